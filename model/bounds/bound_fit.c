@@ -4,13 +4,16 @@
 #include "closed/closed_form_hooks.h"
 #include "plan/rules.h"
 
-double dtp_bound_most_above(const struct dtp_plan *plan)
+struct dtp_bound_off dtp_bound_most_off(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
-    if (!dtp_plan_shards_params(plan))
-        return 0.25;
     if (plan->runtime->counts_elements)
-        return 0.45;
-    return plan->reshard_after_forward && !plan->runtime->own_kernels ? 0.25 : 0.35;
+        return (struct dtp_bound_off){0.40, 0.60};
+    if (!dtp_plan_shards_params(plan))
+        return (struct dtp_bound_off){0.15, 0.25};
+    if (transformer->layers <= 3)
+        return (struct dtp_bound_off){0.15, 0.50};
+    bool closest = plan->reshard_after_forward && !plan->runtime->own_kernels;
+    return (struct dtp_bound_off){0.15, closest ? 0.25 : 0.35};
 }
 
 static uint64_t smaller(uint64_t a, uint64_t b)
@@ -39,7 +42,7 @@ static uint64_t memory_of(const struct dtp_transformer *transformer, const struc
     dtp_memory_of_live(&live, transformer, cluster, plan, out, parts);
     out->bound = true;
     double surely = (double)bounds.least_bytes / (1 + DTP_BOUND_LEAST_ABOVE);
-    double nearly = (double)bounds.memory_bytes / (1 + dtp_bound_most_above(plan));
+    double nearly = (double)bounds.memory_bytes / (1 + dtp_bound_most_off(transformer, plan).above);
     return (uint64_t)(surely > nearly ? surely : nearly);
 }
 
@@ -76,7 +79,7 @@ void dtp_bound_fit_of(const struct dtp_transformer *transformer, const struct dt
     } else {
         out->least_bytes = memory_of(transformer, cluster, plan, &out->memory, NULL);
     }
-    double most = (double)out->memory.allocated_peak_bytes / (1 - DTP_BOUND_MOST_BELOW);
+    double most = (double)out->memory.allocated_peak_bytes / (1 - dtp_bound_most_off(transformer, plan).below);
     out->best_verdict = verdict_of(&out->memory, out->least_bytes);
     out->surely_not_oom = verdict_of(&out->memory, (uint64_t)most) != DTP_VERDICT_OOM;
 }

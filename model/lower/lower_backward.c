@@ -11,10 +11,10 @@
 #include "base/bytes.h"
 
 /* The walk over the operators from the last. A tensor's gradient stands from the last operator that reads the tensor
- * to the one that makes it; that of the residual stream is one buffer, l->gradient, for all of its sums. */
+ * to the one that makes it; that of the residual stream is one buffer, l->flight->gradient, for all of its sums. */
 struct backward {
     struct dtp_lowering *l;
-    struct dtp_module_state *state;
+    struct dtp_flight_module *module;
     int index; /* of the operator at hand */
     dtp_buffer_id gradient[DTP_TENSOR_COUNT];
 };
@@ -43,12 +43,12 @@ static uint64_t token_bytes(const struct dtp_lowering *l, uint64_t bytes)
 /* The last reader of a saved tensor frees it. */
 static void consume(const struct backward *b, struct dtp_draft *draft, enum dtp_layer_tensor tensor, uint32_t access)
 {
-    if (!(b->state->alive & UINT64_C(1) << tensor))
+    if (!(b->module->alive & UINT64_C(1) << tensor))
         return;
-    dtp_draft_use(draft, b->state->tensor[tensor], access);
+    dtp_draft_use(draft, b->module->tensor[tensor], access);
     if (access & DTP_FREE) {
-        b->state->alive &= ~(UINT64_C(1) << tensor);
-        b->state->tensor[tensor] = DTP_NO_BUFFER;
+        b->module->alive &= ~(UINT64_C(1) << tensor);
+        b->module->tensor[tensor] = DTP_NO_BUFFER;
     }
 }
 
@@ -96,12 +96,13 @@ static dtp_buffer_id input_gradient(const struct backward *b, int index, dtp_buf
     uint64_t width = matrix->in == l->transformer->hidden ? l->between : matrix->in;
     dtp_buffer_id gradient = workspace(l, &draft, "input gradient", token_bytes(l, l->compute * width), DTP_WRITE);
     dtp_draft_use(&draft, output_gradient,
-                  output_gradient.index == l->gradient.index || shared(b, output_gradient) ? DTP_READ
-                                                                                           : DTP_READ | DTP_FREE);
+                  output_gradient.index == l->flight->gradient.index || shared(b, output_gradient)
+                      ? DTP_READ
+                      : DTP_READ | DTP_FREE);
     if (last_reader && !l->compiled)
         consume(b, &draft, l->tensors.input[index], DTP_FREE);
     if (l->autocast)
-        b->state->weight[index] = DTP_NO_BUFFER;
+        dtp_lower_state(l)->weight[index] = DTP_NO_BUFFER;
     dtp_draft_matmul(l, &draft, l->tokens, matrix->in, matrix->out, false);
     dtp_draft_end(l, &draft);
     return gradient;
@@ -187,12 +188,12 @@ static void projection(struct backward *b)
 static void branch(struct backward *b)
 {
     struct dtp_lowering *l = b->l;
-    dtp_buffer_id gradient = l->gradient;
+    dtp_buffer_id gradient = l->flight->gradient;
     if (l->residual != l->compute && !l->tensors.kind.norms_after) { /* a norm's backward reads it as it is */
         double h = (double)l->transformer->hidden, c = (double)l->compute;
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_CAST, "residual gradient");
-        dtp_draft_use(&draft, l->gradient, DTP_READ);
+        dtp_draft_use(&draft, l->flight->gradient, DTP_READ);
         gradient = workspace(l, &draft, "residual gradient in compute dtype", token_bytes(l, l->compute * l->between),
                              DTP_WRITE);
         dtp_draft_memory(l, &draft, l->fused ? 0 : per_token(l, (4 + c) * h), 1);
@@ -249,11 +250,11 @@ static void norm_before(struct backward *b)
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     consume_input(b, &draft, dtp_layer_first(op->reads));
     consume(b, &draft, dtp_layer_first(op->statistics), DTP_READ | DTP_FREE);
-    if (shared(b, l->gradient)) { /* another branch still reads it: the sum is a new tensor */
-        dtp_draft_use(&draft, l->gradient, DTP_READ);
-        l->gradient = workspace(l, &draft, "residual gradient", l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
+    if (shared(b, l->flight->gradient)) { /* another branch still reads it: the sum is a new tensor */
+        dtp_draft_use(&draft, l->flight->gradient, DTP_READ);
+        l->flight->gradient = workspace(l, &draft, "residual gradient", l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
     } else {
-        dtp_draft_use(&draft, l->gradient, DTP_UPDATE);
+        dtp_draft_use(&draft, l->flight->gradient, DTP_UPDATE);
     }
     dtp_draft_memory(l, &draft, per_token(l, l->fused ? (c + 3 * e) * h : 8 * e * h), l->fused ? 2 : 3);
     dtp_draft_end(l, &draft);
@@ -298,7 +299,7 @@ static void add_to_stream(struct backward *b, enum dtp_layer_tensor of)
     b->gradient[of] = DTP_NO_BUFFER;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL_BACKWARD, "residual gradient");
-    dtp_draft_use(&draft, l->gradient, DTP_UPDATE);
+    dtp_draft_use(&draft, l->flight->gradient, DTP_UPDATE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     double read = (double)(l->fused ? l->compute : l->residual);
     dtp_draft_memory(l, &draft, per_token(l, (2 * (double)l->residual + read) * (double)l->transformer->hidden), 1);
@@ -395,7 +396,7 @@ static void core(struct backward *b)
 {
     struct dtp_lowering *l = b->l;
     bool math = l->plan->attention == DTP_ATTENTION_MATH;
-    double s = dtp_transformer_layer_attention_length(l->transformer, l->layer, l->plan->sequence);
+    double s = dtp_transformer_layer_attention_length(l->transformer, dtp_lower_model_layer(l), l->plan->sequence);
     uint64_t q = token_bytes(l, l->compute * l->d_q), kv = token_bytes(l, l->compute * l->d_kv);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ATTENTION_BACKWARD, "");
@@ -500,7 +501,7 @@ static void run(struct backward *b)
 
 void dtp_lower_block_backward(struct dtp_lowering *l)
 {
-    struct backward b = {.l = l, .state = dtp_lower_state(l)};
+    struct backward b = {.l = l, .module = dtp_lower_flight_module(l)};
     for (int tensor = 0; tensor < DTP_TENSOR_COUNT; tensor++)
         b.gradient[tensor] = DTP_NO_BUFFER;
     if (dtp_lower_checkpointed(l, l->layer) && l->tensors.kept != l->tensors.saved)
@@ -520,13 +521,13 @@ static uint64_t partial_sums(const struct dtp_lowering *l)
     return dtp_bytes_product(4 * l->between, segments + l->tokens / 10);
 }
 
-static void embedding_norm_backward(struct dtp_lowering *l, struct dtp_module_state *root)
+static void embedding_norm_backward(struct dtp_lowering *l)
 {
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, "embedding norm");
-    dtp_draft_use(&draft, l->gradient, DTP_UPDATE);
-    dtp_draft_use(&draft, l->embedded, DTP_READ | DTP_FREE);
-    dtp_draft_use(&draft, root->tensor[DTP_TENSOR_STATISTICS1], DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, l->flight->gradient, DTP_UPDATE);
+    dtp_draft_use(&draft, l->flight->embedded, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, l->flight->embedding_statistics, DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, 0, 2);
     dtp_draft_end(l, &draft);
 }
@@ -535,7 +536,7 @@ static void position_gradient(struct dtp_lowering *l)
 {
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_EMBEDDING_BACKWARD, "position");
-    dtp_draft_use(&draft, l->gradient, DTP_READ);
+    dtp_draft_use(&draft, l->flight->gradient, DTP_READ);
     dtp_lower_gradient_result(l, &draft, DTP_ROOT_POSITION, l->autocast ? l->bytes.grads : l->compute);
     dtp_draft_memory(l, &draft, 0, 1);
     dtp_draft_end(l, &draft);
@@ -546,7 +547,7 @@ void dtp_lower_embedding_backward(struct dtp_lowering *l)
 {
     struct dtp_module_state *root = dtp_lower_state(l);
     if (l->transformer->embedding_norm)
-        embedding_norm_backward(l, root);
+        embedding_norm_backward(l);
     if (l->transformer->position == DTP_POSITION_LEARNED)
         position_gradient(l);
     dtp_lower_fetch(l, DTP_ROOT_EMBEDDING); /* that its gradient does not read it, the hook does not know */
@@ -565,10 +566,10 @@ void dtp_lower_embedding_backward(struct dtp_lowering *l)
               root->gradient_buffer.index != DTP_NO_INDEX ? element * l->root.elements[DTP_ROOT_EMBEDDING] : 0,
               DTP_UPDATE | DTP_FREE);
     dtp_draft_use(&draft, l->tokens_in, DTP_READ);
-    dtp_draft_use(&draft, l->gradient, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, l->flight->gradient, DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, 0, 3);
     dtp_draft_end(l, &draft);
-    l->gradient = DTP_NO_BUFFER;
+    l->flight->gradient = DTP_NO_BUFFER;
     if (tied && apart) {
         dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, "head and embedding");
         dtp_draft_use(&draft, root->gradient[DTP_ROOT_EMBEDDING], DTP_UPDATE);

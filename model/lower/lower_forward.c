@@ -11,14 +11,14 @@
 /* One pass over a block: `save` survives it. */
 struct pass {
     struct dtp_lowering *l;
-    struct dtp_module_state *state;
+    struct dtp_flight_module *module;
     uint64_t save;
     bool replay;
 };
 
 static bool exists(const struct pass *pass, enum dtp_layer_tensor tensor)
 {
-    return pass->state->alive & UINT64_C(1) << tensor;
+    return pass->module->alive & UINT64_C(1) << tensor;
 }
 
 /* True when `tensor` is a tensor of this runtime and must be made. */
@@ -40,15 +40,15 @@ static void make(const struct pass *pass, struct dtp_draft *draft, enum dtp_laye
 {
     if (!missing(pass, tensor))
         return;
-    pass->state->tensor[tensor] = dtp_draft_new(pass->l, draft, dtp_layer_tensor_text(tensor), DTP_OWNER_ACTIVATIONS,
-                                                pass->l->tensor_bytes[tensor], DTP_WRITE);
-    pass->state->alive |= UINT64_C(1) << tensor;
+    pass->module->tensor[tensor] = dtp_draft_new(pass->l, draft, dtp_layer_tensor_text(tensor), DTP_OWNER_ACTIVATIONS,
+                                                 pass->l->tensor_bytes[tensor], DTP_WRITE);
+    pass->module->alive |= UINT64_C(1) << tensor;
 }
 
 static void drop(const struct pass *pass, enum dtp_layer_tensor tensor)
 {
-    pass->state->alive &= ~(UINT64_C(1) << tensor);
-    pass->state->tensor[tensor] = DTP_NO_BUFFER;
+    pass->module->alive &= ~(UINT64_C(1) << tensor);
+    pass->module->tensor[tensor] = DTP_NO_BUFFER;
 }
 
 /* Reads a tensor; at its `last` use in forward it goes, unless it is saved or a variable still names it. */
@@ -58,7 +58,7 @@ static void read(const struct pass *pass, struct dtp_draft *draft, enum dtp_laye
         return;
     bool held =
         pass->save & UINT64_C(1) << tensor || (!pass->replay && pass->l->tensors.locals & UINT64_C(1) << tensor);
-    dtp_draft_use(draft, pass->state->tensor[tensor], last && !held ? DTP_READ | DTP_FREE : DTP_READ);
+    dtp_draft_use(draft, pass->module->tensor[tensor], last && !held ? DTP_READ | DTP_FREE : DTP_READ);
     if (last && !held)
         drop(pass, tensor);
 }
@@ -201,7 +201,7 @@ static void quantize(struct dtp_lowering *l, const struct dtp_layer_matrix *matr
         return;
     double input = (double)l->tokens * (double)matrix->in, weight = (double)matrix->out * (double)matrix->in;
     bool torchao = !l->keeps_fp8 && !l->plan->fsdp1;
-    double bytes = l->keeps_fp8 ? input + (l->micro_step ? 0 : 4 * weight) : (torchao ? 5 : 2) * (input + weight);
+    double bytes = l->keeps_fp8 ? input + (l->first_micro_step ? 4 * weight : 0) : (torchao ? 5 : 2) * (input + weight);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_QUANTIZE, matrix->name);
     dtp_draft_memory(l, &draft, bytes, 4);
@@ -240,7 +240,7 @@ static void linear(const struct pass *pass, int index)
     bool drops_cast = l->autocast && l->compiled && again && !pass->replay;
     dtp_draft_use(&draft, weight, drops_cast ? DTP_READ | DTP_FREE : DTP_READ);
     if (drops_cast)
-        pass->state->weight[index] = DTP_NO_BUFFER;
+        dtp_lower_state(l)->weight[index] = DTP_NO_BUFFER;
     make(pass, &draft, matrix->result);
     if (last && dtp_layer_wide_of(input))
         read(pass, &draft, dtp_layer_first(dtp_layer_wide_of(input)), true);
@@ -287,9 +287,10 @@ static void rotary(const struct pass *pass)
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ROTARY, "");
     if (exists(pass, DTP_TENSOR_QKV))
-        dtp_draft_use(&draft, pass->state->tensor[DTP_TENSOR_QKV], DTP_READ);
+        dtp_draft_use(&draft, pass->module->tensor[DTP_TENSOR_QKV], DTP_READ);
     make(pass, &draft, DTP_TENSOR_Q);
     make(pass, &draft, DTP_TENSOR_K);
+    make(pass, &draft, DTP_TENSOR_V); /* where it is not the matmul's */
     make(pass, &draft, DTP_TENSOR_QK_STATISTICS);
     dtp_lower_rotary_tensors(l, &draft, rotary_workspace(l));
     read(pass, &draft, DTP_TENSOR_Q_RAW, true);
@@ -302,7 +303,7 @@ static void rotary(const struct pass *pass)
 /* FLOPs of the causal core, QK^T and PV each half of 2 s d_q a token; s is shorter under a sliding window. */
 static double core_flops(const struct dtp_lowering *l)
 {
-    double s = dtp_transformer_layer_attention_length(l->transformer, l->layer, l->plan->sequence);
+    double s = dtp_transformer_layer_attention_length(l->transformer, dtp_lower_model_layer(l), l->plan->sequence);
     return per_token(l, 2 * s * (double)l->d_q);
 }
 
@@ -369,7 +370,6 @@ static void activation(const struct pass *pass)
 
 /* ---- the block --------------------------------------------------------------------------------------------------- */
 
-/* The block's result is the input of the next one; the last one's goes to the final norm. */
 static void block_result(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
@@ -388,13 +388,7 @@ static void block_result(const struct pass *pass, int index)
     dtp_draft_memory(l, &draft, per_token(l, (2 * e + c + added) * (double)l->transformer->hidden),
                      l->fused ? 1 : (uint32_t)branches);
     dtp_draft_end(l, &draft);
-    if (l->layer + 1u < l->transformer->layers) {
-        struct dtp_module_state *next = &l->state[l->layer + 1];
-        next->tensor[DTP_TENSOR_INPUT] = result;
-        next->alive = DTP_TENSOR_BIT(INPUT);
-    } else {
-        l->final_input = result;
-    }
+    dtp_lower_hand_on(l, l->layer + 1u, result);
 }
 
 /* The function returns: what only its variables held goes back. */
@@ -404,7 +398,7 @@ static void free_locals(const struct pass *pass)
     dtp_draft_begin(pass->l, &draft, DTP_OP_FREE, "");
     for (int tensor = 0; tensor < DTP_TENSOR_COUNT; tensor++)
         if (exists(pass, (enum dtp_layer_tensor)tensor) && !(pass->save & UINT64_C(1) << tensor)) {
-            dtp_draft_use(&draft, pass->state->tensor[tensor], DTP_FREE);
+            dtp_draft_use(&draft, pass->module->tensor[tensor], DTP_FREE);
             drop(pass, (enum dtp_layer_tensor)tensor);
         }
     if (draft.operand_count)
@@ -447,7 +441,7 @@ static void run(const struct pass *pass, int index)
 void dtp_lower_block_forward(struct dtp_lowering *l)
 {
     uint64_t save = dtp_lower_checkpointed(l, l->layer) ? l->tensors.kept : l->tensors.saved;
-    struct pass pass = {l, dtp_lower_state(l), save, false};
+    struct pass pass = {l, dtp_lower_flight_module(l), save, false};
     for (int index = 0; index < l->tensors.operators; index++)
         run(&pass, index);
     free_locals(&pass);
@@ -464,7 +458,7 @@ static bool replays_last(const struct dtp_lowering *l)
 
 void dtp_lower_block_recompute(struct dtp_lowering *l)
 {
-    struct pass pass = {l, dtp_lower_state(l), l->tensors.saved, true};
+    struct pass pass = {l, dtp_lower_flight_module(l), l->tensors.saved, true};
     int end = replays_last(l) ? l->tensors.operators : dtp_layer_tensors_saved_end(&l->tensors);
     l->recompute = true;
     for (int index = 0; index < end; index++)
@@ -483,7 +477,7 @@ void dtp_lower_embedding(struct dtp_lowering *l)
 {
     const struct dtp_transformer *t = l->transformer;
     uint64_t bytes = l->tensor_bytes[DTP_TENSOR_INPUT];
-    struct dtp_module_state *root = dtp_lower_state(l), *first = &l->state[0];
+    const struct dtp_module_state *root = dtp_lower_state(l);
     struct dtp_draft draft;
     dtp_lower_fetch(l, DTP_ROOT_EMBEDDING);
     if (t->position == DTP_POSITION_LEARNED)
@@ -501,19 +495,17 @@ void dtp_lower_embedding(struct dtp_lowering *l)
     dtp_draft_memory(l, &draft, 0, 1);
     dtp_draft_end(l, &draft);
     dtp_lower_unfetch(l);
-    l->embedded = DTP_NO_BUFFER;
+    l->flight->embedded = DTP_NO_BUFFER;
     if (t->embedding_norm) {
         dtp_draft_begin(l, &draft, DTP_OP_NORM, "embedding norm");
         dtp_draft_use(&draft, rows, DTP_READ);
-        l->embedded = rows;
+        l->flight->embedded = rows;
         rows =
             dtp_draft_new(l, &draft, dtp_layer_tensor_text(DTP_TENSOR_INPUT), DTP_OWNER_ACTIVATIONS, bytes, DTP_WRITE);
-        root->tensor[DTP_TENSOR_STATISTICS1] =
-            dtp_draft_new(l, &draft, "embedding norm statistics", DTP_OWNER_ACTIVATIONS,
-                          l->tensor_bytes[DTP_TENSOR_STATISTICS1], DTP_WRITE);
+        l->flight->embedding_statistics = dtp_draft_new(l, &draft, "embedding norm statistics", DTP_OWNER_ACTIVATIONS,
+                                                        l->tensor_bytes[DTP_TENSOR_STATISTICS1], DTP_WRITE);
         dtp_draft_memory(l, &draft, 0, 1);
         dtp_draft_end(l, &draft);
     }
-    first->tensor[DTP_TENSOR_INPUT] = rows;
-    first->alive = DTP_TENSOR_BIT(INPUT);
+    dtp_lower_hand_on(l, l->chunk->first, rows);
 }
