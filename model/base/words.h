@@ -112,7 +112,8 @@ enum dtp_collective dtp_op_kind_collective(enum dtp_op_kind kind);
     X(DOWNLOAD, "download")                                                                                            \
     X(HOST, "host")                                                                                                    \
     X(STORAGE, "storage")                                                                                              \
-    X(WEIGHT_GRADIENT, "gradient")
+    X(WEIGHT_GRADIENT, "gradient")                                                                                     \
+    X(TENSOR, "tensor")
 enum dtp_stream {
 #define DTP_STREAM_ENUM(suffix, text) DTP_STREAM_##suffix,
     DTP_STREAM_TABLE(DTP_STREAM_ENUM)

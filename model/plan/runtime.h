@@ -41,6 +41,11 @@ struct dtp_runtime {
     bool overlap_comm;          /* DeepSpeed's switch of that name exists */
     bool slices;                /* tensor and pipeline parallelism, as Megatron-Core has them */
 
+    /* ---- tensor parallel ranks ---- */
+    bool gathers_again; /* what a matmul reads is not kept as it was gathered, but as the rank's rows, and gathered for
+                           the weight gradient once more */
+    bool sums_beside;   /* input gradients are summed over ranks beside the weight gradient's matmul */
+
     /* ---- kernels ---- */
     bool compiles;          /* torch.compile */
     bool foreach_optimizer; /* PyTorch's AdamW tensor by tensor */
