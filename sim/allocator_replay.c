@@ -85,12 +85,14 @@ static void give_back_deferred(struct replay *r, double now_s)
 
 enum persistent { BUCKETS, OPTIMIZER_STATE, THE_REST };
 
-/* Buckets are DDP's (lower_replicated.c); other gradients at rest, Megatron's buffer among them, are made once. */
+/* Buckets are DDP's (whoever lays ddp_buckets.h); other gradients at rest, Megatron's buffer among them, are made once,
+ * and so is a master copy that is there before the first step. */
 static enum persistent persistent_kind(const struct dtp_buffer *b)
 {
     if (b->owner == DTP_OWNER_GRADS && strcmp(b->name, "bucket") == 0)
         return BUCKETS;
-    return b->owner == DTP_OWNER_OPTIMIZER ? OPTIMIZER_STATE : THE_REST;
+    bool made_later = b->owner == DTP_OWNER_OPTIMIZER && strcmp(b->name, "master weights") != 0;
+    return made_later ? OPTIMIZER_STATE : THE_REST;
 }
 
 static void take_persistent(struct replay *r, enum persistent kind)

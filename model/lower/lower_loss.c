@@ -3,6 +3,8 @@
  * c bytes a logit, V a token:
  *   eager    logits c, fp32 copy 4, log-softmax 4 (10 V at c = 2); backward: its saved result 4, the gradients of nll
  *            and of log-softmax 4 each (12 V), then the cast c
+ *            in place: logits c, fp32 copy 4, of which the differences to the maximum are a tensor of 4 that becomes
+ *            probabilities and, in backward, the gradient; then the cast c
  *   fused    logits c, their gradient c
  *            soft-capped logits besides: the tanh that backward reads, c
  *   chunked  the same for an eighth of the tokens at a time, backward at once; the hidden states' gradient in fp32 */
@@ -115,6 +117,31 @@ static double read_before(const struct dtp_lowering *l, uint64_t tokens)
     return l->tp == 1 ? 0 : (double)tokens * (double)l->transformer->vocab * (double)l->compute;
 }
 
+/* nanotron's sharded cross entropy (parallel/tensor_parallel/functional.py): logits.float() is the model's, the rest
+ * the loss'; c + 4, then maximum 4, difference 4 + 4, exponential 4 + 4, sum 4, quotient 4 + 4. All are long rows
+ * without views. */
+static void loss_in_place(struct dtp_lowering *l, uint64_t tokens)
+{
+    uint64_t vocab = l->transformer->vocab, wide = tokens_bytes(tokens, 4 * vocab);
+    double logits = (double)tokens * (double)vocab;
+    dtp_buffer_id rows = reduce_rows(l, tokens);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_LOSS, "logits in fp32");
+    dtp_buffer_id copy = dtp_draft_new(l, &draft, "logits in fp32", DTP_OWNER_LOGITS, wide, DTP_WRITE);
+    dtp_draft_use(&draft, l->flight->logits, DTP_READ | DTP_FREE);
+    dtp_draft_memory(l, &draft, logits * (double)(l->compute + 4), 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+    dtp_draft_end(l, &draft);
+    l->flight->logits = DTP_NO_BUFFER;
+    dtp_draft_begin(l, &draft, DTP_OP_LOSS, "");
+    l->flight->loss_state = dtp_draft_new(l, &draft, "probabilities", DTP_OWNER_LOGITS, wide, DTP_WRITE);
+    dtp_draft_use(&draft, copy, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, rows, DTP_READ | DTP_FREE);
+    dtp_draft_memory(l, &draft, logits * 32 - read_before(l, tokens), 12);
+    draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+    dtp_draft_end(l, &draft);
+}
+
 /* The compiler and the chunks keep nothing of the loss's forward but its logits; eager keeps log-softmax. */
 static void loss_forward(struct dtp_lowering *l, uint64_t tokens)
 {
@@ -123,6 +150,10 @@ static void loss_forward(struct dtp_lowering *l, uint64_t tokens)
         return;
     if (l->transformer->final_softcap > 0)
         cap_logits(l, tokens);
+    if (dtp_plan_softmax_in_place(l->plan)) {
+        loss_in_place(l, tokens);
+        return;
+    }
     dtp_buffer_id rows = reduce_rows(l, tokens);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_LOSS, "");
@@ -177,6 +208,30 @@ static void head_matmul(struct dtp_lowering *l, uint64_t tokens)
     dtp_draft_end(l, &draft);
 }
 
+static void narrow_gradient(struct dtp_lowering *l, uint64_t tokens, dtp_buffer_id gradient)
+{
+    double logits = (double)tokens * (double)l->transformer->vocab, c = (double)l->compute;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_CAST, "logits gradient");
+    l->flight->logits_gradient = dtp_draft_new(l, &draft, "logits gradient", DTP_OWNER_LOGITS,
+                                               tokens_bytes(tokens, l->compute * l->transformer->vocab), DTP_WRITE);
+    dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
+    dtp_draft_memory(l, &draft, logits * (4 + c), 1);
+    dtp_draft_end(l, &draft);
+}
+
+/* The probabilities less one at the target, times the loss' gradient: 4 + 4. */
+static void gradient_in_place(struct dtp_lowering *l, uint64_t tokens)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "");
+    dtp_draft_use(&draft, l->flight->loss_state, DTP_UPDATE);
+    dtp_draft_memory(l, &draft, (double)tokens * (double)l->transformer->vocab * 8, 6);
+    draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+    dtp_draft_end(l, &draft);
+    narrow_gradient(l, tokens, l->flight->loss_state);
+}
+
 /* Gradient of the logits that the loss read, in the compute dtype. */
 static void logits_gradient(struct dtp_lowering *l, uint64_t tokens)
 {
@@ -186,6 +241,10 @@ static void logits_gradient(struct dtp_lowering *l, uint64_t tokens)
     bool casts = l->compute != 4;
     dtp_buffer_id rows = l->loss == DTP_LOSS_FUSED ? reduce_rows(l, tokens) : DTP_NO_BUFFER;
     struct dtp_draft draft;
+    if (dtp_plan_softmax_in_place(l->plan)) {
+        gradient_in_place(l, tokens);
+        return;
+    }
     dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "");
     if (l->loss == DTP_LOSS_FUSED) { /* logits for max and sum, again for the gradient, which is written and read */
         l->flight->logits_gradient = dtp_draft_new(l, &draft, "logits gradient", DTP_OWNER_LOGITS, narrow, DTP_WRITE);
@@ -202,13 +261,8 @@ static void logits_gradient(struct dtp_lowering *l, uint64_t tokens)
     dtp_draft_memory(l, &draft, logits * 12, 2);
     dtp_draft_end(l, &draft);
     l->flight->logits_gradient = gradient;
-    if (!casts)
-        return;
-    dtp_draft_begin(l, &draft, DTP_OP_CAST, "logits gradient");
-    l->flight->logits_gradient = dtp_draft_new(l, &draft, "logits gradient", DTP_OWNER_LOGITS, narrow, DTP_WRITE);
-    dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft, logits * (4 + c), 1);
-    dtp_draft_end(l, &draft);
+    if (casts)
+        narrow_gradient(l, tokens, gradient);
 }
 
 static void loss_backward(struct dtp_lowering *l, uint64_t tokens)
@@ -374,10 +428,10 @@ void dtp_lower_head_backward(struct dtp_lowering *l)
         dtp_draft_end(l, &draft);
     }
     dtp_lower_unfetch(l);
-    if (!l->transformer->tied_head)
-        dtp_lower_gradient_made(l, DTP_ROOT_HEAD);
-    else if (l->autocast)
+    if (l->transformer->tied_head && l->autocast)
         dtp_lower_cast_gradient(l, DTP_ROOT_EMBEDDING);
+    if (!l->transformer->tied_head || !l->chunk->embedding) /* else that of the embedding is added to it first */
+        dtp_lower_gradient_made(l, head_part(l));
     final_norm_backward(l, gradient);
 }
 

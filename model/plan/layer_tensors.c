@@ -95,6 +95,10 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
         habits.made |= BIT(SILU), habits.saved |= BIT(SILU);
     if (out->added_again)
         habits.saved |= BIT(MIDDLE);
+    if (plan->runtime->repacks_heads && out->kind.packs_qkv && out->kind.d_kv < out->kind.d_q) {
+        habits.made |= BIT(V), habits.saved |= BIT(V);
+        habits.dropped |= BIT(QKV);
+    }
     if (dtp_plan_keeps_fp8(plan)) /* an activation cannot be derived from a result that is kept in fp8 only */
         habits.saved |= BIT(UP);
     return habits;

@@ -75,7 +75,12 @@ struct framework {
 #define DEEPSPEED_RULES                                                                                                \
     .runtime = "deepspeed", .optimizer = "adamw", .loss = "eager", .attention = "flash2",                              \
     .selective = SELECTIVE_ATTENTION
+/* nanotron's scaling benchmarks; its text names Megatron too. */
+#define NANOTRON_RULES                                                                                                 \
+    .runtime = "nanotron", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash2",                         \
+    .selective = SELECTIVE_ATTENTION, .fused_matmuls = true
 static const struct framework frameworks[] = {
+    {.word = "nanotron", NANOTRON_RULES},
     {.word = "llm-foundry", COMPOSER_RULES},
     {.word = "Composer", COMPOSER_RULES},
     {.word = "torchtitan", TORCHTITAN_RULES},
@@ -93,7 +98,7 @@ static const struct framework frameworks[] = {
     {.word = "", TORCH_RULES},
 };
 
-/* Programs whose runs none of the four runtimes describes. */
+/* Programs whose runs none of the runtimes describes. */
 static const char *const foreign[] = {"JAX",    "MaxText", "Paxml",      "Colossal", "MindSpore",
                                       "Paddle", "OneFlow", "TensorFlow", "Praxis"};
 
