@@ -124,7 +124,7 @@ struct dtp_lowering {
     struct dtp_lower_role role;
     const struct dtp_pass *pass; /* where the skeleton stands */
     const struct dtp_lower_chunk *chunk;
-    uint16_t layer, micro_step;          /* of the rank's layers, of the step */
+    uint16_t layer, micro_step; /* of the rank's layers, of the step */
     bool recompute;
     bool first_micro_step, last_micro_step; /* of those that pass through the chunk */
     bool last_pass;                         /* of the rank's: gradients of all its weights are whole behind it */
