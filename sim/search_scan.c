@@ -122,10 +122,11 @@ static void queue_merge(struct queue *into, const struct queue *from)
 }
 
 /* Whether a plan may leave so much of its GPU free, as far as its bound may lie above its program. */
-static bool may_leave(const struct dtp_memory *bound, const struct dtp_plan *plan, double headroom)
+static bool may_leave(const struct dtp_memory *bound, const struct dtp_job *job, double headroom)
 {
-    double device_bytes = (double)bound->allocated_peak_bytes / (1 + dtp_bound_most_above(plan)) +
-                          (double)(bound->context_bytes + bound->nccl_bytes);
+    double most_above = dtp_bound_most_off(&job->transformer, &job->plan).above;
+    double device_bytes =
+        (double)bound->allocated_peak_bytes / (1 + most_above) + (double)(bound->context_bytes + bound->nccl_bytes);
     return device_bytes <= (1 - headroom) * (double)bound->capacity_bytes;
 }
 
@@ -181,7 +182,7 @@ static enum fate judge(struct worker *w, size_t group, struct dtp_scan_place pla
     if (fit.surely_oom)
         keep_nearest(&w->scan, &place, (double)place.missing_bytes);
     else if (isfinite(place.work_s))
-        offer(w, group, &place, may_leave(bound, &job->plan, DTP_SCAN_ROOMY));
+        offer(w, group, &place, may_leave(bound, job, DTP_SCAN_ROOMY));
     return fit.surely_oom ? FATE_TOO_LARGE : FATE_PREDICTED;
 }
 

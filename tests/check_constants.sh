@@ -27,6 +27,13 @@ model/cost/op_cost.c 20 bytes of foreach AdamW's passes, counted by hand
 model/cost/op_cost.c 2.5 FLOPs of flash attention's backward: five products for two
 model/cost/op_cost.c 0.375 Blom's approximation
 model/cost/op_cost.c 0.25 Blom's approximation
+model/cost/plain_attention.c 64 tile of our kernel, forward; widths that it is made for
+model/cost/plain_attention.c 32 its tile, backward
+model/cost/plain_attention.c 128 widths that it is made for
+model/cost/plain_attention.c 16 threads along an edge of a tile; columns of the widest
+model/cost/plain_attention.c 8 its warps; columns
+model/cost/plain_attention.c 4 products, counted by hand; columns
+model/cost/plain_attention.c 3 products, counted by hand
 model/closed/block_work.c 2.5 passes of a norm's backward, counted by hand
 model/runtime/deepspeed/deepspeed_hooks.c 0.5 bytes of an int4
 model/closed/closed_form_time.c 4.0 bytes, counted by hand

@@ -4,13 +4,16 @@
 #include "closed/closed_form_hooks.h"
 #include "plan/rules.h"
 
-double dtp_bound_most_above(const struct dtp_plan *plan)
+struct dtp_bound_off dtp_bound_most_off(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
-    if (!dtp_plan_shards_params(plan))
-        return 0.25;
     if (plan->runtime->counts_elements)
-        return 0.45;
-    return plan->reshard_after_forward && !plan->runtime->own_kernels ? 0.25 : 0.35;
+        return (struct dtp_bound_off){0.40, 0.60};
+    if (!dtp_plan_shards_params(plan))
+        return (struct dtp_bound_off){0.15, 0.25};
+    if (transformer->layers <= 3)
+        return (struct dtp_bound_off){0.15, 0.50};
+    bool closest = plan->reshard_after_forward && !plan->runtime->own_kernels;
+    return (struct dtp_bound_off){0.15, closest ? 0.25 : 0.35};
 }
 
 static uint64_t smaller(uint64_t a, uint64_t b)
@@ -61,7 +64,8 @@ void dtp_bound_fit_of(const struct dtp_transformer *transformer, const struct dt
     const struct dtp_memory *m = &out->memory;
     bool beside = (m->host_capacity_bytes && m->host_bytes > m->host_capacity_bytes) ||
                   (m->nvme_capacity_bytes && m->nvme_bytes > m->nvme_capacity_bytes);
+    struct dtp_bound_off off = dtp_bound_most_off(transformer, plan);
     /* of the node's memory and NVMe nothing is a bound */
-    out->surely_oom = beside || (!slices && is_oom(m, 1 / (1 + dtp_bound_most_above(plan))));
-    out->surely_not_oom = !beside && !is_oom(m, 1 / (1 - DTP_BOUND_MOST_BELOW));
+    out->surely_oom = beside || (!slices && is_oom(m, 1 / (1 + off.above)));
+    out->surely_not_oom = !beside && !is_oom(m, 1 / (1 - off.below));
 }

@@ -29,9 +29,11 @@ double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, enum dtp_measured
                                 : dtp_matmul_s(&cluster->gpu, dtype, dtp_measured_matmul_of_weights(pass), m, n, k);
 }
 
-bool dtp_attention_measured_row(const struct dtp_attention_shape *shape, enum dtp_dtype compute, double tokens,
-                                bool backward, struct dtp_measured_row *out)
+bool dtp_attention_measured_row(const struct dtp_cluster *cluster, const struct dtp_attention_shape *shape,
+                                const struct dtp_execution *execution, double tokens, bool backward,
+                                struct dtp_measured_row *out)
 {
+    const enum dtp_dtype compute = execution->compute;
     *out = dtp_measured_row_of(DTP_MEASUREMENT_ATTENTION,
                                dtp_measured_attention_text(dtp_measured_attention_of(shape->atomic, backward)));
     out->dtype = compute == DTP_FP8 ? DTP_BF16 : compute;
@@ -40,15 +42,15 @@ bool dtp_attention_measured_row(const struct dtp_attention_shape *shape, enum dt
     out->number[DTP_MEASURED_heads] = (double)shape->heads;
     out->number[DTP_MEASURED_kv_heads] = (double)shape->kv_heads;
     out->number[DTP_MEASURED_head_dim] = (double)shape->head_dim;
-    return shape->kernel == DTP_ATTENTION_FLASH && shape->softcap <= 0 &&
-           dtp_attention_length(shape) >= (double)shape->keys;
+    return shape->kernel == DTP_ATTENTION_FLASH && !dtp_attention_is_plain(&cluster->gpu, shape, execution) &&
+           shape->softcap <= 0 && dtp_attention_length(shape) >= (double)shape->keys;
 }
 
 static double measured_attention_s(const struct dtp_cluster *cluster, const struct dtp_attention_shape *shape,
-                                   enum dtp_dtype compute, double tokens, bool backward)
+                                   const struct dtp_execution *execution, double tokens, bool backward)
 {
     struct dtp_measured_row row;
-    bool measured = cluster->measured && dtp_attention_measured_row(shape, compute, tokens, backward, &row);
+    bool measured = cluster->measured && dtp_attention_measured_row(cluster, shape, execution, tokens, backward, &row);
     return measured ? measured_s(cluster, &row) : (double)NAN;
 }
 
@@ -59,8 +61,8 @@ static struct dtp_attention_time layer_attention_time(const struct dtp_cluster *
     struct dtp_attention_shape shape = dtp_plan_attention(transformer, plan, layer);
     struct dtp_execution execution = dtp_plan_execution(plan);
     struct dtp_attention_time time = dtp_attention_time(&cluster->gpu, &shape, &execution, tokens);
-    double forward_s = measured_attention_s(cluster, &shape, execution.compute, tokens, false);
-    double backward_s = measured_attention_s(cluster, &shape, execution.compute, tokens, true);
+    double forward_s = measured_attention_s(cluster, &shape, &execution, tokens, false);
+    double backward_s = measured_attention_s(cluster, &shape, &execution, tokens, true);
     return (struct dtp_attention_time){isfinite(forward_s) ? forward_s : time.forward_s,
                                        isfinite(backward_s) ? backward_s : time.backward_s};
 }

@@ -14,10 +14,11 @@
 double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, enum dtp_measured_matmul pass, enum dtp_dtype dtype,
                             double m, double n, double k);
 /* The row of a machine file that attention over `tokens` tokens is, by layer's shape, in a formula as in a program.
- * False: none can be, for rows are of cuDNN's flash kernels over whole sequences, and their columns say neither a
- * window nor a cap. Attention computes in bf16 where matmuls do in fp8. */
-bool dtp_attention_measured_row(const struct dtp_attention_shape *shape, enum dtp_dtype compute, double tokens,
-                                bool backward, struct dtp_measured_row *out);
+ * False: none can be, for rows are of cuDNN's flash kernels over whole sequences (on the host of ours), and their
+ * columns say neither a window nor a cap. Attention computes in bf16 where matmuls do in fp8. */
+bool dtp_attention_measured_row(const struct dtp_cluster *cluster, const struct dtp_attention_shape *shape,
+                                const struct dtp_execution *execution, double tokens, bool backward,
+                                struct dtp_measured_row *out);
 /* Of attention over `tokens` tokens of one GPU, on average over layers. */
 struct dtp_attention_time dtp_cluster_attention_time(const struct dtp_cluster *cluster,
                                                      const struct dtp_transformer *transformer,

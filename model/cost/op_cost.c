@@ -186,6 +186,8 @@ static struct dtp_attention_time math_attention_time(const struct dtp_gpu *gpu, 
 struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
                                              const struct dtp_execution *execution, double tokens)
 {
+    if (dtp_attention_is_plain(gpu, shape, execution))
+        return dtp_plain_attention_time(gpu, shape, tokens);
     enum dtp_dtype dtype = execution->compute == DTP_FP8 ? DTP_BF16 : execution->compute;
     double rate = dtp_matmul_flops_per_s(gpu, dtype), s = (double)shape->keys;
     double d_q = (double)shape->heads * (double)shape->head_dim, width = (double)shape->head_dim;

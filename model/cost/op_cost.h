@@ -27,12 +27,21 @@ double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp
 /* Bytes that an optimizer step moves for each parameter that it updates, state in device memory. */
 double dtp_optimizer_bytes_per_parameter(const struct dtp_plan *plan);
 
+/* Whether our executor computes it by its plain kernel (kernels/attention_simple.cu), because cuDNN's flash attention
+ * does not take it (attention_workspace.h). On the host's cores nothing else is known of. */
+bool dtp_attention_is_plain(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
+                            const struct dtp_execution *execution);
+
 /* Seconds of causal attention's core over `tokens` tokens in sequences of `sequence`. */
 struct dtp_attention_time {
     double forward_s, backward_s;
 };
 struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
                                              const struct dtp_execution *execution, double tokens);
+/* The same by that kernel, which multiplies in fp32 off the tensor cores, out of shared memory, and waits for that.
+ * dtp_attention_time says it where attention is plain. */
+struct dtp_attention_time dtp_plain_attention_time(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
+                                                   double tokens);
 
 /* Factor > 1 by which matmuls run above their sustained rate when they are only part of the work: chips at their power
  * limit clock up while memory-bound kernels run. matmul_s is at the sustained rate, other_s everything else. */

@@ -2,7 +2,7 @@
  * model is beyond what it states, keys that nothing reads here. */
 #include "job/scenario_resolution.h"
 
-#include "cost/attention_workspace.h"
+#include "cost/op_cost.h"
 #include "plan/rules.h"
 
 #include <inttypes.h>
@@ -68,22 +68,20 @@ static void note_sequence(struct dtp_resolution *r, uint64_t sequence)
                        sequence, t->sliding_window, t->sliding_window_pattern ? " where a layer has the window" : "");
 }
 
-/* Attention that no fused kernel of cuDNN's backward takes: a cap, heads of more than 128, lengths that are no multiple
- * of 128, other formats than bf16. Our plain kernel does it at some 7 TFLOP/s on an H200 (heads of 256, 2048 tokens;
- * reports/h200/README.md), which no price says yet; what PyTorch has for caps has not been measured. */
-static void note_unfused(struct dtp_resolution *r, uint64_t sequence)
+/* Attention that our executor does by its plain kernel; and caps elsewhere, whose kernels have not been measured. */
+static void note_unfused(struct dtp_resolution *r)
 {
     const struct dtp_transformer *t = &r->job->transformer;
     const struct dtp_plan *plan = &r->job->plan;
-    bool capped = t->attention_softcap > 0, fp32 = plan->precision.compute == DTP_FP32;
-    if (dtp_cluster_is_host(&r->job->cluster))
+    if (dtp_cluster_is_host(&r->job->cluster) || !plan->runtime)
         return;
-    if (plan->runtime && plan->runtime->own_kernels &&
-        !dtp_attention_is_fused(!fp32, (uint32_t)sequence, (uint32_t)t->head_dim, capped))
+    const struct dtp_attention_shape shape = dtp_plan_attention(t, plan, 0);
+    const struct dtp_execution execution = dtp_plan_execution(plan);
+    if (dtp_attention_is_plain(&r->job->cluster.gpu, &shape, &execution))
         dtp_note_model(r,
-                       "attention of these heads, length, format or cap runs on a plain kernel on GPUs and is priced "
-                       "as a flash kernel, up to 50 times as fast: its time is a lower bound");
-    else if (capped)
+                       "attention of these heads, length, format or cap runs on a plain kernel, tens of times as slow "
+                       "as a flash kernel and priced as it was measured with heads of 256 on H200");
+    else if (t->attention_softcap > 0)
         dtp_note_model(r,
                        "attention with a soft cap is priced as a flash kernel without one: its time is a lower bound");
 }
@@ -91,7 +89,7 @@ static void note_unfused(struct dtp_resolution *r, uint64_t sequence)
 void dtp_note_attention(struct dtp_resolution *r, uint64_t sequence)
 {
     note_sequence(r, sequence);
-    note_unfused(r, sequence);
+    note_unfused(r);
 }
 
 static void note_unread(struct dtp_resolution *r, enum dtp_key key, const char *reader)

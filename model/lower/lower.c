@@ -123,7 +123,7 @@ void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uin
 dtp_op_id dtp_draft_end(struct dtp_lowering *l, struct dtp_draft *draft)
 {
     if (dtp_op_kind_class(draft->op.kind) == DTP_CLASS_ATTENTION)
-        draft->op.demand.attention = dtp_plan_attention(l->transformer, l->plan, l->layer);
+        draft->op.demand.attention = dtp_plan_attention(l->transformer, l->plan, dtp_lower_model_layer(l));
     dtp_op_id id = dtp_program_add_op(l->program, &draft->op, draft->operands, draft->operand_count);
     for (uint32_t i = 0; i < draft->after_count; i++)
         dtp_program_depend(l->program, id, draft->after[i]);
@@ -249,8 +249,8 @@ enum dtp_status dtp_lower_check_counts(const struct dtp_transformer *transformer
 static enum dtp_status check_lowered(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
                                      const struct dtp_plan *plan, struct dtp_faults *faults)
 {
-    if (dtp_plan_model_parallel(plan))
-        return dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, plan->tp > 1 ? "tp" : "pp",
+    if (plan->tp > 1)
+        return dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "tp",
                                "above 1 has no step program yet; dtplan plan --fidelity bounds predicts it");
     const struct dtp_lower_hooks *hooks = plan->runtime->lower(plan);
     if (hooks->check)
@@ -274,6 +274,13 @@ static enum dtp_status check_limit(const struct dtp_transformer *t, const struct
                            plan->accumulate, t->layers, limit);
 }
 
+enum dtp_status dtp_lower_check(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                const struct dtp_plan *plan, uint32_t op_limit, struct dtp_faults *faults)
+{
+    enum dtp_status status = check_lowered(transformer, cluster, plan, faults);
+    return status == DTP_OK ? check_limit(transformer, plan, op_limit, faults) : status;
+}
+
 static enum dtp_status lower(struct dtp_lowering *l)
 {
     if (l->hooks->whole)
@@ -288,7 +295,10 @@ static enum dtp_status lower(struct dtp_lowering *l)
     enum dtp_status status = l->hooks->make(l);
     if (status != DTP_OK)
         return status;
-    status = dtp_lower_passes(l);
+    if (l->role.pipeline)
+        status = dtp_lower_transfers_make(l);
+    if (status == DTP_OK)
+        status = dtp_lower_passes(l);
     return status == DTP_OK ? dtp_program_seal(l->program, l->faults) : status;
 }
 
@@ -301,9 +311,13 @@ enum dtp_status dtp_lower_role_program(const struct dtp_transformer *transformer
                              .cluster = cluster,
                              .plan = plan,
                              .role = *role,
+                             .chunk = role->chunks,
                              .checkpointing = dtp_plan_checkpoint_rule(plan),
                              .faults = faults,
                              .hooks = plan->runtime->lower(plan)};
+    l.slice.layers = 0;
+    for (uint32_t i = 0; i < role->chunk_count; i++)
+        l.slice.layers += role->chunks[i].layers;
     l.transformer = &l.slice;
     derive_groups(&l);
     enum dtp_status status = dtp_program_create(op_limit, &l.program, faults);
@@ -314,6 +328,7 @@ enum dtp_status dtp_lower_role_program(const struct dtp_transformer *transformer
     status = lower(&l);
     call(&l, l.hooks->release);
     free(l.state);
+    dtp_host_arena_release(&l.arena);
     if (status == DTP_OK)
         *out = l.program;
     else
@@ -326,9 +341,10 @@ enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struc
                           struct dtp_faults *faults)
 {
     *out = NULL;
-    enum dtp_status status = check_lowered(transformer, cluster, plan, faults);
-    if (status == DTP_OK)
-        status = check_limit(transformer, plan, op_limit, faults);
+    enum dtp_status status = dtp_lower_check(transformer, cluster, plan, op_limit, faults);
+    if (status == DTP_OK && plan->pp > 1)
+        status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "pp",
+                                 "above 1 has a step program for each stage, and no single one");
     if (status != DTP_OK)
         return status;
     /* not cut into stages, a step is that of a pipeline of one rank */
@@ -338,7 +354,8 @@ enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struc
     if (status != DTP_OK)
         return status;
     struct dtp_lower_chunk all = {.layers = transformer->layers, .embedding = true, .head = true};
-    struct dtp_lower_role role = {.chunks = &all, .passes = schedule.passes, .pass_count = schedule.first[1]};
+    struct dtp_lower_role role = {
+        .chunks = &all, .chunk_count = 1, .passes = schedule.passes, .pass_count = schedule.first[1]};
     status = dtp_lower_role_program(transformer, cluster, plan, &role, op_limit, out, faults);
     dtp_schedule_destroy(&schedule);
     return status;

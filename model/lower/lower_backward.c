@@ -396,7 +396,7 @@ static void core(struct backward *b)
 {
     struct dtp_lowering *l = b->l;
     bool math = l->plan->attention == DTP_ATTENTION_MATH;
-    double s = dtp_transformer_layer_attention_length(l->transformer, l->layer, l->plan->sequence);
+    double s = dtp_transformer_layer_attention_length(l->transformer, dtp_lower_model_layer(l), l->plan->sequence);
     uint64_t q = token_bytes(l, l->compute * l->d_q), kv = token_bytes(l, l->compute * l->d_kv);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ATTENTION_BACKWARD, "");

@@ -201,7 +201,7 @@ static void quantize(struct dtp_lowering *l, const struct dtp_layer_matrix *matr
         return;
     double input = (double)l->tokens * (double)matrix->in, weight = (double)matrix->out * (double)matrix->in;
     bool torchao = !l->keeps_fp8 && !l->plan->fsdp1;
-    double bytes = l->keeps_fp8 ? input + (l->micro_step ? 0 : 4 * weight) : (torchao ? 5 : 2) * (input + weight);
+    double bytes = l->keeps_fp8 ? input + (l->first_micro_step ? 4 * weight : 0) : (torchao ? 5 : 2) * (input + weight);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_QUANTIZE, matrix->name);
     dtp_draft_memory(l, &draft, bytes, 4);
@@ -303,7 +303,7 @@ static void rotary(const struct pass *pass)
 /* FLOPs of the causal core, QK^T and PV each half of 2 s d_q a token; s is shorter under a sliding window. */
 static double core_flops(const struct dtp_lowering *l)
 {
-    double s = dtp_transformer_layer_attention_length(l->transformer, l->layer, l->plan->sequence);
+    double s = dtp_transformer_layer_attention_length(l->transformer, dtp_lower_model_layer(l), l->plan->sequence);
     return per_token(l, 2 * s * (double)l->d_q);
 }
 

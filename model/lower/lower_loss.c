@@ -336,10 +336,10 @@ void dtp_lower_head_backward(struct dtp_lowering *l)
         dtp_draft_end(l, &draft);
     }
     dtp_lower_unfetch(l);
-    if (!l->transformer->tied_head)
-        dtp_lower_gradient_made(l, DTP_ROOT_HEAD);
-    else if (l->autocast)
+    if (l->transformer->tied_head && l->autocast)
         dtp_lower_cast_gradient(l, DTP_ROOT_EMBEDDING);
+    if (!l->transformer->tied_head || !l->chunk->embedding) /* else that of the embedding is added to it first */
+        dtp_lower_gradient_made(l, head_part(l));
     final_norm_backward(l, gradient);
 }
 

@@ -6,6 +6,7 @@
 #ifndef DTP_LOWERING_H
 #define DTP_LOWERING_H
 
+#include "base/host_arena.h"
 #include "lower/lower.h"
 #include "lower/lower_hooks.h"
 #include "plan/layer_tensors.h"
@@ -60,6 +61,7 @@ struct dtp_flight {
     dtp_buffer_id logits, loss_state, capped, logits_gradient;
     dtp_buffer_id gradient; /* of the residual stream, updated in place from the head down to x0 */
 };
+#define DTP_TRANSFER_GROUPS 14
 
 /* Consecutive layers of the model that a rank holds: all of them, or a stage of a pipeline. */
 struct dtp_lower_chunk {
@@ -70,12 +72,26 @@ struct dtp_lower_chunk {
 /* What one rank does of the step, and with what of the model. */
 struct dtp_lower_role {
     const struct dtp_lower_chunk *chunks;
+    uint32_t chunk_count;
     const struct dtp_pass *passes; /* in the order of the rank */
     uint32_t pass_count;
+    const struct dtp_lower_pipeline *pipeline; /* NULL: the rank has the whole model */
+    uint32_t rank;                             /* of the pipeline */
+};
+/* The pipeline that a role is of. */
+struct dtp_lower_pipeline {
+    const struct dtp_schedule *schedule;
+    const struct dtp_lower_chunk *chunks; /* those of rank r from r x schedule->shape.chunks on */
+    bool blocking;                        /* a rank goes on when what it sends is taken (schedule_order.h) */
+};
+/* Rows of the residual stream, or their gradient, on their way to a pass. */
+struct dtp_handed {
+    dtp_buffer_id rows;
+    dtp_op_id received; /* DTP_NO_OP: they were made on this rank */
 };
 
 struct dtp_lowering {
-    const struct dtp_transformer *transformer; /* a slice of the model, its layers those that the rank holds */
+    const struct dtp_transformer *transformer; /* a rank's slice of the model, with the layers that it holds */
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
     struct dtp_transformer slice;
@@ -106,17 +122,29 @@ struct dtp_lowering {
     void *own;                           /* what they keep */
 
     struct dtp_lower_role role;
-    const struct dtp_lower_chunk *chunk; /* where the skeleton stands */
+    const struct dtp_pass *pass; /* where the skeleton stands */
+    const struct dtp_lower_chunk *chunk;
     uint16_t layer, micro_step;          /* of the rank's layers, of the step */
-    bool recompute, last_micro_step, reduces;
+    bool recompute;
+    bool first_micro_step, last_micro_step; /* of those that pass through the chunk */
+    bool last_pass;                         /* of the rank's: gradients of all its weights are whole behind it */
+    bool reduces;
     dtp_op_id last_op[DTP_STREAM_COUNT]; /* issued last to each stream */
     enum dtp_owner gradient_owner;       /* GRADS where autograd's own tensor becomes .grad */
 
     struct dtp_flight *flight; /* of the micro-batch at hand */
+    struct dtp_host_arena arena;
+    struct dtp_handed *handed[2]; /* to forwards, to backwards of each chunk and micro-batch; of a pipeline */
+    dtp_buffer_id given;          /* what the pass at hand made for another rank */
+    dtp_op_id sent;               /* the last transfer that the next pass waits for */
+    uint32_t transfer_group[DTP_TRANSFER_GROUPS];
     dtp_buffer_id tokens_in;
 };
 
-/* lower.c: the program of one rank, of a job that has one. The transformer's layers are the role's. */
+/* lower.c: refuses what has no step program, or one of more than `op_limit` operations on all ranks together. */
+enum dtp_status dtp_lower_check(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                const struct dtp_plan *plan, uint32_t op_limit, struct dtp_faults *faults);
+/* The program of one rank, of a job that has one. */
 enum dtp_status dtp_lower_role_program(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                        const struct dtp_plan *plan, const struct dtp_lower_role *role,
                                        uint32_t op_limit, struct dtp_program **out, struct dtp_faults *faults);
@@ -171,6 +199,11 @@ static inline struct dtp_flight_module *dtp_lower_flight_module(const struct dtp
 {
     return &l->flight->module[l->layer - l->chunk->first];
 }
+/* That layer, as the whole model counts. */
+static inline uint64_t dtp_lower_model_layer(const struct dtp_lowering *l)
+{
+    return l->layer - l->chunk->first + l->chunk->first_of_model;
+}
 static inline bool dtp_lower_checkpointed(const struct dtp_lowering *l, uint64_t layer)
 {
     return dtp_checkpointed(&l->checkpointing, layer);
@@ -182,6 +215,17 @@ static inline bool dtp_lower_checkpointed(const struct dtp_lowering *l, uint64_t
 enum dtp_status dtp_lower_passes(struct dtp_lowering *l);
 /* `rows` of the residual stream are the input of the rank's `layer`, or what leaves its chunk. */
 void dtp_lower_hand_on(struct dtp_lowering *l, uint64_t layer, dtp_buffer_id rows);
+
+/* lower_transfers.c: what the stages of a pipeline send each other. DTP_ENVIRONMENT: no memory. */
+enum dtp_status dtp_lower_transfers_make(struct dtp_lowering *l);
+/* Around the passes of a rank: before the `i`-th, behind it. */
+void dtp_lower_before_pass(struct dtp_lowering *l, uint32_t i);
+void dtp_lower_after_pass(struct dtp_lowering *l, uint32_t i);
+/* What the pass at hand begins with, and what it leaves: activations or their gradient. */
+struct dtp_handed dtp_lower_taken(struct dtp_lowering *l);
+void dtp_lower_give(struct dtp_lowering *l, dtp_buffer_id rows);
+/* Behind the last pass: sums gradients of weights that stages hold twice, and waits for the norm of all gradients. */
+void dtp_lower_join_stages(struct dtp_lowering *l);
 
 /* lower_tensors.c: modules and sizes of tensors of the plan's blocks. */
 void dtp_lower_tensors(struct dtp_lowering *l);

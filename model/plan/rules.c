@@ -174,6 +174,18 @@ bool dtp_plan_model_parallel(const struct dtp_plan *plan)
     return plan->tp > 1 || plan->pp > 1;
 }
 
+bool dtp_plan_degrees_divide(const struct dtp_plan *plan, uint32_t gpus)
+{
+    uint64_t product = (uint64_t)plan->tp * plan->pp * plan->cp; /* of up to 10^6 each */
+    return product && gpus % product == 0;
+}
+
+bool dtp_plan_interleaves(const struct dtp_plan *plan)
+{
+    bool chunks = plan->schedule == DTP_SCHEDULE_1F1B && plan->virtual_stages > 1;
+    return plan->pp > 1 && (plan->schedule == DTP_SCHEDULE_INTERLEAVED || chunks);
+}
+
 uint32_t dtp_plan_gradient_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
 {
     uint64_t slices = (uint64_t)(plan->tp ? plan->tp : 1) * (plan->pp ? plan->pp : 1);

@@ -88,6 +88,12 @@ bool dtp_plan_axes_given(const struct dtp_plan *plan);
 
 bool dtp_plan_model_parallel(const struct dtp_plan *plan);
 
+/* Whether tp x cp x pp divides the GPUs. */
+bool dtp_plan_degrees_divide(const struct dtp_plan *plan, uint32_t gpus);
+
+/* True where a pipeline's GPUs hold several chunks of the model that take turns: of plans as asked and as resolved. */
+bool dtp_plan_interleaves(const struct dtp_plan *plan);
+
 /* gpus / (tp cp pp), which have sequences of their own; at least 1. */
 uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
 

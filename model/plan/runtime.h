@@ -41,7 +41,11 @@ struct dtp_runtime {
     bool keeps_root;      /* embedding and head stay gathered from forward to backward */
     bool reduces_shards_always; /* where gradients are sharded, every micro-step reduces */
     bool overlap_comm;          /* DeepSpeed's switch of that name exists */
-    bool slices;                /* tensor and pipeline parallelism, as Megatron-Core has them */
+    bool overlap_grad_reduce;   /* Megatron-Core's does, with overlap_param_gather */
+
+    /* ---- beyond data parallelism ---- */
+    uint32_t splits;    /* DTP_AXES of the mesh along which it divides a model: TP, PP, CP */
+    uint32_t schedules; /* of a pipeline that it runs: bits of enum dtp_schedule_kind */
 
     /* ---- kernels ---- */
     bool compiles;          /* torch.compile */

@@ -56,7 +56,7 @@ static bool row_of_op(const struct dtp_program *program, const struct dtp_op *op
     switch (dtp_op_kind_class(op->kind)) {
     case DTP_CLASS_MATMUL: *out = matmul_row(program, op); return true;
     case DTP_CLASS_ATTENTION:
-        return dtp_attention_measured_row(&op->demand.attention, dtp_program_execution(program)->compute,
+        return dtp_attention_measured_row(cluster, &op->demand.attention, dtp_program_execution(program),
                                           op->demand.tokens, op->kind == DTP_OP_ATTENTION_BACKWARD, out);
     case DTP_CLASS_MEMORY:
         *out = dtp_measured_row_of(DTP_MEASUREMENT_KERNEL, dtp_op_kind_text(op->kind));

@@ -41,7 +41,8 @@ static void check_memory(const struct random_job *job, const struct dtp_program 
     tally->close += off <= CLOSE;
     tally->least = fmin(tally->least, off);
     tally->most = fmax(tally->most, off);
-    if (off < -DTP_BOUND_MOST_BELOW || off > dtp_bound_most_above(&job->plan)) { /* a search would be misled */
+    struct dtp_bound_off most = dtp_bound_most_off(&job->transformer, &job->plan);
+    if (off < -most.below || off > most.above) { /* a search would be misled */
         random_executor_describe(job);
         fail_msg("%s %s: the bound is %+.1f %% off", job->plan.runtime->name, dtp_strategy_text(job->plan.strategy),
                  100 * off);

@@ -5,6 +5,8 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <string.h>
 #include <cmocka.h>
 
 #include "lib/hardware.h"
@@ -190,6 +192,67 @@ static void test_flash_attention(void **state)
     }
 }
 
+/* reports/h200/validate/new_models.csv: forward and backward of all layers alone, whose heads of 256 cuDNN's backward
+ * does not take. GPT-J 6B: 28 layers of 16 heads, Gemma 2 2B: 26 of 8 with soft caps, 2 x 2048 tokens. */
+static void test_plain_attention(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t heads, kv_heads, layers;
+        double softcap, alone_s;
+    } rows[] = {{16, 16, 28, 0, 0.948358609}, {8, 4, 26, 50, 0.484271719}};
+    const struct dtp_gpu gpu = test_h200();
+    const struct dtp_execution own = {.own_kernels = true, .compute = DTP_BF16}, theirs = {.compute = DTP_BF16};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const struct dtp_attention_shape shape = {.heads = rows[i].heads,
+                                                  .kv_heads = rows[i].kv_heads,
+                                                  .head_dim = 256,
+                                                  .queries = 2048,
+                                                  .keys = 2048,
+                                                  .causal = true,
+                                                  .softcap = rows[i].softcap};
+        assert_true(dtp_attention_is_plain(&gpu, &shape, &own));
+        assert_false(dtp_attention_is_plain(&gpu, &shape, &theirs));
+        struct dtp_attention_time time = dtp_attention_time(&gpu, &shape, &own, 4096);
+        assert_near(rows[i].layers * (time.forward_s + time.backward_s), rows[i].alone_s, 0.06);
+    }
+    /* By hand: the i-th of 32 tiles of 64 queries sees i tiles of 64 keys. For one of those 8 warps load
+     * 256 x 8 numbers a thread for the scores and 64 x (4 + 16) for the values. */
+    struct dtp_attention_shape shape = {.heads = 1, .kv_heads = 1, .head_dim = 256, .queries = 2048, .keys = 2048};
+    shape.causal = true;
+    double tile_s = 8 * (256 * 8 + 64 * 20) / (132 * 7.57e8), tiles = 32 * 33 / 2;
+    assert_near(dtp_attention_time(&gpu, &shape, &own, 2048).forward_s, tiles * tile_s, 1e-9);
+    shape.head_dim = 128; /* as cuDNN takes it, also where matmuls are in fp8, and a format that it does not */
+    assert_false(dtp_attention_is_plain(&gpu, &shape, &own));
+    const struct dtp_execution fp8 = {.own_kernels = true, .compute = DTP_FP8};
+    assert_false(dtp_attention_is_plain(&gpu, &shape, &fp8));
+    const struct dtp_execution fp32 = {.own_kernels = true, .compute = DTP_FP32};
+    assert_true(dtp_attention_is_plain(&gpu, &shape, &fp32));
+    shape.keys = shape.queries = 2000;
+    assert_true(dtp_attention_is_plain(&gpu, &shape, &own));
+}
+
+/* What plain_attention.c says of the kernel is what the kernel is. */
+static void test_plain_attention_is_its_kernel(void **state)
+{
+    (void)state;
+    static const char *const said[] = {"constexpr int side = 16, threads = side * side;",
+                                       "constexpr int forward_edge = 4, forward_tile = forward_edge * side;",
+                                       "constexpr int backward_edge = 2, backward_tile = backward_edge * side;",
+                                       "if (a.head_dim <= 64)\n            return launch<T, 4>(",
+                                       "if (a.head_dim <= 128)\n            return launch<T, 8>(",
+                                       "return a.head_dim <= 256 ? launch<T, 16>("};
+    static char text[1 << 16];
+    FILE *file = fopen(TEST_SOURCE_DIR "/kernels/attention_simple.cu", "r");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++)
+        if (!strstr(text, said[i]))
+            fail_msg("kernels/attention_simple.cu has no \"%s\" any more: model/cost/plain_attention.c counts by it",
+                     said[i]);
+}
+
 static void test_older_attention_is_slower(void **state)
 {
     (void)state;
@@ -235,11 +298,17 @@ static void test_power_headroom(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sustained_matmuls), cmocka_unit_test(test_matmul_by_hand),
-        cmocka_unit_test(test_few_tiles),         cmocka_unit_test(test_last_wave),
-        cmocka_unit_test(test_unaligned_rows),    cmocka_unit_test(test_more_never_takes_less),
-        cmocka_unit_test(test_flash_attention),   cmocka_unit_test(test_older_attention_is_slower),
-        cmocka_unit_test(test_memory_kernels),    cmocka_unit_test(test_power_headroom)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sustained_matmuls),
+                                       cmocka_unit_test(test_matmul_by_hand),
+                                       cmocka_unit_test(test_few_tiles),
+                                       cmocka_unit_test(test_last_wave),
+                                       cmocka_unit_test(test_unaligned_rows),
+                                       cmocka_unit_test(test_more_never_takes_less),
+                                       cmocka_unit_test(test_flash_attention),
+                                       cmocka_unit_test(test_plain_attention),
+                                       cmocka_unit_test(test_plain_attention_is_its_kernel),
+                                       cmocka_unit_test(test_older_attention_is_slower),
+                                       cmocka_unit_test(test_memory_kernels),
+                                       cmocka_unit_test(test_power_headroom)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -138,6 +138,10 @@ static const struct {
     X(expandable_segments, ALLOCATOR, 6, "true")                                                                       \
     X(tp, MEGATRON, 3, "2|2|4|8")                                                                                      \
     X(pp, MEGATRON, 3, "2|4")                                                                                          \
+    X(layout_order, MEGATRON, 12, "cp-tp|tp-cp-dp-pp|dp-tp")                                                           \
+    X(schedule, MEGATRON, 2, "1f1b|interleaved|interleaved|gpipe")                                                     \
+    X(microbatch_group, MEGATRON, 2, "4|8")                                                                            \
+    X(stages, MEGATRON, 4, "even|counted|counted|cost")                                                                \
     X(cp, ALL, 200, "2")                                                                                               \
     X(accumulate, MEGATRON, 2, "4|8")                                                                                  \
     X(virtual_stages, MEGATRON, 2, "2")                                                                                \
@@ -303,6 +307,12 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
         {!frozen_is(job, DTP_KEY_fsdp1, "true"), DTP_KEY_limit_all_gathers},
         {!job->value[DTP_KEY_tp][0], DTP_KEY_tp_overlap},
         {!job->value[DTP_KEY_pp][0], DTP_KEY_virtual_stages},
+        {!job->value[DTP_KEY_pp][0], DTP_KEY_schedule},
+        {!job->value[DTP_KEY_pp][0], DTP_KEY_stages},
+        {!job->value[DTP_KEY_pp][0] ||
+             (!job->value[DTP_KEY_virtual_stages][0] && !frozen_is(job, DTP_KEY_schedule, "interleaved")),
+         DTP_KEY_microbatch_group},
+        {!job->value[DTP_KEY_pp][0] && !job->value[DTP_KEY_tp][0], DTP_KEY_layout_order},
         {strncmp(job->value[DTP_KEY_precision], "fp8", 3) == 0 && !frozen_takes_fp8(job), DTP_KEY_precision},
         {frozen_is(job, DTP_KEY_precision, "fp32"), DTP_KEY_reduce_dtype},
         {frozen_is(job, DTP_KEY_precision, "fp16-mixed"), DTP_KEY_reduce_dtype},
@@ -316,6 +326,13 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
             job->value[rows[i].key][0] = '\0';
 }
 
+/* Keys that came when the jobs stood: where they mean nothing they are not drawn, and leave jobs as they are. */
+static inline bool frozen_came_later(enum dtp_key key)
+{
+    return key == DTP_KEY_layout_order || key == DTP_KEY_schedule || key == DTP_KEY_microbatch_group ||
+           key == DTP_KEY_stages;
+}
+
 /* Strategies first, for they decide who knows the rest. */
 static inline void frozen_draw_keys(struct frozen_job *job, bool strategies, bool wild, struct dtp_draft *draft)
 {
@@ -323,6 +340,8 @@ static inline void frozen_draw_keys(struct frozen_job *job, bool strategies, boo
     for (size_t i = 0; i < sizeof frozen_draws / sizeof *frozen_draws; i++) {
         enum dtp_key key = frozen_draws[i].key;
         bool later = frozen_draws[i].who == FROZEN_NANOTRON; /* whose rows leave all other jobs as they are */
+        if (wild && frozen_came_later(key))
+            continue;
         if ((key == DTP_KEY_strategy) != strategies || ((!wild || later) && !frozen_knows(frozen_draws[i].who, draft)))
             continue;
         random_key(dtp_key_name(key));

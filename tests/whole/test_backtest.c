@@ -253,48 +253,6 @@ static void test_a_row_without_measurement_is_predicted_but_not_scored(void **st
     dtp_backtest_destroy(other);
 }
 
-/* One run of each end, and two contradictions. */
-static void test_status_says_why_nothing_was_measured(void **state)
-{
-    (void)state;
-    static const char head[] = "id,source,model_name,gpu_key,strategy_key,gpus,seq_len,micro_batch_per_gpu,"
-                               "tokens_per_s_per_gpu,status\n";
-    static const struct {
-        const char *measured_and_status;
-        enum dtp_backtest_verdict verdict;
-        enum dtp_run_end end;
-    } rows[] = {
-        {"9000,", DTP_BACKTEST_OK, DTP_RUN_RAN},
-        {"9000,Completed", DTP_BACKTEST_OK, DTP_RUN_RAN},
-        {",OOM", DTP_BACKTEST_OK, DTP_RUN_OOM},
-        {",timeout", DTP_BACKTEST_OK, DTP_RUN_FAILED},
-        {",", DTP_BACKTEST_REFUSED, DTP_RUN_RAN},
-        {"9000,oom", DTP_BACKTEST_REFUSED, DTP_RUN_OOM},
-        {"9000,diverged", DTP_BACKTEST_OK, DTP_RUN_FAILED},
-    };
-    enum { ROWS = sizeof rows / sizeof *rows };
-    FILE *file = fopen(WRITTEN, "w");
-    fputs(head, file);
-    for (int i = 0; i < ROWS; i++)
-        fprintf(file, "r%d,s,llama-2-7b,h100-sxm,full_shard,8,2048,1,%s\n", i, rows[i].measured_and_status);
-    fclose(file);
-    struct dtp_backtest *backtest = run_file(WRITTEN);
-    for (int i = 0; i < ROWS; i++) {
-        assert_int_equal(backtest->rows[i].verdict, rows[i].verdict);
-        assert_int_equal(backtest->rows[i].measured.end, rows[i].end);
-        assert_true(backtest->rows[i].predicted);
-    }
-    assert_string_equal(backtest->rows[3].measured.status, "timeout");
-    assert_non_null(strstr(backtest->rows[4].reason, "no status that says why"));
-    assert_non_null(strstr(backtest->rows[5].reason, "status 'oom' says that it did not run"));
-    assert_int_equal(backtest->scored, 5);
-    assert_int_equal(backtest->throughput.count, 3);
-    assert_int_equal(backtest->fit_count[DTP_RUN_RAN][DTP_VERDICT_FITS], 2); /* 7B on 8 GPUs of 80 GB */
-    assert_int_equal(backtest->fit_count[DTP_RUN_OOM][DTP_VERDICT_FITS], 1);
-    assert_int_equal(backtest->fit_count[DTP_RUN_FAILED][DTP_VERDICT_FITS], 2);
-    dtp_backtest_destroy(backtest);
-}
-
 static void test_an_id_used_twice(void **state)
 {
     (void)state;
@@ -560,7 +518,6 @@ int main(void)
         cmocka_unit_test(test_a_table_without_rows),
         cmocka_unit_test(test_a_bad_field_refuses_its_row),
         cmocka_unit_test(test_a_row_without_measurement_is_predicted_but_not_scored),
-        cmocka_unit_test(test_status_says_why_nothing_was_measured),
         cmocka_unit_test(test_an_id_used_twice),
         cmocka_unit_test(test_only),
         cmocka_unit_test(test_any_predictor_is_scored),

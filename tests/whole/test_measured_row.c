@@ -1,4 +1,5 @@
 /* Rows of a measured machine file: which are whole, which are the same, and which one an operation's time stands in. */
+#include "cost/cluster_cost.h"
 #include "lower/lower.h"
 #include "machine/measured_row.h"
 #include "program/measured_op.h"
@@ -13,6 +14,7 @@
 #include <cmocka.h>
 
 #include "job/scenario.h"
+#include "plan/rules.h"
 #include "lib/shipped_catalog.h"
 
 static struct dtp_measured_row matmul(void)
@@ -122,8 +124,8 @@ static void operations_find_their_rows(void **state)
 {
     (void)state;
     static const char *const keys[][2] = {{"layers", "2"},      {"hidden", "256"},     {"heads", "4"},
-                                          {"ffn", "512"},       {"vocab", "1000"},     {"seq", "64"},
-                                          {"micro_batch", "2"}, {"accumulate", "2"},   {"strategy", "full_shard"},
+                                          {"ffn", "512"},       {"vocab", "1000"},     {"seq", "128"},
+                                          {"micro_batch", "1"}, {"accumulate", "2"},   {"strategy", "full_shard"},
                                           {"gpus", "8"},        {"runtime", "dtplan"}, {"gpu", "h200-sxm"}};
     static struct dtp_job job;
     make_job(keys, sizeof keys / sizeof *keys, &job);
@@ -139,7 +141,7 @@ static void operations_find_their_rows(void **state)
 }
 
 /* Attention with a window or a cap is another kernel's or does less: of layers 0 and 1 the second sees all. */
-static void attention_that_is_cut_or_capped_has_no_row(void **state)
+static void attention_of_other_kernels_has_no_row(void **state)
 {
     (void)state;
     static const char *const keys[][2] = {{"layers", "2"},
@@ -147,7 +149,7 @@ static void attention_that_is_cut_or_capped_has_no_row(void **state)
                                           {"heads", "4"},
                                           {"ffn", "512"},
                                           {"vocab", "1000"},
-                                          {"seq", "64"},
+                                          {"seq", "128"},
                                           {"gpus", "8"},
                                           {"runtime", "dtplan"},
                                           {"gpu", "h200-sxm"},
@@ -162,6 +164,13 @@ static void attention_that_is_cut_or_capped_has_no_row(void **state)
     assert_int_equal(count_rows(&job, "backward", DTP_MEASUREMENT_ATTENTION, 0, 0, 0), 1);
     make_job(keys, count, &job);
     assert_int_equal(count_rows(&job, "backward", DTP_MEASUREMENT_ATTENTION, 0, 0, 0), 0);
+    const struct dtp_attention_shape odd = {.heads = 4, .kv_heads = 4, .head_dim = 64, .queries = 96, .keys = 96};
+    const struct dtp_execution own = dtp_plan_execution(&job.plan);
+    struct dtp_execution theirs = own;
+    theirs.own_kernels = false;
+    struct dtp_measured_row row; /* a length that cuDNN does not take runs on our plain kernel, but for PyTorch */
+    assert_false(dtp_attention_measured_row(&job.cluster, &odd, &own, 96, true, &row));
+    assert_true(dtp_attention_measured_row(&job.cluster, &odd, &theirs, 96, true, &row));
 }
 
 int main(void)
@@ -169,6 +178,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_missing_or_odd_is_refused), cmocka_unit_test(contention_may_be_none),
         cmocka_unit_test(results_are_no_part_of_the_key), cmocka_unit_test(operations_find_their_rows),
-        cmocka_unit_test(attention_that_is_cut_or_capped_has_no_row)};
+        cmocka_unit_test(attention_of_other_kernels_has_no_row)};
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
 }

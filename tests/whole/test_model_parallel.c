@@ -140,19 +140,20 @@ static void test_refusals(void **state)
 {
     static const struct {
         const char *settings, *says;
-    } cases[] = {{"gpus=8 tp=3", "tp:"},
-                 {"gpus=16 tp=16", "does not divide the 8 GPUs of a node"},
-                 {"gpus=8 tp=2 pp=3", "do not divide 8 GPUs"},
-                 {"gpus=64 pp=64", "stages of 32 layers"},
-                 {"gpus=8 pp=4 accumulate=6 virtual_stages=2", "multiple of pp"},
-                 {"gpus=8 pp=4 accumulate=8 virtual_stages=9", "chunks of a stage's 8 layers"},
-                 {"gpus=8 virtual_stages=2", "pp above 1"},
-                 {"gpus=8 tp_overlap=true", "tp or pp above 1"},
-                 {"gpus=8 tp=2 runtime=torch strategy=full_shard", "runtime megatron only"},
-                 {"gpus=8 tp=2 offload=optimizer", "offload"},
-                 {"gpus=8 cp=2", "context parallelism is not modelled"},
-                 {"gpus=8 runtime=torch strategy=ddp megatron_overlap=true", "megatron only"},
-                 {"gpus=8 tp=2 micro_batch=1 global_batch=6", "4 data-parallel ranks"}};
+    } cases[] = {
+        {"gpus=8 tp=3", "tp:"},
+        {"gpus=24 tp=12 heads=36 hidden=4608 head_dim=128 ffn=12288 seq=3072", "12 neither divides a node of 8 GPUs"},
+        {"gpus=8 tp=2 pp=3", "tp 2 x pp 3 do not divide 8 GPUs; the nearest that fit are 2 and 4"},
+        {"gpus=64 pp=64", "64 stages of 32 layers; at most 34"},
+        {"gpus=8 pp=4 accumulate=6 virtual_stages=2", "the nearest are 4 and 8"},
+        {"gpus=8 pp=4 accumulate=8 virtual_stages=9", "virtual_stages: 36 stages of 32 layers"},
+        {"gpus=8 virtual_stages=2", "pp above 1"},
+        {"gpus=8 tp_overlap=true", "tp above 1"},
+        {"gpus=8 tp=2 runtime=torch strategy=full_shard", "tensor parallelism (megatron) only"},
+        {"gpus=8 tp=2 offload=optimizer", "offload"},
+        {"gpus=8 cp=2", "context parallelism (none so far)"},
+        {"gpus=8 runtime=torch strategy=ddp megatron_overlap=true", "megatron only"},
+        {"gpus=8 tp=2 micro_batch=1 global_batch=6", "4 data-parallel ranks"}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dtp_job job;

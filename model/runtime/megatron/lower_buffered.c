@@ -78,7 +78,7 @@ static void bucket_collectives(struct dtp_lowering *l, enum dtp_op_kind kind, dt
 
 static void end_backward(struct dtp_lowering *l)
 {
-    if (!l->reduces)
+    if (!l->last_pass)
         return;
     enum dtp_op_kind kind = l->plan->strategy == DTP_DDP ? DTP_OP_ALL_REDUCE : DTP_OP_REDUCE_SCATTER;
     if (l->data_ranks > 1)

@@ -13,14 +13,6 @@
 
 /* ---- what it refuses --------------------------------------------------------------------------------------------- */
 
-static void check_slices(struct dtp_resolver *r)
-{
-    char why[256];
-    const char *key = dtp_model_parallel_fault(r->plan, r->transformer, r->cluster, why, sizeof why);
-    if (key)
-        dtp_plan_refuse(r, key, "%s", why);
-}
-
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -37,8 +29,6 @@ static void check(struct dtp_resolver *r)
         dtp_plan_refuse(r, "loss", "chunked is not modelled under runtime megatron; use eager or fused");
     if (p->optimizer == DTP_ADAM8BIT)
         dtp_plan_refuse(r, "optimizer", "adam8bit is not modelled under runtime megatron; use adamw");
-    if (dtp_plan_axes_given(p) && dtp_plan_model_parallel(p))
-        check_slices(r);
 }
 
 static bool check_offload(struct dtp_resolver *r)
@@ -79,7 +69,9 @@ const struct dtp_runtime dtp_runtime_megatron = {
     .keeps_fp8 = true,
     .gradients_in_matmul = true,
     .vocab_multiple = VOCAB_MULTIPLE,
-    .slices = true,
+    .overlap_grad_reduce = true,
+    .splits = DTP_AXES(TP) | DTP_AXES(PP),
+    .schedules = 1u << DTP_SCHEDULE_1F1B | 1u << DTP_SCHEDULE_INTERLEAVED,
     .fused_kernels = true,
     .derive = derive,
     .check = check,

@@ -1,0 +1,51 @@
+/* What our plain attention costs, from what it does: kernels/attention_simple.cu. Its tiles and threads stand here once
+ * more, held against its source by test_op_cost. */
+#include "cost/op_cost.h"
+
+#include "cost/attention_workspace.h"
+#include "cost/calibration.h"
+
+bool dtp_attention_is_plain(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
+                            const struct dtp_execution *execution)
+{
+    const bool bf16 = execution->compute == DTP_BF16 || execution->compute == DTP_FP8; /* whose attention is in bf16 */
+    return execution->own_kernels && gpu->architecture != DTP_GPU_HOST && shape->kernel == DTP_ATTENTION_FLASH &&
+           !dtp_attention_is_fused(bf16, (uint32_t)shape->keys, shape->head_dim, shape->softcap > 0);
+}
+
+/* A pass makes squares of `tile` queries by as many keys, one after the other, by `warps` of which each thread has a
+ * sixteenth of the rows and of the columns. Products over the width of a head are those of queries or gradients with
+ * keys or values; products over the tile, the weighted sums of rows. */
+struct pass {
+    double tile, over_width, over_tile;
+};
+static const struct pass forward = {64, 1, 1};
+static const struct pass backward = {32, 4, 3}; /* of Dao's five products (attention.c) two are made twice: once for
+                                                   keys and values, once for queries */
+
+/* Loads of a warp from shared memory for a query and a key. A product over the width takes a thread's rows and columns
+ * at each step, one over the tile its rows and the columns of the result, for which there are kernels of three widths.
+ */
+static double loads(const struct pass *pass, double width)
+{
+    const double warps = 8, edge = pass->tile / 16, columns = width <= 64 ? 4 : width <= 128 ? 8 : 16;
+    double of_square = pass->over_width * width * 2 * edge + pass->over_tile * pass->tile * (edge + columns);
+    return warps * of_square / (pass->tile * pass->tile);
+}
+
+/* Squares on the diagonal are made whole: half a tile more than the half that a query sees on average. */
+static double keys_of_a_query(const struct pass *pass, const struct dtp_attention_shape *shape)
+{
+    double length = dtp_attention_length(shape);
+    return shape->causal ? (length + pass->tile) / 2 : length;
+}
+
+struct dtp_attention_time dtp_plain_attention_time(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
+                                                   double tokens)
+{
+    const double width = (double)shape->head_dim, queries = (double)shape->heads * tokens;
+    const double loads_per_s = gpu->sm_count * dtp_calibration.plain_attention_sm_loads_per_s;
+    return (struct dtp_attention_time){
+        queries * keys_of_a_query(&forward, shape) * loads(&forward, width) / loads_per_s,
+        queries * keys_of_a_query(&backward, shape) * loads(&backward, width) / loads_per_s};
+}
