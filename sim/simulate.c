@@ -77,6 +77,7 @@ static void scale(struct simulation *s, double factor, double speedup)
 
 /* The roles of a set, or one program. */
 struct roles {
+    const struct dtp_program_set *set; /* NULL: one program */
     struct simulation *role;
     struct dtp_timeline *out; /* of each */
     uint32_t count;
@@ -193,8 +194,11 @@ static enum dtp_status simulate(struct roles *all, const struct dtp_cluster *clu
         all->role[r].ops = dtp_program_ops(all->role[r].program);
         all->role[r].count = dtp_program_op_count(all->role[r].program);
     }
-    for (uint32_t r = 0; r < all->count && status == DTP_OK; r++)
+    for (uint32_t r = 0; r < all->count && status == DTP_OK; r++) {
         status = dtp_op_rates_prepare(all->role[r].program, cluster, &all->role[r].rates, faults);
+        if (status == DTP_OK && all->set && !dtp_op_rates_place(&all->role[r].rates, all->set, r))
+            status = out_of_memory(all, faults);
+    }
     if (status == DTP_OK && !simulate_all(all))
         status = out_of_memory(all, faults);
     for (uint32_t r = 0; r < all->count; r++) {
@@ -216,24 +220,24 @@ enum dtp_status dtp_simulate(const struct dtp_program *program, const struct dtp
     struct dtp_engine_job job;
     struct dtp_engine_graph graph;
     uint32_t *pending;
-    struct roles all = {&s, out, 1, &job, &graph, &pending};
+    struct roles all = {NULL, &s, out, 1, &job, &graph, &pending};
     return simulate(&all, cluster, faults);
 }
 
-enum dtp_status dtp_simulate_set(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
-                                 const struct dtp_simulation_options *options, struct dtp_timeline *out,
-                                 struct dtp_faults *faults)
+enum dtp_status dtp_simulate_proved_set(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
+                                        const struct dtp_simulation_options *options, struct dtp_timeline *out,
+                                        struct dtp_faults *faults)
 {
-    enum dtp_issue_order order = dtp_cluster_is_host(cluster) ? DTP_ISSUE_IN_LINE : DTP_ISSUE_STREAMS;
     struct dtp_host_arena arena = {0};
     uint32_t **partner, count = set->role_count;
-    enum dtp_status status = dtp_program_set_verify(set, order, faults);
-    if (status == DTP_OK && options->op_s)
-        status =
-            dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "measured times of operations are of one program, not of a set");
-    if (status == DTP_OK)
-        status = dtp_program_set_match(set, &arena, &partner, faults);
-    struct roles all = {.role = dtp_host_arena_take_zeroed(&arena, count, sizeof *all.role),
+    if (count == 1)
+        return dtp_simulate(set->roles[0].program, cluster, options, out, faults);
+    if (options->op_s)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "measured times of operations are of one program, not of a set");
+    enum dtp_status status = dtp_program_set_match(set, &arena, &partner, faults);
+    struct roles all = {.set = set,
+                        .role = dtp_host_arena_take_zeroed(&arena, count, sizeof *all.role),
                         .out = out,
                         .count = count,
                         .jobs = dtp_host_arena_take(&arena, count, sizeof *all.jobs),
@@ -250,4 +254,13 @@ enum dtp_status dtp_simulate_set(const struct dtp_program_set *set, const struct
         status = simulate(&all, cluster, faults);
     dtp_host_arena_release(&arena);
     return status;
+}
+
+enum dtp_status dtp_simulate_set(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
+                                 const struct dtp_simulation_options *options, struct dtp_timeline *out,
+                                 struct dtp_faults *faults)
+{
+    enum dtp_issue_order order = dtp_cluster_is_host(cluster) ? DTP_ISSUE_IN_LINE : DTP_ISSUE_STREAMS;
+    enum dtp_status status = dtp_program_set_verify(set, order, faults);
+    return status == DTP_OK ? dtp_simulate_proved_set(set, cluster, options, out, faults) : status;
 }
