@@ -2,7 +2,7 @@
 #include "runs/backtest.h"
 #include "job/estimate.h"
 #include "runtime/runtimes.h"
-#include "runtime/megatron/model_parallel.h"
+#include "closed/model_parallel.h"
 
 #include <gsl/gsl_sort.h>
 #include <gsl/gsl_statistics.h>

@@ -1,5 +1,6 @@
 /* nanotron's parts of the closed form: what it sends, what its step does beside the update. */
 #include "closed/closed_form_hooks.h"
+#include "closed/model_parallel.h"
 
 #include "base/bytes.h"
 #include "cost/calibration.h"
@@ -49,4 +50,7 @@ static double beside_update_s(const struct dtp_timing *c)
 const struct dtp_closed_form_hooks dtp_nanotron_closed_form = {
     .traffic = traffic,
     .beside_update_s = beside_update_s,
+    .slice = dtp_slice_of,
+    .add_stages = dtp_stages_of_slice,
+    .add_stages_memory = dtp_stages_memory_of_slice,
 };
