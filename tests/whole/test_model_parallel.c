@@ -2,8 +2,8 @@
 #include "runs/backtest.h"
 #include "job/estimate.h"
 #include "runtime/runtimes.h"
+#include "closed/model_parallel.h"
 #include "sim/simulated.h"
-#include "runtime/megatron/model_parallel.h"
 
 #include <gsl/gsl_sort.h>
 #include <gsl/gsl_statistics.h>
