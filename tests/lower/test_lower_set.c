@@ -43,29 +43,41 @@ static struct dtp_program_set lowered(const struct dtp_transformer *t, const str
     if (dtp_plan_resolve(plan, t, cluster, &faults) != DTP_OK ||
         dtp_lower_set(t, cluster, plan, 0, &set, &faults) != DTP_OK ||
         dtp_program_set_verify(&set, DTP_ISSUE_STREAMS, &faults) != DTP_OK)
-        fail_msg("pp %u, %u micro-batches, %u chunks: %s", plan->pp, plan->accumulate, plan->virtual_stages,
-                 faults.text[0]);
+        fail_msg("%s, pp %u, %u micro-batches, %u chunks: %s", dtp_schedule_row(plan->schedule)->word, plan->pp,
+                 plan->accumulate, plan->virtual_stages, faults.text[0]);
     return set;
 }
 
+/* Every schedule, with ranks, micro-batches and chunks that it knows; tied heads, sharded state and replays among them.
+ */
 static void test_all_are_legal(void **state)
 {
+    uint32_t legal[DTP_SCHEDULE_COUNT] = {0};
     (void)state;
-    for (uint32_t ranks = 2; ranks <= 5; ranks++)
-        for (uint32_t micro_batches = 1; micro_batches <= 2 * ranks + 1; micro_batches++)
-            for (uint32_t chunks = 1; chunks <= 3; chunks++) {
-                struct dtp_transformer t = small_model(2 * ranks * chunks);
-                struct dtp_cluster cluster = test_cluster(test_h200(), 2 * ranks, 2);
-                struct dtp_plan plan = pipeline(ranks, micro_batches, chunks);
-                plan.strategy = ranks % 2 ? DTP_DDP : DTP_ZERO1;
-                t.tied_head = micro_batches % 2;
-                if (chunks > 1 && micro_batches % ranks)
-                    continue;
-                struct dtp_program_set set = lowered(&t, &cluster, &plan);
-                assert_int_equal(set.role_count, ranks);
-                assert_int_equal(dtp_program_set_ranks(&set), 2 * ranks);
-                dtp_program_set_release(&set);
-            }
+    for (int kind = 0; kind < DTP_SCHEDULE_COUNT; kind++)
+        for (uint32_t ranks = 2; ranks <= 5; ranks++)
+            for (uint32_t micro_batches = 1; micro_batches <= 2 * ranks + 2; micro_batches++)
+                for (uint32_t chunks = 1; chunks <= 3; chunks++) {
+                    struct dtp_schedule_shape shape = {(enum dtp_schedule_kind)kind, ranks, micro_batches, chunks, 0};
+                    struct dtp_transformer t = small_model(ranks * chunks + micro_batches % 2);
+                    struct dtp_cluster cluster = test_cluster(test_h200(), 2 * ranks, 2);
+                    struct dtp_plan plan = pipeline(ranks, micro_batches, chunks);
+                    if ((kind == DTP_SCHEDULE_INTERLEAVED && chunks == 1) ||
+                        dtp_schedule_resolve(&shape, NULL) != DTP_OK)
+                        continue;
+                    plan.schedule = (enum dtp_schedule_kind)kind;
+                    plan.strategy = ranks % 2 ? DTP_DDP : DTP_ZERO1;
+                    plan.checkpointing = chunks == 2 ? DTP_CHECKPOINT_FULL : DTP_CHECKPOINT_NONE;
+                    t.tied_head = micro_batches % 2;
+                    struct dtp_program_set set = lowered(&t, &cluster, &plan);
+                    assert_int_equal(set.role_count, ranks);
+                    assert_int_equal(dtp_program_set_ranks(&set), 2 * ranks);
+                    dtp_program_set_release(&set);
+                    legal[kind]++;
+                }
+    for (int kind = 0; kind < DTP_SCHEDULE_COUNT; kind++)
+        if (legal[kind] < 4)
+            fail_msg("%s: %u combinations", dtp_schedule_row((enum dtp_schedule_kind)kind)->word, legal[kind]);
 }
 
 /* Stages together compute what one rank with the whole model does; each boundary is crossed by every micro-batch in
