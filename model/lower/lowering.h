@@ -152,7 +152,7 @@ struct dtp_lowering {
     dtp_buffer_id tokens_in;
 };
 
-/* lower.c: refuses what has no step program, or one of more than `op_limit` operations on all ranks together. */
+/* lower.c: refuses what has no step program, or one of more than `op_limit` operations on a rank of its pipeline. */
 enum dtp_status dtp_lower_check(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                 const struct dtp_plan *plan, uint32_t op_limit, struct dtp_faults *faults);
 /* The program of one rank, of a job that has one. */

@@ -142,12 +142,37 @@ static void test_kept_micro_batches(void **state)
     dtp_program_set_release(&set);
 }
 
+/* The limit is for each role's program. */
+static void test_limit_of_a_role(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = small_model(16);
+    struct dtp_cluster cluster = test_cluster(test_h200(), 4, 4);
+    struct dtp_plan plan = pipeline(4, 8, 1), whole = pipeline(1, 8, 1);
+    struct dtp_program_set set = lowered(&t, &cluster, &plan);
+    uint32_t most = 0, all = 0;
+    for (uint32_t r = 0; r < 4; r++) {
+        uint32_t count = (uint32_t)dtp_program_op_count(set.roles[r].program);
+        most = count > most ? count : most;
+        all += count;
+    }
+    dtp_program_set_release(&set);
+    assert_int_equal(dtp_lower_set(&t, &cluster, &plan, most, &set, &faults), DTP_OK);
+    dtp_program_set_release(&set);
+    faults = (struct dtp_faults){0};
+    assert_int_equal(dtp_lower_set(&t, &cluster, &plan, most - 1, &set, &faults), DTP_BAD_INPUT);
+    assert_int_equal(set.role_count, 0);
+    assert_int_equal(dtp_plan_resolve(&whole, &t, &cluster, &faults), DTP_OK);
+    assert_int_equal(dtp_lower_set(&t, &cluster, &whole, all / 4, &set, &faults), DTP_BAD_INPUT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_are_legal),
         cmocka_unit_test(test_stages_add_up_to_the_model),
         cmocka_unit_test(test_kept_micro_batches),
+        cmocka_unit_test(test_limit_of_a_role),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
