@@ -142,6 +142,37 @@ static void test_kept_micro_batches(void **state)
     dtp_program_set_release(&set);
 }
 
+/* Uneven stages: with nothing in them but what passes through, by a layout text, and with the loss's stage empty behind
+ * the head, as nanotron may leave it. */
+static void test_uneven_stages(void **state)
+{
+    static const char *const layouts[] = {"E|t*4||t*2L", "Et*3|t|t|tL", "E|ttt|tt|t,L", "Etttttt|||L"};
+    (void)state;
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        struct dtp_transformer t = small_model(6);
+        struct dtp_cluster cluster = test_cluster(test_h200(), 4, 4);
+        struct dtp_plan plan = pipeline(4, 6, 1);
+        assert_true(dtp_stage_choice_parse(layouts[i], &plan.stages));
+        struct dtp_program_set set = lowered(&t, &cluster, &plan);
+        dtp_program_set_release(&set);
+    }
+    for (uint64_t vocab = 1024; vocab <= UINT64_C(1) << 24; vocab *= 4) {
+        struct dtp_transformer t = small_model(6);
+        struct dtp_cluster cluster = test_cluster(test_h200(), 3, 3);
+        struct dtp_plan plan = pipeline(3, 6, 1);
+        t.vocab = vocab;
+        assert_true(dtp_stage_choice_parse("cost", &plan.stages));
+        struct dtp_program_set set;
+        faults = (struct dtp_faults){0};
+        if (dtp_plan_resolve(&plan, &t, &cluster, &faults) != DTP_OK)
+            continue; /* a stage would have nothing */
+        assert_int_equal(dtp_lower_set(&t, &cluster, &plan, 0, &set, &faults), DTP_OK);
+        if (dtp_program_set_verify(&set, DTP_ISSUE_STREAMS, &faults) != DTP_OK)
+            fail_msg("vocab %lu: %s", vocab, faults.text[0]);
+        dtp_program_set_release(&set);
+    }
+}
+
 /* The limit is for each role's program. */
 static void test_limit_of_a_role(void **state)
 {
@@ -169,9 +200,8 @@ static void test_limit_of_a_role(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_are_legal),
-        cmocka_unit_test(test_stages_add_up_to_the_model),
-        cmocka_unit_test(test_kept_micro_batches),
+        cmocka_unit_test(test_all_are_legal),      cmocka_unit_test(test_stages_add_up_to_the_model),
+        cmocka_unit_test(test_kept_micro_batches), cmocka_unit_test(test_uneven_stages),
         cmocka_unit_test(test_limit_of_a_role),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
