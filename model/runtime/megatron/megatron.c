@@ -6,7 +6,7 @@
 #include "net/models.h"
 #include "plan/rules.h"
 #include "plan/runtime.h"
-#include "runtime/megatron/model_parallel.h"
+#include "closed/model_parallel.h"
 
 /* A vocabulary is padded to a multiple of it (--make-vocab-size-divisible-by), each tensor parallel rank's part. */
 #define VOCAB_MULTIPLE 128u
