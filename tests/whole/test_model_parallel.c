@@ -2,8 +2,8 @@
 #include "runs/backtest.h"
 #include "job/estimate.h"
 #include "runtime/runtimes.h"
-#include "sim/simulated.h"
 #include "closed/model_parallel.h"
+#include "sim/simulated.h"
 
 #include <gsl/gsl_sort.h>
 #include <gsl/gsl_statistics.h>
