@@ -179,17 +179,17 @@ static enum fate judge(struct worker *w, size_t group, struct dtp_scan_place pla
     struct dtp_prediction *p = &w->variant.prediction;
     struct dtp_bound_fit fit;
     const struct dtp_memory *bound = &fit.memory;
-    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, p);
     dtp_bound_fit_of(&job->transformer, &job->cluster, &job->plan, &fit);
     w->scan.counts.predicted++;
     ++*count_of(&w->scan.counts, bound->verdict);
-    place.work_s = dtp_training_work_s(job, &p->throughput);
     place.missing_bytes = (float)((double)bound->device_peak_bytes - (double)bound->capacity_bytes);
     place.bound_verdict = bound->verdict;
     if (fit.best_verdict == DTP_VERDICT_OOM) {
         keep_nearest(&w->scan, &place, (double)place.missing_bytes);
         return FATE_TOO_LARGE;
     }
+    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, p);
+    place.work_s = dtp_training_work_s(job, &p->throughput);
     if (isfinite(place.work_s))
         offer(w, group, &place, &fit);
     return FATE_PREDICTED;

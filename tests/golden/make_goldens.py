@@ -15,8 +15,13 @@ import os
 import torch
 import torch.nn.functional as F
 
-Shape = collections.namedtuple("Shape", "sequence batch vocab hidden heads kv_heads head_dim ffn layers gpt tied")
-EPSILON = 1e-5
+Shape = collections.namedtuple("Shape", "sequence batch vocab hidden heads kv_heads head_dim ffn layers gpt tied "
+                                      "qk_norm window pattern gemma parallel norms wide rope biases head_bias epsilon",
+                               defaults=[False, 0, 0, False, 0, "before", False, None, None, False, 1e-5])
+ATTENTION_CAP, FINAL_CAP = 2.0, 3.0  # of Gemma-like models; low, so that they bend what small models make
+# gpt: LayerNorm with bias and GELU; unless said otherwise a learned position table and biases everywhere, else RoPE and
+# none. parallel: the number of norms in front of two branches side by side. biases: of linear layers, by name.
+LINEARS = ("qkv", "output", "up", "down")
 
 
 class Parameters:
@@ -34,10 +39,10 @@ class Parameters:
         return values
 
 
-def norm(x, weight, bias, layer_norm):
+def norm(s, x, weight, bias, layer_norm):
     if layer_norm:
-        return F.layer_norm(x, x.shape[-1:], weight, bias, EPSILON)
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPSILON) * weight
+        return F.layer_norm(x, x.shape[-1:], weight, bias, s.epsilon)
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + s.epsilon) * weight
 
 
 def rotate(s, x):
@@ -48,52 +53,98 @@ def rotate(s, x):
     return torch.cat([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], -1).type_as(x)
 
 
+def cap(x, at):
+    return at * torch.tanh(x / at)
+
+
+def rms_weight(s, weight):
+    return 1 + weight if s.gemma else weight
+
+
+def turns(s):
+    return not s.gpt if s.rope is None else s.rope
+
+
 def split_heads(s, x, heads):
     return x.view(s.batch, s.sequence, heads, s.head_dim).transpose(1, 2)
 
 
 def block(s, p, module, x):
     width, kv_width, gpt = s.heads * s.head_dim, s.kv_heads * s.head_dim, s.gpt
+    biases = (LINEARS if gpt else ()) if s.biases is None else s.biases
 
     def linear(name, inputs, out):
         weight = p.make(module, name, out, inputs.shape[-1])
-        return F.linear(inputs, weight, p.make(module, name + " bias", out) if gpt else None)
+        return F.linear(inputs, weight, p.make(module, name + " bias", out) if name in biases else None)
 
     def normed(name, inputs):
-        weight = p.make(module, name, s.hidden, mean=1.0)
-        return norm(inputs, weight, p.make(module, name + " bias", s.hidden) if gpt else None, gpt)
+        weight = rms_weight(s, p.make(module, name, s.hidden, mean=0.0 if s.gemma else 1.0))
+        return norm(s, inputs, weight, p.make(module, name + " bias", s.hidden) if gpt else None, gpt)
 
-    qkv = linear("qkv", normed("norm 1", x), width + 2 * kv_width)
-    q, k, v = qkv.split([width, kv_width, kv_width], -1)
-    q, k, v = split_heads(s, q, s.heads), split_heads(s, k, s.kv_heads), split_heads(s, v, s.kv_heads)
-    if not gpt:
-        q, k = rotate(s, q), rotate(s, k)
-    k, v = (t.repeat_interleave(s.heads // s.kv_heads, 1) for t in (k, v))
-    scores = q @ k.transpose(-1, -2) / math.sqrt(s.head_dim)
-    mask = torch.ones(s.sequence, s.sequence, dtype=torch.bool).tril()
-    core = scores.masked_fill(~mask, -math.inf).softmax(-1) @ v
-    x = x + linear("output", core.transpose(1, 2).reshape(s.batch, s.sequence, width), s.hidden)
-    up = linear("up", normed("norm 2", x), s.ffn if gpt else 2 * s.ffn)
-    if gpt:
-        product = F.gelu(up, approximate="tanh")
-    else:
-        gate, value = up.split(s.ffn, -1)
-        product = F.silu(gate) * value
-    return x + linear("down", product, s.hidden)
+    def before(name, inputs):
+        return normed(name, inputs) if s.norms != "after" else inputs
+
+    def after(name, returned):
+        return normed(name, returned) if s.norms != "before" else returned
+
+    def attention(inputs):
+        qkv = linear("qkv", inputs, width + 2 * kv_width)
+        q, k, v = qkv.split([width, kv_width, kv_width], -1)
+        if s.wide:
+            weight = p.make(module, "q and k norms", width + kv_width, mean=1.0)
+            q, k = (norm(s, t, w, None, False) for t, w in zip((q, k), weight.split([width, kv_width])))
+        q, k, v = split_heads(s, q, s.heads), split_heads(s, k, s.kv_heads), split_heads(s, v, s.kv_heads)
+        if s.qk_norm:
+            weight = rms_weight(s, p.make(module, "q and k norms", 2 * s.head_dim, mean=0.0 if s.gemma else 1.0))
+            q, k = (norm(s, t, w, None, False) for t, w in zip((q, k), weight.split(s.head_dim)))
+        if turns(s):
+            q, k = rotate(s, q), rotate(s, k)
+        k, v = (t.repeat_interleave(s.heads // s.kv_heads, 1) for t in (k, v))
+        scores = q @ k.transpose(-1, -2) / math.sqrt(s.head_dim)
+        if s.gemma:
+            scores = cap(scores, ATTENTION_CAP)
+        mask = torch.ones(s.sequence, s.sequence, dtype=torch.bool).tril()
+        if s.window and not (s.pattern and module % s.pattern == 0):
+            mask = mask.triu(1 - s.window)
+        core = scores.masked_fill(~mask, -math.inf).softmax(-1) @ v
+        return linear("output", core.transpose(1, 2).reshape(s.batch, s.sequence, width), s.hidden)
+
+    def mlp(inputs):
+        up = linear("up", inputs, s.ffn if gpt else 2 * s.ffn)
+        if gpt:
+            product = F.gelu(up, approximate="tanh")
+        else:
+            gate, value = up.split(s.ffn, -1)
+            product = (F.gelu(gate, approximate="tanh") if s.gemma else F.silu(gate)) * value
+        return linear("down", product, s.hidden)
+
+    first = before("norm 1", x)
+    if s.parallel:
+        return x + attention(first) + mlp(first if s.parallel == 1 else before("norm 2", x))
+    x = x + after("norm after attention", attention(first))
+    return x + after("norm after MLP", mlp(before("norm 2", x)))
 
 
 def loss_of(s, p, tokens, targets):
     """The loss with every parameter's gradient made; the logits in what the model computes in, their loss wider."""
     table = p.make(0, "embedding", s.vocab, s.hidden)
     x = table[tokens]
-    if s.gpt:
+    if s.norms == "both":
+        x = x * math.sqrt(s.hidden)
+    if s.gpt and not turns(s):
         x = x + p.make(0, "position", s.sequence, s.hidden)
     for layer in range(s.layers):
         x = block(s, p, layer + 1, x)
-    weight = p.make(s.layers + 1, "final norm", s.hidden, mean=1.0)
-    x = norm(x, weight, p.make(s.layers + 1, "final norm bias", s.hidden) if s.gpt else None, s.gpt)
+    weight = rms_weight(s, p.make(s.layers + 1, "final norm", s.hidden, mean=0.0 if s.gemma else 1.0))
+    x = norm(s, x, weight, p.make(s.layers + 1, "final norm bias", s.hidden) if s.gpt else None, s.gpt)
     head = table if s.tied else p.make(s.layers + 1, "head", s.vocab, s.hidden)
-    loss = F.cross_entropy((x @ head.T).view(-1, s.vocab).double(), targets.view(-1))
+    logits = x @ head.T
+    if s.head_bias:
+        logits = logits + p.make(s.layers + 1, "head bias", s.vocab)
+    logits = logits.double()
+    if s.gemma:
+        logits = cap(logits, FINAL_CAP)
+    loss = F.cross_entropy(logits.view(-1, s.vocab), targets.view(-1))
     loss.backward()
     return loss.item()
 
@@ -124,6 +175,17 @@ def make(name, s):
 SMALL = Shape(8, 2, 50, 16, 2, 2, 8, 40, 2, gpt=False, tied=False)
 make("llama_gqa", SMALL._replace(kv_heads=1))
 make("llama_tied", SMALL._replace(tied=True))
+make("qwen3", SMALL._replace(kv_heads=1, qk_norm=True))
+make("windows", SMALL._replace(kv_heads=1, window=3, pattern=2))
+make("gemma", SMALL._replace(kv_heads=1, qk_norm=True, gemma=True))
 make("gpt2", SMALL._replace(tied=True, gpt=True))
+GPT_J = SMALL._replace(gpt=True, rope=True, biases=("up", "down"), parallel=1, head_bias=True)
+make("gpt_j", GPT_J)
+make("falcon", GPT_J._replace(kv_heads=1, biases=(), tied=True, head_bias=False))
+make("gpt_neox", GPT_J._replace(biases=None, parallel=2, head_bias=False))
+make("olmo2", SMALL._replace(kv_heads=1, norms="after", wide=True))
+# Hidden 24, whose root is no number that bf16 holds; an epsilon that shows.
+make("gemma2", SMALL._replace(kv_heads=1, hidden=24, norms="both", gemma=True, tied=True, window=3, pattern=2,
+                              epsilon=1e-3))
 # Of a size that GPUs' fused attention takes.
 make("llama_wide", Shape(128, 2, 101, 64, 1, 1, 64, 88, 1, gpt=False, tied=False))
