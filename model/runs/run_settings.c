@@ -177,6 +177,8 @@ static void write_cluster(struct writer *w, const struct dtp_catalog *catalog)
         set(w, "network_gbit_per_s", "%.17g", run->node_network_gbit_per_s);
     if (strstr(run->network, "sockets") || strstr(run->network, "TCP"))
         set(w, "network", "sockets");
+    else if (strstr(run->network, "EFA"))
+        set(w, "network", "efa");
 }
 
 /* ---- batch ----------------------------------------------------------------------------------------------------- */
