@@ -1,8 +1,8 @@
 #include "lower/lower_set.h"
 
 #include "lower/lowering.h"
+#include "plan/degrees.h"
 #include "schedule/schedule_order.h"
-#include "schedule/stages.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,33 +24,6 @@ struct set_job {
 static bool blocks(const struct dtp_schedule *schedule)
 {
     return schedule->shape.kind == DTP_SCHEDULE_1F1B;
-}
-
-static struct dtp_schedule_shape dtp_plan_schedule(const struct dtp_plan *plan)
-{
-    return (struct dtp_schedule_shape){.kind = plan->virtual_stages > 1 ? DTP_SCHEDULE_INTERLEAVED : DTP_SCHEDULE_1F1B,
-                                       .ranks = plan->pp,
-                                       .micro_batches = plan->accumulate,
-                                       .chunks = plan->virtual_stages > 1 ? plan->virtual_stages : 0};
-}
-
-/* What does not divide goes to the first stages. */
-static enum dtp_status dtp_plan_stages(const struct dtp_plan *plan, const struct dtp_transformer *transformer,
-                                       struct dtp_stages *out, struct dtp_faults *faults)
-{
-    uint32_t count = plan->pp * (plan->virtual_stages ? plan->virtual_stages : 1), layers = 0;
-    *out = (struct dtp_stages){count, calloc(count, sizeof *out->parts)};
-    if (!out->parts)
-        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for stages");
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t more = i < transformer->layers % count;
-        out->parts[i] = (struct dtp_stage_parts){.first_layer = layers,
-                                                 .layers = (uint32_t)transformer->layers / count + more,
-                                                 .embedding = i == 0,
-                                                 .head = i + 1 == count};
-        layers += out->parts[i].layers;
-    }
-    return DTP_OK;
 }
 
 static enum dtp_status make_schedule(struct set_job *job)

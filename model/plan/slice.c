@@ -3,6 +3,8 @@
 #include "base/bytes.h"
 #include "plan/rules.h"
 
+#include <string.h>
+
 static uint64_t part_of(uint64_t whole, uint64_t parts)
 {
     return whole / parts ? whole / parts : 1;
@@ -21,6 +23,7 @@ struct dtp_transformer dtp_plan_slice(const struct dtp_transformer *transformer,
 struct dtp_layout dtp_plan_layout(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
 {
     struct dtp_layout layout = dtp_layout_default();
+    memcpy(layout.order, plan->layout_order, sizeof layout.order);
     uint32_t same_slice = dtp_plan_gradient_ranks(plan, cluster), data = same_slice / plan->cp;
     uint32_t shards = plan->shard_group / plan->cp; /* of data parallel ranks: context parallel ones shard as well */
     layout.size[DTP_AXIS_TP] = plan->tp;
