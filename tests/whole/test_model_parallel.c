@@ -249,7 +249,7 @@ static void test_published_runs(void **state)
     size_t count = 0, within = 0, refused = 0;
     (void)state;
     memset(&faults, 0, sizeof faults);
-    predictor.model_parallel = true;
+
     assert_int_equal(dtp_backtest_run_only(TEST_SOURCE_DIR "/scenarios/published_runs.csv", NULL, &predictor, &catalog,
                                            &backtest, &faults),
                      DTP_OK);
