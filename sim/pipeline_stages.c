@@ -1,6 +1,7 @@
 #include "sim/pipeline_stages.h"
 
 #include "plan/degrees.h"
+#include "sim/op_time.h"
 
 #include <stdlib.h>
 #include <string.h>
