@@ -94,6 +94,9 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
                                 "score what the simulation says of runs on H200"},
                                {"dtplan backtest scenarios/published_runs.csv -o rows.csv",
                                 "and write predicted beside measured, run by run"},
+                               {"dtplan backtest scenarios/nanotron_h100_runs.csv scenarios/nanotron_h100_oom.csv "
+                                "--notes q=A",
+                                "a sweep with what died in it: are the decisions good"},
                                {"dtplan backtest --leave-one-out scenarios/published_runs.csv "
                                 "scenarios/h200_torch_runs.csv",
                                 "score each source by a fit on the others"}}},

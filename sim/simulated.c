@@ -32,9 +32,7 @@ static void fill_memory(const struct dtp_program *program, const struct dtp_plac
     dtp_memory_judge(m);
 }
 
-/* `placement` is the role's, where its memory is an arena. */
-static enum dtp_status add_memory(struct dtp_simulated *s, uint32_t index, const struct dtp_placement *placement,
-                                  struct dtp_faults *faults)
+static enum dtp_status estimate_memory(struct dtp_simulated *s, uint32_t index, struct dtp_faults *faults)
 {
     const struct dtp_program *program = s->set.roles[index].program;
     struct dtp_simulated_role *role = &s->roles[index];
@@ -46,9 +44,31 @@ static enum dtp_status add_memory(struct dtp_simulated *s, uint32_t index, const
         dtp_estimate_slice(&s->job.transformer, &s->job.cluster, &s->job.plan, &slice);
         dtp_live_bytes_sum(&runs, slice.transformer.layers, &live);
         dtp_memory_of_live(&live, &slice.transformer, &slice.cluster, &slice.plan, &role->estimated, NULL);
-        fill_memory(program, placement, role);
+        role->memory = role->estimated;
     }
     dtp_live_runs_release(&runs);
+    return status;
+}
+
+/* Segments are replayed of those roles whose tensors come near to the largest; a replay takes as long as a simulation,
+ * and no segments make a stage the worst that is so far below. */
+#define NEAR_LARGEST 0.9
+
+static enum dtp_status replay_allocators(struct dtp_simulated *s, bool asked, struct dtp_faults *faults)
+{
+    uint64_t largest = 0;
+    enum dtp_status status = DTP_OK;
+    for (uint32_t r = 0; r < s->set.role_count; r++)
+        largest =
+            s->roles[r].estimated.allocated_peak_bytes > largest ? s->roles[r].estimated.allocated_peak_bytes : largest;
+    for (uint32_t r = 0; r < s->set.role_count && status == DTP_OK; r++) {
+        struct dtp_simulated_role *role = &s->roles[r];
+        if ((double)role->estimated.allocated_peak_bytes < NEAR_LARGEST * (double)largest)
+            continue;
+        if (asked)
+            status = dtp_timeline_replay(s->set.roles[r].program, &role->timeline, faults);
+        fill_memory(s->set.roles[r].program, &s->placement, role);
+    }
     return status;
 }
 
@@ -127,15 +147,17 @@ static enum dtp_status simulate(struct dtp_simulated *s, const struct dtp_simula
         free(timelines);
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory to simulate %u roles", count);
     }
-    enum dtp_status status = dtp_simulate_proved_set(&s->set, &s->job.cluster, options, timelines, faults);
+    struct dtp_simulation_options unreplayed = *options;
+    unreplayed.replay_allocator = false;
+    enum dtp_status status = dtp_simulate_proved_set(&s->set, &s->job.cluster, &unreplayed, timelines, faults);
     for (uint32_t r = 0; r < count; r++)
         s->roles[r].timeline = timelines[r];
     free(timelines);
     for (uint32_t r = 0; r < count && status == DTP_OK; r++)
         status = add_alone_times(s, r, faults);
     for (uint32_t r = 0; r < count && status == DTP_OK; r++)
-        status = add_memory(s, r, &s->placement, faults);
-    return status;
+        status = estimate_memory(s, r, faults);
+    return status == DTP_OK ? replay_allocators(s, options->replay_allocator, faults) : status;
 }
 
 /* What readers of one program are shown. */

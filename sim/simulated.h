@@ -17,7 +17,8 @@ struct dtp_simulated_role {
     struct dtp_program_totals totals;
     double *alone_s;                     /* per operation, as if nothing ran beside it; lies with the timeline */
     double kernels_alone_s;              /* of forward and backward, the optimizer left out */
-    struct dtp_memory estimated, memory; /* of its program | and with the allocator replayed */
+    struct dtp_memory estimated, memory; /* of its program | and with the allocator replayed, as far as the role may be
+                                            the worst */
 };
 
 struct dtp_simulated {

@@ -115,6 +115,7 @@ enum dtp_collective dtp_op_kind_collective(enum dtp_op_kind kind);
     X(HOST, "host")                                                                                                    \
     X(STORAGE, "storage")                                                                                              \
     X(WEIGHT_GRADIENT, "gradient")                                                                                     \
+    X(TENSOR, "tensor")                                                                                                \
     X(SEND, "send")                                                                                                    \
     X(RECEIVE, "receive")                                                                                              \
     X(SEND_BACK, "send_back")                                                                                          \

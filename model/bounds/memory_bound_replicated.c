@@ -18,6 +18,15 @@ static uint64_t largest_tensor(const struct dtp_bound *b)
     return largest > b->units.position ? largest : b->units.position;
 }
 
+/* A gradient on its way to the host. */
+static uint64_t carried(const struct dtp_bound *b)
+{
+    const struct dtp_plan *plan = b->plan;
+    bool offloads = plan->offload != DTP_OFFLOAD_NONE && !plan->runtime->gradients_in_matmul &&
+                    !plan->runtime->sums_gradients && !dtp_plan_has_ddp_buckets(plan, b->cluster);
+    return offloads ? b->bytes.grads * largest_tensor(b) : 0;
+}
+
 /* Of an element of a gradient as it joins what rests. */
 static uint64_t made_bytes(const struct dtp_bound *b)
 {
@@ -42,11 +51,10 @@ static uint64_t gradients(const struct dtp_bound *b, uint64_t done)
                               : (several ? total : done);
         return g * (total + beside);
     }
-    uint64_t carried = plan->offload != DTP_OFFLOAD_NONE ? g * largest_tensor(b) : 0; /* on its way to the host */
     if (!dtp_plan_shards_grads(plan))
-        return carried + g * (several ? total : done);
+        return carried(b) + g * (several ? total : done);
     bool begun = several || done > plan->deepspeed.reduce_bucket_size; /* from the first full bucket on */
-    return carried + (begun && plan->offload == DTP_OFFLOAD_NONE ? g * dtp_divide_up(total, b->units.ranks) : 0);
+    return carried(b) + (begun && plan->offload == DTP_OFFLOAD_NONE ? g * dtp_divide_up(total, b->units.ranks) : 0);
 }
 
 static struct replicated replicated_of(const struct dtp_bound *b)
@@ -91,6 +99,7 @@ static void forward(struct dtp_bound *b, const struct replicated *r, uint64_t ke
     dtp_bound_keep(b, rest + kept + (cached - r->kept_casts) * r->casts +
                           dtp_bound_tokens(b, (chunked ? 0 : a->logits) + (autocast ? a->gradient : 0)));
     dtp_bound_keep(b, rest + kept + dtp_bound_tokens(b, a->loss) + (chunked ? r->head_gradient : 0));
+    dtp_bound_hold(b, rest - carried(b) + kept + dtp_bound_tokens(b, a->loss));
 }
 
 /* The head's gradients; under autocast its weight's is then cast for its bucket, where what it was made of has gone. */
@@ -161,6 +170,7 @@ void dtp_bound_replicated(struct dtp_bound *b)
     bool wide = r.counted && b->bytes.grads < 4 && plan->offload == DTP_OFFLOAD_NONE; /* updated in fp32 */
     bool summed = plan->runtime->sums_gradients,
          copies = summed && plan->strategy == DTP_ZERO1; /* of gathered weights */
+    dtp_bound_hold(b, gradients(b, summed ? 0 : u->total) - carried(b));
     dtp_bound_keep(b, gradients(b, summed ? 0 : u->total) + (wide ? 4 * own : 0) +
                           (copies ? 2 * b->bytes.params * u->total : 0) + dtp_bound_optimizer_list(b, own));
 }

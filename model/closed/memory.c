@@ -4,6 +4,7 @@
 
 #include "closed/closed_form_hooks.h"
 #include "cost/calibration.h"
+#include "plan/slice.h"
 
 #include <string.h>
 
@@ -115,9 +116,10 @@ void dtp_memory_of_live(const struct dtp_live_bytes *live, const struct dtp_tran
                         const struct dtp_cluster *cluster, const struct dtp_plan *plan, struct dtp_memory *out,
                         struct dtp_memory_parts *parts)
 {
-    struct dtp_beside b = {.transformer = transformer, .cluster = cluster, .plan = plan, .live = live};
+    struct dtp_transformer slice = dtp_plan_slice(transformer, plan);
+    struct dtp_beside b = {.transformer = &slice, .cluster = cluster, .plan = plan, .live = live};
     struct dtp_memory_list *driver = parts ? &parts->driver : NULL;
-    dtp_units_count(transformer, cluster, plan, &b.units);
+    dtp_units_count(&slice, cluster, plan, &b.units);
     dtp_element_bytes_count(plan, &b.bytes);
     *out = (struct dtp_memory){.capacity_bytes = cluster->gpu.memory_bytes};
     if (parts)

@@ -325,6 +325,12 @@ bool dtp_key_is_switch(enum dtp_key key)
     return rules[key].kind == KIND_SWITCH;
 }
 
+bool dtp_key_stands_alone(enum dtp_key key)
+{
+    const struct rule *rule = &rules[key];
+    return rule->kind != KIND_TEXT && !rule->parse;
+}
+
 /* ---- the draft --------------------------------------------------------------------------------------------------- */
 
 struct dtp_draft dtp_draft_default(void)

@@ -127,6 +127,10 @@ dtp_op_id dtp_draft_end(struct dtp_lowering *l, struct dtp_draft *draft)
     dtp_op_id id = dtp_program_add_op(l->program, &draft->op, draft->operands, draft->operand_count);
     for (uint32_t i = 0; i < draft->after_count; i++)
         dtp_program_depend(l->program, id, draft->after[i]);
+    if (draft->op.stream == DTP_STREAM_COMPUTE) {
+        dtp_program_depend(l->program, id, l->awaited);
+        l->awaited = DTP_NO_OP;
+    }
     l->last_op[draft->op.stream] = id;
     return id;
 }
@@ -191,13 +195,16 @@ static void clear_states(struct dtp_lowering *l)
     }
     for (int stream = 0; stream < DTP_STREAM_COUNT; stream++)
         l->last_op[stream] = DTP_NO_OP;
+    l->gathered = DTP_NO_BUFFER;
 }
 
 /* The ranks of the job as this one sees them. */
 static void derive_groups(struct dtp_lowering *l)
 {
     struct dtp_stretch data = dtp_plan_group(l->plan, l->cluster, DTP_AXES_DENSE_DATA);
-    l->tp = l->plan->tp;
+    struct dtp_stretch tensor = dtp_plan_group(l->plan, l->cluster, DTP_AXES(TP));
+    l->tp = tensor.size;
+    l->tp_stride = tensor.stride;
     l->cp = l->plan->cp;
     l->tp_group = l->cp_group = DTP_NO_INDEX;
     l->data_ranks = data.size;
@@ -249,9 +256,6 @@ enum dtp_status dtp_lower_check_counts(const struct dtp_transformer *transformer
 static enum dtp_status check_lowered(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
                                      const struct dtp_plan *plan, struct dtp_faults *faults)
 {
-    if (plan->tp > 1)
-        return dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "tp",
-                               "above 1 has no step program yet; dtplan plan --fidelity bounds predicts it");
     const struct dtp_lower_hooks *hooks = plan->runtime->lower(plan);
     if (hooks->check)
         return hooks->check(t, cluster, plan, faults);
@@ -290,6 +294,7 @@ static enum dtp_status lower(struct dtp_lowering *l)
     if (!l->state)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     clear_states(l);
+    dtp_lower_tensor_make(l);
     dtp_lower_tensors(l);
     make_standing_buffers(l);
     enum dtp_status status = l->hooks->make(l);
@@ -314,7 +319,8 @@ enum dtp_status dtp_lower_role_program(const struct dtp_transformer *transformer
                              .chunk = role->chunks,
                              .checkpointing = dtp_plan_checkpoint_rule(plan),
                              .faults = faults,
-                             .hooks = plan->runtime->lower(plan)};
+                             .hooks = plan->runtime->lower(plan),
+                             .awaited = DTP_NO_OP};
     l.slice.layers = 0;
     for (uint32_t i = 0; i < role->chunk_count; i++)
         l.slice.layers += role->chunks[i].layers;

@@ -233,6 +233,7 @@ static void run(struct dtp_lowering *l)
 enum dtp_status dtp_lower_passes(struct dtp_lowering *l)
 {
     struct flights flights = {.unused_count = 0};
+    bool expected = false;
     if (!take_flights(l, &flights))
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     l->sent = DTP_NO_OP;
@@ -242,8 +243,11 @@ enum dtp_status dtp_lower_passes(struct dtp_lowering *l)
         l->flight = flight_of(l, &flights, l->pass);
         run(l);
         dtp_lower_after_pass(l, i);
-        if (i == 1 && l->role.pass_count > 2)
-            dtp_program_expect_again(l->program, l->role.pass_count / 2 - 1);
+        if (!expected && ends_flight(l->pass)) { /* whatever comes has been there once */
+            if (i + 1 < l->role.pass_count)
+                dtp_program_expect_again(l->program, (l->role.pass_count - 1) / (i + 1));
+            expected = true;
+        }
     }
     mark(l, "step", DTP_NO_OP);
     dtp_lower_join_stages(l);

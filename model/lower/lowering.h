@@ -52,7 +52,8 @@ struct dtp_module_state {
  * way at once, one after the other needs one of these alone. */
 struct dtp_flight_module {
     dtp_buffer_id tensor[DTP_TENSOR_COUNT];
-    uint64_t alive; /* tensors that exist now, as bits */
+    uint64_t alive;    /* tensors that exist now, as bits */
+    uint64_t gathered; /* of these, which stand here whole and not as the rows of a tensor parallel rank */
 };
 struct dtp_flight {
     struct dtp_flight_module *module;             /* of each layer */
@@ -95,7 +96,7 @@ struct dtp_lowering {
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
     struct dtp_transformer slice;
-    uint32_t tp, cp;
+    uint32_t tp, tp_stride, cp;
     uint32_t tp_group, cp_group;      /* of the program; DTP_NO_INDEX where they are 1 */
     uint32_t data_ranks, data_stride; /* with the same slice, over which gradients are summed */
     struct dtp_program *program;
@@ -130,9 +131,12 @@ struct dtp_lowering {
     bool last_pass;                         /* of the rank's: gradients of all its weights are whole behind it */
     bool reduces;
     dtp_op_id last_op[DTP_STREAM_COUNT]; /* issued last to each stream */
+    dtp_op_id awaited;                   /* what the next operation of the compute stream waits for */
     enum dtp_owner gradient_owner;       /* GRADS where autograd's own tensor becomes .grad */
 
     struct dtp_flight *flight; /* of the micro-batch at hand */
+    dtp_buffer_id user_buffer; /* that pieces of collectives beside matmuls pass through */
+    dtp_buffer_id gathered;    /* what the matmuls at hand read in place of a rank's rows of it */
     struct dtp_host_arena arena;
     struct dtp_handed *handed[2]; /* to forwards, to backwards of each chunk and micro-batch; of a pipeline */
     dtp_buffer_id given;          /* what the pass at hand made for another rank */
@@ -245,6 +249,36 @@ void dtp_lower_head_backward(struct dtp_lowering *l); /* with the final norm's *
 /* lower_backward.c */
 void dtp_lower_block_backward(struct dtp_lowering *l);
 void dtp_lower_embedding_backward(struct dtp_lowering *l);
+
+/* lower_tensor_parallel.c. Of tensor parallel ranks each holds rows of the residual stream alone (T/t tokens), and
+ * which way a matrix is cut: by columns where it reads the stream, by rows behind those. All false without them. */
+bool dtp_lower_spreads(const struct dtp_lowering *l);
+bool dtp_lower_cut_by_columns(const struct dtp_lowering *l, int matrix);
+bool dtp_lower_cut_by_rows(const struct dtp_lowering *l, int matrix);
+/* Their group, and what stands for the whole step. */
+void dtp_lower_tensor_make(struct dtp_lowering *l);
+/* Bytes of the stream of all tokens. */
+uint64_t dtp_lower_whole_stream(const struct dtp_lowering *l, uint64_t element_bytes);
+/* A draft, begun as one of compute for its buffers are from that pool, becomes a collective of the tensor parallel
+ * ranks over `whole_bytes`; it runs behind all compute so far. `in_pieces`: with tp_overlap it is what stays exposed,
+ * and dtp_lower_tensor_beside issues the rest, beside a matmul that is about to come; DTP_NO_OP where all is exposed.
+ */
+dtp_op_id dtp_lower_tensor_end(struct dtp_lowering *l, struct dtp_draft *draft, uint64_t whole_bytes, bool in_pieces);
+dtp_op_id dtp_lower_tensor_beside(struct dtp_lowering *l, enum dtp_op_kind kind, const char *name,
+                                  uint64_t whole_bytes);
+/* Parameters that each rank has whole and whose gradients it has terms of: where each has rows of the stream, norms and
+ * biases behind matrices cut by rows; the norms of q and k always. */
+uint64_t dtp_lower_replicated_elements(const struct dtp_lowering *l);
+/* Each is awaited by compute. The draft is an all-gather's that reads a rank's rows; behind the matmul that reads what
+ * is returned `*beside` is to be awaited; NULL: none is there. A sum over ranks in place; a rank's rows of one, whose
+ * terms are used by `access`; of a gradient of the stream whichever it takes. */
+dtp_buffer_id dtp_lower_gather_rows(struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_owner owner,
+                                    uint64_t element_bytes, dtp_op_id *beside);
+void dtp_lower_sum_in_place(struct dtp_lowering *l, const char *name, dtp_buffer_id buffer, uint64_t bytes,
+                            bool in_pieces);
+dtp_buffer_id dtp_lower_scatter_sum(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,
+                                    const char *result, enum dtp_owner owner, bool in_pieces);
+dtp_buffer_id dtp_lower_sum_of_stream(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access);
 
 /* lower_weights.c: what matmuls read and what becomes of their gradients. dtp_lower_weight: the buffer of part `part`
  * of the module the skeleton stands at; emits the cast where autocast has none yet. */

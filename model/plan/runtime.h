@@ -47,6 +47,11 @@ struct dtp_runtime {
     uint32_t splits;    /* DTP_AXES of the mesh along which it divides a model: TP, PP, CP */
     uint32_t schedules; /* of a pipeline that it runs: bits of enum dtp_schedule_kind */
 
+    /* ---- tensor parallel ranks ---- */
+    bool gathers_again; /* what a matmul reads is not kept as it was gathered, but as the rank's rows, and gathered for
+                           the weight gradient once more */
+    bool sums_beside;   /* input gradients are summed over ranks beside the weight gradient's matmul */
+
     /* ---- kernels ---- */
     bool compiles;          /* torch.compile */
     bool foreach_optimizer; /* PyTorch's AdamW tensor by tensor */

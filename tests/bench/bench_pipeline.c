@@ -43,7 +43,7 @@ static struct dtp_job job_of(const struct dtp_catalog *catalog, uint32_t accumul
     job.plan = dtp_plan_default();
     job.plan.runtime = dtp_runtime_find("megatron");
     job.plan.strategy = DTP_ZERO1;
-    job.plan.tp = 1, job.plan.pp = 16, job.plan.accumulate = accumulate, job.plan.sequence = 8192;
+    job.plan.tp = 8, job.plan.pp = 16, job.plan.accumulate = accumulate, job.plan.sequence = 8192;
     if (dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, faults) != DTP_OK)
         stop(faults);
     return job;

@@ -309,7 +309,8 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
         {!job->value[DTP_KEY_pp][0], DTP_KEY_virtual_stages},
         {!job->value[DTP_KEY_pp][0], DTP_KEY_schedule},
         {!job->value[DTP_KEY_pp][0], DTP_KEY_stages},
-        {!job->value[DTP_KEY_virtual_stages][0] && !frozen_is(job, DTP_KEY_schedule, "interleaved"),
+        {!job->value[DTP_KEY_pp][0] ||
+             (!job->value[DTP_KEY_virtual_stages][0] && !frozen_is(job, DTP_KEY_schedule, "interleaved")),
          DTP_KEY_microbatch_group},
         {!job->value[DTP_KEY_pp][0] && !job->value[DTP_KEY_tp][0], DTP_KEY_layout_order},
         {strncmp(job->value[DTP_KEY_precision], "fp8", 3) == 0 && !frozen_takes_fp8(job), DTP_KEY_precision},
@@ -325,6 +326,13 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
             job->value[rows[i].key][0] = '\0';
 }
 
+/* Keys that came when the jobs stood: where they mean nothing they are not drawn, and leave jobs as they are. */
+static inline bool frozen_came_later(enum dtp_key key)
+{
+    return key == DTP_KEY_layout_order || key == DTP_KEY_schedule || key == DTP_KEY_microbatch_group ||
+           key == DTP_KEY_stages;
+}
+
 /* Strategies first, for they decide who knows the rest. */
 static inline void frozen_draw_keys(struct frozen_job *job, bool strategies, bool wild, struct dtp_draft *draft)
 {
@@ -332,6 +340,8 @@ static inline void frozen_draw_keys(struct frozen_job *job, bool strategies, boo
     for (size_t i = 0; i < sizeof frozen_draws / sizeof *frozen_draws; i++) {
         enum dtp_key key = frozen_draws[i].key;
         bool later = frozen_draws[i].who == FROZEN_NANOTRON; /* whose rows leave all other jobs as they are */
+        if (wild && frozen_came_later(key))
+            continue;
         if ((key == DTP_KEY_strategy) != strategies || ((!wild || later) && !frozen_knows(frozen_draws[i].who, draft)))
             continue;
         random_key(dtp_key_name(key));

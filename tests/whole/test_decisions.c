@@ -296,6 +296,32 @@ static void test_text(void **state)
     dtp_backtest_destroy(backtest);
 }
 
+/* The shipped sweeps are read whole: each row is scored, or refused for a reason that says what is not modelled. */
+static void test_shipped_sweeps(void **state)
+{
+    (void)state;
+#define SHIPPED(name) TEST_SOURCE_DIR "/scenarios/" name ".csv"
+    static const char *const paths[] = {SHIPPED("nanotron_h100_runs"), SHIPPED("nanotron_h100_oom"),
+                                        SHIPPED("h200_parallel_runs")};
+    const struct dtp_predictor formulas = dtp_predictor_closed();
+    struct dtp_backtest *backtest =
+        score(&(struct dtp_backtest_request){.paths = paths, .path_count = 3, .predictor = &formulas});
+    size_t died = 0;
+    assert_int_equal(backtest->row_count, 1027 + 372 + 29);
+    assert_int_equal(backtest->scored + backtest->refused, backtest->row_count);
+    for (size_t i = 0; i < backtest->row_count; i++) {
+        const struct dtp_backtest_row *row = &backtest->rows[i];
+        died += row->measured.end == DTP_RUN_OOM;
+        assert_int_equal(*row->reason != '\0', row->verdict == DTP_BACKTEST_REFUSED);
+        assert_null(strstr(row->reason, "nothing measured"));
+        assert_null(strstr(row->reason, "is empty"));
+    }
+    assert_int_equal(died, 372);
+    assert_int_equal(backtest->fit_count[DTP_RUN_FAILED][DTP_VERDICT_FITS], 0);
+    assert_true(backtest->scored >= 40 && backtest->decision_count >= 5);
+    dtp_backtest_destroy(backtest);
+}
+
 static int remove_tables(void **state)
 {
     unlink(WRITTEN);
@@ -314,6 +340,7 @@ int main(void)
         cmocka_unit_test(test_a_correlation_that_is_none),
         cmocka_unit_test(test_sweeps_apart),
         cmocka_unit_test(test_text),
+        cmocka_unit_test(test_shipped_sweeps),
     };
     return cmocka_run_group_tests(tests, load_catalog, remove_tables);
 }

@@ -2,7 +2,8 @@
 #include "runs/backtest.h"
 #include "job/estimate.h"
 #include "runtime/runtimes.h"
-#include "runtime/megatron/model_parallel.h"
+#include "closed/model_parallel.h"
+#include "sim/simulated.h"
 
 #include <gsl/gsl_sort.h>
 #include <gsl/gsl_statistics.h>
@@ -272,6 +273,46 @@ static void test_published_runs(void **state)
     dtp_backtest_destroy(backtest);
 }
 
+/* Rows with tensor parallelism alone, by `predictor`: absolute errors into `errors`. */
+static size_t tensor_parallel_errors(const char *only, const struct dtp_predictor *predictor, double *errors)
+{
+    struct dtp_backtest *backtest;
+    size_t count = 0;
+    memset(&faults, 0, sizeof faults);
+    assert_int_equal(dtp_backtest_run_only(TEST_SOURCE_DIR "/scenarios/published_runs.csv", only, predictor, &catalog,
+                                           &backtest, &faults),
+                     DTP_OK);
+    for (size_t i = 0; i < backtest->row_count; i++)
+        if (backtest->rows[i].run.tp > 1 && backtest->rows[i].run.pp <= 1 && !isnan(backtest->rows[i].error_pct))
+            errors[count++] = fabs(backtest->rows[i].error_pct);
+    dtp_backtest_destroy(backtest);
+    return count;
+}
+
+/* Step programs say of the same runs what the formulas say, within a point: InternEvo, SimuMax, vTrain. */
+static void test_programs_are_no_worse(void **state)
+{
+    static const char *const runs[] = {"ie-0", "sm-0", "vt-00", "vt-01", "vt-02", "vt-11", "vt-13", "vt-16"};
+    static double formulas[256], programs[256];
+    struct dtp_predictor closed = dtp_predictor_closed(), simulated = dtp_predictor_simulated();
+    size_t count = 0, same = 0;
+    (void)state;
+    closed.model_parallel = simulated.model_parallel = true;
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        same += tensor_parallel_errors(runs[i], &simulated, programs + same);
+        count += tensor_parallel_errors(runs[i], &closed, formulas + count);
+    }
+    assert_int_equal(count, same);
+    gsl_sort(formulas, 1, count);
+    gsl_sort(programs, 1, count);
+    double by_formula = gsl_stats_median_from_sorted_data(formulas, 1, count);
+    double by_program = gsl_stats_median_from_sorted_data(programs, 1, count);
+    printf("%zu runs with tensor parallelism alone: median error by formulas %.1f %%, by programs %.1f %%\n", count,
+           by_formula, by_program);
+    assert_true(count >= 35);
+    assert_true(by_program < by_formula + 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_bytes_by_hand),
@@ -283,6 +324,7 @@ int main(void)
                                        cmocka_unit_test(test_refusals),
                                        cmocka_unit_test(test_everything_that_resolves_is_finite),
                                        cmocka_unit_test(test_random_jobs),
-                                       cmocka_unit_test(test_published_runs)};
+                                       cmocka_unit_test(test_published_runs),
+                                       cmocka_unit_test(test_programs_are_no_worse)};
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
 }

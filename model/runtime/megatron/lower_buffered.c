@@ -86,8 +86,31 @@ static void end_backward(struct dtp_lowering *l)
     bucket_collectives(l, kind, whole(l)->gradient_buffer, l->bytes.reduce);
 }
 
+/* Behind the reduction over data parallel ranks, gradients of what tensor parallel ranks all have are summed, laid side
+ * by side (core/distributed/finalize_model_grads.py). */
+static void sum_replicated(struct dtp_lowering *l)
+{
+    uint64_t bytes = l->bytes.grads * dtp_lower_replicated_elements(l);
+    struct dtp_draft draft;
+    if (!bytes)
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "gradients of norms");
+    dtp_draft_use(&draft, whole(l)->gradient_buffer, DTP_READ);
+    dtp_buffer_id flat = dtp_draft_new(l, &draft, "gradients of norms", DTP_OWNER_REDUCE, bytes, DTP_WRITE);
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_REDUCE]);
+    dtp_draft_memory(l, &draft, 2 * (double)bytes, 1);
+    dtp_draft_end(l, &draft);
+    dtp_lower_sum_in_place(l, "gradients of norms", flat, bytes, false);
+    dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "gradients of norms");
+    dtp_draft_use(&draft, flat, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, whole(l)->gradient_buffer, DTP_UPDATE);
+    dtp_draft_memory(l, &draft, 2 * (double)bytes, 1);
+    dtp_draft_end(l, &draft);
+}
+
 static void step(struct dtp_lowering *l)
 {
+    sum_replicated(l);
     struct dtp_module_state *all = whole(l);
     dtp_lower_update(l, all->params, all->moments, &all->gradient_buffer, 1,
                      dtp_divide_up(model_elements(l), l->plan->shard_group));

@@ -6,7 +6,7 @@
 #include "net/models.h"
 #include "plan/rules.h"
 #include "plan/runtime.h"
-#include "runtime/megatron/model_parallel.h"
+#include "closed/model_parallel.h"
 
 /* A vocabulary is padded to a multiple of it (--make-vocab-size-divisible-by), each tensor parallel rank's part. */
 #define VOCAB_MULTIPLE 128u
@@ -71,6 +71,8 @@ const struct dtp_runtime dtp_runtime_megatron = {
     .vocab_multiple = VOCAB_MULTIPLE,
     .overlap_grad_reduce = true,
     .splits = DTP_AXES(TP) | DTP_AXES(PP),
+    .gathers_again = true,
+    .sums_beside = true,
     .schedules = 1u << DTP_SCHEDULE_1F1B | 1u << DTP_SCHEDULE_INTERLEAVED,
     .fused_kernels = true,
     .derive = derive,

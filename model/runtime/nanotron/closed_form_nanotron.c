@@ -1,5 +1,6 @@
-/* nanotron's parts of the closed form: what it sends, what its step does beside the update, DDP's first bucket. */
+/* nanotron's parts of the closed form: what it sends, what its step does beside the update. */
 #include "closed/closed_form_hooks.h"
+#include "closed/model_parallel.h"
 
 #include "base/bytes.h"
 #include "cost/calibration.h"
@@ -46,16 +47,10 @@ static double beside_update_s(const struct dtp_timing *c)
            dtp_nanotron_scatter_s(c->streaming_bytes_per_s, c->count.total, units.tensors, gpus);
 }
 
-/* DDP lays its buckets anew in the second step, as in runtime torch. */
-static uint64_t own_segments(const struct dtp_beside *b, struct dtp_memory_list *list, uint64_t *made_anew)
-{
-    if (dtp_nanotron_wraps_ddp(b->plan, dtp_plan_gradient_ranks(b->plan, b->cluster)))
-        *made_anew = dtp_memory_part(list, DTP_TERM_REBUILT_BUCKETS, 1, b->units.total, b->bytes.params);
-    return *made_anew;
-}
-
 const struct dtp_closed_form_hooks dtp_nanotron_closed_form = {
     .traffic = traffic,
     .beside_update_s = beside_update_s,
-    .own_segments = own_segments,
+    .slice = dtp_slice_of,
+    .add_stages = dtp_stages_of_slice,
+    .add_stages_memory = dtp_stages_memory_of_slice,
 };

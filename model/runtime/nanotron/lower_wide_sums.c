@@ -280,55 +280,86 @@ static void update(struct dtp_lowering *l, uint64_t index, uint64_t own)
     refresh(l, index, own);
 }
 
-/* ZeRO-1's gather: flattened copies of all ranks' parts, which NCCL does not write in place. */
-static dtp_buffer_id gather_flat(struct dtp_lowering *l, uint64_t total)
+#define MOST_PIECES 32u /* of a flattened copy that are told apart */
+
+/* ZeRO-1's gather: a flattened copy of each rank's part, which NCCL fills from one flat buffer of its own. */
+struct gathered {
+    dtp_buffer_id piece[MOST_PIECES];
+    uint32_t pieces;
+};
+
+static void use_pieces(struct dtp_draft *draft, const struct gathered *flat, uint32_t access)
 {
-    uint64_t gpus = l->data_ranks, bytes = l->bytes.params * total;
+    for (uint32_t i = 0; i < flat->pieces; i++)
+        dtp_draft_use(draft, flat->piece[i], access);
+}
+
+static void flatten(struct dtp_lowering *l, uint64_t total, struct gathered *out)
+{
+    uint64_t bytes = l->bytes.params * total;
+    out->pieces = l->data_ranks < MOST_PIECES ? l->data_ranks : MOST_PIECES;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "flattened weights");
-    dtp_buffer_id flat = dtp_draft_new(l, &draft, "flat weights", DTP_OWNER_WORKSPACE, bytes, DTP_WRITE);
-    dtp_buffer_id gathered = dtp_draft_new(l, &draft, "gathered weights", DTP_OWNER_WORKSPACE, bytes, 0);
+    for (uint32_t i = 0; i < out->pieces; i++)
+        out->piece[i] =
+            dtp_draft_new(l, &draft, "flat weights", DTP_OWNER_WORKSPACE, dtp_divide_up(bytes, out->pieces), DTP_WRITE);
     dtp_draft_memory(l, &draft, (double)(DTP_NANOTRON_GATHER_BYTES * total), 1);
     draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+    dtp_draft_end(l, &draft);
+}
+
+static void gather_flat(struct dtp_lowering *l, uint64_t total, const struct gathered *flat)
+{
+    uint64_t bytes = l->bytes.params * total;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_ALLOC, "");
+    dtp_buffer_id whole = dtp_draft_new(l, &draft, "gathered weights", DTP_OWNER_WORKSPACE, bytes, 0);
     dtp_draft_end(l, &draft);
     dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, "updated weights");
     draft.op.stream = DTP_STREAM_REDUCE;
     draft.op.group = sums_of(l)->group;
-    dtp_draft_use(&draft, gathered, DTP_WRITE);
+    dtp_draft_use(&draft, whole, DTP_WRITE);
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
-    draft.op.demand.sent_bytes = (double)dtp_lower_ring(bytes, gpus);
+    draft.op.demand.sent_bytes = (double)dtp_lower_ring(bytes, l->data_ranks);
     draft.op.demand.bytes = (double)bytes;
     dtp_draft_end(l, &draft);
     dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "weights of all ranks");
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_REDUCE]);
-    dtp_draft_use(&draft, gathered, DTP_READ | DTP_FREE);
-    dtp_draft_use(&draft, flat, DTP_UPDATE);
+    dtp_draft_use(&draft, whole, DTP_READ | DTP_FREE);
+    use_pieces(&draft, flat, DTP_UPDATE);
     dtp_draft_memory(l, &draft, (double)(DTP_NANOTRON_GATHER_BYTES * total), 1);
     draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     dtp_draft_end(l, &draft);
-    return flat;
 }
 
 /* Each parameter's part of each rank is copied back by itself, booked as the bytes that memory moves meanwhile. */
-static void gather(struct dtp_lowering *l)
+static void scatter(struct dtp_lowering *l, const struct gathered *flat)
 {
     uint64_t layers = l->transformer->layers;
     double bytes_per_s =
         dtp_memory_kernel_bytes_per_s(&l->cluster->gpu, dtp_program_execution(l->program), DTP_KERNEL_STREAMING);
-    dtp_buffer_id flat = gather_flat(l, model_elements(l));
     for (uint64_t i = 0; i <= layers; i++) {
         const struct dtp_lower_module *module = module_at(l, i);
         double seconds = dtp_nanotron_scatter_s(bytes_per_s, module->all_elements, tensors_of(module), l->data_ranks);
         struct dtp_draft draft;
         stand_at(l, i);
         dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "gathered weights");
-        dtp_draft_use(&draft, flat, i == layers ? DTP_READ | DTP_FREE : DTP_READ);
+        use_pieces(&draft, flat, i == layers ? DTP_READ | DTP_FREE : DTP_READ);
         dtp_draft_use(&draft, l->state[i].params, DTP_WRITE);
         dtp_draft_memory(l, &draft, bytes_per_s * seconds, 1);
         draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
         dtp_draft_end(l, &draft);
     }
     l->layer = DTP_NO_LAYER;
+}
+
+static void gather(struct dtp_lowering *l)
+{
+    struct gathered flat;
+    uint64_t total = model_elements(l);
+    flatten(l, total, &flat);
+    gather_flat(l, total, &flat);
+    scatter(l, &flat);
 }
 
 static void step(struct dtp_lowering *l)

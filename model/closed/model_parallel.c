@@ -1,4 +1,4 @@
-#include "runtime/megatron/model_parallel.h"
+#include "closed/model_parallel.h"
 
 #include "closed/activations.h"
 #include "base/bytes.h"
