@@ -137,6 +137,12 @@ says "PIPELINE  interleaved, 4 ranks"
 [[ $(wc -l <ranks.csv) == 129 ]] || failed "4 ranks x 2 chunks x 8 micro-batches x 2 ways: $(wc -l <ranks.csv)"
 [[ $(grep -c '"process_name"' trace.json) == 4 ]] || failed "the trace has no process for each rank"
 [[ $(tail -n +2 operations.csv | sed 's/.*,//' | sort -u | wc -l) == 4 ]] || failed "the timeline does not name 4 ranks"
+expect 0 whatif "${job[@]}"
+for change in '--tp 2' '--pp 2' '--virtual-stages 2' '--stages counted'; do
+    says "$change"
+done
+expect 0 whatif --model gpt2-124m --gpus 8
+! grep -q -e '--tp' out || failed "runtime torch is offered --tp: $(cat out)"
 expect 2 simulate --model gpt2-124m --passes none.csv
 says "--passes: shows the passes of a pipeline, and this job has none (pp 1)"
 expect 2 simulate "${job[@]}" --timeline operations.csv --charts
