@@ -11,7 +11,7 @@
 #include "lib/llama_7b.h"
 #include "plan/degrees.h"
 #include "schedule/schedule_time.h"
-#include "sim/simulated.h"
+#include "sim/pipeline_stages.h"
 
 static struct dtp_faults faults;
 
@@ -138,9 +138,80 @@ static void test_steps_are_the_timers(void **state)
     }
 }
 
+/* Of rank r of p under 1F1B p - r micro-batches wait for their backward, one after the other in time, and what is idle
+ * by when adds up to the bubble. Layers of 4 ranks, 2 chunks each: 4 a chunk. */
+static void test_what_ranks_do(void **state)
+{
+    (void)state;
+    for (uint32_t chunks = 1; chunks <= 2; chunks++) {
+        struct dtp_job job = job_of(4, 8, chunks);
+        struct dtp_simulated s = simulated(&job);
+        struct dtp_pipeline_stages stages;
+        size_t pass = 0;
+        assert_int_equal(dtp_pipeline_stages_of(&s, &stages, &faults), DTP_OK);
+        assert_int_equal(stages.rank_count, 4);
+        assert_int_equal(stages.worst, 0);
+        for (uint32_t r = 0; r < 4; r++) {
+            const struct dtp_pipeline_rank *rank = &stages.ranks[r];
+            double idle_s = rank->warm_up_idle_s + rank->steady_idle_s + rank->drain_idle_s, before_s = 0;
+            assert_int_equal(rank->layers, 4 * chunks);
+            assert_true(rank->embedding == (r == 0) && rank->head == (r == 3));
+            assert_int_equal(rank->forwards, 8 * chunks);
+            assert_int_equal(rank->in_flight, chunks == 1 ? 4 - r : 11 - 2 * r);
+            assert_true(fabs(idle_s - s.roles[r].timeline.bubble_s) < 1e-9);
+            assert_true(idle_s > 0 && rank->compute_s > 0 && rank->memory.device_peak_bytes > 0);
+            for (uint32_t i = 0; i < 16 * chunks; i++, pass++) {
+                const struct dtp_stage_pass *p = &stages.passes[pass];
+                assert_int_equal(p->rank, r);
+                assert_int_equal(p->stage, p->chunk * 4 + r);
+                assert_true(p->begin_s >= before_s && p->end_s > p->begin_s);
+                before_s = p->end_s;
+            }
+        }
+        assert_int_equal(pass, stages.pass_count);
+        dtp_pipeline_stages_release(&stages);
+        dtp_simulated_release(&s);
+    }
+}
+
+/* No stage's last forward ends before the one before it has sent what it reads. */
+static void test_passes_follow_each_other(void **state)
+{
+    (void)state;
+    struct dtp_job job = job_of(4, 6, 1);
+    struct dtp_simulated s = simulated(&job);
+    struct dtp_pipeline_stages stages;
+    assert_int_equal(dtp_pipeline_stages_of(&s, &stages, &faults), DTP_OK);
+    for (size_t i = 0; i < stages.pass_count; i++)
+        for (size_t k = 0; k < stages.pass_count; k++) {
+            const struct dtp_stage_pass *a = &stages.passes[i], *b = &stages.passes[k];
+            bool forward = a->kind == DTP_PASS_FORWARD && b->kind == DTP_PASS_FORWARD && b->stage == a->stage + 1;
+            bool backward = a->kind != DTP_PASS_FORWARD && b->kind != DTP_PASS_FORWARD && b->stage + 1 == a->stage;
+            if (a->micro_batch == b->micro_batch && (forward || backward))
+                assert_true(b->begin_s >= a->end_s);
+        }
+    dtp_pipeline_stages_release(&stages);
+    dtp_simulated_release(&s);
+}
+
+/* A job without a pipeline has no ranks of one. */
+static void test_no_pipeline(void **state)
+{
+    (void)state;
+    struct dtp_job job = job_of(1, 2, 1);
+    struct dtp_simulated s = simulated(&job);
+    struct dtp_pipeline_stages stages;
+    assert_int_equal(dtp_pipeline_stages_of(&s, &stages, &faults), DTP_OK);
+    assert_true(stages.rank_count == 0 && stages.pass_count == 0);
+    dtp_pipeline_stages_release(&stages);
+    dtp_simulated_release(&s);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bubbles_of_equal_stages),
-                                       cmocka_unit_test(test_steps_are_the_timers)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bubbles_of_equal_stages), cmocka_unit_test(test_steps_are_the_timers),
+        cmocka_unit_test(test_what_ranks_do), cmocka_unit_test(test_passes_follow_each_other),
+        cmocka_unit_test(test_no_pipeline)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
