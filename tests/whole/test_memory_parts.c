@@ -11,10 +11,11 @@
 
 #include <cmocka.h>
 
+#include "lib/random_draws.h"
 #include "lib/random_plans.h"
 
-#define PLANS 1000
-#define MOST_PLANS (6 * PLANS) /* until each term has been drawn: the rarest stands in one plan of some 1500 */
+#define PLANS RANDOM_DRAWS(1000)
+#define MOST_PLANS 6000 /* until each term has been drawn: the rarest stands in one plan of some 1500 */
 
 static struct dtp_memory_parts parts;
 
