@@ -65,8 +65,9 @@ dtp_folder(model/runtime/torch USES model/lower SYSTEM libc)
 dtp_folder(model/runtime/deepspeed USES model/lower SYSTEM libc)
 dtp_folder(model/runtime/megatron USES model/lower SYSTEM libc)
 dtp_folder(model/runtime/dtplan USES model/lower SYSTEM libc)
+dtp_folder(model/runtime/nanotron USES model/lower SYSTEM libc)
 # the one list of runtimes; plans resolved by the rules of theirs
-dtp_folder(model/runtime USES model/runtime/torch model/runtime/deepspeed model/runtime/megatron model/runtime/dtplan SYSTEM libc)
+dtp_folder(model/runtime USES model/runtime/torch model/runtime/deepspeed model/runtime/megatron model/runtime/dtplan model/runtime/nanotron SYSTEM libc)
 # a job as users write it: keys, scenario files, sweeps' axes
 dtp_folder(model/job USES model/runtime model/bounds SYSTEM libc inih)
 # what to do: advice, what-if, solvers, money, failures

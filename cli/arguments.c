@@ -34,6 +34,7 @@ enum option {
     OPTION_CATALOG,
     OPTION_OUTPUT,
     OPTION_ONLY,
+    OPTION_NOTES,
     OPTION_LEAVE_ONE_OUT,
     OPTION_MODEL_PARALLEL,
     OPTION_MACHINE,
@@ -116,6 +117,7 @@ static const struct dtp_option options[OPTION_COUNT] = {
          "its file ends; probe: default " DEFAULT_MACHINE_FILE,
          DTP_FILE_WRITTEN},
     [OPTION_ONLY] = {"--only", "PREFIX", ON(BACKTEST), "score only runs whose id or source starts with PREFIX"},
+    [OPTION_NOTES] = {"--notes", "TEXT", ON(BACKTEST), "score only runs whose notes hold TEXT, such as q=A"},
     [OPTION_LEAVE_ONE_OUT] = {"--leave-one-out", NULL, ON(BACKTEST),
                               "fit what rests on a source's runs anew without it, and score it; takes several tables"},
     [OPTION_WHERE] = {"--where", "COLUMN=VALUE", ON(CHART), "draw only rows with that value; may be repeated"},
@@ -378,6 +380,7 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
     case OPTION_CATALOG: a->catalogs[a->catalog_count++] = value; break;
     case OPTION_OUTPUT: a->output = value; break;
     case OPTION_ONLY: a->only = value; break;
+    case OPTION_NOTES: a->notes = value; break;
     case OPTION_WHERE: a->wheres[a->where_count++] = value; break;
     case OPTION_MODEL_PARALLEL: a->model_parallel = true; break;
     case OPTION_MACHINE: a->machine = value; break;
@@ -544,8 +547,9 @@ enum dtp_status dtp_arguments_read(int argc, char **argv, struct dtp_arguments *
     if (out->simulated && out->solves)
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                   "--fidelity simulated: solving goes by estimates; solve first, then simulate the answer");
-    if (out->leave_one_out && (out->output || out->only))
-        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--leave-one-out: scores whole sources; leave out -o and --only");
+    if (out->leave_one_out && (out->output || out->only || out->notes))
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                  "--leave-one-out: scores whole sources; leave out -o, --only and --notes");
     if (out->leave_one_out && out->machine)
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                   "--leave-one-out: fits constants, some of which a machine file has measured; leave out --machine");

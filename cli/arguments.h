@@ -89,6 +89,7 @@ struct dtp_arguments {
     double tolerance;                      /* validate: a fraction; 0: not given */
     const char *chart, *refit;             /* a figure; of validate, a machine file; or NULL */
     const char *only;                      /* --only PREFIX, or NULL */
+    const char *notes;                     /* --notes TEXT, or NULL */
     const char *trace, *timeline, *memory; /* files of simulate, or NULL */
     const char **catalogs;                 /* --catalog FILE ... */
     size_t catalog_count;

@@ -1,4 +1,5 @@
-/* dtplan backtest RUNS.csv [--fidelity bounds|simulated] [-o ROWS.csv]; dtplan backtest --leave-one-out RUNS.csv ... */
+/* dtplan backtest RUNS.csv ... [--fidelity bounds|simulated] [-o ROWS.csv]; dtplan backtest --leave-one-out RUNS.csv
+ * ... */
 #include "cli/command.h"
 #include "cli/progress.h"
 
@@ -55,8 +56,16 @@ static enum dtp_status score(const struct dtp_context *context, const struct dtp
     struct dtp_predictor predictor = a->simulated ? dtp_predictor_simulated() : dtp_predictor_closed();
     predictor.model_parallel = a->model_parallel;
     predictor.machine = a->machine;
-    enum dtp_status status =
-        dtp_backtest_run_only(a->words[0], a->only, &predictor, catalog, &backtest, context->faults);
+    struct dtp_progress progress = dtp_progress_start("runs", 0);
+    const struct dtp_watch watch = {&progress, draw_progress};
+    const struct dtp_backtest_request request = {.paths = a->words,
+                                                 .path_count = a->word_count,
+                                                 .only = a->only,
+                                                 .noted = a->notes,
+                                                 .predictor = &predictor,
+                                                 .watch = &watch};
+    enum dtp_status status = dtp_backtest_score(&request, catalog, &backtest, context->faults);
+    dtp_progress_end(&progress);
     if (status == DTP_OK)
         status = write_report(context, backtest);
     dtp_backtest_destroy(backtest);
@@ -78,9 +87,9 @@ enum dtp_status dtp_command_backtest(const struct dtp_context *context)
 {
     const struct dtp_arguments *a = context->arguments;
     struct dtp_catalog catalog;
-    if (!a->word_count || (a->word_count > 1 && !a->leave_one_out))
-        return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0, "backtest: %s; write dtplan backtest RUNS.csv",
-                         a->word_count ? "takes one table at a time" : "no table of measured runs is named");
+    if (!a->word_count)
+        return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
+                         "backtest: no table of measured runs is named; write dtplan backtest RUNS.csv");
     enum dtp_status status = dtp_context_catalog(context, &catalog);
     if (status != DTP_OK)
         return status;

@@ -87,12 +87,16 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
                               "[-o ROWS.csv | --leave-one-out] [--json | --csv]",
                               "Predicts measured runs from their configuration alone and reports how far off the "
                               "predictions are, beside the "
-                              "simplest predictor there is: one constant MFU per kind of GPU.",
+                              "simplest predictor there is: one constant MFU per kind of GPU. Of sweeps, runs of one "
+                              "source, model, GPU and number of nodes, also what choosing by the predictions delivers.",
                               {{"dtplan backtest scenarios/published_runs.csv", "score the published runs"},
                                {"dtplan backtest scenarios/h200_torch_runs.csv --fidelity simulated",
                                 "score what the simulation says of runs on H200"},
                                {"dtplan backtest scenarios/published_runs.csv -o rows.csv",
                                 "and write predicted beside measured, run by run"},
+                               {"dtplan backtest scenarios/nanotron_h100_runs.csv scenarios/nanotron_h100_oom.csv "
+                                "--notes q=A",
+                                "a sweep with what died in it: are the decisions good"},
                                {"dtplan backtest --leave-one-out scenarios/published_runs.csv "
                                 "scenarios/h200_torch_runs.csv",
                                 "score each source by a fit on the others"}}},

@@ -158,8 +158,11 @@ static enum dtp_status read_line(struct dtp_validate_list *list, const struct dt
     group->word = path;
     group->line = number;
     group->text = strdup(text);
-    snprintf(group->where, sizeof group->where, "%.300s:%zu", path, number);
-    if (!group->text)
+    size_t bytes = strlen(path) + 24;
+    group->where = malloc(bytes);
+    if (group->where)
+        snprintf(group->where, bytes, "%s:%zu", path, number);
+    if (!group->text || !group->where)
         return dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     enum dtp_status status = read_words(group, context->faults);
     return status == DTP_OK ? finish_group(list, group, context, catalog) : status;
@@ -240,6 +243,7 @@ void dtp_validate_list_destroy(struct dtp_validate_list *list)
         dtp_arguments_destroy(&group->arguments);
         free(group->passed);
         free(group->text);
+        free(group->where);
     }
     free(list->groups);
     *list = (struct dtp_validate_list){0};

@@ -14,7 +14,7 @@ struct dtp_validate_group {
     const char *word;               /* scenario file or list; NULL: none */
     size_t line;                    /* in the list; 0: none */
     char *text;                     /* of the line, cut into words; owned */
-    char where[320];                /* "LIST:LINE" */
+    char *where;                    /* "LIST:LINE"; owned, for axes borrow it; NULL: of no list */
     struct dtp_arguments arguments; /* of the line */
     struct dtp_scenario *base;
     struct dtp_axes axes;

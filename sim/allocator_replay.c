@@ -85,12 +85,14 @@ static void give_back_deferred(struct replay *r, double now_s)
 
 enum persistent { BUCKETS, OPTIMIZER_STATE, THE_REST };
 
-/* Buckets are DDP's (lower_replicated.c); other gradients at rest, Megatron's buffer among them, are made once. */
+/* Buckets are DDP's (whoever lays ddp_buckets.h); other gradients at rest, Megatron's buffer among them, are made once,
+ * and so is a master copy that is there before the first step. */
 static enum persistent persistent_kind(const struct dtp_buffer *b)
 {
     if (b->owner == DTP_OWNER_GRADS && strcmp(b->name, "bucket") == 0)
         return BUCKETS;
-    return b->owner == DTP_OWNER_OPTIMIZER ? OPTIMIZER_STATE : THE_REST;
+    bool made_later = b->owner == DTP_OWNER_OPTIMIZER && strcmp(b->name, "master weights") != 0;
+    return made_later ? OPTIMIZER_STATE : THE_REST;
 }
 
 static void take_persistent(struct replay *r, enum persistent kind)
@@ -105,7 +107,8 @@ static void take_persistent(struct replay *r, enum persistent kind)
  * unused parameters) and makes the ones of bucket_cap_mb when it has seen the order of the first backward, at the start
  * of the second step (reducer.cpp, rebuild_buckets). The first one is dropped then, but its memory stays: the work of
  * its all-reduce holds it until the next collective is issued (ProcessGroupNCCL's shelves), which is in the second
- * backward, after the loss, where memory peaks. */
+ * backward, after the loss, where memory peaks. Where a hook reduces something else than buckets, nothing holds it, and
+ * the new ones lie where it was. */
 static void take_first_bucket(struct replay *r)
 {
     size_t count = dtp_program_buffer_count(r->program);
@@ -120,18 +123,34 @@ static void take_first_bucket(struct replay *r)
     r->failed = r->failed || r->first_bucket == DTP_NO_BLOCK;
 }
 
-static void rebuild_buckets(struct replay *r)
+/* Collectives that reduce DDP's buckets themselves. */
+static bool sends_buckets(const struct dtp_program *program)
 {
-    if (r->first_bucket == DTP_NO_BLOCK || r->failed)
-        return;
-    take_persistent(r, BUCKETS);
-    r->buckets_rebuilt = true;
+    const struct dtp_buffer *buffers = dtp_program_buffers(program);
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        const struct dtp_op *op = &dtp_program_ops(program)[i];
+        const struct dtp_operand *operand = dtp_program_operands(program, op);
+        for (uint32_t k = 0; dtp_op_kind_class(op->kind) == DTP_CLASS_COLLECTIVE && k < op->operand_count; k++)
+            if (persistent_kind(&buffers[operand[k].buffer.index]) == BUCKETS)
+                return true;
+    }
+    return false;
 }
 
 static void drop_first_bucket(struct replay *r)
 {
     give(r, r->first_bucket);
     r->first_bucket = DTP_NO_BLOCK;
+}
+
+static void rebuild_buckets(struct replay *r)
+{
+    if (r->first_bucket == DTP_NO_BLOCK || r->failed)
+        return;
+    if (!sends_buckets(r->program))
+        drop_first_bucket(r);
+    take_persistent(r, BUCKETS);
+    r->buckets_rebuilt = true;
 }
 
 static void replay_op(struct replay *r, size_t index)

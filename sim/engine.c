@@ -76,7 +76,6 @@ struct engine {
     const struct dtp_engine_graph *graph;
     const struct dtp_op *ops;
     uint32_t count, done, *pending;
-    double now_s;
     struct running running[DTP_STREAM_COUNT];
     size_t running_count;
     uint32_t waiting[DTP_STREAM_COUNT]; /* per stream: operation whose predecessors are done, which has not started */
@@ -86,8 +85,24 @@ struct engine {
     uint32_t next_issue;
     double host_s;
     bool host_blocked;
-    struct engine *roles; /* all of the set */
+    struct clock *clock; /* of all roles of the set */
+    bool touched;        /* something in it happened now */
 };
+
+/* Roles in which something happens are few at any time; the others keep the time of their next event. */
+struct clock {
+    double now_s, *next_s; /* of each role's next event, as of the last time that it was touched */
+    struct engine *roles, **touched;
+    uint32_t role_count, touched_count;
+};
+
+static void touch(struct engine *e)
+{
+    if (e->touched)
+        return;
+    e->touched = true;
+    e->clock->touched[e->clock->touched_count++] = e;
+}
 
 /* What stands in `pending` of a transfer that waits for its other end, to start or to end. */
 #define ARRIVED UINT32_MAX
@@ -97,7 +112,7 @@ struct engine {
 static struct engine *other_end(const struct engine *e, uint32_t op, uint32_t *partner)
 {
     *partner = e->job->partner ? e->job->partner[op] : DTP_NO_INDEX;
-    return *partner == DTP_NO_INDEX ? NULL : &e->roles[e->ops[op].peer];
+    return *partner == DTP_NO_INDEX ? NULL : &e->clock->roles[e->ops[op].peer];
 }
 
 /* ---- the host thread --------------------------------------------------------------------------------------------- */
@@ -127,7 +142,7 @@ static void issue(struct engine *e)
         }
         if (e->host_blocked) { /* the HOST_WAIT itself, at last */
             e->host_blocked = false;
-            e->host_s = e->host_s > e->now_s ? e->host_s : e->now_s;
+            e->host_s = e->host_s > e->clock->now_s ? e->host_s : e->clock->now_s;
         }
         e->job->issue_s[i] = kernels ? e->host_s + launch_s : e->host_s;
         e->host_s += kernels * launch_s;
@@ -141,7 +156,7 @@ static void issue(struct engine *e)
 
 static void end_one(struct engine *e, uint32_t op)
 {
-    e->job->span[op].end_s = e->now_s;
+    e->job->span[op].end_s = e->clock->now_s;
     e->done++;
     for (uint32_t edge = e->graph->first_edge[op]; edge != DTP_NO_INDEX; edge = e->graph->next_edge[edge]) {
         uint32_t next = e->graph->successor[edge];
@@ -164,8 +179,10 @@ static void end(struct engine *e, uint32_t op)
         e->pending[op] = FINISHED;
         return;
     }
-    if (other)
+    if (other) {
+        touch(other);
         end_one(other, partner);
+    }
     end_one(e, op);
 }
 
@@ -187,7 +204,7 @@ static double stretched_s(struct engine *e, uint32_t op)
     if (kernels < 2)
         return seconds;
     double last_launch_s = e->job->issue_s[op] + (kernels - 1) * e->job->rates->launch_s;
-    double until_s = last_launch_s + seconds / kernels - e->now_s;
+    double until_s = last_launch_s + seconds / kernels - e->clock->now_s;
     if (until_s <= seconds)
         return seconds;
     e->job->cause[op] = DTP_CAUSE_HOST;
@@ -198,10 +215,10 @@ static double stretched_s(struct engine *e, uint32_t op)
 static void start(struct engine *e, uint32_t op)
 {
     if (e->ops[op].kind != DTP_OP_HOST_WAIT)
-        e->job->span[op].start_s = e->now_s;
+        e->job->span[op].start_s = e->clock->now_s;
     uint32_t cause = e->job->cause[op];
-    if (e->job->issue_s[op] >= e->now_s &&
-        (cause == DTP_CAUSE_NONE ? e->now_s > 0 : e->job->span[cause].end_s < e->now_s))
+    if (e->job->issue_s[op] >= e->clock->now_s &&
+        (cause == DTP_CAUSE_NONE ? e->clock->now_s > 0 : e->job->span[cause].end_s < e->clock->now_s))
         e->job->cause[op] = DTP_CAUSE_HOST;
     double seconds = stretched_s(e, op);
     if (seconds <= 0) {
@@ -211,9 +228,9 @@ static void start(struct engine *e, uint32_t op)
     struct running *r = &e->running[e->running_count++];
     r->op = op;
     r->speed = 1;
-    r->since_s = e->now_s;
+    r->since_s = e->clock->now_s;
     r->left_s = seconds;
-    r->end_s = e->now_s + seconds;
+    r->end_s = e->clock->now_s + seconds;
     r->seconds = seconds;
     r->usage_known = false;
     e->changed = true;
@@ -227,6 +244,7 @@ static void meet(struct engine *e, uint32_t op)
     if (!other) {
         start(e, op);
     } else if (other->pending[partner] == ARRIVED) {
+        touch(other);
         start(other, partner);
         start(e, op);
     } else {
@@ -242,7 +260,7 @@ static bool start_ready(struct engine *e)
     while (e->waiting_count) {
         uint32_t first = DTP_NO_INDEX;
         for (int s = 0; s < DTP_STREAM_COUNT; s++)
-            if (e->waiting[s] < first && e->job->issue_s[e->waiting[s]] <= e->now_s)
+            if (e->waiting[s] < first && e->job->issue_s[e->waiting[s]] <= e->clock->now_s)
                 first = e->waiting[s];
         if (first == DTP_NO_INDEX)
             return any;
@@ -251,6 +269,7 @@ static bool start_ready(struct engine *e)
         any = true;
         meet(e, first);
     }
+    return any;
     return any;
 }
 
@@ -293,11 +312,11 @@ static void share_again(struct engine *e)
         struct running *r = &e->running[i];
         if (speed[i] == r->speed)
             continue;
-        double left_s = r->left_s - (e->now_s - r->since_s) * r->speed;
+        double left_s = r->left_s - (e->clock->now_s - r->since_s) * r->speed;
         r->left_s = left_s > 0 ? left_s : 0;
-        r->since_s = e->now_s;
+        r->since_s = e->clock->now_s;
         r->speed = speed[i];
-        r->end_s = e->now_s + r->left_s / r->speed;
+        r->end_s = e->clock->now_s + r->left_s / r->speed;
     }
 }
 
@@ -319,7 +338,7 @@ static void end_due(struct engine *e)
     for (;;) {
         size_t first = e->running_count;
         for (size_t i = 0; i < e->running_count; i++)
-            if (e->running[i].end_s <= e->now_s &&
+            if (e->running[i].end_s <= e->clock->now_s &&
                 (first == e->running_count || e->running[i].op < e->running[first].op))
                 first = i;
         if (first == e->running_count)
@@ -345,50 +364,77 @@ static void begin(struct engine *e, const struct dtp_engine_job *job, const stru
     issue(e);
 }
 
-/* False: all is done. What one role starts may start others' transfers, or end them where they take no time. */
-static bool start_all(struct engine *roles, uint32_t count)
+/* What one role starts may start others' transfers, or end them where they take no time. */
+static void start_all(struct clock *clock)
 {
-    bool left = false;
     for (bool any = true; any;) {
         any = false;
-        for (uint32_t r = 0; r < count; r++)
-            any = start_ready(&roles[r]) || any;
-        any = any && count > 1;
+        for (uint32_t i = 0; i < clock->touched_count; i++)
+            any = start_ready(clock->touched[i]) || any;
+        any = any && clock->role_count > 1;
     }
-    for (uint32_t r = 0; r < count; r++)
-        left = left || roles[r].done < roles[r].count;
-    return left;
 }
 
-static void run_all(struct engine *roles, uint32_t count)
+/* The next event of all roles, for those that were touched anew. INFINITY: all is done. */
+static double next_of_all_s(struct clock *clock)
 {
-    while (start_all(roles, count)) {
-        double next_s = INFINITY;
-        for (uint32_t r = 0; r < count; r++) {
-            if (roles[r].changed)
-                share_again(&roles[r]);
-            next_s = fmin(next_s, next_event_s(&roles[r]));
-        }
-        assert(next_s >= roles->now_s && next_s < INFINITY); /* the first operation not done can always run */
-        for (uint32_t r = 0; r < count; r++)
-            roles[r].now_s = next_s;
-        for (uint32_t r = 0; r < count; r++)
-            end_due(&roles[r]);
+    double next_s = INFINITY;
+    for (uint32_t i = 0; i < clock->touched_count; i++) {
+        struct engine *e = clock->touched[i];
+        if (e->changed)
+            share_again(e);
+        clock->next_s[e - clock->roles] = next_event_s(e);
+        e->touched = false;
     }
+    clock->touched_count = 0;
+    for (uint32_t r = 0; r < clock->role_count; r++)
+        next_s = clock->next_s[r] < next_s ? clock->next_s[r] : next_s;
+    return next_s;
+}
+
+static void run_all(struct clock *clock)
+{
+    for (uint32_t r = 0; r < clock->role_count; r++)
+        touch(&clock->roles[r]);
+    for (;;) {
+        start_all(clock);
+        double next_s = next_of_all_s(clock);
+        if (!(next_s < INFINITY))
+            break;
+        assert(next_s >= clock->now_s);
+        clock->now_s = next_s;
+        for (uint32_t r = 0; r < clock->role_count; r++)
+            if (clock->next_s[r] <= next_s) {
+                touch(&clock->roles[r]);
+                end_due(&clock->roles[r]);
+            }
+    }
+    for (uint32_t r = 0; r < clock->role_count; r++) /* the first operation not done could always run */
+        assert(clock->roles[r].done == clock->roles[r].count);
 }
 
 bool dtp_engine_run(const struct dtp_engine_job *job, const struct dtp_engine_graph *graph, uint32_t *const *pending,
                     uint32_t count)
 {
-    struct engine one = {.roles = NULL}, *roles = count == 1 ? &one : calloc(count, sizeof *roles);
-    if (!roles)
-        return false;
-    for (uint32_t r = 0; r < count; r++)
-        begin(&roles[r], &job[r], &graph[r], pending[r]);
-    for (uint32_t r = 0; r < count; r++)
-        roles[r].roles = roles;
-    run_all(roles, count);
-    if (roles != &one)
-        free(roles);
-    return true;
+    struct engine one = {.count = 0}, *touched_one;
+    double next_of_one_s;
+    struct clock clock = {.next_s = &next_of_one_s, .roles = &one, .touched = &touched_one, .role_count = count};
+    if (count > 1) {
+        clock.next_s = calloc(count, sizeof *clock.next_s);
+        clock.roles = calloc(count, sizeof *clock.roles);
+        clock.touched = calloc(count, sizeof *clock.touched);
+    }
+    bool memory = clock.next_s && clock.roles && clock.touched;
+    for (uint32_t r = 0; r < count && memory; r++)
+        clock.roles[r].clock = &clock;
+    for (uint32_t r = 0; r < count && memory; r++)
+        begin(&clock.roles[r], &job[r], &graph[r], pending[r]);
+    if (memory)
+        run_all(&clock);
+    if (count > 1) {
+        free(clock.next_s);
+        free(clock.roles);
+        free(clock.touched);
+    }
+    return memory;
 }

@@ -75,6 +75,20 @@ static double quantile(const double *sorted, size_t count, double p)
                              : sorted[count - 1];
 }
 
+static enum dtp_status step_at(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
+                               const struct dtp_simulation_options *options, double *step_s, struct dtp_faults *faults)
+{
+    struct dtp_timeline *timelines = calloc(set->role_count, sizeof *timelines);
+    if (!timelines)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for timelines");
+    enum dtp_status status = dtp_simulate_proved_set(set, cluster, options, timelines, faults);
+    *step_s = timelines[0].step_s;
+    for (uint32_t r = 0; r < set->role_count && status == DTP_OK; r++)
+        dtp_timeline_release(&timelines[r]);
+    free(timelines);
+    return status;
+}
+
 /* The slowest of `ranks`, but no faster than `least_z`. */
 static void sample(const struct curve *curve, double ranks, double least_z, gsl_rng *rng, double *step_s,
                    size_t samples, struct dtp_step_quantiles *out)
@@ -89,7 +103,7 @@ static void sample(const struct curve *curve, double ranks, double least_z, gsl_
                                        quantile(step_s, samples, 0.99), sum_s / (double)samples};
 }
 
-enum dtp_status dtp_noise_step_quantiles(const struct dtp_program *program, const struct dtp_cluster *cluster,
+enum dtp_status dtp_noise_step_quantiles(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
                                          const struct dtp_simulation_options *options, double deviation, size_t samples,
                                          struct dtp_step_quantiles *out, struct dtp_faults *faults)
 {
@@ -105,14 +119,11 @@ enum dtp_status dtp_noise_step_quantiles(const struct dtp_program *program, cons
     double unknown = cluster->gpus > known ? cluster->gpus - known : 1;
     at.replay_allocator = false;
     for (int i = 0; i < FACTORS; i++) {
-        struct dtp_timeline timeline;
         curve.z[i] = z[i];
         at.compute_factor = fmax(0.1, 1 + deviation * z[i]) / known_factor;
-        enum dtp_status status = dtp_simulate(program, cluster, &at, &timeline, faults);
+        enum dtp_status status = step_at(set, cluster, &at, &curve.step_s[i], faults);
         if (status != DTP_OK)
             return status;
-        curve.step_s[i] = timeline.step_s;
-        dtp_timeline_release(&timeline);
     }
     samples = samples ? samples : 1;
     double *step_s = calloc(samples, sizeof *step_s);

@@ -15,9 +15,10 @@ struct dtp_step_quantiles {
 
 /* Step time of a job whose ranks' speeds scatter by `deviation` (relative; 0: calibration's simulated_rank_deviation),
  * by Monte Carlo over `samples` jobs. Ranks are not simulated one by one: the largest of n normals has the distribution
- * Phi(z)^n, so one uniform number u per job gives it as Phi^-1(u^(1/n)); the program is simulated for a few factors and
- * step times in between are interpolated, as they are piecewise linear in it. options->compute_factor is ignored. */
-enum dtp_status dtp_noise_step_quantiles(const struct dtp_program *program, const struct dtp_cluster *cluster,
+ * Phi(z)^n, so one uniform number u per job gives it as Phi^-1(u^(1/n)); the set, which is legal, is simulated for a
+ * few factors and step times in between are interpolated, as they are piecewise linear in it. options->compute_factor
+ * is ignored. */
+enum dtp_status dtp_noise_step_quantiles(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
                                          const struct dtp_simulation_options *options, double deviation, size_t samples,
                                          struct dtp_step_quantiles *out, struct dtp_faults *faults);
 

@@ -14,16 +14,9 @@ static double least(double a, double b)
 
 /* ---- rates of a job --------------------------------------------------------------------------------------------- */
 
-static struct dtp_group place_group(const struct dtp_cluster *cluster, const struct dtp_program_group *group)
-{
-    return group->stride == 1 ? dtp_group_consecutive(cluster, group->ranks)
-                              : dtp_group_strided(cluster, group->stride);
-}
-
 static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_execution *execution,
-                          const struct dtp_program_group *group, struct dtp_group_rates *out)
+                          struct dtp_group placed, struct dtp_group_rates *out)
 {
-    struct dtp_group placed = place_group(cluster, group);
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         out->cost[i] = dtp_collective_cost(cluster, &placed, (enum dtp_collective)i);
         double links_alone = out->cost[i].s_per_byte[DTP_PROTOCOL_SIMPLE];
@@ -78,16 +71,38 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
         dtp_op_rates_release(out);
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for communicators");
     }
+    const struct dtp_program_group *groups = dtp_program_groups(program);
     for (size_t i = 0; i < out->group_count; i++)
-        prepare_group(cluster, execution, &dtp_program_groups(program)[i], &out->group[i]);
+        prepare_group(cluster, execution, dtp_group_of(cluster, groups[i].ranks, groups[i].stride), &out->group[i]);
     for (size_t i = 0; i < out->group_count; i++)
         for (int c = 0; c < DTP_COLLECTIVE_COUNT; c++)
             out->kernels_alike = out->kernels_alike || out->group[i].load[c].measured;
     return DTP_OK;
 }
 
+bool dtp_op_rates_place(struct dtp_op_rates *rates, const struct dtp_program_set *set, uint32_t role)
+{
+    const struct dtp_program_role *here = &set->roles[role];
+    rates->peer = calloc(set->role_count, sizeof *rates->peer);
+    if (!rates->peer)
+        return false;
+    for (uint32_t r = 0; r < set->role_count; r++) {
+        uint32_t to = set->roles[r].first_rank;
+        if (r != role)
+            prepare_group(rates->cluster, rates->execution,
+                          dtp_group_pair(rates->cluster, here->first_rank, to, here->ranks), &rates->peer[r]);
+    }
+    return true;
+}
+
+static const struct dtp_group_rates *group_rates(const struct dtp_op_rates *rates, const struct dtp_op *op)
+{
+    return rates->peer && dtp_op_kind_is_transfer(op->kind) ? &rates->peer[op->peer] : &rates->group[op->group];
+}
+
 void dtp_op_rates_release(struct dtp_op_rates *rates)
 {
+    free(rates->peer);
     free(rates->group);
     free(rates->measured_s);
     *rates = (struct dtp_op_rates){0};
@@ -132,7 +147,7 @@ double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
     case DTP_CLASS_ATTENTION: return gaps_s + attention_seconds(rates, op);
     case DTP_CLASS_MEMORY: return gaps_s + ratio(d->bytes, rates->memory_kernel_bytes_per_s[d->memory_kernel]);
     case DTP_CLASS_COLLECTIVE:
-        return dtp_collective_time(&rates->group[op->group].cost[dtp_op_kind_collective(op->kind)], d->sent_bytes);
+        return dtp_collective_time(&group_rates(rates, op)->cost[dtp_op_kind_collective(op->kind)], d->sent_bytes);
     case DTP_CLASS_UPLOAD:
     case DTP_CLASS_DOWNLOAD: return ratio(d->sent_bytes, rates->copy_bytes_per_s);
     case DTP_CLASS_HOST: return ratio(d->bytes, rates->host_optimizer_bytes_per_s);
@@ -177,7 +192,7 @@ void dtp_op_sum_kernels(const struct dtp_op_rates *rates, const double *alone_s,
  * leave their SMs, hence the weight. */
 static struct dtp_usage collective_usage(const struct dtp_op_rates *rates, const struct dtp_op *op, double seconds)
 {
-    const struct dtp_group_rates *group = &rates->group[op->group];
+    const struct dtp_group_rates *group = group_rates(rates, op);
     const enum dtp_collective collective = dtp_op_kind_collective(op->kind);
     const struct dtp_collective_load *load = &group->load[collective];
     double sent_per_s = op->demand.sent_bytes / seconds, hbm = sent_per_s / rates->cluster->gpu.memory_bytes_per_s;
@@ -186,8 +201,10 @@ static struct dtp_usage collective_usage(const struct dtp_op_rates *rates, const
     struct dtp_usage usage = {.weight = dtp_calibration.collective_weight};
     usage.of[DTP_RESOURCE_SM] = least(sms, dtp_calibration.collective_most_sms);
     usage.of[DTP_RESOURCE_HBM] = least(1, 2 * hbm);
-    usage.of[DTP_RESOURCE_LINK_OUT] = usage.of[DTP_RESOURCE_LINK_IN] = bus * group->link_use;
-    usage.of[DTP_RESOURCE_NETWORK] = bus * group->network_use;
+    /* a ring sends and receives at once; a transfer does one of them, and the network is its sender's */
+    usage.of[DTP_RESOURCE_LINK_OUT] = op->kind == DTP_OP_RECV ? 0 : bus * group->link_use;
+    usage.of[DTP_RESOURCE_LINK_IN] = op->kind == DTP_OP_SEND ? 0 : bus * group->link_use;
+    usage.of[DTP_RESOURCE_NETWORK] = op->kind == DTP_OP_RECV ? 0 : bus * group->network_use;
     return usage;
 }
 
@@ -249,7 +266,7 @@ double dtp_op_speed_beside_kernels(const struct dtp_op_rates *rates, const struc
 {
     if (dtp_op_kind_class(op->kind) != DTP_CLASS_COLLECTIVE)
         return 1;
-    return 1 / rates->group[op->group].load[dtp_op_kind_collective(op->kind)].slowdown;
+    return 1 / group_rates(rates, op)->load[dtp_op_kind_collective(op->kind)].slowdown;
 }
 
 double dtp_op_isolated_s(const struct dtp_program *program, const struct dtp_op *op, const struct dtp_cluster *cluster)

@@ -7,7 +7,7 @@
 
 #include "cost/collective_choice.h"
 #include "sim/measured_time.h"
-#include "program/program.h"
+#include "program/program_set.h"
 #include "sim/share.h"
 
 struct dtp_op_rates {
@@ -25,6 +25,7 @@ struct dtp_op_rates {
         struct dtp_collective_load load[DTP_COLLECTIVE_COUNT];
     } * group;
     size_t group_count;
+    struct dtp_group_rates *peer;      /* of transfers with each role of a set; NULL: as of their group */
     const struct dtp_program *program; /* borrowed */
     const struct dtp_op *ops;          /* its */
     double *measured_s;                /* one per operation, NAN: by formula; NULL: the machine was not measured */
@@ -35,6 +36,8 @@ struct dtp_op_rates {
 /* Caller frees with dtp_op_rates_release. Inputs are borrowed until then. */
 enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const struct dtp_cluster *cluster,
                                      struct dtp_op_rates *out, struct dtp_faults *faults);
+/* The program is `role`'s of a set: transfers cost what lies between its ranks and the peer's. False: no memory. */
+bool dtp_op_rates_place(struct dtp_op_rates *rates, const struct dtp_program_set *set, uint32_t role);
 void dtp_op_rates_release(struct dtp_op_rates *rates);
 
 /* Seconds alone on its stream, gaps between its kernels included; 0 for events. */

@@ -1,7 +1,7 @@
 /* The scan. Chunks of combinations that differ in the last axes only go to threads, which compute times and bounds of
- * memory; each thread queues the fastest of every group that may fit for itself, and these are merged: by time, then by
- * the combination's number, so that the number of threads does not show. Then every group's queue is gone through in
- * that order, and memory estimated, until the group has what is kept of it. */
+ * memory; each thread queues the fastest of every group that may be kept for itself, and these are merged: by time,
+ * then by the combination's number, so that the number of threads does not show. Then every group's queues are gone
+ * through in that order, and memory estimated, until the group has what is kept of it. */
 #include "sim/search_scan.h"
 
 #include "base/parallel.h"
@@ -15,28 +15,33 @@
 #include <string.h>
 
 #define CHUNK_TARGET 48
-/* Of a group, places of what may fit, and of what may be roomy; and at a time where those did not suffice. */
-#define OPEN_ROOM 96
-#define ROOMY_ROOM 16
-#define AGAIN_ROOM 4096
+#define AGAIN_ROOM 4096 /* places of a queue that is filled again */
 
-/* The fastest so far of those that may fit, in order. */
+/* What a group's plans are kept for. Memory as the bound tells it says for which of them a plan is a candidate. */
+enum aim {
+    AIM_FITS,  /* the fastest that fit */
+    AIM_ROOMY, /* the fastest of these that leaves room */
+    AIM_TIGHT, /* where none fits, the fastest that is tight: here what surely does not fit */
+    AIMS
+};
+static const uint32_t queue_room[AIMS] = {[AIM_FITS] = 48, [AIM_ROOMY] = 16, [AIM_TIGHT] = 16};
+
+/* The fastest so far of those that may be kept, in order. */
 struct queue {
     struct dtp_scan_place *places;
     uint32_t count, room;
     bool overflown; /* others had no room */
 };
 
-/* Of a group: all that may fit, and those of them that may be roomy. */
-struct queues {
-    struct queue open, roomy;
+struct queues { /* of a group */
+    struct queue of[AIMS];
 };
 
 /* What a scan of one group again looks for: what comes after a place that was looked at. */
 struct refill {
     struct queue *queue; /* NULL: none is under way */
     struct dtp_scan_place after;
-    bool roomy;
+    enum aim aim;
 };
 
 struct worker {
@@ -121,26 +126,29 @@ static void queue_merge(struct queue *into, const struct queue *from)
         queue_push(into, &from->places[i]);
 }
 
-/* Whether a plan may leave so much of its GPU free, as far as its bound may lie above its program. */
-static bool may_leave(const struct dtp_memory *bound, const struct dtp_plan *plan, double headroom)
+/* As far as the bound can tell. */
+static bool may_serve(const struct dtp_bound_fit *fit, enum aim aim)
 {
-    double device_bytes = (double)bound->allocated_peak_bytes / (1 + dtp_bound_most_above(plan)) +
-                          (double)(bound->context_bytes + bound->nccl_bytes);
-    return device_bytes <= (1 - headroom) * (double)bound->capacity_bytes;
+    const struct dtp_memory *m = &fit->memory;
+    double device_bytes = (double)(fit->least_bytes + m->context_bytes + m->nccl_bytes);
+    bool may_fit = fit->best_verdict == DTP_VERDICT_FITS;
+    return aim == AIM_FITS    ? may_fit
+           : aim == AIM_ROOMY ? may_fit && device_bytes <= (1 - DTP_SCAN_ROOMY) * (double)m->capacity_bytes
+                              : fit->best_verdict == DTP_VERDICT_TIGHT;
 }
 
 /* Into the queues of its group; or, where a group is gone through again, into the one that ran out. */
-static void offer(struct worker *w, size_t group, const struct dtp_scan_place *place, bool may_be_roomy)
+static void offer(struct worker *w, size_t group, const struct dtp_scan_place *place, const struct dtp_bound_fit *fit)
 {
     const struct refill *refill = &w->refill;
     if (refill->queue) {
-        if (is_before(&refill->after, place) && (may_be_roomy || !refill->roomy))
+        if (is_before(&refill->after, place) && may_serve(fit, refill->aim))
             queue_push(refill->queue, place);
         return;
     }
-    queue_push(&w->queues[group].open, place);
-    if (may_be_roomy)
-        queue_push(&w->queues[group].roomy, place);
+    for (int aim = 0; aim < AIMS; aim++)
+        if (may_serve(fit, (enum aim)aim))
+            queue_push(&w->queues[group].of[aim], place);
 }
 
 static void keep_nearest(struct dtp_scan *scan, const struct dtp_scan_place *place, double bytes)
@@ -171,18 +179,20 @@ static enum fate judge(struct worker *w, size_t group, struct dtp_scan_place pla
     struct dtp_prediction *p = &w->variant.prediction;
     struct dtp_bound_fit fit;
     const struct dtp_memory *bound = &fit.memory;
-    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, p);
     dtp_bound_fit_of(&job->transformer, &job->cluster, &job->plan, &fit);
     w->scan.counts.predicted++;
     ++*count_of(&w->scan.counts, bound->verdict);
-    place.work_s = dtp_training_work_s(job, &p->throughput);
     place.missing_bytes = (float)((double)bound->device_peak_bytes - (double)bound->capacity_bytes);
     place.bound_verdict = bound->verdict;
-    if (fit.surely_oom)
+    if (fit.best_verdict == DTP_VERDICT_OOM) {
         keep_nearest(&w->scan, &place, (double)place.missing_bytes);
-    else if (isfinite(place.work_s))
-        offer(w, group, &place, may_leave(bound, &job->plan, DTP_SCAN_ROOMY));
-    return fit.surely_oom ? FATE_TOO_LARGE : FATE_PREDICTED;
+        return FATE_TOO_LARGE;
+    }
+    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, p);
+    place.work_s = dtp_training_work_s(job, &p->throughput);
+    if (isfinite(place.work_s))
+        offer(w, group, &place, &fit);
+    return FATE_PREDICTED;
 }
 
 static enum fate predict(const struct scanner *s, struct worker *w, uint64_t combination, uint32_t shard_group)
@@ -288,7 +298,7 @@ static enum dtp_status estimate(const struct scanner *s, struct worker *w, const
     return status == DTP_OK || status == DTP_ENVIRONMENT ? status : DTP_NO;
 }
 
-/* Places come in order of time: the first is the fastest. */
+/* Places of one aim come in order of time: the first is the fastest. */
 static void keep(struct worker *w, const struct dtp_scan_entry *entry, struct dtp_scan_group *group)
 {
     const struct dtp_memory *m = &entry->memory;
@@ -300,7 +310,7 @@ static void keep(struct worker *w, const struct dtp_scan_entry *entry, struct dt
         group->fits[group->fit_count++] = *entry;
     if (m->verdict == DTP_VERDICT_FITS && headroom >= DTP_SCAN_ROOMY && isinf(group->roomy.place.work_s))
         group->roomy = *entry;
-    if (m->verdict == DTP_VERDICT_TIGHT && isinf(group->tight.place.work_s))
+    if (m->verdict == DTP_VERDICT_TIGHT && is_before(&entry->place, &group->tight.place))
         group->tight = *entry;
     if (m->verdict == DTP_VERDICT_OOM)
         keep_nearest(&w->scan, &entry->place, (double)entry->place.missing_bytes);
@@ -308,7 +318,7 @@ static void keep(struct worker *w, const struct dtp_scan_entry *entry, struct dt
 
 /* A queue that ran out although places were pushed off it: the group is scanned again for what comes after. The counts
  * have it already. */
-static enum dtp_status refill(struct scanner *s, struct worker *w, uint64_t group, bool roomy,
+static enum dtp_status refill(struct scanner *s, struct worker *w, uint64_t group, enum aim aim,
                               const struct dtp_scan_place *after, struct queue *queue)
 {
     struct dtp_scan counted = w->scan;
@@ -321,7 +331,7 @@ static enum dtp_status refill(struct scanner *s, struct worker *w, uint64_t grou
     if (!w->again)
         return DTP_ENVIRONMENT;
     *queue = (struct queue){.places = w->again, .room = room};
-    w->refill = (struct refill){.queue = queue, .after = *after, .roomy = roomy};
+    w->refill = (struct refill){.queue = queue, .after = *after, .aim = aim};
     for (uint64_t i = first; i < end && status == DTP_OK; i += s->chunk_items)
         status = work(s, (unsigned)(w - s->workers), i, s->chunk_items);
     w->refill.queue = NULL;
@@ -329,22 +339,26 @@ static enum dtp_status refill(struct scanner *s, struct worker *w, uint64_t grou
     return status;
 }
 
-static bool has_all(const struct dtp_scan_group *group, bool roomy)
+/* Whether no place from `next` on can change what the group has for this aim. */
+static bool has_all(const struct dtp_scan_group *group, enum aim aim, const struct dtp_scan_place *next)
 {
-    return roomy ? isfinite(group->roomy.place.work_s) : group->fit_count == DTP_SCAN_KEPT;
+    return aim == AIM_FITS    ? group->fit_count == DTP_SCAN_KEPT
+           : aim == AIM_ROOMY ? isfinite(group->roomy.place.work_s)
+                              : group->fit_count || !is_before(next, &group->tight.place);
 }
 
 /* Goes through a queue until the group has what it is for. `last` is the last place that was looked at. */
-static enum dtp_status go_through(struct scanner *s, struct worker *w, size_t index, bool roomy,
+static enum dtp_status go_through(struct scanner *s, struct worker *w, size_t index, enum aim aim,
                                   struct dtp_scan_place *last, struct dtp_scan_group *group)
 {
-    const struct queues *queues = &s->workers[0].queues[index];
-    struct queue queue = roomy ? queues->roomy : queues->open;
+    struct queue queue = s->workers[0].queues[index].of[aim];
     struct dtp_scan_entry entry;
-    while (!has_all(group, roomy)) {
-        for (uint32_t i = 0; i < queue.count && !has_all(group, roomy); i++) {
+    for (;;) {
+        for (uint32_t i = 0; i < queue.count; i++) {
             if (!is_before(last, &queue.places[i]))
                 continue;
+            if (has_all(group, aim, &queue.places[i]))
+                return DTP_OK;
             *last = queue.places[i];
             enum dtp_status status = estimate(s, w, last, &entry);
             if (status == DTP_ENVIRONMENT)
@@ -352,13 +366,12 @@ static enum dtp_status go_through(struct scanner *s, struct worker *w, size_t in
             if (status == DTP_OK)
                 keep(w, &entry, group);
         }
-        if (has_all(group, roomy) || !queue.overflown)
+        if (has_all(group, aim, last) || !queue.overflown)
             return DTP_OK;
-        enum dtp_status status = refill(s, w, index, roomy, last, &queue);
+        enum dtp_status status = refill(s, w, index, aim, last, &queue);
         if (status != DTP_OK)
             return status;
     }
-    return DTP_OK;
 }
 
 static enum dtp_status settle(void *context, unsigned thread, uint64_t first, uint64_t count)
@@ -366,11 +379,11 @@ static enum dtp_status settle(void *context, unsigned thread, uint64_t first, ui
     struct scanner *s = context;
     enum dtp_status status = DTP_OK;
     for (uint64_t i = first; i < first + count && status == DTP_OK; i++) {
-        struct dtp_scan_place last = {.work_s = -INFINITY};
-        struct dtp_scan_group *group = &s->groups[i];
-        status = go_through(s, &s->workers[thread], (size_t)i, false, &last, group);
-        if (status == DTP_OK)
-            status = go_through(s, &s->workers[thread], (size_t)i, true, &last, group);
+        struct dtp_scan_place last = {.work_s = -INFINITY},
+                              last_tight = last; /* what is roomy has been one that fits */
+        for (int aim = 0; aim < AIMS && status == DTP_OK; aim++)
+            status = go_through(s, &s->workers[thread], (size_t)i, (enum aim)aim,
+                                aim == AIM_TIGHT ? &last_tight : &last, &s->groups[i]);
     }
     return status;
 }
@@ -403,10 +416,9 @@ static void merge(struct dtp_scan *into, const struct dtp_scan *from)
 static void merge_queues(struct scanner *s, unsigned threads, size_t groups)
 {
     for (unsigned t = 1; t < threads; t++)
-        for (size_t g = 0; g < groups; g++) {
-            queue_merge(&s->workers[0].queues[g].open, &s->workers[t].queues[g].open);
-            queue_merge(&s->workers[0].queues[g].roomy, &s->workers[t].queues[g].roomy);
-        }
+        for (size_t g = 0; g < groups; g++)
+            for (int aim = 0; aim < AIMS; aim++)
+                queue_merge(&s->workers[0].queues[g].of[aim], &s->workers[t].queues[g].of[aim]);
 }
 
 static bool prepare_groups(size_t groups, struct dtp_scan *out)
@@ -424,15 +436,20 @@ static bool prepare_groups(size_t groups, struct dtp_scan *out)
 
 static bool prepare_queues(const struct scanner *s, size_t groups, struct worker *w)
 {
-    size_t open = s->question->queue_places ? s->question->queue_places : OPEN_ROOM;
-    size_t roomy = s->question->queue_places ? s->question->queue_places : ROOMY_ROOM;
-    w->queues = calloc(groups, sizeof *w->queues);
-    w->places = calloc(groups * (open + roomy), sizeof *w->places);
-    for (size_t i = 0; i < groups && w->queues && w->places; i++) {
-        struct dtp_scan_place *places = w->places + i * (open + roomy);
-        w->queues[i].open = (struct queue){.places = places, .room = (uint32_t)open};
-        w->queues[i].roomy = (struct queue){.places = places + open, .room = (uint32_t)roomy};
+    uint32_t room[AIMS];
+    size_t all = 0;
+    for (int aim = 0; aim < AIMS; aim++) {
+        room[aim] = s->question->queue_places ? s->question->queue_places : queue_room[aim];
+        all += room[aim];
     }
+    w->queues = calloc(groups, sizeof *w->queues);
+    w->places = calloc(groups * all, sizeof *w->places);
+    struct dtp_scan_place *next = w->places;
+    for (size_t i = 0; i < groups && w->queues && w->places; i++)
+        for (int aim = 0; aim < AIMS; aim++) {
+            w->queues[i].of[aim] = (struct queue){.places = next, .room = room[aim]};
+            next += room[aim];
+        }
     return w->queues && w->places;
 }
 

@@ -4,6 +4,7 @@
 #include "sim/caching_allocator.h"
 #include "sim/engine.h"
 #include "sim/noise.h"
+#include "sim/step_guess.h"
 #include "sim/timeline.h"
 
 #include <math.h>
@@ -77,6 +78,7 @@ static void scale(struct simulation *s, double factor, double speedup)
 
 /* The roles of a set, or one program. */
 struct roles {
+    const struct dtp_program_set *set; /* NULL: one program */
     struct simulation *role;
     struct dtp_timeline *out; /* of each */
     uint32_t count;
@@ -85,7 +87,8 @@ struct roles {
     uint32_t **pending;
 };
 
-static bool run(struct roles *all)
+/* What the engine takes of each role, at the speeds that its timeline has. */
+static void set_up(struct roles *all)
 {
     for (uint32_t r = 0; r < all->count; r++) {
         struct simulation *s = &all->role[r];
@@ -104,6 +107,11 @@ static bool run(struct roles *all)
         all->pending[r] = s->pending;
         scale(s, out->compute_factor, out->matmul_speedup);
     }
+}
+
+static bool run(struct roles *all)
+{
+    set_up(all);
     return dtp_engine_run(all->jobs, all->graphs, all->pending, all->count);
 }
 
@@ -116,48 +124,67 @@ static double end_of_step_s(const struct roles *all)
     return end_s;
 }
 
+/* The speed-up of matmuls in a step of `step_s`. True: some role's differs from what its timeline has by more than
+ * `tolerance`. */
+static bool speed_up(struct roles *all, double step_s, double tolerance)
+{
+    bool changed = false;
+    for (uint32_t r = 0; r < all->count; r++) {
+        struct simulation *s = &all->role[r];
+        struct dtp_timeline *out = &all->out[r];
+        double at_full_s = step_s / out->compute_factor;
+        double speedup = dtp_cluster_matmul_speedup(s->rates.cluster, s->matmul_s,
+                                                    fmax(0, at_full_s - s->matmul_s / out->matmul_speedup));
+        if (fabs(speedup / out->matmul_speedup - 1) <= tolerance)
+            continue;
+        out->matmul_speedup = speedup;
+        changed = true;
+    }
+    return changed;
+}
+
+/* Roles of a set idle for each other: how long, the longest path tells well enough to begin with. */
+#define MOST_GUESSES 3
+static bool guess_speed_up(struct roles *all)
+{
+    bool changed = all->count > 1;
+    for (int i = 0; i < MOST_GUESSES && changed; i++) {
+        double step_s;
+        set_up(all);
+        if (!dtp_step_guess(all->jobs, all->graphs, all->pending, all->count, &step_s))
+            return false;
+        changed = speed_up(all, step_s, DTP_SPEEDUP_TOLERANCE / 3);
+    }
+    return true;
+}
+
 /* Chips at their power limit run matmuls faster the smaller their share of the time is (op_cost.h). The share is known
- * only after a simulation: a first one with the share among computing kernels, as if nothing else took time,
- * and a second one where waiting for collectives, copies or the host made that share wrong.
- */
+ * only after a simulation: a first one with the share among computing kernels, as if nothing else took time, of a set
+ * with what its roles wait for each other too, and a second one where waiting for collectives, copies or the host made
+ * that share wrong. */
 static bool run_at_power_limit(struct roles *all)
 {
     double given = all->role->options->matmul_speedup;
-    bool headroom = all->role->options->power_headroom && !(given > 0), again = false;
+    bool headroom = all->role->options->power_headroom && !(given > 0);
     for (uint32_t r = 0; r < all->count; r++) {
         struct simulation *s = &all->role[r];
         all->out[r].matmul_speedup = headroom    ? dtp_cluster_matmul_speedup(s->rates.cluster, s->matmul_s, s->other_s)
                                      : given > 0 ? given
                                                  : 1;
     }
-    if (!run(all))
+    if ((headroom && !guess_speed_up(all)) || !run(all))
         return false;
-    if (!headroom)
-        return true;
-    double end_s = end_of_step_s(all);
-    for (uint32_t r = 0; r < all->count; r++) {
-        struct simulation *s = &all->role[r];
-        struct dtp_timeline *out = &all->out[r];
-        double step_s = end_s / out->compute_factor;
-        double speedup = dtp_cluster_matmul_speedup(s->rates.cluster, s->matmul_s,
-                                                    fmax(0, step_s - s->matmul_s / out->matmul_speedup));
-        if (fabs(speedup / out->matmul_speedup - 1) <= DTP_SPEEDUP_TOLERANCE)
-            continue;
-        out->matmul_speedup = speedup;
-        again = true;
-    }
-    return !again || run(all);
+    return !headroom || !speed_up(all, end_of_step_s(all), DTP_SPEEDUP_TOLERANCE) || run(all);
 }
 
-static enum dtp_status replay_allocator(const struct simulation *s, struct dtp_timeline *out, struct dtp_faults *faults)
+enum dtp_status dtp_timeline_replay(const struct dtp_program *program, struct dtp_timeline *timeline,
+                                    struct dtp_faults *faults)
 {
-    if (!s->options->replay_allocator)
-        return DTP_OK;
     struct dtp_allocator_replay replay;
-    bool expandable = dtp_program_execution(s->program)->allocator == DTP_ALLOCATOR_EXPANDABLE;
-    enum dtp_status status = dtp_allocator_replay(s->program, out, expandable, 0, &replay, faults);
-    out->allocated_peak_bytes = replay.state.allocated_peak_bytes;
-    out->reserved_peak_bytes = replay.state.reserved_peak_bytes;
+    bool expandable = dtp_program_execution(program)->allocator == DTP_ALLOCATOR_EXPANDABLE;
+    enum dtp_status status = dtp_allocator_replay(program, timeline, expandable, 0, &replay, faults);
+    timeline->allocated_peak_bytes = replay.state.allocated_peak_bytes;
+    timeline->reserved_peak_bytes = replay.state.reserved_peak_bytes;
     return status;
 }
 
@@ -193,13 +220,16 @@ static enum dtp_status simulate(struct roles *all, const struct dtp_cluster *clu
         all->role[r].ops = dtp_program_ops(all->role[r].program);
         all->role[r].count = dtp_program_op_count(all->role[r].program);
     }
-    for (uint32_t r = 0; r < all->count && status == DTP_OK; r++)
+    for (uint32_t r = 0; r < all->count && status == DTP_OK; r++) {
         status = dtp_op_rates_prepare(all->role[r].program, cluster, &all->role[r].rates, faults);
+        if (status == DTP_OK && all->set && !dtp_op_rates_place(&all->role[r].rates, all->set, r))
+            status = out_of_memory(all, faults);
+    }
     if (status == DTP_OK && !simulate_all(all))
         status = out_of_memory(all, faults);
     for (uint32_t r = 0; r < all->count; r++) {
-        if (status == DTP_OK)
-            status = replay_allocator(&all->role[r], &all->out[r], faults);
+        if (status == DTP_OK && all->role[r].options->replay_allocator)
+            status = dtp_timeline_replay(all->role[r].program, &all->out[r], faults);
         dtp_host_arena_release(&all->role[r].scratch);
         dtp_op_rates_release(&all->role[r].rates);
     }
@@ -216,24 +246,24 @@ enum dtp_status dtp_simulate(const struct dtp_program *program, const struct dtp
     struct dtp_engine_job job;
     struct dtp_engine_graph graph;
     uint32_t *pending;
-    struct roles all = {&s, out, 1, &job, &graph, &pending};
+    struct roles all = {NULL, &s, out, 1, &job, &graph, &pending};
     return simulate(&all, cluster, faults);
 }
 
-enum dtp_status dtp_simulate_set(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
-                                 const struct dtp_simulation_options *options, struct dtp_timeline *out,
-                                 struct dtp_faults *faults)
+enum dtp_status dtp_simulate_proved_set(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
+                                        const struct dtp_simulation_options *options, struct dtp_timeline *out,
+                                        struct dtp_faults *faults)
 {
-    enum dtp_issue_order order = dtp_cluster_is_host(cluster) ? DTP_ISSUE_IN_LINE : DTP_ISSUE_STREAMS;
     struct dtp_host_arena arena = {0};
     uint32_t **partner, count = set->role_count;
-    enum dtp_status status = dtp_program_set_verify(set, order, faults);
-    if (status == DTP_OK && options->op_s)
-        status =
-            dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "measured times of operations are of one program, not of a set");
-    if (status == DTP_OK)
-        status = dtp_program_set_match(set, &arena, &partner, faults);
-    struct roles all = {.role = dtp_host_arena_take_zeroed(&arena, count, sizeof *all.role),
+    if (count == 1)
+        return dtp_simulate(set->roles[0].program, cluster, options, out, faults);
+    if (options->op_s)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "measured times of operations are of one program, not of a set");
+    enum dtp_status status = dtp_program_set_match(set, &arena, &partner, faults);
+    struct roles all = {.set = set,
+                        .role = dtp_host_arena_take_zeroed(&arena, count, sizeof *all.role),
                         .out = out,
                         .count = count,
                         .jobs = dtp_host_arena_take(&arena, count, sizeof *all.jobs),
@@ -250,4 +280,13 @@ enum dtp_status dtp_simulate_set(const struct dtp_program_set *set, const struct
         status = simulate(&all, cluster, faults);
     dtp_host_arena_release(&arena);
     return status;
+}
+
+enum dtp_status dtp_simulate_set(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
+                                 const struct dtp_simulation_options *options, struct dtp_timeline *out,
+                                 struct dtp_faults *faults)
+{
+    enum dtp_issue_order order = dtp_cluster_is_host(cluster) ? DTP_ISSUE_IN_LINE : DTP_ISSUE_STREAMS;
+    enum dtp_status status = dtp_program_set_verify(set, order, faults);
+    return status == DTP_OK ? dtp_simulate_proved_set(set, cluster, options, out, faults) : status;
 }

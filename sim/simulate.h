@@ -70,6 +70,13 @@ enum dtp_status dtp_simulate(const struct dtp_program *program, const struct dtp
 enum dtp_status dtp_simulate_set(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
                                  const struct dtp_simulation_options *options, struct dtp_timeline *out,
                                  struct dtp_faults *faults);
+/* The same of a set that is known to be legal, as lowering makes them: without the proof, which takes as long. */
+enum dtp_status dtp_simulate_proved_set(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
+                                        const struct dtp_simulation_options *options, struct dtp_timeline *out,
+                                        struct dtp_faults *faults);
+/* Replays the allocator over a step that was simulated without: fills the timeline's peaks. */
+enum dtp_status dtp_timeline_replay(const struct dtp_program *program, struct dtp_timeline *timeline,
+                                    struct dtp_faults *faults);
 void dtp_timeline_release(struct dtp_timeline *timeline);
 
 /* Isolated seconds of one operation: op_cost and collective_cost on its demand. NAN without memory. */

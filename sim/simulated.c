@@ -1,12 +1,14 @@
 #include "sim/simulated.h"
 
 #include "cost/calibration.h"
+#include "job/estimate.h"
 #include "lower/lower.h"
 #include "program/live_runs.h"
 #include "program/verify.h"
 #include "sim/op_time.h"
 #include "sim/step_time.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define TIGHT_MAX_BUFFERS 10000 /* 40 ms */
@@ -14,72 +16,165 @@
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 /* The estimate of the same program, its tensors as the allocator or the arena lays them. */
-static void fill_memory(const struct dtp_simulated *s, struct dtp_memory *m)
+static void fill_memory(const struct dtp_program *program, const struct dtp_placement *placement,
+                        struct dtp_simulated_role *role)
 {
-    *m = s->closed.memory;
-    bool arena = dtp_program_execution(s->program)->allocator ==
+    struct dtp_memory *m = &role->memory;
+    *m = role->estimated;
+    bool arena = dtp_program_execution(program)->allocator ==
                  DTP_ALLOCATOR_ARENA; /* our executor owns its memory: no segments, no rounding */
-    m->allocated_peak_bytes = arena ? s->placement.arena_bytes : s->timeline.allocated_peak_bytes;
+    m->allocated_peak_bytes = arena ? placement->arena_bytes : role->timeline.allocated_peak_bytes;
     const uint64_t *peak = m->phase_bytes[m->peak_phase];
     m->temporary_bytes = m->allocated_peak_bytes - peak[DTP_OWNER_PARAMS] - peak[DTP_OWNER_GRADS] -
                          peak[DTP_OWNER_OPTIMIZER] - peak[DTP_OWNER_ACTIVATIONS];
-    m->reserved_peak_bytes = arena ? s->placement.arena_bytes : s->timeline.reserved_peak_bytes;
+    m->reserved_peak_bytes = arena ? placement->arena_bytes : role->timeline.reserved_peak_bytes;
     m->device_peak_bytes = m->reserved_peak_bytes + m->context_bytes + m->nccl_bytes;
     dtp_memory_judge(m);
 }
 
-static enum dtp_status add_memory(struct dtp_simulated *s, struct dtp_faults *faults)
+static enum dtp_status estimate_memory(struct dtp_simulated *s, uint32_t index, struct dtp_faults *faults)
 {
+    const struct dtp_program *program = s->set.roles[index].program;
+    struct dtp_simulated_role *role = &s->roles[index];
     struct dtp_live_runs runs = {.run = NULL};
     struct dtp_live_bytes live;
-    enum dtp_status status = dtp_live_runs_of(s->program, &runs, faults);
+    struct dtp_slice slice;
+    enum dtp_status status = dtp_live_runs_of(program, &runs, faults);
     if (status == DTP_OK) {
-        dtp_live_bytes_sum(&runs, s->job.transformer.layers, &live);
-        dtp_memory_of_live(&live, &s->job.transformer, &s->job.cluster, &s->job.plan, &s->closed.memory, NULL);
-        fill_memory(s, &s->prediction.memory);
+        dtp_estimate_slice(&s->job.transformer, &s->job.cluster, &s->job.plan, &slice);
+        dtp_live_bytes_sum(&runs, slice.transformer.layers, &live);
+        dtp_memory_of_live(&live, &slice.transformer, &slice.cluster, &slice.plan, &role->estimated, NULL);
+        role->memory = role->estimated;
     }
     dtp_live_runs_release(&runs);
     return status;
 }
 
-/* ---- time -------------------------------------------------------------------------------------------------------- */
+/* Segments are replayed of those roles whose tensors come near to the largest; a replay takes as long as a simulation,
+ * and no segments make a stage the worst that is so far below. */
+#define NEAR_LARGEST 0.9
 
-static enum dtp_status add_alone_times(struct dtp_simulated *s, struct dtp_faults *faults)
+static enum dtp_status replay_allocators(struct dtp_simulated *s, bool asked, struct dtp_faults *faults)
 {
-    const struct dtp_op *ops = dtp_program_ops(s->program);
-    struct dtp_op_rates rates;
-    s->alone_s = dtp_host_arena_take(&s->timeline.memory, s->timeline.op_count + 1, sizeof *s->alone_s);
-    if (!s->alone_s)
-        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    enum dtp_status status = dtp_op_rates_prepare(s->program, &s->job.cluster, &rates, faults);
-    if (status != DTP_OK)
-        return status;
-    for (size_t i = 0; i < s->timeline.op_count; i++)
-        s->alone_s[i] = dtp_op_in_step_s(&rates, &ops[i], dtp_op_seconds(&rates, &ops[i]), s->timeline.compute_factor,
-                                         s->timeline.matmul_speedup);
-    dtp_op_rates_release(&rates);
-    return DTP_OK;
+    uint64_t largest = 0;
+    enum dtp_status status = DTP_OK;
+    for (uint32_t r = 0; r < s->set.role_count; r++)
+        largest =
+            s->roles[r].estimated.allocated_peak_bytes > largest ? s->roles[r].estimated.allocated_peak_bytes : largest;
+    for (uint32_t r = 0; r < s->set.role_count && status == DTP_OK; r++) {
+        struct dtp_simulated_role *role = &s->roles[r];
+        if ((double)role->estimated.allocated_peak_bytes < NEAR_LARGEST * (double)largest)
+            continue;
+        if (asked)
+            status = dtp_timeline_replay(s->set.roles[r].program, &role->timeline, faults);
+        fill_memory(s->set.roles[r].program, &s->placement, role);
+    }
+    return status;
 }
 
-/* Who owns an arena packs it tightly, as long as that takes no longer than the simulation. */
-static enum dtp_status place(struct dtp_simulated *s, struct dtp_faults *faults)
+/* ---- time -------------------------------------------------------------------------------------------------------- */
+
+static enum dtp_status add_alone_times(struct dtp_simulated *s, uint32_t index, struct dtp_faults *faults)
 {
-    bool owned = dtp_program_execution(s->program)->allocator == DTP_ALLOCATOR_ARENA;
-    if (owned && dtp_program_buffer_count(s->program) <= TIGHT_MAX_BUFFERS)
-        return dtp_program_place_tight(s->program, &s->placement, faults);
-    return dtp_program_place(s->program, &s->placement, faults);
+    const struct dtp_program *program = s->set.roles[index].program;
+    const struct dtp_op *ops = dtp_program_ops(program);
+    struct dtp_simulated_role *role = &s->roles[index];
+    struct dtp_op_rates rates;
+    role->alone_s = dtp_host_arena_take(&role->timeline.memory, role->timeline.op_count + 1, sizeof *role->alone_s);
+    if (!role->alone_s)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    enum dtp_status status = dtp_op_rates_prepare(program, &s->job.cluster, &rates, faults);
+    if (status != DTP_OK)
+        return status;
+    if (s->set.role_count > 1 && !dtp_op_rates_place(&rates, &s->set, index))
+        status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    for (size_t i = 0; i < role->timeline.op_count && status == DTP_OK; i++)
+        role->alone_s[i] = dtp_op_in_step_s(&rates, &ops[i], dtp_op_seconds(&rates, &ops[i]),
+                                            role->timeline.compute_factor, role->timeline.matmul_speedup);
+    dtp_op_rates_release(&rates);
+    return status;
+}
+
+/* What an average role does in the step, which is as long for all. */
+static void add_time(struct dtp_simulated *s)
+{
+    struct dtp_step_sums mean = {0};
+    double *sums = (double *)&mean;
+    for (uint32_t r = 0; r < s->set.role_count; r++) {
+        struct dtp_simulated_role *role = &s->roles[r];
+        struct dtp_step_sums of_role;
+        dtp_step_sums_of(s->set.roles[r].program, &role->timeline, role->alone_s, &of_role);
+        role->kernels_alone_s = of_role.kernels_s;
+        for (size_t i = 0; i < DTP_STEP_SUM_COUNT; i++)
+            sums[i] += ((const double *)&of_role)[i] / s->set.role_count;
+        dtp_program_sum(s->set.roles[r].program, &role->totals);
+    }
+    dtp_step_time_of(&mean, &s->prediction.time, &s->prediction.throughput);
+}
+
+/* ---- all of it --------------------------------------------------------------------------------------------------- */
+
+/* Who owns an arena packs it tightly, as long as that takes no longer than the simulation. */
+static enum dtp_status place(const struct dtp_program *program, struct dtp_placement *out, struct dtp_faults *faults)
+{
+    bool owned = dtp_program_execution(program)->allocator == DTP_ALLOCATOR_ARENA;
+    if (owned && dtp_program_buffer_count(program) <= TIGHT_MAX_BUFFERS)
+        return dtp_program_place_tight(program, out, faults);
+    return dtp_program_place(program, out, faults);
 }
 
 /* A simulation of a program that reads what is gone says nothing. Lowering is not expected to make one, so users do not
- * wait for the proof (as long as lowering itself); debug builds, and with them the tests, prove every program. */
-static enum dtp_status prove(const struct dtp_program *program, struct dtp_faults *faults)
+ * wait for the proof (as long as lowering itself); debug builds, and with them the tests, prove every set. */
+static enum dtp_status prove(const struct dtp_simulated *s, struct dtp_faults *faults)
 {
 #ifdef DTP_PROVE_BEFORE_SIMULATION
-    return dtp_program_verify(program, faults);
+    if (s->set.role_count == 1)
+        return dtp_program_verify(s->set.roles[0].program, faults);
+    return dtp_program_set_verify(&s->set, DTP_ISSUE_STREAMS, faults);
 #else
-    (void)program, (void)faults;
+    (void)s, (void)faults;
     return DTP_OK;
 #endif
+}
+
+static enum dtp_status simulate(struct dtp_simulated *s, const struct dtp_simulation_options *options,
+                                struct dtp_faults *faults)
+{
+    uint32_t count = s->set.role_count;
+    struct dtp_timeline *timelines = calloc(count, sizeof *timelines);
+    s->roles = calloc(count, sizeof *s->roles);
+    if (!timelines || !s->roles) {
+        free(timelines);
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory to simulate %u roles", count);
+    }
+    struct dtp_simulation_options unreplayed = *options;
+    unreplayed.replay_allocator = false;
+    enum dtp_status status = dtp_simulate_proved_set(&s->set, &s->job.cluster, &unreplayed, timelines, faults);
+    for (uint32_t r = 0; r < count; r++)
+        s->roles[r].timeline = timelines[r];
+    free(timelines);
+    for (uint32_t r = 0; r < count && status == DTP_OK; r++)
+        status = add_alone_times(s, r, faults);
+    for (uint32_t r = 0; r < count && status == DTP_OK; r++)
+        status = estimate_memory(s, r, faults);
+    return status == DTP_OK ? replay_allocators(s, options->replay_allocator, faults) : status;
+}
+
+/* What readers of one program are shown. */
+static enum dtp_status choose_worst(struct dtp_simulated *s, struct dtp_faults *faults)
+{
+    for (uint32_t r = 1; r < s->set.role_count; r++)
+        if (s->roles[r].memory.device_peak_bytes > s->roles[s->worst].memory.device_peak_bytes)
+            s->worst = r;
+    const struct dtp_simulated_role *worst = &s->roles[s->worst];
+    s->program = s->set.roles[s->worst].program;
+    s->timeline = worst->timeline;
+    s->totals = worst->totals;
+    s->alone_s = worst->alone_s;
+    s->kernels_alone_s = worst->kernels_alone_s;
+    s->closed.memory = worst->estimated;
+    s->prediction.memory = worst->memory;
+    return s->set.role_count > 1 ? place(s->program, &s->placement, faults) : DTP_OK;
 }
 
 enum dtp_status dtp_simulated_create(const struct dtp_job *job, const struct dtp_simulation_options *options,
@@ -93,34 +188,29 @@ enum dtp_status dtp_simulated_create(const struct dtp_job *job, const struct dtp
     dtp_closed_form(transformer, cluster, plan, &out->closed);
     out->prediction = out->closed;
     uint32_t limit = options->op_limit ? options->op_limit : DTP_LOWER_MOST_OPS;
-    enum dtp_status status = dtp_lower(transformer, cluster, plan, limit, &out->program, faults);
+    enum dtp_status status = dtp_lower_set(transformer, cluster, plan, limit, &out->set, faults);
     if (status == DTP_OK)
-        status = prove(out->program, faults);
+        status = prove(out, faults);
+    if (status == DTP_OK && out->set.role_count == 1)
+        status = place(out->set.roles[0].program, &out->placement, faults);
     if (status == DTP_OK)
-        status = place(out, faults);
-    if (status == DTP_OK)
-        status = dtp_simulate(out->program, cluster, options, &out->timeline, faults);
-    if (status == DTP_OK)
-        status = add_alone_times(out, faults);
-    if (status == DTP_OK)
-        status = add_memory(out, faults);
-    if (status != DTP_OK) {
-        dtp_simulated_release(out);
-        return status;
+        status = simulate(out, options, faults);
+    if (status == DTP_OK) {
+        add_time(out);
+        status = choose_worst(out, faults);
     }
-    dtp_program_sum(out->program, &out->totals);
-    struct dtp_step_sums sums;
-    dtp_step_sums_of(out->program, &out->timeline, out->alone_s, &sums);
-    out->kernels_alone_s = sums.kernels_s;
-    dtp_step_time_of(&sums, &out->prediction.time, &out->prediction.throughput);
-    return DTP_OK;
+    if (status != DTP_OK)
+        dtp_simulated_release(out);
+    return status;
 }
 
 void dtp_simulated_release(struct dtp_simulated *simulated)
 {
-    dtp_timeline_release(&simulated->timeline);
+    for (uint32_t r = 0; simulated->roles && r < simulated->set.role_count; r++)
+        dtp_timeline_release(&simulated->roles[r].timeline);
+    free(simulated->roles);
     dtp_placement_release(&simulated->placement);
-    dtp_program_destroy(simulated->program);
+    dtp_program_set_release(&simulated->set);
     memset(simulated, 0, sizeof *simulated);
 }
 
@@ -131,7 +221,7 @@ enum dtp_status dtp_simulated_scatter(struct dtp_simulated *s, const struct dtp_
         return DTP_OK;
     s->deviation = deviation > 0 ? deviation : dtp_calibration.simulated_rank_deviation;
     s->samples = samples;
-    return dtp_noise_step_quantiles(s->program, &s->job.cluster, options, deviation, samples, &s->quantiles, faults);
+    return dtp_noise_step_quantiles(&s->set, &s->job.cluster, options, deviation, samples, &s->quantiles, faults);
 }
 
 static enum dtp_status predict(const struct dtp_job *job, const struct dtp_simulation_options *options,

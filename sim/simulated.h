@@ -6,19 +6,35 @@
 #define DTP_SIMULATED_H
 
 #include "sim/noise.h"
+#include "lower/lower_set.h"
 #include "program/placement.h"
 #include "sim/simulate.h"
 #include "job/variant.h"
 
+/* One role of the job's program set: what a rank of the pipeline does, holds and waits for. */
+struct dtp_simulated_role {
+    struct dtp_timeline timeline;
+    struct dtp_program_totals totals;
+    double *alone_s;                     /* per operation, as if nothing ran beside it; lies with the timeline */
+    double kernels_alone_s;              /* of forward and backward, the optimizer left out */
+    struct dtp_memory estimated, memory; /* of its program | and with the allocator replayed, as far as the role may be
+                                            the worst */
+};
+
 struct dtp_simulated {
     struct dtp_job job;
-    struct dtp_program *program;
+    struct dtp_program_set set;
+    struct dtp_simulated_role *roles; /* of each */
+    uint32_t worst;                   /* the role that takes most of its GPU; 0 of one role */
+    /* Of that role, borrowed; of a job without a pipeline, of every rank. */
+    const struct dtp_program *program;
     struct dtp_placement placement;
     struct dtp_timeline timeline;
     struct dtp_program_totals totals;
-    double *alone_s;                  /* per operation, as if nothing ran beside it; lies with the timeline */
-    double kernels_alone_s;           /* of forward and backward, the optimizer left out */
-    struct dtp_prediction prediction; /* memory: owners and peak of the program, allocator replayed; time: of the run */
+    double *alone_s;
+    double kernels_alone_s;
+    struct dtp_prediction prediction; /* memory: owners and peak of the worst role's program, allocator replayed; time:
+                                         of the set's step, its parts those of an average role */
     struct dtp_prediction closed;
     struct dtp_step_quantiles quantiles; /* of dtp_simulated_scatter; all 0 before */
     double deviation;                    /* relative, of the ranks' speeds in them */

@@ -61,6 +61,7 @@ sim/miniature_time.c 1e-5 tolerance of a check
 sim/simulate.h 0.003 tolerance of an iteration
 sim/trace.c 1e6 microseconds
 sim/trace.c 0.01 where an arrow of a picture begins
+sim/simulated.c 0.9 which stages' allocators are worth a replay: those whose tensors come so near to the largest
 END
 
 # numbers FILE: "FILE NUMBER" for each number of its code; comments, strings and characters are none.

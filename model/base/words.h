@@ -101,7 +101,9 @@ static inline bool dtp_op_kind_is_transfer(enum dtp_op_kind kind)
 /* The collective of a DTP_CLASS_COLLECTIVE kind; of a transfer SEND_RECV. */
 enum dtp_collective dtp_op_kind_collective(enum dtp_op_kind kind);
 
-/* X(suffix, spelling). Each is a FIFO. GATHER and REDUCE issue into the same communicator unless the groups differ. */
+/* X(suffix, spelling). Each is a FIFO. GATHER and REDUCE issue into the same communicator unless the groups differ.
+ * Transfers between stages of a pipeline have a stream for each way: activations forward, gradients back, so that none
+ * waits for one that goes the other way. */
 #define DTP_STREAM_TABLE(X)                                                                                            \
     X(COMPUTE, "compute")                                                                                              \
     X(COPY, "copy")                                                                                                    \
@@ -112,7 +114,12 @@ enum dtp_collective dtp_op_kind_collective(enum dtp_op_kind kind);
     X(DOWNLOAD, "download")                                                                                            \
     X(HOST, "host")                                                                                                    \
     X(STORAGE, "storage")                                                                                              \
-    X(WEIGHT_GRADIENT, "gradient")
+    X(WEIGHT_GRADIENT, "gradient")                                                                                     \
+    X(TENSOR, "tensor")                                                                                                \
+    X(SEND, "send")                                                                                                    \
+    X(RECEIVE, "receive")                                                                                              \
+    X(SEND_BACK, "send_back")                                                                                          \
+    X(RECEIVE_BACK, "receive_back")
 enum dtp_stream {
 #define DTP_STREAM_ENUM(suffix, text) DTP_STREAM_##suffix,
     DTP_STREAM_TABLE(DTP_STREAM_ENUM)

@@ -4,13 +4,16 @@
 #include "closed/closed_form_hooks.h"
 #include "plan/rules.h"
 
-double dtp_bound_most_above(const struct dtp_plan *plan)
+struct dtp_bound_off dtp_bound_most_off(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
-    if (!dtp_plan_shards_params(plan))
-        return 0.25;
     if (plan->runtime->counts_elements)
-        return 0.45;
-    return plan->reshard_after_forward && !plan->runtime->own_kernels ? 0.25 : 0.35;
+        return (struct dtp_bound_off){0.40, 0.60};
+    if (!dtp_plan_shards_params(plan))
+        return (struct dtp_bound_off){0.15, 0.25};
+    if (transformer->layers <= 3)
+        return (struct dtp_bound_off){0.15, 0.50};
+    bool closest = plan->reshard_after_forward && !plan->runtime->own_kernels;
+    return (struct dtp_bound_off){0.15, closest ? 0.25 : 0.35};
 }
 
 static uint64_t smaller(uint64_t a, uint64_t b)
@@ -18,8 +21,9 @@ static uint64_t smaller(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-void dtp_bound_memory_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                         const struct dtp_plan *plan, struct dtp_memory *out, struct dtp_memory_parts *parts)
+/* dtp_bound_memory_of; returns what tensors take at least. */
+static uint64_t memory_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                          const struct dtp_plan *plan, struct dtp_memory *out, struct dtp_memory_parts *parts)
 {
     struct dtp_bounds bounds;
     dtp_bounds_of(transformer, cluster, plan, &bounds);
@@ -37,31 +41,45 @@ void dtp_bound_memory_of(const struct dtp_transformer *transformer, const struct
     live.standing_bytes[DTP_OWNER_OPTIMIZER] = bounds.optimizer_bytes;
     dtp_memory_of_live(&live, transformer, cluster, plan, out, parts);
     out->bound = true;
+    double surely = (double)bounds.least_bytes / (1 + DTP_BOUND_LEAST_ABOVE);
+    double nearly = (double)bounds.memory_bytes / (1 + dtp_bound_most_off(transformer, plan).above);
+    return (uint64_t)(surely > nearly ? surely : nearly);
 }
 
-/* Of tensors that are `times` the bound, what stands beside them included. */
-static bool is_oom(const struct dtp_memory *memory, double times)
+void dtp_bound_memory_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                         const struct dtp_plan *plan, struct dtp_memory *out, struct dtp_memory_parts *parts)
 {
-    double bytes = times * (double)memory->allocated_peak_bytes + (double)(memory->context_bytes + memory->nccl_bytes);
-    return bytes > (double)memory->capacity_bytes;
+    (void)memory_of(transformer, cluster, plan, out, parts);
+}
+
+/* The verdict on tensors of so many bytes without any segments around them; what stands beside is that of `memory`. */
+static enum dtp_verdict verdict_of(const struct dtp_memory *memory, uint64_t tensor_bytes)
+{
+    struct dtp_memory m = {.allocated_peak_bytes = tensor_bytes,
+                           .device_peak_bytes = tensor_bytes + memory->context_bytes + memory->nccl_bytes,
+                           .context_bytes = memory->context_bytes,
+                           .nccl_bytes = memory->nccl_bytes,
+                           .capacity_bytes = memory->capacity_bytes,
+                           .host_bytes = memory->host_bytes,
+                           .nvme_bytes = memory->nvme_bytes,
+                           .host_capacity_bytes = memory->host_capacity_bytes,
+                           .nvme_capacity_bytes = memory->nvme_capacity_bytes};
+    dtp_memory_judge(&m);
+    return m.verdict;
 }
 
 void dtp_bound_fit_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                       const struct dtp_plan *plan, struct dtp_bound_fit *out)
 {
-    bool slices = dtp_plan_model_parallel(plan);
-    if (slices) {
+    if (dtp_plan_model_parallel(plan)) {
         struct dtp_slice slice;
         plan->runtime->closed->slice(transformer, cluster, plan, &slice);
-        dtp_bound_memory_of(&slice.transformer, &slice.cluster, &slice.plan, &out->memory, NULL);
+        out->least_bytes = memory_of(&slice.transformer, &slice.cluster, &slice.plan, &out->memory, NULL);
         plan->runtime->closed->add_stages_memory(transformer, cluster, plan, &out->memory);
     } else {
-        dtp_bound_memory_of(transformer, cluster, plan, &out->memory, NULL);
+        out->least_bytes = memory_of(transformer, cluster, plan, &out->memory, NULL);
     }
-    const struct dtp_memory *m = &out->memory;
-    bool beside = (m->host_capacity_bytes && m->host_bytes > m->host_capacity_bytes) ||
-                  (m->nvme_capacity_bytes && m->nvme_bytes > m->nvme_capacity_bytes);
-    /* of the node's memory and NVMe nothing is a bound */
-    out->surely_oom = beside || (!slices && is_oom(m, 1 / (1 + dtp_bound_most_above(plan))));
-    out->surely_not_oom = !beside && !is_oom(m, 1 / (1 - DTP_BOUND_MOST_BELOW));
+    double most = (double)out->memory.allocated_peak_bytes / (1 - dtp_bound_most_off(transformer, plan).below);
+    out->best_verdict = verdict_of(&out->memory, out->least_bytes);
+    out->surely_not_oom = verdict_of(&out->memory, (uint64_t)most) != DTP_VERDICT_OOM;
 }

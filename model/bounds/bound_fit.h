@@ -2,19 +2,25 @@
  * from the limit. What it leaves open the step program decides (job/estimate.h).
  *
  * The bound is taken for the bytes of all tensors, and context, NCCL, host memory and NVMe come on top as they do for a
- * program (closed/memory.h). A plan is out of memory for sure where as much less than the bound is still too much as
- * bounds of its kind may lie above programs, and it is not where as much more fits as they may lie below: test_bounds
- * holds both on every plan that it draws. */
+ * program (closed/memory.h). No program takes less than what surely stands (bounds.h), nor than the bound less as much
+ * as bounds of its kind may lie above programs; a plan whose memory is judged worse by that alone is worse. It is not
+ * out of memory where as much more than the bound fits as bounds may lie below programs. test_bounds holds all three on
+ * every plan that it draws. */
 #ifndef DTP_BOUND_FIT_H
 #define DTP_BOUND_FIT_H
 
 #include "closed/memory.h"
 
-#define DTP_BOUND_MOST_BELOW 0.15
-/* Of the program's peak, by who holds parameters: whole ones and FSDP's units that go after forward lie closest, those
- * of DeepSpeed's stage 3, whose fetches pass over what a formula does not know, furthest. test_bounds fails beyond
- * these; DTPLAN_TEST_SEED=1 to 12 hold. */
-double dtp_bound_most_above(const struct dtp_plan *plan);
+/* Of the program's peak, how far a bound of such a plan may lie off. By who holds parameters: whole ones and FSDP's
+ * units that go after forward lie closest; a net of one to three layers has too few units for what the formulas take as
+ * standing side by side; buckets and fetches that count elements, DeepSpeed's, end where only a walk knows. test_bounds
+ * fails beyond these; DTPLAN_TEST_SEED=1 to 50 hold. */
+struct dtp_bound_off {
+    double below, above;
+};
+struct dtp_bound_off dtp_bound_most_off(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
+/* How far what surely stands may lie above a program's peak, whatever the plan. */
+#define DTP_BOUND_LEAST_ABOVE 0.03
 
 /* Memory whose tensors are the bound: state at rest, kept activations, and the rest of it as workspace. Inputs as for
  * dtp_bounds_of; `parts` as in dtp_memory_of_live. */
@@ -23,11 +29,13 @@ void dtp_bound_memory_of(const struct dtp_transformer *transformer, const struct
 
 struct dtp_bound_fit {
     struct dtp_memory memory;
-    bool surely_oom, surely_not_oom;
+    uint64_t least_bytes;          /* of tensors, that a program surely has at its peak */
+    enum dtp_verdict best_verdict; /* that a program may have; DTP_VERDICT_OOM: it is out of memory for sure */
+    bool surely_not_oom;
 };
 
-/* Inputs as for dtp_bounds_of, the whole plan under tensor and pipeline parallelism: what stages hold besides has no
- * bound from below, so that surely_oom is never set there. Allocates nothing; some 2 us. */
+/* Inputs as for dtp_bounds_of, the whole plan under tensor and pipeline parallelism, of which only one rank's slice
+ * has a bound from below: what stages hold besides comes on top. Allocates nothing; some 2 us. */
 void dtp_bound_fit_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                       const struct dtp_plan *plan, struct dtp_bound_fit *out);
 

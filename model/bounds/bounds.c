@@ -110,7 +110,6 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
     *out = (struct dtp_bounds){.model_flops = model_flops(&b)};
     find_rest(&b, out);
     find_stages(&b);
-    out->kept_bytes = dtp_bound_saved(&b, b.layers) + dtp_bound_tokens(&b, b.activations.head);
     if (plan->runtime->arena)
         dtp_bound_executor(&b);
     else if (dtp_plan_is_fsdp(plan))
@@ -119,5 +118,9 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
         dtp_bound_fetched(&b);
     else
         dtp_bound_replicated(&b);
+    /* our executor's head keeps nothing: it goes through its logits in chunks */
+    out->kept_bytes =
+        dtp_bound_saved(&b, b.layers) + (plan->runtime->arena ? 0 : dtp_bound_tokens(&b, b.activations.head));
     out->memory_bytes = b.most_bytes;
+    out->least_bytes = b.least_bytes;
 }

@@ -22,7 +22,8 @@ struct dtp_bound {
     uint64_t tokens, layers;
     uint64_t rest_bytes; /* parameters, optimizer, workspaces */
     struct dtp_bound_stage stage[DTP_BOUND_STAGES];
-    uint64_t most_bytes; /* of the instants so far */
+    uint64_t most_bytes;  /* of the instants so far */
+    uint64_t least_bytes; /* of what surely stands at one of them */
 };
 
 static inline uint64_t dtp_bound_tokens(const struct dtp_bound *b, uint64_t token_bytes)
@@ -35,6 +36,14 @@ static inline void dtp_bound_keep(struct dtp_bound *b, uint64_t bytes)
 {
     if (b->rest_bytes + bytes > b->most_bytes)
         b->most_bytes = b->rest_bytes + bytes;
+}
+
+/* So many bytes surely stand beyond what rests at an instant that every such program has: tensors that are counted, no
+ * kernel's temporaries, no copies on their way, nothing that a limit in elements decides. */
+static inline void dtp_bound_hold(struct dtp_bound *b, uint64_t bytes)
+{
+    if (b->rest_bytes + bytes > b->least_bytes)
+        b->least_bytes = b->rest_bytes + bytes;
 }
 
 /* Bytes of a token of one layer's attention scores, where the math kernel writes them; else 0. */

@@ -125,7 +125,7 @@ void dtp_bound_executor(struct dtp_bound *b)
     bool streams = !always && (plan->offload != DTP_OFFLOAD_NONE || plan->executor.update_in_backward);
     uint64_t all = moves && shards ? (streams ? 0 : shard) : whole, before = several ? all : 0;
     size_block(b);
-    b->most_bytes = 0;
+    b->most_bytes = b->least_bytes = 0;
     uint64_t largest = m.first > m.block ? m.first : m.block;
     largest = m.last > largest ? m.last : largest;
     b->rest_bytes = rest_bytes(b, &m, sharded);
@@ -139,6 +139,9 @@ void dtp_bound_executor(struct dtp_bound *b)
     uint64_t edges = sharded ? b->bytes.compute * m.head : 0, work = dtp_bound_block(b, 0, 0);
     uint64_t below = b->layers > 1 ? dtp_bound_saved(b, b->layers - 2) : 0;
     uint64_t end = (moves || !shards ? all : shard) + (moves || shards ? block : 0);
+    dtp_bound_hold(b, before + kept + logits_bytes(b));
+    dtp_bound_hold(b, before + dtp_bound_saved(b, b->layers - 1) + dtp_bound_tokens(b, b->activations.layer_all));
+    dtp_bound_hold(b, all);
     dtp_bound_keep(b, before + kept + 2 * stream + edges + logits_bytes(b) + 4 * b->tokens +
                           (moves || !several ? r * m.head : 0));
     dtp_bound_keep(b,

@@ -107,6 +107,8 @@ void dtp_bound_fetched(struct dtp_bound *b)
                           (u->down > bucket ? g * u->down : copied) + dtp_bound_block(b, 0, g));
     dtp_bound_keep(b, standing + waiting + dtp_bound_saved(b, 0) + weights(b, &f, own, 0) + copied +
                           dtp_bound_block(b, 0, g));
+    uint64_t shards = (offloads ? 0 : g * u->total_shard) + c * f.persistent;
+    dtp_bound_hold(b, shards + kept + dtp_bound_tokens(b, a->loss));
     uint64_t made = standing + weights(b, &f, 0, 0) + g * u->embedding;
     dtp_bound_keep(b, made + waiting + a->embedding_backward + dtp_bound_tokens(b, a->gradient));
     dtp_bound_keep(b, made + (u->embedding > bucket ? g * u->embedding : copied));

@@ -154,6 +154,8 @@ static void forward(struct dtp_bound *b, const struct fsdp *f, uint64_t standing
     dtp_bound_keep(b, standing + f->root + copy + (u->count ? f->unit : 0) + dtp_bound_saved(b, b->layers - 1) +
                           dtp_bound_tokens(b, a->layer_all + dtp_bound_scores(b)));
     dtp_bound_keep(b, standing + f->root + copy + kept + dtp_bound_tokens(b, chunked ? 0 : a->logits));
+    dtp_bound_hold(b, standing + f->root + (u->count ? f->unit : 0) + dtp_bound_saved(b, b->layers - 1) +
+                          dtp_bound_tokens(b, a->layer_all));
 }
 
 /* The loss; then the root gathered again, and the head's gradients with the last unit on its way. */
@@ -165,6 +167,7 @@ static void loss_and_head(struct dtp_bound *b, const struct fsdp *f, uint64_t st
     bool root_stands = f->keeps || chunked || plan->fsdp1 || plan->keep_root;
     uint64_t gradient = b->bytes.compute * b->units.embedding, made = chunked ? gradient : 0;
     dtp_bound_keep(b, standing + kept + dtp_bound_tokens(b, a->loss) + (root_stands ? f->root : 0) + made);
+    dtp_bound_hold(b, standing + kept + dtp_bound_tokens(b, a->loss) + (root_stands ? f->root : 0));
     if (f->flat && !f->keeps && !plan->keep_root)
         dtp_bound_keep(b, standing + kept + 2 * f->root + made + dtp_bound_tokens(b, a->logits_gradient));
     dtp_bound_keep(b, standing + kept + f->root + (plan->prefetch ? f->unit : 0) + gradient +
@@ -203,5 +206,6 @@ void dtp_bound_fsdp(struct dtp_bound *b)
         if (reduces || f.whole)
             keep_root(b, &f, reduces);
     }
+    dtp_bound_hold(b, f.after);
     dtp_bound_keep(b, f.after + dtp_bound_optimizer_list(b, u->total_shard));
 }

@@ -1,4 +1,4 @@
-/* Every GPU holds all parameters: DDP, ZeRO-1 and -2, Megatron. */
+/* Every GPU holds all parameters: DDP, ZeRO-1 and -2, Megatron, nanotron. */
 #include "bounds/memory_bound.h"
 
 #include "plan/runtime.h"
@@ -18,6 +18,21 @@ static uint64_t largest_tensor(const struct dtp_bound *b)
     return largest > b->units.position ? largest : b->units.position;
 }
 
+/* A gradient on its way to the host. */
+static uint64_t carried(const struct dtp_bound *b)
+{
+    const struct dtp_plan *plan = b->plan;
+    bool offloads = plan->offload != DTP_OFFLOAD_NONE && !plan->runtime->gradients_in_matmul &&
+                    !plan->runtime->sums_gradients && !dtp_plan_has_ddp_buckets(plan, b->cluster);
+    return offloads ? b->bytes.grads * largest_tensor(b) : 0;
+}
+
+/* Of an element of a gradient as it joins what rests. */
+static uint64_t made_bytes(const struct dtp_bound *b)
+{
+    return b->plan->runtime->sums_gradients ? b->bytes.params : b->bytes.grads;
+}
+
 /* Gradients at rest when `done` of the micro-step's have been made. */
 static uint64_t gradients(const struct dtp_bound *b, uint64_t done)
 {
@@ -26,23 +41,26 @@ static uint64_t gradients(const struct dtp_bound *b, uint64_t done)
     bool several = plan->accumulate > 1, gathered = several && !plan->accumulate_sync;
     if (plan->runtime->gradients_in_matmul)
         return g * total;
+    if (plan->runtime->sums_gradients) { /* which DDP's buckets stand beside */
+        bool buckets = plan->strategy == DTP_DDP && dtp_plan_gradient_ranks(plan, b->cluster) > 1;
+        return (g + (buckets ? made_bytes(b) : 0)) * total + made_bytes(b) * done;
+    }
     if (dtp_plan_has_ddp_buckets(plan, b->cluster)) { /* buckets hold all; beside them what is no view of them */
         uint64_t beside = plan->ddp_bucket_view
                               ? (gathered && done < total ? (plan->accumulate > 2 ? total : total - done) : 0)
                               : (several ? total : done);
         return g * (total + beside);
     }
-    uint64_t carried = plan->offload != DTP_OFFLOAD_NONE ? g * largest_tensor(b) : 0; /* on its way to the host */
     if (!dtp_plan_shards_grads(plan))
-        return carried + g * (several ? total : done);
+        return carried(b) + g * (several ? total : done);
     bool begun = several || done > plan->deepspeed.reduce_bucket_size; /* from the first full bucket on */
-    return carried + (begun && plan->offload == DTP_OFFLOAD_NONE ? g * dtp_divide_up(total, b->units.ranks) : 0);
+    return carried(b) + (begun && plan->offload == DTP_OFFLOAD_NONE ? g * dtp_divide_up(total, b->units.ranks) : 0);
 }
 
 static struct replicated replicated_of(const struct dtp_bound *b)
 {
     const struct dtp_plan *plan = b->plan;
-    uint64_t c = b->bytes.compute, g = b->bytes.grads, every = b->activations.checkpoint_every;
+    uint64_t c = b->bytes.compute, g = made_bytes(b), every = b->activations.checkpoint_every;
     struct replicated r = {.counted = plan->runtime->counts_elements};
     if (dtp_plan_autocast(plan)) {
         bool replays = every && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION;
@@ -56,7 +74,7 @@ static struct replicated replicated_of(const struct dtp_bound *b)
     r.last_bytes = dtp_plan_autocast(plan) ? c + g : c;
     bool rests = b->cluster->gpus == 1 || (plan->runtime->ddp && !plan->ddp_bucket_view) ||
                  (r.counted && !dtp_plan_shards_grads(plan));
-    r.element_bytes = rests && plan->accumulate == 1 ? g : 0;
+    r.element_bytes = plan->runtime->sums_gradients || (rests && plan->accumulate == 1) ? g : 0;
     if (r.counted) /* one to fill, one to reduce */
         r.buckets = g * (plan->deepspeed.overlap_comm ? 2 : 1) * plan->deepspeed.reduce_bucket_size;
     return r;
@@ -81,6 +99,7 @@ static void forward(struct dtp_bound *b, const struct replicated *r, uint64_t ke
     dtp_bound_keep(b, rest + kept + (cached - r->kept_casts) * r->casts +
                           dtp_bound_tokens(b, (chunked ? 0 : a->logits) + (autocast ? a->gradient : 0)));
     dtp_bound_keep(b, rest + kept + dtp_bound_tokens(b, a->loss) + (chunked ? r->head_gradient : 0));
+    dtp_bound_hold(b, rest - carried(b) + kept + dtp_bound_tokens(b, a->loss));
 }
 
 /* The head's gradients; under autocast its weight's is then cast for its bucket, where what it was made of has gone. */
@@ -128,7 +147,7 @@ static void embeddings(struct dtp_bound *b, const struct replicated *r)
     const struct dtp_units *u = &b->units;
     bool buffered = b->plan->runtime->gradients_in_matmul;
     uint64_t stream = dtp_bound_tokens(b, a->gradient), rest = u->total - u->embedding;
-    uint64_t made = gradients(b, rest) + r->buckets + (buffered ? b->bytes.compute : b->bytes.grads) * u->embedding;
+    uint64_t made = gradients(b, rest) + r->buckets + (buffered ? b->bytes.compute : made_bytes(b)) * u->embedding;
     dtp_bound_keep(b, made + r->waiting + a->embedding_backward + stream);
     dtp_bound_keep(b, made + r->waiting + copied_of(b, r, u->embedding));
     if (u->position && !buffered)
@@ -149,5 +168,9 @@ void dtp_bound_replicated(struct dtp_bound *b)
     embeddings(b, &r);
     uint64_t own = dtp_plan_shards_optimizer(plan) ? dtp_divide_up(u->total, u->ranks) : u->total;
     bool wide = r.counted && b->bytes.grads < 4 && plan->offload == DTP_OFFLOAD_NONE; /* updated in fp32 */
-    dtp_bound_keep(b, gradients(b, u->total) + (wide ? 4 * own : 0) + dtp_bound_optimizer_list(b, own));
+    bool summed = plan->runtime->sums_gradients,
+         copies = summed && plan->strategy == DTP_ZERO1; /* of gathered weights */
+    dtp_bound_hold(b, gradients(b, summed ? 0 : u->total) - carried(b));
+    dtp_bound_keep(b, gradients(b, summed ? 0 : u->total) + (wide ? 4 * own : 0) +
+                          (copies ? 2 * b->bytes.params * u->total : 0) + dtp_bound_optimizer_list(b, own));
 }

@@ -31,6 +31,7 @@ struct ends {
 /* Head and loss, per token, c bytes a logit:
  *   eager   forward: logits c + fp32 copy 4 (none if c is 4) + log-softmax 4; backward: log-softmax 4, its gradient 4,
  *           the fp32 logits' gradient 4 = 12 V; then the cast gradient c
+ *           in place: the fp32 copy, then that and the probabilities, 8; the gradient is these
  *   fused   logits and their gradient: 2 c V
  *   chunked the same for one chunk of the tokens, and fp32 gradients of the hidden states (torch) */
 static void count_loss(const struct ends *s, struct dtp_activations *out)
@@ -39,8 +40,8 @@ static void count_loss(const struct ends *s, struct dtp_activations *out)
     uint64_t eager = 12 + (s->t->final_softcap > 0 ? s->c : 0); /* of a logit; soft caps keep their tanh */
     switch (dtp_plan_loss(s->plan)) {
     case DTP_LOSS_EAGER:
-        out->logits = s->c * vocab;
-        out->loss = eager * vocab;
+        out->logits = (dtp_plan_softmax_in_place(s->plan) ? s->c + 4 : s->c) * vocab;
+        out->loss = (dtp_plan_softmax_in_place(s->plan) ? 8 : eager) * vocab;
         out->logits_gradient = s->c * vocab;
         break;
     case DTP_LOSS_FUSED:

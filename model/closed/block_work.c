@@ -241,6 +241,10 @@ double dtp_loss_bytes_per_token(const struct dtp_transformer *transformer, const
 {
     double w = dtp_plan_compute_bytes(plan), vocab = (double)transformer->vocab;
     double cap = transformer->final_softcap > 0 ? 13 * w : 0; /* divide, tanh, multiply 2 w each; backward 2, 3, 2 */
+    if (dtp_plan_softmax_in_place(plan))
+        /* logits.float(): w+4; maximum 4, difference 8, exponential 8, sum 4, quotient 8; times the loss's gradient 8;
+         * cast back 4+w */
+        return vocab * (2 * (4 + w) + 32 + 8);
     if (dtp_plan_loss(plan) == DTP_LOSS_EAGER)
         /* logits.float(): w+4; log_softmax 4+4; its backward reads 4+4 writes 4; cast back 4+w */
         return vocab * (2 * (4 + w) + 8 + 12 + cap);

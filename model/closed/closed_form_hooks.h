@@ -29,6 +29,9 @@ void dtp_traffic_add(struct dtp_traffic *traffic, enum dtp_collective collective
 /* What a ring sends of a tensor of `bytes` bytes over `ranks`: the shards of all others, bytes padded to whole ones. */
 uint64_t dtp_traffic_ring(uint64_t bytes, uint64_t ranks);
 
+/* All-reduces that PyTorch's DDP makes of one reduction of gradients of `element_bytes` an element. */
+uint64_t dtp_traffic_ddp_buckets(const struct dtp_traffic *traffic, uint64_t element_bytes);
+
 /* Inside of memory.h: what stands beside a step program, reckoned by formulas and by hooks of the runtime. */
 struct dtp_beside {
     const struct dtp_transformer *transformer;
@@ -86,6 +89,8 @@ struct dtp_closed_form_hooks {
     /* Bytes that the device moves besides for each element that is gathered, and that is reduced: casts to what goes
      * over the wire and back. */
     void (*add_wire_casts)(const struct dtp_timing *timing, double *per_gather, double *per_reduce);
+    /* Seconds of the optimizer's step beside the update itself and its collectives. */
+    double (*beside_update_s)(const struct dtp_timing *timing);
     /* Seconds of collectives that no window hides, and of offload that a step waits for (not of NVMe's). */
     double (*exposed_s)(struct dtp_timing *timing, const struct dtp_time *time, const struct dtp_windows *window);
     double (*exposed_offload_s)(const struct dtp_timing *timing, const struct dtp_communication *communication,

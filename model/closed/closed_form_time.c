@@ -142,6 +142,10 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
     if (c->own)
         return c->own->gradient_bytes / plan->accumulate;
     bool in_matmul = plan->runtime->gradients_in_matmul;
+    if (plan->runtime->sums_gradients) { /* DDP's buckets are copied into and out of besides */
+        bool buckets = plan->strategy == DTP_DDP && reduces && !alone;
+        return total * (2 * r + w + (buckets ? 4 * w : 0));
+    }
     if (!dtp_plan_shards_params(plan)) {
         double adding = in_matmul ? 2 * r - w : 2 * r + w;
         bool adds = plan->accumulate > 1 || in_matmul; /* its first sum is of zeros */
@@ -212,7 +216,7 @@ static struct micro_step micro_step(const struct dtp_timing *c)
     m.attention_backward_s = c->layers * attention.backward_s;
     m.memory_forward_s = forward_bytes(c) / c->eager_bytes_per_s;
     m.memory_backward_s = backward_bytes(c) / c->eager_bytes_per_s;
-    m.loss_s = loss_bytes(c) / c->eager_bytes_per_s;
+    m.loss_s = loss_bytes(c) / (dtp_plan_softmax_in_place(c->plan) ? c->streaming_bytes_per_s : c->eager_bytes_per_s);
     m.weights_s = weight_traffic_s(c, true);
     m.fp8_s = fp8_cast_bytes(c) / c->eager_bytes_per_s;
     m.kernels = c->layers * (c->block.forward_kernels + c->block.backward_kernels) + c->block.root_kernels;
@@ -227,7 +231,10 @@ static double device_optimizer_s(const struct dtp_timing *c)
         return c->own->update_bytes / c->streaming_bytes_per_s;
     if (c->plan->offload != DTP_OFFLOAD_NONE)
         return 0;
-    return dtp_timing_optimizer_shard(c) * dtp_optimizer_bytes_per_parameter(c->plan) / c->streaming_bytes_per_s;
+    const struct dtp_closed_form_hooks *hooks = c->plan->runtime->closed;
+    double update_s =
+        dtp_timing_optimizer_shard(c) * dtp_optimizer_bytes_per_parameter(c->plan) / c->streaming_bytes_per_s;
+    return update_s + (hooks->beside_update_s ? hooks->beside_update_s(c) : 0);
 }
 
 /* ---- the record for explain -------------------------------------------------------------------------------------- */

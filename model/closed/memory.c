@@ -4,6 +4,7 @@
 
 #include "closed/closed_form_hooks.h"
 #include "cost/calibration.h"
+#include "plan/slice.h"
 
 #include <string.h>
 
@@ -24,12 +25,13 @@ static void take_live(const struct dtp_live_bytes *live, struct dtp_memory *out)
                            peak[DTP_OWNER_OPTIMIZER] - peak[DTP_OWNER_ACTIVATIONS];
 }
 
-/* Parameters, and DDP's buckets or Megatron's gradient buffer where they are made at construction. cuBLAS workspaces
- * count: a process that is about to train has run a matmul. Our executor takes its arena at once. */
+/* Parameters, and DDP's buckets, Megatron's gradient buffer or nanotron's sums where they are made at construction.
+ * cuBLAS workspaces count: a process that is about to train has run a matmul. Our executor takes its arena at once. */
 static uint64_t after_init_bytes(const struct dtp_beside *b, const struct dtp_memory *memory)
 {
     const uint64_t *standing = b->live->standing_bytes;
-    bool grads = dtp_plan_has_ddp_buckets(b->plan, b->cluster) || b->plan->runtime->gradients_in_matmul;
+    bool grads = dtp_plan_has_ddp_buckets(b->plan, b->cluster) || b->plan->runtime->gradients_in_matmul ||
+                 b->plan->runtime->sums_gradients;
     if (b->plan->runtime->arena)
         return memory->allocated_peak_bytes;
     return standing[DTP_OWNER_PARAMS] + (grads ? standing[DTP_OWNER_GRADS] : 0) + standing[DTP_OWNER_WORKSPACE];
@@ -114,9 +116,10 @@ void dtp_memory_of_live(const struct dtp_live_bytes *live, const struct dtp_tran
                         const struct dtp_cluster *cluster, const struct dtp_plan *plan, struct dtp_memory *out,
                         struct dtp_memory_parts *parts)
 {
-    struct dtp_beside b = {.transformer = transformer, .cluster = cluster, .plan = plan, .live = live};
+    struct dtp_transformer slice = dtp_plan_slice(transformer, plan);
+    struct dtp_beside b = {.transformer = &slice, .cluster = cluster, .plan = plan, .live = live};
     struct dtp_memory_list *driver = parts ? &parts->driver : NULL;
-    dtp_units_count(transformer, cluster, plan, &b.units);
+    dtp_units_count(&slice, cluster, plan, &b.units);
     dtp_element_bytes_count(plan, &b.bytes);
     *out = (struct dtp_memory){.capacity_bytes = cluster->gpu.memory_bytes};
     if (parts)

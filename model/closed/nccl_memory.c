@@ -15,7 +15,9 @@ static uint64_t communicators(const struct dtp_beside *b)
     const struct dtp_plan *plan = b->plan;
     bool hybrid = b->units.ranks > 1 && b->units.replicas > 1 && plan->strategy == DTP_HYBRID_SHARD;
     const struct dtp_closed_form_hooks *hooks = plan->runtime->closed;
-    return (hybrid ? 3u : 1u) + (plan->reshard_group ? 1u : 0u) +
+    uint32_t data = dtp_plan_gradient_ranks(plan, b->cluster);
+    uint32_t tensor = plan->tp > 1 ? (data > 1 ? 2 : 1) : 0; /* of tensor parallel ranks, and of those with one slice */
+    return (hybrid ? 3u : 1u) + (plan->reshard_group ? 1u : 0u) + tensor +
            (hooks->more_communicators ? hooks->more_communicators(plan, b->cluster) : 0u);
 }
 

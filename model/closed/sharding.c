@@ -78,7 +78,7 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
     const struct dtp_transformer *t = transformer;
     *out = (struct dtp_units){
         .ranks = dtp_plan_shard_ranks(cluster, plan), .embedding = t->vocab * t->hidden, .layers = t->layers};
-    out->replicas = cluster->gpus / out->ranks;
+    out->replicas = dtp_plan_gradient_ranks(plan, cluster) / out->ranks;
     enum dtp_shard_cut cut = dtp_plan_shard_cut(plan);
     struct tensor_sum layer = {.flat = cut == DTP_CUT_ELEMENTS, .ranks = out->ranks}, root = layer;
     struct dtp_layer_kind block;

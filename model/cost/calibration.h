@@ -50,6 +50,7 @@ const char *dtp_constant_kind_text(enum dtp_constant_kind kind);
     X(FMS_FSDP, "github:foundation-model-stack/fms-fsdp")                                                              \
     X(VTRAIN, "github:VIA-Research/vTrain")                                                                            \
     X(LLMQ, "github:IST-DASLab/llmq")                                                                                  \
+    X(NANOTRON, "github:gkarfakis19/Rapid-LLM")                                                                        \
     X(OWN_TORCH, "measured with PyTorch")
 enum dtp_run_source {
 #define DTP_RUN_SOURCE(source, name) DTP_RUNS_OF_##source,

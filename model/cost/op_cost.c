@@ -222,6 +222,7 @@ double dtp_kernel_launch_s(const struct dtp_execution *execution)
     switch (execution->issuer) {
     case DTP_ISSUER_MEGATRON: return dtp_calibration.megatron_launch_s;
     case DTP_ISSUER_NATIVE: return dtp_calibration.native_launch_s;
+    case DTP_ISSUER_NANOTRON: return dtp_calibration.nanotron_launch_s;
     case DTP_ISSUER_PYTORCH:
     case DTP_ISSUER_COUNT: break;
     }

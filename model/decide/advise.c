@@ -46,7 +46,7 @@ static bool worth_keeping(const struct search *search, struct dtp_change *change
     if (change->gain < search->least_gain)
         return false;
     dtp_bound_fit_of(&job->transformer, &job->cluster, &job->plan, &fit);
-    return !fit.surely_oom &&
+    return fit.best_verdict <= search->worst &&
            dtp_estimate_memory(&job->transformer, &job->cluster, &job->plan, &prediction->memory, NULL, NULL) ==
                DTP_OK &&
            prediction->memory.verdict <= search->worst;

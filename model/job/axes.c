@@ -342,14 +342,24 @@ size_t dtp_axes_value(const struct dtp_axes *axes, size_t axis, uint64_t combina
     return (size_t)(combination / stride(axes, axis) % axes->axes[axis].count);
 }
 
+/* The slowest axis that moved on from the combination before: all behind it begin anew. */
+static size_t first_changed(const struct dtp_axes *axes, uint64_t combination)
+{
+    size_t axis = axes->count;
+    while (axis > 0 && combination % axes->axes[axis - 1].count == 0)
+        combination /= axes->axes[--axis].count;
+    return axis > 0 ? axis - 1 : 0;
+}
+
 enum dtp_status dtp_axes_apply(const struct dtp_axes *axes, uint64_t combination, bool changed_only,
                                struct dtp_scenario *scenario, struct dtp_faults *faults)
 {
     enum dtp_status worst = DTP_OK;
-    for (size_t i = 0; i < axes->count; i++) {
+    bool all = !changed_only || combination == 0;
+    for (size_t i = all ? 0 : first_changed(axes, combination); i < axes->count; i++) {
         const struct dtp_axis *axis = &axes->axes[i];
         size_t value = dtp_axes_value(axes, i, combination);
-        if (changed_only && combination > 0 && dtp_axes_value(axes, i, combination - 1) == value)
+        if (!all && axis->count == 1)
             continue;
         enum dtp_status status = dtp_scenario_set(scenario, axis->key, axis->values[value], axis->where, 0, faults);
         worst = status > worst ? status : worst;

@@ -96,7 +96,7 @@ static bool typed(const struct dtp_job_value *value, char *out, size_t bytes)
     case DTP_VALUE_WHOLE: snprintf(out, bytes, "%llu", (unsigned long long)value->whole); return true;
     case DTP_VALUE_REAL: snprintf(out, bytes, "%.15g", value->real); return true;
     case DTP_VALUE_SWITCH: snprintf(out, bytes, "%s", value->whole ? "true" : "false"); return true;
-    case DTP_VALUE_WORD: snprintf(out, bytes, "%s", value->word); return strcmp(value->word, "custom") != 0;
+    case DTP_VALUE_WORD: snprintf(out, bytes, "%s", value->word); return strncmp(value->word, "custom", 6) != 0;
     }
     return false;
 }

@@ -1,13 +1,11 @@
 #include "job/estimate.h"
 
 #include "bounds/bound_fit.h"
-#include "closed/closed_form_hooks.h"
 #include "lower/lower.h"
 #include "lower/miniature.h"
 
-/* The plan itself, or what a rank runs of it under tensor and pipeline parallelism. */
-static void slice_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                     const struct dtp_plan *plan, struct dtp_slice *out)
+void dtp_estimate_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                        const struct dtp_plan *plan, struct dtp_slice *out)
 {
     if (dtp_plan_model_parallel(plan))
         plan->runtime->closed->slice(transformer, cluster, plan, out);
@@ -48,7 +46,7 @@ enum dtp_status dtp_estimate_memory(const struct dtp_transformer *transformer, c
 {
     struct dtp_slice slice;
     struct dtp_estimate_base base;
-    slice_of(transformer, cluster, plan, &slice);
+    dtp_estimate_slice(transformer, cluster, plan, &slice);
     enum dtp_status status = base_of_slice(&slice, &base, faults);
     if (status == DTP_OK)
         memory_from(&base, &slice, transformer, cluster, plan, out, parts);
@@ -67,7 +65,7 @@ enum dtp_status dtp_estimate_base_of(const struct dtp_transformer *transformer, 
                                      struct dtp_faults *faults)
 {
     struct dtp_slice slice;
-    slice_of(transformer, cluster, plan, &slice);
+    dtp_estimate_slice(transformer, cluster, plan, &slice);
     return base_of_slice(&slice, out, faults);
 }
 
@@ -75,7 +73,7 @@ void dtp_estimate_from(const struct dtp_estimate_base *base, const struct dtp_tr
                        const struct dtp_cluster *cluster, const struct dtp_plan *plan, struct dtp_prediction *out)
 {
     struct dtp_slice slice;
-    slice_of(transformer, cluster, plan, &slice);
+    dtp_estimate_slice(transformer, cluster, plan, &slice);
     dtp_closed_form(transformer, cluster, plan, out);
     memory_from(base, &slice, transformer, cluster, plan, &out->memory, NULL);
 }

@@ -13,6 +13,11 @@
 #define DTP_ESTIMATE_H
 
 #include "closed/closed_form.h"
+#include "closed/closed_form_hooks.h"
+
+/* The plan itself, or what a rank runs of it under tensor and pipeline parallelism. */
+void dtp_estimate_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                        const struct dtp_plan *plan, struct dtp_slice *out);
 
 /* DTP_ENVIRONMENT: no memory. */
 enum dtp_status dtp_estimate(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,

@@ -48,6 +48,14 @@ static enum dtp_status refuse_unknown(const char *key, const char *where, size_t
                      hint[0] ? hint : "dtplan plan --help lists the keys");
 }
 
+static void note_edit(struct dtp_scenario *scenario, enum dtp_key key)
+{
+    if (!dtp_key_is_of_plan(key))
+        scenario->base_edits++;
+    else
+        scenario->edited[scenario->plan_edits++ % DTP_EDITS_KEPT] = key;
+}
+
 /* Keeps the text; the old one goes only when the new one is there. */
 static enum dtp_status keep(struct dtp_scenario *scenario, enum dtp_key key, const char *value, const char *where,
                             size_t line, const struct dtp_scenario_alias *alias, struct dtp_faults *faults)
@@ -62,7 +70,7 @@ static enum dtp_status keep(struct dtp_scenario *scenario, enum dtp_key key, con
     free(setting->value);
     free(setting->where);
     *setting = (struct dtp_setting){value_copy, where_copy, line, alias};
-    scenario->base_edits += !dtp_key_is_of_plan(key);
+    note_edit(scenario, key);
     return DTP_OK;
 }
 
@@ -101,7 +109,7 @@ enum dtp_status dtp_scenario_set(struct dtp_scenario *scenario, const char *key,
         value = "true";
     if (!value || !*value)
         return dtp_fault_about(faults, DTP_BAD_INPUT, where, line, dtp_key_name(index), "has no value");
-    struct dtp_draft scratch = dtp_draft_default();
+    struct dtp_draft scratch; /* written, never read */
     char why[256];
     if (!dtp_key_apply(index, value, &scratch, why, sizeof why))
         return dtp_fault_about(faults, DTP_BAD_INPUT, where, line, dtp_key_name(index), "'%.64s' is not %s", value,
@@ -117,7 +125,7 @@ void dtp_scenario_unset(struct dtp_scenario *scenario, const char *key)
     free(scenario->settings[index].value);
     free(scenario->settings[index].where);
     scenario->settings[index] = (struct dtp_setting){0};
-    scenario->base_edits += !dtp_key_is_of_plan(index);
+    note_edit(scenario, index);
 }
 
 const char *dtp_scenario_place(const struct dtp_scenario *scenario, const char *key, size_t *line)

@@ -59,6 +59,40 @@ PARSE_WORD(attention)
 PARSE_WORD(loss)
 PARSE_WORD(optimizer)
 PARSE_WORD(engine)
+PARSE_WORD(cp_comm)
+
+static bool parse_schedule(const char *text, void *field)
+{
+    return dtp_schedule_parse(text, field);
+}
+static void write_schedule(const void *field, struct dtp_job_value *out)
+{
+    write_word(dtp_schedule_row(*(const enum dtp_schedule_kind *)field)->word, out);
+}
+
+static bool parse_stages(const char *text, void *field)
+{
+    return dtp_stage_choice_parse(text, field);
+}
+static void write_stages(const void *field, struct dtp_job_value *out)
+{
+    write_word(dtp_stage_choice_text(field), out);
+}
+
+static bool parse_layout_order(const char *text, void *field)
+{
+    struct dtp_layout layout;
+    if (dtp_layout_parse_order(text, &layout, NULL) != DTP_OK)
+        return false;
+    memcpy(field, layout.order, sizeof layout.order);
+    return true;
+}
+static void write_layout_order(const void *field, struct dtp_job_value *out)
+{
+    struct dtp_layout layout;
+    memcpy(layout.order, field, sizeof layout.order);
+    write_word(dtp_layout_order_text(&layout, out->buffer, sizeof out->buffer), out);
+}
 
 /* The next of several names that commas separate; false when it is no strategy or was named before. */
 static bool take_strategy(const char *text, size_t bytes, enum dtp_strategy *list, size_t *count)
@@ -291,6 +325,12 @@ bool dtp_key_is_switch(enum dtp_key key)
     return rules[key].kind == KIND_SWITCH;
 }
 
+bool dtp_key_stands_alone(enum dtp_key key)
+{
+    const struct rule *rule = &rules[key];
+    return rule->kind != KIND_TEXT && !rule->parse;
+}
+
 /* ---- the draft --------------------------------------------------------------------------------------------------- */
 
 struct dtp_draft dtp_draft_default(void)
@@ -369,6 +409,9 @@ static void explain(enum dtp_key key, const char *value, char *why, size_t why_b
             snprintf(why, why_bytes, "one of fp32|tf32|bf16|fp16|fp8|int8");
         else if (!strcmp(dtp_key_row(key)->value, "MIB"))
             snprintf(why, why_bytes, "a number of MiB above 0 and up to 1048576");
+        else if (!strcmp(dtp_key_row(key)->value, "ORDER"))
+            snprintf(why, why_bytes,
+                     "axes of ranks, each once, with - between: tp-cp-dp_shard-dp_replicate-pp; dp is both");
         else if (!strcmp(dtp_key_row(key)->value, "TIME"))
             snprintf(why, why_bytes, "a time above 0 with its unit: 90s, 15min, 12h, 30d, 2w");
         else if (!strcmp(dtp_key_row(key)->value, "BYTES/S"))

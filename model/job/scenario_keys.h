@@ -3,7 +3,8 @@
  *
  * A draft holds every value a key can set, at the same types as the structs it ends up in, so that a row of the table
  * needs only an offset. Values are read twice: when they are set, to refuse them where they stand, and again when the
- * scenario is resolved, in table order. */
+ * scenario is resolved, in table order. Who resolves it again reads what was edited since, where that is all it takes
+ * (dtp_key_stands_alone). */
 #ifndef DTP_SCENARIO_KEYS_H
 #define DTP_SCENARIO_KEYS_H
 
@@ -50,10 +51,14 @@ struct dtp_setting {
     const struct dtp_scenario_alias *alias; /* the other word it was set by; NULL: its own */
 };
 
+#define DTP_EDITS_KEPT 8
+
 struct dtp_scenario {
     struct dtp_setting settings[DTP_KEY_COUNT];
     bool without_times;
     uint64_t base_edits; /* how often something was set or unset that is not of the plan alone (dtp_key_is_of_plan) */
+    uint64_t plan_edits; /* and how often what is; the n-th of them was of edited[n % DTP_EDITS_KEPT] */
+    enum dtp_key edited[DTP_EDITS_KEPT];
 };
 
 /* Index of a key by its name or another word for it, '-' and '_' alike, or DTP_KEY_COUNT. `alias` (may be NULL) gets
@@ -66,6 +71,9 @@ const struct dtp_scenario_key *dtp_key_row(enum dtp_key key);
 const char *dtp_key_name(enum dtp_key key);
 const char *dtp_key_section(enum dtp_key key);
 bool dtp_key_is_switch(enum dtp_key key);
+/* Whether reading a value sets one number or switch of the draft and nothing else, and no other key sets that field
+ * behind it: so that a value may be read over an older one, out of turn. */
+bool dtp_key_stands_alone(enum dtp_key key);
 /* Whether only the plan is resolved by it: neither model nor cluster nor training depend on it. */
 bool dtp_key_is_of_plan(enum dtp_key key);
 /* Who reads it; ANYONE of keys that are not of the plan. */

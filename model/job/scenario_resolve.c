@@ -390,7 +390,7 @@ static void check_switches(struct dtp_resolution *r)
     for (int i = 0; i < DTP_KEY_COUNT; i++) {
         enum dtp_key key = (enum dtp_key)i;
         struct dtp_job_value value;
-        if (!given(r, key) || !dtp_key_is_of_plan(key) || !dtp_key_is_switch(key))
+        if (!given(r, key) || !dtp_key_is_switch(key) || !dtp_key_is_of_plan(key))
             continue;
         bool no_difference = key == DTP_KEY_accumulate_sync && plan->accumulate == 1;
         if (no_difference || dtp_key_same(key, &asked, &is))
@@ -401,13 +401,19 @@ static void check_switches(struct dtp_resolution *r)
     }
 }
 
-static void resolve_plan(struct dtp_resolution *r)
+/* What follows from words alone. */
+static void choose_words(struct dtp_resolution *r)
 {
     struct dtp_plan *plan = &r->draft.plan;
     refuse_several_strategies(r);
     choose_runtime(r, plan);
     choose_offload(r, plan);
     choose_precision(r, plan);
+}
+
+static void resolve_plan(struct dtp_resolution *r)
+{
+    struct dtp_plan *plan = &r->draft.plan;
     choose_sequence(r, plan);
     if (!choose_accumulation(r, plan))
         plan->accumulate = 1; /* to find the other faults */
@@ -451,16 +457,19 @@ enum dtp_status dtp_scenario_resolve(const struct dtp_scenario *scenario, const 
     struct dtp_resolution r = {.scenario = scenario, .catalog = catalog, .job = job, .faults = faults};
     bool made = resolve_base(&r);
     apply_all(&r, true);
-    if (made)
+    if (made) {
+        choose_words(&r);
         resolve_plan(&r);
+    }
     return r.status;
 }
 
 struct dtp_resolved_base {
-    struct dtp_draft draft;
+    struct dtp_draft draft, chosen; /* without keys of the plan; with them, and what follows from their words */
     struct dtp_job job;
-    uint64_t edits;
-    bool made;
+    char chosen_note[sizeof((struct dtp_job *)0)->plan_note];
+    uint64_t edits, plan_edits; /* of the scenario, that `draft` and `chosen` have */
+    bool made, has_chosen;
 };
 
 enum dtp_status dtp_resolved_base_create(struct dtp_resolved_base **out, struct dtp_faults *faults)
@@ -474,6 +483,39 @@ void dtp_resolved_base_destroy(struct dtp_resolved_base *base)
     free(base);
 }
 
+/* Brings base->chosen up to date. False where words have been edited since, or too many keys. */
+static bool catch_up(struct dtp_resolution *r, struct dtp_resolved_base *base)
+{
+    const struct dtp_scenario *scenario = r->scenario;
+    if (!base->has_chosen || scenario->plan_edits - base->plan_edits > DTP_EDITS_KEPT)
+        return false;
+    for (uint64_t i = base->plan_edits; i < scenario->plan_edits; i++) {
+        enum dtp_key key = scenario->edited[i % DTP_EDITS_KEPT];
+        if (!given(r, key) || !dtp_key_stands_alone(key))
+            return false;
+    }
+    r->draft = base->chosen;
+    for (uint64_t i = base->plan_edits; i < scenario->plan_edits; i++)
+        apply(r, scenario->edited[i % DTP_EDITS_KEPT]);
+    return true;
+}
+
+/* Reads the keys of the plan into r->draft, or what of them is new since the last call. */
+static void choose_again(struct dtp_resolution *r, struct dtp_resolved_base *base)
+{
+    if (catch_up(r, base)) {
+        memcpy(r->job->plan_note, base->chosen_note, sizeof base->chosen_note);
+    } else {
+        r->draft = base->draft;
+        apply_all(r, true);
+        choose_words(r);
+        memcpy(base->chosen_note, r->job->plan_note, sizeof base->chosen_note);
+    }
+    base->chosen = r->draft;
+    base->plan_edits = r->scenario->plan_edits;
+    base->has_chosen = r->status == DTP_OK;
+}
+
 enum dtp_status dtp_scenario_resolve_again(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
                                            struct dtp_resolved_base *base, struct dtp_job *job,
                                            struct dtp_faults *faults)
@@ -484,12 +526,12 @@ enum dtp_status dtp_scenario_resolve_again(const struct dtp_scenario *scenario, 
         base->edits = scenario->base_edits;
         base->draft = r.draft;
         base->job = *job;
+        base->has_chosen = false;
         if (!base->made)
             return r.status;
     }
-    r.draft = base->draft;
     *job = base->job;
-    apply_all(&r, true);
+    choose_again(&r, base);
     resolve_plan(&r);
     return r.status;
 }

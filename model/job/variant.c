@@ -76,7 +76,7 @@ enum dtp_status dtp_job_runs(const struct dtp_job *job, bool *runs, struct dtp_f
     struct dtp_memory memory;
     dtp_bound_fit_of(&job->transformer, &job->cluster, &job->plan, &fit);
     *runs = fit.surely_not_oom;
-    if (fit.surely_oom || fit.surely_not_oom)
+    if (fit.best_verdict == DTP_VERDICT_OOM || fit.surely_not_oom)
         return DTP_OK;
     enum dtp_status status = dtp_estimate_memory(&job->transformer, &job->cluster, &job->plan, &memory, NULL, faults);
     *runs = status == DTP_OK && memory.verdict != DTP_VERDICT_OOM;

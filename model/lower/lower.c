@@ -1,5 +1,5 @@
-/* The step's skeleton, the draft of one operation, and what is not lowered yet. What a runtime does at its points is
- * behind its hooks. */
+/* A step from its state at rest to its last operation, the draft of one operation, and what is not lowered yet. What a
+ * runtime does at its points is behind its hooks. */
 #include "lower/lowering.h"
 
 #include "base/bytes.h"
@@ -123,12 +123,21 @@ void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uin
 dtp_op_id dtp_draft_end(struct dtp_lowering *l, struct dtp_draft *draft)
 {
     if (dtp_op_kind_class(draft->op.kind) == DTP_CLASS_ATTENTION)
-        draft->op.demand.attention = dtp_plan_attention(l->transformer, l->plan, l->layer);
+        draft->op.demand.attention = dtp_plan_attention(l->transformer, l->plan, dtp_lower_model_layer(l));
     dtp_op_id id = dtp_program_add_op(l->program, &draft->op, draft->operands, draft->operand_count);
     for (uint32_t i = 0; i < draft->after_count; i++)
         dtp_program_depend(l->program, id, draft->after[i]);
+    if (draft->op.stream == DTP_STREAM_COMPUTE) {
+        dtp_program_depend(l->program, id, l->awaited);
+        l->awaited = DTP_NO_OP;
+    }
     l->last_op[draft->op.stream] = id;
     return id;
+}
+
+uint32_t dtp_lower_data_group(struct dtp_lowering *l, uint32_t ranks, uint32_t apart)
+{
+    return dtp_program_add_group(l->program, (struct dtp_program_group){ranks, apart * l->data_stride});
 }
 
 uint64_t dtp_lower_ring(uint64_t bytes, uint64_t ranks)
@@ -137,13 +146,6 @@ uint64_t dtp_lower_ring(uint64_t bytes, uint64_t ranks)
 }
 
 /* ---- the skeleton ------------------------------------------------------------------------------------------------ */
-
-static void mark(struct dtp_lowering *l, const char *name)
-{
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_MARK, name);
-    dtp_draft_end(l, &draft);
-}
 
 static void call(struct dtp_lowering *l, void (*hook)(struct dtp_lowering *l))
 {
@@ -160,66 +162,6 @@ void dtp_lower_fetch(struct dtp_lowering *l, int part)
 void dtp_lower_unfetch(struct dtp_lowering *l)
 {
     call(l, l->hooks->unfetch);
-}
-
-static void forward(struct dtp_lowering *l)
-{
-    mark(l, "forward");
-    call(l, l->hooks->before_forward);
-    dtp_lower_embedding(l);
-    for (uint64_t layer = 0; layer < l->transformer->layers; layer++) {
-        l->layer = (uint16_t)layer;
-        call(l, l->hooks->before_forward);
-        dtp_lower_block_forward(l);
-        call(l, l->hooks->after_forward);
-    }
-    l->layer = DTP_NO_LAYER;
-    dtp_lower_final_norm(l);
-    dtp_lower_fetch(l, l->transformer->tied_head ? DTP_ROOT_EMBEDDING : DTP_ROOT_HEAD);
-    bool chunked = l->loss == DTP_LOSS_CHUNKED; /* head and loss run after the model's forward, chunk by chunk */
-    if (chunked) {
-        call(l, l->hooks->model_done);
-        dtp_lower_forget_casts(l);
-    }
-    dtp_lower_loss_forward(l);
-    dtp_lower_unfetch(l);
-    dtp_lower_forget_casts(l);
-    call(l, l->hooks->after_forward);
-}
-
-static void backward(struct dtp_lowering *l)
-{
-    mark(l, "loss");
-    dtp_lower_loss_backward(l);
-    mark(l, "backward");
-    call(l, l->hooks->begin_backward);
-    call(l, l->hooks->before_backward);
-    dtp_lower_fetch(l, l->transformer->tied_head ? DTP_ROOT_EMBEDDING : DTP_ROOT_HEAD);
-    dtp_lower_head_backward(l);
-    for (uint64_t left = l->transformer->layers; left > 0; left--) {
-        l->layer = (uint16_t)(left - 1);
-        call(l, l->hooks->before_backward);
-        dtp_lower_block_backward(l);
-        call(l, l->hooks->after_backward);
-    }
-    l->layer = DTP_NO_LAYER;
-    dtp_lower_embedding_backward(l);
-    call(l, l->hooks->after_backward);
-    call(l, l->hooks->end_backward);
-}
-
-static void micro_step(struct dtp_lowering *l, uint32_t index)
-{
-    const struct dtp_plan *plan = l->plan;
-    l->micro_step = (uint16_t)index;
-    l->last_micro_step = index + 1 == plan->accumulate;
-    l->reduces = l->last_micro_step || dtp_plan_reductions(plan) == plan->accumulate;
-    bool becomes_grad = index == 0 && l->hooks->gradient_rests && l->hooks->gradient_rests(l);
-    l->gradient_owner = becomes_grad ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE;
-    call(l, l->hooks->begin_micro_step);
-    forward(l);
-    backward(l);
-    call(l, l->hooks->end_micro_step);
 }
 
 /* cuBLAS workspaces (4096 x 8 KiB on Hopper and later, else 2 x 4 MiB + 8 x 16 KiB; forward's and autograd's thread
@@ -246,8 +188,6 @@ static void clear_states(struct dtp_lowering *l)
 {
     for (uint64_t i = 0; i <= l->transformer->layers; i++) {
         struct dtp_module_state *state = &l->state[i];
-        for (int tensor = 0; tensor < DTP_TENSOR_COUNT; tensor++)
-            state->tensor[tensor] = DTP_NO_BUFFER;
         for (int part = 0; part < DTP_MAX_PARTS; part++)
             state->weight[part] = state->gradient[part] = state->kept[part] = DTP_NO_BUFFER;
         state->params = state->gradient_buffer = DTP_NO_BUFFER;
@@ -255,6 +195,20 @@ static void clear_states(struct dtp_lowering *l)
     }
     for (int stream = 0; stream < DTP_STREAM_COUNT; stream++)
         l->last_op[stream] = DTP_NO_OP;
+    l->gathered = DTP_NO_BUFFER;
+}
+
+/* The ranks of the job as this one sees them. */
+static void derive_groups(struct dtp_lowering *l)
+{
+    struct dtp_stretch data = dtp_plan_group(l->plan, l->cluster, DTP_AXES_DENSE_DATA);
+    struct dtp_stretch tensor = dtp_plan_group(l->plan, l->cluster, DTP_AXES(TP));
+    l->tp = tensor.size;
+    l->tp_stride = tensor.stride;
+    l->cp = l->plan->cp;
+    l->tp_group = l->cp_group = DTP_NO_INDEX;
+    l->data_ranks = data.size;
+    l->data_stride = data.stride;
 }
 
 static void derive(struct dtp_lowering *l)
@@ -280,7 +234,6 @@ static void derive(struct dtp_lowering *l)
             dtp_bytes_product(dtp_bytes_product(l->tokens, plan->sequence), t->heads * dtp_plan_score_bytes(plan));
     l->loss = dtp_plan_loss(plan);
     l->layer = DTP_NO_LAYER;
-    l->embedded = DTP_NO_BUFFER;
 }
 
 /* ---- what is not lowered yet ------------------------------------------------------------------------------------- */
@@ -303,9 +256,6 @@ enum dtp_status dtp_lower_check_counts(const struct dtp_transformer *transformer
 static enum dtp_status check_lowered(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
                                      const struct dtp_plan *plan, struct dtp_faults *faults)
 {
-    if (dtp_plan_model_parallel(plan))
-        return dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, plan->tp > 1 ? "tp" : "pp",
-                               "above 1 has no step program yet; dtplan plan --fidelity bounds predicts it");
     const struct dtp_lower_hooks *hooks = plan->runtime->lower(plan);
     if (hooks->check)
         return hooks->check(t, cluster, plan, faults);
@@ -328,6 +278,13 @@ static enum dtp_status check_limit(const struct dtp_transformer *t, const struct
                            plan->accumulate, t->layers, limit);
 }
 
+enum dtp_status dtp_lower_check(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                const struct dtp_plan *plan, uint32_t op_limit, struct dtp_faults *faults)
+{
+    enum dtp_status status = check_lowered(transformer, cluster, plan, faults);
+    return status == DTP_OK ? check_limit(transformer, plan, op_limit, faults) : status;
+}
+
 static enum dtp_status lower(struct dtp_lowering *l)
 {
     if (l->hooks->whole)
@@ -337,37 +294,39 @@ static enum dtp_status lower(struct dtp_lowering *l)
     if (!l->state)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     clear_states(l);
+    dtp_lower_tensor_make(l);
     dtp_lower_tensors(l);
     make_standing_buffers(l);
     enum dtp_status status = l->hooks->make(l);
     if (status != DTP_OK)
         return status;
-    for (uint32_t i = 0; i < l->plan->accumulate; i++) {
-        micro_step(l, i);
-        if (i == 0 && l->plan->accumulate > 1)
-            dtp_program_expect_again(l->program, l->plan->accumulate - 1);
-    }
-    mark(l, "step");
-    call(l, l->hooks->step);
-    return dtp_program_seal(l->program, l->faults);
+    if (l->role.pipeline)
+        status = dtp_lower_transfers_make(l);
+    if (status == DTP_OK)
+        status = dtp_lower_passes(l);
+    return status == DTP_OK ? dtp_program_seal(l->program, l->faults) : status;
 }
 
-enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                          const struct dtp_plan *plan, uint32_t op_limit, struct dtp_program **out,
-                          struct dtp_faults *faults)
+enum dtp_status dtp_lower_role_program(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                       const struct dtp_plan *plan, const struct dtp_lower_role *role,
+                                       uint32_t op_limit, struct dtp_program **out, struct dtp_faults *faults)
 {
     *out = NULL;
-    enum dtp_status status = check_lowered(transformer, cluster, plan, faults);
-    if (status == DTP_OK)
-        status = check_limit(transformer, plan, op_limit, faults);
-    struct dtp_lowering l = {.transformer = transformer,
+    struct dtp_lowering l = {.slice = dtp_plan_slice(transformer, plan),
                              .cluster = cluster,
                              .plan = plan,
+                             .role = *role,
+                             .chunk = role->chunks,
                              .checkpointing = dtp_plan_checkpoint_rule(plan),
                              .faults = faults,
-                             .hooks = plan->runtime->lower(plan)};
-    if (status == DTP_OK)
-        status = dtp_program_create(op_limit, &l.program, faults);
+                             .hooks = plan->runtime->lower(plan),
+                             .awaited = DTP_NO_OP};
+    l.slice.layers = 0;
+    for (uint32_t i = 0; i < role->chunk_count; i++)
+        l.slice.layers += role->chunks[i].layers;
+    l.transformer = &l.slice;
+    derive_groups(&l);
+    enum dtp_status status = dtp_program_create(op_limit, &l.program, faults);
     if (status != DTP_OK)
         return status;
     struct dtp_execution execution = dtp_plan_execution(plan);
@@ -375,9 +334,35 @@ enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struc
     status = lower(&l);
     call(&l, l.hooks->release);
     free(l.state);
+    dtp_host_arena_release(&l.arena);
     if (status == DTP_OK)
         *out = l.program;
     else
         dtp_program_destroy(l.program);
+    return status;
+}
+
+enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                          const struct dtp_plan *plan, uint32_t op_limit, struct dtp_program **out,
+                          struct dtp_faults *faults)
+{
+    *out = NULL;
+    enum dtp_status status = dtp_lower_check(transformer, cluster, plan, op_limit, faults);
+    if (status == DTP_OK && plan->pp > 1)
+        status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "pp",
+                                 "above 1 has a step program for each stage, and no single one");
+    if (status != DTP_OK)
+        return status;
+    /* not cut into stages, a step is that of a pipeline of one rank */
+    struct dtp_schedule_shape shape = {.kind = DTP_SCHEDULE_1F1B, .ranks = 1, .micro_batches = plan->accumulate};
+    struct dtp_schedule schedule;
+    status = dtp_schedule_create(&shape, &schedule, faults);
+    if (status != DTP_OK)
+        return status;
+    struct dtp_lower_chunk all = {.layers = transformer->layers, .embedding = true, .head = true};
+    struct dtp_lower_role role = {
+        .chunks = &all, .chunk_count = 1, .passes = schedule.passes, .pass_count = schedule.first[1]};
+    status = dtp_lower_role_program(transformer, cluster, plan, &role, op_limit, out, faults);
+    dtp_schedule_destroy(&schedule);
     return status;
 }

@@ -1,4 +1,4 @@
-/* Backward of a block and of the embedding, in the order in which allocation traces of PyTorch 2.11 show it.
+/* Backward of a block, in the order in which allocation traces of PyTorch 2.11 show it.
  *
  *   down    weight gradient, input gradient [c f T]
  *   MLP     gradients of silu(gate) and up beside everything saved: the block's worst instant
@@ -11,10 +11,10 @@
 #include "base/bytes.h"
 
 /* The walk over the operators from the last. A tensor's gradient stands from the last operator that reads the tensor
- * to the one that makes it; that of the residual stream is one buffer, l->gradient, for all of its sums. */
+ * to the one that makes it; that of the residual stream is one buffer, l->flight->gradient, for all of its sums. */
 struct backward {
     struct dtp_lowering *l;
-    struct dtp_module_state *state;
+    struct dtp_flight_module *module;
     int index; /* of the operator at hand */
     dtp_buffer_id gradient[DTP_TENSOR_COUNT];
 };
@@ -43,12 +43,12 @@ static uint64_t token_bytes(const struct dtp_lowering *l, uint64_t bytes)
 /* The last reader of a saved tensor frees it. */
 static void consume(const struct backward *b, struct dtp_draft *draft, enum dtp_layer_tensor tensor, uint32_t access)
 {
-    if (!(b->state->alive & UINT64_C(1) << tensor))
+    if (!(b->module->alive & UINT64_C(1) << tensor))
         return;
-    dtp_draft_use(draft, b->state->tensor[tensor], access);
+    dtp_draft_use(draft, b->module->tensor[tensor], access);
     if (access & DTP_FREE) {
-        b->state->alive &= ~(UINT64_C(1) << tensor);
-        b->state->tensor[tensor] = DTP_NO_BUFFER;
+        b->module->alive &= ~(UINT64_C(1) << tensor);
+        b->module->tensor[tensor] = DTP_NO_BUFFER;
     }
 }
 
@@ -60,20 +60,6 @@ static dtp_buffer_id workspace(struct dtp_lowering *l, struct dtp_draft *draft, 
 
 /* ---- linears ----------------------------------------------------------------------------------------------------- */
 
-static void weight_gradient(const struct backward *b, int index, dtp_buffer_id output_gradient, bool last_reader)
-{
-    struct dtp_lowering *l = b->l;
-    const struct dtp_layer_matrix *matrix = &l->matrix[index];
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_MATMUL, matrix->gradient_name);
-    dtp_draft_use(&draft, output_gradient, DTP_READ);
-    /* a compiler drops the input here, eager autograd with the node, after the input gradient */
-    consume(b, &draft, l->tensors.input[index], last_reader && l->compiled ? DTP_READ | DTP_FREE : DTP_READ);
-    dtp_lower_gradient_result(l, &draft, index, l->compute);
-    dtp_draft_matmul(l, &draft, matrix->out, matrix->in, l->tokens, false);
-    dtp_draft_end(l, &draft);
-}
-
 /* The residual gradient, or what was cast of it, is that of several branches: the last of them lets it go. */
 static bool shared(const struct backward *b, dtp_buffer_id gradient)
 {
@@ -83,8 +69,35 @@ static bool shared(const struct backward *b, dtp_buffer_id gradient)
     return false;
 }
 
-static dtp_buffer_id input_gradient(const struct backward *b, int index, dtp_buffer_id output_gradient,
-                                    bool last_reader)
+/* The last of the two matmuls that read a result's gradient. */
+static void use_result_gradient(const struct backward *b, struct dtp_draft *draft, dtp_buffer_id gradient, bool last)
+{
+    bool stays = !last || gradient.index == b->l->flight->gradient.index || shared(b, gradient);
+    dtp_draft_use(draft, gradient, stays ? DTP_READ : DTP_READ | DTP_FREE);
+}
+
+/* `last`: it is the last matmul of this linear, and what it reads goes. `frees_input`: so does the saved input. */
+static void weight_gradient(const struct backward *b, int index, dtp_buffer_id output_gradient, bool last,
+                            bool frees_input)
+{
+    struct dtp_lowering *l = b->l;
+    const struct dtp_layer_matrix *matrix = &l->matrix[index];
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_MATMUL, matrix->gradient_name);
+    use_result_gradient(b, &draft, output_gradient, last);
+    if (l->gathered.index == DTP_NO_INDEX)
+        consume(b, &draft, l->tensors.input[index], frees_input ? DTP_READ | DTP_FREE : DTP_READ);
+    else if (frees_input)
+        consume(b, &draft, l->tensors.input[index], DTP_FREE);
+    dtp_draft_use(&draft, l->gathered, DTP_READ | DTP_FREE);
+    l->gathered = DTP_NO_BUFFER;
+    dtp_lower_gradient_result(l, &draft, index, l->compute);
+    dtp_draft_matmul(l, &draft, matrix->out, matrix->in, l->tokens, false);
+    dtp_draft_end(l, &draft);
+}
+
+static dtp_buffer_id input_gradient(const struct backward *b, int index, dtp_buffer_id output_gradient, bool last,
+                                    bool frees_input)
 {
     struct dtp_lowering *l = b->l;
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
@@ -93,15 +106,14 @@ static dtp_buffer_id input_gradient(const struct backward *b, int index, dtp_buf
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "input gradient");
     draft.op.name = matrix->name;
     dtp_draft_use(&draft, weight, l->autocast ? DTP_READ | DTP_FREE : DTP_READ);
-    uint64_t width = matrix->in == l->transformer->hidden ? l->between : matrix->in;
+    bool of_stream = matrix->id != DTP_MATRIX_OUTPUT && matrix->id != DTP_MATRIX_DOWN;
+    uint64_t width = of_stream && l->tp == 1 ? l->between : matrix->in; /* of tensor parallel ranks: whole terms */
     dtp_buffer_id gradient = workspace(l, &draft, "input gradient", token_bytes(l, l->compute * width), DTP_WRITE);
-    dtp_draft_use(&draft, output_gradient,
-                  output_gradient.index == l->gradient.index || shared(b, output_gradient) ? DTP_READ
-                                                                                           : DTP_READ | DTP_FREE);
-    if (last_reader && !l->compiled)
+    use_result_gradient(b, &draft, output_gradient, last);
+    if (frees_input)
         consume(b, &draft, l->tensors.input[index], DTP_FREE);
     if (l->autocast)
-        b->state->weight[index] = DTP_NO_BUFFER;
+        dtp_lower_state(l)->weight[index] = DTP_NO_BUFFER;
     dtp_draft_matmul(l, &draft, l->tokens, matrix->in, matrix->out, false);
     dtp_draft_end(l, &draft);
     return gradient;
@@ -133,15 +145,77 @@ static void bias_gradient(struct dtp_lowering *l, const struct dtp_layer_matrix 
     dtp_draft_end(l, &draft);
 }
 
-/* One linear: gradients of its weight, bias and input. */
+/* All rows of what a matmul read in forward, where it was not kept; compute does not wait for it yet. */
+static dtp_op_id gather_again(const struct backward *b, int index)
+{
+    struct dtp_lowering *l = b->l;
+    enum dtp_layer_tensor input = l->tensors.input[index];
+    if (!dtp_lower_spreads(l) || !l->plan->runtime->gathers_again)
+        return DTP_NO_OP;
+    uint64_t whole = dtp_lower_whole_stream(l, l->tensor_bytes[input] / (l->tokens * l->between));
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, dtp_layer_tensor_text(input));
+    consume(b, &draft, input, DTP_READ);
+    l->gathered = workspace(l, &draft, "gathered rows", whole, DTP_WRITE);
+    return dtp_lower_tensor_end(l, &draft, whole, false);
+}
+
+/* Of tensor parallel ranks, a matrix cut by columns: its input is gathered beside the input gradient's matmul, whose
+ * terms are summed beside the weight gradient's (Megatron's LinearWithGradAccumulationAndAsyncCommunication). */
+static dtp_buffer_id gradients_beside(const struct backward *b, int index, dtp_buffer_id output_gradient,
+                                      bool last_reader)
+{
+    struct dtp_lowering *l = b->l;
+    dtp_op_id gathered = gather_again(b, index);
+    dtp_buffer_id terms = input_gradient(b, index, output_gradient, false, false);
+    dtp_buffer_id sum = dtp_lower_sum_of_stream(l, l->matrix[index].name, terms, DTP_READ);
+    struct dtp_draft draft;
+    dtp_op_id summed = l->awaited;
+    l->awaited = gathered;
+    weight_gradient(b, index, output_gradient, true, last_reader);
+    l->awaited = summed;
+    if (sum.index != terms.index) {
+        dtp_draft_begin(l, &draft, DTP_OP_FREE, "terms of a sum");
+        dtp_draft_use(&draft, terms, DTP_FREE);
+        dtp_draft_end(l, &draft);
+    }
+    return sum;
+}
+
+/* Of a matrix cut by rows, whose result's rows are each rank's: all of the gradient, which goes with its last matmul.
+ */
+static dtp_buffer_id gather_result_gradient(const struct backward *b, int index, dtp_buffer_id gradient,
+                                            dtp_op_id *beside)
+{
+    struct dtp_lowering *l = b->l;
+    struct dtp_draft draft;
+    *beside = DTP_NO_OP;
+    if (!dtp_lower_spreads(l) || !dtp_lower_cut_by_rows(l, index))
+        return gradient;
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, l->matrix[index].name);
+    use_result_gradient(b, &draft, gradient, true);
+    return dtp_lower_gather_rows(l, &draft, DTP_OWNER_WORKSPACE, l->compute, beside);
+}
+
+/* One linear: gradients of its weight, bias and input. A compiler drops the input with the weight gradient, eager
+ * autograd with the node, after the input gradient. */
 static dtp_buffer_id linear(const struct backward *b, int index, dtp_buffer_id output_gradient, bool last_reader)
 {
     struct dtp_lowering *l = b->l;
+    dtp_buffer_id gradient;
     dtp_lower_fetch(l, index);
     quantize(l, &l->matrix[index]);
     bias_gradient(l, &l->matrix[index], output_gradient);
-    weight_gradient(b, index, output_gradient, last_reader);
-    dtp_buffer_id gradient = input_gradient(b, index, output_gradient, last_reader);
+    if (dtp_lower_cut_by_columns(l, index) && l->plan->runtime->sums_beside) {
+        gradient = gradients_beside(b, index, output_gradient, last_reader);
+    } else {
+        dtp_op_id beside;
+        output_gradient = gather_result_gradient(b, index, output_gradient, &beside);
+        weight_gradient(b, index, output_gradient, false, last_reader && l->compiled);
+        if (beside.index != DTP_NO_INDEX)
+            l->awaited = beside;
+        gradient = input_gradient(b, index, output_gradient, true, last_reader && !l->compiled);
+    }
     dtp_lower_unfetch(l);
     dtp_lower_gradient_made(l, index);
     return gradient;
@@ -178,6 +252,8 @@ static void projection(struct backward *b)
         b->gradient[l->matrix[i].result] = DTP_NO_BUFFER;
         dtp_buffer_id made = linear(b, i, of_result, !left && !later);
         b->gradient[input] = add_gradients(b, b->gradient[input], made);
+        if (!left && dtp_lower_cut_by_columns(l, i) && !l->plan->runtime->sums_beside)
+            b->gradient[input] = dtp_lower_sum_of_stream(l, op->name, b->gradient[input], DTP_READ | DTP_FREE);
     }
 }
 
@@ -187,12 +263,12 @@ static void projection(struct backward *b)
 static void branch(struct backward *b)
 {
     struct dtp_lowering *l = b->l;
-    dtp_buffer_id gradient = l->gradient;
+    dtp_buffer_id gradient = l->flight->gradient;
     if (l->residual != l->compute && !l->tensors.kind.norms_after) { /* a norm's backward reads it as it is */
-        double h = (double)l->transformer->hidden, c = (double)l->compute;
+        double h = (double)l->between, c = (double)l->compute;
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_CAST, "residual gradient");
-        dtp_draft_use(&draft, l->gradient, DTP_READ);
+        dtp_draft_use(&draft, l->flight->gradient, DTP_READ);
         gradient = workspace(l, &draft, "residual gradient in compute dtype", token_bytes(l, l->compute * l->between),
                              DTP_WRITE);
         dtp_draft_memory(l, &draft, l->fused ? 0 : per_token(l, (4 + c) * h), 1);
@@ -211,7 +287,7 @@ static dtp_buffer_id widen(const struct backward *b, dtp_buffer_id gradient)
     dtp_draft_begin(l, &draft, DTP_OP_CAST, "norm gradient");
     dtp_buffer_id wide = workspace(l, &draft, "norm gradient in fp32", l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft, per_token(l, (double)((4 + l->compute) * l->transformer->hidden)), 1);
+    dtp_draft_memory(l, &draft, per_token(l, (double)((4 + l->compute) * l->between)), 1);
     dtp_draft_end(l, &draft);
     return wide;
 }
@@ -241,7 +317,7 @@ static void norm_before(struct backward *b)
 {
     struct dtp_lowering *l = b->l;
     const struct dtp_layer_operator *op = operator_at(b);
-    double h = (double)l->transformer->hidden, e = (double)l->residual, c = (double)l->compute;
+    double h = (double)l->between, e = (double)l->residual, c = (double)l->compute;
     dtp_buffer_id gradient = widen(b, b->gradient[dtp_layer_first(op->makes)]);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, op->name);
@@ -249,11 +325,11 @@ static void norm_before(struct backward *b)
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     consume_input(b, &draft, dtp_layer_first(op->reads));
     consume(b, &draft, dtp_layer_first(op->statistics), DTP_READ | DTP_FREE);
-    if (shared(b, l->gradient)) { /* another branch still reads it: the sum is a new tensor */
-        dtp_draft_use(&draft, l->gradient, DTP_READ);
-        l->gradient = workspace(l, &draft, "residual gradient", l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
+    if (shared(b, l->flight->gradient)) { /* another branch still reads it: the sum is a new tensor */
+        dtp_draft_use(&draft, l->flight->gradient, DTP_READ);
+        l->flight->gradient = workspace(l, &draft, "residual gradient", l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
     } else {
-        dtp_draft_use(&draft, l->gradient, DTP_UPDATE);
+        dtp_draft_use(&draft, l->flight->gradient, DTP_UPDATE);
     }
     dtp_draft_memory(l, &draft, per_token(l, l->fused ? (c + 3 * e) * h : 8 * e * h), l->fused ? 2 : 3);
     dtp_draft_end(l, &draft);
@@ -266,7 +342,7 @@ static void norm_after(struct backward *b)
     const struct dtp_layer_operator *op = operator_at(b);
     enum dtp_layer_tensor input = dtp_layer_first(op->reads), result = dtp_layer_first(op->makes);
     enum dtp_layer_tensor wide = dtp_layer_first(dtp_layer_wide_of(input));
-    double h = (double)l->transformer->hidden, e = (double)l->residual, c = (double)l->compute;
+    double h = (double)l->between, e = (double)l->residual, c = (double)l->compute;
     bool casts = l->tensor_bytes[wide];
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, op->name);
@@ -298,10 +374,10 @@ static void add_to_stream(struct backward *b, enum dtp_layer_tensor of)
     b->gradient[of] = DTP_NO_BUFFER;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL_BACKWARD, "residual gradient");
-    dtp_draft_use(&draft, l->gradient, DTP_UPDATE);
+    dtp_draft_use(&draft, l->flight->gradient, DTP_UPDATE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     double read = (double)(l->fused ? l->compute : l->residual);
-    dtp_draft_memory(l, &draft, per_token(l, (2 * (double)l->residual + read) * (double)l->transformer->hidden), 1);
+    dtp_draft_memory(l, &draft, per_token(l, (2 * (double)l->residual + read) * (double)l->between), 1);
     dtp_draft_end(l, &draft);
 }
 
@@ -395,7 +471,7 @@ static void core(struct backward *b)
 {
     struct dtp_lowering *l = b->l;
     bool math = l->plan->attention == DTP_ATTENTION_MATH;
-    double s = dtp_transformer_layer_attention_length(l->transformer, l->layer, l->plan->sequence);
+    double s = dtp_transformer_layer_attention_length(l->transformer, dtp_lower_model_layer(l), l->plan->sequence);
     uint64_t q = token_bytes(l, l->compute * l->d_q), kv = token_bytes(l, l->compute * l->d_kv);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ATTENTION_BACKWARD, "");
@@ -500,7 +576,7 @@ static void run(struct backward *b)
 
 void dtp_lower_block_backward(struct dtp_lowering *l)
 {
-    struct backward b = {.l = l, .state = dtp_lower_state(l)};
+    struct backward b = {.l = l, .module = dtp_lower_flight_module(l)};
     for (int tensor = 0; tensor < DTP_TENSOR_COUNT; tensor++)
         b.gradient[tensor] = DTP_NO_BUFFER;
     if (dtp_lower_checkpointed(l, l->layer) && l->tensors.kept != l->tensors.saved)
@@ -508,73 +584,4 @@ void dtp_lower_block_backward(struct dtp_lowering *l)
     for (b.index = l->tensors.operators - 1; b.index >= 0; b.index--)
         run(&b);
     vectors(l);
-}
-
-/* ---- the embedding ----------------------------------------------------------------------------------------------- */
-
-/* Dense gradient of the table. PyTorch sorts the tokens and first sums runs of at most 10 equal ones in fp32: (distinct
- * tokens + tokens / 10) rows of h (Embedding.cu, embedding_backward_cuda_kernel). */
-static uint64_t partial_sums(const struct dtp_lowering *l)
-{
-    uint64_t vocab = l->transformer->vocab, segments = l->tokens < vocab ? l->tokens : vocab;
-    return dtp_bytes_product(4 * l->between, segments + l->tokens / 10);
-}
-
-static void embedding_norm_backward(struct dtp_lowering *l, struct dtp_module_state *root)
-{
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, "embedding norm");
-    dtp_draft_use(&draft, l->gradient, DTP_UPDATE);
-    dtp_draft_use(&draft, l->embedded, DTP_READ | DTP_FREE);
-    dtp_draft_use(&draft, root->tensor[DTP_TENSOR_STATISTICS1], DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft, 0, 2);
-    dtp_draft_end(l, &draft);
-}
-
-static void position_gradient(struct dtp_lowering *l)
-{
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_EMBEDDING_BACKWARD, "position");
-    dtp_draft_use(&draft, l->gradient, DTP_READ);
-    dtp_lower_gradient_result(l, &draft, DTP_ROOT_POSITION, l->autocast ? l->bytes.grads : l->compute);
-    dtp_draft_memory(l, &draft, 0, 1);
-    dtp_draft_end(l, &draft);
-    dtp_lower_gradient_made(l, DTP_ROOT_POSITION);
-}
-
-void dtp_lower_embedding_backward(struct dtp_lowering *l)
-{
-    struct dtp_module_state *root = dtp_lower_state(l);
-    if (l->transformer->embedding_norm)
-        embedding_norm_backward(l, root);
-    if (l->transformer->position == DTP_POSITION_LEARNED)
-        position_gradient(l);
-    dtp_lower_fetch(l, DTP_ROOT_EMBEDDING); /* that its gradient does not read it, the hook does not know */
-    dtp_lower_unfetch(l);
-    dtp_buffer_id head = root->gradient[DTP_ROOT_EMBEDDING]; /* a tied head's gradient waits here */
-    uint64_t element = l->autocast ? l->bytes.grads : l->compute;
-    bool tied = l->transformer->tied_head, apart = head.index != DTP_NO_INDEX;
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_EMBEDDING_BACKWARD, "");
-    dtp_lower_gradient_result(l, &draft, DTP_ROOT_EMBEDDING, element);
-    if (tied && !apart)
-        dtp_draft_use(&draft, root->gradient_buffer, DTP_UPDATE);
-    workspace(l, &draft, "embedding partial sums", partial_sums(l), DTP_UPDATE | DTP_FREE);
-    /* Megatron's embedding makes a gradient in the parameters' dtype, which is then added to the buffer */
-    workspace(l, &draft, "embedding gradient",
-              root->gradient_buffer.index != DTP_NO_INDEX ? element * l->root.elements[DTP_ROOT_EMBEDDING] : 0,
-              DTP_UPDATE | DTP_FREE);
-    dtp_draft_use(&draft, l->tokens_in, DTP_READ);
-    dtp_draft_use(&draft, l->gradient, DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft, 0, 3);
-    dtp_draft_end(l, &draft);
-    l->gradient = DTP_NO_BUFFER;
-    if (tied && apart) {
-        dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, "head and embedding");
-        dtp_draft_use(&draft, root->gradient[DTP_ROOT_EMBEDDING], DTP_UPDATE);
-        dtp_draft_use(&draft, head, DTP_READ | DTP_FREE);
-        dtp_draft_memory(l, &draft, 0, 1);
-        dtp_draft_end(l, &draft);
-    }
-    dtp_lower_gradient_made(l, DTP_ROOT_EMBEDDING);
 }

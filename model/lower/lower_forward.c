@@ -1,4 +1,4 @@
-/* Forward of the embedding and of a block, and its replay in backward.
+/* Forward of a block, and its replay in backward.
  *
  * One pass serves three cases, which differ in the tensors that survive it: a block that keeps what autograd saves, a
  * checkpointed one that keeps some, and the replay that makes the missing ones again. A step is emitted when one of its
@@ -11,14 +11,14 @@
 /* One pass over a block: `save` survives it. */
 struct pass {
     struct dtp_lowering *l;
-    struct dtp_module_state *state;
+    struct dtp_flight_module *module;
     uint64_t save;
     bool replay;
 };
 
 static bool exists(const struct pass *pass, enum dtp_layer_tensor tensor)
 {
-    return pass->state->alive & UINT64_C(1) << tensor;
+    return pass->module->alive & UINT64_C(1) << tensor;
 }
 
 /* True when `tensor` is a tensor of this runtime and must be made. */
@@ -40,15 +40,16 @@ static void make(const struct pass *pass, struct dtp_draft *draft, enum dtp_laye
 {
     if (!missing(pass, tensor))
         return;
-    pass->state->tensor[tensor] = dtp_draft_new(pass->l, draft, dtp_layer_tensor_text(tensor), DTP_OWNER_ACTIVATIONS,
-                                                pass->l->tensor_bytes[tensor], DTP_WRITE);
-    pass->state->alive |= UINT64_C(1) << tensor;
+    pass->module->tensor[tensor] = dtp_draft_new(pass->l, draft, dtp_layer_tensor_text(tensor), DTP_OWNER_ACTIVATIONS,
+                                                 pass->l->tensor_bytes[tensor], DTP_WRITE);
+    pass->module->alive |= UINT64_C(1) << tensor;
+    pass->module->gathered &= ~(UINT64_C(1) << tensor);
 }
 
 static void drop(const struct pass *pass, enum dtp_layer_tensor tensor)
 {
-    pass->state->alive &= ~(UINT64_C(1) << tensor);
-    pass->state->tensor[tensor] = DTP_NO_BUFFER;
+    pass->module->alive &= ~(UINT64_C(1) << tensor);
+    pass->module->tensor[tensor] = DTP_NO_BUFFER;
 }
 
 /* Reads a tensor; at its `last` use in forward it goes, unless it is saved or a variable still names it. */
@@ -58,7 +59,7 @@ static void read(const struct pass *pass, struct dtp_draft *draft, enum dtp_laye
         return;
     bool held =
         pass->save & UINT64_C(1) << tensor || (!pass->replay && pass->l->tensors.locals & UINT64_C(1) << tensor);
-    dtp_draft_use(draft, pass->state->tensor[tensor], last && !held ? DTP_READ | DTP_FREE : DTP_READ);
+    dtp_draft_use(draft, pass->module->tensor[tensor], last && !held ? DTP_READ | DTP_FREE : DTP_READ);
     if (last && !held)
         drop(pass, tensor);
 }
@@ -110,7 +111,7 @@ static void norm_after(const struct pass *pass, int index)
     enum dtp_layer_tensor input = dtp_layer_first(op->reads), wide = dtp_layer_first(dtp_layer_wide_of(input));
     if (!wanted(pass, dtp_layer_first(op->makes)) && !wanted(pass, dtp_layer_first(op->statistics)))
         return;
-    double h = (double)l->transformer->hidden, e = (double)l->residual, c = (double)l->compute;
+    double h = (double)l->between, e = (double)l->residual, c = (double)l->compute;
     bool casts = l->tensor_bytes[wide];
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM, op->name);
@@ -135,7 +136,7 @@ static void cast(const struct pass *pass, int index)
     dtp_draft_begin(l, &draft, DTP_OP_CAST, op->name);
     read_terms(pass, &draft, op->reads, false);
     make(pass, &draft, result);
-    dtp_draft_memory(l, &draft, per_token(l, (double)((l->residual + l->compute) * l->transformer->hidden) * casts),
+    dtp_draft_memory(l, &draft, per_token(l, (double)((l->residual + l->compute) * l->between) * casts),
                      (uint32_t)casts);
     dtp_draft_end(l, &draft);
 }
@@ -149,7 +150,7 @@ static void norm(const struct pass *pass, int index)
     const struct dtp_layer_operator *sum = l->fused ? dtp_layer_tensors_sum(&l->tensors, input) : NULL;
     if (!wanted(pass, result))
         return;
-    double h = (double)l->transformer->hidden, e = (double)l->residual, c = (double)l->compute;
+    double h = (double)l->between, e = (double)l->residual, c = (double)l->compute;
     int casts = l->autocast && !l->fused ? readers(l, result) : 0;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM, op->name);
@@ -186,7 +187,7 @@ static void residual(const struct pass *pass, int index)
     read_terms(pass, &draft, op->reads, true);
     make(pass, &draft, dtp_layer_first(op->makes));
     uint64_t bytes = 2 * l->residual + branch_bytes(l, op);
-    dtp_draft_memory(l, &draft, per_token(l, (double)(bytes * l->transformer->hidden)), 1);
+    dtp_draft_memory(l, &draft, per_token(l, (double)(bytes * l->between)), 1);
     dtp_draft_end(l, &draft);
 }
 
@@ -201,7 +202,7 @@ static void quantize(struct dtp_lowering *l, const struct dtp_layer_matrix *matr
         return;
     double input = (double)l->tokens * (double)matrix->in, weight = (double)matrix->out * (double)matrix->in;
     bool torchao = !l->keeps_fp8 && !l->plan->fsdp1;
-    double bytes = l->keeps_fp8 ? input + (l->micro_step ? 0 : 4 * weight) : (torchao ? 5 : 2) * (input + weight);
+    double bytes = l->keeps_fp8 ? input + (l->first_micro_step ? 4 * weight : 0) : (torchao ? 5 : 2) * (input + weight);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_QUANTIZE, matrix->name);
     dtp_draft_memory(l, &draft, bytes, 4);
@@ -218,11 +219,81 @@ static void call_again(const struct pass *pass, int index)
     dtp_lower_unfetch(pass->l);
 }
 
+/* Where each rank has rows of a matmul's input, all of them are gathered before the first matmul that reads it. What is
+ * gathered again in backward goes behind the last of these; else it is what the matmuls save. Returns what to await
+ * behind the first. */
+static dtp_op_id gather_input(const struct pass *pass, int index)
+{
+    struct dtp_lowering *l = pass->l;
+    enum dtp_layer_tensor input = l->tensors.input[index];
+    bool again = l->plan->runtime->gathers_again, stands = pass->module->gathered & UINT64_C(1) << input;
+    if (!dtp_lower_spreads(l) || !dtp_lower_cut_by_columns(l, index) || l->gathered.index != DTP_NO_INDEX || stands)
+        return DTP_NO_OP;
+    dtp_op_id beside;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, dtp_layer_tensor_text(input));
+    if (again)
+        read(pass, &draft, input, true);
+    else
+        dtp_draft_use(&draft, pass->module->tensor[input], DTP_READ | DTP_FREE);
+    dtp_buffer_id gathered = dtp_lower_gather_rows(l, &draft, again ? DTP_OWNER_WORKSPACE : DTP_OWNER_ACTIVATIONS,
+                                                   l->tensor_bytes[input] / (l->tokens * l->between), &beside);
+    if (again) {
+        l->gathered = gathered;
+    } else {
+        pass->module->tensor[input] = gathered;
+        pass->module->gathered |= UINT64_C(1) << input;
+    }
+    return beside;
+}
+
+static void read_input(const struct pass *pass, struct dtp_draft *draft, int index)
+{
+    struct dtp_lowering *l = pass->l;
+    bool last = dtp_layer_tensors_last_reader(&l->tensors, index);
+    if (l->gathered.index == DTP_NO_INDEX) {
+        read(pass, draft, l->tensors.input[index], last);
+        return;
+    }
+    dtp_draft_use(draft, l->gathered, last ? DTP_READ | DTP_FREE : DTP_READ);
+    if (last)
+        l->gathered = DTP_NO_BUFFER;
+}
+
+/* [T, in] x [in, out]; by rows of the matrix: a term of each rank's, which are then summed. */
+static void multiply(const struct pass *pass, struct dtp_draft *draft, int index)
+{
+    struct dtp_lowering *l = pass->l;
+    const struct dtp_layer_matrix *matrix = &l->matrix[index];
+    bool terms = dtp_lower_cut_by_rows(l, index), rows = terms && dtp_lower_spreads(l);
+    dtp_buffer_id whole = DTP_NO_BUFFER;
+    if (rows)
+        whole = dtp_draft_new(l, draft, "terms of a sum", DTP_OWNER_WORKSPACE, dtp_lower_whole_stream(l, l->compute),
+                              DTP_WRITE);
+    else
+        make(pass, draft, matrix->result);
+    if (dtp_layer_tensors_last_reader(&l->tensors, index) && dtp_layer_wide_of(l->tensors.input[index]))
+        read(pass, draft, dtp_layer_first(dtp_layer_wide_of(l->tensors.input[index])), true);
+    dtp_draft_matmul(l, draft, l->tokens, matrix->out, matrix->in, false);
+    if (terms)
+        dtp_lower_tensor_beside(l, rows ? DTP_OP_REDUCE_SCATTER : DTP_OP_ALL_REDUCE, matrix->name,
+                                dtp_lower_whole_stream(l, l->compute));
+    dtp_draft_end(l, draft);
+    if (rows) {
+        pass->module->tensor[matrix->result] =
+            dtp_lower_scatter_sum(l, matrix->name, whole, DTP_READ | DTP_FREE, dtp_layer_tensor_text(matrix->result),
+                                  DTP_OWNER_ACTIVATIONS, true);
+        pass->module->alive |= UINT64_C(1) << matrix->result;
+    } else if (terms) {
+        dtp_lower_sum_in_place(l, matrix->name, pass->module->tensor[matrix->result],
+                               dtp_lower_whole_stream(l, l->compute), true);
+    }
+}
+
 static void linear(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
-    enum dtp_layer_tensor input = l->tensors.input[index];
     bool again = dtp_lower_recasts(l, l->layer);
     if (!wanted(pass, matrix->result)) {
         if (l->autocast && pass->replay && again) /* casts are replayed whether or not their matmul is */
@@ -233,19 +304,17 @@ static void linear(const struct pass *pass, int index)
     dtp_lower_fetch(l, index);
     dtp_buffer_id weight = dtp_lower_weight(l, index);
     quantize(l, matrix);
-    bool last = dtp_layer_tensors_last_reader(&l->tensors, index);
+    dtp_op_id beside = gather_input(pass, index);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, matrix->name);
-    read(pass, &draft, input, last);
+    read_input(pass, &draft, index);
     bool drops_cast = l->autocast && l->compiled && again && !pass->replay;
     dtp_draft_use(&draft, weight, drops_cast ? DTP_READ | DTP_FREE : DTP_READ);
     if (drops_cast)
-        pass->state->weight[index] = DTP_NO_BUFFER;
-    make(pass, &draft, matrix->result);
-    if (last && dtp_layer_wide_of(input))
-        read(pass, &draft, dtp_layer_first(dtp_layer_wide_of(input)), true);
-    dtp_draft_matmul(l, &draft, l->tokens, matrix->out, matrix->in, false);
-    dtp_draft_end(l, &draft);
+        dtp_lower_state(l)->weight[index] = DTP_NO_BUFFER;
+    multiply(pass, &draft, index);
+    if (beside.index != DTP_NO_INDEX)
+        l->awaited = beside;
     dtp_lower_unfetch(l);
 }
 
@@ -287,9 +356,10 @@ static void rotary(const struct pass *pass)
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ROTARY, "");
     if (exists(pass, DTP_TENSOR_QKV))
-        dtp_draft_use(&draft, pass->state->tensor[DTP_TENSOR_QKV], DTP_READ);
+        dtp_draft_use(&draft, pass->module->tensor[DTP_TENSOR_QKV], DTP_READ);
     make(pass, &draft, DTP_TENSOR_Q);
     make(pass, &draft, DTP_TENSOR_K);
+    make(pass, &draft, DTP_TENSOR_V); /* where it is not the matmul's */
     make(pass, &draft, DTP_TENSOR_QK_STATISTICS);
     dtp_lower_rotary_tensors(l, &draft, rotary_workspace(l));
     read(pass, &draft, DTP_TENSOR_Q_RAW, true);
@@ -302,7 +372,7 @@ static void rotary(const struct pass *pass)
 /* FLOPs of the causal core, QK^T and PV each half of 2 s d_q a token; s is shorter under a sliding window. */
 static double core_flops(const struct dtp_lowering *l)
 {
-    double s = dtp_transformer_layer_attention_length(l->transformer, l->layer, l->plan->sequence);
+    double s = dtp_transformer_layer_attention_length(l->transformer, dtp_lower_model_layer(l), l->plan->sequence);
     return per_token(l, 2 * s * (double)l->d_q);
 }
 
@@ -369,7 +439,6 @@ static void activation(const struct pass *pass)
 
 /* ---- the block --------------------------------------------------------------------------------------------------- */
 
-/* The block's result is the input of the next one; the last one's goes to the final norm. */
 static void block_result(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
@@ -385,16 +454,10 @@ static void block_result(const struct pass *pass, int index)
     dtp_buffer_id result = dtp_draft_new(l, &draft, dtp_layer_tensor_text(DTP_TENSOR_INPUT), DTP_OWNER_ACTIVATIONS,
                                          l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
     double added = l->fused ? (branches - 1) * c : 3 * (branches - 1) * c;
-    dtp_draft_memory(l, &draft, per_token(l, (2 * e + c + added) * (double)l->transformer->hidden),
+    dtp_draft_memory(l, &draft, per_token(l, (2 * e + c + added) * (double)l->between),
                      l->fused ? 1 : (uint32_t)branches);
     dtp_draft_end(l, &draft);
-    if (l->layer + 1u < l->transformer->layers) {
-        struct dtp_module_state *next = &l->state[l->layer + 1];
-        next->tensor[DTP_TENSOR_INPUT] = result;
-        next->alive = DTP_TENSOR_BIT(INPUT);
-    } else {
-        l->final_input = result;
-    }
+    dtp_lower_hand_on(l, l->layer + 1u, result);
 }
 
 /* The function returns: what only its variables held goes back. */
@@ -404,7 +467,7 @@ static void free_locals(const struct pass *pass)
     dtp_draft_begin(pass->l, &draft, DTP_OP_FREE, "");
     for (int tensor = 0; tensor < DTP_TENSOR_COUNT; tensor++)
         if (exists(pass, (enum dtp_layer_tensor)tensor) && !(pass->save & UINT64_C(1) << tensor)) {
-            dtp_draft_use(&draft, pass->state->tensor[tensor], DTP_FREE);
+            dtp_draft_use(&draft, pass->module->tensor[tensor], DTP_FREE);
             drop(pass, (enum dtp_layer_tensor)tensor);
         }
     if (draft.operand_count)
@@ -447,7 +510,7 @@ static void run(const struct pass *pass, int index)
 void dtp_lower_block_forward(struct dtp_lowering *l)
 {
     uint64_t save = dtp_lower_checkpointed(l, l->layer) ? l->tensors.kept : l->tensors.saved;
-    struct pass pass = {l, dtp_lower_state(l), save, false};
+    struct pass pass = {l, dtp_lower_flight_module(l), save, false};
     for (int index = 0; index < l->tensors.operators; index++)
         run(&pass, index);
     free_locals(&pass);
@@ -464,7 +527,7 @@ static bool replays_last(const struct dtp_lowering *l)
 
 void dtp_lower_block_recompute(struct dtp_lowering *l)
 {
-    struct pass pass = {l, dtp_lower_state(l), l->tensors.saved, true};
+    struct pass pass = {l, dtp_lower_flight_module(l), l->tensors.saved, true};
     int end = replays_last(l) ? l->tensors.operators : dtp_layer_tensors_saved_end(&l->tensors);
     l->recompute = true;
     for (int index = 0; index < end; index++)
@@ -473,47 +536,4 @@ void dtp_lower_block_recompute(struct dtp_lowering *l)
         projection(&pass, index, call_again);
     free_locals(&pass);
     l->recompute = false;
-}
-
-/* ---- the embedding ----------------------------------------------------------------------------------------------- */
-
-/* Rows of the token table, of the position table added to them, and a norm where the model has one (its input is then
- * saved as well). */
-void dtp_lower_embedding(struct dtp_lowering *l)
-{
-    const struct dtp_transformer *t = l->transformer;
-    uint64_t bytes = l->tensor_bytes[DTP_TENSOR_INPUT];
-    struct dtp_module_state *root = dtp_lower_state(l), *first = &l->state[0];
-    struct dtp_draft draft;
-    dtp_lower_fetch(l, DTP_ROOT_EMBEDDING);
-    if (t->position == DTP_POSITION_LEARNED)
-        dtp_lower_fetch(l, DTP_ROOT_POSITION);
-    dtp_draft_begin(l, &draft, DTP_OP_EMBEDDING, "");
-    dtp_draft_use(&draft, l->tokens_in, DTP_READ);
-    dtp_draft_use(&draft, root->params, DTP_READ);
-    dtp_draft_use(&draft, root->weight[DTP_ROOT_EMBEDDING], DTP_READ);
-    dtp_draft_use(&draft, root->weight[DTP_ROOT_POSITION], DTP_READ);
-    dtp_buffer_id rows =
-        dtp_draft_new(l, &draft, t->embedding_norm ? "embedded" : dtp_layer_tensor_text(DTP_TENSOR_INPUT),
-                      DTP_OWNER_ACTIVATIONS, bytes, DTP_WRITE);
-    if (t->position == DTP_POSITION_LEARNED)
-        dtp_draft_new(l, &draft, "token rows", DTP_OWNER_WORKSPACE, bytes, DTP_UPDATE | DTP_FREE);
-    dtp_draft_memory(l, &draft, 0, 1);
-    dtp_draft_end(l, &draft);
-    dtp_lower_unfetch(l);
-    l->embedded = DTP_NO_BUFFER;
-    if (t->embedding_norm) {
-        dtp_draft_begin(l, &draft, DTP_OP_NORM, "embedding norm");
-        dtp_draft_use(&draft, rows, DTP_READ);
-        l->embedded = rows;
-        rows =
-            dtp_draft_new(l, &draft, dtp_layer_tensor_text(DTP_TENSOR_INPUT), DTP_OWNER_ACTIVATIONS, bytes, DTP_WRITE);
-        root->tensor[DTP_TENSOR_STATISTICS1] =
-            dtp_draft_new(l, &draft, "embedding norm statistics", DTP_OWNER_ACTIVATIONS,
-                          l->tensor_bytes[DTP_TENSOR_STATISTICS1], DTP_WRITE);
-        dtp_draft_memory(l, &draft, 0, 1);
-        dtp_draft_end(l, &draft);
-    }
-    first->tensor[DTP_TENSOR_INPUT] = rows;
-    first->alive = DTP_TENSOR_BIT(INPUT);
 }

@@ -3,6 +3,8 @@
  * c bytes a logit, V a token:
  *   eager    logits c, fp32 copy 4, log-softmax 4 (10 V at c = 2); backward: its saved result 4, the gradients of nll
  *            and of log-softmax 4 each (12 V), then the cast c
+ *            in place: logits c, fp32 copy 4, of which the differences to the maximum are a tensor of 4 that becomes
+ *            probabilities and, in backward, the gradient; then the cast c
  *   fused    logits c, their gradient c
  *            soft-capped logits besides: the tanh that backward reads, c
  *   chunked  the same for an eighth of the tokens at a time, backward at once; the hidden states' gradient in fp32 */
@@ -27,35 +29,35 @@ static dtp_buffer_id head_weight(struct dtp_lowering *l)
 static void head_input(struct dtp_lowering *l)
 {
     struct dtp_draft draft;
-    l->final_norm = l->final_input;
+    l->flight->final_norm = l->flight->final_input;
     if (l->residual == l->compute)
         return;
     dtp_draft_begin(l, &draft, DTP_OP_CAST, "head input");
-    dtp_draft_use(&draft, l->final_input, DTP_READ);
-    l->final_norm = dtp_draft_new(l, &draft, "head input", DTP_OWNER_ACTIVATIONS,
-                                  tokens_bytes(l->tokens, l->compute * l->between), DTP_WRITE);
+    dtp_draft_use(&draft, l->flight->final_input, DTP_READ);
+    l->flight->final_norm = dtp_draft_new(l, &draft, "head input", DTP_OWNER_ACTIVATIONS,
+                                          tokens_bytes(l->tokens, l->compute * l->between), DTP_WRITE);
     dtp_draft_memory(l, &draft, 0, 1);
     dtp_draft_end(l, &draft);
-    l->final_wide = l->final_input;
+    l->flight->final_wide = l->flight->final_input;
 }
 
 void dtp_lower_final_norm(struct dtp_lowering *l)
 {
     const struct dtp_transformer *t = l->transformer;
-    l->final_statistics = l->final_wide = DTP_NO_BUFFER;
+    l->flight->final_statistics = l->flight->final_wide = DTP_NO_BUFFER;
     if (!t->final_norm) {
         head_input(l);
         return;
     }
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM, "final norm");
-    dtp_draft_use(&draft, l->final_input, DTP_READ);
-    l->final_norm = dtp_draft_new(l, &draft, "final norm", DTP_OWNER_ACTIVATIONS,
-                                  tokens_bytes(l->tokens, l->compute * l->between), DTP_WRITE);
-    l->final_statistics = dtp_draft_new(l, &draft, "final norm statistics", DTP_OWNER_ACTIVATIONS,
-                                        l->tensor_bytes[DTP_TENSOR_STATISTICS1], DTP_WRITE);
-    l->final_wide = dtp_draft_new(l, &draft, "final norm in fp32", DTP_OWNER_ACTIVATIONS,
-                                  l->autocast ? tokens_bytes(l->tokens, 4 * l->between) : 0, DTP_WRITE);
+    dtp_draft_use(&draft, l->flight->final_input, DTP_READ);
+    l->flight->final_norm = dtp_draft_new(l, &draft, "final norm", DTP_OWNER_ACTIVATIONS,
+                                          tokens_bytes(l->tokens, l->compute * l->between), DTP_WRITE);
+    l->flight->final_statistics = dtp_draft_new(l, &draft, "final norm statistics", DTP_OWNER_ACTIVATIONS,
+                                                l->tensor_bytes[DTP_TENSOR_STATISTICS1], DTP_WRITE);
+    l->flight->final_wide = dtp_draft_new(l, &draft, "final norm in fp32", DTP_OWNER_ACTIVATIONS,
+                                          l->autocast ? tokens_bytes(l->tokens, 4 * l->between) : 0, DTP_WRITE);
     dtp_draft_memory(l, &draft, 0, 1);
     dtp_draft_end(l, &draft);
 }
@@ -68,9 +70,9 @@ static void cap_logits(struct dtp_lowering *l, uint64_t tokens)
     uint64_t vocab = l->transformer->vocab;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_LOSS, "soft cap");
-    dtp_draft_use(&draft, l->logits, DTP_UPDATE);
-    l->capped = dtp_draft_new(l, &draft, "tanh of logits", DTP_OWNER_LOGITS, tokens_bytes(tokens, l->compute * vocab),
-                              DTP_WRITE);
+    dtp_draft_use(&draft, l->flight->logits, DTP_UPDATE);
+    l->flight->capped = dtp_draft_new(l, &draft, "tanh of logits", DTP_OWNER_LOGITS,
+                                      tokens_bytes(tokens, l->compute * vocab), DTP_WRITE);
     dtp_draft_memory(l, &draft, 6 * (double)tokens * (double)vocab * (double)l->compute, 3);
     dtp_draft_end(l, &draft);
 }
@@ -82,9 +84,61 @@ static void cap_backward(struct dtp_lowering *l, uint64_t tokens)
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "soft cap");
     dtp_draft_new(l, &draft, "capped gradient", DTP_OWNER_LOGITS, narrow, DTP_UPDATE | DTP_FREE);
-    dtp_draft_use(&draft, l->logits_gradient, DTP_UPDATE);
-    dtp_draft_use(&draft, l->capped, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, l->flight->logits_gradient, DTP_UPDATE);
+    dtp_draft_use(&draft, l->flight->capped, DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, 7 * (double)narrow, 3);
+    dtp_draft_end(l, &draft);
+}
+
+/* Tensor parallel ranks have columns of the logits each: a row's maximum, its target's logit and its sum of
+ * exponentials are of all ranks together, three all-reduces of [T] in fp32. The pass over the logits for the maximum is
+ * one of those that the loss takes anyhow. */
+static dtp_buffer_id reduce_rows(struct dtp_lowering *l, uint64_t tokens)
+{
+    static const char *const names[] = {"row maxima", "target logits", "sums of exponentials"};
+    const int count = sizeof names / sizeof *names;
+    struct dtp_draft draft;
+    if (l->tp == 1)
+        return DTP_NO_BUFFER;
+    dtp_draft_begin(l, &draft, DTP_OP_LOSS, names[0]);
+    dtp_draft_use(&draft, l->flight->logits, DTP_READ);
+    dtp_buffer_id rows = dtp_draft_new(l, &draft, "row statistics", DTP_OWNER_LOGITS,
+                                       tokens_bytes(tokens, (uint64_t)count * 4), DTP_WRITE);
+    dtp_draft_memory(l, &draft, (double)tokens * (double)l->transformer->vocab * (double)l->compute, 1);
+    dtp_draft_end(l, &draft);
+    for (int i = 0; i < count; i++)
+        dtp_lower_sum_in_place(l, names[i], rows, tokens_bytes(tokens, 4), false);
+    return rows;
+}
+
+/* Of the bytes that a pass of the loss moves, what was read for the rows' maxima before. */
+static double read_before(const struct dtp_lowering *l, uint64_t tokens)
+{
+    return l->tp == 1 ? 0 : (double)tokens * (double)l->transformer->vocab * (double)l->compute;
+}
+
+/* nanotron's sharded cross entropy (parallel/tensor_parallel/functional.py): logits.float() is the model's, the rest
+ * the loss'; c + 4, then maximum 4, difference 4 + 4, exponential 4 + 4, sum 4, quotient 4 + 4. All are long rows
+ * without views. */
+static void loss_in_place(struct dtp_lowering *l, uint64_t tokens)
+{
+    uint64_t vocab = l->transformer->vocab, wide = tokens_bytes(tokens, 4 * vocab);
+    double logits = (double)tokens * (double)vocab;
+    dtp_buffer_id rows = reduce_rows(l, tokens);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_LOSS, "logits in fp32");
+    dtp_buffer_id copy = dtp_draft_new(l, &draft, "logits in fp32", DTP_OWNER_LOGITS, wide, DTP_WRITE);
+    dtp_draft_use(&draft, l->flight->logits, DTP_READ | DTP_FREE);
+    dtp_draft_memory(l, &draft, logits * (double)(l->compute + 4), 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+    dtp_draft_end(l, &draft);
+    l->flight->logits = DTP_NO_BUFFER;
+    dtp_draft_begin(l, &draft, DTP_OP_LOSS, "");
+    l->flight->loss_state = dtp_draft_new(l, &draft, "probabilities", DTP_OWNER_LOGITS, wide, DTP_WRITE);
+    dtp_draft_use(&draft, copy, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, rows, DTP_READ | DTP_FREE);
+    dtp_draft_memory(l, &draft, logits * 32 - read_before(l, tokens), 12);
+    draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     dtp_draft_end(l, &draft);
 }
 
@@ -96,17 +150,45 @@ static void loss_forward(struct dtp_lowering *l, uint64_t tokens)
         return;
     if (l->transformer->final_softcap > 0)
         cap_logits(l, tokens);
+    if (dtp_plan_softmax_in_place(l->plan)) {
+        loss_in_place(l, tokens);
+        return;
+    }
+    dtp_buffer_id rows = reduce_rows(l, tokens);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_LOSS, "");
+    dtp_draft_use(&draft, rows, DTP_READ | DTP_FREE);
     dtp_draft_new(l, &draft, "logits in fp32", DTP_OWNER_LOGITS, l->compute == 4 ? 0 : tokens_bytes(tokens, 4 * vocab),
                   DTP_UPDATE | DTP_FREE);
-    dtp_draft_use(&draft, l->logits, DTP_READ | DTP_FREE);
-    l->loss_state =
+    dtp_draft_use(&draft, l->flight->logits, DTP_READ | DTP_FREE);
+    l->flight->loss_state =
         dtp_draft_new(l, &draft, "log-softmax", DTP_OWNER_LOGITS, tokens_bytes(tokens, 4 * vocab), DTP_WRITE);
-    l->logits = DTP_NO_BUFFER;
+    l->flight->logits = DTP_NO_BUFFER;
     /* logits.float(): c + 4; log-softmax 4 + 4 */
-    dtp_draft_memory(l, &draft, (double)tokens * (double)vocab * (double)(l->compute + 12), 3);
+    double bytes = (double)tokens * (double)vocab * (double)(l->compute + 12);
+    dtp_draft_memory(l, &draft, bytes - read_before(l, tokens), 3);
     dtp_draft_end(l, &draft);
+}
+
+/* Where each rank has rows of what the head reads, all of them are gathered: kept for backward, or for this matmul. */
+static void gather_head_input(struct dtp_lowering *l)
+{
+    bool again = l->plan->runtime->gathers_again;
+    struct dtp_draft draft;
+    if (!dtp_lower_spreads(l))
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, "final norm");
+    dtp_draft_use(&draft, l->flight->final_norm, again ? DTP_READ : DTP_READ | DTP_FREE);
+    dtp_buffer_id gathered =
+        dtp_lower_gather_rows(l, &draft, again ? DTP_OWNER_WORKSPACE : DTP_OWNER_ACTIVATIONS, l->compute, NULL);
+    *(again ? &l->gathered : &l->flight->final_norm) = gathered;
+}
+
+static void use_head_input(struct dtp_lowering *l, struct dtp_draft *draft)
+{
+    bool gathered = l->gathered.index != DTP_NO_INDEX;
+    dtp_draft_use(draft, gathered ? l->gathered : l->flight->final_norm, gathered ? DTP_READ | DTP_FREE : DTP_READ);
+    l->gathered = DTP_NO_BUFFER;
 }
 
 static void head_matmul(struct dtp_lowering *l, uint64_t tokens)
@@ -114,15 +196,40 @@ static void head_matmul(struct dtp_lowering *l, uint64_t tokens)
     const struct dtp_transformer *t = l->transformer;
     dtp_buffer_id weight = head_weight(l);
     struct dtp_draft draft;
+    gather_head_input(l);
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "head");
-    dtp_draft_use(&draft, l->final_norm, DTP_READ);
+    use_head_input(l, &draft);
     dtp_draft_use(&draft, weight, DTP_READ);
-    l->logits =
+    l->flight->logits =
         dtp_draft_new(l, &draft, "logits", DTP_OWNER_LOGITS, tokens_bytes(tokens, l->compute * t->vocab), DTP_WRITE);
-    dtp_draft_use(&draft, l->final_wide, DTP_FREE);
-    l->final_wide = DTP_NO_BUFFER;
+    dtp_draft_use(&draft, l->flight->final_wide, DTP_FREE);
+    l->flight->final_wide = DTP_NO_BUFFER;
     dtp_draft_matmul(l, &draft, tokens, dtp_plan_head_columns(l->plan, t->vocab), t->hidden, true);
     dtp_draft_end(l, &draft);
+}
+
+static void narrow_gradient(struct dtp_lowering *l, uint64_t tokens, dtp_buffer_id gradient)
+{
+    double logits = (double)tokens * (double)l->transformer->vocab, c = (double)l->compute;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_CAST, "logits gradient");
+    l->flight->logits_gradient = dtp_draft_new(l, &draft, "logits gradient", DTP_OWNER_LOGITS,
+                                               tokens_bytes(tokens, l->compute * l->transformer->vocab), DTP_WRITE);
+    dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
+    dtp_draft_memory(l, &draft, logits * (4 + c), 1);
+    dtp_draft_end(l, &draft);
+}
+
+/* The probabilities less one at the target, times the loss' gradient: 4 + 4. */
+static void gradient_in_place(struct dtp_lowering *l, uint64_t tokens)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "");
+    dtp_draft_use(&draft, l->flight->loss_state, DTP_UPDATE);
+    dtp_draft_memory(l, &draft, (double)tokens * (double)l->transformer->vocab * 8, 6);
+    draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+    dtp_draft_end(l, &draft);
+    narrow_gradient(l, tokens, l->flight->loss_state);
 }
 
 /* Gradient of the logits that the loss read, in the compute dtype. */
@@ -132,29 +239,30 @@ static void logits_gradient(struct dtp_lowering *l, uint64_t tokens)
     uint64_t narrow = tokens_bytes(tokens, l->compute * vocab);
     double logits = (double)tokens * (double)vocab, c = (double)l->compute;
     bool casts = l->compute != 4;
+    dtp_buffer_id rows = l->loss == DTP_LOSS_FUSED ? reduce_rows(l, tokens) : DTP_NO_BUFFER;
     struct dtp_draft draft;
+    if (dtp_plan_softmax_in_place(l->plan)) {
+        gradient_in_place(l, tokens);
+        return;
+    }
     dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "");
     if (l->loss == DTP_LOSS_FUSED) { /* logits for max and sum, again for the gradient, which is written and read */
-        l->logits_gradient = dtp_draft_new(l, &draft, "logits gradient", DTP_OWNER_LOGITS, narrow, DTP_WRITE);
-        dtp_draft_use(&draft, l->logits, DTP_READ | DTP_FREE);
-        dtp_draft_memory(l, &draft, logits * 4 * c, 2);
+        l->flight->logits_gradient = dtp_draft_new(l, &draft, "logits gradient", DTP_OWNER_LOGITS, narrow, DTP_WRITE);
+        dtp_draft_use(&draft, l->flight->logits, DTP_READ | DTP_FREE);
+        dtp_draft_use(&draft, rows, DTP_READ | DTP_FREE);
+        dtp_draft_memory(l, &draft, logits * 4 * c - read_before(l, tokens), 2);
         dtp_draft_end(l, &draft);
         return;
     }
     dtp_draft_new(l, &draft, "nll gradient", DTP_OWNER_LOGITS, wide, DTP_UPDATE | DTP_FREE);
     dtp_buffer_id gradient = dtp_draft_new(l, &draft, casts ? "logits gradient in fp32" : "logits gradient",
                                            DTP_OWNER_LOGITS, wide, DTP_WRITE);
-    dtp_draft_use(&draft, l->loss_state, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, l->flight->loss_state, DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, logits * 12, 2);
     dtp_draft_end(l, &draft);
-    l->logits_gradient = gradient;
-    if (!casts)
-        return;
-    dtp_draft_begin(l, &draft, DTP_OP_CAST, "logits gradient");
-    l->logits_gradient = dtp_draft_new(l, &draft, "logits gradient", DTP_OWNER_LOGITS, narrow, DTP_WRITE);
-    dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft, logits * (4 + c), 1);
-    dtp_draft_end(l, &draft);
+    l->flight->logits_gradient = gradient;
+    if (casts)
+        narrow_gradient(l, tokens, gradient);
 }
 
 static void loss_backward(struct dtp_lowering *l, uint64_t tokens)
@@ -171,14 +279,17 @@ static int head_part(const struct dtp_lowering *l)
     return l->transformer->tied_head ? DTP_ROOT_EMBEDDING : DTP_ROOT_HEAD;
 }
 
-static void head_weight_gradient(struct dtp_lowering *l, uint64_t tokens, bool first)
+/* `last`: no other matmul of the head's backward reads what it reads. */
+static void head_weight_gradient(struct dtp_lowering *l, uint64_t tokens, bool first, bool last)
 {
     const struct dtp_transformer *t = l->transformer;
     struct dtp_module_state *root = dtp_lower_state(l);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "head weight gradient");
-    dtp_draft_use(&draft, l->logits_gradient, DTP_READ);
-    dtp_draft_use(&draft, l->final_norm, DTP_READ);
+    dtp_draft_use(&draft, l->flight->logits_gradient, last ? DTP_READ | DTP_FREE : DTP_READ);
+    use_head_input(l, &draft);
+    if (last)
+        dtp_draft_use(&draft, l->flight->final_norm, DTP_FREE);
     if (first)
         dtp_lower_gradient_result(l, &draft, head_part(l), l->compute);
     else
@@ -190,7 +301,7 @@ static void head_weight_gradient(struct dtp_lowering *l, uint64_t tokens, bool f
 }
 
 /* Gradient of the final norm's result; `into` is the fp32 sum of a chunked loss. */
-static dtp_buffer_id head_input_gradient(struct dtp_lowering *l, uint64_t tokens, dtp_buffer_id into)
+static dtp_buffer_id head_input_gradient(struct dtp_lowering *l, uint64_t tokens, dtp_buffer_id into, bool last)
 {
     const struct dtp_transformer *t = l->transformer;
     struct dtp_module_state *root = dtp_lower_state(l);
@@ -201,12 +312,12 @@ static dtp_buffer_id head_input_gradient(struct dtp_lowering *l, uint64_t tokens
     dtp_draft_use(&draft, weight, l->autocast && whole ? DTP_READ | DTP_FREE : DTP_READ);
     if (whole)
         into = dtp_draft_new(l, &draft, "final norm gradient", DTP_OWNER_WORKSPACE,
-                             tokens_bytes(tokens, l->compute * l->between), DTP_WRITE);
+                             tokens_bytes(tokens, l->compute * (l->tp > 1 ? t->hidden : l->between)), DTP_WRITE);
     else
         dtp_draft_use(&draft, into, DTP_UPDATE);
-    dtp_draft_use(&draft, l->logits_gradient, DTP_READ | DTP_FREE);
-    if (whole)
-        dtp_draft_use(&draft, l->final_norm, DTP_FREE);
+    dtp_draft_use(&draft, l->flight->logits_gradient, last ? DTP_READ | DTP_FREE : DTP_READ);
+    if (whole && last)
+        dtp_draft_use(&draft, l->flight->final_norm, DTP_FREE);
     if (whole && l->autocast)
         root->weight[head_part(l)] = DTP_NO_BUFFER;
     dtp_draft_matmul(l, &draft, tokens, t->hidden, dtp_plan_head_columns(l->plan, t->vocab), true);
@@ -248,7 +359,7 @@ static void final_norm_backward(struct dtp_lowering *l, dtp_buffer_id gradient)
     bool chunked = l->loss == DTP_LOSS_CHUNKED;
     if (!l->transformer->final_norm) {
         bool same = l->residual == (chunked ? 4 : l->compute);
-        l->gradient = same ? gradient : in_residual_dtype(l, gradient, "residual gradient");
+        l->flight->gradient = same ? gradient : in_residual_dtype(l, gradient, "residual gradient");
         root_vectors(l);
         return;
     }
@@ -256,27 +367,60 @@ static void final_norm_backward(struct dtp_lowering *l, dtp_buffer_id gradient)
         gradient = in_residual_dtype(l, gradient, "final norm gradient in fp32");
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, "final norm");
-    l->gradient = dtp_draft_new(l, &draft, "residual gradient", DTP_OWNER_WORKSPACE, l->tensor_bytes[DTP_TENSOR_INPUT],
-                                DTP_WRITE);
+    l->flight->gradient = dtp_draft_new(l, &draft, "residual gradient", DTP_OWNER_WORKSPACE,
+                                        l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
-    dtp_draft_use(&draft, l->final_input, DTP_READ | DTP_FREE);
-    dtp_draft_use(&draft, l->final_statistics, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, l->flight->final_input, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, l->flight->final_statistics, DTP_READ | DTP_FREE);
     dtp_lower_gradient_result(l, &draft, DTP_ROOT_VECTORS, l->compute);
     dtp_draft_memory(l, &draft, 0, 2);
     dtp_draft_end(l, &draft);
     dtp_lower_gradient_made(l, DTP_ROOT_VECTORS);
 }
 
+/* As in a layer (lower_backward.c): tensor parallel ranks' input gradients are terms of a sum, which may be formed
+ * beside the weight gradient's matmul. */
+static dtp_buffer_id gradients_beside(struct dtp_lowering *l)
+{
+    struct dtp_draft draft;
+    dtp_op_id gathered = DTP_NO_OP;
+    if (dtp_lower_spreads(l) && l->plan->runtime->gathers_again) {
+        gather_head_input(l);
+        gathered = l->awaited;
+        l->awaited = DTP_NO_OP;
+    }
+    dtp_buffer_id terms = head_input_gradient(l, l->tokens, DTP_NO_BUFFER, false);
+    dtp_buffer_id sum = dtp_lower_sum_of_stream(l, "head", terms, DTP_READ);
+    dtp_op_id summed = l->awaited;
+    l->awaited = gathered;
+    head_weight_gradient(l, l->tokens, true, true);
+    l->awaited = summed;
+    if (sum.index == terms.index)
+        return sum;
+    dtp_draft_begin(l, &draft, DTP_OP_FREE, "terms of a sum");
+    dtp_draft_use(&draft, terms, DTP_FREE);
+    dtp_draft_end(l, &draft);
+    return sum;
+}
+
+static dtp_buffer_id head_gradients(struct dtp_lowering *l)
+{
+    if (l->tp > 1 && l->plan->runtime->sums_beside)
+        return gradients_beside(l);
+    head_weight_gradient(l, l->tokens, true, false);
+    dtp_buffer_id gradient = head_input_gradient(l, l->tokens, DTP_NO_BUFFER, true);
+    return l->tp == 1 ? gradient : dtp_lower_sum_of_stream(l, "head", gradient, DTP_READ | DTP_FREE);
+}
+
 void dtp_lower_head_backward(struct dtp_lowering *l)
 {
-    dtp_buffer_id gradient = l->gradient;
+    dtp_buffer_id gradient = l->flight->gradient;
     if (l->loss != DTP_LOSS_CHUNKED) {
-        head_weight_gradient(l, l->tokens, true);
-        gradient = head_input_gradient(l, l->tokens, DTP_NO_BUFFER);
+        gradient = head_gradients(l);
     } else {
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_FREE, "");
-        dtp_draft_use(&draft, l->final_norm, DTP_FREE);
+        dtp_draft_use(&draft, l->flight->final_norm, DTP_FREE);
         if (l->autocast) {
             dtp_draft_use(&draft, dtp_lower_state(l)->weight[head_part(l)], DTP_FREE);
             dtp_lower_state(l)->weight[head_part(l)] = DTP_NO_BUFFER;
@@ -284,10 +428,10 @@ void dtp_lower_head_backward(struct dtp_lowering *l)
         dtp_draft_end(l, &draft);
     }
     dtp_lower_unfetch(l);
-    if (!l->transformer->tied_head)
-        dtp_lower_gradient_made(l, DTP_ROOT_HEAD);
-    else if (l->autocast)
+    if (l->transformer->tied_head && l->autocast)
         dtp_lower_cast_gradient(l, DTP_ROOT_EMBEDDING);
+    if (!l->transformer->tied_head || !l->chunk->embedding) /* else that of the embedding is added to it first */
+        dtp_lower_gradient_made(l, head_part(l));
     final_norm_backward(l, gradient);
 }
 
@@ -309,10 +453,10 @@ static void chunked(struct dtp_lowering *l)
         head_matmul(l, tokens);
         loss_forward(l, tokens);
         loss_backward(l, tokens);
-        head_weight_gradient(l, tokens, done == 0);
-        head_input_gradient(l, tokens, gradient);
+        head_weight_gradient(l, tokens, done == 0, false);
+        head_input_gradient(l, tokens, gradient, true);
     }
-    l->gradient = gradient;
+    l->flight->gradient = gradient;
 }
 
 void dtp_lower_loss_forward(struct dtp_lowering *l)

@@ -1,7 +1,7 @@
 /* The optimizer's update, module by module: reads and writes of one pass over parameters, gradients and state. */
 #include "lower/lowering.h"
 
-static void add_state(struct dtp_lowering *l, struct dtp_lower_moments *moments, uint64_t bytes)
+void dtp_lower_add_state(struct dtp_lowering *l, struct dtp_lower_moments *moments, uint64_t bytes)
 {
     dtp_buffer_id made = dtp_lower_buffer(l, "optimizer state", DTP_OWNER_OPTIMIZER, DTP_STREAM_COMPUTE, bytes, true);
     if (made.index == DTP_NO_INDEX)
@@ -15,12 +15,12 @@ void dtp_lower_add_moments(struct dtp_lowering *l, struct dtp_lower_moments *mom
 {
     uint64_t each = dtp_dtype_bytes(l->plan->precision.moments), all = l->bytes.optimizer;
     if (all < 2 * each) {
-        add_state(l, moments, all * elements);
+        dtp_lower_add_state(l, moments, all * elements);
         return;
     }
-    add_state(l, moments, each * elements);
-    add_state(l, moments, each * elements);
-    add_state(l, moments, (all - 2 * each) * elements);
+    dtp_lower_add_state(l, moments, each * elements);
+    dtp_lower_add_state(l, moments, each * elements);
+    dtp_lower_add_state(l, moments, (all - 2 * each) * elements);
 }
 
 void dtp_lower_update(struct dtp_lowering *l, dtp_buffer_id params, struct dtp_lower_moments moments,

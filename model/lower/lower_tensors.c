@@ -64,6 +64,23 @@ static void list_block_vectors(struct dtp_lowering *l)
     l->block.gradient_name[part] = "vector gradients";
 }
 
+/* What lies outside of blocks is on the rank with the first stage, or the last. */
+static bool has_embedding(const struct dtp_lowering *l)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < l->role.chunk_count; i++)
+        any = any || l->role.chunks[i].embedding;
+    return any;
+}
+
+static bool has_head(const struct dtp_lowering *l)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < l->role.chunk_count; i++)
+        any = any || l->role.chunks[i].head;
+    return any;
+}
+
 static void list_root(struct dtp_lowering *l)
 {
     const struct dtp_transformer *t = l->transformer;
@@ -71,17 +88,20 @@ static void list_root(struct dtp_lowering *l)
     static const char *const gradients[] = {"embedding gradient", "position gradient", "root vector gradients",
                                             "head gradient"};
     struct part_sum sum = {&l->root, l->plan->shard_group, flat_tensors(l), DTP_ROOT_EMBEDDING};
+    bool embedding = has_embedding(l);
+    bool head = has_head(l);
     l->root.parts = DTP_ROOT_PARTS;
-    add_tensor(&sum, t->vocab, t->hidden);
+    if (embedding || (head && t->tied_head))
+        add_tensor(&sum, t->vocab, t->hidden);
     sum.part = DTP_ROOT_POSITION;
-    if (t->position == DTP_POSITION_LEARNED)
+    if (embedding && t->position == DTP_POSITION_LEARNED)
         add_tensor(&sum, t->positions, t->hidden);
     sum.part = DTP_ROOT_VECTORS;
-    add_norm(&sum, t, t->embedding_norm);
-    add_norm(&sum, t, t->final_norm);
-    add_vector(&sum, t->vocab, t->head_bias);
+    add_norm(&sum, t, embedding && t->embedding_norm);
+    add_norm(&sum, t, head && t->final_norm);
+    add_vector(&sum, t->vocab, head && t->head_bias);
     sum.part = DTP_ROOT_HEAD;
-    if (!t->tied_head)
+    if (head && !t->tied_head)
         add_tensor(&sum, t->vocab, t->hidden);
     for (int part = 0; part < DTP_ROOT_PARTS; part++) {
         l->root.weight_name[part] = weights[part];

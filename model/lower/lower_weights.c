@@ -72,7 +72,7 @@ void dtp_lower_gradient_result(struct dtp_lowering *l, struct dtp_draft *draft, 
         return;
     }
     /* the sum of earlier micro-steps is read in the matmul's own output pass */
-    dtp_draft_use(draft, state->gradient_buffer, l->micro_step ? DTP_UPDATE : DTP_WRITE);
+    dtp_draft_use(draft, state->gradient_buffer, l->first_micro_step ? DTP_WRITE : DTP_UPDATE);
     if (draft->op.kind == DTP_OP_MATMUL) /* the first time it adds to zeros */
         draft->op.demand.bytes = (double)((2 * l->bytes.grads - element_bytes) * elements);
 }
@@ -83,7 +83,7 @@ void dtp_lower_cast_gradient(struct dtp_lowering *l, int part)
 {
     struct dtp_module_state *state = dtp_lower_state(l);
     uint64_t elements = module(l)->elements[part];
-    bool alone = l->cluster->gpus == 1 && !l->micro_step;
+    bool alone = l->data_ranks == 1 && l->first_micro_step;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_CAST, module(l)->gradient_name[part]);
     dtp_buffer_id wide =

@@ -6,11 +6,14 @@
 #ifndef DTP_LOWERING_H
 #define DTP_LOWERING_H
 
+#include "base/host_arena.h"
 #include "lower/lower.h"
 #include "lower/lower_hooks.h"
 #include "plan/layer_tensors.h"
+#include "plan/slice.h"
 #include "cost/op_cost.h"
 #include "closed/sharding.h"
+#include "schedule/schedule.h"
 
 #define DTP_MAX_PARTS (DTP_LAYER_MATRICES + 1) /* matrices, then all vectors as one */
 
@@ -34,10 +37,8 @@ struct dtp_lower_moments {
     uint32_t count;
 };
 
-/* Buffers of one module in the micro-step at hand. */
+/* Buffers of one module that all micro-batches share. */
 struct dtp_module_state {
-    dtp_buffer_id tensor[DTP_TENSOR_COUNT];
-    uint64_t alive;                        /* tensors that exist now, as bits */
     dtp_buffer_id weight[DTP_MAX_PARTS];   /* gathered or cast; DTP_NO_INDEX: read `params` */
     dtp_buffer_id gradient[DTP_MAX_PARTS]; /* as autograd made it in this micro-step */
     dtp_buffer_id kept[DTP_MAX_PARTS];     /* .grad, or what micro-steps accumulate into */
@@ -47,10 +48,57 @@ struct dtp_module_state {
     uint32_t bucket[DTP_MAX_PARTS]; /* the reduction bucket each part lies in */
 };
 
+/* A micro-batch on its way: what exists of it from its forward to the end of its backward. A pipeline has several under
+ * way at once, one after the other needs one of these alone. */
+struct dtp_flight_module {
+    dtp_buffer_id tensor[DTP_TENSOR_COUNT];
+    uint64_t alive;    /* tensors that exist now, as bits */
+    uint64_t gathered; /* of these, which stand here whole and not as the rows of a tensor parallel rank */
+};
+struct dtp_flight {
+    struct dtp_flight_module *module;             /* of each layer */
+    dtp_buffer_id embedded, embedding_statistics; /* tensor before an embedding norm, and what that keeps */
+    dtp_buffer_id final_input, final_norm, final_statistics, final_wide; /* input of the final norm, and so on */
+    dtp_buffer_id logits, loss_state, capped, logits_gradient;
+    dtp_buffer_id gradient; /* of the residual stream, updated in place from the head down to x0 */
+};
+#define DTP_TRANSFER_GROUPS 14
+
+/* Consecutive layers of the model that a rank holds: all of them, or a stage of a pipeline. */
+struct dtp_lower_chunk {
+    uint64_t first, layers;  /* of the rank's own */
+    uint64_t first_of_model; /* the model's layer that `first` is */
+    bool embedding, head;    /* and what lies before its first layer, behind its last */
+};
+/* What one rank does of the step, and with what of the model. */
+struct dtp_lower_role {
+    const struct dtp_lower_chunk *chunks;
+    uint32_t chunk_count;
+    const struct dtp_pass *passes; /* in the order of the rank */
+    uint32_t pass_count;
+    const struct dtp_lower_pipeline *pipeline; /* NULL: the rank has the whole model */
+    uint32_t rank;                             /* of the pipeline */
+};
+/* The pipeline that a role is of. */
+struct dtp_lower_pipeline {
+    const struct dtp_schedule *schedule;
+    const struct dtp_lower_chunk *chunks; /* those of rank r from r x schedule->shape.chunks on */
+    bool blocking;                        /* a rank goes on when what it sends is taken (schedule_order.h) */
+};
+/* Rows of the residual stream, or their gradient, on their way to a pass. */
+struct dtp_handed {
+    dtp_buffer_id rows;
+    dtp_op_id received; /* DTP_NO_OP: they were made on this rank */
+};
+
 struct dtp_lowering {
-    const struct dtp_transformer *transformer;
+    const struct dtp_transformer *transformer; /* a rank's slice of the model, with the layers that it holds */
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
+    struct dtp_transformer slice;
+    uint32_t tp, tp_stride, cp;
+    uint32_t tp_group, cp_group;      /* of the program; DTP_NO_INDEX where they are 1 */
+    uint32_t data_ranks, data_stride; /* with the same slice, over which gradients are summed */
     struct dtp_program *program;
     struct dtp_faults *faults;
 
@@ -74,17 +122,36 @@ struct dtp_lowering {
     const struct dtp_lower_hooks *hooks; /* of the plan's runtime */
     void *own;                           /* what they keep */
 
-    uint16_t layer, micro_step; /* where the skeleton stands */
-    bool recompute, last_micro_step, reduces;
+    struct dtp_lower_role role;
+    const struct dtp_pass *pass; /* where the skeleton stands */
+    const struct dtp_lower_chunk *chunk;
+    uint16_t layer, micro_step; /* of the rank's layers, of the step */
+    bool recompute;
+    bool first_micro_step, last_micro_step; /* of those that pass through the chunk */
+    bool last_pass;                         /* of the rank's: gradients of all its weights are whole behind it */
+    bool reduces;
     dtp_op_id last_op[DTP_STREAM_COUNT]; /* issued last to each stream */
+    dtp_op_id awaited;                   /* what the next operation of the compute stream waits for */
     enum dtp_owner gradient_owner;       /* GRADS where autograd's own tensor becomes .grad */
 
-    dtp_buffer_id embedded;                                              /* tensor before an embedding norm */
-    dtp_buffer_id final_input, final_norm, final_statistics, final_wide; /* input of the final norm, and so on */
-    dtp_buffer_id logits, loss_state, capped, logits_gradient;
-    dtp_buffer_id gradient; /* of the residual stream, updated in place from the head down to x0 */
+    struct dtp_flight *flight; /* of the micro-batch at hand */
+    dtp_buffer_id user_buffer; /* that pieces of collectives beside matmuls pass through */
+    dtp_buffer_id gathered;    /* what the matmuls at hand read in place of a rank's rows of it */
+    struct dtp_host_arena arena;
+    struct dtp_handed *handed[2]; /* to forwards, to backwards of each chunk and micro-batch; of a pipeline */
+    dtp_buffer_id given;          /* what the pass at hand made for another rank */
+    dtp_op_id sent;               /* the last transfer that the next pass waits for */
+    uint32_t transfer_group[DTP_TRANSFER_GROUPS];
     dtp_buffer_id tokens_in;
 };
+
+/* lower.c: refuses what has no step program, or one of more than `op_limit` operations on all ranks together. */
+enum dtp_status dtp_lower_check(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                const struct dtp_plan *plan, uint32_t op_limit, struct dtp_faults *faults);
+/* The program of one rank, of a job that has one. */
+enum dtp_status dtp_lower_role_program(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                       const struct dtp_plan *plan, const struct dtp_lower_role *role,
+                                       uint32_t op_limit, struct dtp_program **out, struct dtp_faults *faults);
 
 /* ---- a draft of one operation ------------------------------------------------------------------------------------ */
 
@@ -122,6 +189,8 @@ dtp_buffer_id dtp_lower_host_buffer(struct dtp_lowering *l, const char *name, en
 /* [m,k] x [k,n] in the compute dtype; fp8 only inside blocks. */
 void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uint64_t m, uint64_t n, uint64_t k,
                       bool head);
+/* The program's group of `ranks` of those with the same slice, `apart` of them from one to the next: 1, neighbours. */
+uint32_t dtp_lower_data_group(struct dtp_lowering *l, uint32_t ranks, uint32_t apart);
 /* What each rank sends around a ring of a tensor of `bytes`: the shards of all others, padded to whole bytes. */
 uint64_t dtp_lower_ring(uint64_t bytes, uint64_t ranks);
 
@@ -129,12 +198,38 @@ static inline struct dtp_module_state *dtp_lower_state(struct dtp_lowering *l)
 {
     return &l->state[l->layer == DTP_NO_LAYER ? l->transformer->layers : l->layer];
 }
+/* Of the layer at which the skeleton stands. */
+static inline struct dtp_flight_module *dtp_lower_flight_module(const struct dtp_lowering *l)
+{
+    return &l->flight->module[l->layer - l->chunk->first];
+}
+/* That layer, as the whole model counts. */
+static inline uint64_t dtp_lower_model_layer(const struct dtp_lowering *l)
+{
+    return l->layer - l->chunk->first + l->chunk->first_of_model;
+}
 static inline bool dtp_lower_checkpointed(const struct dtp_lowering *l, uint64_t layer)
 {
     return dtp_checkpointed(&l->checkpointing, layer);
 }
 
 /* ---- the concerns ------------------------------------------------------------------------------------------------ */
+
+/* lower_passes.c: the rank's passes and the optimizer's step. DTP_ENVIRONMENT: no memory. */
+enum dtp_status dtp_lower_passes(struct dtp_lowering *l);
+/* `rows` of the residual stream are the input of the rank's `layer`, or what leaves its chunk. */
+void dtp_lower_hand_on(struct dtp_lowering *l, uint64_t layer, dtp_buffer_id rows);
+
+/* lower_transfers.c: what the stages of a pipeline send each other. DTP_ENVIRONMENT: no memory. */
+enum dtp_status dtp_lower_transfers_make(struct dtp_lowering *l);
+/* Around the passes of a rank: before the `i`-th, behind it. */
+void dtp_lower_before_pass(struct dtp_lowering *l, uint32_t i);
+void dtp_lower_after_pass(struct dtp_lowering *l, uint32_t i);
+/* What the pass at hand begins with, and what it leaves: activations or their gradient. */
+struct dtp_handed dtp_lower_taken(struct dtp_lowering *l);
+void dtp_lower_give(struct dtp_lowering *l, dtp_buffer_id rows);
+/* Behind the last pass: sums gradients of weights that stages hold twice, and waits for the norm of all gradients. */
+void dtp_lower_join_stages(struct dtp_lowering *l);
 
 /* lower_tensors.c: modules and sizes of tensors of the plan's blocks. */
 void dtp_lower_tensors(struct dtp_lowering *l);
@@ -154,6 +249,36 @@ void dtp_lower_head_backward(struct dtp_lowering *l); /* with the final norm's *
 /* lower_backward.c */
 void dtp_lower_block_backward(struct dtp_lowering *l);
 void dtp_lower_embedding_backward(struct dtp_lowering *l);
+
+/* lower_tensor_parallel.c. Of tensor parallel ranks each holds rows of the residual stream alone (T/t tokens), and
+ * which way a matrix is cut: by columns where it reads the stream, by rows behind those. All false without them. */
+bool dtp_lower_spreads(const struct dtp_lowering *l);
+bool dtp_lower_cut_by_columns(const struct dtp_lowering *l, int matrix);
+bool dtp_lower_cut_by_rows(const struct dtp_lowering *l, int matrix);
+/* Their group, and what stands for the whole step. */
+void dtp_lower_tensor_make(struct dtp_lowering *l);
+/* Bytes of the stream of all tokens. */
+uint64_t dtp_lower_whole_stream(const struct dtp_lowering *l, uint64_t element_bytes);
+/* A draft, begun as one of compute for its buffers are from that pool, becomes a collective of the tensor parallel
+ * ranks over `whole_bytes`; it runs behind all compute so far. `in_pieces`: with tp_overlap it is what stays exposed,
+ * and dtp_lower_tensor_beside issues the rest, beside a matmul that is about to come; DTP_NO_OP where all is exposed.
+ */
+dtp_op_id dtp_lower_tensor_end(struct dtp_lowering *l, struct dtp_draft *draft, uint64_t whole_bytes, bool in_pieces);
+dtp_op_id dtp_lower_tensor_beside(struct dtp_lowering *l, enum dtp_op_kind kind, const char *name,
+                                  uint64_t whole_bytes);
+/* Parameters that each rank has whole and whose gradients it has terms of: where each has rows of the stream, norms and
+ * biases behind matrices cut by rows; the norms of q and k always. */
+uint64_t dtp_lower_replicated_elements(const struct dtp_lowering *l);
+/* Each is awaited by compute. The draft is an all-gather's that reads a rank's rows; behind the matmul that reads what
+ * is returned `*beside` is to be awaited; NULL: none is there. A sum over ranks in place; a rank's rows of one, whose
+ * terms are used by `access`; of a gradient of the stream whichever it takes. */
+dtp_buffer_id dtp_lower_gather_rows(struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_owner owner,
+                                    uint64_t element_bytes, dtp_op_id *beside);
+void dtp_lower_sum_in_place(struct dtp_lowering *l, const char *name, dtp_buffer_id buffer, uint64_t bytes,
+                            bool in_pieces);
+dtp_buffer_id dtp_lower_scatter_sum(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,
+                                    const char *result, enum dtp_owner owner, bool in_pieces);
+dtp_buffer_id dtp_lower_sum_of_stream(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access);
 
 /* lower_weights.c: what matmuls read and what becomes of their gradients. dtp_lower_weight: the buffer of part `part`
  * of the module the skeleton stands at; emits the cast where autocast has none yet. */
@@ -180,5 +305,7 @@ void dtp_lower_update(struct dtp_lowering *l, dtp_buffer_id params, struct dtp_l
 /* Adds the optimizer's tensors of one parameter of `elements` to those made just before; starts from {DTP_NO_BUFFER,
  * 0}. */
 void dtp_lower_add_moments(struct dtp_lowering *l, struct dtp_lower_moments *moments, uint64_t elements);
+/* Adds one tensor of `bytes`, in the same way; nothing for 0. */
+void dtp_lower_add_state(struct dtp_lowering *l, struct dtp_lower_moments *moments, uint64_t bytes);
 
 #endif

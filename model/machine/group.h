@@ -13,9 +13,14 @@ struct dtp_group {
     uint32_t node_stride;     /* its nodes are so many apart in the order of ranks */
 };
 
+/* The group of `ranks` ranks that sit `stride` apart. */
+struct dtp_group dtp_group_of(const struct dtp_cluster *cluster, uint32_t ranks, uint32_t stride);
 /* The group of `ranks` consecutive ranks of the cluster (a shard group, or all). */
 struct dtp_group dtp_group_consecutive(const struct dtp_cluster *cluster, uint32_t ranks);
 /* The group of the gpus/stride ranks that sit `stride` apart (replicas of a hybrid shard group). */
 struct dtp_group dtp_group_strided(const struct dtp_cluster *cluster, uint32_t stride);
+/* Two ranks, one of which sends to the other: `from` + i to `to` + i, for each i below `ranks` at the same time. Where
+ * some of them are on two nodes it is a transfer between nodes, shared by all of a node that send. */
+struct dtp_group dtp_group_pair(const struct dtp_cluster *cluster, uint32_t from, uint32_t to, uint32_t ranks);
 
 #endif

@@ -1,5 +1,6 @@
 #include "plan/layer_tensors.h"
 
+#include "base/bytes.h"
 #include "plan/runtime_sizes.h"
 
 #define BIT(suffix) DTP_TENSOR_BIT(suffix)
@@ -55,12 +56,12 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
         [DTP_LAYER_ELEMENT_COMPUTE] = compute,
         [DTP_LAYER_ELEMENT_KEPT_INPUT] = dtp_plan_keeps_fp8(plan) ? 1 : compute,
         [DTP_LAYER_ELEMENT_FP32] = 4};
-    struct dtp_layer_kind widths = out->kind;
-    if (plan->sequence_shards > 1) /* what lies between the matmuls is split by tokens: as if it were narrower */
-        widths.hidden /= plan->sequence_shards;
     for (uint64_t left = made; left; left &= left - 1) {
         enum dtp_layer_tensor tensor = dtp_layer_first(left);
-        out->bytes[tensor] = dtp_layer_tensor_width(&widths, tensor) * element[dtp_layer_tensor_element(tensor)];
+        enum dtp_layer_part part = dtp_layer_tensor_part(tensor);
+        bool between = part == DTP_PART_RESIDUAL || part == DTP_PART_NORMS; /* the matmuls: there tokens are divided */
+        uint64_t bytes = dtp_layer_tensor_width(&out->kind, tensor) * element[dtp_layer_tensor_element(tensor)];
+        out->bytes[tensor] = between && plan->sequence_shards > 1 ? dtp_divide_up(bytes, plan->sequence_shards) : bytes;
     }
     if (plan->attention == DTP_ATTENTION_MATH)
         out->bytes[DTP_TENSOR_CORE_STATE] = math_state_bytes(&out->kind, plan);
@@ -94,6 +95,10 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
         habits.made |= BIT(SILU), habits.saved |= BIT(SILU);
     if (out->added_again)
         habits.saved |= BIT(MIDDLE);
+    if (plan->runtime->repacks_heads && out->kind.packs_qkv && out->kind.d_kv < out->kind.d_q) {
+        habits.made |= BIT(V), habits.saved |= BIT(V);
+        habits.dropped |= BIT(QKV);
+    }
     if (dtp_plan_keeps_fp8(plan)) /* an activation cannot be derived from a result that is kept in fp8 only */
         habits.saved |= BIT(UP);
     return habits;

@@ -17,11 +17,9 @@ static const char *const words[DTP_AXIS_ALL_COUNT] = {
 
 struct dtp_layout dtp_layout_default(void)
 {
-    struct dtp_layout layout;
+    struct dtp_layout layout = {.order = DTP_LAYOUT_ORDER};
     for (int i = 0; i < DTP_AXIS_ALL_COUNT; i++)
         layout.size[i] = 1;
-    for (int i = 0; i < DTP_AXIS_COUNT; i++)
-        layout.order[i] = (enum dtp_mesh_axis)i;
     return layout;
 }
 

@@ -40,6 +40,13 @@ enum dtp_mesh_axis {
     DTP_AXIS_ALL_COUNT
 };
 
+/* The default order, to initialise one. */
+#define DTP_AXIS_IN_ORDER(suffix, word) DTP_AXIS_##suffix,
+#define DTP_LAYOUT_ORDER                                                                                               \
+    {                                                                                                                  \
+        DTP_AXIS_TABLE(DTP_AXIS_IN_ORDER)                                                                              \
+    }
+
 /* Sets of axes, a bit 1u << axis each. */
 #define DTP_AXES(axis) (1u << DTP_AXIS_##axis)
 /* Over which dense weights' gradients are reduced and state is sharded: each context parallel rank has other tokens. */

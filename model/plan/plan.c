@@ -3,6 +3,7 @@
 #include "plan/runtime_sizes.h"
 #include "base/nearest.h"
 #include "base/number.h"
+#include "schedule/stages.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -19,8 +20,10 @@ static const struct dtp_plan unchosen = {
     .tp = 1,
     .pp = 1,
     .sequence_parallel = true,
+    .schedule = DTP_SCHEDULE_1F1B,
     .virtual_stages = 1,
     .cp = 1,
+    .layout_order = DTP_LAYOUT_ORDER,
     .micro_batch = 1,
     .accumulate = 1,
     .sequence = 2048,
@@ -97,6 +100,8 @@ static const struct word optimizer_words[] = {{"adamw", DTP_ADAMW_FUSED},
                                               {"adam8bit", DTP_ADAM8BIT},
                                               {"adamw-fused", DTP_ADAMW_FUSED}};
 
+static const struct word cp_comm_words[] = {
+    {"p2p", DTP_CP_P2P}, {"all_gather", DTP_CP_ALL_GATHER}, {"a2a", DTP_CP_A2A}, {"a2a+p2p", DTP_CP_A2A_P2P}};
 static const struct word engine_words[] = {{"sm", DTP_ENGINE_SM}, {"copy", DTP_ENGINE_COPY}};
 
 #define DEFINE_WORDS(name)                                                                                             \
@@ -118,6 +123,32 @@ DEFINE_WORDS(attention)
 DEFINE_WORDS(loss)
 DEFINE_WORDS(optimizer)
 DEFINE_WORDS(engine)
+DEFINE_WORDS(cp_comm)
+
+static const struct word stage_cut_words[] = {
+    {"even", DTP_STAGE_CUT_EVEN}, {"counted", DTP_STAGE_CUT_COUNTED}, {"cost", DTP_STAGE_CUT_COST}};
+#define STAGE_CUT_WORDS (sizeof stage_cut_words / sizeof *stage_cut_words)
+
+const char *dtp_stage_choice_text(const struct dtp_stage_choice *choice)
+{
+    return choice->cut == DTP_STAGE_CUT_LAYOUT ? choice->layout
+                                               : word_text(stage_cut_words, STAGE_CUT_WORDS, (int)choice->cut);
+}
+
+bool dtp_stage_choice_parse(const char *text, struct dtp_stage_choice *out)
+{
+    struct dtp_stage_choice choice = {.cut = DTP_STAGE_CUT_LAYOUT};
+    int cut;
+    if (find_word(stage_cut_words, STAGE_CUT_WORDS, text, &cut)) {
+        choice.cut = (enum dtp_stage_cut)cut;
+    } else {
+        if (!*text || text[strspn(text, DTP_STAGES_LETTERS)] || strlen(text) >= sizeof choice.layout)
+            return false;
+        memcpy(choice.layout, text, strlen(text));
+    }
+    *out = choice;
+    return true;
+}
 
 /* every-N carries a number and is handled beside the table. */
 static const struct word checkpointing_words[] = {{"none", DTP_CHECKPOINT_NONE},
@@ -215,7 +246,7 @@ const char *dtp_precision_name(const struct dtp_precision *precision)
     for (size_t i = 0; i < MASTER_FORM_COUNT; i++)
         if (same_precision(&plain, &master_forms[i].precision))
             return master_forms[i].name;
-    return "custom";
+    return precision->fp8_rowwise ? "custom-rowwise" : "custom";
 }
 
 void dtp_precision_for_runtime(struct dtp_precision *precision, const struct dtp_runtime *runtime)

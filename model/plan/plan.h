@@ -9,6 +9,8 @@
 #include "machine/machine.h"
 #include "base/status.h"
 #include "net/transformer.h"
+#include "plan/layout.h"
+#include "schedule/schedule.h"
 
 #include <stdint.h>
 
@@ -44,6 +46,17 @@ enum dtp_checkpointing {
 /* Who moves bytes between the GPUs of a node: NCCL's kernels on SMs, or copy engines (runtime dtplan). */
 enum dtp_engine { DTP_ENGINE_SM, DTP_ENGINE_COPY };
 enum dtp_loss { DTP_LOSS_EAGER, DTP_LOSS_FUSED, DTP_LOSS_CHUNKED }; /* cross entropy: 12*T*V | 4*T*V | one chunk */
+/* How context parallel ranks exchange keys and values: around a ring while they compute, all at once, or heads for
+ * tokens (Ulysses); or the last within a node and the ring across. */
+enum dtp_cp_comm { DTP_CP_P2P, DTP_CP_ALL_GATHER, DTP_CP_A2A, DTP_CP_A2A_P2P };
+/* How a model is cut into a pipeline's stages (degrees.h). */
+enum dtp_stage_cut { DTP_STAGE_CUT_EVEN, DTP_STAGE_CUT_COUNTED, DTP_STAGE_CUT_COST, DTP_STAGE_CUT_LAYOUT };
+#define DTP_STAGE_LAYOUT_BYTES 128
+struct dtp_stage_choice {
+    enum dtp_stage_cut cut;
+    char layout[DTP_STAGE_LAYOUT_BYTES]; /* of DTP_STAGE_CUT_LAYOUT, Megatron's text (schedule/stages.h); zeros behind
+                                            it */
+};
 enum dtp_optimizer { DTP_ADAMW_FUSED, DTP_ADAMW_FOREACH, DTP_SGD, DTP_ADAM8BIT };
 
 struct dtp_precision {
@@ -76,19 +89,24 @@ struct dtp_plan {
 /* those of runtime torch, which others ask for as well */
 #define DTP_TORCH_FIELD(type, field, standard) type field;
 #include "plan/plan_keys.def"
-    uint32_t shard_group;     /* ranks that share one copy of the sharded state; 0 = rule (data parallel size;
-                                 node for hybrid_shard); resolved by dtp_plan_resolve */
-    uint32_t tp, pp, cp;      /* tensor, pipeline, context parallel; tp and pp under Megatron (model_parallel.h),
-                                 cp only 1 */
-    bool sequence_parallel;   /* with tp: norms and residual stream are spread too; default true */
-    bool tp_overlap;          /* with tp: its collectives run beside matmuls; default false */
-    uint32_t virtual_stages;  /* with pp: chunks of the model per GPU (interleaved schedule); default 1 */
-    uint32_t sequence_shards; /* of a slice's plan (model_parallel.h): ranks that the residual stream is spread
-                                 over; 0 and 1: none */
-    uint32_t micro_batch;     /* sequences per GPU per micro-step */
-    uint32_t accumulate;      /* micro-steps per optimizer step */
-    bool accumulate_sync;     /* reduce gradients in every micro-step (false: no_sync) */
-    uint64_t sequence;        /* tokens per sequence */
+    uint32_t shard_group; /* ranks that share one copy of the sharded state; 0 = rule (data parallel size;
+                             node for hybrid_shard); resolved by dtp_plan_resolve */
+    uint32_t tp, pp, cp;  /* tensor, pipeline, context parallel; which a runtime has: `splits` of runtime.h */
+    enum dtp_mesh_axis layout_order[DTP_AXIS_COUNT]; /* which ranks are neighbours (layout.h) */
+    bool sequence_parallel;          /* with tp: norms and residual stream are spread too; default true */
+    bool tp_overlap;                 /* with tp: its collectives run beside matmuls; default false */
+    enum dtp_cp_comm cp_comm;        /* with cp; default p2p */
+    enum dtp_schedule_kind schedule; /* with pp: default 1f1b, resolved to interleaved where a GPU has several chunks */
+    uint32_t virtual_stages;         /* with pp: chunks of the model per GPU; 1, the default: as the schedule has */
+    uint32_t microbatch_group;       /* of interleaved: micro-batches through a chunk before the next one's turn; 0, the
+                                        default, resolved to pp */
+    struct dtp_stage_choice stages;  /* with pp: which layers each stage has; default even */
+    uint32_t sequence_shards;        /* ranks that the residual stream is spread over, 1: none; derived: tp, where it is
+                                        sequence parallel */
+    uint32_t micro_batch;            /* sequences per GPU per micro-step */
+    uint32_t accumulate;             /* micro-steps per optimizer step */
+    bool accumulate_sync;            /* reduce gradients in every micro-step (false: no_sync) */
+    uint64_t sequence;               /* tokens per sequence */
     enum dtp_checkpointing checkpointing;
     uint32_t checkpoint_every; /* N of DTP_CHECKPOINT_EVERY_N */
     enum dtp_offload offload;
@@ -127,7 +145,8 @@ struct dtp_plan dtp_plan_unchosen(void);
  * change (and none to any other precision); dtp_plan_resolve calls it. */
 bool dtp_precision_recipe(const char *name, struct dtp_precision *out);
 void dtp_precision_for_runtime(struct dtp_precision *precision, const struct dtp_runtime *runtime);
-/* The name of a recipe in either form, or "custom". */
+/* The name of a recipe in either form; else "custom", or "custom-rowwise" where fp8 is scaled by rows, which dtypes do
+ * not say. */
 const char *dtp_precision_name(const struct dtp_precision *precision);
 
 /* Words of the choices and back. Parsing ignores case and takes '-', '_' or nothing between words ("zero-1",
@@ -138,12 +157,18 @@ const char *dtp_attention_text(enum dtp_attention attention);
 const char *dtp_loss_text(enum dtp_loss loss);
 const char *dtp_engine_text(enum dtp_engine engine);
 const char *dtp_optimizer_text(enum dtp_optimizer optimizer);
+const char *dtp_cp_comm_text(enum dtp_cp_comm cp_comm);
 bool dtp_strategy_parse(const char *text, enum dtp_strategy *out);
 bool dtp_offload_parse(const char *text, enum dtp_offload *out);
 bool dtp_attention_parse(const char *text, enum dtp_attention *out);
 bool dtp_loss_parse(const char *text, enum dtp_loss *out);
 bool dtp_engine_parse(const char *text, enum dtp_engine *out);
 bool dtp_optimizer_parse(const char *text, enum dtp_optimizer *out);
+bool dtp_cp_comm_parse(const char *text, enum dtp_cp_comm *out);
+/* "even", "counted", "cost", or a layout text, which lies in the choice. Parsing takes any text of a layout's letters;
+ * whether it is one of the model says resolving. */
+const char *dtp_stage_choice_text(const struct dtp_stage_choice *choice);
+bool dtp_stage_choice_parse(const char *text, struct dtp_stage_choice *out);
 /* "none", "full", "every-4", "selective-attention", "selective"; `out` gets at most `bytes` bytes. */
 void dtp_checkpointing_text(const struct dtp_plan *plan, char *out, size_t bytes);
 bool dtp_checkpointing_parse(const char *text, struct dtp_plan *plan);

@@ -25,9 +25,18 @@
       "FSDP2 with prefetch and runtime dtplan")                                                                        \
     X(SHARDED, dtp_plan_shards_params(p), "sharded parameters")                                                        \
     X(DDP, p->strategy == DTP_DDP && p->runtime->ddp, "ddp under runtime torch")                                       \
+    X(BUCKETS, p->strategy == DTP_DDP && (p->runtime->ddp || p->runtime->sums_gradients),                              \
+      "ddp under runtime torch and nanotron")                                                                          \
     X(ACCUMULATION, p->accumulate > 1, "accumulate above 1")                                                           \
-    X(SLICER, p->runtime->slices, "runtime megatron")                                                                  \
-    X(SLICES, dtp_plan_model_parallel(p), "tensor or pipeline parallelism (tp or pp above 1)")                         \
+    X(TENSOR, p->runtime->splits &DTP_AXES(TP), "runtimes with tensor parallelism (megatron)")                         \
+    X(PIPELINE, p->runtime->splits &DTP_AXES(PP), "runtimes with pipelines (megatron)")                                \
+    X(CONTEXT, p->runtime->splits &DTP_AXES(CP), "runtimes with context parallelism (none so far)")                    \
+    X(SPLIT_TENSORS, p->tp > 1, "tensor parallelism (tp above 1)")                                                     \
+    X(STAGES, p->pp > 1, "pipelines (pp above 1)")                                                                     \
+    X(INTERLEAVED, dtp_plan_interleaves(p), "the interleaved schedule (pp and virtual_stages above 1)")                \
+    X(SPLIT_CONTEXT, p->cp > 1, "context parallelism (cp above 1)")                                                    \
+    X(SPLIT, dtp_plan_model_parallel(p) || p->cp > 1, "tensor, context or pipeline parallelism (above 1)")             \
+    X(MEGATRON, p->runtime->overlap_grad_reduce, "runtime megatron")                                                   \
     X(DEEPSPEED, p->runtime->overlap_comm, "runtime deepspeed")                                                        \
     X(ZERO3, dtp_plan_fetches_modules(p), "zero3 under runtime deepspeed")                                             \
     X(SEGMENTS, !p->runtime->arena, "PyTorch's allocator, which all runtimes but dtplan have")                         \

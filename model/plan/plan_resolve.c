@@ -3,7 +3,7 @@
  * These hold under every runtime; a runtime's own stand in its folder. */
 #include "plan/plan_keys.h"
 
-#include "plan/rules.h"
+#include "plan/degrees.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -65,22 +65,6 @@ static void check_ranges(struct dtp_resolver *r)
         dtp_plan_refuse(r, "price", "must be between 0 and 1e6 dollars per GPU-hour");
 }
 
-static void check_other_parallelism(struct dtp_resolver *r)
-{
-    const struct {
-        const char *key, *words;
-        uint32_t value;
-    } axes[] = {{"tp", "tensor", r->plan->tp}, {"pp", "pipeline", r->plan->pp}, {"cp", "context", r->plan->cp}};
-    for (size_t i = 0; i < sizeof axes / sizeof *axes; i++) {
-        if (axes[i].value == 0)
-            dtp_plan_refuse(r, axes[i].key, "is 0; use 1 for no %s parallelism", axes[i].words);
-    }
-    if (r->plan->cp > 1)
-        dtp_plan_refuse(r, "cp", "is %" PRIu32 ", but context parallelism is not modelled yet; use 1", r->plan->cp);
-    if (r->plan->virtual_stages == 0)
-        dtp_plan_refuse(r, "virtual_stages", "is 0; use 1 for a schedule that is not interleaved");
-}
-
 /* The closed form's uint64_t products, each overestimated in double: activations of all layers and the logits, score
  * matrices without flash attention, tokens of a step, parameters sent over a step. */
 static void check_products(struct dtp_resolver *r)
@@ -125,7 +109,7 @@ static void derive_shard_group(struct dtp_resolver *r)
         p->shard_group = c->gpus_per_node;
     }
     if (p->shard_group == 0)
-        p->shard_group = dtp_plan_data_ranks(p, c);
+        p->shard_group = dtp_plan_gradient_ranks(p, c);
 }
 
 /* Groups are consecutive ranks, so that one either lies inside a node or fills whole nodes. */
@@ -133,14 +117,14 @@ static void check_shard_group(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
     const struct dtp_cluster *c = r->cluster;
-    if (p->strategy == DTP_DDP || p->shard_group == 0 || c->gpus == 0)
+    if (p->strategy == DTP_DDP || p->shard_group == 0 || c->gpus == 0 || !dtp_plan_degrees_divide(p, c->gpus))
         return;
     if (c->gpus % p->shard_group) {
         dtp_plan_refuse(r, "shard_group", "%" PRIu32 " GPUs are not a multiple of the shard group of %" PRIu32, c->gpus,
                         p->shard_group);
         return;
     }
-    bool whole = p->shard_group == dtp_plan_data_ranks(p, c);
+    bool whole = p->shard_group == dtp_plan_gradient_ranks(p, c);
     if (p->strategy == DTP_HYBRID_SHARD && (whole || p->shard_group == 1))
         dtp_plan_refuse(r, "shard_group", "of %" PRIu32 " with %" PRIu32 " GPUs is no hybrid; use strategy %s",
                         p->shard_group, c->gpus, whole ? "full_shard" : "ddp");
@@ -380,10 +364,14 @@ bool dtp_plan_choices_exist(struct dtp_resolver *r)
                  (unsigned)p->attention <= DTP_ATTENTION_FLASH1 &&
                  (unsigned)p->checkpointing <= DTP_CHECKPOINT_SELECTIVE_MATMUL &&
                  (unsigned)p->loss <= DTP_LOSS_CHUNKED && (unsigned)p->optimizer <= DTP_ADAM8BIT &&
+                 (unsigned)p->cp_comm <= DTP_CP_A2A_P2P && (unsigned)p->schedule < DTP_SCHEDULE_COUNT &&
+                 (unsigned)p->stages.cut <= DTP_STAGE_CUT_LAYOUT &&
                  (unsigned)p->executor.gather_engine <= DTP_ENGINE_COPY &&
                  (unsigned)p->executor.reduce_engine <= DTP_ENGINE_COPY && (unsigned)d->params < DTP_DTYPE_COUNT &&
                  (unsigned)d->compute < DTP_DTYPE_COUNT && (unsigned)d->reduce < DTP_DTYPE_COUNT &&
                  (unsigned)d->master < DTP_DTYPE_COUNT && (unsigned)d->moments < DTP_DTYPE_COUNT;
+    for (int i = 0; i < DTP_AXIS_COUNT; i++)
+        exist = exist && (unsigned)p->layout_order[i] < DTP_AXIS_COUNT;
     if (!exist)
         dtp_plan_refuse(r, "plan", "holds a choice that does not exist");
     return exist;
@@ -394,12 +382,13 @@ void dtp_plan_derive(struct dtp_resolver *r)
     derive_shard_group(r);
     derive_reshard(r);
     derive_precision(r->plan);
+    r->plan->sequence_shards = r->plan->sequence_parallel && r->plan->tp ? r->plan->tp : 1;
 }
 
 void dtp_plan_check(struct dtp_resolver *r)
 {
     check_ranges(r);
-    check_other_parallelism(r);
+    dtp_plan_check_degrees(r);
     check_products(r);
     dtp_plan_check_readers(r);
     if (r->plan->runtime->check)

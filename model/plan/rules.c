@@ -74,6 +74,11 @@ enum dtp_loss dtp_plan_loss(const struct dtp_plan *plan)
     return plan->loss == DTP_LOSS_EAGER && plan->compile && plan->compile_loss ? DTP_LOSS_FUSED : plan->loss;
 }
 
+bool dtp_plan_softmax_in_place(const struct dtp_plan *plan)
+{
+    return plan->runtime->softmax_in_place && dtp_plan_loss(plan) == DTP_LOSS_EAGER;
+}
+
 /* torch stores what the recipe calls params and casts on the way to the matmul; the other runtimes hold the weights in
  * the compute dtype and the recipe's master copy beside the moments (DeepSpeed bf16/fp16 engine, Megatron's mixed
  * precision optimizer, our executor). */
@@ -96,10 +101,12 @@ static uint64_t moments_bytes(const struct dtp_plan *plan)
 }
 
 /* Where gradients rest: torch in the dtype of the parameters (FSDP2 casts back to it after reducing), DeepSpeed in the
- * model's dtype, Megatron and our executor in a buffer of the reduce dtype that matmuls accumulate into. */
+ * model's dtype, Megatron and our executor in a buffer of the reduce dtype that matmuls accumulate into, nanotron in
+ * sums of it. */
 static uint64_t grads_bytes(const struct dtp_plan *plan, uint64_t stored)
 {
-    return plan->runtime->gradients_in_matmul ? dtp_dtype_bytes(plan->precision.reduce) : stored;
+    return plan->runtime->gradients_in_matmul || plan->runtime->sums_gradients ? dtp_dtype_bytes(plan->precision.reduce)
+                                                                               : stored;
 }
 
 void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_bytes *out)
@@ -167,10 +174,28 @@ bool dtp_plan_model_parallel(const struct dtp_plan *plan)
     return plan->tp > 1 || plan->pp > 1;
 }
 
-uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
+bool dtp_plan_degrees_divide(const struct dtp_plan *plan, uint32_t gpus)
+{
+    uint64_t product = (uint64_t)plan->tp * plan->pp * plan->cp; /* of up to 10^6 each */
+    return product && gpus % product == 0;
+}
+
+bool dtp_plan_interleaves(const struct dtp_plan *plan)
+{
+    bool chunks = plan->schedule == DTP_SCHEDULE_1F1B && plan->virtual_stages > 1;
+    return plan->pp > 1 && (plan->schedule == DTP_SCHEDULE_INTERLEAVED || chunks);
+}
+
+uint32_t dtp_plan_gradient_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
 {
     uint64_t slices = (uint64_t)(plan->tp ? plan->tp : 1) * (plan->pp ? plan->pp : 1);
     return slices <= cluster->gpus ? (uint32_t)(cluster->gpus / slices) : 1;
+}
+
+uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
+{
+    uint32_t ranks = dtp_plan_gradient_ranks(plan, cluster), cp = plan->cp ? plan->cp : 1;
+    return cp <= ranks ? ranks / cp : 1;
 }
 
 struct dtp_attention_shape dtp_plan_attention(const struct dtp_transformer *transformer, const struct dtp_plan *plan,

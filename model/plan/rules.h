@@ -58,6 +58,8 @@ bool dtp_plan_overlaps_gather(const struct dtp_plan *plan);
 
 /* The loss that runs: torch.compile fuses the eager one, our executor always chunks. */
 enum dtp_loss dtp_plan_loss(const struct dtp_plan *plan);
+/* An eager loss whose probabilities are made in place of the fp32 logits, and the gradient in place of these. */
+bool dtp_plan_softmax_in_place(const struct dtp_plan *plan);
 
 /* N: ranks that share one copy: 1 under ddp, all for the ZeRO stages and FSDP, the shard group where the plan names
  * one. */
@@ -86,8 +88,18 @@ bool dtp_plan_axes_given(const struct dtp_plan *plan);
 
 bool dtp_plan_model_parallel(const struct dtp_plan *plan);
 
-/* gpus / (tp pp); at least 1. */
+/* Whether tp x cp x pp divides the GPUs. */
+bool dtp_plan_degrees_divide(const struct dtp_plan *plan, uint32_t gpus);
+
+/* True where a pipeline's GPUs hold several chunks of the model that take turns: of plans as asked and as resolved. */
+bool dtp_plan_interleaves(const struct dtp_plan *plan);
+
+/* gpus / (tp cp pp), which have sequences of their own; at least 1. */
 uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
+
+/* gpus / (tp pp), over which gradients are summed and state is sharded: each context parallel rank has other tokens. At
+ * least 1. */
+uint32_t dtp_plan_gradient_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
 
 /* A layer's attention, by the plan's kernel. */
 struct dtp_attention_shape dtp_plan_attention(const struct dtp_transformer *transformer, const struct dtp_plan *plan,

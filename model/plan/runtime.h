@@ -25,9 +25,11 @@ struct dtp_runtime {
     bool reduces_fp32;         /* gradients of bf16 are reduced in fp32 */
     bool keeps_fp8;            /* fp8 matmuls are Transformer Engine's: dtp_plan_keeps_fp8 */
     bool gradients_in_matmul;  /* matmuls add to a buffer of the reduce dtype, where gradients rest */
-    bool reduces_own_dtype;    /* gradients go over the wire in the dtype they rest in */
-    bool wide_scores;          /* math attention computes 16-bit inputs in fp32 (dtp_plan_score_bytes) */
-    uint64_t vocab_multiple;   /* the head's matmuls pad the vocabulary to one of it; 1: they do not */
+    bool sums_gradients;    /* autograd's gradients are added, after each micro-step, to sums in the reduce dtype, which
+                               are what is reduced and what the optimizer reads */
+    bool reduces_own_dtype; /* gradients go over the wire in the dtype they rest in */
+    bool wide_scores;       /* math attention computes 16-bit inputs in fp32 (dtp_plan_score_bytes) */
+    uint64_t vocab_multiple; /* the head's matmuls pad the vocabulary to one of it; 1: they do not */
 
     /* ---- strategies ---- */
     bool ddp;             /* replicated parameters are trained by PyTorch's DDP: autocast casts them on the fly, buckets
@@ -39,7 +41,16 @@ struct dtp_runtime {
     bool keeps_root;      /* embedding and head stay gathered from forward to backward */
     bool reduces_shards_always; /* where gradients are sharded, every micro-step reduces */
     bool overlap_comm;          /* DeepSpeed's switch of that name exists */
-    bool slices;                /* tensor and pipeline parallelism, as Megatron-Core has them */
+    bool overlap_grad_reduce;   /* Megatron-Core's does, with overlap_param_gather */
+
+    /* ---- beyond data parallelism ---- */
+    uint32_t splits;    /* DTP_AXES of the mesh along which it divides a model: TP, PP, CP */
+    uint32_t schedules; /* of a pipeline that it runs: bits of enum dtp_schedule_kind */
+
+    /* ---- tensor parallel ranks ---- */
+    bool gathers_again; /* what a matmul reads is not kept as it was gathered, but as the rank's rows, and gathered for
+                           the weight gradient once more */
+    bool sums_beside;   /* input gradients are summed over ranks beside the weight gradient's matmul */
 
     /* ---- kernels ---- */
     bool compiles;          /* torch.compile */
@@ -49,6 +60,10 @@ struct dtp_runtime {
     bool plain_host_adam;   /* AdamW on the host is PyTorch's, not a vectorised one */
     bool packs_matrices;    /* q, k, v are one matmul and gate, up one, each with its result kept */
     bool chunks_loss;       /* head and loss always run chunk by chunk */
+    bool softmax_in_place;  /* an eager loss turns fp32 logits into probabilities, and these into the gradient, in one
+                               tensor (sharded cross entropy) */
+    bool repacks_heads;     /* k and v are put side by side anew for the flash kernel: with fewer of them than of q the
+                               matmul's result is not what stays */
     bool copies_heads;      /* fp32 RoPE ends in a cat, after which heads are put side by side by a copy */
     bool stops_replay;      /* a replay ends at the last saved tensor: the last matmul does not run again */
 

@@ -37,8 +37,7 @@ static void set(struct dtp_measured_row *row, enum dtp_measured_column column, d
 static void set_group(struct dtp_measured_row *row, const struct dtp_program_group *group,
                       const struct dtp_cluster *cluster)
 {
-    struct dtp_group placed =
-        group->stride == 1 ? dtp_group_consecutive(cluster, group->ranks) : dtp_group_strided(cluster, group->stride);
+    struct dtp_group placed = dtp_group_of(cluster, group->ranks, group->stride);
     set(row, DTP_MEASURED_ranks, group->ranks);
     set(row, DTP_MEASURED_stride, group->stride);
     set(row, DTP_MEASURED_nodes, placed.nodes);

@@ -61,7 +61,10 @@ uint32_t dtp_program_set_peer_rank(const struct dtp_program_set *set, uint32_t r
 struct match {
     const struct dtp_program_set *set;
     uint32_t **partner;
-    uint32_t *next; /* per group: where the receiver's next receive is looked for */
+    struct transfers {
+        uint32_t *op, count;
+    } * transfers;  /* of each role */
+    uint32_t *next; /* per group: where among the receiver's transfers its next receive is looked for */
     uint32_t sender, receiver;
     struct dtp_faults *faults;
     enum dtp_status status;
@@ -124,19 +127,24 @@ static void check_pair(struct match *m, uint32_t send, uint32_t receive)
 static uint32_t next_receive(struct match *m, uint32_t group)
 {
     const struct dtp_op *ops = dtp_program_ops(program_of(m, m->receiver));
-    uint32_t count = (uint32_t)dtp_program_op_count(program_of(m, m->receiver)), *at = &m->next[group];
-    while (*at < count && !(ops[*at].kind == DTP_OP_RECV && ops[*at].peer == m->sender && ops[*at].group == group))
-        ++*at;
-    return *at < count ? (*at)++ : DTP_NO_INDEX;
+    const struct transfers *all = &m->transfers[m->receiver];
+    for (uint32_t *at = &m->next[group]; *at < all->count;) {
+        uint32_t i = all->op[(*at)++];
+        if (ops[i].kind == DTP_OP_RECV && ops[i].peer == m->sender && ops[i].group == group)
+            return i;
+    }
+    return DTP_NO_INDEX;
 }
 
 static void match_pair(struct match *m)
 {
     const struct dtp_program *from = program_of(m, m->sender);
     const struct dtp_op *ops = dtp_program_ops(from);
+    const struct transfers *all = &m->transfers[m->sender];
     uint32_t groups = (uint32_t)dtp_program_group_count(from);
     memset(m->next, 0, groups * sizeof *m->next);
-    for (uint32_t i = 0; i < dtp_program_op_count(from); i++) {
+    for (uint32_t t = 0; t < all->count; t++) {
+        uint32_t i = all->op[t];
         if (ops[i].kind != DTP_OP_SEND || ops[i].peer != m->receiver)
             continue;
         uint32_t receive = next_receive(m, ops[i].group);
@@ -166,9 +174,8 @@ static void check_peers(struct match *m, uint32_t role)
 {
     const struct dtp_program_role *here = &m->set->roles[role];
     const struct dtp_op *ops = dtp_program_ops(here->program);
-    for (uint32_t i = 0; i < dtp_program_op_count(here->program); i++) {
-        if (!dtp_op_kind_is_transfer(ops[i].kind))
-            continue;
+    for (uint32_t t = 0; t < m->transfers[role].count; t++) {
+        uint32_t i = m->transfers[role].op[t];
         if (ops[i].peer >= m->set->role_count || ops[i].peer == role || m->set->roles[ops[i].peer].ranks != here->ranks)
             REFUSE(m, "role %u, operation %u: its peer %u is no other role of %u ranks", role, i, ops[i].peer,
                    here->ranks);
@@ -190,19 +197,34 @@ static void check_groups(struct match *m, uint32_t role)
         REFUSE(m, "role %u has other groups than role 0; all roles name all groups of the job, in one order", role);
 }
 
+static bool list_transfers(const struct dtp_program *program, struct dtp_host_arena *arena, struct transfers *out)
+{
+    const struct dtp_op *ops = dtp_program_ops(program);
+    size_t count = dtp_program_op_count(program), transfers = 0;
+    for (size_t i = 0; i < count; i++)
+        transfers += dtp_op_kind_is_transfer(ops[i].kind);
+    out->op = dtp_host_arena_take(arena, transfers + 1, sizeof *out->op);
+    out->count = 0;
+    for (uint32_t i = 0; i < count && out->op; i++)
+        if (dtp_op_kind_is_transfer(ops[i].kind))
+            out->op[out->count++] = i;
+    return out->op != NULL;
+}
+
 static bool take_memory(struct match *m, struct dtp_host_arena *arena)
 {
     const struct dtp_program_set *set = m->set;
+    m->transfers = dtp_host_arena_take(arena, set->role_count, sizeof *m->transfers);
     m->partner = dtp_host_arena_take(arena, set->role_count, sizeof *m->partner);
     m->next = dtp_host_arena_take(arena, dtp_program_group_count(set->roles[0].program) + 1, sizeof *m->next);
-    for (uint32_t r = 0; m->partner && r < set->role_count; r++) {
+    for (uint32_t r = 0; m->partner && m->transfers && r < set->role_count; r++) {
         size_t count = dtp_program_op_count(set->roles[r].program);
         m->partner[r] = dtp_host_arena_take(arena, count + 1, sizeof **m->partner);
-        if (!m->partner[r])
+        if (!m->partner[r] || !list_transfers(set->roles[r].program, arena, &m->transfers[r]))
             return false;
         memset(m->partner[r], 0xff, count * sizeof **m->partner); /* DTP_NO_INDEX */
     }
-    return m->partner && m->next;
+    return m->partner && m->transfers && m->next;
 }
 
 enum dtp_status dtp_program_set_match(const struct dtp_program_set *set, struct dtp_host_arena *arena,

@@ -1,5 +1,6 @@
 #include "runs/backtest.h"
 
+#include "base/parallel.h"
 #include "runs/backtest_statistics.h"
 
 #include <math.h>
@@ -36,6 +37,7 @@ enum dtp_status dtp_backtest_predict(const struct dtp_run *run, const struct dtp
     const struct dtp_gpu *gpu = &job.cluster.gpu;
     memcpy(out->gpu_key, gpu->key, sizeof out->gpu_key);
     out->by_machine_file = job.cluster.measured != NULL;
+    out->nodes = job.cluster.nodes;
     out->matmul_dtype = job.plan.precision.compute;
     out->peak_flops_per_s = gpu->peak_flops_per_s[out->matmul_dtype];
     /* The model FLOPs count causal attention half; what they are beyond the matmuls' is that half. */
@@ -78,26 +80,37 @@ static void compare(struct dtp_backtest_row *row, struct dtp_faults *faults)
                       measured->memory_bytes[kind]);
         any = any || !isnan(row->memory_error_pct[kind]);
     }
-    if (!any)
-        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "nothing measured: no tokens/s, step time or memory");
+    if (!any && measured->end == DTP_RUN_RAN)
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                  "nothing measured: no tokens/s, step time or memory, and no status that says why");
 }
 
 static void forget_errors(struct dtp_backtest_row *row)
 {
     row->error_pct = row->baseline_error_pct = NAN;
+    row->predicted_rank = row->measured_rank = NAN;
+    row->decision = SIZE_MAX;
     for (int kind = 0; kind < DTP_RUN_MEMORY_COUNT; kind++)
         row->memory_error_pct[kind] = NAN;
 }
 
-static void score_row(struct dtp_backtest_row *row, size_t table_row, const struct dtp_table *table,
-                      const struct dtp_run_columns *columns, const struct dtp_predictor *predictor,
+/* A row that is to be scored. */
+struct place {
+    const struct dtp_table *table;
+    const struct dtp_run_columns *columns;
+    size_t row;
+};
+
+static void score_row(struct dtp_backtest_row *row, const struct place *place, const struct dtp_predictor *predictor,
                       const struct dtp_catalog *catalog)
 {
     struct dtp_faults faults = {0};
+    row->table = place->table;
     forget_errors(row);
-    if (dtp_run_read(table, table_row, columns, &row->run, &faults) == DTP_OK)
+    if (dtp_run_read(place->table, place->row, place->columns, &row->run, &faults) == DTP_OK)
         row->predicted = dtp_backtest_predict(&row->run, predictor, catalog, &row->forecast, &faults) == DTP_OK;
-    if (dtp_run_read_measured(table, table_row, columns, &row->measured, &faults) == DTP_OK && row->predicted)
+    if (dtp_run_read_measured(place->table, place->row, place->columns, &row->measured, &faults) == DTP_OK &&
+        row->predicted)
         compare(row, &faults);
     if (faults.count) {
         forget_errors(row);
@@ -105,15 +118,127 @@ static void score_row(struct dtp_backtest_row *row, size_t table_row, const stru
     }
 }
 
+/* ---- which rows ------------------------------------------------------------------------------------------------ */
+
+static bool wanted(const struct dtp_backtest_request *request, const struct dtp_table *table, size_t row,
+                   const struct dtp_run_columns *columns)
+{
+    const char *only = request->only;
+    if (request->noted && !strstr(dtp_table_text(table, row, columns->text[DTP_RUN_TEXT_notes]), request->noted))
+        return false;
+    size_t length = only ? strlen(only) : 0;
+    return !only || strncmp(dtp_table_text(table, row, columns->text[DTP_RUN_TEXT_id]), only, length) == 0 ||
+           strncmp(dtp_table_text(table, row, columns->text[DTP_RUN_TEXT_source]), only, length) == 0;
+}
+
+/* Ids and sources name rows and groups in all reports, which repeat status too: a table where they move the cursor, or
+ * are no text in JSON, is refused whole, with all such lines. */
+static enum dtp_status check_names(const struct dtp_table *table, const struct dtp_run_columns *columns,
+                                   struct dtp_faults *faults)
+{
+    const struct {
+        const char *name;
+        long column;
+    } named[] = {{"id", columns->text[DTP_RUN_TEXT_id]},
+                 {"source", columns->text[DTP_RUN_TEXT_source]},
+                 {"model_name", columns->text[DTP_RUN_TEXT_model_name]},
+                 {"status", columns->status}};
+    enum dtp_status status = DTP_OK;
+    for (size_t row = 0; row < dtp_table_row_count(table); row++)
+        for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
+            const char *text = dtp_table_text(table, row, named[i].column);
+            size_t printable = dtp_printable_length(text);
+            if (text[printable])
+                status = dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), dtp_table_line(table, row),
+                                   "byte %zu of %s is a control character or not UTF-8", printable + 1, named[i].name);
+        }
+    return status;
+}
+
+/* What a backtest is made of until its rows are scored. */
+struct scoring {
+    const struct dtp_backtest_request *request;
+    const struct dtp_catalog *catalog;
+    struct dtp_backtest *backtest;
+    struct dtp_run_columns *columns; /* of each table */
+    struct place *places;            /* of each row */
+};
+
+static enum dtp_status no_memory(const struct scoring *s, struct dtp_faults *faults)
+{
+    return dtp_fault(faults, DTP_ENVIRONMENT, s->request->paths[0], 0, "out of memory");
+}
+
+static enum dtp_status open_table(struct scoring *s, const char *path, struct dtp_faults *faults)
+{
+    struct dtp_backtest *backtest = s->backtest;
+    struct dtp_run_columns *columns = &s->columns[backtest->table_count];
+    struct dtp_table **table = &backtest->tables[backtest->table_count];
+    enum dtp_status status = dtp_table_read(path, table, faults);
+    if (status != DTP_OK)
+        return status;
+    backtest->table_count++;
+    status = dtp_run_columns_find(*table, columns, faults);
+    if (status == DTP_OK)
+        status = check_names(*table, columns, faults);
+    if (status == DTP_OK && dtp_table_row_count(*table) == 0)
+        status = dtp_fault(faults, DTP_BAD_INPUT, path, 0, "no rows; a run table has one for each measured run");
+    return status;
+}
+
+static enum dtp_status choose_rows(struct scoring *s, struct dtp_faults *faults)
+{
+    struct dtp_backtest *backtest = s->backtest;
+    const struct dtp_backtest_request *request = s->request;
+    size_t all = 0;
+    for (size_t t = 0; t < backtest->table_count; t++)
+        all += dtp_table_row_count(backtest->tables[t]);
+    backtest->rows = calloc(all, sizeof *backtest->rows);
+    s->places = calloc(all, sizeof *s->places);
+    if (!backtest->rows || !s->places)
+        return no_memory(s, faults);
+    for (size_t t = 0; t < backtest->table_count; t++)
+        for (size_t row = 0; row < dtp_table_row_count(backtest->tables[t]); row++)
+            if (wanted(request, backtest->tables[t], row, &s->columns[t]))
+                s->places[backtest->row_count++] = (struct place){backtest->tables[t], &s->columns[t], row};
+    if (backtest->row_count)
+        return DTP_OK;
+    bool both = request->only && request->noted;
+    return dtp_fault(faults, DTP_BAD_INPUT, request->paths[0], 0, "no row's %s%.100s%s%s%.100s%s",
+                     request->only ? "id or source starts with '" : "", request->only ? request->only : "",
+                     request->only ? "'" : "",
+                     both             ? ", and its notes hold '"
+                     : request->noted ? "notes hold '"
+                                      : "",
+                     request->noted ? request->noted : "", request->noted ? "'" : "");
+}
+
 /* ---- all rows -------------------------------------------------------------------------------------------------- */
 
-static bool wanted(const struct dtp_table *table, size_t row, const struct dtp_run_columns *columns, const char *only)
+static enum dtp_status score_some(void *context, unsigned thread, uint64_t first, uint64_t count)
 {
-    if (!only)
-        return true;
-    size_t length = strlen(only);
-    return strncmp(dtp_table_text(table, row, columns->text[DTP_RUN_TEXT_id]), only, length) == 0 ||
-           strncmp(dtp_table_text(table, row, columns->text[DTP_RUN_TEXT_source]), only, length) == 0;
+    const struct scoring *s = context;
+    (void)thread;
+    for (uint64_t i = first; i < first + count; i++)
+        score_row(&s->backtest->rows[i], &s->places[i], s->request->predictor, s->catalog);
+    return DTP_OK;
+}
+
+static bool tell(void *context, uint64_t done, uint64_t count)
+{
+    const struct dtp_watch *watch = ((const struct scoring *)context)->request->watch;
+    return watch->told(watch->context, (size_t)done, (size_t)count);
+}
+
+static enum dtp_status score_rows(struct scoring *s, struct dtp_faults *faults)
+{
+    const struct dtp_watch *watch = s->request->watch;
+    struct dtp_parallel job = {.count = s->backtest->row_count,
+                               .chunk_items = 8,
+                               .context = s,
+                               .work = score_some,
+                               .watch = watch && watch->told ? tell : NULL};
+    return dtp_parallel_run(&job, NULL, faults);
 }
 
 /* A second row of one id could not be told from the first in the rows written: it is refused. */
@@ -121,16 +246,18 @@ static enum dtp_status refuse_duplicates(struct dtp_backtest *backtest, struct d
 {
     struct dtp_name_index *ids = dtp_name_index_create(backtest->row_count);
     if (!ids)
-        return dtp_fault(faults, DTP_ENVIRONMENT, dtp_table_name(backtest->table), 0, "out of memory");
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     for (size_t i = 0; i < backtest->row_count; i++) {
         struct dtp_backtest_row *row = &backtest->rows[i];
         struct dtp_faults reason = {0};
-        size_t first = dtp_name_index_add(ids, row->run.id, i);
+        const struct dtp_backtest_row *first = &backtest->rows[dtp_name_index_add(ids, row->run.id, i)];
         if (!*row->run.id)
             dtp_fault(&reason, DTP_BAD_INPUT, NULL, 0, "id is empty");
-        else if (first != i)
-            dtp_fault(&reason, DTP_BAD_INPUT, NULL, 0, "id is that of an earlier row (line %zu)",
-                      backtest->rows[first].run.line);
+        else if (first != row && first->table != row->table)
+            dtp_fault(&reason, DTP_BAD_INPUT, NULL, 0, "id is that of a row of %.100s (line %zu)",
+                      dtp_table_name(first->table), first->run.line);
+        else if (first != row)
+            dtp_fault(&reason, DTP_BAD_INPUT, NULL, 0, "id is that of an earlier row (line %zu)", first->run.line);
         if (reason.count) {
             forget_errors(row);
             refuse(row, &reason);
@@ -140,61 +267,64 @@ static enum dtp_status refuse_duplicates(struct dtp_backtest *backtest, struct d
     return DTP_OK;
 }
 
-/* Ids and sources name rows and groups in all reports: a table where they move the cursor, or are no text in JSON, is
- * refused whole, with all such lines. */
-static enum dtp_status check_names(const struct dtp_table *table, const struct dtp_run_columns *columns,
-                                   struct dtp_faults *faults)
+static enum dtp_status count_rows(struct dtp_backtest *backtest, struct dtp_faults *faults)
 {
-    static const int named[] = {DTP_RUN_TEXT_id, DTP_RUN_TEXT_source};
-    enum dtp_status status = DTP_OK;
-    for (size_t row = 0; row < dtp_table_row_count(table); row++)
-        for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
-            const char *text = dtp_table_text(table, row, columns->text[named[i]]);
-            size_t printable = dtp_printable_length(text);
-            if (text[printable])
-                status = dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), dtp_table_line(table, row),
-                                   "byte %zu of %s is a control character or not UTF-8", printable + 1,
-                                   named[i] == DTP_RUN_TEXT_id ? "id" : "source");
-        }
-    return status;
-}
-
-static enum dtp_status score_all(struct dtp_backtest *backtest, const char *only, const struct dtp_predictor *predictor,
-                                 const struct dtp_catalog *catalog, struct dtp_faults *faults)
-{
-    const struct dtp_table *table = backtest->table;
-    const char *name = dtp_table_name(table);
-    struct dtp_run_columns columns;
-    enum dtp_status status = dtp_run_columns_find(table, &columns, faults);
-    if (status)
-        return status;
-    status = check_names(table, &columns, faults);
-    if (status)
-        return status;
-    size_t count = dtp_table_row_count(table);
-    if (!count)
-        return dtp_fault(faults, DTP_BAD_INPUT, name, 0, "no rows; a run table has one for each measured run");
-    backtest->rows = calloc(count, sizeof *backtest->rows);
-    if (!backtest->rows)
-        return dtp_fault(faults, DTP_ENVIRONMENT, name, 0, "out of memory for %zu rows", count);
-    for (size_t i = 0; i < count; i++)
-        if (wanted(table, i, &columns, only))
-            score_row(&backtest->rows[backtest->row_count++], i, table, &columns, predictor, catalog);
-    if (!backtest->row_count)
-        return dtp_fault(faults, DTP_BAD_INPUT, name, 0, "no row's id or source starts with '%.100s'", only);
-    status = refuse_duplicates(backtest, faults);
     for (size_t i = 0; i < backtest->row_count; i++) {
         const struct dtp_backtest_row *row = &backtest->rows[i];
         *(row->verdict == DTP_BACKTEST_OK ? &backtest->scored : &backtest->refused) += 1;
         if (row->verdict != DTP_BACKTEST_OK)
             continue;
-        backtest->fit_count[row->forecast.prediction.memory.verdict]++;
+        backtest->fit_count[row->measured.end][row->forecast.prediction.memory.verdict]++;
         backtest->by_machine += row->forecast.by_machine_file;
     }
-    if (status == DTP_OK && predictor->machine && backtest->by_machine == 0)
-        return dtp_fault(
-            faults, DTP_BAD_INPUT, predictor->machine, 0,
-            "no run of %s that can be scored was on its GPU, in nodes as large as its machine's; leave it out", name);
+    if (!backtest->machine || backtest->by_machine)
+        return DTP_OK;
+    return dtp_fault(faults, DTP_BAD_INPUT, backtest->machine, 0,
+                     "no run of %s that can be scored was on its GPU, in nodes as large as its machine's; leave it out",
+                     dtp_table_name(backtest->tables[0]));
+}
+
+static enum dtp_status make_backtest(struct scoring *s, struct dtp_faults *faults)
+{
+    size_t count = s->request->path_count;
+    s->backtest->tables = calloc(count, sizeof(struct dtp_table *));
+    s->columns = calloc(count, sizeof *s->columns);
+    enum dtp_status status = s->backtest->tables && s->columns ? DTP_OK : no_memory(s, faults);
+    for (size_t i = 0; i < count && status == DTP_OK; i++)
+        status = open_table(s, s->request->paths[i], faults);
+    if (status == DTP_OK)
+        status = choose_rows(s, faults);
+    if (status == DTP_OK)
+        status = score_rows(s, faults);
+    if (status == DTP_OK)
+        status = refuse_duplicates(s->backtest, faults);
+    if (status == DTP_OK)
+        status = count_rows(s->backtest, faults);
+    if (status == DTP_OK)
+        status = dtp_backtest_fit_baseline(s->backtest, faults);
+    if (status == DTP_OK)
+        status = dtp_backtest_summarise(s->backtest, faults);
+    if (status == DTP_OK)
+        status = dtp_backtest_judge(s->backtest, faults);
+    return status;
+}
+
+enum dtp_status dtp_backtest_score(const struct dtp_backtest_request *request, const struct dtp_catalog *catalog,
+                                   struct dtp_backtest **out, struct dtp_faults *faults)
+{
+    *out = NULL;
+    struct scoring s = {.request = request, .catalog = catalog, .backtest = calloc(1, sizeof *s.backtest)};
+    if (!s.backtest)
+        return no_memory(&s, faults);
+    s.backtest->fidelity = request->predictor->name;
+    s.backtest->machine = request->predictor->machine;
+    enum dtp_status status = make_backtest(&s, faults);
+    free(s.columns);
+    free(s.places);
+    if (status == DTP_OK)
+        *out = s.backtest;
+    else
+        dtp_backtest_destroy(s.backtest);
     return status;
 }
 
@@ -202,25 +332,8 @@ enum dtp_status dtp_backtest_run_only(const char *path, const char *only, const 
                                       const struct dtp_catalog *catalog, struct dtp_backtest **out,
                                       struct dtp_faults *faults)
 {
-    *out = NULL;
-    struct dtp_backtest *backtest = calloc(1, sizeof *backtest);
-    if (!backtest)
-        return dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "out of memory");
-    backtest->fidelity = predictor->name;
-    backtest->machine = predictor->machine;
-    enum dtp_status status = dtp_table_read(path, &backtest->table, faults);
-    if (status == DTP_OK)
-        status = score_all(backtest, only, predictor, catalog, faults);
-    if (status == DTP_OK)
-        status = dtp_backtest_fit_baseline(backtest, faults);
-    if (status == DTP_OK)
-        status = dtp_backtest_summarise(backtest, faults);
-    if (status) {
-        dtp_backtest_destroy(backtest);
-        return status;
-    }
-    *out = backtest;
-    return DTP_OK;
+    const struct dtp_backtest_request request = {.paths = &path, .path_count = 1, .only = only, .predictor = predictor};
+    return dtp_backtest_score(&request, catalog, out, faults);
 }
 
 enum dtp_status dtp_backtest_run(const char *path, const struct dtp_catalog *catalog, struct dtp_backtest **out,
@@ -234,10 +347,13 @@ void dtp_backtest_destroy(struct dtp_backtest *backtest)
 {
     if (!backtest)
         return;
+    for (size_t i = 0; i < backtest->table_count; i++)
+        dtp_table_destroy(backtest->tables[i]);
+    free(backtest->tables);
     free(backtest->rows);
     free(backtest->sources);
     free(backtest->dtypes);
+    free(backtest->decisions);
     free(backtest->refusals);
-    dtp_table_destroy(backtest->table);
     free(backtest);
 }

@@ -57,6 +57,6 @@ enum dtp_status dtp_backtest_fit_baseline(struct dtp_backtest *backtest, struct 
     free(rows);
     free(mfu);
     if (!ok)
-        return dtp_fault(faults, DTP_ENVIRONMENT, dtp_table_name(backtest->table), 0, "out of memory");
+        return dtp_fault(faults, DTP_ENVIRONMENT, dtp_table_name(backtest->tables[0]), 0, "out of memory");
     return DTP_OK;
 }

@@ -282,6 +282,6 @@ enum dtp_status dtp_backtest_summarise(struct dtp_backtest *backtest, struct dtp
     }
     free(scratch);
     if (!ok)
-        return dtp_fault(faults, DTP_ENVIRONMENT, dtp_table_name(backtest->table), 0, "out of memory");
+        return dtp_fault(faults, DTP_ENVIRONMENT, dtp_table_name(backtest->tables[0]), 0, "out of memory");
     return DTP_OK;
 }

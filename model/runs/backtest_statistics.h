@@ -1,4 +1,5 @@
-/* What is computed over the scored rows of a backtest: the baseline, the statistics by source, the refusals.
+/* What is computed over the scored rows of a backtest: the baseline, the statistics by source, the refusals,
+ * the decisions.
  * Internal to the backtest. */
 #ifndef DTP_BACKTEST_STATISTICS_H
 #define DTP_BACKTEST_STATISTICS_H
@@ -16,5 +17,7 @@ size_t dtp_name_index_add(struct dtp_name_index *index, const char *key, size_t 
 enum dtp_status dtp_backtest_fit_baseline(struct dtp_backtest *backtest, struct dtp_faults *faults);
 /* Fills the statistics, groups and refusals from the rows. */
 enum dtp_status dtp_backtest_summarise(struct dtp_backtest *backtest, struct dtp_faults *faults);
+/* Fills decisions and choices from rows that have their source_group (backtest_decisions.c). */
+enum dtp_status dtp_backtest_judge(struct dtp_backtest *backtest, struct dtp_faults *faults);
 
 #endif

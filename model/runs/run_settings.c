@@ -1,11 +1,10 @@
 /* From a row's words to settings of a scenario: the same keys a person would type, so that no rule is written twice.
- *
- * What a row does not state follows from its framework, by the table below. Each entry says what that framework does
- * when nobody asks for anything else; the sources are named. */
+ * What a row does not state follows from its framework (run_framework.h). */
 #include "base/bytes.h"
 #include "job/estimate.h"
 #include "machine/measured.h"
 #include "net/models.h"
+#include "runs/run_framework.h"
 #include "runs/run_table.h"
 
 #include <inttypes.h>
@@ -14,107 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- frameworks ------------------------------------------------------------------------------------------------ */
-
-/* What "selective" checkpointing means to a framework. */
-enum selective { SELECTIVE_ATTENTION, SELECTIVE_MATMUL, SELECTIVE_EVERY_SECOND_BLOCK, SELECTIVE_POINTWISE };
-
-struct framework {
-    const char *word; /* in the framework's text, any case; the first entry that fits counts */
-    const char *note; /* in the notes too; NULL = any */
-    const char *runtime;
-    const char *optimizer, *loss;
-    const char *attention; /* its fused kernel; unfused where flash_attention is 0 */
-    const char *reduce;    /* dtype of gradients on the wire under bf16 compute; NULL = the precision recipe's */
-    enum selective selective;
-    bool unfused_unless_asked; /* an empty flash_attention means none */
-    bool fsdp_syncs_always;    /* reduces in every micro-step of an accumulation */
-    bool fsdp1, fused_matmuls;
-    bool reference_script; /* of the H200 runs: its RoPE and its initialisation */
-    bool keeps_root;       /* FSDP2's root unit stays gathered from forward to backward */
-    bool eager_loss;       /* compile leaves the loss alone */
-};
-
-/* Megatron's, NeMo's and InternEvo's layers are fused kernels over a flat gradient buffer with a distributed optimizer:
- * the megatron rules. Those of 2021-23 (Megatron-DeepSpeed, NeMo-Megatron, PTD-P) ran unfused attention unless flash
- * was asked for. */
-#define MEGATRON_RULES                                                                                                 \
-    .runtime = "megatron", .optimizer = "adamw-fused", .loss = "fused", .selective = SELECTIVE_ATTENTION,              \
-    .fused_matmuls = true
-/* llmq is a C++/CUDA program of fused kernels without an autograd graph, as our executor is. */
-#define EXECUTOR_RULES                                                                                                 \
-    .runtime = "dtplan", .optimizer = "adamw-fused", .loss = "fused", .selective = SELECTIVE_POINTWISE,                \
-    .fused_matmuls = true, .attention = "flash"
-/* llm-foundry on Composer: both FSDP modes, DEFAULT and PURE, reduce in bf16 (get_mixed_precision leaves reduce_dtype
- * unset or sets it to bf16). Its no_sync is for DDP models only, so FSDP reduces in every micro-step. MPT has one Wqkv,
- * a FlashAttention-1 kernel (attn_impl triton, submit_benchmarks.py) and flash-attn's fused cross entropy.
- * DecoupledAdamW runs one operation after the other, nearest to foreach. */
-#define COMPOSER_RULES                                                                                                 \
-    .runtime = "torch", .optimizer = "adamw-foreach", .loss = "fused", .attention = "flash1", .reduce = "bf16",        \
-    .selective = SELECTIVE_MATMUL, .fsdp1 = true, .fsdp_syncs_always = true, .fused_matmuls = true
-/* torchtitan reduces in fp32 and in every micro-step; through 2024 its loss was not compiled and PyTorch kept the root
- * unit; "selective" is op-SAC unless the notes say (layer). */
-#define TORCHTITAN_RULES                                                                                               \
-    .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash2",                            \
-    .selective = SELECTIVE_MATMUL, .fsdp_syncs_always = true, .keeps_root = true, .eager_loss = true
-/* fms-fsdp's policy bfSixteen reduces in bf16; "selective" is every k-th block (configurations.md), k not stated: 2, or
- * 1 where the job would not fit otherwise. */
-#define FMS_RULES                                                                                                      \
-    .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2", .reduce = "bf16",        \
-    .selective = SELECTIVE_EVERY_SECOND_BLOCK, .fsdp1 = true
-/* The script of h200_torch_runs.csv, known by its notes: fused QKV and gate+up, RoPE in fp32, no_sync. It builds the
- * model on the meta device, and to_empty() then gives a tied head storage of its own, except where fully_shard came
- * before. */
-#define SCRIPT_RULES                                                                                                   \
-    .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash",                             \
-    .selective = SELECTIVE_MATMUL, .fused_matmuls = true, .reference_script = true
-/* Anybody else's PyTorch: its own defaults, SDPA's FlashAttention-2 among them. */
-#define TORCH_RULES                                                                                                    \
-    .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2",                          \
-    .selective = SELECTIVE_MATMUL
-#define DEEPSPEED_RULES                                                                                                \
-    .runtime = "deepspeed", .optimizer = "adamw", .loss = "eager", .attention = "flash2",                              \
-    .selective = SELECTIVE_ATTENTION
-static const struct framework frameworks[] = {
-    {.word = "llm-foundry", COMPOSER_RULES},
-    {.word = "Composer", COMPOSER_RULES},
-    {.word = "torchtitan", TORCHTITAN_RULES},
-    {.word = "fms-fsdp", FMS_RULES},
-    {.word = "PyTorch 2.", .note = "architecture=", SCRIPT_RULES},
-    {.word = "llmq", EXECUTOR_RULES},
-    {.word = "llm.c", EXECUTOR_RULES},
-    {.word = "Megatron-DeepSpeed", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true},
-    {.word = "NeMo-Megatron", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true},
-    {.word = "PTD-P", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true},
-    {.word = "Megatron", MEGATRON_RULES, .attention = "flash"},
-    {.word = "NeMo", MEGATRON_RULES, .attention = "flash"},
-    {.word = "InternEvo", MEGATRON_RULES, .attention = "flash2"},
-    {.word = "DeepSpeed", DEEPSPEED_RULES},
-    {.word = "", TORCH_RULES},
-};
-
-/* Programs whose runs none of the four runtimes describes. */
-static const char *const foreign[] = {"JAX",    "MaxText", "Paxml",      "Colossal", "MindSpore",
-                                      "Paddle", "OneFlow", "TensorFlow", "Praxis"};
-
-static const struct framework *framework_of(const struct dtp_run *run, struct dtp_faults *faults)
-{
-    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
-        if (strcasestr(run->framework, foreign[i])) {
-            dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "framework '%.60s' is not modelled", run->framework);
-            return NULL;
-        }
-    const struct framework *found = frameworks;
-    while (!strcasestr(run->framework, found->word) || (found->note && !strstr(run->notes, found->note)))
-        found++;
-    return found;
-}
-
 /* ---- writing settings ------------------------------------------------------------------------------------------ */
 
 struct writer {
     const struct dtp_run *run;
-    const struct framework *framework;
+    const struct dtp_run_framework *framework;
     struct dtp_scenario *scenario;
     struct dtp_faults *faults;
     enum dtp_status status;
@@ -411,16 +314,16 @@ static void write_precision(struct writer *w)
 static void write_selective(struct writer *w)
 {
     const char *notes = w->run->notes;
-    enum selective selective = w->framework->selective;
+    enum dtp_run_selective selective = w->framework->selective;
     if (strstr(notes, "selective(op)"))
-        selective = SELECTIVE_MATMUL;
+        selective = DTP_SELECTIVE_MATMUL;
     if (strstr(notes, "selective(layer)"))
-        selective = SELECTIVE_EVERY_SECOND_BLOCK;
+        selective = DTP_SELECTIVE_EVERY_SECOND_BLOCK;
     switch (selective) {
-    case SELECTIVE_ATTENTION: set(w, "checkpointing", "selective-attention"); break;
-    case SELECTIVE_MATMUL: set(w, "checkpointing", "selective"); break;
-    case SELECTIVE_EVERY_SECOND_BLOCK: set(w, "checkpointing", "every-2"); break;
-    case SELECTIVE_POINTWISE:
+    case DTP_SELECTIVE_ATTENTION: set(w, "checkpointing", "selective-attention"); break;
+    case DTP_SELECTIVE_MATMUL: set(w, "checkpointing", "selective"); break;
+    case DTP_SELECTIVE_EVERY_SECOND_BLOCK: set(w, "checkpointing", "every-2"); break;
+    case DTP_SELECTIVE_POINTWISE:
         /* Norms and SwiGLU made again cost bandwidth that an executor of fused kernels hides; matmuls do not. */
         if (strstr(notes, "recompute-ffn") || strstr(notes, "recompute-att"))
             REFUSE(w, "recomputing only part of a block's matmuls is not modelled");
@@ -482,7 +385,7 @@ static void write_offload(struct writer *w)
 static void write_kernels(struct writer *w)
 {
     const struct dtp_run *run = w->run;
-    const struct framework *framework = w->framework;
+    const struct dtp_run_framework *framework = w->framework;
     bool flash = flag(w, "flash_attention", run->flash_attention, !framework->unfused_unless_asked);
     bool compiled = flag(w, "compile", run->compile, false);
     set_switch(w, "compile", compiled);
@@ -526,7 +429,7 @@ enum dtp_status dtp_run_settings(const struct dtp_run *row, const struct dtp_cat
     struct dtp_transformer shape;
     struct dtp_run filled = *row, *run = &filled;
     struct writer w = {.run = run, .scenario = scenario, .faults = faults};
-    w.framework = framework_of(run, faults);
+    w.framework = dtp_run_framework_of(run, faults);
     if (!w.framework)
         return DTP_BAD_INPUT;
     /* The strategy first: what refuses most rows is then the first reason given. */

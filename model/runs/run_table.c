@@ -3,6 +3,7 @@
 #include "base/number.h"
 
 #include <string.h>
+#include <strings.h>
 
 #define GIB 1073741824.0
 
@@ -13,6 +14,10 @@ static const struct dtp_run_column columns[] = {
 #undef COLUMN
         {"inter_gbit_per_s_per_node", false, false,
          "network of a node in Gbit/s, one direction; default the machine's"},
+    {"status", false, true,
+     "how the run ended: empty or ran; oom; any other word for another end, such as timeout. Rows that did not run "
+     "need "
+     "no figure"},
     {"tokens_per_s_per_gpu", false, true, "throughput"},
     {"step_time_s", false, true, "time of an optimizer step"},
     {"peak_mem_gib", false, true, "memory per GPU, in GiB, of the kind in mem_kind"},
@@ -63,11 +68,13 @@ enum dtp_status dtp_run_columns_find(const struct dtp_table *table, struct dtp_r
     find_columns(table, columns, DTP_RUN_TEXT_COUNT, out->text, faults, &status);
     find_columns(table, columns + DTP_RUN_TEXT_COUNT, DTP_RUN_COUNT_COUNT, out->count, faults, &status);
     out->network = dtp_table_column(table, "inter_gbit_per_s_per_node");
+    out->status = dtp_table_column(table, "status");
     out->tokens_per_s_per_gpu = dtp_table_column(table, "tokens_per_s_per_gpu");
     out->step_time = dtp_table_column(table, "step_time_s");
     out->peak_mem = dtp_table_column(table, "peak_mem_gib");
     out->mem_kind = dtp_table_column(table, "mem_kind");
-    bool measured = out->tokens_per_s_per_gpu >= 0 || out->step_time >= 0 || (out->peak_mem >= 0 && out->mem_kind >= 0);
+    bool measured = out->status >= 0 || out->tokens_per_s_per_gpu >= 0 || out->step_time >= 0 ||
+                    (out->peak_mem >= 0 && out->mem_kind >= 0);
     for (int kind = 0; kind < DTP_RUN_MEMORY_COUNT; kind++) {
         out->memory[kind] = memory_kinds[kind].column ? dtp_table_column(table, memory_kinds[kind].column) : -1;
         measured = measured || out->memory[kind] >= 0;
@@ -75,7 +82,7 @@ enum dtp_status dtp_run_columns_find(const struct dtp_table *table, struct dtp_r
     if (!measured)
         status = dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), 1,
                            "no measured column; a run table has tokens_per_s_per_gpu, step_time_s, peak_mem_gib with "
-                           "mem_kind, or peak_allocated_bytes");
+                           "mem_kind, peak_allocated_bytes, or status");
     return status;
 }
 
@@ -146,13 +153,33 @@ static enum dtp_status read_rounded_memory(const struct dtp_table *table, size_t
                      "mem_kind '%.40s' is unknown; known: allocated, reserved, nvidia-smi, device, after_init", word);
 }
 
+static enum dtp_run_end end_of(const char *status)
+{
+    static const struct {
+        const char *word;
+        enum dtp_run_end end;
+    } words[] = {{"", DTP_RUN_RAN},     {"ok", DTP_RUN_RAN},           {"ran", DTP_RUN_RAN},
+                 {"done", DTP_RUN_RAN}, {"success", DTP_RUN_RAN},      {"completed", DTP_RUN_RAN},
+                 {"oom", DTP_RUN_OOM},  {"out of memory", DTP_RUN_OOM}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcasecmp(status, words[i].word) == 0)
+            return words[i].end;
+    return DTP_RUN_FAILED;
+}
+
 enum dtp_status dtp_run_read_measured(const struct dtp_table *table, size_t row, const struct dtp_run_columns *where,
                                       struct dtp_run_measured *out, struct dtp_faults *faults)
 {
     enum dtp_status status = DTP_OK;
+    out->status = dtp_table_text(table, row, where->status);
+    out->end = end_of(out->status);
     read_positive(table, row, where->tokens_per_s_per_gpu, "tokens_per_s_per_gpu", &out->tokens_per_s_per_gpu, faults,
                   &status);
     read_positive(table, row, where->step_time, "step_time_s", &out->step_s, faults, &status);
+    if (out->end == DTP_RUN_OOM && (out->tokens_per_s_per_gpu > 0 || out->step_s > 0))
+        status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                           "status '%.20s' says that it did not run, and a speed was measured; empty one of them",
+                           out->status);
     for (int kind = 0; kind < DTP_RUN_MEMORY_COUNT; kind++) {
         out->memory_bytes[kind] = 0;
         if (memory_kinds[kind].column && where->memory[kind] >= 0)

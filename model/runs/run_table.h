@@ -83,8 +83,14 @@ enum dtp_run_memory {
 };
 const char *dtp_run_memory_word(enum dtp_run_memory kind);
 
+/* How a run ended, by the column `status`: empty, ok, ran, done, success or completed; oom or out of memory; any other
+ * word (timeout, died, ...), which says nothing of memory. */
+enum dtp_run_end { DTP_RUN_RAN, DTP_RUN_OOM, DTP_RUN_FAILED, DTP_RUN_END_COUNT };
+
 /* What came out; 0 = not measured. */
 struct dtp_run_measured {
+    const char *status; /* as the table says it; "" = nothing */
+    enum dtp_run_end end;
     double tokens_per_s_per_gpu, step_s;
     double memory_bytes[DTP_RUN_MEMORY_COUNT];
 };
@@ -112,7 +118,7 @@ const struct dtp_run_column *dtp_run_table_columns(size_t *count);
 /* Where each column stands; -1 = absent. */
 struct dtp_run_columns {
     long text[DTP_RUN_TEXT_COUNT], count[DTP_RUN_COUNT_COUNT], network;
-    long tokens_per_s_per_gpu, step_time, peak_mem, mem_kind, memory[DTP_RUN_MEMORY_COUNT];
+    long status, tokens_per_s_per_gpu, step_time, peak_mem, mem_kind, memory[DTP_RUN_MEMORY_COUNT];
 };
 
 /* Reports every missing needed column at once, and a table without any measured column. */
@@ -121,7 +127,8 @@ enum dtp_status dtp_run_columns_find(const struct dtp_table *table, struct dtp_r
 /* What was run. Faults (one per bad field) carry no place: they become the reason a row is refused for. */
 enum dtp_status dtp_run_read(const struct dtp_table *table, size_t row, const struct dtp_run_columns *columns,
                              struct dtp_run *out, struct dtp_faults *faults);
-/* What was measured. Where both a byte column and peak_mem_gib give one kind, the bytes win (they are not rounded). */
+/* What was measured. Where both a byte column and peak_mem_gib give one kind, the bytes win (they are not rounded). A
+ * speed measured of a run that its status says died for want of memory is a contradiction, and refused. */
 enum dtp_status dtp_run_read_measured(const struct dtp_table *table, size_t row, const struct dtp_run_columns *columns,
                                       struct dtp_run_measured *out, struct dtp_faults *faults);
 

@@ -35,7 +35,7 @@ static enum dtp_status take(struct dtp_scored_runs *out, const struct dtp_backte
     enum dtp_status status = DTP_OK;
     for (size_t i = 0; i < backtest->row_count && status == DTP_OK; i++) {
         const struct dtp_backtest_row *row = &backtest->rows[i];
-        if (row->verdict != DTP_BACKTEST_OK)
+        if (row->verdict != DTP_BACKTEST_OK || row->measured.end != DTP_RUN_RAN)
             continue;
         struct dtp_scored_run *run = &out->runs[out->count++];
         struct dtp_run read = row->run;

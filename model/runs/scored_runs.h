@@ -43,12 +43,6 @@ enum dtp_status dtp_scored_runs_prepare(struct dtp_scored_runs *runs, const stru
 enum dtp_status dtp_scored_run_predict(const struct dtp_scored_run *run, const struct dtp_predictor *predictor,
                                        struct dtp_prediction *out, struct dtp_faults *faults);
 
-/* Who is asked for and told of what takes long; both may be NULL. */
-struct dtp_watch {
-    void *context;
-    bool (*told)(void *context, size_t done, size_t count); /* false: stop; called a few times a second */
-};
-
 /* Predicts runs `which[0 .. count-1]` (NULL: the first `count`) on all cores; out[i] is that of which[i]. Progress is
  * told as done_before + done of `all`. DTP_NO: stopped. Refusals are NaN in out[i].time.step_s: runs that are read are
  * refused only where a constant has become absurd. */

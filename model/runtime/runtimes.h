@@ -8,9 +8,10 @@
 #include "runtime/deepspeed/deepspeed.h"
 #include "runtime/dtplan/dtplan.h"
 #include "runtime/megatron/megatron.h"
+#include "runtime/nanotron/nanotron.h"
 #include "runtime/torch/torch.h"
 
-#define DTP_RUNTIMES 4
+#define DTP_RUNTIMES 5
 /* The first is the default. */
 extern const struct dtp_runtime *const dtp_runtimes[DTP_RUNTIMES];
 

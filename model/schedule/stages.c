@@ -80,6 +80,27 @@ enum dtp_status dtp_stages_even(const struct dtp_stages_model *model, uint32_t c
     return DTP_OK;
 }
 
+enum dtp_status dtp_stages_spread(const struct dtp_stages_model *model, uint32_t count, bool ends_count,
+                                  struct dtp_stages *out, struct dtp_faults *faults)
+{
+    enum dtp_status status = start(model, count, out, faults);
+    if (status != DTP_OK)
+        return status;
+    uint32_t ends = count == 1 || !ends_count ? 0 : 2, parts = model->layers + ends;
+    if (count > parts) {
+        dtp_stages_destroy(out);
+        return dtp_fault(
+            faults, DTP_BAD_INPUT, NULL, 0, "stages: %" PRIu32 " stages of %" PRIu32 " layers; at most %" PRIu32 "%s",
+            count, model->layers, parts, ends ? ", the first with the embedding alone, the last with the head" : "");
+    }
+    for (uint32_t i = 0; i < count; i++)
+        out->parts[i].layers = parts / count + (i < parts % count);
+    out->parts[0].layers -= ends / 2;
+    out->parts[count - 1].layers -= ends / 2;
+    number_layers(out);
+    return DTP_OK;
+}
+
 enum dtp_status dtp_stages_by_cost(const struct dtp_stages_model *model, uint32_t count, double layer, double head,
                                    struct dtp_stages *out, struct dtp_faults *faults)
 {

@@ -36,6 +36,14 @@ struct dtp_stages_model {
 enum dtp_status dtp_stages_even(const struct dtp_stages_model *model, uint32_t count, bool embedding_counts,
                                 bool head_counts, struct dtp_stages *out, struct dtp_faults *faults);
 
+/* As even as any number of layers goes, as torchtitan cuts (generate_llm_fqn_per_model_part): what does not divide goes
+ * to the first stages, one each; where ends count, embedding and head take the place of a layer each. DTP_BAD_INPUT:
+ * there are more stages than layers, or than layers and ends. */
+enum dtp_status dtp_stages_spread(const struct dtp_stages_model *model, uint32_t count, bool ends_count,
+                                  struct dtp_stages *out, struct dtp_faults *faults);
+
+/* What a layout text consists of. */
+#define DTP_STAGES_LETTERS "EtmL|()*,0123456789"
 /* A Megatron layout text, as of --pipeline-model-parallel-layout: E embedding, t a layer, m an MTP layer, L head and
  * loss, | between stages, x*3 three times x, (xy)*3 three times xy, commas for readers alone. "Et*3|(tt|)*29m|L": E and
  * three layers, 29 times two, an MTP layer, the loss. Empty stages are allowed. DTP_BAD_INPUT with the place in the

@@ -30,6 +30,8 @@
     X(PARETO, "pareto", "time against money, with the plans that no other beats", "dtplan search --csv")               \
     X(BACKTEST, "backtest", "predicted against measured tokens/s, with a band of 10 %",                                \
       "dtplan backtest RUNS.csv -o FILE.csv, dtplan validate -o FILE.csv")                                             \
+    X(DECISIONS, "decisions", "predicted against measured rank in each sweep, and what the predicted best delivers",   \
+      "dtplan backtest RUNS.csv -o FILE.csv")                                                                          \
     X(BANDWIDTH, "bandwidth", "bus bandwidth of collectives against size, measured and fitted",                        \
       "dtplan probe -o FILE.csv, or measurements: collective,gpus,nodes,bytes,time_s,bus_bytes_per_s")                 \
     X(MACHINE_RESIDUALS, "machine-residuals", "how far the fits of a measured machine are off, a point a row",         \

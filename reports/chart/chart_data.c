@@ -37,6 +37,7 @@ static enum dtp_status read_rows(const struct dtp_chart_source *s, struct dtp_ch
     case DTP_CHART_SCALING: return dtp_chart_read_scaling(s, data, faults);
     case DTP_CHART_PARETO: return dtp_chart_read_pareto(s, data, faults);
     case DTP_CHART_BACKTEST: return dtp_chart_read_backtest(s, data, faults);
+    case DTP_CHART_DECISIONS: return dtp_chart_read_decisions(s, data, faults);
     case DTP_CHART_BANDWIDTH: return dtp_chart_read_bandwidth(s, data, faults);
     case DTP_CHART_MACHINE_RESIDUALS: return dtp_chart_read_residuals(s, data, faults);
     case DTP_CHART_MEMORY:

@@ -46,6 +46,35 @@ enum dtp_status dtp_chart_read_backtest(const struct dtp_chart_source *s, struct
     return status;
 }
 
+/* Runs of sweeps that are judged; what died has no rank. */
+enum dtp_status dtp_chart_read_decisions(const struct dtp_chart_source *s, struct dtp_chart_data *data,
+                                         struct dtp_faults *faults)
+{
+    static const char *const columns[] = {"measured_rank", "predicted_rank", "regret"};
+    long sweep = dtp_table_column(s->table, "sweep");
+    dtp_chart_set_columns(data, "sweep", columns, 3);
+    enum dtp_status status = dtp_chart_needs_column(s, data->chart, "sweep", faults);
+    for (size_t i = 0; i < 3 && status == DTP_OK; i++)
+        status = dtp_chart_needs_column(s, data->chart, columns[i], faults);
+    for (size_t i = 0; i < s->row_count && status == DTP_OK; i++) {
+        double value[3];
+        for (size_t k = 0; k < 3; k++)
+            value[k] = dtp_chart_value(s, s->rows[i], columns[k]);
+        if (!(value[0] > 0) || !(value[1] > 0) || !(value[2] >= 0))
+            continue;
+        struct dtp_chart_row *row = dtp_chart_add_row(data, dtp_table_text(s->table, s->rows[i], sweep));
+        memcpy(row->value, value, sizeof value);
+    }
+    if (status == DTP_OK && data->row_count == 0)
+        status =
+            dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(s->table), 0,
+                      "chart decisions: no row is of a sweep that was judged: three configurations at least of one "
+                      "source, model, GPU, sequence length and number of nodes");
+    if (status == DTP_OK)
+        dtp_chart_number_or_merge(data);
+    return status;
+}
+
 /* "forward" of "forward_gelu", "weight_gradient" of "weight_gradient_sum". */
 static int pass_bytes(const char *what)
 {

@@ -37,6 +37,8 @@ enum dtp_status dtp_chart_read_scaling(const struct dtp_chart_source *s, struct 
                                        struct dtp_faults *faults);
 enum dtp_status dtp_chart_read_backtest(const struct dtp_chart_source *s, struct dtp_chart_data *data,
                                         struct dtp_faults *faults);
+enum dtp_status dtp_chart_read_decisions(const struct dtp_chart_source *s, struct dtp_chart_data *data,
+                                         struct dtp_faults *faults);
 enum dtp_status dtp_chart_read_pareto(const struct dtp_chart_source *s, struct dtp_chart_data *data,
                                       struct dtp_faults *faults);
 enum dtp_status dtp_chart_read_bandwidth(const struct dtp_chart_source *s, struct dtp_chart_data *data,

@@ -372,8 +372,8 @@ static bool print_lane(const struct dtp_table *table, const char *stream, struct
 
 static enum dtp_status timeline(const struct dtp_table *table, const struct dtp_page *page, struct dtp_faults *faults)
 {
-    static const char *const streams[] = {"compute", "copy",     "gather", "reduce", "replicate",
-                                          "upload",  "download", "host",   "storage"};
+    static const char *const streams[] = {"compute",   "tensor", "copy",     "gather", "reduce",
+                                          "replicate", "upload", "download", "host",   "storage"};
     static double busy[MAX_CELLS][MAX_PARTS];
     struct legend legend = LEGEND(timeline_parts);
     int cells = cells_beside(18, page);

@@ -7,7 +7,7 @@ kind(op, class) = class eq "collective" ? (strstrt(kinds, op) ? op : "other") : 
     class eq "upload" || class eq "download" ? "copy" : class eq "host" || class eq "storage" ? "host" : class
 is(k) = (column(10) > column(9) && kind(strcol(3), strcol(4)) eq word(kinds, k))
 # Lanes and colours that are used, in their order.
-streams = "compute copy gather reduce replicate upload download host storage"
+streams = "compute copy tensor gather reduce replicate upload download host storage"
 # One pass finds them: a table may have a hundred thousand rows.
 seen_lanes = " "
 seen_kinds = " "

@@ -141,6 +141,7 @@ static void draw(const struct dtp_chart_data *data, FILE *file)
     case DTP_CHART_TIMELINE:
     case DTP_CHART_SCHEDULE:
     case DTP_CHART_BANDWIDTH:
+    case DTP_CHART_DECISIONS:
     case DTP_CHART_MACHINE_RESIDUALS:
     case DTP_CHART_COUNT: break; /* on no page */
     }

@@ -74,12 +74,65 @@ static json_t *throughput_object(const struct dtp_backtest *backtest)
     return object;
 }
 
-static json_t *fit_object(const struct dtp_backtest *backtest)
+static json_t *fit_object(const size_t *count)
 {
     json_t *object = json_object();
     for (int verdict = DTP_VERDICT_FITS; verdict <= DTP_VERDICT_OOM; verdict++)
         json_object_set_new(object, dtp_verdict_text((enum dtp_verdict)verdict),
-                            json_integer((json_int_t)backtest->fit_count[verdict]));
+                            json_integer((json_int_t)count[verdict]));
+    return object;
+}
+
+/* "predicted_fit" is of runs that ran; those that did not stand beside it. */
+static json_t *verdicts_object(const struct dtp_backtest *backtest)
+{
+    const size_t *ran = backtest->fit_count[DTP_RUN_RAN], *oom = backtest->fit_count[DTP_RUN_OOM];
+    double ran_count = (double)(ran[DTP_VERDICT_FITS] + ran[DTP_VERDICT_TIGHT] + ran[DTP_VERDICT_OOM]);
+    double missed = (double)(oom[DTP_VERDICT_FITS] + oom[DTP_VERDICT_TIGHT]);
+    json_t *object = json_object();
+    json_object_set_new(object, "ran", fit_object(ran));
+    json_object_set_new(object, "out_of_memory", fit_object(oom));
+    json_object_set_new(object, "failed", fit_object(backtest->fit_count[DTP_RUN_FAILED]));
+    json_object_set_new(object, "false_alarm_pct", number(100 * (double)ran[DTP_VERDICT_OOM] / ran_count));
+    json_object_set_new(object, "missed_pct", number(100 * missed / (missed + (double)oom[DTP_VERDICT_OOM])));
+    return object;
+}
+
+static json_t *row_id(const struct dtp_backtest *backtest, size_t row)
+{
+    return row == SIZE_MAX ? json_null() : json_string(backtest->rows[row].run.id);
+}
+
+static json_t *decisions_array(const struct dtp_backtest *backtest)
+{
+    json_t *array = json_array();
+    for (size_t i = 0; i < backtest->decision_count; i++) {
+        const struct dtp_backtest_decision *d = &backtest->decisions[i];
+        json_t *object = json_object();
+        json_object_set_new(object, "source", json_string(backtest->sources[d->source].name));
+        json_object_set_new(object, "model", json_string(d->model));
+        json_object_set_new(object, "gpu", json_string(d->gpu_key));
+        json_object_set_new(object, "nodes", json_integer((json_int_t)d->nodes));
+        json_object_set_new(object, "seq_tokens", json_integer((json_int_t)d->sequence));
+        json_object_set_new(object, "configurations", json_integer((json_int_t)d->configurations));
+        json_object_set_new(object, "rank_correlation", number(d->rank_correlation));
+        json_object_set_new(object, "regret", number(d->of_best));
+        json_object_set_new(object, "chosen", row_id(backtest, d->chosen));
+        json_object_set_new(object, "best", row_id(backtest, d->best));
+        json_array_append_new(array, object);
+    }
+    return array;
+}
+
+static json_t *choices_object(const struct dtp_backtest *backtest)
+{
+    const struct dtp_backtest_choices *choices = &backtest->choices;
+    json_t *object = json_object();
+    json_object_set_new(object, "n", json_integer((json_int_t)backtest->decision_count));
+    json_object_set_new(object, "median_rank_correlation", number(choices->median_rank_correlation));
+    json_object_set_new(object, "least_rank_correlation", number(choices->least_rank_correlation));
+    json_object_set_new(object, "mean_regret", number(choices->mean_of_best));
+    json_object_set_new(object, "worst_regret", number(choices->least_of_best));
     return object;
 }
 
@@ -92,11 +145,20 @@ static json_t *refusals_array(const struct dtp_backtest *backtest)
     return array;
 }
 
+static json_t *files_array(const struct dtp_backtest *backtest)
+{
+    json_t *array = json_array();
+    for (size_t i = 0; i < backtest->table_count; i++)
+        json_array_append_new(array, json_string(dtp_table_name(backtest->tables[i])));
+    return array;
+}
+
 enum dtp_status dtp_backtest_write_json(FILE *file, const struct dtp_backtest *backtest, struct dtp_faults *faults)
 {
     json_t *root = json_object();
     json_object_set_new(root, "schema", json_string("dtplan.backtest/1"));
-    json_object_set_new(root, "file", json_string(dtp_table_name(backtest->table)));
+    json_object_set_new(root, "file", json_string(dtp_table_name(backtest->tables[0])));
+    json_object_set_new(root, "files", files_array(backtest));
     json_object_set_new(root, "fidelity", json_string(backtest->fidelity));
     json_object_set_new(root, "machine_file", backtest->machine ? json_string(backtest->machine) : json_null());
     json_object_set_new(root, "by_machine_file", json_integer((json_int_t)backtest->by_machine));
@@ -105,7 +167,10 @@ enum dtp_status dtp_backtest_write_json(FILE *file, const struct dtp_backtest *b
     json_object_set_new(root, "refused", json_integer((json_int_t)backtest->refused));
     json_object_set_new(root, "throughput", throughput_object(backtest));
     json_object_set_new(root, "memory", memory_object(backtest->memory));
-    json_object_set_new(root, "predicted_fit", fit_object(backtest));
+    json_object_set_new(root, "predicted_fit", fit_object(backtest->fit_count[DTP_RUN_RAN]));
+    json_object_set_new(root, "memory_verdicts", verdicts_object(backtest));
+    json_object_set_new(root, "decisions", decisions_array(backtest));
+    json_object_set_new(root, "choices", choices_object(backtest));
     json_object_set_new(root, "refusals", refusals_array(backtest));
     /* 15 digits print a double as people write it (27.3, not 27.300000000000001). */
     int failed = !root || json_dumpf(root, file, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) || fputc('\n', file) == EOF;

@@ -31,7 +31,8 @@ static void write_header(FILE *file)
         fprintf(file, "predicted_%s_bytes,measured_%s_bytes,%s_error_pct,", word, word, word);
     }
     fputs("predicted_fit,matmul_s,attention_s,memory_bound_s,loss_s,recompute_s,host_launch_s,compute_s,optimizer_s,"
-          "communication_s,exposed_communication_s,exposed_offload_s,peak_phase,reason\n",
+          "communication_s,exposed_communication_s,exposed_offload_s,peak_phase,status,sweep,predicted_rank,measured_"
+          "rank,regret,reason\n",
           file);
 }
 
@@ -58,7 +59,20 @@ static void write_parts(FILE *file, const struct dtp_backtest_row *row)
         write_value(file, row->predicted, parts[i]);
 }
 
-static void write_row(FILE *file, const struct dtp_backtest_row *row)
+/* The sweep that a row is judged in, and what choosing in it delivers. */
+static void write_decision(FILE *file, const struct dtp_backtest *backtest, const struct dtp_backtest_row *row)
+{
+    char sweep[256] = "";
+    const struct dtp_backtest_decision *d = row->decision == SIZE_MAX ? NULL : &backtest->decisions[row->decision];
+    if (d)
+        dtp_backtest_name_sweep(d, sweep, sizeof sweep);
+    write_text(file, sweep);
+    write_value(file, true, row->predicted_rank);
+    write_value(file, true, row->measured_rank);
+    write_value(file, d != NULL, d ? d->of_best : (double)NAN);
+}
+
+static void write_row(FILE *file, const struct dtp_backtest *backtest, const struct dtp_backtest_row *row)
 {
     const struct dtp_prediction *prediction = &row->forecast.prediction;
     write_text(file, row->run.id);
@@ -77,6 +91,8 @@ static void write_row(FILE *file, const struct dtp_backtest_row *row)
     write_text(file, row->predicted ? dtp_verdict_text(prediction->memory.verdict) : "");
     write_parts(file, row);
     write_text(file, row->predicted ? dtp_phase_key(prediction->memory.peak_phase) : "");
+    write_text(file, row->measured.status ? row->measured.status : "");
+    write_decision(file, backtest, row);
     dtp_table_write_field(file, row->reason);
     fputc('\n', file);
 }
@@ -86,7 +102,7 @@ void dtp_backtest_print_rows(FILE *file, const struct dtp_backtest *backtest, bo
     if (header)
         write_header(file);
     for (size_t i = 0; i < backtest->row_count; i++)
-        write_row(file, &backtest->rows[i]);
+        write_row(file, backtest, &backtest->rows[i]);
 }
 
 enum dtp_status dtp_backtest_write_rows(const char *path, const struct dtp_backtest *backtest,

@@ -94,6 +94,35 @@ static void print_throughput(const struct dtp_backtest *backtest, const struct d
           page->file);
 }
 
+static void verdict_row(struct dtp_grid *grid, const char *words, const size_t *count, size_t wrong)
+{
+    size_t all = count[DTP_VERDICT_FITS] + count[DTP_VERDICT_TIGHT] + count[DTP_VERDICT_OOM];
+    dtp_grid_row(grid, DTP_INK_PLAIN);
+    dtp_grid_cell(grid, "%s", words);
+    for (int verdict = DTP_VERDICT_FITS; verdict <= DTP_VERDICT_OOM; verdict++)
+        dtp_grid_cell(grid, "%zu", count[verdict]);
+    percent_cell(grid, all ? 100 * (double)wrong / (double)all : (double)NAN);
+}
+
+/* What was said of memory against how the runs ended; a false alarm is as wrong as a miss. */
+static void print_verdicts(const struct dtp_backtest *backtest, const struct dtp_page *page)
+{
+    static const char *const names[] = {"predicted:", "fits", "tight", "out of memory", "wrong %"};
+    const size_t *ran = backtest->fit_count[DTP_RUN_RAN], *oom = backtest->fit_count[DTP_RUN_OOM],
+                 *failed = backtest->fit_count[DTP_RUN_FAILED];
+    size_t others = failed[DTP_VERDICT_FITS] + failed[DTP_VERDICT_TIGHT] + failed[DTP_VERDICT_OOM];
+    struct dtp_grid grid;
+    dtp_page_heading(page, "MEMORY VERDICTS", "of runs by how they ended");
+    dtp_grid_create(&grid, "lrrrr");
+    header_row(&grid, names, sizeof names / sizeof *names);
+    verdict_row(&grid, "ran", ran, ran[DTP_VERDICT_OOM]);
+    verdict_row(&grid, "died out of memory", oom, oom[DTP_VERDICT_FITS] + oom[DTP_VERDICT_TIGHT]);
+    dtp_grid_print(&grid, page, 2);
+    dtp_grid_destroy(&grid);
+    if (others)
+        fprintf(page->file, "  %zu ended otherwise, which says nothing of memory\n", others);
+}
+
 static void print_memory(const struct dtp_backtest *backtest, const struct dtp_page *page)
 {
     static const char *const names[] = {"kind", "scored", "median", "mean", "max", "bias"};
@@ -112,9 +141,80 @@ static void print_memory(const struct dtp_backtest *backtest, const struct dtp_p
     }
     dtp_grid_print(&grid, page, 2);
     dtp_grid_destroy(&grid);
-    fprintf(page->file, "  all of these runs ran; predicted: %zu fit, %zu tight, %zu out of memory\n",
-            backtest->fit_count[DTP_VERDICT_FITS], backtest->fit_count[DTP_VERDICT_TIGHT],
-            backtest->fit_count[DTP_VERDICT_OOM]);
+    print_verdicts(backtest, page);
+}
+
+/* ---- decisions -------------------------------------------------------------------------------------------------- */
+
+static int by_loss(const void *a, const void *b)
+{
+    const struct dtp_backtest_decision *x = *(const struct dtp_backtest_decision *const *)a;
+    const struct dtp_backtest_decision *y = *(const struct dtp_backtest_decision *const *)b;
+    if (x->of_best != y->of_best)
+        return x->of_best < y->of_best ? -1 : 1;
+    return (x > y) - (x < y);
+}
+
+static void two_digits_cell(struct dtp_grid *grid, double value)
+{
+    if (isfinite(value))
+        dtp_grid_cell(grid, "%.2f", value);
+    else
+        dtp_grid_cell(grid, "-");
+}
+
+static void add_decision(struct dtp_grid *grid, const struct dtp_backtest *backtest,
+                         const struct dtp_backtest_decision *d)
+{
+    char name[256];
+    dtp_backtest_name_sweep(d, name, sizeof name);
+    dtp_grid_row(grid, DTP_INK_PLAIN);
+    dtp_grid_cell(grid, "%s", name);
+    dtp_grid_cell(grid, "%zu", d->configurations);
+    two_digits_cell(grid, d->rank_correlation);
+    two_digits_cell(grid, d->of_best);
+    dtp_grid_cell(grid, "%.24s", d->chosen == SIZE_MAX ? "none: nothing fits" : backtest->rows[d->chosen].run.id);
+    dtp_grid_cell(grid, "%.24s", backtest->rows[d->best].run.id);
+}
+
+static void print_sweeps(const struct dtp_backtest *backtest, const struct dtp_backtest_decision *const *sorted,
+                         size_t shown, const struct dtp_page *page)
+{
+    static const char *const names[2][6] = {{"", "configu-", "rank", "of the", "", "measured"},
+                                            {"sweep", "rations", "corr.", "best", "chosen", "best"}};
+    struct dtp_grid grid;
+    dtp_grid_create(&grid, "lrrrll");
+    for (int line = 0; line < 2; line++)
+        header_row(&grid, names[line], sizeof names[line] / sizeof *names[line]);
+    for (size_t i = 0; i < shown; i++)
+        add_decision(&grid, backtest, sorted[i]);
+    dtp_grid_print(&grid, page, 2);
+    dtp_grid_destroy(&grid);
+}
+
+/* The sweeps in which choosing by prediction costs most. */
+static void print_decisions(const struct dtp_backtest *backtest, size_t worst, const struct dtp_page *page)
+{
+    const struct dtp_backtest_choices *choices = &backtest->choices;
+    const struct dtp_backtest_decision **sorted = calloc(backtest->decision_count + 1, sizeof *sorted);
+    size_t count = backtest->decision_count, shown = count < worst ? count : worst;
+    char words[96];
+    for (size_t i = 0; sorted && i < count; i++)
+        sorted[i] = &backtest->decisions[i];
+    if (!sorted || !count) {
+        free(sorted);
+        return;
+    }
+    qsort(sorted, count, sizeof *sorted, by_loss);
+    snprintf(words, sizeof words, "what is predicted fastest, of what was fastest; %zu sweeps, the worst first", count);
+    dtp_page_heading(page, "DECISIONS", words);
+    print_sweeps(backtest, sorted, shown, page);
+    free(sorted);
+    fprintf(page->file, "  of the best: %.2f on average, %.2f at worst", choices->mean_of_best, choices->least_of_best);
+    if (isfinite(choices->median_rank_correlation))
+        fprintf(page->file, "; rank correlation: median %.2f, least %.2f", choices->median_rank_correlation,
+                choices->least_rank_correlation);
+    fputc('\n', page->file);
 }
 
 static void print_refusals(const struct dtp_backtest *backtest, const struct dtp_page *page)
@@ -182,6 +282,7 @@ void dtp_backtest_write_text(const struct dtp_backtest *backtest, size_t worst, 
 {
     print_throughput(backtest, page);
     print_memory(backtest, page);
+    print_decisions(backtest, worst, page);
     print_refusals(backtest, page);
     print_worst(backtest, worst, page);
 }

@@ -39,11 +39,12 @@ expect 0 sweep "${job[@]}" --gpus 8 --strategy ddp,full_shard,shard_grad_op -o s
 cp strategies.csv step.csv
 cp scaling.csv pareto.csv
 expect 0 backtest "$source/scenarios/h200_torch_runs.csv" -o backtest.csv
+expect 0 backtest "$source/tests/data/sweep.csv" -o decisions.csv
 expect 0 simulate "${job[@]}" --gpus 8 --memory memory.csv --timeline timeline.csv
 grep -v ',2,tcp' "$source/scenarios/h200_collectives.csv" | grep '^[#g]\|^4,' >bandwidth.csv
 "$program" catalog measured "$source/tests/data/synthetic_machine.csv" --csv >machine-residuals.csv
 expect 0 schedule --stages 4 --micro-batches 8 --schedule dualpipe --passes schedule.csv
-kinds=(schedule memory timeline strategies step micro-batch scaling pareto backtest bandwidth machine-residuals)
+kinds=(schedule memory timeline strategies step micro-batch scaling pareto backtest decisions bandwidth machine-residuals)
 
 # Without gnuplot: data and script are there, and a sentence says what to do with them.
 for kind in "${kinds[@]}"; do
@@ -65,6 +66,9 @@ expect 2 chart pie scaling.csv
 grep -q 'the charts are memory' err || failed "an unknown chart: $(cat err)"
 expect 2 chart scaling scaling.csv -o scaling.gif
 expect 2 chart scaling bandwidth.csv
+expect 0 backtest "$source/tests/data/runs.csv" -o no-sweep.csv
+expect 2 chart decisions no-sweep.csv
+grep -q 'no row is of a sweep' err || failed "decisions of a table without sweeps: $(cat err)"
 expect 2 chart memory timeline.csv
 expect 2 chart scaling nowhere.csv
 expect 2 chart scaling scaling.csv --where gpus

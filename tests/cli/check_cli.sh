@@ -163,7 +163,6 @@ cmp -s "$deep/machine.csv" kept.csv || failed "backtest -o wrote over the machin
 expect 2 backtest "$source/scenarios/h200_torch_runs.csv" --gpus 4
 says "they stand in its table"
 expect 2 backtest --leave-one-out
-expect 2 backtest "$source/scenarios/published_runs.csv" "$source/scenarios/h200_torch_runs.csv"
 expect 0 backtest "$source/scenarios/h200_torch_runs.csv" -o rows.csv --json
 [[ $(wc -l <rows.csv) == $(wc -l <"$source/scenarios/h200_torch_runs.csv") ]] || failed "backtest -o: a row a run"
 expect 0 --version

@@ -45,13 +45,14 @@ job=(--model gpt2 --gpu a100-80-sxm --gpus 8)
 "$program" simulate "${job[@]}" --memory memory.csv --timeline timeline.csv >/dev/null || failed "simulate"
 head -n 60 "$source/scenarios/h200_torch_runs.csv" >runs.csv
 "$program" backtest runs.csv -o backtest.csv >/dev/null || failed "backtest"
+"$program" backtest "$source/tests/data/sweep.csv" -o decisions.csv >/dev/null || failed "backtest of a sweep"
 cp strategies.csv step.csv
 cp scaling.csv pareto.csv
 cp "$source/tests/data/synthetic_machine.csv" bandwidth.csv
 "$program" catalog measured bandwidth.csv --csv >machine-residuals.csv || failed "catalog measured"
 "$program" schedule --stages 4 --micro-batches 8 --schedule zb-v --passes schedule.csv >/dev/null || failed "schedule"
 kinds=(memory timeline strategies step)
-! command -v gnuplot >/dev/null || kinds+=(schedule micro-batch scaling pareto backtest bandwidth machine-residuals)
+! command -v gnuplot >/dev/null || kinds+=(schedule micro-batch scaling pareto backtest decisions bandwidth machine-residuals)
 
 for width in 40 60 80 100 120 160; do
     fits "$width" plan --params 7e9 --gpus 8 --strategy full_shard --tokens 1T

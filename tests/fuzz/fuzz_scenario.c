@@ -2,7 +2,7 @@
  * numbers.
  *
  *   cmake --preset fuzz && cmake --build --preset fuzz
- *   build-fuzz/tests/fuzz_scenario -max_total_time=600 -max_len=4096 -dict=tests/corpus/scenario.dict CORPUS_FOLDER */
+ *   build-fuzz/tests/fuzz_scenario -max_total_time=600 -max_len=512 -dict=tests/corpus/scenario.dict CORPUS_FOLDER */
 #include "closed/closed_form.h"
 #include "job/estimate.h"
 #include "runtime/runtimes.h"
@@ -15,13 +15,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_LAYERS 512
+#define MOST_BLOCKS 64u /* of a step */
 
 /* Every number of the prediction means something, however odd the job. */
 static void expect_prediction(const struct dtp_job *job)
 {
     struct dtp_prediction p;
-    if (job->transformer.layers > MOST_LAYERS) /* an input of minutes finds nothing that one of milliseconds does not */
+    /* a step of seconds finds nothing that one of a millisecond does not */
+    if (job->transformer.layers > MOST_BLOCKS || job->transformer.layers * job->plan.accumulate > MOST_BLOCKS)
         return;
     if (dtp_estimate(&job->transformer, &job->cluster, &job->plan, &p, NULL) != DTP_OK)
         return; /* refused, as lowering says */

@@ -1,5 +1,6 @@
 /* Resolving again after some keys changed gives the job that resolving from the beginning gives, and refuses what that
- * refuses: keys set to random values, of the plan and of what lies below it, set once more and taken away. */
+ * refuses: keys set to random values, of the plan and of what lies below it, one or many before each time, set once
+ * more and taken away. */
 #include "job/scenario.h"
 
 #include <setjmp.h>
@@ -22,6 +23,7 @@ static const struct {
     {"accumulate", {"1", "2", "4", NULL}},
     {"checkpointing", {"none", "full", "every-2", "every-4", "selective", NULL}},
     {"precision", {"bf16-mixed", "bf16", "fp8-tensorwise", "fp32", NULL}},
+    {"fp8_all_gather", {"true", "false", NULL}},
     {"reduce_dtype", {"fp32", "bf16", NULL}},
     {"param_dtype", {"fp32", "bf16", NULL}},
     {"offload", {"none", "optimizer", "params", "cpu", NULL}},
@@ -31,6 +33,8 @@ static const struct {
     {"shard_group", {"2", "4", NULL}},
     {"wrap_layers", {"1", "2", "4", "1000", NULL}},
     {"prefetch", {"true", "false", NULL}},
+    {"prefetch_depth", {"1", "2", "3", NULL}},
+    {"ddp_bucket_mib", {"1", "25", NULL}},
     {"seq", {"2k", "4096", "1M", NULL}},
     {"global_batch", {"64", "7", NULL}},
     {"gpus", {"2", "8", "12", "64", NULL}},
@@ -76,7 +80,8 @@ static void test_random_changes(void **state)
     assert_int_equal(dtp_scenario_create(&scenario, &faults), DTP_OK);
     assert_int_equal(dtp_resolved_base_create(&base, &faults), DTP_OK);
     for (int i = 0; i < RANDOM_DRAWS(ROUNDS); i++) {
-        draw(scenario);
+        for (uint64_t edits = below(2) ? 1 : below(12); edits > 0; edits--)
+            draw(scenario);
         faults = (struct dtp_faults){.status = DTP_OK};
         enum dtp_status status = dtp_scenario_resolve(scenario, &catalog, &job, &faults);
         assert_int_equal(dtp_scenario_resolve_again(scenario, &catalog, base, &again, NULL), status);

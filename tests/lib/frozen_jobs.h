@@ -15,7 +15,8 @@
 
 #include <unistd.h>
 
-#define FROZEN_JOBS 2000u
+#define FROZEN_JOBS 2200u
+#define FROZEN_NANOTRON_FROM 2000u /* which came when the others stood: its jobs are the last */
 #define FROZEN_VALUE_BYTES 64
 
 struct frozen_job {
@@ -40,6 +41,7 @@ enum frozen_who {
     FROZEN_EXECUTOR,
     FROZEN_SCATTERING, /* our executor, on GPUs of one node that share state */
     FROZEN_ALLOCATOR,  /* whoever uses PyTorch's */
+    FROZEN_NANOTRON,
 };
 
 static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
@@ -64,6 +66,7 @@ static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
     case FROZEN_SCATTERING:
         return executor && p->strategy != DTP_DDP && d->gpus > 1 && d->gpus <= d->gpus_per_node && p->shard_group != 1;
     case FROZEN_ALLOCATOR: return !executor;
+    case FROZEN_NANOTRON: return p->runtime == &dtp_runtime_nanotron;
     }
     return false;
 }
@@ -135,6 +138,10 @@ static const struct {
     X(expandable_segments, ALLOCATOR, 6, "true")                                                                       \
     X(tp, MEGATRON, 3, "2|2|4|8")                                                                                      \
     X(pp, MEGATRON, 3, "2|4")                                                                                          \
+    X(layout_order, MEGATRON, 12, "cp-tp|tp-cp-dp-pp|dp-tp")                                                           \
+    X(schedule, MEGATRON, 2, "1f1b|interleaved|interleaved|gpipe")                                                     \
+    X(microbatch_group, MEGATRON, 2, "4|8")                                                                            \
+    X(stages, MEGATRON, 4, "even|counted|counted|cost")                                                                \
     X(cp, ALL, 200, "2")                                                                                               \
     X(accumulate, MEGATRON, 2, "4|8")                                                                                  \
     X(virtual_stages, MEGATRON, 2, "2")                                                                                \
@@ -170,7 +177,21 @@ static const struct {
     X(gpu_mtbf, ALL, 24, "5000h|200h")                                                                                 \
     X(detection, ALL, 24, "30s|1h")                                                                                    \
     X(restart, ALL, 24, "20min")                                                                                       \
-    X(storage, ALL, 24, "20GB|300MB")
+    X(storage, ALL, 24, "20GB|300MB")                                                                                  \
+    X(strategy, NANOTRON, 1, "ddp|zero1")                                                                              \
+    X(checkpointing, NANOTRON, 1, "none|none|full")                                                                    \
+    X(loss, NANOTRON, 1, "eager")                                                                                      \
+    X(attention, NANOTRON, 1, "flash|flash2")                                                                          \
+    X(offload, NANOTRON, 1, "none")                                                                                    \
+    X(optimizer, NANOTRON, 1, "adamw")                                                                                 \
+    X(precision, NANOTRON, 1, "bf16-mixed")                                                                            \
+    X(reduce_dtype, NANOTRON, 1, "fp32")                                                                               \
+    X(ddp_bucket_mib, NANOTRON, 3, "1|12.5|100")                                                                       \
+    X(position, NANOTRON, 1, "rope")                                                                                   \
+    X(parallel_block, NANOTRON, 1, "none")                                                                             \
+    X(norm_place, NANOTRON, 1, "before")                                                                               \
+    X(qk_norm, NANOTRON, 1, "false")                                                                                   \
+    X(embedding_norm, NANOTRON, 1, "false")
 
 static const struct {
     enum dtp_key key;
@@ -234,6 +255,8 @@ static inline struct dtp_draft frozen_draft(void)
     random_key("torch"); /* what most people ask for */
     if (!executor && random_bool())
         draft.plan.runtime = &dtp_runtime_torch;
+    if (random_job_number >= FROZEN_NANOTRON_FROM)
+        draft.plan.runtime = &dtp_runtime_nanotron;
     draft.plan.precision = dtp_plan_default().precision; /* frozen_draws has its recipes */
     random_key("shallow");
     if (random_below(16))
@@ -284,6 +307,12 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
         {!frozen_is(job, DTP_KEY_fsdp1, "true"), DTP_KEY_limit_all_gathers},
         {!job->value[DTP_KEY_tp][0], DTP_KEY_tp_overlap},
         {!job->value[DTP_KEY_pp][0], DTP_KEY_virtual_stages},
+        {!job->value[DTP_KEY_pp][0], DTP_KEY_schedule},
+        {!job->value[DTP_KEY_pp][0], DTP_KEY_stages},
+        {!job->value[DTP_KEY_pp][0] ||
+             (!job->value[DTP_KEY_virtual_stages][0] && !frozen_is(job, DTP_KEY_schedule, "interleaved")),
+         DTP_KEY_microbatch_group},
+        {!job->value[DTP_KEY_pp][0] && !job->value[DTP_KEY_tp][0], DTP_KEY_layout_order},
         {strncmp(job->value[DTP_KEY_precision], "fp8", 3) == 0 && !frozen_takes_fp8(job), DTP_KEY_precision},
         {frozen_is(job, DTP_KEY_precision, "fp32"), DTP_KEY_reduce_dtype},
         {frozen_is(job, DTP_KEY_precision, "fp16-mixed"), DTP_KEY_reduce_dtype},
@@ -297,13 +326,23 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
             job->value[rows[i].key][0] = '\0';
 }
 
+/* Keys that came when the jobs stood: where they mean nothing they are not drawn, and leave jobs as they are. */
+static inline bool frozen_came_later(enum dtp_key key)
+{
+    return key == DTP_KEY_layout_order || key == DTP_KEY_schedule || key == DTP_KEY_microbatch_group ||
+           key == DTP_KEY_stages;
+}
+
 /* Strategies first, for they decide who knows the rest. */
 static inline void frozen_draw_keys(struct frozen_job *job, bool strategies, bool wild, struct dtp_draft *draft)
 {
     char why[DTP_FAULT_TEXT_BYTES];
     for (size_t i = 0; i < sizeof frozen_draws / sizeof *frozen_draws; i++) {
         enum dtp_key key = frozen_draws[i].key;
-        if ((key == DTP_KEY_strategy) != strategies || (!wild && !frozen_knows(frozen_draws[i].who, draft)))
+        bool later = frozen_draws[i].who == FROZEN_NANOTRON; /* whose rows leave all other jobs as they are */
+        if (wild && frozen_came_later(key))
+            continue;
+        if ((key == DTP_KEY_strategy) != strategies || ((!wild || later) && !frozen_knows(frozen_draws[i].who, draft)))
             continue;
         random_key(dtp_key_name(key));
         random_state ^= frozen_draws[i].who; /* a key may have a row for each of several */

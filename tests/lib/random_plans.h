@@ -251,6 +251,10 @@ static inline void random_own_fields(struct dtp_plan *plan)
     plan->deepspeed = read.deepspeed, plan->megatron = read.megatron, plan->executor = read.executor;
 }
 
+/* Of the list's first so many a plan draws its runtime; those behind take the place of one in 64 jobs (below), so
+ * that a runtime that is new changes no other job. */
+#define RANDOM_RUNTIMES 4u
+
 static inline struct dtp_plan random_plan(const struct dtp_cluster *cluster)
 {
     static const char *const recipes[] = {"fp32",       "bf16-mixed",     "bf16",       "bf16-pure",
@@ -259,7 +263,7 @@ static inline struct dtp_plan random_plan(const struct dtp_cluster *cluster)
     random_key("strategy");
     plan.strategy = (enum dtp_strategy)random_below(DTP_STRATEGY_COUNT);
     random_key("runtime");
-    plan.runtime = dtp_runtimes[random_below(DTP_RUNTIMES)];
+    plan.runtime = dtp_runtimes[random_below(RANDOM_RUNTIMES)];
     random_key("compile");
     plan.compile = random_bool();
     random_key("fsdp1");
@@ -316,13 +320,42 @@ static inline unsigned random_job_runtime(const struct random_job *job)
     return runtime;
 }
 
+/* One job in 64 is nanotron's, of those that are valid one in eight, for what it has not is mostly taken back: by
+ * chance next to none would be. The draws change nothing that is drawn behind them. */
+static inline void random_nanotron(struct random_job *job)
+{
+    uint64_t kept = random_state;
+    random_key("nanotron");
+    if (random_below(64) == 0) {
+        struct dtp_plan plan = dtp_plan_default();
+        plan.runtime = &dtp_runtime_nanotron;
+        plan.strategy = random_bool() ? DTP_DDP : DTP_ZERO1;
+        plan.attention = random_bool() ? DTP_ATTENTION_FLASH : DTP_ATTENTION_FLASH2;
+        plan.checkpointing = random_below(3) ? DTP_CHECKPOINT_NONE : DTP_CHECKPOINT_FULL;
+        plan.micro_batch = job->plan.micro_batch, plan.sequence = job->plan.sequence;
+        plan.accumulate = job->plan.accumulate;
+        plan.ddp_bucket_bytes = random_below(3) ? plan.ddp_bucket_bytes : UINT64_C(1) << (20 + random_below(8));
+        job->plan = plan;
+        if (random_below(8))
+            job->transformer.position = DTP_POSITION_ROPE, job->transformer.positions = 0;
+        if (random_below(8)) {
+            job->transformer.parallel_block = DTP_PARALLEL_NONE, job->transformer.norm_place = DTP_NORMS_BEFORE;
+            job->transformer.qk_norm = job->transformer.qk_norm_wide = job->transformer.embedding_norm = false;
+            job->transformer.attention_softcap = job->transformer.final_softcap = 0;
+        }
+    }
+    random_state = kept;
+}
+
 /* Draws until a job is valid; gives up (false) after many refusals, which a test should treat as a failure. */
 static inline bool random_job(struct random_job *job)
 {
     for (int attempt = 0; attempt < 1000; attempt++) {
         job->transformer = random_transformer();
         job->cluster = random_cluster();
-        job->plan = job->asked = random_plan(&job->cluster);
+        job->plan = random_plan(&job->cluster);
+        random_nanotron(job);
+        job->asked = job->plan;
         if (dtp_transformer_check(&job->transformer, NULL, 0, NULL) == DTP_OK &&
             dtp_cluster_check(&job->cluster, NULL) == DTP_OK &&
             dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK)

@@ -352,7 +352,7 @@ static void test_ranges_and_products(void **state)
     plan.micro_batch = 0;
     plan.accumulate = 1000001;
     plan.sequence = 0;
-    assert_refused(plan, "cp", "not modelled yet");
+    assert_refused(plan, "cp", "context parallelism (none so far)");
     assert_refused(plan, "pp", "use 1");
     assert_refused(plan, "micro_batch", "at least 1");
     assert_refused(plan, "accumulate", "at most");

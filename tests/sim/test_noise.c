@@ -38,6 +38,8 @@ static void test_quantiles_of_one_kernel(void **state)
     struct dtp_program *program = step_begin();
     step_kernel(program, DTP_STREAM_COMPUTE, 1e11, 0);
     step_seal(program);
+    struct dtp_program_role role = {.ranks = 1, .program = program};
+    const struct dtp_program_set set = {&role, 1};
     struct dtp_simulation_options options = dtp_simulation_options_default();
     options.seed = 5;
     double before = 0;
@@ -45,13 +47,13 @@ static void test_quantiles_of_one_kernel(void **state)
         struct dtp_cluster cluster = test_cluster(test_a100(), gpus, 8);
         double alone_s = dtp_op_isolated_s(program, dtp_program_ops(program), &cluster);
         struct dtp_step_quantiles q, again;
-        assert_int_equal(dtp_noise_step_quantiles(program, &cluster, &options, 0.04, 20000, &q, NULL), DTP_OK);
+        assert_int_equal(dtp_noise_step_quantiles(&set, &cluster, &options, 0.04, 20000, &q, NULL), DTP_OK);
         assert_near(q.p50_s, alone_s * (1 + 0.04 * gsl_cdf_ugaussian_Pinv(pow(0.50, 1.0 / gpus))), 2e-3);
         assert_near(q.p95_s, alone_s * (1 + 0.04 * gsl_cdf_ugaussian_Pinv(pow(0.95, 1.0 / gpus))), 3e-3);
         assert_near(q.p99_s, alone_s * (1 + 0.04 * gsl_cdf_ugaussian_Pinv(pow(0.99, 1.0 / gpus))), 5e-3);
         assert_true(q.p50_s < q.p95_s && q.p95_s < q.p99_s && q.p50_s > before);
         before = q.p50_s;
-        assert_int_equal(dtp_noise_step_quantiles(program, &cluster, &options, 0.04, 20000, &again, NULL), DTP_OK);
+        assert_int_equal(dtp_noise_step_quantiles(&set, &cluster, &options, 0.04, 20000, &again, NULL), DTP_OK);
         assert_memory_equal(&q, &again, sizeof q);
     }
     dtp_program_destroy(program);

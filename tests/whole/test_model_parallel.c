@@ -2,7 +2,8 @@
 #include "runs/backtest.h"
 #include "job/estimate.h"
 #include "runtime/runtimes.h"
-#include "runtime/megatron/model_parallel.h"
+#include "closed/model_parallel.h"
+#include "sim/simulated.h"
 
 #include <gsl/gsl_sort.h>
 #include <gsl/gsl_statistics.h>
@@ -141,19 +142,20 @@ static void test_refusals(void **state)
 {
     static const struct {
         const char *settings, *says;
-    } cases[] = {{"gpus=8 tp=3", "tp:"},
-                 {"gpus=16 tp=16", "does not divide the 8 GPUs of a node"},
-                 {"gpus=8 tp=2 pp=3", "do not divide 8 GPUs"},
-                 {"gpus=64 pp=64", "stages of 32 layers"},
-                 {"gpus=8 pp=4 accumulate=6 virtual_stages=2", "multiple of pp"},
-                 {"gpus=8 pp=4 accumulate=8 virtual_stages=9", "chunks of a stage's 8 layers"},
-                 {"gpus=8 virtual_stages=2", "pp above 1"},
-                 {"gpus=8 tp_overlap=true", "tp or pp above 1"},
-                 {"gpus=8 tp=2 runtime=torch strategy=full_shard", "runtime megatron only"},
-                 {"gpus=8 tp=2 offload=optimizer", "offload"},
-                 {"gpus=8 cp=2", "context parallelism is not modelled"},
-                 {"gpus=8 runtime=torch strategy=ddp megatron_overlap=true", "megatron only"},
-                 {"gpus=8 tp=2 micro_batch=1 global_batch=6", "4 data-parallel ranks"}};
+    } cases[] = {
+        {"gpus=8 tp=3", "tp:"},
+        {"gpus=24 tp=12 heads=36 hidden=4608 head_dim=128 ffn=12288 seq=3072", "12 neither divides a node of 8 GPUs"},
+        {"gpus=8 tp=2 pp=3", "tp 2 x pp 3 do not divide 8 GPUs; the nearest that fit are 2 and 4"},
+        {"gpus=64 pp=64", "64 stages of 32 layers; at most 34"},
+        {"gpus=8 pp=4 accumulate=6 virtual_stages=2", "the nearest are 4 and 8"},
+        {"gpus=8 pp=4 accumulate=8 virtual_stages=9", "virtual_stages: 36 stages of 32 layers"},
+        {"gpus=8 virtual_stages=2", "pp above 1"},
+        {"gpus=8 tp_overlap=true", "tp above 1"},
+        {"gpus=8 tp=2 runtime=torch strategy=full_shard", "tensor parallelism (megatron) only"},
+        {"gpus=8 tp=2 offload=optimizer", "offload"},
+        {"gpus=8 cp=2", "context parallelism (none so far)"},
+        {"gpus=8 runtime=torch strategy=ddp megatron_overlap=true", "megatron only"},
+        {"gpus=8 tp=2 micro_batch=1 global_batch=6", "4 data-parallel ranks"}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dtp_job job;
@@ -272,6 +274,46 @@ static void test_published_runs(void **state)
     dtp_backtest_destroy(backtest);
 }
 
+/* Rows with tensor parallelism alone, by `predictor`: absolute errors into `errors`. */
+static size_t tensor_parallel_errors(const char *only, const struct dtp_predictor *predictor, double *errors)
+{
+    struct dtp_backtest *backtest;
+    size_t count = 0;
+    memset(&faults, 0, sizeof faults);
+    assert_int_equal(dtp_backtest_run_only(TEST_SOURCE_DIR "/scenarios/published_runs.csv", only, predictor, &catalog,
+                                           &backtest, &faults),
+                     DTP_OK);
+    for (size_t i = 0; i < backtest->row_count; i++)
+        if (backtest->rows[i].run.tp > 1 && backtest->rows[i].run.pp <= 1 && !isnan(backtest->rows[i].error_pct))
+            errors[count++] = fabs(backtest->rows[i].error_pct);
+    dtp_backtest_destroy(backtest);
+    return count;
+}
+
+/* Step programs say of the same runs what the formulas say, within a point: InternEvo, SimuMax, vTrain. */
+static void test_programs_are_no_worse(void **state)
+{
+    static const char *const runs[] = {"ie-0", "sm-0", "vt-00", "vt-01", "vt-02", "vt-11", "vt-13", "vt-16"};
+    static double formulas[256], programs[256];
+    struct dtp_predictor closed = dtp_predictor_closed(), simulated = dtp_predictor_simulated();
+    size_t count = 0, same = 0;
+    (void)state;
+    closed.model_parallel = simulated.model_parallel = true;
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        same += tensor_parallel_errors(runs[i], &simulated, programs + same);
+        count += tensor_parallel_errors(runs[i], &closed, formulas + count);
+    }
+    assert_int_equal(count, same);
+    gsl_sort(formulas, 1, count);
+    gsl_sort(programs, 1, count);
+    double by_formula = gsl_stats_median_from_sorted_data(formulas, 1, count);
+    double by_program = gsl_stats_median_from_sorted_data(programs, 1, count);
+    printf("%zu runs with tensor parallelism alone: median error by formulas %.1f %%, by programs %.1f %%\n", count,
+           by_formula, by_program);
+    assert_true(count >= 35);
+    assert_true(by_program < by_formula + 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_bytes_by_hand),
@@ -283,6 +325,7 @@ int main(void)
                                        cmocka_unit_test(test_refusals),
                                        cmocka_unit_test(test_everything_that_resolves_is_finite),
                                        cmocka_unit_test(test_random_jobs),
-                                       cmocka_unit_test(test_published_runs)};
+                                       cmocka_unit_test(test_published_runs),
+                                       cmocka_unit_test(test_programs_are_no_worse)};
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
 }

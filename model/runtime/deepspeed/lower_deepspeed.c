@@ -53,8 +53,8 @@ static enum dtp_status make(struct dtp_lowering *l)
         dtp_lower_host_make(l, ipg->partition, dtp_lower_largest_tensor(l));
     for (uint64_t layer = 0; layer < l->transformer->layers; layer++)
         l->state[layer].params = all->params;
-    if (l->cluster->gpus > 1)
-        ipg->group = dtp_program_add_group(l->program, (struct dtp_program_group){l->cluster->gpus, 1});
+    if (l->data_ranks > 1)
+        ipg->group = dtp_lower_data_group(l, l->data_ranks, 1);
     return DTP_OK;
 }
 
@@ -146,7 +146,7 @@ static void keep_slices(struct dtp_lowering *l, dtp_buffer_id flat, uint64_t ele
 static void reduce_bucket(struct dtp_lowering *l, uint64_t elements)
 {
     struct dtp_lower_ipg *ipg = ipg_of(l);
-    uint64_t gpus = l->cluster->gpus, before = ipg->reduced * l->bytes.reduce, bytes = elements * l->bytes.reduce;
+    uint64_t gpus = l->data_ranks, before = ipg->reduced * l->bytes.reduce, bytes = elements * l->bytes.reduce;
     await(l);
     dtp_buffer_id flat = flatten(l, elements);
     if (gpus > 1) {
@@ -203,7 +203,7 @@ static void gradient_made(struct dtp_lowering *l, int part)
 
 static bool gradient_rests(const struct dtp_lowering *l)
 {
-    return l->cluster->gpus == 1;
+    return l->data_ranks == 1;
 }
 
 /* End of backward: what is left, then the device is synchronised and the bucket goes. */
@@ -272,7 +272,7 @@ static void step(struct dtp_lowering *l)
 {
     struct dtp_lower_ipg *ipg = ipg_of(l);
     struct dtp_module_state *all = whole(l);
-    uint64_t gpus = l->cluster->gpus;
+    uint64_t gpus = l->data_ranks;
     struct dtp_draft draft;
     if (l->plan->offload == DTP_OFFLOAD_NONE)
         device_update(l);

@@ -74,9 +74,9 @@ static void make_groups(struct dtp_lowering *l, struct dtp_lower_zero3 *z)
 {
     uint32_t second = l->plan->deepspeed.zero_hpz_partition_size, node = l->cluster->gpus_per_node,
              nodes = l->cluster->gpus / node;
-    z->group = dtp_program_add_group(l->program, (struct dtp_program_group){l->plan->shard_group, 1});
+    z->group = dtp_lower_data_group(l, l->plan->shard_group, 1);
     if (second > 1)
-        z->second_group = dtp_program_add_group(l->program, (struct dtp_program_group){second, 1});
+        z->second_group = dtp_lower_data_group(l, second, 1);
     if (!dtp_zeropp_reduces(l->plan, l->cluster))
         return;
     if (node > 1)

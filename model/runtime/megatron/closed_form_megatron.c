@@ -3,7 +3,7 @@
 
 #include "base/bytes.h"
 #include "runtime/megatron/megatron.h"
-#include "runtime/megatron/model_parallel.h"
+#include "closed/model_parallel.h"
 
 #define MEGATRON_BUCKET 40000000u /* elements, or 1e6 per data parallel rank */
 

@@ -35,12 +35,12 @@ static enum dtp_status make(struct dtp_lowering *l)
         l->state[layer].params = all->params;
         l->state[layer].gradient_buffer = all->gradient_buffer;
     }
-    if (l->cluster->gpus == 1)
+    if (l->data_ranks == 1)
         return DTP_OK;
     uint32_t *group = l->own = malloc(sizeof *group);
     if (!group)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
-    *group = dtp_program_add_group(l->program, (struct dtp_program_group){l->cluster->gpus, 1});
+    *group = dtp_lower_data_group(l, l->data_ranks, 1);
     return DTP_OK;
 }
 
@@ -58,7 +58,7 @@ static void scale_gradients(struct dtp_lowering *l)
 static void bucket_collectives(struct dtp_lowering *l, enum dtp_op_kind kind, dtp_buffer_id buffer,
                                uint64_t element_bytes)
 {
-    uint64_t gpus = l->cluster->gpus, total = model_elements(l), per_rank = 1000000 * gpus;
+    uint64_t gpus = l->data_ranks, total = model_elements(l), per_rank = 1000000 * gpus;
     uint64_t bucket = per_rank > MEGATRON_BUCKET ? per_rank : MEGATRON_BUCKET;
     double times = kind == DTP_OP_ALL_REDUCE ? 2 : 1;
     for (uint64_t first = 0; first < total && gpus > 1; first += bucket) {
@@ -78,16 +78,39 @@ static void bucket_collectives(struct dtp_lowering *l, enum dtp_op_kind kind, dt
 
 static void end_backward(struct dtp_lowering *l)
 {
-    if (!l->reduces)
+    if (!l->last_pass)
         return;
     enum dtp_op_kind kind = l->plan->strategy == DTP_DDP ? DTP_OP_ALL_REDUCE : DTP_OP_REDUCE_SCATTER;
-    if (l->cluster->gpus > 1)
+    if (l->data_ranks > 1)
         scale_gradients(l);
     bucket_collectives(l, kind, whole(l)->gradient_buffer, l->bytes.reduce);
 }
 
+/* Behind the reduction over data parallel ranks, gradients of what tensor parallel ranks all have are summed, laid side
+ * by side (core/distributed/finalize_model_grads.py). */
+static void sum_replicated(struct dtp_lowering *l)
+{
+    uint64_t bytes = l->bytes.grads * dtp_lower_replicated_elements(l);
+    struct dtp_draft draft;
+    if (!bytes)
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "gradients of norms");
+    dtp_draft_use(&draft, whole(l)->gradient_buffer, DTP_READ);
+    dtp_buffer_id flat = dtp_draft_new(l, &draft, "gradients of norms", DTP_OWNER_REDUCE, bytes, DTP_WRITE);
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_REDUCE]);
+    dtp_draft_memory(l, &draft, 2 * (double)bytes, 1);
+    dtp_draft_end(l, &draft);
+    dtp_lower_sum_in_place(l, "gradients of norms", flat, bytes, false);
+    dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "gradients of norms");
+    dtp_draft_use(&draft, flat, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, whole(l)->gradient_buffer, DTP_UPDATE);
+    dtp_draft_memory(l, &draft, 2 * (double)bytes, 1);
+    dtp_draft_end(l, &draft);
+}
+
 static void step(struct dtp_lowering *l)
 {
+    sum_replicated(l);
     struct dtp_module_state *all = whole(l);
     dtp_lower_update(l, all->params, all->moments, &all->gradient_buffer, 1,
                      dtp_divide_up(model_elements(l), l->plan->shard_group));

@@ -6,20 +6,12 @@
 #include "net/models.h"
 #include "plan/rules.h"
 #include "plan/runtime.h"
-#include "runtime/megatron/model_parallel.h"
+#include "closed/model_parallel.h"
 
 /* A vocabulary is padded to a multiple of it (--make-vocab-size-divisible-by), each tensor parallel rank's part. */
 #define VOCAB_MULTIPLE 128u
 
 /* ---- what it refuses --------------------------------------------------------------------------------------------- */
-
-static void check_slices(struct dtp_resolver *r)
-{
-    char why[256];
-    const char *key = dtp_model_parallel_fault(r->plan, r->transformer, r->cluster, why, sizeof why);
-    if (key)
-        dtp_plan_refuse(r, key, "%s", why);
-}
 
 static void check(struct dtp_resolver *r)
 {
@@ -37,8 +29,6 @@ static void check(struct dtp_resolver *r)
         dtp_plan_refuse(r, "loss", "chunked is not modelled under runtime megatron; use eager or fused");
     if (p->optimizer == DTP_ADAM8BIT)
         dtp_plan_refuse(r, "optimizer", "adam8bit is not modelled under runtime megatron; use adamw");
-    if (dtp_plan_axes_given(p) && dtp_plan_model_parallel(p))
-        check_slices(r);
 }
 
 static bool check_offload(struct dtp_resolver *r)
@@ -79,7 +69,11 @@ const struct dtp_runtime dtp_runtime_megatron = {
     .keeps_fp8 = true,
     .gradients_in_matmul = true,
     .vocab_multiple = VOCAB_MULTIPLE,
-    .slices = true,
+    .overlap_grad_reduce = true,
+    .splits = DTP_AXES(TP) | DTP_AXES(PP),
+    .gathers_again = true,
+    .sums_beside = true,
+    .schedules = 1u << DTP_SCHEDULE_1F1B | 1u << DTP_SCHEDULE_INTERLEAVED,
     .fused_kernels = true,
     .derive = derive,
     .check = check,

@@ -105,7 +105,7 @@ static void add_on_host(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 
 void dtp_lower_download(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_buffer_id reduced)
 {
-    bool replicas = l->cluster->gpus > l->plan->shard_group, casts = l->bytes.reduce != l->bytes.grads;
+    bool replicas = l->data_ranks > l->plan->shard_group, casts = l->bytes.reduce != l->bytes.grads;
     uint32_t spent = DTP_READ | DTP_FREE | (replicas && !casts ? DTP_DEFER : 0);
     enum dtp_stream stream = replicas ? DTP_STREAM_REPLICATE : DTP_STREAM_REDUCE;
     double shard = (double)unit->shard;

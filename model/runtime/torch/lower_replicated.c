@@ -1,26 +1,18 @@
 /* Parameters that every rank holds whole: PyTorch's DDP, with ZeroRedundancyOptimizer's sharded step.
  *
- * DDP lays gradients into buckets in the order they become ready in backward; a bucket is closed when it has reached
- * its cap, 1 MiB for the first where the cap is the default of 25 MiB, so that it overshoots by up to one tensor.
- * Buckets are all-reduced in order on the communicator's stream and awaited at the end of backward (reducer.cpp). */
-#include "lower/lowering.h"
+ * DDP lays gradients into buckets (ddp_buckets.h). They are all-reduced in order on the communicator's stream and
+ * awaited at the end of backward (reducer.cpp). */
+#include "lower/ddp_buckets.h"
 #include "runtime/torch/lower_foreach.h"
 #include "runtime/torch/torch.h"
 
 #include "base/bytes.h"
-#include "plan/runtime_sizes.h"
 
 #include <stdlib.h>
 
-struct bucket {
-    dtp_buffer_id buffer;
-    uint64_t bytes, before; /* of the buckets before it */
-    uint32_t parts, ready;
-};
-
 struct dtp_lower_buckets {
-    struct bucket *bucket;
-    uint32_t count, group;
+    struct dtp_ddp_buckets laid;
+    uint32_t group;
 };
 
 /* NULL on one GPU. */
@@ -29,55 +21,8 @@ static struct dtp_lower_buckets *buckets_of(const struct dtp_lowering *l)
     return l->own;
 }
 
-/* ---- layout ------------------------------------------------------------------------------------------------------ */
-
-struct layout {
-    struct dtp_lowering *l;
-    struct dtp_lower_buckets *buckets;
-    uint64_t before;
-};
-
-/* The next gradient that becomes ready. */
-static void place(struct layout *layout, struct dtp_module_state *state, const struct dtp_lower_module *module,
-                  int part)
-{
-    struct dtp_lower_buckets *buckets = layout->buckets;
-    uint64_t bytes = layout->l->bytes.grads * module->elements[part], limit = layout->l->plan->ddp_bucket_bytes;
-    if (!bytes)
-        return;
-    if (buckets->count <= 1 && limit == DTP_DDP_BUCKET_BYTES)
-        limit = DTP_DDP_FIRST_BUCKET_BYTES;
-    if (!buckets->count || buckets->bucket[buckets->count - 1].bytes >= limit)
-        buckets->bucket[buckets->count++] = (struct bucket){.before = layout->before};
-    struct bucket *bucket = &buckets->bucket[buckets->count - 1];
-    bucket->bytes += bytes;
-    bucket->parts++;
-    layout->before += bytes;
-    state->bucket[part] = buckets->count - 1;
-}
-
-/* Order of readiness: lower_backward.c's. */
-static void lay_out(struct layout *layout)
-{
-    struct dtp_lowering *l = layout->l;
-    uint64_t layers = l->transformer->layers;
-    struct dtp_module_state *root = &l->state[layers];
-    place(layout, root, &l->root, DTP_ROOT_HEAD);
-    place(layout, root, &l->root, DTP_ROOT_VECTORS);
-    int output = l->plan->fused_qkv ? 1 : 3;
-    for (uint64_t left = layers; left > 0; left--) {
-        uint64_t layer = left - 1;
-        place(layout, &l->state[layer], &l->block, l->matrices - 1);
-        for (int part = output + 1; part < l->matrices - 1; part++)
-            place(layout, &l->state[layer], &l->block, part);
-        place(layout, &l->state[layer], &l->block, output);
-        for (int part = 0; part < output; part++)
-            place(layout, &l->state[layer], &l->block, part);
-        place(layout, &l->state[layer], &l->block, l->matrices);
-    }
-    place(layout, root, &l->root, DTP_ROOT_POSITION);
-    place(layout, root, &l->root, DTP_ROOT_EMBEDDING);
-}
+/* ---- state
+ * ------------------------------------------------------------------------------------------------------------ */
 
 /* The optimizer's tensors of this rank's `own` elements of a module: whole tensors, as ZeroRedundancyOptimizer deals
  * them out, but for the last one, so that shares add up. */
@@ -113,35 +58,31 @@ static void make_state(struct dtp_lowering *l)
 static enum dtp_status make(struct dtp_lowering *l)
 {
     make_state(l);
-    if (l->cluster->gpus == 1)
+    if (l->data_ranks == 1)
         return DTP_OK;
-    size_t most = (l->transformer->layers + 1) * DTP_MAX_PARTS;
     struct dtp_lower_buckets *made = l->own = calloc(1, sizeof *made);
-    if (made)
-        made->bucket = calloc(most, sizeof *made->bucket);
-    if (!made || !made->bucket)
+    if (!made)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
-    struct layout layout = {l, buckets_of(l), 0};
-    lay_out(&layout);
-    for (uint32_t i = 0; i < buckets_of(l)->count; i++)
-        buckets_of(l)->bucket[i].buffer =
-            dtp_lower_buffer(l, "bucket", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE, buckets_of(l)->bucket[i].bytes, true);
-    buckets_of(l)->group = dtp_program_add_group(l->program, (struct dtp_program_group){l->cluster->gpus, 1});
-    return DTP_OK;
+    enum dtp_status status = dtp_ddp_buckets_lay_out(l, l->bytes.grads, l->plan->ddp_bucket_bytes, &made->laid);
+    for (uint32_t i = 0; i < made->laid.count; i++)
+        made->laid.bucket[i].buffer =
+            dtp_lower_buffer(l, "bucket", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE, made->laid.bucket[i].bytes, true);
+    made->group = dtp_lower_data_group(l, l->data_ranks, 1);
+    return status;
 }
 
 static void release(struct dtp_lowering *l)
 {
     if (l->own)
-        free(buckets_of(l)->bucket);
+        dtp_ddp_buckets_release(&buckets_of(l)->laid);
     free(l->own);
 }
 
 /* ---- reduction --------------------------------------------------------------------------------------------------- */
 
-static void all_reduce(struct dtp_lowering *l, struct bucket *bucket)
+static void all_reduce(struct dtp_lowering *l, struct dtp_ddp_bucket *bucket)
 {
-    uint64_t gpus = l->cluster->gpus;
+    uint64_t gpus = l->data_ranks;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ALL_REDUCE, "bucket");
     draft.op.stream = DTP_STREAM_REDUCE;
@@ -159,7 +100,7 @@ static void into_bucket(struct dtp_lowering *l, int part)
 {
     struct dtp_module_state *state = dtp_lower_state(l);
     const struct dtp_lower_module *module = l->layer == DTP_NO_LAYER ? &l->root : &l->block;
-    struct bucket *bucket = &buckets_of(l)->bucket[state->bucket[part]];
+    struct dtp_ddp_bucket *bucket = &buckets_of(l)->laid.bucket[state->bucket[part]];
     bool apart = state->kept[part].index != DTP_NO_INDEX, view = l->plan->ddp_bucket_view;
     bool adds = view && !apart && l->micro_step > 0;
     dtp_buffer_id *source = apart ? &state->kept[part] : &state->gradient[part];
@@ -181,7 +122,7 @@ static void into_bucket(struct dtp_lowering *l, int part)
 static dtp_buffer_id bucket_of(const struct dtp_lowering *l, uint64_t module, int part)
 {
     const struct dtp_lower_module *shape = module == l->transformer->layers ? &l->root : &l->block;
-    return shape->elements[part] ? buckets_of(l)->bucket[l->state[module].bucket[part]].buffer : DTP_NO_BUFFER;
+    return shape->elements[part] ? buckets_of(l)->laid.bucket[l->state[module].bucket[part]].buffer : DTP_NO_BUFFER;
 }
 
 /* End of backward: compute waits for every reduction (finalize_backward), and without views the reduced buckets are
@@ -204,7 +145,7 @@ static void end_backward(struct dtp_lowering *l)
             if (l->state[i].kept[part].index == DTP_NO_INDEX)
                 continue;
             dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, module->gradient_name[part]);
-            dtp_draft_use(&draft, buckets_of(l)->bucket[l->state[i].bucket[part]].buffer, DTP_READ);
+            dtp_draft_use(&draft, buckets_of(l)->laid.bucket[l->state[i].bucket[part]].buffer, DTP_READ);
             dtp_draft_use(&draft, l->state[i].kept[part], DTP_WRITE);
             dtp_draft_memory(l, &draft, (double)(2 * l->bytes.grads * module->elements[part]), 1);
             draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
@@ -220,7 +161,7 @@ static void end_backward(struct dtp_lowering *l)
  * broadcast of B is sent on by n-1 ranks; averaged over all owners each sends B(n-1)/n, as in an all-gather. */
 static void broadcast(struct dtp_lowering *l)
 {
-    uint64_t gpus = l->cluster->gpus, before = 0;
+    uint64_t gpus = l->data_ranks, before = 0;
     if (l->plan->strategy != DTP_ZERO1 || gpus == 1)
         return;
     for (uint64_t i = 0; i <= l->transformer->layers; i++) {

@@ -195,7 +195,7 @@ static dtp_buffer_id scatter(struct dtp_lowering *l, struct dtp_lower_unit *unit
 void dtp_lower_all_reduce(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_buffer_id reduced)
 {
     struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
-    uint64_t replicas = l->cluster->gpus / l->plan->shard_group, bytes = l->bytes.reduce * unit->shard;
+    uint64_t replicas = l->data_ranks / l->plan->shard_group, bytes = l->bytes.reduce * unit->shard;
     if (replicas < 2)
         return;
     struct dtp_draft draft;
@@ -220,7 +220,7 @@ static void keep_reduced(struct dtp_lowering *l, struct dtp_lower_unit *unit, dt
         unit->grads = reduced;
         return;
     }
-    bool replicas = l->cluster->gpus > l->plan->shard_group;
+    bool replicas = l->data_ranks > l->plan->shard_group;
     double shard = (double)unit->shard, r = (double)l->bytes.reduce, g = (double)l->bytes.grads;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, first ? DTP_OP_CAST : DTP_OP_ACCUMULATE, "reduced gradients");

@@ -86,12 +86,11 @@ static enum dtp_status make(struct dtp_lowering *l)
     s->unit[count].root = true;
     s->unit[count].end = count ? 0 : layers;
     make_unit(l, &s->unit[count]);
-    uint32_t ranks = l->plan->shard_group, replicas = l->cluster->gpus / ranks;
-    s->shard_group = ranks > 1 ? dtp_program_add_group(l->program, (struct dtp_program_group){ranks, 1}) : DTP_NO_INDEX;
-    s->replica_group =
-        replicas > 1 ? dtp_program_add_group(l->program, (struct dtp_program_group){replicas, ranks}) : DTP_NO_INDEX;
+    uint32_t ranks = l->plan->shard_group, replicas = l->data_ranks / ranks;
+    s->shard_group = ranks > 1 ? dtp_lower_data_group(l, ranks, 1) : DTP_NO_INDEX;
+    s->replica_group = replicas > 1 ? dtp_lower_data_group(l, replicas, ranks) : DTP_NO_INDEX;
     if (l->plan->reshard_group)
-        s->reshard_group = dtp_program_add_group(l->program, (struct dtp_program_group){l->plan->reshard_group, 1});
+        s->reshard_group = dtp_lower_data_group(l, l->plan->reshard_group, 1);
     l->layer = DTP_NO_LAYER;
     return DTP_OK;
 }

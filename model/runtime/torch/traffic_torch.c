@@ -2,54 +2,8 @@
 #include "runtime/torch/closed_form_torch.h"
 
 #include "base/bytes.h"
-#include "plan/runtime_sizes.h"
 
 /* ---- replicated parameters --------------------------------------------------------------------------------------- */
-
-struct buckets {
-    uint64_t cap, limit, filled, count; /* limit: of the bucket being filled */
-};
-
-/* A bucket that has reached its limit is closed before the next tensor. */
-static void add_to_bucket(struct buckets *buckets, uint64_t bytes)
-{
-    if (!bytes)
-        return;
-    if (!buckets->count || buckets->filled >= buckets->limit) {
-        buckets->limit =
-            buckets->count || buckets->cap != DTP_DDP_BUCKET_BYTES ? buckets->cap : DTP_DDP_FIRST_BUCKET_BYTES;
-        buckets->filled = 0;
-        buckets->count++;
-    }
-    buckets->filled += bytes;
-}
-
-/* Buckets of one all-reduce each, filled with gradients as backward makes them: head, layers from the last (down, up
- * and gate, output, qkv; a layer's vectors are small and taken as one), embeddings. */
-static uint64_t bucket_count(const struct dtp_traffic *job)
-{
-    const struct dtp_transformer *t = job->transformer;
-    const struct dtp_units *u = &job->units;
-    uint64_t g = job->bytes.grads, h = t->hidden, q = h * t->heads * t->head_dim, kv = h * t->kv_heads * t->head_dim;
-    bool gated = dtp_activation_is_gated(t->activation), joined = gated && job->plan->fused_gate_up;
-    uint64_t positions = t->position == DTP_POSITION_LEARNED ? t->positions * h : 0, layers = t->layers;
-    struct buckets buckets = {.cap = job->plan->ddp_bucket_bytes};
-    add_to_bucket(&buckets, g * u->head);
-    add_to_bucket(&buckets, g * (u->total - layers * u->layer - u->head - u->embedding - positions));
-    for (uint64_t layer = 0; layer < layers; layer++) {
-        add_to_bucket(&buckets, g * u->down);
-        add_to_bucket(&buckets, g * (joined ? 2 : 1) * u->down);
-        add_to_bucket(&buckets, gated && !joined ? g * u->down : 0);
-        add_to_bucket(&buckets, g * q);
-        add_to_bucket(&buckets, job->plan->fused_qkv ? g * (q + 2 * kv) : g * q);
-        add_to_bucket(&buckets, job->plan->fused_qkv ? 0 : g * kv);
-        add_to_bucket(&buckets, job->plan->fused_qkv ? 0 : g * kv);
-        add_to_bucket(&buckets, g * (u->layer - u->layer_matmul));
-    }
-    add_to_bucket(&buckets, g * positions);
-    add_to_bucket(&buckets, g * u->embedding);
-    return buckets.count;
-}
 
 /* DDP all-reduces gradients in their own dtype (fp32 under autocast), ZeroRedundancyOptimizer then broadcasts
  * each parameter from the rank that updated it. A broadcast of B around a ring of n is n-1 sends of B; spread over all
@@ -59,7 +13,7 @@ static void replicated(struct dtp_traffic *job)
     const struct dtp_units *u = &job->units;
     uint64_t gpus = job->cluster->gpus;
     dtp_traffic_add(job, DTP_ALL_REDUCE, job->reductions * 2 * dtp_traffic_ring(u->total * job->bytes.reduce, gpus),
-                    job->reductions * bucket_count(job), gpus, 1);
+                    job->reductions * dtp_traffic_ddp_buckets(job, job->bytes.grads), gpus, 1);
     if (job->plan->strategy == DTP_ZERO1)
         dtp_traffic_add(job, DTP_ALL_GATHER, dtp_traffic_ring(u->total * job->bytes.params, gpus), u->tensors, gpus, 1);
 }

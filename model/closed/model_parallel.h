@@ -24,11 +24,6 @@
 #include "closed/closed_form_hooks.h"
 #include "plan/rules.h"
 
-/* What is wrong with tp, pp and their choices where tp or pp is above 1: the key at fault, and why in `out`; NULL where
- * nothing is. */
-const char *dtp_model_parallel_fault(const struct dtp_plan *plan, const struct dtp_transformer *transformer,
-                                     const struct dtp_cluster *cluster, char *out, size_t bytes);
-
 void dtp_slice_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                   const struct dtp_plan *plan, struct dtp_slice *out);
 

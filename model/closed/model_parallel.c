@@ -1,81 +1,19 @@
-#include "runtime/megatron/model_parallel.h"
+#include "closed/model_parallel.h"
 
 #include "closed/activations.h"
 #include "base/bytes.h"
+#include "plan/degrees.h"
 #include "cost/calibration.h"
 #include "cost/collective_cost.h"
 #include "cost/op_cost.h"
 #include "closed/sharding.h"
 #include "closed/time_parts.h"
+#include "plan/slice.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-/* ---- what is possible
- * ------------------------------------------------------------------------------------------------- */
-
-static bool divides(uint64_t part, uint64_t whole)
-{
-    return part && whole % part == 0;
-}
-
-static const char *tensor_fault(const struct dtp_plan *p, const struct dtp_transformer *t, const struct dtp_cluster *c,
-                                char *out, size_t bytes)
-{
-    if (!divides(p->tp, c->gpus_per_node))
-        snprintf(out, bytes,
-                 "%" PRIu32 " does not divide the %" PRIu32 " GPUs of a node; its all-reduces between matmuls are "
-                 "meant for a node's own links",
-                 p->tp, c->gpus_per_node);
-    else if (!divides(p->tp, t->heads) || !divides(p->tp, t->ffn) || !divides(p->tp, t->hidden))
-        snprintf(out, bytes, "%" PRIu32 " does not divide %" PRIu64 " heads, ffn %" PRIu64 " and hidden %" PRIu64,
-                 p->tp, t->heads, t->ffn, t->hidden);
-    else if (!divides(p->tp, t->kv_heads) && !divides(t->kv_heads, p->tp))
-        snprintf(out, bytes, "%" PRIu32 " and %" PRIu64 " key/value heads: neither divides the other", p->tp,
-                 t->kv_heads);
-    else
-        return NULL;
-    return "tp";
-}
-
-static const char *pipeline_fault(const struct dtp_plan *p, const struct dtp_transformer *t, char *out, size_t bytes)
-{
-    if (p->pp > t->layers) {
-        snprintf(out, bytes, "%" PRIu32 " stages of %" PRIu64 " layers; use fewer", p->pp, t->layers);
-        return "pp";
-    }
-    if (p->virtual_stages > dtp_divide_up(t->layers, p->pp)) {
-        snprintf(out, bytes, "%" PRIu32 " chunks of a stage's %" PRIu64 " layers; use fewer", p->virtual_stages,
-                 dtp_divide_up(t->layers, p->pp));
-        return "virtual_stages";
-    }
-    if (p->virtual_stages > 1 && (p->pp < 2 || p->accumulate % p->pp)) {
-        snprintf(out, bytes,
-                 "interleaving takes pp above 1 and micro-steps (%" PRIu32 ") that are a multiple of pp (%" PRIu32 ")",
-                 p->accumulate, p->pp);
-        return "virtual_stages";
-    }
-    return NULL;
-}
-
-const char *dtp_model_parallel_fault(const struct dtp_plan *plan, const struct dtp_transformer *transformer,
-                                     const struct dtp_cluster *cluster, char *out, size_t bytes)
-{
-    const char *key = plan->tp > 1 ? "tp" : "pp";
-    uint64_t slices = (uint64_t)plan->tp * plan->pp;
-    if (plan->offload != DTP_OFFLOAD_NONE)
-        snprintf(out, bytes, "is not modelled together with offload");
-    else if (!divides(slices, cluster->gpus))
-        snprintf(out, bytes, "tp %" PRIu32 " x pp %" PRIu32 " do not divide %" PRIu32 " GPUs", plan->tp, plan->pp,
-                 cluster->gpus);
-    else if (plan->tp > 1 && (key = tensor_fault(plan, transformer, cluster, out, bytes)))
-        return key;
-    else
-        return pipeline_fault(plan, transformer, out, bytes);
-    return key;
-}
 
 /* ---- the slice
  * ----------------------------------------------------------------------------------------------------------- */
@@ -85,15 +23,35 @@ static uint64_t part_of(uint64_t whole, uint64_t parts)
     return whole / parts ? whole / parts : 1;
 }
 
+/* Layers that the ranks of a pipeline hold, their chunks together. */
+struct stage_layers {
+    uint64_t most; /* of a rank */
+    uint64_t last; /* of the rank with the head */
+};
+
+static struct stage_layers layers_of_stages(const struct dtp_transformer *t, const struct dtp_plan *plan)
+{
+    struct dtp_stages stages;
+    struct stage_layers out = {t->layers, t->layers};
+    if (plan->pp < 2 || dtp_plan_stages(plan, t, &stages, NULL) != DTP_OK)
+        return out;
+    out.most = out.last = 0;
+    for (uint32_t rank = 0; rank < plan->pp; rank++) { /* stage i is chunk i / pp of rank i % pp */
+        uint64_t layers = 0;
+        for (uint32_t i = rank; i < stages.count; i += plan->pp)
+            layers += stages.parts[i].layers;
+        out.most = layers > out.most ? layers : out.most;
+        out.last = layers;
+    }
+    dtp_stages_destroy(&stages);
+    return out;
+}
+
 /* The first stage holds the embedding, the last the head, tied or not: one such matrix each. */
 static struct dtp_transformer slice_of_model(const struct dtp_transformer *t, const struct dtp_plan *plan)
 {
-    struct dtp_transformer s = *t;
-    s.layers = dtp_divide_up(t->layers, plan->pp);
-    s.heads = part_of(t->heads, plan->tp);
-    s.kv_heads = part_of(t->kv_heads, plan->tp);
-    s.ffn = part_of(t->ffn, plan->tp);
-    s.vocab = dtp_divide_up(t->vocab, plan->tp);
+    struct dtp_transformer s = dtp_plan_slice(t, plan);
+    s.layers = layers_of_stages(t, plan).most;
     s.tied_head = t->tied_head || plan->pp > 1;
     return s;
 }
@@ -104,7 +62,7 @@ static struct dtp_cluster slice_of_cluster(const struct dtp_cluster *c, const st
 {
     struct dtp_cluster s = *c;
     uint32_t in_node = (uint32_t)part_of(c->gpus_per_node, plan->tp);
-    s.gpus = dtp_plan_data_ranks(plan, c);
+    s.gpus = dtp_plan_gradient_ranks(plan, c);
     while (in_node > 1 && (in_node > s.gpus || s.gpus % in_node))
         in_node--;
     uint32_t sets = c->nodes > 1 ? c->gpus_per_node / in_node : 1; /* of a node's GPUs, that share its network */
@@ -123,7 +81,6 @@ void dtp_slice_of(const struct dtp_transformer *transformer, const struct dtp_cl
     out->cluster = slice_of_cluster(cluster, plan);
     out->plan = *plan;
     out->plan.tp = out->plan.pp = 1;
-    out->plan.sequence_shards = plan->sequence_parallel ? plan->tp : 1;
     out->plan.shard_group = plan->strategy == DTP_DDP ? 1 : out->cluster.gpus;
 }
 
@@ -199,8 +156,7 @@ static struct stages stages_of(const struct job *j, const struct dtp_time *slice
     double whole_s = slice->compute_s / j->micro_steps, of_stage = (double)j->slice.transformer.layers;
     double ends_s = (j->parts.matmul_head_s / j->parts.matmul_speedup + j->parts.loss_s) / j->micro_steps;
     double layer_s = (whole_s - ends_s) / of_stage, layers = (double)j->transformer->layers;
-    double of_last = fmax(0, layers - (j->plan->pp - 1.0) * of_stage);
-    double last_s = of_last * layer_s + ends_s;
+    double last_s = (double)layers_of_stages(j->transformer, j->plan).last * layer_s + ends_s;
     struct stages s = {.slowest_s = j->plan->pp > 1 ? fmax(of_stage * layer_s, last_s) : whole_s,
                        .sum_s = layers * layer_s + ends_s};
     add_tensor(j, &s);
@@ -278,11 +234,12 @@ static void fill_communication(const struct job *j, const struct stages *s, stru
     c->network_bytes += inside ? 0 : boundary;
 }
 
-/* Activations of micro-steps that wait for their backward on the first stage, in units of one stage's. */
+/* Activations of micro-steps that wait for their backward on the first stage, in units of one stage's: interleaved,
+ * those of its warm-up, 2 (p - 1) + (v - 1) group chunks, and one more (Megatron-LM schedules.py). */
 static double in_flight(const struct dtp_plan *plan)
 {
-    double pp = plan->pp, m = plan->accumulate, v = plan->virtual_stages;
-    return fmin(m, v > 1 ? pp * (1 + (pp - 1) / (pp * v)) : pp);
+    double pp = plan->pp, m = plan->accumulate, v = plan->virtual_stages, group = plan->microbatch_group;
+    return fmin(m, v > 1 ? (2 * (pp - 1) + (v - 1) * group + 1) / v : pp);
 }
 
 static void add_bytes(struct dtp_memory *m, enum dtp_phase phase, enum dtp_owner owner, uint64_t bytes)

@@ -1,0 +1,256 @@
+/* The walk over a rank's passes: each forward or backward of one micro-batch through one chunk of the model, with the
+ * runtime's hooks around it. Where nothing is cut into stages, that is a forward and a backward for each micro-step. */
+#include "lower/lowering.h"
+
+#include <stdlib.h>
+
+/* What follows on the compute stream waits for `received`, and for what the pass before sent. */
+static void mark(struct dtp_lowering *l, const char *name, dtp_op_id received)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_MARK, name);
+    dtp_draft_after(&draft, received);
+    dtp_draft_after(&draft, l->sent);
+    dtp_draft_end(l, &draft);
+    l->sent = DTP_NO_OP;
+}
+
+static void call(struct dtp_lowering *l, void (*hook)(struct dtp_lowering *l))
+{
+    if (hook)
+        hook(l);
+}
+
+void dtp_lower_hand_on(struct dtp_lowering *l, uint64_t layer, dtp_buffer_id rows)
+{
+    uint64_t place = layer - l->chunk->first;
+    if (place == l->chunk->layers) {
+        l->flight->final_input = rows;
+        return;
+    }
+    l->flight->module[place].tensor[DTP_TENSOR_INPUT] = rows;
+    l->flight->module[place].alive = DTP_TENSOR_BIT(INPUT);
+}
+
+/* ---- one pass ---------------------------------------------------------------------------------------------------- */
+
+static int head_part(const struct dtp_lowering *l)
+{
+    return l->transformer->tied_head ? DTP_ROOT_EMBEDDING : DTP_ROOT_HEAD;
+}
+
+static void head_forward(struct dtp_lowering *l)
+{
+    dtp_lower_final_norm(l);
+    dtp_lower_fetch(l, head_part(l));
+    bool chunked = l->loss == DTP_LOSS_CHUNKED; /* head and loss run after the model's forward, chunk by chunk */
+    if (chunked) {
+        call(l, l->hooks->model_done);
+        dtp_lower_forget_casts(l);
+    }
+    dtp_lower_loss_forward(l);
+    dtp_lower_unfetch(l);
+}
+
+static void forward(struct dtp_lowering *l)
+{
+    const struct dtp_lower_chunk *chunk = l->chunk;
+    struct dtp_handed input = dtp_lower_taken(l);
+    mark(l, "forward", input.received);
+    call(l, l->hooks->before_forward);
+    if (chunk->embedding)
+        dtp_lower_embedding(l);
+    else
+        dtp_lower_hand_on(l, chunk->first, input.rows);
+    for (uint64_t layer = chunk->first; layer < chunk->first + chunk->layers; layer++) {
+        l->layer = (uint16_t)layer;
+        call(l, l->hooks->before_forward);
+        dtp_lower_block_forward(l);
+        call(l, l->hooks->after_forward);
+    }
+    l->layer = DTP_NO_LAYER;
+    if (chunk->head)
+        head_forward(l);
+    else
+        dtp_lower_give(l, l->flight->final_input);
+    dtp_lower_forget_casts(l);
+    call(l, l->hooks->after_forward);
+}
+
+static void blocks_backward(struct dtp_lowering *l)
+{
+    for (uint64_t left = l->chunk->layers; left > 0; left--) {
+        l->layer = (uint16_t)(l->chunk->first + left - 1);
+        call(l, l->hooks->before_backward);
+        dtp_lower_block_backward(l);
+        call(l, l->hooks->after_backward);
+    }
+    l->layer = DTP_NO_LAYER;
+}
+
+static void backward(struct dtp_lowering *l)
+{
+    const struct dtp_lower_chunk *chunk = l->chunk;
+    struct dtp_handed gradient = dtp_lower_taken(l);
+    if (chunk->head) {
+        mark(l, "loss", DTP_NO_OP);
+        dtp_lower_loss_backward(l);
+    }
+    mark(l, "backward", gradient.received);
+    call(l, l->hooks->begin_backward);
+    call(l, l->hooks->before_backward);
+    if (chunk->head) {
+        dtp_lower_fetch(l, head_part(l));
+        dtp_lower_head_backward(l);
+    } else {
+        l->flight->gradient = gradient.rows;
+    }
+    blocks_backward(l);
+    if (chunk->embedding)
+        dtp_lower_embedding_backward(l);
+    else
+        dtp_lower_give(l, l->flight->gradient);
+    call(l, l->hooks->after_backward);
+    call(l, l->hooks->end_backward);
+}
+
+/* ---- micro-batches under way ------------------------------------------------------------------------------------- */
+
+/* Of all chunks: as many places as there are ever micro-batches between a forward and the end of its backward. */
+struct flights {
+    struct dtp_flight *place;
+    uint32_t *of; /* of each chunk and micro-batch: its place */
+    uint32_t *unused, unused_count;
+};
+
+static bool ends_flight(const struct dtp_pass *pass)
+{
+    return pass->kind == DTP_PASS_WEIGHT || pass->kind == DTP_PASS_WHOLE_BACKWARD;
+}
+
+static uint32_t most_under_way(const struct dtp_lower_role *role)
+{
+    uint32_t now = 0, most = 0;
+    for (uint32_t i = 0; i < role->pass_count; i++) {
+        now += role->passes[i].kind == DTP_PASS_FORWARD;
+        most = now > most ? now : most;
+        now -= ends_flight(&role->passes[i]);
+    }
+    return most;
+}
+
+static uint64_t most_layers(const struct dtp_lower_role *role)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < role->chunk_count; i++)
+        most = role->chunks[i].layers > most ? role->chunks[i].layers : most;
+    return most;
+}
+
+static bool take_flights(struct dtp_lowering *l, struct flights *out)
+{
+    uint32_t count = most_under_way(&l->role);
+    uint64_t layers = most_layers(&l->role);
+    size_t places = (size_t)l->role.chunk_count * l->plan->accumulate;
+    out->place = dtp_host_arena_take_zeroed(&l->arena, count, sizeof *out->place);
+    out->of = dtp_host_arena_take(&l->arena, places, sizeof *out->of);
+    out->unused = dtp_host_arena_take(&l->arena, count, sizeof *out->unused);
+    if (!out->place || !out->of || !out->unused)
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        out->unused[out->unused_count++] = count - 1 - i;
+        out->place[i].module = dtp_host_arena_take(&l->arena, layers, sizeof *out->place[i].module);
+        if (!out->place[i].module)
+            return false;
+    }
+    return true;
+}
+
+/* What a flight holds before its forward: nothing. */
+static void clear(struct dtp_flight *flight, uint64_t layers)
+{
+    struct dtp_flight_module *module = flight->module;
+    for (uint64_t i = 0; i < layers; i++) {
+        module[i].alive = 0;
+        for (int tensor = 0; tensor < DTP_TENSOR_COUNT; tensor++)
+            module[i].tensor[tensor] = DTP_NO_BUFFER;
+    }
+    *flight = (struct dtp_flight){.module = module, .embedded = DTP_NO_BUFFER};
+}
+
+static struct dtp_flight *flight_of(const struct dtp_lowering *l, struct flights *flights, const struct dtp_pass *pass)
+{
+    uint32_t *of = &flights->of[(size_t)pass->chunk * l->plan->accumulate + pass->micro_batch];
+    if (pass->kind == DTP_PASS_FORWARD) {
+        *of = flights->unused[--flights->unused_count];
+        clear(&flights->place[*of], l->role.chunks[pass->chunk].layers);
+    } else if (ends_flight(pass)) {
+        flights->unused[flights->unused_count++] = *of;
+    }
+    return &flights->place[*of];
+}
+
+/* ---- the list ---------------------------------------------------------------------------------------------------- */
+
+/* The micro-batches that pass through a chunk: of a pipeline that runs both ways, half of all. */
+static uint32_t first_of(const struct dtp_lowering *l, uint32_t chunk, uint32_t *count)
+{
+    uint32_t all = l->plan->accumulate;
+    const struct dtp_schedule *schedule = l->role.pipeline ? l->role.pipeline->schedule : NULL;
+    uint32_t lines = schedule ? dtp_schedule_lines(schedule) : 1;
+    *count = all / lines;
+    return lines == 2 ? dtp_schedule_line_of_chunk(schedule, chunk) * *count : 0;
+}
+
+/* Where a pass stands among those of its rank: what begins with the first micro-batch, and ends with the last. They go
+ * through a chunk in their order. */
+static void stand_at(struct dtp_lowering *l, uint32_t i)
+{
+    const struct dtp_pass *pass = &l->role.passes[i];
+    uint32_t count, first = first_of(l, pass->chunk, &count);
+    l->pass = pass;
+    l->chunk = &l->role.chunks[pass->chunk];
+    l->micro_step = (uint16_t)pass->micro_batch;
+    l->first_micro_step = pass->micro_batch == first;
+    l->last_micro_step = pass->micro_batch + 1 == first + count;
+    l->last_pass = i + 1 == l->role.pass_count;
+    l->reduces = l->last_micro_step || dtp_plan_reductions(l->plan) == l->plan->accumulate;
+    bool becomes_grad = l->first_micro_step && l->hooks->gradient_rests && l->hooks->gradient_rests(l);
+    l->gradient_owner = becomes_grad ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE;
+}
+
+static void run(struct dtp_lowering *l)
+{
+    if (l->pass->kind == DTP_PASS_FORWARD) {
+        call(l, l->hooks->begin_micro_step);
+        forward(l);
+        return;
+    }
+    backward(l);
+    call(l, l->hooks->end_micro_step);
+}
+
+enum dtp_status dtp_lower_passes(struct dtp_lowering *l)
+{
+    struct flights flights = {.unused_count = 0};
+    bool expected = false;
+    if (!take_flights(l, &flights))
+        return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
+    l->sent = DTP_NO_OP;
+    for (uint32_t i = 0; i < l->role.pass_count; i++) {
+        dtp_lower_before_pass(l, i);
+        stand_at(l, i);
+        l->flight = flight_of(l, &flights, l->pass);
+        run(l);
+        dtp_lower_after_pass(l, i);
+        if (!expected && ends_flight(l->pass)) { /* whatever comes has been there once */
+            if (i + 1 < l->role.pass_count)
+                dtp_program_expect_again(l->program, (l->role.pass_count - 1) / (i + 1));
+            expected = true;
+        }
+    }
+    mark(l, "step", DTP_NO_OP);
+    dtp_lower_join_stages(l);
+    call(l, l->hooks->step);
+    return DTP_OK;
+}

@@ -1,0 +1,164 @@
+/* Collectives of tensor parallel ranks, where the operators of a layer make them necessary (Shoeybi 2019; Korthikanti
+ * 2022).
+ *
+ * Matrices that read the residual stream are cut by columns: each rank makes some heads and some of the MLP's width.
+ * Those behind them are cut by rows, so that the ranks' results are terms of a sum. Their input's gradients are such
+ * terms for the former. So a layer sums twice forward and twice backward:
+ *
+ *   all of the stream everywhere    an all-reduce of [T, h] each time
+ *   sequence parallel: T/t tokens   a reduce-scatter where a sum was, and an all-gather where the whole is read: the
+ *   of the stream on each rank      input of the former forward, the result's gradient of the latter backward
+ *
+ * A runtime that keeps no gathered input gathers it again for the weight gradient. With tp_overlap a collective is cut
+ * into pieces that run beside pieces of the matmul next to it, through a buffer of the stream's size that stands for
+ * the whole step (Transformer Engine's user buffers, of which one is counted). Here the share of it that stays exposed
+ * stands before or behind the matmul with the data it moves, and the rest runs beside the matmul, in that buffer.
+ * Without tensor parallel ranks nothing here makes an operation. */
+#include "lower/lowering.h"
+
+#include "base/bytes.h"
+#include "cost/calibration.h"
+
+/* ---- one collective ---------------------------------------------------------------------------------------------- */
+
+bool dtp_lower_spreads(const struct dtp_lowering *l)
+{
+    return l->tp > 1 && l->plan->sequence_shards > 1;
+}
+
+bool dtp_lower_cut_by_rows(const struct dtp_lowering *l, int matrix)
+{
+    enum dtp_layer_matrix_id id = l->matrix[matrix].id;
+    return l->tp > 1 && (id == DTP_MATRIX_OUTPUT || id == DTP_MATRIX_DOWN);
+}
+
+bool dtp_lower_cut_by_columns(const struct dtp_lowering *l, int matrix)
+{
+    return l->tp > 1 && !dtp_lower_cut_by_rows(l, matrix);
+}
+
+uint64_t dtp_lower_whole_stream(const struct dtp_lowering *l, uint64_t element_bytes)
+{
+    return dtp_bytes_product(l->tokens, element_bytes * l->transformer->hidden);
+}
+
+/* What each rank sends of a tensor that all of them have together, or as terms of a sum. */
+static double sent_bytes(const struct dtp_lowering *l, enum dtp_op_kind kind, uint64_t whole_bytes)
+{
+    return (kind == DTP_OP_ALL_REDUCE ? 2 : 1) * (double)dtp_lower_ring(whole_bytes, l->tp);
+}
+
+static dtp_op_id issue(struct dtp_lowering *l, struct dtp_draft *draft, uint64_t whole_bytes, double share)
+{
+    draft->op.stream = DTP_STREAM_TENSOR;
+    draft->op.group = l->tp_group;
+    draft->op.demand.sent_bytes = share * sent_bytes(l, draft->op.kind, whole_bytes);
+    draft->op.demand.bytes = share * (double)whole_bytes;
+    draft->op.demand.kernels = 1;
+    dtp_draft_after(draft, l->last_op[DTP_STREAM_COMPUTE]);
+    return dtp_draft_end(l, draft);
+}
+
+static double exposed(const struct dtp_lowering *l)
+{
+    return l->plan->tp_overlap ? dtp_calibration.tp_overlap_exposed : 1;
+}
+
+void dtp_lower_tensor_make(struct dtp_lowering *l)
+{
+    l->user_buffer = DTP_NO_BUFFER;
+    if (l->tp == 1)
+        return;
+    l->tp_group = dtp_program_add_group(l->program, (struct dtp_program_group){l->tp, l->tp_stride});
+    if (l->plan->tp_overlap)
+        l->user_buffer = dtp_lower_buffer(l, "user buffer", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
+                                          dtp_lower_whole_stream(l, l->compute), true);
+}
+
+dtp_op_id dtp_lower_tensor_end(struct dtp_lowering *l, struct dtp_draft *draft, uint64_t whole_bytes, bool in_pieces)
+{
+    return issue(l, draft, whole_bytes, in_pieces ? exposed(l) : 1);
+}
+
+dtp_op_id dtp_lower_tensor_beside(struct dtp_lowering *l, enum dtp_op_kind kind, const char *name, uint64_t whole_bytes)
+{
+    struct dtp_draft draft;
+    if (exposed(l) >= 1)
+        return DTP_NO_OP;
+    dtp_draft_begin(l, &draft, kind, name);
+    dtp_draft_use(&draft, l->user_buffer, DTP_UPDATE);
+    return issue(l, &draft, whole_bytes, 1 - exposed(l));
+}
+
+/* ---- parameters that each rank has whole ------------------------------------------------------------------------- */
+
+/* Norms of q and k, one for all heads, see a rank's heads alone. */
+static uint64_t head_norm_elements(const struct dtp_layer_kind *kind)
+{
+    struct dtp_layer_kind without = *kind;
+    without.qk_norm = false;
+    return kind->qk_norm_wide ? 0 : dtp_layer_vector_elements(kind) - dtp_layer_vector_elements(&without);
+}
+
+static uint64_t norm_elements(const struct dtp_transformer *t, bool present)
+{
+    return present ? t->hidden * (t->norm_bias ? 2 : 1) : 0;
+}
+
+uint64_t dtp_lower_replicated_elements(const struct dtp_lowering *l)
+{
+    const struct dtp_layer_kind *kind = &l->tensors.kind;
+    const struct dtp_transformer *t = l->transformer;
+    uint64_t layer = head_norm_elements(kind), root = 0;
+    if (l->tp == 1)
+        return 0;
+    if (dtp_lower_spreads(l)) {
+        layer = dtp_layer_vector_elements(kind) - dtp_layer_bias_elements(kind);
+        for (int i = 0; i < l->matrices; i++)
+            layer += l->matrix[i].bias && dtp_lower_cut_by_rows(l, i) ? l->matrix[i].out : 0;
+        root = norm_elements(t, t->embedding_norm) + norm_elements(t, t->final_norm);
+    }
+    return t->layers * layer + root;
+}
+
+/* ---- what they are for ------------------------------------------------------------------------------------------- */
+
+dtp_buffer_id dtp_lower_gather_rows(struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_owner owner,
+                                    uint64_t element_bytes, dtp_op_id *beside)
+{
+    uint64_t whole = dtp_lower_whole_stream(l, element_bytes);
+    dtp_buffer_id gathered = dtp_draft_new(l, draft, "gathered rows", owner, whole, DTP_WRITE);
+    l->awaited = dtp_lower_tensor_end(l, draft, whole, beside != NULL);
+    if (beside)
+        *beside = dtp_lower_tensor_beside(l, DTP_OP_ALL_GATHER, draft->op.name, whole);
+    return gathered;
+}
+
+void dtp_lower_sum_in_place(struct dtp_lowering *l, const char *name, dtp_buffer_id buffer, uint64_t bytes,
+                            bool in_pieces)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_REDUCE, name);
+    dtp_draft_use(&draft, buffer, DTP_UPDATE);
+    l->awaited = dtp_lower_tensor_end(l, &draft, bytes, in_pieces);
+}
+
+dtp_buffer_id dtp_lower_scatter_sum(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,
+                                    const char *result, enum dtp_owner owner, bool in_pieces)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_REDUCE_SCATTER, name);
+    dtp_buffer_id sum =
+        dtp_draft_new(l, &draft, result, owner, dtp_bytes_product(l->tokens, l->compute * l->between), DTP_WRITE);
+    dtp_draft_use(&draft, terms, access);
+    l->awaited = dtp_lower_tensor_end(l, &draft, dtp_lower_whole_stream(l, l->compute), in_pieces);
+    return sum;
+}
+
+dtp_buffer_id dtp_lower_sum_of_stream(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access)
+{
+    if (dtp_lower_spreads(l))
+        return dtp_lower_scatter_sum(l, name, terms, access, "input gradient", DTP_OWNER_WORKSPACE, false);
+    dtp_lower_sum_in_place(l, name, terms, dtp_lower_whole_stream(l, l->compute), false);
+    return terms;
+}

@@ -1,0 +1,331 @@
+/* What the stages of a pipeline send each other: activations to the stage after, their gradients to the one before, and
+ * at the end of a step gradients of weights that two of them hold, and the norm of all gradients.
+ *
+ * A rank sends and receives on four streams, activations and gradients apart, in the order of its passes; a transfer of
+ * a pass that is yet to come waits for nothing but what the rank has computed before. So a receive stands ready while
+ * the pass before it computes, and whatever order a schedule's proof found (schedule_order.h) is an order of the
+ * program set too. Where sends block, a pass's receive is issued behind the pass before it, and the next pass waits for
+ * both. */
+#include "lower/lowering.h"
+
+#include "base/bytes.h"
+
+/* A piece of gradients that two ranks add up, so that what arrives needs little memory. */
+#define PIECE_BYTES (UINT64_C(64) << 20)
+
+enum way { FORWARD_WAY, BACKWARD_WAY };
+
+/* ---- groups ------------------------------------------------------------------------------------------------------ */
+
+/* Operations of a communicator run one by one, so no rank sends and receives in the same one: by way, by direction in
+ * the ring of ranks, and by the sender, of whom neighbours differ; the last of an odd ring is neighbour of the first.
+ */
+static uint32_t group_place(const struct dtp_lowering *l, enum way way, uint32_t from, uint32_t to)
+{
+    uint32_t ranks = l->role.pipeline->schedule->shape.ranks;
+    uint32_t colour = ranks % 2 && from + 1 == ranks ? 2 : from % 2;
+    return (uint32_t)way * 6 + (to == (from + 1) % ranks ? 0 : 3) + colour;
+}
+/* At the end of a step: of those that send to a rank behind them, and before them. */
+enum { GROUP_TO_LATER = 12, GROUP_TO_EARLIER };
+
+static void mark_used(const struct dtp_lowering *l, bool *used)
+{
+    const struct dtp_schedule *schedule = l->role.pipeline->schedule;
+    used[GROUP_TO_LATER] = used[GROUP_TO_EARLIER] = true;
+    for (uint32_t line = 0; line < dtp_schedule_lines(schedule); line++)
+        for (uint32_t stage = 0; stage + 1 < schedule->stages; stage++) {
+            uint32_t here = dtp_schedule_place(schedule, line, stage).rank;
+            uint32_t next = dtp_schedule_place(schedule, line, stage + 1).rank;
+            if (here == next)
+                continue;
+            used[group_place(l, FORWARD_WAY, here, next)] = true;
+            used[group_place(l, BACKWARD_WAY, next, here)] = true;
+        }
+}
+
+/* All roles name all groups, in one order. */
+enum dtp_status dtp_lower_transfers_make(struct dtp_lowering *l)
+{
+    const struct dtp_schedule_shape *shape = &l->role.pipeline->schedule->shape;
+    size_t places = (size_t)shape->chunks * shape->micro_batches;
+    bool used[DTP_TRANSFER_GROUPS] = {false};
+    struct dtp_program_group all = {shape->ranks, l->cluster->gpus / shape->ranks};
+    mark_used(l, used);
+    for (int i = 0; i < DTP_TRANSFER_GROUPS; i++)
+        l->transfer_group[i] = used[i] ? dtp_program_add_group(l->program, all) : DTP_NO_INDEX;
+    for (int way = 0; way < 2; way++) {
+        l->handed[way] = dtp_host_arena_take(&l->arena, places, sizeof *l->handed[way]);
+        if (!l->handed[way])
+            return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
+    }
+    return DTP_OK;
+}
+
+/* ---- whom a pass takes from, and gives to ------------------------------------------------------------------------ */
+
+static enum way way_of(const struct dtp_pass *pass)
+{
+    return pass->kind == DTP_PASS_FORWARD ? FORWARD_WAY : BACKWARD_WAY;
+}
+
+static struct dtp_handed *handed_to(const struct dtp_lowering *l, enum way way, uint32_t chunk, uint32_t micro_batch)
+{
+    return &l->handed[way][(size_t)chunk * l->role.pipeline->schedule->shape.micro_batches + micro_batch];
+}
+
+static bool has_head(const struct dtp_lowering *l, struct dtp_stage_place place)
+{
+    const struct dtp_lower_pipeline *p = l->role.pipeline;
+    return p->chunks[place.rank * p->schedule->shape.chunks + place.chunk].head;
+}
+
+/* The stage that lies `step` (1 or -1) of this rank's chunk. False: there is none; what stands behind the head takes no
+ * part. */
+static bool neighbour(const struct dtp_lowering *l, uint32_t chunk, int step, struct dtp_stage_place *out)
+{
+    const struct dtp_schedule *schedule = l->role.pipeline->schedule;
+    uint32_t stage = dtp_schedule_stage(schedule, l->role.rank, chunk);
+    uint32_t line = dtp_schedule_line_of_chunk(schedule, chunk);
+    if (step > 0 ? stage + 1 == schedule->stages || l->role.chunks[chunk].head : stage == 0)
+        return false;
+    *out = dtp_schedule_place(schedule, line, step > 0 ? stage + 1 : stage - 1);
+    return step > 0 || !has_head(l, *out);
+}
+
+static bool taken_from(const struct dtp_lowering *l, const struct dtp_pass *pass, struct dtp_stage_place *out)
+{
+    return pass->kind != DTP_PASS_WEIGHT && neighbour(l, pass->chunk, way_of(pass) == FORWARD_WAY ? -1 : 1, out);
+}
+
+static bool given_to(const struct dtp_lowering *l, const struct dtp_pass *pass, struct dtp_stage_place *out)
+{
+    return pass->kind != DTP_PASS_WEIGHT && neighbour(l, pass->chunk, way_of(pass) == FORWARD_WAY ? 1 : -1, out);
+}
+
+struct dtp_handed dtp_lower_taken(struct dtp_lowering *l)
+{
+    struct dtp_stage_place from;
+    if (!l->role.pipeline || !taken_from(l, l->pass, &from))
+        return (struct dtp_handed){DTP_NO_BUFFER, DTP_NO_OP};
+    return *handed_to(l, way_of(l->pass), l->pass->chunk, l->pass->micro_batch);
+}
+
+void dtp_lower_give(struct dtp_lowering *l, dtp_buffer_id rows)
+{
+    struct dtp_stage_place to;
+    bool given = given_to(l, l->pass, &to);
+    l->given = given && to.rank != l->role.rank ? rows : DTP_NO_BUFFER;
+    if (given && to.rank == l->role.rank)
+        *handed_to(l, way_of(l->pass), to.chunk, l->pass->micro_batch) = (struct dtp_handed){rows, DTP_NO_OP};
+}
+
+/* ---- transfers --------------------------------------------------------------------------------------------------- */
+
+/* The same number at both ends: the boundary between two stages, the micro-batch, and which way. */
+static uint32_t tag_of(const struct dtp_lowering *l, const struct dtp_pass *pass, uint32_t peer_stage)
+{
+    const struct dtp_schedule *schedule = l->role.pipeline->schedule;
+    uint32_t stage = dtp_schedule_stage(schedule, l->role.rank, pass->chunk);
+    uint32_t boundary = stage < peer_stage ? stage : peer_stage;
+    return 2 * (boundary * schedule->shape.micro_batches + pass->micro_batch) + way_of(pass);
+}
+
+static void begin(const struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_op_kind kind, const char *name,
+                  uint32_t peer, uint32_t group)
+{
+    dtp_draft_begin(l, draft, kind, name);
+    draft->op.peer = (uint16_t)peer;
+    draft->op.group = l->transfer_group[group];
+    dtp_draft_after(draft, l->last_op[DTP_STREAM_COMPUTE]);
+}
+
+/* What pass `i` takes from another rank. Its memory is the compute stream's, who frees it. */
+static void receive(struct dtp_lowering *l, uint32_t i)
+{
+    const struct dtp_pass *pass = &l->role.passes[i];
+    struct dtp_stage_place from;
+    if (!taken_from(l, pass, &from) || from.rank == l->role.rank)
+        return;
+    uint16_t micro_step = l->micro_step;
+    enum way way = way_of(pass);
+    bool forward = way == FORWARD_WAY;
+    l->micro_step = (uint16_t)pass->micro_batch;
+    dtp_buffer_id rows = dtp_lower_buffer(l, forward ? dtp_layer_tensor_text(DTP_TENSOR_INPUT) : "residual gradient",
+                                          forward ? DTP_OWNER_ACTIVATIONS : DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
+                                          l->tensor_bytes[DTP_TENSOR_INPUT], false);
+    struct dtp_draft draft;
+    begin(l, &draft, DTP_OP_RECV, forward ? "activations" : "gradients", from.rank,
+          group_place(l, way, from.rank, l->role.rank));
+    draft.op.stream = forward ? DTP_STREAM_RECEIVE : DTP_STREAM_RECEIVE_BACK;
+    uint32_t stage = dtp_schedule_stage(l->role.pipeline->schedule, from.rank, from.chunk);
+    draft.op.tag = tag_of(l, pass, stage);
+    draft.op.demand.sent_bytes = (double)l->tensor_bytes[DTP_TENSOR_INPUT];
+    dtp_draft_use(&draft, rows, DTP_ALLOC | DTP_WRITE);
+    *handed_to(l, way, pass->chunk, pass->micro_batch) = (struct dtp_handed){rows, dtp_draft_end(l, &draft)};
+    l->micro_step = micro_step;
+}
+
+/* What the pass at hand made for another rank, which is let go: where the next pass does not wait for it, the allocator
+ * does. */
+static void send(struct dtp_lowering *l)
+{
+    struct dtp_stage_place to;
+    l->sent = DTP_NO_OP;
+    if (!given_to(l, l->pass, &to) || to.rank == l->role.rank)
+        return;
+    bool forward = way_of(l->pass) == FORWARD_WAY, blocking = l->role.pipeline->blocking;
+    struct dtp_draft draft;
+    begin(l, &draft, DTP_OP_SEND, forward ? "activations" : "gradients", to.rank,
+          group_place(l, way_of(l->pass), l->role.rank, to.rank));
+    draft.op.stream = forward ? DTP_STREAM_SEND : DTP_STREAM_SEND_BACK;
+    draft.op.tag = tag_of(l, l->pass, dtp_schedule_stage(l->role.pipeline->schedule, to.rank, to.chunk));
+    draft.op.demand.sent_bytes = (double)l->tensor_bytes[DTP_TENSOR_INPUT];
+    dtp_draft_use(&draft, l->given, DTP_READ | DTP_FREE | (blocking ? 0 : DTP_DEFER));
+    dtp_op_id sent = dtp_draft_end(l, &draft);
+    if (blocking)
+        l->sent = sent;
+}
+
+void dtp_lower_before_pass(struct dtp_lowering *l, uint32_t i)
+{
+    if (!l->role.pipeline)
+        return;
+    if (i == 0)
+        receive(l, 0);
+    if (!l->role.pipeline->blocking && i + 1 < l->role.pass_count)
+        receive(l, i + 1);
+}
+
+void dtp_lower_after_pass(struct dtp_lowering *l, uint32_t i)
+{
+    if (!l->role.pipeline)
+        return;
+    if (l->role.pipeline->blocking && i + 1 < l->role.pass_count)
+        receive(l, i + 1); /* before the send, whose memory it must not get */
+    send(l);
+}
+
+/* ---- the end of a step ------------------------------------------------------------------------------------------- */
+
+static uint32_t end_group(const struct dtp_lowering *l, bool sends, uint32_t peer)
+{
+    bool to_later = sends == (peer > l->role.rank);
+    return to_later ? GROUP_TO_LATER : GROUP_TO_EARLIER;
+}
+
+static dtp_op_id send_part(struct dtp_lowering *l, uint32_t peer, const char *name, dtp_buffer_id buffer,
+                           uint64_t offset_bytes, uint64_t bytes)
+{
+    struct dtp_draft draft;
+    begin(l, &draft, DTP_OP_SEND, name, peer, end_group(l, true, peer));
+    draft.op.stream = DTP_STREAM_SEND;
+    draft.op.demand.sent_bytes = (double)bytes;
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_REDUCE]);
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, buffer, DTP_READ, offset_bytes)->bytes = bytes;
+    return dtp_draft_end(l, &draft);
+}
+
+static dtp_op_id receive_part(struct dtp_lowering *l, uint32_t peer, const char *name, uint64_t bytes,
+                              dtp_buffer_id *out)
+{
+    struct dtp_draft draft;
+    *out = dtp_lower_buffer(l, name, DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE, bytes, false);
+    begin(l, &draft, DTP_OP_RECV, name, peer, end_group(l, false, peer));
+    draft.op.stream = DTP_STREAM_RECEIVE;
+    draft.op.demand.sent_bytes = (double)bytes;
+    dtp_draft_use(&draft, *out, DTP_ALLOC | DTP_WRITE);
+    return dtp_draft_end(l, &draft);
+}
+
+/* buffer += what arrived, once `sent` has read it too. */
+static void add_part(struct dtp_lowering *l, const char *name, dtp_buffer_id buffer, uint64_t offset_bytes,
+                     uint64_t bytes, dtp_buffer_id arrived, dtp_op_id received, dtp_op_id sent)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, name);
+    dtp_draft_role(&draft, DTP_ROLE_RESULT, buffer, DTP_UPDATE, offset_bytes)->bytes = bytes;
+    dtp_draft_use(&draft, arrived, DTP_READ | DTP_FREE);
+    dtp_draft_after(&draft, received);
+    dtp_draft_after(&draft, sent);
+    dtp_draft_memory(l, &draft, 3 * (double)bytes, 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+    dtp_draft_end(l, &draft);
+}
+
+/* The sum of what two ranks have, on both: each sends all of it, as much as in a ring of two. As send and receive, for
+ * a collective's ranks run one program. */
+static void exchange(struct dtp_lowering *l, uint32_t peer, const char *name, dtp_buffer_id buffer,
+                     uint64_t offset_bytes, uint64_t bytes)
+{
+    for (uint64_t done = 0, piece; done < bytes; done += piece) {
+        dtp_buffer_id arrived;
+        piece = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
+        dtp_op_id received = receive_part(l, peer, name, piece, &arrived);
+        dtp_op_id sent = send_part(l, peer, name, buffer, offset_bytes + done, piece);
+        add_part(l, name, buffer, offset_bytes + done, piece, arrived, received, sent);
+    }
+}
+
+/* Of a pipeline that runs both ways, rank r and the r-th from the end hold the same two stages. */
+static void join_copies(struct dtp_lowering *l)
+{
+    uint64_t elements = l->transformer->layers * l->block.all_elements + l->root.all_elements;
+    uint32_t peer = l->role.pipeline->schedule->shape.ranks - 1 - l->role.rank;
+    exchange(l, peer, "gradients of the copy", l->state[l->transformer->layers].gradient_buffer, 0,
+             dtp_bytes_product(elements, l->bytes.grads));
+}
+
+/* Head and embedding are one matrix of which the first and the last stage have a copy each. */
+static void join_tied(struct dtp_lowering *l)
+{
+    const struct dtp_schedule *schedule = l->role.pipeline->schedule;
+    uint32_t first = dtp_schedule_place(schedule, 0, 0).rank;
+    uint32_t last = dtp_schedule_place(schedule, 0, schedule->stages - 1).rank, rank = l->role.rank;
+    if (!l->transformer->tied_head || first == last || (rank != first && rank != last))
+        return;
+    dtp_buffer_id gradients = l->state[l->transformer->layers].gradient_buffer;
+    exchange(l, rank == first ? last : first, "embedding gradient", gradients, 0,
+             dtp_bytes_product(l->root.elements[DTP_ROOT_EMBEDDING], l->bytes.grads));
+}
+
+/* One number of each rank, summed up a binomial tree and sent down it: where gradients are clipped by the norm of all
+ * of them, as runtimes with pipelines do unless told otherwise, no stage steps before the last one's backward is
+ * through. */
+static void join_norms(struct dtp_lowering *l)
+{
+    uint32_t ranks = l->role.pipeline->schedule->shape.ranks, rank = l->role.rank, span = 1;
+    const char *name = "gradient norm";
+    dtp_buffer_id norm = dtp_lower_buffer(l, name, DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, 4, true), arrived;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, name);
+    dtp_draft_use(&draft, norm, DTP_WRITE);
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_REDUCE]);
+    dtp_draft_memory(l, &draft, 0, 1);
+    dtp_draft_end(l, &draft);
+    for (; span < ranks && !(rank & span); span *= 2)
+        if (rank + span < ranks) {
+            dtp_op_id received = receive_part(l, rank + span, name, 4, &arrived);
+            add_part(l, name, norm, 0, 4, arrived, received, DTP_NO_OP);
+        }
+    if (rank) {
+        dtp_op_id sent = send_part(l, rank - span, name, norm, 0, 4);
+        dtp_op_id received = receive_part(l, rank - span, name, 4, &arrived);
+        add_part(l, name, norm, 0, 4, arrived, received, sent);
+    }
+    for (span /= 2; span; span /= 2)
+        if (rank + span < ranks)
+            l->sent = send_part(l, rank + span, name, norm, 0, 4);
+}
+
+void dtp_lower_join_stages(struct dtp_lowering *l)
+{
+    if (!l->role.pipeline)
+        return;
+    l->micro_step = 0;
+    if (dtp_schedule_lines(l->role.pipeline->schedule) == 2)
+        join_copies(l);
+    else
+        join_tied(l);
+    join_norms(l);
+}

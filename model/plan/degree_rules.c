@@ -1,0 +1,291 @@
+/* Which degrees of tensor, context and pipeline parallelism there are: each refusal says the rule and the nearest
+ * degrees that keep it. Rules of schedules and stages are model/schedule's, said here of the plan's keys. */
+#include "plan/degrees.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static bool divides(uint64_t part, uint64_t whole)
+{
+    return part && whole % part == 0;
+}
+
+/* ---- degrees ----------------------------------------------------------------------------------------------------- */
+
+/* What is wrong with a degree, in words; false where nothing is. The words may be cut. */
+#define RULE_BYTES 256
+static bool breaks_rule(char *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static bool breaks_rule(char *out, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(out, RULE_BYTES, format, arguments);
+    va_end(arguments);
+    return true;
+}
+
+static bool product_fault(const struct dtp_resolver *r, const struct dtp_plan *p, char *out)
+{
+    const struct {
+        const char *word;
+        uint32_t size;
+    } axes[] = {{"tp", p->tp}, {"cp", p->cp}, {"pp", p->pp}};
+    char sizes[64] = "";
+    for (size_t i = 0; i < sizeof axes / sizeof *axes; i++)
+        if (axes[i].size > 1)
+            snprintf(sizes + strlen(sizes), sizeof sizes - strlen(sizes), "%s%s %" PRIu32, sizes[0] ? " x " : "",
+                     axes[i].word, axes[i].size);
+    if (dtp_plan_degrees_divide(p, r->cluster->gpus))
+        return false;
+    return breaks_rule(out, "%s do%s not divide %" PRIu32 " GPUs", sizes, strchr(sizes, 'x') ? "" : "es",
+                       r->cluster->gpus);
+}
+
+/* Heads, the MLP's columns and, with sequence parallelism, tokens are shared out evenly. Groups lie in a node or fill
+ * whole ones. */
+static bool tensor_fault(const struct dtp_resolver *r, const struct dtp_plan *p, char *out)
+{
+    const struct dtp_transformer *t = r->transformer;
+    uint32_t tp = p->tp, node = r->cluster->gpus_per_node;
+    if (tp == 1)
+        return false;
+    if (!divides(tp, t->heads))
+        return breaks_rule(out, "%" PRIu32 " does not divide %" PRIu64 " heads", tp, t->heads);
+    if (!divides(tp, t->kv_heads) && !divides(t->kv_heads, tp))
+        return breaks_rule(out, "%" PRIu32 " and %" PRIu64 " key/value heads: neither divides the other", tp,
+                           t->kv_heads);
+    if (!divides(tp, t->ffn))
+        return breaks_rule(out, "%" PRIu32 " does not divide ffn %" PRIu64, tp, t->ffn);
+    if (p->sequence_parallel && !divides((uint64_t)tp * p->cp, p->sequence))
+        return breaks_rule(out,
+                           "%" PRIu32 "%s does not divide seq %" PRIu64 ", which sequence_parallel spreads over it", tp,
+                           p->cp > 1 ? " x cp" : "", p->sequence);
+    if (!divides(tp, node) && !divides(node, tp))
+        return breaks_rule(out, "%" PRIu32 " neither divides a node of %" PRIu32 " GPUs nor fills whole nodes", tp,
+                           node);
+    return false;
+}
+
+/* A rank has a piece from the front and one from the back of a sequence, so that all have as much to do under the
+ * causal mask; exchanging heads for tokens needs heads for all. */
+static bool context_fault(const struct dtp_resolver *r, const struct dtp_plan *p, char *out)
+{
+    const struct dtp_transformer *t = r->transformer;
+    uint32_t cp = p->cp, tp = p->tp, of_node = r->cluster->gpus_per_node / tp;
+    uint32_t pieces = p->cp_comm == DTP_CP_A2A ? 1 : 2;
+    uint32_t exchanged = p->cp_comm == DTP_CP_A2A                                  ? cp
+                         : p->cp_comm == DTP_CP_A2A_P2P && of_node && of_node < cp ? of_node
+                         : p->cp_comm == DTP_CP_A2A_P2P                            ? cp
+                                                                                   : 1;
+    if (cp == 1)
+        return false;
+    if (!divides((uint64_t)pieces * cp, p->sequence))
+        return breaks_rule(out, "%" PRIu32 " x %" PRIu32 " piece%s a rank do%s not divide seq %" PRIu64, cp, pieces,
+                           pieces > 1 ? "s" : "", pieces > 1 ? "" : "es", p->sequence);
+    if (!divides((uint64_t)exchanged * tp, t->heads) || !divides((uint64_t)exchanged * tp, t->kv_heads))
+        return breaks_rule(out,
+                           "%s over %" PRIu32 " ranks%s does not divide %" PRIu64 " heads and %" PRIu64
+                           " key/value heads; cp_comm p2p takes any",
+                           dtp_cp_comm_text(p->cp_comm), exchanged, tp > 1 ? " x tp" : "", t->heads, t->kv_heads);
+    return false;
+}
+
+/* The next degree below and above that breaks no rule, all others as they are. */
+struct degree {
+    const char *key;
+    size_t offset;                                                                    /* of the field in the plan */
+    bool (*fault)(const struct dtp_resolver *r, const struct dtp_plan *p, char *out); /* NULL: stages have rules */
+};
+
+static uint32_t nearest(const struct dtp_resolver *r, const struct degree *d, int step)
+{
+    struct dtp_plan plan = *r->plan;
+    uint32_t *value = (uint32_t *)(void *)((char *)&plan + d->offset);
+    char ignored[RULE_BYTES];
+    for (*value += (uint32_t)step; *value >= 1 && *value <= r->cluster->gpus; *value += (uint32_t)step)
+        if (!(d->fault && d->fault(r, &plan, ignored)) && !product_fault(r, &plan, ignored))
+            return *value;
+    return 0;
+}
+
+/* "; the nearest that fit are 2 and 4", for somebody to read; "" where none is. */
+static const char *nearest_words(const struct dtp_resolver *r, const struct degree *d, char *out, size_t bytes)
+{
+    uint32_t below = r->faults ? nearest(r, d, -1) : 0, above = r->faults ? nearest(r, d, 1) : 0;
+    out[0] = '\0';
+    if (below && above)
+        snprintf(out, bytes, "; the nearest that fit are %" PRIu32 " and %" PRIu32, below, above);
+    else if (below || above)
+        snprintf(out, bytes, "; the nearest that fits is %" PRIu32, below ? below : above);
+    return out;
+}
+
+/* Each degree by its own rules, then their product: there the one is named of which another value would do. */
+static void check_degrees(struct dtp_resolver *r)
+{
+    const struct degree degrees[] = {
+        {"pp", offsetof(struct dtp_plan, pp), NULL},
+        {"cp", offsetof(struct dtp_plan, cp), context_fault},
+        {"tp", offsetof(struct dtp_plan, tp), tensor_fault},
+    };
+    const size_t count = sizeof degrees / sizeof *degrees;
+    char rule[RULE_BYTES], words[96] = "";
+    bool refused = false;
+    for (size_t i = 0; i < count; i++)
+        if (degrees[i].fault && degrees[i].fault(r, r->plan, rule)) {
+            dtp_plan_refuse(r, degrees[i].key, "%s%s", rule, nearest_words(r, &degrees[i], words, sizeof words));
+            refused = true;
+        }
+    if (refused || !product_fault(r, r->plan, rule))
+        return;
+    const char *key = degrees[0].key;
+    for (size_t i = 0; i < count && !words[0]; i++)
+        if (*nearest_words(r, &degrees[i], words, sizeof words))
+            key = degrees[i].key;
+    dtp_plan_refuse(r, key, "%s%s", rule, words);
+}
+
+/* ---- schedule and stages ----------------------------------------------------------------------------------------- */
+
+/* The faults of model/schedule, "KEY: words" of its own keys, as those of the plan's. */
+static void refuse_as(struct dtp_resolver *r, const struct dtp_faults *faults, const char *stages_key)
+{
+    const char *keys[][2] = {{"stages: ", stages_key},
+                             {"layout: ", stages_key},
+                             {"micro_batches: ", "accumulate"},
+                             {"virtual_stages: ", "virtual_stages"},
+                             {"group: ", "microbatch_group"}};
+    for (size_t i = 0; i < faults->count && i < DTP_FAULTS_KEPT; i++) {
+        const char *text = faults->text[i], *key = stages_key;
+        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+            if (strncmp(text, keys[k][0], strlen(keys[k][0])) == 0) {
+                text += strlen(keys[k][0]);
+                key = keys[k][1];
+                break;
+            }
+        dtp_plan_refuse(r, key, "%s", text);
+    }
+}
+
+static void check_schedule_exists(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    char known[160] = "";
+    for (int i = 0; i < DTP_SCHEDULE_COUNT; i++)
+        if (p->runtime->schedules & 1u << i)
+            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", known[0] ? ", " : "",
+                     dtp_schedule_row((enum dtp_schedule_kind)i)->word);
+    if (!(p->runtime->schedules & 1u << p->schedule))
+        dtp_plan_refuse(r, "schedule", "%s is not modelled under runtime %s, which runs %s",
+                        dtp_schedule_row(p->schedule)->word, p->runtime->name, known);
+}
+
+/* A layout text says by its stages how many chunks a rank has. False where it is refused. */
+static bool count_chunks(struct dtp_resolver *r, struct dtp_faults *faults)
+{
+    struct dtp_plan *p = r->plan;
+    struct dtp_stages stages;
+    if (p->stages.cut != DTP_STAGE_CUT_LAYOUT)
+        return true;
+    if (dtp_plan_stages(p, r->transformer, &stages, faults) != DTP_OK) {
+        refuse_as(r, faults, "stages");
+        return false;
+    }
+    bool two_ways = dtp_schedule_row(p->schedule)->placement == DTP_CHUNKS_TWO_WAY;
+    uint32_t chunks = two_ways ? 2 : stages.count / p->pp, count = stages.count;
+    dtp_stages_destroy(&stages);
+    if ((p->virtual_stages > 1 && p->virtual_stages != chunks) || (two_ways && count != p->pp)) {
+        dtp_plan_refuse(r, "stages", "has %" PRIu32 " stages where pp %" PRIu32 " x virtual_stages has %" PRIu32, count,
+                        p->pp, two_ways ? p->pp : p->pp * p->virtual_stages);
+        return false;
+    }
+    p->virtual_stages = chunks;
+    return true;
+}
+
+static void resolve_pipeline(struct dtp_resolver *r)
+{
+    struct dtp_plan *p = r->plan;
+    struct dtp_faults faults; /* 16 kB: cleared as far as it is read */
+    struct dtp_stages stages;
+    faults.count = 0;
+    faults.status = DTP_OK;
+    if (!count_chunks(r, &faults))
+        return;
+    if (dtp_plan_interleaves(p))
+        p->schedule = DTP_SCHEDULE_INTERLEAVED;
+    check_schedule_exists(r);
+    struct dtp_schedule_shape shape = dtp_plan_schedule(p);
+    if (dtp_schedule_resolve(&shape, &faults) != DTP_OK) {
+        refuse_as(r, &faults, "pp");
+        return;
+    }
+    p->virtual_stages = shape.chunks;
+    if (dtp_plan_interleaves(p))
+        p->microbatch_group = shape.group;
+    if (dtp_plan_stages(p, r->transformer, &stages, &faults) == DTP_OK)
+        dtp_stages_destroy(&stages);
+    else
+        refuse_as(r, &faults,
+                  p->stages.cut != DTP_STAGE_CUT_EVEN ? "stages"
+                  : p->virtual_stages > 1             ? "virtual_stages"
+                                                      : "pp");
+}
+
+/* ---- all of it --------------------------------------------------------------------------------------------------- */
+
+static bool check_given(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    const struct {
+        const char *key, *words;
+        uint32_t value;
+    } axes[] = {{"tp", "no tensor parallelism", p->tp},
+                {"pp", "no pipeline parallelism", p->pp},
+                {"cp", "no context parallelism", p->cp},
+                {"virtual_stages", "as many chunks as the schedule has", p->virtual_stages}};
+    for (size_t i = 0; i < sizeof axes / sizeof *axes; i++)
+        if (axes[i].value == 0)
+            dtp_plan_refuse(r, axes[i].key, "is 0; use 1 for %s", axes[i].words);
+    return dtp_plan_axes_given(p);
+}
+
+/* The axes along which ranks are more than one stand as they do by default: what is lowered and priced so far has
+ * tensor parallel ranks side by side and the ranks of a stage together. */
+static void check_order(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    const uint32_t ranks[] = {[DTP_AXIS_TP] = p->tp,
+                              [DTP_AXIS_CP] = p->cp,
+                              [DTP_AXIS_DP_SHARD] = dtp_plan_data_ranks(p, r->cluster),
+                              [DTP_AXIS_DP_REPLICATE] = dtp_plan_data_ranks(p, r->cluster),
+                              [DTP_AXIS_PP] = p->pp};
+    int last = -1;
+    for (int i = 0; i < DTP_AXIS_COUNT; i++) {
+        int axis = (int)p->layout_order[i];
+        if (ranks[axis] == 1)
+            continue;
+        if (axis < last) {
+            dtp_plan_refuse(r, "layout_order",
+                            "only tp-cp-dp-pp is modelled so far, as far as ranks are more than one");
+            return;
+        }
+        last = axis;
+    }
+}
+
+void dtp_plan_check_degrees(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    unsigned axes = (p->tp > 1 ? DTP_AXES(TP) : 0) | (p->cp > 1 ? DTP_AXES(CP) : 0) | (p->pp > 1 ? DTP_AXES(PP) : 0);
+    if (!check_given(r) || !axes || axes & ~p->runtime->splits) /* these are refused by their rows */
+        return;
+    if (p->offload != DTP_OFFLOAD_NONE)
+        dtp_plan_refuse(r, "offload", "is not modelled together with tp, cp or pp; use none");
+    check_degrees(r);
+    check_order(r);
+    if (p->pp > 1)
+        resolve_pipeline(r);
+}

@@ -1,0 +1,28 @@
+/* What the degrees of a plan's parallelism come to: the schedule that its pipeline runs and the layers that each stage
+ * holds, and which combinations there are.
+ *
+ * A plan says tp, pp, cp and their choices; model/schedule knows schedules and stages as numbers. Here the former
+ * becomes the latter, and what is impossible is refused with the rule and the nearest choice that is none. */
+#ifndef DTP_DEGREES_H
+#define DTP_DEGREES_H
+
+#include "plan/rules.h"
+#include "schedule/stages.h"
+
+/* The schedule of a resolved plan, of which pp 1 is a pipeline of one rank: a micro-batch a micro-step. */
+struct dtp_schedule_shape dtp_plan_schedule(const struct dtp_plan *plan);
+
+/* Stages that each micro-batch goes through: pp x virtual_stages, of a schedule that goes two ways pp. */
+uint32_t dtp_plan_stage_count(const struct dtp_plan *plan);
+
+/* Which layers each of these stages holds, embedding and head where they belong: of a resolved plan, in the order in
+ * which a micro-batch goes through them. Caller destroys; after a failure *out is empty. Cut `even`, stages differ by
+ * one layer at most: where layers are no multiple of them, embedding and head count as a layer each, as they do always
+ * where they are `counted`, and what is left over goes to the first ones. */
+enum dtp_status dtp_plan_stages(const struct dtp_plan *plan, const struct dtp_transformer *transformer,
+                                struct dtp_stages *out, struct dtp_faults *faults);
+
+/* Inside of dtp_plan_resolve: what follows from schedule and stages, and what is refused of tp, pp and cp. */
+void dtp_plan_check_degrees(struct dtp_resolver *resolver);
+
+#endif

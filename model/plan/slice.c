@@ -1,0 +1,45 @@
+#include "plan/slice.h"
+
+#include "base/bytes.h"
+#include "plan/rules.h"
+
+#include <string.h>
+
+static uint64_t part_of(uint64_t whole, uint64_t parts)
+{
+    return whole / parts ? whole / parts : 1;
+}
+
+struct dtp_transformer dtp_plan_slice(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+{
+    struct dtp_transformer slice = *transformer;
+    slice.heads = part_of(transformer->heads, plan->tp);
+    slice.kv_heads = part_of(transformer->kv_heads, plan->tp);
+    slice.ffn = part_of(transformer->ffn, plan->tp);
+    slice.vocab = dtp_divide_up(transformer->vocab, plan->tp);
+    return slice;
+}
+
+struct dtp_layout dtp_plan_layout(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
+{
+    struct dtp_layout layout = dtp_layout_default();
+    memcpy(layout.order, plan->layout_order, sizeof layout.order);
+    uint32_t same_slice = dtp_plan_gradient_ranks(plan, cluster), data = same_slice / plan->cp;
+    uint32_t shards = plan->shard_group / plan->cp; /* of data parallel ranks: context parallel ones shard as well */
+    layout.size[DTP_AXIS_TP] = plan->tp;
+    layout.size[DTP_AXIS_CP] = plan->cp;
+    layout.size[DTP_AXIS_DP_SHARD] = shards && data % shards == 0 ? shards : 1;
+    layout.size[DTP_AXIS_DP_REPLICATE] = data / layout.size[DTP_AXIS_DP_SHARD];
+    layout.size[DTP_AXIS_PP] = plan->pp;
+    return layout;
+}
+
+struct dtp_stretch dtp_plan_group(const struct dtp_plan *plan, const struct dtp_cluster *cluster, unsigned axes)
+{
+    struct dtp_layout layout = dtp_plan_layout(plan, cluster);
+    struct dtp_rank_group group = dtp_layout_group(&layout, axes, 0);
+    struct dtp_stretch out = {.stride = 1, .size = group.size};
+    if (group.stretch_count)
+        out.stride = group.stretches[0].stride;
+    return out;
+}

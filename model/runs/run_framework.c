@@ -1,0 +1,83 @@
+#include "runs/run_framework.h"
+
+#include <string.h>
+
+/* Megatron's, NeMo's and InternEvo's layers are fused kernels over a flat gradient buffer with a distributed optimizer:
+ * the megatron rules. Those of 2021-23 (Megatron-DeepSpeed, NeMo-Megatron, PTD-P) ran unfused attention unless flash
+ * was asked for. */
+#define MEGATRON_RULES                                                                                                 \
+    .runtime = "megatron", .optimizer = "adamw-fused", .loss = "fused", .selective = DTP_SELECTIVE_ATTENTION,          \
+    .fused_matmuls = true
+/* llmq is a C++/CUDA program of fused kernels without an autograd graph, as our executor is. */
+#define EXECUTOR_RULES                                                                                                 \
+    .runtime = "dtplan", .optimizer = "adamw-fused", .loss = "fused", .selective = DTP_SELECTIVE_POINTWISE,            \
+    .fused_matmuls = true, .attention = "flash"
+/* llm-foundry on Composer: both FSDP modes, DEFAULT and PURE, reduce in bf16 (get_mixed_precision leaves reduce_dtype
+ * unset or sets it to bf16). Its no_sync is for DDP models only, so FSDP reduces in every micro-step. MPT has one Wqkv,
+ * a FlashAttention-1 kernel (attn_impl triton, submit_benchmarks.py) and flash-attn's fused cross entropy.
+ * DecoupledAdamW runs one operation after the other, nearest to foreach. */
+#define COMPOSER_RULES                                                                                                 \
+    .runtime = "torch", .optimizer = "adamw-foreach", .loss = "fused", .attention = "flash1", .reduce = "bf16",        \
+    .selective = DTP_SELECTIVE_MATMUL, .fsdp1 = true, .fsdp_syncs_always = true, .fused_matmuls = true
+/* torchtitan reduces in fp32 and in every micro-step; through 2024 its loss was not compiled and PyTorch kept the root
+ * unit; "selective" is op-SAC unless the notes say (layer). */
+#define TORCHTITAN_RULES                                                                                               \
+    .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash2",                            \
+    .selective = DTP_SELECTIVE_MATMUL, .fsdp_syncs_always = true, .keeps_root = true, .eager_loss = true
+/* fms-fsdp's policy bfSixteen reduces in bf16; "selective" is every k-th block (configurations.md), k not stated: 2, or
+ * 1 where the job would not fit otherwise. */
+#define FMS_RULES                                                                                                      \
+    .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2", .reduce = "bf16",        \
+    .selective = DTP_SELECTIVE_EVERY_SECOND_BLOCK, .fsdp1 = true
+/* The script of h200_torch_runs.csv, known by its notes: fused QKV and gate+up, RoPE in fp32, no_sync. It builds the
+ * model on the meta device, and to_empty() then gives a tied head storage of its own, except where fully_shard came
+ * before. */
+#define SCRIPT_RULES                                                                                                   \
+    .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash",                             \
+    .selective = DTP_SELECTIVE_MATMUL, .fused_matmuls = true, .reference_script = true
+/* Anybody else's PyTorch: its own defaults, SDPA's FlashAttention-2 among them. */
+#define TORCH_RULES                                                                                                    \
+    .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2",                          \
+    .selective = DTP_SELECTIVE_MATMUL
+#define DEEPSPEED_RULES                                                                                                \
+    .runtime = "deepspeed", .optimizer = "adamw", .loss = "eager", .attention = "flash2",                              \
+    .selective = DTP_SELECTIVE_ATTENTION
+/* nanotron's scaling benchmarks; its text names Megatron too. */
+#define NANOTRON_RULES                                                                                                 \
+    .runtime = "nanotron", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash2",                         \
+    .selective = DTP_SELECTIVE_ATTENTION, .fused_matmuls = true
+static const struct dtp_run_framework frameworks[] = {
+    {.word = "nanotron", NANOTRON_RULES},
+    {.word = "llm-foundry", COMPOSER_RULES},
+    {.word = "Composer", COMPOSER_RULES},
+    {.word = "torchtitan", TORCHTITAN_RULES},
+    {.word = "fms-fsdp", FMS_RULES},
+    {.word = "PyTorch 2.", .note = "architecture=", SCRIPT_RULES},
+    {.word = "llmq", EXECUTOR_RULES},
+    {.word = "llm.c", EXECUTOR_RULES},
+    {.word = "Megatron-DeepSpeed", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true},
+    {.word = "NeMo-Megatron", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true},
+    {.word = "PTD-P", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true},
+    {.word = "Megatron", MEGATRON_RULES, .attention = "flash"},
+    {.word = "NeMo", MEGATRON_RULES, .attention = "flash"},
+    {.word = "InternEvo", MEGATRON_RULES, .attention = "flash2"},
+    {.word = "DeepSpeed", DEEPSPEED_RULES},
+    {.word = "", TORCH_RULES},
+};
+
+/* Programs whose runs none of the runtimes describes. */
+static const char *const foreign[] = {"JAX",    "MaxText", "Paxml",      "Colossal", "MindSpore",
+                                      "Paddle", "OneFlow", "TensorFlow", "Praxis"};
+
+const struct dtp_run_framework *dtp_run_framework_of(const struct dtp_run *run, struct dtp_faults *faults)
+{
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
+        if (strcasestr(run->framework, foreign[i])) {
+            dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "framework '%.60s' is not modelled", run->framework);
+            return NULL;
+        }
+    const struct dtp_run_framework *found = frameworks;
+    while (!strcasestr(run->framework, found->word) || (found->note && !strstr(run->notes, found->note)))
+        found++;
+    return found;
+}

@@ -1,0 +1,38 @@
+/* Whose rules a measured run followed: what its program does where the row says nothing.
+ *
+ * A run table names the program in its column `framework`. Each entry of the table in run_framework.c says what that
+ * program does when nobody asks for anything else; the sources are named there. A guess belongs there, once. */
+#ifndef DTP_RUN_FRAMEWORK_H
+#define DTP_RUN_FRAMEWORK_H
+
+#include "runs/run_table.h"
+
+/* What "selective" checkpointing means to a framework. */
+enum dtp_run_selective {
+    DTP_SELECTIVE_ATTENTION,
+    DTP_SELECTIVE_MATMUL,
+    DTP_SELECTIVE_EVERY_SECOND_BLOCK,
+    DTP_SELECTIVE_POINTWISE
+};
+
+struct dtp_run_framework {
+    const char *word; /* in the framework's text, any case; the first entry that fits counts */
+    const char *note; /* in the notes too; NULL = any */
+    const char *runtime;
+    const char *optimizer, *loss;
+    const char *attention; /* its fused kernel; unfused where flash_attention is 0 */
+    const char *reduce;    /* dtype of gradients on the wire under bf16 compute; NULL = the precision recipe's */
+    enum dtp_run_selective selective;
+    bool unfused_unless_asked; /* an empty flash_attention means none */
+    bool fsdp_syncs_always;    /* reduces in every micro-step of an accumulation */
+    bool fsdp1, fused_matmuls;
+    bool reference_script; /* of the H200 runs: its RoPE and its initialisation */
+    bool keeps_root;       /* FSDP2's root unit stays gathered from forward to backward */
+    bool eager_loss;       /* compile leaves the loss alone */
+};
+
+/* The first entry that fits the row's words, PyTorch's where none else does. NULL with a fault: a program whose runs
+ * none of the runtimes describes. */
+const struct dtp_run_framework *dtp_run_framework_of(const struct dtp_run *run, struct dtp_faults *faults);
+
+#endif

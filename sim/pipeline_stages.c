@@ -1,0 +1,221 @@
+#include "sim/pipeline_stages.h"
+
+#include "plan/degrees.h"
+#include "sim/op_time.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The view while it is made. */
+struct making {
+    const struct dtp_simulated *simulated;
+    struct dtp_schedule schedule;
+    struct dtp_stages stages;
+    struct dtp_pipeline_stages *out;
+    struct dtp_faults *faults;
+};
+
+/* ---- passes ------------------------------------------------------------------------------------------------------ */
+
+static bool is_backward(const struct dtp_pass *pass)
+{
+    return pass->kind != DTP_PASS_FORWARD;
+}
+
+/* Whether the mark begins the rank's next pass: a backward behind its loss has two. */
+static bool begins_pass(const struct dtp_op *op, const struct dtp_op *mark_before)
+{
+    bool after_loss = mark_before && strcmp(mark_before->name, "loss") == 0;
+    return strcmp(op->name, "forward") == 0 || strcmp(op->name, "loss") == 0 ||
+           (strcmp(op->name, "backward") == 0 && !after_loss);
+}
+
+static void extend(struct dtp_stage_pass *pass, const struct dtp_span *span, bool first)
+{
+    if (first || span->start_s < pass->begin_s)
+        pass->begin_s = span->start_s;
+    if (first || span->end_s > pass->end_s)
+        pass->end_s = span->end_s;
+}
+
+/* False: the program has other passes than the list of its rank. */
+static bool time_passes(const struct making *m, uint32_t rank)
+{
+    const struct dtp_program *program = m->simulated->set.roles[rank].program;
+    const struct dtp_span *span = m->simulated->roles[rank].timeline.span;
+    const struct dtp_op *ops = dtp_program_ops(program), *mark = NULL;
+    uint32_t first = m->schedule.first[rank], count = m->schedule.first[rank + 1] - first, next = 0;
+    bool empty = true;
+    for (uint32_t i = 0; i < dtp_program_op_count(program); i++) {
+        if (ops[i].kind == DTP_OP_MARK) {
+            if (strcmp(ops[i].name, "step") == 0)
+                break;
+            if (begins_pass(&ops[i], mark)) {
+                if (next == count || is_backward(&m->schedule.passes[first + next]) != (ops[i].name[0] != 'f'))
+                    return false;
+                struct dtp_stage_pass *pass = &m->out->passes[first + next++];
+                pass->begin_s = pass->end_s = span[i].end_s;
+                empty = true;
+            }
+            mark = &ops[i];
+        } else if (next && ops[i].stream == DTP_STREAM_COMPUTE && dtp_op_is_kernel(&ops[i])) {
+            extend(&m->out->passes[first + next - 1], &span[i], empty);
+            empty = false;
+        }
+    }
+    return next == count;
+}
+
+static void name_passes(const struct making *m, uint32_t rank)
+{
+    for (uint32_t i = m->schedule.first[rank]; i < m->schedule.first[rank + 1]; i++) {
+        const struct dtp_pass *pass = &m->schedule.passes[i];
+        m->out->passes[i] = (struct dtp_stage_pass){.rank = rank,
+                                                    .stage = dtp_schedule_stage(&m->schedule, rank, pass->chunk),
+                                                    .chunk = pass->chunk,
+                                                    .micro_batch = pass->micro_batch,
+                                                    .kind = (enum dtp_pass_kind)pass->kind};
+    }
+}
+
+/* ---- idle -------------------------------------------------------------------------------------------------------- */
+
+static int compare_starts(const void *left, const void *right)
+{
+    const struct dtp_span *a = left, *b = right;
+    return (a->start_s > b->start_s) - (a->start_s < b->start_s);
+}
+
+static double overlap_s(double begin_s, double end_s, double from_s, double to_s)
+{
+    double begin = begin_s > from_s ? begin_s : from_s, end = end_s < to_s ? end_s : to_s;
+    return end > begin ? end - begin : 0;
+}
+
+/* An interval in which nothing runs, by when it is. */
+static void add_idle(struct dtp_pipeline_rank *rank, double begin_s, double end_s, double backward_s, double forward_s)
+{
+    double late_s = backward_s > forward_s ? backward_s : forward_s;
+    rank->warm_up_idle_s += overlap_s(begin_s, end_s, 0, backward_s);
+    rank->steady_idle_s += overlap_s(begin_s, end_s, backward_s, forward_s);
+    rank->drain_idle_s += overlap_s(begin_s, end_s, late_s, end_s);
+}
+
+/* What lies between spans. False: no memory. */
+static bool sum_idle(const struct making *m, uint32_t index)
+{
+    const struct dtp_timeline *t = &m->simulated->roles[index].timeline;
+    const struct dtp_op *ops = dtp_program_ops(m->simulated->set.roles[index].program);
+    double backward_s = t->step_s, forward_s = 0, now_s = 0;
+    size_t count = 0;
+    struct dtp_span *busy = malloc((t->op_count + 1) * sizeof *busy);
+    if (!busy)
+        return false;
+    for (uint32_t i = m->schedule.first[index]; i < m->schedule.first[index + 1]; i++) {
+        const struct dtp_stage_pass *pass = &m->out->passes[i];
+        bool forward = pass->kind == DTP_PASS_FORWARD;
+        if (forward && pass->end_s > forward_s)
+            forward_s = pass->end_s;
+        if (!forward && pass->begin_s < backward_s)
+            backward_s = pass->begin_s;
+    }
+    for (size_t i = 0; i < t->op_count; i++)
+        if (dtp_op_kind_class(ops[i].kind) != DTP_CLASS_NONE && t->span[i].end_s > t->span[i].start_s)
+            busy[count++] = t->span[i];
+    qsort(busy, count, sizeof *busy, compare_starts);
+    busy[count++] = (struct dtp_span){t->step_s, t->step_s};
+    for (size_t i = 0; i < count; i++) {
+        if (busy[i].start_s > now_s)
+            add_idle(&m->out->ranks[index], now_s, busy[i].start_s, backward_s, forward_s);
+        now_s = busy[i].end_s > now_s ? busy[i].end_s : now_s;
+    }
+    free(busy);
+    return true;
+}
+
+/* ---- a rank ------------------------------------------------------------------------------------------------------ */
+
+static void count_passes(const struct making *m, uint32_t index, struct dtp_pipeline_rank *rank)
+{
+    uint32_t now = 0;
+    for (uint32_t i = m->schedule.first[index]; i < m->schedule.first[index + 1]; i++) {
+        enum dtp_pass_kind kind = (enum dtp_pass_kind)m->schedule.passes[i].kind;
+        rank->forwards += kind == DTP_PASS_FORWARD;
+        now += kind == DTP_PASS_FORWARD;
+        rank->in_flight = now > rank->in_flight ? now : rank->in_flight;
+        now -= kind == DTP_PASS_WHOLE_BACKWARD || kind == DTP_PASS_WEIGHT;
+    }
+    rank->chunks = m->schedule.shape.chunks;
+    for (uint32_t chunk = 0; chunk < rank->chunks; chunk++) {
+        const struct dtp_stage_parts *part = &m->stages.parts[dtp_schedule_stage(&m->schedule, index, chunk)];
+        rank->layers += part->layers;
+        rank->embedding = rank->embedding || part->embedding;
+        rank->head = rank->head || part->head;
+    }
+}
+
+static enum dtp_status make_rank(const struct making *m, uint32_t index)
+{
+    struct dtp_pipeline_rank *rank = &m->out->ranks[index];
+    const struct dtp_timeline *t = &m->simulated->roles[index].timeline;
+    name_passes(m, index);
+    if (!time_passes(m, index))
+        return dtp_fault(m->faults, DTP_BAD_INPUT, NULL, 0, "the program of %s has other passes than its schedule",
+                         m->simulated->set.roles[index].name);
+    count_passes(m, index, rank);
+    rank->compute_s = t->compute_s;
+    rank->optimizer_s = t->optimizer_s;
+    rank->host_bound_s = t->host_bound_s;
+    rank->exposed_offload_s = t->exposed_offload_s;
+    rank->exposed_transfers_s = t->exposed_by_collective_s[DTP_SEND_RECV];
+    rank->exposed_collectives_s = t->exposed_communication_s - rank->exposed_transfers_s;
+    if (rank->exposed_collectives_s < 0) /* sums of many intervals, rounded */
+        rank->exposed_collectives_s = 0;
+    rank->memory = m->simulated->roles[index].memory;
+    return sum_idle(m, index) ? DTP_OK : dtp_fault(m->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+}
+
+static enum dtp_status make(struct making *m)
+{
+    const struct dtp_simulated *s = m->simulated;
+    struct dtp_schedule_shape shape = dtp_plan_schedule(&s->job.plan);
+    enum dtp_status status = dtp_schedule_create(&shape, &m->schedule, m->faults);
+    if (status == DTP_OK)
+        status = dtp_plan_stages(&s->job.plan, &s->job.transformer, &m->stages, m->faults);
+    if (status != DTP_OK)
+        return status;
+    m->out->rank_count = s->set.role_count;
+    m->out->worst = s->worst;
+    m->out->schedule = shape.kind;
+    m->out->step_s = s->timeline.step_s;
+    m->out->pass_count = dtp_schedule_pass_count(&m->schedule);
+    m->out->ranks = calloc(m->out->rank_count, sizeof *m->out->ranks);
+    m->out->passes = calloc(m->out->pass_count + 1, sizeof *m->out->passes);
+    if (!m->out->ranks || !m->out->passes)
+        return dtp_fault(m->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    for (uint32_t rank = 0; rank < m->out->rank_count && status == DTP_OK; rank++)
+        status = make_rank(m, rank);
+    return status;
+}
+
+enum dtp_status dtp_pipeline_stages_of(const struct dtp_simulated *simulated, struct dtp_pipeline_stages *out,
+                                       struct dtp_faults *faults)
+{
+    struct making m = {.simulated = simulated, .out = out, .faults = faults};
+    *out = (struct dtp_pipeline_stages){0};
+    if (simulated->set.role_count < 2)
+        return DTP_OK;
+    enum dtp_status status = make(&m);
+    dtp_schedule_destroy(&m.schedule);
+    dtp_stages_destroy(&m.stages);
+    if (status != DTP_OK)
+        dtp_pipeline_stages_release(out);
+    return status;
+}
+
+void dtp_pipeline_stages_release(struct dtp_pipeline_stages *stages)
+{
+    free(stages->ranks);
+    free(stages->passes);
+    *stages = (struct dtp_pipeline_stages){0};
+}

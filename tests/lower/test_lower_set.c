@@ -1,0 +1,141 @@
+/* Programs of pipelines: each is proved as a set for a grid of ranks, micro-batches and chunks; what the stages compute
+ * adds up to the model's; what is sent, and how many micro-batches a stage keeps, is what the schedule says. */
+#include "lower/lower_set.h"
+#include "program/live_runs.h"
+#include "runtime/runtimes.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "lib/hardware.h"
+#include "lib/llama_7b.h"
+
+static struct dtp_faults faults;
+
+static struct dtp_transformer small_model(uint64_t layers)
+{
+    struct dtp_transformer t = dtp_transformer_default();
+    t.layers = layers, t.hidden = 256, t.ffn = 704, t.vocab = 1024;
+    t.heads = t.kv_heads = 4, t.head_dim = 64;
+    return t;
+}
+
+static struct dtp_plan pipeline(uint32_t ranks, uint32_t micro_batches, uint32_t chunks)
+{
+    struct dtp_plan plan = dtp_plan_default();
+    plan.runtime = dtp_runtime_find("megatron");
+    plan.strategy = DTP_DDP;
+    plan.pp = ranks, plan.accumulate = micro_batches, plan.virtual_stages = chunks;
+    plan.sequence = 128;
+    return plan;
+}
+
+/* Resolved, lowered and proved. */
+static struct dtp_program_set lowered(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
+                                      struct dtp_plan *plan)
+{
+    struct dtp_program_set set;
+    faults = (struct dtp_faults){0};
+    if (dtp_plan_resolve(plan, t, cluster, &faults) != DTP_OK ||
+        dtp_lower_set(t, cluster, plan, 0, &set, &faults) != DTP_OK ||
+        dtp_program_set_verify(&set, DTP_ISSUE_STREAMS, &faults) != DTP_OK)
+        fail_msg("pp %u, %u micro-batches, %u chunks: %s", plan->pp, plan->accumulate, plan->virtual_stages,
+                 faults.text[0]);
+    return set;
+}
+
+static void test_all_are_legal(void **state)
+{
+    (void)state;
+    for (uint32_t ranks = 2; ranks <= 5; ranks++)
+        for (uint32_t micro_batches = 1; micro_batches <= 2 * ranks + 1; micro_batches++)
+            for (uint32_t chunks = 1; chunks <= 3; chunks++) {
+                struct dtp_transformer t = small_model(2 * ranks * chunks);
+                struct dtp_cluster cluster = test_cluster(test_h200(), 2 * ranks, 2);
+                struct dtp_plan plan = pipeline(ranks, micro_batches, chunks);
+                plan.strategy = ranks % 2 ? DTP_DDP : DTP_ZERO1;
+                t.tied_head = micro_batches % 2;
+                if (chunks > 1 && micro_batches % ranks)
+                    continue;
+                struct dtp_program_set set = lowered(&t, &cluster, &plan);
+                assert_int_equal(set.role_count, ranks);
+                assert_int_equal(dtp_program_set_ranks(&set), 2 * ranks);
+                dtp_program_set_release(&set);
+            }
+}
+
+/* Stages together compute what one rank with the whole model does; each boundary is crossed by every micro-batch in
+ * both ways. */
+static void test_stages_add_up_to_the_model(void **state)
+{
+    (void)state;
+    for (uint32_t chunks = 1; chunks <= 2; chunks++) {
+        struct dtp_transformer t = small_model(8);
+        struct dtp_cluster cluster = test_cluster(test_h200(), 4, 4);
+        struct dtp_plan plan = pipeline(4, 8, chunks), whole = pipeline(1, 8, 1);
+        plan.checkpointing = whole.checkpointing = DTP_CHECKPOINT_FULL;
+        struct dtp_program_set set = lowered(&t, &cluster, &plan), one = lowered(&t, &cluster, &whole);
+        struct dtp_program_totals sum = {0}, of_one;
+        dtp_program_sum(one.roles[0].program, &of_one);
+        uint64_t rows = 2 * plan.sequence * t.hidden, sent = 2 * (4 * chunks - 1) * 8 * rows;
+        uint64_t norms = 2 * 3 * 4; /* up and down a tree of four */
+        for (uint32_t r = 0; r < set.role_count; r++) {
+            struct dtp_program_totals of_role;
+            dtp_program_sum(set.roles[r].program, &of_role);
+            sum.matmul_flops += of_role.matmul_flops;
+            sum.attention_flops += of_role.attention_flops;
+            sum.recompute_flops += of_role.recompute_flops;
+            sum.sent_bytes[DTP_SEND_RECV] += of_role.sent_bytes[DTP_SEND_RECV];
+        }
+        assert_true(sum.matmul_flops == of_one.matmul_flops);
+        assert_true(sum.attention_flops == of_one.attention_flops);
+        assert_true(sum.recompute_flops == of_one.recompute_flops && sum.recompute_flops > 0);
+        assert_int_equal(sum.sent_bytes[DTP_SEND_RECV], 2 * (sent + norms));
+        dtp_program_set_release(&set);
+        dtp_program_set_release(&one);
+    }
+}
+
+static uint64_t most_activations(const struct dtp_program *program, uint64_t layers)
+{
+    struct dtp_live_runs runs = {.run = NULL};
+    struct dtp_live_bytes live;
+    assert_int_equal(dtp_live_runs_of(program, &runs, &faults), DTP_OK);
+    dtp_live_bytes_sum(&runs, layers, &live);
+    dtp_live_runs_release(&runs);
+    return live.most_bytes[DTP_OWNER_ACTIVATIONS];
+}
+
+/* 1F1B: a stage keeps p, p - 1, ... 1 micro-batches. Stages in the middle differ in nothing else, and their peak beside
+ * what is kept is that of one micro-batch. */
+static void test_kept_micro_batches(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = small_model(24);
+    struct dtp_cluster cluster = test_cluster(test_h200(), 6, 6);
+    struct dtp_plan plan = pipeline(6, 12, 1);
+    struct dtp_program_set set = lowered(&t, &cluster, &plan);
+    uint64_t of[6];
+    for (uint32_t r = 0; r < 6; r++)
+        of[r] = most_activations(set.roles[r].program, 4);
+    uint64_t kept = of[3] - of[4];
+    assert_true(kept > 0);
+    for (uint32_t r = 1; r < 4; r++)
+        assert_int_equal(of[r] - of[r + 1], kept);
+    assert_true(of[4] >= 2 * kept && of[4] < 2 * kept + kept / 2);
+    dtp_program_set_release(&set);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_are_legal),
+        cmocka_unit_test(test_stages_add_up_to_the_model),
+        cmocka_unit_test(test_kept_micro_batches),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
