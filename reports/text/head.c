@@ -65,9 +65,13 @@ static void describe_details(const struct dtp_transformer *m, char *out, size_t 
     if (m->sliding_window)
         snprintf(window, sizeof window, ", window of %llu tokens in all layers%s",
                  (unsigned long long)m->sliding_window, every);
-    if (m->attention_softcap > 0 || m->final_softcap > 0)
+    if (m->attention_softcap > 0 && m->final_softcap > 0)
         snprintf(caps, sizeof caps, ", soft caps %g of scores and %g of logits", m->attention_softcap,
                  m->final_softcap);
+    else if (m->attention_softcap > 0)
+        snprintf(caps, sizeof caps, ", soft cap %g of scores", m->attention_softcap);
+    else if (m->final_softcap > 0)
+        snprintf(caps, sizeof caps, ", soft cap %g of logits", m->final_softcap);
     snprintf(out, bytes, "%s%s%s%s%s%s%s", blocks[m->parallel_block], places[m->norm_place],
              m->qk_norm_wide ? ", QK-norm over all heads"
              : m->qk_norm    ? ", QK-norm"

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "lib/random_draws.h"
 #include "lib/random_plans.h"
 #include "lib/shipped_catalog.h"
 
@@ -202,7 +203,7 @@ static void test_random_jobs(void **state)
     int seen = 0;
     (void)state;
     random_state = 77;
-    for (int i = 0; i < 60000; i++) {
+    for (int i = 0; i < RANDOM_DRAWS(60000); i++) {
         struct random_job job;
         struct dtp_prediction p;
         if (!random_job(&job))
@@ -237,7 +238,7 @@ static void test_random_jobs(void **state)
         assert_memory_equal(&again, &plan, sizeof again);
     }
     printf("%d random jobs with tensor or pipeline parallelism\n", seen);
-    assert_true(seen > 1000);
+    assert_true(seen > RANDOM_DRAWS(1000));
 }
 
 /* Nothing was fitted to these rows. A constant MFU per GPU, fitted to them all, is some 20 % off. */
