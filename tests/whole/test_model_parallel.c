@@ -298,7 +298,6 @@ static void test_programs_are_no_worse(void **state)
     struct dtp_predictor closed = dtp_predictor_closed(), simulated = dtp_predictor_simulated();
     size_t count = 0, same = 0;
     (void)state;
-    closed.model_parallel = simulated.model_parallel = true;
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         same += tensor_parallel_errors(runs[i], &simulated, programs + same);
         count += tensor_parallel_errors(runs[i], &closed, formulas + count);
@@ -324,7 +323,6 @@ static void test_torch_runs(void **state)
     const size_t count = sizeof ids / sizeof *ids;
     double time[8], allocated[8];
     (void)state;
-    predictor.model_parallel = true;
     for (size_t i = 0; i < count; i++) {
         struct dtp_backtest *backtest;
         assert_int_equal(dtp_backtest_run_only(TEST_SOURCE_DIR "/scenarios/h200_parallel_runs.csv", ids[i], &predictor,
