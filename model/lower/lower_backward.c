@@ -316,6 +316,7 @@ static void vectors(struct dtp_lowering *l)
     dtp_lower_gradient_result(l, &draft, part, l->compute);
     dtp_draft_memory(l, &draft, 0, 1);
     dtp_draft_end(l, &draft);
+    dtp_lower_sum_norm_gradients(l, part, (uint32_t)__builtin_popcount(l->tensors.kind.vectors));
     dtp_lower_gradient_made(l, part);
 }
 

@@ -177,6 +177,8 @@ static void write_cluster(struct writer *w, const struct dtp_catalog *catalog)
         set(w, "network_gbit_per_s", "%.17g", run->node_network_gbit_per_s);
     if (strstr(run->network, "sockets") || strstr(run->network, "TCP"))
         set(w, "network", "sockets");
+    else if (strstr(run->network, "EFA"))
+        set(w, "network", "efa");
 }
 
 /* ---- batch ----------------------------------------------------------------------------------------------------- */
@@ -237,9 +239,11 @@ static void write_parallelism(struct writer *w)
     if (run->cp > 1)
         REFUSE(w, "context parallel %" PRIu64 " is not modelled yet", run->cp);
     if (run->model_parallel && slices_of(run) > 1) {
-        /* Sequence parallelism came with Megatron-Core; what came before, and the DeepSpeed fork, has none. */
-        bool core = strcasestr(run->framework, "NeMo") || strcasestr(run->framework, "Core") ||
-                    strcasestr(run->framework, "Bridge") || strstr(run->notes, "sequence parallel");
+        /* Sequence parallelism came with Megatron-Core; what came before, and the DeepSpeed fork, has none. PyTorch's
+         * plans always have it. */
+        bool core = strcmp(runtime_of(w), "torch") == 0 || strcasestr(run->framework, "NeMo") ||
+                    strcasestr(run->framework, "Core") || strcasestr(run->framework, "Bridge") ||
+                    strstr(run->notes, "sequence parallel");
         set_count(w, "tp", run->tp ? run->tp : 1);
         set_count(w, "pp", run->pp ? run->pp : 1);
         set_switch(w, "sequence_parallel", core && !strstr(run->notes, "no sequence-parallel"));
@@ -250,14 +254,23 @@ static void write_parallelism(struct writer *w)
         REFUSE(w, "dp %" PRIu64 " is not gpus %" PRIu64 ", and no other parallelism is stated", run->dp, run->gpus);
 }
 
-/* On one GPU all strategies are one. ddp, except where that runtime has none or offloads only what is sharded. */
+/* That have one model together. */
+static uint64_t model_ranks(const struct dtp_run *run)
+{
+    return (run->tp ? run->tp : 1) * (run->pp ? run->pp : 1) * (run->cp ? run->cp : 1);
+}
+
+/* On one GPU of each part of a model all strategies are one. ddp, except where that runtime has none or offloads only
+ * what is sharded. */
 static const char *single_strategy(const struct writer *w)
 {
     const char *runtime = runtime_of(w), *offload = w->run->offload_key;
     bool offloads = *offload && strcmp(offload, "none");
     if (strcmp(runtime, "deepspeed") == 0 || (strcmp(runtime, "dtplan") == 0 && offloads))
         return "zero1";
-    return strcmp(runtime, "torch") == 0 && offloads ? "full_shard" : "ddp";
+    /* divided by tp, PyTorch's mixed precision is FSDP2's on a mesh of one rank; autocast there is not modelled */
+    bool shards = offloads || (w->run->tp > 1 && !strstr(w->run->notes, "amp=autocast"));
+    return strcmp(runtime, "torch") == 0 && shards ? "full_shard" : "ddp";
 }
 
 static void write_strategy(struct writer *w)
@@ -268,7 +281,7 @@ static void write_strategy(struct writer *w)
     if (!*run->strategy_key)
         REFUSE(w, "strategy_key is empty");
     else if (strcmp(run->strategy_key, "single") == 0) {
-        if (run->gpus > 1)
+        if (run->gpus > 1 && run->gpus != model_ranks(run))
             REFUSE(w, "strategy_key single contradicts gpus %" PRIu64, run->gpus);
         set(w, "strategy", "%s", single_strategy(w));
     } else

@@ -134,7 +134,9 @@ static void print_cluster(const struct dtp_job *job, const struct dtp_page *page
     if (c->nodes > 1)
         snprintf(network, sizeof network, "; network %.0f Gb/s per node (%.1f GB/s per GPU)%s%s",
                  c->machine.network_bytes_per_s * 8e-9, dtp_cluster_network_bytes_per_s(c) / c->gpus_per_node / 1e9,
-                 c->network == DTP_NETWORK_SOCKETS ? " on sockets" : "",
+                 c->network == DTP_NETWORK_SOCKETS ? " on sockets"
+                 : c->network == DTP_NETWORK_EFA   ? " of EFA"
+                                                   : "",
                  c->oversubscription > 1 ? ", oversubscribed" : "");
     describe_measured(c, page, measured, sizeof measured);
     if (dtp_cluster_is_host(c))
