@@ -13,13 +13,16 @@ void dtp_estimate_slice(const struct dtp_transformer *transformer, const struct 
         *out = (struct dtp_slice){.transformer = *transformer, .cluster = *cluster, .plan = *plan};
 }
 
-/* Why there is no step program is told by who asks for one; here it is no fault. */
-static enum dtp_status base_of_slice(const struct dtp_slice *slice, struct dtp_estimate_base *out,
-                                     struct dtp_faults *faults)
+/* Where all ranks run one program it is the plan's own, tensor parallel collectives and all; of a pipeline that of a
+ * slice. Why there is no step program is told by who asks for one; here it is no fault. */
+static enum dtp_status base_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                               const struct dtp_plan *plan, const struct dtp_slice *slice,
+                               struct dtp_estimate_base *out, struct dtp_faults *faults)
 {
     struct dtp_miniature miniature;
-    enum dtp_status status =
-        dtp_miniature_of(&slice->transformer, &slice->cluster, &slice->plan, DTP_LOWER_MOST_OPS, &miniature, NULL);
+    bool one = plan->pp == 1;
+    enum dtp_status status = dtp_miniature_of(one ? transformer : &slice->transformer, one ? cluster : &slice->cluster,
+                                              one ? plan : &slice->plan, DTP_LOWER_MOST_OPS, &miniature, NULL);
     out->bound = status == DTP_BAD_INPUT;
     if (status == DTP_OK)
         out->live = miniature.live;
@@ -36,7 +39,7 @@ static void memory_from(const struct dtp_estimate_base *base, const struct dtp_s
         dtp_bound_memory_of(&slice->transformer, &slice->cluster, &slice->plan, out, parts);
     else
         dtp_memory_of_live(&base->live, &slice->transformer, &slice->cluster, &slice->plan, out, parts);
-    if (dtp_plan_model_parallel(plan))
+    if (plan->pp > 1 || (plan->tp > 1 && base->bound))
         plan->runtime->closed->add_stages_memory(transformer, cluster, plan, out);
 }
 
@@ -47,7 +50,7 @@ enum dtp_status dtp_estimate_memory(const struct dtp_transformer *transformer, c
     struct dtp_slice slice;
     struct dtp_estimate_base base;
     dtp_estimate_slice(transformer, cluster, plan, &slice);
-    enum dtp_status status = base_of_slice(&slice, &base, faults);
+    enum dtp_status status = base_of(transformer, cluster, plan, &slice, &base, faults);
     if (status == DTP_OK)
         memory_from(&base, &slice, transformer, cluster, plan, out, parts);
     return status;
@@ -66,7 +69,7 @@ enum dtp_status dtp_estimate_base_of(const struct dtp_transformer *transformer, 
 {
     struct dtp_slice slice;
     dtp_estimate_slice(transformer, cluster, plan, &slice);
-    return base_of_slice(&slice, out, faults);
+    return base_of(transformer, cluster, plan, &slice, out, faults);
 }
 
 void dtp_estimate_from(const struct dtp_estimate_base *base, const struct dtp_transformer *transformer,
