@@ -36,7 +36,6 @@ enum option {
     OPTION_ONLY,
     OPTION_NOTES,
     OPTION_LEAVE_ONE_OUT,
-    OPTION_MODEL_PARALLEL,
     OPTION_MACHINE,
     OPTION_WHERE,
     OPTION_PROGRAM,
@@ -121,8 +120,6 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_LEAVE_ONE_OUT] = {"--leave-one-out", NULL, ON(BACKTEST),
                               "fit what rests on a source's runs anew without it, and score it; takes several tables"},
     [OPTION_WHERE] = {"--where", "COLUMN=VALUE", ON(CHART), "draw only rows with that value; may be repeated"},
-    [OPTION_MODEL_PARALLEL] = {"--model-parallel", NULL, ON(BACKTEST),
-                               "score runs with tensor or pipeline parallelism too"},
     [OPTION_MACHINE] = {"--machine", "FILE.csv", ON(BACKTEST),
                         "predict runs on the GPU of a machine file of dtplan probe by what it measured", DTP_FILE_READ},
     [OPTION_PROGRAM] = {"--program", NULL, ON(EXPLAIN), "list the step's operations with what each takes alone"},
@@ -383,7 +380,6 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
     case OPTION_ONLY: a->only = value; break;
     case OPTION_NOTES: a->notes = value; break;
     case OPTION_WHERE: a->wheres[a->where_count++] = value; break;
-    case OPTION_MODEL_PARALLEL: a->model_parallel = true; break;
     case OPTION_MACHINE: a->machine = value; break;
     case OPTION_LEAVE_ONE_OUT: a->leave_one_out = true; break;
     case OPTION_PROGRAM: a->program = true; break;

@@ -65,9 +65,13 @@ static void describe_details(const struct dtp_transformer *m, char *out, size_t 
     if (m->sliding_window)
         snprintf(window, sizeof window, ", window of %llu tokens in all layers%s",
                  (unsigned long long)m->sliding_window, every);
-    if (m->attention_softcap > 0 || m->final_softcap > 0)
+    if (m->attention_softcap > 0 && m->final_softcap > 0)
         snprintf(caps, sizeof caps, ", soft caps %g of scores and %g of logits", m->attention_softcap,
                  m->final_softcap);
+    else if (m->attention_softcap > 0)
+        snprintf(caps, sizeof caps, ", soft cap %g of scores", m->attention_softcap);
+    else if (m->final_softcap > 0)
+        snprintf(caps, sizeof caps, ", soft cap %g of logits", m->final_softcap);
     snprintf(out, bytes, "%s%s%s%s%s%s%s", blocks[m->parallel_block], places[m->norm_place],
              m->qk_norm_wide ? ", QK-norm over all heads"
              : m->qk_norm    ? ", QK-norm"
@@ -134,7 +138,9 @@ static void print_cluster(const struct dtp_job *job, const struct dtp_page *page
     if (c->nodes > 1)
         snprintf(network, sizeof network, "; network %.0f Gb/s per node (%.1f GB/s per GPU)%s%s",
                  c->machine.network_bytes_per_s * 8e-9, dtp_cluster_network_bytes_per_s(c) / c->gpus_per_node / 1e9,
-                 c->network == DTP_NETWORK_SOCKETS ? " on sockets" : "",
+                 c->network == DTP_NETWORK_SOCKETS ? " on sockets"
+                 : c->network == DTP_NETWORK_EFA   ? " of EFA"
+                                                   : "",
                  c->oversubscription > 1 ? ", oversubscribed" : "");
     describe_measured(c, page, measured, sizeof measured);
     if (dtp_cluster_is_host(c))

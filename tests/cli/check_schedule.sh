@@ -48,6 +48,12 @@ says "bubble 2.25"
 expect 0 schedule --stages 64 --micro-batches 500 --schedule 1f1b
 says "Its picture is too long"
 
+# What is too small to print is none of the times that it takes; one is one.
+expect 2 schedule --stages 4 --micro-batches 8 --times 1e-320,1e-320,1e-320
+says "times of 0 or from 1e-06"
+expect 0 schedule --stages 1 --micro-batches 1
+says "1 rank in a pipeline, 1 micro-batch a step"
+
 # Layers cut into stages: a head of two layers makes the last of four even stages the slowest, 9.5 of 7.5; cut best it is 8.
 expect 0 schedule --stages 4 --micro-batches 8 --schedule 1f1b --layers 30 --head 2 --layout best
 says "stages of 6 to 8 layers: Et*8|t*8|t*8|t*6L"
