@@ -57,8 +57,8 @@ static void remember(const struct dtp_slice *slice, const struct dtp_estimate_ba
 
 /* ---- the estimate ------------------------------------------------------------------------------------------------ */
 
-/* What is lowered: where all ranks run one program the plan itself, tensor parallel collectives and all; of a pipeline a
- * slice. Why there is no step program is told by who asks for one; here it is no fault. */
+/* What is lowered: where all ranks run one program the plan itself, tensor parallel collectives and all; of a pipeline
+ * a slice. Why there is no step program is told by who asks for one; here it is no fault. */
 static enum dtp_status base_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                const struct dtp_plan *plan, const struct dtp_slice *slice,
                                struct dtp_estimate_base *out, struct dtp_faults *faults)
@@ -66,19 +66,17 @@ static enum dtp_status base_of(const struct dtp_transformer *transformer, const 
     struct dtp_miniature miniature = {.micro_steps = plan->accumulate};
     struct dtp_slice input = *slice;
     if (plan->pp == 1)
-        input.transformer = *transformer, input.cluster = *cluster, input.plan = *plan;
-    if (input.plan.accumulate > MANY_MICRO_STEPS)
-        input.plan.accumulate = MANY_MICRO_STEPS;
-    const struct lowered *before = recall(&input);
+        input = (struct dtp_slice){.transformer = *transformer, .cluster = *cluster, .plan = *plan};
+    struct dtp_slice known_as = input;
+    if (plan->accumulate > MANY_MICRO_STEPS)
+        known_as.plan.accumulate = MANY_MICRO_STEPS;
+    const struct lowered *before = recall(&known_as);
     if (before) {
         *out = before->base;
         return DTP_OK;
     }
-    input.plan.accumulate = plan->accumulate;
     enum dtp_status status =
         dtp_miniature_of(&input.transformer, &input.cluster, &input.plan, DTP_LOWER_MOST_OPS, &miniature, NULL);
-    if (input.plan.accumulate > MANY_MICRO_STEPS)
-        input.plan.accumulate = MANY_MICRO_STEPS;
     out->bound = status == DTP_BAD_INPUT;
     if (status == DTP_OK)
         out->live = miniature.live;
@@ -86,7 +84,7 @@ static enum dtp_status base_of(const struct dtp_transformer *transformer, const 
         dtp_fault(faults, status, NULL, 0, "no memory to lower the step");
     bool repeats = miniature.micro_steps < plan->accumulate;
     if (status == DTP_OK && (repeats || plan->accumulate < MANY_MICRO_STEPS))
-        remember(&input, out);
+        remember(&known_as, out);
     return out->bound ? DTP_OK : status;
 }
 
