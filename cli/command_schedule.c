@@ -3,7 +3,7 @@
 
 #include "base/nearest.h"
 #include "base/number.h"
-#include "chart/chart_data.h"
+#include "chart/chart.h"
 #include "page/output_file.h"
 #include "record/schedule_report.h"
 
@@ -200,46 +200,25 @@ static enum dtp_status write_passes(const struct dtp_schedule_report *report, co
     return dtp_output_close(&output, faults);
 }
 
-static enum dtp_status draw_table(const struct dtp_context *context, const struct dtp_schedule_report *report,
-                                  const struct dtp_table *table)
-{
-    const struct dtp_schedule_case *c = &report->cases[0];
-    struct dtp_chart_data data = {0};
-    char title[160], said[DTP_FAULT_TEXT_BYTES];
-    enum dtp_status status = dtp_chart_data_read(DTP_CHART_SCHEDULE, table, NULL, 0, &data, context->faults);
-    if (status == DTP_OK) {
-        snprintf(title, sizeof title,
-                 "%s: %" PRIu32 " rank%s, %" PRIu32 " micro-batch%s; of %.4g a step the busiest rank idles %.4g",
-                 dtp_schedule_row(c->kind)->word, c->schedule.shape.ranks, c->schedule.shape.ranks > 1 ? "s" : "",
-                 c->schedule.shape.micro_batches, c->schedule.shape.micro_batches > 1 ? "es" : "", c->timing.makespan_s,
-                 c->timing.bubble_s);
-        struct dtp_chart_figure figure = {
-            .chart = DTP_CHART_SCHEDULE, .data = &data, .figure = context->arguments->chart, .title = title};
-        status = dtp_chart_draw(&figure, said, sizeof said, context->faults);
-    }
-    if (status == DTP_OK)
-        fprintf(stderr, "%s\n", said);
-    dtp_chart_data_destroy(&data);
-    return status;
-}
-
 static enum dtp_status draw(const struct dtp_context *context, const struct dtp_schedule_report *report)
 {
-    struct dtp_table *table = NULL;
-    char *text = NULL;
+    const struct dtp_schedule_case *c = &report->cases[0];
+    char title[160], *text = NULL;
     size_t bytes = 0;
     if (!context->arguments->chart)
         return DTP_OK;
     FILE *file = open_memstream(&text, &bytes);
     if (file)
         dtp_schedule_report_passes(report, file);
+    snprintf(title, sizeof title,
+             "%s: %" PRIu32 " rank%s, %" PRIu32 " micro-batch%s; of %.4g a step the busiest rank idles %.4g",
+             dtp_schedule_row(c->kind)->word, c->schedule.shape.ranks, c->schedule.shape.ranks > 1 ? "s" : "",
+             c->schedule.shape.micro_batches, c->schedule.shape.micro_batches > 1 ? "es" : "", c->timing.makespan_s,
+             c->timing.bubble_s);
     enum dtp_status status =
         file && fclose(file) == 0 ? DTP_OK : dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     if (status == DTP_OK)
-        status = dtp_table_parse("schedule", text, bytes, &table, context->faults);
-    if (status == DTP_OK)
-        status = draw_table(context, report, table);
-    dtp_table_destroy(table);
+        status = dtp_chart_draw_passes(text, bytes, context->arguments->chart, title, context->faults);
     free(text);
     return status;
 }

@@ -50,6 +50,8 @@ holds dtplan.compare-1 --params 7B --gpus 16 --strategy all
 holds dtplan.explain-1 explain --params 3e9 --gpus 4 --strategy zero1 --runtime deepspeed
 holds dtplan.program-1 explain --model gpt-2 --gpus 2 --strategy full_shard --program
 holds dtplan.simulation-1 simulate --params 1e9 --gpus 16 --strategy hybrid_shard
+holds dtplan.simulation-1 simulate --model llama-2-7b --gpus 8 --runtime megatron --strategy zero1 --pp 4 --accumulate 8
+holds dtplan.plan-1 plan --model llama-2-7b --gpus 8 --runtime megatron --strategy zero1 --tp 2 --pp 2 --accumulate 8
 holds dtplan.whatif-1 whatif --params 3e9 --gpus 16 --accumulate 2
 holds dtplan.whatif-1 whatif --model gpt-2 --gpus 8 --strategy ddp --fidelity closed
 holds dtplan.search-1 search --params 1B --gpus 2,4 --gpu a10 --tokens 200M --budget 20 --strategy full_shard,ddp
