@@ -36,6 +36,11 @@
 #define SCRIPT_RULES                                                                                                   \
     .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash",                             \
     .selective = DTP_SELECTIVE_MATMUL, .fused_matmuls = true, .reference_script = true, .sequence_parallel = true
+/* The script of h200_parallel_runs.csv, known by its notes: torchtitan's model and its plans of parallelism; blocks
+ * alone are compiled. */
+#define PARALLEL_SCRIPT_RULES                                                                                          \
+    .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash",                             \
+    .selective = DTP_SELECTIVE_MATMUL, .eager_loss = true, .sequence_parallel = true
 /* Anybody else's PyTorch: its own defaults, SDPA's FlashAttention-2 among them. */
 #define TORCH_RULES                                                                                                    \
     .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2",                          \
@@ -53,6 +58,7 @@ static const struct dtp_run_framework frameworks[] = {
     {.word = "Composer", COMPOSER_RULES},
     {.word = "torchtitan", TORCHTITAN_RULES},
     {.word = "fms-fsdp", FMS_RULES},
+    {.word = "PyTorch 2.", .note = "as separate matmuls", PARALLEL_SCRIPT_RULES},
     {.word = "PyTorch 2.", .note = "architecture=", SCRIPT_RULES},
     {.word = "llmq", EXECUTOR_RULES},
     {.word = "llm.c", EXECUTOR_RULES},

@@ -178,6 +178,8 @@ static void write_cluster(struct writer *w, const struct dtp_catalog *catalog)
         set(w, "network_gbit_per_s", "%.17g", run->node_network_gbit_per_s);
     if (strstr(run->network, "sockets") || strstr(run->network, "TCP"))
         set(w, "network", "sockets");
+    else if (strstr(run->network, "EFA"))
+        set(w, "network", "efa");
 }
 
 /* ---- batch ----------------------------------------------------------------------------------------------------- */
@@ -293,14 +295,17 @@ static void write_parallelism(struct writer *w)
         REFUSE(w, "dp %" PRIu64 " is not gpus %" PRIu64 " / (tp x pp x cp)", run->dp, run->gpus);
 }
 
-/* On one GPU all strategies are one. ddp, except where that runtime has none or offloads only what is sharded. */
+/* On one GPU of each part of a model all strategies are one. ddp, except where that runtime has none or offloads only
+ * what is sharded. */
 static const char *single_strategy(const struct writer *w)
 {
     const char *runtime = runtime_of(w), *offload = w->run->offload_key;
     bool offloads = *offload && strcmp(offload, "none");
     if (strcmp(runtime, "deepspeed") == 0 || (strcmp(runtime, "dtplan") == 0 && offloads))
         return "zero1";
-    return strcmp(runtime, "torch") == 0 && offloads ? "full_shard" : "ddp";
+    /* divided by tp, PyTorch's mixed precision is FSDP2's on a mesh of one rank; autocast there is not modelled */
+    bool shards = offloads || (w->run->tp > 1 && !strstr(w->run->notes, "amp=autocast"));
+    return strcmp(runtime, "torch") == 0 && shards ? "full_shard" : "ddp";
 }
 
 /* Sources call data parallelism with Megatron's distributed optimizer, which is ZeRO-1, by either name. */
