@@ -233,7 +233,7 @@ static enum dtp_status score_rows(struct scoring *s, struct dtp_faults *faults)
 {
     const struct dtp_watch *watch = s->request->watch;
     struct dtp_parallel job = {.count = s->backtest->row_count,
-                               .chunk_items = 8,
+                               .chunk_items = 1, /* a pipeline takes a second, other runs microseconds */
                                .context = s,
                                .work = score_some,
                                .watch = watch && watch->told ? tell : NULL};
