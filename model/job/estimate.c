@@ -57,30 +57,34 @@ static void remember(const struct dtp_slice *slice, const struct dtp_estimate_ba
 
 /* ---- the estimate ------------------------------------------------------------------------------------------------ */
 
-/* Why there is no step program is told by who asks for one; here it is no fault. */
-static enum dtp_status base_of_slice(const struct dtp_slice *slice, struct dtp_estimate_base *out,
-                                     struct dtp_faults *faults)
+/* What is lowered: where all ranks run one program the plan itself, tensor parallel collectives and all; of a pipeline
+ * a slice. Why there is no step program is told by who asks for one; here it is no fault. */
+static enum dtp_status base_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                               const struct dtp_plan *plan, const struct dtp_slice *slice,
+                               struct dtp_estimate_base *out, struct dtp_faults *faults)
 {
-    struct dtp_miniature miniature = {.micro_steps = slice->plan.accumulate};
+    struct dtp_miniature miniature = {.micro_steps = plan->accumulate};
     struct dtp_slice input = *slice;
-    const struct lowered *before;
-    if (input.plan.accumulate > MANY_MICRO_STEPS)
-        input.plan.accumulate = MANY_MICRO_STEPS;
-    before = recall(&input);
+    if (plan->pp == 1)
+        input = (struct dtp_slice){.transformer = *transformer, .cluster = *cluster, .plan = *plan};
+    struct dtp_slice known_as = input;
+    if (plan->accumulate > MANY_MICRO_STEPS)
+        known_as.plan.accumulate = MANY_MICRO_STEPS;
+    const struct lowered *before = recall(&known_as);
     if (before) {
         *out = before->base;
         return DTP_OK;
     }
     enum dtp_status status =
-        dtp_miniature_of(&slice->transformer, &slice->cluster, &slice->plan, DTP_LOWER_MOST_OPS, &miniature, NULL);
+        dtp_miniature_of(&input.transformer, &input.cluster, &input.plan, DTP_LOWER_MOST_OPS, &miniature, NULL);
     out->bound = status == DTP_BAD_INPUT;
     if (status == DTP_OK)
         out->live = miniature.live;
     else if (status != DTP_BAD_INPUT)
         dtp_fault(faults, status, NULL, 0, "no memory to lower the step");
-    bool repeats = miniature.micro_steps < slice->plan.accumulate;
-    if (status == DTP_OK && (repeats || slice->plan.accumulate < MANY_MICRO_STEPS))
-        remember(&input, out);
+    bool repeats = miniature.micro_steps < plan->accumulate;
+    if (status == DTP_OK && (repeats || plan->accumulate < MANY_MICRO_STEPS))
+        remember(&known_as, out);
     return out->bound ? DTP_OK : status;
 }
 
@@ -92,7 +96,7 @@ static void memory_from(const struct dtp_estimate_base *base, const struct dtp_s
         dtp_bound_memory_of(&slice->transformer, &slice->cluster, &slice->plan, out, parts);
     else
         dtp_memory_of_live(&base->live, &slice->transformer, &slice->cluster, &slice->plan, out, parts);
-    if (dtp_plan_model_parallel(plan))
+    if (plan->pp > 1 || (plan->tp > 1 && base->bound))
         plan->runtime->closed->add_stages_memory(transformer, cluster, plan, out);
 }
 
@@ -103,7 +107,7 @@ enum dtp_status dtp_estimate_memory(const struct dtp_transformer *transformer, c
     struct dtp_slice slice;
     struct dtp_estimate_base base;
     dtp_estimate_slice(transformer, cluster, plan, &slice);
-    enum dtp_status status = base_of_slice(&slice, &base, faults);
+    enum dtp_status status = base_of(transformer, cluster, plan, &slice, &base, faults);
     if (status == DTP_OK)
         memory_from(&base, &slice, transformer, cluster, plan, out, parts);
     return status;
@@ -122,7 +126,7 @@ enum dtp_status dtp_estimate_base_of(const struct dtp_transformer *transformer, 
 {
     struct dtp_slice slice;
     dtp_estimate_slice(transformer, cluster, plan, &slice);
-    return base_of_slice(&slice, out, faults);
+    return base_of(transformer, cluster, plan, &slice, out, faults);
 }
 
 void dtp_estimate_from(const struct dtp_estimate_base *base, const struct dtp_transformer *transformer,

@@ -2,8 +2,8 @@
  * (lower/miniature.h), so that bytes of tensors are exact; what stands beside a program (closed/memory.h), traffic and
  * time by formulas (closed/closed_form.h). What searches by many plans asks.
  *
- * Of a plan with tensor or pipeline parallelism the program is that of one rank's slice, and what the other ranks add
- * comes on top as the runtime says. Of a plan that has no step program (details of a model that our executor does not
+ * Of a plan with a pipeline the program is that of one rank's slice, and what the other ranks add comes on top as the
+ * runtime says. Of a plan that has no step program (details of a model that our executor does not
  * run, more operations than fit) memory is its bound (bounds/bound_fit.h), and says so: memory->bound.
  *
  * Each thread remembers the last programs that it has lowered, by all that goes into them: a sweep asks for the same
