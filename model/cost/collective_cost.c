@@ -88,7 +88,9 @@ static double socket_bytes_per_s(const struct dtp_cluster *cluster, const struct
  * groups that use it at the same time. One leaves gaps while its ranks wait for each other; others fill them. */
 static double network_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_group *group)
 {
-    double filled = 1 - pow(1 - dtp_calibration.network_fraction, group->groups_per_node);
+    bool efa = cluster->network == DTP_NETWORK_EFA && group->nodes > 2; /* of two nodes each has one peer alone */
+    double fraction = efa ? dtp_calibration.efa_fraction : dtp_calibration.network_fraction;
+    double filled = 1 - pow(1 - fraction, group->groups_per_node);
     return dtp_cluster_network_bytes_per_s(cluster) * filled * spine_share(cluster, group) / group->groups_per_node;
 }
 
@@ -129,7 +131,9 @@ static struct dtp_collective_cost modelled(const struct dtp_cluster *cluster, co
     struct dtp_collective_cost cost = {.measured = NULL};
     for (int p = 0; p < DTP_PROTOCOL_COUNT; p++) {
         double rounds = all_reduce ? 2 : 1;
-        const struct tuning t = tuning_of((enum dtp_protocol)p, pcie);
+        struct tuning t = tuning_of((enum dtp_protocol)p, pcie);
+        if (cluster->network == DTP_NETWORK_EFA)
+            t.network_hop_s = p == DTP_PROTOCOL_TREE ? dtp_calibration.efa_tree_hop_s : dtp_calibration.efa_ring_hop_s;
         double latency = t.base_s + rounds * (link_steps * t.link_hop_s + network_steps * t.network_hop_s);
         double bandwidth = bus * t.bandwidth_share;
         if (p == DTP_PROTOCOL_TREE)

@@ -30,7 +30,7 @@ const char *dtp_link_text(enum dtp_link link)
 
 const char *dtp_network_text(enum dtp_network network)
 {
-    return network == DTP_NETWORK_SOCKETS ? "sockets" : "rdma";
+    return network == DTP_NETWORK_SOCKETS ? "sockets" : network == DTP_NETWORK_EFA ? "efa" : "rdma";
 }
 
 const char *dtp_gpu_architecture_text(enum dtp_gpu_architecture architecture)

@@ -200,13 +200,15 @@ struct source {
     size_t count;
 };
 
+/* Of data-parallel runs, which are those that leaving out is about. */
 static size_t collect(int fidelity, struct source *sources)
 {
     size_t count = 0;
     for (int t = 0; t < TABLE_COUNT; t++) {
         const struct dtp_backtest *b = backtests[fidelity][t];
         for (size_t i = 0; i < b->row_count; i++) {
-            if (b->rows[i].verdict != DTP_BACKTEST_OK || isnan(b->rows[i].error_pct))
+            if (b->rows[i].verdict != DTP_BACKTEST_OK || isnan(b->rows[i].error_pct) ||
+                !dtp_run_is_data_parallel(&b->rows[i].run))
                 continue;
             const char *name = b->sources[b->rows[i].source_group].name;
             size_t at = 0;

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "lib/random_draws.h"
 #include "lib/random_plans.h"
 #include "lib/shipped_catalog.h"
 
@@ -202,7 +203,7 @@ static void test_random_jobs(void **state)
     int seen = 0;
     (void)state;
     random_state = 77;
-    for (int i = 0; i < 60000; i++) {
+    for (int i = 0; i < RANDOM_DRAWS(60000); i++) {
         struct random_job job;
         struct dtp_prediction p;
         if (!random_job(&job))
@@ -237,7 +238,7 @@ static void test_random_jobs(void **state)
         assert_memory_equal(&again, &plan, sizeof again);
     }
     printf("%d random jobs with tensor or pipeline parallelism\n", seen);
-    assert_true(seen > 1000);
+    assert_true(seen > RANDOM_DRAWS(1000));
 }
 
 /* Nothing was fitted to these rows. A constant MFU per GPU, fitted to them all, is some 20 % off. */
@@ -249,7 +250,7 @@ static void test_published_runs(void **state)
     size_t count = 0, within = 0, refused = 0;
     (void)state;
     memset(&faults, 0, sizeof faults);
-    predictor.model_parallel = true;
+
     assert_int_equal(dtp_backtest_run_only(TEST_SOURCE_DIR "/scenarios/published_runs.csv", NULL, &predictor, &catalog,
                                            &backtest, &faults),
                      DTP_OK);
@@ -297,7 +298,6 @@ static void test_programs_are_no_worse(void **state)
     struct dtp_predictor closed = dtp_predictor_closed(), simulated = dtp_predictor_simulated();
     size_t count = 0, same = 0;
     (void)state;
-    closed.model_parallel = simulated.model_parallel = true;
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         same += tensor_parallel_errors(runs[i], &simulated, programs + same);
         count += tensor_parallel_errors(runs[i], &closed, formulas + count);
@@ -323,7 +323,6 @@ static void test_torch_runs(void **state)
     const size_t count = sizeof ids / sizeof *ids;
     double time[8], allocated[8];
     (void)state;
-    predictor.model_parallel = true;
     for (size_t i = 0; i < count; i++) {
         struct dtp_backtest *backtest;
         assert_int_equal(dtp_backtest_run_only(TEST_SOURCE_DIR "/scenarios/h200_parallel_runs.csv", ids[i], &predictor,
