@@ -58,10 +58,26 @@ static void remember(const struct dtp_slice *slice, const struct dtp_estimate_ba
 /* ---- the estimate ------------------------------------------------------------------------------------------------ */
 
 /* What is lowered: where all ranks run one program the plan itself, tensor parallel collectives and all; of a pipeline
+<<<<<<< HEAD
  * a slice. Why there is no step program is told by who asks for one; here it is no fault. */
 static enum dtp_status base_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                const struct dtp_plan *plan, const struct dtp_slice *slice,
                                struct dtp_estimate_base *out, struct dtp_faults *faults)
+=======
+ * a slice. */
+static void find_lowered(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                         const struct dtp_plan *plan, struct dtp_slice *out)
+{
+    if (plan->pp > 1)
+        dtp_estimate_slice(transformer, cluster, plan, out);
+    else
+        *out = (struct dtp_slice){.transformer = *transformer, .cluster = *cluster, .plan = *plan};
+}
+
+/* Why there is no step program is told by who asks for one; here it is no fault. */
+static enum dtp_status base_of_lowered(const struct dtp_slice *slice, struct dtp_estimate_base *out,
+                                       struct dtp_faults *faults)
+>>>>>>> h-tensor
 {
     struct dtp_miniature miniature = {.micro_steps = plan->accumulate};
     struct dtp_slice input = *slice;
@@ -76,7 +92,11 @@ static enum dtp_status base_of(const struct dtp_transformer *transformer, const 
         return DTP_OK;
     }
     enum dtp_status status =
+<<<<<<< HEAD
         dtp_miniature_of(&input.transformer, &input.cluster, &input.plan, DTP_LOWER_MOST_OPS, &miniature, NULL);
+=======
+        dtp_miniature_of(&slice->transformer, &slice->cluster, &slice->plan, DTP_LOWER_MOST_OPS, &miniature, NULL);
+>>>>>>> h-tensor
     out->bound = status == DTP_BAD_INPUT;
     if (status == DTP_OK)
         out->live = miniature.live;
@@ -104,10 +124,11 @@ enum dtp_status dtp_estimate_memory(const struct dtp_transformer *transformer, c
                                     const struct dtp_plan *plan, struct dtp_memory *out, struct dtp_memory_parts *parts,
                                     struct dtp_faults *faults)
 {
-    struct dtp_slice slice;
+    struct dtp_slice slice, lowered;
     struct dtp_estimate_base base;
     dtp_estimate_slice(transformer, cluster, plan, &slice);
-    enum dtp_status status = base_of(transformer, cluster, plan, &slice, &base, faults);
+    find_lowered(transformer, cluster, plan, &lowered);
+    enum dtp_status status = base_of_lowered(&lowered, &base, faults);
     if (status == DTP_OK)
         memory_from(&base, &slice, transformer, cluster, plan, out, parts);
     return status;
@@ -124,9 +145,9 @@ enum dtp_status dtp_estimate_base_of(const struct dtp_transformer *transformer, 
                                      const struct dtp_plan *plan, struct dtp_estimate_base *out,
                                      struct dtp_faults *faults)
 {
-    struct dtp_slice slice;
-    dtp_estimate_slice(transformer, cluster, plan, &slice);
-    return base_of(transformer, cluster, plan, &slice, out, faults);
+    struct dtp_slice lowered;
+    find_lowered(transformer, cluster, plan, &lowered);
+    return base_of_lowered(&lowered, out, faults);
 }
 
 void dtp_estimate_from(const struct dtp_estimate_base *base, const struct dtp_transformer *transformer,

@@ -138,6 +138,7 @@ static void begin(const struct dtp_lowering *l, struct dtp_draft *draft, enum dt
     draft->op.peer = (uint16_t)peer;
     draft->op.group = l->transfer_group[group];
     dtp_draft_after(draft, l->last_op[DTP_STREAM_COMPUTE]);
+    dtp_draft_after(draft, l->last_op[DTP_STREAM_TENSOR]); /* no kernel stands between in a stage without layers */
 }
 
 /* What pass `i` takes from another rank. Its memory is the compute stream's, who frees it. */
