@@ -331,7 +331,10 @@ static void norm_before(struct backward *b)
     } else {
         dtp_draft_use(&draft, l->flight->gradient, DTP_UPDATE);
     }
-    dtp_draft_memory(l, &draft, per_token(l, l->fused ? (c + 3 * e) * h : 8 * e * h), l->fused ? 2 : 3);
+    double eager = l->plan->runtime->fused_norms ? 6 : 8;
+    dtp_draft_memory(l, &draft, per_token(l, l->fused ? (c + 3 * e) * h : eager * e * h), l->fused ? 2 : 3);
+    if (l->plan->runtime->fused_norms)
+        draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
     dtp_draft_end(l, &draft);
 }
 

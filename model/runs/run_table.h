@@ -30,7 +30,7 @@
     X(fp8, "fp8", false, "0 or 1")                                                                                     \
     X(flash_attention, "flash_attention", false, "0 or 1")                                                             \
     X(compile, "compile", false, "0 or 1")                                                                             \
-    X(network, "interconnect_inter", false, "sockets or EFA where it says so, else NICs")                                     \
+    X(network, "interconnect_inter", false, "sockets or EFA where it says so, else NICs")                              \
     X(notes, "notes", false, "what no column holds")
 
 /* Whole numbers from 1 up. */
