@@ -100,7 +100,7 @@ static struct moved eager_norm(const struct counted *c, const struct dtp_layer_o
     double forward = 2 * c->p * c->h, backward = 5 * c->p * c->h + c->cast;
     if (!reads_stream(op))
         return (struct moved){forward + c->cast + (c->p - c->w) * c->h, backward};
-    return (struct moved){forward, backward + 3 * c->p * c->h};
+    return (struct moved){forward, backward + (c->plan->runtime->fused_norms ? 1 : 3) * c->p * c->h};
 }
 
 /* A branch's first ones cast what they read, each for itself, and their input gradients are added up; without a norm

@@ -181,11 +181,17 @@ static double fp8_cast_bytes(const struct dtp_timing *c)
     return bytes * c->layers;
 }
 
+/* Sums of gradients are streams of long tensors. */
+static double weight_traffic_bytes_per_s(const struct dtp_timing *c)
+{
+    return dtp_cluster_memory_kernel_bytes_per_s(
+        c->cluster, &c->execution, c->plan->runtime->sums_gradients ? DTP_KERNEL_STREAMING : DTP_KERNEL_FUSED);
+}
+
 /* Seconds of weight_traffic_bytes. */
 static double weight_traffic_s(const struct dtp_timing *c, bool reduces)
 {
-    return weight_traffic_bytes(c, reduces) /
-           dtp_cluster_memory_kernel_bytes_per_s(c->cluster, &c->execution, DTP_KERNEL_FUSED);
+    return weight_traffic_bytes(c, reduces) / weight_traffic_bytes_per_s(c);
 }
 
 /* Bytes through HBM of a micro-step's memory-bound kernels. */
@@ -243,7 +249,7 @@ static double device_optimizer_s(const struct dtp_timing *c)
 static void note_compute(const struct dtp_timing *c, const struct micro_step *m, double weights_s, double gaps_s,
                          double speedup, double n)
 {
-    double fused = dtp_cluster_memory_kernel_bytes_per_s(c->cluster, &c->execution, DTP_KERNEL_FUSED);
+    double weights_bytes_per_s = weight_traffic_bytes_per_s(c);
     *c->parts = (struct dtp_time_parts){
         .matmul_forward_s = n * m->matmul_forward_s,
         .matmul_backward_s = n * m->matmul_backward_s,
@@ -264,8 +270,8 @@ static void note_compute(const struct dtp_timing *c, const struct micro_step *m,
         .block_backward_bytes = n * backward_bytes(c),
         .block_bytes_per_s = c->eager_bytes_per_s,
         .loss_bytes = n * loss_bytes(c),
-        .weights_bytes = n * weights_s * fused,
-        .weights_bytes_per_s = fused,
+        .weights_bytes = n * weights_s * weights_bytes_per_s,
+        .weights_bytes_per_s = weights_bytes_per_s,
     };
 }
 

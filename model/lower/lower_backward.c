@@ -92,7 +92,11 @@ static void norm_before(struct dtp_block_backward *b)
     consume_input(b, &draft, dtp_layer_first(op->reads));
     dtp_backward_consume(b, &draft, dtp_layer_first(op->statistics), DTP_READ | DTP_FREE);
     add_to_gradient(b, &draft, dtp_backward_shared(b, l->flight->gradient));
-    dtp_draft_memory(l, &draft, dtp_backward_per_token(l, l->fused ? (c + 3 * e) * h : 8 * e * h), l->fused ? 2 : 3);
+    double eager = l->plan->runtime->fused_norms ? 6 : 8;
+    dtp_draft_memory(l, &draft, dtp_backward_per_token(l, l->fused ? (c + 3 * e) * h : eager * e * h),
+                     l->fused ? 2 : 3);
+    if (l->plan->runtime->fused_norms)
+        draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
     dtp_draft_end(l, &draft);
 }
 

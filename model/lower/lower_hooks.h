@@ -7,6 +7,7 @@
 #define DTP_LOWER_HOOKS_H
 
 #include "plan/plan.h"
+#include "program/program.h"
 
 struct dtp_lowering;
 
@@ -40,6 +41,9 @@ struct dtp_lower_hooks {
     void (*gradient_made)(struct dtp_lowering *l, int part);
     /* Whether autograd's tensor is what rests, in the first micro-step: it is booked as a gradient then. */
     bool (*gradient_rests)(const struct dtp_lowering *l);
+    /* The buffer in which the embedding's gradient waits for the step, and where in it; NULL: state->gradient_buffer,
+     * at its beginning. */
+    dtp_buffer_id (*embedding_gradient)(const struct dtp_lowering *l, uint64_t *offset_bytes);
     /* The optimizer's step, and what follows it until the next forward. */
     void (*step)(struct dtp_lowering *l);
 };

@@ -101,7 +101,7 @@ static enum dtp_status lower_one(const struct set_job *job, struct dtp_program_s
 /* What a runtime's programs of a pipeline lack. */
 static enum dtp_status check_runtime(const struct dtp_plan *plan, struct dtp_faults *faults)
 {
-    if (plan->runtime->gradients_in_matmul)
+    if (plan->runtime->gradients_in_matmul || plan->runtime->sums_gradients)
         return DTP_OK;
     return dtp_fault_about(
         faults, DTP_BAD_INPUT, NULL, 0, "pp",

@@ -298,16 +298,21 @@ static void join_copies(struct dtp_lowering *l)
              dtp_bytes_product(elements, l->bytes.grads));
 }
 
-/* Head and embedding are one matrix of which the first and the last stage have a copy each. */
+/* Head and embedding are one matrix of which the first stage and the one with the head have a copy each. */
 static void join_tied(struct dtp_lowering *l)
 {
     const struct dtp_schedule *schedule = l->role.pipeline->schedule;
     uint32_t first = dtp_schedule_place(schedule, 0, 0).rank;
-    uint32_t last = dtp_schedule_place(schedule, 0, schedule->stages - 1).rank, rank = l->role.rank;
+    uint32_t stage = schedule->stages - 1, rank = l->role.rank;
+    while (stage && !has_head(l, dtp_schedule_place(schedule, 0, stage)))
+        stage--;
+    uint32_t last = dtp_schedule_place(schedule, 0, stage).rank;
     if (!l->transformer->tied_head || first == last || (rank != first && rank != last))
         return;
-    dtp_buffer_id gradients = l->state[l->transformer->layers].gradient_buffer;
-    exchange(l, rank == first ? last : first, "embedding gradient", gradients, 0,
+    uint64_t offset = 0;
+    dtp_buffer_id gradients = l->hooks->embedding_gradient ? l->hooks->embedding_gradient(l, &offset)
+                                                           : l->state[l->transformer->layers].gradient_buffer;
+    exchange(l, rank == first ? last : first, "embedding gradient", gradients, offset,
              dtp_bytes_product(l->root.elements[DTP_ROOT_EMBEDDING], l->bytes.grads));
 }
 

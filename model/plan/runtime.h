@@ -62,6 +62,7 @@ struct dtp_runtime {
     bool plain_host_adam;   /* AdamW on the host is PyTorch's, not a vectorised one */
     bool packs_matrices;    /* q, k, v are one matmul and gate, up one, each with its result kept */
     bool chunks_loss;       /* head and loss always run chunk by chunk */
+    bool fused_norms;       /* a norm's backward is one kernel, eager as the rest may be */
     bool softmax_in_place;  /* an eager loss turns fp32 logits into probabilities, and these into the gradient, in one
                                tensor (sharded cross entropy) */
     bool repacks_heads;     /* k and v are put side by side anew for the flash kernel: with fewer of them than of q the

@@ -66,10 +66,10 @@ struct dtp_model_cost {
 /* What each stage costs: the sum of its parts. */
 void dtp_stages_cost(const struct dtp_stages *stages, const struct dtp_model_cost *cost, struct dtp_stage_cost *out);
 
-/* As nanotron cuts (models/base.py, build_model): parts go to a stage until what has been given out passes that stage's
- * share of the whole, the part that passes it included. `layer` and `head` are costs of any unit; nanotron takes
- * 4 hidden^2 + 3 hidden ffn and vocabulary x hidden, and 0 for the embedding. Where the head falls to the last stage
- * but one, the loss alone is left for the last. DTP_BAD_INPUT: a stage is left with nothing. */
+/* As nanotron cuts (models/base.py, build_model): parts go to a stage until what has been given out reaches that
+ * stage's share of the whole, the part that reaches it included. `layer` and `head` are costs of any unit; nanotron
+ * takes 4 hidden^2 + 3 hidden ffn and vocabulary x hidden, and 0 for the embedding. Where the head falls to the last
+ * stage but one, the loss alone is left for the last. DTP_BAD_INPUT: a stage is left with nothing. */
 enum dtp_status dtp_stages_by_cost(const struct dtp_stages_model *model, uint32_t count, double layer, double head,
                                    struct dtp_stages *out, struct dtp_faults *faults);
 

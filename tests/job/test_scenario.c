@@ -450,8 +450,9 @@ static void test_faults_of_the_plan_name_the_line(void **state)
                            "strategy = zero1\noffload = nvme\n"),
                      DTP_OK);
     assert_int_equal(resolve(), DTP_BAD_INPUT);
-    assert_fault("job.ini:8: tp: is for runtimes with tensor parallelism (megatron) only; leave it out with strategy "
-                 "zero1 under runtime torch");
+    assert_fault(
+        "job.ini:8: tp: is for runtimes with tensor parallelism (megatron, nanotron) only; leave it out with strategy "
+        "zero1 under runtime torch");
     assert_fault("job.ini:9: seq: is 4096, but the model's learned position table has 1024 rows");
     assert_fault("job.ini:11: offload:");
     assert_int_equal(faults.count, 3);

@@ -95,9 +95,11 @@ static void test_by_cost(void **state)
     assert_true(s.parts[6].head && !s.parts[7].head);
     expect_layers(&s, LAYERS(3, 2, 3, 2, 2, 3, 1, 0));
     expect_said(dtp_stages_by_cost(&model, 8, 1, 16, &s, &faults),
-                "stage 3 takes the head, the next the loss, and nothing is left for 3 more; take 5 stages");
+                "stage 4 takes the head, the next the loss, and nothing is left for 2 more; take 6 stages");
     assert_int_equal(dtp_stages_by_cost(&model, 8, 1, 2, &s, &faults), DTP_OK);
-    expect_layers(&s, LAYERS(3, 2, 2, 3, 2, 2, 2, 0)); /* 2.25, 4.5, 6.75, 9 exactly, which is not passed, 11.25, ... */
+    expect_layers(&s, LAYERS(3, 2, 2, 2, 3, 2, 2, 0)); /* 2.25, 4.5, 6.75, 9 exactly, which is enough, 11.25, ... */
+    assert_int_equal(dtp_stages_by_cost(&model, 2, 1, 4, &s, &faults), DTP_OK);
+    expect_layers(&s, LAYERS(10, 6)); /* 10 exactly */
 }
 
 /* ---- Megatron's texts

@@ -161,7 +161,7 @@ static void send_bucket(struct dtp_lowering *l, uint32_t index)
     dtp_draft_use(&draft, sums_of(l)->sum[index], DTP_UPDATE);
     dtp_draft_use(&draft, bucket->buffer, DTP_READ);
     dtp_draft_memory(l, &draft, adding_bytes(l, bucket->bytes / l->bytes.params), 1);
-    draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+    draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     dtp_draft_end(l, &draft);
     bucket->ready = 0;
     all_reduce(l, index);
@@ -186,7 +186,7 @@ static void gradient_made(struct dtp_lowering *l, int part)
     dtp_draft_use(&draft, bucket->buffer, DTP_WRITE);
     dtp_draft_use(&draft, state->kept[part], DTP_READ);
     dtp_draft_memory(l, &draft, (double)(2 * l->bytes.params * module->elements[part]), 1);
-    draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+    draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     dtp_draft_end(l, &draft);
     if (++bucket->ready == bucket->parts)
         send_bucket(l, state->bucket[part]);
@@ -220,7 +220,7 @@ static void take_gradients(struct dtp_lowering *l, uint64_t index)
         state->kept[part] = DTP_NO_BUFFER;
     }
     dtp_draft_memory(l, &draft, bytes, 1);
-    draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+    draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     dtp_draft_end(l, &draft);
 }
 
@@ -234,6 +234,15 @@ static void end_backward(struct dtp_lowering *l)
     if (!sums_of(l)->ddp)
         all_reduce(l, 0);
     await_reductions(l);
+}
+
+/* It lies behind all others. */
+static dtp_buffer_id embedding_gradient(const struct dtp_lowering *l, uint64_t *offset_bytes)
+{
+    uint32_t last = sums_of(l)->laid.count - 1;
+    uint64_t elements = sums_of(l)->laid.bucket[last].bytes / l->bytes.params;
+    *offset_bytes = (elements - l->root.elements[DTP_ROOT_EMBEDDING]) * l->bytes.grads;
+    return sums_of(l)->sum[last];
 }
 
 /* ---- the step ---------------------------------------------------------------------------------------------------- */
@@ -384,5 +393,6 @@ const struct dtp_lower_hooks dtp_lower_nanotron = {
     .gradient_made = gradient_made,
     .gradient_rests = gradient_rests,
     .end_backward = end_backward,
+    .embedding_gradient = embedding_gradient,
     .step = step,
 };

@@ -60,6 +60,8 @@ static void check(struct dtp_resolver *r)
         dtp_plan_refuse(r, "attention", "runtime nanotron attends by FlashAttention-2; use flash2");
     if (p->optimizer != DTP_ADAMW_FUSED)
         dtp_plan_refuse(r, "optimizer", "runtime nanotron is modelled with torch_adam_is_fused alone; use adamw");
+    if (p->pp > 1 && p->stages.cut != DTP_STAGE_CUT_COST)
+        dtp_plan_refuse(r, "stages", "runtime nanotron always balances them by cost; leave it out");
     check_dtypes(r);
     check_shape(r);
 }
@@ -72,13 +74,16 @@ static bool check_offload(struct dtp_resolver *r)
 
 /* ---- what it is -------------------------------------------------------------------------------------------------- */
 
-/* qkv_proj and gate_up_proj are one matmul each; flash-attn 2 is the flash kernel there is (models/llama.py). */
+/* qkv_proj and gate_up_proj are one matmul each; flash-attn 2 is the flash kernel there is (models/llama.py);
+ * stages are always balanced by cost (models/base.py, build_model). */
 static void derive(struct dtp_plan *p)
 {
     p->accumulate_sync = false;
     p->fused_qkv = p->fused_gate_up = true;
     if (p->attention == DTP_ATTENTION_FLASH)
         p->attention = DTP_ATTENTION_FLASH2;
+    if (p->pp > 1 && p->stages.cut == DTP_STAGE_CUT_EVEN)
+        p->stages.cut = DTP_STAGE_CUT_COST;
 }
 
 static bool overlaps(const struct dtp_plan *plan)
@@ -106,6 +111,7 @@ const struct dtp_runtime dtp_runtime_nanotron = {
     .splits = DTP_AXES(TP) | DTP_AXES(PP),
     .schedules = 1u << DTP_SCHEDULE_1F1B | 1u << DTP_SCHEDULE_GPIPE,
     .sums_beside = true,
+    .fused_norms = true,
     .softmax_in_place = true,
     .repacks_heads = true,
     .derive = derive,
