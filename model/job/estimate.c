@@ -57,8 +57,8 @@ static void remember(const struct dtp_slice *slice, const struct dtp_estimate_ba
 
 /* ---- the estimate ------------------------------------------------------------------------------------------------ */
 
-/* What is lowered: where all ranks run one program the plan itself, tensor parallel collectives and all; of a pipeline a
- * slice. Why there is no step program is told by who asks for one; here it is no fault. */
+/* What is lowered: where all ranks run one program the plan itself, tensor parallel collectives and all; of a pipeline
+ * a slice. Why there is no step program is told by who asks for one; here it is no fault. */
 static enum dtp_status base_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                const struct dtp_plan *plan, const struct dtp_slice *slice,
                                struct dtp_estimate_base *out, struct dtp_faults *faults)
