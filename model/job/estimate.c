@@ -58,12 +58,6 @@ static void remember(const struct dtp_slice *slice, const struct dtp_estimate_ba
 /* ---- the estimate ------------------------------------------------------------------------------------------------ */
 
 /* What is lowered: where all ranks run one program the plan itself, tensor parallel collectives and all; of a pipeline
-<<<<<<< HEAD
- * a slice. Why there is no step program is told by who asks for one; here it is no fault. */
-static enum dtp_status base_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                               const struct dtp_plan *plan, const struct dtp_slice *slice,
-                               struct dtp_estimate_base *out, struct dtp_faults *faults)
-=======
  * a slice. */
 static void find_lowered(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                          const struct dtp_plan *plan, struct dtp_slice *out)
@@ -77,34 +71,27 @@ static void find_lowered(const struct dtp_transformer *transformer, const struct
 /* Why there is no step program is told by who asks for one; here it is no fault. */
 static enum dtp_status base_of_lowered(const struct dtp_slice *slice, struct dtp_estimate_base *out,
                                        struct dtp_faults *faults)
->>>>>>> h-tensor
 {
-    struct dtp_miniature miniature = {.micro_steps = plan->accumulate};
+    struct dtp_miniature miniature = {.micro_steps = slice->plan.accumulate};
     struct dtp_slice input = *slice;
-    if (plan->pp == 1)
-        input = (struct dtp_slice){.transformer = *transformer, .cluster = *cluster, .plan = *plan};
-    struct dtp_slice known_as = input;
-    if (plan->accumulate > MANY_MICRO_STEPS)
-        known_as.plan.accumulate = MANY_MICRO_STEPS;
-    const struct lowered *before = recall(&known_as);
+    const struct lowered *before;
+    if (input.plan.accumulate > MANY_MICRO_STEPS)
+        input.plan.accumulate = MANY_MICRO_STEPS;
+    before = recall(&input);
     if (before) {
         *out = before->base;
         return DTP_OK;
     }
     enum dtp_status status =
-<<<<<<< HEAD
-        dtp_miniature_of(&input.transformer, &input.cluster, &input.plan, DTP_LOWER_MOST_OPS, &miniature, NULL);
-=======
         dtp_miniature_of(&slice->transformer, &slice->cluster, &slice->plan, DTP_LOWER_MOST_OPS, &miniature, NULL);
->>>>>>> h-tensor
     out->bound = status == DTP_BAD_INPUT;
     if (status == DTP_OK)
         out->live = miniature.live;
     else if (status != DTP_BAD_INPUT)
         dtp_fault(faults, status, NULL, 0, "no memory to lower the step");
-    bool repeats = miniature.micro_steps < plan->accumulate;
-    if (status == DTP_OK && (repeats || plan->accumulate < MANY_MICRO_STEPS))
-        remember(&known_as, out);
+    bool repeats = miniature.micro_steps < slice->plan.accumulate;
+    if (status == DTP_OK && (repeats || slice->plan.accumulate < MANY_MICRO_STEPS))
+        remember(&input, out);
     return out->bound ? DTP_OK : status;
 }
 
