@@ -450,12 +450,10 @@ static void test_faults_of_the_plan_name_the_line(void **state)
                            "strategy = zero1\noffload = nvme\n"),
                      DTP_OK);
     assert_int_equal(resolve(), DTP_BAD_INPUT);
-    assert_fault(
-        "job.ini:8: tp: is for runtimes with tensor parallelism (megatron, nanotron) only; leave it out with strategy "
-        "zero1 under runtime torch");
+    assert_fault("job.ini:8: tp: above 1 goes with FSDP2 alone in PyTorch, not with zero1; use strategy full_shard");
     assert_fault("job.ini:9: seq: is 4096, but the model's learned position table has 1024 rows");
     assert_fault("job.ini:11: offload:");
-    assert_int_equal(faults.count, 3);
+    assert_int_equal(faults.count, 4); /* of offload two: with tp, and with zero1 in PyTorch */
 }
 
 /* ---- what is shipped --------------------------------------------------------------------------------------------- */

@@ -287,10 +287,14 @@ static void check_gradients_at_rest(const char *name, uint64_t reserved_bytes)
     uint32_t group = dtp_program_add_group(program, (struct dtp_program_group){2, 1});
     struct dtp_buffer gradients = {
         .name = name, .bytes = 30 * MIB, .owner = DTP_OWNER_GRADS, .pool = DTP_STREAM_COMPUTE, .persistent = true};
-    for (int i = 0; i < 3; i++)
+    dtp_buffer_id first = dtp_program_add_buffer(program, &gradients);
+    for (int i = 1; i < 3; i++)
         dtp_program_add_buffer(program, &gradients);
     dtp_buffer_id activation = buffer(program, 40 * MIB, DTP_OWNER_ACTIVATIONS, false);
-    step_collective(program, DTP_OP_ALL_REDUCE, DTP_STREAM_REDUCE, group, 1e6);
+    struct dtp_op reduce = {
+        .kind = DTP_OP_ALL_REDUCE, .stream = DTP_STREAM_REDUCE, .group = group, .demand.sent_bytes = 1e6};
+    struct dtp_operand reduced = dtp_operand_of(first, DTP_UPDATE);
+    dtp_program_add_op(program, &reduce, &reduced, 1);
     use(program, DTP_OP_NORM, activation, DTP_ALLOC | DTP_WRITE | DTP_FREE);
     step_seal(program);
     struct dtp_allocator_replay replay;
