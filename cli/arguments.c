@@ -36,7 +36,6 @@ enum option {
     OPTION_ONLY,
     OPTION_NOTES,
     OPTION_LEAVE_ONE_OUT,
-    OPTION_MODEL_PARALLEL,
     OPTION_MACHINE,
     OPTION_WHERE,
     OPTION_PROGRAM,
@@ -121,8 +120,6 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_LEAVE_ONE_OUT] = {"--leave-one-out", NULL, ON(BACKTEST),
                               "fit what rests on a source's runs anew without it, and score it; takes several tables"},
     [OPTION_WHERE] = {"--where", "COLUMN=VALUE", ON(CHART), "draw only rows with that value; may be repeated"},
-    [OPTION_MODEL_PARALLEL] = {"--model-parallel", NULL, ON(BACKTEST),
-                               "score runs with tensor or pipeline parallelism too"},
     [OPTION_MACHINE] = {"--machine", "FILE.csv", ON(BACKTEST),
                         "predict runs on the GPU of a machine file of dtplan probe by what it measured", DTP_FILE_READ},
     [OPTION_PROGRAM] = {"--program", NULL, ON(EXPLAIN), "list the step's operations with what each takes alone"},
@@ -157,8 +154,8 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_EXCLUDE_GPU] = {"--exclude-gpu", "LIST", ON(SEARCH), "GPUs to leave out, as in rtx-5060-ti,a10"},
     [OPTION_TOLERANCE] = {"--tolerance", "PERCENT", ON(VALIDATE),
                           "how far off a predicted step may be, 5%; default 10%"},
-    [OPTION_CHART] = {"--chart", "FIGURE", ON(VALIDATE) | ON(SCHEDULE),
-                      "draw predicted against measured, or the passes of a schedule (.png .svg .pdf .txt)",
+    [OPTION_CHART] = {"--chart", "FIGURE", ON(VALIDATE) | ON(SCHEDULE) | ON(SIMULATE),
+                      "draw predicted against measured, or the passes of a pipeline (.png .svg .pdf .txt)",
                       DTP_FILE_WRITTEN, DTP_OUTPUT_FIGURE},
     [OPTION_REFIT] = {"--refit", "MACHINE.csv", ON(VALIDATE),
                       "predict with this machine file, and write what the runs correct of it to MACHINE-refit.csv",
@@ -220,8 +217,9 @@ static const struct dtp_option options[OPTION_COUNT] = {
                      "dualpipe: what two passes take side by side over one after the other, 0.5 to 1; default 1"},
     [OPTION_SENDS] = {"--sends", "buffered|rendezvous|blocking", ON(SCHEDULE),
                       "what is sent waits at the receiver, or at the sender, or holds the sender; default buffered"},
-    [OPTION_PASSES] = {"--passes", "FILE.csv", ON(SCHEDULE), "write when each pass runs, a row a pass",
-                       DTP_FILE_WRITTEN, DTP_OUTPUT_SCHEDULE},
+    [OPTION_PASSES] = {"--passes", "FILE.csv", ON(SCHEDULE) | ON(SIMULATE),
+                       "write when each pass of a pipeline runs, a row a pass; simulate: in ms", DTP_FILE_WRITTEN,
+                       DTP_OUTPUT_SCHEDULE},
     [OPTION_LAYERS] = {"--layers", "N", ON(SCHEDULE), "of a model that stages are cut from; default: stages are equal"},
     [OPTION_LAYOUT] =
         {"--layout", "even|counted|cost|best|step|TEXT", ON(SCHEDULE),
@@ -382,7 +380,6 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
     case OPTION_ONLY: a->only = value; break;
     case OPTION_NOTES: a->notes = value; break;
     case OPTION_WHERE: a->wheres[a->where_count++] = value; break;
-    case OPTION_MODEL_PARALLEL: a->model_parallel = true; break;
     case OPTION_MACHINE: a->machine = value; break;
     case OPTION_LEAVE_ONE_OUT: a->leave_one_out = true; break;
     case OPTION_PROGRAM: a->program = true; break;

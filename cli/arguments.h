@@ -77,7 +77,6 @@ struct dtp_arguments {
     uint32_t max_nodes;        /* likewise */
     const char *exclude_gpus;  /* search --exclude-gpu LIST, or NULL */
     bool charts;               /* simulate --charts */
-    bool model_parallel;       /* backtest --model-parallel */
     bool leave_one_out;        /* backtest --leave-one-out */
     const char *machine;       /* backtest --machine FILE.csv, or NULL; elsewhere a key of the job */
     bool solves;               /* one of --max-micro-batch, --max-seq, --min-gpus was given: goal */

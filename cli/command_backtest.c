@@ -54,7 +54,6 @@ static enum dtp_status score(const struct dtp_context *context, const struct dtp
     const struct dtp_arguments *a = context->arguments;
     struct dtp_backtest *backtest;
     struct dtp_predictor predictor = a->simulated ? dtp_predictor_simulated() : dtp_predictor_closed();
-    predictor.model_parallel = a->model_parallel;
     predictor.machine = a->machine;
     struct dtp_progress progress = dtp_progress_start("runs", 0);
     const struct dtp_watch watch = {&progress, draw_progress};

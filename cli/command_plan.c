@@ -22,6 +22,7 @@ static enum dtp_status fill_report(const struct dtp_context *context, const stru
     const struct dtp_arguments *a = context->arguments;
     memset(out, 0, sizeof *out);
     out->job = *job;
+    out->keeps_stages = !a->csv;
     if (a->solves) {
         out->solved = true;
         dtp_solve(job, a->goal, &out->solution);
@@ -56,7 +57,7 @@ static enum dtp_status plan_one(const struct dtp_context *context, const struct 
 {
     struct dtp_job job;
     enum dtp_status status = dtp_scenario_resolve(scenario, catalog, &job, context->faults);
-    struct dtp_report *report = status == DTP_OK ? malloc(sizeof *report) : NULL;
+    struct dtp_report *report = status == DTP_OK ? calloc(1, sizeof *report) : NULL;
     if (status == DTP_OK && !report)
         status = dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     if (status == DTP_OK)
@@ -73,6 +74,8 @@ static enum dtp_status plan_one(const struct dtp_context *context, const struct 
         if (status == DTP_OK && is_no(report))
             status = DTP_NO;
     }
+    if (report)
+        dtp_pipeline_stages_release(&report->stages);
     free(report);
     return status;
 }
@@ -153,6 +156,8 @@ static enum dtp_status plan_several(const struct dtp_context *context, struct dt
         planned += fill_row(context, scenario, catalog, &comparison.rows[i], &comparison.reports[i], &own) == DTP_OK;
     enum dtp_status status =
         planned > 0 ? print_comparison(context, &comparison) : all_refused(&comparison, &own, context->faults);
+    for (size_t i = 0; i < comparison.count; i++)
+        dtp_pipeline_stages_release(&comparison.reports[i].stages);
     free(comparison.reports);
     return status;
 }

@@ -3,7 +3,7 @@
 
 #include "base/nearest.h"
 #include "base/number.h"
-#include "chart/chart_data.h"
+#include "chart/chart.h"
 #include "page/output_file.h"
 #include "record/schedule_report.h"
 
@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_TIME 1e12   /* of a pass, in whatever unit */
+#define MIN_TIME 1e-6 /* of a pass that takes time, in whatever unit */
+#define MAX_TIME 1e12
 #define MOST_LAYERS 1e6 /* that embedding or head take as long as */
 
 /* What the line asks for; the question borrows `kinds`. */
@@ -64,15 +65,16 @@ static void read_times(struct dtp_schedule_question *q, const char *value, struc
     for (const char *at = value; at && numbers; at = (at = strchr(at, ',')) ? at + 1 : NULL) {
         char word[80];
         snprintf(word, sizeof word, "%.*s", (int)strcspn(at, ","), at);
-        numbers = count < 4 && dtp_number_parse(word, &times[count]) && times[count] >= 0 && times[count] <= MAX_TIME;
+        numbers = count < 4 && dtp_number_parse(word, &times[count]) &&
+                  (times[count] == 0 || (times[count] >= MIN_TIME && times[count] <= MAX_TIME));
         count++;
     }
     if (!numbers || count < 3 || times[0] + times[1] + times[2] <= 0)
         dtp_fault(
             faults, DTP_BAD_INPUT, NULL, 0,
-            "--times: '%.64s' is not F,B,W or F,B,W,SEND: times from 0 to %g of forward, backward of inputs and of "
-            "weights, and a transfer, in one unit; write --times 1,1,1",
-            value, MAX_TIME);
+            "--times: '%.64s' is not F,B,W or F,B,W,SEND: times of 0 or from %g to %g of forward, backward of inputs "
+            "and of weights, and a transfer, in one unit; write --times 1,1,1",
+            value, MIN_TIME, MAX_TIME);
     q->forward_s = times[0];
     q->backward_s = times[1];
     q->weight_s = times[2];
@@ -198,45 +200,25 @@ static enum dtp_status write_passes(const struct dtp_schedule_report *report, co
     return dtp_output_close(&output, faults);
 }
 
-static enum dtp_status draw_table(const struct dtp_context *context, const struct dtp_schedule_report *report,
-                                  const struct dtp_table *table)
-{
-    const struct dtp_schedule_case *c = &report->cases[0];
-    struct dtp_chart_data data = {0};
-    char title[160], said[DTP_FAULT_TEXT_BYTES];
-    enum dtp_status status = dtp_chart_data_read(DTP_CHART_SCHEDULE, table, NULL, 0, &data, context->faults);
-    if (status == DTP_OK) {
-        snprintf(title, sizeof title,
-                 "%s: %" PRIu32 " ranks, %" PRIu32 " micro-batches; of %.4g a step the busiest rank idles %.4g",
-                 dtp_schedule_row(c->kind)->word, c->schedule.shape.ranks, c->schedule.shape.micro_batches,
-                 c->timing.makespan_s, c->timing.bubble_s);
-        struct dtp_chart_figure figure = {
-            .chart = DTP_CHART_SCHEDULE, .data = &data, .figure = context->arguments->chart, .title = title};
-        status = dtp_chart_draw(&figure, said, sizeof said, context->faults);
-    }
-    if (status == DTP_OK)
-        fprintf(stderr, "%s\n", said);
-    dtp_chart_data_destroy(&data);
-    return status;
-}
-
 static enum dtp_status draw(const struct dtp_context *context, const struct dtp_schedule_report *report)
 {
-    struct dtp_table *table = NULL;
-    char *text = NULL;
+    const struct dtp_schedule_case *c = &report->cases[0];
+    char title[160], *text = NULL;
     size_t bytes = 0;
     if (!context->arguments->chart)
         return DTP_OK;
     FILE *file = open_memstream(&text, &bytes);
     if (file)
         dtp_schedule_report_passes(report, file);
+    snprintf(title, sizeof title,
+             "%s: %" PRIu32 " rank%s, %" PRIu32 " micro-batch%s; of %.4g a step the busiest rank idles %.4g",
+             dtp_schedule_row(c->kind)->word, c->schedule.shape.ranks, c->schedule.shape.ranks > 1 ? "s" : "",
+             c->schedule.shape.micro_batches, c->schedule.shape.micro_batches > 1 ? "es" : "", c->timing.makespan_s,
+             c->timing.bubble_s);
     enum dtp_status status =
         file && fclose(file) == 0 ? DTP_OK : dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     if (status == DTP_OK)
-        status = dtp_table_parse("schedule", text, bytes, &table, context->faults);
-    if (status == DTP_OK)
-        status = draw_table(context, report, table);
-    dtp_table_destroy(table);
+        status = dtp_chart_draw_passes(text, bytes, context->arguments->chart, title, context->faults);
     free(text);
     return status;
 }

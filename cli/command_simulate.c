@@ -10,6 +10,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum table { TRACE, TIMELINE, MEMORY, PROGRAM };
 
@@ -23,7 +24,12 @@ static enum dtp_status write_table(const struct dtp_simulated *simulated, enum t
     switch (table) {
     case TRACE: status = dtp_simulation_write_trace(simulated, output.file, faults); break;
     case TIMELINE: dtp_simulation_write_timeline(simulated, output.file); break;
-    case PROGRAM: (void)dtp_program_write_text(simulated->program, output.file); break; /* closing says what failed */
+    case PROGRAM: /* closing says what failed */
+        if (simulated->set.role_count > 1)
+            (void)dtp_program_set_write_text(&simulated->set, output.file);
+        else
+            (void)dtp_program_write_text(simulated->program, output.file);
+        break;
     case MEMORY: status = dtp_simulation_write_memory(simulated, output.file, faults); break;
     }
     if (status == DTP_OK)
@@ -42,6 +48,66 @@ static enum dtp_status write_tables(const struct dtp_context *context, const str
         status = write_table(simulated, MEMORY, a->memory, context->faults);
     if (status == DTP_OK)
         status = write_table(simulated, PROGRAM, a->write_program, context->faults);
+    return status;
+}
+
+/* ---- a pipeline ---------------------------------------------------------------------------------------------------
+ */
+
+static const char *passes_file(const struct dtp_arguments *a)
+{
+    const char *file = NULL;
+    for (size_t i = 0; i < a->passed_count; i++)
+        if (strcmp(a->passed[i].flag, "--passes") == 0)
+            file = a->passed[i].value;
+    return file;
+}
+
+static enum dtp_status check_pipeline(const struct dtp_context *context, const struct dtp_pipeline_stages *stages)
+{
+    const struct dtp_arguments *a = context->arguments;
+    const char *flag = passes_file(a) ? "--passes" : a->chart ? "--chart" : NULL;
+    if (flag && !stages->rank_count)
+        return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
+                         "%s: shows the passes of a pipeline, and this job has none (pp 1); --timeline has operations",
+                         flag);
+    if (stages->rank_count && a->charts && a->timeline)
+        return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
+                         "--charts: does not draw the --timeline of several ranks; --chart FIGURE draws their passes");
+    return DTP_OK;
+}
+
+static enum dtp_status write_passes(const struct dtp_context *context, const struct dtp_pipeline_stages *stages)
+{
+    struct dtp_output_file output;
+    const char *path = passes_file(context->arguments);
+    enum dtp_status status = path ? dtp_output_open(path, &output, context->faults) : DTP_OK;
+    if (!path || status != DTP_OK)
+        return status;
+    dtp_simulation_write_passes(stages, output.file);
+    return dtp_output_close(&output, context->faults);
+}
+
+static enum dtp_status draw_passes(const struct dtp_context *context, const struct dtp_simulated *simulated,
+                                   const struct dtp_pipeline_stages *stages)
+{
+    const struct dtp_job *job = &simulated->job;
+    char title[400], *text = NULL;
+    size_t bytes = 0;
+    if (!context->arguments->chart)
+        return DTP_OK;
+    FILE *file = open_memstream(&text, &bytes);
+    if (file)
+        dtp_simulation_write_passes(stages, file);
+    snprintf(title, sizeof title, "%s, %u x %s: %s, %u ranks, %u micro-batches; step %.4g ms, bubble %.1f %%",
+             job->transformer.name, job->cluster.gpus, job->cluster.gpu.key, dtp_schedule_row(stages->schedule)->word,
+             stages->rank_count, job->plan.accumulate, 1e3 * stages->step_s,
+             100 * simulated->prediction.time.bubble_s / stages->step_s);
+    enum dtp_status status =
+        file && fclose(file) == 0 ? DTP_OK : dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (status == DTP_OK)
+        status = dtp_chart_draw_passes(text, bytes, context->arguments->chart, title, context->faults);
+    free(text);
     return status;
 }
 
@@ -90,6 +156,28 @@ static enum dtp_status draw_charts(const struct dtp_context *context, const stru
     return status;
 }
 
+static enum dtp_status report(const struct dtp_context *context, const struct dtp_simulated *simulated)
+{
+    struct dtp_pipeline_stages stages;
+    enum dtp_status status = dtp_pipeline_stages_of(simulated, &stages, context->faults);
+    if (status == DTP_OK)
+        status = check_pipeline(context, &stages);
+    if (status == DTP_OK)
+        status = write_tables(context, simulated);
+    if (status == DTP_OK)
+        status = write_passes(context, &stages);
+    if (status == DTP_OK)
+        status = draw_passes(context, simulated, &stages);
+    if (status == DTP_OK)
+        status = draw_charts(context, simulated);
+    if (status == DTP_OK && context->arguments->json)
+        status = dtp_simulation_json(simulated, &stages, context->out, context->faults);
+    else if (status == DTP_OK)
+        dtp_simulation_text(simulated, &stages, &context->page);
+    dtp_pipeline_stages_release(&stages);
+    return status;
+}
+
 static enum dtp_status simulate(const struct dtp_context *context, const struct dtp_job *job,
                                 const struct dtp_catalog *catalog)
 {
@@ -105,13 +193,7 @@ static enum dtp_status simulate(const struct dtp_context *context, const struct 
         status = dtp_simulated_scatter(&simulated, &options, context->arguments->rank_deviation,
                                        context->arguments->samples, context->faults);
     if (status == DTP_OK)
-        status = write_tables(context, &simulated);
-    if (status == DTP_OK)
-        status = draw_charts(context, &simulated);
-    if (status == DTP_OK && context->arguments->json)
-        status = dtp_simulation_json(&simulated, context->out, context->faults);
-    else if (status == DTP_OK)
-        dtp_simulation_text(&simulated, &context->page);
+        status = report(context, &simulated);
     if (status == DTP_OK && simulated.prediction.memory.verdict == DTP_VERDICT_OOM)
         status = DTP_NO;
     dtp_simulated_release(&simulated);

@@ -170,13 +170,15 @@ static enum dtp_status say(const struct set_job *job, const struct dtp_run_outco
 static enum dtp_status check_options(const struct dtp_context *context, bool runs)
 {
     const struct dtp_arguments *a = context->arguments;
-    const char *flag = a->write_program        ? "--write-program"
-                       : a->memory             ? "--memory"
-                       : a->charts             ? "--charts"
-                       : a->rank_deviation > 0 ? "--rank-deviation"
-                       : runs && a->trace      ? "--trace"
-                       : runs && a->timeline   ? "--timeline"
-                                               : NULL;
+    const char *flag = a->write_program           ? "--write-program"
+                       : a->memory                ? "--memory"
+                       : a->charts                ? "--charts"
+                       : a->chart                 ? "--chart"
+                       : !runs && a->passed_count ? a->passed[0].flag
+                       : a->rank_deviation > 0    ? "--rank-deviation"
+                       : runs && a->trace         ? "--trace"
+                       : runs && a->timeline      ? "--timeline"
+                                                  : NULL;
     return flag ? dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
                             "%s: not of a program file; simulate --program-file has --trace, --timeline and --json",
                             flag)

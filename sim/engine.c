@@ -29,10 +29,12 @@ bool dtp_engine_link(const struct dtp_program *program, bool one_by_one, struct 
     for (size_t i = 0; i < count; i++)
         edges += ops[i].dependency_count + 1u + one_by_one + (ops[i].group != DTP_NO_INDEX);
     *out = (struct dtp_engine_graph){
-        dtp_host_arena_take_zeroed(arena, count, sizeof(uint32_t)), dtp_host_arena_take(arena, count, sizeof(uint32_t)),
-        dtp_host_arena_take(arena, edges, sizeof(uint32_t)), dtp_host_arena_take(arena, edges, sizeof(uint32_t))};
+        dtp_host_arena_take(arena, count, sizeof *out->ops), dtp_host_arena_take_zeroed(arena, count, sizeof(uint32_t)),
+        dtp_host_arena_take(arena, count, sizeof(uint32_t)), dtp_host_arena_take(arena, edges, sizeof(uint32_t)),
+        dtp_host_arena_take(arena, edges, sizeof(uint32_t))};
     uint32_t *last_of_group = dtp_host_arena_take(arena, groups, sizeof(uint32_t));
-    if (!out->predecessors || !out->first_edge || !out->next_edge || !out->successor || (groups && !last_of_group))
+    if (!out->ops || !out->predecessors || !out->first_edge || !out->next_edge || !out->successor ||
+        (groups && !last_of_group))
         return false;
     uint32_t last_of_stream[DTP_STREAM_COUNT];
     memset(last_of_stream, 0xff, sizeof last_of_stream);
@@ -41,6 +43,8 @@ bool dtp_engine_link(const struct dtp_program *program, bool one_by_one, struct 
         memset(last_of_group, 0xff, groups * sizeof(uint32_t));
     struct linker linker = {out, 0};
     for (uint32_t i = 0; i < count; i++) {
+        out->ops[i] = (struct dtp_engine_op){ops[i].demand.kernels, ops[i].peer, (uint8_t)ops[i].stream,
+                                             ops[i].kind == DTP_OP_HOST_WAIT, dtp_op_is_kernel(&ops[i])};
         const dtp_op_id *dependency = dtp_program_dependencies(program, &ops[i]);
         for (uint32_t d = 0; d < ops[i].dependency_count; d++)
             link_edge(&linker, dependency[d].index, i);
@@ -74,7 +78,7 @@ struct running {
 struct engine {
     const struct dtp_engine_job *job;
     const struct dtp_engine_graph *graph;
-    const struct dtp_op *ops;
+    const struct dtp_engine_op *ops;
     uint32_t count, done, *pending;
     struct running running[DTP_STREAM_COUNT];
     size_t running_count;
@@ -119,7 +123,7 @@ static struct engine *other_end(const struct engine *e, uint32_t op, uint32_t *p
 
 static void set_waiting(struct engine *e, uint32_t op)
 {
-    enum dtp_stream stream = e->ops[op].stream;
+    int stream = e->ops[op].stream;
     assert(e->waiting[stream] == DTP_NO_INDEX);
     e->waiting[stream] = op;
     e->waiting_count++;
@@ -132,11 +136,11 @@ static void issue(struct engine *e)
     double launch_s = e->job->rates->launch_s;
     while (e->next_issue < e->count) {
         uint32_t i = e->next_issue;
-        const struct dtp_op *op = &e->ops[i];
-        uint32_t kernels = op->demand.kernels;
-        if (op->kind == DTP_OP_HOST_WAIT && !e->host_blocked)
+        uint32_t kernels = e->ops[i].kernels;
+        bool waits = e->ops[i].waits;
+        if (waits && !e->host_blocked)
             e->job->span[i].start_s = e->host_s;
-        if (op->kind == DTP_OP_HOST_WAIT && e->pending[i]) {
+        if (waits && e->pending[i]) {
             e->host_blocked = true;
             return;
         }
@@ -199,7 +203,7 @@ static double transfer_s(const struct engine *e, uint32_t op)
  * kernels of one operation take equal parts of its time. The difference is starvation. */
 static double stretched_s(struct engine *e, uint32_t op)
 {
-    double seconds = transfer_s(e, op), kernels = e->ops[op].demand.kernels;
+    double seconds = transfer_s(e, op), kernels = e->ops[op].kernels;
     e->job->starved_s[op] = 0;
     if (kernels < 2)
         return seconds;
@@ -214,7 +218,7 @@ static double stretched_s(struct engine *e, uint32_t op)
 
 static void start(struct engine *e, uint32_t op)
 {
-    if (e->ops[op].kind != DTP_OP_HOST_WAIT)
+    if (!e->ops[op].waits)
         e->job->span[op].start_s = e->clock->now_s;
     uint32_t cause = e->job->cause[op];
     if (e->job->issue_s[op] >= e->clock->now_s &&
@@ -273,12 +277,17 @@ static bool start_ready(struct engine *e)
     return any;
 }
 
+static const struct dtp_op *op_of(const struct engine *e, uint32_t op)
+{
+    return &dtp_program_ops(e->job->program)[op];
+}
+
 /* ---- time -------------------------------------------------------------------------------------------------------- */
 
 static const struct dtp_usage *usage_of(const struct engine *e, struct running *r)
 {
     if (!r->usage_known)
-        r->usage = dtp_op_usage(e->job->rates, &e->ops[r->op], r->seconds);
+        r->usage = dtp_op_usage(e->job->rates, op_of(e, r->op), r->seconds);
     r->usage_known = true;
     return &r->usage;
 }
@@ -288,9 +297,9 @@ static void slow_collectives(const struct engine *e, double *speed)
 {
     bool kernels = false;
     for (size_t i = 0; i < e->running_count; i++)
-        kernels = kernels || dtp_op_is_kernel(&e->ops[e->running[i].op]);
+        kernels = kernels || e->ops[e->running[i].op].computes;
     for (size_t i = 0; i < e->running_count && kernels; i++)
-        speed[i] *= dtp_op_speed_beside_kernels(e->job->rates, &e->ops[e->running[i].op]);
+        speed[i] *= dtp_op_speed_beside_kernels(e->job->rates, op_of(e, e->running[i].op));
 }
 
 /* Operations whose speed does not change keep their end to the last bit, so that sums of times stay sums. */
@@ -301,7 +310,7 @@ static void share_again(struct engine *e)
         return;
     const struct dtp_usage *usage[DTP_STREAM_COUNT];
     double speed[DTP_STREAM_COUNT] = {1};
-    bool alone = e->running_count == 1 && dtp_op_is_kernel(&e->ops[e->running[0].op]);
+    bool alone = e->running_count == 1 && e->ops[e->running[0].op].computes;
     for (size_t i = 0; i < e->running_count && !alone; i++)
         usage[i] = usage_of(e, &e->running[i]);
     if (!alone) /* a kernel alone has full speed; a copy may not, for other GPUs copy too */
@@ -355,7 +364,7 @@ static void begin(struct engine *e, const struct dtp_engine_job *job, const stru
 {
     e->job = job;
     e->graph = graph;
-    e->ops = dtp_program_ops(job->program);
+    e->ops = graph->ops;
     e->pending = pending;
     e->count = (uint32_t)dtp_program_op_count(job->program);
     memcpy(pending, graph->predecessors, e->count * sizeof *pending);

@@ -80,10 +80,18 @@ static void name_passes(const struct making *m, uint32_t rank)
 
 /* ---- idle -------------------------------------------------------------------------------------------------------- */
 
+/* An operation in time. */
+struct busy {
+    double start_s, end_s;
+    bool for_host; /* it waited for the host to issue it: until then the host is late, and the rank not idle */
+};
+
 static int compare_starts(const void *left, const void *right)
 {
-    const struct dtp_span *a = left, *b = right;
-    return (a->start_s > b->start_s) - (a->start_s < b->start_s);
+    const struct busy *a = left, *b = right;
+    if (a->start_s != b->start_s)
+        return a->start_s > b->start_s ? 1 : -1;
+    return (int)b->for_host - (int)a->for_host;
 }
 
 static double overlap_s(double begin_s, double end_s, double from_s, double to_s)
@@ -108,7 +116,7 @@ static bool sum_idle(const struct making *m, uint32_t index)
     const struct dtp_op *ops = dtp_program_ops(m->simulated->set.roles[index].program);
     double backward_s = t->step_s, forward_s = 0, now_s = 0;
     size_t count = 0;
-    struct dtp_span *busy = malloc((t->op_count + 1) * sizeof *busy);
+    struct busy *busy = malloc((t->op_count + 1) * sizeof *busy);
     if (!busy)
         return false;
     for (uint32_t i = m->schedule.first[index]; i < m->schedule.first[index + 1]; i++) {
@@ -121,11 +129,11 @@ static bool sum_idle(const struct making *m, uint32_t index)
     }
     for (size_t i = 0; i < t->op_count; i++)
         if (dtp_op_kind_class(ops[i].kind) != DTP_CLASS_NONE && t->span[i].end_s > t->span[i].start_s)
-            busy[count++] = t->span[i];
+            busy[count++] = (struct busy){t->span[i].start_s, t->span[i].end_s, t->cause[i] == DTP_CAUSE_HOST};
     qsort(busy, count, sizeof *busy, compare_starts);
-    busy[count++] = (struct dtp_span){t->step_s, t->step_s};
+    busy[count++] = (struct busy){t->step_s, t->step_s, false};
     for (size_t i = 0; i < count; i++) {
-        if (busy[i].start_s > now_s)
+        if (busy[i].start_s > now_s && !busy[i].for_host)
             add_idle(&m->out->ranks[index], now_s, busy[i].start_s, backward_s, forward_s);
         now_s = busy[i].end_s > now_s ? busy[i].end_s : now_s;
     }

@@ -1,9 +1,9 @@
 /* What the ranks of a simulated pipeline do: the passes of each in time, what it keeps, and why it idles.
  *
  * Read off programs and timelines: a pass begins with its mark ("forward", "loss", "backward") and ends with the last
- * kernel before the next one's, in the order of the plan's schedule. Idle is a rank while nothing of it runs, as in its
- * timeline's bubble (simulate.h), here by when: before its first backward begins (the warm-up), behind the end of its
- * last forward (the drain), and between (steady). */
+ * kernel before the next one's, in the order of the plan's schedule. Idle is a rank while nothing of it runs and what
+ * comes next does not wait for its host: its timeline's bubble (simulate.h), here by when: before its first backward
+ * begins (the warm-up), behind the end of its last forward (the drain), and between (steady). */
 #ifndef DTP_PIPELINE_STAGES_H
 #define DTP_PIPELINE_STAGES_H
 

@@ -31,7 +31,7 @@ struct dtp_usage {
 };
 
 /* Most operations that run at once: one per stream. */
-#define DTP_SHARE_MAX 16
+#define DTP_SHARE_MAX 24
 
 /* Speeds in (0, 1] of `count` <= DTP_SHARE_MAX operations. Depends on nothing but the arguments, nor on their order. */
 void dtp_share(const struct dtp_usage *const *usage, size_t count, double *speed);

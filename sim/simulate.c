@@ -8,6 +8,7 @@
 #include "sim/timeline.h"
 
 #include <math.h>
+#include <string.h>
 
 struct dtp_simulation_options dtp_simulation_options_default(void)
 {
@@ -256,6 +257,7 @@ enum dtp_status dtp_simulate_proved_set(const struct dtp_program_set *set, const
 {
     struct dtp_host_arena arena = {0};
     uint32_t **partner, count = set->role_count;
+    memset(out, 0, count * sizeof *out);
     if (count == 1)
         return dtp_simulate(set->roles[0].program, cluster, options, out, faults);
     if (options->op_s)
@@ -287,6 +289,7 @@ enum dtp_status dtp_simulate_set(const struct dtp_program_set *set, const struct
                                  struct dtp_faults *faults)
 {
     enum dtp_issue_order order = dtp_cluster_is_host(cluster) ? DTP_ISSUE_IN_LINE : DTP_ISSUE_STREAMS;
+    memset(out, 0, set->role_count * sizeof *out);
     enum dtp_status status = dtp_program_set_verify(set, order, faults);
     return status == DTP_OK ? dtp_simulate_proved_set(set, cluster, options, out, faults) : status;
 }

@@ -23,8 +23,8 @@ struct dtp_span {
  * communication, shared evenly where several run), else kernels of other streams (compute_s), else copies, storage and
  * the host's optimizer (exposed_offload_s), else the issuing host (host_bound_s, the unlaunched part of operations
  * included): whatever comes before an operation in the program can run, so nothing else idles one rank. In a set of
- * several roles a rank waits for others too: what is idle there is the bubble (bubble_s), 0 of a program alone. These
- * six add up to step_s. */
+ * several roles a rank waits for others too: what is idle there is the bubble (bubble_s), 0 of a program alone, unless
+ * what comes next had not been issued. These six add up to step_s. */
 struct dtp_timeline {
     struct dtp_host_arena memory; /* of the arrays below */
     size_t op_count;

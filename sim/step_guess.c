@@ -54,7 +54,7 @@ static void run(struct guess *g, uint32_t role, uint32_t op)
         finish(g, role, op, start_s + job->seconds[op]);
         return;
     }
-    uint32_t peer = dtp_program_ops(job->program)[op].peer;
+    uint32_t peer = g->graph[role].ops[op].peer;
     if (g->pending[peer][partner] != ARRIVED) {
         g->pending[role][op] = ARRIVED;
         return;
@@ -69,13 +69,13 @@ static void run(struct guess *g, uint32_t role, uint32_t op)
 static void begin(struct guess *g, uint32_t role)
 {
     const struct dtp_engine_job *job = &g->job[role];
-    const struct dtp_op *ops = dtp_program_ops(job->program);
+    const struct dtp_engine_op *ops = g->graph[role].ops;
     uint32_t count = (uint32_t)dtp_program_op_count(job->program);
     double host_s = 0;
     memcpy(g->pending[role], g->graph[role].predecessors, count * sizeof *g->pending[role]);
     for (uint32_t i = 0; i < count; i++) {
         job->span[i].start_s = host_s;
-        host_s += ops[i].demand.kernels * job->rates->launch_s;
+        host_s += ops[i].kernels * job->rates->launch_s;
     }
     for (uint32_t i = 0; i < count; i++)
         if (!g->pending[role][i])

@@ -79,8 +79,9 @@ static void add_kernel(const struct dtp_op *op, double duration_s, struct dtp_ti
         t->compute_s += duration_s;
 }
 
+/* `for_host`: what comes next had not been issued. */
 static void add_interval(const struct dtp_op *ops, const double *starved_s, const struct interval *interval, bool alone,
-                         double duration_s, struct dtp_timeline *t)
+                         bool for_host, double duration_s, struct dtp_timeline *t)
 {
     uint32_t main = interval->main;
     if (main != DTP_NO_INDEX) {
@@ -96,7 +97,7 @@ static void add_interval(const struct dtp_op *ops, const double *starved_s, cons
         add_kernel(&ops[interval->other_kernel], duration_s, t);
     } else if (interval->copies) {
         t->exposed_offload_s += duration_s;
-    } else if (alone) {
+    } else if (alone || for_host) {
         t->host_bound_s += duration_s;
     } else {
         t->bubble_s += duration_s;
@@ -111,6 +112,7 @@ static void split(const struct dtp_op *ops, const double *starved_s, bool alone,
     while (now_s < t->step_s) {
         double next_s = t->step_s;
         struct interval interval;
+        bool for_host = false;
         clear(&interval);
         for (int u = 0; u < lanes->used_count; u++) {
             int s = lanes->used[u];
@@ -124,11 +126,15 @@ static void split(const struct dtp_op *ops, const double *starved_s, bool alone,
             }
             const struct dtp_span *span = &t->span[op];
             double boundary_s = span->start_s > now_s ? span->start_s : span->end_s;
+            if (boundary_s < next_s)
+                for_host = false;
             next_s = boundary_s < next_s ? boundary_s : next_s;
             if (span->start_s <= now_s)
                 note(ops, op, &interval);
+            else if (boundary_s == next_s)
+                for_host = for_host || t->cause[op] == DTP_CAUSE_HOST;
         }
-        add_interval(ops, starved_s, &interval, alone, next_s - now_s, t);
+        add_interval(ops, starved_s, &interval, alone, for_host, next_s - now_s, t);
         now_s = next_s;
     }
 }

@@ -14,10 +14,33 @@
 #define VERDICT_S 3.0   /* that a rank waits for rank 0's */
 
 enum beat_kind { BEAT_ALIVE, BEAT_FAILURE, BEAT_GOODBYE, BEAT_STUCK };
+/* As it is sent: about the sender, or who failed. */
 struct beat {
-    uint32_t kind;
-    struct dtp_control_failure about; /* the sender, or who failed */
+    uint32_t kind, rank, status, op;
+    uint64_t step;
+    char words[sizeof((struct dtp_control_failure *)0)->words];
 };
+_Static_assert(sizeof(struct beat) ==
+                   4 * sizeof(uint32_t) + sizeof(uint64_t) + sizeof((struct dtp_control_failure *)0)->words,
+               "every byte of a beat is somebody's: what nobody wrote is not sent");
+
+static struct beat beat_of(enum beat_kind kind, const struct dtp_control_failure *about)
+{
+    struct beat beat = {kind, about->rank, about->status, about->place.op, about->place.step, ""};
+    snprintf(beat.words, sizeof beat.words, "%s", about->words);
+    return beat;
+}
+
+/* A failure is never DTP_OK, whatever is received. */
+static struct dtp_control_failure heard_of(const struct beat *beat)
+{
+    bool told = beat->status == DTP_NO || beat->status == DTP_BAD_INPUT;
+    struct dtp_control_failure about = {.rank = beat->rank,
+                                        .status = told ? (enum dtp_status)beat->status : DTP_ENVIRONMENT,
+                                        .place = {beat->step, beat->op}};
+    snprintf(about.words, sizeof about.words, "%.*s", (int)sizeof beat->words - 1, beat->words);
+    return about;
+}
 
 struct dtp_control_place dtp_control_where(const struct dtp_control *c)
 {
@@ -27,7 +50,7 @@ struct dtp_control_place dtp_control_where(const struct dtp_control *c)
 
 static void tell(struct dtp_control *c, enum beat_kind kind, const struct dtp_control_failure *about)
 {
-    struct beat beat = {.kind = kind, .about = *about};
+    struct beat beat = beat_of(kind, about);
     for (uint32_t i = 0; i < c->peer_count; i++)
         if (c->peer[i].socket[LINE_HEART] >= 0 && !c->peer[i].gone)
             dtp_control_send(c->peer[i].socket[LINE_HEART], &beat, sizeof beat);
@@ -57,7 +80,7 @@ static void say_no_more(struct dtp_control *c)
 
 static void tell_rank_0(struct dtp_control *c, const struct dtp_control_failure *self)
 {
-    struct beat beat = {.kind = BEAT_STUCK, .about = *self};
+    struct beat beat = beat_of(BEAT_STUCK, self);
     dtp_control_send(c->peer[0].socket[LINE_HEART], &beat, sizeof beat);
 }
 
@@ -124,17 +147,15 @@ static void hear(struct dtp_control *c, uint32_t peer)
         return;
     }
     c->peer[peer].heard_s = dtp_control_now_s();
-    beat.about.words[sizeof beat.about.words - 1] = '\0';
-    if (beat.about.status != DTP_NO && beat.about.status != DTP_BAD_INPUT)
-        beat.about.status = DTP_ENVIRONMENT; /* a failure is never DTP_OK */
+    const struct dtp_control_failure about = heard_of(&beat);
     if (beat.kind == BEAT_FAILURE)
-        fail(c, &beat.about);
+        fail(c, &about);
     else if (beat.kind == BEAT_STUCK)
-        judge(c, &beat.about);
+        judge(c, &about);
     else if (beat.kind == BEAT_GOODBYE)
         c->peer[peer].gone = true;
     else
-        c->peer[peer].place = beat.about.place, c->peer[peer].told = true;
+        c->peer[peer].place = about.place, c->peer[peer].told = true;
 }
 
 /* Whether a peer said something within that time. */

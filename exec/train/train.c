@@ -101,7 +101,12 @@ static enum dtp_status lower_or_take(struct dtp_trainer *t)
         status = take_text(t);
     if (status == DTP_OK)
         status = dtp_program_digest(t->program, &t->digest, t->faults);
-    return status == DTP_OK ? dtp_executor_arena_make(t->program, &t->arena, t->faults) : status;
+    if (status != DTP_OK)
+        return status;
+    status = dtp_executor_arena_make(t->program, &t->arena, t->faults);
+    return status == DTP_BAD_INPUT
+               ? dtp_fault(t->faults, status, NULL, 0, "this is a mistake of dtplan, report it with the command")
+               : status;
 }
 
 static enum dtp_status make_program(struct dtp_trainer *t)

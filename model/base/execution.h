@@ -8,7 +8,10 @@
 #include "base/words.h"
 
 /* Whose host code launches kernels, which decides what a launch costs the host (op_cost.h). X(suffix, text) */
-#define DTP_ISSUER_TABLE(X) X(PYTORCH, "pytorch") X(MEGATRON, "megatron") X(NATIVE, "native") X(NANOTRON, "nanotron")
+#define DTP_ISSUER_TABLE(X)                                                                                            \
+    X(PYTORCH, "pytorch")                                                                                              \
+    X(MEGATRON, "megatron")                                                                                            \
+    X(NATIVE, "native") X(NANOTRON, "nanotron") X(DTENSOR, "dtensor") X(DTENSOR_COMPILED, "dtensor_compiled")
 enum dtp_issuer {
 #define DTP_ISSUER_ENUM(suffix, text) DTP_ISSUER_##suffix,
     DTP_ISSUER_TABLE(DTP_ISSUER_ENUM)

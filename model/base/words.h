@@ -102,8 +102,9 @@ static inline bool dtp_op_kind_is_transfer(enum dtp_op_kind kind)
 enum dtp_collective dtp_op_kind_collective(enum dtp_op_kind kind);
 
 /* X(suffix, spelling). Each is a FIFO. GATHER and REDUCE issue into the same communicator unless the groups differ.
- * Transfers between stages of a pipeline have a stream for each way: activations forward, gradients back, so that none
- * waits for one that goes the other way. */
+ * Transfers between stages of a pipeline have a stream for each way, activations forward, gradients back, so that none
+ * waits for one that goes the other way; sends one for each neighbour, the others where micro-batches go from the last
+ * rank to the first. */
 #define DTP_STREAM_TABLE(X)                                                                                            \
     X(COMPUTE, "compute")                                                                                              \
     X(COPY, "copy")                                                                                                    \
@@ -117,8 +118,10 @@ enum dtp_collective dtp_op_kind_collective(enum dtp_op_kind kind);
     X(WEIGHT_GRADIENT, "gradient")                                                                                     \
     X(TENSOR, "tensor")                                                                                                \
     X(SEND, "send")                                                                                                    \
+    X(SEND_OTHER, "send_other")                                                                                        \
     X(RECEIVE, "receive")                                                                                              \
     X(SEND_BACK, "send_back")                                                                                          \
+    X(SEND_BACK_OTHER, "send_back_other")                                                                              \
     X(RECEIVE_BACK, "receive_back")
 enum dtp_stream {
 #define DTP_STREAM_ENUM(suffix, text) DTP_STREAM_##suffix,

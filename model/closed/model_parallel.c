@@ -81,7 +81,6 @@ void dtp_slice_of(const struct dtp_transformer *transformer, const struct dtp_cl
     out->cluster = slice_of_cluster(cluster, plan);
     out->plan = *plan;
     out->plan.tp = out->plan.pp = 1;
-    out->plan.shard_group = plan->strategy == DTP_DDP ? 1 : out->cluster.gpus;
 }
 
 /* ---- time

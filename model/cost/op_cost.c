@@ -223,6 +223,8 @@ double dtp_kernel_launch_s(const struct dtp_execution *execution)
     case DTP_ISSUER_MEGATRON: return dtp_calibration.megatron_launch_s;
     case DTP_ISSUER_NATIVE: return dtp_calibration.native_launch_s;
     case DTP_ISSUER_NANOTRON: return dtp_calibration.nanotron_launch_s;
+    case DTP_ISSUER_DTENSOR: return dtp_calibration.dtensor_launch_s;
+    case DTP_ISSUER_DTENSOR_COMPILED: return dtp_calibration.dtensor_compiled_launch_s;
     case DTP_ISSUER_PYTORCH:
     case DTP_ISSUER_COUNT: break;
     }

@@ -2,9 +2,13 @@
  * (lower/miniature.h), so that bytes of tensors are exact; what stands beside a program (closed/memory.h), traffic and
  * time by formulas (closed/closed_form.h). What searches by many plans asks.
  *
- * Of a plan with tensor or pipeline parallelism the program is that of one rank's slice, and what the other ranks add
- * comes on top as the runtime says. Of a plan that has no step program (details of a model that our executor does not
+ * Of a plan with a pipeline the program is that of one rank's slice, and what the other ranks add comes on top as the
+ * runtime says. Of a plan that has no step program (details of a model that our executor does not
  * run, more operations than fit) memory is its bound (bounds/bound_fit.h), and says so: memory->bound.
+ *
+ * Each thread remembers the last programs that it has lowered, by all that goes into them: a sweep asks for the same
+ * one again for other numbers of micro-steps, of which more than three change no byte, and for the fewer GPUs that its
+ * rows are compared with.
  *
  * Inputs have passed dtp_transformer_check, dtp_cluster_check and dtp_plan_resolve. Some 0.1 ms for 32 layers, in
  * proportion to the layers where all have to be lowered; programs come from the C library's heap, so keep it

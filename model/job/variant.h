@@ -18,7 +18,6 @@ struct dtp_variant {
 struct dtp_predictor {
     const char *name; /* "closed", "simulated" */
     const void *context;
-    bool model_parallel; /* of measured runs: those with tensor or pipeline parallelism too */
     const char *machine; /* of measured runs: those on its GPU by this machine file, which the catalogue has; or NULL */
     enum dtp_status (*predict)(const void *context, const struct dtp_job *job, struct dtp_prediction *out,
                                struct dtp_faults *faults);

@@ -270,7 +270,7 @@ static enum dtp_status check_limit(const struct dtp_transformer *t, const struct
 {
     uint64_t limit = op_limit && op_limit < DTP_PROGRAM_MAX_OPS ? op_limit : DTP_PROGRAM_MAX_OPS;
     uint64_t least = dtp_bytes_product(dtp_bytes_product(t->layers, plan->accumulate), LEAST_OPS_PER_LAYER);
-    if (least <= limit)
+    if (least <= limit || (least <= DTP_LOWER_MOST_OPS && least / plan->pp <= limit)) /* each rank's program is one */
         return DTP_OK;
     return dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "accumulate",
                            "%" PRIu32 " micro-steps of %" PRIu64 " layers make more than %" PRIu64

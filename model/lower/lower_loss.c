@@ -232,6 +232,14 @@ static void gradient_in_place(struct dtp_lowering *l, uint64_t tokens)
     narrow_gradient(l, tokens, l->flight->loss_state);
 }
 
+/* loss_parallel is written in Python operators (torch/distributed/tensor/parallel/loss.py): (zeros with the targets'
+ * own
+ * + exp(x)) * gradient, each a tensor of its own. */
+static bool parallel_in_python(const struct dtp_lowering *l)
+{
+    return l->tp > 1 && l->plan->runtime->dtensor && l->loss == DTP_LOSS_EAGER;
+}
+
 /* Gradient of the logits that the loss read, in the compute dtype. */
 static void logits_gradient(struct dtp_lowering *l, uint64_t tokens)
 {
@@ -255,6 +263,10 @@ static void logits_gradient(struct dtp_lowering *l, uint64_t tokens)
         return;
     }
     dtp_draft_new(l, &draft, "nll gradient", DTP_OWNER_LOGITS, wide, DTP_UPDATE | DTP_FREE);
+    if (parallel_in_python(l)) { /* exp(x), and the sum of both before it is scaled */
+        dtp_draft_new(l, &draft, "probabilities", DTP_OWNER_LOGITS, wide, DTP_UPDATE | DTP_FREE);
+        dtp_draft_new(l, &draft, "unscaled gradient", DTP_OWNER_LOGITS, wide, DTP_UPDATE | DTP_FREE);
+    }
     dtp_buffer_id gradient = dtp_draft_new(l, &draft, casts ? "logits gradient in fp32" : "logits gradient",
                                            DTP_OWNER_LOGITS, wide, DTP_WRITE);
     dtp_draft_use(&draft, l->flight->loss_state, DTP_READ | DTP_FREE);
@@ -375,6 +387,7 @@ static void final_norm_backward(struct dtp_lowering *l, dtp_buffer_id gradient)
     dtp_lower_gradient_result(l, &draft, DTP_ROOT_VECTORS, l->compute);
     dtp_draft_memory(l, &draft, 0, 2);
     dtp_draft_end(l, &draft);
+    dtp_lower_sum_norm_gradients(l, DTP_ROOT_VECTORS, 1);
     dtp_lower_gradient_made(l, DTP_ROOT_VECTORS);
 }
 

@@ -4,15 +4,15 @@
 
 #include <stdlib.h>
 
-/* What follows on the compute stream waits for `received`, and for what the pass before sent. */
+/* What follows on the compute stream waits for `received`, and for what else the pass waits for. */
 static void mark(struct dtp_lowering *l, const char *name, dtp_op_id received)
 {
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MARK, name);
     dtp_draft_after(&draft, received);
-    dtp_draft_after(&draft, l->sent);
+    dtp_draft_after(&draft, l->before_next);
     dtp_draft_end(l, &draft);
-    l->sent = DTP_NO_OP;
+    l->before_next = DTP_NO_OP;
 }
 
 static void call(struct dtp_lowering *l, void (*hook)(struct dtp_lowering *l))
@@ -110,7 +110,17 @@ static void backward(struct dtp_lowering *l)
         dtp_lower_embedding_backward(l);
     else
         dtp_lower_give(l, l->flight->gradient);
+    l->flight->gradient = DTP_NO_BUFFER;
     call(l, l->hooks->after_backward);
+    if (l->pass->kind == DTP_PASS_WHOLE_BACKWARD)
+        call(l, l->hooks->end_backward);
+}
+
+/* Gradients of weights alone. */
+static void weights_backward(struct dtp_lowering *l)
+{
+    mark(l, "backward", DTP_NO_OP);
+    dtp_lower_deferred_gradients(l);
     call(l, l->hooks->end_backward);
 }
 
@@ -160,7 +170,9 @@ static bool take_flights(struct dtp_lowering *l, struct flights *out)
     for (uint32_t i = 0; i < count; i++) {
         out->unused[out->unused_count++] = count - 1 - i;
         out->place[i].module = dtp_host_arena_take(&l->arena, layers, sizeof *out->place[i].module);
-        if (!out->place[i].module)
+        out->place[i].deferred =
+            dtp_host_arena_take(&l->arena, layers * (uint64_t)l->matrices, sizeof *out->place[i].deferred);
+        if (!out->place[i].module || !out->place[i].deferred)
             return false;
     }
     return true;
@@ -175,7 +187,7 @@ static void clear(struct dtp_flight *flight, uint64_t layers)
         for (int tensor = 0; tensor < DTP_TENSOR_COUNT; tensor++)
             module[i].tensor[tensor] = DTP_NO_BUFFER;
     }
-    *flight = (struct dtp_flight){.module = module, .embedded = DTP_NO_BUFFER};
+    *flight = (struct dtp_flight){.module = module, .deferred = flight->deferred, .embedded = DTP_NO_BUFFER};
 }
 
 static struct dtp_flight *flight_of(const struct dtp_lowering *l, struct flights *flights, const struct dtp_pass *pass)
@@ -226,8 +238,12 @@ static void run(struct dtp_lowering *l)
         forward(l);
         return;
     }
-    backward(l);
-    call(l, l->hooks->end_micro_step);
+    if (l->pass->kind == DTP_PASS_WEIGHT)
+        weights_backward(l);
+    else
+        backward(l);
+    if (ends_flight(l->pass))
+        call(l, l->hooks->end_micro_step);
 }
 
 enum dtp_status dtp_lower_passes(struct dtp_lowering *l)
@@ -236,7 +252,7 @@ enum dtp_status dtp_lower_passes(struct dtp_lowering *l)
     bool expected = false;
     if (!take_flights(l, &flights))
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
-    l->sent = DTP_NO_OP;
+    l->before_next = DTP_NO_OP;
     for (uint32_t i = 0; i < l->role.pass_count; i++) {
         dtp_lower_before_pass(l, i);
         stand_at(l, i);

@@ -9,8 +9,8 @@
 #include "lower/lower.h"
 #include "program/program_set.h"
 
-/* As dtp_lower; pp 1 makes a set of one role. `op_limit` is for the operations of all roles together, as far as they
- * can be counted before. Caller releases *out, which is empty after a failure. DTP_BAD_INPUT also for a schedule that
+/* As dtp_lower; pp 1 makes a set of one role. `op_limit` is for each role; of all together there are at most about
+ * DTP_LOWER_MOST_OPS. Caller releases *out, which is empty after a failure. DTP_BAD_INPUT also for a schedule that
  * the plan's micro-steps, or its runtime, do not allow. */
 enum dtp_status dtp_lower_set(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                               const struct dtp_plan *plan, uint32_t op_limit, struct dtp_program_set *out,

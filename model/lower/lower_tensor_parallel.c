@@ -134,6 +134,14 @@ dtp_buffer_id dtp_lower_gather_rows(struct dtp_lowering *l, struct dtp_draft *dr
     return gathered;
 }
 
+void dtp_lower_sum_norm_gradients(struct dtp_lowering *l, int part, uint32_t norms)
+{
+    bool summed = l->tp > 1 && l->plan->runtime->dtensor;
+    for (uint32_t i = 0; i < norms && summed; i++)
+        dtp_lower_sum_in_place(l, "norm gradient", dtp_lower_state(l)->gradient[part],
+                               l->compute * l->transformer->hidden, false);
+}
+
 void dtp_lower_sum_in_place(struct dtp_lowering *l, const char *name, dtp_buffer_id buffer, uint64_t bytes,
                             bool in_pieces)
 {

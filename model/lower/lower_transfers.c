@@ -1,11 +1,11 @@
 /* What the stages of a pipeline send each other: activations to the stage after, their gradients to the one before, and
  * at the end of a step gradients of weights that two of them hold, and the norm of all gradients.
  *
- * A rank sends and receives on four streams, activations and gradients apart, in the order of its passes; a transfer of
- * a pass that is yet to come waits for nothing but what the rank has computed before. So a receive stands ready while
- * the pass before it computes, and whatever order a schedule's proof found (schedule_order.h) is an order of the
- * program set too. Where sends block, a pass's receive is issued behind the pass before it, and the next pass waits for
- * both. */
+ * A rank sends and receives on streams of its own, activations and gradients apart, in the order of its passes; a
+ * transfer of a pass that is yet to come waits for nothing but what the rank has computed before. So a receive stands
+ * ready while the pass before it computes, and whatever order a schedule's proof found (schedule_order.h) is an order
+ * of the program set too. Where sends block, a pass's receive is issued behind the pass before it, and the next pass
+ * waits for both. */
 #include "lower/lowering.h"
 
 #include "base/bytes.h"
@@ -138,6 +138,7 @@ static void begin(const struct dtp_lowering *l, struct dtp_draft *draft, enum dt
     draft->op.peer = (uint16_t)peer;
     draft->op.group = l->transfer_group[group];
     dtp_draft_after(draft, l->last_op[DTP_STREAM_COMPUTE]);
+    dtp_draft_after(draft, l->last_op[DTP_STREAM_TENSOR]); /* no kernel stands between in a stage without layers */
 }
 
 /* What pass `i` takes from another rank. Its memory is the compute stream's, who frees it. */
@@ -166,35 +167,50 @@ static void receive(struct dtp_lowering *l, uint32_t i)
     l->micro_step = micro_step;
 }
 
-/* What the pass at hand made for another rank, which is let go: where the next pass does not wait for it, the allocator
- * does. */
-static void send(struct dtp_lowering *l)
+/* A rank sends to its two neighbours; who waits for one to take what it sends may not keep the other waiting. */
+static enum dtp_stream send_stream(const struct dtp_lowering *l, const struct dtp_pass *pass, uint32_t to)
 {
-    struct dtp_stage_place to;
-    l->sent = DTP_NO_OP;
-    if (!given_to(l, l->pass, &to) || to.rank == l->role.rank)
-        return;
-    bool forward = way_of(l->pass) == FORWARD_WAY, blocking = l->role.pipeline->blocking;
-    struct dtp_draft draft;
-    begin(l, &draft, DTP_OP_SEND, forward ? "activations" : "gradients", to.rank,
-          group_place(l, way_of(l->pass), l->role.rank, to.rank));
-    draft.op.stream = forward ? DTP_STREAM_SEND : DTP_STREAM_SEND_BACK;
-    draft.op.tag = tag_of(l, l->pass, dtp_schedule_stage(l->role.pipeline->schedule, to.rank, to.chunk));
-    draft.op.demand.sent_bytes = (double)l->tensor_bytes[DTP_TENSOR_INPUT];
-    dtp_draft_use(&draft, l->given, DTP_READ | DTP_FREE | (blocking ? 0 : DTP_DEFER));
-    dtp_op_id sent = dtp_draft_end(l, &draft);
-    if (blocking)
-        l->sent = sent;
+    uint32_t ranks = l->role.pipeline->schedule->shape.ranks;
+    bool to_next = to == (l->role.rank + 1) % ranks;
+    if (way_of(pass) == FORWARD_WAY)
+        return to_next ? DTP_STREAM_SEND : DTP_STREAM_SEND_OTHER;
+    return to_next ? DTP_STREAM_SEND_BACK_OTHER : DTP_STREAM_SEND_BACK;
 }
 
+/* What a pass made for another rank, which is let go: where the next pass does not wait for it, the allocator does. */
+static void send(struct dtp_lowering *l, const struct dtp_pass *pass, dtp_buffer_id given)
+{
+    struct dtp_stage_place to;
+    if (!given_to(l, pass, &to) || to.rank == l->role.rank)
+        return;
+    bool forward = way_of(pass) == FORWARD_WAY, blocking = l->role.pipeline->blocking;
+    struct dtp_draft draft;
+    begin(l, &draft, DTP_OP_SEND, forward ? "activations" : "gradients", to.rank,
+          group_place(l, way_of(pass), l->role.rank, to.rank));
+    draft.op.micro_step = (uint16_t)pass->micro_batch;
+    draft.op.stream = send_stream(l, pass, to.rank);
+    draft.op.tag = tag_of(l, pass, dtp_schedule_stage(l->role.pipeline->schedule, to.rank, to.chunk));
+    draft.op.demand.sent_bytes = (double)l->tensor_bytes[DTP_TENSOR_INPUT];
+    dtp_draft_use(&draft, given, DTP_READ | DTP_FREE | (blocking ? 0 : DTP_DEFER));
+    dtp_op_id sent = dtp_draft_end(l, &draft);
+    if (blocking)
+        l->before_next = sent;
+}
+
+/* A pair of passes is one piece of work: it begins with what both take, and sends what both made when both are done. */
 void dtp_lower_before_pass(struct dtp_lowering *l, uint32_t i)
 {
+    const struct dtp_pass *pass = &l->role.passes[i];
+    struct dtp_stage_place from;
     if (!l->role.pipeline)
         return;
     if (i == 0)
         receive(l, 0);
-    if (!l->role.pipeline->blocking && i + 1 < l->role.pass_count)
-        receive(l, i + 1);
+    if (l->role.pipeline->blocking || i + 1 == l->role.pass_count)
+        return;
+    receive(l, i + 1);
+    if (pass->paired && taken_from(l, pass + 1, &from))
+        l->before_next = handed_to(l, way_of(pass + 1), pass[1].chunk, pass[1].micro_batch)->received;
 }
 
 void dtp_lower_after_pass(struct dtp_lowering *l, uint32_t i)
@@ -203,7 +219,13 @@ void dtp_lower_after_pass(struct dtp_lowering *l, uint32_t i)
         return;
     if (l->role.pipeline->blocking && i + 1 < l->role.pass_count)
         receive(l, i + 1); /* before the send, whose memory it must not get */
-    send(l);
+    if (l->pass->paired) {
+        l->given_by_first = l->given;
+        return;
+    }
+    if (i > 0 && l->role.passes[i - 1].paired)
+        send(l, l->pass - 1, l->given_by_first);
+    send(l, l->pass, l->given);
 }
 
 /* ---- the end of a step ------------------------------------------------------------------------------------------- */
@@ -320,7 +342,7 @@ static void join_norms(struct dtp_lowering *l)
     }
     for (span /= 2; span; span /= 2)
         if (rank + span < ranks)
-            l->sent = send_part(l, rank + span, name, norm, 0, 4);
+            send_part(l, rank + span, name, norm, 0, 4);
 }
 
 void dtp_lower_join_stages(struct dtp_lowering *l)

@@ -55,7 +55,14 @@ struct dtp_flight_module {
     uint64_t alive;    /* tensors that exist now, as bits */
     uint64_t gathered; /* of these, which stand here whole and not as the rows of a tensor parallel rank */
 };
+/* The gradient of a weight that is left for a pass of its own. */
+struct dtp_deferred_gradient {
+    dtp_buffer_id output_gradient;
+    uint16_t layer, matrix;
+};
 struct dtp_flight {
+    struct dtp_deferred_gradient *deferred; /* room for all matrices of the chunk */
+    uint32_t deferred_count;
     struct dtp_flight_module *module;             /* of each layer */
     dtp_buffer_id embedded, embedding_statistics; /* tensor before an embedding norm, and what that keeps */
     dtp_buffer_id final_input, final_norm, final_statistics, final_wide; /* input of the final norm, and so on */
@@ -138,14 +145,14 @@ struct dtp_lowering {
     dtp_buffer_id user_buffer; /* that pieces of collectives beside matmuls pass through */
     dtp_buffer_id gathered;    /* what the matmuls at hand read in place of a rank's rows of it */
     struct dtp_host_arena arena;
-    struct dtp_handed *handed[2]; /* to forwards, to backwards of each chunk and micro-batch; of a pipeline */
-    dtp_buffer_id given;          /* what the pass at hand made for another rank */
-    dtp_op_id sent;               /* the last transfer that the next pass waits for */
+    struct dtp_handed *handed[2];        /* to forwards, to backwards of each chunk and micro-batch; of a pipeline */
+    dtp_buffer_id given, given_by_first; /* what the pass at hand, and the first of a pair, made for another rank */
+    dtp_op_id before_next;               /* a transfer that the next pass waits for besides what it takes */
     uint32_t transfer_group[DTP_TRANSFER_GROUPS];
     dtp_buffer_id tokens_in;
 };
 
-/* lower.c: refuses what has no step program, or one of more than `op_limit` operations on all ranks together. */
+/* lower.c: refuses what has no step program, or one of more than `op_limit` operations on a rank of its pipeline. */
 enum dtp_status dtp_lower_check(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                 const struct dtp_plan *plan, uint32_t op_limit, struct dtp_faults *faults);
 /* The program of one rank, of a job that has one. */
@@ -248,6 +255,8 @@ void dtp_lower_head_backward(struct dtp_lowering *l); /* with the final norm's *
 
 /* lower_backward.c */
 void dtp_lower_block_backward(struct dtp_lowering *l);
+/* lower_linear_backward.c: gradients of weights that a split backward has left for later. */
+void dtp_lower_deferred_gradients(struct dtp_lowering *l);
 void dtp_lower_embedding_backward(struct dtp_lowering *l);
 
 /* lower_tensor_parallel.c. Of tensor parallel ranks each holds rows of the residual stream alone (T/t tokens), and
@@ -269,6 +278,8 @@ dtp_op_id dtp_lower_tensor_beside(struct dtp_lowering *l, enum dtp_op_kind kind,
 /* Parameters that each rank has whole and whose gradients it has terms of: where each has rows of the stream, norms and
  * biases behind matrices cut by rows; the norms of q and k always. */
 uint64_t dtp_lower_replicated_elements(const struct dtp_lowering *l);
+/* Where they are summed at once: of so many norms in gradient `part` of the module, one by one. */
+void dtp_lower_sum_norm_gradients(struct dtp_lowering *l, int part, uint32_t norms);
 /* Each is awaited by compute. The draft is an all-gather's that reads a rank's rows; behind the matmul that reads what
  * is returned `*beside` is to be awaited; NULL: none is there. A sum over ranks in place; a rank's rows of one, whose
  * terms are used by `access`; of a gradient of the stream whichever it takes. */

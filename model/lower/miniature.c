@@ -254,17 +254,19 @@ static enum dtp_status from_miniatures(const struct step *step, struct pair *pai
     return status;
 }
 
-/* All layers, and of many micro-steps three where those between repeat. */
-static enum dtp_status from_all_layers(const struct step *step, uint32_t micro_steps, uint32_t op_limit,
+/* All layers, and of many micro-steps the three that *micro_steps says where those between repeat; else it becomes all.
+ */
+static enum dtp_status from_all_layers(const struct step *step, uint32_t *micro_steps, uint32_t op_limit,
                                        struct dtp_live_runs *out, struct dtp_program **program)
 {
     uint64_t layers = step->transformer->layers;
-    enum dtp_status status = runs_of(step, layers, micro_steps, op_limit, out, program);
-    if (status != DTP_OK || step->plan->accumulate == micro_steps || leaves_nothing(out, 1))
+    enum dtp_status status = runs_of(step, layers, *micro_steps, op_limit, out, program);
+    if (status != DTP_OK || step->plan->accumulate == *micro_steps || leaves_nothing(out, 1))
         return status;
     if (program)
         dtp_program_destroy(*program);
-    return runs_of(step, layers, step->plan->accumulate, op_limit, out, program);
+    *micro_steps = step->plan->accumulate;
+    return runs_of(step, layers, *micro_steps, op_limit, out, program);
 }
 
 enum dtp_status dtp_miniature_whole(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
@@ -274,7 +276,7 @@ enum dtp_status dtp_miniature_whole(const struct dtp_transformer *transformer, c
     struct step step = {transformer, cluster, plan, faults};
     struct dtp_live_runs runs = {.run = NULL};
     uint32_t micro_steps = dtp_miniature_size_of(transformer, plan, 1).micro_steps;
-    enum dtp_status status = from_all_layers(&step, micro_steps, op_limit, &runs, out);
+    enum dtp_status status = from_all_layers(&step, &micro_steps, op_limit, &runs, out);
     dtp_live_runs_release(&runs);
     return status;
 }
@@ -289,10 +291,11 @@ enum dtp_status dtp_miniature_of(const struct dtp_transformer *transformer, cons
     bool lined_up = false;
     enum dtp_status status = size.layers ? from_miniatures(&step, &pair, &size, &lined_up) : DTP_OK;
     if (status == DTP_OK && !lined_up)
-        status = from_all_layers(&step, size.micro_steps, op_limit, &pair.whole, NULL);
+        status = from_all_layers(&step, &size.micro_steps, op_limit, &pair.whole, NULL);
     if (status == DTP_OK) {
         dtp_live_bytes_sum(&pair.whole, transformer->layers, &out->live);
         out->layers = lined_up ? size.layers + pair.period : 0;
+        out->micro_steps = size.micro_steps;
     }
     dtp_live_runs_release(&pair.small);
     dtp_live_runs_release(&pair.large);

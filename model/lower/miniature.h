@@ -27,6 +27,8 @@
 struct dtp_miniature {
     struct dtp_live_bytes live;
     uint64_t layers; /* of the larger miniature; 0: all layers were lowered */
+    uint32_t
+        micro_steps; /* that were lowered: fewer than the step has, and any larger number has the same live bytes */
 };
 
 /* How small: what a scan shortens a step to, whatever it reads off it. */

@@ -147,6 +147,12 @@ static void refuse_name(const struct dtp_catalog *catalog, const struct keyed *k
 {
     char nearest_text[256];
     struct dtp_nearest nearest;
+    if (strchr(name, ',')) {
+        dtp_fault(faults, DTP_BAD_INPUT, where, line,
+                  "'%.64s' are several, and this takes one %s; dtplan sweep and dtplan search compare lists of them",
+                  name, keyed->words);
+        return;
+    }
     dtp_nearest_begin(&nearest, name);
     for (size_t i = 0; i < keyed->count; i++)
         dtp_nearest_offer(&nearest, key_at(keyed, i));

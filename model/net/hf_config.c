@@ -402,46 +402,6 @@ static const struct family *find_family(struct dtp_hf_reader *reader)
     return NULL;
 }
 
-/* ---- what is not used -------------------------------------------------------------------------------------------- */
-
-/* Keys that change what training costs, where they say something, but not what is predicted of it. */
-static const char *const unused_keys[] = {
-    /* masks to keep for backward, and kernels of their own */
-    "attention_dropout", "attn_pdrop", "resid_pdrop", "embd_pdrop", "hidden_dropout", "dropout", "activation_dropout",
-    "layerdrop", "emb_pdrop",
-    /* slices of each matmul one after the other (LLaMA's emulation of tensor parallelism, BLOOM's) */
-    "pretraining_tp",
-    /* --precision and --checkpointing decide */
-    "torch_dtype|dtype", "gradient_checkpointing"};
-
-/* 0, 1 slice, false and "" change nothing. */
-static bool says_something(const json_t *value)
-{
-    if (json_is_number(value))
-        return json_number_value(value) != 0 && json_number_value(value) != 1;
-    return json_is_true(value) || (json_is_string(value) && *json_string_value(value));
-}
-
-static void list_unused(struct dtp_hf_reader *reader, char *out, size_t bytes)
-{
-    size_t used = 0;
-    for (size_t i = 0; i < sizeof unused_keys / sizeof *unused_keys; i++) {
-        const json_t *value = dtp_hf_value(reader, unused_keys[i]);
-        char text[32];
-        if (!value || !says_something(value) || used >= bytes)
-            continue;
-        if (json_is_string(value))
-            snprintf(text, sizeof text, "%.31s", json_string_value(value));
-        else if (json_is_number(value))
-            snprintf(text, sizeof text, "%.6g", json_number_value(value));
-        else
-            snprintf(text, sizeof text, "true");
-        used += (size_t)snprintf(out + used, bytes - used, "%s%.*s %s", used ? ", " : "",
-                                 (int)strcspn(unused_keys[i], "|"), unused_keys[i], text);
-    }
-    dtp_hf_keep_printable(out);
-}
-
 static void refuse_quantised(struct dtp_hf_reader *reader)
 {
     if (dtp_hf_value(reader, "quantization_config"))
@@ -547,7 +507,7 @@ static enum dtp_status read_object(struct dtp_hf_reader *reader, struct dtp_hf_c
     if (!family)
         return DTP_BAD_INPUT;
     read_family(reader, family, t);
-    list_unused(reader, out->unused, sizeof out->unused);
+    dtp_hf_list_unused(reader, &out->transformer, out->unused, sizeof out->unused);
     if (reader->bad)
         return DTP_BAD_INPUT;
     dtp_hf_name_after(reader->name, family->type, t->name, sizeof t->name);

@@ -7,6 +7,7 @@
 #define DTP_HF_READER_H
 
 #include "base/status.h"
+#include "net/transformer.h"
 
 #include <jansson.h>
 #include <stdint.h>
@@ -39,5 +40,10 @@ void dtp_hf_refuse(struct dtp_hf_reader *reader, const char *keys, const char *f
 void dtp_hf_keep_printable(char *text);
 /* The name of the shape in the file at `path`: of the hub's repository, the file, its folder, or its `type`. */
 void dtp_hf_name_after(const char *path, const char *type, char *out, size_t bytes);
+
+/* "attention_dropout 0.1, torch_dtype float16": keys that change what training costs or learns, and nothing of what is
+ * predicted of `transformer` or done by our executor, where they say something; hf_unused.c. */
+void dtp_hf_list_unused(struct dtp_hf_reader *reader, const struct dtp_transformer *transformer, char *out,
+                        size_t bytes);
 
 #endif

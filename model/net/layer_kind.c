@@ -123,6 +123,13 @@ uint64_t dtp_layer_tensor_width(const struct dtp_layer_kind *kind, enum dtp_laye
     return 0;
 }
 
+void dtp_layer_tensor_widths(const struct dtp_layer_kind *kind, uint64_t out[DTP_TENSOR_COUNT])
+{
+    const struct dtp_layer_kind *k = kind;
+#define DTP_TENSOR(suffix, name, width, element, part) out[DTP_TENSOR_##suffix] = width;
+#include "net/layer_kind.def"
+}
+
 enum dtp_layer_element dtp_layer_tensor_element(enum dtp_layer_tensor tensor)
 {
     static const enum dtp_layer_element elements[DTP_TENSOR_COUNT] = {

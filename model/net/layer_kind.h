@@ -83,6 +83,8 @@ int dtp_layer_list_vectors(const struct dtp_layer_kind *kind, uint64_t out[DTP_L
 
 /* The table's columns of one tensor. */
 uint64_t dtp_layer_tensor_width(const struct dtp_layer_kind *kind, enum dtp_layer_tensor tensor);
+/* The same of all, also of those that no operator of the kind makes. */
+void dtp_layer_tensor_widths(const struct dtp_layer_kind *kind, uint64_t out[DTP_TENSOR_COUNT]);
 enum dtp_layer_element dtp_layer_tensor_element(enum dtp_layer_tensor tensor);
 enum dtp_layer_part dtp_layer_tensor_part(enum dtp_layer_tensor tensor);
 

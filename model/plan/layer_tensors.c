@@ -48,6 +48,13 @@ static uint64_t math_state_bytes(const struct dtp_layer_kind *kind, const struct
     return score * kind->heads * plan->sequence + (score > compute ? 3 * score * kind->d_q : 0);
 }
 
+/* Where sequence parallelism divides tokens. */
+static bool lies_between_matmuls(enum dtp_layer_tensor tensor)
+{
+    enum dtp_layer_part part = dtp_layer_tensor_part(tensor);
+    return part == DTP_PART_RESIDUAL || part == DTP_PART_NORMS;
+}
+
 static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *plan, uint64_t made)
 {
     const uint64_t compute = dtp_plan_compute_bytes(plan);
@@ -56,12 +63,14 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
         [DTP_LAYER_ELEMENT_COMPUTE] = compute,
         [DTP_LAYER_ELEMENT_KEPT_INPUT] = dtp_plan_keeps_fp8(plan) ? 1 : compute,
         [DTP_LAYER_ELEMENT_FP32] = 4};
+    uint64_t width[DTP_TENSOR_COUNT];
+    dtp_layer_tensor_widths(&out->kind, width);
     for (uint64_t left = made; left; left &= left - 1) {
         enum dtp_layer_tensor tensor = dtp_layer_first(left);
-        enum dtp_layer_part part = dtp_layer_tensor_part(tensor);
-        bool between = part == DTP_PART_RESIDUAL || part == DTP_PART_NORMS; /* the matmuls: there tokens are divided */
-        uint64_t bytes = dtp_layer_tensor_width(&out->kind, tensor) * element[dtp_layer_tensor_element(tensor)];
-        out->bytes[tensor] = between && plan->sequence_shards > 1 ? dtp_divide_up(bytes, plan->sequence_shards) : bytes;
+        uint64_t bytes = width[tensor] * element[dtp_layer_tensor_element(tensor)];
+        out->bytes[tensor] = plan->sequence_shards > 1 && lies_between_matmuls(tensor)
+                                 ? dtp_divide_up(bytes, plan->sequence_shards)
+                                 : bytes;
     }
     if (plan->attention == DTP_ATTENTION_MATH)
         out->bytes[DTP_TENSOR_CORE_STATE] = math_state_bytes(&out->kind, plan);

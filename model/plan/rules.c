@@ -208,12 +208,19 @@ struct dtp_attention_shape dtp_plan_attention(const struct dtp_transformer *tran
     return shape;
 }
 
+static enum dtp_issuer issuer_of(const struct dtp_plan *plan)
+{
+    if (!plan->runtime->dtensor || plan->tp <= 1)
+        return plan->runtime->issuer;
+    return plan->compile ? DTP_ISSUER_DTENSOR_COMPILED : DTP_ISSUER_DTENSOR;
+}
+
 struct dtp_execution dtp_plan_execution(const struct dtp_plan *plan)
 {
     const struct dtp_runtime *runtime = plan->runtime;
     const struct dtp_executor_plan *executor = &plan->executor;
     return (struct dtp_execution){
-        .issuer = runtime->issuer,
+        .issuer = issuer_of(plan),
         .allocator = runtime->arena              ? DTP_ALLOCATOR_ARENA
                      : plan->expandable_segments ? DTP_ALLOCATOR_EXPANDABLE
                                                  : DTP_ALLOCATOR_SEGMENTS,

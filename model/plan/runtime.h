@@ -51,6 +51,8 @@ struct dtp_runtime {
     bool gathers_again; /* what a matmul reads is not kept as it was gathered, but as the rank's rows, and gathered for
                            the weight gradient once more */
     bool sums_beside;   /* input gradients are summed over ranks beside the weight gradient's matmul */
+    bool dtensor;       /* PyTorch's DTensor: eager operators are dispatched in Python, and gradients of parameters that
+                           each rank has whole are summed as soon as they are made */
 
     /* ---- kernels ---- */
     bool compiles;          /* torch.compile */

@@ -185,8 +185,22 @@ static void check_peers(struct match *m, uint32_t role)
     }
 }
 
+/* As ranks form them: runs of ranks * stride, of which the world is a multiple. */
+static void check_spans(struct match *m, uint32_t role)
+{
+    const struct dtp_program *here = program_of(m, role);
+    const uint32_t world = dtp_program_set_ranks(m->set);
+    for (size_t i = 0; i < dtp_program_group_count(here); i++) {
+        const struct dtp_program_group *group = &dtp_program_groups(here)[i];
+        if (world % ((uint64_t)group->ranks * group->stride) != 0)
+            REFUSE(m, "role %u: group %zu of %u ranks %u apart does not divide the set's %u ranks", role, i,
+                   group->ranks, group->stride, world);
+    }
+}
+
 static void check_groups(struct match *m, uint32_t role)
 {
+    check_spans(m, role);
     const struct dtp_program *first = program_of(m, 0), *here = program_of(m, role);
     size_t count = dtp_program_group_count(first);
     bool same = dtp_program_group_count(here) == count;

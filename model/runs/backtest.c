@@ -29,7 +29,6 @@ enum dtp_status dtp_backtest_predict(const struct dtp_run *run, const struct dtp
 {
     struct dtp_job job;
     struct dtp_run read = *run;
-    read.model_parallel = predictor->model_parallel;
     read.machine = predictor->machine;
     enum dtp_status status = dtp_run_job(&read, catalog, &job, faults);
     if (status)
@@ -87,7 +86,7 @@ static void compare(struct dtp_backtest_row *row, struct dtp_faults *faults)
 
 static void forget_errors(struct dtp_backtest_row *row)
 {
-    row->error_pct = row->baseline_error_pct = NAN;
+    row->error_pct = row->baseline_error_pct = row->unseen_baseline_error_pct = NAN;
     row->predicted_rank = row->measured_rank = NAN;
     row->decision = SIZE_MAX;
     for (int kind = 0; kind < DTP_RUN_MEMORY_COUNT; kind++)
@@ -234,7 +233,7 @@ static enum dtp_status score_rows(struct scoring *s, struct dtp_faults *faults)
 {
     const struct dtp_watch *watch = s->request->watch;
     struct dtp_parallel job = {.count = s->backtest->row_count,
-                               .chunk_items = 8,
+                               .chunk_items = 1, /* a pipeline takes a second, other runs microseconds */
                                .context = s,
                                .work = score_some,
                                .watch = watch && watch->told ? tell : NULL};
@@ -300,8 +299,6 @@ static enum dtp_status make_backtest(struct scoring *s, struct dtp_faults *fault
         status = refuse_duplicates(s->backtest, faults);
     if (status == DTP_OK)
         status = count_rows(s->backtest, faults);
-    if (status == DTP_OK)
-        status = dtp_backtest_fit_baseline(s->backtest, faults);
     if (status == DTP_OK)
         status = dtp_backtest_summarise(s->backtest, faults);
     if (status == DTP_OK)

@@ -1,5 +1,6 @@
 #include "runs/backtest_statistics.h"
 
+#include <ctype.h>
 #include <gsl/gsl_sort.h>
 #include <gsl/gsl_statistics_double.h>
 #include <math.h>
@@ -65,13 +66,17 @@ struct dtp_error_statistics dtp_error_statistics(double *errors_pct, size_t coun
 }
 
 /* One error of a row: its throughput, its baseline's, or that of a memory figure. */
-enum which_error { THROUGHPUT, BASELINE, MEMORY };
+enum which_error { THROUGHPUT, BASELINE, UNSEEN_BASELINE, MEMORY };
 
 static double error_of(const struct dtp_backtest_row *row, enum which_error which, int kind)
 {
-    if (which == MEMORY)
-        return row->memory_error_pct[kind];
-    return which == THROUGHPUT ? row->error_pct : row->baseline_error_pct;
+    switch (which) {
+    case THROUGHPUT: return row->error_pct;
+    case BASELINE: return row->baseline_error_pct;
+    case UNSEEN_BASELINE: return row->unseen_baseline_error_pct;
+    case MEMORY: break;
+    }
+    return row->memory_error_pct[kind];
 }
 
 /* Some rows of a backtest, by number; NULL = the first `count`. */
@@ -93,6 +98,7 @@ static void fill_group(const struct selection *s, struct dtp_backtest_group *gro
 {
     group->throughput = select_statistics(s, THROUGHPUT, 0);
     group->baseline = select_statistics(s, BASELINE, 0);
+    group->unseen_baseline = select_statistics(s, UNSEEN_BASELINE, 0);
     for (int kind = 0; kind < DTP_RUN_MEMORY_COUNT; kind++)
         group->memory[kind] = select_statistics(s, MEMORY, kind);
 }
@@ -177,20 +183,15 @@ static void fill_groups(struct dtp_backtest *backtest, struct grouping *grouping
     }
 }
 
-/* Splits the rows into groups of equal names; rows without a name are left out. */
-static bool group_rows(struct dtp_backtest *backtest, struct grouping *grouping, double *scratch)
+/* Splits the rows into groups of equal names; rows without a name are left out. False: no memory. */
+static bool group_rows(struct dtp_backtest *backtest, struct grouping *grouping)
 {
-    size_t most = backtest->row_count;
-    struct dtp_name_index *index = dtp_name_index_create(most);
-    size_t *numbers = calloc(2 * most, sizeof *numbers);
-    grouping->groups = calloc(most, sizeof *grouping->groups);
-    bool ok = index && numbers && grouping->groups;
-    if (ok) {
+    struct dtp_name_index *index = dtp_name_index_create(backtest->row_count);
+    grouping->groups = calloc(backtest->row_count, sizeof *grouping->groups);
+    bool ok = index && grouping->groups;
+    if (ok)
         assign_groups(backtest, index, grouping);
-        fill_groups(backtest, grouping, numbers, scratch);
-    }
     dtp_name_index_destroy(index);
-    free(numbers);
     return ok;
 }
 
@@ -219,6 +220,26 @@ static int by_rows(const void *a, const void *b)
     return strcmp(x->reason, y->reason);
 }
 
+/* "takes 95 of 79 GiB" and "takes 152 of 79 GiB" become "takes N of N GiB", "'GPT-175B' is no preset" "'...' is no
+ * preset"; a digit within a word stays. */
+static void fold_reason(const char *reason, char *out, size_t bytes)
+{
+    size_t used = 0;
+    while (*reason && used + 6 < bytes) {
+        bool starts = !used || !(isalnum((unsigned char)out[used - 1]) || out[used - 1] == '.');
+        const char *end = *reason == '\'' ? strchr(reason + 1, '\'') : NULL;
+        size_t digits = starts ? strspn(reason, "0123456789.") : 0;
+        if (end)
+            used += (size_t)sprintf(out + used, "'...'");
+        else if (digits && !isalnum((unsigned char)reason[digits]))
+            out[used++] = 'N';
+        else
+            out[used++] = *reason;
+        reason = end ? end + 1 : reason + (digits && !isalnum((unsigned char)reason[digits]) ? digits : 1);
+    }
+    out[used] = '\0';
+}
+
 static bool count_refusals(struct dtp_backtest *backtest)
 {
     struct dtp_name_index *index = dtp_name_index_create(backtest->row_count);
@@ -228,14 +249,24 @@ static bool count_refusals(struct dtp_backtest *backtest)
         const struct dtp_backtest_row *row = &backtest->rows[i];
         if (row->verdict != DTP_BACKTEST_REFUSED)
             continue;
-        size_t number = dtp_name_index_add(index, row->first_reason, backtest->refusal_count);
-        if (number == backtest->refusal_count)
-            backtest->refusals[backtest->refusal_count++].reason = row->first_reason;
-        backtest->refusals[number].rows++;
+        struct dtp_backtest_refusal *next = &backtest->refusals[backtest->refusal_count];
+        fold_reason(row->first_reason, next->reason, sizeof next->reason);
+        size_t number = dtp_name_index_add(index, next->reason, backtest->refusal_count);
+        if (number == backtest->refusal_count) {
+            next->same = row->first_reason;
+            backtest->refusal_count++;
+        }
+        struct dtp_backtest_refusal *refusal = &backtest->refusals[number];
+        refusal->same = refusal->same && strcmp(refusal->same, row->first_reason) == 0 ? refusal->same : NULL;
+        refusal->rows++;
     }
+    dtp_name_index_destroy(index); /* which borrows their texts until here */
+    for (size_t i = 0; i < backtest->refusal_count; i++)
+        if (backtest->refusals[i].same)
+            snprintf(backtest->refusals[i].reason, sizeof backtest->refusals[i].reason, "%s",
+                     backtest->refusals[i].same);
     if (ok)
         qsort(backtest->refusals, backtest->refusal_count, sizeof *backtest->refusals, by_rows);
-    dtp_name_index_destroy(index);
     return ok;
 }
 
@@ -253,11 +284,19 @@ static void drop_single_dtypes(struct dtp_backtest *backtest)
     backtest->dtype_count = kept;
 }
 
+/* The baselines go by source, and stand in the statistics. */
 static bool fill_all_groups(struct dtp_backtest *backtest, double *scratch)
 {
     struct grouping sources = {.name = name_source, .member = offsetof(struct dtp_backtest_row, source_group)};
     struct grouping dtypes = {.name = name_dtype, .member = offsetof(struct dtp_backtest_row, dtype_group)};
-    bool ok = group_rows(backtest, &sources, scratch) && group_rows(backtest, &dtypes, scratch);
+    size_t *numbers = calloc(2 * backtest->row_count, sizeof *numbers);
+    bool ok = numbers && group_rows(backtest, &sources) && group_rows(backtest, &dtypes) &&
+              dtp_backtest_fit_baseline(backtest);
+    if (ok) {
+        fill_groups(backtest, &sources, numbers, scratch);
+        fill_groups(backtest, &dtypes, numbers, scratch);
+    }
+    free(numbers);
     backtest->sources = sources.groups;
     backtest->source_count = sources.count;
     backtest->dtypes = dtypes.groups;
@@ -275,6 +314,7 @@ enum dtp_status dtp_backtest_summarise(struct dtp_backtest *backtest, struct dtp
         fill_group(&all, &total);
         backtest->throughput = total.throughput;
         backtest->baseline = total.baseline;
+        backtest->unseen_baseline = total.unseen_baseline;
         memcpy(backtest->memory, total.memory, sizeof backtest->memory);
         backtest->macro_median_abs_pct = macro_median(backtest, THROUGHPUT);
         backtest->baseline_macro_median_abs_pct = macro_median(backtest, BASELINE);

@@ -13,9 +13,10 @@ void dtp_name_index_destroy(struct dtp_name_index *index);
 /* Number of `key`: that of its first appearance, else `number`, which it keeps. */
 size_t dtp_name_index_add(struct dtp_name_index *index, const char *key, size_t number);
 
-/* Fits the constant MFUs on the rows with a throughput error and fills baseline_* of them. */
-enum dtp_status dtp_backtest_fit_baseline(struct dtp_backtest *backtest, struct dtp_faults *faults);
-/* Fills the statistics, groups and refusals from the rows. */
+/* Fits the constant MFUs on the rows with a throughput error, of which source_group is known, and fills baseline_* and
+ * unseen_baseline_* of them. False: no memory. */
+bool dtp_backtest_fit_baseline(struct dtp_backtest *backtest);
+/* Groups the rows, fits the baselines, and fills statistics and refusals. */
 enum dtp_status dtp_backtest_summarise(struct dtp_backtest *backtest, struct dtp_faults *faults);
 /* Fills decisions and choices from rows that have their source_group (backtest_decisions.c). */
 enum dtp_status dtp_backtest_judge(struct dtp_backtest *backtest, struct dtp_faults *faults);

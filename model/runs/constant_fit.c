@@ -12,6 +12,8 @@
 #define ROUNDS 2     /* a simplex that collapsed too early gets a new one */
 #define HOPELESS 1e3 /* of constants with which nothing can be predicted */
 
+#define WHOLE_WITNESS 8.0 /* runs that make a source weigh as much as any; fewer weigh in proportion */
+
 void dtp_constant_take(enum dtp_constant constant, double value)
 {
     dtp_calibration_set(constant, value);
@@ -69,7 +71,7 @@ static double loss(const gsl_vector *x, void *context)
     const struct dtp_constant_fit *fit = s->fit;
     const struct dtp_scored_runs *runs = fit->runs;
     double total = 0, pull = 0;
-    size_t sources = 0;
+    double weights = 0;
     for (size_t i = 0; i < fit->count; i++) {
         dtp_constant_take(fit->constants[i], s->start[i] * exp(gsl_vector_get(x, i)));
         pull += PULL * gsl_vector_get(x, i) * gsl_vector_get(x, i);
@@ -80,10 +82,11 @@ static double loss(const gsl_vector *x, void *context)
         if (runs->runs[i].source != fit->left_out)
             add_run(s, i);
     for (size_t i = 0; i < runs->source_count; i++) {
-        total += s->count[i] ? s->sum[i] / (double)s->count[i] : 0;
-        sources += s->count[i] > 0;
+        double weight = fmin((double)s->count[i], WHOLE_WITNESS) / WHOLE_WITNESS;
+        total += s->count[i] ? weight * s->sum[i] / (double)s->count[i] : 0;
+        weights += weight;
     }
-    return (sources ? total / (double)sources : 0) + pull;
+    return (weights > 0 ? total / weights : 0) + pull;
 }
 
 /* ---- the simplex ------------------------------------------------------------------------------------------------- */

@@ -2,8 +2,9 @@
  * Nelder and Mead (GSL), for medians and means of absolute errors have kinks.
  *
  * What is made small is the mean over sources of the mean |log(predicted / measured)| of each source's runs, so that
- * 184 runs of one publication weigh as much as 8 of another. A constant is drawn to where it begins, so weakly that a
- * factor of e costs a tenth of a percent of error: what no run tells stays there. */
+ * 184 runs of one publication weigh as much as 8 of another; fewer than 8 weigh in proportion, for one or two runs are
+ * no witness against hundreds. A constant is drawn to where it begins, so weakly that a factor of e costs a tenth of a
+ * percent of error: what no run tells stays there. */
 #ifndef DTP_CONSTANT_FIT_H
 #define DTP_CONSTANT_FIT_H
 

@@ -1,4 +1,4 @@
-/* Leave one source out: what the predictions are worth for runs that saw no part of the fit.
+/* Leave one source out: what the predictions are worth for data-parallel runs that saw no part of the fit.
  *
  * constants.def says of each constant with which sources' runs it was made. For each source in turn, those that rest on
  * its runs are given up: they are fitted anew to the runs of all other sources (constant_fit.h), beginning with what

@@ -4,7 +4,7 @@
 
 /* Megatron's, NeMo's and InternEvo's layers are fused kernels over a flat gradient buffer with a distributed optimizer:
  * the megatron rules. Those of 2021-23 (Megatron-DeepSpeed, NeMo-Megatron, PTD-P) ran unfused attention unless flash
- * was asked for. */
+ * was asked for. Sequence parallelism came with Megatron-Core; what came before, and the DeepSpeed fork, has none. */
 #define MEGATRON_RULES                                                                                                 \
     .runtime = "megatron", .optimizer = "adamw-fused", .loss = "fused", .selective = DTP_SELECTIVE_ATTENTION,          \
     .fused_matmuls = true
@@ -23,7 +23,8 @@
  * unit; "selective" is op-SAC unless the notes say (layer). */
 #define TORCHTITAN_RULES                                                                                               \
     .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash2",                            \
-    .selective = DTP_SELECTIVE_MATMUL, .fsdp_syncs_always = true, .keeps_root = true, .eager_loss = true
+    .selective = DTP_SELECTIVE_MATMUL, .fsdp_syncs_always = true, .keeps_root = true, .eager_loss = true,              \
+    .sequence_parallel = true
 /* fms-fsdp's policy bfSixteen reduces in bf16; "selective" is every k-th block (configurations.md), k not stated: 2, or
  * 1 where the job would not fit otherwise. */
 #define FMS_RULES                                                                                                      \
@@ -34,32 +35,44 @@
  * before. */
 #define SCRIPT_RULES                                                                                                   \
     .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash",                             \
-    .selective = DTP_SELECTIVE_MATMUL, .fused_matmuls = true, .reference_script = true
+    .selective = DTP_SELECTIVE_MATMUL, .fused_matmuls = true, .reference_script = true, .sequence_parallel = true
+/* The script of h200_parallel_runs.csv, known by its notes: torchtitan's model and its plans of parallelism; blocks
+ * alone are compiled. */
+#define PARALLEL_SCRIPT_RULES                                                                                          \
+    .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash",                             \
+    .selective = DTP_SELECTIVE_MATMUL, .eager_loss = true, .sequence_parallel = true
 /* Anybody else's PyTorch: its own defaults, SDPA's FlashAttention-2 among them. */
 #define TORCH_RULES                                                                                                    \
     .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2",                          \
-    .selective = DTP_SELECTIVE_MATMUL
+    .selective = DTP_SELECTIVE_MATMUL, .sequence_parallel = true
 #define DEEPSPEED_RULES                                                                                                \
     .runtime = "deepspeed", .optimizer = "adamw", .loss = "eager", .attention = "flash2",                              \
     .selective = DTP_SELECTIVE_ATTENTION
 /* nanotron's scaling benchmarks; its text names Megatron too. */
 #define NANOTRON_RULES                                                                                                 \
     .runtime = "nanotron", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash2",                         \
-    .selective = DTP_SELECTIVE_ATTENTION, .fused_matmuls = true
+    .selective = DTP_SELECTIVE_ATTENTION, .fused_matmuls = true, .sequence_parallel = true
 static const struct dtp_run_framework frameworks[] = {
     {.word = "nanotron", NANOTRON_RULES},
     {.word = "llm-foundry", COMPOSER_RULES},
     {.word = "Composer", COMPOSER_RULES},
     {.word = "torchtitan", TORCHTITAN_RULES},
     {.word = "fms-fsdp", FMS_RULES},
+    {.word = "PyTorch 2.", .note = "as separate matmuls", PARALLEL_SCRIPT_RULES},
     {.word = "PyTorch 2.", .note = "architecture=", SCRIPT_RULES},
     {.word = "llmq", EXECUTOR_RULES},
     {.word = "llm.c", EXECUTOR_RULES},
     {.word = "Megatron-DeepSpeed", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true},
-    {.word = "NeMo-Megatron", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true},
+    {.word = "NeMo-Megatron",
+     MEGATRON_RULES,
+     .attention = "flash1",
+     .unfused_unless_asked = true,
+     .sequence_parallel = true},
     {.word = "PTD-P", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true},
+    {.word = "Megatron-Core", MEGATRON_RULES, .attention = "flash", .sequence_parallel = true},
+    {.word = "Megatron-Bridge", MEGATRON_RULES, .attention = "flash", .sequence_parallel = true},
+    {.word = "NeMo", MEGATRON_RULES, .attention = "flash", .sequence_parallel = true},
     {.word = "Megatron", MEGATRON_RULES, .attention = "flash"},
-    {.word = "NeMo", MEGATRON_RULES, .attention = "flash"},
     {.word = "InternEvo", MEGATRON_RULES, .attention = "flash2"},
     {.word = "DeepSpeed", DEEPSPEED_RULES},
     {.word = "", TORCH_RULES},

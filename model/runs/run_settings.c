@@ -7,6 +7,7 @@
 #include "runs/run_framework.h"
 #include "runs/run_table.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -186,7 +187,11 @@ static void write_cluster(struct writer *w, const struct dtp_catalog *catalog)
 /* Ranks that hold one copy of the model. */
 static uint64_t slices_of(const struct dtp_run *run)
 {
-    return dtp_bytes_product(run->tp ? run->tp : 1, run->pp ? run->pp : 1);
+    const uint64_t ways[] = {run->tp, run->pp, run->cp};
+    uint64_t product = 1;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        product = dtp_bytes_product(product, ways[i] ? ways[i] : 1);
+    return product;
 }
 
 /* Micro-steps a step: the column, or what the global batch leaves after GPUs and micro batch, or 1 when neither is
@@ -194,7 +199,7 @@ static uint64_t slices_of(const struct dtp_run *run)
 static uint64_t accumulation(struct writer *w)
 {
     const struct dtp_run *run = w->run;
-    uint64_t data_ranks = run->model_parallel ? run->gpus / slices_of(run) : run->gpus;
+    uint64_t data_ranks = run->gpus / slices_of(run);
     uint64_t micro_step = run->micro_batch * data_ranks, global = run->global_batch;
     if (!run->accumulate && !global)
         return 1;
@@ -202,9 +207,9 @@ static uint64_t accumulation(struct writer *w)
         return global / micro_step;
     if (!run->accumulate || (global && micro_step * run->accumulate != global)) {
         REFUSE(w,
-               "micro_batch_per_gpu %" PRIu64 " x gpus %" PRIu64 " x grad_accum %" PRIu64
+               "micro_batch_per_gpu %" PRIu64 " x %" PRIu64 " data-parallel ranks x grad_accum %" PRIu64
                " does not give global_batch %" PRIu64,
-               run->micro_batch, run->gpus, run->accumulate, global);
+               run->micro_batch, data_ranks, run->accumulate, global);
         return 1;
     }
     return run->accumulate;
@@ -228,38 +233,87 @@ static void write_batch(struct writer *w)
 
 /* ---- strategy -------------------------------------------------------------------------------------------------- */
 
+/* What sources call schedules: Megatron's zero-bubble fork, torch.distributed.pipelining, and plainly. */
+static const char *schedule_word(const char *text)
+{
+    static const char *const others[][2] = {{"interleaved_1f1b", "interleaved"},
+                                            {"Interleaved1F1B", "interleaved"},
+                                            {"zb1p", "zb-h1"},
+                                            {"zb2p", "zb-h2"},
+                                            {"zbv", "zb-v"},
+                                            {"ZBVZeroBubble", "zb-v"}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strcasecmp(text, others[i][0]) == 0)
+            return others[i][1];
+    return text; /* a schedule of ours, or refused as none */
+}
+
+/* Chunks of the model a rank of the pipeline: the column, or what notes like "VP=8" say. */
+static uint64_t virtual_stages_of(const struct dtp_run *run)
+{
+    const char *note = strstr(run->notes, "VP=");
+    uint64_t noted = note ? strtoull(note + strlen("VP="), NULL, 10) : 0;
+    return run->virtual_stages ? run->virtual_stages : noted;
+}
+
+static void write_pipeline(struct writer *w)
+{
+    const struct dtp_run *run = w->run;
+    uint64_t chunks = virtual_stages_of(run);
+    char schedule[32];
+    set_count(w, "pp", run->pp);
+    if (chunks > 1)
+        set_count(w, "virtual_stages", chunks);
+    snprintf(schedule, sizeof schedule, "%s", schedule_word(run->schedule));
+    for (char *c = schedule; *c; c++)
+        *c = (char)tolower((unsigned char)*c);
+    bool plain = strcmp(schedule, "1f1b") == 0 || (strcmp(schedule, "interleaved") == 0 && chunks > 1);
+    if (*schedule && !plain) /* which is the default */
+        set_text(w, "schedule", schedule);
+}
+
 static void write_parallelism(struct writer *w)
 {
     const struct dtp_run *run = w->run;
-    bool data_only = run->tp <= 1 && run->pp <= 1 && run->cp <= 1;
-    if (run->tp > 1 && !run->model_parallel)
-        REFUSE(w, "tensor parallel %" PRIu64 " is scored with --model-parallel only", run->tp);
-    if (run->pp > 1 && !run->model_parallel)
-        REFUSE(w, "pipeline parallel %" PRIu64 " is scored with --model-parallel only", run->pp);
-    if (run->cp > 1)
-        REFUSE(w, "context parallel %" PRIu64 " is not modelled yet", run->cp);
-    if (run->model_parallel && slices_of(run) > 1) {
-        /* Sequence parallelism came with Megatron-Core; what came before, and the DeepSpeed fork, has none. */
-        bool core = strcasestr(run->framework, "NeMo") || strcasestr(run->framework, "Core") ||
-                    strcasestr(run->framework, "Bridge") || strstr(run->notes, "sequence parallel");
-        set_count(w, "tp", run->tp ? run->tp : 1);
-        set_count(w, "pp", run->pp ? run->pp : 1);
-        set_switch(w, "sequence_parallel", core && !strstr(run->notes, "no sequence-parallel"));
+    uint64_t slices = slices_of(run), data_ranks = slices ? run->gpus / slices : 0;
+    bool spread = flag(w, "sequence_parallel", run->sequence_parallel,
+                       (w->framework->sequence_parallel || strstr(run->notes, "sequence parallel")) &&
+                           !strstr(run->notes, "no sequence-parallel"));
+    if (run->tp > 1) {
+        set_count(w, "tp", run->tp);
+        set_switch(w, "sequence_parallel", spread);
     }
+    if (run->cp > 1)
+        set_count(w, "cp", run->cp);
+    if (run->pp > 1)
+        write_pipeline(w);
     if (!run->gpus)
         REFUSE(w, "gpus is empty");
-    else if (data_only && run->dp && run->dp != run->gpus)
-        REFUSE(w, "dp %" PRIu64 " is not gpus %" PRIu64 ", and no other parallelism is stated", run->dp, run->gpus);
+    else if (!slices || run->gpus % slices)
+        REFUSE(w, "tp x pp x cp is %" PRIu64 ", which does not divide gpus %" PRIu64, slices, run->gpus);
+    else if (run->dp && run->dp != data_ranks)
+        REFUSE(w, "dp %" PRIu64 " is not gpus %" PRIu64 " / (tp x pp x cp)", run->dp, run->gpus);
 }
 
-/* On one GPU all strategies are one. ddp, except where that runtime has none or offloads only what is sharded. */
+/* On one GPU of each part of a model all strategies are one. ddp, except where that runtime has none or offloads only
+ * what is sharded. */
 static const char *single_strategy(const struct writer *w)
 {
     const char *runtime = runtime_of(w), *offload = w->run->offload_key;
     bool offloads = *offload && strcmp(offload, "none");
     if (strcmp(runtime, "deepspeed") == 0 || (strcmp(runtime, "dtplan") == 0 && offloads))
         return "zero1";
-    return strcmp(runtime, "torch") == 0 && offloads ? "full_shard" : "ddp";
+    /* divided by tp, PyTorch's mixed precision is FSDP2's on a mesh of one rank; autocast there is not modelled */
+    bool shards = offloads || (w->run->tp > 1 && !strstr(w->run->notes, "amp=autocast"));
+    return strcmp(runtime, "torch") == 0 && shards ? "full_shard" : "ddp";
+}
+
+/* Sources call data parallelism with Megatron's distributed optimizer, which is ZeRO-1, by either name. */
+static const char *strategy_of(const struct writer *w)
+{
+    const char *strategy = w->run->strategy_key, *notes = w->run->notes;
+    bool distributed = strstr(notes, "distributed optimizer") || strstr(notes, "distributed_fused_adam");
+    return strcmp(strategy, "ddp") == 0 && strcmp(runtime_of(w), "megatron") == 0 && distributed ? "zero1" : strategy;
 }
 
 static void write_strategy(struct writer *w)
@@ -270,11 +324,12 @@ static void write_strategy(struct writer *w)
     if (!*run->strategy_key)
         REFUSE(w, "strategy_key is empty");
     else if (strcmp(run->strategy_key, "single") == 0) {
-        if (run->gpus > 1)
-            REFUSE(w, "strategy_key single contradicts gpus %" PRIu64, run->gpus);
+        if (run->gpus > slices_of(run))
+            REFUSE(w, "strategy_key single contradicts gpus %" PRIu64 " of which tp x pp x cp are %" PRIu64, run->gpus,
+                   slices_of(run));
         set(w, "strategy", "%s", single_strategy(w));
     } else
-        set(w, "strategy", "%s", run->strategy_key);
+        set(w, "strategy", "%s", strategy_of(w));
     if (run->shard_group)
         set_count(w, "shard_group", run->shard_group);
     if (is_fsdp(w) && is_fsdp1(w))

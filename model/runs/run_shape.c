@@ -5,6 +5,7 @@
  * (GPT's ffn is four times its hidden size, LLaMA's is not). Where the source counts the parameters, the variant of the
  * family (tied or untied head, ...) with the nearest count is taken, and a count more than 2 % off refuses the row:
  * then either the shape or the family is not what it seems. */
+#include "base/bytes.h"
 #include "runs/run_table.h"
 
 #include <ctype.h>
@@ -23,17 +24,23 @@ struct family {
     const char *prefix; /* of the name in lower case without separators; the longest that fits wins */
     enum style style;
     enum tying tying;
+    uint64_t tokens; /* of its only tokenizer; 0: it has several */
 };
 
+/* GPT-2's BPE, and BLOOM's (BigScience 2022, section 3.1.3). Megatron pads a vocabulary to a multiple of 128 tp. */
+#define GPT2_TOKENS 50257
+#define BLOOM_TOKENS 250680
+#define VOCABULARY_MULTIPLE 128
+
 static const struct family families[] = {
-    {"gpt", GPT, TIED},
+    {"gpt", GPT, TIED, GPT2_TOKENS},
     {"gptneox", NEOX, UNTIED},
     {"pythia", NEOX, UNTIED},
     {"opt", OPT, TIED},
-    {"bloom", BLOOM, TIED},
+    {"bloom", BLOOM, TIED, BLOOM_TOKENS},
     {"mpt", MPT, TIED},
-    {"mtnlg", GPT, TIED},
-    {"turingnlg", GPT, TIED},
+    {"mtnlg", GPT, TIED, GPT2_TOKENS},
+    {"turingnlg", GPT, TIED, GPT2_TOKENS},
     {"cerebrasgpt", GPT, TIED},
     {"starcoder", GPT, TIED},
     {"santacoder", GPT, TIED},
@@ -111,7 +118,7 @@ static uint64_t head_dim_of_name(const char *folded)
 /* The family of a row, or NULL for one that only the shape can tell. */
 static const struct family *family_of_run(const struct dtp_run *run, const char *folded)
 {
-    static const struct family noted[] = {{"gpt2", GPT, TIED}, {"llama", LLAMA, UNTIED}};
+    static const struct family noted[] = {{"gpt2", GPT, TIED, GPT2_TOKENS}, {"llama", LLAMA, UNTIED}};
     for (size_t i = 0; i < sizeof noted / sizeof *noted; i++) {
         const char *note = strstr(run->notes, "architecture=");
         if (note && starts_with(note + strlen("architecture="), noted[i].prefix))
@@ -245,6 +252,13 @@ static enum dtp_status choose_by_count(const struct dtp_run *run, const struct v
                      dtp_transformer_count(out).total, run->params, 100 * best);
 }
 
+/* 0: not known. A tp that no vocabulary is spread over pads nothing; it is refused elsewhere. */
+static uint64_t padded_vocabulary(uint64_t tokens, uint64_t tp)
+{
+    uint64_t multiple = VOCABULARY_MULTIPLE * (tp && tp <= tokens ? tp : 1);
+    return dtp_divide_up(tokens, multiple) * multiple;
+}
+
 /* ---- the row --------------------------------------------------------------------------------------------------- */
 
 static enum dtp_status check_dimensions(const struct dtp_run *run, const struct family *family, const char *folded,
@@ -306,11 +320,15 @@ enum dtp_status dtp_run_fill_preset(struct dtp_run *run, const struct dtp_catalo
     return status;
 }
 
-enum dtp_status dtp_run_shape(const struct dtp_run *run, struct dtp_transformer *out, struct dtp_faults *faults)
+enum dtp_status dtp_run_shape(const struct dtp_run *row, struct dtp_transformer *out, struct dtp_faults *faults)
 {
     char folded[DTP_NAME_BYTES];
+    struct dtp_run filled = *row;
+    const struct dtp_run *run = &filled;
     fold_name(run->model_name, folded, sizeof folded);
     const struct family *family = family_of_run(run, folded);
+    if (!filled.vocab && family)
+        filled.vocab = padded_vocabulary(family->tokens, filled.tp);
     enum dtp_status status = check_dimensions(run, family, folded, faults);
     if (status)
         return status;

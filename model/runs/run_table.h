@@ -23,13 +23,16 @@
     X(framework, "framework", false,                                                                                   \
       "the program that ran and its rules: torchtitan, Megatron, DeepSpeed, ...; default PyTorch")                     \
     X(gpu_key, "gpu_key", true, "GPU (dtplan catalog gpus)")                                                           \
-    X(strategy_key, "strategy_key", true, "as --strategy, or single")                                                  \
+    X(strategy_key, "strategy_key", true, "as --strategy, or single: one data-parallel rank")                          \
     X(offload_key, "offload_key", false, "what is offloaded, joined by +: params, optimizer, gradients; default none") \
     X(param_dtype, "param_dtype", false, "bf16, fp16, fp32 or fp8; default bf16")                                      \
     X(checkpointing, "activation_checkpointing", false, "none, full, selective or every-N; default none")              \
     X(fp8, "fp8", false, "0 or 1")                                                                                     \
     X(flash_attention, "flash_attention", false, "0 or 1")                                                             \
     X(compile, "compile", false, "0 or 1")                                                                             \
+    X(schedule, "pp_schedule", false,                                                                                  \
+      "of the pipeline: 1f1b, interleaved_1f1b, gpipe, zb1p, zb2p, zbv, dualpipev, ... in any case; default 1f1b")     \
+    X(sequence_parallel, "sequence_parallel", false, "0 or 1; default the framework's")                                \
     X(network, "interconnect_inter", false, "sockets or EFA where it says so, else NICs")                              \
     X(notes, "notes", false, "what no column holds")
 
@@ -41,15 +44,16 @@
     X(heads, "n_heads", false, "attention heads")                                                                      \
     X(kv_heads, "n_kv_heads", false, "key/value heads")                                                                \
     X(ffn, "ffn_hidden", false, "inner width of the MLP")                                                              \
-    X(vocab, "vocab", false, "vocabulary")                                                                             \
+    X(vocab, "vocab", false, "vocabulary; default that of the family's only tokenizer, padded as Megatron does")       \
     X(sequence, "seq_len", true, "tokens per sequence")                                                                \
     X(gpus, "gpus", true, "GPUs in all")                                                                               \
     X(gpus_per_node, "gpus_per_node", false, "GPUs per node; default the machine's")                                   \
-    X(tp, "tp", false, "tensor parallel GPUs; scored with --model-parallel")                                           \
-    X(pp, "pp", false, "pipeline stages; scored with --model-parallel")                                                \
-    X(cp, "cp", false, "context parallel GPUs; only 1")                                                                \
-    X(dp, "dp", false, "data-parallel ranks")                                                                          \
-    X(micro_batch, "micro_batch_per_gpu", true, "sequences per GPU and micro-step")                                    \
+    X(tp, "tp", false, "tensor parallel GPUs")                                                                         \
+    X(pp, "pp", false, "ranks of the pipeline")                                                                        \
+    X(cp, "cp", false, "context parallel GPUs")                                                                        \
+    X(virtual_stages, "vpp", false, "chunks of the model on each rank of the pipeline; default 1")                     \
+    X(dp, "dp", false, "data-parallel ranks: gpus / (tp pp cp)")                                                       \
+    X(micro_batch, "micro_batch_per_gpu", true, "sequences per data-parallel rank and micro-step")                     \
     X(accumulate, "grad_accum", false, "micro-steps per optimizer step; default what global_batch says, else 1")       \
     X(global_batch, "global_batch", false, "sequences per optimizer step over all GPUs")                               \
     X(shard_group, "shard_group", false, "GPUs that share one copy; default all")
@@ -62,10 +66,15 @@ struct dtp_run {
 #define DTP_RUN_COUNT_FIELD(field, column, needed, words) uint64_t field;
     DTP_RUN_COUNT_TABLE(DTP_RUN_COUNT_FIELD)
 #undef DTP_RUN_COUNT_FIELD
-    bool model_parallel; /* no column: whether tp and pp above 1 are read; else such rows are refused */
     const char *machine; /* no column: a measured machine file of the catalogue, for runs on its GPU; or NULL */
     double node_network_gbit_per_s; /* column inter_gbit_per_s_per_node; 0 = not stated */
 };
+
+/* Whether each of its GPUs trains the whole model. */
+static inline bool dtp_run_is_data_parallel(const struct dtp_run *run)
+{
+    return run->tp <= 1 && run->pp <= 1 && run->cp <= 1;
+}
 
 /* Kinds of memory figure, each with the prediction it is compared with.
  * X(enum suffix, mem_kind word, byte column or NULL) */

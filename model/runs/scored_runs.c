@@ -29,22 +29,19 @@ static bool make_room(struct dtp_scored_runs *out, const struct dtp_backtest *ba
 }
 
 static enum dtp_status take(struct dtp_scored_runs *out, const struct dtp_backtest *backtest,
-                            const struct dtp_predictor *predictor, const struct dtp_catalog *catalog,
-                            struct dtp_faults *faults)
+                            const struct dtp_catalog *catalog, struct dtp_faults *faults)
 {
     enum dtp_status status = DTP_OK;
     for (size_t i = 0; i < backtest->row_count && status == DTP_OK; i++) {
         const struct dtp_backtest_row *row = &backtest->rows[i];
-        if (row->verdict != DTP_BACKTEST_OK || row->measured.end != DTP_RUN_RAN)
+        if (row->verdict != DTP_BACKTEST_OK || row->measured.end != DTP_RUN_RAN || !dtp_run_is_data_parallel(&row->run))
             continue;
         struct dtp_scored_run *run = &out->runs[out->count++];
-        struct dtp_run read = row->run;
-        read.model_parallel = predictor->model_parallel;
         *run = (struct dtp_scored_run){.source = find_source(out, backtest->sources[row->source_group].name),
                                        .measured_tokens_per_s_per_gpu = row->measured_tokens_per_s_per_gpu,
                                        .shipped = row->forecast.prediction};
         memcpy(run->measured_bytes, row->measured.memory_bytes, sizeof run->measured_bytes);
-        status = dtp_run_job(&read, catalog, &run->job, faults);
+        status = dtp_run_job(&row->run, catalog, &run->job, faults);
     }
     return status;
 }
@@ -61,7 +58,7 @@ enum dtp_status dtp_scored_runs_read(const char *const *paths, size_t path_count
         if (status == DTP_OK && !make_room(out, backtest))
             status = dtp_fault(faults, DTP_ENVIRONMENT, paths[i], 0, "out of memory");
         if (status == DTP_OK)
-            status = take(out, backtest, predictor, catalog, faults);
+            status = take(out, backtest, catalog, faults);
         dtp_backtest_destroy(backtest);
     }
     return status;

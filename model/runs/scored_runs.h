@@ -28,7 +28,8 @@ struct dtp_scored_runs {
     size_t source_count;
 };
 
-/* The runs of the tables at `paths` that this predictor scores. Caller destroys *out, also after a failure.
+/* The data-parallel runs of the tables at `paths` that this predictor scores: constants are fitted to these. Errors of
+ * how models are sliced are no constant's, and would bend those that are. Caller destroys *out, also after a failure.
  * DTP_BAD_INPUT: a table that is no run table. */
 enum dtp_status dtp_scored_runs_read(const char *const *paths, size_t path_count, const struct dtp_predictor *predictor,
                                      const struct dtp_catalog *catalog, struct dtp_scored_runs *out,

@@ -75,7 +75,7 @@ static void check_complete(struct linking *l, uint32_t rank)
 {
     for (uint32_t chunk = 0; chunk < l->chunks; chunk++) {
         size_t base = (size_t)dtp_schedule_stage(l->schedule, rank, chunk) * l->micro_batches;
-        for (uint32_t m = 0; m < l->micro_batches && l->faults->count < DTP_FAULTS_KEPT; m++) {
+        for (uint32_t m = 0; m < l->micro_batches && (!l->faults || l->faults->count < DTP_FAULTS_KEPT); m++) {
             struct dtp_pass pass = {.micro_batch = m, .chunk = (uint16_t)chunk};
             if (dtp_schedule_line(l->schedule, m) != dtp_schedule_line_of_chunk(l->schedule, chunk))
                 continue;

@@ -129,7 +129,7 @@ enum dtp_status dtp_stages_by_cost(const struct dtp_stages_model *model, uint32_
     return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                      "stages: cut by cost, stage %" PRIu32
                      " takes the head, the next the loss, and nothing is left for "
-                     "%" PRIu32 " more; take %" PRIu32 " stages, or cut best",
+                     "%" PRIu32 " more; take %" PRIu32 " stages, or cut another way",
                      stage, count - stage - 2, stage + 2);
 }
 

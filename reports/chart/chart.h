@@ -92,6 +92,10 @@ enum dtp_status dtp_chart_draw(const struct dtp_chart_figure *figure, char *said
 enum dtp_status dtp_chart_print(const struct dtp_chart_figure *figure, int columns, FILE *out, bool *drawn,
                                 struct dtp_faults *faults);
 
+/* Draws the text of a table of passes, as dtplan schedule --passes writes it, and says so on standard error. */
+enum dtp_status dtp_chart_draw_passes(const char *text, size_t bytes, const char *figure, const char *title,
+                                      struct dtp_faults *faults);
+
 /* The scripts, put into the program when it is built. */
 extern const char *const dtp_chart_scripts[DTP_CHART_COUNT];
 

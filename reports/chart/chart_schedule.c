@@ -21,6 +21,26 @@ static const char *pass_name(const char *word, bool odd)
     return NULL;
 }
 
+enum dtp_status dtp_chart_draw_passes(const char *text, size_t bytes, const char *figure, const char *title,
+                                      struct dtp_faults *faults)
+{
+    struct dtp_table *table = NULL;
+    struct dtp_chart_data data = {0};
+    char said[DTP_FAULT_TEXT_BYTES];
+    enum dtp_status status = dtp_table_parse("passes", text, bytes, &table, faults);
+    if (status == DTP_OK)
+        status = dtp_chart_data_read(DTP_CHART_SCHEDULE, table, NULL, 0, &data, faults);
+    if (status == DTP_OK) {
+        struct dtp_chart_figure drawn = {.chart = DTP_CHART_SCHEDULE, .data = &data, .figure = figure, .title = title};
+        status = dtp_chart_draw(&drawn, said, sizeof said, faults);
+    }
+    if (status == DTP_OK) /* on the side: standard output may be a table */
+        fprintf(stderr, "%s\n", said);
+    dtp_chart_data_destroy(&data);
+    dtp_table_destroy(table);
+    return status;
+}
+
 /* Columns: rank, micro-batch, begin, end, and which part of the lane: 0 all of it, 1 and 2 the halves of a pair. */
 enum dtp_status dtp_chart_read_schedule(const struct dtp_chart_source *s, struct dtp_chart_data *data,
                                         struct dtp_faults *faults)

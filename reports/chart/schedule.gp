@@ -21,7 +21,7 @@ low(half) = half == 2 ? 0 : -0.42
 high(half) = half == 1 ? 0 : 0.42
 middle(half) = half == 1 ? -0.21 : half == 2 ? 0.21 : 0
 set title ARG3
-set xlabel "time, in the unit of the costs"
+set xlabel "time (of a simulation in ms, else in the unit of the costs)"
 set xrange [0:last]
 set yrange [ranks - 0.4:-0.6]
 unset grid

@@ -11,6 +11,7 @@
 #include "decide/solve.h"
 #include "decide/training_cost.h"
 #include "page/page.h"
+#include "sim/pipeline_stages.h"
 
 #include <jansson.h>
 
@@ -23,8 +24,10 @@ enum dtp_fidelity { DTP_FIDELITY_CLOSED, DTP_FIDELITY_SIMULATED, DTP_FIDELITY_BE
 struct dtp_report {
     struct dtp_job job;
     struct dtp_prediction prediction;
-    bool simulated;       /* the prediction is a simulation's; scaling and advice are the closed form's */
-    double closed_step_s; /* what the closed form says; with `simulated` */
+    bool simulated;                    /* the prediction is a simulation's; scaling and advice are the closed form's */
+    double closed_step_s;              /* what the closed form says; with `simulated` */
+    bool keeps_stages;                 /* asked of dtp_report_predict: the ranks of a simulated pipeline too, */
+    struct dtp_pipeline_stages stages; /* which the caller releases then; of no rank where there is none */
     char not_simulated_because[DTP_FAULT_TEXT_BYTES]; /* by DTP_FIDELITY_BEST; "": it was, or was not asked for */
     struct dtp_scaling scaling;
     struct dtp_money money;
@@ -34,10 +37,16 @@ struct dtp_report {
     struct dtp_solution solution;      /* valid when solved */
 };
 
-/* Fills job, prediction, scaling, money and training (without its Monte Carlo); the rest stays as it is. What the one
- * who predicts refuses is a fault; of DTP_FIDELITY_BEST only what both do. */
+/* Fills job, prediction, stages, scaling, money and training (without its Monte Carlo); the rest stays as it is. What
+ * the one who predicts refuses is a fault; of DTP_FIDELITY_BEST only what both do. */
 enum dtp_status dtp_report_predict(const struct dtp_job *job, const struct dtp_catalog *catalog,
                                    enum dtp_fidelity fidelity, struct dtp_report *out, struct dtp_faults *faults);
+
+/* The ranks of a pipeline as a part of a report, a row each, the one with most memory marked; nothing where there is
+ * none. Many ranks: those at both ends and around that one. */
+void dtp_pipeline_text(const struct dtp_pipeline_stages *stages, const struct dtp_page *page);
+/* Part of dtplan.plan/1 and dtplan.simulation/1: an array of a rank each, empty where there is no pipeline. */
+json_t *dtp_pipeline_json(const struct dtp_pipeline_stages *stages);
 
 /* One row of a comparison: a report, or why there is none. */
 struct dtp_comparison_row {

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static enum dtp_status simulate(const struct dtp_job *job, uint32_t op_limit, struct dtp_prediction *out,
+static enum dtp_status simulate(const struct dtp_job *job, uint32_t op_limit, struct dtp_report *out,
                                 struct dtp_faults *faults)
 {
     struct dtp_simulated simulated;
@@ -14,9 +14,11 @@ static enum dtp_status simulate(const struct dtp_job *job, uint32_t op_limit, st
     enum dtp_status status = dtp_simulated_create(job, &options, &simulated, faults);
     if (status != DTP_OK)
         return status;
-    *out = simulated.prediction;
+    out->prediction = simulated.prediction;
+    if (out->keeps_stages)
+        status = dtp_pipeline_stages_of(&simulated, &out->stages, faults);
     dtp_simulated_release(&simulated);
-    return DTP_OK;
+    return status;
 }
 
 /* By simulation, or else by formulas and why. */
@@ -25,7 +27,7 @@ static enum dtp_status predict_best(const struct dtp_job *job, struct dtp_report
     struct dtp_predictor formulas = dtp_predictor_closed();
     struct dtp_faults why;
     memset(&why, 0, sizeof why);
-    out->simulated = simulate(job, DTP_REPORT_MAX_OPS, &out->prediction, &why) == DTP_OK;
+    out->simulated = simulate(job, DTP_REPORT_MAX_OPS, out, &why) == DTP_OK;
     if (out->simulated)
         return DTP_OK;
     snprintf(out->not_simulated_because, sizeof out->not_simulated_because, "%s",
@@ -39,9 +41,10 @@ static enum dtp_status predict(const struct dtp_job *job, enum dtp_fidelity fide
     struct dtp_predictor formulas = dtp_predictor_closed();
     out->simulated = fidelity == DTP_FIDELITY_SIMULATED;
     out->not_simulated_because[0] = '\0';
+    out->stages = (struct dtp_pipeline_stages){0};
     switch (fidelity) {
     case DTP_FIDELITY_BEST: return predict_best(job, out, faults);
-    case DTP_FIDELITY_SIMULATED: return simulate(job, 0, &out->prediction, faults);
+    case DTP_FIDELITY_SIMULATED: return simulate(job, 0, out, faults);
     case DTP_FIDELITY_CLOSED: break;
     }
     return formulas.predict(formulas.context, job, &out->prediction, faults);

@@ -4,16 +4,22 @@
 #define DTP_SIMULATION_REPORT_H
 
 #include "page/page.h"
-#include "sim/simulated.h"
+#include "sim/pipeline_stages.h"
 
-void dtp_simulation_text(const struct dtp_simulated *simulated, const struct dtp_page *page);
-enum dtp_status dtp_simulation_json(const struct dtp_simulated *simulated, FILE *file, struct dtp_faults *faults);
+/* `stages` of the same simulation. */
+void dtp_simulation_text(const struct dtp_simulated *simulated, const struct dtp_pipeline_stages *stages,
+                         const struct dtp_page *page);
+enum dtp_status dtp_simulation_json(const struct dtp_simulated *simulated, const struct dtp_pipeline_stages *stages,
+                                    FILE *file, struct dtp_faults *faults);
 
-/* The trace event format: a row a stream, an event an operation, an arrow a dependency, a counter of device memory. */
+/* The trace event format, of a pipeline a process a rank with arrows from sends to receives: a row a stream, an event
+ * an operation, an arrow a dependency, a counter of device memory. */
 enum dtp_status dtp_simulation_write_trace(const struct dtp_simulated *simulated, FILE *file,
                                            struct dtp_faults *faults);
-/* A row an operation. */
+/* A row an operation, of a pipeline rank by rank with the rank's name. */
 void dtp_simulation_write_timeline(const struct dtp_simulated *simulated, FILE *file);
+/* A row a pass of a pipeline's ranks, in milliseconds, as dtp_schedule_report_passes writes them. */
+void dtp_simulation_write_passes(const struct dtp_pipeline_stages *stages, FILE *file);
 /* A row a change of the bytes on the device, a column an owner. */
 enum dtp_status dtp_simulation_write_memory(const struct dtp_simulated *simulated, FILE *file,
                                             struct dtp_faults *faults);

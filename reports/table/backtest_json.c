@@ -46,6 +46,7 @@ static json_t *group_object(const struct dtp_backtest_group *group)
     json_object_set_new(object, "n", json_integer((json_int_t)group->throughput.count));
     add_errors(object, "", &group->throughput);
     add_errors(object, "baseline_", &group->baseline);
+    add_errors(object, "unseen_baseline_", &group->unseen_baseline);
     return object;
 }
 
@@ -68,6 +69,7 @@ static json_t *throughput_object(const struct dtp_backtest *backtest)
     add_errors(object, "", &backtest->throughput);
     json_object_set_new(object, "macro_median_abs_error_pct", number(backtest->macro_median_abs_pct));
     add_errors(object, "baseline_", &backtest->baseline);
+    add_errors(object, "unseen_baseline_", &backtest->unseen_baseline);
     json_object_set_new(object, "baseline_macro_median_abs_error_pct", number(backtest->baseline_macro_median_abs_pct));
     json_object_set_new(object, "by_source", groups_object(backtest->sources, backtest->source_count, true));
     json_object_set_new(object, "by_source_dtype", groups_object(backtest->dtypes, backtest->dtype_count, false));

@@ -32,7 +32,7 @@ static void write_header(FILE *file)
     }
     fputs("predicted_fit,matmul_s,attention_s,memory_bound_s,loss_s,recompute_s,host_launch_s,compute_s,optimizer_s,"
           "communication_s,exposed_communication_s,exposed_offload_s,peak_phase,status,sweep,predicted_rank,measured_"
-          "rank,regret,reason\n",
+          "rank,regret,unseen_baseline_error_pct,reason\n",
           file);
 }
 
@@ -93,6 +93,7 @@ static void write_row(FILE *file, const struct dtp_backtest *backtest, const str
     write_text(file, row->predicted ? dtp_phase_key(prediction->memory.peak_phase) : "");
     write_text(file, row->measured.status ? row->measured.status : "");
     write_decision(file, backtest, row);
+    write_value(file, true, row->unseen_baseline_error_pct);
     dtp_table_write_field(file, row->reason);
     fputc('\n', file);
 }

@@ -316,6 +316,7 @@ static json_t *report_object(const struct dtp_report *report)
     json_object_set_new(object, "memory", memory_object(&report->prediction.memory));
     json_object_set_new(object, "communication", communication_object(&report->prediction.communication));
     json_object_set_new(object, "time", time_object(&report->prediction.time));
+    json_object_set_new(object, "stages", dtp_pipeline_json(&report->stages));
     json_object_set_new(object, "throughput", throughput_object(report));
     json_object_set_new(object, "cost", cost_object(report));
     json_object_set_new(object, "money", money_object(&report->job));

@@ -3,6 +3,7 @@
 
 #include "sim/critical_path.h"
 #include "page/json_value.h"
+#include "record/report.h"
 
 static json_t *time_object(const struct dtp_simulated *s)
 {
@@ -103,13 +104,15 @@ static json_t *closed_object(const struct dtp_prediction *p)
     return object;
 }
 
-enum dtp_status dtp_simulation_json(const struct dtp_simulated *s, FILE *file, struct dtp_faults *faults)
+enum dtp_status dtp_simulation_json(const struct dtp_simulated *s, const struct dtp_pipeline_stages *stages, FILE *file,
+                                    struct dtp_faults *faults)
 {
     json_t *object = json_object();
     json_object_set_new(object, "schema", json_string("dtplan.simulation/1"));
     json_object_set_new(object, "ops_count", dtp_json_whole(s->timeline.op_count));
     json_object_set_new(object, "buffers_count", dtp_json_whole(dtp_program_buffer_count(s->program)));
     json_object_set_new(object, "time", time_object(s));
+    json_object_set_new(object, "stages", dtp_pipeline_json(stages));
     json_object_set_new(object, "throughput", throughput_object(&s->prediction.throughput));
     json_object_set_new(object, "memory", memory_object(s));
     json_object_set_new(object, "critical_path", path_array(s));

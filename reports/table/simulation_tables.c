@@ -15,10 +15,17 @@ static void write_waited_for(uint32_t cause, FILE *file)
         fprintf(file, "%u", (unsigned)cause);
 }
 
-static void write_op(const struct dtp_simulated *s, size_t i, bool critical, FILE *file)
+/* Of a rank of a pipeline. */
+struct timed_role {
+    const struct dtp_program *program;
+    const struct dtp_timeline *timeline;
+    const char *name; /* NULL: all ranks do the same */
+};
+
+static void write_op(const struct timed_role *role, size_t i, bool critical, FILE *file)
 {
-    const struct dtp_op *op = &dtp_program_ops(s->program)[i];
-    const struct dtp_span *span = &s->timeline.span[i];
+    const struct dtp_op *op = &dtp_program_ops(role->program)[i];
+    const struct dtp_span *span = &role->timeline->span[i];
     fprintf(file, "%zu,%s,%s,%s,", i, dtp_stream_text(op->stream), dtp_op_kind_text(op->kind),
             dtp_op_class_text(dtp_op_kind_class(op->kind)));
     dtp_table_write_field(file, op->name);
@@ -26,23 +33,50 @@ static void write_op(const struct dtp_simulated *s, size_t i, bool critical, FIL
         fputs(",,", file);
     else
         fprintf(file, ",%u,", (unsigned)op->layer);
-    fprintf(file, "%u,%.9f,%.9f,%.9f,%d,", (unsigned)op->micro_step, s->timeline.issue_s[i], span->start_s, span->end_s,
-            critical);
-    write_waited_for(s->timeline.cause[i], file);
-    fprintf(file, ",%.0f,%.0f,%.0f,%u,%d\n", op->demand.flops, op->demand.bytes, op->demand.sent_bytes,
+    fprintf(file, "%u,%.9f,%.9f,%.9f,%d,", (unsigned)op->micro_step, role->timeline->issue_s[i], span->start_s,
+            span->end_s, critical);
+    write_waited_for(role->timeline->cause[i], file);
+    fprintf(file, ",%.0f,%.0f,%.0f,%u,%d", op->demand.flops, op->demand.bytes, op->demand.sent_bytes,
             (unsigned)op->demand.kernels, op->demand.recompute);
+    if (role->name) {
+        fputc(',', file);
+        dtp_table_write_field(file, role->name);
+    }
+    fputc('\n', file);
+}
+
+static void write_role(const struct timed_role *role, FILE *file)
+{
+    size_t next = 0; /* the critical path is in the order of issue too: what an operation waits for comes before it */
+    const struct dtp_timeline *t = role->timeline;
+    for (size_t i = 0; i < t->op_count; i++) {
+        bool critical = next < t->critical_count && t->critical[next] == i;
+        next += critical;
+        write_op(role, i, critical, file);
+    }
 }
 
 void dtp_simulation_write_timeline(const struct dtp_simulated *s, FILE *file)
 {
-    size_t next = 0; /* the critical path is in the order of issue too: what an operation waits for comes before it */
-    fputs(DTP_TIMELINE_BEGINS "layer,micro_step,issued_s,start_s,end_s,critical,waited_for,flops,memory_bytes,"
-                              "sent_bytes,kernels_count,recompute\n",
-          file);
-    for (size_t i = 0; i < s->timeline.op_count; i++) {
-        bool critical = next < s->timeline.critical_count && s->timeline.critical[next] == i;
-        next += critical;
-        write_op(s, i, critical, file);
+    bool several = s->set.role_count > 1;
+    fprintf(file,
+            DTP_TIMELINE_BEGINS "layer,micro_step,issued_s,start_s,end_s,critical,waited_for,flops,memory_bytes,"
+                                "sent_bytes,kernels_count,recompute%s\n",
+            several ? ",role" : "");
+    for (uint32_t r = 0; r < s->set.role_count; r++)
+        write_role(
+            &(struct timed_role){s->set.roles[r].program, &s->roles[r].timeline, several ? s->set.roles[r].name : NULL},
+            file);
+}
+
+void dtp_simulation_write_passes(const struct dtp_pipeline_stages *stages, FILE *file)
+{
+    const char *schedule = dtp_schedule_row(stages->schedule)->word;
+    fputs(DTP_SCHEDULE_PASSES_BEGINS "begin_time,end_time,paired\n", file);
+    for (size_t i = 0; i < stages->pass_count; i++) {
+        const struct dtp_stage_pass *pass = &stages->passes[i];
+        fprintf(file, "%s,%u,%u,%u,%u,%s,%.6f,%.6f,false\n", schedule, pass->rank, pass->stage, pass->chunk,
+                pass->micro_batch, dtp_pass_text(pass->kind), 1e3 * pass->begin_s, 1e3 * pass->end_s);
     }
 }
 

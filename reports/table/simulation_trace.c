@@ -4,6 +4,7 @@
 #include "page/json_value.h"
 #include "sim/memory_curve.h"
 #include "page/output_own.h"
+#include "sim/trace.h"
 
 #include <stdlib.h>
 
@@ -113,8 +114,23 @@ static enum dtp_status write_memory(const struct dtp_simulated *s, FILE *file, s
     return DTP_OK;
 }
 
+/* A process a rank of the pipeline. */
+static enum dtp_status write_roles(const struct dtp_simulated *s, FILE *file, struct dtp_faults *faults)
+{
+    struct dtp_timeline *timelines = calloc(s->set.role_count, sizeof *timelines);
+    if (!timelines)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    for (uint32_t r = 0; r < s->set.role_count; r++)
+        timelines[r] = s->roles[r].timeline;
+    enum dtp_status status = dtp_trace_write_set_json(&s->set, timelines, file, faults);
+    free(timelines);
+    return status;
+}
+
 enum dtp_status dtp_simulation_write_trace(const struct dtp_simulated *s, FILE *file, struct dtp_faults *faults)
 {
+    if (s->set.role_count > 1)
+        return write_roles(s, file, faults);
     const struct dtp_op *ops = dtp_program_ops(s->program);
     size_t arrow = 0;
     enum dtp_status status = write_process(s, file, faults);

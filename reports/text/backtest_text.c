@@ -33,7 +33,8 @@ static void error_cells(struct dtp_grid *grid, const struct dtp_error_statistics
 }
 
 static void throughput_row(struct dtp_grid *grid, const char *indent, const char *name, size_t rows, size_t scored,
-                           const struct dtp_error_statistics *ours, const struct dtp_error_statistics *baseline)
+                           const struct dtp_error_statistics *ours, const struct dtp_error_statistics *baseline,
+                           const struct dtp_error_statistics *unseen)
 {
     dtp_grid_row(grid, DTP_INK_PLAIN);
     dtp_grid_cell(grid, "%s%s", indent, name);
@@ -41,6 +42,7 @@ static void throughput_row(struct dtp_grid *grid, const char *indent, const char
     error_cells(grid, ours);
     percent_cell(grid, baseline->median_abs_pct);
     percent_cell(grid, baseline->mean_abs_pct);
+    percent_cell(grid, unseen->median_abs_pct);
 }
 
 static void dtype_rows(struct dtp_grid *grid, const struct dtp_backtest *backtest, size_t source)
@@ -49,7 +51,7 @@ static void dtype_rows(struct dtp_grid *grid, const struct dtp_backtest *backtes
         const struct dtp_backtest_group *group = &backtest->dtypes[d];
         if (backtest->rows[group->first_row].source_group == source)
             throughput_row(grid, "  ", strrchr(group->name, ',') + 2, group->rows, group->scored, &group->throughput,
-                           &group->baseline);
+                           &group->baseline, &group->unseen_baseline);
     }
 }
 
@@ -57,7 +59,7 @@ static void macro_row(struct dtp_grid *grid, const struct dtp_backtest *backtest
 {
     dtp_grid_row(grid, DTP_INK_PLAIN);
     dtp_grid_cell(grid, "macro: mean of the sources' medians");
-    for (int i = 0; i < 7; i++)
+    for (int i = 0; i < 8; i++)
         if (i == 1)
             percent_cell(grid, backtest->macro_median_abs_pct);
         else if (i == 5)
@@ -66,10 +68,38 @@ static void macro_row(struct dtp_grid *grid, const struct dtp_backtest *backtest
             dtp_grid_cell(grid, "%s", "");
 }
 
+#define RUNS_THAT_TELL 8
+
+/* The sources whose runs a constant MFU that has not seen them predicts better: a predictor must not be among them. */
+static void print_beaten(const struct dtp_backtest *backtest, const struct dtp_page *page)
+{
+    size_t judged = 0, beaten = 0;
+    char names[1024] = "";
+    for (size_t i = 0, used = 0; i < backtest->source_count; i++) {
+        const struct dtp_backtest_group *group = &backtest->sources[i];
+        bool tells = group->throughput.count >= RUNS_THAT_TELL && group->unseen_baseline.count > 0;
+        judged += tells;
+        if (!tells || group->throughput.median_abs_pct <= group->unseen_baseline.median_abs_pct)
+            continue;
+        beaten++;
+        if (used < sizeof names)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", group->name);
+    }
+    if (!judged)
+        return;
+    fprintf(page->file, "  worse than an unseen constant MFU: %zu of %zu sources of %d runs or more\n", beaten, judged,
+            RUNS_THAT_TELL);
+    if (beaten) {
+        fputs("    ", page->file);
+        dtp_page_wrap(page, 4, 4, names);
+    }
+}
+
 static void print_throughput(const struct dtp_backtest *backtest, const struct dtp_page *page)
 {
-    static const char *const names[2][8] = {{"", "", "", "", "", "", "const.", "MFU"},
-                                            {"source", "scored", "median", "mean", "max", "bias", "median", "mean"}};
+    static const char *const names[2][9] = {
+        {"", "", "", "", "", "", "const.", "MFU", "unseen"},
+        {"source", "scored", "median", "mean", "max", "bias", "median", "mean", "median"}};
     struct dtp_grid grid;
     dtp_page_ink(page, DTP_INK_BOLD);
     fprintf(page->file, "TOKENS PER SECOND, absolute error in %%, fidelity: %s\n", backtest->fidelity);
@@ -77,21 +107,26 @@ static void print_throughput(const struct dtp_backtest *backtest, const struct d
     if (backtest->machine)
         fprintf(page->file, "  %zu of %zu runs by %s, the others by the catalogue\n", backtest->by_machine,
                 backtest->scored, backtest->machine);
-    dtp_grid_create(&grid, "lrrrrrrr");
+    dtp_grid_create(&grid, "lrrrrrrrr");
     for (int line = 0; line < 2; line++)
         header_row(&grid, names[line], sizeof names[line] / sizeof *names[line]);
     for (size_t i = 0; i < backtest->source_count; i++) {
         const struct dtp_backtest_group *group = &backtest->sources[i];
-        throughput_row(&grid, "", group->name, group->rows, group->scored, &group->throughput, &group->baseline);
+        throughput_row(&grid, "", group->name, group->rows, group->scored, &group->throughput, &group->baseline,
+                       &group->unseen_baseline);
         dtype_rows(&grid, backtest, i);
     }
     throughput_row(&grid, "", "all rows", backtest->row_count, backtest->scored, &backtest->throughput,
-                   &backtest->baseline);
+                   &backtest->baseline, &backtest->unseen_baseline);
     macro_row(&grid, backtest);
     dtp_grid_print(&grid, page, 2);
     dtp_grid_destroy(&grid);
-    fputs("  bias: median signed error, above 0 = predicted too fast; const. MFU: the simplest predictor\n",
-          page->file);
+    fputs("  ", page->file);
+    dtp_page_wrap(
+        page, 2, 2,
+        "bias: median signed error, above 0 = predicted too fast; const. MFU: the simplest predictor, fitted to "
+        "these runs; unseen: fitted without those of the source");
+    print_beaten(backtest, page);
 }
 
 static void verdict_row(struct dtp_grid *grid, const char *words, const size_t *count, size_t wrong)

@@ -65,9 +65,13 @@ static void describe_details(const struct dtp_transformer *m, char *out, size_t 
     if (m->sliding_window)
         snprintf(window, sizeof window, ", window of %llu tokens in all layers%s",
                  (unsigned long long)m->sliding_window, every);
-    if (m->attention_softcap > 0 || m->final_softcap > 0)
+    if (m->attention_softcap > 0 && m->final_softcap > 0)
         snprintf(caps, sizeof caps, ", soft caps %g of scores and %g of logits", m->attention_softcap,
                  m->final_softcap);
+    else if (m->attention_softcap > 0)
+        snprintf(caps, sizeof caps, ", soft cap %g of scores", m->attention_softcap);
+    else if (m->final_softcap > 0)
+        snprintf(caps, sizeof caps, ", soft cap %g of logits", m->final_softcap);
     snprintf(out, bytes, "%s%s%s%s%s%s%s", blocks[m->parallel_block], places[m->norm_place],
              m->qk_norm_wide ? ", QK-norm over all heads"
              : m->qk_norm    ? ", QK-norm"
@@ -164,16 +168,20 @@ void dtp_report_runtime_words(const struct dtp_plan *plan, char *out, size_t byt
 static void strategy_words(const struct dtp_job *job, char *out, size_t bytes)
 {
     const struct dtp_plan *p = &job->plan;
-    char runtime[64], group[64] = "", slices[96] = "";
+    char runtime[64], group[64] = "", tensor[64] = "", chunks[32] = "", stages[96] = "";
     dtp_report_runtime_words(p, runtime, sizeof runtime);
     if (p->strategy != DTP_DDP && job->cluster.gpus > 1)
         snprintf(group, sizeof group, " over %u GPUs%s", p->shard_group,
                  p->shard_group < dtp_plan_data_ranks(p, &job->cluster) ? " of each replica" : "");
-    if (dtp_plan_model_parallel(p))
-        snprintf(slices, sizeof slices, "tensor parallel %u%s, %u stage%s%s, ", p->tp,
-                 p->tp > 1 && p->sequence_parallel ? " with sequence parallel" : "", p->pp, p->pp == 1 ? "" : "s",
-                 p->virtual_stages > 1 ? " interleaved" : "");
-    snprintf(out, bytes, "%s%s%s, %s, ", slices, dtp_strategy_text(p->strategy), group, runtime);
+    if (p->tp > 1)
+        snprintf(tensor, sizeof tensor, "tensor parallel %u%s, ", p->tp,
+                 p->sequence_parallel ? " with sequence parallel" : "");
+    if (p->pp > 1)
+        snprintf(chunks, sizeof chunks, p->virtual_stages > 1 ? ", %u chunks each" : "", p->virtual_stages);
+    if (p->pp > 1)
+        snprintf(stages, sizeof stages, "pipeline of %u ranks (%s%s), ", p->pp, dtp_schedule_row(p->schedule)->word,
+                 chunks);
+    snprintf(out, bytes, "%s%s%s%s, %s, ", tensor, stages, dtp_strategy_text(p->strategy), group, runtime);
 }
 
 /* ", gather_engine copy": a key and its value, of a switch the key alone. */
@@ -209,7 +217,7 @@ static void print_plan(const struct dtp_job *job, enum dtp_head head, const stru
 {
     const struct dtp_plan *p = &job->plan;
     const char *times = dtp_page_times(page);
-    char line[1200], strategy[256] = "", checkpointing[48], executor[600], tokens[32];
+    char line[1400], strategy[384] = "", checkpointing[48], executor[600], tokens[32];
     uint32_t ranks = dtp_plan_data_ranks(p, &job->cluster);
     const char *what = dtp_plan_model_parallel(p) ? "data-parallel rank" : "GPU";
     if (head == DTP_HEAD_PLAN)

@@ -449,6 +449,7 @@ void dtp_report_plan_text(const struct dtp_report *report, const struct dtp_page
     print_memory(report, page);
     print_communication(report, page);
     print_time(report, page);
+    dtp_pipeline_text(&report->stages, page);
     print_throughput(report, page);
     print_money(report, page);
     dtp_training_text(report, page);

@@ -53,11 +53,12 @@ static void print_question(const struct dtp_schedule_question *q, const struct d
 {
     char f[32], b[32], w[32], s[32], text[400];
     snprintf(text, sizeof text,
-             "%" PRIu32 " ranks in a pipeline, %" PRIu32
-             " micro-batches a step; on a rank%s each takes F %s, B %s, W %s, "
+             "%" PRIu32 " rank%s in a pipeline, %" PRIu32
+             " micro-batch%s a step; on a rank%s each takes F %s, B %s, W %s, "
              "a transfer %s%s",
-             q->ranks, q->micro_batches, q->layers ? " with an even share of the layers" : "", figure(q->forward_s, f),
-             figure(q->backward_s, b), figure(q->weight_s, w), figure(q->send_s, s),
+             q->ranks, q->ranks > 1 ? "s" : "", q->micro_batches, q->micro_batches > 1 ? "es" : "",
+             q->layers ? " with an even share of the layers" : "", figure(q->forward_s, f), figure(q->backward_s, b),
+             figure(q->weight_s, w), figure(q->send_s, s),
              q->send == DTP_SEND_BUFFERED     ? ""
              : q->send == DTP_SEND_RENDEZVOUS ? "; a transfer begins when its receiver has come to it"
                                               : "; a rank waits until what it sends is taken");

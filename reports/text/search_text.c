@@ -43,7 +43,8 @@ static void describe(const struct dtp_candidate *c, char *out, size_t bytes)
     if (p->strategy == DTP_HYBRID_SHARD)
         snprintf(group, sizeof group, " of %u", p->shard_group);
     if (dtp_plan_model_parallel(p))
-        snprintf(slices, sizeof slices, "tp %u pp %u, ", p->tp, p->pp);
+        snprintf(slices, sizeof slices, p->virtual_stages > 1 ? "tp %u pp %u x %u, " : "tp %u pp %u, ", p->tp, p->pp,
+                 p->virtual_stages);
     if (p->offload != DTP_OFFLOAD_NONE)
         snprintf(offload, sizeof offload, ", offload %s", dtp_offload_text(p->offload));
     snprintf(out, bytes, "%s%s%s, %s, %s, %u x %u%s%s", slices, dtp_strategy_text(p->strategy), group, runtime,

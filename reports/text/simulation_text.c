@@ -269,10 +269,12 @@ static void print_memory(const struct dtp_simulated *s, const struct dtp_page *p
     dtp_page_wrap(page, 2, 2, line);
 }
 
-void dtp_simulation_text(const struct dtp_simulated *s, const struct dtp_page *page)
+void dtp_simulation_text(const struct dtp_simulated *s, const struct dtp_pipeline_stages *stages,
+                         const struct dtp_page *page)
 {
     dtp_report_head(&s->job, DTP_HEAD_PLAN, page);
     print_step(s, page);
+    dtp_pipeline_text(stages, page);
     print_throughput(s, page);
     print_streams(s, page);
     print_path(s, page);

@@ -54,6 +54,7 @@ static void measure(const struct dtp_catalog *catalog, uint32_t accumulate)
     static struct dtp_faults faults;
     struct dtp_job job = job_of(catalog, accumulate, &faults);
     struct dtp_simulation_options options = dtp_simulation_options_default();
+    options.replay_allocator = false;
     double lower_s = 1e9, simulate_s = 1e9, all_s = 1e9;
     size_t ops = 0;
     for (int i = 0; i < RUNS; i++) {
@@ -74,8 +75,10 @@ static void measure(const struct dtp_catalog *catalog, uint32_t accumulate)
         }
         dtp_program_set_release(&set);
         double begin_s = now_s();
+        options.replay_allocator = true;
         if (dtp_simulated_create(&job, &options, &simulated, &faults) != DTP_OK)
             stop(&faults);
+        options.replay_allocator = false;
         all_s = least(all_s, now_s() - begin_s);
         dtp_simulated_release(&simulated);
         lower_s = least(lower_s, lowered_s - start_s);

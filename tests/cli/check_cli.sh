@@ -264,6 +264,13 @@ run help catalog
 cp out cli_help_catalog.txt
 compare cli_help_catalog.txt
 
+# What is not set is not said; one value is asked for where sweep takes several.
+expect 0 "${seven[@]}" --final-softcap 30
+tr -s ' \n' ' ' <out | grep -q 'soft cap 30 of logits' || failed "a soft cap of logits alone: $(head -n 4 out)"
+! grep -q 'of scores' out || failed "a soft cap that nobody set"
+expect 2 plan --params 1e9 --gpu a10,h200
+says "'a10,h200' are several, and this takes one GPU; dtplan sweep and dtplan search compare lists of them"
+
 # All faults of a file at once, each with its line.
 printf '[model]\nmodel = lama-2-7b\nfoo = 3\n[cluster]\ngpu = h10\ngpus = -1\n[plan]\nmicro_batch = x\n' >bad.ini
 expect 2 plan bad.ini

@@ -96,6 +96,17 @@ sed '0,/^role 1/{s/ 11:tables/ 0:tables/;s/bytes 256 owner/bytes 64 owner/
 s/^op 2 mark compute/op 2 zero compute writes 11:result bytes 64/}' "$set" >tables.set
 expect 2 run --program-file tables.set --device host --threads 1 --steps 2
 says "buffer of tables has no room"
+# Groups that the ranks cannot form; what is overwritten before it was read, also where dtplan-exec is called by itself.
+sed 's/^group 0 ranks 2/group 0 ranks 4294967295/' "$set" >group.set
+expect 2 simulate --program-file group.set
+says "group 0 of 4294967295 ranks 1 apart does not divide the set's 2 ranks"
+sed 's/^\(op 3 embedding .*\) after 1 /\1 /' "$set" >overwrites.set
+"$(dirname -- "$program")/dtplan-exec" --data-directory "$source/scenarios" --device host --threads 1 --steps 2 --program overwrites.set \
+    --program-alone --set gpus=2 >out 2>err
+[[ $? == 2 ]] || failed "a damaged program: $(cat err out)"
+cat err out >both
+says 'would overwrite what it still needs; nothing was run' both
+! grep -q 'mistake of dtplan' both || failed "a damaged program is called a mistake of dtplan: $(cat both)"
 # Row numbers that are not tokens.
 sed '0,/reads 7:input/s//reads 0:input/' "$set" >batch.set
 expect 2 run --program-file batch.set --device host --threads 1 --steps 2

@@ -48,6 +48,12 @@ says "bubble 2.25"
 expect 0 schedule --stages 64 --micro-batches 500 --schedule 1f1b
 says "Its picture is too long"
 
+# What is too small to print is none of the times that it takes; one is one.
+expect 2 schedule --stages 4 --micro-batches 8 --times 1e-320,1e-320,1e-320
+says "times of 0 or from 1e-06"
+expect 0 schedule --stages 1 --micro-batches 1
+says "1 rank in a pipeline, 1 micro-batch a step"
+
 # Layers cut into stages: a head of two layers makes the last of four even stages the slowest, 9.5 of 7.5; cut best it is 8.
 expect 0 schedule --stages 4 --micro-batches 8 --schedule 1f1b --layers 30 --head 2 --layout best
 says "stages of 6 to 8 layers: Et*8|t*8|t*8|t*6L"
@@ -124,6 +130,32 @@ if command -v gnuplot >/dev/null; then
     says "choose with --where schedule=NAME"
     expect 0 chart schedule all.csv -o all.png --where schedule=v-half
     [[ ! -s err ]] || failed "chart schedule: gnuplot says $(cat err)"
+fi
+
+# The same of a job's own pipeline, simulated: ranks in text, passes as a table and drawn, a process a rank in the trace.
+job=(--model llama-2-7b --gpus 8 --runtime megatron --strategy zero1 --pp 4 --accumulate 8)
+expect 0 plan "${job[@]}"
+says "PIPELINE  1f1b, 4 ranks"
+grep -qE '^ *0 \* +E\+8 +4 ' out || failed "the first rank keeps 4 micro-batches and most memory: $(cat out)"
+grep -qE '^ *3 +8\+head +1 ' out || failed "the last rank keeps one: $(cat out)"
+expect 0 simulate "${job[@]}" --virtual-stages 2 --passes ranks.csv --trace trace.json --timeline operations.csv
+says "PIPELINE  interleaved, 4 ranks"
+[[ $(wc -l <ranks.csv) == 129 ]] || failed "4 ranks x 2 chunks x 8 micro-batches x 2 ways: $(wc -l <ranks.csv)"
+[[ $(grep -c '"process_name"' trace.json) == 4 ]] || failed "the trace has no process for each rank"
+[[ $(tail -n +2 operations.csv | sed 's/.*,//' | sort -u | wc -l) == 4 ]] || failed "the timeline does not name 4 ranks"
+expect 0 whatif "${job[@]}"
+for change in '--tp 2' '--pp 2' '--virtual-stages 2' '--stages counted'; do
+    says "$change"
+done
+expect 0 whatif --model gpt2-124m --gpus 8 --strategy zero2
+! grep -q -e '--tp' out || failed "runtime deepspeed is offered --tp: $(cat out)"
+expect 2 simulate --model gpt2-124m --passes none.csv
+says "--passes: shows the passes of a pipeline, and this job has none (pp 1)"
+expect 2 simulate "${job[@]}" --timeline operations.csv --charts
+says "--chart FIGURE draws their passes"
+if command -v gnuplot >/dev/null; then
+    expect 0 simulate "${job[@]}" --chart pipeline.svg
+    grep -q 'rank 3' pipeline.svg || failed "--chart: no lane of rank 3"
 fi
 
 ((failures == 0)) || exit 1

@@ -81,7 +81,7 @@ expect 2 "${small[@]}" -o long.csv
 
 # ---- killed ------------------------------------------------------------------------------------------------------------
 
-large=(--params 7B --gpus 8..1024x2 --micro-batch 1..200 --checkpointing all "--compile=true,false")
+large=(--params 7B --gpus 8..1024x2 --micro-batch 1..60 --checkpointing all "--compile=true,false")
 "$program" sweep "${large[@]}" >large.csv 2>/dev/null
 for signal in TERM INT KILL; do
     rm -f killed.csv

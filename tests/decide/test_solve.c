@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "lib/random_draws.h"
 #include "lib/random_plans.h"
 #include "lib/scenario_fixture.h"
 
@@ -233,7 +234,7 @@ static void test_random_advice_always_fits(void **state)
 {
     (void)state;
     random_seed();
-    for (int i = 0; i < 300; i++) {
+    for (int i = 0; i < RANDOM_DRAWS(300); i++) {
         struct random_job random;
         struct dtp_prediction prediction;
         struct dtp_advice advice;

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "lib/random_draws.h"
 #include "lib/rank_fixture.h"
 #include "lib/remove_all.h"
 
@@ -13,22 +14,25 @@
 #include <time.h>
 #include <unistd.h>
 
+#define STEPS RANDOM_DRAWS(50) /* each on a batch that is drawn */
+
 static struct run_result alone, together;
 static char directory[3000];
 
 /* `model` with so many sequences a step on one device, then as `words` says on several. */
 static void compare_steps(const char *model, int sequences, const char *const *words, size_t count)
 {
-    char line[1024];
+    char line[1024], flags[64];
+    snprintf(flags, sizeof flags, "--steps %d --lr 1e-3", STEPS);
     snprintf(line, sizeof line, "%s gpus=1 strategy=ddp micro_batch=%d", model, sequences);
-    rank_run(line, "--steps 50 --lr 1e-3", &alone);
+    rank_run(line, flags, &alone);
     assert_int_equal(alone.status, DTP_OK);
-    assert_int_equal(alone.steps, 50);
-    assert_true(alone.loss[49] < alone.loss[0]);
+    assert_int_equal(alone.steps, STEPS);
+    assert_true(alone.loss[STEPS - 1] < alone.loss[0]);
     for (size_t i = 0; i < count; i++) {
         snprintf(line, sizeof line, "%s %s", model, words[i]);
-        rank_run(line, "--steps 50 --lr 1e-3", &together);
-        if (together.status != DTP_OK || together.steps != 50)
+        rank_run(line, flags, &together);
+        if (together.status != DTP_OK || together.steps != STEPS)
             fail_msg("%s: status %d after %zu steps", words[i], (int)together.status, together.steps);
         if (!(run_apart(&together, &alone) < 1e-6))
             fail_msg("%s: losses %g apart", words[i], run_apart(&together, &alone));

@@ -138,10 +138,10 @@ static const struct {
     X(expandable_segments, ALLOCATOR, 6, "true")                                                                       \
     X(tp, MEGATRON, 3, "2|2|4|8")                                                                                      \
     X(pp, MEGATRON, 3, "2|4")                                                                                          \
-    X(layout_order, MEGATRON, 12, "cp-tp|tp-cp-dp-pp|dp-tp")                                                           \
-    X(schedule, MEGATRON, 2, "1f1b|interleaved|interleaved|gpipe")                                                     \
-    X(microbatch_group, MEGATRON, 2, "4|8")                                                                            \
-    X(stages, MEGATRON, 4, "even|counted|counted|cost")                                                                \
+    X(layout_order, MEGATRON, 12, "cp-tp|tp-cp-dp-pp|cp-tp-dp")                                                        \
+    X(schedule, MEGATRON, 4, "1f1b|interleaved")                                                                       \
+    X(microbatch_group, MEGATRON, 3, "4")                                                                              \
+    X(stages, MEGATRON, 6, "even|counted|cost")                                                                        \
     X(cp, ALL, 200, "2")                                                                                               \
     X(accumulate, MEGATRON, 2, "4|8")                                                                                  \
     X(virtual_stages, MEGATRON, 2, "2")                                                                                \

@@ -78,8 +78,9 @@ static inline void random_details(struct dtp_transformer *t)
     t->embedding_norm = random_below(8) == 0;
     t->qk_norm = random_below(8) == 0;
     t->head_bias = random_below(8) == 0;
-    t->parallel_block = random_below(8) ? DTP_PARALLEL_NONE : 1 + random_below(2);
-    t->norm_place = t->parallel_block || random_below(8) ? DTP_NORMS_BEFORE : 1 + random_below(2);
+    t->parallel_block = random_below(8) ? DTP_PARALLEL_NONE : (enum dtp_parallel_block)(1 + random_below(2));
+    t->norm_place =
+        t->parallel_block || random_below(8) ? DTP_NORMS_BEFORE : (enum dtp_norm_place)(1 + random_below(2));
     t->qk_norm_wide = t->qk_norm && random_below(2);
     t->sliding_window = random_below(8) ? 0 : 128u << random_below(8);
     t->sliding_window_pattern = t->sliding_window ? random_below(4) : 0;

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "lib/random_draws.h"
 #include "lib/random_plans.h"
 #include "lib/llama_7b.h"
 #include "closed/closed_form.h"
@@ -232,7 +233,7 @@ static void test_every_buffer_comes_and_goes(void **state)
     (void)state;
     random_seed();
     int lowered = 0;
-    for (int i = 0; i < 1500; i++) {
+    for (int i = 0; i < RANDOM_DRAWS(1500); i++) {
         struct random_job job;
         struct dtp_program *program;
         assert_true(random_job(&job));
@@ -243,7 +244,7 @@ static void test_every_buffer_comes_and_goes(void **state)
         lowered++;
     }
     print_message("%d programs\n", lowered);
-    assert_true(lowered > 300);
+    assert_true(lowered > RANDOM_DRAWS(300));
 }
 
 static void test_refusals(void **state)

@@ -43,29 +43,41 @@ static struct dtp_program_set lowered(const struct dtp_transformer *t, const str
     if (dtp_plan_resolve(plan, t, cluster, &faults) != DTP_OK ||
         dtp_lower_set(t, cluster, plan, 0, &set, &faults) != DTP_OK ||
         dtp_program_set_verify(&set, DTP_ISSUE_STREAMS, &faults) != DTP_OK)
-        fail_msg("pp %u, %u micro-batches, %u chunks: %s", plan->pp, plan->accumulate, plan->virtual_stages,
-                 faults.text[0]);
+        fail_msg("%s, pp %u, %u micro-batches, %u chunks: %s", dtp_schedule_row(plan->schedule)->word, plan->pp,
+                 plan->accumulate, plan->virtual_stages, faults.text[0]);
     return set;
 }
 
+/* Every schedule, with ranks, micro-batches and chunks that it knows; tied heads, sharded state and replays among them.
+ */
 static void test_all_are_legal(void **state)
 {
+    uint32_t legal[DTP_SCHEDULE_COUNT] = {0};
     (void)state;
-    for (uint32_t ranks = 2; ranks <= 5; ranks++)
-        for (uint32_t micro_batches = 1; micro_batches <= 2 * ranks + 1; micro_batches++)
-            for (uint32_t chunks = 1; chunks <= 3; chunks++) {
-                struct dtp_transformer t = small_model(2 * ranks * chunks);
-                struct dtp_cluster cluster = test_cluster(test_h200(), 2 * ranks, 2);
-                struct dtp_plan plan = pipeline(ranks, micro_batches, chunks);
-                plan.strategy = ranks % 2 ? DTP_DDP : DTP_ZERO1;
-                t.tied_head = micro_batches % 2;
-                if (chunks > 1 && micro_batches % ranks)
-                    continue;
-                struct dtp_program_set set = lowered(&t, &cluster, &plan);
-                assert_int_equal(set.role_count, ranks);
-                assert_int_equal(dtp_program_set_ranks(&set), 2 * ranks);
-                dtp_program_set_release(&set);
-            }
+    for (int kind = 0; kind < DTP_SCHEDULE_COUNT; kind++)
+        for (uint32_t ranks = 2; ranks <= 5; ranks++)
+            for (uint32_t micro_batches = 1; micro_batches <= 2 * ranks + 2; micro_batches++)
+                for (uint32_t chunks = 1; chunks <= 3; chunks++) {
+                    struct dtp_schedule_shape shape = {(enum dtp_schedule_kind)kind, ranks, micro_batches, chunks, 0};
+                    struct dtp_transformer t = small_model(ranks * chunks + micro_batches % 2);
+                    struct dtp_cluster cluster = test_cluster(test_h200(), 2 * ranks, 2);
+                    struct dtp_plan plan = pipeline(ranks, micro_batches, chunks);
+                    if ((kind == DTP_SCHEDULE_INTERLEAVED && chunks == 1) ||
+                        dtp_schedule_resolve(&shape, NULL) != DTP_OK)
+                        continue;
+                    plan.schedule = (enum dtp_schedule_kind)kind;
+                    plan.strategy = ranks % 2 ? DTP_DDP : DTP_ZERO1;
+                    plan.checkpointing = chunks == 2 ? DTP_CHECKPOINT_FULL : DTP_CHECKPOINT_NONE;
+                    t.tied_head = micro_batches % 2;
+                    struct dtp_program_set set = lowered(&t, &cluster, &plan);
+                    assert_int_equal(set.role_count, ranks);
+                    assert_int_equal(dtp_program_set_ranks(&set), 2 * ranks);
+                    dtp_program_set_release(&set);
+                    legal[kind]++;
+                }
+    for (int kind = 0; kind < DTP_SCHEDULE_COUNT; kind++)
+        if (legal[kind] < 4)
+            fail_msg("%s: %u combinations", dtp_schedule_row((enum dtp_schedule_kind)kind)->word, legal[kind]);
 }
 
 /* Stages together compute what one rank with the whole model does; each boundary is crossed by every micro-batch in
@@ -130,12 +142,69 @@ static void test_kept_micro_batches(void **state)
     dtp_program_set_release(&set);
 }
 
+/* Uneven stages: with nothing in them but what passes through, by a layout text, and with the loss's stage empty behind
+ * the head, as nanotron may leave it. */
+static void test_uneven_stages(void **state)
+{
+    static const char *const layouts[] = {"E|t*4||t*2L", "Et*3|t|t|tL", "E|ttt|tt|t,L", "Etttttt|||L"};
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof layouts / sizeof *layouts; i++) {
+        uint32_t tp = 1 + i % 2; /* a stage without layers ends with a tensor parallel collective */
+        struct dtp_transformer t = small_model(6);
+        struct dtp_cluster cluster = test_cluster(test_h200(), 4 * tp, 4 * tp);
+        struct dtp_plan plan = pipeline(4, 6, 1);
+        plan.tp = tp;
+        assert_true(dtp_stage_choice_parse(layouts[i / 2], &plan.stages));
+        struct dtp_program_set set = lowered(&t, &cluster, &plan);
+        dtp_program_set_release(&set);
+    }
+    for (uint64_t vocab = 1024; vocab <= UINT64_C(1) << 24; vocab *= 4) {
+        struct dtp_transformer t = small_model(6);
+        struct dtp_cluster cluster = test_cluster(test_h200(), 3, 3);
+        struct dtp_plan plan = pipeline(3, 6, 1);
+        t.vocab = vocab;
+        assert_true(dtp_stage_choice_parse("cost", &plan.stages));
+        struct dtp_program_set set;
+        faults = (struct dtp_faults){0};
+        if (dtp_plan_resolve(&plan, &t, &cluster, &faults) != DTP_OK)
+            continue; /* a stage would have nothing */
+        assert_int_equal(dtp_lower_set(&t, &cluster, &plan, 0, &set, &faults), DTP_OK);
+        if (dtp_program_set_verify(&set, DTP_ISSUE_STREAMS, &faults) != DTP_OK)
+            fail_msg("vocab %lu: %s", vocab, faults.text[0]);
+        dtp_program_set_release(&set);
+    }
+}
+
+/* The limit is for each role's program. */
+static void test_limit_of_a_role(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = small_model(16);
+    struct dtp_cluster cluster = test_cluster(test_h200(), 4, 4);
+    struct dtp_plan plan = pipeline(4, 8, 1), whole = pipeline(1, 8, 1);
+    struct dtp_program_set set = lowered(&t, &cluster, &plan);
+    uint32_t most = 0, all = 0;
+    for (uint32_t r = 0; r < 4; r++) {
+        uint32_t count = (uint32_t)dtp_program_op_count(set.roles[r].program);
+        most = count > most ? count : most;
+        all += count;
+    }
+    dtp_program_set_release(&set);
+    assert_int_equal(dtp_lower_set(&t, &cluster, &plan, most, &set, &faults), DTP_OK);
+    dtp_program_set_release(&set);
+    faults = (struct dtp_faults){0};
+    assert_int_equal(dtp_lower_set(&t, &cluster, &plan, most - 1, &set, &faults), DTP_BAD_INPUT);
+    assert_int_equal(set.role_count, 0);
+    assert_int_equal(dtp_plan_resolve(&whole, &t, &cluster, &faults), DTP_OK);
+    assert_int_equal(dtp_lower_set(&t, &cluster, &whole, all / 4, &set, &faults), DTP_BAD_INPUT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_are_legal),
-        cmocka_unit_test(test_stages_add_up_to_the_model),
-        cmocka_unit_test(test_kept_micro_batches),
+        cmocka_unit_test(test_all_are_legal),      cmocka_unit_test(test_stages_add_up_to_the_model),
+        cmocka_unit_test(test_kept_micro_batches), cmocka_unit_test(test_uneven_stages),
+        cmocka_unit_test(test_limit_of_a_role),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -142,6 +142,36 @@ static void test_replays_and_head_norms(void **state)
     dtp_program_destroy(program);
 }
 
+/* torchtitan: what matmuls read stays as it was gathered, so a layer gathers and scatters twice each way; the embedding
+ * scatters and gathers its gradient, the head the other way round. The loss sums 3 x 2048 fp32, the gradients of 65
+ * norms of 4096 are summed one by one in bf16. FSDP2's groups are every fourth rank. */
+static void test_torch(void **state)
+{
+    const double once = 0.75 * 2048 * 4096 * 2;
+    struct dtp_transformer t = llama_7b();
+    (void)state;
+    for (int checkpointed = 0; checkpointed < 2; checkpointed++) {
+        struct dtp_plan plan = dtp_plan_default();
+        plan.strategy = DTP_FULL_SHARD;
+        plan.tp = TP;
+        plan.micro_batch = 1;
+        plan.sequence = 2048;
+        plan.checkpointing = checkpointed ? DTP_CHECKPOINT_FULL : DTP_CHECKPOINT_NONE;
+        struct dtp_program *program = lower(&t, &plan);
+        struct traffic sent = traffic_of(program);
+        assert_int_equal(dtp_program_execution(program)->issuer, DTP_ISSUER_DTENSOR);
+        assert_int_equal(sent.gathers, (checkpointed ? 6 : 4) * LAYERS + 2);
+        assert_int_equal(sent.scatters, (checkpointed ? 5 : 4) * LAYERS + 2); /* a replay ends before the last */
+        assert_int_equal(sent.sums, 3 + 65);
+        assert_near(sent.gathered, (double)sent.gathers * once, 0);
+        assert_near(sent.summed, 2 * 0.75 * (3 * 2048 * 4.0 + 65 * 4096 * 2.0), 0);
+        for (size_t i = 0; i < dtp_program_group_count(program); i++)
+            assert_true(dtp_program_groups(program)[i].stride ==
+                        (dtp_program_groups(program)[i].ranks == TP && !i ? 1 : TP));
+        dtp_program_destroy(program);
+    }
+}
+
 static bool waits(const struct dtp_program *program, const struct dtp_op *op, size_t earlier)
 {
     for (uint32_t i = 0; i < op->dependency_count; i++)
@@ -273,18 +303,23 @@ static void test_random_jobs_are_proven(void **state)
         if (!random_job(&job))
             continue;
         struct dtp_plan plan = job.plan = dtp_plan_default();
-        plan.runtime = &dtp_runtime_megatron;
-        plan.strategy = random_bool() ? DTP_DDP : DTP_ZERO1;
+        bool torch = random_bool();
+        plan.runtime = torch ? &dtp_runtime_torch : &dtp_runtime_megatron;
+        plan.strategy = torch           ? random_bool() ? DTP_FULL_SHARD : DTP_SHARD_GRAD_OP
+                        : random_bool() ? DTP_DDP
+                                        : DTP_ZERO1;
+        plan.compile = torch && random_bool();
         plan.tp = 2u << random_below(3);
-        plan.sequence_parallel = random_bool();
-        plan.tp_overlap = random_bool();
+        plan.sequence_parallel = torch || random_bool();
+        plan.tp_overlap = random_bool() && (!torch || plan.compile);
         plan.accumulate = (uint32_t)(1 + random_below(3));
         plan.sequence = 1u << (4 + random_below(8));
         plan.attention = random_bool() ? DTP_ATTENTION_MATH : DTP_ATTENTION_FLASH2;
         plan.loss = random_bool() ? DTP_LOSS_FUSED : DTP_LOSS_EAGER;
-        plan.checkpointing = random_bool()   ? DTP_CHECKPOINT_FULL
-                             : random_bool() ? DTP_CHECKPOINT_SELECTIVE_ATTENTION
-                                             : DTP_CHECKPOINT_NONE;
+        plan.checkpointing = random_bool()            ? DTP_CHECKPOINT_FULL
+                             : torch && random_bool() ? DTP_CHECKPOINT_SELECTIVE_MATMUL
+                             : random_bool()          ? DTP_CHECKPOINT_SELECTIVE_ATTENTION
+                                                      : DTP_CHECKPOINT_NONE;
         job.transformer.layers = 1 + job.transformer.layers % 5;
         if (dtp_plan_resolve(&plan, &job.transformer, &job.cluster, NULL) != DTP_OK)
             continue;
@@ -302,9 +337,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sequence_parallel),      cmocka_unit_test(test_whole_stream),
-        cmocka_unit_test(test_replays_and_head_norms), cmocka_unit_test(test_backward_overlaps),
-        cmocka_unit_test(test_overlap_sends_the_same), cmocka_unit_test(test_saved_activations),
-        cmocka_unit_test(test_work_is_divided),        cmocka_unit_test(test_random_jobs_are_proven),
+        cmocka_unit_test(test_replays_and_head_norms), cmocka_unit_test(test_torch),
+        cmocka_unit_test(test_backward_overlaps),      cmocka_unit_test(test_overlap_sends_the_same),
+        cmocka_unit_test(test_saved_activations),      cmocka_unit_test(test_work_is_divided),
+        cmocka_unit_test(test_random_jobs_are_proven),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,10 +13,11 @@
 #include <cmocka.h>
 
 #include "lib/live_bytes.h"
+#include "lib/random_draws.h"
 #include "lib/random_executor_plans.h"
 
-#define JOBS 1200
-#define DRAWN_JOBS 200
+#define JOBS RANDOM_DRAWS(1200)
+#define DRAWN_JOBS RANDOM_DRAWS(200)
 #define MOST_OFF 0.001
 #define LARGE_NET 32 /* layers from which on miniatures are expected */
 

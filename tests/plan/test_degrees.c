@@ -191,7 +191,8 @@ static void test_schedules_are_refused_by_their_rules(void **state)
     expect_refused(plan, "schedule: is for pipelines (pp above 1) only; leave it out with strategy ddp under runtime "
                          "megatron");
     plan = split(1, 1, 4);
-    plan.runtime = &dtp_runtime_megatron, plan.schedule = DTP_SCHEDULE_ZB_H1;
+    plan.schedule = DTP_SCHEDULE_ZB_H1;
+    everything.schedules = 1u << DTP_SCHEDULE_1F1B | 1u << DTP_SCHEDULE_INTERLEAVED;
     expect_refused(plan, "schedule: zb-h1 is not modelled under runtime megatron, which runs 1f1b, interleaved");
 }
 

@@ -139,6 +139,8 @@ static void test_what_does_not_match_is_refused(void **state)
     expect_unsound("sent_bytes 1048576", "sent_bytes 524288", "role 0, operation 1 sends 524288 bytes to role 1");
     expect_unsound("peer 0 tag 7 writes 0", "peer 0 tag 7 writes 0@0+512", "the one received 512");
     expect_unsound("group 0 ranks 2 stride 1", "group 0 ranks 1 stride 1", "role 1 has other groups than role 0");
+    expect_unsound("group 0 ranks 2 stride 1", "group 0 ranks 4294967295 stride 1",
+                   "role 0: group 0 of 4294967295 ranks 1 apart does not divide the set's 2 ranks");
     expect_unsound("dtype bf16", "dtype fp32", "and of one format");
 }
 

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "lib/random_draws.h"
 #include "lib/random_plans.h"
 
 static struct dtp_explanation explanation; /* 50 KiB */
@@ -56,7 +57,7 @@ static void test_terms_sum_to_totals(void **state)
     (void)state;
     size_t terms = 0, gaps = 0;
     random_seed();
-    for (int i = 0; i < 3000; i++) {
+    for (int i = 0; i < RANDOM_DRAWS(3000); i++) {
         struct random_job random;
         struct dtp_job job;
         struct dtp_prediction prediction;
@@ -85,7 +86,7 @@ static void test_bytes_are_exact(void **state)
 {
     (void)state;
     random_seed();
-    for (int i = 0; i < 500; i++) {
+    for (int i = 0; i < RANDOM_DRAWS(500); i++) {
         struct random_job random;
         struct dtp_job job;
         struct dtp_prediction prediction;

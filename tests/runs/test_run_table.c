@@ -26,6 +26,8 @@ static struct dtp_run plain_run(void)
                             .fp8 = "0",
                             .flash_attention = "",
                             .compile = "",
+                            .schedule = "",
+                            .sequence_parallel = "",
                             .network = "",
                             .notes = "",
                             .params = 6738415616,
@@ -253,7 +255,7 @@ static void test_batch(void **state)
     run.accumulate = 4;
     assert_int_equal(job_of(&run).plan.accumulate, 4);
     run.accumulate = 3;
-    assert_refused(&run, "micro_batch_per_gpu 2 x gpus 8 x grad_accum 3 does not give global_batch 64");
+    assert_refused(&run, "micro_batch_per_gpu 2 x 8 data-parallel ranks x grad_accum 3 does not give global_batch 64");
     run.accumulate = 0;
     run.global_batch = 63;
     assert_refused(&run, "does not give global_batch 63");
@@ -319,6 +321,96 @@ static void test_offload(void **state)
     assert_refused(&run, "is no +-joined set");
 }
 
+/* ---- parallelism ------------------------------------------------------------------------------------------------- */
+
+/* GPT-3 175B as Megatron-Core has it: 4 x 2 GPUs of tensors and stages, 4 data-parallel ranks. */
+static struct dtp_run sliced_run(void)
+{
+    struct dtp_run run = shaped("GPT-175B", 0, 96, 12288, 96, 96, 49152, 51200, 2048);
+    run.framework = "NeMo/Megatron-Core";
+    run.strategy_key = "ddp";
+    run.checkpointing = "full";
+    run.gpus = 64;
+    run.tp = 4;
+    run.pp = 4;
+    run.dp = 4;
+    run.micro_batch = 1;
+    run.global_batch = 64;
+    return run;
+}
+
+static void test_tensor_and_pipeline_parallel(void **state)
+{
+    (void)state;
+    struct dtp_run run = sliced_run();
+    struct dtp_job job = job_of(&run);
+    assert_int_equal(job.plan.tp, 4);
+    assert_int_equal(job.plan.pp, 4);
+    assert_int_equal(job.plan.accumulate, 16); /* 64 sequences over 4 ranks */
+    assert_int_equal(job.plan.virtual_stages, 1);
+    assert_int_equal(job.plan.strategy, DTP_DDP);
+    assert_true(job.plan.sequence_parallel);
+    run.sequence_parallel = "0";
+    assert_false(job_of(&run).plan.sequence_parallel);
+    run.sequence_parallel = "";
+    run.framework = "Megatron-DeepSpeed";
+    assert_false(job_of(&run).plan.sequence_parallel);
+    run.sequence_parallel = "1";
+    assert_true(job_of(&run).plan.sequence_parallel);
+    run.sequence_parallel = "yes";
+    assert_refused(&run, "sequence_parallel 'yes' is neither 0 nor 1");
+    run = sliced_run();
+    run.gpus = 72;
+    assert_refused(&run, "tp x pp x cp is 16, which does not divide gpus 72");
+    run.gpus = 128;
+    assert_refused(&run, "dp 4 is not gpus 128 / (tp x pp x cp)");
+    run = sliced_run();
+    run.strategy_key = "single"; /* one data-parallel rank */
+    assert_refused(&run, "strategy_key single contradicts gpus 64 of which tp x pp x cp are 16");
+    run.gpus = run.global_batch = 16;
+    run.dp = 1;
+    assert_int_equal(job_of(&run).plan.strategy, DTP_DDP);
+}
+
+static void test_schedules(void **state)
+{
+    (void)state;
+    struct dtp_run run = sliced_run();
+    run.notes = "q=A; VP=6; FSDP=0";
+    assert_int_equal(job_of(&run).plan.virtual_stages, 6);
+    run.virtual_stages = 3;
+    run.schedule = "interleaved_1f1b";
+    struct dtp_job job = job_of(&run);
+    assert_int_equal(job.plan.virtual_stages, 3);
+    assert_int_equal(job.plan.schedule, DTP_SCHEDULE_INTERLEAVED);
+    run.virtual_stages = 0;
+    run.notes = "";
+    run.schedule = "1F1B";
+    assert_int_equal(job_of(&run).plan.schedule, DTP_SCHEDULE_1F1B);
+    run.schedule = "zb4p";
+    assert_refused(&run, "zb4p");
+}
+
+static void test_what_notes_and_families_settle(void **state)
+{
+    (void)state;
+    struct dtp_run run = sliced_run();
+    run.notes = "q=A; distributed optimizer (ZeRO-1) assumed as recipe default";
+    assert_int_equal(job_of(&run).plan.strategy, DTP_ZERO1);
+    run.vocab = 0; /* GPT-2's tokenizer, in multiples of 128 x 4 */
+    assert_int_equal(job_of(&run).transformer.vocab, 50688);
+    run.tp = 8;
+    run.dp = 2;
+    assert_int_equal(job_of(&run).transformer.vocab, 51200);
+    run = shaped("BLOOM-proto-181B", 0, 84, 13312, 104, 104, 53248, 0, 2048);
+    run.framework = "Megatron-DeepSpeed";
+    run.strategy_key = "zero1";
+    run.tp = 4;
+    assert_int_equal(job_of(&run).transformer.vocab, 250880); /* as published */
+    run = shaped("Llama-7B of ours", 0, 32, 4096, 32, 32, 11008, 0, 2048);
+    assert_refused(&run, "vocab is empty");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -329,6 +421,9 @@ int main(void)
         cmocka_unit_test(test_framework_rules),
         cmocka_unit_test(test_precision),
         cmocka_unit_test(test_checkpointing),
+        cmocka_unit_test(test_tensor_and_pipeline_parallel),
+        cmocka_unit_test(test_schedules),
+        cmocka_unit_test(test_what_notes_and_families_settle),
         cmocka_unit_test(test_batch),
         cmocka_unit_test(test_cluster),
         cmocka_unit_test(test_offload),

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "lib/golden.h"
+#include "lib/random_draws.h"
 #include "lib/random_executor_plans.h"
 #include "lib/schedules.h"
 
@@ -481,7 +482,7 @@ static void test_random_plans_verify(void **state)
     (void)state;
     static struct dtp_faults faults;
     random_seed();
-    for (int i = 0; i < 1500; i++) {
+    for (int i = 0; i < RANDOM_DRAWS(1500); i++) {
         struct random_job job;
         struct dtp_program *program;
         faults = (struct dtp_faults){0};
@@ -498,7 +499,7 @@ static void test_arenas_survive_any_order(void **state)
 {
     (void)state;
     random_seed();
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < RANDOM_DRAWS(60); i++) {
         struct random_job job;
         struct dtp_program *program;
         struct dtp_placement placement;

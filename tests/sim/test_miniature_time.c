@@ -17,9 +17,10 @@
 #include <cmocka.h>
 
 #include "lib/llama_7b.h"
+#include "lib/random_draws.h"
 #include "lib/random_executor_plans.h"
 
-#define JOBS 2000
+#define JOBS RANDOM_DRAWS(2000)
 #define EXECUTOR_JOBS 400
 
 struct tally {

@@ -4,12 +4,14 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <cmocka.h>
 
 #include "lib/hardware.h"
 #include "lib/llama_7b.h"
+#include "plan/degrees.h"
 #include "schedule/schedule_time.h"
-#include "sim/simulated.h"
+#include "sim/pipeline_stages.h"
 
 static struct dtp_faults faults;
 
@@ -64,8 +66,152 @@ static void test_bubbles_of_equal_stages(void **state)
     }
 }
 
+/* What the passes of a rank took on the compute stream, by kind: sums over all of them. */
+static void add_passes(const struct dtp_simulated *s, const struct dtp_schedule *schedule, uint32_t rank,
+                       double *seconds)
+{
+    const struct dtp_program *program = s->set.roles[rank].program;
+    const struct dtp_op *ops = dtp_program_ops(program);
+    uint32_t pass = schedule->first[rank];
+    int kind = -1;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        bool begins =
+            ops[i].kind == DTP_OP_MARK && (!strcmp(ops[i].name, "forward") || !strcmp(ops[i].name, "backward"));
+        if (ops[i].kind == DTP_OP_MARK && !strcmp(ops[i].name, "step"))
+            return;
+        if (begins)
+            kind = schedule->passes[pass++].kind;
+        if (kind >= 0 && ops[i].stream == DTP_STREAM_COMPUTE && dtp_op_kind_class(ops[i].kind) != DTP_CLASS_NONE)
+            seconds[kind] += s->roles[rank].alone_s[i];
+    }
+}
+
+/* When the last rank came to the end of its passes. */
+static double end_of_passes_s(const struct dtp_simulated *s)
+{
+    double end_s = 0;
+    for (uint32_t r = 0; r < s->set.role_count; r++) {
+        const struct dtp_op *ops = dtp_program_ops(s->set.roles[r].program);
+        for (size_t i = 0; i < s->roles[r].timeline.op_count; i++)
+            if (ops[i].kind == DTP_OP_MARK && !strcmp(ops[i].name, "step"))
+                end_s = fmax(end_s, s->roles[r].timeline.span[i].end_s);
+    }
+    return end_s;
+}
+
+/* Every schedule: with what its passes cost, the exact timer comes to the simulated step. */
+static void test_steps_are_the_timers(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < DTP_SCHEDULE_COUNT; kind++) {
+        uint32_t ranks = 4, micro_batches = 8;
+        struct dtp_job job = job_of(ranks, micro_batches, 1);
+        struct dtp_stage_cost costs[16];
+        struct dtp_schedule schedule;
+        struct dtp_schedule_timer *timer;
+        double seconds[DTP_PASS_COUNT] = {0};
+        job.transformer.layers = 16;
+        job.plan.schedule = (enum dtp_schedule_kind)kind;
+        job.plan.virtual_stages = kind == DTP_SCHEDULE_INTERLEAVED ? 2 : 1;
+        struct dtp_simulated s = simulated(&job);
+        struct dtp_schedule_shape shape = dtp_plan_schedule(&job.plan);
+        assert_int_equal(dtp_schedule_create(&shape, &schedule, &faults), DTP_OK);
+        for (uint32_t r = 0; r < ranks; r++)
+            add_passes(&s, &schedule, r, seconds);
+        double forward_s = seconds[DTP_PASS_FORWARD], all_s = forward_s;
+        for (int pass = DTP_PASS_FORWARD + 1; pass < DTP_PASS_COUNT; pass++)
+            all_s += seconds[pass];
+        double split_s = seconds[DTP_PASS_BACKWARD] + seconds[DTP_PASS_WEIGHT];
+        double weight_s = split_s > 0 ? (all_s - forward_s) * seconds[DTP_PASS_WEIGHT] / split_s : 0;
+        double each = 1.0 / ranks / micro_batches;
+        dtp_stage_costs_equal(&schedule, each * forward_s, each * (all_s - forward_s - weight_s), each * weight_s, 0,
+                              costs);
+        assert_int_equal(dtp_schedule_timer_create(&schedule, DTP_SEND_BUFFERED, &timer, &faults), DTP_OK);
+        double expected_s = dtp_schedule_timer_makespan(timer, &(struct dtp_schedule_costs){costs, 1});
+        double is_s = end_of_passes_s(&s);
+        if (fabs(is_s / expected_s - 1) > 0.01)
+            fail_msg("%s: %.5f s, by the timer %.5f s", dtp_schedule_row((enum dtp_schedule_kind)kind)->word, is_s,
+                     expected_s);
+        dtp_schedule_timer_destroy(timer);
+        dtp_schedule_destroy(&schedule);
+        dtp_simulated_release(&s);
+    }
+}
+
+/* Of rank r of p under 1F1B p - r micro-batches wait for their backward, one after the other in time, and what is idle
+ * by when adds up to the bubble. Layers of 4 ranks, 2 chunks each: 4 a chunk. */
+static void test_what_ranks_do(void **state)
+{
+    (void)state;
+    for (uint32_t chunks = 1; chunks <= 2; chunks++) {
+        struct dtp_job job = job_of(4, 8, chunks);
+        struct dtp_simulated s = simulated(&job);
+        struct dtp_pipeline_stages stages;
+        size_t pass = 0;
+        assert_int_equal(dtp_pipeline_stages_of(&s, &stages, &faults), DTP_OK);
+        assert_int_equal(stages.rank_count, 4);
+        assert_int_equal(stages.worst, 0);
+        for (uint32_t r = 0; r < 4; r++) {
+            const struct dtp_pipeline_rank *rank = &stages.ranks[r];
+            double idle_s = rank->warm_up_idle_s + rank->steady_idle_s + rank->drain_idle_s, before_s = 0;
+            assert_int_equal(rank->layers, 4 * chunks);
+            assert_true(rank->embedding == (r == 0) && rank->head == (r == 3));
+            assert_int_equal(rank->forwards, 8 * chunks);
+            assert_int_equal(rank->in_flight, chunks == 1 ? 4 - r : 11 - 2 * r);
+            assert_true(fabs(idle_s - s.roles[r].timeline.bubble_s) < 1e-9);
+            assert_true(idle_s > 0 && rank->compute_s > 0 && rank->memory.device_peak_bytes > 0);
+            for (uint32_t i = 0; i < 16 * chunks; i++, pass++) {
+                const struct dtp_stage_pass *p = &stages.passes[pass];
+                assert_int_equal(p->rank, r);
+                assert_int_equal(p->stage, p->chunk * 4 + r);
+                assert_true(p->begin_s >= before_s && p->end_s > p->begin_s);
+                before_s = p->end_s;
+            }
+        }
+        assert_int_equal(pass, stages.pass_count);
+        dtp_pipeline_stages_release(&stages);
+        dtp_simulated_release(&s);
+    }
+}
+
+/* No stage's last forward ends before the one before it has sent what it reads. */
+static void test_passes_follow_each_other(void **state)
+{
+    (void)state;
+    struct dtp_job job = job_of(4, 6, 1);
+    struct dtp_simulated s = simulated(&job);
+    struct dtp_pipeline_stages stages;
+    assert_int_equal(dtp_pipeline_stages_of(&s, &stages, &faults), DTP_OK);
+    for (size_t i = 0; i < stages.pass_count; i++)
+        for (size_t k = 0; k < stages.pass_count; k++) {
+            const struct dtp_stage_pass *a = &stages.passes[i], *b = &stages.passes[k];
+            bool forward = a->kind == DTP_PASS_FORWARD && b->kind == DTP_PASS_FORWARD && b->stage == a->stage + 1;
+            bool backward = a->kind != DTP_PASS_FORWARD && b->kind != DTP_PASS_FORWARD && b->stage + 1 == a->stage;
+            if (a->micro_batch == b->micro_batch && (forward || backward))
+                assert_true(b->begin_s >= a->end_s);
+        }
+    dtp_pipeline_stages_release(&stages);
+    dtp_simulated_release(&s);
+}
+
+/* A job without a pipeline has no ranks of one. */
+static void test_no_pipeline(void **state)
+{
+    (void)state;
+    struct dtp_job job = job_of(1, 2, 1);
+    struct dtp_simulated s = simulated(&job);
+    struct dtp_pipeline_stages stages;
+    assert_int_equal(dtp_pipeline_stages_of(&s, &stages, &faults), DTP_OK);
+    assert_true(stages.rank_count == 0 && stages.pass_count == 0);
+    dtp_pipeline_stages_release(&stages);
+    dtp_simulated_release(&s);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bubbles_of_equal_stages)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bubbles_of_equal_stages), cmocka_unit_test(test_steps_are_the_timers),
+        cmocka_unit_test(test_what_ranks_do), cmocka_unit_test(test_passes_follow_each_other),
+        cmocka_unit_test(test_no_pipeline)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

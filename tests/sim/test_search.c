@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "runtime/dtplan/lower_executor.h"
+#include "lib/random_draws.h"
 #include "lib/random_plans.h"
 #include "lib/shipped_catalog.h"
 
@@ -404,7 +405,7 @@ static void test_time_bound_is_sound(void **state)
 {
     (void)state;
     random_state = 20;
-    for (int i = 0; i < 20000; i++) {
+    for (int i = 0; i < RANDOM_DRAWS(20000); i++) {
         struct random_job made;
         struct dtp_prediction p;
         struct dtp_job job = {0};
@@ -437,7 +438,7 @@ static void test_memory_grows_with_the_micro_batch(void **state)
 {
     (void)state;
     random_state = 21;
-    for (int i = 0; i < 400; i++) {
+    for (int i = 0; i < RANDOM_DRAWS(400); i++) {
         struct random_job job;
         if (!random_job(&job))
             continue;

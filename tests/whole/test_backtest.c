@@ -116,7 +116,7 @@ static void test_fixture_is_scored(void **state)
     assert_int_equal(backtest->scored, 4);
     assert_int_equal(backtest->refused, 1);
     assert_int_equal(backtest->rows[3].verdict, DTP_BACKTEST_REFUSED);
-    assert_string_equal(backtest->rows[3].first_reason, "tensor parallel 8 is scored with --model-parallel only");
+    assert_string_equal(backtest->rows[3].first_reason, "framework 'JAX/MaxText' is not modelled");
     assert_int_equal(backtest->refusal_count, 1);
     assert_int_equal(backtest->source_count, 3);
     assert_string_equal(backtest->sources[0].name, "github:alice/bench");
@@ -201,8 +201,10 @@ static const struct {
     {"strategy_key", "", "strategy_key is empty"},
     {"strategy_key", "magic", "magic"},
     {"strategy_key", "single", "single contradicts gpus 8"},
-    {"pp", "4", "pipeline parallel 4 is scored with --model-parallel only"},
-    {"cp", "2", "context parallel 2 is not modelled yet"},
+    {"pp", "4", "dp 8 is not gpus 8 / (tp x pp x cp)"},
+    {"tp", "3", "tp x pp x cp is 3, which does not divide gpus 8"},
+    {"tp", "18446744073709551615", "is no whole number"},
+    {"cp", "2", "dp 8 is not gpus 8 / (tp x pp x cp)"},
     {"dp", "4", "dp 4 is not gpus 8"},
     {"global_batch", "17", "does not give global_batch 17"},
     {"offload_key", "activations", "offload of activations is not modelled"},
@@ -437,6 +439,23 @@ static void test_baseline_by_hand(void **state)
     dtp_backtest_destroy(backtest);
 }
 
+/* Nobody else measured on H100; on A100 b-1 and c-1 are of two sources, each the other's only witness. */
+static void test_unseen_baseline_by_hand(void **state)
+{
+    (void)state;
+    struct dtp_backtest *backtest = run_file(FIXTURE);
+    const struct dtp_backtest_row *b = &backtest->rows[2], *c = &backtest->rows[4];
+    double b_mfu = b->measured_tokens_per_s_per_gpu * b->forecast.full_attention_flops_per_token,
+           c_mfu = c->measured_tokens_per_s_per_gpu * c->forecast.full_attention_flops_per_token;
+    assert_true(isnan(backtest->rows[0].unseen_baseline_error_pct));
+    assert_close(b->unseen_baseline_error_pct, 100 * (c_mfu / b_mfu - 1), 1e-9);
+    assert_close(c->unseen_baseline_error_pct, 100 * (b_mfu / c_mfu - 1), 1e-9);
+    assert_int_equal(backtest->sources[0].unseen_baseline.count, 0);
+    assert_int_equal(backtest->unseen_baseline.count, 2);
+    assert_close(backtest->sources[1].unseen_baseline.median_abs_pct, fabs(b->unseen_baseline_error_pct), 1e-9);
+    dtp_backtest_destroy(backtest);
+}
+
 /* ---- reports ----------------------------------------------------------------------------------------------------- */
 
 static void test_json(void **state)
@@ -502,7 +521,7 @@ static void test_text(void **state)
     dtp_backtest_write_text(backtest, 3, &(struct dtp_page){.file = file});
     fclose(file);
     assert_non_null(strstr(text, "github:alice/bench"));
-    assert_non_null(strstr(text, "tensor parallel 8 is scored with --model-parallel only"));
+    assert_non_null(strstr(text, "framework 'JAX/MaxText' is not modelled"));
     assert_non_null(strstr(text, "all rows"));
     assert_null(strstr(text, "nan"));
     free(text);
@@ -526,6 +545,7 @@ int main(void)
         cmocka_unit_test(test_error_statistics),
         cmocka_unit_test(test_statistics_by_hand),
         cmocka_unit_test(test_baseline_by_hand),
+        cmocka_unit_test(test_unseen_baseline_by_hand),
         cmocka_unit_test(test_json),
         cmocka_unit_test(test_rows_file),
         cmocka_unit_test(test_text),

@@ -273,6 +273,32 @@ static void test_sweeps_apart(void **state)
     dtp_backtest_destroy(backtest);
 }
 
+/* Refusals are counted by reason; where only figures or quoted names differ they are one. */
+static void test_refusals_are_counted_by_kind(void **state)
+{
+    (void)state;
+    FILE *file = fopen(WRITTEN, "w");
+    fputs(
+        "id,source,model_name,framework,gpu_key,strategy_key,gpus,dp,seq_len,micro_batch_per_gpu,tokens_per_s_per_gpu\n"
+        "a,s,llama-2-7b,JAX one,h100-sxm,full_shard,8,,2048,1,9\n"
+        "b,s,llama-2-7b,JAX one,h100-sxm,full_shard,8,,2048,1,9\n"
+        "c,s,llama-2-7b,JAX two,h100-sxm,full_shard,8,,2048,1,9\n"
+        "d,s,llama-2-7b,,h100-sxm,full_shard,8,4,2048,1,9\n"
+        "e,s,llama-2-7b,,h100-sxm,full_shard,16,8,2048,1,9\n"
+        "f,s,llama-2-7b,,h100-sxm,,16,,2048,1,9\n",
+        file);
+    fclose(file);
+    struct dtp_backtest *backtest =
+        score(&(struct dtp_backtest_request){.paths = (const char *[]){WRITTEN}, .path_count = 1, .predictor = &told});
+    assert_int_equal(backtest->refusal_count, 3);
+    assert_int_equal(backtest->refusals[0].rows, 3);
+    assert_string_equal(backtest->refusals[0].reason, "framework '...' is not modelled");
+    assert_string_equal(backtest->refusals[1].reason, "dp N is not gpus N / (tp x pp x cp)");
+    assert_int_equal(backtest->refusals[2].rows, 1);
+    assert_string_equal(backtest->refusals[2].reason, "strategy_key is empty");
+    dtp_backtest_destroy(backtest);
+}
+
 static void test_text(void **state)
 {
     (void)state;
@@ -339,6 +365,7 @@ int main(void)
         cmocka_unit_test(test_what_died_may_be_chosen),
         cmocka_unit_test(test_a_correlation_that_is_none),
         cmocka_unit_test(test_sweeps_apart),
+        cmocka_unit_test(test_refusals_are_counted_by_kind),
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_shipped_sweeps),
     };

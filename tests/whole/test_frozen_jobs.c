@@ -11,15 +11,12 @@
 #include <cmocka.h>
 
 #include "lib/frozen_figures.h"
+#include "lib/random_draws.h"
 
 #define GOLDEN "tests/golden/frozen_jobs.csv"
 #define TOLERANCE 1e-6 /* compilers and machines; seven digits are kept */
 #define SHOWN_JOBS 5
-#ifdef __SANITIZE_ADDRESS__
-#define STRIDE 2u /* every other job, where each takes four times as long */
-#else
-#define STRIDE 1u
-#endif
+#define STRIDE (FROZEN_JOBS / RANDOM_DRAWS(FROZEN_JOBS))
 
 struct moved {
     size_t jobs;

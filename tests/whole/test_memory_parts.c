@@ -11,11 +11,12 @@
 
 #include <cmocka.h>
 
+#include "lib/random_draws.h"
 #include "lib/random_plans.h"
 
-#define PLANS 1000
+#define PLANS RANDOM_DRAWS(1000)
 /* Until each term has been drawn: the rarest stands in one plan of some 1500, and a seed may miss it for long. */
-#define MOST_PLANS (24 * PLANS)
+#define MOST_PLANS 24000
 
 static struct dtp_memory_parts parts;
 

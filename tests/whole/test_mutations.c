@@ -12,6 +12,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "lib/random_draws.h"
 #include "lib/random_plans.h"
 #include "lib/schedules.h"
 #include "lib/step_program.h"
@@ -104,7 +105,7 @@ static void test_every_dependency_of_a_step(void **state)
     }
 }
 
-#define PROGRAMS 24
+#define PROGRAMS RANDOM_DRAWS(24)
 
 /* What lowering makes of random plans, of few layers and micro-steps, is legal, and no order makes it misread. Where a
  * dependency can go although nothing implies it ("timing"), a runtime waits for more than its data ask, and that no

@@ -4,7 +4,7 @@
  * The linker sends malloc, calloc and realloc here (--wrap). */
 #include "program/arena_fit.h"
 #include "runtime/runtimes.h"
-#include "lower/lower.h"
+#include "lower/lower_set.h"
 #include "program/placement.h"
 #include "program/program_text.h"
 #include "schedule/stages.h"
@@ -17,6 +17,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "lib/hardware.h"
 #include "lib/random_plans.h"
 #include "lib/step_program.h"
 
@@ -60,6 +61,7 @@ struct subject {
     char *text;
     size_t text_bytes;
     struct random_job job;
+    struct dtp_program_set set;
 };
 typedef enum dtp_status attempt(struct subject *subject, struct dtp_faults *faults);
 
@@ -239,9 +241,53 @@ static void test_lowered_steps(void **state)
     }
 }
 
+static enum dtp_status simulate_pipeline(struct subject *subject, struct dtp_faults *faults)
+{
+    struct dtp_simulation_options options = dtp_simulation_options_default();
+    struct dtp_timeline timelines[3];
+    enum dtp_status status = dtp_simulate_set(&subject->set, &subject->job.cluster, &options, timelines, faults);
+    for (int r = 0; r < 3; r++) {
+        assert_true(status == DTP_OK || timelines[r].op_count == 0);
+        if (status == DTP_OK)
+            dtp_timeline_release(&timelines[r]);
+    }
+    return status;
+}
+
+static enum dtp_status lower_pipeline(struct subject *subject, struct dtp_faults *faults)
+{
+    struct dtp_program_set set;
+    enum dtp_status status =
+        dtp_lower_set(&subject->job.transformer, &subject->job.cluster, &subject->job.plan, 0, &set, faults);
+    assert_true((status == DTP_OK) == (set.role_count == 3));
+    dtp_program_set_release(&set);
+    return status;
+}
+
+/* Three stages, lowered and simulated. */
+static void test_pipeline(void **state)
+{
+    (void)state;
+    struct subject subject = {0};
+    struct dtp_transformer t = dtp_transformer_default();
+    struct dtp_plan plan = dtp_plan_default();
+    t.layers = 3, t.hidden = 64, t.ffn = 128, t.vocab = 256, t.heads = t.kv_heads = 1, t.head_dim = 64;
+    plan.runtime = dtp_runtime_find("megatron");
+    plan.strategy = DTP_ZERO1, plan.pp = 3, plan.accumulate = 3, plan.sequence = 64;
+    plan.schedule = DTP_SCHEDULE_ZB_H1;
+    subject.job.transformer = t;
+    subject.job.cluster = test_cluster(test_h200(), 6, 2);
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &subject.job.cluster, NULL), DTP_OK);
+    subject.job.plan = plan;
+    refuse_each(lower_pipeline, &subject, 20);
+    assert_int_equal(dtp_lower_set(&t, &subject.job.cluster, &plan, 0, &subject.set, NULL), DTP_OK);
+    refuse_each(simulate_pipeline, &subject, 20);
+    dtp_program_set_release(&subject.set);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_hand_made_step), cmocka_unit_test(test_schedules),
-                                       cmocka_unit_test(test_lowered_steps)};
+                                       cmocka_unit_test(test_lowered_steps), cmocka_unit_test(test_pipeline)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

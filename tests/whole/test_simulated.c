@@ -342,6 +342,8 @@ static void test_curve(void **state)
 /* ---- tables and traces
  * ----------------------------------------------------------------------------------------------- */
 
+static const struct dtp_pipeline_stages no_stages;
+
 static char *text_of(const struct dtp_simulated *s, int what, size_t *bytes)
 {
     struct dtp_faults faults = {0};
@@ -355,8 +357,8 @@ static char *text_of(const struct dtp_simulated *s, int what, size_t *bytes)
     case 2: status = dtp_simulation_write_memory(s, file, &faults); break;
     case 5: status = dtp_program_listing(s, &(struct dtp_page){.file = file}, &faults); break;
     case 6: status = dtp_program_json(s, file, &faults); break;
-    case 3: status = dtp_simulation_json(s, file, &faults); break;
-    default: dtp_simulation_text(s, &(struct dtp_page){.file = file});
+    case 3: status = dtp_simulation_json(s, &no_stages, file, &faults); break;
+    default: dtp_simulation_text(s, &no_stages, &(struct dtp_page){.file = file});
     }
     assert_int_equal(status, DTP_OK);
     fclose(file);

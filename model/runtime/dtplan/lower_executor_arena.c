@@ -150,8 +150,7 @@ enum dtp_status dtp_executor_arena_make(const struct dtp_program *program, struc
     enum dtp_status status = dtp_program_verify(program, faults);
     if (status == DTP_BAD_INPUT)
         return dtp_fault(faults, status, NULL, 0,
-                         "the step program would overwrite what it still needs; nothing was run: this is a mistake of "
-                         "dtplan, report it with the command");
+                         "the step program would overwrite what it still needs; nothing was run");
     if (status == DTP_OK)
         status = dtp_program_place_tight(program, &placement, faults);
     if (status != DTP_OK)

@@ -2,6 +2,7 @@
 #include "runtime/torch/closed_form_torch.h"
 
 #include "base/bytes.h"
+#include "closed/model_parallel.h"
 #include "runtime/torch/torch.h"
 
 /* ---- segments of the allocator ----------------------------------------------------------------------------------- */
@@ -61,4 +62,7 @@ const struct dtp_closed_form_hooks dtp_torch_closed_form = {
     .offload_state = offload_state,
     .own_segments = own_segments,
     .traffic = dtp_torch_traffic,
+    .slice = dtp_slice_of,
+    .add_stages = dtp_stages_of_slice,
+    .add_stages_memory = dtp_stages_memory_of_slice,
 };

@@ -3,6 +3,7 @@
 
 #include "cost/calibration.h"
 #include "lower/lower_hooks.h"
+#include "net/models.h"
 #include "plan/rules.h"
 #include "plan/runtime.h"
 
@@ -24,10 +25,35 @@ static void check_dtypes(struct dtp_resolver *r)
                         dtp_strategy_text(r->plan->strategy), dtp_dtype_text(p->params));
 }
 
+/* torchtitan's plan of tensor parallelism (models/llama3/infra/parallelize.py): FSDP2 over the ranks with one slice,
+ * the stream always spread over the others, logits left divided for the loss. */
+static void check_tensor_parallel(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    const struct dtp_transformer *t = r->transformer;
+    if (p->tp <= 1)
+        return;
+    if (!dtp_plan_is_fsdp(p) || p->fsdp1)
+        dtp_plan_refuse(r, "tp", "above 1 goes with FSDP2 alone in PyTorch, not with %s; use strategy full_shard",
+                        p->fsdp1 ? "FSDP1" : dtp_strategy_text(p->strategy));
+    if (!p->sequence_parallel)
+        dtp_plan_refuse(r, "sequence_parallel", "false is not modelled under runtime torch; leave it out");
+    if (p->tp_overlap && !p->compile)
+        dtp_plan_refuse(r, "tp_overlap", "is the compiler's under runtime torch (async TP); set compile");
+    if (p->loss == DTP_LOSS_CHUNKED)
+        dtp_plan_refuse(r, "loss", "chunked is not modelled together with tp; use eager, or fused with compile");
+    if (t->norm_place != DTP_NORMS_BEFORE)
+        dtp_plan_refuse(r, "norm_place", "other than before is not modelled with tp under runtime torch");
+    if (t->parallel_block)
+        dtp_plan_refuse(r, "parallel_block", "%s is not modelled with tp, which sums its two branches at once",
+                        dtp_parallel_block_text(t->parallel_block));
+}
+
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
     check_dtypes(r);
+    check_tensor_parallel(r);
     if (p->strategy == DTP_ZERO2)
         dtp_plan_refuse(
             r, "strategy",
@@ -100,6 +126,8 @@ const struct dtp_runtime dtp_runtime_torch = {
     .vocab_multiple = 1,
     .ddp = true,
     .fsdp = true,
+    .splits = DTP_AXES(TP),
+    .dtensor = true,
     .compiles = true,
     .foreach_optimizer = true,
     .copies_heads = true,

@@ -1,0 +1,56 @@
+/* The backward of a block as its files share it: the walk over the operators from the last, and what a saved tensor's
+ * reader does.
+ *
+ * Linears are in lower_linear_backward.c, all else in lower_backward.c. Where a schedule splits backward, gradients of
+ * weights come in a pass of their own: what their matmuls read, saved inputs and gradients of results, is kept until
+ * then, and a residual gradient that is kept is not added to in place. */
+#ifndef DTP_LOWER_BLOCK_BACKWARD_H
+#define DTP_LOWER_BLOCK_BACKWARD_H
+
+#include "base/bytes.h"
+#include "lower/lowering.h"
+
+/* A tensor's gradient stands from the last operator that reads the tensor to the one that makes it; that of the
+ * residual stream is one buffer, l->flight->gradient, for all of its sums. */
+struct dtp_block_backward {
+    struct dtp_lowering *l;
+    struct dtp_flight_module *module;
+    int index; /* of the operator at hand */
+    dtp_buffer_id gradient[DTP_TENSOR_COUNT];
+    uint64_t kept_for_weights; /* saved tensors that matmuls of a later pass read; 0: there is none */
+};
+
+/* Uses a saved tensor, where it exists; its last reader frees it, of what is kept for weights their pass. */
+void dtp_backward_consume(const struct dtp_block_backward *b, struct dtp_draft *draft, enum dtp_layer_tensor tensor,
+                          uint32_t access);
+/* The residual gradient, or what was cast of it, is that of several branches: the last of them lets it go. */
+bool dtp_backward_shared(const struct dtp_block_backward *b, dtp_buffer_id gradient);
+/* Whether the gradient of a weight of this layer that is left for later is made of it. */
+bool dtp_backward_deferred(const struct dtp_lowering *l, dtp_buffer_id gradient);
+/* Backward of linears that read one tensor, in forward's order. */
+void dtp_backward_projection(struct dtp_block_backward *b);
+
+static inline const struct dtp_layer_operator *dtp_backward_operator(const struct dtp_block_backward *b)
+{
+    return &b->l->tensors.op[b->index];
+}
+/* Backward of an operator that is still to come reads the saved tensor too. */
+static inline bool dtp_backward_needed_later(const struct dtp_block_backward *b, enum dtp_layer_tensor tensor)
+{
+    return dtp_layer_tensors_needed_before(&b->l->tensors, b->index, tensor);
+}
+static inline double dtp_backward_per_token(const struct dtp_lowering *l, double bytes)
+{
+    return bytes * (double)l->tokens;
+}
+static inline uint64_t dtp_backward_token_bytes(const struct dtp_lowering *l, uint64_t bytes)
+{
+    return dtp_bytes_product(l->tokens, bytes);
+}
+static inline dtp_buffer_id dtp_backward_workspace(struct dtp_lowering *l, struct dtp_draft *draft, const char *name,
+                                                   uint64_t bytes, uint32_t access)
+{
+    return dtp_draft_new(l, draft, name, DTP_OWNER_WORKSPACE, bytes, access);
+}
+
+#endif

@@ -1,0 +1,282 @@
+/* Backward of a block's linears: gradients of weights, biases and inputs, in one pass or in two. */
+#include "lower/block_backward.h"
+
+void dtp_backward_consume(const struct dtp_block_backward *b, struct dtp_draft *draft, enum dtp_layer_tensor tensor,
+                          uint32_t access)
+{
+    if (b->kept_for_weights & UINT64_C(1) << tensor)
+        access &= ~(uint32_t)DTP_FREE;
+    if (!access || !(b->module->alive & UINT64_C(1) << tensor))
+        return;
+    dtp_draft_use(draft, b->module->tensor[tensor], access);
+    if (access & DTP_FREE) {
+        b->module->alive &= ~(UINT64_C(1) << tensor);
+        b->module->tensor[tensor] = DTP_NO_BUFFER;
+    }
+}
+
+bool dtp_backward_shared(const struct dtp_block_backward *b, dtp_buffer_id gradient)
+{
+    for (int tensor = 0; tensor < DTP_TENSOR_COUNT; tensor++)
+        if (b->gradient[tensor].index == gradient.index)
+            return true;
+    return false;
+}
+
+/* The last of the two matmuls that read a result's gradient. */
+static void use_result_gradient(const struct dtp_block_backward *b, struct dtp_draft *draft, dtp_buffer_id gradient,
+                                bool last)
+{
+    bool stays = !last || gradient.index == b->l->flight->gradient.index || dtp_backward_shared(b, gradient);
+    dtp_draft_use(draft, gradient, stays ? DTP_READ : DTP_READ | DTP_FREE);
+}
+
+/* `last`: it is the last matmul of this linear, and what it reads goes. `frees_input`: so does the saved input. */
+static void weight_gradient(const struct dtp_block_backward *b, int index, dtp_buffer_id output_gradient, bool last,
+                            bool frees_input)
+{
+    struct dtp_lowering *l = b->l;
+    const struct dtp_layer_matrix *matrix = &l->matrix[index];
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_MATMUL, matrix->gradient_name);
+    use_result_gradient(b, &draft, output_gradient, last);
+    if (l->gathered.index == DTP_NO_INDEX)
+        dtp_backward_consume(b, &draft, l->tensors.input[index], frees_input ? DTP_READ | DTP_FREE : DTP_READ);
+    else if (frees_input)
+        dtp_backward_consume(b, &draft, l->tensors.input[index], DTP_FREE);
+    dtp_draft_use(&draft, l->gathered, DTP_READ | DTP_FREE);
+    l->gathered = DTP_NO_BUFFER;
+    dtp_lower_gradient_result(l, &draft, index, l->compute);
+    dtp_draft_matmul(l, &draft, matrix->out, matrix->in, l->tokens, false);
+    dtp_draft_end(l, &draft);
+}
+
+static dtp_buffer_id input_gradient(const struct dtp_block_backward *b, int index, dtp_buffer_id output_gradient,
+                                    bool last, bool frees_input)
+{
+    struct dtp_lowering *l = b->l;
+    const struct dtp_layer_matrix *matrix = &l->matrix[index];
+    dtp_buffer_id weight = dtp_lower_weight(l, index);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "input gradient");
+    draft.op.name = matrix->name;
+    dtp_draft_use(&draft, weight, l->autocast ? DTP_READ | DTP_FREE : DTP_READ);
+    bool of_stream = matrix->id != DTP_MATRIX_OUTPUT && matrix->id != DTP_MATRIX_DOWN;
+    uint64_t width = of_stream && l->tp == 1 ? l->between : matrix->in; /* of tensor parallel ranks: whole terms */
+    dtp_buffer_id gradient =
+        dtp_backward_workspace(l, &draft, "input gradient", dtp_backward_token_bytes(l, l->compute * width), DTP_WRITE);
+    use_result_gradient(b, &draft, output_gradient, last);
+    if (frees_input)
+        dtp_backward_consume(b, &draft, l->tensors.input[index], DTP_FREE);
+    if (l->autocast)
+        dtp_lower_state(l)->weight[index] = DTP_NO_BUFFER;
+    dtp_draft_matmul(l, &draft, l->tokens, matrix->in, matrix->out, false);
+    dtp_draft_end(l, &draft);
+    return gradient;
+}
+
+/* fp8: output gradient, and input and weight again where their casts are not kept. */
+static void quantize(struct dtp_lowering *l, const struct dtp_layer_matrix *matrix)
+{
+    if (l->plan->precision.compute != DTP_FP8)
+        return;
+    double tokens = (double)l->tokens, out = (double)matrix->out, in = (double)matrix->in;
+    bool torchao = !l->keeps_fp8 && !l->plan->fsdp1;
+    double inputs = l->keeps_fp8 ? 0 : (torchao ? 5 : 2) * (tokens * in + out * in);
+    double bytes = inputs + (torchao ? 5 : 4) * tokens * out;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_QUANTIZE, matrix->name);
+    dtp_draft_memory(l, &draft, bytes, 6);
+    dtp_draft_end(l, &draft);
+}
+
+static void bias_gradient(struct dtp_lowering *l, const struct dtp_layer_matrix *matrix, dtp_buffer_id output_gradient)
+{
+    if (!matrix->bias)
+        return;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_BIAS_BACKWARD, matrix->name);
+    dtp_draft_use(&draft, output_gradient, DTP_READ);
+    dtp_draft_memory(l, &draft, dtp_backward_per_token(l, (double)(matrix->out * l->compute)), 1);
+    dtp_draft_end(l, &draft);
+}
+
+/* All rows of what a matmul read in forward, where it was not kept; compute does not wait for it yet. */
+static dtp_op_id gather_again(const struct dtp_block_backward *b, int index)
+{
+    struct dtp_lowering *l = b->l;
+    enum dtp_layer_tensor input = l->tensors.input[index];
+    if (!dtp_lower_spreads(l) || !l->plan->runtime->gathers_again)
+        return DTP_NO_OP;
+    uint64_t whole = dtp_lower_whole_stream(l, l->tensor_bytes[input] / (l->tokens * l->between));
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, dtp_layer_tensor_text(input));
+    dtp_backward_consume(b, &draft, input, DTP_READ);
+    l->gathered = dtp_backward_workspace(l, &draft, "gathered rows", whole, DTP_WRITE);
+    return dtp_lower_tensor_end(l, &draft, whole, false);
+}
+
+/* Of tensor parallel ranks, a matrix cut by columns: its input is gathered beside the input gradient's matmul, whose
+ * terms are summed beside the weight gradient's (Megatron's LinearWithGradAccumulationAndAsyncCommunication). */
+static dtp_buffer_id gradients_beside(const struct dtp_block_backward *b, int index, dtp_buffer_id output_gradient,
+                                      bool last_reader)
+{
+    struct dtp_lowering *l = b->l;
+    dtp_op_id gathered = gather_again(b, index);
+    dtp_buffer_id terms = input_gradient(b, index, output_gradient, false, false);
+    dtp_buffer_id sum = dtp_lower_sum_of_stream(l, l->matrix[index].name, terms, DTP_READ);
+    struct dtp_draft draft;
+    dtp_op_id summed = l->awaited;
+    l->awaited = gathered;
+    weight_gradient(b, index, output_gradient, true, last_reader);
+    l->awaited = summed;
+    if (sum.index != terms.index) {
+        dtp_draft_begin(l, &draft, DTP_OP_FREE, "terms of a sum");
+        dtp_draft_use(&draft, terms, DTP_FREE);
+        dtp_draft_end(l, &draft);
+    }
+    return sum;
+}
+
+/* Of a matrix cut by rows, whose result's rows are each rank's: all of the gradient, which goes with its last matmul.
+ */
+static dtp_buffer_id gather_result_gradient(const struct dtp_block_backward *b, int index, dtp_buffer_id gradient,
+                                            dtp_op_id *beside)
+{
+    struct dtp_lowering *l = b->l;
+    struct dtp_draft draft;
+    *beside = DTP_NO_OP;
+    if (!dtp_lower_spreads(l) || !dtp_lower_cut_by_rows(l, index))
+        return gradient;
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, l->matrix[index].name);
+    use_result_gradient(b, &draft, gradient, true);
+    return dtp_lower_gather_rows(l, &draft, DTP_OWNER_WORKSPACE, l->compute, beside);
+}
+
+/* The gradient of the weight is left for a pass of its own, which reads what is kept until then. */
+static dtp_buffer_id input_gradient_alone(const struct dtp_block_backward *b, int index, dtp_buffer_id output_gradient)
+{
+    struct dtp_lowering *l = b->l;
+    dtp_op_id beside;
+    output_gradient = gather_result_gradient(b, index, output_gradient, &beside);
+    if (beside.index != DTP_NO_INDEX)
+        l->awaited = beside;
+    l->flight->deferred[l->flight->deferred_count++] =
+        (struct dtp_deferred_gradient){output_gradient, l->layer, (uint16_t)index};
+    dtp_buffer_id gradient = input_gradient(b, index, output_gradient, false, false);
+    if (dtp_lower_cut_by_columns(l, index) && l->plan->runtime->sums_beside)
+        gradient = dtp_lower_sum_of_stream(l, l->matrix[index].name, gradient, DTP_READ | DTP_FREE);
+    return gradient;
+}
+
+bool dtp_backward_deferred(const struct dtp_lowering *l, dtp_buffer_id gradient)
+{
+    for (uint32_t i = l->flight->deferred_count; i > 0 && l->flight->deferred[i - 1].layer == l->layer; i--)
+        if (l->flight->deferred[i - 1].output_gradient.index == gradient.index)
+            return true;
+    return false;
+}
+
+/* One linear: gradients of its weight, bias and input. A compiler drops the input with the weight gradient, eager
+ * autograd with the node, after the input gradient. */
+static dtp_buffer_id linear(const struct dtp_block_backward *b, int index, dtp_buffer_id output_gradient,
+                            bool last_reader)
+{
+    struct dtp_lowering *l = b->l;
+    dtp_buffer_id gradient;
+    dtp_lower_fetch(l, index);
+    quantize(l, &l->matrix[index]);
+    bias_gradient(l, &l->matrix[index], output_gradient);
+    if (b->kept_for_weights) {
+        gradient = input_gradient_alone(b, index, output_gradient);
+    } else if (dtp_lower_cut_by_columns(l, index) && l->plan->runtime->sums_beside) {
+        gradient = gradients_beside(b, index, output_gradient, last_reader);
+    } else {
+        dtp_op_id beside;
+        output_gradient = gather_result_gradient(b, index, output_gradient, &beside);
+        weight_gradient(b, index, output_gradient, false, last_reader && l->compiled);
+        if (beside.index != DTP_NO_INDEX)
+            l->awaited = beside;
+        gradient = input_gradient(b, index, output_gradient, true, last_reader && !l->compiled);
+    }
+    dtp_lower_unfetch(l);
+    if (!b->kept_for_weights)
+        dtp_lower_gradient_made(l, index);
+    return gradient;
+}
+
+/* Linears that read one tensor: the second and third gradients are added to the first (three passes of c h). */
+static dtp_buffer_id add_gradients(const struct dtp_block_backward *b, dtp_buffer_id sum, dtp_buffer_id gradient)
+{
+    struct dtp_lowering *l = b->l;
+    if (sum.index == DTP_NO_INDEX)
+        return gradient;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL_BACKWARD, "sum of input gradients");
+    dtp_draft_use(&draft, sum, DTP_UPDATE);
+    dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
+    dtp_draft_memory(l, &draft,
+                     l->fused ? 0 : dtp_backward_per_token(l, (double)(3 * l->compute * l->transformer->hidden)), 1);
+    dtp_draft_end(l, &draft);
+    return sum;
+}
+
+void dtp_backward_projection(struct dtp_block_backward *b)
+{
+    struct dtp_lowering *l = b->l;
+    const struct dtp_layer_operator *op = dtp_backward_operator(b);
+    enum dtp_layer_tensor input = dtp_layer_first(op->reads);
+    uint64_t left = op->makes;
+    bool later = dtp_backward_needed_later(b, input);
+    for (int i = 0; i < l->matrices; i++) {
+        if (!(op->makes & UINT64_C(1) << l->matrix[i].result))
+            continue;
+        left &= ~(UINT64_C(1) << l->matrix[i].result);
+        dtp_buffer_id of_result = b->gradient[l->matrix[i].result];
+        b->gradient[l->matrix[i].result] = DTP_NO_BUFFER;
+        dtp_buffer_id made = linear(b, i, of_result, !left && !later);
+        b->gradient[input] = add_gradients(b, b->gradient[input], made);
+        if (!left && dtp_lower_cut_by_columns(l, i) && !l->plan->runtime->sums_beside)
+            b->gradient[input] = dtp_lower_sum_of_stream(l, op->name, b->gradient[input], DTP_READ | DTP_FREE);
+    }
+}
+
+/* ---- the pass of weights ----------------------------------------------------------------------------------------- */
+
+/* No later one of those that are left reads it. */
+static bool last_of_input(const struct dtp_lowering *l, uint32_t at)
+{
+    const struct dtp_flight *f = l->flight;
+    for (uint32_t i = at + 1; i < f->deferred_count && f->deferred[i].layer == f->deferred[at].layer; i++)
+        if (l->tensors.input[f->deferred[i].matrix] == l->tensors.input[f->deferred[at].matrix])
+            return false;
+    return true;
+}
+
+static bool last_of_gradient(const struct dtp_flight *f, uint32_t at)
+{
+    for (uint32_t i = at + 1; i < f->deferred_count && f->deferred[i].layer == f->deferred[at].layer; i++)
+        if (f->deferred[i].output_gradient.index == f->deferred[at].output_gradient.index)
+            return false;
+    return true;
+}
+
+/* What backward left, in its order. The head's and the embedding's are made with the gradients that flow on, and so are
+ * those of norms and biases, which are small. */
+void dtp_lower_deferred_gradients(struct dtp_lowering *l)
+{
+    struct dtp_flight *f = l->flight;
+    for (uint32_t i = 0; i < f->deferred_count; i++) {
+        l->layer = f->deferred[i].layer;
+        struct dtp_block_backward b = {.l = l, .module = dtp_lower_flight_module(l)};
+        for (int tensor = 0; tensor < DTP_TENSOR_COUNT; tensor++)
+            b.gradient[tensor] = DTP_NO_BUFFER;
+        int index = f->deferred[i].matrix;
+        if (dtp_lower_cut_by_columns(l, index))
+            l->awaited = gather_again(&b, index);
+        weight_gradient(&b, index, f->deferred[i].output_gradient, last_of_gradient(f, i), last_of_input(l, i));
+        dtp_lower_gradient_made(l, index);
+    }
+    f->deferred_count = 0;
+    l->layer = DTP_NO_LAYER;
+}
