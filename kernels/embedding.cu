@@ -17,12 +17,12 @@ __global__ void __launch_bounds__(256) gather(struct dtp_embedding_args a, uint3
     float result[N];
 #pragma unroll
     for (int e = 0; e < N; e++)
-        result[e] = __fmul_rn(a.scale, values[e]); /* rounded before a position is added, as the reference does */
-    if (a.positions) {
+        result[e] = a.scale * values[e];
+    if (a.positions) { /* rounded once: where the two nearly cancel, a product's own rounding is all that is left */
         packed<T, N> position = load<N>((const T *)a.positions + (uint64_t)(row % a.sequence) * a.width + column);
 #pragma unroll
         for (int e = 0; e < N; e++)
-            result[e] += position[e];
+            result[e] = __fmaf_rn(a.scale, values[e], position[e]);
     }
     store((R *)a.result + (uint64_t)i * N, result);
 }

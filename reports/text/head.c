@@ -176,8 +176,8 @@ static void strategy_words(const struct dtp_job *job, char *out, size_t bytes)
     if (p->tp > 1)
         snprintf(tensor, sizeof tensor, "tensor parallel %u%s, ", p->tp,
                  p->sequence_parallel ? " with sequence parallel" : "");
-    if (p->pp > 1)
-        snprintf(chunks, sizeof chunks, p->virtual_stages > 1 ? ", %u chunks each" : "", p->virtual_stages);
+    if (p->pp > 1 && p->virtual_stages > 1)
+        snprintf(chunks, sizeof chunks, ", %u chunks each", p->virtual_stages);
     if (p->pp > 1)
         snprintf(stages, sizeof stages, "pipeline of %u ranks (%s%s), ", p->pp, dtp_schedule_row(p->schedule)->word,
                  chunks);
