@@ -120,8 +120,20 @@ void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uin
         demand->dtype = DTP_BF16;
 }
 
+/* What stands for the whole step is neither made nor let go. */
+static void leave_standing(const struct dtp_lowering *l, struct dtp_draft *draft)
+{
+    const struct dtp_buffer *buffers = dtp_program_buffers(l->program);
+    size_t count = dtp_program_buffer_count(l->program);
+    for (uint32_t i = 0; i < draft->operand_count; i++)
+        if (draft->operands[i].buffer.index < count && buffers[draft->operands[i].buffer.index].persistent)
+            draft->operands[i].access &= (uint8_t)~(DTP_ALLOC | DTP_FREE);
+}
+
 dtp_op_id dtp_draft_end(struct dtp_lowering *l, struct dtp_draft *draft)
 {
+    if (dtp_lower_holds(l))
+        leave_standing(l, draft);
     if (dtp_op_kind_class(draft->op.kind) == DTP_CLASS_ATTENTION)
         draft->op.demand.attention = dtp_plan_attention(l->transformer, l->plan, dtp_lower_model_layer(l));
     dtp_op_id id = dtp_program_add_op(l->program, &draft->op, draft->operands, draft->operand_count);

@@ -64,12 +64,13 @@ static void consume_input(const struct dtp_block_backward *b, struct dtp_draft *
     }
 }
 
-/* Where another branch still reads the gradient of the stream, or the matmul of a weight will, the sum is a new tensor.
- */
+/* Where another branch still reads the gradient of the stream, or the matmul of a weight will, or it is what another
+ * stage sent, the sum is a new tensor. */
 static void add_to_gradient(const struct dtp_block_backward *b, struct dtp_draft *draft, bool shared)
 {
     struct dtp_lowering *l = b->l;
-    if (!shared && !dtp_backward_deferred(l, l->flight->gradient)) {
+    bool taken = l->flight->gradient.index == l->flight->taken.index;
+    if (!shared && !taken && !dtp_backward_deferred(l, l->flight->gradient)) {
         dtp_draft_use(draft, l->flight->gradient, DTP_UPDATE);
         return;
     }

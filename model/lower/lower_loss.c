@@ -142,6 +142,12 @@ static void loss_in_place(struct dtp_lowering *l, uint64_t tokens)
     dtp_draft_end(l, &draft);
 }
 
+/* Who reads the logits last lets them go, unless the stage holds them. */
+static uint32_t last_of_logits(const struct dtp_lowering *l)
+{
+    return dtp_lower_holds(l) ? DTP_READ : DTP_READ | DTP_FREE;
+}
+
 /* The compiler and the chunks keep nothing of the loss's forward but its logits; eager keeps log-softmax. */
 static void loss_forward(struct dtp_lowering *l, uint64_t tokens)
 {
@@ -160,10 +166,11 @@ static void loss_forward(struct dtp_lowering *l, uint64_t tokens)
     dtp_draft_use(&draft, rows, DTP_READ | DTP_FREE);
     dtp_draft_new(l, &draft, "logits in fp32", DTP_OWNER_LOGITS, l->compute == 4 ? 0 : tokens_bytes(tokens, 4 * vocab),
                   DTP_UPDATE | DTP_FREE);
-    dtp_draft_use(&draft, l->flight->logits, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, l->flight->logits, last_of_logits(l));
     l->flight->loss_state =
         dtp_draft_new(l, &draft, "log-softmax", DTP_OWNER_LOGITS, tokens_bytes(tokens, 4 * vocab), DTP_WRITE);
-    l->flight->logits = DTP_NO_BUFFER;
+    if (!dtp_lower_holds(l))
+        l->flight->logits = DTP_NO_BUFFER;
     /* logits.float(): c + 4; log-softmax 4 + 4 */
     double bytes = (double)tokens * (double)vocab * (double)(l->compute + 12);
     dtp_draft_memory(l, &draft, bytes - read_before(l, tokens), 3);
@@ -256,7 +263,7 @@ static void logits_gradient(struct dtp_lowering *l, uint64_t tokens)
     dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "");
     if (l->loss == DTP_LOSS_FUSED) { /* logits for max and sum, again for the gradient, which is written and read */
         l->flight->logits_gradient = dtp_draft_new(l, &draft, "logits gradient", DTP_OWNER_LOGITS, narrow, DTP_WRITE);
-        dtp_draft_use(&draft, l->flight->logits, DTP_READ | DTP_FREE);
+        dtp_draft_use(&draft, l->flight->logits, last_of_logits(l));
         dtp_draft_use(&draft, rows, DTP_READ | DTP_FREE);
         dtp_draft_memory(l, &draft, logits * 4 * c - read_before(l, tokens), 2);
         dtp_draft_end(l, &draft);
@@ -481,11 +488,17 @@ void dtp_lower_loss_forward(struct dtp_lowering *l)
     head_matmul(l, l->tokens);
 }
 
+void dtp_lower_loss_held(struct dtp_lowering *l)
+{
+    loss_forward(l, l->tokens);
+}
+
 /* Eager loss's forward comes after the model's, when whatever the model's end released is gone. */
 void dtp_lower_loss_backward(struct dtp_lowering *l)
 {
     if (l->loss == DTP_LOSS_CHUNKED)
         return;
-    loss_forward(l, l->tokens);
+    if (!dtp_lower_holds(l))
+        loss_forward(l, l->tokens);
     loss_backward(l, l->tokens);
 }

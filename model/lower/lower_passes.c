@@ -75,6 +75,8 @@ static void forward(struct dtp_lowering *l)
         dtp_lower_give(l, l->flight->final_input);
     dtp_lower_forget_casts(l);
     call(l, l->hooks->after_forward);
+    if (chunk->head && dtp_lower_holds(l))
+        dtp_lower_loss_held(l);
 }
 
 static void blocks_backward(struct dtp_lowering *l)
@@ -104,6 +106,7 @@ static void backward(struct dtp_lowering *l)
         dtp_lower_head_backward(l);
     } else {
         l->flight->gradient = gradient.rows;
+        l->flight->taken = dtp_lower_holds(l) ? gradient.rows : DTP_NO_BUFFER;
     }
     blocks_backward(l);
     if (chunk->embedding)
@@ -187,7 +190,12 @@ static void clear(struct dtp_flight *flight, uint64_t layers)
         for (int tensor = 0; tensor < DTP_TENSOR_COUNT; tensor++)
             module[i].tensor[tensor] = DTP_NO_BUFFER;
     }
-    *flight = (struct dtp_flight){.module = module, .deferred = flight->deferred, .embedded = DTP_NO_BUFFER};
+    *flight = (struct dtp_flight){.module = module,
+                                  .deferred = flight->deferred,
+                                  .embedded = DTP_NO_BUFFER,
+                                  .logits = DTP_NO_BUFFER,
+                                  .taken = DTP_NO_BUFFER,
+                                  .result = DTP_NO_BUFFER};
 }
 
 static struct dtp_flight *flight_of(const struct dtp_lowering *l, struct flights *flights, const struct dtp_pass *pass)
@@ -231,6 +239,19 @@ static void stand_at(struct dtp_lowering *l, uint32_t i)
     l->gradient_owner = becomes_grad ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE;
 }
 
+/* What a stage made and held: rows for the next one, or logits. */
+static void forget_held(struct dtp_lowering *l)
+{
+    struct dtp_draft draft;
+    if (!dtp_lower_holds(l))
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_FREE, "result of the stage");
+    dtp_draft_use(&draft, l->flight->result, DTP_FREE);
+    dtp_draft_use(&draft, l->flight->logits, DTP_FREE);
+    if (draft.operand_count)
+        dtp_draft_end(l, &draft);
+}
+
 static void run(struct dtp_lowering *l)
 {
     if (l->pass->kind == DTP_PASS_FORWARD) {
@@ -242,8 +263,10 @@ static void run(struct dtp_lowering *l)
         weights_backward(l);
     else
         backward(l);
-    if (ends_flight(l->pass))
-        call(l, l->hooks->end_micro_step);
+    if (!ends_flight(l->pass))
+        return;
+    forget_held(l);
+    call(l, l->hooks->end_micro_step);
 }
 
 enum dtp_status dtp_lower_passes(struct dtp_lowering *l)
@@ -268,5 +291,6 @@ enum dtp_status dtp_lower_passes(struct dtp_lowering *l)
     mark(l, "step", DTP_NO_OP);
     dtp_lower_join_stages(l);
     call(l, l->hooks->step);
+    dtp_lower_forget_sent(l);
     return DTP_OK;
 }

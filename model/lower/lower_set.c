@@ -98,17 +98,6 @@ static enum dtp_status lower_one(const struct set_job *job, struct dtp_program_s
     return status == DTP_OK ? dtp_program_set_add(out, "every rank", job->cluster->gpus, program, job->faults) : status;
 }
 
-/* What a runtime's programs of a pipeline lack. */
-static enum dtp_status check_runtime(const struct dtp_plan *plan, struct dtp_faults *faults)
-{
-    if (plan->runtime->gradients_in_matmul || plan->runtime->sums_gradients)
-        return DTP_OK;
-    return dtp_fault_about(
-        faults, DTP_BAD_INPUT, NULL, 0, "pp",
-        "above 1 has no step program under runtime %s yet; dtplan plan --fidelity bounds predicts it",
-        plan->runtime->name);
-}
-
 enum dtp_status dtp_lower_set(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                               const struct dtp_plan *plan, uint32_t op_limit, struct dtp_program_set *out,
                               struct dtp_faults *faults)
@@ -116,8 +105,6 @@ enum dtp_status dtp_lower_set(const struct dtp_transformer *transformer, const s
     struct set_job job = {transformer, cluster, plan, op_limit, faults, .chunks = NULL};
     *out = (struct dtp_program_set){NULL, 0};
     enum dtp_status status = dtp_lower_check(transformer, cluster, plan, op_limit, faults);
-    if (status == DTP_OK && plan->pp > 1)
-        status = check_runtime(plan, faults);
     if (status == DTP_OK)
         status = plan->pp > 1 ? lower_pipeline(&job, out) : lower_one(&job, out);
     if (status != DTP_OK)

@@ -54,6 +54,9 @@ enum dtp_status dtp_lower_transfers_make(struct dtp_lowering *l)
     mark_used(l, used);
     for (int i = 0; i < DTP_TRANSFER_GROUPS; i++)
         l->transfer_group[i] = used[i] ? dtp_program_add_group(l->program, all) : DTP_NO_INDEX;
+    l->held = dtp_host_arena_take(&l->arena, places, sizeof *l->held);
+    if (!l->held)
+        return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     for (int way = 0; way < 2; way++) {
         l->handed[way] = dtp_host_arena_take(&l->arena, places, sizeof *l->handed[way]);
         if (!l->handed[way])
@@ -115,6 +118,12 @@ void dtp_lower_give(struct dtp_lowering *l, dtp_buffer_id rows)
 {
     struct dtp_stage_place to;
     bool given = given_to(l, l->pass, &to);
+    if (dtp_lower_holds(l) && given && to.rank != l->role.rank) {
+        if (way_of(l->pass) == FORWARD_WAY)
+            l->flight->result = rows;
+        else if (rows.index != l->flight->taken.index)
+            l->held[l->held_count++] = rows;
+    }
     l->given = given && to.rank != l->role.rank ? rows : DTP_NO_BUFFER;
     if (given && to.rank == l->role.rank)
         *handed_to(l, way_of(l->pass), to.chunk, l->pass->micro_batch) = (struct dtp_handed){rows, DTP_NO_OP};
@@ -154,7 +163,7 @@ static void receive(struct dtp_lowering *l, uint32_t i)
     l->micro_step = (uint16_t)pass->micro_batch;
     dtp_buffer_id rows = dtp_lower_buffer(l, forward ? dtp_layer_tensor_text(DTP_TENSOR_INPUT) : "residual gradient",
                                           forward ? DTP_OWNER_ACTIVATIONS : DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
-                                          l->tensor_bytes[DTP_TENSOR_INPUT], false);
+                                          l->tensor_bytes[DTP_TENSOR_INPUT], dtp_lower_holds(l));
     struct dtp_draft draft;
     begin(l, &draft, DTP_OP_RECV, forward ? "activations" : "gradients", from.rank,
           group_place(l, way, from.rank, l->role.rank));
@@ -177,7 +186,8 @@ static enum dtp_stream send_stream(const struct dtp_lowering *l, const struct dt
     return to_next ? DTP_STREAM_SEND_BACK_OTHER : DTP_STREAM_SEND_BACK;
 }
 
-/* What a pass made for another rank, which is let go: where the next pass does not wait for it, the allocator does. */
+/* What a pass made for another rank, which is let go: where the next pass does not wait for it, the allocator does. Or
+ * it is held, activations until the backward of the pass, gradients until the next step. */
 static void send(struct dtp_lowering *l, const struct dtp_pass *pass, dtp_buffer_id given)
 {
     struct dtp_stage_place to;
@@ -191,7 +201,7 @@ static void send(struct dtp_lowering *l, const struct dtp_pass *pass, dtp_buffer
     draft.op.stream = send_stream(l, pass, to.rank);
     draft.op.tag = tag_of(l, pass, dtp_schedule_stage(l->role.pipeline->schedule, to.rank, to.chunk));
     draft.op.demand.sent_bytes = (double)l->tensor_bytes[DTP_TENSOR_INPUT];
-    dtp_draft_use(&draft, given, DTP_READ | DTP_FREE | (blocking ? 0 : DTP_DEFER));
+    dtp_draft_use(&draft, given, dtp_lower_holds(l) ? DTP_READ : DTP_READ | DTP_FREE | (blocking ? 0 : DTP_DEFER));
     dtp_op_id sent = dtp_draft_end(l, &draft);
     if (blocking)
         l->before_next = sent;
@@ -226,6 +236,17 @@ void dtp_lower_after_pass(struct dtp_lowering *l, uint32_t i)
     if (i > 0 && l->role.passes[i - 1].paired)
         send(l, l->pass - 1, l->given_by_first);
     send(l, l->pass, l->given);
+}
+
+void dtp_lower_forget_sent(struct dtp_lowering *l)
+{
+    struct dtp_draft draft;
+    for (uint32_t i = 0; i < l->held_count; i++) {
+        dtp_draft_begin(l, &draft, DTP_OP_FREE, "gradients of inputs");
+        dtp_draft_use(&draft, l->held[i], DTP_FREE);
+        dtp_draft_end(l, &draft);
+    }
+    l->held_count = 0;
 }
 
 /* ---- the end of a step ------------------------------------------------------------------------------------------- */
@@ -354,5 +375,6 @@ void dtp_lower_join_stages(struct dtp_lowering *l)
         join_copies(l);
     else
         join_tied(l);
-    join_norms(l);
+    if (l->plan->runtime->clips)
+        join_norms(l);
 }

@@ -68,6 +68,8 @@ struct dtp_flight {
     dtp_buffer_id final_input, final_norm, final_statistics, final_wide; /* input of the final norm, and so on */
     dtp_buffer_id logits, loss_state, capped, logits_gradient;
     dtp_buffer_id gradient; /* of the residual stream, updated in place from the head down to x0 */
+    dtp_buffer_id taken;    /* of it, what came from another stage and is not to be written; or none */
+    dtp_buffer_id result;   /* what left the chunk and is held until its backward is through; or none */
 };
 #define DTP_TRANSFER_GROUPS 14
 
@@ -146,6 +148,8 @@ struct dtp_lowering {
     dtp_buffer_id gathered;    /* what the matmuls at hand read in place of a rank's rows of it */
     struct dtp_host_arena arena;
     struct dtp_handed *handed[2];        /* to forwards, to backwards of each chunk and micro-batch; of a pipeline */
+    dtp_buffer_id *held;                 /* gradients that were sent and stay until the next step */
+    uint32_t held_count;
     dtp_buffer_id given, given_by_first; /* what the pass at hand, and the first of a pair, made for another rank */
     dtp_op_id before_next;               /* a transfer that the next pass waits for besides what it takes */
     uint32_t transfer_group[DTP_TRANSFER_GROUPS];
@@ -205,6 +209,11 @@ static inline struct dtp_module_state *dtp_lower_state(struct dtp_lowering *l)
 {
     return &l->state[l->layer == DTP_NO_LAYER ? l->transformer->layers : l->layer];
 }
+/* A stage of a pipeline whose runtime holds_passes. */
+static inline bool dtp_lower_holds(const struct dtp_lowering *l)
+{
+    return l->role.pipeline && l->plan->runtime->holds_passes;
+}
 /* Of the layer at which the skeleton stands. */
 static inline struct dtp_flight_module *dtp_lower_flight_module(const struct dtp_lowering *l)
 {
@@ -235,6 +244,8 @@ void dtp_lower_after_pass(struct dtp_lowering *l, uint32_t i);
 /* What the pass at hand begins with, and what it leaves: activations or their gradient. */
 struct dtp_handed dtp_lower_taken(struct dtp_lowering *l);
 void dtp_lower_give(struct dtp_lowering *l, dtp_buffer_id rows);
+/* Lets go, behind the step, of what was held until then. */
+void dtp_lower_forget_sent(struct dtp_lowering *l);
 /* Behind the last pass: sums gradients of weights that stages hold twice, and waits for the norm of all gradients. */
 void dtp_lower_join_stages(struct dtp_lowering *l);
 
@@ -249,7 +260,8 @@ void dtp_lower_rotary_tensors(struct dtp_lowering *l, struct dtp_draft *draft, u
 
 /* lower_loss.c */
 void dtp_lower_final_norm(struct dtp_lowering *l);
-void dtp_lower_loss_forward(struct dtp_lowering *l); /* head and loss; chunked: with their backward */
+void dtp_lower_loss_forward(struct dtp_lowering *l); /* head; chunked: with the loss and their backward */
+void dtp_lower_loss_held(struct dtp_lowering *l);    /* behind the forward of a stage that holds it: the loss */
 void dtp_lower_loss_backward(struct dtp_lowering *l);
 void dtp_lower_head_backward(struct dtp_lowering *l); /* with the final norm's */
 

@@ -304,7 +304,7 @@ static const char *single_strategy(const struct writer *w)
     if (strcmp(runtime, "deepspeed") == 0 || (strcmp(runtime, "dtplan") == 0 && offloads))
         return "zero1";
     /* divided by tp, PyTorch's mixed precision is FSDP2's on a mesh of one rank; autocast there is not modelled */
-    bool shards = offloads || (w->run->tp > 1 && !strstr(w->run->notes, "amp=autocast"));
+    bool shards = offloads || ((w->run->tp > 1 || w->run->pp > 1) && !strstr(w->run->notes, "amp=autocast"));
     return strcmp(runtime, "torch") == 0 && shards ? "full_shard" : "ddp";
 }
 
