@@ -288,6 +288,8 @@ static void rotary(const struct dtp_block_backward *b)
         dtp_backward_consume(b, &draft, DTP_TENSOR_QKV, DTP_READ | DTP_FREE);
     uint32_t kernels = l->fused || !l->rope ? 1 : l->plan->rope_fp32 ? 24 : 12;
     dtp_draft_memory(l, &draft, dtp_backward_per_token(l, rope + norms), kernels);
+    if (l->rope && l->plan->rope_fp32 && !l->fused && !l->tensors.kind.packs_qkv)
+        draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     dtp_draft_end(l, &draft);
 }
 

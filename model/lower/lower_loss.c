@@ -239,12 +239,31 @@ static void gradient_in_place(struct dtp_lowering *l, uint64_t tokens)
     narrow_gradient(l, tokens, l->flight->loss_state);
 }
 
-/* loss_parallel is written in Python operators (torch/distributed/tensor/parallel/loss.py): (zeros with the targets'
- * own
- * + exp(x)) * gradient, each a tensor of its own. */
 static bool parallel_in_python(const struct dtp_lowering *l)
 {
-    return l->tp > 1 && l->plan->runtime->dtensor && l->loss == DTP_LOSS_EAGER;
+    return l->tp > 1 && l->plan->runtime->dtensor && l->loss == DTP_LOSS_EAGER && l->compute != 4;
+}
+
+/* loss_parallel is written in Python operators (torch/distributed/tensor/parallel/loss.py): (zeros with the targets'
+ * own + exp(x)) * gradient, each a tensor of its own, of which exp(x) is gone when the last is made. */
+static void parallel_gradient(struct dtp_lowering *l, double logits, uint64_t wide)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "sum");
+    dtp_buffer_id own = dtp_draft_new(l, &draft, "nll gradient", DTP_OWNER_LOGITS, wide, DTP_WRITE);
+    dtp_draft_new(l, &draft, "probabilities", DTP_OWNER_LOGITS, wide, DTP_UPDATE | DTP_FREE);
+    dtp_buffer_id sum = dtp_draft_new(l, &draft, "unscaled gradient", DTP_OWNER_LOGITS, wide, DTP_WRITE);
+    dtp_draft_use(&draft, l->flight->loss_state, DTP_READ);
+    dtp_draft_memory(l, &draft, logits * 24, 3);
+    dtp_draft_end(l, &draft);
+    dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "scaled");
+    l->flight->logits_gradient =
+        dtp_draft_new(l, &draft, "logits gradient in fp32", DTP_OWNER_LOGITS, wide, DTP_WRITE);
+    dtp_draft_use(&draft, sum, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, own, DTP_FREE);
+    dtp_draft_use(&draft, l->flight->loss_state, DTP_FREE);
+    dtp_draft_memory(l, &draft, logits * 8, 1);
+    dtp_draft_end(l, &draft);
 }
 
 /* Gradient of the logits that the loss read, in the compute dtype. */
@@ -269,11 +288,12 @@ static void logits_gradient(struct dtp_lowering *l, uint64_t tokens)
         dtp_draft_end(l, &draft);
         return;
     }
-    dtp_draft_new(l, &draft, "nll gradient", DTP_OWNER_LOGITS, wide, DTP_UPDATE | DTP_FREE);
-    if (parallel_in_python(l)) { /* exp(x), and the sum of both before it is scaled */
-        dtp_draft_new(l, &draft, "probabilities", DTP_OWNER_LOGITS, wide, DTP_UPDATE | DTP_FREE);
-        dtp_draft_new(l, &draft, "unscaled gradient", DTP_OWNER_LOGITS, wide, DTP_UPDATE | DTP_FREE);
+    if (parallel_in_python(l)) {
+        parallel_gradient(l, logits, wide);
+        narrow_gradient(l, tokens, l->flight->logits_gradient);
+        return;
     }
+    dtp_draft_new(l, &draft, "nll gradient", DTP_OWNER_LOGITS, wide, DTP_UPDATE | DTP_FREE);
     dtp_buffer_id gradient = dtp_draft_new(l, &draft, casts ? "logits gradient in fp32" : "logits gradient",
                                            DTP_OWNER_LOGITS, wide, DTP_WRITE);
     dtp_draft_use(&draft, l->flight->loss_state, DTP_READ | DTP_FREE);

@@ -282,6 +282,8 @@ enum dtp_status dtp_lower_passes(struct dtp_lowering *l)
         l->flight = flight_of(l, &flights, l->pass);
         run(l);
         dtp_lower_after_pass(l, i);
+        if (l->role.pipeline && l->last_micro_step && ends_flight(l->pass))
+            call(l, l->hooks->chunk_done);
         if (!expected && ends_flight(l->pass)) { /* whatever comes has been there once */
             if (i + 1 < l->role.pass_count)
                 dtp_program_expect_again(l->program, (l->role.pass_count - 1) / (i + 1));

@@ -457,7 +457,7 @@ static void write_kernels(struct writer *w)
         set_switch(w, "fused_qkv", true);
         set_switch(w, "fused_gate_up", true);
     }
-    if (framework->reference_script)
+    if (framework->rope_fp32)
         set_switch(w, "rope_fp32", true);
 }
 

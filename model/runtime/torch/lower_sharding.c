@@ -466,7 +466,7 @@ static struct dtp_lower_unit *next_in_backward(const struct dtp_lowering *l, con
 static void before_backward(struct dtp_lowering *l)
 {
     struct dtp_lower_unit *unit = dtp_lower_unit_here(l);
-    if (!unit || (!unit->root && l->layer + 1u != unit->end))
+    if (!unit || l->role.pipeline || (!unit->root && l->layer + 1u != unit->end)) /* a stage has all weights gathered */
         return;
     struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
     if (!unit->weights_live) {
@@ -511,12 +511,10 @@ static void after_backward(struct dtp_lowering *l)
         finish_unit(l, unit);
 }
 
-static void end_backward(struct dtp_lowering *l)
+static void chunk_done(struct dtp_lowering *l)
 {
     struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
     const struct dtp_lower_chunk *chunk = l->chunk;
-    if (!l->role.pipeline || !l->last_micro_step)
-        return;
     if (chunk->embedding)
         finish_unit(l, root_of(l));
     for (uint64_t i = 0; i < s->count; i++)
@@ -572,7 +570,7 @@ const struct dtp_lower_hooks dtp_lower_fsdp = {
     .model_done = release_gathered,
     .before_backward = before_backward,
     .after_backward = after_backward,
-    .end_backward = end_backward,
+    .chunk_done = chunk_done,
     .gradient_rests = gradient_rests,
     .step = step,
 };
