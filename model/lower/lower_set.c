@@ -16,6 +16,8 @@ struct set_job {
     struct dtp_schedule schedule;
     struct dtp_stages stages;
     struct dtp_lower_chunk *chunks; /* of all ranks, one behind the other */
+    struct dtp_host_arena arena;
+    struct dtp_posted posted;
 };
 
 /* Where a rank waits until what it sends is taken: 1F1B of Megatron-Core (schedules.py, send_forward_recv_backward:
@@ -24,6 +26,12 @@ struct set_job {
 static bool blocks(const struct dtp_schedule *schedule)
 {
     return schedule->shape.kind == DTP_SCHEDULE_1F1B;
+}
+
+/* What does not block goes through one stream in the order in which it is posted. */
+static bool posts(const struct set_job *job)
+{
+    return job->plan->runtime->holds_passes && !blocks(&job->schedule);
 }
 
 static enum dtp_status make_schedule(struct set_job *job)
@@ -61,7 +69,8 @@ static enum dtp_status add_role(const struct set_job *job, uint32_t rank, struct
 {
     const struct dtp_schedule_shape *shape = &job->schedule.shape;
     uint32_t first = job->schedule.first[rank];
-    struct dtp_lower_pipeline pipeline = {&job->schedule, job->chunks, blocks(&job->schedule)};
+    struct dtp_lower_pipeline pipeline = {&job->schedule, job->chunks, blocks(&job->schedule),
+                                          posts(job) ? &job->posted : NULL};
     struct dtp_lower_role role = {.chunks = job->chunks + (size_t)rank * shape->chunks,
                                   .chunk_count = shape->chunks,
                                   .passes = job->schedule.passes + first,
@@ -83,11 +92,14 @@ static enum dtp_status lower_pipeline(struct set_job *job, struct dtp_program_se
     enum dtp_status status = make_schedule(job);
     if (status == DTP_OK)
         status = make_chunks(job);
+    if (status == DTP_OK && posts(job))
+        status = dtp_posted_make(&job->schedule, &job->arena, &job->posted, job->faults);
     for (uint32_t rank = 0; status == DTP_OK && rank < job->schedule.shape.ranks; rank++)
         status = add_role(job, rank, out);
     dtp_schedule_destroy(&job->schedule);
     dtp_stages_destroy(&job->stages);
     free(job->chunks);
+    dtp_host_arena_release(&job->arena);
     return status;
 }
 

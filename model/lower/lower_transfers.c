@@ -167,7 +167,9 @@ static void receive(struct dtp_lowering *l, uint32_t i)
     struct dtp_draft draft;
     begin(l, &draft, DTP_OP_RECV, forward ? "activations" : "gradients", from.rank,
           group_place(l, way, from.rank, l->role.rank));
-    draft.op.stream = forward ? DTP_STREAM_RECEIVE : DTP_STREAM_RECEIVE_BACK;
+    draft.op.stream = l->role.pipeline->posted ? DTP_STREAM_SEND
+                      : forward                ? DTP_STREAM_RECEIVE
+                                               : DTP_STREAM_RECEIVE_BACK;
     uint32_t stage = dtp_schedule_stage(l->role.pipeline->schedule, from.rank, from.chunk);
     draft.op.tag = tag_of(l, pass, stage);
     draft.op.demand.sent_bytes = (double)l->tensor_bytes[DTP_TENSOR_INPUT];
@@ -180,6 +182,8 @@ static void receive(struct dtp_lowering *l, uint32_t i)
 static enum dtp_stream send_stream(const struct dtp_lowering *l, const struct dtp_pass *pass, uint32_t to)
 {
     uint32_t ranks = l->role.pipeline->schedule->shape.ranks;
+    if (l->role.pipeline->posted)
+        return DTP_STREAM_SEND;
     bool to_next = to == (l->role.rank + 1) % ranks;
     if (way_of(pass) == FORWARD_WAY)
         return to_next ? DTP_STREAM_SEND : DTP_STREAM_SEND_OTHER;
@@ -207,6 +211,15 @@ static void send(struct dtp_lowering *l, const struct dtp_pass *pass, dtp_buffer
         l->before_next = sent;
 }
 
+/* The receives that are posted behind so many passes. */
+static void post(struct dtp_lowering *l, uint32_t behind)
+{
+    const struct dtp_posted *posted = l->role.pipeline->posted;
+    const struct dtp_posted_receive *receives = posted->receive + l->role.pipeline->schedule->first[l->role.rank];
+    for (; l->posted < posted->count[l->role.rank] && receives[l->posted].behind == behind; l->posted++)
+        receive(l, receives[l->posted].pass);
+}
+
 /* A pair of passes is one piece of work: it begins with what both take, and sends what both made when both are done. */
 void dtp_lower_before_pass(struct dtp_lowering *l, uint32_t i)
 {
@@ -214,6 +227,11 @@ void dtp_lower_before_pass(struct dtp_lowering *l, uint32_t i)
     struct dtp_stage_place from;
     if (!l->role.pipeline)
         return;
+    if (l->role.pipeline->posted) {
+        if (i == 0)
+            post(l, 0);
+        return;
+    }
     if (i == 0)
         receive(l, 0);
     if (l->role.pipeline->blocking || i + 1 == l->role.pass_count)
@@ -236,6 +254,8 @@ void dtp_lower_after_pass(struct dtp_lowering *l, uint32_t i)
     if (i > 0 && l->role.passes[i - 1].paired)
         send(l, l->pass - 1, l->given_by_first);
     send(l, l->pass, l->given);
+    if (l->role.pipeline->posted)
+        post(l, i + 1);
 }
 
 void dtp_lower_forget_sent(struct dtp_lowering *l)

@@ -9,6 +9,7 @@
 #include "base/host_arena.h"
 #include "lower/lower.h"
 #include "lower/lower_hooks.h"
+#include "lower/posted.h"
 #include "plan/layer_tensors.h"
 #include "plan/slice.h"
 #include "cost/op_cost.h"
@@ -93,6 +94,7 @@ struct dtp_lower_pipeline {
     const struct dtp_schedule *schedule;
     const struct dtp_lower_chunk *chunks; /* those of rank r from r x schedule->shape.chunks on */
     bool blocking;                        /* a rank goes on when what it sends is taken (schedule_order.h) */
+    const struct dtp_posted *posted;     /* NULL: sends and receives of both ways are on streams of their own */
 };
 /* Rows of the residual stream, or their gradient, on their way to a pass. */
 struct dtp_handed {
@@ -150,6 +152,7 @@ struct dtp_lowering {
     struct dtp_handed *handed[2];        /* to forwards, to backwards of each chunk and micro-batch; of a pipeline */
     dtp_buffer_id *held;                 /* gradients that were sent and stay until the next step */
     uint32_t held_count;
+    uint32_t posted; /* receives so far, of those of the pipeline's list */
     dtp_buffer_id given, given_by_first; /* what the pass at hand, and the first of a pair, made for another rank */
     dtp_op_id before_next;               /* a transfer that the next pass waits for besides what it takes */
     uint32_t transfer_group[DTP_TRANSFER_GROUPS];
