@@ -79,6 +79,11 @@ static void add_to_gradient(const struct dtp_block_backward *b, struct dtp_draft
         dtp_backward_workspace(l, draft, "residual gradient", l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
 }
 
+static uint16_t norm_of(const struct dtp_block_backward *b)
+{
+    return (uint16_t)(DTP_DEFERRED_NORM | dtp_layer_first(dtp_backward_operator(b)->reads));
+}
+
 /* eager: input gradient 3 e h, weight gradient 2 e h, then the sum 3 e h; fused: c h and 3 e h. */
 static void norm_before(struct dtp_block_backward *b)
 {
@@ -89,11 +94,14 @@ static void norm_before(struct dtp_block_backward *b)
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, op->name);
     dtp_backward_workspace(l, &draft, "norm input gradient", l->tensor_bytes[DTP_TENSOR_INPUT], DTP_UPDATE | DTP_FREE);
-    dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, gradient, dtp_lower_keeps_graph(l) ? DTP_READ : DTP_READ | DTP_FREE);
     consume_input(b, &draft, dtp_layer_first(op->reads));
     dtp_backward_consume(b, &draft, dtp_layer_first(op->statistics), DTP_READ | DTP_FREE);
     add_to_gradient(b, &draft, dtp_backward_shared(b, l->flight->gradient));
-    double eager = l->plan->runtime->fused_norms ? 6 : 8;
+    double eager = l->plan->runtime->fused_norms || dtp_lower_keeps_graph(l) ? 6 : 8;
+    if (dtp_lower_keeps_graph(l))
+        l->flight->deferred[l->flight->deferred_count++] =
+            (struct dtp_deferred_gradient){gradient, l->layer, norm_of(b)};
     dtp_draft_memory(l, &draft, dtp_backward_per_token(l, l->fused ? (c + 3 * e) * h : eager * e * h),
                      l->fused ? 2 : 3);
     if (l->plan->runtime->fused_norms)
@@ -288,7 +296,7 @@ static void rotary(const struct dtp_block_backward *b)
         dtp_backward_consume(b, &draft, DTP_TENSOR_QKV, DTP_READ | DTP_FREE);
     uint32_t kernels = l->fused || !l->rope ? 1 : l->plan->rope_fp32 ? 24 : 12;
     dtp_draft_memory(l, &draft, dtp_backward_per_token(l, rope + norms), kernels);
-    if (l->rope && l->plan->rope_fp32 && !l->fused && !l->tensors.kind.packs_qkv)
+    if (dtp_lower_rotates_rows(l))
         draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     dtp_draft_end(l, &draft);
 }
@@ -353,6 +361,8 @@ void dtp_lower_block_backward(struct dtp_lowering *l)
         b.gradient[tensor] = DTP_NO_BUFFER;
     for (int i = 0; i < l->matrices && l->pass->kind == DTP_PASS_BACKWARD; i++)
         b.kept_for_weights |= UINT64_C(1) << l->tensors.input[i];
+    if (dtp_lower_keeps_graph(l))
+        b.kept_for_weights = UINT64_MAX;
     if (dtp_lower_checkpointed(l, l->layer) && l->tensors.kept != l->tensors.saved)
         dtp_lower_block_recompute(l);
     for (b.index = l->tensors.operators - 1; b.index >= 0; b.index--)

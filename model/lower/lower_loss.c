@@ -257,8 +257,7 @@ static void parallel_gradient(struct dtp_lowering *l, double logits, uint64_t wi
     dtp_draft_memory(l, &draft, logits * 24, 3);
     dtp_draft_end(l, &draft);
     dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "scaled");
-    l->flight->logits_gradient =
-        dtp_draft_new(l, &draft, "logits gradient in fp32", DTP_OWNER_LOGITS, wide, DTP_WRITE);
+    l->flight->logits_gradient = dtp_draft_new(l, &draft, "logits gradient in fp32", DTP_OWNER_LOGITS, wide, DTP_WRITE);
     dtp_draft_use(&draft, sum, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, own, DTP_FREE);
     dtp_draft_use(&draft, l->flight->loss_state, DTP_FREE);
@@ -329,6 +328,7 @@ static void head_weight_gradient(struct dtp_lowering *l, uint64_t tokens, bool f
     use_head_input(l, &draft);
     if (last)
         dtp_draft_use(&draft, l->flight->final_norm, DTP_FREE);
+    dtp_buffer_id before = root->gradient[head_part(l)];
     if (first)
         dtp_lower_gradient_result(l, &draft, head_part(l), l->compute);
     else
@@ -337,6 +337,8 @@ static void head_weight_gradient(struct dtp_lowering *l, uint64_t tokens, bool f
             DTP_UPDATE);
     dtp_draft_matmul(l, &draft, dtp_plan_head_columns(l->plan, t->vocab), t->hidden, tokens, true);
     dtp_draft_end(l, &draft);
+    if (first)
+        dtp_lower_add_gradient(l, head_part(l), before);
 }
 
 /* Gradient of the final norm's result; `into` is the fp32 sum of a chunked loss. */
@@ -408,9 +410,10 @@ static void final_norm_backward(struct dtp_lowering *l, dtp_buffer_id gradient)
     dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, "final norm");
     l->flight->gradient = dtp_draft_new(l, &draft, "residual gradient", DTP_OWNER_WORKSPACE,
                                         l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
+    uint32_t last = dtp_lower_keeps_graph(l) ? DTP_READ : DTP_READ | DTP_FREE;
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
-    dtp_draft_use(&draft, l->flight->final_input, DTP_READ | DTP_FREE);
-    dtp_draft_use(&draft, l->flight->final_statistics, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, l->flight->final_input, last);
+    dtp_draft_use(&draft, l->flight->final_statistics, last);
     dtp_lower_gradient_result(l, &draft, DTP_ROOT_VECTORS, l->compute);
     dtp_draft_memory(l, &draft, 0, 2);
     dtp_draft_end(l, &draft);
@@ -445,6 +448,11 @@ static dtp_buffer_id gradients_beside(struct dtp_lowering *l)
 
 static dtp_buffer_id head_gradients(struct dtp_lowering *l)
 {
+    if (dtp_lower_keeps_graph(l)) {
+        l->flight->head_deferred = true;
+        dtp_buffer_id terms = head_input_gradient(l, l->tokens, DTP_NO_BUFFER, false);
+        return l->tp == 1 ? terms : dtp_lower_sum_of_stream(l, "head", terms, DTP_READ | DTP_FREE);
+    }
     if (l->tp > 1 && l->plan->runtime->sums_beside)
         return gradients_beside(l);
     head_weight_gradient(l, l->tokens, true, false);
@@ -470,9 +478,17 @@ void dtp_lower_head_backward(struct dtp_lowering *l)
     dtp_lower_unfetch(l);
     if (l->transformer->tied_head && l->autocast)
         dtp_lower_cast_gradient(l, DTP_ROOT_EMBEDDING);
-    if (!l->transformer->tied_head || !l->chunk->embedding) /* else that of the embedding is added to it first */
+    if (!l->flight->head_deferred &&
+        (!l->transformer->tied_head || !l->chunk->embedding)) /* else that of the embedding is added to it first */
         dtp_lower_gradient_made(l, head_part(l));
     final_norm_backward(l, gradient);
+}
+
+void dtp_lower_head_deferred(struct dtp_lowering *l)
+{
+    head_weight_gradient(l, l->tokens, true, false);
+    dtp_lower_gradient_made(l, head_part(l));
+    l->flight->head_deferred = false;
 }
 
 /* ---- chunks ------------------------------------------------------------------------------------------------------ */

@@ -123,6 +123,8 @@ static void backward(struct dtp_lowering *l)
 static void weights_backward(struct dtp_lowering *l)
 {
     mark(l, "backward", DTP_NO_OP);
+    if (l->flight->head_deferred)
+        dtp_lower_head_deferred(l);
     dtp_lower_deferred_gradients(l);
     call(l, l->hooks->end_backward);
 }
@@ -174,7 +176,7 @@ static bool take_flights(struct dtp_lowering *l, struct flights *out)
         out->unused[out->unused_count++] = count - 1 - i;
         out->place[i].module = dtp_host_arena_take(&l->arena, layers, sizeof *out->place[i].module);
         out->place[i].deferred =
-            dtp_host_arena_take(&l->arena, layers * (uint64_t)l->matrices, sizeof *out->place[i].deferred);
+            dtp_host_arena_take(&l->arena, layers * ((uint64_t)l->matrices + 2), sizeof *out->place[i].deferred);
         if (!out->place[i].module || !out->place[i].deferred)
             return false;
     }
@@ -239,17 +241,64 @@ static void stand_at(struct dtp_lowering *l, uint32_t i)
     l->gradient_owner = becomes_grad ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE;
 }
 
-/* What a stage made and held: rows for the next one, or logits. */
-static void forget_held(struct dtp_lowering *l)
+static void let_go(struct dtp_lowering *l, dtp_buffer_id *buffer, dtp_op_id behind)
 {
     struct dtp_draft draft;
-    if (!dtp_lower_holds(l))
+    if (buffer->index == DTP_NO_INDEX)
         return;
-    dtp_draft_begin(l, &draft, DTP_OP_FREE, "result of the stage");
-    dtp_draft_use(&draft, l->flight->result, DTP_FREE);
-    dtp_draft_use(&draft, l->flight->logits, DTP_FREE);
-    if (draft.operand_count)
-        dtp_draft_end(l, &draft);
+    dtp_draft_begin(l, &draft, DTP_OP_FREE, "held by the stage");
+    dtp_draft_use(&draft, *buffer, DTP_FREE);
+    dtp_draft_after(&draft, behind);
+    dtp_draft_end(l, &draft);
+    *buffer = DTP_NO_BUFFER;
+}
+
+/* What backward would have let go, and gradients that those of weights were made of: of neighbours in the list several
+ * may be of one. */
+static void forget_graph(struct dtp_lowering *l)
+{
+    struct dtp_flight *f = l->flight;
+    for (uint32_t i = 0; i < f->deferred_count; i++) {
+        dtp_buffer_id *gradient = &f->deferred[i].output_gradient;
+        for (uint32_t k = i + 1; k < f->deferred_count; k++)
+            if (f->deferred[k].output_gradient.index == gradient->index)
+                f->deferred[k].output_gradient = DTP_NO_BUFFER;
+        if (gradient->index != f->taken.index) /* which stays, as what was sent does */
+            let_go(l, gradient, DTP_NO_OP);
+    }
+    f->deferred_count = 0;
+    for (uint64_t i = 0; i < l->chunk->layers; i++) {
+        struct dtp_draft draft;
+        l->layer = (uint16_t)(l->chunk->first + i);
+        dtp_draft_begin(l, &draft, DTP_OP_FREE, "graph");
+        for (uint64_t left = f->module[i].alive; left; left &= left - 1)
+            dtp_draft_use(&draft, f->module[i].tensor[dtp_layer_first(left)], DTP_FREE);
+        f->module[i].alive = 0;
+        if (draft.operand_count)
+            dtp_draft_end(l, &draft);
+    }
+    l->layer = DTP_NO_LAYER;
+    if (l->chunk->head) {
+        let_go(l, &f->logits_gradient, DTP_NO_OP);
+        let_go(l, &f->final_norm, DTP_NO_OP);
+        let_go(l, &f->final_statistics, DTP_NO_OP);
+        if (!l->transformer->final_norm) /* the head read it as it was */
+            return;
+        let_go(l, &f->final_input, DTP_NO_OP);
+    }
+}
+
+/* What a stage made and held: logits until the loss' backward, rows for the next one until all is through. */
+static void forget_held(struct dtp_lowering *l)
+{
+    if (!dtp_lower_holds(l) || l->pass->kind == DTP_PASS_FORWARD)
+        return;
+    if (l->pass->kind == DTP_PASS_WEIGHT)
+        forget_graph(l);
+    else
+        let_go(l, &l->flight->logits, DTP_NO_OP);
+    if (ends_flight(l->pass))
+        let_go(l, &l->flight->result, l->sent[(size_t)l->pass->chunk * l->plan->accumulate + l->pass->micro_batch]);
 }
 
 static void run(struct dtp_lowering *l)
@@ -263,10 +312,9 @@ static void run(struct dtp_lowering *l)
         weights_backward(l);
     else
         backward(l);
-    if (!ends_flight(l->pass))
-        return;
     forget_held(l);
-    call(l, l->hooks->end_micro_step);
+    if (ends_flight(l->pass))
+        call(l, l->hooks->end_micro_step);
 }
 
 enum dtp_status dtp_lower_passes(struct dtp_lowering *l)

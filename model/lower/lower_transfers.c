@@ -55,7 +55,8 @@ enum dtp_status dtp_lower_transfers_make(struct dtp_lowering *l)
     for (int i = 0; i < DTP_TRANSFER_GROUPS; i++)
         l->transfer_group[i] = used[i] ? dtp_program_add_group(l->program, all) : DTP_NO_INDEX;
     l->held = dtp_host_arena_take(&l->arena, places, sizeof *l->held);
-    if (!l->held)
+    l->sent = dtp_host_arena_take(&l->arena, places, sizeof *l->sent);
+    if (!l->held || !l->sent)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     for (int way = 0; way < 2; way++) {
         l->handed[way] = dtp_host_arena_take(&l->arena, places, sizeof *l->handed[way]);
@@ -118,11 +119,11 @@ void dtp_lower_give(struct dtp_lowering *l, dtp_buffer_id rows)
 {
     struct dtp_stage_place to;
     bool given = given_to(l, l->pass, &to);
-    if (dtp_lower_holds(l) && given && to.rank != l->role.rank) {
-        if (way_of(l->pass) == FORWARD_WAY)
+    if (dtp_lower_holds(l) && given) {
+        if (way_of(l->pass) == BACKWARD_WAY && rows.index != l->flight->taken.index)
+            l->held[l->held_count++] = (struct dtp_handed){rows, DTP_NO_OP};
+        else if (way_of(l->pass) == FORWARD_WAY && to.rank != l->role.rank)
             l->flight->result = rows;
-        else if (rows.index != l->flight->taken.index)
-            l->held[l->held_count++] = rows;
     }
     l->given = given && to.rank != l->role.rank ? rows : DTP_NO_BUFFER;
     if (given && to.rank == l->role.rank)
@@ -209,6 +210,11 @@ static void send(struct dtp_lowering *l, const struct dtp_pass *pass, dtp_buffer
     dtp_op_id sent = dtp_draft_end(l, &draft);
     if (blocking)
         l->before_next = sent;
+    if (forward)
+        l->sent[(size_t)pass->chunk * l->role.pipeline->schedule->shape.micro_batches + pass->micro_batch] = sent;
+    for (uint32_t i = l->held_count; !forward && i > 0; i--) /* of a pair it is not the last */
+        if (l->held[i - 1].rows.index == given.index)
+            l->held[i - 1].received = sent;
 }
 
 /* The receives that are posted behind so many passes. */
@@ -263,7 +269,8 @@ void dtp_lower_forget_sent(struct dtp_lowering *l)
     struct dtp_draft draft;
     for (uint32_t i = 0; i < l->held_count; i++) {
         dtp_draft_begin(l, &draft, DTP_OP_FREE, "gradients of inputs");
-        dtp_draft_use(&draft, l->held[i], DTP_FREE);
+        dtp_draft_use(&draft, l->held[i].rows, DTP_FREE);
+        dtp_draft_after(&draft, l->held[i].received);
         dtp_draft_end(l, &draft);
     }
     l->held_count = 0;

@@ -11,8 +11,9 @@ struct dtp_posted_receive {
 };
 
 struct dtp_posted {
-    struct dtp_posted_receive *receive; /* of rank r from schedule->first[r] on, in the order in which they are posted */
-    uint32_t *count;                    /* of each rank */
+    struct dtp_posted_receive
+        *receive;    /* of rank r from schedule->first[r] on, in the order in which they are posted */
+    uint32_t *count; /* of each rank */
 };
 
 /* What *out has is taken from the arena. DTP_ENVIRONMENT: no memory. */

@@ -145,13 +145,13 @@ static void check_shard_group(struct dtp_resolver *r)
 static void derive_reshard(struct dtp_resolver *r)
 {
     struct dtp_plan *p = r->plan;
-    if (p->strategy == DTP_HYBRID_SHARD)
-        return;
-    bool full = dtp_strategy_frees_weights(p->strategy);
     if (dtp_plan_is_fsdp(p) && p->pp > 1) { /* torchtitan's default: not gathered anew for each micro-batch */
         p->reshard_after_forward = false;
         return;
     }
+    if (p->strategy == DTP_HYBRID_SHARD)
+        return;
+    bool full = dtp_strategy_frees_weights(p->strategy);
     if (full && dtp_plan_is_fsdp(p) && !p->reshard_after_forward)
         dtp_plan_refuse(r, "reshard_after_forward", "%s without it is shard_grad_op; use that strategy",
                         dtp_strategy_text(p->strategy));

@@ -226,7 +226,7 @@ static void write_batch(struct writer *w)
     else if (run->gpus) {
         set_count(w, "micro_batch", run->micro_batch);
         set_count(w, "accumulate", accumulation(w));
-        if (w->framework->fsdp_syncs_always && is_fsdp(w))
+        if (w->framework->fsdp_syncs_always && is_fsdp(w) && run->pp <= 1)
             set_switch(w, "accumulate_sync", true);
     }
 }
@@ -241,7 +241,8 @@ static const char *schedule_word(const char *text)
                                             {"zb1p", "zb-h1"},
                                             {"zb2p", "zb-h2"},
                                             {"zbv", "zb-v"},
-                                            {"ZBVZeroBubble", "zb-v"}};
+                                            {"ZBVZeroBubble", "zb-v"},
+                                            {"InterleavedZeroBubble", "zb-interleaved"}};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (strcasecmp(text, others[i][0]) == 0)
             return others[i][1];

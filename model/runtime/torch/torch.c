@@ -66,6 +66,9 @@ static void check_pipeline(struct dtp_resolver *r)
                         "%s splits backward, which PyTorch refuses of compiled stages; use 1f1b or interleaved, or "
                         "leave compile out",
                         dtp_schedule_row(p->schedule)->word);
+    if (p->accumulate_sync)
+        dtp_plan_refuse(r, "accumulate_sync",
+                        "does not go with pp, whose stages reduce behind their last micro-batch; leave it out");
     if (p->loss == DTP_LOSS_CHUNKED)
         dtp_plan_refuse(r, "loss", "chunked is not modelled together with pp; use eager, or fused with compile");
     if (r->transformer->tied_head)
@@ -153,7 +156,7 @@ const struct dtp_runtime dtp_runtime_torch = {
     .fsdp = true,
     .splits = DTP_AXES(TP) | DTP_AXES(PP),
     .schedules = 1u << DTP_SCHEDULE_GPIPE | 1u << DTP_SCHEDULE_1F1B | 1u << DTP_SCHEDULE_INTERLEAVED |
-                 1u << DTP_SCHEDULE_ZB_V | 1u << DTP_SCHEDULE_DUALPIPEV,
+                 1u << DTP_SCHEDULE_ZB_V | 1u << DTP_SCHEDULE_ZB_INTERLEAVED | 1u << DTP_SCHEDULE_DUALPIPEV,
     .holds_passes = true,
     .dtensor = true,
     .compiles = true,
