@@ -33,7 +33,7 @@ static const char *const attention_words[] = {
     DTP_MEASURED_ATTENTION_TABLE(DTP_ATTENTION_WORD)
 #undef DTP_ATTENTION_WORD
 };
-static const char *const step_words[] = {"gap_live", "gap_graph", "launch"};
+static const char *const step_words[] = {"gap_live", "gap_graph", "launch", DTP_MEASURED_PACE};
 static const char *const copy_words[] = {"upload", "download", "both"};
 static const char *const host_adam_words[] = {DTP_MEASURED_HOST_ADAM};
 static const char *const count_words[] = {DTP_MEASURED_ROWS, "gpus", "gpus_per_node"};
