@@ -63,14 +63,16 @@ static enum dtp_status runs_of(const struct step *step, uint64_t layers, uint32_
 {
     struct dtp_transformer transformer = *step->transformer;
     struct dtp_plan plan = *step->plan;
-    struct dtp_program *made;
     transformer.layers = layers;
     plan.accumulate = micro_steps;
+    if (!program)
+        return dtp_lower_live_runs(&transformer, step->cluster, &plan, op_limit, out, step->faults);
+    struct dtp_program *made;
     enum dtp_status status = dtp_lower(&transformer, step->cluster, &plan, op_limit, &made, step->faults);
     if (status != DTP_OK)
         return status;
     status = dtp_live_runs_of(made, out, step->faults);
-    if (program && status == DTP_OK)
+    if (status == DTP_OK)
         *program = made;
     else
         dtp_program_destroy(made);

@@ -64,11 +64,11 @@ static uint64_t mix(uint64_t hash, uint64_t value)
 }
 
 /* Adds (sign 1) or takes away (-1) the operands with `mark`. */
-static bool move(const struct dtp_buffer *buffers, const struct dtp_operand *operand, uint32_t count,
+static bool move(const struct dtp_buffer *buffers, const struct dtp_operand *operand, size_t count,
                  enum dtp_access mark, int64_t sign, struct dtp_live_run *run)
 {
     bool moved = false;
-    for (uint32_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         if (!(operand[i].access & (uint32_t)mark))
             continue;
         const struct dtp_buffer *buffer = &buffers[operand[i].buffer.index];
@@ -95,17 +95,47 @@ static void look(struct dtp_live_run *run)
 }
 
 /* The run that `op` belongs to: the one before it, or one that begins with it. NULL: no memory. */
-static struct dtp_live_run *run_of(struct dtp_live_runs *runs, const struct dtp_op *op, enum dtp_phase *phase)
+static struct dtp_live_run *run_of(struct dtp_live_runs *runs, const struct dtp_op *op)
 {
     struct dtp_live_run *last = runs->count ? &runs->run[runs->count - 1] : NULL;
-    bool begins = op->kind == DTP_OP_MARK && phase_of_mark(op->name, phase);
+    bool begins = op->kind == DTP_OP_MARK && phase_of_mark(op->name, &runs->phase);
     if (last && !begins && last->layer == op->layer && last->micro_step == op->micro_step)
         return last;
     struct dtp_live_run *run = dtp_live_runs_add(runs);
     if (run)
-        *run =
-            (struct dtp_live_run){.begins = begins, .phase = *phase, .layer = op->layer, .micro_step = op->micro_step};
+        *run = (struct dtp_live_run){
+            .begins = begins, .phase = runs->phase, .layer = op->layer, .micro_step = op->micro_step};
     return run;
+}
+
+static bool read_op(void *context, const struct dtp_op *op, const struct dtp_operand *operands, size_t operand_count,
+                    const struct dtp_buffer *buffers)
+{
+    struct dtp_live_run *run = run_of(context, op);
+    if (!run)
+        return false;
+    if (move(buffers, operands, operand_count, DTP_ALLOC, 1, run))
+        look(run);
+    if (move(buffers, operands, operand_count, DTP_FREE, -1, run))
+        look(run);
+    return true;
+}
+
+struct dtp_program_reader dtp_live_runs_reader(struct dtp_live_runs *out)
+{
+    out->count = 0;
+    out->phase = DTP_PHASE_FORWARD_END;
+    return (struct dtp_program_reader){read_op, out};
+}
+
+void dtp_live_runs_end(const struct dtp_program *program, struct dtp_live_runs *out)
+{
+    const struct dtp_buffer *buffers = dtp_program_buffers(program);
+    out->standing = (struct dtp_live_sum){.total_bytes = 0};
+    out->pools_standing = (struct dtp_live_pools){{0}};
+    for (size_t i = 0; i < dtp_program_buffer_count(program); i++)
+        if (buffers[i].persistent && buffers[i].space == DTP_SPACE_DEVICE)
+            add(&out->standing, &out->pools_standing, &buffers[i], 1);
 }
 
 enum dtp_status dtp_live_runs_of(const struct dtp_program *program, struct dtp_live_runs *out,
@@ -113,23 +143,11 @@ enum dtp_status dtp_live_runs_of(const struct dtp_program *program, struct dtp_l
 {
     const struct dtp_op *ops = dtp_program_ops(program);
     const struct dtp_buffer *buffers = dtp_program_buffers(program);
-    enum dtp_phase phase = DTP_PHASE_FORWARD_END;
-    out->count = 0;
-    out->standing = (struct dtp_live_sum){.total_bytes = 0};
-    out->pools_standing = (struct dtp_live_pools){{0}};
-    for (size_t i = 0; i < dtp_program_buffer_count(program); i++)
-        if (buffers[i].persistent && buffers[i].space == DTP_SPACE_DEVICE)
-            add(&out->standing, &out->pools_standing, &buffers[i], 1);
-    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
-        const struct dtp_operand *operands = dtp_program_operands(program, &ops[i]);
-        struct dtp_live_run *run = run_of(out, &ops[i], &phase);
-        if (!run)
+    struct dtp_program_reader reader = dtp_live_runs_reader(out);
+    for (size_t i = 0; i < dtp_program_op_count(program); i++)
+        if (!reader.read(out, &ops[i], dtp_program_operands(program, &ops[i]), ops[i].operand_count, buffers))
             return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory to add up the live bytes of a step");
-        if (move(buffers, operands, ops[i].operand_count, DTP_ALLOC, 1, run))
-            look(run);
-        if (move(buffers, operands, ops[i].operand_count, DTP_FREE, -1, run))
-            look(run);
-    }
+    dtp_live_runs_end(program, out);
     return DTP_OK;
 }
 

@@ -29,6 +29,7 @@ struct dtp_program {
     struct known_name by_pointer[NAME_SLOTS];
     const char *by_spelling[NAME_SLOTS];
     struct dtp_execution execution;
+    struct dtp_program_reader reader; /* .read NULL: operations are kept */
     uint32_t op_limit;
     bool sealed;
     enum dtp_status status; /* of the first fault while building */
@@ -105,7 +106,7 @@ static const char *copy_name(struct dtp_program *program, const char *name)
 /* The program's own name; "" where there is none. */
 static const char *own_name(struct dtp_program *program, const char *name)
 {
-    if (!name || !*name)
+    if (!name || !*name || program->reader.read)
         return "";
     struct known_name *known = &program->by_pointer[((uintptr_t)name ^ (uintptr_t)name >> 9) % NAME_SLOTS];
     if (known->source == name && !strcmp(known->copy, name))
@@ -139,6 +140,12 @@ void dtp_program_destroy(struct dtp_program *program)
     free(program->last_ops.items);
     dtp_host_arena_release(&program->names);
     free(program);
+}
+
+void dtp_program_read_only_once(struct dtp_program *program, const struct dtp_program_reader *reader)
+{
+    assert(!program->sealed && !program->buffers.count && !program->ops.count);
+    program->reader = *reader;
 }
 
 /* ---- building -------------------------------------------------------------------------------------------------- */
@@ -175,11 +182,11 @@ dtp_buffer_id dtp_program_add_buffer(struct dtp_program *program, const struct d
         return none;
     }
     struct dtp_buffer *place = extend(program, &program->buffers, 1, sizeof *place);
-    uint32_t *last_op = extend(program, &program->last_ops, 1, sizeof *last_op);
+    uint32_t *last_op = program->reader.read ? &(uint32_t){0} : extend(program, &program->last_ops, 1, sizeof *last_op);
     if (!place || !last_op)
         return none;
     *last_op = 0;
-    program->last_ops.count++;
+    program->last_ops.count += !program->reader.read;
     *place = *buffer;
     place->name = own_name(program, buffer->name);
     return (dtp_buffer_id){program->buffers.count++};
@@ -467,21 +474,29 @@ dtp_op_id dtp_program_add_op(struct dtp_program *program, const struct dtp_op *o
         REFUSE(program, DTP_BAD_INPUT, "the step has more than %u operations, the limit", program->op_limit);
         return none;
     }
-    const char *fault = fault_of_op(program, op, operands, operand_count);
+    const char *fault =
+        program->reader.read ? fault_of_demand(&op->demand) : fault_of_op(program, op, operands, operand_count);
     if (fault) {
         REFUSE(program, DTP_BAD_INPUT, "operation %u (%s): %s", program->ops.count,
                (unsigned)op->kind < DTP_OP_KIND_COUNT ? dtp_op_kind_text(op->kind) : "?", fault);
         return none;
     }
-    if (!append_op(program, op, operands, operand_count))
+    if (!program->reader.read) {
+        if (!append_op(program, op, operands, operand_count))
+            return none;
+    } else if (program->reader.read(program->reader.context, op, operands, operand_count, program->buffers.items)) {
+        program->ops.count++;
+    } else {
+        REFUSE(program, DTP_ENVIRONMENT, "no memory to read a step of %u operations", program->ops.count);
         return none;
+    }
     return (dtp_op_id){program->ops.count - 1};
 }
 
 void dtp_program_depend(struct dtp_program *program, dtp_op_id later, dtp_op_id earlier)
 {
     assert(!program->sealed);
-    if (program->status != DTP_OK || earlier.index == DTP_NO_INDEX)
+    if (program->status != DTP_OK || earlier.index == DTP_NO_INDEX || program->reader.read)
         return;
     if (later.index + 1 != program->ops.count || earlier.index >= later.index) {
         REFUSE(program, DTP_BAD_INPUT, "operation %u cannot wait for %u: only the last one can, for those before it",
