@@ -75,8 +75,10 @@ static bool move(const struct dtp_buffer *buffers, const struct dtp_operand *ope
         if (buffer->space != DTP_SPACE_DEVICE || !buffer->bytes)
             continue;
         add(&run->net, &run->pools_net, buffer, sign);
-        keep_larger(run->net.bytes[buffer->owner], &run->most[buffer->owner]);
-        keep_larger(run->pools_net.bytes[buffer->pool], &run->pools_most.bytes[buffer->pool]);
+        if (sign > 0) {
+            keep_larger(run->net.bytes[buffer->owner], &run->most[buffer->owner]);
+            keep_larger(run->pools_net.bytes[buffer->pool], &run->pools_most.bytes[buffer->pool]);
+        }
         uint64_t what = (uint64_t)mark << 16 | (uint64_t)buffer->owner << 8 | (uint64_t)buffer->pool;
         if (what != run->last_move)
             run->shape = mix(run->shape, what);

@@ -58,16 +58,19 @@ static bool grow_list(struct dtp_program *program, struct list *list, size_t cap
     return true;
 }
 
-/* Room for `more` items behind those of `list`, or NULL. */
-static void *extend(struct dtp_program *program, struct list *list, size_t more, size_t item_bytes)
+static bool double_list(struct dtp_program *program, struct list *list, size_t more, size_t item_bytes)
 {
-    if (more > list->capacity - list->count) {
-        size_t least = list->count + more, doubled = list->capacity ? 2 * (size_t)list->capacity : 64;
-        size_t most = DTP_NO_INDEX - 1;
-        doubled = doubled < most ? doubled : most;
-        if (!grow_list(program, list, least > doubled ? least : doubled, item_bytes))
-            return NULL;
-    }
+    size_t least = list->count + more, doubled = list->capacity ? 2 * (size_t)list->capacity : 64;
+    size_t most = DTP_NO_INDEX - 1;
+    doubled = doubled < most ? doubled : most;
+    return grow_list(program, list, least > doubled ? least : doubled, item_bytes);
+}
+
+/* Room for `more` items behind those of `list`, or NULL. */
+static inline void *extend(struct dtp_program *program, struct list *list, size_t more, size_t item_bytes)
+{
+    if (more > list->capacity - list->count && !double_list(program, list, more, item_bytes))
+        return NULL;
     return (char *)list->items + list->count * item_bytes;
 }
 
@@ -106,7 +109,7 @@ static const char *copy_name(struct dtp_program *program, const char *name)
 /* The program's own name; "" where there is none. */
 static const char *own_name(struct dtp_program *program, const char *name)
 {
-    if (!name || !*name || program->reader.read)
+    if (!name || !*name)
         return "";
     struct known_name *known = &program->by_pointer[((uintptr_t)name ^ (uintptr_t)name >> 9) % NAME_SLOTS];
     if (known->source == name && !strcmp(known->copy, name))
@@ -163,7 +166,7 @@ static const char *fault_of_buffer(const struct dtp_buffer *buffer)
         return "no such owner, space or pool, or more than 2^57 bytes";
     if (buffer->element > DTP_DTYPE_COUNT || buffer->content >= DTP_CONTENT_COUNT)
         return "no such format or content";
-    if (buffer->bytes % element_bytes(buffer))
+    if (buffer->element != DTP_NO_ELEMENT && buffer->bytes % element_bytes(buffer))
         return "its bytes are no whole number of elements";
     if (buffer->module && !dtp_content_is_state((enum dtp_content)buffer->content))
         return "only state is a module's";
@@ -182,13 +185,17 @@ dtp_buffer_id dtp_program_add_buffer(struct dtp_program *program, const struct d
         return none;
     }
     struct dtp_buffer *place = extend(program, &program->buffers, 1, sizeof *place);
-    uint32_t *last_op = program->reader.read ? &(uint32_t){0} : extend(program, &program->last_ops, 1, sizeof *last_op);
-    if (!place || !last_op)
+    if (!place)
         return none;
-    *last_op = 0;
-    program->last_ops.count += !program->reader.read;
     *place = *buffer;
-    place->name = own_name(program, buffer->name);
+    place->name = program->reader.read ? "" : own_name(program, buffer->name);
+    if (!program->reader.read) {
+        uint32_t *last_op = extend(program, &program->last_ops, 1, sizeof *last_op);
+        if (!last_op)
+            return none;
+        *last_op = 0;
+        program->last_ops.count++;
+    }
     return (dtp_buffer_id){program->buffers.count++};
 }
 
@@ -259,7 +266,7 @@ uint32_t dtp_program_add_group(struct dtp_program *program, struct dtp_program_g
 
 static bool is_amount(double value, double maximum)
 {
-    return value >= 0 && value <= maximum; /* false for NaN */
+    return (value >= 0) & (value <= maximum); /* false for NaN */
 }
 
 static bool overlap(uint64_t a, uint64_t a_count, uint64_t b, uint64_t b_count)
@@ -317,10 +324,11 @@ bool dtp_program_add_tensor(struct dtp_program *program, const struct dtp_progra
 static const char *fault_of_demand(const struct dtp_demand *demand)
 {
     const double most = DTP_DEMAND_MAX;
-    if (!is_amount(demand->flops, most) || !is_amount(demand->m, most) || !is_amount(demand->n, most) ||
-        !is_amount(demand->k, most) || !is_amount(demand->bytes, most) || !is_amount(demand->tokens, most) ||
-        !is_amount(demand->epsilon, 1) || !is_amount(demand->scale, most) ||
-        !is_amount(demand->sent_bytes, DTP_DEMAND_MAX_SENT_BYTES))
+    /* & and not &&: nearly all are amounts, and what need not be left early has no branches */
+    if (!(is_amount(demand->flops, most) & is_amount(demand->m, most) & is_amount(demand->n, most) &
+          is_amount(demand->k, most) & is_amount(demand->bytes, most) & is_amount(demand->tokens, most) &
+          is_amount(demand->epsilon, 1) & is_amount(demand->scale, most) &
+          is_amount(demand->sent_bytes, DTP_DEMAND_MAX_SENT_BYTES)))
         return "a demand is negative, not finite or absurdly large";
     if ((unsigned)demand->dtype >= DTP_DTYPE_COUNT)
         return "no such format";
