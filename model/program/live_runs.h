@@ -28,6 +28,9 @@ struct dtp_live_run {
     bool moves;         /* it allocates or frees; else all sums are 0 */
     enum dtp_phase phase;
     uint16_t layer, micro_step;
+    uint32_t stretch; /* 0, or with this run begin so many that follow each other `again` times more, each time */
+    uint32_t again;   /* `layers_on` further in the net; the latter two of each of them */
+    int32_t layers_on;
     struct dtp_live_sum net;                     /* after it */
     struct dtp_live_sum full;                    /* when most bytes live, of the instants after bytes came or went */
     int64_t most[DTP_OWNER_COUNT];               /* of each owner by itself, whenever that is; at least 0 */
