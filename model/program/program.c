@@ -538,15 +538,21 @@ enum dtp_status dtp_program_seal(struct dtp_program *program, struct dtp_faults 
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 
-size_t dtp_program_tensor_count(const struct dtp_program *program)
-{
-    return program->tensors.count;
-}
-
-const struct dtp_program_tensor *dtp_program_tensors(const struct dtp_program *program)
-{
-    return program->tensors.items;
-}
+/* dtp_program_ops and dtp_program_op_count, and so on. */
+#define LIST(item, type)                                                                                               \
+    size_t dtp_program_##item##_count(const struct dtp_program *program)                                               \
+    {                                                                                                                  \
+        return program->item##s.count;                                                                                 \
+    }                                                                                                                  \
+    const struct type *dtp_program_##item##s(const struct dtp_program *program)                                        \
+    {                                                                                                                  \
+        return program->item##s.items;                                                                                 \
+    }
+LIST(op, dtp_op)
+LIST(buffer, dtp_buffer)
+LIST(group, dtp_program_group)
+LIST(tensor, dtp_program_tensor)
+#undef LIST
 
 void dtp_program_module(const struct dtp_program *program, uint64_t module, struct dtp_parameter_module *out)
 {
@@ -563,36 +569,6 @@ void dtp_program_module(const struct dtp_program *program, uint64_t module, stru
             out->elements = at->offset_elements + at->extent_elements;
     }
     dtp_parameter_shard(out, program->execution.shards ? program->execution.shards : 1);
-}
-
-size_t dtp_program_op_count(const struct dtp_program *program)
-{
-    return program->ops.count;
-}
-
-size_t dtp_program_buffer_count(const struct dtp_program *program)
-{
-    return program->buffers.count;
-}
-
-size_t dtp_program_group_count(const struct dtp_program *program)
-{
-    return program->groups.count;
-}
-
-const struct dtp_op *dtp_program_ops(const struct dtp_program *program)
-{
-    return program->ops.items;
-}
-
-const struct dtp_buffer *dtp_program_buffers(const struct dtp_program *program)
-{
-    return program->buffers.items;
-}
-
-const struct dtp_program_group *dtp_program_groups(const struct dtp_program *program)
-{
-    return program->groups.items;
 }
 
 const struct dtp_operand *dtp_program_operands(const struct dtp_program *program, const struct dtp_op *op)
