@@ -120,8 +120,28 @@ void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uin
         demand->dtype = DTP_BF16;
 }
 
+/* What stands for the whole step is neither made nor let go. */
+static void leave_standing(const struct dtp_lowering *l, struct dtp_draft *draft)
+{
+    const struct dtp_buffer *buffers = dtp_program_buffers(l->program);
+    size_t count = dtp_program_buffer_count(l->program);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < draft->operand_count; i++) {
+        struct dtp_operand operand = draft->operands[i];
+        if (operand.buffer.index < count && buffers[operand.buffer.index].persistent)
+            operand.access &= (uint8_t) ~(DTP_ALLOC | DTP_FREE);
+        if (operand.access)
+            draft->operands[kept++] = operand;
+    }
+    draft->operand_count = kept;
+}
+
 dtp_op_id dtp_draft_end(struct dtp_lowering *l, struct dtp_draft *draft)
 {
+    if (dtp_lower_holds(l))
+        leave_standing(l, draft);
+    if (draft->op.kind == DTP_OP_FREE && !draft->operand_count)
+        return DTP_NO_OP;
     if (dtp_op_kind_class(draft->op.kind) == DTP_CLASS_ATTENTION)
         draft->op.demand.attention = dtp_plan_attention(l->transformer, l->plan, dtp_lower_model_layer(l));
     dtp_op_id id = dtp_program_add_op(l->program, &draft->op, draft->operands, draft->operand_count);
@@ -225,7 +245,7 @@ static void derive(struct dtp_lowering *l)
     l->gated = dtp_activation_is_gated(t->activation);
     l->rope = t->position == DTP_POSITION_ROPE;
     l->keeps_fp8 = dtp_plan_keeps_fp8(plan);
-    l->whole_gradients = plan->accumulate > 1 && !plan->accumulate_sync;
+    l->whole_gradients = (plan->accumulate > 1 && !plan->accumulate_sync) || dtp_lower_holds(l);
     l->between = t->hidden / (plan->sequence_shards > 1 ? plan->sequence_shards : 1);
     l->d_q = t->heads * t->head_dim;
     l->d_kv = t->kv_heads * t->head_dim;
