@@ -135,11 +135,6 @@ static void add_idle(struct dtp_pipeline_rank *rank, double begin_s, const struc
     rank->idle_for_s[begin_s < b->passes_s ? next->wait : DTP_WAIT_STEP_END] += end_s - begin_s;
 }
 
-static bool is_transfer(const struct dtp_op *op)
-{
-    return op->kind == DTP_OP_SEND || op->kind == DTP_OP_RECV;
-}
-
 /* What a rank waits for before an operation: of its own it waits for nothing that does not run. */
 static enum dtp_wait wait_of(const struct dtp_op *op)
 {
@@ -163,7 +158,7 @@ static bool sum_idle(const struct making *m, uint32_t index)
         return false;
     for (size_t i = 0; i < t->op_count; i++)
         if (dtp_op_kind_class(ops[i].kind) != DTP_CLASS_NONE &&
-            (t->span[i].end_s > t->span[i].start_s || is_transfer(&ops[i])))
+            (t->span[i].end_s > t->span[i].start_s || dtp_op_kind_is_transfer(ops[i].kind)))
             busy[count++] =
                 (struct busy){t->span[i].start_s, t->span[i].end_s, t->cause[i] == DTP_CAUSE_HOST, wait_of(&ops[i])};
     qsort(busy, count, sizeof *busy, compare_starts);
@@ -292,7 +287,8 @@ static enum dtp_status make_rank(const struct making *m, uint32_t index)
     rank->host_bound_s = t->host_bound_s;
     rank->exposed_offload_s = t->exposed_offload_s;
     rank->exposed_transfers_s = t->exposed_by_collective_s[DTP_SEND_RECV];
-    rank->exposed_collectives_s = t->exposed_communication_s - rank->exposed_transfers_s;
+    rank->exposed_tensor_s = t->exposed_by_stream_s[DTP_STREAM_TENSOR];
+    rank->exposed_collectives_s = t->exposed_communication_s - rank->exposed_transfers_s - rank->exposed_tensor_s;
     if (rank->exposed_collectives_s < 0) /* sums of many intervals, rounded */
         rank->exposed_collectives_s = 0;
     rank->memory = m->simulated->roles[index].memory;

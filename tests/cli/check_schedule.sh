@@ -165,6 +165,11 @@ expect 0 simulate "${job[@]}" --ranks table.csv # it is ours
 echo mine >table.csv
 expect 2 simulate "${job[@]}" --ranks table.csv
 [[ $(cat table.csv) == mine ]] || failed "--ranks replaced what was not its own"
+expect 0 explain "${job[@]}" --tp 2
+for group in "PARAMETERS OF A RANK" "DEVICE MEMORY BY RANK" "all_gather, tensor parallel" "fill and drain of equal stages" \
+    "PIPELINE  1f1b, 4 ranks"; do
+    says "$group"
+done
 expect 2 simulate --model gpt2-124m --ranks none.csv
 says "--ranks: shows the ranks of a pipeline, and this job has none (pp 1)"
 expect 0 whatif "${job[@]}"
