@@ -165,6 +165,12 @@ expect 0 simulate "${job[@]}" --ranks table.csv # it is ours
 echo mine >table.csv
 expect 2 simulate "${job[@]}" --ranks table.csv
 [[ $(cat table.csv) == mine ]] || failed "--ranks replaced what was not its own"
+expect 0 plan "${job[@]}" --stages step
+layout=$(sed -n 's/.*stages \(Et[^)]*L\)).*/\1/p' out)
+step=$(grep '= step' out)
+[[ $layout && $step ]] || failed "--stages step names no layout: $(cat out)"
+expect 0 plan "${job[@]}" --stages "$layout"
+says "$step"
 expect 0 explain "${job[@]}" --tp 2
 for group in "PARAMETERS OF A RANK" "DEVICE MEMORY BY RANK" "all_gather, tensor parallel" "fill and drain of equal stages" \
     "PIPELINE  1f1b, 4 ranks"; do
