@@ -2,6 +2,7 @@
 #include "chart/chart_rows.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* What a pass is called in a legend, (odd): of an odd chunk; passes of other words are no passes. */
