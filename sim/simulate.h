@@ -33,6 +33,7 @@ struct dtp_timeline {
     double *issue_s;          /* one per operation: when the host had issued its first kernel */
     double step_s, compute_s; /* end of the last operation | busy time of kernels */
     double exposed_communication_s, exposed_by_collective_s[DTP_COLLECTIVE_COUNT];
+    double exposed_by_stream_s[DTP_STREAM_COUNT]; /* the same by the collectives' stream */
     double exposed_offload_s, host_bound_s, optimizer_s, bubble_s;
     double communication_s; /* sum of collectives' spans */
     double communication_by_collective_s[DTP_COLLECTIVE_COUNT];

@@ -32,19 +32,17 @@ static void fill_memory(const struct dtp_program *program, const struct dtp_plac
     dtp_memory_judge(m);
 }
 
-static enum dtp_status estimate_memory(struct dtp_simulated *s, uint32_t index, struct dtp_faults *faults)
+enum dtp_status dtp_simulated_role_memory(const struct dtp_simulated *s, uint32_t role, struct dtp_memory *out,
+                                          struct dtp_memory_parts *parts, struct dtp_faults *faults)
 {
-    const struct dtp_program *program = s->set.roles[index].program;
-    struct dtp_simulated_role *role = &s->roles[index];
     struct dtp_live_runs runs = {.run = NULL};
     struct dtp_live_bytes live;
     struct dtp_slice slice;
-    enum dtp_status status = dtp_live_runs_of(program, &runs, faults);
+    enum dtp_status status = dtp_live_runs_of(s->set.roles[role].program, &runs, faults);
     if (status == DTP_OK) {
         dtp_estimate_slice(&s->job.transformer, &s->job.cluster, &s->job.plan, &slice);
         dtp_live_bytes_sum(&runs, slice.transformer.layers, &live);
-        dtp_memory_of_live(&live, &slice.transformer, &slice.cluster, &slice.plan, &role->estimated, NULL);
-        role->memory = role->estimated;
+        dtp_memory_of_live(&live, &slice.transformer, &slice.cluster, &slice.plan, out, parts);
     }
     dtp_live_runs_release(&runs);
     return status;
@@ -157,7 +155,9 @@ static enum dtp_status simulate(struct dtp_simulated *s, const struct dtp_simula
     for (uint32_t r = 0; r < count && status == DTP_OK; r++)
         status = add_alone_times(s, r, faults);
     for (uint32_t r = 0; r < count && status == DTP_OK; r++)
-        status = estimate_memory(s, r, faults);
+        status = dtp_simulated_role_memory(s, r, &s->roles[r].estimated, NULL, faults);
+    for (uint32_t r = 0; r < count && status == DTP_OK; r++)
+        s->roles[r].memory = s->roles[r].estimated;
     return status == DTP_OK ? replay_allocators(s, options->replay_allocator, options->every_allocator, faults)
                             : status;
 }

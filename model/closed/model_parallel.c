@@ -92,6 +92,7 @@ struct stages {
     double wait_slowest_s, wait_sum_s;                   /* communication between matmuls and stages, exposed */
     double tensor_s, boundary_s;                         /* of one stage, all of it */
     uint64_t tensor_bytes, tensor_count, boundary_bytes; /* sent by one GPU */
+    double layer_s, head_s;                              /* computing: of one layer; of head and loss */
 };
 
 struct job {
@@ -157,7 +158,9 @@ static struct stages stages_of(const struct job *j, const struct dtp_time *slice
     double layer_s = (whole_s - ends_s) / of_stage, layers = (double)j->transformer->layers;
     double last_s = (double)layers_of_stages(j->transformer, j->plan).last * layer_s + ends_s;
     struct stages s = {.slowest_s = j->plan->pp > 1 ? fmax(of_stage * layer_s, last_s) : whole_s,
-                       .sum_s = layers * layer_s + ends_s};
+                       .sum_s = layers * layer_s + ends_s,
+                       .layer_s = layer_s,
+                       .head_s = ends_s};
     add_tensor(j, &s);
     add_boundary(j, &s);
     return s;
@@ -306,4 +309,32 @@ void dtp_stages_memory_of_slice(const struct dtp_transformer *transformer, const
 {
     struct job j = job_of(transformer, cluster, plan);
     fill_memory(&j, memory);
+}
+
+/* F is a third of the matmuls, W another, and attention has no W (Qi et al. 2024, table 1). What tensor parallel ranks
+ * exchange stands in the layers, half of it forward. */
+void dtp_part_costs_of_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                             const struct dtp_plan *plan, struct dtp_part_cost *layer, struct dtp_part_cost *head,
+                             double *send_s)
+{
+    struct dtp_plan even = *plan;
+    struct dtp_prediction slice;
+    even.stages.cut = DTP_STAGE_CUT_EVEN;
+    struct job j = job_of(transformer, cluster, &even);
+    dtp_closed_form(&j.slice.transformer, &j.slice.cluster, &j.slice.plan, &slice);
+    dtp_closed_form_time_parts(&j.slice.transformer, &j.slice.cluster, &j.slice.plan, &slice.communication, &j.parts);
+    struct stages s = stages_of(&j, &slice.time);
+    const struct dtp_time_parts *p = &j.parts;
+    double forward = p->matmul_forward_s + p->attention_forward_s + p->memory_forward_s;
+    double weight = p->matmul_backward_s / 2;
+    double backward =
+        weight + p->attention_backward_s + p->memory_backward_s + p->matmul_recompute_s + p->recompute_other_s;
+    double scale = s.layer_s / (forward + backward + weight);
+    double exchanged_s =
+        s.tensor_s / (double)j.slice.transformer.layers * (plan->tp_overlap ? dtp_calibration.tp_overlap_exposed : 1);
+    *layer = (struct dtp_part_cost){.forward_s = forward * scale + exchanged_s / 2,
+                                    .backward_s = backward * scale + exchanged_s / 2,
+                                    .weight_s = weight * scale};
+    *head = (struct dtp_part_cost){.forward_s = s.head_s / 3, .backward_s = s.head_s / 3, .weight_s = s.head_s / 3};
+    *send_s = s.boundary_s / (2 * plan->virtual_stages);
 }

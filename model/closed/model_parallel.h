@@ -23,9 +23,16 @@
 
 #include "closed/closed_form_hooks.h"
 #include "plan/rules.h"
+#include "schedule/stages.h"
 
 void dtp_slice_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                   const struct dtp_plan *plan, struct dtp_slice *out);
+
+/* What a layer takes of a micro-batch, and head with loss, and a transfer between stages: of a plan with a pipeline,
+ * however its stages are cut. The passes share a layer's time as its matmuls, attention and the rest do. */
+void dtp_part_costs_of_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                             const struct dtp_plan *plan, struct dtp_part_cost *layer, struct dtp_part_cost *head,
+                             double *send_s);
 
 /* From the prediction of a slice to that of the plan: traffic, time and throughput; memory. */
 void dtp_stages_of_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,

@@ -29,6 +29,8 @@ enum dtp_status dtp_plan_stages(const struct dtp_plan *plan, const struct dtp_tr
     case DTP_STAGE_CUT_COST: /* nanotron's own figures (models/llama.py, get_block_compute_costs) */
         return dtp_stages_by_cost(&model, count, 4 * hidden * hidden + 3 * hidden * (double)t->ffn,
                                   (double)t->vocab * hidden, out, faults);
+    case DTP_STAGE_CUT_BEST: /* until one is found */
+    case DTP_STAGE_CUT_STEP:
     case DTP_STAGE_CUT_EVEN:
     case DTP_STAGE_CUT_COUNTED: break;
     }

@@ -395,6 +395,8 @@ void dtp_plan_check(struct dtp_resolver *r)
     dtp_plan_check_degrees(r);
     check_products(r);
     dtp_plan_check_readers(r);
+    if (r->status != DTP_OK && !r->faults) /* nobody reads what else there is */
+        return;
     if (r->plan->runtime->check)
         r->plan->runtime->check(r);
     check_shard_group(r);

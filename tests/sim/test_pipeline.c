@@ -153,7 +153,12 @@ static void test_what_ranks_do(void **state)
         assert_int_equal(stages.worst, 0);
         for (uint32_t r = 0; r < 4; r++) {
             const struct dtp_pipeline_rank *rank = &stages.ranks[r];
-            double idle_s = rank->warm_up_idle_s + rank->steady_idle_s + rank->drain_idle_s, before_s = 0;
+            double idle_s = dtp_pipeline_idle_s(rank), before_s = 0, waited_s = 0;
+            for (int i = 0; i < DTP_WAIT_COUNT; i++)
+                waited_s += rank->idle_for_s[i];
+            assert_true(fabs(waited_s - idle_s) < 1e-9);
+            assert_true(fabs(dtp_pipeline_busy_fraction(&stages, r) * stages.step_s - rank->compute_s -
+                             rank->optimizer_s) < 1e-9);
             assert_int_equal(rank->layers, 4 * chunks);
             assert_true(rank->embedding == (r == 0) && rank->head == (r == 3));
             assert_int_equal(rank->forwards, 8 * chunks);
@@ -172,6 +177,35 @@ static void test_what_ranks_do(void **state)
         dtp_pipeline_stages_release(&stages);
         dtp_simulated_release(&s);
     }
+}
+
+/* With 1F1B the first rank waits for nothing but gradients, the last one for activations until its last backward ends,
+ * and then for the others (Narayanan et al. 2021, figure 4). Its fill and drain are p - 1 passes each. Activations pile
+ * up where a rank goes on with forwards while the next one computes a backward: never on the first rank, nor gradients
+ * on the last. */
+static void test_what_ranks_wait_for(void **state)
+{
+    (void)state;
+    struct dtp_job job = job_of(4, 12, 1);
+    struct dtp_simulated s = simulated(&job);
+    struct dtp_pipeline_stages stages;
+    assert_int_equal(dtp_pipeline_stages_of(&s, &stages, &faults), DTP_OK);
+    const struct dtp_pipeline_rank *first = &stages.ranks[0], *last = &stages.ranks[3];
+    double forward_s = 0, backward_s = 0;
+    for (size_t i = 0; i < stages.pass_count; i++)
+        if (stages.passes[i].rank == 1)
+            *(stages.passes[i].kind == DTP_PASS_FORWARD ? &forward_s : &backward_s) +=
+                (stages.passes[i].end_s - stages.passes[i].begin_s) / 12;
+    assert_true(first->idle_for_s[DTP_WAIT_GRADIENTS] > 0.99 * dtp_pipeline_idle_s(first));
+    assert_true(fabs(last->idle_for_s[DTP_WAIT_ACTIVATIONS] / (3 * forward_s) - 1) < 0.02);
+    assert_true(fabs(last->idle_for_s[DTP_WAIT_STEP_END] / (3 * backward_s) - 1) < 0.02);
+    assert_true(last->idle_for_s[DTP_WAIT_GRADIENTS] == 0);
+    assert_int_equal(first->forward_queue, 0);
+    assert_int_equal(last->backward_queue, 0);
+    for (uint32_t r = 1; r < 4; r++)
+        assert_int_equal(stages.ranks[r].forward_queue, 1);
+    dtp_pipeline_stages_release(&stages);
+    dtp_simulated_release(&s);
 }
 
 /* No stage's last forward ends before the one before it has sent what it reads. */
@@ -209,9 +243,11 @@ static void test_no_pipeline(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bubbles_of_equal_stages), cmocka_unit_test(test_steps_are_the_timers),
-        cmocka_unit_test(test_what_ranks_do), cmocka_unit_test(test_passes_follow_each_other),
-        cmocka_unit_test(test_no_pipeline)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bubbles_of_equal_stages),
+                                       cmocka_unit_test(test_steps_are_the_timers),
+                                       cmocka_unit_test(test_what_ranks_do),
+                                       cmocka_unit_test(test_what_ranks_wait_for),
+                                       cmocka_unit_test(test_passes_follow_each_other),
+                                       cmocka_unit_test(test_no_pipeline)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
