@@ -35,7 +35,7 @@
  * before. */
 #define SCRIPT_RULES                                                                                                   \
     .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash",                             \
-    .selective = DTP_SELECTIVE_MATMUL, .fused_matmuls = true, .reference_script = true, .rope_fp32 = true,         \
+    .selective = DTP_SELECTIVE_MATMUL, .fused_matmuls = true, .reference_script = true, .rope_fp32 = true,             \
     .sequence_parallel = true
 /* The script of h200_parallel_runs.csv, known by its notes: torchtitan's model and its plans of parallelism; blocks and
  * loss are compiled. */
