@@ -329,6 +329,8 @@ enum dtp_status dtp_lower_role_program(const struct dtp_transformer *transformer
     enum dtp_status status = dtp_program_create(op_limit, &l.program, faults);
     if (status != DTP_OK)
         return status;
+    if (role->reader)
+        dtp_program_read_only_once(l.program, role->reader);
     struct dtp_execution execution = dtp_plan_execution(plan);
     dtp_program_set_execution(l.program, &execution);
     status = lower(&l);
@@ -342,9 +344,10 @@ enum dtp_status dtp_lower_role_program(const struct dtp_transformer *transformer
     return status;
 }
 
-enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                          const struct dtp_plan *plan, uint32_t op_limit, struct dtp_program **out,
-                          struct dtp_faults *faults)
+/* A step that is not cut into stages is that of a pipeline of one rank. */
+static enum dtp_status lower_one_rank(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                      const struct dtp_plan *plan, const struct dtp_program_reader *reader,
+                                      uint32_t op_limit, struct dtp_program **out, struct dtp_faults *faults)
 {
     *out = NULL;
     enum dtp_status status = dtp_lower_check(transformer, cluster, plan, op_limit, faults);
@@ -353,7 +356,6 @@ enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struc
                                  "above 1 has a step program for each stage, and no single one");
     if (status != DTP_OK)
         return status;
-    /* not cut into stages, a step is that of a pipeline of one rank */
     struct dtp_schedule_shape shape = {.kind = DTP_SCHEDULE_1F1B, .ranks = 1, .micro_batches = plan->accumulate};
     struct dtp_schedule schedule;
     status = dtp_schedule_create(&shape, &schedule, faults);
@@ -361,8 +363,28 @@ enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struc
         return status;
     struct dtp_lower_chunk all = {.layers = transformer->layers, .embedding = true, .head = true};
     struct dtp_lower_role role = {
-        .chunks = &all, .chunk_count = 1, .passes = schedule.passes, .pass_count = schedule.first[1]};
+        .chunks = &all, .chunk_count = 1, .passes = schedule.passes, .pass_count = schedule.first[1], .reader = reader};
     status = dtp_lower_role_program(transformer, cluster, plan, &role, op_limit, out, faults);
     dtp_schedule_destroy(&schedule);
+    return status;
+}
+
+enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                          const struct dtp_plan *plan, uint32_t op_limit, struct dtp_program **out,
+                          struct dtp_faults *faults)
+{
+    return lower_one_rank(transformer, cluster, plan, NULL, op_limit, out, faults);
+}
+
+enum dtp_status dtp_lower_live_runs(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                    const struct dtp_plan *plan, uint32_t op_limit, struct dtp_live_runs *out,
+                                    struct dtp_faults *faults)
+{
+    struct dtp_program_reader reader = dtp_live_runs_reader(out);
+    struct dtp_program *buffers;
+    enum dtp_status status = lower_one_rank(transformer, cluster, plan, &reader, op_limit, &buffers, faults);
+    if (status == DTP_OK)
+        dtp_live_runs_end(buffers, out);
+    dtp_program_destroy(buffers);
     return status;
 }

@@ -85,6 +85,7 @@ struct dtp_lower_role {
     uint32_t pass_count;
     const struct dtp_lower_pipeline *pipeline; /* NULL: the rank has the whole model */
     uint32_t rank;                             /* of the pipeline */
+    const struct dtp_program_reader *reader;   /* NULL: operations are kept in the program */
 };
 /* The pipeline that a role is of. */
 struct dtp_lower_pipeline {

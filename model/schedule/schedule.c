@@ -1,5 +1,6 @@
 #include "schedule/schedule.h"
 
+#include "base/word_table.h"
 #include "schedule/schedule_lists.h"
 
 #include <stdlib.h>
@@ -35,15 +36,7 @@ bool dtp_schedule_parse(const char *word, enum dtp_schedule_kind *out)
     return false;
 }
 
-const char *dtp_pass_text(enum dtp_pass_kind kind)
-{
-    static const char *const texts[] = {
-#define PASS_TEXT(suffix, text) text,
-        DTP_PASS_TABLE(PASS_TEXT)
-#undef PASS_TEXT
-    };
-    return texts[kind];
-}
+DTP_WORDS_OF_TABLE(dtp_pass_text, dtp_pass_kind, DTP_PASS_TABLE, DTP_ROW_WORD)
 
 /* ---- where chunks lie -------------------------------------------------------------------------------------------- */
 
