@@ -12,7 +12,7 @@
 
 void dtp_draft_begin(const struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_op_kind kind, const char *name)
 {
-    draft->op = (struct dtp_op){
+    draft->op = (struct dtp_new_op){
         .kind = kind, .stream = DTP_STREAM_COMPUTE, .layer = l->layer, .micro_step = l->micro_step, .name = name};
     draft->op.demand.recompute = l->recompute;
     draft->operand_count = draft->after_count = 0;

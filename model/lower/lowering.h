@@ -176,7 +176,7 @@ enum dtp_status dtp_lower_role_program(const struct dtp_transformer *transformer
 #define DTP_DRAFT_OPERANDS 40
 #define DTP_DRAFT_AFTER 8
 struct dtp_draft {
-    struct dtp_op op;
+    struct dtp_new_op op;
     struct dtp_operand operands[DTP_DRAFT_OPERANDS];
     dtp_op_id after[DTP_DRAFT_AFTER];
     uint32_t operand_count, after_count;

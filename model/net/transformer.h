@@ -105,6 +105,7 @@ struct dtp_attention_shape {
     uint8_t kernel; /* enum dtp_attention */
     bool wide;      /* of math attention: scores of 16-bit inputs are fp32; of norms of q and k: over all heads */
     bool atomic;    /* of backward: gradients of queries are summed by atomics, in any order */
+    uint32_t zero;  /* no hole lies here: equal shapes are equal bytes */
     double softcap; /* c: scores x become c tanh(x / c); 0: not */
 };
 /* Of the layer, by the kernel that is 0. */
