@@ -50,12 +50,14 @@ static void find_stages(struct dtp_bound *b)
     uint64_t core = math ? 2 * dtp_bound_scores(b) : 4 * q;
     uint64_t chain = rope && !fused ? (c == 4 ? 2 : 5) * c * q : 0, made = c * (q + 2 * kv);
     uint64_t mlp = b->units.layer_matmul - b->units.qkv - q * h, first = a->layer_input + norm;
+    uint64_t waits =
+        t->parallel_block == DTP_PARALLEL_ONE_NORM ? c * h : 0; /* the other branch's, for the norm of both */
     b->stage[0] = (struct dtp_bound_stage){a->layer_all + inner * c * f, 0, h * f};
     uint64_t gated = dtp_activation_is_gated(t->activation) ? 2 : 1, up = (plan->fused_gate_up ? gated : 1) * h * f;
     b->stage[1] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp + gated * c * f, mlp - up, up};
     b->stage[2] =
-        (struct dtp_bound_stage){a->layer_all - a->layer_mlp - norm - middle + c * q + made + core, mlp, q * h};
-    b->stage[3] = (struct dtp_bound_stage){first + made + chain, mlp, q * h};
+        (struct dtp_bound_stage){a->layer_all - a->layer_mlp - norm - middle + c * q + made + core + waits, mlp, q * h};
+    b->stage[3] = (struct dtp_bound_stage){first + made + chain + waits, mlp, q * h};
     b->stage[4] = (struct dtp_bound_stage){first + c * h + made, b->units.layer - q * h, larger(q * h, kv * h)};
 }
 

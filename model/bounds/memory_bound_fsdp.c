@@ -7,13 +7,14 @@ struct fsdp {
     uint64_t root, unit, layer; /* bytes of weights gathered; unit: of all but the last, which may be smaller */
     uint64_t last;              /* bytes of the last unit */
     uint64_t input;             /* of a layer's reduction; FSDP2's stands until the next unit has been reduced */
-    uint64_t cast;              /* of a layer's shard, which is cast before it is gathered */
-    uint64_t before, after;     /* gradients at rest before the last backward, and behind it */
-    uint64_t whole_bytes;       /* of an element of gradients kept whole */
-    uint64_t reduced_bytes;     /* of an element of a reduction's result, with what it is cast into */
-    bool several, whole;        /* micro-steps; whose gradients are added up whole, and reduced once */
-    bool flat;                  /* FSDP2 copies weights out of a flat buffer */
-    bool keeps;                 /* weights stay gathered between forward and backward */
+    uint64_t cast;          /* of a layer's shard, which is cast before it is gathered, or has come up from the host */
+    uint64_t uploaded;      /* of a layer's shard, what came up and its cast; FSDP2's stand until forward has copied */
+    uint64_t before, after; /* gradients at rest before the last backward, and behind it */
+    uint64_t whole_bytes;   /* of an element of gradients kept whole */
+    uint64_t reduced_bytes; /* of an element of a reduction's result, with what it is cast into */
+    bool several, whole;    /* micro-steps; whose gradients are added up whole, and reduced once */
+    bool flat;              /* FSDP2 copies weights out of a flat buffer */
+    bool keeps;             /* weights stay gathered between forward and backward */
 };
 
 /* FSDP2 pads each parameter to equal shards. */
@@ -36,7 +37,9 @@ static struct fsdp fsdp_of(const struct dtp_bound *b)
         f.root -= b->layers * (e->compute - e->gathered) * matrices;
     f.last = u->last_unit_layers * f.layer;
     f.input = layer * e->reduce;
-    f.cast = e->params != e->compute && f.flat ? e->compute * u->layer_shard : 0;
+    bool casts = e->params != e->compute, on_host = plan->offload == DTP_OFFLOAD_PARAMS;
+    f.uploaded = on_host ? (e->params + (casts ? e->compute : 0)) * u->layer_shard : 0;
+    f.cast = casts && f.flat ? e->compute * u->layer_shard : f.uploaded;
     f.several = plan->accumulate > 1, f.whole = f.several && !plan->accumulate_sync;
     f.whole_bytes = plan->fsdp1 ? e->compute : e->reduce;
     f.reduced_bytes = e->reduce + (e->reduce != e->grads ? e->grads : 0);
@@ -135,7 +138,8 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
     uint64_t end = w.begin + w.width;
     uint64_t begins = w.standing + w.input + dtp_bound_saved(b, end) + dtp_bound_tokens(b, b->activations.gradient);
     if (f->flat)
-        dtp_bound_keep(b, begins + larger(w.before, w.ahead ? w.ahead + b->units.layers_per_unit * f->cast : 0));
+        dtp_bound_keep(b, begins + larger(w.before + second(b, f, w.width, false),
+                                          w.ahead ? w.ahead + b->units.layers_per_unit * f->cast : 0));
     keep_block(b, &w, w.begin);
     if (w.width > 1)
         keep_block(b, &w, end - 1);
@@ -166,23 +170,21 @@ static void forward(struct dtp_bound *b, const struct fsdp *f, uint64_t standing
     const struct dtp_units *u = &b->units;
     bool chunked = dtp_plan_loss(b->plan) == DTP_LOSS_CHUNKED;
     uint64_t copy = !f->flat ? 0 : u->count ? f->last : f->root;       /* the last unit's flat buffer */
-    uint64_t own = f->keeps ? 0 : f->last, width = u->layers_per_unit; /* which `standing` has where it keeps all */
+    uint64_t own = f->keeps ? 0 : f->last, width = u->layers_per_unit; /* `standing` has all where they are kept */
     uint64_t cast = b->bytes.params != b->bytes.compute ? b->bytes.compute * u->root_shard : 0;
     bool on_host = b->plan->offload == DTP_OFFLOAD_PARAMS; /* whose uploads stay until weights have been copied out */
     dtp_bound_keep(b, f->before + f->root +
                           (on_host ? uploaded(b) + (f->flat ? f->root : 0) : larger(f->flat ? f->root : 0, cast)));
     if (f->flat && u->count)
-        dtp_bound_keep(b, f->before + 2 * f->root + 2 * width_of(b, 0) * f->layer +
+        dtp_bound_keep(b, f->before + 2 * f->root + width_of(b, 0) * (2 * f->layer + f->uploaded) +
                               dtp_bound_tokens(b, a->embedding + a->layer_input));
-    if (f->flat && u->count > 1)
-        dtp_bound_keep(b, standing + f->root + f->unit + own + copy +
-                              dtp_bound_saved(b, b->layers - u->last_unit_layers) +
-                              dtp_bound_tokens(b, a->layer_input));
-    uint64_t depth = b->plan->prefetch ? b->plan->prefetch_depth : 1; /* FSDP2: as many flat buffers at once */
-    if (f->flat && u->count > depth) {
-        uint64_t begin = (u->count - depth) * width;
-        dtp_bound_keep(b, standing - (f->keeps ? (b->layers - begin) * f->layer : 0) + f->root + (depth + 1) * f->unit +
-                              f->last + dtp_bound_saved(b, begin) + dtp_bound_tokens(b, a->layer_input));
+    if (f->flat && u->count > 1) { /* the lowest unit beside the flat buffers of the one before and of all ahead */
+        uint64_t depth = b->plan->prefetch ? b->plan->prefetch_depth : 1, count = u->count;
+        uint64_t unit = count > depth ? count - depth : 1, begin = unit * width;
+        dtp_bound_keep(b, standing - (f->keeps ? (b->layers - begin) * f->layer : 0) + f->root +
+                              (count - unit) * f->unit + f->last +
+                              width_of(b, unit) * (f->layer + (depth > 1 ? 0 : f->uploaded)) +
+                              dtp_bound_saved(b, begin) + dtp_bound_tokens(b, a->layer_input));
     }
     dtp_bound_keep(b, standing + f->root + copy + own + dtp_bound_saved(b, b->layers - 1) +
                           dtp_bound_tokens(b, a->layer_all + dtp_bound_scores(b)));
@@ -203,7 +205,8 @@ static void loss_and_head(struct dtp_bound *b, const struct fsdp *f, uint64_t st
     dtp_bound_keep(b, loss + (root_stands ? f->root : 0) + made);
     dtp_bound_hold(b, loss + (root_stands ? f->root : 0));
     if (f->flat && !f->keeps && !plan->keep_root)
-        dtp_bound_keep(b, standing + kept + 2 * f->root + made + dtp_bound_tokens(b, a->logits_gradient));
+        dtp_bound_keep(b, standing + kept + larger(2 * f->root, plan->offload == DTP_OFFLOAD_PARAMS ? uploaded(b) : 0) +
+                              made + dtp_bound_tokens(b, a->logits_gradient));
     dtp_bound_keep(b, standing - again + kept + f->root + (plan->prefetch && !f->keeps ? f->last : 0) + gradient +
                           dtp_bound_tokens(b, a->logits_gradient + (chunked ? 0 : a->norm_gradient)));
 }
