@@ -98,7 +98,7 @@ static void explain_arithmetic(const struct dtp_job *job, struct dtp_explanation
     const struct dtp_transformer *m = &job->transformer;
     const struct dtp_parameter_count c = dtp_transformer_count(m);
     const struct dtp_plan *p = &job->plan;
-    double tokens = (double)p->micro_batch * (double)p->accumulate * (double)p->sequence;
+    double tokens = (double)p->accumulate * (double)dtp_plan_tokens(p);
     double width = (double)(m->heads * m->head_dim), s = dtp_transformer_attention_length(m, p->sequence);
     bool windowed = dtp_transformer_layer_window(m, 0, p->sequence) > 0;
     dtp_explain_group(e, "MODEL FLOPS", "of one GPU per step: forward 2 and backward 4 per weight and token",

@@ -109,12 +109,12 @@ static void print_rates(const struct dtp_report *report, const struct dtp_page *
 {
     const struct dtp_plan *p = &report->job.plan;
     const struct dtp_throughput *t = &report->prediction.throughput;
-    double tokens = (double)p->micro_batch * (double)p->accumulate * (double)p->sequence;
+    double tokens = (double)p->accumulate * (double)dtp_plan_tokens(p);
     double peak = report->job.cluster.gpu.peak_flops_per_s[p->precision.compute],
            step_s = report->prediction.time.step_s;
     dtp_page_heading(page, "RATES", "");
     print_rate(page, "tokens/s = GPUs x micro batch x K x s / step = %u x %u x %u x %llu / %.5g s = %.5g",
-               report->job.cluster.gpus, p->micro_batch, p->accumulate, (unsigned long long)p->sequence, step_s,
+               report->job.cluster.gpus / p->cp, p->micro_batch, p->accumulate, (unsigned long long)p->sequence, step_s,
                t->tokens_per_s);
     print_rate(page, "MFU = model FLOPs / step / dense %s peak = %.5g / %.5g s / %.4g TFLOP/s = %.2f %%",
                dtp_dtype_text(p->precision.compute),
@@ -160,7 +160,7 @@ static void print_symbols(const struct dtp_job *job, const struct dtp_page *page
         "micro-steps of T = %llu tokens on a GPU, s = %llu tokens of a sequence; L = %llu layers, h = %llu hidden, "
         "f = %llu ffn, V = %llu vocabulary",
         (unsigned long long)units.total, (unsigned long long)units.layer, (unsigned long long)units.ranks,
-        (unsigned long long)units.replicas, p->accumulate, (unsigned long long)(p->micro_batch * p->sequence),
+        (unsigned long long)units.replicas, p->accumulate, (unsigned long long)dtp_plan_tokens(p),
         (unsigned long long)p->sequence, (unsigned long long)m->layers, (unsigned long long)m->hidden,
         (unsigned long long)m->ffn, (unsigned long long)m->vocab);
     fputs("  ", page->file);

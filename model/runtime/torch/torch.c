@@ -49,11 +49,21 @@ static void check_tensor_parallel(struct dtp_resolver *r)
                         dtp_parallel_block_text(t->parallel_block));
 }
 
+/* torchtitan's: FSDP2 over data and context parallel ranks together. */
+static void check_context_parallel(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (p->cp > 1 && (!dtp_plan_is_fsdp(p) || p->fsdp1))
+        dtp_plan_refuse(r, "cp", "above 1 goes with FSDP2 alone in PyTorch, not with %s; use strategy full_shard",
+                        p->fsdp1 ? "FSDP1" : dtp_strategy_text(p->strategy));
+}
+
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
     check_dtypes(r);
     check_tensor_parallel(r);
+    check_context_parallel(r);
     if (p->strategy == DTP_ZERO2)
         dtp_plan_refuse(
             r, "strategy",
@@ -126,7 +136,9 @@ const struct dtp_runtime dtp_runtime_torch = {
     .vocab_multiple = 1,
     .ddp = true,
     .fsdp = true,
-    .splits = DTP_AXES(TP),
+    .splits = DTP_AXES(TP) | DTP_AXES(CP),
+    .cp_comms = 1u << DTP_CP_P2P | 1u << DTP_CP_ALL_GATHER,
+    .walks_gathered = true,
     .dtensor = true,
     .compiles = true,
     .foreach_optimizer = true,
