@@ -203,7 +203,7 @@ static void fill_time(const struct job *j, const struct stages *s, struct dtp_ti
 static void fill_throughput(const struct job *j, const struct dtp_time *time, struct dtp_throughput *t)
 {
     double hardware = t->mfu > 0 ? t->hfu / t->mfu : 1, gpus = j->cluster->gpus;
-    double tokens = (double)j->plan->micro_batch * (double)j->plan->sequence * j->micro_steps * j->slice.cluster.gpus;
+    double tokens = (double)dtp_plan_tokens(j->plan) * j->micro_steps * j->slice.cluster.gpus;
     t->tokens_per_s = tokens / time->step_s;
     t->tokens_per_s_per_gpu = t->tokens_per_s / gpus;
     t->flops_per_s_per_gpu =
@@ -256,7 +256,7 @@ static void fill_memory(const struct job *j, struct dtp_memory *m)
 {
     struct dtp_activations activations;
     dtp_activations_count(&j->slice.transformer, &j->slice.cluster, &j->slice.plan, &activations);
-    uint64_t before = m->allocated_peak_bytes, tokens = dtp_bytes_product(j->plan->micro_batch, j->plan->sequence);
+    uint64_t before = m->allocated_peak_bytes, tokens = dtp_plan_tokens(j->plan);
     if (j->plan->pp > 1) {
         double layers = in_flight(j->plan) * (double)j->slice.transformer.layers - 1;
         add_bytes(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_ACTIVATIONS,
@@ -288,8 +288,7 @@ static struct job job_of(const struct dtp_transformer *transformer, const struct
 {
     struct job j = {.transformer = transformer, .cluster = cluster, .plan = plan, .micro_steps = plan->accumulate};
     dtp_slice_of(transformer, cluster, plan, &j.slice);
-    j.stream_bytes = dtp_bytes_product(dtp_bytes_product(plan->micro_batch, plan->sequence),
-                                       transformer->hidden * dtp_plan_compute_bytes(plan));
+    j.stream_bytes = dtp_bytes_product(dtp_plan_tokens(plan), transformer->hidden * dtp_plan_compute_bytes(plan));
     return j;
 }
 

@@ -265,6 +265,29 @@ static bool check_given(struct dtp_resolver *r)
     return dtp_plan_axes_given(p);
 }
 
+/* Steps of a ring see all of what is at hand, and only exchanged heads all of the sequence at once. */
+static void check_context(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    char known[64] = "";
+    if (p->cp == 1)
+        return;
+    for (int i = 0; i <= DTP_CP_A2A_P2P; i++)
+        if (p->runtime->cp_comms & 1u << i)
+            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", known[0] ? ", " : "",
+                     dtp_cp_comm_text((enum dtp_cp_comm)i));
+    if (!(p->runtime->cp_comms & 1u << p->cp_comm))
+        dtp_plan_refuse(r, "cp_comm", "%s is not modelled under runtime %s, which has %s", dtp_cp_comm_text(p->cp_comm),
+                        p->runtime->name, known);
+    if (p->attention == DTP_ATTENTION_MATH)
+        dtp_plan_refuse(r, "attention", "math has no parts that context parallel ranks could merge; use flash");
+    if (r->transformer->sliding_window && r->transformer->sliding_window < p->sequence && p->cp_comm != DTP_CP_A2A)
+        dtp_plan_refuse(r, "sliding_window", "with cp is modelled where ranks exchange heads alone; use cp_comm a2a");
+    if (p->strategy != DTP_DDP && p->shard_group % p->cp)
+        dtp_plan_refuse(r, "shard_group", "%" PRIu32 " is not a multiple of cp %" PRIu32 ", whose ranks shard as well",
+                        p->shard_group, p->cp);
+}
+
 /* The axes along which ranks are more than one stand as they do by default: what is lowered and priced so far has
  * tensor parallel ranks side by side and the ranks of a stage together. */
 static void check_order(struct dtp_resolver *r)
@@ -306,6 +329,7 @@ void dtp_plan_check_degrees(struct dtp_resolver *r)
     if (p->offload != DTP_OFFLOAD_NONE)
         dtp_plan_refuse(r, "offload", "is not modelled together with tp, cp or pp; use none");
     check_degrees(r);
+    check_context(r);
     check_order(r);
     if (p->pp > 1)
         resolve_pipeline(r);
