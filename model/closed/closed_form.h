@@ -55,8 +55,10 @@ struct dtp_throughput {
     double tokens_per_s, tokens_per_s_per_gpu, flops_per_s_per_gpu, mfu, hfu;
 };
 
+#define DTP_PREDICTED_STAGES 16 /* of a pipeline, from the first on */
 struct dtp_prediction {
     struct dtp_memory memory;
+    uint64_t stage_allocated_bytes[DTP_PREDICTED_STAGES]; /* peaks of each stage; 0: not known, or there are no more */
     struct dtp_communication communication;
     struct dtp_time time;
     struct dtp_throughput throughput;

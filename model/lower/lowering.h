@@ -223,6 +223,11 @@ static inline bool dtp_lower_holds(const struct dtp_lowering *l)
 {
     return l->role.pipeline && l->plan->runtime->holds_passes;
 }
+/* One autocast region is around all passes of such a stage, so its casts of weights are made once a step. */
+static inline bool dtp_lower_casts_stay(const struct dtp_lowering *l)
+{
+    return l->autocast && !l->compiled && dtp_lower_holds(l);
+}
 /* It is in a backward of inputs alone, and holds all that its forward saved until that of weights is through:
  * autograd's graph is one (stage_backward_input of torch.distributed.pipelining). */
 static inline bool dtp_lower_keeps_graph(const struct dtp_lowering *l)
@@ -329,7 +334,8 @@ dtp_buffer_id dtp_lower_sum_of_stream(struct dtp_lowering *l, const char *name, 
 /* lower_weights.c: what matmuls read and what becomes of their gradients. dtp_lower_weight: the buffer of part `part`
  * of the module the skeleton stands at; emits the cast where autocast has none yet. */
 dtp_buffer_id dtp_lower_weight(struct dtp_lowering *l, int part);
-void dtp_lower_forget_casts(struct dtp_lowering *l); /* autocast's context ends with forward */
+void dtp_lower_forget_casts(struct dtp_lowering *l);     /* autocast's context ends with forward */
+void dtp_lower_forget_all_casts(struct dtp_lowering *l); /* or with the last pass */
 void dtp_lower_gradient_made(struct dtp_lowering *l, int part);
 /* The gradient becomes .grad, or is added to it. */
 void dtp_lower_keep_gradient(struct dtp_lowering *l, int part);

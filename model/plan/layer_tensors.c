@@ -147,6 +147,22 @@ static void list_tensors(struct dtp_layer_tensors *out, const struct dtp_plan *p
         out->locals = BIT(QKV) | BIT(V) | BIT(Q) | BIT(K) | BIT(CORE) | BIT(INPUT2) | BIT(UP) | BIT(PRODUCT);
 }
 
+/* Under eager autocast each linear that reads a norm's result saves a cast of its own. Measured of pipelines, which alone
+ * count it. */
+static void count_casts(struct dtp_layer_tensors *out, const struct dtp_plan *plan)
+{
+    if (!dtp_plan_autocast(plan) || out->fused || plan->pp <= 1)
+        return;
+    for (int i = 0; i < out->operators; i++) {
+        enum dtp_layer_tensor result = dtp_layer_first(out->op[i].makes);
+        uint64_t readers = 0;
+        for (int m = 0; m < out->kind.matrices; m++)
+            readers += out->op[i].kind == DTP_LAYER_OP_NORM && out->input[m] == result;
+        if (readers > 1)
+            out->bytes[result] *= readers;
+    }
+}
+
 /* torchtitan: the input, the flash core's results and every second matmul's result, counted from the first; an eager
  * cache keeps the last matmul's too, which nobody reads again, a compiler drops it. */
 static uint64_t second_matmuls(const struct dtp_layer_tensors *tensors, const struct dtp_plan *plan)
@@ -182,6 +198,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, const struc
     list_operators(out, copied);
     out->added_again = out->added_again && out->kind.norms_before && dtp_layer_tensors_sum(out, DTP_TENSOR_INPUT2);
     list_tensors(out, plan, copied, repacks_heads(out, &context, plan));
+    count_casts(out, plan);
     out->kept = kept_tensors(out, plan);
 }
 

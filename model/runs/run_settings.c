@@ -284,6 +284,8 @@ static void write_parallelism(struct writer *w)
         set_count(w, "tp", run->tp);
         set_switch(w, "sequence_parallel", spread);
     }
+    if (strstr(run->notes, "few patterns fused"))
+        REFUSE(w, "async tensor parallelism that the compiler found few places for is not modelled");
     if (run->cp > 1)
         set_count(w, "cp", run->cp);
     if (run->pp > 1)
