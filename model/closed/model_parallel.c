@@ -121,7 +121,7 @@ static void add_tensor(const struct job *j, struct stages *s)
                                      : dtp_collective_time(&reduce, 2 * sent);
     uint64_t per_layer = plan->checkpointing == DTP_CHECKPOINT_FULL ? 6 : 4;
     uint64_t layers = j->slice.transformer.layers, ends = plan->pp > 1 ? 1 : 2;
-    double share = plan->tp_overlap ? dtp_calibration.tp_overlap_exposed : 1;
+    double share = plan->tp_overlap ? 1 / (2 * dtp_calibration.tp_overlap_pieces) : 1; /* sums: half of all */
     s->tensor_count = per_layer * layers + ends;
     s->tensor_s = once_s * (double)s->tensor_count;
     s->tensor_bytes = s->tensor_count * (uint64_t)(2 * sent);

@@ -144,6 +144,8 @@ dtp_op_id dtp_draft_end(struct dtp_lowering *l, struct dtp_draft *draft)
         return DTP_NO_OP;
     if (dtp_op_kind_class(draft->op.kind) == DTP_CLASS_ATTENTION && !draft->op.demand.attention.heads)
         draft->op.demand.attention = dtp_plan_attention(l->transformer, l->plan, dtp_lower_model_layer(l));
+    for (uint32_t i = 0; l->hooks->narrow && i < draft->operand_count; i++)
+        l->hooks->narrow(l, &draft->op, &draft->operands[i]);
     dtp_op_id id = dtp_program_add_op(l->program, &draft->op, draft->operands, draft->operand_count);
     for (uint32_t i = 0; i < draft->after_count; i++)
         dtp_program_depend(l->program, id, draft->after[i]);

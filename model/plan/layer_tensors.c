@@ -115,7 +115,7 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
     }
     if (copied)
         habits.made |= BIT(CORE_COPY), habits.saved |= BIT(CORE_COPY);
-    if (out->kind.gated && !plan->compile)
+    if (out->kind.gated && !out->fused) /* fused, the gate's activation is made again of its argument */
         habits.made |= BIT(SILU), habits.saved |= BIT(SILU);
     if (out->added_again)
         habits.saved |= BIT(MIDDLE);

@@ -53,8 +53,8 @@ static bool overlaps(const struct dtp_plan *plan)
 
 static const struct dtp_lower_hooks *lower(const struct dtp_plan *plan)
 {
-    (void)plan;
-    return &dtp_lower_megatron;
+    bool copies = plan->pp > 1 && plan->schedule == DTP_SCHEDULE_DUALPIPE; /* added up before they are reduced */
+    return overlaps(plan) && !copies ? &dtp_lower_megatron_overlapped : &dtp_lower_megatron;
 }
 
 const struct dtp_runtime dtp_runtime_megatron = {
