@@ -114,7 +114,8 @@ bool dtp_op_rates_place(struct dtp_op_rates *rates, const struct dtp_program_set
         uint32_t to = set->roles[r].first_rank;
         if (r != role)
             prepare_group(rates->cluster, rates->execution,
-                          dtp_group_pair(rates->cluster, here->first_rank, to, here->ranks), &rates->peer[r]);
+                          dtp_group_pair(rates->cluster, here->first_rank, to, set->run ? set->run : here->ranks),
+                          &rates->peer[r]);
     }
     return true;
 }

@@ -56,12 +56,12 @@ static struct dtp_transformer slice_of_model(const struct dtp_transformer *t, co
     return s;
 }
 
-/* The GPUs with the same slice: of a node every tp-th, as far as they are of one stage. Each of the tp sets of them
- * uses the network at the same time. */
+/* The GPUs with the same slice: of a node those that lie their stride apart, as far as they are of one stage. Each of
+ * the sets of them on a node uses the network at the same time. */
 static struct dtp_cluster slice_of_cluster(const struct dtp_cluster *c, const struct dtp_plan *plan)
 {
     struct dtp_cluster s = *c;
-    uint32_t in_node = (uint32_t)part_of(c->gpus_per_node, plan->tp);
+    uint32_t in_node = (uint32_t)part_of(c->gpus_per_node, dtp_plan_group(plan, c, DTP_AXES_DENSE_DATA).stride);
     s.gpus = dtp_plan_gradient_ranks(plan, c);
     while (in_node > 1 && (in_node > s.gpus || s.gpus % in_node))
         in_node--;
@@ -105,6 +105,12 @@ struct job {
     uint64_t stream_bytes; /* B: of the residual stream of a micro-step, in the compute dtype */
 };
 
+static struct dtp_group tensor_group(const struct job *j)
+{
+    struct dtp_stretch tensor = dtp_plan_group(j->plan, j->cluster, DTP_AXES(TP));
+    return dtp_group_of(j->cluster, tensor.size, tensor.stride);
+}
+
 /* Two pairs (or all-reduces) a layer forward and two backward; full recomputation repeats the forward ones. The
  * embedding and the head add one each at the ends. */
 static void add_tensor(const struct job *j, struct stages *s)
@@ -112,7 +118,7 @@ static void add_tensor(const struct job *j, struct stages *s)
     const struct dtp_plan *plan = j->plan;
     if (plan->tp < 2)
         return;
-    struct dtp_group group = dtp_group_consecutive(j->cluster, plan->tp);
+    struct dtp_group group = dtp_group_of(j->cluster, plan->tp, dtp_plan_group(plan, j->cluster, DTP_AXES(TP)).stride);
     double sent = (double)j->stream_bytes * (plan->tp - 1) / plan->tp, once_s = 0;
     struct dtp_collective_cost gather = dtp_collective_cost(j->cluster, &group, DTP_ALL_GATHER);
     struct dtp_collective_cost scatter = dtp_collective_cost(j->cluster, &group, DTP_REDUCE_SCATTER);
@@ -129,16 +135,20 @@ static void add_tensor(const struct job *j, struct stages *s)
     s->wait_sum_s += share * (once_s * (double)per_layer * (double)j->transformer->layers + 2 * once_s);
 }
 
-/* A stage boundary is crossed forward with activations and backward with their gradients, once for each chunk. Stages
- * are dp*tp ranks apart: in one node where those fit. */
+/* Stages are so many ranks apart, in one node where those fit: dp*tp by default. */
+static bool stages_share_node(const struct job *j)
+{
+    return dtp_plan_group(j->plan, j->cluster, DTP_AXES(PP)).stride < j->cluster->gpus_per_node;
+}
+
+/* A stage boundary is crossed forward with activations and backward with their gradients, once for each chunk. */
 static void add_boundary(const struct job *j, struct stages *s)
 {
     const struct dtp_plan *plan = j->plan;
     const struct dtp_cluster *c = j->cluster;
     if (plan->pp < 2)
         return;
-    uint64_t apart = (uint64_t)plan->tp * j->slice.cluster.gpus;
-    bool inside = apart < c->gpus_per_node;
+    bool inside = stages_share_node(j);
     double rate = inside ? dtp_cluster_link_bytes_per_s(c) * dtp_calibration.ring_link_fraction
                          : dtp_cluster_network_bytes_per_s(c) / c->gpus_per_node * dtp_calibration.network_fraction;
     uint64_t bytes = dtp_divide_up(j->stream_bytes, plan->sequence_parallel ? plan->tp : 1);
@@ -219,7 +229,7 @@ static void fill_communication(const struct job *j, const struct stages *s, stru
 {
     uint64_t m = j->plan->accumulate, tensor = dtp_bytes_product(m, s->tensor_bytes);
     uint64_t boundary = dtp_bytes_product(m, s->boundary_bytes);
-    bool inside = (uint64_t)j->plan->tp * j->slice.cluster.gpus < j->cluster->gpus_per_node;
+    bool inside = stages_share_node(j), near = tensor_group(j).nodes == 1;
     if (j->plan->sequence_parallel) {
         c->bytes[DTP_ALL_GATHER] += tensor / 2;
         c->bytes[DTP_REDUCE_SCATTER] += tensor - tensor / 2;
@@ -232,8 +242,8 @@ static void fill_communication(const struct job *j, const struct stages *s, stru
     c->bytes[DTP_SEND_RECV] += boundary;
     c->count[DTP_SEND_RECV] += boundary ? m * 2 * j->plan->virtual_stages : 0;
     c->total_bytes += tensor + boundary;
-    c->link_bytes += tensor + (inside ? boundary : 0);
-    c->network_bytes += inside ? 0 : boundary;
+    c->link_bytes += (near ? tensor : 0) + (inside ? boundary : 0);
+    c->network_bytes += (near ? 0 : tensor) + (inside ? 0 : boundary);
 }
 
 /* Activations of micro-steps that wait for their backward on the first stage, in units of one stage's: interleaved,

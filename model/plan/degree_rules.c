@@ -2,6 +2,8 @@
  * degrees that keep it. Rules of schedules and stages are model/schedule's, said here of the plan's keys. */
 #include "plan/degrees.h"
 
+#include "plan/slice.h"
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -122,6 +124,7 @@ static const char *nearest_words(const struct dtp_resolver *r, const struct degr
     return out;
 }
 
+<<<<<<< HEAD
 static bool degrees_fit(const struct dtp_resolver *r)
 {
     char ignored[RULE_BYTES];
@@ -136,6 +139,11 @@ static unsigned split_axes(const struct dtp_plan *p)
 
 /* Each degree by its own rules, then their product: there the one is named of which another value would do. */
 static void check_degrees(struct dtp_resolver *r)
+=======
+/* Each degree by its own rules, then their product: there the one is named of which another value would do. False: one
+ * is refused. */
+static bool check_degrees(struct dtp_resolver *r)
+>>>>>>> w-reports
 {
     const struct degree degrees[] = {
         {"pp", offsetof(struct dtp_plan, pp), NULL},
@@ -151,12 +159,13 @@ static void check_degrees(struct dtp_resolver *r)
             refused = true;
         }
     if (refused || !product_fault(r, r->plan, rule))
-        return;
+        return !refused;
     const char *key = degrees[0].key;
     for (size_t i = 0; i < count && !words[0]; i++)
         if (*nearest_words(r, &degrees[i], words, sizeof words))
             key = degrees[i].key;
     dtp_plan_refuse(r, key, "%s%s", rule, words);
+    return false;
 }
 
 /* ---- schedule and stages ----------------------------------------------------------------------------------------- */
@@ -265,6 +274,7 @@ static bool check_given(struct dtp_resolver *r)
     return dtp_plan_axes_given(p);
 }
 
+<<<<<<< HEAD
 /* Steps of a ring see all of what is at hand, and only exchanged heads all of the sequence at once. */
 static void check_context(struct dtp_resolver *r)
 {
@@ -290,26 +300,39 @@ static void check_context(struct dtp_resolver *r)
 
 /* The axes along which ranks are more than one stand as they do by default: what is lowered and priced so far has
  * tensor parallel ranks side by side and the ranks of a stage together. */
+=======
+/* A group is its ranks evenly spaced: programs and prices know no others. So no other axis of more than one rank stands
+ * between those that it is made of. Context parallel ranks follow tensor parallel ones, as attention's exchange takes
+ * for granted. */
+>>>>>>> w-reports
 static void check_order(struct dtp_resolver *r)
 {
+    static const struct {
+        unsigned axes;
+        const char *words;
+    } groups[] = {{DTP_AXES(TP), "tp"}, {DTP_AXES(CP), "cp"}, {DTP_AXES_DENSE_DATA, "cp, dp_shard and dp_replicate"}};
     const struct dtp_plan *p = r->plan;
-    const uint32_t ranks[] = {[DTP_AXIS_TP] = p->tp,
-                              [DTP_AXIS_CP] = p->cp,
-                              [DTP_AXIS_DP_SHARD] = dtp_plan_data_ranks(p, r->cluster),
-                              [DTP_AXIS_DP_REPLICATE] = dtp_plan_data_ranks(p, r->cluster),
-                              [DTP_AXIS_PP] = p->pp};
-    int last = -1;
-    for (int i = 0; i < DTP_AXIS_COUNT; i++) {
-        int axis = (int)p->layout_order[i];
-        if (ranks[axis] == 1)
-            continue;
-        if (axis < last) {
+    struct dtp_layout layout = dtp_plan_layout(p, r->cluster);
+    const uint32_t *size = layout.size;
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
+        struct dtp_rank_group group = dtp_layout_group(&layout, groups[i].axes, 0);
+        uint32_t stride = group.stretch_count ? group.stretches[0].stride : 1, node = r->cluster->gpus_per_node;
+        if (group.stretch_count > 1)
             dtp_plan_refuse(r, "layout_order",
-                            "only tp-cp-dp-pp is modelled so far, as far as ranks are more than one");
-            return;
-        }
-        last = axis;
+                            "other ranks stand between those of %s, over which gradients are summed; name them one "
+                            "behind the other",
+                            groups[i].words);
+        else if (node % stride && stride % node)
+            dtp_plan_refuse(r, "layout_order",
+                            "ranks of %s are %" PRIu32 " apart, which neither divides a node of %" PRIu32
+                            " GPUs nor fills whole nodes",
+                            groups[i].words, stride, node);
     }
+    if (size[DTP_AXIS_DP_SHARD] > 1 && size[DTP_AXIS_DP_REPLICATE] > 1 &&
+        dtp_layout_stride(&layout, DTP_AXIS_DP_REPLICATE) < dtp_layout_stride(&layout, DTP_AXIS_DP_SHARD))
+        dtp_plan_refuse(r, "layout_order", "dp_shard stands before dp_replicate: replicas are of whole shard groups");
+    if (size[DTP_AXIS_CP] > 1 && dtp_layout_stride(&layout, DTP_AXIS_CP) != size[DTP_AXIS_TP])
+        dtp_plan_refuse(r, "layout_order", "cp follows tp, as in tp-cp-pp-dp");
 }
 
 bool dtp_plan_layout_exists(const struct dtp_plan *plan, const struct dtp_transformer *transformer,
@@ -328,9 +351,14 @@ void dtp_plan_check_degrees(struct dtp_resolver *r)
         return;
     if (p->offload != DTP_OFFLOAD_NONE)
         dtp_plan_refuse(r, "offload", "is not modelled together with tp, cp or pp; use none");
+<<<<<<< HEAD
     check_degrees(r);
     check_context(r);
     check_order(r);
+=======
+    if (check_degrees(r))
+        check_order(r);
+>>>>>>> w-reports
     if (p->pp > 1)
         resolve_pipeline(r);
 }
