@@ -124,7 +124,6 @@ static const char *nearest_words(const struct dtp_resolver *r, const struct degr
     return out;
 }
 
-<<<<<<< HEAD
 static bool degrees_fit(const struct dtp_resolver *r)
 {
     char ignored[RULE_BYTES];
@@ -137,13 +136,9 @@ static unsigned split_axes(const struct dtp_plan *p)
     return (p->tp > 1 ? DTP_AXES(TP) : 0) | (p->cp > 1 ? DTP_AXES(CP) : 0) | (p->pp > 1 ? DTP_AXES(PP) : 0);
 }
 
-/* Each degree by its own rules, then their product: there the one is named of which another value would do. */
-static void check_degrees(struct dtp_resolver *r)
-=======
 /* Each degree by its own rules, then their product: there the one is named of which another value would do. False: one
  * is refused. */
 static bool check_degrees(struct dtp_resolver *r)
->>>>>>> w-reports
 {
     const struct degree degrees[] = {
         {"pp", offsetof(struct dtp_plan, pp), NULL},
@@ -274,7 +269,6 @@ static bool check_given(struct dtp_resolver *r)
     return dtp_plan_axes_given(p);
 }
 
-<<<<<<< HEAD
 /* Steps of a ring see all of what is at hand, and only exchanged heads all of the sequence at once. */
 static void check_context(struct dtp_resolver *r)
 {
@@ -298,13 +292,9 @@ static void check_context(struct dtp_resolver *r)
                         p->shard_group, p->cp);
 }
 
-/* The axes along which ranks are more than one stand as they do by default: what is lowered and priced so far has
- * tensor parallel ranks side by side and the ranks of a stage together. */
-=======
 /* A group is its ranks evenly spaced: programs and prices know no others. So no other axis of more than one rank stands
  * between those that it is made of. Context parallel ranks follow tensor parallel ones, as attention's exchange takes
  * for granted. */
->>>>>>> w-reports
 static void check_order(struct dtp_resolver *r)
 {
     static const struct {
@@ -351,14 +341,9 @@ void dtp_plan_check_degrees(struct dtp_resolver *r)
         return;
     if (p->offload != DTP_OFFLOAD_NONE)
         dtp_plan_refuse(r, "offload", "is not modelled together with tp, cp or pp; use none");
-<<<<<<< HEAD
-    check_degrees(r);
     check_context(r);
-    check_order(r);
-=======
     if (check_degrees(r))
         check_order(r);
->>>>>>> w-reports
     if (p->pp > 1)
         resolve_pipeline(r);
 }
