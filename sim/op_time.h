@@ -44,10 +44,21 @@ void dtp_op_rates_release(struct dtp_op_rates *rates);
 /* Seconds alone on its stream, gaps between its kernels included; 0 for events. */
 double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op);
 
+/* The same of each operation of the program; alike[i] (NULL: not asked): the number of one that costs and uses the same
+ * as i, whose own it is where none is known. */
+void dtp_op_seconds_all(const struct dtp_op_rates *rates, double *out, uint32_t *alike);
+
 /* The same in a step, of what takes `alone_s` at the sustained rate: kernels are those of the slowest rank, `factor`
  * times as long, and matmuls run `speedup` times as fast by what power allows. */
 double dtp_op_in_step_s(const struct dtp_op_rates *rates, const struct dtp_op *op, double alone_s, double factor,
                         double speedup);
+/* Of a kernel that computes, with `gaps_s` between its launches. */
+static inline double dtp_kernel_in_step_s(bool matmul, double gaps_s, double alone_s, double factor, double speedup)
+{
+    if (matmul)
+        alone_s = (alone_s - gaps_s > 0 ? alone_s - gaps_s : 0) / speedup + gaps_s;
+    return alone_s * factor;
+}
 
 /* What that speed-up follows from (dtp_matmul_speedup): matmuls and all else that computes, gaps between kernels as
  * else; `alone_s` is of each of the program's operations. */

@@ -87,9 +87,11 @@ static enum dtp_status add_alone_times(struct dtp_simulated *s, uint32_t index, 
         return status;
     if (s->set.role_count > 1 && !dtp_op_rates_place(&rates, &s->set, index))
         status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (status == DTP_OK)
+        dtp_op_seconds_all(&rates, role->alone_s, NULL);
     for (size_t i = 0; i < role->timeline.op_count && status == DTP_OK; i++)
-        role->alone_s[i] = dtp_op_in_step_s(&rates, &ops[i], dtp_op_seconds(&rates, &ops[i]),
-                                            role->timeline.compute_factor, role->timeline.matmul_speedup);
+        role->alone_s[i] = dtp_op_in_step_s(&rates, &ops[i], role->alone_s[i], role->timeline.compute_factor,
+                                            role->timeline.matmul_speedup);
     dtp_op_rates_release(&rates);
     return status;
 }

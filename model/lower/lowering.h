@@ -10,6 +10,7 @@
 #include "lower/lower.h"
 #include "lower/lower_hooks.h"
 #include "lower/posted.h"
+#include "plan/context.h"
 #include "plan/layer_tensors.h"
 #include "plan/slice.h"
 #include "cost/op_cost.h"
@@ -110,9 +111,10 @@ struct dtp_lowering {
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
     struct dtp_transformer slice;
-    uint32_t tp, tp_stride, cp;
-    uint32_t tp_group, cp_group;      /* of the program; DTP_NO_INDEX where they are 1 */
-    uint32_t data_ranks, data_stride; /* with the same slice, over which gradients are summed */
+    uint32_t tp, tp_stride;
+    struct dtp_context context;                    /* how context parallel ranks share attention */
+    uint32_t tp_group, exchange_group, ring_group; /* of the program; DTP_NO_INDEX where they are 1 */
+    uint32_t data_ranks, data_stride;              /* with the same slice, over which gradients are summed */
     struct dtp_program *program;
     struct dtp_faults *faults;
 
@@ -176,7 +178,7 @@ enum dtp_status dtp_lower_role_program(const struct dtp_transformer *transformer
 #define DTP_DRAFT_OPERANDS 40
 #define DTP_DRAFT_AFTER 8
 struct dtp_draft {
-    struct dtp_op op;
+    struct dtp_new_op op;
     struct dtp_operand operands[DTP_DRAFT_OPERANDS];
     dtp_op_id after[DTP_DRAFT_AFTER];
     uint32_t operand_count, after_count;

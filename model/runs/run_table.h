@@ -35,7 +35,7 @@
       "of the pipeline: 1f1b, interleaved_1f1b, gpipe, zb1p, zb2p, zbv, dualpipev, ... in any case; default 1f1b")     \
     X(sequence_parallel, "sequence_parallel", false, "0 or 1; default the framework's")                                \
     X(network, "interconnect_inter", false, "sockets or EFA where it says so, else NICs")                              \
-    X(notes, "notes", false, "what no column holds")
+    X(notes, "notes", false, "what no column holds; machine=KEY: on that of dtplan catalog machines")
 
 /* Whole numbers from 1 up. */
 #define DTP_RUN_COUNT_TABLE(X)                                                                                         \
