@@ -168,8 +168,8 @@ static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
     uint64_t ring = smaller(plan->prefetch ? plan->prefetch_depth + UINT64_C(1) : 1, b->layers);
     uint64_t reduced = dtp_dtype_bytes(plan->precision.reduce) * largest;
     bool host_params = plan->offload == DTP_OFFLOAD_PARAMS;
-    uint64_t bytes = (plan->executor.gradient_stream ? 2 : 1) * DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES +
-                     (x->several ? 2 : 1) * 16 * b->tokens;
+    uint64_t bytes = (plan->executor.gradient_stream ? UINT64_C(2) : 1) * DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES +
+                     (x->several ? UINT64_C(2) : 1) * 16 * b->tokens;
     bytes += b->transformer->position == DTP_POSITION_ROPE ? 4 * b->transformer->head_dim * plan->sequence : 0;
     bytes += plan->offload == DTP_OFFLOAD_NONE ? (b->bytes.moments + b->bytes.master) * own : 0;
     bytes += host_params ? 0 : c * (x->sharded ? own : x->total);
