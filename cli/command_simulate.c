@@ -99,27 +99,23 @@ static enum dtp_status write_stages(const struct dtp_context *context, const str
     return status;
 }
 
+static void passes_of(const void *stages, FILE *file)
+{
+    dtp_simulation_write_passes(stages, file);
+}
+
 static enum dtp_status draw_passes(const struct dtp_context *context, const struct dtp_simulated *simulated,
                                    const struct dtp_pipeline_stages *stages)
 {
     const struct dtp_job *job = &simulated->job;
-    char title[400], *text = NULL;
-    size_t bytes = 0;
+    char title[400];
     if (!context->arguments->chart)
         return DTP_OK;
-    FILE *file = open_memstream(&text, &bytes);
-    if (file)
-        dtp_simulation_write_passes(stages, file);
     snprintf(title, sizeof title, "%s, %u x %s: %s, %u ranks, %u micro-batches; step %.4g ms, bubble %.1f %%",
              job->transformer.name, job->cluster.gpus, job->cluster.gpu.key, dtp_schedule_row(stages->schedule)->word,
              stages->rank_count, job->plan.accumulate, 1e3 * stages->step_s,
              100 * simulated->prediction.time.bubble_s / stages->step_s);
-    enum dtp_status status =
-        file && fclose(file) == 0 ? DTP_OK : dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    if (status == DTP_OK)
-        status = dtp_chart_draw_passes(text, bytes, context->arguments->chart, title, context->faults);
-    free(text);
-    return status;
+    return dtp_chart_draw_passes(passes_of, stages, context->arguments->chart, title, context->faults);
 }
 
 /* ---- charts ------------------------------------------------------------------------------------------------------ */

@@ -120,8 +120,28 @@ void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uin
         demand->dtype = DTP_BF16;
 }
 
+/* What stands for the whole step is neither made nor let go. */
+static void leave_standing(const struct dtp_lowering *l, struct dtp_draft *draft)
+{
+    const struct dtp_buffer *buffers = dtp_program_buffers(l->program);
+    size_t count = dtp_program_buffer_count(l->program);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < draft->operand_count; i++) {
+        struct dtp_operand operand = draft->operands[i];
+        if (operand.buffer.index < count && buffers[operand.buffer.index].persistent)
+            operand.access &= (uint8_t) ~(DTP_ALLOC | DTP_FREE);
+        if (operand.access)
+            draft->operands[kept++] = operand;
+    }
+    draft->operand_count = kept;
+}
+
 dtp_op_id dtp_draft_end(struct dtp_lowering *l, struct dtp_draft *draft)
 {
+    if (dtp_lower_holds(l))
+        leave_standing(l, draft);
+    if (draft->op.kind == DTP_OP_FREE && !draft->operand_count)
+        return DTP_NO_OP;
     if (dtp_op_kind_class(draft->op.kind) == DTP_CLASS_ATTENTION)
         draft->op.demand.attention = dtp_plan_attention(l->transformer, l->plan, dtp_lower_model_layer(l));
     dtp_op_id id = dtp_program_add_op(l->program, &draft->op, draft->operands, draft->operand_count);
@@ -225,7 +245,7 @@ static void derive(struct dtp_lowering *l)
     l->gated = dtp_activation_is_gated(t->activation);
     l->rope = t->position == DTP_POSITION_ROPE;
     l->keeps_fp8 = dtp_plan_keeps_fp8(plan);
-    l->whole_gradients = plan->accumulate > 1 && !plan->accumulate_sync;
+    l->whole_gradients = (plan->accumulate > 1 && !plan->accumulate_sync) || dtp_lower_holds(l);
     l->between = t->hidden / (plan->sequence_shards > 1 ? plan->sequence_shards : 1);
     l->d_q = t->heads * t->head_dim;
     l->d_kv = t->kv_heads * t->head_dim;
@@ -329,6 +349,8 @@ enum dtp_status dtp_lower_role_program(const struct dtp_transformer *transformer
     enum dtp_status status = dtp_program_create(op_limit, &l.program, faults);
     if (status != DTP_OK)
         return status;
+    if (role->reader)
+        dtp_program_read_only_once(l.program, role->reader);
     struct dtp_execution execution = dtp_plan_execution(plan);
     dtp_program_set_execution(l.program, &execution);
     status = lower(&l);
@@ -342,9 +364,10 @@ enum dtp_status dtp_lower_role_program(const struct dtp_transformer *transformer
     return status;
 }
 
-enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                          const struct dtp_plan *plan, uint32_t op_limit, struct dtp_program **out,
-                          struct dtp_faults *faults)
+/* A step that is not cut into stages is that of a pipeline of one rank. */
+static enum dtp_status lower_one_rank(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                      const struct dtp_plan *plan, const struct dtp_program_reader *reader,
+                                      uint32_t op_limit, struct dtp_program **out, struct dtp_faults *faults)
 {
     *out = NULL;
     enum dtp_status status = dtp_lower_check(transformer, cluster, plan, op_limit, faults);
@@ -353,7 +376,6 @@ enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struc
                                  "above 1 has a step program for each stage, and no single one");
     if (status != DTP_OK)
         return status;
-    /* not cut into stages, a step is that of a pipeline of one rank */
     struct dtp_schedule_shape shape = {.kind = DTP_SCHEDULE_1F1B, .ranks = 1, .micro_batches = plan->accumulate};
     struct dtp_schedule schedule;
     status = dtp_schedule_create(&shape, &schedule, faults);
@@ -361,8 +383,28 @@ enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struc
         return status;
     struct dtp_lower_chunk all = {.layers = transformer->layers, .embedding = true, .head = true};
     struct dtp_lower_role role = {
-        .chunks = &all, .chunk_count = 1, .passes = schedule.passes, .pass_count = schedule.first[1]};
+        .chunks = &all, .chunk_count = 1, .passes = schedule.passes, .pass_count = schedule.first[1], .reader = reader};
     status = dtp_lower_role_program(transformer, cluster, plan, &role, op_limit, out, faults);
     dtp_schedule_destroy(&schedule);
+    return status;
+}
+
+enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                          const struct dtp_plan *plan, uint32_t op_limit, struct dtp_program **out,
+                          struct dtp_faults *faults)
+{
+    return lower_one_rank(transformer, cluster, plan, NULL, op_limit, out, faults);
+}
+
+enum dtp_status dtp_lower_live_runs(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                    const struct dtp_plan *plan, uint32_t op_limit, struct dtp_live_runs *out,
+                                    struct dtp_faults *faults)
+{
+    struct dtp_program_reader reader = dtp_live_runs_reader(out);
+    struct dtp_program *buffers;
+    enum dtp_status status = lower_one_rank(transformer, cluster, plan, &reader, op_limit, &buffers, faults);
+    if (status == DTP_OK)
+        dtp_live_runs_end(buffers, out);
+    dtp_program_destroy(buffers);
     return status;
 }

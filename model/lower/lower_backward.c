@@ -64,18 +64,24 @@ static void consume_input(const struct dtp_block_backward *b, struct dtp_draft *
     }
 }
 
-/* Where another branch still reads the gradient of the stream, or the matmul of a weight will, the sum is a new tensor.
- */
+/* Where another branch still reads the gradient of the stream, or the matmul of a weight will, or it is what another
+ * stage sent, the sum is a new tensor. */
 static void add_to_gradient(const struct dtp_block_backward *b, struct dtp_draft *draft, bool shared)
 {
     struct dtp_lowering *l = b->l;
-    if (!shared && !dtp_backward_deferred(l, l->flight->gradient)) {
+    bool taken = l->flight->gradient.index == l->flight->taken.index;
+    if (!shared && !taken && !dtp_backward_deferred(l, l->flight->gradient)) {
         dtp_draft_use(draft, l->flight->gradient, DTP_UPDATE);
         return;
     }
     dtp_draft_use(draft, l->flight->gradient, DTP_READ);
     l->flight->gradient =
         dtp_backward_workspace(l, draft, "residual gradient", l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
+}
+
+static uint16_t norm_of(const struct dtp_block_backward *b)
+{
+    return (uint16_t)(DTP_DEFERRED_NORM | dtp_layer_first(dtp_backward_operator(b)->reads));
 }
 
 /* eager: input gradient 3 e h, weight gradient 2 e h, then the sum 3 e h; fused: c h and 3 e h. */
@@ -88,11 +94,14 @@ static void norm_before(struct dtp_block_backward *b)
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, op->name);
     dtp_backward_workspace(l, &draft, "norm input gradient", l->tensor_bytes[DTP_TENSOR_INPUT], DTP_UPDATE | DTP_FREE);
-    dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, gradient, dtp_lower_keeps_graph(l) ? DTP_READ : DTP_READ | DTP_FREE);
     consume_input(b, &draft, dtp_layer_first(op->reads));
     dtp_backward_consume(b, &draft, dtp_layer_first(op->statistics), DTP_READ | DTP_FREE);
     add_to_gradient(b, &draft, dtp_backward_shared(b, l->flight->gradient));
-    double eager = l->plan->runtime->fused_norms ? 6 : 8;
+    double eager = l->plan->runtime->fused_norms || dtp_lower_keeps_graph(l) ? 6 : 8;
+    if (dtp_lower_keeps_graph(l))
+        l->flight->deferred[l->flight->deferred_count++] =
+            (struct dtp_deferred_gradient){gradient, l->layer, norm_of(b)};
     dtp_draft_memory(l, &draft, dtp_backward_per_token(l, l->fused ? (c + 3 * e) * h : eager * e * h),
                      l->fused ? 2 : 3);
     if (l->plan->runtime->fused_norms)
@@ -287,6 +296,8 @@ static void rotary(const struct dtp_block_backward *b)
         dtp_backward_consume(b, &draft, DTP_TENSOR_QKV, DTP_READ | DTP_FREE);
     uint32_t kernels = l->fused || !l->rope ? 1 : l->plan->rope_fp32 ? 24 : 12;
     dtp_draft_memory(l, &draft, dtp_backward_per_token(l, rope + norms), kernels);
+    if (dtp_lower_rotates_rows(l))
+        draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     dtp_draft_end(l, &draft);
 }
 
@@ -350,6 +361,8 @@ void dtp_lower_block_backward(struct dtp_lowering *l)
         b.gradient[tensor] = DTP_NO_BUFFER;
     for (int i = 0; i < l->matrices && l->pass->kind == DTP_PASS_BACKWARD; i++)
         b.kept_for_weights |= UINT64_C(1) << l->tensors.input[i];
+    if (dtp_lower_keeps_graph(l))
+        b.kept_for_weights = UINT64_MAX;
     if (dtp_lower_checkpointed(l, l->layer) && l->tensors.kept != l->tensors.saved)
         dtp_lower_block_recompute(l);
     for (b.index = l->tensors.operators - 1; b.index >= 0; b.index--)

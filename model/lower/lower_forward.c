@@ -366,6 +366,8 @@ static void rotary(const struct pass *pass)
     read(pass, &draft, DTP_TENSOR_K_RAW, true);
     uint32_t kernels = !l->rope || l->fused ? 1 : l->plan->rope_fp32 ? 20 : 10;
     dtp_draft_memory(l, &draft, per_token(l, (rope + norms) * width), kernels);
+    if (dtp_lower_rotates_rows(l))
+        draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     dtp_draft_end(l, &draft);
 }
 

@@ -34,6 +34,8 @@ struct dtp_lower_hooks {
     void (*before_backward)(struct dtp_lowering *l);
     void (*after_backward)(struct dtp_lowering *l);
     void (*end_backward)(struct dtp_lowering *l);
+    /* Behind the last backward through a chunk of a pipeline, when what it made is on its way. */
+    void (*chunk_done)(struct dtp_lowering *l);
     /* Before what reads the weight of part `part` of the module, and after it. */
     void (*fetch)(struct dtp_lowering *l, int part);
     void (*unfetch)(struct dtp_lowering *l);

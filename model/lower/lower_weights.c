@@ -77,6 +77,21 @@ void dtp_lower_gradient_result(struct dtp_lowering *l, struct dtp_draft *draft, 
         draft->op.demand.bytes = (double)((2 * l->bytes.grads - element_bytes) * elements);
 }
 
+void dtp_lower_add_gradient(struct dtp_lowering *l, int part, dtp_buffer_id before)
+{
+    dtp_buffer_id *made = &dtp_lower_state(l)->gradient[part];
+    struct dtp_draft draft;
+    if (!dtp_lower_holds(l) || before.index == DTP_NO_INDEX)
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, module(l)->gradient_name[part]);
+    dtp_draft_use(&draft, before, DTP_UPDATE);
+    dtp_draft_use(&draft, *made, DTP_READ | DTP_FREE);
+    dtp_draft_memory(l, &draft, 3 * (double)(l->compute * module(l)->elements[part]), 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+    dtp_draft_end(l, &draft);
+    *made = before;
+}
+
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
 
 void dtp_lower_cast_gradient(struct dtp_lowering *l, int part)

@@ -35,12 +35,12 @@ static bool product_fault(const struct dtp_resolver *r, const struct dtp_plan *p
         uint32_t size;
     } axes[] = {{"tp", p->tp}, {"cp", p->cp}, {"pp", p->pp}};
     char sizes[64] = "";
+    if (dtp_plan_degrees_divide(p, r->cluster->gpus))
+        return false;
     for (size_t i = 0; i < sizeof axes / sizeof *axes; i++)
         if (axes[i].size > 1)
             snprintf(sizes + strlen(sizes), sizeof sizes - strlen(sizes), "%s%s %" PRIu32, sizes[0] ? " x " : "",
                      axes[i].word, axes[i].size);
-    if (dtp_plan_degrees_divide(p, r->cluster->gpus))
-        return false;
     return breaks_rule(out, "%s do%s not divide %" PRIu32 " GPUs", sizes, strchr(sizes, 'x') ? "" : "es",
                        r->cluster->gpus);
 }
@@ -124,9 +124,20 @@ static const char *nearest_words(const struct dtp_resolver *r, const struct degr
     return out;
 }
 
-/* Each degree by its own rules, then their product: there the one is named of which another value would do. False: one
- * is refused. */
-static bool check_degrees(struct dtp_resolver *r)
+static bool degrees_fit(const struct dtp_resolver *r)
+{
+    char ignored[RULE_BYTES];
+    return !tensor_fault(r, r->plan, ignored) && !context_fault(r, r->plan, ignored) &&
+           !product_fault(r, r->plan, ignored);
+}
+
+static unsigned split_axes(const struct dtp_plan *p)
+{
+    return (p->tp > 1 ? DTP_AXES(TP) : 0) | (p->cp > 1 ? DTP_AXES(CP) : 0) | (p->pp > 1 ? DTP_AXES(PP) : 0);
+}
+
+/* Each degree by its own rules, then their product: there the one is named of which another value would do. */
+static void check_degrees(struct dtp_resolver *r)
 {
     const struct degree degrees[] = {
         {"pp", offsetof(struct dtp_plan, pp), NULL},
@@ -142,13 +153,12 @@ static bool check_degrees(struct dtp_resolver *r)
             refused = true;
         }
     if (refused || !product_fault(r, r->plan, rule))
-        return !refused;
+        return;
     const char *key = degrees[0].key;
     for (size_t i = 0; i < count && !words[0]; i++)
         if (*nearest_words(r, &degrees[i], words, sizeof words))
             key = degrees[i].key;
     dtp_plan_refuse(r, key, "%s%s", rule, words);
-    return false;
 }
 
 /* ---- schedule and stages ----------------------------------------------------------------------------------------- */
@@ -177,13 +187,14 @@ static void check_schedule_exists(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
     char known[160] = "";
+    if (p->runtime->schedules & 1u << p->schedule)
+        return;
     for (int i = 0; i < DTP_SCHEDULE_COUNT; i++)
         if (p->runtime->schedules & 1u << i)
             snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", known[0] ? ", " : "",
                      dtp_schedule_row((enum dtp_schedule_kind)i)->word);
-    if (!(p->runtime->schedules & 1u << p->schedule))
-        dtp_plan_refuse(r, "schedule", "%s is not modelled under runtime %s, which runs %s",
-                        dtp_schedule_row(p->schedule)->word, p->runtime->name, known);
+    dtp_plan_refuse(r, "schedule", "%s is not modelled under runtime %s, which runs %s",
+                    dtp_schedule_row(p->schedule)->word, p->runtime->name, known);
 }
 
 /* A layout text says by its stages how many chunks a rank has. False where it is refused. */
@@ -289,15 +300,24 @@ static void check_order(struct dtp_resolver *r)
         dtp_plan_refuse(r, "layout_order", "cp follows tp, as in tp-cp-pp-dp");
 }
 
+bool dtp_plan_layout_exists(const struct dtp_plan *plan, const struct dtp_transformer *transformer,
+                            const struct dtp_cluster *cluster)
+{
+    struct dtp_plan copy = *plan;
+    struct dtp_resolver r = {.plan = &copy, .transformer = transformer, .cluster = cluster};
+    return plan->tp && plan->pp && plan->cp && !(split_axes(plan) & ~plan->runtime->splits) && degrees_fit(&r);
+}
+
 void dtp_plan_check_degrees(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
-    unsigned axes = (p->tp > 1 ? DTP_AXES(TP) : 0) | (p->cp > 1 ? DTP_AXES(CP) : 0) | (p->pp > 1 ? DTP_AXES(PP) : 0);
+    unsigned axes = split_axes(p);
     if (!check_given(r) || !axes || axes & ~p->runtime->splits) /* these are refused by their rows */
         return;
     if (p->offload != DTP_OFFLOAD_NONE)
         dtp_plan_refuse(r, "offload", "is not modelled together with tp, cp or pp; use none");
-    if (check_degrees(r))
+    check_degrees(r);
+    if (degrees_fit(r))
         check_order(r);
     if (p->pp > 1)
         resolve_pipeline(r);

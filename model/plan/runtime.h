@@ -46,6 +46,11 @@ struct dtp_runtime {
     /* ---- beyond data parallelism ---- */
     uint32_t splits;    /* DTP_AXES of the mesh along which it divides a model: TP, PP, CP */
     uint32_t schedules; /* of a pipeline that it runs: bits of enum dtp_schedule_kind */
+    bool clips;         /* no stage of a pipeline steps before the norm of all gradients is known */
+    bool holds_passes;  /* a stage receives into memory that stands for the whole run, holds what it makes until its
+                           backward is through and the gradient of its input until the next step, and has its loss with
+                           its forward; autocast's casts live from the first pass to the last
+                           (torch.distributed.pipelining) */
 
     /* ---- tensor parallel ranks ---- */
     bool gathers_again; /* what a matmul reads is not kept as it was gathered, but as the rank's rows, and gathered for

@@ -29,6 +29,7 @@ struct dtp_program {
     struct known_name by_pointer[NAME_SLOTS];
     const char *by_spelling[NAME_SLOTS];
     struct dtp_execution execution;
+    struct dtp_program_reader reader; /* .read NULL: operations are kept */
     uint32_t op_limit;
     bool sealed;
     enum dtp_status status; /* of the first fault while building */
@@ -57,16 +58,19 @@ static bool grow_list(struct dtp_program *program, struct list *list, size_t cap
     return true;
 }
 
-/* Room for `more` items behind those of `list`, or NULL. */
-static void *extend(struct dtp_program *program, struct list *list, size_t more, size_t item_bytes)
+static bool double_list(struct dtp_program *program, struct list *list, size_t more, size_t item_bytes)
 {
-    if (more > list->capacity - list->count) {
-        size_t least = list->count + more, doubled = list->capacity ? 2 * (size_t)list->capacity : 64;
-        size_t most = DTP_NO_INDEX - 1;
-        doubled = doubled < most ? doubled : most;
-        if (!grow_list(program, list, least > doubled ? least : doubled, item_bytes))
-            return NULL;
-    }
+    size_t least = list->count + more, doubled = list->capacity ? 2 * (size_t)list->capacity : 64;
+    size_t most = DTP_NO_INDEX - 1;
+    doubled = doubled < most ? doubled : most;
+    return grow_list(program, list, least > doubled ? least : doubled, item_bytes);
+}
+
+/* Room for `more` items behind those of `list`, or NULL. */
+static inline void *extend(struct dtp_program *program, struct list *list, size_t more, size_t item_bytes)
+{
+    if (more > list->capacity - list->count && !double_list(program, list, more, item_bytes))
+        return NULL;
     return (char *)list->items + list->count * item_bytes;
 }
 
@@ -141,6 +145,12 @@ void dtp_program_destroy(struct dtp_program *program)
     free(program);
 }
 
+void dtp_program_read_only_once(struct dtp_program *program, const struct dtp_program_reader *reader)
+{
+    assert(!program->sealed && !program->buffers.count && !program->ops.count);
+    program->reader = *reader;
+}
+
 /* ---- building -------------------------------------------------------------------------------------------------- */
 
 static unsigned element_bytes(const struct dtp_buffer *buffer)
@@ -156,7 +166,7 @@ static const char *fault_of_buffer(const struct dtp_buffer *buffer)
         return "no such owner, space or pool, or more than 2^57 bytes";
     if (buffer->element > DTP_DTYPE_COUNT || buffer->content >= DTP_CONTENT_COUNT)
         return "no such format or content";
-    if (buffer->bytes % element_bytes(buffer))
+    if (buffer->element != DTP_NO_ELEMENT && buffer->bytes % element_bytes(buffer))
         return "its bytes are no whole number of elements";
     if (buffer->module && !dtp_content_is_state((enum dtp_content)buffer->content))
         return "only state is a module's";
@@ -175,13 +185,17 @@ dtp_buffer_id dtp_program_add_buffer(struct dtp_program *program, const struct d
         return none;
     }
     struct dtp_buffer *place = extend(program, &program->buffers, 1, sizeof *place);
-    uint32_t *last_op = extend(program, &program->last_ops, 1, sizeof *last_op);
-    if (!place || !last_op)
+    if (!place)
         return none;
-    *last_op = 0;
-    program->last_ops.count++;
     *place = *buffer;
-    place->name = own_name(program, buffer->name);
+    place->name = program->reader.read ? "" : own_name(program, buffer->name);
+    if (!program->reader.read) {
+        uint32_t *last_op = extend(program, &program->last_ops, 1, sizeof *last_op);
+        if (!last_op)
+            return none;
+        *last_op = 0;
+        program->last_ops.count++;
+    }
     return (dtp_buffer_id){program->buffers.count++};
 }
 
@@ -252,7 +266,7 @@ uint32_t dtp_program_add_group(struct dtp_program *program, struct dtp_program_g
 
 static bool is_amount(double value, double maximum)
 {
-    return value >= 0 && value <= maximum; /* false for NaN */
+    return (value >= 0) & (value <= maximum); /* false for NaN */
 }
 
 static bool overlap(uint64_t a, uint64_t a_count, uint64_t b, uint64_t b_count)
@@ -310,10 +324,11 @@ bool dtp_program_add_tensor(struct dtp_program *program, const struct dtp_progra
 static const char *fault_of_demand(const struct dtp_demand *demand)
 {
     const double most = DTP_DEMAND_MAX;
-    if (!is_amount(demand->flops, most) || !is_amount(demand->m, most) || !is_amount(demand->n, most) ||
-        !is_amount(demand->k, most) || !is_amount(demand->bytes, most) || !is_amount(demand->tokens, most) ||
-        !is_amount(demand->epsilon, 1) || !is_amount(demand->scale, most) ||
-        !is_amount(demand->sent_bytes, DTP_DEMAND_MAX_SENT_BYTES))
+    /* & and not &&: nearly all are amounts, and what need not be left early has no branches */
+    if (!(is_amount(demand->flops, most) & is_amount(demand->m, most) & is_amount(demand->n, most) &
+          is_amount(demand->k, most) & is_amount(demand->bytes, most) & is_amount(demand->tokens, most) &
+          is_amount(demand->epsilon, 1) & is_amount(demand->scale, most) &
+          is_amount(demand->sent_bytes, DTP_DEMAND_MAX_SENT_BYTES)))
         return "a demand is negative, not finite or absurdly large";
     if ((unsigned)demand->dtype >= DTP_DTYPE_COUNT)
         return "no such format";
@@ -467,21 +482,29 @@ dtp_op_id dtp_program_add_op(struct dtp_program *program, const struct dtp_op *o
         REFUSE(program, DTP_BAD_INPUT, "the step has more than %u operations, the limit", program->op_limit);
         return none;
     }
-    const char *fault = fault_of_op(program, op, operands, operand_count);
+    const char *fault =
+        program->reader.read ? fault_of_demand(&op->demand) : fault_of_op(program, op, operands, operand_count);
     if (fault) {
         REFUSE(program, DTP_BAD_INPUT, "operation %u (%s): %s", program->ops.count,
                (unsigned)op->kind < DTP_OP_KIND_COUNT ? dtp_op_kind_text(op->kind) : "?", fault);
         return none;
     }
-    if (!append_op(program, op, operands, operand_count))
+    if (!program->reader.read) {
+        if (!append_op(program, op, operands, operand_count))
+            return none;
+    } else if (program->reader.read(program->reader.context, op, operands, operand_count, program->buffers.items)) {
+        program->ops.count++;
+    } else {
+        REFUSE(program, DTP_ENVIRONMENT, "no memory to read a step of %u operations", program->ops.count);
         return none;
+    }
     return (dtp_op_id){program->ops.count - 1};
 }
 
 void dtp_program_depend(struct dtp_program *program, dtp_op_id later, dtp_op_id earlier)
 {
     assert(!program->sealed);
-    if (program->status != DTP_OK || earlier.index == DTP_NO_INDEX)
+    if (program->status != DTP_OK || earlier.index == DTP_NO_INDEX || program->reader.read)
         return;
     if (later.index + 1 != program->ops.count || earlier.index >= later.index) {
         REFUSE(program, DTP_BAD_INPUT, "operation %u cannot wait for %u: only the last one can, for those before it",
@@ -515,15 +538,21 @@ enum dtp_status dtp_program_seal(struct dtp_program *program, struct dtp_faults 
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 
-size_t dtp_program_tensor_count(const struct dtp_program *program)
-{
-    return program->tensors.count;
-}
-
-const struct dtp_program_tensor *dtp_program_tensors(const struct dtp_program *program)
-{
-    return program->tensors.items;
-}
+/* dtp_program_ops and dtp_program_op_count, and so on. */
+#define LIST(item, type)                                                                                               \
+    size_t dtp_program_##item##_count(const struct dtp_program *program)                                               \
+    {                                                                                                                  \
+        return program->item##s.count;                                                                                 \
+    }                                                                                                                  \
+    const struct type *dtp_program_##item##s(const struct dtp_program *program)                                        \
+    {                                                                                                                  \
+        return program->item##s.items;                                                                                 \
+    }
+LIST(op, dtp_op)
+LIST(buffer, dtp_buffer)
+LIST(group, dtp_program_group)
+LIST(tensor, dtp_program_tensor)
+#undef LIST
 
 void dtp_program_module(const struct dtp_program *program, uint64_t module, struct dtp_parameter_module *out)
 {
@@ -540,36 +569,6 @@ void dtp_program_module(const struct dtp_program *program, uint64_t module, stru
             out->elements = at->offset_elements + at->extent_elements;
     }
     dtp_parameter_shard(out, program->execution.shards ? program->execution.shards : 1);
-}
-
-size_t dtp_program_op_count(const struct dtp_program *program)
-{
-    return program->ops.count;
-}
-
-size_t dtp_program_buffer_count(const struct dtp_program *program)
-{
-    return program->buffers.count;
-}
-
-size_t dtp_program_group_count(const struct dtp_program *program)
-{
-    return program->groups.count;
-}
-
-const struct dtp_op *dtp_program_ops(const struct dtp_program *program)
-{
-    return program->ops.items;
-}
-
-const struct dtp_buffer *dtp_program_buffers(const struct dtp_program *program)
-{
-    return program->buffers.items;
-}
-
-const struct dtp_program_group *dtp_program_groups(const struct dtp_program *program)
-{
-    return program->groups.items;
 }
 
 const struct dtp_operand *dtp_program_operands(const struct dtp_program *program, const struct dtp_op *op)

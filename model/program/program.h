@@ -127,6 +127,18 @@ struct dtp_program; /* opaque */
 enum dtp_status dtp_program_create(uint32_t op_limit, struct dtp_program **out, struct dtp_faults *faults);
 void dtp_program_destroy(struct dtp_program *program);
 
+/* Whoever needs each operation of a program once. `op` and `operands` are borrowed for the call, in which the names in
+ * `op` are the adder's; false: no memory. */
+struct dtp_program_reader {
+    bool (*read)(void *context, const struct dtp_op *op, const struct dtp_operand *operands, size_t operand_count,
+                 const struct dtp_buffer *buffers);
+    void *context;
+};
+/* Operations added from now on go to `reader` and are not kept, nor are dependencies and names: the program that is
+ * sealed has buffers alone. Amounts are checked as ever; how operands and shapes fit together is not, for that is told
+ * by the same program where it is kept. Before anything is added. */
+void dtp_program_read_only_once(struct dtp_program *program, const struct dtp_program_reader *reader);
+
 /* Bounds of what a program may hold: products and sums of such amounts stay finite, and bytes in uint64_t. */
 #define DTP_BUFFER_MAX_BYTES DTP_BYTES_BOUND
 #define DTP_DEMAND_MAX 1e30

@@ -323,12 +323,40 @@ static void test_words_name_who_splits(void **state)
         }
 }
 
+/* What searches leave out by their degrees alone is refused with any batch, and what is not left out exists with some.
+ */
+static void test_layouts_that_exist(void **state)
+{
+    static const uint32_t degrees[] = {1, 2, 3, 4, 5, 8, 16, 32, 64, 128};
+    static const size_t count = sizeof degrees / sizeof *degrees;
+    struct dtp_transformer transformer = llama_7b();
+    struct dtp_cluster gpus = cluster(64, 8);
+    (void)state;
+    for (size_t tp = 0; tp < count; tp++)
+        for (size_t cp = 0; cp < count; cp++)
+            for (size_t pp = 0; pp < count; pp++) {
+                struct dtp_plan plan = split(degrees[tp], degrees[cp], degrees[pp]);
+                bool exists = dtp_plan_layout_exists(&plan, &transformer, &gpus), some = false;
+                for (uint32_t accumulate = 1; accumulate <= 64; accumulate *= 64) {
+                    struct dtp_plan asked = plan;
+                    asked.accumulate = accumulate;
+                    some = some || resolve_64(&asked) == DTP_OK;
+                }
+                assert_true(exists == some || (exists && degrees[pp] > transformer.layers));
+            }
+    struct dtp_plan torch = split(1, 1, 2);
+    torch.runtime = &dtp_runtime_torch;
+    assert_int_equal(dtp_plan_layout_exists(&torch, &transformer, &gpus),
+                     (dtp_runtime_torch.splits & DTP_AXES(PP)) != 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tensor_parallel_rules),
         cmocka_unit_test(test_nodes_and_key_value_heads),
         cmocka_unit_test(test_context_parallel_rules),
+        cmocka_unit_test(test_layouts_that_exist),
         cmocka_unit_test(test_order_of_ranks),
         cmocka_unit_test(test_chunks_follow_from_the_schedule),
         cmocka_unit_test(test_schedules_are_refused_by_their_rules),

@@ -73,6 +73,7 @@ const struct dtp_runtime dtp_runtime_megatron = {
     .splits = DTP_AXES(TP) | DTP_AXES(PP),
     .gathers_again = true,
     .sums_beside = true,
+    .clips = true,
     .schedules = (1u << DTP_SCHEDULE_COUNT) - 1,
     .fused_kernels = true,
     .derive = derive,
