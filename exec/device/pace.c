@@ -4,7 +4,7 @@
 #include <time.h>
 
 #define VALUES 1024 /* two arrays of 4 KiB: in the first cache of any processor */
-#define ROUNDS 2000 /* some 0.1 to 0.2 ms */
+#define ROUNDS 1000 /* some 0.1 ms */
 #define LEAST_LOOPS 2
 
 static double now_s(void)

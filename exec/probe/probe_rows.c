@@ -70,12 +70,6 @@ double dtp_probe_median(double *values, size_t count)
     return quantile(values, count, 0.5);
 }
 
-double dtp_probe_rows_median(const struct dtp_probe_rows *rows, const struct dtp_measured_row *row)
-{
-    const struct dtp_probe_samples *samples = find(rows, row);
-    return samples && samples->count > 0 ? dtp_probe_median(samples->seconds, samples->count) : (double)NAN;
-}
-
 void dtp_probe_rows_say(const struct dtp_probe_rows *rows, FILE *events)
 {
     for (size_t i = 0; i < rows->count; i++) {

@@ -20,8 +20,6 @@ struct dtp_probe_rows {
 };
 enum dtp_status dtp_probe_rows_add(struct dtp_probe_rows *rows, const struct dtp_measured_row *row, double seconds,
                                    struct dtp_faults *faults);
-/* The median of what was added so far; NAN where nothing was. */
-double dtp_probe_rows_median(const struct dtp_probe_rows *rows, const struct dtp_measured_row *row);
 /* Says each row with its median, quartiles and number of samples. */
 void dtp_probe_rows_say(const struct dtp_probe_rows *rows, FILE *events);
 void dtp_probe_rows_release(struct dtp_probe_rows *rows);

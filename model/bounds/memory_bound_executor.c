@@ -35,16 +35,6 @@ struct executor {
     uint64_t passing;          /* what forward has beside what it keeps */
 };
 
-static uint64_t smaller(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 static uint64_t padded(const struct dtp_bound *b, uint64_t elements)
 {
     uint64_t granule = b->units.ranks * DTP_PARAMETER_SHARD_ALIGNMENT;
@@ -112,7 +102,7 @@ static void size_block(struct dtp_bound *b, struct executor *x)
     b->stage[1] = (struct dtp_bound_stage){attention - (norms == 2 && lost ? c * h : 0) + beside + c * q + qkv +
                                                core_workspace(b) + (apart && !output ? held : 0),
                                            0, 0};
-    b->stage[2] = b->stage[3] = b->stage[1];
+    b->stage[2] = b->stage[3] = b->stage[4] = b->stage[1];
     uint64_t passing = a->layer_kept == c * h ? c * (up + f) : lost ? c * f : 0;
     x->passing = dtp_bound_tokens(b, c * h + passing);
     uint64_t carried = apart && b->plan->offload == DTP_OFFLOAD_NONE ? c * h + qkv : 0;

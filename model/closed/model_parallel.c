@@ -127,7 +127,7 @@ static void add_tensor(const struct job *j, struct stages *s)
                                      : dtp_collective_time(&reduce, 2 * sent);
     uint64_t per_layer = plan->checkpointing == DTP_CHECKPOINT_FULL ? 6 : 4;
     uint64_t layers = j->slice.transformer.layers, ends = plan->pp > 1 ? 1 : 2;
-    double share = plan->tp_overlap ? dtp_calibration.tp_overlap_exposed : 1;
+    double share = plan->tp_overlap ? 1 / (2 * dtp_calibration.tp_overlap_pieces) : 1; /* sums: half of all */
     s->tensor_count = per_layer * layers + ends;
     s->tensor_s = once_s * (double)s->tensor_count;
     s->tensor_bytes = s->tensor_count * (uint64_t)(2 * sent);
@@ -213,7 +213,7 @@ static void fill_time(const struct job *j, const struct stages *s, struct dtp_ti
 static void fill_throughput(const struct job *j, const struct dtp_time *time, struct dtp_throughput *t)
 {
     double hardware = t->mfu > 0 ? t->hfu / t->mfu : 1, gpus = j->cluster->gpus;
-    double tokens = (double)j->plan->micro_batch * (double)j->plan->sequence * j->micro_steps * j->slice.cluster.gpus;
+    double tokens = (double)dtp_plan_tokens(j->plan) * j->micro_steps * j->slice.cluster.gpus;
     t->tokens_per_s = tokens / time->step_s;
     t->tokens_per_s_per_gpu = t->tokens_per_s / gpus;
     t->flops_per_s_per_gpu =
@@ -266,7 +266,7 @@ static void fill_memory(const struct job *j, struct dtp_memory *m)
 {
     struct dtp_activations activations;
     dtp_activations_count(&j->slice.transformer, &j->slice.cluster, &j->slice.plan, &activations);
-    uint64_t before = m->allocated_peak_bytes, tokens = dtp_bytes_product(j->plan->micro_batch, j->plan->sequence);
+    uint64_t before = m->allocated_peak_bytes, tokens = dtp_plan_tokens(j->plan);
     if (j->plan->pp > 1) {
         double layers = in_flight(j->plan) * (double)j->slice.transformer.layers - 1;
         add_bytes(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_ACTIVATIONS,
@@ -298,8 +298,7 @@ static struct job job_of(const struct dtp_transformer *transformer, const struct
 {
     struct job j = {.transformer = transformer, .cluster = cluster, .plan = plan, .micro_steps = plan->accumulate};
     dtp_slice_of(transformer, cluster, plan, &j.slice);
-    j.stream_bytes = dtp_bytes_product(dtp_bytes_product(plan->micro_batch, plan->sequence),
-                                       transformer->hidden * dtp_plan_compute_bytes(plan));
+    j.stream_bytes = dtp_bytes_product(dtp_plan_tokens(plan), transformer->hidden * dtp_plan_compute_bytes(plan));
     return j;
 }
 

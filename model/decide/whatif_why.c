@@ -43,7 +43,7 @@ static void say_memory(const char *name, double was_bytes, double is_bytes, char
 static double step_tokens(const struct dtp_variant *variant)
 {
     const struct dtp_plan *p = &variant->job.plan;
-    return (double)p->micro_batch * p->accumulate * (double)p->sequence;
+    return (double)p->accumulate * (double)dtp_plan_tokens(p);
 }
 
 static double difference(double was, double is)

@@ -136,8 +136,9 @@ static unsigned split_axes(const struct dtp_plan *p)
     return (p->tp > 1 ? DTP_AXES(TP) : 0) | (p->cp > 1 ? DTP_AXES(CP) : 0) | (p->pp > 1 ? DTP_AXES(PP) : 0);
 }
 
-/* Each degree by its own rules, then their product: there the one is named of which another value would do. */
-static void check_degrees(struct dtp_resolver *r)
+/* Each degree by its own rules, then their product: there the one is named of which another value would do. False: one
+ * is refused. */
+static bool check_degrees(struct dtp_resolver *r)
 {
     const struct degree degrees[] = {
         {"pp", offsetof(struct dtp_plan, pp), NULL},
@@ -153,12 +154,13 @@ static void check_degrees(struct dtp_resolver *r)
             refused = true;
         }
     if (refused || !product_fault(r, r->plan, rule))
-        return;
+        return !refused;
     const char *key = degrees[0].key;
     for (size_t i = 0; i < count && !words[0]; i++)
         if (*nearest_words(r, &degrees[i], words, sizeof words))
             key = degrees[i].key;
     dtp_plan_refuse(r, key, "%s%s", rule, words);
+    return false;
 }
 
 /* ---- schedule and stages ----------------------------------------------------------------------------------------- */
@@ -267,6 +269,29 @@ static bool check_given(struct dtp_resolver *r)
     return dtp_plan_axes_given(p);
 }
 
+/* Steps of a ring see all of what is at hand, and only exchanged heads all of the sequence at once. */
+static void check_context(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    char known[64] = "";
+    if (p->cp == 1)
+        return;
+    for (int i = 0; i <= DTP_CP_A2A_P2P; i++)
+        if (p->runtime->cp_comms & 1u << i)
+            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", known[0] ? ", " : "",
+                     dtp_cp_comm_text((enum dtp_cp_comm)i));
+    if (!(p->runtime->cp_comms & 1u << p->cp_comm))
+        dtp_plan_refuse(r, "cp_comm", "%s is not modelled under runtime %s, which has %s", dtp_cp_comm_text(p->cp_comm),
+                        p->runtime->name, known);
+    if (p->attention == DTP_ATTENTION_MATH)
+        dtp_plan_refuse(r, "attention", "math has no parts that context parallel ranks could merge; use flash");
+    if (r->transformer->sliding_window && r->transformer->sliding_window < p->sequence && p->cp_comm != DTP_CP_A2A)
+        dtp_plan_refuse(r, "sliding_window", "with cp is modelled where ranks exchange heads alone; use cp_comm a2a");
+    if (p->strategy != DTP_DDP && p->shard_group % p->cp)
+        dtp_plan_refuse(r, "shard_group", "%" PRIu32 " is not a multiple of cp %" PRIu32 ", whose ranks shard as well",
+                        p->shard_group, p->cp);
+}
+
 /* A group is its ranks evenly spaced: programs and prices know no others. So no other axis of more than one rank stands
  * between those that it is made of. Context parallel ranks follow tensor parallel ones, as attention's exchange takes
  * for granted. */
@@ -316,8 +341,8 @@ void dtp_plan_check_degrees(struct dtp_resolver *r)
         return;
     if (p->offload != DTP_OFFLOAD_NONE)
         dtp_plan_refuse(r, "offload", "is not modelled together with tp, cp or pp; use none");
-    check_degrees(r);
-    if (degrees_fit(r))
+    check_context(r);
+    if (check_degrees(r))
         check_order(r);
     if (p->pp > 1)
         resolve_pipeline(r);

@@ -144,12 +144,12 @@ static void check_pair(struct match *m, uint32_t send, uint32_t receive)
     if (s->tag != r->tag)
         REFUSE(m, "role %u, operation %u sends tag %u to role %u, where operation %u receives tag %u", m->sender, send,
                s->tag, m->receiver, receive, r->tag);
-    else if (bytes == 0 || bytes != room || (double)bytes != s->demand.sent_bytes || given.shard || taken.shard ||
+    else if (bytes == 0 || bytes != room || (double)bytes != s->demand->sent_bytes || given.shard || taken.shard ||
              !same_element(m, &given, &taken))
         REFUSE(m,
                "role %u, operation %u sends %.0f bytes to role %u, operation %u; the buffer sent has %llu, the one "
                "received %llu: all must be equal, and of one format",
-               m->sender, send, s->demand.sent_bytes, m->receiver, receive, (unsigned long long)bytes,
+               m->sender, send, s->demand->sent_bytes, m->receiver, receive, (unsigned long long)bytes,
                (unsigned long long)room);
     m->partner[m->sender][send] = receive;
     m->partner[m->receiver][receive] = send;

@@ -24,14 +24,6 @@ const struct dtp_runtime *dtp_runtime_of_strategy(enum dtp_strategy strategy)
     return dtp_runtimes[0];
 }
 
-const struct dtp_runtime *dtp_runtime_executed(void)
-{
-    for (int i = 0; i < DTP_RUNTIMES; i++)
-        if (dtp_runtimes[i]->executed)
-            return dtp_runtimes[i];
-    return NULL;
-}
-
 struct dtp_plan dtp_plan_default(void)
 {
     struct dtp_plan plan = dtp_plan_unchosen();

@@ -19,8 +19,6 @@ extern const struct dtp_runtime *const dtp_runtimes[DTP_RUNTIMES];
 const struct dtp_runtime *dtp_runtime_find(const char *word);
 /* The first that has the strategy. */
 const struct dtp_runtime *dtp_runtime_of_strategy(enum dtp_strategy strategy);
-/* Whose programs dtplan-exec runs. */
-const struct dtp_runtime *dtp_runtime_executed(void);
 
 /* Default plan: full_shard, torch FSDP2 eager, bf16-mixed, flash attention, eager cross entropy, fused AdamW, micro
  * batch 1, accumulate 1, sequence 2048, no checkpointing, no offload, one unit per layer. */
