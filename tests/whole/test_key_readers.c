@@ -81,11 +81,10 @@ static void test_what_hides_a_key_is_named(void **state)
     assert_non_null(strstr(faults.text[0], " only; leave out it or update_in_backward"));
 }
 
-/* False: the reader takes a key of its own beside it, or no runtime has what it reads. */
+/* False: the reader takes a key of its own beside it. */
 static bool is_read_alone(const char *reader)
 {
-    static const char *const others[] = {"FSDP1",         "SPLIT_TENSORS", "STAGES", "INTERLEAVED",
-                                         "SPLIT_CONTEXT", "SPLIT",         "CONTEXT"};
+    static const char *const others[] = {"FSDP1", "SPLIT_TENSORS", "STAGES", "INTERLEAVED", "SPLIT_CONTEXT", "SPLIT"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (strcmp(reader, others[i]) == 0)
             return false;
