@@ -111,6 +111,13 @@ static struct dtp_group tensor_group(const struct job *j)
     return dtp_group_of(j->cluster, tensor.size, tensor.stride);
 }
 
+/* Of what is sent by tensor parallel ranks, what no matmul hides: with tp_overlap the last piece of each sum, and sums
+ * are half of all. */
+static double exposed_share(const struct dtp_plan *plan)
+{
+    return plan->tp_overlap ? 1 / (2 * dtp_calibration.tp_overlap_pieces) : 1;
+}
+
 /* Two pairs (or all-reduces) a layer forward and two backward; full recomputation repeats the forward ones. The
  * embedding and the head add one each at the ends. */
 static void add_tensor(const struct job *j, struct stages *s)
@@ -118,7 +125,7 @@ static void add_tensor(const struct job *j, struct stages *s)
     const struct dtp_plan *plan = j->plan;
     if (plan->tp < 2)
         return;
-    struct dtp_group group = dtp_group_of(j->cluster, plan->tp, dtp_plan_group(plan, j->cluster, DTP_AXES(TP)).stride);
+    struct dtp_group group = tensor_group(j);
     double sent = (double)j->stream_bytes * (plan->tp - 1) / plan->tp, once_s = 0;
     struct dtp_collective_cost gather = dtp_collective_cost(j->cluster, &group, DTP_ALL_GATHER);
     struct dtp_collective_cost scatter = dtp_collective_cost(j->cluster, &group, DTP_REDUCE_SCATTER);
@@ -127,7 +134,7 @@ static void add_tensor(const struct job *j, struct stages *s)
                                      : dtp_collective_time(&reduce, 2 * sent);
     uint64_t per_layer = plan->checkpointing == DTP_CHECKPOINT_FULL ? 6 : 4;
     uint64_t layers = j->slice.transformer.layers, ends = plan->pp > 1 ? 1 : 2;
-    double share = plan->tp_overlap ? 1 / (2 * dtp_calibration.tp_overlap_pieces) : 1; /* sums: half of all */
+    double share = exposed_share(plan);
     s->tensor_count = per_layer * layers + ends;
     s->tensor_s = once_s * (double)s->tensor_count;
     s->tensor_bytes = s->tensor_count * (uint64_t)(2 * sent);
@@ -339,8 +346,7 @@ void dtp_part_costs_of_slice(const struct dtp_transformer *transformer, const st
     double backward =
         weight + p->attention_backward_s + p->memory_backward_s + p->matmul_recompute_s + p->recompute_other_s;
     double scale = s.layer_s / (forward + backward + weight);
-    double exchanged_s =
-        s.tensor_s / (double)j.slice.transformer.layers * (plan->tp_overlap ? dtp_calibration.tp_overlap_exposed : 1);
+    double exchanged_s = s.tensor_s / (double)j.slice.transformer.layers * exposed_share(plan);
     *layer = (struct dtp_part_cost){.forward_s = forward * scale + exchanged_s / 2,
                                     .backward_s = backward * scale + exchanged_s / 2,
                                     .weight_s = weight * scale};
