@@ -163,7 +163,7 @@ static size_t sum_traffic(const struct ranked *r, uint32_t rank, struct traffic 
             out[count++] = (struct traffic){op->kind, purpose, ranks, 0, 0, 0};
         }
         out[k].count++;
-        out[k].sent_bytes += op->demand.sent_bytes;
+        out[k].sent_bytes += op->demand->sent_bytes;
         out[k].alone_s += r->simulated->roles[rank].alone_s[i];
     }
     return count;
@@ -235,11 +235,11 @@ static void sum_kernels(const struct ranked *r, struct kernels sums[][DIRECTIONS
             direction = strcmp(ops[i].name, "forward") == 0 || strcmp(ops[i].name, "loss") == 0 ? FORWARD : BACKWARD;
         if (!dtp_op_is_kernel(&ops[i]) || ops[i].kind == DTP_OP_OPTIMIZER)
             continue;
-        struct kernels *k = &sums[dtp_op_kind_class(ops[i].kind)][ops[i].demand.recompute ? AGAIN : direction];
+        struct kernels *k = &sums[dtp_op_kind_class(ops[i].kind)][ops[i].demand->recompute ? AGAIN : direction];
         k->alone_s += r->simulated->roles[r->slowest].alone_s[i];
-        k->flops += ops[i].demand.flops;
-        k->bytes += ops[i].demand.bytes;
-        k->count += ops[i].demand.kernels;
+        k->flops += ops[i].demand->flops;
+        k->bytes += ops[i].demand->bytes;
+        k->count += ops[i].demand->kernels;
     }
 }
 
