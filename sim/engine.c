@@ -57,7 +57,8 @@ bool dtp_engine_link(const struct dtp_program *program, bool one_by_one, struct 
                                              .stream = (uint8_t)ops[i].stream,
                                              .waits = ops[i].kind == DTP_OP_HOST_WAIT,
                                              .computes = dtp_op_is_kernel(&ops[i]),
-                                             .matmul = class == DTP_CLASS_MATMUL};
+                                             .matmul = class == DTP_CLASS_MATMUL,
+                                             .plain = dtp_op_is_plain(&ops[i])};
         const dtp_op_id *dependency = dtp_program_dependencies(program, &ops[i]);
         for (uint32_t d = 0; d < ops[i].dependency_count; d++)
             link_edge(out, &next, dependency[d].index, i);
@@ -159,9 +160,9 @@ static void set_waiting(struct engine *e, uint32_t op)
  * issue_s is when the first kernel is launched; the host goes on when all of them are. */
 static void issue(struct engine *e)
 {
-    double launch_s = e->job->rates->launch_s;
     while (e->next_issue < e->count) {
         uint32_t i = e->next_issue;
+        double launch_s = dtp_engine_launch_s(e->job->rates, &e->ops[i]);
         uint32_t kernels = e->ops[i].kernels;
         bool waits = e->ops[i].waits;
         if (waits && !e->host_blocked)
@@ -234,7 +235,7 @@ static double stretched_s(struct engine *e, uint32_t op)
     e->job->starved_s[op] = 0;
     if (kernels < 2)
         return seconds;
-    double last_launch_s = e->job->issue_s[op] + (kernels - 1) * e->job->rates->launch_s;
+    double last_launch_s = e->job->issue_s[op] + (kernels - 1) * dtp_engine_launch_s(e->job->rates, &e->ops[op]);
     double until_s = last_launch_s + seconds / kernels - e->clock->now_s;
     if (until_s <= seconds)
         return seconds;

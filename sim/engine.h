@@ -34,7 +34,14 @@ struct dtp_engine_op {
     bool waits : 1;    /* it stops the host */
     bool computes : 1; /* it is a kernel that computes */
     bool matmul : 1;
+    bool plain : 1;    /* dtp_op_is_plain: what issues others otherwise */
 };
+
+/* Host seconds of each of its kernels. */
+static inline double dtp_engine_launch_s(const struct dtp_op_rates *rates, const struct dtp_engine_op *op)
+{
+    return op->plain ? rates->plain_launch_s : rates->launch_s;
+}
 
 /* What does not change between passes over the same program: who waits for whom. Lies in `arena`. `one_by_one`: every
  * operation also waits for the one before it in the list, whatever streams they are on; so cores of a host do. */

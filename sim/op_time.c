@@ -35,6 +35,29 @@ static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_ex
         out->load[i] = dtp_collective_load(cluster, &placed, execution, (enum dtp_collective)i);
 }
 
+static double plain_launch_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution)
+{
+    struct dtp_execution plain = *execution;
+    if (plain.issuer == DTP_ISSUER_DTENSOR || plain.issuer == DTP_ISSUER_DTENSOR_COMPILED)
+        plain.issuer = DTP_ISSUER_PYTORCH;
+    return dtp_cluster_kernel_launch_s(cluster, &plain);
+}
+
+bool dtp_op_is_plain(const struct dtp_op *op)
+{
+    switch (op->kind) {
+    case DTP_OP_MATMUL:
+    case DTP_OP_EMBEDDING:
+    case DTP_OP_EMBEDDING_BACKWARD:
+    case DTP_OP_NORM:
+    case DTP_OP_NORM_BACKWARD:
+    case DTP_OP_LOSS:
+    case DTP_OP_LOSS_BACKWARD:
+    case DTP_OP_OPTIMIZER: return false;
+    default: return dtp_op_is_kernel(op);
+    }
+}
+
 enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const struct dtp_cluster *cluster,
                                      struct dtp_op_rates *out, struct dtp_faults *faults)
 {
@@ -51,6 +74,7 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
         .matmul_share = dtp_matmul_share(&cluster->gpu, execution),
         .gap_s = dtp_cluster_kernel_gap_s(cluster, execution),
         .launch_s = dtp_cluster_kernel_launch_s(cluster, execution),
+        .plain_launch_s = plain_launch_s(cluster, execution),
         .group_count = dtp_program_group_count(program),
         .program = program,
         .ops = dtp_program_ops(program),
@@ -90,7 +114,8 @@ bool dtp_op_rates_place(struct dtp_op_rates *rates, const struct dtp_program_set
         uint32_t to = set->roles[r].first_rank;
         if (r != role)
             prepare_group(rates->cluster, rates->execution,
-                          dtp_group_pair(rates->cluster, here->first_rank, to, here->ranks), &rates->peer[r]);
+                          dtp_group_pair(rates->cluster, here->first_rank, to, set->run ? set->run : here->ranks),
+                          &rates->peer[r]);
     }
     return true;
 }

@@ -18,6 +18,7 @@ struct dtp_op_rates {
     double host_memory_bytes_per_s; /* one GPU's share of the node's; 0 unknown */
     double matmul_share;            /* of the SMs */
     double gap_s, launch_s;         /* device and host time per kernel */
+    double plain_launch_s;          /* the same of what is plain (dtp_op_is_plain) */
     struct dtp_group_rates {
         struct dtp_collective_cost cost[DTP_COLLECTIVE_COUNT];
         double link_s_per_byte[DTP_COLLECTIVE_COUNT]; /* where nothing but links limits it */
@@ -69,6 +70,9 @@ struct dtp_usage dtp_op_usage(const struct dtp_op_rates *rates, const struct dtp
 /* A collective's speed beside kernels, of its speed alone; 1 for other operations. */
 double dtp_op_speed_beside_kernels(const struct dtp_op_rates *rates, const struct dtp_op *op);
 
+/* What works on tensors of the rank alone where others are DTensors, in torchtitan's plan: all between matmuls, norms
+ * and loss, whose results are made local. */
+bool dtp_op_is_plain(const struct dtp_op *op);
 /* True for kernels that compute: matmul, attention, memory-bound. */
 static inline bool dtp_op_is_kernel(const struct dtp_op *op)
 {

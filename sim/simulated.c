@@ -52,7 +52,7 @@ enum dtp_status dtp_simulated_role_memory(const struct dtp_simulated *s, uint32_
  * and no segments make a stage the worst that is so far below. */
 #define NEAR_LARGEST 0.9
 
-static enum dtp_status replay_allocators(struct dtp_simulated *s, bool asked, struct dtp_faults *faults)
+static enum dtp_status replay_allocators(struct dtp_simulated *s, bool asked, bool every, struct dtp_faults *faults)
 {
     uint64_t largest = 0;
     enum dtp_status status = DTP_OK;
@@ -61,7 +61,8 @@ static enum dtp_status replay_allocators(struct dtp_simulated *s, bool asked, st
             s->roles[r].estimated.allocated_peak_bytes > largest ? s->roles[r].estimated.allocated_peak_bytes : largest;
     for (uint32_t r = 0; r < s->set.role_count && status == DTP_OK; r++) {
         struct dtp_simulated_role *role = &s->roles[r];
-        if ((double)role->estimated.allocated_peak_bytes < NEAR_LARGEST * (double)largest)
+        bool near = (double)role->estimated.allocated_peak_bytes >= NEAR_LARGEST * (double)largest;
+        if (!near && !every)
             continue;
         if (asked)
             status = dtp_timeline_replay(s->set.roles[r].program, &role->timeline, faults);
@@ -159,7 +160,8 @@ static enum dtp_status simulate(struct dtp_simulated *s, const struct dtp_simula
         status = dtp_simulated_role_memory(s, r, &s->roles[r].estimated, NULL, faults);
     for (uint32_t r = 0; r < count && status == DTP_OK; r++)
         s->roles[r].memory = s->roles[r].estimated;
-    return status == DTP_OK ? replay_allocators(s, options->replay_allocator, faults) : status;
+    return status == DTP_OK ? replay_allocators(s, options->replay_allocator, options->every_allocator, faults)
+                            : status;
 }
 
 /* What readers of one program are shown. */
@@ -176,6 +178,8 @@ static enum dtp_status choose_worst(struct dtp_simulated *s, struct dtp_faults *
     s->kernels_alone_s = worst->kernels_alone_s;
     s->closed.memory = worst->estimated;
     s->prediction.memory = worst->memory;
+    for (uint32_t r = 0; r < DTP_PREDICTED_STAGES; r++)
+        s->prediction.stage_allocated_bytes[r] = r < s->set.role_count ? s->roles[r].memory.allocated_peak_bytes : 0;
     return s->set.role_count > 1 ? place(s->program, &s->placement, faults) : DTP_OK;
 }
 
@@ -238,12 +242,16 @@ static enum dtp_status predict(const struct dtp_job *job, const struct dtp_simul
     return DTP_OK;
 }
 
+/* Where they are compared with runs, stages far below the largest count too. */
+#define FEW_STAGES 8
+
 static enum dtp_status predict_simulated(const void *context, const struct dtp_job *job, struct dtp_prediction *out,
                                          struct dtp_faults *faults)
 {
     struct dtp_simulation_options options = dtp_simulation_options_default();
     const uint32_t *op_limit = context;
     options.op_limit = op_limit ? *op_limit : 0;
+    options.every_allocator = job->plan.pp <= FEW_STAGES;
     return predict(job, &options, out, faults);
 }
 

@@ -75,7 +75,7 @@ static void begin(struct guess *g, uint32_t role)
     memcpy(g->pending[role], g->graph[role].predecessors, count * sizeof *g->pending[role]);
     for (uint32_t i = 0; i < count; i++) {
         job->span[i].start_s = host_s;
-        host_s += ops[i].kernels * job->rates->launch_s;
+        host_s += ops[i].kernels * dtp_engine_launch_s(job->rates, &ops[i]);
     }
     for (uint32_t i = 0; i < count; i++)
         if (!g->pending[role][i])

@@ -1,6 +1,7 @@
 /* Tensor and pipeline parallelism in the closed form, as Megatron-LM does them.
  *
- * Rank order is Megatron's: tensor parallel ranks are neighbours, then data parallel ones, then stages. A rank then
+ * Rank order is the plan's, by default Megatron's: tensor parallel ranks are neighbours, then data parallel ones, then
+ * stages. A rank then
  * holds a slice of the model: L/pp layers with 1/tp of the heads, of the MLP's width and of the vocabulary. The ranks
  * with the same slice train it data-parallel, which is what everything else here predicts: memory, gradients and the
  * optimizer are those of the slice on its own gpus/(tp pp) GPUs, of which a node has 1/tp as many with 1/tp of the

@@ -6,7 +6,7 @@
  *   output  weight gradient, input gradient; attention core; RoPE; the gradient of qkv as one
  *   qkv     weight gradient, input gradient; norm 1
  * Saved tensors go as soon as the last step that reads them has been issued. */
-#include "lower/block_backward.h"
+#include "lower/lower_context.h"
 
 /* ---- norms and the residual stream ------------------------------------------------------------------------------- */
 
@@ -242,37 +242,52 @@ static void activation(struct dtp_block_backward *b)
 
 /* Flash kernels form QK^T again (5 matmuls for 2: 2.5 times the forward) and sum dq in fp32 (4 d_q); math attention has
  * gradients of probabilities and scores. */
-static void core(struct dtp_block_backward *b)
+static void whole_core(struct dtp_block_backward *b, struct dtp_draft *draft)
 {
     struct dtp_lowering *l = b->l;
     bool math = l->plan->attention == DTP_ATTENTION_MATH;
     double s = dtp_transformer_layer_attention_length(l->transformer, dtp_lower_model_layer(l), l->plan->sequence);
     uint64_t q = dtp_backward_token_bytes(l, l->compute * l->d_q),
              kv = dtp_backward_token_bytes(l, l->compute * l->d_kv);
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_ATTENTION_BACKWARD, "");
-    b->gradient[DTP_TENSOR_Q_RAW] = dtp_backward_workspace(l, &draft, "q gradient", q, DTP_WRITE);
-    b->gradient[DTP_TENSOR_K_RAW] = dtp_backward_workspace(l, &draft, "k gradient", kv, DTP_WRITE);
-    b->gradient[DTP_TENSOR_V] = dtp_backward_workspace(l, &draft, "v gradient", kv, DTP_WRITE);
-    dtp_backward_workspace(l, &draft, "attention workspace",
+    dtp_draft_begin(l, draft, DTP_OP_ATTENTION_BACKWARD, "");
+    b->gradient[DTP_TENSOR_Q_RAW] = dtp_backward_workspace(l, draft, "q gradient", q, DTP_WRITE);
+    b->gradient[DTP_TENSOR_K_RAW] = dtp_backward_workspace(l, draft, "k gradient", kv, DTP_WRITE);
+    b->gradient[DTP_TENSOR_V] = dtp_backward_workspace(l, draft, "v gradient", kv, DTP_WRITE);
+    dtp_backward_workspace(l, draft, "attention workspace",
                            math ? 2 * l->scores_bytes : dtp_backward_token_bytes(l, 4 * l->d_q), DTP_UPDATE | DTP_FREE);
     /* a compiler reads the result's heads-side-by-side form and lays the gradient out by heads */
     enum dtp_layer_tensor result = l->tensor_bytes[DTP_TENSOR_CORE_COPY] ? DTP_TENSOR_CORE_COPY : DTP_TENSOR_CORE;
-    dtp_draft_use(&draft, b->gradient[result], DTP_READ | DTP_FREE);
-    static const enum dtp_layer_tensor inputs[] = {DTP_TENSOR_Q,   DTP_TENSOR_K,          DTP_TENSOR_V,
-                                                   DTP_TENSOR_QKV, DTP_TENSOR_CORE_STATE, DTP_TENSOR_CORE};
-    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
+    dtp_draft_use(draft, b->gradient[result], DTP_READ | DTP_FREE);
+    draft->op.demand.flops = dtp_backward_per_token(l, (math ? 4 : 5) * s * (double)l->d_q);
+    draft->op.demand.tokens = (double)l->tokens;
+    draft->op.demand.kernels = 3;
+}
+
+static void core(struct dtp_block_backward *b)
+{
+    struct dtp_lowering *l = b->l;
+    static const enum dtp_layer_tensor inputs[] = {DTP_TENSOR_Q,     DTP_TENSOR_K,          DTP_TENSOR_V,
+                                                   DTP_TENSOR_QKV,   DTP_TENSOR_CORE_STATE, DTP_TENSOR_CORE,
+                                                   DTP_TENSOR_Q_RAW, DTP_TENSOR_K_RAW};
+    bool shared = l->plan->cp > 1;
+    int count = (int)(sizeof inputs / sizeof *inputs) - (l->transformer->qk_norm ? 2 : 0);
+    struct dtp_draft draft;
+    if (shared) {
+        struct dtp_context_inputs saved = {.count = 0};
+        for (int i = 0; i < count; i++)
+            if (b->module->alive & UINT64_C(1) << inputs[i])
+                saved.buffer[saved.count++] = b->module->tensor[inputs[i]];
+        dtp_lower_context_backward(b, &draft, &saved);
+    } else {
+        whole_core(b, &draft);
+    }
+    for (int i = 0; i < count; i++) {
         bool normed_later = inputs[i] == DTP_TENSOR_QKV && l->transformer->qk_norm;
         dtp_backward_consume(b, &draft, inputs[i], normed_later ? DTP_READ : DTP_READ | DTP_FREE);
     }
-    if (!l->transformer->qk_norm) {
-        dtp_backward_consume(b, &draft, DTP_TENSOR_Q_RAW, DTP_READ | DTP_FREE);
-        dtp_backward_consume(b, &draft, DTP_TENSOR_K_RAW, DTP_READ | DTP_FREE);
-    }
-    draft.op.demand.flops = dtp_backward_per_token(l, (math ? 4 : 5) * s * (double)l->d_q);
-    draft.op.demand.tokens = (double)l->tokens;
-    draft.op.demand.kernels = 3;
     dtp_draft_end(l, &draft);
+    if (shared)
+        dtp_lower_context_gradients(b);
 }
 
 /* RoPE's (and q and k norms') backward in place of dq and dk; eager chains hold up to 5 times one of them beside. */

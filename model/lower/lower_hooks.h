@@ -46,6 +46,9 @@ struct dtp_lower_hooks {
     /* The buffer in which the embedding's gradient waits for the step, and where in it; NULL: state->gradient_buffer,
      * at its beginning. */
     dtp_buffer_id (*embedding_gradient)(const struct dtp_lowering *l, uint64_t *offset_bytes);
+    /* Says of an operand which bytes of a standing buffer its operation touches, where others may be in use meanwhile;
+     * an operand that says so itself stays as it is. */
+    void (*narrow)(const struct dtp_lowering *l, const struct dtp_new_op *op, struct dtp_operand *operand);
     /* The optimizer's step, and what follows it until the next forward. */
     void (*step)(struct dtp_lowering *l);
 };

@@ -62,7 +62,8 @@ static dtp_buffer_id input_gradient(const struct dtp_block_backward *b, int inde
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "input gradient");
     draft.op.name = matrix->name;
-    dtp_draft_use(&draft, weight, l->autocast ? DTP_READ | DTP_FREE : DTP_READ);
+    bool cast_goes = l->autocast && !dtp_lower_casts_stay(l);
+    dtp_draft_use(&draft, weight, cast_goes ? DTP_READ | DTP_FREE : DTP_READ);
     bool of_stream = matrix->id != DTP_MATRIX_OUTPUT && matrix->id != DTP_MATRIX_DOWN;
     uint64_t width = of_stream && l->tp == 1 ? l->between : matrix->in; /* of tensor parallel ranks: whole terms */
     dtp_buffer_id gradient =
@@ -70,7 +71,7 @@ static dtp_buffer_id input_gradient(const struct dtp_block_backward *b, int inde
     use_result_gradient(b, &draft, output_gradient, last);
     if (frees_input)
         dtp_backward_consume(b, &draft, l->tensors.input[index], DTP_FREE);
-    if (l->autocast)
+    if (cast_goes)
         dtp_lower_state(l)->weight[index] = DTP_NO_BUFFER;
     dtp_draft_matmul(l, &draft, l->tokens, matrix->in, matrix->out, false);
     dtp_draft_end(l, &draft);

@@ -350,7 +350,8 @@ static dtp_buffer_id head_input_gradient(struct dtp_lowering *l, uint64_t tokens
     dtp_buffer_id weight = head_weight(l);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "head input gradient");
-    dtp_draft_use(&draft, weight, l->autocast && whole ? DTP_READ | DTP_FREE : DTP_READ);
+    bool cast_goes = l->autocast && whole && !dtp_lower_casts_stay(l);
+    dtp_draft_use(&draft, weight, cast_goes ? DTP_READ | DTP_FREE : DTP_READ);
     if (whole)
         into = dtp_draft_new(l, &draft, "final norm gradient", DTP_OWNER_WORKSPACE,
                              tokens_bytes(tokens, l->compute * (l->tp > 1 ? t->hidden : l->between)), DTP_WRITE);
@@ -359,7 +360,7 @@ static dtp_buffer_id head_input_gradient(struct dtp_lowering *l, uint64_t tokens
     dtp_draft_use(&draft, l->flight->logits_gradient, last ? DTP_READ | DTP_FREE : DTP_READ);
     if (whole && last)
         dtp_draft_use(&draft, l->flight->final_norm, DTP_FREE);
-    if (whole && l->autocast)
+    if (cast_goes)
         root->weight[head_part(l)] = DTP_NO_BUFFER;
     dtp_draft_matmul(l, &draft, tokens, t->hidden, dtp_plan_head_columns(l->plan, t->vocab), true);
     dtp_draft_end(l, &draft);

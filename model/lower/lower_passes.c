@@ -338,6 +338,7 @@ enum dtp_status dtp_lower_passes(struct dtp_lowering *l)
             expected = true;
         }
     }
+    dtp_lower_forget_all_casts(l);
     mark(l, "step", DTP_NO_OP);
     dtp_lower_join_stages(l);
     call(l, l->hooks->step);

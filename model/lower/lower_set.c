@@ -2,6 +2,7 @@
 
 #include "lower/lowering.h"
 #include "plan/degrees.h"
+#include "plan/slice.h"
 #include "schedule/schedule_order.h"
 
 #include <stdio.h>
@@ -96,6 +97,9 @@ static enum dtp_status lower_pipeline(struct set_job *job, struct dtp_program_se
         status = dtp_posted_make(&job->schedule, &job->arena, &job->posted, job->faults);
     for (uint32_t rank = 0; status == DTP_OK && rank < job->schedule.shape.ranks; rank++)
         status = add_role(job, rank, out);
+    uint32_t run = dtp_plan_group(job->plan, job->cluster, DTP_AXES(PP)).stride; /* ranks between two stages */
+    if (status == DTP_OK && run < job->cluster->gpus / job->schedule.shape.ranks)
+        status = dtp_program_set_take_turns(out, run, job->faults);
     dtp_schedule_destroy(&job->schedule);
     dtp_stages_destroy(&job->stages);
     free(job->chunks);

@@ -50,7 +50,8 @@ enum dtp_status dtp_lower_transfers_make(struct dtp_lowering *l)
     const struct dtp_schedule_shape *shape = &l->role.pipeline->schedule->shape;
     size_t places = (size_t)shape->chunks * shape->micro_batches;
     bool used[DTP_TRANSFER_GROUPS] = {false};
-    struct dtp_program_group all = {shape->ranks, l->cluster->gpus / shape->ranks};
+    struct dtp_stretch stages = dtp_plan_group(l->plan, l->cluster, DTP_AXES(PP));
+    struct dtp_program_group all = {stages.size, stages.stride};
     mark_used(l, used);
     for (int i = 0; i < DTP_TRANSFER_GROUPS; i++)
         l->transfer_group[i] = used[i] ? dtp_program_add_group(l->program, all) : DTP_NO_INDEX;

@@ -45,7 +45,7 @@ dtp_buffer_id dtp_lower_weight(struct dtp_lowering *l, int part)
 /* The cache keeps eager casts of checkpointed blocks until here; saved ones live on in autograd's graph. */
 void dtp_lower_forget_casts(struct dtp_lowering *l)
 {
-    if (!l->autocast)
+    if (!l->autocast || dtp_lower_casts_stay(l))
         return;
     for (uint64_t layer = 0; layer < l->transformer->layers; layer++) {
         if (!dtp_lower_recasts(l, layer))
@@ -56,6 +56,20 @@ void dtp_lower_forget_casts(struct dtp_lowering *l)
         for (int part = 0; part < l->matrices; part++) {
             dtp_draft_use(&draft, l->state[layer].weight[part], DTP_FREE);
             l->state[layer].weight[part] = DTP_NO_BUFFER;
+        }
+        if (draft.operand_count)
+            dtp_draft_end(l, &draft);
+    }
+}
+
+void dtp_lower_forget_all_casts(struct dtp_lowering *l)
+{
+    for (uint64_t i = 0; dtp_lower_casts_stay(l) && i <= l->transformer->layers; i++) {
+        struct dtp_draft draft;
+        dtp_draft_begin(l, &draft, DTP_OP_FREE, "autocast cache");
+        for (int part = 0; part < DTP_MAX_PARTS; part++) {
+            dtp_draft_use(&draft, l->state[i].weight[part], DTP_FREE);
+            l->state[i].weight[part] = DTP_NO_BUFFER;
         }
         if (draft.operand_count)
             dtp_draft_end(l, &draft);

@@ -10,6 +10,7 @@
 #include "lower/lower.h"
 #include "lower/lower_hooks.h"
 #include "lower/posted.h"
+#include "plan/context.h"
 #include "plan/layer_tensors.h"
 #include "plan/slice.h"
 #include "cost/op_cost.h"
@@ -110,9 +111,10 @@ struct dtp_lowering {
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
     struct dtp_transformer slice;
-    uint32_t tp, tp_stride, cp;
-    uint32_t tp_group, cp_group;      /* of the program; DTP_NO_INDEX where they are 1 */
-    uint32_t data_ranks, data_stride; /* with the same slice, over which gradients are summed */
+    uint32_t tp, tp_stride;
+    struct dtp_context context;                    /* how context parallel ranks share attention */
+    uint32_t tp_group, exchange_group, ring_group; /* of the program; DTP_NO_INDEX where they are 1 */
+    uint32_t data_ranks, data_stride;              /* with the same slice, over which gradients are summed */
     struct dtp_program *program;
     struct dtp_faults *faults;
 
@@ -221,6 +223,11 @@ static inline bool dtp_lower_holds(const struct dtp_lowering *l)
 {
     return l->role.pipeline && l->plan->runtime->holds_passes;
 }
+/* One autocast region is around all passes of such a stage, so its casts of weights are made once a step. */
+static inline bool dtp_lower_casts_stay(const struct dtp_lowering *l)
+{
+    return l->autocast && !l->compiled && dtp_lower_holds(l);
+}
 /* It is in a backward of inputs alone, and holds all that its forward saved until that of weights is through:
  * autograd's graph is one (stage_backward_input of torch.distributed.pipelining). */
 static inline bool dtp_lower_keeps_graph(const struct dtp_lowering *l)
@@ -327,7 +334,8 @@ dtp_buffer_id dtp_lower_sum_of_stream(struct dtp_lowering *l, const char *name, 
 /* lower_weights.c: what matmuls read and what becomes of their gradients. dtp_lower_weight: the buffer of part `part`
  * of the module the skeleton stands at; emits the cast where autocast has none yet. */
 dtp_buffer_id dtp_lower_weight(struct dtp_lowering *l, int part);
-void dtp_lower_forget_casts(struct dtp_lowering *l); /* autocast's context ends with forward */
+void dtp_lower_forget_casts(struct dtp_lowering *l);     /* autocast's context ends with forward */
+void dtp_lower_forget_all_casts(struct dtp_lowering *l); /* or with the last pass */
 void dtp_lower_gradient_made(struct dtp_lowering *l, int part);
 /* The gradient becomes .grad, or is added to it. */
 void dtp_lower_keep_gradient(struct dtp_lowering *l, int part);

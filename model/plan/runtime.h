@@ -59,6 +59,12 @@ struct dtp_runtime {
     bool dtensor;       /* PyTorch's DTensor: eager operators are dispatched in Python, and gradients of parameters that
                            each rank has whole are summed as soon as they are made */
 
+    /* ---- context parallel ranks ---- */
+    uint32_t cp_comms;   /* bits of enum dtp_cp_comm that it has */
+    bool walks_gathered; /* keys and values are gathered as one tensor, of which each rank's part is an attention core
+                            of its own; partial results are merged by eager kernels in fp32, gradients of keys and
+                            values go around a ring in fp32 */
+
     /* ---- kernels ---- */
     bool compiles;          /* torch.compile */
     bool foreach_optimizer; /* PyTorch's AdamW tensor by tensor */

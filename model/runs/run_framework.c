@@ -8,6 +8,11 @@
 #define MEGATRON_RULES                                                                                                 \
     .runtime = "megatron", .optimizer = "adamw-fused", .loss = "fused", .selective = DTP_SELECTIVE_ATTENTION,          \
     .fused_matmuls = true
+/* NeMo 2 and Megatron-Bridge turn on all overlaps where there is something to overlap (MegatronCommOverlapCallback and
+ * CommOverlapConfig: overlap_grad_reduce and overlap_param_gather with more than one data parallel rank), and in the
+ * recipes whose speed they publish (pretrain_performance_optimizations) tp_comm_overlap, and sums of gradients in bf16
+ * (grad_reduce_in_fp32). */
+#define NEMO_RULES MEGATRON_RULES, .attention = "flash", .reduce = "bf16", .sequence_parallel = true, .overlaps = true
 /* llmq is a C++/CUDA program of fused kernels without an autograd graph, as our executor is. */
 #define EXECUTOR_RULES                                                                                                 \
     .runtime = "dtplan", .optimizer = "adamw-fused", .loss = "fused", .selective = DTP_SELECTIVE_POINTWISE,            \
@@ -70,9 +75,9 @@ static const struct dtp_run_framework frameworks[] = {
      .unfused_unless_asked = true,
      .sequence_parallel = true},
     {.word = "PTD-P", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true},
+    {.word = "Megatron-Bridge", NEMO_RULES},
+    {.word = "NeMo", NEMO_RULES},
     {.word = "Megatron-Core", MEGATRON_RULES, .attention = "flash", .sequence_parallel = true},
-    {.word = "Megatron-Bridge", MEGATRON_RULES, .attention = "flash", .sequence_parallel = true},
-    {.word = "NeMo", MEGATRON_RULES, .attention = "flash", .sequence_parallel = true},
     {.word = "Megatron", MEGATRON_RULES, .attention = "flash"},
     {.word = "InternEvo", MEGATRON_RULES, .attention = "flash2"},
     {.word = "DeepSpeed", DEEPSPEED_RULES},

@@ -102,7 +102,7 @@ static void explain_kind(const struct peak *p, const struct dtp_live_kind *kind,
 static void explain_buffers(const struct dtp_job *job, const struct dtp_memory *m, const struct dtp_live_buffers *live,
                             struct dtp_explanation *e)
 {
-    struct peak p = {.job = job, .tokens = dtp_bytes_product(job->plan.micro_batch, job->plan.sequence)};
+    struct peak p = {.job = job, .tokens = dtp_plan_tokens(&job->plan)};
     char words[112];
     dtp_units_count(&job->transformer, &job->cluster, &job->plan, &p.units);
     dtp_element_bytes_count(&job->plan, &p.bytes);

@@ -161,7 +161,7 @@ static void print_symbols(const struct dtp_job *job, const struct dtp_page *page
         "micro-steps of T = %llu tokens on a GPU, s = %llu tokens of a sequence; L = %llu layers, h = %llu hidden, "
         "f = %llu ffn, V = %llu vocabulary",
         (unsigned long long)units.total, (unsigned long long)units.layer, (unsigned long long)units.ranks,
-        (unsigned long long)units.replicas, p->accumulate, (unsigned long long)(p->micro_batch * p->sequence),
+        (unsigned long long)units.replicas, p->accumulate, (unsigned long long)dtp_plan_tokens(p),
         (unsigned long long)p->sequence, (unsigned long long)m->layers, (unsigned long long)m->hidden,
         (unsigned long long)m->ffn, (unsigned long long)m->vocab);
     fputs("  ", page->file);

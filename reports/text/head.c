@@ -220,7 +220,7 @@ static void print_plan(const struct dtp_job *job, enum dtp_head head, const stru
     const char *times = dtp_page_times(page);
     char line[1400], strategy[384] = "", checkpointing[48], executor[600], tokens[32];
     uint32_t ranks = dtp_plan_data_ranks(p, &job->cluster);
-    const char *what = dtp_plan_model_parallel(p) ? "data-parallel rank" : "GPU";
+    const char *what = dtp_plan_model_parallel(p) || p->cp > 1 ? "data-parallel rank" : "GPU";
     if (head == DTP_HEAD_PLAN)
         strategy_words(job, strategy, sizeof strategy);
     dtp_checkpointing_text(p, checkpointing, sizeof checkpointing);

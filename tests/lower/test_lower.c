@@ -110,6 +110,45 @@ static void test_megatron_adds_gradients_in_matmuls(void **state)
     dtp_program_destroy(program);
 }
 
+/* Of the operations of a kind: how many stand before the last matmul, and what all of them send. */
+static size_t before_last_matmul(const struct dtp_program *program, enum dtp_op_kind kind, double *sent_bytes)
+{
+    size_t last = 0, count = 0;
+    const struct dtp_op *op = dtp_program_ops(program);
+    for (size_t i = 0; i < dtp_program_op_count(program); i++)
+        last = op[i].kind == DTP_OP_MATMUL ? i : last;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        count += op[i].kind == kind && i < last;
+        *sent_bytes += op[i].kind == kind ? op[i].demand.sent_bytes : 0;
+    }
+    return count;
+}
+
+/* With overlap_grad_reduce and overlap_param_gather the same bytes are sent, weights before the first forward and
+ * gradients as backward goes. 6.7e9 parameters are 169 buckets of 40e6, the last of them that with the embedding. */
+static void test_megatron_overlaps(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = llama_7b();
+    struct dtp_cluster cluster = test_cluster(test_a100(), 8, 8);
+    struct dtp_plan plan = dtp_plan_default();
+    plan.strategy = DTP_ZERO1, plan.runtime = &dtp_runtime_megatron, plan.accumulate = 2;
+    const enum dtp_op_kind kinds[] = {DTP_OP_ALL_GATHER, DTP_OP_REDUCE_SCATTER};
+    for (size_t i = 0; i < 2; i++) {
+        double behind = 0, beside = 0;
+        plan.megatron.overlap = false;
+        struct dtp_program *program = lower(&t, &cluster, &plan);
+        assert_int_equal(before_last_matmul(program, kinds[i], &behind), 0);
+        dtp_program_destroy(program);
+        plan.megatron.overlap = true;
+        program = lower(&t, &cluster, &plan);
+        size_t count = before_last_matmul(program, kinds[i], &beside);
+        assert_in_range(count, kinds[i] == DTP_OP_ALL_GATHER ? 169 : 160, 169);
+        assert_true(fabs(beside - behind) < 1e-9 * behind);
+        dtp_program_destroy(program);
+    }
+}
+
 /* FSDP2 in the order of its host: the gather of unit i-1 is issued after the copy-out of unit i in backward and before
  * the matmuls of i; the reduce-scatter of i+1 is awaited before the input of i is filled. */
 static void test_fsdp_order(void **state)
@@ -269,6 +308,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_gpu),
                                        cmocka_unit_test(test_checkpointing_replays_three_matmuls),
                                        cmocka_unit_test(test_megatron_adds_gradients_in_matmuls),
+                                       cmocka_unit_test(test_megatron_overlaps),
                                        cmocka_unit_test(test_fsdp_order),
                                        cmocka_unit_test(test_zero3),
                                        cmocka_unit_test(test_fsdp_depth_and_group),

@@ -1,5 +1,6 @@
 /* Degrees of parallelism, schedules and stages of a plan: what they come to, and what is refused with which advice. */
 #include "plan/degrees.h"
+#include "plan/slice.h"
 #include "plan/plan_keys.h"
 
 #include <inttypes.h>
@@ -118,22 +119,34 @@ static void test_context_parallel_rules(void **state)
                          "runtime megatron");
 }
 
+static void set_order(struct dtp_plan *plan, const char *text)
+{
+    struct dtp_layout layout;
+    assert_int_equal(dtp_layout_parse_order(text, &layout, NULL), DTP_OK);
+    memcpy(plan->layout_order, layout.order, sizeof layout.order);
+}
+
+/* 8 GPUs a node. Groups of Megatron-LM's --use-tp-pp-dp-mapping: stages 2 apart, data parallel ranks 4. */
 static void test_order_of_ranks(void **state)
 {
     (void)state;
-    static const char not_yet[] =
-        "layout_order: only tp-cp-dp-pp is modelled so far, as far as ranks are more than one";
+    struct dtp_cluster c = cluster(64, 8);
     struct dtp_plan plan = split(2, 1, 2);
-    struct dtp_layout layout;
-    assert_int_equal(dtp_layout_parse_order("cp-tp-dp-pp", &layout, NULL), DTP_OK);
-    memcpy(plan.layout_order, layout.order, sizeof layout.order);
+    set_order(&plan, "cp-tp-dp-pp");
     resolved(plan); /* cp is 1 */
     plan.cp = 2;
-    expect_refused(plan, not_yet);
+    expect_refused(plan, "layout_order: cp follows tp, as in tp-cp-pp-dp");
+    set_order(&plan, "tp-cp-pp-dp");
+    expect_refused(plan, "layout_order: other ranks stand between those of cp, dp_shard and dp_replicate, over which "
+                         "gradients are summed; name them one behind the other");
     plan.cp = 1;
-    assert_int_equal(dtp_layout_parse_order("tp-pp-dp", &layout, NULL), DTP_OK);
-    memcpy(plan.layout_order, layout.order, sizeof layout.order);
-    expect_refused(plan, not_yet);
+    plan = resolved(plan);
+    assert_int_equal(dtp_plan_group(&plan, &c, DTP_AXES(PP)).stride, 2);
+    assert_int_equal(dtp_plan_group(&plan, &c, DTP_AXES_DENSE_DATA).stride, 4);
+    set_order(&plan, "dp-tp-pp");
+    plan = resolved(plan);
+    assert_int_equal(dtp_plan_group(&plan, &c, DTP_AXES(TP)).stride, dtp_plan_data_ranks(&plan, &c));
+    set_order(&plan, "tp-pp-dp");
     plan.tp = plan.pp = 1;
     expect_refused(plan,
                    "layout_order: is for tensor, context or pipeline parallelism (above 1) only; leave it out with "

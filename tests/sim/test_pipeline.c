@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -228,6 +229,57 @@ static void test_passes_follow_each_other(void **state)
     dtp_simulated_release(&s);
 }
 
+/* 8 GPUs on two nodes, tp 1, pp 4, dp 2. By default the stages' ranks stand two by two, so that the network lies
+ * between the second and the third; as tp-pp-dp each node has a whole pipeline, ranks 0 to 3 and 4 to 7, and sends stay
+ * inside, but gradients cross. Every rank is one place of one role, and the text says so. */
+static void test_ranks_take_turns(void **state)
+{
+    (void)state;
+    struct dtp_simulation_options options = dtp_simulation_options_default();
+    struct dtp_simulated s[2];
+    for (int turns = 0; turns < 2; turns++) {
+        struct dtp_job job = job_of(4, 8, 1);
+        struct dtp_layout layout;
+        job.cluster = test_cluster(test_h200(), 8, 4);
+        assert_int_equal(dtp_layout_parse_order(turns ? "tp-pp-dp" : "tp-dp-pp", &layout, NULL), DTP_OK);
+        memcpy(job.plan.layout_order, layout.order, sizeof layout.order);
+        if (dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, &faults) != DTP_OK ||
+            dtp_simulated_create(&job, &options, &s[turns], &faults) != DTP_OK)
+            fail_msg("%s", faults.text[0]);
+        const struct dtp_program_set *set = &s[turns].set;
+        assert_int_equal(dtp_program_set_verify(set, DTP_ISSUE_STREAMS, &faults), DTP_OK);
+        assert_int_equal(dtp_program_set_ranks(set), 8);
+        for (uint32_t rank = 0; rank < 8; rank++) {
+            uint32_t role = dtp_program_set_role_of(set, rank), place = dtp_program_set_place(set, rank);
+            assert_int_equal(role, turns ? rank % 4 : rank / 2);
+            assert_int_equal(place, turns ? rank / 4 : rank % 2);
+            assert_int_equal(dtp_program_set_rank(set, role, place), rank);
+        }
+    }
+    for (uint32_t r = 0; r < 4; r++) { /* the activations of rank 1 of the pipeline cross by default */
+        const struct dtp_timeline *near = &s[1].roles[r].timeline, *far = &s[0].roles[r].timeline;
+        double sends[] = {far->communication_by_collective_s[DTP_SEND_RECV],
+                          near->communication_by_collective_s[DTP_SEND_RECV]};
+        assert_true(r == 0 || r == 3 || sends[0] > 1.1 * sends[1]);
+        assert_true(near->communication_by_collective_s[DTP_ALL_REDUCE] >
+                    1.5 * far->communication_by_collective_s[DTP_ALL_REDUCE]);
+    }
+    char *text = NULL;
+    size_t bytes;
+    struct dtp_program_set again;
+    FILE *file = open_memstream(&text, &bytes);
+    assert_int_equal(dtp_program_set_write_text(&s[1].set, file), DTP_OK);
+    fclose(file);
+    assert_int_equal(strncmp(text, "set 1 run 1\n", 12), 0);
+    assert_int_equal(dtp_program_set_parse_text("set", text, bytes, &again, &faults), DTP_OK);
+    assert_int_equal(dtp_program_set_role_of(&again, 6), 2);
+    assert_int_equal(dtp_program_set_take_turns(&again, 3, &faults), DTP_BAD_INPUT); /* 2 ranks each */
+    dtp_program_set_release(&again);
+    free(text);
+    dtp_simulated_release(&s[0]);
+    dtp_simulated_release(&s[1]);
+}
+
 /* A job without a pipeline has no ranks of one. */
 static void test_no_pipeline(void **state)
 {
@@ -248,6 +300,7 @@ int main(void)
                                        cmocka_unit_test(test_what_ranks_do),
                                        cmocka_unit_test(test_what_ranks_wait_for),
                                        cmocka_unit_test(test_passes_follow_each_other),
+                                       cmocka_unit_test(test_ranks_take_turns),
                                        cmocka_unit_test(test_no_pipeline)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

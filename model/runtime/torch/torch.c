@@ -76,12 +76,22 @@ static void check_pipeline(struct dtp_resolver *r)
                         "true has its matrix in two stages, of which torch.distributed.pipelining knows nothing");
 }
 
+/* torchtitan's: FSDP2 over data and context parallel ranks together. */
+static void check_context_parallel(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (p->cp > 1 && (!dtp_plan_is_fsdp(p) || p->fsdp1))
+        dtp_plan_refuse(r, "cp", "above 1 goes with FSDP2 alone in PyTorch, not with %s; use strategy full_shard",
+                        p->fsdp1 ? "FSDP1" : dtp_strategy_text(p->strategy));
+}
+
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
     check_dtypes(r);
     check_tensor_parallel(r);
     check_pipeline(r);
+    check_context_parallel(r);
     if (p->strategy == DTP_ZERO2)
         dtp_plan_refuse(
             r, "strategy",
@@ -154,10 +164,12 @@ const struct dtp_runtime dtp_runtime_torch = {
     .vocab_multiple = 1,
     .ddp = true,
     .fsdp = true,
-    .splits = DTP_AXES(TP) | DTP_AXES(PP),
+    .splits = DTP_AXES(TP) | DTP_AXES(CP) | DTP_AXES(PP),
     .schedules = 1u << DTP_SCHEDULE_GPIPE | 1u << DTP_SCHEDULE_1F1B | 1u << DTP_SCHEDULE_INTERLEAVED |
                  1u << DTP_SCHEDULE_ZB_V | 1u << DTP_SCHEDULE_ZB_INTERLEAVED | 1u << DTP_SCHEDULE_DUALPIPEV,
     .holds_passes = true,
+    .cp_comms = 1u << DTP_CP_P2P | 1u << DTP_CP_ALL_GATHER,
+    .walks_gathered = true,
     .dtensor = true,
     .compiles = true,
     .foreach_optimizer = true,
