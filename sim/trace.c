@@ -51,7 +51,7 @@ static const char *category(const struct dtp_op *op)
 static void put_slice(FILE *file, uint32_t process, const struct dtp_op *op, const struct dtp_span *span,
                       uint32_t index)
 {
-    const struct dtp_demand *d = &op->demand;
+    const struct dtp_demand *d = op->demand;
     fprintf(file, ",\n{\"ph\":\"X\",\"pid\":%" PRIu32 ",", process);
     fprintf(file, "\"tid\":%d,\"cat\":\"%s\",\"name\":\"", (int)op->stream, category(op));
     put_name(file, op);

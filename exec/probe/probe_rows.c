@@ -129,6 +129,12 @@ void dtp_probe_say_row(FILE *events, const struct dtp_measured_row *row)
     say(events, event);
 }
 
+void dtp_probe_say_pace(FILE *events, double loop_s, double least_s)
+{
+    if (events)
+        say(events, json_pack("{s:s,s:f,s:f}", "event", "pace", "loop_s", loop_s, "least_s", least_s));
+}
+
 void dtp_probe_say_about(FILE *events, const char *key, const char *format, ...)
 {
     struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_ABOUT, key);

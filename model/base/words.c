@@ -26,5 +26,6 @@ enum dtp_collective dtp_op_kind_collective(enum dtp_op_kind kind)
     /* Both tables list the collectives in one order. */
     _Static_assert(DTP_OP_ALL_TO_ALL - DTP_OP_ALL_GATHER == (int)DTP_ALL_TO_ALL - (int)DTP_ALL_GATHER, "order");
     _Static_assert(DTP_OP_SEND - DTP_OP_ALL_GATHER == (int)DTP_SEND_RECV - (int)DTP_ALL_GATHER, "order");
-    return kind == DTP_OP_RECV ? DTP_SEND_RECV : (enum dtp_collective)((int)kind - (int)DTP_OP_ALL_GATHER);
+    return kind == DTP_OP_RECV || kind == DTP_OP_SHIFT ? DTP_SEND_RECV
+                                                       : (enum dtp_collective)((int)kind - (int)DTP_OP_ALL_GATHER);
 }

@@ -54,6 +54,8 @@ static bool choose_hardware(struct dtp_resolution *r, struct dtp_cluster *c)
         return false;
     c->gpu = *gpu;
     c->machine = *machine;
+    if (machine->matmul_fraction > 0)
+        c->gpu.matmul_fraction = machine->matmul_fraction;
     c->measured = measured ? measured->times : NULL;
     if (dtp_cluster_has_times(c) || r->scenario->without_times)
         return true;

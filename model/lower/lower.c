@@ -1,6 +1,6 @@
 /* A step from its state at rest to its last operation, the draft of one operation, and what is not lowered yet. What a
  * runtime does at its points is behind its hooks. */
-#include "lower/lowering.h"
+#include "lower/lower_context.h"
 
 #include "base/bytes.h"
 
@@ -12,7 +12,7 @@
 
 void dtp_draft_begin(const struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_op_kind kind, const char *name)
 {
-    draft->op = (struct dtp_op){
+    draft->op = (struct dtp_new_op){
         .kind = kind, .stream = DTP_STREAM_COMPUTE, .layer = l->layer, .micro_step = l->micro_step, .name = name};
     draft->op.demand.recompute = l->recompute;
     draft->operand_count = draft->after_count = 0;
@@ -120,10 +120,32 @@ void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uin
         demand->dtype = DTP_BF16;
 }
 
+/* What stands for the whole step is neither made nor let go. */
+static void leave_standing(const struct dtp_lowering *l, struct dtp_draft *draft)
+{
+    const struct dtp_buffer *buffers = dtp_program_buffers(l->program);
+    size_t count = dtp_program_buffer_count(l->program);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < draft->operand_count; i++) {
+        struct dtp_operand operand = draft->operands[i];
+        if (operand.buffer.index < count && buffers[operand.buffer.index].persistent)
+            operand.access &= (uint8_t) ~(DTP_ALLOC | DTP_FREE);
+        if (operand.access)
+            draft->operands[kept++] = operand;
+    }
+    draft->operand_count = kept;
+}
+
 dtp_op_id dtp_draft_end(struct dtp_lowering *l, struct dtp_draft *draft)
 {
-    if (dtp_op_kind_class(draft->op.kind) == DTP_CLASS_ATTENTION)
+    if (dtp_lower_holds(l))
+        leave_standing(l, draft);
+    if (draft->op.kind == DTP_OP_FREE && !draft->operand_count)
+        return DTP_NO_OP;
+    if (dtp_op_kind_class(draft->op.kind) == DTP_CLASS_ATTENTION && !draft->op.demand.attention.heads)
         draft->op.demand.attention = dtp_plan_attention(l->transformer, l->plan, dtp_lower_model_layer(l));
+    for (uint32_t i = 0; l->hooks->narrow && i < draft->operand_count; i++)
+        l->hooks->narrow(l, &draft->op, &draft->operands[i]);
     dtp_op_id id = dtp_program_add_op(l->program, &draft->op, draft->operands, draft->operand_count);
     for (uint32_t i = 0; i < draft->after_count; i++)
         dtp_program_depend(l->program, id, draft->after[i]);
@@ -171,7 +193,7 @@ static void make_standing_buffers(struct dtp_lowering *l)
     enum dtp_gpu_architecture architecture = l->cluster->gpu.architecture;
     bool large = architecture == DTP_GPU_HOPPER || architecture == DTP_GPU_BLACKWELL;
     uint64_t cublas = large ? UINT64_C(4096) * 8192 : UINT64_C(4096) * 2048 + UINT64_C(16384) * 8;
-    uint64_t tables = l->rope ? dtp_bytes_product(4 * l->transformer->head_dim, l->plan->sequence) : 0;
+    uint64_t tables = l->rope ? dtp_bytes_product(4 * l->transformer->head_dim, l->plan->sequence / l->plan->cp) : 0;
     for (int handle = 0; handle < (2); handle++)
         dtp_lower_buffer(l, "cuBLAS workspace", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, cublas, true);
     dtp_lower_buffer(l, "sines and cosines", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, tables, true);
@@ -205,8 +227,7 @@ static void derive_groups(struct dtp_lowering *l)
     struct dtp_stretch tensor = dtp_plan_group(l->plan, l->cluster, DTP_AXES(TP));
     l->tp = tensor.size;
     l->tp_stride = tensor.stride;
-    l->cp = l->plan->cp;
-    l->tp_group = l->cp_group = DTP_NO_INDEX;
+    l->tp_group = DTP_NO_INDEX;
     l->data_ranks = data.size;
     l->data_stride = data.stride;
 }
@@ -216,7 +237,7 @@ static void derive(struct dtp_lowering *l)
     const struct dtp_transformer *t = l->transformer;
     const struct dtp_plan *plan = l->plan;
     dtp_element_bytes_count(plan, &l->bytes);
-    l->tokens = dtp_bytes_product(plan->micro_batch, plan->sequence);
+    l->tokens = dtp_plan_tokens(plan);
     l->compute = dtp_plan_compute_bytes(plan);
     l->autocast = dtp_plan_autocast(plan);
     l->residual = l->autocast ? 4 : l->compute;
@@ -225,7 +246,7 @@ static void derive(struct dtp_lowering *l)
     l->gated = dtp_activation_is_gated(t->activation);
     l->rope = t->position == DTP_POSITION_ROPE;
     l->keeps_fp8 = dtp_plan_keeps_fp8(plan);
-    l->whole_gradients = plan->accumulate > 1 && !plan->accumulate_sync;
+    l->whole_gradients = (plan->accumulate > 1 && !plan->accumulate_sync) || dtp_lower_holds(l);
     l->between = t->hidden / (plan->sequence_shards > 1 ? plan->sequence_shards : 1);
     l->d_q = t->heads * t->head_dim;
     l->d_kv = t->kv_heads * t->head_dim;
@@ -295,6 +316,7 @@ static enum dtp_status lower(struct dtp_lowering *l)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     clear_states(l);
     dtp_lower_tensor_make(l);
+    dtp_lower_context_make(l);
     dtp_lower_tensors(l);
     make_standing_buffers(l);
     enum dtp_status status = l->hooks->make(l);

@@ -59,9 +59,13 @@ static dtp_op_id issue(struct dtp_lowering *l, struct dtp_draft *draft, uint64_t
     return dtp_draft_end(l, draft);
 }
 
-static double exposed(const struct dtp_lowering *l)
+/* Of a collective in pieces. A gather begins with the matmul of the rank's own piece and never stands before one; of a
+ * sum the last piece has no matmul left to run beside. */
+static double exposed(const struct dtp_lowering *l, enum dtp_op_kind kind)
 {
-    return l->plan->tp_overlap ? dtp_calibration.tp_overlap_exposed : 1;
+    if (!l->plan->tp_overlap)
+        return 1;
+    return kind == DTP_OP_ALL_GATHER ? 0 : 1 / dtp_calibration.tp_overlap_pieces;
 }
 
 void dtp_lower_tensor_make(struct dtp_lowering *l)
@@ -77,17 +81,17 @@ void dtp_lower_tensor_make(struct dtp_lowering *l)
 
 dtp_op_id dtp_lower_tensor_end(struct dtp_lowering *l, struct dtp_draft *draft, uint64_t whole_bytes, bool in_pieces)
 {
-    return issue(l, draft, whole_bytes, in_pieces ? exposed(l) : 1);
+    return issue(l, draft, whole_bytes, in_pieces ? exposed(l, draft->op.kind) : 1);
 }
 
 dtp_op_id dtp_lower_tensor_beside(struct dtp_lowering *l, enum dtp_op_kind kind, const char *name, uint64_t whole_bytes)
 {
     struct dtp_draft draft;
-    if (exposed(l) >= 1)
+    if (exposed(l, kind) >= 1)
         return DTP_NO_OP;
     dtp_draft_begin(l, &draft, kind, name);
     dtp_draft_use(&draft, l->user_buffer, DTP_UPDATE);
-    return issue(l, &draft, whole_bytes, 1 - exposed(l));
+    return issue(l, &draft, whole_bytes, 1 - exposed(l, kind));
 }
 
 /* ---- parameters that each rank has whole ------------------------------------------------------------------------- */

@@ -45,6 +45,8 @@
     X("host_memory_bytes_per_s", "bytes_per_s", true, REAL, host_memory_bytes_per_s, 1e8, 1e15, "all sockets")         \
     X("host_cores", "count", true, COUNT, host_cores, 1, 1000000, "physical cores (half the vCPUs of a cloud shape)")  \
     X("nvme_bytes", "bytes", false, BYTES, nvme_bytes, 1e8, 1e17, "local drives; none: no offload to NVMe")            \
+    X("matmul_fraction", "fraction", false, REAL, matmul_fraction, 0.01, 1,                                            \
+      "of its GPUs, where they were measured apart from others of their kind")                                         \
     X("nvme_read_bytes_per_s", "bytes_per_s", false, REAL, nvme_read_bytes_per_s, 1e6, 1e14, "all drives together")    \
     X("nvme_write_bytes_per_s", "bytes_per_s", false, REAL, nvme_write_bytes_per_s, 1e6, 1e14, "all drives together")
 

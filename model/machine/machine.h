@@ -55,6 +55,7 @@ struct dtp_machine {
     uint64_t host_memory_bytes;
     double host_memory_bytes_per_s;
     uint32_t host_cores;
+    double matmul_fraction; /* of its GPUs, where theirs were measured apart from others of their kind; 0: the GPU's */
     uint64_t nvme_bytes;
     double nvme_read_bytes_per_s, nvme_write_bytes_per_s;
 };

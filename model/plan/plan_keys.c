@@ -87,7 +87,7 @@ void dtp_plan_check_readers(struct dtp_resolver *r)
     const struct dtp_plan standard = dtp_plan_unchosen(), *p = r->plan;
     for (size_t i = 0; i < KEY_COUNT; i++)
         if (is_unread(&keys[i], p, &standard)) {
-            const char *hides = what_hides(&keys[i], p, &standard);
+            const char *hides = r->faults ? what_hides(&keys[i], p, &standard) : NULL; /* nobody reads it */
             if (hides)
                 dtp_plan_refuse(r, keys[i].key, "is for %s only; leave out it or %s",
                                 dtp_key_reader_words(keys[i].reader), hides);

@@ -1,6 +1,7 @@
 #include "program/program.h"
-#include "base/host_arena.h"
+
 #include "cost/op_cost.h"
+#include "program/kept_once.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -13,21 +14,10 @@ struct list {
     uint32_t count, capacity;
 };
 
-/* Names are stored once a spelling, or nearly: a step has some hundred for tens of thousands of operations. Two
- * direct-mapped tables find them, by the caller's pointer (mostly literals) and by spelling; one that loses its slot is
- * stored again, which costs memory and nothing else. */
-#define NAME_SLOTS 512u
-
-struct known_name {
-    const char *source, *copy; /* the copy says what stood at `source` then */
-};
-
 struct dtp_program {
     struct list ops, operands, dependencies, buffers, groups, tensors;
-    struct list last_ops; /* per buffer: 1 + the operation that named it last, to find it twice in one */
-    struct dtp_host_arena names;
-    struct known_name by_pointer[NAME_SLOTS];
-    const char *by_spelling[NAME_SLOTS];
+    struct list last_ops;      /* per buffer: 1 + the operation that named it last, to find it twice in one */
+    struct dtp_kept_once once; /* names and demands of operations and buffers */
     struct dtp_execution execution;
     struct dtp_program_reader reader; /* .read NULL: operations are kept */
     uint32_t op_limit;
@@ -74,51 +64,18 @@ static inline void *extend(struct dtp_program *program, struct list *list, size_
     return (char *)list->items + list->count * item_bytes;
 }
 
-static bool is_plain_name(const char *name)
-{
-    size_t bytes = 0;
-    for (; name[bytes]; bytes++)
-        if (name[bytes] < 0x20 || name[bytes] > 0x7e || name[bytes] == '"')
-            return false;
-    return bytes <= DTP_PROGRAM_MAX_NAME_BYTES;
-}
-
-/* The program's own copy of a name; NULL where it is none or memory has run out. */
-static const char *copy_name(struct dtp_program *program, const char *name)
-{
-    uint32_t hash = 2166136261u; /* FNV-1a */
-    for (const char *c = name; *c; c++)
-        hash = (hash ^ (unsigned char)*c) * 16777619u;
-    const char **slot = &program->by_spelling[(hash ^ hash >> 16) % NAME_SLOTS];
-    if (*slot && !strcmp(*slot, name))
-        return *slot;
-    if (!is_plain_name(name)) {
-        REFUSE(program, DTP_BAD_INPUT, "a name must be at most %d printable characters without quotes",
-               DTP_PROGRAM_MAX_NAME_BYTES);
-        return NULL;
-    }
-    size_t bytes = strlen(name) + 1;
-    char *copy = dtp_host_arena_take(&program->names, bytes, 1);
-    if (!copy) {
-        REFUSE(program, DTP_ENVIRONMENT, "no memory for the names of a program");
-        return NULL;
-    }
-    return *slot = memcpy(copy, name, bytes);
-}
-
 /* The program's own name; "" where there is none. */
 static const char *own_name(struct dtp_program *program, const char *name)
 {
-    if (!name || !*name)
-        return "";
-    struct known_name *known = &program->by_pointer[((uintptr_t)name ^ (uintptr_t)name >> 9) % NAME_SLOTS];
-    if (known->source == name && !strcmp(known->copy, name))
-        return known->copy;
-    const char *copy = copy_name(program, name);
-    if (!copy)
-        return "";
-    *known = (struct known_name){name, copy};
-    return copy;
+    const char *own = dtp_keep_name(&program->once, name);
+    if (own)
+        return own;
+    if (dtp_name_is_plain(name))
+        REFUSE(program, DTP_ENVIRONMENT, "no memory for the names of a program");
+    else
+        REFUSE(program, DTP_BAD_INPUT, "a name must be at most %d printable characters without quotes",
+               DTP_PROGRAM_MAX_NAME_BYTES);
+    return "";
 }
 
 enum dtp_status dtp_program_create(uint32_t op_limit, struct dtp_program **out, struct dtp_faults *faults)
@@ -141,7 +98,7 @@ void dtp_program_destroy(struct dtp_program *program)
     free(program->groups.items);
     free(program->tensors.items);
     free(program->last_ops.items);
-    dtp_host_arena_release(&program->names);
+    dtp_kept_once_release(&program->once);
     free(program);
 }
 
@@ -388,7 +345,7 @@ static bool takes_shape(enum dtp_op_kind kind)
 }
 
 /* What is wrong with the shapes of an operation, or NULL: without one attention has no price, and others have none. */
-static const char *fault_of_shapes(const struct dtp_op *op)
+static const char *fault_of_shapes(const struct dtp_new_op *op)
 {
     const struct dtp_attention_shape *a = &op->demand.attention;
     enum dtp_op_class class = dtp_op_kind_class(op->kind);
@@ -408,8 +365,8 @@ static const char *fault_of_shapes(const struct dtp_op *op)
     return class != DTP_CLASS_MATMUL && op->demand.groups ? "only a matmul has groups" : NULL;
 }
 
-static const char *fault_of_op(struct dtp_program *program, const struct dtp_op *op, const struct dtp_operand *operands,
-                               size_t operand_count)
+static const char *fault_of_op(struct dtp_program *program, const struct dtp_new_op *op,
+                               const struct dtp_operand *operands, size_t operand_count)
 {
     if ((unsigned)op->kind >= DTP_OP_KIND_COUNT || (unsigned)op->stream >= DTP_STREAM_COUNT)
         return "no such kind or stream";
@@ -421,28 +378,52 @@ static const char *fault_of_op(struct dtp_program *program, const struct dtp_op 
     if (shapeless)
         return shapeless;
     bool memory_only = op->kind == DTP_OP_ALLOC || op->kind == DTP_OP_FREE;
-    const char *fault = fault_of_demand(&op->demand);
+    const char *fault = operand_count > DTP_PROGRAM_MAX_OPERANDS ? "it has more than 65535 operands" : NULL;
     for (size_t i = 0; i < operand_count && !fault; i++)
         fault = fault_of_operand(program, memory_only, operands, i);
     return fault;
 }
 
+static inline struct dtp_op as_kept(const struct dtp_new_op *op, const struct dtp_demand *demand, const char *name,
+                                    size_t operand_count)
+{
+    return (struct dtp_op){.kind = op->kind,
+                           .stream = op->stream,
+                           .demand = demand,
+                           .name = name,
+                           .group = dtp_op_kind_class(op->kind) == DTP_CLASS_COLLECTIVE ? op->group : DTP_NO_INDEX,
+                           .tag = op->tag,
+                           .layer = op->layer,
+                           .micro_step = op->micro_step,
+                           .peer = op->peer,
+                           .operand_count = (uint16_t)operand_count};
+}
+
+/* Shows it to who reads each operation once. */
+static bool pass_on(struct dtp_program *program, const struct dtp_new_op *op, const struct dtp_operand *operands,
+                    size_t operand_count)
+{
+    const struct dtp_op seen = as_kept(op, &op->demand, op->name, operand_count);
+    if (!program->reader.read(program->reader.context, &seen, operands, operand_count, program->buffers.items)) {
+        REFUSE(program, DTP_ENVIRONMENT, "no memory to read a step of %u operations", program->ops.count);
+        return false;
+    }
+    program->ops.count++;
+    return true;
+}
+
 /* Copies a checked operation and its operands behind the others. */
-static bool append_op(struct dtp_program *program, const struct dtp_op *op, const struct dtp_operand *operands,
-                      size_t operand_count)
+static bool append_op(struct dtp_program *program, const struct dtp_new_op *op, const struct dtp_demand *demand,
+                      const struct dtp_operand *operands, size_t operand_count)
 {
     struct dtp_op *place = extend(program, &program->ops, 1, sizeof *place);
     struct dtp_operand *operand_place =
         operand_count ? extend(program, &program->operands, operand_count, sizeof *operand_place) : NULL;
     if (!place || (operand_count && !operand_place))
         return false;
-    *place = *op;
-    place->name = own_name(program, op->name);
-    place->group = dtp_op_kind_class(op->kind) == DTP_CLASS_COLLECTIVE ? op->group : DTP_NO_INDEX;
+    *place = as_kept(op, demand, own_name(program, op->name), operand_count);
     place->first_operand = program->operands.count;
-    place->operand_count = (uint32_t)operand_count;
     place->first_dependency = program->dependencies.count;
-    place->dependency_count = 0;
     if (operand_count)
         memcpy(operand_place, operands, operand_count * sizeof *operands);
     program->operands.count += (uint32_t)operand_count;
@@ -471,8 +452,8 @@ void dtp_program_expect_again(struct dtp_program *program, uint32_t times)
     }
 }
 
-dtp_op_id dtp_program_add_op(struct dtp_program *program, const struct dtp_op *op, const struct dtp_operand *operands,
-                             size_t operand_count)
+dtp_op_id dtp_program_add_op(struct dtp_program *program, const struct dtp_new_op *op,
+                             const struct dtp_operand *operands, size_t operand_count)
 {
     assert(!program->sealed);
     dtp_op_id none = {DTP_NO_INDEX};
@@ -482,22 +463,23 @@ dtp_op_id dtp_program_add_op(struct dtp_program *program, const struct dtp_op *o
         REFUSE(program, DTP_BAD_INPUT, "the step has more than %u operations, the limit", program->op_limit);
         return none;
     }
-    const char *fault =
-        program->reader.read ? fault_of_demand(&op->demand) : fault_of_op(program, op, operands, operand_count);
+    bool keeps = !program->reader.read;
+    const struct dtp_demand *demand = keeps ? dtp_known_demand(&program->once, &op->demand) : NULL;
+    const char *fault = demand ? NULL : fault_of_demand(&op->demand);
+    if (!fault && keeps)
+        fault = fault_of_op(program, op, operands, operand_count);
     if (fault) {
         REFUSE(program, DTP_BAD_INPUT, "operation %u (%s): %s", program->ops.count,
                (unsigned)op->kind < DTP_OP_KIND_COUNT ? dtp_op_kind_text(op->kind) : "?", fault);
         return none;
     }
-    if (!program->reader.read) {
-        if (!append_op(program, op, operands, operand_count))
-            return none;
-    } else if (program->reader.read(program->reader.context, op, operands, operand_count, program->buffers.items)) {
-        program->ops.count++;
-    } else {
-        REFUSE(program, DTP_ENVIRONMENT, "no memory to read a step of %u operations", program->ops.count);
+    if (keeps && !demand)
+        demand = dtp_keep_demand(&program->once, &op->demand);
+    if (keeps && !demand)
+        REFUSE(program, DTP_ENVIRONMENT, "no memory for a program of %u operations", program->ops.count);
+    if (keeps ? !demand || !append_op(program, op, demand, operands, operand_count)
+              : !pass_on(program, op, operands, operand_count))
         return none;
-    }
     return (dtp_op_id){program->ops.count - 1};
 }
 

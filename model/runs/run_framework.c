@@ -8,6 +8,11 @@
 #define MEGATRON_RULES                                                                                                 \
     .runtime = "megatron", .optimizer = "adamw-fused", .loss = "fused", .selective = DTP_SELECTIVE_ATTENTION,          \
     .fused_matmuls = true
+/* NeMo 2 and Megatron-Bridge turn on all overlaps where there is something to overlap (MegatronCommOverlapCallback and
+ * CommOverlapConfig: overlap_grad_reduce and overlap_param_gather with more than one data parallel rank), and in the
+ * recipes whose speed they publish (pretrain_performance_optimizations) tp_comm_overlap, and sums of gradients in bf16
+ * (grad_reduce_in_fp32). */
+#define NEMO_RULES MEGATRON_RULES, .attention = "flash", .reduce = "bf16", .sequence_parallel = true, .overlaps = true
 /* llmq is a C++/CUDA program of fused kernels without an autograd graph, as our executor is. */
 #define EXECUTOR_RULES                                                                                                 \
     .runtime = "dtplan", .optimizer = "adamw-fused", .loss = "fused", .selective = DTP_SELECTIVE_POINTWISE,            \
@@ -35,12 +40,13 @@
  * before. */
 #define SCRIPT_RULES                                                                                                   \
     .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash",                             \
-    .selective = DTP_SELECTIVE_MATMUL, .fused_matmuls = true, .reference_script = true, .sequence_parallel = true
-/* The script of h200_parallel_runs.csv, known by its notes: torchtitan's model and its plans of parallelism; blocks
- * alone are compiled. */
+    .selective = DTP_SELECTIVE_MATMUL, .fused_matmuls = true, .reference_script = true, .rope_fp32 = true,             \
+    .sequence_parallel = true
+/* The script of h200_parallel_runs.csv, known by its notes: torchtitan's model and its plans of parallelism; blocks and
+ * loss are compiled. */
 #define PARALLEL_SCRIPT_RULES                                                                                          \
     .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash",                             \
-    .selective = DTP_SELECTIVE_MATMUL, .eager_loss = true, .sequence_parallel = true
+    .selective = DTP_SELECTIVE_MATMUL, .rope_fp32 = true, .sequence_parallel = true
 /* Anybody else's PyTorch: its own defaults, SDPA's FlashAttention-2 among them. */
 #define TORCH_RULES                                                                                                    \
     .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2",                          \
@@ -69,9 +75,9 @@ static const struct dtp_run_framework frameworks[] = {
      .unfused_unless_asked = true,
      .sequence_parallel = true},
     {.word = "PTD-P", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true},
+    {.word = "Megatron-Bridge", NEMO_RULES},
+    {.word = "NeMo", NEMO_RULES},
     {.word = "Megatron-Core", MEGATRON_RULES, .attention = "flash", .sequence_parallel = true},
-    {.word = "Megatron-Bridge", MEGATRON_RULES, .attention = "flash", .sequence_parallel = true},
-    {.word = "NeMo", MEGATRON_RULES, .attention = "flash", .sequence_parallel = true},
     {.word = "Megatron", MEGATRON_RULES, .attention = "flash"},
     {.word = "InternEvo", MEGATRON_RULES, .attention = "flash2"},
     {.word = "DeepSpeed", DEEPSPEED_RULES},

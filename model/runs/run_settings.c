@@ -133,11 +133,19 @@ static bool machine_suits(const struct dtp_run *run, const struct dtp_machine *m
     return linked && (exact ? machine->gpus == node : machine->gpus >= node);
 }
 
-/* The first machine of that GPU, or of any, that suits; NULL leaves the refusal to the scenario. A machine of just the
- * stated node size comes before a part of a larger one, whose network is meant for more GPUs. */
+/* That which notes name as machine=KEY; else the first machine of that GPU, or of any, that suits; NULL leaves the
+ * refusal to the scenario. A machine of just the stated node size comes before a part of a larger one, whose network is
+ * meant for more GPUs. */
 static const struct dtp_machine *choose_machine(const struct dtp_run *run, const struct dtp_catalog *catalog)
 {
     const struct dtp_gpu *gpu = dtp_catalog_gpu(catalog, run->gpu_key, NULL, 0, NULL);
+    const char *noted = strstr(run->notes, "machine=");
+    for (size_t i = 0; noted && i < catalog->machine_count; i++) {
+        size_t length = strcspn(noted + strlen("machine="), "; ");
+        if (strlen(catalog->machines[i].key) == length &&
+            strncmp(noted + strlen("machine="), catalog->machines[i].key, length) == 0)
+            return &catalog->machines[i];
+    }
     for (int pass = 0; gpu && run->gpus && pass < 4; pass++) {
         const char *held = pass < 2 ? gpu->key : "";
         for (size_t i = 0; i < catalog->machine_count; i++)
@@ -226,7 +234,7 @@ static void write_batch(struct writer *w)
     else if (run->gpus) {
         set_count(w, "micro_batch", run->micro_batch);
         set_count(w, "accumulate", accumulation(w));
-        if (w->framework->fsdp_syncs_always && is_fsdp(w))
+        if (w->framework->fsdp_syncs_always && is_fsdp(w) && run->pp <= 1)
             set_switch(w, "accumulate_sync", true);
     }
 }
@@ -241,7 +249,8 @@ static const char *schedule_word(const char *text)
                                             {"zb1p", "zb-h1"},
                                             {"zb2p", "zb-h2"},
                                             {"zbv", "zb-v"},
-                                            {"ZBVZeroBubble", "zb-v"}};
+                                            {"ZBVZeroBubble", "zb-v"},
+                                            {"InterleavedZeroBubble", "zb-interleaved"}};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (strcasecmp(text, others[i][0]) == 0)
             return others[i][1];
@@ -282,7 +291,12 @@ static void write_parallelism(struct writer *w)
     if (run->tp > 1) {
         set_count(w, "tp", run->tp);
         set_switch(w, "sequence_parallel", spread);
+        set_switch(w, "tp_overlap",
+                   (w->framework->overlaps && strcmp(runtime_of(w), "megatron") == 0) ||
+                       strstr(run->notes, "async TP"));
     }
+    if (strstr(run->notes, "few patterns fused"))
+        REFUSE(w, "async tensor parallelism that the compiler found few places for is not modelled");
     if (run->cp > 1)
         set_count(w, "cp", run->cp);
     if (run->pp > 1)
@@ -304,7 +318,7 @@ static const char *single_strategy(const struct writer *w)
     if (strcmp(runtime, "deepspeed") == 0 || (strcmp(runtime, "dtplan") == 0 && offloads))
         return "zero1";
     /* divided by tp, PyTorch's mixed precision is FSDP2's on a mesh of one rank; autocast there is not modelled */
-    bool shards = offloads || (w->run->tp > 1 && !strstr(w->run->notes, "amp=autocast"));
+    bool shards = offloads || ((w->run->tp > 1 || w->run->pp > 1) && !strstr(w->run->notes, "amp=autocast"));
     return strcmp(runtime, "torch") == 0 && shards ? "full_shard" : "ddp";
 }
 
@@ -330,6 +344,8 @@ static void write_strategy(struct writer *w)
         set(w, "strategy", "%s", single_strategy(w));
     } else
         set(w, "strategy", "%s", strategy_of(w));
+    if (strcmp(runtime_of(w), "megatron") == 0)
+        set_switch(w, "megatron_overlap", w->framework->overlaps);
     if (run->shard_group)
         set_count(w, "shard_group", run->shard_group);
     if (is_fsdp(w) && is_fsdp1(w))
@@ -362,7 +378,7 @@ static void write_precision(struct writer *w)
         set(w, "master_dtype", "bf16");
         set(w, "moment_dtype", "bf16");
         set(w, "reduce_dtype", "bf16");
-    } else if (w->framework->reduce && is_fsdp(w) && strcmp(dtype, "fp32"))
+    } else if (w->framework->reduce && (is_fsdp(w) || strcmp(runtime_of(w), "megatron") == 0) && strcmp(dtype, "fp32"))
         set(w, "reduce_dtype", "%s", w->framework->reduce);
 }
 
@@ -457,7 +473,7 @@ static void write_kernels(struct writer *w)
         set_switch(w, "fused_qkv", true);
         set_switch(w, "fused_gate_up", true);
     }
-    if (framework->reference_script)
+    if (framework->rope_fp32)
         set_switch(w, "rope_fp32", true);
 }
 

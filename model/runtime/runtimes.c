@@ -45,6 +45,7 @@ enum dtp_status dtp_plan_resolve_from(struct dtp_plan *plan, const struct dtp_tr
     for (int i = 0; i < DTP_RUNTIMES; i++)
         if (dtp_runtimes[i] != plan->runtime && dtp_runtimes[i]->check_elsewhere)
             dtp_runtimes[i]->check_elsewhere(&r);
+    dtp_plan_cut_stages(&r);
     return r.status;
 }
 

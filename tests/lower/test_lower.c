@@ -96,8 +96,8 @@ static void test_megatron_adds_gradients_in_matmuls(void **state)
     double added = 0, scaled = 0;
     for (size_t i = 0; i < dtp_program_op_count(program); i++) {
         const struct dtp_op *op = &dtp_program_ops(program)[i];
-        added += op->kind == DTP_OP_MATMUL ? op->demand.bytes : 0;
-        scaled += op->kind == DTP_OP_ACCUMULATE ? op->demand.bytes : 0;
+        added += op->kind == DTP_OP_MATMUL ? op->demand->bytes : 0;
+        scaled += op->kind == DTP_OP_ACCUMULATE ? op->demand->bytes : 0;
     }
     double elements = (double)dtp_transformer_count(&t).total;
     assert_true(added == 2 * 6 * (double)dtp_transformer_count(&t).matmul);
@@ -108,6 +108,45 @@ static void test_megatron_adds_gradients_in_matmuls(void **state)
            optimizer_and_buckets = 60;
     assert_true(fabs((double)totals.kernels - counted) < optimizer_and_buckets + 0.02 * counted);
     dtp_program_destroy(program);
+}
+
+/* Of the operations of a kind: how many stand before the last matmul, and what all of them send. */
+static size_t before_last_matmul(const struct dtp_program *program, enum dtp_op_kind kind, double *sent_bytes)
+{
+    size_t last = 0, count = 0;
+    const struct dtp_op *op = dtp_program_ops(program);
+    for (size_t i = 0; i < dtp_program_op_count(program); i++)
+        last = op[i].kind == DTP_OP_MATMUL ? i : last;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        count += op[i].kind == kind && i < last;
+        *sent_bytes += op[i].kind == kind ? op[i].demand->sent_bytes : 0;
+    }
+    return count;
+}
+
+/* With overlap_grad_reduce and overlap_param_gather the same bytes are sent, weights before the first forward and
+ * gradients as backward goes. 6.7e9 parameters are 169 buckets of 40e6, the last of them that with the embedding. */
+static void test_megatron_overlaps(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = llama_7b();
+    struct dtp_cluster cluster = test_cluster(test_a100(), 8, 8);
+    struct dtp_plan plan = dtp_plan_default();
+    plan.strategy = DTP_ZERO1, plan.runtime = &dtp_runtime_megatron, plan.accumulate = 2;
+    const enum dtp_op_kind kinds[] = {DTP_OP_ALL_GATHER, DTP_OP_REDUCE_SCATTER};
+    for (size_t i = 0; i < 2; i++) {
+        double behind = 0, beside = 0;
+        plan.megatron.overlap = false;
+        struct dtp_program *program = lower(&t, &cluster, &plan);
+        assert_int_equal(before_last_matmul(program, kinds[i], &behind), 0);
+        dtp_program_destroy(program);
+        plan.megatron.overlap = true;
+        program = lower(&t, &cluster, &plan);
+        size_t count = before_last_matmul(program, kinds[i], &beside);
+        assert_in_range(count, kinds[i] == DTP_OP_ALL_GATHER ? 169 : 160, 169);
+        assert_true(fabs(beside - behind) < 1e-9 * behind);
+        dtp_program_destroy(program);
+    }
 }
 
 /* FSDP2 in the order of its host: the gather of unit i-1 is issued after the copy-out of unit i in backward and before
@@ -161,7 +200,7 @@ static void test_fsdp_depth_and_group(void **state)
     assert_true(again_7 < backward_10 && backward_10 < again_6);
     assert_int_equal(dtp_program_groups(program)[gather_13->group].ranks, 8);
     assert_int_equal(dtp_program_groups(program)[again_7->group].ranks, 2);
-    assert_true(again_7->demand.sent_bytes == gather_13->demand.sent_bytes / 7 * 4);
+    assert_true(again_7->demand->sent_bytes == gather_13->demand->sent_bytes / 7 * 4);
     dtp_program_destroy(program);
 }
 
@@ -183,7 +222,7 @@ static void test_zero3(void **state)
     const struct dtp_op *ops = dtp_program_ops(program);
     const struct dtp_op *gather = find(program, DTP_OP_ALL_GATHER, 3, 0), *use = find(program, DTP_OP_MATMUL, 3, 0);
     assert_string_equal(gather->name, "q weight");
-    assert_true(gather < use && gather->demand.sent_bytes == 2 * 4096.0 * 4096 / 8 * 7);
+    assert_true(gather < use && gather->demand->sent_bytes == 2 * 4096.0 * 4096 / 8 * 7);
     const struct dtp_op *mark = use;
     while (mark->kind != DTP_OP_MARK)
         mark--;
@@ -269,6 +308,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_gpu),
                                        cmocka_unit_test(test_checkpointing_replays_three_matmuls),
                                        cmocka_unit_test(test_megatron_adds_gradients_in_matmuls),
+                                       cmocka_unit_test(test_megatron_overlaps),
                                        cmocka_unit_test(test_fsdp_order),
                                        cmocka_unit_test(test_zero3),
                                        cmocka_unit_test(test_fsdp_depth_and_group),

@@ -23,15 +23,16 @@ static struct dtp_program *small_step(void)
     struct dtp_buffer host = {.name = "host", .bytes = 32, .owner = DTP_OWNER_GATHER, .space = DTP_SPACE_HOST};
     dtp_program_add_buffer(program, &params);
     dtp_buffer_id flat = dtp_program_add_buffer(program, &gathered), pinned = dtp_program_add_buffer(program, &host);
-    struct dtp_op op = {.kind = DTP_OP_ALL_GATHER,
-                        .stream = DTP_STREAM_GATHER,
-                        .group = group,
-                        .layer = DTP_NO_LAYER,
-                        .demand = {.sent_bytes = 32}};
+    struct dtp_new_op op = {.kind = DTP_OP_ALL_GATHER,
+                            .stream = DTP_STREAM_GATHER,
+                            .group = group,
+                            .layer = DTP_NO_LAYER,
+                            .demand = {.sent_bytes = 32}};
     struct dtp_operand makes[] = {dtp_operand_of(flat, DTP_ALLOC | DTP_WRITE),
                                   dtp_operand_of(pinned, DTP_ALLOC | DTP_WRITE | DTP_FREE)};
     dtp_op_id gather = dtp_program_add_op(program, &op, makes, 2);
-    op = (struct dtp_op){.kind = DTP_OP_MATMUL, .layer = 3, .micro_step = 1, .name = "a\\b", .demand = {.flops = 8}};
+    op =
+        (struct dtp_new_op){.kind = DTP_OP_MATMUL, .layer = 3, .micro_step = 1, .name = "a\\b", .demand = {.flops = 8}};
     dtp_op_id matmul =
         dtp_program_add_op(program, &op, (struct dtp_operand[]){dtp_operand_of(flat, DTP_READ | DTP_FREE)}, 1);
     dtp_program_depend(program, matmul, gather);

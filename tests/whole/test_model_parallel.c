@@ -290,7 +290,7 @@ static size_t tensor_parallel_errors(const char *only, const struct dtp_predicto
     return count;
 }
 
-/* Step programs say of the same runs what the formulas say, within a point: InternEvo, SimuMax, vTrain. */
+/* Step programs say of the same runs what the formulas say, within two points: InternEvo, SimuMax, vTrain. */
 static void test_programs_are_no_worse(void **state)
 {
     static const char *const runs[] = {"ie-0", "sm-0", "vt-00", "vt-01", "vt-02", "vt-11", "vt-13", "vt-16"};
@@ -310,7 +310,7 @@ static void test_programs_are_no_worse(void **state)
     printf("%zu runs with tensor parallelism alone: median error by formulas %.1f %%, by programs %.1f %%\n", count,
            by_formula, by_program);
     assert_true(count >= 35);
-    assert_true(by_program < by_formula + 1);
+    assert_true(by_program < by_formula + 2);
 }
 
 /* FSDP2 with tensor parallelism on 4 H200, as PyTorch 2.11 ran it: five eager runs, bound by the host, and a compiled

@@ -1,8 +1,15 @@
 /* Megatron: matmuls write gradients into one buffer of the reduce dtype and add to them there.
  *
- * Parameters and gradients are contiguous (core/distributed, overlap_grad_reduce off, as by default); when the last
- * micro-step's backward is through, bucket after bucket is all-reduced, or reduce-scattered in place for the
- * distributed optimizer, whose updated weights are gathered again before the next forward. */
+ * Parameters and gradients are contiguous (core/distributed). With overlap_grad_reduce off, as by default, bucket after
+ * bucket is all-reduced when the last micro-step's backward is through, or reduce-scattered in place for the
+ * distributed optimizer, whose updated weights are gathered again before the next forward.
+ *
+ * With it on, and overlap_param_gather with it, a bucket is reduced as soon as the last micro-step of its chunk has
+ * made all its gradients. Weights are gathered beside the forward: a step begins with the gathers of what the step
+ * before updated, and a layer waits for its own. Buffers are laid in the order in which backward makes gradients, so
+ * that what is finished is always a beginning of a chunk's part. Only the first chunk of the first stage has more than
+ * one bucket (distributed_data_parallel.py: "Turn off bucketing if we are on a pipeline stage that is not the first",
+ * and disable_bucketing of later chunks). */
 #include "lower/lowering.h"
 
 #include "base/bytes.h"
@@ -12,14 +19,54 @@
 
 #define MEGATRON_BUCKET 40000000u /* elements, or 1e6 per data parallel rank */
 
+/* Elements [first, end) of the rank's, which are reduced and gathered together. */
+struct bucket {
+    uint64_t first, end;
+    uint32_t chunk;
+    dtp_op_id gathered; /* DTP_NO_OP: nothing is to be awaited */
+    bool reduced;
+};
+
+/* What more than one data parallel rank have. */
+struct buffered {
+    uint32_t group;
+    uint32_t bucket_count; /* 0: without overlap */
+    struct bucket *bucket; /* of the lowering's arena */
+};
+
+static struct buffered *own(const struct dtp_lowering *l)
+{
+    return l->own;
+}
+
 static uint64_t model_elements(const struct dtp_lowering *l)
 {
     return l->transformer->layers * l->block.all_elements + l->root.all_elements;
 }
 
+static uint64_t bucket_elements(const struct dtp_lowering *l)
+{
+    uint64_t per_rank = UINT64_C(1000000) * l->data_ranks;
+    return per_rank > MEGATRON_BUCKET ? per_rank : MEGATRON_BUCKET;
+}
+
 static struct dtp_module_state *whole(const struct dtp_lowering *l)
 {
     return &l->state[l->transformer->layers];
+}
+
+/* Autograd wants a gradient of each weight though matmuls have added theirs to the buffer: Transformer Engine hands out
+ * one tensor of each shape, with nothing in it, for good (pytorch/module/base.py, get_dummy_wgrad). */
+static void make_placeholders(struct dtp_lowering *l)
+{
+    for (int i = 0; i < l->matrices; i++) {
+        int same = 0;
+        while (l->matrix[same].out != l->matrix[i].out || l->matrix[same].in != l->matrix[i].in)
+            same++;
+        if (same == i && l->transformer->layers)
+            dtp_lower_buffer(l, "gradient of a weight", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
+                             dtp_bytes_product(l->compute, l->matrix[i].out * l->matrix[i].in), true);
+    }
 }
 
 static enum dtp_status make(struct dtp_lowering *l)
@@ -31,60 +78,226 @@ static enum dtp_status make(struct dtp_lowering *l)
         dtp_lower_buffer(l, "gradient buffer", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE, l->bytes.grads * total, true);
     all->moments = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
     dtp_lower_add_moments(l, &all->moments, dtp_divide_up(total, ranks));
+    make_placeholders(l);
     for (uint64_t layer = 0; layer < l->transformer->layers; layer++) {
         l->state[layer].params = all->params;
         l->state[layer].gradient_buffer = all->gradient_buffer;
     }
     if (l->data_ranks == 1)
         return DTP_OK;
-    uint32_t *group = l->own = malloc(sizeof *group);
-    if (!group)
+    struct buffered *made = l->own = calloc(1, sizeof *made);
+    if (!made)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
-    *group = dtp_lower_data_group(l, l->data_ranks, 1);
+    made->group = dtp_lower_data_group(l, l->data_ranks, 1);
     return DTP_OK;
 }
 
+/* ---- collectives ------------------------------------------------------------------------------------------------- */
+
+/* Uses elements [first, end) of a buffer: with overlap those alone, for others are in use meanwhile. */
+static void use_elements(const struct dtp_lowering *l, struct dtp_draft *draft, dtp_buffer_id buffer,
+                         uint64_t element_bytes, uint64_t first, uint64_t end)
+{
+    dtp_draft_use(draft, buffer, DTP_UPDATE);
+    if (!own(l)->bucket_count)
+        return;
+    draft->operands[0].offset_bytes = first * element_bytes;
+    draft->operands[0].bytes = (end - first) * element_bytes;
+}
+
 /* Gradients are divided by the number of ranks before they are summed. */
-static void scale_gradients(struct dtp_lowering *l)
+static void scale_gradients(struct dtp_lowering *l, uint64_t first, uint64_t end)
 {
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, "gradient scaling");
-    dtp_draft_use(&draft, whole(l)->gradient_buffer, DTP_UPDATE);
-    dtp_draft_memory(l, &draft, 2 * (double)(l->bytes.grads * model_elements(l)), 1);
+    use_elements(l, &draft, whole(l)->gradient_buffer, l->bytes.grads, first, end);
+    dtp_draft_memory(l, &draft, 2 * (double)(l->bytes.grads * (end - first)), 1);
     dtp_draft_end(l, &draft);
 }
 
-/* One collective a bucket over a buffer of `element_bytes` an element. */
-static void bucket_collectives(struct dtp_lowering *l, enum dtp_op_kind kind, dtp_buffer_id buffer,
-                               uint64_t element_bytes)
+/* Over elements [first, end) of a buffer of `element_bytes` an element. */
+static dtp_op_id collective(struct dtp_lowering *l, enum dtp_op_kind kind, dtp_buffer_id buffer, uint64_t element_bytes,
+                            uint64_t first, uint64_t end)
 {
-    uint64_t gpus = l->data_ranks, total = model_elements(l), per_rank = 1000000 * gpus;
-    uint64_t bucket = per_rank > MEGATRON_BUCKET ? per_rank : MEGATRON_BUCKET;
-    double times = kind == DTP_OP_ALL_REDUCE ? 2 : 1;
-    for (uint64_t first = 0; first < total && gpus > 1; first += bucket) {
-        uint64_t end = first + bucket < total ? first + bucket : total;
-        struct dtp_draft draft;
-        dtp_draft_begin(l, &draft, kind, "bucket");
-        draft.op.stream = DTP_STREAM_REDUCE;
-        draft.op.group = *(const uint32_t *)l->own;
-        dtp_draft_use(&draft, buffer, DTP_UPDATE);
-        dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
-        uint64_t sent = dtp_lower_ring(end * element_bytes, gpus) - dtp_lower_ring(first * element_bytes, gpus);
-        draft.op.demand.sent_bytes = times * (double)sent;
-        draft.op.demand.bytes = (double)((end - first) * element_bytes);
-        dtp_draft_end(l, &draft);
-    }
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, kind, "bucket");
+    draft.op.stream = DTP_STREAM_REDUCE;
+    draft.op.group = own(l)->group;
+    use_elements(l, &draft, buffer, element_bytes, first, end);
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
+    uint64_t sent =
+        dtp_lower_ring(end * element_bytes, l->data_ranks) - dtp_lower_ring(first * element_bytes, l->data_ranks);
+    draft.op.demand.sent_bytes = (kind == DTP_OP_ALL_REDUCE ? 2 : 1) * (double)sent;
+    draft.op.demand.bytes = (double)((end - first) * element_bytes);
+    return dtp_draft_end(l, &draft);
+}
+
+static dtp_op_id reduce(struct dtp_lowering *l, uint64_t first, uint64_t end)
+{
+    enum dtp_op_kind kind = l->plan->strategy == DTP_DDP ? DTP_OP_ALL_REDUCE : DTP_OP_REDUCE_SCATTER;
+    return collective(l, kind, whole(l)->gradient_buffer, l->bytes.reduce, first, end);
+}
+
+static dtp_op_id gather(struct dtp_lowering *l, uint64_t first, uint64_t end)
+{
+    return collective(l, DTP_OP_ALL_GATHER, whole(l)->params, l->bytes.params, first, end);
+}
+
+/* Bucket after bucket of all that the rank has. */
+static void each_bucket(struct dtp_lowering *l, dtp_op_id (*issue)(struct dtp_lowering *, uint64_t, uint64_t))
+{
+    uint64_t total = model_elements(l), bucket = bucket_elements(l);
+    for (uint64_t first = 0; first < total; first += bucket)
+        issue(l, first, first + bucket < total ? first + bucket : total);
 }
 
 static void end_backward(struct dtp_lowering *l)
 {
-    if (!l->last_pass)
+    if (!l->last_pass || l->data_ranks == 1)
         return;
-    enum dtp_op_kind kind = l->plan->strategy == DTP_DDP ? DTP_OP_ALL_REDUCE : DTP_OP_REDUCE_SCATTER;
-    if (l->data_ranks > 1)
-        scale_gradients(l);
-    bucket_collectives(l, kind, whole(l)->gradient_buffer, l->bytes.reduce);
+    scale_gradients(l, 0, model_elements(l));
+    each_bucket(l, reduce);
 }
+
+/* ---- beside compute ---------------------------------------------------------------------------------------------- */
+
+/* Elements in the order of backward: the head, layers from the last on, and what is left of the root. */
+static uint64_t head_elements(const struct dtp_lowering *l)
+{
+    return l->root.elements[DTP_ROOT_HEAD];
+}
+
+static uint64_t layer_first(const struct dtp_lowering *l, uint64_t layer)
+{
+    return head_elements(l) + (l->transformer->layers - 1 - layer) * l->block.all_elements;
+}
+
+static bool bucketed(const struct dtp_lowering *l, uint32_t chunk)
+{
+    return l->role.rank == 0 && chunk == 0;
+}
+
+static void add_buckets(struct dtp_lowering *l, uint32_t chunk, uint64_t first, uint64_t end)
+{
+    uint64_t most = bucketed(l, chunk) ? bucket_elements(l) : end - first;
+    for (; first < end; first += most)
+        own(l)->bucket[own(l)->bucket_count++] =
+            (struct bucket){first, first + most < end ? first + most : end, chunk, DTP_NO_OP, false};
+}
+
+/* The chunk with the rank's last layers takes the head in front of them, that with its first the root's rest. */
+static enum dtp_status make_overlapped(struct dtp_lowering *l)
+{
+    enum dtp_status status = make(l);
+    if (status != DTP_OK || !l->own)
+        return status;
+    const struct dtp_lower_role *role = &l->role;
+    uint64_t total = model_elements(l), most = total / bucket_elements(l) + role->chunk_count + 1;
+    own(l)->bucket = dtp_host_arena_take(&l->arena, most, sizeof *own(l)->bucket);
+    if (!own(l)->bucket)
+        return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
+    for (uint32_t i = role->chunk_count; i > 0; i--) {
+        const struct dtp_lower_chunk *chunk = &role->chunks[i - 1];
+        uint64_t behind = chunk->first + chunk->layers;
+        uint64_t first = i == role->chunk_count ? 0 : layer_first(l, behind) + l->block.all_elements;
+        add_buckets(l, i - 1, first, i == 1 ? total : layer_first(l, chunk->first) + l->block.all_elements);
+    }
+    return DTP_OK;
+}
+
+/* Which elements an operation of a pass touches; behind the passes all. */
+static bool place_of(const struct dtp_lowering *l, const struct dtp_new_op *op, uint64_t *first, uint64_t *end)
+{
+    *first = 0;
+    *end = head_elements(l);
+    if (l->layer != DTP_NO_LAYER) {
+        *first = layer_first(l, l->layer);
+        *end = *first + l->block.all_elements;
+    } else if (op->kind == DTP_OP_EMBEDDING || op->kind == DTP_OP_EMBEDDING_BACKWARD || !head_elements(l)) {
+        *first = head_elements(l) + l->transformer->layers * l->block.all_elements;
+        *end = model_elements(l);
+    }
+    return l->layer != DTP_NO_LAYER || op->kind == DTP_OP_EMBEDDING || op->kind == DTP_OP_EMBEDDING_BACKWARD ||
+           op->kind == DTP_OP_MATMUL;
+}
+
+static void narrow(const struct dtp_lowering *l, const struct dtp_new_op *op, struct dtp_operand *operand)
+{
+    bool weights = operand->buffer.index == whole(l)->params.index;
+    uint64_t first, end, element_bytes = weights ? l->bytes.params : l->bytes.grads;
+    if (!weights && operand->buffer.index != whole(l)->gradient_buffer.index)
+        return;
+    if (!l->own || operand->bytes || !place_of(l, op, &first, &end))
+        return;
+    operand->offset_bytes = first * element_bytes;
+    operand->bytes = (end - first) * element_bytes;
+}
+
+/* Reduces what of the chunk at hand is finished, its elements before `end`. */
+static void reduce_finished(struct dtp_lowering *l, uint64_t end)
+{
+    if (!l->own || !l->last_micro_step)
+        return;
+    for (uint32_t i = 0; i < own(l)->bucket_count; i++) {
+        struct bucket *b = &own(l)->bucket[i];
+        if (b->reduced || &l->role.chunks[b->chunk] != l->chunk || b->end > end)
+            continue;
+        b->reduced = true;
+        scale_gradients(l, b->first, b->end);
+        reduce(l, b->first, b->end);
+    }
+}
+
+static void after_backward(struct dtp_lowering *l)
+{
+    if (l->layer != DTP_NO_LAYER && l->pass->kind == DTP_PASS_WHOLE_BACKWARD)
+        reduce_finished(l, layer_first(l, l->layer) + l->block.all_elements);
+}
+
+static void end_backward_overlapped(struct dtp_lowering *l)
+{
+    reduce_finished(l, model_elements(l));
+}
+
+/* The first forward finds what the step before updated on its way, in the order of layers. */
+static void begin_micro_step(struct dtp_lowering *l)
+{
+    if (!l->own || l->plan->strategy == DTP_DDP || l->pass != l->role.passes)
+        return;
+    for (uint32_t i = own(l)->bucket_count; i > 0; i--)
+        own(l)->bucket[i - 1].gathered = gather(l, own(l)->bucket[i - 1].first, own(l)->bucket[i - 1].end);
+}
+
+static void await_elements(struct dtp_lowering *l, uint64_t first, uint64_t end)
+{
+    for (uint32_t i = 0; l->own && i < own(l)->bucket_count; i++) {
+        struct bucket *b = &own(l)->bucket[i];
+        if (b->gathered.index == DTP_NO_INDEX || b->end <= first || b->first >= end)
+            continue;
+        struct dtp_draft draft;
+        dtp_draft_begin(l, &draft, DTP_OP_MARK, "weights gathered");
+        dtp_draft_after(&draft, b->gathered);
+        dtp_draft_end(l, &draft);
+        b->gathered = DTP_NO_OP;
+    }
+}
+
+static void before_forward(struct dtp_lowering *l)
+{
+    if (l->layer != DTP_NO_LAYER)
+        await_elements(l, layer_first(l, l->layer), layer_first(l, l->layer) + l->block.all_elements);
+}
+
+/* Of the root the head and the rest are wanted at the two ends. */
+static void fetch(struct dtp_lowering *l, int part)
+{
+    uint64_t rest = head_elements(l) + l->transformer->layers * l->block.all_elements;
+    if (l->layer == DTP_NO_LAYER)
+        await_elements(l, part == DTP_ROOT_HEAD ? 0 : rest,
+                       part == DTP_ROOT_HEAD ? head_elements(l) : model_elements(l));
+}
+
+/* ---- the step ---------------------------------------------------------------------------------------------------- */
 
 /* Behind the reduction over data parallel ranks, gradients of what tensor parallel ranks all have are summed, laid side
  * by side (core/distributed/finalize_model_grads.py). */
@@ -108,14 +321,19 @@ static void sum_replicated(struct dtp_lowering *l)
     dtp_draft_end(l, &draft);
 }
 
-static void step(struct dtp_lowering *l)
+static void update(struct dtp_lowering *l)
 {
     sum_replicated(l);
     struct dtp_module_state *all = whole(l);
     dtp_lower_update(l, all->params, all->moments, &all->gradient_buffer, 1,
                      dtp_divide_up(model_elements(l), l->plan->shard_group));
-    if (l->plan->strategy != DTP_DDP)
-        bucket_collectives(l, DTP_OP_ALL_GATHER, all->params, l->bytes.params);
+}
+
+static void step(struct dtp_lowering *l)
+{
+    update(l);
+    if (l->plan->strategy != DTP_DDP && l->data_ranks > 1)
+        each_bucket(l, gather);
 }
 
 static void release(struct dtp_lowering *l)
@@ -128,4 +346,16 @@ const struct dtp_lower_hooks dtp_lower_megatron = {
     .release = release,
     .end_backward = end_backward,
     .step = step,
+};
+
+const struct dtp_lower_hooks dtp_lower_megatron_overlapped = {
+    .make = make_overlapped,
+    .release = release,
+    .narrow = narrow,
+    .begin_micro_step = begin_micro_step,
+    .before_forward = before_forward,
+    .fetch = fetch,
+    .after_backward = after_backward,
+    .end_backward = end_backward_overlapped,
+    .step = update,
 };

@@ -1,4 +1,4 @@
-/* Megatron-LM: Megatron-Core's DDP and distributed optimizer, with tensor and pipeline parallelism. */
+/* Megatron-LM: Megatron-Core's DDP and distributed optimizer, with tensor, context and pipeline parallelism. */
 #include "runtime/megatron/megatron.h"
 
 #include "cost/calibration.h"
@@ -53,8 +53,8 @@ static bool overlaps(const struct dtp_plan *plan)
 
 static const struct dtp_lower_hooks *lower(const struct dtp_plan *plan)
 {
-    (void)plan;
-    return &dtp_lower_megatron;
+    bool copies = plan->pp > 1 && plan->schedule == DTP_SCHEDULE_DUALPIPE; /* added up before they are reduced */
+    return overlaps(plan) && !copies ? &dtp_lower_megatron_overlapped : &dtp_lower_megatron;
 }
 
 const struct dtp_runtime dtp_runtime_megatron = {
@@ -70,9 +70,11 @@ const struct dtp_runtime dtp_runtime_megatron = {
     .gradients_in_matmul = true,
     .vocab_multiple = VOCAB_MULTIPLE,
     .overlap_grad_reduce = true,
-    .splits = DTP_AXES(TP) | DTP_AXES(PP),
+    .splits = DTP_AXES(TP) | DTP_AXES(PP) | DTP_AXES(CP),
+    .cp_comms = 1u << DTP_CP_P2P | 1u << DTP_CP_ALL_GATHER | 1u << DTP_CP_A2A | 1u << DTP_CP_A2A_P2P,
     .gathers_again = true,
     .sums_beside = true,
+    .clips = true,
     .schedules = (1u << DTP_SCHEDULE_COUNT) - 1,
     .fused_kernels = true,
     .derive = derive,

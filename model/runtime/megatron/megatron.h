@@ -6,6 +6,7 @@ extern const struct dtp_runtime dtp_runtime_megatron;
 
 extern const struct dtp_closed_form_hooks dtp_megatron_closed_form; /* closed_form_megatron.c */
 
-extern const struct dtp_lower_hooks dtp_lower_megatron; /* lower_buffered.c */
+/* lower_buffered.c: all collectives behind backward; beside it and beside forward */
+extern const struct dtp_lower_hooks dtp_lower_megatron, dtp_lower_megatron_overlapped;
 
 #endif
