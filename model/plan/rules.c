@@ -159,7 +159,7 @@ bool dtp_plan_keeps_root(const struct dtp_plan *plan)
 
 uint32_t dtp_plan_reductions(const struct dtp_plan *plan)
 {
-    bool every = plan->accumulate_sync || plan->strategy == DTP_ZERO2 ||
+    bool every = plan->accumulate_sync || (plan->strategy == DTP_ZERO2 && !plan->runtime->adds_before_shards) ||
                  (plan->runtime->reduces_shards_always && dtp_plan_shards_grads(plan));
     return every ? plan->accumulate : 1;
 }

@@ -24,6 +24,7 @@ struct dtp_runtime {
     bool owns_master;          /* mixed recipes mean 16-bit parameters and an fp32 master in the optimizer, and then */
     bool reduces_fp32;         /* gradients of bf16 are reduced in fp32 */
     bool keeps_fp8;            /* fp8 matmuls are Transformer Engine's: dtp_plan_keeps_fp8 */
+    bool adds_before_shards;   /* under ZeRO-2 micro-steps add up whole gradients, which are reduced once */
     bool gradients_in_matmul;  /* matmuls add to a buffer of the reduce dtype, where gradients rest */
     bool sums_gradients;    /* autograd's gradients are added, after each micro-step, to sums in the reduce dtype, which
                                are what is reduced and what the optimizer reads */
