@@ -52,7 +52,8 @@ static void find_stages(struct dtp_bound *b)
     uint64_t mlp = b->units.layer_matmul - b->units.qkv - q * h, first = a->layer_input + norm;
     uint64_t waits =
         t->parallel_block == DTP_PARALLEL_ONE_NORM ? c * h : 0; /* the other branch's, for the norm of both */
-    b->stage[0] = (struct dtp_bound_stage){a->layer_all + inner * c * f, 0, h * f};
+    bool again = plan->compile && plan->checkpointing != DTP_CHECKPOINT_NONE; /* a replay's variables go when it ends */
+    b->stage[0] = (struct dtp_bound_stage){a->layer_all + larger(inner * c * f, again ? c * h : 0), 0, h * f};
     uint64_t gated = dtp_activation_is_gated(t->activation) ? 2 : 1, up = (plan->fused_gate_up ? gated : 1) * h * f;
     b->stage[1] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp + gated * c * f, mlp - up, up};
     b->stage[2] =

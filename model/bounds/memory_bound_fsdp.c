@@ -137,9 +137,11 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
     struct at_work w = at_work_of(b, f, unit, reduces);
     uint64_t end = w.begin + w.width;
     uint64_t begins = w.standing + w.input + dtp_bound_saved(b, end) + dtp_bound_tokens(b, b->activations.gradient);
+    uint64_t width = b->units.layers_per_unit, ahead = w.ahead ? w.ahead + width * f->cast : 0;
+    if (w.ahead)
+        ahead = larger(ahead, w.ahead - f->unit + width * f->uploaded);
     if (f->flat)
-        dtp_bound_keep(b, begins + larger(w.before + second(b, f, w.width, false),
-                                          w.ahead ? w.ahead + b->units.layers_per_unit * f->cast : 0));
+        dtp_bound_keep(b, begins + larger(w.before + second(b, f, w.width, false), ahead));
     keep_block(b, &w, w.begin);
     if (w.width > 1)
         keep_block(b, &w, end - 1);
@@ -178,11 +180,12 @@ static void forward(struct dtp_bound *b, const struct fsdp *f, uint64_t standing
     if (f->flat && u->count)
         dtp_bound_keep(b, f->before + 2 * f->root + width_of(b, 0) * (2 * f->layer + f->uploaded) +
                               dtp_bound_tokens(b, a->embedding + a->layer_input));
-    if (f->flat && u->count > 1) { /* the lowest unit beside the flat buffers of the one before and of all ahead */
-        uint64_t depth = b->plan->prefetch ? b->plan->prefetch_depth : 1, count = u->count;
-        uint64_t unit = count > depth ? count - depth : 1, begin = unit * width;
-        dtp_bound_keep(b, standing - (f->keeps ? (b->layers - begin) * f->layer : 0) + f->root +
-                              (count - unit) * f->unit + f->last +
+    /* the lowest units that stand beside the flat buffers of the one before and of all ahead */
+    uint64_t depth = b->plan->prefetch ? b->plan->prefetch_depth : 1, count = u->count;
+    for (uint64_t unit = count > depth + 1 ? count - depth - 1 : 1; f->flat && unit < count; unit++) {
+        uint64_t begin = unit * width, flats = smaller(depth, count - unit);
+        dtp_bound_keep(b, standing - (f->keeps ? (b->layers - begin) * f->layer : 0) + f->root + f->unit +
+                              (flats - 1) * f->unit + (unit + flats < count ? f->unit : f->last) +
                               width_of(b, unit) * (f->layer + (depth > 1 ? 0 : f->uploaded)) +
                               dtp_bound_saved(b, begin) + dtp_bound_tokens(b, a->layer_input));
     }

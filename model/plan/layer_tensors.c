@@ -147,8 +147,8 @@ static void list_tensors(struct dtp_layer_tensors *out, const struct dtp_plan *p
         out->locals = BIT(QKV) | BIT(V) | BIT(Q) | BIT(K) | BIT(CORE) | BIT(INPUT2) | BIT(UP) | BIT(PRODUCT);
 }
 
-/* Under eager autocast each linear that reads a norm's result saves a cast of its own. Measured of pipelines, which alone
- * count it. */
+/* Under eager autocast each linear that reads a norm's result saves a cast of its own. Measured of pipelines, which
+ * alone count it. */
 static void count_casts(struct dtp_layer_tensors *out, const struct dtp_plan *plan)
 {
     if (!dtp_plan_autocast(plan) || out->fused || plan->pp <= 1)

@@ -119,7 +119,7 @@ static size_t before_last_matmul(const struct dtp_program *program, enum dtp_op_
         last = op[i].kind == DTP_OP_MATMUL ? i : last;
     for (size_t i = 0; i < dtp_program_op_count(program); i++) {
         count += op[i].kind == kind && i < last;
-        *sent_bytes += op[i].kind == kind ? op[i].demand.sent_bytes : 0;
+        *sent_bytes += op[i].kind == kind ? op[i].demand->sent_bytes : 0;
     }
     return count;
 }

@@ -72,7 +72,7 @@ static struct traffic traffic_of(const struct dtp_program *program)
         if (op->stream != DTP_STREAM_CONTEXT)
             continue;
         t.count[dtp_op_kind_collective(op->kind)]++;
-        t.sent[dtp_op_kind_collective(op->kind)] += op->demand.sent_bytes;
+        t.sent[dtp_op_kind_collective(op->kind)] += op->demand->sent_bytes;
     }
     return t;
 }
@@ -203,7 +203,7 @@ static void test_steps(void **state)
         uint32_t step = 0, steps = exchanged ? 1 : by_pieces ? 2 : CP, cores = 0;
         for (size_t o = 0; o < dtp_program_op_count(program); o++) {
             const struct dtp_op *op = &dtp_program_ops(program)[o];
-            const struct dtp_attention_shape *shape = &op->demand.attention;
+            const struct dtp_attention_shape *shape = &op->demand->attention;
             if (op->kind != DTP_OP_ATTENTION)
                 continue;
             cores++;
