@@ -154,6 +154,9 @@ static void test_layout_faults(void **state)
     expect_bad("tE|L", 1, 0, 2, "E first");
     expect_bad("Et|mt|L", 2, 1, 1, "in the order of the model");
     expect_bad("Et|L", 2, 0, 2, "has 1 t and 0 m, but the model 2 layers and 0 MTP layers");
+    expect_bad("Et|tL", 2, 0, 4, "its 2 stages are no multiple of the 4 ranks; '|' more makes 4");
+    expect_bad("8,8,8,8", 32, 0, 4,
+               "a number of layers stands behind its letter, 'Et*8|t*8|t*8|t*8L'; of ranks it is pp");
     expect_bad("Et|t|L", 2, 0, 2, "its 3 stages are no multiple of the 2 ranks; '|' more or less makes 2 or 4");
     expect_bad("Et|tm|mL", 2, 2, 3, "all m stand in one stage");
     expect_bad("Et|m||L", 1, 1, 2,
