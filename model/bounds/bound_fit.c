@@ -4,21 +4,19 @@
 #include "closed/closed_form_hooks.h"
 #include "plan/rules.h"
 
-struct dtp_bound_off dtp_bound_most_off(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+struct dtp_bound_off dtp_bound_most_off(const struct dtp_plan *plan)
 {
-    if (plan->runtime->counts_elements)
-        return (struct dtp_bound_off){0.40, 0.60};
-    if (!dtp_plan_shards_params(plan))
-        return (struct dtp_bound_off){0.15, 0.25};
-    if (transformer->layers <= 3)
-        return (struct dtp_bound_off){0.15, 0.50};
-    bool closest = plan->reshard_after_forward && !plan->runtime->own_kernels;
-    return (struct dtp_bound_off){0.15, closest ? 0.25 : 0.35};
+    if (dtp_plan_model_parallel(plan))
+        return plan->runtime->dtensor ? (struct dtp_bound_off){0.45, 1.05, 1} : (struct dtp_bound_off){0.25, 0.50, 0};
+    if (dtp_plan_fetches_modules(plan))
+        return (struct dtp_bound_off){0.55, 0.60, 0};
+    return (struct dtp_bound_off){0.15, 0.20, 0};
 }
 
 /* dtp_bound_memory_of; returns what tensors take at least. */
 static uint64_t memory_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                          const struct dtp_plan *plan, struct dtp_memory *out, struct dtp_memory_parts *parts)
+                          const struct dtp_plan *plan, struct dtp_bound_off off, struct dtp_memory *out,
+                          struct dtp_memory_parts *parts)
 {
     struct dtp_bounds bounds;
     dtp_bounds_of(transformer, cluster, plan, &bounds);
@@ -32,20 +30,26 @@ static uint64_t memory_of(const struct dtp_transformer *transformer, const struc
     peak[DTP_OWNER_WORKSPACE] = moving - peak[DTP_OWNER_ACTIVATIONS];
     live.most_bytes[DTP_OWNER_GRADS] = bounds.grads_bytes;
     live.phase_total_bytes[live.peak_phase] = live.pool_bytes[DTP_STREAM_COMPUTE] = bounds.memory_bytes;
+    if (bounds.late_bytes > resting) { /* where a pipeline's other micro-batches are added */
+        uint64_t *late = live.phase_bytes[DTP_PHASE_LATE_BACKWARD];
+        late[DTP_OWNER_PARAMS] = bounds.params_bytes, late[DTP_OWNER_OPTIMIZER] = bounds.optimizer_bytes;
+        late[DTP_OWNER_WORKSPACE] = bounds.late_bytes - resting;
+        live.phase_total_bytes[DTP_PHASE_LATE_BACKWARD] = bounds.late_bytes;
+    }
     live.standing_pool_bytes[DTP_STREAM_COMPUTE] = resting;
     live.standing_bytes[DTP_OWNER_PARAMS] = bounds.params_bytes;
     live.standing_bytes[DTP_OWNER_OPTIMIZER] = bounds.optimizer_bytes;
     dtp_memory_of_live(&live, transformer, cluster, plan, out, parts);
     out->bound = true;
-    double surely = (double)bounds.least_bytes / (1 + DTP_BOUND_LEAST_ABOVE);
-    double nearly = (double)bounds.memory_bytes / (1 + dtp_bound_most_off(transformer, plan).above);
+    double surely = (double)bounds.least_bytes / (1 + DTP_BOUND_LEAST_ABOVE + off.surely);
+    double nearly = (double)bounds.memory_bytes / (1 + off.above);
     return (uint64_t)(surely > nearly ? surely : nearly);
 }
 
 void dtp_bound_memory_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                          const struct dtp_plan *plan, struct dtp_memory *out, struct dtp_memory_parts *parts)
 {
-    (void)memory_of(transformer, cluster, plan, out, parts);
+    (void)memory_of(transformer, cluster, plan, dtp_bound_most_off(plan), out, parts);
 }
 
 /* The verdict on tensors of so many bytes without any segments around them; what stands beside is that of `memory`. */
@@ -67,15 +71,16 @@ static enum dtp_verdict verdict_of(const struct dtp_memory *memory, uint64_t ten
 void dtp_bound_fit_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                       const struct dtp_plan *plan, struct dtp_bound_fit *out)
 {
+    struct dtp_bound_off off = dtp_bound_most_off(plan);
     if (dtp_plan_model_parallel(plan)) {
         struct dtp_slice slice;
         plan->runtime->closed->slice(transformer, cluster, plan, &slice);
-        out->least_bytes = memory_of(&slice.transformer, &slice.cluster, &slice.plan, &out->memory, NULL);
+        out->least_bytes = memory_of(&slice.transformer, &slice.cluster, &slice.plan, off, &out->memory, NULL);
         plan->runtime->closed->add_stages_memory(transformer, cluster, plan, &out->memory);
     } else {
-        out->least_bytes = memory_of(transformer, cluster, plan, &out->memory, NULL);
+        out->least_bytes = memory_of(transformer, cluster, plan, off, &out->memory, NULL);
     }
-    double most = (double)out->memory.allocated_peak_bytes / (1 - dtp_bound_most_off(transformer, plan).below);
+    double most = (double)out->memory.allocated_peak_bytes / (1 - off.below);
     out->best_verdict = verdict_of(&out->memory, out->least_bytes);
     out->surely_not_oom = verdict_of(&out->memory, (uint64_t)most) != DTP_VERDICT_OOM;
 }

@@ -11,16 +11,17 @@
 
 #include "closed/memory.h"
 
-/* Of the program's peak, how far a bound of such a plan may lie off. By who holds parameters: whole ones and FSDP's
- * units that go after forward lie closest; a net of one to three layers has too few units for what the formulas take as
- * standing side by side; buckets and fetches that count elements, DeepSpeed's, end where only a walk knows. test_bounds
- * fails beyond these; DTPLAN_TEST_SEED=1 to 50 hold. */
+/* Of the program's peak, how far a bound of such a plan may lie off. What ZeRO-3 fetches ahead ends where only a walk
+ * knows. Of tensor and pipeline parallelism the bound is that of a rank's slice with what the other ranks add, against
+ * the same of a program; a loss over DTensors and slices narrower than a head are not in it. test_bounds fails beyond
+ * these. */
 struct dtp_bound_off {
     double below, above;
+    double surely; /* how much more than DTP_BOUND_LEAST_ABOVE what surely stands may lie above it */
 };
-struct dtp_bound_off dtp_bound_most_off(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
+struct dtp_bound_off dtp_bound_most_off(const struct dtp_plan *plan);
 /* How far what surely stands may lie above a program's peak, whatever the plan. */
-#define DTP_BOUND_LEAST_ABOVE 0.03
+#define DTP_BOUND_LEAST_ABOVE 0.02
 
 /* Memory whose tensors are the bound: state at rest, kept activations, and the rest of it as workspace. Inputs as for
  * dtp_bounds_of; `parts` as in dtp_memory_of_live. */

@@ -62,6 +62,18 @@ static void find_stages(struct dtp_bound *b)
     b->stage[4] = (struct dtp_bound_stage){first + c * h + made, b->units.layer - q * h, larger(q * h, kv * h)};
 }
 
+/* Where matmuls add to one buffer autograd is handed a tensor of each shape of matrices, for good (Transformer Engine's
+ * get_dummy_wgrad). */
+static uint64_t placeholders(const struct dtp_bound *b)
+{
+    const struct dtp_transformer *t = b->transformer;
+    uint64_t h = t->hidden, q = t->heads * t->head_dim, kv = t->kv_heads * t->head_dim;
+    bool fused = b->plan->fused_qkv, pair = dtp_activation_is_gated(t->activation) && b->plan->fused_gate_up;
+    uint64_t elements = fused ? h * (q + 2 * kv) : h * q + (kv != q ? h * kv : 0);
+    elements += fused || q != h ? q * h : 0;
+    return b->plan->runtime->gradients_in_matmul ? b->bytes.compute * (elements + (pair ? 3 : 2) * h * t->ffn) : 0;
+}
+
 /* cuBLAS' workspaces: 4096 x 8 KiB on Hopper and later, else 2 x 4 MiB + 8 x 16 KiB (CublasHandlePool.cpp), of two
  * threads; RoPE's fp32 tables; the micro-step's 64-bit tokens; fp8 casts of weights, by rows and by columns. */
 static uint64_t workspaces(const struct dtp_bound *b)
@@ -87,7 +99,7 @@ static void find_rest(struct dtp_bound *b, struct dtp_bounds *out)
     out->params_bytes = state.params;
     out->optimizer_bytes = state.optimizer;
     out->grads_bytes = state.grads;
-    b->rest_bytes = state.params + state.optimizer + workspaces(b);
+    b->rest_bytes = state.params + state.optimizer + workspaces(b) + placeholders(b);
 }
 
 /* 6 for every weight and token; the core 2 s d_q forward and twice that backward (Korthikanti 2022, causal or not as
@@ -124,5 +136,6 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
     out->kept_bytes =
         dtp_bound_saved(&b, b.layers) + (plan->runtime->arena ? 0 : dtp_bound_tokens(&b, b.activations.head));
     out->memory_bytes = b.most_bytes;
+    out->late_bytes = b.late_bytes;
     out->least_bytes = b.least_bytes;
 }

@@ -23,6 +23,7 @@ struct dtp_bound {
     uint64_t rest_bytes; /* parameters, optimizer, workspaces */
     struct dtp_bound_stage stage[DTP_BOUND_STAGES];
     uint64_t most_bytes;  /* of the instants so far */
+    uint64_t late_bytes;  /* of those at which a block is all that stands of activations */
     uint64_t least_bytes; /* of what surely stands at one of them */
 };
 
@@ -46,6 +47,13 @@ static inline void dtp_bound_keep(struct dtp_bound *b, uint64_t bytes)
 {
     if (b->rest_bytes + bytes > b->most_bytes)
         b->most_bytes = b->rest_bytes + bytes;
+}
+
+/* One near the end of backward, to which a pipeline adds the activations of micro-batches that it has under way. */
+static inline void dtp_bound_keep_late(struct dtp_bound *b, uint64_t bytes)
+{
+    dtp_bound_keep(b, bytes);
+    b->late_bytes = larger(b->late_bytes, b->rest_bytes + bytes);
 }
 
 /* So many bytes surely stand beyond what rests at an instant that every such program has: tensors that are counted, no

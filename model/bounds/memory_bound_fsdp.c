@@ -126,8 +126,8 @@ static void keep_reduction(struct dtp_bound *b, const struct fsdp *f, const stru
 static void keep_block(struct dtp_bound *b, const struct at_work *w, uint64_t below)
 {
     uint64_t c = b->bytes.compute, made = w->begin + w->width - 1 - below;
-    dtp_bound_keep(b, w->standing + w->ahead + w->input + dtp_bound_saved(b, below) + c * made * b->units.layer +
-                          dtp_bound_block(b, c, c));
+    (below ? dtp_bound_keep : dtp_bound_keep_late)(b, w->standing + w->ahead + w->input + dtp_bound_saved(b, below) +
+                                                          c * made * b->units.layer + dtp_bound_block(b, c, c));
 }
 
 /* The copy of a unit's weights out of their flat buffer; the first gather ahead; the first and the last block; the
@@ -224,15 +224,16 @@ static void keep_root(struct dtp_bound *b, const struct fsdp *f, bool reduces)
         rest -= f->whole_bytes * u->root;
     uint64_t made = u->count ? 2 * u->embedding + u->position : u->total + (u->head ? 0 : u->embedding);
     uint64_t elements = padded(b, u->root, u->root_shard), input = b->bytes.reduce * elements;
-    dtp_bound_keep(b, rest + f->root + c * made + (reduces && f->flat && u->count ? width_of(b, 0) * f->input : 0) +
-                          a->embedding_backward + dtp_bound_tokens(b, a->gradient));
+    dtp_bound_keep_late(b, rest + f->root + c * made +
+                               (reduces && f->flat && u->count ? width_of(b, 0) * f->input : 0) +
+                               a->embedding_backward + dtp_bound_tokens(b, a->gradient));
     if (b->plan->fsdp1)
-        dtp_bound_keep(b, rest + f->root + 2 * c * u->root);
+        dtp_bound_keep_late(b, rest + f->root + 2 * c * u->root);
     else if (reduces)
-        dtp_bound_keep(b, rest + (f->whole ? 0 : c * u->root) + input);
+        dtp_bound_keep_late(b, rest + (f->whole ? 0 : c * u->root) + input);
     if (!f->whole)
-        dtp_bound_keep(b, rest + (b->plan->fsdp1 ? larger(c * u->root, input) + b->bytes.grads * u->root_shard
-                                                 : input + f->reduced_bytes * u->root_shard));
+        dtp_bound_keep_late(b, rest + (b->plan->fsdp1 ? larger(c * u->root, input) + b->bytes.grads * u->root_shard
+                                                      : input + f->reduced_bytes * u->root_shard));
 }
 
 void dtp_bound_fsdp(struct dtp_bound *b)

@@ -124,9 +124,11 @@ static void head(struct dtp_bound *b, const struct replicated *r, uint64_t kept)
 /* A block with `below` layers below it. */
 static void block(struct dtp_bound *b, const struct replicated *r, uint64_t below, uint64_t done)
 {
-    uint64_t casts = below + 1 == b->layers && r->kept_casts ? r->kept_casts : 1;
-    dtp_bound_keep(b, gradients(b, done) + dtp_bound_saved(b, below) + casts * r->casts + r->waiting + r->buckets +
-                          dtp_bound_block(b, r->element_bytes, r->last_bytes));
+    bool again = r->kept_casts < b->layers && below % larger(b->activations.checkpoint_every, 1) == 0; /* replayed */
+    uint64_t casts = below + 1 == b->layers && r->kept_casts ? r->kept_casts + (again ? 1 : 0) : 1;
+    (below ? dtp_bound_keep : dtp_bound_keep_late)(b, gradients(b, done) + dtp_bound_saved(b, below) +
+                                                          casts * r->casts + r->waiting + r->buckets +
+                                                          dtp_bound_block(b, r->element_bytes, r->last_bytes));
 }
 
 /* DeepSpeed flattens a full bucket, or the tensor that is one, beside the gradient that did not fit. Stage 1 keeps all
@@ -156,10 +158,10 @@ static void embeddings(struct dtp_bound *b, const struct replicated *r)
     bool buffered = b->plan->runtime->gradients_in_matmul;
     uint64_t stream = dtp_bound_tokens(b, a->gradient), rest = u->total - u->embedding;
     uint64_t made = gradients(b, rest) + r->buckets + (buffered ? b->bytes.compute : made_bytes(b)) * u->embedding;
-    dtp_bound_keep(b, made + r->waiting + a->embedding_backward + stream);
+    dtp_bound_keep_late(b, made + r->waiting + a->embedding_backward + stream);
     if (u->position && !buffered)
-        dtp_bound_keep(b, gradients(b, rest - u->position) + r->waiting + r->buckets + b->bytes.grads * u->position +
-                              stream);
+        dtp_bound_keep_late(b, gradients(b, rest - u->position) + r->waiting + r->buckets +
+                                   b->bytes.grads * u->position + stream);
 }
 
 void dtp_bound_replicated(struct dtp_bound *b)
