@@ -39,6 +39,13 @@ static uint64_t partition(const struct dtp_bound *b)
     return b->plan->offload == DTP_OFFLOAD_NONE ? b->bytes.grads * dtp_divide_up(b->units.total, b->units.ranks) : 0;
 }
 
+/* A rank's shard of gradients that are whole besides, from the first backward of a step to its last. */
+static uint64_t shard_beside(const struct dtp_bound *b)
+{
+    bool adds = b->plan->runtime->adds_before_shards && dtp_plan_shards_grads(b->plan) && b->units.ranks > 1;
+    return adds ? b->bytes.grads * dtp_divide_up(b->units.total, b->units.ranks) : 0;
+}
+
 /* Gradients at rest when `done` of the micro-step's have been made. */
 static uint64_t gradients(const struct dtp_bound *b, uint64_t done)
 {
@@ -46,7 +53,7 @@ static uint64_t gradients(const struct dtp_bound *b, uint64_t done)
     uint64_t total = b->units.total, g = b->bytes.grads;
     bool several = plan->accumulate > 1, gathered = several && !plan->accumulate_sync;
     if (plan->runtime->gradients_in_matmul)
-        return g * total;
+        return g * total + shard_beside(b);
     if (plan->runtime->sums_gradients) { /* which DDP's buckets stand beside */
         bool buckets = plan->strategy == DTP_DDP && dtp_plan_gradient_ranks(plan, b->cluster) > 1;
         return (g + (buckets ? made_bytes(b) : 0)) * total + made_bytes(b) * done;
@@ -92,7 +99,7 @@ static void forward(struct dtp_bound *b, const struct replicated *r, uint64_t ke
     const struct dtp_activations *a = &b->activations;
     bool chunked = dtp_plan_loss(b->plan) == DTP_LOSS_CHUNKED, autocast = dtp_plan_autocast(b->plan);
     uint64_t cached = b->plan->compile ? r->kept_casts : b->layers; /* eager casts stay to the end of forward */
-    uint64_t rest = gradients(b, 0);
+    uint64_t rest = shard_beside(b) && b->plan->accumulate == 1 ? shard_beside(b) : gradients(b, 0);
     dtp_bound_keep(b, rest + dtp_bound_saved(b, b->layers - 1) + cached * r->casts +
                           dtp_bound_tokens(b, a->layer_all + dtp_bound_scores(b)));
     dtp_bound_keep(b, rest + kept + (cached - r->kept_casts) * r->casts +
@@ -173,7 +180,8 @@ void dtp_bound_replicated(struct dtp_bound *b)
     bool wide = r.counted && b->bytes.grads < 4 && plan->offload == DTP_OFFLOAD_NONE; /* updated in fp32 */
     bool summed = plan->runtime->sums_gradients,
          copies = summed && plan->strategy == DTP_ZERO1; /* of gathered weights */
-    dtp_bound_hold(b, gradients(b, summed ? 0 : u->total) - carried(b));
-    dtp_bound_keep(b, gradients(b, summed ? 0 : u->total) + (wide ? 4 * own : 0) +
-                          (copies ? 2 * b->bytes.params * u->total : 0) + dtp_bound_optimizer_list(b, own));
+    uint64_t rest = shard_beside(b) ? shard_beside(b) : gradients(b, summed ? 0 : u->total);
+    dtp_bound_hold(b, rest - carried(b));
+    dtp_bound_keep(b, rest + (wide ? 4 * own : 0) + (copies ? 2 * b->bytes.params * u->total : 0) +
+                          dtp_bound_optimizer_list(b, own));
 }

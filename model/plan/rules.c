@@ -159,7 +159,7 @@ bool dtp_plan_keeps_root(const struct dtp_plan *plan)
 
 uint32_t dtp_plan_reductions(const struct dtp_plan *plan)
 {
-    bool every = plan->accumulate_sync || plan->strategy == DTP_ZERO2 ||
+    bool every = plan->accumulate_sync || (plan->strategy == DTP_ZERO2 && !plan->runtime->adds_before_shards) ||
                  (plan->runtime->reduces_shards_always && dtp_plan_shards_grads(plan));
     return every ? plan->accumulate : 1;
 }
@@ -234,6 +234,7 @@ struct dtp_execution dtp_plan_execution(const struct dtp_plan *plan)
         .own_kernels = runtime->own_kernels,
         .graph = executor->cuda_graph,
         .plain_host_adam = runtime->plain_host_adam,
+        .one_queue = runtime->one_queue,
         .windows = executor->symmetric_windows,
         .stochastic_rounding = executor->stochastic_rounding,
         .clip_norm = executor->clip_norm,

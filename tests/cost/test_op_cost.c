@@ -233,6 +233,10 @@ static void test_plain_attention(void **state)
     assert_false(dtp_attention_is_plain(&gpu, &shape, &fp8));
     const struct dtp_execution fp32 = {.own_kernels = true, .compute = DTP_FP32};
     assert_true(dtp_attention_is_plain(&gpu, &shape, &fp32));
+    /* Backward by hand: 64 x 65 / 2 squares of 32, four products over the width of 2 + 2 numbers a thread, three over
+     * the square of 2 + 8; where blocks share an SM, 1.65 times as fast. */
+    double square_s = 8 * (4 * 128 * 4 + 3 * 32 * 10) / (132 * 7.57e8);
+    assert_near(dtp_attention_time(&gpu, &shape, &fp32, 2048).backward_s, 64 * 65 / 2 * square_s / 1.65, 1e-9);
     shape.keys = shape.queries = 2000;
     assert_true(dtp_attention_is_plain(&gpu, &shape, &own));
 }

@@ -115,7 +115,7 @@ static void test_within_ten_percent(void **state)
     }
 }
 
-/* Every shipped scenario resolves, and all but the one whose trainer frees more than Megatron does fit. */
+/* Every shipped scenario resolves, and all fit by formulas but one, whose step program does by a hair. */
 static void test_shipped_scenarios_fit(void **state)
 {
     static const char *const none[] = {NULL};

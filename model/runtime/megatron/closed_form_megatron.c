@@ -14,15 +14,16 @@ static void traffic(struct dtp_traffic *job)
     const struct dtp_units *u = &job->units;
     uint64_t gpus = job->cluster->gpus, per_rank = 1000000 * gpus;
     uint64_t bucket = per_rank > MEGATRON_BUCKET ? per_rank : MEGATRON_BUCKET;
-    uint64_t count = dtp_divide_up(u->total, bucket);
+    bool sharded = job->plan->strategy == DTP_ZERO2; /* the whole model is one chunk */
+    uint64_t count = dtp_divide_up(u->total, bucket), collectives = sharded ? 1 : count;
     uint64_t reductions = job->reductions;
     uint64_t sent = dtp_traffic_ring(u->total * job->bytes.reduce, gpus);
     if (job->plan->strategy == DTP_DDP) {
         dtp_traffic_add(job, DTP_ALL_REDUCE, dtp_bytes_product(reductions, 2 * sent), reductions * count, gpus, 1);
         return;
     }
-    dtp_traffic_add(job, DTP_REDUCE_SCATTER, dtp_bytes_product(reductions, sent), reductions * count, gpus, 1);
-    dtp_traffic_add(job, DTP_ALL_GATHER, dtp_traffic_ring(u->total * job->bytes.params, gpus), count, gpus, 1);
+    dtp_traffic_add(job, DTP_REDUCE_SCATTER, dtp_bytes_product(reductions, sent), reductions * collectives, gpus, 1);
+    dtp_traffic_add(job, DTP_ALL_GATHER, dtp_traffic_ring(u->total * job->bytes.params, gpus), collectives, gpus, 1);
 }
 
 /* Two norms, four matmuls, an attention of two kernels, activation and sum; backward twice that for matmuls, with a

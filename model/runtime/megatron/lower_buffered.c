@@ -9,7 +9,12 @@
  * before updated, and a layer waits for its own. Buffers are laid in the order in which backward makes gradients, so
  * that what is finished is always a beginning of a chunk's part. Only the first chunk of the first stage has more than
  * one bucket (distributed_data_parallel.py: "Turn off bucketing if we are on a pipeline stage that is not the first",
- * and disable_bucketing of later chunks). */
+ * and disable_bucketing of later chunks).
+ *
+ * With zero2 a rank keeps its shard of the gradients, and those of a chunk whole from its first backward of the step to
+ * its last, which is when they are reduce-scattered: so the trainer of Llama 3 "shards optimizer states and gradients,
+ * but for model shards we do not reshard after forward" (arXiv:2407.21783, section 3.3.2). Weights are gathered as with
+ * overlap. */
 #include "lower/lowering.h"
 
 #include "base/bytes.h"
@@ -25,6 +30,7 @@ struct bucket {
     uint32_t chunk;
     dtp_op_id gathered; /* DTP_NO_OP: nothing is to be awaited */
     bool reduced;
+    dtp_buffer_id gradients; /* of zero2, while they are whole */
 };
 
 /* What more than one data parallel rank have. */
@@ -32,7 +38,13 @@ struct buffered {
     uint32_t group;
     uint32_t bucket_count; /* 0: without overlap */
     struct bucket *bucket; /* of the lowering's arena */
+    dtp_buffer_id shard;   /* of zero2: of gradients */
 };
+
+static bool keeps_shards(const struct dtp_lowering *l)
+{
+    return l->plan->strategy == DTP_ZERO2 && l->data_ranks > 1;
+}
 
 static struct buffered *own(const struct dtp_lowering *l)
 {
@@ -75,7 +87,8 @@ static enum dtp_status make(struct dtp_lowering *l)
     struct dtp_module_state *all = whole(l);
     all->params = dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * total, true);
     all->gradient_buffer =
-        dtp_lower_buffer(l, "gradient buffer", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE, l->bytes.grads * total, true);
+        dtp_lower_buffer(l, "gradient buffer", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE,
+                         l->bytes.grads * (keeps_shards(l) ? dtp_divide_up(total, ranks) : total), true);
     all->moments = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
     dtp_lower_add_moments(l, &all->moments, dtp_divide_up(total, ranks));
     make_placeholders(l);
@@ -89,6 +102,7 @@ static enum dtp_status make(struct dtp_lowering *l)
     if (!made)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     made->group = dtp_lower_data_group(l, l->data_ranks, 1);
+    made->shard = all->gradient_buffer;
     return DTP_OK;
 }
 
@@ -174,7 +188,7 @@ static uint64_t layer_first(const struct dtp_lowering *l, uint64_t layer)
 
 static bool bucketed(const struct dtp_lowering *l, uint32_t chunk)
 {
-    return l->role.rank == 0 && chunk == 0;
+    return l->role.rank == 0 && chunk == 0 && !keeps_shards(l);
 }
 
 static void add_buckets(struct dtp_lowering *l, uint32_t chunk, uint64_t first, uint64_t end)
@@ -182,7 +196,7 @@ static void add_buckets(struct dtp_lowering *l, uint32_t chunk, uint64_t first, 
     uint64_t most = bucketed(l, chunk) ? bucket_elements(l) : end - first;
     for (; first < end; first += most)
         own(l)->bucket[own(l)->bucket_count++] =
-            (struct bucket){first, first + most < end ? first + most : end, chunk, DTP_NO_OP, false};
+            (struct bucket){first, first + most < end ? first + most : end, chunk, DTP_NO_OP, false, DTP_NO_BUFFER};
 }
 
 /* The chunk with the rank's last layers takes the head in front of them, that with its first the root's rest. */
@@ -225,7 +239,7 @@ static void narrow(const struct dtp_lowering *l, const struct dtp_new_op *op, st
 {
     bool weights = operand->buffer.index == whole(l)->params.index;
     uint64_t first, end, element_bytes = weights ? l->bytes.params : l->bytes.grads;
-    if (!weights && operand->buffer.index != whole(l)->gradient_buffer.index)
+    if (!weights && (keeps_shards(l) || operand->buffer.index != whole(l)->gradient_buffer.index))
         return;
     if (!l->own || operand->bytes || !place_of(l, op, &first, &end))
         return;
@@ -297,13 +311,67 @@ static void fetch(struct dtp_lowering *l, int part)
                        part == DTP_ROOT_HEAD ? head_elements(l) : model_elements(l));
 }
 
+/* ---- gradients in shards ----------------------------------------------------------------------------------------- */
+
+static struct bucket *bucket_of_chunk(const struct dtp_lowering *l)
+{
+    for (uint32_t i = 0; l->own && i < own(l)->bucket_count; i++)
+        if (&l->role.chunks[own(l)->bucket[i].chunk] == l->chunk)
+            return &own(l)->bucket[i];
+    return NULL;
+}
+
+/* Whole gradients of the chunk at hand, from its first backward on. */
+static void begin_backward(struct dtp_lowering *l)
+{
+    struct bucket *b = bucket_of_chunk(l);
+    struct dtp_draft draft;
+    if (!b)
+        return;
+    if (b->gradients.index == DTP_NO_INDEX) {
+        uint64_t bytes = l->bytes.grads * (b->end - b->first);
+        dtp_draft_begin(l, &draft, DTP_OP_ZERO, "gradients of a chunk");
+        b->gradients = dtp_draft_new(l, &draft, "gradients of a chunk", DTP_OWNER_GRADS, bytes, DTP_WRITE);
+        dtp_draft_memory(l, &draft, (double)bytes, 1);
+        dtp_draft_end(l, &draft);
+    }
+    whole(l)->gradient_buffer = b->gradients; /* of the root, whose head or embedding is in this chunk */
+    for (uint64_t layer = l->chunk->first; layer < l->chunk->first + l->chunk->layers; layer++)
+        l->state[layer].gradient_buffer = b->gradients;
+}
+
+static void end_backward_sharded(struct dtp_lowering *l)
+{
+    struct bucket *b = bucket_of_chunk(l);
+    struct dtp_draft draft;
+    if (!b || !l->last_micro_step)
+        return;
+    uint64_t elements = b->end - b->first;
+    dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, "gradient scaling");
+    dtp_draft_use(&draft, b->gradients, DTP_UPDATE);
+    dtp_draft_memory(l, &draft, 2 * (double)(l->bytes.grads * elements), 1);
+    dtp_draft_end(l, &draft);
+    dtp_draft_begin(l, &draft, DTP_OP_REDUCE_SCATTER, "gradients of a chunk");
+    draft.op.stream = DTP_STREAM_REDUCE;
+    draft.op.group = own(l)->group;
+    dtp_draft_use(&draft, b->gradients, DTP_READ | DTP_FREE | DTP_DEFER);
+    dtp_draft_use(&draft, own(l)->shard, DTP_UPDATE);
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
+    draft.op.demand.sent_bytes = (double)dtp_lower_ring(elements * l->bytes.reduce, l->data_ranks);
+    draft.op.demand.bytes = (double)(elements * l->bytes.reduce);
+    dtp_draft_end(l, &draft);
+    b->gradients = DTP_NO_BUFFER;
+    whole(l)->gradient_buffer = own(l)->shard;
+}
+
 /* ---- the step ---------------------------------------------------------------------------------------------------- */
 
 /* Behind the reduction over data parallel ranks, gradients of what tensor parallel ranks all have are summed, laid side
  * by side (core/distributed/finalize_model_grads.py). */
 static void sum_replicated(struct dtp_lowering *l)
 {
-    uint64_t bytes = l->bytes.grads * dtp_lower_replicated_elements(l);
+    uint64_t elements = dtp_lower_replicated_elements(l);
+    uint64_t bytes = l->bytes.grads * (keeps_shards(l) ? dtp_divide_up(elements, l->data_ranks) : elements);
     struct dtp_draft draft;
     if (!bytes)
         return;
@@ -357,5 +425,17 @@ const struct dtp_lower_hooks dtp_lower_megatron_overlapped = {
     .fetch = fetch,
     .after_backward = after_backward,
     .end_backward = end_backward_overlapped,
+    .step = update,
+};
+
+const struct dtp_lower_hooks dtp_lower_megatron_sharded = {
+    .make = make_overlapped,
+    .release = release,
+    .narrow = narrow,
+    .begin_micro_step = begin_micro_step,
+    .before_forward = before_forward,
+    .fetch = fetch,
+    .begin_backward = begin_backward,
+    .end_backward = end_backward_sharded,
     .step = update,
 };

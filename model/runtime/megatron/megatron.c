@@ -16,10 +16,17 @@
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
-    if (p->strategy != DTP_DDP && p->strategy != DTP_ZERO1)
+    if (p->strategy != DTP_DDP && p->strategy != DTP_ZERO1 && p->strategy != DTP_ZERO2)
         dtp_plan_refuse(r, "strategy",
                         "%s is not modelled under runtime megatron; use ddp, or zero1 for its distributed optimizer",
                         dtp_strategy_text(p->strategy));
+    if (p->strategy == DTP_ZERO2 && p->pp > 1 && r->transformer->tied_head)
+        dtp_plan_refuse(r, "strategy",
+                        "zero2 is not modelled under runtime megatron where two stages hold the embedding; "
+                        "use zero1");
+    if (p->strategy == DTP_ZERO2 && p->pp > 1 && p->schedule == DTP_SCHEDULE_DUALPIPE)
+        dtp_plan_refuse(r, "strategy",
+                        "zero2 is not modelled with schedule dualpipe, which adds up two copies; use zero1");
     if (p->tp > 1 && r->transformer->parallel_block)
         dtp_plan_refuse(r, "parallel_block", "%s is not modelled with tp, which sums its two branches at once",
                         dtp_parallel_block_text(r->transformer->parallel_block));
@@ -48,11 +55,13 @@ static void derive(struct dtp_plan *p)
 
 static bool overlaps(const struct dtp_plan *plan)
 {
-    return plan->megatron.overlap;
+    return plan->megatron.overlap || plan->strategy == DTP_ZERO2;
 }
 
 static const struct dtp_lower_hooks *lower(const struct dtp_plan *plan)
 {
+    if (plan->strategy == DTP_ZERO2)
+        return &dtp_lower_megatron_sharded;
     bool copies = plan->pp > 1 && plan->schedule == DTP_SCHEDULE_DUALPIPE; /* added up before they are reduced */
     return overlaps(plan) && !copies ? &dtp_lower_megatron_overlapped : &dtp_lower_megatron;
 }
@@ -60,7 +69,7 @@ static const struct dtp_lower_hooks *lower(const struct dtp_plan *plan)
 const struct dtp_runtime dtp_runtime_megatron = {
     .name = "megatron",
     .framework = "Megatron-LM",
-    .strategies = 1u << DTP_DDP | 1u << DTP_ZERO1,
+    .strategies = 1u << DTP_DDP | 1u << DTP_ZERO1 | 1u << DTP_ZERO2,
     .shards_all = DTP_FULL_SHARD,
     .issuer = DTP_ISSUER_MEGATRON,
     .stores_compute_dtype = true,
@@ -68,6 +77,7 @@ const struct dtp_runtime dtp_runtime_megatron = {
     .reduces_fp32 = true,
     .keeps_fp8 = true,
     .gradients_in_matmul = true,
+    .adds_before_shards = true,
     .vocab_multiple = VOCAB_MULTIPLE,
     .overlap_grad_reduce = true,
     .splits = DTP_AXES(TP) | DTP_AXES(PP) | DTP_AXES(CP),

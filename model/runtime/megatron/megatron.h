@@ -6,7 +6,7 @@ extern const struct dtp_runtime dtp_runtime_megatron;
 
 extern const struct dtp_closed_form_hooks dtp_megatron_closed_form; /* closed_form_megatron.c */
 
-/* lower_buffered.c: all collectives behind backward; beside it and beside forward */
-extern const struct dtp_lower_hooks dtp_lower_megatron, dtp_lower_megatron_overlapped;
+/* lower_buffered.c: all collectives behind backward; beside it and beside forward; gradients in shards */
+extern const struct dtp_lower_hooks dtp_lower_megatron, dtp_lower_megatron_overlapped, dtp_lower_megatron_sharded;
 
 #endif
