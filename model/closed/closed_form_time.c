@@ -378,6 +378,21 @@ double dtp_closed_form_hardware_flops(const struct dtp_transformer *transformer,
     return hardware_flops(&c);
 }
 
+/* Of collectives of weights and gradients. Shard and replica collectives run on two communicators, which at best
+ * overlap each other as well: whichever strategy it is called, a group smaller than the cluster has both; so does the
+ * group that parameters are resharded to. */
+static double longest_communicator_s(const struct dtp_timing *c, const struct dtp_time *time)
+{
+    double longest_s = time->communication_s - c->narrow_gather_s - time->collective_s[DTP_ALL_TO_ALL];
+    if (dtp_plan_shards_params(c->plan) && c->plan->shard_group < c->cluster->gpus)
+        longest_s = fmax(time->collective_s[DTP_ALL_REDUCE], longest_s - time->collective_s[DTP_ALL_REDUCE]);
+    if (dtp_execution_copies(&c->execution, DTP_ALL_GATHER))
+        longest_s = fmax(time->collective_s[DTP_ALL_GATHER], longest_s - time->collective_s[DTP_ALL_GATHER]);
+    if (dtp_execution_copies(&c->execution, DTP_ALL_TO_ALL))
+        longest_s = fmax(longest_s, time->collective_s[DTP_ALL_TO_ALL]);
+    return fmax(longest_s, c->narrow_gather_s);
+}
+
 static void predict(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                     const struct dtp_plan *plan, const struct dtp_communication *communication, struct dtp_time *out,
                     struct dtp_throughput *throughput, struct dtp_time_parts *parts)
@@ -397,6 +412,7 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     dtp_timing_add_collectives(&c, communication, out);
     parts->not_hidden_s = dtp_timing_exposed_s(&c, out, &window);
     parts->contention_s = dtp_timing_contention_s(&c, communication, out, parts->not_hidden_s);
+    const struct dtp_time of_state = *out;
     parts->not_hidden_s += dtp_context_add_time(&c, communication, out);
     out->exposed_communication_s = parts->not_hidden_s + parts->contention_s;
     parts->device_s = out->compute_s;
@@ -407,17 +423,7 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     parts->optimizer_bytes_per_s = c.streaming_bytes_per_s;
     double device_s = (out->compute_s + out->optimizer_s) * parts->slowest_rank;
     out->step_s = device_s + out->exposed_communication_s + out->exposed_offload_s;
-    /* Shard and replica collectives run on two communicators, which at best overlap each other as well: whichever
-     * strategy it is called, a group smaller than the cluster has both; so does the group that parameters are resharded
-     * to. */
-    double longest_s = out->communication_s - c.narrow_gather_s - out->collective_s[DTP_ALL_TO_ALL];
-    if (dtp_plan_shards_params(plan) && plan->shard_group < cluster->gpus)
-        longest_s = fmax(out->collective_s[DTP_ALL_REDUCE], longest_s - out->collective_s[DTP_ALL_REDUCE]);
-    if (dtp_execution_copies(&c.execution, DTP_ALL_GATHER))
-        longest_s = fmax(out->collective_s[DTP_ALL_GATHER], longest_s - out->collective_s[DTP_ALL_GATHER]);
-    if (dtp_execution_copies(&c.execution, DTP_ALL_TO_ALL))
-        longest_s = fmax(longest_s, out->collective_s[DTP_ALL_TO_ALL]);
-    longest_s = fmax(longest_s, c.narrow_gather_s);
+    double longest_s = fmax(longest_communicator_s(&c, &of_state), out->communication_s - of_state.communication_s);
     out->step_perfect_overlap_s = fmax(out->compute_s + out->optimizer_s, fmax(longest_s, out->exposed_offload_s));
     out->step_no_overlap_s = device_s + out->communication_s + out->offload_s;
     add_throughput(&c, out, throughput);

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "plan/rules.h"
 #include "lib/random_plans.h"
 
 #define JOBS RANDOM_DRAWS(1200)
@@ -99,8 +100,7 @@ static void test_tokens_count_accumulation(void **state)
         struct random_job job;
         assert_true(random_job(&job));
         struct dtp_prediction p = predict(&job);
-        double tokens =
-            (double)job.plan.micro_batch * (double)job.plan.sequence * job.plan.accumulate * job.cluster.gpus;
+        double tokens = (double)dtp_plan_tokens(&job.plan) * job.plan.accumulate * job.cluster.gpus;
         assert_near(p.throughput.tokens_per_s * p.time.step_s, tokens, 1e-12);
     }
 }
