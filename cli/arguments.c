@@ -90,6 +90,7 @@ enum option {
     OPTION_PAIR,
     OPTION_SENDS,
     OPTION_PASSES,
+    OPTION_RANKS,
     OPTION_LAYERS,
     OPTION_LAYOUT,
     OPTION_EMBEDDING,
@@ -220,6 +221,9 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_PASSES] = {"--passes", "FILE.csv", ON(SCHEDULE) | ON(SIMULATE),
                        "write when each pass of a pipeline runs, a row a pass; simulate: in ms", DTP_FILE_WRITTEN,
                        DTP_OUTPUT_SCHEDULE},
+    [OPTION_RANKS] = {"--ranks", "FILE.csv", ON(SIMULATE),
+                      "write what each rank of a pipeline holds, computes and waits for, a row a rank",
+                      DTP_FILE_WRITTEN, DTP_OUTPUT_RANKS},
     [OPTION_LAYERS] = {"--layers", "N", ON(SCHEDULE), "of a model that stages are cut from; default: stages are equal"},
     [OPTION_LAYOUT] =
         {"--layout", "even|counted|cost|best|step|TEXT", ON(SCHEDULE),

@@ -2,6 +2,7 @@
 #include "cli/arguments.h"
 
 #include "base/nearest.h"
+#include "base/word_table.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -14,20 +15,7 @@ static const char *const command_names[DTP_COMMAND_COUNT] = {
     [DTP_COMMAND_VALIDATE] = "validate", [DTP_COMMAND_SCHEDULE] = "schedule", [DTP_COMMAND_HELP] = "help",
 };
 
-const char *dtp_command_text(enum dtp_command command)
-{
-    return command_names[command];
-}
-
-bool dtp_command_parse(const char *text, enum dtp_command *out)
-{
-    for (int i = 0; i < DTP_COMMAND_COUNT; i++)
-        if (strcmp(text, command_names[i]) == 0) {
-            *out = (enum dtp_command)i;
-            return true;
-        }
-    return false;
-}
+DTP_TEXT_AND_PARSE_OF_ARRAY(command, command_names, 0)
 
 enum dtp_status dtp_command_unknown(const char *text, struct dtp_faults *faults)
 {

@@ -166,6 +166,8 @@ static enum dtp_status probe(const struct dtp_context *context, const struct dtp
         dtp_probe_heard_release(&heard);
         return DTP_OK;
     }
+    if (status == DTP_OK && !dtp_probe_heard_join(&heard))
+        status = dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     if (status == DTP_OK)
         status = add_about(&heard, context->faults);
     if (status == DTP_OK)

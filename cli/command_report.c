@@ -70,6 +70,7 @@ struct material {
     struct dtp_report report;
     struct dtp_whatif whatif;
     struct dtp_simulated simulated;
+    struct dtp_pipeline_stages stages; /* of it */
     struct dtp_faults not_simulated;
     struct dtp_table *tables[4]; /* the plan, strategies, micro batches, GPUs */
     struct dtp_backtest *backtests[3];
@@ -209,7 +210,7 @@ static enum dtp_status simulate(struct material *m, const struct dtp_job *job)
     enum dtp_status status = dtp_simulated_create(job, &options, &m->simulated, &m->not_simulated);
     if (status == DTP_ENVIRONMENT)
         return dtp_fault(m->context->faults, status, NULL, 0, "%s", m->not_simulated.text[0]);
-    return DTP_OK;
+    return status == DTP_OK ? dtp_pipeline_stages_of(&m->simulated, &m->stages, m->context->faults) : DTP_OK;
 }
 
 static enum dtp_status gather(struct material *m)
@@ -250,6 +251,7 @@ static void write_job(const struct material *m, FILE *file)
                                 .micro_batches = m->tables[2],
                                 .gpus = m->tables[3],
                                 .simulated = m->simulated.program ? &m->simulated : NULL,
+                                .stages = &m->stages,
                                 .not_simulated = m->not_simulated.text[0],
                                 .whatif = &m->whatif,
                                 .backtests = (const struct dtp_backtest *const *)m->backtests,
@@ -268,6 +270,7 @@ static void release(struct material *m)
     for (size_t i = 0; i < m->backtest_count; i++)
         dtp_backtest_destroy(m->backtests[i]);
     dtp_table_destroy(m->runs);
+    dtp_pipeline_stages_release(&m->stages);
     dtp_simulated_release(&m->simulated);
     dtp_scenario_destroy(m->scenario);
     dtp_catalog_destroy(&m->catalog);

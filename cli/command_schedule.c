@@ -200,27 +200,23 @@ static enum dtp_status write_passes(const struct dtp_schedule_report *report, co
     return dtp_output_close(&output, faults);
 }
 
+static void passes_of(const void *report, FILE *file)
+{
+    dtp_schedule_report_passes(report, file);
+}
+
 static enum dtp_status draw(const struct dtp_context *context, const struct dtp_schedule_report *report)
 {
     const struct dtp_schedule_case *c = &report->cases[0];
-    char title[160], *text = NULL;
-    size_t bytes = 0;
+    char title[160];
     if (!context->arguments->chart)
         return DTP_OK;
-    FILE *file = open_memstream(&text, &bytes);
-    if (file)
-        dtp_schedule_report_passes(report, file);
     snprintf(title, sizeof title,
              "%s: %" PRIu32 " rank%s, %" PRIu32 " micro-batch%s; of %.4g a step the busiest rank idles %.4g",
              dtp_schedule_row(c->kind)->word, c->schedule.shape.ranks, c->schedule.shape.ranks > 1 ? "s" : "",
              c->schedule.shape.micro_batches, c->schedule.shape.micro_batches > 1 ? "es" : "", c->timing.makespan_s,
              c->timing.bubble_s);
-    enum dtp_status status =
-        file && fclose(file) == 0 ? DTP_OK : dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    if (status == DTP_OK)
-        status = dtp_chart_draw_passes(text, bytes, context->arguments->chart, title, context->faults);
-    free(text);
-    return status;
+    return dtp_chart_draw_passes(passes_of, report, context->arguments->chart, title, context->faults);
 }
 
 enum dtp_status dtp_command_schedule(const struct dtp_context *context)

@@ -3,6 +3,7 @@
 
 #include "cli/progress.h"
 #include "record/search_report.h"
+#include "runtime/runtimes.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -37,11 +38,47 @@ static const char *given(const struct dtp_arguments *a, const struct dtp_scenari
     return dtp_scenario_get(base, key);
 }
 
+/* Which axis of the mesh a key sizes or cuts; 0: none. */
+static unsigned axis_of(const char *key)
+{
+    return strcmp(key, "tp") == 0                                         ? DTP_AXES(TP)
+           : strcmp(key, "cp") == 0                                       ? DTP_AXES(CP)
+           : strcmp(key, "pp") == 0 || strcmp(key, "virtual_stages") == 0 ? DTP_AXES(PP)
+                                                                          : 0;
+}
+
+static bool is_one_kind_of_gpu(const struct dtp_arguments *a, const struct dtp_scenario *base)
+{
+    const char *gpu = given(a, base, "gpu");
+    return given(a, base, "machine") || (gpu && strcmp(gpu, "any") != 0 && strcmp(gpu, "all") != 0);
+}
+
+/* Of a list of strategies those that the runtime has, and its own word where none of them shards all. */
+static const char *strategies_of(const struct dtp_runtime *runtime, const char *list, char *out, size_t bytes)
+{
+    size_t used = 0;
+    char word[32];
+    for (const char *next = list; *next; next += strspn(next, ",")) {
+        enum dtp_strategy strategy;
+        int length = (int)strcspn(next, ",");
+        snprintf(word, sizeof word, "%.*s", length, next);
+        if (dtp_strategy_parse(word, &strategy) && runtime->strategies & 1u << strategy)
+            used += (size_t)snprintf(out + used, bytes - used, "%s%s", used ? "," : "", word);
+        next += length;
+    }
+    if (runtime->strategies & 1u << DTP_ZERO3 && !(runtime->strategies & 1u << DTP_FULL_SHARD))
+        snprintf(out + used, bytes - used, ",zero3");
+    return out;
+}
+
 /* What the search takes for a key nobody gave: the table's, or what depends on others. NULL: no axis at all. */
 static const char *default_values(const struct dtp_arguments *a, const struct dtp_scenario *base, size_t index,
                                   char *out, size_t bytes)
 {
     const char *key = defaults[index].key;
+    const char *word = given(a, base, "runtime");
+    const struct dtp_runtime *runtime = word ? dtp_runtime_find(word) : NULL; /* NULL of several, too */
+    unsigned axis = axis_of(key);
     uint32_t most = a->max_gpus ? a->max_gpus : DEFAULT_MAX_GPUS;
     if (strcmp(key, "gpus") == 0 && given(a, base, "nodes"))
         return NULL;
@@ -53,6 +90,12 @@ static const char *default_values(const struct dtp_arguments *a, const struct dt
         return NULL;
     if (strcmp(key, "accumulate") == 0)
         return given(a, base, "global_batch") || given(a, base, "global_batch_tokens") ? NULL : "1,2,4,8";
+    if (axis && !(runtime && runtime->splits & axis && is_one_kind_of_gpu(a, base)))
+        return NULL;
+    if (strcmp(key, "compile") == 0 && runtime && !runtime->compiles)
+        return NULL;
+    if (strcmp(key, "strategy") == 0 && runtime)
+        return strategies_of(runtime, defaults[index].values, out, bytes);
     return defaults[index].values;
 }
 
@@ -62,7 +105,7 @@ static enum dtp_status read_axes(const struct dtp_context *context, const struct
 {
     const struct dtp_arguments *a = context->arguments;
     enum dtp_status worst = DTP_OK;
-    char text[64];
+    char text[128];
     for (size_t i = 0; i < a->setting_count; i++)
         if (!is_default_axis(a->settings[i].key)) {
             enum dtp_status status =

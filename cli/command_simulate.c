@@ -54,11 +54,12 @@ static enum dtp_status write_tables(const struct dtp_context *context, const str
 /* ---- a pipeline ---------------------------------------------------------------------------------------------------
  */
 
-static const char *passes_file(const struct dtp_arguments *a)
+/* The file behind a flag that simulate alone reads, or NULL. */
+static const char *passed_file(const struct dtp_arguments *a, const char *flag)
 {
     const char *file = NULL;
     for (size_t i = 0; i < a->passed_count; i++)
-        if (strcmp(a->passed[i].flag, "--passes") == 0)
+        if (strcmp(a->passed[i].flag, flag) == 0)
             file = a->passed[i].value;
     return file;
 }
@@ -66,49 +67,55 @@ static const char *passes_file(const struct dtp_arguments *a)
 static enum dtp_status check_pipeline(const struct dtp_context *context, const struct dtp_pipeline_stages *stages)
 {
     const struct dtp_arguments *a = context->arguments;
-    const char *flag = passes_file(a) ? "--passes" : a->chart ? "--chart" : NULL;
+    const char *flag = passed_file(a, "--passes")  ? "--passes"
+                       : passed_file(a, "--ranks") ? "--ranks"
+                       : a->chart                  ? "--chart"
+                                                   : NULL;
     if (flag && !stages->rank_count)
         return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
-                         "%s: shows the passes of a pipeline, and this job has none (pp 1); --timeline has operations",
-                         flag);
+                         "%s: shows the %s of a pipeline, and this job has none (pp 1); --timeline has operations",
+                         flag, strcmp(flag, "--ranks") == 0 ? "ranks" : "passes");
     if (stages->rank_count && a->charts && a->timeline)
         return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
                          "--charts: does not draw the --timeline of several ranks; --chart FIGURE draws their passes");
     return DTP_OK;
 }
 
-static enum dtp_status write_passes(const struct dtp_context *context, const struct dtp_pipeline_stages *stages)
+static enum dtp_status write_stages(const struct dtp_context *context, const struct dtp_pipeline_stages *stages,
+                                    const char *flag)
 {
     struct dtp_output_file output;
-    const char *path = passes_file(context->arguments);
+    const char *path = passed_file(context->arguments, flag);
     enum dtp_status status = path ? dtp_output_open(path, &output, context->faults) : DTP_OK;
     if (!path || status != DTP_OK)
         return status;
-    dtp_simulation_write_passes(stages, output.file);
-    return dtp_output_close(&output, context->faults);
+    if (strcmp(flag, "--ranks") == 0)
+        status = dtp_simulation_write_ranks(stages, output.file, context->faults);
+    else
+        dtp_simulation_write_passes(stages, output.file);
+    if (status == DTP_OK)
+        return dtp_output_close(&output, context->faults);
+    dtp_output_abandon(&output);
+    return status;
+}
+
+static void passes_of(const void *stages, FILE *file)
+{
+    dtp_simulation_write_passes(stages, file);
 }
 
 static enum dtp_status draw_passes(const struct dtp_context *context, const struct dtp_simulated *simulated,
                                    const struct dtp_pipeline_stages *stages)
 {
     const struct dtp_job *job = &simulated->job;
-    char title[400], *text = NULL;
-    size_t bytes = 0;
+    char title[400];
     if (!context->arguments->chart)
         return DTP_OK;
-    FILE *file = open_memstream(&text, &bytes);
-    if (file)
-        dtp_simulation_write_passes(stages, file);
     snprintf(title, sizeof title, "%s, %u x %s: %s, %u ranks, %u micro-batches; step %.4g ms, bubble %.1f %%",
              job->transformer.name, job->cluster.gpus, job->cluster.gpu.key, dtp_schedule_row(stages->schedule)->word,
              stages->rank_count, job->plan.accumulate, 1e3 * stages->step_s,
              100 * simulated->prediction.time.bubble_s / stages->step_s);
-    enum dtp_status status =
-        file && fclose(file) == 0 ? DTP_OK : dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    if (status == DTP_OK)
-        status = dtp_chart_draw_passes(text, bytes, context->arguments->chart, title, context->faults);
-    free(text);
-    return status;
+    return dtp_chart_draw_passes(passes_of, stages, context->arguments->chart, title, context->faults);
 }
 
 /* ---- charts ------------------------------------------------------------------------------------------------------ */
@@ -165,7 +172,9 @@ static enum dtp_status report(const struct dtp_context *context, const struct dt
     if (status == DTP_OK)
         status = write_tables(context, simulated);
     if (status == DTP_OK)
-        status = write_passes(context, &stages);
+        status = write_stages(context, &stages, "--passes");
+    if (status == DTP_OK)
+        status = write_stages(context, &stages, "--ranks");
     if (status == DTP_OK)
         status = draw_passes(context, simulated, &stages);
     if (status == DTP_OK)

@@ -12,6 +12,7 @@
 
 #include <inttypes.h>
 #include <signal.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -100,6 +101,7 @@ static enum dtp_status work(void *context, unsigned thread, uint64_t first, uint
     FILE *file = open_memstream(&w->text, &w->bytes);
     if (!file)
         return dtp_fault(&w->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    __fsetlocking(file, FSETLOCKING_BYCALLER); /* of this thread alone */
     for (uint64_t row = first; row < first + count && status == DTP_OK; row++) {
         status = dtp_axes_apply(&sweep->axes, row, row > first, w->scenario, &w->faults);
         if (status == DTP_OK)

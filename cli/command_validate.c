@@ -135,6 +135,8 @@ static void say_after(const struct dtp_validate *v, uint64_t run, const struct d
         fprintf(stderr, "  failed: %s", row->reason);
     else
         fprintf(stderr, "  step %.2f ms", 1e3 * row->step_s[DTP_VALIDATION_MEASURED]);
+    if (row->status == DTP_OK && isfinite(row->undisturbed_step_s))
+        fprintf(stderr, ", %.2f on undisturbed cores", 1e3 * row->undisturbed_step_s);
     if (row->status == DTP_OK && isfinite(error))
         fprintf(stderr, ", predicted %+.1f %%", 100 * error);
     fprintf(stderr, "; %.1f s, %.0f s left\n", row->wall_s, left_s);

@@ -35,8 +35,12 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
     [DTP_COMMAND_EXPLAIN] =
         {"dtplan explain [SCENARIO.ini ...] [--KEY VALUE ...] [--program] [--json]",
          "Shows where each byte and each second of a plan comes from: the rule, the numbers put into it, and the sum. "
-         "Takes the same keys as plan.",
+         "Takes the same keys as plan. Where tp, cp or pp divide the model it explains the simulation: the rank with "
+         "most "
+         "memory, the one that computes longest, what ranks of a pipeline idle and why.",
          {{"dtplan explain --params 7e9 --gpus 8 --strategy full_shard", "formula by formula"},
+          {"dtplan explain --model llama-2-7b --gpus 8 --runtime megatron --strategy zero1 --tp 2 --pp 4",
+           "of a pipeline"},
           {"dtplan explain --model gpt2 --gpus 4 --strategy ddp --micro-batch 8", "a small model under DDP"},
           {"dtplan explain --params 7e9 --gpus 8 --program", "the operations of the step, layer by layer"}}},
     [DTP_COMMAND_SIMULATE] =
@@ -74,7 +78,8 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
          "with a budget alone). Every key can be pinned, or given a list or range as in sweep; GPU, number of GPUs, "
          "strategy, shard group, micro batch, accumulation, checkpointing, offload, precision and compilation vary "
          "where "
-         "they are not. Formulas predict all combinations, simulation ranks the best and replays their memory. Without "
+         "they are not, tp, pp, cp and virtual stages too once runtime and GPU are given. "
+         "Formulas predict all combinations, simulation ranks the best and replays their memory. Without "
          "a "
          "plan it says which limit to move and how far.",
          {{"dtplan search --model llama-3-8b --tokens 2T --deadline 30d --budget 500k --gpu h100-sxm,a100-80-sxm --seq "

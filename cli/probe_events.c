@@ -1,6 +1,7 @@
 #include "cli/probe_events.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,6 +69,45 @@ static void hear_warning(const struct dtp_probe_heard *h, const json_t *event)
     fprintf(stderr, "dtplan: %s\n", warning.text[0]);
 }
 
+/* What an operation of a step program takes, which is said by the loop beside it. */
+static bool is_paced(const struct dtp_measured_row *row)
+{
+    return row->measurement == DTP_MEASUREMENT_MATMUL || row->measurement == DTP_MEASUREMENT_ATTENTION ||
+           row->measurement == DTP_MEASUREMENT_KERNEL || row->measurement == DTP_MEASUREMENT_STEP;
+}
+
+static void scale_paced(struct dtp_probe_heard *h, double factor)
+{
+    static const int seconds[] = {DTP_MEASURED_seconds, DTP_MEASURED_low_s, DTP_MEASURED_high_s};
+    for (; h->paced < h->count; h->paced++)
+        for (size_t k = 0; k < 3 && is_paced(&h->rows[h->paced]); k++)
+            h->rows[h->paced].number[seconds[k]] *= factor;
+}
+
+static bool hear_pace(struct dtp_probe_heard *h, const json_t *event)
+{
+    double loop_s = json_number_value(json_object_get(event, "loop_s"));
+    double least_s = json_number_value(json_object_get(event, "least_s"));
+    if (!(loop_s > 0 && least_s > 0))
+        return false;
+    scale_paced(h, 1 / loop_s);
+    h->loop_s = h->loop_s > 0 ? fmin(h->loop_s, least_s) : least_s;
+    return true;
+}
+
+bool dtp_probe_heard_join(struct dtp_probe_heard *h)
+{
+    struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_STEP, DTP_MEASURED_PACE);
+    if (!(h->loop_s > 0))
+        return true;
+    h->paced = 0;
+    scale_paced(h, h->loop_s);
+    for (int column = DTP_MEASURED_seconds; column <= DTP_MEASURED_high_s; column++)
+        row.number[column] = h->loop_s;
+    row.number[DTP_MEASURED_samples] = 1;
+    return dtp_probe_heard_keep(h, &row);
+}
+
 void dtp_probe_hear(void *heard, const char *line)
 {
     struct dtp_probe_heard *h = heard;
@@ -78,6 +118,8 @@ void dtp_probe_hear(void *heard, const char *line)
         h->damaged |= !read_row(event, &row) || !dtp_probe_heard_keep(h, &row);
     else if (strcmp(kind, "progress") == 0)
         hear_progress(h, event);
+    else if (strcmp(kind, "pace") == 0)
+        h->damaged |= !hear_pace(h, event);
     else if (strcmp(kind, "warning") == 0)
         hear_warning(h, event);
     else if (strcmp(kind, "start") == 0) {

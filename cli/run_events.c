@@ -1,4 +1,5 @@
 #include "cli/run_process.h"
+#include "machine/measured.h"
 #include "program/program_set.h"
 
 #include <inttypes.h>
@@ -17,7 +18,7 @@ struct dtp_run_listener {
     struct dtp_run_outcome *out;
     bool progress, terminal, line_open;
     uint64_t steps;  /* that the run is to do */
-    double *seconds; /* of the plain steps */
+    double *seconds; /* of the plain steps, then as undisturbed cores make them: two a step */
     size_t count, room, seen;
     double losses[LAST_LOSSES];
     double last_said_s, started_s, recent_s; /* recent_s: smoothed seconds of a step, for the time left */
@@ -131,17 +132,26 @@ static void hear_start(struct dtp_run_listener *l, const json_t *event)
     l->steps = whole(event, "steps");
 }
 
-static void keep_seconds(struct dtp_run_listener *l, double seconds)
+/* Seconds of the step where the loop beside it takes what it took at its best when the machine was probed; NAN: it was
+ * not, or is a GPU. */
+static double undisturbed_s(const struct dtp_run_listener *l, double seconds, double loop_s)
+{
+    const struct dtp_measured *measured = l->job ? l->job->cluster.measured : NULL;
+    return measured ? seconds * dtp_measured_step_s(measured, DTP_MEASURED_PACE) / loop_s : (double)NAN;
+}
+
+static void keep_seconds(struct dtp_run_listener *l, double seconds, double undisturbed_s)
 {
     if (l->count == l->room) {
         size_t room = 2 * l->room + 1024;
-        double *grown = realloc(l->seconds, room * sizeof *grown);
+        double *grown = realloc(l->seconds, 2 * room * sizeof *grown);
         if (!grown)
             return; /* the median is then of fewer steps, and says of how many */
         l->seconds = grown;
         l->room = room;
     }
-    l->seconds[l->count++] = seconds;
+    l->seconds[2 * l->count] = seconds;
+    l->seconds[2 * l->count++ + 1] = undisturbed_s;
 }
 
 static void hear_step(struct dtp_run_listener *l, const json_t *event)
@@ -157,7 +167,7 @@ static void hear_step(struct dtp_run_listener *l, const json_t *event)
     l->losses[l->seen++ % LAST_LOSSES] = loss;
     l->recent_s = l->seen == 1 ? seconds : 0.9 * l->recent_s + 0.1 * seconds;
     if (mode && strcmp(mode, "plain") == 0 && seconds > 0)
-        keep_seconds(l, seconds);
+        keep_seconds(l, seconds, undisturbed_s(l, seconds, number(event, "loop_s")));
     say_step(l, event, m->last_step);
 }
 
@@ -215,6 +225,13 @@ static int by_value(const void *left, const void *right)
     return *a < *b ? -1 : *a > *b;
 }
 
+/* Of every other of `values`, which are ordered by them. */
+static double median(double *values, size_t count)
+{
+    qsort(values, count, 2 * sizeof *values, by_value);
+    return (values[2 * (count / 2)] + values[2 * ((count - 1) / 2)]) / 2;
+}
+
 void dtp_run_listener_finish(struct dtp_run_listener *l)
 {
     struct dtp_run_outcome *m = l->out;
@@ -223,8 +240,10 @@ void dtp_run_listener_finish(struct dtp_run_listener *l)
     if (l->line_open)
         fputc('\n', stderr);
     if (count > 0) {
-        qsort(l->seconds + first, count, sizeof *l->seconds, by_value);
-        m->step_s = (l->seconds[first + count / 2] + l->seconds[first + (count - 1) / 2]) / 2;
+        m->step_s = median(l->seconds + 2 * first, count);
+        for (size_t i = first; i < l->count; i++)
+            l->seconds[2 * i] = l->seconds[2 * i + 1];
+        m->undisturbed_s = isfinite(l->seconds[2 * first]) ? median(l->seconds + 2 * first, count) : 0;
     }
     m->timed_steps = count;
     for (size_t i = 0; i < losses; i++)

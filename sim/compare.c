@@ -1,5 +1,7 @@
 #include "sim/compare.h"
 
+#include "base/word_table.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -52,21 +54,8 @@ void dtp_compare_classes(const struct dtp_simulated *simulated, const double *al
 
 /* ---- phases ------------------------------------------------------------------------------------------------------ */
 
-static const char *const phase_marks[] = {
-#define X(suffix, mark, words) mark,
-    DTP_COMPARE_PHASE_TABLE(X)
-#undef X
-};
-static const char *const phase_words[] = {
-#define X(suffix, mark, words) words,
-    DTP_COMPARE_PHASE_TABLE(X)
-#undef X
-};
-
-const char *dtp_compare_phase_words(enum dtp_compare_phase phase)
-{
-    return phase_words[phase];
-}
+static const char *const phase_marks[] = {DTP_COMPARE_PHASE_TABLE(DTP_ROW_WORD)};
+DTP_WORDS_OF_TABLE(dtp_compare_phase_words, dtp_compare_phase, DTP_COMPARE_PHASE_TABLE, DTP_ROW_SECOND)
 
 void dtp_compare_phases(const struct dtp_simulated *simulated, const double *in_place_s,
                         struct dtp_phase_times out[DTP_COMPARE_PHASE_COUNT])

@@ -7,60 +7,76 @@
 
 /* ---- who waits for whom ------------------------------------------------------------------------------------------ */
 
-struct linker {
-    struct dtp_engine_graph *graph;
-    uint32_t edges;
+/* Edges as they are found, by the operation at which they end. */
+struct edge {
+    uint32_t from, to;
 };
 
-static void link_edge(struct linker *linker, uint32_t from, uint32_t to)
+static void link_edge(struct dtp_engine_graph *graph, struct edge **next, uint32_t from, uint32_t to)
 {
-    struct dtp_engine_graph *g = linker->graph;
-    g->successor[linker->edges] = to;
-    g->next_edge[linker->edges] = g->first_edge[from];
-    g->first_edge[from] = linker->edges++;
-    g->predecessors[to]++;
+    *(*next)++ = (struct edge){from, to};
+    graph->first_edge[from]++;
+    graph->predecessors[to]++;
+}
+
+/* Puts the edges of each operation one behind the other; first_edge says how many each has. */
+static void sort_edges(const struct edge *edges, size_t edge_count, size_t count, struct dtp_engine_graph *out)
+{
+    for (size_t i = 1; i <= count; i++)
+        out->first_edge[i] += out->first_edge[i - 1]; /* where those of the next one begin */
+    for (size_t i = 0; i < edge_count; i++)
+        out->successor[--out->first_edge[edges[i].from]] = edges[i].to;
 }
 
 bool dtp_engine_link(const struct dtp_program *program, bool one_by_one, struct dtp_host_arena *arena,
                      struct dtp_engine_graph *out)
 {
     const struct dtp_op *ops = dtp_program_ops(program);
-    size_t count = dtp_program_op_count(program), groups = dtp_program_group_count(program), edges = 0;
+    size_t count = dtp_program_op_count(program), groups = dtp_program_group_count(program), most = 0;
     for (size_t i = 0; i < count; i++)
-        edges += ops[i].dependency_count + 1u + one_by_one + (ops[i].group != DTP_NO_INDEX);
-    *out = (struct dtp_engine_graph){
-        dtp_host_arena_take(arena, count, sizeof *out->ops), dtp_host_arena_take_zeroed(arena, count, sizeof(uint32_t)),
-        dtp_host_arena_take(arena, count, sizeof(uint32_t)), dtp_host_arena_take(arena, edges, sizeof(uint32_t)),
-        dtp_host_arena_take(arena, edges, sizeof(uint32_t))};
+        most += ops[i].dependency_count + 1u + one_by_one + (ops[i].group != DTP_NO_INDEX);
+    *out = (struct dtp_engine_graph){dtp_host_arena_take(arena, count, sizeof *out->ops),
+                                     dtp_host_arena_take_zeroed(arena, count, sizeof(uint32_t)),
+                                     dtp_host_arena_take_zeroed(arena, count + 1, sizeof(uint32_t)),
+                                     dtp_host_arena_take(arena, most, sizeof(uint32_t))};
     uint32_t *last_of_group = dtp_host_arena_take(arena, groups, sizeof(uint32_t));
-    if (!out->ops || !out->predecessors || !out->first_edge || !out->next_edge || !out->successor ||
-        (groups && !last_of_group))
+    struct edge *edges = malloc((most + 1) * sizeof *edges), *next = edges;
+    if (!out->ops || !out->predecessors || !out->first_edge || !out->successor || (groups && !last_of_group) ||
+        !edges) {
+        free(edges);
         return false;
+    }
     uint32_t last_of_stream[DTP_STREAM_COUNT];
     memset(last_of_stream, 0xff, sizeof last_of_stream);
-    memset(out->first_edge, 0xff, count * sizeof(uint32_t));
     if (groups)
         memset(last_of_group, 0xff, groups * sizeof(uint32_t));
-    struct linker linker = {out, 0};
     for (uint32_t i = 0; i < count; i++) {
-        out->ops[i] = (struct dtp_engine_op){ops[i].demand.kernels, ops[i].peer, (uint8_t)ops[i].stream,
-                                             ops[i].kind == DTP_OP_HOST_WAIT, dtp_op_is_kernel(&ops[i])};
+        enum dtp_op_class class = dtp_op_kind_class(ops[i].kind);
+        out->ops[i] = (struct dtp_engine_op){.kernels = ops[i].demand->kernels,
+                                             .peer = ops[i].peer,
+                                             .stream = (uint8_t)ops[i].stream,
+                                             .waits = ops[i].kind == DTP_OP_HOST_WAIT,
+                                             .computes = dtp_op_is_kernel(&ops[i]),
+                                             .matmul = class == DTP_CLASS_MATMUL,
+                                             .plain = dtp_op_is_plain(&ops[i])};
         const dtp_op_id *dependency = dtp_program_dependencies(program, &ops[i]);
         for (uint32_t d = 0; d < ops[i].dependency_count; d++)
-            link_edge(&linker, dependency[d].index, i);
+            link_edge(out, &next, dependency[d].index, i);
         if (one_by_one && i > 0)
-            link_edge(&linker, i - 1, i);
+            link_edge(out, &next, i - 1, i);
         uint32_t *last = &last_of_stream[ops[i].stream];
         if (*last != DTP_NO_INDEX)
-            link_edge(&linker, *last, i);
+            link_edge(out, &next, *last, i);
         *last = i;
         if (ops[i].group == DTP_NO_INDEX)
             continue;
         last = &last_of_group[ops[i].group];
         if (*last != DTP_NO_INDEX)
-            link_edge(&linker, *last, i);
+            link_edge(out, &next, *last, i);
         *last = i;
     }
+    sort_edges(edges, (size_t)(next - edges), count, out);
+    free(edges);
     return true;
 }
 
@@ -75,6 +91,14 @@ struct running {
     bool usage_known;
 };
 
+/* What operations that are alike use at the speed of so many seconds, of those met last. */
+#define USAGES_KNOWN 64u
+struct known_usage {
+    double seconds; /* 0: none yet, for what takes none uses nothing */
+    uint32_t alike;
+    struct dtp_usage usage;
+};
+
 struct engine {
     const struct dtp_engine_job *job;
     const struct dtp_engine_graph *graph;
@@ -83,21 +107,24 @@ struct engine {
     struct running running[DTP_STREAM_COUNT];
     size_t running_count;
     uint32_t waiting[DTP_STREAM_COUNT]; /* per stream: operation whose predecessors are done, which has not started */
-    uint32_t waiting_count;
-    bool changed; /* the set of running operations, since speeds were shared */
+    uint32_t waiting_streams;           /* a bit for each that has one */
+    bool changed;                       /* the set of running operations, since speeds were shared */
     /* The host thread runs ahead of the device until a HOST_WAIT stops it. */
     uint32_t next_issue;
     double host_s;
     bool host_blocked;
+    struct known_usage known[USAGES_KNOWN];
     struct clock *clock; /* of all roles of the set */
     bool touched;        /* something in it happened now */
 };
 
-/* Roles in which something happens are few at any time; the others keep the time of their next event. */
+/* Roles in which something happens are few at any time; the others keep the time of their next event. Those times are
+ * the leaves of a tree in which each node has the earlier one of its two children: node 1 is the root, of node n the
+ * children are 2n and 2n + 1, and role r is leaf `leaves` + r. */
 struct clock {
-    double now_s, *next_s; /* of each role's next event, as of the last time that it was touched */
+    double now_s, *next_s;
     struct engine *roles, **touched;
-    uint32_t role_count, touched_count;
+    uint32_t role_count, touched_count, leaves; /* leaves: a power of 2; those beyond the roles never come */
 };
 
 static void touch(struct engine *e)
@@ -124,18 +151,18 @@ static struct engine *other_end(const struct engine *e, uint32_t op, uint32_t *p
 static void set_waiting(struct engine *e, uint32_t op)
 {
     int stream = e->ops[op].stream;
-    assert(e->waiting[stream] == DTP_NO_INDEX);
+    assert(!(e->waiting_streams & 1u << stream));
     e->waiting[stream] = op;
-    e->waiting_count++;
+    e->waiting_streams |= 1u << stream;
 }
 
 /* Issues operations until a HOST_WAIT whose predecessors are not done; its span begins when the host comes to it.
  * issue_s is when the first kernel is launched; the host goes on when all of them are. */
 static void issue(struct engine *e)
 {
-    double launch_s = e->job->rates->launch_s;
     while (e->next_issue < e->count) {
         uint32_t i = e->next_issue;
+        double launch_s = dtp_engine_launch_s(e->job->rates, &e->ops[i]);
         uint32_t kernels = e->ops[i].kernels;
         bool waits = e->ops[i].waits;
         if (waits && !e->host_blocked)
@@ -162,8 +189,9 @@ static void end_one(struct engine *e, uint32_t op)
 {
     e->job->span[op].end_s = e->clock->now_s;
     e->done++;
-    for (uint32_t edge = e->graph->first_edge[op]; edge != DTP_NO_INDEX; edge = e->graph->next_edge[edge]) {
-        uint32_t next = e->graph->successor[edge];
+    const uint32_t *end = e->graph->successor + e->graph->first_edge[op + 1];
+    for (const uint32_t *edge = e->graph->successor + e->graph->first_edge[op]; edge < end; edge++) {
+        uint32_t next = *edge;
         if (--e->pending[next])
             continue;
         e->job->cause[next] = op;
@@ -207,7 +235,7 @@ static double stretched_s(struct engine *e, uint32_t op)
     e->job->starved_s[op] = 0;
     if (kernels < 2)
         return seconds;
-    double last_launch_s = e->job->issue_s[op] + (kernels - 1) * e->job->rates->launch_s;
+    double last_launch_s = e->job->issue_s[op] + (kernels - 1) * dtp_engine_launch_s(e->job->rates, &e->ops[op]);
     double until_s = last_launch_s + seconds / kernels - e->clock->now_s;
     if (until_s <= seconds)
         return seconds;
@@ -261,15 +289,16 @@ static void meet(struct engine *e, uint32_t op)
 static bool start_ready(struct engine *e)
 {
     bool any = false;
-    while (e->waiting_count) {
+    while (e->waiting_streams) {
         uint32_t first = DTP_NO_INDEX;
-        for (int s = 0; s < DTP_STREAM_COUNT; s++)
-            if (e->waiting[s] < first && e->job->issue_s[e->waiting[s]] <= e->clock->now_s)
-                first = e->waiting[s];
+        for (uint32_t left = e->waiting_streams; left; left &= left - 1) {
+            uint32_t op = e->waiting[__builtin_ctz(left)];
+            if (op < first && e->job->issue_s[op] <= e->clock->now_s)
+                first = op;
+        }
         if (first == DTP_NO_INDEX)
             return any;
-        e->waiting[e->ops[first].stream] = DTP_NO_INDEX;
-        e->waiting_count--;
+        e->waiting_streams &= ~(1u << e->ops[first].stream);
         any = true;
         meet(e, first);
     }
@@ -284,10 +313,15 @@ static const struct dtp_op *op_of(const struct engine *e, uint32_t op)
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
 
-static const struct dtp_usage *usage_of(const struct engine *e, struct running *r)
+static const struct dtp_usage *usage_of(struct engine *e, struct running *r)
 {
-    if (!r->usage_known)
-        r->usage = dtp_op_usage(e->job->rates, op_of(e, r->op), r->seconds);
+    if (r->usage_known)
+        return &r->usage;
+    uint32_t alike = e->ops[r->op].alike;
+    struct known_usage *k = &e->known[(alike * 2654435769u >> 16) % USAGES_KNOWN]; /* by Fibonacci's hash, 2^32 / phi */
+    if (k->alike != alike || k->seconds != r->seconds)
+        *k = (struct known_usage){r->seconds, alike, dtp_op_usage(e->job->rates, op_of(e, r->op), r->seconds)};
+    r->usage = k->usage;
     r->usage_known = true;
     return &r->usage;
 }
@@ -309,7 +343,8 @@ static void share_again(struct engine *e)
     if (!e->job->contention)
         return;
     const struct dtp_usage *usage[DTP_STREAM_COUNT];
-    double speed[DTP_STREAM_COUNT] = {1};
+    double speed[DTP_STREAM_COUNT];
+    speed[0] = 1;
     bool alone = e->running_count == 1 && e->ops[e->running[0].op].computes;
     for (size_t i = 0; i < e->running_count && !alone; i++)
         usage[i] = usage_of(e, &e->running[i]);
@@ -335,9 +370,10 @@ static double next_event_s(const struct engine *e)
     for (size_t i = 0; i < e->running_count; i++)
         if (e->running[i].end_s < next_s)
             next_s = e->running[i].end_s;
-    for (int s = 0; s < DTP_STREAM_COUNT && e->waiting_count; s++)
-        if (e->waiting[s] != DTP_NO_INDEX && e->job->issue_s[e->waiting[s]] < next_s)
-            next_s = e->job->issue_s[e->waiting[s]];
+    for (uint32_t left = e->waiting_streams; left; left &= left - 1) {
+        double issue_s = e->job->issue_s[e->waiting[__builtin_ctz(left)]];
+        next_s = issue_s < next_s ? issue_s : next_s;
+    }
     return next_s;
 }
 
@@ -368,7 +404,6 @@ static void begin(struct engine *e, const struct dtp_engine_job *job, const stru
     e->pending = pending;
     e->count = (uint32_t)dtp_program_op_count(job->program);
     memcpy(pending, graph->predecessors, e->count * sizeof *pending);
-    memset(e->waiting, 0xff, sizeof e->waiting);
     memset(job->cause, 0xff, e->count * sizeof *job->cause); /* DTP_CAUSE_NONE */
     issue(e);
 }
@@ -384,21 +419,44 @@ static void start_all(struct clock *clock)
     }
 }
 
+static void set_next(struct clock *clock, uint32_t role, double next_s)
+{
+    double *tree = clock->next_s;
+    uint32_t node = clock->leaves + role;
+    tree[node] = next_s;
+    for (node /= 2; node; node /= 2) {
+        double first_s = tree[2 * node], second_s = tree[2 * node + 1];
+        tree[node] = first_s < second_s ? first_s : second_s;
+    }
+}
+
+/* Ends what is due in the roles below a node, in their order. */
+static void end_below(struct clock *clock, uint32_t node)
+{
+    if (clock->next_s[node] > clock->now_s)
+        return;
+    if (node < clock->leaves) {
+        end_below(clock, 2 * node);
+        end_below(clock, 2 * node + 1);
+        return;
+    }
+    struct engine *e = &clock->roles[node - clock->leaves];
+    touch(e);
+    end_due(e);
+}
+
 /* The next event of all roles, for those that were touched anew. INFINITY: all is done. */
 static double next_of_all_s(struct clock *clock)
 {
-    double next_s = INFINITY;
     for (uint32_t i = 0; i < clock->touched_count; i++) {
         struct engine *e = clock->touched[i];
         if (e->changed)
             share_again(e);
-        clock->next_s[e - clock->roles] = next_event_s(e);
+        set_next(clock, (uint32_t)(e - clock->roles), next_event_s(e));
         e->touched = false;
     }
     clock->touched_count = 0;
-    for (uint32_t r = 0; r < clock->role_count; r++)
-        next_s = clock->next_s[r] < next_s ? clock->next_s[r] : next_s;
-    return next_s;
+    return clock->next_s[1];
 }
 
 static void run_all(struct clock *clock)
@@ -412,11 +470,7 @@ static void run_all(struct clock *clock)
             break;
         assert(next_s >= clock->now_s);
         clock->now_s = next_s;
-        for (uint32_t r = 0; r < clock->role_count; r++)
-            if (clock->next_s[r] <= next_s) {
-                touch(&clock->roles[r]);
-                end_due(&clock->roles[r]);
-            }
+        end_below(clock, 1);
     }
     for (uint32_t r = 0; r < clock->role_count; r++) /* the first operation not done could always run */
         assert(clock->roles[r].done == clock->roles[r].count);
@@ -426,14 +480,18 @@ bool dtp_engine_run(const struct dtp_engine_job *job, const struct dtp_engine_gr
                     uint32_t count)
 {
     struct engine one = {.count = 0}, *touched_one;
-    double next_of_one_s;
-    struct clock clock = {.next_s = &next_of_one_s, .roles = &one, .touched = &touched_one, .role_count = count};
+    double next_of_one_s[2];
+    struct clock clock = {.next_s = next_of_one_s, .roles = &one, .touched = &touched_one, .role_count = count};
+    for (clock.leaves = 1; clock.leaves < count;)
+        clock.leaves *= 2;
     if (count > 1) {
-        clock.next_s = calloc(count, sizeof *clock.next_s);
+        clock.next_s = calloc(2 * (size_t)clock.leaves, sizeof *clock.next_s);
         clock.roles = calloc(count, sizeof *clock.roles);
         clock.touched = calloc(count, sizeof *clock.touched);
     }
     bool memory = clock.next_s && clock.roles && clock.touched;
+    for (uint32_t leaf = 0; leaf < clock.leaves && memory; leaf++)
+        clock.next_s[clock.leaves + leaf] = INFINITY;
     for (uint32_t r = 0; r < count && memory; r++)
         clock.roles[r].clock = &clock;
     for (uint32_t r = 0; r < count && memory; r++)

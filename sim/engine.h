@@ -26,21 +26,30 @@ struct dtp_engine_job {
     const uint32_t *partner; /* of transfers: the operation at the other end (program_set.h); NULL: a role alone */
 };
 
-/* Of an operation, whose demand is many times as large. */
+/* Of an operation, what is asked again and again. */
 struct dtp_engine_op {
-    uint32_t kernels;
+    uint32_t kernels, alike; /* alike: an operation that uses the same in the same time (dtp_op_seconds_all) */
     uint16_t peer;
     uint8_t stream;
-    bool waits, computes; /* it stops the host | it is a kernel that computes */
+    bool waits : 1;    /* it stops the host */
+    bool computes : 1; /* it is a kernel that computes */
+    bool matmul : 1;
+    bool plain : 1;    /* dtp_op_is_plain: what issues others otherwise */
 };
+
+/* Host seconds of each of its kernels. */
+static inline double dtp_engine_launch_s(const struct dtp_op_rates *rates, const struct dtp_engine_op *op)
+{
+    return op->plain ? rates->plain_launch_s : rates->launch_s;
+}
 
 /* What does not change between passes over the same program: who waits for whom. Lies in `arena`. `one_by_one`: every
  * operation also waits for the one before it in the list, whatever streams they are on; so cores of a host do. */
 struct dtp_engine_graph {
-    struct dtp_engine_op *ops;       /* per operation: what the loop asks of it again and again */
-    uint32_t *predecessors;          /* per operation: how many must be done */
-    uint32_t *first_edge;            /* per operation: its first edge to a successor, DTP_NO_INDEX: none */
-    uint32_t *next_edge, *successor; /* per edge */
+    struct dtp_engine_op *ops; /* per operation */
+    uint32_t *predecessors;    /* per operation: how many must be done */
+    uint32_t *first_edge;      /* per operation, and one behind the last: its first edge to a successor */
+    uint32_t *successor;       /* per edge; those of an operation one behind the other, the last in the list first */
 };
 /* False: no memory. */
 bool dtp_engine_link(const struct dtp_program *program, bool one_by_one, struct dtp_host_arena *arena,

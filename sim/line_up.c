@@ -37,8 +37,8 @@ static bool sort(const struct dtp_line_up_side *side, struct dtp_host_arena *are
 static bool alike(const struct dtp_op *a, const struct dtp_op *b)
 {
     return a->kind == b->kind && a->stream == b->stream && a->group == b->group &&
-           a->dependency_count == b->dependency_count && a->demand.kernels == b->demand.kernels &&
-           (a->layer == DTP_NO_LAYER || a->demand.sent_bytes == b->demand.sent_bytes);
+           a->dependency_count == b->dependency_count && a->demand->kernels == b->demand->kernels &&
+           (a->layer == DTP_NO_LAYER || a->demand->sent_bytes == b->demand->sent_bytes);
 }
 
 /* The operations of one place. */

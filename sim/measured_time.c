@@ -41,7 +41,7 @@ static bool counts(const struct dtp_measured_row *row, const struct dtp_op *op, 
     switch (row->measurement) {
     case DTP_MEASUREMENT_MATMUL:
     case DTP_MEASUREMENT_COPY: return true;
-    case DTP_MEASUREMENT_ATTENTION: return op->demand.attention.kernel == DTP_ATTENTION_FLASH;
+    case DTP_MEASUREMENT_ATTENTION: return op->demand->attention.kernel == DTP_ATTENTION_FLASH;
     case DTP_MEASUREMENT_KERNEL:
     case DTP_MEASUREMENT_HOST_ADAM: return execution->own_kernels;
     case DTP_MEASUREMENT_COLLECTIVE: return dtp_cluster_is_host(cluster); /* else collective_cost.h knows more */
@@ -58,7 +58,7 @@ static bool counts(const struct dtp_measured_row *row, const struct dtp_op *op, 
 static double matmul_s(double one_s, const struct dtp_op *op, const struct dtp_measured_row *row,
                        const struct dtp_cluster *cluster, const struct dtp_execution *execution)
 {
-    const struct dtp_demand *d = &op->demand;
+    const struct dtp_demand *d = op->demand;
     enum dtp_measured_matmul sums = DTP_MEASURED_MATMUL_WEIGHT_GRADIENT_SUM;
     bool in_pass = d->bytes <= 0 || (strcmp(row->what, dtp_measured_matmul_text(sums)) == 0 &&
                                      dtp_measured_knows_pass(cluster->measured, sums, row->dtype));
@@ -79,7 +79,7 @@ double *dtp_measured_op_seconds(const struct dtp_program *program, const struct 
         if (!dtp_measured_row_of_op(program, &ops[i], cluster, &row) || !counts(&row, &ops[i], cluster, execution))
             continue;
         if (row.measurement == DTP_MEASUREMENT_MATMUL &&
-            !(ops[i].demand.m > 0 && ops[i].demand.n > 0 && ops[i].demand.k > 0))
+            !(ops[i].demand->m > 0 && ops[i].demand->n > 0 && ops[i].demand->k > 0))
             continue;
         double one_s = seconds_of(slots, cluster->measured, &row);
         seconds[i] =

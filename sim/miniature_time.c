@@ -65,13 +65,11 @@ static enum dtp_status prepare(const struct dtp_job *job, struct corner *c, stru
         status = dtp_op_rates_prepare(c->program, &job->cluster, &c->rates, faults);
     if (status != DTP_OK)
         return status;
-    const struct dtp_op *ops = dtp_program_ops(c->program);
     size_t count = dtp_program_op_count(c->program);
     c->alone_s = dtp_host_arena_take(arena, count, sizeof *c->alone_s);
     if (!c->alone_s)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    for (size_t i = 0; i < count; i++)
-        c->alone_s[i] = dtp_op_seconds(&c->rates, &ops[i]);
+    dtp_op_seconds_all(&c->rates, c->alone_s, NULL);
     dtp_op_sum_kernels(&c->rates, c->alone_s, &c->matmul_s, &c->other_s);
     return DTP_OK;
 }
@@ -175,6 +173,8 @@ static bool costs_are_lines(const struct miniatures *m, double step_s)
 {
     const struct corner *least = &m->corner[0][0];
     const struct dtp_op *ops = dtp_program_ops(least->program);
+    struct dtp_op_rates rates = least->rates;
+    rates.measured_s = NULL; /* of the program's own operations, which `whole` is none of */
     for (uint32_t i = 0; i < dtp_program_op_count(least->program); i++) {
         if (dtp_op_kind_class(ops[i].kind) != DTP_CLASS_COLLECTIVE)
             continue;
@@ -183,13 +183,15 @@ static bool costs_are_lines(const struct miniatures *m, double step_s)
         for (int a = 0; a < m->periods; a++)
             for (int b = 0; b < m->micro_steps; b++) {
                 const struct corner *c = &m->corner[a][b];
-                sent[a][b] = dtp_program_ops(c->program)[c->same[i]].demand.sent_bytes;
+                sent[a][b] = dtp_program_ops(c->program)[c->same[i]].demand->sent_bytes;
                 seconds[a][b] = c->alone_s[c->same[i]];
                 grows = grows || sent[a][b] != sent[0][0];
             }
         struct dtp_op whole = ops[i];
-        whole.demand.sent_bytes = line(m, sent);
-        if (grows && fabs(dtp_op_seconds(&least->rates, &whole) - line(m, seconds)) > COST_TOLERANCE * step_s)
+        struct dtp_demand demand = *whole.demand;
+        demand.sent_bytes = line(m, sent);
+        whole.demand = &demand;
+        if (grows && fabs(dtp_op_seconds(&rates, &whole) - line(m, seconds)) > COST_TOLERANCE * step_s)
             return false;
     }
     return true;

@@ -35,6 +35,29 @@ static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_ex
         out->load[i] = dtp_collective_load(cluster, &placed, execution, (enum dtp_collective)i);
 }
 
+static double plain_launch_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution)
+{
+    struct dtp_execution plain = *execution;
+    if (plain.issuer == DTP_ISSUER_DTENSOR || plain.issuer == DTP_ISSUER_DTENSOR_COMPILED)
+        plain.issuer = DTP_ISSUER_PYTORCH;
+    return dtp_cluster_kernel_launch_s(cluster, &plain);
+}
+
+bool dtp_op_is_plain(const struct dtp_op *op)
+{
+    switch (op->kind) {
+    case DTP_OP_MATMUL:
+    case DTP_OP_EMBEDDING:
+    case DTP_OP_EMBEDDING_BACKWARD:
+    case DTP_OP_NORM:
+    case DTP_OP_NORM_BACKWARD:
+    case DTP_OP_LOSS:
+    case DTP_OP_LOSS_BACKWARD:
+    case DTP_OP_OPTIMIZER: return false;
+    default: return dtp_op_is_kernel(op);
+    }
+}
+
 enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const struct dtp_cluster *cluster,
                                      struct dtp_op_rates *out, struct dtp_faults *faults)
 {
@@ -51,6 +74,7 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
         .matmul_share = dtp_matmul_share(&cluster->gpu, execution),
         .gap_s = dtp_cluster_kernel_gap_s(cluster, execution),
         .launch_s = dtp_cluster_kernel_launch_s(cluster, execution),
+        .plain_launch_s = plain_launch_s(cluster, execution),
         .group_count = dtp_program_group_count(program),
         .program = program,
         .ops = dtp_program_ops(program),
@@ -90,7 +114,8 @@ bool dtp_op_rates_place(struct dtp_op_rates *rates, const struct dtp_program_set
         uint32_t to = set->roles[r].first_rank;
         if (r != role)
             prepare_group(rates->cluster, rates->execution,
-                          dtp_group_pair(rates->cluster, here->first_rank, to, here->ranks), &rates->peer[r]);
+                          dtp_group_pair(rates->cluster, here->first_rank, to, set->run ? set->run : here->ranks),
+                          &rates->peer[r]);
     }
     return true;
 }
@@ -112,7 +137,7 @@ void dtp_op_rates_release(struct dtp_op_rates *rates)
 
 static double matmul_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
 {
-    const struct dtp_demand *d = &op->demand;
+    const struct dtp_demand *d = op->demand;
     enum dtp_measured_matmul pass = dtp_measured_matmul_of_op(rates->program, op);
     if (!(d->m > 0 && d->n > 0 && d->k > 0))
         return 0;
@@ -121,7 +146,7 @@ static double matmul_seconds(const struct dtp_op_rates *rates, const struct dtp_
 
 static double attention_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
 {
-    const struct dtp_demand *d = &op->demand;
+    const struct dtp_demand *d = op->demand;
     if (d->tokens <= 0)
         return 0;
     struct dtp_attention_time token = dtp_attention_time(&rates->cluster->gpu, &d->attention, rates->execution, 1);
@@ -135,7 +160,7 @@ static double ratio(double amount, double rate)
 
 double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
 {
-    const struct dtp_demand *d = &op->demand;
+    const struct dtp_demand *d = op->demand;
     double gaps_s = d->kernels * rates->gap_s;
     if (rates->measured_s && isfinite(rates->measured_s[op - rates->ops]))
         return rates->measured_s[op - rates->ops] + (dtp_op_is_kernel(op) ? gaps_s : 0);
@@ -158,15 +183,36 @@ double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
     return 0;
 }
 
+/* Operations that agree in all that their price reads have one; of a matmul that are also its name and the roles of its
+ * operands (measured_op.h), which programs that are only simulated leave empty. */
+#define PRICES_KNOWN 512u
+
+void dtp_op_seconds_all(const struct dtp_op_rates *rates, double *out, uint32_t *alike)
+{
+    const struct dtp_op *known[PRICES_KNOWN] = {NULL};
+    for (size_t i = 0; i < dtp_program_op_count(rates->program); i++) {
+        const struct dtp_op *op = &rates->ops[i];
+        const struct dtp_operand *operands = dtp_program_operands(rates->program, op);
+        uintptr_t at = ((uintptr_t)op->demand ^ (uintptr_t)op->name << 3) / 8 + op->kind;
+        const struct dtp_op **same = &known[(at ^ at >> 9) % PRICES_KNOWN], *k = *same;
+        bool shared = !rates->measured_s && !(operands && operands->role != DTP_ROLE_NONE);
+        bool is_known = shared && k && k->demand == op->demand && k->name == op->name && k->kind == op->kind &&
+                        k->group == op->group && k->peer == op->peer;
+        out[i] = is_known ? out[k - rates->ops] : dtp_op_seconds(rates, op);
+        if (alike)
+            alike[i] = is_known ? (uint32_t)(k - rates->ops) : (uint32_t)i;
+        if (shared && !is_known)
+            *same = op;
+    }
+}
+
 double dtp_op_in_step_s(const struct dtp_op_rates *rates, const struct dtp_op *op, double alone_s, double factor,
                         double speedup)
 {
-    double gaps_s = op->demand.kernels * rates->gap_s;
+    bool matmul = dtp_op_kind_class(op->kind) == DTP_CLASS_MATMUL;
     if (!dtp_op_is_kernel(op))
         return alone_s;
-    if (dtp_op_kind_class(op->kind) == DTP_CLASS_MATMUL)
-        alone_s = fmax(0, alone_s - gaps_s) / speedup + gaps_s;
-    return alone_s * factor;
+    return dtp_kernel_in_step_s(matmul, op->demand->kernels * rates->gap_s, alone_s, factor, speedup);
 }
 
 void dtp_op_sum_kernels(const struct dtp_op_rates *rates, const double *alone_s, double *matmul_s, double *other_s)
@@ -177,7 +223,7 @@ void dtp_op_sum_kernels(const struct dtp_op_rates *rates, const double *alone_s,
         bool computes = ops[i].stream == DTP_STREAM_COMPUTE || ops[i].stream == DTP_STREAM_WEIGHT_GRADIENT;
         if (!computes || !dtp_op_is_kernel(&ops[i]))
             continue;
-        double gaps_s = ops[i].demand.kernels * rates->gap_s;
+        double gaps_s = ops[i].demand->kernels * rates->gap_s;
         bool matmul = dtp_op_kind_class(ops[i].kind) == DTP_CLASS_MATMUL;
         *matmul_s += matmul ? alone_s[i] - gaps_s : 0;
         *other_s += matmul ? gaps_s : alone_s[i];
@@ -195,7 +241,7 @@ static struct dtp_usage collective_usage(const struct dtp_op_rates *rates, const
     const struct dtp_group_rates *group = group_rates(rates, op);
     const enum dtp_collective collective = dtp_op_kind_collective(op->kind);
     const struct dtp_collective_load *load = &group->load[collective];
-    double sent_per_s = op->demand.sent_bytes / seconds, hbm = sent_per_s / rates->cluster->gpu.memory_bytes_per_s;
+    double sent_per_s = op->demand->sent_bytes / seconds, hbm = sent_per_s / rates->cluster->gpu.memory_bytes_per_s;
     double sms = load->sm_share + load->memory_passes * hbm;
     double bus = least(1, sent_per_s * group->link_s_per_byte[collective]);
     struct dtp_usage usage = {.weight = dtp_calibration.collective_weight};
@@ -214,7 +260,7 @@ static struct dtp_usage collective_usage(const struct dtp_op_rates *rates, const
  * second and memory-bound kernels nothing. */
 static struct dtp_usage kernel_usage(const struct dtp_op_rates *rates, const struct dtp_op *op, double seconds)
 {
-    const struct dtp_demand *d = &op->demand;
+    const struct dtp_demand *d = op->demand;
     double attainable = rates->cluster->gpu.memory_bytes_per_s * dtp_calibration.hbm_fraction;
     struct dtp_usage usage = {.weight = 1};
     if (dtp_op_kind_class(op->kind) == DTP_CLASS_MEMORY && !rates->kernels_alike) {
@@ -238,7 +284,7 @@ static double host_memory_use(const struct dtp_op_rates *rates, double bytes, do
 
 struct dtp_usage dtp_op_usage(const struct dtp_op_rates *rates, const struct dtp_op *op, double seconds)
 {
-    const struct dtp_demand *d = &op->demand;
+    const struct dtp_demand *d = op->demand;
     struct dtp_usage usage = {.weight = 1};
     switch (dtp_op_kind_class(op->kind)) {
     case DTP_CLASS_NONE: break;

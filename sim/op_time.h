@@ -18,6 +18,7 @@ struct dtp_op_rates {
     double host_memory_bytes_per_s; /* one GPU's share of the node's; 0 unknown */
     double matmul_share;            /* of the SMs */
     double gap_s, launch_s;         /* device and host time per kernel */
+    double plain_launch_s;          /* the same of what is plain (dtp_op_is_plain) */
     struct dtp_group_rates {
         struct dtp_collective_cost cost[DTP_COLLECTIVE_COUNT];
         double link_s_per_byte[DTP_COLLECTIVE_COUNT]; /* where nothing but links limits it */
@@ -43,10 +44,21 @@ void dtp_op_rates_release(struct dtp_op_rates *rates);
 /* Seconds alone on its stream, gaps between its kernels included; 0 for events. */
 double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op);
 
+/* The same of each operation of the program; alike[i] (NULL: not asked): the number of one that costs and uses the same
+ * as i, whose own it is where none is known. */
+void dtp_op_seconds_all(const struct dtp_op_rates *rates, double *out, uint32_t *alike);
+
 /* The same in a step, of what takes `alone_s` at the sustained rate: kernels are those of the slowest rank, `factor`
  * times as long, and matmuls run `speedup` times as fast by what power allows. */
 double dtp_op_in_step_s(const struct dtp_op_rates *rates, const struct dtp_op *op, double alone_s, double factor,
                         double speedup);
+/* Of a kernel that computes, with `gaps_s` between its launches. */
+static inline double dtp_kernel_in_step_s(bool matmul, double gaps_s, double alone_s, double factor, double speedup)
+{
+    if (matmul)
+        alone_s = (alone_s - gaps_s > 0 ? alone_s - gaps_s : 0) / speedup + gaps_s;
+    return alone_s * factor;
+}
 
 /* What that speed-up follows from (dtp_matmul_speedup): matmuls and all else that computes, gaps between kernels as
  * else; `alone_s` is of each of the program's operations. */
@@ -58,6 +70,9 @@ struct dtp_usage dtp_op_usage(const struct dtp_op_rates *rates, const struct dtp
 /* A collective's speed beside kernels, of its speed alone; 1 for other operations. */
 double dtp_op_speed_beside_kernels(const struct dtp_op_rates *rates, const struct dtp_op *op);
 
+/* What works on tensors of the rank alone where others are DTensors, in torchtitan's plan: all between matmuls, norms
+ * and loss, whose results are made local. */
+bool dtp_op_is_plain(const struct dtp_op *op);
 /* True for kernels that compute: matmul, attention, memory-bound. */
 static inline bool dtp_op_is_kernel(const struct dtp_op *op)
 {

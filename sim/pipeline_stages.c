@@ -83,7 +83,8 @@ static void name_passes(const struct making *m, uint32_t rank)
 /* An operation in time. */
 struct busy {
     double start_s, end_s;
-    bool for_host; /* it waited for the host to issue it: until then the host is late, and the rank not idle */
+    bool for_host;      /* it waited for the host to issue it: until then the host is late, and the rank not idle */
+    enum dtp_wait wait; /* what the rank waits for until it starts */
 };
 
 static int compare_starts(const void *left, const void *right)
@@ -91,7 +92,9 @@ static int compare_starts(const void *left, const void *right)
     const struct busy *a = left, *b = right;
     if (a->start_s != b->start_s)
         return a->start_s > b->start_s ? 1 : -1;
-    return (int)b->for_host - (int)a->for_host;
+    if (a->for_host != b->for_host)
+        return (int)b->for_host - (int)a->for_host;
+    return (int)a->wait - (int)b->wait; /* a transfer before what waits for it */
 }
 
 static double overlap_s(double begin_s, double end_s, double from_s, double to_s)
@@ -100,13 +103,46 @@ static double overlap_s(double begin_s, double end_s, double from_s, double to_s
     return end > begin ? end - begin : 0;
 }
 
-/* An interval in which nothing runs, by when it is. */
-static void add_idle(struct dtp_pipeline_rank *rank, double begin_s, double end_s, double backward_s, double forward_s)
+/* Where a rank's idle time changes its name. */
+struct borders {
+    double backward_s; /* its first backward begins */
+    double forward_s;  /* its last forward ends */
+    double passes_s;   /* its last pass ends */
+};
+
+static struct borders borders_of(const struct making *m, uint32_t index)
 {
-    double late_s = backward_s > forward_s ? backward_s : forward_s;
-    rank->warm_up_idle_s += overlap_s(begin_s, end_s, 0, backward_s);
-    rank->steady_idle_s += overlap_s(begin_s, end_s, backward_s, forward_s);
+    struct borders b = {.backward_s = m->simulated->roles[index].timeline.step_s};
+    for (uint32_t i = m->schedule.first[index]; i < m->schedule.first[index + 1]; i++) {
+        const struct dtp_stage_pass *pass = &m->out->passes[i];
+        bool forward = pass->kind == DTP_PASS_FORWARD;
+        if (forward && pass->end_s > b.forward_s)
+            b.forward_s = pass->end_s;
+        if (!forward && pass->begin_s < b.backward_s)
+            b.backward_s = pass->begin_s;
+        b.passes_s = pass->end_s > b.passes_s ? pass->end_s : b.passes_s;
+    }
+    return b;
+}
+
+/* An interval in which nothing runs, by when it is and what ends it. */
+static void add_idle(struct dtp_pipeline_rank *rank, double begin_s, const struct busy *next, const struct borders *b)
+{
+    double end_s = next->start_s, late_s = b->backward_s > b->forward_s ? b->backward_s : b->forward_s;
+    rank->warm_up_idle_s += overlap_s(begin_s, end_s, 0, b->backward_s);
+    rank->steady_idle_s += overlap_s(begin_s, end_s, b->backward_s, b->forward_s);
     rank->drain_idle_s += overlap_s(begin_s, end_s, late_s, end_s);
+    rank->idle_for_s[begin_s < b->passes_s ? next->wait : DTP_WAIT_STEP_END] += end_s - begin_s;
+}
+
+/* What a rank waits for before an operation: of its own it waits for nothing that does not run. */
+static enum dtp_wait wait_of(const struct dtp_op *op)
+{
+    if (op->kind == DTP_OP_SEND)
+        return DTP_WAIT_RECEIVER;
+    if (op->kind != DTP_OP_RECV)
+        return DTP_WAIT_STEP_END;
+    return op->stream == DTP_STREAM_RECEIVE ? DTP_WAIT_ACTIVATIONS : DTP_WAIT_GRADIENTS;
 }
 
 /* What lies between spans. False: no memory. */
@@ -114,31 +150,106 @@ static bool sum_idle(const struct making *m, uint32_t index)
 {
     const struct dtp_timeline *t = &m->simulated->roles[index].timeline;
     const struct dtp_op *ops = dtp_program_ops(m->simulated->set.roles[index].program);
-    double backward_s = t->step_s, forward_s = 0, now_s = 0;
+    const struct borders borders = borders_of(m, index);
+    double now_s = 0;
     size_t count = 0;
     struct busy *busy = malloc((t->op_count + 1) * sizeof *busy);
     if (!busy)
         return false;
-    for (uint32_t i = m->schedule.first[index]; i < m->schedule.first[index + 1]; i++) {
-        const struct dtp_stage_pass *pass = &m->out->passes[i];
-        bool forward = pass->kind == DTP_PASS_FORWARD;
-        if (forward && pass->end_s > forward_s)
-            forward_s = pass->end_s;
-        if (!forward && pass->begin_s < backward_s)
-            backward_s = pass->begin_s;
-    }
     for (size_t i = 0; i < t->op_count; i++)
-        if (dtp_op_kind_class(ops[i].kind) != DTP_CLASS_NONE && t->span[i].end_s > t->span[i].start_s)
-            busy[count++] = (struct busy){t->span[i].start_s, t->span[i].end_s, t->cause[i] == DTP_CAUSE_HOST};
+        if (dtp_op_kind_class(ops[i].kind) != DTP_CLASS_NONE &&
+            (t->span[i].end_s > t->span[i].start_s || dtp_op_kind_is_transfer(ops[i].kind)))
+            busy[count++] =
+                (struct busy){t->span[i].start_s, t->span[i].end_s, t->cause[i] == DTP_CAUSE_HOST, wait_of(&ops[i])};
     qsort(busy, count, sizeof *busy, compare_starts);
-    busy[count++] = (struct busy){t->step_s, t->step_s, false};
+    busy[count++] = (struct busy){t->step_s, t->step_s, false, DTP_WAIT_STEP_END};
     for (size_t i = 0; i < count; i++) {
         if (busy[i].start_s > now_s && !busy[i].for_host)
-            add_idle(&m->out->ranks[index], now_s, busy[i].start_s, backward_s, forward_s);
+            add_idle(&m->out->ranks[index], now_s, &busy[i], &borders);
         now_s = busy[i].end_s > now_s ? busy[i].end_s : now_s;
     }
     free(busy);
     return true;
+}
+
+/* ---- queues ------------------------------------------------------------------------------------------------------ */
+
+/* When the passes of all ranks end that hand something on, by stage and micro-batch: activations, and gradients. */
+struct made {
+    double *end_s[2]; /* [is backward][stage x micro-batches + micro-batch] */
+    uint32_t stages, micro_batches;
+};
+
+static double *made_at(const struct made *made, bool backward, uint32_t stage, uint32_t micro_batch)
+{
+    return &made->end_s[backward][(size_t)stage * made->micro_batches + micro_batch];
+}
+
+/* What a rank's queue does at an instant. */
+struct queued {
+    double time_s;
+    int change;
+};
+
+/* What arrives at the instant at which it is taken never waits. */
+static int compare_queued(const void *left, const void *right)
+{
+    const struct queued *a = left, *b = right;
+    if (a->time_s != b->time_s)
+        return a->time_s > b->time_s ? 1 : -1;
+    return a->change - b->change;
+}
+
+/* The most of one way that waits for a rank. `room` holds two for each of its passes. */
+static uint32_t longest_queue(const struct making *m, const struct made *made, uint32_t rank, bool backward,
+                              struct queued *room)
+{
+    size_t count = 0;
+    int now = 0, most = 0;
+    for (uint32_t i = m->schedule.first[rank]; i < m->schedule.first[rank + 1]; i++) {
+        const struct dtp_stage_pass *pass = &m->out->passes[i];
+        uint32_t line = dtp_schedule_line(&m->schedule, pass->micro_batch);
+        uint32_t from = backward ? pass->stage + 1 : pass->stage - 1; /* wraps at the first: beyond all */
+        if (pass->kind == DTP_PASS_WEIGHT || is_backward(&m->schedule.passes[i]) != backward || from >= made->stages ||
+            dtp_schedule_place(&m->schedule, line, from).rank == rank)
+            continue;
+        double made_s = *made_at(made, backward, from, pass->micro_batch);
+        if (made_s >= pass->begin_s)
+            continue;
+        room[count++] = (struct queued){made_s, 1};
+        room[count++] = (struct queued){pass->begin_s, -1};
+    }
+    qsort(room, count, sizeof *room, compare_queued);
+    for (size_t i = 0; i < count; i++) {
+        now += room[i].change;
+        most = now > most ? now : most;
+    }
+    return (uint32_t)most;
+}
+
+static enum dtp_status count_queues(const struct making *m)
+{
+    struct made made = {.stages = m->schedule.stages, .micro_batches = m->schedule.shape.micro_batches};
+    size_t each = (size_t)made.stages * made.micro_batches;
+    double *times = calloc(2 * each, sizeof *times);
+    struct queued *room = malloc((2 * m->out->pass_count + 1) * sizeof *room);
+    if (times && room) {
+        made.end_s[0] = times;
+        made.end_s[1] = times + each;
+        for (size_t i = 0; i < m->out->pass_count; i++) {
+            const struct dtp_stage_pass *pass = &m->out->passes[i];
+            if (pass->kind != DTP_PASS_WEIGHT)
+                *made_at(&made, pass->kind != DTP_PASS_FORWARD, pass->stage, pass->micro_batch) = pass->end_s;
+        }
+        for (uint32_t rank = 0; rank < m->out->rank_count; rank++) {
+            m->out->ranks[rank].forward_queue = longest_queue(m, &made, rank, false, room);
+            m->out->ranks[rank].backward_queue = longest_queue(m, &made, rank, true, room);
+        }
+    }
+    enum dtp_status status = times && room ? DTP_OK : dtp_fault(m->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    free(times);
+    free(room);
+    return status;
 }
 
 /* ---- a rank ------------------------------------------------------------------------------------------------------ */
@@ -176,7 +287,8 @@ static enum dtp_status make_rank(const struct making *m, uint32_t index)
     rank->host_bound_s = t->host_bound_s;
     rank->exposed_offload_s = t->exposed_offload_s;
     rank->exposed_transfers_s = t->exposed_by_collective_s[DTP_SEND_RECV];
-    rank->exposed_collectives_s = t->exposed_communication_s - rank->exposed_transfers_s;
+    rank->exposed_tensor_s = t->exposed_by_stream_s[DTP_STREAM_TENSOR];
+    rank->exposed_collectives_s = t->exposed_communication_s - rank->exposed_transfers_s - rank->exposed_tensor_s;
     if (rank->exposed_collectives_s < 0) /* sums of many intervals, rounded */
         rank->exposed_collectives_s = 0;
     rank->memory = m->simulated->roles[index].memory;
@@ -203,7 +315,28 @@ static enum dtp_status make(struct making *m)
         return dtp_fault(m->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     for (uint32_t rank = 0; rank < m->out->rank_count && status == DTP_OK; rank++)
         status = make_rank(m, rank);
-    return status;
+    return status == DTP_OK ? count_queues(m) : status;
+}
+
+const char *dtp_wait_text(enum dtp_wait wait)
+{
+    static const char *const words[] = {
+#define WAIT_WORD(suffix, word) word,
+        DTP_WAIT_TABLE(WAIT_WORD)
+#undef WAIT_WORD
+    };
+    return words[wait];
+}
+
+double dtp_pipeline_busy_fraction(const struct dtp_pipeline_stages *stages, uint32_t rank)
+{
+    const struct dtp_pipeline_rank *r = &stages->ranks[rank];
+    return stages->step_s > 0 ? (r->compute_s + r->optimizer_s) / stages->step_s : 0;
+}
+
+double dtp_pipeline_idle_s(const struct dtp_pipeline_rank *rank)
+{
+    return rank->warm_up_idle_s + rank->steady_idle_s + rank->drain_idle_s;
 }
 
 enum dtp_status dtp_pipeline_stages_of(const struct dtp_simulated *simulated, struct dtp_pipeline_stages *out,

@@ -287,13 +287,15 @@ static enum dtp_status simulate(const struct dtp_search_question *question, stru
 /* ---- the answer
  * ------------------------------------------------------------------------------------------------------------ */
 
-/* Another GPU, another number of them, another strategy or group: who differs in a detail only is no rival. */
+/* Another GPU, another number of them, another strategy, group or division of the model: who differs in a detail only
+ * is no rival. */
 static bool differs(const struct dtp_candidate *a, const struct dtp_candidate *b)
 {
     const struct dtp_job *x = &a->variant.job, *y = &b->variant.job;
     return strcmp(x->cluster.gpu.key, y->cluster.gpu.key) != 0 || x->cluster.gpus != y->cluster.gpus ||
            x->plan.strategy != y->plan.strategy || x->plan.shard_group != y->plan.shard_group ||
-           x->plan.offload != y->plan.offload || x->plan.runtime != y->plan.runtime;
+           x->plan.offload != y->plan.offload || x->plan.runtime != y->plan.runtime || x->plan.tp != y->plan.tp ||
+           x->plan.pp != y->plan.pp || x->plan.cp != y->plan.cp;
 }
 
 /* The first that is no detail of the best, and the first in another format if it beats the best. */

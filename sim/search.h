@@ -26,12 +26,17 @@
  * long, what ends within a year goes before what does not. */
 #define DTP_SEARCH_PATIENCE_S (365.0 * 86400)
 
-/* The axes in this order vary from slowest to fastest: what a group is, then what it chooses from. A key that is not
- * here goes before them. Values are those of a search that does not name the key. */
+/* The axes in this order vary from slowest to fastest: what a group is, up to the precision, then what it chooses from.
+ * A key that is not here goes before them. Values are those of a search that does not name the key; of the layout
+ * where a runtime that divides models and the kind of GPU are given. */
 #define DTP_SEARCH_AXES(X)                                                                                             \
     X("gpu", "any")                                                                                                    \
     X("gpus", NULL) /* 1, 2, 4, ... up to the largest allowed */                                                       \
+    X("tp", "1,2,4,8")                                                                                                 \
+    X("pp", "1,2,4,8,16")                                                                                              \
+    X("cp", "1,2,4,8")                                                                                                 \
     X("precision", "bf16-mixed,bf16,fp8-tensorwise")                                                                   \
+    X("virtual_stages", "1,2,3,4,5,6,8,10")                                                                            \
     X("strategy", "ddp,zero1,zero2,full_shard,shard_grad_op,hybrid_shard") /* zero3 is full_shard, or DeepSpeed's */   \
     X("offload", "none,optimizer,params")                                                                              \
     X("checkpointing", "none,full,selective,selective-attention,every-2,every-4")                                      \

@@ -8,6 +8,7 @@
 #include "bounds/bound_fit.h"
 #include "cost/cluster_cost.h"
 #include "job/estimate.h"
+#include "plan/degrees.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -58,7 +59,8 @@ struct worker {
 struct scanner {
     const struct dtp_search_question *question;
     bool limits;
-    bool group_axis; /* shard_group was given: hybrid_shard does not choose */
+    bool group_axis;    /* shard_group was given: hybrid_shard does not choose */
+    bool layout_stands; /* in a group: whether its layout exists follows from what its combinations share */
     size_t group_axes, last_axis_count;
     uint64_t count, group_items; /* combinations; of a group */
     uint32_t chunk_items;
@@ -170,7 +172,7 @@ static uint64_t *count_of(struct dtp_search_counts *counts, enum dtp_verdict ver
 /* ---- one combination
  * ---------------------------------------------------------------------------------------------------- */
 
-enum fate { FATE_PREDICTED, FATE_REFUSED, FATE_TOO_LARGE, FATE_PRUNED, FATE_TOO_MANY_NODES };
+enum fate { FATE_PREDICTED, FATE_REFUSED, FATE_NO_LAYOUT, FATE_TOO_LARGE, FATE_PRUNED, FATE_TOO_MANY_NODES };
 
 /* Of a combination that is resolved: its time, and of memory the bound. */
 static enum fate judge(struct worker *w, size_t group, struct dtp_scan_place place)
@@ -207,7 +209,11 @@ static enum fate predict(const struct scanner *s, struct worker *w, uint64_t com
             w->scan.refusal_at = combination;
             snprintf(w->scan.refusal, sizeof w->scan.refusal, "%s", w->faults.text[0]);
         }
-        return FATE_REFUSED;
+        return s->layout_stands && w->variant.job.plan.runtime &&
+                       !dtp_plan_layout_exists(&w->variant.job.plan, &w->variant.job.transformer,
+                                               &w->variant.job.cluster)
+                   ? FATE_NO_LAYOUT
+                   : FATE_REFUSED;
     }
     struct dtp_job *job = &w->variant.job;
     if (s->question->max_nodes && job->cluster.nodes > s->question->max_nodes)
@@ -216,6 +222,12 @@ static enum fate predict(const struct scanner *s, struct worker *w, uint64_t com
         return FATE_PRUNED;
     return judge(w, (size_t)(combination / s->group_items),
                  (struct dtp_scan_place){.combination = combination, .shard_group = shard_group});
+}
+
+/* The rest of a chunk fares the same: the same GPUs, and where that is what counts the same layout. */
+static bool ends_chunk(enum fate fate)
+{
+    return fate == FATE_PRUNED || fate == FATE_TOO_MANY_NODES || fate == FATE_NO_LAYOUT;
 }
 
 /* hybrid_shard over groups of 2, 4, 8, ... GPUs; the others have no group to choose. The last fate speaks for all:
@@ -228,7 +240,7 @@ static enum fate predict_groups(const struct scanner *s, struct worker *w, uint6
         return predict(s, w, combination, 0);
     enum fate fate = FATE_REFUSED;
     uint32_t most = (uint32_t)strtoul(gpus, NULL, 10);
-    for (uint32_t group = 2; group < most && fate != FATE_PRUNED && fate != FATE_TOO_MANY_NODES; group *= 2) {
+    for (uint32_t group = 2; group < most && !ends_chunk(fate); group *= 2) {
         char text[16];
         snprintf(text, sizeof text, "%u", group);
         if (dtp_scenario_set(w->scenario, "shard_group", text, "search", 0, &w->faults) == DTP_OK)
@@ -251,9 +263,11 @@ static enum dtp_status work(void *context, unsigned thread, uint64_t first, uint
             return status;
         enum fate fate = predict_groups(s, w, i);
         uint64_t left_in_run = last - 1 - i % last;
-        if (fate == FATE_PRUNED || fate == FATE_TOO_MANY_NODES) { /* so is the rest of the chunk: the same GPUs */
-            uint64_t *ruled_out = fate == FATE_PRUNED ? &w->scan.counts.pruned_time : &w->scan.counts.too_many_nodes;
-            *ruled_out += first + count - i;
+        if (ends_chunk(fate)) {
+            struct dtp_search_counts *n = &w->scan.counts;
+            *(fate == FATE_PRUNED           ? &n->pruned_time
+              : fate == FATE_TOO_MANY_NODES ? &n->too_many_nodes
+                                            : &n->refused) += first + count - i - (fate == FATE_NO_LAYOUT);
             break;
         }
         if (fate == FATE_TOO_LARGE && left_in_run > 0) {
@@ -453,6 +467,17 @@ static bool prepare_queues(const struct scanner *s, size_t groups, struct worker
     return w->queues && w->places;
 }
 
+/* Choices that dtp_plan_layout_exists does not read. */
+static bool leaves_layout(const char *key)
+{
+    static const char *const keys[] = {"virtual_stages", "strategy",   "offload",    "checkpointing",
+                                       "compile",        "accumulate", "micro_batch"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcmp(key, keys[i]) == 0)
+            return true;
+    return false;
+}
+
 /* Axes up to and with precision make a group. */
 static void measure_axes(struct scanner *s)
 {
@@ -464,6 +489,9 @@ static void measure_axes(struct scanner *s)
         if (strcmp(axes->axes[i].key, "precision") == 0)
             s->group_axes = i + 1;
     }
+    s->layout_stands = true;
+    for (size_t i = s->group_axes; i < axes->count; i++)
+        s->layout_stands = s->layout_stands && leaves_layout(axes->axes[i].key);
     s->group_axis = s->group_axis || dtp_scenario_get(s->question->base, "shard_group");
     for (size_t i = s->group_axes; i < axes->count; i++)
         s->group_items *= axes->axes[i].count;

@@ -59,10 +59,14 @@ static bool moves_bytes(enum dtp_op_class class)
 /* Times of operations alone. */
 static bool price(struct simulation *s)
 {
+    uint32_t *alike = s->pending; /* nothing pends yet */
+    dtp_op_seconds_all(&s->rates, s->alone_s, alike);
     for (size_t i = 0; i < s->count; i++)
-        s->alone_s[i] = s->options->infinite_bandwidth && moves_bytes(dtp_op_kind_class(s->ops[i].kind)) ? 0
-                        : s->options->op_s && isfinite(s->options->op_s[i]) ? s->options->op_s[i]
-                                                                            : dtp_op_seconds(&s->rates, &s->ops[i]);
+        s->graph.ops[i].alike = alike[i];
+    for (size_t i = 0; i < s->count && s->options->op_s; i++)
+        s->alone_s[i] = isfinite(s->options->op_s[i]) ? s->options->op_s[i] : s->alone_s[i];
+    for (size_t i = 0; i < s->count && s->options->infinite_bandwidth; i++)
+        s->alone_s[i] = moves_bytes(dtp_op_kind_class(s->ops[i].kind)) ? 0 : s->alone_s[i];
     bool jitters = s->options->seed && s->options->jitter_deviation > 0;
     if (jitters && !dtp_noise_jitter(s->options->seed, s->options->jitter_deviation, s->alone_s, s->count))
         return false;
@@ -73,8 +77,11 @@ static bool price(struct simulation *s)
 /* The engine's times. */
 static void scale(struct simulation *s, double factor, double speedup)
 {
+    const struct dtp_engine_op *ops = s->graph.ops;
     for (size_t i = 0; i < s->count; i++)
-        s->seconds[i] = dtp_op_in_step_s(&s->rates, &s->ops[i], s->alone_s[i], factor, speedup);
+        s->seconds[i] = ops[i].computes ? dtp_kernel_in_step_s(ops[i].matmul, ops[i].kernels * s->rates.gap_s,
+                                                               s->alone_s[i], factor, speedup)
+                                        : s->alone_s[i];
 }
 
 /* The roles of a set, or one program. */

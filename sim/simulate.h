@@ -33,6 +33,7 @@ struct dtp_timeline {
     double *issue_s;          /* one per operation: when the host had issued its first kernel */
     double step_s, compute_s; /* end of the last operation | busy time of kernels */
     double exposed_communication_s, exposed_by_collective_s[DTP_COLLECTIVE_COUNT];
+    double exposed_by_stream_s[DTP_STREAM_COUNT]; /* the same by the collectives' stream */
     double exposed_offload_s, host_bound_s, optimizer_s, bubble_s;
     double communication_s; /* sum of collectives' spans */
     double communication_by_collective_s[DTP_COLLECTIVE_COUNT];
@@ -44,10 +45,10 @@ struct dtp_timeline {
 };
 
 struct dtp_simulation_options {
-    bool contention;         /* share resources; false: every operation takes its isolated time */
-    bool infinite_bandwidth; /* collectives and copies take no time (limit tests) */
-    bool power_headroom;     /* matmuls clock up by the share of the step in which none runs */
-    bool replay_allocator;
+    bool contention;                        /* share resources; false: every operation takes its isolated time */
+    bool infinite_bandwidth;                /* collectives and copies take no time (limit tests) */
+    bool power_headroom;                    /* matmuls clock up by the share of the step in which none runs */
+    bool replay_allocator, every_allocator; /* of roles that may be the worst; of all roles */
     const double *op_s;      /* seconds alone of each operation, NAN: as predicted; NULL: all as predicted. Borrowed */
     double matmul_speedup;   /* at which matmuls run; 0: by what power_headroom says */
     double compute_factor;   /* on the time of kernels; 0: of the slowest of the cluster's ranks, as expected */

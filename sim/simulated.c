@@ -32,19 +32,17 @@ static void fill_memory(const struct dtp_program *program, const struct dtp_plac
     dtp_memory_judge(m);
 }
 
-static enum dtp_status estimate_memory(struct dtp_simulated *s, uint32_t index, struct dtp_faults *faults)
+enum dtp_status dtp_simulated_role_memory(const struct dtp_simulated *s, uint32_t role, struct dtp_memory *out,
+                                          struct dtp_memory_parts *parts, struct dtp_faults *faults)
 {
-    const struct dtp_program *program = s->set.roles[index].program;
-    struct dtp_simulated_role *role = &s->roles[index];
     struct dtp_live_runs runs = {.run = NULL};
     struct dtp_live_bytes live;
     struct dtp_slice slice;
-    enum dtp_status status = dtp_live_runs_of(program, &runs, faults);
+    enum dtp_status status = dtp_live_runs_of(s->set.roles[role].program, &runs, faults);
     if (status == DTP_OK) {
         dtp_estimate_slice(&s->job.transformer, &s->job.cluster, &s->job.plan, &slice);
         dtp_live_bytes_sum(&runs, slice.transformer.layers, &live);
-        dtp_memory_of_live(&live, &slice.transformer, &slice.cluster, &slice.plan, &role->estimated, NULL);
-        role->memory = role->estimated;
+        dtp_memory_of_live(&live, &slice.transformer, &slice.cluster, &slice.plan, out, parts);
     }
     dtp_live_runs_release(&runs);
     return status;
@@ -54,7 +52,7 @@ static enum dtp_status estimate_memory(struct dtp_simulated *s, uint32_t index, 
  * and no segments make a stage the worst that is so far below. */
 #define NEAR_LARGEST 0.9
 
-static enum dtp_status replay_allocators(struct dtp_simulated *s, bool asked, struct dtp_faults *faults)
+static enum dtp_status replay_allocators(struct dtp_simulated *s, bool asked, bool every, struct dtp_faults *faults)
 {
     uint64_t largest = 0;
     enum dtp_status status = DTP_OK;
@@ -63,7 +61,8 @@ static enum dtp_status replay_allocators(struct dtp_simulated *s, bool asked, st
             s->roles[r].estimated.allocated_peak_bytes > largest ? s->roles[r].estimated.allocated_peak_bytes : largest;
     for (uint32_t r = 0; r < s->set.role_count && status == DTP_OK; r++) {
         struct dtp_simulated_role *role = &s->roles[r];
-        if ((double)role->estimated.allocated_peak_bytes < NEAR_LARGEST * (double)largest)
+        bool near = (double)role->estimated.allocated_peak_bytes >= NEAR_LARGEST * (double)largest;
+        if (!near && !every)
             continue;
         if (asked)
             status = dtp_timeline_replay(s->set.roles[r].program, &role->timeline, faults);
@@ -88,9 +87,11 @@ static enum dtp_status add_alone_times(struct dtp_simulated *s, uint32_t index, 
         return status;
     if (s->set.role_count > 1 && !dtp_op_rates_place(&rates, &s->set, index))
         status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (status == DTP_OK)
+        dtp_op_seconds_all(&rates, role->alone_s, NULL);
     for (size_t i = 0; i < role->timeline.op_count && status == DTP_OK; i++)
-        role->alone_s[i] = dtp_op_in_step_s(&rates, &ops[i], dtp_op_seconds(&rates, &ops[i]),
-                                            role->timeline.compute_factor, role->timeline.matmul_speedup);
+        role->alone_s[i] = dtp_op_in_step_s(&rates, &ops[i], role->alone_s[i], role->timeline.compute_factor,
+                                            role->timeline.matmul_speedup);
     dtp_op_rates_release(&rates);
     return status;
 }
@@ -156,8 +157,11 @@ static enum dtp_status simulate(struct dtp_simulated *s, const struct dtp_simula
     for (uint32_t r = 0; r < count && status == DTP_OK; r++)
         status = add_alone_times(s, r, faults);
     for (uint32_t r = 0; r < count && status == DTP_OK; r++)
-        status = estimate_memory(s, r, faults);
-    return status == DTP_OK ? replay_allocators(s, options->replay_allocator, faults) : status;
+        status = dtp_simulated_role_memory(s, r, &s->roles[r].estimated, NULL, faults);
+    for (uint32_t r = 0; r < count && status == DTP_OK; r++)
+        s->roles[r].memory = s->roles[r].estimated;
+    return status == DTP_OK ? replay_allocators(s, options->replay_allocator, options->every_allocator, faults)
+                            : status;
 }
 
 /* What readers of one program are shown. */
@@ -174,6 +178,8 @@ static enum dtp_status choose_worst(struct dtp_simulated *s, struct dtp_faults *
     s->kernels_alone_s = worst->kernels_alone_s;
     s->closed.memory = worst->estimated;
     s->prediction.memory = worst->memory;
+    for (uint32_t r = 0; r < DTP_PREDICTED_STAGES; r++)
+        s->prediction.stage_allocated_bytes[r] = r < s->set.role_count ? s->roles[r].memory.allocated_peak_bytes : 0;
     return s->set.role_count > 1 ? place(s->program, &s->placement, faults) : DTP_OK;
 }
 
@@ -236,12 +242,16 @@ static enum dtp_status predict(const struct dtp_job *job, const struct dtp_simul
     return DTP_OK;
 }
 
+/* Where they are compared with runs, stages far below the largest count too. */
+#define FEW_STAGES 8
+
 static enum dtp_status predict_simulated(const void *context, const struct dtp_job *job, struct dtp_prediction *out,
                                          struct dtp_faults *faults)
 {
     struct dtp_simulation_options options = dtp_simulation_options_default();
     const uint32_t *op_limit = context;
     options.op_limit = op_limit ? *op_limit : 0;
+    options.every_allocator = job->plan.pp <= FEW_STAGES;
     return predict(job, &options, out, faults);
 }
 

@@ -45,6 +45,9 @@ struct dtp_simulated {
  * *out, which is zeroed after a failure. */
 enum dtp_status dtp_simulated_create(const struct dtp_job *job, const struct dtp_simulation_options *options,
                                      struct dtp_simulated *out, struct dtp_faults *faults);
+/* What a role's program takes, without the allocator's replay, and of what beside its tensors; `parts` may be NULL. */
+enum dtp_status dtp_simulated_role_memory(const struct dtp_simulated *simulated, uint32_t role, struct dtp_memory *out,
+                                          struct dtp_memory_parts *parts, struct dtp_faults *faults);
 void dtp_simulated_release(struct dtp_simulated *simulated);
 /* Adds the step time's quantiles over `samples` jobs whose ranks' speeds scatter by `deviation` (0: as measured on GPUs
  * of one kind, calibration.h; none are added where all GPUs of the job were measured). `options` are those it was

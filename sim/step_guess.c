@@ -36,7 +36,7 @@ static void finish(struct guess *g, uint32_t role, uint32_t op, double end_s)
     const struct dtp_engine_graph *graph = &g->graph[role];
     struct dtp_span *span = g->job[role].span;
     g->step_s = later(g->step_s, end_s);
-    for (uint32_t edge = graph->first_edge[op]; edge != DTP_NO_INDEX; edge = graph->next_edge[edge]) {
+    for (uint32_t edge = graph->first_edge[op]; edge < graph->first_edge[op + 1]; edge++) {
         uint32_t next = graph->successor[edge];
         span[next].start_s = later(span[next].start_s, end_s);
         if (--g->pending[role][next] == 0)
@@ -75,7 +75,7 @@ static void begin(struct guess *g, uint32_t role)
     memcpy(g->pending[role], g->graph[role].predecessors, count * sizeof *g->pending[role]);
     for (uint32_t i = 0; i < count; i++) {
         job->span[i].start_s = host_s;
-        host_s += ops[i].kernels * job->rates->launch_s;
+        host_s += ops[i].kernels * dtp_engine_launch_s(job->rates, &ops[i]);
     }
     for (uint32_t i = 0; i < count; i++)
         if (!g->pending[role][i])

@@ -8,11 +8,11 @@ static void add_kernel(const struct dtp_op *op, double alone_s, struct dtp_step_
 {
     enum dtp_op_class class = dtp_op_kind_class(op->kind);
     sums->kernels_s += alone_s;
-    if (op->demand.recompute)
+    if (op->demand->recompute)
         sums->recompute_s += alone_s;
     if (class == DTP_CLASS_MATMUL)
         sums->matmul_s += alone_s;
-    else if (op->demand.recompute)
+    else if (op->demand->recompute)
         return;
     else if (class == DTP_CLASS_ATTENTION)
         sums->attention_s += alone_s;

@@ -90,9 +90,11 @@ static void add_interval(const struct dtp_op *ops, const double *starved_s, cons
         add_kernel(&ops[main], duration_s - starved, t);
     } else if (interval->collective_count) {
         t->exposed_communication_s += duration_s;
-        for (int i = 0; i < interval->collective_count; i++)
-            t->exposed_by_collective_s[dtp_op_kind_collective(ops[interval->collective[i]].kind)] +=
-                duration_s / interval->collective_count;
+        for (int i = 0; i < interval->collective_count; i++) {
+            const struct dtp_op *op = &ops[interval->collective[i]];
+            t->exposed_by_collective_s[dtp_op_kind_collective(op->kind)] += duration_s / interval->collective_count;
+            t->exposed_by_stream_s[op->stream] += duration_s / interval->collective_count;
+        }
     } else if (interval->other_kernel != DTP_NO_INDEX) {
         add_kernel(&ops[interval->other_kernel], duration_s, t);
     } else if (interval->copies) {

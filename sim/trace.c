@@ -3,14 +3,11 @@
 #include "sim/op_time.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 
 static enum dtp_status written(FILE *file)
 {
     return fflush(file) == 0 && !ferror(file) ? DTP_OK : DTP_ENVIRONMENT;
 }
-
-/* ---- trace events ------------------------------------------------------------------------------------------------ */
 
 /* Names are printable ASCII without quotes (program.h); a backslash is all that JSON minds. */
 static void put_name(FILE *file, const struct dtp_op *op)
@@ -54,7 +51,7 @@ static const char *category(const struct dtp_op *op)
 static void put_slice(FILE *file, uint32_t process, const struct dtp_op *op, const struct dtp_span *span,
                       uint32_t index)
 {
-    const struct dtp_demand *d = &op->demand;
+    const struct dtp_demand *d = op->demand;
     fprintf(file, ",\n{\"ph\":\"X\",\"pid\":%" PRIu32 ",", process);
     fprintf(file, "\"tid\":%d,\"cat\":\"%s\",\"name\":\"", (int)op->stream, category(op));
     put_name(file, op);
@@ -120,15 +117,6 @@ static void put_process(FILE *file, uint32_t process, const char *name, const st
 
 static const char head[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", foot[] = "\n]}\n";
 
-enum dtp_status dtp_trace_write_json(const struct dtp_program *program, const struct dtp_timeline *timeline, FILE *file)
-{
-    uint64_t arrows = 0;
-    fputs(head, file);
-    put_process(file, 0, "one rank, simulated", program, timeline, &arrows);
-    fputs(foot, file);
-    return written(file);
-}
-
 /* An arrow from each send to its receive. */
 static void put_transfers(FILE *file, const struct dtp_program_set *set, const struct dtp_timeline *timelines,
                           uint32_t **partner, uint64_t *arrows)
@@ -162,125 +150,4 @@ enum dtp_status dtp_trace_write_set_json(const struct dtp_program_set *set, cons
     fputs(foot, file);
     dtp_host_arena_release(&arena);
     return status == DTP_OK ? written(file) : status;
-}
-
-/* ---- tables ------------------------------------------------------------------------------------------------------ */
-
-/* Names have no quotes, so quoting them is enough for CSV. */
-enum dtp_status dtp_trace_write_timeline_csv(const struct dtp_program *program, const struct dtp_timeline *timeline,
-                                             FILE *file)
-{
-    const struct dtp_op *ops = dtp_program_ops(program);
-    size_t critical = 0;
-    fputs("op,kind,name,stream,layer,micro_step,issue_s,start_s,end_s,critical\n", file);
-    for (uint32_t i = 0; i < timeline->op_count; i++) {
-        const struct dtp_op *op = &ops[i];
-        while (critical < timeline->critical_count && timeline->critical[critical] < i)
-            critical++;
-        bool on_path = critical < timeline->critical_count && timeline->critical[critical] == i;
-        fprintf(file, "%" PRIu32 ",%s,\"%s\",%s,", i, dtp_op_kind_text(op->kind), op->name,
-                dtp_stream_text(op->stream));
-        if (op->layer != DTP_NO_LAYER)
-            fprintf(file, "%d", op->layer);
-        fprintf(file, ",%d,%.9f,%.9f,%.9f,%d\n", op->micro_step, timeline->issue_s[i], timeline->span[i].start_s,
-                timeline->span[i].end_s, on_path);
-    }
-    return written(file);
-}
-
-/* A change of what an owner holds. */
-struct change {
-    double at_s;
-    uint32_t op;
-    uint8_t owner;
-    bool frees;
-    uint64_t bytes;
-};
-
-/* In time; what is freed at an instant goes before what is allocated then. */
-static int compare_changes(const void *a, const void *b)
-{
-    const struct change *x = a, *y = b;
-    if (x->at_s != y->at_s)
-        return x->at_s < y->at_s ? -1 : 1;
-    if (x->frees != y->frees)
-        return x->frees ? -1 : 1;
-    return (x->op > y->op) - (x->op < y->op);
-}
-
-static size_t list_changes(const struct dtp_program *program, const struct dtp_timeline *timeline, struct change *out)
-{
-    const struct dtp_op *ops = dtp_program_ops(program);
-    const struct dtp_buffer *buffers = dtp_program_buffers(program);
-    size_t count = 0;
-    for (uint32_t i = 0; i < timeline->op_count; i++) {
-        const struct dtp_operand *operand = dtp_program_operands(program, &ops[i]);
-        for (uint32_t k = 0; k < ops[i].operand_count; k++) {
-            const struct dtp_buffer *b = &buffers[operand[k].buffer.index];
-            struct change change = {.op = i, .owner = (uint8_t)b->owner, .bytes = b->bytes};
-            if (b->space != DTP_SPACE_DEVICE)
-                continue;
-            if (operand[k].access & DTP_ALLOC) {
-                change.at_s = timeline->span[i].start_s;
-                out[count++] = change;
-            }
-            if (operand[k].access & DTP_FREE) {
-                change.at_s = timeline->span[i].end_s;
-                change.frees = true;
-                out[count++] = change;
-            }
-        }
-    }
-    return count;
-}
-
-static void put_memory_row(FILE *file, double at_s, const uint64_t *held)
-{
-    fprintf(file, "%.9f", at_s);
-    for (int o = 0; o < DTP_OWNER_COUNT; o++)
-        fprintf(file, ",%" PRIu64, held[o]);
-    fputc('\n', file);
-}
-
-static void put_memory(FILE *file, const struct change *change, size_t count, double step_s, uint64_t *held)
-{
-    fputs("time_s", file);
-    for (int o = 0; o < DTP_OWNER_COUNT; o++)
-        fprintf(file, ",%s_bytes", dtp_owner_key((enum dtp_owner)o));
-    fputc('\n', file);
-    double at_s = 0;
-    for (size_t i = 0; i < count; i++) {
-        if (change[i].at_s > at_s)
-            put_memory_row(file, at_s, held);
-        at_s = change[i].at_s;
-        if (change[i].frees)
-            held[change[i].owner] -= change[i].bytes;
-        else
-            held[change[i].owner] += change[i].bytes;
-    }
-    put_memory_row(file, at_s, held);
-    if (step_s > at_s)
-        put_memory_row(file, step_s, held);
-}
-
-enum dtp_status dtp_trace_write_memory_csv(const struct dtp_program *program, const struct dtp_timeline *timeline,
-                                           FILE *file)
-{
-    const struct dtp_op *ops = dtp_program_ops(program);
-    const struct dtp_buffer *buffers = dtp_program_buffers(program);
-    uint64_t held[DTP_OWNER_COUNT] = {0};
-    size_t operands = 0;
-    for (size_t i = 0; i < timeline->op_count; i++)
-        operands += ops[i].operand_count;
-    struct change *change = calloc(2 * operands + 1, sizeof *change);
-    if (!change)
-        return DTP_ENVIRONMENT;
-    for (size_t i = 0; i < dtp_program_buffer_count(program); i++)
-        if (buffers[i].persistent && buffers[i].space == DTP_SPACE_DEVICE)
-            held[buffers[i].owner] += buffers[i].bytes;
-    size_t count = list_changes(program, timeline, change);
-    qsort(change, count, sizeof *change, compare_changes);
-    put_memory(file, change, count, timeline->step_s, held);
-    free(change);
-    return written(file);
 }

@@ -97,7 +97,7 @@ static enum dtp_status prepare(struct dtp_binding *b, struct dtp_faults *faults)
 
 uint32_t dtp_bind_role_rank(const struct dtp_bind_job *job)
 {
-    return job->set ? job->rank - job->set->roles[dtp_program_set_role_of(job->set, job->rank)].first_rank : job->rank;
+    return job->set ? dtp_program_set_place(job->set, job->rank) : job->rank;
 }
 
 /* ---- state ------------------------------------------------------------------------------------------------------- */

@@ -24,12 +24,12 @@ bool dtp_bind_buffer_element(const struct dtp_buffer *buffer, enum dtp_element *
 
 static float norm_epsilon(const struct dtp_binder *b)
 {
-    return (float)(b->op->demand.epsilon > 0 ? b->op->demand.epsilon : DTP_NORM_EPSILON);
+    return (float)(b->op->demand->epsilon > 0 ? b->op->demand->epsilon : DTP_NORM_EPSILON);
 }
 
 static float embedding_scale(const struct dtp_binder *b)
 {
-    return b->op->demand.scale > 0 ? (float)b->op->demand.scale : 1;
+    return b->op->demand->scale > 0 ? (float)b->op->demand->scale : 1;
 }
 
 /* ---- embedding and norms ----------------------------------------------------------------------------------------- */
@@ -43,7 +43,7 @@ static void fill_embedding(struct dtp_binder *b, struct dtp_bound_op *out)
                                                            .result = need(b, DTP_ROLE_RESULT),
                                                            .rows = rows(b),
                                                            .width = width(b),
-                                                           .vocab = (uint32_t)b->op->demand.k,
+                                                           .vocab = (uint32_t)b->op->demand->k,
                                                            .sequence = sequence(b),
                                                            .scale = embedding_scale(b),
                                                            .element = element_of(b, DTP_ROLE_WEIGHT),
@@ -67,7 +67,7 @@ static void fill_embedding_backward(struct dtp_binder *b, struct dtp_bound_op *o
                                              .positions_gradient = maybe(b, DTP_ROLE_POSITION_GRADIENT),
                                              .rows = rows(b),
                                              .width = width(b),
-                                             .vocab = (uint32_t)b->op->demand.k,
+                                             .vocab = (uint32_t)b->op->demand->k,
                                              .sequence = sequence(b),
                                              .scale = embedding_scale(b),
                                              .element = element_of(b, DTP_ROLE_GRADIENT),
@@ -170,9 +170,9 @@ static void fill_matmul_weight_gradient(struct dtp_binder *b, struct dtp_matmul_
 
 static void fill_matmul(struct dtp_binder *b, struct dtp_bound_op *out)
 {
-    struct dtp_matmul_args g = {.m = (uint64_t)b->op->demand.m,
-                                .n = (uint64_t)b->op->demand.n,
-                                .k = (uint64_t)b->op->demand.k,
+    struct dtp_matmul_args g = {.m = (uint64_t)b->op->demand->m,
+                                .n = (uint64_t)b->op->demand->n,
+                                .k = (uint64_t)b->op->demand->k,
                                 .sms = dtp_program_execution(b->binding->job.program)->matmul_sms};
     const struct dtp_operand *workspace = operand(b, DTP_ROLE_WORKSPACE);
     g.workspace = maybe(b, DTP_ROLE_WORKSPACE);
@@ -347,9 +347,9 @@ static void fill_loss_backward(struct dtp_binder *b, struct dtp_bound_op *out)
                                                  .targets = need(b, DTP_ROLE_BATCH),
                                                  .row_loss = need(b, DTP_ROLE_STATISTICS),
                                                  .rows = rows(b),
-                                                 .vocab = (uint32_t)b->op->demand.k,
+                                                 .vocab = (uint32_t)b->op->demand->k,
                                                  .stride = width(b),
-                                                 .scale = (float)(1 / b->op->demand.m),
+                                                 .scale = (float)(1 / b->op->demand->m),
                                                  .softcap = (float)heads(b)->softcap,
                                                  .element = element_of(b, DTP_ROLE_RESULT)};
 }

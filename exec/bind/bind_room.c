@@ -47,7 +47,7 @@ static bool whole_sequences(const struct dtp_binder *b)
 
 static void embedding(struct dtp_binder *b)
 {
-    uint64_t vocab = whole(b->op->demand.k);
+    uint64_t vocab = whole(b->op->demand->k);
     demand(b, DTP_ROLE_BATCH, whole_sequences(b) && vocab > 0 && vocab <= INT32_MAX);
     room_bytes(b, DTP_ROLE_BATCH, 1, dtp_batch_layout_of(rows(b)).bytes);
     room(b, DTP_ROLE_WEIGHT, vocab, width(b));
@@ -66,7 +66,7 @@ static void norm(struct dtp_binder *b)
                                             DTP_ROLE_BIAS_GRADIENT};
     static const enum dtp_role matrices[] = {DTP_ROLE_INPUT, DTP_ROLE_RESULT, DTP_ROLE_GRADIENT,
                                              DTP_ROLE_RESIDUAL_GRADIENT, DTP_ROLE_ADDEND};
-    uint32_t form = b->op->demand.form;
+    uint32_t form = b->op->demand->form;
     demand(b, DTP_ROLE_INPUT, width(b) > 0 && form >= DTP_FORM_LAYER_NORM && form <= DTP_FORM_RMS_NORM_PLUS_ONE);
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)
         room(b, vectors[i], 1, width(b));
@@ -81,12 +81,12 @@ static void norm(struct dtp_binder *b)
 /* [m, k] by [k, n]: of which of its roles each is follows from that of the result. */
 static void matmul(struct dtp_binder *b)
 {
-    uint64_t m = whole(b->op->demand.m), n = whole(b->op->demand.n), k = whole(b->op->demand.k);
+    uint64_t m = whole(b->op->demand->m), n = whole(b->op->demand->n), k = whole(b->op->demand->k);
     bool weight_gradient = operand(b, DTP_ROLE_WEIGHT_GRADIENT) != NULL;
     enum dtp_role result = weight_gradient                       ? DTP_ROLE_WEIGHT_GRADIENT
                            : operand(b, DTP_ROLE_INPUT_GRADIENT) ? DTP_ROLE_INPUT_GRADIENT
                                                                  : DTP_ROLE_RESULT;
-    demand(b, result, m && n && k && m <= INT32_MAX && n <= INT32_MAX && k <= INT32_MAX && b->op->demand.groups <= 1);
+    demand(b, result, m && n && k && m <= INT32_MAX && n <= INT32_MAX && k <= INT32_MAX && b->op->demand->groups <= 1);
     room(b, result, m, n);
     enum dtp_role left = result == DTP_ROLE_RESULT ? DTP_ROLE_INPUT : DTP_ROLE_GRADIENT;
     enum dtp_role right = weight_gradient ? DTP_ROLE_INPUT : DTP_ROLE_WEIGHT;
@@ -140,7 +140,7 @@ static void attention(struct dtp_binder *b)
 
 static void activation(struct dtp_binder *b)
 {
-    uint32_t form = b->op->demand.form;
+    uint32_t form = b->op->demand->form;
     demand(b, DTP_ROLE_INPUT, width(b) > 0 && form >= DTP_FORM_SWIGLU && form <= DTP_FORM_RELU);
     room(b, DTP_ROLE_INPUT, rows(b), up_width(b));
     room(b, DTP_ROLE_INPUT_GRADIENT, rows(b), up_width(b));
@@ -153,8 +153,8 @@ static void activation(struct dtp_binder *b)
 
 static void loss_backward(struct dtp_binder *b)
 {
-    double vocab = b->op->demand.k;
-    demand(b, DTP_ROLE_RESULT, vocab >= 1 && vocab <= width(b) && b->op->demand.m >= 1);
+    double vocab = b->op->demand->k;
+    demand(b, DTP_ROLE_RESULT, vocab >= 1 && vocab <= width(b) && b->op->demand->m >= 1);
     room(b, DTP_ROLE_RESULT, rows(b), width(b));
     room_bytes(b, DTP_ROLE_BATCH, rows(b), 4);
     room_bytes(b, DTP_ROLE_STATISTICS, rows(b), 4);
@@ -163,7 +163,7 @@ static void loss_backward(struct dtp_binder *b)
 /* Element by element, and bytes. */
 static void others(struct dtp_binder *b)
 {
-    const struct dtp_demand *d = &b->op->demand;
+    const struct dtp_demand *d = b->op->demand;
     switch (b->op->kind) {
     case DTP_OP_LOSS: room_bytes(b, DTP_ROLE_STATISTICS, rows(b), 4); break;
     case DTP_OP_ACCUMULATE:
@@ -204,7 +204,7 @@ static void batch(struct dtp_binder *b)
         demand(b, (enum dtp_role)o->role,
                b->op->kind == DTP_OP_UPLOAD && from && buffer_of(b, from)->content == DTP_CONTENT_HOST_BATCH &&
                    o->offset_bytes == 0 && from->offset_bytes == 0 && !o->shard && !from->shard &&
-                   buffer_of(b, from)->bytes == bytes && whole(b->op->demand.sent_bytes) == bytes);
+                   buffer_of(b, from)->bytes == bytes && whole(b->op->demand->sent_bytes) == bytes);
     }
 }
 

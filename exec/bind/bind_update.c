@@ -8,7 +8,7 @@
 void dtp_bind_zero(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     out->kernel = DTP_KERNEL_zero;
-    out->arguments.zero = (struct dtp_zero_args){need(b, DTP_ROLE_RESULT), (uint64_t)b->op->demand.bytes};
+    out->arguments.zero = (struct dtp_zero_args){need(b, DTP_ROLE_RESULT), (uint64_t)b->op->demand->bytes};
 }
 
 void dtp_bind_square_sum(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -161,7 +161,7 @@ void dtp_bind_copy(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     out->kind = DTP_BOUND_COPY;
     out->arguments.copy =
-        (struct dtp_copy_args){need(b, DTP_ROLE_RESULT), need(b, DTP_ROLE_INPUT), (uint64_t)b->op->demand.sent_bytes};
+        (struct dtp_copy_args){need(b, DTP_ROLE_RESULT), need(b, DTP_ROLE_INPUT), (uint64_t)b->op->demand->sent_bytes};
 }
 
 /* The whole is what all_gather receives and the others are given; operands may lie in larger buffers. */

@@ -113,18 +113,18 @@ static inline uint64_t whole(double amount)
 
 static inline uint64_t rows(const struct dtp_binder *b)
 {
-    return whole(b->op->demand.tokens);
+    return whole(b->op->demand->tokens);
 }
 
 /* Of a row. */
 static inline uint32_t width(const struct dtp_binder *b)
 {
-    return b->op->demand.n < UINT32_MAX ? (uint32_t)b->op->demand.n : UINT32_MAX;
+    return b->op->demand->n < UINT32_MAX ? (uint32_t)b->op->demand->n : UINT32_MAX;
 }
 
 static inline const struct dtp_attention_shape *heads(const struct dtp_binder *b)
 {
-    return &b->op->demand.attention;
+    return &b->op->demand->attention;
 }
 
 /* Columns of q, k and v side by side, and of q alone. */
@@ -146,18 +146,18 @@ static inline uint32_t sequence(const struct dtp_binder *b)
 /* What norms add to their weights. */
 static inline float weight_offset(const struct dtp_binder *b)
 {
-    return b->op->demand.form == DTP_FORM_LAYER_NORM_PLUS_ONE || b->op->demand.form == DTP_FORM_RMS_NORM_PLUS_ONE ? 1
-                                                                                                                  : 0;
+    return b->op->demand->form == DTP_FORM_LAYER_NORM_PLUS_ONE || b->op->demand->form == DTP_FORM_RMS_NORM_PLUS_ONE ? 1
+                                                                                                                    : 0;
 }
 
 static inline bool has_mean(const struct dtp_binder *b)
 {
-    return b->op->demand.form == DTP_FORM_LAYER_NORM || b->op->demand.form == DTP_FORM_LAYER_NORM_PLUS_ONE;
+    return b->op->demand->form == DTP_FORM_LAYER_NORM || b->op->demand->form == DTP_FORM_LAYER_NORM_PLUS_ONE;
 }
 
 static inline enum dtp_activation_kind activation_kind(const struct dtp_binder *b)
 {
-    switch (b->op->demand.form) {
+    switch (b->op->demand->form) {
     case DTP_FORM_GELU: return DTP_ACTIVATION_GELU;
     case DTP_FORM_RELU: return DTP_ACTIVATION_RELU;
     case DTP_FORM_GEGLU: return DTP_ACTIVATION_GEGLU;
@@ -169,7 +169,7 @@ static inline enum dtp_activation_kind activation_kind(const struct dtp_binder *
 /* Rows of its input: the gate's beside the other's. */
 static inline uint64_t up_width(const struct dtp_binder *b)
 {
-    bool gated = b->op->demand.form == DTP_FORM_SWIGLU || b->op->demand.form == DTP_FORM_GEGLU;
+    bool gated = b->op->demand->form == DTP_FORM_SWIGLU || b->op->demand->form == DTP_FORM_GEGLU;
     return (gated ? 2 : 1) * (uint64_t)width(b);
 }
 

@@ -1,47 +1,21 @@
 /* Words and names that writing and reading share. */
 #include "checkpoint/checkpoint.h"
 
+#include "base/word_table.h"
+
 #include <dirent.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-static const char *const kind_words[DTP_STATE_KIND_COUNT] = {
-#define X(suffix, text) text,
-    DTP_STATE_TABLE(X)
-#undef X
-};
 static const char *const element_words[] = {[DTP_ELEMENT_FP32] = "fp32", [DTP_ELEMENT_BF16] = "bf16"};
-
-const char *dtp_state_kind_text(enum dtp_state_kind kind)
-{
-    return kind_words[kind];
-}
-
-bool dtp_state_kind_parse(const char *text, enum dtp_state_kind *out)
-{
-    for (int i = 0; i < DTP_STATE_KIND_COUNT; i++)
-        if (strcmp(text, kind_words[i]) == 0) {
-            *out = (enum dtp_state_kind)i;
-            return true;
-        }
-    return false;
-}
+DTP_TEXT_AND_PARSE(state_kind, DTP_STATE_TABLE, 0)
+DTP_WORDS_OF_ARRAY(dtp_state_element_text, dtp_element, element_words)
+DTP_PARSE_OF_ARRAY(dtp_state_element_parse, dtp_element, element_words, 0)
 
 uint64_t dtp_state_element_bytes(enum dtp_element element)
 {
     return element == DTP_ELEMENT_BF16 ? 2 : 4;
-}
-
-const char *dtp_state_element_text(enum dtp_element element)
-{
-    return element_words[element];
-}
-
-bool dtp_state_element_parse(const char *text, enum dtp_element *out)
-{
-    *out = strcmp(text, element_words[DTP_ELEMENT_BF16]) == 0 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32;
-    return strcmp(text, element_words[*out]) == 0;
 }
 
 static void insert(uint64_t *steps, size_t count, size_t limit, uint64_t step)

@@ -82,23 +82,9 @@ static enum dtp_status refuse(const struct build *build, const char *words, stru
                      build->doing, cudnnGetErrorString(build->status), said[0] ? said : "no further words");
 }
 
-static enum dtp_status open_properties(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                                       int64_t count, const void *value, struct dtp_cudnn *out,
-                                       struct dtp_faults *faults)
-{
-    struct build build = {.status = CUDNN_STATUS_SUCCESS};
-    out->properties = make(&build, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
-    set(&build, out->properties, name, type, count, value);
-    finish(&build, out->properties, "describe the device");
-    if (build.status == CUDNN_STATUS_SUCCESS)
-        return DTP_OK;
-    enum dtp_status status = refuse(&build, "opening it", faults);
-    dtp_cudnn_close(out);
-    return status;
-}
-
 enum dtp_status dtp_cudnn_open(struct dtp_cudnn *out, struct dtp_faults *faults)
 {
+    struct build build = {.status = CUDNN_STATUS_SUCCESS};
     *out = (struct dtp_cudnn){0};
     cudnnStatus_t status = cudnnCreate(&out->handle);
     if (status != CUDNN_STATUS_SUCCESS) {
@@ -106,14 +92,14 @@ enum dtp_status dtp_cudnn_open(struct dtp_cudnn *out, struct dtp_faults *faults)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "cuDNN %zu does not start: %s", cudnnGetVersion(),
                          cudnnGetErrorString(status));
     }
-    return open_properties(CUDNN_ATTR_DEVICEPROP_HANDLE, CUDNN_TYPE_HANDLE, 1, &out->handle, out, faults);
-}
-
-enum dtp_status dtp_cudnn_open_described(const char *properties_json, struct dtp_cudnn *out, struct dtp_faults *faults)
-{
-    *out = (struct dtp_cudnn){0};
-    return open_properties(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(properties_json),
-                           properties_json, out, faults);
+    out->properties = make(&build, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+    set(&build, out->properties, CUDNN_ATTR_DEVICEPROP_HANDLE, CUDNN_TYPE_HANDLE, 1, &out->handle);
+    finish(&build, out->properties, "describe the device");
+    if (build.status == CUDNN_STATUS_SUCCESS)
+        return DTP_OK;
+    enum dtp_status refused = refuse(&build, "opening it", faults);
+    dtp_cudnn_close(out);
+    return refused;
 }
 
 void dtp_cudnn_close(struct dtp_cudnn *cudnn)

@@ -37,16 +37,14 @@ struct dtp_graph_operation {
     cudnnDataType_t compute;
 };
 
-/* What plans are built for: a GPU through its handle, or a description of one. */
+/* What plans are built for: a GPU through its handle. */
 struct dtp_cudnn {
-    cudnnHandle_t handle; /* NULL: described */
+    cudnnHandle_t handle;
     cudnnBackendDescriptor_t properties;
 };
 
 /* On the current CUDA device. DTP_ENVIRONMENT with cuDNN's words. Close frees what open made; safe on zeros. */
 enum dtp_status dtp_cudnn_open(struct dtp_cudnn *out, struct dtp_faults *faults);
-/* `properties_json`: as cuDNN writes CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION. Its plans cannot be executed. */
-enum dtp_status dtp_cudnn_open_described(const char *properties_json, struct dtp_cudnn *out, struct dtp_faults *faults);
 void dtp_cudnn_close(struct dtp_cudnn *cudnn);
 
 #define DTP_GRAPH_TENSORS 64

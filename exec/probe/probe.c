@@ -3,6 +3,7 @@
 #include "machine/host_machine.h"
 #include "machine/measured.h"
 #include "device/open_device.h"
+#include "device/pace.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -14,13 +15,14 @@
 #define STEPS_SHARE 0.6                /* of the seconds that a host is measured; then come collectives and copies */
 #define TOGETHER_SHARE 0.15            /* for programs that shard */
 #define MEMORY_SHARE 0.9               /* of what is free: libraries and NCCL take some */
+#define FIRST_PACE_S 0.05              /* of a loop by which all else is said */
 #define IDLE_BYTES (UINT64_C(3) << 30) /* a context and its libraries; more is somebody else's */
 
 /* ---- shared by all measurements ---------------------------------------------------------------------------------- */
 
 bool dtp_prober_next(struct dtp_prober *p, const char *words, enum dtp_status *status)
 {
-    struct dtp_world_sums sums = {0, p->of->stop && *p->of->stop};
+    struct dtp_world_sums sums = {.stops = p->of->stop && *p->of->stop};
     if (p->world.control)
         *status = dtp_world_sum(&p->world, &sums, p->faults);
     p->stop = p->stop || sums.stops > 0;
@@ -55,6 +57,15 @@ enum dtp_status dtp_prober_least(struct dtp_prober *p, double *values, uint32_t 
     if (status != DTP_OK)
         return status;
     return dtp_control_broadcast(p->world.control, values, count * (uint32_t)sizeof *values, p->faults);
+}
+
+double dtp_prober_slowed(struct dtp_prober *p, double seconds)
+{
+    if (p->device->asynchronous)
+        return 1;
+    double loop_s = dtp_pace_loop_s(seconds);
+    p->least_loop_s = fmin(p->least_loop_s, loop_s);
+    return loop_s / p->loop_s;
 }
 
 enum dtp_status dtp_prober_add(struct dtp_prober *p, const struct dtp_measured_row *row, const double *samples,
@@ -331,7 +342,12 @@ static enum dtp_status set_up(struct dtp_prober *p, struct dtp_probe_step **step
         say_machine(p, &(*steps)[0].job.cluster, &memory);
         warn_if_busy(p, &memory);
     }
-    status = find_budget(p, &memory, &budget);
+    if (!p->device->asynchronous) {
+        p->loop_s = p->least_loop_s = dtp_pace_loop_s(FIRST_PACE_S);
+        status = dtp_prober_least(p, &p->loop_s, 1);
+    }
+    if (status == DTP_OK)
+        status = find_budget(p, &memory, &budget);
     if (status == DTP_OK)
         status = make_arenas(p, *steps, count, budget);
     return dtp_world_begin_together(&p->world, status, p->faults);
@@ -364,6 +380,8 @@ enum dtp_status dtp_probe(const struct dtp_probe_job *job, struct dtp_faults *fa
         status = measure(&p, steps, count);
     if (status == DTP_OK)
         dtp_probe_rows_say(&p.rows, p.events);
+    if (status == DTP_OK && !p.device->asynchronous)
+        dtp_probe_say_pace(p.events, p.loop_s, p.least_loop_s);
     if (is_last_pass(&p))
         dtp_probe_say_end(p.events, p.stop);
     if (status != DTP_OK && !p.stop)

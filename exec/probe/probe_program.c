@@ -180,6 +180,8 @@ enum dtp_status dtp_probe_program_warm_up(struct dtp_prober *p, struct dtp_probe
     return status;
 }
 
+#define PACE_SHARE 0.04 /* of a step's time, as a run's */
+
 enum dtp_status dtp_probe_program_spans(struct dtp_prober *p, struct dtp_probe_program *program, uint32_t steps,
                                         double **out)
 {
@@ -195,6 +197,9 @@ enum dtp_status dtp_probe_program_spans(struct dtp_prober *p, struct dtp_probe_p
             double *span = &spans[(s * ops + i) * 2];
             status = dtp_run_span(program->run, i, &span[0], &span[1], p->faults);
         }
+        double slowed = dtp_prober_slowed(p, PACE_SHARE * step_s);
+        for (size_t i = 0; i < 2 * ops && status == DTP_OK; i++)
+            spans[s * ops * 2 + i] /= slowed;
     }
     return status;
 }

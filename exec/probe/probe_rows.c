@@ -70,12 +70,6 @@ double dtp_probe_median(double *values, size_t count)
     return quantile(values, count, 0.5);
 }
 
-double dtp_probe_rows_median(const struct dtp_probe_rows *rows, const struct dtp_measured_row *row)
-{
-    const struct dtp_probe_samples *samples = find(rows, row);
-    return samples && samples->count > 0 ? dtp_probe_median(samples->seconds, samples->count) : (double)NAN;
-}
-
 void dtp_probe_rows_say(const struct dtp_probe_rows *rows, FILE *events)
 {
     for (size_t i = 0; i < rows->count; i++) {
@@ -133,6 +127,12 @@ void dtp_probe_say_row(FILE *events, const struct dtp_measured_row *row)
         if (isfinite(row->number[i]))
             json_object_set_new(event, columns[i], json_real(row->number[i]));
     say(events, event);
+}
+
+void dtp_probe_say_pace(FILE *events, double loop_s, double least_s)
+{
+    if (events)
+        say(events, json_pack("{s:s,s:f,s:f}", "event", "pace", "loop_s", loop_s, "least_s", least_s));
 }
 
 void dtp_probe_say_about(FILE *events, const char *key, const char *format, ...)

@@ -147,7 +147,7 @@ static double kernels_of(const struct dtp_probe_program *program)
     double kernels = 0;
     for (size_t i = 0; i < program->binding.op_count; i++)
         if (program->binding.ops[i].kind == DTP_BOUND_COMPUTE)
-            kernels += dtp_program_ops(program->program)[i].demand.kernels;
+            kernels += dtp_program_ops(program->program)[i].demand->kernels;
     return kernels;
 }
 

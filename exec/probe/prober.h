@@ -20,8 +20,6 @@ struct dtp_probe_rows {
 };
 enum dtp_status dtp_probe_rows_add(struct dtp_probe_rows *rows, const struct dtp_measured_row *row, double seconds,
                                    struct dtp_faults *faults);
-/* The median of what was added so far; NAN where nothing was. */
-double dtp_probe_rows_median(const struct dtp_probe_rows *rows, const struct dtp_measured_row *row);
 /* Says each row with its median, quartiles and number of samples. */
 void dtp_probe_rows_say(const struct dtp_probe_rows *rows, FILE *events);
 void dtp_probe_rows_release(struct dtp_probe_rows *rows);
@@ -35,6 +33,8 @@ void dtp_probe_say_about(FILE *events, const char *key, const char *format, ...)
 void dtp_probe_say_start(FILE *events, const struct dtp_device *device, uint32_t ranks, uint32_t nodes);
 void dtp_probe_say_progress(FILE *events, uint64_t done, uint64_t count, const char *words);
 void dtp_probe_say_warning(FILE *events, const char *words);
+/* Seconds of operations said so far go by a loop that took `loop_s`; at its best it took `least_s`. */
+void dtp_probe_say_pace(FILE *events, double loop_s, double least_s);
 void dtp_probe_say_end(FILE *events, bool interrupted);
 
 struct dtp_prober {
@@ -47,9 +47,11 @@ struct dtp_prober {
     struct dtp_device *device;
     char *device_base, *host_base; /* one of each, for all that is measured */
     uint64_t device_bytes, host_bytes;
-    struct dtp_probe_rows rows;         /* of rank 0 */
-    uint64_t done, count;               /* measurements */
-    char gpu_key[32];                   /* of the catalogue, where the line names none */
+    double loop_s, least_loop_s; /* of a host: the loop (pace.h) as it took at first, by which times of operations
+                                    are said, and at its best */
+    struct dtp_probe_rows rows;  /* of rank 0 */
+    uint64_t done, count;        /* measurements */
+    char gpu_key[32];            /* of the catalogue, where the line names none */
     double gap_begin_s[2], gap_kernels; /* of the shorter of two programs that differ in depth: see probe_steps.c */
 };
 
@@ -64,6 +66,8 @@ enum dtp_status dtp_prober_gather(struct dtp_prober *p, const double *mine, uint
 /* The least of all ranks' in place of each, on every rank. */
 enum dtp_status dtp_prober_least(struct dtp_prober *p, double *values, uint32_t count);
 enum dtp_status dtp_prober_barrier(struct dtp_prober *p);
+/* How many times as long as at first a host's core takes, over the next `seconds`; of a GPU 1. */
+double dtp_prober_slowed(struct dtp_prober *p, double seconds);
 /* A fault in words of the device. */
 enum dtp_status dtp_prober_device_failed(struct dtp_prober *p, int code, const char *what);
 /* Fills device memory with random numbers of a tensor's name, from an element of it on. */

@@ -287,10 +287,11 @@ enum dtp_status dtp_world_sum(struct dtp_world *world, struct dtp_world_sums *su
     if (!all)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     enum dtp_status status = dtp_world_exchange(world, sums, sizeof *sums, all, faults);
-    *sums = (struct dtp_world_sums){0, 0};
+    *sums = (struct dtp_world_sums){0};
     for (uint32_t i = 0; i < world->ranks.world && status == DTP_OK; i++) {
         sums->loss_sum += all[i].loss_sum;
         sums->stops += all[i].stops;
+        sums->loop_s += all[i].loop_s / world->ranks.world;
     }
     free(all);
     return status;

@@ -52,9 +52,9 @@ void dtp_world_give_up(struct dtp_world *world, enum dtp_status status, const st
 enum dtp_status dtp_world_exchange(struct dtp_world *world, const void *mine, uint32_t bytes, void *all,
                                    struct dtp_faults *faults);
 
-/* Once a step: sums over ranks. */
+/* Once a step: sums over ranks; `loop_s` is a mean. */
 struct dtp_world_sums {
-    double loss_sum, stops;
+    double loss_sum, stops, loop_s;
 };
 enum dtp_status dtp_world_sum(struct dtp_world *world, struct dtp_world_sums *sums, struct dtp_faults *faults);
 

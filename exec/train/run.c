@@ -163,7 +163,7 @@ static enum dtp_status fill_tables(struct dtp_run *run, struct dtp_faults *fault
     uint64_t half = 0, count = 0;
     void *staging;
     for (size_t i = 0; i < dtp_program_op_count(job->program) && !half; i++)
-        half = ops[i].kind == DTP_OP_ROTARY ? ops[i].demand.attention.head_dim / 2 : 0;
+        half = ops[i].kind == DTP_OP_ROTARY ? ops[i].demand->attention.head_dim / 2 : 0;
     count = run->binding->map.sequence * half;
     if (!tables || !count)
         return DTP_OK;

@@ -71,10 +71,10 @@ void dtp_event_step(FILE *file, const struct dtp_step_record *r, uint64_t tokens
     static const char *const modes[] = {"plain", "measured", "isolated"};
     if (!file)
         return;
-    say(file, json_pack("{s:s,s:I,s:o,s:o,s:o,s:o,s:I,s:b,s:s}", "event", "step", "step", (json_int_t)r->step, "loss",
-                        number(r->loss), "gradient_norm", number(r->gradient_norm), "learning_rate",
-                        number(r->learning_rate), "step_s", number(r->seconds), "tokens", (json_int_t)tokens, "skipped",
-                        (int)r->skipped, "mode", modes[mode]));
+    say(file, json_pack("{s:s,s:I,s:o,s:o,s:o,s:o,s:o,s:I,s:b,s:s}", "event", "step", "step", (json_int_t)r->step,
+                        "loss", number(r->loss), "gradient_norm", number(r->gradient_norm), "learning_rate",
+                        number(r->learning_rate), "step_s", number(r->seconds), "loop_s", number(r->loop_s), "tokens",
+                        (json_int_t)tokens, "skipped", (int)r->skipped, "mode", modes[mode]));
 }
 
 void dtp_event_memory(FILE *file, const struct dtp_device_memory *memory)

@@ -50,7 +50,7 @@ enum dtp_status dtp_train_shape(struct dtp_trainer *t)
                          "vocabulary and of the step, and one must take batches and one compute a loss");
     uint32_t rank = t->of->ranks.rank;
     if (t->set)
-        rank -= t->set->roles[dtp_program_set_role_of(t->set, rank)].first_rank;
+        rank = dtp_program_set_place(t->set, rank);
     t->step_tokens = said.tokens;
     t->batch = (struct dtp_batch_job){.vocab = said.vocab,
                                       .sequence = said.sequence,
@@ -104,9 +104,10 @@ enum dtp_status dtp_train_say_roles(struct dtp_trainer *t)
         status = dtp_world_exchange(&t->world, &mine, sizeof mine, all, t->faults);
     for (uint32_t r = 0; r < t->set->role_count && status == DTP_OK; r++) {
         const struct dtp_program_role *role = &t->set->roles[r];
-        for (uint32_t i = role->first_rank; i < role->first_rank + role->ranks; i++) {
-            roles[r].busy_s += all[i].busy_s / role->ranks;
-            roles[r].step_s += all[i].step_s / role->ranks;
+        for (uint32_t i = 0; i < role->ranks; i++) {
+            const struct dtp_role_times *of_rank = &all[dtp_program_set_rank(t->set, r, i)];
+            roles[r].busy_s += of_rank->busy_s / role->ranks;
+            roles[r].step_s += of_rank->step_s / role->ranks;
         }
     }
     if (status == DTP_OK)

@@ -1,5 +1,6 @@
 /* The steps of a run. The next one is begun before what the last one left is looked at, so that the device need not
  * wait for the host: sums over ranks, the log and events are made while it computes. */
+#include "device/pace.h"
 #include "train/trainer.h"
 
 #include "runtime/dtplan/batch_layout.h"
@@ -97,6 +98,8 @@ static struct dtp_step_record record_of(const struct dtp_trainer *t, double seco
     return r;
 }
 
+#define PACE_SHARE 0.04 /* of a step's time, spent behind it on how fast the cores are */
+
 /* Waits for the step and takes over what it left, so that the next may overwrite it. Its time is the host's, from the
  * end of the step before: what throughput is made of. */
 static enum dtp_status finish_step(struct dtp_trainer *t, struct dtp_step_record *record)
@@ -112,7 +115,8 @@ static enum dtp_status finish_step(struct dtp_trainer *t, struct dtp_step_record
     const struct dtp_step_scalars *results = dtp_run_host_results(t->run);
     t->results = results ? *results : (struct dtp_step_scalars){0};
     *record = record_of(t, end_s - t->last_end_s);
-    t->last_end_s = end_s;
+    record->loop_s = t->device->asynchronous ? (double)NAN : dtp_pace_loop_s(PACE_SHARE * record->seconds);
+    t->last_end_s = t->device->asynchronous ? end_s : now_s();
     t->last_step_s = record->seconds;
     t->position.step++;
     t->position.skipped += record->skipped;
@@ -167,11 +171,12 @@ static enum dtp_status look_at(struct dtp_trainer *t, struct dtp_step_record *re
                                bool *stop)
 {
     double tokens = t->step_tokens;
-    struct dtp_world_sums sums = {(double)record->loss, t->of->stop && *t->of->stop};
+    struct dtp_world_sums sums = {(double)record->loss, t->of->stop && *t->of->stop, record->loop_s};
     enum dtp_status status = dtp_world_sum(&t->world, &sums, t->faults);
     if (status != DTP_OK)
         return status;
     record->loss = sums.loss_sum / tokens;
+    record->loop_s = sums.loop_s;
     *stop = sums.stops > 0;
     say_step(t, record, mode);
     return judge(t, record);

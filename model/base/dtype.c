@@ -1,35 +1,15 @@
 #include "base/dtype.h"
 
-#include <stdint.h>
-#include <string.h>
+#include "base/word_table.h"
 
-static const struct {
-    const char *text;
-    unsigned bytes;
-} dtypes[DTP_DTYPE_COUNT] = {
-#define DTP_DTYPE_ROW(suffix, name, width) {name, width},
-    DTP_DTYPE_TABLE(DTP_DTYPE_ROW)
-#undef DTP_DTYPE_ROW
-};
+#include <stdint.h>
+
+static const unsigned widths[] = {DTP_DTYPE_TABLE(DTP_ROW_SECOND)};
+DTP_TEXT_AND_PARSE(dtype, DTP_DTYPE_TABLE, 0)
 
 unsigned dtp_dtype_bytes(enum dtp_dtype dtype)
 {
-    return dtypes[dtype].bytes;
-}
-
-const char *dtp_dtype_text(enum dtp_dtype dtype)
-{
-    return dtypes[dtype].text;
-}
-
-bool dtp_dtype_parse(const char *text, enum dtp_dtype *out)
-{
-    for (int i = 0; i < DTP_DTYPE_COUNT; i++)
-        if (!strcmp(text, dtypes[i].text)) {
-            *out = (enum dtp_dtype)i;
-            return true;
-        }
-    return false;
+    return widths[dtype];
 }
 
 unsigned dtp_alignment_bytes(double elements, unsigned element_bytes)

@@ -337,9 +337,3 @@ char *dtp_number_format_duration(double value_s, char *out, size_t bytes)
                                         {"s", 1, 0}};
     return format_units(value_s, units, sizeof units / sizeof *units, out, bytes);
 }
-
-char *dtp_number_format_time(double value_s, char *out, size_t bytes)
-{
-    static const struct unit units[] = {{"s", 1, 1}, {"ms", 1e-3, 1e-3}, {"us", 1e-6, 0}};
-    return format_units(value_s, units, sizeof units / sizeof *units, out, bytes);
-}

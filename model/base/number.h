@@ -31,7 +31,5 @@ char *dtp_number_format_memory(uint64_t value_bytes, char *out, size_t bytes);
 char *dtp_number_format_rate(double value_bytes_per_s, char *out, size_t bytes);
 /* "45 s", "12.3 min", "7.25 h", "23.4 days". */
 char *dtp_number_format_duration(double value_s, char *out, size_t bytes);
-/* s, ms or us. */
-char *dtp_number_format_time(double value_s, char *out, size_t bytes);
 
 #endif

@@ -98,7 +98,7 @@ static inline bool dtp_op_kind_is_transfer(enum dtp_op_kind kind)
 {
     return kind == DTP_OP_SEND || kind == DTP_OP_RECV;
 }
-/* The collective of a DTP_CLASS_COLLECTIVE kind; of a transfer SEND_RECV. */
+/* The collective of a DTP_CLASS_COLLECTIVE kind; of a transfer and a shift SEND_RECV. */
 enum dtp_collective dtp_op_kind_collective(enum dtp_op_kind kind);
 
 /* X(suffix, spelling). Each is a FIFO. GATHER and REDUCE issue into the same communicator unless the groups differ.
@@ -117,6 +117,7 @@ enum dtp_collective dtp_op_kind_collective(enum dtp_op_kind kind);
     X(STORAGE, "storage")                                                                                              \
     X(WEIGHT_GRADIENT, "gradient")                                                                                     \
     X(TENSOR, "tensor")                                                                                                \
+    X(CONTEXT, "context")                                                                                              \
     X(SEND, "send")                                                                                                    \
     X(SEND_OTHER, "send_other")                                                                                        \
     X(RECEIVE, "receive")                                                                                              \

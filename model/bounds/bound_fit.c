@@ -16,11 +16,6 @@ struct dtp_bound_off dtp_bound_most_off(const struct dtp_transformer *transforme
     return (struct dtp_bound_off){0.15, closest ? 0.25 : 0.35};
 }
 
-static uint64_t smaller(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* dtp_bound_memory_of; returns what tensors take at least. */
 static uint64_t memory_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                           const struct dtp_plan *plan, struct dtp_memory *out, struct dtp_memory_parts *parts)
@@ -32,7 +27,8 @@ static uint64_t memory_of(const struct dtp_transformer *transformer, const struc
     uint64_t *peak = live.phase_bytes[live.peak_phase];
     peak[DTP_OWNER_PARAMS] = live.most_bytes[DTP_OWNER_PARAMS] = bounds.params_bytes;
     peak[DTP_OWNER_OPTIMIZER] = live.most_bytes[DTP_OWNER_OPTIMIZER] = bounds.optimizer_bytes;
-    peak[DTP_OWNER_ACTIVATIONS] = live.most_bytes[DTP_OWNER_ACTIVATIONS] = smaller(bounds.kept_bytes, moving);
+    peak[DTP_OWNER_ACTIVATIONS] = live.most_bytes[DTP_OWNER_ACTIVATIONS] =
+        bounds.kept_bytes < moving ? bounds.kept_bytes : moving;
     peak[DTP_OWNER_WORKSPACE] = moving - peak[DTP_OWNER_ACTIVATIONS];
     live.most_bytes[DTP_OWNER_GRADS] = bounds.grads_bytes;
     live.phase_total_bytes[live.peak_phase] = live.pool_bytes[DTP_STREAM_COMPUTE] = bounds.memory_bytes;

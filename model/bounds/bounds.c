@@ -34,11 +34,6 @@ uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint
     return most;
 }
 
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 static void find_stages(struct dtp_bound *b)
 {
     const struct dtp_transformer *t = b->transformer;
@@ -48,16 +43,23 @@ static void find_stages(struct dtp_bound *b)
              kv = t->kv_heads * t->head_dim;
     bool fused = plan->compile || plan->runtime->fused_kernels, math = plan->attention == DTP_ATTENTION_MATH;
     bool rope = t->position == DTP_POSITION_ROPE;
-    uint64_t inner = dtp_activation_is_gated(t->activation) ? 3 : plan->compile ? 1 : 2, norm = a->layer_norms / 2;
+    uint64_t reread = t->activation == DTP_RELU ? 1 : 0; /* ReLU's derivative reads its result, which stays for it */
+    uint64_t inner = dtp_activation_is_gated(t->activation) ? 2 : reread + (plan->compile ? 0 : 1);
+    uint64_t norm = a->layer_norms / 2;
     uint64_t middle = a->layer_all - a->layer_input - a->layer_norms - a->layer_attention - a->layer_mlp;
     uint64_t core = math ? 2 * dtp_bound_scores(b) : 4 * q;
     uint64_t chain = rope && !fused ? (c == 4 ? 2 : 5) * c * q : 0, made = c * (q + 2 * kv);
     uint64_t mlp = b->units.layer_matmul - b->units.qkv - q * h, first = a->layer_input + norm;
-    b->stage[0] = (struct dtp_bound_stage){a->layer_all + inner * c * f, 0, h * f};
-    b->stage[1] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp - norm - middle + c * q + made + core, mlp,
-                                           larger(q * h, b->units.largest)};
-    b->stage[2] = (struct dtp_bound_stage){first + made + chain, mlp, larger(q * h, b->units.largest)};
-    b->stage[3] = (struct dtp_bound_stage){first + c * h + made, b->units.layer - q * h, larger(q * h, kv * h)};
+    uint64_t waits =
+        t->parallel_block == DTP_PARALLEL_ONE_NORM ? c * h : 0; /* the other branch's, for the norm of both */
+    bool again = plan->compile && plan->checkpointing != DTP_CHECKPOINT_NONE; /* a replay's variables go when it ends */
+    b->stage[0] = (struct dtp_bound_stage){a->layer_all + larger(inner * c * f, again ? c * h : 0), 0, h * f};
+    uint64_t gated = dtp_activation_is_gated(t->activation) ? 2 : 1, up = (plan->fused_gate_up ? gated : 1) * h * f;
+    b->stage[1] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp + gated * c * f, mlp - up, up};
+    b->stage[2] =
+        (struct dtp_bound_stage){a->layer_all - a->layer_mlp - norm - middle + c * q + made + core + waits, mlp, q * h};
+    b->stage[3] = (struct dtp_bound_stage){first + made + chain + waits, mlp, q * h};
+    b->stage[4] = (struct dtp_bound_stage){first + c * h + made, b->units.layer - q * h, larger(q * h, kv * h)};
 }
 
 /* cuBLAS' workspaces: 4096 x 8 KiB on Hopper and later, else 2 x 4 MiB + 8 x 16 KiB (CublasHandlePool.cpp), of two
@@ -67,8 +69,8 @@ static uint64_t workspaces(const struct dtp_bound *b)
     enum dtp_gpu_architecture architecture = b->cluster->gpu.architecture;
     bool large = architecture == DTP_GPU_HOPPER || architecture == DTP_GPU_BLACKWELL;
     uint64_t cublas = large ? UINT64_C(4096) * 8192 : UINT64_C(4096) * 2048 + UINT64_C(16384) * 8;
-    uint64_t tables =
-        b->transformer->position == DTP_POSITION_ROPE ? 4 * b->transformer->head_dim * b->plan->sequence : 0;
+    uint64_t positions = b->plan->sequence / b->plan->cp;
+    uint64_t tables = b->transformer->position == DTP_POSITION_ROPE ? 4 * b->transformer->head_dim * positions : 0;
     uint64_t casts = 0;
     if (dtp_plan_keeps_fp8(b->plan)) {
         uint64_t two = 2 * b->units.layers_per_unit;
@@ -103,7 +105,7 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
                    const struct dtp_plan *plan, struct dtp_bounds *out)
 {
     struct dtp_bound b = {.transformer = transformer, .cluster = cluster, .plan = plan, .layers = transformer->layers};
-    b.tokens = dtp_bytes_product(plan->micro_batch, plan->sequence);
+    b.tokens = dtp_plan_tokens(plan);
     dtp_units_count(transformer, cluster, plan, &b.units);
     dtp_element_bytes_count(plan, &b.bytes);
     dtp_activations_count(transformer, cluster, plan, &b.activations);

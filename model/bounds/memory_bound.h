@@ -10,7 +10,7 @@
 struct dtp_bound_stage {
     uint64_t token_bytes, elements, current;
 };
-#define DTP_BOUND_STAGES 4
+#define DTP_BOUND_STAGES 5
 
 struct dtp_bound {
     const struct dtp_transformer *transformer;
@@ -25,6 +25,16 @@ struct dtp_bound {
     uint64_t most_bytes;  /* of the instants so far */
     uint64_t least_bytes; /* of what surely stands at one of them */
 };
+
+static inline uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
 
 static inline uint64_t dtp_bound_tokens(const struct dtp_bound *b, uint64_t token_bytes)
 {
@@ -55,6 +65,20 @@ uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layers);
 /* The worst stage of a block where a finished weight gradient has `element_bytes`, of which the one at work `current`
  * more. */
 uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint64_t current_bytes);
+
+/* A bucket of gradients is full. */
+struct dtp_bound_closing {
+    uint64_t below, bytes; /* layers below the block at work | of activations that stand */
+    uint64_t done;         /* elements of gradients in this and earlier buckets */
+    uint64_t filled;       /* of them in this one, of so many tensors */
+    uint64_t tensors;
+    uint64_t oversized; /* elements of the tensor that is a bucket by itself, as it was made; else 0 */
+    uint64_t elements;  /* of the gradient that did not fit; 0: the backward is over */
+};
+typedef void dtp_bound_close(struct dtp_bound *b, const struct dtp_bound_closing *closing, const void *own);
+/* Calls `close` with each bucket of reduce_bucket_size elements; of many blocks that close some, with the first and
+ * last. */
+void dtp_bound_buckets(struct dtp_bound *b, dtp_bound_close *close, const void *own);
 
 void dtp_bound_replicated(struct dtp_bound *b);
 void dtp_bound_fsdp(struct dtp_bound *b);

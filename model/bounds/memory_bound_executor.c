@@ -1,9 +1,17 @@
 /* Our executor: one arena. A block has 11 tensors, with norms of q and k 13: input, two norms' results with their
  * statistics, qkv, the core's result with its log-sum-exp, the sum behind attention, up (gate and up as one), the
  * product. Branches side by side have no such sum, and one norm or two; norms behind branches keep what these returned,
- * whose gradient then stands beside the stream's. Its backward makes the product's gradient in place, so that the worst
- * stage is either the whole block with the stream's gradient and one of the MLP's [c f], or attention's tensors with
- * the gradients of the core and its workspace. */
+ * whose gradient then stands beside the stream's.
+ *
+ * Gradients are whole modules. Where they move, the one being reduced stands beside the one being written, and shards
+ * of those that have gone. Let m blocks have begun theirs, the head before them (and the table that is tied to it):
+ *
+ *   going(m)     the head | the head and a block | two blocks
+ *   shards(m)    nothing | the head's and m - 1 blocks'
+ *
+ * At each m stand: all of them where they rest over micro-steps, or as many as were made where nothing is reduced; all
+ * and those going where whole sums are added to; those going and shards where shards are scattered, beside whole ones
+ * of the blocks to come where these hold the sum of micro-steps. */
 #include "bounds/memory_bound.h"
 
 #include "cost/attention_workspace.h"
@@ -11,10 +19,20 @@
 #include "plan/runtime.h"
 #include "plan/runtime_sizes.h"
 
-/* Elements of the three kinds of modules, each padded to equal shards, and of all. */
-struct modules {
-    uint64_t first, block, last, total;
-    uint64_t head; /* of which has the head's matrix */
+enum { FIRST, BLOCK, LAST, KINDS }; /* modules: embeddings, a block, final norm and head */
+
+struct executor {
+    uint64_t elements[KINDS], total;     /* padded to equal shards */
+    uint64_t whole[KINDS], shard[KINDS]; /* bytes of gradients: as they are made | as the optimizer reads them */
+    uint64_t all_whole, all_shard;
+    uint64_t largest;                   /* elements of the largest module */
+    int head;                           /* the module that has the head's matrix */
+    bool several, always, shards, sums; /* sums: whole gradients of later micro-steps are added to the first ones' */
+    bool sharded;                       /* weights are gathered module by module */
+    bool streams;                       /* shards of blocks leave through two that stand */
+    uint64_t carried;                   /* of the block above, into this one's first norm */
+    uint64_t replayed, opened; /* beside what stands of the block above: a block made again | before its first norm */
+    uint64_t passing;          /* what forward has beside what it keeps */
 };
 
 static uint64_t padded(const struct dtp_bound *b, uint64_t elements)
@@ -23,14 +41,9 @@ static uint64_t padded(const struct dtp_bound *b, uint64_t elements)
     return dtp_divide_up(elements, granule) * granule;
 }
 
-static struct modules modules_of(const struct dtp_bound *b)
+static uint64_t of_all(const struct dtp_bound *b, const uint64_t *module)
 {
-    const struct dtp_units *u = &b->units;
-    uint64_t first = u->embedding + u->position, rest = u->total - b->layers * u->layer - first;
-    struct modules m = {padded(b, first), padded(b, u->layer), padded(b, rest), 0, 0};
-    m.total = m.first + b->layers * m.block + m.last;
-    m.head = u->head ? m.last : m.first;
-    return m;
+    return module[FIRST] + b->layers * module[BLOCK] + module[LAST];
 }
 
 /* Scratch of cuDNN's attention backward; our own takes none. */
@@ -50,7 +63,13 @@ static uint64_t core_workspace(const struct dtp_bound *b)
     return fused ? dtp_divide_up(dtp_attention_workspace_bytes(&size), b->tokens) : 0;
 }
 
-static void size_block(struct dtp_bound *b)
+/* What a block's backward has beside the stream's gradient, in two stages. mlp: what was kept; a product or second norm
+ * that was not is made again, beside its gradient. core: attention's tensors, its gradients and workspace. With a
+ * stream of weight gradients, what these read stands until a norm's backward behind the branch's last one: up's
+ * gradient to that of the first norm, or where branches side by side have norms of their own, to the second's behind
+ * the core's gradient; of one norm the product too; qkv's to the block below's first, or where no norm stands in front
+ * of branches, all of the block to there, beside what is replayed. */
+static void size_block(struct dtp_bound *b, struct executor *x)
 {
     const struct dtp_transformer *t = b->transformer;
     struct dtp_activations *a = &b->activations;
@@ -59,11 +78,12 @@ static void size_block(struct dtp_bound *b)
     uint64_t up = dtp_activation_is_gated(t->activation) ? 2 * f : f, statistics = t->norm == DTP_RMS_NORM ? 4 : 8;
     uint64_t qkv = c * (q + 2 * kv), core = c * q + 4 * t->heads;
     enum dtp_checkpointing policy = b->plan->checkpointing;
-    bool apart = b->plan->executor.gradient_stream;
+    bool apart = b->plan->executor.gradient_stream, lost = policy == DTP_CHECKPOINT_SELECTIVE_MATMUL;
     uint64_t raw = t->qk_norm ? c * (q + kv) + 4 * (t->qk_norm_wide ? 2 : t->heads + t->kv_heads) : 0; /* of q and k */
     bool front = t->norm_place != DTP_NORMS_AFTER, behind = t->norm_place != DTP_NORMS_BEFORE;
     uint64_t norms = front ? (t->parallel_block == DTP_PARALLEL_ONE_NORM ? 1 : 2) : 0; /* in front of branches */
     uint64_t norm = c * h + statistics, returned = behind ? norm : 0, sum = t->parallel_block ? 0 : c * h;
+    uint64_t second = norms == 2 ? c * h : 0;
     uint64_t beside =
         behind || norms == 1 ? c * h : 0; /* a gradient that waits for the other branch, or for its norm */
     uint64_t attention = c * h + (front ? norm : 0) + qkv + raw + core + returned;
@@ -71,84 +91,163 @@ static void size_block(struct dtp_bound *b)
     a->layer_all = attention + sum + (norms == 2 ? norm : 0) + returned + c * (up + f);
     a->layer_kept = policy == DTP_CHECKPOINT_NONE                  ? a->layer_all
                     : policy == DTP_CHECKPOINT_SELECTIVE_ATTENTION ? a->layer_all - core
-                    : policy == DTP_CHECKPOINT_SELECTIVE_MATMUL    ? a->layer_all - norms * c * h - c * f
+                    : lost                                         ? a->layer_all - norms * c * h - c * f
                                                                    : c * h;
     a->gradient = c * h;
-    b->stage[0] = (struct dtp_bound_stage){a->layer_all + beside + (apart ? 2 * c * h + qkv : 0), 0, 0};
-    b->stage[1] = (struct dtp_bound_stage){
-        attention + beside + c * q + qkv + core_workspace(b) + (apart ? c * (up + f) + c * h : 0), 0, 0};
-    b->stage[2] = b->stage[3] = b->stage[1];
+    uint64_t mlp = policy == DTP_CHECKPOINT_SELECTIVE_ATTENTION || lost ? a->layer_kept : a->layer_all;
+    uint64_t output = t->parallel_block && norms == 2 ? second + c * q : 0;
+    uint64_t again = apart && lost ? c * f + 2 * second : apart || lost ? larger(c * f, larger(second, output)) : 0;
+    uint64_t held = c * up + (t->parallel_block ? c * f : second);
+    b->stage[0] = (struct dtp_bound_stage){mlp + beside + again, 0, 0};
+    b->stage[1] = (struct dtp_bound_stage){attention - (norms == 2 && lost ? c * h : 0) + beside + c * q + qkv +
+                                               core_workspace(b) + (apart && !output ? held : 0),
+                                           0, 0};
+    b->stage[2] = b->stage[3] = b->stage[4] = b->stage[1];
+    uint64_t passing = a->layer_kept == c * h ? c * (up + f) : lost ? c * f : 0;
+    x->passing = dtp_bound_tokens(b, c * h + passing);
+    uint64_t carried = apart && b->plan->offload == DTP_OFFLOAD_NONE ? c * h + qkv : 0;
+    uint64_t whole = carried && !front ? c * (q + 3 * h + up) : 0;
+    x->carried = dtp_bound_tokens(b, carried);
+    x->opened = dtp_bound_tokens(b, (a->layer_kept == c * h ? a->layer_all : a->layer_kept) + c * h + carried + whole);
+    x->replayed = a->layer_kept == c * h ? x->opened + dtp_bound_tokens(b, behind ? c * h : 0) : 0;
 }
 
-/* A chunk of logits: the largest power of two of tokens, at least LOSS_CHUNK_LEAST, that takes at most
- * LOSS_CHUNK_BYTES. */
-static uint64_t logits_bytes(const struct dtp_bound *b)
+/* Rows of a chunk of logits: the largest power of two, at least LOSS_CHUNK_LEAST, that takes at most LOSS_CHUNK_BYTES.
+ */
+static uint64_t chunk_rows(const struct dtp_bound *b, uint64_t row_bytes)
 {
-    uint64_t row = dtp_bytes_product(b->transformer->vocab, b->bytes.compute), most = DTP_EXECUTOR_LOSS_CHUNK_LEAST;
-    while (2 * most * row <= DTP_EXECUTOR_LOSS_CHUNK_BYTES)
+    uint64_t most = DTP_EXECUTOR_LOSS_CHUNK_LEAST;
+    while (2 * most * row_bytes <= DTP_EXECUTOR_LOSS_CHUNK_BYTES)
         most *= 2;
     most = b->plan->executor.loss_chunk ? b->plan->executor.loss_chunk : most;
-    return dtp_bytes_product(most < b->tokens ? most : b->tokens, row);
+    return most < b->tokens ? most : b->tokens;
 }
 
-/* Whole weights where they are gathered once a step or not at all; a ring of gathered blocks; the matmuls' workspace.
- */
-static uint64_t rest_bytes(const struct dtp_bound *b, const struct modules *m, bool sharded)
-{
-    const struct dtp_plan *plan = b->plan;
-    uint64_t c = b->bytes.compute, own = m->total / b->units.ranks;
-    uint64_t ring = plan->prefetch ? plan->prefetch_depth + UINT64_C(1) : 1;
-    uint64_t workspaces = (plan->executor.gradient_stream ? 2 : 1) * DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES;
-    uint64_t tables = b->transformer->position == DTP_POSITION_ROPE ? 4 * b->transformer->head_dim * plan->sequence : 0;
-    uint64_t optimizer = plan->offload == DTP_OFFLOAD_NONE ? (b->bytes.moments + b->bytes.master) * own : 0;
-    bool host_params = plan->offload == DTP_OFFLOAD_PARAMS;
-    ring = ring < b->layers ? ring : b->layers;
-    return workspaces + tables + optimizer + (host_params ? 0 : c * (sharded ? own : m->total)) +
-           (sharded ? c * ring * m->block : 0) + 16 * b->tokens;
-}
-
-/* Gradients: whole ones rest on one GPU, and over several micro-steps that reduce once; else they move through two
- * buffers, the one being written and the one being reduced, into shards. */
-void dtp_bound_executor(struct dtp_bound *b)
+/* Gradients that are rounded once and read by the optimizer have the type of what they are made of; a head's, where it
+ * comes in chunks or is the embedding's too, are added up. */
+static void size_gradients(const struct dtp_bound *b, struct executor *x, bool chunks)
 {
     const struct dtp_plan *plan = b->plan;
     const struct dtp_units *u = &b->units;
-    bool shards = u->ranks > 1, several = plan->accumulate > 1;
-    bool always = several && dtp_plan_reductions(plan) == plan->accumulate;
+    uint64_t first = u->embedding + u->position, c = b->bytes.compute, r = dtp_dtype_bytes(plan->precision.reduce);
+    bool once = b->cluster->gpus == 1 && !x->several, on_host = plan->offload != DTP_OFFLOAD_NONE;
+    bool copies =
+        plan->executor.reduce_engine == DTP_ENGINE_COPY; /* whose sums are fp32 where there is a master copy */
+    bool wide = copies && x->shards && b->bytes.master && !on_host;
+    x->elements[FIRST] = padded(b, first), x->elements[BLOCK] = padded(b, u->layer);
+    x->elements[LAST] = padded(b, u->total - b->layers * u->layer - first);
+    x->total = of_all(b, x->elements);
+    x->head = u->head ? LAST : FIRST;
+    for (int i = 0; i < KINDS; i++) {
+        uint64_t bytes = once && (i != x->head || (!chunks && u->head)) ? c : r;
+        x->largest = larger(x->largest, x->elements[i]);
+        x->whole[i] = bytes * x->elements[i];
+        x->shard[i] = (wide ? 4 : bytes) * (x->elements[i] / u->ranks);
+    }
+    x->all_whole = of_all(b, x->whole), x->all_shard = of_all(b, x->shard);
+    x->streams = (on_host || plan->executor.update_in_backward) && x->shards && !x->always;
+}
+
+static struct executor executor_of(const struct dtp_bound *b, bool chunks)
+{
+    const struct dtp_plan *plan = b->plan;
+    struct executor x = {.several = plan->accumulate > 1, .shards = b->units.ranks > 1};
+    x.always = x.several && dtp_plan_reductions(plan) == plan->accumulate;
+    x.sums = x.always && !x.shards && b->cluster->gpus > 1;
+    x.sharded = plan->offload == DTP_OFFLOAD_PARAMS ||
+                (x.shards && dtp_plan_shards_params(plan) && plan->reshard_after_forward);
+    size_gradients(b, &x, chunks);
+    return x;
+}
+
+/* State; the matmuls' workspaces; batches; a ring of gathered blocks; what shards are made of and go through. */
+static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
+{
+    const struct dtp_plan *plan = b->plan;
+    uint64_t c = b->bytes.compute, own = x->total / b->units.ranks, largest = x->largest / b->units.ranks;
+    uint64_t ring = smaller(plan->prefetch ? plan->prefetch_depth + UINT64_C(1) : 1, b->layers);
+    uint64_t reduced = dtp_dtype_bytes(plan->precision.reduce) * largest;
     bool host_params = plan->offload == DTP_OFFLOAD_PARAMS;
-    bool sharded = host_params || (shards && dtp_plan_shards_params(plan) && plan->reshard_after_forward);
-    bool moves = (shards && (!several || always)) || (!shards && always && b->cluster->gpus > 1);
-    uint64_t r = b->cluster->gpus == 1 && !several ? b->bytes.compute : dtp_dtype_bytes(plan->precision.reduce);
-    struct modules m = modules_of(b);
-    uint64_t last = r * m.last, block = r * m.block, tied = u->head ? 0 : r * m.first;
-    uint64_t whole = r * m.total, shard = whole / u->ranks;
-    bool streams = !always && (plan->offload != DTP_OFFLOAD_NONE || plan->executor.update_in_backward);
-    uint64_t all = moves && shards ? (streams ? 0 : shard) : whole, before = several ? all : 0;
-    size_block(b);
+    uint64_t bytes = (plan->executor.gradient_stream ? UINT64_C(2) : 1) * DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES +
+                     (x->several ? UINT64_C(2) : 1) * 16 * b->tokens;
+    bytes += b->transformer->position == DTP_POSITION_ROPE ? 4 * b->transformer->head_dim * plan->sequence : 0;
+    bytes += plan->offload == DTP_OFFLOAD_NONE ? (b->bytes.moments + b->bytes.master) * own : 0;
+    bytes += host_params ? 0 : c * (x->sharded ? own : x->total);
+    bytes += x->sharded ? c * ring * x->elements[BLOCK] : 0;
+    bytes += x->shards && host_params ? 2 * c * largest : 0;
+    bytes += x->streams ? smaller(2, b->layers) * x->shard[BLOCK] : 0;
+    if (x->shards && plan->executor.reduce_engine == DTP_ENGINE_COPY)
+        bytes += b->units.ranks * reduced; /* what the others sent of a shard */
+    else if (x->shards && x->always)
+        bytes += reduced;
+    return bytes;
+}
+
+/* When `blocks` have begun theirs. */
+static uint64_t gradients(const struct dtp_bound *b, const struct executor *x, uint64_t blocks)
+{
+    uint64_t tied = b->units.head ? 0 : x->whole[FIRST], block = x->whole[BLOCK], last = x->whole[LAST];
+    uint64_t going = blocks ? (blocks > 1 ? block : last) + block : last;
+    if (!x->shards && !x->sums)
+        return x->several ? x->all_whole : last + tied + blocks * block;
+    if (x->sums)
+        return x->all_whole + tied + going;
+    if (x->always)
+        return x->all_shard + tied + going;
+    uint64_t shards = blocks ? x->shard[LAST] + (x->streams ? 0 : (blocks - 1) * x->shard[BLOCK]) : 0;
+    return shards + going + (x->several ? x->whole[FIRST] + (b->layers - blocks) * block : tied);
+}
+
+/* Forward: the table beside what a micro-step before is still reducing, until block 0 is done; the last block, whose
+ * input alone may be kept. Then the loss, chunk by chunk; the shard of the head's gradient while weights still stand.
+ */
+static void forward(struct dtp_bound *b, const struct executor *x, uint64_t chunk_bytes)
+{
+    const struct dtp_activations *a = &b->activations;
+    uint64_t c = x->sharded ? b->bytes.compute : 0;
+    bool moves = x->shards || x->sums, ahead = b->layers == 1 && b->plan->prefetch && b->units.head;
+    uint64_t kept = dtp_bound_saved(b, b->layers), stream = dtp_bound_tokens(b, a->gradient);
+    uint64_t below = dtp_bound_saved(b, b->layers - 1), head = c * x->elements[x->head];
+    uint64_t before = !x->several ? 0 : x->always && x->shards ? x->all_shard : x->all_whole;
+    uint64_t drains = x->always && moves ? x->whole[FIRST] + x->whole[BLOCK] : 0;
+    uint64_t made = gradients(b, x, 0), scattered = x->shards && !x->always ? x->shard[LAST] : 0;
+    dtp_bound_hold(b, before + kept + chunk_bytes);
+    dtp_bound_hold(b, before + below +
+                          dtp_bound_tokens(b, a->layer_kept == a->layer_input ? a->layer_all : a->layer_kept));
+    dtp_bound_keep(b, before + drains + c * x->elements[FIRST] + stream);
+    dtp_bound_keep(b, before + drains + (ahead || !b->units.head ? head : 0) + dtp_bound_saved(b, 1) + x->passing);
+    dtp_bound_keep(b, before + below + dtp_bound_tokens(b, a->layer_kept) + x->passing + head);
+    dtp_bound_keep(b, made + kept + 2 * stream + head + chunk_bytes + 4 * b->tokens);
+    dtp_bound_keep(b, made + kept + stream + head + larger(2 * stream, scattered));
+}
+
+void dtp_bound_executor(struct dtp_bound *b)
+{
+    uint64_t row_bytes = dtp_bytes_product(dtp_parameter_head_rows(b->transformer), b->bytes.compute);
+    uint64_t rows = chunk_rows(b, row_bytes), stream;
+    struct executor x = executor_of(b, rows < b->tokens);
+    size_block(b, &x);
     b->most_bytes = b->least_bytes = 0;
-    uint64_t largest = m.first > m.block ? m.first : m.block;
-    largest = m.last > largest ? m.last : largest;
-    b->rest_bytes = rest_bytes(b, &m, sharded);
-    if (shards && plan->executor.reduce_engine == DTP_ENGINE_COPY)
-        b->rest_bytes += r * largest; /* what the others sent of a shard */
-    else if (shards && always)
-        b->rest_bytes += r * largest / u->ranks;
-    if (shards && host_params)
-        b->rest_bytes += 2 * b->bytes.compute * largest / u->ranks;
-    uint64_t kept = dtp_bound_saved(b, b->layers), stream = dtp_bound_tokens(b, b->activations.gradient);
-    uint64_t edges = sharded ? b->bytes.compute * m.head : 0, work = dtp_bound_block(b, 0, 0);
-    uint64_t below = b->layers > 1 ? dtp_bound_saved(b, b->layers - 2) : 0;
-    uint64_t end = (moves || !shards ? all : shard) + (moves || shards ? block : 0);
-    dtp_bound_hold(b, before + kept + logits_bytes(b));
-    dtp_bound_hold(b, before + dtp_bound_saved(b, b->layers - 1) + dtp_bound_tokens(b, b->activations.layer_all));
-    dtp_bound_hold(b, all);
-    dtp_bound_keep(b, before + kept + 2 * stream + edges + logits_bytes(b) + 4 * b->tokens +
-                          (moves || !several ? r * m.head : 0));
-    dtp_bound_keep(b,
-                   before + dtp_bound_saved(b, b->layers - 1) + dtp_bound_tokens(b, b->activations.layer_all) + edges);
-    dtp_bound_keep(b, before + dtp_bound_saved(b, b->layers - 1) + work +
-                          (moves || !several ? block + last + tied : 0) + (moves && !several ? last / u->ranks : 0));
-    dtp_bound_keep(b, before + below + work + (moves ? 2 * block + tied : several ? 0 : 2 * block + last + tied));
-    dtp_bound_keep(b, end + dtp_bound_saved(b, 0) + work + (moves || shards ? block + tied : 0));
-    dtp_bound_keep(b, end + (moves || shards ? r * m.first : 0) + stream);
+    b->rest_bytes = rest_bytes(b, &x);
+    stream = dtp_bound_tokens(b, b->activations.gradient);
+    forward(b, &x, rows * row_bytes);
+    uint64_t work = dtp_bound_block(b, 0, 0), scattered = x.shards && !x.always && !x.streams ? x.shard[BLOCK] : 0;
+    uint64_t next = smaller(larger(b->activations.checkpoint_every, 2) + 1, 5);
+    for (uint64_t i = 1; i <= b->layers; i = i < next || i == b->layers ? i + 1 : b->layers) {
+        uint64_t below = dtp_bound_saved(b, b->layers - i), going = gradients(b, &x, i);
+        dtp_bound_keep(b,
+                       going + below + larger(i > 1 ? larger(work + x.carried, x.opened) : work, stream + scattered));
+        if (i > 1)
+            dtp_bound_keep(b, gradients(b, &x, i - 1) + scattered + below + x.replayed);
+        if (i > 1 && x.several && !x.always) /* a micro-step that reduces nothing, with all gradients of those before */
+            dtp_bound_keep(b, (b->plan->accumulate > 2 ? x.all_whole : x.whole[LAST] + i * x.whole[BLOCK]) + below +
+                                  larger(work + x.carried, x.replayed));
+    }
+    /* the embedding's, beside those of block 0 */
+    bool moves = x.shards || x.sums;
+    uint64_t shards = x.all_shard - (x.streams ? b->layers * x.shard[BLOCK] : 0), first = x.shard[FIRST];
+    uint64_t resting = x.shards ? shards - (x.always ? 0 : first) : x.all_whole;
+    dtp_bound_hold(b, x.shards ? shards : x.all_whole);
+    dtp_bound_keep(b, resting + (moves ? x.whole[FIRST] + x.whole[BLOCK] : 0) +
+                          larger(stream, x.shards && !x.always ? first : 0));
 }

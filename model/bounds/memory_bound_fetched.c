@@ -11,16 +11,6 @@
 
 #include "plan/runtime.h"
 
-static uint64_t smaller(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 struct fetched {
     uint64_t persistent, others; /* elements: never given back | fetched and given back */
     uint64_t ahead, flat, again; /* of the others: fetched ahead, its flat buffer | kept for backward */

@@ -4,26 +4,18 @@
 #include "plan/runtime.h"
 
 struct fsdp {
-    uint64_t root, unit, layer; /* bytes of weights gathered; unit: the largest one */
-    uint64_t ahead;             /* of units gathered ahead in backward */
-    uint64_t input;             /* of a unit's reduction; FSDP2's stands until the next unit has been reduced */
-    uint64_t before, after;     /* gradients at rest before the last backward, and behind it */
-    uint64_t whole_bytes;       /* of an element of gradients kept whole */
-    uint64_t reduced_bytes;     /* of an element of a reduction's result, with what it is cast into */
-    bool several, whole;        /* micro-steps; whose gradients are added up whole, and reduced once */
-    bool flat;                  /* FSDP2 copies weights out of a flat buffer */
-    bool keeps;                 /* weights stay gathered between forward and backward */
+    uint64_t root, unit, layer; /* bytes of weights gathered; unit: of all but the last, which may be smaller */
+    uint64_t last;              /* bytes of the last unit */
+    uint64_t input;             /* of a layer's reduction; FSDP2's stands until the next unit has been reduced */
+    uint64_t cast;          /* of a layer's shard, which is cast before it is gathered, or has come up from the host */
+    uint64_t uploaded;      /* of a layer's shard, what came up and its cast; FSDP2's stand until forward has copied */
+    uint64_t before, after; /* gradients at rest before the last backward, and behind it */
+    uint64_t whole_bytes;   /* of an element of gradients kept whole */
+    uint64_t reduced_bytes; /* of an element of a reduction's result, with what it is cast into */
+    bool several, whole;    /* micro-steps; whose gradients are added up whole, and reduced once */
+    bool flat;              /* FSDP2 copies weights out of a flat buffer */
+    bool keeps;             /* weights stay gathered between forward and backward */
 };
-
-static uint64_t smaller(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
 
 /* FSDP2 pads each parameter to equal shards. */
 static uint64_t padded(const struct dtp_bound *b, uint64_t elements, uint64_t shard)
@@ -43,8 +35,11 @@ static struct fsdp fsdp_of(const struct dtp_bound *b)
     f.root = e->compute * padded(b, u->root, u->root_shard);
     if (!u->count)
         f.root -= b->layers * (e->compute - e->gathered) * matrices;
-    f.ahead = plan->prefetch && u->count ? smaller(plan->prefetch_depth, u->count - 1) * f.unit : 0;
-    f.input = u->layers_per_unit * layer * e->reduce;
+    f.last = u->last_unit_layers * f.layer;
+    f.input = layer * e->reduce;
+    bool casts = e->params != e->compute, on_host = plan->offload == DTP_OFFLOAD_PARAMS;
+    f.uploaded = on_host ? (e->params + (casts ? e->compute : 0)) * u->layer_shard : 0;
+    f.cast = casts && f.flat ? e->compute * u->layer_shard : f.uploaded;
     f.several = plan->accumulate > 1, f.whole = f.several && !plan->accumulate_sync;
     f.whole_bytes = plan->fsdp1 ? e->compute : e->reduce;
     f.reduced_bytes = e->reduce + (e->reduce != e->grads ? e->grads : 0);
@@ -81,58 +76,90 @@ static uint64_t gradients(const struct dtp_bound *b, const struct fsdp *f, uint6
     return f->before - (f->whole ? above * u->layer * f->whole_bytes : 0) + reduced;
 }
 
+static uint64_t width_of(const struct dtp_bound *b, uint64_t unit)
+{
+    const struct dtp_units *u = &b->units;
+    return !u->count ? b->layers : unit + 1 < u->count ? u->layers_per_unit : u->last_unit_layers;
+}
+
+/* A unit at work in backward. */
+struct at_work {
+    uint64_t begin, width, own; /* layers; bytes of its weights */
+    uint64_t ahead, before; /* flat buffers of units gathered ahead: with it at work | before its own was copied out */
+    uint64_t input;         /* of the reduction of the unit above */
+    uint64_t standing;      /* gradients, and weights but those ahead */
+};
+
+static struct at_work at_work_of(const struct dtp_bound *b, const struct fsdp *f, uint64_t unit, bool reduces)
+{
+    const struct dtp_units *u = &b->units;
+    struct at_work w = {.begin = unit * u->layers_per_unit, .width = width_of(b, unit)};
+    uint64_t end = w.begin + w.width, depth = !b->plan->prefetch ? 0 : f->flat ? b->plan->prefetch_depth : 1;
+    w.own = u->count ? w.width * f->layer : 0;
+    if (u->count && !f->keeps) {
+        w.ahead = smaller(depth, unit) * f->unit;
+        w.before = w.own + (unit + 1 < u->count && depth ? smaller(depth - 1, unit) * f->unit : 0);
+    }
+    w.input = unit + 1 < u->count && reduces && f->flat ? width_of(b, unit + 1) * f->input : 0;
+    w.standing = gradients(b, f, b->layers - end, reduces) + f->root + w.own + (f->keeps ? w.begin * f->layer : 0) +
+                 b->bytes.compute * u->embedding + second(b, f, w.begin, false);
+    return w;
+}
+
 /* A unit is reduced: its gradients as they were made beside the input of the reduction; then, when they and the weights
  * have gone, that input beside its result and what the result is cast into. */
-static void keep_reduction(struct dtp_bound *b, const struct fsdp *f, uint64_t begin, uint64_t standing)
+static void keep_reduction(struct dtp_bound *b, const struct fsdp *f, const struct at_work *w)
 {
     const struct dtp_units *u = &b->units;
-    uint64_t c = b->bytes.compute, width = u->layers_per_unit;
-    uint64_t beside = standing + dtp_bound_saved(b, begin) + dtp_bound_tokens(b, b->activations.gradient);
+    uint64_t made = f->whole ? 0 : b->bytes.compute * w->width * u->layer, input = w->width * f->input;
+    uint64_t beside =
+        w->standing + w->ahead + dtp_bound_saved(b, w->begin) + dtp_bound_tokens(b, b->activations.gradient);
     if (b->plan->fsdp1) /* concatenated out of views, before the weights go */
-        dtp_bound_keep(b, beside + 2 * c * width * u->layer);
+        dtp_bound_keep(b, beside + 2 * b->bytes.compute * w->width * u->layer);
     else
-        dtp_bound_keep(b, beside - f->unit + c * width * u->layer + f->input);
+        dtp_bound_keep(b, beside - w->own + made + input);
     if (!f->whole)
-        dtp_bound_keep(b, beside - f->unit + f->input + width * u->layer_shard * f->reduced_bytes);
+        dtp_bound_keep(b, beside - w->own + input + w->width * u->layer_shard * f->reduced_bytes);
 }
 
-/* Block `below` of a micro-step that reduces, or of one before it that does not: its worst stage, the copy of its
- * unit's weights out of their flat buffer, the unit's reduction. */
-static void keep_block(struct dtp_bound *b, const struct fsdp *f, uint64_t below, bool reduces)
+/* A block of the unit: its worst stage, beside the gradients of those above it. */
+static void keep_block(struct dtp_bound *b, const struct at_work *w, uint64_t below)
 {
-    const struct dtp_units *u = &b->units;
-    uint64_t c = b->bytes.compute, width = u->count ? u->layers_per_unit : b->layers;
-    uint64_t begin = below / width * width, end = smaller(begin + width, b->layers), above = b->layers - end;
-    uint64_t unit = u->count ? f->unit : 0, ahead = f->flat ? f->ahead : b->plan->prefetch ? f->unit : 0;
-    uint64_t standing = gradients(b, f, above, reduces) + f->root + unit + (f->keeps ? below * f->layer : ahead) +
-                        c * u->embedding + second(b, f, below, false);
-    uint64_t input = above && reduces && f->flat ? f->input : 0; /* of the unit above */
-    dtp_bound_keep(b, standing + input + dtp_bound_saved(b, below) + c * (end - 1 - below) * u->layer +
+    uint64_t c = b->bytes.compute, made = w->begin + w->width - 1 - below;
+    dtp_bound_keep(b, w->standing + w->ahead + w->input + dtp_bound_saved(b, below) + c * made * b->units.layer +
                           dtp_bound_block(b, c, c));
-    if (!u->count)
-        return;
-    if (f->flat && !f->keeps)
-        dtp_bound_keep(b, standing - f->ahead + larger(f->ahead, f->unit) + input + dtp_bound_saved(b, below + 1) +
-                              dtp_bound_tokens(b, b->activations.gradient));
-    keep_reduction(b, f, begin, standing);
 }
 
-/* The first and the last block of a unit. */
+/* The copy of a unit's weights out of their flat buffer; the first gather ahead; the first and the last block; the
+ * unit's reduction. */
 static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, bool reduces)
 {
-    uint64_t width = b->units.count ? b->units.layers_per_unit : b->layers;
-    uint64_t end = smaller((unit + 1) * width, b->layers);
-    keep_block(b, f, unit * width, reduces);
-    if (end - 1 > unit * width)
-        keep_block(b, f, end - 1, reduces);
+    struct at_work w = at_work_of(b, f, unit, reduces);
+    uint64_t end = w.begin + w.width;
+    uint64_t begins = w.standing + w.input + dtp_bound_saved(b, end) + dtp_bound_tokens(b, b->activations.gradient);
+    uint64_t width = b->units.layers_per_unit, ahead = w.ahead ? w.ahead + width * f->cast : 0;
+    if (w.ahead)
+        ahead = larger(ahead, w.ahead - f->unit + width * f->uploaded);
+    if (f->flat)
+        dtp_bound_keep(b, begins + larger(w.before + second(b, f, w.width, false), ahead));
+    keep_block(b, &w, w.begin);
+    if (w.width > 1)
+        keep_block(b, &w, end - 1);
+    if (b->units.count)
+        keep_reduction(b, f, &w);
 }
 
-static void keep_blocks(struct dtp_bound *b, const struct fsdp *f, bool reduces)
+/* The last two units, the lowest that gathers all ahead, the first. */
+static void keep_units(struct dtp_bound *b, const struct fsdp *f, bool reduces)
 {
-    uint64_t count = b->units.count;
+    uint64_t count = b->units.count, lowest = b->plan->prefetch ? b->plan->prefetch_depth : 0;
     keep_unit(b, f, count ? count - 1 : 0, reduces);
     if (count > 1)
         keep_unit(b, f, count - 2, reduces);
+    if (count > 3 && b->units.last_unit_layers < b->units.layers_per_unit)
+        keep_unit(b, f, count - 3, reduces);
+    if (lowest && lowest + 2 < count)
+        keep_unit(b, f, lowest, reduces);
     if (count > 2)
         keep_unit(b, f, 0, reduces);
 }
@@ -144,18 +171,28 @@ static void forward(struct dtp_bound *b, const struct fsdp *f, uint64_t standing
     const struct dtp_activations *a = &b->activations;
     const struct dtp_units *u = &b->units;
     bool chunked = dtp_plan_loss(b->plan) == DTP_LOSS_CHUNKED;
-    uint64_t copy = u->count ? f->unit : f->flat ? f->root : 0; /* the last unit's flat buffer */
-    dtp_bound_keep(b, f->before + 2 * f->root + (b->plan->offload == DTP_OFFLOAD_PARAMS ? uploaded(b) : 0));
+    uint64_t copy = !f->flat ? 0 : u->count ? f->last : f->root;       /* the last unit's flat buffer */
+    uint64_t own = f->keeps ? 0 : f->last, width = u->layers_per_unit; /* `standing` has all where they are kept */
+    uint64_t cast = b->bytes.params != b->bytes.compute ? b->bytes.compute * u->root_shard : 0;
+    bool on_host = b->plan->offload == DTP_OFFLOAD_PARAMS; /* whose uploads stay until weights have been copied out */
+    dtp_bound_keep(b, f->before + f->root +
+                          (on_host ? uploaded(b) + (f->flat ? f->root : 0) : larger(f->flat ? f->root : 0, cast)));
     if (f->flat && u->count)
-        dtp_bound_keep(b, f->before + 2 * f->root + 2 * f->unit + dtp_bound_tokens(b, a->embedding + a->layer_input));
-    if (f->flat && u->count > 1)
-        dtp_bound_keep(b, standing + f->root + 3 * f->unit + dtp_bound_saved(b, b->layers - u->last_unit_layers) +
-                              dtp_bound_tokens(b, a->layer_input));
-    dtp_bound_keep(b, standing + f->root + copy + (u->count ? f->unit : 0) + dtp_bound_saved(b, b->layers - 1) +
+        dtp_bound_keep(b, f->before + 2 * f->root + width_of(b, 0) * (2 * f->layer + f->uploaded) +
+                              dtp_bound_tokens(b, a->embedding + a->layer_input));
+    /* the lowest units that stand beside the flat buffers of the one before and of all ahead */
+    uint64_t depth = b->plan->prefetch ? b->plan->prefetch_depth : 1, count = u->count;
+    for (uint64_t unit = count > depth + 1 ? count - depth - 1 : 1; f->flat && unit < count; unit++) {
+        uint64_t begin = unit * width, flats = smaller(depth, count - unit);
+        dtp_bound_keep(b, standing - (f->keeps ? (b->layers - begin) * f->layer : 0) + f->root + f->unit +
+                              (flats - 1) * f->unit + (unit + flats < count ? f->unit : f->last) +
+                              width_of(b, unit) * (f->layer + (depth > 1 ? 0 : f->uploaded)) +
+                              dtp_bound_saved(b, begin) + dtp_bound_tokens(b, a->layer_input));
+    }
+    dtp_bound_keep(b, standing + f->root + copy + own + dtp_bound_saved(b, b->layers - 1) +
                           dtp_bound_tokens(b, a->layer_all + dtp_bound_scores(b)));
     dtp_bound_keep(b, standing + f->root + copy + kept + dtp_bound_tokens(b, chunked ? 0 : a->logits));
-    dtp_bound_hold(b, standing + f->root + (u->count ? f->unit : 0) + dtp_bound_saved(b, b->layers - 1) +
-                          dtp_bound_tokens(b, a->layer_all));
+    dtp_bound_hold(b, standing + f->root + own + dtp_bound_saved(b, b->layers - 1) + dtp_bound_tokens(b, a->layer_all));
 }
 
 /* The loss; then the root gathered again, and the head's gradients with the last unit on its way. */
@@ -166,11 +203,14 @@ static void loss_and_head(struct dtp_bound *b, const struct fsdp *f, uint64_t st
     bool chunked = dtp_plan_loss(plan) == DTP_LOSS_CHUNKED;
     bool root_stands = f->keeps || chunked || plan->fsdp1 || plan->keep_root;
     uint64_t gradient = b->bytes.compute * b->units.embedding, made = chunked ? gradient : 0;
-    dtp_bound_keep(b, standing + kept + dtp_bound_tokens(b, a->loss) + (root_stands ? f->root : 0) + made);
-    dtp_bound_hold(b, standing + kept + dtp_bound_tokens(b, a->loss) + (root_stands ? f->root : 0));
+    uint64_t again = second(b, f, 0, true); /* of the root, until it is gathered again */
+    uint64_t loss = standing - (root_stands ? again : 0) + kept + dtp_bound_tokens(b, a->loss);
+    dtp_bound_keep(b, loss + (root_stands ? f->root : 0) + made);
+    dtp_bound_hold(b, loss + (root_stands ? f->root : 0));
     if (f->flat && !f->keeps && !plan->keep_root)
-        dtp_bound_keep(b, standing + kept + 2 * f->root + made + dtp_bound_tokens(b, a->logits_gradient));
-    dtp_bound_keep(b, standing + kept + f->root + (plan->prefetch ? f->unit : 0) + gradient +
+        dtp_bound_keep(b, standing + kept + larger(2 * f->root, plan->offload == DTP_OFFLOAD_PARAMS ? uploaded(b) : 0) +
+                              made + dtp_bound_tokens(b, a->logits_gradient));
+    dtp_bound_keep(b, standing - again + kept + f->root + (plan->prefetch && !f->keeps ? f->last : 0) + gradient +
                           dtp_bound_tokens(b, a->logits_gradient + (chunked ? 0 : a->norm_gradient)));
 }
 
@@ -180,10 +220,12 @@ static void keep_root(struct dtp_bound *b, const struct fsdp *f, bool reduces)
     const struct dtp_activations *a = &b->activations;
     const struct dtp_units *u = &b->units;
     uint64_t c = b->bytes.compute, rest = gradients(b, f, u->count ? b->layers : 0, reduces);
+    if (!reduces && b->plan->accumulate == 2) /* the first micro-step's */
+        rest -= f->whole_bytes * u->root;
     uint64_t made = u->count ? 2 * u->embedding + u->position : u->total + (u->head ? 0 : u->embedding);
     uint64_t elements = padded(b, u->root, u->root_shard), input = b->bytes.reduce * elements;
-    dtp_bound_keep(b, rest + f->root + c * made + (reduces && f->flat ? f->input : 0) + a->embedding_backward +
-                          dtp_bound_tokens(b, a->gradient));
+    dtp_bound_keep(b, rest + f->root + c * made + (reduces && f->flat && u->count ? width_of(b, 0) * f->input : 0) +
+                          a->embedding_backward + dtp_bound_tokens(b, a->gradient));
     if (b->plan->fsdp1)
         dtp_bound_keep(b, rest + f->root + 2 * c * u->root);
     else if (reduces)
@@ -202,7 +244,7 @@ void dtp_bound_fsdp(struct dtp_bound *b)
     forward(b, &f, standing, kept);
     loss_and_head(b, &f, standing, kept);
     for (int reduces = f.several ? 0 : 1; reduces < 2; reduces++) {
-        keep_blocks(b, &f, reduces);
+        keep_units(b, &f, reduces);
         if (reduces || f.whole)
             keep_root(b, &f, reduces);
     }

@@ -40,6 +40,12 @@ static uint64_t shard_beside(const struct dtp_bound *b)
     return adds ? b->bytes.grads * dtp_divide_up(b->units.total, b->units.ranks) : 0;
 }
 
+/* Of this rank's partition, which stage 2 keeps. */
+static uint64_t partition(const struct dtp_bound *b)
+{
+    return b->plan->offload == DTP_OFFLOAD_NONE ? b->bytes.grads * dtp_divide_up(b->units.total, b->units.ranks) : 0;
+}
+
 /* Gradients at rest when `done` of the micro-step's have been made. */
 static uint64_t gradients(const struct dtp_bound *b, uint64_t done)
 {
@@ -61,7 +67,7 @@ static uint64_t gradients(const struct dtp_bound *b, uint64_t done)
     if (!dtp_plan_shards_grads(plan))
         return carried(b) + g * (several ? total : done);
     bool begun = several || done > plan->deepspeed.reduce_bucket_size; /* from the first full bucket on */
-    return carried(b) + (begun && plan->offload == DTP_OFFLOAD_NONE ? g * dtp_divide_up(total, b->units.ranks) : 0);
+    return carried(b) + (begun ? partition(b) : 0);
 }
 
 static struct replicated replicated_of(const struct dtp_bound *b)
@@ -87,13 +93,6 @@ static struct replicated replicated_of(const struct dtp_bound *b)
     return r;
 }
 
-/* What DeepSpeed flattens out of a full bucket, or out of a tensor that is larger than one. */
-static uint64_t copied_of(const struct dtp_bound *b, const struct replicated *r, uint64_t tensor)
-{
-    uint64_t bucket = b->plan->deepspeed.reduce_bucket_size, all = b->units.total < bucket ? b->units.total : bucket;
-    return r->counted ? b->bytes.grads * (tensor > all ? tensor : all) : 0;
-}
-
 /* Forward's last block, its end with the logits, the loss. `kept`: activations and casts of all layers and the head. */
 static void forward(struct dtp_bound *b, const struct replicated *r, uint64_t kept)
 {
@@ -117,37 +116,39 @@ static void head(struct dtp_bound *b, const struct replicated *r, uint64_t kept)
     uint64_t standing = gradients(b, 0) + kept + r->head_gradient + r->buckets;
     uint64_t norm = dtp_bound_tokens(b, a->norm_gradient), logits = dtp_bound_tokens(b, a->logits_gradient);
     dtp_bound_keep(b, standing + logits + (chunked ? 0 : norm));
-    if (r->counted && b->units.head > b->plan->deepspeed.reduce_bucket_size) /* a bucket by itself */
-        dtp_bound_keep(b, standing + copied_of(b, r, b->units.head) + norm);
     if (r->head_gradient && r->casts)
         dtp_bound_keep(b,
                        standing - r->head_cast + b->bytes.grads * b->units.embedding + (chunked ? logits - norm : 0));
 }
 
-/* A block with `below` layers below it, beside what is flattened out of a bucket. */
-static void block(struct dtp_bound *b, const struct replicated *r, uint64_t below, uint64_t done, uint64_t copied)
+/* A block with `below` layers below it. */
+static void block(struct dtp_bound *b, const struct replicated *r, uint64_t below, uint64_t done)
 {
     uint64_t casts = below + 1 == b->layers && r->kept_casts ? r->kept_casts : 1;
     dtp_bound_keep(b, gradients(b, done) + dtp_bound_saved(b, below) + casts * r->casts + r->waiting + r->buckets +
-                          copied + dtp_bound_block(b, r->element_bytes, r->last_bytes));
+                          dtp_bound_block(b, r->element_bytes, r->last_bytes));
 }
 
-/* The last block and the first; where buckets are counted, also the one at which the first is full. */
-static void blocks(struct dtp_bound *b, const struct replicated *r)
+/* DeepSpeed flattens a full bucket, or the tensor that is one, beside the gradient that did not fit. Stage 1 keeps all
+ * gradients, stage 2 its partition from the first bucket on. To the host slices go in fp32, tensor by tensor, or to
+ * NVMe a bucket's at once. */
+static void close_bucket(struct dtp_bound *b, const struct dtp_bound_closing *closing, const void *own)
 {
-    const struct dtp_units *u = &b->units;
-    uint64_t all = u->head + (b->layers - 1) * u->layer, copied = copied_of(b, r, u->down);
-    block(b, r, b->layers - 1, u->head, 0);
-    block(b, r, 0, all, copied);
-    if (!r->counted)
-        return;
-    uint64_t bucket = b->plan->deepspeed.reduce_bucket_size;
-    uint64_t until = bucket > u->head ? (bucket - u->head) / u->layer : 0;
-    if (until < b->layers)
-        block(b, r, b->layers - 1 - until, bucket + 1, copied);
+    const struct dtp_plan *plan = b->plan;
+    const struct replicated *r = own;
+    uint64_t g = b->bytes.grads, slices = dtp_divide_up(closing->filled, b->units.ranks);
+    bool shards = dtp_plan_shards_grads(plan), on_host = plan->offload != DTP_OFFLOAD_NONE;
+    if (plan->offload != DTP_OFFLOAD_NVME)
+        slices = smaller(slices, largest_tensor(b));
+    uint64_t standing = r->buckets + (shards ? carried(b) + partition(b) + g * (closing->elements + closing->oversized)
+                                             : gradients(b, closing->done + closing->elements));
+    dtp_bound_keep(b, standing + g * closing->filled + (on_host && g < 4 ? 4 * slices : 0) + closing->bytes +
+                          (closing->bytes ? r->waiting : 0));
+    if (shards && closing->done == closing->filled && closing->below < b->layers)
+        block(b, r, closing->below, b->units.total);
 }
 
-/* Gradients of positions and of the embedding, its partial sums, its bucket. */
+/* Gradients of positions and of the embedding, its partial sums. */
 static void embeddings(struct dtp_bound *b, const struct replicated *r)
 {
     const struct dtp_activations *a = &b->activations;
@@ -156,7 +157,6 @@ static void embeddings(struct dtp_bound *b, const struct replicated *r)
     uint64_t stream = dtp_bound_tokens(b, a->gradient), rest = u->total - u->embedding;
     uint64_t made = gradients(b, rest) + r->buckets + (buffered ? b->bytes.compute : made_bytes(b)) * u->embedding;
     dtp_bound_keep(b, made + r->waiting + a->embedding_backward + stream);
-    dtp_bound_keep(b, made + r->waiting + copied_of(b, r, u->embedding));
     if (u->position && !buffered)
         dtp_bound_keep(b, gradients(b, rest - u->position) + r->waiting + r->buckets + b->bytes.grads * u->position +
                               stream);
@@ -171,7 +171,10 @@ void dtp_bound_replicated(struct dtp_bound *b)
         dtp_bound_saved(b, b->layers) + dtp_bound_tokens(b, b->activations.head) + r.kept_casts * r.casts + r.head_cast;
     forward(b, &r, kept);
     head(b, &r, kept);
-    blocks(b, &r);
+    block(b, &r, b->layers - 1, u->head);
+    block(b, &r, 0, u->head + (b->layers - 1) * u->layer);
+    if (r.counted)
+        dtp_bound_buckets(b, close_bucket, &r);
     embeddings(b, &r);
     uint64_t own = dtp_plan_shards_optimizer(plan) ? dtp_divide_up(u->total, u->ranks) : u->total;
     bool wide = r.counted && b->bytes.grads < 4 && plan->offload == DTP_OFFLOAD_NONE; /* updated in fp32 */

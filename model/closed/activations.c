@@ -61,7 +61,7 @@ static void count_loss(const struct ends *s, struct dtp_activations *out)
  * (distinct tokens + tokens / 10) rows of h (Embedding.cu, embedding_backward_cuda_kernel). */
 static uint64_t embedding_backward(const struct ends *s)
 {
-    uint64_t tokens = dtp_bytes_product(s->plan->micro_batch, s->plan->sequence);
+    uint64_t tokens = dtp_plan_tokens(s->plan);
     uint64_t segments = tokens < s->t->vocab ? tokens : s->t->vocab;
     return dtp_bytes_product(4 * s->h, segments + tokens / 10);
 }

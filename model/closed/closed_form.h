@@ -30,6 +30,7 @@ struct dtp_communication {
     struct dtp_scales {
         uint64_t bytes, count;
     } gather_scales, narrow_gather_scales, exchange_scales, narrow_exchange_scales;
+    struct dtp_scales context[DTP_COLLECTIVE_COUNT]; /* of these, what context parallel ranks send for attention */
     uint64_t host_to_device_bytes, device_to_host_bytes;
     uint64_t total_bytes;               /* sum over collectives; host copies are not in it */
     uint64_t link_bytes, network_bytes; /* of total: over the node's own links | over the network, per GPU */
@@ -54,8 +55,10 @@ struct dtp_throughput {
     double tokens_per_s, tokens_per_s_per_gpu, flops_per_s_per_gpu, mfu, hfu;
 };
 
+#define DTP_PREDICTED_STAGES 16 /* of a pipeline, from the first on */
 struct dtp_prediction {
     struct dtp_memory memory;
+    uint64_t stage_allocated_bytes[DTP_PREDICTED_STAGES]; /* peaks of each stage; 0: not known, or there are no more */
     struct dtp_communication communication;
     struct dtp_time time;
     struct dtp_throughput throughput;

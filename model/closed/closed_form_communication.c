@@ -52,4 +52,5 @@ void dtp_closed_form_communication(const struct dtp_transformer *transformer, co
     dtp_element_bytes_count(plan, &job.bytes);
     *out = (struct dtp_communication){0};
     plan->runtime->closed->traffic(&job);
+    dtp_context_traffic(&job);
 }

@@ -29,6 +29,14 @@ void dtp_traffic_add(struct dtp_traffic *traffic, enum dtp_collective collective
 /* What a ring sends of a tensor of `bytes` bytes over `ranks`: the shards of all others, bytes padded to whole ones. */
 uint64_t dtp_traffic_ring(uint64_t bytes, uint64_t ranks);
 
+/* What context parallel ranks send for attention, forward and backward; nothing without them. */
+void dtp_context_traffic(struct dtp_traffic *traffic);
+/* Seconds of that in the step, added to `time` kind by kind; returned what no core of attention hides. */
+double dtp_context_add_time(const struct dtp_timing *timing, const struct dtp_communication *communication,
+                            struct dtp_time *time);
+struct dtp_context_moved dtp_context_moved_of(const struct dtp_transformer *transformer,
+                                              const struct dtp_cluster *cluster, const struct dtp_plan *plan);
+
 /* All-reduces that PyTorch's DDP makes of one reduction of gradients of `element_bytes` an element. */
 uint64_t dtp_traffic_ddp_buckets(const struct dtp_traffic *traffic, uint64_t element_bytes);
 

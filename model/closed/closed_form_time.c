@@ -197,12 +197,14 @@ static double weight_traffic_s(const struct dtp_timing *c, bool reduces)
 /* Bytes through HBM of a micro-step's memory-bound kernels. */
 static double forward_bytes(const struct dtp_timing *c)
 {
-    return c->own ? c->own->forward_bytes : c->layers * c->block.forward_bytes_per_token * c->tokens;
+    return c->own ? c->own->forward_bytes
+                  : c->layers * (c->block.forward_bytes_per_token + c->context.forward) * c->tokens;
 }
 
 static double backward_bytes(const struct dtp_timing *c)
 {
-    return c->own ? c->own->backward_bytes : c->layers * c->block.backward_bytes_per_token * c->tokens;
+    return c->own ? c->own->backward_bytes
+                  : c->layers * (c->block.backward_bytes_per_token + c->context.backward) * c->tokens;
 }
 
 static double loss_bytes(const struct dtp_timing *c)
@@ -364,7 +366,8 @@ static struct dtp_timing context_of(const struct dtp_transformer *transformer, c
                                .execution = dtp_plan_execution(plan),
                                .count = dtp_transformer_count(transformer),
                                .block = dtp_block_work(transformer, plan),
-                               .tokens = (double)plan->micro_batch * (double)plan->sequence,
+                               .context = dtp_context_moved_of(transformer, cluster, plan),
+                               .tokens = (double)dtp_plan_tokens(plan),
                                .layers = (double)transformer->layers};
 }
 
@@ -394,6 +397,7 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     dtp_timing_add_collectives(&c, communication, out);
     parts->not_hidden_s = dtp_timing_exposed_s(&c, out, &window);
     parts->contention_s = dtp_timing_contention_s(&c, communication, out, parts->not_hidden_s);
+    parts->not_hidden_s += dtp_context_add_time(&c, communication, out);
     out->exposed_communication_s = parts->not_hidden_s + parts->contention_s;
     parts->device_s = out->compute_s;
     add_launch_bound(out);

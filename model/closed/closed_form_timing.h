@@ -9,6 +9,11 @@
 #include "closed/step_work.h"
 #include "closed/time_parts.h"
 
+/* Bytes through HBM that putting side by side what context parallel ranks send, and merging what comes of it, take of a
+ * token and layer. */
+struct dtp_context_moved {
+    double forward, backward;
+};
 struct dtp_timing {
     const struct dtp_transformer *transformer;
     const struct dtp_cluster *cluster;
@@ -16,6 +21,7 @@ struct dtp_timing {
     struct dtp_execution execution; /* of the plan */
     struct dtp_parameter_count count;
     struct dtp_block_work block;
+    struct dtp_context_moved context;
     double tokens; /* of one micro-step */
     double layers;
     double eager_bytes_per_s, streaming_bytes_per_s;

@@ -58,7 +58,7 @@ static uint64_t fragments(const struct dtp_beside *b, uint64_t made_anew, struct
     uint64_t made_later = live->standing_bytes[DTP_OWNER_OPTIMIZER] + made_anew;
     uint64_t peak = live->pool_bytes[DTP_STREAM_COMPUTE], resting = live->standing_pool_bytes[DTP_STREAM_COMPUTE];
     uint64_t pieces = (uint64_t)((double)(peak - resting) * dtp_calibration.torch_fragmentation);
-    uint64_t tokens = dtp_bytes_product(b->plan->micro_batch, b->plan->sequence);
+    uint64_t tokens = dtp_plan_tokens(b->plan);
     uint64_t logits = dtp_bytes_product(tokens, b->bytes.compute * b->transformer->vocab);
     bool fused = dtp_plan_loss(b->plan) == DTP_LOSS_FUSED;
     uint64_t broken = fused && made_later && logits > made_later ? logits - made_later : 0;

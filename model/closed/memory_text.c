@@ -1,29 +1,16 @@
 #include "closed/memory.h"
 
+#include "base/word_table.h"
+
 #include <stdio.h>
 
-const char *dtp_verdict_text(enum dtp_verdict verdict)
-{
-    switch (verdict) {
-    case DTP_VERDICT_FITS: return "fits";
-    case DTP_VERDICT_TIGHT: return "tight";
-    case DTP_VERDICT_OOM: return "oom";
-    }
-    return "?";
-}
-
-const char *dtp_shortage_text(enum dtp_shortage shortage)
-{
-    switch (shortage) {
-    case DTP_SHORT_OF_NOTHING: return "";
-    case DTP_SHORT_OF_MARGIN: return "margin";
-    case DTP_SHORT_OF_CACHE: return "allocator_cache";
-    case DTP_SHORT_OF_TENSORS: return "tensors";
-    case DTP_SHORT_OF_HOST: return "host_memory";
-    case DTP_SHORT_OF_NVME: return "nvme";
-    }
-    return "?";
-}
+static const char *const verdicts[] = {
+    [DTP_VERDICT_FITS] = "fits", [DTP_VERDICT_TIGHT] = "tight", [DTP_VERDICT_OOM] = "oom"};
+static const char *const shortages[] = {
+    [DTP_SHORT_OF_NOTHING] = "",        [DTP_SHORT_OF_MARGIN] = "margin",    [DTP_SHORT_OF_CACHE] = "allocator_cache",
+    [DTP_SHORT_OF_TENSORS] = "tensors", [DTP_SHORT_OF_HOST] = "host_memory", [DTP_SHORT_OF_NVME] = "nvme"};
+DTP_WORDS_OF_ARRAY(dtp_verdict_text, dtp_verdict, verdicts)
+DTP_WORDS_OF_ARRAY(dtp_shortage_text, dtp_shortage, shortages)
 
 static void beside_words(const char *what, uint64_t needed, uint64_t capacity, char *out, size_t bytes)
 {

@@ -56,12 +56,12 @@ static struct dtp_transformer slice_of_model(const struct dtp_transformer *t, co
     return s;
 }
 
-/* The GPUs with the same slice: of a node every tp-th, as far as they are of one stage. Each of the tp sets of them
- * uses the network at the same time. */
+/* The GPUs with the same slice: of a node those that lie their stride apart, as far as they are of one stage. Each of
+ * the sets of them on a node uses the network at the same time. */
 static struct dtp_cluster slice_of_cluster(const struct dtp_cluster *c, const struct dtp_plan *plan)
 {
     struct dtp_cluster s = *c;
-    uint32_t in_node = (uint32_t)part_of(c->gpus_per_node, plan->tp);
+    uint32_t in_node = (uint32_t)part_of(c->gpus_per_node, dtp_plan_group(plan, c, DTP_AXES_DENSE_DATA).stride);
     s.gpus = dtp_plan_gradient_ranks(plan, c);
     while (in_node > 1 && (in_node > s.gpus || s.gpus % in_node))
         in_node--;
@@ -92,6 +92,7 @@ struct stages {
     double wait_slowest_s, wait_sum_s;                   /* communication between matmuls and stages, exposed */
     double tensor_s, boundary_s;                         /* of one stage, all of it */
     uint64_t tensor_bytes, tensor_count, boundary_bytes; /* sent by one GPU */
+    double layer_s, head_s;                              /* computing: of one layer; of head and loss */
 };
 
 struct job {
@@ -104,6 +105,19 @@ struct job {
     uint64_t stream_bytes; /* B: of the residual stream of a micro-step, in the compute dtype */
 };
 
+static struct dtp_group tensor_group(const struct job *j)
+{
+    struct dtp_stretch tensor = dtp_plan_group(j->plan, j->cluster, DTP_AXES(TP));
+    return dtp_group_of(j->cluster, tensor.size, tensor.stride);
+}
+
+/* Of what is sent by tensor parallel ranks, what no matmul hides: with tp_overlap the last piece of each sum, and sums
+ * are half of all. */
+static double exposed_share(const struct dtp_plan *plan)
+{
+    return plan->tp_overlap ? 1 / (2 * dtp_calibration.tp_overlap_pieces) : 1;
+}
+
 /* Two pairs (or all-reduces) a layer forward and two backward; full recomputation repeats the forward ones. The
  * embedding and the head add one each at the ends. */
 static void add_tensor(const struct job *j, struct stages *s)
@@ -111,7 +125,7 @@ static void add_tensor(const struct job *j, struct stages *s)
     const struct dtp_plan *plan = j->plan;
     if (plan->tp < 2)
         return;
-    struct dtp_group group = dtp_group_consecutive(j->cluster, plan->tp);
+    struct dtp_group group = tensor_group(j);
     double sent = (double)j->stream_bytes * (plan->tp - 1) / plan->tp, once_s = 0;
     struct dtp_collective_cost gather = dtp_collective_cost(j->cluster, &group, DTP_ALL_GATHER);
     struct dtp_collective_cost scatter = dtp_collective_cost(j->cluster, &group, DTP_REDUCE_SCATTER);
@@ -120,7 +134,7 @@ static void add_tensor(const struct job *j, struct stages *s)
                                      : dtp_collective_time(&reduce, 2 * sent);
     uint64_t per_layer = plan->checkpointing == DTP_CHECKPOINT_FULL ? 6 : 4;
     uint64_t layers = j->slice.transformer.layers, ends = plan->pp > 1 ? 1 : 2;
-    double share = plan->tp_overlap ? 1 / (2 * dtp_calibration.tp_overlap_pieces) : 1; /* sums: half of all */
+    double share = exposed_share(plan);
     s->tensor_count = per_layer * layers + ends;
     s->tensor_s = once_s * (double)s->tensor_count;
     s->tensor_bytes = s->tensor_count * (uint64_t)(2 * sent);
@@ -128,16 +142,20 @@ static void add_tensor(const struct job *j, struct stages *s)
     s->wait_sum_s += share * (once_s * (double)per_layer * (double)j->transformer->layers + 2 * once_s);
 }
 
-/* A stage boundary is crossed forward with activations and backward with their gradients, once for each chunk. Stages
- * are dp*tp ranks apart: in one node where those fit. */
+/* Stages are so many ranks apart, in one node where those fit: dp*tp by default. */
+static bool stages_share_node(const struct job *j)
+{
+    return dtp_plan_group(j->plan, j->cluster, DTP_AXES(PP)).stride < j->cluster->gpus_per_node;
+}
+
+/* A stage boundary is crossed forward with activations and backward with their gradients, once for each chunk. */
 static void add_boundary(const struct job *j, struct stages *s)
 {
     const struct dtp_plan *plan = j->plan;
     const struct dtp_cluster *c = j->cluster;
     if (plan->pp < 2)
         return;
-    uint64_t apart = (uint64_t)plan->tp * j->slice.cluster.gpus;
-    bool inside = apart < c->gpus_per_node;
+    bool inside = stages_share_node(j);
     double rate = inside ? dtp_cluster_link_bytes_per_s(c) * dtp_calibration.ring_link_fraction
                          : dtp_cluster_network_bytes_per_s(c) / c->gpus_per_node * dtp_calibration.network_fraction;
     uint64_t bytes = dtp_divide_up(j->stream_bytes, plan->sequence_parallel ? plan->tp : 1);
@@ -157,7 +175,9 @@ static struct stages stages_of(const struct job *j, const struct dtp_time *slice
     double layer_s = (whole_s - ends_s) / of_stage, layers = (double)j->transformer->layers;
     double last_s = (double)layers_of_stages(j->transformer, j->plan).last * layer_s + ends_s;
     struct stages s = {.slowest_s = j->plan->pp > 1 ? fmax(of_stage * layer_s, last_s) : whole_s,
-                       .sum_s = layers * layer_s + ends_s};
+                       .sum_s = layers * layer_s + ends_s,
+                       .layer_s = layer_s,
+                       .head_s = ends_s};
     add_tensor(j, &s);
     add_boundary(j, &s);
     return s;
@@ -200,7 +220,7 @@ static void fill_time(const struct job *j, const struct stages *s, struct dtp_ti
 static void fill_throughput(const struct job *j, const struct dtp_time *time, struct dtp_throughput *t)
 {
     double hardware = t->mfu > 0 ? t->hfu / t->mfu : 1, gpus = j->cluster->gpus;
-    double tokens = (double)j->plan->micro_batch * (double)j->plan->sequence * j->micro_steps * j->slice.cluster.gpus;
+    double tokens = (double)dtp_plan_tokens(j->plan) * j->micro_steps * j->slice.cluster.gpus;
     t->tokens_per_s = tokens / time->step_s;
     t->tokens_per_s_per_gpu = t->tokens_per_s / gpus;
     t->flops_per_s_per_gpu =
@@ -216,7 +236,7 @@ static void fill_communication(const struct job *j, const struct stages *s, stru
 {
     uint64_t m = j->plan->accumulate, tensor = dtp_bytes_product(m, s->tensor_bytes);
     uint64_t boundary = dtp_bytes_product(m, s->boundary_bytes);
-    bool inside = (uint64_t)j->plan->tp * j->slice.cluster.gpus < j->cluster->gpus_per_node;
+    bool inside = stages_share_node(j), near = tensor_group(j).nodes == 1;
     if (j->plan->sequence_parallel) {
         c->bytes[DTP_ALL_GATHER] += tensor / 2;
         c->bytes[DTP_REDUCE_SCATTER] += tensor - tensor / 2;
@@ -229,8 +249,8 @@ static void fill_communication(const struct job *j, const struct stages *s, stru
     c->bytes[DTP_SEND_RECV] += boundary;
     c->count[DTP_SEND_RECV] += boundary ? m * 2 * j->plan->virtual_stages : 0;
     c->total_bytes += tensor + boundary;
-    c->link_bytes += tensor + (inside ? boundary : 0);
-    c->network_bytes += inside ? 0 : boundary;
+    c->link_bytes += (near ? tensor : 0) + (inside ? boundary : 0);
+    c->network_bytes += (near ? 0 : tensor) + (inside ? 0 : boundary);
 }
 
 /* Activations of micro-steps that wait for their backward on the first stage, in units of one stage's: interleaved,
@@ -253,7 +273,7 @@ static void fill_memory(const struct job *j, struct dtp_memory *m)
 {
     struct dtp_activations activations;
     dtp_activations_count(&j->slice.transformer, &j->slice.cluster, &j->slice.plan, &activations);
-    uint64_t before = m->allocated_peak_bytes, tokens = dtp_bytes_product(j->plan->micro_batch, j->plan->sequence);
+    uint64_t before = m->allocated_peak_bytes, tokens = dtp_plan_tokens(j->plan);
     if (j->plan->pp > 1) {
         double layers = in_flight(j->plan) * (double)j->slice.transformer.layers - 1;
         add_bytes(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_ACTIVATIONS,
@@ -285,8 +305,7 @@ static struct job job_of(const struct dtp_transformer *transformer, const struct
 {
     struct job j = {.transformer = transformer, .cluster = cluster, .plan = plan, .micro_steps = plan->accumulate};
     dtp_slice_of(transformer, cluster, plan, &j.slice);
-    j.stream_bytes = dtp_bytes_product(dtp_bytes_product(plan->micro_batch, plan->sequence),
-                                       transformer->hidden * dtp_plan_compute_bytes(plan));
+    j.stream_bytes = dtp_bytes_product(dtp_plan_tokens(plan), transformer->hidden * dtp_plan_compute_bytes(plan));
     return j;
 }
 
@@ -306,4 +325,31 @@ void dtp_stages_memory_of_slice(const struct dtp_transformer *transformer, const
 {
     struct job j = job_of(transformer, cluster, plan);
     fill_memory(&j, memory);
+}
+
+/* F is a third of the matmuls, W another, and attention has no W (Qi et al. 2024, table 1). What tensor parallel ranks
+ * exchange stands in the layers, half of it forward. */
+void dtp_part_costs_of_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                             const struct dtp_plan *plan, struct dtp_part_cost *layer, struct dtp_part_cost *head,
+                             double *send_s)
+{
+    struct dtp_plan even = *plan;
+    struct dtp_prediction slice;
+    even.stages.cut = DTP_STAGE_CUT_EVEN;
+    struct job j = job_of(transformer, cluster, &even);
+    dtp_closed_form(&j.slice.transformer, &j.slice.cluster, &j.slice.plan, &slice);
+    dtp_closed_form_time_parts(&j.slice.transformer, &j.slice.cluster, &j.slice.plan, &slice.communication, &j.parts);
+    struct stages s = stages_of(&j, &slice.time);
+    const struct dtp_time_parts *p = &j.parts;
+    double forward = p->matmul_forward_s + p->attention_forward_s + p->memory_forward_s;
+    double weight = p->matmul_backward_s / 2;
+    double backward =
+        weight + p->attention_backward_s + p->memory_backward_s + p->matmul_recompute_s + p->recompute_other_s;
+    double scale = s.layer_s / (forward + backward + weight);
+    double exchanged_s = s.tensor_s / (double)j.slice.transformer.layers * exposed_share(plan);
+    *layer = (struct dtp_part_cost){.forward_s = forward * scale + exchanged_s / 2,
+                                    .backward_s = backward * scale + exchanged_s / 2,
+                                    .weight_s = weight * scale};
+    *head = (struct dtp_part_cost){.forward_s = s.head_s / 3, .backward_s = s.head_s / 3, .weight_s = s.head_s / 3};
+    *send_s = s.boundary_s / (2 * plan->virtual_stages);
 }

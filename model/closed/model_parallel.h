@@ -1,6 +1,7 @@
 /* Tensor and pipeline parallelism in the closed form, as Megatron-LM does them.
  *
- * Rank order is Megatron's: tensor parallel ranks are neighbours, then data parallel ones, then stages. A rank then
+ * Rank order is the plan's, by default Megatron's: tensor parallel ranks are neighbours, then data parallel ones, then
+ * stages. A rank then
  * holds a slice of the model: L/pp layers with 1/tp of the heads, of the MLP's width and of the vocabulary. The ranks
  * with the same slice train it data-parallel, which is what everything else here predicts: memory, gradients and the
  * optimizer are those of the slice on its own gpus/(tp pp) GPUs, of which a node has 1/tp as many with 1/tp of the
@@ -23,9 +24,16 @@
 
 #include "closed/closed_form_hooks.h"
 #include "plan/rules.h"
+#include "schedule/stages.h"
 
 void dtp_slice_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                   const struct dtp_plan *plan, struct dtp_slice *out);
+
+/* What a layer takes of a micro-batch, and head with loss, and a transfer between stages: of a plan with a pipeline,
+ * however its stages are cut. The passes share a layer's time as its matmuls, attention and the rest do. */
+void dtp_part_costs_of_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                             const struct dtp_plan *plan, struct dtp_part_cost *layer, struct dtp_part_cost *head,
+                             double *send_s);
 
 /* From the prediction of a slice to that of the plan: traffic, time and throughput; memory. */
 void dtp_stages_of_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,

@@ -1,5 +1,7 @@
 #include "cost/calibration.h"
 
+#include "base/word_table.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -39,25 +41,8 @@ double dtp_constant_otherwise(enum dtp_constant constant, const char **source)
 
 /* ---- words ------------------------------------------------------------------------------------------------------- */
 
-const char *dtp_constant_kind_text(enum dtp_constant_kind kind)
-{
-    static const char *const texts[] = {
-#define TEXT(kind, words) words,
-        DTP_CONSTANT_KIND_TABLE(TEXT)
-#undef TEXT
-    };
-    return texts[kind];
-}
-
-const char *dtp_run_source_text(enum dtp_run_source source)
-{
-    static const char *const texts[] = {
-#define TEXT(source, name) name,
-        DTP_RUN_SOURCE_TABLE(TEXT)
-#undef TEXT
-    };
-    return texts[source];
-}
+DTP_WORDS_OF_TABLE(dtp_constant_kind_text, dtp_constant_kind, DTP_CONSTANT_KIND_TABLE, DTP_ROW_WORD)
+DTP_WORDS_OF_TABLE(dtp_run_source_text, dtp_run_source, DTP_RUN_SOURCE_TABLE, DTP_ROW_WORD)
 
 bool dtp_constant_is_of(enum dtp_constant constant, const char *source)
 {

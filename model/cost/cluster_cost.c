@@ -1,6 +1,7 @@
 #include "cost/cluster_cost.h"
 
 #include "cost/calibration.h"
+#include "plan/context.h"
 #include "plan/rules.h"
 
 #include <math.h>
@@ -43,7 +44,8 @@ bool dtp_attention_measured_row(const struct dtp_cluster *cluster, const struct 
     out->number[DTP_MEASURED_kv_heads] = (double)shape->kv_heads;
     out->number[DTP_MEASURED_head_dim] = (double)shape->head_dim;
     return shape->kernel == DTP_ATTENTION_FLASH && !dtp_attention_is_plain(&cluster->gpu, shape, execution) &&
-           shape->softcap <= 0 && dtp_attention_length(shape) >= (double)shape->keys;
+           shape->softcap <= 0 && shape->causal && shape->queries == shape->keys &&
+           dtp_attention_length(shape) >= (double)shape->keys;
 }
 
 static double measured_attention_s(const struct dtp_cluster *cluster, const struct dtp_attention_shape *shape,
@@ -58,13 +60,20 @@ static struct dtp_attention_time layer_attention_time(const struct dtp_cluster *
                                                       const struct dtp_transformer *transformer, uint64_t layer,
                                                       const struct dtp_plan *plan, double tokens)
 {
-    struct dtp_attention_shape shape = dtp_plan_attention(transformer, plan, layer);
+    const struct dtp_attention_shape whole = dtp_plan_attention(transformer, plan, layer);
+    const struct dtp_context context = dtp_plan_context(plan, cluster);
     struct dtp_execution execution = dtp_plan_execution(plan);
-    struct dtp_attention_time time = dtp_attention_time(&cluster->gpu, &shape, &execution, tokens);
-    double forward_s = measured_attention_s(cluster, &shape, &execution, tokens, false);
-    double backward_s = measured_attention_s(cluster, &shape, &execution, tokens, true);
-    return (struct dtp_attention_time){isfinite(forward_s) ? forward_s : time.forward_s,
-                                       isfinite(backward_s) ? backward_s : time.backward_s};
+    struct dtp_attention_time sum = {0, 0};
+    for (uint32_t step = 0; step < context.steps; step++) {
+        struct dtp_attention_shape shape = dtp_context_step(&context, &whole, step);
+        double queries = dtp_context_step_tokens(&context, &whole, &shape, tokens);
+        struct dtp_attention_time time = dtp_attention_time(&cluster->gpu, &shape, &execution, queries);
+        double forward_s = measured_attention_s(cluster, &shape, &execution, queries, false);
+        double backward_s = measured_attention_s(cluster, &shape, &execution, queries, true);
+        sum.forward_s += isfinite(forward_s) ? forward_s : time.forward_s;
+        sum.backward_s += isfinite(backward_s) ? backward_s : time.backward_s;
+    }
+    return sum;
 }
 
 /* On average over layers, where some have a window and others none. */

@@ -128,6 +128,10 @@ static struct dtp_collective_cost modelled(const struct dtp_cluster *cluster, co
     bool all_reduce = collective == DTP_ALL_REDUCE, pcie = dtp_cluster_link(cluster) == DTP_LINK_PCIE;
     double bus = bus_bytes_per_s(cluster, group, all_reduce);
     double network_steps = group->nodes - 1, link_steps = (double)group->ranks - 1 - network_steps;
+    if (collective == DTP_SEND_RECV) { /* one hop, the longest of the group's */
+        network_steps = group->nodes > 1;
+        link_steps = 1 - network_steps;
+    }
     struct dtp_collective_cost cost = {.measured = NULL};
     for (int p = 0; p < DTP_PROTOCOL_COUNT; p++) {
         double rounds = all_reduce ? 2 : 1;

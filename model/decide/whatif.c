@@ -237,6 +237,17 @@ static void try_second_copy(struct search *search)
         try_number(search, DTP_QUESTION_SHARD_DEGREE, "--zero-hpz-partition-size ", node_gpus);
 }
 
+/* Stages nearer than data parallel ranks, or as by default: what a network between nodes can tell apart. */
+static void try_orders(struct search *search)
+{
+    const struct dtp_job *job = search->job;
+    if (job->plan.pp < 2 || dtp_plan_data_ranks(&job->plan, &job->cluster) < 2 || job->cluster.nodes < 2)
+        return;
+    try(search, DTP_QUESTION_PARALLELISM, "--layout-order tp-cp-dp-pp");
+    if (job->plan.cp == 1)
+        try(search, DTP_QUESTION_PARALLELISM, "--layout-order tp-pp-dp");
+}
+
 static void try_gpus(struct search *search)
 {
     uint32_t gpus = search->job->cluster.gpus;
@@ -301,6 +312,7 @@ static void propose(struct search *search)
     try_shard_degrees(search);
     try_reshard_groups(search);
     try_second_copy(search);
+    try_orders(search);
     try_gpus(search);
     try_vocabulary(search);
 }

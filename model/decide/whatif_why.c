@@ -43,7 +43,7 @@ static void say_memory(const char *name, double was_bytes, double is_bytes, char
 static double step_tokens(const struct dtp_variant *variant)
 {
     const struct dtp_plan *p = &variant->job.plan;
-    return (double)p->micro_batch * p->accumulate * (double)p->sequence;
+    return (double)p->accumulate * (double)dtp_plan_tokens(p);
 }
 
 static double difference(double was, double is)
@@ -64,6 +64,7 @@ enum time_part {
     OPTIMIZER,
     COMMUNICATION,
     OFFLOAD,
+    BUBBLE,
     TIME_PARTS
 };
 static const char *const time_words[TIME_PARTS] = {
@@ -76,6 +77,7 @@ static const char *const time_words[TIME_PARTS] = {
     [OPTIMIZER] = "optimizer",
     [COMMUNICATION] = "exposed communication",
     [OFFLOAD] = "host copies and optimizer",
+    [BUBBLE] = "pipeline bubble",
 };
 
 static void split_time(const struct dtp_time *t, double parts[TIME_PARTS])
@@ -93,6 +95,7 @@ static void split_time(const struct dtp_time *t, double parts[TIME_PARTS])
     parts[OPTIMIZER] = t->optimizer_s;
     parts[COMMUNICATION] = t->exposed_communication_s;
     parts[OFFLOAD] = t->exposed_offload_s;
+    parts[BUBBLE] = t->bubble_s;
 }
 
 /* " (all-gather 24.5 -> 12.2 GB)": of what moved most, a collective's bytes or the network's. */

@@ -1,5 +1,6 @@
 #include "job/change.h"
 #include "job/job_values.h"
+#include "base/word_table.h"
 #include "plan/plan_keys.h"
 #include "plan/rules.h"
 #include "runtime/runtimes.h"
@@ -12,25 +13,11 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const keys[] = {
-#define QUESTION_KEY(suffix, key, words, none) key,
-    DTP_QUESTION_TABLE(QUESTION_KEY)};
-static const char *const question_words[] = {
-#define QUESTION_WORDS(suffix, key, words, none) words,
-    DTP_QUESTION_TABLE(QUESTION_WORDS)};
+DTP_WORDS_OF_TABLE(dtp_question_key, dtp_question, DTP_QUESTION_TABLE, DTP_ROW_WORD)
+DTP_WORDS_OF_TABLE(dtp_question_words, dtp_question, DTP_QUESTION_TABLE, DTP_ROW_SECOND)
 static const char *const question_none[] = {
 #define QUESTION_NONE(suffix, key, words, none) none,
     DTP_QUESTION_TABLE(QUESTION_NONE)};
-
-const char *dtp_question_key(enum dtp_question question)
-{
-    return keys[question];
-}
-
-const char *dtp_question_words(enum dtp_question question)
-{
-    return question_words[question];
-}
 
 const char *dtp_question_none(enum dtp_question question, const struct dtp_plan *plan)
 {

@@ -14,7 +14,7 @@ struct dtp_job_value {
     uint64_t whole; /* also of a switch: 0 or 1 */
     double real;    /* in the unit that the key is given in */
     const char *word;
-    char buffer[32]; /* what a word that is put together lies in */
+    char buffer[DTP_STAGE_LAYOUT_BYTES]; /* what a word that is put together lies in */
 };
 
 #define DTP_JOB_VALUES_MAX 128

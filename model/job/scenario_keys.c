@@ -76,7 +76,8 @@ static bool parse_stages(const char *text, void *field)
 }
 static void write_stages(const void *field, struct dtp_job_value *out)
 {
-    write_word(dtp_stage_choice_text(field), out);
+    snprintf(out->buffer, sizeof out->buffer, "%s", dtp_stage_choice_text(field)); /* a layout lies in the field */
+    write_word(out->buffer, out);
 }
 
 static bool parse_layout_order(const char *text, void *field)

@@ -285,6 +285,13 @@ static void choose_runtime(struct dtp_resolution *r, struct dtp_plan *plan)
 
 /* "cpu", as people say who mean what their framework can offload: FSDP parameters, gradients and optimizer together,
  * ZeRO the optimizer's state with its gradients. */
+/* PyTorch gathers keys and values unless it is told to rotate them (set_rotate_method). */
+static void choose_cp_comm(struct dtp_resolution *r, struct dtp_plan *plan)
+{
+    if (!given(r, DTP_KEY_cp_comm) && plan->cp > 1 && plan->runtime->walks_gathered)
+        plan->cp_comm = DTP_CP_ALL_GATHER;
+}
+
 static void choose_offload(struct dtp_resolution *r, struct dtp_plan *plan)
 {
     const char *word = text_of(r, DTP_KEY_offload);
@@ -407,6 +414,7 @@ static void choose_words(struct dtp_resolution *r)
     struct dtp_plan *plan = &r->draft.plan;
     refuse_several_strategies(r);
     choose_runtime(r, plan);
+    choose_cp_comm(r, plan);
     choose_offload(r, plan);
     choose_precision(r, plan);
 }

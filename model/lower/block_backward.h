@@ -17,6 +17,7 @@ struct dtp_block_backward {
     struct dtp_flight_module *module;
     int index; /* of the operator at hand */
     dtp_buffer_id gradient[DTP_TENSOR_COUNT];
+    dtp_buffer_id summed[2];   /* terms of gradients of all keys, of all values, that context parallel ranks sum */
     uint64_t kept_for_weights; /* saved tensors that matmuls of a later pass read; 0: there is none */
 };
 

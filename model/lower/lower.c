@@ -1,6 +1,6 @@
 /* A step from its state at rest to its last operation, the draft of one operation, and what is not lowered yet. What a
  * runtime does at its points is behind its hooks. */
-#include "lower/lowering.h"
+#include "lower/lower_context.h"
 
 #include "base/bytes.h"
 
@@ -12,7 +12,7 @@
 
 void dtp_draft_begin(const struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_op_kind kind, const char *name)
 {
-    draft->op = (struct dtp_op){
+    draft->op = (struct dtp_new_op){
         .kind = kind, .stream = DTP_STREAM_COMPUTE, .layer = l->layer, .micro_step = l->micro_step, .name = name};
     draft->op.demand.recompute = l->recompute;
     draft->operand_count = draft->after_count = 0;
@@ -120,9 +120,29 @@ void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uin
         demand->dtype = DTP_BF16;
 }
 
+/* What stands for the whole step is neither made nor let go. */
+static void leave_standing(const struct dtp_lowering *l, struct dtp_draft *draft)
+{
+    const struct dtp_buffer *buffers = dtp_program_buffers(l->program);
+    size_t count = dtp_program_buffer_count(l->program);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < draft->operand_count; i++) {
+        struct dtp_operand operand = draft->operands[i];
+        if (operand.buffer.index < count && buffers[operand.buffer.index].persistent)
+            operand.access &= (uint8_t) ~(DTP_ALLOC | DTP_FREE);
+        if (operand.access)
+            draft->operands[kept++] = operand;
+    }
+    draft->operand_count = kept;
+}
+
 dtp_op_id dtp_draft_end(struct dtp_lowering *l, struct dtp_draft *draft)
 {
-    if (dtp_op_kind_class(draft->op.kind) == DTP_CLASS_ATTENTION)
+    if (dtp_lower_holds(l))
+        leave_standing(l, draft);
+    if (draft->op.kind == DTP_OP_FREE && !draft->operand_count)
+        return DTP_NO_OP;
+    if (dtp_op_kind_class(draft->op.kind) == DTP_CLASS_ATTENTION && !draft->op.demand.attention.heads)
         draft->op.demand.attention = dtp_plan_attention(l->transformer, l->plan, dtp_lower_model_layer(l));
     for (uint32_t i = 0; l->hooks->narrow && i < draft->operand_count; i++)
         l->hooks->narrow(l, &draft->op, &draft->operands[i]);
@@ -173,7 +193,7 @@ static void make_standing_buffers(struct dtp_lowering *l)
     enum dtp_gpu_architecture architecture = l->cluster->gpu.architecture;
     bool large = architecture == DTP_GPU_HOPPER || architecture == DTP_GPU_BLACKWELL;
     uint64_t cublas = large ? UINT64_C(4096) * 8192 : UINT64_C(4096) * 2048 + UINT64_C(16384) * 8;
-    uint64_t tables = l->rope ? dtp_bytes_product(4 * l->transformer->head_dim, l->plan->sequence) : 0;
+    uint64_t tables = l->rope ? dtp_bytes_product(4 * l->transformer->head_dim, l->plan->sequence / l->plan->cp) : 0;
     for (int handle = 0; handle < (2); handle++)
         dtp_lower_buffer(l, "cuBLAS workspace", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, cublas, true);
     dtp_lower_buffer(l, "sines and cosines", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, tables, true);
@@ -207,8 +227,7 @@ static void derive_groups(struct dtp_lowering *l)
     struct dtp_stretch tensor = dtp_plan_group(l->plan, l->cluster, DTP_AXES(TP));
     l->tp = tensor.size;
     l->tp_stride = tensor.stride;
-    l->cp = l->plan->cp;
-    l->tp_group = l->cp_group = DTP_NO_INDEX;
+    l->tp_group = DTP_NO_INDEX;
     l->data_ranks = data.size;
     l->data_stride = data.stride;
 }
@@ -218,7 +237,7 @@ static void derive(struct dtp_lowering *l)
     const struct dtp_transformer *t = l->transformer;
     const struct dtp_plan *plan = l->plan;
     dtp_element_bytes_count(plan, &l->bytes);
-    l->tokens = dtp_bytes_product(plan->micro_batch, plan->sequence);
+    l->tokens = dtp_plan_tokens(plan);
     l->compute = dtp_plan_compute_bytes(plan);
     l->autocast = dtp_plan_autocast(plan);
     l->residual = l->autocast ? 4 : l->compute;
@@ -227,7 +246,7 @@ static void derive(struct dtp_lowering *l)
     l->gated = dtp_activation_is_gated(t->activation);
     l->rope = t->position == DTP_POSITION_ROPE;
     l->keeps_fp8 = dtp_plan_keeps_fp8(plan);
-    l->whole_gradients = plan->accumulate > 1 && !plan->accumulate_sync;
+    l->whole_gradients = (plan->accumulate > 1 && !plan->accumulate_sync) || dtp_lower_holds(l);
     l->between = t->hidden / (plan->sequence_shards > 1 ? plan->sequence_shards : 1);
     l->d_q = t->heads * t->head_dim;
     l->d_kv = t->kv_heads * t->head_dim;
@@ -297,6 +316,7 @@ static enum dtp_status lower(struct dtp_lowering *l)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     clear_states(l);
     dtp_lower_tensor_make(l);
+    dtp_lower_context_make(l);
     dtp_lower_tensors(l);
     make_standing_buffers(l);
     enum dtp_status status = l->hooks->make(l);
@@ -331,6 +351,8 @@ enum dtp_status dtp_lower_role_program(const struct dtp_transformer *transformer
     enum dtp_status status = dtp_program_create(op_limit, &l.program, faults);
     if (status != DTP_OK)
         return status;
+    if (role->reader)
+        dtp_program_read_only_once(l.program, role->reader);
     struct dtp_execution execution = dtp_plan_execution(plan);
     dtp_program_set_execution(l.program, &execution);
     status = lower(&l);
@@ -344,9 +366,10 @@ enum dtp_status dtp_lower_role_program(const struct dtp_transformer *transformer
     return status;
 }
 
-enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                          const struct dtp_plan *plan, uint32_t op_limit, struct dtp_program **out,
-                          struct dtp_faults *faults)
+/* A step that is not cut into stages is that of a pipeline of one rank. */
+static enum dtp_status lower_one_rank(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                      const struct dtp_plan *plan, const struct dtp_program_reader *reader,
+                                      uint32_t op_limit, struct dtp_program **out, struct dtp_faults *faults)
 {
     *out = NULL;
     enum dtp_status status = dtp_lower_check(transformer, cluster, plan, op_limit, faults);
@@ -355,7 +378,6 @@ enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struc
                                  "above 1 has a step program for each stage, and no single one");
     if (status != DTP_OK)
         return status;
-    /* not cut into stages, a step is that of a pipeline of one rank */
     struct dtp_schedule_shape shape = {.kind = DTP_SCHEDULE_1F1B, .ranks = 1, .micro_batches = plan->accumulate};
     struct dtp_schedule schedule;
     status = dtp_schedule_create(&shape, &schedule, faults);
@@ -363,8 +385,28 @@ enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struc
         return status;
     struct dtp_lower_chunk all = {.layers = transformer->layers, .embedding = true, .head = true};
     struct dtp_lower_role role = {
-        .chunks = &all, .chunk_count = 1, .passes = schedule.passes, .pass_count = schedule.first[1]};
+        .chunks = &all, .chunk_count = 1, .passes = schedule.passes, .pass_count = schedule.first[1], .reader = reader};
     status = dtp_lower_role_program(transformer, cluster, plan, &role, op_limit, out, faults);
     dtp_schedule_destroy(&schedule);
+    return status;
+}
+
+enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                          const struct dtp_plan *plan, uint32_t op_limit, struct dtp_program **out,
+                          struct dtp_faults *faults)
+{
+    return lower_one_rank(transformer, cluster, plan, NULL, op_limit, out, faults);
+}
+
+enum dtp_status dtp_lower_live_runs(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                    const struct dtp_plan *plan, uint32_t op_limit, struct dtp_live_runs *out,
+                                    struct dtp_faults *faults)
+{
+    struct dtp_program_reader reader = dtp_live_runs_reader(out);
+    struct dtp_program *buffers;
+    enum dtp_status status = lower_one_rank(transformer, cluster, plan, &reader, op_limit, &buffers, faults);
+    if (status == DTP_OK)
+        dtp_live_runs_end(buffers, out);
+    dtp_program_destroy(buffers);
     return status;
 }

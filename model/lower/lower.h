@@ -9,7 +9,7 @@
 #define DTP_LOWER_H
 
 #include "plan/plan.h"
-#include "program/program.h"
+#include "program/live_runs.h"
 
 /* Most operations of a step that commands lower: about 1 GiB of memory. */
 #define DTP_LOWER_MOST_OPS 4000000u
@@ -20,6 +20,11 @@
 enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                           const struct dtp_plan *plan, uint32_t op_limit, struct dtp_program **out,
                           struct dtp_faults *faults);
+
+/* The live bytes of the same step, in half the time: nothing of it is kept. The caller releases *out in any case. */
+enum dtp_status dtp_lower_live_runs(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                    const struct dtp_plan *plan, uint32_t op_limit, struct dtp_live_runs *out,
+                                    struct dtp_faults *faults);
 
 /* Refuses more layers or micro-steps than an operation of a program can name. */
 enum dtp_status dtp_lower_check_counts(const struct dtp_transformer *transformer, const struct dtp_plan *plan,

@@ -6,7 +6,7 @@
  *   output  weight gradient, input gradient; attention core; RoPE; the gradient of qkv as one
  *   qkv     weight gradient, input gradient; norm 1
  * Saved tensors go as soon as the last step that reads them has been issued. */
-#include "lower/block_backward.h"
+#include "lower/lower_context.h"
 
 /* ---- norms and the residual stream ------------------------------------------------------------------------------- */
 
@@ -64,18 +64,24 @@ static void consume_input(const struct dtp_block_backward *b, struct dtp_draft *
     }
 }
 
-/* Where another branch still reads the gradient of the stream, or the matmul of a weight will, the sum is a new tensor.
- */
+/* Where another branch still reads the gradient of the stream, or the matmul of a weight will, or it is what another
+ * stage sent, the sum is a new tensor. */
 static void add_to_gradient(const struct dtp_block_backward *b, struct dtp_draft *draft, bool shared)
 {
     struct dtp_lowering *l = b->l;
-    if (!shared && !dtp_backward_deferred(l, l->flight->gradient)) {
+    bool taken = l->flight->gradient.index == l->flight->taken.index;
+    if (!shared && !taken && !dtp_backward_deferred(l, l->flight->gradient)) {
         dtp_draft_use(draft, l->flight->gradient, DTP_UPDATE);
         return;
     }
     dtp_draft_use(draft, l->flight->gradient, DTP_READ);
     l->flight->gradient =
         dtp_backward_workspace(l, draft, "residual gradient", l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
+}
+
+static uint16_t norm_of(const struct dtp_block_backward *b)
+{
+    return (uint16_t)(DTP_DEFERRED_NORM | dtp_layer_first(dtp_backward_operator(b)->reads));
 }
 
 /* eager: input gradient 3 e h, weight gradient 2 e h, then the sum 3 e h; fused: c h and 3 e h. */
@@ -88,11 +94,14 @@ static void norm_before(struct dtp_block_backward *b)
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, op->name);
     dtp_backward_workspace(l, &draft, "norm input gradient", l->tensor_bytes[DTP_TENSOR_INPUT], DTP_UPDATE | DTP_FREE);
-    dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, gradient, dtp_lower_keeps_graph(l) ? DTP_READ : DTP_READ | DTP_FREE);
     consume_input(b, &draft, dtp_layer_first(op->reads));
     dtp_backward_consume(b, &draft, dtp_layer_first(op->statistics), DTP_READ | DTP_FREE);
     add_to_gradient(b, &draft, dtp_backward_shared(b, l->flight->gradient));
-    double eager = l->plan->runtime->fused_norms ? 6 : 8;
+    double eager = l->plan->runtime->fused_norms || dtp_lower_keeps_graph(l) ? 6 : 8;
+    if (dtp_lower_keeps_graph(l))
+        l->flight->deferred[l->flight->deferred_count++] =
+            (struct dtp_deferred_gradient){gradient, l->layer, norm_of(b)};
     dtp_draft_memory(l, &draft, dtp_backward_per_token(l, l->fused ? (c + 3 * e) * h : eager * e * h),
                      l->fused ? 2 : 3);
     if (l->plan->runtime->fused_norms)
@@ -233,37 +242,52 @@ static void activation(struct dtp_block_backward *b)
 
 /* Flash kernels form QK^T again (5 matmuls for 2: 2.5 times the forward) and sum dq in fp32 (4 d_q); math attention has
  * gradients of probabilities and scores. */
-static void core(struct dtp_block_backward *b)
+static void whole_core(struct dtp_block_backward *b, struct dtp_draft *draft)
 {
     struct dtp_lowering *l = b->l;
     bool math = l->plan->attention == DTP_ATTENTION_MATH;
     double s = dtp_transformer_layer_attention_length(l->transformer, dtp_lower_model_layer(l), l->plan->sequence);
     uint64_t q = dtp_backward_token_bytes(l, l->compute * l->d_q),
              kv = dtp_backward_token_bytes(l, l->compute * l->d_kv);
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_ATTENTION_BACKWARD, "");
-    b->gradient[DTP_TENSOR_Q_RAW] = dtp_backward_workspace(l, &draft, "q gradient", q, DTP_WRITE);
-    b->gradient[DTP_TENSOR_K_RAW] = dtp_backward_workspace(l, &draft, "k gradient", kv, DTP_WRITE);
-    b->gradient[DTP_TENSOR_V] = dtp_backward_workspace(l, &draft, "v gradient", kv, DTP_WRITE);
-    dtp_backward_workspace(l, &draft, "attention workspace",
+    dtp_draft_begin(l, draft, DTP_OP_ATTENTION_BACKWARD, "");
+    b->gradient[DTP_TENSOR_Q_RAW] = dtp_backward_workspace(l, draft, "q gradient", q, DTP_WRITE);
+    b->gradient[DTP_TENSOR_K_RAW] = dtp_backward_workspace(l, draft, "k gradient", kv, DTP_WRITE);
+    b->gradient[DTP_TENSOR_V] = dtp_backward_workspace(l, draft, "v gradient", kv, DTP_WRITE);
+    dtp_backward_workspace(l, draft, "attention workspace",
                            math ? 2 * l->scores_bytes : dtp_backward_token_bytes(l, 4 * l->d_q), DTP_UPDATE | DTP_FREE);
     /* a compiler reads the result's heads-side-by-side form and lays the gradient out by heads */
     enum dtp_layer_tensor result = l->tensor_bytes[DTP_TENSOR_CORE_COPY] ? DTP_TENSOR_CORE_COPY : DTP_TENSOR_CORE;
-    dtp_draft_use(&draft, b->gradient[result], DTP_READ | DTP_FREE);
-    static const enum dtp_layer_tensor inputs[] = {DTP_TENSOR_Q,   DTP_TENSOR_K,          DTP_TENSOR_V,
-                                                   DTP_TENSOR_QKV, DTP_TENSOR_CORE_STATE, DTP_TENSOR_CORE};
-    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
+    dtp_draft_use(draft, b->gradient[result], DTP_READ | DTP_FREE);
+    draft->op.demand.flops = dtp_backward_per_token(l, (math ? 4 : 5) * s * (double)l->d_q);
+    draft->op.demand.tokens = (double)l->tokens;
+    draft->op.demand.kernels = 3;
+}
+
+static void core(struct dtp_block_backward *b)
+{
+    struct dtp_lowering *l = b->l;
+    static const enum dtp_layer_tensor inputs[] = {DTP_TENSOR_Q,     DTP_TENSOR_K,          DTP_TENSOR_V,
+                                                   DTP_TENSOR_QKV,   DTP_TENSOR_CORE_STATE, DTP_TENSOR_CORE,
+                                                   DTP_TENSOR_Q_RAW, DTP_TENSOR_K_RAW};
+    bool shared = l->plan->cp > 1;
+    int count = (int)(sizeof inputs / sizeof *inputs) - (l->transformer->qk_norm ? 2 : 0);
+    struct dtp_draft draft;
+    if (shared) {
+        struct dtp_context_inputs saved = {.count = 0};
+        for (int i = 0; i < count; i++)
+            if (b->module->alive & UINT64_C(1) << inputs[i])
+                saved.buffer[saved.count++] = b->module->tensor[inputs[i]];
+        dtp_lower_context_backward(b, &draft, &saved);
+    } else {
+        whole_core(b, &draft);
+    }
+    for (int i = 0; i < count; i++) {
         bool normed_later = inputs[i] == DTP_TENSOR_QKV && l->transformer->qk_norm;
         dtp_backward_consume(b, &draft, inputs[i], normed_later ? DTP_READ : DTP_READ | DTP_FREE);
     }
-    if (!l->transformer->qk_norm) {
-        dtp_backward_consume(b, &draft, DTP_TENSOR_Q_RAW, DTP_READ | DTP_FREE);
-        dtp_backward_consume(b, &draft, DTP_TENSOR_K_RAW, DTP_READ | DTP_FREE);
-    }
-    draft.op.demand.flops = dtp_backward_per_token(l, (math ? 4 : 5) * s * (double)l->d_q);
-    draft.op.demand.tokens = (double)l->tokens;
-    draft.op.demand.kernels = 3;
     dtp_draft_end(l, &draft);
+    if (shared)
+        dtp_lower_context_gradients(b);
 }
 
 /* RoPE's (and q and k norms') backward in place of dq and dk; eager chains hold up to 5 times one of them beside. */
@@ -287,6 +311,8 @@ static void rotary(const struct dtp_block_backward *b)
         dtp_backward_consume(b, &draft, DTP_TENSOR_QKV, DTP_READ | DTP_FREE);
     uint32_t kernels = l->fused || !l->rope ? 1 : l->plan->rope_fp32 ? 24 : 12;
     dtp_draft_memory(l, &draft, dtp_backward_per_token(l, rope + norms), kernels);
+    if (dtp_lower_rotates_rows(l))
+        draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     dtp_draft_end(l, &draft);
 }
 
@@ -350,6 +376,8 @@ void dtp_lower_block_backward(struct dtp_lowering *l)
         b.gradient[tensor] = DTP_NO_BUFFER;
     for (int i = 0; i < l->matrices && l->pass->kind == DTP_PASS_BACKWARD; i++)
         b.kept_for_weights |= UINT64_C(1) << l->tensors.input[i];
+    if (dtp_lower_keeps_graph(l))
+        b.kept_for_weights = UINT64_MAX;
     if (dtp_lower_checkpointed(l, l->layer) && l->tensors.kept != l->tensors.saved)
         dtp_lower_block_recompute(l);
     for (b.index = l->tensors.operators - 1; b.index >= 0; b.index--)

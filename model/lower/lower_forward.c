@@ -4,7 +4,7 @@
  * checkpointed one that keeps some, and the replay that makes the missing ones again. A step is emitted when one of its
  * results does not exist yet. Bytes of memory-bound steps are reads and writes per token, kernel by kernel for eager
  * PyTorch, one pass between matmuls where they are fused (compared with block_work.c by the tests). */
-#include "lower/lowering.h"
+#include "lower/lower_context.h"
 
 #include "base/bytes.h"
 
@@ -275,6 +275,9 @@ static void multiply(const struct pass *pass, struct dtp_draft *draft, int index
     if (dtp_layer_tensors_last_reader(&l->tensors, index) && dtp_layer_wide_of(l->tensors.input[index]))
         read(pass, draft, dtp_layer_first(dtp_layer_wide_of(l->tensors.input[index])), true);
     dtp_draft_matmul(l, draft, l->tokens, matrix->out, matrix->in, false);
+    if (l->tp > 1 && l->plan->runtime->dtensor &&
+        !l->compiled) /* its input becomes a DTensor, its result a local one */
+        draft->op.demand.kernels += 2;
     if (terms)
         dtp_lower_tensor_beside(l, rows ? DTP_OP_REDUCE_SCATTER : DTP_OP_ALL_REDUCE, matrix->name,
                                 dtp_lower_whole_stream(l, l->compute));
@@ -366,6 +369,8 @@ static void rotary(const struct pass *pass)
     read(pass, &draft, DTP_TENSOR_K_RAW, true);
     uint32_t kernels = !l->rope || l->fused ? 1 : l->plan->rope_fp32 ? 20 : 10;
     dtp_draft_memory(l, &draft, per_token(l, (rope + norms) * width), kernels);
+    if (dtp_lower_rotates_rows(l))
+        draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     dtp_draft_end(l, &draft);
 }
 
@@ -376,16 +381,50 @@ static double core_flops(const struct dtp_lowering *l)
     return per_token(l, 2 * s * (double)l->d_q);
 }
 
+/* Of context parallel ranks: what the core reads. */
+static struct dtp_context_inputs inputs_of(const struct pass *pass)
+{
+    static const enum dtp_layer_tensor tensors[] = {DTP_TENSOR_Q,   DTP_TENSOR_K,     DTP_TENSOR_V,
+                                                    DTP_TENSOR_QKV, DTP_TENSOR_Q_RAW, DTP_TENSOR_K_RAW};
+    struct dtp_context_inputs inputs = {.count = 0};
+    int count = pass->l->tensor_bytes[DTP_TENSOR_Q] ? 4 : 6;
+    for (int i = 0; i < count; i++)
+        if (exists(pass, tensors[i]))
+            inputs.buffer[inputs.count++] = pass->module->tensor[tensors[i]];
+    return inputs;
+}
+
+/* Where these exchange tokens for heads, all that the core reads; that is what is saved. */
+static void exchange_inputs(const struct pass *pass)
+{
+    static const enum dtp_layer_tensor apart[] = {DTP_TENSOR_Q, DTP_TENSOR_K, DTP_TENSOR_V},
+                                       packed[] = {DTP_TENSOR_QKV};
+    struct dtp_lowering *l = pass->l;
+    bool turned = exists(pass, DTP_TENSOR_Q);
+    const enum dtp_layer_tensor *tensors = turned ? apart : packed;
+    for (int i = 0; i < (turned ? 3 : 1) && l->context.exchanged > 1; i++) {
+        dtp_buffer_id *tensor = &pass->module->tensor[tensors[i]];
+        *tensor = dtp_lower_context_exchange(l, *tensor, dtp_layer_tensor_text(tensors[i]), DTP_OWNER_ACTIVATIONS,
+                                             DTP_READ | DTP_FREE, l->tensor_bytes[tensors[i]]);
+    }
+}
+
 static void attention(const struct pass *pass)
 {
     struct dtp_lowering *l = pass->l;
     if (!wanted(pass, DTP_TENSOR_CORE) && !wanted(pass, DTP_TENSOR_CORE_STATE))
         return;
     struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_ATTENTION, "");
-    draft.op.demand.flops = core_flops(l);
-    draft.op.demand.tokens = (double)l->tokens;
-    draft.op.demand.kernels = 2;
+    if (l->plan->cp > 1) {
+        exchange_inputs(pass);
+        struct dtp_context_inputs inputs = inputs_of(pass);
+        dtp_lower_context_forward(l, &draft, &inputs);
+    } else {
+        dtp_draft_begin(l, &draft, DTP_OP_ATTENTION, "");
+        draft.op.demand.flops = core_flops(l);
+        draft.op.demand.tokens = (double)l->tokens;
+        draft.op.demand.kernels = 2;
+    }
     make(pass, &draft, DTP_TENSOR_CORE);
     make(pass, &draft, DTP_TENSOR_CORE_STATE);
     dtp_draft_new(l, &draft, "scores", DTP_OWNER_WORKSPACE, l->scores_bytes, DTP_UPDATE | DTP_FREE);
@@ -399,6 +438,19 @@ static void attention(const struct pass *pass)
     dtp_draft_end(l, &draft);
 }
 
+/* The core's result goes back to ranks with their own tokens and all heads. */
+static void exchange_result(const struct pass *pass)
+{
+    struct dtp_lowering *l = pass->l;
+    bool saved = pass->save & DTP_TENSOR_BIT(CORE);
+    pass->module->tensor[DTP_TENSOR_CORE_COPY] = dtp_lower_context_exchange(
+        l, pass->module->tensor[DTP_TENSOR_CORE], dtp_layer_tensor_text(DTP_TENSOR_CORE_COPY), DTP_OWNER_ACTIVATIONS,
+        saved ? DTP_READ : DTP_READ | DTP_FREE, l->tensor_bytes[DTP_TENSOR_CORE_COPY]);
+    pass->module->alive |= DTP_TENSOR_BIT(CORE_COPY);
+    if (!saved)
+        drop(pass, DTP_TENSOR_CORE);
+}
+
 /* transpose(1, 2).reshape: a copy of its own, not counted in the core's time. */
 static void core_copy(const struct pass *pass)
 {
@@ -406,6 +458,10 @@ static void core_copy(const struct pass *pass)
     if (!wanted(pass, DTP_TENSOR_CORE_COPY))
         return;
     struct dtp_draft draft;
+    if (l->context.exchanged > 1) {
+        exchange_result(pass);
+        return;
+    }
     dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "heads side by side");
     make(pass, &draft, DTP_TENSOR_CORE_COPY);
     read(pass, &draft, DTP_TENSOR_CORE, true);

@@ -34,6 +34,8 @@ struct dtp_lower_hooks {
     void (*before_backward)(struct dtp_lowering *l);
     void (*after_backward)(struct dtp_lowering *l);
     void (*end_backward)(struct dtp_lowering *l);
+    /* Behind the last backward through a chunk of a pipeline, when what it made is on its way. */
+    void (*chunk_done)(struct dtp_lowering *l);
     /* Before what reads the weight of part `part` of the module, and after it. */
     void (*fetch)(struct dtp_lowering *l, int part);
     void (*unfetch)(struct dtp_lowering *l);
@@ -46,7 +48,7 @@ struct dtp_lower_hooks {
     dtp_buffer_id (*embedding_gradient)(const struct dtp_lowering *l, uint64_t *offset_bytes);
     /* Says of an operand which bytes of a standing buffer its operation touches, where others may be in use meanwhile;
      * an operand that says so itself stays as it is. */
-    void (*narrow)(const struct dtp_lowering *l, const struct dtp_op *op, struct dtp_operand *operand);
+    void (*narrow)(const struct dtp_lowering *l, const struct dtp_new_op *op, struct dtp_operand *operand);
     /* The optimizer's step, and what follows it until the next forward. */
     void (*step)(struct dtp_lowering *l);
 };

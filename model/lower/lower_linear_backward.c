@@ -46,9 +46,11 @@ static void weight_gradient(const struct dtp_block_backward *b, int index, dtp_b
         dtp_backward_consume(b, &draft, l->tensors.input[index], DTP_FREE);
     dtp_draft_use(&draft, l->gathered, DTP_READ | DTP_FREE);
     l->gathered = DTP_NO_BUFFER;
+    dtp_buffer_id before = dtp_lower_state(l)->gradient[index];
     dtp_lower_gradient_result(l, &draft, index, l->compute);
     dtp_draft_matmul(l, &draft, matrix->out, matrix->in, l->tokens, false);
     dtp_draft_end(l, &draft);
+    dtp_lower_add_gradient(l, index, before);
 }
 
 static dtp_buffer_id input_gradient(const struct dtp_block_backward *b, int index, dtp_buffer_id output_gradient,
@@ -60,7 +62,8 @@ static dtp_buffer_id input_gradient(const struct dtp_block_backward *b, int inde
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "input gradient");
     draft.op.name = matrix->name;
-    dtp_draft_use(&draft, weight, l->autocast ? DTP_READ | DTP_FREE : DTP_READ);
+    bool cast_goes = l->autocast && !dtp_lower_casts_stay(l);
+    dtp_draft_use(&draft, weight, cast_goes ? DTP_READ | DTP_FREE : DTP_READ);
     bool of_stream = matrix->id != DTP_MATRIX_OUTPUT && matrix->id != DTP_MATRIX_DOWN;
     uint64_t width = of_stream && l->tp == 1 ? l->between : matrix->in; /* of tensor parallel ranks: whole terms */
     dtp_buffer_id gradient =
@@ -68,7 +71,7 @@ static dtp_buffer_id input_gradient(const struct dtp_block_backward *b, int inde
     use_result_gradient(b, &draft, output_gradient, last);
     if (frees_input)
         dtp_backward_consume(b, &draft, l->tensors.input[index], DTP_FREE);
-    if (l->autocast)
+    if (cast_goes)
         dtp_lower_state(l)->weight[index] = DTP_NO_BUFFER;
     dtp_draft_matmul(l, &draft, l->tokens, matrix->in, matrix->out, false);
     dtp_draft_end(l, &draft);
@@ -248,7 +251,8 @@ static bool last_of_input(const struct dtp_lowering *l, uint32_t at)
 {
     const struct dtp_flight *f = l->flight;
     for (uint32_t i = at + 1; i < f->deferred_count && f->deferred[i].layer == f->deferred[at].layer; i++)
-        if (l->tensors.input[f->deferred[i].matrix] == l->tensors.input[f->deferred[at].matrix])
+        if (!(f->deferred[i].matrix & DTP_DEFERRED_NORM) &&
+            l->tensors.input[f->deferred[i].matrix] == l->tensors.input[f->deferred[at].matrix])
             return false;
     return true;
 }
@@ -259,6 +263,18 @@ static bool last_of_gradient(const struct dtp_flight *f, uint32_t at)
         if (f->deferred[i].output_gradient.index == f->deferred[at].output_gradient.index)
             return false;
     return true;
+}
+
+/* Of a norm whose gradient was kept, the sum over tokens of its product with what was normed: 2 e h. */
+static void norm_weight(const struct dtp_block_backward *b, dtp_buffer_id gradient, int of)
+{
+    struct dtp_lowering *l = b->l;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, "weight gradient");
+    dtp_draft_use(&draft, gradient, DTP_READ);
+    dtp_backward_consume(b, &draft, (enum dtp_layer_tensor)of, DTP_READ | DTP_FREE);
+    dtp_draft_memory(l, &draft, dtp_backward_per_token(l, 2 * (double)(l->residual * l->between)), 1);
+    dtp_draft_end(l, &draft);
 }
 
 /* What backward left, in its order. The head's and the embedding's are made with the gradients that flow on, and so are
@@ -272,11 +288,18 @@ void dtp_lower_deferred_gradients(struct dtp_lowering *l)
         for (int tensor = 0; tensor < DTP_TENSOR_COUNT; tensor++)
             b.gradient[tensor] = DTP_NO_BUFFER;
         int index = f->deferred[i].matrix;
+        bool holds = dtp_lower_holds(l);
+        if (index & (int)DTP_DEFERRED_NORM) {
+            norm_weight(&b, f->deferred[i].output_gradient, index & (int)~DTP_DEFERRED_NORM);
+            continue;
+        }
         if (dtp_lower_cut_by_columns(l, index))
             l->awaited = gather_again(&b, index);
-        weight_gradient(&b, index, f->deferred[i].output_gradient, last_of_gradient(f, i), last_of_input(l, i));
+        weight_gradient(&b, index, f->deferred[i].output_gradient, !holds && last_of_gradient(f, i),
+                        last_of_input(l, i));
         dtp_lower_gradient_made(l, index);
     }
-    f->deferred_count = 0;
+    if (!dtp_lower_holds(l))
+        f->deferred_count = 0;
     l->layer = DTP_NO_LAYER;
 }

@@ -142,6 +142,12 @@ static void loss_in_place(struct dtp_lowering *l, uint64_t tokens)
     dtp_draft_end(l, &draft);
 }
 
+/* Who reads the logits last lets them go, unless the stage holds them. */
+static uint32_t last_of_logits(const struct dtp_lowering *l)
+{
+    return dtp_lower_holds(l) ? DTP_READ : DTP_READ | DTP_FREE;
+}
+
 /* The compiler and the chunks keep nothing of the loss's forward but its logits; eager keeps log-softmax. */
 static void loss_forward(struct dtp_lowering *l, uint64_t tokens)
 {
@@ -160,10 +166,11 @@ static void loss_forward(struct dtp_lowering *l, uint64_t tokens)
     dtp_draft_use(&draft, rows, DTP_READ | DTP_FREE);
     dtp_draft_new(l, &draft, "logits in fp32", DTP_OWNER_LOGITS, l->compute == 4 ? 0 : tokens_bytes(tokens, 4 * vocab),
                   DTP_UPDATE | DTP_FREE);
-    dtp_draft_use(&draft, l->flight->logits, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, l->flight->logits, last_of_logits(l));
     l->flight->loss_state =
         dtp_draft_new(l, &draft, "log-softmax", DTP_OWNER_LOGITS, tokens_bytes(tokens, 4 * vocab), DTP_WRITE);
-    l->flight->logits = DTP_NO_BUFFER;
+    if (!dtp_lower_holds(l))
+        l->flight->logits = DTP_NO_BUFFER;
     /* logits.float(): c + 4; log-softmax 4 + 4 */
     double bytes = (double)tokens * (double)vocab * (double)(l->compute + 12);
     dtp_draft_memory(l, &draft, bytes - read_before(l, tokens), 3);
@@ -232,12 +239,30 @@ static void gradient_in_place(struct dtp_lowering *l, uint64_t tokens)
     narrow_gradient(l, tokens, l->flight->loss_state);
 }
 
-/* loss_parallel is written in Python operators (torch/distributed/tensor/parallel/loss.py): (zeros with the targets'
- * own
- * + exp(x)) * gradient, each a tensor of its own. */
 static bool parallel_in_python(const struct dtp_lowering *l)
 {
-    return l->tp > 1 && l->plan->runtime->dtensor && l->loss == DTP_LOSS_EAGER;
+    return l->tp > 1 && l->plan->runtime->dtensor && l->loss == DTP_LOSS_EAGER && l->compute != 4;
+}
+
+/* loss_parallel is written in Python operators (torch/distributed/tensor/parallel/loss.py): (zeros with the targets'
+ * own + exp(x)) * gradient, each a tensor of its own, of which exp(x) is gone when the last is made. */
+static void parallel_gradient(struct dtp_lowering *l, double logits, uint64_t wide)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "sum");
+    dtp_buffer_id own = dtp_draft_new(l, &draft, "nll gradient", DTP_OWNER_LOGITS, wide, DTP_WRITE);
+    dtp_draft_new(l, &draft, "probabilities", DTP_OWNER_LOGITS, wide, DTP_UPDATE | DTP_FREE);
+    dtp_buffer_id sum = dtp_draft_new(l, &draft, "unscaled gradient", DTP_OWNER_LOGITS, wide, DTP_WRITE);
+    dtp_draft_use(&draft, l->flight->loss_state, DTP_READ);
+    dtp_draft_memory(l, &draft, logits * 24, 3);
+    dtp_draft_end(l, &draft);
+    dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "scaled");
+    l->flight->logits_gradient = dtp_draft_new(l, &draft, "logits gradient in fp32", DTP_OWNER_LOGITS, wide, DTP_WRITE);
+    dtp_draft_use(&draft, sum, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, own, DTP_FREE);
+    dtp_draft_use(&draft, l->flight->loss_state, DTP_FREE);
+    dtp_draft_memory(l, &draft, logits * 8, 1);
+    dtp_draft_end(l, &draft);
 }
 
 /* Gradient of the logits that the loss read, in the compute dtype. */
@@ -256,17 +281,18 @@ static void logits_gradient(struct dtp_lowering *l, uint64_t tokens)
     dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "");
     if (l->loss == DTP_LOSS_FUSED) { /* logits for max and sum, again for the gradient, which is written and read */
         l->flight->logits_gradient = dtp_draft_new(l, &draft, "logits gradient", DTP_OWNER_LOGITS, narrow, DTP_WRITE);
-        dtp_draft_use(&draft, l->flight->logits, DTP_READ | DTP_FREE);
+        dtp_draft_use(&draft, l->flight->logits, last_of_logits(l));
         dtp_draft_use(&draft, rows, DTP_READ | DTP_FREE);
         dtp_draft_memory(l, &draft, logits * 4 * c - read_before(l, tokens), 2);
         dtp_draft_end(l, &draft);
         return;
     }
-    dtp_draft_new(l, &draft, "nll gradient", DTP_OWNER_LOGITS, wide, DTP_UPDATE | DTP_FREE);
-    if (parallel_in_python(l)) { /* exp(x), and the sum of both before it is scaled */
-        dtp_draft_new(l, &draft, "probabilities", DTP_OWNER_LOGITS, wide, DTP_UPDATE | DTP_FREE);
-        dtp_draft_new(l, &draft, "unscaled gradient", DTP_OWNER_LOGITS, wide, DTP_UPDATE | DTP_FREE);
+    if (parallel_in_python(l)) {
+        parallel_gradient(l, logits, wide);
+        narrow_gradient(l, tokens, l->flight->logits_gradient);
+        return;
     }
+    dtp_draft_new(l, &draft, "nll gradient", DTP_OWNER_LOGITS, wide, DTP_UPDATE | DTP_FREE);
     dtp_buffer_id gradient = dtp_draft_new(l, &draft, casts ? "logits gradient in fp32" : "logits gradient",
                                            DTP_OWNER_LOGITS, wide, DTP_WRITE);
     dtp_draft_use(&draft, l->flight->loss_state, DTP_READ | DTP_FREE);
@@ -302,6 +328,7 @@ static void head_weight_gradient(struct dtp_lowering *l, uint64_t tokens, bool f
     use_head_input(l, &draft);
     if (last)
         dtp_draft_use(&draft, l->flight->final_norm, DTP_FREE);
+    dtp_buffer_id before = root->gradient[head_part(l)];
     if (first)
         dtp_lower_gradient_result(l, &draft, head_part(l), l->compute);
     else
@@ -310,6 +337,8 @@ static void head_weight_gradient(struct dtp_lowering *l, uint64_t tokens, bool f
             DTP_UPDATE);
     dtp_draft_matmul(l, &draft, dtp_plan_head_columns(l->plan, t->vocab), t->hidden, tokens, true);
     dtp_draft_end(l, &draft);
+    if (first)
+        dtp_lower_add_gradient(l, head_part(l), before);
 }
 
 /* Gradient of the final norm's result; `into` is the fp32 sum of a chunked loss. */
@@ -321,7 +350,8 @@ static dtp_buffer_id head_input_gradient(struct dtp_lowering *l, uint64_t tokens
     dtp_buffer_id weight = head_weight(l);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "head input gradient");
-    dtp_draft_use(&draft, weight, l->autocast && whole ? DTP_READ | DTP_FREE : DTP_READ);
+    bool cast_goes = l->autocast && whole && !dtp_lower_casts_stay(l);
+    dtp_draft_use(&draft, weight, cast_goes ? DTP_READ | DTP_FREE : DTP_READ);
     if (whole)
         into = dtp_draft_new(l, &draft, "final norm gradient", DTP_OWNER_WORKSPACE,
                              tokens_bytes(tokens, l->compute * (l->tp > 1 ? t->hidden : l->between)), DTP_WRITE);
@@ -330,7 +360,7 @@ static dtp_buffer_id head_input_gradient(struct dtp_lowering *l, uint64_t tokens
     dtp_draft_use(&draft, l->flight->logits_gradient, last ? DTP_READ | DTP_FREE : DTP_READ);
     if (whole && last)
         dtp_draft_use(&draft, l->flight->final_norm, DTP_FREE);
-    if (whole && l->autocast)
+    if (cast_goes)
         root->weight[head_part(l)] = DTP_NO_BUFFER;
     dtp_draft_matmul(l, &draft, tokens, t->hidden, dtp_plan_head_columns(l->plan, t->vocab), true);
     dtp_draft_end(l, &draft);
@@ -381,9 +411,10 @@ static void final_norm_backward(struct dtp_lowering *l, dtp_buffer_id gradient)
     dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, "final norm");
     l->flight->gradient = dtp_draft_new(l, &draft, "residual gradient", DTP_OWNER_WORKSPACE,
                                         l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
+    uint32_t last = dtp_lower_keeps_graph(l) ? DTP_READ : DTP_READ | DTP_FREE;
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
-    dtp_draft_use(&draft, l->flight->final_input, DTP_READ | DTP_FREE);
-    dtp_draft_use(&draft, l->flight->final_statistics, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, l->flight->final_input, last);
+    dtp_draft_use(&draft, l->flight->final_statistics, last);
     dtp_lower_gradient_result(l, &draft, DTP_ROOT_VECTORS, l->compute);
     dtp_draft_memory(l, &draft, 0, 2);
     dtp_draft_end(l, &draft);
@@ -418,6 +449,11 @@ static dtp_buffer_id gradients_beside(struct dtp_lowering *l)
 
 static dtp_buffer_id head_gradients(struct dtp_lowering *l)
 {
+    if (dtp_lower_keeps_graph(l)) {
+        l->flight->head_deferred = true;
+        dtp_buffer_id terms = head_input_gradient(l, l->tokens, DTP_NO_BUFFER, false);
+        return l->tp == 1 ? terms : dtp_lower_sum_of_stream(l, "head", terms, DTP_READ | DTP_FREE);
+    }
     if (l->tp > 1 && l->plan->runtime->sums_beside)
         return gradients_beside(l);
     head_weight_gradient(l, l->tokens, true, false);
@@ -443,9 +479,17 @@ void dtp_lower_head_backward(struct dtp_lowering *l)
     dtp_lower_unfetch(l);
     if (l->transformer->tied_head && l->autocast)
         dtp_lower_cast_gradient(l, DTP_ROOT_EMBEDDING);
-    if (!l->transformer->tied_head || !l->chunk->embedding) /* else that of the embedding is added to it first */
+    if (!l->flight->head_deferred &&
+        (!l->transformer->tied_head || !l->chunk->embedding)) /* else that of the embedding is added to it first */
         dtp_lower_gradient_made(l, head_part(l));
     final_norm_backward(l, gradient);
+}
+
+void dtp_lower_head_deferred(struct dtp_lowering *l)
+{
+    head_weight_gradient(l, l->tokens, true, false);
+    dtp_lower_gradient_made(l, head_part(l));
+    l->flight->head_deferred = false;
 }
 
 /* ---- chunks ------------------------------------------------------------------------------------------------------ */
@@ -481,11 +525,17 @@ void dtp_lower_loss_forward(struct dtp_lowering *l)
     head_matmul(l, l->tokens);
 }
 
+void dtp_lower_loss_held(struct dtp_lowering *l)
+{
+    loss_forward(l, l->tokens);
+}
+
 /* Eager loss's forward comes after the model's, when whatever the model's end released is gone. */
 void dtp_lower_loss_backward(struct dtp_lowering *l)
 {
     if (l->loss == DTP_LOSS_CHUNKED)
         return;
-    loss_forward(l, l->tokens);
+    if (!dtp_lower_holds(l))
+        loss_forward(l, l->tokens);
     loss_backward(l, l->tokens);
 }

@@ -75,6 +75,8 @@ static void forward(struct dtp_lowering *l)
         dtp_lower_give(l, l->flight->final_input);
     dtp_lower_forget_casts(l);
     call(l, l->hooks->after_forward);
+    if (chunk->head && dtp_lower_holds(l))
+        dtp_lower_loss_held(l);
 }
 
 static void blocks_backward(struct dtp_lowering *l)
@@ -104,6 +106,7 @@ static void backward(struct dtp_lowering *l)
         dtp_lower_head_backward(l);
     } else {
         l->flight->gradient = gradient.rows;
+        l->flight->taken = dtp_lower_holds(l) ? gradient.rows : DTP_NO_BUFFER;
     }
     blocks_backward(l);
     if (chunk->embedding)
@@ -120,6 +123,8 @@ static void backward(struct dtp_lowering *l)
 static void weights_backward(struct dtp_lowering *l)
 {
     mark(l, "backward", DTP_NO_OP);
+    if (l->flight->head_deferred)
+        dtp_lower_head_deferred(l);
     dtp_lower_deferred_gradients(l);
     call(l, l->hooks->end_backward);
 }
@@ -171,7 +176,7 @@ static bool take_flights(struct dtp_lowering *l, struct flights *out)
         out->unused[out->unused_count++] = count - 1 - i;
         out->place[i].module = dtp_host_arena_take(&l->arena, layers, sizeof *out->place[i].module);
         out->place[i].deferred =
-            dtp_host_arena_take(&l->arena, layers * (uint64_t)l->matrices, sizeof *out->place[i].deferred);
+            dtp_host_arena_take(&l->arena, layers * ((uint64_t)l->matrices + 2), sizeof *out->place[i].deferred);
         if (!out->place[i].module || !out->place[i].deferred)
             return false;
     }
@@ -187,7 +192,12 @@ static void clear(struct dtp_flight *flight, uint64_t layers)
         for (int tensor = 0; tensor < DTP_TENSOR_COUNT; tensor++)
             module[i].tensor[tensor] = DTP_NO_BUFFER;
     }
-    *flight = (struct dtp_flight){.module = module, .deferred = flight->deferred, .embedded = DTP_NO_BUFFER};
+    *flight = (struct dtp_flight){.module = module,
+                                  .deferred = flight->deferred,
+                                  .embedded = DTP_NO_BUFFER,
+                                  .logits = DTP_NO_BUFFER,
+                                  .taken = DTP_NO_BUFFER,
+                                  .result = DTP_NO_BUFFER};
 }
 
 static struct dtp_flight *flight_of(const struct dtp_lowering *l, struct flights *flights, const struct dtp_pass *pass)
@@ -231,6 +241,66 @@ static void stand_at(struct dtp_lowering *l, uint32_t i)
     l->gradient_owner = becomes_grad ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE;
 }
 
+static void let_go(struct dtp_lowering *l, dtp_buffer_id *buffer, dtp_op_id behind)
+{
+    struct dtp_draft draft;
+    if (buffer->index == DTP_NO_INDEX)
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_FREE, "held by the stage");
+    dtp_draft_use(&draft, *buffer, DTP_FREE);
+    dtp_draft_after(&draft, behind);
+    dtp_draft_end(l, &draft);
+    *buffer = DTP_NO_BUFFER;
+}
+
+/* What backward would have let go, and gradients that those of weights were made of: of neighbours in the list several
+ * may be of one. */
+static void forget_graph(struct dtp_lowering *l)
+{
+    struct dtp_flight *f = l->flight;
+    for (uint32_t i = 0; i < f->deferred_count; i++) {
+        dtp_buffer_id *gradient = &f->deferred[i].output_gradient;
+        for (uint32_t k = i + 1; k < f->deferred_count; k++)
+            if (f->deferred[k].output_gradient.index == gradient->index)
+                f->deferred[k].output_gradient = DTP_NO_BUFFER;
+        if (gradient->index != f->taken.index) /* which stays, as what was sent does */
+            let_go(l, gradient, DTP_NO_OP);
+    }
+    f->deferred_count = 0;
+    for (uint64_t i = 0; i < l->chunk->layers; i++) {
+        struct dtp_draft draft;
+        l->layer = (uint16_t)(l->chunk->first + i);
+        dtp_draft_begin(l, &draft, DTP_OP_FREE, "graph");
+        for (uint64_t left = f->module[i].alive; left; left &= left - 1)
+            dtp_draft_use(&draft, f->module[i].tensor[dtp_layer_first(left)], DTP_FREE);
+        f->module[i].alive = 0;
+        if (draft.operand_count)
+            dtp_draft_end(l, &draft);
+    }
+    l->layer = DTP_NO_LAYER;
+    if (l->chunk->head) {
+        let_go(l, &f->logits_gradient, DTP_NO_OP);
+        let_go(l, &f->final_norm, DTP_NO_OP);
+        let_go(l, &f->final_statistics, DTP_NO_OP);
+        if (!l->transformer->final_norm) /* the head read it as it was */
+            return;
+        let_go(l, &f->final_input, DTP_NO_OP);
+    }
+}
+
+/* What a stage made and held: logits until the loss' backward, rows for the next one until all is through. */
+static void forget_held(struct dtp_lowering *l)
+{
+    if (!dtp_lower_holds(l) || l->pass->kind == DTP_PASS_FORWARD)
+        return;
+    if (l->pass->kind == DTP_PASS_WEIGHT)
+        forget_graph(l);
+    else
+        let_go(l, &l->flight->logits, DTP_NO_OP);
+    if (ends_flight(l->pass))
+        let_go(l, &l->flight->result, l->sent[(size_t)l->pass->chunk * l->plan->accumulate + l->pass->micro_batch]);
+}
+
 static void run(struct dtp_lowering *l)
 {
     if (l->pass->kind == DTP_PASS_FORWARD) {
@@ -242,6 +312,7 @@ static void run(struct dtp_lowering *l)
         weights_backward(l);
     else
         backward(l);
+    forget_held(l);
     if (ends_flight(l->pass))
         call(l, l->hooks->end_micro_step);
 }
@@ -259,14 +330,18 @@ enum dtp_status dtp_lower_passes(struct dtp_lowering *l)
         l->flight = flight_of(l, &flights, l->pass);
         run(l);
         dtp_lower_after_pass(l, i);
+        if (l->role.pipeline && l->last_micro_step && ends_flight(l->pass))
+            call(l, l->hooks->chunk_done);
         if (!expected && ends_flight(l->pass)) { /* whatever comes has been there once */
             if (i + 1 < l->role.pass_count)
                 dtp_program_expect_again(l->program, (l->role.pass_count - 1) / (i + 1));
             expected = true;
         }
     }
+    dtp_lower_forget_all_casts(l);
     mark(l, "step", DTP_NO_OP);
     dtp_lower_join_stages(l);
     call(l, l->hooks->step);
+    dtp_lower_forget_sent(l);
     return DTP_OK;
 }

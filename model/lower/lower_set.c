@@ -2,6 +2,7 @@
 
 #include "lower/lowering.h"
 #include "plan/degrees.h"
+#include "plan/slice.h"
 #include "schedule/schedule_order.h"
 
 #include <stdio.h>
@@ -16,6 +17,8 @@ struct set_job {
     struct dtp_schedule schedule;
     struct dtp_stages stages;
     struct dtp_lower_chunk *chunks; /* of all ranks, one behind the other */
+    struct dtp_host_arena arena;
+    struct dtp_posted posted;
 };
 
 /* Where a rank waits until what it sends is taken: 1F1B of Megatron-Core (schedules.py, send_forward_recv_backward:
@@ -24,6 +27,12 @@ struct set_job {
 static bool blocks(const struct dtp_schedule *schedule)
 {
     return schedule->shape.kind == DTP_SCHEDULE_1F1B;
+}
+
+/* What does not block goes through one stream in the order in which it is posted. */
+static bool posts(const struct set_job *job)
+{
+    return job->plan->runtime->holds_passes && !blocks(&job->schedule);
 }
 
 static enum dtp_status make_schedule(struct set_job *job)
@@ -61,7 +70,8 @@ static enum dtp_status add_role(const struct set_job *job, uint32_t rank, struct
 {
     const struct dtp_schedule_shape *shape = &job->schedule.shape;
     uint32_t first = job->schedule.first[rank];
-    struct dtp_lower_pipeline pipeline = {&job->schedule, job->chunks, blocks(&job->schedule)};
+    struct dtp_lower_pipeline pipeline = {&job->schedule, job->chunks, blocks(&job->schedule),
+                                          posts(job) ? &job->posted : NULL};
     struct dtp_lower_role role = {.chunks = job->chunks + (size_t)rank * shape->chunks,
                                   .chunk_count = shape->chunks,
                                   .passes = job->schedule.passes + first,
@@ -83,11 +93,17 @@ static enum dtp_status lower_pipeline(struct set_job *job, struct dtp_program_se
     enum dtp_status status = make_schedule(job);
     if (status == DTP_OK)
         status = make_chunks(job);
+    if (status == DTP_OK && posts(job))
+        status = dtp_posted_make(&job->schedule, &job->arena, &job->posted, job->faults);
     for (uint32_t rank = 0; status == DTP_OK && rank < job->schedule.shape.ranks; rank++)
         status = add_role(job, rank, out);
+    uint32_t run = dtp_plan_group(job->plan, job->cluster, DTP_AXES(PP)).stride; /* ranks between two stages */
+    if (status == DTP_OK && run < job->cluster->gpus / job->schedule.shape.ranks)
+        status = dtp_program_set_take_turns(out, run, job->faults);
     dtp_schedule_destroy(&job->schedule);
     dtp_stages_destroy(&job->stages);
     free(job->chunks);
+    dtp_host_arena_release(&job->arena);
     return status;
 }
 
@@ -98,17 +114,6 @@ static enum dtp_status lower_one(const struct set_job *job, struct dtp_program_s
     return status == DTP_OK ? dtp_program_set_add(out, "every rank", job->cluster->gpus, program, job->faults) : status;
 }
 
-/* What a runtime's programs of a pipeline lack. */
-static enum dtp_status check_runtime(const struct dtp_plan *plan, struct dtp_faults *faults)
-{
-    if (plan->runtime->gradients_in_matmul || plan->runtime->sums_gradients)
-        return DTP_OK;
-    return dtp_fault_about(
-        faults, DTP_BAD_INPUT, NULL, 0, "pp",
-        "above 1 has no step program under runtime %s yet; dtplan plan --fidelity bounds predicts it",
-        plan->runtime->name);
-}
-
 enum dtp_status dtp_lower_set(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                               const struct dtp_plan *plan, uint32_t op_limit, struct dtp_program_set *out,
                               struct dtp_faults *faults)
@@ -116,8 +121,6 @@ enum dtp_status dtp_lower_set(const struct dtp_transformer *transformer, const s
     struct set_job job = {transformer, cluster, plan, op_limit, faults, .chunks = NULL};
     *out = (struct dtp_program_set){NULL, 0};
     enum dtp_status status = dtp_lower_check(transformer, cluster, plan, op_limit, faults);
-    if (status == DTP_OK && plan->pp > 1)
-        status = check_runtime(plan, faults);
     if (status == DTP_OK)
         status = plan->pp > 1 ? lower_pipeline(&job, out) : lower_one(&job, out);
     if (status != DTP_OK)

@@ -50,10 +50,15 @@ enum dtp_status dtp_lower_transfers_make(struct dtp_lowering *l)
     const struct dtp_schedule_shape *shape = &l->role.pipeline->schedule->shape;
     size_t places = (size_t)shape->chunks * shape->micro_batches;
     bool used[DTP_TRANSFER_GROUPS] = {false};
-    struct dtp_program_group all = {shape->ranks, l->cluster->gpus / shape->ranks};
+    struct dtp_stretch stages = dtp_plan_group(l->plan, l->cluster, DTP_AXES(PP));
+    struct dtp_program_group all = {stages.size, stages.stride};
     mark_used(l, used);
     for (int i = 0; i < DTP_TRANSFER_GROUPS; i++)
         l->transfer_group[i] = used[i] ? dtp_program_add_group(l->program, all) : DTP_NO_INDEX;
+    l->held = dtp_host_arena_take(&l->arena, places, sizeof *l->held);
+    l->sent = dtp_host_arena_take(&l->arena, places, sizeof *l->sent);
+    if (!l->held || !l->sent)
+        return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     for (int way = 0; way < 2; way++) {
         l->handed[way] = dtp_host_arena_take(&l->arena, places, sizeof *l->handed[way]);
         if (!l->handed[way])
@@ -115,6 +120,12 @@ void dtp_lower_give(struct dtp_lowering *l, dtp_buffer_id rows)
 {
     struct dtp_stage_place to;
     bool given = given_to(l, l->pass, &to);
+    if (dtp_lower_holds(l) && given) {
+        if (way_of(l->pass) == BACKWARD_WAY && rows.index != l->flight->taken.index)
+            l->held[l->held_count++] = (struct dtp_handed){rows, DTP_NO_OP};
+        else if (way_of(l->pass) == FORWARD_WAY && to.rank != l->role.rank)
+            l->flight->result = rows;
+    }
     l->given = given && to.rank != l->role.rank ? rows : DTP_NO_BUFFER;
     if (given && to.rank == l->role.rank)
         *handed_to(l, way_of(l->pass), to.chunk, l->pass->micro_batch) = (struct dtp_handed){rows, DTP_NO_OP};
@@ -154,11 +165,13 @@ static void receive(struct dtp_lowering *l, uint32_t i)
     l->micro_step = (uint16_t)pass->micro_batch;
     dtp_buffer_id rows = dtp_lower_buffer(l, forward ? dtp_layer_tensor_text(DTP_TENSOR_INPUT) : "residual gradient",
                                           forward ? DTP_OWNER_ACTIVATIONS : DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
-                                          l->tensor_bytes[DTP_TENSOR_INPUT], false);
+                                          l->tensor_bytes[DTP_TENSOR_INPUT], dtp_lower_holds(l));
     struct dtp_draft draft;
     begin(l, &draft, DTP_OP_RECV, forward ? "activations" : "gradients", from.rank,
           group_place(l, way, from.rank, l->role.rank));
-    draft.op.stream = forward ? DTP_STREAM_RECEIVE : DTP_STREAM_RECEIVE_BACK;
+    draft.op.stream = l->role.pipeline->posted ? DTP_STREAM_SEND
+                      : forward                ? DTP_STREAM_RECEIVE
+                                               : DTP_STREAM_RECEIVE_BACK;
     uint32_t stage = dtp_schedule_stage(l->role.pipeline->schedule, from.rank, from.chunk);
     draft.op.tag = tag_of(l, pass, stage);
     draft.op.demand.sent_bytes = (double)l->tensor_bytes[DTP_TENSOR_INPUT];
@@ -171,13 +184,16 @@ static void receive(struct dtp_lowering *l, uint32_t i)
 static enum dtp_stream send_stream(const struct dtp_lowering *l, const struct dtp_pass *pass, uint32_t to)
 {
     uint32_t ranks = l->role.pipeline->schedule->shape.ranks;
+    if (l->role.pipeline->posted)
+        return DTP_STREAM_SEND;
     bool to_next = to == (l->role.rank + 1) % ranks;
     if (way_of(pass) == FORWARD_WAY)
         return to_next ? DTP_STREAM_SEND : DTP_STREAM_SEND_OTHER;
     return to_next ? DTP_STREAM_SEND_BACK_OTHER : DTP_STREAM_SEND_BACK;
 }
 
-/* What a pass made for another rank, which is let go: where the next pass does not wait for it, the allocator does. */
+/* What a pass made for another rank, which is let go: where the next pass does not wait for it, the allocator does. Or
+ * it is held, activations until the backward of the pass, gradients until the next step. */
 static void send(struct dtp_lowering *l, const struct dtp_pass *pass, dtp_buffer_id given)
 {
     struct dtp_stage_place to;
@@ -191,10 +207,24 @@ static void send(struct dtp_lowering *l, const struct dtp_pass *pass, dtp_buffer
     draft.op.stream = send_stream(l, pass, to.rank);
     draft.op.tag = tag_of(l, pass, dtp_schedule_stage(l->role.pipeline->schedule, to.rank, to.chunk));
     draft.op.demand.sent_bytes = (double)l->tensor_bytes[DTP_TENSOR_INPUT];
-    dtp_draft_use(&draft, given, DTP_READ | DTP_FREE | (blocking ? 0 : DTP_DEFER));
+    dtp_draft_use(&draft, given, dtp_lower_holds(l) ? DTP_READ : DTP_READ | DTP_FREE | (blocking ? 0 : DTP_DEFER));
     dtp_op_id sent = dtp_draft_end(l, &draft);
     if (blocking)
         l->before_next = sent;
+    if (forward)
+        l->sent[(size_t)pass->chunk * l->role.pipeline->schedule->shape.micro_batches + pass->micro_batch] = sent;
+    for (uint32_t i = l->held_count; !forward && i > 0; i--) /* of a pair it is not the last */
+        if (l->held[i - 1].rows.index == given.index)
+            l->held[i - 1].received = sent;
+}
+
+/* The receives that are posted behind so many passes. */
+static void post(struct dtp_lowering *l, uint32_t behind)
+{
+    const struct dtp_posted *posted = l->role.pipeline->posted;
+    const struct dtp_posted_receive *receives = posted->receive + l->role.pipeline->schedule->first[l->role.rank];
+    for (; l->posted < posted->count[l->role.rank] && receives[l->posted].behind == behind; l->posted++)
+        receive(l, receives[l->posted].pass);
 }
 
 /* A pair of passes is one piece of work: it begins with what both take, and sends what both made when both are done. */
@@ -204,6 +234,11 @@ void dtp_lower_before_pass(struct dtp_lowering *l, uint32_t i)
     struct dtp_stage_place from;
     if (!l->role.pipeline)
         return;
+    if (l->role.pipeline->posted) {
+        if (i == 0)
+            post(l, 0);
+        return;
+    }
     if (i == 0)
         receive(l, 0);
     if (l->role.pipeline->blocking || i + 1 == l->role.pass_count)
@@ -226,6 +261,20 @@ void dtp_lower_after_pass(struct dtp_lowering *l, uint32_t i)
     if (i > 0 && l->role.passes[i - 1].paired)
         send(l, l->pass - 1, l->given_by_first);
     send(l, l->pass, l->given);
+    if (l->role.pipeline->posted)
+        post(l, i + 1);
+}
+
+void dtp_lower_forget_sent(struct dtp_lowering *l)
+{
+    struct dtp_draft draft;
+    for (uint32_t i = 0; i < l->held_count; i++) {
+        dtp_draft_begin(l, &draft, DTP_OP_FREE, "gradients of inputs");
+        dtp_draft_use(&draft, l->held[i].rows, DTP_FREE);
+        dtp_draft_after(&draft, l->held[i].received);
+        dtp_draft_end(l, &draft);
+    }
+    l->held_count = 0;
 }
 
 /* ---- the end of a step ------------------------------------------------------------------------------------------- */
@@ -354,5 +403,6 @@ void dtp_lower_join_stages(struct dtp_lowering *l)
         join_copies(l);
     else
         join_tied(l);
-    join_norms(l);
+    if (l->plan->runtime->clips)
+        join_norms(l);
 }

@@ -45,7 +45,7 @@ dtp_buffer_id dtp_lower_weight(struct dtp_lowering *l, int part)
 /* The cache keeps eager casts of checkpointed blocks until here; saved ones live on in autograd's graph. */
 void dtp_lower_forget_casts(struct dtp_lowering *l)
 {
-    if (!l->autocast)
+    if (!l->autocast || dtp_lower_casts_stay(l))
         return;
     for (uint64_t layer = 0; layer < l->transformer->layers; layer++) {
         if (!dtp_lower_recasts(l, layer))
@@ -56,6 +56,20 @@ void dtp_lower_forget_casts(struct dtp_lowering *l)
         for (int part = 0; part < l->matrices; part++) {
             dtp_draft_use(&draft, l->state[layer].weight[part], DTP_FREE);
             l->state[layer].weight[part] = DTP_NO_BUFFER;
+        }
+        if (draft.operand_count)
+            dtp_draft_end(l, &draft);
+    }
+}
+
+void dtp_lower_forget_all_casts(struct dtp_lowering *l)
+{
+    for (uint64_t i = 0; dtp_lower_casts_stay(l) && i <= l->transformer->layers; i++) {
+        struct dtp_draft draft;
+        dtp_draft_begin(l, &draft, DTP_OP_FREE, "autocast cache");
+        for (int part = 0; part < DTP_MAX_PARTS; part++) {
+            dtp_draft_use(&draft, l->state[i].weight[part], DTP_FREE);
+            l->state[i].weight[part] = DTP_NO_BUFFER;
         }
         if (draft.operand_count)
             dtp_draft_end(l, &draft);
@@ -75,6 +89,21 @@ void dtp_lower_gradient_result(struct dtp_lowering *l, struct dtp_draft *draft, 
     dtp_draft_use(draft, state->gradient_buffer, l->first_micro_step ? DTP_WRITE : DTP_UPDATE);
     if (draft->op.kind == DTP_OP_MATMUL) /* the first time it adds to zeros */
         draft->op.demand.bytes = (double)((2 * l->bytes.grads - element_bytes) * elements);
+}
+
+void dtp_lower_add_gradient(struct dtp_lowering *l, int part, dtp_buffer_id before)
+{
+    dtp_buffer_id *made = &dtp_lower_state(l)->gradient[part];
+    struct dtp_draft draft;
+    if (!dtp_lower_holds(l) || before.index == DTP_NO_INDEX)
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, module(l)->gradient_name[part]);
+    dtp_draft_use(&draft, before, DTP_UPDATE);
+    dtp_draft_use(&draft, *made, DTP_READ | DTP_FREE);
+    dtp_draft_memory(l, &draft, 3 * (double)(l->compute * module(l)->elements[part]), 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+    dtp_draft_end(l, &draft);
+    *made = before;
 }
 
 /* ---- gradients --------------------------------------------------------------------------------------------------- */

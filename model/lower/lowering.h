@@ -9,6 +9,8 @@
 #include "base/host_arena.h"
 #include "lower/lower.h"
 #include "lower/lower_hooks.h"
+#include "lower/posted.h"
+#include "plan/context.h"
 #include "plan/layer_tensors.h"
 #include "plan/slice.h"
 #include "cost/op_cost.h"
@@ -55,19 +57,23 @@ struct dtp_flight_module {
     uint64_t alive;    /* tensors that exist now, as bits */
     uint64_t gathered; /* of these, which stand here whole and not as the rows of a tensor parallel rank */
 };
-/* The gradient of a weight that is left for a pass of its own. */
+/* The gradient of a weight that is left for a pass of its own: of a matrix, or of the norm of a tensor. */
+#define DTP_DEFERRED_NORM 0x8000u
 struct dtp_deferred_gradient {
     dtp_buffer_id output_gradient;
     uint16_t layer, matrix;
 };
 struct dtp_flight {
-    struct dtp_deferred_gradient *deferred; /* room for all matrices of the chunk */
+    struct dtp_deferred_gradient *deferred; /* room for all matrices of the chunk, and two norms a layer */
     uint32_t deferred_count;
     struct dtp_flight_module *module;             /* of each layer */
     dtp_buffer_id embedded, embedding_statistics; /* tensor before an embedding norm, and what that keeps */
     dtp_buffer_id final_input, final_norm, final_statistics, final_wide; /* input of the final norm, and so on */
     dtp_buffer_id logits, loss_state, capped, logits_gradient;
     dtp_buffer_id gradient; /* of the residual stream, updated in place from the head down to x0 */
+    dtp_buffer_id taken;    /* of it, what came from another stage and is not to be written; or none */
+    dtp_buffer_id result;   /* what left the chunk and is held until its backward is through; or none */
+    bool head_deferred;     /* the gradient of the head's weight is left for a pass of its own */
 };
 #define DTP_TRANSFER_GROUPS 14
 
@@ -85,17 +91,19 @@ struct dtp_lower_role {
     uint32_t pass_count;
     const struct dtp_lower_pipeline *pipeline; /* NULL: the rank has the whole model */
     uint32_t rank;                             /* of the pipeline */
+    const struct dtp_program_reader *reader;   /* NULL: operations are kept in the program */
 };
 /* The pipeline that a role is of. */
 struct dtp_lower_pipeline {
     const struct dtp_schedule *schedule;
     const struct dtp_lower_chunk *chunks; /* those of rank r from r x schedule->shape.chunks on */
     bool blocking;                        /* a rank goes on when what it sends is taken (schedule_order.h) */
+    const struct dtp_posted *posted;      /* NULL: sends and receives of both ways are on streams of their own */
 };
 /* Rows of the residual stream, or their gradient, on their way to a pass. */
 struct dtp_handed {
     dtp_buffer_id rows;
-    dtp_op_id received; /* DTP_NO_OP: they were made on this rank */
+    dtp_op_id received; /* DTP_NO_OP: they were made on this rank; of what is held: what sent them */
 };
 
 struct dtp_lowering {
@@ -103,9 +111,10 @@ struct dtp_lowering {
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
     struct dtp_transformer slice;
-    uint32_t tp, tp_stride, cp;
-    uint32_t tp_group, cp_group;      /* of the program; DTP_NO_INDEX where they are 1 */
-    uint32_t data_ranks, data_stride; /* with the same slice, over which gradients are summed */
+    uint32_t tp, tp_stride;
+    struct dtp_context context;                    /* how context parallel ranks share attention */
+    uint32_t tp_group, exchange_group, ring_group; /* of the program; DTP_NO_INDEX where they are 1 */
+    uint32_t data_ranks, data_stride;              /* with the same slice, over which gradients are summed */
     struct dtp_program *program;
     struct dtp_faults *faults;
 
@@ -145,7 +154,11 @@ struct dtp_lowering {
     dtp_buffer_id user_buffer; /* that pieces of collectives beside matmuls pass through */
     dtp_buffer_id gathered;    /* what the matmuls at hand read in place of a rank's rows of it */
     struct dtp_host_arena arena;
-    struct dtp_handed *handed[2];        /* to forwards, to backwards of each chunk and micro-batch; of a pipeline */
+    struct dtp_handed *handed[2]; /* to forwards, to backwards of each chunk and micro-batch; of a pipeline */
+    dtp_op_id *sent;              /* what sent a forward's result, of each chunk and micro-batch */
+    struct dtp_handed *held;      /* gradients that stay until the next step, with what sent them */
+    uint32_t held_count;
+    uint32_t posted;                     /* receives so far, of those of the pipeline's list */
     dtp_buffer_id given, given_by_first; /* what the pass at hand, and the first of a pair, made for another rank */
     dtp_op_id before_next;               /* a transfer that the next pass waits for besides what it takes */
     uint32_t transfer_group[DTP_TRANSFER_GROUPS];
@@ -165,7 +178,7 @@ enum dtp_status dtp_lower_role_program(const struct dtp_transformer *transformer
 #define DTP_DRAFT_OPERANDS 40
 #define DTP_DRAFT_AFTER 8
 struct dtp_draft {
-    struct dtp_op op;
+    struct dtp_new_op op;
     struct dtp_operand operands[DTP_DRAFT_OPERANDS];
     dtp_op_id after[DTP_DRAFT_AFTER];
     uint32_t operand_count, after_count;
@@ -205,6 +218,22 @@ static inline struct dtp_module_state *dtp_lower_state(struct dtp_lowering *l)
 {
     return &l->state[l->layer == DTP_NO_LAYER ? l->transformer->layers : l->layer];
 }
+/* A stage of a pipeline whose runtime holds_passes. */
+static inline bool dtp_lower_holds(const struct dtp_lowering *l)
+{
+    return l->role.pipeline && l->plan->runtime->holds_passes;
+}
+/* One autocast region is around all passes of such a stage, so its casts of weights are made once a step. */
+static inline bool dtp_lower_casts_stay(const struct dtp_lowering *l)
+{
+    return l->autocast && !l->compiled && dtp_lower_holds(l);
+}
+/* It is in a backward of inputs alone, and holds all that its forward saved until that of weights is through:
+ * autograd's graph is one (stage_backward_input of torch.distributed.pipelining). */
+static inline bool dtp_lower_keeps_graph(const struct dtp_lowering *l)
+{
+    return dtp_lower_holds(l) && l->pass->kind == DTP_PASS_BACKWARD;
+}
 /* Of the layer at which the skeleton stands. */
 static inline struct dtp_flight_module *dtp_lower_flight_module(const struct dtp_lowering *l)
 {
@@ -235,6 +264,8 @@ void dtp_lower_after_pass(struct dtp_lowering *l, uint32_t i);
 /* What the pass at hand begins with, and what it leaves: activations or their gradient. */
 struct dtp_handed dtp_lower_taken(struct dtp_lowering *l);
 void dtp_lower_give(struct dtp_lowering *l, dtp_buffer_id rows);
+/* Lets go, behind the step, of what was held until then. */
+void dtp_lower_forget_sent(struct dtp_lowering *l);
 /* Behind the last pass: sums gradients of weights that stages hold twice, and waits for the norm of all gradients. */
 void dtp_lower_join_stages(struct dtp_lowering *l);
 
@@ -245,13 +276,22 @@ void dtp_lower_tensors(struct dtp_lowering *l);
 void dtp_lower_embedding(struct dtp_lowering *l);
 void dtp_lower_block_forward(struct dtp_lowering *l);
 void dtp_lower_block_recompute(struct dtp_lowering *l);
+/* What fp32 RoPE passes over are long rows and no views where q and k are matmuls' own results. Measured where a model
+ * is divided; whole models with separate matmuls were not. */
+static inline bool dtp_lower_rotates_rows(const struct dtp_lowering *l)
+{
+    bool divided = l->role.pipeline || l->tp > 1;
+    return divided && l->rope && l->plan->rope_fp32 && !l->fused && !l->tensors.kind.packs_qkv;
+}
 void dtp_lower_rotary_tensors(struct dtp_lowering *l, struct dtp_draft *draft, uint64_t bytes);
 
 /* lower_loss.c */
 void dtp_lower_final_norm(struct dtp_lowering *l);
-void dtp_lower_loss_forward(struct dtp_lowering *l); /* head and loss; chunked: with their backward */
+void dtp_lower_loss_forward(struct dtp_lowering *l); /* head; chunked: with the loss and their backward */
+void dtp_lower_loss_held(struct dtp_lowering *l);    /* behind the forward of a stage that holds it: the loss */
 void dtp_lower_loss_backward(struct dtp_lowering *l);
 void dtp_lower_head_backward(struct dtp_lowering *l); /* with the final norm's */
+void dtp_lower_head_deferred(struct dtp_lowering *l);
 
 /* lower_backward.c */
 void dtp_lower_block_backward(struct dtp_lowering *l);
@@ -294,12 +334,16 @@ dtp_buffer_id dtp_lower_sum_of_stream(struct dtp_lowering *l, const char *name, 
 /* lower_weights.c: what matmuls read and what becomes of their gradients. dtp_lower_weight: the buffer of part `part`
  * of the module the skeleton stands at; emits the cast where autocast has none yet. */
 dtp_buffer_id dtp_lower_weight(struct dtp_lowering *l, int part);
-void dtp_lower_forget_casts(struct dtp_lowering *l); /* autocast's context ends with forward */
+void dtp_lower_forget_casts(struct dtp_lowering *l);     /* autocast's context ends with forward */
+void dtp_lower_forget_all_casts(struct dtp_lowering *l); /* or with the last pass */
 void dtp_lower_gradient_made(struct dtp_lowering *l, int part);
 /* The gradient becomes .grad, or is added to it. */
 void dtp_lower_keep_gradient(struct dtp_lowering *l, int part);
 /* Adds the result of an operation that makes gradient `part`: a fresh tensor, or its place in the gradient buffer. */
 void dtp_lower_gradient_result(struct dtp_lowering *l, struct dtp_draft *draft, int part, uint64_t element_bytes);
+/* A pass of weights leaves autograd's gradient where it is until a backward of the chunk takes it: what is made
+ * meanwhile is added to what was there `before`. */
+void dtp_lower_add_gradient(struct dtp_lowering *l, int part, dtp_buffer_id before);
 void dtp_lower_cast_gradient(struct dtp_lowering *l, int part);       /* autocast: into the parameters' dtype */
 bool dtp_lower_recasts(const struct dtp_lowering *l, uint64_t layer); /* the layer's casts are made again in backward */
 

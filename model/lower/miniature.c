@@ -63,14 +63,16 @@ static enum dtp_status runs_of(const struct step *step, uint64_t layers, uint32_
 {
     struct dtp_transformer transformer = *step->transformer;
     struct dtp_plan plan = *step->plan;
-    struct dtp_program *made;
     transformer.layers = layers;
     plan.accumulate = micro_steps;
+    if (!program)
+        return dtp_lower_live_runs(&transformer, step->cluster, &plan, op_limit, out, step->faults);
+    struct dtp_program *made;
     enum dtp_status status = dtp_lower(&transformer, step->cluster, &plan, op_limit, &made, step->faults);
     if (status != DTP_OK)
         return status;
     status = dtp_live_runs_of(made, out, step->faults);
-    if (program && status == DTP_OK)
+    if (status == DTP_OK)
         *program = made;
     else
         dtp_program_destroy(made);
@@ -171,15 +173,16 @@ static size_t inserted_at(const struct dtp_live_run *at, size_t most, size_t lef
 static bool add_copies(struct pair *pair, const struct dtp_live_run *at, size_t count)
 {
     size_t first = pair->whole.count - count;
-    for (uint64_t copy = 1; copy <= pair->copies; copy++)
-        for (size_t i = 0; i < count; i++) {
-            struct dtp_live_run *run = dtp_live_runs_add(&pair->whole);
-            if (!run)
-                return false;
-            int64_t moved = (int64_t)at[i].layer - (int64_t)(&at[i] - count)->layer;
-            *run = at[i];
-            run->layer = (uint16_t)(pair->whole.run[first + i].layer + (int64_t)copy * moved);
-        }
+    for (size_t i = 0; i < count; i++) {
+        struct dtp_live_run *run = dtp_live_runs_add(&pair->whole);
+        if (!run)
+            return false;
+        *run = at[i];
+        run->layers_on = (int32_t)at[i].layer - (int32_t)(&at[i] - count)->layer;
+        run->layer = (uint16_t)(pair->whole.run[first + i].layer + run->layers_on);
+        run->again = (uint32_t)pair->copies - 1;
+        run->stretch = i == 0 ? (uint32_t)count : 0;
+    }
     return true;
 }
 
@@ -217,7 +220,7 @@ static bool leaves_nothing(const struct dtp_live_runs *runs, uint16_t index)
     struct dtp_live_sum left = {.total_bytes = 0};
     for (size_t i = 0; i < runs->count; i++)
         for (int owner = 0; runs->run[i].micro_step == index && owner < DTP_OWNER_COUNT; owner++)
-            left.bytes[owner] += runs->run[i].net.bytes[owner];
+            left.bytes[owner] += runs->run[i].net.bytes[owner] * (1 + (int64_t)runs->run[i].again);
     for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
         if (left.bytes[owner])
             return false;

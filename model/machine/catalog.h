@@ -122,8 +122,7 @@ const struct dtp_machine *dtp_catalog_default_machine(const struct dtp_catalog *
 /* The figure behind one field, or NULL; borrowed. */
 const struct dtp_provenance *dtp_catalog_provenance(const struct dtp_catalog *catalog, const char *key,
                                                     const char *quantity);
-/* The quantities known of GPUs and of machines, in the order of the catalogue's pages. */
+/* The quantities known of GPUs, in the order of the catalogue's pages. */
 const struct dtp_quantity *dtp_catalog_gpu_quantities(size_t *count);
-const struct dtp_quantity *dtp_catalog_machine_quantities(size_t *count);
 
 #endif

@@ -72,12 +72,6 @@ const struct dtp_quantity *dtp_catalog_gpu_quantities(size_t *count)
     return gpu_quantities;
 }
 
-const struct dtp_quantity *dtp_catalog_machine_quantities(size_t *count)
-{
-    *count = COUNT_OF(machine_quantities);
-    return machine_quantities;
-}
-
 int dtp_quantity_index(const struct dtp_quantity_list *list, const char *quantity)
 {
     for (size_t i = 0; i < list->count; i++)

@@ -1,5 +1,7 @@
 #include "machine/machine.h"
 
+#include "base/word_table.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -11,49 +13,20 @@ static const char *const architecture_texts[] = {
     [DTP_GPU_CDNA2] = "cdna2", [DTP_GPU_CDNA3] = "cdna3",   [DTP_GPU_CDNA4] = "cdna4",
     [DTP_GPU_HOST] = "host"};
 
-#define COUNT(array) (sizeof(array) / sizeof *(array))
+static const char *const network_texts[] = {
+    [DTP_NETWORK_RDMA] = "rdma", [DTP_NETWORK_SOCKETS] = "sockets", [DTP_NETWORK_EFA] = "efa"};
 
-static bool parse_text(const char *text, const char *const *texts, unsigned count, unsigned *out)
-{
-    for (unsigned i = 0; i < count; i++)
-        if (!strcmp(text, texts[i])) {
-            *out = i;
-            return true;
-        }
-    return false;
-}
+DTP_TEXT_AND_PARSE_OF_ARRAY(link, link_texts, 0)
+DTP_WORDS_OF_ARRAY(dtp_network_text, dtp_network, network_texts)
 
-const char *dtp_link_text(enum dtp_link link)
-{
-    return (unsigned)link < COUNT(link_texts) ? link_texts[link] : "?";
-}
-
-const char *dtp_network_text(enum dtp_network network)
-{
-    return network == DTP_NETWORK_SOCKETS ? "sockets" : network == DTP_NETWORK_EFA ? "efa" : "rdma";
-}
-
-const char *dtp_gpu_architecture_text(enum dtp_gpu_architecture architecture)
-{
-    return (unsigned)architecture < COUNT(architecture_texts) ? architecture_texts[architecture] : "?";
-}
-
-bool dtp_link_parse(const char *text, enum dtp_link *out)
-{
-    unsigned value;
-    if (!parse_text(text, link_texts, COUNT(link_texts), &value))
-        return false;
-    *out = (enum dtp_link)value;
-    return true;
-}
+DTP_WORDS_OF_ARRAY(dtp_gpu_architecture_text, dtp_gpu_architecture, architecture_texts)
 
 bool dtp_gpu_architecture_parse(const char *text, enum dtp_gpu_architecture *out)
 {
-    unsigned value;
-    if (!parse_text(text, architecture_texts, DTP_GPU_HOST, &value)) /* which no catalogue describes */
-        return false;
-    *out = (enum dtp_gpu_architecture)value;
-    return true;
+    size_t index = dtp_word_index(text, architecture_texts, 0, DTP_GPU_HOST); /* which no catalogue describes */
+    if (index < DTP_GPU_HOST)
+        *out = (enum dtp_gpu_architecture)index;
+    return index < DTP_GPU_HOST;
 }
 
 bool dtp_cluster_is_host(const struct dtp_cluster *cluster)
@@ -157,7 +130,7 @@ static enum dtp_status check_rates(const struct dtp_cluster *c, struct dtp_fault
         {machine->gpu_peer_bytes_per_s, true, machine->key, "gpu_peer_bytes_per_s"},
     };
     enum dtp_status status = DTP_OK;
-    for (size_t i = 0; i < COUNT(rates); i++)
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
         if (check_rate(rates[i].value, rates[i].may_be_zero, rates[i].owner, rates[i].quantity, faults) != DTP_OK)
             status = DTP_BAD_INPUT;
     return status;

@@ -62,7 +62,7 @@ double dtp_measured_matmul_s(const struct dtp_measured *measured, enum dtp_measu
                              double m, double n, double k);
 /* Bytes/s of all measured kernels of these kinds together, as the closed form counts their bytes; NAN: none. */
 double dtp_measured_kernels_bytes_per_s(const struct dtp_measured *measured, bool (*is_one)(enum dtp_op_kind kind));
-/* Of a row of step: "gap_live", "gap_graph", "launch"; NAN: not measured. */
+/* Of a row of step: "gap_live", "gap_graph", "launch", DTP_MEASURED_PACE; NAN: not measured. */
 double dtp_measured_step_s(const struct dtp_measured *measured, const char *what);
 
 /* The curve of a collective whose group is most like the one asked for: the same kind (all-gather and reduce-scatter

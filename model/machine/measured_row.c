@@ -2,6 +2,7 @@
 
 #include "base/number.h"
 #include "base/table.h"
+#include "base/word_table.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -9,11 +10,7 @@
 
 /* ---- words ------------------------------------------------------------------------------------------------------- */
 
-static const char *const measurement_texts[] = {
-#define AS_TEXT(suffix, text, needs) text,
-    DTP_MEASUREMENT_TABLE(AS_TEXT)
-#undef AS_TEXT
-};
+static const char *const measurement_texts[] = {DTP_MEASUREMENT_TABLE(DTP_ROW_WORD)};
 static const unsigned needed[] = {
 #define AS_NEEDS(suffix, text, needs) needs,
     DTP_MEASUREMENT_TABLE(AS_NEEDS)
@@ -24,16 +21,10 @@ static const char *const columns[] = {
     DTP_MEASURED_NUMBER_TABLE(AS_COLUMN)
 #undef AS_COLUMN
 };
-#define AS_WORD(suffix, text) text,
-static const char *const about_words[] = {DTP_MEASURED_ABOUT_TABLE(AS_WORD)};
-static const char *const matmul_words[] = {DTP_MEASURED_MATMUL_TABLE(AS_WORD)};
-#undef AS_WORD
-static const char *const attention_words[] = {
-#define DTP_ATTENTION_WORD(suffix, text) text,
-    DTP_MEASURED_ATTENTION_TABLE(DTP_ATTENTION_WORD)
-#undef DTP_ATTENTION_WORD
-};
-static const char *const step_words[] = {"gap_live", "gap_graph", "launch"};
+static const char *const about_words[] = {DTP_MEASURED_ABOUT_TABLE(DTP_ROW_WORD)};
+static const char *const matmul_words[] = {DTP_MEASURED_MATMUL_TABLE(DTP_ROW_WORD)};
+static const char *const attention_words[] = {DTP_MEASURED_ATTENTION_TABLE(DTP_ROW_WORD)};
+static const char *const step_words[] = {"gap_live", "gap_graph", "launch", DTP_MEASURED_PACE};
 static const char *const copy_words[] = {"upload", "download", "both"};
 static const char *const host_adam_words[] = {DTP_MEASURED_HOST_ADAM};
 static const char *const count_words[] = {DTP_MEASURED_ROWS, "gpus", "gpus_per_node"};
@@ -41,25 +32,9 @@ static const char *const count_words[] = {DTP_MEASURED_ROWS, "gpus", "gpus_per_n
 enum { SHAPE_COUNT = DTP_MEASURED_nodes + 1 };
 #define SLOWDOWN "_slowdown"
 
-const char *dtp_measurement_text(enum dtp_measurement measurement)
-{
-    return measurement_texts[measurement];
-}
-
-bool dtp_measurement_parse(const char *text, enum dtp_measurement *out)
-{
-    for (int i = 0; i < DTP_MEASUREMENT_COUNT; i++)
-        if (strcmp(text, measurement_texts[i]) == 0) {
-            *out = (enum dtp_measurement)i;
-            return true;
-        }
-    return false;
-}
-
-const char *dtp_measured_matmul_text(enum dtp_measured_matmul matmul)
-{
-    return matmul_words[matmul];
-}
+DTP_TEXT_AND_PARSE_OF_ARRAY(measurement, measurement_texts, 0)
+DTP_WORDS_OF_ARRAY(dtp_measured_matmul_text, dtp_measured_matmul, matmul_words)
+DTP_WORDS_OF_ARRAY(dtp_measured_attention_text, dtp_measured_attention, attention_words)
 
 enum dtp_measured_attention dtp_measured_attention_of(bool atomic, bool backward)
 {
@@ -68,25 +43,12 @@ enum dtp_measured_attention dtp_measured_attention_of(bool atomic, bool backward
                      : DTP_MEASURED_ATTENTION_BACKWARD;
 }
 
-const char *dtp_measured_attention_text(enum dtp_measured_attention attention)
-{
-    return attention_words[attention];
-}
-
 bool dtp_measured_attention_is_backward(const struct dtp_measured_row *row)
 {
     return strcmp(row->what, attention_words[DTP_MEASURED_ATTENTION_FORWARD]) != 0;
 }
 
-#define AMONG(word, words) among(word, words, sizeof words / sizeof words[0])
-
-static bool among(const char *word, const char *const *words, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if (strcmp(word, words[i]) == 0)
-            return true;
-    return false;
-}
+#define AMONG(word, words) (dtp_word_index(word, words, 0, DTP_WORD_COUNT(words)) < DTP_WORD_COUNT(words))
 
 static bool is_kernel(const char *word)
 {

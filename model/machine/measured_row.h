@@ -110,6 +110,8 @@ bool dtp_measurement_parse(const char *text, enum dtp_measurement *out);
     X(PROBE_SECONDS, "probe_seconds")                                                                                  \
     X(KERNELS_OF, "kernels_of")
 #define DTP_MEASURED_ROWS "rows"
+/* Of a step: seconds of a fixed loop on a host's core at its best, by which steps of runs are compared (pace.h). */
+#define DTP_MEASURED_PACE "pace"
 /* Words of matmul: what its kernel computes. SUM adds to a gradient that stands there, GELU has it in the epilogue. */
 #define DTP_MEASURED_MATMUL_TABLE(X)                                                                                   \
     X(FORWARD, "forward")                                                                                              \

@@ -1,6 +1,7 @@
 #include "net/models.h"
 
 #include "base/number.h"
+#include "base/word_table.h"
 
 #include <inttypes.h>
 #include <stddef.h>
@@ -19,37 +20,11 @@ static const char *const position_texts[] = {[DTP_POSITION_LEARNED] = "learned",
                                              [DTP_POSITION_ALIBI] = "alibi",
                                              [DTP_POSITION_NONE] = "none"};
 
-#define COUNT(array) (sizeof(array) / sizeof *(array))
-
-static const char *text_of(const char *const *texts, size_t count, unsigned value)
-{
-    return value < count ? texts[value] : "?";
-}
-
-const char *dtp_parallel_block_text(enum dtp_parallel_block parallel)
-{
-    return text_of(parallel_texts, COUNT(parallel_texts), (unsigned)parallel);
-}
-
-const char *dtp_norm_place_text(enum dtp_norm_place place)
-{
-    return text_of(place_texts, COUNT(place_texts), (unsigned)place);
-}
-
-const char *dtp_norm_text(enum dtp_norm norm)
-{
-    return text_of(norm_texts, COUNT(norm_texts), (unsigned)norm);
-}
-
-const char *dtp_activation_text(enum dtp_activation activation)
-{
-    return text_of(activation_texts, COUNT(activation_texts), (unsigned)activation);
-}
-
-const char *dtp_position_text(enum dtp_position position)
-{
-    return text_of(position_texts, COUNT(position_texts), (unsigned)position);
-}
+DTP_WORDS_OF_ARRAY(dtp_parallel_block_text, dtp_parallel_block, parallel_texts)
+DTP_WORDS_OF_ARRAY(dtp_norm_place_text, dtp_norm_place, place_texts)
+DTP_WORDS_OF_ARRAY(dtp_norm_text, dtp_norm, norm_texts)
+DTP_WORDS_OF_ARRAY(dtp_activation_text, dtp_activation, activation_texts)
+DTP_WORDS_OF_ARRAY(dtp_position_text, dtp_position, position_texts)
 
 /* One row being read. */
 struct row {
@@ -154,14 +129,15 @@ static void read_shape(struct row *row, struct dtp_transformer *out)
 
 static void read_choices(struct row *row, struct dtp_transformer *out)
 {
-    out->norm = (enum dtp_norm)read_word(row, "norm", norm_texts, COUNT(norm_texts));
-    out->activation = (enum dtp_activation)read_word(row, "activation", activation_texts, COUNT(activation_texts));
-    out->position = (enum dtp_position)read_word(row, "position", position_texts, COUNT(position_texts));
+    out->norm = (enum dtp_norm)read_word(row, "norm", norm_texts, DTP_WORD_COUNT(norm_texts));
+    out->activation =
+        (enum dtp_activation)read_word(row, "activation", activation_texts, DTP_WORD_COUNT(activation_texts));
+    out->position = (enum dtp_position)read_word(row, "position", position_texts, DTP_WORD_COUNT(position_texts));
     if (*field(row, "parallel_block"))
         out->parallel_block =
-            (enum dtp_parallel_block)read_word(row, "parallel_block", parallel_texts, COUNT(parallel_texts));
+            (enum dtp_parallel_block)read_word(row, "parallel_block", parallel_texts, DTP_WORD_COUNT(parallel_texts));
     if (*field(row, "norm_place"))
-        out->norm_place = (enum dtp_norm_place)read_word(row, "norm_place", place_texts, COUNT(place_texts));
+        out->norm_place = (enum dtp_norm_place)read_word(row, "norm_place", place_texts, DTP_WORD_COUNT(place_texts));
     out->qk_norm_wide = read_switch(row, "qk_norm_wide", false);
     out->norm_unit_offset = read_switch(row, "norm_unit_offset", false);
     if (*field(row, "norm_eps"))

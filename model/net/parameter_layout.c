@@ -1,30 +1,12 @@
 #include "net/parameter_layout.h"
 
 #include "base/bytes.h"
+#include "base/word_table.h"
 
 #include <math.h>
 #include <string.h>
 
-static const char *const texts[DTP_PARAMETER_COUNT] = {
-#define DTP_PARAMETER_TEXT(suffix, text) text,
-    DTP_PARAMETER_TABLE(DTP_PARAMETER_TEXT)
-#undef DTP_PARAMETER_TEXT
-};
-
-const char *dtp_parameter_text(enum dtp_parameter parameter)
-{
-    return texts[parameter];
-}
-
-bool dtp_parameter_parse(const char *text, enum dtp_parameter *out)
-{
-    for (int i = 0; i < DTP_PARAMETER_COUNT; i++)
-        if (!strcmp(text, texts[i])) {
-            *out = (enum dtp_parameter)i;
-            return true;
-        }
-    return false;
-}
+DTP_TEXT_AND_PARSE(parameter, DTP_PARAMETER_TABLE, 0)
 
 uint64_t dtp_parameter_module_count(const struct dtp_transformer *transformer)
 {

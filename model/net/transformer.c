@@ -186,10 +186,13 @@ struct dtp_attention_shape dtp_transformer_attention(const struct dtp_transforme
                                         .softcap = transformer->attention_softcap};
 }
 
-/* With a window w the i-th token sees min(i, w) tokens: w - w^2/(2s) on average, where s/2 makes s the plain length. */
+/* With a window w the i-th token sees min(i, w) tokens: w - w^2/(2s) on average, where s/2 makes s the plain length.
+ * The last q of k tokens see k - q/2. */
 double dtp_attention_length(const struct dtp_attention_shape *shape)
 {
     double s = (double)shape->keys, w = (double)shape->window;
+    if (shape->causal && shape->queries < shape->keys)
+        return 2 * s - (double)shape->queries;
     return w <= 0 || s <= w ? s : 2 * w - w * w / s;
 }
 

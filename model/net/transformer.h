@@ -100,11 +100,12 @@ enum dtp_attention { DTP_ATTENTION_FLASH, DTP_ATTENTION_MATH, DTP_ATTENTION_FLAS
 struct dtp_attention_shape {
     uint32_t heads, kv_heads, head_dim; /* of queries; of keys and values; width of each */
     uint32_t window;                    /* tokens it reaches back; 0: all of them */
-    uint64_t queries, keys;
+    uint64_t queries, keys;             /* fewer queries are the last of the keys' tokens */
     bool causal;
     uint8_t kernel; /* enum dtp_attention */
     bool wide;      /* of math attention: scores of 16-bit inputs are fp32; of norms of q and k: over all heads */
     bool atomic;    /* of backward: gradients of queries are summed by atomics, in any order */
+    uint32_t zero;  /* no hole lies here: equal shapes are equal bytes */
     double softcap; /* c: scores x become c tanh(x / c); 0: not */
 };
 /* Of the layer, by the kernel that is 0. */

@@ -2,6 +2,8 @@
  * degrees that keep it. Rules of schedules and stages are model/schedule's, said here of the plan's keys. */
 #include "plan/degrees.h"
 
+#include "plan/slice.h"
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -33,12 +35,12 @@ static bool product_fault(const struct dtp_resolver *r, const struct dtp_plan *p
         uint32_t size;
     } axes[] = {{"tp", p->tp}, {"cp", p->cp}, {"pp", p->pp}};
     char sizes[64] = "";
+    if (dtp_plan_degrees_divide(p, r->cluster->gpus))
+        return false;
     for (size_t i = 0; i < sizeof axes / sizeof *axes; i++)
         if (axes[i].size > 1)
             snprintf(sizes + strlen(sizes), sizeof sizes - strlen(sizes), "%s%s %" PRIu32, sizes[0] ? " x " : "",
                      axes[i].word, axes[i].size);
-    if (dtp_plan_degrees_divide(p, r->cluster->gpus))
-        return false;
     return breaks_rule(out, "%s do%s not divide %" PRIu32 " GPUs", sizes, strchr(sizes, 'x') ? "" : "es",
                        r->cluster->gpus);
 }
@@ -122,8 +124,21 @@ static const char *nearest_words(const struct dtp_resolver *r, const struct degr
     return out;
 }
 
-/* Each degree by its own rules, then their product: there the one is named of which another value would do. */
-static void check_degrees(struct dtp_resolver *r)
+static bool degrees_fit(const struct dtp_resolver *r)
+{
+    char ignored[RULE_BYTES];
+    return !tensor_fault(r, r->plan, ignored) && !context_fault(r, r->plan, ignored) &&
+           !product_fault(r, r->plan, ignored);
+}
+
+static unsigned split_axes(const struct dtp_plan *p)
+{
+    return (p->tp > 1 ? DTP_AXES(TP) : 0) | (p->cp > 1 ? DTP_AXES(CP) : 0) | (p->pp > 1 ? DTP_AXES(PP) : 0);
+}
+
+/* Each degree by its own rules, then their product: there the one is named of which another value would do. False: one
+ * is refused. */
+static bool check_degrees(struct dtp_resolver *r)
 {
     const struct degree degrees[] = {
         {"pp", offsetof(struct dtp_plan, pp), NULL},
@@ -139,12 +154,13 @@ static void check_degrees(struct dtp_resolver *r)
             refused = true;
         }
     if (refused || !product_fault(r, r->plan, rule))
-        return;
+        return !refused;
     const char *key = degrees[0].key;
     for (size_t i = 0; i < count && !words[0]; i++)
         if (*nearest_words(r, &degrees[i], words, sizeof words))
             key = degrees[i].key;
     dtp_plan_refuse(r, key, "%s%s", rule, words);
+    return false;
 }
 
 /* ---- schedule and stages ----------------------------------------------------------------------------------------- */
@@ -173,13 +189,14 @@ static void check_schedule_exists(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
     char known[160] = "";
+    if (p->runtime->schedules & 1u << p->schedule)
+        return;
     for (int i = 0; i < DTP_SCHEDULE_COUNT; i++)
         if (p->runtime->schedules & 1u << i)
             snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", known[0] ? ", " : "",
                      dtp_schedule_row((enum dtp_schedule_kind)i)->word);
-    if (!(p->runtime->schedules & 1u << p->schedule))
-        dtp_plan_refuse(r, "schedule", "%s is not modelled under runtime %s, which runs %s",
-                        dtp_schedule_row(p->schedule)->word, p->runtime->name, known);
+    dtp_plan_refuse(r, "schedule", "%s is not modelled under runtime %s, which runs %s",
+                    dtp_schedule_row(p->schedule)->word, p->runtime->name, known);
 }
 
 /* A layout text says by its stages how many chunks a rank has. False where it is refused. */
@@ -252,40 +269,81 @@ static bool check_given(struct dtp_resolver *r)
     return dtp_plan_axes_given(p);
 }
 
-/* The axes along which ranks are more than one stand as they do by default: what is lowered and priced so far has
- * tensor parallel ranks side by side and the ranks of a stage together. */
-static void check_order(struct dtp_resolver *r)
+/* Steps of a ring see all of what is at hand, and only exchanged heads all of the sequence at once. */
+static void check_context(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
-    const uint32_t ranks[] = {[DTP_AXIS_TP] = p->tp,
-                              [DTP_AXIS_CP] = p->cp,
-                              [DTP_AXIS_DP_SHARD] = dtp_plan_data_ranks(p, r->cluster),
-                              [DTP_AXIS_DP_REPLICATE] = dtp_plan_data_ranks(p, r->cluster),
-                              [DTP_AXIS_PP] = p->pp};
-    int last = -1;
-    for (int i = 0; i < DTP_AXIS_COUNT; i++) {
-        int axis = (int)p->layout_order[i];
-        if (ranks[axis] == 1)
-            continue;
-        if (axis < last) {
+    char known[64] = "";
+    if (p->cp == 1)
+        return;
+    for (int i = 0; i <= DTP_CP_A2A_P2P; i++)
+        if (p->runtime->cp_comms & 1u << i)
+            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", known[0] ? ", " : "",
+                     dtp_cp_comm_text((enum dtp_cp_comm)i));
+    if (!(p->runtime->cp_comms & 1u << p->cp_comm))
+        dtp_plan_refuse(r, "cp_comm", "%s is not modelled under runtime %s, which has %s", dtp_cp_comm_text(p->cp_comm),
+                        p->runtime->name, known);
+    if (p->attention == DTP_ATTENTION_MATH)
+        dtp_plan_refuse(r, "attention", "math has no parts that context parallel ranks could merge; use flash");
+    if (r->transformer->sliding_window && r->transformer->sliding_window < p->sequence && p->cp_comm != DTP_CP_A2A)
+        dtp_plan_refuse(r, "sliding_window", "with cp is modelled where ranks exchange heads alone; use cp_comm a2a");
+    if (p->strategy != DTP_DDP && p->shard_group % p->cp)
+        dtp_plan_refuse(r, "shard_group", "%" PRIu32 " is not a multiple of cp %" PRIu32 ", whose ranks shard as well",
+                        p->shard_group, p->cp);
+}
+
+/* A group is its ranks evenly spaced: programs and prices know no others. So no other axis of more than one rank stands
+ * between those that it is made of. Context parallel ranks follow tensor parallel ones, as attention's exchange takes
+ * for granted. */
+static void check_order(struct dtp_resolver *r)
+{
+    static const struct {
+        unsigned axes;
+        const char *words;
+    } groups[] = {{DTP_AXES(TP), "tp"}, {DTP_AXES(CP), "cp"}, {DTP_AXES_DENSE_DATA, "cp, dp_shard and dp_replicate"}};
+    const struct dtp_plan *p = r->plan;
+    struct dtp_layout layout = dtp_plan_layout(p, r->cluster);
+    const uint32_t *size = layout.size;
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
+        struct dtp_rank_group group = dtp_layout_group(&layout, groups[i].axes, 0);
+        uint32_t stride = group.stretch_count ? group.stretches[0].stride : 1, node = r->cluster->gpus_per_node;
+        if (group.stretch_count > 1)
             dtp_plan_refuse(r, "layout_order",
-                            "only tp-cp-dp-pp is modelled so far, as far as ranks are more than one");
-            return;
-        }
-        last = axis;
+                            "other ranks stand between those of %s, over which gradients are summed; name them one "
+                            "behind the other",
+                            groups[i].words);
+        else if (node % stride && stride % node)
+            dtp_plan_refuse(r, "layout_order",
+                            "ranks of %s are %" PRIu32 " apart, which neither divides a node of %" PRIu32
+                            " GPUs nor fills whole nodes",
+                            groups[i].words, stride, node);
     }
+    if (size[DTP_AXIS_DP_SHARD] > 1 && size[DTP_AXIS_DP_REPLICATE] > 1 &&
+        dtp_layout_stride(&layout, DTP_AXIS_DP_REPLICATE) < dtp_layout_stride(&layout, DTP_AXIS_DP_SHARD))
+        dtp_plan_refuse(r, "layout_order", "dp_shard stands before dp_replicate: replicas are of whole shard groups");
+    if (size[DTP_AXIS_CP] > 1 && dtp_layout_stride(&layout, DTP_AXIS_CP) != size[DTP_AXIS_TP])
+        dtp_plan_refuse(r, "layout_order", "cp follows tp, as in tp-cp-pp-dp");
+}
+
+bool dtp_plan_layout_exists(const struct dtp_plan *plan, const struct dtp_transformer *transformer,
+                            const struct dtp_cluster *cluster)
+{
+    struct dtp_plan copy = *plan;
+    struct dtp_resolver r = {.plan = &copy, .transformer = transformer, .cluster = cluster};
+    return plan->tp && plan->pp && plan->cp && !(split_axes(plan) & ~plan->runtime->splits) && degrees_fit(&r);
 }
 
 void dtp_plan_check_degrees(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
-    unsigned axes = (p->tp > 1 ? DTP_AXES(TP) : 0) | (p->cp > 1 ? DTP_AXES(CP) : 0) | (p->pp > 1 ? DTP_AXES(PP) : 0);
+    unsigned axes = split_axes(p);
     if (!check_given(r) || !axes || axes & ~p->runtime->splits) /* these are refused by their rows */
         return;
     if (p->offload != DTP_OFFLOAD_NONE)
         dtp_plan_refuse(r, "offload", "is not modelled together with tp, cp or pp; use none");
-    check_degrees(r);
-    check_order(r);
+    check_context(r);
+    if (check_degrees(r))
+        check_order(r);
     if (p->pp > 1)
         resolve_pipeline(r);
 }

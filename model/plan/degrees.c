@@ -8,7 +8,8 @@ struct dtp_schedule_shape dtp_plan_schedule(const struct dtp_plan *plan)
                                        .ranks = plan->pp,
                                        .micro_batches = plan->accumulate,
                                        .chunks = plan->virtual_stages > 1 ? plan->virtual_stages : 0,
-                                       .group = dtp_plan_interleaves(plan) ? plan->microbatch_group : 0};
+                                       .group = dtp_plan_interleaves(plan) ? plan->microbatch_group : 0,
+                                       .whole_first_stage = plan->runtime->holds_passes};
 }
 
 uint32_t dtp_plan_stage_count(const struct dtp_plan *plan)
@@ -28,6 +29,8 @@ enum dtp_status dtp_plan_stages(const struct dtp_plan *plan, const struct dtp_tr
     case DTP_STAGE_CUT_COST: /* nanotron's own figures (models/llama.py, get_block_compute_costs) */
         return dtp_stages_by_cost(&model, count, 4 * hidden * hidden + 3 * hidden * (double)t->ffn,
                                   (double)t->vocab * hidden, out, faults);
+    case DTP_STAGE_CUT_BEST: /* until one is found */
+    case DTP_STAGE_CUT_STEP:
     case DTP_STAGE_CUT_EVEN:
     case DTP_STAGE_CUT_COUNTED: break;
     }

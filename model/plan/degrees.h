@@ -22,6 +22,12 @@ uint32_t dtp_plan_stage_count(const struct dtp_plan *plan);
 enum dtp_status dtp_plan_stages(const struct dtp_plan *plan, const struct dtp_transformer *transformer,
                                 struct dtp_stages *out, struct dtp_faults *faults);
 
+/* Whether tp, cp and pp exist for the model under the runtime on so many GPUs, whatever the batch, the strategy and the
+ * rest of the plan are: what is refused for them alone need not be tried with others of these. Reads of the plan
+ * besides seq, sequence_parallel and cp_comm. */
+bool dtp_plan_layout_exists(const struct dtp_plan *plan, const struct dtp_transformer *transformer,
+                            const struct dtp_cluster *cluster);
+
 /* Inside of dtp_plan_resolve: what follows from schedule and stages, and what is refused of tp, pp and cp. */
 void dtp_plan_check_degrees(struct dtp_resolver *resolver);
 

@@ -1,6 +1,7 @@
 #include "plan/layer_tensors.h"
 
 #include "base/bytes.h"
+#include "plan/context.h"
 #include "plan/runtime_sizes.h"
 
 #define BIT(suffix) DTP_TENSOR_BIT(suffix)
@@ -17,10 +18,13 @@ static bool cut_by_ddp(const struct dtp_transformer *t, const struct dtp_cluster
 /* ---- operators on the tensors that the runtime has -------------------------------------------------------------- */
 
 /* Where fp32 RoPE ends in a cat, q is contiguous by heads, the core's result follows it, and putting the heads side by
- * side copies; Transformer Engine casts the core's result for the output matmul. */
-static bool copies_core(const struct dtp_layer_kind *kind, const struct dtp_plan *plan)
+ * side copies; Transformer Engine casts the core's result for the output matmul. So is what context parallel ranks
+ * merge, piece by piece, and what they exchange is another tensor than what was made. */
+static bool copies_core(const struct dtp_layer_kind *kind, const struct dtp_context *context,
+                        const struct dtp_plan *plan)
 {
-    return dtp_plan_keeps_fp8(plan) || (kind->rotary && plan->rope_fp32 && plan->runtime->copies_heads);
+    return dtp_plan_keeps_fp8(plan) || (kind->rotary && plan->rope_fp32 && plan->runtime->copies_heads) ||
+           context->exchanged > 1 || context->by_pieces || (context->ring > 1 && plan->runtime->walks_gathered);
 }
 
 static void list_operators(struct dtp_layer_tensors *out, bool copied)
@@ -76,6 +80,16 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
         out->bytes[DTP_TENSOR_CORE_STATE] = math_state_bytes(&out->kind, plan);
 }
 
+/* Values become a tensor apart from the matmul's result. */
+static bool repacks_heads(const struct dtp_layer_tensors *out, const struct dtp_context *context,
+                          const struct dtp_plan *plan)
+{
+    bool turned = out->kind.rotary || out->kind.qk_norm; /* so are queries and keys */
+    bool sent = (context->exchanged > 1 || context->ring > 1) && !context->gathers;
+    return out->kind.packs_qkv && ((plan->runtime->repacks_heads && out->kind.d_kv < out->kind.d_q) ||
+                                   (turned && sent && !plan->runtime->walks_gathered));
+}
+
 /* ---- what is made and what stays --------------------------------------------------------------------------------- */
 
 /* Tensors of no operator, made by how the runtime runs them; which of these backward reads. */
@@ -83,7 +97,8 @@ struct habits {
     uint64_t made, saved, unmade, dropped; /* unmade: no tensor of it; dropped: a cast is saved instead */
 };
 
-static struct habits habits_of(const struct dtp_layer_tensors *out, const struct dtp_plan *plan, bool copied)
+static struct habits habits_of(const struct dtp_layer_tensors *out, const struct dtp_plan *plan, bool copied,
+                               bool repacked)
 {
     struct habits habits = {0};
     bool wide = dtp_plan_autocast(plan) && !out->fused;
@@ -104,7 +119,7 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
         habits.made |= BIT(SILU), habits.saved |= BIT(SILU);
     if (out->added_again)
         habits.saved |= BIT(MIDDLE);
-    if (plan->runtime->repacks_heads && out->kind.packs_qkv && out->kind.d_kv < out->kind.d_q) {
+    if (repacked) {
         habits.made |= BIT(V), habits.saved |= BIT(V);
         habits.dropped |= BIT(QKV);
     }
@@ -113,9 +128,9 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
     return habits;
 }
 
-static void list_tensors(struct dtp_layer_tensors *out, const struct dtp_plan *plan, bool copied)
+static void list_tensors(struct dtp_layer_tensors *out, const struct dtp_plan *plan, bool copied, bool repacked)
 {
-    struct habits habits = habits_of(out, plan, copied);
+    struct habits habits = habits_of(out, plan, copied, repacked);
     uint64_t made = BIT(INPUT) | habits.made, saved = habits.saved;
     for (int i = 0; i < out->operators; i++) {
         const struct dtp_layer_operator *op = &out->op[i];
@@ -130,6 +145,22 @@ static void list_tensors(struct dtp_layer_tensors *out, const struct dtp_plan *p
     count_bytes(out, plan, made);
     if (!out->fused)
         out->locals = BIT(QKV) | BIT(V) | BIT(Q) | BIT(K) | BIT(CORE) | BIT(INPUT2) | BIT(UP) | BIT(PRODUCT);
+}
+
+/* Under eager autocast each linear that reads a norm's result saves a cast of its own. Measured of pipelines, which
+ * alone count it. */
+static void count_casts(struct dtp_layer_tensors *out, const struct dtp_plan *plan)
+{
+    if (!dtp_plan_autocast(plan) || out->fused || plan->pp <= 1)
+        return;
+    for (int i = 0; i < out->operators; i++) {
+        enum dtp_layer_tensor result = dtp_layer_first(out->op[i].makes);
+        uint64_t readers = 0;
+        for (int m = 0; m < out->kind.matrices; m++)
+            readers += out->op[i].kind == DTP_LAYER_OP_NORM && out->input[m] == result;
+        if (readers > 1)
+            out->bytes[result] *= readers;
+    }
 }
 
 /* torchtitan: the input, the flash core's results and every second matmul's result, counted from the first; an eager
@@ -162,10 +193,12 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, const struc
                                       .added_again = plan->compile && !cut_by_ddp(transformer, cluster, plan)};
     dtp_layer_kind_of(transformer, plan->fused_qkv, plan->fused_gate_up, &out->kind);
     out->kind.narrows = dtp_plan_autocast(plan) || dtp_plan_keeps_fp8(plan);
-    bool copied = copies_core(&out->kind, plan);
+    struct dtp_context context = dtp_plan_context(plan, cluster);
+    bool copied = copies_core(&out->kind, &context, plan);
     list_operators(out, copied);
     out->added_again = out->added_again && out->kind.norms_before && dtp_layer_tensors_sum(out, DTP_TENSOR_INPUT2);
-    list_tensors(out, plan, copied);
+    list_tensors(out, plan, copied, repacks_heads(out, &context, plan));
+    count_casts(out, plan);
     out->kept = kept_tensors(out, plan);
 }
 

@@ -125,8 +125,11 @@ DEFINE_WORDS(optimizer)
 DEFINE_WORDS(engine)
 DEFINE_WORDS(cp_comm)
 
-static const struct word stage_cut_words[] = {
-    {"even", DTP_STAGE_CUT_EVEN}, {"counted", DTP_STAGE_CUT_COUNTED}, {"cost", DTP_STAGE_CUT_COST}};
+static const struct word stage_cut_words[] = {{"even", DTP_STAGE_CUT_EVEN},
+                                              {"counted", DTP_STAGE_CUT_COUNTED},
+                                              {"cost", DTP_STAGE_CUT_COST},
+                                              {"best", DTP_STAGE_CUT_BEST},
+                                              {"step", DTP_STAGE_CUT_STEP}};
 #define STAGE_CUT_WORDS (sizeof stage_cut_words / sizeof *stage_cut_words)
 
 const char *dtp_stage_choice_text(const struct dtp_stage_choice *choice)

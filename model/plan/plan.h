@@ -50,7 +50,14 @@ enum dtp_loss { DTP_LOSS_EAGER, DTP_LOSS_FUSED, DTP_LOSS_CHUNKED }; /* cross ent
  * tokens (Ulysses); or the last within a node and the ring across. */
 enum dtp_cp_comm { DTP_CP_P2P, DTP_CP_ALL_GATHER, DTP_CP_A2A, DTP_CP_A2A_P2P };
 /* How a model is cut into a pipeline's stages (degrees.h). */
-enum dtp_stage_cut { DTP_STAGE_CUT_EVEN, DTP_STAGE_CUT_COUNTED, DTP_STAGE_CUT_COST, DTP_STAGE_CUT_LAYOUT };
+enum dtp_stage_cut {
+    DTP_STAGE_CUT_EVEN,
+    DTP_STAGE_CUT_COUNTED,
+    DTP_STAGE_CUT_COST,
+    DTP_STAGE_CUT_BEST, /* the slowest stage as fast as can be; as the next, resolved to the layout that is found */
+    DTP_STAGE_CUT_STEP, /* from there, layers moved as long as the schedule's step gets shorter */
+    DTP_STAGE_CUT_LAYOUT
+};
 #define DTP_STAGE_LAYOUT_BYTES 128
 struct dtp_stage_choice {
     enum dtp_stage_cut cut;

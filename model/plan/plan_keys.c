@@ -1,15 +1,12 @@
 #include "plan/plan_keys.h"
 
+#include "base/word_table.h"
 #include "plan/rules.h"
 
 #include <stddef.h>
 #include <string.h>
 
-static const char *const reader_words[] = {
-#define READER_WORDS(reader, reads, words) words,
-    DTP_KEY_READER_TABLE(READER_WORDS)
-#undef READER_WORDS
-};
+DTP_WORDS_OF_TABLE(dtp_key_reader_words, dtp_key_reader, DTP_KEY_READER_TABLE, DTP_ROW_SECOND)
 
 bool dtp_key_reader_reads(enum dtp_key_reader reader, const struct dtp_plan *p)
 {
@@ -20,11 +17,6 @@ bool dtp_key_reader_reads(enum dtp_key_reader reader, const struct dtp_plan *p)
 #undef READER_READS
     }
     return false;
-}
-
-const char *dtp_key_reader_words(enum dtp_key_reader reader)
-{
-    return reader_words[reader];
 }
 
 /* ---- keys with one reader ---------------------------------------------------------------------------------------- */
@@ -95,13 +87,13 @@ void dtp_plan_check_readers(struct dtp_resolver *r)
     const struct dtp_plan standard = dtp_plan_unchosen(), *p = r->plan;
     for (size_t i = 0; i < KEY_COUNT; i++)
         if (is_unread(&keys[i], p, &standard)) {
-            const char *hides = what_hides(&keys[i], p, &standard);
+            const char *hides = r->faults ? what_hides(&keys[i], p, &standard) : NULL; /* nobody reads it */
             if (hides)
-                dtp_plan_refuse(r, keys[i].key, "is for %s only; leave out it or %s", reader_words[keys[i].reader],
-                                hides);
+                dtp_plan_refuse(r, keys[i].key, "is for %s only; leave out it or %s",
+                                dtp_key_reader_words(keys[i].reader), hides);
             else
                 dtp_plan_refuse(r, keys[i].key, "is for %s only; leave it out with strategy %s under runtime %s",
-                                reader_words[keys[i].reader], dtp_strategy_text(p->strategy), p->runtime->name);
+                                dtp_key_reader_words(keys[i].reader), dtp_strategy_text(p->strategy), p->runtime->name);
         }
 }
 

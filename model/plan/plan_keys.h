@@ -29,8 +29,8 @@
       "ddp under runtime torch and nanotron")                                                                          \
     X(ACCUMULATION, p->accumulate > 1, "accumulate above 1")                                                           \
     X(TENSOR, p->runtime->splits &DTP_AXES(TP), "runtimes with tensor parallelism (megatron, nanotron, torch)")        \
-    X(PIPELINE, p->runtime->splits &DTP_AXES(PP), "runtimes with pipelines (megatron, nanotron)")                      \
-    X(CONTEXT, p->runtime->splits &DTP_AXES(CP), "runtimes with context parallelism (none so far)")                    \
+    X(PIPELINE, p->runtime->splits &DTP_AXES(PP), "runtimes with pipelines (megatron, nanotron, torch)")               \
+    X(CONTEXT, p->runtime->splits &DTP_AXES(CP), "runtimes with context parallelism (megatron, torch)")                \
     X(SPLIT_TENSORS, p->tp > 1, "tensor parallelism (tp above 1)")                                                     \
     X(STAGES, p->pp > 1, "pipelines (pp above 1)")                                                                     \
     X(INTERLEAVED, dtp_plan_interleaves(p), "the interleaved schedule (pp and virtual_stages above 1)")                \

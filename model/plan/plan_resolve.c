@@ -145,6 +145,10 @@ static void check_shard_group(struct dtp_resolver *r)
 static void derive_reshard(struct dtp_resolver *r)
 {
     struct dtp_plan *p = r->plan;
+    if (dtp_plan_is_fsdp(p) && p->pp > 1) { /* torchtitan's default: not gathered anew for each micro-batch */
+        p->reshard_after_forward = false;
+        return;
+    }
     if (p->strategy == DTP_HYBRID_SHARD)
         return;
     bool full = dtp_strategy_frees_weights(p->strategy);
@@ -391,6 +395,8 @@ void dtp_plan_check(struct dtp_resolver *r)
     dtp_plan_check_degrees(r);
     check_products(r);
     dtp_plan_check_readers(r);
+    if (r->status != DTP_OK && !r->faults) /* nobody reads what else there is */
+        return;
     if (r->plan->runtime->check)
         r->plan->runtime->check(r);
     check_shard_group(r);

@@ -198,6 +198,11 @@ uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_clust
     return cp <= ranks ? ranks / cp : 1;
 }
 
+uint64_t dtp_plan_tokens(const struct dtp_plan *plan)
+{
+    return dtp_bytes_product(plan->micro_batch, plan->sequence / (plan->cp ? plan->cp : 1));
+}
+
 struct dtp_attention_shape dtp_plan_attention(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
                                               uint64_t layer)
 {

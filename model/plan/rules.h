@@ -101,6 +101,9 @@ uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_clust
  * least 1. */
 uint32_t dtp_plan_gradient_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
 
+/* Of a micro-step on one rank: context parallel ranks divide a sequence. */
+uint64_t dtp_plan_tokens(const struct dtp_plan *plan);
+
 /* A layer's attention, by the plan's kernel. */
 struct dtp_attention_shape dtp_plan_attention(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
                                               uint64_t layer);

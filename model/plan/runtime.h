@@ -47,6 +47,11 @@ struct dtp_runtime {
     /* ---- beyond data parallelism ---- */
     uint32_t splits;    /* DTP_AXES of the mesh along which it divides a model: TP, PP, CP */
     uint32_t schedules; /* of a pipeline that it runs: bits of enum dtp_schedule_kind */
+    bool clips;         /* no stage of a pipeline steps before the norm of all gradients is known */
+    bool holds_passes;  /* a stage receives into memory that stands for the whole run, holds what it makes until its
+                           backward is through and the gradient of its input until the next step, and has its loss with
+                           its forward; autocast's casts live from the first pass to the last
+                           (torch.distributed.pipelining) */
 
     /* ---- tensor parallel ranks ---- */
     bool gathers_again; /* what a matmul reads is not kept as it was gathered, but as the rank's rows, and gathered for
@@ -54,6 +59,12 @@ struct dtp_runtime {
     bool sums_beside;   /* input gradients are summed over ranks beside the weight gradient's matmul */
     bool dtensor;       /* PyTorch's DTensor: eager operators are dispatched in Python, and gradients of parameters that
                            each rank has whole are summed as soon as they are made */
+
+    /* ---- context parallel ranks ---- */
+    uint32_t cp_comms;   /* bits of enum dtp_cp_comm that it has */
+    bool walks_gathered; /* keys and values are gathered as one tensor, of which each rank's part is an attention core
+                            of its own; partial results are merged by eager kernels in fp32, gradients of keys and
+                            values go around a ring in fp32 */
 
     /* ---- kernels ---- */
     bool compiles;          /* torch.compile */

@@ -19,7 +19,7 @@ struct dtp_transformer dtp_plan_slice(const struct dtp_transformer *transformer,
 struct dtp_layout dtp_plan_layout(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
 
 /* Of rank 0's group along some axes how many ranks it has, and how far neighbours are apart; 1 apart where it is alone.
- * In the default order those of tp, of cp and of DTP_AXES_DENSE_DATA are evenly spaced. */
+ * Those of tp, of cp, of pp and of DTP_AXES_DENSE_DATA are evenly spaced: other orders are refused (degree_rules.c). */
 struct dtp_stretch dtp_plan_group(const struct dtp_plan *plan, const struct dtp_cluster *cluster, unsigned axes);
 
 #endif

@@ -64,19 +64,21 @@ static uint64_t mix(uint64_t hash, uint64_t value)
 }
 
 /* Adds (sign 1) or takes away (-1) the operands with `mark`. */
-static bool move(const struct dtp_buffer *buffers, const struct dtp_operand *operand, uint32_t count,
+static bool move(const struct dtp_buffer *buffers, const struct dtp_operand *operand, size_t count,
                  enum dtp_access mark, int64_t sign, struct dtp_live_run *run)
 {
     bool moved = false;
-    for (uint32_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         if (!(operand[i].access & (uint32_t)mark))
             continue;
         const struct dtp_buffer *buffer = &buffers[operand[i].buffer.index];
         if (buffer->space != DTP_SPACE_DEVICE || !buffer->bytes)
             continue;
         add(&run->net, &run->pools_net, buffer, sign);
-        keep_larger(run->net.bytes[buffer->owner], &run->most[buffer->owner]);
-        keep_larger(run->pools_net.bytes[buffer->pool], &run->pools_most.bytes[buffer->pool]);
+        if (sign > 0) {
+            keep_larger(run->net.bytes[buffer->owner], &run->most[buffer->owner]);
+            keep_larger(run->pools_net.bytes[buffer->pool], &run->pools_most.bytes[buffer->pool]);
+        }
         uint64_t what = (uint64_t)mark << 16 | (uint64_t)buffer->owner << 8 | (uint64_t)buffer->pool;
         if (what != run->last_move)
             run->shape = mix(run->shape, what);
@@ -95,17 +97,47 @@ static void look(struct dtp_live_run *run)
 }
 
 /* The run that `op` belongs to: the one before it, or one that begins with it. NULL: no memory. */
-static struct dtp_live_run *run_of(struct dtp_live_runs *runs, const struct dtp_op *op, enum dtp_phase *phase)
+static struct dtp_live_run *run_of(struct dtp_live_runs *runs, const struct dtp_op *op)
 {
     struct dtp_live_run *last = runs->count ? &runs->run[runs->count - 1] : NULL;
-    bool begins = op->kind == DTP_OP_MARK && phase_of_mark(op->name, phase);
+    bool begins = op->kind == DTP_OP_MARK && phase_of_mark(op->name, &runs->phase);
     if (last && !begins && last->layer == op->layer && last->micro_step == op->micro_step)
         return last;
     struct dtp_live_run *run = dtp_live_runs_add(runs);
     if (run)
-        *run =
-            (struct dtp_live_run){.begins = begins, .phase = *phase, .layer = op->layer, .micro_step = op->micro_step};
+        *run = (struct dtp_live_run){
+            .begins = begins, .phase = runs->phase, .layer = op->layer, .micro_step = op->micro_step};
     return run;
+}
+
+static bool read_op(void *context, const struct dtp_op *op, const struct dtp_operand *operands, size_t operand_count,
+                    const struct dtp_buffer *buffers)
+{
+    struct dtp_live_run *run = run_of(context, op);
+    if (!run)
+        return false;
+    if (move(buffers, operands, operand_count, DTP_ALLOC, 1, run))
+        look(run);
+    if (move(buffers, operands, operand_count, DTP_FREE, -1, run))
+        look(run);
+    return true;
+}
+
+struct dtp_program_reader dtp_live_runs_reader(struct dtp_live_runs *out)
+{
+    out->count = 0;
+    out->phase = DTP_PHASE_FORWARD_END;
+    return (struct dtp_program_reader){read_op, out};
+}
+
+void dtp_live_runs_end(const struct dtp_program *program, struct dtp_live_runs *out)
+{
+    const struct dtp_buffer *buffers = dtp_program_buffers(program);
+    out->standing = (struct dtp_live_sum){.total_bytes = 0};
+    out->pools_standing = (struct dtp_live_pools){{0}};
+    for (size_t i = 0; i < dtp_program_buffer_count(program); i++)
+        if (buffers[i].persistent && buffers[i].space == DTP_SPACE_DEVICE)
+            add(&out->standing, &out->pools_standing, &buffers[i], 1);
 }
 
 enum dtp_status dtp_live_runs_of(const struct dtp_program *program, struct dtp_live_runs *out,
@@ -113,23 +145,11 @@ enum dtp_status dtp_live_runs_of(const struct dtp_program *program, struct dtp_l
 {
     const struct dtp_op *ops = dtp_program_ops(program);
     const struct dtp_buffer *buffers = dtp_program_buffers(program);
-    enum dtp_phase phase = DTP_PHASE_FORWARD_END;
-    out->count = 0;
-    out->standing = (struct dtp_live_sum){.total_bytes = 0};
-    out->pools_standing = (struct dtp_live_pools){{0}};
-    for (size_t i = 0; i < dtp_program_buffer_count(program); i++)
-        if (buffers[i].persistent && buffers[i].space == DTP_SPACE_DEVICE)
-            add(&out->standing, &out->pools_standing, &buffers[i], 1);
-    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
-        const struct dtp_operand *operands = dtp_program_operands(program, &ops[i]);
-        struct dtp_live_run *run = run_of(out, &ops[i], &phase);
-        if (!run)
+    struct dtp_program_reader reader = dtp_live_runs_reader(out);
+    for (size_t i = 0; i < dtp_program_op_count(program); i++)
+        if (!reader.read(out, &ops[i], dtp_program_operands(program, &ops[i]), ops[i].operand_count, buffers))
             return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory to add up the live bytes of a step");
-        if (move(buffers, operands, ops[i].operand_count, DTP_ALLOC, 1, run))
-            look(run);
-        if (move(buffers, operands, ops[i].operand_count, DTP_FREE, -1, run))
-            look(run);
-    }
+    dtp_live_runs_end(program, out);
     return DTP_OK;
 }
 
@@ -159,13 +179,6 @@ static void keep_most(const struct dtp_live_sum *base, const struct dtp_live_poo
     }
 }
 
-static void add_sum(struct dtp_live_sum *sum, const struct dtp_live_sum *more)
-{
-    for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
-        sum->bytes[owner] += more->bytes[owner];
-    sum->total_bytes += more->total_bytes;
-}
-
 static void keep_standing(const struct dtp_live_runs *runs, struct dtp_live_bytes *out)
 {
     for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
@@ -174,33 +187,91 @@ static void keep_standing(const struct dtp_live_runs *runs, struct dtp_live_byte
         out->standing_pool_bytes[pool] = (uint64_t)runs->pools_standing.bytes[pool];
 }
 
+/* Where the sum stands. */
+struct walk {
+    uint64_t half; /* layers below which backward is late */
+    struct dtp_live_bytes *out;
+    struct dtp_live_sum now;
+    struct dtp_live_pools pools;
+    enum dtp_phase before;
+    bool late;
+};
+
+static const struct dtp_live_run nothing;
+
+/* The run leaves `times` what it leaves once. */
+static void leave(struct walk *walk, const struct dtp_live_run *run, int64_t times)
+{
+    for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
+        walk->now.bytes[owner] += times * run->net.bytes[owner];
+    walk->now.total_bytes += times * run->net.total_bytes;
+    for (int pool = 0; pool < DTP_STREAM_COUNT; pool++)
+        walk->pools.bytes[pool] += times * run->pools_net.bytes[pool];
+}
+
+static void add_run(struct walk *walk, const struct dtp_live_run *run, int64_t layer)
+{
+    bool backward = run->phase == DTP_PHASE_EARLY_BACKWARD;
+    walk->late = backward && ((walk->late && !run->begins) || layer < (int64_t)walk->half);
+    enum dtp_phase phase = walk->late ? DTP_PHASE_LATE_BACKWARD : run->phase;
+    if (phase != walk->before) /* what the phase before it left stands while its first operation reads it */
+        keep_phase(&walk->now, &nothing.full, phase, walk->out);
+    walk->before = phase;
+    if (!run->moves)
+        return;
+    keep_phase(&walk->now, &run->full, phase, walk->out);
+    keep_most(&walk->now, &walk->pools, run, walk->out);
+    leave(walk, run, 1);
+}
+
+/* The repetition of the stretch in which the first of its runs comes to the lower half of the net; one that it does not
+ * have where none does. */
+static int64_t turn_of(const struct walk *walk, const struct dtp_live_run *run)
+{
+    int64_t first = (int64_t)run->again + 1;
+    for (uint32_t i = 0; i < run->stretch; i++) {
+        int64_t above = (int64_t)run[i].layer - (int64_t)walk->half, step = -(int64_t)run[i].layers_on;
+        int64_t turn = above < 0 ? 0 : step > 0 ? above / step + 1 : first;
+        first = turn < first ? turn : first;
+    }
+    return first;
+}
+
+/* From one repetition to the next every sum grows or falls by the same bytes. So within a phase it is largest in the
+ * first or in the last, and the first of equal ones is among these two: only they and those around the turn from early
+ * to late backward are looked at. */
+static void add_stretch(struct walk *walk, const struct dtp_live_run *run)
+{
+    int64_t last = run->again, turn = turn_of(walk, run);
+    for (int64_t copy = 0;;) {
+        for (uint32_t i = 0; i < run->stretch; i++)
+            add_run(walk, &run[i], run[i].layer + copy * run[i].layers_on);
+        if (copy == last)
+            return;
+        int64_t next = copy < turn - 1 ? turn - 1 : copy <= turn ? copy + 1 : last;
+        next = next < last ? next : last;
+        for (uint32_t i = 0; i < run->stretch && next > copy + 1; i++)
+            leave(walk, &run[i], next - copy - 1);
+        copy = next;
+    }
+}
+
 void dtp_live_bytes_sum(const struct dtp_live_runs *runs, uint64_t layers, struct dtp_live_bytes *out)
 {
-    static const struct dtp_live_run none;
-    struct dtp_live_sum now = runs->standing;
-    struct dtp_live_pools pools = runs->pools_standing;
-    enum dtp_phase before = DTP_PHASE_FORWARD_END;
-    bool late = false;
+    struct walk walk = {.half = layers / 2,
+                        .out = out,
+                        .now = runs->standing,
+                        .pools = runs->pools_standing,
+                        .before = DTP_PHASE_FORWARD_END};
     *out = (struct dtp_live_bytes){.peak_phase = (enum dtp_phase)0};
-    keep_phase(&now, &none.full, DTP_PHASE_FORWARD_END, out);
-    keep_most(&now, &pools, &none, out);
+    keep_phase(&walk.now, &nothing.full, DTP_PHASE_FORWARD_END, out);
+    keep_most(&walk.now, &walk.pools, &nothing, out);
     keep_standing(runs, out);
-    for (size_t i = 0; i < runs->count; i++) {
-        const struct dtp_live_run *run = &runs->run[i];
-        bool backward = run->phase == DTP_PHASE_EARLY_BACKWARD;
-        late = backward && ((late && !run->begins) || run->layer < layers / 2);
-        enum dtp_phase phase = late ? DTP_PHASE_LATE_BACKWARD : run->phase;
-        if (phase != before) /* what the phase before it left stands while its first operation reads it */
-            keep_phase(&now, &none.full, phase, out);
-        before = phase;
-        if (!run->moves)
-            continue;
-        keep_phase(&now, &run->full, phase, out);
-        keep_most(&now, &pools, run, out);
-        add_sum(&now, &run->net);
-        for (int pool = 0; pool < DTP_STREAM_COUNT; pool++)
-            pools.bytes[pool] += run->pools_net.bytes[pool];
-    }
+    for (size_t i = 0; i < runs->count; i += runs->run[i].stretch ? runs->run[i].stretch : 1)
+        if (runs->run[i].stretch)
+            add_stretch(&walk, &runs->run[i]);
+        else
+            add_run(&walk, &runs->run[i], runs->run[i].layer);
     for (int phase = 1; phase < DTP_PHASE_COUNT; phase++)
         if (out->phase_total_bytes[phase] > out->phase_total_bytes[out->peak_phase])
             out->peak_phase = (enum dtp_phase)phase;

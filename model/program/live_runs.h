@@ -28,6 +28,9 @@ struct dtp_live_run {
     bool moves;         /* it allocates or frees; else all sums are 0 */
     enum dtp_phase phase;
     uint16_t layer, micro_step;
+    uint32_t stretch; /* 0, or with this run begin so many that follow each other `again` times more, each time */
+    uint32_t again;   /* `layers_on` further in the net; the latter two of each of them */
+    int32_t layers_on;
     struct dtp_live_sum net;                     /* after it */
     struct dtp_live_sum full;                    /* when most bytes live, of the instants after bytes came or went */
     int64_t most[DTP_OWNER_COUNT];               /* of each owner by itself, whenever that is; at least 0 */
@@ -39,12 +42,17 @@ struct dtp_live_runs {
     struct dtp_live_pools pools_standing;
     struct dtp_live_run *run;
     size_t count, capacity;
+    enum dtp_phase phase; /* of the run that is read last */
 };
 
 /* Of a sealed program, in time linear in its operations and operands. *out begins zeroed, or as an earlier call left it
  * and then keeps its memory; the caller releases it in any case. */
 enum dtp_status dtp_live_runs_of(const struct dtp_program *program, struct dtp_live_runs *out,
                                  struct dtp_faults *faults);
+/* The same of a program that keeps no operations: the reader to make it with (dtp_program_read_only_once), and what is
+ * to be called once it is sealed. */
+struct dtp_program_reader dtp_live_runs_reader(struct dtp_live_runs *out);
+void dtp_live_runs_end(const struct dtp_program *program, struct dtp_live_runs *out);
 /* Room for one more behind the others, or NULL: no memory. */
 struct dtp_live_run *dtp_live_runs_add(struct dtp_live_runs *runs);
 void dtp_live_runs_release(struct dtp_live_runs *runs);

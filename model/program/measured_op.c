@@ -15,7 +15,7 @@ enum dtp_measured_matmul dtp_measured_matmul_of_op(const struct dtp_program *pro
 {
     const struct dtp_operand *operands = dtp_program_operands(program, op);
     bool weight = ends_with(op->name, "weight gradient"), input = ends_with(op->name, "input gradient");
-    bool sum = op->demand.bytes > 0, gelu = false;
+    bool sum = op->demand->bytes > 0, gelu = false;
     for (uint32_t i = 0; i < op->operand_count; i++) {
         weight |= operands[i].role == DTP_ROLE_WEIGHT_GRADIENT;
         sum |= operands[i].role == DTP_ROLE_WEIGHT_GRADIENT && (operands[i].access & DTP_UPDATE) == DTP_UPDATE;
@@ -45,7 +45,7 @@ static void set_group(struct dtp_measured_row *row, const struct dtp_program_gro
 
 static struct dtp_measured_row matmul_row(const struct dtp_program *program, const struct dtp_op *op)
 {
-    const struct dtp_demand *d = &op->demand;
+    const struct dtp_demand *d = op->demand;
     return dtp_measured_row_of_matmul(dtp_measured_matmul_of_op(program, op), d->dtype, d->m, d->n, d->k);
 }
 
@@ -55,28 +55,28 @@ static bool row_of_op(const struct dtp_program *program, const struct dtp_op *op
     switch (dtp_op_kind_class(op->kind)) {
     case DTP_CLASS_MATMUL: *out = matmul_row(program, op); return true;
     case DTP_CLASS_ATTENTION:
-        return dtp_attention_measured_row(cluster, &op->demand.attention, dtp_program_execution(program),
-                                          op->demand.tokens, op->kind == DTP_OP_ATTENTION_BACKWARD, out);
+        return dtp_attention_measured_row(cluster, &op->demand->attention, dtp_program_execution(program),
+                                          op->demand->tokens, op->kind == DTP_OP_ATTENTION_BACKWARD, out);
     case DTP_CLASS_MEMORY:
         *out = dtp_measured_row_of(DTP_MEASUREMENT_KERNEL, dtp_op_kind_text(op->kind));
-        set(out, DTP_MEASURED_bytes, op->demand.bytes);
-        return op->demand.bytes > 0;
+        set(out, DTP_MEASURED_bytes, op->demand->bytes);
+        return op->demand->bytes > 0;
     case DTP_CLASS_COLLECTIVE:
         *out = dtp_measured_row_of(DTP_MEASUREMENT_COLLECTIVE, dtp_collective_text(dtp_op_kind_collective(op->kind)));
-        set(out, DTP_MEASURED_bytes, op->demand.sent_bytes);
+        set(out, DTP_MEASURED_bytes, op->demand->sent_bytes);
         set_group(out, &dtp_program_groups(program)[op->group], cluster);
-        return op->demand.sent_bytes > 0;
+        return op->demand->sent_bytes > 0;
     case DTP_CLASS_UPLOAD:
     case DTP_CLASS_DOWNLOAD:
         *out = dtp_measured_row_of(DTP_MEASUREMENT_COPY, op->kind == DTP_OP_UPLOAD ? "upload" : "download");
-        set(out, DTP_MEASURED_bytes, op->demand.sent_bytes);
+        set(out, DTP_MEASURED_bytes, op->demand->sent_bytes);
         set(out, DTP_MEASURED_ranks, dtp_cluster_ranks_at_once(cluster));
-        return op->demand.sent_bytes > 0;
+        return op->demand->sent_bytes > 0;
     case DTP_CLASS_HOST:
         *out = dtp_measured_row_of(DTP_MEASUREMENT_HOST_ADAM, DTP_MEASURED_HOST_ADAM);
-        set(out, DTP_MEASURED_bytes, op->demand.bytes);
+        set(out, DTP_MEASURED_bytes, op->demand->bytes);
         set(out, DTP_MEASURED_ranks, dtp_cluster_ranks_at_once(cluster));
-        return op->demand.bytes > 0;
+        return op->demand->bytes > 0;
     case DTP_CLASS_NONE:
     case DTP_CLASS_STORAGE: break;
     }

@@ -1,6 +1,7 @@
 #include "program/program.h"
-#include "base/host_arena.h"
+
 #include "cost/op_cost.h"
+#include "program/kept_once.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -13,22 +14,12 @@ struct list {
     uint32_t count, capacity;
 };
 
-/* Names are stored once a spelling, or nearly: a step has some hundred for tens of thousands of operations. Two
- * direct-mapped tables find them, by the caller's pointer (mostly literals) and by spelling; one that loses its slot is
- * stored again, which costs memory and nothing else. */
-#define NAME_SLOTS 512u
-
-struct known_name {
-    const char *source, *copy; /* the copy says what stood at `source` then */
-};
-
 struct dtp_program {
     struct list ops, operands, dependencies, buffers, groups, tensors;
-    struct list last_ops; /* per buffer: 1 + the operation that named it last, to find it twice in one */
-    struct dtp_host_arena names;
-    struct known_name by_pointer[NAME_SLOTS];
-    const char *by_spelling[NAME_SLOTS];
+    struct list last_ops;      /* per buffer: 1 + the operation that named it last, to find it twice in one */
+    struct dtp_kept_once once; /* names and demands of operations and buffers */
     struct dtp_execution execution;
+    struct dtp_program_reader reader; /* .read NULL: operations are kept */
     uint32_t op_limit;
     bool sealed;
     enum dtp_status status; /* of the first fault while building */
@@ -57,64 +48,34 @@ static bool grow_list(struct dtp_program *program, struct list *list, size_t cap
     return true;
 }
 
+static bool double_list(struct dtp_program *program, struct list *list, size_t more, size_t item_bytes)
+{
+    size_t least = list->count + more, doubled = list->capacity ? 2 * (size_t)list->capacity : 64;
+    size_t most = DTP_NO_INDEX - 1;
+    doubled = doubled < most ? doubled : most;
+    return grow_list(program, list, least > doubled ? least : doubled, item_bytes);
+}
+
 /* Room for `more` items behind those of `list`, or NULL. */
-static void *extend(struct dtp_program *program, struct list *list, size_t more, size_t item_bytes)
+static inline void *extend(struct dtp_program *program, struct list *list, size_t more, size_t item_bytes)
 {
-    if (more > list->capacity - list->count) {
-        size_t least = list->count + more, doubled = list->capacity ? 2 * (size_t)list->capacity : 64;
-        size_t most = DTP_NO_INDEX - 1;
-        doubled = doubled < most ? doubled : most;
-        if (!grow_list(program, list, least > doubled ? least : doubled, item_bytes))
-            return NULL;
-    }
+    if (more > list->capacity - list->count && !double_list(program, list, more, item_bytes))
+        return NULL;
     return (char *)list->items + list->count * item_bytes;
-}
-
-static bool is_plain_name(const char *name)
-{
-    size_t bytes = 0;
-    for (; name[bytes]; bytes++)
-        if (name[bytes] < 0x20 || name[bytes] > 0x7e || name[bytes] == '"')
-            return false;
-    return bytes <= DTP_PROGRAM_MAX_NAME_BYTES;
-}
-
-/* The program's own copy of a name; NULL where it is none or memory has run out. */
-static const char *copy_name(struct dtp_program *program, const char *name)
-{
-    uint32_t hash = 2166136261u; /* FNV-1a */
-    for (const char *c = name; *c; c++)
-        hash = (hash ^ (unsigned char)*c) * 16777619u;
-    const char **slot = &program->by_spelling[(hash ^ hash >> 16) % NAME_SLOTS];
-    if (*slot && !strcmp(*slot, name))
-        return *slot;
-    if (!is_plain_name(name)) {
-        REFUSE(program, DTP_BAD_INPUT, "a name must be at most %d printable characters without quotes",
-               DTP_PROGRAM_MAX_NAME_BYTES);
-        return NULL;
-    }
-    size_t bytes = strlen(name) + 1;
-    char *copy = dtp_host_arena_take(&program->names, bytes, 1);
-    if (!copy) {
-        REFUSE(program, DTP_ENVIRONMENT, "no memory for the names of a program");
-        return NULL;
-    }
-    return *slot = memcpy(copy, name, bytes);
 }
 
 /* The program's own name; "" where there is none. */
 static const char *own_name(struct dtp_program *program, const char *name)
 {
-    if (!name || !*name)
-        return "";
-    struct known_name *known = &program->by_pointer[((uintptr_t)name ^ (uintptr_t)name >> 9) % NAME_SLOTS];
-    if (known->source == name && !strcmp(known->copy, name))
-        return known->copy;
-    const char *copy = copy_name(program, name);
-    if (!copy)
-        return "";
-    *known = (struct known_name){name, copy};
-    return copy;
+    const char *own = dtp_keep_name(&program->once, name);
+    if (own)
+        return own;
+    if (dtp_name_is_plain(name))
+        REFUSE(program, DTP_ENVIRONMENT, "no memory for the names of a program");
+    else
+        REFUSE(program, DTP_BAD_INPUT, "a name must be at most %d printable characters without quotes",
+               DTP_PROGRAM_MAX_NAME_BYTES);
+    return "";
 }
 
 enum dtp_status dtp_program_create(uint32_t op_limit, struct dtp_program **out, struct dtp_faults *faults)
@@ -137,8 +98,14 @@ void dtp_program_destroy(struct dtp_program *program)
     free(program->groups.items);
     free(program->tensors.items);
     free(program->last_ops.items);
-    dtp_host_arena_release(&program->names);
+    dtp_kept_once_release(&program->once);
     free(program);
+}
+
+void dtp_program_read_only_once(struct dtp_program *program, const struct dtp_program_reader *reader)
+{
+    assert(!program->sealed && !program->buffers.count && !program->ops.count);
+    program->reader = *reader;
 }
 
 /* ---- building -------------------------------------------------------------------------------------------------- */
@@ -156,7 +123,7 @@ static const char *fault_of_buffer(const struct dtp_buffer *buffer)
         return "no such owner, space or pool, or more than 2^57 bytes";
     if (buffer->element > DTP_DTYPE_COUNT || buffer->content >= DTP_CONTENT_COUNT)
         return "no such format or content";
-    if (buffer->bytes % element_bytes(buffer))
+    if (buffer->element != DTP_NO_ELEMENT && buffer->bytes % element_bytes(buffer))
         return "its bytes are no whole number of elements";
     if (buffer->module && !dtp_content_is_state((enum dtp_content)buffer->content))
         return "only state is a module's";
@@ -175,13 +142,17 @@ dtp_buffer_id dtp_program_add_buffer(struct dtp_program *program, const struct d
         return none;
     }
     struct dtp_buffer *place = extend(program, &program->buffers, 1, sizeof *place);
-    uint32_t *last_op = extend(program, &program->last_ops, 1, sizeof *last_op);
-    if (!place || !last_op)
+    if (!place)
         return none;
-    *last_op = 0;
-    program->last_ops.count++;
     *place = *buffer;
-    place->name = own_name(program, buffer->name);
+    place->name = program->reader.read ? "" : own_name(program, buffer->name);
+    if (!program->reader.read) {
+        uint32_t *last_op = extend(program, &program->last_ops, 1, sizeof *last_op);
+        if (!last_op)
+            return none;
+        *last_op = 0;
+        program->last_ops.count++;
+    }
     return (dtp_buffer_id){program->buffers.count++};
 }
 
@@ -252,7 +223,7 @@ uint32_t dtp_program_add_group(struct dtp_program *program, struct dtp_program_g
 
 static bool is_amount(double value, double maximum)
 {
-    return value >= 0 && value <= maximum; /* false for NaN */
+    return (value >= 0) & (value <= maximum); /* false for NaN */
 }
 
 static bool overlap(uint64_t a, uint64_t a_count, uint64_t b, uint64_t b_count)
@@ -310,10 +281,11 @@ bool dtp_program_add_tensor(struct dtp_program *program, const struct dtp_progra
 static const char *fault_of_demand(const struct dtp_demand *demand)
 {
     const double most = DTP_DEMAND_MAX;
-    if (!is_amount(demand->flops, most) || !is_amount(demand->m, most) || !is_amount(demand->n, most) ||
-        !is_amount(demand->k, most) || !is_amount(demand->bytes, most) || !is_amount(demand->tokens, most) ||
-        !is_amount(demand->epsilon, 1) || !is_amount(demand->scale, most) ||
-        !is_amount(demand->sent_bytes, DTP_DEMAND_MAX_SENT_BYTES))
+    /* & and not &&: nearly all are amounts, and what need not be left early has no branches */
+    if (!(is_amount(demand->flops, most) & is_amount(demand->m, most) & is_amount(demand->n, most) &
+          is_amount(demand->k, most) & is_amount(demand->bytes, most) & is_amount(demand->tokens, most) &
+          is_amount(demand->epsilon, 1) & is_amount(demand->scale, most) &
+          is_amount(demand->sent_bytes, DTP_DEMAND_MAX_SENT_BYTES)))
         return "a demand is negative, not finite or absurdly large";
     if ((unsigned)demand->dtype >= DTP_DTYPE_COUNT)
         return "no such format";
@@ -373,7 +345,7 @@ static bool takes_shape(enum dtp_op_kind kind)
 }
 
 /* What is wrong with the shapes of an operation, or NULL: without one attention has no price, and others have none. */
-static const char *fault_of_shapes(const struct dtp_op *op)
+static const char *fault_of_shapes(const struct dtp_new_op *op)
 {
     const struct dtp_attention_shape *a = &op->demand.attention;
     enum dtp_op_class class = dtp_op_kind_class(op->kind);
@@ -393,8 +365,8 @@ static const char *fault_of_shapes(const struct dtp_op *op)
     return class != DTP_CLASS_MATMUL && op->demand.groups ? "only a matmul has groups" : NULL;
 }
 
-static const char *fault_of_op(struct dtp_program *program, const struct dtp_op *op, const struct dtp_operand *operands,
-                               size_t operand_count)
+static const char *fault_of_op(struct dtp_program *program, const struct dtp_new_op *op,
+                               const struct dtp_operand *operands, size_t operand_count)
 {
     if ((unsigned)op->kind >= DTP_OP_KIND_COUNT || (unsigned)op->stream >= DTP_STREAM_COUNT)
         return "no such kind or stream";
@@ -406,28 +378,52 @@ static const char *fault_of_op(struct dtp_program *program, const struct dtp_op 
     if (shapeless)
         return shapeless;
     bool memory_only = op->kind == DTP_OP_ALLOC || op->kind == DTP_OP_FREE;
-    const char *fault = fault_of_demand(&op->demand);
+    const char *fault = operand_count > DTP_PROGRAM_MAX_OPERANDS ? "it has more than 65535 operands" : NULL;
     for (size_t i = 0; i < operand_count && !fault; i++)
         fault = fault_of_operand(program, memory_only, operands, i);
     return fault;
 }
 
+static inline struct dtp_op as_kept(const struct dtp_new_op *op, const struct dtp_demand *demand, const char *name,
+                                    size_t operand_count)
+{
+    return (struct dtp_op){.kind = op->kind,
+                           .stream = op->stream,
+                           .demand = demand,
+                           .name = name,
+                           .group = dtp_op_kind_class(op->kind) == DTP_CLASS_COLLECTIVE ? op->group : DTP_NO_INDEX,
+                           .tag = op->tag,
+                           .layer = op->layer,
+                           .micro_step = op->micro_step,
+                           .peer = op->peer,
+                           .operand_count = (uint16_t)operand_count};
+}
+
+/* Shows it to who reads each operation once. */
+static bool pass_on(struct dtp_program *program, const struct dtp_new_op *op, const struct dtp_operand *operands,
+                    size_t operand_count)
+{
+    const struct dtp_op seen = as_kept(op, &op->demand, op->name, operand_count);
+    if (!program->reader.read(program->reader.context, &seen, operands, operand_count, program->buffers.items)) {
+        REFUSE(program, DTP_ENVIRONMENT, "no memory to read a step of %u operations", program->ops.count);
+        return false;
+    }
+    program->ops.count++;
+    return true;
+}
+
 /* Copies a checked operation and its operands behind the others. */
-static bool append_op(struct dtp_program *program, const struct dtp_op *op, const struct dtp_operand *operands,
-                      size_t operand_count)
+static bool append_op(struct dtp_program *program, const struct dtp_new_op *op, const struct dtp_demand *demand,
+                      const struct dtp_operand *operands, size_t operand_count)
 {
     struct dtp_op *place = extend(program, &program->ops, 1, sizeof *place);
     struct dtp_operand *operand_place =
         operand_count ? extend(program, &program->operands, operand_count, sizeof *operand_place) : NULL;
     if (!place || (operand_count && !operand_place))
         return false;
-    *place = *op;
-    place->name = own_name(program, op->name);
-    place->group = dtp_op_kind_class(op->kind) == DTP_CLASS_COLLECTIVE ? op->group : DTP_NO_INDEX;
+    *place = as_kept(op, demand, own_name(program, op->name), operand_count);
     place->first_operand = program->operands.count;
-    place->operand_count = (uint32_t)operand_count;
     place->first_dependency = program->dependencies.count;
-    place->dependency_count = 0;
     if (operand_count)
         memcpy(operand_place, operands, operand_count * sizeof *operands);
     program->operands.count += (uint32_t)operand_count;
@@ -456,8 +452,8 @@ void dtp_program_expect_again(struct dtp_program *program, uint32_t times)
     }
 }
 
-dtp_op_id dtp_program_add_op(struct dtp_program *program, const struct dtp_op *op, const struct dtp_operand *operands,
-                             size_t operand_count)
+dtp_op_id dtp_program_add_op(struct dtp_program *program, const struct dtp_new_op *op,
+                             const struct dtp_operand *operands, size_t operand_count)
 {
     assert(!program->sealed);
     dtp_op_id none = {DTP_NO_INDEX};
@@ -467,13 +463,22 @@ dtp_op_id dtp_program_add_op(struct dtp_program *program, const struct dtp_op *o
         REFUSE(program, DTP_BAD_INPUT, "the step has more than %u operations, the limit", program->op_limit);
         return none;
     }
-    const char *fault = fault_of_op(program, op, operands, operand_count);
+    bool keeps = !program->reader.read;
+    const struct dtp_demand *demand = keeps ? dtp_known_demand(&program->once, &op->demand) : NULL;
+    const char *fault = demand ? NULL : fault_of_demand(&op->demand);
+    if (!fault && keeps)
+        fault = fault_of_op(program, op, operands, operand_count);
     if (fault) {
         REFUSE(program, DTP_BAD_INPUT, "operation %u (%s): %s", program->ops.count,
                (unsigned)op->kind < DTP_OP_KIND_COUNT ? dtp_op_kind_text(op->kind) : "?", fault);
         return none;
     }
-    if (!append_op(program, op, operands, operand_count))
+    if (keeps && !demand)
+        demand = dtp_keep_demand(&program->once, &op->demand);
+    if (keeps && !demand)
+        REFUSE(program, DTP_ENVIRONMENT, "no memory for a program of %u operations", program->ops.count);
+    if (keeps ? !demand || !append_op(program, op, demand, operands, operand_count)
+              : !pass_on(program, op, operands, operand_count))
         return none;
     return (dtp_op_id){program->ops.count - 1};
 }
@@ -481,7 +486,7 @@ dtp_op_id dtp_program_add_op(struct dtp_program *program, const struct dtp_op *o
 void dtp_program_depend(struct dtp_program *program, dtp_op_id later, dtp_op_id earlier)
 {
     assert(!program->sealed);
-    if (program->status != DTP_OK || earlier.index == DTP_NO_INDEX)
+    if (program->status != DTP_OK || earlier.index == DTP_NO_INDEX || program->reader.read)
         return;
     if (later.index + 1 != program->ops.count || earlier.index >= later.index) {
         REFUSE(program, DTP_BAD_INPUT, "operation %u cannot wait for %u: only the last one can, for those before it",
@@ -515,15 +520,21 @@ enum dtp_status dtp_program_seal(struct dtp_program *program, struct dtp_faults 
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 
-size_t dtp_program_tensor_count(const struct dtp_program *program)
-{
-    return program->tensors.count;
-}
-
-const struct dtp_program_tensor *dtp_program_tensors(const struct dtp_program *program)
-{
-    return program->tensors.items;
-}
+/* dtp_program_ops and dtp_program_op_count, and so on. */
+#define LIST(item, type)                                                                                               \
+    size_t dtp_program_##item##_count(const struct dtp_program *program)                                               \
+    {                                                                                                                  \
+        return program->item##s.count;                                                                                 \
+    }                                                                                                                  \
+    const struct type *dtp_program_##item##s(const struct dtp_program *program)                                        \
+    {                                                                                                                  \
+        return program->item##s.items;                                                                                 \
+    }
+LIST(op, dtp_op)
+LIST(buffer, dtp_buffer)
+LIST(group, dtp_program_group)
+LIST(tensor, dtp_program_tensor)
+#undef LIST
 
 void dtp_program_module(const struct dtp_program *program, uint64_t module, struct dtp_parameter_module *out)
 {
@@ -540,36 +551,6 @@ void dtp_program_module(const struct dtp_program *program, uint64_t module, stru
             out->elements = at->offset_elements + at->extent_elements;
     }
     dtp_parameter_shard(out, program->execution.shards ? program->execution.shards : 1);
-}
-
-size_t dtp_program_op_count(const struct dtp_program *program)
-{
-    return program->ops.count;
-}
-
-size_t dtp_program_buffer_count(const struct dtp_program *program)
-{
-    return program->buffers.count;
-}
-
-size_t dtp_program_group_count(const struct dtp_program *program)
-{
-    return program->groups.count;
-}
-
-const struct dtp_op *dtp_program_ops(const struct dtp_program *program)
-{
-    return program->ops.items;
-}
-
-const struct dtp_buffer *dtp_program_buffers(const struct dtp_program *program)
-{
-    return program->buffers.items;
-}
-
-const struct dtp_program_group *dtp_program_groups(const struct dtp_program *program)
-{
-    return program->groups.items;
 }
 
 const struct dtp_operand *dtp_program_operands(const struct dtp_program *program, const struct dtp_op *op)

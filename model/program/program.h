@@ -105,20 +105,35 @@ struct dtp_demand {
     uint8_t memory_kernel; /* enum dtp_memory_kernel, for class MEMORY */
     uint8_t recompute;     /* 1: repeated forward work */
     uint8_t form;          /* enum dtp_form, of a kernel that has several */
+    uint8_t zero;          /* no hole lies here: equal demands are equal bytes */
 };
 
-struct dtp_op {
+/* As it is added. */
+struct dtp_new_op {
     enum dtp_op_kind kind;
     enum dtp_stream stream;
     uint16_t layer, micro_step;
-    uint32_t group;                        /* collectives: index of the group; adding sets DTP_NO_INDEX for others */
-    uint16_t peer;                         /* transfers: the role of the other end (program_set.h) */
-    uint32_t tag;                          /* transfers: the same number at both ends */
-    uint32_t first_operand, operand_count; /* set by adding, like the next two */
-    uint32_t first_dependency, dependency_count; /* dependencies on operations of other streams */
-    const char *name;                            /* "qkv", "down input gradient", ...; "" if the kind says it all */
+    uint32_t group;   /* collectives: index of the group; of no meaning for others */
+    uint16_t peer;    /* transfers: the role of the other end (program_set.h) */
+    uint32_t tag;     /* transfers: the same number at both ends */
+    const char *name; /* "qkv", "down input gradient", ...; "" if the kind says it all */
     struct dtp_demand demand;
 };
+
+/* As it is kept. A step has hundreds of demands for hundreds of thousands of operations, which share them: mostly those
+ * that ask for the same have the same pointer. */
+struct dtp_op {
+    enum dtp_op_kind kind;
+    enum dtp_stream stream;
+    const struct dtp_demand *demand;
+    const char *name;
+    uint32_t group; /* DTP_NO_INDEX of what is no collective */
+    uint32_t tag;
+    uint32_t first_operand, first_dependency;
+    uint16_t layer, micro_step, peer;
+    uint16_t operand_count, dependency_count; /* dependencies on operations of other streams */
+};
+#define DTP_PROGRAM_MAX_OPERANDS UINT16_MAX /* of an operation */
 
 struct dtp_program; /* opaque */
 
@@ -126,6 +141,18 @@ struct dtp_program; /* opaque */
 #define DTP_PROGRAM_MAX_OPS 20000000u
 enum dtp_status dtp_program_create(uint32_t op_limit, struct dtp_program **out, struct dtp_faults *faults);
 void dtp_program_destroy(struct dtp_program *program);
+
+/* Whoever needs each operation of a program once. `op` and `operands` are borrowed for the call, in which the names in
+ * `op` are the adder's; false: no memory. */
+struct dtp_program_reader {
+    bool (*read)(void *context, const struct dtp_op *op, const struct dtp_operand *operands, size_t operand_count,
+                 const struct dtp_buffer *buffers);
+    void *context;
+};
+/* Operations added from now on go to `reader` and are not kept, nor are dependencies and names: the program that is
+ * sealed has buffers alone. Amounts are checked as ever; how operands and shapes fit together is not, for that is told
+ * by the same program where it is kept. Before anything is added. */
+void dtp_program_read_only_once(struct dtp_program *program, const struct dtp_program_reader *reader);
 
 /* Bounds of what a program may hold: products and sums of such amounts stay finite, and bytes in uint64_t. */
 #define DTP_BUFFER_MAX_BYTES DTP_BYTES_BOUND
@@ -148,8 +175,8 @@ void dtp_program_set_execution(struct dtp_program *program, const struct dtp_exe
 uint32_t dtp_program_add_group(struct dtp_program *program, struct dtp_program_group group);
 /* False: refused. Those of a module lie one behind the other, in the order of enum dtp_parameter. */
 bool dtp_program_add_tensor(struct dtp_program *program, const struct dtp_program_tensor *tensor);
-dtp_op_id dtp_program_add_op(struct dtp_program *program, const struct dtp_op *op, const struct dtp_operand *operands,
-                             size_t operand_count);
+dtp_op_id dtp_program_add_op(struct dtp_program *program, const struct dtp_new_op *op,
+                             const struct dtp_operand *operands, size_t operand_count);
 /* `later` waits for `earlier`; only to the operation added last, so dependencies stay contiguous. What the order of the
  * streams implies is not kept: nothing for an operation of the same stream, and of two of one stream the later. So an
  * operation has at most DTP_STREAM_COUNT - 1. Nothing happens where `earlier` is DTP_NO_INDEX. */

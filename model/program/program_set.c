@@ -33,27 +33,59 @@ void dtp_program_set_release(struct dtp_program_set *set)
     for (uint32_t i = 0; i < set->role_count; i++)
         dtp_program_destroy(set->roles[i].program);
     free(set->roles);
-    *set = (struct dtp_program_set){NULL, 0};
+    *set = (struct dtp_program_set){.roles = NULL};
+}
+
+enum dtp_status dtp_program_set_take_turns(struct dtp_program_set *set, uint32_t run, struct dtp_faults *faults)
+{
+    for (uint32_t r = 0; r < set->role_count; r++)
+        if (run == 0 || set->roles[r].ranks != set->roles[0].ranks || set->roles[r].ranks % run)
+            return dtp_fault(
+                faults, DTP_BAD_INPUT, NULL, 0,
+                "role %u: roles that take turns have as many ranks each, a multiple of their run of %u, not "
+                "%u",
+                r, run, set->roles[r].ranks);
+    for (uint32_t r = 0; r < set->role_count; r++)
+        set->roles[r].first_rank = r * run;
+    set->run = run;
+    return DTP_OK;
 }
 
 uint32_t dtp_program_set_ranks(const struct dtp_program_set *set)
 {
-    const struct dtp_program_role *last = &set->roles[set->role_count - 1];
-    return last->first_rank + last->ranks;
+    uint32_t ranks = 0;
+    for (uint32_t r = 0; r < set->role_count; r++)
+        ranks += set->roles[r].ranks;
+    return ranks;
 }
 
 uint32_t dtp_program_set_role_of(const struct dtp_program_set *set, uint32_t rank)
 {
     uint32_t role = 0;
+    if (set->run)
+        return rank / set->run % set->role_count;
     while (role + 1 < set->role_count && set->roles[role + 1].first_rank <= rank)
         role++;
     return role;
 }
 
+uint32_t dtp_program_set_place(const struct dtp_program_set *set, uint32_t rank)
+{
+    if (set->run)
+        return rank / (set->run * set->role_count) * set->run + rank % set->run;
+    return rank - set->roles[dtp_program_set_role_of(set, rank)].first_rank;
+}
+
+uint32_t dtp_program_set_rank(const struct dtp_program_set *set, uint32_t role, uint32_t place)
+{
+    if (set->run)
+        return (place / set->run * set->role_count + role) * set->run + place % set->run;
+    return set->roles[role].first_rank + place;
+}
+
 uint32_t dtp_program_set_peer_rank(const struct dtp_program_set *set, uint32_t rank, const struct dtp_op *op)
 {
-    uint32_t place = rank - set->roles[dtp_program_set_role_of(set, rank)].first_rank;
-    return set->roles[op->peer].first_rank + place;
+    return dtp_program_set_rank(set, op->peer, dtp_program_set_place(set, rank));
 }
 
 /* ---- which send meets which receive ------------------------------------------------------------------------------ */
@@ -112,12 +144,12 @@ static void check_pair(struct match *m, uint32_t send, uint32_t receive)
     if (s->tag != r->tag)
         REFUSE(m, "role %u, operation %u sends tag %u to role %u, where operation %u receives tag %u", m->sender, send,
                s->tag, m->receiver, receive, r->tag);
-    else if (bytes == 0 || bytes != room || (double)bytes != s->demand.sent_bytes || given.shard || taken.shard ||
+    else if (bytes == 0 || bytes != room || (double)bytes != s->demand->sent_bytes || given.shard || taken.shard ||
              !same_element(m, &given, &taken))
         REFUSE(m,
                "role %u, operation %u sends %.0f bytes to role %u, operation %u; the buffer sent has %llu, the one "
                "received %llu: all must be equal, and of one format",
-               m->sender, send, s->demand.sent_bytes, m->receiver, receive, (unsigned long long)bytes,
+               m->sender, send, s->demand->sent_bytes, m->receiver, receive, (unsigned long long)bytes,
                (unsigned long long)room);
     m->partner[m->sender][send] = receive;
     m->partner[m->receiver][receive] = send;
@@ -161,13 +193,16 @@ static void match_pair(struct match *m)
 }
 
 /* Ranks of one communicator: all of a role with those of the same place in the other. Instances of a group are runs of
- * ranks * stride; as the roles lie apart, the pairs fill all ranks from the first of one to the last of the other. */
-static bool share_group(const struct dtp_program_role *a, const struct dtp_program_role *b,
-                        const struct dtp_program_group *group)
+ * ranks * stride; as the roles lie apart, the pairs fill all ranks from the first of one to the last of the other.
+ * Where roles take turns, these are the ranks of one turn. */
+static bool share_group(const struct dtp_program_set *set, const struct dtp_program_role *a,
+                        const struct dtp_program_role *b, const struct dtp_program_group *group)
 {
     const struct dtp_program_role *low = a->first_rank < b->first_rank ? a : b, *high = low == a ? b : a;
-    uint64_t span = (uint64_t)group->ranks * group->stride, last = (uint64_t)high->first_rank + high->ranks - 1;
-    return low->first_rank / span == last / span && (high->first_rank - low->first_rank) % group->stride == 0;
+    uint64_t span = (uint64_t)group->ranks * group->stride, turn = (uint64_t)set->run * set->role_count;
+    uint64_t last = (uint64_t)high->first_rank + (set->run ? set->run : high->ranks) - 1;
+    bool whole = !set->run || span % turn == 0;
+    return whole && low->first_rank / span == last / span && (high->first_rank - low->first_rank) % group->stride == 0;
 }
 
 static void check_peers(struct match *m, uint32_t role)
@@ -179,7 +214,8 @@ static void check_peers(struct match *m, uint32_t role)
         if (ops[i].peer >= m->set->role_count || ops[i].peer == role || m->set->roles[ops[i].peer].ranks != here->ranks)
             REFUSE(m, "role %u, operation %u: its peer %u is no other role of %u ranks", role, i, ops[i].peer,
                    here->ranks);
-        else if (!share_group(here, &m->set->roles[ops[i].peer], &dtp_program_groups(here->program)[ops[i].group]))
+        else if (!share_group(m->set, here, &m->set->roles[ops[i].peer],
+                              &dtp_program_groups(here->program)[ops[i].group]))
             REFUSE(m, "role %u, operation %u: its group %u does not hold the ranks of role %u", role, i, ops[i].group,
                    ops[i].peer);
     }

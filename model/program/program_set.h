@@ -15,13 +15,17 @@
 
 struct dtp_program_role {
     char name[DTP_PROGRAM_MAX_NAME_BYTES + 1]; /* "first stage", for people */
-    uint32_t first_rank, ranks;                /* it is run by ranks first_rank, first_rank + 1, ... of the job */
+    uint32_t first_rank, ranks;                /* where its ranks begin, and how many they are */
     struct dtp_program *program;               /* sealed */
 };
-/* Owns its roles and their programs; roles are in the order of their ranks. */
+/* Owns its roles and their programs; roles are in the order of their first ranks. A role is run by ranks first_rank,
+ * first_rank + 1, ... of the job; or, where roles take turns, by `run` ranks at a time: all roles have as many, and the
+ * next run of a role begins behind a run of each other one, as where stages of a pipeline are nearer than its data
+ * parallel ranks. */
 struct dtp_program_set {
     struct dtp_program_role *roles;
     uint32_t role_count;
+    uint32_t run; /* 0: all ranks of a role stand together */
 };
 #define DTP_PROGRAM_SET_MAX_ROLES 4096u
 
@@ -33,6 +37,11 @@ void dtp_program_set_release(struct dtp_program_set *set);
 uint32_t dtp_program_set_ranks(const struct dtp_program_set *set);
 /* The role that a rank of the job runs; `rank` is below dtp_program_set_ranks. */
 uint32_t dtp_program_set_role_of(const struct dtp_program_set *set, uint32_t rank);
+/* Which of its role's ranks a rank of the job is, and back. */
+uint32_t dtp_program_set_place(const struct dtp_program_set *set, uint32_t rank);
+uint32_t dtp_program_set_rank(const struct dtp_program_set *set, uint32_t role, uint32_t place);
+/* Has roles take turns: of a set that is complete. DTP_BAD_INPUT: roles differ in ranks, or those are no multiple. */
+enum dtp_status dtp_program_set_take_turns(struct dtp_program_set *set, uint32_t run, struct dtp_faults *faults);
 /* The rank at the other end of a transfer of `rank`, whose role's program has `op`. */
 uint32_t dtp_program_set_peer_rank(const struct dtp_program_set *set, uint32_t rank, const struct dtp_op *op);
 
@@ -53,7 +62,7 @@ enum dtp_status dtp_program_set_verify(const struct dtp_program_set *set, enum d
 
 /* The set as text, both ways: its roles' programs (program_text.h), each behind its line.
  *
- *   set 1
+ *   set 1                      (where roles take turns: set 1 run N)
  *   role 0 "first stage" ranks 2
  *   program 1
  *   ...

@@ -9,7 +9,10 @@
 enum dtp_status dtp_program_set_write_text(const struct dtp_program_set *set, FILE *file)
 {
     enum dtp_status status = DTP_OK;
-    fputs("set 1\n", file);
+    if (set->run)
+        fprintf(file, "set 1 run %u\n", set->run);
+    else
+        fputs("set 1\n", file);
     for (uint32_t r = 0; r < set->role_count && status == DTP_OK; r++) {
         fprintf(file, "role %u \"%s\" ranks %u\n", r, set->roles[r].name, set->roles[r].ranks);
         status = dtp_program_write_text(set->roles[r].program, file);
@@ -28,6 +31,8 @@ enum dtp_status dtp_program_set_digest(const struct dtp_program_set *set, uint64
             return status;
         *out = dtp_crc64(*out, of_role, sizeof of_role);
     }
+    if (set->run)
+        *out = dtp_crc64(*out, &set->run, sizeof set->run);
     return DTP_OK;
 }
 
@@ -121,11 +126,13 @@ enum dtp_status dtp_program_set_parse_text(const char *name, const char *text, s
 {
     struct reader reader = {.name = name, .at = text, .end = text + bytes, .faults = faults};
     uint32_t roles = 0;
+    uint64_t run = 0;
     bool ended = false;
-    *out = (struct dtp_program_set){NULL, 0};
+    *out = (struct dtp_program_set){.roles = NULL};
     if (next_line(&reader)) {
-        if (expect_word(&reader, "set"))
-            expect_word(&reader, "1");
+        if (expect_word(&reader, "set") && expect_word(&reader, "1") && !at_line_end(&reader) &&
+            expect_word(&reader, "run"))
+            read_whole(&reader, "run", 1, INT32_MAX, &run);
         end_of_line(&reader);
     }
     while (!ended && next_line(&reader)) {
@@ -138,6 +145,8 @@ enum dtp_status dtp_program_set_parse_text(const char *name, const char *text, s
     reader.line_failed = false;
     if (!ended || roles == 0)
         REFUSE(&reader, ended ? "the set has no role" : "the set has no line \"end roles ...\": the text was cut off");
+    if (reader.status == DTP_OK && run)
+        reader.status = dtp_program_set_take_turns(out, (uint32_t)run, faults);
     if (reader.status != DTP_OK)
         dtp_program_set_release(out);
     return reader.status;

@@ -3,7 +3,7 @@
 
 static void add_to_totals(const struct dtp_op *op, struct dtp_program_totals *out)
 {
-    const struct dtp_demand *demand = &op->demand;
+    const struct dtp_demand *demand = op->demand;
     enum dtp_op_class class = dtp_op_kind_class(op->kind);
     out->kernels += demand->kernels;
     out->matmul_flops += class == DTP_CLASS_MATMUL ? demand->flops : 0;

@@ -186,7 +186,7 @@ static void read_dependencies(struct reader *reader, uint32_t *count)
 }
 
 struct op_line {
-    struct dtp_op op;
+    struct dtp_new_op op;
     char name[DTP_PROGRAM_MAX_NAME_BYTES + 1];
     uint32_t dependency_count;
 };
@@ -275,7 +275,7 @@ static void read_op_key(struct reader *reader, int key, struct op_line *line)
 {
     static const char *const memory_kernels[] = DTP_MEMORY_KERNEL_WORDS;
     static const char *const attention_kernels[DTP_ATTENTION_COUNT] = DTP_ATTENTION_KERNEL_WORDS;
-    struct dtp_op *op = &line->op;
+    struct dtp_new_op *op = &line->op;
     uint64_t value = 0;
     int choice = 0;
     switch (key) {
@@ -352,7 +352,7 @@ static bool read_kind(struct reader *reader, enum dtp_op_kind *out)
     return false;
 }
 
-static void check_group(struct reader *reader, const struct dtp_op *op)
+static void check_group(struct reader *reader, const struct dtp_new_op *op)
 {
     bool collective = dtp_op_kind_class(op->kind) == DTP_CLASS_COLLECTIVE;
     if (collective && op->group >= reader->group_count)

@@ -121,7 +121,7 @@ static void write_attention(FILE *file, const struct dtp_attention_shape *attent
 static void write_demand(FILE *file, const struct dtp_op *op)
 {
     static const char *const memory_kernels[] = DTP_MEMORY_KERNEL_WORDS;
-    const struct dtp_demand *demand = &op->demand;
+    const struct dtp_demand *demand = op->demand;
 #define X(field) write_number(file, #field, demand->field);
     DTP_DEMAND_TABLE(X)
 #undef X

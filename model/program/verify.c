@@ -271,16 +271,16 @@ static double most_sent_bytes(const struct proof *proof, const struct dtp_op *op
 static void check_bytes(struct proof *proof, uint32_t index)
 {
     const struct dtp_op *op = &proof->ops[index];
-    if (op->demand.sent_bytes == 0)
+    if (op->demand->sent_bytes == 0)
         return;
     double most_bytes = most_sent_bytes(proof, op);
     double slack_bytes = op->group == DTP_NO_INDEX ? 1 : 2.0 * dtp_program_groups(proof->program)[op->group].ranks;
-    if (!(op->demand.sent_bytes > most_bytes + slack_bytes))
+    if (!(op->demand->sent_bytes > most_bytes + slack_bytes))
         return;
     char text[PLACE_BYTES];
     proof->refused = true;
     dtp_fault(proof->faults, DTP_BAD_INPUT, NULL, 0, "%s sends %.0f bytes; its operands hold enough for %.0f",
-              op_words(proof, index, text), op->demand.sent_bytes, most_bytes);
+              op_words(proof, index, text), op->demand->sent_bytes, most_bytes);
 }
 
 static void check_all(struct proof *proof)

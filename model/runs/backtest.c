@@ -18,6 +18,7 @@ double dtp_backtest_predicted_memory(const struct dtp_prediction *prediction, en
     case DTP_RUN_NVIDIA_SMI: /* the driver's figure under another name */
     case DTP_RUN_DEVICE: return (double)memory->device_peak_bytes;
     case DTP_RUN_AFTER_INIT: return (double)memory->after_init_bytes;
+    case DTP_RUN_STAGES: /* which stage, measurements say */
     case DTP_RUN_MEMORY_COUNT: break;
     }
     return NAN;
@@ -63,6 +64,20 @@ static void refuse(struct dtp_backtest_row *row, const struct dtp_faults *faults
         used += (size_t)snprintf(row->reason + used, sizeof row->reason - used, "%s%s", i ? "; " : "", faults->text[i]);
 }
 
+/* The stage whose memory is furthest off, of those that are predicted and measured. */
+static void compare_stages(struct dtp_backtest_row *row)
+{
+    for (int i = 0; i < DTP_PREDICTED_STAGES; i++) {
+        double predicted = (double)row->forecast.prediction.stage_allocated_bytes[i];
+        double measured = row->measured.stage_bytes[i];
+        double error = predicted > 0 ? error_pct(predicted, measured) : (double)NAN;
+        if (isnan(error) || fabs(error) <= fabs(row->memory_error_pct[DTP_RUN_STAGES]))
+            continue;
+        row->memory_error_pct[DTP_RUN_STAGES] = error;
+        row->measured.memory_bytes[DTP_RUN_STAGES] = measured;
+    }
+}
+
 static void compare(struct dtp_backtest_row *row, struct dtp_faults *faults)
 {
     const struct dtp_backtest_forecast *forecast = &row->forecast;
@@ -79,6 +94,7 @@ static void compare(struct dtp_backtest_row *row, struct dtp_faults *faults)
                       measured->memory_bytes[kind]);
         any = any || !isnan(row->memory_error_pct[kind]);
     }
+    compare_stages(row);
     if (!any && measured->end == DTP_RUN_RAN)
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                   "nothing measured: no tokens/s, step time or memory, and no status that says why");

@@ -239,7 +239,7 @@ static bool add_rest(struct observed *o)
     struct dtp_refit *refit = o->refit;
     struct dtp_refit_rest rest = {refit->run_count, o->run->job->plan.executor.cuda_graph, o->run->rest_s, 0};
     for (size_t i = 0; i < o->op_count; i++)
-        rest.kernels += is_kernel(dtp_op_kind_class(o->ops[i].kind)) ? o->ops[i].demand.kernels : 0;
+        rest.kernels += is_kernel(dtp_op_kind_class(o->ops[i].kind)) ? o->ops[i].demand->kernels : 0;
     if (!isfinite(rest.rest_s) || !(rest.kernels > 0))
         return true;
     if (!grow(&refit->rest, refit->rest_count, &refit->rest_room, sizeof *refit->rest))

@@ -40,12 +40,13 @@
  * before. */
 #define SCRIPT_RULES                                                                                                   \
     .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash",                             \
-    .selective = DTP_SELECTIVE_MATMUL, .fused_matmuls = true, .reference_script = true, .sequence_parallel = true
-/* The script of h200_parallel_runs.csv, known by its notes: torchtitan's model and its plans of parallelism; blocks
- * alone are compiled. */
+    .selective = DTP_SELECTIVE_MATMUL, .fused_matmuls = true, .reference_script = true, .rope_fp32 = true,             \
+    .sequence_parallel = true
+/* The script of h200_parallel_runs.csv, known by its notes: torchtitan's model and its plans of parallelism; blocks and
+ * loss are compiled. */
 #define PARALLEL_SCRIPT_RULES                                                                                          \
     .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash",                             \
-    .selective = DTP_SELECTIVE_MATMUL, .eager_loss = true, .sequence_parallel = true
+    .selective = DTP_SELECTIVE_MATMUL, .rope_fp32 = true, .sequence_parallel = true
 /* Anybody else's PyTorch: its own defaults, SDPA's FlashAttention-2 among them. */
 #define TORCH_RULES                                                                                                    \
     .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2",                          \

@@ -28,7 +28,8 @@ struct dtp_run_framework {
     bool unfused_unless_asked; /* an empty flash_attention means none */
     bool fsdp_syncs_always;    /* reduces in every micro-step of an accumulation */
     bool fsdp1, fused_matmuls;
-    bool reference_script; /* of the H200 runs: its RoPE and its initialisation */
+    bool reference_script; /* of the H200 runs: its initialisation */
+    bool rope_fp32;        /* written as fp32 halves, each product a kernel */
     bool keeps_root;       /* FSDP2's root unit stays gathered from forward to backward */
     bool eager_loss;       /* compile leaves the loss alone */
 };

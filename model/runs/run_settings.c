@@ -234,7 +234,7 @@ static void write_batch(struct writer *w)
     else if (run->gpus) {
         set_count(w, "micro_batch", run->micro_batch);
         set_count(w, "accumulate", accumulation(w));
-        if (w->framework->fsdp_syncs_always && is_fsdp(w))
+        if (w->framework->fsdp_syncs_always && is_fsdp(w) && run->pp <= 1)
             set_switch(w, "accumulate_sync", true);
     }
 }
@@ -249,7 +249,8 @@ static const char *schedule_word(const char *text)
                                             {"zb1p", "zb-h1"},
                                             {"zb2p", "zb-h2"},
                                             {"zbv", "zb-v"},
-                                            {"ZBVZeroBubble", "zb-v"}};
+                                            {"ZBVZeroBubble", "zb-v"},
+                                            {"InterleavedZeroBubble", "zb-interleaved"}};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (strcasecmp(text, others[i][0]) == 0)
             return others[i][1];
@@ -294,6 +295,8 @@ static void write_parallelism(struct writer *w)
                    (w->framework->overlaps && strcmp(runtime_of(w), "megatron") == 0) ||
                        strstr(run->notes, "async TP"));
     }
+    if (strstr(run->notes, "few patterns fused"))
+        REFUSE(w, "async tensor parallelism that the compiler found few places for is not modelled");
     if (run->cp > 1)
         set_count(w, "cp", run->cp);
     if (run->pp > 1)
@@ -315,7 +318,7 @@ static const char *single_strategy(const struct writer *w)
     if (strcmp(runtime, "deepspeed") == 0 || (strcmp(runtime, "dtplan") == 0 && offloads))
         return "zero1";
     /* divided by tp, PyTorch's mixed precision is FSDP2's on a mesh of one rank; autocast there is not modelled */
-    bool shards = offloads || (w->run->tp > 1 && !strstr(w->run->notes, "amp=autocast"));
+    bool shards = offloads || ((w->run->tp > 1 || w->run->pp > 1) && !strstr(w->run->notes, "amp=autocast"));
     return strcmp(runtime, "torch") == 0 && shards ? "full_shard" : "ddp";
 }
 
@@ -470,7 +473,7 @@ static void write_kernels(struct writer *w)
         set_switch(w, "fused_qkv", true);
         set_switch(w, "fused_gate_up", true);
     }
-    if (framework->reference_script)
+    if (framework->rope_fp32)
         set_switch(w, "rope_fp32", true);
 }
 

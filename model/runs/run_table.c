@@ -2,6 +2,8 @@
 
 #include "base/number.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -73,6 +75,8 @@ enum dtp_status dtp_run_columns_find(const struct dtp_table *table, struct dtp_r
     out->step_time = dtp_table_column(table, "step_time_s");
     out->peak_mem = dtp_table_column(table, "peak_mem_gib");
     out->mem_kind = dtp_table_column(table, "mem_kind");
+    out->rank_memory = dtp_table_column(table, "peak_allocated_bytes_ranks");
+    out->rank_coordinates = dtp_table_column(table, "coordinates_ranks_pp_dp_cp_tp");
     bool measured = out->status >= 0 || out->tokens_per_s_per_gpu >= 0 || out->step_time >= 0 ||
                     (out->peak_mem >= 0 && out->mem_kind >= 0);
     for (int kind = 0; kind < DTP_RUN_MEMORY_COUNT; kind++) {
@@ -153,6 +157,30 @@ static enum dtp_status read_rounded_memory(const struct dtp_table *table, size_t
                      "mem_kind '%.40s' is unknown; known: allocated, reserved, nvidia-smi, device, after_init", word);
 }
 
+/* "BYTES;BYTES;..." of the ranks, and beside it "PP/DP/CP/TP;..." where each of them stands. */
+static enum dtp_status read_stages(const struct dtp_table *table, size_t row, const struct dtp_run_columns *where,
+                                   struct dtp_run_measured *out, struct dtp_faults *faults)
+{
+    const char *bytes = dtp_table_text(table, row, where->rank_memory);
+    const char *place = dtp_table_text(table, row, where->rank_coordinates);
+    memset(out->stage_bytes, 0, sizeof out->stage_bytes);
+    while (*bytes && *place) {
+        char *behind_bytes, *behind_stage;
+        double value = strtod(bytes, &behind_bytes);
+        unsigned long stage = strtoul(place, &behind_stage, 10);
+        if (!(value > 0) || !isfinite(value) || behind_stage == place || stage >= DTP_PREDICTED_STAGES)
+            return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                             "peak_allocated_bytes_ranks '%.40s' or coordinates_ranks_pp_dp_cp_tp '%.20s' are no lists "
+                             "of bytes and of places on up to %d stages",
+                             bytes, place, DTP_PREDICTED_STAGES);
+        out->stage_bytes[stage] = value > out->stage_bytes[stage] ? value : out->stage_bytes[stage];
+        bytes = behind_bytes + strspn(behind_bytes, ";");
+        place += strcspn(place, ";");
+        place += strspn(place, ";");
+    }
+    return DTP_OK;
+}
+
 static enum dtp_run_end end_of(const char *status)
 {
     static const struct {
@@ -187,5 +215,7 @@ enum dtp_status dtp_run_read_measured(const struct dtp_table *table, size_t row,
                           &status);
     }
     enum dtp_status rounded = read_rounded_memory(table, row, where, out, faults);
+    enum dtp_status stages = read_stages(table, row, where, out, faults);
+    status = status > stages ? status : stages;
     return status > rounded ? status : rounded;
 }

@@ -9,6 +9,7 @@
 #ifndef DTP_RUN_TABLE_H
 #define DTP_RUN_TABLE_H
 
+#include "closed/closed_form.h"
 #include "machine/catalog.h"
 #include "job/scenario.h"
 #include "base/table.h"
@@ -83,7 +84,8 @@ static inline bool dtp_run_is_data_parallel(const struct dtp_run *run)
     X(RESERVED, "reserved", "peak_reserved_bytes")                                                                     \
     X(NVIDIA_SMI, "nvidia-smi", NULL)                                                                                  \
     X(DEVICE, "device", "device_used_bytes")                                                                           \
-    X(AFTER_INIT, "after_init", "after_init_allocated_bytes")
+    X(AFTER_INIT, "after_init", "after_init_allocated_bytes")                                                          \
+    X(STAGES, "stages", NULL) /* allocated, of the stage that is furthest off */
 enum dtp_run_memory {
 #define DTP_RUN_MEMORY_ENUM(suffix, word, column) DTP_RUN_##suffix,
     DTP_RUN_MEMORY_TABLE(DTP_RUN_MEMORY_ENUM)
@@ -102,6 +104,7 @@ struct dtp_run_measured {
     enum dtp_run_end end;
     double tokens_per_s_per_gpu, step_s;
     double memory_bytes[DTP_RUN_MEMORY_COUNT];
+    double stage_bytes[DTP_PREDICTED_STAGES]; /* allocated, of a stage's ranks the largest */
 };
 
 enum {
@@ -128,6 +131,7 @@ const struct dtp_run_column *dtp_run_table_columns(size_t *count);
 struct dtp_run_columns {
     long text[DTP_RUN_TEXT_COUNT], count[DTP_RUN_COUNT_COUNT], network;
     long status, tokens_per_s_per_gpu, step_time, peak_mem, mem_kind, memory[DTP_RUN_MEMORY_COUNT];
+    long rank_memory, rank_coordinates;
 };
 
 /* Reports every missing needed column at once, and a table without any measured column. */

@@ -24,14 +24,6 @@ const struct dtp_runtime *dtp_runtime_of_strategy(enum dtp_strategy strategy)
     return dtp_runtimes[0];
 }
 
-const struct dtp_runtime *dtp_runtime_executed(void)
-{
-    for (int i = 0; i < DTP_RUNTIMES; i++)
-        if (dtp_runtimes[i]->executed)
-            return dtp_runtimes[i];
-    return NULL;
-}
-
 struct dtp_plan dtp_plan_default(void)
 {
     struct dtp_plan plan = dtp_plan_unchosen();
@@ -53,6 +45,7 @@ enum dtp_status dtp_plan_resolve_from(struct dtp_plan *plan, const struct dtp_tr
     for (int i = 0; i < DTP_RUNTIMES; i++)
         if (dtp_runtimes[i] != plan->runtime && dtp_runtimes[i]->check_elsewhere)
             dtp_runtimes[i]->check_elsewhere(&r);
+    dtp_plan_cut_stages(&r);
     return r.status;
 }
 

@@ -19,8 +19,6 @@ extern const struct dtp_runtime *const dtp_runtimes[DTP_RUNTIMES];
 const struct dtp_runtime *dtp_runtime_find(const char *word);
 /* The first that has the strategy. */
 const struct dtp_runtime *dtp_runtime_of_strategy(enum dtp_strategy strategy);
-/* Whose programs dtplan-exec runs. */
-const struct dtp_runtime *dtp_runtime_executed(void);
 
 /* Default plan: full_shard, torch FSDP2 eager, bf16-mixed, flash attention, eager cross entropy, fused AdamW, micro
  * batch 1, accumulate 1, sequence 2048, no checkpointing, no offload, one unit per layer. */
@@ -49,5 +47,9 @@ enum dtp_status dtp_plan_resolve(struct dtp_plan *plan, const struct dtp_transfo
 enum dtp_status dtp_plan_resolve_from(struct dtp_plan *plan, const struct dtp_transformer *transformer,
                                       const struct dtp_cluster *cluster, const struct dtp_plan_source *source,
                                       struct dtp_faults *faults);
+
+/* Inside of dtp_plan_resolve: stages that are to be cut best become a layout, of a plan of which nothing was refused
+ * (cut_stages.c). */
+void dtp_plan_cut_stages(struct dtp_resolver *resolver);
 
 #endif

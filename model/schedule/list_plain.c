@@ -20,17 +20,6 @@ void dtp_list_1f1b(struct dtp_pass_list *list)
     }
 }
 
-/* The i-th pass forward of a rank: groups of micro-batches, each through all chunks. The i-th backward is of the same
- * micro-batch and takes the chunks from the last. */
-static void add_interleaved(struct dtp_pass_list *list, enum dtp_pass_kind kind, uint32_t i)
-{
-    const struct dtp_schedule_shape *s = list->shape;
-    uint32_t of_group = s->group * s->chunks, start = i / of_group * s->group;
-    uint32_t in_group = s->micro_batches - start < s->group ? s->micro_batches - start : s->group;
-    uint32_t chunk = i % of_group / in_group, micro_batch = start + i % of_group % in_group;
-    dtp_pass_add(list, kind, kind == DTP_PASS_FORWARD ? chunk : s->chunks - 1 - chunk, micro_batch);
-}
-
 /* Each chunk but the last lets a whole group by before its first backward, and the way to the last rank and back takes
  * two passes a rank. */
 void dtp_list_interleaved(struct dtp_pass_list *list)
@@ -41,8 +30,8 @@ void dtp_list_interleaved(struct dtp_pass_list *list)
     warm_up = warm_up < count ? warm_up : count;
     for (uint32_t i = 0; i < count + warm_up; i++) {
         if (i < count)
-            add_interleaved(list, DTP_PASS_FORWARD, i);
+            dtp_pass_add_interleaved(list, DTP_PASS_FORWARD, i);
         if (i >= warm_up)
-            add_interleaved(list, DTP_PASS_WHOLE_BACKWARD, i - warm_up);
+            dtp_pass_add_interleaved(list, DTP_PASS_WHOLE_BACKWARD, i - warm_up);
     }
 }

@@ -39,6 +39,26 @@ void dtp_list_zb_h1(struct dtp_pass_list *list)
     list_handcrafted(list, list->shape->ranks - list->rank, list->rank);
 }
 
+/* 1F1B over several chunks whose warm-up takes one pass a rank to the last one, for gradients of inputs come back as
+ * fast as forwards go; a W follows each backward but the first r. Groups are those of interleaved. */
+void dtp_list_zb_interleaved(struct dtp_pass_list *list)
+{
+    const struct dtp_schedule_shape *s = list->shape;
+    uint32_t count = s->micro_batches * s->chunks, weights = 0;
+    uint32_t warm_up = s->ranks - 1 - list->rank + (s->chunks - 1) * s->group;
+    warm_up = warm_up < count ? warm_up : count;
+    for (uint32_t i = 0; i < count + warm_up; i++) {
+        if (i < count)
+            dtp_pass_add_interleaved(list, DTP_PASS_FORWARD, i);
+        if (i >= warm_up)
+            dtp_pass_add_interleaved(list, DTP_PASS_BACKWARD, i - warm_up);
+        if (i >= warm_up + list->rank)
+            dtp_pass_add_interleaved(list, DTP_PASS_WEIGHT, weights++);
+    }
+    while (weights < count)
+        dtp_pass_add_interleaved(list, DTP_PASS_WEIGHT, weights++);
+}
+
 /* As many forwards as there is time for until the first gradient is back: 2(p - r) - 1. */
 void dtp_list_zb_h2(struct dtp_pass_list *list)
 {

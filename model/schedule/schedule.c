@@ -1,5 +1,6 @@
 #include "schedule/schedule.h"
 
+#include "base/word_table.h"
 #include "schedule/schedule_lists.h"
 
 #include <stdlib.h>
@@ -35,15 +36,7 @@ bool dtp_schedule_parse(const char *word, enum dtp_schedule_kind *out)
     return false;
 }
 
-const char *dtp_pass_text(enum dtp_pass_kind kind)
-{
-    static const char *const texts[] = {
-#define PASS_TEXT(suffix, text) text,
-        DTP_PASS_TABLE(PASS_TEXT)
-#undef PASS_TEXT
-    };
-    return texts[kind];
-}
+DTP_WORDS_OF_TABLE(dtp_pass_text, dtp_pass_kind, DTP_PASS_TABLE, DTP_ROW_WORD)
 
 /* ---- where chunks lie -------------------------------------------------------------------------------------------- */
 
@@ -89,6 +82,24 @@ size_t dtp_schedule_pass_count(const struct dtp_schedule *schedule)
     return schedule->first[schedule->shape.ranks];
 }
 
+static void join_first_stage(struct dtp_schedule *schedule)
+{
+    uint32_t kept = 0;
+    for (uint32_t rank = 0; rank < schedule->shape.ranks; rank++) {
+        uint32_t i = schedule->first[rank], end = schedule->first[rank + 1];
+        schedule->first[rank] = kept;
+        for (; i < end; i++) {
+            struct dtp_pass pass = schedule->passes[i];
+            bool first = dtp_schedule_stage(schedule, rank, pass.chunk) == 0;
+            if (first && pass.kind == DTP_PASS_WEIGHT)
+                pass.kind = DTP_PASS_WHOLE_BACKWARD;
+            if (!first || pass.kind != DTP_PASS_BACKWARD)
+                schedule->passes[kept++] = pass;
+        }
+    }
+    schedule->first[schedule->shape.ranks] = kept;
+}
+
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
 enum dtp_status dtp_schedule_create(const struct dtp_schedule_shape *shape, struct dtp_schedule *out,
@@ -116,6 +127,8 @@ enum dtp_status dtp_schedule_create(const struct dtp_schedule_shape *shape, stru
         generators[s->kind](&list);
         out->first[rank + 1] = out->first[rank] + (uint32_t)list.count;
     }
+    if (s->whole_first_stage)
+        join_first_stage(out);
     return DTP_OK;
 }
 

@@ -50,6 +50,8 @@ struct dtp_schedule_shape {
     uint32_t chunks;        /* v of a rank; 0: the kind's own, of interleaved 2 */
     uint32_t group;         /* interleaved: micro-batches that go through a chunk before the next chunk takes its turn
                                (Megatron's microbatch_group_size_per_vp_stage); 0: ranks */
+    bool whole_first_stage; /* of the first stage, for the gradient of whose input nobody waits, backward is not split:
+                               it runs where its W stands (torch.distributed.pipelining) */
 };
 
 /* Fills in chunks and group. DTP_BAD_INPUT: a combination that the schedule does not know, each fault with the rule and

@@ -18,6 +18,17 @@ static inline void dtp_pass_add(struct dtp_pass_list *list, enum dtp_pass_kind k
     list->passes[list->count++] = (struct dtp_pass){micro_batch, (uint16_t)chunk, (uint8_t)kind, false};
 }
 
+/* The i-th pass of a rank whose chunks take groups of micro-batches in turn, backwards from the last chunk: the i-th
+ * backward is of the i-th forward's micro-batch. */
+static inline void dtp_pass_add_interleaved(struct dtp_pass_list *list, enum dtp_pass_kind kind, uint32_t i)
+{
+    const struct dtp_schedule_shape *s = list->shape;
+    uint32_t of_group = s->group * s->chunks, start = i / of_group * s->group;
+    uint32_t in_group = s->micro_batches - start < s->group ? s->micro_batches - start : s->group;
+    uint32_t chunk = i % of_group / in_group, micro_batch = start + i % of_group % in_group;
+    dtp_pass_add(list, kind, kind == DTP_PASS_FORWARD ? chunk : s->chunks - 1 - chunk, micro_batch);
+}
+
 /* Each writes the list of list->rank; the shape is valid. */
 #define DTP_SCHEDULE(suffix, generator, ...) void dtp_list_##generator(struct dtp_pass_list *list);
 #include "schedule/schedule.def"

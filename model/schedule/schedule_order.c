@@ -1,23 +1,12 @@
 #include "schedule/schedule_order.h"
 
+#include "base/word_table.h"
+
 #include <inttypes.h>
 #include <string.h>
 
-static const char *const sends[DTP_SEND_COUNT] = {
-#define SEND_TEXT(suffix, word) word,
-    DTP_SEND_TABLE(SEND_TEXT)
-#undef SEND_TEXT
-};
-
-bool dtp_send_parse(const char *word, enum dtp_send *out)
-{
-    for (int i = 0; i < DTP_SEND_COUNT; i++)
-        if (strcmp(word, sends[i]) == 0) {
-            *out = (enum dtp_send)i;
-            return true;
-        }
-    return false;
-}
+static const char *const sends[] = {DTP_SEND_TABLE(DTP_ROW_WORD)};
+DTP_PARSE_OF_ARRAY(dtp_send_parse, dtp_send, sends, 0)
 
 /* A schedule while it is linked. */
 struct linking {

@@ -35,20 +35,26 @@ static enum dtp_status check_counts(const struct dtp_schedule_shape *s, struct d
     return status;
 }
 
+/* Any number of chunks, which micro-batches go through in groups. */
+static bool loops(enum dtp_schedule_kind kind)
+{
+    return kind == DTP_SCHEDULE_INTERLEAVED || kind == DTP_SCHEDULE_ZB_INTERLEAVED;
+}
+
 /* What is asked of chunks and group against what the kind has. */
 static enum dtp_status check_chunks(struct dtp_schedule_shape *s, struct dtp_faults *faults)
 {
     const struct dtp_schedule_row *row = dtp_schedule_row(s->kind);
     enum dtp_status status = DTP_OK;
     char text[200];
-    if (s->kind == DTP_SCHEDULE_INTERLEAVED) {
+    if (loops(s->kind)) {
         s->chunks = s->chunks ? s->chunks : 2;
+        snprintf(text, sizeof text, "%s takes 2 chunks of a rank or more; with one it is schedule %s", row->word,
+                 row->backward == DTP_BACKWARD_WHOLE ? "1f1b" : "zb-h1");
         if (s->chunks == 1)
-            return refuse(faults, "virtual_stages",
-                          "interleaved takes 2 chunks of a rank or more; with one it is schedule 1f1b");
-        if (s->ranks == 1)
-            return refuse(faults, "stages", "interleaved takes 2 ranks or more; one rank has nothing to interleave");
-        return DTP_OK;
+            return refuse(faults, "virtual_stages", text);
+        snprintf(text, sizeof text, "%s takes 2 ranks or more; one rank has nothing to interleave", row->word);
+        return s->ranks == 1 ? refuse(faults, "stages", text) : DTP_OK;
     }
     if (s->chunks && s->chunks != row->chunks) {
         snprintf(text, sizeof text, "%s has %" PRIu32 " chunk%s a rank, not %" PRIu32 "; interleaved takes any number",
@@ -67,14 +73,15 @@ static enum dtp_status check_chunks(struct dtp_schedule_shape *s, struct dtp_fau
  */
 static enum dtp_status check_group(struct dtp_schedule_shape *s, struct dtp_faults *faults)
 {
+    const char *word = dtp_schedule_row(s->kind)->word;
     char text[256];
     uint32_t p = s->ranks, m = s->micro_batches, group = s->group ? s->group : p;
     s->group = group;
     if (group < p || group > m) {
         if (m < p)
             snprintf(text, sizeof text,
-                     "interleaved takes at least as many micro-batches as ranks, %" PRIu32 "; %" PRIu32 " are too few",
-                     p, m);
+                     "%s takes at least as many micro-batches as ranks, %" PRIu32 "; %" PRIu32 " are too few", word, p,
+                     m);
         else
             snprintf(text, sizeof text,
                      "a group has from %" PRIu32 " (the ranks) to %" PRIu32 " micro-batches (those of a step), not "
@@ -86,9 +93,9 @@ static enum dtp_status check_group(struct dtp_schedule_shape *s, struct dtp_faul
     if (rest == 0 || rest >= p)
         return DTP_OK;
     snprintf(text, sizeof text,
-             "interleaved leaves %" PRIu32 " of %" PRIu32 " micro-batches to the last group of %" PRIu32
+             "%s leaves %" PRIu32 " of %" PRIu32 " micro-batches to the last group of %" PRIu32
              ", which takes at least %" PRIu32 " (the ranks); the nearest are %" PRIu32 " and %" PRIu32,
-             rest, m, group, p, m - rest, m - rest + p);
+             word, rest, m, group, p, m - rest, m - rest + p);
     return refuse(faults, "micro_batches", text);
 }
 
@@ -124,7 +131,7 @@ enum dtp_status dtp_schedule_resolve(struct dtp_schedule_shape *shape, struct dt
     enum dtp_status status = check_counts(shape, faults);
     if (status == DTP_OK)
         status = check_chunks(shape, faults);
-    if (status == DTP_OK && shape->kind == DTP_SCHEDULE_INTERLEAVED)
+    if (status == DTP_OK && loops(shape->kind))
         status = check_group(shape, faults);
     if (status == DTP_OK && (shape->kind == DTP_SCHEDULE_DUALPIPE || shape->kind == DTP_SCHEDULE_DUALPIPEV))
         status = check_dual(shape, faults);

@@ -77,9 +77,9 @@ enum dtp_status dtp_stages_by_cost(const struct dtp_stages_model *model, uint32_
  * Each stage has a layer at least. */
 enum dtp_status dtp_stages_best(const struct dtp_stages_model *model, const struct dtp_model_cost *cost, uint32_t count,
                                 struct dtp_stages *out, struct dtp_faults *faults);
-/* The same for a schedule's step: from there layers are moved over single boundaries as long as the timer's makespan
- * gets shorter. No proof of the shortest, but never longer than the former. *makespan_s is that of the result. Each
- * move is judged by sweeps over all passes: DTP_BAD_INPUT also where they are too many for that. */
+/* The same for a schedule's step: from there, and from even cuts, layers are moved over single boundaries as long as
+ * the timer's makespan gets shorter. No proof of the shortest, but never longer than any of these. *makespan_s is that
+ * of the result. Each move is judged by sweeps over all passes: DTP_BAD_INPUT also where they are too many for that. */
 enum dtp_status dtp_stages_best_step(const struct dtp_stages_model *model, const struct dtp_model_cost *cost,
                                      const struct dtp_schedule *schedule, struct dtp_schedule_timer *timer,
                                      double pair_fraction, struct dtp_stages *out, double *makespan_s,

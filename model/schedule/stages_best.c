@@ -163,6 +163,32 @@ static bool climb_once(const struct climb *c, double *makespan_s)
     return found && move_layer(c->stages, best, best_forward);
 }
 
+/* Where to begin: the slowest stage as fast as can be, or even cuts, without and with the ends counted. */
+enum { FROM_BEST, FROM_EVEN, FROM_COUNTED, STARTS };
+
+static enum dtp_status begin_at(int start, const struct dtp_stages_model *model, const struct dtp_model_cost *cost,
+                                uint32_t count, struct dtp_stages *out, struct dtp_faults *faults)
+{
+    return start == FROM_BEST ? dtp_stages_best(model, cost, count, out, faults)
+                              : dtp_stages_spread(model, count, start == FROM_COUNTED, out, faults);
+}
+
+/* From one start as far as moves go; what is better takes the place of *out. */
+static void climb(struct climb *c, struct dtp_stages *from, struct dtp_stages *out, double *makespan_s)
+{
+    c->stages = from;
+    double shortest_s = step_s(c);
+    while (climb_once(c, &shortest_s))
+        continue;
+    if (out->parts && shortest_s >= *makespan_s) {
+        dtp_stages_destroy(from);
+        return;
+    }
+    dtp_stages_destroy(out);
+    *out = *from;
+    *makespan_s = shortest_s;
+}
+
 enum dtp_status dtp_stages_best_step(const struct dtp_stages_model *model, const struct dtp_model_cost *cost,
                                      const struct dtp_schedule *schedule, struct dtp_schedule_timer *timer,
                                      double pair_fraction, struct dtp_stages *out, double *makespan_s,
@@ -176,18 +202,21 @@ enum dtp_status dtp_stages_best_step(const struct dtp_stages_model *model, const
                          " stages and %zu passes are too many to try every move of a layer; cut best by "
                          "the slowest stage",
                          schedule->stages, dtp_schedule_pass_count(schedule));
-    enum dtp_status status = dtp_stages_best(model, cost, schedule->stages, out, faults);
-    if (status != DTP_OK)
-        return status;
-    struct climb c = {out, cost, timer, .stage_costs = calloc(schedule->stages, sizeof *c.stage_costs)};
-    if (!c.stage_costs) {
-        dtp_stages_destroy(out);
+    struct climb c = {NULL, cost, timer, .stage_costs = calloc(schedule->stages, sizeof *c.stage_costs)};
+    if (!c.stage_costs)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    }
     c.costs = (struct dtp_schedule_costs){c.stage_costs, pair_fraction};
-    *makespan_s = step_s(&c);
-    while (climb_once(&c, makespan_s))
-        continue;
+    enum dtp_status status = DTP_OK;
+    for (int start = 0; start < STARTS && status == DTP_OK; start++) {
+        struct dtp_stages from;
+        status = begin_at(start, model, cost, schedule->stages, &from, start == FROM_BEST ? faults : NULL);
+        if (status == DTP_OK)
+            climb(&c, &from, out, makespan_s);
+        else if (status == DTP_BAD_INPUT && start != FROM_BEST) /* a cut of this kind is none: one start less */
+            status = DTP_OK;
+    }
+    if (status != DTP_OK)
+        dtp_stages_destroy(out);
     free(c.stage_costs);
-    return DTP_OK;
+    return status;
 }

@@ -92,8 +92,10 @@ enum dtp_status dtp_chart_draw(const struct dtp_chart_figure *figure, char *said
 enum dtp_status dtp_chart_print(const struct dtp_chart_figure *figure, int columns, FILE *out, bool *drawn,
                                 struct dtp_faults *faults);
 
-/* Draws the text of a table of passes, as dtplan schedule --passes writes it, and says so on standard error. */
-enum dtp_status dtp_chart_draw_passes(const char *text, size_t bytes, const char *figure, const char *title,
+/* Draws the table of passes that `write` makes of `object`, as dtplan schedule --passes has it, and says so on standard
+ * error. DTP_ENVIRONMENT: out of memory, and what dtp_chart_draw refuses. */
+typedef void (*dtp_passes_write)(const void *object, FILE *file);
+enum dtp_status dtp_chart_draw_passes(dtp_passes_write write, const void *object, const char *figure, const char *title,
                                       struct dtp_faults *faults);
 
 /* The scripts, put into the program when it is built. */

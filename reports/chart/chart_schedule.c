@@ -2,6 +2,7 @@
 #include "chart/chart_rows.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* What a pass is called in a legend, (odd): of an odd chunk; passes of other words are no passes. */
@@ -21,13 +22,21 @@ static const char *pass_name(const char *word, bool odd)
     return NULL;
 }
 
-enum dtp_status dtp_chart_draw_passes(const char *text, size_t bytes, const char *figure, const char *title,
+enum dtp_status dtp_chart_draw_passes(dtp_passes_write write, const void *object, const char *figure, const char *title,
                                       struct dtp_faults *faults)
 {
     struct dtp_table *table = NULL;
     struct dtp_chart_data data = {0};
-    char said[DTP_FAULT_TEXT_BYTES];
-    enum dtp_status status = dtp_table_parse("passes", text, bytes, &table, faults);
+    char said[DTP_FAULT_TEXT_BYTES], *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    if (file)
+        write(object, file);
+    enum dtp_status status =
+        file && fclose(file) == 0 ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (status == DTP_OK)
+        status = dtp_table_parse("passes", text, bytes, &table, faults);
+    free(text); // the table has its own
     if (status == DTP_OK)
         status = dtp_chart_data_read(DTP_CHART_SCHEDULE, table, NULL, 0, &data, faults);
     if (status == DTP_OK) {

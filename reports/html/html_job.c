@@ -409,6 +409,7 @@ void dtp_html_breakdowns(const struct dtp_html_job *job, FILE *file)
     memory_section(job, file);
     step_section(job, file);
     simulated_section(job, file);
+    dtp_html_pipeline(job, file);
     communication_section(job, file);
     training_section(job, file);
 }

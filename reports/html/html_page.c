@@ -3,8 +3,9 @@
 #include "html/html_report.h"
 
 #include <math.h>
+#include <string.h>
 
-static void contents(FILE *file)
+static void contents(const struct dtp_html_job *job, FILE *file)
 {
     static const char *const links[][2] = {
         {"decision", "Decision"},
@@ -12,6 +13,7 @@ static void contents(FILE *file)
         {"memory", "Memory"},
         {"step", "Step"},
         {"simulated", "Simulated"},
+        {"pipeline", "Pipeline"},
         {"communication", "Communication"},
         {"alternatives", "Alternatives"},
         {"changes", "Changes"},
@@ -21,7 +23,8 @@ static void contents(FILE *file)
     };
     fputs("<nav aria-label=\"Contents\"><ul>", file);
     for (size_t i = 0; i < sizeof links / sizeof *links; i++)
-        dtp_html_format(file, "<li><a href=\"#%s\">%s</a></li>", links[i][0], links[i][1]);
+        if (dtp_html_has_pipeline(job) || strcmp(links[i][0], "pipeline") != 0)
+            dtp_html_format(file, "<li><a href=\"#%s\">%s</a></li>", links[i][0], links[i][1]);
     fputs("</ul></nav>\n", file);
 }
 
@@ -89,7 +92,7 @@ void dtp_html_job(const struct dtp_html_job *job, FILE *file)
              dtp_strategy_text(j->plan.strategy));
     dtp_html_begin(file, title);
     dtp_html_format(file, "<header><h1>%s</h1></header>\n", title);
-    contents(file);
+    contents(job, file);
     dtp_html_decision(job, file);
     dtp_html_breakdowns(job, file);
     alternatives(job, file);

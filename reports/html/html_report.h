@@ -22,6 +22,7 @@ struct dtp_html_job {
     const struct dtp_table *plan, *strategies, *micro_batches, *gpus;
     const struct dtp_simulated *simulated; /* one step of the plan, NULL: `not_simulated` says why */
     const char *not_simulated;
+    const struct dtp_pipeline_stages *stages; /* of the same simulation */
     const struct dtp_whatif *whatif;
     const struct dtp_backtest *const *backtests;
     size_t backtest_count;
@@ -46,6 +47,9 @@ void dtp_html_chart_data(const struct dtp_chart_data *data, const char *id, FILE
 /* Sections of the page on a job. */
 void dtp_html_decision(const struct dtp_html_job *job, FILE *file);
 void dtp_html_breakdowns(const struct dtp_html_job *job, FILE *file);
+/* Nothing where the job was not simulated or has no pipeline. */
+void dtp_html_pipeline(const struct dtp_html_job *job, FILE *file);
+bool dtp_html_has_pipeline(const struct dtp_html_job *job);
 void dtp_html_accuracy(const struct dtp_html_job *job, FILE *file);
 void dtp_html_assumptions(const struct dtp_html_job *job, FILE *file);
 

@@ -14,6 +14,7 @@
     "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":0,\"name\":\"process_name\""
 #define DTP_TIMELINE_BEGINS "op,stream,kind,class,name,"
 #define DTP_SCHEDULE_PASSES_BEGINS "schedule,rank,stage,chunk,micro_batch,pass,"
+#define DTP_RANKS_BEGINS "rank,worst,chunks_count,"
 #define DTP_MEMORY_BEGINS "time_s,op,"
 #define DTP_BACKTEST_BEGINS "id,source,gpu_key,strategy_key,verdict,"
 
@@ -22,6 +23,7 @@
     X(TRACE, DTP_TRACE_BEGINS, "trace")                                                                                \
     X(TIMELINE, DTP_TIMELINE_BEGINS, "timeline")                                                                       \
     X(SCHEDULE, DTP_SCHEDULE_PASSES_BEGINS, "table of passes")                                                         \
+    X(RANKS, DTP_RANKS_BEGINS, "table of ranks")                                                                       \
     X(MEMORY, DTP_MEMORY_BEGINS, "table of memory")                                                                    \
     X(BACKTEST, DTP_BACKTEST_BEGINS, "table of scored runs")                                                           \
     X(PROGRAM, "program 1\nexecution ", "step program")                                                                \

@@ -224,11 +224,6 @@ void dtp_page_fold(const char *text, size_t bytes, int columns, FILE *out)
     }
 }
 
-const char *dtp_page_dot(const struct dtp_page *page)
-{
-    return page->utf8 ? "·" : "-";
-}
-
 const char *dtp_page_times(const struct dtp_page *page)
 {
     return page->utf8 ? "×" : "x";

@@ -49,8 +49,7 @@ void dtp_page_wrap(const struct dtp_page *page, int at, int indent, const char *
 void dtp_page_wrap_command(const struct dtp_page *page, int at, int indent, const char *command);
 /* Characters of a UTF-8 text. */
 int dtp_page_width(const char *text);
-/* "-" or "·" between the parts of a line, "x" or "×" between factors. */
-const char *dtp_page_dot(const struct dtp_page *page);
+/* "x" or "×" between factors. */
 const char *dtp_page_times(const struct dtp_page *page);
 
 /* One unit for a whole table, chosen by its largest figure: bytes in GiB, MiB or KiB (2^30, 2^20, 2^10), times in s,

@@ -70,7 +70,7 @@ void dtp_explain_close(struct dtp_explanation *e, const char *name, const char *
 
 #define ULL(value) ((unsigned long long)(value))
 
-static void explain_parameters(const struct dtp_job *job, struct dtp_explanation *e)
+void dtp_explain_parameters(const struct dtp_job *job, struct dtp_explanation *e)
 {
     const struct dtp_transformer *m = &job->transformer;
     const struct dtp_parameter_count c = dtp_transformer_count(m);
@@ -93,15 +93,18 @@ static void explain_parameters(const struct dtp_job *job, struct dtp_explanation
     dtp_explain_close(e, "other", "");
 }
 
-static void explain_arithmetic(const struct dtp_job *job, struct dtp_explanation *e)
+void dtp_explain_arithmetic(const struct dtp_job *job, struct dtp_explanation *e)
 {
     const struct dtp_transformer *m = &job->transformer;
     const struct dtp_parameter_count c = dtp_transformer_count(m);
     const struct dtp_plan *p = &job->plan;
-    double tokens = (double)p->micro_batch * (double)p->accumulate * (double)p->sequence;
+    double parts = (double)p->tp * p->cp * p->pp; /* ranks that share these tokens' work */
+    double tokens = (double)p->micro_batch * (double)p->accumulate * (double)p->sequence / parts;
     double width = (double)(m->heads * m->head_dim), s = dtp_transformer_attention_length(m, p->sequence);
     bool windowed = dtp_transformer_layer_window(m, 0, p->sequence) > 0;
-    dtp_explain_group(e, "MODEL FLOPS", "of one GPU per step: forward 2 and backward 4 per weight and token",
+    dtp_explain_group(e, "MODEL FLOPS",
+                      parts > 1 ? "of an average GPU per step: 2 and 4 per weight and token; tokens over tp cp pp"
+                                : "of one GPU per step: forward 2 and backward 4 per weight and token",
                       DTP_EXPLAIN_FLOPS, tokens * dtp_transformer_model_flops_per_token(m, p->sequence));
     dtp_explain_source(e, "Megatron-LM num_floating_point_operations, torchtitan: causal attention half, no recompute");
     dtp_explain_term(e, "matmuls of the layers", "6 x weights x tokens",
@@ -121,12 +124,12 @@ enum dtp_status dtp_explain(const struct dtp_job *job, const struct dtp_predicti
 {
     out->term_count = 0;
     out->group_count = 0;
-    explain_parameters(job, out);
+    dtp_explain_parameters(job, out);
     enum dtp_status status = dtp_explain_memory(job, prediction, out, faults);
     if (status != DTP_OK)
         return status;
     dtp_explain_communication(job, prediction, out);
-    explain_arithmetic(job, out);
+    dtp_explain_arithmetic(job, out);
     dtp_explain_time(job, prediction, out);
     return DTP_OK;
 }

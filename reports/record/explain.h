@@ -10,7 +10,9 @@
 #ifndef DTP_EXPLAIN_H
 #define DTP_EXPLAIN_H
 
+#include "closed/memory_parts.h"
 #include "record/report.h"
+#include "sim/simulated.h"
 
 enum dtp_explain_unit {
     DTP_EXPLAIN_COUNT,
@@ -49,11 +51,17 @@ struct dtp_explanation {
 enum dtp_status dtp_explain(const struct dtp_job *job, const struct dtp_prediction *prediction,
                             struct dtp_explanation *out, struct dtp_faults *faults);
 
-enum dtp_status dtp_explain_text(const struct dtp_report *report, const struct dtp_page *page,
-                                 struct dtp_faults *faults);
+/* The same of a job whose ranks divide the model (tp, cp, pp), from what is simulated: memory of the rank that takes
+ * most, time of the one that computes longest, and why ranks of a pipeline idle. `stages` of the same simulation. */
+enum dtp_status dtp_explain_simulated(const struct dtp_simulated *simulated, const struct dtp_pipeline_stages *stages,
+                                      struct dtp_explanation *out, struct dtp_faults *faults);
+
+/* `explanation` of the report's job; of a pipeline, the report's stages stand below it. */
+void dtp_explain_text(const struct dtp_report *report, const struct dtp_explanation *explanation,
+                      const struct dtp_page *page);
 /* Schema dtplan.explain/1: {"groups": [{title, unit, total, source, terms: [{name, rule, numbers, source,
  * value, gap}]}], "constants": [...]}. */
-enum dtp_status dtp_explain_json(const struct dtp_report *report, FILE *file, struct dtp_faults *faults);
+enum dtp_status dtp_explain_json(const struct dtp_explanation *explanation, FILE *file, struct dtp_faults *faults);
 
 /* ---- for the parts of explain ----------------------------------------------------------------------------------- */
 
@@ -67,6 +75,16 @@ void dtp_explain_term(struct dtp_explanation *e, const char *name, const char *r
 /* Closes the newest group: a gap beyond rounding becomes a term `name`. */
 void dtp_explain_close(struct dtp_explanation *e, const char *name, const char *rule);
 
+void dtp_explain_parameters(const struct dtp_job *job, struct dtp_explanation *e);
+void dtp_explain_arithmetic(const struct dtp_job *job, struct dtp_explanation *e);
+/* The buffers that live where a program is at its fullest. */
+enum dtp_status dtp_explain_peak(const struct dtp_job *job, const struct dtp_memory *memory,
+                                 const struct dtp_program *program, struct dtp_explanation *e,
+                                 struct dtp_faults *faults);
+/* What one layer saves for a token. */
+void dtp_explain_layer(const struct dtp_job *job, struct dtp_explanation *e);
+/* The parts of one sum in the newest group, each `times`; closes it. */
+void dtp_explain_list(const struct dtp_memory_list *list, uint64_t times, struct dtp_explanation *e);
 enum dtp_status dtp_explain_memory(const struct dtp_job *job, const struct dtp_prediction *prediction,
                                    struct dtp_explanation *e, struct dtp_faults *faults);
 void dtp_explain_communication(const struct dtp_job *job, const struct dtp_prediction *prediction,

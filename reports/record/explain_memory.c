@@ -74,7 +74,9 @@ static void explain_kind(const struct peak *p, const struct dtp_live_kind *kind,
                      (kind->owner == DTP_OWNER_ACTIVATIONS || kind->owner == DTP_OWNER_LOGITS ||
                       kind->owner == DTP_OWNER_WORKSPACE) &&
                      kind->most_bytes % p->tokens == 0;
-    const char *many = kind->in_layers ? "layers" : "buffers";
+    const char *many = !kind->in_layers                           ? "buffers"
+                       : kind->count > p->job->transformer.layers ? "layers and micro-batches"
+                                                                  : "layers";
     snprintf(name, sizeof name, "%s: %s", owner_words(kind->owner), kind->name);
     char rule[64];
     if (kind->least_bytes != kind->most_bytes) {
@@ -97,10 +99,10 @@ static void explain_kind(const struct peak *p, const struct dtp_live_kind *kind,
 
 /* Of the whole program, which is the estimate's to the byte but where shares of ranks are rounded otherwise from layer
  * to layer (miniature.h): the rest has a row of its own. */
-static void explain_peak(const struct dtp_job *job, const struct dtp_memory *m, const struct dtp_live_buffers *live,
-                         struct dtp_explanation *e)
+static void explain_buffers(const struct dtp_job *job, const struct dtp_memory *m, const struct dtp_live_buffers *live,
+                            struct dtp_explanation *e)
 {
-    struct peak p = {.job = job, .tokens = dtp_bytes_product(job->plan.micro_batch, job->plan.sequence)};
+    struct peak p = {.job = job, .tokens = dtp_plan_tokens(&job->plan)};
     char words[112];
     dtp_units_count(&job->transformer, &job->cluster, &job->plan, &p.units);
     dtp_element_bytes_count(&job->plan, &p.bytes);
@@ -174,7 +176,7 @@ static void explain_sources(const struct dtp_memory_list *list, struct dtp_expla
 }
 
 /* The parts of one sum in the newest group. */
-static void explain_list(const struct dtp_memory_list *list, uint64_t times, struct dtp_explanation *e)
+void dtp_explain_list(const struct dtp_memory_list *list, uint64_t times, struct dtp_explanation *e)
 {
     explain_sources(list, e);
     for (size_t i = 0; i < list->count; i++)
@@ -182,7 +184,7 @@ static void explain_list(const struct dtp_memory_list *list, uint64_t times, str
     dtp_explain_close(e, "other", "");
 }
 
-static void explain_layer(const struct dtp_job *job, struct dtp_explanation *e)
+void dtp_explain_layer(const struct dtp_job *job, struct dtp_explanation *e)
 {
     const struct dtp_transformer *m = &job->transformer;
     struct dtp_activations activations;
@@ -209,35 +211,43 @@ static void explain_device(const struct dtp_memory *m, const struct dtp_memory_p
 {
     dtp_explain_group(e, "RESERVED MEMORY", "the allocator's segments", DTP_EXPLAIN_BYTES,
                       (double)m->reserved_peak_bytes);
-    explain_list(&parts->reserved, 1, e);
+    dtp_explain_list(&parts->reserved, 1, e);
     dtp_explain_group(e, "DEVICE MEMORY", "what the driver reports as used", DTP_EXPLAIN_BYTES,
                       (double)m->device_peak_bytes);
     dtp_explain_term(e, "reserved", "the allocator's segments, as above", (double)m->reserved_peak_bytes, "%llu B",
                      ULL(m->reserved_peak_bytes));
-    explain_list(&parts->driver, 1, e);
+    dtp_explain_list(&parts->driver, 1, e);
     if (m->host_bytes > 0) {
         dtp_explain_group(e, "HOST MEMORY", "of a node", DTP_EXPLAIN_BYTES, (double)m->host_bytes);
-        explain_list(&parts->host, parts->node_gpus, e);
+        dtp_explain_list(&parts->host, parts->node_gpus, e);
     }
     if (m->nvme_bytes > 0) {
         dtp_explain_group(e, "NVME", "of a node", DTP_EXPLAIN_BYTES, (double)m->nvme_bytes);
-        explain_list(&parts->nvme, parts->node_gpus, e);
+        dtp_explain_list(&parts->nvme, parts->node_gpus, e);
     }
+}
+
+enum dtp_status dtp_explain_peak(const struct dtp_job *job, const struct dtp_memory *memory,
+                                 const struct dtp_program *program, struct dtp_explanation *e,
+                                 struct dtp_faults *faults)
+{
+    struct dtp_live_buffers live;
+    enum dtp_status status = dtp_live_buffers_of(program, &live, faults);
+    if (status == DTP_OK) {
+        explain_buffers(job, memory, &live, e);
+        free(live.kind);
+    }
+    return status;
 }
 
 static enum dtp_status explain_program(const struct dtp_job *job, const struct dtp_memory *memory,
                                        struct dtp_explanation *e, struct dtp_faults *faults)
 {
     struct dtp_program *program;
-    struct dtp_live_buffers live;
     enum dtp_status status = dtp_miniature_whole(&job->transformer, &job->cluster, &job->plan, 0, &program, faults);
     if (status != DTP_OK)
         return status;
-    status = dtp_live_buffers_of(program, &live, faults);
-    if (status == DTP_OK) {
-        explain_peak(job, memory, &live, e);
-        free(live.kind);
-    }
+    status = dtp_explain_peak(job, memory, program, e, faults);
     dtp_program_destroy(program);
     return status;
 }
@@ -254,7 +264,7 @@ enum dtp_status dtp_explain_memory(const struct dtp_job *job, const struct dtp_p
         status = explain_program(job, &prediction->memory, e, faults);
     if (status != DTP_OK)
         return status;
-    explain_layer(job, e);
+    dtp_explain_layer(job, e);
     explain_device(&prediction->memory, &parts, e);
     return DTP_OK;
 }

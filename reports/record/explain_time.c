@@ -182,13 +182,30 @@ static void explain_executor(const struct wire *w, struct dtp_explanation *e)
                          "2 x %.0f B x %.0f/%.0f", squares, x.ranks - 1, x.ranks);
 }
 
+/* What ranks that share a sequence send for its attention (closed/context_parallel.c has the amounts one by one). */
+static void explain_attention(const struct wire *w, struct dtp_explanation *e)
+{
+    static const char *const words[DTP_COLLECTIVE_COUNT][2] = {
+        [DTP_ALL_GATHER] = {"all-gather of keys and values", "forward and backward, of all c ranks"},
+        [DTP_REDUCE_SCATTER] = {"reduce-scatter of their gradients", "backward, to all c ranks"},
+        [DTP_SEND_RECV] = {"keys, values, gradients in a ring", "forward, and twice as much or in fp32 backward"},
+        [DTP_ALL_TO_ALL] = {"all-to-all of tokens for heads", "of q, k, v and the result, forward and backward"}};
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
+        const struct dtp_scales *sent = &w->c->context[i];
+        if (sent->count)
+            dtp_explain_term(e, words[i][0], words[i][1], (double)sent->bytes, "%llu x %.4g MB", ULL(sent->count),
+                             (double)sent->bytes / (double)sent->count / 1e6);
+    }
+}
+
 void dtp_explain_communication(const struct dtp_job *job, const struct dtp_prediction *prediction,
                                struct dtp_explanation *e)
 {
-    struct wire w = {.job = job,
-                     .c = &prediction->communication,
-                     .micro_steps = job->plan.accumulate,
-                     .reductions = dtp_plan_reductions(&job->plan)};
+    struct dtp_communication of_state = prediction->communication;
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
+        of_state.bytes[i] -= of_state.context[i].bytes;
+    struct wire w = {
+        .job = job, .c = &of_state, .micro_steps = job->plan.accumulate, .reductions = dtp_plan_reductions(&job->plan)};
     if (w.c->total_bytes == 0)
         return;
     dtp_units_count(&job->transformer, &job->cluster, &job->plan, &w.u);
@@ -204,6 +221,7 @@ void dtp_explain_communication(const struct dtp_job *job, const struct dtp_predi
         explain_sharded(&w, e);
     else
         explain_replicated(&w, e);
+    explain_attention(&w, e);
     dtp_explain_close(e, "other", "");
 }
 
@@ -331,7 +349,7 @@ static void explain_step(const struct dtp_prediction *prediction, const struct d
 void dtp_explain_time(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_explanation *e)
 {
     struct dtp_time_parts parts;
-    double tokens = (double)job->plan.micro_batch * (double)job->plan.accumulate * (double)job->plan.sequence;
+    double tokens = (double)job->plan.accumulate * (double)dtp_plan_tokens(&job->plan);
     dtp_closed_form_time_parts(&job->transformer, &job->cluster, &job->plan, &prediction->communication, &parts);
     explain_alone(job, prediction, e);
     explain_compute(job, prediction, &parts, tokens, e);

@@ -21,7 +21,8 @@ struct dtp_run_outcome {
     uint64_t sent_bytes[DTP_COLLECTIVE_COUNT], host_to_device_bytes, device_to_host_bytes;
     double entropy, first_loss, last_loss; /* nats per token; the last is the mean of the last ten */
     double step_s;                         /* median of the timed steps */
-    uint32_t role_count;                   /* of a set: what each role's ranks did in a step */
+    double undisturbed_s; /* the same on cores that nothing disturbs: exec/device/pace.h; 0: not said */
+    uint32_t role_count;  /* of a set: what each role's ranks did in a step */
     struct dtp_role_outcome {
         double busy_s, step_s;         /* with a kernel, of how many */
     } * roles;                         /* NULL: they were not measured */

@@ -20,6 +20,9 @@ enum dtp_status dtp_simulation_write_trace(const struct dtp_simulated *simulated
 void dtp_simulation_write_timeline(const struct dtp_simulated *simulated, FILE *file);
 /* A row a pass of a pipeline's ranks, in milliseconds, as dtp_schedule_report_passes writes them. */
 void dtp_simulation_write_passes(const struct dtp_pipeline_stages *stages, FILE *file);
+/* A row a rank of a pipeline, which there is: the values of its object in the JSON. */
+enum dtp_status dtp_simulation_write_ranks(const struct dtp_pipeline_stages *stages, FILE *file,
+                                           struct dtp_faults *faults);
 /* A row a change of the bytes on the device, a column an owner. */
 enum dtp_status dtp_simulation_write_memory(const struct dtp_simulated *simulated, FILE *file,
                                             struct dtp_faults *faults);

@@ -33,6 +33,7 @@ struct dtp_validation {
     double wall_s; /* of the whole run, start and end of the executor included */
     double step_s[DTP_VALIDATION_SIDE_COUNT], tokens_per_s[DTP_VALIDATION_SIDE_COUNT];
     double tokens_per_s_per_gpu[DTP_VALIDATION_SIDE_COUNT];
+    double undisturbed_step_s; /* measured, as on cores that nothing else disturbs: pace.h; NAN: it did not say */
     double alone_step_s, in_place_step_s; /* the step simulated with measured times: compare.h */
     double first_loss, last_loss;
     uint64_t arena_bytes[DTP_VALIDATION_SIDE_COUNT], device_bytes[DTP_VALIDATION_SIDE_COUNT];
@@ -56,7 +57,8 @@ void dtp_validation_measure(const struct dtp_run_report *report, struct dtp_vali
 /* Back to what the executor said, for a comparison with another prediction; times of operations aside. */
 void dtp_validation_outcome(const struct dtp_validation *v, struct dtp_run_outcome *out);
 
-/* predicted / measured - 1 of the step; NAN where they are not compared. */
+/* predicted / measured - 1 of the step, of a host as undisturbed cores make it, which is how they were probed; NAN
+ * where they are not compared. */
 double dtp_validation_step_error(const struct dtp_validation *v);
 /* Fills `outside`; true where the run was made and nothing is. */
 bool dtp_validation_judge(struct dtp_validation *v, const struct dtp_validation_bounds *bounds);

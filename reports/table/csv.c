@@ -13,16 +13,25 @@ static void write_text(FILE *file, const char *text)
     dtp_table_write_field(file, text);
 }
 
+/* A sweep has some 100 numbers a row, most of them whole: printf takes a third of its time for them. */
+static void write_whole(FILE *file, uint64_t value)
+{
+    char digits[20], *first = digits + sizeof digits;
+    do
+        *--first = (char)('0' + value % 10);
+    while (value /= 10);
+    fwrite(first, 1, (size_t)(digits + sizeof digits - first), file);
+}
+
 /* Nine digits; an empty field for what does not exist. */
 static void write_real(FILE *file, double value)
 {
-    if (isfinite(value))
+    if (value >= 1 && value < 1e9 && value == (double)(uint64_t)value)
+        write_whole(file, (uint64_t)value);
+    else if (value == 0 && !signbit(value))
+        fputc('0', file);
+    else if (isfinite(value))
         fprintf(file, "%.9g", value);
-}
-
-static void write_whole(FILE *file, uint64_t value)
-{
-    fprintf(file, "%llu", (unsigned long long)value);
 }
 
 static void write_price(FILE *file, const struct dtp_money *money, double usd)

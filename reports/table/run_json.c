@@ -99,10 +99,12 @@ enum dtp_status dtp_run_json(const struct dtp_run_report *r, FILE *file, struct 
                   memory_json(r), "communication", communication_json(r), "error_split", split_json(r), "loss",
                   json_pack("{s:o,s:o,s:o}", "first", dtp_json_real(m->first_loss), "last", dtp_json_real(m->last_loss),
                             "entropy", dtp_json_real(m->entropy)));
-    json_t *time = json_pack("{s:o,s:o,s:o,s:o,s:o,s:o}", "phases", phases_json(r), "operations", operations_json(r),
-                             "predicted_step_s", predicted_s(r, p->time.step_s), "measured_step_s",
-                             dtp_json_real(m->step_s), "timed_steps", dtp_json_whole(m->timed_steps), "tokens_per_s",
-                             dtp_json_real(m->step_s > 0 ? (double)m->tokens_per_step / m->step_s : (double)NAN));
+    json_t *time =
+        json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "phases", phases_json(r), "operations", operations_json(r),
+                  "predicted_step_s", predicted_s(r, p->time.step_s), "measured_step_s", dtp_json_real(m->step_s),
+                  "undisturbed_step_s", dtp_json_real(m->undisturbed_s > 0 ? m->undisturbed_s : (double)NAN),
+                  "timed_steps", dtp_json_whole(m->timed_steps), "tokens_per_s",
+                  dtp_json_real(m->step_s > 0 ? (double)m->tokens_per_step / m->step_s : (double)NAN));
     if (!run || !time || json_object_set(run, "time", time) != 0) {
         json_decref(run);
         json_decref(time);

@@ -36,8 +36,8 @@ static void write_op(const struct timed_role *role, size_t i, bool critical, FIL
     fprintf(file, "%u,%.9f,%.9f,%.9f,%d,", (unsigned)op->micro_step, role->timeline->issue_s[i], span->start_s,
             span->end_s, critical);
     write_waited_for(role->timeline->cause[i], file);
-    fprintf(file, ",%.0f,%.0f,%.0f,%u,%d", op->demand.flops, op->demand.bytes, op->demand.sent_bytes,
-            (unsigned)op->demand.kernels, op->demand.recompute);
+    fprintf(file, ",%.0f,%.0f,%.0f,%u,%d", op->demand->flops, op->demand->bytes, op->demand->sent_bytes,
+            (unsigned)op->demand->kernels, op->demand->recompute);
     if (role->name) {
         fputc(',', file);
         dtp_table_write_field(file, role->name);

@@ -61,12 +61,12 @@ static void write_event(const struct dtp_simulated *s, size_t i, FILE *file)
             "\"micro_step\":%u,\"issued_us\":%.3f",
             dtp_op_class_text(dtp_op_kind_class(op->kind)), (int)op->stream, span->start_s * US,
             (span->end_s - span->start_s) * US, i, (unsigned)op->micro_step, s->timeline.issue_s[i] * US);
-    if (op->demand.flops > 0)
-        fprintf(file, ",\"flops\":%.0f", op->demand.flops);
-    if (op->demand.bytes > 0)
-        fprintf(file, ",\"memory_bytes\":%.0f", op->demand.bytes);
-    if (op->demand.sent_bytes > 0)
-        fprintf(file, ",\"sent_bytes\":%.0f", op->demand.sent_bytes);
+    if (op->demand->flops > 0)
+        fprintf(file, ",\"flops\":%.0f", op->demand->flops);
+    if (op->demand->bytes > 0)
+        fprintf(file, ",\"memory_bytes\":%.0f", op->demand->bytes);
+    if (op->demand->sent_bytes > 0)
+        fprintf(file, ",\"sent_bytes\":%.0f", op->demand->sent_bytes);
     fputs("}}", file);
 }
 

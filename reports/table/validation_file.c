@@ -43,8 +43,9 @@
     X(REAL, last_loss, "last_loss")                                                                                    \
     X(WHOLE, gpu_memory_bytes, "gpu_memory_bytes")                                                                     \
     X(WHOLE, host_arena_bytes, "host_arena_bytes")
-/* Rows of before 0.2 lack it, and stay readable. */
+/* Rows of before 0.2 lack these, and stay readable. */
 #define DTP_PROGRAM_COLUMN "program"
+#define DTP_UNDISTURBED_COLUMN "undisturbed_step_s"
 /* Words of any kind, commas among them: behind the figures, so that simple tools find those. */
 #define LAST_TABLE(X)                                                                                                  \
     X(TEXT, outside, "outside")                                                                                        \
@@ -52,7 +53,8 @@
     X(TEXT, device, "device")                                                                                          \
     X(TEXT, libraries, "libraries")                                                                                    \
     X(TEXT, data, "data")                                                                                              \
-    X(TEXT, program, DTP_PROGRAM_COLUMN)
+    X(TEXT, program, DTP_PROGRAM_COLUMN)                                                                               \
+    X(REAL, undisturbed_step_s, DTP_UNDISTURBED_COLUMN)
 #define PAIR_TABLE(X)                                                                                                  \
     X(REAL, step_s, "step_s")                                                                                          \
     X(REAL, tokens_per_s, "tokens_per_s")                                                                              \
@@ -243,10 +245,12 @@ static enum dtp_status fill(const struct dtp_table *table, struct dtp_validation
     enum dtp_status status = DTP_OK;
     for (size_t i = 0; i < count; i++) {
         long column = dtp_table_column(table, fields[i].name);
-        if (column < 0 && strcmp(fields[i].name, DTP_PROGRAM_COLUMN) != 0)
+        bool later =
+            strcmp(fields[i].name, DTP_PROGRAM_COLUMN) == 0 || strcmp(fields[i].name, DTP_UNDISTURBED_COLUMN) == 0;
+        if (column < 0 && !later)
             status = dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), 1, "has no column '%s'", fields[i].name);
-        for (size_t row = 0; column >= 0 && row < dtp_table_row_count(table); row++)
-            if (!take(&fields[i], dtp_table_text(table, row, column), &rows[row]))
+        for (size_t row = 0; (column >= 0 || later) && row < dtp_table_row_count(table); row++)
+            if (!take(&fields[i], column < 0 ? "" : dtp_table_text(table, row, column), &rows[row]))
                 status = dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), dtp_table_line(table, row),
                                    "%s: '%s' is no number", fields[i].name, dtp_table_text(table, row, column));
     }

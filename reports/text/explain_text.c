@@ -109,16 +109,17 @@ static void print_rates(const struct dtp_report *report, const struct dtp_page *
 {
     const struct dtp_plan *p = &report->job.plan;
     const struct dtp_throughput *t = &report->prediction.throughput;
+    uint32_t parts = p->tp * p->cp * p->pp;
     double tokens = (double)p->micro_batch * (double)p->accumulate * (double)p->sequence;
     double peak = report->job.cluster.gpu.peak_flops_per_s[p->precision.compute],
            step_s = report->prediction.time.step_s;
     dtp_page_heading(page, "RATES", "");
-    print_rate(page, "tokens/s = GPUs x micro batch x K x s / step = %u x %u x %u x %llu / %.5g s = %.5g",
-               report->job.cluster.gpus, p->micro_batch, p->accumulate, (unsigned long long)p->sequence, step_s,
-               t->tokens_per_s);
+    print_rate(page, "tokens/s = %s x micro batch x K x s / step = %u x %u x %u x %llu / %.5g s = %.5g",
+               parts > 1 ? "data parallel ranks" : "GPUs", report->job.cluster.gpus / parts, p->micro_batch,
+               p->accumulate, (unsigned long long)p->sequence, step_s, t->tokens_per_s);
     print_rate(page, "MFU = model FLOPs / step / dense %s peak = %.5g / %.5g s / %.4g TFLOP/s = %.2f %%",
                dtp_dtype_text(p->precision.compute),
-               tokens * dtp_transformer_model_flops_per_token(&report->job.transformer, p->sequence), step_s,
+               tokens * dtp_transformer_model_flops_per_token(&report->job.transformer, p->sequence) / parts, step_s,
                peak / 1e12, 100 * t->mfu);
     if (report->money.known)
         print_rate(page, "10^9 tokens = GPUs x price / (tokens/s x 3600) x 10^9 = %u x %.2f / %.5g x 10^9 = %.2f USD",
@@ -160,27 +161,23 @@ static void print_symbols(const struct dtp_job *job, const struct dtp_page *page
         "micro-steps of T = %llu tokens on a GPU, s = %llu tokens of a sequence; L = %llu layers, h = %llu hidden, "
         "f = %llu ffn, V = %llu vocabulary",
         (unsigned long long)units.total, (unsigned long long)units.layer, (unsigned long long)units.ranks,
-        (unsigned long long)units.replicas, p->accumulate, (unsigned long long)(p->micro_batch * p->sequence),
+        (unsigned long long)units.replicas, p->accumulate, (unsigned long long)dtp_plan_tokens(p),
         (unsigned long long)p->sequence, (unsigned long long)m->layers, (unsigned long long)m->hidden,
         (unsigned long long)m->ffn, (unsigned long long)m->vocab);
     fputs("  ", page->file);
     dtp_page_wrap(page, 2, 2, line);
 }
 
-enum dtp_status dtp_explain_text(const struct dtp_report *report, const struct dtp_page *page,
-                                 struct dtp_faults *faults)
+void dtp_explain_text(const struct dtp_report *report, const struct dtp_explanation *explanation,
+                      const struct dtp_page *page)
 {
-    static struct dtp_explanation explanation; /* 50 KiB; the program explains one plan at a time */
-    enum dtp_status status = dtp_explain(&report->job, &report->prediction, &explanation, faults);
-    if (status != DTP_OK)
-        return status;
     dtp_report_head(&report->job, DTP_HEAD_PLAN, page);
     print_symbols(&report->job, page);
-    for (size_t i = 0; i < explanation.group_count; i++)
-        print_group(page, &explanation, &explanation.groups[i]);
+    for (size_t i = 0; i < explanation->group_count; i++)
+        print_group(page, explanation, &explanation->groups[i]);
+    dtp_pipeline_text(&report->stages, page);
     print_rates(report, page);
     print_constants(&report->job, page);
-    return DTP_OK;
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------------------------- */
@@ -212,15 +209,11 @@ static json_t *group_object(const struct dtp_explanation *e, const struct dtp_te
     return object;
 }
 
-enum dtp_status dtp_explain_json(const struct dtp_report *report, FILE *file, struct dtp_faults *faults)
+enum dtp_status dtp_explain_json(const struct dtp_explanation *explanation, FILE *file, struct dtp_faults *faults)
 {
-    static struct dtp_explanation explanation;
-    enum dtp_status status = dtp_explain(&report->job, &report->prediction, &explanation, faults);
-    if (status != DTP_OK)
-        return status;
     json_t *object = json_object(), *groups = json_array(), *constants = json_array();
-    for (size_t i = 0; i < explanation.group_count; i++)
-        json_array_append_new(groups, group_object(&explanation, &explanation.groups[i]));
+    for (size_t i = 0; i < explanation->group_count; i++)
+        json_array_append_new(groups, group_object(explanation, &explanation->groups[i]));
     for (size_t i = 0; i < DTP_CONSTANT_COUNT; i++) {
         json_t *entry = json_object();
         json_object_set_new(entry, "name", json_string(dtp_calibration_rows[i].name));

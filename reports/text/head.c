@@ -168,7 +168,7 @@ void dtp_report_runtime_words(const struct dtp_plan *plan, char *out, size_t byt
 static void strategy_words(const struct dtp_job *job, char *out, size_t bytes)
 {
     const struct dtp_plan *p = &job->plan;
-    char runtime[64], group[64] = "", tensor[64] = "", chunks[32] = "", stages[96] = "";
+    char runtime[64], group[64] = "", tensor[64] = "", chunks[32] = "", stages[256] = "";
     dtp_report_runtime_words(p, runtime, sizeof runtime);
     if (p->strategy != DTP_DDP && job->cluster.gpus > 1)
         snprintf(group, sizeof group, " over %u GPUs%s", p->shard_group,
@@ -179,8 +179,9 @@ static void strategy_words(const struct dtp_job *job, char *out, size_t bytes)
     if (p->pp > 1 && p->virtual_stages > 1)
         snprintf(chunks, sizeof chunks, ", %u chunks each", p->virtual_stages);
     if (p->pp > 1)
-        snprintf(stages, sizeof stages, "pipeline of %u ranks (%s%s), ", p->pp, dtp_schedule_row(p->schedule)->word,
-                 chunks);
+        snprintf(stages, sizeof stages, "pipeline of %u ranks (%s%s%s%s), ", p->pp, dtp_schedule_row(p->schedule)->word,
+                 chunks, p->stages.cut == DTP_STAGE_CUT_EVEN ? "" : ", stages ",
+                 p->stages.cut == DTP_STAGE_CUT_EVEN ? "" : dtp_stage_choice_text(&p->stages));
     snprintf(out, bytes, "%s%s%s%s, %s, ", tensor, stages, dtp_strategy_text(p->strategy), group, runtime);
 }
 
@@ -219,7 +220,7 @@ static void print_plan(const struct dtp_job *job, enum dtp_head head, const stru
     const char *times = dtp_page_times(page);
     char line[1400], strategy[384] = "", checkpointing[48], executor[600], tokens[32];
     uint32_t ranks = dtp_plan_data_ranks(p, &job->cluster);
-    const char *what = dtp_plan_model_parallel(p) ? "data-parallel rank" : "GPU";
+    const char *what = dtp_plan_model_parallel(p) || p->cp > 1 ? "data-parallel rank" : "GPU";
     if (head == DTP_HEAD_PLAN)
         strategy_words(job, strategy, sizeof strategy);
     dtp_checkpointing_text(p, checkpointing, sizeof checkpointing);

@@ -16,19 +16,33 @@ static uint64_t state_bytes(const struct dtp_memory *m)
     return owned_bytes(m, DTP_OWNER_PARAMS) + owned_bytes(m, DTP_OWNER_GRADS) + owned_bytes(m, DTP_OWNER_OPTIMIZER);
 }
 
+static const char *const wait_words[DTP_WAIT_COUNT] = {[DTP_WAIT_ACTIVATIONS] = "for activations",
+                                                       [DTP_WAIT_GRADIENTS] = "gradients",
+                                                       [DTP_WAIT_RECEIVER] = "receiver",
+                                                       [DTP_WAIT_STEP_END] = "step's end"};
+
+static void put_time(struct dtp_grid *grid, double seconds, const struct dtp_unit *time)
+{
+    dtp_grid_cell(grid, "%.*f", time->divisor < 1 ? 1 : 3, seconds / time->divisor);
+}
+
 static void put_heads(struct dtp_grid *grid, const struct dtp_unit *memory, const struct dtp_unit *time)
 {
     static const char *const bytes[] = {"state", "activations", "device"};
-    static const char *const seconds[] = {"computes",      "optimizer", "sends", "collectives",
-                                          "idle: warm-up", "steady",    "drain"};
+    static const char *const seconds[] = {"computes",      "optimizer",     "sends",  "tensor parallel",
+                                          "data parallel", "idle: warm-up", "steady", "drain"};
     dtp_grid_row(grid, DTP_INK_BOLD);
     dtp_grid_cell(grid, "rank");
     dtp_grid_cell(grid, "layers");
     dtp_grid_cell(grid, "in flight");
     for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++)
         dtp_grid_cell(grid, i ? "%s" : "%s, %s", bytes[i], memory->name);
+    dtp_grid_cell(grid, "busy %%");
     for (size_t i = 0; i < sizeof seconds / sizeof *seconds; i++)
         dtp_grid_cell(grid, i ? "%s" : "%s, %s", seconds[i], time->name);
+    for (int i = 0; i < DTP_WAIT_COUNT; i++)
+        dtp_grid_cell(grid, "%s", wait_words[i]);
+    dtp_grid_cell(grid, "queues");
 }
 
 static void put_rank(struct dtp_grid *grid, const struct dtp_pipeline_stages *s, uint32_t index,
@@ -37,8 +51,9 @@ static void put_rank(struct dtp_grid *grid, const struct dtp_pipeline_stages *s,
     const struct dtp_pipeline_rank *r = &s->ranks[index];
     const uint64_t bytes[] = {state_bytes(&r->memory), owned_bytes(&r->memory, DTP_OWNER_ACTIVATIONS),
                               r->memory.device_peak_bytes};
-    const double seconds[] = {r->compute_s,      r->optimizer_s,   r->exposed_transfers_s, r->exposed_collectives_s,
-                              r->warm_up_idle_s, r->steady_idle_s, r->drain_idle_s};
+    const double seconds[] = {r->compute_s,        r->optimizer_s,           r->exposed_transfers_s,
+                              r->exposed_tensor_s, r->exposed_collectives_s, r->warm_up_idle_s,
+                              r->steady_idle_s,    r->drain_idle_s};
     bool worst = index == s->worst;
     dtp_grid_row(grid, worst ? DTP_INK_BOLD : DTP_INK_PLAIN);
     dtp_grid_cell(grid, "%u%s", index, worst ? " *" : "");
@@ -46,8 +61,12 @@ static void put_rank(struct dtp_grid *grid, const struct dtp_pipeline_stages *s,
     dtp_grid_cell(grid, "%u", r->in_flight);
     for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++)
         dtp_grid_cell(grid, "%.2f", (double)bytes[i] / memory->divisor);
+    dtp_grid_cell(grid, "%.1f", 100 * dtp_pipeline_busy_fraction(s, index));
     for (size_t i = 0; i < sizeof seconds / sizeof *seconds; i++)
-        dtp_grid_cell(grid, "%.*f", time->divisor < 1 ? 1 : 3, seconds[i] / time->divisor);
+        put_time(grid, seconds[i], time);
+    for (int i = 0; i < DTP_WAIT_COUNT; i++)
+        put_time(grid, r->idle_for_s[i], time);
+    dtp_grid_cell(grid, "%u, %u", r->forward_queue, r->backward_queue);
 }
 
 static bool is_shown(const struct dtp_pipeline_stages *s, uint32_t index)
@@ -60,7 +79,7 @@ static double bubble_share(const struct dtp_pipeline_stages *s)
 {
     double idle_s = 0;
     for (uint32_t i = 0; i < s->rank_count; i++)
-        idle_s += s->ranks[i].warm_up_idle_s + s->ranks[i].steady_idle_s + s->ranks[i].drain_idle_s;
+        idle_s += dtp_pipeline_idle_s(&s->ranks[i]);
     return s->step_s > 0 ? idle_s / s->step_s / s->rank_count : 0;
 }
 
@@ -71,11 +90,11 @@ void dtp_pipeline_text(const struct dtp_pipeline_stages *s, const struct dtp_pag
     struct dtp_unit memory = dtp_unit_memory(s->ranks[s->worst].memory.device_peak_bytes);
     struct dtp_unit time = dtp_unit_time(s->step_s);
     struct dtp_grid grid;
-    char line[400];
+    char line[600];
     snprintf(line, sizeof line, "%s, %u ranks: each in one row; * takes most memory",
              dtp_schedule_row(s->schedule)->word, s->rank_count);
     dtp_page_heading(page, "PIPELINE", line);
-    dtp_grid_create(&grid, "llrrrrrrrrrrr");
+    dtp_grid_create(&grid, "llrrrrrrrrrrrrrrrrr");
     put_heads(&grid, &memory, &time);
     for (uint32_t i = 0; i < s->rank_count; i++)
         if (is_shown(s, i))
@@ -87,8 +106,10 @@ void dtp_pipeline_text(const struct dtp_pipeline_stages *s, const struct dtp_pag
     snprintf(
         line, sizeof line,
         "ranks idle %.1f %% of the step: before their first backward (warm-up), behind their last forward (drain), "
-        "between (steady). In flight: forwards that wait for their backward, of one chunk each. State: parameters, "
-        "gradients, optimizer.%s",
+        "between (steady); the same by what they wait for: activations or gradients of another rank, a receiver that "
+        "does not take them yet, what all do at the step's end. In flight: forwards that wait for their backward, of "
+        "one chunk each. Queues: most activations and gradients that other ranks had made and that waited. State: "
+        "parameters, gradients, optimizer.%s",
         100 * bubble_share(s), rest);
     fputs("  ", page->file);
     dtp_page_wrap(page, 2, 2, line);

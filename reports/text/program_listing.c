@@ -43,8 +43,8 @@ static uint64_t mix_op(uint64_t hash, const struct dtp_op *op, uint16_t layer)
 {
     uint32_t relative = op->layer == DTP_NO_LAYER ? DTP_NO_INDEX : (uint32_t)(op->layer - layer);
     const uint32_t whole[] = {op->kind,          op->stream,           relative,
-                              op->operand_count, op->dependency_count, op->demand.kernels};
-    const double real[] = {op->demand.flops, op->demand.bytes, op->demand.sent_bytes};
+                              op->operand_count, op->dependency_count, op->demand->kernels};
+    const double real[] = {op->demand->flops, op->demand->bytes, op->demand->sent_bytes};
     hash = mix(hash, whole, sizeof whole);
     hash = mix(hash, real, sizeof real);
     return mix(hash, op->name, strlen(op->name) + 1);
@@ -88,7 +88,7 @@ static bool find_sections(struct listing *l)
 
 static void say_demand(const struct dtp_op *op, const struct dtp_page *page, char *out, size_t bytes)
 {
-    const struct dtp_demand *d = &op->demand;
+    const struct dtp_demand *d = op->demand;
     char number[32];
     out[0] = '\0';
     switch (dtp_op_kind_class(op->kind)) {
@@ -239,9 +239,9 @@ static json_t *op_object(const struct dtp_simulated *s, uint32_t index)
     json_object_set_new(object, "layer", op->layer == DTP_NO_LAYER ? json_null() : dtp_json_whole(op->layer));
     json_object_set_new(object, "micro_step", dtp_json_whole(op->micro_step));
     json_object_set_new(object, "alone_s", dtp_json_real(s->alone_s[index]));
-    json_object_set_new(object, "flops", dtp_json_real(op->demand.flops));
-    json_object_set_new(object, "memory_bytes", dtp_json_real(op->demand.bytes));
-    json_object_set_new(object, "sent_bytes", dtp_json_real(op->demand.sent_bytes));
+    json_object_set_new(object, "flops", dtp_json_real(op->demand->flops));
+    json_object_set_new(object, "memory_bytes", dtp_json_real(op->demand->bytes));
+    json_object_set_new(object, "sent_bytes", dtp_json_real(op->demand->sent_bytes));
     for (uint32_t i = 0; i < op->dependency_count; i++)
         json_array_append_new(waits, dtp_json_whole(after[i].index));
     json_object_set_new(object, "after", waits);

@@ -182,6 +182,8 @@ static void print_step(const struct dtp_run_report *r, const struct dtp_page *pa
     dtp_grid_create(&grid, "lrrr");
     put_header(&grid);
     put_figures(&grid, unit.divisor, 3, words, p->time.step_s, m->step_s);
+    if (m->undisturbed_s > 0)
+        put_figures(&grid, unit.divisor, 3, "on undisturbed cores", p->time.step_s, m->undisturbed_s);
     put_figures(&grid, 1, 0, "tokens/s", p->throughput.tokens_per_s, tokens_per_s);
     if (peak > 0 && m->gpu) /* cores have no peak that is known */
         put_figures(&grid, 0.01, 1, "MFU, %", p->throughput.mfu, flops * tokens_per_s / peak);

@@ -69,7 +69,7 @@ void dtp_validation_plan(const struct dtp_simulated *s, struct dtp_validation *v
     v->device_to_host_bytes[DTP_VALIDATION_PREDICTED] = s->totals.device_to_host_bytes;
     v->step_s[DTP_VALIDATION_MEASURED] = v->tokens_per_s[DTP_VALIDATION_MEASURED] =
         v->tokens_per_s_per_gpu[DTP_VALIDATION_MEASURED] = (double)NAN;
-    v->alone_step_s = v->in_place_step_s = v->first_loss = v->last_loss = (double)NAN;
+    v->alone_step_s = v->in_place_step_s = v->first_loss = v->last_loss = v->undisturbed_step_s = (double)NAN;
     for (int class = 0; class <= DTP_CLASS_STORAGE; class ++)
         for (int i = 0; i < 3; i++)
             v->class_s[class][i] = (double)NAN;
@@ -83,6 +83,7 @@ static void put_times(const struct dtp_run_report *r, struct dtp_validation *v)
         v->tokens_per_s[DTP_VALIDATION_MEASURED] = (double)m->tokens_per_step / m->step_s;
         v->tokens_per_s_per_gpu[DTP_VALIDATION_MEASURED] = v->tokens_per_s[DTP_VALIDATION_MEASURED] / (double)v->gpus;
     }
+    v->undisturbed_step_s = m->undisturbed_s > 0 ? m->undisturbed_s : (double)NAN;
     v->compared = dtp_run_report_comparable(r) && m->step_s > 0;
     if (r->split_known) {
         v->alone_step_s = r->split.alone_s;
@@ -140,6 +141,7 @@ void dtp_validation_outcome(const struct dtp_validation *v, struct dtp_run_outco
         .entropy = (double)NAN,
         .first_loss = v->first_loss,
         .last_loss = v->last_loss,
+        .undisturbed_s = isfinite(v->undisturbed_step_s) ? v->undisturbed_step_s : 0,
         .step_s = isfinite(v->step_s[DTP_VALIDATION_MEASURED]) ? v->step_s[DTP_VALIDATION_MEASURED] : 0};
     snprintf(m->device, sizeof m->device, "%s", v->device);
     snprintf(m->libraries, sizeof m->libraries, "%s", v->libraries);
@@ -157,7 +159,8 @@ void dtp_validation_outcome(const struct dtp_validation *v, struct dtp_run_outco
 
 double dtp_validation_step_error(const struct dtp_validation *v)
 {
-    return v->compared ? v->step_s[DTP_VALIDATION_PREDICTED] / v->step_s[DTP_VALIDATION_MEASURED] - 1 : (double)NAN;
+    double measured_s = isfinite(v->undisturbed_step_s) ? v->undisturbed_step_s : v->step_s[DTP_VALIDATION_MEASURED];
+    return v->compared ? v->step_s[DTP_VALIDATION_PREDICTED] / measured_s - 1 : (double)NAN;
 }
 
 static void say_outside(struct dtp_validation *v, const char *what, const char *how)

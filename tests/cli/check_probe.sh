@@ -92,7 +92,7 @@ for collective in all_gather reduce_scatter all_reduce; do
 done
 says 'matmul,forward,fp32,48,320,96,' two.csv # gate and up: 3 x 16 tokens, two times 160 columns, 96 deep
 for ranks in 1 2; do
-    grep -q "^copy,upload,.*,$ranks,,,0" two.csv || failed "no upload of $ranks at once"
+    grep -q "^copy,upload,.*,$ranks,,,[0-9]" two.csv || failed "no upload of $ranks at once"
 done
 says 'about,gpus,,,,,,,,,,,,,,,,,2' two.csv
 says 'COLLECTIVES' out

@@ -64,6 +64,12 @@ expect 0 report sweep.csv -o sweep.html
 expect 0 report search.csv -o search.html
 is_closed search.html
 grep -q '<pre>dtplan plan ' search.html || failed "the report of a search recommends nothing"
+expect 0 report --model llama-2-7b --gpus 8 --runtime megatron --strategy zero1 --pp 4 --accumulate 8 -o pipeline.html
+is_closed pipeline.html
+passes=$(sed -n '/<figure class="pipeline">/,/<\/figure>/p' pipeline.html | grep -c '<rect class="f[17]" x=')
+[[ $passes == 64 ]] || failed "4 ranks x 8 micro-batches, forward and backward, are drawn as $passes boxes"
+grep -q '0, most memory' pipeline.html || failed "the page names no rank as the one with most memory"
+! grep -q 'id="pipeline"' job.html || failed "a job without a pipeline has a section on it"
 expect 0 report "${job[@]}" --tokens 1T -o training.html
 grep -q 'in 95 of 100 runs' training.html || failed "the report of a training lacks its time"
 is_closed sweep.html
@@ -112,7 +118,7 @@ if [[ -z $browser ]]; then
 fi
 # All pages at once, each in a frame as wide as a telephone or a desk's screen, light or dark; each tells the page around it
 # what it found.
-frames=(job:390:light job:1440:dark sweep:390:dark sweep:1440:light oom:390:dark search:390:dark training:1440:dark hostile:1440:light cells:390:light)
+frames=(job:390:light job:1440:dark sweep:390:dark sweep:1440:light oom:390:dark search:390:dark training:1440:dark hostile:1440:light pipeline:390:dark pipeline:1440:light cells:390:light)
 {
     echo '<script>window.problems = [];'
     echo 'addEventListener("error", event => problems.push("error: " + event.message));'

@@ -80,7 +80,7 @@ expect 2 schedule --stages 4 --micro-batches 8 --layers 32 --head -1
 
 # Tables.
 expect 0 schedule --stages 4 --micro-batches 6 --csv
-[[ $(wc -l <out) == $((1 + 4 * 7 + 3)) ]] || failed "--csv: rows of 7 schedules and 3 refusals: $(wc -l <out)"
+[[ $(wc -l <out) == $((1 + 4 * 7 + 4)) ]] || failed "--csv: rows of 7 schedules and 4 refusals: $(wc -l <out)"
 [[ $(awk -F'"' '{ print gsub(/,/, ",", $1) }' out | sort -un | wc -l) == 1 ]] || failed "--csv: rows of other lengths"
 expect 0 schedule --stages 4 --micro-batches 8 --schedule zb-v --passes passes.csv
 [[ $(wc -l <passes.csv) == $((1 + 4 * 2 * 8 * 3)) ]] || failed "--passes: $(wc -l <passes.csv) lines"
@@ -143,6 +143,41 @@ says "PIPELINE  interleaved, 4 ranks"
 [[ $(wc -l <ranks.csv) == 129 ]] || failed "4 ranks x 2 chunks x 8 micro-batches x 2 ways: $(wc -l <ranks.csv)"
 [[ $(grep -c '"process_name"' trace.json) == 4 ]] || failed "the trace has no process for each rank"
 [[ $(tail -n +2 operations.csv | sed 's/.*,//' | sort -u | wc -l) == 4 ]] || failed "the timeline does not name 4 ranks"
+expect 0 simulate "${job[@]}" --ranks table.csv --json
+[[ $(wc -l <table.csv) == 5 && $(head -n 1 table.csv | tr ',' '\n' | sort | uniq -d) == "" ]] ||
+    failed "--ranks: no row a rank, or a column twice: $(cat table.csv)"
+python3 - out table.csv <<'EOF' || failed "--ranks differs from stages in the JSON"
+import csv, json, sys
+def leaves(value):
+    for key, inner in value.items():
+        yield from leaves(inner) if isinstance(inner, dict) else [(key, inner)]
+rows = list(csv.DictReader(open(sys.argv[2])))
+for rank, row in zip(json.load(open(sys.argv[1]))["stages"], rows, strict=True):
+    time = rank["time"]
+    idle = sum(time[when + "_idle_s"] for when in ("warm_up", "steady", "drain"))
+    assert abs(idle - sum(v for k, v in time.items() if k.startswith("idle_for_"))) < 1e-9
+    for key, value in leaves(rank):
+        text = row.pop(key)
+        assert (abs(float(text) - value) < 1e-8 if isinstance(value, float) else text.lower() == str(value).lower()), key
+    assert not row
+EOF
+expect 0 simulate "${job[@]}" --ranks table.csv # it is ours
+echo mine >table.csv
+expect 2 simulate "${job[@]}" --ranks table.csv
+[[ $(cat table.csv) == mine ]] || failed "--ranks replaced what was not its own"
+expect 0 plan "${job[@]}" --stages step
+layout=$(sed -n 's/.*stages \(Et[^)]*L\)).*/\1/p' out)
+step=$(grep '= step' out)
+[[ $layout && $step ]] || failed "--stages step names no layout: $(cat out)"
+expect 0 plan "${job[@]}" --stages "$layout"
+says "$step"
+expect 0 explain "${job[@]}" --tp 2
+for group in "PARAMETERS OF A RANK" "DEVICE MEMORY BY RANK" "all_gather, tensor parallel" "fill and drain of equal stages" \
+    "PIPELINE  1f1b, 4 ranks"; do
+    says "$group"
+done
+expect 2 simulate --model gpt2-124m --ranks none.csv
+says "--ranks: shows the ranks of a pipeline, and this job has none (pp 1)"
 expect 0 whatif "${job[@]}"
 for change in '--tp 2' '--pp 2' '--virtual-stages 2' '--stages counted'; do
     says "$change"

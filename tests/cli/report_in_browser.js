@@ -25,6 +25,8 @@ addEventListener("load", () => {
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
   };
   const paper = element => {
+    const box = element.closest(".pipeline") && element.previousElementSibling; // what a pass is numbered on
+    if (box && box.tagName === "rect") return getComputedStyle(box).fill;
     for (let at = element; at; at = at.parentElement) {
       const colour = getComputedStyle(at).backgroundColor;
       if (colour !== "rgba(0, 0, 0, 0)" && colour !== "transparent") return colour;

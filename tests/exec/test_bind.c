@@ -330,7 +330,7 @@ static struct dtp_program *host_update(const struct dtp_parameter_module *layout
         as(host_buffer(program, DTP_CONTENT_MOMENT1, 4 * elements, DTP_FP32), DTP_UPDATE, DTP_ROLE_MOMENT1),
         as(host_buffer(program, DTP_CONTENT_MOMENT2, 4 * elements, DTP_FP32), DTP_UPDATE, DTP_ROLE_MOMENT2),
         as(host_buffer(program, DTP_CONTENT_HOST_SCALARS, 64, DTP_DTYPE_COUNT), DTP_READ, DTP_ROLE_SCALARS)};
-    struct dtp_op op = {.kind = DTP_OP_HOST_OPTIMIZER, .stream = DTP_STREAM_HOST, .name = "block"};
+    struct dtp_new_op op = {.kind = DTP_OP_HOST_OPTIMIZER, .stream = DTP_STREAM_HOST, .name = "block"};
     dtp_program_add_op(program, &op, operands, sizeof operands / sizeof operands[0]);
     must(dtp_program_seal(program, &faults));
     return program;
@@ -462,7 +462,7 @@ static void test_a_program_without_roles_is_refused(void **state)
         .name = "x", .bytes = 4096, .owner = DTP_OWNER_ACTIVATIONS, .layer = DTP_NO_LAYER, .persistent = true};
     dtp_buffer_id x = dtp_program_add_buffer(foreign, &buffer);
     struct dtp_operand operand = dtp_operand_of(x, DTP_UPDATE);
-    dtp_program_add_op(foreign, &(struct dtp_op){.kind = DTP_OP_NORM, .layer = DTP_NO_LAYER, .name = "norm 1"},
+    dtp_program_add_op(foreign, &(struct dtp_new_op){.kind = DTP_OP_NORM, .layer = DTP_NO_LAYER, .name = "norm 1"},
                        &operand, 1);
     must(dtp_program_seal(foreign, &faults));
     struct dtp_program *own = s.program;

@@ -143,6 +143,10 @@ static const struct {
     X(microbatch_group, MEGATRON, 3, "4")                                                                              \
     X(stages, MEGATRON, 6, "even|counted|cost")                                                                        \
     X(cp, ALL, 200, "2")                                                                                               \
+    X(cp, MEGATRON, 8, "2|2|4|8")                                                                                      \
+    X(cp, FSDP2, 12, "2|2|4")                                                                                          \
+    X(cp_comm, MEGATRON, 1, "p2p|all_gather|a2a|a2a+p2p")                                                              \
+    X(cp_comm, FSDP2, 2, "p2p|all_gather")                                                                             \
     X(accumulate, MEGATRON, 2, "4|8")                                                                                  \
     X(virtual_stages, MEGATRON, 2, "2")                                                                                \
     X(sequence_parallel, MEGATRON, 6, "false")                                                                         \
@@ -313,6 +317,7 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
              (!job->value[DTP_KEY_virtual_stages][0] && !frozen_is(job, DTP_KEY_schedule, "interleaved")),
          DTP_KEY_microbatch_group},
         {!job->value[DTP_KEY_pp][0] && !job->value[DTP_KEY_tp][0], DTP_KEY_layout_order},
+        {!job->value[DTP_KEY_cp][0], DTP_KEY_cp_comm},
         {strncmp(job->value[DTP_KEY_precision], "fp8", 3) == 0 && !frozen_takes_fp8(job), DTP_KEY_precision},
         {frozen_is(job, DTP_KEY_precision, "fp32"), DTP_KEY_reduce_dtype},
         {frozen_is(job, DTP_KEY_precision, "fp16-mixed"), DTP_KEY_reduce_dtype},
@@ -330,7 +335,7 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
 static inline bool frozen_came_later(enum dtp_key key)
 {
     return key == DTP_KEY_layout_order || key == DTP_KEY_schedule || key == DTP_KEY_microbatch_group ||
-           key == DTP_KEY_stages;
+           key == DTP_KEY_stages || key == DTP_KEY_cp_comm;
 }
 
 /* Strategies first, for they decide who knows the rest. */

@@ -167,6 +167,10 @@ static inline void random_runtime_choices(const struct dtp_cluster *cluster, str
         plan->limit_all_gathers = !plan->fsdp1 || random_bool();
         plan->keep_root = !plan->fsdp1 && random_below(4) == 0;
     }
+    if (plan->runtime->cp_comms && !random_frozen && random_below(4) == 0) {
+        plan->cp = 2u << random_below(3);
+        plan->cp_comm = (enum dtp_cp_comm)random_below(4);
+    }
     random_key("zeropp");
     if (plan->runtime == &dtp_runtime_deepspeed && plan->strategy == DTP_ZERO3 &&
         plan->offload <= DTP_OFFLOAD_OPTIMIZER && random_bool()) {

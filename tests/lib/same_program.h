@@ -39,7 +39,7 @@ static inline bool same_op(const struct dtp_program *p, const struct dtp_op *a, 
 {
     if (a->kind != b->kind || a->stream != b->stream || a->layer != b->layer || a->micro_step != b->micro_step ||
         a->group != b->group || a->operand_count != b->operand_count || a->dependency_count != b->dependency_count ||
-        a->peer != b->peer || a->tag != b->tag || strcmp(a->name, b->name) || !same_demand(&a->demand, &b->demand))
+        a->peer != b->peer || a->tag != b->tag || strcmp(a->name, b->name) || !same_demand(a->demand, b->demand))
         return false;
     for (uint32_t i = 0; i < a->operand_count; i++) {
         struct dtp_operand x = dtp_program_operands(p, a)[i], y = dtp_program_operands(q, b)[i];

@@ -38,12 +38,12 @@ static inline dtp_buffer_id step_buffer(struct step *s, const char *name, uint64
 static inline dtp_op_id step_op(struct step *s, enum dtp_op_kind kind, enum dtp_stream stream, uint32_t layer,
                                 const char *name, size_t operand_count, const struct dtp_operand *operands)
 {
-    struct dtp_op op = {.kind = kind,
-                        .stream = stream,
-                        .layer = (uint16_t)layer,
-                        .micro_step = s->micro_step,
-                        .name = name,
-                        .group = s->group};
+    struct dtp_new_op op = {.kind = kind,
+                            .stream = stream,
+                            .layer = (uint16_t)layer,
+                            .micro_step = s->micro_step,
+                            .name = name,
+                            .group = s->group};
     op.demand.bytes = 4096;
     op.demand.kernels = 1;
     return dtp_program_add_op(s->program, &op, operands, operand_count);

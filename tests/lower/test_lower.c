@@ -96,8 +96,8 @@ static void test_megatron_adds_gradients_in_matmuls(void **state)
     double added = 0, scaled = 0;
     for (size_t i = 0; i < dtp_program_op_count(program); i++) {
         const struct dtp_op *op = &dtp_program_ops(program)[i];
-        added += op->kind == DTP_OP_MATMUL ? op->demand.bytes : 0;
-        scaled += op->kind == DTP_OP_ACCUMULATE ? op->demand.bytes : 0;
+        added += op->kind == DTP_OP_MATMUL ? op->demand->bytes : 0;
+        scaled += op->kind == DTP_OP_ACCUMULATE ? op->demand->bytes : 0;
     }
     double elements = (double)dtp_transformer_count(&t).total;
     assert_true(added == 2 * 6 * (double)dtp_transformer_count(&t).matmul);
@@ -119,7 +119,7 @@ static size_t before_last_matmul(const struct dtp_program *program, enum dtp_op_
         last = op[i].kind == DTP_OP_MATMUL ? i : last;
     for (size_t i = 0; i < dtp_program_op_count(program); i++) {
         count += op[i].kind == kind && i < last;
-        *sent_bytes += op[i].kind == kind ? op[i].demand.sent_bytes : 0;
+        *sent_bytes += op[i].kind == kind ? op[i].demand->sent_bytes : 0;
     }
     return count;
 }
@@ -200,7 +200,7 @@ static void test_fsdp_depth_and_group(void **state)
     assert_true(again_7 < backward_10 && backward_10 < again_6);
     assert_int_equal(dtp_program_groups(program)[gather_13->group].ranks, 8);
     assert_int_equal(dtp_program_groups(program)[again_7->group].ranks, 2);
-    assert_true(again_7->demand.sent_bytes == gather_13->demand.sent_bytes / 7 * 4);
+    assert_true(again_7->demand->sent_bytes == gather_13->demand->sent_bytes / 7 * 4);
     dtp_program_destroy(program);
 }
 
@@ -222,7 +222,7 @@ static void test_zero3(void **state)
     const struct dtp_op *ops = dtp_program_ops(program);
     const struct dtp_op *gather = find(program, DTP_OP_ALL_GATHER, 3, 0), *use = find(program, DTP_OP_MATMUL, 3, 0);
     assert_string_equal(gather->name, "q weight");
-    assert_true(gather < use && gather->demand.sent_bytes == 2 * 4096.0 * 4096 / 8 * 7);
+    assert_true(gather < use && gather->demand->sent_bytes == 2 * 4096.0 * 4096 / 8 * 7);
     const struct dtp_op *mark = use;
     while (mark->kind != DTP_OP_MARK)
         mark--;

@@ -64,9 +64,9 @@ static struct traffic traffic_of(const struct dtp_program *program)
         t.gathers += op->kind == DTP_OP_ALL_GATHER;
         t.scatters += op->kind == DTP_OP_REDUCE_SCATTER;
         t.sums += op->kind == DTP_OP_ALL_REDUCE;
-        t.gathered += op->kind == DTP_OP_ALL_GATHER ? op->demand.sent_bytes : 0;
-        t.scattered += op->kind == DTP_OP_REDUCE_SCATTER ? op->demand.sent_bytes : 0;
-        t.summed += op->kind == DTP_OP_ALL_REDUCE ? op->demand.sent_bytes : 0;
+        t.gathered += op->kind == DTP_OP_ALL_GATHER ? op->demand->sent_bytes : 0;
+        t.scattered += op->kind == DTP_OP_REDUCE_SCATTER ? op->demand->sent_bytes : 0;
+        t.summed += op->kind == DTP_OP_ALL_REDUCE ? op->demand->sent_bytes : 0;
     }
     return t;
 }

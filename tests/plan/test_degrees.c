@@ -1,5 +1,6 @@
 /* Degrees of parallelism, schedules and stages of a plan: what they come to, and what is refused with which advice. */
 #include "plan/degrees.h"
+#include "plan/slice.h"
 #include "plan/plan_keys.h"
 
 #include <inttypes.h>
@@ -118,22 +119,34 @@ static void test_context_parallel_rules(void **state)
                          "runtime megatron");
 }
 
+static void set_order(struct dtp_plan *plan, const char *text)
+{
+    struct dtp_layout layout;
+    assert_int_equal(dtp_layout_parse_order(text, &layout, NULL), DTP_OK);
+    memcpy(plan->layout_order, layout.order, sizeof layout.order);
+}
+
+/* 8 GPUs a node. Groups of Megatron-LM's --use-tp-pp-dp-mapping: stages 2 apart, data parallel ranks 4. */
 static void test_order_of_ranks(void **state)
 {
     (void)state;
-    static const char not_yet[] =
-        "layout_order: only tp-cp-dp-pp is modelled so far, as far as ranks are more than one";
+    struct dtp_cluster c = cluster(64, 8);
     struct dtp_plan plan = split(2, 1, 2);
-    struct dtp_layout layout;
-    assert_int_equal(dtp_layout_parse_order("cp-tp-dp-pp", &layout, NULL), DTP_OK);
-    memcpy(plan.layout_order, layout.order, sizeof layout.order);
+    set_order(&plan, "cp-tp-dp-pp");
     resolved(plan); /* cp is 1 */
     plan.cp = 2;
-    expect_refused(plan, not_yet);
+    expect_refused(plan, "layout_order: cp follows tp, as in tp-cp-pp-dp");
+    set_order(&plan, "tp-cp-pp-dp");
+    expect_refused(plan, "layout_order: other ranks stand between those of cp, dp_shard and dp_replicate, over which "
+                         "gradients are summed; name them one behind the other");
     plan.cp = 1;
-    assert_int_equal(dtp_layout_parse_order("tp-pp-dp", &layout, NULL), DTP_OK);
-    memcpy(plan.layout_order, layout.order, sizeof layout.order);
-    expect_refused(plan, not_yet);
+    plan = resolved(plan);
+    assert_int_equal(dtp_plan_group(&plan, &c, DTP_AXES(PP)).stride, 2);
+    assert_int_equal(dtp_plan_group(&plan, &c, DTP_AXES_DENSE_DATA).stride, 4);
+    set_order(&plan, "dp-tp-pp");
+    plan = resolved(plan);
+    assert_int_equal(dtp_plan_group(&plan, &c, DTP_AXES(TP)).stride, dtp_plan_data_ranks(&plan, &c));
+    set_order(&plan, "tp-pp-dp");
     plan.tp = plan.pp = 1;
     expect_refused(plan,
                    "layout_order: is for tensor, context or pipeline parallelism (above 1) only; leave it out with "
@@ -310,12 +323,40 @@ static void test_words_name_who_splits(void **state)
         }
 }
 
+/* What searches leave out by their degrees alone is refused with any batch, and what is not left out exists with some.
+ */
+static void test_layouts_that_exist(void **state)
+{
+    static const uint32_t degrees[] = {1, 2, 3, 4, 5, 8, 16, 32, 64, 128};
+    static const size_t count = sizeof degrees / sizeof *degrees;
+    struct dtp_transformer transformer = llama_7b();
+    struct dtp_cluster gpus = cluster(64, 8);
+    (void)state;
+    for (size_t tp = 0; tp < count; tp++)
+        for (size_t cp = 0; cp < count; cp++)
+            for (size_t pp = 0; pp < count; pp++) {
+                struct dtp_plan plan = split(degrees[tp], degrees[cp], degrees[pp]);
+                bool exists = dtp_plan_layout_exists(&plan, &transformer, &gpus), some = false;
+                for (uint32_t accumulate = 1; accumulate <= 64; accumulate *= 64) {
+                    struct dtp_plan asked = plan;
+                    asked.accumulate = accumulate;
+                    some = some || resolve_64(&asked) == DTP_OK;
+                }
+                assert_true(exists == some || (exists && degrees[pp] > transformer.layers));
+            }
+    struct dtp_plan torch = split(1, 1, 2);
+    torch.runtime = &dtp_runtime_torch;
+    assert_int_equal(dtp_plan_layout_exists(&torch, &transformer, &gpus),
+                     (dtp_runtime_torch.splits & DTP_AXES(PP)) != 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tensor_parallel_rules),
         cmocka_unit_test(test_nodes_and_key_value_heads),
         cmocka_unit_test(test_context_parallel_rules),
+        cmocka_unit_test(test_layouts_that_exist),
         cmocka_unit_test(test_order_of_ranks),
         cmocka_unit_test(test_chunks_follow_from_the_schedule),
         cmocka_unit_test(test_schedules_are_refused_by_their_rules),

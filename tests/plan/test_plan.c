@@ -347,12 +347,12 @@ static void test_ranges_and_products(void **state)
 {
     (void)state;
     struct dtp_plan plan = dtp_plan_default();
-    plan.cp = 2;
+    plan.cp = 0;
     plan.pp = 0;
     plan.micro_batch = 0;
     plan.accumulate = 1000001;
     plan.sequence = 0;
-    assert_refused(plan, "cp", "context parallelism (none so far)");
+    assert_refused(plan, "cp", "use 1");
     assert_refused(plan, "pp", "use 1");
     assert_refused(plan, "micro_batch", "at least 1");
     assert_refused(plan, "accumulate", "at most");

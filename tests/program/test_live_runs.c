@@ -30,13 +30,13 @@ static dtp_buffer_id buffer(struct step *s, enum dtp_owner owner, uint64_t bytes
 
 static void mark(struct step *s, const char *name)
 {
-    struct dtp_op op = {.kind = DTP_OP_MARK, .layer = DTP_NO_LAYER, .name = name};
+    struct dtp_new_op op = {.kind = DTP_OP_MARK, .layer = DTP_NO_LAYER, .name = name};
     dtp_program_add_op(s->program, &op, NULL, 0);
 }
 
 static void op(struct step *s, uint16_t layer, const struct dtp_operand *operands, size_t count)
 {
-    struct dtp_op one = {.kind = DTP_OP_RESIDUAL, .layer = layer};
+    struct dtp_new_op one = {.kind = DTP_OP_RESIDUAL, .layer = layer};
     dtp_program_add_op(s->program, &one, operands, count);
 }
 #define OP(s, layer, ...)                                                                                              \

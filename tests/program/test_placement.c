@@ -108,7 +108,7 @@ static dtp_buffer_id buffer(struct dtp_program *p, uint64_t bytes, enum dtp_owne
 
 static dtp_op_id use(struct dtp_program *p, enum dtp_stream stream, dtp_buffer_id b, uint32_t access)
 {
-    return dtp_program_add_op(p, &(struct dtp_op){.kind = DTP_OP_NORM, .stream = stream},
+    return dtp_program_add_op(p, &(struct dtp_new_op){.kind = DTP_OP_NORM, .stream = stream},
                               (struct dtp_operand[]){dtp_operand_of(b, access)}, 1);
 }
 
@@ -136,7 +136,7 @@ static void test_lifetimes_and_peak_by_owner(void **state)
         dtp_program_add_buffer(p, &(struct dtp_buffer){.bytes = 1 << 20, .space = DTP_SPACE_HOST, .persistent = true});
     use(p, DTP_STREAM_COMPUTE, b, DTP_ALLOC | DTP_WRITE);
     dtp_program_add_op(
-        p, &(struct dtp_op){.kind = DTP_OP_NORM},
+        p, &(struct dtp_new_op){.kind = DTP_OP_NORM},
         (struct dtp_operand[]){dtp_operand_of(b, DTP_READ | DTP_FREE), dtp_operand_of(c, DTP_ALLOC | DTP_WRITE)}, 2);
     use(p, DTP_STREAM_COMPUTE, d, DTP_ALLOC | DTP_UPDATE | DTP_FREE);
     use(p, DTP_STREAM_COMPUTE, c, DTP_READ | DTP_FREE);
@@ -188,7 +188,7 @@ static uint64_t arena_of_deferred(enum waits waits)
     dtp_op_id user = use(p, DTP_STREAM_REDUCE, a, DTP_READ | DTP_FREE | DTP_DEFER);
     dtp_program_depend(p, user, writer);
     if (waits == HOST_FOR_WRITER || waits == HOST_FOR_USER) {
-        dtp_op_id host = dtp_program_add_op(p, &(struct dtp_op){.kind = DTP_OP_HOST_WAIT}, NULL, 0);
+        dtp_op_id host = dtp_program_add_op(p, &(struct dtp_new_op){.kind = DTP_OP_HOST_WAIT}, NULL, 0);
         dtp_program_depend(p, host, waits == HOST_FOR_USER ? user : writer);
     }
     dtp_op_id next = use(p, DTP_STREAM_COMPUTE, b, DTP_ALLOC | DTP_WRITE | DTP_FREE);

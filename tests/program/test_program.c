@@ -23,7 +23,7 @@ static dtp_buffer_id buffer(struct dtp_program *program, const char *name)
 
 static dtp_op_id op(struct dtp_program *program, enum dtp_op_kind kind, enum dtp_stream stream)
 {
-    return dtp_program_add_op(program, &(struct dtp_op){.kind = kind, .stream = stream}, NULL, 0);
+    return dtp_program_add_op(program, &(struct dtp_new_op){.kind = kind, .stream = stream}, NULL, 0);
 }
 
 /* Seals, expects the reason and destroys. */
@@ -46,7 +46,8 @@ static void test_tables_agree(void **state)
         assert_true(dtp_op_kind_parse(dtp_op_kind_text((enum dtp_op_kind)i), &kind));
         assert_int_equal(kind, i);
         if (dtp_op_kind_class(kind) == DTP_CLASS_COLLECTIVE)
-            assert_string_equal(dtp_op_kind_is_transfer(kind) ? "send_recv" : dtp_op_kind_text(kind),
+            assert_string_equal(dtp_op_kind_is_transfer(kind) || kind == DTP_OP_SHIFT ? "send_recv"
+                                                                                      : dtp_op_kind_text(kind),
                                 dtp_collective_text(dtp_op_kind_collective(kind)));
     }
     for (int i = 0; i < DTP_STREAM_COUNT; i++) {
@@ -77,10 +78,12 @@ static void test_what_was_added_is_read(void **state)
                                   dtp_operand_of(x, DTP_UPDATE),
                                   {w, DTP_READ, DTP_ROLE_WEIGHT, 0, 1023, 1}};
     dtp_op_id a = dtp_program_add_op(
-        p, &(struct dtp_op){.kind = DTP_OP_ALL_GATHER, .stream = DTP_STREAM_GATHER, .layer = 3, .demand.sent_bytes = 7},
+        p,
+        &(struct dtp_new_op){
+            .kind = DTP_OP_ALL_GATHER, .stream = DTP_STREAM_GATHER, .layer = 3, .demand.sent_bytes = 7},
         &gathered, 1);
     dtp_op_id b = dtp_program_add_op(
-        p, &(struct dtp_op){.kind = DTP_OP_MATMUL, .stream = DTP_STREAM_COMPUTE, .name = "qkv", .demand.flops = 96},
+        p, &(struct dtp_new_op){.kind = DTP_OP_MATMUL, .stream = DTP_STREAM_COMPUTE, .name = "qkv", .demand.flops = 96},
         used, 3);
     dtp_program_depend(p, b, a);
     assert_int_equal(dtp_program_seal(p, NULL), DTP_OK);
@@ -131,7 +134,7 @@ static void test_dependencies_are_those_that_streams_do_not_imply(void **state)
 
 static void add_matmul(struct dtp_program *p, struct dtp_demand demand)
 {
-    dtp_program_add_op(p, &(struct dtp_op){.kind = DTP_OP_MATMUL, .demand = demand}, NULL, 0);
+    dtp_program_add_op(p, &(struct dtp_new_op){.kind = DTP_OP_MATMUL, .demand = demand}, NULL, 0);
 }
 
 static void test_bad_operations_are_refused(void **state)
@@ -167,7 +170,7 @@ static void expect_operands_refused(enum dtp_op_kind kind, struct dtp_operand a,
     struct dtp_program *p = fresh(0);
     buffer(p, "x");
     dtp_program_add_buffer(p, &(struct dtp_buffer){.name = "p", .persistent = true});
-    dtp_program_add_op(p, &(struct dtp_op){.kind = kind}, (struct dtp_operand[]){a, b}, 2);
+    dtp_program_add_op(p, &(struct dtp_new_op){.kind = kind}, (struct dtp_operand[]){a, b}, 2);
     expect_refused(p, reason);
 }
 
@@ -225,7 +228,7 @@ static void test_bad_dependencies_buffers_and_groups_are_refused(void **state)
     struct dtp_operand half = dtp_operand_of(buffer(p, "x"), DTP_READ);
     half.offset_bytes = 6;
     dtp_program_set_element(p, half.buffer, DTP_FP32);
-    dtp_program_add_op(p, &(struct dtp_op){.kind = DTP_OP_NORM}, &half, 1);
+    dtp_program_add_op(p, &(struct dtp_new_op){.kind = DTP_OP_NORM}, &half, 1);
     expect_refused(p, "an operand cuts an element of its buffer");
     p = fresh(0);
     dtp_program_add_group(p, (struct dtp_program_group){0, 1});
@@ -273,7 +276,7 @@ static void test_sums(void **state)
                 {DTP_OP_REDUCE_SCATTER, {.sent_bytes = 9}}, {DTP_OP_UPLOAD, {.sent_bytes = 3}},
                 {DTP_OP_DOWNLOAD, {.sent_bytes = 4}},       {DTP_OP_HOST_OPTIMIZER, {.bytes = 50}}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        dtp_program_add_op(p, &(struct dtp_op){.kind = rows[i].kind, .demand = rows[i].demand}, NULL, 0);
+        dtp_program_add_op(p, &(struct dtp_new_op){.kind = rows[i].kind, .demand = rows[i].demand}, NULL, 0);
     assert_int_equal(dtp_program_seal(p, NULL), DTP_OK);
     struct dtp_program_totals t;
     dtp_program_sum(p, &t);
@@ -297,7 +300,7 @@ static void test_many(void **state)
     for (uint32_t i = 0; i < 5000; i++) {
         snprintf(name, sizeof name, "buffer %u", i % 1500);
         assert_int_equal(buffer(p, name).index, i);
-        dtp_op_id id = dtp_program_add_op(p, &(struct dtp_op){.kind = DTP_OP_NORM, .stream = i % 2, .name = name},
+        dtp_op_id id = dtp_program_add_op(p, &(struct dtp_new_op){.kind = DTP_OP_NORM, .stream = i % 2, .name = name},
                                           (struct dtp_operand[]){dtp_operand_of((dtp_buffer_id){i}, DTP_WRITE)}, 1);
         dtp_program_depend(p, id, (dtp_op_id){i ? i - 1 : DTP_NO_INDEX});
     }

@@ -79,9 +79,9 @@ static void test_the_text_of_a_program(void **state)
     const struct dtp_operand *weight = &dtp_program_operands(p, &ops[1])[2];
     assert_true(weight->role == DTP_ROLE_WEIGHT && weight->offset_bytes == 4096 && weight->shard &&
                 weight->access == DTP_READ);
-    assert_true(ops[1].demand.flops == 206158430208 && ops[2].demand.bytes == 0.5);
-    assert_int_equal(ops[2].demand.memory_kernel, 1);
-    assert_int_equal(ops[2].demand.recompute, 1);
+    assert_true(ops[1].demand->flops == 206158430208 && ops[2].demand->bytes == 0.5);
+    assert_int_equal(ops[2].demand->memory_kernel, 1);
+    assert_int_equal(ops[2].demand->recompute, 1);
     assert_int_equal(dtp_program_dependencies(p, &ops[1])->index, 0);
     const struct dtp_buffer *buffers = dtp_program_buffers(p);
     assert_int_equal(buffers[0].element, DTP_BF16 + 1);
@@ -115,13 +115,13 @@ static void test_shapes_of_attention_and_groups_of_matmuls(void **state)
     char *again = text_of(p);
     assert_string_equal(again, text);
     free(again);
-    const struct dtp_attention_shape *shape = &dtp_program_ops(p)[0].demand.attention;
+    const struct dtp_attention_shape *shape = &dtp_program_ops(p)[0].demand->attention;
     assert_true(shape->heads == 8 && shape->kv_heads == 2 && shape->head_dim == 64 && shape->window == 4);
     assert_true(shape->queries == 8 && shape->keys == 16 && shape->causal);
     assert_true(shape->kernel == DTP_ATTENTION_MATH && shape->wide && !shape->atomic);
-    shape = &dtp_program_ops(p)[1].demand.attention;
+    shape = &dtp_program_ops(p)[1].demand->attention;
     assert_true(!shape->causal && shape->kernel == DTP_ATTENTION_FLASH && !shape->wide && shape->atomic);
-    assert_int_equal(dtp_program_ops(p)[2].demand.groups, 3);
+    assert_int_equal(dtp_program_ops(p)[2].demand->groups, 3);
     dtp_program_destroy(p);
 }
 
@@ -174,7 +174,8 @@ static void test_numbers_keep_their_bits(void **state)
     assert_int_equal(dtp_program_create(0, &p, NULL), DTP_OK);
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)
         dtp_program_add_op(
-            p, &(struct dtp_op){.kind = DTP_OP_MATMUL, .demand = {.flops = values[i], .tokens = values[i]}}, NULL, 0);
+            p, &(struct dtp_new_op){.kind = DTP_OP_MATMUL, .demand = {.flops = values[i], .tokens = values[i]}}, NULL,
+            0);
     assert_int_equal(dtp_program_seal(p, NULL), DTP_OK);
     expect_round_trip(p);
 }

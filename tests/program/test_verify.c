@@ -28,7 +28,7 @@ static dtp_buffer_id buffer_of(const char *name, enum dtp_stream pool, bool pers
 /* An operation on one buffer after another, which may be DTP_NO_INDEX. */
 static dtp_op_id use(enum dtp_op_kind kind, enum dtp_stream stream, dtp_buffer_id b, uint32_t access, dtp_op_id after)
 {
-    dtp_op_id id = dtp_program_add_op(p, &(struct dtp_op){.kind = kind, .stream = stream, .layer = DTP_NO_LAYER},
+    dtp_op_id id = dtp_program_add_op(p, &(struct dtp_new_op){.kind = kind, .stream = stream, .layer = DTP_NO_LAYER},
                                       (struct dtp_operand[]){dtp_operand_of(b, access)}, 1);
     dtp_program_depend(p, id, after);
     return id;
@@ -118,7 +118,7 @@ static void test_a_buffer_in_two_roles(void **state)
         fresh();
         dtp_buffer_id x = buffer_of("x", C, false);
         use(written_before ? NORM : DTP_OP_ALLOC, C, x, DTP_ALLOC | (written_before ? DTP_WRITE : 0), none);
-        dtp_program_add_op(p, &(struct dtp_op){.kind = NORM, .layer = DTP_NO_LAYER},
+        dtp_program_add_op(p, &(struct dtp_new_op){.kind = NORM, .layer = DTP_NO_LAYER},
                            (struct dtp_operand[]){{x, DTP_WRITE, DTP_ROLE_RESULT, 0, 32, 0},
                                                   {x, DTP_READ | DTP_FREE, DTP_ROLE_INPUT, 0, 0, 0}},
                            2);
@@ -133,7 +133,7 @@ static void test_a_buffer_in_two_roles(void **state)
  * reads them on another, and nothing makes it wait. */
 static dtp_op_id write_part(enum dtp_stream stream, dtp_buffer_id b, uint64_t from, uint64_t bytes)
 {
-    return dtp_program_add_op(p, &(struct dtp_op){.kind = NORM, .stream = stream, .layer = DTP_NO_LAYER},
+    return dtp_program_add_op(p, &(struct dtp_new_op){.kind = NORM, .stream = stream, .layer = DTP_NO_LAYER},
                               (struct dtp_operand[]){{b, DTP_WRITE, DTP_ROLE_NONE, 0, from, bytes}}, 1);
 }
 
@@ -214,14 +214,14 @@ static void test_groups_and_host_waits_order(void **state)
     fresh(); /* those of two groups do not */
     w = buffer_of("w", C, true);
     use(DTP_OP_ALL_GATHER, G, w, DTP_READ, none);
-    dtp_program_add_op(p, &(struct dtp_op){.kind = DTP_OP_ALL_REDUCE, .stream = DTP_STREAM_REPLICATE, .group = 1},
+    dtp_program_add_op(p, &(struct dtp_new_op){.kind = DTP_OP_ALL_REDUCE, .stream = DTP_STREAM_REPLICATE, .group = 1},
                        (struct dtp_operand[]){dtp_operand_of(w, DTP_UPDATE)}, 1);
     expect_refused("operation 1 (all_reduce, layer 0, replicate) writes buffer 0 (w), which operation 0");
     for (int wait = 0; wait < 2; wait++) { /* what is issued after the host has waited */
         fresh();
         w = buffer_of("w", C, true);
         dtp_op_id write = use(NORM, G, w, DTP_WRITE, none);
-        dtp_op_id waits = dtp_program_add_op(p, &(struct dtp_op){.kind = DTP_OP_HOST_WAIT, .stream = C}, NULL, 0);
+        dtp_op_id waits = dtp_program_add_op(p, &(struct dtp_new_op){.kind = DTP_OP_HOST_WAIT, .stream = C}, NULL, 0);
         dtp_program_depend(p, waits, wait ? write : none);
         use(NORM, R, w, DTP_WRITE, none);
         if (wait)
@@ -310,7 +310,7 @@ static void test_streams(void **state)
                 {DTP_OP_MARK, DTP_STREAM_HOST, true}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fresh();
-        dtp_program_add_op(p, &(struct dtp_op){.kind = rows[i].kind, .stream = rows[i].stream}, NULL, 0);
+        dtp_program_add_op(p, &(struct dtp_new_op){.kind = rows[i].kind, .stream = rows[i].stream}, NULL, 0);
         if (rows[i].legal)
             expect_legal();
         else
@@ -342,7 +342,7 @@ static void test_bytes_sent(void **state)
                 {DTP_OP_NORM, DTP_READ, 1e9, true}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fresh();
-        struct dtp_op op = {.kind = rows[i].kind, .stream = G, .layer = DTP_NO_LAYER};
+        struct dtp_new_op op = {.kind = rows[i].kind, .stream = G, .layer = DTP_NO_LAYER};
         op.demand.sent_bytes = rows[i].sent_bytes;
         dtp_program_add_op(p, &op, (struct dtp_operand[]){dtp_operand_of(buffer_of("x", C, true), rows[i].access)}, 1);
         if (rows[i].legal)

@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "lib/hardware.h"
+#include "lib/llama_7b.h"
 #include "lib/random_draws.h"
 #include "lib/random_plans.h"
 
@@ -42,6 +44,16 @@ static double total_of(const char *title)
     return 0;
 }
 
+static void check_sums(void)
+{
+    for (size_t g = 0; g < explanation.group_count; g++) {
+        const struct dtp_term_group *group = &explanation.groups[g];
+        double sum = group_sum(group), largest = fmax(fabs(group->total), fabs(sum));
+        if (!(fabs(sum - group->total) <= 1e-9 * largest))
+            fail_msg("%s sums to %.17g, not %.17g", group->title, sum, group->total);
+    }
+}
+
 static void check_totals(const struct dtp_job *job, const struct dtp_prediction *p)
 {
     assert_true(total_of("PARAMETERS") == (double)dtp_transformer_count(&job->transformer).total);
@@ -65,12 +77,7 @@ static void test_terms_sum_to_totals(void **state)
         explain(&random, &job, &prediction);
         check_totals(&job, &prediction);
         assert_in_range(explanation.term_count, 10, DTP_EXPLAIN_TERMS - 1); /* none was dropped */
-        for (size_t g = 0; g < explanation.group_count; g++) {
-            const struct dtp_term_group *group = &explanation.groups[g];
-            double sum = group_sum(group), largest = fmax(fabs(group->total), fabs(sum));
-            if (!(fabs(sum - group->total) <= 1e-9 * largest))
-                fail_msg("%s sums to %.17g, not %.17g", group->title, sum, group->total);
-        }
+        check_sums();
         terms += explanation.term_count;
         for (size_t t = 0; t < explanation.term_count && !job.plan.precision.fp8_all_gather; t++)
             assert_null(strstr(explanation.terms[t].numbers, "as fp8")); /* only what holds of the plan is said */
@@ -156,10 +163,67 @@ static void test_seven_billion_on_eight(void **state)
     assert_true(found);
 }
 
+/* ---- ranks that divide the model --------------------------------------------------------------------------------- */
+
+static void explain_ranks(const char *runtime, enum dtp_strategy strategy, uint32_t tp, uint32_t pp,
+                          enum dtp_schedule_kind schedule)
+{
+    struct dtp_job job = {.transformer = llama_7b(), .cluster = test_cluster(test_h200(), 8, 8)};
+    struct dtp_simulation_options options = dtp_simulation_options_default();
+    struct dtp_faults faults = {0};
+    struct dtp_simulated simulated;
+    struct dtp_pipeline_stages stages;
+    job.plan = dtp_plan_default();
+    job.plan.runtime = dtp_runtime_find(runtime);
+    job.plan.strategy = strategy;
+    job.plan.tp = tp, job.plan.pp = pp, job.plan.schedule = schedule, job.plan.accumulate = 8;
+    if (dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, &faults) != DTP_OK ||
+        dtp_simulated_create(&job, &options, &simulated, &faults) != DTP_OK)
+        fail_msg("%s", faults.text[0]);
+    assert_int_equal(dtp_pipeline_stages_of(&simulated, &stages, &faults), DTP_OK);
+    assert_int_equal(dtp_explain_simulated(&simulated, &stages, &explanation, &faults), DTP_OK);
+    check_sums();
+    for (size_t t = 0; t < explanation.term_count; t++)
+        if (explanation.terms[t].gap)
+            fail_msg("%s, %s: %g has no rule", runtime, explanation.terms[t].name, explanation.terms[t].value);
+    assert_true(total_of("DEVICE MEMORY") == (double)simulated.prediction.memory.device_peak_bytes);
+    assert_true(total_of("STEP") == simulated.prediction.time.step_s);
+    assert_true((total_of("PIPELINE BUBBLE") > 0) == (pp > 1));
+    dtp_pipeline_stages_release(&stages);
+    dtp_simulated_release(&simulated);
+}
+
+static void test_ranks_that_divide_the_model(void **state)
+{
+    (void)state;
+    explain_ranks("torch", DTP_FULL_SHARD, 4, 1, DTP_SCHEDULE_1F1B);
+    explain_ranks("nanotron", DTP_ZERO1, 2, 2, DTP_SCHEDULE_1F1B);
+    for (int schedule = 0; schedule < DTP_SCHEDULE_COUNT; schedule++)
+        explain_ranks("megatron", DTP_ZERO1, 1, 4, (enum dtp_schedule_kind)schedule);
+}
+
+/* LLaMA-7B, tp 2, pp 4, a sequence of 2048 in bf16: the first rank has 8 layers of half the width and half the
+ * embedding. A boundary is 2048 x 4096 x 2 B / tp a micro-batch, which the last rank sends back 8 times; a layer
+ * gathers and scatters such a half 4 and 4 times, of which backward gathers two again (Korthikanti et al. 2022). */
+static void test_a_rank_of_a_pipeline(void **state)
+{
+    (void)state;
+    explain_ranks("megatron", DTP_ZERO1, 2, 4, DTP_SCHEDULE_1F1B);
+    assert_true(total_of("PARAMETERS OF A RANK") ==
+                8.0 * (4.0 * 4096 * 4096 + 3.0 * 4096 * 11008) / 2 + 8 * 2 * 4096 + 32000.0 * 4096 / 2);
+    assert_true(term_called("sends to other stages: gradients")->value == 8 * 2048.0 * 4096 * 2 / 2);
+    double half = 2048.0 * 4096 * 2 / 2;
+    assert_true(term_called("all_gather, tensor parallel")->value >= 8 * 8 * 6 * half);
+    assert_true(term_called("reduce_scatter, tensor parallel")->value >= 8 * 8 * 4 * half);
+    assert_string_equal(term_called("fill and drain of equal stages")->rule, "(p-1)(F+B+W)");
+    assert_true(term_called("rank 0, the worst")->value > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_terms_sum_to_totals), cmocka_unit_test(test_bytes_are_exact),
-        cmocka_unit_test(test_seven_billion_on_eight), cmocka_unit_test(test_a_window_cuts_attention)};
+        cmocka_unit_test(test_terms_sum_to_totals),         cmocka_unit_test(test_bytes_are_exact),
+        cmocka_unit_test(test_seven_billion_on_eight),      cmocka_unit_test(test_a_window_cuts_attention),
+        cmocka_unit_test(test_ranks_that_divide_the_model), cmocka_unit_test(test_a_rank_of_a_pipeline)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

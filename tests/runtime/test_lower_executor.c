@@ -231,9 +231,9 @@ static void expect_exchanges(const struct dtp_precision *precision, uint64_t sum
         assert_true(read->buffer.index == parts->buffer.index && read->bytes == parts->bytes);
         assert_int_equal(parts->bytes, buffers[whole->buffer.index].bytes);
         assert_int_equal(buffers[shard->buffer.index].bytes, shard_bytes);
-        assert_true(ops[i].demand.sent_bytes == (double)parts->bytes * 3 / 4);
+        assert_true(ops[i].demand->sent_bytes == (double)parts->bytes * 3 / 4);
         bool adds = (shard->access & DTP_UPDATE) == DTP_UPDATE;
-        assert_true(ops[i + 1].demand.bytes == (double)(parts->bytes + (adds ? 2 : 1) * shard_bytes));
+        assert_true(ops[i + 1].demand->bytes == (double)(parts->bytes + (adds ? 2 : 1) * shard_bytes));
         made += (shard->access & DTP_ALLOC) != 0;
         added += adds;
         most_bytes = parts->bytes > most_bytes ? parts->bytes : most_bytes;

@@ -40,7 +40,7 @@ static double bytes_of(const struct dtp_program *program, enum dtp_op_kind kind)
 {
     double bytes = 0;
     for (size_t i = 0; i < dtp_program_op_count(program); i++)
-        bytes += dtp_program_ops(program)[i].kind == kind ? dtp_program_ops(program)[i].demand.bytes : 0;
+        bytes += dtp_program_ops(program)[i].kind == kind ? dtp_program_ops(program)[i].demand->bytes : 0;
     return bytes;
 }
 

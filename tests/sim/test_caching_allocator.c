@@ -222,7 +222,7 @@ static dtp_buffer_id buffer(struct dtp_program *program, uint64_t bytes, enum dt
 
 static void use(struct dtp_program *program, enum dtp_op_kind kind, dtp_buffer_id b, uint32_t access)
 {
-    struct dtp_op op = {.kind = kind, .stream = COMPUTE};
+    struct dtp_new_op op = {.kind = kind, .stream = COMPUTE};
     dtp_program_add_op(program, &op, (struct dtp_operand[]){dtp_operand_of(b, access)}, 1);
 }
 
@@ -260,7 +260,7 @@ static void test_deferred_free(void **state)
         dtp_buffer_id first = buffer(program, 20 * MIB, DTP_OWNER_GATHER, false);
         dtp_buffer_id second = buffer(program, 20 * MIB, DTP_OWNER_GATHER, false);
         use(program, DTP_OP_CAST, first, DTP_ALLOC | DTP_WRITE);
-        struct dtp_op copy = {.kind = DTP_OP_COPY_IN, .stream = DTP_STREAM_COPY};
+        struct dtp_new_op copy = {.kind = DTP_OP_COPY_IN, .stream = DTP_STREAM_COPY};
         struct dtp_operand operand = dtp_operand_of(first, DTP_READ | DTP_FREE | (deferred ? DTP_DEFER : 0));
         dtp_program_add_op(program, &copy, &operand, 1);
         use(program, DTP_OP_CAST, second, DTP_ALLOC | DTP_WRITE | DTP_FREE);
@@ -291,7 +291,7 @@ static void check_gradients_at_rest(const char *name, uint64_t reserved_bytes)
     for (int i = 1; i < 3; i++)
         dtp_program_add_buffer(program, &gradients);
     dtp_buffer_id activation = buffer(program, 40 * MIB, DTP_OWNER_ACTIVATIONS, false);
-    struct dtp_op reduce = {
+    struct dtp_new_op reduce = {
         .kind = DTP_OP_ALL_REDUCE, .stream = DTP_STREAM_REDUCE, .group = group, .demand.sent_bytes = 1e6};
     struct dtp_operand reduced = dtp_operand_of(first, DTP_UPDATE);
     dtp_program_add_op(program, &reduce, &reduced, 1);

@@ -106,7 +106,7 @@ static void test_operations_take_what_was_measured(void **state)
         if (!dtp_measured_row_of_op(simulated.program, &ops[i], &job.cluster, &row))
             continue;
         double seconds = dtp_measured_s(job.cluster.measured, &row);
-        double gaps_s = row.measurement <= DTP_MEASUREMENT_KERNEL ? ops[i].demand.kernels * 1.1e-6 : 0;
+        double gaps_s = row.measurement <= DTP_MEASUREMENT_KERNEL ? ops[i].demand->kernels * 1.1e-6 : 0;
         if (!isfinite(seconds)) /* kinds that the file has no rows of */
             continue;
         assert_near(simulated.alone_s[i], seconds + gaps_s, 1e-9);
@@ -172,7 +172,7 @@ static void test_attention_is_measured_layer_by_layer(void **state)
                 continue;
             measured += dtp_measured_row_of_op(simulated.program, &ops[k], &job.cluster, &row);
             kernels++;
-            gaps_s += ops[k].demand.kernels *
+            gaps_s += ops[k].demand->kernels *
                       dtp_cluster_kernel_gap_s(&job.cluster, dtp_program_execution(simulated.program));
             seconds += simulated.alone_s[k];
         }

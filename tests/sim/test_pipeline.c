@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -153,7 +154,12 @@ static void test_what_ranks_do(void **state)
         assert_int_equal(stages.worst, 0);
         for (uint32_t r = 0; r < 4; r++) {
             const struct dtp_pipeline_rank *rank = &stages.ranks[r];
-            double idle_s = rank->warm_up_idle_s + rank->steady_idle_s + rank->drain_idle_s, before_s = 0;
+            double idle_s = dtp_pipeline_idle_s(rank), before_s = 0, waited_s = 0;
+            for (int i = 0; i < DTP_WAIT_COUNT; i++)
+                waited_s += rank->idle_for_s[i];
+            assert_true(fabs(waited_s - idle_s) < 1e-9);
+            assert_true(fabs(dtp_pipeline_busy_fraction(&stages, r) * stages.step_s - rank->compute_s -
+                             rank->optimizer_s) < 1e-9);
             assert_int_equal(rank->layers, 4 * chunks);
             assert_true(rank->embedding == (r == 0) && rank->head == (r == 3));
             assert_int_equal(rank->forwards, 8 * chunks);
@@ -172,6 +178,35 @@ static void test_what_ranks_do(void **state)
         dtp_pipeline_stages_release(&stages);
         dtp_simulated_release(&s);
     }
+}
+
+/* With 1F1B the first rank waits for nothing but gradients, the last one for activations until its last backward ends,
+ * and then for the others (Narayanan et al. 2021, figure 4). Its fill and drain are p - 1 passes each. Activations pile
+ * up where a rank goes on with forwards while the next one computes a backward: never on the first rank, nor gradients
+ * on the last. */
+static void test_what_ranks_wait_for(void **state)
+{
+    (void)state;
+    struct dtp_job job = job_of(4, 12, 1);
+    struct dtp_simulated s = simulated(&job);
+    struct dtp_pipeline_stages stages;
+    assert_int_equal(dtp_pipeline_stages_of(&s, &stages, &faults), DTP_OK);
+    const struct dtp_pipeline_rank *first = &stages.ranks[0], *last = &stages.ranks[3];
+    double forward_s = 0, backward_s = 0;
+    for (size_t i = 0; i < stages.pass_count; i++)
+        if (stages.passes[i].rank == 1)
+            *(stages.passes[i].kind == DTP_PASS_FORWARD ? &forward_s : &backward_s) +=
+                (stages.passes[i].end_s - stages.passes[i].begin_s) / 12;
+    assert_true(first->idle_for_s[DTP_WAIT_GRADIENTS] > 0.99 * dtp_pipeline_idle_s(first));
+    assert_true(fabs(last->idle_for_s[DTP_WAIT_ACTIVATIONS] / (3 * forward_s) - 1) < 0.02);
+    assert_true(fabs(last->idle_for_s[DTP_WAIT_STEP_END] / (3 * backward_s) - 1) < 0.02);
+    assert_true(last->idle_for_s[DTP_WAIT_GRADIENTS] == 0);
+    assert_int_equal(first->forward_queue, 0);
+    assert_int_equal(last->backward_queue, 0);
+    for (uint32_t r = 1; r < 4; r++)
+        assert_int_equal(stages.ranks[r].forward_queue, 1);
+    dtp_pipeline_stages_release(&stages);
+    dtp_simulated_release(&s);
 }
 
 /* No stage's last forward ends before the one before it has sent what it reads. */
@@ -194,6 +229,57 @@ static void test_passes_follow_each_other(void **state)
     dtp_simulated_release(&s);
 }
 
+/* 8 GPUs on two nodes, tp 1, pp 4, dp 2. By default the stages' ranks stand two by two, so that the network lies
+ * between the second and the third; as tp-pp-dp each node has a whole pipeline, ranks 0 to 3 and 4 to 7, and sends stay
+ * inside, but gradients cross. Every rank is one place of one role, and the text says so. */
+static void test_ranks_take_turns(void **state)
+{
+    (void)state;
+    struct dtp_simulation_options options = dtp_simulation_options_default();
+    struct dtp_simulated s[2];
+    for (int turns = 0; turns < 2; turns++) {
+        struct dtp_job job = job_of(4, 8, 1);
+        struct dtp_layout layout;
+        job.cluster = test_cluster(test_h200(), 8, 4);
+        assert_int_equal(dtp_layout_parse_order(turns ? "tp-pp-dp" : "tp-dp-pp", &layout, NULL), DTP_OK);
+        memcpy(job.plan.layout_order, layout.order, sizeof layout.order);
+        if (dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, &faults) != DTP_OK ||
+            dtp_simulated_create(&job, &options, &s[turns], &faults) != DTP_OK)
+            fail_msg("%s", faults.text[0]);
+        const struct dtp_program_set *set = &s[turns].set;
+        assert_int_equal(dtp_program_set_verify(set, DTP_ISSUE_STREAMS, &faults), DTP_OK);
+        assert_int_equal(dtp_program_set_ranks(set), 8);
+        for (uint32_t rank = 0; rank < 8; rank++) {
+            uint32_t role = dtp_program_set_role_of(set, rank), place = dtp_program_set_place(set, rank);
+            assert_int_equal(role, turns ? rank % 4 : rank / 2);
+            assert_int_equal(place, turns ? rank / 4 : rank % 2);
+            assert_int_equal(dtp_program_set_rank(set, role, place), rank);
+        }
+    }
+    for (uint32_t r = 0; r < 4; r++) { /* the activations of rank 1 of the pipeline cross by default */
+        const struct dtp_timeline *near = &s[1].roles[r].timeline, *far = &s[0].roles[r].timeline;
+        double sends[] = {far->communication_by_collective_s[DTP_SEND_RECV],
+                          near->communication_by_collective_s[DTP_SEND_RECV]};
+        assert_true(r == 0 || r == 3 || sends[0] > 1.1 * sends[1]);
+        assert_true(near->communication_by_collective_s[DTP_ALL_REDUCE] >
+                    1.5 * far->communication_by_collective_s[DTP_ALL_REDUCE]);
+    }
+    char *text = NULL;
+    size_t bytes;
+    struct dtp_program_set again;
+    FILE *file = open_memstream(&text, &bytes);
+    assert_int_equal(dtp_program_set_write_text(&s[1].set, file), DTP_OK);
+    fclose(file);
+    assert_int_equal(strncmp(text, "set 1 run 1\n", 12), 0);
+    assert_int_equal(dtp_program_set_parse_text("set", text, bytes, &again, &faults), DTP_OK);
+    assert_int_equal(dtp_program_set_role_of(&again, 6), 2);
+    assert_int_equal(dtp_program_set_take_turns(&again, 3, &faults), DTP_BAD_INPUT); /* 2 ranks each */
+    dtp_program_set_release(&again);
+    free(text);
+    dtp_simulated_release(&s[0]);
+    dtp_simulated_release(&s[1]);
+}
+
 /* A job without a pipeline has no ranks of one. */
 static void test_no_pipeline(void **state)
 {
@@ -209,9 +295,12 @@ static void test_no_pipeline(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bubbles_of_equal_stages), cmocka_unit_test(test_steps_are_the_timers),
-        cmocka_unit_test(test_what_ranks_do), cmocka_unit_test(test_passes_follow_each_other),
-        cmocka_unit_test(test_no_pipeline)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bubbles_of_equal_stages),
+                                       cmocka_unit_test(test_steps_are_the_timers),
+                                       cmocka_unit_test(test_what_ranks_do),
+                                       cmocka_unit_test(test_what_ranks_wait_for),
+                                       cmocka_unit_test(test_passes_follow_each_other),
+                                       cmocka_unit_test(test_ranks_take_turns),
+                                       cmocka_unit_test(test_no_pipeline)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -124,6 +124,32 @@ static void test_finds_the_cheapest(void **state)
     tear_down(&s);
 }
 
+/* Degrees that no plan has are left out by the first that is refused for them; no layout is lost by it. */
+static void test_finds_the_best_layout(void **state)
+{
+    /* clang-format off */
+    static const char *const keys[] = {
+        "model", "llama-2-13b", "tokens", "10B", "global_batch", "128", "seq", "4k", "runtime", "megatron",
+        "gpu", "h100-sxm", "gpus", "32", "tp", "1,2,3,4,8,16", "pp", "1,2,4,8,64", "cp", "1,5",
+        "precision", "bf16-mixed",
+        "virtual_stages", "1,2,5", "strategy", "ddp,zero1", "offload", "none", "checkpointing", "none,full",
+        "micro_batch", "1,2,4", NULL};
+    /* clang-format on */
+    struct setup s;
+    struct dtp_search found;
+    (void)state;
+    set_up(&s, keys);
+    assert_int_equal(dtp_search(&s.question, &found, &faults), DTP_OK);
+    double least = least_of_all(&s, usd_of);
+    assert_close(found.candidates[0].cost.usd[DTP_PRICE_TYPICAL], least, 1e-9 * least);
+    assert_int_equal(found.counts.combinations, 6 * 5 * 2 * 3 * 2 * 2 * 3);
+    const struct dtp_plan *best = &found.candidates[0].variant.job.plan;
+    const struct dtp_plan *rival = &found.candidates[found.runner_up].variant.job.plan;
+    assert_true(best->strategy != rival->strategy || best->tp != rival->tp || best->pp != rival->pp);
+    dtp_search_release(&found);
+    tear_down(&s);
+}
+
 /* A budget alone asks for speed; pruning by it must not lose the fastest plan. */
 static void test_finds_the_fastest(void **state)
 {
@@ -459,6 +485,7 @@ static void test_memory_grows_with_the_micro_batch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_finds_the_cheapest),
+                                       cmocka_unit_test(test_finds_the_best_layout),
                                        cmocka_unit_test(test_finds_the_fastest),
                                        cmocka_unit_test(test_threads_do_not_show),
                                        cmocka_unit_test(test_short_queues_lose_nothing),

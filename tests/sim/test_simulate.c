@@ -164,9 +164,9 @@ static void test_kernels_of_two_streams_share(void **state)
     (void)state;
     struct bench b = begin(test_a100(), 1);
     dtp_op_id a = step_matmul(b.program, 8192, 8192, 8192);
-    struct dtp_op second = {.kind = DTP_OP_MATMUL,
-                            .stream = DTP_STREAM_COPY,
-                            .demand = {.m = 4096, .n = 4096, .k = 4096, .dtype = DTP_BF16}};
+    struct dtp_new_op second = {.kind = DTP_OP_MATMUL,
+                                .stream = DTP_STREAM_COPY,
+                                .demand = {.m = 4096, .n = 4096, .k = 4096, .dtype = DTP_BF16}};
     dtp_op_id c = dtp_program_add_op(b.program, &second, NULL, 0);
     const struct dtp_timeline *t = simulate(&b);
     assert_near(t->span[c.index].end_s, 2 * alone_s(&b, c), 1e-9);
@@ -315,9 +315,9 @@ static void test_power_headroom(void **state)
     finish(&b);
 
     b = begin(test_h200(), 8); /* matmuls of another stream draw as much */
-    struct dtp_op other = {.kind = DTP_OP_MATMUL,
-                           .stream = DTP_STREAM_WEIGHT_GRADIENT,
-                           .demand = {.m = 8192, .n = 8192, .k = 8192, .dtype = DTP_BF16}};
+    struct dtp_new_op other = {.kind = DTP_OP_MATMUL,
+                               .stream = DTP_STREAM_WEIGHT_GRADIENT,
+                               .demand = {.m = 8192, .n = 8192, .k = 8192, .dtype = DTP_BF16}};
     kernel = step_kernel(b.program, DTP_STREAM_COMPUTE, 3e9, 0);
     dtp_program_depend(b.program, dtp_program_add_op(b.program, &other, NULL, 0), kernel);
     assert_near(simulate(&b)->matmul_speedup, speedup, 1e-12);

@@ -1,4 +1,4 @@
-/* Traces and tables of a small step, to the letter. */
+/* The trace of a small step, to the letter. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,15 +23,16 @@ static struct dtp_program *small_step(void)
     struct dtp_buffer host = {.name = "host", .bytes = 32, .owner = DTP_OWNER_GATHER, .space = DTP_SPACE_HOST};
     dtp_program_add_buffer(program, &params);
     dtp_buffer_id flat = dtp_program_add_buffer(program, &gathered), pinned = dtp_program_add_buffer(program, &host);
-    struct dtp_op op = {.kind = DTP_OP_ALL_GATHER,
-                        .stream = DTP_STREAM_GATHER,
-                        .group = group,
-                        .layer = DTP_NO_LAYER,
-                        .demand = {.sent_bytes = 32}};
+    struct dtp_new_op op = {.kind = DTP_OP_ALL_GATHER,
+                            .stream = DTP_STREAM_GATHER,
+                            .group = group,
+                            .layer = DTP_NO_LAYER,
+                            .demand = {.sent_bytes = 32}};
     struct dtp_operand makes[] = {dtp_operand_of(flat, DTP_ALLOC | DTP_WRITE),
                                   dtp_operand_of(pinned, DTP_ALLOC | DTP_WRITE | DTP_FREE)};
     dtp_op_id gather = dtp_program_add_op(program, &op, makes, 2);
-    op = (struct dtp_op){.kind = DTP_OP_MATMUL, .layer = 3, .micro_step = 1, .name = "a\\b", .demand = {.flops = 8}};
+    op =
+        (struct dtp_new_op){.kind = DTP_OP_MATMUL, .layer = 3, .micro_step = 1, .name = "a\\b", .demand = {.flops = 8}};
     dtp_op_id matmul =
         dtp_program_add_op(program, &op, (struct dtp_operand[]){dtp_operand_of(flat, DTP_READ | DTP_FREE)}, 1);
     dtp_program_depend(program, matmul, gather);
@@ -47,44 +48,14 @@ static uint32_t path[] = {0, 1, 2};
 static const struct dtp_timeline timeline = {
     .op_count = 4, .span = spans, .issue_s = issues, .step_s = 4, .critical = path, .critical_count = 3};
 
-typedef enum dtp_status writer(const struct dtp_program *, const struct dtp_timeline *, FILE *);
-
-/* Caller frees. */
-static char *written(writer *write)
+static enum dtp_status write_trace(FILE *file)
 {
-    char *text = NULL;
-    size_t bytes;
-    FILE *file = open_memstream(&text, &bytes);
-    struct dtp_program *program = small_step();
-    assert_int_equal(write(program, &timeline, file), DTP_OK);
-    fclose(file);
-    dtp_program_destroy(program);
-    return text;
-}
-
-static void test_timeline_csv(void **state)
-{
-    (void)state;
-    char *text = written(dtp_trace_write_timeline_csv);
-    assert_string_equal(text, "op,kind,name,stream,layer,micro_step,issue_s,start_s,end_s,critical\n"
-                              "0,all_gather,\"\",gather,,0,0.000000000,0.000000000,1.000000000,1\n"
-                              "1,matmul,\"a\\b\",compute,3,1,0.250000000,1.000000000,3.000000000,1\n"
-                              "2,host_wait,\"\",host,0,0,3.000000000,0.500000000,3.000000000,1\n"
-                              "3,mark,\"\",compute,0,0,3.000000000,3.000000000,3.000000000,0\n");
-    free(text);
-}
-
-/* Parameters throughout, the gathered buffer from 0 to 3; nothing of the host's. */
-static void test_memory_csv(void **state)
-{
-    (void)state;
-    char *text = written(dtp_trace_write_memory_csv);
-    char *row = strchr(text, '\n');
-    assert_non_null(row);
-    assert_true(!strncmp(text, "time_s,params_bytes,grads_bytes,", 32));
-    assert_string_equal(row, "\n0.000000000,100,0,0,0,0,0,64,0,0\n3.000000000,100,0,0,0,0,0,0,0,0\n"
-                             "4.000000000,100,0,0,0,0,0,0,0,0\n");
-    free(text);
+    struct dtp_program_set set = {NULL, 0};
+    struct dtp_faults faults = {0};
+    assert_int_equal(dtp_program_set_add(&set, "every rank", 2, small_step(), &faults), DTP_OK);
+    enum dtp_status status = dtp_trace_write_set_json(&set, &timeline, file, &faults);
+    dtp_program_set_release(&set);
+    return status;
 }
 
 static size_t count(json_t *events, const char *phase)
@@ -99,7 +70,11 @@ static size_t count(json_t *events, const char *phase)
 static void test_json(void **state)
 {
     (void)state;
-    char *text = written(dtp_trace_write_json);
+    char *text = NULL;
+    size_t bytes;
+    FILE *file = open_memstream(&text, &bytes);
+    assert_int_equal(write_trace(file), DTP_OK);
+    fclose(file);
     json_error_t error;
     json_t *root = json_loads(text, 0, &error), *events = json_object_get(root, "traceEvents");
     if (!root)
@@ -126,17 +101,13 @@ static void test_full_disk(void **state)
     FILE *file = fopen("/dev/full", "w");
     if (!file)
         skip();
-    struct dtp_program *program = small_step();
-    assert_int_equal(dtp_trace_write_json(program, &timeline, file), DTP_ENVIRONMENT);
+    assert_int_equal(write_trace(file), DTP_ENVIRONMENT);
     fclose(file);
-    dtp_program_destroy(program);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_timeline_csv),
-        cmocka_unit_test(test_memory_csv),
         cmocka_unit_test(test_json),
         cmocka_unit_test(test_full_disk),
     };

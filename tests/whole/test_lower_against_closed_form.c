@@ -3,6 +3,7 @@
  * checked from outside by bounds (test_bounds). */
 #include "runtime/runtimes.h"
 #include "lower/lower.h"
+#include "plan/rules.h"
 #include "program/verify.h"
 
 #include <setjmp.h>
@@ -28,7 +29,8 @@ static void describe(const struct random_job *job)
         "window %llu\n",
         t->final_norm, t->embedding_norm, t->qk_norm, (int)t->parallel_block, (int)t->norm_place, t->qkv_bias,
         t->attention_output_bias, t->mlp_bias, t->norm_bias, t->head_bias, (unsigned long long)t->sliding_window);
-    print_error("L%llu h%llu heads %llu/%llu d_h%llu f%llu V%llu on %u (%u a node); %s %s compile %d fsdp1 %d group %u "
+    print_error("L%llu h%llu heads %llu/%llu d_h%llu f%llu V%llu on %u (%u a node); %s %s cp %u %s compile %d fsdp1 %d "
+                "group %u "
                 "micro %u "
                 "accumulate %u sync %d seq %llu checkpointing %s offload %s precision %s attention %s loss %s "
                 "optimizer %s wrap %u "
@@ -36,13 +38,14 @@ static void describe(const struct random_job *job)
                 (unsigned long long)t->layers, (unsigned long long)t->hidden, (unsigned long long)t->heads,
                 (unsigned long long)t->kv_heads, (unsigned long long)t->head_dim, (unsigned long long)t->ffn,
                 (unsigned long long)t->vocab, job->cluster.gpus, job->cluster.gpus_per_node,
-                dtp_strategy_text(p->strategy), p->runtime->name, p->compile, p->fsdp1, p->shard_group, p->micro_batch,
-                p->accumulate, p->accumulate_sync, (unsigned long long)p->sequence, checkpointing,
-                dtp_offload_text(p->offload), dtp_precision_name(&p->precision), dtp_attention_text(p->attention),
-                dtp_loss_text(p->loss), dtp_optimizer_text(p->optimizer), p->wrap_layers,
-                p->deepspeed.zero_hpz_partition_size, p->deepspeed.zero_quantized_weights,
-                p->deepspeed.zero_quantized_gradients, p->reshard_after_forward, p->reshard_group, p->keep_root,
-                p->prefetch, p->prefetch_depth, p->ddp_bucket_view, p->fused_qkv, p->fused_gate_up, p->rope_fp32);
+                dtp_strategy_text(p->strategy), p->runtime->name, p->cp, dtp_cp_comm_text(p->cp_comm), p->compile,
+                p->fsdp1, p->shard_group, p->micro_batch, p->accumulate, p->accumulate_sync,
+                (unsigned long long)p->sequence, checkpointing, dtp_offload_text(p->offload),
+                dtp_precision_name(&p->precision), dtp_attention_text(p->attention), dtp_loss_text(p->loss),
+                dtp_optimizer_text(p->optimizer), p->wrap_layers, p->deepspeed.zero_hpz_partition_size,
+                p->deepspeed.zero_quantized_weights, p->deepspeed.zero_quantized_gradients, p->reshard_after_forward,
+                p->reshard_group, p->keep_root, p->prefetch, p->prefetch_depth, p->ddp_bucket_view, p->fused_qkv,
+                p->fused_gate_up, p->rope_fp32);
 }
 
 #define check_equal(program_value, closed_value, job)                                                                  \
@@ -62,7 +65,7 @@ static void check_flops(const struct random_job *job, const struct dtp_program_t
 {
     const struct dtp_transformer *t = &job->transformer;
     const struct dtp_plan *p = &job->plan;
-    double tokens = (double)p->micro_batch * (double)p->sequence * p->accumulate;
+    double tokens = (double)dtp_plan_tokens(p) * p->accumulate;
     double weights = (double)dtp_transformer_count(t).matmul, s = dtp_transformer_attention_length(t, p->sequence);
     double core = (p->attention == DTP_ATTENTION_MATH ? 6 : 7) * s * (double)(t->heads * t->head_dim * t->layers);
     double program = totals->matmul_flops + totals->attention_flops - totals->recompute_flops;

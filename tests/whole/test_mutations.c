@@ -30,7 +30,9 @@ static struct dtp_program *copy_without(const struct dtp_program *program, uint3
         dtp_program_add_buffer(copy, &dtp_program_buffers(program)[i]);
     for (size_t i = 0; i < dtp_program_op_count(program); i++) {
         const struct dtp_op *op = &dtp_program_ops(program)[i];
-        dtp_op_id id = dtp_program_add_op(copy, op, dtp_program_operands(program, op), op->operand_count);
+        struct dtp_new_op again = {op->kind, op->stream, op->layer, op->micro_step, op->group,
+                                   op->peer, op->tag,    op->name,  *op->demand};
+        dtp_op_id id = dtp_program_add_op(copy, &again, dtp_program_operands(program, op), op->operand_count);
         for (uint32_t d = 0; d < op->dependency_count; d++)
             if (op->first_dependency + d != left_out)
                 dtp_program_depend(copy, id, dtp_program_dependencies(program, op)[d]);

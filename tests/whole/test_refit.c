@@ -189,7 +189,7 @@ static void test_contention(void **state)
     size_t count = dtp_program_op_count(programs[0]), gather = 0, made = 0;
     double now_s = 1000;
     (void)state;
-    while (ops[gather].kind != DTP_OP_ALL_GATHER || !(ops[gather].demand.sent_bytes > 0))
+    while (ops[gather].kind != DTP_OP_ALL_GATHER || !(ops[gather].demand->sent_bytes > 0))
         gather++;
     start_s[0][gather] = now_s;
     for (size_t i = 0; i < count && made < 2; i++) {
@@ -314,7 +314,7 @@ static void test_gaps(void **state)
             const struct dtp_op *op = &dtp_program_ops(programs[r])[i];
             enum dtp_op_class class = dtp_op_kind_class(op->kind);
             bool kernel = class == DTP_CLASS_MATMUL || class == DTP_CLASS_ATTENTION || class == DTP_CLASS_MEMORY;
-            kernels[r] += kernel ? op->demand.kernels : 0;
+            kernels[r] += kernel ? op->demand->kernels : 0;
         }
         rest_s[r] = (r == 0 ? 2e-6 : 4e-6) * kernels[r];
     }

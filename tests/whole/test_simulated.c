@@ -264,7 +264,8 @@ static void test_path_by_hand(void **state)
     uint32_t group = dtp_program_add_group(p, (struct dtp_program_group){8, 1});
     transformer.layers = transformer.hidden = transformer.heads = transformer.kv_heads = transformer.head_dim = 64;
     options.compute_factor = 1;
-    struct dtp_op mark = {.kind = DTP_OP_MARK, .stream = DTP_STREAM_COMPUTE, .layer = DTP_NO_LAYER, .name = "forward"};
+    struct dtp_new_op mark = {
+        .kind = DTP_OP_MARK, .stream = DTP_STREAM_COMPUTE, .layer = DTP_NO_LAYER, .name = "forward"};
     dtp_program_add_op(p, &mark, NULL, 0);
     dtp_op_id kernel = step_kernel(p, DTP_STREAM_COMPUTE, 1e9, 0); /* layer 0 */
     dtp_op_id gather = step_collective(p, DTP_OP_ALL_GATHER, DTP_STREAM_GATHER, group, 1e8);

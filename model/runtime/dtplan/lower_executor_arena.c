@@ -40,7 +40,7 @@ static bool find_shape(const struct dtp_program *program, struct dtp_executor_ma
     uint64_t tokens = 0, loss_rows = 0;
     bool differ = false;
     for (size_t i = 0; i < dtp_program_op_count(program); i++) {
-        const struct dtp_demand *d = &ops[i].demand;
+        const struct dtp_demand *d = ops[i].demand;
         bool embeds = ops[i].kind == DTP_OP_EMBEDDING || ops[i].kind == DTP_OP_EMBEDDING_BACKWARD;
         bool loses = ops[i].kind == DTP_OP_LOSS_BACKWARD;
         out->gradient_norm |= ops[i].kind == DTP_OP_CLIP_SCALE;

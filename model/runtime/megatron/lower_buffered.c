@@ -220,7 +220,7 @@ static enum dtp_status make_overlapped(struct dtp_lowering *l)
 }
 
 /* Which elements an operation of a pass touches; behind the passes all. */
-static bool place_of(const struct dtp_lowering *l, const struct dtp_op *op, uint64_t *first, uint64_t *end)
+static bool place_of(const struct dtp_lowering *l, const struct dtp_new_op *op, uint64_t *first, uint64_t *end)
 {
     *first = 0;
     *end = head_elements(l);
@@ -235,7 +235,7 @@ static bool place_of(const struct dtp_lowering *l, const struct dtp_op *op, uint
            op->kind == DTP_OP_MATMUL;
 }
 
-static void narrow(const struct dtp_lowering *l, const struct dtp_op *op, struct dtp_operand *operand)
+static void narrow(const struct dtp_lowering *l, const struct dtp_new_op *op, struct dtp_operand *operand)
 {
     bool weights = operand->buffer.index == whole(l)->params.index;
     uint64_t first, end, element_bytes = weights ? l->bytes.params : l->bytes.grads;

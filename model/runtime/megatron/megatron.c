@@ -1,4 +1,4 @@
-/* Megatron-LM: Megatron-Core's DDP and distributed optimizer, with tensor and pipeline parallelism. */
+/* Megatron-LM: Megatron-Core's DDP and distributed optimizer, with tensor, context and pipeline parallelism. */
 #include "runtime/megatron/megatron.h"
 
 #include "cost/calibration.h"
@@ -80,9 +80,11 @@ const struct dtp_runtime dtp_runtime_megatron = {
     .adds_before_shards = true,
     .vocab_multiple = VOCAB_MULTIPLE,
     .overlap_grad_reduce = true,
-    .splits = DTP_AXES(TP) | DTP_AXES(PP),
+    .splits = DTP_AXES(TP) | DTP_AXES(PP) | DTP_AXES(CP),
+    .cp_comms = 1u << DTP_CP_P2P | 1u << DTP_CP_ALL_GATHER | 1u << DTP_CP_A2A | 1u << DTP_CP_A2A_P2P,
     .gathers_again = true,
     .sums_beside = true,
+    .clips = true,
     .schedules = (1u << DTP_SCHEDULE_COUNT) - 1,
     .fused_kernels = true,
     .derive = derive,

@@ -109,6 +109,7 @@ const struct dtp_runtime dtp_runtime_nanotron = {
     .sums_gradients = true,
     .vocab_multiple = 1,
     .splits = DTP_AXES(TP) | DTP_AXES(PP),
+    .clips = true,
     .schedules = 1u << DTP_SCHEDULE_1F1B | 1u << DTP_SCHEDULE_GPIPE,
     .sums_beside = true,
     .fused_norms = true,

@@ -27,7 +27,7 @@ static uint64_t root_reduce_segment(const struct dtp_beside *b, struct dtp_memor
     uint64_t token_bytes = loss == DTP_LOSS_EAGER   ? 4 * b->transformer->vocab
                            : loss == DTP_LOSS_FUSED ? b->bytes.compute * b->transformer->vocab
                                                     : 0; /* no block of all logits */
-    uint64_t loss_block = dtp_bytes_product(dtp_bytes_product(b->plan->micro_batch, b->plan->sequence), token_bytes);
+    uint64_t loss_block = dtp_bytes_product(dtp_plan_tokens(b->plan), token_bytes);
     return input > loss_block && input > unit ? dtp_memory_part(list, DTP_TERM_ROOT_SEGMENT, 1, u->root, r) : 0;
 }
 

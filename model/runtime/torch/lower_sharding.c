@@ -67,22 +67,44 @@ static void make_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit)
     make_moments(l, unit);
 }
 
+/* No unit reaches from one chunk of a pipeline's rank into another. */
+static uint64_t units_of(const struct dtp_lowering *l)
+{
+    uint64_t units = 0;
+    for (uint32_t i = 0; i < l->role.chunk_count; i++)
+        units += dtp_divide_up(l->role.chunks[i].layers, l->plan->wrap_layers);
+    return units;
+}
+
+static void cut_chunk(struct dtp_lowering *l, const struct dtp_lower_chunk *chunk)
+{
+    struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
+    uint64_t width = l->plan->wrap_layers, end = chunk->first + chunk->layers;
+    for (uint64_t first = chunk->first; first < end; first += width) {
+        struct dtp_lower_unit *unit = &s->unit[s->count];
+        unit->first = first;
+        unit->end = first + width < end ? first + width : end;
+        for (uint64_t layer = unit->first; layer < unit->end; layer++)
+            s->of_layer[layer] = (uint32_t)s->count;
+        s->count++;
+        make_unit(l, unit);
+    }
+}
+
 static enum dtp_status make(struct dtp_lowering *l)
 {
     uint64_t layers = l->transformer->layers, width = l->plan->wrap_layers;
     struct dtp_lower_sharding *s = l->own = calloc(1, sizeof *s);
-    uint64_t count = width ? dtp_divide_up(layers, width) : 0;
-    if (s)
+    uint64_t count = width ? units_of(l) : 0;
+    if (s) {
         s->unit = calloc(count + 1, sizeof *s->unit);
-    if (!s || !s->unit)
-        return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
-    s->count = count;
-    s->copied = s->awaited = DTP_NO_OP;
-    for (uint64_t i = 0; i < count; i++) {
-        s->unit[i].first = i * width;
-        s->unit[i].end = (i + 1) * width < layers ? (i + 1) * width : layers;
-        make_unit(l, &s->unit[i]);
+        s->of_layer = calloc(layers + 1, sizeof *s->of_layer);
     }
+    if (!s || !s->unit || !s->of_layer)
+        return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
+    s->copied = s->awaited = DTP_NO_OP;
+    for (uint32_t i = 0; count && i < l->role.chunk_count; i++)
+        cut_chunk(l, &l->role.chunks[i]);
     s->unit[count].root = true;
     s->unit[count].end = count ? 0 : layers;
     make_unit(l, &s->unit[count]);
@@ -97,8 +119,10 @@ static enum dtp_status make(struct dtp_lowering *l)
 
 static void release(struct dtp_lowering *l)
 {
-    if (l->own)
+    if (l->own) {
         free(dtp_lower_sharding_of(l)->unit);
+        free(dtp_lower_sharding_of(l)->of_layer);
+    }
     free(l->own);
 }
 
@@ -109,9 +133,10 @@ static struct dtp_lower_unit *root_of(const struct dtp_lowering *l)
 
 struct dtp_lower_unit *dtp_lower_unit_here(const struct dtp_lowering *l)
 {
-    if (l->layer == DTP_NO_LAYER)
-        return root_of(l);
-    return dtp_lower_sharding_of(l)->count ? &dtp_lower_sharding_of(l)->unit[l->layer / l->plan->wrap_layers] : NULL;
+    const struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
+    if (l->layer == DTP_NO_LAYER) /* of a pipeline's chunks the first and the last have what the root unit holds */
+        return !l->role.pipeline || l->chunk->embedding || l->chunk->head ? root_of(l) : NULL;
+    return s->count ? &s->unit[s->of_layer[l->layer]] : NULL;
 }
 
 uint64_t dtp_unit_modules(const struct dtp_lower_unit *unit)
@@ -419,13 +444,11 @@ static void release_gathered(struct dtp_lowering *l)
 static void after_forward(struct dtp_lowering *l)
 {
     struct dtp_lower_unit *unit = dtp_lower_unit_here(l);
-    if (!unit || (!unit->root && l->layer + 1u != unit->end))
-        return;
-    if (!keeps_weights(l, unit)) {
+    if (unit && (unit->root || l->layer + 1u == unit->end) && !keeps_weights(l, unit)) {
         keep_post_forward(l, unit);
         release_weights(l, unit);
     }
-    if (unit->root)
+    if (l->layer == DTP_NO_LAYER)
         release_gathered(l);
 }
 
@@ -443,7 +466,7 @@ static struct dtp_lower_unit *next_in_backward(const struct dtp_lowering *l, con
 static void before_backward(struct dtp_lowering *l)
 {
     struct dtp_lower_unit *unit = dtp_lower_unit_here(l);
-    if (!unit || (!unit->root && l->layer + 1u != unit->end))
+    if (!unit || l->role.pipeline || (!unit->root && l->layer + 1u != unit->end)) /* a stage has all weights gathered */
         return;
     struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
     if (!unit->weights_live) {
@@ -460,11 +483,8 @@ static void before_backward(struct dtp_lowering *l)
             gather(l, next, s->awaited);
 }
 
-static void after_backward(struct dtp_lowering *l)
+static void finish_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 {
-    struct dtp_lower_unit *unit = dtp_lower_unit_here(l);
-    if (!unit || (!unit->root && l->layer != unit->first))
-        return;
     uint16_t layer = l->layer;
     dtp_lower_collect_gradients(l, unit);
     release_weights(l, unit);
@@ -475,6 +495,35 @@ static void after_backward(struct dtp_lowering *l)
         dtp_lower_await_reduction(l);
         dtp_lower_sharding_of(l)->replicated_bytes = 0;
     }
+}
+
+/* A stage of a pipeline keeps its weights gathered and its gradients whole, and reduces unit by unit in forward's order
+ * when the backward of its last micro-batch is through (pipelining/stage.py: backward_maybe_with_nosync, and
+ * FSDP's post_backward called by hand). */
+static void after_backward(struct dtp_lowering *l)
+{
+    struct dtp_lower_unit *unit = dtp_lower_unit_here(l);
+    if (!unit || (!unit->root && l->layer != unit->first))
+        return;
+    if (l->role.pipeline)
+        dtp_lower_collect_gradients(l, unit);
+    else
+        finish_unit(l, unit);
+}
+
+static void chunk_done(struct dtp_lowering *l)
+{
+    struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
+    const struct dtp_lower_chunk *chunk = l->chunk;
+    if (chunk->embedding)
+        finish_unit(l, root_of(l));
+    for (uint64_t i = 0; i < s->count; i++)
+        if (s->unit[i].first >= chunk->first && s->unit[i].first < chunk->first + chunk->layers)
+            finish_unit(l, &s->unit[i]);
+    if (chunk->head && !chunk->embedding)
+        finish_unit(l, root_of(l));
+    dtp_lower_await_reduction(l);
+    l->layer = DTP_NO_LAYER;
 }
 
 static void step_units(struct dtp_lowering *l)
@@ -521,6 +570,7 @@ const struct dtp_lower_hooks dtp_lower_fsdp = {
     .model_done = release_gathered,
     .before_backward = before_backward,
     .after_backward = after_backward,
+    .chunk_done = chunk_done,
     .gradient_rests = gradient_rests,
     .step = step,
 };

@@ -32,6 +32,7 @@ struct dtp_lower_unit {
 struct dtp_lower_sharding {
     struct dtp_lower_unit *unit; /* units of blocks, then the root */
     uint64_t count;              /* without the root */
+    uint32_t *of_layer;          /* its unit */
     uint32_t shard_group, replica_group, reshard_group;
     struct dtp_lower_unit *held;     /* whose flat buffer forward still holds */
     struct dtp_lower_unit *reducing; /* whose reduce-scatter input still stands */

@@ -49,11 +49,49 @@ static void check_tensor_parallel(struct dtp_resolver *r)
                         dtp_parallel_block_text(t->parallel_block));
 }
 
+/* torch.distributed.pipelining. */
+static void check_pipeline(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    bool splits = dtp_schedule_row(p->schedule)->backward != DTP_BACKWARD_WHOLE;
+    if (p->pp <= 1)
+        return;
+    if (p->fsdp1 || p->strategy == DTP_ZERO1)
+        dtp_plan_refuse(r, "pp", "above 1 goes with FSDP2 and ddp in PyTorch, not with %s; use full_shard",
+                        p->fsdp1 ? "FSDP1" : dtp_strategy_text(p->strategy));
+    if (dtp_plan_is_fsdp(p) && !p->wrap_layers)
+        dtp_plan_refuse(r, "wrap_layers", "0 is not modelled with pp; use 1");
+    if (splits && p->compile)
+        dtp_plan_refuse(r, "schedule",
+                        "%s splits backward, which PyTorch refuses of compiled stages; use 1f1b or interleaved, or "
+                        "leave compile out",
+                        dtp_schedule_row(p->schedule)->word);
+    if (p->accumulate_sync)
+        dtp_plan_refuse(r, "accumulate_sync",
+                        "does not go with pp, whose stages reduce behind their last micro-batch; leave it out");
+    if (p->loss == DTP_LOSS_CHUNKED)
+        dtp_plan_refuse(r, "loss", "chunked is not modelled together with pp; use eager, or fused with compile");
+    if (r->transformer->tied_head)
+        dtp_plan_refuse(r, "tied_head",
+                        "true has its matrix in two stages, of which torch.distributed.pipelining knows nothing");
+}
+
+/* torchtitan's: FSDP2 over data and context parallel ranks together. */
+static void check_context_parallel(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (p->cp > 1 && (!dtp_plan_is_fsdp(p) || p->fsdp1))
+        dtp_plan_refuse(r, "cp", "above 1 goes with FSDP2 alone in PyTorch, not with %s; use strategy full_shard",
+                        p->fsdp1 ? "FSDP1" : dtp_strategy_text(p->strategy));
+}
+
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
     check_dtypes(r);
     check_tensor_parallel(r);
+    check_pipeline(r);
+    check_context_parallel(r);
     if (p->strategy == DTP_ZERO2)
         dtp_plan_refuse(
             r, "strategy",
@@ -126,7 +164,12 @@ const struct dtp_runtime dtp_runtime_torch = {
     .vocab_multiple = 1,
     .ddp = true,
     .fsdp = true,
-    .splits = DTP_AXES(TP),
+    .splits = DTP_AXES(TP) | DTP_AXES(CP) | DTP_AXES(PP),
+    .schedules = 1u << DTP_SCHEDULE_GPIPE | 1u << DTP_SCHEDULE_1F1B | 1u << DTP_SCHEDULE_INTERLEAVED |
+                 1u << DTP_SCHEDULE_ZB_V | 1u << DTP_SCHEDULE_ZB_INTERLEAVED | 1u << DTP_SCHEDULE_DUALPIPEV,
+    .holds_passes = true,
+    .cp_comms = 1u << DTP_CP_P2P | 1u << DTP_CP_ALL_GATHER,
+    .walks_gathered = true,
     .dtensor = true,
     .compiles = true,
     .foreach_optimizer = true,

@@ -44,7 +44,8 @@ static void sharded_units(struct dtp_traffic *job)
 {
     const struct dtp_units *u = &job->units;
     const struct dtp_plan *plan = job->plan;
-    uint64_t steps = plan->accumulate, gathers = steps * (plan->reshard_after_forward ? 2 : 1);
+    uint64_t steps = plan->pp > 1 ? 1 : plan->accumulate; /* a pipeline's stage gathers its weights once */
+    uint64_t gathers = steps * (plan->reshard_after_forward ? 2 : 1);
     uint64_t root_gathers = dtp_plan_keeps_root(plan) ? steps : gathers;
     if (plan->reshard_group) { /* backward gathers from fewer ranks */
         uint64_t group = plan->reshard_group, layers = dtp_traffic_ring(layers_bytes(job), group),

@@ -1,0 +1,249 @@
+/* Pipelines under torch: legal for all schedules that it has, and what torch.distributed.pipelining does beyond the
+ * schedule: what stands, what is held and how long, when gradients are reduced, and in which order a rank sends. */
+#include "lower/lower_set.h"
+#include "lower/posted.h"
+#include "runtime/runtimes.h"
+#include "schedule/schedule_order.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "lib/hardware.h"
+
+static struct dtp_faults faults;
+
+static struct dtp_transformer small_model(uint64_t layers)
+{
+    struct dtp_transformer t = dtp_transformer_default();
+    t.layers = layers, t.hidden = 256, t.ffn = 704, t.vocab = 1024;
+    t.heads = t.kv_heads = 4, t.head_dim = 64;
+    return t;
+}
+
+static struct dtp_plan pipeline(enum dtp_schedule_kind kind, uint32_t ranks, uint32_t micro_batches, uint32_t chunks)
+{
+    struct dtp_plan plan = dtp_plan_default();
+    plan.runtime = dtp_runtime_find("torch");
+    plan.strategy = DTP_FULL_SHARD;
+    plan.schedule = kind;
+    plan.pp = ranks, plan.accumulate = micro_batches, plan.virtual_stages = chunks;
+    plan.sequence = 128;
+    return plan;
+}
+
+/* Resolved, lowered and proved. */
+static struct dtp_program_set lowered(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
+                                      struct dtp_plan *plan)
+{
+    struct dtp_program_set set;
+    faults = (struct dtp_faults){0};
+    if (dtp_plan_resolve(plan, t, cluster, &faults) != DTP_OK ||
+        dtp_lower_set(t, cluster, plan, 0, &set, &faults) != DTP_OK ||
+        dtp_program_set_verify(&set, DTP_ISSUE_STREAMS, &faults) != DTP_OK)
+        fail_msg("%s, pp %u, %u micro-batches, %u chunks: %s", dtp_schedule_row(plan->schedule)->word, plan->pp,
+                 plan->accumulate, plan->virtual_stages, faults.text[0]);
+    return set;
+}
+
+/* Whatever is made in a step and does not stand for it is let go within it. */
+static void expect_nothing_left(const struct dtp_program *program)
+{
+    for (size_t b = 0; b < dtp_program_buffer_count(program); b++) {
+        bool made = false, gone = false;
+        for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+            const struct dtp_op *op = &dtp_program_ops(program)[i];
+            const struct dtp_operand *operand = dtp_program_operands(program, op);
+            for (uint32_t k = 0; k < op->operand_count; k++)
+                if (operand[k].buffer.index == b) {
+                    made = made || operand[k].access & DTP_ALLOC;
+                    gone = gone || operand[k].access & DTP_FREE;
+                }
+        }
+        if (made != gone)
+            fail_msg("%s stays", dtp_program_buffers(program)[b].name);
+    }
+}
+
+static void test_all_are_legal(void **state)
+{
+    uint32_t legal[DTP_SCHEDULE_COUNT] = {0};
+    const struct dtp_runtime *torch = dtp_runtime_find("torch");
+    (void)state;
+    for (int kind = 0; kind < DTP_SCHEDULE_COUNT; kind++)
+        for (uint32_t ranks = 2; ranks <= 4; ranks++)
+            for (uint32_t micro_batches = 1; micro_batches <= 2 * ranks + 2; micro_batches++)
+                for (uint32_t sharded = 0; sharded < 2; sharded++) {
+                    bool loops = kind == DTP_SCHEDULE_INTERLEAVED || kind == DTP_SCHEDULE_ZB_INTERLEAVED;
+                    uint32_t chunks = loops ? 1 + ranks % 2 + 1 : dtp_schedule_row(kind)->chunks;
+                    struct dtp_schedule_shape shape = {(enum dtp_schedule_kind)kind, ranks, micro_batches, chunks, 0};
+                    if (!(torch->schedules & 1u << kind) || dtp_schedule_resolve(&shape, NULL) != DTP_OK)
+                        continue;
+                    struct dtp_transformer t = small_model(ranks * chunks + micro_batches % 2);
+                    struct dtp_cluster cluster =
+                        test_cluster(test_h200(), (1 + sharded) * ranks, (1 + sharded) * ranks);
+                    struct dtp_plan plan = pipeline((enum dtp_schedule_kind)kind, ranks, micro_batches, chunks);
+                    plan.checkpointing = micro_batches % 3 ? DTP_CHECKPOINT_NONE : DTP_CHECKPOINT_FULL;
+                    plan.strategy = micro_batches % 4 == 3 ? DTP_DDP : DTP_FULL_SHARD;
+                    struct dtp_program_set set = lowered(&t, &cluster, &plan);
+                    for (uint32_t r = 0; r < ranks; r++)
+                        expect_nothing_left(set.roles[r].program);
+                    dtp_program_set_release(&set);
+                    legal[kind]++;
+                }
+    for (int kind = 0; kind < DTP_SCHEDULE_COUNT; kind++)
+        if (torch->schedules & 1u << kind && legal[kind] < 4)
+            fail_msg("%s: %u combinations", dtp_schedule_row((enum dtp_schedule_kind)kind)->word, legal[kind]);
+}
+
+static uint32_t count(const struct dtp_program *program, enum dtp_op_kind kind, const char *name)
+{
+    uint32_t found = 0;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        const struct dtp_op *op = &dtp_program_ops(program)[i];
+        found += op->kind == kind && (!name || strcmp(op->name, name) == 0);
+    }
+    return found;
+}
+
+static uint64_t standing(const struct dtp_program *program, const char *name)
+{
+    uint64_t bytes = 0;
+    for (size_t b = 0; b < dtp_program_buffer_count(program); b++) {
+        const struct dtp_buffer *buffer = &dtp_program_buffers(program)[b];
+        bytes += buffer->persistent && strcmp(buffer->name, name) == 0 ? buffer->bytes : 0;
+    }
+    return bytes;
+}
+
+/* Units are gathered and reduced once a step, whatever there are of micro-batches; buffers of what is received stand
+ * for each of them; no rank waits for a norm of gradients. */
+static void test_once_a_step(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = small_model(8);
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    struct dtp_plan plan = pipeline(DTP_SCHEDULE_1F1B, 4, 6, 1);
+    struct dtp_program_set set = lowered(&t, &cluster, &plan);
+    uint64_t rows = 2 * plan.sequence * t.hidden;
+    for (uint32_t r = 0; r < 4; r++) {
+        const struct dtp_program *program = set.roles[r].program;
+        uint32_t units = r == 0 || r == 3 ? 3 : 2;
+        assert_int_equal(count(program, DTP_OP_ALL_GATHER, NULL), units);
+        assert_int_equal(count(program, DTP_OP_REDUCE_SCATTER, NULL), units);
+        assert_int_equal(standing(program, "block input"), r == 0 ? 0 : 6 * rows);
+        assert_int_equal(standing(program, "residual gradient"), r == 3 ? 0 : 6 * rows);
+        assert_int_equal(count(program, DTP_OP_ACCUMULATE, "gradient norm"), 0);
+        assert_int_equal(count(program, DTP_OP_FREE, "gradients of inputs"), r == 0 ? 0 : 6);
+    }
+    dtp_program_set_release(&set);
+}
+
+/* The last gradients are on their way before the stage reduces. */
+static void test_sends_before_it_reduces(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = small_model(8);
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    struct dtp_plan plan = pipeline(DTP_SCHEDULE_1F1B, 4, 6, 1);
+    struct dtp_program_set set = lowered(&t, &cluster, &plan);
+    const struct dtp_program *program = set.roles[2].program;
+    size_t sent = 0, reduced = 0;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        const struct dtp_op *op = &dtp_program_ops(program)[i];
+        sent = op->kind == DTP_OP_SEND ? i : sent;
+        reduced = op->kind == DTP_OP_REDUCE_SCATTER && !reduced ? i : reduced;
+    }
+    assert_true(sent && sent < reduced);
+    dtp_program_set_release(&set);
+}
+
+/* The first stage has its whole backward where its W stands; others leave matrices' gradients to W. */
+static void test_first_stage_is_not_split(void **state)
+{
+    (void)state;
+    struct dtp_schedule schedule;
+    struct dtp_schedule_shape shape = {
+        .kind = DTP_SCHEDULE_ZB_V, .ranks = 3, .micro_batches = 7, .whole_first_stage = true};
+    assert_int_equal(dtp_schedule_create(&shape, &schedule, &faults), DTP_OK);
+    assert_int_equal(dtp_schedule_verify(&schedule, DTP_SEND_RENDEZVOUS, &faults), DTP_OK);
+    uint32_t kinds[3][2][DTP_PASS_COUNT] = {0};
+    for (uint32_t r = 0; r < 3; r++)
+        for (uint32_t i = schedule.first[r]; i < schedule.first[r + 1]; i++)
+            kinds[r][schedule.passes[i].chunk][schedule.passes[i].kind]++;
+    assert_int_equal(kinds[0][0][DTP_PASS_WHOLE_BACKWARD], 7);
+    assert_int_equal(kinds[0][0][DTP_PASS_BACKWARD] + kinds[0][0][DTP_PASS_WEIGHT], 0);
+    assert_int_equal(kinds[0][1][DTP_PASS_WEIGHT], 7);
+    assert_int_equal(kinds[1][0][DTP_PASS_BACKWARD], 7);
+    dtp_schedule_destroy(&schedule);
+}
+
+/* Two ranks, two chunks, two micro-batches, by hand. Rank 0 lists F0.0 F0.1 F1.0 (its third pass waits for what rank 1
+ * has yet to send); each forward of rank 0 puts a receive into rank 1's list, which has nothing in it yet but what
+ * could run. */
+static void test_receives_by_hand(void **state)
+{
+    (void)state;
+    struct dtp_schedule schedule;
+    struct dtp_host_arena arena = {NULL};
+    struct dtp_posted posted;
+    struct dtp_schedule_shape shape = {.kind = DTP_SCHEDULE_INTERLEAVED, .ranks = 2, .micro_batches = 2, .chunks = 2};
+    assert_int_equal(dtp_schedule_create(&shape, &schedule, &faults), DTP_OK);
+    assert_int_equal(dtp_posted_make(&schedule, &arena, &posted, &faults), DTP_OK);
+    /* rank 1: F of chunk 0 and 1, each of micro-batches 0 and 1, and backwards of chunk 1, then 0; it receives four
+     * forwards and two backwards */
+    assert_int_equal(posted.count[0], 6);
+    assert_int_equal(posted.count[1], 6);
+    const struct dtp_posted_receive *of = posted.receive + schedule.first[1];
+    for (uint32_t i = 0; i < posted.count[1]; i++) {
+        assert_true(of[i].behind <= of[i].pass);
+        assert_true(i == 0 || of[i].behind >= of[i - 1].behind);
+    }
+    assert_int_equal(of[0].behind, 0); /* the first forward of rank 0, before rank 1 could list any pass */
+    assert_int_equal(of[0].pass, 0);
+    assert_int_equal(of[1].behind, 1); /* rounds: rank 0's second comes when rank 1 has listed its first */
+    assert_int_equal(of[1].pass, 1);
+    dtp_host_arena_release(&arena);
+    dtp_schedule_destroy(&schedule);
+}
+
+static void expect_refused(struct dtp_plan plan, const char *says)
+{
+    struct dtp_transformer t = small_model(8);
+    struct dtp_cluster cluster = test_cluster(test_h200(), 4, 4);
+    faults = (struct dtp_faults){0};
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
+    for (size_t i = 0; i < faults.count; i++)
+        if (strstr(faults.text[i], says))
+            return;
+    fail_msg("'%s' is not said but '%s'", says, faults.text[0]);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = pipeline(DTP_SCHEDULE_ZB_V, 4, 8, 2);
+    plan.compile = true;
+    expect_refused(plan, "PyTorch refuses of compiled stages");
+    plan = pipeline(DTP_SCHEDULE_1F1B, 4, 8, 1);
+    plan.fsdp1 = true;
+    expect_refused(plan, "not with FSDP1");
+    plan = pipeline(DTP_SCHEDULE_1F1B, 4, 8, 1);
+    plan.accumulate_sync = true;
+    expect_refused(plan, "accumulate_sync: does not go with pp");
+    plan = pipeline(DTP_SCHEDULE_V_HALF, 4, 8, 2);
+    expect_refused(plan, "v-half is not modelled under runtime torch");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_are_legal),           cmocka_unit_test(test_once_a_step),
+        cmocka_unit_test(test_sends_before_it_reduces), cmocka_unit_test(test_first_stage_is_not_split),
+        cmocka_unit_test(test_receives_by_hand),        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
