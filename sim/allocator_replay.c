@@ -1,6 +1,9 @@
 /* Replays a program's device buffers through the caching allocator (caching_allocator.h). */
 #include "sim/caching_allocator.h"
 
+#include "cost/calibration.h"
+
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +25,9 @@ struct replay {
     struct deferred *deferred;
     size_t deferred_count, deferred_capacity;
     double step_start_s;
-    uint32_t first_bucket; /* DDP's, while it is held */
+    double queued, taken_s; /* kernels in the one queue; when the last that left it was done */
+    size_t taken;           /* operations whose kernels have left it, in this step */
+    uint32_t first_bucket;  /* DDP's, while it is held */
     bool buckets_rebuilt;
     size_t third, repeats, repeats_end; /* operations: start of the third micro-step; those that only repeat, or none */
     bool optimizer_made, failed;
@@ -153,8 +158,24 @@ static void rebuild_buckets(struct replay *r)
     r->buckets_rebuilt = true;
 }
 
+/* When the host comes to an operation. Where all kernels go through one queue the device takes them in order, and the
+ * host, which waits for nothing else in a micro-step, is ahead by as many as the queue holds. */
+static double host_s(struct replay *r, size_t index)
+{
+    const struct dtp_op *ops = dtp_program_ops(r->program);
+    if (!dtp_program_execution(r->program)->one_queue)
+        return r->step_start_s + r->timeline->issue_s[index];
+    for (r->queued += ops[index].demand.kernels; r->queued > dtp_calibration.launch_queue && r->taken < index;
+         r->taken++) {
+        r->queued -= ops[r->taken].demand.kernels;
+        r->taken_s = fmax(r->taken_s, r->timeline->span[r->taken].end_s);
+    }
+    return r->step_start_s + r->taken_s;
+}
+
 static void replay_op(struct replay *r, size_t index)
 {
+    double now_s = r->timeline ? host_s(r, index) : 0;
     const struct dtp_op *op = &dtp_program_ops(r->program)[index];
     const struct dtp_operand *operand = dtp_program_operands(r->program, op);
     if (op->kind == DTP_OP_OPTIMIZER && !r->optimizer_made) {
@@ -165,7 +186,7 @@ static void replay_op(struct replay *r, size_t index)
     if (collective && r->buckets_rebuilt && r->first_bucket != DTP_NO_BLOCK)
         drop_first_bucket(r);
     if (r->deferred_count)
-        give_back_deferred(r, r->step_start_s + r->timeline->issue_s[index]);
+        give_back_deferred(r, now_s);
     for (uint32_t i = 0; i < op->operand_count && !r->failed; i++) {
         uint32_t buffer = operand[i].buffer.index;
         if (operand[i].access & DTP_ALLOC)
@@ -258,6 +279,8 @@ static void replay_step(struct replay *r)
 {
     size_t ops = dtp_program_op_count(r->program);
     uint64_t before = 0;
+    r->queued = r->taken_s = 0;
+    r->taken = 0;
     for (size_t i = 0; i < ops && !r->failed; i++) {
         bool at_end = i == r->third || i == r->repeats;
         uint64_t reserved = at_end ? dtp_caching_allocator_look(r->allocator).reserved_bytes : 0;

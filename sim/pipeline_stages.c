@@ -286,9 +286,11 @@ static enum dtp_status make_rank(const struct making *m, uint32_t index)
     rank->optimizer_s = t->optimizer_s;
     rank->host_bound_s = t->host_bound_s;
     rank->exposed_offload_s = t->exposed_offload_s;
-    rank->exposed_transfers_s = t->exposed_by_collective_s[DTP_SEND_RECV];
+    rank->exposed_transfers_s = dtp_timeline_exposed_transfers_s(t);
     rank->exposed_tensor_s = t->exposed_by_stream_s[DTP_STREAM_TENSOR];
-    rank->exposed_collectives_s = t->exposed_communication_s - rank->exposed_transfers_s - rank->exposed_tensor_s;
+    rank->exposed_context_s = t->exposed_by_stream_s[DTP_STREAM_CONTEXT];
+    rank->exposed_collectives_s =
+        t->exposed_communication_s - rank->exposed_transfers_s - rank->exposed_tensor_s - rank->exposed_context_s;
     if (rank->exposed_collectives_s < 0) /* sums of many intervals, rounded */
         rank->exposed_collectives_s = 0;
     rank->memory = m->simulated->roles[index].memory;

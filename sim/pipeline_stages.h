@@ -38,8 +38,8 @@ struct dtp_pipeline_rank {
     uint32_t forwards, in_flight; /* forward passes of a step; most of them at a time that wait for their backward */
     uint32_t forward_queue, backward_queue; /* most that other ranks had made for it and it had not begun to take */
     double compute_s, optimizer_s, host_bound_s, exposed_offload_s;
-    double exposed_transfers_s, exposed_tensor_s, exposed_collectives_s; /* between stages; of tensor parallel ranks;
-                                                                            others, of data parallel ones */
+    /* nothing hides: between stages; of tensor parallel, of context parallel ranks; others, of data parallel ones */
+    double exposed_transfers_s, exposed_tensor_s, exposed_context_s, exposed_collectives_s;
     double warm_up_idle_s, steady_idle_s, drain_idle_s;
     double idle_for_s[DTP_WAIT_COUNT]; /* the same idle time by what was waited for */
     struct dtp_memory memory;

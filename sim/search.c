@@ -15,6 +15,13 @@
 /* What one simulation, and all of them, may take, in layers times micro-steps, of which each is some 55 operations. */
 #define MAX_LAYER_STEPS 8000.0
 #define MAX_ALL_LAYER_STEPS 60000.0
+/* Of pipelines, whose time does not follow from shorter steps; and of all of them once it is known who comes first. */
+#define MAX_PIPELINE_LAYER_STEPS 16000.0
+#define MAX_FURTHER_LAYER_STEPS 120000.0
+/* What comes first in the end is to be simulated, too: formulas are often below simulations, so that what was not
+ * simulated comes up. So many are looked at, in so many further rounds at most. */
+#define SETTLED 6u
+#define FURTHER_ROUNDS 4
 
 /* ---- candidates
  * ------------------------------------------------------------------------------------------------------ */
@@ -218,32 +225,43 @@ static enum dtp_status simulate_one(void *context, unsigned thread, uint64_t fir
     return DTP_OK;
 }
 
+/* What was chosen so far. */
+struct simulation_choice {
+    struct dtp_candidate **chosen; /* of this round */
+    size_t count, whole, estimated, most;
+    double all, room; /* layers times micro-steps: of all so far, of as many as there may be */
+};
+
+static void choose(struct simulation_choice *choice, struct dtp_candidate *c)
+{
+    double size = (double)c->variant.job.transformer.layers * c->variant.job.plan.accumulate;
+    bool pipeline = c->variant.job.plan.pp > 1;
+    bool too_large = size > (pipeline ? MAX_PIPELINE_LAYER_STEPS : MAX_LAYER_STEPS);
+    if (c->simulated || c->estimated || c->reason[0] || choice->whole == choice->most ||
+        (pipeline && !too_large && choice->all + size > choice->room))
+        return;
+    if (too_large || choice->all + size > choice->room) {
+        snprintf(c->reason, sizeof c->reason, "%" PRIu32 " micro-steps are too many to simulate in a search",
+                 c->variant.job.plan.accumulate);
+        if (choice->estimated == choice->most)
+            return;
+        choice->estimated++;
+    } else {
+        choice->whole++;
+        choice->all += size;
+    }
+    choice->chosen[choice->count++] = c;
+}
+
 /* The first of the order and the front, as many as time allows; which they are follows from their sizes, not from a
  * clock. What has a reason not to be simulated whole is to be estimated, as many at most. */
-static size_t choose(const struct dtp_search_question *question, struct dtp_search *search,
-                     struct dtp_candidate **chosen)
+static void choose_first(struct dtp_search *search, struct simulation_choice *choice)
 {
-    size_t count = 0, estimated = 0;
-    double all = 0;
-    for (int round = 0; round < 2; round++)
-        for (size_t i = 0; i < search->count && count - estimated < question->simulate_count; i++) {
-            struct dtp_candidate *c = &search->candidates[i];
-            bool first = i < question->simulate_count / 2;
-            if (round == 0 ? !first : first || !c->front)
-                continue;
-            double size = (double)c->variant.job.transformer.layers * c->variant.job.plan.accumulate;
-            if (size > MAX_LAYER_STEPS || all + size > MAX_ALL_LAYER_STEPS) {
-                snprintf(c->reason, sizeof c->reason, "%" PRIu32 " micro-steps are too many to simulate in a search",
-                         c->variant.job.plan.accumulate);
-                if (estimated == question->simulate_count)
-                    continue;
-                estimated++;
-                size = 0;
-            }
-            all += size;
-            chosen[count++] = c;
-        }
-    return count;
+    for (size_t i = 0; i < search->count && i < choice->most / 2; i++)
+        choose(choice, &search->candidates[i]);
+    for (size_t i = choice->most / 2; i < search->count; i++)
+        if (search->candidates[i].front)
+            choose(choice, &search->candidates[i]);
 }
 
 /* The memory proof: what the replay of the allocator, or the arena's placement, does not fit is no candidate. */
@@ -259,28 +277,47 @@ static void drop_misfits(struct dtp_search *search)
     search->count = kept;
 }
 
-static enum dtp_status simulate(const struct dtp_search_question *question, struct dtp_search *search,
-                                struct dtp_faults *faults)
+static enum dtp_status simulate_chosen(const struct dtp_search_question *question, struct dtp_search *search,
+                                       const struct simulation_choice *choice, struct dtp_faults *faults)
 {
-    struct dtp_candidate **chosen = calloc(2 * (size_t)question->simulate_count + 1, sizeof *chosen);
-    if (!chosen)
-        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    struct simulation_run run = {question, chosen};
-    struct dtp_parallel job = {.count = choose(question, search, chosen),
-                               .chunk_items = 1,
-                               .threads = question->threads,
-                               .context = &run,
-                               .work = simulate_one};
+    struct simulation_run run = {question, choice->chosen};
+    struct dtp_parallel job = {
+        .count = choice->count, .chunk_items = 1, .threads = question->threads, .context = &run, .work = simulate_one};
     enum dtp_status status = dtp_parallel_run(&job, NULL, faults);
     for (size_t i = 0; i < job.count; i++)
-        search->counts.simulated += chosen[i]->simulated;
-    free(chosen);
+        search->counts.simulated += choice->chosen[i]->simulated;
     if (status == DTP_OK) {
         drop_misfits(search);
         order(search);
     } else if (faults->count == 0) {
         dtp_fault(faults, status, NULL, 0, "out of memory");
     }
+    return status;
+}
+
+static enum dtp_status simulate(const struct dtp_search_question *question, struct dtp_search *search,
+                                struct dtp_faults *faults)
+{
+    struct dtp_candidate **chosen = calloc(2 * (size_t)question->simulate_count + 1, sizeof *chosen);
+    if (!chosen)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    struct simulation_choice choice = {.chosen = chosen, .most = question->simulate_count, .room = MAX_ALL_LAYER_STEPS};
+    enum dtp_status status = DTP_OK;
+    for (int round = 0; round <= FURTHER_ROUNDS && status == DTP_OK; round++) {
+        choice.count = 0;
+        if (round == 0) {
+            choose_first(search, &choice);
+        } else if (round == 1) {
+            choice.most += choice.most / 2;
+            choice.room = MAX_FURTHER_LAYER_STEPS;
+        }
+        for (size_t i = 0; i < search->count && i < SETTLED && round > 0; i++)
+            choose(&choice, &search->candidates[i]);
+        if (!choice.count)
+            break;
+        status = simulate_chosen(question, search, &choice, faults);
+    }
+    free(chosen);
     return status;
 }
 

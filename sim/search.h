@@ -5,9 +5,10 @@
  *   - time and money: no step is shorter than its matmul FLOPs at the sustained rate of the GPU with the largest clock
  *     gain; a group of combinations whose bound misses the deadline or the budget is left out (dtp_search_bound_s);
  *   - memory: tensors only grow with the micro-batch, so that where they alone exceed a GPU, larger ones are left out.
- * Of every group (GPUs, precision) the fastest few survive and are simulated where they have a step program: their time
- * then is the simulation's, and one whose allocator replay or placement does not fit is dropped. Those of too many
- * micro-steps to be simulated whole have their time from shorter steps, where it follows from them.
+ * Of every group (GPUs, division of the model, precision) the fastest few survive; the best of these are simulated
+ * where they have a step program, and what comes first then, too: their time then is the simulation's, and one whose
+ * allocator replay or placement does not fit is dropped. Those of too many micro-steps to be simulated whole have their
+ * time from shorter steps, where it follows from them.
  *
  * What is only tight (dtp_memory_judge) comes after all that fits, and is recommended only where nothing within the
  * limits fits.
@@ -54,7 +55,7 @@ struct dtp_search_question {
     const struct dtp_axes *axes;
     const struct dtp_catalog *catalog;
     bool precision_pinned; /* else other number formats than bf16-mixed are shown, and recommended only without rival */
-    uint32_t simulate_count;           /* candidates to simulate at most */
+    uint32_t simulate_count;           /* candidates to simulate at first; half as many more for who comes first then */
     uint32_t max_nodes;                /* no plan has more; 0: any number */
     struct dtp_search_thinned thinned; /* for the report */
     unsigned threads;                  /* 0: all cores */

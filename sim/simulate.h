@@ -44,6 +44,9 @@ struct dtp_timeline {
     uint64_t reserved_peak_bytes, allocated_peak_bytes; /* of the replayed allocator */
 };
 
+/* Exposed transfers between stages of a pipeline, by their streams: rings of context parallel ranks send as well. */
+double dtp_timeline_exposed_transfers_s(const struct dtp_timeline *timeline);
+
 struct dtp_simulation_options {
     bool contention;                        /* share resources; false: every operation takes its isolated time */
     bool infinite_bandwidth;                /* collectives and copies take no time (limit tests) */

@@ -153,6 +153,14 @@ static void add_totals(const struct dtp_op *ops, struct dtp_timeline *t)
     }
 }
 
+double dtp_timeline_exposed_transfers_s(const struct dtp_timeline *timeline)
+{
+    double seconds = 0;
+    for (int stream = DTP_STREAM_SEND; stream <= DTP_STREAM_RECEIVE_BACK; stream++)
+        seconds += timeline->exposed_by_stream_s[stream];
+    return seconds;
+}
+
 /* ---- the critical path ------------------------------------------------------------------------------------------ */
 
 /* The operation before `op` on the path. Where the host was late, that is the wait at which the host stood last. */

@@ -69,25 +69,29 @@ static void put_slice(FILE *file, uint32_t process, const struct dtp_op *op, con
     fputs("}}", file);
 }
 
-/* An arrow from the end of one slice to the start of another; `id` is its number in the file. The format binds an
- * arrow's ends to the slices around their times, so the first lies just inside its slice. */
-/* One end of an arrow. */
+/* One end of an arrow. The format binds it to the slice around its time. */
 struct end {
     uint32_t process;
     const struct dtp_op *op;
-    const struct dtp_span *span;
+    double time_s;
 };
 
+/* Just inside a slice. */
+static double before_end_s(const struct dtp_span *span)
+{
+    return span->end_s - 0.01 * (span->end_s - span->start_s);
+}
+
+/* `id` is its number in the file; `from` is not later than `to`, else no viewer draws it. */
 static void put_arrow(FILE *file, struct end from, struct end to, uint64_t id)
 {
-    double inside_s = from.span->end_s - 0.01 * (from.span->end_s - from.span->start_s);
     fprintf(file,
             ",\n{\"ph\":\"s\",\"pid\":%" PRIu32
             ",\"tid\":%d,\"cat\":\"dependency\",\"name\":\"dependency\",\"id\":%" PRIu64 ",\"ts\":%.3f}"
             ",\n{\"ph\":\"f\",\"bp\":\"e\",\"pid\":%" PRIu32
             ",\"tid\":%d,\"cat\":\"dependency\",\"name\":\"dependency\",\"id\":%" PRIu64 ",\"ts\":%.3f}",
-            from.process, (int)from.op->stream, id, inside_s * 1e6, to.process, (int)to.op->stream, id,
-            to.span->start_s * 1e6);
+            from.process, (int)from.op->stream, id, from.time_s * 1e6, to.process, (int)to.op->stream, id,
+            to.time_s * 1e6);
 }
 
 static bool is_slice(const struct dtp_op *op, const struct dtp_span *span)
@@ -109,15 +113,15 @@ static void put_process(FILE *file, uint32_t process, const char *name, const st
         for (uint32_t d = 0; d < ops[i].dependency_count; d++) {
             uint32_t from = dependency[d].index;
             if (is_slice(&ops[from], &timeline->span[from]))
-                put_arrow(file, (struct end){process, &ops[from], &timeline->span[from]},
-                          (struct end){process, &ops[i], &timeline->span[i]}, ++*arrows);
+                put_arrow(file, (struct end){process, &ops[from], before_end_s(&timeline->span[from])},
+                          (struct end){process, &ops[i], timeline->span[i].start_s}, ++*arrows);
         }
     }
 }
 
 static const char head[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", foot[] = "\n]}\n";
 
-/* An arrow from each send to its receive. */
+/* An arrow from where each send begins to where its receive ends: both run at the same time. */
 static void put_transfers(FILE *file, const struct dtp_program_set *set, const struct dtp_timeline *timelines,
                           uint32_t **partner, uint64_t *arrows)
 {
@@ -126,8 +130,9 @@ static void put_transfers(FILE *file, const struct dtp_program_set *set, const s
         for (uint32_t i = 0; i < timelines[r].op_count; i++) {
             uint32_t peer = ops[i].peer, to = partner[r][i];
             if (ops[i].kind == DTP_OP_SEND && is_slice(&ops[i], &timelines[r].span[i]))
-                put_arrow(file, (struct end){r, &ops[i], &timelines[r].span[i]},
-                          (struct end){peer, &dtp_program_ops(set->roles[peer].program)[to], &timelines[peer].span[to]},
+                put_arrow(file, (struct end){r, &ops[i], timelines[r].span[i].start_s},
+                          (struct end){peer, &dtp_program_ops(set->roles[peer].program)[to],
+                                       before_end_s(&timelines[peer].span[to])},
                           ++*arrows);
         }
     }

@@ -18,4 +18,10 @@ static inline uint64_t dtp_divide_up(uint64_t a, uint64_t b)
     return a / b + (a % b != 0);
 }
 
+/* One of `parts` equal parts, at least 1. */
+static inline uint64_t dtp_part_of(uint64_t whole, uint64_t parts)
+{
+    return whole / parts ? whole / parts : 1;
+}
+
 #endif

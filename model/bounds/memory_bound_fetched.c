@@ -71,6 +71,23 @@ static uint64_t weights(const struct dtp_bound *b, const struct fetched *f, uint
     return b->bytes.compute * (f->persistent + live + f->second) + f->flat_bytes * flat;
 }
 
+struct reducing {
+    const struct fetched *f;
+    uint64_t standing, waiting, tied; /* bytes; a tied head's gradient, its weight's elements */
+};
+
+/* A bucket is laid out by rank beside itself; a tensor that is one and needs no padding is reduced where it is. */
+static void close_bucket(struct dtp_bound *b, const struct dtp_bound_closing *closing, const void *own)
+{
+    const struct reducing *r = own;
+    uint64_t g = b->bytes.grads, layers = closing->below < b->layers ? closing->below : b->layers - 1;
+    bool in_place = closing->tensors == 1 && closing->filled % b->units.ranks == 0;
+    uint64_t fetched =
+        closing->bytes ? weights(b, r->f, larger(b->units.down, r->tied), layers) + r->waiting : weights(b, r->f, 0, 0);
+    dtp_bound_keep(b, r->standing + fetched + closing->bytes +
+                          g * (closing->elements + closing->oversized + (in_place ? 0 : closing->filled)));
+}
+
 void dtp_bound_fetched(struct dtp_bound *b)
 {
     const struct dtp_activations *a = &b->activations;
@@ -82,8 +99,6 @@ void dtp_bound_fetched(struct dtp_bound *b)
     uint64_t standing = g * bucket + (offloads ? 0 : g * u->total_shard);
     uint64_t kept = dtp_bound_saved(b, b->layers) + dtp_bound_tokens(b, a->head);
     uint64_t head_gradient = c * u->embedding, waiting = u->head ? 0 : g * u->embedding;
-    uint64_t copied = g * smaller(bucket, u->total), until = bucket > u->head ? (bucket - u->head) / u->layer : 0;
-    uint64_t closes = until < b->layers ? b->layers - 1 - until : 0; /* the block at which the first bucket is full */
     uint64_t tied = u->head || !f.again ? 0 : u->embedding, own = larger(u->down, tied); /* kept for the embedding */
     dtp_bound_keep(b, standing + kept + weights(b, &f, u->embedding, b->layers) +
                           dtp_bound_tokens(b, chunked ? 0 : a->logits));
@@ -93,15 +108,12 @@ void dtp_bound_fetched(struct dtp_bound *b)
                           dtp_bound_tokens(b, a->logits_gradient + (chunked ? 0 : a->norm_gradient)));
     dtp_bound_keep(b, standing + waiting + dtp_bound_saved(b, b->layers - 1) + weights(b, &f, own, b->layers) +
                           dtp_bound_block(b, 0, g));
-    dtp_bound_keep(b, standing + waiting + dtp_bound_saved(b, closes) + weights(b, &f, own, closes) +
-                          (u->down > bucket ? g * u->down : copied) + dtp_bound_block(b, 0, g));
-    dtp_bound_keep(b, standing + waiting + dtp_bound_saved(b, 0) + weights(b, &f, own, 0) + copied +
-                          dtp_bound_block(b, 0, g));
+    dtp_bound_keep(b, standing + waiting + dtp_bound_saved(b, 0) + weights(b, &f, own, 0) + dtp_bound_block(b, 0, g));
+    dtp_bound_buckets(b, close_bucket, &(struct reducing){&f, standing, waiting, tied});
     uint64_t shards = (offloads ? 0 : g * u->total_shard) + c * f.persistent;
     dtp_bound_hold(b, shards + kept + dtp_bound_tokens(b, a->loss));
     uint64_t made = standing + weights(b, &f, 0, 0) + g * u->embedding;
     dtp_bound_keep(b, made + waiting + a->embedding_backward + dtp_bound_tokens(b, a->gradient));
-    dtp_bound_keep(b, made + (u->embedding > bucket ? g * u->embedding : copied));
     dtp_bound_keep(b, standing + c * (f.persistent + f.second) +
                           (g < 4 && !offloads ? 4 * smaller(u->total_shard, 1000000000) : 0));
 }

@@ -33,17 +33,17 @@ static uint64_t made_bytes(const struct dtp_bound *b)
     return b->plan->runtime->sums_gradients ? b->bytes.params : b->bytes.grads;
 }
 
+/* Of this rank's partition, which stage 2 keeps. */
+static uint64_t partition(const struct dtp_bound *b)
+{
+    return b->plan->offload == DTP_OFFLOAD_NONE ? b->bytes.grads * dtp_divide_up(b->units.total, b->units.ranks) : 0;
+}
+
 /* A rank's shard of gradients that are whole besides, from the first backward of a step to its last. */
 static uint64_t shard_beside(const struct dtp_bound *b)
 {
     bool adds = b->plan->runtime->adds_before_shards && dtp_plan_shards_grads(b->plan) && b->units.ranks > 1;
     return adds ? b->bytes.grads * dtp_divide_up(b->units.total, b->units.ranks) : 0;
-}
-
-/* Of this rank's partition, which stage 2 keeps. */
-static uint64_t partition(const struct dtp_bound *b)
-{
-    return b->plan->offload == DTP_OFFLOAD_NONE ? b->bytes.grads * dtp_divide_up(b->units.total, b->units.ranks) : 0;
 }
 
 /* Gradients at rest when `done` of the micro-step's have been made. */

@@ -18,11 +18,6 @@
 /* ---- the slice
  * ----------------------------------------------------------------------------------------------------------- */
 
-static uint64_t part_of(uint64_t whole, uint64_t parts)
-{
-    return whole / parts ? whole / parts : 1;
-}
-
 /* Layers that the ranks of a pipeline hold, their chunks together. */
 struct stage_layers {
     uint64_t most; /* of a rank */
@@ -61,7 +56,7 @@ static struct dtp_transformer slice_of_model(const struct dtp_transformer *t, co
 static struct dtp_cluster slice_of_cluster(const struct dtp_cluster *c, const struct dtp_plan *plan)
 {
     struct dtp_cluster s = *c;
-    uint32_t in_node = (uint32_t)part_of(c->gpus_per_node, dtp_plan_group(plan, c, DTP_AXES_DENSE_DATA).stride);
+    uint32_t in_node = (uint32_t)dtp_part_of(c->gpus_per_node, dtp_plan_group(plan, c, DTP_AXES_DENSE_DATA).stride);
     s.gpus = dtp_plan_gradient_ranks(plan, c);
     while (in_node > 1 && (in_node > s.gpus || s.gpus % in_node))
         in_node--;
@@ -69,8 +64,8 @@ static struct dtp_cluster slice_of_cluster(const struct dtp_cluster *c, const st
     s.gpus_per_node = in_node;
     s.nodes = s.gpus / in_node;
     s.machine.network_bytes_per_s /= sets ? sets : 1;
-    s.machine.gpus = (uint32_t)part_of(c->machine.gpus, sets);
-    s.machine.nics = (uint32_t)part_of(c->machine.nics, sets);
+    s.machine.gpus = (uint32_t)dtp_part_of(c->machine.gpus, sets);
+    s.machine.nics = (uint32_t)dtp_part_of(c->machine.nics, sets);
     return s;
 }
 

@@ -23,7 +23,7 @@ uint64_t dtp_digest_bytes(uint64_t digest, const void *bytes, size_t count)
     return digest;
 }
 
-uint64_t dtp_digest_number(uint64_t digest, double number)
+static uint64_t add_number(uint64_t digest, double number)
 {
     return dtp_digest_bytes(digest, &number, sizeof number);
 }
@@ -46,11 +46,11 @@ static uint64_t add_model(uint64_t digest, const struct dtp_transformer *t)
                                 (uint64_t)t->position,
                                 dtp_transformer_count(t).total};
     if (t->attention_softcap > 0 || t->final_softcap > 0 || t->norm_unit_offset)
-        digest = dtp_digest_number(dtp_digest_number(dtp_digest_number(digest, t->attention_softcap), t->final_softcap),
-                                   t->norm_unit_offset);
+        digest =
+            add_number(add_number(add_number(digest, t->attention_softcap), t->final_softcap), t->norm_unit_offset);
     digest = dtp_digest_text(digest, t->name);
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
-        digest = dtp_digest_number(digest, (double)figures[i]);
+        digest = add_number(digest, (double)figures[i]);
     const struct {
         const char *name;
         double value;
@@ -61,7 +61,7 @@ static uint64_t add_model(uint64_t digest, const struct dtp_transformer *t)
         {"embedding_scale", t->embedding_scale}};
     for (size_t i = 0; i < sizeof details / sizeof *details; i++)
         if (details[i].value > 0) /* blocks of the usual kind keep the digests they had */
-            digest = dtp_digest_number(dtp_digest_text(digest, details[i].name), details[i].value);
+            digest = add_number(dtp_digest_text(digest, details[i].name), details[i].value);
     return digest;
 }
 
@@ -71,7 +71,7 @@ static uint64_t add_measured(uint64_t digest, const struct dtp_measured *measure
     for (size_t i = 0; i < rows->count; i++) {
         digest = dtp_digest_text(dtp_digest_text(digest, rows->row[i].what), rows->row[i].text);
         for (int column = 0; column < DTP_MEASURED_COLUMN_COUNT; column++)
-            digest = dtp_digest_number(digest, rows->row[i].number[column]);
+            digest = add_number(digest, rows->row[i].number[column]);
     }
     return digest;
 }
@@ -84,8 +84,8 @@ uint64_t dtp_digest_catalog(uint64_t digest, const struct dtp_catalog *catalog)
     }
     for (size_t i = 0; i < catalog->price_count; i++) {
         const struct dtp_price *p = &catalog->prices[i];
-        digest = dtp_digest_number(dtp_digest_text(digest, p->gpu_key), p->low);
-        digest = dtp_digest_number(dtp_digest_number(digest, p->typical), p->high);
+        digest = add_number(dtp_digest_text(digest, p->gpu_key), p->low);
+        digest = add_number(add_number(digest, p->typical), p->high);
     }
     for (size_t i = 0; i < catalog->model_count; i++)
         digest = add_model(digest, &catalog->models[i]);
@@ -94,6 +94,6 @@ uint64_t dtp_digest_catalog(uint64_t digest, const struct dtp_catalog *catalog)
     for (size_t i = 0; i < catalog->measured_count; i++)
         digest = add_measured(digest, catalog->measured[i].times);
     for (size_t i = 0; i < DTP_CONSTANT_COUNT; i++)
-        digest = dtp_digest_number(digest, dtp_calibration_rows[i].value);
+        digest = add_number(digest, dtp_calibration_rows[i].value);
     return digest;
 }

@@ -13,7 +13,6 @@
 uint64_t dtp_digest_text(uint64_t digest, const char *text);
 /* As they lie in memory, their count not among them. */
 uint64_t dtp_digest_bytes(uint64_t digest, const void *bytes, size_t count);
-uint64_t dtp_digest_number(uint64_t digest, double number);
 /* Everything of the catalogues that predictions and prices come from, and the constants of calibration.h. */
 uint64_t dtp_digest_catalog(uint64_t digest, const struct dtp_catalog *catalog);
 

@@ -200,8 +200,11 @@ struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const st
     double head = least(1, (1 + half / reference) * width / (width + half));
     /* Flash kernels skip what a sliding window hides; math attention computes it all and masks it. */
     flops *= dtp_attention_length(shape) / s;
-    double forward = rates.forward * head * s / (s + rates.forward_half_sequence);
-    double backward = least(rates.backward * s / (s + rates.backward_half_sequence), rates.most_backward) * head;
+    /* What a tile of queries costs beside its keys is spread over those it sees: in the causal square, of which the
+     * rates were measured, half the sequence. */
+    double seen = !shape->causal ? 2 * s : shape->queries < shape->keys ? dtp_attention_length(shape) : s;
+    double forward = rates.forward * head * seen / (seen + rates.forward_half_sequence);
+    double backward = least(rates.backward * seen / (seen + rates.backward_half_sequence), rates.most_backward) * head;
     return (struct dtp_attention_time){flops / (rate * forward), 2.5 * flops / (rate * backward)};
 }
 

@@ -23,14 +23,28 @@ static const struct pass forward = {64, 1, 1};
 static const struct pass backward = {32, 4, 3}; /* of Dao's five products (attention.c) two are made twice: once for
                                                    keys and values, once for queries */
 
+/* Columns of a result that a thread makes, by the three widths that there are kernels for. */
+static double columns_of_kernel(double width)
+{
+    return width <= 64 ? 4 : width <= 128 ? 8 : 16;
+}
+
 /* Loads of a warp from shared memory for a query and a key. A product over the width takes a thread's rows and columns
- * at each step, one over the tile its rows and the columns of the result, for which there are kernels of three widths.
- */
+ * at each step, one over the tile its rows and the columns of the result. */
 static double loads(const struct pass *pass, double width)
 {
-    const double warps = 8, edge = pass->tile / 16, columns = width <= 64 ? 4 : width <= 128 ? 8 : 16;
+    const double warps = 8, edge = pass->tile / 16, columns = columns_of_kernel(width);
     double of_square = pass->over_width * width * 2 * edge + pass->over_tile * pass->tile * (edge + columns);
     return warps * of_square / (pass->tile * pass->tile);
+}
+
+/* How much faster loads are made where thread blocks share an SM. Backward has four tiles of 32 rows in shared memory
+ * and two squares: 137 KiB at a width of 256, so that one block of eight warps is alone there, and 73 KiB at 128, which
+ * leaves room for three. A thread of it has four sums for four loads at a step, and waits for these unless others run
+ * meanwhile; one of forward has sixteen sums for eight loads, and is as fast alone. */
+static double backward_speed(double width)
+{
+    return columns_of_kernel(width) < 16 ? dtp_calibration.plain_attention_shared_sm : 1;
 }
 
 /* Squares on the diagonal are made whole: half a tile more than the half that a query sees on average. */
@@ -47,5 +61,5 @@ struct dtp_attention_time dtp_plain_attention_time(const struct dtp_gpu *gpu, co
     const double loads_per_s = gpu->sm_count * dtp_calibration.plain_attention_sm_loads_per_s;
     return (struct dtp_attention_time){
         queries * keys_of_a_query(&forward, shape) * loads(&forward, width) / loads_per_s,
-        queries * keys_of_a_query(&backward, shape) * loads(&backward, width) / loads_per_s};
+        queries * keys_of_a_query(&backward, shape) * loads(&backward, width) / (loads_per_s * backward_speed(width))};
 }

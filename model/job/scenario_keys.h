@@ -32,6 +32,10 @@ struct dtp_draft {
     X(micro_batch, "batch_size", NULL, "sequences per GPU and micro-step, not of all GPUs")                            \
     X(accumulate, "gradient_accumulation_steps", NULL, "micro-steps per optimizer step")                               \
     X(seq, "sequence_length", NULL, "tokens per sequence")                                                             \
+    X(tp, "tensor_model_parallel_size", NULL, "tensor parallel GPUs")                                                  \
+    X(pp, "pipeline_model_parallel_size", NULL, "ranks of the pipeline")                                               \
+    X(cp, "context_parallel_size", NULL, "context parallel GPUs")                                                      \
+    X(stages, "pipeline_model_parallel_layout", NULL, "Megatron's layout text, quoted for the shell")                  \
     X(offload, "cpu", "", "params under FSDP, optimizer under ZeRO")                                                   \
     X(precision, "bf16", "bf16", "parameters and gradients in bf16, moments in fp32; autocast is bf16-mixed")          \
     X(precision, "fp16", "fp16-mixed", "fp16-mixed")                                                                   \

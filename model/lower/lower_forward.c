@@ -275,8 +275,7 @@ static void multiply(const struct pass *pass, struct dtp_draft *draft, int index
     if (dtp_layer_tensors_last_reader(&l->tensors, index) && dtp_layer_wide_of(l->tensors.input[index]))
         read(pass, draft, dtp_layer_first(dtp_layer_wide_of(l->tensors.input[index])), true);
     dtp_draft_matmul(l, draft, l->tokens, matrix->out, matrix->in, false);
-    if (l->tp > 1 && l->plan->runtime->dtensor &&
-        !l->compiled) /* its input becomes a DTensor, its result a local one */
+    if (l->tp > 1 && l->plan->runtime->dtensor && !l->compiled) /* its input becomes a DTensor, its result local */
         draft->op.demand.kernels += 2;
     if (terms)
         dtp_lower_tensor_beside(l, rows ? DTP_OP_REDUCE_SCATTER : DTP_OP_ALL_REDUCE, matrix->name,

@@ -442,7 +442,7 @@ static dtp_buffer_id gradients_beside(struct dtp_lowering *l)
     if (sum.index == terms.index)
         return sum;
     dtp_draft_begin(l, &draft, DTP_OP_FREE, "terms of a sum");
-    dtp_draft_use(&draft, terms, DTP_FREE);
+    dtp_draft_use(&draft, terms, DTP_FREE | dtp_lower_held_terms(l));
     dtp_draft_end(l, &draft);
     return sum;
 }

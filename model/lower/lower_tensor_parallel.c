@@ -155,6 +155,11 @@ void dtp_lower_sum_in_place(struct dtp_lowering *l, const char *name, dtp_buffer
     l->awaited = dtp_lower_tensor_end(l, &draft, bytes, in_pieces);
 }
 
+uint32_t dtp_lower_held_terms(const struct dtp_lowering *l)
+{
+    return l->plan->runtime->records_terms ? DTP_DEFER : 0;
+}
+
 dtp_buffer_id dtp_lower_scatter_sum(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,
                                     const char *result, enum dtp_owner owner, bool in_pieces)
 {
@@ -162,7 +167,7 @@ dtp_buffer_id dtp_lower_scatter_sum(struct dtp_lowering *l, const char *name, dt
     dtp_draft_begin(l, &draft, DTP_OP_REDUCE_SCATTER, name);
     dtp_buffer_id sum =
         dtp_draft_new(l, &draft, result, owner, dtp_bytes_product(l->tokens, l->compute * l->between), DTP_WRITE);
-    dtp_draft_use(&draft, terms, access);
+    dtp_draft_use(&draft, terms, access & DTP_FREE ? access | dtp_lower_held_terms(l) : access);
     l->awaited = dtp_lower_tensor_end(l, &draft, dtp_lower_whole_stream(l, l->compute), in_pieces);
     return sum;
 }

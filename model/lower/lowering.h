@@ -330,6 +330,8 @@ void dtp_lower_sum_in_place(struct dtp_lowering *l, const char *name, dtp_buffer
 dtp_buffer_id dtp_lower_scatter_sum(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,
                                     const char *result, enum dtp_owner owner, bool in_pieces);
 dtp_buffer_id dtp_lower_sum_of_stream(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access);
+/* DTP_DEFER where the terms of a scattered sum are let go while it runs, else 0. */
+uint32_t dtp_lower_held_terms(const struct dtp_lowering *l);
 
 /* lower_weights.c: what matmuls read and what becomes of their gradients. dtp_lower_weight: the buffer of part `part`
  * of the module the skeleton stands at; emits the cast where autocast has none yet. */

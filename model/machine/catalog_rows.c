@@ -42,23 +42,19 @@ size_t dtp_catalog_room(size_t count)
     return room;
 }
 
-void *dtp_catalog_grow(void *array, size_t count, size_t item_bytes)
-{
-    if (count == 0 || dtp_catalog_room(count) == count)
-        array = realloc(array, dtp_catalog_room(count + 1) * item_bytes);
-    if (array)
-        memset((char *)array + count * item_bytes, 0, item_bytes);
-    return array;
-}
-
+/* Makes room for one more item, zeroed, behind the `count` of an array. Returns the array, moved or not, or NULL with
+ * the old one intact: refused, or out of memory. */
 static void *grow(struct reader *reader, void *array, size_t count, size_t most, size_t item_bytes)
 {
     if (count >= most) {
         REFUSE(reader, "more than %zu entries in one catalogue", most);
         return NULL;
     }
-    void *larger = dtp_catalog_grow(array, count, item_bytes);
-    if (!larger)
+    bool room = count > 0 && dtp_catalog_room(count) > count;
+    void *larger = room ? array : realloc(array, dtp_catalog_room(count + 1) * item_bytes);
+    if (larger)
+        memset((char *)larger + count * item_bytes, 0, item_bytes);
+    else
         reader->status = dtp_fault(reader->faults, DTP_ENVIRONMENT, dtp_table_name(reader->table), 0, "out of memory");
     return larger;
 }

@@ -18,10 +18,7 @@
 enum dtp_status dtp_catalog_add_table(const struct dtp_table *table, bool check_references, struct dtp_catalog *catalog,
                                       struct dtp_faults *faults);
 
-/* Makes room for one more item, zeroed, behind the `count` of an array whose room is the power of two at or above its
- * count. Returns the array, moved or not, or NULL with the old one intact: out of memory. */
-void *dtp_catalog_grow(void *array, size_t count, size_t item_bytes);
-/* Items an array of `count` has room for. */
+/* Items an array of `count` has room for: the power of two at or above. */
 size_t dtp_catalog_room(size_t count);
 
 #endif

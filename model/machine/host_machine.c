@@ -90,7 +90,8 @@ static const char *text_of(const struct dtp_measured_rows *rows, const char *wha
     return text ? text : "unknown processor";
 }
 
-bool dtp_host_is_here(const struct dtp_measured_rows *rows)
+/* Whether the file was measured on a machine with this one's processor and as many cores. */
+static bool is_here(const struct dtp_measured_rows *rows)
 {
     char processor[200];
     dtp_host_processor(processor, sizeof processor);
@@ -117,7 +118,7 @@ void dtp_host_of_rows(const struct dtp_measured_rows *rows, struct dtp_gpu *gpu,
 {
     describe(text_of(rows, "host_cpu"), (uint32_t)fmin(1e6, (double)count_of(rows, "host_cores", 1)),
              count_of(rows, "gpu_memory_bytes", memory_bytes()), gpu, machine);
-    if (!dtp_host_is_here(rows))
+    if (!is_here(rows))
         snprintf(gpu->name, sizeof gpu->name, "cores of another machine");
     gpu->peak_flops_per_s[DTP_FP32] = best_rate(rows, DTP_MEASUREMENT_MATMUL, DTP_FP32);
     gpu->peak_flops_per_s[DTP_BF16] = best_rate(rows, DTP_MEASUREMENT_MATMUL, DTP_BF16);

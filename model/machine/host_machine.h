@@ -22,7 +22,5 @@ void dtp_host_describe(struct dtp_gpu *gpu, struct dtp_machine *machine);
 /* The machine that a file was measured on: its rates are the best that any row reached, for bounds and shares; times
  * come of the rows themselves. */
 void dtp_host_of_rows(const struct dtp_measured_rows *rows, struct dtp_gpu *gpu, struct dtp_machine *machine);
-/* Whether the file was measured on a machine with this one's processor and as many cores. */
-bool dtp_host_is_here(const struct dtp_measured_rows *rows);
 
 #endif

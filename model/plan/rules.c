@@ -234,6 +234,7 @@ struct dtp_execution dtp_plan_execution(const struct dtp_plan *plan)
         .own_kernels = runtime->own_kernels,
         .graph = executor->cuda_graph,
         .plain_host_adam = runtime->plain_host_adam,
+        .one_queue = runtime->one_queue,
         .windows = executor->symmetric_windows,
         .stochastic_rounding = executor->stochastic_rounding,
         .clip_norm = executor->clip_norm,

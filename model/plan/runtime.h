@@ -57,6 +57,8 @@ struct dtp_runtime {
     bool gathers_again; /* what a matmul reads is not kept as it was gathered, but as the rank's rows, and gathered for
                            the weight gradient once more */
     bool sums_beside;   /* input gradients are summed over ranks beside the weight gradient's matmul */
+    bool records_terms; /* terms of a sum over ranks are let go while it still runs, and the allocator holds them until
+                           it has seen that done (record_stream of ProcessGroupNCCL) */
     bool dtensor;       /* PyTorch's DTensor: eager operators are dispatched in Python, and gradients of parameters that
                            each rank has whole are summed as soon as they are made */
 
@@ -83,6 +85,7 @@ struct dtp_runtime {
     bool stops_replay;      /* a replay ends at the last saved tensor: the last matmul does not run again */
 
     /* ---- memory and execution ---- */
+    bool one_queue; /* kernels of all streams go to the device through one queue (CUDA_DEVICE_MAX_CONNECTIONS=1) */
     bool counts_elements; /* buckets and prefetches are counted in elements over the whole net and end anywhere in a
                              layer, so that no layer's part of a step need repeat another's */
     bool arena;           /* the step's memory is one arena, placed beforehand: no segments, no rounding */

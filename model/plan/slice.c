@@ -5,17 +5,12 @@
 
 #include <string.h>
 
-static uint64_t part_of(uint64_t whole, uint64_t parts)
-{
-    return whole / parts ? whole / parts : 1;
-}
-
 struct dtp_transformer dtp_plan_slice(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
     struct dtp_transformer slice = *transformer;
-    slice.heads = part_of(transformer->heads, plan->tp);
-    slice.kv_heads = part_of(transformer->kv_heads, plan->tp);
-    slice.ffn = part_of(transformer->ffn, plan->tp);
+    slice.heads = dtp_part_of(transformer->heads, plan->tp);
+    slice.kv_heads = dtp_part_of(transformer->kv_heads, plan->tp);
+    slice.ffn = dtp_part_of(transformer->ffn, plan->tp);
     slice.vocab = dtp_divide_up(transformer->vocab, plan->tp);
     return slice;
 }

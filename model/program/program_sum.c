@@ -10,7 +10,7 @@ static void add_to_totals(const struct dtp_op *op, struct dtp_program_totals *ou
     out->attention_flops += class == DTP_CLASS_ATTENTION ? demand->flops : 0;
     out->recompute_flops += demand->recompute ? demand->flops : 0;
     out->memory_bytes += class == DTP_CLASS_MEMORY ? demand->bytes : 0;
-    if (class == DTP_CLASS_COLLECTIVE) {
+    if (class == DTP_CLASS_COLLECTIVE && op->kind != DTP_OP_RECV) { /* what a rank sends, of which another receives */
         out->sent_bytes[dtp_op_kind_collective(op->kind)] += (uint64_t)demand->sent_bytes;
         out->count[dtp_op_kind_collective(op->kind)]++;
     }

@@ -24,9 +24,10 @@ double dtp_backtest_predicted_memory(const struct dtp_prediction *prediction, en
     return NAN;
 }
 
-enum dtp_status dtp_backtest_predict(const struct dtp_run *run, const struct dtp_predictor *predictor,
-                                     const struct dtp_catalog *catalog, struct dtp_backtest_forecast *out,
-                                     struct dtp_faults *faults)
+/* From configuration to forecast. The only way into the predictor, and no measured value fits through it. */
+static enum dtp_status forecast_of(const struct dtp_run *run, const struct dtp_predictor *predictor,
+                                   const struct dtp_catalog *catalog, struct dtp_backtest_forecast *out,
+                                   struct dtp_faults *faults)
 {
     struct dtp_job job;
     struct dtp_run read = *run;
@@ -123,7 +124,7 @@ static void score_row(struct dtp_backtest_row *row, const struct place *place, c
     row->table = place->table;
     forget_errors(row);
     if (dtp_run_read(place->table, place->row, place->columns, &row->run, &faults) == DTP_OK)
-        row->predicted = dtp_backtest_predict(&row->run, predictor, catalog, &row->forecast, &faults) == DTP_OK;
+        row->predicted = forecast_of(&row->run, predictor, catalog, &row->forecast, &faults) == DTP_OK;
     if (dtp_run_read_measured(place->table, place->row, place->columns, &row->measured, &faults) == DTP_OK &&
         row->predicted)
         compare(row, &faults);

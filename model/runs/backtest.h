@@ -155,10 +155,6 @@ void dtp_backtest_destroy(struct dtp_backtest *backtest);
 void dtp_backtest_name_sweep(const struct dtp_backtest_decision *sweep, char *out, size_t bytes);
 /* What a prediction says for one kind of memory figure. */
 double dtp_backtest_predicted_memory(const struct dtp_prediction *prediction, enum dtp_run_memory kind);
-/* From configuration to forecast. The only way into the predictor, and no measured value fits through it. */
-enum dtp_status dtp_backtest_predict(const struct dtp_run *run, const struct dtp_predictor *predictor,
-                                     const struct dtp_catalog *catalog, struct dtp_backtest_forecast *out,
-                                     struct dtp_faults *faults);
 /* Median (GSL), mean and maximum of `errors_pct`, NaNs left out; reorders the array. */
 struct dtp_error_statistics dtp_error_statistics(double *errors_pct, size_t count);
 

@@ -129,6 +129,15 @@ static void correlate(const struct judge *j, struct dtp_backtest_row **rows, siz
     }
 }
 
+/* As a search ranks them: what fits with a margin before what is tight, then by speed; what runs out of memory never.
+ */
+static bool is_better(const struct dtp_backtest_row *a, const struct dtp_backtest_row *b)
+{
+    bool a_fits = a->forecast.prediction.memory.verdict == DTP_VERDICT_FITS;
+    bool b_fits = b->forecast.prediction.memory.verdict == DTP_VERDICT_FITS;
+    return a_fits != b_fits ? a_fits : predicted_rate(a) > predicted_rate(b);
+}
+
 static void choose(const struct judge *j, struct dtp_backtest_row **rows, size_t count,
                    struct dtp_backtest_decision *out)
 {
@@ -138,13 +147,12 @@ static void choose(const struct judge *j, struct dtp_backtest_row **rows, size_t
         const struct dtp_backtest_row *row = rows[i];
         if (row->measured_tokens_per_s_per_gpu > best->measured_tokens_per_s_per_gpu)
             best = row;
-        if (row->forecast.prediction.memory.verdict != DTP_VERDICT_OOM &&
-            (!chosen || predicted_rate(row) > predicted_rate(chosen)))
+        if (row->forecast.prediction.memory.verdict != DTP_VERDICT_OOM && (!chosen || is_better(row, chosen)))
             chosen = row;
     }
     for (size_t i = 0; i < count && chosen; i++)
-        if (rows[i]->forecast.prediction.memory.verdict != DTP_VERDICT_OOM &&
-            predicted_rate(rows[i]) == predicted_rate(chosen)) {
+        if (rows[i]->forecast.prediction.memory.verdict != DTP_VERDICT_OOM && !is_better(chosen, rows[i]) &&
+            !is_better(rows[i], chosen)) {
             delivered += rows[i]->measured_tokens_per_s_per_gpu;
             equals++;
         }

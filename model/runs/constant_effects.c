@@ -14,7 +14,7 @@ bool dtp_step_moved(const struct dtp_prediction *before, const struct dtp_predic
     return dtp_figure_moved(before->time.step_s, after->time.step_s);
 }
 
-bool dtp_memory_moved(const struct dtp_prediction *before, const struct dtp_prediction *after)
+static bool memory_moved(const struct dtp_prediction *before, const struct dtp_prediction *after)
 {
     const struct dtp_memory *a = &before->memory, *b = &after->memory;
     return dtp_figure_moved((double)a->allocated_peak_bytes, (double)b->allocated_peak_bytes) ||
@@ -44,7 +44,7 @@ static enum dtp_status count_moved(struct count *c, const size_t *which, size_t 
     for (size_t i = 0; i < count && status == DTP_OK; i++) {
         const struct dtp_prediction *before = &c->runs->runs[which ? which[i] : i].shipped;
         out->step_runs += dtp_step_moved(before, &c->predictions[i]);
-        out->memory_runs += dtp_memory_moved(before, &c->predictions[i]);
+        out->memory_runs += memory_moved(before, &c->predictions[i]);
     }
     return status;
 }

@@ -22,10 +22,9 @@ struct dtp_constant_effects {
     size_t runs;                                  /* that were predicted each time */
 };
 
-/* Whether one prediction of a run differs from another, by one of its figures, its step time, or any of its memory. */
+/* Whether one prediction of a run differs from another, by one of its figures, or its step time. */
 bool dtp_figure_moved(double before, double after);
 bool dtp_step_moved(const struct dtp_prediction *before, const struct dtp_prediction *after);
-bool dtp_memory_moved(const struct dtp_prediction *before, const struct dtp_prediction *after);
 
 /* Sets constants and restores them: no other thread may predict. `watch` may be NULL. Caller destroys *out, also after
  * a failure. DTP_NO: stopped. */

@@ -496,8 +496,8 @@ static enum dtp_status shape_of(struct dtp_run *run, const struct dtp_catalog *c
     return run->sequence ? DTP_OK : dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "seq_len is empty");
 }
 
-enum dtp_status dtp_run_settings(const struct dtp_run *row, const struct dtp_catalog *catalog,
-                                 struct dtp_scenario *scenario, struct dtp_faults *faults)
+static enum dtp_status set_all(const struct dtp_run *row, const struct dtp_catalog *catalog,
+                               struct dtp_scenario *scenario, struct dtp_faults *faults)
 {
     struct dtp_transformer shape;
     struct dtp_run filled = *row, *run = &filled;
@@ -552,7 +552,7 @@ enum dtp_status dtp_run_job(const struct dtp_run *run, const struct dtp_catalog 
     struct dtp_scenario *scenario = NULL;
     enum dtp_status status = dtp_scenario_create(&scenario, faults);
     if (status == DTP_OK)
-        status = dtp_run_settings(run, catalog, scenario, faults);
+        status = set_all(run, catalog, scenario, faults);
     if (status == DTP_OK)
         status = dtp_scenario_resolve(scenario, catalog, job, faults);
     if (status == DTP_OK)

@@ -154,11 +154,8 @@ enum dtp_status dtp_run_fill_preset(struct dtp_run *run, const struct dtp_catalo
  * (run_shape.c), checked against the `params` column to 2 %. */
 enum dtp_status dtp_run_shape(const struct dtp_run *run, struct dtp_transformer *out, struct dtp_faults *faults);
 
-/* Writes the row as settings of a scenario, by the rules of run_settings.c; refuses by name what is not modelled. The
- * catalogue tells which machine suits the row's GPUs and nodes. */
-enum dtp_status dtp_run_settings(const struct dtp_run *row, const struct dtp_catalog *catalog,
-                                 struct dtp_scenario *scenario, struct dtp_faults *faults);
-/* Settings and resolve in one: what the closed form needs. */
+/* Writes the row as settings of a scenario, by the rules of run_settings.c, and resolves them; refuses by name what is
+ * not modelled. The catalogue tells which machine suits the row's GPUs and nodes. */
 enum dtp_status dtp_run_job(const struct dtp_run *run, const struct dtp_catalog *catalog, struct dtp_job *job,
                             struct dtp_faults *faults);
 

@@ -1,5 +1,6 @@
 #include "schedule/schedule.h"
 
+#include "base/nearest.h"
 #include "base/word_table.h"
 #include "schedule/schedule_lists.h"
 
@@ -29,7 +30,7 @@ const struct dtp_schedule_row *dtp_schedule_row(enum dtp_schedule_kind kind)
 bool dtp_schedule_parse(const char *word, enum dtp_schedule_kind *out)
 {
     for (int i = 0; i < DTP_SCHEDULE_COUNT; i++)
-        if (strcmp(word, rows[i].word) == 0) {
+        if (dtp_names_equal(word, rows[i].word)) {
             *out = (enum dtp_schedule_kind)i;
             return true;
         }

@@ -120,17 +120,7 @@ enum dtp_status dtp_stages_by_cost(const struct dtp_stages_model *model, uint32_
             stage++;
     }
     number_layers(out);
-    if (stage + 2 >= count) { /* the head passes the share of any stage but the last: the loss goes to the next one */
-        out->parts[count - 1].head = false;
-        out->parts[stage].head = true;
-        return DTP_OK;
-    }
-    dtp_stages_destroy(out);
-    return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
-                     "stages: cut by cost, stage %" PRIu32
-                     " takes the head, the next the loss, and nothing is left for "
-                     "%" PRIu32 " more; take %" PRIu32 " stages, or cut another way",
-                     stage, count - stage - 2, stage + 2);
+    return DTP_OK;
 }
 
 static void add_part(struct dtp_stage_cost *stage, const struct dtp_part_cost *part, double times)

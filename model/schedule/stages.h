@@ -68,8 +68,11 @@ void dtp_stages_cost(const struct dtp_stages *stages, const struct dtp_model_cos
 
 /* As nanotron cuts (models/base.py, build_model): parts go to a stage until what has been given out reaches that
  * stage's share of the whole, the part that reaches it included. `layer` and `head` are costs of any unit; nanotron
- * takes 4 hidden^2 + 3 hidden ffn and vocabulary x hidden, and 0 for the embedding. Where the head falls to the last
- * stage but one, the loss alone is left for the last. DTP_BAD_INPUT: a stage is left with nothing. */
+ * takes 4 hidden^2 + 3 hidden ffn and vocabulary x hidden, and 0 for the embedding. The head is in the last stage, with
+ * the loss, and where its share is that of several stages those before it are left empty. The code as published gives
+ * the head to the stage whose share it reaches, and lets the cast to fp32 and the loss move on by one each. Its sweep
+ * on H100 does not: of 8.86B on 16 stages that one would take as long as 3.6 layers and took 3, and 1.34B on 8 would
+ * send 1 GiB of logits a micro-batch, yet is as fast where that crosses nodes. */
 enum dtp_status dtp_stages_by_cost(const struct dtp_stages_model *model, uint32_t count, double layer, double head,
                                    struct dtp_stages *out, struct dtp_faults *faults);
 

@@ -1,6 +1,7 @@
 /* Stages as a Megatron layout text. Rules: NVIDIA/Megatron-LM, core/transformer/pipeline_parallel_layer_layout.py. */
 #include "schedule/stages.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,7 +83,9 @@ static enum dtp_status read_letter(struct reading *r, const char **at)
     if (!is_letter(*letter))
         return fault_at(r, letter,
                         *letter == '(' ? "groups hold no groups"
-                                       : "neither E, t, m, L, '|', '(' nor a comma; write Et*3|(tt|)*29m|L");
+                        : isdigit((unsigned char)*letter)
+                            ? "a number of layers stands behind its letter, 'Et*8|t*8|t*8|t*8L'; of ranks it is pp"
+                            : "neither E, t, m, L, '|', '(' nor a comma; write Et*3|(tt|)*29m|L");
     enum dtp_status status = read_times(r, at, &times);
     if (status == DTP_OK)
         status = make_room(r, letter, 1);
@@ -188,11 +191,15 @@ static enum dtp_status check_parts(const struct tally *t, const struct dtp_stage
                          "layout: has %" PRIu32 " t and %" PRIu32 " m, but the model %" PRIu32 " layers and %" PRIu32
                          " MTP layers",
                          t->layers, t->mtp_layers, model->layers, model->mtp_layers);
-    if (ranks < 1 || count % ranks)
+    if (ranks < 1 || count % ranks) {
+        uint32_t less = ranks ? count - count % ranks : 0, more = less + ranks;
+        char fewer[40] = "";
+        if (less)
+            snprintf(fewer, sizeof fewer, " or less makes %" PRIu32 " or", less);
         return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
-                         "layout: its %" PRIu32 " stages are no multiple of the %" PRIu32
-                         " ranks; '|' more or less makes %" PRIu32 " or %" PRIu32,
-                         count, ranks, ranks ? count - count % ranks : 0, ranks ? count - count % ranks + ranks : 0);
+                         "layout: its %" PRIu32 " stages are no multiple of the %" PRIu32 " ranks; '|' more%s %" PRIu32,
+                         count, ranks, less ? fewer : " makes", more);
+    }
     if (t->mtp_stages > 1)
         return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "layout: all m stand in one stage");
     if (t->mtp_layers && t->mtp_stage < count - ranks)

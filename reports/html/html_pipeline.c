@@ -92,9 +92,14 @@ static void rank_row(const struct dtp_pipeline_stages *s, uint32_t index, FILE *
     const struct dtp_pipeline_rank *r = &s->ranks[index];
     const struct dtp_memory *m = &r->memory;
     const double gib[] = {(double)m->phase_bytes[m->peak_phase][DTP_OWNER_ACTIVATIONS], (double)m->device_peak_bytes};
-    const double seconds[] = {r->compute_s,        r->optimizer_s,           r->exposed_transfers_s,
-                              r->exposed_tensor_s, r->exposed_collectives_s, r->warm_up_idle_s,
-                              r->steady_idle_s,    r->drain_idle_s};
+    const double seconds[] = {r->compute_s,
+                              r->optimizer_s,
+                              r->exposed_transfers_s,
+                              r->exposed_tensor_s + r->exposed_context_s,
+                              r->exposed_collectives_s,
+                              r->warm_up_idle_s,
+                              r->steady_idle_s,
+                              r->drain_idle_s};
     char text[64];
     dtp_html_row(file);
     snprintf(text, sizeof text, "%u%s", index, index == s->worst ? ", most memory" : "");
@@ -127,7 +132,7 @@ static void table(const struct dtp_pipeline_stages *s, FILE *file)
                                         ">Computes, ms",
                                         ">Optimizer, ms",
                                         ">Sends, ms",
-                                        ">Tensor parallel, ms",
+                                        ">Tensor and context parallel, ms",
                                         ">Data parallel, ms",
                                         ">Idle in warm-up, ms",
                                         ">Steady, ms",

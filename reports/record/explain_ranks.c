@@ -143,14 +143,16 @@ static const char *among(const struct ranked *r, const struct dtp_program *progr
                                               : "data parallel";
 }
 
-/* Receives are the sends of others. */
-static size_t sum_traffic(const struct ranked *r, uint32_t rank, struct traffic *out)
+/* Receives are the sends of others: *received_bytes of them. */
+static size_t sum_traffic(const struct ranked *r, uint32_t rank, struct traffic *out, double *received_bytes)
 {
     const struct dtp_program *program = r->simulated->set.roles[rank].program;
     const struct dtp_op *ops = dtp_program_ops(program);
     size_t count = 0, k;
+    *received_bytes = 0;
     for (size_t i = 0; i < dtp_program_op_count(program); i++) {
         const struct dtp_op *op = &ops[i];
+        *received_bytes += op->kind == DTP_OP_RECV ? op->demand->sent_bytes : 0;
         if (dtp_op_kind_class(op->kind) != DTP_CLASS_COLLECTIVE || op->kind == DTP_OP_RECV)
             continue;
         const char *purpose = among(r, program, op);
@@ -180,17 +182,16 @@ static void traffic_name(const struct traffic *t, char *out, size_t bytes)
 static void explain_traffic(const struct ranked *r)
 {
     struct traffic traffic[MOST_TRAFFIC];
-    size_t count = sum_traffic(r, r->slowest, traffic);
+    double bytes, seconds = 0;
+    size_t count = sum_traffic(r, r->slowest, traffic, &bytes);
     struct dtp_program_totals totals;
-    double bytes = 0, seconds = 0; /* a transfer stands in the totals of both its ends */
+    bytes = -bytes; /* a transfer stands in the totals of both its ends */
     char name[64], words[112];
     dtp_program_sum(r->simulated->set.roles[r->slowest].program, &totals);
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
-        bytes += i == DTP_SEND_RECV ? 0 : (double)totals.sent_bytes[i];
-    for (size_t i = 0; i < count; i++) {
-        bytes += traffic[i].kind == DTP_OP_SEND ? traffic[i].sent_bytes : 0;
+        bytes += (double)totals.sent_bytes[i];
+    for (size_t i = 0; i < count; i++)
         seconds += traffic[i].alone_s;
-    }
     if (count == 0)
         return;
     rank_words(r, r->slowest, "which computes longest", words, sizeof words);
@@ -290,8 +291,9 @@ static void explain_step(const struct ranked *r)
                                                       [DTP_WAIT_RECEIVER] = "idle for a receiver",
                                                       [DTP_WAIT_STEP_END] = "idle for the end of the step"};
     const struct dtp_timeline *t = &r->simulated->roles[r->slowest].timeline;
-    double transfers_s = t->exposed_by_collective_s[DTP_SEND_RECV];
+    double transfers_s = dtp_timeline_exposed_transfers_s(t);
     double tensor_s = t->exposed_by_stream_s[DTP_STREAM_TENSOR];
+    double context_s = t->exposed_by_stream_s[DTP_STREAM_CONTEXT];
     char words[112];
     rank_words(r, r->slowest, "which computes longest", words, sizeof words);
     dtp_explain_group(r->e, "STEP", words, DTP_EXPLAIN_SECONDS, t->step_s);
@@ -299,9 +301,11 @@ static void explain_step(const struct ranked *r)
     dtp_explain_term(r->e, "optimizer", "bytes / rate", t->optimizer_s, "%s", "");
     dtp_explain_term(r->e, "exposed between layers", "collectives of tensor parallel ranks that nothing hides",
                      tensor_s, "%s", "");
+    dtp_explain_term(r->e, "exposed in attention", "exchanges of context parallel ranks that nothing hides", context_s,
+                     "%s", "");
     dtp_explain_term(r->e, "exposed sends between stages", "transfers that nothing hides", transfers_s, "%s", "");
     dtp_explain_term(r->e, "exposed otherwise", "gradients and parameters of data parallel ranks",
-                     t->exposed_communication_s - tensor_s - transfers_s, "%s", "");
+                     t->exposed_communication_s - tensor_s - context_s - transfers_s, "%s", "");
     dtp_explain_term(r->e, "offload", "copies and the optimizer of the host", t->exposed_offload_s, "%s", "");
     dtp_explain_term(r->e, "waiting for the host to launch", "", t->host_bound_s, "%s", "");
     for (int i = 0; i < DTP_WAIT_COUNT && r->stages->rank_count; i++)

@@ -35,6 +35,7 @@ static json_t *time_object(const struct dtp_pipeline_stages *s, uint32_t rank)
                   {"optimizer_s", r->optimizer_s},
                   {"exposed_transfers_s", r->exposed_transfers_s},
                   {"exposed_tensor_s", r->exposed_tensor_s},
+                  {"exposed_context_s", r->exposed_context_s},
                   {"exposed_collectives_s", r->exposed_collectives_s},
                   {"exposed_offload_s", r->exposed_offload_s},
                   {"host_bound_s", r->host_bound_s},

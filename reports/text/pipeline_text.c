@@ -29,8 +29,8 @@ static void put_time(struct dtp_grid *grid, double seconds, const struct dtp_uni
 static void put_heads(struct dtp_grid *grid, const struct dtp_unit *memory, const struct dtp_unit *time)
 {
     static const char *const bytes[] = {"state", "activations", "device"};
-    static const char *const seconds[] = {"computes",      "optimizer",     "sends",  "tensor parallel",
-                                          "data parallel", "idle: warm-up", "steady", "drain"};
+    static const char *const seconds[] = {"computes", "optimizer",     "sends",  "tp and cp",
+                                          "dp",       "idle: warm-up", "steady", "drain"};
     dtp_grid_row(grid, DTP_INK_BOLD);
     dtp_grid_cell(grid, "rank");
     dtp_grid_cell(grid, "layers");
@@ -51,9 +51,14 @@ static void put_rank(struct dtp_grid *grid, const struct dtp_pipeline_stages *s,
     const struct dtp_pipeline_rank *r = &s->ranks[index];
     const uint64_t bytes[] = {state_bytes(&r->memory), owned_bytes(&r->memory, DTP_OWNER_ACTIVATIONS),
                               r->memory.device_peak_bytes};
-    const double seconds[] = {r->compute_s,        r->optimizer_s,           r->exposed_transfers_s,
-                              r->exposed_tensor_s, r->exposed_collectives_s, r->warm_up_idle_s,
-                              r->steady_idle_s,    r->drain_idle_s};
+    const double seconds[] = {r->compute_s,
+                              r->optimizer_s,
+                              r->exposed_transfers_s,
+                              r->exposed_tensor_s + r->exposed_context_s,
+                              r->exposed_collectives_s,
+                              r->warm_up_idle_s,
+                              r->steady_idle_s,
+                              r->drain_idle_s};
     bool worst = index == s->worst;
     dtp_grid_row(grid, worst ? DTP_INK_BOLD : DTP_INK_PLAIN);
     dtp_grid_cell(grid, "%u%s", index, worst ? " *" : "");

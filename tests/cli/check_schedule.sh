@@ -142,6 +142,14 @@ expect 0 simulate "${job[@]}" --virtual-stages 2 --passes ranks.csv --trace trac
 says "PIPELINE  interleaved, 4 ranks"
 [[ $(wc -l <ranks.csv) == 129 ]] || failed "4 ranks x 2 chunks x 8 micro-batches x 2 ways: $(wc -l <ranks.csv)"
 [[ $(grep -c '"process_name"' trace.json) == 4 ]] || failed "the trace has no process for each rank"
+python3 - trace.json <<'EOF' || failed "an arrow of the trace leads back in time, or none leads to another rank"
+import json, sys
+events = json.load(open(sys.argv[1]))["traceEvents"]
+begins = {e["id"]: e for e in events if e["ph"] == "s"}
+ends = [e for e in events if e["ph"] == "f"]
+assert all(begins[e["id"]]["ts"] <= e["ts"] for e in ends)
+assert sum(begins[e["id"]]["pid"] != e["pid"] for e in ends) >= 2 * 7 * 8
+EOF
 [[ $(tail -n +2 operations.csv | sed 's/.*,//' | sort -u | wc -l) == 4 ]] || failed "the timeline does not name 4 ranks"
 expect 0 simulate "${job[@]}" --ranks table.csv --json
 [[ $(wc -l <table.csv) == 5 && $(head -n 1 table.csv | tr ',' '\n' | sort | uniq -d) == "" ]] ||

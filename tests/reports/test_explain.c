@@ -165,7 +165,7 @@ static void test_seven_billion_on_eight(void **state)
 
 /* ---- ranks that divide the model --------------------------------------------------------------------------------- */
 
-static void explain_ranks(const char *runtime, enum dtp_strategy strategy, uint32_t tp, uint32_t pp,
+static void explain_ranks(const char *runtime, enum dtp_strategy strategy, uint32_t tp, uint32_t cp, uint32_t pp,
                           enum dtp_schedule_kind schedule)
 {
     struct dtp_job job = {.transformer = llama_7b(), .cluster = test_cluster(test_h200(), 8, 8)};
@@ -176,7 +176,7 @@ static void explain_ranks(const char *runtime, enum dtp_strategy strategy, uint3
     job.plan = dtp_plan_default();
     job.plan.runtime = dtp_runtime_find(runtime);
     job.plan.strategy = strategy;
-    job.plan.tp = tp, job.plan.pp = pp, job.plan.schedule = schedule, job.plan.accumulate = 8;
+    job.plan.tp = tp, job.plan.cp = cp, job.plan.pp = pp, job.plan.schedule = schedule, job.plan.accumulate = 8;
     if (dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, &faults) != DTP_OK ||
         dtp_simulated_create(&job, &options, &simulated, &faults) != DTP_OK)
         fail_msg("%s", faults.text[0]);
@@ -196,10 +196,12 @@ static void explain_ranks(const char *runtime, enum dtp_strategy strategy, uint3
 static void test_ranks_that_divide_the_model(void **state)
 {
     (void)state;
-    explain_ranks("torch", DTP_FULL_SHARD, 4, 1, DTP_SCHEDULE_1F1B);
-    explain_ranks("nanotron", DTP_ZERO1, 2, 2, DTP_SCHEDULE_1F1B);
+    explain_ranks("torch", DTP_FULL_SHARD, 4, 1, 1, DTP_SCHEDULE_1F1B);
+    explain_ranks("nanotron", DTP_ZERO1, 2, 1, 2, DTP_SCHEDULE_1F1B);
+    explain_ranks("torch", DTP_FULL_SHARD, 1, 1, 4, DTP_SCHEDULE_1F1B);
+    explain_ranks("megatron", DTP_ZERO1, 1, 2, 2, DTP_SCHEDULE_1F1B); /* rings send as stages do, and are none */
     for (int schedule = 0; schedule < DTP_SCHEDULE_COUNT; schedule++)
-        explain_ranks("megatron", DTP_ZERO1, 1, 4, (enum dtp_schedule_kind)schedule);
+        explain_ranks("megatron", DTP_ZERO1, 1, 1, 4, (enum dtp_schedule_kind)schedule);
 }
 
 /* LLaMA-7B, tp 2, pp 4, a sequence of 2048 in bf16: the first rank has 8 layers of half the width and half the
@@ -208,7 +210,7 @@ static void test_ranks_that_divide_the_model(void **state)
 static void test_a_rank_of_a_pipeline(void **state)
 {
     (void)state;
-    explain_ranks("megatron", DTP_ZERO1, 2, 4, DTP_SCHEDULE_1F1B);
+    explain_ranks("megatron", DTP_ZERO1, 2, 1, 4, DTP_SCHEDULE_1F1B);
     assert_true(total_of("PARAMETERS OF A RANK") ==
                 8.0 * (4.0 * 4096 * 4096 + 3.0 * 4096 * 11008) / 2 + 8 * 2 * 4096 + 32000.0 * 4096 / 2);
     assert_true(term_called("sends to other stages: gradients")->value == 8 * 2048.0 * 4096 * 2 / 2);

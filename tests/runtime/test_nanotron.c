@@ -153,6 +153,28 @@ static void test_loss(void **state)
     dtp_program_destroy(program);
 }
 
+/* Where ranks of two share rows: forward gathers the input of qkv and of gate and up and scatters two sums; backward
+ * gathers two results' gradients, those two inputs once more (tp_recompute_allgather), and scatters two sums. The head
+ * gathers and gathers again, and scatters; the embedding scatters, and gathers its gradient. The terms of all sums are
+ * NCCL's until it is done. */
+static void test_tensor_parallel_gathers_again(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = nanotron_plan(DTP_ZERO1, 1);
+    plan.tp = 2;
+    struct dtp_program *program = lower(&plan, 2);
+    size_t held = 0;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        const struct dtp_op *op = &dtp_program_ops(program)[i];
+        for (uint32_t k = 0; k < op->operand_count; k++)
+            held += (dtp_program_operands(program, op)[k].access & DTP_DEFER) != 0;
+    }
+    assert_int_equal(count_of(program, DTP_OP_ALL_GATHER), 32 * 6 + 2 + 1);
+    assert_int_equal(count_of(program, DTP_OP_REDUCE_SCATTER), 32 * 4 + 1 + 1);
+    assert_int_equal(held, 32 * 4 + 1 + 1);
+    dtp_program_destroy(program);
+}
+
 static void assert_refused(struct dtp_plan plan, struct dtp_transformer t, const char *key)
 {
     static struct dtp_faults faults;
@@ -197,6 +219,7 @@ int main(void)
         cmocka_unit_test(test_zero1_reduces_and_gathers_once),
         cmocka_unit_test(test_step),
         cmocka_unit_test(test_loss),
+        cmocka_unit_test(test_tensor_parallel_gathers_again),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -147,6 +147,13 @@ static void test_finds_the_best_layout(void **state)
     const struct dtp_plan *rival = &found.candidates[found.runner_up].variant.job.plan;
     assert_true(best->strategy != rival->strategy || best->tp != rival->tp || best->pp != rival->pp);
     dtp_search_release(&found);
+    /* Simulations last longer than formulas say: what was not simulated comes up, and is simulated then. */
+    s.question.simulate_count = 12;
+    assert_int_equal(dtp_search(&s.question, &found, &faults), DTP_OK);
+    for (size_t i = 0; i < 6; i++)
+        assert_true(found.candidates[i].simulated);
+    assert_true(found.counts.simulated > 6 && found.counts.simulated <= 18);
+    dtp_search_release(&found);
     tear_down(&s);
 }
 

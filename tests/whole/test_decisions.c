@@ -20,13 +20,14 @@
 /* ---- tables ----------------------------------------------------------------------------------------------------- */
 
 /* A run of LLaMA-2 7B on eight GPUs. The predictor of these tests says that it makes `predicted` tokens/s, and that it
- * does not fit where it recomputes. */
+ * does not fit where it recomputes everything, and is tight where it recomputes attention. */
 struct run {
     unsigned sequence, predicted;
     const char *recomputes, *measured, *status;
 };
 #define FITS "none"
 #define DOES_NOT "full"
+#define TIGHT "selective-attention"
 
 static const char *write_runs(const char *path, const char *name, const struct run *runs, size_t count)
 {
@@ -48,7 +49,9 @@ static enum dtp_status predict_micro_batch(const void *context, const struct dtp
     (void)context;
     (void)faults;
     *out = (struct dtp_prediction){.throughput.tokens_per_s_per_gpu = job->plan.micro_batch};
-    out->memory.verdict = job->plan.checkpointing == DTP_CHECKPOINT_FULL ? DTP_VERDICT_OOM : DTP_VERDICT_FITS;
+    out->memory.verdict = job->plan.checkpointing == DTP_CHECKPOINT_FULL   ? DTP_VERDICT_OOM
+                          : job->plan.checkpointing == DTP_CHECKPOINT_NONE ? DTP_VERDICT_FITS
+                                                                           : DTP_VERDICT_TIGHT;
     return DTP_OK;
 }
 
@@ -208,8 +211,13 @@ static void test_memory_verdicts_decide(void **state)
         {2048, 30, DOES_NOT, "100", ""}, {2048, 20, FITS, "90", ""}, {2048, 10, FITS, "80", ""}};
     static const struct run none[] = {
         {2048, 30, DOES_NOT, "100", ""}, {2048, 20, DOES_NOT, "90", ""}, {2048, 10, DOES_NOT, "80", ""}};
+    static const struct run tight[] = {
+        {2048, 30, DOES_NOT, "100", ""}, {2048, 20, TIGHT, "90", ""}, {2048, 10, FITS, "80", ""}};
     struct dtp_backtest *backtest = SCORE(runs);
     expect_decision(backtest, 1, 0.9, "r-1", "r-0");
+    dtp_backtest_destroy(backtest);
+    backtest = SCORE(tight); /* as a search ranks */
+    expect_decision(backtest, 1, 0.8, "r-2", "r-0");
     dtp_backtest_destroy(backtest);
     backtest = SCORE(none);
     expect_decision(backtest, 1, 0, NULL, "r-0");

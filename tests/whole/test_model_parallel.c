@@ -153,7 +153,7 @@ static void test_refusals(void **state)
         {"gpus=8 tp_overlap=true", "tp above 1"},
         {"gpus=8 tp=2 runtime=torch strategy=ddp", "FSDP2 alone"},
         {"gpus=8 tp=2 offload=optimizer", "offload"},
-        {"gpus=8 cp=2", "context parallelism (none so far)"},
+        {"gpus=8 cp=2 runtime=deepspeed strategy=zero1", "context parallelism (megatron, torch)"},
         {"gpus=8 runtime=torch strategy=ddp megatron_overlap=true", "megatron only"},
         {"gpus=8 tp=2 micro_batch=1 global_batch=6", "4 data-parallel ranks"}};
     (void)state;
@@ -313,35 +313,66 @@ static void test_programs_are_no_worse(void **state)
     assert_true(by_program < by_formula + 2);
 }
 
-/* FSDP2 with tensor parallelism on 4 H200, as PyTorch 2.11 ran it: five eager runs, bound by the host, and a compiled
- * one. Host time per kernel was fitted to these; memory was not. */
+struct errors {
+    double time[32], allocated[32], stages[32];
+    size_t count;
+};
+
+/* Runs of PyTorch 2.11 on 4 H200 with pipelines, or without but with tensor parallel ranks. */
+static struct errors torch_errors(bool pipelines)
+{
+    struct errors e = {.count = 0};
+    struct dtp_predictor predictor = dtp_predictor_simulated();
+    struct dtp_backtest *backtest;
+    assert_int_equal(dtp_backtest_run_only(TEST_SOURCE_DIR "/scenarios/h200_parallel_runs.csv", NULL, &predictor,
+                                           &catalog, &backtest, &faults),
+                     DTP_OK);
+    for (size_t i = 0; i < backtest->row_count && e.count < 32; i++) {
+        const struct dtp_backtest_row *row = &backtest->rows[i];
+        if (isnan(row->error_pct) || (row->run.pp > 1) != pipelines || (!pipelines && row->run.tp <= 1))
+            continue;
+        e.time[e.count] = fabs(row->error_pct);
+        e.allocated[e.count] = fabs(row->memory_error_pct[DTP_RUN_ALLOCATED]);
+        e.stages[e.count++] = fabs(row->memory_error_pct[DTP_RUN_STAGES]);
+    }
+    dtp_backtest_destroy(backtest);
+    gsl_sort(e.time, 1, e.count);
+    gsl_sort(e.allocated, 1, e.count);
+    gsl_sort(e.stages, 1, e.count);
+    return e;
+}
+
+static double median_of(const double *sorted, size_t count)
+{
+    return gsl_stats_median_from_sorted_data(sorted, 1, count);
+}
+
+/* Five eager runs, bound by the host, and a compiled one. Host time per kernel was fitted to these; memory was not. */
 static void test_torch_runs(void **state)
 {
-    static const char *const ids[] = {"h200-parallel-dev-01", "h200-parallel-dev-02", "h200-parallel-dev-04",
-                                      "h200-parallel-dev-05", "h200-parallel-dev-06", "h200-parallel-dev-26"};
-    struct dtp_predictor predictor = dtp_predictor_simulated();
-    const size_t count = sizeof ids / sizeof *ids;
-    double time[8], allocated[8];
     (void)state;
-    for (size_t i = 0; i < count; i++) {
-        struct dtp_backtest *backtest;
-        assert_int_equal(dtp_backtest_run_only(TEST_SOURCE_DIR "/scenarios/h200_parallel_runs.csv", ids[i], &predictor,
-                                               &catalog, &backtest, &faults),
-                         DTP_OK);
-        time[i] = fabs(backtest->rows[0].error_pct);
-        allocated[i] = fabs(backtest->rows[0].memory_error_pct[DTP_RUN_ALLOCATED]);
-        dtp_backtest_destroy(backtest);
-    }
-    gsl_sort(time, 1, count);
-    gsl_sort(allocated, 1, count);
-    double median_time = gsl_stats_median_from_sorted_data(time, 1, count);
-    double median_allocated = gsl_stats_median_from_sorted_data(allocated, 1, count);
-    printf(
-        "%zu runs of FSDP2 with tensor parallelism: tokens/s median %.1f %%, most %.1f %%; allocated median %.2f %%, "
-        "most %.2f %%\n",
-        count, median_time, time[count - 1], median_allocated, allocated[count - 1]);
-    assert_true(median_time < 7 && time[count - 1] < 15);
-    assert_true(median_allocated < 0.5 && allocated[count - 1] < 1.5);
+    struct errors e = torch_errors(false);
+    double time = median_of(e.time, e.count), allocated = median_of(e.allocated, e.count);
+    printf("%zu runs of FSDP2 with tensor parallelism: tokens/s median %.1f %%, most %.1f %%; allocated median %.2f "
+           "%%, most %.2f %%\n",
+           e.count, time, e.time[e.count - 1], allocated, e.allocated[e.count - 1]);
+    assert_true(e.count >= 6 && time < 6 && e.time[e.count - 1] < 10);
+    assert_true(allocated < 0.5 && e.allocated[e.count - 1] < 1.5);
+}
+
+/* Seven schedules, autocast, compiled, checkpointed, two shards a stage: nothing was fitted to them. In the two runs of
+ * zero-bubble schedules whose W is a pass throughout, one rank's host took two to three times as long for it as the
+ * others' (stage_ms): they are predicted 29 and 50 % too fast. */
+static void test_torch_pipelines(void **state)
+{
+    (void)state;
+    struct errors e = torch_errors(true);
+    double time = median_of(e.time, e.count), stages = median_of(e.stages, e.count);
+    printf("%zu runs of torch.distributed.pipelining: tokens/s median %.1f %%, third largest %.1f %%; allocated of the "
+           "stage furthest off median %.2f %%, most %.2f %%\n",
+           e.count, time, e.time[e.count - 3], stages, e.stages[e.count - 1]);
+    assert_true(e.count >= 15 && time < 5 && e.time[e.count - 3] < 9);
+    assert_true(stages < 0.5 && e.stages[e.count - 1] < 2);
 }
 
 int main(void)
@@ -357,6 +388,7 @@ int main(void)
                                        cmocka_unit_test(test_random_jobs),
                                        cmocka_unit_test(test_published_runs),
                                        cmocka_unit_test(test_programs_are_no_worse),
-                                       cmocka_unit_test(test_torch_runs)};
+                                       cmocka_unit_test(test_torch_runs),
+                                       cmocka_unit_test(test_torch_pipelines)};
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
 }
