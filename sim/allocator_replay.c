@@ -165,9 +165,9 @@ static double host_s(struct replay *r, size_t index)
     const struct dtp_op *ops = dtp_program_ops(r->program);
     if (!dtp_program_execution(r->program)->one_queue)
         return r->step_start_s + r->timeline->issue_s[index];
-    for (r->queued += ops[index].demand.kernels; r->queued > dtp_calibration.launch_queue && r->taken < index;
+    for (r->queued += ops[index].demand->kernels; r->queued > dtp_calibration.launch_queue && r->taken < index;
          r->taken++) {
-        r->queued -= ops[r->taken].demand.kernels;
+        r->queued -= ops[r->taken].demand->kernels;
         r->taken_s = fmax(r->taken_s, r->timeline->span[r->taken].end_s);
     }
     return r->step_start_s + r->taken_s;

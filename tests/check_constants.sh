@@ -52,6 +52,8 @@ sim/noise.c 3.5 where a curve over normal deviates is computed
 sim/noise.c 5.5 where a curve over normal deviates is computed
 sim/search.c 8000.0 how much a search may cost
 sim/search.c 60000.0 how much a search may cost
+sim/search.c 16000.0 how much work a search spends on pipelines
+sim/search.c 120000.0 how much more it spends once it is known who comes first
 sim/search.h 0.05 a search's margin
 sim/search.h 365.0 days
 sim/search_scan.h 0.15 a search's margin
