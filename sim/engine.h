@@ -34,7 +34,7 @@ struct dtp_engine_op {
     bool waits : 1;    /* it stops the host */
     bool computes : 1; /* it is a kernel that computes */
     bool matmul : 1;
-    bool plain : 1;    /* dtp_op_is_plain: what issues others otherwise */
+    bool plain : 1; /* dtp_op_is_plain: what issues others otherwise */
 };
 
 /* Host seconds of each of its kernels. */
