@@ -218,7 +218,7 @@ static void print_plan(const struct dtp_job *job, enum dtp_head head, const stru
 {
     const struct dtp_plan *p = &job->plan;
     const char *times = dtp_page_times(page);
-    char line[1400], strategy[384] = "", checkpointing[48], executor[600], tokens[32];
+    char line[1600], strategy[512] = "", checkpointing[48], executor[600], tokens[32];
     uint32_t ranks = dtp_plan_data_ranks(p, &job->cluster);
     const char *what = dtp_plan_model_parallel(p) || p->cp > 1 ? "data-parallel rank" : "GPU";
     if (head == DTP_HEAD_PLAN)
