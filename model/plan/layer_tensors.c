@@ -154,10 +154,12 @@ static void count_casts(struct dtp_layer_tensors *out, const struct dtp_plan *pl
     if (!dtp_plan_autocast(plan) || out->fused || plan->pp <= 1)
         return;
     for (int i = 0; i < out->operators; i++) {
+        if (out->op[i].kind != DTP_LAYER_OP_NORM || !out->op[i].makes)
+            continue;
         enum dtp_layer_tensor result = dtp_layer_first(out->op[i].makes);
         uint64_t readers = 0;
         for (int m = 0; m < out->kind.matrices; m++)
-            readers += out->op[i].kind == DTP_LAYER_OP_NORM && out->input[m] == result;
+            readers += out->input[m] == result;
         if (readers > 1)
             out->bytes[result] *= readers;
     }

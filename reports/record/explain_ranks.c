@@ -143,16 +143,14 @@ static const char *among(const struct ranked *r, const struct dtp_program *progr
                                               : "data parallel";
 }
 
-/* Receives are the sends of others: *received_bytes of them. */
-static size_t sum_traffic(const struct ranked *r, uint32_t rank, struct traffic *out, double *received_bytes)
+/* Receives are the sends of others. */
+static size_t sum_traffic(const struct ranked *r, uint32_t rank, struct traffic *out)
 {
     const struct dtp_program *program = r->simulated->set.roles[rank].program;
     const struct dtp_op *ops = dtp_program_ops(program);
     size_t count = 0, k;
-    *received_bytes = 0;
     for (size_t i = 0; i < dtp_program_op_count(program); i++) {
         const struct dtp_op *op = &ops[i];
-        *received_bytes += op->kind == DTP_OP_RECV ? op->demand->sent_bytes : 0;
         if (dtp_op_kind_class(op->kind) != DTP_CLASS_COLLECTIVE || op->kind == DTP_OP_RECV)
             continue;
         const char *purpose = among(r, program, op);
@@ -182,10 +180,9 @@ static void traffic_name(const struct traffic *t, char *out, size_t bytes)
 static void explain_traffic(const struct ranked *r)
 {
     struct traffic traffic[MOST_TRAFFIC];
-    double bytes, seconds = 0;
-    size_t count = sum_traffic(r, r->slowest, traffic, &bytes);
+    double bytes = 0, seconds = 0;
+    size_t count = sum_traffic(r, r->slowest, traffic);
     struct dtp_program_totals totals;
-    bytes = -bytes; /* a transfer stands in the totals of both its ends */
     char name[64], words[112];
     dtp_program_sum(r->simulated->set.roles[r->slowest].program, &totals);
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)

@@ -164,7 +164,8 @@ static void attention_of_other_kernels_has_no_row(void **state)
     assert_int_equal(count_rows(&job, "backward", DTP_MEASUREMENT_ATTENTION, 0, 0, 0), 1);
     make_job(keys, count, &job);
     assert_int_equal(count_rows(&job, "backward", DTP_MEASUREMENT_ATTENTION, 0, 0, 0), 0);
-    const struct dtp_attention_shape odd = {.heads = 4, .kv_heads = 4, .head_dim = 64, .queries = 96, .keys = 96};
+    const struct dtp_attention_shape odd = {
+        .heads = 4, .kv_heads = 4, .head_dim = 64, .queries = 96, .keys = 96, .causal = true};
     const struct dtp_execution own = dtp_plan_execution(&job.plan);
     struct dtp_execution theirs = own;
     theirs.own_kernels = false;
