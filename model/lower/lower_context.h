@@ -13,9 +13,10 @@ struct dtp_context_inputs {
 
 /* Their groups. Without context parallel ranks nothing here makes an operation. */
 void dtp_lower_context_make(struct dtp_lowering *l);
-/* Of `bytes` of tokens with all heads those of all tokens with some heads, or back; awaited by compute. */
+/* Of `bytes` of tokens with all heads those of all tokens with some heads, or back; awaited by compute. `kept_bytes`
+ * stay of what came: fewer where it is saved in a narrower format. */
 dtp_buffer_id dtp_lower_context_exchange(struct dtp_lowering *l, dtp_buffer_id buffer, const char *name,
-                                         enum dtp_owner owner, uint32_t access, uint64_t bytes);
+                                         enum dtp_owner owner, uint32_t access, uint64_t bytes, uint64_t kept_bytes);
 /* All steps of a layer's attention, but for the end of the last operation: the draft is left for whoever lets go of the
  * inputs, and forward makes the result in it. */
 void dtp_lower_context_forward(struct dtp_lowering *l, struct dtp_draft *draft,

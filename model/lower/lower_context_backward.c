@@ -243,7 +243,7 @@ static void walked(struct dtp_block_backward *b, struct dtp_draft *draft, const 
 static void exchange_gradient(struct dtp_block_backward *b, enum dtp_layer_tensor of, const char *name, uint64_t bytes)
 {
     b->gradient[of] =
-        dtp_lower_context_exchange(b->l, b->gradient[of], name, DTP_OWNER_WORKSPACE, DTP_READ | DTP_FREE, bytes);
+        dtp_lower_context_exchange(b->l, b->gradient[of], name, DTP_OWNER_WORKSPACE, DTP_READ | DTP_FREE, bytes, bytes);
 }
 
 static bool exchanges(const struct dtp_lowering *l)

@@ -86,12 +86,12 @@ void dtp_context_core(const struct dtp_lowering *l, struct dtp_draft *draft, enu
 
 /* The copies before and behind put each rank's heads side by side, and pieces of the sequence into order. */
 dtp_buffer_id dtp_lower_context_exchange(struct dtp_lowering *l, dtp_buffer_id buffer, const char *name,
-                                         enum dtp_owner owner, uint32_t access, uint64_t bytes)
+                                         enum dtp_owner owner, uint32_t access, uint64_t bytes, uint64_t kept_bytes)
 {
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, name);
     dtp_draft_use(&draft, buffer, access);
-    dtp_buffer_id exchanged = dtp_draft_new(l, &draft, name, owner, bytes, DTP_WRITE);
+    dtp_buffer_id exchanged = dtp_draft_new(l, &draft, name, owner, kept_bytes, DTP_WRITE);
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
     l->awaited = dtp_context_issue(l, &draft, dtp_lower_ring(bytes, l->context.exchanged));
     dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, name);

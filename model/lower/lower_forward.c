@@ -403,8 +403,9 @@ static void exchange_inputs(const struct pass *pass)
     const enum dtp_layer_tensor *tensors = turned ? apart : packed;
     for (int i = 0; i < (turned ? 3 : 1) && l->context.exchanged > 1; i++) {
         dtp_buffer_id *tensor = &pass->module->tensor[tensors[i]];
-        *tensor = dtp_lower_context_exchange(l, *tensor, dtp_layer_tensor_text(tensors[i]), DTP_OWNER_ACTIVATIONS,
-                                             DTP_READ | DTP_FREE, l->tensor_bytes[tensors[i]]);
+        *tensor =
+            dtp_lower_context_exchange(l, *tensor, dtp_layer_tensor_text(tensors[i]), DTP_OWNER_ACTIVATIONS,
+                                       DTP_READ | DTP_FREE, l->tensor_bytes[tensors[i]], l->tensor_bytes[tensors[i]]);
     }
 }
 
@@ -444,7 +445,7 @@ static void exchange_result(const struct pass *pass)
     bool saved = pass->save & DTP_TENSOR_BIT(CORE);
     pass->module->tensor[DTP_TENSOR_CORE_COPY] = dtp_lower_context_exchange(
         l, pass->module->tensor[DTP_TENSOR_CORE], dtp_layer_tensor_text(DTP_TENSOR_CORE_COPY), DTP_OWNER_ACTIVATIONS,
-        saved ? DTP_READ : DTP_READ | DTP_FREE, l->tensor_bytes[DTP_TENSOR_CORE_COPY]);
+        saved ? DTP_READ : DTP_READ | DTP_FREE, dtp_context_q_bytes(l), l->tensor_bytes[DTP_TENSOR_CORE_COPY]);
     pass->module->alive |= DTP_TENSOR_BIT(CORE_COPY);
     if (!saved)
         drop(pass, DTP_TENSOR_CORE);
