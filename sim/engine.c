@@ -490,8 +490,8 @@ bool dtp_engine_run(const struct dtp_engine_job *job, const struct dtp_engine_gr
         clock.touched = calloc(count, sizeof *clock.touched);
     }
     bool memory = clock.next_s && clock.roles && clock.touched;
-    for (uint32_t leaf = 0; leaf < clock.leaves && memory; leaf++)
-        clock.next_s[clock.leaves + leaf] = INFINITY;
+    for (uint32_t node = 0; node < 2 * clock.leaves && memory; node++) /* of no role: those that nobody sets */
+        clock.next_s[node] = INFINITY;
     for (uint32_t r = 0; r < count && memory; r++)
         clock.roles[r].clock = &clock;
     for (uint32_t r = 0; r < count && memory; r++)
