@@ -221,7 +221,7 @@ uint32_t dtp_program_add_group(struct dtp_program *program, struct dtp_program_g
     return program->groups.count++;
 }
 
-static bool is_amount(double value, double maximum)
+static int is_amount(double value, double maximum)
 {
     return (value >= 0) & (value <= maximum); /* false for NaN */
 }
