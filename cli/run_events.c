@@ -241,9 +241,11 @@ void dtp_run_listener_finish(struct dtp_run_listener *l)
         fputc('\n', stderr);
     if (count > 0) {
         m->step_s = median(l->seconds + 2 * first, count);
+        size_t paced = 0;
         for (size_t i = first; i < l->count; i++)
-            l->seconds[2 * i] = l->seconds[2 * i + 1];
-        m->undisturbed_s = isfinite(l->seconds[2 * first]) ? median(l->seconds + 2 * first, count) : 0;
+            if (isfinite(l->seconds[2 * i + 1]))
+                l->seconds[2 * paced++] = l->seconds[2 * i + 1];
+        m->undisturbed_s = paced ? median(l->seconds, paced) : 0;
     }
     m->timed_steps = count;
     for (size_t i = 0; i < losses; i++)

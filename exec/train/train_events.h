@@ -2,9 +2,12 @@
  *
  *   start       program (digest of its text), device, libraries, parameters, arena bytes, words and entropy of the
  *               data, first step and last
- *   step        step, loss, gradient_norm (null: not computed), learning_rate, step_s, loop_s (of pace.h), tokens,
- * skipped, mode memory      used_bytes and total_bytes of the GPU after the first step checkpoint  step, directory end
- * steps done, bytes sent per collective, interrupted fault       words: what ended it, of each rank that says so */
+ *   step        step, loss, gradient_norm (null: not computed), learning_rate, step_s, loop_s (of pace.h; null: not
+ *               timed), tokens, skipped, mode
+ *   memory      used_bytes and total_bytes of the GPU after the first step
+ *   checkpoint  step, directory
+ *   end         steps done, bytes sent per collective, interrupted
+ *   fault       words: what ended it, of each rank that says so */
 #ifndef DTP_TRAIN_EVENTS_H
 #define DTP_TRAIN_EVENTS_H
 

@@ -99,6 +99,7 @@ static struct dtp_step_record record_of(const struct dtp_trainer *t, double seco
 }
 
 #define PACE_SHARE 0.04 /* of a step's time, spent behind it on how fast the cores are */
+#define PACED_STEPS 200 /* beside which it is; their median says what a run of any length needs */
 
 /* Waits for the step and takes over what it left, so that the next may overwrite it. Its time is the host's, from the
  * end of the step before: what throughput is made of. */
@@ -115,8 +116,10 @@ static enum dtp_status finish_step(struct dtp_trainer *t, struct dtp_step_record
     const struct dtp_step_scalars *results = dtp_run_host_results(t->run);
     t->results = results ? *results : (struct dtp_step_scalars){0};
     *record = record_of(t, end_s - t->last_end_s);
-    record->loop_s = t->device->asynchronous ? (double)NAN : dtp_pace_loop_s(PACE_SHARE * record->seconds);
-    t->last_end_s = t->device->asynchronous ? end_s : now_s();
+    bool paced = !t->device->asynchronous && t->paced < PACED_STEPS;
+    record->loop_s = paced ? dtp_pace_loop_s(PACE_SHARE * record->seconds) : (double)NAN;
+    t->paced += paced;
+    t->last_end_s = paced ? now_s() : end_s;
     t->last_step_s = record->seconds;
     t->position.step++;
     t->position.skipped += record->skipped;

@@ -37,6 +37,7 @@ struct dtp_trainer {
     enum dtp_run_mode mode;          /* of the step that was begun last */
     struct dtp_step_scalars results; /* of the step that ended last */
     double last_step_s;              /* seconds the last step took */
+    uint32_t paced;                  /* steps beside which pace.h's loop was timed */
     double last_end_s;               /* host clock when a step ended, or the next could begin */
     enum dtp_status unwritten;       /* of logs and checkpoints: training goes on, its status says so in the end */
 };

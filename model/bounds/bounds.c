@@ -64,7 +64,7 @@ static void find_stages(struct dtp_bound *b)
 
 /* Where matmuls add to one buffer autograd is handed a tensor of each shape of matrices, for good (Transformer Engine's
  * get_dummy_wgrad). */
-static uint64_t placeholders(const struct dtp_bound *b)
+static uint64_t dummy_gradients(const struct dtp_bound *b)
 {
     const struct dtp_transformer *t = b->transformer;
     uint64_t h = t->hidden, q = t->heads * t->head_dim, kv = t->kv_heads * t->head_dim;
@@ -99,7 +99,7 @@ static void find_rest(struct dtp_bound *b, struct dtp_bounds *out)
     out->params_bytes = state.params;
     out->optimizer_bytes = state.optimizer;
     out->grads_bytes = state.grads;
-    b->rest_bytes = state.params + state.optimizer + workspaces(b) + placeholders(b);
+    b->rest_bytes = state.params + state.optimizer + workspaces(b) + dummy_gradients(b);
 }
 
 /* 6 for every weight and token; the core 2 s d_q forward and twice that backward (Korthikanti 2022, causal or not as

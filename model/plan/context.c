@@ -2,12 +2,22 @@
 
 #include "plan/runtime.h"
 
-static uint32_t exchanged_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
+static uint32_t common_divisor(uint32_t a, uint32_t b)
+{
+    while (b) {
+        uint32_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+uint32_t dtp_context_exchanged(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
 {
     uint32_t of_node = cluster->gpus_per_node / (plan->tp ? plan->tp : 1);
     switch (plan->cp_comm) {
     case DTP_CP_A2A: return plan->cp;
-    case DTP_CP_A2A_P2P: return of_node && of_node < plan->cp ? of_node : plan->cp;
+    case DTP_CP_A2A_P2P: return of_node ? common_divisor(plan->cp, of_node) : plan->cp;
     case DTP_CP_P2P:
     case DTP_CP_ALL_GATHER: break;
     }
@@ -16,7 +26,7 @@ static uint32_t exchanged_ranks(const struct dtp_plan *plan, const struct dtp_cl
 
 struct dtp_context dtp_plan_context(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
 {
-    uint32_t cp = plan->cp ? plan->cp : 1, exchanged = cp > 1 ? exchanged_ranks(plan, cluster) : 1;
+    uint32_t cp = plan->cp ? plan->cp : 1, exchanged = cp > 1 ? dtp_context_exchanged(plan, cluster) : 1;
     struct dtp_context context = {.exchanged = exchanged, .ring = cp / exchanged};
     context.gathers = cp > 1 && plan->cp_comm == DTP_CP_ALL_GATHER;
     context.by_pieces = context.gathers && !plan->runtime->walks_gathered;

@@ -18,6 +18,10 @@
 #include "machine/machine.h"
 #include "plan/plan.h"
 
+/* Ranks of those that share a sequence that exchange tokens for heads; 1: none do. All of them (a2a), or as many as lie
+ * in one node beside each other and divide all (a2a+p2p): 12 ranks on nodes of 8 are a ring of 3 groups of 4. */
+uint32_t dtp_context_exchanged(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
+
 struct dtp_context {
     uint32_t exchanged; /* ranks that exchange tokens for heads; 1: none do */
     uint32_t ring;      /* ranks, or groups of exchanged ones, among which keys and values go around */

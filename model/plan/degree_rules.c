@@ -2,6 +2,7 @@
  * degrees that keep it. Rules of schedules and stages are model/schedule's, said here of the plan's keys. */
 #include "plan/degrees.h"
 
+#include "plan/context.h"
 #include "plan/slice.h"
 
 #include <inttypes.h>
@@ -75,12 +76,8 @@ static bool tensor_fault(const struct dtp_resolver *r, const struct dtp_plan *p,
 static bool context_fault(const struct dtp_resolver *r, const struct dtp_plan *p, char *out)
 {
     const struct dtp_transformer *t = r->transformer;
-    uint32_t cp = p->cp, tp = p->tp, of_node = r->cluster->gpus_per_node / tp;
-    uint32_t pieces = p->cp_comm == DTP_CP_A2A ? 1 : 2;
-    uint32_t exchanged = p->cp_comm == DTP_CP_A2A                                  ? cp
-                         : p->cp_comm == DTP_CP_A2A_P2P && of_node && of_node < cp ? of_node
-                         : p->cp_comm == DTP_CP_A2A_P2P                            ? cp
-                                                                                   : 1;
+    uint32_t cp = p->cp, tp = p->tp, pieces = p->cp_comm == DTP_CP_A2A ? 1 : 2;
+    uint32_t exchanged = dtp_context_exchanged(p, r->cluster);
     if (cp == 1)
         return false;
     if (!divides((uint64_t)pieces * cp, p->sequence))

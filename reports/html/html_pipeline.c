@@ -2,6 +2,7 @@
 #include "html/html.h"
 #include "html/html_report.h"
 #include "html/svg.h"
+#include "record/simulation_report.h"
 
 #include <string.h>
 
@@ -92,14 +93,8 @@ static void rank_row(const struct dtp_pipeline_stages *s, uint32_t index, FILE *
     const struct dtp_pipeline_rank *r = &s->ranks[index];
     const struct dtp_memory *m = &r->memory;
     const double gib[] = {(double)m->phase_bytes[m->peak_phase][DTP_OWNER_ACTIVATIONS], (double)m->device_peak_bytes};
-    const double seconds[] = {r->compute_s,
-                              r->optimizer_s,
-                              r->exposed_transfers_s,
-                              r->exposed_tensor_s + r->exposed_context_s,
-                              r->exposed_collectives_s,
-                              r->warm_up_idle_s,
-                              r->steady_idle_s,
-                              r->drain_idle_s};
+    double seconds[DTP_RANK_SECONDS];
+    dtp_simulation_rank_seconds(r, seconds);
     char text[64];
     dtp_html_row(file);
     snprintf(text, sizeof text, "%u%s", index, index == s->worst ? ", most memory" : "");

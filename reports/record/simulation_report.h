@@ -34,6 +34,11 @@ enum dtp_status dtp_program_listing(const struct dtp_simulated *simulated, const
 /* The same, every operation: schema dtplan.program/1. */
 enum dtp_status dtp_program_json(const struct dtp_simulated *simulated, FILE *file, struct dtp_faults *faults);
 
+enum { DTP_RANK_SECONDS = 8 };
+/* What a table of ranks says of one's time: compute, optimizer, exposed transfers, exposed collectives of tp and cp,
+ * other exposed collectives, and what it idles as it warms up, in between and as it drains. */
+void dtp_simulation_rank_seconds(const struct dtp_pipeline_rank *rank, double out[DTP_RANK_SECONDS]);
+
 /* "down, layer 3", "all_gather, layer 4", "head": at most `bytes` bytes. */
 void dtp_op_words(const struct dtp_op *op, char *out, size_t bytes);
 /* "matmul", "memory", "collective", ... */

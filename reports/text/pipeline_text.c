@@ -1,7 +1,10 @@
 /* The ranks of a pipeline beside each other: what they hold, what they do, why they idle. */
 #include "record/report.h"
+#include "record/simulation_report.h"
 
 #include "page/grid.h"
+
+#include <string.h>
 
 #define MOST_ROWS 16 /* of more ranks only some are shown */
 #define ROWS_OF_END 4
@@ -45,20 +48,27 @@ static void put_heads(struct dtp_grid *grid, const struct dtp_unit *memory, cons
     dtp_grid_cell(grid, "queues");
 }
 
+void dtp_simulation_rank_seconds(const struct dtp_pipeline_rank *r, double out[DTP_RANK_SECONDS])
+{
+    const double seconds[DTP_RANK_SECONDS] = {r->compute_s,
+                                              r->optimizer_s,
+                                              r->exposed_transfers_s,
+                                              r->exposed_tensor_s + r->exposed_context_s,
+                                              r->exposed_collectives_s,
+                                              r->warm_up_idle_s,
+                                              r->steady_idle_s,
+                                              r->drain_idle_s};
+    memcpy(out, seconds, sizeof seconds);
+}
+
 static void put_rank(struct dtp_grid *grid, const struct dtp_pipeline_stages *s, uint32_t index,
                      const struct dtp_unit *memory, const struct dtp_unit *time)
 {
     const struct dtp_pipeline_rank *r = &s->ranks[index];
     const uint64_t bytes[] = {state_bytes(&r->memory), owned_bytes(&r->memory, DTP_OWNER_ACTIVATIONS),
                               r->memory.device_peak_bytes};
-    const double seconds[] = {r->compute_s,
-                              r->optimizer_s,
-                              r->exposed_transfers_s,
-                              r->exposed_tensor_s + r->exposed_context_s,
-                              r->exposed_collectives_s,
-                              r->warm_up_idle_s,
-                              r->steady_idle_s,
-                              r->drain_idle_s};
+    double seconds[DTP_RANK_SECONDS];
+    dtp_simulation_rank_seconds(r, seconds);
     bool worst = index == s->worst;
     dtp_grid_row(grid, worst ? DTP_INK_BOLD : DTP_INK_PLAIN);
     dtp_grid_cell(grid, "%u%s", index, worst ? " *" : "");

@@ -2,6 +2,7 @@
  * of sharing, and the closed form's counts of them. */
 #include "closed/closed_form.h"
 #include "lower/lower.h"
+#include "plan/context.h"
 #include "program/verify.h"
 #include "runtime/runtimes.h"
 
@@ -309,12 +310,30 @@ static void test_refusals(void **state)
             "a2a over 4 ranks does not divide 32 heads and 2 key/value");
 }
 
+/* Groups that exchange lie in a node and divide those that share a sequence. */
+static void test_exchanges_divide_ranks(void **state)
+{
+    static const struct {
+        uint32_t cp, tp, exchanged;
+    } rows[] = {{4, 1, 4}, {8, 1, 8}, {16, 1, 8}, {12, 1, 4}, {6, 1, 2}, {6, 2, 2}, {16, 2, 4}, {4, 8, 1}, {4, 16, 4}};
+    (void)state;
+    struct dtp_cluster cluster = cluster_of(64);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct dtp_plan plan = shared_by(&dtp_runtime_megatron, DTP_CP_A2A_P2P);
+        plan.cp = rows[i].cp, plan.tp = rows[i].tp;
+        struct dtp_context context = dtp_plan_context(&plan, &cluster);
+        assert_int_equal(context.exchanged, rows[i].exchanged);
+        assert_int_equal(context.ring * context.exchanged, rows[i].cp);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_ring),      cmocka_unit_test(test_gathered),
                                        cmocka_unit_test(test_exchanged), cmocka_unit_test(test_both),
                                        cmocka_unit_test(test_walked),    cmocka_unit_test(test_flops),
                                        cmocka_unit_test(test_steps),     cmocka_unit_test(test_closed_form),
-                                       cmocka_unit_test(test_shards),    cmocka_unit_test(test_refusals)};
+                                       cmocka_unit_test(test_shards),    cmocka_unit_test(test_exchanges_divide_ranks),
+                                       cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

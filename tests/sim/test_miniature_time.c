@@ -73,7 +73,7 @@ static void check(const struct tally *sorted)
 {
     assert_true(quantile(sorted, 0.95) <= 0.001);
     assert_true(quantile(sorted, 0.99) <= 0.01);
-    assert_true(20 * sorted->answered >= 7 * sorted->plans); /* no pipeline, and few that divide a sequence, has one */
+    assert_true(10 * sorted->answered >= 4 * sorted->plans);
 }
 
 static void test_random_plans(void **state)
@@ -87,11 +87,11 @@ static void test_random_plans(void **state)
         assert_true(random_job(&job));
         while (dtp_runtimes[runtime] != job.plan.runtime)
             runtime++;
-        int before = tally[runtime].answered;
+        int before = tally[runtime].answered, plans = tally[runtime].plans;
         add(&job, &tally[runtime]);
         if (tally[runtime].answered > before)
             all.off[all.answered++] = tally[runtime].off[before];
-        all.plans++;
+        all.plans += tally[runtime].plans - plans; /* none of plans that have a program for each role */
     }
     for (unsigned i = 0; i < DTP_RUNTIMES; i++)
         sort_and_print(dtp_runtimes[i]->name, &tally[i]);

@@ -54,7 +54,7 @@ static double bubble_share(const struct dtp_simulated *s)
 
 static void test_bubbles_of_equal_stages(void **state)
 {
-    static const uint32_t rows[][3] = {{2, 2, 1}, {2, 8, 1}, {4, 4, 1}, {4, 12, 1}, {4, 8, 2}, {2, 4, 3}};
+    static const uint32_t rows[][3] = {{2, 2, 1}, {2, 8, 1}, {4, 4, 1}, {4, 12, 1}, {4, 8, 2}, {2, 4, 3}, {6, 6, 1}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct dtp_job job = job_of(rows[i][0], rows[i][1], rows[i][2]);

@@ -69,7 +69,7 @@ static struct dtp_module_state *whole(const struct dtp_lowering *l)
 
 /* Autograd wants a gradient of each weight though matmuls have added theirs to the buffer: Transformer Engine hands out
  * one tensor of each shape, with nothing in it, for good (pytorch/module/base.py, get_dummy_wgrad). */
-static void make_placeholders(struct dtp_lowering *l)
+static void make_dummy_gradients(struct dtp_lowering *l)
 {
     for (int i = 0; i < l->matrices; i++) {
         int same = 0;
@@ -91,7 +91,7 @@ static enum dtp_status make(struct dtp_lowering *l)
                          l->bytes.grads * (keeps_shards(l) ? dtp_divide_up(total, ranks) : total), true);
     all->moments = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
     dtp_lower_add_moments(l, &all->moments, dtp_divide_up(total, ranks));
-    make_placeholders(l);
+    make_dummy_gradients(l);
     for (uint64_t layer = 0; layer < l->transformer->layers; layer++) {
         l->state[layer].params = all->params;
         l->state[layer].gradient_buffer = all->gradient_buffer;
