@@ -84,8 +84,8 @@ static void close_bucket(struct dtp_bound *b, const struct dtp_bound_closing *cl
     bool in_place = closing->tensors == 1 && closing->filled % b->units.ranks == 0;
     uint64_t fetched =
         closing->bytes ? weights(b, r->f, larger(b->units.down, r->tied), layers) + r->waiting : weights(b, r->f, 0, 0);
-    dtp_bound_keep(b, r->standing + fetched + closing->bytes +
-                          g * (closing->elements + closing->oversized + (in_place ? 0 : closing->filled)));
+    dtp_bound_keep(b, r->standing + fetched + closing->bytes + g * (closing->elements + closing->oversized) +
+                          (in_place ? 0 : b->bytes.reduce * closing->filled));
 }
 
 void dtp_bound_fetched(struct dtp_bound *b)
@@ -96,7 +96,7 @@ void dtp_bound_fetched(struct dtp_bound *b)
     struct fetched f = fetched_of(b);
     bool chunked = dtp_plan_loss(plan) == DTP_LOSS_CHUNKED, offloads = plan->offload != DTP_OFFLOAD_NONE;
     uint64_t c = b->bytes.compute, g = b->bytes.grads, bucket = plan->deepspeed.reduce_bucket_size;
-    uint64_t standing = g * bucket + (offloads ? 0 : g * u->total_shard);
+    uint64_t standing = b->bytes.reduce * bucket + (offloads ? 0 : g * u->total_shard);
     uint64_t kept = dtp_bound_saved(b, b->layers) + dtp_bound_tokens(b, a->head);
     uint64_t head_gradient = c * u->embedding, waiting = u->head ? 0 : g * u->embedding;
     uint64_t tied = u->head || !f.again ? 0 : u->embedding, own = larger(u->down, tied); /* kept for the embedding */

@@ -89,7 +89,7 @@ static struct replicated replicated_of(const struct dtp_bound *b)
                  (r.counted && !dtp_plan_shards_grads(plan));
     r.element_bytes = plan->runtime->sums_gradients || (rests && plan->accumulate == 1) ? g : 0;
     if (r.counted) /* one to fill, one to reduce */
-        r.buckets = g * (plan->deepspeed.overlap_comm ? 2 : 1) * plan->deepspeed.reduce_bucket_size;
+        r.buckets = b->bytes.reduce * (plan->deepspeed.overlap_comm ? 2 : 1) * plan->deepspeed.reduce_bucket_size;
     return r;
 }
 
@@ -144,8 +144,8 @@ static void close_bucket(struct dtp_bound *b, const struct dtp_bound_closing *cl
         slices = smaller(slices, largest_tensor(b));
     uint64_t standing = r->buckets + (shards ? carried(b) + partition(b) + g * (closing->elements + closing->oversized)
                                              : gradients(b, closing->done + closing->elements));
-    dtp_bound_keep(b, standing + g * closing->filled + (on_host && g < 4 ? 4 * slices : 0) + closing->bytes +
-                          (closing->bytes ? r->waiting : 0));
+    dtp_bound_keep(b, standing + b->bytes.reduce * closing->filled + (on_host && g < 4 ? 4 * slices : 0) +
+                          closing->bytes + (closing->bytes ? r->waiting : 0));
     if (shards && closing->done == closing->filled && closing->below < b->layers)
         block(b, r, closing->below, b->units.total);
 }

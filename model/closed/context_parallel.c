@@ -28,7 +28,7 @@ struct job {
     const struct dtp_plan *plan;
     struct dtp_context context;
     uint64_t q, kv, wide; /* bytes */
-    bool turned;          /* queries and keys are tensors apart from what the matmul made */
+    bool apart;           /* queries, keys and values are tensors of their own */
 };
 
 static struct job job_of(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
@@ -41,7 +41,7 @@ static struct job job_of(const struct dtp_transformer *t, const struct dtp_clust
                         .q = dtp_bytes_product(tokens, t->heads * t->head_dim * element),
                         .kv = dtp_bytes_product(keys, element),
                         .wide = dtp_bytes_product(keys, 4),
-                        .turned = t->position == DTP_POSITION_ROPE || t->qk_norm};
+                        .apart = t->position == DTP_POSITION_ROPE || t->qk_norm || !plan->fused_qkv};
 }
 
 static bool walks(const struct job *job)
@@ -62,7 +62,7 @@ static void add_exchange(const struct job *job, struct pass *pass, bool inputs)
     uint64_t q = dtp_traffic_ring(job->q, x), k = dtp_traffic_ring(job->kv / 2, x);
     if (x < 2)
         return;
-    if (inputs && !job->turned) {
+    if (inputs && !job->apart) {
         add(pass, DTP_ALL_TO_ALL, dtp_traffic_ring(job->q + job->kv, x), 1);
         return;
     }
@@ -100,10 +100,10 @@ static struct pass backward_of(const struct job *job)
 {
     struct pass pass = {0};
     uint64_t r = job->context.ring;
-    struct job turned = *job;
-    turned.turned = true; /* gradients are made one by one */
+    struct job apart = *job;
+    apart.apart = true; /* gradients are made one by one */
     add_exchange(job, &pass, false);
-    add_exchange(&turned, &pass, true);
+    add_exchange(&apart, &pass, true);
     if (r < 2)
         return pass;
     add_keys(job, &pass, !walks(job));

@@ -285,11 +285,15 @@ static void choose_runtime(struct dtp_resolution *r, struct dtp_plan *plan)
 
 /* "cpu", as people say who mean what their framework can offload: FSDP parameters, gradients and optimizer together,
  * ZeRO the optimizer's state with its gradients. */
-/* PyTorch gathers keys and values unless it is told to rotate them (set_rotate_method). */
+/* PyTorch gathers keys and values unless it is told to rotate them (set_rotate_method); DeepSpeed knows no ring. */
 static void choose_cp_comm(struct dtp_resolution *r, struct dtp_plan *plan)
 {
-    if (!given(r, DTP_KEY_cp_comm) && plan->cp > 1 && plan->runtime->walks_gathered)
+    if (given(r, DTP_KEY_cp_comm) || plan->cp <= 1)
+        return;
+    if (plan->runtime->walks_gathered)
         plan->cp_comm = DTP_CP_ALL_GATHER;
+    else if (plan->runtime->cp_comms == 1u << DTP_CP_A2A)
+        plan->cp_comm = DTP_CP_A2A;
 }
 
 static void choose_offload(struct dtp_resolution *r, struct dtp_plan *plan)

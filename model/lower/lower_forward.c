@@ -397,11 +397,12 @@ static struct dtp_context_inputs inputs_of(const struct pass *pass)
 static void exchange_inputs(const struct pass *pass)
 {
     static const enum dtp_layer_tensor apart[] = {DTP_TENSOR_Q, DTP_TENSOR_K, DTP_TENSOR_V},
+                                       made[] = {DTP_TENSOR_Q_RAW, DTP_TENSOR_K_RAW, DTP_TENSOR_V},
                                        packed[] = {DTP_TENSOR_QKV};
     struct dtp_lowering *l = pass->l;
-    bool turned = exists(pass, DTP_TENSOR_Q);
-    const enum dtp_layer_tensor *tensors = turned ? apart : packed;
-    for (int i = 0; i < (turned ? 3 : 1) && l->context.exchanged > 1; i++) {
+    bool turned = exists(pass, DTP_TENSOR_Q), together = !turned && l->tensors.kind.packs_qkv;
+    const enum dtp_layer_tensor *tensors = turned ? apart : together ? packed : made;
+    for (int i = 0; i < (together ? 1 : 3) && l->context.exchanged > 1; i++) {
         dtp_buffer_id *tensor = &pass->module->tensor[tensors[i]];
         *tensor =
             dtp_lower_context_exchange(l, *tensor, dtp_layer_tensor_text(tensors[i]), DTP_OWNER_ACTIVATIONS,

@@ -30,7 +30,7 @@
     X(ACCUMULATION, p->accumulate > 1, "accumulate above 1")                                                           \
     X(TENSOR, p->runtime->splits &DTP_AXES(TP), "runtimes with tensor parallelism (megatron, nanotron, torch)")        \
     X(PIPELINE, p->runtime->splits &DTP_AXES(PP), "runtimes with pipelines (megatron, nanotron, torch)")               \
-    X(CONTEXT, p->runtime->splits &DTP_AXES(CP), "runtimes with context parallelism (megatron, torch)")                \
+    X(CONTEXT, p->runtime->splits &DTP_AXES(CP), "runtimes with context parallelism (deepspeed, megatron, torch)")     \
     X(SPLIT_TENSORS, p->tp > 1, "tensor parallelism (tp above 1)")                                                     \
     X(STAGES, p->pp > 1, "pipelines (pp above 1)")                                                                     \
     X(INTERLEAVED, dtp_plan_interleaves(p), "the interleaved schedule (pp and virtual_stages above 1)")                \
@@ -38,6 +38,7 @@
     X(SPLIT, dtp_plan_model_parallel(p) || p->cp > 1, "tensor, context or pipeline parallelism (above 1)")             \
     X(MEGATRON, p->runtime->overlap_grad_reduce, "runtime megatron")                                                   \
     X(DEEPSPEED, p->runtime->overlap_comm, "runtime deepspeed")                                                        \
+    X(ULYSSES, p->runtime->overlap_comm && p->cp > 1, "context parallelism (cp above 1) under runtime deepspeed")      \
     X(ZERO3, dtp_plan_fetches_modules(p), "zero3 under runtime deepspeed")                                             \
     X(SEGMENTS, !p->runtime->arena, "PyTorch's allocator, which all runtimes but dtplan have")                         \
     X(EXECUTOR, p->runtime->executed, "runtime dtplan")                                                                \

@@ -109,21 +109,29 @@ static uint64_t grads_bytes(const struct dtp_plan *plan, uint64_t stored)
                                                                                : stored;
 }
 
+/* DDP reduces gradients in their own dtype, fp32 under autocast; DeepSpeed in the model's dtype, over ranks that share
+ * sequences in one of its own. */
+static uint64_t wire_bytes(const struct dtp_plan *plan, uint64_t grads)
+{
+    bool replicated = plan->strategy == DTP_DDP || plan->strategy == DTP_ZERO1;
+    if (plan->runtime->reduces_own_dtype && plan->cp > 1)
+        return dtp_dtype_bytes(plan->deepspeed.sequence_dtype);
+    if ((plan->runtime->ddp && replicated) || plan->runtime->reduces_own_dtype)
+        return grads;
+    return dtp_dtype_bytes(plan->precision.reduce);
+}
+
 void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_bytes *out)
 {
     uint64_t stored = stored_bytes(plan), master = dtp_dtype_bytes(plan->precision.master);
-    bool replicated = plan->strategy == DTP_DDP || plan->strategy == DTP_ZERO1;
     *out = (struct dtp_element_bytes){.params = stored,
                                       .compute = dtp_plan_compute_bytes(plan),
                                       .grads = grads_bytes(plan, stored),
-                                      .reduce = dtp_dtype_bytes(plan->precision.reduce),
                                       .moments = moments_bytes(plan),
                                       .master = master > stored ? master : 0};
     out->optimizer = out->moments + out->master;
     out->gathered = plan->precision.fp8_all_gather ? 1 : out->compute;
-    /* DDP reduces gradients in their own dtype, fp32 under autocast; DeepSpeed in the model's dtype. */
-    if ((plan->runtime->ddp && replicated) || plan->runtime->reduces_own_dtype)
-        out->reduce = out->grads;
+    out->reduce = wire_bytes(plan, out->grads);
 }
 
 uint64_t dtp_plan_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan)

@@ -149,6 +149,37 @@ static void test_both(void **state)
     dtp_program_destroy(program);
 }
 
+static double sent(const struct dtp_program *program, enum dtp_op_kind kind)
+{
+    double bytes = 0;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++)
+        bytes += dtp_program_ops(program)[i].kind == kind ? dtp_program_ops(program)[i].demand->sent_bytes : 0;
+    return bytes;
+}
+
+/* DeepSpeed's Ulysses: four exchanges a layer each way; all 16 ranks hold shards, and gradients go over the wire in
+ * fp32 unless another dtype is asked for: stage 1 all-reduces them once a step, stage 3 scatters them three times. Of
+ * 6,607,343,616 parameters 16 ranks have 412,958,976 each. */
+static void test_ulysses(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = llama_7b();
+    const double shard = 6738415616.0 / 16;
+    const enum dtp_dtype wire[] = {DTP_FP32, DTP_BF16};
+    for (int i = 0; i < 2; i++) {
+        struct dtp_plan plan = shared_by(&dtp_runtime_deepspeed, DTP_CP_A2A);
+        plan.deepspeed.sequence_dtype = wire[i];
+        struct dtp_program *program = lower_on(&t, &plan, 16);
+        assert_int_equal(traffic_of(program).count[DTP_ALL_TO_ALL], MICRO_STEPS * LAYERS * 8);
+        assert_near(sent(program, DTP_OP_ALL_REDUCE), 2 * 15 * shard * (i ? 2 : 4), 0);
+        dtp_program_destroy(program);
+        plan.strategy = DTP_ZERO3;
+        program = lower_on(&t, &plan, 16);
+        assert_near(sent(program, DTP_OP_REDUCE_SCATTER), MICRO_STEPS * 15 * shard * (i ? 2 : 4), 0);
+        dtp_program_destroy(program);
+    }
+}
+
 /* PyTorch gathers keys and values as one, and sends their gradients in fp32 to each rank once; rotated, they are sent 3
  * times each way. */
 static void test_walked(void **state)
@@ -169,7 +200,8 @@ static const struct {
     enum dtp_cp_comm cp_comm;
 } ways[] = {{&dtp_runtime_megatron, DTP_CP_P2P},     {&dtp_runtime_megatron, DTP_CP_ALL_GATHER},
             {&dtp_runtime_megatron, DTP_CP_A2A},     {&dtp_runtime_megatron, DTP_CP_A2A_P2P},
-            {&dtp_runtime_torch, DTP_CP_ALL_GATHER}, {&dtp_runtime_torch, DTP_CP_P2P}};
+            {&dtp_runtime_torch, DTP_CP_ALL_GATHER}, {&dtp_runtime_torch, DTP_CP_P2P},
+            {&dtp_runtime_deepspeed, DTP_CP_A2A}};
 #define WAYS (sizeof ways / sizeof *ways)
 
 /* Causal attention of the whole sequence, forward 2 s d_q a token and 2.5 times that backward, is shared out evenly,
@@ -291,6 +323,11 @@ static void test_refusals(void **state)
     struct dtp_transformer t = grouped();
     struct dtp_plan plan = shared_by(&dtp_runtime_torch, DTP_CP_A2A);
     refused(plan, t, "cp_comm: a2a is not modelled under runtime torch, which has p2p, all_gather");
+    plan = shared_by(&dtp_runtime_deepspeed, DTP_CP_P2P);
+    refused(plan, t, "cp_comm: p2p is not modelled under runtime deepspeed, which has a2a");
+    plan = shared_by(&dtp_runtime_deepspeed, DTP_CP_A2A);
+    plan.deepspeed.sequence_dtype = DTP_FP16;
+    refused(plan, t, "seq_parallel_communication_data_type: is fp32 or what gradients are made in, bf16, not fp16");
     plan = shared_by(&dtp_runtime_torch, DTP_CP_P2P);
     plan.strategy = DTP_DDP;
     refused(plan, t, "cp: above 1 goes with FSDP2 alone in PyTorch, not with ddp; use strategy full_shard");
@@ -329,11 +366,17 @@ static void test_exchanges_divide_ranks(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ring),      cmocka_unit_test(test_gathered),
-                                       cmocka_unit_test(test_exchanged), cmocka_unit_test(test_both),
-                                       cmocka_unit_test(test_walked),    cmocka_unit_test(test_flops),
-                                       cmocka_unit_test(test_steps),     cmocka_unit_test(test_closed_form),
-                                       cmocka_unit_test(test_shards),    cmocka_unit_test(test_exchanges_divide_ranks),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ring),
+                                       cmocka_unit_test(test_gathered),
+                                       cmocka_unit_test(test_exchanged),
+                                       cmocka_unit_test(test_ulysses),
+                                       cmocka_unit_test(test_both),
+                                       cmocka_unit_test(test_walked),
+                                       cmocka_unit_test(test_flops),
+                                       cmocka_unit_test(test_steps),
+                                       cmocka_unit_test(test_closed_form),
+                                       cmocka_unit_test(test_shards),
+                                       cmocka_unit_test(test_exchanges_divide_ranks),
                                        cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

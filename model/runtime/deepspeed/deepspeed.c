@@ -32,6 +32,8 @@ static void check_zeropp(struct dtp_resolver *r)
                         group, r->cluster->gpus_per_node);
     if (p->offload == DTP_OFFLOAD_PARAMS || p->offload == DTP_OFFLOAD_NVME)
         dtp_plan_refuse(r, key, "is not modelled with offloaded parameters; use offload none or optimizer");
+    if (p->deepspeed.zero_quantized_gradients && p->cp > 1)
+        dtp_plan_refuse(r, "zero_quantized_gradients", "is not modelled with cp above 1; leave it out");
     if (quantized && p->precision.params == DTP_FP32 && p->precision.compute == DTP_FP32)
         dtp_plan_refuse(r, key, "quantises 16-bit weights and gradients; use precision bf16-mixed or fp16-mixed");
 }
@@ -53,6 +55,16 @@ static void check_keys(struct dtp_resolver *r)
                             keys[i].least, MAX_ELEMENTS);
 }
 
+/* seq_parallel_communication_data_type. */
+static void check_context_parallel(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    enum dtp_dtype wire = p->deepspeed.sequence_dtype;
+    if (p->cp > 1 && wire != DTP_FP32 && wire != p->precision.params)
+        dtp_plan_refuse(r, "seq_parallel_communication_data_type", "is fp32 or what gradients are made in, %s, not %s",
+                        dtp_dtype_text(p->precision.params), dtp_dtype_text(wire));
+}
+
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -70,6 +82,7 @@ static void check(struct dtp_resolver *r)
         dtp_plan_refuse(r, "precision", "fp8 is not modelled under runtime deepspeed; use torch, megatron or dtplan");
     if (p->optimizer == DTP_SGD && p->offload != DTP_OFFLOAD_NONE)
         dtp_plan_refuse(r, "optimizer", "DeepSpeed offloads to its CPU Adam only; use adamw");
+    check_context_parallel(r);
     check_keys(r);
 }
 
@@ -118,6 +131,8 @@ const struct dtp_runtime dtp_runtime_deepspeed = {
     .counts_elements = true,
     .reduces_shards_always = true,
     .overlap_comm = true,
+    .splits = DTP_AXES(CP),
+    .cp_comms = 1u << DTP_CP_A2A,
     .derive = derive,
     .check = check,
     .check_offload = check_offload,

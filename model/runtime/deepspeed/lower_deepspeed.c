@@ -80,7 +80,7 @@ static void begin_backward(struct dtp_lowering *l)
     dtp_draft_begin(l, &draft, DTP_OP_ALLOC, "reduction bucket");
     for (int i = 0; i < (l->plan->deepspeed.overlap_comm ? 2 : 1); i++)
         ipg->bucket_buffer[i] =
-            dtp_draft_new(l, &draft, "reduction bucket", DTP_OWNER_REDUCE, l->bytes.grads * ipg->bucket, 0);
+            dtp_draft_new(l, &draft, "reduction bucket", DTP_OWNER_REDUCE, l->bytes.reduce * ipg->bucket, 0);
     dtp_draft_end(l, &draft);
     ipg->filled = ipg->reduced = 0;
     ipg->current = 0;
@@ -103,7 +103,7 @@ static dtp_buffer_id flatten(struct dtp_lowering *l, uint64_t elements)
     dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "flattened bucket");
     draft.op.stream = reduction_stream(l);
     dtp_buffer_id flat =
-        dtp_draft_new(l, &draft, "flattened bucket", DTP_OWNER_REDUCE, l->bytes.grads * elements, DTP_WRITE);
+        dtp_draft_new(l, &draft, "flattened bucket", DTP_OWNER_REDUCE, l->bytes.reduce * elements, DTP_WRITE);
     if (ipg_of(l)->oversized.index != DTP_NO_INDEX)
         dtp_draft_use(&draft, ipg_of(l)->oversized,
                       l->plan->strategy == DTP_ZERO1 ? DTP_READ : DTP_READ | DTP_FREE | DTP_DEFER);
@@ -111,7 +111,7 @@ static dtp_buffer_id flatten(struct dtp_lowering *l, uint64_t elements)
         dtp_draft_use(&draft, ipg_of(l)->bucket_buffer[ipg_of(l)->current], DTP_READ);
     ipg_of(l)->oversized = DTP_NO_BUFFER;
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
-    dtp_draft_memory(l, &draft, 2 * (double)(l->bytes.grads * elements), 1);
+    dtp_draft_memory(l, &draft, 2 * (double)(l->bytes.reduce * elements), 1);
     dtp_draft_end(l, &draft);
     return flat;
 }
@@ -139,7 +139,7 @@ static void keep_slices(struct dtp_lowering *l, dtp_buffer_id flat, uint64_t ele
         ipg->grads = dtp_draft_new(l, &draft, "gradients of the partition", DTP_OWNER_GRADS,
                                    l->bytes.grads * ipg->partition, DTP_WRITE);
     dtp_draft_use(&draft, flat, DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft, 2 * (double)(l->bytes.grads * elements) / (double)ranks, 1);
+    dtp_draft_memory(l, &draft, (double)((l->bytes.grads + l->bytes.reduce) * elements) / (double)ranks, 1);
     dtp_draft_end(l, &draft);
 }
 
@@ -185,7 +185,7 @@ static void into_bucket(struct dtp_lowering *l, int part)
         dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, module->gradient_name[part]);
         dtp_draft_use(&draft, ipg->bucket_buffer[ipg->current], DTP_WRITE);
         dtp_draft_use(&draft, *source, keeps ? DTP_READ : DTP_READ | DTP_FREE);
-        dtp_draft_memory(l, &draft, (double)(2 * l->bytes.grads * elements), 1);
+        dtp_draft_memory(l, &draft, (double)((l->bytes.grads + l->bytes.reduce) * elements), 1);
         dtp_draft_end(l, &draft);
     }
     if (!keeps)

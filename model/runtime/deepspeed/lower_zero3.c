@@ -113,7 +113,7 @@ static enum dtp_status make(struct dtp_lowering *l)
     z->grads = dtp_lower_buffer(l, "gradients of the partition", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE,
                                 offloads ? 0 : l->bytes.grads * z->shard, true);
     z->bucket = dtp_lower_buffer(l, "reduction bucket", DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE,
-                                 l->bytes.grads * l->plan->deepspeed.reduce_bucket_size, true);
+                                 l->bytes.reduce * l->plan->deepspeed.reduce_bucket_size, true);
     make_persistent(l, z);
     for (uint64_t i = 0; i < (layers + 1) * DTP_ZERO3_PARTS; i++)
         z->second_of[i] = DTP_NO_BUFFER;

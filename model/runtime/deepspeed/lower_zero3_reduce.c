@@ -9,8 +9,9 @@
 static dtp_buffer_id lay_by_rank(struct dtp_lowering *l)
 {
     struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
-    bool oversized = z->oversized.index != DTP_NO_INDEX,
-         in_place = z->tensors == 1 && z->filled % l->plan->shard_group == 0;
+    bool oversized = z->oversized.index != DTP_NO_INDEX, in_place = z->tensors == 1 &&
+                                                                    z->filled % l->plan->shard_group == 0 &&
+                                                                    (!oversized || l->bytes.reduce == l->bytes.grads);
     dtp_buffer_id source = oversized ? z->oversized : z->bucket, flat = source;
     double bytes = (double)(l->bytes.reduce * l->plan->shard_group * z->filled_shard);
     struct dtp_draft draft;
@@ -66,7 +67,7 @@ void dtp_zero3_keep(struct dtp_lowering *l, dtp_buffer_id flat, uint64_t shard)
     draft.op.stream = DTP_STREAM_REDUCE;
     dtp_draft_use(&draft, z->grads, DTP_UPDATE);
     dtp_draft_use(&draft, flat, temporary ? DTP_READ | DTP_FREE | DTP_DEFER : DTP_READ);
-    dtp_draft_memory(l, &draft, (l->micro_step ? 3 : 2) * (double)(l->bytes.grads * shard), 1);
+    dtp_draft_memory(l, &draft, (double)(((l->micro_step ? 2 : 1) * l->bytes.grads + l->bytes.reduce) * shard), 1);
     draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
     dtp_draft_end(l, &draft);
 }
@@ -122,7 +123,7 @@ void dtp_zero3_gradient_made(struct dtp_lowering *l, int part)
         dtp_draft_use(&draft, z->bucket, DTP_UPDATE);
         dtp_draft_use(&draft, state->gradient[part], DTP_READ | DTP_FREE | DTP_DEFER);
         dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
-        dtp_draft_memory(l, &draft, (double)(2 * l->bytes.grads * elements), 1);
+        dtp_draft_memory(l, &draft, (double)((l->bytes.grads + l->bytes.reduce) * elements), 1);
         draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
         dtp_draft_end(l, &draft);
     }
