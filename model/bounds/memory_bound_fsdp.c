@@ -4,9 +4,13 @@
 #include "plan/runtime.h"
 
 struct fsdp {
-    uint64_t root, unit, layer; /* bytes of weights gathered; unit: of all but the last, which may be smaller */
-    uint64_t last;              /* bytes of the last unit */
-    uint64_t input;             /* of a layer's reduction; FSDP2's stands until the next unit has been reduced */
+    uint64_t unit, layer;          /* bytes of weights gathered; unit: of all but the last, which may be smaller */
+    uint64_t first, between, head; /* of the root's, while the embedding is at work, the blocks, head and loss */
+    uint64_t head_gradient;        /* of the head, while blocks are at work */
+    uint64_t head_input;           /* of its reduction, beside the last unit */
+    uint64_t end, end_shard;       /* elements of what is reduced with the embedding */
+    uint64_t last;                 /* bytes of the last unit */
+    uint64_t input;                /* of a layer's reduction; FSDP2's stands until the next unit has been reduced */
     uint64_t cast;          /* of a layer's shard, which is cast before it is gathered, or has come up from the host */
     uint64_t uploaded;      /* of a layer's shard, what came up and its cast; FSDP2's stand until forward has copied */
     uint64_t before, after; /* gradients at rest before the last backward, and behind it */
@@ -14,6 +18,7 @@ struct fsdp {
     uint64_t reduced_bytes; /* of an element of a reduction's result, with what it is cast into */
     bool several, whole;    /* micro-steps; whose gradients are added up whole, and reduced once */
     bool flat;              /* FSDP2 copies weights out of a flat buffer */
+    bool ends;              /* embedding and head are units of their own */
     bool keeps;             /* weights stay gathered between forward and backward */
 };
 
@@ -21,6 +26,24 @@ struct fsdp {
 static uint64_t padded(const struct dtp_bound *b, uint64_t elements, uint64_t shard)
 {
     return b->plan->fsdp1 ? elements : shard * b->units.ranks;
+}
+
+/* Where they are two units, one of them stands at a time, and while blocks are at work neither; what a strategy keeps
+ * gathered stands all the same. */
+static void add_ends(const struct dtp_bound *b, struct fsdp *f)
+{
+    const struct dtp_units *u = &b->units;
+    uint64_t head = padded(b, u->head_end, u->head_end_shard);
+    f->ends = head > 0;
+    if (!f->ends)
+        return;
+    f->end -= head, f->end_shard -= u->head_end_shard;
+    f->head = b->bytes.compute * head;
+    f->first = b->bytes.compute * f->end;
+    f->between = f->keeps || b->plan->keep_root ? f->first : 0;
+    f->head += f->between;
+    f->head_gradient = 0;
+    f->head_input = b->bytes.reduce * head;
 }
 
 static struct fsdp fsdp_of(const struct dtp_bound *b)
@@ -32,9 +55,12 @@ static struct fsdp fsdp_of(const struct dtp_bound *b)
     struct fsdp f = {.flat = !plan->fsdp1, .keeps = !plan->reshard_after_forward};
     f.layer = e->compute * layer - (e->compute - e->gathered) * matrices;
     f.unit = u->layers_per_unit * f.layer;
-    f.root = e->compute * padded(b, u->root, u->root_shard);
+    f.end = padded(b, u->root, u->root_shard), f.end_shard = u->root_shard;
+    f.first = f.between = f.head = e->compute * f.end;
+    f.head_gradient = e->compute * u->embedding;
     if (!u->count)
-        f.root -= b->layers * (e->compute - e->gathered) * matrices;
+        f.first = f.between = f.head -= b->layers * (e->compute - e->gathered) * matrices;
+    add_ends(b, &f);
     f.last = u->last_unit_layers * f.layer;
     f.input = layer * e->reduce;
     bool casts = e->params != e->compute, on_host = plan->offload == DTP_OFFLOAD_PARAMS;
@@ -55,7 +81,7 @@ static uint64_t second(const struct dtp_bound *b, const struct fsdp *f, uint64_t
     if (!group)
         return 0;
     return (b->units.count ? layers * (f->layer / group) : 0) +
-           (root && !dtp_plan_keeps_root(b->plan) ? f->root / group : 0);
+           (root && !dtp_plan_keeps_root(b->plan) ? f->first / group : 0);
 }
 
 /* The root's shard on its way up from the host, with its cast. */
@@ -100,9 +126,10 @@ static struct at_work at_work_of(const struct dtp_bound *b, const struct fsdp *f
         w.ahead = smaller(depth, unit) * f->unit;
         w.before = w.own + (unit + 1 < u->count && depth ? smaller(depth - 1, unit) * f->unit : 0);
     }
-    w.input = unit + 1 < u->count && reduces && f->flat ? width_of(b, unit + 1) * f->input : 0;
-    w.standing = gradients(b, f, b->layers - end, reduces) + f->root + w.own + (f->keeps ? w.begin * f->layer : 0) +
-                 b->bytes.compute * u->embedding + second(b, f, w.begin, false);
+    if (reduces && f->flat)
+        w.input = unit + 1 < u->count ? width_of(b, unit + 1) * f->input : f->head_input;
+    w.standing = gradients(b, f, b->layers - end, reduces) + f->between + w.own + (f->keeps ? w.begin * f->layer : 0) +
+                 f->head_gradient + second(b, f, w.begin, false);
     return w;
 }
 
@@ -171,28 +198,30 @@ static void forward(struct dtp_bound *b, const struct fsdp *f, uint64_t standing
     const struct dtp_activations *a = &b->activations;
     const struct dtp_units *u = &b->units;
     bool chunked = dtp_plan_loss(b->plan) == DTP_LOSS_CHUNKED;
-    uint64_t copy = !f->flat ? 0 : u->count ? f->last : f->root;       /* the last unit's flat buffer */
+    uint64_t copy = !f->flat ? 0 : u->count ? f->last : f->first;      /* the last unit's flat buffer */
     uint64_t own = f->keeps ? 0 : f->last, width = u->layers_per_unit; /* `standing` has all where they are kept */
     uint64_t cast = b->bytes.params != b->bytes.compute ? b->bytes.compute * u->root_shard : 0;
     bool on_host = b->plan->offload == DTP_OFFLOAD_PARAMS; /* whose uploads stay until weights have been copied out */
-    dtp_bound_keep(b, f->before + f->root +
-                          (on_host ? uploaded(b) + (f->flat ? f->root : 0) : larger(f->flat ? f->root : 0, cast)));
+    dtp_bound_keep(b, f->before + f->first +
+                          (on_host ? uploaded(b) + (f->flat ? f->first : 0) : larger(f->flat ? f->first : 0, cast)));
     if (f->flat && u->count)
-        dtp_bound_keep(b, f->before + 2 * f->root + width_of(b, 0) * (2 * f->layer + f->uploaded) +
+        dtp_bound_keep(b, f->before + f->between + f->first + width_of(b, 0) * (2 * f->layer + f->uploaded) +
                               dtp_bound_tokens(b, a->embedding + a->layer_input));
     /* the lowest units that stand beside the flat buffers of the one before and of all ahead */
     uint64_t depth = b->plan->prefetch ? b->plan->prefetch_depth : 1, count = u->count;
     for (uint64_t unit = count > depth + 1 ? count - depth - 1 : 1; f->flat && unit < count; unit++) {
         uint64_t begin = unit * width, flats = smaller(depth, count - unit);
-        dtp_bound_keep(b, standing - (f->keeps ? (b->layers - begin) * f->layer : 0) + f->root + f->unit +
+        dtp_bound_keep(b, standing - (f->keeps ? (b->layers - begin) * f->layer : 0) + f->between + f->unit +
                               (flats - 1) * f->unit + (unit + flats < count ? f->unit : f->last) +
                               width_of(b, unit) * (f->layer + (depth > 1 ? 0 : f->uploaded)) +
                               dtp_bound_saved(b, begin) + dtp_bound_tokens(b, a->layer_input));
     }
-    dtp_bound_keep(b, standing + f->root + copy + own + dtp_bound_saved(b, b->layers - 1) +
+    dtp_bound_keep(b, standing + f->between + copy + own + dtp_bound_saved(b, b->layers - 1) +
                           dtp_bound_tokens(b, a->layer_all + dtp_bound_scores(b)));
-    dtp_bound_keep(b, standing + f->root + copy + kept + dtp_bound_tokens(b, chunked ? 0 : a->logits));
-    dtp_bound_hold(b, standing + f->root + own + dtp_bound_saved(b, b->layers - 1) + dtp_bound_tokens(b, a->layer_all));
+    dtp_bound_keep(b, standing + f->head + (f->ends ? f->head - f->between : copy) + kept +
+                          dtp_bound_tokens(b, chunked ? 0 : a->logits));
+    dtp_bound_hold(b,
+                   standing + f->between + own + dtp_bound_saved(b, b->layers - 1) + dtp_bound_tokens(b, a->layer_all));
 }
 
 /* The loss; then the root gathered again, and the head's gradients with the last unit on its way. */
@@ -201,16 +230,16 @@ static void loss_and_head(struct dtp_bound *b, const struct fsdp *f, uint64_t st
     const struct dtp_activations *a = &b->activations;
     const struct dtp_plan *plan = b->plan;
     bool chunked = dtp_plan_loss(plan) == DTP_LOSS_CHUNKED;
-    bool root_stands = f->keeps || chunked || plan->fsdp1 || plan->keep_root;
+    bool root_stands = f->keeps || chunked || plan->fsdp1 || plan->keep_root || f->ends;
     uint64_t gradient = b->bytes.compute * b->units.embedding, made = chunked ? gradient : 0;
-    uint64_t again = second(b, f, 0, true); /* of the root, until it is gathered again */
+    uint64_t again = f->ends ? 0 : second(b, f, 0, true); /* of the root, until it is gathered again */
     uint64_t loss = standing - (root_stands ? again : 0) + kept + dtp_bound_tokens(b, a->loss);
-    dtp_bound_keep(b, loss + (root_stands ? f->root : 0) + made);
-    dtp_bound_hold(b, loss + (root_stands ? f->root : 0));
-    if (f->flat && !f->keeps && !plan->keep_root)
-        dtp_bound_keep(b, standing + kept + larger(2 * f->root, plan->offload == DTP_OFFLOAD_PARAMS ? uploaded(b) : 0) +
+    dtp_bound_keep(b, loss + (root_stands ? f->head : 0) + made);
+    dtp_bound_hold(b, loss + (root_stands ? f->head : 0));
+    if (f->flat && !f->keeps && !plan->keep_root && !f->ends)
+        dtp_bound_keep(b, standing + kept + larger(2 * f->head, plan->offload == DTP_OFFLOAD_PARAMS ? uploaded(b) : 0) +
                               made + dtp_bound_tokens(b, a->logits_gradient));
-    dtp_bound_keep(b, standing - again + kept + f->root + (plan->prefetch && !f->keeps ? f->last : 0) + gradient +
+    dtp_bound_keep(b, standing - again + kept + f->head + (plan->prefetch && !f->keeps ? f->last : 0) + gradient +
                           dtp_bound_tokens(b, a->logits_gradient + (chunked ? 0 : a->norm_gradient)));
 }
 
@@ -222,18 +251,20 @@ static void keep_root(struct dtp_bound *b, const struct fsdp *f, bool reduces)
     uint64_t c = b->bytes.compute, rest = gradients(b, f, u->count ? b->layers : 0, reduces);
     if (!reduces && b->plan->accumulate == 2) /* the first micro-step's */
         rest -= f->whole_bytes * u->root;
-    uint64_t made = u->count ? 2 * u->embedding + u->position : u->total + (u->head ? 0 : u->embedding);
-    uint64_t elements = padded(b, u->root, u->root_shard), input = b->bytes.reduce * elements;
-    dtp_bound_keep_late(b, rest + f->root + c * made +
+    uint64_t made = !u->count ? u->total + (u->head ? 0 : u->embedding)
+                    : f->ends ? u->embedding + u->position
+                              : 2 * u->embedding + u->position;
+    uint64_t input = b->bytes.reduce * f->end, root = u->root - u->head_end;
+    dtp_bound_keep_late(b, rest + f->first + c * made +
                                (reduces && f->flat && u->count ? width_of(b, 0) * f->input : 0) +
                                a->embedding_backward + dtp_bound_tokens(b, a->gradient));
     if (b->plan->fsdp1)
-        dtp_bound_keep_late(b, rest + f->root + 2 * c * u->root);
+        dtp_bound_keep_late(b, rest + f->first + 2 * c * root);
     else if (reduces)
-        dtp_bound_keep_late(b, rest + (f->whole ? 0 : c * u->root) + input);
+        dtp_bound_keep_late(b, rest + (f->whole ? 0 : c * root) + input);
     if (!f->whole)
-        dtp_bound_keep_late(b, rest + (b->plan->fsdp1 ? larger(c * u->root, input) + b->bytes.grads * u->root_shard
-                                                      : input + f->reduced_bytes * u->root_shard));
+        dtp_bound_keep_late(b, rest + (b->plan->fsdp1 ? larger(c * root, input) + b->bytes.grads * f->end_shard
+                                                      : input + f->reduced_bytes * f->end_shard));
 }
 
 void dtp_bound_fsdp(struct dtp_bound *b)

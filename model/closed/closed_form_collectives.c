@@ -97,8 +97,10 @@ static double exposed_gathering(const struct dtp_timing *c, const struct dtp_tim
     double micro_steps = plan->accumulate, reductions = dtp_plan_reductions(plan);
     double root = plan->wrap_layers ? dtp_timing_root_share(c) : 1, unit = (1 - root) / units, tail = root + unit;
     double prefetched = plan->prefetch ? 1 - tail : 0, hide = (units - 1) / units;
-    /* Backward gathers what was released after forward: all but a root that is kept. */
-    double again = !plan->reshard_after_forward ? 0 : dtp_plan_keeps_root(plan) ? 1 - root : 1;
+    /* Backward gathers what was released after forward: all but a root that is kept, or a head that is. */
+    bool ends = dtp_plan_wraps_ends(plan, c->transformer);
+    double kept = dtp_plan_keeps_root(plan) ? root : ends ? (double)c->count.head / (double)c->count.total : 0;
+    double again = plan->reshard_after_forward ? 1 - kept : 0;
     double narrow_s = c->narrow_gather_s, wide_s = time->collective_s[DTP_ALL_GATHER] - narrow_s;
     bool apart = narrow_group(plan);
     double gather_s = apart ? wide_s / micro_steps : wide_s / (micro_steps * (1 + again));
@@ -106,12 +108,14 @@ static double exposed_gathering(const struct dtp_timing *c, const struct dtp_tim
     double reduce_s = (time->collective_s[DTP_REDUCE_SCATTER] + time->collective_s[DTP_ALL_TO_ALL]) / reductions;
     double all_reduce_s = time->collective_s[DTP_ALL_REDUCE] / reductions;
     double forward = gather_s * (1 - prefetched) + fmax(0, gather_s * prefetched - window->forward_s * hide);
-    /* Into backward: the root comes back exposed, the last unit behind the head's and loss's backward. */
+    /* Into backward: the root comes back exposed, or behind the last block where it is the embedding alone; the last
+     * unit behind the head's and loss's backward. */
     double backward = 0, behind_blocks = 0;
     if (again > 0) {
-        backward = again_s * (again - (1 - root)) + fmax(0, again_s * unit - (plan->prefetch ? window->head_s : 0));
-        behind_blocks = again_s * prefetched;
-        backward += again_s * (1 - tail) - behind_blocks;
+        double back = again - (1 - root);
+        backward = again_s * (ends ? 0 : back) + fmax(0, again_s * unit - (plan->prefetch ? window->head_s : 0));
+        behind_blocks = again_s * (prefetched + (ends && plan->prefetch ? back : 0));
+        backward += again_s * (1 - tail + (ends ? back : 0)) - behind_blocks;
     }
     /* In micro-steps that reduce: gathers and reduce-scatters share a FIFO, unless the gathers are within a group of
      * their own; the replicas' all-reduce has another. */

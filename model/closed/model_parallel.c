@@ -76,6 +76,7 @@ void dtp_slice_of(const struct dtp_transformer *transformer, const struct dtp_cl
     out->cluster = slice_of_cluster(cluster, plan);
     out->plan = *plan;
     out->plan.tp = out->plan.pp = 1;
+    out->plan.wrap_ends = dtp_plan_wraps_ends(plan, transformer);
 }
 
 /* ---- time

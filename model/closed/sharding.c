@@ -63,6 +63,14 @@ static void sum_root(const struct dtp_transformer *t, struct tensor_sum *sum)
     add_vectors(sum, t->head_bias, 1, t->vocab);
 }
 
+/* The final norm and the head. */
+static void sum_head_end(const struct dtp_transformer *t, struct tensor_sum *sum)
+{
+    add_vectors(sum, t->final_norm, t->norm_bias ? 2 : 1, t->hidden);
+    add_vectors(sum, t->head_bias, 1, t->vocab);
+    add_tensors(sum, 1, t->vocab, t->hidden);
+}
+
 static void count_unit_layers(const struct dtp_transformer *t, const struct dtp_plan *plan, struct dtp_units *out)
 {
     if (!plan->wrap_layers)
@@ -80,12 +88,16 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
         .ranks = dtp_plan_shard_ranks(cluster, plan), .embedding = t->vocab * t->hidden, .layers = t->layers};
     out->replicas = dtp_plan_gradient_ranks(plan, cluster) / out->ranks;
     enum dtp_shard_cut cut = dtp_plan_shard_cut(plan);
-    struct tensor_sum layer = {.flat = cut == DTP_CUT_ELEMENTS, .ranks = out->ranks}, root = layer;
+    struct tensor_sum layer = {.flat = cut == DTP_CUT_ELEMENTS, .ranks = out->ranks}, root = layer, head = layer;
     struct dtp_layer_kind block;
     dtp_layer_kind_of(t, plan->fused_qkv, plan->fused_gate_up, &block);
     sum_layer(&block, &layer);
     sum_root(t, &root);
     count_unit_layers(t, plan, out);
+    if (dtp_plan_wraps_ends(plan, t))
+        sum_head_end(t, &head);
+    out->head_end = head.elements;
+    out->head_end_shard = head.shard;
     if (cut == DTP_CUT_FLAT) { /* flat parameters pad their end only */
         layer.shard = dtp_divide_up(layer.elements, out->ranks);
         layer.matrix_shard = 0; /* and are gathered in one dtype */

@@ -21,8 +21,9 @@ struct dtp_units {
     uint64_t layer_cast;         /* of a layer: matmul weights and biases, what autocast casts */
     uint64_t largest, down, qkv; /* largest matrix of a layer | the MLP's down matrix [f, h] | q, k and v */
     uint64_t root, root_shard;
-    uint64_t position;        /* learned positions, [positions, h] */
-    uint64_t embedding, head; /* V*h each; head is 0 elements when tied, but its gradient is V*h */
+    uint64_t head_end, head_end_shard; /* of the root, what is a unit of its own (dtp_plan_wraps_ends); else 0 */
+    uint64_t position;                 /* learned positions, [positions, h] */
+    uint64_t embedding, head;          /* V*h each; head is 0 elements when tied, but its gradient is V*h */
     uint64_t count, layers_per_unit, last_unit_layers; /* units of layers: 0 units when the whole model is the root */
     uint64_t tensors;                                  /* parameters as tensors, in the whole model */
     uint64_t tensors_per_layer;

@@ -254,6 +254,7 @@ static void derive(struct dtp_lowering *l)
         l->scores_bytes =
             dtp_bytes_product(dtp_bytes_product(l->tokens, plan->sequence), t->heads * dtp_plan_score_bytes(plan));
     l->loss = dtp_plan_loss(plan);
+    l->wraps_ends = dtp_plan_wraps_ends(plan, t);
     l->layer = DTP_NO_LAYER;
 }
 

@@ -21,6 +21,15 @@ static void call(struct dtp_lowering *l, void (*hook)(struct dtp_lowering *l))
         hook(l);
 }
 
+static void call_at(struct dtp_lowering *l, enum dtp_model_end end, void (*hook)(struct dtp_lowering *l))
+{
+    if (!l->wraps_ends)
+        return;
+    l->end = end;
+    call(l, hook);
+    l->end = DTP_END_NONE;
+}
+
 void dtp_lower_hand_on(struct dtp_lowering *l, uint64_t layer, dtp_buffer_id rows)
 {
     uint64_t place = layer - l->chunk->first;
@@ -41,6 +50,7 @@ static int head_part(const struct dtp_lowering *l)
 
 static void head_forward(struct dtp_lowering *l)
 {
+    call_at(l, DTP_END_HEAD, l->hooks->before_forward);
     dtp_lower_final_norm(l);
     dtp_lower_fetch(l, head_part(l));
     bool chunked = l->loss == DTP_LOSS_CHUNKED; /* head and loss run after the model's forward, chunk by chunk */
@@ -50,6 +60,7 @@ static void head_forward(struct dtp_lowering *l)
     }
     dtp_lower_loss_forward(l);
     dtp_lower_unfetch(l);
+    call_at(l, DTP_END_HEAD, l->hooks->after_forward);
 }
 
 static void forward(struct dtp_lowering *l)
@@ -58,10 +69,13 @@ static void forward(struct dtp_lowering *l)
     struct dtp_handed input = dtp_lower_taken(l);
     mark(l, "forward", input.received);
     call(l, l->hooks->before_forward);
-    if (chunk->embedding)
+    if (chunk->embedding) {
+        call_at(l, DTP_END_EMBEDDING, l->hooks->before_forward);
         dtp_lower_embedding(l);
-    else
+        call_at(l, DTP_END_EMBEDDING, l->hooks->after_forward);
+    } else {
         dtp_lower_hand_on(l, chunk->first, input.rows);
+    }
     for (uint64_t layer = chunk->first; layer < chunk->first + chunk->layers; layer++) {
         l->layer = (uint16_t)layer;
         call(l, l->hooks->before_forward);
@@ -102,17 +116,22 @@ static void backward(struct dtp_lowering *l)
     call(l, l->hooks->begin_backward);
     call(l, l->hooks->before_backward);
     if (chunk->head) {
+        call_at(l, DTP_END_HEAD, l->hooks->before_backward);
         dtp_lower_fetch(l, head_part(l));
         dtp_lower_head_backward(l);
+        call_at(l, DTP_END_HEAD, l->hooks->after_backward);
     } else {
         l->flight->gradient = gradient.rows;
         l->flight->taken = dtp_lower_holds(l) ? gradient.rows : DTP_NO_BUFFER;
     }
     blocks_backward(l);
-    if (chunk->embedding)
+    if (chunk->embedding) {
+        call_at(l, DTP_END_EMBEDDING, l->hooks->before_backward);
         dtp_lower_embedding_backward(l);
-    else
+        call_at(l, DTP_END_EMBEDDING, l->hooks->after_backward);
+    } else {
         dtp_lower_give(l, l->flight->gradient);
+    }
     l->flight->gradient = DTP_NO_BUFFER;
     call(l, l->hooks->after_backward);
     if (l->pass->kind == DTP_PASS_WHOLE_BACKWARD)

@@ -31,6 +31,9 @@ struct dtp_lower_module {
     uint64_t all_elements, all_shard;
 };
 enum { DTP_ROOT_EMBEDDING, DTP_ROOT_POSITION, DTP_ROOT_VECTORS, DTP_ROOT_HEAD, DTP_ROOT_PARTS };
+/* What lies outside of blocks, where its two ends are modules of their own to the runtime (dtp_plan_wraps_ends): the
+ * hooks around forward and backward stand around each then, and around the whole model with DTP_END_NONE. */
+enum dtp_model_end { DTP_END_NONE, DTP_END_EMBEDDING, DTP_END_HEAD };
 
 /* The optimizer's tensors of some parameters, buffers that follow each other. One by one, for the allocator makes them
  * so and fits them into what the first backward left. */
@@ -123,7 +126,8 @@ struct dtp_lowering {
     uint64_t between; /* elements of a token between the matmuls: hidden, or a rank's part under sequence parallelism */
     uint64_t scores_bytes; /* of math attention: one tensor [heads, s] for every token; 0 otherwise */
     bool autocast, compiled, fused, gated, rope;
-    bool keeps_fp8;       /* Transformer Engine: matmul inputs are kept as their fp8 casts */
+    bool keeps_fp8; /* Transformer Engine: matmul inputs are kept as their fp8 casts */
+    bool wraps_ends;
     bool whole_gradients; /* gradients of several micro-steps are added up before one reduction */
     enum dtp_loss loss;
 
@@ -142,6 +146,7 @@ struct dtp_lowering {
     const struct dtp_pass *pass; /* where the skeleton stands */
     const struct dtp_lower_chunk *chunk;
     uint16_t layer, micro_step; /* of the rank's layers, of the step */
+    enum dtp_model_end end;     /* outside of the layers: at which end */
     bool recompute;
     bool first_micro_step, last_micro_step; /* of those that pass through the chunk */
     bool last_pass;                         /* of the rank's: gradients of all its weights are whole behind it */

@@ -165,6 +165,13 @@ bool dtp_plan_keeps_root(const struct dtp_plan *plan)
     return plan->keep_root || plan->fsdp1 || plan->runtime->keeps_root;
 }
 
+bool dtp_plan_wraps_ends(const struct dtp_plan *plan, const struct dtp_transformer *transformer)
+{
+    bool units = dtp_plan_is_fsdp(plan) && !plan->fsdp1 && plan->wrap_layers;
+    bool one = transformer->tied_head || transformer->embedding_norm || plan->loss == DTP_LOSS_CHUNKED;
+    return units && !one && (plan->wrap_ends || plan->cp > 1 || dtp_plan_model_parallel(plan));
+}
+
 uint32_t dtp_plan_reductions(const struct dtp_plan *plan)
 {
     bool every = plan->accumulate_sync || (plan->strategy == DTP_ZERO2 && !plan->runtime->adds_before_shards) ||

@@ -177,6 +177,45 @@ static void test_fsdp_order(void **state)
     dtp_program_destroy(program);
 }
 
+/* Context parallel ranks: the embedding is a unit, and norm with head another, which is gathered once, behind the last
+ * block's forward, and reduced before any block; the embedding comes back behind block 0's copy-out. A tied head is one
+ * unit with the embedding, as where nothing divides the model. */
+static void test_fsdp_ends(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = llama_7b();
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    struct dtp_plan plan = dtp_plan_default();
+    plan.cp = 2;
+    struct dtp_program *program = lower(&t, &cluster, &plan);
+    const struct dtp_op *ops = dtp_program_ops(program);
+    assert_int_equal(count_kind(program, DTP_OP_REDUCE_SCATTER), 34);
+    size_t half = (size_t)(find(program, DTP_OP_ATTENTION_BACKWARD, 31, 0) - ops);
+    const struct dtp_op *end[5], *end_of_program = ops + dtp_program_op_count(program);
+    size_t ends = 0;
+    for (const struct dtp_op *op = ops; op < end_of_program; op++)
+        if ((op->kind == DTP_OP_ALL_GATHER || op->kind == DTP_OP_REDUCE_SCATTER) && op->layer == DTP_NO_LAYER) {
+            assert_true(ends < 5);
+            end[ends++] = op;
+        }
+    assert_int_equal(ends, 5);
+    const double embedding = 2 * 4096.0 * 32000 / 8 * 7, norm = 2 * 4096.0 / 8 * 7; /* sent in bf16 */
+    const struct dtp_op *gather_0 = find(program, DTP_OP_ALL_GATHER, 0, 0),
+                        *forward_31 = find(program, DTP_OP_ATTENTION, 31, 0);
+    assert_true(end[0] < gather_0 && forward_31 < end[1]);
+    assert_true(end[0]->demand->sent_bytes == embedding && end[1]->demand->sent_bytes == embedding + norm);
+    assert_true(end[2]->kind == DTP_OP_REDUCE_SCATTER && end[2] < ops + half);
+    assert_true(end[2]->demand->sent_bytes == 2 * (embedding + norm)); /* in fp32 */
+    const struct dtp_op *copy_0 = find(program, DTP_OP_COPY_OUT, 0, half),
+                        *core_0 = find(program, DTP_OP_ATTENTION_BACKWARD, 0, half);
+    assert_true(end[3]->kind == DTP_OP_ALL_GATHER && copy_0 < end[3] && end[3] < core_0 && core_0 < end[4]);
+    dtp_program_destroy(program);
+    t.tied_head = true;
+    program = lower(&t, &cluster, &plan);
+    assert_int_equal(count_kind(program, DTP_OP_REDUCE_SCATTER), 33);
+    dtp_program_destroy(program);
+}
+
 /* prefetch_depth 3: with the copy-out of unit 10, forward has asked for 13 and backward for 7. reshard_after_forward=2:
  * backward's gathers are in a group of 2, and wait for what wrote their part after forward. */
 static void test_fsdp_depth_and_group(void **state)
@@ -311,6 +350,7 @@ int main(void)
                                        cmocka_unit_test(test_megatron_overlaps),
                                        cmocka_unit_test(test_fsdp_order),
                                        cmocka_unit_test(test_zero3),
+                                       cmocka_unit_test(test_fsdp_ends),
                                        cmocka_unit_test(test_fsdp_depth_and_group),
                                        cmocka_unit_test(test_every_buffer_comes_and_goes),
                                        cmocka_unit_test(test_refusals)};

@@ -22,13 +22,14 @@ static uint64_t rebuilt_buckets(const struct dtp_beside *b, struct dtp_memory_li
 static uint64_t root_reduce_segment(const struct dtp_beside *b, struct dtp_memory_list *list)
 {
     const struct dtp_units *u = &b->units;
-    uint64_t r = b->bytes.reduce, input = r * u->root, unit = r * u->layers_per_unit * u->layer;
+    uint64_t ends = u->root - u->head_end, root = u->head_end > ends ? u->head_end : ends; /* the larger of two */
+    uint64_t r = b->bytes.reduce, input = r * root, unit = r * u->layers_per_unit * u->layer;
     enum dtp_loss loss = dtp_plan_loss(b->plan);
     uint64_t token_bytes = loss == DTP_LOSS_EAGER   ? 4 * b->transformer->vocab
                            : loss == DTP_LOSS_FUSED ? b->bytes.compute * b->transformer->vocab
                                                     : 0; /* no block of all logits */
     uint64_t loss_block = dtp_bytes_product(dtp_plan_tokens(b->plan), token_bytes);
-    return input > loss_block && input > unit ? dtp_memory_part(list, DTP_TERM_ROOT_SEGMENT, 1, u->root, r) : 0;
+    return input > loss_block && input > unit ? dtp_memory_part(list, DTP_TERM_ROOT_SEGMENT, 1, root, r) : 0;
 }
 
 static uint64_t own_segments(const struct dtp_beside *b, struct dtp_memory_list *list, uint64_t *made_anew)

@@ -65,7 +65,6 @@ static void upload_tensor(struct dtp_lowering *l, struct dtp_lower_unit *unit, u
 
 void dtp_lower_upload(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_op_id after)
 {
-    const struct dtp_lower_module *module = unit->root ? &l->root : &l->block;
     struct dtp_lower_uploads *u = &unit->uploads;
     u->count = 0;
     for (int i = 0; i < DTP_MAX_PARTS; i++)
@@ -74,9 +73,10 @@ void dtp_lower_upload(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_o
         upload_tensor(l, unit, unit->shard, unit->gathered_shard_bytes, after);
         return;
     }
-    for (int part = 0; part < module->parts; part++)
-        if (module->shard[part])
-            upload_tensor(l, unit, module->shard[part], dtp_unit_wire_bytes(l, module, part), after);
+    struct dtp_unit_module at = dtp_unit_module(l, unit, 0);
+    for (int part = at.first; part < at.end; part++)
+        if (at.module->shard[part])
+            upload_tensor(l, unit, at.module->shard[part], dtp_unit_wire_bytes(l, at.module, part), after);
 }
 
 static void wait_for(struct dtp_lowering *l, const char *name)
@@ -136,7 +136,7 @@ void dtp_lower_host_step(struct dtp_lowering *l)
 {
     struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
     wait_for(l, "gradients downloaded");
-    for (uint64_t i = 0; i <= s->count; i++) {
+    for (uint64_t i = 0; i < s->count + s->roots; i++) {
         struct dtp_lower_unit *unit = &s->unit[i];
         l->layer = unit->root ? DTP_NO_LAYER : (uint16_t)unit->first;
         struct dtp_draft draft;

@@ -40,10 +40,9 @@ static void accumulate_part(struct dtp_lowering *l, struct dtp_module_state *sta
 static void accumulate(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 {
     for (uint64_t i = 0; i < dtp_unit_modules(unit); i++) {
-        const struct dtp_lower_module *module;
-        struct dtp_module_state *state = dtp_unit_module(l, unit, i, &module);
-        for (int part = 0; part < module->parts; part++)
-            accumulate_part(l, state, module, part);
+        struct dtp_unit_module at = dtp_unit_module(l, unit, i);
+        for (int part = at.first; part < at.end; part++)
+            accumulate_part(l, at.state, at.module, part);
     }
 }
 
@@ -68,9 +67,8 @@ static void fill_scatter_input(struct dtp_lowering *l, struct dtp_lower_unit *un
     bool whole = l->whole_gradients;
     uint64_t source = whole ? l->bytes.reduce : l->compute;
     for (uint64_t i = 0; i < dtp_unit_modules(unit); i++) {
-        const struct dtp_lower_module *module;
-        struct dtp_module_state *state = dtp_unit_module(l, unit, i, &module);
-        dtp_buffer_id *gradients = whole ? state->kept : state->gradient;
+        struct dtp_unit_module at = dtp_unit_module(l, unit, i);
+        dtp_buffer_id *gradients = whole ? at.state->kept : at.state->gradient;
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "gradients");
         if (i == 0)
@@ -78,11 +76,11 @@ static void fill_scatter_input(struct dtp_lowering *l, struct dtp_lower_unit *un
                                                 l->bytes.reduce * l->plan->shard_group * unit->shard, DTP_WRITE);
         else
             dtp_draft_use(&draft, unit->scatter_input, DTP_UPDATE);
-        for (int part = 0; part < module->parts; part++) {
+        for (int part = at.first; part < at.end; part++) {
             dtp_draft_use(&draft, gradients[part], DTP_READ | DTP_FREE);
             gradients[part] = DTP_NO_BUFFER;
         }
-        dtp_draft_memory(l, &draft, (double)((source + l->bytes.reduce) * module->all_elements), 1);
+        dtp_draft_memory(l, &draft, (double)((source + l->bytes.reduce) * at.elements), 1);
         draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
         dtp_draft_end(l, &draft);
     }
@@ -95,8 +93,7 @@ static void fill_scatter_input(struct dtp_lowering *l, struct dtp_lower_unit *un
 static void concatenate(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 {
     for (uint64_t i = 0; i < dtp_unit_modules(unit); i++) {
-        const struct dtp_lower_module *module;
-        struct dtp_module_state *state = dtp_unit_module(l, unit, i, &module);
+        struct dtp_unit_module at = dtp_unit_module(l, unit, i);
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "flat gradient");
         if (i == 0)
@@ -106,21 +103,20 @@ static void concatenate(struct dtp_lowering *l, struct dtp_lower_unit *unit)
             dtp_draft_use(&draft, unit->scatter_input, DTP_UPDATE);
         /* all parts' gradients stand until the last has been concatenated */
         bool last = i + 1 == dtp_unit_modules(unit);
-        for (int part = 0; part < module->parts; part++)
-            dtp_draft_use(&draft, state->gradient[part], last ? DTP_READ | DTP_FREE : DTP_READ);
-        dtp_draft_memory(l, &draft, (double)(2 * l->compute * module->all_elements), 1);
+        for (int part = at.first; part < at.end; part++)
+            dtp_draft_use(&draft, at.state->gradient[part], last ? DTP_READ | DTP_FREE : DTP_READ);
+        dtp_draft_memory(l, &draft, (double)(2 * l->compute * at.elements), 1);
         draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
         dtp_draft_end(l, &draft);
     }
     for (uint64_t i = 0; i < dtp_unit_modules(unit); i++) {
-        const struct dtp_lower_module *module;
-        struct dtp_module_state *state = dtp_unit_module(l, unit, i, &module);
+        struct dtp_unit_module at = dtp_unit_module(l, unit, i);
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_FREE, "gradients");
-        for (int part = 0; part < module->parts; part++) {
+        for (int part = at.first; part < at.end; part++) {
             if (i + 1 < dtp_unit_modules(unit))
-                dtp_draft_use(&draft, state->gradient[part], DTP_FREE);
-            state->gradient[part] = DTP_NO_BUFFER;
+                dtp_draft_use(&draft, at.state->gradient[part], DTP_FREE);
+            at.state->gradient[part] = DTP_NO_BUFFER;
         }
         if (draft.operand_count)
             dtp_draft_end(l, &draft);

@@ -11,148 +11,10 @@
  * reusable when the device is done with them (record_stream), and the host waits for the oldest release when two are
  * pending (limit_all_gathers). Its root stays gathered from forward to backward.
  *
- * A unit is `wrap_layers` blocks; embeddings, final norm and head are the root's, and all blocks where nothing is
- * wrapped. */
+ * What is a unit: lower_units.c. */
 #include "runtime/torch/lower_foreach.h"
 #include "runtime/torch/lower_units.h"
 #include "runtime/torch/torch.h"
-
-#include "base/bytes.h"
-
-#include <stdlib.h>
-
-/* ---- layout ------------------------------------------------------------------------------------------------------ */
-
-static void add_module(const struct dtp_lowering *l, struct dtp_lower_unit *unit, const struct dtp_lower_module *module,
-                       uint64_t times)
-{
-    unit->elements += times * module->all_elements;
-    unit->shard += times * module->all_shard;
-    for (int part = 0; part < module->parts; part++)
-        unit->gathered_shard_bytes += l->plan->fsdp1 ? 0 : times * dtp_unit_wire_bytes(l, module, part);
-    if (l->plan->fsdp1)
-        unit->gathered_shard_bytes += times * module->all_shard * l->bytes.compute;
-}
-
-/* Tensor by tensor where the unit is one module; together where it has too many for one operation, or one flat one. */
-static void make_moments(struct dtp_lowering *l, struct dtp_lower_unit *unit)
-{
-    uint64_t blocks = unit->end - unit->first;
-    const struct dtp_lower_module *module = unit->root ? &l->root : &l->block;
-    unit->moments = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
-    if (blocks + unit->root > 1 || l->plan->fsdp1) {
-        dtp_lower_add_moments(l, &unit->moments, unit->shard);
-        return;
-    }
-    for (int part = 0; part < module->parts; part++)
-        if (module->shard[part])
-            dtp_lower_add_moments(l, &unit->moments, module->shard[part]);
-}
-
-static void make_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit)
-{
-    unit->post_forward = DTP_NO_BUFFER;
-    unit->flat = unit->scatter_input = unit->grads = unit->accumulated = DTP_NO_BUFFER;
-    unit->gathered = unit->scattered = DTP_NO_OP;
-    add_module(l, unit, &l->block, unit->end - unit->first);
-    if (unit->root)
-        add_module(l, unit, &l->root, 1);
-    l->layer = unit->root ? DTP_NO_LAYER : (uint16_t)unit->first;
-    if (dtp_lower_offloads(l)) {
-        dtp_lower_host_state(l, unit);
-        return;
-    }
-    unit->params =
-        dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * unit->shard, true);
-    make_moments(l, unit);
-}
-
-/* No unit reaches from one chunk of a pipeline's rank into another. */
-static uint64_t units_of(const struct dtp_lowering *l)
-{
-    uint64_t units = 0;
-    for (uint32_t i = 0; i < l->role.chunk_count; i++)
-        units += dtp_divide_up(l->role.chunks[i].layers, l->plan->wrap_layers);
-    return units;
-}
-
-static void cut_chunk(struct dtp_lowering *l, const struct dtp_lower_chunk *chunk)
-{
-    struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
-    uint64_t width = l->plan->wrap_layers, end = chunk->first + chunk->layers;
-    for (uint64_t first = chunk->first; first < end; first += width) {
-        struct dtp_lower_unit *unit = &s->unit[s->count];
-        unit->first = first;
-        unit->end = first + width < end ? first + width : end;
-        for (uint64_t layer = unit->first; layer < unit->end; layer++)
-            s->of_layer[layer] = (uint32_t)s->count;
-        s->count++;
-        make_unit(l, unit);
-    }
-}
-
-static enum dtp_status make(struct dtp_lowering *l)
-{
-    uint64_t layers = l->transformer->layers, width = l->plan->wrap_layers;
-    struct dtp_lower_sharding *s = l->own = calloc(1, sizeof *s);
-    uint64_t count = width ? units_of(l) : 0;
-    if (s) {
-        s->unit = calloc(count + 1, sizeof *s->unit);
-        s->of_layer = calloc(layers + 1, sizeof *s->of_layer);
-    }
-    if (!s || !s->unit || !s->of_layer)
-        return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
-    s->copied = s->awaited = DTP_NO_OP;
-    for (uint32_t i = 0; count && i < l->role.chunk_count; i++)
-        cut_chunk(l, &l->role.chunks[i]);
-    s->unit[count].root = true;
-    s->unit[count].end = count ? 0 : layers;
-    make_unit(l, &s->unit[count]);
-    uint32_t ranks = l->plan->shard_group, replicas = l->data_ranks / ranks;
-    s->shard_group = ranks > 1 ? dtp_lower_data_group(l, ranks, 1) : DTP_NO_INDEX;
-    s->replica_group = replicas > 1 ? dtp_lower_data_group(l, replicas, ranks) : DTP_NO_INDEX;
-    if (l->plan->reshard_group)
-        s->reshard_group = dtp_lower_data_group(l, l->plan->reshard_group, 1);
-    l->layer = DTP_NO_LAYER;
-    return DTP_OK;
-}
-
-static void release(struct dtp_lowering *l)
-{
-    if (l->own) {
-        free(dtp_lower_sharding_of(l)->unit);
-        free(dtp_lower_sharding_of(l)->of_layer);
-    }
-    free(l->own);
-}
-
-static struct dtp_lower_unit *root_of(const struct dtp_lowering *l)
-{
-    return &dtp_lower_sharding_of(l)->unit[dtp_lower_sharding_of(l)->count];
-}
-
-struct dtp_lower_unit *dtp_lower_unit_here(const struct dtp_lowering *l)
-{
-    const struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
-    if (l->layer == DTP_NO_LAYER) /* of a pipeline's chunks the first and the last have what the root unit holds */
-        return !l->role.pipeline || l->chunk->embedding || l->chunk->head ? root_of(l) : NULL;
-    return s->count ? &s->unit[s->of_layer[l->layer]] : NULL;
-}
-
-uint64_t dtp_unit_modules(const struct dtp_lower_unit *unit)
-{
-    return unit->end - unit->first + (unit->root ? 1 : 0);
-}
-
-struct dtp_module_state *dtp_unit_module(struct dtp_lowering *l, const struct dtp_lower_unit *unit, uint64_t index,
-                                         const struct dtp_lower_module **module)
-{
-    bool block = index < unit->end - unit->first;
-    uint64_t at = block ? unit->first + index : l->transformer->layers;
-    l->layer = block ? (uint16_t)at : DTP_NO_LAYER;
-    *module = block ? &l->block : &l->root;
-    return &l->state[at];
-}
 
 /* ---- gather ------------------------------------------------------------------------------------------------------ */
 
@@ -272,10 +134,9 @@ static void use_gathered(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 {
     uint16_t layer = l->layer;
     for (uint64_t i = 0; i < dtp_unit_modules(unit); i++) {
-        const struct dtp_lower_module *module;
-        struct dtp_module_state *state = dtp_unit_module(l, unit, i, &module);
-        for (int part = 0; part < module->parts; part++)
-            state->weight[part] = unit->flat;
+        struct dtp_unit_module at = dtp_unit_module(l, unit, i);
+        for (int part = at.first; part < at.end; part++)
+            at.state->weight[part] = unit->flat;
     }
     l->layer = layer;
     struct dtp_draft draft;
@@ -306,15 +167,14 @@ static void copy_out(struct dtp_lowering *l, struct dtp_lower_unit *unit, struct
     uint16_t layer = l->layer;
     uint64_t ranks = l->plan->shard_group, modules = dtp_unit_modules(unit);
     for (uint64_t i = 0; i < modules; i++) {
-        const struct dtp_lower_module *module;
-        struct dtp_module_state *state = dtp_unit_module(l, unit, i, &module);
+        struct dtp_unit_module at = dtp_unit_module(l, unit, i);
         uint64_t bytes = 0;
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "weights");
-        for (int part = 0; part < module->parts; part++) {
-            state->weight[part] = dtp_draft_new(l, &draft, module->weight_name[part], DTP_OWNER_WEIGHTS,
-                                                ranks * dtp_unit_wire_bytes(l, module, part), DTP_WRITE);
-            bytes += ranks * dtp_unit_wire_bytes(l, module, part);
+        for (int part = at.first; part < at.end; part++) {
+            at.state->weight[part] = dtp_draft_new(l, &draft, at.module->weight_name[part], DTP_OWNER_WEIGHTS,
+                                                   ranks * dtp_unit_wire_bytes(l, at.module, part), DTP_WRITE);
+            bytes += ranks * dtp_unit_wire_bytes(l, at.module, part);
         }
         bool last = i + 1 == modules;
         dtp_draft_use(&draft, unit->flat, last && release == unit ? DTP_READ | DTP_FREE : DTP_READ);
@@ -344,14 +204,13 @@ static void keep_post_forward(struct dtp_lowering *l, struct dtp_lower_unit *uni
     uint16_t layer = l->layer;
     uint64_t ranks = l->plan->shard_group, group = l->plan->reshard_group;
     for (uint64_t i = 0; i < dtp_unit_modules(unit) && group; i++) {
-        const struct dtp_lower_module *module;
-        struct dtp_module_state *state = dtp_unit_module(l, unit, i, &module);
+        struct dtp_unit_module at = dtp_unit_module(l, unit, i);
         uint64_t bytes = 0;
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "shard of the smaller group");
-        for (int part = 0; part < module->parts; part++) {
-            dtp_draft_use(&draft, state->weight[part], DTP_READ);
-            bytes += ranks * dtp_unit_wire_bytes(l, module, part) / group;
+        for (int part = at.first; part < at.end; part++) {
+            dtp_draft_use(&draft, at.state->weight[part], DTP_READ);
+            bytes += ranks * dtp_unit_wire_bytes(l, at.module, part) / group;
         }
         if (i)
             dtp_draft_use(&draft, unit->post_forward, DTP_UPDATE);
@@ -369,14 +228,13 @@ static void release_weights(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 {
     uint16_t layer = l->layer;
     for (uint64_t i = 0; i < dtp_unit_modules(unit); i++) {
-        const struct dtp_lower_module *module;
-        struct dtp_module_state *state = dtp_unit_module(l, unit, i, &module);
+        struct dtp_unit_module at = dtp_unit_module(l, unit, i);
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_FREE, "weights");
-        for (int part = 0; part < module->parts; part++) {
+        for (int part = at.first; part < at.end; part++) {
             if (!l->plan->fsdp1 || (!i && !part))
-                dtp_draft_use(&draft, state->weight[part], l->plan->fsdp1 ? DTP_FREE | DTP_DEFER : DTP_FREE);
-            state->weight[part] = DTP_NO_BUFFER;
+                dtp_draft_use(&draft, at.state->weight[part], l->plan->fsdp1 ? DTP_FREE | DTP_DEFER : DTP_FREE);
+            at.state->weight[part] = DTP_NO_BUFFER;
         }
         if (draft.operand_count)
             dtp_draft_end(l, &draft);
@@ -408,7 +266,7 @@ static void before_forward(struct dtp_lowering *l)
     struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
     if (!unit->gathering) {
         unit->uploads.stays = dtp_lower_offloads(l) && !l->plan->fsdp1;
-        gather(l, unit, gather_after(l, !unit->root));
+        gather(l, unit, gather_after(l, !dtp_unit_is_last(l, unit)));
     }
     if (!l->plan->fsdp1)
         s->awaited = s->copied;
@@ -423,7 +281,8 @@ static void before_forward(struct dtp_lowering *l)
 
 static bool keeps_weights(const struct dtp_lowering *l, const struct dtp_lower_unit *unit)
 {
-    return !l->plan->reshard_after_forward || (unit->root && (l->plan->keep_root || l->plan->fsdp1));
+    bool kept_root = l->plan->keep_root || l->plan->fsdp1 || !dtp_unit_is_last(l, unit);
+    return !l->plan->reshard_after_forward || (unit->root && kept_root);
 }
 
 /* The root's forward ends: the last flat buffer goes. */
@@ -448,20 +307,11 @@ static void after_forward(struct dtp_lowering *l)
         keep_post_forward(l, unit);
         release_weights(l, unit);
     }
-    if (l->layer == DTP_NO_LAYER)
+    if (l->layer == DTP_NO_LAYER && l->end == DTP_END_NONE)
         release_gathered(l);
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
-
-/* The unit whose backward comes after `unit`'s, or NULL: the last unit of blocks after the root, then downwards. */
-static struct dtp_lower_unit *next_in_backward(const struct dtp_lowering *l, const struct dtp_lower_unit *unit)
-{
-    struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
-    if (unit->root)
-        return s->count ? &s->unit[s->count - 1] : NULL;
-    return unit == s->unit ? NULL : &s->unit[unit - s->unit - 1];
-}
 
 static void before_backward(struct dtp_lowering *l)
 {
@@ -477,8 +327,8 @@ static void before_backward(struct dtp_lowering *l)
             s->awaited = s->copied;
     }
     uint32_t ahead = !l->plan->prefetch ? 0 : unit->root ? 1 : l->plan->prefetch_depth;
-    for (struct dtp_lower_unit *next = next_in_backward(l, unit); next && ahead;
-         next = next_in_backward(l, next), ahead--)
+    for (struct dtp_lower_unit *next = dtp_lower_unit_below(l, unit); next && ahead;
+         next = dtp_lower_unit_below(l, next), ahead--)
         if (!next->gathering && !next->weights_live)
             gather(l, next, s->awaited);
 }
@@ -491,7 +341,7 @@ static void finish_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit)
     if (l->reduces)
         dtp_lower_reduce_gradients(l, unit);
     l->layer = layer;
-    if (unit->root) { /* the step's last reduction is awaited before anything else runs */
+    if (dtp_unit_is_last(l, unit)) { /* the step's last reduction is awaited before anything else runs */
         dtp_lower_await_reduction(l);
         dtp_lower_sharding_of(l)->replicated_bytes = 0;
     }
@@ -516,12 +366,12 @@ static void chunk_done(struct dtp_lowering *l)
     struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
     const struct dtp_lower_chunk *chunk = l->chunk;
     if (chunk->embedding)
-        finish_unit(l, root_of(l));
+        finish_unit(l, dtp_lower_unit_of_end(l, DTP_END_EMBEDDING));
     for (uint64_t i = 0; i < s->count; i++)
         if (s->unit[i].first >= chunk->first && s->unit[i].first < chunk->first + chunk->layers)
             finish_unit(l, &s->unit[i]);
-    if (chunk->head && !chunk->embedding)
-        finish_unit(l, root_of(l));
+    if (chunk->head && (l->wraps_ends || !chunk->embedding))
+        finish_unit(l, dtp_lower_unit_of_end(l, DTP_END_HEAD));
     dtp_lower_await_reduction(l);
     l->layer = DTP_NO_LAYER;
 }
@@ -534,11 +384,11 @@ static void step_units(struct dtp_lowering *l)
         return;
     }
     struct dtp_draft draft;
-    for (uint64_t i = 0; i <= s->count; i++) {
+    for (uint64_t i = 0; i < s->count + s->roots; i++) {
         l->layer = s->unit[i].root ? DTP_NO_LAYER : (uint16_t)s->unit[i].first;
         dtp_lower_update(l, s->unit[i].params, s->unit[i].moments, &s->unit[i].grads, 1, s->unit[i].shard);
     }
-    for (uint64_t i = 0; i <= s->count; i++) { /* zero_grad(set_to_none=True) */
+    for (uint64_t i = 0; i < s->count + s->roots; i++) { /* zero_grad(set_to_none=True) */
         l->layer = s->unit[i].root ? DTP_NO_LAYER : (uint16_t)s->unit[i].first;
         dtp_draft_begin(l, &draft, DTP_OP_FREE, "zero_grad");
         dtp_draft_use(&draft, s->unit[i].grads, DTP_FREE);
@@ -563,8 +413,8 @@ static bool gradient_rests(const struct dtp_lowering *l)
 }
 
 const struct dtp_lower_hooks dtp_lower_fsdp = {
-    .make = make,
-    .release = release,
+    .make = dtp_lower_units_make,
+    .release = dtp_lower_units_release,
     .before_forward = before_forward,
     .after_forward = after_forward,
     .model_done = release_gathered,

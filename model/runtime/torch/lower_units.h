@@ -1,4 +1,4 @@
-/* Units of sharded parameters, between lower_sharding.c (gathers) and lower_scatter.c (reductions). */
+/* Units of sharded parameters (lower_units.c), between lower_sharding.c (gathers) and lower_scatter.c (reductions). */
 #ifndef DTP_LOWER_UNITS_H
 #define DTP_LOWER_UNITS_H
 
@@ -16,6 +16,7 @@ struct dtp_lower_uploads {
 struct dtp_lower_unit {
     uint64_t first, end; /* blocks */
     bool root, weights_live, gathering;
+    int part, part_end;            /* root: which parts of the root module */
     uint64_t elements, shard;      /* shard: what one rank stores, padded */
     uint64_t gathered_shard_bytes; /* of it on the wire */
     dtp_buffer_id params, flat, scatter_input, grads;
@@ -30,8 +31,9 @@ struct dtp_lower_unit {
 };
 
 struct dtp_lower_sharding {
-    struct dtp_lower_unit *unit; /* units of blocks, then the root */
-    uint64_t count;              /* without the root */
+    struct dtp_lower_unit *unit; /* units of blocks, then of what lies outside of them */
+    uint64_t count;              /* of blocks */
+    uint32_t roots;              /* of the others: one, or one for each end of the model that the rank has */
     uint32_t *of_layer;          /* its unit */
     uint32_t shard_group, replica_group, reshard_group;
     struct dtp_lower_unit *held;     /* whose flat buffer forward still holds */
@@ -57,12 +59,30 @@ static inline uint64_t dtp_unit_wire_bytes(const struct dtp_lowering *l, const s
 {
     return module->shard[part] * (module->matrix[part] ? l->bytes.gathered : l->bytes.compute);
 }
-/* The unit that the module at hand belongs to; NULL for a block of the root unit. */
+/* lower_units.c. DTP_ENVIRONMENT: no memory. */
+enum dtp_status dtp_lower_units_make(struct dtp_lowering *l);
+void dtp_lower_units_release(struct dtp_lowering *l);
+/* The unit that the module at hand belongs to; NULL for a block of the root unit, and for a root that holds nothing. */
 struct dtp_lower_unit *dtp_lower_unit_here(const struct dtp_lowering *l);
-/* Modules of a unit by index: its blocks, then the root module; moves the skeleton to it. */
+/* The unit with an end of the model, of a rank that has it. */
+struct dtp_lower_unit *dtp_lower_unit_of_end(const struct dtp_lowering *l, enum dtp_model_end end);
+/* The unit whose backward comes after `unit`'s, or NULL. */
+struct dtp_lower_unit *dtp_lower_unit_below(const struct dtp_lowering *l, const struct dtp_lower_unit *unit);
+/* Its backward ends with the model's: the root, or the embedding. */
+static inline bool dtp_unit_is_last(const struct dtp_lowering *l, const struct dtp_lower_unit *unit)
+{
+    return unit->root && !(l->wraps_ends && unit->part == DTP_ROOT_VECTORS);
+}
+/* Modules of a unit by index: its blocks, then the root module, of which it may have some parts only; moves the
+ * skeleton to it. */
+struct dtp_unit_module {
+    const struct dtp_lower_module *module;
+    struct dtp_module_state *state;
+    int first, end;    /* parts */
+    uint64_t elements; /* of these */
+};
 uint64_t dtp_unit_modules(const struct dtp_lower_unit *unit);
-struct dtp_module_state *dtp_unit_module(struct dtp_lowering *l, const struct dtp_lower_unit *unit, uint64_t index,
-                                         const struct dtp_lower_module **module);
+struct dtp_unit_module dtp_unit_module(struct dtp_lowering *l, const struct dtp_lower_unit *unit, uint64_t index);
 /* lower_scatter.c, when the unit's backward is through, before and after its weights are released. */
 void dtp_lower_collect_gradients(struct dtp_lowering *l, struct dtp_lower_unit *unit);
 void dtp_lower_reduce_gradients(struct dtp_lowering *l, struct dtp_lower_unit *unit);

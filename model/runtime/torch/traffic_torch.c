@@ -29,6 +29,11 @@ static uint64_t layers_bytes(const struct dtp_traffic *job)
     return u->count ? u->layers * (u->layer_shard * u->ranks * job->bytes.compute - narrowed) : 0;
 }
 
+static uint64_t head_end_bytes(const struct dtp_traffic *job)
+{
+    return job->units.head_end_shard * job->units.ranks * job->bytes.compute;
+}
+
 static uint64_t root_bytes(const struct dtp_traffic *job)
 {
     const struct dtp_units *u = &job->units;
@@ -39,17 +44,18 @@ static uint64_t root_bytes(const struct dtp_traffic *job)
 
 /* FSDP: gathered for forward, again for backward unless kept; gradients reduced over the shard group,
  * then all-reduced between replicas. FSDP reduces in the reduce dtype. Parameters that a smaller group shares from
- * forward to backward are gathered again within it. */
+ * forward to backward are gathered again within it. A head that is a unit with its norm is always kept. */
 static void sharded_units(struct dtp_traffic *job)
 {
     const struct dtp_units *u = &job->units;
     const struct dtp_plan *plan = job->plan;
     uint64_t steps = plan->pp > 1 ? 1 : plan->accumulate; /* a pipeline's stage gathers its weights once */
     uint64_t gathers = steps * (plan->reshard_after_forward ? 2 : 1);
-    uint64_t root_gathers = dtp_plan_keeps_root(plan) ? steps : gathers;
+    uint64_t root_gathers = dtp_plan_keeps_root(plan) ? steps : gathers, head = head_end_bytes(job);
+    uint64_t reductions = job->reductions * (u->count + (head ? 2 : 1));
     if (plan->reshard_group) { /* backward gathers from fewer ranks */
         uint64_t group = plan->reshard_group, layers = dtp_traffic_ring(layers_bytes(job), group),
-                 root = dtp_traffic_ring(root_bytes(job), group);
+                 root = dtp_traffic_ring(root_bytes(job) - head_end_bytes(job), group);
         uint64_t roots = root_gathers - steps;
         job->out->narrow_gather_bytes = dtp_bytes_product(steps, layers) + dtp_bytes_product(roots, root);
         job->out->narrow_gather_count = steps * u->count + roots;
@@ -57,14 +63,15 @@ static void sharded_units(struct dtp_traffic *job)
         gathers = root_gathers = steps;
     }
     uint64_t gathered = dtp_bytes_product(gathers, dtp_traffic_ring(layers_bytes(job), u->ranks)) +
-                        dtp_bytes_product(root_gathers, dtp_traffic_ring(root_bytes(job), u->ranks));
-    dtp_traffic_add(job, DTP_ALL_GATHER, gathered, gathers * u->count + root_gathers, u->ranks, 1);
+                        dtp_bytes_product(root_gathers, dtp_traffic_ring(root_bytes(job) - head, u->ranks)) +
+                        dtp_bytes_product(steps, dtp_traffic_ring(head, u->ranks));
+    dtp_traffic_add(job, DTP_ALL_GATHER, gathered, gathers * u->count + root_gathers + (head ? steps : 0), u->ranks, 1);
     uint64_t reduced = u->total_shard * job->bytes.reduce;
     dtp_traffic_add(job, DTP_REDUCE_SCATTER,
-                    dtp_bytes_product(job->reductions, dtp_traffic_ring(reduced * u->ranks, u->ranks)),
-                    job->reductions * (u->count + 1), u->ranks, 1);
+                    dtp_bytes_product(job->reductions, dtp_traffic_ring(reduced * u->ranks, u->ranks)), reductions,
+                    u->ranks, 1);
     dtp_traffic_add(job, DTP_ALL_REDUCE, dtp_bytes_product(job->reductions, 2 * dtp_traffic_ring(reduced, u->replicas)),
-                    job->reductions * (u->count + 1), u->replicas, u->ranks);
+                    reductions, u->replicas, u->ranks);
 }
 
 /* CPUOffloadPolicy: every all-gather first uploads the fp32 shard, every reduction downloads the fp32 gradients. What a
@@ -75,7 +82,7 @@ static void add_host_copies(struct dtp_traffic *job)
     const struct dtp_units *u = &job->units;
     bool from_host = plan->reshard_after_forward && !plan->reshard_group;
     uint64_t gathers = (uint64_t)plan->accumulate * (from_host ? 2 : 1);
-    uint64_t kept = dtp_plan_keeps_root(plan) ? u->root_shard * (gathers - plan->accumulate) : 0;
+    uint64_t kept = (dtp_plan_keeps_root(plan) ? u->root_shard : u->head_end_shard) * (gathers - plan->accumulate);
     job->out->device_to_host_bytes = dtp_bytes_product(job->reductions, u->total_shard * job->bytes.grads);
     job->out->host_to_device_bytes =
         dtp_bytes_product(gathers, u->total_shard * job->bytes.params) - kept * job->bytes.params;
