@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-#define LEAST_PERIODS 3u    /* of the smaller miniature: what begins, what ends, and one between that repeats */
+#define LEAST_PERIODS 3u    /* of a step that is simulated: what begins, what ends, and one between that repeats */
+#define MORE_PERIODS 2      /* that the larger miniature has: one, and its repetition */
 #define MOST_MICRO_STEPS 3u /* the first, one between, the last */
 
 struct step {
@@ -18,7 +19,7 @@ struct step {
 /* Two miniatures and what is made of them. */
 struct pair {
     struct dtp_live_runs small, large, whole;
-    uint64_t period, copies; /* layers of a period | periods that the step has beyond the small miniature */
+    int64_t period, copies; /* layers of a period | periods that the step has beyond the small miniature */
 };
 
 /* ---- how small --------------------------------------------------------------------------------------------------- */
@@ -38,23 +39,52 @@ static uint64_t common_multiple(uint64_t a, uint64_t b)
     return a / greatest_divisor(a, b) * b;
 }
 
-/* Units gathered further ahead than one make longer ends, and so do those that a runtime keeps in a ring of its own
- * from forward to backward. */
+static uint64_t unit_of(const struct dtp_plan *plan)
+{
+    return plan->wrap_layers ? plan->wrap_layers : 1;
+}
+
+static uint64_t period_of(const struct dtp_plan *plan, uint64_t pattern)
+{
+    uint64_t kept = plan->checkpointing == DTP_CHECKPOINT_EVERY_N ? plan->checkpoint_every : 1;
+    return common_multiple(common_multiple(unit_of(plan), kept), pattern);
+}
+
+/* Layers by which units that are gathered further ahead than one make each end longer, and those that a runtime keeps
+ * in a ring of its own from forward to backward. */
+static uint64_t ahead_of(const struct dtp_plan *plan)
+{
+    uint64_t units =
+        plan->runtime->own_prefetch || !plan->prefetch_depth ? plan->prefetch_depth : plan->prefetch_depth - 1;
+    return units * unit_of(plan);
+}
+
+/* `least` layers or a few more, so many that whole periods are missing to the net's. */
+static uint64_t layers_from(uint64_t least, const struct dtp_transformer *transformer, uint64_t period)
+{
+    return least + (transformer->layers + period - least % period) % period;
+}
+
 struct dtp_miniature_size dtp_miniature_size_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
                                                 uint64_t pattern)
 {
-    uint64_t unit = plan->wrap_layers ? plan->wrap_layers : 1;
-    uint64_t kept = plan->checkpointing == DTP_CHECKPOINT_EVERY_N ? plan->checkpoint_every : 1;
-    uint64_t period = common_multiple(common_multiple(unit, kept), pattern);
-    uint64_t ahead =
-        plan->runtime->own_prefetch || !plan->prefetch_depth ? plan->prefetch_depth : plan->prefetch_depth - 1;
-    uint64_t least = LEAST_PERIODS * period + 2 * ahead * unit;
-    least += (transformer->layers + period - least % period) % period;
+    uint64_t period = period_of(plan, pattern);
+    uint64_t least = layers_from(LEAST_PERIODS * period + 2 * ahead_of(plan), transformer, period);
     bool small = 2 * least + period < transformer->layers;
     return (struct dtp_miniature_size){.period = period,
                                        .layers = small && !plan->runtime->counts_elements ? least : 0,
                                        .micro_steps =
                                            plan->accumulate < MOST_MICRO_STEPS ? plan->accumulate : MOST_MICRO_STEPS};
+}
+
+/* Of the two miniatures of a step's bytes: a unit at either end is enough, for whatever lies between is compared. */
+static struct dtp_miniature_size size_of_bytes(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+{
+    struct dtp_miniature_size size = dtp_miniature_size_of(transformer, plan, 1);
+    uint64_t least = layers_from(2 * (unit_of(plan) + ahead_of(plan)), transformer, size.period);
+    bool small = 2 * least + MORE_PERIODS * size.period < transformer->layers;
+    size.layers = small && !plan->runtime->counts_elements ? least : 0;
+    return size;
 }
 
 /* The step of so many layers and micro-steps; its program, which the caller destroys, where `program` is not NULL. */
@@ -102,17 +132,20 @@ static bool same_bytes(const struct dtp_live_run *a, const struct dtp_live_run *
            !memcmp(a->most, b->most, sizeof a->most);
 }
 
+/* Of what grows by equal bytes with each period. */
 static int64_t line(int64_t small, int64_t large, int64_t copies)
 {
-    return small + copies * (large - small);
+    return small + copies * (large - small) / MORE_PERIODS;
 }
 
 static struct dtp_live_sum line_of_sums(const struct dtp_live_sum *small, const struct dtp_live_sum *large,
                                         int64_t copies)
 {
-    struct dtp_live_sum sum = {.total_bytes = line(small->total_bytes, large->total_bytes, copies)};
-    for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
+    struct dtp_live_sum sum = {.total_bytes = 0};
+    for (int owner = 0; owner < DTP_OWNER_COUNT; owner++) {
         sum.bytes[owner] = line(small->bytes[owner], large->bytes[owner], copies);
+        sum.total_bytes += sum.bytes[owner];
+    }
     return sum;
 }
 
@@ -132,35 +165,32 @@ static bool add_line(struct pair *pair, const struct dtp_live_run *small, const 
     struct dtp_live_run *run = dtp_live_runs_add(&pair->whole);
     if (!run)
         return false;
-    int64_t copies = (int64_t)pair->copies, moved = (int64_t)large->layer - (int64_t)small->layer;
+    int64_t copies = pair->copies, moved = (int64_t)large->layer - (int64_t)small->layer;
     *run = *small;
-    run->layer = (uint16_t)(small->layer + copies * moved);
+    run->layer = (uint16_t)(small->layer + copies * moved / MORE_PERIODS);
     run->net = line_of_sums(&small->net, &large->net, copies);
     run->full = line_of_sums(&small->full, &large->full, copies);
     run->pools_net = line_of_pools(&small->pools_net, &large->pools_net, copies);
     run->pools_most = line_of_pools(&small->pools_most, &large->pools_most, copies);
     for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
         run->most[owner] = line(small->most[owner], large->most[owner], copies);
-    return moved == 0 || moved == (int64_t)pair->period;
+    return moved == 0 || moved == MORE_PERIODS * pair->period;
 }
 
-/* By how many layers run `later` is further from the net's beginning than `earlier`, where it does the same to the
- * byte; 0 of the root's. */
-static bool repeats(const struct dtp_live_run *earlier, const struct dtp_live_run *later, uint64_t period)
+/* Whether run `later` does to the byte what `earlier` did, a period further on in the net; of the root the same. */
+static bool repeats(const struct dtp_live_run *earlier, const struct dtp_live_run *later, int64_t period)
 {
     int64_t moved = (int64_t)later->layer - (int64_t)earlier->layer;
     bool root = earlier->layer == DTP_NO_LAYER || later->layer == DTP_NO_LAYER;
-    return same_bytes(earlier, later) && moved * moved == (root ? 0 : (int64_t)(period * period));
+    return same_bytes(earlier, later) && moved * moved == (root ? 0 : period * period);
 }
 
-/* Runs from `at` on that repeat as many before it, of which at most `most` are of the same sweep over the layers and at
- * most `left` follow; 0: none do. */
-static size_t inserted_at(const struct dtp_live_run *at, size_t most, size_t left, uint64_t period)
+/* Runs from `at` on, of which `left` are there, that as many behind them repeat; 0: none do. */
+static size_t inserted_at(const struct dtp_live_run *at, size_t left, int64_t period)
 {
-    most = most < left ? most : left;
-    for (size_t count = 1; count <= most; count++) {
+    for (size_t count = 1; count <= left / MORE_PERIODS; count++) {
         size_t equal = 0;
-        while (equal < count && repeats(&at[equal] - count, &at[equal], period))
+        while (equal < count && repeats(&at[equal], &at[equal] + count, period))
             equal++;
         if (equal == count)
             return count;
@@ -168,18 +198,18 @@ static size_t inserted_at(const struct dtp_live_run *at, size_t most, size_t lef
     return 0;
 }
 
-/* Adds the `count` runs at `at` of the larger miniature, which repeat those before them, as often as the step has them
- * more. */
+/* Adds the `count` runs at `at` of the larger miniature, which those behind them repeat, as often as the step has them
+ * more. A sweep down the net begins with the layers that lie behind those inserted. */
 static bool add_copies(struct pair *pair, const struct dtp_live_run *at, size_t count)
 {
-    size_t first = pair->whole.count - count;
     for (size_t i = 0; i < count; i++) {
         struct dtp_live_run *run = dtp_live_runs_add(&pair->whole);
         if (!run)
             return false;
         *run = at[i];
-        run->layers_on = (int32_t)at[i].layer - (int32_t)(&at[i] - count)->layer;
-        run->layer = (uint16_t)(pair->whole.run[first + i].layer + run->layers_on);
+        run->layers_on = (int32_t)(&at[i] + count)->layer - (int32_t)at[i].layer;
+        if (run->layers_on < 0)
+            run->layer = (uint16_t)(run->layer + (pair->copies - MORE_PERIODS) * pair->period);
         run->again = (uint32_t)pair->copies - 1;
         run->stretch = i == 0 ? (uint32_t)count : 0;
     }
@@ -193,23 +223,21 @@ static bool same(const struct dtp_live_run *small, const struct dtp_live_run *la
 }
 
 /* One stretch of the step from those of the miniatures. There may be several sweeps over the layers in it, each of
- * which has a period more in the larger one. */
+ * which has MORE_PERIODS more in the larger one. */
 static bool line_up(struct pair *pair, const struct dtp_live_run *small, size_t small_count,
                     const struct dtp_live_run *large, size_t large_count)
 {
-    size_t at = 0, sweep = 0; /* of the small one | runs since a period was inserted */
+    size_t at = 0; /* of the small one */
     for (size_t i = 0; i < large_count;) {
         if (at < small_count && same(&small[at], &large[i])) {
             if (!add_line(pair, &small[at++], &large[i++]))
                 return false;
-            sweep++;
             continue;
         }
-        size_t count = inserted_at(&large[i], sweep, large_count - i, pair->period);
+        size_t count = inserted_at(&large[i], large_count - i, pair->period);
         if (!count || !add_copies(pair, &large[i], count))
             return false;
-        i += count;
-        sweep = 0;
+        i += MORE_PERIODS * count;
     }
     return at == small_count;
 }
@@ -230,7 +258,7 @@ static bool leaves_nothing(const struct dtp_live_runs *runs, uint16_t index)
 static bool line_up_all(struct pair *pair, bool several)
 {
     size_t small = 0, large = 0;
-    int64_t copies = (int64_t)pair->copies;
+    int64_t copies = pair->copies;
     pair->whole.standing = line_of_sums(&pair->small.standing, &pair->large.standing, copies);
     pair->whole.pools_standing = line_of_pools(&pair->small.pools_standing, &pair->large.pools_standing, copies);
     while (small < pair->small.count && large < pair->large.count) {
@@ -249,10 +277,10 @@ static enum dtp_status from_miniatures(const struct step *step, struct pair *pai
                                        const struct dtp_miniature_size *size, bool *lined_up)
 {
     uint64_t layers = size->layers;
-    pair->copies = (step->transformer->layers - layers) / pair->period;
+    pair->copies = (int64_t)(step->transformer->layers - layers) / pair->period;
     enum dtp_status status = runs_of(step, layers, size->micro_steps, 0, &pair->small, NULL);
     if (status == DTP_OK)
-        status = runs_of(step, layers + pair->period, size->micro_steps, 0, &pair->large, NULL);
+        status = runs_of(step, layers + MORE_PERIODS * size->period, size->micro_steps, 0, &pair->large, NULL);
     *lined_up = status == DTP_OK && line_up_all(pair, step->plan->accumulate > size->micro_steps);
     return status;
 }
@@ -289,15 +317,15 @@ enum dtp_status dtp_miniature_of(const struct dtp_transformer *transformer, cons
                                  struct dtp_faults *faults)
 {
     struct step step = {transformer, cluster, plan, faults};
-    struct dtp_miniature_size size = dtp_miniature_size_of(transformer, plan, 1);
-    struct pair pair = {.period = size.period};
+    struct dtp_miniature_size size = size_of_bytes(transformer, plan);
+    struct pair pair = {.period = (int64_t)size.period};
     bool lined_up = false;
     enum dtp_status status = size.layers ? from_miniatures(&step, &pair, &size, &lined_up) : DTP_OK;
     if (status == DTP_OK && !lined_up)
         status = from_all_layers(&step, &size.micro_steps, op_limit, &pair.whole, NULL);
     if (status == DTP_OK) {
         dtp_live_bytes_sum(&pair.whole, transformer->layers, &out->live);
-        out->layers = lined_up ? size.layers + pair.period : 0;
+        out->layers = lined_up ? size.layers + MORE_PERIODS * size.period : 0;
         out->micro_steps = size.micro_steps;
     }
     dtp_live_runs_release(&pair.small);

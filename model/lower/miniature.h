@@ -1,19 +1,19 @@
 /* The live bytes of a step from miniatures: two step programs of few layers instead of one of all.
  *
  * A net of equal layers makes a step that repeats. Let T layers be its period (every N-th one checkpointed, units of W:
- * the least common multiple). One miniature has p layers, p = L modulo T, the other p + T, both too few to matter and
+ * the least common multiple). One miniature has p layers, p = L modulo T, the other p + 2 T, both too few to matter and
  * enough for what is different at the ends: prefetches, units not gathered yet, the first and last of each kind. Both
  * are lowered as whole steps are, by the runtime's own rules, and cut into runs (program/live_runs.h). Then
  *
- *     miniature      X  W  Y          X: the first layers' runs, Y: the last ones', W: one period
- *     one more       X  W  W  Y
- *     the step       X  W  W  W ...  W  Y       (L - p) / T periods more than the miniature
+ *     miniature         X  Y             X: the first layers' runs, Y: the last ones', W: one period
+ *     two periods more  X  W  W  Y
+ *     the step          X  W  W  W ...  W  Y       (L - p) / T periods more than the miniature
  *
  * in each stretch between two marks: forward, loss, backward of each micro-step, and the optimizer. That the second
- * miniature is the first with one period inserted is not assumed but compared, run by run: what each allocates and
- * frees in which order, and in the periods its bytes too. Sizes that depend on the number of layers (lists of an
- * optimizer, flat buffers) are taken as linear from one miniature to the other. Of many micro-steps three are lowered:
- * those between the second and the last repeat, which is compared as well.
+ * miniature is the first with a period and its repetition inserted is not assumed but compared, run by run: what each
+ * allocates and frees in which order, and of layers its bytes too. Sizes that depend on the number of layers (lists of
+ * an optimizer, flat buffers) are taken as linear from one miniature to the other. Of many micro-steps three are
+ * lowered: those between the second and the last repeat, which is compared as well.
  *
  * Where runs do not line up (DDP's and DeepSpeed's buckets end anywhere in a layer), or where the net is hardly larger
  * than its miniatures, all layers are lowered, of many micro-steps again three where those between leave nothing
@@ -31,7 +31,7 @@ struct dtp_miniature {
         micro_steps; /* that were lowered: fewer than the step has, and any larger number has the same live bytes */
 };
 
-/* How small: what a scan shortens a step to, whatever it reads off it. */
+/* How small: what a scan shortens a step to that it simulates. */
 struct dtp_miniature_size {
     uint64_t period;      /* layers that one layer's part of the step repeats after */
     uint64_t layers;      /* of the smaller miniature, the net's modulo the period; 0: too few layers to shorten, or no

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "lib/hardware.h"
 #include "lib/live_bytes.h"
 #include "lib/random_draws.h"
 #include "lib/random_executor_plans.h"
@@ -161,9 +162,33 @@ static void test_many_micro_steps(void **state)
     print_tally("micro-steps", &tally);
 }
 
+/* As few layers as the ends of the net and twice a period take: of 24 layers of which every fourth is checkpointed 4
+ * and 12, where three periods of the smaller one would leave nothing to shorten. */
+static void test_few_layers(void **state)
+{
+    (void)state;
+    static struct dtp_faults faults;
+    struct dtp_transformer transformer = dtp_transformer_default();
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    struct dtp_plan plan = dtp_plan_default();
+    transformer.layers = 24, transformer.hidden = 4096, transformer.ffn = 11008, transformer.vocab = 32000;
+    transformer.heads = transformer.kv_heads = 32, transformer.head_dim = 128;
+    plan.strategy = DTP_FULL_SHARD;
+    plan.checkpointing = DTP_CHECKPOINT_EVERY_N, plan.checkpoint_every = 4;
+    assert_int_equal(dtp_plan_resolve(&plan, &transformer, &cluster, &faults), DTP_OK);
+    struct dtp_miniature miniature;
+    assert_int_equal(dtp_miniature_of(&transformer, &cluster, &plan, 0, &miniature, &faults), DTP_OK);
+    assert_int_equal(miniature.layers, 12);
+    struct random_job job = {.transformer = transformer, .cluster = cluster, .plan = plan};
+    struct tally tally = {0};
+    assert_true(check_job(&job, &tally));
+    assert_int_equal(tally.exact, 1);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_plans), cmocka_unit_test(test_replicated_plans),
-                                       cmocka_unit_test(test_executor_plans), cmocka_unit_test(test_many_micro_steps)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_few_layers), cmocka_unit_test(test_random_plans),
+                                       cmocka_unit_test(test_replicated_plans), cmocka_unit_test(test_executor_plans),
+                                       cmocka_unit_test(test_many_micro_steps)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
