@@ -1,4 +1,5 @@
 #include "cli/run_process.h"
+#include "base/quantile.h"
 #include "machine/measured.h"
 #include "program/program_set.h"
 
@@ -219,19 +220,6 @@ void dtp_run_listener_hear(void *listener, const char *line)
 
 /* ---- the end ----------------------------------------------------------------------------------------------------- */
 
-static int by_value(const void *left, const void *right)
-{
-    const double *a = left, *b = right;
-    return *a < *b ? -1 : *a > *b;
-}
-
-/* Of every other of `values`, which are ordered by them. */
-static double median(double *values, size_t count)
-{
-    qsort(values, count, 2 * sizeof *values, by_value);
-    return (values[2 * (count / 2)] + values[2 * ((count - 1) / 2)]) / 2;
-}
-
 void dtp_run_listener_finish(struct dtp_run_listener *l)
 {
     struct dtp_run_outcome *m = l->out;
@@ -240,10 +228,9 @@ void dtp_run_listener_finish(struct dtp_run_listener *l)
     if (l->line_open)
         fputc('\n', stderr);
     if (count > 0) {
-        m->step_s = median(l->seconds + 2 * first, count);
-        for (size_t i = first; i < l->count; i++)
-            l->seconds[2 * i] = l->seconds[2 * i + 1];
-        m->undisturbed_s = isfinite(l->seconds[2 * first]) ? median(l->seconds + 2 * first, count) : 0;
+        double *seconds = l->seconds + 2 * first;
+        m->step_s = dtp_median(seconds, 2, count);
+        m->undisturbed_s = isfinite(seconds[1]) ? dtp_median(seconds + 1, 2, count) : 0;
     }
     m->timed_steps = count;
     for (size_t i = 0; i < losses; i++)

@@ -1,5 +1,6 @@
 #include "record/validation.h"
 
+#include "base/quantile.h"
 #include "page/grid.h"
 #include "page/json_value.h"
 
@@ -16,12 +17,6 @@ static double error_of(const struct dtp_refit_result *r, enum side side)
     return predicted_s / r->run->step_s[DTP_VALIDATION_MEASURED] - 1;
 }
 
-static int by_value(const void *left, const void *right)
-{
-    const double *a = left, *b = right;
-    return *a < *b ? -1 : *a > *b;
-}
-
 /* Of |error|; NAN: no memory. */
 static void spread(const struct dtp_refit_report *report, enum side side, double *median, double *largest)
 {
@@ -31,8 +26,7 @@ static void spread(const struct dtp_refit_report *report, enum side side, double
     for (size_t i = 0; i < count && errors; i++)
         errors[i] = fabs(error_of(&report->results[i], side));
     if (errors && count > 0) {
-        qsort(errors, count, sizeof *errors, by_value);
-        *median = (errors[count / 2] + errors[(count - 1) / 2]) / 2;
+        *median = dtp_median(errors, 1, count); /* which sorts them */
         *largest = errors[count - 1];
     }
     free(errors);

@@ -1,6 +1,7 @@
 /* A validation for people: a line a run, what operations take, what is outside its bound. */
 #include "record/validation.h"
 
+#include "base/quantile.h"
 #include "page/grid.h"
 #include "record/simulation_report.h"
 
@@ -160,12 +161,6 @@ static void print_classes(const struct dtp_validation *rows, size_t count, const
 
 /* ---- in the end -------------------------------------------------------------------------------------------------- */
 
-static int by_value(const void *left, const void *right)
-{
-    const double *a = left, *b = right;
-    return *a < *b ? -1 : *a > *b;
-}
-
 static void print_errors(const struct dtp_validation *rows, size_t count, const struct dtp_page *page)
 {
     double *errors = calloc(count + 1, sizeof *errors);
@@ -174,9 +169,9 @@ static void print_errors(const struct dtp_validation *rows, size_t count, const 
         if (rows[i].status == DTP_OK && rows[i].compared)
             errors[compared++] = fabs(dtp_validation_step_error(&rows[i]));
     if (compared > 0) {
-        qsort(errors, compared, sizeof *errors, by_value);
-        fprintf(page->file, "  step time of %zu: |error| median %.1f %%, largest %.1f %%\n", compared,
-                50 * (errors[compared / 2] + errors[(compared - 1) / 2]), 100 * errors[compared - 1]);
+        double median = dtp_median(errors, 1, compared); /* which sorts them */
+        fprintf(page->file, "  step time of %zu: |error| median %.1f %%, largest %.1f %%\n", compared, 100 * median,
+                100 * errors[compared - 1]);
     } else {
         fputs("  ", page->file);
         dtp_page_wrap(
