@@ -197,7 +197,7 @@ static void print_rates(const struct dtp_probe_report *r, const struct dtp_page 
         }
     put_all(&grid, r, measurement);
     if (shown > 0) {
-        dtp_page_heading(page, heading, words);
+        dtp_page_heading(page, heading, "%s", words);
         dtp_grid_print(&grid, page, 2);
     }
     dtp_grid_destroy(&grid);
