@@ -217,9 +217,7 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
 
 static void print_usage(const struct dtp_page *page, const char *usage)
 {
-    dtp_page_ink(page, DTP_INK_BOLD);
-    fputs("usage: ", page->file);
-    dtp_page_ink(page, DTP_INK_PLAIN);
+    dtp_page_print(page, DTP_INK_BOLD, "usage: ");
     dtp_page_wrap(page, USAGE_COLUMN, USAGE_COLUMN + 4, usage);
 }
 
@@ -276,11 +274,10 @@ static void print_keys(const struct dtp_page *page)
     const struct dtp_scenario_key *keys = dtp_scenario_keys(&count);
     const char *section = "";
     for (size_t i = 0; i < count; i++) {
-        char flag[64], heading[96], choices[256], words[600];
+        char flag[64], choices[256], words[600];
         if (strcmp(section, keys[i].section) != 0) {
             section = keys[i].section;
-            snprintf(heading, sizeof heading, "[%.40s] in a scenario file", section);
-            dtp_page_heading(page, "KEYS", heading);
+            dtp_page_heading(page, "KEYS", "[%.40s] in a scenario file", section);
         }
         const char *value = dtp_scenario_key_choices(&keys[i], choices, sizeof choices);
         print_flag(page, as_flag(keys[i].key, flag, sizeof flag), value,
@@ -298,9 +295,7 @@ static void print_examples(const struct dtp_page *page, const struct command_hel
     dtp_page_heading(page, "EXAMPLES", "");
     for (size_t i = 0; i < sizeof help->examples / sizeof *help->examples && help->examples[i][0]; i++) {
         fputs("  ", page->file);
-        dtp_page_ink(page, DTP_INK_DIM);
-        fprintf(page->file, "# %s", help->examples[i][1]);
-        dtp_page_ink(page, DTP_INK_PLAIN);
+        dtp_page_print(page, DTP_INK_DIM, "# %s", help->examples[i][1]);
         fputs("\n  ", page->file);
         dtp_page_wrap_command(page, 2, 6, help->examples[i][0]);
     }
@@ -337,7 +332,7 @@ static void print_columns(const struct dtp_page *page)
     size_t count;
     const struct dtp_run_column *columns = dtp_run_table_columns(&count);
     for (int measured = 0; measured < 2; measured++) {
-        dtp_page_heading(page, measured ? "MEASURED COLUMNS" : "COLUMNS",
+        dtp_page_heading(page, measured ? "MEASURED COLUMNS" : "COLUMNS", "%s",
                          measured ? "one at least" : "of a run table, in any order; * must be there");
         for (size_t i = 0; i < count; i++)
             if (columns[i].measured == (measured == 1))

@@ -1,4 +1,5 @@
 #include "cli/run_process.h"
+#include "base/quantile.h"
 #include "machine/measured.h"
 #include "program/program_set.h"
 
@@ -219,19 +220,6 @@ void dtp_run_listener_hear(void *listener, const char *line)
 
 /* ---- the end ----------------------------------------------------------------------------------------------------- */
 
-static int by_value(const void *left, const void *right)
-{
-    const double *a = left, *b = right;
-    return *a < *b ? -1 : *a > *b;
-}
-
-/* Of every other of `values`, which are ordered by them. */
-static double median(double *values, size_t count)
-{
-    qsort(values, count, 2 * sizeof *values, by_value);
-    return (values[2 * (count / 2)] + values[2 * ((count - 1) / 2)]) / 2;
-}
-
 void dtp_run_listener_finish(struct dtp_run_listener *l)
 {
     struct dtp_run_outcome *m = l->out;
@@ -240,12 +228,12 @@ void dtp_run_listener_finish(struct dtp_run_listener *l)
     if (l->line_open)
         fputc('\n', stderr);
     if (count > 0) {
-        m->step_s = median(l->seconds + 2 * first, count);
         size_t paced = 0;
+        m->step_s = dtp_median(l->seconds + 2 * first, 2, count);
         for (size_t i = first; i < l->count; i++)
             if (isfinite(l->seconds[2 * i + 1]))
-                l->seconds[2 * paced++] = l->seconds[2 * i + 1];
-        m->undisturbed_s = paced ? median(l->seconds, paced) : 0;
+                l->seconds[paced++] = l->seconds[2 * i + 1];
+        m->undisturbed_s = paced ? dtp_median(l->seconds, 1, paced) : 0;
     }
     m->timed_steps = count;
     for (size_t i = 0; i < losses; i++)

@@ -1,6 +1,7 @@
 /* Collectives alone, over sizes and groups. All instances of a group run at the same time, as they do in a step. */
 #include "probe/prober.h"
 
+#include "base/quantile.h"
 #include "kernels/element.h"
 
 #include <inttypes.h>
@@ -311,7 +312,7 @@ static enum dtp_status add_samples(const struct sweep *s, double *mine, uint32_t
     enum dtp_status status = dtp_prober_least(p, mine, count);
     for (uint32_t i = 0; i < count && p->first_rank && status == DTP_OK; i++)
         status = dtp_probe_rows_add(&p->rows, &row, mine[i], p->faults);
-    *median = dtp_probe_median(mine, count);
+    *median = dtp_median(mine, 1, count);
     return status;
 }
 

@@ -3,6 +3,7 @@
  */
 #include "probe/prober.h"
 
+#include "base/quantile.h"
 #include "program/measured_op.h"
 
 #include <math.h>
@@ -57,7 +58,7 @@ static double seconds_of(const struct walk *w, enum part part, size_t op)
         const double *span = &w->spans[part][((size_t)s * w->ops + op) * 2];
         seconds[s] = span[1] - span[0];
     }
-    return dtp_probe_median(seconds, STEPS);
+    return dtp_median(seconds, 1, STEPS);
 }
 
 /* Seconds that two operations run beside each other, in the median step of the whole. */
@@ -69,7 +70,7 @@ static double overlap_s(const struct walk *w, size_t a, size_t b)
         const double *second = &w->spans[WHOLE][((size_t)s * w->ops + b) * 2];
         seconds[s] = fmax(0, fmin(first[1], second[1]) - fmax(first[0], second[0]));
     }
-    return dtp_probe_median(seconds, STEPS);
+    return dtp_median(seconds, 1, STEPS);
 }
 
 /* ---- figures ----------------------------------------------------------------------------------------------------- */

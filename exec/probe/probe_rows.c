@@ -1,5 +1,7 @@
 #include "probe/prober.h"
 
+#include "base/quantile.h"
+
 #include <jansson.h>
 #include <math.h>
 #include <stdarg.h>
@@ -50,39 +52,18 @@ enum dtp_status dtp_probe_rows_add(struct dtp_probe_rows *rows, const struct dtp
     return DTP_OK;
 }
 
-static int by_value(const void *left, const void *right)
-{
-    const double *a = left, *b = right;
-    return *a < *b ? -1 : *a > *b;
-}
-
-/* Of sorted values, between the two nearest. */
-static double quantile(const double *sorted, size_t count, double share)
-{
-    double place = share * (double)(count - 1);
-    size_t below = (size_t)place, above = below + 1 < count ? below + 1 : below;
-    return sorted[below] + (place - (double)below) * (sorted[above] - sorted[below]);
-}
-
-double dtp_probe_median(double *values, size_t count)
-{
-    qsort(values, count, sizeof *values, by_value);
-    return quantile(values, count, 0.5);
-}
-
 void dtp_probe_rows_say(const struct dtp_probe_rows *rows, FILE *events)
 {
     for (size_t i = 0; i < rows->count; i++) {
         struct dtp_probe_samples *s = &rows->all[i];
         struct dtp_measured_row row = s->row;
-        qsort(s->seconds, s->count, sizeof *s->seconds, by_value);
         row.number[DTP_MEASURED_samples] = (double)s->count;
         if (row.measurement == DTP_MEASUREMENT_CONTENTION) {
-            row.number[DTP_MEASURED_value] = quantile(s->seconds, s->count, 0.5);
+            row.number[DTP_MEASURED_value] = dtp_quantile(s->seconds, s->count, 0.5);
         } else {
-            row.number[DTP_MEASURED_seconds] = quantile(s->seconds, s->count, 0.5);
-            row.number[DTP_MEASURED_low_s] = quantile(s->seconds, s->count, 0.25);
-            row.number[DTP_MEASURED_high_s] = quantile(s->seconds, s->count, 0.75);
+            row.number[DTP_MEASURED_seconds] = dtp_quantile(s->seconds, s->count, 0.5);
+            row.number[DTP_MEASURED_low_s] = dtp_quantile(s->seconds, s->count, 0.25);
+            row.number[DTP_MEASURED_high_s] = dtp_quantile(s->seconds, s->count, 0.75);
         }
         dtp_probe_say_row(events, &row);
     }

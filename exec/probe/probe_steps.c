@@ -1,6 +1,7 @@
 /* Step programs, timed operation by operation: seconds of kernels, gaps between them, launches. */
 #include "probe/prober.h"
 
+#include "base/quantile.h"
 #include "program/measured_op.h"
 
 #include <math.h>
@@ -42,7 +43,7 @@ static enum dtp_status run_plain(struct dtp_prober *p, struct dtp_probe_program 
     for (uint32_t i = 0; i < *steps && status == DTP_OK; i++)
         status = dtp_probe_program_step(p, program, DTP_RUN_PLAIN, &step_s[i], &host_s[i]);
     if (status == DTP_OK)
-        *out = (struct plain){dtp_probe_median(step_s, *steps), dtp_probe_median(host_s, *steps)};
+        *out = (struct plain){dtp_median(step_s, 1, *steps), dtp_median(host_s, 1, *steps)};
     program->job.plan.executor.cuda_graph = false;
     return status;
 }
@@ -80,7 +81,7 @@ static enum dtp_status event_seconds(struct dtp_prober *p, struct dtp_probe_prog
         verbs->event_destroy(p->device, events[i]);
     if (code)
         return dtp_prober_device_failed(p, code, "events could not be timed");
-    *out = status == DTP_OK ? dtp_probe_median(seconds, PAIRS) : 0;
+    *out = status == DTP_OK ? dtp_median(seconds, 1, PAIRS) : 0;
     return status;
 }
 
@@ -90,7 +91,7 @@ static enum dtp_status event_seconds(struct dtp_prober *p, struct dtp_probe_prog
  * out, for there a machine was busy with something else. */
 static double typical_s(double *seconds, uint32_t steps, bool asynchronous)
 {
-    double median_s = dtp_probe_median(seconds, steps); /* which sorts them */
+    double median_s = dtp_median(seconds, 1, steps); /* which sorts them */
     uint32_t counted = steps >= 4 ? steps - 1 : steps;
     double sum_s = 0;
     for (uint32_t s = 0; s < counted; s++)
@@ -196,7 +197,7 @@ static enum dtp_status add_host_gap(struct dtp_prober *p, const struct dtp_probe
         gaps[s] /= fmax(1, kernels_of(program));
     }
     bool whole = p->of->pass.index + 1 == p->of->pass.count; /* of one pass: the row does not say by how many ranks */
-    return whole ? add_step_row(p, "gap_live", dtp_probe_median(gaps, steps)) : DTP_OK;
+    return whole ? add_step_row(p, "gap_live", dtp_median(gaps, 1, steps)) : DTP_OK;
 }
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */

@@ -24,9 +24,6 @@ enum dtp_status dtp_probe_rows_add(struct dtp_probe_rows *rows, const struct dtp
 void dtp_probe_rows_say(const struct dtp_probe_rows *rows, FILE *events);
 void dtp_probe_rows_release(struct dtp_probe_rows *rows);
 
-/* Median of `count` > 0 values, which are sorted. */
-double dtp_probe_median(double *values, size_t count);
-
 /* Lines of JSON; nothing where `events` is NULL. */
 void dtp_probe_say_row(FILE *events, const struct dtp_measured_row *row);
 void dtp_probe_say_about(FILE *events, const char *key, const char *format, ...) __attribute__((format(printf, 3, 4)));

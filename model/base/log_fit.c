@@ -1,5 +1,7 @@
 #include "base/log_fit.h"
 
+#include "base/quantile.h"
+
 #include <gsl/gsl_blas.h>
 #include <gsl/gsl_cdf.h>
 #include <gsl/gsl_errno.h>
@@ -38,20 +40,12 @@ static int residuals(const gsl_vector *x, void *context, gsl_vector *f)
     return GSL_SUCCESS;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* 1.4826 * the median of |r|: the standard deviation where errors are normal. */
 static double robust_deviation(const double *residual, size_t count, double *scratch)
 {
     for (size_t i = 0; i < count; i++)
         scratch[i] = fabs(residual[i]);
-    qsort(scratch, count, sizeof *scratch, by_value);
-    double median = count % 2 ? scratch[count / 2] : (scratch[count / 2 - 1] + scratch[count / 2]) / 2;
-    return fmax(LEAST_DEVIATION, 1.4826 * median);
+    return fmax(LEAST_DEVIATION, 1.4826 * dtp_median(scratch, 1, count));
 }
 
 static double variance_explained(const struct dtp_log_fit_job *job, const double *residual)

@@ -2,8 +2,8 @@
  * on; and, for each source, fitted on the rows of all others, as a prediction of runs that nobody has seen must be. */
 #include "runs/backtest_statistics.h"
 
-#include <gsl/gsl_sort.h>
-#include <gsl/gsl_statistics_double.h>
+#include "base/quantile.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,8 +42,7 @@ static double median_mfu(struct dtp_backtest_row *const *rows, size_t count, siz
     for (size_t i = 0; i < count; i++)
         if (rows[i]->source_group != without)
             mfu[kept++] = measured_mfu(rows[i]);
-    gsl_sort(mfu, 1, kept);
-    return kept ? gsl_stats_median_from_sorted_data(mfu, 1, kept) : (double)NAN;
+    return kept ? dtp_median(mfu, 1, kept) : (double)NAN;
 }
 
 /* Rows of one GPU and peak: by the constant of all of them, and for each source by that of the others. */

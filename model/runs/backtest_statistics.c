@@ -1,7 +1,8 @@
 #include "runs/backtest_statistics.h"
 
+#include "base/quantile.h"
+
 #include <ctype.h>
-#include <gsl/gsl_sort.h>
 #include <gsl/gsl_statistics_double.h>
 #include <math.h>
 #include <search.h>
@@ -54,12 +55,10 @@ struct dtp_error_statistics dtp_error_statistics(double *errors_pct, size_t coun
     if (!kept)
         return (struct dtp_error_statistics){0, NAN, NAN, NAN, NAN};
     struct dtp_error_statistics out = {.count = kept};
-    gsl_sort(errors_pct, 1, kept);
-    out.median_pct = gsl_stats_median_from_sorted_data(errors_pct, 1, kept);
+    out.median_pct = dtp_median(errors_pct, 1, kept);
     for (size_t i = 0; i < kept; i++)
         errors_pct[i] = fabs(errors_pct[i]);
-    gsl_sort(errors_pct, 1, kept);
-    out.median_abs_pct = gsl_stats_median_from_sorted_data(errors_pct, 1, kept);
+    out.median_abs_pct = dtp_median(errors_pct, 1, kept); /* which sorts them */
     out.mean_abs_pct = gsl_stats_mean(errors_pct, 1, kept);
     out.max_abs_pct = errors_pct[kept - 1];
     return out;

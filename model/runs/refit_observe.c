@@ -1,5 +1,6 @@
 /* What a run says of its operations: times with nothing beside them, and what collectives and kernels do to each other,
  * in its spans. */
+#include "base/quantile.h"
 #include "cost/collective_choice.h"
 #include "runs/refit_parts.h"
 #include "program/measured_op.h"
@@ -25,19 +26,6 @@ struct observed {
     double *in_step_s;  /* per operation: its time with nothing beside it; NAN: there was, or it is none */
     double live_factor; /* a kernel's time in the step over its time alone, where nothing ran beside it: median */
 };
-
-static int by_value(const void *left, const void *right)
-{
-    const double *a = left, *b = right;
-    return *a < *b ? -1 : *a > *b;
-}
-
-/* Sorts. */
-static double median(double *values, size_t count)
-{
-    qsort(values, count, sizeof *values, by_value);
-    return (values[count / 2] + values[(count - 1) / 2]) / 2;
-}
 
 static bool is_kernel(enum dtp_op_class class)
 {
@@ -140,7 +128,7 @@ static void look_at_kernels(struct observed *o, double *ratios)
         o->in_step_s[i] = in_place_s;
         ratios[count++] = in_place_s / o->run->alone_s[i];
     }
-    o->live_factor = count > 0 ? median(ratios, count) : 1;
+    o->live_factor = count > 0 ? dtp_median(ratios, 1, count) : 1;
 }
 
 /* What a kernel took longer than by itself is shared among the collectives beside it, by the time they were. */
@@ -196,7 +184,7 @@ static int by_shape(const void *left, const void *right)
 {
     const struct shape *a = left, *b = right;
     int order = dtp_measured_row_compare(&a->row, &b->row, true);
-    return order ? order : by_value(&a->seconds, &b->seconds);
+    return order ? order : (a->seconds > b->seconds) - (a->seconds < b->seconds);
 }
 
 /* `shapes` is sorted: equal ones stand together, by time. */

@@ -1,7 +1,7 @@
 #include "chart/like_runs.h"
 
-#include <gsl/gsl_sort.h>
-#include <gsl/gsl_statistics_double.h>
+#include "base/quantile.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,8 +84,7 @@ static double median_abs(double *errors_pct, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         errors_pct[i] = fabs(errors_pct[i]);
-    gsl_sort(errors_pct, 1, count);
-    return gsl_stats_quantile_from_sorted_data(errors_pct, 1, count, 0.5);
+    return dtp_median(errors_pct, 1, count);
 }
 
 /* Both reorder the errors. */
@@ -94,10 +93,9 @@ static void summarise_throughput(double *errors_pct, size_t count, struct dtp_li
     out->count = count;
     if (count == 0)
         return;
-    gsl_sort(errors_pct, 1, count); /* upwards in the error is downwards in the ratio */
-    out->low_ratio = ratio(gsl_stats_quantile_from_sorted_data(errors_pct, 1, count, 0.9));
-    out->middle_ratio = ratio(gsl_stats_quantile_from_sorted_data(errors_pct, 1, count, 0.5));
-    out->high_ratio = ratio(gsl_stats_quantile_from_sorted_data(errors_pct, 1, count, 0.1));
+    out->low_ratio = ratio(dtp_quantile(errors_pct, count, 0.9)); /* upwards in the error is downwards in the ratio */
+    out->middle_ratio = ratio(dtp_quantile(errors_pct, count, 0.5));
+    out->high_ratio = ratio(dtp_quantile(errors_pct, count, 0.1));
     out->median_abs_pct = median_abs(errors_pct, count);
 }
 

@@ -44,23 +44,43 @@ void dtp_grid_row(struct dtp_grid *grid, enum dtp_ink ink)
     grid->rows[grid->row_count++].ink = ink;
 }
 
-void dtp_grid_cell(struct dtp_grid *grid, const char *format, ...)
+static void add_cell(struct dtp_grid *grid, const char *format, va_list arguments)
 {
     char text[512];
-    va_list arguments;
     if (grid->failed || grid->row_count == 0)
         return;
     struct dtp_grid_row *row = &grid->rows[grid->row_count - 1];
     if (row->cell_count == grid->columns)
         return;
-    va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
     char *copy = strdup(text);
     if (copy)
         row->cells[row->cell_count++] = copy;
     else
         grid->failed = true;
+}
+
+void dtp_grid_cell(struct dtp_grid *grid, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    add_cell(grid, format, arguments);
+    va_end(arguments);
+}
+
+void dtp_grid_cell_if(struct dtp_grid *grid, bool known, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    add_cell(grid, known ? format : "-", arguments);
+    va_end(arguments);
+}
+
+void dtp_grid_texts(struct dtp_grid *grid, enum dtp_ink ink, const char *const *texts, size_t count)
+{
+    dtp_grid_row(grid, ink);
+    for (size_t i = 0; i < count; i++)
+        dtp_grid_cell(grid, "%s", texts[i]);
 }
 
 /* ---- widths ------------------------------------------------------------------------------------------------------ */
@@ -269,4 +289,10 @@ void dtp_grid_print(const struct dtp_grid *grid, const struct dtp_page *page, in
             if (!goes_on || !nothing_in(&grid->rows[row], &block))
                 print_row(grid, &grid->rows[row], &block, page, indent);
     }
+}
+
+void dtp_grid_end(struct dtp_grid *grid, const struct dtp_page *page, int indent)
+{
+    dtp_grid_print(grid, page, indent);
+    dtp_grid_destroy(grid);
 }

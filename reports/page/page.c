@@ -1,6 +1,8 @@
 #include "page/page.h"
 
 #include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const inks[] = {
@@ -15,14 +17,27 @@ void dtp_page_ink(const struct dtp_page *page, enum dtp_ink ink)
         fputs(inks[ink], page->file);
 }
 
-void dtp_page_heading(const struct dtp_page *page, const char *heading, const char *words)
+void dtp_page_print(const struct dtp_page *page, enum dtp_ink ink, const char *format, ...)
 {
+    va_list arguments;
+    dtp_page_ink(page, ink);
+    va_start(arguments, format);
+    vfprintf(page->file, format, arguments);
+    va_end(arguments);
+    dtp_page_ink(page, DTP_INK_PLAIN);
+}
+
+void dtp_page_heading(const struct dtp_page *page, const char *heading, const char *format, ...)
+{
+    va_list arguments;
     fputc('\n', page->file);
     dtp_page_ink(page, DTP_INK_BOLD);
     fputs(heading, page->file);
     dtp_page_ink(page, DTP_INK_DIM);
-    if (*words)
-        fprintf(page->file, "  %s", words);
+    fputs(*format ? "  " : "", page->file);
+    va_start(arguments, format);
+    vfprintf(page->file, format, arguments);
+    va_end(arguments);
     dtp_page_ink(page, DTP_INK_PLAIN);
     fputc('\n', page->file);
 }
@@ -135,6 +150,19 @@ static void wrap(const struct dtp_page *page, int at, int indent, const char *te
 void dtp_page_wrap(const struct dtp_page *page, int at, int indent, const char *text)
 {
     wrap(page, at, indent, text, "");
+}
+
+void dtp_page_say(const struct dtp_page *page, int at, int indent, const char *format, ...)
+{
+    char *text;
+    va_list arguments;
+    va_start(arguments, format);
+    if (vasprintf(&text, format, arguments) < 0)
+        text = NULL;
+    va_end(arguments);
+    fprintf(page->file, "%*s", at, "");
+    wrap(page, at, indent, text ? text : "out of memory", "");
+    free(text);
 }
 
 void dtp_page_wrap_command(const struct dtp_page *page, int at, int indent, const char *command)

@@ -37,14 +37,21 @@ enum dtp_ink { DTP_INK_PLAIN, DTP_INK_BOLD, DTP_INK_DIM, DTP_INK_GREEN, DTP_INK_
 
 /* Everything until the next ink is printed in it; no effect without colour. */
 void dtp_page_ink(const struct dtp_page *page, enum dtp_ink ink);
-/* "HEADING  words", the words dim, with an empty line before. */
-void dtp_page_heading(const struct dtp_page *page, const char *heading, const char *words);
+/* In one ink, plain behind it. */
+void dtp_page_print(const struct dtp_page *page, enum dtp_ink ink, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* "HEADING  words", the words dim, with an empty line before; `format` "": none. */
+void dtp_page_heading(const struct dtp_page *page, const char *heading, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 /* A bar of `fraction` (0..1) of `width` characters, with the smallest visible amount for any fraction above 0; returns
  * how many characters of the width are left. Nothing where there is no width. */
 int dtp_page_bar(const struct dtp_page *page, double fraction, int width);
 /* Prints `text` broken at spaces within the columns for prose. The cursor stands at column `at`; further lines are
  * indented by `indent`. Ends the line. */
 void dtp_page_wrap(const struct dtp_page *page, int at, int indent, const char *text);
+/* The same from the start of a line: blanks up to `at`, then the words. */
+void dtp_page_say(const struct dtp_page *page, int at, int indent, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 /* The same of a command for a shell: broken only outside quotes, with a backslash, so that it can be copied whole. */
 void dtp_page_wrap_command(const struct dtp_page *page, int at, int indent, const char *command);
 /* Characters of a UTF-8 text. */

@@ -11,17 +11,7 @@
 /* A cell "12.3", or "-" where there is nothing. */
 static void percent_cell(struct dtp_grid *grid, double value)
 {
-    if (isfinite(value))
-        dtp_grid_cell(grid, "%.1f", value);
-    else
-        dtp_grid_cell(grid, "-");
-}
-
-static void header_row(struct dtp_grid *grid, const char *const *names, size_t count)
-{
-    dtp_grid_row(grid, DTP_INK_BOLD);
-    for (size_t i = 0; i < count; i++)
-        dtp_grid_cell(grid, "%s", names[i]);
+    dtp_grid_cell_if(grid, isfinite(value), "%.1f", value);
 }
 
 static void error_cells(struct dtp_grid *grid, const struct dtp_error_statistics *errors)
@@ -90,8 +80,7 @@ static void print_beaten(const struct dtp_backtest *backtest, const struct dtp_p
     fprintf(page->file, "  worse than an unseen constant MFU: %zu of %zu sources of %d runs or more\n", beaten, judged,
             RUNS_THAT_TELL);
     if (beaten) {
-        fputs("    ", page->file);
-        dtp_page_wrap(page, 4, 4, names);
+        dtp_page_say(page, 4, 4, "%s", names);
     }
 }
 
@@ -101,15 +90,13 @@ static void print_throughput(const struct dtp_backtest *backtest, const struct d
         {"", "", "", "", "", "", "const.", "MFU", "unseen"},
         {"source", "scored", "median", "mean", "max", "bias", "median", "mean", "median"}};
     struct dtp_grid grid;
-    dtp_page_ink(page, DTP_INK_BOLD);
-    fprintf(page->file, "TOKENS PER SECOND, absolute error in %%, fidelity: %s\n", backtest->fidelity);
-    dtp_page_ink(page, DTP_INK_PLAIN);
+    dtp_page_print(page, DTP_INK_BOLD, "TOKENS PER SECOND, absolute error in %%, fidelity: %s\n", backtest->fidelity);
     if (backtest->machine)
         fprintf(page->file, "  %zu of %zu runs by %s, the others by the catalogue\n", backtest->by_machine,
                 backtest->scored, backtest->machine);
     dtp_grid_create(&grid, "lrrrrrrrr");
     for (int line = 0; line < 2; line++)
-        header_row(&grid, names[line], sizeof names[line] / sizeof *names[line]);
+        dtp_grid_texts(&grid, DTP_INK_BOLD, names[line], sizeof names[line] / sizeof *names[line]);
     for (size_t i = 0; i < backtest->source_count; i++) {
         const struct dtp_backtest_group *group = &backtest->sources[i];
         throughput_row(&grid, "", group->name, group->rows, group->scored, &group->throughput, &group->baseline,
@@ -119,10 +106,8 @@ static void print_throughput(const struct dtp_backtest *backtest, const struct d
     throughput_row(&grid, "", "all rows", backtest->row_count, backtest->scored, &backtest->throughput,
                    &backtest->baseline, &backtest->unseen_baseline);
     macro_row(&grid, backtest);
-    dtp_grid_print(&grid, page, 2);
-    dtp_grid_destroy(&grid);
-    fputs("  ", page->file);
-    dtp_page_wrap(
+    dtp_grid_end(&grid, page, 2);
+    dtp_page_say(
         page, 2, 2,
         "bias: median signed error, above 0 = predicted too fast; const. MFU: the simplest predictor, fitted to "
         "these runs; unseen: fitted without those of the source");
@@ -149,11 +134,10 @@ static void print_verdicts(const struct dtp_backtest *backtest, const struct dtp
     struct dtp_grid grid;
     dtp_page_heading(page, "MEMORY VERDICTS", "of runs by how they ended");
     dtp_grid_create(&grid, "lrrrr");
-    header_row(&grid, names, sizeof names / sizeof *names);
+    dtp_grid_texts(&grid, DTP_INK_BOLD, names, sizeof names / sizeof *names);
     verdict_row(&grid, "ran", ran, ran[DTP_VERDICT_OOM]);
     verdict_row(&grid, "died out of memory", oom, oom[DTP_VERDICT_FITS] + oom[DTP_VERDICT_TIGHT]);
-    dtp_grid_print(&grid, page, 2);
-    dtp_grid_destroy(&grid);
+    dtp_grid_end(&grid, page, 2);
     if (others)
         fprintf(page->file, "  %zu ended otherwise, which says nothing of memory\n", others);
 }
@@ -164,7 +148,7 @@ static void print_memory(const struct dtp_backtest *backtest, const struct dtp_p
     struct dtp_grid grid;
     dtp_page_heading(page, "MEMORY, absolute error in %", "");
     dtp_grid_create(&grid, "lrrrrr");
-    header_row(&grid, names, sizeof names / sizeof *names);
+    dtp_grid_texts(&grid, DTP_INK_BOLD, names, sizeof names / sizeof *names);
     for (int kind = 0; kind < DTP_RUN_MEMORY_COUNT; kind++) {
         const struct dtp_error_statistics *errors = &backtest->memory[kind];
         if (!errors->count)
@@ -174,8 +158,7 @@ static void print_memory(const struct dtp_backtest *backtest, const struct dtp_p
         dtp_grid_cell(&grid, "%zu", errors->count);
         error_cells(&grid, errors);
     }
-    dtp_grid_print(&grid, page, 2);
-    dtp_grid_destroy(&grid);
+    dtp_grid_end(&grid, page, 2);
     print_verdicts(backtest, page);
 }
 
@@ -190,14 +173,6 @@ static int by_loss(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void two_digits_cell(struct dtp_grid *grid, double value)
-{
-    if (isfinite(value))
-        dtp_grid_cell(grid, "%.2f", value);
-    else
-        dtp_grid_cell(grid, "-");
-}
-
 static void add_decision(struct dtp_grid *grid, const struct dtp_backtest *backtest,
                          const struct dtp_backtest_decision *d)
 {
@@ -206,8 +181,8 @@ static void add_decision(struct dtp_grid *grid, const struct dtp_backtest *backt
     dtp_grid_row(grid, DTP_INK_PLAIN);
     dtp_grid_cell(grid, "%s", name);
     dtp_grid_cell(grid, "%zu", d->configurations);
-    two_digits_cell(grid, d->rank_correlation);
-    two_digits_cell(grid, d->of_best);
+    dtp_grid_cell_if(grid, isfinite(d->rank_correlation), "%.2f", d->rank_correlation);
+    dtp_grid_cell_if(grid, isfinite(d->of_best), "%.2f", d->of_best);
     dtp_grid_cell(grid, "%.24s", d->chosen == SIZE_MAX ? "none: nothing fits" : backtest->rows[d->chosen].run.id);
     dtp_grid_cell(grid, "%.24s", backtest->rows[d->best].run.id);
 }
@@ -220,11 +195,10 @@ static void print_sweeps(const struct dtp_backtest *backtest, const struct dtp_b
     struct dtp_grid grid;
     dtp_grid_create(&grid, "lrrrll");
     for (int line = 0; line < 2; line++)
-        header_row(&grid, names[line], sizeof names[line] / sizeof *names[line]);
+        dtp_grid_texts(&grid, DTP_INK_BOLD, names[line], sizeof names[line] / sizeof *names[line]);
     for (size_t i = 0; i < shown; i++)
         add_decision(&grid, backtest, sorted[i]);
-    dtp_grid_print(&grid, page, 2);
-    dtp_grid_destroy(&grid);
+    dtp_grid_end(&grid, page, 2);
 }
 
 /* The sweeps in which choosing by prediction costs most. */
@@ -233,7 +207,6 @@ static void print_decisions(const struct dtp_backtest *backtest, size_t worst, c
     const struct dtp_backtest_choices *choices = &backtest->choices;
     const struct dtp_backtest_decision **sorted = calloc(backtest->decision_count + 1, sizeof *sorted);
     size_t count = backtest->decision_count, shown = count < worst ? count : worst;
-    char words[96];
     for (size_t i = 0; sorted && i < count; i++)
         sorted[i] = &backtest->decisions[i];
     if (!sorted || !count) {
@@ -241,8 +214,8 @@ static void print_decisions(const struct dtp_backtest *backtest, size_t worst, c
         return;
     }
     qsort(sorted, count, sizeof *sorted, by_loss);
-    snprintf(words, sizeof words, "what is predicted fastest, of what was fastest; %zu sweeps, the worst first", count);
-    dtp_page_heading(page, "DECISIONS", words);
+    dtp_page_heading(page, "DECISIONS", "what is predicted fastest, of what was fastest; %zu sweeps, the worst first",
+                     count);
     print_sweeps(backtest, sorted, shown, page);
     free(sorted);
     fprintf(page->file, "  of the best: %.2f on average, %.2f at worst", choices->mean_of_best, choices->least_of_best);
@@ -254,11 +227,9 @@ static void print_decisions(const struct dtp_backtest *backtest, size_t worst, c
 
 static void print_refusals(const struct dtp_backtest *backtest, const struct dtp_page *page)
 {
-    char words[96];
     if (!backtest->refused)
         return;
-    snprintf(words, sizeof words, "%zu of %zu rows, by first reason", backtest->refused, backtest->row_count);
-    dtp_page_heading(page, "REFUSED:", words);
+    dtp_page_heading(page, "REFUSED:", "%zu of %zu rows, by first reason", backtest->refused, backtest->row_count);
     for (size_t i = 0; i < backtest->refusal_count; i++) {
         fprintf(page->file, "  %5zu  ", backtest->refusals[i].rows);
         dtp_page_wrap(page, 9, 9, backtest->refusals[i].reason);
@@ -304,11 +275,10 @@ static void print_worst(const struct dtp_backtest *backtest, size_t worst, const
         qsort(rows, count, sizeof *rows, by_error);
         dtp_page_heading(page, "FURTHEST OFF", "predicted and measured: tokens/s of one GPU");
         dtp_grid_create(&grid, "lrrrrl");
-        header_row(&grid, names, sizeof names / sizeof *names);
+        dtp_grid_texts(&grid, DTP_INK_BOLD, names, sizeof names / sizeof *names);
         for (size_t i = 0; i < count && i < worst; i++)
             add_row(&grid, rows[i]);
-        dtp_grid_print(&grid, page, 2);
-        dtp_grid_destroy(&grid);
+        dtp_grid_end(&grid, page, 2);
     }
     free(rows);
 }

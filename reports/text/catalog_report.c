@@ -167,8 +167,7 @@ static void list_text(const struct dtp_catalog *catalog, const struct view *view
                 dtp_grid_cell(&grid, "%.*f", cell.digits, cell.number / view->columns[i].scale);
         }
     }
-    dtp_grid_print(&grid, page, 0);
-    dtp_grid_destroy(&grid);
+    dtp_grid_end(&grid, page, 0);
     fputc('\n', page->file);
     dtp_page_wrap(page, 0, 0, view->notes);
 }
@@ -362,9 +361,7 @@ static void put_entry(struct sink *sink, const struct dtp_catalog *catalog, cons
 static void print_entry(struct sink *sink, const char *key, bool first, const struct dtp_page *page)
 {
     fputs(first ? "" : "\n", page->file);
-    dtp_page_ink(page, DTP_INK_BOLD);
-    fprintf(page->file, "%s\n", key);
-    dtp_page_ink(page, DTP_INK_PLAIN);
+    dtp_page_print(page, DTP_INK_BOLD, "%s\n", key);
     dtp_grid_print(&sink->grid, page, 2);
     dtp_grid_destroy(&sink->grid);
 }

@@ -28,17 +28,12 @@ long dtp_comparison_best(const struct dtp_comparison_row *rows, size_t count)
 
 static void add_header(struct dtp_grid *grid, const char *solved)
 {
-    const char *const names[2][9] = {
-        {"", "strategy", solved, "device", "", "sent", "step", "tokens/s", "MFU"},
-        {"", "", "", "GiB", "verdict", "GB/GPU", "s", "per GPU", "%"},
+    const char *const names[2][11] = {
+        {"", "strategy", solved, "device", "", "sent", "step", "tokens/s", "MFU", "scaling", "USD per"},
+        {"", "", "", "GiB", "verdict", "GB/GPU", "s", "per GPU", "%", "%", "10^9 tok."},
     };
-    for (int line = 0; line < 2; line++) {
-        dtp_grid_row(grid, DTP_INK_BOLD);
-        for (int i = 0; i < 9; i++)
-            dtp_grid_cell(grid, "%s", names[line][i]);
-        dtp_grid_cell(grid, "%s", line == 0 ? "scaling" : "%");
-        dtp_grid_cell(grid, "%s", line == 0 ? "USD per" : "10^9 tok.");
-    }
+    for (int line = 0; line < 2; line++)
+        dtp_grid_texts(grid, DTP_INK_BOLD, names[line], 11);
 }
 
 static void add_row(struct dtp_grid *grid, const struct dtp_comparison_row *row, bool best, const struct dtp_page *page)
@@ -88,8 +83,7 @@ static void print_best(const struct dtp_comparison_row *rows, size_t count, long
         const char *note = rows[i].refused ? rows[i].reason : rows[i].report->job.plan_note;
         if (!note[0])
             continue;
-        snprintf(line, sizeof line, "%s: %s%.300s", rows[i].strategy, rows[i].refused ? "refused: " : "", note);
-        dtp_page_wrap(page, 0, 2, line);
+        dtp_page_say(page, 0, 2, "%s: %s%.300s", rows[i].strategy, rows[i].refused ? "refused: " : "", note);
     }
 }
 
@@ -118,8 +112,7 @@ void dtp_report_compare_text(const struct dtp_comparison_row *rows, size_t count
         for (size_t i = 0; i < count; i++)
             if (!rows[i].refused)
                 add_row(&grid, &rows[i], (long)i == best, page);
-        dtp_grid_print(&grid, page, 2);
-        dtp_grid_destroy(&grid);
+        dtp_grid_end(&grid, page, 2);
     }
     print_best(rows, count, best, page);
 }

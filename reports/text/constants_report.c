@@ -101,16 +101,14 @@ static void constant_at(const struct dtp_catalog *catalog, const struct dtp_cons
 
 static void print_constant(const struct constant *c, const struct dtp_page *page)
 {
-    char value[48], sentence[1200];
+    char value[48];
     snprintf(value, sizeof value, "%.4g%s%s", c->value, strcmp(c->unit, "1") == 0 ? "" : " ",
              strcmp(c->unit, "1") == 0 ? "" : c->unit);
     fprintf(page->file, "%-*s %14s  %-9s %6zu %6zu\n", NAME_COLUMNS, c->name, value, c->kind, c->effect.step_runs,
             c->effect.memory_runs);
     dtp_page_ink(page, DTP_INK_DIM);
-    snprintf(sentence, sizeof sentence, "%s; %s%s%s%s", c->what, c->source, *c->data ? " [" : "", c->data,
-             *c->data ? "]" : "");
-    fprintf(page->file, "%*s", INDENT, "");
-    dtp_page_wrap(page, INDENT, INDENT, sentence);
+    dtp_page_say(page, INDENT, INDENT, "%s; %s%s%s%s", c->what, c->source, *c->data ? " [" : "", c->data,
+                 *c->data ? "]" : "");
     dtp_page_ink(page, DTP_INK_PLAIN);
 }
 
@@ -150,9 +148,7 @@ static void print_text(const struct dtp_catalog *catalog, const struct dtp_const
 {
     char words[400];
     size_t used = 0;
-    dtp_page_ink(page, DTP_INK_BOLD);
-    fputs("CONSTANTS OF THE MODEL\n", page->file);
-    dtp_page_ink(page, DTP_INK_PLAIN);
+    dtp_page_print(page, DTP_INK_BOLD, "CONSTANTS OF THE MODEL\n");
     used =
         (size_t)snprintf(words, sizeof words,
                          "Moved: runs, of %zu, whose step time or memory is predicted to differ by more than %.1f %% "

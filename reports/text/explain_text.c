@@ -6,7 +6,6 @@
 
 #include <jansson.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,19 +55,16 @@ static void format_value(const struct scale *scale, double value, char *out, siz
  */
 static void print_term(const struct dtp_page *page, const struct dtp_term *term, const struct scale *scale)
 {
-    char value[48], line[256];
+    char value[48];
+    bool equals = term->rule[0] && term->numbers[0] && term->numbers[0] != ';';
     format_value(scale, term->value, value, sizeof value);
     if (term->gap)
         dtp_page_ink(page, DTP_INK_YELLOW);
     fprintf(page->file, "  %-*s %14s%s%s\n", name_columns(page), term->name, value, *scale->name ? " " : "",
             scale->name);
     dtp_page_ink(page, DTP_INK_DIM);
-    snprintf(line, sizeof line, "%s%s%s", term->rule,
-             term->rule[0] && term->numbers[0] && term->numbers[0] != ';' ? " = " : "", term->numbers);
-    if (line[0]) {
-        fprintf(page->file, "%*s", RULE_INDENT, "");
-        dtp_page_wrap(page, RULE_INDENT, RULE_INDENT, line);
-    }
+    if (term->rule[0] || term->numbers[0])
+        dtp_page_say(page, RULE_INDENT, RULE_INDENT, "%s%s%s", term->rule, equals ? " = " : "", term->numbers);
     dtp_page_ink(page, DTP_INK_PLAIN);
 }
 
@@ -77,7 +73,7 @@ static void print_group(const struct dtp_page *page, const struct dtp_explanatio
 {
     struct scale scale = scale_of(group);
     char value[48];
-    dtp_page_heading(page, group->title, group->words);
+    dtp_page_heading(page, group->title, "%s", group->words);
     if (group->source[0]) {
         dtp_page_ink(page, DTP_INK_DIM);
         fputs("  source: ", page->file);
@@ -87,22 +83,8 @@ static void print_group(const struct dtp_page *page, const struct dtp_explanatio
     for (size_t i = 0; i < group->count; i++)
         print_term(page, &e->terms[group->first + i], &scale);
     format_value(&scale, group->total, value, sizeof value);
-    dtp_page_ink(page, DTP_INK_BOLD);
-    fprintf(page->file, "  %-*s %14s%s%s\n", name_columns(page), "= total", value, *scale.name ? " " : "", scale.name);
-    dtp_page_ink(page, DTP_INK_PLAIN);
-}
-
-static void print_rate(const struct dtp_page *page, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-static void print_rate(const struct dtp_page *page, const char *format, ...)
-{
-    char line[256];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(line, sizeof line, format, arguments);
-    va_end(arguments);
-    fputs("  ", page->file);
-    dtp_page_wrap(page, 2, RULE_INDENT, line);
+    dtp_page_print(page, DTP_INK_BOLD, "  %-*s %14s%s%s\n", name_columns(page), "= total", value,
+                   *scale.name ? " " : "", scale.name);
 }
 
 static void print_rates(const struct dtp_report *report, const struct dtp_page *page)
@@ -114,17 +96,20 @@ static void print_rates(const struct dtp_report *report, const struct dtp_page *
     double peak = report->job.cluster.gpu.peak_flops_per_s[p->precision.compute],
            step_s = report->prediction.time.step_s;
     dtp_page_heading(page, "RATES", "");
-    print_rate(page, "tokens/s = %s x micro batch x K x s / step = %u x %u x %u x %llu / %.5g s = %.5g",
-               parts > 1 ? "data parallel ranks" : "GPUs", report->job.cluster.gpus / parts, p->micro_batch,
-               p->accumulate, (unsigned long long)p->sequence, step_s, t->tokens_per_s);
-    print_rate(page, "MFU = model FLOPs / step / dense %s peak = %.5g / %.5g s / %.4g TFLOP/s = %.2f %%",
-               dtp_dtype_text(p->precision.compute),
-               tokens * dtp_transformer_model_flops_per_token(&report->job.transformer, p->sequence) / parts, step_s,
-               peak / 1e12, 100 * t->mfu);
+    dtp_page_say(page, 2, RULE_INDENT,
+                 "tokens/s = %s x micro batch x K x s / step = %u x %u x %u x %llu / %.5g s = %.5g",
+                 parts > 1 ? "data parallel ranks" : "GPUs", report->job.cluster.gpus / parts, p->micro_batch,
+                 p->accumulate, (unsigned long long)p->sequence, step_s, t->tokens_per_s);
+    dtp_page_say(page, 2, RULE_INDENT,
+                 "MFU = model FLOPs / step / dense %s peak = %.5g / %.5g s / %.4g TFLOP/s = %.2f %%",
+                 dtp_dtype_text(p->precision.compute),
+                 tokens * dtp_transformer_model_flops_per_token(&report->job.transformer, p->sequence) / parts, step_s,
+                 peak / 1e12, 100 * t->mfu);
     if (report->money.known)
-        print_rate(page, "10^9 tokens = GPUs x price / (tokens/s x 3600) x 10^9 = %u x %.2f / %.5g x 10^9 = %.2f USD",
-                   report->job.cluster.gpus, report->money.gpu_hour_usd[DTP_PRICE_TYPICAL], t->tokens_per_s * 3600,
-                   report->money.billion_tokens_usd[DTP_PRICE_TYPICAL]);
+        dtp_page_say(page, 2, RULE_INDENT,
+                     "10^9 tokens = GPUs x price / (tokens/s x 3600) x 10^9 = %u x %.2f / %.5g x 10^9 = %.2f USD",
+                     report->job.cluster.gpus, report->money.gpu_hour_usd[DTP_PRICE_TYPICAL], t->tokens_per_s * 3600,
+                     report->money.billion_tokens_usd[DTP_PRICE_TYPICAL]);
 }
 
 /* Everything that was measured instead of derived. Rates of the GPU itself are in `dtplan catalog`. */
@@ -136,8 +121,7 @@ static void print_constants(const struct dtp_job *job, const struct dtp_page *pa
         fprintf(page->file, "  %-*s %14.4g%s%s\n", name_columns(page), row->name, row->value,
                 strcmp(row->unit, "1") == 0 ? "" : " ", strcmp(row->unit, "1") == 0 ? "" : row->unit);
         dtp_page_ink(page, DTP_INK_DIM);
-        fprintf(page->file, "%*s", RULE_INDENT, "");
-        dtp_page_wrap(page, RULE_INDENT, RULE_INDENT, row->words);
+        dtp_page_say(page, RULE_INDENT, RULE_INDENT, "%s", row->words);
         dtp_page_ink(page, DTP_INK_PLAIN);
     }
     fprintf(page->file,
@@ -152,11 +136,10 @@ static void print_symbols(const struct dtp_job *job, const struct dtp_page *page
     const struct dtp_transformer *m = &job->transformer;
     const struct dtp_plan *p = &job->plan;
     struct dtp_units units;
-    char line[400];
     dtp_units_count(m, &job->cluster, p, &units);
     dtp_page_heading(page, "SYMBOLS", "");
-    snprintf(
-        line, sizeof line,
+    dtp_page_say(
+        page, 2, 2,
         "psi = %llu parameters, P = %llu of a layer; N = %llu GPUs share one copy, R = %llu copies; K = %u "
         "micro-steps of T = %llu tokens on a GPU, s = %llu tokens of a sequence; L = %llu layers, h = %llu hidden, "
         "f = %llu ffn, V = %llu vocabulary",
@@ -164,8 +147,6 @@ static void print_symbols(const struct dtp_job *job, const struct dtp_page *page
         (unsigned long long)units.replicas, p->accumulate, (unsigned long long)dtp_plan_tokens(p),
         (unsigned long long)p->sequence, (unsigned long long)m->layers, (unsigned long long)m->hidden,
         (unsigned long long)m->ffn, (unsigned long long)m->vocab);
-    fputs("  ", page->file);
-    dtp_page_wrap(page, 2, 2, line);
 }
 
 void dtp_explain_text(const struct dtp_report *report, const struct dtp_explanation *explanation,

@@ -11,9 +11,7 @@
 
 static void print_label(const struct dtp_page *page, const char *label)
 {
-    dtp_page_ink(page, DTP_INK_BOLD);
-    fprintf(page->file, "%-9s", label);
-    dtp_page_ink(page, DTP_INK_PLAIN);
+    dtp_page_print(page, DTP_INK_BOLD, "%-9s", label);
 }
 
 /* What was chosen by a rule and not by the user. */

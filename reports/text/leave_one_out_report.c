@@ -19,10 +19,7 @@ static const char *short_name(const char *source)
 
 static void percent_cell(struct dtp_grid *grid, double pct)
 {
-    if (isfinite(pct))
-        dtp_grid_cell(grid, "%.1f", pct);
-    else
-        dtp_grid_cell(grid, "-");
+    dtp_grid_cell_if(grid, isfinite(pct), "%.1f", pct);
 }
 
 static void error_cells(struct dtp_grid *grid, const struct dtp_error_statistics *e)
@@ -67,8 +64,7 @@ static void print_throughput(const struct dtp_page *page, const struct dtp_leave
     dtp_grid_cell(&grid, "%s", "");
     dtp_grid_cell(&grid, "%s", "");
     percent_cell(&grid, result->macro_left_out_pct);
-    dtp_grid_print(&grid, page, 2);
-    dtp_grid_destroy(&grid);
+    dtp_grid_end(&grid, page, 2);
 }
 
 static void print_memory(const struct dtp_page *page, const struct dtp_leave_one_out *result)
@@ -94,7 +90,7 @@ static void print_memory(const struct dtp_page *page, const struct dtp_leave_one
         }
     }
     if (any) {
-        dtp_page_heading(page, "MEMORY", "absolute error in %");
+        dtp_page_heading(page, "MEMORY", "absolute error in %%");
         dtp_grid_print(&grid, page, 2);
     }
     dtp_grid_destroy(&grid);
@@ -105,13 +101,10 @@ static void print_beliefs(const struct dtp_page *page, const struct dtp_left_out
     dtp_page_ink(page, DTP_INK_DIM);
     for (size_t i = 0; i < s->given_up_count; i++) {
         const char *source;
-        char line[400];
         dtp_constant_otherwise(s->given_up[i].constant, &source);
         if (s->given_up[i].how != DTP_WITHOUT_BELIEVED)
             continue;
-        snprintf(line, sizeof line, "%s: %s", dtp_calibration_rows[s->given_up[i].constant].name, source);
-        fputs("    ", page->file);
-        dtp_page_wrap(page, 4, 6, line);
+        dtp_page_say(page, 4, 6, "%s: %s", dtp_calibration_rows[s->given_up[i].constant].name, source);
     }
     dtp_page_ink(page, DTP_INK_PLAIN);
 }
@@ -120,9 +113,7 @@ static void print_constants(const struct dtp_page *page, const struct dtp_left_o
 {
     struct dtp_grid grid;
     fputc('\n', page->file);
-    dtp_page_ink(page, DTP_INK_BOLD);
-    fprintf(page->file, "  %s\n", short_name(s->source));
-    dtp_page_ink(page, DTP_INK_PLAIN);
+    dtp_page_print(page, DTP_INK_BOLD, "  %s\n", short_name(s->source));
     dtp_grid_create(&grid, "lrrl");
     for (size_t i = 0; i < s->given_up_count; i++) {
         const struct dtp_given_up *g = &s->given_up[i];
@@ -136,14 +127,13 @@ static void print_constants(const struct dtp_page *page, const struct dtp_left_o
         else
             dtp_grid_cell(&grid, "%s", dtp_without_text(g->how));
     }
-    dtp_grid_print(&grid, page, 4);
-    dtp_grid_destroy(&grid);
+    dtp_grid_end(&grid, page, 4);
     print_beliefs(page, s);
 }
 
 void dtp_leave_one_out_write_text(const struct dtp_page *page, const struct dtp_leave_one_out *result)
 {
-    dtp_page_heading(page, "LEAVE ONE SOURCE OUT",
+    dtp_page_heading(page, "LEAVE ONE SOURCE OUT", "%s",
                      strcmp(result->fidelity, "closed") == 0 ? "absolute error of tokens/s in %, closed form"
                                                              : "absolute error of tokens/s in %, simulated");
     print_throughput(page, result);

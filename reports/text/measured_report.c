@@ -28,23 +28,12 @@ static void print_about(const struct dtp_measured *m, const struct dtp_page *pag
             dtp_grid_cell(&grid, "%s", rows->row[i].what);
             dtp_grid_cell(&grid, "%s", rows->row[i].text);
         }
-    dtp_grid_print(&grid, page, 2);
-    dtp_grid_destroy(&grid);
+    dtp_grid_end(&grid, page, 2);
 }
 
 static void percent_cell(struct dtp_grid *grid, double share)
 {
-    if (isfinite(share))
-        dtp_grid_cell(grid, "%.1f", 100 * share);
-    else
-        dtp_grid_cell(grid, "-");
-}
-
-static void heading(struct dtp_grid *grid, const char *const *words, size_t count)
-{
-    dtp_grid_row(grid, DTP_INK_BOLD);
-    for (size_t i = 0; i < count; i++)
-        dtp_grid_cell(grid, "%s", words[i]);
+    dtp_grid_cell_if(grid, isfinite(share), "%.1f", 100 * share);
 }
 
 static bool print_fits(const struct dtp_measured *m, const struct dtp_page *page)
@@ -54,7 +43,7 @@ static bool print_fits(const struct dtp_measured *m, const struct dtp_page *page
     struct dtp_grid grid;
     bool memory = true;
     dtp_grid_create(&grid, "lrrrrr");
-    heading(&grid, words, 6);
+    dtp_grid_texts(&grid, DTP_INK_BOLD, words, 6);
     for (size_t i = 0; i < dtp_measured_quality_count(m) && memory; i++) {
         memory = dtp_measured_quality(m, i, &q);
         dtp_grid_row(&grid, DTP_INK_PLAIN);
@@ -65,10 +54,8 @@ static bool print_fits(const struct dtp_measured *m, const struct dtp_page *page
         percent_cell(&grid, q.largest_residual);
         percent_cell(&grid, q.left_out_residual);
     }
-    dtp_grid_print(&grid, page, 2);
-    dtp_grid_destroy(&grid);
-    fputs("  ", page->file);
-    dtp_page_wrap(
+    dtp_grid_end(&grid, page, 2);
+    dtp_page_say(
         page, 2, 2,
         "Percent of the measured time: median and largest distance of the fitted formula, and the median of what is "
         "said of a row from the others alone. Rows that were measured are taken as they are.");
@@ -82,7 +69,7 @@ static bool print_parameters(const struct dtp_measured *m, const struct dtp_page
     struct dtp_grid grid;
     bool memory = true;
     dtp_grid_create(&grid, "llrrrl");
-    heading(&grid, words, 6);
+    dtp_grid_texts(&grid, DTP_INK_BOLD, words, 6);
     for (size_t i = 0; i < dtp_measured_quality_count(m) && memory; i++) {
         memory = dtp_measured_quality(m, i, &q);
         for (int p = 0; p < q.parameter_count; p++) {
@@ -95,8 +82,7 @@ static bool print_parameters(const struct dtp_measured *m, const struct dtp_page
             dtp_grid_cell(&grid, "%s", q.parameter[p].unit);
         }
     }
-    dtp_grid_print(&grid, page, 2);
-    dtp_grid_destroy(&grid);
+    dtp_grid_end(&grid, page, 2);
     return memory;
 }
 
@@ -105,14 +91,12 @@ static void print_figures(const struct dtp_measured *m, const struct dtp_page *p
 {
     const struct dtp_measured_rows *rows = dtp_measured_all(m);
     struct dtp_grid grid;
-    size_t count = 0;
     dtp_grid_create(&grid, "llr");
     for (size_t i = 0; i < rows->count; i++) {
         const struct dtp_measured_row *row = &rows->row[i];
         bool step = row->measurement == DTP_MEASUREMENT_STEP, beside = row->measurement == DTP_MEASUREMENT_CONTENTION;
         if (!step && !beside)
             continue;
-        count++;
         dtp_grid_row(&grid, DTP_INK_PLAIN);
         dtp_grid_cell(&grid, "%s", row->what);
         if (step) {
@@ -126,9 +110,7 @@ static void print_figures(const struct dtp_measured *m, const struct dtp_page *p
                       row->number[DTP_MEASURED_nodes]);
         dtp_grid_cell(&grid, "%.3f", row->number[DTP_MEASURED_value]);
     }
-    if (count)
-        dtp_grid_print(&grid, page, 2);
-    dtp_grid_destroy(&grid);
+    dtp_grid_end(&grid, page, 2);
 }
 
 static enum dtp_status print_text(const struct dtp_measured *m, const struct dtp_page *page, struct dtp_faults *faults)

@@ -126,10 +126,9 @@ static void print_memory(const struct dtp_report *report, const struct dtp_page 
 {
     const struct dtp_memory *m = &report->prediction.memory;
     struct dtp_unit unit = dtp_unit_memory(m->device_peak_bytes);
-    char words[128], heading[128];
-    snprintf(heading, sizeof heading, "of each GPU at its peak: %s (GiB = 2^30 bytes)",
-             m->bound ? "a bound, for this plan has no step program" : dtp_phase_words(m->peak_phase));
-    dtp_page_heading(page, "MEMORY", heading);
+    char words[128];
+    dtp_page_heading(page, "MEMORY", "of each GPU at its peak: %s (GiB = 2^30 bytes)",
+                     m->bound ? "a bound, for this plan has no step program" : dtp_phase_words(m->peak_phase));
     print_owners(m, page, unit);
     print_bytes_row(page, "= allocated", m->allocated_peak_bytes, 0, unit, "tensors");
     print_bytes_row(page, "  reserved", m->reserved_peak_bytes, 0, unit, "the allocator's segments");
@@ -233,12 +232,9 @@ static void print_compute_words(const struct dtp_time *t, const struct dtp_page 
 
 static void print_why_not_simulated(const struct dtp_report *report, const struct dtp_page *page)
 {
-    char line[DTP_FAULT_TEXT_BYTES + 32];
     if (!*report->not_simulated_because)
         return;
-    snprintf(line, sizeof line, "not simulated: %s", report->not_simulated_because);
-    fputs("  ", page->file);
-    dtp_page_wrap(page, 2, 2, line);
+    dtp_page_say(page, 2, 2, "not simulated: %s", report->not_simulated_because);
 }
 
 static void print_time(const struct dtp_report *report, const struct dtp_page *page)
@@ -246,11 +242,12 @@ static void print_time(const struct dtp_report *report, const struct dtp_page *p
     const struct dtp_time *t = &report->prediction.time;
     struct dtp_unit unit = dtp_unit_time(t->step_s);
     int digits = unit.divisor < 1 ? 1 : 3;
-    char words[128] = "of one optimizer step, by the closed form";
+    char words[128];
     if (report->simulated)
-        snprintf(words, sizeof words, "of one optimizer step, simulated; the closed form says %.*f %s", digits,
-                 report->closed_step_s / unit.divisor, unit.name);
-    dtp_page_heading(page, "STEP TIME", words);
+        dtp_page_heading(page, "STEP TIME", "of one optimizer step, simulated; the closed form says %.*f %s", digits,
+                         report->closed_step_s / unit.divisor, unit.name);
+    else
+        dtp_page_heading(page, "STEP TIME", "of one optimizer step, by the closed form");
     print_why_not_simulated(report, page);
     print_seconds(page, "forward and backward", t->compute_s, t->step_s, unit, "");
     print_compute_words(t, page, unit);
@@ -259,9 +256,7 @@ static void print_time(const struct dtp_report *report, const struct dtp_page *p
     if (t->communication_s > 0) {
         snprintf(words, sizeof words, "of %.*f", digits, t->communication_s / unit.divisor);
         print_seconds(page, "exposed communication", t->exposed_communication_s, t->step_s, unit, words);
-        dtp_page_ink(page, DTP_INK_DIM);
-        fputs("    counts how much compute slows down beside hidden collectives\n", page->file);
-        dtp_page_ink(page, DTP_INK_PLAIN);
+        dtp_page_print(page, DTP_INK_DIM, "    counts how much compute slows down beside hidden collectives\n");
     }
     if (t->offload_s > 0) {
         snprintf(words, sizeof words, "of %.*f", digits, t->offload_s / unit.divisor);
@@ -280,9 +275,7 @@ static void print_time(const struct dtp_report *report, const struct dtp_page *p
     snprintf(words, sizeof words, "best estimate; %.*f to %.*f", digits, t->step_perfect_overlap_s / unit.divisor,
              digits, t->step_no_overlap_s / unit.divisor);
     print_seconds(page, "= step", t->step_s, 0, unit, words);
-    dtp_page_ink(page, DTP_INK_DIM);
-    fputs("    to either side: computing and sending overlap perfectly, or not at all\n", page->file);
-    dtp_page_ink(page, DTP_INK_PLAIN);
+    dtp_page_print(page, DTP_INK_DIM, "    to either side: computing and sending overlap perfectly, or not at all\n");
 }
 
 /* ---- throughput and money --------------------------------------------------------------------------------------- */
@@ -330,16 +323,14 @@ static void print_price_row(const struct dtp_page *page, const char *label, cons
 static void print_money(const struct dtp_report *report, const struct dtp_page *page)
 {
     const struct dtp_money *m = &report->money;
-    char words[96];
     if (!m->known) {
         dtp_page_heading(page, "COST", "no price known for this GPU; give one with --price");
         return;
     }
     if (m->given)
-        snprintf(words, sizeof words, "US dollars, at the price given");
+        dtp_page_heading(page, "COST", "US dollars, at the price given");
     else
-        snprintf(words, sizeof words, "US dollars, typical (low to high) of %s", m->date);
-    dtp_page_heading(page, "COST", words);
+        dtp_page_heading(page, "COST", "US dollars, typical (low to high) of %s", m->date);
     print_price_row(page, "a GPU-hour", m->gpu_hour_usd, m->given);
     print_price_row(page, "an hour of the job", m->job_hour_usd, m->given);
     print_price_row(page, "10^9 tokens", m->billion_tokens_usd, m->given);
@@ -382,7 +373,7 @@ static void print_advice(const struct dtp_report *report, const struct dtp_page 
     if (advice->kind == DTP_ADVICE_NONE)
         return;
     bool tight = advice->count > 0 && advice->changes[0].variant.prediction.memory.verdict == DTP_VERDICT_TIGHT;
-    dtp_page_heading(page, "WHAT WOULD HELP MOST",
+    dtp_page_heading(page, "WHAT WOULD HELP MOST", "%s",
                      tight && advice->kind == DTP_ADVICE_MAKES_FIT
                          ? "none leaves a margin; the fastest change that is tight"
                          : words[advice->kind]);

@@ -6,11 +6,10 @@
 #include "cost/collective_cost.h"
 #include "page/grid.h"
 #include "base/number.h"
+#include "base/quantile.h"
 #include "cost/op_cost.h"
 #include "page/shell_word.h"
 
-#include <gsl/gsl_sort.h>
-#include <gsl/gsl_statistics_double.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -169,12 +168,11 @@ static void put_all(struct dtp_grid *grid, const struct dtp_probe_report *r, enu
             ratios[count++] = seconds / at(&r->rows[i], DTP_MEASURED_seconds);
     }
     if (count > 1) {
-        gsl_sort(ratios, 1, count);
         dtp_grid_row(grid, DTP_INK_DIM);
         dtp_grid_cell(grid, "all %zu, median", count);
         dtp_grid_cell(grid, "%s", "");
         dtp_grid_cell(grid, "%s", "");
-        dtp_grid_cell(grid, "%.2f", gsl_stats_median_from_sorted_data(ratios, 1, count));
+        dtp_grid_cell(grid, "%.2f", dtp_median(ratios, 1, count));
     }
     free(ratios);
 }
@@ -199,7 +197,7 @@ static void print_rates(const struct dtp_probe_report *r, const struct dtp_page 
         }
     put_all(&grid, r, measurement);
     if (shown > 0) {
-        dtp_page_heading(page, heading, words);
+        dtp_page_heading(page, heading, "%s", words);
         dtp_grid_print(&grid, page, 2);
     }
     dtp_grid_destroy(&grid);

@@ -209,9 +209,8 @@ enum dtp_status dtp_program_listing(const struct dtp_simulated *simulated, const
     char heading[200], number[32];
     if (!find_sections(&l))
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    snprintf(heading, sizeof heading, "%s operations in the order of issue, with what each takes alone",
-             dtp_page_grouped(simulated->timeline.op_count, number, sizeof number));
-    dtp_page_heading(page, "PROGRAM", heading);
+    dtp_page_heading(page, "PROGRAM", "%s operations in the order of issue, with what each takes alone",
+                     dtp_page_grouped(simulated->timeline.op_count, number, sizeof number));
     for (size_t at = 0; at < l.count;) {
         size_t end = micro_step_end(&l, at), repeated = repeated_micro_steps(&l, at, end);
         print_micro_step(&l, at, end);

@@ -1,5 +1,6 @@
 #include "record/validation.h"
 
+#include "base/quantile.h"
 #include "page/grid.h"
 #include "page/json_value.h"
 
@@ -16,12 +17,6 @@ static double error_of(const struct dtp_refit_result *r, enum side side)
     return predicted_s / r->run->step_s[DTP_VALIDATION_MEASURED] - 1;
 }
 
-static int by_value(const void *left, const void *right)
-{
-    const double *a = left, *b = right;
-    return *a < *b ? -1 : *a > *b;
-}
-
 /* Of |error|; NAN: no memory. */
 static void spread(const struct dtp_refit_report *report, enum side side, double *median, double *largest)
 {
@@ -31,8 +26,7 @@ static void spread(const struct dtp_refit_report *report, enum side side, double
     for (size_t i = 0; i < count && errors; i++)
         errors[i] = fabs(error_of(&report->results[i], side));
     if (errors && count > 0) {
-        qsort(errors, count, sizeof *errors, by_value);
-        *median = (errors[count / 2] + errors[(count - 1) / 2]) / 2;
+        *median = dtp_median(errors, 1, count); /* which sorts them */
         *largest = errors[count - 1];
     }
     free(errors);
@@ -43,10 +37,7 @@ static void print_factors(const struct dtp_refit_report *report, const struct dt
     struct dtp_grid grid;
     dtp_page_heading(page, "CORRECTIONS", "of seconds in the file; a kind's holds that of its class");
     dtp_grid_create(&grid, "lrr");
-    dtp_grid_row(&grid, DTP_INK_DIM);
-    dtp_grid_cell(&grid, "%s", "");
-    dtp_grid_cell(&grid, "%s", "shapes");
-    dtp_grid_cell(&grid, "%s", "factor");
+    dtp_grid_texts(&grid, DTP_INK_DIM, (const char *const[]){"", "shapes", "factor"}, 3);
     for (size_t i = 0; i < report->factors.count; i++) {
         const struct dtp_refit_factor *f = &report->factors.factor[i];
         dtp_grid_row(&grid, f->is_class ? DTP_INK_BOLD : DTP_INK_PLAIN);
@@ -54,8 +45,7 @@ static void print_factors(const struct dtp_refit_report *report, const struct dt
         dtp_grid_cell(&grid, "%zu", f->shapes);
         dtp_grid_cell(&grid, "%.3f", f->factor);
     }
-    dtp_grid_print(&grid, page, 2);
-    dtp_grid_destroy(&grid);
+    dtp_grid_end(&grid, page, 2);
 }
 
 static void print_runs(const struct dtp_refit_report *report, const struct dtp_page *page)
@@ -63,11 +53,9 @@ static void print_runs(const struct dtp_refit_report *report, const struct dtp_p
     static const char *const header[] = {"", "measured, ms", "before", "left out", "fitted to all"};
     struct dtp_grid grid;
     dtp_page_heading(page, "REFIT",
-                     "error of the step in %: of the file, of what the other runs correct, of what all correct");
+                     "error of the step in %%: of the file, of what the other runs correct, of what all correct");
     dtp_grid_create(&grid, "lrrrr");
-    dtp_grid_row(&grid, DTP_INK_DIM);
-    for (size_t i = 0; i < sizeof header / sizeof header[0]; i++)
-        dtp_grid_cell(&grid, "%s", header[i]);
+    dtp_grid_texts(&grid, DTP_INK_DIM, header, sizeof header / sizeof header[0]);
     for (size_t i = 0; i < report->count; i++) {
         const struct dtp_refit_result *r = &report->results[i];
         dtp_grid_row(&grid, DTP_INK_PLAIN);
@@ -86,8 +74,7 @@ static void print_runs(const struct dtp_refit_report *report, const struct dtp_p
             dtp_grid_cell(&grid, "%.1f", 100 * figure[line]);
         }
     }
-    dtp_grid_print(&grid, page, 2);
-    dtp_grid_destroy(&grid);
+    dtp_grid_end(&grid, page, 2);
 }
 
 void dtp_refit_text(const struct dtp_refit_report *report, const struct dtp_page *page)

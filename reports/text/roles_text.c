@@ -67,8 +67,7 @@ static void put_roles(const struct dtp_roles_report *r, const struct dtp_page *p
         if (is_measured(r))
             add_times(&grid, r->measured->roles[i].busy_s, r->measured->roles[i].step_s, &time);
     }
-    dtp_grid_print(&grid, page, 2);
-    dtp_grid_destroy(&grid);
+    dtp_grid_end(&grid, page, 2);
 }
 
 void dtp_roles_text(const struct dtp_roles_report *r, const struct dtp_page *page)

@@ -13,9 +13,7 @@ static const char *const header[] = {"", "predicted", "measured", "ratio"};
 
 static void put_header(struct dtp_grid *grid)
 {
-    dtp_grid_row(grid, DTP_INK_DIM);
-    for (int i = 0; i < 4; i++)
-        dtp_grid_cell(grid, "%s", header[i]);
+    dtp_grid_texts(grid, DTP_INK_DIM, header, 4);
 }
 
 static void put_ratio(struct dtp_grid *grid, double predicted, double measured)
@@ -49,8 +47,7 @@ static void print_memory(const struct dtp_run_report *r, const struct dtp_page *
     struct dtp_unit unit = dtp_unit_memory(r->measured->device_arena_bytes);
     struct dtp_grid grid;
     char words[80];
-    snprintf(words, sizeof words, "of each %s, in %s", r->measured->gpu ? "GPU" : "rank", unit.name);
-    dtp_page_heading(page, "MEMORY", words);
+    dtp_page_heading(page, "MEMORY", "of each %s, in %s", r->measured->gpu ? "GPU" : "rank", unit.name);
     dtp_grid_create(&grid, "lrrr");
     put_header(&grid);
     for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
@@ -63,8 +60,7 @@ static void print_memory(const struct dtp_run_report *r, const struct dtp_page *
     if (r->simulated->job.plan.offload != DTP_OFFLOAD_NONE)
         put_bytes(&grid, unit, "host arena", m->host_bytes / r->simulated->job.cluster.gpus_per_node,
                   r->measured->host_arena_bytes);
-    dtp_grid_print(&grid, page, 2);
-    dtp_grid_destroy(&grid);
+    dtp_grid_end(&grid, page, 2);
 }
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
@@ -85,8 +81,7 @@ static void print_classes(const struct dtp_run_report *r, const struct dtp_page 
     struct dtp_unit unit = dtp_unit_time(r->measured->step_s);
     struct dtp_grid grid;
     char words[120];
-    snprintf(words, sizeof words, "operations by kind, sums over a step in %s", unit.name);
-    dtp_page_heading(page, "OPERATIONS", words);
+    dtp_page_heading(page, "OPERATIONS", "operations by kind, sums over a step in %s", unit.name);
     dtp_grid_create(&grid, "lrrrr");
     dtp_grid_row(&grid, DTP_INK_DIM);
     dtp_grid_cell(&grid, "%s", "");
@@ -108,8 +103,7 @@ static void print_classes(const struct dtp_run_report *r, const struct dtp_page 
         dtp_grid_cell(&grid, "%.3f", t->alone_s / unit.divisor);
         dtp_grid_cell(&grid, "%.3f", t->in_place_s / unit.divisor);
     }
-    dtp_grid_print(&grid, page, 2);
-    dtp_grid_destroy(&grid);
+    dtp_grid_end(&grid, page, 2);
 }
 
 static void print_phases(const struct dtp_run_report *r, const struct dtp_page *page)
@@ -117,8 +111,7 @@ static void print_phases(const struct dtp_run_report *r, const struct dtp_page *
     struct dtp_unit unit = dtp_unit_time(r->measured->step_s);
     struct dtp_grid grid;
     char words[80];
-    snprintf(words, sizeof words, "compute stream, in %s", unit.name);
-    dtp_page_heading(page, "PHASES", words);
+    dtp_page_heading(page, "PHASES", "compute stream, in %s", unit.name);
     bool comparable = dtp_run_report_comparable(r);
     dtp_grid_create(&grid, comparable ? "lrrr" : "lr");
     if (comparable)
@@ -134,8 +127,7 @@ static void print_phases(const struct dtp_run_report *r, const struct dtp_page *
         dtp_grid_cell(&grid, "%s", phase);
         dtp_grid_cell(&grid, "%.3f", t->in_place_s / unit.divisor);
     }
-    dtp_grid_print(&grid, page, 2);
-    dtp_grid_destroy(&grid);
+    dtp_grid_end(&grid, page, 2);
 }
 
 static void print_error(const struct dtp_page *page, const char *words, double seconds, double measured_s,
@@ -164,8 +156,7 @@ static void print_step(const struct dtp_run_report *r, const struct dtp_page *pa
     double tokens_per_s = (double)m->tokens_per_step / m->step_s;
     if (!(m->step_s > 0))
         return;
-    snprintf(words, sizeof words, "median of %" PRIu64 " steps", m->timed_steps);
-    dtp_page_heading(page, "STEP TIME", words);
+    dtp_page_heading(page, "STEP TIME", "median of %" PRIu64 " steps", m->timed_steps);
     if (!dtp_run_report_comparable(r)) {
         struct dtp_unit unit = dtp_unit_time(m->step_s);
         fprintf(page->file, "  measured %.3f %s, %.0f tokens/s", m->step_s / unit.divisor, unit.name, tokens_per_s);
@@ -187,8 +178,7 @@ static void print_step(const struct dtp_run_report *r, const struct dtp_page *pa
     put_figures(&grid, 1, 0, "tokens/s", p->throughput.tokens_per_s, tokens_per_s);
     if (peak > 0 && m->gpu) /* cores have no peak that is known */
         put_figures(&grid, 0.01, 1, "MFU, %", p->throughput.mfu, flops * tokens_per_s / peak);
-    dtp_grid_print(&grid, page, 2);
-    dtp_grid_destroy(&grid);
+    dtp_grid_end(&grid, page, 2);
 }
 
 /* ---- communication and loss -------------------------------------------------------------------------------------- */
@@ -207,9 +197,8 @@ static void print_communication(const struct dtp_run_report *r, const struct dtp
     if (total_bytes == 0 || steps == 0)
         return;
     struct dtp_unit unit = dtp_unit_traffic(total_bytes);
-    snprintf(words, sizeof words, "sent%s by a rank in a step, in %s, counted at the calls",
-             copies ? " and copied" : "", unit.name);
-    dtp_page_heading(page, "COMMUNICATION", words);
+    dtp_page_heading(page, "COMMUNICATION", "sent%s by a rank in a step, in %s, counted at the calls",
+                     copies ? " and copied" : "", unit.name);
     dtp_grid_create(&grid, "lrrr");
     put_header(&grid);
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
@@ -219,8 +208,7 @@ static void print_communication(const struct dtp_run_report *r, const struct dtp
         put_bytes(&grid, unit, "to the device", c->host_to_device_bytes, r->measured->host_to_device_bytes / steps);
         put_bytes(&grid, unit, "to the host", c->device_to_host_bytes, r->measured->device_to_host_bytes / steps);
     }
-    dtp_grid_print(&grid, page, 2);
-    dtp_grid_destroy(&grid);
+    dtp_grid_end(&grid, page, 2);
 }
 
 static void print_learning(const struct dtp_run_report *r, const struct dtp_page *page)

@@ -33,13 +33,6 @@ static void cell(struct dtp_grid *grid, double value)
     dtp_grid_cell(grid, "%s", figure(value, text));
 }
 
-static void heading(struct dtp_grid *grid, const char *const *words, size_t count)
-{
-    dtp_grid_row(grid, DTP_INK_BOLD);
-    for (size_t i = 0; i < count; i++)
-        dtp_grid_cell(grid, "%s", words[i]);
-}
-
 static enum dtp_status print_grid(struct dtp_grid *grid, const struct dtp_page *page, struct dtp_faults *faults)
 {
     bool failed = grid->failed;
@@ -51,18 +44,17 @@ static enum dtp_status print_grid(struct dtp_grid *grid, const struct dtp_page *
 
 static void print_question(const struct dtp_schedule_question *q, const struct dtp_page *page)
 {
-    char f[32], b[32], w[32], s[32], text[400];
-    snprintf(text, sizeof text,
-             "%" PRIu32 " rank%s in a pipeline, %" PRIu32
-             " micro-batch%s a step; on a rank%s each takes F %s, B %s, W %s, "
-             "a transfer %s%s",
-             q->ranks, q->ranks > 1 ? "s" : "", q->micro_batches, q->micro_batches > 1 ? "es" : "",
-             q->layers ? " with an even share of the layers" : "", figure(q->forward_s, f), figure(q->backward_s, b),
-             figure(q->weight_s, w), figure(q->send_s, s),
-             q->send == DTP_SEND_BUFFERED     ? ""
-             : q->send == DTP_SEND_RENDEZVOUS ? "; a transfer begins when its receiver has come to it"
-                                              : "; a rank waits until what it sends is taken");
-    dtp_page_wrap(page, 0, 0, text);
+    char f[32], b[32], w[32], s[32];
+    dtp_page_say(page, 0, 0,
+                 "%" PRIu32 " rank%s in a pipeline, %" PRIu32
+                 " micro-batch%s a step; on a rank%s each takes F %s, B %s, W %s, "
+                 "a transfer %s%s",
+                 q->ranks, q->ranks > 1 ? "s" : "", q->micro_batches, q->micro_batches > 1 ? "es" : "",
+                 q->layers ? " with an even share of the layers" : "", figure(q->forward_s, f),
+                 figure(q->backward_s, b), figure(q->weight_s, w), figure(q->send_s, s),
+                 q->send == DTP_SEND_BUFFERED     ? ""
+                 : q->send == DTP_SEND_RENDEZVOUS ? "; a transfer begins when its receiver has come to it"
+                                                  : "; a rank waits until what it sends is taken");
 }
 
 /* ---- several -------------------------------------------------------------------------------------------------------
@@ -124,7 +116,7 @@ static enum dtp_status print_comparison(const struct dtp_schedule_report *report
             best_s = fmin(best_s, report->cases[i].timing.makespan_s);
     fputc('\n', page->file);
     dtp_grid_create(&grid, "lrrrrrrr");
-    heading(&grid, words, sizeof words / sizeof *words);
+    dtp_grid_texts(&grid, DTP_INK_BOLD, words, sizeof words / sizeof *words);
     for (size_t i = 0; i < report->question.kind_count; i++) {
         const struct dtp_schedule_case *c = &report->cases[i];
         refused = refused || c->refused[0];
@@ -136,8 +128,7 @@ static enum dtp_status print_comparison(const struct dtp_schedule_report *report
         dtp_page_heading(page, "REFUSED", "");
     for (size_t i = 0; i < report->question.kind_count; i++)
         if (report->cases[i].refused[0]) {
-            fputs("  ", page->file);
-            dtp_page_wrap(page, 2, 4, report->cases[i].refused);
+            dtp_page_say(page, 2, 4, "%s", report->cases[i].refused);
         }
     fputc('\n', page->file);
     dtp_page_wrap(page, 0, 0,
@@ -177,7 +168,7 @@ static enum dtp_status print_ranks(const struct dtp_schedule_case *c, const stru
     struct dtp_grid grid;
     fputc('\n', page->file);
     dtp_grid_create(&grid, "rrrrrrrrr");
-    heading(&grid, words, sizeof words / sizeof *words);
+    dtp_grid_texts(&grid, DTP_INK_BOLD, words, sizeof words / sizeof *words);
     for (uint32_t i = 0; i < ranks; i++) {
         const struct dtp_rank_timing *r = &c->timing.ranks[i];
         if (ranks > MOST_RANK_ROWS && i >= MOST_RANK_ROWS / 2 && i < ranks - MOST_RANK_ROWS / 2)
@@ -211,12 +202,11 @@ static enum dtp_status print_layout(const struct dtp_schedule_case *c, const str
         least = layers < least ? layers : least;
         most = layers > most ? layers : most;
     }
-    char *layout = dtp_stages_text(&c->stages), text[500];
+    char *layout = dtp_stages_text(&c->stages);
     if (!layout)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    snprintf(text, sizeof text, "stages of %" PRIu32 " to %" PRIu32 " layers: %.400s%s", least, most, layout,
-             strlen(layout) > 400 ? " ..." : "");
-    dtp_page_wrap(page, 0, 2, text);
+    dtp_page_say(page, 0, 2, "stages of %" PRIu32 " to %" PRIu32 " layers: %.400s%s", least, most, layout,
+                 strlen(layout) > 400 ? " ..." : "");
     free(layout);
     return DTP_OK;
 }
@@ -226,15 +216,13 @@ static enum dtp_status print_one(const struct dtp_schedule_case *c, const struct
 {
     const struct dtp_schedule_row *row = dtp_schedule_row(c->kind);
     const struct dtp_schedule_timing *t = &c->timing;
-    char step[32], bubble[32], span[32], formula[32], text[600];
-    snprintf(text, sizeof text, "%s: %s (%s)", row->word, row->words, row->source);
-    dtp_page_wrap(page, 0, 2, text);
-    snprintf(text, sizeof text, "step %s, bubble %s (%.1f %%)%s%s%s%s; of its own span a rank idles %s",
-             figure(t->makespan_s, step), figure(t->bubble_s, bubble), percent(t->bubble_s, t->makespan_s),
-             isfinite(c->formula_s) ? ", by formula " : "", isfinite(c->formula_s) ? row->bubble : "",
-             isfinite(c->formula_s) ? " = " : "", isfinite(c->formula_s) ? figure(c->formula_s, formula) : "",
-             figure(t->span_bubble_s, span));
-    dtp_page_wrap(page, 0, 2, text);
+    char step[32], bubble[32], span[32], formula[32];
+    dtp_page_say(page, 0, 2, "%s: %s (%s)", row->word, row->words, row->source);
+    dtp_page_say(page, 0, 2, "step %s, bubble %s (%.1f %%)%s%s%s%s; of its own span a rank idles %s",
+                 figure(t->makespan_s, step), figure(t->bubble_s, bubble), percent(t->bubble_s, t->makespan_s),
+                 isfinite(c->formula_s) ? ", by formula " : "", isfinite(c->formula_s) ? row->bubble : "",
+                 isfinite(c->formula_s) ? " = " : "", isfinite(c->formula_s) ? figure(c->formula_s, formula) : "",
+                 figure(t->span_bubble_s, span));
     enum dtp_status status = print_layout(c, page, faults);
     if (status == DTP_OK)
         status = print_ranks(c, page, faults);

@@ -1,23 +1,9 @@
 #include "record/search_report.h"
 
+#include "page/shell_word.h"
+
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-+,:=@%";
-
-/* In single quotes nothing means anything but the quote itself. */
-static void write_quoted(FILE *file, const char *text)
-{
-    if (text[strspn(text, plain)] == '\0' && *text) {
-        fputs(text, file);
-        return;
-    }
-    fputc('\'', file);
-    for (const char *c = text; *c; c++)
-        *c == '\'' ? fputs("'\\''", file) : fputc(*c, file);
-    fputc('\'', file);
-}
 
 static void write_flag(FILE *file, const struct dtp_scenario *scenario, const struct dtp_scenario_key *key)
 {
@@ -32,7 +18,7 @@ static void write_flag(FILE *file, const struct dtp_scenario *scenario, const st
     if (!key->value)
         return;
     fputc(text[0] == '-' ? '=' : ' ', file);
-    write_quoted(file, text);
+    dtp_shell_word(file, text);
 }
 
 char *dtp_search_command(const struct dtp_search_question *question, const struct dtp_candidate *candidate)

@@ -72,8 +72,7 @@ static void print_thinned(const struct dtp_search_question *question, const stru
     if (t->rented > t->tried)
         snprintf(words + used, sizeof words - used,
                  "; name fewer GPUs or a shorter range around the plan above for those between");
-    fputs("  ", page->file);
-    dtp_page_wrap(page, 2, 2, words);
+    dtp_page_say(page, 2, 2, "%s", words);
 }
 
 static void print_searched(const struct dtp_search_question *question, const struct dtp_search_counts *n,
@@ -104,8 +103,7 @@ static void print_searched(const struct dtp_search_question *question, const str
         snprintf(words + used, sizeof words - used, "; %s have more than %u nodes",
                  dtp_page_grouped(n->too_many_nodes, a, sizeof a), question->max_nodes);
     dtp_page_heading(page, "SEARCHED", "");
-    fputs("  ", page->file);
-    dtp_page_wrap(page, 2, 2, words);
+    dtp_page_say(page, 2, 2, "%s", words);
     print_thinned(question, page);
 }
 
@@ -217,10 +215,8 @@ static void print_recommended(const struct dtp_search_question *question, const 
                               const struct dtp_page *page)
 {
     const struct dtp_candidate *c = &search->candidates[search->recommended];
-    char words[256];
-    snprintf(words, sizeof words, "%s%s",
-             c->fits ? "" : "though TIGHT, for nothing leaves a margin of memory: ", objective_words(c));
-    dtp_page_heading(page, "RECOMMENDED", words);
+    dtp_page_heading(page, "RECOMMENDED", "%s%s",
+                     c->fits ? "" : "though TIGHT, for nothing leaves a margin of memory: ", objective_words(c));
     print_candidate(question, c, page);
 }
 
@@ -293,95 +289,83 @@ static void percent_more(double from, double to, const char *more, const char *l
         snprintf(out, bytes, "%.1f %% %s", fabs(share), share > 0 ? more : less);
 }
 
+/* "8 x h100-sxm, full_shard, ...: 12.0 % later and 3.1 % dearer". */
+static void describe_against(const struct dtp_candidate *best, const struct dtp_candidate *c,
+                             const struct dtp_page *page, char *out, size_t bytes)
+{
+    char plan[256], time[64], money[64] = "no price known";
+    describe(c, plan, sizeof plan);
+    percent_more(best->cost.goodput.expected_s, c->cost.goodput.expected_s, "later", "sooner", time, sizeof time);
+    if (c->money.known)
+        percent_more(usd_of(best), usd_of(c), "dearer", "cheaper", money, sizeof money);
+    snprintf(out, bytes, "%u %s %s, %s: %s and %s", c->variant.job.cluster.gpus, dtp_page_times(page),
+             c->variant.job.cluster.gpu.key, plan, time, money);
+}
+
 static void print_runner_up(const struct dtp_search *search, const struct dtp_page *page)
 {
-    char words[1024], plan[256], time[64], money[64], why[512];
+    char words[512], why[512];
     if (search->runner_up < 0)
         return;
     const struct dtp_candidate *best = &search->candidates[search->recommended];
     const struct dtp_candidate *c = &search->candidates[search->runner_up];
-    describe(c, plan, sizeof plan);
-    percent_more(best->cost.goodput.expected_s, c->cost.goodput.expected_s, "later", "sooner", time, sizeof time);
-    percent_more(usd_of(best), usd_of(c), "dearer", "cheaper", money, sizeof money);
+    describe_against(best, c, page, words, sizeof words);
     dtp_whatif_why(&best->variant, &c->variant, why, sizeof why);
     dtp_page_heading(page, "RUNNER-UP", "the best with other GPUs or another strategy, and why it lost");
-    snprintf(words, sizeof words, "%u %s %s, %s: %s and %s. Against the recommended one: %s%s.",
-             c->variant.job.cluster.gpus, dtp_page_times(page), c->variant.job.cluster.gpu.key, plan, time,
-             c->money.known ? money : "no price known", why,
-             timed_alike(best, c) ? "" : " (one of the two is the closed form's)");
-    fputs("  ", page->file);
-    dtp_page_wrap(page, 2, 2, words);
+    dtp_page_say(page, 2, 2, "%s. Against the recommended one: %s%s.", words, why,
+                 timed_alike(best, c) ? "" : " (one of the two is the closed form's)");
 }
 
 static void print_other_format(const struct dtp_search *search, const struct dtp_page *page)
 {
-    char words[512], plan[256], time[64], money[64];
+    char words[512];
     if (search->other_format < 0)
         return;
-    const struct dtp_candidate *best = &search->candidates[search->recommended];
-    const struct dtp_candidate *c = &search->candidates[search->other_format];
-    describe(c, plan, sizeof plan);
-    percent_more(best->cost.goodput.expected_s, c->cost.goodput.expected_s, "later", "sooner", time, sizeof time);
-    percent_more(usd_of(best), usd_of(c), "dearer", "cheaper", money, sizeof money);
+    describe_against(&search->candidates[search->recommended], &search->candidates[search->other_format], page, words,
+                     sizeof words);
     dtp_page_heading(page, "OTHER NUMBER FORMATS", "train other numbers: judge the loss first, then pin --precision");
-    snprintf(words, sizeof words, "%u %s %s, %s: %s and %s", c->variant.job.cluster.gpus, dtp_page_times(page),
-             c->variant.job.cluster.gpu.key, plan, time, money);
-    fputs("  ", page->file);
-    dtp_page_wrap(page, 2, 2, words);
+    dtp_page_say(page, 2, 2, "%s", words);
 }
 
-/* ---- no plan
- * --------------------------------------------------------------------------------------------------------------- */
-
-static void say(const struct dtp_page *page, const char *words)
-{
-    fputs("  ", page->file);
-    dtp_page_wrap(page, 2, 2, words);
-}
+/* ---- no plan ----------------------------------------------------------------------------------------------------- */
 
 static void say_limits(const struct dtp_search_relax *r, const struct dtp_training *t, const struct dtp_page *page)
 {
-    char words[256], usd[32], more[32];
-    text by;
-    text until;
+    char usd[32], more[32];
+    text by, until;
     if (t->deadline_s > 0 && r->deadline_s > 0) {
-        snprintf(words, sizeof words, "--deadline %.1fd%s: %s more", r->deadline_s / 86400 + 0.05,
-                 t->budget_usd > 0 ? " with this budget" : "", duration(r->deadline_s - t->deadline_s, by));
-        say(page, words);
+        dtp_page_say(page, 2, 2, "--deadline %.1fd%s: %s more", r->deadline_s / 86400 + 0.05,
+                     t->budget_usd > 0 ? " with this budget" : "", duration(r->deadline_s - t->deadline_s, by));
     }
     if (t->budget_usd > 0 && r->budget_usd > 0) {
-        snprintf(words, sizeof words, "--budget %s%s: $%s more", dtp_page_figure(ceil(r->budget_usd), usd, sizeof usd),
-                 t->deadline_s > 0 ? " with this deadline" : "",
-                 dtp_page_figure(ceil(r->budget_usd - t->budget_usd), more, sizeof more));
-        say(page, words);
+        dtp_page_say(page, 2, 2, "--budget %s%s: $%s more", dtp_page_figure(ceil(r->budget_usd), usd, sizeof usd),
+                     t->deadline_s > 0 ? " with this deadline" : "",
+                     dtp_page_figure(ceil(r->budget_usd - t->budget_usd), more, sizeof more));
     }
-    snprintf(words, sizeof words,
-             "the earliest end, whatever it costs, is after %s; the least money, however late, $%s",
-             duration(r->free_deadline_s, until), dtp_page_figure(r->free_budget_usd, usd, sizeof usd));
-    say(page, words);
+    dtp_page_say(page, 2, 2, "the earliest end, whatever it costs, is after %s; the least money, however late, $%s",
+                 duration(r->free_deadline_s, until), dtp_page_figure(r->free_budget_usd, usd, sizeof usd));
 }
 
 static void print_relax(const struct dtp_search *search, const struct dtp_page *page)
 {
     const struct dtp_search_relax *r = &search->relax;
-    char words[DTP_FAULT_TEXT_BYTES + 64];
     text missing;
-    dtp_page_heading(page, "NO PLAN",
+    dtp_page_heading(page, "NO PLAN", "%s",
                      r->refusal[0]                            ? "every combination is refused"
                      : !r->any_fits                           ? "fits into memory"
                      : !r->any_ends                           ? "gets ahead of its failures"
                      : r->deadline_s > 0 || r->budget_usd > 0 ? "within the limits; one of these would do"
                                                               : "within the limits; both have to move");
     if (r->refusal[0]) {
-        say(page, r->refusal);
+        dtp_page_say(page, 2, 2, "%s", r->refusal);
     } else if (!r->any_fits) {
-        snprintf(words, sizeof words,
-                 "the nearest lacks %s on each GPU: allow more GPUs (--max-gpus), others (--gpu any) or "
-                 "a shorter --seq",
-                 dtp_number_format_memory((uint64_t)r->missing_bytes, missing, sizeof missing));
-        say(page, words);
+        dtp_page_say(page, 2, 2,
+                     "the nearest lacks %s on each GPU: allow more GPUs (--max-gpus), others (--gpu any) or "
+                     "a shorter --seq",
+                     dtp_number_format_memory((uint64_t)r->missing_bytes, missing, sizeof missing));
     } else if (!r->any_ends) {
-        say(page,
+        dtp_page_say(
+            page, 2, 2,
             "whatever fits fails, or writes its checkpoints, for longer than it computes: fewer GPUs (--max-gpus), "
             "faster checkpoints (--storage) or a longer --gpu-mtbf would help");
     } else {

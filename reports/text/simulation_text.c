@@ -82,10 +82,8 @@ static void print_slowed(const struct dtp_simulated *s, const struct dtp_page *p
     double slowed_s = s->timeline.compute_s - s->kernels_alone_s;
     if (slowed_s <= SHOWN * s->timeline.step_s)
         return;
-    dtp_page_ink(page, DTP_INK_DIM);
-    fprintf(page->file, "    alone %.*f; slowed by %.*f %s by what runs beside\n", digits(unit),
-            s->kernels_alone_s / unit.divisor, digits(unit), slowed_s / unit.divisor, unit.name);
-    dtp_page_ink(page, DTP_INK_PLAIN);
+    dtp_page_print(page, DTP_INK_DIM, "    alone %.*f; slowed by %.*f %s by what runs beside\n", digits(unit),
+                   s->kernels_alone_s / unit.divisor, digits(unit), slowed_s / unit.divisor, unit.name);
 }
 
 /* What another set of GPUs of the same kind would have made of it. */
@@ -98,10 +96,8 @@ static void print_quantiles(const struct dtp_simulated *s, const struct dtp_page
     fprintf(page->file, "  %-*s %9.*f %s  p95 %.*f, p99 %.*f\n", label_columns(page), "  median of jobs", digits(unit),
             q->p50_s / unit.divisor, unit.name, digits(unit), q->p95_s / unit.divisor, digits(unit),
             q->p99_s / unit.divisor);
-    dtp_page_ink(page, DTP_INK_DIM);
-    fprintf(page->file, "    %s jobs, speeds of GPUs scattered by %.1f %%: the slowest sets the step\n",
-            dtp_page_grouped(s->samples, jobs, sizeof jobs), 100 * s->deviation);
-    dtp_page_ink(page, DTP_INK_PLAIN);
+    dtp_page_print(page, DTP_INK_DIM, "    %s jobs, speeds of GPUs scattered by %.1f %%: the slowest sets the step\n",
+                   dtp_page_grouped(s->samples, jobs, sizeof jobs), 100 * s->deviation);
 }
 
 static void print_step(const struct dtp_simulated *s, const struct dtp_page *page)
@@ -171,8 +167,7 @@ static void print_streams(const struct dtp_simulated *s, const struct dtp_page *
         dtp_grid_cell(&grid, "%.*f", digits(unit), busy_s[i] / unit.divisor);
         dtp_grid_cell(&grid, "%.1f %%", s->timeline.step_s > 0 ? 100 * busy_s[i] / s->timeline.step_s : 0);
     }
-    dtp_grid_print(&grid, page, 2);
-    dtp_grid_destroy(&grid);
+    dtp_grid_end(&grid, page, 2);
 }
 
 /* ---- the critical path ------------------------------------------------------------------------------------------- */
@@ -208,8 +203,7 @@ static void print_path(const struct dtp_simulated *s, const struct dtp_page *pag
         dtp_grid_cell(&grid, "%s", names[i][0] ? names[i] : unit.name);
     for (size_t i = 0; i < count; i++)
         add_path_row(&rows[i], unit, &grid);
-    dtp_grid_print(&grid, page, 2);
-    dtp_grid_destroy(&grid);
+    dtp_grid_end(&grid, page, 2);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
@@ -244,14 +238,13 @@ static void print_owners(const struct dtp_simulated *s, const struct dtp_page *p
                    m->allocated_peak_bytes, c->allocated_peak_bytes, unit, DTP_INK_PLAIN);
     add_memory_row(&grid, "  reserved", m->reserved_peak_bytes, c->reserved_peak_bytes, unit, DTP_INK_PLAIN);
     add_memory_row(&grid, "  device", m->device_peak_bytes, c->device_peak_bytes, unit, DTP_INK_PLAIN);
-    dtp_grid_print(&grid, page, 2);
-    dtp_grid_destroy(&grid);
+    dtp_grid_end(&grid, page, 2);
 }
 
 static void print_memory(const struct dtp_simulated *s, const struct dtp_page *page)
 {
     const struct dtp_memory *m = &s->prediction.memory;
-    char words[160], line[400];
+    char words[160];
     dtp_page_heading(page, "MEMORY", "of each GPU at the program's peak (1 GiB = 2^30 bytes)");
     print_owners(s, page, dtp_unit_memory(m->device_peak_bytes));
     if (s->timeline.op_count == 0)
@@ -260,13 +253,11 @@ static void print_memory(const struct dtp_simulated *s, const struct dtp_page *p
     const char *verdict = m->verdict == DTP_VERDICT_FITS    ? "it fits"
                           : m->verdict == DTP_VERDICT_TIGHT ? "it is tight"
                                                             : "OUT OF MEMORY";
-    snprintf(line, sizeof line,
-             "the peak is at %s (operation %u), the closed form's in: %s; %s: the GPU has %.2f GiB. In one arena "
-             "without fragments the step would take %.2f GiB.",
-             words, (unsigned)s->placement.live_peak_op, dtp_phase_words(s->closed.memory.peak_phase), verdict,
-             (double)m->capacity_bytes / 0x1p30, (double)s->placement.arena_bytes / 0x1p30);
-    fputs("  ", page->file);
-    dtp_page_wrap(page, 2, 2, line);
+    dtp_page_say(page, 2, 2,
+                 "the peak is at %s (operation %u), the closed form's in: %s; %s: the GPU has %.2f GiB. In one arena "
+                 "without fragments the step would take %.2f GiB.",
+                 words, (unsigned)s->placement.live_peak_op, dtp_phase_words(s->closed.memory.peak_phase), verdict,
+                 (double)m->capacity_bytes / 0x1p30, (double)s->placement.arena_bytes / 0x1p30);
 }
 
 void dtp_simulation_text(const struct dtp_simulated *s, const struct dtp_pipeline_stages *stages,

@@ -124,9 +124,8 @@ void dtp_training_text(const struct dtp_report *report, const struct dtp_page *p
     char words[96], tokens[DTP_NUMBER_TEXT_BYTES];
     if (!report->training.known)
         return;
-    snprintf(words, sizeof words, "of %s tokens on GPUs that fail",
-             dtp_number_format_count(report->training.tokens, tokens, sizeof tokens));
-    dtp_page_heading(page, "TRAINING", words);
+    dtp_page_heading(page, "TRAINING", "of %s tokens on GPUs that fail",
+                     dtp_number_format_count(report->training.tokens, tokens, sizeof tokens));
     print_time(report, page);
     print_checkpoints(report, page);
     print_usd(report, page);

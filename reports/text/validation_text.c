@@ -1,6 +1,7 @@
 /* A validation for people: a line a run, what operations take, what is outside its bound. */
 #include "record/validation.h"
 
+#include "base/quantile.h"
 #include "page/grid.h"
 #include "record/simulation_report.h"
 
@@ -19,18 +20,16 @@ static const char *const titles[2][9] = {
 
 static void put_percent(struct dtp_grid *grid, double fraction)
 {
-    if (isfinite(fraction))
-        dtp_grid_cell(grid, "%+.1f", 100 * fraction);
-    else
-        dtp_grid_cell(grid, "%s", "-");
+    dtp_grid_cell_if(grid, isfinite(fraction), "%+.1f", 100 * fraction);
 }
 
 static void put_milliseconds(struct dtp_grid *grid, double seconds)
 {
-    if (isfinite(seconds) && seconds > 0)
-        dtp_grid_cell(grid, "%.*f", seconds < 0.01 ? 3 : seconds < 1 ? 2 : 1, 1e3 * seconds);
-    else
-        dtp_grid_cell(grid, "%s", "-");
+    dtp_grid_cell_if(grid, isfinite(seconds) && seconds > 0, "%.*f",
+                     seconds < 0.01 ? 3
+                     : seconds < 1  ? 2
+                                    : 1,
+                     1e3 * seconds);
 }
 
 /* Arena and all that was sent or copied. */
@@ -110,20 +109,19 @@ static void print_runs(const struct dtp_validation *rows, size_t count, const st
                      "copied; steps of a "
                      "host as its cores make them undisturbed, by a loop timed beside each");
     dtp_grid_create(&grid, "lrrrrrrlr");
-    for (int line = 0; line < 2; line++) {
-        dtp_grid_row(&grid, DTP_INK_BOLD);
-        for (size_t i = 0; i < sizeof titles[0] / sizeof titles[0][0]; i++)
-            dtp_grid_cell(&grid, "%s", titles[line][i]);
-    }
+    for (int line = 0; line < 2; line++)
+        dtp_grid_texts(&grid, DTP_INK_BOLD, titles[line], sizeof titles[0] / sizeof titles[0][0]);
     for (size_t i = 0; i < count; i++) {
         write_label(rows, count, &rows[i], label, sizeof label);
         put_run(&grid, label, &rows[i]);
     }
-    dtp_grid_print(&grid, page, 2);
-    dtp_grid_destroy(&grid);
+    dtp_grid_end(&grid, page, 2);
 }
 
 /* ---- operations -------------------------------------------------------------------------------------------------- */
+
+static const char *const class_titles[] = {"",         "predicted",         "alone",
+                                           "in place", "predicted / alone", "in place / alone"};
 
 /* Sums over the runs whose times are compared. */
 static void print_classes(const struct dtp_validation *rows, size_t count, const struct dtp_page *page)
@@ -131,11 +129,7 @@ static void print_classes(const struct dtp_validation *rows, size_t count, const
     struct dtp_grid grid;
     bool any = false;
     dtp_grid_create(&grid, "lrrrrr");
-    dtp_grid_row(&grid, DTP_INK_DIM);
-    for (int i = 0; i < 6; i++)
-        dtp_grid_cell(
-            &grid, "%s",
-            ((const char *const[]){"", "predicted", "alone", "in place", "predicted / alone", "in place / alone"})[i]);
+    dtp_grid_texts(&grid, DTP_INK_DIM, class_titles, 6);
     for (int class = DTP_CLASS_MATMUL; class <= DTP_CLASS_STORAGE; class ++) {
         double sum[3] = {0, 0, 0};
         for (size_t i = 0; i < count; i++)
@@ -160,12 +154,6 @@ static void print_classes(const struct dtp_validation *rows, size_t count, const
 
 /* ---- in the end -------------------------------------------------------------------------------------------------- */
 
-static int by_value(const void *left, const void *right)
-{
-    const double *a = left, *b = right;
-    return *a < *b ? -1 : *a > *b;
-}
-
 static void print_errors(const struct dtp_validation *rows, size_t count, const struct dtp_page *page)
 {
     double *errors = calloc(count + 1, sizeof *errors);
@@ -174,12 +162,11 @@ static void print_errors(const struct dtp_validation *rows, size_t count, const 
         if (rows[i].status == DTP_OK && rows[i].compared)
             errors[compared++] = fabs(dtp_validation_step_error(&rows[i]));
     if (compared > 0) {
-        qsort(errors, compared, sizeof *errors, by_value);
-        fprintf(page->file, "  step time of %zu: |error| median %.1f %%, largest %.1f %%\n", compared,
-                50 * (errors[compared / 2] + errors[(compared - 1) / 2]), 100 * errors[compared - 1]);
+        double median = dtp_median(errors, 1, compared); /* which sorts them */
+        fprintf(page->file, "  step time of %zu: |error| median %.1f %%, largest %.1f %%\n", compared, 100 * median,
+                100 * errors[compared - 1]);
     } else {
-        fputs("  ", page->file);
-        dtp_page_wrap(
+        dtp_page_say(
             page, 2, 2,
             "step times are not compared: the runs were on cores of this machine, of which no times are known; dtplan "
             "probe --device host -o here.csv measures them, --machine here.csv takes them");
@@ -192,7 +179,7 @@ static void print_verdict(const struct dtp_validation *rows, size_t count, const
 {
     size_t good = 0, failed = 0, compared = 0;
     char step[48] = "";
-    char words[160], label[LABEL_BYTES], line[LABEL_BYTES + 600];
+    char label[LABEL_BYTES];
     for (size_t i = 0; i < count; i++) {
         failed += rows[i].status != DTP_OK;
         good += rows[i].status == DTP_OK && !rows[i].outside[0];
@@ -200,9 +187,8 @@ static void print_verdict(const struct dtp_validation *rows, size_t count, const
     }
     if (compared > 0)
         snprintf(step, sizeof step, "step within %g %%, ", 100 * bounds->step_fraction);
-    snprintf(words, sizeof words, "%sdevice memory within %g %%, bytes of arena, collectives, copies equal", step,
-             100 * bounds->device_fraction);
-    dtp_page_heading(page, "VERDICT", words);
+    dtp_page_heading(page, "VERDICT", "%sdevice memory within %g %%, bytes of arena, collectives, copies equal", step,
+                     100 * bounds->device_fraction);
     fprintf(page->file, "  %zu of %zu within all bounds, %zu outside, %zu failed\n", good, count, count - good - failed,
             failed);
     print_errors(rows, count, page);
@@ -211,10 +197,8 @@ static void print_verdict(const struct dtp_validation *rows, size_t count, const
         if (v->status == DTP_OK && !v->outside[0])
             continue;
         write_label(rows, count, v, label, sizeof label);
-        snprintf(line, sizeof line, "%s: %s%s", label, v->status != DTP_OK ? "failed: " : "",
-                 v->status != DTP_OK ? v->reason : v->outside);
-        fputs("  ", page->file);
-        dtp_page_wrap(page, 2, 4, line);
+        dtp_page_say(page, 2, 4, "%s: %s%s", label, v->status != DTP_OK ? "failed: " : "",
+                     v->status != DTP_OK ? v->reason : v->outside);
     }
 }
 

@@ -57,8 +57,7 @@ static void print_row(const struct dtp_whatif *w, const struct dtp_whatif_row *r
              note, row->numerics ? "; other numerics" : "", otherwise ? "; this row beside the plan by fidelity " : "",
              otherwise ? row->predictor : "");
     dtp_page_ink(page, DTP_INK_DIM);
-    fprintf(page->file, "%*s", WHY_INDENT, "");
-    dtp_page_wrap(page, WHY_INDENT, WHY_INDENT, why);
+    dtp_page_say(page, WHY_INDENT, WHY_INDENT, "%s", why);
     dtp_page_ink(page, DTP_INK_PLAIN);
 }
 
@@ -74,9 +73,7 @@ static void print_unanswered(const struct dtp_whatif *w, const struct dtp_page *
         if (first)
             dtp_page_heading(page, "NO CHOICE", "what cannot be changed in this plan");
         first = false;
-        snprintf(line, sizeof line, "%s: %s", dtp_question_words(question), why);
-        fputs("  ", page->file);
-        dtp_page_wrap(page, 2, 4, line);
+        dtp_page_say(page, 2, 4, "%s: %s", dtp_question_words(question), why);
     }
 }
 
@@ -84,9 +81,8 @@ void dtp_whatif_text(const struct dtp_whatif *w, const struct dtp_page *page)
 {
     dtp_report_head(&w->base.job, DTP_HEAD_PLAN, page);
     char words[96];
-    snprintf(words, sizeof words, "one change at a time: those that fit first, by tokens/s; fidelity: %s",
-             w->predictor);
-    dtp_page_heading(page, "WHAT IF", words);
+    dtp_page_heading(page, "WHAT IF", "one change at a time: those that fit first, by tokens/s; fidelity: %s",
+                     w->predictor);
     print_base(w, page);
     for (size_t i = 0; i < w->count; i++)
         print_row(w, &w->rows[i], page);

@@ -10,15 +10,6 @@
 #include <string.h>
 #include <cmocka.h>
 
-static void medians(void **state)
-{
-    (void)state;
-    double odd[] = {3, 1, 2}, even[] = {4, 1, 3, 2}, one[] = {7};
-    assert_true(dtp_probe_median(odd, 3) == 2);
-    assert_true(dtp_probe_median(even, 4) == 2.5);
-    assert_true(dtp_probe_median(one, 1) == 7);
-}
-
 static char *said(const struct dtp_probe_rows *rows)
 {
     static char text[4096];
@@ -66,7 +57,7 @@ static void contention_is_a_value(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(medians), cmocka_unit_test(samples_of_a_row_meet),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(samples_of_a_row_meet),
                                        cmocka_unit_test(contention_is_a_value)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
