@@ -41,7 +41,7 @@ static void find_stages(struct dtp_bound *b)
     const struct dtp_activations *a = &b->activations;
     uint64_t c = b->bytes.compute, h = t->hidden, f = t->ffn, q = t->heads * t->head_dim,
              kv = t->kv_heads * t->head_dim;
-    bool fused = plan->compile || plan->runtime->fused_kernels, math = plan->attention == DTP_ATTENTION_MATH;
+    bool fused = dtp_plan_fuses(plan), math = plan->attention == DTP_ATTENTION_MATH;
     bool rope = t->position == DTP_POSITION_ROPE;
     uint64_t reread = t->activation == DTP_RELU ? 1 : 0; /* ReLU's derivative reads its result, which stays for it */
     uint64_t inner = dtp_activation_is_gated(t->activation) ? 2 : reread + (plan->compile ? 0 : 1);

@@ -129,13 +129,14 @@ static void add_tensor(const struct job *j, struct stages *s)
     once_s = plan->sequence_parallel ? dtp_collective_time(&gather, sent) + dtp_collective_time(&scatter, sent)
                                      : dtp_collective_time(&reduce, 2 * sent);
     uint64_t per_layer = plan->checkpointing == DTP_CHECKPOINT_FULL ? 6 : 4;
-    uint64_t layers = j->slice.transformer.layers, ends = plan->pp > 1 ? 1 : 2;
+    uint64_t layers = j->slice.transformer.layers, all_ends = dtp_plan_divides_vocab(plan) ? 2 : 0;
+    uint64_t ends = plan->pp > 1 ? all_ends / 2 : all_ends;
     double share = exposed_share(plan);
     s->tensor_count = per_layer * layers + ends;
     s->tensor_s = once_s * (double)s->tensor_count;
     s->tensor_bytes = s->tensor_count * (uint64_t)(2 * sent);
     s->wait_slowest_s += share * s->tensor_s;
-    s->wait_sum_s += share * (once_s * (double)per_layer * (double)j->transformer->layers + 2 * once_s);
+    s->wait_sum_s += share * (once_s * (double)per_layer * (double)j->transformer->layers + (double)all_ends * once_s);
 }
 
 /* Stages are so many ranks apart, in one node where those fit: dp*tp by default. */
@@ -272,8 +273,9 @@ static void fill_memory(const struct job *j, struct dtp_memory *m)
     uint64_t before = m->allocated_peak_bytes, tokens = dtp_plan_tokens(j->plan);
     if (j->plan->pp > 1) {
         double layers = in_flight(j->plan) * (double)j->slice.transformer.layers - 1;
+        uint64_t held = j->plan->runtime->copies_passes ? (uint64_t)in_flight(j->plan) * j->stream_bytes : 0;
         add_bytes(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_ACTIVATIONS,
-                  dtp_bytes_product((uint64_t)(layers * (double)activations.layer_kept), tokens));
+                  held + dtp_bytes_product((uint64_t)(layers * (double)activations.layer_kept), tokens));
     }
     for (int phase = 0; phase < DTP_PHASE_STEP; phase++) { /* a matmul's gathered input; what stages exchange */
         uint64_t gathered = j->slice.plan.sequence_shards > 1 ? j->stream_bytes : 0;

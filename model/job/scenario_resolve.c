@@ -296,6 +296,12 @@ static void choose_cp_comm(struct dtp_resolution *r, struct dtp_plan *plan)
         plan->cp_comm = DTP_CP_A2A;
 }
 
+static void choose_stream(struct dtp_resolution *r, struct dtp_plan *plan)
+{
+    if (!given(r, DTP_KEY_sequence_parallel) && plan->tp > 1 && plan->runtime->whole_stream)
+        plan->sequence_parallel = false;
+}
+
 static void choose_offload(struct dtp_resolution *r, struct dtp_plan *plan)
 {
     const char *word = text_of(r, DTP_KEY_offload);
@@ -419,6 +425,7 @@ static void choose_words(struct dtp_resolution *r)
     refuse_several_strategies(r);
     choose_runtime(r, plan);
     choose_cp_comm(r, plan);
+    choose_stream(r, plan);
     choose_offload(r, plan);
     choose_precision(r, plan);
 }

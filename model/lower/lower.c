@@ -138,7 +138,7 @@ static void leave_standing(const struct dtp_lowering *l, struct dtp_draft *draft
 
 dtp_op_id dtp_draft_end(struct dtp_lowering *l, struct dtp_draft *draft)
 {
-    if (dtp_lower_holds(l))
+    if (dtp_lower_holds(l) || dtp_lower_copies(l))
         leave_standing(l, draft);
     if (draft->op.kind == DTP_OP_FREE && !draft->operand_count)
         return DTP_NO_OP;
@@ -226,6 +226,7 @@ static void derive_groups(struct dtp_lowering *l)
     struct dtp_stretch data = dtp_plan_group(l->plan, l->cluster, DTP_AXES_DENSE_DATA);
     struct dtp_stretch tensor = dtp_plan_group(l->plan, l->cluster, DTP_AXES(TP));
     l->tp = tensor.size;
+    l->vocab_ranks = dtp_plan_divides_vocab(l->plan) ? l->tp : 1;
     l->tp_stride = tensor.stride;
     l->tp_group = DTP_NO_INDEX;
     l->data_ranks = data.size;
@@ -242,7 +243,7 @@ static void derive(struct dtp_lowering *l)
     l->autocast = dtp_plan_autocast(plan);
     l->residual = l->autocast ? 4 : l->compute;
     l->compiled = plan->compile;
-    l->fused = l->compiled || plan->runtime->fused_kernels;
+    l->fused = dtp_plan_fuses(plan);
     l->gated = dtp_activation_is_gated(t->activation);
     l->rope = t->position == DTP_POSITION_ROPE;
     l->keeps_fp8 = dtp_plan_keeps_fp8(plan);

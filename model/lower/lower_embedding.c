@@ -34,7 +34,7 @@ void dtp_lower_embedding(struct dtp_lowering *l)
 {
     const struct dtp_transformer *t = l->transformer;
     uint64_t bytes = l->tensor_bytes[DTP_TENSOR_INPUT];
-    uint64_t made = l->tp > 1 ? dtp_lower_whole_stream(l, l->compute) : bytes;
+    uint64_t made = l->vocab_ranks > 1 ? dtp_lower_whole_stream(l, l->compute) : bytes;
     const char *name = t->embedding_norm ? "embedded" : dtp_layer_tensor_text(DTP_TENSOR_INPUT);
     bool spreads = dtp_lower_spreads(l);
     const struct dtp_module_state *root = dtp_lower_state(l);
@@ -53,7 +53,7 @@ void dtp_lower_embedding(struct dtp_lowering *l)
         dtp_draft_new(l, &draft, "token rows", DTP_OWNER_WORKSPACE, made, DTP_UPDATE | DTP_FREE);
     dtp_draft_memory(l, &draft, 0, 1);
     dtp_draft_end(l, &draft);
-    if (l->tp > 1)
+    if (l->vocab_ranks > 1)
         rows = sum_of_ranks(l, rows, name);
     dtp_lower_unfetch(l);
     l->flight->embedded = DTP_NO_BUFFER;
@@ -78,7 +78,7 @@ void dtp_lower_embedding(struct dtp_lowering *l)
 static uint64_t partial_sums(const struct dtp_lowering *l)
 {
     uint64_t vocab = l->transformer->vocab, segments = l->tokens < vocab ? l->tokens : vocab;
-    return dtp_bytes_product(4 * (l->tp > 1 ? l->transformer->hidden : l->between), segments + l->tokens / 10);
+    return dtp_bytes_product(4 * (l->vocab_ranks > 1 ? l->transformer->hidden : l->between), segments + l->tokens / 10);
 }
 
 static void embedding_norm_backward(struct dtp_lowering *l)

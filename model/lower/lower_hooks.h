@@ -36,6 +36,9 @@ struct dtp_lower_hooks {
     void (*end_backward)(struct dtp_lowering *l);
     /* Behind the last backward through a chunk of a pipeline, when what it made is on its way. */
     void (*chunk_done)(struct dtp_lowering *l);
+    /* Behind the last pass of a rank, when stages have summed what several of them hold, before the norm of all
+     * gradients is known. */
+    void (*passes_done)(struct dtp_lowering *l);
     /* Before what reads the weight of part `part` of the module, and after it. */
     void (*fetch)(struct dtp_lowering *l, int part);
     void (*unfetch)(struct dtp_lowering *l);

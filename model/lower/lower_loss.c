@@ -98,7 +98,7 @@ static dtp_buffer_id reduce_rows(struct dtp_lowering *l, uint64_t tokens)
     static const char *const names[] = {"row maxima", "target logits", "sums of exponentials"};
     const int count = sizeof names / sizeof *names;
     struct dtp_draft draft;
-    if (l->tp == 1)
+    if (l->vocab_ranks == 1)
         return DTP_NO_BUFFER;
     dtp_draft_begin(l, &draft, DTP_OP_LOSS, names[0]);
     dtp_draft_use(&draft, l->flight->logits, DTP_READ);
@@ -114,7 +114,7 @@ static dtp_buffer_id reduce_rows(struct dtp_lowering *l, uint64_t tokens)
 /* Of the bytes that a pass of the loss moves, what was read for the rows' maxima before. */
 static double read_before(const struct dtp_lowering *l, uint64_t tokens)
 {
-    return l->tp == 1 ? 0 : (double)tokens * (double)l->transformer->vocab * (double)l->compute;
+    return l->vocab_ranks == 1 ? 0 : (double)tokens * (double)l->transformer->vocab * (double)l->compute;
 }
 
 /* nanotron's sharded cross entropy (parallel/tensor_parallel/functional.py): logits.float() is the model's, the rest
@@ -241,7 +241,7 @@ static void gradient_in_place(struct dtp_lowering *l, uint64_t tokens)
 
 static bool parallel_in_python(const struct dtp_lowering *l)
 {
-    return l->tp > 1 && l->plan->runtime->dtensor && l->loss == DTP_LOSS_EAGER && l->compute != 4;
+    return l->vocab_ranks > 1 && l->plan->runtime->dtensor && l->loss == DTP_LOSS_EAGER && l->compute != 4;
 }
 
 /* loss_parallel is written in Python operators (torch/distributed/tensor/parallel/loss.py): (zeros with the targets'
@@ -353,8 +353,9 @@ static dtp_buffer_id head_input_gradient(struct dtp_lowering *l, uint64_t tokens
     bool cast_goes = l->autocast && whole && !dtp_lower_casts_stay(l);
     dtp_draft_use(&draft, weight, cast_goes ? DTP_READ | DTP_FREE : DTP_READ);
     if (whole)
-        into = dtp_draft_new(l, &draft, "final norm gradient", DTP_OWNER_WORKSPACE,
-                             tokens_bytes(tokens, l->compute * (l->tp > 1 ? t->hidden : l->between)), DTP_WRITE);
+        into =
+            dtp_draft_new(l, &draft, "final norm gradient", DTP_OWNER_WORKSPACE,
+                          tokens_bytes(tokens, l->compute * (l->vocab_ranks > 1 ? t->hidden : l->between)), DTP_WRITE);
     else
         dtp_draft_use(&draft, into, DTP_UPDATE);
     dtp_draft_use(&draft, l->flight->logits_gradient, last ? DTP_READ | DTP_FREE : DTP_READ);
@@ -452,13 +453,13 @@ static dtp_buffer_id head_gradients(struct dtp_lowering *l)
     if (dtp_lower_keeps_graph(l)) {
         l->flight->head_deferred = true;
         dtp_buffer_id terms = head_input_gradient(l, l->tokens, DTP_NO_BUFFER, false);
-        return l->tp == 1 ? terms : dtp_lower_sum_of_stream(l, "head", terms, DTP_READ | DTP_FREE);
+        return l->vocab_ranks == 1 ? terms : dtp_lower_sum_of_stream(l, "head", terms, DTP_READ | DTP_FREE);
     }
-    if (l->tp > 1 && l->plan->runtime->sums_beside)
+    if (l->vocab_ranks > 1 && l->plan->runtime->sums_beside)
         return gradients_beside(l);
     head_weight_gradient(l, l->tokens, true, false);
     dtp_buffer_id gradient = head_input_gradient(l, l->tokens, DTP_NO_BUFFER, true);
-    return l->tp == 1 ? gradient : dtp_lower_sum_of_stream(l, "head", gradient, DTP_READ | DTP_FREE);
+    return l->vocab_ranks == 1 ? gradient : dtp_lower_sum_of_stream(l, "head", gradient, DTP_READ | DTP_FREE);
 }
 
 void dtp_lower_head_backward(struct dtp_lowering *l)

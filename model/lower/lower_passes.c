@@ -74,7 +74,7 @@ static void forward(struct dtp_lowering *l)
         dtp_lower_embedding(l);
         call_at(l, DTP_END_EMBEDDING, l->hooks->after_forward);
     } else {
-        dtp_lower_hand_on(l, chunk->first, input.rows);
+        dtp_lower_hand_on(l, chunk->first, dtp_lower_work_on(l, input.rows));
     }
     for (uint64_t layer = chunk->first; layer < chunk->first + chunk->layers; layer++) {
         l->layer = (uint16_t)layer;
@@ -122,7 +122,7 @@ static void backward(struct dtp_lowering *l)
         call_at(l, DTP_END_HEAD, l->hooks->after_backward);
     } else {
         l->flight->gradient = gradient.rows;
-        l->flight->taken = dtp_lower_holds(l) ? gradient.rows : DTP_NO_BUFFER;
+        l->flight->taken = dtp_lower_holds(l) || dtp_lower_copies(l) ? gradient.rows : DTP_NO_BUFFER;
     }
     blocks_backward(l);
     if (chunk->embedding) {
@@ -216,7 +216,8 @@ static void clear(struct dtp_flight *flight, uint64_t layers)
                                   .embedded = DTP_NO_BUFFER,
                                   .logits = DTP_NO_BUFFER,
                                   .taken = DTP_NO_BUFFER,
-                                  .result = DTP_NO_BUFFER};
+                                  .result = DTP_NO_BUFFER,
+                                  .received = DTP_NO_BUFFER};
 }
 
 static struct dtp_flight *flight_of(const struct dtp_lowering *l, struct flights *flights, const struct dtp_pass *pass)
@@ -310,13 +311,14 @@ static void forget_graph(struct dtp_lowering *l)
 /* What a stage made and held: logits until the loss' backward, rows for the next one until all is through. */
 static void forget_held(struct dtp_lowering *l)
 {
-    if (!dtp_lower_holds(l) || l->pass->kind == DTP_PASS_FORWARD)
+    bool holds = dtp_lower_holds(l);
+    if (l->pass->kind == DTP_PASS_FORWARD)
         return;
-    if (l->pass->kind == DTP_PASS_WEIGHT)
+    if (holds && l->pass->kind == DTP_PASS_WEIGHT)
         forget_graph(l);
-    else
+    else if (holds)
         let_go(l, &l->flight->logits, DTP_NO_OP);
-    if (ends_flight(l->pass))
+    if ((holds || dtp_lower_copies(l)) && ends_flight(l->pass))
         let_go(l, &l->flight->result, l->sent[(size_t)l->pass->chunk * l->plan->accumulate + l->pass->micro_batch]);
 }
 
@@ -359,7 +361,9 @@ enum dtp_status dtp_lower_passes(struct dtp_lowering *l)
     }
     dtp_lower_forget_all_casts(l);
     mark(l, "step", DTP_NO_OP);
-    dtp_lower_join_stages(l);
+    dtp_lower_join_copies(l);
+    call(l, l->hooks->passes_done);
+    dtp_lower_join_norms(l);
     call(l, l->hooks->step);
     dtp_lower_forget_sent(l);
     return DTP_OK;

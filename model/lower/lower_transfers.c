@@ -60,6 +60,7 @@ enum dtp_status dtp_lower_transfers_make(struct dtp_lowering *l)
     if (!l->held || !l->sent)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     for (int way = 0; way < 2; way++) {
+        l->arrived[way] = DTP_NO_BUFFER;
         l->handed[way] = dtp_host_arena_take(&l->arena, places, sizeof *l->handed[way]);
         if (!l->handed[way])
             return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
@@ -126,9 +127,31 @@ void dtp_lower_give(struct dtp_lowering *l, dtp_buffer_id rows)
         else if (way_of(l->pass) == FORWARD_WAY && to.rank != l->role.rank)
             l->flight->result = rows;
     }
+    if (dtp_lower_copies(l) && given && way_of(l->pass) == FORWARD_WAY)
+        l->flight->result = rows;
     l->given = given && to.rank != l->role.rank ? rows : DTP_NO_BUFFER;
     if (given && to.rank == l->role.rank)
         *handed_to(l, way_of(l->pass), to.chunk, l->pass->micro_batch) = (struct dtp_handed){rows, DTP_NO_OP};
+}
+
+static dtp_buffer_id copy_rows(struct dtp_lowering *l, const char *name, dtp_buffer_id rows)
+{
+    uint64_t bytes = l->tensor_bytes[DTP_TENSOR_INPUT];
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, name);
+    dtp_draft_use(&draft, rows, DTP_READ);
+    dtp_buffer_id copy = dtp_draft_new(l, &draft, name, DTP_OWNER_ACTIVATIONS, bytes, DTP_WRITE);
+    dtp_draft_memory(l, &draft, 2 * (double)bytes, 1);
+    dtp_draft_end(l, &draft);
+    return copy;
+}
+
+dtp_buffer_id dtp_lower_work_on(struct dtp_lowering *l, dtp_buffer_id rows)
+{
+    if (!dtp_lower_copies(l))
+        return rows;
+    l->flight->received = copy_rows(l, "received activations", rows);
+    return copy_rows(l, dtp_layer_tensor_text(DTP_TENSOR_INPUT), l->flight->received);
 }
 
 /* ---- transfers --------------------------------------------------------------------------------------------------- */
@@ -152,6 +175,19 @@ static void begin(const struct dtp_lowering *l, struct dtp_draft *draft, enum dt
     dtp_draft_after(draft, l->last_op[DTP_STREAM_TENSOR]); /* no kernel stands between in a stage without layers */
 }
 
+/* What rows are received into: fresh memory, or what stands for all of them. */
+static dtp_buffer_id room_for(struct dtp_lowering *l, enum way way)
+{
+    bool forward = way == FORWARD_WAY, stands = dtp_lower_holds(l) || dtp_lower_copies(l);
+    if (dtp_lower_copies(l) && l->arrived[way].index != DTP_NO_INDEX)
+        return l->arrived[way];
+    bool saved = forward && !dtp_lower_copies(l);
+    l->arrived[way] = dtp_lower_buffer(l, forward ? dtp_layer_tensor_text(DTP_TENSOR_INPUT) : "residual gradient",
+                                       saved ? DTP_OWNER_ACTIVATIONS : DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
+                                       l->tensor_bytes[DTP_TENSOR_INPUT], stands);
+    return l->arrived[way];
+}
+
 /* What pass `i` takes from another rank. Its memory is the compute stream's, who frees it. */
 static void receive(struct dtp_lowering *l, uint32_t i)
 {
@@ -163,9 +199,7 @@ static void receive(struct dtp_lowering *l, uint32_t i)
     enum way way = way_of(pass);
     bool forward = way == FORWARD_WAY;
     l->micro_step = (uint16_t)pass->micro_batch;
-    dtp_buffer_id rows = dtp_lower_buffer(l, forward ? dtp_layer_tensor_text(DTP_TENSOR_INPUT) : "residual gradient",
-                                          forward ? DTP_OWNER_ACTIVATIONS : DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
-                                          l->tensor_bytes[DTP_TENSOR_INPUT], dtp_lower_holds(l));
+    dtp_buffer_id rows = room_for(l, way);
     struct dtp_draft draft;
     begin(l, &draft, DTP_OP_RECV, forward ? "activations" : "gradients", from.rank,
           group_place(l, way, from.rank, l->role.rank));
@@ -207,7 +241,10 @@ static void send(struct dtp_lowering *l, const struct dtp_pass *pass, dtp_buffer
     draft.op.stream = send_stream(l, pass, to.rank);
     draft.op.tag = tag_of(l, pass, dtp_schedule_stage(l->role.pipeline->schedule, to.rank, to.chunk));
     draft.op.demand.sent_bytes = (double)l->tensor_bytes[DTP_TENSOR_INPUT];
-    dtp_draft_use(&draft, given, dtp_lower_holds(l) ? DTP_READ : DTP_READ | DTP_FREE | (blocking ? 0 : DTP_DEFER));
+    bool stays = dtp_lower_holds(l) || (dtp_lower_copies(l) && forward);
+    dtp_draft_use(&draft, given, stays ? DTP_READ : DTP_READ | DTP_FREE | (blocking ? 0 : DTP_DEFER));
+    if (!forward)
+        dtp_draft_use(&draft, l->flight->received, DTP_FREE);
     dtp_op_id sent = dtp_draft_end(l, &draft);
     if (blocking)
         l->before_next = sent;
@@ -339,7 +376,7 @@ static void exchange(struct dtp_lowering *l, uint32_t peer, const char *name, dt
 }
 
 /* Of a pipeline that runs both ways, rank r and the r-th from the end hold the same two stages. */
-static void join_copies(struct dtp_lowering *l)
+static void join_directions(struct dtp_lowering *l)
 {
     uint64_t elements = l->transformer->layers * l->block.all_elements + l->root.all_elements;
     uint32_t peer = l->role.pipeline->schedule->shape.ranks - 1 - l->role.rank;
@@ -368,7 +405,7 @@ static void join_tied(struct dtp_lowering *l)
 /* One number of each rank, summed up a binomial tree and sent down it: where gradients are clipped by the norm of all
  * of them, as runtimes with pipelines do unless told otherwise, no stage steps before the last one's backward is
  * through. */
-static void join_norms(struct dtp_lowering *l)
+static void sum_norms(struct dtp_lowering *l)
 {
     uint32_t ranks = l->role.pipeline->schedule->shape.ranks, rank = l->role.rank, span = 1;
     const char *name = "gradient norm";
@@ -394,15 +431,19 @@ static void join_norms(struct dtp_lowering *l)
             send_part(l, rank + span, name, norm, 0, 4);
 }
 
-void dtp_lower_join_stages(struct dtp_lowering *l)
+void dtp_lower_join_copies(struct dtp_lowering *l)
 {
     if (!l->role.pipeline)
         return;
     l->micro_step = 0;
     if (dtp_schedule_lines(l->role.pipeline->schedule) == 2)
-        join_copies(l);
+        join_directions(l);
     else
         join_tied(l);
-    if (l->plan->runtime->clips)
-        join_norms(l);
+}
+
+void dtp_lower_join_norms(struct dtp_lowering *l)
+{
+    if (l->role.pipeline && l->plan->runtime->clips)
+        sum_norms(l);
 }

@@ -76,6 +76,7 @@ struct dtp_flight {
     dtp_buffer_id gradient; /* of the residual stream, updated in place from the head down to x0 */
     dtp_buffer_id taken;    /* of it, what came from another stage and is not to be written; or none */
     dtp_buffer_id result;   /* what left the chunk and is held until its backward is through; or none */
+    dtp_buffer_id received; /* of what came, the copy that is kept until its gradient is sent; or none */
     bool head_deferred;     /* the gradient of the head's weight is left for a pass of its own */
 };
 #define DTP_TRANSFER_GROUPS 14
@@ -115,6 +116,7 @@ struct dtp_lowering {
     const struct dtp_plan *plan;
     struct dtp_transformer slice;
     uint32_t tp, tp_stride;
+    uint32_t vocab_ranks;                          /* of these, who share out the vocabulary: tp, or 1 */
     struct dtp_context context;                    /* how context parallel ranks share attention */
     uint32_t tp_group, exchange_group, ring_group; /* of the program; DTP_NO_INDEX where they are 1 */
     uint32_t data_ranks, data_stride;              /* with the same slice, over which gradients are summed */
@@ -161,6 +163,7 @@ struct dtp_lowering {
     struct dtp_host_arena arena;
     struct dtp_handed *handed[2]; /* to forwards, to backwards of each chunk and micro-batch; of a pipeline */
     dtp_op_id *sent;              /* what sent a forward's result, of each chunk and micro-batch */
+    dtp_buffer_id arrived[2];     /* where those are received that stand for the whole run; or none */
     struct dtp_handed *held;      /* gradients that stay until the next step, with what sent them */
     uint32_t held_count;
     uint32_t posted;                     /* receives so far, of those of the pipeline's list */
@@ -228,6 +231,11 @@ static inline bool dtp_lower_holds(const struct dtp_lowering *l)
 {
     return l->role.pipeline && l->plan->runtime->holds_passes;
 }
+/* One whose runtime copies_passes. */
+static inline bool dtp_lower_copies(const struct dtp_lowering *l)
+{
+    return l->role.pipeline && l->plan->runtime->copies_passes;
+}
 /* One autocast region is around all passes of such a stage, so its casts of weights are made once a step. */
 static inline bool dtp_lower_casts_stay(const struct dtp_lowering *l)
 {
@@ -269,10 +277,13 @@ void dtp_lower_after_pass(struct dtp_lowering *l, uint32_t i);
 /* What the pass at hand begins with, and what it leaves: activations or their gradient. */
 struct dtp_handed dtp_lower_taken(struct dtp_lowering *l);
 void dtp_lower_give(struct dtp_lowering *l, dtp_buffer_id rows);
+/* What a forward begins with of `rows` that were received: these, or a copy. */
+dtp_buffer_id dtp_lower_work_on(struct dtp_lowering *l, dtp_buffer_id rows);
 /* Lets go, behind the step, of what was held until then. */
 void dtp_lower_forget_sent(struct dtp_lowering *l);
-/* Behind the last pass: sums gradients of weights that stages hold twice, and waits for the norm of all gradients. */
-void dtp_lower_join_stages(struct dtp_lowering *l);
+/* Behind the last pass: sums gradients of weights that stages hold twice; waits for the norm of all gradients. */
+void dtp_lower_join_copies(struct dtp_lowering *l);
+void dtp_lower_join_norms(struct dtp_lowering *l);
 
 /* lower_tensors.c: modules and sizes of tensors of the plan's blocks. */
 void dtp_lower_tensors(struct dtp_lowering *l);

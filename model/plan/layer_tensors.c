@@ -191,7 +191,7 @@ static uint64_t kept_tensors(const struct dtp_layer_tensors *tensors, const stru
 void dtp_layer_tensors_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                           const struct dtp_plan *plan, struct dtp_layer_tensors *out)
 {
-    *out = (struct dtp_layer_tensors){.fused = plan->compile || plan->runtime->fused_kernels,
+    *out = (struct dtp_layer_tensors){.fused = dtp_plan_fuses(plan),
                                       .added_again = plan->compile && !cut_by_ddp(transformer, cluster, plan)};
     dtp_layer_kind_of(transformer, plan->fused_qkv, plan->fused_gate_up, &out->kind);
     out->kind.narrows = dtp_plan_autocast(plan) || dtp_plan_keeps_fp8(plan);

@@ -340,8 +340,9 @@ static void check_softcaps(struct dtp_resolver *r)
         double cap;
     } caps[] = {{"attention_softcap", t->attention_softcap}, {"final_softcap", t->final_softcap}};
     const struct dtp_runtime *runtime = r->plan->runtime;
+    bool foreign = dtp_plan_fuses(r->plan) && !runtime->compiles && !runtime->own_kernels;
     for (size_t i = 0; i < sizeof caps / sizeof *caps; i++)
-        if (caps[i].cap > 0 && runtime->fused_kernels && !runtime->own_kernels)
+        if (caps[i].cap > 0 && foreign)
             dtp_plan_refuse(r, caps[i].key,
                             "%g is not modelled under runtime %s; use runtime dtplan or torch, or set it to 0",
                             caps[i].cap, runtime->name);

@@ -1,6 +1,7 @@
 #include "plan/rules.h"
 
 #include "base/bytes.h"
+#include "plan/runtime_sizes.h"
 
 unsigned dtp_plan_compute_bytes(const struct dtp_plan *plan)
 {
@@ -20,9 +21,19 @@ bool dtp_plan_keeps_fp8(const struct dtp_plan *plan)
     return plan->precision.compute == DTP_FP8 && plan->runtime->keeps_fp8;
 }
 
+bool dtp_plan_fuses(const struct dtp_plan *plan)
+{
+    return plan->compile || plan->runtime->fused_kernels || plan->deepspeed.megatron_layers;
+}
+
+static bool wide_scores(const struct dtp_plan *plan)
+{
+    return plan->runtime->wide_scores && !plan->deepspeed.megatron_layers;
+}
+
 unsigned dtp_plan_score_bytes(const struct dtp_plan *plan)
 {
-    return plan->runtime->wide_scores ? 4 : dtp_plan_compute_bytes(plan);
+    return wide_scores(plan) ? 4 : dtp_plan_compute_bytes(plan);
 }
 
 bool dtp_plan_is_fsdp(const struct dtp_plan *plan)
@@ -223,13 +234,15 @@ struct dtp_attention_shape dtp_plan_attention(const struct dtp_transformer *tran
 {
     struct dtp_attention_shape shape = dtp_transformer_attention(transformer, layer, plan->sequence);
     shape.kernel = (uint8_t)plan->attention;
-    shape.wide = plan->runtime->wide_scores && plan->attention == DTP_ATTENTION_MATH;
+    shape.wide = wide_scores(plan) && plan->attention == DTP_ATTENTION_MATH;
     shape.atomic = plan->executor.atomic_attention;
     return shape;
 }
 
 static enum dtp_issuer issuer_of(const struct dtp_plan *plan)
 {
+    if (plan->deepspeed.megatron_layers)
+        return DTP_ISSUER_MEGATRON;
     if (!plan->runtime->dtensor || plan->tp <= 1)
         return plan->runtime->issuer;
     return plan->compile ? DTP_ISSUER_DTENSOR_COMPILED : DTP_ISSUER_DTENSOR;
@@ -260,8 +273,13 @@ struct dtp_execution dtp_plan_execution(const struct dtp_plan *plan)
     };
 }
 
+bool dtp_plan_divides_vocab(const struct dtp_plan *plan)
+{
+    return !plan->runtime->whole_vocab || plan->deepspeed.megatron_layers;
+}
+
 uint64_t dtp_plan_head_columns(const struct dtp_plan *plan, uint64_t vocab)
 {
-    uint64_t multiple = plan->runtime->vocab_multiple;
+    uint64_t multiple = plan->deepspeed.megatron_layers ? DTP_MEGATRON_VOCAB_MULTIPLE : plan->runtime->vocab_multiple;
     return dtp_divide_up(vocab, multiple) * multiple;
 }

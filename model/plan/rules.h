@@ -8,6 +8,9 @@
 #include "machine/measured_row.h"
 #include "plan/runtime.h"
 
+/* One kernel between matmuls, compiled or not. */
+bool dtp_plan_fuses(const struct dtp_plan *plan);
+
 /* Bytes per element. */
 struct dtp_element_bytes {
     uint64_t params;    /* of stored parameters */
@@ -114,6 +117,9 @@ struct dtp_attention_shape dtp_plan_attention(const struct dtp_transformer *tran
                                               uint64_t layer);
 /* What a program of the plan says of its execution. */
 struct dtp_execution dtp_plan_execution(const struct dtp_plan *plan);
+
+/* Whether tensor parallel ranks share out the vocabulary, embedding, head and loss with it; else each has all of it. */
+bool dtp_plan_divides_vocab(const struct dtp_plan *plan);
 
 /* Columns of the logits as the head's matmuls compute them: Megatron and our executor (dtp_parameter_head_rows) pad. */
 uint64_t dtp_plan_head_columns(const struct dtp_plan *plan, uint64_t vocab);

@@ -48,12 +48,17 @@ struct dtp_runtime {
     uint32_t splits;    /* DTP_AXES of the mesh along which it divides a model: TP, PP, CP */
     uint32_t schedules; /* of a pipeline that it runs: bits of enum dtp_schedule_kind */
     bool clips;         /* no stage of a pipeline steps before the norm of all gradients is known */
+    bool copies_passes; /* a stage receives into one buffer each way that stands for the whole run; of activations it
+                           keeps a copy until their gradient is sent and works on another, and holds what it makes
+                           until its backward is through (pipe_buffers of DeepSpeed's PipelineEngine) */
     bool holds_passes;  /* a stage receives into memory that stands for the whole run, holds what it makes until its
                            backward is through and the gradient of its input until the next step, and has its loss with
                            its forward; autocast's casts live from the first pass to the last
                            (torch.distributed.pipelining) */
 
     /* ---- tensor parallel ranks ---- */
+    bool whole_stream;  /* each has all of the residual stream: no sequence parallelism */
+    bool whole_vocab;   /* and all of embedding, head and loss, where the model does not divide itself */
     bool gathers_again; /* what a matmul reads is not kept as it was gathered, but as the rank's rows, and gathered for
                            the weight gradient once more */
     bool sums_beside;   /* input gradients are summed over ranks beside the weight gradient's matmul */

@@ -16,6 +16,9 @@
 #define DTP_EXECUTOR_LOSS_CHUNK_LEAST 128u /* tokens */
 #define DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES (UINT64_C(32) << 20)
 
+/* Megatron pads a vocabulary to a multiple of it (--make-vocab-size-divisible-by), each tensor parallel rank's part. */
+#define DTP_MEGATRON_VOCAB_MULTIPLE 128u
+
 /* DeepSpeed's defaults (runtime/zero/config.py, runtime/swap_tensor), in elements unless named otherwise. */
 #define DTP_DEEPSPEED_BUCKET UINT64_C(500000000)        /* reduce_bucket_size; stages 1 to 3 */
 #define DTP_DEEPSPEED_LIVE UINT64_C(1000000000)         /* stage3_max_live_parameters */

@@ -54,6 +54,10 @@
 #define DEEPSPEED_RULES                                                                                                \
     .runtime = "deepspeed", .optimizer = "adamw", .loss = "eager", .attention = "flash2",                              \
     .selective = DTP_SELECTIVE_ATTENTION
+/* Where the fork says that ZeRO shards, DeepSpeed's engines train Megatron's layers. */
+#define MEGATRON_DEEPSPEED_RULES                                                                                       \
+    .runtime = "deepspeed", .optimizer = "adamw", .loss = "fused", .attention = "flash1",                              \
+    .selective = DTP_SELECTIVE_ATTENTION, .unfused_unless_asked = true, .fused_matmuls = true, .megatron_layers = true
 /* nanotron's scaling benchmarks; its text names Megatron too. */
 #define NANOTRON_RULES                                                                                                 \
     .runtime = "nanotron", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash2",                         \
@@ -68,6 +72,7 @@ static const struct dtp_run_framework frameworks[] = {
     {.word = "PyTorch 2.", .note = "architecture=", SCRIPT_RULES},
     {.word = "llmq", EXECUTOR_RULES},
     {.word = "llm.c", EXECUTOR_RULES},
+    {.word = "Megatron-DeepSpeed", .strategy = "zero1", MEGATRON_DEEPSPEED_RULES},
     {.word = "Megatron-DeepSpeed", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true},
     {.word = "NeMo-Megatron",
      MEGATRON_RULES,
@@ -96,7 +101,8 @@ const struct dtp_run_framework *dtp_run_framework_of(const struct dtp_run *run, 
             return NULL;
         }
     const struct dtp_run_framework *found = frameworks;
-    while (!strcasestr(run->framework, found->word) || (found->note && !strstr(run->notes, found->note)))
+    while (!strcasestr(run->framework, found->word) || (found->note && !strstr(run->notes, found->note)) ||
+           (found->strategy && strcmp(run->strategy_key, found->strategy)))
         found++;
     return found;
 }

@@ -16,8 +16,9 @@ enum dtp_run_selective {
 };
 
 struct dtp_run_framework {
-    const char *word; /* in the framework's text, any case; the first entry that fits counts */
-    const char *note; /* in the notes too; NULL = any */
+    const char *word;     /* in the framework's text, any case; the first entry that fits counts */
+    const char *note;     /* in the notes too; NULL = any */
+    const char *strategy; /* its strategy_key; NULL = any */
     const char *runtime;
     const char *optimizer, *loss;
     const char *attention; /* its fused kernel; unfused where flash_attention is 0 */
@@ -29,6 +30,7 @@ struct dtp_run_framework {
     bool fsdp_syncs_always;    /* reduces in every micro-step of an accumulation */
     bool fsdp1, fused_matmuls;
     bool reference_script; /* of the H200 runs: its initialisation */
+    bool megatron_layers;  /* under DeepSpeed's engine */
     bool rope_fp32;        /* written as fp32 halves, each product a kernel */
     bool keeps_root;       /* FSDP2's root unit stays gathered from forward to backward */
     bool eager_loss;       /* compile leaves the loss alone */

@@ -346,6 +346,8 @@ static void write_strategy(struct writer *w)
         set(w, "strategy", "%s", strategy_of(w));
     if (strcmp(runtime_of(w), "megatron") == 0)
         set_switch(w, "megatron_overlap", w->framework->overlaps);
+    if (w->framework->megatron_layers)
+        set_switch(w, "megatron_layers", true);
     if (run->shard_group)
         set_count(w, "shard_group", run->shard_group);
     if (is_fsdp(w) && is_fsdp1(w))

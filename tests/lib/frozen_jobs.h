@@ -42,6 +42,7 @@ enum frozen_who {
     FROZEN_SCATTERING, /* our executor, on GPUs of one node that share state */
     FROZEN_ALLOCATOR,  /* whoever uses PyTorch's */
     FROZEN_NANOTRON,
+    FROZEN_DIVIDED, /* DeepSpeed, drawn later */
 };
 
 static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
@@ -67,6 +68,7 @@ static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
         return executor && p->strategy != DTP_DDP && d->gpus > 1 && d->gpus <= d->gpus_per_node && p->shard_group != 1;
     case FROZEN_ALLOCATOR: return !executor;
     case FROZEN_NANOTRON: return p->runtime == &dtp_runtime_nanotron;
+    case FROZEN_DIVIDED: return p->runtime == &dtp_runtime_deepspeed;
     }
     return false;
 }
@@ -195,7 +197,12 @@ static const struct {
     X(parallel_block, NANOTRON, 1, "none")                                                                             \
     X(norm_place, NANOTRON, 1, "before")                                                                               \
     X(qk_norm, NANOTRON, 1, "false")                                                                                   \
-    X(embedding_norm, NANOTRON, 1, "false")
+    X(embedding_norm, NANOTRON, 1, "false")                                                                            \
+    X(tp, DIVIDED, 16, "2|4")                                                                                          \
+    X(pp, DIVIDED, 16, "2|4")                                                                                          \
+    X(cp, DIVIDED, 8, "2|2|4")                                                                                         \
+    X(seq_parallel_communication_data_type, DIVIDED, 1, "bf16")                                                        \
+    X(megatron_layers, DIVIDED, 6, "true")
 
 static const struct {
     enum dtp_key key;
@@ -318,6 +325,7 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
          DTP_KEY_microbatch_group},
         {!job->value[DTP_KEY_pp][0] && !job->value[DTP_KEY_tp][0], DTP_KEY_layout_order},
         {!job->value[DTP_KEY_cp][0], DTP_KEY_cp_comm},
+        {!job->value[DTP_KEY_cp][0], DTP_KEY_seq_parallel_communication_data_type},
         {strncmp(job->value[DTP_KEY_precision], "fp8", 3) == 0 && !frozen_takes_fp8(job), DTP_KEY_precision},
         {frozen_is(job, DTP_KEY_precision, "fp32"), DTP_KEY_reduce_dtype},
         {frozen_is(job, DTP_KEY_precision, "fp16-mixed"), DTP_KEY_reduce_dtype},
@@ -344,7 +352,7 @@ static inline void frozen_draw_keys(struct frozen_job *job, bool strategies, boo
     char why[DTP_FAULT_TEXT_BYTES];
     for (size_t i = 0; i < sizeof frozen_draws / sizeof *frozen_draws; i++) {
         enum dtp_key key = frozen_draws[i].key;
-        bool later = frozen_draws[i].who == FROZEN_NANOTRON; /* whose rows leave all other jobs as they are */
+        bool later = frozen_draws[i].who >= FROZEN_NANOTRON; /* whose rows leave all other jobs as they are */
         if (wild && frozen_came_later(key))
             continue;
         if ((key == DTP_KEY_strategy) != strategies || ((!wild || later) && !frozen_knows(frozen_draws[i].who, draft)))

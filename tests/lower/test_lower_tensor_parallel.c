@@ -311,6 +311,12 @@ static void test_random_jobs_are_proven(void **state)
         plan.compile = torch && random_bool();
         plan.tp = 2u << random_below(3);
         plan.sequence_parallel = torch || random_bool();
+        if (!torch && random_below(3) == 0) {
+            plan.runtime = &dtp_runtime_deepspeed;
+            plan.strategy = random_bool() ? DTP_ZERO1 : DTP_ZERO2;
+            plan.deepspeed.megatron_layers = random_bool();
+            plan.sequence_parallel = false;
+        }
         plan.tp_overlap = random_bool() && (!torch || plan.compile);
         plan.accumulate = (uint32_t)(1 + random_below(3));
         plan.sequence = 1u << (4 + random_below(8));

@@ -28,6 +28,7 @@ static const char *const bases[] = {
     "params=1e9 nodes=1",
     "model=gpt2-124m gpus=8 strategy=zero1 runtime=deepspeed",
     "model=llama-2-7b gpus=8 strategy=zero1 runtime=deepspeed cp=2",
+    "model=llama-2-7b gpus=8 strategy=zero1 runtime=deepspeed tp=2",
     "model=gpt2-124m precision=fp16-mixed",
     "model=llama-2-7b gpus=8 strategy=full_shard runtime=dtplan precision=bf16-pure",
     "model=llama-2-7b gpus=8 sliding_window=1024",

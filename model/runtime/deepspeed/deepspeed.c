@@ -1,8 +1,10 @@
-/* DeepSpeed: ZeRO stages 1 to 3, ZeRO-Offload, ZeRO-Infinity and ZeRO++. */
+/* DeepSpeed: ZeRO stages 1 to 3, ZeRO-Offload, ZeRO-Infinity and ZeRO++; its pipeline engine, tensor parallel layers
+ * and Ulysses. */
 #include "runtime/deepspeed/deepspeed.h"
 
 #include "cost/calibration.h"
 #include "lower/lower_hooks.h"
+#include "net/models.h"
 #include "plan/runtime_sizes.h"
 #include "plan/rules.h"
 #include "plan/runtime.h"
@@ -65,6 +67,59 @@ static void check_context_parallel(struct dtp_resolver *r)
                         dtp_dtype_text(p->precision.params), dtp_dtype_text(wire));
 }
 
+/* AutoTP (module_inject/layers.py) or Megatron-DeepSpeed: whole sums around matmuls, forward and backward. */
+static void check_tensor_parallel(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    const struct dtp_transformer *t = r->transformer;
+    if (p->tp <= 1)
+        return;
+    if (p->sequence_parallel)
+        dtp_plan_refuse(r, "sequence_parallel", "true is not modelled under runtime deepspeed; leave it out");
+    if (p->tp_overlap)
+        dtp_plan_refuse(r, "tp_overlap", "does not exist in DeepSpeed; leave it out");
+    if (p->strategy == DTP_ZERO3)
+        dtp_plan_refuse(r, "tp", "above 1 is not modelled with zero3 under runtime deepspeed; use zero1 or zero2");
+    if (p->pp > 1 && !p->deepspeed.megatron_layers)
+        dtp_plan_refuse(r, "tp",
+                        "above 1 in a pipeline takes layers that divide themselves, AutoTP leaves those alone; set "
+                        "megatron_layers");
+    if (t->parallel_block)
+        dtp_plan_refuse(r, "parallel_block", "%s is not modelled with tp, which sums its two branches at once",
+                        dtp_parallel_block_text(t->parallel_block));
+    if (t->qk_norm)
+        dtp_plan_refuse(r, "qk_norm", "is not modelled with tp under runtime deepspeed; use runtime torch or megatron");
+}
+
+/* runtime/pipe/engine.py. */
+static void check_pipeline(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (p->pp <= 1)
+        return;
+    if (p->strategy != DTP_ZERO1)
+        dtp_plan_refuse(r, "strategy",
+                        "%s does not go with pp: ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism "
+                        "(PipelineEngine); use zero1",
+                        dtp_strategy_text(p->strategy));
+    if (p->deepspeed.overlap_comm)
+        dtp_plan_refuse(r, "deepspeed_overlap",
+                        "does not go with pp, whose engine reduces behind the last micro-batch; leave it out");
+}
+
+/* What is said of both. */
+static void check_model_parallel(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (!dtp_plan_model_parallel(p))
+        return;
+    if (p->cp > 1)
+        dtp_plan_refuse(r, "cp", "above 1 is not modelled together with tp or pp under runtime deepspeed; use 1");
+    if (p->loss == DTP_LOSS_CHUNKED)
+        dtp_plan_refuse(r, "loss",
+                        "chunked is not modelled together with tp or pp under runtime deepspeed; use eager or fused");
+}
+
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -82,6 +137,9 @@ static void check(struct dtp_resolver *r)
         dtp_plan_refuse(r, "precision", "fp8 is not modelled under runtime deepspeed; use torch, megatron or dtplan");
     if (p->optimizer == DTP_SGD && p->offload != DTP_OFFLOAD_NONE)
         dtp_plan_refuse(r, "optimizer", "DeepSpeed offloads to its CPU Adam only; use adamw");
+    check_tensor_parallel(r);
+    check_pipeline(r);
+    check_model_parallel(r);
     check_context_parallel(r);
     check_keys(r);
 }
@@ -102,6 +160,9 @@ static void derive(struct dtp_plan *p)
 {
     p->accumulate_sync = p->strategy == DTP_ZERO2 || p->strategy == DTP_ZERO3; /* engine.py allreduce_gradients */
     p->deepspeed.overlap_comm = p->deepspeed.overlap_comm || p->strategy == DTP_ZERO3;
+    p->deepspeed.pipeline = p->pp > 1;
+    if (p->deepspeed.megatron_layers) /* query_key_value and dense_h_to_4h are one matmul each */
+        p->fused_qkv = p->fused_gate_up = true;
 }
 
 /* ---- what it is -------------------------------------------------------------------------------------------------- */
@@ -113,6 +174,8 @@ static bool overlaps_reductions(const struct dtp_plan *plan)
 
 static const struct dtp_lower_hooks *lower(const struct dtp_plan *plan)
 {
+    if (plan->deepspeed.pipeline)
+        return &dtp_lower_zero1_behind;
     return plan->strategy == DTP_ZERO3 ? &dtp_lower_zero3 : &dtp_lower_zero12;
 }
 
@@ -131,7 +194,12 @@ const struct dtp_runtime dtp_runtime_deepspeed = {
     .counts_elements = true,
     .reduces_shards_always = true,
     .overlap_comm = true,
-    .splits = DTP_AXES(CP),
+    .splits = DTP_AXES(TP) | DTP_AXES(PP) | DTP_AXES(CP),
+    .schedules = 1u << DTP_SCHEDULE_1F1B,
+    .clips = true,
+    .copies_passes = true,
+    .whole_stream = true,
+    .whole_vocab = true,
     .cp_comms = 1u << DTP_CP_A2A,
     .derive = derive,
     .check = check,

@@ -2,6 +2,7 @@
 #include "runtime/deepspeed/deepspeed_hooks.h"
 
 #include "base/bytes.h"
+#include "closed/model_parallel.h"
 #include "plan/runtime_sizes.h"
 #include "runtime/deepspeed/deepspeed.h"
 #include "runtime/deepspeed/zeropp.h"
@@ -82,4 +83,7 @@ const struct dtp_closed_form_hooks dtp_deepspeed_closed_form = {
     .add_wire_casts = add_wire_casts,
     .copies_block = copies_block,
     .sums_go_up = true,
+    .slice = dtp_slice_of,
+    .add_stages = dtp_stages_of_slice,
+    .add_stages_memory = dtp_stages_memory_of_slice,
 };

@@ -5,7 +5,10 @@
  * A bucket is allocated for each backward that reduces, two with overlap_comm. Without overlap_comm reductions run on
  * the compute stream; with it on their own, and compute waits for the previous one at every new bucket. Stage 1 reduces
  * in the last micro-step and keeps every gradient; stage 2 reduces in each and keeps its partition. The step turns the
- * partition into fp32, updates, and gathers all parameters in one blocking operation. */
+ * partition into fp32, updates, and gathers all parameters in one blocking operation.
+ *
+ * The pipeline engine has stage 1 alone ("ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism",
+ * runtime/pipe/engine.py) and reduces when all passes are through. */
 #include "runtime/deepspeed/lower_infinity.h"
 
 #include "base/bytes.h"
@@ -70,12 +73,9 @@ static enum dtp_stream reduction_stream(const struct dtp_lowering *l)
     return l->plan->deepspeed.overlap_comm ? DTP_STREAM_REDUCE : DTP_STREAM_COMPUTE;
 }
 
-/* Once a backward, before the first gradient. */
-static void begin_backward(struct dtp_lowering *l)
+static void open_buckets(struct dtp_lowering *l)
 {
     struct dtp_lower_ipg *ipg = ipg_of(l);
-    if (!l->reduces)
-        return;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ALLOC, "reduction bucket");
     for (int i = 0; i < (l->plan->deepspeed.overlap_comm ? 2 : 1); i++)
@@ -84,6 +84,13 @@ static void begin_backward(struct dtp_lowering *l)
     dtp_draft_end(l, &draft);
     ipg->filled = ipg->reduced = 0;
     ipg->current = 0;
+}
+
+/* Once a backward, before the first gradient. */
+static void begin_backward(struct dtp_lowering *l)
+{
+    if (l->reduces)
+        open_buckets(l);
 }
 
 /* Compute waits for reductions on their own stream. */
@@ -206,12 +213,10 @@ static bool gradient_rests(const struct dtp_lowering *l)
     return l->data_ranks == 1;
 }
 
-/* End of backward: what is left, then the device is synchronised and the bucket goes. */
-static void end_backward(struct dtp_lowering *l)
+/* What is left, then the device is synchronised and the bucket goes. */
+static void close_buckets(struct dtp_lowering *l)
 {
     struct dtp_lower_ipg *ipg = ipg_of(l);
-    if (!l->reduces)
-        return;
     if (ipg->filled)
         reduce_bucket(l, ipg->filled);
     struct dtp_draft draft;
@@ -222,6 +227,48 @@ static void end_backward(struct dtp_lowering *l)
         ipg->bucket_buffer[i] = DTP_NO_BUFFER;
     }
     dtp_draft_end(l, &draft);
+}
+
+static void end_backward(struct dtp_lowering *l)
+{
+    if (l->reduces)
+        close_buckets(l);
+}
+
+/* ---- behind a pipeline ------------------------------------------------------------------------------------------- */
+
+static void keep_gradient(struct dtp_lowering *l, int part)
+{
+    dtp_lower_keep_gradient(l, part);
+}
+
+static void fill_from(struct dtp_lowering *l, uint64_t index, int first, int end)
+{
+    l->layer = index == l->transformer->layers ? DTP_NO_LAYER : (uint16_t)index;
+    for (int part = first; part < end; part++)
+        if (l->state[index].kept[part].index != DTP_NO_INDEX)
+            into_bucket(l, part);
+    l->layer = DTP_NO_LAYER;
+}
+
+/* The pipeline engine makes its buckets when all passes are through, and fills them with the stage's parameters from
+ * the first on (reduce_gradients). */
+static void reduce_behind(struct dtp_lowering *l)
+{
+    uint64_t layers = l->transformer->layers;
+    open_buckets(l);
+    fill_from(l, layers, DTP_ROOT_EMBEDDING, DTP_ROOT_VECTORS);
+    for (uint64_t layer = 0; layer < layers; layer++)
+        fill_from(l, layer, 0, l->block.parts);
+    fill_from(l, layers, DTP_ROOT_VECTORS, l->root.parts);
+    close_buckets(l);
+}
+
+/* Of a head that is tied to the embedding, wherever the two stages hold it. */
+static dtp_buffer_id embedding_gradient(const struct dtp_lowering *l, uint64_t *offset_bytes)
+{
+    *offset_bytes = 0;
+    return whole(l)->kept[DTP_ROOT_EMBEDDING];
 }
 
 /* ---- the step ---------------------------------------------------------------------------------------------------- */
@@ -296,5 +343,15 @@ const struct dtp_lower_hooks dtp_lower_zero12 = {
     .end_backward = end_backward,
     .gradient_made = gradient_made,
     .gradient_rests = gradient_rests,
+    .step = step,
+};
+
+const struct dtp_lower_hooks dtp_lower_zero1_behind = {
+    .make = make,
+    .release = release,
+    .gradient_made = keep_gradient,
+    .gradient_rests = gradient_rests,
+    .embedding_gradient = embedding_gradient,
+    .passes_done = reduce_behind,
     .step = step,
 };

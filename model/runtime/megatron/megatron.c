@@ -5,11 +5,9 @@
 #include "lower/lower_hooks.h"
 #include "net/models.h"
 #include "plan/rules.h"
+#include "plan/runtime_sizes.h"
 #include "plan/runtime.h"
 #include "closed/model_parallel.h"
-
-/* A vocabulary is padded to a multiple of it (--make-vocab-size-divisible-by), each tensor parallel rank's part. */
-#define VOCAB_MULTIPLE 128u
 
 /* ---- what it refuses --------------------------------------------------------------------------------------------- */
 
@@ -78,7 +76,7 @@ const struct dtp_runtime dtp_runtime_megatron = {
     .keeps_fp8 = true,
     .gradients_in_matmul = true,
     .adds_before_shards = true,
-    .vocab_multiple = VOCAB_MULTIPLE,
+    .vocab_multiple = DTP_MEGATRON_VOCAB_MULTIPLE,
     .overlap_grad_reduce = true,
     .splits = DTP_AXES(TP) | DTP_AXES(PP) | DTP_AXES(CP),
     .cp_comms = 1u << DTP_CP_P2P | 1u << DTP_CP_ALL_GATHER | 1u << DTP_CP_A2A | 1u << DTP_CP_A2A_P2P,
