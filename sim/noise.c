@@ -1,7 +1,7 @@
 #include "sim/noise.h"
 
-#include "cost/calibration.h"
 #include "cost/cluster_cost.h"
+#include "cost/op_cost.h"
 
 #include <gsl/gsl_cdf.h>
 #include <gsl/gsl_randist.h>
@@ -112,7 +112,7 @@ enum dtp_status dtp_noise_step_quantiles(const struct dtp_program_set *set, cons
     struct dtp_simulation_options at = *options;
     uint32_t known = deviation > 0 ? 0 : dtp_cluster_measured_gpus(cluster);
     if (!(deviation > 0))
-        deviation = dtp_calibration.simulated_rank_deviation;
+        deviation = dtp_simulated_rank_deviation(dtp_program_execution(set->roles[0].program));
     /* Of a measured machine the times are those of the slowest of its GPUs; the others of the job may be slower. */
     double known_factor = known ? dtp_slowest_rank_factor(known, deviation) : 1;
     double known_z = known ? (known_factor - 1) / deviation : -INFINITY;

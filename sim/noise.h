@@ -13,7 +13,7 @@ struct dtp_step_quantiles {
     double p50_s, p95_s, p99_s, mean_s;
 };
 
-/* Step time of a job whose ranks' speeds scatter by `deviation` (relative; 0: calibration's simulated_rank_deviation),
+/* Step time of a job whose ranks' speeds scatter by `deviation` (relative; 0: dtp_simulated_rank_deviation's),
  * by Monte Carlo over `samples` jobs. Ranks are not simulated one by one: the largest of n normals has the distribution
  * Phi(z)^n, so one uniform number u per job gives it as Phi^-1(u^(1/n)); the set, which is legal, is simulated for a
  * few factors and step times in between are interpolated, as they are piecewise linear in it. options->compute_factor

@@ -1,6 +1,7 @@
 #include "sim/simulate.h"
 
-#include "cost/calibration.h"
+#include "cost/cluster_cost.h"
+#include "cost/op_cost.h"
 #include "sim/caching_allocator.h"
 #include "sim/engine.h"
 #include "sim/noise.h"
@@ -220,7 +221,8 @@ static bool simulate_all(struct roles *all)
 /* Roles and what the engine takes of them are made, on one cluster. */
 static enum dtp_status simulate(struct roles *all, const struct dtp_cluster *cluster, struct dtp_faults *faults)
 {
-    double slowest = dtp_cluster_slowest_rank(cluster, dtp_calibration.simulated_rank_deviation);
+    double slowest =
+        dtp_cluster_slowest_rank(cluster, dtp_simulated_rank_deviation(dtp_program_execution(all->role[0].program)));
     enum dtp_status status = DTP_OK;
     for (uint32_t r = 0; r < all->count; r++) {
         double factor = all->role[r].options->compute_factor;

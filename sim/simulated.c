@@ -1,6 +1,6 @@
 #include "sim/simulated.h"
 
-#include "cost/calibration.h"
+#include "cost/op_cost.h"
 #include "job/estimate.h"
 #include "lower/lower.h"
 #include "program/live_runs.h"
@@ -225,7 +225,8 @@ enum dtp_status dtp_simulated_scatter(struct dtp_simulated *s, const struct dtp_
 {
     if (!(deviation > 0) && dtp_cluster_measured_gpus(&s->job.cluster) >= s->job.cluster.gpus)
         return DTP_OK;
-    s->deviation = deviation > 0 ? deviation : dtp_calibration.simulated_rank_deviation;
+    s->deviation =
+        deviation > 0 ? deviation : dtp_simulated_rank_deviation(dtp_program_execution(s->set.roles[0].program));
     s->samples = samples;
     return dtp_noise_step_quantiles(&s->set, &s->job.cluster, options, deviation, samples, &s->quantiles, faults);
 }

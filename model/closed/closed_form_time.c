@@ -418,7 +418,7 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     parts->device_s = out->compute_s;
     add_launch_bound(out);
     dtp_timing_add_offload(&c, communication, &window, out);
-    parts->slowest_rank = dtp_cluster_slowest_rank(cluster, dtp_calibration.rank_speed_deviation);
+    parts->slowest_rank = dtp_cluster_slowest_rank(cluster, dtp_rank_deviation(&c.execution));
     parts->optimizer_bytes = out->optimizer_s * c.streaming_bytes_per_s;
     parts->optimizer_bytes_per_s = c.streaming_bytes_per_s;
     double device_s = (out->compute_s + out->optimizer_s) * parts->slowest_rank;

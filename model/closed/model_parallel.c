@@ -154,7 +154,7 @@ static void add_boundary(const struct job *j, struct stages *s)
         return;
     bool inside = stages_share_node(j);
     double rate = inside ? dtp_cluster_link_bytes_per_s(c) * dtp_calibration.ring_link_fraction
-                         : dtp_cluster_network_bytes_per_s(c) / c->gpus_per_node * dtp_calibration.network_fraction;
+                         : dtp_cluster_network_bytes_per_s(c) / c->gpus_per_node * dtp_network_fraction(c, 2);
     uint64_t bytes = dtp_divide_up(j->stream_bytes, plan->sequence_parallel ? plan->tp : 1);
     uint64_t crossings = 2 * (uint64_t)plan->virtual_stages;
     s->boundary_bytes = crossings * bytes;
@@ -192,7 +192,8 @@ static void fill_time(const struct job *j, const struct stages *s, struct dtp_ti
     double computing_s = pipeline_s(j, s->slowest_s, s->sum_s),
            waiting_s = pipeline_s(j, s->wait_slowest_s, s->wait_sum_s);
     double own_s = m * s->sum_s / pp, own_wait_s = m * s->wait_sum_s / pp; /* of an average stage */
-    double slowest = dtp_slowest_rank_factor(j->cluster->gpus, dtp_calibration.rank_speed_deviation);
+    struct dtp_execution execution = dtp_plan_execution(j->plan);
+    double slowest = dtp_slowest_rank_factor(j->cluster->gpus, dtp_rank_deviation(&execution));
     double share = s->sum_s / (pp * s->slowest_s); /* of the slice's parts, which are the slowest stage's */
     double *parts[] = {&t->matmul_s, &t->attention_s, &t->memory_bound_s, &t->loss_s, &t->recompute_s};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)

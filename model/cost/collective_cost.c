@@ -84,12 +84,23 @@ static double socket_bytes_per_s(const struct dtp_cluster *cluster, const struct
     return ring * rings * spine_share(cluster, group) / group->groups_per_node;
 }
 
+double dtp_network_fraction(const struct dtp_cluster *cluster, uint32_t nodes)
+{
+    if (cluster->network == DTP_NETWORK_OPA)
+        return dtp_calibration.opa_fraction;
+    bool efa = cluster->network == DTP_NETWORK_EFA && nodes > 2; /* of two nodes each has one peer alone */
+    return efa ? dtp_calibration.efa_fraction : dtp_calibration.network_fraction;
+}
+
 /* A ring enters each node once per channel, so the group's bus bandwidth is at most the node's network, shared by the
  * groups that use it at the same time. One leaves gaps while its ranks wait for each other; others fill them. */
 static double network_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_group *group)
 {
-    bool efa = cluster->network == DTP_NETWORK_EFA && group->nodes > 2; /* of two nodes each has one peer alone */
-    double fraction = efa ? dtp_calibration.efa_fraction : dtp_calibration.network_fraction;
+    double fraction = dtp_network_fraction(cluster, group->nodes);
+    if (cluster->network == DTP_NETWORK_OPA) { /* a ring stays on one link; the cores that copy leave no gaps */
+        double share = dtp_cluster_network_bytes_per_s(cluster) * spine_share(cluster, group) / group->groups_per_node;
+        return fraction * fmin(share, dtp_calibration.opa_link_bytes_per_s);
+    }
     double filled = 1 - pow(1 - fraction, group->groups_per_node);
     return dtp_cluster_network_bytes_per_s(cluster) * filled * spine_share(cluster, group) / group->groups_per_node;
 }

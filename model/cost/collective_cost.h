@@ -31,6 +31,8 @@ struct dtp_collective_cost dtp_collective_cost(const struct dtp_cluster *cluster
 /* Seconds for one operation in which each rank sends `sent_bytes` (ring accounting, closed_form.h); 0 for 0 bytes. */
 double dtp_collective_time(const struct dtp_collective_cost *cost, double sent_bytes);
 
+/* Of a node's network that one ring over so many nodes reaches; 2: a send's. */
+double dtp_network_fraction(const struct dtp_cluster *cluster, uint32_t nodes);
 /* Bytes/s one GPU of the group can send in a long operation: the lesser of its link and its share of the network. */
 double dtp_group_bus_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_group *group);
 

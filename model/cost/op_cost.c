@@ -240,6 +240,18 @@ double dtp_kernel_gap_s(const struct dtp_execution *execution)
                                   : dtp_calibration.kernel_gap_s;
 }
 
+double dtp_rank_deviation(const struct dtp_execution *execution)
+{
+    return execution->issuer == DTP_ISSUER_MEGATRON ? dtp_calibration.megatron_rank_deviation
+                                                    : dtp_calibration.rank_speed_deviation;
+}
+
+double dtp_simulated_rank_deviation(const struct dtp_execution *execution)
+{
+    return execution->issuer == DTP_ISSUER_MEGATRON ? dtp_calibration.megatron_rank_deviation
+                                                    : dtp_calibration.simulated_rank_deviation;
+}
+
 /* Speeds of n GPUs scatter normally: the expected maximum of n standard normals by Blom's approximation, times the
  * deviation. */
 double dtp_slowest_rank_factor(double ranks, double deviation)

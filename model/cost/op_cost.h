@@ -52,6 +52,10 @@ double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double oth
 double dtp_kernel_launch_s(const struct dtp_execution *execution);
 double dtp_kernel_gap_s(const struct dtp_execution *execution);
 
+/* Relative standard deviation of speed between GPUs of a kind, as the closed form and as simulations charge it. */
+double dtp_rank_deviation(const struct dtp_execution *execution);
+double dtp_simulated_rank_deviation(const struct dtp_execution *execution);
+
 /* Factor >= 1 on device time because every collective waits for the slowest of `ranks` GPUs whose speeds have this
  * relative standard deviation. */
 double dtp_slowest_rank_factor(double ranks, double deviation);

@@ -153,7 +153,7 @@ WRITE_WORD(strategy)
         return false;                                                                                                  \
     }                                                                                                                  \
     WRITE_WORD(name)
-PARSE_CHOICE(network, DTP_NETWORK_EFA)
+PARSE_CHOICE(network, DTP_NETWORK_OPA)
 PARSE_CHOICE(norm, DTP_RMS_NORM)
 PARSE_CHOICE(activation, DTP_GEGLU)
 PARSE_CHOICE(parallel_block, DTP_PARALLEL_TWO_NORMS)

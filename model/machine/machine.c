@@ -13,8 +13,10 @@ static const char *const architecture_texts[] = {
     [DTP_GPU_CDNA2] = "cdna2", [DTP_GPU_CDNA3] = "cdna3",   [DTP_GPU_CDNA4] = "cdna4",
     [DTP_GPU_HOST] = "host"};
 
-static const char *const network_texts[] = {
-    [DTP_NETWORK_RDMA] = "rdma", [DTP_NETWORK_SOCKETS] = "sockets", [DTP_NETWORK_EFA] = "efa"};
+static const char *const network_texts[] = {[DTP_NETWORK_RDMA] = "rdma",
+                                            [DTP_NETWORK_SOCKETS] = "sockets",
+                                            [DTP_NETWORK_EFA] = "efa",
+                                            [DTP_NETWORK_OPA] = "opa"};
 
 DTP_TEXT_AND_PARSE_OF_ARRAY(link, link_texts, 0)
 DTP_WORDS_OF_ARRAY(dtp_network_text, dtp_network, network_texts)

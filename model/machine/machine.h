@@ -13,8 +13,9 @@
 enum dtp_link { DTP_LINK_NONE, DTP_LINK_NVLINK, DTP_LINK_PCIE, DTP_LINK_XGMI };
 /* How nodes talk: NICs that read and write GPU memory, whose rate is the node's however many rings share it; or
  * sockets, where threads of the CPU copy what a ring sends and the rate stated is that of one ring's long all-gather;
- * or AWS' EFA, whose NICs deliver packets in any order, with a latency of its own. */
-enum dtp_network { DTP_NETWORK_RDMA, DTP_NETWORK_SOCKETS, DTP_NETWORK_EFA };
+ * or AWS' EFA, whose NICs deliver packets in any order, with a latency of its own; or Omni-Path, whose verbs cores of
+ * the CPU carry out. */
+enum dtp_network { DTP_NETWORK_RDMA, DTP_NETWORK_SOCKETS, DTP_NETWORK_EFA, DTP_NETWORK_OPA };
 enum dtp_gpu_architecture {
     DTP_GPU_VOLTA,
     DTP_GPU_TURING,

@@ -188,6 +188,8 @@ static void write_cluster(struct writer *w, const struct dtp_catalog *catalog)
         set(w, "network", "sockets");
     else if (strstr(run->network, "EFA"))
         set(w, "network", "efa");
+    else if (strstr(run->network, "Omni-Path"))
+        set(w, "network", "opa");
 }
 
 /* ---- batch ----------------------------------------------------------------------------------------------------- */

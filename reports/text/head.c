@@ -138,6 +138,7 @@ static void print_cluster(const struct dtp_job *job, const struct dtp_page *page
                  c->machine.network_bytes_per_s * 8e-9, dtp_cluster_network_bytes_per_s(c) / c->gpus_per_node / 1e9,
                  c->network == DTP_NETWORK_SOCKETS ? " on sockets"
                  : c->network == DTP_NETWORK_EFA   ? " of EFA"
+                 : c->network == DTP_NETWORK_OPA   ? " of Omni-Path"
                                                    : "",
                  c->oversubscription > 1 ? ", oversubscribed" : "");
     describe_measured(c, page, measured, sizeof measured);

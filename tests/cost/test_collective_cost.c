@@ -117,6 +117,19 @@ static void test_rings_on_sockets_are_bound_by_their_threads(void **state)
     assert_near(dtp_group_bus_bytes_per_s(&cluster, &replicas), 5.98e9 / 0.53 / 8, 5e-3);
 }
 
+/* 32 A100s on 4 nodes with 4 Omni-Path links of 100 Gb/s: their one ring stays on a link, 40.5 Gb/s
+ * (all_reduce_bench-a100-n4.txt); 8 rings, one for each GPU of a node, share four links, 162 Gb/s in all. */
+static void test_a_ring_over_omni_path_stays_on_one_link(void **state)
+{
+    (void)state;
+    struct dtp_cluster cluster = test_cluster(test_a100(), 32, 8);
+    cluster.machine.network_bytes_per_s = 50e9;
+    cluster.network = DTP_NETWORK_OPA;
+    struct dtp_group world = dtp_group_consecutive(&cluster, 32), replicas = dtp_group_strided(&cluster, 8);
+    assert_near(dtp_group_bus_bytes_per_s(&cluster, &world), 40.5e9 / 8, 1e-9);
+    assert_near(8 * dtp_group_bus_bytes_per_s(&cluster, &replicas), 162e9 / 8, 1e-9);
+}
+
 /* 16 nodes, leaves of 4, uplinks of half what the nodes send: of a ring in the order of nodes one node of a leaf sends
  * up and has 4/2 nodes' uplinks for it; of a ring over every fourth node each climbs and shares them. Below one leaf
  * nothing climbs. */
@@ -196,6 +209,7 @@ int main(void)
                                        cmocka_unit_test(test_few_gpus_of_a_node_do_not_fill_its_network),
                                        cmocka_unit_test(test_network_is_shared),
                                        cmocka_unit_test(test_rings_on_sockets_are_bound_by_their_threads),
+                                       cmocka_unit_test(test_a_ring_over_omni_path_stays_on_one_link),
                                        cmocka_unit_test(test_time_grows_with_bytes_and_ranks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -294,6 +294,19 @@ static void test_memory_kernels(void **state)
     assert_near(dtp_memory_kernel_bytes_per_s(&gpu, &theirs, DTP_KERNEL_EAGER), 2.45e12, 0.03);
 }
 
+/* Megatron's from 64 to 2048 GPUs: dgxc-benchmarking's Llama 3.1 70B took 14.66 s on both, 9.86 and 10.15 in fp8. */
+static void test_the_slowest_of_many_megatron_ranks(void **state)
+{
+    (void)state;
+    struct dtp_execution megatron = {.issuer = DTP_ISSUER_MEGATRON}, torch = {.issuer = DTP_ISSUER_PYTORCH};
+    double few = dtp_slowest_rank_factor(64, dtp_simulated_rank_deviation(&megatron));
+    double many = dtp_slowest_rank_factor(2048, dtp_simulated_rank_deviation(&megatron));
+    assert_true(many / few - 1 > 0 && many / few - 1 < 10.15 / 9.86 - 1);
+    assert_true(dtp_rank_deviation(&megatron) == dtp_simulated_rank_deviation(&megatron));
+    assert_true(dtp_rank_deviation(&torch) == dtp_calibration.rank_speed_deviation);
+    assert_true(dtp_simulated_rank_deviation(&torch) == dtp_calibration.simulated_rank_deviation);
+}
+
 /* Profiled steps of a 1.3B LLaMA: 668 TFLOP/s back to back, 716 at a share of 0.65, 764 at 0.43. */
 static void test_power_headroom(void **state)
 {
@@ -318,6 +331,7 @@ int main(void)
                                        cmocka_unit_test(test_plain_attention_is_its_kernel),
                                        cmocka_unit_test(test_older_attention_is_slower),
                                        cmocka_unit_test(test_memory_kernels),
+                                       cmocka_unit_test(test_the_slowest_of_many_megatron_ranks),
                                        cmocka_unit_test(test_power_headroom)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -274,7 +274,7 @@ static void test_published_runs(void **state)
     dtp_backtest_destroy(backtest);
 }
 
-/* Rows with tensor parallelism alone, by `predictor`: absolute errors into `errors`. */
+/* Rows with tensor parallelism alone, by `predictor`: errors in % into `errors`. */
 static size_t tensor_parallel_errors(const char *only, const struct dtp_predictor *predictor, double *errors)
 {
     struct dtp_backtest *backtest;
@@ -285,13 +285,13 @@ static size_t tensor_parallel_errors(const char *only, const struct dtp_predicto
                      DTP_OK);
     for (size_t i = 0; i < backtest->row_count; i++)
         if (backtest->rows[i].run.tp > 1 && backtest->rows[i].run.pp <= 1 && !isnan(backtest->rows[i].error_pct))
-            errors[count++] = fabs(backtest->rows[i].error_pct);
+            errors[count++] = backtest->rows[i].error_pct;
     dtp_backtest_destroy(backtest);
     return count;
 }
 
-/* Step programs say of the same runs what the formulas say, within two points: InternEvo, SimuMax, vTrain. */
-static void test_programs_are_no_worse(void **state)
+/* Step programs say of the same runs what the formulas say, the median within 3 %: InternEvo, SimuMax, vTrain. */
+static void test_programs_agree(void **state)
 {
     static const char *const runs[] = {"ie-0", "sm-0", "vt-00", "vt-01", "vt-02", "vt-11", "vt-13", "vt-16"};
     static double formulas[256], programs[256];
@@ -303,14 +303,13 @@ static void test_programs_are_no_worse(void **state)
         count += tensor_parallel_errors(runs[i], &closed, formulas + count);
     }
     assert_int_equal(count, same);
+    for (size_t i = 0; i < count; i++)
+        formulas[i] = 100 * fabs((100 + programs[i]) / (100 + formulas[i]) - 1);
     gsl_sort(formulas, 1, count);
-    gsl_sort(programs, 1, count);
-    double by_formula = gsl_stats_median_from_sorted_data(formulas, 1, count);
-    double by_program = gsl_stats_median_from_sorted_data(programs, 1, count);
-    printf("%zu runs with tensor parallelism alone: median error by formulas %.1f %%, by programs %.1f %%\n", count,
-           by_formula, by_program);
+    double apart = gsl_stats_median_from_sorted_data(formulas, 1, count);
+    printf("%zu runs with tensor parallelism alone: programs and formulas are %.1f %% apart, median\n", count, apart);
     assert_true(count >= 35);
-    assert_true(by_program < by_formula + 2);
+    assert_true(apart < 3);
 }
 
 struct errors {
@@ -387,7 +386,7 @@ int main(void)
                                        cmocka_unit_test(test_everything_that_resolves_is_finite),
                                        cmocka_unit_test(test_random_jobs),
                                        cmocka_unit_test(test_published_runs),
-                                       cmocka_unit_test(test_programs_are_no_worse),
+                                       cmocka_unit_test(test_programs_agree),
                                        cmocka_unit_test(test_torch_runs),
                                        cmocka_unit_test(test_torch_pipelines)};
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
