@@ -114,8 +114,13 @@ void dtp_pipeline_text(const struct dtp_pipeline_stages *s, const struct dtp_pag
         "between (steady); the same by what they wait for: activations or gradients of another rank, a receiver that "
         "does not take them yet, what all do at the step's end. In flight: forwards that wait for their backward, of "
         "one chunk each. Queues: most activations and gradients that other ranks had made and that waited. State: "
-        "parameters, gradients, optimizer.%s",
-        100 * bubble_share(s), rest);
+        "parameters, gradients, optimizer.%s%s",
+        100 * bubble_share(s),
+        s->last_s > s->step_s
+            ? " A rank begins its next step when it is through with this one: the last of these steps "
+              "begins later than the first."
+            : "",
+        rest);
     fputs("  ", page->file);
     dtp_page_wrap(page, 2, 2, line);
 }
