@@ -45,15 +45,15 @@ struct dtp_runtime {
     bool overlap_grad_reduce;   /* Megatron-Core's does, with overlap_param_gather */
 
     /* ---- beyond data parallelism ---- */
-    uint32_t splits;      /* DTP_AXES of the mesh along which it divides a model: TP, PP, CP */
-    uint32_t schedules;   /* of a pipeline that it runs: bits of enum dtp_schedule_kind */
-    bool clips;           /* no stage of a pipeline steps before the norm of all gradients is known */
-    bool validates_after; /* or it steps, where post_validation asks for that, and finds out in the next step; where a
-                             schedule splits backward */
-    bool holds_passes;    /* a stage receives into memory that stands for the whole run, holds what it makes until its
-                             backward is through and the gradient of its input until the next step, and has its loss with
-                             its forward; autocast's casts live from the first pass to the last
-                             (torch.distributed.pipelining) */
+    uint32_t splits;    /* DTP_AXES of the mesh along which it divides a model: TP, PP, CP */
+    uint32_t schedules; /* of a pipeline that it runs: bits of enum dtp_schedule_kind */
+    bool clips;         /* no stage of a pipeline steps before the norm of all gradients is known */
+    bool validates;     /* or it steps, where post_validation asks for that, and finds out in the next step; where a
+                           schedule splits backward */
+    bool holds_passes;  /* a stage receives into memory that stands for the whole run, holds what it makes until its
+                           backward is through and the gradient of its input until the next step, and has its loss with
+                           its forward; autocast's casts live from the first pass to the last
+                           (torch.distributed.pipelining) */
 
     /* ---- tensor parallel ranks ---- */
     bool gathers_again; /* what a matmul reads is not kept as it was gathered, but as the rank's rows, and gathered for

@@ -209,7 +209,7 @@ static void test_schedules_are_refused_by_their_rules(void **state)
     expect_refused(plan, "schedule: zb-h1 is not modelled under runtime megatron, which runs 1f1b, interleaved");
 }
 
-static void test_who_validates_afterwards(void **state)
+static void test_who_validateswards(void **state)
 {
     (void)state;
     struct dtp_plan plan = split(1, 1, 4);
@@ -383,7 +383,7 @@ int main(void)
         cmocka_unit_test(test_order_of_ranks),
         cmocka_unit_test(test_chunks_follow_from_the_schedule),
         cmocka_unit_test(test_schedules_are_refused_by_their_rules),
-        cmocka_unit_test(test_who_validates_afterwards),
+        cmocka_unit_test(test_who_validateswards),
         cmocka_unit_test(test_stages),
         cmocka_unit_test(test_a_layout_says_how_many_chunks),
         cmocka_unit_test(test_the_key_names_all_schedules),
