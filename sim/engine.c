@@ -250,7 +250,7 @@ static void start(struct engine *e, uint32_t op)
         e->job->span[op].start_s = e->clock->now_s;
     uint32_t cause = e->job->cause[op];
     if (e->job->issue_s[op] >= e->clock->now_s &&
-        (cause == DTP_CAUSE_NONE ? e->clock->now_s > 0 : e->job->span[cause].end_s < e->clock->now_s))
+        (cause == DTP_CAUSE_NONE ? e->clock->now_s > e->job->begin_s : e->job->span[cause].end_s < e->clock->now_s))
         e->job->cause[op] = DTP_CAUSE_HOST;
     double seconds = stretched_s(e, op);
     if (seconds <= 0) {
@@ -403,6 +403,7 @@ static void begin(struct engine *e, const struct dtp_engine_job *job, const stru
     e->ops = graph->ops;
     e->pending = pending;
     e->count = (uint32_t)dtp_program_op_count(job->program);
+    e->host_s = job->begin_s;
     memcpy(pending, graph->predecessors, e->count * sizeof *pending);
     memset(job->cause, 0xff, e->count * sizeof *job->cause); /* DTP_CAUSE_NONE */
     issue(e);

@@ -19,6 +19,7 @@ struct dtp_engine_job {
     const struct dtp_op_rates *rates;
     const double *seconds; /* alone */
     bool contention;
+    double begin_s;          /* its host begins to issue */
     struct dtp_span *span;   /* out */
     uint32_t *cause;         /* out: operation, DTP_CAUSE_HOST or DTP_CAUSE_NONE */
     double *issue_s;         /* out: when the host had issued its first kernel */

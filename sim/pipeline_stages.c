@@ -3,6 +3,7 @@
 #include "plan/degrees.h"
 #include "sim/op_time.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -297,6 +298,19 @@ static enum dtp_status make_rank(const struct making *m, uint32_t index)
     return sum_idle(m, index) ? DTP_OK : dtp_fault(m->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
 }
 
+/* From each rank's clock to that of all. */
+static void line_up(const struct making *m)
+{
+    for (uint32_t rank = 0; rank < m->out->rank_count; rank++) {
+        double begin_s = m->simulated->roles[rank].timeline.begin_s;
+        m->out->last_s = fmax(m->out->last_s, begin_s + m->out->step_s);
+        for (uint32_t i = m->schedule.first[rank]; i < m->schedule.first[rank + 1]; i++) {
+            m->out->passes[i].begin_s += begin_s;
+            m->out->passes[i].end_s += begin_s;
+        }
+    }
+}
+
 static enum dtp_status make(struct making *m)
 {
     const struct dtp_simulated *s = m->simulated;
@@ -317,6 +331,7 @@ static enum dtp_status make(struct making *m)
         return dtp_fault(m->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     for (uint32_t rank = 0; rank < m->out->rank_count && status == DTP_OK; rank++)
         status = make_rank(m, rank);
+    line_up(m);
     return status == DTP_OK ? count_queues(m) : status;
 }
 

@@ -15,7 +15,7 @@
 struct dtp_stage_pass {
     uint32_t rank, stage, chunk, micro_batch;
     enum dtp_pass_kind kind;
-    double begin_s, end_s; /* of its kernels; equal where it has none */
+    double begin_s, end_s; /* of its kernels, on the clock of all ranks; equal where it has none */
 };
 
 /* X(suffix, word): what an idle rank waits for. */
@@ -50,6 +50,7 @@ struct dtp_pipeline_stages {
     uint32_t worst;      /* whose memory is the largest */
     enum dtp_schedule_kind schedule;
     double step_s;
+    double last_s; /* when the last rank's step ends: step_s, later where ranks begin theirs apart */
     struct dtp_pipeline_rank *ranks;
     struct dtp_stage_pass *passes; /* rank by rank, in their order */
     size_t pass_count;

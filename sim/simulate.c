@@ -85,6 +85,10 @@ static void scale(struct simulation *s, double factor, double speedup)
                                         : s->alone_s[i];
 }
 
+/* Of roles that begin their steps apart: steps that are run, and by how much one may be longer for one than another. */
+#define MOST_STEPS 12
+#define STEADY_TOLERANCE (DTP_SPEEDUP_TOLERANCE / 30)
+
 /* The roles of a set, or one program. */
 struct roles {
     const struct dtp_program_set *set; /* NULL: one program */
@@ -107,6 +111,7 @@ static void set_up(struct roles *all)
                                     .rates = &s->rates,
                                     .seconds = s->seconds,
                                     .contention = s->options->contention && !dtp_cluster_is_host(s->rates.cluster),
+                                    .begin_s = out->begin_s,
                                     .span = out->span,
                                     .cause = out->cause,
                                     .issue_s = out->issue_s,
@@ -118,19 +123,51 @@ static void set_up(struct roles *all)
     }
 }
 
+static double end_of_role_s(const struct dtp_timeline *t)
+{
+    double end_s = t->begin_s;
+    for (size_t i = 0; i < t->op_count; i++)
+        end_s = t->span[i].end_s > end_s ? t->span[i].end_s : end_s;
+    return end_s;
+}
+
+/* The longest of a role; where all begin together, the end of the last one. */
+static double length_of_step_s(const struct roles *all)
+{
+    double step_s = 0;
+    for (uint32_t r = 0; r < all->count; r++)
+        step_s = fmax(step_s, end_of_role_s(&all->out[r]) - all->out[r].begin_s);
+    return step_s;
+}
+
+/* Each role begins the next step at the end of this one, on a clock that begins with the first of them. True: this
+ * step was as long for all, so that the next one will be the same. */
+static bool go_on(struct roles *all)
+{
+    double first_s = INFINITY, longest_s = length_of_step_s(all), shortest_s = INFINITY;
+    for (uint32_t r = 0; r < all->count; r++) {
+        double end_s = end_of_role_s(&all->out[r]);
+        first_s = fmin(first_s, end_s);
+        shortest_s = fmin(shortest_s, end_s - all->out[r].begin_s);
+    }
+    if (shortest_s >= (1 - STEADY_TOLERANCE) * longest_s)
+        return true;
+    for (uint32_t r = 0; r < all->count; r++)
+        all->out[r].begin_s = end_of_role_s(&all->out[r]) - first_s;
+    return false;
+}
+
+/* Roles that begin their steps apart are through with one after the other from the second step on, where nothing slack
+ * is between them; what is takes more. */
 static bool run(struct roles *all)
 {
     set_up(all);
-    return dtp_engine_run(all->jobs, all->graphs, all->pending, all->count);
-}
-
-static double end_of_step_s(const struct roles *all)
-{
-    double end_s = 0;
-    for (uint32_t r = 0; r < all->count; r++)
-        for (size_t i = 0; i < all->out[r].op_count; i++)
-            end_s = all->out[r].span[i].end_s > end_s ? all->out[r].span[i].end_s : end_s;
-    return end_s;
+    bool done = dtp_engine_run(all->jobs, all->graphs, all->pending, all->count);
+    for (int i = 1; done && all->set && all->set->apart && i < MOST_STEPS && !go_on(all); i++) {
+        set_up(all);
+        done = dtp_engine_run(all->jobs, all->graphs, all->pending, all->count);
+    }
+    return done;
 }
 
 /* The speed-up of matmuls in a step of `step_s`. True: some role's differs from what its timeline has by more than
@@ -183,7 +220,7 @@ static bool run_at_power_limit(struct roles *all)
     }
     if ((headroom && !guess_speed_up(all)) || !run(all))
         return false;
-    return !headroom || !speed_up(all, end_of_step_s(all), DTP_SPEEDUP_TOLERANCE) || run(all);
+    return !headroom || !speed_up(all, length_of_step_s(all), DTP_SPEEDUP_TOLERANCE) || run(all);
 }
 
 enum dtp_status dtp_timeline_replay(const struct dtp_program *program, struct dtp_timeline *timeline,
@@ -202,6 +239,16 @@ static enum dtp_status out_of_memory(const struct roles *all, struct dtp_faults 
     return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory to simulate %zu operations", all->role->count);
 }
 
+/* The role's own clock. */
+static void count_from_begin(struct dtp_timeline *t)
+{
+    for (size_t i = 0; i < t->op_count && t->begin_s > 0; i++) {
+        t->span[i].start_s -= t->begin_s;
+        t->span[i].end_s -= t->begin_s;
+        t->issue_s[i] -= t->begin_s;
+    }
+}
+
 static bool simulate_all(struct roles *all)
 {
     for (uint32_t r = 0; r < all->count; r++)
@@ -209,9 +256,10 @@ static bool simulate_all(struct roles *all)
             return false;
     if (!run_at_power_limit(all))
         return false;
-    double end_s = all->count > 1 ? end_of_step_s(all) : 0;
+    double step_s = all->count > 1 ? length_of_step_s(all) : 0;
     for (uint32_t r = 0; r < all->count; r++) {
-        all->out[r].step_s = end_s;
+        all->out[r].step_s = step_s;
+        count_from_begin(&all->out[r]);
         if (!dtp_timeline_account(all->role[r].program, all->role[r].starved_s, all->count == 1, &all->out[r]))
             return false;
     }

@@ -28,9 +28,11 @@ struct dtp_span {
 struct dtp_timeline {
     struct dtp_host_arena memory; /* of the arrays below */
     size_t op_count;
-    struct dtp_span *span;    /* one per operation; of a HOST_WAIT from when the host came to it */
-    uint32_t *cause;          /* one per operation */
-    double *issue_s;          /* one per operation: when the host had issued its first kernel */
+    struct dtp_span *span; /* one per operation; of a HOST_WAIT from when the host came to it */
+    uint32_t *cause;       /* one per operation */
+    double *issue_s;       /* one per operation: when the host had issued its first kernel */
+    double begin_s; /* of a set whose roles begin their steps apart: when this one's does, from which all its times
+                       count; 0: all begin together */
     double step_s, compute_s; /* end of the last operation | busy time of kernels */
     double exposed_communication_s, exposed_by_collective_s[DTP_COLLECTIVE_COUNT];
     double exposed_by_stream_s[DTP_STREAM_COUNT]; /* the same by the collectives' stream */
@@ -69,7 +71,9 @@ enum dtp_status dtp_simulate(const struct dtp_program *program, const struct dtp
                              const struct dtp_simulation_options *options, struct dtp_timeline *out,
                              struct dtp_faults *faults);
 /* The same of a program set, every role on a rank of its own: out[role]. All end with the whole step, which is each
- * timeline's step_s; what a role waits for others is its bubble. Proves the set first; `options` without op_s. On
+ * timeline's step_s; what a role waits for others is its bubble. Where roles begin their steps apart, it is one of many
+ * steps, each of which a role begins when it is through with the one before: step_s is the time from one to the next.
+ * Proves the set first; `options` without op_s. On
  * failure every out[role] is empty. */
 enum dtp_status dtp_simulate_set(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
                                  const struct dtp_simulation_options *options, struct dtp_timeline *out,

@@ -48,15 +48,16 @@ static const char *category(const struct dtp_op *op)
     return "wait";
 }
 
-static void put_slice(FILE *file, uint32_t process, const struct dtp_op *op, const struct dtp_span *span,
-                      uint32_t index)
+/* `begin_s`: of its process' step, from which the span counts. */
+static void put_slice(FILE *file, uint32_t process, const struct dtp_op *op, double begin_s,
+                      const struct dtp_span *span, uint32_t index)
 {
     const struct dtp_demand *d = op->demand;
     fprintf(file, ",\n{\"ph\":\"X\",\"pid\":%" PRIu32 ",", process);
     fprintf(file, "\"tid\":%d,\"cat\":\"%s\",\"name\":\"", (int)op->stream, category(op));
     put_name(file, op);
-    fprintf(file, "\",\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"op\":%" PRIu32 ",\"kind\":\"%s\"", span->start_s * 1e6,
-            (span->end_s - span->start_s) * 1e6, index, dtp_op_kind_text(op->kind));
+    fprintf(file, "\",\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"op\":%" PRIu32 ",\"kind\":\"%s\"",
+            (begin_s + span->start_s) * 1e6, (span->end_s - span->start_s) * 1e6, index, dtp_op_kind_text(op->kind));
     if (op->layer != DTP_NO_LAYER)
         fprintf(file, ",\"layer\":%d", op->layer);
     fprintf(file, ",\"micro_step\":%d", op->micro_step);
@@ -76,10 +77,16 @@ struct end {
     double time_s;
 };
 
-/* Just inside a slice. */
-static double before_end_s(const struct dtp_span *span)
+/* Where an operation's slice begins; just inside its end. */
+static double start_s(const struct dtp_timeline *timeline, uint32_t op)
 {
-    return span->end_s - 0.01 * (span->end_s - span->start_s);
+    return timeline->begin_s + timeline->span[op].start_s;
+}
+
+static double before_end_s(const struct dtp_timeline *timeline, uint32_t op)
+{
+    const struct dtp_span *span = &timeline->span[op];
+    return timeline->begin_s + span->end_s - 0.01 * (span->end_s - span->start_s);
 }
 
 /* `id` is its number in the file; `from` is not later than `to`, else no viewer draws it. */
@@ -108,13 +115,13 @@ static void put_process(FILE *file, uint32_t process, const char *name, const st
     for (uint32_t i = 0; i < timeline->op_count; i++) {
         if (!is_slice(&ops[i], &timeline->span[i]))
             continue;
-        put_slice(file, process, &ops[i], &timeline->span[i], i);
+        put_slice(file, process, &ops[i], timeline->begin_s, &timeline->span[i], i);
         const dtp_op_id *dependency = dtp_program_dependencies(program, &ops[i]);
         for (uint32_t d = 0; d < ops[i].dependency_count; d++) {
             uint32_t from = dependency[d].index;
             if (is_slice(&ops[from], &timeline->span[from]))
-                put_arrow(file, (struct end){process, &ops[from], before_end_s(&timeline->span[from])},
-                          (struct end){process, &ops[i], timeline->span[i].start_s}, ++*arrows);
+                put_arrow(file, (struct end){process, &ops[from], before_end_s(timeline, from)},
+                          (struct end){process, &ops[i], start_s(timeline, i)}, ++*arrows);
         }
     }
 }
@@ -130,9 +137,9 @@ static void put_transfers(FILE *file, const struct dtp_program_set *set, const s
         for (uint32_t i = 0; i < timelines[r].op_count; i++) {
             uint32_t peer = ops[i].peer, to = partner[r][i];
             if (ops[i].kind == DTP_OP_SEND && is_slice(&ops[i], &timelines[r].span[i]))
-                put_arrow(file, (struct end){r, &ops[i], timelines[r].span[i].start_s},
+                put_arrow(file, (struct end){r, &ops[i], start_s(&timelines[r], i)},
                           (struct end){peer, &dtp_program_ops(set->roles[peer].program)[to],
-                                       before_end_s(&timelines[peer].span[to])},
+                                       before_end_s(&timelines[peer], to)},
                           ++*arrows);
         }
     }

@@ -100,6 +100,7 @@ static enum dtp_status lower_pipeline(struct set_job *job, struct dtp_program_se
     uint32_t run = dtp_plan_group(job->plan, job->cluster, DTP_AXES(PP)).stride; /* ranks between two stages */
     if (status == DTP_OK && run < job->cluster->gpus / job->schedule.shape.ranks)
         status = dtp_program_set_take_turns(out, run, job->faults);
+    out->apart = job->plan->post_validation;
     dtp_schedule_destroy(&job->schedule);
     dtp_stages_destroy(&job->stages);
     free(job->chunks);

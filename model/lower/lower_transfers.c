@@ -15,6 +15,8 @@
 
 enum way { FORWARD_WAY, BACKWARD_WAY };
 
+static void validate_around(struct dtp_lowering *l, uint32_t i);
+
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
 
 /* Operations of a communicator run one by one, so no rank sends and receives in the same one: by way, by direction in
@@ -271,6 +273,7 @@ void dtp_lower_before_pass(struct dtp_lowering *l, uint32_t i)
     struct dtp_stage_place from;
     if (!l->role.pipeline)
         return;
+    validate_around(l, i);
     if (l->role.pipeline->posted) {
         if (i == 0)
             post(l, 0);
@@ -327,7 +330,7 @@ static dtp_op_id send_part(struct dtp_lowering *l, uint32_t peer, const char *na
 {
     struct dtp_draft draft;
     begin(l, &draft, DTP_OP_SEND, name, peer, end_group(l, true, peer));
-    draft.op.stream = DTP_STREAM_SEND;
+    draft.op.stream = l->validates ? DTP_STREAM_SEND_BACK : DTP_STREAM_SEND;
     draft.op.demand.sent_bytes = (double)bytes;
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_REDUCE]);
     dtp_draft_role(&draft, DTP_ROLE_INPUT, buffer, DTP_READ, offset_bytes)->bytes = bytes;
@@ -340,7 +343,7 @@ static dtp_op_id receive_part(struct dtp_lowering *l, uint32_t peer, const char 
     struct dtp_draft draft;
     *out = dtp_lower_buffer(l, name, DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE, bytes, false);
     begin(l, &draft, DTP_OP_RECV, name, peer, end_group(l, false, peer));
-    draft.op.stream = DTP_STREAM_RECEIVE;
+    draft.op.stream = l->validates ? DTP_STREAM_RECEIVE_BACK : DTP_STREAM_RECEIVE;
     draft.op.demand.sent_bytes = (double)bytes;
     dtp_draft_use(&draft, *out, DTP_ALLOC | DTP_WRITE);
     return dtp_draft_end(l, &draft);
@@ -402,33 +405,133 @@ static void join_tied(struct dtp_lowering *l)
              dtp_bytes_product(l->root.elements[DTP_ROOT_EMBEDDING], l->bytes.grads));
 }
 
+/* ---- the norm of all gradients ----------------------------------------------------------------------------------- */
+
+#define NORM "gradient norm"
+#define NORM_BYTES 4u
+
+static dtp_buffer_id norm_buffer(struct dtp_lowering *l)
+{
+    return dtp_lower_buffer(l, NORM, DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, NORM_BYTES, true);
+}
+
+/* Of the rank's own gradients, once `sent` has read the one before. */
+static void take_norm(struct dtp_lowering *l, dtp_buffer_id norm, dtp_op_id sent)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, NORM);
+    dtp_draft_use(&draft, norm, DTP_WRITE);
+    dtp_draft_after(&draft, sent);
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_REDUCE]);
+    dtp_draft_memory(l, &draft, 0, 1);
+    dtp_draft_end(l, &draft);
+}
+
+/* With what `peer` sends of its own. */
+static void add_norm_of(struct dtp_lowering *l, uint32_t peer, dtp_buffer_id norm, dtp_op_id sent)
+{
+    dtp_buffer_id arrived;
+    dtp_op_id received = receive_part(l, peer, NORM, NORM_BYTES, &arrived);
+    add_part(l, NORM, norm, 0, NORM_BYTES, arrived, received, sent);
+}
+
 /* One number of each rank, summed up a binomial tree and sent down it: where gradients are clipped by the norm of all
  * of them, as runtimes with pipelines do unless told otherwise, no stage steps before the last one's backward is
  * through. */
 static void sum_norms(struct dtp_lowering *l)
 {
     uint32_t ranks = l->role.pipeline->schedule->shape.ranks, rank = l->role.rank, span = 1;
-    const char *name = "gradient norm";
-    dtp_buffer_id norm = dtp_lower_buffer(l, name, DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, 4, true), arrived;
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, name);
-    dtp_draft_use(&draft, norm, DTP_WRITE);
-    dtp_draft_after(&draft, l->last_op[DTP_STREAM_REDUCE]);
-    dtp_draft_memory(l, &draft, 0, 1);
-    dtp_draft_end(l, &draft);
+    dtp_buffer_id norm = norm_buffer(l);
+    take_norm(l, norm, DTP_NO_OP);
     for (; span < ranks && !(rank & span); span *= 2)
-        if (rank + span < ranks) {
-            dtp_op_id received = receive_part(l, rank + span, name, 4, &arrived);
-            add_part(l, name, norm, 0, 4, arrived, received, DTP_NO_OP);
-        }
+        if (rank + span < ranks)
+            add_norm_of(l, rank + span, norm, DTP_NO_OP);
     if (rank) {
-        dtp_op_id sent = send_part(l, rank - span, name, norm, 0, 4);
-        dtp_op_id received = receive_part(l, rank - span, name, 4, &arrived);
-        add_part(l, name, norm, 0, 4, arrived, received, sent);
+        dtp_op_id sent = send_part(l, rank - span, NORM, norm, 0, NORM_BYTES);
+        add_norm_of(l, rank - span, norm, sent);
     }
     for (span /= 2; span; span /= 2)
         if (rank + span < ranks)
-            send_part(l, rank + span, name, norm, 0, 4);
+            send_part(l, rank + span, NORM, norm, 0, NORM_BYTES);
+}
+
+/* Optimizer post-validation (Qi et al. 2024, arXiv:2401.10241, section 4): each rank adds its norm to that of the ranks
+ * before it, hands the sum on, and steps by what it knows. The sum of all comes back in the warm-up of the next step,
+ * before the first pass that is no forward of the first chunk; were it one to clip by, the step would be taken back. */
+static void hand_norm_on(struct dtp_lowering *l)
+{
+    uint32_t ranks = l->role.pipeline->schedule->shape.ranks, rank = l->role.rank;
+    take_norm(l, l->norm, l->norm_sent);
+    if (rank) {
+        struct dtp_draft draft;
+        dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, NORM);
+        dtp_draft_role(&draft, DTP_ROLE_RESULT, l->norm, DTP_UPDATE, 0)->bytes = NORM_BYTES;
+        dtp_draft_use(&draft, l->norm_before.rows, DTP_READ);
+        dtp_draft_after(&draft, l->norm_before.received);
+        dtp_draft_memory(l, &draft, 3 * NORM_BYTES, 1);
+        dtp_draft_end(l, &draft);
+    }
+    if (rank + 1 < ranks)
+        send_part(l, rank + 1, NORM, l->norm, 0, NORM_BYTES);
+}
+
+/* Stands ready when the rank before is through with its passes, so that this one does not keep it from its next step:
+ * behind the activations, of which no more come. */
+static void expect_norm(struct dtp_lowering *l)
+{
+    uint32_t rank = l->role.rank;
+    struct dtp_draft draft;
+    if (!rank)
+        return;
+    l->norm_before.rows = norm_buffer(l);
+    dtp_draft_begin(l, &draft, DTP_OP_RECV, NORM);
+    draft.op.peer = (uint16_t)(rank - 1);
+    draft.op.group = l->transfer_group[GROUP_TO_LATER];
+    draft.op.stream = DTP_STREAM_RECEIVE;
+    draft.op.demand.sent_bytes = NORM_BYTES;
+    dtp_draft_use(&draft, l->norm_before.rows, DTP_WRITE);
+    l->norm_before.received = dtp_draft_end(l, &draft);
+}
+
+/* Before which pass: each rank two forwards behind the next one, for a forward after it the sum is there
+ * (sail-sg/zero-bubble-pipeline-parallelism, scheduler/communication.py, get_post_validation_time). */
+static uint32_t validated_before(const struct dtp_lowering *l)
+{
+    uint32_t latest = 0, behind = 2 * (l->role.pipeline->schedule->shape.ranks - 1 - l->role.rank);
+    while (latest < l->role.pass_count && l->role.passes[latest].kind == DTP_PASS_FORWARD &&
+           l->role.passes[latest].chunk == 0)
+        latest++;
+    return behind < latest ? behind : latest - 1;
+}
+
+static bool behind_forwards(const struct dtp_lowering *l, uint32_t i)
+{
+    bool forward = i > 0 && l->role.passes[i - 1].kind == DTP_PASS_FORWARD;
+    for (uint32_t left = i; left < l->role.pass_count && forward; left++)
+        forward = l->role.passes[left].kind != DTP_PASS_FORWARD;
+    return forward;
+}
+
+/* No gradient is on its way yet, whose streams these are. */
+static void validate_step_before(struct dtp_lowering *l)
+{
+    uint32_t ranks = l->role.pipeline->schedule->shape.ranks, rank = l->role.rank;
+    l->validates = true;
+    l->norm = norm_buffer(l);
+    if (rank + 1 < ranks)
+        add_norm_of(l, rank + 1, l->norm, DTP_NO_OP);
+    l->norm_sent = rank ? send_part(l, rank - 1, NORM, l->norm, 0, NORM_BYTES) : DTP_NO_OP;
+    l->validates = false;
+}
+
+static void validate_around(struct dtp_lowering *l, uint32_t i)
+{
+    if (!l->plan->post_validation)
+        return;
+    if (i == validated_before(l))
+        validate_step_before(l);
+    if (behind_forwards(l, i))
+        expect_norm(l);
 }
 
 void dtp_lower_join_copies(struct dtp_lowering *l)
@@ -444,6 +547,10 @@ void dtp_lower_join_copies(struct dtp_lowering *l)
 
 void dtp_lower_join_norms(struct dtp_lowering *l)
 {
-    if (l->role.pipeline && l->plan->runtime->clips)
+    if (!l->role.pipeline)
+        return;
+    if (l->plan->post_validation)
+        hand_norm_on(l);
+    else if (l->plan->runtime->clips)
         sum_norms(l);
 }

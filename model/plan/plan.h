@@ -108,6 +108,8 @@ struct dtp_plan {
     uint32_t microbatch_group;       /* of interleaved: micro-batches through a chunk before the next one's turn; 0, the
                                         default, resolved to pp */
     struct dtp_stage_choice stages;  /* with pp: which layers each stage has; default even */
+    bool post_validation;            /* of zero bubble schedules: stages step before the norm of all gradients is known,
+                                        and validate that in the next step; default false */
     uint32_t sequence_shards;        /* ranks that the residual stream is spread over, 1: none; derived: tp, where it is
                                         sequence parallel */
     uint32_t micro_batch;            /* sequences per GPU per micro-step */

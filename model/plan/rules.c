@@ -212,6 +212,11 @@ bool dtp_plan_interleaves(const struct dtp_plan *plan)
     return plan->pp > 1 && (plan->schedule == DTP_SCHEDULE_INTERLEAVED || chunks);
 }
 
+bool dtp_plan_splits_backward(const struct dtp_plan *plan)
+{
+    return plan->pp > 1 && dtp_schedule_row(plan->schedule)->backward == DTP_BACKWARD_SPLIT;
+}
+
 uint32_t dtp_plan_gradient_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
 {
     uint64_t slices = (uint64_t)(plan->tp ? plan->tp : 1) * (plan->pp ? plan->pp : 1);

@@ -102,6 +102,9 @@ bool dtp_plan_degrees_divide(const struct dtp_plan *plan, uint32_t gpus);
 /* True where a pipeline's GPUs hold several chunks of the model that take turns: of plans as asked and as resolved. */
 bool dtp_plan_interleaves(const struct dtp_plan *plan);
 
+/* True where a pipeline's gradients of weights are passes of their own, which fill what would be idle; the same. */
+bool dtp_plan_splits_backward(const struct dtp_plan *plan);
+
 /* gpus / (tp cp pp), which have sequences of their own; at least 1. */
 uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
 

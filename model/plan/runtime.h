@@ -48,6 +48,8 @@ struct dtp_runtime {
     uint32_t splits;    /* DTP_AXES of the mesh along which it divides a model: TP, PP, CP */
     uint32_t schedules; /* of a pipeline that it runs: bits of enum dtp_schedule_kind */
     bool clips;         /* no stage of a pipeline steps before the norm of all gradients is known */
+    bool validates;     /* or it steps, where post_validation asks for that, and finds out in the next step; where a
+                           schedule splits backward */
     bool copies_passes; /* a stage receives into one buffer each way that stands for the whole run; of activations it
                            keeps a copy until their gradient is sent and works on another, and holds what it makes
                            until its backward is through (pipe_buffers of DeepSpeed's PipelineEngine) */

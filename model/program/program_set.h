@@ -26,6 +26,7 @@ struct dtp_program_set {
     struct dtp_program_role *roles;
     uint32_t role_count;
     uint32_t run; /* 0: all ranks of a role stand together */
+    bool apart;   /* a rank begins its next step when it is through with this one; false: when all are */
 };
 #define DTP_PROGRAM_SET_MAX_ROLES 4096u
 
@@ -62,7 +63,7 @@ enum dtp_status dtp_program_set_verify(const struct dtp_program_set *set, enum d
 
 /* The set as text, both ways: its roles' programs (program_text.h), each behind its line.
  *
- *   set 1                      (where roles take turns: set 1 run N)
+ *   set 1                      (where roles take turns: set 1 run N; where steps begin apart: ... apart)
  *   role 0 "first stage" ranks 2
  *   program 1
  *   ...

@@ -9,10 +9,10 @@
 enum dtp_status dtp_program_set_write_text(const struct dtp_program_set *set, FILE *file)
 {
     enum dtp_status status = DTP_OK;
+    fputs("set 1", file);
     if (set->run)
-        fprintf(file, "set 1 run %u\n", set->run);
-    else
-        fputs("set 1\n", file);
+        fprintf(file, " run %u", set->run);
+    fputs(set->apart ? " apart\n" : "\n", file);
     for (uint32_t r = 0; r < set->role_count && status == DTP_OK; r++) {
         fprintf(file, "role %u \"%s\" ranks %u\n", r, set->roles[r].name, set->roles[r].ranks);
         status = dtp_program_write_text(set->roles[r].program, file);
@@ -33,6 +33,8 @@ enum dtp_status dtp_program_set_digest(const struct dtp_program_set *set, uint64
     }
     if (set->run)
         *out = dtp_crc64(*out, &set->run, sizeof set->run);
+    if (set->apart)
+        *out = dtp_crc64(*out, "apart", sizeof "apart");
     return DTP_OK;
 }
 
@@ -121,6 +123,22 @@ static void read_end(struct reader *reader, uint32_t roles)
         REFUSE(reader, "the set goes on behind its end");
 }
 
+/* What the set's line says of all roles. */
+static void read_head(struct reader *reader, struct dtp_program_set *out, uint64_t *run)
+{
+    bool more = expect_word(reader, "set") && expect_word(reader, "1") && !at_line_end(reader);
+    while (more && read_word(reader, "run")) {
+        if (!*run && !out->apart && strcmp(reader->word, "run") == 0)
+            read_whole(reader, "run", 1, INT32_MAX, run);
+        else if (!out->apart && strcmp(reader->word, "apart") == 0)
+            out->apart = true;
+        else
+            REFUSE(reader, "\"%s\", where \"run\" or \"apart\" is expected once", reader->word);
+        more = !reader->line_failed && !at_line_end(reader);
+    }
+    end_of_line(reader);
+}
+
 enum dtp_status dtp_program_set_parse_text(const char *name, const char *text, size_t bytes,
                                            struct dtp_program_set *out, struct dtp_faults *faults)
 {
@@ -129,12 +147,8 @@ enum dtp_status dtp_program_set_parse_text(const char *name, const char *text, s
     uint64_t run = 0;
     bool ended = false;
     *out = (struct dtp_program_set){.roles = NULL};
-    if (next_line(&reader)) {
-        if (expect_word(&reader, "set") && expect_word(&reader, "1") && !at_line_end(&reader) &&
-            expect_word(&reader, "run"))
-            read_whole(&reader, "run", 1, INT32_MAX, &run);
-        end_of_line(&reader);
-    }
+    if (next_line(&reader))
+        read_head(&reader, out, &run);
     while (!ended && next_line(&reader)) {
         ended = begins(&reader, "end");
         if (ended)

@@ -1,13 +1,15 @@
 #include "schedule/schedule_time.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct dtp_schedule_timer {
     const struct dtp_schedule *schedule;
     struct dtp_host_arena arena;
     struct dtp_schedule_order order;
     double *begin_s, *end_s; /* per pass */
-    double *free_s;          /* per rank: the end of its last pass so far */
+    double *from_s, *free_s; /* per rank: when its step begins; the end of its last pass so far */
     struct dtp_rank_timing *ranks;
     uint32_t *boundary; /* per pass: the stage behind whose boundary what it waits for was made, DTP_NO_PASS where the
                            transfer is hidden */
@@ -77,14 +79,15 @@ enum dtp_status dtp_schedule_timer_create(const struct dtp_schedule *schedule, e
         size_t passes = t->order.count + 1, ranks = schedule->shape.ranks, queues = 2 * ranks * schedule->shape.chunks;
         t->begin_s = dtp_host_arena_take(&t->arena, passes, sizeof *t->begin_s);
         t->end_s = dtp_host_arena_take(&t->arena, passes, sizeof *t->end_s);
+        t->from_s = dtp_host_arena_take_zeroed(&t->arena, ranks, sizeof *t->from_s);
         t->free_s = dtp_host_arena_take(&t->arena, ranks, sizeof *t->free_s);
         t->ranks = dtp_host_arena_take(&t->arena, ranks, sizeof *t->ranks);
         t->boundary = dtp_host_arena_take(&t->arena, passes, sizeof *t->boundary);
         t->arrivals = dtp_host_arena_take(&t->arena, passes, sizeof *t->arrivals);
         t->queue_first = dtp_host_arena_take_zeroed(&t->arena, queues + 1, sizeof *t->queue_first);
         t->queue_at = dtp_host_arena_take(&t->arena, queues, sizeof *t->queue_at);
-        if (!t->begin_s || !t->end_s || !t->free_s || !t->ranks || !t->boundary || !t->arrivals || !t->queue_first ||
-            !t->queue_at)
+        if (!t->begin_s || !t->end_s || !t->from_s || !t->free_s || !t->ranks || !t->boundary || !t->arrivals ||
+            !t->queue_first || !t->queue_at)
             status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     }
     if (status == DTP_OK) {
@@ -128,13 +131,13 @@ static double received_s(const struct dtp_schedule_timer *t, const struct dtp_sc
     return t->boundary[i] == DTP_NO_PASS ? 0 : costs->stages[t->boundary[i]].send_s;
 }
 
-/* The end of what runs on a rank before a pass, 0 before its first; a pair is one piece. */
+/* The end of what runs on a rank before a pass; a pair is one piece. */
 static double ready_s(const struct dtp_schedule_timer *t, uint32_t i)
 {
-    uint32_t first = t->schedule->first[t->order.links[i].rank];
+    uint32_t rank = t->order.links[i].rank, first = t->schedule->first[rank];
     if (i > first && t->schedule->passes[i - 1].paired)
         i--;
-    return i > first ? t->end_s[i - 1] : 0;
+    return i > first ? t->end_s[i - 1] : t->from_s[rank];
 }
 
 /* When what a pass waits for is there. */
@@ -170,7 +173,7 @@ static double sweep(struct dtp_schedule_timer *t, const struct dtp_schedule_cost
     const struct dtp_pass *passes = t->schedule->passes;
     double makespan_s = 0;
     for (uint32_t rank = 0; rank < t->schedule->shape.ranks; rank++)
-        t->free_s[rank] = 0;
+        t->free_s[rank] = t->from_s[rank];
     for (uint32_t k = 0; k < t->order.count; k++) {
         uint32_t i = t->order.order[k], rank = links[i].rank;
         double begin_s = later(t->free_s[rank], arrival_s(t, costs, i));
@@ -195,6 +198,32 @@ static double sweep(struct dtp_schedule_timer *t, const struct dtp_schedule_cost
 double dtp_schedule_timer_makespan(struct dtp_schedule_timer *timer, const struct dtp_schedule_costs *costs)
 {
     return sweep(timer, costs);
+}
+
+/* Steps until one is like the one before it: mostly the second is. */
+#define MOST_STEPS 64u
+
+double dtp_schedule_timer_period(struct dtp_schedule_timer *timer, const struct dtp_schedule_costs *costs)
+{
+    uint32_t ranks = timer->schedule->shape.ranks;
+    double period_s = 0;
+    for (uint32_t step = 0; step < MOST_STEPS; step++) {
+        double shortest_s = INFINITY, first_s = INFINITY;
+        sweep(timer, costs);
+        period_s = 0;
+        for (uint32_t rank = 0; rank < ranks; rank++) {
+            double took_s = timer->free_s[rank] - timer->from_s[rank];
+            period_s = later(period_s, took_s);
+            shortest_s = took_s < shortest_s ? took_s : shortest_s;
+            first_s = timer->free_s[rank] < first_s ? timer->free_s[rank] : first_s;
+        }
+        if (shortest_s >= (1 - 1e-9) * period_s)
+            break;
+        for (uint32_t rank = 0; rank < ranks; rank++)
+            timer->from_s[rank] = timer->free_s[rank] - first_s;
+    }
+    memset(timer->from_s, 0, ranks * sizeof *timer->from_s);
+    return period_s;
 }
 
 /* ---- what that leaves of a rank ------------------------------------------------------------------------------------

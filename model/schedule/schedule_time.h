@@ -54,6 +54,9 @@ void dtp_schedule_timer_run(struct dtp_schedule_timer *timer, const struct dtp_s
                             struct dtp_schedule_timing *out);
 /* The makespan alone: a third of the work. */
 double dtp_schedule_timer_makespan(struct dtp_schedule_timer *timer, const struct dtp_schedule_costs *costs);
+/* From one step to the next where a rank begins that as soon as it is through with this one; all else as above. At most
+ * the makespan, at least what the busiest rank is busy. */
+double dtp_schedule_timer_period(struct dtp_schedule_timer *timer, const struct dtp_schedule_costs *costs);
 
 /* Fills `out` (schedule->stages of them) with equal stages: the arguments are what one micro-batch takes on a rank, all
  * its chunks together (of a two-way schedule it goes through one), and `kept` is 1 of a rank likewise. */

@@ -65,9 +65,9 @@ static void draw_pass(const struct dtp_stage_pass *pass, const struct dtp_svg_ax
 
 static void draw(const struct dtp_pipeline_stages *s, FILE *file)
 {
-    double bottom = 8 + LANE * s->rank_count, step_ms = 1e3 * s->step_s;
-    struct dtp_svg_axis axis = dtp_svg_axis(0, step_ms, 0, 8, LEFT, RIGHT);
-    axis.most = step_ms; /* lanes end where the step ends */
+    double bottom = 8 + LANE * s->rank_count, last_ms = 1e3 * s->last_s;
+    struct dtp_svg_axis axis = dtp_svg_axis(0, last_ms, 0, 8, LEFT, RIGHT);
+    axis.most = last_ms; /* lanes end where the step ends */
     while (axis.tick_count > 0 && axis.ticks[axis.tick_count - 1] > axis.most)
         axis.tick_count--;
     fputs("<figure class=\"pipeline\">\n", file);

@@ -326,8 +326,8 @@ static void measure_stages(const struct dtp_pipeline_stages *s, struct dtp_stage
     }
 }
 
-/* Idle time of an average rank, by the schedule alone. */
-static double idle_of(struct dtp_schedule_timer *timer, const struct dtp_stage_cost *stages, uint32_t ranks)
+/* Idle time of an average rank, by the schedule alone. `apart`: none waits for the others before its next step. */
+static double idle_of(struct dtp_schedule_timer *timer, const struct dtp_stage_cost *stages, uint32_t ranks, bool apart)
 {
     struct dtp_schedule_costs costs = {stages, 1};
     struct dtp_schedule_timing timing;
@@ -335,7 +335,7 @@ static double idle_of(struct dtp_schedule_timer *timer, const struct dtp_stage_c
     dtp_schedule_timer_run(timer, &costs, &timing);
     for (uint32_t i = 0; i < ranks; i++)
         busy_s += timing.ranks[i].busy_s;
-    return timing.makespan_s - busy_s / ranks;
+    return (apart ? dtp_schedule_timer_period(timer, &costs) : timing.makespan_s) - busy_s / ranks;
 }
 
 static void say_bubble(const struct ranked *r, const struct dtp_schedule *schedule, struct dtp_schedule_timer *timer,
@@ -354,10 +354,12 @@ static void say_bubble(const struct ranked *r, const struct dtp_schedule *schedu
     }
     for (uint32_t i = 0; i < stages; i++)
         equal[i] = mean;
-    double even_s = idle_of(timer, equal, ranks), uneven_s = idle_of(timer, costs, ranks);
+    bool apart = plan_of(r)->post_validation;
+    double even_s = idle_of(timer, equal, ranks, apart), uneven_s = idle_of(timer, costs, ranks, apart);
     dtp_explain_group(r->e, "PIPELINE BUBBLE", "what an average rank idles in a step", DTP_EXPLAIN_SECONDS, idle_s);
     dtp_explain_source(r->e, row->source);
-    dtp_explain_term(r->e, "fill and drain of equal stages", row->bubble, even_s,
+    dtp_explain_term(r->e, "fill and drain of equal stages",
+                     apart ? "what consecutive steps leave, for none waits for the norm of all" : row->bubble, even_s,
                      "p = %u, m = %u; F %.4g, B%s %.4g%s ms", ranks, schedule->shape.micro_batches,
                      1e3 * chunks * mean.forward_s, mean.weight_s > 0 ? ", W" : "+W", 1e3 * chunks * mean.backward_s,
                      mean.weight_s > 0 ? " and W apart" : "");

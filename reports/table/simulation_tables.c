@@ -26,6 +26,7 @@ static void write_op(const struct timed_role *role, size_t i, bool critical, FIL
 {
     const struct dtp_op *op = &dtp_program_ops(role->program)[i];
     const struct dtp_span *span = &role->timeline->span[i];
+    double begin_s = role->timeline->begin_s;
     fprintf(file, "%zu,%s,%s,%s,", i, dtp_stream_text(op->stream), dtp_op_kind_text(op->kind),
             dtp_op_class_text(dtp_op_kind_class(op->kind)));
     dtp_table_write_field(file, op->name);
@@ -33,8 +34,8 @@ static void write_op(const struct timed_role *role, size_t i, bool critical, FIL
         fputs(",,", file);
     else
         fprintf(file, ",%u,", (unsigned)op->layer);
-    fprintf(file, "%u,%.9f,%.9f,%.9f,%d,", (unsigned)op->micro_step, role->timeline->issue_s[i], span->start_s,
-            span->end_s, critical);
+    fprintf(file, "%u,%.9f,%.9f,%.9f,%d,", (unsigned)op->micro_step, begin_s + role->timeline->issue_s[i],
+            begin_s + span->start_s, begin_s + span->end_s, critical);
     write_waited_for(role->timeline->cause[i], file);
     fprintf(file, ",%.0f,%.0f,%.0f,%u,%d", op->demand->flops, op->demand->bytes, op->demand->sent_bytes,
             (unsigned)op->demand->kernels, op->demand->recompute);

@@ -115,8 +115,8 @@ static void put_timeline(const struct dtp_program_role *role, const struct dtp_t
                 dtp_op_class_text(dtp_op_kind_class(op->kind)), op->name);
         if (op->layer != DTP_NO_LAYER)
             fprintf(file, "%d", op->layer);
-        fprintf(file, ",%d,%.9f,%.9f,%.9f,\"%s\"\n", op->micro_step, timeline->issue_s[i], timeline->span[i].start_s,
-                timeline->span[i].end_s, role->name);
+        fprintf(file, ",%d,%.9f,%.9f,%.9f,\"%s\"\n", op->micro_step, timeline->begin_s + timeline->issue_s[i],
+                timeline->begin_s + timeline->span[i].start_s, timeline->begin_s + timeline->span[i].end_s, role->name);
     }
 }
 

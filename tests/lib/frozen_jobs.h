@@ -142,6 +142,8 @@ static const struct {
     X(pp, MEGATRON, 3, "2|4")                                                                                          \
     X(layout_order, MEGATRON, 12, "cp-tp|tp-cp-dp-pp|cp-tp-dp")                                                        \
     X(schedule, MEGATRON, 4, "1f1b|interleaved")                                                                       \
+    X(schedule, MEGATRON, 3, "zb-h2|zb-v|zb-h1")                                                                       \
+    X(post_validation, MEGATRON, 1, "true")                                                                            \
     X(microbatch_group, MEGATRON, 3, "4")                                                                              \
     X(stages, MEGATRON, 6, "even|counted|cost")                                                                        \
     X(cp, ALL, 200, "2")                                                                                               \
@@ -305,6 +307,7 @@ static inline bool frozen_takes_fp8(const struct frozen_job *job)
 /* Takes away what other keys leave no meaning. */
 static inline void frozen_keep_meaningful(struct frozen_job *job)
 {
+    bool zero_bubble = job->value[DTP_KEY_pp][0] && strncmp(job->value[DTP_KEY_schedule], "zb", 2) == 0;
     const struct {
         bool meaningless;
         enum dtp_key key;
@@ -317,9 +320,13 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
         {!frozen_is(job, DTP_KEY_activation, "gelu"), DTP_KEY_gelu_epilogue},
         {!frozen_is(job, DTP_KEY_fsdp1, "true"), DTP_KEY_limit_all_gathers},
         {!job->value[DTP_KEY_tp][0], DTP_KEY_tp_overlap},
-        {!job->value[DTP_KEY_pp][0], DTP_KEY_virtual_stages},
+        {!job->value[DTP_KEY_pp][0] || zero_bubble, DTP_KEY_virtual_stages},
         {!job->value[DTP_KEY_pp][0], DTP_KEY_schedule},
         {!job->value[DTP_KEY_pp][0], DTP_KEY_stages},
+        {!zero_bubble, DTP_KEY_post_validation},
+        {zero_bubble, DTP_KEY_tied_head},
+        {zero_bubble, DTP_KEY_megatron_overlap},
+        {zero_bubble, DTP_KEY_microbatch_group},
         {!job->value[DTP_KEY_pp][0] ||
              (!job->value[DTP_KEY_virtual_stages][0] && !frozen_is(job, DTP_KEY_schedule, "interleaved")),
          DTP_KEY_microbatch_group},
@@ -343,7 +350,7 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
 static inline bool frozen_came_later(enum dtp_key key)
 {
     return key == DTP_KEY_layout_order || key == DTP_KEY_schedule || key == DTP_KEY_microbatch_group ||
-           key == DTP_KEY_stages || key == DTP_KEY_cp_comm;
+           key == DTP_KEY_stages || key == DTP_KEY_cp_comm || key == DTP_KEY_post_validation;
 }
 
 /* Strategies first, for they decide who knows the rest. */

@@ -209,6 +209,29 @@ static void test_schedules_are_refused_by_their_rules(void **state)
     expect_refused(plan, "schedule: zb-h1 is not modelled under runtime megatron, which runs 1f1b, interleaved");
 }
 
+static void test_who_validateswards(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = split(1, 1, 4);
+    plan.post_validation = true, plan.schedule = DTP_SCHEDULE_ZB_H2;
+    assert_true(resolved(plan).post_validation);
+    plan.strategy = DTP_ZERO1, plan.megatron.overlap = true;
+    expect_refused(plan, "post_validation: is not with a distributed optimizer that overlaps its gather with the next "
+                         "forward, which sail-sg's program refuses; leave out megatron_overlap");
+    plan.megatron.overlap = false;
+    resolved(plan);
+    plan.schedule = DTP_SCHEDULE_1F1B;
+    expect_refused(plan, "post_validation: is for zero bubble schedules (zb-h1, zb-h2, zb-v, v-half, v-min, "
+                         "zb-interleaved) under runtime megatron only; leave it out with strategy zero1 under runtime "
+                         "megatron");
+    struct dtp_transformer tied = llama_7b();
+    struct dtp_cluster gpus = cluster(64, 8);
+    tied.tied_head = true, plan.schedule = DTP_SCHEDULE_ZB_V;
+    faults = (struct dtp_faults){0};
+    assert_int_equal(dtp_plan_resolve(&plan, &tied, &gpus, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "post_validation: is not with a head tied to the embedding"));
+}
+
 /* ---- stages ------------------------------------------------------------------------------------------------------ */
 
 /* Layers of each stage, in order. */
@@ -360,6 +383,7 @@ int main(void)
         cmocka_unit_test(test_order_of_ranks),
         cmocka_unit_test(test_chunks_follow_from_the_schedule),
         cmocka_unit_test(test_schedules_are_refused_by_their_rules),
+        cmocka_unit_test(test_who_validateswards),
         cmocka_unit_test(test_stages),
         cmocka_unit_test(test_a_layout_says_how_many_chunks),
         cmocka_unit_test(test_the_key_names_all_schedules),

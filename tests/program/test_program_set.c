@@ -70,6 +70,8 @@ static void test_faults_of_the_text_have_their_line(void **state)
         const char *old, *new, *reason;
     } rows[] = {
         {"set 1", "set 2", "set:1: \"2\", where \"1\" is expected"},
+        {"set 1", "set 1 late", "set:1: \"late\", where \"run\" or \"apart\" is expected once"},
+        {"set 1", "set 1 apart apart", "set:1: \"apart\", where \"run\" or \"apart\" is expected once"},
         {"role 1", "role 2", "set:13: role 2 stands where role 1 is expected"},
         {"\"last\" ranks 1", "\"last\" ranks 0", "set:13: ranks is \"0\""},
         {"peer 0 tag 7 writes", "peer 0 writes", "set:18: a recv needs a peer and a tag"},
@@ -90,6 +92,35 @@ static void test_faults_of_the_text_have_their_line(void **state)
             fail_msg("\"%s\", not \"%s\"", faults.text[0], rows[i].reason);
         free(text);
     }
+}
+
+/* Steps that begin apart are said by the text, and make another set of the same programs. */
+static void test_steps_begin_apart(void **state)
+{
+    struct dtp_program_set set, apart, again;
+    uint64_t digests[2];
+    char *text = set_with(SET_THERE_AND_BACK, "set 1", "set 1 run 1 apart"), *written = NULL;
+    size_t bytes;
+    (void)state;
+    assert_int_equal(dtp_program_set_parse_text("set", SET_THERE_AND_BACK, strlen(SET_THERE_AND_BACK), &set, &faults),
+                     DTP_OK);
+    assert_int_equal(dtp_program_set_parse_text("set", text, strlen(text), &apart, &faults), DTP_OK);
+    assert_true(!set.apart && apart.apart && apart.run == 1);
+    apart.run = 0;
+    assert_int_equal(dtp_program_set_digest(&set, &digests[0], &faults), DTP_OK);
+    assert_int_equal(dtp_program_set_digest(&apart, &digests[1], &faults), DTP_OK);
+    assert_true(digests[0] != digests[1]);
+    FILE *file = open_memstream(&written, &bytes);
+    assert_int_equal(dtp_program_set_write_text(&apart, file), DTP_OK);
+    fclose(file);
+    assert_int_equal(strncmp(written, "set 1 apart\n", 12), 0);
+    assert_int_equal(dtp_program_set_parse_text("set", written, bytes, &again, &faults), DTP_OK);
+    assert_true(again.apart);
+    dtp_program_set_release(&set);
+    dtp_program_set_release(&apart);
+    dtp_program_set_release(&again);
+    free(text);
+    free(written);
 }
 
 static void test_sends_meet_receives(void **state)
@@ -177,9 +208,10 @@ static void test_a_deadlock_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text_goes_there_and_back),           cmocka_unit_test(test_cuts_and_changes),
-        cmocka_unit_test(test_faults_of_the_text_have_their_line), cmocka_unit_test(test_sends_meet_receives),
-        cmocka_unit_test(test_what_does_not_match_is_refused),     cmocka_unit_test(test_a_deadlock_is_refused),
+        cmocka_unit_test(test_text_goes_there_and_back), cmocka_unit_test(test_cuts_and_changes),
+        cmocka_unit_test(test_steps_begin_apart),        cmocka_unit_test(test_faults_of_the_text_have_their_line),
+        cmocka_unit_test(test_sends_meet_receives),      cmocka_unit_test(test_what_does_not_match_is_refused),
+        cmocka_unit_test(test_a_deadlock_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

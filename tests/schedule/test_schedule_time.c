@@ -70,6 +70,34 @@ static void test_vectors(void **state)
     }
 }
 
+/* Of consecutive steps, by hand, F = B = W = 1, 4 ranks, 12 micro-batches of 3 each: the first rank of 1F1B and of
+ * GPipe waits 3 F and 3 BW of the others between its first pass and its last, of ZB-H1 3 F and 3 B less the 3 W that it
+ * has by then; of ZB-H2 and ZB-V nobody waits at all. No such step is longer than one that all end together. */
+static void test_steps_that_begin_apart(void **state)
+{
+    (void)state;
+    static const struct {
+        enum dtp_schedule_kind kind;
+        double period;
+    } rows[] = {{DTP_SCHEDULE_GPIPE, 45},
+                {DTP_SCHEDULE_1F1B, 45},
+                {DTP_SCHEDULE_ZB_H1, 39},
+                {DTP_SCHEDULE_ZB_H2, 36},
+                {DTP_SCHEDULE_ZB_V, 36}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct timed t;
+        timed_make(&t, (struct dtp_schedule_shape){rows[i].kind, 4, 12, 0, 0}, DTP_SEND_BUFFERED);
+        timed_run(&t, 1, 1, 1, 0);
+        double makespan_s = t.timing.makespan_s;
+        expect("the period", &t, dtp_schedule_timer_period(t.timer, &(struct dtp_schedule_costs){t.stages, 1}),
+               rows[i].period);
+        assert_true(rows[i].period <= makespan_s);
+        expect("the makespan afterwards", &t,
+               dtp_schedule_timer_makespan(t.timer, &(struct dtp_schedule_costs){t.stages, 1}), makespan_s);
+        timed_release(&t);
+    }
+}
+
 /* The pairs of DualPipe one after the other: 1 and 1.6 of its vectors, of DualPipeV 1.5 and 2.4. */
 static void test_pairs_taken_apart_wait_less(void **state)
 {
@@ -276,6 +304,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_vectors),
+        cmocka_unit_test(test_steps_that_begin_apart),
         cmocka_unit_test(test_pairs_taken_apart_wait_less),
         cmocka_unit_test(test_what_weights_keep),
         cmocka_unit_test(test_formulas_and_timer_agree),

@@ -139,6 +139,68 @@ static void test_steps_are_the_timers(void **state)
     }
 }
 
+/* Seconds of a step's passes by the exact timer, with what the passes of each stage take in the simulation. */
+static double passes_s(const struct dtp_simulated *s)
+{
+    struct dtp_schedule_shape shape = dtp_plan_schedule(&s->job.plan);
+    struct dtp_schedule schedule;
+    struct dtp_schedule_timer *timer;
+    struct dtp_stage_cost costs[8] = {{.forward_s = 0}};
+    struct dtp_pipeline_stages stages;
+    assert_int_equal(dtp_pipeline_stages_of(s, &stages, &faults), DTP_OK);
+    assert_int_equal(dtp_schedule_create(&shape, &schedule, &faults), DTP_OK);
+    assert_int_equal(dtp_schedule_timer_create(&schedule, DTP_SEND_BUFFERED, &timer, &faults), DTP_OK);
+    for (size_t p = 0; p < stages.pass_count; p++) {
+        const struct dtp_stage_pass *pass = &stages.passes[p];
+        struct dtp_stage_cost *cost = &costs[pass->stage];
+        *(pass->kind == DTP_PASS_FORWARD    ? &cost->forward_s
+          : pass->kind == DTP_PASS_BACKWARD ? &cost->backward_s
+                                            : &cost->weight_s) += (pass->end_s - pass->begin_s) / shape.micro_batches;
+    }
+    struct dtp_schedule_costs priced = {costs, 1};
+    double seconds = s->job.plan.post_validation ? dtp_schedule_timer_period(timer, &priced)
+                                                 : dtp_schedule_timer_makespan(timer, &priced);
+    dtp_schedule_timer_destroy(timer);
+    dtp_schedule_destroy(&schedule);
+    dtp_pipeline_stages_release(&stages);
+    return seconds;
+}
+
+/* Where a step is validated in the next one, no rank waits for the others at its end: the step is the timer's period
+ * and the optimizer. Of ZB-H2 and ZB-V each rank then begins later than the one before it, by part of a forward, and
+ * half of what is idle without is gone; ZB-H1's first rank idles in between all the same (Qi et al. 2024,
+ * arXiv:2401.10241, section 4). */
+static void test_validated_afterwards(void **state)
+{
+    static const enum dtp_schedule_kind kinds[] = {DTP_SCHEDULE_ZB_H1, DTP_SCHEDULE_ZB_H2, DTP_SCHEDULE_ZB_V};
+    (void)state;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        double step_s[2], idle[2];
+        for (int after = 0; after < 2; after++) {
+            struct dtp_job job = job_of(4, 12, 1);
+            job.plan.schedule = kinds[i], job.plan.post_validation = after;
+            job.plan.sequence = 256, job.plan.micro_batch = 64; /* next to no attention, which has no W */
+            struct dtp_simulated s = simulated(&job);
+            assert_int_equal(dtp_program_set_verify(&s.set, DTP_ISSUE_STREAMS, &faults), DTP_OK);
+            step_s[after] = s.timeline.step_s, idle[after] = bubble_share(&s);
+            double expected_s = passes_s(&s) + s.timeline.optimizer_s;
+            if (fabs(step_s[after] / expected_s - 1) > 0.002)
+                fail_msg("%s: %.5f s, by the timer %.5f s", dtp_schedule_row(kinds[i])->word, step_s[after],
+                         expected_s);
+            for (uint32_t r = 0; r < 4; r++) {
+                const struct dtp_timeline *t = &s.roles[r].timeline;
+                double later_s = r ? t->begin_s - s.roles[r - 1].timeline.begin_s : 0;
+                double parts_s = t->compute_s + t->optimizer_s + t->exposed_communication_s + t->exposed_offload_s +
+                                 t->host_bound_s + t->bubble_s;
+                assert_true(after && i > 0 && r ? later_s > 0.01 && later_s < 0.1 : t->begin_s <= 0);
+                assert_true(fabs(parts_s - step_s[after]) < 1e-9);
+            }
+            dtp_simulated_release(&s);
+        }
+        assert_true(i > 0 ? step_s[1] < 0.98 * step_s[0] && idle[1] < 0.5 * idle[0] : step_s[1] < 1.001 * step_s[0]);
+    }
+}
+
 /* Of rank r of p under 1F1B p - r micro-batches wait for their backward, one after the other in time, and what is idle
  * by when adds up to the bubble. Layers of 4 ranks, 2 chunks each: 4 a chunk. */
 static void test_what_ranks_do(void **state)
@@ -295,12 +357,10 @@ static void test_no_pipeline(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bubbles_of_equal_stages),
-                                       cmocka_unit_test(test_steps_are_the_timers),
-                                       cmocka_unit_test(test_what_ranks_do),
-                                       cmocka_unit_test(test_what_ranks_wait_for),
-                                       cmocka_unit_test(test_passes_follow_each_other),
-                                       cmocka_unit_test(test_ranks_take_turns),
-                                       cmocka_unit_test(test_no_pipeline)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bubbles_of_equal_stages), cmocka_unit_test(test_steps_are_the_timers),
+        cmocka_unit_test(test_validated_afterwards),    cmocka_unit_test(test_what_ranks_do),
+        cmocka_unit_test(test_what_ranks_wait_for),     cmocka_unit_test(test_passes_follow_each_other),
+        cmocka_unit_test(test_ranks_take_turns),        cmocka_unit_test(test_no_pipeline)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

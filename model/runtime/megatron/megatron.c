@@ -11,6 +11,11 @@
 
 /* ---- what it refuses --------------------------------------------------------------------------------------------- */
 
+static bool overlaps(const struct dtp_plan *plan)
+{
+    return plan->megatron.overlap || plan->strategy == DTP_ZERO2;
+}
+
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -25,6 +30,15 @@ static void check(struct dtp_resolver *r)
     if (p->strategy == DTP_ZERO2 && p->pp > 1 && p->schedule == DTP_SCHEDULE_DUALPIPE)
         dtp_plan_refuse(r, "strategy",
                         "zero2 is not modelled with schedule dualpipe, which adds up two copies; use zero1");
+    if (p->post_validation && r->transformer->tied_head)
+        dtp_plan_refuse(r, "post_validation",
+                        "is not with a head tied to the embedding, whose gradients the first and the last stage add up "
+                        "before either steps; untie it (tied_head=false) or leave it out");
+    if (p->post_validation && p->strategy != DTP_DDP && overlaps(p))
+        dtp_plan_refuse(r, "post_validation",
+                        "is not with a distributed optimizer that overlaps its gather with the next forward, which "
+                        "sail-sg's program refuses; leave out %s",
+                        p->megatron.overlap ? "megatron_overlap" : "zero2 for zero1");
     if (p->tp > 1 && r->transformer->parallel_block)
         dtp_plan_refuse(r, "parallel_block", "%s is not modelled with tp, which sums its two branches at once",
                         dtp_parallel_block_text(r->transformer->parallel_block));
@@ -49,11 +63,6 @@ static void derive(struct dtp_plan *p)
 {
     p->accumulate_sync = false;
     p->fused_qkv = p->fused_gate_up = true;
-}
-
-static bool overlaps(const struct dtp_plan *plan)
-{
-    return plan->megatron.overlap || plan->strategy == DTP_ZERO2;
 }
 
 static const struct dtp_lower_hooks *lower(const struct dtp_plan *plan)
@@ -83,6 +92,7 @@ const struct dtp_runtime dtp_runtime_megatron = {
     .gathers_again = true,
     .sums_beside = true,
     .clips = true,
+    .validates = true,
     .schedules = (1u << DTP_SCHEDULE_COUNT) - 1,
     .fused_kernels = true,
     .derive = derive,
