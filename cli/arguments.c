@@ -1,5 +1,6 @@
 #include "cli/arguments.h"
 
+#include "base/append.h"
 #include "base/nearest.h"
 #include "base/number.h"
 #include "job/scenario.h"
@@ -275,11 +276,8 @@ static void fault_other_commands(enum option option, enum dtp_command command, s
 {
     char others[256] = "";
     for (int i = 0; i < DTP_COMMAND_COUNT; i++)
-        if (options[option].commands & (1u << i)) {
-            size_t used = strlen(others);
-            snprintf(others + used, sizeof others - used, "%s%s", used ? ", " : "",
-                     dtp_command_text((enum dtp_command)i));
-        }
+        if (options[option].commands & (1u << i))
+            dtp_append_part(others, sizeof others, ", ", "%s", dtp_command_text((enum dtp_command)i));
     dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: not a flag of '%s', but of %s; see dtplan help %s",
               options[option].flag, dtp_command_text(command), others, dtp_command_text(command));
 }
