@@ -1,5 +1,6 @@
 #include "cli/arguments.h"
 
+#include "base/append.h"
 #include "base/nearest.h"
 #include "base/number.h"
 #include "job/scenario.h"
@@ -26,211 +27,18 @@
 #define ON_ALL (ON_PLANS | ON(BACKTEST) | ON(CHART) | ON(CATALOG) | ON(SCHEDULE) | ON(HELP))
 
 enum option {
-    OPTION_JSON,
-    OPTION_CSV,
-    OPTION_MAX_MICRO_BATCH,
-    OPTION_MAX_SEQ,
-    OPTION_MIN_GPUS,
-    OPTION_CATALOG,
-    OPTION_OUTPUT,
-    OPTION_ONLY,
-    OPTION_NOTES,
-    OPTION_LEAVE_ONE_OUT,
-    OPTION_MACHINE,
-    OPTION_WHERE,
-    OPTION_PROGRAM,
-    OPTION_PROGRAM_FILE,
-    OPTION_WRITE_PROGRAM,
-    OPTION_TRACE,
-    OPTION_TIMELINE,
-    OPTION_MEMORY,
-    OPTION_CHARTS,
-    OPTION_SAMPLES,
-    OPTION_SEED,
-    OPTION_RANK_DEVIATION,
-    OPTION_STRAGGLER,
-    OPTION_FIDELITY,
-    OPTION_MAX_GPUS,
-    OPTION_MAX_NODES,
-    OPTION_EXCLUDE_GPU,
-    OPTION_TOLERANCE,
-    OPTION_CHART,
-    OPTION_REFIT,
-    OPTION_FORCE,
-    OPTION_HELP,
-    OPTION_VERSION,
-    OPTION_PASSED, /* what follows is the executor's to read, or that of schedule, its own */
-    OPTION_STEPS = OPTION_PASSED,
-    OPTION_DEVICE,
-    OPTION_DATA,
-    OPTION_DATA_TYPE,
-    OPTION_LR,
-    OPTION_MIN_LR,
-    OPTION_WARMUP,
-    OPTION_WEIGHT_DECAY,
-    OPTION_BETA1,
-    OPTION_BETA2,
-    OPTION_ADAM_EPSILON,
-    OPTION_LOG,
-    OPTION_CHECKPOINT,
-    OPTION_CHECKPOINT_EVERY,
-    OPTION_RESUME,
-    OPTION_RESUME_PREVIOUS,
-    OPTION_PRETEND_NODES,
-    OPTION_NOT_FINITE,
-    OPTION_THREADS,
-    OPTION_SECONDS,
-    OPTION_MATMUL_CHOICES,
-    OPTION_SCHEDULE,
-    OPTION_STAGES,
-    OPTION_MICRO_BATCHES,
-    OPTION_VIRTUAL_STAGES,
-    OPTION_GROUP,
-    OPTION_TIMES,
-    OPTION_PAIR,
-    OPTION_SENDS,
-    OPTION_PASSES,
-    OPTION_RANKS,
-    OPTION_LAYERS,
-    OPTION_LAYOUT,
-    OPTION_EMBEDDING,
-    OPTION_HEAD,
+#define X(suffix, ...) OPTION_##suffix,
+#include "cli/options.def"
+#undef X
     OPTION_COUNT
 };
 
 static const struct dtp_option options[OPTION_COUNT] = {
-    [OPTION_JSON] = {"--json", NULL,
-                     ON_ALL & ~ON(HELP) & ~ON(SWEEP) & ~ON(CHART) & ~ON(REPORT) & ~ON(PROBE) & ~ON(SCHEDULE),
-                     "print one JSON object, for programs"},
-    [OPTION_CSV] = {"--csv", NULL, ON(PLAN) | ON(WHATIF) | ON(SEARCH) | ON(CATALOG) | ON(BACKTEST) | ON(SCHEDULE),
-                    "print a CSV table with units in its header"},
-    [OPTION_MAX_MICRO_BATCH] = {"--max-micro-batch", NULL, ON(PLAN),
-                                "find the largest micro batch that fits, plan with it"},
-    [OPTION_MAX_SEQ] = {"--max-seq", NULL, ON(PLAN), "find the longest sequence that fits, in steps of 128 tokens"},
-    [OPTION_MIN_GPUS] = {"--min-gpus", NULL, ON(PLAN),
-                         "find the fewest GPUs that fit: parts of a node, then whole nodes"},
-    [OPTION_CATALOG] = {"--catalog", "FILE", ON_ALL & ~ON(CHART) & ~ON(SCHEDULE) & ~ON(HELP),
-                        "add rows to the catalogues from a CSV file; may be repeated", DTP_FILE_READ},
-    [OPTION_OUTPUT] =
-        {"--output", "FILE", ON(BACKTEST) | ON(SWEEP) | ON(CHART) | ON(REPORT) | ON(VALIDATE) | ON(PROBE),
-         "write rows, a figure (.png .svg .pdf .txt) or a page to a file (also -o FILE); a sweep goes on where "
-         "its file ends; probe: default " DEFAULT_MACHINE_FILE,
-         DTP_FILE_WRITTEN},
-    [OPTION_ONLY] = {"--only", "PREFIX", ON(BACKTEST), "score only runs whose id or source starts with PREFIX"},
-    [OPTION_NOTES] = {"--notes", "TEXT", ON(BACKTEST), "score only runs whose notes hold TEXT, such as q=A"},
-    [OPTION_LEAVE_ONE_OUT] = {"--leave-one-out", NULL, ON(BACKTEST),
-                              "fit what rests on a source's runs anew without it, and score it; takes several tables"},
-    [OPTION_WHERE] = {"--where", "COLUMN=VALUE", ON(CHART), "draw only rows with that value; may be repeated"},
-    [OPTION_MACHINE] = {"--machine", "FILE.csv", ON(BACKTEST),
-                        "predict runs on the GPU of a machine file of dtplan probe by what it measured", DTP_FILE_READ},
-    [OPTION_PROGRAM] = {"--program", NULL, ON(EXPLAIN), "list the step's operations with what each takes alone"},
-    [OPTION_PROGRAM_FILE] = {"--program-file", "FILE", ON(SIMULATE) | ON(RUN),
-                             "a step program, or a set of one for each role, in place of model and plan",
-                             DTP_FILE_READ},
-    [OPTION_WRITE_PROGRAM] = {"--write-program", "FILE", ON(SIMULATE),
-                              "write the step program as text, which --program-file reads", DTP_FILE_WRITTEN,
-                              DTP_OUTPUT_PROGRAM},
-    [OPTION_TRACE] = {"--trace", "FILE.json", ON(SIMULATE) | ON(RUN),
-                      "write the step for ui.perfetto.dev or chrome://tracing", DTP_FILE_WRITTEN, DTP_OUTPUT_TRACE},
-    [OPTION_TIMELINE] = {"--timeline", "FILE.csv", ON(SIMULATE) | ON(RUN),
-                         "write when each operation runs, a row an operation", DTP_FILE_WRITTEN, DTP_OUTPUT_TIMELINE},
-    [OPTION_MEMORY] = {"--memory", "FILE.csv", ON(SIMULATE), "write device memory over time, a column an owner",
-                       DTP_FILE_WRITTEN, DTP_OUTPUT_MEMORY},
-    [OPTION_CHARTS] = {"--charts", NULL, ON(SIMULATE), "have gnuplot draw what --timeline and --memory write"},
-    [OPTION_SAMPLES] = {"--samples", "N", ON(SIMULATE),
-                        "jobs on other GPUs of the kind, for the median, p95 and p99 of the step; default 10,000"},
-    [OPTION_SEED] = {"--seed", "N", ON(SIMULATE) | ON_RUNS,
-                     "simulate: of those jobs; run: of weights and samples; default 1"},
-    [OPTION_RANK_DEVIATION] =
-        {"--rank-deviation", "F", ON(SIMULATE),
-         "relative standard deviation of the GPUs' speeds; default as measured on GPUs of a kind"},
-    [OPTION_STRAGGLER] = {"--straggler", "F", ON(SIMULATE),
-                          "one GPU's kernels take F times as long as they should; all others wait for it"},
-    [OPTION_FIDELITY] =
-        {"--fidelity", "bounds|simulated", ON(PLAN) | ON(WHATIF) | ON(SWEEP) | ON(SEARCH) | ON(BACKTEST) | ON(CATALOG),
-         "estimate (memory of the step program, time by formulas), or simulate the step program; default "
-         "bounds, of plan and whatif simulated where the job has one"},
-    [OPTION_MAX_GPUS] = {"--max-gpus", "N", ON(SEARCH), "largest number of GPUs to consider; default 1024"},
-    [OPTION_MAX_NODES] = {"--max-nodes", "N", ON(SEARCH), "most nodes of a plan; default as many as the GPUs take"},
-    [OPTION_EXCLUDE_GPU] = {"--exclude-gpu", "LIST", ON(SEARCH), "GPUs to leave out, as in rtx-5060-ti,a10"},
-    [OPTION_TOLERANCE] = {"--tolerance", "PERCENT", ON(VALIDATE),
-                          "how far off a predicted step may be, 5%; default 10%"},
-    [OPTION_CHART] = {"--chart", "FIGURE", ON(VALIDATE) | ON(SCHEDULE) | ON(SIMULATE),
-                      "draw predicted against measured, or the passes of a pipeline (.png .svg .pdf .txt)",
-                      DTP_FILE_WRITTEN, DTP_OUTPUT_FIGURE},
-    [OPTION_REFIT] = {"--refit", "MACHINE.csv", ON(VALIDATE),
-                      "predict with this machine file, and write what the runs correct of it to MACHINE-refit.csv",
-                      DTP_FILE_READ},
-    [OPTION_FORCE] = {"--force", NULL, ON_WRITERS,
-                      "replace files that dtplan did not write or that were changed since, and machine files"},
-    [OPTION_HELP] = {"--help", NULL, ON_ALL, "print this help (also -h)"},
-    [OPTION_VERSION] = {"--version", NULL, ON_ALL, "print the version"},
-    [OPTION_STEPS] = {"--steps", "N", ON_RUNS,
-                      "optimizer steps, those of the checkpoint included; default 100, of validate 12"},
-    [OPTION_DEVICE] = {"--device", "cuda|host", ON_EXECUTOR, "GPUs, or the cores of this machine; default cuda"},
-    [OPTION_DATA] =
-        {"--data", "FILE", ON_RUNS,
-         "tokens as uint16 or uint32, with or without llm.c's header, or any text as bytes; default a Markov "
-         "chain of known entropy",
-         DTP_FILE_READ},
-    [OPTION_DATA_TYPE] = {"--data-type", "auto|uint16|uint32|bytes", ON_RUNS,
-                          "of that file; default what its header or name says"},
-    [OPTION_LR] = {"--lr", "X", ON_RUNS, "peak learning rate of a cosine schedule; default 3e-4"},
-    [OPTION_MIN_LR] = {"--min-lr", "X", ON_RUNS, "learning rate at its end; default 0"},
-    [OPTION_WARMUP] = {"--warmup", "N", ON_RUNS, "steps of linear warm-up; default 0"},
-    [OPTION_WEIGHT_DECAY] = {"--weight-decay", "X", ON_RUNS, "of matrices, not of norms and biases; default 0.1"},
-    [OPTION_BETA1] = {"--beta1", "X", ON_RUNS, "of AdamW; default 0.9"},
-    [OPTION_BETA2] = {"--beta2", "X", ON_RUNS, "of AdamW; default 0.95"},
-    [OPTION_ADAM_EPSILON] = {"--adam-epsilon", "X", ON_RUNS, "of AdamW; default 1e-8"},
-    [OPTION_LOG] = {"--log", "FILE.csv", ON(RUN), "a row a step: loss, gradient norm, learning rate, time",
-                    DTP_FILE_WRITTEN, DTP_OUTPUT_STEP_LOG},
-    [OPTION_CHECKPOINT] = {"--checkpoint", "DIR", ON(RUN), "write a checkpoint at the end, and when interrupted",
-                           DTP_FILE_WRITTEN, DTP_OUTPUT_FOLDER},
-    [OPTION_CHECKPOINT_EVERY] = {"--checkpoint-every", "N", ON(RUN), "and every N steps; the two last are kept"},
-    [OPTION_RESUME] = {"--resume", NULL, ON_RUNS,
-                       "go on from the newest checkpoint; validate: from the last row of its file"},
-    [OPTION_RESUME_PREVIOUS] = {"--resume-previous", NULL, ON(RUN), "from the one before, where the newest is damaged"},
-    [OPTION_PRETEND_NODES] =
-        {"--pretend-nodes", NULL, ON_EXECUTOR,
-         "nodes of --gpus-per-node ranks, all on this machine: NCCL joins GPUs by loopback sockets"},
-    [OPTION_NOT_FINITE] =
-        {"--not-finite", "stop|skip", ON(RUN),
-         "when loss or gradients are no numbers the update is left out and the run stops, or goes on; "
-         "default stop"},
-    [OPTION_THREADS] = {"--threads", "N", ON_EXECUTOR,
-                        "of a rank of the host device; default all cores, shared by the ranks"},
-    [OPTION_SECONDS] = {"--seconds", "N", ON(PROBE),
-                        "about how long cores of a host are measured, the small models first; default 60"},
-    [OPTION_MATMUL_CHOICES] = {"--matmul-choices", "FILE", ON_EXECUTOR,
-                               "matmul algorithms timed on this GPU, read and added to; default in ~/.cache/dtplan",
-                               DTP_FILE_WRITTEN, DTP_OUTPUT_CHOICES},
-    [OPTION_SCHEDULE] = {"--schedule", "LIST", ON(SCHEDULE),
-                         "which: one, several as in 1f1b,zb-h1, or all; default all"},
-    [OPTION_STAGES] = {"--stages", "N", ON(SCHEDULE), "ranks of the pipeline"},
-    [OPTION_MICRO_BATCHES] = {"--micro-batches", "N", ON(SCHEDULE), "of a step"},
-    [OPTION_VIRTUAL_STAGES] = {"--virtual-stages", "N", ON(SCHEDULE), "interleaved: chunks of a rank; default 2"},
-    [OPTION_GROUP] = {"--group", "N", ON(SCHEDULE),
-                      "interleaved: micro-batches through a chunk before the next; default as many as ranks"},
-    [OPTION_TIMES] = {"--times", "F,B,W[,SEND]", ON(SCHEDULE),
-                      "of a micro-batch on a rank: forward, backward of inputs and of weights, and a transfer; default "
-                      "1,1,1,0"},
-    [OPTION_PAIR] = {"--pair", "X", ON(SCHEDULE),
-                     "dualpipe: what two passes take side by side over one after the other, 0.5 to 1; default 1"},
-    [OPTION_SENDS] = {"--sends", "buffered|rendezvous|blocking", ON(SCHEDULE),
-                      "what is sent waits at the receiver, or at the sender, or holds the sender; default buffered"},
-    [OPTION_PASSES] = {"--passes", "FILE.csv", ON(SCHEDULE) | ON(SIMULATE),
-                       "write when each pass of a pipeline runs, a row a pass; simulate: in ms", DTP_FILE_WRITTEN,
-                       DTP_OUTPUT_SCHEDULE},
-    [OPTION_RANKS] = {"--ranks", "FILE.csv", ON(SIMULATE),
-                      "write what each rank of a pipeline holds, computes and waits for, a row a rank",
-                      DTP_FILE_WRITTEN, DTP_OUTPUT_RANKS},
-    [OPTION_LAYERS] = {"--layers", "N", ON(SCHEDULE), "of a model that stages are cut from; default: stages are equal"},
-    [OPTION_LAYOUT] =
-        {"--layout", "even|counted|cost|best|step|TEXT", ON(SCHEDULE),
-         "how: as many layers in each; embedding and head counted as one; by cost, as nanotron; the slowest "
-         "stage or the step shortest; or Megatron's text, 'Et*3|(tt|)*29L'; default even"},
-    [OPTION_EMBEDDING] = {"--embedding", "X", ON(SCHEDULE), "what the embedding takes, in layers; default 0"},
-    [OPTION_HEAD] = {"--head", "X", ON(SCHEDULE), "what head and loss take, in layers; default 0"},
+#define AT(member) offsetof(struct dtp_arguments, member)
+#define X(suffix, ...) {__VA_ARGS__},
+#include "cli/options.def"
+#undef X
+#undef AT
 };
 
 const struct dtp_option *dtp_options(size_t *count)
@@ -275,11 +83,8 @@ static void fault_other_commands(enum option option, enum dtp_command command, s
 {
     char others[256] = "";
     for (int i = 0; i < DTP_COMMAND_COUNT; i++)
-        if (options[option].commands & (1u << i)) {
-            size_t used = strlen(others);
-            snprintf(others + used, sizeof others - used, "%s%s", used ? ", " : "",
-                     dtp_command_text((enum dtp_command)i));
-        }
+        if (options[option].commands & (1u << i))
+            dtp_append_part(others, sizeof others, ", ", "%s", dtp_command_text((enum dtp_command)i));
     dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: not a flag of '%s', but of %s; see dtplan help %s",
               options[option].flag, dtp_command_text(command), others, dtp_command_text(command));
 }
@@ -369,46 +174,29 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
         add_file(a, option, value);
     bool executes = (ON_RUNS & (1u << a->command)) != 0,
          own = option == OPTION_RESUME && a->command == DTP_COMMAND_VALIDATE;
-    if (!own && (option >= OPTION_PASSED || (option == OPTION_SEED && executes))) {
+    if (!own && (option >= OPTION_STEPS || (option == OPTION_SEED && executes))) {
         a->passed[a->passed_count++] = (struct dtp_passed_flag){options[option].flag, value};
         return;
     }
+    if (options[option].stored && value)
+        *(const char **)(void *)((char *)a + options[option].stored) = value;
+    else if (options[option].stored)
+        *(bool *)((char *)a + options[option].stored) = true;
     switch (option) {
-    case OPTION_JSON: a->json = true; break;
-    case OPTION_CSV: a->csv = true; break;
     case OPTION_MAX_MICRO_BATCH: set_goal(a, DTP_SOLVE_MAX_MICRO_BATCH, flag, faults); break;
     case OPTION_MAX_SEQ: set_goal(a, DTP_SOLVE_MAX_SEQUENCE, flag, faults); break;
     case OPTION_MIN_GPUS: set_goal(a, DTP_SOLVE_MIN_GPUS, flag, faults); break;
     case OPTION_CATALOG: a->catalogs[a->catalog_count++] = value; break;
-    case OPTION_OUTPUT: a->output = value; break;
-    case OPTION_ONLY: a->only = value; break;
-    case OPTION_NOTES: a->notes = value; break;
     case OPTION_WHERE: a->wheres[a->where_count++] = value; break;
-    case OPTION_MACHINE: a->machine = value; break;
-    case OPTION_LEAVE_ONE_OUT: a->leave_one_out = true; break;
-    case OPTION_PROGRAM: a->program = true; break;
-    case OPTION_WRITE_PROGRAM: a->write_program = value; break;
-    case OPTION_PROGRAM_FILE: a->program_file = value; break;
-    case OPTION_TRACE: a->trace = value; break;
-    case OPTION_TIMELINE: a->timeline = value; break;
-    case OPTION_MEMORY: a->memory = value; break;
     case OPTION_FIDELITY: set_fidelity(a, value, faults); break;
     case OPTION_MAX_GPUS: dtp_argument_most(&a->max_gpus, flag, value, faults); break;
     case OPTION_MAX_NODES: dtp_argument_most(&a->max_nodes, flag, value, faults); break;
-    case OPTION_EXCLUDE_GPU: a->exclude_gpus = value; break;
-    case OPTION_CHARTS: a->charts = true; break;
     case OPTION_SAMPLES: dtp_argument_whole(&a->samples, flag, value, 1, MAX_SAMPLES, faults); break;
     case OPTION_SEED: dtp_argument_whole(&a->seed, flag, value, 0, UINT32_MAX, faults); break;
     case OPTION_RANK_DEVIATION: dtp_argument_factor(&a->rank_deviation, flag, value, 1e-6, 0.3, faults); break;
     case OPTION_STRAGGLER: dtp_argument_factor(&a->straggler, flag, value, 1, 1000, faults); break;
     case OPTION_TOLERANCE: dtp_argument_tolerance(a, value, faults); break;
-    case OPTION_CHART: a->chart = value; break;
-    case OPTION_REFIT: a->refit = value; break;
-    case OPTION_FORCE: a->force = true; break;
-    case OPTION_RESUME: a->resume = true; break;
-    case OPTION_HELP: a->help = true; break;
-    case OPTION_VERSION: a->version = true; break;
-    default: break; /* passed on above */
+    default: break; /* stored, or passed on above */
     }
 }
 

@@ -34,7 +34,7 @@ const char *dtp_command_text(enum dtp_command command);
 /* What an option's value is to the call. */
 enum dtp_file_role { DTP_FILE_NONE, DTP_FILE_READ, DTP_FILE_WRITTEN };
 
-/* An option of the front end; for --help. */
+/* An option of the front end, a row of options.def. */
 struct dtp_option {
     const char *flag;  /* "--json" */
     const char *value; /* "FILE", or NULL for a switch */
@@ -42,6 +42,7 @@ struct dtp_option {
     const char *words;
     enum dtp_file_role role;   /* of its value */
     enum dtp_output_kind kind; /* of what is written; of --output the command's */
+    size_t stored;             /* where in struct dtp_arguments; 0: not as it was typed */
 };
 const struct dtp_option *dtp_options(size_t *count);
 

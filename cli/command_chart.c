@@ -1,6 +1,7 @@
 /* dtplan chart KIND FILE.csv [-o FIGURE] [--where COLUMN=VALUE ...] */
 #include "cli/command.h"
 
+#include "base/append.h"
 #include "chart/chart_data.h"
 #include "chart/chart_text.h"
 #include "page/output_own.h"
@@ -14,8 +15,7 @@ static enum dtp_status unknown_kind(const char *word, struct dtp_faults *faults)
 {
     char kinds[200] = "";
     for (int i = 0; i < DTP_CHART_COUNT; i++)
-        snprintf(kinds + strlen(kinds), sizeof kinds - strlen(kinds), "%s%s", i ? ", " : "",
-                 dtp_chart_name((enum dtp_chart)i));
+        dtp_append_part(kinds, sizeof kinds, ", ", "%s", dtp_chart_name((enum dtp_chart)i));
     return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "chart: there is no chart '%s'; the charts are %s", word, kinds);
 }
 

@@ -1,6 +1,7 @@
 /* The names of the commands. */
 #include "cli/arguments.h"
 
+#include "base/append.h"
 #include "base/nearest.h"
 #include "base/word_table.h"
 
@@ -29,6 +30,6 @@ enum dtp_status dtp_command_unknown(const char *text, struct dtp_faults *faults)
         return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "unknown command '%s'; %s", text, hint);
     char all[256] = "";
     for (int i = 0; i < DTP_COMMAND_COUNT; i++)
-        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", command_names[i]);
+        dtp_append_part(all, sizeof all, ", ", "%s", command_names[i]);
     return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "unknown command '%s'; commands are %s", text, all);
 }

@@ -1,6 +1,7 @@
 /* dtplan schedule --stages N --micro-batches N [--schedule LIST] [--times F,B,W[,SEND]] ... */
 #include "cli/command.h"
 
+#include "base/append.h"
 #include "base/nearest.h"
 #include "base/number.h"
 #include "chart/chart.h"
@@ -30,7 +31,7 @@ static enum dtp_status unknown_schedule(const char *word, struct dtp_faults *fau
     for (int i = 0; i < DTP_SCHEDULE_COUNT; i++) {
         const char *known = dtp_schedule_row((enum dtp_schedule_kind)i)->word;
         dtp_nearest_offer(&nearest, known);
-        snprintf(all + strlen(all), sizeof all - strlen(all), "%s %s", i ? "," : "", known);
+        dtp_append(all, sizeof all, "%s %s", i ? "," : "", known);
     }
     dtp_nearest_text(&nearest, hint, sizeof hint);
     return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--schedule: there is no schedule '%.64s'; %s", word,

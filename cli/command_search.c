@@ -1,6 +1,7 @@
 /* dtplan search: which GPUs, how many and which plan train so many tokens, by when and for how much. */
 #include "cli/command.h"
 
+#include "base/append.h"
 #include "cli/progress.h"
 #include "record/search_report.h"
 #include "runtime/runtimes.h"
@@ -56,18 +57,18 @@ static bool is_one_kind_of_gpu(const struct dtp_arguments *a, const struct dtp_s
 /* Of a list of strategies those that the runtime has, and its own word where none of them shards all. */
 static const char *strategies_of(const struct dtp_runtime *runtime, const char *list, char *out, size_t bytes)
 {
-    size_t used = 0;
     char word[32];
+    out[0] = '\0';
     for (const char *next = list; *next; next += strspn(next, ",")) {
         enum dtp_strategy strategy;
         int length = (int)strcspn(next, ",");
         snprintf(word, sizeof word, "%.*s", length, next);
         if (dtp_strategy_parse(word, &strategy) && runtime->strategies & 1u << strategy)
-            used += (size_t)snprintf(out + used, bytes - used, "%s%s", used ? "," : "", word);
+            dtp_append_part(out, bytes, ",", "%s", word);
         next += length;
     }
     if (runtime->strategies & 1u << DTP_ZERO3 && !(runtime->strategies & 1u << DTP_FULL_SHARD))
-        snprintf(out + used, bytes - used, ",zero3");
+        dtp_append(out, bytes, ",zero3");
     return out;
 }
 

@@ -6,6 +6,7 @@
 
 #include "job/axes.h"
 #include "cost/digest.h"
+#include "base/append.h"
 #include "base/parallel.h"
 #include "cli/progress.h"
 #include "table/sweep_file.h"
@@ -54,14 +55,11 @@ static void stop(int number)
 /* "gpus=8 strategy=ddp": the keys with more than one value. */
 static void write_label(const struct dtp_axes *axes, uint64_t row, char *out, size_t bytes)
 {
-    size_t used = 0;
     out[0] = '\0';
-    for (size_t i = 0; i < axes->count && used < bytes; i++)
-        if (axes->axes[i].count > 1) {
-            int more = snprintf(out + used, bytes - used, "%s%s=%s", used ? " " : "", axes->axes[i].key,
-                                axes->axes[i].values[dtp_axes_value(axes, i, row)]);
-            used += more > 0 ? (size_t)more : 0;
-        }
+    for (size_t i = 0; i < axes->count; i++)
+        if (axes->axes[i].count > 1)
+            dtp_append_part(out, bytes, " ", "%s=%s", axes->axes[i].key,
+                            axes->axes[i].values[dtp_axes_value(axes, i, row)]);
 }
 
 static enum dtp_status write_row(const struct sweep *sweep, struct worker *w, uint64_t row, FILE *file)

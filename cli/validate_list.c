@@ -1,5 +1,6 @@
 #include "cli/validate_list.h"
 
+#include "base/append.h"
 #include "cost/digest.h"
 #include "cli/run_job.h"
 
@@ -264,13 +265,13 @@ static void write_words(const struct dtp_validate_group *group, uint64_t combina
 {
     const struct dtp_arguments *a = &group->arguments;
     const char *const *files = group->line ? a->words : (const char *const *)&group->word;
-    size_t used = 0, file_count = group->line ? a->word_count : group->word != NULL;
+    size_t file_count = group->line ? a->word_count : group->word != NULL;
     out[0] = '\0';
-    for (size_t i = 0; i < file_count && used < bytes; i++)
-        used += (size_t)snprintf(out + used, bytes - used, "%s%s", used ? " " : "", files[i]);
-    for (size_t i = 0; i < group->axes.count && used < bytes; i++)
-        used += (size_t)snprintf(out + used, bytes - used, "%s%s=%s", used ? " " : "", group->axes.axes[i].key,
-                                 group->axes.axes[i].values[dtp_axes_value(&group->axes, i, combination)]);
+    for (size_t i = 0; i < file_count; i++)
+        dtp_append_part(out, bytes, " ", "%s", files[i]);
+    for (size_t i = 0; i < group->axes.count; i++)
+        dtp_append_part(out, bytes, " ", "%s=%s", group->axes.axes[i].key,
+                        group->axes.axes[i].values[dtp_axes_value(&group->axes, i, combination)]);
 }
 
 enum dtp_status dtp_validate_list_scenario(const struct dtp_validate_list *list, uint64_t run,

@@ -1,6 +1,7 @@
 /* The CUDA device: our kernels, cuBLASLt and cuDNN on one GPU. */
 #include "device/device.h"
 
+#include "base/append.h"
 #include "device/attention.h"
 #include "device/matmul.h"
 #include "device/pages.h"
@@ -449,12 +450,11 @@ static void name_libraries(struct cuda_device *cuda, const struct dtp_device_opt
     const size_t bytes = sizeof cuda->device.libraries;
     cudaRuntimeGetVersion(&runtime);
     cudaDriverGetVersion(&driver);
-    const int length = snprintf(out, bytes, "CUDA %d.%d on a driver for %d.%d, cuBLASLt %zu.%zu.%zu, cuDNN %zu.%zu.%zu",
-                                runtime / 1000, runtime % 1000 / 10, driver / 1000, driver % 1000 / 10, blas / 10000,
-                                blas / 100 % 100, blas % 100, dnn / 10000, dnn / 100 % 100, dnn % 100);
-    if (damaged && length > 0 && (size_t)length < bytes)
-        snprintf(out + length, bytes - (size_t)length, "; %" PRIu32 " damaged lines of %.100s not used", damaged,
-                 options->choices_path);
+    snprintf(out, bytes, "CUDA %d.%d on a driver for %d.%d, cuBLASLt %zu.%zu.%zu, cuDNN %zu.%zu.%zu", runtime / 1000,
+             runtime % 1000 / 10, driver / 1000, driver % 1000 / 10, blas / 10000, blas / 100 % 100, blas % 100,
+             dnn / 10000, dnn / 100 % 100, dnn % 100);
+    if (damaged)
+        dtp_append(out, bytes, "; %" PRIu32 " damaged lines of %.100s not used", damaged, options->choices_path);
 }
 
 enum dtp_status dtp_device_cuda_create(const struct dtp_device_options *options, struct dtp_device **out,

@@ -5,6 +5,8 @@
  * collective of the step before the first one. */
 #include "ranks/communicator.h"
 
+#include "base/append.h"
+
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include <stdatomic.h>
@@ -170,15 +172,13 @@ static void remember(struct nccl_communicator *c, const struct dtp_collective_ar
                      const struct dtp_collective_launch *launch)
 {
     char *ways = c->base.ways;
-    size_t at = strlen(ways), room = sizeof c->base.ways - at;
-    int wrote =
-        snprintf(ways + at, room, "%s%s of %.1f MiB over %u GPUs by ", at ? ", " : "",
-                 dtp_collective_text(args->collective), (double)args->bytes / 0x1p20, c->member[args->group].ranks);
-    at = strlen(ways), room = sizeof c->base.ways - at;
-    if (wrote > 0 && launch->kernels)
-        snprintf(ways + at, room, "%s on %u SMs", launch->kernel, launch->ctas);
-    else if (wrote > 0)
-        snprintf(ways + at, room, "%u copies", launch->copies);
+    const size_t room = sizeof c->base.ways;
+    dtp_append_part(ways, room, ", ", "%s of %.1f MiB over %u GPUs by ", dtp_collective_text(args->collective),
+                    (double)args->bytes / 0x1p20, c->member[args->group].ranks);
+    if (launch->kernels)
+        dtp_append(ways, room, "%s on %u SMs", launch->kernel, launch->ctas);
+    else
+        dtp_append(ways, room, "%u copies", launch->copies);
 }
 
 /* What was tried is no part of what the run sends. */

@@ -1,6 +1,8 @@
 /* Ranks meet: rank 0 listens, the others come, and all hear whether the run may begin. */
 #include "ranks/control_parts.h"
 
+#include "base/append.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
@@ -112,13 +114,13 @@ static bool admit(struct dtp_control *c, int socket, struct answer *answer)
 static void name_the_missing(const struct dtp_control *c, double waited_s, struct answer *answer)
 {
     uint32_t missing = 0;
-    size_t at = (size_t)snprintf(answer->words, sizeof answer->words,
-                                 "after %.0f s these ranks of %u have not come:", waited_s, c->ranks.world);
+    snprintf(answer->words, sizeof answer->words, "after %.0f s these ranks of %u have not come:", waited_s,
+             c->ranks.world);
     for (uint32_t i = 1; i < c->ranks.world; i++)
-        if (c->peer[i].socket[LINE_HEART] < 0 && missing++ < 8 && at < sizeof answer->words)
-            at += (size_t)snprintf(answer->words + at, sizeof answer->words - at, " %u", i);
-    if (missing > 8 && at < sizeof answer->words)
-        snprintf(answer->words + at, sizeof answer->words - at, " and %u more", missing - 8);
+        if (c->peer[i].socket[LINE_HEART] < 0 && missing++ < 8)
+            dtp_append(answer->words, sizeof answer->words, " %u", i);
+    if (missing > 8)
+        dtp_append(answer->words, sizeof answer->words, " and %u more", missing - 8);
     answer->status = DTP_ENVIRONMENT;
 }
 

@@ -1,5 +1,6 @@
 #include "ranks/world.h"
 
+#include "base/append.h"
 #include "base/crc64.h"
 #include "program/program_text.h"
 
@@ -201,10 +202,10 @@ static void name_the_bad(const struct dtp_world *world, const struct word *all, 
                          struct dtp_faults *faults)
 {
     char words[128] = "";
-    size_t at = 0, bad = 0;
+    size_t bad = 0;
     for (uint32_t i = 0; i < world->ranks.world; i++)
-        if (all[i].status != DTP_OK && bad++ < 8 && at < sizeof words)
-            at += (size_t)snprintf(words + at, sizeof words - at, " %" PRIu32, i);
+        if (all[i].status != DTP_OK && bad++ < 8)
+            dtp_append(words, sizeof words, " %" PRIu32, i);
     dtp_fault(faults, worst, NULL, 0,
               "rank %" PRIu32 ": could not go on with rank%s%s, which failed before the first step", world->ranks.rank,
               bad > 1 ? "s" : "", words);

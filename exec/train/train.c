@@ -1,5 +1,6 @@
 #include "train/trainer.h"
 
+#include "base/append.h"
 #include "plan/runtime.h"
 #include "decide/advise.h"
 #include "job/estimate.h"
@@ -225,9 +226,9 @@ static void describe_details(struct dtp_trainer *t)
         {"final_softcap", m->final_softcap},
         {"sliding_window", cuts ? (double)m->sliding_window : 0},
         {"sliding_window_pattern", cuts ? (double)m->sliding_window_pattern : 0}};
-    for (size_t i = 0, used; i < sizeof details / sizeof *details; i++)
-        if (details[i].value != 0 && (used = strlen(t->model)) < sizeof t->model)
-            snprintf(t->model + used, sizeof t->model - used, ", %s %g", details[i].name, details[i].value);
+    for (size_t i = 0; i < sizeof details / sizeof *details; i++)
+        if (details[i].value != 0)
+            dtp_append(t->model, sizeof t->model, ", %s %g", details[i].name, details[i].value);
 }
 
 static void describe_model(struct dtp_trainer *t)

@@ -1,5 +1,6 @@
 #include "decide/advise.h"
 
+#include "base/append.h"
 #include "plan/runtime.h"
 #include "job/change.h"
 #include "decide/solve.h"
@@ -116,16 +117,11 @@ static bool consider_micro_batch(struct search *search, uint32_t micro_batch, ui
 {
     const struct dtp_plan *asked = &search->job->asked;
     char flags[96];
-    size_t used;
     snprintf(flags, sizeof flags, "--micro-batch %u", micro_batch);
-    if (accumulate != asked->accumulate) {
-        used = strlen(flags);
-        snprintf(flags + used, sizeof flags - used, " --accumulate %u", accumulate);
-    }
-    if (sync && !asked->accumulate_sync) {
-        used = strlen(flags);
-        snprintf(flags + used, sizeof flags - used, " --accumulate-sync");
-    }
+    if (accumulate != asked->accumulate)
+        dtp_append(flags, sizeof flags, " --accumulate %u", accumulate);
+    if (sync && !asked->accumulate_sync)
+        dtp_append(flags, sizeof flags, " --accumulate-sync");
     return consider(search, search->job->cluster.gpus, flags);
 }
 
@@ -248,8 +244,7 @@ static bool save_memory(size_t step, struct dtp_plan *asked, char *flags, size_t
     const char *const steps[SAVING_STEPS] = {strategy, "--checkpointing full", ONE_SEQUENCE, "--attention flash"};
     if (!dtp_change_apply(steps[step], asked))
         return false;
-    size_t used = strlen(flags);
-    snprintf(flags + used, bytes - used, " %s", steps[step]);
+    dtp_append(flags, bytes, " %s", steps[step]);
     return true;
 }
 
@@ -280,7 +275,7 @@ static void consider_more_gpus(struct search *search)
         return;
     }
     dtp_change_gpus_flags(search->job, (uint32_t)solution.value, flags, sizeof flags);
-    snprintf(flags + strlen(flags), sizeof flags - strlen(flags), "%s", changed);
+    dtp_append(flags, sizeof flags, "%s", changed);
     consider_plan(search, &job.asked, (uint32_t)solution.value, flags);
 }
 

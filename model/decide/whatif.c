@@ -1,5 +1,6 @@
 #include "decide/whatif.h"
 
+#include "base/append.h"
 #include "base/parallel.h"
 #include "closed/sharding.h"
 
@@ -175,10 +176,9 @@ static void try_batch(struct search *search, uint64_t micro_batch, uint64_t accu
     if (micro_batch > UINT32_MAX || accumulate > UINT32_MAX)
         return;
     if (micro_batch != asked->micro_batch)
-        snprintf(flags, sizeof flags, "--micro-batch %u", (unsigned)micro_batch);
+        dtp_append(flags, sizeof flags, "--micro-batch %u", (unsigned)micro_batch);
     if (accumulate != asked->accumulate)
-        snprintf(flags + strlen(flags), sizeof flags - strlen(flags), "%s--accumulate %u", flags[0] ? " " : "",
-                 (unsigned)accumulate);
+        dtp_append_part(flags, sizeof flags, " ", "--accumulate %u", (unsigned)accumulate);
     try(search, DTP_QUESTION_BATCH, flags);
 }
 

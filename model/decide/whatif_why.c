@@ -2,6 +2,8 @@
  * most, and the owners of memory that did. */
 #include "decide/whatif.h"
 
+#include "base/append.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -113,24 +115,20 @@ static void add_traffic(const struct dtp_variant *from, const struct dtp_variant
             was = (double)a->bytes[i];
             is = (double)b->bytes[i] * scale;
         }
-    size_t used = strlen(out);
-    if (difference(was, is) < 0.01 * fmax((double)a->total_bytes, (double)b->total_bytes * scale)) {
-        snprintf(out + used, bytes - used, "%s", a->total_bytes ? " (the same bytes)" : "");
-        return;
-    }
-    if (scale != 1)
-        snprintf(out + used, bytes - used, was > 0 ? " (%s %+.0f %%)" : " (%s)", name, 100 * (is / was - 1));
+    if (difference(was, is) < 0.01 * fmax((double)a->total_bytes, (double)b->total_bytes * scale))
+        dtp_append(out, bytes, "%s", a->total_bytes ? " (the same bytes)" : "");
+    else if (scale != 1)
+        dtp_append(out, bytes, was > 0 ? " (%s %+.0f %%)" : " (%s)", name, 100 * (is / was - 1));
     else
-        snprintf(out + used, bytes - used, " (%s %.3g -> %.3g GB)", name, was / 1e9, is / 1e9);
+        dtp_append(out, bytes, " (%s %.3g -> %.3g GB)", name, was / 1e9, is / 1e9);
 }
 
 /* " (+26 % FLOPs)": what the hardware multiplies per FLOP of the model. */
 static void add_flops(const struct dtp_variant *from, const struct dtp_variant *to, char *out, size_t bytes)
 {
     const struct dtp_throughput *a = &from->prediction.throughput, *b = &to->prediction.throughput;
-    size_t used = strlen(out);
     if (a->mfu > 0 && b->mfu > 0 && a->hfu > 0)
-        snprintf(out + used, bytes - used, " (%+.0f %% FLOPs)", 100 * (b->hfu / b->mfu / (a->hfu / a->mfu) - 1));
+        dtp_append(out, bytes, " (%+.0f %% FLOPs)", 100 * (b->hfu / b->mfu / (a->hfu / a->mfu) - 1));
 }
 
 static void name_time(enum time_part which, const struct dtp_variant *from, const struct dtp_variant *to, double was_s,
@@ -216,22 +214,16 @@ static size_t largest(const struct part *parts, size_t count, size_t except)
     return best;
 }
 
-static void add(const char *words, char *out, size_t bytes)
-{
-    size_t used = strlen(out);
-    snprintf(out + used, bytes - used, "%s%s", used ? "; " : "", words);
-}
-
 static void add_largest(const struct part *parts, size_t count, char *out, size_t bytes)
 {
     size_t first = largest(parts, count, count);
     if (first == count)
         return;
-    add(parts[first].words, out, bytes);
+    dtp_append_part(out, bytes, "; ", "%s", parts[first].words);
     size_t second = largest(parts, count, first);
     if (second < count && difference(parts[second].was, parts[second].is) >
                               WORTH_A_SECOND * difference(parts[first].was, parts[first].is))
-        add(parts[second].words, out, bytes);
+        dtp_append_part(out, bytes, "; ", "%s", parts[second].words);
 }
 
 void dtp_whatif_why(const struct dtp_variant *from, const struct dtp_variant *to, char *out, size_t bytes)
@@ -243,7 +235,7 @@ void dtp_whatif_why(const struct dtp_variant *from, const struct dtp_variant *to
     enum dtp_phase was = from->prediction.memory.peak_phase, is = to->prediction.memory.peak_phase;
     if (was != is) {
         snprintf(parts[0].words, sizeof parts[0].words, "memory now peaks in: %s", dtp_phase_words(is));
-        add(parts[0].words, out, bytes);
+        dtp_append_part(out, bytes, "; ", "%s", parts[0].words);
     }
     if (!out[0])
         snprintf(out, bytes, "nothing that counts: time within %g %%, memory within %g %%", 100 * NEGLIGIBLE_TIME,

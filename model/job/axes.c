@@ -1,5 +1,6 @@
 #include "job/axes.h"
 
+#include "base/append.h"
 #include "base/nearest.h"
 #include "base/number.h"
 #include "job/scenario_keys.h"
@@ -312,14 +313,12 @@ enum dtp_status dtp_axes_count(const struct dtp_axes *axes, uint64_t *out, struc
 {
     double product = 1;
     char counts[256] = "";
-    size_t used = 0;
     *out = 1;
     for (size_t i = 0; i < axes->count; i++) {
         product *= (double)axes->axes[i].count;
         *out *= product <= DTP_AXES_MAX_COMBINATIONS ? axes->axes[i].count : 1;
-        if (axes->axes[i].count > 1 && used < sizeof counts - 64)
-            used += (size_t)snprintf(counts + used, sizeof counts - used, "%s%zu %.32s", used ? " x " : "",
-                                     axes->axes[i].count, axes->axes[i].key);
+        if (axes->axes[i].count > 1)
+            dtp_append_part(counts, sizeof counts, " x ", "%zu %.32s", axes->axes[i].count, axes->axes[i].key);
     }
     if (product <= DTP_AXES_MAX_COMBINATIONS)
         return DTP_OK;

@@ -2,6 +2,7 @@
  * them. What a value of a key means, scenario_keys.c reads. */
 #include "job/scenario_keys.h"
 
+#include "base/append.h"
 #include "base/nearest.h"
 
 #include <stdio.h>
@@ -62,7 +63,7 @@ const char *dtp_scenario_key_choices(const struct dtp_scenario_key *key, char *o
     snprintf(out, bytes, "%s", key->value);
     for (size_t i = 0; i < ALIAS_COUNT; i++)
         if (aliases[i].value && strcmp(aliases[i].key, key->key) == 0 && strcmp(aliases[i].word, aliases[i].value) != 0)
-            snprintf(out + strlen(out), bytes - strlen(out), "|%s", aliases[i].word);
+            dtp_append(out, bytes, "|%s", aliases[i].word);
     return out;
 }
 
@@ -71,7 +72,7 @@ const char *dtp_scenario_key_words(const struct dtp_scenario_key *key, char *out
     snprintf(out, bytes, "%s", key->words);
     for (size_t i = 0; i < ALIAS_COUNT; i++)
         if (aliases[i].value && strcmp(aliases[i].key, key->key) == 0)
-            snprintf(out + strlen(out), bytes - strlen(out), "; %s: %s", aliases[i].word, aliases[i].words);
+            dtp_append(out, bytes, "; %s: %s", aliases[i].word, aliases[i].words);
     return out;
 }
 

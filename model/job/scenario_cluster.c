@@ -1,5 +1,6 @@
 /* From settings to a cluster: which GPU and machine, how many of a node, what network. */
 #include "machine/measured.h"
+#include "base/append.h"
 #include "job/scenario_resolution.h"
 
 #include <inttypes.h>
@@ -141,12 +142,10 @@ static void note_unused_network(struct dtp_resolution *r)
     static const enum dtp_key keys[] = {DTP_KEY_network, DTP_KEY_network_gbit_per_s, DTP_KEY_oversubscription,
                                         DTP_KEY_leaf_nodes};
     char words[160] = "";
-    size_t used = 0;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (given(r, keys[i]) && used < sizeof words)
-            used += (size_t)snprintf(words + used, sizeof words - used, "%s%s %.20s", used ? ", " : "",
-                                     dtp_key_name(keys[i]), text_of(r, keys[i]));
-    if (used > 0 && r->job->cluster.nodes == 1)
+        if (given(r, keys[i]))
+            dtp_append_part(words, sizeof words, ", ", "%s %.20s", dtp_key_name(keys[i]), text_of(r, keys[i]));
+    if (words[0] && r->job->cluster.nodes == 1)
         snprintf(r->job->cluster_note, sizeof r->job->cluster_note, "one node needs no network: %s change%s nothing",
                  words, strchr(words, ',') ? "" : "s");
 }

@@ -4,6 +4,7 @@
  * Source of names and defaults: transformers, src/transformers/models/TYPE/configuration_TYPE.py; of biases and norms:
  * modeling_TYPE.py beside it. MPT also follows llm-foundry, whose configs carry the same model_type. */
 #include "net/hf_reader.h"
+#include "base/append.h"
 #include "net/transformer.h"
 
 #include <errno.h>
@@ -389,7 +390,7 @@ static const struct family *find_family(struct dtp_hf_reader *reader)
     for (size_t i = 0; i < FAMILY_COUNT; i++) {
         if (type && !strcmp(type, families[i].type))
             return &families[i];
-        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", families[i].type);
+        dtp_append_part(known, sizeof known, ", ", "%s", families[i].type);
     }
     const char *reason = "unknown";
     for (size_t i = 0; type && i < sizeof refused / sizeof *refused; i++)

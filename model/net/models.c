@@ -1,5 +1,6 @@
 #include "net/models.h"
 
+#include "base/append.h"
 #include "base/number.h"
 #include "base/word_table.h"
 
@@ -88,7 +89,7 @@ static unsigned read_word(struct row *row, const char *column, const char *const
     for (unsigned i = 0; i < count; i++) {
         if (!strcmp(text, words[i]))
             return i;
-        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", words[i]);
+        dtp_append_part(known, sizeof known, ", ", "%s", words[i]);
     }
     FAULT(row, "%s is '%.40s'; one of %s is needed", column, text, known);
     return 0;

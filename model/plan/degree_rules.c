@@ -2,6 +2,7 @@
  * degrees that keep it. Rules of schedules and stages are model/schedule's, said here of the plan's keys. */
 #include "plan/degrees.h"
 
+#include "base/append.h"
 #include "plan/context.h"
 #include "plan/slice.h"
 
@@ -40,8 +41,7 @@ static bool product_fault(const struct dtp_resolver *r, const struct dtp_plan *p
         return false;
     for (size_t i = 0; i < sizeof axes / sizeof *axes; i++)
         if (axes[i].size > 1)
-            snprintf(sizes + strlen(sizes), sizeof sizes - strlen(sizes), "%s%s %" PRIu32, sizes[0] ? " x " : "",
-                     axes[i].word, axes[i].size);
+            dtp_append_part(sizes, sizeof sizes, " x ", "%s %" PRIu32, axes[i].word, axes[i].size);
     return breaks_rule(out, "%s do%s not divide %" PRIu32 " GPUs", sizes, strchr(sizes, 'x') ? "" : "es",
                        r->cluster->gpus);
 }
@@ -190,8 +190,7 @@ static void check_schedule_exists(struct dtp_resolver *r)
         return;
     for (int i = 0; i < DTP_SCHEDULE_COUNT; i++)
         if (p->runtime->schedules & 1u << i)
-            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", known[0] ? ", " : "",
-                     dtp_schedule_row((enum dtp_schedule_kind)i)->word);
+            dtp_append_part(known, sizeof known, ", ", "%s", dtp_schedule_row((enum dtp_schedule_kind)i)->word);
     dtp_plan_refuse(r, "schedule", "%s is not modelled under runtime %s, which runs %s",
                     dtp_schedule_row(p->schedule)->word, p->runtime->name, known);
 }
@@ -275,8 +274,7 @@ static void check_context(struct dtp_resolver *r)
         return;
     for (int i = 0; i <= DTP_CP_A2A_P2P; i++)
         if (p->runtime->cp_comms & 1u << i)
-            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", known[0] ? ", " : "",
-                     dtp_cp_comm_text((enum dtp_cp_comm)i));
+            dtp_append_part(known, sizeof known, ", ", "%s", dtp_cp_comm_text((enum dtp_cp_comm)i));
     if (!(p->runtime->cp_comms & 1u << p->cp_comm))
         dtp_plan_refuse(r, "cp_comm", "%s is not modelled under runtime %s, which has %s", dtp_cp_comm_text(p->cp_comm),
                         p->runtime->name, known);

@@ -1,5 +1,6 @@
 #include "plan/layout.h"
 
+#include "base/append.h"
 #include "base/nearest.h"
 
 #include <inttypes.h>
@@ -77,10 +78,9 @@ enum dtp_status dtp_layout_parse_order(const char *text, struct dtp_layout *layo
 
 char *dtp_layout_order_text(const struct dtp_layout *layout, char *out, size_t bytes)
 {
-    size_t used = 0;
     out[0] = '\0';
-    for (int i = 0; i < DTP_AXIS_COUNT && used < bytes; i++)
-        used += (size_t)snprintf(out + used, bytes - used, "%s%s", i ? "-" : "", words[layout->order[i]]);
+    for (int i = 0; i < DTP_AXIS_COUNT; i++)
+        dtp_append_part(out, bytes, "-", "%s", words[layout->order[i]]);
     return out;
 }
 
@@ -152,7 +152,7 @@ enum dtp_status dtp_layout_resolve(struct dtp_layout *layout, uint32_t ranks, st
     char sizes[160] = "";
     for (int i = 0; i < DTP_AXIS_COUNT; i++) {
         uint32_t size = layout->size[i];
-        snprintf(sizes + strlen(sizes), sizeof sizes - strlen(sizes), "%s%s %" PRIu32, i ? " x " : "", words[i], size);
+        dtp_append_part(sizes, sizeof sizes, " x ", "%s %" PRIu32, words[i], size);
         if (size == 0)
             status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, words[i], "is 0; 1 is not parallel that way");
         product = product > UINT32_MAX ? product : product * size;

@@ -1,5 +1,6 @@
 #include "runs/backtest.h"
 
+#include "base/append.h"
 #include "base/parallel.h"
 #include "runs/backtest_statistics.h"
 
@@ -58,11 +59,12 @@ static double error_pct(double predicted, double measured)
 
 static void refuse(struct dtp_backtest_row *row, const struct dtp_faults *faults)
 {
-    size_t used = 0, kept = faults->count < DTP_FAULTS_KEPT ? faults->count : DTP_FAULTS_KEPT;
+    size_t kept = faults->count < DTP_FAULTS_KEPT ? faults->count : DTP_FAULTS_KEPT;
     row->verdict = DTP_BACKTEST_REFUSED;
     snprintf(row->first_reason, sizeof row->first_reason, "%.199s", kept ? faults->text[0] : "refused");
-    for (size_t i = 0; i < kept && used < sizeof row->reason; i++)
-        used += (size_t)snprintf(row->reason + used, sizeof row->reason - used, "%s%s", i ? "; " : "", faults->text[i]);
+    row->reason[0] = '\0';
+    for (size_t i = 0; i < kept; i++)
+        dtp_append_part(row->reason, sizeof row->reason, "; ", "%s", faults->text[i]);
 }
 
 /* The stage whose memory is furthest off, of those that are predicted and measured. */

@@ -1,5 +1,7 @@
 #include "runs/refit_parts.h"
 
+#include "base/append.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -275,8 +277,7 @@ static void put_contention(const struct dtp_refit *refit, size_t first, size_t w
         put_row(out, &row);
     }
     if (alone_s > 0) {
-        size_t length = strlen(row.what);
-        snprintf(row.what + length, sizeof row.what - length, SLOWDOWN_SUFFIX);
+        dtp_append(row.what, sizeof row.what, SLOWDOWN_SUFFIX);
         row.number[DTP_MEASURED_value] = fmax(1, pooled(in_place_s, alone_s, runs, file.collective));
         put_row(out, &row);
     }
@@ -319,19 +320,18 @@ static void put_gap(const struct dtp_refit *refit, bool graph, size_t without, c
 
 static void write_words(const struct dtp_measured_row *row, bool class, char *out, size_t bytes)
 {
-    int used = snprintf(out, bytes, "%s", dtp_measurement_text(row->measurement));
-    size_t at = used > 0 ? (size_t)used : 0;
-    if (class || at >= bytes)
+    snprintf(out, bytes, "%s", dtp_measurement_text(row->measurement));
+    if (class)
         return;
-    at += (size_t)snprintf(out + at, bytes - at, " %s", row->what);
-    if (row->dtype != DTP_DTYPE_COUNT && at < bytes)
-        at += (size_t)snprintf(out + at, bytes - at, " %s", dtp_dtype_text(row->dtype));
-    if (isfinite(row->number[DTP_MEASURED_ranks]) && at < bytes)
-        at += (size_t)snprintf(out + at, bytes - at, " %.0f ranks", row->number[DTP_MEASURED_ranks]);
-    if (row->number[DTP_MEASURED_stride] > 1 && at < bytes)
-        at += (size_t)snprintf(out + at, bytes - at, " by %.0f", row->number[DTP_MEASURED_stride]);
-    if (row->number[DTP_MEASURED_nodes] > 1 && at < bytes)
-        snprintf(out + at, bytes - at, " on %.0f nodes", row->number[DTP_MEASURED_nodes]);
+    dtp_append(out, bytes, " %s", row->what);
+    if (row->dtype != DTP_DTYPE_COUNT)
+        dtp_append(out, bytes, " %s", dtp_dtype_text(row->dtype));
+    if (isfinite(row->number[DTP_MEASURED_ranks]))
+        dtp_append(out, bytes, " %.0f ranks", row->number[DTP_MEASURED_ranks]);
+    if (row->number[DTP_MEASURED_stride] > 1)
+        dtp_append(out, bytes, " by %.0f", row->number[DTP_MEASURED_stride]);
+    if (row->number[DTP_MEASURED_nodes] > 1)
+        dtp_append(out, bytes, " on %.0f nodes", row->number[DTP_MEASURED_nodes]);
 }
 
 /* A class, then its kinds. */

@@ -1,5 +1,6 @@
 #include "chart/chart_data.h"
 
+#include "base/append.h"
 #include "chart/chart_rows.h"
 
 #include <math.h>
@@ -66,11 +67,9 @@ enum dtp_status dtp_chart_data_read(enum dtp_chart chart, const struct dtp_table
         dtp_chart_source_shared(&source, out->shared, sizeof out->shared);
     else
         dtp_chart_data_destroy(out);
-    if (status == DTP_OK && chart == DTP_CHART_PARETO) {
-        size_t used = strlen(out->shared);
-        snprintf(out->shared + used, sizeof out->shared - used, "%s%s", used ? " \u00b7 " : "",
-                 strcmp(out->columns[0], "training_days") == 0 ? "the whole training" : "10^12 tokens");
-    }
+    if (status == DTP_OK && chart == DTP_CHART_PARETO)
+        dtp_append_part(out->shared, sizeof out->shared, " \u00b7 ", "%s",
+                        strcmp(out->columns[0], "training_days") == 0 ? "the whole training" : "10^12 tokens");
     dtp_chart_source_destroy(&source);
     return status;
 }

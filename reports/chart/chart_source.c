@@ -1,5 +1,7 @@
 #include "chart/chart_source.h"
 
+#include "base/append.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -192,12 +194,6 @@ void dtp_chart_label(const char *text, char *out, size_t bytes)
     out[used] = '\0';
 }
 
-static void append(char *out, size_t bytes, const char *separator, const char *text)
-{
-    size_t used = strlen(out);
-    snprintf(out + used, bytes - used, "%s%s", used ? separator : "", text);
-}
-
 static void append_choice(const struct dtp_chart_source *s, size_t row, size_t i, char *out, size_t bytes)
 {
     const char *column = dtp_table_column_name(s->table, (size_t)s->choices[i]);
@@ -216,7 +212,7 @@ static void append_choice(const struct dtp_chart_source *s, size_t row, size_t i
         snprintf(words, sizeof words, named[k].words, value);
     else
         snprintf(words, sizeof words, "%s", value);
-    append(out, bytes, " \u00b7 ", words);
+    dtp_append_part(out, bytes, " \u00b7 ", "%s", words);
 }
 
 void dtp_chart_source_words(const struct dtp_chart_source *s, size_t row, char *out, size_t bytes)
@@ -253,5 +249,5 @@ void dtp_chart_source_varying(const struct dtp_chart_source *s, char *out, size_
     out[0] = '\0';
     for (size_t i = 0; i < s->choice_count; i++)
         if (s->varying >> i & 1)
-            append(out, bytes, ", ", dtp_table_column_name(s->table, (size_t)s->choices[i]));
+            dtp_append_part(out, bytes, ", ", "%s", dtp_table_column_name(s->table, (size_t)s->choices[i]));
 }

@@ -1,5 +1,7 @@
 #include "chart/chart_text.h"
 
+#include "base/append.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,15 +125,13 @@ static void print_title(const char *title, const struct dtp_page *page)
 static void print_legend(const struct legend *legend, const char *more, const struct dtp_page *page)
 {
     char line[1024] = "";
-    size_t used = 0;
-    for (size_t i = 0; i < legend->count && used < sizeof line; i++)
+    for (size_t i = 0; i < legend->count; i++)
         if (legend->shown[i])
-            used += (size_t)snprintf(line + used, sizeof line - used, "%s%c = %s", used ? ", " : "",
-                                     legend->parts[i].letter, legend->parts[i].words);
-    if (used < sizeof line)
-        snprintf(line + used, sizeof line - used, "%s%s", used && *more ? ", " : "", more);
-    fputs("\n  ", page->file);
-    dtp_page_wrap(page, 2, 2, line);
+            dtp_append_part(line, sizeof line, ", ", "%c = %s", legend->parts[i].letter, legend->parts[i].words);
+    if (*more)
+        dtp_append_part(line, sizeof line, ", ", "%s", more);
+    fputc('\n', page->file);
+    dtp_page_say(page, 2, 2, "%s", line);
 }
 
 /* 1, 2 or 5 times a power of ten: the smallest that makes at most `most` steps of `whole`. */

@@ -2,6 +2,7 @@
  * program (memory_parts.h). */
 #include "record/explain.h"
 
+#include "base/append.h"
 #include "closed/activations.h"
 #include "closed/memory_parts.h"
 #include "closed/sharding.h"
@@ -135,18 +136,11 @@ static void explain_bound(const struct dtp_memory *m, struct dtp_explanation *e)
 
 /* ---- beside the program ------------------------------------------------------------------------------------------ */
 
-/* Appends " x " and the text of the next factor. */
-static void append_factor(char *out, size_t bytes, const char *factor)
-{
-    size_t used = strlen(out);
-    snprintf(out + used, bytes - used, "%s%s", used ? " x " : "", factor);
-}
-
 /* One part: its factors in symbols and in numbers. A node has `times` of it. */
 static void explain_part(const struct dtp_memory_part *part, uint64_t times, struct dtp_explanation *e)
 {
     const struct dtp_memory_term_words *words = &dtp_memory_terms[part->term];
-    char rule[112], numbers[128], number[40];
+    char rule[112], numbers[128];
     snprintf(rule, sizeof rule, "%s", times > 1 ? "GPUs" : "");
     *numbers = 0;
     if (times > 1)
@@ -154,9 +148,9 @@ static void explain_part(const struct dtp_memory_part *part, uint64_t times, str
     for (int i = 0; i < DTP_MEMORY_FACTORS; i++) {
         if (!*words->factors[i])
             continue;
-        snprintf(number, sizeof number, "%llu%s", ULL(part->factors[i]), i + 1 == DTP_MEMORY_FACTORS ? " B" : "");
-        append_factor(rule, sizeof rule, words->factors[i]);
-        append_factor(numbers, sizeof numbers, number);
+        dtp_append_part(rule, sizeof rule, " x ", "%s", words->factors[i]);
+        dtp_append_part(numbers, sizeof numbers, " x ", "%llu%s", ULL(part->factors[i]),
+                        i + 1 == DTP_MEMORY_FACTORS ? " B" : "");
     }
     dtp_explain_term(e, words->words, rule, (double)times * (double)part->bytes, "%s", numbers);
     e->terms[e->term_count - 1].source = words->source;
@@ -168,9 +162,8 @@ static void explain_sources(const struct dtp_memory_list *list, struct dtp_expla
     char text[sizeof e->groups[0].source] = "";
     for (size_t i = 0; i < list->count; i++) {
         const char *source = dtp_memory_terms[list->part[i].term].source;
-        size_t used = strlen(text);
         if (*source && !strstr(text, source))
-            snprintf(text + used, sizeof text - used, "%s%s", used ? "; " : "", source);
+            dtp_append_part(text, sizeof text, "; ", "%s", source);
     }
     dtp_explain_source(e, text);
 }

@@ -1,6 +1,7 @@
 /* Communication and time. Seconds come from the record the closed form fills while it works (time_parts.h). */
 #include "record/explain.h"
 
+#include "base/append.h"
 #include "closed/activations.h"
 #include "closed/block_work.h"
 #include "runtime/dtplan/lower_executor.h"
@@ -45,11 +46,10 @@ static void say_reuse(const struct dtp_plan *p, char *out, size_t bytes)
         {p->deepspeed.zero_hpz_partition_size > 1, "backward gathers from fewer ranks, those of a secondary partition"},
         {dtp_plan_fetches_modules(p), "what persists or is still live is not gathered again"},
     };
-    size_t used = 0;
     out[0] = '\0';
-    for (size_t i = 0; i < sizeof reasons / sizeof *reasons && used < bytes; i++)
+    for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
         if (reasons[i].holds)
-            used += (size_t)snprintf(out + used, bytes - used, "%s%s", used ? "; " : "", reasons[i].words);
+            dtp_append_part(out, bytes, "; ", "%s", reasons[i].words);
 }
 
 static void explain_rest(const struct wire *w, enum dtp_collective collective, double rest, double predicted,

@@ -2,6 +2,7 @@
  * which rows are furthest off. */
 #include "record/backtest_report.h"
 
+#include "base/append.h"
 #include "page/grid.h"
 
 #include <math.h>
@@ -65,15 +66,14 @@ static void print_beaten(const struct dtp_backtest *backtest, const struct dtp_p
 {
     size_t judged = 0, beaten = 0;
     char names[1024] = "";
-    for (size_t i = 0, used = 0; i < backtest->source_count; i++) {
+    for (size_t i = 0; i < backtest->source_count; i++) {
         const struct dtp_backtest_group *group = &backtest->sources[i];
         bool tells = group->throughput.count >= RUNS_THAT_TELL && group->unseen_baseline.count > 0;
         judged += tells;
         if (!tells || group->throughput.median_abs_pct <= group->unseen_baseline.median_abs_pct)
             continue;
         beaten++;
-        if (used < sizeof names)
-            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", group->name);
+        dtp_append_part(names, sizeof names, ", ", "%s", group->name);
     }
     if (!judged)
         return;

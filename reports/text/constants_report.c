@@ -1,5 +1,6 @@
 #include "record/catalog_report.h"
 
+#include "base/append.h"
 #include "base/table.h"
 #include "page/json_value.h"
 
@@ -29,12 +30,10 @@ static size_t base_name_at(const char *path)
 /* Names of the sources, with "; " between. */
 static void write_sources(unsigned runs, char *out, size_t bytes)
 {
-    size_t used = 0;
     *out = '\0';
     for (int i = 0; i < DTP_RUN_SOURCE_COUNT; i++)
-        if (runs >> i & 1 && used < bytes)
-            used += (size_t)snprintf(out + used, bytes - used, "%s%s", used ? "; " : "",
-                                     dtp_run_source_text((enum dtp_run_source)i));
+        if (runs >> i & 1)
+            dtp_append_part(out, bytes, "; ", "%s", dtp_run_source_text((enum dtp_run_source)i));
 }
 
 static void of_model(enum dtp_constant which, const struct dtp_constant_effects *effects, struct constant *out)
@@ -118,8 +117,7 @@ static void print_summary(const struct dtp_catalog *catalog, const struct dtp_co
 {
     static const char *const kinds[] = {"fitted", "measured", "published", "library", "recalled", "assumed"};
     size_t of_kind[sizeof kinds / sizeof *kinds] = {0}, step = 0, memory = 0, none = 0, count = constant_count(catalog);
-    char line[600];
-    int used = 0;
+    char line[400] = "";
     for (size_t i = 0; i < count; i++) {
         struct constant c;
         constant_at(catalog, effects, i, &c);
@@ -127,14 +125,13 @@ static void print_summary(const struct dtp_catalog *catalog, const struct dtp_co
             of_kind[k] += strcmp(c.kind, kinds[k]) == 0;
         *(c.effect.step_runs ? &step : c.effect.memory_runs ? &memory : &none) += 1;
     }
-    used = snprintf(line, sizeof line, "%zu constants: ", count);
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
-        used += snprintf(line + used, sizeof line - (size_t)used, "%s%zu %s", k ? ", " : "", of_kind[k], kinds[k]);
-    snprintf(line + used, sizeof line - (size_t)used,
-             ". %zu move a step time, %zu memory alone, %zu no run that was measured: those are untested.", step,
-             memory, none);
+        dtp_append_part(line, sizeof line, ", ", "%zu %s", of_kind[k], kinds[k]);
     fputc('\n', page->file);
-    dtp_page_wrap(page, 0, 0, line);
+    dtp_page_say(page, 0, 0,
+                 "%zu constants: %s. %zu move a step time, %zu memory alone, %zu no run that was measured: those are "
+                 "untested.",
+                 count, line, step, memory, none);
     dtp_page_wrap(
         page, 0, 0,
         "fitted: so that whole runs come out; measured: off profiles, single operations or the driver; "
@@ -146,19 +143,15 @@ static void print_summary(const struct dtp_catalog *catalog, const struct dtp_co
 static void print_text(const struct dtp_catalog *catalog, const struct dtp_constant_effects *effects,
                        const struct dtp_constants_counted *counted, const struct dtp_page *page)
 {
-    char words[400];
-    size_t used = 0;
+    char tables[300] = "";
     dtp_page_print(page, DTP_INK_BOLD, "CONSTANTS OF THE MODEL\n");
-    used =
-        (size_t)snprintf(words, sizeof words,
-                         "Moved: runs, of %zu, whose step time or memory is predicted to differ by more than %.1f %% "
-                         "where the constant is made %.0f %% larger, by %s; of",
-                         effects->runs, 100 * DTP_CONSTANT_MOVES, 100 * (DTP_CONSTANT_TIMES - 1),
-                         strcmp(counted->fidelity, "closed") == 0 ? "the closed form" : "simulation");
-    for (size_t i = 0; i < counted->table_count && used < sizeof words; i++)
-        used += (size_t)snprintf(words + used, sizeof words - used, "%s %s", i ? "," : "",
-                                 counted->tables[i] + base_name_at(counted->tables[i]));
-    dtp_page_wrap(page, 0, 0, words);
+    for (size_t i = 0; i < counted->table_count; i++)
+        dtp_append_part(tables, sizeof tables, ", ", "%s", counted->tables[i] + base_name_at(counted->tables[i]));
+    dtp_page_say(page, 0, 0,
+                 "Moved: runs, of %zu, whose step time or memory is predicted to differ by more than %.1f %% where the "
+                 "constant is made %.0f %% larger, by %s; of %s",
+                 effects->runs, 100 * DTP_CONSTANT_MOVES, 100 * (DTP_CONSTANT_TIMES - 1),
+                 strcmp(counted->fidelity, "closed") == 0 ? "the closed form" : "simulation", tables);
     dtp_page_ink(page, DTP_INK_BOLD);
     fprintf(page->file, "\n%-*s %14s  %-9s %6s %6s\n", NAME_COLUMNS, "", "", "", "moved:", "");
     fprintf(page->file, "%-*s %14s  %-9s %6s %6s\n", NAME_COLUMNS, "constant", "value", "kind", "step", "memory");

@@ -1,5 +1,6 @@
 #include "record/backtest_report.h"
 
+#include "base/append.h"
 #include "base/table.h"
 #include "page/grid.h"
 #include "page/json_value.h"
@@ -168,13 +169,10 @@ static void csv_errors(FILE *file, const struct dtp_error_statistics *e)
 /* "rank_speed_deviation=0.0437 fitted; ..." */
 static void csv_constants(FILE *file, const struct dtp_left_out *s)
 {
-    char text[4096];
-    size_t used = 0;
-    *text = '\0';
-    for (size_t i = 0; i < s->given_up_count && used < sizeof text; i++)
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s=%.4g %s", i ? "; " : "",
-                                 dtp_calibration_rows[s->given_up[i].constant].name, s->given_up[i].value,
-                                 dtp_without_text(s->given_up[i].how));
+    char text[4096] = "";
+    for (size_t i = 0; i < s->given_up_count; i++)
+        dtp_append_part(text, sizeof text, "; ", "%s=%.4g %s", dtp_calibration_rows[s->given_up[i].constant].name,
+                        s->given_up[i].value, dtp_without_text(s->given_up[i].how));
     fputc(',', file);
     dtp_table_write_field(file, text);
     fputc('\n', file);

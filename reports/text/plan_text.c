@@ -2,6 +2,8 @@
  */
 #include "record/report.h"
 
+#include "base/append.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -69,17 +71,12 @@ static void print_owners(const struct dtp_memory *m, const struct dtp_page *page
 
 static void print_phases(const struct dtp_memory *m, const struct dtp_page *page, struct dtp_unit unit)
 {
-    char line[400];
-    size_t used = 0;
+    char line[400] = "";
     if (m->bound) /* of the peak alone */
         return;
-    for (int phase = 0; phase < DTP_PHASE_COUNT; phase++) {
-        int wrote =
-            snprintf(line + used, sizeof line - used, "%s%s %.2f", phase ? ", " : "",
-                     dtp_phase_words((enum dtp_phase)phase), (double)m->phase_total_bytes[phase] / unit.divisor);
-        if (wrote > 0 && used + (size_t)wrote < sizeof line)
-            used += (size_t)wrote;
-    }
+    for (int phase = 0; phase < DTP_PHASE_COUNT; phase++)
+        dtp_append_part(line, sizeof line, ", ", "%s %.2f", dtp_phase_words((enum dtp_phase)phase),
+                        (double)m->phase_total_bytes[phase] / unit.divisor);
     fprintf(page->file, "  ");
     dtp_page_ink(page, DTP_INK_DIM);
     fprintf(page->file, "allocated by phase, %s: ", unit.name);
@@ -398,16 +395,14 @@ static const char *verdict_of_neighbour(enum dtp_verdict verdict)
 /* "; 6 is tight (73.1 GiB); up to 7 is tight" */
 static void add_neighbours(const struct dtp_solution *s, char *line, size_t bytes)
 {
-    size_t used = strlen(line);
     if (s->next_value > 0 && s->next_device_bytes > 0)
-        snprintf(line + used, bytes - used, "; %llu %s (%.1f GiB)", (unsigned long long)s->next_value,
-                 verdict_of_neighbour(s->next_verdict), (double)s->next_device_bytes / 0x1p30);
+        dtp_append(line, bytes, "; %llu %s (%.1f GiB)", (unsigned long long)s->next_value,
+                   verdict_of_neighbour(s->next_verdict), (double)s->next_device_bytes / 0x1p30);
     else if (s->next_value > 0)
-        snprintf(line + used, bytes - used, "; %llu is refused: %s", (unsigned long long)s->next_value, s->next_reason);
-    used = strlen(line);
+        dtp_append(line, bytes, "; %llu is refused: %s", (unsigned long long)s->next_value, s->next_reason);
     if (s->tight_value > 0 && s->tight_value != s->next_value)
-        snprintf(line + used, bytes - used, "; tight %s %llu", s->goal == DTP_SOLVE_MIN_GPUS ? "from" : "up to",
-                 (unsigned long long)s->tight_value);
+        dtp_append(line, bytes, "; tight %s %llu", s->goal == DTP_SOLVE_MIN_GPUS ? "from" : "up to",
+                   (unsigned long long)s->tight_value);
 }
 
 static void print_solution(const struct dtp_report *report, const struct dtp_page *page)

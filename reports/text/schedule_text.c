@@ -1,6 +1,7 @@
 /* Pipeline schedules for people. */
 #include "record/schedule_report.h"
 
+#include "base/append.h"
 #include "page/grid.h"
 #include "schedule/schedule_print.h"
 
@@ -148,13 +149,11 @@ static void add_stages(struct dtp_grid *grid, const struct dtp_schedule *schedul
     char text[64] = "";
     uint32_t chunks = schedule->shape.chunks;
     for (uint32_t chunk = 0; chunk < chunks; chunk++) {
-        size_t used = strlen(text);
         if (chunk == 3 && chunks > 4) {
-            snprintf(text + used, sizeof text - used, " ... %" PRIu32, dtp_schedule_stage(schedule, rank, chunks - 1));
+            dtp_append(text, sizeof text, " ... %" PRIu32, dtp_schedule_stage(schedule, rank, chunks - 1));
             break;
         }
-        snprintf(text + used, sizeof text - used, "%s%" PRIu32, chunk ? " " : "",
-                 dtp_schedule_stage(schedule, rank, chunk));
+        dtp_append_part(text, sizeof text, " ", "%" PRIu32, dtp_schedule_stage(schedule, rank, chunk));
     }
     dtp_grid_cell(grid, "%s", text);
 }

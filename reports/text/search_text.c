@@ -2,6 +2,7 @@
 
 #include "page/grid.h"
 #include "plan/rules.h"
+#include "base/append.h"
 #include "base/number.h"
 #include "record/report.h"
 #include "decide/whatif.h"
@@ -56,22 +57,19 @@ static void print_thinned(const struct dtp_search_question *question, const stru
 {
     const struct dtp_search_thinned *t = &question->thinned;
     char words[1024], a[32], b[32];
-    size_t used = 0;
     if (t->asked == t->tried)
         return;
-    used = (size_t)snprintf(words, sizeof words,
-                            "of %s numbers of GPUs %s are part of a node or whole nodes of each kind; tried: ",
-                            dtp_page_grouped(t->asked, a, sizeof a), dtp_page_grouped(t->rented, b, sizeof b));
+    snprintf(words, sizeof words, "of %s numbers of GPUs %s are part of a node or whole nodes of each kind; tried: ",
+             dtp_page_grouped(t->asked, a, sizeof a), dtp_page_grouped(t->rented, b, sizeof b));
     for (size_t i = 0; i < question->axes->count; i++) {
         const struct dtp_axis *axis = &question->axes->axes[i];
         if (strcmp(axis->key, "gpus") != 0)
             continue;
-        for (size_t k = 0; k < axis->count && used < sizeof words - 160; k++)
-            used += (size_t)snprintf(words + used, sizeof words - used, "%s%s", k ? ", " : "", axis->values[k]);
+        for (size_t k = 0; k < axis->count && strlen(words) < sizeof words - 160; k++)
+            dtp_append(words, sizeof words, "%s%s", k ? ", " : "", axis->values[k]);
     }
     if (t->rented > t->tried)
-        snprintf(words + used, sizeof words - used,
-                 "; name fewer GPUs or a shorter range around the plan above for those between");
+        dtp_append(words, sizeof words, "; name fewer GPUs or a shorter range around the plan above for those between");
     dtp_page_say(page, 2, 2, "%s", words);
 }
 
@@ -82,26 +80,18 @@ static void print_searched(const struct dtp_search_question *question, const str
     snprintf(words, sizeof words, "%s combinations: %s refused by the rules, %s ruled out by the time and money bound",
              dtp_page_grouped(n->combinations, a, sizeof a), dtp_page_grouped(n->refused, b, sizeof b),
              dtp_page_grouped(n->pruned_time, c, sizeof c));
-    size_t used = strlen(words);
-    snprintf(words + used, sizeof words - used, ", %s by the memory bound",
-             dtp_page_grouped(n->pruned_memory, a, sizeof a));
-    used = strlen(words);
-    snprintf(words + used, sizeof words - used, "; %s predicted (memory of %s by step program, else by bound)",
-             dtp_page_grouped(n->predicted, a, sizeof a), dtp_page_grouped(n->estimated, b, sizeof b));
-    used = strlen(words);
-    snprintf(words + used, sizeof words - used, ", of which %s fit and %s are tight",
-             dtp_page_grouped(n->fits, b, sizeof b), dtp_page_grouped(n->tight, c, sizeof c));
-    used = strlen(words);
-    snprintf(words + used, sizeof words - used, "; %s candidates simulated",
-             dtp_page_grouped(n->simulated, a, sizeof a));
-    used = strlen(words);
+    dtp_append(words, sizeof words, ", %s by the memory bound", dtp_page_grouped(n->pruned_memory, a, sizeof a));
+    dtp_append(words, sizeof words, "; %s predicted (memory of %s by step program, else by bound)",
+               dtp_page_grouped(n->predicted, a, sizeof a), dtp_page_grouped(n->estimated, b, sizeof b));
+    dtp_append(words, sizeof words, ", of which %s fit and %s are tight", dtp_page_grouped(n->fits, b, sizeof b),
+               dtp_page_grouped(n->tight, c, sizeof c));
+    dtp_append(words, sizeof words, "; %s candidates simulated", dtp_page_grouped(n->simulated, a, sizeof a));
     if (n->dropped)
-        snprintf(words + used, sizeof words - used, ", %s of them did not fit after all",
-                 dtp_page_grouped(n->dropped, a, sizeof a));
-    used = strlen(words);
+        dtp_append(words, sizeof words, ", %s of them did not fit after all",
+                   dtp_page_grouped(n->dropped, a, sizeof a));
     if (n->too_many_nodes)
-        snprintf(words + used, sizeof words - used, "; %s have more than %u nodes",
-                 dtp_page_grouped(n->too_many_nodes, a, sizeof a), question->max_nodes);
+        dtp_append(words, sizeof words, "; %s have more than %u nodes",
+                   dtp_page_grouped(n->too_many_nodes, a, sizeof a), question->max_nodes);
     dtp_page_heading(page, "SEARCHED", "");
     dtp_page_say(page, 2, 2, "%s", words);
     print_thinned(question, page);

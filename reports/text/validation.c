@@ -1,5 +1,7 @@
 #include "record/validation.h"
 
+#include "base/append.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -15,20 +17,19 @@ struct dtp_validation_bounds dtp_validation_bounds_default(void)
 static void write_name(const struct dtp_job *job, struct dtp_validation *v)
 {
     const struct dtp_plan *p = &job->plan;
-    int used = snprintf(v->name, sizeof v->name, "%.48s %s %" PRIu32 "x%" PRIu64 " on %" PRIu32 " %s%s", v->model,
-                        v->strategy, p->micro_batch, p->sequence, job->cluster.gpus,
-                        dtp_cluster_is_host(&job->cluster) ? "rank" : "GPU", job->cluster.gpus > 1 ? "s" : "");
-    size_t at = used > 0 ? (size_t)used : 0;
-    if (job->cluster.nodes > 1 && at < sizeof v->name)
-        at += (size_t)snprintf(v->name + at, sizeof v->name - at, " in %" PRIu32 " nodes", job->cluster.nodes);
-    if (p->accumulate > 1 && at < sizeof v->name)
-        at += (size_t)snprintf(v->name + at, sizeof v->name - at, "; accumulate %" PRIu32, p->accumulate);
-    if (strcmp(v->checkpointing, "none") != 0 && at < sizeof v->name)
-        at += (size_t)snprintf(v->name + at, sizeof v->name - at, "; checkpointing %s", v->checkpointing);
-    if (strcmp(v->precision, "bf16-mixed") != 0 && at < sizeof v->name)
-        at += (size_t)snprintf(v->name + at, sizeof v->name - at, "; %s", v->precision);
-    if (strcmp(v->offload, "none") != 0 && at < sizeof v->name)
-        snprintf(v->name + at, sizeof v->name - at, "; offload %s", v->offload);
+    snprintf(v->name, sizeof v->name, "%.48s %s %" PRIu32 "x%" PRIu64 " on %" PRIu32 " %s%s", v->model, v->strategy,
+             p->micro_batch, p->sequence, job->cluster.gpus, dtp_cluster_is_host(&job->cluster) ? "rank" : "GPU",
+             job->cluster.gpus > 1 ? "s" : "");
+    if (job->cluster.nodes > 1)
+        dtp_append(v->name, sizeof v->name, " in %" PRIu32 " nodes", job->cluster.nodes);
+    if (p->accumulate > 1)
+        dtp_append(v->name, sizeof v->name, "; accumulate %" PRIu32, p->accumulate);
+    if (strcmp(v->checkpointing, "none") != 0)
+        dtp_append(v->name, sizeof v->name, "; checkpointing %s", v->checkpointing);
+    if (strcmp(v->precision, "bf16-mixed") != 0)
+        dtp_append(v->name, sizeof v->name, "; %s", v->precision);
+    if (strcmp(v->offload, "none") != 0)
+        dtp_append(v->name, sizeof v->name, "; offload %s", v->offload);
 }
 
 static void put_configuration(const struct dtp_job *job, struct dtp_validation *v)
@@ -165,8 +166,7 @@ double dtp_validation_step_error(const struct dtp_validation *v)
 
 static void say_outside(struct dtp_validation *v, const char *what, const char *how)
 {
-    size_t used = strlen(v->outside);
-    snprintf(v->outside + used, sizeof v->outside - used, "%s%s %s", used ? "; " : "", what, how);
+    dtp_append_part(v->outside, sizeof v->outside, "; ", "%s %s", what, how);
 }
 
 static void judge_equal(struct dtp_validation *v, const char *what, const uint64_t bytes[DTP_VALIDATION_SIDE_COUNT])

@@ -1,6 +1,7 @@
 /* A validation for people: a line a run, what operations take, what is outside its bound. */
 #include "record/validation.h"
 
+#include "base/append.h"
 #include "base/quantile.h"
 #include "page/grid.h"
 #include "record/simulation_report.h"
@@ -72,12 +73,12 @@ static bool tells_apart(const struct dtp_validation *rows, size_t count, const s
 static void write_label(const struct dtp_validation *rows, size_t count, const struct dtp_validation *v, char *out,
                         size_t bytes)
 {
-    size_t used = (size_t)snprintf(out, bytes, "%s", v->name[0] ? v->name : v->run);
+    snprintf(out, bytes, "%s", v->name[0] ? v->name : v->run);
     const char *join = "; ";
-    for (const char *word = v->run; v->name[0] && *word && used < bytes; word += *word == ' ') {
+    for (const char *word = v->run; v->name[0] && *word; word += *word == ' ') {
         size_t length = strcspn(word, " ");
         if (length && tells_apart(rows, count, v, word, length)) {
-            used += (size_t)snprintf(out + used, bytes - used, "%s%.*s", join, (int)length, word);
+            dtp_append(out, bytes, "%s%.*s", join, (int)length, word);
             join = " ";
         }
         word += length;
