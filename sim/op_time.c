@@ -58,6 +58,11 @@ bool dtp_op_is_plain(const struct dtp_op *op)
     }
 }
 
+uint8_t dtp_op_host_call(const struct dtp_op *op)
+{
+    return op->kind == DTP_OP_HOST_GROUPS ? 1 + DTP_HOST_GROUP : op->kind == DTP_OP_HOST_HOOKS ? 1 + DTP_HOST_HOOK : 0;
+}
+
 enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const struct dtp_cluster *cluster,
                                      struct dtp_op_rates *out, struct dtp_faults *faults)
 {
@@ -75,6 +80,7 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
         .gap_s = dtp_cluster_kernel_gap_s(cluster, execution),
         .launch_s = dtp_cluster_kernel_launch_s(cluster, execution),
         .plain_launch_s = plain_launch_s(cluster, execution),
+        .call_s = {[DTP_HOST_GROUP] = dtp_calibration.split_group_s, [DTP_HOST_HOOK] = dtp_calibration.unit_hooks_s},
         .group_count = dtp_program_group_count(program),
         .program = program,
         .ops = dtp_program_ops(program),

@@ -10,6 +10,8 @@
 #include "program/program_set.h"
 #include "sim/share.h"
 
+enum dtp_host_call { DTP_HOST_GROUP, DTP_HOST_HOOK, DTP_HOST_CALLS };
+
 struct dtp_op_rates {
     const struct dtp_cluster *cluster;     /* borrowed, like the program's groups */
     const struct dtp_execution *execution; /* the program's */
@@ -19,6 +21,7 @@ struct dtp_op_rates {
     double matmul_share;            /* of the SMs */
     double gap_s, launch_s;         /* device and host time per kernel */
     double plain_launch_s;          /* the same of what is plain (dtp_op_is_plain) */
+    double call_s[DTP_HOST_CALLS];  /* host time of what launches nothing */
     struct dtp_group_rates {
         struct dtp_collective_cost cost[DTP_COLLECTIVE_COUNT];
         double link_s_per_byte[DTP_COLLECTIVE_COUNT]; /* where nothing but links limits it */
@@ -73,6 +76,8 @@ double dtp_op_speed_beside_kernels(const struct dtp_op_rates *rates, const struc
 /* What works on tensors of the rank alone where others are DTensors, in torchtitan's plan: all between matmuls, norms
  * and loss, whose results are made local. */
 bool dtp_op_is_plain(const struct dtp_op *op);
+/* 1 + enum dtp_host_call; 0: it is none. */
+uint8_t dtp_op_host_call(const struct dtp_op *op);
 /* True for kernels that compute: matmul, attention, memory-bound. */
 static inline bool dtp_op_is_kernel(const struct dtp_op *op)
 {

@@ -289,6 +289,7 @@ void dtp_lower_deferred_gradients(struct dtp_lowering *l)
             b.gradient[tensor] = DTP_NO_BUFFER;
         int index = f->deferred[i].matrix;
         bool holds = dtp_lower_holds(l);
+        dtp_lower_group_calls(l, "engine called", 1);
         if (index & (int)DTP_DEFERRED_NORM) {
             norm_weight(&b, f->deferred[i].output_gradient, index & (int)~DTP_DEFERRED_NORM);
             continue;

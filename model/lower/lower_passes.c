@@ -41,6 +41,16 @@ void dtp_lower_hand_on(struct dtp_lowering *l, uint64_t layer, dtp_buffer_id row
     l->flight->module[place].alive = DTP_TENSOR_BIT(INPUT);
 }
 
+void dtp_lower_group_calls(struct dtp_lowering *l, const char *name, uint64_t groups)
+{
+    struct dtp_draft draft;
+    if (!dtp_lower_holds(l))
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_HOST_GROUPS, name);
+    draft.op.demand.kernels = (uint32_t)groups;
+    dtp_draft_end(l, &draft);
+}
+
 /* ---- one pass ---------------------------------------------------------------------------------------------------- */
 
 static int head_part(const struct dtp_lowering *l)
@@ -113,6 +123,8 @@ static void backward(struct dtp_lowering *l)
         dtp_lower_loss_backward(l);
     }
     mark(l, "backward", gradient.received);
+    if (dtp_lower_keeps_graph(l)) /* a layer's matrices and two norms; the head and its norm */
+        dtp_lower_group_calls(l, "graph walked", chunk->layers * ((uint64_t)l->matrices + 2) + (chunk->head ? 2 : 0));
     call(l, l->hooks->begin_backward);
     call(l, l->hooks->before_backward);
     if (chunk->head) {
@@ -142,8 +154,10 @@ static void backward(struct dtp_lowering *l)
 static void weights_backward(struct dtp_lowering *l)
 {
     mark(l, "backward", DTP_NO_OP);
-    if (l->flight->head_deferred)
+    if (l->flight->head_deferred) {
+        dtp_lower_group_calls(l, "engine called", 1);
         dtp_lower_head_deferred(l);
+    }
     dtp_lower_deferred_gradients(l);
     call(l, l->hooks->end_backward);
 }

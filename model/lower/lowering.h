@@ -289,6 +289,10 @@ void dtp_lower_forget_sent(struct dtp_lowering *l);
 void dtp_lower_join_copies(struct dtp_lowering *l);
 void dtp_lower_join_norms(struct dtp_lowering *l);
 
+/* torch.distributed.pipelining alone: the host's work for `groups` of parameters whose gradients are made in a pass of
+ * their own, before what it then issues. Nothing elsewhere. */
+void dtp_lower_group_calls(struct dtp_lowering *l, const char *name, uint64_t groups);
+
 /* lower_tensors.c: modules and sizes of tensors of the plan's blocks. */
 void dtp_lower_tensors(struct dtp_lowering *l);
 

@@ -34,14 +34,17 @@ static double share(double ranks)
 
 /* Why fewer bytes are sent than the rule says, as far as this plan has such a reason: `out` is empty where it has none.
  */
-static void say_reuse(const struct dtp_plan *p, char *out, size_t bytes)
+static void say_reuse(const struct dtp_job *job, char *out, size_t bytes)
 {
+    const struct dtp_plan *p = &job->plan;
     const struct {
         bool holds;
         const char *words;
     } reasons[] = {
         {p->precision.fp8_all_gather, "matrices of the layers are gathered as fp8, 1 B"},
         {dtp_plan_keeps_root(p), "embedding and head are kept for backward"},
+        {p->reshard_after_forward && !dtp_plan_keeps_root(p) && dtp_plan_wraps_ends(p, &job->transformer),
+         "the head, a unit with its norm, is kept for backward"},
         {p->deepspeed.zero_quantized_weights, "weights are gathered as int8, 1 B, and scales"},
         {p->deepspeed.zero_hpz_partition_size > 1, "backward gathers from fewer ranks, those of a secondary partition"},
         {dtp_plan_fetches_modules(p), "what persists or is still live is not gathered again"},
@@ -57,7 +60,7 @@ static void explain_rest(const struct wire *w, enum dtp_collective collective, d
 {
     char why[240] = "";
     if (collective == DTP_ALL_GATHER && rest < 0)
-        say_reuse(&w->job->plan, why, sizeof why);
+        say_reuse(w->job, why, sizeof why);
     if (why[0])
         dtp_explain_term(e, "  less", "", rest, "%s", why);
     else if (rest > 0 && w->job->plan.runtime->fetches_modules)

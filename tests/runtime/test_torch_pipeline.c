@@ -109,6 +109,46 @@ static uint32_t count(const struct dtp_program *program, enum dtp_op_kind kind, 
     return found;
 }
 
+/* Of operations of a name the kernels, which of the host's own are groups or units; NULL: of any name. */
+static uint32_t kernels_of(const struct dtp_program *program, enum dtp_op_kind kind, const char *name)
+{
+    uint32_t sum = 0;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        const struct dtp_op *op = &dtp_program_ops(program)[i];
+        sum += op->kind == kind && (!name || strcmp(op->name, name) == 0) ? op->demand->kernels : 0;
+    }
+    return sum;
+}
+
+/* The last of 2 ranks has stages 1 and 3 of one layer each, and the head. A layer has 7 matrices and 2 norms, which a
+ * backward of inputs walks to; one of weights calls the engine for each, and for the head's matrix. A layer is a unit,
+ * and the head one. Undivided backwards walk nowhere, a compiled block is one call. */
+static void test_host_of_stages(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = small_model(4);
+    struct dtp_cluster cluster = test_cluster(test_h200(), 2, 2);
+    struct dtp_plan plan = pipeline(DTP_SCHEDULE_ZB_INTERLEAVED, 2, 4, 2);
+    struct dtp_program_set set = lowered(&t, &cluster, &plan);
+    const struct dtp_program *last = set.roles[1].program;
+    assert_int_equal(kernels_of(last, DTP_OP_HOST_GROUPS, "graph walked"), 4 * (9 + 9 + 2));
+    assert_int_equal(kernels_of(last, DTP_OP_HOST_GROUPS, "engine called"), 4 * (9 + 9 + 1));
+    assert_int_equal(kernels_of(last, DTP_OP_HOST_HOOKS, NULL), 4 * 3);
+    struct dtp_program_totals with, without = {0};
+    dtp_program_sum(last, &with);
+    for (size_t i = 0; i < dtp_program_op_count(last); i++)
+        if (dtp_op_kind_class(dtp_program_ops(last)[i].kind) != DTP_CLASS_NONE)
+            without.kernels += dtp_program_ops(last)[i].demand->kernels;
+    assert_int_equal(with.kernels, without.kernels); /* they launch nothing */
+    dtp_program_set_release(&set);
+    plan = pipeline(DTP_SCHEDULE_INTERLEAVED, 2, 4, 2);
+    plan.compile = true;
+    set = lowered(&t, &cluster, &plan);
+    assert_int_equal(count(set.roles[1].program, DTP_OP_HOST_GROUPS, NULL), 0);
+    assert_int_equal(count(set.roles[1].program, DTP_OP_HOST_HOOKS, NULL), 0);
+    dtp_program_set_release(&set);
+}
+
 static uint64_t standing(const struct dtp_program *program, const char *name)
 {
     uint64_t bytes = 0;
@@ -244,6 +284,7 @@ int main(void)
         cmocka_unit_test(test_all_are_legal),           cmocka_unit_test(test_once_a_step),
         cmocka_unit_test(test_sends_before_it_reduces), cmocka_unit_test(test_first_stage_is_not_split),
         cmocka_unit_test(test_receives_by_hand),        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_host_of_stages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

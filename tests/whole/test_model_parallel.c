@@ -359,18 +359,18 @@ static void test_torch_runs(void **state)
     assert_true(allocated < 0.5 && e.allocated[e.count - 1] < 1.5);
 }
 
-/* Seven schedules, autocast, compiled, checkpointed, two shards a stage: nothing was fitted to them. In the two runs of
- * zero-bubble schedules whose W is a pass throughout, one rank's host took two to three times as long for it as the
- * others' (stage_ms): they are predicted 29 and 50 % too fast. */
+/* Seven schedules, autocast, compiled, checkpointed, two shards a stage. Nothing was fitted to them but what the host
+ * does in Python: around the first stage's forwards, and in the two runs of zero-bubble schedules whose W is a pass
+ * throughout, which it holds up (their steps took up to 1.6 times as long as the shortest). */
 static void test_torch_pipelines(void **state)
 {
     (void)state;
     struct errors e = torch_errors(true);
     double time = median_of(e.time, e.count), stages = median_of(e.stages, e.count);
-    printf("%zu runs of torch.distributed.pipelining: tokens/s median %.1f %%, third largest %.1f %%; allocated of the "
+    printf("%zu runs of torch.distributed.pipelining: tokens/s median %.1f %%, most %.1f %%; allocated of the "
            "stage furthest off median %.2f %%, most %.2f %%\n",
-           e.count, time, e.time[e.count - 3], stages, e.stages[e.count - 1]);
-    assert_true(e.count >= 15 && time < 5 && e.time[e.count - 3] < 9);
+           e.count, time, e.time[e.count - 1], stages, e.stages[e.count - 1]);
+    assert_true(e.count >= 15 && time < 4 && e.time[e.count - 3] < 6 && e.time[e.count - 1] < 15);
     assert_true(stages < 0.5 && e.stages[e.count - 1] < 2);
 }
 

@@ -256,11 +256,24 @@ static dtp_op_id gather_after(const struct dtp_lowering *l, bool prefetched)
     return l->plan->prefetch && prefetched ? dtp_lower_sharding_of(l)->awaited : l->last_op[DTP_STREAM_COMPUTE];
 }
 
+/* In stages, whose ranks wait for each other's hosts; a compiled block is one call. */
+static void run_hooks(struct dtp_lowering *l)
+{
+    struct dtp_draft draft;
+    if (!l->role.pipeline || l->compiled)
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_HOST_HOOKS, "");
+    draft.op.demand.kernels = 1;
+    dtp_draft_end(l, &draft);
+}
+
 /* The gather's streams wait for the previous unit's copy-out only after this unit's gather has been issued, so that it
  * runs two units ahead. */
 static void before_forward(struct dtp_lowering *l)
 {
     struct dtp_lower_unit *unit = dtp_lower_unit_here(l);
+    if (unit && (unit->root || l->layer == unit->first))
+        run_hooks(l);
     if (!unit || unit->weights_live)
         return;
     struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
