@@ -39,6 +39,7 @@
     X(SPLIT, dtp_plan_model_parallel(p) || p->cp > 1, "tensor, context or pipeline parallelism (above 1)")             \
     X(MEGATRON, p->runtime->overlap_grad_reduce, "runtime megatron")                                                   \
     X(DEEPSPEED, p->runtime->overlap_comm, "runtime deepspeed")                                                        \
+    X(ZERO1, p->runtime->overlap_comm && p->strategy == DTP_ZERO1, "zero1 under runtime deepspeed")                    \
     X(ULYSSES, p->runtime->overlap_comm && p->cp > 1, "context parallelism (cp above 1) under runtime deepspeed")      \
     X(ZERO3, dtp_plan_fetches_modules(p), "zero3 under runtime deepspeed")                                             \
     X(SEGMENTS, !p->runtime->arena, "PyTorch's allocator, which all runtimes but dtplan have")                         \
