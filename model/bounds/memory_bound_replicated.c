@@ -23,14 +23,14 @@ static uint64_t carried(const struct dtp_bound *b)
 {
     const struct dtp_plan *plan = b->plan;
     bool offloads = plan->offload != DTP_OFFLOAD_NONE && !plan->runtime->gradients_in_matmul &&
-                    !plan->runtime->sums_gradients && !dtp_plan_has_ddp_buckets(plan, b->cluster);
+                    !dtp_plan_sums_gradients(plan) && !dtp_plan_has_ddp_buckets(plan, b->cluster);
     return offloads ? b->bytes.grads * largest_tensor(b) : 0;
 }
 
 /* Of an element of a gradient as it joins what rests. */
 static uint64_t made_bytes(const struct dtp_bound *b)
 {
-    return b->plan->runtime->sums_gradients ? b->bytes.params : b->bytes.grads;
+    return dtp_plan_sums_gradients(b->plan) ? b->bytes.params : b->bytes.grads;
 }
 
 /* Of this rank's partition, which stage 2 keeps. */
@@ -54,6 +54,8 @@ static uint64_t gradients(const struct dtp_bound *b, uint64_t done)
     bool several = plan->accumulate > 1, gathered = several && !plan->accumulate_sync;
     if (plan->runtime->gradients_in_matmul)
         return g * total + shard_beside(b);
+    if (plan->deepspeed.bf16_optimizer) /* beside which autograd's stand */
+        return (g + made_bytes(b)) * total;
     if (plan->runtime->sums_gradients) { /* which DDP's buckets stand beside */
         bool buckets = plan->strategy == DTP_DDP && dtp_plan_gradient_ranks(plan, b->cluster) > 1;
         return (g + (buckets ? made_bytes(b) : 0)) * total + made_bytes(b) * done;
@@ -74,7 +76,8 @@ static struct replicated replicated_of(const struct dtp_bound *b)
 {
     const struct dtp_plan *plan = b->plan;
     uint64_t c = b->bytes.compute, g = made_bytes(b), every = b->activations.checkpoint_every;
-    struct replicated r = {.counted = plan->runtime->counts_elements};
+    bool behind = plan->deepspeed.pipeline || plan->deepspeed.bf16_optimizer; /* gradients are reduced */
+    struct replicated r = {.counted = plan->runtime->counts_elements && !behind};
     if (dtp_plan_autocast(plan)) {
         bool replays = every && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION;
         r.casts = c * b->units.layer_cast, r.head_cast = c * b->units.embedding;
@@ -86,8 +89,9 @@ static struct replicated replicated_of(const struct dtp_bound *b)
     r.waiting = b->units.head ? 0 : g * b->units.embedding;
     r.last_bytes = dtp_plan_autocast(plan) ? c + g : c;
     bool rests = b->cluster->gpus == 1 || (plan->runtime->ddp && !plan->ddp_bucket_view) ||
-                 (r.counted && !dtp_plan_shards_grads(plan));
-    r.element_bytes = plan->runtime->sums_gradients || (rests && plan->accumulate == 1) ? g : 0;
+                 (plan->runtime->counts_elements && !dtp_plan_shards_grads(plan));
+    bool adds = plan->accumulate > 1 || plan->deepspeed.bf16_optimizer; /* to what stands */
+    r.element_bytes = plan->runtime->sums_gradients || (rests && !adds) ? g : 0;
     if (r.counted) /* one to fill, one to reduce */
         r.buckets = b->bytes.reduce * (plan->deepspeed.overlap_comm ? 2 : 1) * plan->deepspeed.reduce_bucket_size;
     return r;
@@ -164,6 +168,21 @@ static void embeddings(struct dtp_bound *b, const struct replicated *r)
                                    b->bytes.grads * u->position + stream);
 }
 
+/* Of DeepSpeed, behind backward: an fp32 copy of one gradient at a time, and all sums as they go over the wire; behind
+ * a pipeline's passes a bucket and what is flattened of it. */
+static void behind(struct dtp_bound *b)
+{
+    const struct dtp_plan *plan = b->plan;
+    uint64_t total = b->units.total, rest = gradients(b, total), bucket = plan->deepspeed.reduce_bucket_size;
+    bool casts = b->cluster->gpus > 1 && b->bytes.reduce != b->bytes.grads;
+    if (plan->deepspeed.bf16_optimizer) {
+        dtp_bound_keep_late(b, rest + b->bytes.grads * largest_tensor(b));
+        dtp_bound_keep(b, rest + (casts ? b->bytes.reduce * total : 0));
+    } else if (plan->deepspeed.pipeline) {
+        dtp_bound_keep(b, rest + b->bytes.reduce * (bucket + smaller(larger(bucket, largest_tensor(b)), total)));
+    }
+}
+
 void dtp_bound_replicated(struct dtp_bound *b)
 {
     const struct dtp_plan *plan = b->plan;
@@ -178,8 +197,10 @@ void dtp_bound_replicated(struct dtp_bound *b)
     if (r.counted)
         dtp_bound_buckets(b, close_bucket, &r);
     embeddings(b, &r);
+    behind(b);
     uint64_t own = dtp_plan_shards_optimizer(plan) ? dtp_divide_up(u->total, u->ranks) : u->total;
-    bool wide = r.counted && b->bytes.grads < 4 && plan->offload == DTP_OFFLOAD_NONE; /* updated in fp32 */
+    bool own_dtype = plan->runtime->counts_elements && !plan->deepspeed.bf16_optimizer;
+    bool wide = own_dtype && b->bytes.grads < 4 && plan->offload == DTP_OFFLOAD_NONE; /* updated in fp32 */
     bool summed = plan->runtime->sums_gradients,
          copies = summed && plan->strategy == DTP_ZERO1; /* of gathered weights */
     uint64_t rest = shard_beside(b) ? shard_beside(b) : gradients(b, summed ? 0 : u->total);

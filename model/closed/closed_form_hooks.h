@@ -97,6 +97,9 @@ struct dtp_closed_form_hooks {
     /* Bytes that the device moves besides for each element that is gathered, and that is reduced: casts to what goes
      * over the wire and back. */
     void (*add_wire_casts)(const struct dtp_timing *timing, double *per_gather, double *per_reduce);
+    /* Bytes that the device moves for each element of gradients in a micro-step, which reduces or not, beside what made
+     * them; 0: as the rules of the plan say. */
+    double (*gradient_bytes)(const struct dtp_plan *plan, bool reduces);
     /* Seconds of the optimizer's step beside the update itself and its collectives. */
     double (*beside_update_s)(const struct dtp_timing *timing);
     /* Seconds of collectives that no window hides, and of offload that a step waits for (not of NVMe's). */

@@ -142,6 +142,10 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
     if (c->own)
         return c->own->gradient_bytes / plan->accumulate;
     bool in_matmul = plan->runtime->gradients_in_matmul;
+    const struct dtp_closed_form_hooks *hooks = plan->runtime->closed;
+    double own = hooks->gradient_bytes ? hooks->gradient_bytes(plan, reduces && !alone) : 0;
+    if (own > 0)
+        return total * own;
     if (plan->runtime->sums_gradients) { /* DDP's buckets are copied into and out of besides */
         bool buckets = plan->strategy == DTP_DDP && reduces && !alone;
         return total * (2 * r + w + (buckets ? 4 * w : 0));
@@ -185,7 +189,7 @@ static double fp8_cast_bytes(const struct dtp_timing *c)
 static double weight_traffic_bytes_per_s(const struct dtp_timing *c)
 {
     return dtp_cluster_memory_kernel_bytes_per_s(
-        c->cluster, &c->execution, c->plan->runtime->sums_gradients ? DTP_KERNEL_STREAMING : DTP_KERNEL_FUSED);
+        c->cluster, &c->execution, dtp_plan_sums_gradients(c->plan) ? DTP_KERNEL_STREAMING : DTP_KERNEL_FUSED);
 }
 
 /* Seconds of weight_traffic_bytes. */

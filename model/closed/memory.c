@@ -31,7 +31,7 @@ static uint64_t after_init_bytes(const struct dtp_beside *b, const struct dtp_me
 {
     const uint64_t *standing = b->live->standing_bytes;
     bool grads = dtp_plan_has_ddp_buckets(b->plan, b->cluster) || b->plan->runtime->gradients_in_matmul ||
-                 b->plan->runtime->sums_gradients;
+                 dtp_plan_sums_gradients(b->plan);
     if (b->plan->runtime->arena)
         return memory->allocated_peak_bytes;
     return standing[DTP_OWNER_PARAMS] + (grads ? standing[DTP_OWNER_GRADS] : 0) + standing[DTP_OWNER_WORKSPACE];

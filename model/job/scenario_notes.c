@@ -105,7 +105,7 @@ static void note_useless(struct dtp_resolution *r)
                                                DTP_KEY_detection, DTP_KEY_restart, DTP_KEY_storage};
     if (r->job->plan.rope_fp32 && t->position != DTP_POSITION_ROPE)
         note_unread(r, DTP_KEY_rope_fp32, "position rope");
-    if (r->job->plan.fused_gate_up && !dtp_activation_is_gated(t->activation))
+    if (r->job->asked.fused_gate_up && !dtp_activation_is_gated(t->activation))
         note_unread(r, DTP_KEY_fused_gate_up, "gated activations (swiglu, geglu)");
     for (size_t i = 0; i < sizeof of_training / sizeof *of_training; i++)
         if (given(r, of_training[i]) && !given(r, DTP_KEY_tokens))

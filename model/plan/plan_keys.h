@@ -41,6 +41,7 @@
     X(ZERO_BUBBLE, p->runtime->validates &&dtp_plan_splits_backward(p),                                                \
       "zero bubble schedules (zb-h1, zb-h2, zb-v, v-half, v-min, zb-interleaved) under runtime megatron")              \
     X(DEEPSPEED, p->runtime->overlap_comm, "runtime deepspeed")                                                        \
+    X(ZERO1, p->runtime->overlap_comm && p->strategy == DTP_ZERO1, "zero1 under runtime deepspeed")                    \
     X(ULYSSES, p->runtime->overlap_comm && p->cp > 1, "context parallelism (cp above 1) under runtime deepspeed")      \
     X(ZERO3, dtp_plan_fetches_modules(p), "zero3 under runtime deepspeed")                                             \
     X(SEGMENTS, !p->runtime->arena, "PyTorch's allocator, which all runtimes but dtplan have")                         \

@@ -112,10 +112,12 @@ static uint64_t moments_bytes(const struct dtp_plan *plan)
 }
 
 /* Where gradients rest: torch in the dtype of the parameters (FSDP2 casts back to it after reducing), DeepSpeed in the
- * model's dtype, Megatron and our executor in a buffer of the reduce dtype that matmuls accumulate into, nanotron in
- * sums of it. */
+ * model's dtype or in its BF16_Optimizer's sums, Megatron and our executor in a buffer of the reduce dtype that matmuls
+ * accumulate into, nanotron in sums of it. */
 static uint64_t grads_bytes(const struct dtp_plan *plan, uint64_t stored)
 {
+    if (plan->deepspeed.bf16_optimizer)
+        return dtp_dtype_bytes(DTP_FP32);
     return plan->runtime->gradients_in_matmul || plan->runtime->sums_gradients ? dtp_dtype_bytes(plan->precision.reduce)
                                                                                : stored;
 }
@@ -127,6 +129,8 @@ static uint64_t wire_bytes(const struct dtp_plan *plan, uint64_t grads)
     bool replicated = plan->strategy == DTP_DDP || plan->strategy == DTP_ZERO1;
     if (plan->runtime->reduces_own_dtype && plan->cp > 1)
         return dtp_dtype_bytes(plan->deepspeed.sequence_dtype);
+    if (plan->deepspeed.bf16_optimizer)
+        return dtp_dtype_bytes(plan->precision.params);
     if ((plan->runtime->ddp && replicated) || plan->runtime->reduces_own_dtype)
         return grads;
     return dtp_dtype_bytes(plan->precision.reduce);
@@ -153,6 +157,11 @@ uint64_t dtp_plan_shard_ranks(const struct dtp_cluster *cluster, const struct dt
     if (!group)
         group = plan->strategy == DTP_HYBRID_SHARD ? cluster->gpus_per_node : cluster->gpus;
     return group && group < cluster->gpus ? group : cluster->gpus;
+}
+
+bool dtp_plan_sums_gradients(const struct dtp_plan *plan)
+{
+    return plan->runtime->sums_gradients || plan->deepspeed.bf16_optimizer;
 }
 
 bool dtp_plan_shards_params(const struct dtp_plan *plan)

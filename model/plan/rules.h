@@ -68,6 +68,9 @@ bool dtp_plan_softmax_in_place(const struct dtp_plan *plan);
  * one. */
 uint64_t dtp_plan_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan);
 
+/* True where autograd's gradients are added, after each micro-step, to sums that are made at construction. */
+bool dtp_plan_sums_gradients(const struct dtp_plan *plan);
+
 /* True where each rank stores only its shard of the parameters. */
 bool dtp_plan_shards_params(const struct dtp_plan *plan);
 

@@ -54,10 +54,12 @@
 #define DEEPSPEED_RULES                                                                                                \
     .runtime = "deepspeed", .optimizer = "adamw", .loss = "eager", .attention = "flash2",                              \
     .selective = DTP_SELECTIVE_ATTENTION
-/* Where the fork says that ZeRO shards, DeepSpeed's engines train Megatron's layers. */
+/* Where the fork says that ZeRO shards, DeepSpeed's engines train Megatron's layers. A pipeline in
+ * bf16 was its BF16_Optimizer's from the first (deepspeed#1801, 2022). */
 #define MEGATRON_DEEPSPEED_RULES                                                                                       \
     .runtime = "deepspeed", .optimizer = "adamw", .loss = "fused", .attention = "flash1",                              \
-    .selective = DTP_SELECTIVE_ATTENTION, .unfused_unless_asked = true, .fused_matmuls = true, .megatron_layers = true
+    .selective = DTP_SELECTIVE_ATTENTION, .unfused_unless_asked = true, .fused_matmuls = true,                         \
+    .megatron_layers = true, .bf16_optimizer = true
 /* nanotron's scaling benchmarks; its text names Megatron too. */
 #define NANOTRON_RULES                                                                                                 \
     .runtime = "nanotron", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash2",                         \

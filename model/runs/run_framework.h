@@ -31,6 +31,7 @@ struct dtp_run_framework {
     bool fsdp1, fused_matmuls;
     bool reference_script; /* of the H200 runs: its initialisation */
     bool megatron_layers;  /* under DeepSpeed's engine */
+    bool bf16_optimizer;   /* of which bf16 gradients are summed in fp32 */
     bool rope_fp32;        /* written as fp32 halves, each product a kernel */
     bool keeps_root;       /* FSDP2's root unit stays gathered from forward to backward */
     bool eager_loss;       /* compile leaves the loss alone */

@@ -350,6 +350,8 @@ static void write_strategy(struct writer *w)
         set_switch(w, "megatron_overlap", w->framework->overlaps);
     if (w->framework->megatron_layers)
         set_switch(w, "megatron_layers", true);
+    if (w->framework->bf16_optimizer && strcmp(run->param_dtype, "bf16") == 0)
+        set_switch(w, "bf16_optimizer", true);
     if (run->shard_group)
         set_count(w, "shard_group", run->shard_group);
     if (is_fsdp(w) && is_fsdp1(w))

@@ -149,16 +149,23 @@ static void test_other_runtimes(void **state)
 /* Draws until a plan with tensor or pipeline parallelism is valid. */
 static void draw_sliced(struct random_job *job)
 {
-    static const struct dtp_runtime *const runtimes[] = {&dtp_runtime_megatron, &dtp_runtime_torch};
+    static const struct dtp_runtime *const runtimes[] = {&dtp_runtime_megatron, &dtp_runtime_torch,
+                                                         &dtp_runtime_deepspeed};
     do {
         *job = (struct random_job){random_transformer(), random_cluster(), dtp_plan_default(), dtp_plan_default()};
         struct dtp_plan *plan = &job->plan, drawn = random_plan(&job->cluster);
-        plan->runtime = runtimes[random_below(2)];
+        plan->runtime = runtimes[random_below(3)];
+        bool deepspeed = plan->runtime == &dtp_runtime_deepspeed;
         plan->strategy = random_bool() ? DTP_DDP : plan->runtime == &dtp_runtime_torch ? DTP_FULL_SHARD : DTP_ZERO1;
         plan->micro_batch = drawn.micro_batch, plan->sequence = drawn.sequence;
         plan->checkpointing = drawn.checkpointing, plan->checkpoint_every = drawn.checkpoint_every;
         plan->tp = 1u << random_below(4), plan->pp = 1u << random_below(4);
         plan->sequence_parallel = random_bool(), plan->accumulate = 8;
+        if (deepspeed) {
+            plan->strategy = DTP_ZERO1, plan->sequence_parallel = plan->sequence_parallel && plan->tp == 1;
+            plan->deepspeed.megatron_layers = plan->pp > 1 || random_bool();
+            plan->deepspeed.bf16_optimizer = random_bool();
+        }
     } while (!dtp_plan_model_parallel(&job->plan) ||
              dtp_transformer_check(&job->transformer, NULL, 0, NULL) != DTP_OK ||
              dtp_cluster_check(&job->cluster, NULL) != DTP_OK ||

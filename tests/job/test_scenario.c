@@ -297,6 +297,32 @@ static void test_a_network_that_one_node_has_no_use_for(void **state)
     assert_string_equal(job.cluster_note, "");
 }
 
+/* Nobody asked for what a runtime derives. */
+static void test_no_note_of_what_was_not_asked(void **state)
+{
+    (void)state;
+    assert_given("model=gpt2-124m gpus=8 strategy=zero1 runtime=megatron");
+    assert_true(job.plan.fused_gate_up);
+    assert_string_equal(job.plan_note, "");
+    assert_given("model=gpt2-124m gpus=8 fused_gate_up=true");
+    assert_non_null(strstr(job.plan_note, "fused_gate_up true changes nothing here"));
+}
+
+/* What follows for DeepSpeed's tensor parallel ranks, which have all of the stream, and those that share sequences. */
+static void test_defaults_of_divided_runs(void **state)
+{
+    (void)state;
+    assert_given("model=llama-2-7b gpus=8 strategy=zero2 tp=2");
+    assert_false(job.plan.sequence_parallel);
+    assert_given("model=llama-2-7b gpus=8 strategy=zero3 runtime=deepspeed cp=2");
+    assert_int_equal(job.plan.cp_comm, DTP_CP_A2A);
+    assert_given("model=llama-2-7b gpus=8 strategy=zero1 runtime=megatron tp=2 cp=2");
+    assert_true(job.plan.sequence_parallel);
+    assert_int_equal(job.plan.cp_comm, DTP_CP_P2P);
+    assert_refused("model=llama-2-7b gpus=8 strategy=zero2 tp=2 sequence_parallel=true",
+                   "true is not modelled under runtime deepspeed");
+}
+
 static void test_the_runtime_follows_zero2_only(void **state)
 {
     (void)state;
@@ -517,6 +543,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_clusters, begin, end),
         cmocka_unit_test_setup_teardown(test_a_network_that_one_node_has_no_use_for, begin, end),
         cmocka_unit_test_setup_teardown(test_the_runtime_follows_zero2_only, begin, end),
+        cmocka_unit_test_setup_teardown(test_no_note_of_what_was_not_asked, begin, end),
+        cmocka_unit_test_setup_teardown(test_defaults_of_divided_runs, begin, end),
         cmocka_unit_test_setup_teardown(test_global_batch_sets_accumulate, begin, end),
         cmocka_unit_test_setup_teardown(test_dtypes_on_top_of_a_recipe, begin, end),
         cmocka_unit_test_setup_teardown(test_a_switch_no_runtime_honours_is_refused, begin, end),

@@ -204,7 +204,8 @@ static const struct {
     X(pp, DIVIDED, 16, "2|4")                                                                                          \
     X(cp, DIVIDED, 8, "2|2|4")                                                                                         \
     X(seq_parallel_communication_data_type, DIVIDED, 1, "bf16")                                                        \
-    X(megatron_layers, DIVIDED, 6, "true")
+    X(megatron_layers, DIVIDED, 6, "true")                                                                             \
+    X(bf16_optimizer, DIVIDED, 1, "true")
 
 static const struct {
     enum dtp_key key;
@@ -333,6 +334,9 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
         {!job->value[DTP_KEY_pp][0] && !job->value[DTP_KEY_tp][0], DTP_KEY_layout_order},
         {!job->value[DTP_KEY_cp][0], DTP_KEY_cp_comm},
         {!job->value[DTP_KEY_cp][0], DTP_KEY_seq_parallel_communication_data_type},
+        {!frozen_is(job, DTP_KEY_strategy, "zero1") || !frozen_is(job, DTP_KEY_offload, "none") ||
+             frozen_is(job, DTP_KEY_deepspeed_overlap, "true"),
+         DTP_KEY_bf16_optimizer},
         {strncmp(job->value[DTP_KEY_precision], "fp8", 3) == 0 && !frozen_takes_fp8(job), DTP_KEY_precision},
         {frozen_is(job, DTP_KEY_precision, "fp32"), DTP_KEY_reduce_dtype},
         {frozen_is(job, DTP_KEY_precision, "fp16-mixed"), DTP_KEY_reduce_dtype},

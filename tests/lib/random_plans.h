@@ -171,6 +171,12 @@ static inline void random_runtime_choices(const struct dtp_cluster *cluster, str
         plan->cp = 2u << random_below(3);
         plan->cp_comm = (enum dtp_cp_comm)random_below(4);
     }
+    random_key("divided");
+    if (plan->runtime == &dtp_runtime_deepspeed && !random_frozen && random_below(4) == 0) {
+        plan->deepspeed.megatron_layers = random_bool();
+        plan->deepspeed.bf16_optimizer =
+            plan->strategy == DTP_ZERO1 && !plan->deepspeed.overlap_comm && plan->offload == DTP_OFFLOAD_NONE;
+    }
     random_key("zeropp");
     if (plan->runtime == &dtp_runtime_deepspeed && plan->strategy == DTP_ZERO3 &&
         plan->offload <= DTP_OFFLOAD_OPTIMIZER && random_bool()) {

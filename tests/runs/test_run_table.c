@@ -357,6 +357,15 @@ static void test_tensor_and_pipeline_parallel(void **state)
     assert_false(job_of(&run).plan.sequence_parallel);
     run.sequence_parallel = "1";
     assert_true(job_of(&run).plan.sequence_parallel);
+    run.sequence_parallel = "";
+    run.strategy_key = "zero1"; /* under DeepSpeed's engines */
+    job = job_of(&run);
+    assert_ptr_equal(job.plan.runtime, &dtp_runtime_deepspeed);
+    assert_true(job.plan.deepspeed.megatron_layers && job.plan.deepspeed.bf16_optimizer);
+    run.param_dtype = "fp16";
+    assert_false(job_of(&run).plan.deepspeed.bf16_optimizer);
+    run.param_dtype = "bf16";
+    run.strategy_key = "ddp";
     run.sequence_parallel = "yes";
     assert_refused(&run, "sequence_parallel 'yes' is neither 0 nor 1");
     run = sliced_run();

@@ -236,6 +236,41 @@ static void test_tensor_parallel(void **state)
         }
 }
 
+/* BF16_Optimizer, two data parallel ranks, three micro-steps: per element 2 bytes of weights, 2 of gradients, 4 of sums
+ * and half of 12 stand; each backward zeroes the gradients, each weight's is added to what stands, each module's to the
+ * sums; these go over the wire once, in bf16, as one. In a pipeline too, behind the passes. */
+static void test_bf16_optimizer(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = small_model(8);
+    const uint64_t layer = 4 * 256 * 256 + 3 * 256 * 704 + 2 * 256, end = 1024 * 256;
+    for (uint32_t pp = 1; pp <= 2; pp++) {
+        struct dtp_plan plan = divided(1, pp, 3);
+        plan.deepspeed.bf16_optimizer = true;
+        struct dtp_program_set set = lowered(&t, 2 * pp, &plan);
+        for (uint32_t r = 0; r < pp; r++) {
+            const struct dtp_program *program = set.roles[r].program;
+            uint64_t modules = 8 / pp + 1, elements = 8 / pp * layer + (pp == 1 ? 2 * end + 256 : end + r * 256);
+            uint64_t gradients = 0;
+            for (size_t b = 0; b < dtp_program_buffer_count(program); b++) {
+                const struct dtp_buffer *buffer = &dtp_program_buffers(program)[b];
+                gradients += buffer->persistent && buffer->owner == DTP_OWNER_REDUCE ? buffer->bytes : 0;
+            }
+            assert_int_equal(standing(program, "params"), 2 * elements);
+            assert_int_equal(gradients, 2 * elements);
+            assert_int_equal(standing(program, "gradient sums"), 4 * elements);
+            assert_int_equal(standing(program, "optimizer state"), 12 * elements / 2);
+            assert_int_equal(count(program, DTP_OP_ZERO, "gradients"), 3 * modules);
+            assert_int_equal(count(program, DTP_OP_ACCUMULATE, "gradient sums"), 3 * modules);
+            assert_int_equal(count(program, DTP_OP_ALL_REDUCE, NULL), 1);
+            assert_int_equal(sent(program, DTP_OP_ALL_REDUCE, NULL), 2 * elements);
+            assert_int_equal(sent(program, DTP_OP_ALL_GATHER, NULL), elements);
+            expect_nothing_left(program);
+        }
+        dtp_program_set_release(&set);
+    }
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -258,6 +293,13 @@ static void test_refusals(void **state)
     plan = divided(2, 1, 4);
     plan.strategy = DTP_ZERO3;
     refused(plan, "tp: above 1 is not modelled with zero3 under runtime deepspeed; use zero1 or zero2");
+    plan = divided(1, 1, 4);
+    plan.deepspeed.bf16_optimizer = plan.deepspeed.overlap_comm = true;
+    refused(plan, "bf16_optimizer: reduces behind the last backward, not beside it");
+    plan = divided(1, 1, 4);
+    plan.deepspeed.bf16_optimizer = true;
+    assert_true(dtp_precision_recipe("fp16-mixed", &plan.precision));
+    refused(plan, "bf16_optimizer: sums gradients of bf16 parameters; use precision bf16-mixed");
     plan = divided(2, 1, 4);
     plan.sequence_parallel = true;
     refused(plan, "sequence_parallel: true is not modelled under runtime deepspeed; leave it out");
@@ -265,8 +307,8 @@ static void test_refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_are_legal), cmocka_unit_test(test_pipe_buffers),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_are_legal),  cmocka_unit_test(test_pipe_buffers),
                                        cmocka_unit_test(test_reduces_behind), cmocka_unit_test(test_tensor_parallel),
-                                       cmocka_unit_test(test_refusals)};
+                                       cmocka_unit_test(test_bf16_optimizer), cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

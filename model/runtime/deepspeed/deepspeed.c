@@ -107,6 +107,20 @@ static void check_pipeline(struct dtp_resolver *r)
                         "does not go with pp, whose engine reduces behind the last micro-batch; leave it out");
 }
 
+/* engine.py, _do_optimizer_sanity_check. */
+static void check_bf16_optimizer(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (!p->deepspeed.bf16_optimizer)
+        return;
+    if (p->precision.params != DTP_BF16)
+        dtp_plan_refuse(r, "bf16_optimizer", "sums gradients of bf16 parameters; use precision bf16-mixed");
+    if (p->offload != DTP_OFFLOAD_NONE)
+        dtp_plan_refuse(r, "bf16_optimizer", "keeps its state on the GPU; use offload none");
+    if (p->deepspeed.overlap_comm)
+        dtp_plan_refuse(r, "bf16_optimizer", "reduces behind the last backward, not beside it; leave out overlap");
+}
+
 /* What is said of both. */
 static void check_model_parallel(struct dtp_resolver *r)
 {
@@ -141,6 +155,7 @@ static void check(struct dtp_resolver *r)
     check_pipeline(r);
     check_model_parallel(r);
     check_context_parallel(r);
+    check_bf16_optimizer(r);
     check_keys(r);
 }
 
@@ -174,6 +189,8 @@ static bool overlaps_reductions(const struct dtp_plan *plan)
 
 static const struct dtp_lower_hooks *lower(const struct dtp_plan *plan)
 {
+    if (plan->deepspeed.bf16_optimizer)
+        return &dtp_lower_bf16_optimizer;
     if (plan->deepspeed.pipeline)
         return &dtp_lower_zero1_behind;
     return plan->strategy == DTP_ZERO3 ? &dtp_lower_zero3 : &dtp_lower_zero12;

@@ -4,6 +4,7 @@
 #include "base/bytes.h"
 #include "closed/model_parallel.h"
 #include "plan/runtime_sizes.h"
+#include "runtime/deepspeed/bf16_optimizer.h"
 #include "runtime/deepspeed/deepspeed.h"
 #include "runtime/deepspeed/zeropp.h"
 
@@ -72,6 +73,24 @@ static void add_wire_casts(const struct dtp_timing *c, double *per_gather, doubl
         *per_reduce += 0.5 + (1 + 2 * r) / c->cluster->gpus_per_node;
 }
 
+/* ---- BF16_Optimizer ---------------------------------------------------------------------------------------------- */
+
+static double gradient_bytes(const struct dtp_plan *plan, bool reduces)
+{
+    struct dtp_element_bytes bytes;
+    if (!plan->deepspeed.bf16_optimizer)
+        return 0;
+    dtp_element_bytes_count(plan, &bytes);
+    double casts = reduces && bytes.reduce != bytes.grads ? 2 * (double)(bytes.grads + bytes.reduce) : 0;
+    return DTP_BF16_ZERO_BYTES + DTP_BF16_ADD_BYTES + DTP_BF16_SUM_BYTES + casts;
+}
+
+static double beside_update_s(const struct dtp_timing *c)
+{
+    double bytes = c->plan->deepspeed.bf16_optimizer ? DTP_BF16_STEP_BYTES : 0;
+    return bytes * (double)c->count.total / c->streaming_bytes_per_s;
+}
+
 /* ---- what they are ----------------------------------------------------------------------------------------------- */
 
 const struct dtp_closed_form_hooks dtp_deepspeed_closed_form = {
@@ -83,6 +102,8 @@ const struct dtp_closed_form_hooks dtp_deepspeed_closed_form = {
     .add_wire_casts = add_wire_casts,
     .copies_block = copies_block,
     .sums_go_up = true,
+    .gradient_bytes = gradient_bytes,
+    .beside_update_s = beside_update_s,
     .slice = dtp_slice_of,
     .add_stages = dtp_stages_of_slice,
     .add_stages_memory = dtp_stages_memory_of_slice,
