@@ -10,32 +10,6 @@
 
 /* ---- a draft of one operation ------------------------------------------------------------------------------------ */
 
-void dtp_draft_begin(const struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_op_kind kind, const char *name)
-{
-    draft->op = (struct dtp_new_op){
-        .kind = kind, .stream = DTP_STREAM_COMPUTE, .layer = l->layer, .micro_step = l->micro_step, .name = name};
-    draft->op.demand.recompute = l->recompute;
-    draft->operand_count = draft->after_count = 0;
-}
-
-void dtp_draft_use(struct dtp_draft *draft, dtp_buffer_id buffer, uint32_t access)
-{
-    if (buffer.index == DTP_NO_INDEX)
-        return;
-    for (uint32_t i = 0; i < draft->operand_count; i++)
-        if (draft->operands[i].buffer.index == buffer.index) {
-            draft->operands[i].access |= (uint8_t)access;
-            return;
-        }
-    assert(draft->operand_count < DTP_DRAFT_OPERANDS);
-    struct dtp_operand *operand = &draft->operands[draft->operand_count++];
-    /* field by field: as one struct it would be put together elsewhere and wait for its own bytes to be read back */
-    operand->buffer = buffer;
-    operand->access = (uint8_t)access;
-    operand->role = operand->shard = 0;
-    operand->offset_bytes = operand->bytes = 0;
-}
-
 struct dtp_operand *dtp_draft_role(struct dtp_draft *draft, enum dtp_role role, dtp_buffer_id buffer, uint32_t access,
                                    uint64_t offset_bytes)
 {

@@ -17,6 +17,8 @@
 #include "closed/sharding.h"
 #include "schedule/schedule.h"
 
+#include <assert.h>
+
 #define DTP_MAX_PARTS (DTP_LAYER_MATRICES + 1) /* matrices, then all vectors as one */
 
 /* Parameters of a block, or of the root: what is one tensor for buckets, shards and gradients. `shard` is what one rank
@@ -196,10 +198,34 @@ struct dtp_draft {
     uint32_t operand_count, after_count;
 };
 
-/* An operation of the compute stream at the skeleton's layer and micro-step. */
-void dtp_draft_begin(const struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_op_kind kind, const char *name);
+/* An operation of the compute stream at the skeleton's layer and micro-step. Inline, as what follows is, for a step has
+ * thousands. */
+static inline void dtp_draft_begin(const struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_op_kind kind,
+                                   const char *name)
+{
+    draft->op = (struct dtp_new_op){
+        .kind = kind, .stream = DTP_STREAM_COMPUTE, .layer = l->layer, .micro_step = l->micro_step, .name = name};
+    draft->op.demand.recompute = l->recompute;
+    draft->operand_count = draft->after_count = 0;
+}
 /* Adds bits of access; a buffer DTP_NO_INDEX is no operand. */
-void dtp_draft_use(struct dtp_draft *draft, dtp_buffer_id buffer, uint32_t access);
+static inline void dtp_draft_use(struct dtp_draft *draft, dtp_buffer_id buffer, uint32_t access)
+{
+    if (buffer.index == DTP_NO_INDEX)
+        return;
+    for (uint32_t i = 0; i < draft->operand_count; i++)
+        if (draft->operands[i].buffer.index == buffer.index) {
+            draft->operands[i].access |= (uint8_t)access;
+            return;
+        }
+    assert(draft->operand_count < DTP_DRAFT_OPERANDS);
+    struct dtp_operand *operand = &draft->operands[draft->operand_count++];
+    /* field by field: as one struct it would be put together elsewhere and wait for its own bytes to be read back */
+    operand->buffer = buffer;
+    operand->access = (uint8_t)access;
+    operand->role = operand->shard = 0;
+    operand->offset_bytes = operand->bytes = 0;
+}
 /* The same with a role, from `offset_bytes` on: an operand of its own. */
 struct dtp_operand *dtp_draft_role(struct dtp_draft *draft, enum dtp_role role, dtp_buffer_id buffer, uint32_t access,
                                    uint64_t offset_bytes);

@@ -64,8 +64,8 @@ static uint64_t mix(uint64_t hash, uint64_t value)
 }
 
 /* Adds (sign 1) or takes away (-1) the operands with `mark`. */
-static bool move(const struct dtp_buffer *buffers, const struct dtp_operand *operand, size_t count,
-                 enum dtp_access mark, int64_t sign, struct dtp_live_run *run)
+static inline bool move(const struct dtp_buffer *buffers, const struct dtp_operand *operand, size_t count,
+                        enum dtp_access mark, int64_t sign, struct dtp_live_run *run)
 {
     bool moved = false;
     for (size_t i = 0; i < count; i++) {
@@ -118,7 +118,7 @@ static bool read_op(void *context, const struct dtp_op *op, const struct dtp_ope
         return false;
     if (move(buffers, operands, operand_count, DTP_ALLOC, 1, run))
         look(run);
-    if (move(buffers, operands, operand_count, DTP_FREE, -1, run))
+    if (move(buffers, operands, operand_count, DTP_FREE, -1, run) && !run->moves)
         look(run);
     return true;
 }

@@ -116,12 +116,12 @@ static unsigned element_bytes(const struct dtp_buffer *buffer)
 }
 
 /* What is wrong with a buffer, or NULL. */
-static const char *fault_of_buffer(const struct dtp_buffer *buffer)
+static inline const char *fault_of_buffer(const struct dtp_buffer *buffer)
 {
-    if ((unsigned)buffer->owner >= DTP_OWNER_COUNT || (unsigned)buffer->space >= DTP_SPACE_COUNT ||
-        (unsigned)buffer->pool >= DTP_STREAM_COUNT || buffer->bytes > DTP_BUFFER_MAX_BYTES)
+    if (((unsigned)buffer->owner >= DTP_OWNER_COUNT) | ((unsigned)buffer->space >= DTP_SPACE_COUNT) |
+        ((unsigned)buffer->pool >= DTP_STREAM_COUNT) | (buffer->bytes > DTP_BUFFER_MAX_BYTES))
         return "no such owner, space or pool, or more than 2^57 bytes";
-    if (buffer->element > DTP_DTYPE_COUNT || buffer->content >= DTP_CONTENT_COUNT)
+    if ((buffer->element > DTP_DTYPE_COUNT) | (buffer->content >= DTP_CONTENT_COUNT))
         return "no such format or content";
     if (buffer->element != DTP_NO_ELEMENT && buffer->bytes % element_bytes(buffer))
         return "its bytes are no whole number of elements";
@@ -278,14 +278,32 @@ bool dtp_program_add_tensor(struct dtp_program *program, const struct dtp_progra
     return true;
 }
 
-static const char *fault_of_demand(const struct dtp_demand *demand)
+static uint64_t bits_of(double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* Read as whole numbers, doubles from 0 on stand in their order, with those below 0 and NaN behind them. So most are
+ * known to be amounts by one comparison of their bits; what that does not know (a 0 with a sign) is looked at. */
+static bool are_amounts(const struct dtp_demand *d)
 {
     const double most = DTP_DEMAND_MAX;
-    /* & and not &&: nearly all are amounts, and what need not be left early has no branches */
-    if (!(is_amount(demand->flops, most) & is_amount(demand->m, most) & is_amount(demand->n, most) &
-          is_amount(demand->k, most) & is_amount(demand->bytes, most) & is_amount(demand->tokens, most) &
-          is_amount(demand->epsilon, 1) & is_amount(demand->scale, most) &
-          is_amount(demand->sent_bytes, DTP_DEMAND_MAX_SENT_BYTES)))
+    const uint64_t last = bits_of(most), one = bits_of(1), last_sent = bits_of(DTP_DEMAND_MAX_SENT_BYTES);
+    /* | and not ||: what need not be left early has no branches */
+    if (!((bits_of(d->flops) > last) | (bits_of(d->m) > last) | (bits_of(d->n) > last) | (bits_of(d->k) > last) |
+          (bits_of(d->bytes) > last) | (bits_of(d->tokens) > last) | (bits_of(d->epsilon) > one) |
+          (bits_of(d->scale) > last) | (bits_of(d->sent_bytes) > last_sent)))
+        return true;
+    return is_amount(d->flops, most) && is_amount(d->m, most) && is_amount(d->n, most) && is_amount(d->k, most) &&
+           is_amount(d->bytes, most) && is_amount(d->tokens, most) && is_amount(d->epsilon, 1) &&
+           is_amount(d->scale, most) && is_amount(d->sent_bytes, DTP_DEMAND_MAX_SENT_BYTES);
+}
+
+static const char *fault_of_demand(const struct dtp_demand *demand)
+{
+    if (!are_amounts(demand))
         return "a demand is negative, not finite or absurdly large";
     if ((unsigned)demand->dtype >= DTP_DTYPE_COUNT)
         return "no such format";
