@@ -359,6 +359,8 @@ enum dtp_status dtp_lower_passes(struct dtp_lowering *l)
     if (!take_flights(l, &flights))
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     l->before_next = DTP_NO_OP;
+    for (int what = 0; what < DTP_LENT_COUNT; what++)
+        l->lent[what].rows = DTP_NO_BUFFER;
     for (uint32_t i = 0; i < l->role.pass_count; i++) {
         dtp_lower_before_pass(l, i);
         stand_at(l, i);
@@ -374,6 +376,8 @@ enum dtp_status dtp_lower_passes(struct dtp_lowering *l)
         }
     }
     dtp_lower_forget_all_casts(l);
+    for (int what = 0; what < DTP_LENT_COUNT; what++)
+        dtp_lower_take_back(l, (enum dtp_lent)what);
     mark(l, "step", DTP_NO_OP);
     dtp_lower_join_copies(l);
     call(l, l->hooks->passes_done);

@@ -244,10 +244,13 @@ static void send(struct dtp_lowering *l, const struct dtp_pass *pass, dtp_buffer
     draft.op.tag = tag_of(l, pass, dtp_schedule_stage(l->role.pipeline->schedule, to.rank, to.chunk));
     draft.op.demand.sent_bytes = (double)l->tensor_bytes[DTP_TENSOR_INPUT];
     bool stays = dtp_lower_holds(l) || (dtp_lower_copies(l) && forward);
-    dtp_draft_use(&draft, given, stays ? DTP_READ : DTP_READ | DTP_FREE | (blocking ? 0 : DTP_DEFER));
+    uint32_t let_go = blocking ? DTP_FREE : dtp_lower_let_go(l);
+    dtp_draft_use(&draft, given, stays ? DTP_READ : DTP_READ | let_go);
     if (!forward)
         dtp_draft_use(&draft, l->flight->received, DTP_FREE);
     dtp_op_id sent = dtp_draft_end(l, &draft);
+    if (!stays && !let_go)
+        dtp_lower_lend(l, forward ? DTP_LENT_FORWARD : DTP_LENT_BACKWARD, given, sent);
     if (blocking)
         l->before_next = sent;
     if (forward)
@@ -315,6 +318,29 @@ void dtp_lower_forget_sent(struct dtp_lowering *l)
         dtp_draft_end(l, &draft);
     }
     l->held_count = 0;
+}
+
+uint32_t dtp_lower_let_go(const struct dtp_lowering *l)
+{
+    return l->plan->avoid_record_streams ? 0 : DTP_FREE | DTP_DEFER;
+}
+
+void dtp_lower_take_back(struct dtp_lowering *l, enum dtp_lent what)
+{
+    struct dtp_draft draft;
+    if (l->lent[what].rows.index == DTP_NO_INDEX)
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_FREE, "lent");
+    dtp_draft_use(&draft, l->lent[what].rows, DTP_FREE);
+    dtp_draft_after(&draft, l->lent[what].received);
+    dtp_draft_end(l, &draft);
+    l->lent[what].rows = DTP_NO_BUFFER;
+}
+
+void dtp_lower_lend(struct dtp_lowering *l, enum dtp_lent what, dtp_buffer_id buffer, dtp_op_id reader)
+{
+    dtp_lower_take_back(l, what);
+    l->lent[what] = (struct dtp_handed){buffer, reader};
 }
 
 /* ---- the end of a step ------------------------------------------------------------------------------------------- */

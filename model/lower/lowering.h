@@ -112,6 +112,10 @@ struct dtp_handed {
     dtp_op_id received; /* DTP_NO_OP: they were made on this rank; of what is held: what sent them */
 };
 
+/* With avoid_record_streams what another stream reads is let go by the host, one behind the other, when the compute
+ * stream waits for that. */
+enum dtp_lent { DTP_LENT_FORWARD, DTP_LENT_BACKWARD, DTP_LENT_GRADIENTS, DTP_LENT_COUNT };
+
 struct dtp_lowering {
     const struct dtp_transformer *transformer; /* a rank's slice of the model, with the layers that it holds */
     const struct dtp_cluster *cluster;
@@ -168,9 +172,10 @@ struct dtp_lowering {
     dtp_buffer_id arrived[2];     /* where those are received that stand for the whole run; or none */
     struct dtp_handed *held;      /* gradients that stay until the next step, with what sent them */
     uint32_t held_count;
-    uint32_t posted;                     /* receives so far, of those of the pipeline's list */
-    dtp_buffer_id given, given_by_first; /* what the pass at hand, and the first of a pair, made for another rank */
-    dtp_op_id before_next;               /* a transfer that the next pass waits for besides what it takes */
+    struct dtp_handed lent[DTP_LENT_COUNT]; /* with the operation that reads it */
+    uint32_t posted;                        /* receives so far, of those of the pipeline's list */
+    dtp_buffer_id given, given_by_first;    /* what the pass at hand, and the first of a pair, made for another rank */
+    dtp_op_id before_next;                  /* a transfer that the next pass waits for besides what it takes */
     uint32_t transfer_group[DTP_TRANSFER_GROUPS];
     dtp_buffer_id norm; /* of all gradients, where a step is validated after it */
     dtp_op_id norm_sent;
@@ -318,6 +323,12 @@ void dtp_lower_join_norms(struct dtp_lowering *l);
 /* torch.distributed.pipelining alone: the host's work for `groups` of parameters whose gradients are made in a pass of
  * their own, before what it then issues. Nothing elsewhere. */
 void dtp_lower_group_calls(struct dtp_lowering *l, const char *name, uint64_t groups);
+
+/* DTP_FREE and what else a draft lets `buffer` go by, which is behind it on another stream; 0 where it is lent. Behind
+ * the draft: dtp_lower_lend, which takes back what was lent before; so does dtp_lower_take_back. */
+uint32_t dtp_lower_let_go(const struct dtp_lowering *l);
+void dtp_lower_lend(struct dtp_lowering *l, enum dtp_lent what, dtp_buffer_id buffer, dtp_op_id reader);
+void dtp_lower_take_back(struct dtp_lowering *l, enum dtp_lent what);
 
 /* lower_tensors.c: modules and sizes of tensors of the plan's blocks. */
 void dtp_lower_tensors(struct dtp_lowering *l);

@@ -86,8 +86,9 @@ static bool repacks_heads(const struct dtp_layer_tensors *out, const struct dtp_
 {
     bool turned = out->kind.rotary || out->kind.qk_norm; /* so are queries and keys */
     bool sent = (context->exchanged > 1 || context->ring > 1) && !context->gathers;
-    return out->kind.packs_qkv && ((plan->runtime->repacks_heads && out->kind.d_kv < out->kind.d_q) ||
-                                   (turned && sent && !plan->runtime->walks_gathered));
+    bool copied = plan->runtime->repacks_heads && out->kind.d_kv < out->kind.d_q;
+    return out->kind.packs_qkv &&
+           (plan->fused_qkv_rope || copied || (turned && sent && !plan->runtime->walks_gathered));
 }
 
 /* ---- what is made and what stays --------------------------------------------------------------------------------- */

@@ -131,10 +131,13 @@ struct dtp_plan {
                                   _backward_prefetch; 1, the default, needs no call) and of our executor */
     uint64_t ddp_bucket_bytes; /* bucket_cap_mb, 25 MiB */
     bool prefetch;             /* gather the next unit during the current one's compute */
+    bool avoid_record_streams; /* TORCH_NCCL_AVOID_RECORD_STREAMS: what a collective reads is held until it is awaited,
+                                  not until the allocator sees it done; of Megatron's sends and reductions in shards */
     bool expandable_segments;  /* of PyTorch's caching allocator: a pool is one range that grows by pages */
     bool fused_qkv, fused_gate_up; /* one matmul (and one saved buffer) for q,k,v / gate,up */
-    bool rope_fp32; /* RoPE by fp32 halves, each product a kernel (the reference script); false: the usual
-                       complex or rotate-half form */
+    bool fused_qkv_rope; /* RoPE takes the qkv matmul's result and makes q, k and v of it, so that it need not stay */
+    bool rope_fp32;      /* RoPE by fp32 halves, each product a kernel (the reference script); false: the usual
+                            complex or rotate-half form */
     struct dtp_deepspeed_plan deepspeed;
     struct dtp_megatron_plan megatron;
     struct dtp_executor_plan executor;

@@ -127,6 +127,19 @@ static void test_checkpointing(void **state)
     assert_int_equal(dtp_plan_score_bytes(&plan), 2);
 }
 
+/* Megatron's qkv result stays for the values that lie in it, beside q and k behind RoPE; with fused_single_qkv_rope
+ * all three are tensors of their own: d_q + d_kv less a token. */
+static void test_values_apart(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = llama(4096, 32, 8, 14336, 128256);
+    struct dtp_plan plan = dtp_plan_default();
+    plan.runtime = &dtp_runtime_megatron, plan.strategy = DTP_DDP, plan.fused_qkv = plan.fused_gate_up = true;
+    uint64_t packed = count(&t, &plan).layer_kept;
+    plan.fused_qkv_rope = true;
+    assert_int_equal(packed - count(&t, &plan).layer_kept, 2 * (4096 + 1024));
+}
+
 static void test_loss(void **state)
 {
     (void)state;
@@ -168,9 +181,13 @@ static void test_fp8(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_eager_llama), cmocka_unit_test(test_reference_llama),
-                                       cmocka_unit_test(test_gpt2),        cmocka_unit_test(test_checkpointing),
-                                       cmocka_unit_test(test_loss),        cmocka_unit_test(test_embedding_backward),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_eager_llama),
+                                       cmocka_unit_test(test_reference_llama),
+                                       cmocka_unit_test(test_gpt2),
+                                       cmocka_unit_test(test_checkpointing),
+                                       cmocka_unit_test(test_values_apart),
+                                       cmocka_unit_test(test_loss),
+                                       cmocka_unit_test(test_embedding_backward),
                                        cmocka_unit_test(test_fp8)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

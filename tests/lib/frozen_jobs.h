@@ -144,7 +144,7 @@ static const struct {
     X(schedule, MEGATRON, 4, "1f1b|interleaved")                                                                       \
     X(schedule, MEGATRON, 3, "zb-h2|zb-v|zb-h1")                                                                       \
     X(post_validation, MEGATRON, 1, "true")                                                                            \
-    X(microbatch_group, MEGATRON, 3, "4")                                                                              \
+    X(microbatch_group, MEGATRON, 2, "4")                                                                              \
     X(stages, MEGATRON, 6, "even|counted|cost")                                                                        \
     X(cp, ALL, 200, "2")                                                                                               \
     X(cp, MEGATRON, 8, "2|2|4|8")                                                                                      \
@@ -325,6 +325,9 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
         {!job->value[DTP_KEY_pp][0], DTP_KEY_schedule},
         {!job->value[DTP_KEY_pp][0], DTP_KEY_stages},
         {!zero_bubble, DTP_KEY_post_validation},
+        {frozen_is(job, DTP_KEY_qk_norm, "true") ||
+             (job->value[DTP_KEY_position][0] && !frozen_is(job, DTP_KEY_position, "rope")),
+         DTP_KEY_fused_qkv_rope},
         {zero_bubble, DTP_KEY_tied_head},
         {zero_bubble, DTP_KEY_megatron_overlap},
         {zero_bubble, DTP_KEY_microbatch_group},

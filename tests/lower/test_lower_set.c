@@ -112,6 +112,37 @@ static void test_stages_add_up_to_the_model(void **state)
     }
 }
 
+static uint32_t deferred_frees(const struct dtp_program_set *set)
+{
+    uint32_t deferred = 0;
+    for (uint32_t r = 0; r < set->role_count; r++) {
+        const struct dtp_program *program = set->roles[r].program;
+        for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+            const struct dtp_op *op = &dtp_program_ops(program)[i];
+            for (uint32_t k = 0; k < op->operand_count; k++)
+                deferred += (dtp_program_operands(program, op)[k].access & DTP_DEFER) != 0;
+        }
+    }
+    return deferred;
+}
+
+/* What a stage sends, and under zero2 each chunk's whole gradients, waits for the allocator to see that done; with
+ * TORCH_NCCL_AVOID_RECORD_STREAMS nothing does. Each rank of 2 sends all its forwards of 2 chunks but those of the last
+ * stage, 2 x 2 x 4 - 4, as many gradients, and reduces 2 chunks: 12 + 12 + 4 deferred frees. */
+static void test_what_waits_for_the_allocator(void **state)
+{
+    (void)state;
+    for (int avoids = 0; avoids < 2; avoids++) {
+        struct dtp_transformer t = small_model(8);
+        struct dtp_cluster cluster = test_cluster(test_h200(), 4, 4);
+        struct dtp_plan plan = pipeline(2, 4, 2);
+        plan.strategy = DTP_ZERO2, plan.avoid_record_streams = avoids;
+        struct dtp_program_set set = lowered(&t, &cluster, &plan);
+        assert_int_equal(deferred_frees(&set), avoids ? 0 : 12 + 12 + 4);
+        dtp_program_set_release(&set);
+    }
+}
+
 static uint64_t most_activations(const struct dtp_program *program, uint64_t layers)
 {
     struct dtp_live_runs runs = {.run = NULL};
@@ -202,8 +233,11 @@ static void test_limit_of_a_role(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_are_legal),      cmocka_unit_test(test_stages_add_up_to_the_model),
-        cmocka_unit_test(test_kept_micro_batches), cmocka_unit_test(test_uneven_stages),
+        cmocka_unit_test(test_all_are_legal),
+        cmocka_unit_test(test_what_waits_for_the_allocator),
+        cmocka_unit_test(test_stages_add_up_to_the_model),
+        cmocka_unit_test(test_kept_micro_batches),
+        cmocka_unit_test(test_uneven_stages),
         cmocka_unit_test(test_limit_of_a_role),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -330,6 +330,7 @@ static void begin_backward(struct dtp_lowering *l)
         return;
     if (b->gradients.index == DTP_NO_INDEX) {
         uint64_t bytes = l->bytes.grads * (b->end - b->first);
+        dtp_lower_take_back(l, DTP_LENT_GRADIENTS); /* there is one at a time */
         dtp_draft_begin(l, &draft, DTP_OP_ZERO, "gradients of a chunk");
         b->gradients = dtp_draft_new(l, &draft, "gradients of a chunk", DTP_OWNER_GRADS, bytes, DTP_WRITE);
         dtp_draft_memory(l, &draft, (double)bytes, 1);
@@ -354,12 +355,14 @@ static void end_backward_sharded(struct dtp_lowering *l)
     dtp_draft_begin(l, &draft, DTP_OP_REDUCE_SCATTER, "gradients of a chunk");
     draft.op.stream = DTP_STREAM_REDUCE;
     draft.op.group = own(l)->group;
-    dtp_draft_use(&draft, b->gradients, DTP_READ | DTP_FREE | DTP_DEFER);
+    dtp_draft_use(&draft, b->gradients, DTP_READ | dtp_lower_let_go(l));
     dtp_draft_use(&draft, own(l)->shard, DTP_UPDATE);
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
     draft.op.demand.sent_bytes = (double)dtp_lower_ring(elements * l->bytes.reduce, l->data_ranks);
     draft.op.demand.bytes = (double)(elements * l->bytes.reduce);
-    dtp_draft_end(l, &draft);
+    dtp_op_id reduced = dtp_draft_end(l, &draft);
+    if (!dtp_lower_let_go(l))
+        dtp_lower_lend(l, DTP_LENT_GRADIENTS, b->gradients, reduced);
     b->gradients = DTP_NO_BUFFER;
     whole(l)->gradient_buffer = own(l)->shard;
 }

@@ -42,6 +42,9 @@ static void check(struct dtp_resolver *r)
     if (p->tp > 1 && r->transformer->parallel_block)
         dtp_plan_refuse(r, "parallel_block", "%s is not modelled with tp, which sums its two branches at once",
                         dtp_parallel_block_text(r->transformer->parallel_block));
+    if (p->fused_qkv_rope && (r->transformer->position != DTP_POSITION_ROPE || r->transformer->qk_norm))
+        dtp_plan_refuse(r, "fused_qkv_rope",
+                        "is for models with RoPE whose queries and keys are not normed before it; leave it out");
     if (p->checkpointing == DTP_CHECKPOINT_EVERY_N || p->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
         dtp_plan_refuse(r, "checkpointing", "runtime megatron recomputes none, full or selective-attention only");
     if (p->loss == DTP_LOSS_CHUNKED)
