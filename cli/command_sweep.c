@@ -160,14 +160,14 @@ static void end_workers(struct sweep *sweep)
 
 /* Rows of a simulation are handed out one by one. Of others as many as make whole turns of the axes that vary fastest:
  * a thread that estimates neighbours lowers what they share once (job/estimate.h). */
-static uint64_t chunk_rows(const struct sweep *sweep)
+static unsigned chunk_rows(const struct sweep *sweep)
 {
     if (sweep->context->arguments->simulated)
         return 1;
     uint64_t turn = 1;
     for (size_t i = sweep->axes.count; i > 0 && turn * sweep->axes.axes[i - 1].count <= CHUNK_ROWS; i--)
         turn *= sweep->axes.axes[i - 1].count;
-    return CHUNK_ROWS / turn * turn;
+    return (unsigned)(CHUNK_ROWS / turn * turn);
 }
 
 static enum dtp_status run_rows(struct sweep *sweep)

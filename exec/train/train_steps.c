@@ -98,8 +98,8 @@ static struct dtp_step_record record_of(const struct dtp_trainer *t, double seco
     return r;
 }
 
-#define PACE_SHARE 0.12 /* of a step's time, spent behind it on how fast the cores are: 0.04 scatters a quarter more   \
-                         */
+/* Of a step's time, spent behind it on how fast the cores are; 0.04 scatters a quarter more. */
+#define PACE_SHARE 0.12
 #define PACED_STEPS 200 /* beside which it is; their median says what a run of any length needs */
 
 /* Waits for the step and takes over what it left, so that the next may overwrite it. Its time is the host's, from the

@@ -8,6 +8,7 @@
 #ifndef TEST_FROZEN_JOBS_H
 #define TEST_FROZEN_JOBS_H
 
+#include "base/append.h"
 #include "job/scenario_keys.h"
 
 #include "lib/random_executor_plans.h"
@@ -144,7 +145,7 @@ static const struct {
     X(schedule, MEGATRON, 4, "1f1b|interleaved")                                                                       \
     X(schedule, MEGATRON, 3, "zb-h2|zb-v|zb-h1")                                                                       \
     X(post_validation, MEGATRON, 1, "true")                                                                            \
-    X(microbatch_group, MEGATRON, 2, "4")                                                                              \
+    X(microbatch_group, MEGATRON, 1, "4")                                                                              \
     X(stages, MEGATRON, 6, "even|counted|cost")                                                                        \
     X(cp, ALL, 200, "2")                                                                                               \
     X(cp, MEGATRON, 8, "2|2|4|8")                                                                                      \
@@ -381,50 +382,18 @@ static inline void frozen_draw_keys(struct frozen_job *job, bool strategies, boo
 }
 
 /* Keys that random plans and clusters draw, beside those above. */
-static const enum dtp_key frozen_named_keys[] = {DTP_KEY_model,
-                                                 DTP_KEY_params,
-                                                 DTP_KEY_layers,
-                                                 DTP_KEY_hidden,
-                                                 DTP_KEY_heads,
-                                                 DTP_KEY_kv_heads,
-                                                 DTP_KEY_head_dim,
-                                                 DTP_KEY_ffn,
-                                                 DTP_KEY_vocab,
-                                                 DTP_KEY_tied_head,
-                                                 DTP_KEY_machine,
-                                                 DTP_KEY_gpus,
-                                                 DTP_KEY_nodes,
-                                                 DTP_KEY_gpus_per_node,
-                                                 DTP_KEY_network_gbit_per_s,
-                                                 DTP_KEY_oversubscription,
-                                                 DTP_KEY_runtime,
-                                                 DTP_KEY_compile,
-                                                 DTP_KEY_fsdp1,
-                                                 DTP_KEY_shard_group,
-                                                 DTP_KEY_micro_batch,
-                                                 DTP_KEY_global_batch,
-                                                 DTP_KEY_global_batch_tokens,
-                                                 DTP_KEY_accumulate_sync,
-                                                 DTP_KEY_seq,
-                                                 DTP_KEY_attention,
-                                                 DTP_KEY_wrap_layers,
-                                                 DTP_KEY_ddp_bucket_view,
-                                                 DTP_KEY_deepspeed_overlap,
-                                                 DTP_KEY_reduce_bucket_size,
-                                                 DTP_KEY_stage3_max_live_parameters,
-                                                 DTP_KEY_stage3_max_reuse_distance,
-                                                 DTP_KEY_stage3_prefetch_bucket_size,
-                                                 DTP_KEY_stage3_param_persistence_threshold,
-                                                 DTP_KEY_prefetch,
-                                                 DTP_KEY_fused_qkv,
-                                                 DTP_KEY_fused_gate_up,
-                                                 DTP_KEY_rope_fp32,
-                                                 DTP_KEY_clip_norm,
-                                                 DTP_KEY_loss_chunk,
-                                                 DTP_KEY_gelu_epilogue,
-                                                 DTP_KEY_gradient_stream,
-                                                 DTP_KEY_gather_engine,
-                                                 DTP_KEY_reduce_engine};
+#define FROZEN_NAMED_KEYS(X)                                                                                           \
+    X(model)                                                                                                           \
+    X(params) X(layers) X(hidden) X(heads) X(kv_heads) X(head_dim) X(ffn) X(vocab) X(tied_head) X(machine) X(gpus)     \
+        X(nodes) X(gpus_per_node) X(network_gbit_per_s) X(oversubscription) X(runtime) X(compile) X(fsdp1)             \
+            X(shard_group) X(micro_batch) X(global_batch) X(global_batch_tokens) X(accumulate_sync) X(seq)             \
+                X(attention) X(wrap_layers) X(ddp_bucket_view) X(deepspeed_overlap) X(reduce_bucket_size)              \
+                    X(stage3_max_live_parameters) X(stage3_max_reuse_distance) X(stage3_prefetch_bucket_size)          \
+                        X(stage3_param_persistence_threshold) X(prefetch) X(fused_qkv) X(fused_gate_up) X(rope_fp32)   \
+                            X(clip_norm) X(loss_chunk) X(gelu_epilogue) X(gradient_stream) X(gather_engine)            \
+                                X(reduce_engine)
+#define FROZEN_KEY(key) DTP_KEY_##key,
+static const enum dtp_key frozen_named_keys[] = {FROZEN_NAMED_KEYS(FROZEN_KEY)};
 
 static inline bool frozen_is_named(enum dtp_key key)
 {
@@ -551,17 +520,15 @@ static inline void frozen_draw(uint32_t number, struct frozen_job *job)
 /* The job as flags, to be typed in the project's folder. Returns `out`. */
 static inline const char *frozen_words(const struct frozen_job *job, char *out, size_t bytes)
 {
-    size_t used = 0;
     *out = '\0';
-    for (int key = 0; key < DTP_KEY_COUNT && used < bytes; key++) {
+    for (int key = 0; key < DTP_KEY_COUNT; key++) {
         if (!job->value[key][0])
             continue;
-        size_t flag = used;
-        used += (size_t)snprintf(out + used, bytes - used, " --%s", dtp_key_name((enum dtp_key)key));
-        for (char *at = out + flag; *at; at++)
-            *at = *at == '_' ? '-' : *at;
-        if (used < bytes)
-            used += (size_t)snprintf(out + used, bytes - used, "=%s", job->value[key]);
+        char *flag = out + strlen(out);
+        dtp_append(out, bytes, " --%s", dtp_key_name((enum dtp_key)key));
+        for (; *flag; flag++)
+            *flag = *flag == '_' ? '-' : *flag;
+        dtp_append(out, bytes, "=%s", job->value[key]);
     }
     return out;
 }
