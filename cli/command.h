@@ -50,7 +50,12 @@ enum dtp_status dtp_context_scenario(const struct dtp_context *context, struct d
 /* The typed keys as axes, each a list of values. */
 enum dtp_status dtp_context_axes(const struct dtp_arguments *arguments, const struct dtp_catalog *catalog,
                                  const char *where, struct dtp_axes *axes, struct dtp_faults *faults);
-/* Both of them, then the job they make; calls `use` with it. */
+/* Both of them; calls `use` with what was read. */
+enum dtp_status dtp_context_with_scenario(const struct dtp_context *context,
+                                          enum dtp_status (*use)(const struct dtp_context *context,
+                                                                 const struct dtp_catalog *catalog,
+                                                                 struct dtp_scenario *scenario));
+/* The same, and the job that they make. */
 enum dtp_status dtp_context_with_job(const struct dtp_context *context,
                                      enum dtp_status (*use)(const struct dtp_context *context,
                                                             const struct dtp_job *job,

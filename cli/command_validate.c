@@ -1,6 +1,7 @@
 /* dtplan validate: predicts jobs, runs them as `run` does, and judges how far off the predictions were. */
 #include "cli/command.h"
 
+#include "base/clock.h"
 #include "chart/chart_data.h"
 #include "page/output_file.h"
 #include "cli/validate_parts.h"
@@ -12,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Two to warm up, eight that count, one operation by operation alone, one operation by operation as it runs. */
@@ -39,13 +39,6 @@ static void catch_signals(void)
 static bool told_to_stop(void)
 {
     return asked_to_stop || dtp_run_process_told_to_stop();
-}
-
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 /* ---- times of operations ----------------------------------------------------------------------------------------- */
@@ -105,7 +98,7 @@ static void make_run(struct dtp_validate *v, uint64_t run, const struct dtp_cont
     char path[4096];
     const struct dtp_run_job job = {context, &v->catalog, scenario, times_path(v, run, path, sizeof path),
                                     isatty(STDERR_FILENO) != 0};
-    double started_s = now_s();
+    double started_s = dtp_now_s();
     if (job.op_times)
         unlink(job.op_times); /* of an earlier validation */
     enum dtp_status status = dtp_job_run(&job, &ran);
@@ -117,7 +110,7 @@ static void make_run(struct dtp_validate *v, uint64_t run, const struct dtp_cont
         status = dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
                            "the run ended before a step that counts; take --steps %d or more", LEAST_STEPS);
     take_reason(row, status, &ran, context->faults);
-    row->wall_s = now_s() - started_s;
+    row->wall_s = dtp_now_s() - started_s;
     v->stopped = ran.measured.interrupted || (status != DTP_OK && told_to_stop()); /* what a signal ended is no row */
     dtp_ran_job_release(&ran);
 }
@@ -129,7 +122,7 @@ static void say_before(const struct dtp_validate *v, uint64_t run, const struct 
 
 static void say_after(const struct dtp_validate *v, uint64_t run, const struct dtp_validation *row)
 {
-    double error = dtp_validation_step_error(row), elapsed_s = now_s() - v->started_s;
+    double error = dtp_validation_step_error(row), elapsed_s = dtp_now_s() - v->started_s;
     double left_s = elapsed_s * (double)(v->list.count - run - 1) / (double)(run + 1 - v->resumed);
     if (row->status != DTP_OK)
         fprintf(stderr, "  failed: %s", row->reason);
@@ -383,7 +376,7 @@ static enum dtp_status validate(struct dtp_validate *v)
     if (!v->rows)
         return dtp_fault(v->context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     enum dtp_status status = open_file(v), said;
-    v->started_s = now_s();
+    v->started_s = dtp_now_s();
     catch_signals();
     for (uint64_t run = v->done; run < v->list.count && status == DTP_OK && !v->stopped; run++) {
         status = one_run(v, run);

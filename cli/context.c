@@ -97,6 +97,24 @@ enum dtp_status dtp_context_axes(const struct dtp_arguments *arguments, const st
     return worst;
 }
 
+enum dtp_status dtp_context_with_scenario(const struct dtp_context *context,
+                                          enum dtp_status (*use)(const struct dtp_context *context,
+                                                                 const struct dtp_catalog *catalog,
+                                                                 struct dtp_scenario *scenario))
+{
+    struct dtp_catalog catalog;
+    struct dtp_scenario *scenario = NULL;
+    enum dtp_status status = dtp_context_catalog(context, &catalog);
+    if (status != DTP_OK)
+        return status;
+    status = dtp_context_scenario(context, &catalog, &scenario);
+    if (status == DTP_OK)
+        status = use(context, &catalog, scenario);
+    dtp_scenario_destroy(scenario);
+    dtp_catalog_destroy(&catalog);
+    return status;
+}
+
 enum dtp_status dtp_context_with_job(const struct dtp_context *context,
                                      enum dtp_status (*use)(const struct dtp_context *context,
                                                             const struct dtp_job *job,

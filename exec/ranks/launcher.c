@@ -1,5 +1,7 @@
 #include "ranks/launcher.h"
 
+#include "base/clock.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,13 +22,6 @@ struct children {
     bool told_to_end, killed, signalled;
     double failed_s; /* when the first ended badly; 0: none has */
 };
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* One that was free a moment ago; the ranks say so if it is not any more. */
 static uint16_t free_port(void)
@@ -97,14 +92,14 @@ static enum dtp_status reap(struct children *c, struct dtp_faults *faults)
                       strsignal(WTERMSIG(status)));
         c->signalled = c->signalled || (WIFSIGNALED(status) && !c->told_to_end);
         if ((code != 0 || WIFSIGNALED(status)) && c->failed_s == 0)
-            c->failed_s = now_s();
+            c->failed_s = dtp_now_s();
     }
     return worst;
 }
 
 static void end_the_rest(struct children *c, struct dtp_faults *faults)
 {
-    double since_s = c->failed_s > 0 ? now_s() - c->failed_s : 0;
+    double since_s = c->failed_s > 0 ? dtp_now_s() - c->failed_s : 0;
     double grace_s = c->signalled ? DTP_LAUNCH_KILLED_S : DTP_LAUNCH_GRACE_S;
     if (since_s > grace_s && !c->told_to_end) {
         dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,

@@ -1,6 +1,7 @@
 /* The steps of a run. The next one is begun before what the last one left is looked at, so that the device need not
  * wait for the host: sums over ranks, the log and events are made while it computes. */
 #include "device/pace.h"
+#include "base/clock.h"
 #include "train/trainer.h"
 
 #include "runtime/dtplan/batch_layout.h"
@@ -8,7 +9,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 /* ---- before a step ----------------------------------------------------------------------------------------------- */
 
@@ -61,13 +61,6 @@ static enum dtp_status begin_step(struct dtp_trainer *t)
 
 /* ---- after it ---------------------------------------------------------------------------------------------------- */
 
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static enum dtp_status read_times(struct dtp_trainer *t, enum dtp_run_mode mode)
 {
     enum dtp_status status = DTP_OK;
@@ -106,7 +99,7 @@ static enum dtp_status finish_step(struct dtp_trainer *t, struct dtp_step_record
 {
     double device_s;
     enum dtp_status status = dtp_run_finish(t->run, &device_s, t->faults);
-    double end_s = now_s();
+    double end_s = dtp_now_s();
     dtp_world_deadline(&t->world, 0);
     if (status == DTP_OK)
         status = read_times(t, t->mode);
@@ -116,7 +109,7 @@ static enum dtp_status finish_step(struct dtp_trainer *t, struct dtp_step_record
     t->results = results ? *results : (struct dtp_step_scalars){0};
     *record = record_of(t, end_s - t->last_end_s);
     record->loop_s = t->device->asynchronous ? (double)NAN : dtp_pace_loop_s(PACE_SHARE * record->seconds);
-    t->last_end_s = t->device->asynchronous ? end_s : now_s();
+    t->last_end_s = t->device->asynchronous ? end_s : dtp_now_s();
     t->last_step_s = record->seconds;
     t->position.step++;
     t->position.skipped += record->skipped;
@@ -138,9 +131,8 @@ static enum dtp_status judge(struct dtp_trainer *t, const struct dtp_step_record
                          r->step, r->loss);
     if (!t->settings->skip_not_finite)
         return dtp_fault(t->faults, DTP_NO, NULL, 0,
-                         "step %" PRIu64
-                         ": the loss is %g, the gradients' norm %g; the update was left out and the run "
-                         "stopped (--not-finite skip goes on)",
+                         "step %" PRIu64 ": the loss is %g, the gradients' norm %g; the update was left out and the "
+                         "run stopped (--not-finite skip goes on)",
                          r->step, r->loss, r->gradient_norm);
     if (t->first_rank)
         fprintf(stderr, "dtplan: step %" PRIu64 ": the loss is %g, the gradients' norm %g; the update was left out\n",
@@ -199,7 +191,7 @@ static void write_checkpoint(struct dtp_trainer *t)
     remember_unwritten(t, status);
     if (status == DTP_OK)
         dtp_event_checkpoint(t->events, t->position.step, t->settings->checkpoint);
-    t->last_end_s = now_s();
+    t->last_end_s = dtp_now_s();
 }
 
 /* Whether the next step must not begin before the last one has been looked at: its state is to be saved, or nothing may
@@ -247,7 +239,7 @@ enum dtp_status dtp_train_steps(struct dtp_trainer *t)
     const struct dtp_settings *s = t->settings;
     bool stop = false, begun = false;
     struct dtp_step_record record;
-    t->last_end_s = now_s();
+    t->last_end_s = dtp_now_s();
     enum dtp_status status = begin_step(t);
     begun = status == DTP_OK;
     while (status == DTP_OK && begun)
