@@ -71,11 +71,10 @@ static void read_times(struct dtp_schedule_question *q, const char *value, struc
         count++;
     }
     if (!numbers || count < 3 || times[0] + times[1] + times[2] <= 0)
-        dtp_fault(
-            faults, DTP_BAD_INPUT, NULL, 0,
-            "--times: '%.64s' is not F,B,W or F,B,W,SEND: times of 0 or from %g to %g of forward, backward of inputs "
-            "and of weights, and a transfer, in one unit; write --times 1,1,1",
-            value, MIN_TIME, MAX_TIME);
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                  "--times: '%.64s' is not F,B,W or F,B,W,SEND: times of 0 or from %g to %g of forward, backward of "
+                  "inputs and of weights, and a transfer, in one unit; write --times 1,1,1",
+                  value, MIN_TIME, MAX_TIME);
     q->forward_s = times[0];
     q->backward_s = times[1];
     q->weight_s = times[2];

@@ -66,10 +66,9 @@ enum dtp_status dtp_chart_read_decisions(const struct dtp_chart_source *s, struc
         memcpy(row->value, value, sizeof value);
     }
     if (status == DTP_OK && data->row_count == 0)
-        status =
-            dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(s->table), 0,
-                      "chart decisions: no row is of a sweep that was judged: three configurations at least of one "
-                      "source, model, GPU, sequence length and number of nodes");
+        status = dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(s->table), 0,
+                           "chart decisions: no row is of a sweep that was judged: three configurations at least of "
+                           "one source, model, GPU, sequence length and number of nodes");
     if (status == DTP_OK)
         dtp_chart_number_or_merge(data);
     return status;

@@ -27,19 +27,17 @@ static void bars_legend(const struct dtp_chart_data *data, const struct dtp_svg_
     fputs("<ul class=\"legend\">", file);
     for (size_t part = 1; part < data->column_count; part++)
         if (part_is_shown(data, part)) {
-            fprintf(
-                file,
-                "<li><svg viewBox=\"0 0 16 12\" class=\"key\" aria-hidden=\"true\"><rect class=\"f%zu\" width=\"16\" "
-                "height=\"12\"/></svg>",
-                part);
+            fprintf(file,
+                    "<li><svg viewBox=\"0 0 16 12\" class=\"key\" aria-hidden=\"true\"><rect class=\"f%zu\" "
+                    "width=\"16\" height=\"12\"/></svg>",
+                    part);
             dtp_html_format(file, "%s</li>", style->parts[part - 1]);
         }
     if (style->mark)
-        dtp_html_format(
-            file,
-            "<li><svg viewBox=\"0 0 16 12\" class=\"key\" aria-hidden=\"true\"><line class=\"mk\" x1=\"8\" y1=\"0\" "
-            "x2=\"8\" y2=\"12\"/></svg>%s</li>",
-            style->mark);
+        dtp_html_format(file,
+                        "<li><svg viewBox=\"0 0 16 12\" class=\"key\" aria-hidden=\"true\"><line class=\"mk\" x1=\"8\" "
+                        "y1=\"0\" x2=\"8\" y2=\"12\"/></svg>%s</li>",
+                        style->mark);
     fputs("</ul>\n", file);
 }
 

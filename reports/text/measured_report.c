@@ -55,10 +55,9 @@ static bool print_fits(const struct dtp_measured *m, const struct dtp_page *page
         percent_cell(&grid, q.left_out_residual);
     }
     dtp_grid_end(&grid, page, 2);
-    dtp_page_say(
-        page, 2, 2,
-        "Percent of the measured time: median and largest distance of the fitted formula, and the median of what is "
-        "said of a row from the others alone. Rows that were measured are taken as they are.");
+    dtp_page_say(page, 2, 2,
+                 "Percent of the measured time: median and largest distance of the fitted formula, and the median of "
+                 "what is said of a row from the others alone. Rows that were measured are taken as they are.");
     return memory;
 }
 

@@ -95,7 +95,6 @@ void dtp_pipeline_text(const struct dtp_pipeline_stages *s, const struct dtp_pag
     struct dtp_unit memory = dtp_unit_memory(s->ranks[s->worst].memory.device_peak_bytes);
     struct dtp_unit time = dtp_unit_time(s->step_s);
     struct dtp_grid grid;
-    char line[600];
     dtp_page_heading(page, "PIPELINE", "%s, %u ranks: each in one row; * takes most memory",
                      dtp_schedule_row(s->schedule)->word, s->rank_count);
     dtp_grid_create(&grid, "llrrrrrrrrrrrrrrrrr");
@@ -106,12 +105,11 @@ void dtp_pipeline_text(const struct dtp_pipeline_stages *s, const struct dtp_pag
     dtp_grid_end(&grid, page, 2);
     const char *rest =
         s->rank_count > MOST_ROWS ? " Ranks that are not shown are like their neighbours; --json has all." : "";
-    dtp_page_say(
-        page, 2, 2,
-        "ranks idle %.1f %% of the step: before their first backward (warm-up), behind their last forward (drain), "
-        "between (steady); the same by what they wait for: activations or gradients of another rank, a receiver that "
-        "does not take them yet, what all do at the step's end. In flight: forwards that wait for their backward, of "
-        "one chunk each. Queues: most activations and gradients that other ranks had made and that waited. State: "
-        "parameters, gradients, optimizer.%s",
-        100 * bubble_share(s), rest);
+    dtp_page_say(page, 2, 2,
+                 "ranks idle %.1f %% of the step: before their first backward (warm-up), behind their last forward "
+                 "(drain), between (steady); the same by what they wait for: activations or gradients of another rank, "
+                 "a receiver that does not take them yet, what all do at the step's end. In flight: forwards that wait "
+                 "for their backward, of one chunk each. Queues: most activations and gradients that other ranks had "
+                 "made and that waited. State: parameters, gradients, optimizer.%s",
+                 100 * bubble_share(s), rest);
 }
