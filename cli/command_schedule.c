@@ -216,7 +216,8 @@ static enum dtp_status draw(const struct dtp_context *context, const struct dtp_
              dtp_schedule_row(c->kind)->word, c->schedule.shape.ranks, c->schedule.shape.ranks > 1 ? "s" : "",
              c->schedule.shape.micro_batches, c->schedule.shape.micro_batches > 1 ? "es" : "", c->timing.makespan_s,
              c->timing.bubble_s);
-    return dtp_chart_draw_passes(passes_of, report, context->arguments->chart, title, context->faults);
+    return dtp_chart_draw_written(DTP_CHART_SCHEDULE, passes_of, report, context->arguments->chart, title,
+                                  context->faults);
 }
 
 enum dtp_status dtp_command_schedule(const struct dtp_context *context)

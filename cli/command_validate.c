@@ -2,7 +2,7 @@
 #include "cli/command.h"
 
 #include "base/clock.h"
-#include "chart/chart_data.h"
+#include "chart/chart.h"
 #include "page/output_file.h"
 #include "cli/validate_parts.h"
 
@@ -271,19 +271,20 @@ static enum dtp_status open_file(struct dtp_validate *v)
 }
 
 /* `compared`: only runs whose times are compared. */
-static uint64_t write_rows(const struct dtp_validate *v, bool compared, FILE *out)
+static void write_rows(const struct dtp_validate *v, bool compared, FILE *out)
 {
-    uint64_t count = 0;
     char *header = dtp_validation_header();
     if (header)
         fputs(header, out);
     for (uint64_t i = 0; i < v->done && header; i++)
-        if (!compared || v->rows[i].compared) {
+        if (!compared || v->rows[i].compared)
             dtp_validation_write_row(&v->file, i, &v->rows[i], out);
-            count++;
-        }
     free(header);
-    return count;
+}
+
+static void write_compared(const void *validate, FILE *out)
+{
+    write_rows(validate, true, out);
 }
 
 /* Predictions of rows that were there may be others now. */
@@ -302,39 +303,15 @@ static enum dtp_status rewrite(const struct dtp_validate *v)
 static enum dtp_status draw(const struct dtp_validate *v)
 {
     const char *figure = v->context->arguments->chart;
-    struct dtp_faults *faults = v->context->faults;
-    struct dtp_table *table = NULL;
-    struct dtp_chart_data data = {0};
-    char *text = NULL, said[DTP_FAULT_TEXT_BYTES];
-    size_t bytes = 0;
-    FILE *file = figure ? open_memstream(&text, &bytes) : NULL;
-    if (!figure)
-        return DTP_OK;
-    uint64_t points = file ? write_rows(v, true, file) : 0;
-    enum dtp_status status =
-        file && fclose(file) == 0 ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    if (status == DTP_OK && points == 0) {
+    bool any = false;
+    for (uint64_t i = 0; i < v->done; i++)
+        any |= v->rows[i].compared != 0;
+    if (figure && any)
+        return dtp_chart_draw_written(DTP_CHART_BACKTEST, write_compared, v, figure,
+                                      "Predicted against measured tokens/s", v->context->faults);
+    if (figure)
         fprintf(stderr, "%s: not drawn, no run's time is compared\n", figure);
-        free(text);
-        return DTP_OK;
-    }
-    if (status == DTP_OK)
-        status = dtp_table_parse("validate", text, bytes, &table, faults);
-    if (status == DTP_OK)
-        status = dtp_chart_data_read(DTP_CHART_BACKTEST, table, NULL, 0, &data, faults);
-    if (status == DTP_OK) {
-        struct dtp_chart_figure f = {.chart = DTP_CHART_BACKTEST,
-                                     .data = &data,
-                                     .figure = figure,
-                                     .title = "Predicted against measured tokens/s"};
-        status = dtp_chart_draw(&f, said, sizeof said, faults);
-    }
-    if (status == DTP_OK)
-        fprintf(stderr, "%s\n", said);
-    dtp_chart_data_destroy(&data);
-    dtp_table_destroy(table);
-    free(text);
-    return status;
+    return DTP_OK;
 }
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */

@@ -98,3 +98,31 @@ void dtp_chart_data_write(const struct dtp_chart_data *data, FILE *file)
         fputc('\n', file);
     }
 }
+
+enum dtp_status dtp_chart_draw_written(enum dtp_chart chart, dtp_chart_write write, const void *object,
+                                       const char *figure, const char *title, struct dtp_faults *faults)
+{
+    struct dtp_table *table = NULL;
+    struct dtp_chart_data data = {0};
+    char said[DTP_FAULT_TEXT_BYTES], *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    if (file)
+        write(object, file);
+    enum dtp_status status =
+        file && fclose(file) == 0 ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (status == DTP_OK)
+        status = dtp_table_parse(dtp_chart_name(chart), text, bytes, &table, faults);
+    free(text); // the table has its own
+    if (status == DTP_OK)
+        status = dtp_chart_data_read(chart, table, NULL, 0, &data, faults);
+    if (status == DTP_OK) {
+        struct dtp_chart_figure drawn = {.chart = chart, .data = &data, .figure = figure, .title = title};
+        status = dtp_chart_draw(&drawn, said, sizeof said, faults);
+    }
+    if (status == DTP_OK) /* on the side: standard output may be a table */
+        fprintf(stderr, "%s\n", said);
+    dtp_chart_data_destroy(&data);
+    dtp_table_destroy(table);
+    return status;
+}

@@ -149,9 +149,7 @@ static void merge_equal_lines(struct dtp_chart_data *data)
 enum dtp_status dtp_chart_read_lines(const struct dtp_chart_source *s, struct dtp_chart_data *data, bool only_what_runs,
                                      struct dtp_faults *faults)
 {
-    enum dtp_status status = DTP_OK;
-    for (size_t k = 0; k < data->column_count && status == DTP_OK; k++)
-        status = dtp_chart_needs_column(s, data->chart, data->columns[k], faults);
+    enum dtp_status status = dtp_chart_needs_columns(s, data->chart, data->columns, data->column_count, faults);
     for (size_t i = 0; i < s->row_count && status == DTP_OK; i++) {
         char label[DTP_CHART_LABEL_BYTES];
         if (only_what_runs && dtp_chart_is_oom(s, s->rows[i]))

@@ -26,6 +26,15 @@ enum dtp_status dtp_chart_needs_column(const struct dtp_chart_source *s, enum dt
                      dtp_chart_name(chart), dtp_chart_command(chart));
 }
 
+enum dtp_status dtp_chart_needs_columns(const struct dtp_chart_source *s, enum dtp_chart chart,
+                                        const char *const *columns, size_t count, struct dtp_faults *faults)
+{
+    enum dtp_status status = DTP_OK;
+    for (size_t i = 0; i < count && status == DTP_OK; i++)
+        status = dtp_chart_needs_column(s, chart, columns[i], faults);
+    return status;
+}
+
 double dtp_chart_value(const struct dtp_chart_source *s, size_t row, const char *column)
 {
     return dtp_chart_source_value(s, row, dtp_table_column(s->table, column));

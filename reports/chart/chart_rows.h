@@ -23,6 +23,8 @@ void dtp_chart_number_or_merge(struct dtp_chart_data *data);
 /* Faults. */
 enum dtp_status dtp_chart_needs_column(const struct dtp_chart_source *s, enum dtp_chart chart, const char *column,
                                        struct dtp_faults *faults);
+enum dtp_status dtp_chart_needs_columns(const struct dtp_chart_source *s, enum dtp_chart chart,
+                                        const char *const *columns, size_t count, struct dtp_faults *faults);
 enum dtp_status dtp_chart_too_many(const struct dtp_chart_source *s, const char *things, size_t most,
                                    struct dtp_faults *faults);
 enum dtp_status dtp_chart_no_row(const struct dtp_chart_source *s, const struct dtp_chart_data *data,

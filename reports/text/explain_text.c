@@ -3,10 +3,9 @@
 
 #include "cost/calibration.h"
 #include "closed/sharding.h"
+#include "page/json_value.h"
 
-#include <jansson.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define NAME_COLUMNS 46
@@ -205,11 +204,5 @@ enum dtp_status dtp_explain_json(const struct dtp_explanation *explanation, FILE
     json_object_set_new(object, "schema", json_string("dtplan.explain/1"));
     json_object_set_new(object, "groups", groups);
     json_object_set_new(object, "constants", constants);
-    char *text = json_dumps(object, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
-    json_decref(object);
-    if (!text)
-        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory while writing JSON");
-    fprintf(file, "%s\n", text);
-    free(text);
-    return DTP_OK;
+    return dtp_json_dump_exact(object, file, faults);
 }

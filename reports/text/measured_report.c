@@ -222,12 +222,8 @@ enum dtp_status dtp_report_measured(const struct dtp_catalog *catalog, enum dtp_
         else
             status = add_json(machine->times, files, faults);
     }
-    char *text = files && status == DTP_OK ? json_dumps(files, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) : NULL;
+    if (form == DTP_CATALOG_JSON && status == DTP_OK)
+        return dtp_json_dump_exact(files, page->file, faults);
     json_decref(files);
-    if (text)
-        fprintf(page->file, "%s\n", text);
-    else if (form == DTP_CATALOG_JSON && status == DTP_OK)
-        status = no_memory(faults);
-    free(text);
     return status;
 }

@@ -206,7 +206,7 @@ enum dtp_status dtp_program_listing(const struct dtp_simulated *simulated, const
                                     struct dtp_faults *faults)
 {
     struct listing l = {.simulated = simulated, .ops = dtp_program_ops(simulated->program), .page = page};
-    char heading[200], number[32];
+    char number[32];
     if (!find_sections(&l))
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     dtp_page_heading(page, "PROGRAM", "%s operations in the order of issue, with what each takes alone",

@@ -46,7 +46,6 @@ static void print_memory(const struct dtp_run_report *r, const struct dtp_page *
     const struct dtp_memory *m = &r->simulated->prediction.memory;
     struct dtp_unit unit = dtp_unit_memory(r->measured->device_arena_bytes);
     struct dtp_grid grid;
-    char words[80];
     dtp_page_heading(page, "MEMORY", "of each %s, in %s", r->measured->gpu ? "GPU" : "rank", unit.name);
     dtp_grid_create(&grid, "lrrr");
     put_header(&grid);
@@ -80,7 +79,6 @@ static void print_classes(const struct dtp_run_report *r, const struct dtp_page 
     bool comparable = dtp_run_report_comparable(r);
     struct dtp_unit unit = dtp_unit_time(r->measured->step_s);
     struct dtp_grid grid;
-    char words[120];
     dtp_page_heading(page, "OPERATIONS", "operations by kind, sums over a step in %s", unit.name);
     dtp_grid_create(&grid, "lrrrr");
     dtp_grid_row(&grid, DTP_INK_DIM);
@@ -110,7 +108,6 @@ static void print_phases(const struct dtp_run_report *r, const struct dtp_page *
 {
     struct dtp_unit unit = dtp_unit_time(r->measured->step_s);
     struct dtp_grid grid;
-    char words[80];
     dtp_page_heading(page, "PHASES", "compute stream, in %s", unit.name);
     bool comparable = dtp_run_report_comparable(r);
     dtp_grid_create(&grid, comparable ? "lrrr" : "lr");
@@ -189,7 +186,6 @@ static void print_communication(const struct dtp_run_report *r, const struct dtp
     uint64_t steps = r->measured->last_step - r->measured->first_step;
     uint64_t total_bytes = 0;
     struct dtp_grid grid;
-    char words[80];
     bool copies = r->simulated->job.plan.offload != DTP_OFFLOAD_NONE; /* else batches and scalars */
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
         total_bytes += c->sent_bytes[i];

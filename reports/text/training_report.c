@@ -121,7 +121,7 @@ static void print_limits(const struct dtp_report *report, const struct dtp_page 
 
 void dtp_training_text(const struct dtp_report *report, const struct dtp_page *page)
 {
-    char words[96], tokens[DTP_NUMBER_TEXT_BYTES];
+    char tokens[DTP_NUMBER_TEXT_BYTES];
     if (!report->training.known)
         return;
     dtp_page_heading(page, "TRAINING", "of %s tokens on GPUs that fail",

@@ -64,7 +64,7 @@ static void print_row(const struct dtp_whatif *w, const struct dtp_whatif_row *r
 /* The tuning questions that this plan gives no choice in. */
 static void print_unanswered(const struct dtp_whatif *w, const struct dtp_page *page)
 {
-    char why[DTP_FAULT_TEXT_BYTES + 160], line[DTP_FAULT_TEXT_BYTES + 256];
+    char why[DTP_FAULT_TEXT_BYTES + 160];
     bool first = true;
     for (int i = 0; i < DTP_QUESTION_FSDP_COUNT; i++) {
         enum dtp_question question = (enum dtp_question)i;
@@ -80,7 +80,6 @@ static void print_unanswered(const struct dtp_whatif *w, const struct dtp_page *
 void dtp_whatif_text(const struct dtp_whatif *w, const struct dtp_page *page)
 {
     dtp_report_head(&w->base.job, DTP_HEAD_PLAN, page);
-    char words[96];
     dtp_page_heading(page, "WHAT IF", "one change at a time: those that fit first, by tokens/s; fidelity: %s",
                      w->predictor);
     print_base(w, page);
