@@ -19,21 +19,10 @@ struct dtp_context {
     struct dtp_call_files *files; /* all that the line names are in it and checked */
 };
 
-enum dtp_status dtp_command_plan(const struct dtp_context *context);
-enum dtp_status dtp_command_explain(const struct dtp_context *context);
-enum dtp_status dtp_command_whatif(const struct dtp_context *context);
-enum dtp_status dtp_command_sweep(const struct dtp_context *context);
-enum dtp_status dtp_command_search(const struct dtp_context *context);
-enum dtp_status dtp_command_simulate(const struct dtp_context *context);
-enum dtp_status dtp_command_backtest(const struct dtp_context *context);
-enum dtp_status dtp_command_chart(const struct dtp_context *context);
-enum dtp_status dtp_command_report(const struct dtp_context *context);
-enum dtp_status dtp_command_schedule(const struct dtp_context *context);
-enum dtp_status dtp_command_catalog(const struct dtp_context *context);
-enum dtp_status dtp_command_validate(const struct dtp_context *context);
-enum dtp_status dtp_command_run(const struct dtp_context *context);
-enum dtp_status dtp_command_probe(const struct dtp_context *context);
-enum dtp_status dtp_command_help(const struct dtp_context *context);
+#define DTP_COMMAND_FUNCTION(suffix, name, function)                                                                   \
+    enum dtp_status dtp_command_##function(const struct dtp_context *context);
+DTP_COMMAND_TABLE(DTP_COMMAND_FUNCTION)
+#undef DTP_COMMAND_FUNCTION
 
 /* ---- shared steps ----------------------------------------------------------------------------------------------- */
 

@@ -37,7 +37,7 @@ static const char *const step_columns[] = {
     "waiting_s",
 };
 
-double zero_if_none(double value)
+static double zero_if_none(double value)
 {
     return isnan(value) ? 0 : value;
 }
@@ -146,8 +146,8 @@ static void merge_equal_lines(struct dtp_chart_data *data)
 }
 
 /* One line for each combination of choices but the one on the x axis. Rows without any of the figures are left out. */
-enum dtp_status dtp_chart_read_lines(const struct dtp_chart_source *s, struct dtp_chart_data *data, bool only_what_runs,
-                                     struct dtp_faults *faults)
+static enum dtp_status read_lines(const struct dtp_chart_source *s, struct dtp_chart_data *data, bool only_what_runs,
+                                  struct dtp_faults *faults)
 {
     enum dtp_status status = dtp_chart_needs_columns(s, data->chart, data->columns, data->column_count, faults);
     for (size_t i = 0; i < s->row_count && status == DTP_OK; i++) {
@@ -177,7 +177,7 @@ enum dtp_status dtp_chart_read_scaling(const struct dtp_chart_source *s, struct 
     static const char *const columns[] = {"gpus_count", "tokens_per_s", "scaling_efficiency_fraction",
                                           "ideal_tokens_per_s"};
     dtp_chart_set_columns(data, "plan", columns, 3);
-    enum dtp_status status = dtp_chart_read_lines(s, data, true, faults);
+    enum dtp_status status = read_lines(s, data, true, faults);
     dtp_chart_set_columns(data, "plan", columns, 4);
     const struct dtp_chart_row *first = data->rows;
     for (size_t i = 0; i < data->row_count && status == DTP_OK; i++) {
@@ -194,5 +194,5 @@ enum dtp_status dtp_chart_read_micro_batch(const struct dtp_chart_source *s, str
 {
     static const char *const columns[] = {"micro_batch_sequences", "device_peak_bytes", "capacity_bytes"};
     dtp_chart_set_columns(data, "plan", columns, 3);
-    return dtp_chart_read_lines(s, data, false, faults);
+    return read_lines(s, data, false, faults);
 }

@@ -108,7 +108,7 @@ void dtp_chart_number_or_merge(struct dtp_chart_data *data)
     dtp_chart_number(data);
 }
 
-int dtp_chart_by_series(const void *left, const void *right)
+static int by_series(const void *left, const void *right)
 {
     const struct dtp_chart_row *a = left, *b = right;
     if (a->series != b->series)
@@ -123,6 +123,6 @@ enum dtp_status dtp_chart_sort_series(const struct dtp_chart_source *s, struct d
         return dtp_chart_no_row(s, data, faults);
     if (!dtp_chart_number(data))
         return dtp_chart_too_many(s, things, DTP_CHART_MAX_SERIES, faults);
-    qsort(data->rows, data->row_count, sizeof *data->rows, dtp_chart_by_series);
+    qsort(data->rows, data->row_count, sizeof *data->rows, by_series);
     return DTP_OK;
 }
