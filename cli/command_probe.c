@@ -91,10 +91,8 @@ static enum dtp_status check_rows(const struct dtp_probe_heard *heard, struct dt
     enum dtp_status worst = DTP_OK;
     if (!heard->ended || heard->damaged || heard->count == 0)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "dtplan-exec did not say all that it measured");
-    for (size_t i = 0; i < heard->count; i++) {
-        enum dtp_status status = dtp_measured_row_check(&heard->rows[i], "dtplan-exec", i + 1, faults);
-        worst = status > worst ? status : worst;
-    }
+    for (size_t i = 0; i < heard->count; i++)
+        worst = dtp_worse(worst, dtp_measured_row_check(&heard->rows[i], "dtplan-exec", i + 1, faults));
     return worst == DTP_OK ? DTP_OK : DTP_ENVIRONMENT;
 }
 

@@ -91,7 +91,7 @@ static enum dtp_status run(const struct dtp_context *context, const struct dtp_c
     if (status == DTP_OK && ran.measured.interrupted)
         status = say_stopped(context, ran.measured.last_step);
     dtp_ran_job_release(&ran);
-    return status > said ? status : said;
+    return dtp_worse(status, said);
 }
 
 enum dtp_status dtp_command_run(const struct dtp_context *context)

@@ -337,12 +337,12 @@ static enum dtp_status report(const struct dtp_validate *v)
         dtp_refit_text(&refit, &context->page);
     free(refit.results);
     free(refit.written);
-    status = said > status ? said : status;
+    status = dtp_worse(status, said);
     for (uint64_t i = 0; i < v->done; i++) {
         enum dtp_status run = v->rows[i].status       ? (enum dtp_status)v->rows[i].status
                               : v->rows[i].outside[0] ? DTP_NO
                                                       : DTP_OK;
-        status = run > status ? run : status;
+        status = dtp_worse(status, run);
     }
     return v->stopped ? say_stopped(v) : status;
 }
@@ -366,7 +366,7 @@ static enum dtp_status validate(struct dtp_validate *v)
     said = report(v);
     if (said != DTP_ENVIRONMENT && status == DTP_OK)
         status = draw(v);
-    return said > status ? said : status;
+    return dtp_worse(said, status);
 }
 
 static void warn_of_chart(const struct dtp_context *context)
@@ -393,7 +393,7 @@ enum dtp_status dtp_command_validate(const struct dtp_context *context)
         status = validate(&v);
     if (v.file_open) {
         enum dtp_status closed = dtp_row_file_close(&v.file, context->faults);
-        status = closed > status ? closed : status;
+        status = dtp_worse(status, closed);
     }
     dtp_validate_list_destroy(&v.list);
     dtp_catalog_destroy(&v.catalog);

@@ -111,7 +111,7 @@ static enum dtp_status output_close(struct output *o, int columns, struct dtp_fa
     enum dtp_status written = write_out(o->text, o->text ? o->bytes : 0, faults);
     free(o->text);
     free(o->page_text);
-    return written > status ? written : status;
+    return dtp_worse(written, status);
 }
 
 int main(int argc, char **argv)

@@ -223,7 +223,7 @@ static enum dtp_status next_step(struct dtp_trainer *t, bool *begun, bool *stop)
             return status;
     }
     enum dtp_status looked = look_at(t, &record, mode, stop);
-    status = looked > status ? looked : status;
+    status = dtp_worse(status, looked);
     *stop = *stop || ended;
     if (status == DTP_OK && wait && !*stop && t->position.step < s->steps) {
         if (s->checkpoint_every > 0 && t->position.step % s->checkpoint_every == 0)

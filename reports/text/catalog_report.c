@@ -381,7 +381,7 @@ enum dtp_status dtp_report_catalog_entries(const struct dtp_catalog *catalog, en
     }
     if (form == DTP_CATALOG_JSON) {
         enum dtp_status dumped = dtp_json_dump_exact(sink.rows, page->file, faults);
-        status = dumped > status ? dumped : status;
+        status = dtp_worse(status, dumped);
     }
     return status;
 }
