@@ -1,6 +1,6 @@
 /* The command line as data: which command, which of its options, which keys of the scenario table.
  *
- * A flag is either an option of the front end (--json, listed in arguments.c) or a key of the scenario table
+ * A flag is either an option of the front end (--json, listed in options.def) or a key of the scenario table
  * (--micro-batch 4, --micro-batch=4, --compile, --no-compile). Nothing is resolved here. */
 #ifndef DTP_ARGUMENTS_H
 #define DTP_ARGUMENTS_H
@@ -11,23 +11,28 @@
 
 #include <stdint.h>
 
+/* X(suffix, name as typed, dtp_command_... of command.h), in the order of --help. */
+#define DTP_COMMAND_TABLE(X)                                                                                           \
+    X(PLAN, "plan", plan)                                                                                              \
+    X(EXPLAIN, "explain", explain)                                                                                     \
+    X(SIMULATE, "simulate", simulate)                                                                                  \
+    X(WHATIF, "whatif", whatif)                                                                                        \
+    X(SWEEP, "sweep", sweep)                                                                                           \
+    X(SEARCH, "search", search)                                                                                        \
+    X(BACKTEST, "backtest", backtest)                                                                                  \
+    X(CHART, "chart", chart)                                                                                           \
+    X(REPORT, "report", report)                                                                                        \
+    X(RUN, "run", run)                                                                                                 \
+    X(VALIDATE, "validate", validate)                                                                                  \
+    X(PROBE, "probe", probe)                                                                                           \
+    X(CATALOG, "catalog", catalog)                                                                                     \
+    X(SCHEDULE, "schedule", schedule)                                                                                  \
+    X(HELP, "help", help)
 enum dtp_command {
-    DTP_COMMAND_PLAN,
-    DTP_COMMAND_EXPLAIN,
-    DTP_COMMAND_SIMULATE,
-    DTP_COMMAND_WHATIF,
-    DTP_COMMAND_SWEEP,
-    DTP_COMMAND_SEARCH,
-    DTP_COMMAND_BACKTEST,
-    DTP_COMMAND_CHART,
-    DTP_COMMAND_REPORT,
-    DTP_COMMAND_RUN,
-    DTP_COMMAND_VALIDATE,
-    DTP_COMMAND_PROBE,
-    DTP_COMMAND_CATALOG,
-    DTP_COMMAND_SCHEDULE,
-    DTP_COMMAND_HELP,
-    DTP_COMMAND_COUNT
+#define DTP_COMMAND_ENUM(suffix, name, function) DTP_COMMAND_##suffix,
+    DTP_COMMAND_TABLE(DTP_COMMAND_ENUM)
+#undef DTP_COMMAND_ENUM
+        DTP_COMMAND_COUNT
 };
 const char *dtp_command_text(enum dtp_command command);
 

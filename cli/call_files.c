@@ -163,8 +163,7 @@ static enum dtp_status take(struct dtp_call_files *files, const char *path, cons
     use->kind = kind;
     snprintf(use->what, sizeof use->what, "%s", what);
     for (size_t i = 0; i < files->count; i++) {
-        enum dtp_status status = compare(&files->uses[i], use, faults);
-        worst = status > worst ? status : worst;
+        worst = dtp_worse(worst, compare(&files->uses[i], use, faults));
     }
     files->count++;
     return worst;
@@ -177,11 +176,6 @@ enum dtp_status dtp_call_files_add_input(struct dtp_call_files *files, const cha
     if (!path)
         return DTP_OK;
     return stat(path, &about) == 0 ? take(files, path, what, false, DTP_OUTPUT_ROWS, faults) : DTP_OK;
-}
-
-static enum dtp_status worse(enum dtp_status a, enum dtp_status b)
-{
-    return a > b ? a : b;
 }
 
 /* ---- what is written --------------------------------------------------------------------------------------------- */
@@ -208,9 +202,11 @@ static enum dtp_status take_beside(struct dtp_call_files *files, enum dtp_chart 
     if (!dtp_chart_names_make(chart, figure, &names))
         status = no_memory(faults);
     if (names.script)
-        status = worse(status, take_derived(files, names.script, "the script beside", flag, DTP_OUTPUT_SCRIPT, faults));
+        status =
+            dtp_worse(status, take_derived(files, names.script, "the script beside", flag, DTP_OUTPUT_SCRIPT, faults));
     if (names.data)
-        status = worse(status, take_derived(files, names.data, "the data beside", flag, DTP_OUTPUT_CHART_DATA, faults));
+        status =
+            dtp_worse(status, take_derived(files, names.data, "the data beside", flag, DTP_OUTPUT_CHART_DATA, faults));
     names.script = names.data = NULL;
     dtp_chart_names_release(&names);
     return status;
@@ -226,7 +222,7 @@ static enum dtp_status take_chart_of(struct dtp_call_files *files, enum dtp_char
     if (!figure)
         return no_memory(faults);
     enum dtp_status status = take_beside(files, chart, figure, table->flag, faults);
-    return worse(status, take_derived(files, figure, "the figure beside", table->flag, DTP_OUTPUT_FIGURE, faults));
+    return dtp_worse(status, take_derived(files, figure, "the figure beside", table->flag, DTP_OUTPUT_FIGURE, faults));
 }
 
 /* Of `chart`: the kind in its first word; where that is none the command says so. */
@@ -246,14 +242,14 @@ static enum dtp_status take_output(struct dtp_call_files *files, const struct dt
                          f->flag);
     enum dtp_status status = take(files, f->path, f->flag, true, f->kind, faults);
     if (f->kind == DTP_OUTPUT_FIGURE)
-        status = worse(status, take_beside(files, chart_of(a), f->path, f->flag, faults));
+        status = dtp_worse(status, take_beside(files, chart_of(a), f->path, f->flag, faults));
     if (a->charts && f->kind == DTP_OUTPUT_TIMELINE)
-        status = worse(status, take_chart_of(files, DTP_CHART_TIMELINE, f, faults));
+        status = dtp_worse(status, take_chart_of(files, DTP_CHART_TIMELINE, f, faults));
     if (a->charts && f->kind == DTP_OUTPUT_MEMORY)
-        status = worse(status, take_chart_of(files, DTP_CHART_MEMORY, f, faults));
+        status = dtp_worse(status, take_chart_of(files, DTP_CHART_MEMORY, f, faults));
     if (a->command == DTP_COMMAND_VALIDATE && f->kind == DTP_OUTPUT_ROWS && !dtp_output_is_special(f->path))
-        status = worse(status, take_derived(files, dtp_call_files_times(f->path), "the folder of times beside", f->flag,
-                                            DTP_OUTPUT_FOLDER, faults));
+        status = dtp_worse(status, take_derived(files, dtp_call_files_times(f->path), "the folder of times beside",
+                                                f->flag, DTP_OUTPUT_FOLDER, faults));
     return status;
 }
 
@@ -281,7 +277,7 @@ static enum dtp_status take_key(struct dtp_call_files *files, const struct dtp_t
     if (!list)
         return no_memory(faults);
     for (char *one; strchr(key->value, ',') && (one = strtok_r(rest, ",", &rest)) != NULL;)
-        status = worse(status, dtp_call_files_add_input(files, one, "the file", faults));
+        status = dtp_worse(status, dtp_call_files_add_input(files, one, "the file", faults));
     free(list);
     return status;
 }
@@ -295,8 +291,9 @@ static enum dtp_status take_option_input(struct dtp_call_files *files, const str
             "%s: reads files only; standard input can be a scenario or a table, where its name would stand", f->flag);
     enum dtp_status status = dtp_call_files_add_input(files, f->path, "the file", faults);
     if (a->refit == f->path)
-        status = worse(status, take_derived(files, dtp_call_files_refit(f->path), "the machine file that follows from",
-                                            f->flag, DTP_OUTPUT_MACHINE, faults));
+        status =
+            dtp_worse(status, take_derived(files, dtp_call_files_refit(f->path), "the machine file that follows from",
+                                           f->flag, DTP_OUTPUT_MACHINE, faults));
     return status;
 }
 
@@ -308,15 +305,15 @@ enum dtp_status dtp_call_files_add_line(struct dtp_call_files *files, const stru
 {
     enum dtp_status worst = DTP_OK;
     for (size_t i = a->command == DTP_COMMAND_CHART; i < a->word_count; i++)
-        worst = worse(worst, take_word(files, a->words[i], faults));
+        worst = dtp_worse(worst, take_word(files, a->words[i], faults));
     for (size_t i = 0; i < a->setting_count; i++)
-        worst = worse(worst, take_key(files, &a->settings[i], faults));
+        worst = dtp_worse(worst, take_key(files, &a->settings[i], faults));
     for (size_t i = 0; i < a->file_count; i++)
         if (a->files[i].role == DTP_FILE_READ)
-            worst = worse(worst, take_option_input(files, a, &a->files[i], faults));
+            worst = dtp_worse(worst, take_option_input(files, a, &a->files[i], faults));
     for (size_t i = 0; i < a->file_count; i++)
         if (a->files[i].role == DTP_FILE_WRITTEN)
-            worst = worse(worst, take_output(files, a, &a->files[i], faults));
+            worst = dtp_worse(worst, take_output(files, a, &a->files[i], faults));
     return worst;
 }
 

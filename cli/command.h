@@ -19,21 +19,10 @@ struct dtp_context {
     struct dtp_call_files *files; /* all that the line names are in it and checked */
 };
 
-enum dtp_status dtp_command_plan(const struct dtp_context *context);
-enum dtp_status dtp_command_explain(const struct dtp_context *context);
-enum dtp_status dtp_command_whatif(const struct dtp_context *context);
-enum dtp_status dtp_command_sweep(const struct dtp_context *context);
-enum dtp_status dtp_command_search(const struct dtp_context *context);
-enum dtp_status dtp_command_simulate(const struct dtp_context *context);
-enum dtp_status dtp_command_backtest(const struct dtp_context *context);
-enum dtp_status dtp_command_chart(const struct dtp_context *context);
-enum dtp_status dtp_command_report(const struct dtp_context *context);
-enum dtp_status dtp_command_schedule(const struct dtp_context *context);
-enum dtp_status dtp_command_catalog(const struct dtp_context *context);
-enum dtp_status dtp_command_validate(const struct dtp_context *context);
-enum dtp_status dtp_command_run(const struct dtp_context *context);
-enum dtp_status dtp_command_probe(const struct dtp_context *context);
-enum dtp_status dtp_command_help(const struct dtp_context *context);
+#define DTP_COMMAND_FUNCTION(suffix, name, function)                                                                   \
+    enum dtp_status dtp_command_##function(const struct dtp_context *context);
+DTP_COMMAND_TABLE(DTP_COMMAND_FUNCTION)
+#undef DTP_COMMAND_FUNCTION
 
 /* ---- shared steps ----------------------------------------------------------------------------------------------- */
 
@@ -50,7 +39,12 @@ enum dtp_status dtp_context_scenario(const struct dtp_context *context, struct d
 /* The typed keys as axes, each a list of values. */
 enum dtp_status dtp_context_axes(const struct dtp_arguments *arguments, const struct dtp_catalog *catalog,
                                  const char *where, struct dtp_axes *axes, struct dtp_faults *faults);
-/* Both of them, then the job they make; calls `use` with it. */
+/* Both of them; calls `use` with what was read. */
+enum dtp_status dtp_context_with_scenario(const struct dtp_context *context,
+                                          enum dtp_status (*use)(const struct dtp_context *context,
+                                                                 const struct dtp_catalog *catalog,
+                                                                 struct dtp_scenario *scenario));
+/* The same, and the job that they make. */
 enum dtp_status dtp_context_with_job(const struct dtp_context *context,
                                      enum dtp_status (*use)(const struct dtp_context *context,
                                                             const struct dtp_job *job,

@@ -162,26 +162,20 @@ static enum dtp_status plan_several(const struct dtp_context *context, struct dt
     return status;
 }
 
+static enum dtp_status plan(const struct dtp_context *context, const struct dtp_catalog *catalog,
+                            struct dtp_scenario *scenario)
+{
+    enum dtp_strategy strategies[DTP_STRATEGY_COUNT];
+    const char *named = dtp_scenario_get(scenario, "strategy");
+    size_t count = named ? dtp_scenario_strategies(named, strategies) : 1;
+    return count > 1 ? plan_several(context, scenario, catalog, strategies, count)
+                     : plan_one(context, scenario, catalog);
+}
+
 enum dtp_status dtp_command_plan(const struct dtp_context *context)
 {
-    struct dtp_catalog catalog;
-    struct dtp_scenario *scenario = NULL;
-    enum dtp_strategy strategies[DTP_STRATEGY_COUNT];
-    if (context->bare) {
-        dtp_help_program(&context->page);
-        return DTP_OK;
-    }
-    enum dtp_status status = dtp_context_catalog(context, &catalog);
-    if (status != DTP_OK)
-        return status;
-    status = dtp_context_scenario(context, &catalog, &scenario);
-    const char *named = status == DTP_OK ? dtp_scenario_get(scenario, "strategy") : NULL;
-    size_t count = named ? dtp_scenario_strategies(named, strategies) : 1;
-    if (status == DTP_OK && count > 1)
-        status = plan_several(context, scenario, &catalog, strategies, count);
-    else if (status == DTP_OK)
-        status = plan_one(context, scenario, &catalog);
-    dtp_scenario_destroy(scenario);
-    dtp_catalog_destroy(&catalog);
-    return status;
+    if (!context->bare)
+        return dtp_context_with_scenario(context, plan);
+    dtp_help_program(&context->page);
+    return DTP_OK;
 }

@@ -91,10 +91,8 @@ static enum dtp_status check_rows(const struct dtp_probe_heard *heard, struct dt
     enum dtp_status worst = DTP_OK;
     if (!heard->ended || heard->damaged || heard->count == 0)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "dtplan-exec did not say all that it measured");
-    for (size_t i = 0; i < heard->count; i++) {
-        enum dtp_status status = dtp_measured_row_check(&heard->rows[i], "dtplan-exec", i + 1, faults);
-        worst = status > worst ? status : worst;
-    }
+    for (size_t i = 0; i < heard->count; i++)
+        worst = dtp_worse(worst, dtp_measured_row_check(&heard->rows[i], "dtplan-exec", i + 1, faults));
     return worst == DTP_OK ? DTP_OK : DTP_ENVIRONMENT;
 }
 
@@ -154,8 +152,9 @@ static enum dtp_status report(const struct dtp_context *context, const struct dt
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
 static enum dtp_status probe(const struct dtp_context *context, const struct dtp_catalog *catalog,
-                             const struct dtp_scenario *scenario)
+                             struct dtp_scenario *scenario)
 {
+    forget_counts(context->arguments, scenario);
     const char *path = context->arguments->output;
     struct dtp_probe_heard heard = dtp_probe_heard_start();
     struct dtp_run_process process = {
@@ -186,17 +185,5 @@ static enum dtp_status probe(const struct dtp_context *context, const struct dtp
 
 enum dtp_status dtp_command_probe(const struct dtp_context *context)
 {
-    struct dtp_catalog catalog;
-    struct dtp_scenario *scenario = NULL;
-    enum dtp_status status = dtp_context_catalog(context, &catalog);
-    if (status != DTP_OK)
-        return status;
-    status = dtp_context_scenario(context, &catalog, &scenario);
-    if (status == DTP_OK) {
-        forget_counts(context->arguments, scenario);
-        status = probe(context, &catalog, scenario);
-    }
-    dtp_scenario_destroy(scenario);
-    dtp_catalog_destroy(&catalog);
-    return status;
+    return dtp_context_with_scenario(context, probe);
 }

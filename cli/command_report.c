@@ -336,5 +336,5 @@ enum dtp_status dtp_command_report(const struct dtp_context *context)
     free(text);
     if (status <= DTP_NO && written == DTP_OK && a->output)
         fprintf(context->page.file, "%s: written\n", a->output);
-    return written > status ? written : status;
+    return dtp_worse(written, status);
 }

@@ -77,35 +77,24 @@ static enum dtp_status say_stopped(const struct dtp_context *context, uint64_t l
 static enum dtp_status run(const struct dtp_context *context, const struct dtp_catalog *catalog,
                            struct dtp_scenario *scenario)
 {
+    const struct dtp_arguments *a = context->arguments;
     const struct dtp_run_job job = {context, catalog, scenario, NULL, true};
     struct dtp_ran_job ran;
-    enum dtp_status status = dtp_job_run(&job, &ran), said = DTP_OK;
+    enum dtp_status status = dtp_run_take_defaults(scenario, context->faults), said = DTP_OK;
+    if (status == DTP_OK)
+        status = dtp_run_take_device(scenario, a->passed, a->passed_count, context->faults);
+    if (status != DTP_OK)
+        return status;
+    status = dtp_job_run(&job, &ran);
     if (ran.measured.last_step > ran.measured.first_step)
         said = say(context, &ran);
     if (status == DTP_OK && ran.measured.interrupted)
         status = say_stopped(context, ran.measured.last_step);
     dtp_ran_job_release(&ran);
-    return status > said ? status : said;
+    return dtp_worse(status, said);
 }
 
 enum dtp_status dtp_command_run(const struct dtp_context *context)
 {
-    struct dtp_catalog catalog;
-    struct dtp_scenario *scenario = NULL;
-    if (context->arguments->program_file)
-        return dtp_set_run(context);
-    enum dtp_status status = dtp_context_catalog(context, &catalog);
-    if (status != DTP_OK)
-        return status;
-    status = dtp_context_scenario(context, &catalog, &scenario);
-    if (status == DTP_OK)
-        status = dtp_run_take_defaults(scenario, context->faults);
-    if (status == DTP_OK)
-        status = dtp_run_take_device(scenario, context->arguments->passed, context->arguments->passed_count,
-                                     context->faults);
-    if (status == DTP_OK)
-        status = run(context, &catalog, scenario);
-    dtp_scenario_destroy(scenario);
-    dtp_catalog_destroy(&catalog);
-    return status;
+    return context->arguments->program_file ? dtp_set_run(context) : dtp_context_with_scenario(context, run);
 }

@@ -71,11 +71,10 @@ static void read_times(struct dtp_schedule_question *q, const char *value, struc
         count++;
     }
     if (!numbers || count < 3 || times[0] + times[1] + times[2] <= 0)
-        dtp_fault(
-            faults, DTP_BAD_INPUT, NULL, 0,
-            "--times: '%.64s' is not F,B,W or F,B,W,SEND: times of 0 or from %g to %g of forward, backward of inputs "
-            "and of weights, and a transfer, in one unit; write --times 1,1,1",
-            value, MIN_TIME, MAX_TIME);
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                  "--times: '%.64s' is not F,B,W or F,B,W,SEND: times of 0 or from %g to %g of forward, backward of "
+                  "inputs and of weights, and a transfer, in one unit; write --times 1,1,1",
+                  value, MIN_TIME, MAX_TIME);
     q->forward_s = times[0];
     q->backward_s = times[1];
     q->weight_s = times[2];
@@ -217,7 +216,8 @@ static enum dtp_status draw(const struct dtp_context *context, const struct dtp_
              dtp_schedule_row(c->kind)->word, c->schedule.shape.ranks, c->schedule.shape.ranks > 1 ? "s" : "",
              c->schedule.shape.micro_batches, c->schedule.shape.micro_batches > 1 ? "es" : "", c->timing.makespan_s,
              c->timing.bubble_s);
-    return dtp_chart_draw_passes(passes_of, report, context->arguments->chart, title, context->faults);
+    return dtp_chart_draw_written(DTP_CHART_SCHEDULE, passes_of, report, context->arguments->chart, title,
+                                  context->faults);
 }
 
 enum dtp_status dtp_command_schedule(const struct dtp_context *context)

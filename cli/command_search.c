@@ -108,18 +108,16 @@ static enum dtp_status read_axes(const struct dtp_context *context, const struct
     enum dtp_status worst = DTP_OK;
     char text[128];
     for (size_t i = 0; i < a->setting_count; i++)
-        if (!is_default_axis(a->settings[i].key)) {
-            enum dtp_status status =
-                dtp_axes_add(axes, catalog, a->settings[i].key, a->settings[i].value, "command line", context->faults);
-            worst = status > worst ? status : worst;
-        }
+        if (!is_default_axis(a->settings[i].key))
+            worst = dtp_worse(worst, dtp_axes_add(axes, catalog, a->settings[i].key, a->settings[i].value,
+                                                  "command line", context->faults));
     for (size_t i = 0; i < DEFAULT_COUNT; i++) {
         const char *values = given(a, base, defaults[i].key);
         if (!values)
             values = default_values(a, base, i, text, sizeof text);
-        enum dtp_status status =
-            values ? dtp_axes_add(axes, catalog, defaults[i].key, values, "command line", context->faults) : DTP_OK;
-        worst = status > worst ? status : worst;
+        worst = dtp_worse(worst,
+                          values ? dtp_axes_add(axes, catalog, defaults[i].key, values, "command line", context->faults)
+                                 : DTP_OK);
     }
     return worst;
 }
@@ -153,8 +151,7 @@ static enum dtp_status exclude_gpus(const struct dtp_context *context, struct dt
     char *copy = strdup(names), *rest = copy;
     enum dtp_status worst = copy ? DTP_OK : dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     for (char *name; (name = strsep(&rest, ","));) {
-        enum dtp_status status = exclude(gpu, catalog, name, context->faults);
-        worst = status > worst ? status : worst;
+        worst = dtp_worse(worst, exclude(gpu, catalog, name, context->faults));
     }
     free(copy);
     if (worst == DTP_OK && gpu->count == 0)
@@ -200,7 +197,7 @@ static enum dtp_status run_search(const struct dtp_context *context, const struc
         return status;
     enum dtp_status printed = print(context, &question, &search);
     dtp_search_release(&search);
-    return printed > status ? printed : status;
+    return dtp_worse(printed, status);
 }
 
 enum dtp_status dtp_command_search(const struct dtp_context *context)

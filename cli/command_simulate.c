@@ -115,7 +115,8 @@ static enum dtp_status draw_passes(const struct dtp_context *context, const stru
              job->transformer.name, job->cluster.gpus, job->cluster.gpu.key, dtp_schedule_row(stages->schedule)->word,
              stages->rank_count, job->plan.accumulate, 1e3 * stages->step_s,
              100 * simulated->prediction.time.bubble_s / stages->step_s);
-    return dtp_chart_draw_passes(passes_of, stages, context->arguments->chart, title, context->faults);
+    return dtp_chart_draw_written(DTP_CHART_SCHEDULE, passes_of, stages, context->arguments->chart, title,
+                                  context->faults);
 }
 
 /* ---- charts ------------------------------------------------------------------------------------------------------ */

@@ -217,10 +217,8 @@ static enum dtp_status read_axes(struct sweep *sweep)
     const struct dtp_arguments *a = sweep->context->arguments;
     struct dtp_faults *faults = sweep->context->faults;
     enum dtp_status worst = dtp_context_files(sweep->context, &sweep->catalog, &sweep->base);
-    if (worst != DTP_ENVIRONMENT) {
-        enum dtp_status status = dtp_context_axes(a, &sweep->catalog, "command line", &sweep->axes, faults);
-        worst = status > worst ? status : worst;
-    }
+    if (worst != DTP_ENVIRONMENT)
+        worst = dtp_worse(worst, dtp_context_axes(a, &sweep->catalog, "command line", &sweep->axes, faults));
     if (worst == DTP_OK)
         worst = dtp_axes_count(&sweep->axes, &sweep->rows, faults);
     if (worst == DTP_OK && sweep->base) /* single values once, for all */
@@ -275,7 +273,7 @@ static enum dtp_status run_sweep(struct sweep *sweep)
         status = run_rows(sweep);
     end_workers(sweep);
     enum dtp_status closed = dtp_row_file_close(&sweep->file, faults);
-    status = closed > status ? closed : status;
+    status = dtp_worse(status, closed);
     return status == DTP_OK ? finish(sweep, before) : status;
 }
 

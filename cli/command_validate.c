@@ -1,7 +1,8 @@
 /* dtplan validate: predicts jobs, runs them as `run` does, and judges how far off the predictions were. */
 #include "cli/command.h"
 
-#include "chart/chart_data.h"
+#include "base/clock.h"
+#include "chart/chart.h"
 #include "page/output_file.h"
 #include "cli/validate_parts.h"
 
@@ -12,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Two to warm up, eight that count, one operation by operation alone, one operation by operation as it runs. */
@@ -39,13 +39,6 @@ static void catch_signals(void)
 static bool told_to_stop(void)
 {
     return asked_to_stop || dtp_run_process_told_to_stop();
-}
-
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 /* ---- times of operations ----------------------------------------------------------------------------------------- */
@@ -105,7 +98,7 @@ static void make_run(struct dtp_validate *v, uint64_t run, const struct dtp_cont
     char path[4096];
     const struct dtp_run_job job = {context, &v->catalog, scenario, times_path(v, run, path, sizeof path),
                                     isatty(STDERR_FILENO) != 0};
-    double started_s = now_s();
+    double started_s = dtp_now_s();
     if (job.op_times)
         unlink(job.op_times); /* of an earlier validation */
     enum dtp_status status = dtp_job_run(&job, &ran);
@@ -117,7 +110,7 @@ static void make_run(struct dtp_validate *v, uint64_t run, const struct dtp_cont
         status = dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
                            "the run ended before a step that counts; take --steps %d or more", LEAST_STEPS);
     take_reason(row, status, &ran, context->faults);
-    row->wall_s = now_s() - started_s;
+    row->wall_s = dtp_now_s() - started_s;
     v->stopped = ran.measured.interrupted || (status != DTP_OK && told_to_stop()); /* what a signal ended is no row */
     dtp_ran_job_release(&ran);
 }
@@ -129,7 +122,7 @@ static void say_before(const struct dtp_validate *v, uint64_t run, const struct 
 
 static void say_after(const struct dtp_validate *v, uint64_t run, const struct dtp_validation *row)
 {
-    double error = dtp_validation_step_error(row), elapsed_s = now_s() - v->started_s;
+    double error = dtp_validation_step_error(row), elapsed_s = dtp_now_s() - v->started_s;
     double left_s = elapsed_s * (double)(v->list.count - run - 1) / (double)(run + 1 - v->resumed);
     if (row->status != DTP_OK)
         fprintf(stderr, "  failed: %s", row->reason);
@@ -278,19 +271,20 @@ static enum dtp_status open_file(struct dtp_validate *v)
 }
 
 /* `compared`: only runs whose times are compared. */
-static uint64_t write_rows(const struct dtp_validate *v, bool compared, FILE *out)
+static void write_rows(const struct dtp_validate *v, bool compared, FILE *out)
 {
-    uint64_t count = 0;
     char *header = dtp_validation_header();
     if (header)
         fputs(header, out);
     for (uint64_t i = 0; i < v->done && header; i++)
-        if (!compared || v->rows[i].compared) {
+        if (!compared || v->rows[i].compared)
             dtp_validation_write_row(&v->file, i, &v->rows[i], out);
-            count++;
-        }
     free(header);
-    return count;
+}
+
+static void write_compared(const void *validate, FILE *out)
+{
+    write_rows(validate, true, out);
 }
 
 /* Predictions of rows that were there may be others now. */
@@ -309,39 +303,15 @@ static enum dtp_status rewrite(const struct dtp_validate *v)
 static enum dtp_status draw(const struct dtp_validate *v)
 {
     const char *figure = v->context->arguments->chart;
-    struct dtp_faults *faults = v->context->faults;
-    struct dtp_table *table = NULL;
-    struct dtp_chart_data data = {0};
-    char *text = NULL, said[DTP_FAULT_TEXT_BYTES];
-    size_t bytes = 0;
-    FILE *file = figure ? open_memstream(&text, &bytes) : NULL;
-    if (!figure)
-        return DTP_OK;
-    uint64_t points = file ? write_rows(v, true, file) : 0;
-    enum dtp_status status =
-        file && fclose(file) == 0 ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    if (status == DTP_OK && points == 0) {
+    bool any = false;
+    for (uint64_t i = 0; i < v->done; i++)
+        any |= v->rows[i].compared != 0;
+    if (figure && any)
+        return dtp_chart_draw_written(DTP_CHART_BACKTEST, write_compared, v, figure,
+                                      "Predicted against measured tokens/s", v->context->faults);
+    if (figure)
         fprintf(stderr, "%s: not drawn, no run's time is compared\n", figure);
-        free(text);
-        return DTP_OK;
-    }
-    if (status == DTP_OK)
-        status = dtp_table_parse("validate", text, bytes, &table, faults);
-    if (status == DTP_OK)
-        status = dtp_chart_data_read(DTP_CHART_BACKTEST, table, NULL, 0, &data, faults);
-    if (status == DTP_OK) {
-        struct dtp_chart_figure f = {.chart = DTP_CHART_BACKTEST,
-                                     .data = &data,
-                                     .figure = figure,
-                                     .title = "Predicted against measured tokens/s"};
-        status = dtp_chart_draw(&f, said, sizeof said, faults);
-    }
-    if (status == DTP_OK)
-        fprintf(stderr, "%s\n", said);
-    dtp_chart_data_destroy(&data);
-    dtp_table_destroy(table);
-    free(text);
-    return status;
+    return DTP_OK;
 }
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
@@ -367,12 +337,12 @@ static enum dtp_status report(const struct dtp_validate *v)
         dtp_refit_text(&refit, &context->page);
     free(refit.results);
     free(refit.written);
-    status = said > status ? said : status;
+    status = dtp_worse(status, said);
     for (uint64_t i = 0; i < v->done; i++) {
         enum dtp_status run = v->rows[i].status       ? (enum dtp_status)v->rows[i].status
                               : v->rows[i].outside[0] ? DTP_NO
                                                       : DTP_OK;
-        status = run > status ? run : status;
+        status = dtp_worse(status, run);
     }
     return v->stopped ? say_stopped(v) : status;
 }
@@ -383,7 +353,7 @@ static enum dtp_status validate(struct dtp_validate *v)
     if (!v->rows)
         return dtp_fault(v->context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     enum dtp_status status = open_file(v), said;
-    v->started_s = now_s();
+    v->started_s = dtp_now_s();
     catch_signals();
     for (uint64_t run = v->done; run < v->list.count && status == DTP_OK && !v->stopped; run++) {
         status = one_run(v, run);
@@ -396,7 +366,7 @@ static enum dtp_status validate(struct dtp_validate *v)
     said = report(v);
     if (said != DTP_ENVIRONMENT && status == DTP_OK)
         status = draw(v);
-    return said > status ? said : status;
+    return dtp_worse(said, status);
 }
 
 static void warn_of_chart(const struct dtp_context *context)
@@ -423,7 +393,7 @@ enum dtp_status dtp_command_validate(const struct dtp_context *context)
         status = validate(&v);
     if (v.file_open) {
         enum dtp_status closed = dtp_row_file_close(&v.file, context->faults);
-        status = closed > status ? closed : status;
+        status = dtp_worse(status, closed);
     }
     dtp_validate_list_destroy(&v.list);
     dtp_catalog_destroy(&v.catalog);

@@ -23,8 +23,8 @@ static enum dtp_status predict(const struct dtp_context *context, const struct d
                       chosen ? NULL : &closed, out, context->faults);
 }
 
-static enum dtp_status whatif(const struct dtp_context *context, const struct dtp_scenario *scenario,
-                              const struct dtp_catalog *catalog)
+static enum dtp_status whatif(const struct dtp_context *context, const struct dtp_catalog *catalog,
+                              struct dtp_scenario *scenario)
 {
     struct dtp_whatif *found = malloc(sizeof *found);
     if (!found)
@@ -42,15 +42,5 @@ static enum dtp_status whatif(const struct dtp_context *context, const struct dt
 
 enum dtp_status dtp_command_whatif(const struct dtp_context *context)
 {
-    struct dtp_catalog catalog;
-    struct dtp_scenario *scenario = NULL;
-    enum dtp_status status = dtp_context_catalog(context, &catalog);
-    if (status != DTP_OK)
-        return status;
-    status = dtp_context_scenario(context, &catalog, &scenario);
-    if (status == DTP_OK)
-        status = whatif(context, scenario, &catalog);
-    dtp_scenario_destroy(scenario);
-    dtp_catalog_destroy(&catalog);
-    return status;
+    return dtp_context_with_scenario(context, whatif);
 }

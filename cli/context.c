@@ -40,11 +40,9 @@ enum dtp_status dtp_context_spare(const struct dtp_context *context, const struc
 {
     static const char *const keys[] = {"model", "machine"};
     enum dtp_status worst = DTP_OK;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        enum dtp_status status = dtp_call_files_add_input(context->files, dtp_scenario_get(scenario, keys[i]),
-                                                          "the file of a scenario", context->faults);
-        worst = status > worst ? status : worst;
-    }
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        worst = dtp_worse(worst, dtp_call_files_add_input(context->files, dtp_scenario_get(scenario, keys[i]),
+                                                          "the file of a scenario", context->faults));
     return worst;
 }
 
@@ -53,10 +51,8 @@ enum dtp_status dtp_context_files(const struct dtp_context *context, struct dtp_
 {
     const struct dtp_arguments *a = context->arguments;
     enum dtp_status worst = dtp_scenario_create(out, context->faults);
-    for (size_t i = 0; i < a->word_count && *out; i++) {
-        enum dtp_status status = dtp_scenario_read(*out, a->words[i], context->faults);
-        worst = status > worst ? status : worst;
-    }
+    for (size_t i = 0; i < a->word_count && *out; i++)
+        worst = dtp_worse(worst, dtp_scenario_read(*out, a->words[i], context->faults));
     if (worst == DTP_OK)
         worst = dtp_context_spare(context, *out);
     static const char *const keys[] = {"machine", "model"};
@@ -73,8 +69,7 @@ enum dtp_status dtp_context_scenario(const struct dtp_context *context, struct d
     enum dtp_status worst = dtp_context_files(context, catalog, out);
     for (size_t i = 0; i < a->setting_count && *out; i++) {
         const struct dtp_typed_key *s = &a->settings[i];
-        enum dtp_status status = dtp_scenario_set(*out, s->word, s->value, "command line", 0, context->faults);
-        worst = status > worst ? status : worst;
+        worst = dtp_worse(worst, dtp_scenario_set(*out, s->word, s->value, "command line", 0, context->faults));
     }
     if (worst == DTP_BAD_INPUT || context->faults->count > 0)
         dtp_scenario_check_names(*out, catalog, context->faults);
@@ -91,10 +86,27 @@ enum dtp_status dtp_context_axes(const struct dtp_arguments *arguments, const st
     enum dtp_status worst = DTP_OK;
     for (size_t i = 0; i < arguments->setting_count && worst != DTP_ENVIRONMENT; i++) {
         const struct dtp_typed_key *s = &arguments->settings[i];
-        enum dtp_status status = dtp_axes_add(axes, catalog, s->key, s->value, where, faults);
-        worst = status > worst ? status : worst;
+        worst = dtp_worse(worst, dtp_axes_add(axes, catalog, s->key, s->value, where, faults));
     }
     return worst;
+}
+
+enum dtp_status dtp_context_with_scenario(const struct dtp_context *context,
+                                          enum dtp_status (*use)(const struct dtp_context *context,
+                                                                 const struct dtp_catalog *catalog,
+                                                                 struct dtp_scenario *scenario))
+{
+    struct dtp_catalog catalog;
+    struct dtp_scenario *scenario = NULL;
+    enum dtp_status status = dtp_context_catalog(context, &catalog);
+    if (status != DTP_OK)
+        return status;
+    status = dtp_context_scenario(context, &catalog, &scenario);
+    if (status == DTP_OK)
+        status = use(context, &catalog, scenario);
+    dtp_scenario_destroy(scenario);
+    dtp_catalog_destroy(&catalog);
+    return status;
 }
 
 enum dtp_status dtp_context_with_job(const struct dtp_context *context,

@@ -36,8 +36,7 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
         {"dtplan explain [SCENARIO.ini ...] [--KEY VALUE ...] [--program] [--json]",
          "Shows where each byte and each second of a plan comes from: the rule, the numbers put into it, and the sum. "
          "Takes the same keys as plan. Where tp, cp or pp divide the model it explains the simulation: the rank with "
-         "most "
-         "memory, the one that computes longest, what ranks of a pipeline idle and why.",
+         "most memory, the one that computes longest, what ranks of a pipeline idle and why.",
          {{"dtplan explain --params 7e9 --gpus 8 --strategy full_shard", "formula by formula"},
           {"dtplan explain --model llama-2-7b --gpus 8 --runtime megatron --strategy zero1 --tp 2 --pp 4",
            "of a pipeline"},
@@ -47,18 +46,18 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
         {"dtplan simulate [SCENARIO.ini ...] [--KEY VALUE ...] [--trace FILE] [--timeline FILE] [--memory FILE] "
          "[--json]",
          "Writes out the job's step as a program of operations on streams and runs it in time: what overlaps, what "
-         "waits, "
-         "which chain of operations sets the length of the step, when memory peaks. Takes the same keys as plan.",
+         "waits, which chain of operations sets the length of the step, when memory peaks. Takes the same keys as "
+         "plan.",
          {{"dtplan simulate --params 7e9 --gpus 8 --strategy full_shard", "where the time of a step goes"},
           {"dtplan simulate --model gpt2 --gpus 4 --strategy ddp --trace step.json", "look at it in ui.perfetto.dev"},
           {"dtplan simulate --params 7e9 --gpus 8 --memory memory.csv --charts", "memory over time, table and chart"}}},
-    [DTP_COMMAND_WHATIF] =
-        {"dtplan whatif [SCENARIO.ini ...] [--KEY VALUE ...] [--json | --csv]",
-         "Predicts every single change of a plan: units, batch, shard group, offload, checkpointing, dtypes, overlap, "
-         "compile, kernels. One ranked table with what each costs or saves in memory and time, and why. Takes the same "
-         "keys as plan.",
-         {{"dtplan whatif --params 7e9 --gpus 8 --strategy full_shard", "what to tune first"},
-          {"dtplan whatif --params 13e9 --gpus 16 --accumulate 4 --csv", "all changes as a table for a spreadsheet"}}},
+    [DTP_COMMAND_WHATIF] = {"dtplan whatif [SCENARIO.ini ...] [--KEY VALUE ...] [--json | --csv]",
+                            "Predicts every single change of a plan: units, batch, shard group, offload, "
+                            "checkpointing, dtypes, overlap, compile, kernels. One ranked table with what each costs "
+                            "or saves in memory and time, and why. Takes the same keys as plan.",
+                            {{"dtplan whatif --params 7e9 --gpus 8 --strategy full_shard", "what to tune first"},
+                             {"dtplan whatif --params 13e9 --gpus 16 --accumulate 4 --csv",
+                              "all changes as a table for a spreadsheet"}}},
     [DTP_COMMAND_SWEEP] =
         {"dtplan sweep [SCENARIO.ini ...] [--KEY LIST ...] [-o FILE.csv] [--fidelity bounds|simulated]",
          "Predicts every combination of lists and ranges of keys: one CSV row each, memory, communication, time, "
@@ -71,46 +70,38 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
            "to standard output"}}},
     [DTP_COMMAND_SEARCH] =
         {"dtplan search [SCENARIO.ini ...] --tokens N [--deadline TIME] [--budget USD] [--KEY LIST ...] [--max-gpus N] "
-         "[--max-nodes N] "
-         "[--exclude-gpu LIST] [--json | --csv]",
+         "[--max-nodes N] [--exclude-gpu LIST] [--json | --csv]",
          "Finds which GPUs, how many of them and which plan train N tokens cheapest within deadline and budget "
-         "(fastest, "
-         "with a budget alone). Every key can be pinned, or given a list or range as in sweep; GPU, number of GPUs, "
-         "strategy, shard group, micro batch, accumulation, checkpointing, offload, precision and compilation vary "
-         "where "
-         "they are not, tp, pp, cp and virtual stages too once runtime and GPU are given. "
-         "Formulas predict all combinations, simulation ranks the best and replays their memory. Without "
-         "a "
-         "plan it says which limit to move and how far.",
+         "(fastest, with a budget alone). Every key can be pinned, or given a list or range as in sweep; GPU, number "
+         "of GPUs, strategy, shard group, micro batch, accumulation, checkpointing, offload, precision and compilation "
+         "vary where they are not, tp, pp, cp and virtual stages too once runtime and GPU are given. Formulas predict "
+         "all combinations, simulation ranks the best and replays their memory. Without a plan it says which limit to "
+         "move and how far.",
          {{"dtplan search --model llama-3-8b --tokens 2T --deadline 30d --budget 500k --gpu h100-sxm,a100-80-sxm --seq "
-           "8k "
-           "--global-batch-tokens 4M",
+           "8k --global-batch-tokens 4M",
            "which cluster to rent"},
           {"dtplan search --params 1B --gpus 2 --gpu a10 --tokens 200M --budget 15",
            "what an evening of two GPUs can do"}}},
-    [DTP_COMMAND_BACKTEST] = {"dtplan backtest RUNS.csv ... [--fidelity bounds|simulated] [--machine FILE.csv] "
-                              "[-o ROWS.csv | --leave-one-out] [--json | --csv]",
-                              "Predicts measured runs from their configuration alone and reports how far off the "
-                              "predictions are, beside the "
-                              "simplest predictor there is: one constant MFU per kind of GPU. Of sweeps, runs of one "
-                              "source, model, GPU and number of nodes, also what choosing by the predictions delivers.",
-                              {{"dtplan backtest scenarios/published_runs.csv", "score the published runs"},
-                               {"dtplan backtest scenarios/h200_torch_runs.csv --fidelity simulated",
-                                "score what the simulation says of runs on H200"},
-                               {"dtplan backtest scenarios/published_runs.csv -o rows.csv",
-                                "and write predicted beside measured, run by run"},
-                               {"dtplan backtest scenarios/nanotron_h100_runs.csv scenarios/nanotron_h100_oom.csv "
-                                "--notes q=A",
-                                "a sweep with what died in it: are the decisions good"},
-                               {"dtplan backtest --leave-one-out scenarios/published_runs.csv "
-                                "scenarios/h200_torch_runs.csv",
-                                "score each source by a fit on the others"}}},
+    [DTP_COMMAND_BACKTEST] =
+        {"dtplan backtest RUNS.csv ... [--fidelity bounds|simulated] [--machine FILE.csv] [-o ROWS.csv | "
+         "--leave-one-out] [--json | --csv]",
+         "Predicts measured runs from their configuration alone and reports how far off the predictions are, beside "
+         "the simplest predictor there is: one constant MFU per kind of GPU. Of sweeps, runs of one source, model, GPU "
+         "and number of nodes, also what choosing by the predictions delivers.",
+         {{"dtplan backtest scenarios/published_runs.csv", "score the published runs"},
+          {"dtplan backtest scenarios/h200_torch_runs.csv --fidelity simulated",
+           "score what the simulation says of runs on H200"},
+          {"dtplan backtest scenarios/published_runs.csv -o rows.csv",
+           "and write predicted beside measured, run by run"},
+          {"dtplan backtest scenarios/nanotron_h100_runs.csv scenarios/nanotron_h100_oom.csv --notes q=A",
+           "a sweep with what died in it: are the decisions good"},
+          {"dtplan backtest --leave-one-out scenarios/published_runs.csv scenarios/h200_torch_runs.csv",
+           "score each source by a fit on the others"}}},
     [DTP_COMMAND_CHART] =
         {"dtplan chart KIND FILE.csv [-o FIGURE] [--where COLUMN=VALUE ...]",
-         "Draws a table that another command wrote: as text on the terminal, or with -o by gnuplot as "
-         ".png, .svg, .pdf or .txt, its script and data beside it to draw again from. Without gnuplot "
-         "memory, timeline, strategies and step are still drawn as text, and of a figure the script "
-         "and the data are there.",
+         "Draws a table that another command wrote: as text on the terminal, or with -o by gnuplot as .png, .svg, .pdf "
+         "or .txt, its script and data beside it to draw again from. Without gnuplot memory, timeline, strategies and "
+         "step are still drawn as text, and of a figure the script and the data are there.",
          {{"dtplan --params 7e9 --gpus 8 --strategy all --csv > plans.csv", "a table"},
           {"dtplan chart strategies plans.csv", "as text"},
           {"dtplan chart strategies plans.csv -o strategies.png", "as a picture"}}},
@@ -118,10 +109,8 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
         {"dtplan run [SCENARIO.ini ...] [--KEY VALUE ...] [--steps N] [--device cuda|host] [--data FILE] [--log "
          "FILE.csv]",
          "Trains the model of a plan: dtplan-exec runs the very step program that is simulated, on GPUs or on the "
-         "cores of "
-         "this machine, and what was predicted stands beside what was measured. Takes the same keys as plan, of "
-         "--runtime "
-         "dtplan. The last two steps are timed operation by operation: one alone, one as it runs.",
+         "cores of this machine, and what was predicted stands beside what was measured. Takes the same keys as plan, "
+         "of --runtime dtplan. The last two steps are timed operation by operation: one alone, one as it runs.",
          {{"dtplan run --layers 2 --hidden 128 --heads 4 --vocab 512 --seq 128 --gpus 1 --strategy ddp --device host "
            "--steps 20",
            "a small model on this machine's cores"},
@@ -131,21 +120,16 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
            "--steps 2000 --warmup 100 --lr 6e-4 --checkpoint run1 --checkpoint-every 500 --log run1.csv",
            "a file of tokens on four GPUs"},
           {"dtplan run --model gpt-2 --gpu h200 --gpus 4 --gpus-per-node 2 --strategy hybrid_shard --pretend-nodes "
-           "--network "
-           "sockets --network-gbit-per-s 59",
+           "--network sockets --network-gbit-per-s 59",
            "one machine as two nodes"}}},
     [DTP_COMMAND_VALIDATE] =
         {"dtplan validate [SCENARIO.ini | LIST.scenarios ...] [--KEY LIST ...] [--tolerance 10%] [-o FILE.csv] "
-         "[--resume] "
-         "[--chart FIGURE] [--refit MACHINE.csv] [--json]",
+         "[--resume] [--chart FIGURE] [--refit MACHINE.csv] [--json]",
          "Predicts jobs, runs each as `run` does, and says how far off the predictions were: memory by owner, bytes "
-         "sent, "
-         "operations, step time with its error split into costs, contention and host. A flag takes lists as in sweep; "
-         "each "
-         "line of a file that ends in .scenarios holds flags as well. Exit status 1 where a step is beyond the "
-         "tolerance, the "
-         "device's memory beyond 2 %, or bytes differ at all. A run that fails is a row with its reason, the others go "
-         "on.",
+         "sent, operations, step time with its error split into costs, contention and host. A flag takes lists as in "
+         "sweep; each line of a file that ends in .scenarios holds flags as well. Exit status 1 where a step is beyond "
+         "the tolerance, the device's memory beyond 2 %, or bytes differ at all. A run that fails is a row with its "
+         "reason, the others go on.",
          {{"dtplan validate --layers 2 --hidden 64 --heads 2 --vocab 300 --seq 64 --gpus 1,2 --strategy ddp,full_shard "
            "--device host",
            "small models on this machine's cores"},
@@ -157,11 +141,9 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
         {"dtplan probe [-o MACHINE.csv] [--force] [--gpu KEY] [--gpus N] [--device cuda|host] [--seconds N] "
          "[SCENARIO.ini ...] [--KEY VALUE ...]",
          "Measures this machine in some three minutes: matmul, attention and kernels inside running steps of many "
-         "shapes, "
-         "collectives over sizes and groups of GPUs, what both do to each other, copies and AdamW of the host. Results "
-         "are "
-         "checked before a figure is taken. Writes a machine file that every command takes with --machine, and prints "
-         "rates beside those of the catalogue. Keys of a job have its shapes measured as well.",
+         "shapes, collectives over sizes and groups of GPUs, what both do to each other, copies and AdamW of the host. "
+         "Results are checked before a figure is taken. Writes a machine file that every command takes with --machine, "
+         "and prints rates beside those of the catalogue. Keys of a job have its shapes measured as well.",
          {{"dtplan probe -o machine.csv", "all GPUs of this machine"},
           {"dtplan probe --gpus 1 -o one.csv", "one of them"},
           {"dtplan probe --machine one.csv --gpus 4 --gpus-per-node 2 --pretend-nodes -o nodes.csv",
@@ -173,36 +155,32 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
     [DTP_COMMAND_REPORT] =
         {"dtplan report SCENARIO.ini|SWEEP.csv [--KEY VALUE ...] [-o PAGE.html]",
          "Writes one HTML page to decide by, complete in itself: does it fit, how long, how much, what can go wrong; "
-         "then the "
-         "plan, breakdowns, alternatives, our own error on measured runs like it, every assumption with its source, "
-         "and the "
-         "commands to do it again. Takes the same keys as plan; of a sweep or a search, its table alone.",
+         "then the plan, breakdowns, alternatives, our own error on measured runs like it, every assumption with its "
+         "source, and the commands to do it again. Takes the same keys as plan; of a sweep or a search, its table "
+         "alone.",
          {{"dtplan report --model llama-2-7b --gpus 8 --strategy full_shard --tokens 1T -o report.html",
            "a page on one plan"},
           {"dtplan sweep --params 7B --gpus 8..64x2 --strategy all -o sweep.csv", "a table"},
           {"dtplan report sweep.csv -o sweep.html", "a page on the table"}}},
     [DTP_COMMAND_CATALOG] =
-        {"dtplan catalog gpus|machines|models [NAME ...] | measured FILE.csv ... | constants [RUNS.csv ...] "
-         "[--json | --csv]",
-         "Lists what can be named with --gpu, --machine and --model. With names: every figure with "
-         "its kind (datasheet, "
-         "measured, assumed) and source. measured: what a machine file of dtplan probe says, "
-         "how good its fits are, and with --csv each row beside its fit. constants: every "
-         "constant of the model with its source, what it was fitted on, and how many measured runs "
-         "it moves.",
+        {"dtplan catalog gpus|machines|models [NAME ...] | measured FILE.csv ... | constants [RUNS.csv ...] [--json | "
+         "--csv]",
+         "Lists what can be named with --gpu, --machine and --model. With names: every figure with its kind "
+         "(datasheet, measured, assumed) and source. measured: what a machine file of dtplan probe says, how good its "
+         "fits are, and with --csv each row beside its fit. constants: every constant of the model with its source, "
+         "what it was fitted on, and how many measured runs it moves.",
          {{"dtplan catalog gpus", "all GPUs"},
           {"dtplan catalog gpus h100-sxm", "each figure of one of them and where it comes from"},
           {"dtplan catalog measured path/to/machine.csv", "how well fits describe what was measured"},
           {"dtplan catalog constants", "what the predictions rest on"},
           {"dtplan catalog models --csv", "all models as a table for a spreadsheet"}}},
     [DTP_COMMAND_SCHEDULE] =
-        {"dtplan schedule --stages N --micro-batches N [--schedule LIST] [--times F,B,W[,SEND]] [--csv] "
-         "[--chart FIGURE] [--passes FILE.csv]",
+        {"dtplan schedule --stages N --micro-batches N [--schedule LIST] [--times F,B,W[,SEND]] [--csv] [--chart "
+         "FIGURE] [--passes FILE.csv]",
          "Times pipeline schedules, of equal stages or of layers that are cut: when each rank computes, what it idles "
-         "and why, how many "
-         "micro-batches it keeps, what waits in queues. Of one schedule it draws the passes of all ranks, several "
-         "stand "
-         "in one table. Combinations that a schedule does not know are refused with the nearest that it does.",
+         "and why, how many micro-batches it keeps, what waits in queues. Of one schedule it draws the passes of all "
+         "ranks, several stand in one table. Combinations that a schedule does not know are refused with the nearest "
+         "that it does.",
          {{"dtplan schedule --stages 8 --micro-batches 24", "all schedules beside each other"},
           {"dtplan schedule --schedule dualpipe --stages 8 --micro-batches 20", "one of them, drawn"},
           {"dtplan schedule --stages 8 --micro-batches 24 --times 29.7,29.4,19.9,0.53 --csv",

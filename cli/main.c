@@ -44,28 +44,11 @@ static struct dtp_page terminal_page(FILE *file)
     return page;
 }
 
-static enum dtp_status run_command(const struct dtp_context *context)
-{
-    switch (context->arguments->command) {
-    case DTP_COMMAND_PLAN: return dtp_command_plan(context);
-    case DTP_COMMAND_EXPLAIN: return dtp_command_explain(context);
-    case DTP_COMMAND_SIMULATE: return dtp_command_simulate(context);
-    case DTP_COMMAND_WHATIF: return dtp_command_whatif(context);
-    case DTP_COMMAND_SWEEP: return dtp_command_sweep(context);
-    case DTP_COMMAND_SEARCH: return dtp_command_search(context);
-    case DTP_COMMAND_BACKTEST: return dtp_command_backtest(context);
-    case DTP_COMMAND_CHART: return dtp_command_chart(context);
-    case DTP_COMMAND_REPORT: return dtp_command_report(context);
-    case DTP_COMMAND_RUN: return dtp_command_run(context);
-    case DTP_COMMAND_PROBE: return dtp_command_probe(context);
-    case DTP_COMMAND_VALIDATE: return dtp_command_validate(context);
-    case DTP_COMMAND_SCHEDULE: return dtp_command_schedule(context);
-    case DTP_COMMAND_CATALOG: return dtp_command_catalog(context);
-    case DTP_COMMAND_HELP: return dtp_command_help(context);
-    case DTP_COMMAND_COUNT: break;
-    }
-    return DTP_BAD_INPUT;
-}
+static enum dtp_status (*const commands[])(const struct dtp_context *context) = {
+#define COMMAND(suffix, name, function) dtp_command_##function,
+    DTP_COMMAND_TABLE(COMMAND)
+#undef COMMAND
+};
 
 static enum dtp_status run(const struct dtp_context *context)
 {
@@ -82,7 +65,7 @@ static enum dtp_status run(const struct dtp_context *context)
         return DTP_OK;
     }
     enum dtp_status status = dtp_call_files_check(context->files, a, context->faults);
-    return status == DTP_OK ? run_command(context) : status;
+    return status == DTP_OK ? commands[a->command](context) : status;
 }
 
 /* Writes all of it to standard output, whatever that is; a pipe closed by its reader is an error like a full disk. */
@@ -128,7 +111,7 @@ static enum dtp_status output_close(struct output *o, int columns, struct dtp_fa
     enum dtp_status written = write_out(o->text, o->text ? o->bytes : 0, faults);
     free(o->text);
     free(o->page_text);
-    return written > status ? written : status;
+    return dtp_worse(written, status);
 }
 
 int main(int argc, char **argv)

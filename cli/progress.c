@@ -1,34 +1,27 @@
 #include "cli/progress.h"
 
+#include "base/clock.h"
 #include "page/page.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define BAR_WIDTH 30
 #define QUIET_S 5 /* between lines where stderr is no terminal */
 
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 struct dtp_progress dtp_progress_start(const char *what, uint64_t first)
 {
     const char *term = getenv("TERM");
     bool moves = isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
-    double start_s = now_s();
+    double start_s = dtp_now_s();
     return (struct dtp_progress){moves, start_s, start_s, first, what};
 }
 
 double dtp_progress_elapsed_s(const struct dtp_progress *progress)
 {
-    return now_s() - progress->start_s;
+    return dtp_now_s() - progress->start_s;
 }
 
 /* "42 s", "3 min 20 s", "2 h 05 min". */
@@ -57,7 +50,7 @@ static void write_counts(const struct dtp_progress *progress, uint64_t done, uin
 void dtp_progress_draw(struct dtp_progress *progress, uint64_t done, uint64_t count)
 {
     char bar[BAR_WIDTH + 1], counts[160];
-    double now = now_s();
+    double now = dtp_now_s();
     bool due = progress->moves || now - progress->said_s >= QUIET_S;
     if (!due || count == 0 || (!progress->moves && done >= count))
         return;

@@ -1,4 +1,5 @@
 #include "cli/run_process.h"
+#include "base/clock.h"
 #include "base/quantile.h"
 #include "machine/measured.h"
 #include "program/program_set.h"
@@ -8,7 +9,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define WARM_UP_STEPS 2 /* first use of libraries, caches and clocks */
@@ -25,13 +25,6 @@ struct dtp_run_listener {
     double last_said_s, started_s, recent_s; /* recent_s: smoothed seconds of a step, for the time left */
 };
 
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 struct dtp_run_listener *dtp_run_listener_create(const struct dtp_job *job, bool progress, struct dtp_run_outcome *out)
 {
     struct dtp_run_listener *l = calloc(1, sizeof *l);
@@ -42,7 +35,7 @@ struct dtp_run_listener *dtp_run_listener_create(const struct dtp_job *job, bool
     l->out = out;
     l->progress = progress;
     l->terminal = isatty(STDERR_FILENO);
-    l->started_s = now_s();
+    l->started_s = dtp_now_s();
     return l;
 }
 
@@ -92,7 +85,7 @@ static void mfu_text(const struct dtp_run_listener *l, double tokens_per_s, char
 /* A terminal sees every step on one line; a file one line every ten seconds, and the last. */
 static void say_step(struct dtp_run_listener *l, const json_t *event, uint64_t step)
 {
-    double seconds = number(event, "step_s"), norm = number(event, "gradient_norm"), now = now_s();
+    double seconds = number(event, "step_s"), norm = number(event, "gradient_norm"), now = dtp_now_s();
     double tokens_per_s = (double)whole(event, "tokens") / seconds;
     char left[32], mfu[32], norm_text[32] = "", memory[32] = "";
     if (!l->progress || (!l->terminal && step < l->steps && now - l->last_said_s < 10))

@@ -146,7 +146,7 @@ static enum dtp_status execute(const struct dtp_run_job *run, struct dtp_ran_job
     dtp_run_listener_finish(process.listener);
     if (out->measured.last_step > out->measured.first_step)
         status = dtp_ran_job_read_times(out, times, faults);
-    return ran > status ? ran : status;
+    return dtp_worse(ran, status);
 }
 
 /* A file in memory that has no name but this process's and its children's descriptor: it goes with the last of them,

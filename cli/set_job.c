@@ -237,5 +237,5 @@ enum dtp_status dtp_set_run(const struct dtp_context *context)
         status = dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "stopped by a signal after step %" PRIu64,
                            job.measured.last_step);
     release(&job);
-    return status > said ? status : said;
+    return dtp_worse(status, said);
 }

@@ -36,10 +36,8 @@ static enum dtp_status read_files(struct dtp_validate_group *group, const char *
                                   struct dtp_faults *faults)
 {
     enum dtp_status worst = dtp_scenario_create(&group->base, faults);
-    for (size_t i = 0; i < count && group->base; i++) {
-        enum dtp_status status = dtp_scenario_read(group->base, files[i], faults);
-        worst = status > worst ? status : worst;
-    }
+    for (size_t i = 0; i < count && group->base; i++)
+        worst = dtp_worse(worst, dtp_scenario_read(group->base, files[i], faults));
     return worst;
 }
 
@@ -103,7 +101,7 @@ static enum dtp_status finish_group(struct dtp_validate_list *list, struct dtp_v
         return status;
     status = dtp_context_axes(&group->arguments, catalog, group->where, &group->axes, faults);
     enum dtp_status typed = dtp_context_axes(context->arguments, catalog, "command line", &group->axes, faults);
-    status = typed > status ? typed : status;
+    status = dtp_worse(status, typed);
     if (status == DTP_OK && refit)
         status = set_refit(group, catalog, refit, faults);
     if (status == DTP_OK)
@@ -185,10 +183,9 @@ static enum dtp_status read_list(struct dtp_validate_list *list, const struct dt
         text += strspn(text, " \t\r\n");
         if (*text == '\0' || *text == '#')
             continue;
-        enum dtp_status status = strlen(line) == (size_t)bytes ? read_line(list, context, catalog, path, number, text)
+        worst = dtp_worse(worst, strlen(line) == (size_t)bytes ? read_line(list, context, catalog, path, number, text)
                                                                : dtp_fault(context->faults, DTP_BAD_INPUT, path, number,
-                                                                           "holds a byte 0: no list of runs");
-        worst = status > worst ? status : worst;
+                                                                           "holds a byte 0: no list of runs"));
     }
     if (ferror(file))
         worst = dtp_fault(context->faults, DTP_BAD_INPUT, path, 0, "cannot be read: %s", strerror(errno));
@@ -227,11 +224,9 @@ enum dtp_status dtp_validate_list_read(const struct dtp_context *context, struct
     *out = (struct dtp_validate_list){0};
     if (a->word_count == 0)
         return read_file(out, context, catalog, NULL);
-    for (size_t i = 0; i < a->word_count && worst != DTP_ENVIRONMENT; i++) {
-        enum dtp_status status = is_list(a->words[i]) ? read_list(out, context, catalog, a->words[i])
-                                                      : read_file(out, context, catalog, a->words[i]);
-        worst = status > worst ? status : worst;
-    }
+    for (size_t i = 0; i < a->word_count && worst != DTP_ENVIRONMENT; i++)
+        worst = dtp_worse(worst, is_list(a->words[i]) ? read_list(out, context, catalog, a->words[i])
+                                                      : read_file(out, context, catalog, a->words[i]));
     return worst;
 }
 

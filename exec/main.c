@@ -82,12 +82,9 @@ static enum dtp_status read_line(struct words *w, struct dtp_settings *settings,
     w->keys = calloc(count, sizeof *w->keys);
     if (!w->files || !w->catalogs || !w->keys)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    for (int i = 1; i < argc; i++) {
-        enum dtp_status status = take_word(w, settings, argc, argv, &i, faults);
-        worst = status > worst ? status : worst;
-    }
-    enum dtp_status status = dtp_settings_check(settings, faults);
-    worst = status > worst ? status : worst;
+    for (int i = 1; i < argc; i++)
+        worst = dtp_worse(worst, take_word(w, settings, argc, argv, &i, faults));
+    worst = dtp_worse(worst, dtp_settings_check(settings, faults));
     if (!w->directory)
         worst = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                           "--data-directory DIR is missing: dtplan-exec is started by dtplan run");

@@ -139,8 +139,7 @@ static enum dtp_status check_file(struct dtp_token_source *s, struct dtp_faults 
     if (s->tokens <= s->shape.sequence)
         return dtp_fault(faults, DTP_BAD_INPUT, s->path, 0,
                          "%" PRIu64 " tokens are less than one sample of %" PRIu64
-                         " and its last target; take a longer "
-                         "file or a smaller --seq",
+                         " and its last target; take a longer file or a smaller --seq",
                          s->tokens, s->shape.sequence);
     if (s->type == DTP_TOKENS_BYTES && s->shape.vocab < 256)
         return dtp_fault(faults, DTP_BAD_INPUT, s->path, 0,

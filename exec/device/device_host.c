@@ -45,8 +45,7 @@ static enum dtp_status allocate(struct dtp_device *device, uint64_t bytes, void 
     if (bytes > machine.total_bytes)
         return dtp_fault(
             faults, DTP_NO, NULL, 0,
-            "the host device is asked for %.2f GiB, this machine has %.2f GiB; take a smaller model, batch "
-            "or sequence",
+            "the host device is asked for %.2f GiB, this machine has %.2f GiB; take a smaller model, batch or sequence",
             (double)bytes / 0x1p30, (double)machine.total_bytes / 0x1p30);
     if (posix_memalign(out, PAGE_BYTES, bytes ? bytes : PAGE_BYTES) != 0)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory: %" PRIu64 " bytes for an arena", bytes);

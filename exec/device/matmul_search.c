@@ -260,8 +260,7 @@ enum dtp_status dtp_matmul_search(cublasLtHandle_t handle, const struct dtp_matm
         char words[200];
         dtp_matmul_words(&key, words, sizeof words);
         status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
-                           "cuBLASLt %zu has no algorithm for %s; take another precision "
-                           "or the epilogue apart",
+                           "cuBLASLt %zu has no algorithm for %s; take another precision or the epilogue apart",
                            cublasLtGetVersion(), words);
     } else {
         status =

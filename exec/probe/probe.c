@@ -1,5 +1,6 @@
 #include "probe/prober.h"
 
+#include "base/clock.h"
 #include "machine/host_machine.h"
 #include "machine/measured.h"
 #include "device/open_device.h"
@@ -9,7 +10,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define DEADLINE_S 240.0               /* of one measurement: the slowest take a tenth of that */
 #define STEPS_SHARE 0.6                /* of the seconds that a host is measured; then come collectives and copies */
@@ -160,11 +160,10 @@ static enum dtp_status check_known(const struct dtp_prober *p)
     const char *gpu = known ? dtp_measured_about(known->times, "gpu") : NULL;
     if (!gpu || strcmp(gpu, p->device->name) == 0)
         return DTP_OK;
-    return dtp_fault(
-        p->faults, DTP_BAD_INPUT, known->path, 0,
-        "was measured on %s, this is %s: what one does by itself says nothing of the other; leave --machine "
-        "out and measure all",
-        gpu, p->device->name);
+    return dtp_fault(p->faults, DTP_BAD_INPUT, known->path, 0,
+                     "was measured on %s, this is %s: what one does by itself says nothing of the other; leave "
+                     "--machine out and measure all",
+                     gpu, p->device->name);
 }
 
 static void say_machine(const struct dtp_prober *p, const struct dtp_cluster *cluster,
@@ -250,17 +249,10 @@ static enum dtp_status make_arenas(struct dtp_prober *p, struct dtp_probe_step *
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* All ranks hear of the latest. */
 static bool is_late(struct dtp_prober *p, double begin_s, double share, enum dtp_status *status)
 {
-    double left_s = (double)p->of->settings->seconds * share / p->of->pass.count - (now_s() - begin_s);
+    double left_s = (double)p->of->settings->seconds * share / p->of->pass.count - (dtp_now_s() - begin_s);
     if (p->device->asynchronous)
         return false;
     *status = dtp_prober_least(p, &left_s, 1);
@@ -271,7 +263,7 @@ static enum dtp_status measure_steps(struct dtp_prober *p, const struct dtp_prob
                                      bool together)
 {
     enum dtp_status status = DTP_OK;
-    double begin_s = now_s();
+    double begin_s = dtp_now_s();
     for (size_t i = 0; i < count && status == DTP_OK; i++) {
         if ((steps[i].way == DTP_PROBE_TOGETHER) != together)
             continue;

@@ -1,11 +1,11 @@
 /* AdamW on cores of the host, as offload runs it: one rank alone and all of a machine at once, on pinned memory. */
 #include "probe/prober.h"
 
+#include "base/clock.h"
 #include "kernels/element.h"
 
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #define BYTES_PER_ELEMENT 16 /* fp32 master and both moments, bf16 gradient and weight */
 #define MOVED_PER_ELEMENT 28 /* as demand.bytes of a host_optimizer counts them: read and write of the first three */
@@ -14,13 +14,6 @@
 /* Arrays that begin at multiples of a large power of two share the sets of every cache: 6 GB/s, not 24, on a Zen 3. */
 #define APART_BYTES UINT64_C(4352)
 #define SAMPLES 5
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 struct update {
     struct dtp_prober *p;
@@ -95,9 +88,9 @@ static enum dtp_status run_once(const struct update *u, double *seconds)
     *seconds = (double)NAN;
     if (status != DTP_OK || (!u->everyone && u->p->of->ranks.local_rank != 0))
         return status;
-    double begin_s = now_s();
+    double begin_s = dtp_now_s();
     dtp_host_adam_step(u->adam, &a);
-    *seconds = now_s() - begin_s;
+    *seconds = dtp_now_s() - begin_s;
     return DTP_OK;
 }
 

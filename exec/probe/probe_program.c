@@ -1,6 +1,7 @@
 /* A step program of the probe, from its job to its spans: what train.c does, without data, logs and checkpoints. */
 #include "probe/prober.h"
 
+#include "base/clock.h"
 #include "runtime/dtplan/batch_layout.h"
 #include "train/batches.h"
 #include "lower/lower.h"
@@ -9,19 +10,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define SEED 1
 /* So small that a thousand updates learn nothing: gradients stay those of random weights, and so does the power that
  * multiplying them draws. */
 #define LEARNING_RATE 1e-8f
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- from a job -------------------------------------------------------------------------------------------------- */
 
@@ -151,9 +144,9 @@ void dtp_probe_program_close(struct dtp_prober *p, struct dtp_probe_program *pro
 enum dtp_status dtp_probe_program_step(struct dtp_prober *p, struct dtp_probe_program *program, enum dtp_run_mode mode,
                                        double *step_s, double *host_s)
 {
-    double begin_s = now_s();
+    double begin_s = dtp_now_s();
     enum dtp_status status = dtp_run_begin(program->run, mode, p->faults);
-    *host_s = now_s() - begin_s;
+    *host_s = dtp_now_s() - begin_s;
     return status == DTP_OK ? dtp_run_finish(program->run, step_s, p->faults) : status;
 }
 

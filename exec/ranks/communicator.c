@@ -18,8 +18,7 @@ enum dtp_status dtp_groups_check(const struct dtp_communicator_options *options,
         if (span == 0 || span > world || world % span != 0)
             return dtp_fault(
                 faults, DTP_BAD_INPUT, NULL, 0,
-                "group %u of %u ranks %u apart does not divide a world of %u; start as many ranks as the plan has "
-                "GPUs",
+                "group %u of %u ranks %u apart does not divide a world of %u; start as many ranks as the plan has GPUs",
                 i, options->groups[i].ranks, options->groups[i].stride, world);
     }
     return DTP_OK;

@@ -320,11 +320,10 @@ static enum dtp_status open_segment(struct host_communicator *c, struct dtp_cont
     if (mapped != MAP_FAILED)
         c->shared = mapped;
     else if (status == DTP_OK)
-        status = dtp_fault(
-            faults, DTP_ENVIRONMENT, NULL, 0,
-            "rank %u: no shared memory of %.1f MiB for %u ranks (%s); ranks of the host device are processes of one "
-            "user on one machine, with one /proc",
-            c->ranks.rank, (double)c->mapped_bytes / 0x1p20, c->ranks.world, strerror(errno));
+        status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
+                           "rank %u: no shared memory of %.1f MiB for %u ranks (%s); ranks of the host device are "
+                           "processes of one user on one machine, with one /proc",
+                           c->ranks.rank, (double)c->mapped_bytes / 0x1p20, c->ranks.world, strerror(errno));
     uint8_t fine = status == DTP_OK, all[DTP_RANKS_MAX], every = 1;
     enum dtp_status said = dtp_control_gather(control, &fine, 1, all, faults);
     if (file >= 0) /* not earlier: the others open it through rank 0's */

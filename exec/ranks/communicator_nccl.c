@@ -308,13 +308,12 @@ static enum dtp_status register_arena(struct nccl_communicator *c, struct dtp_fa
         ncclResult_t code =
             ncclCommWindowRegister(c->group[i], c->choice.arena, bytes, &c->member[i].window, NCCL_WIN_COLL_SYMMETRIC);
         if (code != ncclSuccess || !c->member[i].window)
-            return dtp_fault(
-                faults, DTP_ENVIRONMENT, NULL, 0,
-                "%s: %s cannot map %.2f GiB of %u GPUs into each other (%s); NVLink or PCIe peer access and "
-                "cuMem are needed (NCCL_CUMEM_ENABLE, NCCL_WIN_ENABLE not 0)",
-                c->choice.windows ? "symmetric_windows" : engine_of(c->choice.copies), c->base.name,
-                (double)bytes / 0x1p30, c->member[i].ranks,
-                code == ncclSuccess ? "no window" : ncclGetErrorString(code));
+            return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
+                             "%s: %s cannot map %.2f GiB of %u GPUs into each other (%s); NVLink or PCIe peer access "
+                             "and cuMem are needed (NCCL_CUMEM_ENABLE, NCCL_WIN_ENABLE not 0)",
+                             c->choice.windows ? "symmetric_windows" : engine_of(c->choice.copies), c->base.name,
+                             (double)bytes / 0x1p30, c->member[i].ranks,
+                             code == ncclSuccess ? "no window" : ncclGetErrorString(code));
     }
 #else
     (void)c, (void)faults;

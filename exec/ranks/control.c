@@ -13,13 +13,6 @@
 
 #define DEFAULT_JOIN_TIMEOUT_S 20.0 /* with what follows, less than the 30 s in which all must have ended */
 
-double dtp_control_now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* ---- sockets ----------------------------------------------------------------------------------------------------- */
 
 void dtp_control_set_timeout(int socket, double seconds)
@@ -111,7 +104,7 @@ enum dtp_status dtp_control_join(const struct dtp_ranks *ranks, const struct dtp
     if (ranks->world > 1)
         status = dtp_control_meet(c, faults);
     for (uint32_t i = 0; i < c->peer_count; i++)
-        c->peer[i].heard_s = dtp_control_now_s();
+        c->peer[i].heard_s = dtp_now_s();
     if (status == DTP_OK && c->wake < 0)
         status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no eventfd: %s", strerror(errno));
     if (status == DTP_OK && ranks->world > 1 && pthread_create(&c->thread, NULL, dtp_control_heart, c) != 0)
@@ -147,7 +140,7 @@ void dtp_control_at(struct dtp_control *c, struct dtp_control_place place)
 
 void dtp_control_deadline(struct dtp_control *c, double seconds)
 {
-    atomic_store(&c->deadline_s, seconds > 0 ? dtp_control_now_s() + seconds : 0);
+    atomic_store(&c->deadline_s, seconds > 0 ? dtp_now_s() + seconds : 0);
 }
 
 void dtp_control_give_up(struct dtp_control *c, enum dtp_status status, const char *words)
@@ -171,8 +164,8 @@ void dtp_control_give_up(struct dtp_control *c, enum dtp_status status, const ch
 static enum dtp_status lost(struct dtp_control *c, uint32_t peer, struct dtp_faults *faults)
 {
     const struct timespec pause = {.tv_nsec = 20000000};
-    double until_s = dtp_control_now_s() + HEART_TELLS_S;
-    while (c->beating && !atomic_load(&c->failed) && dtp_control_now_s() < until_s)
+    double until_s = dtp_now_s() + HEART_TELLS_S;
+    while (c->beating && !atomic_load(&c->failed) && dtp_now_s() < until_s)
         nanosleep(&pause, NULL);
     return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "rank %u: rank %u does not answer", c->ranks.rank, peer);
 }

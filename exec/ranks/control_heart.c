@@ -61,14 +61,14 @@ static void tell(struct dtp_control *c, enum beat_kind kind, const struct dtp_co
 static void say_no_more(struct dtp_control *c)
 {
     struct pollfd *wait = calloc(c->peer_count + 1, sizeof *wait);
-    double end_s = dtp_control_now_s() + LAST_WORD_S;
+    double end_s = dtp_now_s() + LAST_WORD_S;
     uint32_t open = 0;
     char unread[4096];
     for (uint32_t i = 0; wait && i < c->peer_count; i++) {
         wait[i] = (struct pollfd){.fd = c->peer[i].socket[LINE_HEART], .events = POLLIN};
         open += wait[i].fd >= 0 && shutdown(wait[i].fd, SHUT_WR) == 0;
     }
-    for (double left_s; open > 0 && (left_s = end_s - dtp_control_now_s()) > 0;) {
+    for (double left_s; open > 0 && (left_s = end_s - dtp_now_s()) > 0;) {
         if (poll(wait, c->peer_count, (int)(1e3 * left_s) + 1) <= 0)
             continue;
         for (uint32_t i = 0; i < c->peer_count; i++)
@@ -146,7 +146,7 @@ static void hear(struct dtp_control *c, uint32_t peer)
         c->peer[peer].gone = true;
         return;
     }
-    c->peer[peer].heard_s = dtp_control_now_s();
+    c->peer[peer].heard_s = dtp_now_s();
     const struct dtp_control_failure about = heard_of(&beat);
     if (beat.kind == BEAT_FAILURE)
         fail(c, &about);
@@ -181,9 +181,9 @@ static void look_for_silence(struct dtp_control *c)
     snprintf(words, sizeof words, "has been silent for %.0f s, last heard of", c->options.silence_s);
     for (uint32_t i = 0; i < c->peer_count; i++)
         if (c->peer[i].socket[LINE_HEART] >= 0 && !c->peer[i].gone &&
-            dtp_control_now_s() - c->peer[i].heard_s > c->options.silence_s)
+            dtp_now_s() - c->peer[i].heard_s > c->options.silence_s)
             fail_peer(c, i, words);
-    double deadline_s = atomic_load(&c->deadline_s), late_s = dtp_control_now_s() - deadline_s;
+    double deadline_s = atomic_load(&c->deadline_s), late_s = dtp_now_s() - deadline_s;
     if (deadline_s > 0 && late_s > 0)
         miss_deadline(c, late_s);
     else
@@ -216,9 +216,9 @@ void *dtp_control_heart(void *argument)
 {
     struct dtp_control *c = argument;
     struct pollfd *wait = calloc(c->peer_count + 1, sizeof *wait);
-    double beaten_s = 0, looked_s = dtp_control_now_s();
+    double beaten_s = 0, looked_s = dtp_now_s();
     while (wait && !atomic_load(&c->leaving) && !atomic_load(&c->failed)) {
-        double time_s = dtp_control_now_s();
+        double time_s = dtp_now_s();
         if (time_s - looked_s > c->options.silence_s / 2) /* we slept: give the others time to be heard */
             for (uint32_t i = 0; i < c->peer_count; i++)
                 c->peer[i].heard_s = time_s;

@@ -127,11 +127,11 @@ static void name_the_missing(const struct dtp_control *c, double waited_s, struc
 static enum dtp_status wait_for_all(struct dtp_control *c, int listener, struct dtp_faults *faults)
 {
     struct answer answer = {.status = DTP_OK};
-    double timeout_s = c->options.join_timeout_s, end_s = dtp_control_now_s() + timeout_s;
+    double timeout_s = c->options.join_timeout_s, end_s = dtp_now_s() + timeout_s;
     uint32_t open = 0;
     while (answer.status == DTP_OK && open < LINE_COUNT * (c->ranks.world - 1)) {
         struct pollfd wait = {.fd = listener, .events = POLLIN};
-        double left_s = end_s - dtp_control_now_s();
+        double left_s = end_s - dtp_now_s();
         int ready = left_s > 0 ? poll(&wait, 1, (int)(1e3 * left_s) + 1) : 0;
         int socket = ready > 0 ? accept4(listener, NULL, NULL, SOCK_CLOEXEC) : -1;
         if (socket >= 0)
@@ -169,7 +169,7 @@ static int connect_until(const struct addrinfo *address, double end_s)
             return s;
         close(s);
         nanosleep(&pause, NULL);
-    } while (dtp_control_now_s() < end_s);
+    } while (dtp_now_s() < end_s);
     return -1;
 }
 
@@ -180,7 +180,7 @@ static enum dtp_status come_to_rank_0(struct dtp_control *c, struct dtp_faults *
         return DTP_ENVIRONMENT;
     struct hello hello = {.rank = c->ranks.rank, .world = c->ranks.world, .hash = c->options.hash};
     struct answer answer;
-    double timeout_s = c->options.join_timeout_s, end_s = dtp_control_now_s() + timeout_s;
+    double timeout_s = c->options.join_timeout_s, end_s = dtp_now_s() + timeout_s;
     bool open = true;
     memcpy(hello.magic, magic, sizeof magic);
     for (int line = 0; open && line < LINE_COUNT; line++)

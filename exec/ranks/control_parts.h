@@ -2,6 +2,7 @@
 #ifndef DTP_CONTROL_PARTS_H
 #define DTP_CONTROL_PARTS_H
 
+#include "base/clock.h"
 #include "ranks/control.h"
 
 #include <pthread.h>
@@ -38,7 +39,6 @@ struct dtp_control {
     char words[sizeof((struct dtp_control_failure *)0)->words];
 };
 
-double dtp_control_now_s(void);
 void dtp_control_set_timeout(int socket, double seconds);
 /* False: the other end is gone, or silent for longer than the timeout. */
 bool dtp_control_send(int socket, const void *data, size_t bytes);

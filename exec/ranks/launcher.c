@@ -1,5 +1,7 @@
 #include "ranks/launcher.h"
 
+#include "base/clock.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,13 +22,6 @@ struct children {
     bool told_to_end, killed, signalled;
     double failed_s; /* when the first ended badly; 0: none has */
 };
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* One that was free a moment ago; the ranks say so if it is not any more. */
 static uint16_t free_port(void)
@@ -72,11 +67,6 @@ static void send_to_all(const struct children *c, int signal)
             kill(c->pid[i], signal);
 }
 
-static enum dtp_status worse(enum dtp_status a, enum dtp_status b)
-{
-    return a > b ? a : b;
-}
-
 static enum dtp_status reap(struct children *c, struct dtp_faults *faults)
 {
     enum dtp_status worst = DTP_OK;
@@ -91,20 +81,20 @@ static enum dtp_status reap(struct children *c, struct dtp_faults *faults)
         c->pid[rank] = 0;
         c->running--;
         int code = WIFEXITED(status) ? WEXITSTATUS(status) : DTP_ENVIRONMENT;
-        worst = worse(worst, code <= DTP_ENVIRONMENT ? (enum dtp_status)code : DTP_ENVIRONMENT);
+        worst = dtp_worse(worst, code <= DTP_ENVIRONMENT ? (enum dtp_status)code : DTP_ENVIRONMENT);
         if (WIFSIGNALED(status) && !c->told_to_end)
             dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "rank %u was ended by signal %d (%s)", rank, WTERMSIG(status),
                       strsignal(WTERMSIG(status)));
         c->signalled = c->signalled || (WIFSIGNALED(status) && !c->told_to_end);
         if ((code != 0 || WIFSIGNALED(status)) && c->failed_s == 0)
-            c->failed_s = now_s();
+            c->failed_s = dtp_now_s();
     }
     return worst;
 }
 
 static void end_the_rest(struct children *c, struct dtp_faults *faults)
 {
-    double since_s = c->failed_s > 0 ? now_s() - c->failed_s : 0;
+    double since_s = c->failed_s > 0 ? dtp_now_s() - c->failed_s : 0;
     double grace_s = c->signalled ? DTP_LAUNCH_KILLED_S : DTP_LAUNCH_GRACE_S;
     if (since_s > grace_s && !c->told_to_end) {
         dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
@@ -127,7 +117,7 @@ static enum dtp_status wait_for_all(struct children *c, const sigset_t *watched,
         int signal = sigtimedwait(watched, NULL, &tick);
         if (signal == SIGINT || signal == SIGTERM)
             send_to_all(c, signal);
-        worst = worse(worst, reap(c, faults));
+        worst = dtp_worse(worst, reap(c, faults));
         end_the_rest(c, faults);
     }
     return worst;
@@ -174,7 +164,7 @@ enum dtp_status dtp_launch(char *const argv[], uint32_t ranks, struct dtp_faults
     sigaddset(&watched, SIGTERM);
     sigprocmask(SIG_BLOCK, &watched, &before);
     enum dtp_status status = start_all(&c, argv, &before, faults);
-    status = worse(status, wait_for_all(&c, &watched, faults));
+    status = dtp_worse(status, wait_for_all(&c, &watched, faults));
     sigprocmask(SIG_SETMASK, &before, NULL);
     free(c.pid);
     return status;

@@ -23,11 +23,10 @@ enum dtp_status dtp_nodes_check_launch(const struct dtp_nodes *n, struct dtp_fau
 {
     const struct dtp_cluster *c = n->cluster;
     if (n->cuda && c->nodes > 1 && !n->pretend)
-        return dtp_fault(
-            faults, DTP_BAD_INPUT, NULL, 0,
-            "the plan has %u nodes of %u GPUs and this is one machine; start %u ranks on each by torchrun or "
-            "srun, or add --pretend-nodes",
-            c->nodes, c->gpus_per_node, c->gpus_per_node);
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "the plan has %u nodes of %u GPUs and this is one machine; start %u ranks on each by torchrun "
+                         "or srun, or add --pretend-nodes",
+                         c->nodes, c->gpus_per_node, c->gpus_per_node);
     return check_pretence(n, faults);
 }
 
@@ -48,12 +47,11 @@ enum dtp_status dtp_nodes_check_rank(const struct dtp_nodes *n, const struct dtp
                          "--pretend-nodes: rank %u is number %u of its machine, where all %u ranks should be on one; "
                          "leave it out on several machines",
                          r->rank, r->local_rank, r->world);
-    return dtp_fault(
-        faults, DTP_BAD_INPUT, NULL, 0,
-        "rank %u is number %u of %u on its machine, by the plan it is number %u of %u; set --gpus-per-node "
-        "to the ranks of a machine, and have %s number them machine by machine (srun "
-        "--distribution=block, mpirun --map-by slot)",
-        r->rank, r->local_rank, r->local_world, r->rank % c->gpus_per_node, c->gpus_per_node, r->launcher);
+    return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                     "rank %u is number %u of %u on its machine, by the plan it is number %u of %u; set "
+                     "--gpus-per-node to the ranks of a machine, and have %s number them machine by machine (srun "
+                     "--distribution=block, mpirun --map-by slot)",
+                     r->rank, r->local_rank, r->local_world, r->rank % c->gpus_per_node, c->gpus_per_node, r->launcher);
 }
 
 /* ---- what NCCL is told ------------------------------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
 /* The steps of a run. The next one is begun before what the last one left is looked at, so that the device need not
  * wait for the host: sums over ranks, the log and events are made while it computes. */
 #include "device/pace.h"
+#include "base/clock.h"
 #include "train/trainer.h"
 
 #include "runtime/dtplan/batch_layout.h"
@@ -8,7 +9,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 /* ---- before a step ----------------------------------------------------------------------------------------------- */
 
@@ -61,13 +61,6 @@ static enum dtp_status begin_step(struct dtp_trainer *t)
 
 /* ---- after it ---------------------------------------------------------------------------------------------------- */
 
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static enum dtp_status read_times(struct dtp_trainer *t, enum dtp_run_mode mode)
 {
     enum dtp_status status = DTP_OK;
@@ -108,7 +101,7 @@ static enum dtp_status finish_step(struct dtp_trainer *t, struct dtp_step_record
 {
     double device_s;
     enum dtp_status status = dtp_run_finish(t->run, &device_s, t->faults);
-    double end_s = now_s();
+    double end_s = dtp_now_s();
     dtp_world_deadline(&t->world, 0);
     if (status == DTP_OK)
         status = read_times(t, t->mode);
@@ -120,7 +113,7 @@ static enum dtp_status finish_step(struct dtp_trainer *t, struct dtp_step_record
     bool paced = !t->device->asynchronous && t->paced < PACED_STEPS;
     record->loop_s = paced ? dtp_pace_loop_s(PACE_SHARE * record->seconds) : (double)NAN;
     t->paced += paced;
-    t->last_end_s = paced ? now_s() : end_s;
+    t->last_end_s = paced ? dtp_now_s() : end_s;
     t->last_step_s = record->seconds;
     t->position.step++;
     t->position.skipped += record->skipped;
@@ -142,9 +135,8 @@ static enum dtp_status judge(struct dtp_trainer *t, const struct dtp_step_record
                          r->step, r->loss);
     if (!t->settings->skip_not_finite)
         return dtp_fault(t->faults, DTP_NO, NULL, 0,
-                         "step %" PRIu64
-                         ": the loss is %g, the gradients' norm %g; the update was left out and the run "
-                         "stopped (--not-finite skip goes on)",
+                         "step %" PRIu64 ": the loss is %g, the gradients' norm %g; the update was left out and the "
+                         "run stopped (--not-finite skip goes on)",
                          r->step, r->loss, r->gradient_norm);
     if (t->first_rank)
         fprintf(stderr, "dtplan: step %" PRIu64 ": the loss is %g, the gradients' norm %g; the update was left out\n",
@@ -203,7 +195,7 @@ static void write_checkpoint(struct dtp_trainer *t)
     remember_unwritten(t, status);
     if (status == DTP_OK)
         dtp_event_checkpoint(t->events, t->position.step, t->settings->checkpoint);
-    t->last_end_s = now_s();
+    t->last_end_s = dtp_now_s();
 }
 
 /* Whether the next step must not begin before the last one has been looked at: its state is to be saved, or nothing may
@@ -235,7 +227,7 @@ static enum dtp_status next_step(struct dtp_trainer *t, bool *begun, bool *stop)
             return status;
     }
     enum dtp_status looked = look_at(t, &record, mode, stop);
-    status = looked > status ? looked : status;
+    status = dtp_worse(status, looked);
     *stop = *stop || ended;
     if (status == DTP_OK && wait && !*stop && t->position.step < s->steps) {
         if (s->checkpoint_every > 0 && t->position.step % s->checkpoint_every == 0)
@@ -251,7 +243,7 @@ enum dtp_status dtp_train_steps(struct dtp_trainer *t)
     const struct dtp_settings *s = t->settings;
     bool stop = false, begun = false;
     struct dtp_step_record record;
-    t->last_end_s = now_s();
+    t->last_end_s = dtp_now_s();
     enum dtp_status status = begin_step(t);
     begun = status == DTP_OK;
     while (status == DTP_OK && begun)

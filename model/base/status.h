@@ -24,6 +24,11 @@ enum dtp_status {
 
 /* Meaning of a status as a static string. */
 const char *dtp_status_text(enum dtp_status status);
+/* Of several statuses the one to exit with. */
+static inline enum dtp_status dtp_worse(enum dtp_status a, enum dtp_status b)
+{
+    return a > b ? a : b;
+}
 
 #define DTP_FAULT_TEXT_BYTES 512
 #define DTP_FAULTS_KEPT 32

@@ -231,7 +231,7 @@ static enum dtp_status add_items(struct list *list, const char *text)
         char *item = strndup(start, length);
         enum dtp_status status = item ? add_item(list, item) : out_of_memory(list);
         free(item);
-        worst = status > worst ? status : worst;
+        worst = dtp_worse(worst, status);
         start += length;
         if (!*start || worst == DTP_ENVIRONMENT)
             return worst;
@@ -272,7 +272,7 @@ static enum dtp_status check_names(const struct list *list)
             dtp_scenario_set(scenario, dtp_key_name(list->key), list->values[i], list->where, 0, list->faults);
         if (status == DTP_OK)
             status = dtp_scenario_check_names(scenario, list->axes->catalog, list->faults);
-        worst = status > worst ? status : worst;
+        worst = dtp_worse(worst, status);
     }
     dtp_scenario_destroy(scenario);
     return worst;
@@ -360,8 +360,7 @@ enum dtp_status dtp_axes_apply(const struct dtp_axes *axes, uint64_t combination
         size_t value = dtp_axes_value(axes, i, combination);
         if (!all && axis->count == 1)
             continue;
-        enum dtp_status status = dtp_scenario_set(scenario, axis->key, axis->values[value], axis->where, 0, faults);
-        worst = status > worst ? status : worst;
+        worst = dtp_worse(worst, dtp_scenario_set(scenario, axis->key, axis->values[value], axis->where, 0, faults));
     }
     return worst;
 }

@@ -37,8 +37,7 @@ static bool choose_hardware(struct dtp_resolution *r, struct dtp_cluster *c)
         if (machine && joined && !machine->gpu_key[0] && machine->link == DTP_LINK_PCIE) {
             refuse(r, DTP_KEY_gpu,
                    "%s has links between GPUs, but the catalogue has no machine with them; add one whose gpu_key is "
-                   "%s, or "
-                   "give machine %s to use PCIe",
+                   "%s, or give machine %s to use PCIe",
                    gpu->key, gpu->key, machine->key);
             return false;
         }

@@ -78,9 +78,8 @@ static void note_unfused(struct dtp_resolution *r)
     const struct dtp_attention_shape shape = dtp_plan_attention(t, plan, 0);
     const struct dtp_execution execution = dtp_plan_execution(plan);
     if (dtp_attention_is_plain(&r->job->cluster.gpu, &shape, &execution))
-        dtp_note_model(r,
-                       "attention of these heads, length, format or cap runs on a plain kernel, tens of times as slow "
-                       "as a flash kernel and priced as it was measured with heads of 256 on H200");
+        dtp_note_model(r, "attention of these heads, length, format or cap runs on a plain kernel, tens of times as "
+                          "slow as a flash kernel and priced as it was measured with heads of 256 on H200");
     else if (t->attention_softcap > 0)
         dtp_note_model(r,
                        "attention with a soft cap is priced as a flash kernel without one: its time is a lower bound");

@@ -125,8 +125,8 @@ static bool choose_base(struct dtp_resolution *r, struct dtp_transformer *out)
     if (first_dimension(r) != DTP_KEY_COUNT)
         return base_from_dimensions(r, out);
     refuse(r, DTP_KEY_model,
-           "none given; give --params 7B, --model llama-7b (dtplan catalog models lists them), --model "
-           "config.json, or layers, hidden, heads and vocab");
+           "none given; give --params 7B, --model llama-7b (dtplan catalog models lists them), --model config.json, or "
+           "layers, hidden, heads and vocab");
     return false;
 }
 
@@ -210,8 +210,7 @@ static void check_params(struct dtp_resolution *r, const struct dtp_transformer 
     if (!given(r, DTP_KEY_params) || fabs(count - asked) <= SHAPE_TOLERANCE * asked)
         return;
     refuse(r, DTP_KEY_params,
-           "the shape has %s parameters (%.0f), more than 2 %% off the %s asked; leave params out "
-           "or change the shape",
+           "the shape has %s parameters (%.0f), more than 2 %% off the %s asked; leave params out or change the shape",
            dtp_number_format_count(count, has, sizeof has), count,
            dtp_number_format_count(asked, wanted, sizeof wanted));
 }

@@ -221,8 +221,7 @@ static void finish_gemma2(struct dtp_hf_reader *reader, struct dtp_transformer *
         if (type && !strcmp(type, i % 2 ? "full_attention" : "sliding_attention"))
             continue;
         dtp_hf_refuse(reader, "layer_types",
-                      "does not let every second layer slide, beginning with the first; no other "
-                      "order is modelled");
+                      "does not let every second layer slide, beginning with the first; no other order is modelled");
         break;
     }
 }
@@ -266,10 +265,9 @@ static void read_mpt_attention(struct dtp_hf_reader *reader, struct dtp_transfor
     else if (!strcmp(type, "grouped_query_attention"))
         t->kv_heads = dtp_hf_integer(&attention, "kv_n_heads", t->heads, 1, MAX_WIDTH);
     else if (strcmp(type, "multihead_attention"))
-        dtp_hf_refuse(&attention, "attn_type",
-                      "is \"%.40s\"; multihead_attention, grouped_query_attention and "
-                      "multiquery_attention are modelled",
-                      type);
+        dtp_hf_refuse(
+            &attention, "attn_type",
+            "is \"%.40s\"; multihead_attention, grouped_query_attention and multiquery_attention are modelled", type);
     static const char *const not_modelled[] = {"qk_ln", "qk_gn", "prefix_lm"};
     for (size_t i = 0; i < sizeof not_modelled / sizeof *not_modelled; i++)
         if (dtp_hf_switch(&attention, not_modelled[i], false))
@@ -289,9 +287,7 @@ static void read_mpt_norm(struct dtp_hf_reader *reader, struct dtp_transformer *
         t->norm_bias = false;
     } else if (strcmp(norm, "layernorm") && strcmp(norm, "low_precision_layernorm"))
         dtp_hf_refuse(reader, "norm_type",
-                      "is \"%.40s\"; layernorm and rmsnorm are modelled, with or without "
-                      "low_precision_",
-                      norm);
+                      "is \"%.40s\"; layernorm and rmsnorm are modelled, with or without low_precision_", norm);
 }
 
 static void finish_mpt(struct dtp_hf_reader *reader, struct dtp_transformer *t)
@@ -502,8 +498,7 @@ static enum dtp_status read_object(struct dtp_hf_reader *reader, struct dtp_hf_c
     struct dtp_transformer *t = &out->transformer;
     if (!json_is_object(reader->object))
         return dtp_fault(reader->faults, DTP_BAD_INPUT, reader->name, 1,
-                         "the file holds no JSON object; a Hugging Face "
-                         "config.json is one");
+                         "the file holds no JSON object; a Hugging Face config.json is one");
     const struct family *family = find_family(reader);
     if (!family)
         return DTP_BAD_INPUT;

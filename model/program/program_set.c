@@ -42,9 +42,8 @@ enum dtp_status dtp_program_set_take_turns(struct dtp_program_set *set, uint32_t
         if (run == 0 || set->roles[r].ranks != set->roles[0].ranks || set->roles[r].ranks % run)
             return dtp_fault(
                 faults, DTP_BAD_INPUT, NULL, 0,
-                "role %u: roles that take turns have as many ranks each, a multiple of their run of %u, not "
-                "%u",
-                r, run, set->roles[r].ranks);
+                "role %u: roles that take turns have as many ranks each, a multiple of their run of %u, not %u", r, run,
+                set->roles[r].ranks);
     for (uint32_t r = 0; r < set->role_count; r++)
         set->roles[r].first_rank = r * run;
     set->run = run;

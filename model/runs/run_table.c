@@ -18,8 +18,7 @@ static const struct dtp_run_column columns[] = {
          "network of a node in Gbit/s, one direction; default the machine's"},
     {"status", false, true,
      "how the run ended: empty or ran; oom; any other word for another end, such as timeout. Rows that did not run "
-     "need "
-     "no figure"},
+     "need no figure"},
     {"tokens_per_s_per_gpu", false, true, "throughput"},
     {"step_time_s", false, true, "time of an optimizer step"},
     {"peak_mem_gib", false, true, "memory per GPU, in GiB, of the kind in mem_kind"},

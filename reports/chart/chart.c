@@ -1,5 +1,6 @@
 #include "chart/chart.h"
 
+#include "base/word_table.h"
 #include "chart/chart_data.h"
 #include "page/output_own.h"
 #include "page/shell_word.h"
@@ -15,38 +16,11 @@
 
 /* ---- kinds ------------------------------------------------------------------------------------------------------- */
 
-static const struct {
-    const char *name, *words, *command;
-} kinds[DTP_CHART_COUNT] = {
-#define CHART_KIND(suffix, name, words, command) {name, words, command},
-    DTP_CHART_TABLE(CHART_KIND)
-#undef CHART_KIND
-};
-
-const char *dtp_chart_name(enum dtp_chart chart)
-{
-    return kinds[chart].name;
-}
-
-const char *dtp_chart_words(enum dtp_chart chart)
-{
-    return kinds[chart].words;
-}
-
-const char *dtp_chart_command(enum dtp_chart chart)
-{
-    return kinds[chart].command;
-}
-
-bool dtp_chart_parse(const char *name, enum dtp_chart *out)
-{
-    for (int i = 0; i < DTP_CHART_COUNT; i++)
-        if (strcmp(name, kinds[i].name) == 0) {
-            *out = (enum dtp_chart)i;
-            return true;
-        }
-    return false;
-}
+#define ROW_COMMAND(suffix, name, words, command) command,
+DTP_WORDS_OF_TABLE(dtp_chart_name, dtp_chart, DTP_CHART_TABLE, DTP_ROW_WORD)
+DTP_WORDS_OF_TABLE(dtp_chart_words, dtp_chart, DTP_CHART_TABLE, DTP_ROW_SECOND)
+DTP_WORDS_OF_TABLE(dtp_chart_command, dtp_chart, DTP_CHART_TABLE, ROW_COMMAND)
+DTP_PARSE_OF_ARRAY(dtp_chart_parse, dtp_chart, dtp_chart_name_words, 0)
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 

@@ -92,11 +92,11 @@ enum dtp_status dtp_chart_draw(const struct dtp_chart_figure *figure, char *said
 enum dtp_status dtp_chart_print(const struct dtp_chart_figure *figure, int columns, FILE *out, bool *drawn,
                                 struct dtp_faults *faults);
 
-/* Draws the table of passes that `write` makes of `object`, as dtplan schedule --passes has it, and says so on standard
- * error. DTP_ENVIRONMENT: out of memory, and what dtp_chart_draw refuses. */
-typedef void (*dtp_passes_write)(const void *object, FILE *file);
-enum dtp_status dtp_chart_draw_passes(dtp_passes_write write, const void *object, const char *figure, const char *title,
-                                      struct dtp_faults *faults);
+/* Draws the table that `write` makes of `object`, and says so on standard error. DTP_ENVIRONMENT: out of memory, and
+ * what dtp_chart_draw refuses. */
+typedef void (*dtp_chart_write)(const void *object, FILE *file);
+enum dtp_status dtp_chart_draw_written(enum dtp_chart chart, dtp_chart_write write, const void *object,
+                                       const char *figure, const char *title, struct dtp_faults *faults);
 
 /* The scripts, put into the program when it is built. */
 extern const char *const dtp_chart_scripts[DTP_CHART_COUNT];

@@ -27,27 +27,14 @@ enum dtp_status dtp_chart_check_table(enum dtp_chart chart, const struct dtp_tab
     return DTP_OK;
 }
 
-static enum dtp_status read_rows(const struct dtp_chart_source *s, struct dtp_chart_data *data,
-                                 struct dtp_faults *faults)
-{
-    switch (data->chart) {
-    case DTP_CHART_SCHEDULE: return dtp_chart_read_schedule(s, data, faults);
-    case DTP_CHART_STRATEGIES:
-    case DTP_CHART_STEP: return dtp_chart_read_bars(s, data, faults);
-    case DTP_CHART_MICRO_BATCH: return dtp_chart_read_micro_batch(s, data, faults);
-    case DTP_CHART_SCALING: return dtp_chart_read_scaling(s, data, faults);
-    case DTP_CHART_PARETO: return dtp_chart_read_pareto(s, data, faults);
-    case DTP_CHART_BACKTEST: return dtp_chart_read_backtest(s, data, faults);
-    case DTP_CHART_DECISIONS: return dtp_chart_read_decisions(s, data, faults);
-    case DTP_CHART_BANDWIDTH: return dtp_chart_read_bandwidth(s, data, faults);
-    case DTP_CHART_MACHINE_RESIDUALS: return dtp_chart_read_residuals(s, data, faults);
-    case DTP_CHART_MEMORY:
-    case DTP_CHART_TIMELINE:
-    case DTP_CHART_COUNT: break;
-    }
-    return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "the chart '%s' shows its table as it is",
-                     dtp_chart_name(data->chart));
-}
+/* Of the others the table is drawn as it is. */
+static dtp_chart_reader *const readers[DTP_CHART_COUNT] = {
+    [DTP_CHART_SCHEDULE] = dtp_chart_read_schedule,   [DTP_CHART_STRATEGIES] = dtp_chart_read_bars,
+    [DTP_CHART_STEP] = dtp_chart_read_bars,           [DTP_CHART_MICRO_BATCH] = dtp_chart_read_micro_batch,
+    [DTP_CHART_SCALING] = dtp_chart_read_scaling,     [DTP_CHART_PARETO] = dtp_chart_read_pareto,
+    [DTP_CHART_BACKTEST] = dtp_chart_read_backtest,   [DTP_CHART_DECISIONS] = dtp_chart_read_decisions,
+    [DTP_CHART_BANDWIDTH] = dtp_chart_read_bandwidth, [DTP_CHART_MACHINE_RESIDUALS] = dtp_chart_read_residuals,
+};
 
 enum dtp_status dtp_chart_data_read(enum dtp_chart chart, const struct dtp_table *table,
                                     const struct dtp_chart_filter *filters, size_t filter_count,
@@ -62,7 +49,9 @@ enum dtp_status dtp_chart_data_read(enum dtp_chart chart, const struct dtp_table
     if (status == DTP_OK && !(out->rows = calloc(source.row_count, sizeof *out->rows)))
         status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     if (status == DTP_OK)
-        status = read_rows(&source, out, faults);
+        status = readers[chart] ? readers[chart](&source, out, faults)
+                                : dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "the chart '%s' shows its table as it is",
+                                            dtp_chart_name(chart));
     if (status == DTP_OK)
         dtp_chart_source_shared(&source, out->shared, sizeof out->shared);
     else
@@ -97,4 +86,32 @@ void dtp_chart_data_write(const struct dtp_chart_data *data, FILE *file)
         }
         fputc('\n', file);
     }
+}
+
+enum dtp_status dtp_chart_draw_written(enum dtp_chart chart, dtp_chart_write write, const void *object,
+                                       const char *figure, const char *title, struct dtp_faults *faults)
+{
+    struct dtp_table *table = NULL;
+    struct dtp_chart_data data = {0};
+    char said[DTP_FAULT_TEXT_BYTES], *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    if (file)
+        write(object, file);
+    enum dtp_status status =
+        file && fclose(file) == 0 ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (status == DTP_OK)
+        status = dtp_table_parse(dtp_chart_name(chart), text, bytes, &table, faults);
+    free(text); // the table has its own
+    if (status == DTP_OK)
+        status = dtp_chart_data_read(chart, table, NULL, 0, &data, faults);
+    if (status == DTP_OK) {
+        struct dtp_chart_figure drawn = {.chart = chart, .data = &data, .figure = figure, .title = title};
+        status = dtp_chart_draw(&drawn, said, sizeof said, faults);
+    }
+    if (status == DTP_OK) /* on the side: standard output may be a table */
+        fprintf(stderr, "%s\n", said);
+    dtp_chart_data_destroy(&data);
+    dtp_table_destroy(table);
+    return status;
 }

@@ -31,6 +31,17 @@ struct dtp_chart_data {
     char shared[160]; /* what all rows have in common, for a title: "llama-2-7b, full_shard, 8 GPUs" */
 };
 
+/* What an area stands for: its letter in charts of text, its column in a table of plans. */
+struct dtp_chart_part {
+    char letter;
+    const char *column, *words;
+};
+/* Of STRATEGIES and STEP, in the order of the data's columns behind the first, which is what bars are measured by. */
+#define DTP_CHART_MEMORY_PARTS 12
+#define DTP_CHART_STEP_PARTS 10
+extern const struct dtp_chart_part dtp_chart_memory_parts[DTP_CHART_MEMORY_PARTS];
+extern const struct dtp_chart_part dtp_chart_step_parts[DTP_CHART_STEP_PARTS];
+
 /* Rows with `column` = `value` only. */
 struct dtp_chart_filter {
     const char *column, *value;

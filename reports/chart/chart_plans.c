@@ -7,37 +7,34 @@
 
 /* ---- one bar a plan ---------------------------------------------------------------------------------------------- */
 
-/* Parts of a bar that are a column; the first is no part but what the bar is measured by. */
-static const char *const strategies_columns[] = {
-    "capacity_bytes",
-    "peak_params_bytes",
-    "peak_optimizer_bytes",
-    "peak_grads_bytes",
-    "peak_activations_bytes",
-    "peak_logits_bytes",
-    "peak_compute_weights_bytes",
-    "peak_gather_bytes",
-    "peak_reduce_bytes",
-    "peak_workspace_bytes",
-    "cache_bytes",
-    "context_bytes",
-    "nccl_bytes",
+const struct dtp_chart_part dtp_chart_memory_parts[DTP_CHART_MEMORY_PARTS] = {
+    {'P', "peak_params_bytes", "parameters"},
+    {'O', "peak_optimizer_bytes", "optimizer state"},
+    {'G', "peak_grads_bytes", "gradients"},
+    {'A', "peak_activations_bytes", "activations"},
+    {'L', "peak_logits_bytes", "logits and loss"},
+    {'W', "peak_compute_weights_bytes", "weights in compute dtype"},
+    {'g', "peak_gather_bytes", "all-gather buffers"},
+    {'r', "peak_reduce_bytes", "gradient reduction buffers"},
+    {'w', "peak_workspace_bytes", "workspaces and temporaries"},
+    {'a', "cache_bytes", "cache of the allocator"},
+    {'C', "context_bytes", "CUDA context"},
+    {'N', "nccl_bytes", "NCCL"},
 };
-static const char *const step_columns[] = {
-    "step_s",
-    "matmul_s",
-    "attention_s",
-    "memory_bound_s",
-    "loss_s",
-    "launch_gap_s",
-    "optimizer_s",
-    "exposed_communication_s",
-    "exposed_offload_s",
-    "bubble_s",
-    "waiting_s",
+const struct dtp_chart_part dtp_chart_step_parts[DTP_CHART_STEP_PARTS] = {
+    {'M', "matmul_s", "matmuls"},
+    {'A', "attention_s", "attention"},
+    {'k', "memory_bound_s", "memory-bound kernels"},
+    {'L', "loss_s", "loss"},
+    {'g', "launch_gap_s", "launch gaps"},
+    {'O', "optimizer_s", "optimizer"},
+    {'C', "exposed_communication_s", "exposed communication"},
+    {'X', "exposed_offload_s", "exposed offload"},
+    {'B', "bubble_s", "pipeline bubble"},
+    {'W', "waiting_s", "waiting for the slowest rank"},
 };
 
-double zero_if_none(double value)
+static double zero_if_none(double value)
 {
     return isnan(value) ? 0 : value;
 }
@@ -86,10 +83,12 @@ enum dtp_status dtp_chart_read_bars(const struct dtp_chart_source *s, struct dtp
 {
     bool memory = data->chart == DTP_CHART_STRATEGIES;
     enum dtp_status status = DTP_OK;
-    if (memory)
-        dtp_chart_set_columns(data, "plan", strategies_columns, sizeof strategies_columns / sizeof *strategies_columns);
-    else
-        dtp_chart_set_columns(data, "plan", step_columns, sizeof step_columns / sizeof *step_columns);
+    const char *columns[DTP_CHART_MAX_COLUMNS] = {memory ? "capacity_bytes" : "step_s"}; /* what bars are measured by */
+    const struct dtp_chart_part *parts = memory ? dtp_chart_memory_parts : dtp_chart_step_parts;
+    size_t count = memory ? DTP_CHART_MEMORY_PARTS : DTP_CHART_STEP_PARTS;
+    for (size_t i = 0; i < count; i++)
+        columns[i + 1] = parts[i].column;
+    dtp_chart_set_columns(data, "plan", columns, count + 1);
     for (size_t i = 0; i < data->column_count && status == DTP_OK; i++)
         if (strcmp(data->columns[i], "cache_bytes") && strcmp(data->columns[i], "launch_gap_s") &&
             strcmp(data->columns[i], "waiting_s"))
@@ -146,12 +145,10 @@ static void merge_equal_lines(struct dtp_chart_data *data)
 }
 
 /* One line for each combination of choices but the one on the x axis. Rows without any of the figures are left out. */
-enum dtp_status dtp_chart_read_lines(const struct dtp_chart_source *s, struct dtp_chart_data *data, bool only_what_runs,
-                                     struct dtp_faults *faults)
+static enum dtp_status read_lines(const struct dtp_chart_source *s, struct dtp_chart_data *data, bool only_what_runs,
+                                  struct dtp_faults *faults)
 {
-    enum dtp_status status = DTP_OK;
-    for (size_t k = 0; k < data->column_count && status == DTP_OK; k++)
-        status = dtp_chart_needs_column(s, data->chart, data->columns[k], faults);
+    enum dtp_status status = dtp_chart_needs_columns(s, data->chart, data->columns, data->column_count, faults);
     for (size_t i = 0; i < s->row_count && status == DTP_OK; i++) {
         char label[DTP_CHART_LABEL_BYTES];
         if (only_what_runs && dtp_chart_is_oom(s, s->rows[i]))
@@ -179,7 +176,7 @@ enum dtp_status dtp_chart_read_scaling(const struct dtp_chart_source *s, struct 
     static const char *const columns[] = {"gpus_count", "tokens_per_s", "scaling_efficiency_fraction",
                                           "ideal_tokens_per_s"};
     dtp_chart_set_columns(data, "plan", columns, 3);
-    enum dtp_status status = dtp_chart_read_lines(s, data, true, faults);
+    enum dtp_status status = read_lines(s, data, true, faults);
     dtp_chart_set_columns(data, "plan", columns, 4);
     const struct dtp_chart_row *first = data->rows;
     for (size_t i = 0; i < data->row_count && status == DTP_OK; i++) {
@@ -196,5 +193,5 @@ enum dtp_status dtp_chart_read_micro_batch(const struct dtp_chart_source *s, str
 {
     static const char *const columns[] = {"micro_batch_sequences", "device_peak_bytes", "capacity_bytes"};
     dtp_chart_set_columns(data, "plan", columns, 3);
-    return dtp_chart_read_lines(s, data, false, faults);
+    return read_lines(s, data, false, faults);
 }

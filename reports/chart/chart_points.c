@@ -25,9 +25,7 @@ enum dtp_status dtp_chart_read_backtest(const struct dtp_chart_source *s, struct
     long source = dtp_table_column(s->table, "source"); /* a validation's runs are all its own */
     long told_by = source >= 0 ? source : dtp_table_column(s->table, "strategy");
     dtp_chart_set_columns(data, source >= 0 ? "source" : "strategy", columns, 2);
-    enum dtp_status status = dtp_chart_needs_column(s, data->chart, columns[0], faults);
-    if (status == DTP_OK)
-        status = dtp_chart_needs_column(s, data->chart, columns[1], faults);
+    enum dtp_status status = dtp_chart_needs_columns(s, data->chart, columns, 2, faults);
     for (size_t i = 0; i < s->row_count && status == DTP_OK; i++) {
         double measured = dtp_chart_value(s, s->rows[i], columns[0]),
                predicted = dtp_chart_value(s, s->rows[i], columns[1]);
@@ -54,8 +52,8 @@ enum dtp_status dtp_chart_read_decisions(const struct dtp_chart_source *s, struc
     long sweep = dtp_table_column(s->table, "sweep");
     dtp_chart_set_columns(data, "sweep", columns, 3);
     enum dtp_status status = dtp_chart_needs_column(s, data->chart, "sweep", faults);
-    for (size_t i = 0; i < 3 && status == DTP_OK; i++)
-        status = dtp_chart_needs_column(s, data->chart, columns[i], faults);
+    if (status == DTP_OK)
+        status = dtp_chart_needs_columns(s, data->chart, columns, 3, faults);
     for (size_t i = 0; i < s->row_count && status == DTP_OK; i++) {
         double value[3];
         for (size_t k = 0; k < 3; k++)
@@ -66,10 +64,9 @@ enum dtp_status dtp_chart_read_decisions(const struct dtp_chart_source *s, struc
         memcpy(row->value, value, sizeof value);
     }
     if (status == DTP_OK && data->row_count == 0)
-        status =
-            dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(s->table), 0,
-                      "chart decisions: no row is of a sweep that was judged: three configurations at least of one "
-                      "source, model, GPU, sequence length and number of nodes");
+        status = dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(s->table), 0,
+                           "chart decisions: no row is of a sweep that was judged: three configurations at least of "
+                           "one source, model, GPU, sequence length and number of nodes");
     if (status == DTP_OK)
         dtp_chart_number_or_merge(data);
     return status;
@@ -92,9 +89,7 @@ enum dtp_status dtp_chart_read_residuals(const struct dtp_chart_source *s, struc
     static const char *const columns[] = {"seconds", "residual_pct"};
     long measurement = dtp_table_column(s->table, "measurement"), what = dtp_table_column(s->table, "what");
     dtp_chart_set_columns(data, "measurement", columns, 2);
-    enum dtp_status status = DTP_OK;
-    for (size_t i = 0; i < 2 && status == DTP_OK; i++)
-        status = dtp_chart_needs_column(s, data->chart, columns[i], faults);
+    enum dtp_status status = dtp_chart_needs_columns(s, data->chart, columns, 2, faults);
     for (size_t i = 0; i < s->row_count && status == DTP_OK; i++) {
         double seconds = dtp_chart_value(s, s->rows[i], columns[0]), off = dtp_chart_value(s, s->rows[i], columns[1]);
         const char *of = dtp_table_text(s->table, s->rows[i], measurement);
@@ -312,9 +307,7 @@ enum dtp_status dtp_chart_read_bandwidth(const struct dtp_chart_source *s, struc
                                           "fitted_limit_bytes_per_s"};
     bool measured = dtp_table_column(s->table, "measurement") >= 0;
     dtp_chart_set_columns(data, "collective", columns, 5);
-    enum dtp_status status = DTP_OK;
-    for (size_t i = 0; i < 5 && status == DTP_OK; i++)
-        status = dtp_chart_needs_column(s, data->chart, sources[measured][i], faults);
+    enum dtp_status status = dtp_chart_needs_columns(s, data->chart, sources[measured], 5, faults);
     if (status != DTP_OK)
         return status;
     double largest = add_points(s, measured, 0, data);

@@ -26,6 +26,15 @@ enum dtp_status dtp_chart_needs_column(const struct dtp_chart_source *s, enum dt
                      dtp_chart_name(chart), dtp_chart_command(chart));
 }
 
+enum dtp_status dtp_chart_needs_columns(const struct dtp_chart_source *s, enum dtp_chart chart,
+                                        const char *const *columns, size_t count, struct dtp_faults *faults)
+{
+    enum dtp_status status = DTP_OK;
+    for (size_t i = 0; i < count && status == DTP_OK; i++)
+        status = dtp_chart_needs_column(s, chart, columns[i], faults);
+    return status;
+}
+
 double dtp_chart_value(const struct dtp_chart_source *s, size_t row, const char *column)
 {
     return dtp_chart_source_value(s, row, dtp_table_column(s->table, column));
@@ -99,7 +108,7 @@ void dtp_chart_number_or_merge(struct dtp_chart_data *data)
     dtp_chart_number(data);
 }
 
-int dtp_chart_by_series(const void *left, const void *right)
+static int by_series(const void *left, const void *right)
 {
     const struct dtp_chart_row *a = left, *b = right;
     if (a->series != b->series)
@@ -114,6 +123,6 @@ enum dtp_status dtp_chart_sort_series(const struct dtp_chart_source *s, struct d
         return dtp_chart_no_row(s, data, faults);
     if (!dtp_chart_number(data))
         return dtp_chart_too_many(s, things, DTP_CHART_MAX_SERIES, faults);
-    qsort(data->rows, data->row_count, sizeof *data->rows, dtp_chart_by_series);
+    qsort(data->rows, data->row_count, sizeof *data->rows, by_series);
     return DTP_OK;
 }

@@ -23,29 +23,18 @@ void dtp_chart_number_or_merge(struct dtp_chart_data *data);
 /* Faults. */
 enum dtp_status dtp_chart_needs_column(const struct dtp_chart_source *s, enum dtp_chart chart, const char *column,
                                        struct dtp_faults *faults);
+enum dtp_status dtp_chart_needs_columns(const struct dtp_chart_source *s, enum dtp_chart chart,
+                                        const char *const *columns, size_t count, struct dtp_faults *faults);
 enum dtp_status dtp_chart_too_many(const struct dtp_chart_source *s, const char *things, size_t most,
                                    struct dtp_faults *faults);
 enum dtp_status dtp_chart_no_row(const struct dtp_chart_source *s, const struct dtp_chart_data *data,
                                  struct dtp_faults *faults);
 
 /* What each chart takes from a source; the caller gave `data` its kind and room. */
-enum dtp_status dtp_chart_read_bars(const struct dtp_chart_source *s, struct dtp_chart_data *data,
-                                    struct dtp_faults *faults);
-enum dtp_status dtp_chart_read_micro_batch(const struct dtp_chart_source *s, struct dtp_chart_data *data,
-                                           struct dtp_faults *faults);
-enum dtp_status dtp_chart_read_scaling(const struct dtp_chart_source *s, struct dtp_chart_data *data,
-                                       struct dtp_faults *faults);
-enum dtp_status dtp_chart_read_backtest(const struct dtp_chart_source *s, struct dtp_chart_data *data,
-                                        struct dtp_faults *faults);
-enum dtp_status dtp_chart_read_decisions(const struct dtp_chart_source *s, struct dtp_chart_data *data,
+typedef enum dtp_status dtp_chart_reader(const struct dtp_chart_source *s, struct dtp_chart_data *data,
                                          struct dtp_faults *faults);
-enum dtp_status dtp_chart_read_pareto(const struct dtp_chart_source *s, struct dtp_chart_data *data,
-                                      struct dtp_faults *faults);
-enum dtp_status dtp_chart_read_bandwidth(const struct dtp_chart_source *s, struct dtp_chart_data *data,
-                                         struct dtp_faults *faults);
-enum dtp_status dtp_chart_read_schedule(const struct dtp_chart_source *s, struct dtp_chart_data *data,
-                                        struct dtp_faults *faults);
-enum dtp_status dtp_chart_read_residuals(const struct dtp_chart_source *s, struct dtp_chart_data *data,
-                                         struct dtp_faults *faults);
+dtp_chart_reader dtp_chart_read_bars, dtp_chart_read_micro_batch, dtp_chart_read_scaling, dtp_chart_read_backtest,
+    dtp_chart_read_decisions, dtp_chart_read_pareto, dtp_chart_read_bandwidth, dtp_chart_read_schedule,
+    dtp_chart_read_residuals;
 
 #endif

@@ -22,34 +22,6 @@ static const char *pass_name(const char *word, bool odd)
     return NULL;
 }
 
-enum dtp_status dtp_chart_draw_passes(dtp_passes_write write, const void *object, const char *figure, const char *title,
-                                      struct dtp_faults *faults)
-{
-    struct dtp_table *table = NULL;
-    struct dtp_chart_data data = {0};
-    char said[DTP_FAULT_TEXT_BYTES], *text = NULL;
-    size_t bytes = 0;
-    FILE *file = open_memstream(&text, &bytes);
-    if (file)
-        write(object, file);
-    enum dtp_status status =
-        file && fclose(file) == 0 ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    if (status == DTP_OK)
-        status = dtp_table_parse("passes", text, bytes, &table, faults);
-    free(text); // the table has its own
-    if (status == DTP_OK)
-        status = dtp_chart_data_read(DTP_CHART_SCHEDULE, table, NULL, 0, &data, faults);
-    if (status == DTP_OK) {
-        struct dtp_chart_figure drawn = {.chart = DTP_CHART_SCHEDULE, .data = &data, .figure = figure, .title = title};
-        status = dtp_chart_draw(&drawn, said, sizeof said, faults);
-    }
-    if (status == DTP_OK) /* on the side: standard output may be a table */
-        fprintf(stderr, "%s\n", said);
-    dtp_chart_data_destroy(&data);
-    dtp_table_destroy(table);
-    return status;
-}
-
 /* Columns: rank, micro-batch, begin, end, and which part of the lane: 0 all of it, 1 and 2 the halves of a pair. */
 enum dtp_status dtp_chart_read_schedule(const struct dtp_chart_source *s, struct dtp_chart_data *data,
                                         struct dtp_faults *faults)
@@ -59,8 +31,8 @@ enum dtp_status dtp_chart_read_schedule(const struct dtp_chart_source *s, struct
     long pass = dtp_table_column(s->table, "pass"), paired = dtp_table_column(s->table, "paired");
     dtp_chart_set_columns(data, "pass", drawn, 5);
     enum dtp_status status = dtp_chart_needs_column(s, data->chart, "pass", faults);
-    for (size_t i = 0; i < 4 && status == DTP_OK; i++)
-        status = dtp_chart_needs_column(s, data->chart, columns[i], faults);
+    if (status == DTP_OK)
+        status = dtp_chart_needs_columns(s, data->chart, columns, 4, faults);
     if (status == DTP_OK && s->varying)
         return dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(s->table), 0,
                          "has more than one schedule; choose with --where schedule=NAME");

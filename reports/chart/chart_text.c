@@ -13,39 +13,8 @@
 #define TICK_CELLS 12 /* an axis has a figure about so often */
 #define GAP 2
 
-/* What an area stands for. `column` ends the name of its column, or is the kind of its operations. */
-struct part {
-    char letter;
-    const char *column, *words;
-};
-
-static const struct part memory_parts[] = {
-    {'P', "params_bytes", "parameters"},
-    {'O', "optimizer_bytes", "optimizer state"},
-    {'G', "grads_bytes", "gradients"},
-    {'A', "activations_bytes", "activations"},
-    {'L', "logits_bytes", "logits and loss"},
-    {'W', "compute_weights_bytes", "weights in compute dtype"},
-    {'g', "gather_bytes", "all-gather buffers"},
-    {'r', "reduce_bytes", "gradient reduction buffers"},
-    {'w', "workspace_bytes", "workspaces and temporaries"},
-    {'a', "cache_bytes", "cache of the allocator"},
-    {'C', "context_bytes", "CUDA context"},
-    {'N', "nccl_bytes", "NCCL"},
-};
-static const struct part step_parts[] = {
-    {'M', "matmul_s", "matmuls"},
-    {'A', "attention_s", "attention"},
-    {'k', "memory_bound_s", "memory-bound kernels"},
-    {'L', "loss_s", "loss"},
-    {'g', "launch_gap_s", "launch gaps"},
-    {'O', "optimizer_s", "optimizer"},
-    {'C', "exposed_communication_s", "exposed communication"},
-    {'X', "exposed_offload_s", "exposed offload"},
-    {'B', "bubble_s", "pipeline bubble"},
-    {'W', "waiting_s", "waiting for the slowest rank"},
-};
-static const struct part timeline_parts[] = {
+/* Of a lane: a part by the class of its operations, of collectives by their kind. */
+static const struct dtp_chart_part timeline_parts[] = {
     {'M', "matmul", "matmul"},
     {'A', "attention", "attention"},
     {'k', "memory", "memory-bound kernels"},
@@ -61,12 +30,13 @@ static const struct part timeline_parts[] = {
 
 /* A set of parts, and which of them the chart shows. */
 struct legend {
-    const struct part *parts;
+    const struct dtp_chart_part *parts;
     size_t count;
     bool shown[MAX_PARTS];
 };
 
-#define LEGEND(list) ((struct legend){.parts = (list), .count = sizeof(list) / sizeof *(list)})
+static const struct legend memory_legend = {.parts = dtp_chart_memory_parts, .count = DTP_CHART_MEMORY_PARTS},
+                           step_legend = {.parts = dtp_chart_step_parts, .count = DTP_CHART_STEP_PARTS};
 
 bool dtp_chart_is_area(enum dtp_chart chart)
 {
@@ -228,7 +198,7 @@ static enum dtp_status bars(enum dtp_chart chart, const struct dtp_chart_data *d
                             struct dtp_faults *faults)
 {
     bool memory = chart == DTP_CHART_STRATEGIES;
-    struct legend legend = memory ? LEGEND(memory_parts) : LEGEND(step_parts);
+    struct legend legend = memory ? memory_legend : step_legend;
     double whole = 0, sizes[MAX_PARTS];
     int label = 0;
     for (size_t i = 0; i < data->row_count; i++) {
@@ -261,8 +231,11 @@ static enum dtp_status bars(enum dtp_chart chart, const struct dtp_chart_data *d
 static double stack_at(const struct dtp_table *table, size_t row, const struct legend *legend, double *sizes)
 {
     double all = 0;
-    for (size_t i = 0; i < legend->count; i++)
-        all += sizes[i] = figure(table, row, legend->parts[i].column);
+    for (size_t i = 0; i < legend->count; i++) {
+        const char *column = legend->parts[i].column;
+        bool peak = strncmp(column, "peak_", strlen("peak_")) == 0;
+        all += sizes[i] = figure(table, row, column + (peak ? strlen("peak_") : 0));
+    }
     return all;
 }
 
@@ -290,7 +263,7 @@ static double fullest_rows(const struct dtp_table *table, const struct legend *l
 
 static enum dtp_status memory(const struct dtp_table *table, const struct dtp_page *page, struct dtp_faults *faults)
 {
-    struct legend legend = LEGEND(memory_parts);
+    struct legend legend = memory_legend;
     int cells = cells_beside(10, page);
     size_t fullest[MAX_CELLS] = {0};
     double last_s, peak = fullest_rows(table, &legend, cells, fullest, &last_s), sizes[MAX_PARTS];
@@ -375,7 +348,7 @@ static enum dtp_status timeline(const struct dtp_table *table, const struct dtp_
     static const char *const streams[] = {"compute",   "tensor", "copy",     "gather", "reduce",
                                           "replicate", "upload", "download", "host",   "storage"};
     static double busy[MAX_CELLS][MAX_PARTS];
-    struct legend legend = LEGEND(timeline_parts);
+    struct legend legend = {.parts = timeline_parts, .count = sizeof timeline_parts / sizeof *timeline_parts};
     int cells = cells_beside(18, page);
     double last_s = 0;
     for (size_t row = 0; row < dtp_table_row_count(table); row++)

@@ -6,40 +6,12 @@
 #include <math.h>
 #include <string.h>
 
-/* In the order of the data's columns (chart_data.c). */
-static const char *const owner_words[] = {
-    "parameters",
-    "optimizer state",
-    "gradients",
-    "activations",
-    "logits and loss",
-    "weights in compute dtype",
-    "all-gather buffers",
-    "gradient reduction buffers",
-    "workspaces and temporaries",
-    "cache of the allocator",
-    "CUDA context",
-    "NCCL",
-};
-static const char *const step_words[] = {
-    "matmuls",
-    "attention",
-    "memory-bound kernels",
-    "loss",
-    "launch gaps",
-    "optimizer",
-    "exposed communication",
-    "exposed offload",
-    "pipeline bubble",
-    "waiting for the slowest rank",
-};
-
 static void draw_bars(const struct dtp_chart_data *data, FILE *file)
 {
-    struct dtp_svg_bars memory = {"Memory at the peak, by owner", owner_words, "capacity", "GiB on the fullest GPU",
-                                  0x1p30};
-    struct dtp_svg_bars step = {"What the time of a step goes into", step_words, NULL, "ms of one optimizer step",
-                                1e-3};
+    struct dtp_svg_bars memory = {"Memory at the peak, by owner", dtp_chart_memory_parts, "capacity",
+                                  "GiB on the fullest GPU", 0x1p30};
+    struct dtp_svg_bars step = {"What the time of a step goes into", dtp_chart_step_parts, NULL,
+                                "ms of one optimizer step", 1e-3};
     double longest = 0;
     for (size_t i = 0; i < data->row_count; i++)
         longest = fmax(longest, data->rows[i].value[0]);

@@ -141,8 +141,7 @@ static void failure_risk(const struct dtp_report *r, FILE *file)
     if (t->batch_tokens > t->critical_batch_tokens)
         fprintf(file,
                 "<li>Batch: %.3g tokens a step are more than the %.3g beyond which a larger batch saves few steps (an "
-                "order of "
-                "magnitude, Kaplan et al. 2020).</li>\n",
+                "order of magnitude, Kaplan et al. 2020).</li>\n",
                 t->batch_tokens, t->critical_batch_tokens);
 }
 
@@ -153,8 +152,8 @@ static void time_risks(const struct dtp_report *r, FILE *file)
     if (exposed >= 10)
         fprintf(
             file,
-            "<li>Communication: %.0f %% of a step waits for it. With everything overlapped a step takes %.3g s, "
-            "with nothing overlapped %.3g s (estimate %.3g s): a slower network than stated costs most here.</li>\n",
+            "<li>Communication: %.0f %% of a step waits for it. With everything overlapped a step takes %.3g s, with "
+            "nothing overlapped %.3g s (estimate %.3g s): a slower network than stated costs most here.</li>\n",
             exposed, t->step_perfect_overlap_s, t->step_no_overlap_s, t->step_s);
     if (offload >= 10)
         fprintf(file,
@@ -163,8 +162,7 @@ static void time_risks(const struct dtp_report *r, FILE *file)
                 offload);
     if (t->host_launch_s >= t->compute_s * (1 - 1e-9))
         fputs("<li>Launch bound: the host cannot issue kernels as fast as the GPU finishes them; a slower CPU makes "
-              "each step "
-              "longer.</li>\n",
+              "each step longer.</li>\n",
               file);
     if (r->scaling.efficiency < 0.8)
         fprintf(file, "<li>Scaling: each GPU does %.0f %% of what it does in a job of %u GPU%s.</li>\n",
@@ -324,8 +322,7 @@ static void memory_section(const struct dtp_html_job *job, FILE *file)
     dtp_html_chart(DTP_CHART_STRATEGIES, job->plan, "memory-figures", file);
     fprintf(file,
             "<p>Tensors take %.2f GiB at the peak (%s), the runtime\u2019s allocator reserves %.2f GiB, and with CUDA "
-            "context "
-            "and NCCL the driver shows %.2f of %.2f GiB.",
+            "context and NCCL the driver shows %.2f of %.2f GiB.",
             (double)m->allocated_peak_bytes / 0x1p30, dtp_phase_words(m->peak_phase),
             (double)m->reserved_peak_bytes / 0x1p30, (double)m->device_peak_bytes / 0x1p30,
             (double)m->capacity_bytes / 0x1p30);
@@ -349,8 +346,7 @@ static void communication_section(const struct dtp_html_job *job, FILE *file)
     }
     fprintf(file,
             "<p>Each GPU sends %.2f GB (10^9 bytes) per optimizer step, %.2f inside its node and %.2f over the "
-            "network; host "
-            "copies %.2f GB up and %.2f down.</p>\n",
+            "network; host copies %.2f GB up and %.2f down.</p>\n",
             (double)c->total_bytes / 1e9, (double)c->link_bytes / 1e9, (double)c->network_bytes / 1e9,
             (double)c->host_to_device_bytes / 1e9, (double)c->device_to_host_bytes / 1e9);
     dtp_html_table(file, "communication-table", "Sent by each GPU per optimizer step (ring accounting)", names, 4,
@@ -397,8 +393,7 @@ static void step_section(const struct dtp_html_job *job, FILE *file)
     dtp_html_chart(DTP_CHART_STEP, job->plan, "step-figures", file);
     fprintf(file,
             "<p>%.4g s, between %.4g s with everything overlapped and %.4g s with nothing overlapped. Collectives take "
-            "%.4g s "
-            "alone, of which %.4g s are exposed: the step waits for them or computes slower beside them.</p>\n",
+            "%.4g s alone, of which %.4g s are exposed: the step waits for them or computes slower beside them.</p>\n",
             t->step_s, t->step_perfect_overlap_s, t->step_no_overlap_s, t->communication_s, t->exposed_communication_s);
     dtp_html_section_end(file);
 }

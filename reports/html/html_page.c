@@ -37,8 +37,7 @@ static void alternatives(const struct dtp_html_job *job, FILE *file)
     fputs("<h3>Micro batch</h3>\n", file);
     dtp_html_chart(DTP_CHART_MICRO_BATCH, job->micro_batches, "micro-batch-figures", file);
     fputs("<h3>GPUs</h3>\n<p>The batch of each GPU stays, so that the global batch grows with the GPUs (weak scaling). "
-          "Numbers "
-          "of GPUs that the plan cannot have or that do not hold it are left out.</p>\n",
+          "Numbers of GPUs that the plan cannot have or that do not hold it are left out.</p>\n",
           file);
     dtp_html_chart(DTP_CHART_SCALING, job->gpus, "scaling-figures", file);
     dtp_html_section_end(file);
@@ -76,8 +75,7 @@ static void reproduce(const struct dtp_html_job *job, FILE *file)
 {
     dtp_html_section(file, "reproduce", "Reproduce");
     dtp_html_format(file,
-                    "<p>dtplan %s</p>\n<pre>dtplan plan %s\ndtplan explain %s\ndtplan simulate "
-                    "%s\ndtplan whatif %s\n"
+                    "<p>dtplan %s</p>\n<pre>dtplan plan %s\ndtplan explain %s\ndtplan simulate %s\ndtplan whatif %s\n"
                     "dtplan report %s -o report.html</pre>\n",
                     job->version, job->flags, job->flags, job->flags, job->flags, job->flags);
     dtp_html_section_end(file);

@@ -138,11 +138,10 @@ static void table(const struct dtp_pipeline_stages *s, FILE *file)
                                         ">For the step\u2019s end, ms",
                                         ">Activations queued",
                                         ">Gradients queued"};
-    dtp_html_table(
-        file, "pipeline-table",
-        "A row a rank: what it holds at its peak, what nothing hides of sends and collectives, its idle time "
-        "by when it is and once more by what it waits for",
-        names, sizeof names / sizeof *names, false);
+    dtp_html_table(file, "pipeline-table",
+                   "A row a rank: what it holds at its peak, what nothing hides of sends and collectives, its idle "
+                   "time by when it is and once more by what it waits for",
+                   names, sizeof names / sizeof *names, false);
     for (uint32_t i = 0; i < s->rank_count; i++)
         rank_row(s, i, file);
     dtp_html_table_end(file);

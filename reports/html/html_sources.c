@@ -14,13 +14,11 @@ static void like_runs_sentence(const struct dtp_html_job *job, FILE *file)
     const struct dtp_like_runs *l = job->like_runs;
     if (!l || l->count == 0)
         return;
-    fprintf(
-        file,
-        "<p>Of %zu measured runs %s, the median prediction of tokens/s was %.1f %% off; 80 of 100 runs reached between "
-        "%.2f and %.2f times their prediction. Constants of the model were fitted on part of these runs: a new job may "
-        "be "
-        "further off.</p>\n",
-        l->count, dtp_likeness_words(l->likeness), l->median_abs_pct, l->low_ratio, l->high_ratio);
+    fprintf(file,
+            "<p>Of %zu measured runs %s, the median prediction of tokens/s was %.1f %% off; 80 of 100 runs reached "
+            "between %.2f and %.2f times their prediction. Constants of the model were fitted on part of these runs: a "
+            "new job may be further off.</p>\n",
+            l->count, dtp_likeness_words(l->likeness), l->median_abs_pct, l->low_ratio, l->high_ratio);
 }
 
 static void source_row(const struct dtp_backtest_group *group, FILE *file)

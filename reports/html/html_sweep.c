@@ -39,8 +39,7 @@ static enum dtp_status check(const struct sweep *s, struct dtp_faults *faults)
         if (dtp_table_column(s->table, needed[i]) < 0)
             return dtp_fault(
                 faults, DTP_BAD_INPUT, dtp_table_name(s->table), 1,
-                "has no column '%s'; a report is made of a scenario or of what dtplan sweep or dtplan plan "
-                "--csv wrote",
+                "has no column '%s'; a report is made of a scenario or of what dtplan sweep or dtplan plan --csv wrote",
                 needed[i]);
     return DTP_OK;
 }

@@ -27,19 +27,17 @@ static void bars_legend(const struct dtp_chart_data *data, const struct dtp_svg_
     fputs("<ul class=\"legend\">", file);
     for (size_t part = 1; part < data->column_count; part++)
         if (part_is_shown(data, part)) {
-            fprintf(
-                file,
-                "<li><svg viewBox=\"0 0 16 12\" class=\"key\" aria-hidden=\"true\"><rect class=\"f%zu\" width=\"16\" "
-                "height=\"12\"/></svg>",
-                part);
-            dtp_html_format(file, "%s</li>", style->parts[part - 1]);
+            fprintf(file,
+                    "<li><svg viewBox=\"0 0 16 12\" class=\"key\" aria-hidden=\"true\"><rect class=\"f%zu\" "
+                    "width=\"16\" height=\"12\"/></svg>",
+                    part);
+            dtp_html_format(file, "%s</li>", style->parts[part - 1].words);
         }
     if (style->mark)
-        dtp_html_format(
-            file,
-            "<li><svg viewBox=\"0 0 16 12\" class=\"key\" aria-hidden=\"true\"><line class=\"mk\" x1=\"8\" y1=\"0\" "
-            "x2=\"8\" y2=\"12\"/></svg>%s</li>",
-            style->mark);
+        dtp_html_format(file,
+                        "<li><svg viewBox=\"0 0 16 12\" class=\"key\" aria-hidden=\"true\"><line class=\"mk\" x1=\"8\" "
+                        "y1=\"0\" x2=\"8\" y2=\"12\"/></svg>%s</li>",
+                        style->mark);
     fputs("</ul>\n", file);
 }
 
@@ -55,7 +53,7 @@ static void draw_bar(const struct dtp_chart_row *row, size_t parts, const struct
         sum += row->value[part];
         fprintf(file, "<rect class=\"f%zu\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.0f\"><title>", part, from,
                 y - BAR_THICK / 2, dtp_svg_place(axis, sum / style->divisor) - from, BAR_THICK);
-        dtp_html_text(file, style->parts[part - 1]);
+        dtp_html_text(file, style->parts[part - 1].words);
         fprintf(file, ": %.4g ", row->value[part] / style->divisor);
         dtp_html_format(file, "%s</title></rect>\n", style->unit);
     }

@@ -12,11 +12,11 @@
 
 /* One stacked bar a row. data->columns[0] is the mark to compare with (the capacity), shown where `mark` names it. */
 struct dtp_svg_bars {
-    const char *title;        /* what a reader who cannot see it is told */
-    const char *const *parts; /* words for data->columns[1..] */
-    const char *mark;         /* "capacity", NULL: column 0 is not drawn */
-    const char *unit;         /* "GiB" */
-    double divisor;           /* of values, gives the unit */
+    const char *title;                  /* what a reader who cannot see it is told */
+    const struct dtp_chart_part *parts; /* of data->columns[1..] */
+    const char *mark;                   /* "capacity", NULL: column 0 is not drawn */
+    const char *unit;                   /* "GiB" */
+    double divisor;                     /* of values, gives the unit */
 };
 void dtp_svg_bars(const struct dtp_chart_data *data, const struct dtp_svg_bars *style, FILE *file);
 

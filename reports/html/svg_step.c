@@ -108,8 +108,7 @@ static void key(FILE *file, unsigned colour, const char *words)
 {
     fprintf(file,
             "<li><svg viewBox=\"0 0 16 12\" class=\"key\" aria-hidden=\"true\"><rect class=\"f%u\" width=\"16\" "
-            "height=\"12\"/>"
-            "</svg>",
+            "height=\"12\"/></svg>",
             colour);
     dtp_html_format(file, "%s</li>", words);
 }

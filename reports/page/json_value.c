@@ -19,13 +19,23 @@ json_t *dtp_json_text(const char *text)
     return value ? value : json_null();
 }
 
-enum dtp_status dtp_json_dump(json_t *value, FILE *file, struct dtp_faults *faults)
+static enum dtp_status dump(json_t *value, size_t precision, FILE *file, struct dtp_faults *faults)
 {
-    char *text = value ? json_dumps(value, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) : NULL;
+    char *text = value ? json_dumps(value, JSON_INDENT(2) | precision) : NULL;
     json_decref(value);
     if (!text)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory while writing JSON");
     fprintf(file, "%s\n", text);
     free(text);
     return DTP_OK;
+}
+
+enum dtp_status dtp_json_dump(json_t *value, FILE *file, struct dtp_faults *faults)
+{
+    return dump(value, JSON_REAL_PRECISION(12), file, faults);
+}
+
+enum dtp_status dtp_json_dump_exact(json_t *value, FILE *file, struct dtp_faults *faults)
+{
+    return dump(value, JSON_REAL_PRECISION(15), file, faults);
 }

@@ -1,13 +1,6 @@
 #include "record/backtest_report.h"
 
-#include <jansson.h>
-#include <math.h>
-
-/* JSON has no NaN: what has no value is null. */
-static json_t *number(double value)
-{
-    return isfinite(value) ? json_real(value) : json_null();
-}
+#include "page/json_value.h"
 
 static void add_errors(json_t *object, const char *prefix, const struct dtp_error_statistics *errors)
 {
@@ -21,7 +14,7 @@ static void add_errors(json_t *object, const char *prefix, const struct dtp_erro
                   {"median_error_pct", errors->median_pct}};
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
         snprintf(key, sizeof key, "%s%s", prefix, values[i].name);
-        json_object_set_new(object, key, number(values[i].value));
+        json_object_set_new(object, key, dtp_json_real(values[i].value));
     }
 }
 
@@ -67,10 +60,11 @@ static json_t *throughput_object(const struct dtp_backtest *backtest)
     json_t *object = json_object();
     json_object_set_new(object, "n", json_integer((json_int_t)backtest->throughput.count));
     add_errors(object, "", &backtest->throughput);
-    json_object_set_new(object, "macro_median_abs_error_pct", number(backtest->macro_median_abs_pct));
+    json_object_set_new(object, "macro_median_abs_error_pct", dtp_json_real(backtest->macro_median_abs_pct));
     add_errors(object, "baseline_", &backtest->baseline);
     add_errors(object, "unseen_baseline_", &backtest->unseen_baseline);
-    json_object_set_new(object, "baseline_macro_median_abs_error_pct", number(backtest->baseline_macro_median_abs_pct));
+    json_object_set_new(object, "baseline_macro_median_abs_error_pct",
+                        dtp_json_real(backtest->baseline_macro_median_abs_pct));
     json_object_set_new(object, "by_source", groups_object(backtest->sources, backtest->source_count, true));
     json_object_set_new(object, "by_source_dtype", groups_object(backtest->dtypes, backtest->dtype_count, false));
     return object;
@@ -95,8 +89,8 @@ static json_t *verdicts_object(const struct dtp_backtest *backtest)
     json_object_set_new(object, "ran", fit_object(ran));
     json_object_set_new(object, "out_of_memory", fit_object(oom));
     json_object_set_new(object, "failed", fit_object(backtest->fit_count[DTP_RUN_FAILED]));
-    json_object_set_new(object, "false_alarm_pct", number(100 * (double)ran[DTP_VERDICT_OOM] / ran_count));
-    json_object_set_new(object, "missed_pct", number(100 * missed / (missed + (double)oom[DTP_VERDICT_OOM])));
+    json_object_set_new(object, "false_alarm_pct", dtp_json_real(100 * (double)ran[DTP_VERDICT_OOM] / ran_count));
+    json_object_set_new(object, "missed_pct", dtp_json_real(100 * missed / (missed + (double)oom[DTP_VERDICT_OOM])));
     return object;
 }
 
@@ -117,8 +111,8 @@ static json_t *decisions_array(const struct dtp_backtest *backtest)
         json_object_set_new(object, "nodes", json_integer((json_int_t)d->nodes));
         json_object_set_new(object, "seq_tokens", json_integer((json_int_t)d->sequence));
         json_object_set_new(object, "configurations", json_integer((json_int_t)d->configurations));
-        json_object_set_new(object, "rank_correlation", number(d->rank_correlation));
-        json_object_set_new(object, "regret", number(d->of_best));
+        json_object_set_new(object, "rank_correlation", dtp_json_real(d->rank_correlation));
+        json_object_set_new(object, "regret", dtp_json_real(d->of_best));
         json_object_set_new(object, "chosen", row_id(backtest, d->chosen));
         json_object_set_new(object, "best", row_id(backtest, d->best));
         json_array_append_new(array, object);
@@ -131,10 +125,10 @@ static json_t *choices_object(const struct dtp_backtest *backtest)
     const struct dtp_backtest_choices *choices = &backtest->choices;
     json_t *object = json_object();
     json_object_set_new(object, "n", json_integer((json_int_t)backtest->decision_count));
-    json_object_set_new(object, "median_rank_correlation", number(choices->median_rank_correlation));
-    json_object_set_new(object, "least_rank_correlation", number(choices->least_rank_correlation));
-    json_object_set_new(object, "mean_regret", number(choices->mean_of_best));
-    json_object_set_new(object, "worst_regret", number(choices->least_of_best));
+    json_object_set_new(object, "median_rank_correlation", dtp_json_real(choices->median_rank_correlation));
+    json_object_set_new(object, "least_rank_correlation", dtp_json_real(choices->least_rank_correlation));
+    json_object_set_new(object, "mean_regret", dtp_json_real(choices->mean_of_best));
+    json_object_set_new(object, "worst_regret", dtp_json_real(choices->least_of_best));
     return object;
 }
 
@@ -174,10 +168,5 @@ enum dtp_status dtp_backtest_write_json(FILE *file, const struct dtp_backtest *b
     json_object_set_new(root, "decisions", decisions_array(backtest));
     json_object_set_new(root, "choices", choices_object(backtest));
     json_object_set_new(root, "refusals", refusals_array(backtest));
-    /* 15 digits print a double as people write it (27.3, not 27.300000000000001). */
-    int failed = !root || json_dumpf(root, file, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) || fputc('\n', file) == EOF;
-    json_decref(root);
-    if (failed)
-        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "cannot write the backtest's JSON: out of memory or disk");
-    return DTP_OK;
+    return dtp_json_dump_exact(root, file, faults);
 }

@@ -22,9 +22,8 @@ static void write_value(FILE *file, bool present, double value)
 
 static void write_header(FILE *file)
 {
-    fputs(DTP_BACKTEST_BEGINS
-          "predicted_tokens_per_s_per_gpu,measured_tokens_per_s_per_gpu,"
-          "error_pct,baseline_tokens_per_s_per_gpu,baseline_error_pct,predicted_step_s,measured_step_s,",
+    fputs(DTP_BACKTEST_BEGINS "predicted_tokens_per_s_per_gpu,measured_tokens_per_s_per_gpu,error_pct,baseline_tokens_"
+                              "per_s_per_gpu,baseline_error_pct,predicted_step_s,measured_step_s,",
           file);
     for (int kind = 0; kind < DTP_RUN_MEMORY_COUNT; kind++) {
         const char *word = dtp_run_memory_word((enum dtp_run_memory)kind);

@@ -47,11 +47,9 @@ void dtp_schedule_report_csv(const struct dtp_schedule_report *report, FILE *fil
 {
     const struct dtp_schedule_question *q = &report->question;
     fputs("schedule,ranks_count,micro_batches_count,chunks_of_rank_count,parameter_copies_count,rank,step_time,bubble_"
-          "time,"
-          "bubble_of_span_time,bubble_by_formula_time,busy_time,warm_up_idle_time,steady_idle_time,drain_idle_time,"
-          "begin_time,"
-          "end_time,kept_micro_batches,late_weight_gradients_count,forward_queue_count,backward_queue_count,layers_"
-          "count,refused\n",
+          "time,bubble_of_span_time,bubble_by_formula_time,busy_time,warm_up_idle_time,steady_idle_time,drain_idle_"
+          "time,begin_time,end_time,kept_micro_batches,late_weight_gradients_count,forward_queue_count,backward_queue_"
+          "count,layers_count,refused\n",
           file);
     for (size_t i = 0; i < q->kind_count; i++) {
         const struct dtp_schedule_case *c = &report->cases[i];

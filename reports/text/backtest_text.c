@@ -107,10 +107,9 @@ static void print_throughput(const struct dtp_backtest *backtest, const struct d
                    &backtest->baseline, &backtest->unseen_baseline);
     macro_row(&grid, backtest);
     dtp_grid_end(&grid, page, 2);
-    dtp_page_say(
-        page, 2, 2,
-        "bias: median signed error, above 0 = predicted too fast; const. MFU: the simplest predictor, fitted to "
-        "these runs; unseen: fitted without those of the source");
+    dtp_page_say(page, 2, 2,
+                 "bias: median signed error, above 0 = predicted too fast; const. MFU: the simplest predictor, fitted "
+                 "to these runs; unseen: fitted without those of the source");
     print_beaten(backtest, page);
 }
 

@@ -2,10 +2,9 @@
 
 #include "page/grid.h"
 #include "base/table.h"
+#include "page/json_value.h"
 
-#include <jansson.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- lists: one table of columns per catalogue ------------------------------------------------------------------ */
@@ -208,18 +207,6 @@ static json_t *cell_value(const struct cell *cell)
     return json_real(cell->number);
 }
 
-/* Takes over `value`. */
-static enum dtp_status dump(json_t *value, FILE *file, struct dtp_faults *faults)
-{
-    char *dumped = value ? json_dumps(value, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) : NULL;
-    json_decref(value);
-    if (!dumped)
-        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory while writing JSON");
-    fprintf(file, "%s\n", dumped);
-    free(dumped);
-    return DTP_OK;
-}
-
 static enum dtp_status list_json(const struct dtp_catalog *catalog, const struct view *view, FILE *file,
                                  struct dtp_faults *faults)
 {
@@ -232,7 +219,7 @@ static enum dtp_status list_json(const struct dtp_catalog *catalog, const struct
         }
         json_array_append_new(rows, object);
     }
-    return dump(rows, file, faults);
+    return dtp_json_dump_exact(rows, file, faults);
 }
 
 enum dtp_status dtp_report_catalog(const struct dtp_catalog *catalog, enum dtp_catalog_table table,
@@ -393,8 +380,8 @@ enum dtp_status dtp_report_catalog_entries(const struct dtp_catalog *catalog, en
         first = false;
     }
     if (form == DTP_CATALOG_JSON) {
-        enum dtp_status dumped = dump(sink.rows, page->file, faults);
-        status = dumped > status ? dumped : status;
+        enum dtp_status dumped = dtp_json_dump_exact(sink.rows, page->file, faults);
+        status = dtp_worse(status, dumped);
     }
     return status;
 }

@@ -128,16 +128,15 @@ static void print_summary(const struct dtp_catalog *catalog, const struct dtp_co
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         dtp_append_part(line, sizeof line, ", ", "%zu %s", of_kind[k], kinds[k]);
     fputc('\n', page->file);
-    dtp_page_say(page, 0, 0,
-                 "%zu constants: %s. %zu move a step time, %zu memory alone, %zu no run that was measured: those are "
-                 "untested.",
-                 count, line, step, memory, none);
-    dtp_page_wrap(
+    dtp_page_say(
         page, 0, 0,
-        "fitted: so that whole runs come out; measured: off profiles, single operations or the driver; "
-        "published: by others; library: in its source; recalled: by others, from memory. In brackets the data "
-        "that are kept. Other figures of GPUs and machines: dtplan catalog gpus|machines NAME. What each fit is "
-        "worth: dtplan backtest --leave-one-out.");
+        "%zu constants: %s. %zu move a step time, %zu memory alone, %zu no run that was measured: those are untested.",
+        count, line, step, memory, none);
+    dtp_page_wrap(page, 0, 0,
+                  "fitted: so that whole runs come out; measured: off profiles, single operations or the driver; "
+                  "published: by others; library: in its source; recalled: by others, from memory. In brackets the "
+                  "data that are kept. Other figures of GPUs and machines: dtplan catalog gpus|machines NAME. What "
+                  "each fit is worth: dtplan backtest --leave-one-out.");
 }
 
 static void print_text(const struct dtp_catalog *catalog, const struct dtp_constant_effects *effects,
@@ -176,8 +175,8 @@ static void write_number(double value, FILE *file)
 
 static void write_csv(const struct dtp_catalog *catalog, const struct dtp_constant_effects *effects, FILE *file)
 {
-    fputs("name,value,unit,kind,what,where,source,data,run_sources,otherwise,otherwise_source,step_moved_runs,"
-          "memory_moved_runs,runs\n",
+    fputs("name,value,unit,kind,what,where,source,data,run_sources,otherwise,otherwise_source,step_moved_runs,memory_"
+          "moved_runs,runs\n",
           file);
     for (size_t i = 0; i < constant_count(catalog); i++) {
         struct constant c;

@@ -3,10 +3,9 @@
 
 #include "cost/calibration.h"
 #include "closed/sharding.h"
+#include "page/json_value.h"
 
-#include <jansson.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define NAME_COLUMNS 46
@@ -138,15 +137,14 @@ static void print_symbols(const struct dtp_job *job, const struct dtp_page *page
     struct dtp_units units;
     dtp_units_count(m, &job->cluster, p, &units);
     dtp_page_heading(page, "SYMBOLS", "");
-    dtp_page_say(
-        page, 2, 2,
-        "psi = %llu parameters, P = %llu of a layer; N = %llu GPUs share one copy, R = %llu copies; K = %u "
-        "micro-steps of T = %llu tokens on a GPU, s = %llu tokens of a sequence; L = %llu layers, h = %llu hidden, "
-        "f = %llu ffn, V = %llu vocabulary",
-        (unsigned long long)units.total, (unsigned long long)units.layer, (unsigned long long)units.ranks,
-        (unsigned long long)units.replicas, p->accumulate, (unsigned long long)dtp_plan_tokens(p),
-        (unsigned long long)p->sequence, (unsigned long long)m->layers, (unsigned long long)m->hidden,
-        (unsigned long long)m->ffn, (unsigned long long)m->vocab);
+    dtp_page_say(page, 2, 2,
+                 "psi = %llu parameters, P = %llu of a layer; N = %llu GPUs share one copy, R = %llu copies; K = %u "
+                 "micro-steps of T = %llu tokens on a GPU, s = %llu tokens of a sequence; L = %llu layers, h = %llu "
+                 "hidden, f = %llu ffn, V = %llu vocabulary",
+                 (unsigned long long)units.total, (unsigned long long)units.layer, (unsigned long long)units.ranks,
+                 (unsigned long long)units.replicas, p->accumulate, (unsigned long long)dtp_plan_tokens(p),
+                 (unsigned long long)p->sequence, (unsigned long long)m->layers, (unsigned long long)m->hidden,
+                 (unsigned long long)m->ffn, (unsigned long long)m->vocab);
 }
 
 void dtp_explain_text(const struct dtp_report *report, const struct dtp_explanation *explanation,
@@ -206,11 +204,5 @@ enum dtp_status dtp_explain_json(const struct dtp_explanation *explanation, FILE
     json_object_set_new(object, "schema", json_string("dtplan.explain/1"));
     json_object_set_new(object, "groups", groups);
     json_object_set_new(object, "constants", constants);
-    char *text = json_dumps(object, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
-    json_decref(object);
-    if (!text)
-        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory while writing JSON");
-    fprintf(file, "%s\n", text);
-    free(text);
-    return DTP_OK;
+    return dtp_json_dump_exact(object, file, faults);
 }

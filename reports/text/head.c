@@ -123,8 +123,7 @@ static void describe_measured(const struct dtp_cluster *c, const struct dtp_page
 }
 
 const char *const dtp_report_no_times = "no time is predicted, for nobody measured these cores: dtplan probe --device "
-                                        "host -o here.csv does in a minute, and "
-                                        "--machine here.csv takes it from there";
+                                        "host -o here.csv does in a minute, and --machine here.csv takes it from there";
 
 static void print_cluster(const struct dtp_job *job, const struct dtp_page *page)
 {

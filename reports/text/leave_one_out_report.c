@@ -145,16 +145,14 @@ void dtp_leave_one_out_write_text(const struct dtp_page *page, const struct dtp_
             print_constants(page, &result->sources[i]);
     fputc('\n', page->file);
     if (strcmp(result->fidelity, "simulated") == 0)
-        dtp_page_wrap(
-            page, 0, 0,
-            "Fits go by how the closed form answers to constants, scaled to what is simulated of each run; the "
-            "errors are those of simulations.");
-    dtp_page_wrap(
-        page, 0, 0,
-        "Constants that were made with a source's runs are fitted anew to the others' (each source weighing the "
-        "same), beginning with what would be believed without any; believed: no other run moves with it; kept: "
-        "nothing else is known, so of what it moves this is no forecast. All other constants rest on data of "
-        "their own: dtplan catalog constants.");
+        dtp_page_wrap(page, 0, 0,
+                      "Fits go by how the closed form answers to constants, scaled to what is simulated of each run; "
+                      "the errors are those of simulations.");
+    dtp_page_wrap(page, 0, 0,
+                  "Constants that were made with a source's runs are fitted anew to the others' (each source weighing "
+                  "the same), beginning with what would be believed without any; believed: no other run moves with it; "
+                  "kept: nothing else is known, so of what it moves this is no forecast. All other constants rest on "
+                  "data of their own: dtplan catalog constants.");
 }
 
 /* ---- for programs ------------------------------------------------------------------------------------------------ */
@@ -180,9 +178,8 @@ static void csv_constants(FILE *file, const struct dtp_left_out *s)
 
 void dtp_leave_one_out_write_csv(FILE *file, const struct dtp_leave_one_out *result)
 {
-    fputs("source,runs,shipped_median_abs_error_pct,shipped_mean_abs_error_pct,shipped_max_abs_error_pct,"
-          "left_out_median_abs_error_pct,left_out_mean_abs_error_pct,left_out_max_abs_error_pct,constants_count,"
-          "constants\n",
+    fputs("source,runs,shipped_median_abs_error_pct,shipped_mean_abs_error_pct,shipped_max_abs_error_pct,left_out_"
+          "median_abs_error_pct,left_out_mean_abs_error_pct,left_out_max_abs_error_pct,constants_count,constants\n",
           file);
     for (size_t i = 0; i < result->source_count; i++) {
         const struct dtp_left_out *s = &result->sources[i];

@@ -55,10 +55,9 @@ static bool print_fits(const struct dtp_measured *m, const struct dtp_page *page
         percent_cell(&grid, q.left_out_residual);
     }
     dtp_grid_end(&grid, page, 2);
-    dtp_page_say(
-        page, 2, 2,
-        "Percent of the measured time: median and largest distance of the fitted formula, and the median of what is "
-        "said of a row from the others alone. Rows that were measured are taken as they are.");
+    dtp_page_say(page, 2, 2,
+                 "Percent of the measured time: median and largest distance of the fitted formula, and the median of "
+                 "what is said of a row from the others alone. Rows that were measured are taken as they are.");
     return memory;
 }
 
@@ -223,12 +222,8 @@ enum dtp_status dtp_report_measured(const struct dtp_catalog *catalog, enum dtp_
         else
             status = add_json(machine->times, files, faults);
     }
-    char *text = files && status == DTP_OK ? json_dumps(files, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) : NULL;
+    if (form == DTP_CATALOG_JSON && status == DTP_OK)
+        return dtp_json_dump_exact(files, page->file, faults);
     json_decref(files);
-    if (text)
-        fprintf(page->file, "%s\n", text);
-    else if (form == DTP_CATALOG_JSON && status == DTP_OK)
-        status = no_memory(faults);
-    free(text);
     return status;
 }

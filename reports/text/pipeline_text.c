@@ -115,17 +115,16 @@ void dtp_pipeline_text(const struct dtp_pipeline_stages *s, const struct dtp_pag
     dtp_grid_end(&grid, page, 2);
     const char *rest =
         s->rank_count > MOST_ROWS ? " Ranks that are not shown are like their neighbours; --json has all." : "";
-    dtp_page_say(
-        page, 2, 2,
-        "ranks idle %.1f %% of the step: before their first backward (warm-up), behind their last forward (drain), "
-        "between (steady); the same by what they wait for: activations or gradients of another rank, a receiver that "
-        "does not take them yet, what all do at the step's end. In flight: forwards that wait for their backward, of "
-        "one chunk each. Queues: most activations and gradients that other ranks had made and that waited. State: "
-        "parameters, gradients, optimizer.%s%s",
-        100 * bubble_share(s),
-        s->last_s > s->step_s
-            ? " A rank begins its next step when it is through with this one: the last of these steps "
-              "begins later than the first."
-            : "",
-        rest);
+    dtp_page_say(page, 2, 2,
+                 "ranks idle %.1f %% of the step: before their first backward (warm-up), behind their last forward "
+                 "(drain), between (steady); the same by what they wait for: activations or gradients of another rank, "
+                 "a receiver that does not take them yet, what all do at the step's end. In flight: forwards that wait "
+                 "for their backward, of one chunk each. Queues: most activations and gradients that other ranks had "
+                 "made and that waited. State: parameters, gradients, optimizer.%s%s",
+                 100 * bubble_share(s),
+                 s->last_s > s->step_s
+                     ? " A rank begins its next step when it is through with this one: the last of these steps "
+                       "begins later than the first."
+                     : "",
+                 rest);
 }

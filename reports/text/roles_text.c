@@ -1,12 +1,12 @@
 #include "record/run_report.h"
 
 #include "page/grid.h"
+#include "page/json_value.h"
 #include "page/output_own.h"
 #include "program/program_text.h"
 #include "record/simulation_report.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <math.h>
 
 static bool is_measured(const struct dtp_roles_report *r)
@@ -129,15 +129,10 @@ void dtp_roles_write_timeline(const struct dtp_roles_report *r, FILE *file)
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
-static json_t *number(double value)
-{
-    return isfinite(value) ? json_real(value) : json_null();
-}
-
 static json_t *times(double busy_s, double step_s)
 {
-    return json_pack("{s:o,s:o,s:o}", "busy_s", number(busy_s), "waits_s", number(step_s - busy_s), "step_s",
-                     number(step_s));
+    return json_pack("{s:o,s:o,s:o}", "busy_s", dtp_json_real(busy_s), "waits_s", dtp_json_real(step_s - busy_s),
+                     "step_s", dtp_json_real(step_s));
 }
 
 static json_t *role(const struct dtp_roles_report *r, uint32_t i)
@@ -163,12 +158,12 @@ enum dtp_status dtp_roles_json(const struct dtp_roles_report *r, FILE *file, str
     for (uint32_t i = 0; root && i < r->set->role_count; i++)
         json_array_append_new(list, role(r, i));
     if (root && r->timelines)
-        json_object_set_new(root, "predicted_step_s", number(r->timelines[0].step_s));
+        json_object_set_new(root, "predicted_step_s", dtp_json_real(r->timelines[0].step_s));
     if (root && r->measured) {
         json_object_set_new(root, "measured_step_s",
-                            r->measured->timed_steps ? number(r->measured->step_s) : json_null());
-        json_object_set_new(root, "first_loss", number(r->measured->first_loss));
-        json_object_set_new(root, "last_loss", number(r->measured->last_loss));
+                            r->measured->timed_steps ? dtp_json_real(r->measured->step_s) : json_null());
+        json_object_set_new(root, "first_loss", dtp_json_real(r->measured->first_loss));
+        json_object_set_new(root, "last_loss", dtp_json_real(r->measured->last_loss));
     }
     bool written = root && json_dumpf(root, file, JSON_INDENT(2)) == 0 && fputc('\n', file) != EOF;
     json_decref(root);

@@ -48,8 +48,7 @@ static void print_question(const struct dtp_schedule_question *q, const struct d
     char f[32], b[32], w[32], s[32];
     dtp_page_say(page, 0, 0,
                  "%" PRIu32 " rank%s in a pipeline, %" PRIu32
-                 " micro-batch%s a step; on a rank%s each takes F %s, B %s, W %s, "
-                 "a transfer %s%s",
+                 " micro-batch%s a step; on a rank%s each takes F %s, B %s, W %s, a transfer %s%s",
                  q->ranks, q->ranks > 1 ? "s" : "", q->micro_batches, q->micro_batches > 1 ? "es" : "",
                  q->layers ? " with an even share of the layers" : "", figure(q->forward_s, f),
                  figure(q->backward_s, b), figure(q->weight_s, w), figure(q->send_s, s),
@@ -132,12 +131,12 @@ static enum dtp_status print_comparison(const struct dtp_schedule_report *report
             dtp_page_say(page, 2, 4, "%s", report->cases[i].refused);
         }
     fputc('\n', page->file);
-    dtp_page_wrap(page, 0, 0,
-                  "step: until the last rank is done. bubble: what the busiest rank idles of it; own span: of its own "
-                  "time from first to last pass, which is what counts where the optimizer validates its step "
-                  "afterwards and no rank waits at the end. kept: micro-batches of a rank's layers between forward and "
-                  "backward, of the rank with least to that with most. copies: of the parameters. queues: most that "
-                  "waits at a rank, activations and gradients.");
+    dtp_page_wrap(
+        page, 0, 0,
+        "step: until the last rank is done. bubble: what the busiest rank idles of it; own span: of its own time from "
+        "first to last pass, which is what counts where the optimizer validates its step afterwards and no rank waits "
+        "at the end. kept: micro-batches of a rank's layers between forward and backward, of the rank with least to "
+        "that with most. copies: of the parameters. queues: most that waits at a rank, activations and gradients.");
     return status;
 }
 
@@ -237,11 +236,10 @@ static enum dtp_status print_one(const struct dtp_schedule_case *c, const struct
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     fputc('\n', page->file);
     dtp_page_wrap(page, 0, 0,
-                  "F forward, B backward (of the input alone where W stands by itself), W gradients of weights, "
-                  "F1&B0 a pair that runs interleaved; f, b, w of odd chunks. Warm-up: idle before the first backward; "
+                  "F forward, B backward (of the input alone where W stands by itself), W gradients of weights, F1&B0 "
+                  "a pair that runs interleaved; f, b, w of odd chunks. Warm-up: idle before the first backward; "
                   "drain: after the last forward. kept: micro-batches of a rank's layers between forward and backward; "
-                  "W late: chunks' micro-batches between B and W. queues: most that waits, activations and "
-                  "gradients.");
+                  "W late: chunks' micro-batches between B and W. queues: most that waits, activations and gradients.");
     return DTP_OK;
 }
 

@@ -145,8 +145,8 @@ static void print_batch(const struct dtp_candidate *c, const struct dtp_page *pa
         label(page, "");
         dtp_page_wrap(
             page, LABEL_COLUMNS + 3, LABEL_COLUMNS + 3,
-            "no batch was asked for (--global-batch-tokens), so it follows from speed: of a batch k times as "
-            "large the learning rate grows by about the square root of k with Adam, up to the critical batch");
+            "no batch was asked for (--global-batch-tokens), so it follows from speed: of a batch k times as large the "
+            "learning rate grows by about the square root of k with Adam, up to the critical batch");
     }
 }
 
@@ -349,15 +349,14 @@ static void print_relax(const struct dtp_search *search, const struct dtp_page *
     if (r->refusal[0]) {
         dtp_page_say(page, 2, 2, "%s", r->refusal);
     } else if (!r->any_fits) {
-        dtp_page_say(page, 2, 2,
-                     "the nearest lacks %s on each GPU: allow more GPUs (--max-gpus), others (--gpu any) or "
-                     "a shorter --seq",
-                     dtp_number_format_memory((uint64_t)r->missing_bytes, missing, sizeof missing));
-    } else if (!r->any_ends) {
         dtp_page_say(
             page, 2, 2,
-            "whatever fits fails, or writes its checkpoints, for longer than it computes: fewer GPUs (--max-gpus), "
-            "faster checkpoints (--storage) or a longer --gpu-mtbf would help");
+            "the nearest lacks %s on each GPU: allow more GPUs (--max-gpus), others (--gpu any) or a shorter --seq",
+            dtp_number_format_memory((uint64_t)r->missing_bytes, missing, sizeof missing));
+    } else if (!r->any_ends) {
+        dtp_page_say(page, 2, 2,
+                     "whatever fits fails, or writes its checkpoints, for longer than it computes: fewer GPUs "
+                     "(--max-gpus), faster checkpoints (--storage) or a longer --gpu-mtbf would help");
     } else {
         say_limits(r, &search->candidates[0].variant.job.training, page);
     }

@@ -107,8 +107,7 @@ static void print_runs(const struct dtp_validation *rows, size_t count, const st
     char label[LABEL_BYTES];
     dtp_page_heading(page, "RUNS",
                      "error: predicted / measured - 1, and its parts; bytes: of the arena, sent by collectives and "
-                     "copied; steps of a "
-                     "host as its cores make them undisturbed, by a loop timed beside each");
+                     "copied; steps of a host as its cores make them undisturbed, by a loop timed beside each");
     dtp_grid_create(&grid, "lrrrrrrlr");
     for (int line = 0; line < 2; line++)
         dtp_grid_texts(&grid, DTP_INK_BOLD, titles[line], sizeof titles[0] / sizeof titles[0][0]);
@@ -167,10 +166,9 @@ static void print_errors(const struct dtp_validation *rows, size_t count, const 
         fprintf(page->file, "  step time of %zu: |error| median %.1f %%, largest %.1f %%\n", compared, 100 * median,
                 100 * errors[compared - 1]);
     } else {
-        dtp_page_say(
-            page, 2, 2,
-            "step times are not compared: the runs were on cores of this machine, of which no times are known; dtplan "
-            "probe --device host -o here.csv measures them, --machine here.csv takes them");
+        dtp_page_say(page, 2, 2,
+                     "step times are not compared: the runs were on cores of this machine, of which no times are "
+                     "known; dtplan probe --device host -o here.csv measures them, --machine here.csv takes them");
     }
     free(errors);
 }

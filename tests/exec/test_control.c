@@ -321,9 +321,9 @@ static struct dtp_control_place stall(void *context, struct dtp_control_place to
     struct dtp_control *control = follower;
     (void)context;
     if (control && armed_s == 0) {
-        armed_s = dtp_control_now_s();
+        armed_s = dtp_now_s();
         dtp_control_deadline(control, FOLLOWER_DEADLINE_S);
-    } else if (control && dtp_control_now_s() > armed_s + FOLLOWER_DEADLINE_S) {
+    } else if (control && dtp_now_s() > armed_s + FOLLOWER_DEADLINE_S) {
         while (!*first_gave_up)
             usleep(10000);
         usleep(200000); /* the main thread gives up meanwhile */
