@@ -140,7 +140,7 @@ static const struct {
     X(pp, MEGATRON, 3, "2|4")                                                                                          \
     X(layout_order, MEGATRON, 12, "cp-tp|tp-cp-dp-pp|cp-tp-dp")                                                        \
     X(schedule, MEGATRON, 4, "1f1b|interleaved")                                                                       \
-    X(schedule, MEGATRON, 3, "zb-h2|zb-v|zb-h1")                                                                       \
+    X(schedule, MEGATRON, 5, "zb-h2|zb-v|zb-h1")                                                                       \
     X(post_validation, MEGATRON, 1, "true")                                                                            \
     X(microbatch_group, MEGATRON, 2, "4")                                                                              \
     X(stages, MEGATRON, 6, "even|counted|cost")                                                                        \
