@@ -115,6 +115,7 @@ static const struct {
     X(sliding_window_pattern, ALL, 2, "2|3|6")                                                                         \
     X(gpu, ALL, 1, "h100-sxm|h100-sxm|h200-sxm|a100-80-sxm|a100-40-sxm|b200-sxm|h100-pcie|mi300x|rtx-4090|l40s|h20")   \
     X(network, ALL, 16, "sockets")                                                                                     \
+    X(rails, ALL, 64, "spine|pxn")                                                                                     \
     X(leaf_nodes, ALL, 8, "2|4|32")                                                                                    \
     X(strategy, TORCH, 1, "full_shard|full_shard|shard_grad_op|hybrid_shard|ddp|zero1|zero3|full_shard")               \
     X(strategy, MEGATRON, 1, "ddp|zero1")                                                                              \
