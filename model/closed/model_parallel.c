@@ -26,20 +26,9 @@ struct stage_layers {
 
 static struct stage_layers layers_of_stages(const struct dtp_transformer *t, const struct dtp_plan *plan)
 {
-    struct dtp_stages stages;
-    struct stage_layers out = {t->layers, t->layers};
-    if (plan->pp < 2 || dtp_plan_stages(plan, t, &stages, NULL) != DTP_OK)
-        return out;
-    out.most = out.last = 0;
-    for (uint32_t rank = 0; rank < plan->pp; rank++) { /* stage i is chunk i / pp of rank i % pp */
-        uint64_t layers = 0;
-        for (uint32_t i = rank; i < stages.count; i += plan->pp)
-            layers += stages.parts[i].layers;
-        out.most = layers > out.most ? layers : out.most;
-        out.last = layers;
-    }
-    dtp_stages_destroy(&stages);
-    return out;
+    if (plan->pp < 2)
+        return (struct stage_layers){t->layers, t->layers};
+    return (struct stage_layers){plan->most_layers, plan->head_layers};
 }
 
 /* The first stage holds the embedding, the last the head, tied or not: one such matrix each. */
@@ -77,6 +66,7 @@ void dtp_slice_of(const struct dtp_transformer *transformer, const struct dtp_cl
     out->plan = *plan;
     out->plan.tp = out->plan.pp = 1;
     out->plan.wrap_ends = dtp_plan_wraps_ends(plan, transformer);
+    out->plan.most_layers = out->plan.head_layers = 0;
 }
 
 /* ---- time

@@ -66,6 +66,8 @@ static double link_bytes_per_s(const struct dtp_cluster *cluster, uint32_t ranks
  * c/oversubscription for each. */
 static double spine_share(const struct dtp_cluster *cluster, const struct dtp_group *group)
 {
+    if (cluster->rails == DTP_RAILS_SPINE && group->across_rails > 0) /* whichever leaf its nodes are on */
+        return fmin(1, 1 / (cluster->oversubscription * group->across_rails));
     uint32_t below_leaf = cluster->leaf_nodes > 1 ? cluster->leaf_nodes : 1;
     if ((uint64_t)group->nodes * group->node_stride <= below_leaf)
         return 1;
@@ -133,9 +135,19 @@ double dtp_group_bus_bytes_per_s(const struct dtp_cluster *cluster, const struct
     return bus_bytes_per_s(cluster, group, true);
 }
 
-static struct dtp_collective_cost modelled(const struct dtp_cluster *cluster, const struct dtp_group *group,
+/* Rings keep to their rails; of an all-to-all's peers on a node one is on the sender's. */
+static double share_across_rails(const struct dtp_group *group, enum dtp_collective collective)
+{
+    bool to_all = collective == DTP_ALL_TO_ALL && group->nodes > 1;
+    return to_all ? fmax(group->across_rails, 1 - 1.0 / ranks_per_node(group)) : group->across_rails;
+}
+
+static struct dtp_collective_cost modelled(const struct dtp_cluster *cluster, const struct dtp_group *of_ranks,
                                            enum dtp_collective collective)
 {
+    struct dtp_group placed = *of_ranks;
+    const struct dtp_group *group = &placed;
+    placed.across_rails = share_across_rails(of_ranks, collective);
     bool all_reduce = collective == DTP_ALL_REDUCE, pcie = dtp_cluster_link(cluster) == DTP_LINK_PCIE;
     double bus = bus_bytes_per_s(cluster, group, all_reduce);
     double network_steps = group->nodes - 1, link_steps = (double)group->ranks - 1 - network_steps;
@@ -149,6 +161,8 @@ static struct dtp_collective_cost modelled(const struct dtp_cluster *cluster, co
         struct tuning t = tuning_of((enum dtp_protocol)p, pcie);
         if (cluster->network == DTP_NETWORK_EFA)
             t.network_hop_s = p == DTP_PROTOCOL_TREE ? dtp_calibration.efa_tree_hop_s : dtp_calibration.efa_ring_hop_s;
+        if (cluster->rails == DTP_RAILS_PXN && group->across_rails > 0) /* through a neighbour's memory */
+            t.network_hop_s += t.link_hop_s;
         double latency = t.base_s + rounds * (link_steps * t.link_hop_s + network_steps * t.network_hop_s);
         double bandwidth = bus * t.bandwidth_share;
         if (p == DTP_PROTOCOL_TREE)
@@ -171,7 +185,8 @@ static struct dtp_group measured_group(const struct dtp_cluster *cluster, const 
 {
     uint32_t per_node = (of->ranks + of->nodes - 1) / of->nodes, node = cluster->gpus_per_node;
     uint32_t at_once = of->stride > 1 ? of->stride : node / (per_node < node ? per_node : node);
-    return (struct dtp_group){of->ranks, of->nodes, of->nodes > 1 && of->stride == 1 ? 1 : at_once, of->stride, 1};
+    return (struct dtp_group){of->ranks,  of->nodes, of->nodes > 1 && of->stride == 1 ? 1 : at_once,
+                              of->stride, 1,         false};
 }
 
 struct dtp_collective_cost dtp_collective_cost(const struct dtp_cluster *cluster, const struct dtp_group *group,

@@ -20,6 +20,7 @@ static struct dtp_draft draft_of(const struct dtp_job *job)
                               .oversubscription = c->oversubscription,
                               .leaf_nodes = c->leaf_nodes,
                               .network = c->network,
+                              .rails = c->rails,
                               .global_batch = dtp_job_batch_sequences(job),
                               .global_batch_tokens = dtp_job_batch_sequences(job) * job->plan.sequence,
                               .training = job->training,

@@ -139,7 +139,7 @@ static bool count_nodes(struct dtp_resolution *r, struct dtp_cluster *c)
 static void note_unused_network(struct dtp_resolution *r)
 {
     static const enum dtp_key keys[] = {DTP_KEY_network, DTP_KEY_network_gbit_per_s, DTP_KEY_oversubscription,
-                                        DTP_KEY_leaf_nodes};
+                                        DTP_KEY_leaf_nodes, DTP_KEY_rails};
     char words[160] = "";
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (given(r, keys[i]))
@@ -178,6 +178,7 @@ bool dtp_resolve_cluster(struct dtp_resolution *r)
     c->oversubscription = r->draft.oversubscription;
     c->leaf_nodes = r->draft.leaf_nodes;
     c->network = r->draft.network;
+    c->rails = r->draft.rails;
     note_unused_network(r);
     struct dtp_faults faults = {0};
     enum dtp_status status = dtp_cluster_check(c, &faults);

@@ -154,6 +154,7 @@ WRITE_WORD(strategy)
     }                                                                                                                  \
     WRITE_WORD(name)
 PARSE_CHOICE(network, DTP_NETWORK_OPA)
+PARSE_CHOICE(rails, DTP_RAILS_PXN)
 PARSE_CHOICE(norm, DTP_RMS_NORM)
 PARSE_CHOICE(activation, DTP_GEGLU)
 PARSE_CHOICE(parallel_block, DTP_PARALLEL_TWO_NORMS)

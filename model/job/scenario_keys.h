@@ -18,6 +18,7 @@ struct dtp_draft {
     double params, network_gbit_per_s, oversubscription;
     uint32_t leaf_nodes;
     enum dtp_network network;
+    enum dtp_rails rails;
     uint64_t global_batch;        /* sequences per step over all GPUs; 0 = by accumulate */
     uint64_t global_batch_tokens; /* the same in tokens */
     struct dtp_training training;

@@ -9,9 +9,10 @@ struct dtp_group dtp_group_of(const struct dtp_cluster *cluster, uint32_t ranks,
 {
     uint32_t per_node = cluster->gpus_per_node;
     if (stride >= per_node) /* one rank of a group per node; every GPU of a node is in another group */
-        return (struct dtp_group){ranks, ranks, per_node, stride, stride / per_node};
+        return (struct dtp_group){ranks, ranks, per_node, stride, stride / per_node, stride % per_node ? 1.0 : 0.0};
     uint32_t of_node = least(ranks, per_node / stride);
-    return (struct dtp_group){ranks, (ranks + of_node - 1) / of_node, per_node / of_node, stride, 1};
+    uint32_t nodes = (ranks + of_node - 1) / of_node;
+    return (struct dtp_group){ranks, nodes, per_node / of_node, stride, 1, nodes > 1 && per_node % stride ? 1.0 : 0.0};
 }
 
 struct dtp_group dtp_group_consecutive(const struct dtp_cluster *cluster, uint32_t ranks)
@@ -31,6 +32,7 @@ struct dtp_group dtp_group_pair(const struct dtp_cluster *cluster, uint32_t from
     for (uint32_t i = 0; i < ranks && i < per_node && inside; i++)
         inside = (from + i) / per_node == (to + i) / per_node;
     if (inside)
-        return (struct dtp_group){2, 1, per_node > 1 ? per_node / 2 : 1, apart, 1};
-    return (struct dtp_group){2, 2, least(ranks, per_node), apart, apart < per_node ? 1 : apart / per_node};
+        return (struct dtp_group){2, 1, per_node > 1 ? per_node / 2 : 1, apart, 1, 0};
+    return (struct dtp_group){
+        2, 2, least(ranks, per_node), apart, apart < per_node ? 1 : apart / per_node, apart % per_node ? 1.0 : 0.0};
 }

@@ -11,6 +11,7 @@ struct dtp_group {
     uint32_t groups_per_node; /* groups of the same kind on one node that use its network at the same time */
     uint32_t stride;          /* between its ranks */
     uint32_t node_stride;     /* its nodes are so many apart in the order of ranks */
+    double across_rails;      /* share of what goes to other nodes that goes to another place in theirs */
 };
 
 /* The group of `ranks` ranks that sit `stride` apart. */

@@ -20,6 +20,9 @@ static const char *const network_texts[] = {[DTP_NETWORK_RDMA] = "rdma",
 
 DTP_TEXT_AND_PARSE_OF_ARRAY(link, link_texts, 0)
 DTP_WORDS_OF_ARRAY(dtp_network_text, dtp_network, network_texts)
+static const char *const rails_texts[] = {
+    [DTP_RAILS_NONE] = "none", [DTP_RAILS_SPINE] = "spine", [DTP_RAILS_PXN] = "pxn"};
+DTP_WORDS_OF_ARRAY(dtp_rails_text, dtp_rails, rails_texts)
 
 DTP_WORDS_OF_ARRAY(dtp_gpu_architecture_text, dtp_gpu_architecture, architecture_texts)
 

@@ -16,6 +16,10 @@ enum dtp_link { DTP_LINK_NONE, DTP_LINK_NVLINK, DTP_LINK_PCIE, DTP_LINK_XGMI };
  * or AWS' EFA, whose NICs deliver packets in any order, with a latency of its own; or Omni-Path, whose verbs cores of
  * the CPU carry out. */
 enum dtp_network { DTP_NETWORK_RDMA, DTP_NETWORK_SOCKETS, DTP_NETWORK_EFA, DTP_NETWORK_OPA };
+/* Of a fabric in which NIC i of each node is on a leaf switch of rail i (NVIDIA DGX SuperPOD; Wang et al. 2023,
+ * "Rail-only", arXiv:2307.12169), how data come to another rail: over the spine, or over NVLink to the GPU of that rail
+ * first (PXN of NCCL 2.12, its default). NONE: a leaf has all NICs of its nodes. */
+enum dtp_rails { DTP_RAILS_NONE, DTP_RAILS_SPINE, DTP_RAILS_PXN };
 enum dtp_gpu_architecture {
     DTP_GPU_VOLTA,
     DTP_GPU_TURING,
@@ -71,6 +75,7 @@ struct dtp_cluster {
     double oversubscription; /* of a leaf switch's uplinks: what its nodes can send / what the spine takes; 1 =
                                 none */
     enum dtp_network network;
+    enum dtp_rails rails;
     uint32_t leaf_nodes; /* nodes below one leaf switch (in a rail-optimised fabric: of one rail); 0 or 1: a
                             node each, so all traffic between nodes is oversubscribed */
     const struct dtp_measured *measured; /* where the machine is a file; borrowed from the catalogue; else NULL */
@@ -99,6 +104,7 @@ double dtp_cluster_network_bytes_per_s(const struct dtp_cluster *cluster);
 const char *dtp_link_text(enum dtp_link link);
 const char *dtp_gpu_architecture_text(enum dtp_gpu_architecture architecture);
 const char *dtp_network_text(enum dtp_network network);
+const char *dtp_rails_text(enum dtp_rails rails);
 bool dtp_link_parse(const char *text, enum dtp_link *out);
 bool dtp_gpu_architecture_parse(const char *text, enum dtp_gpu_architecture *out);
 

@@ -170,6 +170,10 @@ static void refuse_as(struct dtp_resolver *r, const struct dtp_faults *faults, c
                              {"micro_batches: ", "accumulate"},
                              {"virtual_stages: ", "virtual_stages"},
                              {"group: ", "microbatch_group"}};
+    if (faults->status == DTP_ENVIRONMENT) { /* nothing is wrong with the plan */
+        r->status = dtp_fault(r->faults, DTP_ENVIRONMENT, NULL, 0, "%s", faults->text[0]);
+        return;
+    }
     for (size_t i = 0; i < faults->count && i < DTP_FAULTS_KEPT; i++) {
         const char *text = faults->text[i], *key = stages_key;
         for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
@@ -238,13 +242,15 @@ static void resolve_pipeline(struct dtp_resolver *r)
     p->virtual_stages = shape.chunks;
     if (dtp_plan_interleaves(p))
         p->microbatch_group = shape.group;
-    if (dtp_plan_stages(p, r->transformer, &stages, &faults) == DTP_OK)
+    if (dtp_plan_stages(p, r->transformer, &stages, &faults) == DTP_OK) {
+        dtp_plan_count_layers(p, &stages);
         dtp_stages_destroy(&stages);
-    else
+    } else {
         refuse_as(r, &faults,
                   p->stages.cut != DTP_STAGE_CUT_EVEN ? "stages"
                   : p->virtual_stages > 1             ? "virtual_stages"
                                                       : "pp");
+    }
 }
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */

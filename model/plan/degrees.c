@@ -18,6 +18,26 @@ uint32_t dtp_plan_stage_count(const struct dtp_plan *plan)
     return two_ways ? plan->pp : plan->pp * plan->virtual_stages;
 }
 
+void dtp_plan_count_layers(struct dtp_plan *plan, const struct dtp_stages *stages)
+{
+    struct dtp_schedule schedule = {.shape = dtp_plan_schedule(plan)};
+    uint32_t lines = dtp_schedule_lines(&schedule);
+    plan->most_layers = plan->head_layers = 0;
+    for (uint32_t rank = 0; rank < plan->pp; rank++) {
+        uint32_t layers = 0;
+        bool head = false;
+        for (uint32_t chunk = 0; chunk < plan->virtual_stages; chunk++) {
+            uint32_t stage = dtp_schedule_stage(&schedule, rank, chunk);
+            layers += stage < stages->count ? stages->parts[stage].layers : 0;
+            head = head || (stage < stages->count && stages->parts[stage].head);
+        }
+        layers /= lines; /* of two copies a micro-batch passes one */
+        plan->most_layers = layers > plan->most_layers ? layers : plan->most_layers;
+        if (head)
+            plan->head_layers = layers;
+    }
+}
+
 enum dtp_status dtp_plan_stages(const struct dtp_plan *plan, const struct dtp_transformer *t, struct dtp_stages *out,
                                 struct dtp_faults *faults)
 {

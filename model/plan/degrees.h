@@ -15,6 +15,9 @@ struct dtp_schedule_shape dtp_plan_schedule(const struct dtp_plan *plan);
 /* Stages that each micro-batch goes through: pp x virtual_stages, of a schedule that goes two ways pp. */
 uint32_t dtp_plan_stage_count(const struct dtp_plan *plan);
 
+/* most_layers and head_layers of a plan that is resolved but for these, by its `stages`. */
+void dtp_plan_count_layers(struct dtp_plan *plan, const struct dtp_stages *stages);
+
 /* Which layers each of these stages holds, embedding and head where they belong: of a resolved plan, in the order in
  * which a micro-batch goes through them. Caller destroys; after a failure *out is empty. Cut `even`, stages differ by
  * one layer at most: where layers are no multiple of them, embedding and head count as a layer each, as they do always

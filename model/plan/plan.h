@@ -108,14 +108,15 @@ struct dtp_plan {
     uint32_t microbatch_group;       /* of interleaved: micro-batches through a chunk before the next one's turn; 0, the
                                         default, resolved to pp */
     struct dtp_stage_choice stages;  /* with pp: which layers each stage has; default even */
-    bool post_validation;            /* of zero bubble schedules: stages step before the norm of all gradients is known,
-                                        and validate that in the next step; default false */
-    uint32_t sequence_shards;        /* ranks that the residual stream is spread over, 1: none; derived: tp, where it is
-                                        sequence parallel */
-    uint32_t micro_batch;            /* sequences per GPU per micro-step */
-    uint32_t accumulate;             /* micro-steps per optimizer step */
-    bool accumulate_sync;            /* reduce gradients in every micro-step (false: no_sync) */
-    uint64_t sequence;               /* tokens per sequence */
+    uint32_t most_layers, head_layers; /* derived, with pp: of the rank with most of them; of the rank with the head */
+    bool post_validation;     /* of zero bubble schedules: stages step before the norm of all gradients is known,
+                                 and validate that in the next step; default false */
+    uint32_t sequence_shards; /* ranks that the residual stream is spread over, 1: none; derived: tp, where it is
+                                 sequence parallel */
+    uint32_t micro_batch;     /* sequences per GPU per micro-step */
+    uint32_t accumulate;      /* micro-steps per optimizer step */
+    bool accumulate_sync;     /* reduce gradients in every micro-step (false: no_sync) */
+    uint64_t sequence;        /* tokens per sequence */
     enum dtp_checkpointing checkpointing;
     uint32_t checkpoint_every; /* N of DTP_CHECKPOINT_EVERY_N */
     enum dtp_offload offload;

@@ -55,8 +55,10 @@ static void take_layout(struct dtp_resolver *r, const struct dtp_stages *stages)
     else if (!dtp_stage_choice_parse(text, &choice))
         dtp_plan_refuse(r, "stages", "%s: the layout that was found has %zu letters, more than the %d of a key", word,
                         strlen(text), DTP_STAGE_LAYOUT_BYTES - 1);
-    else
+    else {
         r->plan->stages = choice;
+        dtp_plan_count_layers(r->plan, stages);
+    }
     free(text);
 }
 

@@ -158,6 +158,43 @@ static void test_only_what_climbs_to_the_spine_is_oversubscribed(void **state)
     assert_near(dtp_group_bus_bytes_per_s(&cluster, &four), 93e9, 1e-9);
 }
 
+/* 4 nodes of 8, uplinks of a quarter of what nodes send, rails that all four reach: same places in all nodes stay on
+ * theirs; stages 4 ranks apart, of which some are on two nodes, change it, as do 7 of 8 peers of an all-to-all. Over
+ * the spine that has a quarter, or 1 / (4 x 7/8); over NVLink it costs a hop. Without rails nothing of that counts. */
+static void test_what_changes_rails(void **state)
+{
+    (void)state;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 32, 8), plain;
+    cluster.machine.network_bytes_per_s = 100e9, cluster.oversubscription = 4, cluster.leaf_nodes = 4;
+    plain = cluster;
+    struct dtp_group same = dtp_group_strided(&cluster, 8), world = dtp_group_consecutive(&cluster, 32),
+                     near = dtp_group_pair(&cluster, 0, 8, 8), far = dtp_group_pair(&cluster, 0, 4, 8);
+    const struct {
+        const struct dtp_group *group;
+        enum dtp_collective collective;
+        double over_spine; /* of the rate without rails */
+        bool hops;
+    } rows[] = {{&same, DTP_ALL_REDUCE, 1, false},
+                {&world, DTP_ALL_GATHER, 1, false},
+                {&near, DTP_SEND_RECV, 1, false},
+                {&far, DTP_SEND_RECV, 0.25, true},
+                {&world, DTP_ALL_TO_ALL, 1 / (4 * 7.0 / 8), true}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct dtp_collective_cost costs[3];
+        for (int rails = DTP_RAILS_NONE; rails <= DTP_RAILS_PXN; rails++) {
+            cluster.rails = (enum dtp_rails)rails;
+            costs[rails] = dtp_collective_cost(&cluster, rows[i].group, rows[i].collective);
+        }
+        struct dtp_collective_cost before = dtp_collective_cost(&plain, rows[i].group, rows[i].collective);
+        int simple = DTP_PROTOCOL_SIMPLE;
+        assert_near(costs[DTP_RAILS_NONE].s_per_byte[simple], before.s_per_byte[simple], 1e-12);
+        assert_near(costs[DTP_RAILS_SPINE].s_per_byte[simple] * rows[i].over_spine, before.s_per_byte[simple], 1e-9);
+        assert_near(costs[DTP_RAILS_PXN].s_per_byte[simple], before.s_per_byte[simple], 1e-12);
+        assert_int_equal(costs[DTP_RAILS_PXN].latency_s[simple] > before.latency_s[simple], rows[i].hops);
+        assert_near(costs[DTP_RAILS_SPINE].latency_s[simple], before.latency_s[simple], 1e-12);
+    }
+}
+
 /* One GPU of a node of eight has the eight NICs for itself, but its PCIe 5.0 x16 ends at 64 GB/s: not at 400. Four of
  * them reach 256 GB/s; all eight the 400 of the NICs. */
 static void test_few_gpus_of_a_node_do_not_fill_its_network(void **state)
@@ -205,6 +242,7 @@ int main(void)
                                        cmocka_unit_test(test_small_messages_are_latency),
                                        cmocka_unit_test(test_published_all_reduces),
                                        cmocka_unit_test(test_measured_h200),
+                                       cmocka_unit_test(test_what_changes_rails),
                                        cmocka_unit_test(test_only_what_climbs_to_the_spine_is_oversubscribed),
                                        cmocka_unit_test(test_few_gpus_of_a_node_do_not_fill_its_network),
                                        cmocka_unit_test(test_network_is_shared),

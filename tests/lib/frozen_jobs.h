@@ -118,6 +118,7 @@ static const struct {
     X(sliding_window_pattern, ALL, 2, "2|3|6")                                                                         \
     X(gpu, ALL, 1, "h100-sxm|h100-sxm|h200-sxm|a100-80-sxm|a100-40-sxm|b200-sxm|h100-pcie|mi300x|rtx-4090|l40s|h20")   \
     X(network, ALL, 16, "sockets")                                                                                     \
+    X(rails, ALL, 64, "spine|pxn")                                                                                     \
     X(leaf_nodes, ALL, 8, "2|4|32")                                                                                    \
     X(strategy, TORCH, 1, "full_shard|full_shard|shard_grad_op|hybrid_shard|ddp|zero1|zero3|full_shard")               \
     X(strategy, MEGATRON, 1, "ddp|zero1")                                                                              \
@@ -143,7 +144,7 @@ static const struct {
     X(pp, MEGATRON, 3, "2|4")                                                                                          \
     X(layout_order, MEGATRON, 12, "cp-tp|tp-cp-dp-pp|cp-tp-dp")                                                        \
     X(schedule, MEGATRON, 4, "1f1b|interleaved")                                                                       \
-    X(schedule, MEGATRON, 3, "zb-h2|zb-v|zb-h1")                                                                       \
+    X(schedule, MEGATRON, 5, "zb-h2|zb-v|zb-h1")                                                                       \
     X(post_validation, MEGATRON, 1, "true")                                                                            \
     X(microbatch_group, MEGATRON, 1, "4")                                                                              \
     X(stages, MEGATRON, 6, "even|counted|cost")                                                                        \

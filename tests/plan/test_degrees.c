@@ -284,6 +284,27 @@ static void test_stages(void **state)
     dtp_stages_destroy(&stages);
 }
 
+/* Stages of 8, 9, 9, 6 on two ranks: under interleaved these have the first and third, the second and last; there and
+ * back, the outer and the inner ones; with both copies of two stages of 20 and 12 each micro-batch passes one of each.
+ */
+static void test_layers_of_ranks(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = resolved(cut_as(2, 1, "Et*8|t*9|t*9|t*6L"));
+    assert_true(plan.schedule == DTP_SCHEDULE_INTERLEAVED && plan.most_layers == 17 && plan.head_layers == 15);
+    plan = cut_as(2, 1, "Et*8|t*9|t*9|t*6L");
+    plan.schedule = DTP_SCHEDULE_ZB_V;
+    plan = resolved(plan);
+    assert_true(plan.most_layers == 18 && plan.head_layers == 14);
+    plan = cut_as(2, 1, "Et*20|t*12L");
+    plan.schedule = DTP_SCHEDULE_DUALPIPE;
+    plan = resolved(plan);
+    assert_true(plan.most_layers == 16 && plan.head_layers == 16);
+    plan = split(2, 1, 1);
+    plan = resolved(plan);
+    assert_true(plan.most_layers == 0 && plan.head_layers == 0);
+}
+
 static void test_a_layout_says_how_many_chunks(void **state)
 {
     (void)state;
@@ -385,6 +406,7 @@ int main(void)
         cmocka_unit_test(test_schedules_are_refused_by_their_rules),
         cmocka_unit_test(test_who_validateswards),
         cmocka_unit_test(test_stages),
+        cmocka_unit_test(test_layers_of_ranks),
         cmocka_unit_test(test_a_layout_says_how_many_chunks),
         cmocka_unit_test(test_the_key_names_all_schedules),
         cmocka_unit_test(test_words_name_who_splits),

@@ -174,6 +174,64 @@ static void test_layout_faults(void **state)
     expect_bad("EtL", 1, 0, 0, "no multiple of the 0 ranks");
 }
 
+/* A group, or a letter, with its number. */
+static size_t add_repeated(char *out, size_t count, const char *letters, uint32_t times)
+{
+    for (uint32_t i = 0; i < times; i++)
+        for (const char *c = letters; *c; c++)
+            out[count++] = *c;
+    return count;
+}
+
+/* Random texts, written out as Megatron-LM does it (megatron/core/transformer/pipeline_parallel_layer_layout.py): stage
+ * i is chunk i / p of rank i % p, and the layers of a chunk begin behind those of all chunks before it on all ranks and
+ * of the same chunk on the ranks before. Uneven and empty stages among them. */
+static void test_layouts_lie_as_megatrons(void **state)
+{
+    static const char *const groups[] = {"tt|", "|t", "ttt", "t|t|", "|"};
+    uint64_t random = 5;
+    (void)state;
+    for (int i = 0; i < 2000; i++) {
+        char text[256] = "E", plain[1024] = "E";
+        size_t count = 1, stages = 1;
+        uint32_t layers = 0, ranks;
+        for (int part = 0; part < 4; part++) {
+            next_random(&random);
+            const char *letters = part == 3 || random >> 63 ? "t" : groups[(random >> 40) % 5];
+            uint32_t times = 1 + (uint32_t)(random >> 33) % 6;
+            size_t end = strlen(text);
+            snprintf(text + end, sizeof text - end, letters[1] ? "(%s)*%u" : "%s*%u", letters, times);
+            count = add_repeated(plain, count, letters, times);
+        }
+        strcat(text, "L");
+        plain[count] = 'L';
+        for (size_t k = 0; k < count; k++)
+            stages += plain[k] == '|', layers += plain[k] == 't';
+        for (ranks = 1 + (uint32_t)(random >> 20) % 8; stages % ranks; ranks--)
+            ;
+        struct dtp_stages s;
+        if (dtp_stages_parse(text, &(struct dtp_stages_model){layers, 0}, ranks, &s, &faults) != DTP_OK)
+            fail_msg("%s on %u: %s", text, ranks, faults.text[0]);
+        assert_int_equal(s.count, stages);
+        const char *at = plain;
+        uint32_t offset = 0;
+        for (uint32_t chunk = 0; chunk < stages / ranks; chunk++)
+            for (uint32_t rank = 0; rank < ranks; rank++) {
+                const struct dtp_stage_parts *parts = &s.parts[chunk * ranks + rank];
+                uint32_t own = 0;
+                for (; *at && *at != '|'; at++)
+                    own += *at == 't';
+                at += *at == '|';
+                assert_true(parts->layers == own && parts->first_layer == offset);
+                assert_true(parts->embedding == (parts == s.parts));
+                assert_true(parts->head == (chunk * ranks + rank + 1 == stages));
+                offset += own;
+            }
+        assert_int_equal(offset, layers);
+        dtp_stages_destroy(&s);
+    }
+}
+
 /* Random stages come back from their text. */
 static void test_texts_come_back(void **state)
 {
@@ -344,6 +402,7 @@ int main(void)
         cmocka_unit_test(test_by_cost),
         cmocka_unit_test(test_layout_texts),
         cmocka_unit_test(test_layout_faults),
+        cmocka_unit_test(test_layouts_lie_as_megatrons),
         cmocka_unit_test(test_texts_come_back),
         cmocka_unit_test(test_best_is_best),
         cmocka_unit_test(test_best_step),

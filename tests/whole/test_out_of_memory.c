@@ -264,6 +264,31 @@ static enum dtp_status lower_pipeline(struct subject *subject, struct dtp_faults
     return status;
 }
 
+static enum dtp_status resolve_stages(struct subject *subject, struct dtp_faults *faults)
+{
+    struct dtp_plan plan = subject->job.asked;
+    return dtp_plan_resolve(&plan, &subject->job.transformer, &subject->job.cluster, faults);
+}
+
+/* Whatever way layers are cut, a plan without memory is no wrong plan. */
+static void test_cuts_of_a_plan(void **state)
+{
+    static const char *const cuts[] = {"even", "cost", "best", "step", "Ett|ttt|tt|tL"};
+    (void)state;
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        struct subject subject = {0};
+        struct dtp_transformer t = dtp_transformer_default();
+        struct dtp_plan plan = dtp_plan_default();
+        t.layers = 8, t.hidden = 64, t.ffn = 128, t.vocab = 256, t.heads = t.kv_heads = 1, t.head_dim = 64;
+        plan.runtime = dtp_runtime_find("megatron");
+        plan.strategy = DTP_DDP, plan.pp = 4, plan.accumulate = 4, plan.sequence = 64;
+        assert_true(dtp_stage_choice_parse(cuts[i], &plan.stages));
+        subject.job.transformer = t, subject.job.asked = plan;
+        subject.job.cluster = test_cluster(test_h200(), 4, 4);
+        refuse_each(resolve_stages, &subject, 0);
+    }
+}
+
 /* Three stages, lowered and simulated. */
 static void test_pipeline(void **state)
 {
@@ -274,7 +299,7 @@ static void test_pipeline(void **state)
     t.layers = 3, t.hidden = 64, t.ffn = 128, t.vocab = 256, t.heads = t.kv_heads = 1, t.head_dim = 64;
     plan.runtime = dtp_runtime_find("megatron");
     plan.strategy = DTP_ZERO1, plan.pp = 3, plan.accumulate = 3, plan.sequence = 64;
-    plan.schedule = DTP_SCHEDULE_ZB_H1;
+    plan.schedule = DTP_SCHEDULE_ZB_H1, plan.post_validation = true, t.tied_head = false;
     subject.job.transformer = t;
     subject.job.cluster = test_cluster(test_h200(), 6, 2);
     assert_int_equal(dtp_plan_resolve(&plan, &t, &subject.job.cluster, NULL), DTP_OK);
@@ -288,6 +313,7 @@ static void test_pipeline(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_hand_made_step), cmocka_unit_test(test_schedules),
-                                       cmocka_unit_test(test_lowered_steps), cmocka_unit_test(test_pipeline)};
+                                       cmocka_unit_test(test_lowered_steps), cmocka_unit_test(test_pipeline),
+                                       cmocka_unit_test(test_cuts_of_a_plan)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
