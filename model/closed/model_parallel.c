@@ -76,8 +76,9 @@ void dtp_slice_of(const struct dtp_transformer *transformer, const struct dtp_cl
 struct stages {
     double slowest_s, sum_s;                             /* computing: of the slowest stage; of all stages */
     double wait_slowest_s, wait_sum_s;                   /* communication between matmuls and stages, exposed */
-    double tensor_s, boundary_s;                         /* of one stage, all of it */
+    double tensor_s, boundary_s, gathered_s;             /* of one stage, all of it */
     uint64_t tensor_bytes, tensor_count, boundary_bytes; /* sent by one GPU */
+    uint64_t gathered_bytes, gathered_count;             /* by tensor parallel ranks, of what came from other stages */
     double layer_s, head_s;                              /* computing: of one layer; of head and loss */
 };
 
@@ -145,12 +146,21 @@ static void add_boundary(const struct job *j, struct stages *s)
     bool inside = stages_share_node(j);
     double rate = inside ? dtp_cluster_link_bytes_per_s(c) * dtp_calibration.ring_link_fraction
                          : dtp_cluster_network_bytes_per_s(c) / c->gpus_per_node * dtp_network_fraction(c, 2);
-    uint64_t bytes = dtp_divide_up(j->stream_bytes, plan->sequence_parallel ? plan->tp : 1);
+    bool part = plan->sequence_parallel || dtp_plan_scatters_sends(plan);
+    uint64_t bytes = dtp_divide_up(j->stream_bytes, part ? plan->tp : 1);
     uint64_t crossings = 2 * (uint64_t)plan->virtual_stages;
+    if (dtp_plan_scatters_sends(plan)) {
+        struct dtp_group group = tensor_group(j);
+        struct dtp_collective_cost gather = dtp_collective_cost(j->cluster, &group, DTP_ALL_GATHER);
+        double sent = (double)j->stream_bytes * (plan->tp - 1) / plan->tp;
+        s->gathered_count = crossings;
+        s->gathered_bytes = crossings * (uint64_t)sent;
+        s->gathered_s = dtp_collective_time(&gather, sent) * (double)crossings;
+    }
     s->boundary_bytes = crossings * bytes;
     s->boundary_s = (double)crossings * ((double)bytes / rate + dtp_calibration.send_latency_s);
-    s->wait_slowest_s += s->boundary_s;
-    s->wait_sum_s += s->boundary_s * plan->pp;
+    s->wait_slowest_s += s->boundary_s + s->gathered_s;
+    s->wait_sum_s += (s->boundary_s + s->gathered_s) * plan->pp;
 }
 
 /* From the slice's own prediction, in which every stage has the head. Where the layers do not divide, the last stage,
@@ -191,8 +201,9 @@ static void fill_time(const struct job *j, const struct stages *s, struct dtp_ti
     t->compute_s = own_s;
     t->bubble_s = fmax(0, computing_s - own_s + waiting_s - own_wait_s); /* of one stage none, but for rounding */
     t->exposed_communication_s += own_wait_s;
-    t->communication_s += m * (s->tensor_s + s->boundary_s);
+    t->communication_s += m * (s->tensor_s + s->boundary_s + s->gathered_s);
     t->collective_s[DTP_SEND_RECV] += m * s->boundary_s;
+    t->collective_s[DTP_ALL_GATHER] += m * s->gathered_s;
     if (j->plan->sequence_parallel) {
         t->collective_s[DTP_ALL_GATHER] += m * s->tensor_s / 2;
         t->collective_s[DTP_REDUCE_SCATTER] += m * s->tensor_s / 2;
@@ -223,7 +234,7 @@ static void fill_throughput(const struct job *j, const struct dtp_time *time, st
 static void fill_communication(const struct job *j, const struct stages *s, struct dtp_communication *c)
 {
     uint64_t m = j->plan->accumulate, tensor = dtp_bytes_product(m, s->tensor_bytes);
-    uint64_t boundary = dtp_bytes_product(m, s->boundary_bytes);
+    uint64_t boundary = dtp_bytes_product(m, s->boundary_bytes), gathered = dtp_bytes_product(m, s->gathered_bytes);
     bool inside = stages_share_node(j), near = tensor_group(j).nodes == 1;
     if (j->plan->sequence_parallel) {
         c->bytes[DTP_ALL_GATHER] += tensor / 2;
@@ -236,9 +247,11 @@ static void fill_communication(const struct job *j, const struct stages *s, stru
     }
     c->bytes[DTP_SEND_RECV] += boundary;
     c->count[DTP_SEND_RECV] += boundary ? m * 2 * j->plan->virtual_stages : 0;
-    c->total_bytes += tensor + boundary;
-    c->link_bytes += (near ? tensor : 0) + (inside ? boundary : 0);
-    c->network_bytes += (near ? 0 : tensor) + (inside ? 0 : boundary);
+    c->bytes[DTP_ALL_GATHER] += gathered;
+    c->count[DTP_ALL_GATHER] += m * s->gathered_count;
+    c->total_bytes += tensor + gathered + boundary;
+    c->link_bytes += (near ? tensor + gathered : 0) + (inside ? boundary : 0);
+    c->network_bytes += (near ? 0 : tensor + gathered) + (inside ? 0 : boundary);
 }
 
 /* Activations of micro-steps that wait for their backward on the first stage, in units of one stage's: interleaved,

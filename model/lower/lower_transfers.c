@@ -5,7 +5,8 @@
  * transfer of a pass that is yet to come waits for nothing but what the rank has computed before. So a receive stands
  * ready while the pass before it computes, and whatever order a schedule's proof found (schedule_order.h) is an order
  * of the program set too. Where sends block, a pass's receive is issued behind the pass before it, and the next pass
- * waits for both. */
+ * waits for both. Tensor parallel ranks that have the same tensor may send a part each (dtp_plan_scatters_sends); what
+ * arrives is gathered in place when its pass begins. */
 #include "lower/lowering.h"
 
 #include "base/bytes.h"
@@ -190,6 +191,19 @@ static dtp_buffer_id room_for(struct dtp_lowering *l, enum way way)
     return l->arrived[way];
 }
 
+/* Of rows, what this rank sends or receives: whichever part it is, it stands for as the first. */
+static void transfer_rows(const struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_role role, dtp_buffer_id rows,
+                          uint32_t access)
+{
+    uint64_t whole = l->tensor_bytes[DTP_TENSOR_INPUT];
+    uint64_t bytes = dtp_plan_scatters_sends(l->plan) ? dtp_divide_up(whole, l->tp) : whole;
+    draft->op.demand.sent_bytes = (double)bytes;
+    if (bytes == whole)
+        dtp_draft_use(draft, rows, access);
+    else
+        dtp_draft_role(draft, role, rows, access, 0)->bytes = bytes;
+}
+
 /* What pass `i` takes from another rank. Its memory is the compute stream's, who frees it. */
 static void receive(struct dtp_lowering *l, uint32_t i)
 {
@@ -210,10 +224,27 @@ static void receive(struct dtp_lowering *l, uint32_t i)
                                                : DTP_STREAM_RECEIVE_BACK;
     uint32_t stage = dtp_schedule_stage(l->role.pipeline->schedule, from.rank, from.chunk);
     draft.op.tag = tag_of(l, pass, stage);
-    draft.op.demand.sent_bytes = (double)l->tensor_bytes[DTP_TENSOR_INPUT];
-    dtp_draft_use(&draft, rows, DTP_ALLOC | DTP_WRITE);
+    transfer_rows(l, &draft, DTP_ROLE_RESULT, rows, DTP_ALLOC | DTP_WRITE);
     *handed_to(l, way, pass->chunk, pass->micro_batch) = (struct dtp_handed){rows, dtp_draft_end(l, &draft)};
     l->micro_step = micro_step;
+}
+
+/* The parts of what pass `i` takes, which came over as many sends as there are tensor parallel ranks. */
+static void gather_parts(struct dtp_lowering *l, uint32_t i)
+{
+    const struct dtp_pass *pass = &l->role.passes[i];
+    struct dtp_stage_place from;
+    if (!dtp_plan_scatters_sends(l->plan) || !taken_from(l, pass, &from) || from.rank == l->role.rank)
+        return;
+    struct dtp_handed *handed = handed_to(l, way_of(pass), pass->chunk, pass->micro_batch);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, way_of(pass) == FORWARD_WAY ? "activations" : "gradients");
+    draft.op.micro_step = (uint16_t)pass->micro_batch;
+    uint64_t whole = l->tensor_bytes[DTP_TENSOR_INPUT];
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, handed->rows, DTP_READ, 0)->bytes = dtp_divide_up(whole, l->tp);
+    dtp_draft_role(&draft, DTP_ROLE_RESULT, handed->rows, DTP_WRITE, 0);
+    dtp_draft_after(&draft, handed->received);
+    handed->received = dtp_lower_tensor_end(l, &draft, whole, false);
 }
 
 /* A rank sends to its two neighbours; who waits for one to take what it sends may not keep the other waiting. */
@@ -242,10 +273,9 @@ static void send(struct dtp_lowering *l, const struct dtp_pass *pass, dtp_buffer
     draft.op.micro_step = (uint16_t)pass->micro_batch;
     draft.op.stream = send_stream(l, pass, to.rank);
     draft.op.tag = tag_of(l, pass, dtp_schedule_stage(l->role.pipeline->schedule, to.rank, to.chunk));
-    draft.op.demand.sent_bytes = (double)l->tensor_bytes[DTP_TENSOR_INPUT];
     bool stays = dtp_lower_holds(l) || (dtp_lower_copies(l) && forward);
     uint32_t let_go = blocking ? DTP_FREE : dtp_lower_let_go(l);
-    dtp_draft_use(&draft, given, stays ? DTP_READ : DTP_READ | let_go);
+    transfer_rows(l, &draft, DTP_ROLE_INPUT, given, stays ? DTP_READ : DTP_READ | let_go);
     if (!forward)
         dtp_draft_use(&draft, l->flight->received, DTP_FREE);
     dtp_op_id sent = dtp_draft_end(l, &draft);
@@ -284,6 +314,7 @@ void dtp_lower_before_pass(struct dtp_lowering *l, uint32_t i)
     }
     if (i == 0)
         receive(l, 0);
+    gather_parts(l, i);
     if (l->role.pipeline->blocking || i + 1 == l->role.pass_count)
         return;
     receive(l, i + 1);

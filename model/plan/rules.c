@@ -36,6 +36,11 @@ unsigned dtp_plan_score_bytes(const struct dtp_plan *plan)
     return wide_scores(plan) ? 4 : dtp_plan_compute_bytes(plan);
 }
 
+bool dtp_plan_scatters_sends(const struct dtp_plan *plan)
+{
+    return plan->megatron.scatter_gather && plan->tp > 1 && plan->pp > 1 && plan->sequence_shards <= 1;
+}
+
 bool dtp_plan_is_fsdp(const struct dtp_plan *plan)
 {
     return plan->runtime->fsdp && dtp_plan_shards_params(plan);

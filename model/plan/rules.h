@@ -28,6 +28,8 @@ void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_byt
  * residual stream is then fp32 and a cast copy of each weight lives from its forward to its backward. */
 bool dtp_plan_autocast(const struct dtp_plan *plan);
 
+/* Between stages a tensor parallel rank sends its part of what all of them have whole, and gathers the rest. */
+bool dtp_plan_scatters_sends(const struct dtp_plan *plan);
 /* True where matmuls run as Transformer Engine's: inputs are kept for backward as their fp8 cast, and each weight has
  * two fp8 copies, by rows and by columns, for all micro-steps (te.pytorch.module.linear). torchao keeps inputs in bf16.
  */

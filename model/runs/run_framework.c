@@ -4,7 +4,8 @@
 
 /* Megatron's, NeMo's and InternEvo's layers are fused kernels over a flat gradient buffer with a distributed optimizer:
  * the megatron rules. Those of 2021-23 (Megatron-DeepSpeed, NeMo-Megatron, PTD-P) ran unfused attention unless flash
- * was asked for. Sequence parallelism came with Megatron-Core; what came before, and the DeepSpeed fork, has none. */
+ * was asked for. Sequence parallelism came with Megatron-Core; what came before, and the DeepSpeed fork, has none, and
+ * scatters what stages send over tensor parallel ranks. */
 #define MEGATRON_RULES                                                                                                 \
     .runtime = "megatron", .optimizer = "adamw-fused", .loss = "fused", .selective = DTP_SELECTIVE_ATTENTION,          \
     .fused_matmuls = true
@@ -75,17 +76,21 @@ static const struct dtp_run_framework frameworks[] = {
     {.word = "llmq", EXECUTOR_RULES},
     {.word = "llm.c", EXECUTOR_RULES},
     {.word = "Megatron-DeepSpeed", .strategy = "zero1", MEGATRON_DEEPSPEED_RULES},
-    {.word = "Megatron-DeepSpeed", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true},
+    {.word = "Megatron-DeepSpeed",
+     MEGATRON_RULES,
+     .attention = "flash1",
+     .unfused_unless_asked = true,
+     .scatter_gather = true},
     {.word = "NeMo-Megatron",
      MEGATRON_RULES,
      .attention = "flash1",
      .unfused_unless_asked = true,
      .sequence_parallel = true},
-    {.word = "PTD-P", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true},
+    {.word = "PTD-P", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true, .scatter_gather = true},
     {.word = "Megatron-Bridge", NEMO_RULES},
     {.word = "NeMo", NEMO_RULES},
     {.word = "Megatron-Core", MEGATRON_RULES, .attention = "flash", .sequence_parallel = true},
-    {.word = "Megatron", MEGATRON_RULES, .attention = "flash"},
+    {.word = "Megatron", MEGATRON_RULES, .attention = "flash", .scatter_gather = true},
     {.word = "InternEvo", MEGATRON_RULES, .attention = "flash2"},
     {.word = "DeepSpeed", DEEPSPEED_RULES},
     {.word = "", TORCH_RULES},

@@ -25,6 +25,7 @@ struct dtp_run_framework {
     const char *reduce;    /* dtype of gradients on the wire under bf16 compute; NULL = the precision recipe's */
     enum dtp_run_selective selective;
     bool overlaps;             /* collectives of Megatron's data and tensor parallel ranks, beside compute */
+    bool scatter_gather;       /* between Megatron's stages; without sequence parallelism */
     bool sequence_parallel;    /* with tensor parallelism, unless the row says otherwise */
     bool unfused_unless_asked; /* an empty flash_attention means none */
     bool fsdp_syncs_always;    /* reduces in every micro-step of an accumulation */

@@ -293,6 +293,9 @@ static void write_parallelism(struct writer *w)
     if (run->tp > 1) {
         set_count(w, "tp", run->tp);
         set_switch(w, "sequence_parallel", spread);
+        bool own_pipeline = strcmp(run->strategy_key, "ddp") == 0; /* under ZeRO the fork's is DeepSpeed's */
+        if (run->pp > 1 && !spread && w->framework->scatter_gather && own_pipeline)
+            set_switch(w, "megatron_scatter_gather", true);
         set_switch(w, "tp_overlap",
                    (w->framework->overlaps && strcmp(runtime_of(w), "megatron") == 0) ||
                        strstr(run->notes, "async TP"));

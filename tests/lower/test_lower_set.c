@@ -69,6 +69,8 @@ static void test_all_are_legal(void **state)
                     plan.strategy = ranks % 2 ? DTP_DDP : DTP_ZERO1;
                     plan.checkpointing = chunks == 2 ? DTP_CHECKPOINT_FULL : DTP_CHECKPOINT_NONE;
                     t.tied_head = micro_batches % 2;
+                    if (micro_batches % 3 == 0)
+                        plan.tp = 2, plan.sequence_parallel = false, plan.megatron.scatter_gather = true;
                     struct dtp_program_set set = lowered(&t, &cluster, &plan);
                     assert_int_equal(set.role_count, ranks);
                     assert_int_equal(dtp_program_set_ranks(&set), 2 * ranks);
@@ -78,6 +80,31 @@ static void test_all_are_legal(void **state)
     for (int kind = 0; kind < DTP_SCHEDULE_COUNT; kind++)
         if (legal[kind] < 4)
             fail_msg("%s: %u combinations", dtp_schedule_row((enum dtp_schedule_kind)kind)->word, legal[kind]);
+}
+
+/* Two tensor parallel ranks send half of the stream each, 1 x 128 x 256 x 2 bytes, and gather it where it arrives: 3
+ * micro-batches over one boundary, both ways. */
+static void test_scattered_sends(void **state)
+{
+    const double half = 128 * 256 * 2 / 2.0;
+    struct dtp_transformer t = small_model(2);
+    struct dtp_cluster cluster = test_cluster(test_h200(), 4, 4);
+    struct dtp_plan plan = pipeline(2, 3, 1);
+    size_t sends = 0, gathers = 0;
+    (void)state;
+    plan.tp = 2, plan.sequence_parallel = false, plan.megatron.scatter_gather = true;
+    struct dtp_program_set set = lowered(&t, &cluster, &plan);
+    for (uint32_t r = 0; r < set.role_count; r++) {
+        const struct dtp_op *ops = dtp_program_ops(set.roles[r].program);
+        for (uint32_t i = 0; i < dtp_program_op_count(set.roles[r].program); i++) {
+            bool stream = ops[i].demand->sent_bytes == half;
+            sends += ops[i].kind == DTP_OP_SEND && stream;
+            gathers += ops[i].kind == DTP_OP_ALL_GATHER && stream;
+        }
+    }
+    assert_int_equal(sends, 2 * 3);
+    assert_int_equal(gathers, 2 * 3);
+    dtp_program_set_release(&set);
 }
 
 /* Stages together compute what one rank with the whole model does; each boundary is crossed by every micro-batch in
@@ -235,6 +262,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_are_legal),
         cmocka_unit_test(test_what_waits_for_the_allocator),
+        cmocka_unit_test(test_scattered_sends),
         cmocka_unit_test(test_stages_add_up_to_the_model),
         cmocka_unit_test(test_kept_micro_batches),
         cmocka_unit_test(test_uneven_stages),

@@ -22,6 +22,7 @@ static const char *const bases[] = {
     "model=llama-2-7b gpus=16 strategy=full_shard fsdp1=true",
     "model=llama-2-7b gpus=16 strategy=zero3 runtime=deepspeed",
     "model=llama-2-7b gpus=16 strategy=zero1 runtime=megatron tp=2 pp=2 accumulate=8",
+    "model=llama-2-7b gpus=16 strategy=zero1 runtime=megatron tp=2 pp=2 accumulate=8 sequence_parallel=false",
     "model=llama-2-7b gpus=16 strategy=zero1 runtime=megatron pp=2 virtual_stages=2 accumulate=8",
     "model=llama-2-7b gpus=16 strategy=zero1 runtime=megatron pp=2 schedule=zb-h2 accumulate=8",
     "model=gpt2-124m gpus=8 strategy=full_shard runtime=dtplan seq=1024 tokens=1e9",

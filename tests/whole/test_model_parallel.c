@@ -51,6 +51,21 @@ static struct dtp_prediction predicted(const char *settings)
     return p;
 }
 
+/* 175B on 64 nodes, tp 8, pp 16 (vTrain's): 8 ranks that each send all of B keep the network busy 8 times as long. */
+static void test_scattered_sends_are_faster(void **state)
+{
+    static const char both[] = "layers=96 hidden=12288 heads=96 ffn=49152 activation=gelu gpus=512 tp=8 pp=16 "
+                               "micro_batch=2 accumulate=48 seq=2048 sequence_parallel=false checkpointing=full";
+    char settings[400];
+    (void)state;
+    struct dtp_prediction whole = predicted(both);
+    snprintf(settings, sizeof settings, "%s megatron_scatter_gather=true", both);
+    struct dtp_prediction parts = predicted(settings);
+    assert_true(parts.time.step_s < 0.98 * whole.time.step_s);
+    assert_true(parts.time.collective_s[DTP_SEND_RECV] < whole.time.collective_s[DTP_SEND_RECV] / 4);
+    assert_int_equal(parts.memory.allocated_peak_bytes, whole.memory.allocated_peak_bytes);
+}
+
 /* 16 layers a stage, tp 2, B = 2048 * 4096 * 2 bytes. A layer all-reduces 4 times, which sends 2 B / 2 from each of 2
  * ranks; one more at an end. A boundary carries B there and B back, halved where the two ranks have a half each. */
 static void test_bytes_by_hand(void **state)
@@ -61,6 +76,11 @@ static void test_bytes_by_hand(void **state)
     assert_close((double)p.communication.bytes[DTP_ALL_REDUCE], 3 * (4 * 16 + 1) * b, 1);
     assert_close((double)p.communication.bytes[DTP_SEND_RECV], 3 * 2 * b, 1);
     assert_int_equal(p.communication.bytes[DTP_ALL_GATHER], 0); /* one data-parallel rank: nothing to reduce */
+    p = predicted("gpus=4 tp=2 pp=2 micro_batch=1 accumulate=3 seq=2048 sequence_parallel=false "
+                  "megatron_scatter_gather=true"); /* half of B is sent, and gathered on the other side */
+    assert_close((double)p.communication.bytes[DTP_SEND_RECV], 3 * 2 * b / 2, 1);
+    assert_close((double)p.communication.bytes[DTP_ALL_GATHER], 3 * 2 * b / 2, 1);
+    assert_int_equal(p.communication.count[DTP_ALL_GATHER], 3 * 2);
     p = predicted("gpus=4 tp=2 pp=2 micro_batch=1 accumulate=3 seq=2048");
     double both = (double)(p.communication.bytes[DTP_ALL_GATHER] + p.communication.bytes[DTP_REDUCE_SCATTER]);
     assert_close(both, 3 * (4 * 16 + 1) * b, 1);
@@ -219,6 +239,7 @@ static void test_random_jobs(void **state)
         plan.sequence = 1u << random_below(15);
         plan.sequence_parallel = random_bool();
         plan.megatron.overlap = random_bool();
+        plan.megatron.scatter_gather = random_bool();
         plan.checkpointing = random_bool() ? DTP_CHECKPOINT_FULL : DTP_CHECKPOINT_NONE;
         if (!dtp_plan_model_parallel(&plan) || dtp_plan_resolve(&plan, &job.transformer, &job.cluster, NULL) != DTP_OK)
             continue;
@@ -377,6 +398,7 @@ static void test_torch_pipelines(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_bytes_by_hand),
+                                       cmocka_unit_test(test_scattered_sends_are_faster),
                                        cmocka_unit_test(test_states_by_hand),
                                        cmocka_unit_test(test_activations_in_flight),
                                        cmocka_unit_test(test_bubble),
