@@ -1,4 +1,4 @@
-/* Tensor and pipeline parallelism in the closed form, as Megatron-LM does them.
+/* Tensor and pipeline parallelism in the closed form, as Megatron-LM does them and others after it.
  *
  * Rank order is the plan's, by default Megatron's: tensor parallel ranks are neighbours, then data parallel ones, then
  * stages. A rank then
@@ -18,7 +18,8 @@
  *   memory    the first stage holds activations of min(m, p) micro-steps, interleaved 1 + (p-1)/(p v) times as many;
  *             the last one those of one and the logits (Korthikanti 2022, 4.2.3). The larger counts
  *
- * Not modelled: other runtimes and FSDP with tp or pp, offload, context and expert parallelism. */
+ * What a runtime's stages hold besides is a property of it (copies_passes). Not modelled: offload, expert parallelism.
+ */
 #ifndef DTP_MODEL_PARALLEL_H
 #define DTP_MODEL_PARALLEL_H
 

@@ -8,9 +8,12 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+static const struct dtp_runtime divides = {.name = "divides"}, leaves = {.name = "leaves", .whole_vocab = true};
+
 static struct dtp_plan plan_of(uint32_t tp, uint32_t cp, uint32_t pp, uint32_t shard_group)
 {
     struct dtp_plan plan = dtp_plan_unchosen();
+    plan.runtime = &divides;
     plan.tp = tp;
     plan.cp = cp;
     plan.pp = pp;
@@ -31,6 +34,10 @@ static void test_slice(void **state)
     assert_int_equal(slice.kv_heads, 2);
     assert_int_equal(slice.ffn, 3584);
     assert_int_equal(slice.vocab, 12565);
+    plan.runtime = &leaves; /* AutoTP, unless Megatron's layers divide themselves */
+    assert_int_equal(dtp_plan_slice(&whole, &plan).vocab, 50257);
+    plan.deepspeed.megatron_layers = true;
+    assert_int_equal(dtp_plan_slice(&whole, &plan).vocab, 12565);
     assert_int_equal(slice.hidden, 4096);
     assert_int_equal(slice.layers, 24);
     assert_int_equal(slice.head_dim, 128);
