@@ -176,6 +176,10 @@ static void print_memory(const struct dtp_backtest *backtest, const struct dtp_p
     }
     dtp_grid_print(&grid, page, 2);
     dtp_grid_destroy(&grid);
+    if (backtest->memory[DTP_RUN_STAGES].count) {
+        fputs("  ", page->file);
+        dtp_page_wrap(page, 2, 2, "stages: allocated of every rank, of each run the one that is furthest off");
+    }
     print_verdicts(backtest, page);
 }
 

@@ -411,6 +411,31 @@ static void test_what_notes_and_families_settle(void **state)
     assert_refused(&run, "vocab is empty");
 }
 
+/* Of each stage the ranks with most and least; what was there before the run is none of its memory. */
+static void test_ranks_and_stale_bytes(void **state)
+{
+    (void)state;
+    struct dtp_faults faults = {0};
+    struct dtp_table *table;
+    struct dtp_run_columns columns;
+    struct dtp_run_measured measured;
+    assert_int_equal(dtp_table_read(TEST_SOURCE_DIR "/scenarios/h200_parallel_runs.csv", &table, &faults), DTP_OK);
+    assert_int_equal(dtp_run_columns_find(table, &columns, &faults), DTP_OK);
+    assert_int_equal(dtp_run_read_measured(table, 26, &columns, &measured, &faults), DTP_OK);
+    assert_true(measured.stage_bytes[0] == 54527903744.0 && measured.least_stage_bytes[0] == 54523709440.0);
+    assert_true(measured.stage_bytes[1] == 49846579712.0 && measured.least_stage_bytes[1] == 49845531136.0);
+    assert_true(measured.memory_bytes[DTP_RUN_ALLOCATED] == 54527903744.0);
+    const double stale = 2725445632.0; /* 10829239296 after initialisation, 8103793664 in the run of the same state */
+    assert_int_equal(dtp_run_read_measured(table, 27, &columns, &measured, &faults), DTP_OK);
+    assert_true(measured.memory_bytes[DTP_RUN_ALLOCATED] == 52530871808.0 - stale);
+    assert_true(measured.memory_bytes[DTP_RUN_RESERVED] == 65087209472.0 - stale);
+    assert_true(measured.memory_bytes[DTP_RUN_AFTER_INIT] == 8103793664.0);
+    assert_true(measured.stage_bytes[0] == 52530871808.0 - stale &&
+                measured.least_stage_bytes[0] == 52494179840.0 - stale);
+    assert_true(measured.stage_bytes[1] == 0 && measured.least_stage_bytes[1] == 0);
+    dtp_table_destroy(table);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -427,6 +452,7 @@ int main(void)
         cmocka_unit_test(test_batch),
         cmocka_unit_test(test_cluster),
         cmocka_unit_test(test_offload),
+        cmocka_unit_test(test_ranks_and_stale_bytes),
     };
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
 }
