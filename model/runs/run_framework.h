@@ -31,6 +31,7 @@ struct dtp_run_framework {
     bool reference_script; /* of the H200 runs: its initialisation */
     bool rope_fp32;        /* written as fp32 halves, each product a kernel */
     bool keeps_root;       /* FSDP2's root unit stays gathered from forward to backward */
+    bool counts_ends;      /* of a pipeline's stages embedding and head count as one layer each */
     bool eager_loss;       /* compile leaves the loss alone */
 };
 

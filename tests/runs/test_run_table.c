@@ -391,6 +391,28 @@ static void test_schedules(void **state)
     assert_refused(&run, "zb4p");
 }
 
+/* torchtitan counts embedding and head as a layer each, and gives a rank two stages where it may have several. */
+static void test_stages_of_torchtitan(void **state)
+{
+    (void)state;
+    struct dtp_run run = plain_run();
+    run.pp = 4, run.global_batch = 32, run.accumulate = 8;
+    run.schedule = "1F1B";
+    struct dtp_job job = job_of(&run);
+    assert_string_equal(dtp_stage_choice_text(&job.plan.stages), "counted");
+    assert_int_equal(job.plan.virtual_stages, 1);
+    run.schedule = "Interleaved1F1B";
+    assert_int_equal(job_of(&run).plan.virtual_stages, 2);
+    run.schedule = "InterleavedZeroBubble";
+    assert_int_equal(job_of(&run).plan.virtual_stages, 2);
+    run.framework = "PyTorch 2.11 FSDP2+PP"; /* another script of its own */
+    run.schedule = "1F1B";
+    job = job_of(&run);
+    assert_string_equal(dtp_stage_choice_text(&job.plan.stages), "even");
+    run.pp = 1, run.tp = 4, run.notes = "amp=autocast: fp32 parameters under bf16 autocast";
+    assert_refused(&run, "tensor parallelism under autocast, without FSDP2, is not modelled");
+}
+
 static void test_what_notes_and_families_settle(void **state)
 {
     (void)state;
@@ -448,6 +470,7 @@ int main(void)
         cmocka_unit_test(test_checkpointing),
         cmocka_unit_test(test_tensor_and_pipeline_parallel),
         cmocka_unit_test(test_schedules),
+        cmocka_unit_test(test_stages_of_torchtitan),
         cmocka_unit_test(test_what_notes_and_families_settle),
         cmocka_unit_test(test_batch),
         cmocka_unit_test(test_cluster),
