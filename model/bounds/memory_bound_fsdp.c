@@ -40,7 +40,7 @@ static void add_ends(const struct dtp_bound *b, struct fsdp *f)
     f->end -= head, f->end_shard -= u->head_end_shard;
     f->head = b->bytes.compute * head;
     f->first = b->bytes.compute * f->end;
-    f->between = f->keeps || b->plan->keep_root ? f->first : 0;
+    f->between = f->keeps ? f->first : 0;
     f->head += f->between;
     f->head_gradient = 0;
     f->head_input = b->bytes.reduce * head;

@@ -5,7 +5,7 @@
  *              forward                                  backward
  *   ring       r-1 shifts of K+V                        r-1 of K+V and as many of their gradients, in r shifts
  *   gathered   all-gathers of c K and of c V            the same, and their gradients' reduce-scatters
- *   walked     an all-gather of c (K+V), or c-1 shifts  the same, and c shifts of W
+ *   walked     an all-gather of c (K+V), or c-1 shifts  the same but where it is kept, and c shifts of W
  *   exchange   all-to-alls of Q, K, V and the result    of the result's gradient, and of those of Q, K and V
  *
  * A layer that runs again in backward sends again what forward sent. A model that turns no queries hands over q, k and
@@ -106,7 +106,8 @@ static struct pass backward_of(const struct job *job)
     add_exchange(&apart, &pass, true);
     if (r < 2)
         return pass;
-    add_keys(job, &pass, !walks(job));
+    if (!job->context.keeps)
+        add_keys(job, &pass, !walks(job));
     if (walks(job))
         add(&pass, DTP_SEND_RECV, dtp_bytes_product(job->wide, r), r);
     if (job->context.by_pieces)
@@ -223,8 +224,8 @@ struct dtp_context_moved dtp_context_moved_of(const struct dtp_transformer *t, c
     } else if (plan->runtime->walks_gathered) {
         double halves = (r + 1) / 2; /* keys of all steps, in those of one rank */
         moved.forward += 2 * e * k * (r - 1) + q * (2 * (e + 4) + (r - 1) * (e + 4 + 32));
-        moved.backward += 2 * e * k * (r - 1) + 4 * (q + k) + (e + 8) * (r * q + halves * k) + 4 * k * (4 * r - 2) +
-                          (e + 4) * (q + k);
+        moved.backward += (context.keeps ? 0 : 2 * e * k * (r - 1)) + 4 * (q + k) + (e + 8) * (r * q + halves * k) +
+                          4 * k * (4 * r - 2) + (e + 4) * (q + k);
     } else {
         moved.forward += 2 * e * k + e * q * (2 + 3 * (r - 1));
         moved.backward += 2 * e * k + e * q * (2 + 3 * (r - 1)) + e * k * (2 + 3 * (r - 1) / 2);

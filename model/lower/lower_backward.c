@@ -266,9 +266,9 @@ static void whole_core(struct dtp_block_backward *b, struct dtp_draft *draft)
 static void core(struct dtp_block_backward *b)
 {
     struct dtp_lowering *l = b->l;
-    static const enum dtp_layer_tensor inputs[] = {DTP_TENSOR_Q,     DTP_TENSOR_K,          DTP_TENSOR_V,
-                                                   DTP_TENSOR_QKV,   DTP_TENSOR_CORE_STATE, DTP_TENSOR_CORE,
-                                                   DTP_TENSOR_Q_RAW, DTP_TENSOR_K_RAW};
+    static const enum dtp_layer_tensor inputs[] = {DTP_TENSOR_Q,      DTP_TENSOR_K,          DTP_TENSOR_V,
+                                                   DTP_TENSOR_QKV,    DTP_TENSOR_CORE_STATE, DTP_TENSOR_CORE,
+                                                   DTP_TENSOR_KV_ALL, DTP_TENSOR_Q_RAW,      DTP_TENSOR_K_RAW};
     bool shared = l->plan->cp > 1;
     int count = (int)(sizeof inputs / sizeof *inputs) - (l->transformer->qk_norm ? 2 : 0);
     struct dtp_draft draft;

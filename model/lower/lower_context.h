@@ -7,7 +7,7 @@
 
 /* Queries, keys and values as an attention core reads them; or parts of them. */
 struct dtp_context_inputs {
-    dtp_buffer_id buffer[6];
+    dtp_buffer_id buffer[8];
     int count;
 };
 

@@ -221,7 +221,8 @@ static void walked(struct dtp_block_backward *b, struct dtp_draft *draft, const 
     struct dtp_context_walk walk = DTP_CONTEXT_WALK;
     struct wide_sums sums = begin_sums(b);
     for (uint32_t step = 0; step < l->context.steps; step++) {
-        dtp_context_walk(l, &walk, inputs, step);
+        if (!l->context.keeps) /* else it is among the inputs */
+            dtp_context_walk(l, &walk, inputs, step);
         dtp_context_core(l, draft, DTP_OP_ATTENTION_BACKWARD, step);
         dtp_context_walked(draft, &walk);
         struct gradients made = end_core(b, draft, inputs, step);

@@ -119,7 +119,8 @@ dtp_buffer_id dtp_context_gather(struct dtp_lowering *l, const char *name, const
     dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, name);
     dtp_context_use(&draft, inputs);
     uint64_t all_bytes = dtp_bytes_product(bytes, l->context.ring);
-    dtp_buffer_id all = dtp_draft_new(l, &draft, name, DTP_OWNER_WORKSPACE, all_bytes, DTP_WRITE);
+    enum dtp_owner owner = l->context.keeps ? DTP_OWNER_ACTIVATIONS : DTP_OWNER_WORKSPACE;
+    dtp_buffer_id all = dtp_draft_new(l, &draft, name, owner, all_bytes, DTP_WRITE);
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
     *gathered = dtp_context_issue(l, &draft, dtp_lower_ring(all_bytes, l->context.ring));
     return all;
@@ -284,7 +285,12 @@ static void walked(struct dtp_lowering *l, struct dtp_draft *draft, const struct
     }
     dtp_draft_begin(l, draft, DTP_OP_MERGE, "results in compute dtype");
     dtp_draft_use(draft, sum, DTP_READ | DTP_FREE);
-    dtp_draft_use(draft, walk.at_hand, DTP_FREE);
+    if (l->context.keeps) {
+        dtp_lower_flight_module(l)->tensor[DTP_TENSOR_KV_ALL] = walk.at_hand;
+        dtp_lower_flight_module(l)->alive |= DTP_TENSOR_BIT(KV_ALL);
+    } else {
+        dtp_draft_use(draft, walk.at_hand, DTP_FREE);
+    }
     dtp_context_moves(l, draft, (double)(q + dtp_context_wide(l, q)), 2);
 }
 

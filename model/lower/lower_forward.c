@@ -429,7 +429,8 @@ static void attention(const struct pass *pass)
     make(pass, &draft, DTP_TENSOR_CORE);
     make(pass, &draft, DTP_TENSOR_CORE_STATE);
     dtp_draft_new(l, &draft, "scores", DTP_OWNER_WORKSPACE, l->scores_bytes, DTP_UPDATE | DTP_FREE);
-    static const enum dtp_layer_tensor inputs[] = {DTP_TENSOR_QKV, DTP_TENSOR_V, DTP_TENSOR_Q, DTP_TENSOR_K};
+    static const enum dtp_layer_tensor inputs[] = {DTP_TENSOR_QKV, DTP_TENSOR_V, DTP_TENSOR_Q, DTP_TENSOR_K,
+                                                   DTP_TENSOR_KV_ALL};
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
         read(pass, &draft, inputs[i], true);
     if (!l->tensor_bytes[DTP_TENSOR_Q]) {

@@ -1,5 +1,6 @@
 #include "plan/context.h"
 
+#include "plan/checkpointing.h"
 #include "plan/runtime.h"
 
 static uint32_t common_divisor(uint32_t a, uint32_t b)
@@ -30,6 +31,10 @@ struct dtp_context dtp_plan_context(const struct dtp_plan *plan, const struct dt
     struct dtp_context context = {.exchanged = exchanged, .ring = cp / exchanged};
     context.gathers = cp > 1 && plan->cp_comm == DTP_CP_ALL_GATHER;
     context.by_pieces = context.gathers && !plan->runtime->walks_gathered;
+    /* Of a compiled block the graph of forward and backward is one, in which two gathers of the same keys and values
+     * are one (fx_graph_cse), and a partitioner recomputes no collective. torchtitan's op-level policy does. */
+    context.keeps = context.gathers && !context.by_pieces && context.ring > 1 && plan->compile &&
+                    dtp_plan_checkpoint_rule(plan).keeps != DTP_KEEPS_SECOND_MATMULS;
     context.steps = context.by_pieces ? 2 : context.ring;
     return context;
 }

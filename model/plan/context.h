@@ -27,6 +27,7 @@ struct dtp_context {
     uint32_t ring;      /* ranks, or groups of exchanged ones, among which keys and values go around */
     uint32_t steps;     /* attention cores of a rank and layer, one behind the other */
     bool gathers;       /* keys and values are gathered before the first */
+    bool keeps;         /* what was gathered stands until backward has walked through it */
     bool by_pieces;     /* a step is one of the rank's two pieces, with all keys before its end */
 };
 /* Of a plan with cp 1: one step, and nobody exchanges or gathers. */

@@ -76,6 +76,8 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
                                  ? dtp_divide_up(bytes, plan->sequence_shards)
                                  : bytes;
     }
+    if (out->gathered_ranks)
+        out->bytes[DTP_TENSOR_KV_ALL] = dtp_bytes_product(out->gathered_ranks, 2 * out->kind.d_kv * compute);
     if (plan->attention == DTP_ATTENTION_MATH)
         out->bytes[DTP_TENSOR_CORE_STATE] = math_state_bytes(&out->kind, plan);
 }
@@ -102,6 +104,8 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
                                bool repacked)
 {
     struct habits habits = {0};
+    if (out->gathered_ranks)
+        habits.made |= BIT(KV_ALL), habits.saved |= BIT(KV_ALL);
     bool wide = dtp_plan_autocast(plan) && !out->fused;
     for (int i = 0; i < out->operators; i++) {
         const struct dtp_layer_operator *op = &out->op[i];
@@ -183,7 +187,7 @@ static uint64_t kept_tensors(const struct dtp_layer_tensors *tensors, const stru
     switch (dtp_plan_checkpoint_rule(plan).keeps) {
     case DTP_KEEPS_ALL: break;
     case DTP_KEEPS_INPUT: return BIT(INPUT);
-    case DTP_KEEPS_ALL_BUT_CORE: return tensors->saved & ~BIT(CORE_STATE);
+    case DTP_KEEPS_ALL_BUT_CORE: return tensors->saved & ~(BIT(CORE_STATE) | BIT(KV_ALL));
     case DTP_KEEPS_SECOND_MATMULS: return second_matmuls(tensors, plan);
     }
     return tensors->saved;
@@ -197,6 +201,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, const struc
     dtp_layer_kind_of(transformer, plan->fused_qkv, plan->fused_gate_up, &out->kind);
     out->kind.narrows = dtp_plan_autocast(plan) || dtp_plan_keeps_fp8(plan);
     struct dtp_context context = dtp_plan_context(plan, cluster);
+    out->gathered_ranks = context.keeps ? context.ring : 0;
     bool copied = copies_core(&out->kind, &context, plan);
     list_operators(out, copied);
     out->added_again = out->added_again && out->kind.norms_before && dtp_layer_tensors_sum(out, DTP_TENSOR_INPUT2);

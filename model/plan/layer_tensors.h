@@ -18,11 +18,12 @@ struct dtp_layer_tensors {
     enum dtp_layer_tensor input[DTP_LAYER_MATRICES]; /* that each of the kind's matrices reads */
     uint64_t bytes[DTP_TENSOR_COUNT];                /* of one token; 0: the runtime makes no such tensor */
     /* Sets, bits by enum dtp_layer_tensor. */
-    uint64_t saved;   /* what backward reads */
-    uint64_t kept;    /* what a checkpointed layer keeps; `saved` where none is */
-    uint64_t locals;  /* variables of the layer's function, which live until it returns */
-    bool fused;       /* one kernel between matmuls, by a compiler or by the runtime's own */
-    bool added_again; /* the sum after attention is made again in backward, not kept */
+    uint64_t saved;          /* what backward reads */
+    uint64_t kept;           /* what a checkpointed layer keeps; `saved` where none is */
+    uint64_t locals;         /* variables of the layer's function, which live until it returns */
+    bool fused;              /* one kernel between matmuls, by a compiler or by the runtime's own */
+    uint32_t gathered_ranks; /* whose keys and values are kept as they were gathered; 0: they are not */
+    bool added_again;        /* the sum after attention is made again in backward, not kept */
 };
 void dtp_layer_tensors_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                           const struct dtp_plan *plan, struct dtp_layer_tensors *out);

@@ -89,7 +89,8 @@ bool dtp_plan_keeps_root(const struct dtp_plan *plan);
 
 /* True where embedding, and final norm with head, are FSDP2 units of their own, the latter kept gathered: torchtitan's
  * way (parallelize.py), which is how PyTorch's models that tp, cp or pp divide are wrapped. A tied head is one matrix
- * with the embedding; a loss by chunks stands outside of the model. */
+ * with the embedding; a loss by chunks stands outside of the model; keep_root speaks of a root that holds both, as
+ * torchtitan's did through 2024. */
 bool dtp_plan_wraps_ends(const struct dtp_plan *plan, const struct dtp_transformer *transformer);
 
 /* Micro-steps of a step in which gradients are reduced: with no_sync the last only; DeepSpeed's stages 2 and 3, and

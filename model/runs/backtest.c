@@ -67,17 +67,23 @@ static void refuse(struct dtp_backtest_row *row, const struct dtp_faults *faults
         dtp_append_part(row->reason, sizeof row->reason, "; ", "%s", faults->text[i]);
 }
 
-/* The stage whose memory is furthest off, of those that are predicted and measured. */
+static void compare_rank(struct dtp_backtest_row *row, double predicted, double measured)
+{
+    double error = predicted > 0 ? error_pct(predicted, measured) : (double)NAN;
+    if (isnan(error) || fabs(error) <= fabs(row->memory_error_pct[DTP_RUN_STAGES]))
+        return;
+    row->memory_error_pct[DTP_RUN_STAGES] = error;
+    row->measured.memory_bytes[DTP_RUN_STAGES] = measured;
+}
+
+/* The rank whose memory is furthest off, of the stages that are predicted and measured: of a stage, which has one
+ * prediction, the rank with most or with least. */
 static void compare_stages(struct dtp_backtest_row *row)
 {
     for (int i = 0; i < DTP_PREDICTED_STAGES; i++) {
         double predicted = (double)row->forecast.prediction.stage_allocated_bytes[i];
-        double measured = row->measured.stage_bytes[i];
-        double error = predicted > 0 ? error_pct(predicted, measured) : (double)NAN;
-        if (isnan(error) || fabs(error) <= fabs(row->memory_error_pct[DTP_RUN_STAGES]))
-            continue;
-        row->memory_error_pct[DTP_RUN_STAGES] = error;
-        row->measured.memory_bytes[DTP_RUN_STAGES] = measured;
+        compare_rank(row, predicted, row->measured.stage_bytes[i]);
+        compare_rank(row, predicted, row->measured.least_stage_bytes[i]);
     }
 }
 

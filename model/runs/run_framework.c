@@ -26,11 +26,12 @@
     .runtime = "torch", .optimizer = "adamw-foreach", .loss = "fused", .attention = "flash1", .reduce = "bf16",        \
     .selective = DTP_SELECTIVE_MATMUL, .fsdp1 = true, .fsdp_syncs_always = true, .fused_matmuls = true
 /* torchtitan reduces in fp32 and in every micro-step; through 2024 its loss was not compiled and PyTorch kept the root
- * unit; "selective" is op-SAC unless the notes say (layer). */
+ * unit; "selective" is op-SAC unless the notes say (layer). Stages are those of generate_llm_fqn_per_model_part, two a
+ * rank where the schedule has several and the row does not say how many (pipeline_llm). */
 #define TORCHTITAN_RULES                                                                                               \
     .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash2",                            \
     .selective = DTP_SELECTIVE_MATMUL, .fsdp_syncs_always = true, .keeps_root = true, .eager_loss = true,              \
-    .sequence_parallel = true
+    .counts_ends = true, .sequence_parallel = true
 /* fms-fsdp's policy bfSixteen reduces in bf16; "selective" is every k-th block (configurations.md), k not stated: 2, or
  * 1 where the job would not fit otherwise. */
 #define FMS_RULES                                                                                                      \

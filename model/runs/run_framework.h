@@ -35,6 +35,7 @@ struct dtp_run_framework {
     bool bf16_optimizer;   /* of which bf16 gradients are summed in fp32 */
     bool rope_fp32;        /* written as fp32 halves, each product a kernel */
     bool keeps_root;       /* FSDP2's root unit stays gathered from forward to backward */
+    bool counts_ends;      /* of a pipeline's stages embedding and head count as one layer each */
     bool eager_loss;       /* compile leaves the loss alone */
 };
 

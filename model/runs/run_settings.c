@@ -267,12 +267,21 @@ static uint64_t virtual_stages_of(const struct dtp_run *run)
     return run->virtual_stages ? run->virtual_stages : noted;
 }
 
+static bool loops(const char *schedule)
+{
+    return strstr(schedule_word(schedule), "interleaved") != NULL;
+}
+
 static void write_pipeline(struct writer *w)
 {
     const struct dtp_run *run = w->run;
     uint64_t chunks = virtual_stages_of(run);
     char schedule[32];
     set_count(w, "pp", run->pp);
+    if (w->framework->counts_ends) {
+        set(w, "stages", "counted");
+        chunks = chunks || !loops(run->schedule) ? chunks : 2;
+    }
     if (chunks > 1)
         set_count(w, "virtual_stages", chunks);
     snprintf(schedule, sizeof schedule, "%s", schedule_word(run->schedule));
@@ -300,6 +309,8 @@ static void write_parallelism(struct writer *w)
                    (w->framework->overlaps && strcmp(runtime_of(w), "megatron") == 0) ||
                        strstr(run->notes, "async TP"));
     }
+    if (run->tp > 1 && strcmp(runtime_of(w), "torch") == 0 && strstr(run->notes, "amp=autocast"))
+        REFUSE(w, "tensor parallelism under autocast, without FSDP2, is not modelled under runtime torch");
     if (strstr(run->notes, "few patterns fused"))
         REFUSE(w, "async tensor parallelism that the compiler found few places for is not modelled");
     if (run->cp > 1)

@@ -27,6 +27,8 @@ static const struct dtp_run_column columns[] = {
     {"peak_reserved_bytes", false, true, "memory per GPU: reserved, exact"},
     {"device_used_bytes", false, true, "memory per GPU: of the device, exact"},
     {"after_init_allocated_bytes", false, true, "memory per GPU: allocated once the model is built, exact"},
+    {"stale_allocated_bytes", false, true,
+     "of these figures, what earlier runs of the process had left allocated: none of this run's"},
 };
 
 const struct dtp_run_column *dtp_run_table_columns(size_t *count)
@@ -75,6 +77,7 @@ enum dtp_status dtp_run_columns_find(const struct dtp_table *table, struct dtp_r
     out->peak_mem = dtp_table_column(table, "peak_mem_gib");
     out->mem_kind = dtp_table_column(table, "mem_kind");
     out->rank_memory = dtp_table_column(table, "peak_allocated_bytes_ranks");
+    out->stale = dtp_table_column(table, "stale_allocated_bytes");
     out->rank_coordinates = dtp_table_column(table, "coordinates_ranks_pp_dp_cp_tp");
     bool measured = out->status >= 0 || out->tokens_per_s_per_gpu >= 0 || out->step_time >= 0 ||
                     (out->peak_mem >= 0 && out->mem_kind >= 0);
@@ -163,6 +166,7 @@ static enum dtp_status read_stages(const struct dtp_table *table, size_t row, co
     const char *bytes = dtp_table_text(table, row, where->rank_memory);
     const char *place = dtp_table_text(table, row, where->rank_coordinates);
     memset(out->stage_bytes, 0, sizeof out->stage_bytes);
+    memset(out->least_stage_bytes, 0, sizeof out->least_stage_bytes);
     while (*bytes && *place) {
         char *behind_bytes, *behind_stage;
         double value = strtod(bytes, &behind_bytes);
@@ -172,12 +176,35 @@ static enum dtp_status read_stages(const struct dtp_table *table, size_t row, co
                              "peak_allocated_bytes_ranks '%.40s' or coordinates_ranks_pp_dp_cp_tp '%.20s' are no lists "
                              "of bytes and of places on up to %d stages",
                              bytes, place, DTP_PREDICTED_STAGES);
-        out->stage_bytes[stage] = value > out->stage_bytes[stage] ? value : out->stage_bytes[stage];
+        double *most = &out->stage_bytes[stage], *least = &out->least_stage_bytes[stage];
+        *most = value > *most ? value : *most;
+        *least = *least > 0 && *least < value ? *least : value;
         bytes = behind_bytes + strspn(behind_bytes, ";");
         place += strcspn(place, ";");
         place += strspn(place, ";");
     }
     return DTP_OK;
+}
+
+static void take_off(double *bytes, double stale_bytes)
+{
+    *bytes = *bytes > stale_bytes ? *bytes - stale_bytes : 0;
+}
+
+/* Tensors of earlier runs in the same process were counted with this one's: allocated, and in segments of their own. */
+static enum dtp_status take_off_stale(const struct dtp_table *table, size_t row, const struct dtp_run_columns *where,
+                                      struct dtp_run_measured *out, struct dtp_faults *faults)
+{
+    enum dtp_status status = DTP_OK;
+    double stale_bytes = 0;
+    read_positive(table, row, where->stale, "stale_allocated_bytes", &stale_bytes, faults, &status);
+    for (int kind = 0; kind < DTP_RUN_MEMORY_COUNT; kind++)
+        take_off(&out->memory_bytes[kind], stale_bytes);
+    for (int stage = 0; stage < DTP_PREDICTED_STAGES; stage++) {
+        take_off(&out->stage_bytes[stage], stale_bytes);
+        take_off(&out->least_stage_bytes[stage], stale_bytes);
+    }
+    return status;
 }
 
 static enum dtp_run_end end_of(const char *status)
@@ -215,6 +242,8 @@ enum dtp_status dtp_run_read_measured(const struct dtp_table *table, size_t row,
     }
     enum dtp_status rounded = read_rounded_memory(table, row, where, out, faults);
     enum dtp_status stages = read_stages(table, row, where, out, faults);
+    enum dtp_status stale = take_off_stale(table, row, where, out, faults);
     status = status > stages ? status : stages;
+    status = status > stale ? status : stale;
     return status > rounded ? status : rounded;
 }

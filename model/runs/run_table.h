@@ -85,7 +85,7 @@ static inline bool dtp_run_is_data_parallel(const struct dtp_run *run)
     X(NVIDIA_SMI, "nvidia-smi", NULL)                                                                                  \
     X(DEVICE, "device", "device_used_bytes")                                                                           \
     X(AFTER_INIT, "after_init", "after_init_allocated_bytes")                                                          \
-    X(STAGES, "stages", NULL) /* allocated, of the stage that is furthest off */
+    X(STAGES, "stages", NULL) /* allocated, of the rank that is furthest off */
 enum dtp_run_memory {
 #define DTP_RUN_MEMORY_ENUM(suffix, word, column) DTP_RUN_##suffix,
     DTP_RUN_MEMORY_TABLE(DTP_RUN_MEMORY_ENUM)
@@ -104,7 +104,8 @@ struct dtp_run_measured {
     enum dtp_run_end end;
     double tokens_per_s_per_gpu, step_s;
     double memory_bytes[DTP_RUN_MEMORY_COUNT];
-    double stage_bytes[DTP_PREDICTED_STAGES]; /* allocated, of a stage's ranks the largest */
+    /* allocated, of a stage's ranks the largest and the smallest */
+    double stage_bytes[DTP_PREDICTED_STAGES], least_stage_bytes[DTP_PREDICTED_STAGES];
 };
 
 enum {
@@ -131,7 +132,7 @@ const struct dtp_run_column *dtp_run_table_columns(size_t *count);
 struct dtp_run_columns {
     long text[DTP_RUN_TEXT_COUNT], count[DTP_RUN_COUNT_COUNT], network;
     long status, tokens_per_s_per_gpu, step_time, peak_mem, mem_kind, memory[DTP_RUN_MEMORY_COUNT];
-    long rank_memory, rank_coordinates;
+    long rank_memory, rank_coordinates, stale;
 };
 
 /* Reports every missing needed column at once, and a table without any measured column. */
@@ -140,8 +141,9 @@ enum dtp_status dtp_run_columns_find(const struct dtp_table *table, struct dtp_r
 /* What was run. Faults (one per bad field) carry no place: they become the reason a row is refused for. */
 enum dtp_status dtp_run_read(const struct dtp_table *table, size_t row, const struct dtp_run_columns *columns,
                              struct dtp_run *out, struct dtp_faults *faults);
-/* What was measured. Where both a byte column and peak_mem_gib give one kind, the bytes win (they are not rounded). A
- * speed measured of a run that its status says died for want of memory is a contradiction, and refused. */
+/* What was measured, without what the column of stale bytes says was there before. Where both a byte column and
+ * peak_mem_gib give one kind, the bytes win (they are not rounded). A speed measured of a run that its status says died
+ * for want of memory is a contradiction, and refused. */
 enum dtp_status dtp_run_read_measured(const struct dtp_table *table, size_t row, const struct dtp_run_columns *columns,
                                       struct dtp_run_measured *out, struct dtp_faults *faults);
 

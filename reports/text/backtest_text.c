@@ -158,6 +158,8 @@ static void print_memory(const struct dtp_backtest *backtest, const struct dtp_p
         error_cells(&grid, errors);
     }
     dtp_grid_end(&grid, page, 2);
+    if (backtest->memory[DTP_RUN_STAGES].count)
+        dtp_page_say(page, 2, 2, "stages: allocated of every rank, of each run the one that is furthest off");
     print_verdicts(backtest, page);
 }
 

@@ -179,7 +179,7 @@ static void test_fsdp_order(void **state)
 
 /* Context parallel ranks: the embedding is a unit, and norm with head another, which is gathered once, behind the last
  * block's forward, and reduced before any block; the embedding comes back behind block 0's copy-out. A tied head is one
- * unit with the embedding, as where nothing divides the model. */
+ * unit with the embedding, and a root that is kept holds both, as where nothing divides the model. */
 static void test_fsdp_ends(void **state)
 {
     (void)state;
@@ -211,6 +211,10 @@ static void test_fsdp_ends(void **state)
     assert_true(end[3]->kind == DTP_OP_ALL_GATHER && copy_0 < end[3] && end[3] < core_0 && core_0 < end[4]);
     dtp_program_destroy(program);
     t.tied_head = true;
+    program = lower(&t, &cluster, &plan);
+    assert_int_equal(count_kind(program, DTP_OP_REDUCE_SCATTER), 33);
+    dtp_program_destroy(program);
+    t.tied_head = false, plan.keep_root = true;
     program = lower(&t, &cluster, &plan);
     assert_int_equal(count_kind(program, DTP_OP_REDUCE_SCATTER), 33);
     dtp_program_destroy(program);

@@ -3,6 +3,7 @@
 #include "closed/closed_form.h"
 #include "lower/lower.h"
 #include "plan/context.h"
+#include "plan/layer_tensors.h"
 #include "program/verify.h"
 #include "runtime/runtimes.h"
 
@@ -287,6 +288,39 @@ static void test_closed_form(void **state)
     }
 }
 
+/* A compiled block keeps what it gathered, 4 times the keys and values of 2048 tokens, and backward gathers none: but
+ * under op-level checkpointing, which keeps no collective's result. */
+static void test_kept_keys(void **state)
+{
+    (void)state;
+    const struct {
+        enum dtp_checkpointing checkpointing;
+        int gathers; /* of a layer and micro-step */
+        bool kept;
+    } cases[] = {{DTP_CHECKPOINT_NONE, 1, true},
+                 {DTP_CHECKPOINT_FULL, 2, true},
+                 {DTP_CHECKPOINT_SELECTIVE_ATTENTION, 2, true},
+                 {DTP_CHECKPOINT_SELECTIVE_MATMUL, 2, false}};
+    struct dtp_cluster cluster = cluster_of(16);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dtp_transformer t = grouped();
+        struct dtp_plan plan = shared_by(&dtp_runtime_torch, DTP_CP_ALL_GATHER);
+        struct dtp_communication closed;
+        struct dtp_program_totals totals;
+        struct dtp_layer_tensors tensors;
+        plan.compile = true, plan.checkpointing = cases[i].checkpointing;
+        struct dtp_program *program = lower_on(&t, &plan, 16);
+        dtp_program_sum(program, &totals);
+        dtp_closed_form_communication(&t, &cluster, &plan, &closed);
+        assert_int_equal(traffic_of(program).count[DTP_ALL_GATHER], cases[i].gathers * MICRO_STEPS * LAYERS);
+        assert_int_equal(totals.count[DTP_ALL_GATHER], closed.count[DTP_ALL_GATHER]);
+        assert_int_equal(totals.sent_bytes[DTP_ALL_GATHER], closed.bytes[DTP_ALL_GATHER]);
+        dtp_layer_tensors_of(&t, &cluster, &plan, &tensors);
+        assert_int_equal(tensors.bytes[DTP_TENSOR_KV_ALL], cases[i].kept ? CP * 2 * KV_HEADS * 128 * 2 : 0);
+        dtp_program_destroy(program);
+    }
+}
+
 /* Gradients are summed and state is sharded over all 16 ranks, 4 of which share a sequence. */
 static void test_shards(void **state)
 {
@@ -376,6 +410,7 @@ int main(void)
                                        cmocka_unit_test(test_steps),
                                        cmocka_unit_test(test_closed_form),
                                        cmocka_unit_test(test_shards),
+                                       cmocka_unit_test(test_kept_keys),
                                        cmocka_unit_test(test_exchanges_divide_ranks),
                                        cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -400,6 +400,28 @@ static void test_schedules(void **state)
     assert_refused(&run, "zb4p");
 }
 
+/* torchtitan counts embedding and head as a layer each, and gives a rank two stages where it may have several. */
+static void test_stages_of_torchtitan(void **state)
+{
+    (void)state;
+    struct dtp_run run = plain_run();
+    run.pp = 4, run.global_batch = 32, run.accumulate = 8;
+    run.schedule = "1F1B";
+    struct dtp_job job = job_of(&run);
+    assert_string_equal(dtp_stage_choice_text(&job.plan.stages), "counted");
+    assert_int_equal(job.plan.virtual_stages, 1);
+    run.schedule = "Interleaved1F1B";
+    assert_int_equal(job_of(&run).plan.virtual_stages, 2);
+    run.schedule = "InterleavedZeroBubble";
+    assert_int_equal(job_of(&run).plan.virtual_stages, 2);
+    run.framework = "PyTorch 2.11 FSDP2+PP"; /* another script of its own */
+    run.schedule = "1F1B";
+    job = job_of(&run);
+    assert_string_equal(dtp_stage_choice_text(&job.plan.stages), "even");
+    run.pp = 1, run.tp = 4, run.notes = "amp=autocast: fp32 parameters under bf16 autocast";
+    assert_refused(&run, "tensor parallelism under autocast, without FSDP2, is not modelled");
+}
+
 static void test_what_notes_and_families_settle(void **state)
 {
     (void)state;
@@ -420,6 +442,31 @@ static void test_what_notes_and_families_settle(void **state)
     assert_refused(&run, "vocab is empty");
 }
 
+/* Of each stage the ranks with most and least; what was there before the run is none of its memory. */
+static void test_ranks_and_stale_bytes(void **state)
+{
+    (void)state;
+    struct dtp_faults faults = {0};
+    struct dtp_table *table;
+    struct dtp_run_columns columns;
+    struct dtp_run_measured measured;
+    assert_int_equal(dtp_table_read(TEST_SOURCE_DIR "/scenarios/h200_parallel_runs.csv", &table, &faults), DTP_OK);
+    assert_int_equal(dtp_run_columns_find(table, &columns, &faults), DTP_OK);
+    assert_int_equal(dtp_run_read_measured(table, 26, &columns, &measured, &faults), DTP_OK);
+    assert_true(measured.stage_bytes[0] == 54527903744.0 && measured.least_stage_bytes[0] == 54523709440.0);
+    assert_true(measured.stage_bytes[1] == 49846579712.0 && measured.least_stage_bytes[1] == 49845531136.0);
+    assert_true(measured.memory_bytes[DTP_RUN_ALLOCATED] == 54527903744.0);
+    const double stale = 2725445632.0; /* 10829239296 after initialisation, 8103793664 in the run of the same state */
+    assert_int_equal(dtp_run_read_measured(table, 27, &columns, &measured, &faults), DTP_OK);
+    assert_true(measured.memory_bytes[DTP_RUN_ALLOCATED] == 52530871808.0 - stale);
+    assert_true(measured.memory_bytes[DTP_RUN_RESERVED] == 65087209472.0 - stale);
+    assert_true(measured.memory_bytes[DTP_RUN_AFTER_INIT] == 8103793664.0);
+    assert_true(measured.stage_bytes[0] == 52530871808.0 - stale &&
+                measured.least_stage_bytes[0] == 52494179840.0 - stale);
+    assert_true(measured.stage_bytes[1] == 0 && measured.least_stage_bytes[1] == 0);
+    dtp_table_destroy(table);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -432,10 +479,12 @@ int main(void)
         cmocka_unit_test(test_checkpointing),
         cmocka_unit_test(test_tensor_and_pipeline_parallel),
         cmocka_unit_test(test_schedules),
+        cmocka_unit_test(test_stages_of_torchtitan),
         cmocka_unit_test(test_what_notes_and_families_settle),
         cmocka_unit_test(test_batch),
         cmocka_unit_test(test_cluster),
         cmocka_unit_test(test_offload),
+        cmocka_unit_test(test_ranks_and_stale_bytes),
     };
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
 }

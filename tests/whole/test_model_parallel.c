@@ -359,8 +359,15 @@ struct errors {
     size_t count;
 };
 
-/* Runs of PyTorch 2.11 on 4 H200 with pipelines, or without but with tensor parallel ranks. */
-static struct errors torch_errors(bool pipelines)
+enum divided { PIPELINES, TENSORS, CONTEXTS };
+
+static enum divided divided_by(const struct dtp_run *run)
+{
+    return run->pp > 1 ? PIPELINES : run->tp > 1 ? TENSORS : CONTEXTS;
+}
+
+/* Runs of PyTorch 2.11 on 4 H200 with pipelines, with tensor parallel ranks, with context parallel ones. */
+static struct errors torch_errors(enum divided divided)
 {
     struct errors e = {.count = 0};
     struct dtp_predictor predictor = dtp_predictor_simulated();
@@ -370,7 +377,7 @@ static struct errors torch_errors(bool pipelines)
                      DTP_OK);
     for (size_t i = 0; i < backtest->row_count && e.count < 32; i++) {
         const struct dtp_backtest_row *row = &backtest->rows[i];
-        if (isnan(row->error_pct) || (row->run.pp > 1) != pipelines || (!pipelines && row->run.tp <= 1))
+        if (isnan(row->error_pct) || divided_by(&row->run) != divided)
             continue;
         e.time[e.count] = fabs(row->error_pct);
         e.allocated[e.count] = fabs(row->memory_error_pct[DTP_RUN_ALLOCATED]);
@@ -392,13 +399,26 @@ static double median_of(const double *sorted, size_t count)
 static void test_torch_runs(void **state)
 {
     (void)state;
-    struct errors e = torch_errors(false);
+    struct errors e = torch_errors(TENSORS);
     double time = median_of(e.time, e.count), allocated = median_of(e.allocated, e.count);
     printf("%zu runs of FSDP2 with tensor parallelism: tokens/s median %.1f %%, most %.1f %%; allocated median %.2f "
            "%%, most %.2f %%\n",
            e.count, time, e.time[e.count - 1], allocated, e.allocated[e.count - 1]);
     assert_true(e.count >= 6 && time < 6 && e.time[e.count - 1] < 10);
-    assert_true(allocated < 0.5 && e.allocated[e.count - 1] < 1.5);
+    assert_true(allocated < 0.3 && e.allocated[e.count - 1] < 1);
+}
+
+/* Six runs, one compiled, one checkpointed; nothing was fitted to them. */
+static void test_torch_context_parallel(void **state)
+{
+    (void)state;
+    struct errors e = torch_errors(CONTEXTS);
+    double time = median_of(e.time, e.count), allocated = median_of(e.allocated, e.count);
+    printf("%zu runs of FSDP2 with context parallelism: tokens/s median %.1f %%, most %.1f %%; allocated median %.3f "
+           "%%, most %.2f %%\n",
+           e.count, time, e.time[e.count - 1], allocated, e.allocated[e.count - 1]);
+    assert_true(e.count >= 6 && time < 6 && e.time[e.count - 1] < 8);
+    assert_true(allocated < 0.01 && e.allocated[e.count - 1] < 0.6 && e.stages[e.count - 1] < 0.7);
 }
 
 /* Seven schedules, autocast, compiled, checkpointed, two shards a stage. Nothing was fitted to them but what the host
@@ -407,7 +427,7 @@ static void test_torch_runs(void **state)
 static void test_torch_pipelines(void **state)
 {
     (void)state;
-    struct errors e = torch_errors(true);
+    struct errors e = torch_errors(PIPELINES);
     double time = median_of(e.time, e.count), stages = median_of(e.stages, e.count);
     printf("%zu runs of torch.distributed.pipelining: tokens/s median %.1f %%, most %.1f %%; allocated of the "
            "stage furthest off median %.2f %%, most %.2f %%\n",
@@ -432,6 +452,7 @@ int main(void)
                                        cmocka_unit_test(test_published_runs),
                                        cmocka_unit_test(test_programs_agree),
                                        cmocka_unit_test(test_torch_runs),
+                                       cmocka_unit_test(test_torch_context_parallel),
                                        cmocka_unit_test(test_torch_pipelines)};
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
 }
