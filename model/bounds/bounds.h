@@ -23,8 +23,9 @@
  *
  * One block has four stages, each T x (what it saved that still stands + gradients of activations) + weight gradients
  * made so far:
- *   mlp         all it saved, gradients of the activation function: 3 c f gated, else 2 c f (compiled in place: c f);
- *               the down matrix's
+ *   mlp         all it saved, gradients of the activation function: 3 c f gated (4 c f where the activation's result
+ *               was not kept and that of a packed gate and up is put together of halves), else 2 c f (compiled in
+ *               place: c f); the down matrix's
  *   core        what attention saved; gradient of its result, of q, k, v, and 4 d_q of a flash kernel or two tensors of
  *               scores; those of the MLP and the output matrix
  *   rotary      what the first norm saved; gradients of q, k, v and a chain of 5 c d_q (fused: none)
