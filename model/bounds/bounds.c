@@ -44,7 +44,10 @@ static void find_stages(struct dtp_bound *b)
     bool fused = dtp_plan_fuses(plan), math = plan->attention == DTP_ATTENTION_MATH;
     bool rope = t->position == DTP_POSITION_ROPE;
     uint64_t reread = t->activation == DTP_RELU ? 1 : 0; /* ReLU's derivative reads its result, which stays for it */
-    uint64_t inner = dtp_activation_is_gated(t->activation) ? 2 : reread + (plan->compile ? 0 : 1);
+    /* Of a packed gate and up the gradient is put together of two halves. The activation's result has gone by then, but
+     * for kernels that kept none. */
+    uint64_t halves = plan->fused_gate_up && !plan->compile && plan->runtime->fused_kernels ? 1 : 0;
+    uint64_t inner = dtp_activation_is_gated(t->activation) ? 2 + halves : reread + (plan->compile ? 0 : 1);
     uint64_t norm = a->layer_norms / 2;
     uint64_t middle = a->layer_all - a->layer_input - a->layer_norms - a->layer_attention - a->layer_mlp;
     uint64_t core = math ? 2 * dtp_bound_scores(b) : 4 * q;

@@ -3,9 +3,9 @@
  * They are there for two things: to leave out of a search, at some 0.9 million plans a second, what cannot fit, and to
  * check programs from outside, with a stated tolerance (test_bounds): at most 1 % below a program's peak of live bytes,
  * at most 5 % above it in 95 % of random plans and at most 20 % in all. All but ZeRO-3 keep to it, but for some 5 in
- * 10,000 plans (context parallelism under FSDP, -10.7 %): of 20,000 drawn for our executor alone 1 is outside, of
- * 14,000 under ZeRO-1 and -2 1. Under ZeRO-3, 3 % are, -51 to +54 %: which tensors a fetch passes over, only a walk
- * knows. How far any may lie off is bound_fit.h's. Exact memory is the program's (lower/miniature.h).
+ * 10,000 plans (FSDP, mostly of two or three small layers; context parallelism under FSDP, -10.7 %). Under ZeRO-3, 2 %
+ * are outside, -29 to +68 %: which tensors a fetch passes over, and which end in one flat buffer, only a walk knows.
+ * How far any may lie off is bound_fit.h's. Exact memory is the program's (lower/miniature.h).
  *
  * Notation: T tokens of a micro-step on a GPU, L layers, N shard ranks, psi parameters, P of a unit, R of the root
  * (embeddings, final norm, head), V h of the embedding; bytes of an element: c of what matmuls read, g of a gradient at
@@ -23,8 +23,9 @@
  *
  * One block has four stages, each T x (what it saved that still stands + gradients of activations) + weight gradients
  * made so far:
- *   mlp         all it saved, gradients of the activation function: 3 c f gated, else 2 c f (compiled in place: c f);
- *               the down matrix's
+ *   mlp         all it saved, gradients of the activation function: 3 c f gated (4 c f where the activation's result
+ *               was not kept and that of a packed gate and up is put together of halves), else 2 c f (compiled in
+ *               place: c f); the down matrix's
  *   core        what attention saved; gradient of its result, of q, k, v, and 4 d_q of a flash kernel or two tensors of
  *               scores; those of the MLP and the output matrix
  *   rotary      what the first norm saved; gradients of q, k, v and a chain of 5 c d_q (fused: none)

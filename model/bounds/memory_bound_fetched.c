@@ -3,24 +3,70 @@
  *
  * Tensors up to stage3_param_persistence_threshold are never given back. Of the others, those that are still to be used
  * stand up to stage3_max_live_parameters where anything is fetched ahead: each module fetches up to
- * stage3_prefetch_bucket_size more than it uses. At the turn from forward to backward what is used again within
- * stage3_max_reuse_distance stays, whatever the limit: forward's half of it, a third where blocks are replayed. What is
- * fetched ahead comes in a flat buffer that stands beside the tensors copied out of it. ZeRO++ keeps a second copy of
- * its part of each. */
+ * stage3_prefetch_bucket_size more than it uses, one tensor at least. Where a bucket is more than the smallest tensor,
+ * that is more than modules give back, and what stands grows up to the limit; else it grows only where they give back
+ * less than one for each that they fetch: at the turn, and in backward where a block is replayed, whose two uses fetch
+ * twice.
+ *
+ * At the turn from forward to backward what is used again within stage3_max_reuse_distance stays, whatever the limit.
+ * With R elements of blocks above it, and of them all or each `every`-th replayed, a tensor is used again after twice
+ * the head and (2 + 1/every) R elements.
+ *
+ * What is fetched ahead comes in a flat buffer that stands beside the tensors copied out of it until the first of these
+ * is used. The last of a micro-step's is the embedding's, for its backward: where all weights may stand it has been
+ * fetched by the turn; where a bucket holds all of them, forward has a flat buffer of them. ZeRO++ keeps a second copy
+ * of its part of each. */
 #include "bounds/memory_bound.h"
 
 #include "plan/runtime.h"
 
 struct fetched {
     uint64_t persistent, others; /* elements: never given back | fetched and given back */
-    uint64_t ahead, flat, again; /* of the others: fetched ahead, its flat buffer | kept for backward */
+    uint64_t ahead, flat, again; /* of the others: fetched ahead, its flat buffer | of blocks kept for backward */
+    uint64_t most;               /* that ahead comes to */
+    uint64_t gained;             /* by how many elements more with each layer of backward */
+    uint64_t last;               /* of the embedding, where it is fetched by the turn */
     uint64_t second;             /* second copies */
     uint64_t root, flat_bytes; /* elements of embeddings and head | bytes of one in a flat buffer: ZeRO++'s are int8 */
+    bool reuses;               /* a weight used again at once stays */
 };
 
 static void add_tensors(struct fetched *f, uint64_t threshold, uint64_t count, uint64_t elements)
 {
     *(elements <= threshold ? &f->persistent : &f->others) += count * elements;
+}
+
+static bool replays(const struct dtp_bound *b)
+{
+    return b->activations.checkpoint_every && b->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION;
+}
+
+static void find_kept(const struct dtp_bound *b, struct fetched *f)
+{
+    uint64_t threshold = b->plan->deepspeed.stage3_param_persistence_threshold, embedding = b->units.embedding;
+    uint64_t reuse = b->plan->deepspeed.stage3_max_reuse_distance, head = embedding > threshold ? embedding : 0;
+    uint64_t every = replays(b) ? b->activations.checkpoint_every : 1;
+    f->reuses = reuse > 0;
+    f->again = reuse > 2 * head ? (reuse - 2 * head) / (2 * every + (replays(b) ? 1 : 0)) * every : 0;
+}
+
+static void find_ahead(const struct dtp_bound *b, struct fetched *f)
+{
+    const struct dtp_transformer *t = b->transformer;
+    const struct dtp_plan *plan = b->plan;
+    const struct dtp_units *u = &b->units;
+    uint64_t h = t->hidden, q = t->heads * t->head_dim, kv = t->kv_heads * t->head_dim,
+             threshold = plan->deepspeed.stage3_param_persistence_threshold;
+    uint64_t inputs = smaller(q, plan->fused_qkv ? q + 2 * kv : kv) * h; /* the smallest matrix of attention */
+    uint64_t smallest = smaller(u->down, inputs > threshold ? inputs : q * h);
+    f->most = plan->deepspeed.stage3_max_live_parameters;
+    f->flat = plan->prefetch ? smaller(plan->deepspeed.stage3_prefetch_bucket_size, f->most) : 0;
+    if (!f->flat)
+        return;
+    bool gains = f->flat > smallest;
+    f->ahead = gains ? f->most : f->flat + 2 * u->down + f->again;
+    f->gained = !gains && replays(b) ? u->layer_matmul / b->activations.checkpoint_every : 0;
+    f->last = gains && f->others <= f->most && u->embedding > threshold ? u->embedding : 0;
 }
 
 static struct fetched fetched_of(const struct dtp_bound *b)
@@ -46,28 +92,27 @@ static struct fetched fetched_of(const struct dtp_bound *b)
     add_tensors(&f, threshold, layers, h * t->ffn);
     add_tensors(&f, threshold, u->head ? 2 : 1, u->embedding);
     add_tensors(&f, threshold, 1, u->position);
-    uint64_t most = plan->deepspeed.stage3_max_live_parameters;
-    bool replays = b->activations.checkpoint_every && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION;
-    f.flat = plan->prefetch ? smaller(plan->deepspeed.stage3_prefetch_bucket_size, most) : 0;
-    bool gains = f.flat > u->down; /* else a module fetches one tensor for each that it uses */
-    f.ahead = !f.flat ? 0 : gains ? most : smaller(most, f.flat + 2 * u->down);
+    find_kept(b, &f);
+    find_ahead(b, &f);
     f.flat_bytes = plan->deepspeed.zero_quantized_weights ? 1 : b->bytes.compute;
     if (plan->deepspeed.zero_quantized_weights)
         f.flat = smaller(f.flat, u->layer); /* made of int8 block by block */
     f.root = u->total - layers * u->layer;
-    f.again = plan->deepspeed.stage3_max_reuse_distance / (replays ? 3 : 2);
     f.second = plan->deepspeed.zero_hpz_partition_size > 1 ? u->total / plan->deepspeed.zero_hpz_partition_size : 0;
     return f;
 }
 
-/* Bytes of weights beside a tensor of `own` elements, with `layers` layers still to be used. */
+/* Bytes of weights beside a tensor of `own` elements, with `layers` layers still to be used. The last that is kept for
+ * backward may be over its distance. */
 static uint64_t weights(const struct dtp_bound *b, const struct fetched *f, uint64_t own, uint64_t layers)
 {
     const struct dtp_units *u = &b->units;
     uint64_t left = smaller(f->others, own + layers * u->layer_matmul + f->root);
-    uint64_t live = smaller(left, larger(own, larger(f->ahead, own + f->again)));
-    live = f->again + f->root >= f->others ? left : live;
-    uint64_t flat = f->flat < f->others ? smaller(f->flat, live) : 0; /* else it has been used up long before */
+    uint64_t over = f->again && own > u->down ? u->down : 0;
+    uint64_t ahead = smaller(f->most, f->ahead + (b->layers - layers) * f->gained);
+    uint64_t live = smaller(left, larger(own, larger(ahead, own + f->again + over)));
+    live = f->again && f->again + f->root >= f->others ? left : live;
+    uint64_t flat = f->flat < f->others ? smaller(f->flat + f->last, live) : 0; /* else forward has used it up */
     return b->bytes.compute * (f->persistent + live + f->second) + f->flat_bytes * flat;
 }
 
@@ -99,10 +144,13 @@ void dtp_bound_fetched(struct dtp_bound *b)
     uint64_t standing = b->bytes.reduce * bucket + (offloads ? 0 : g * u->total_shard);
     uint64_t kept = dtp_bound_saved(b, b->layers) + dtp_bound_tokens(b, a->head);
     uint64_t head_gradient = c * u->embedding, waiting = u->head ? 0 : g * u->embedding;
-    uint64_t tied = u->head || !f.again ? 0 : u->embedding, own = larger(u->down, tied); /* kept for the embedding */
+    uint64_t tied = u->head || !f.reuses ? 0 : u->embedding, own = larger(u->down, tied); /* kept for the embedding */
+    uint64_t all = f.flat >= f.others ? f.flat_bytes * f.others : 0; /* in one flat buffer, until the head is used */
+    dtp_bound_keep(b, standing + dtp_bound_saved(b, b->layers - 1) + weights(b, &f, u->down, b->layers) + all +
+                          dtp_bound_tokens(b, a->layer_all + dtp_bound_scores(b)));
     dtp_bound_keep(b, standing + kept + weights(b, &f, u->embedding, b->layers) +
-                          dtp_bound_tokens(b, chunked ? 0 : a->logits));
-    dtp_bound_keep(b, standing + kept + weights(b, &f, chunked || f.again ? u->embedding : 0, b->layers) +
+                          larger(all, dtp_bound_tokens(b, chunked ? 0 : a->logits)));
+    dtp_bound_keep(b, standing + kept + weights(b, &f, chunked || f.reuses ? u->embedding : 0, b->layers) +
                           dtp_bound_tokens(b, a->loss) + (chunked ? head_gradient : 0));
     dtp_bound_keep(b, standing + kept + weights(b, &f, u->embedding, b->layers) + head_gradient +
                           dtp_bound_tokens(b, a->logits_gradient + (chunked ? 0 : a->norm_gradient)));

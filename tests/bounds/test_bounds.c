@@ -26,8 +26,8 @@
 #define CLOSE_PERCENT 95
 #define MOST_ABOVE 0.20
 
-#define MOST_OUTSIDE_PERCENT 5   /* of plans of one runtime that are further off: ZeRO-3's */
-#define MOST_OUTSIDE_PER_MILLE 8 /* of all */
+#define MOST_OUTSIDE_PERCENT 4   /* of plans of one runtime that are further off: ZeRO-3's */
+#define MOST_OUTSIDE_PER_MILLE 5 /* of all */
 
 struct tally {
     int plans, close, outside;
@@ -249,9 +249,45 @@ static void test_states_by_hand(void **state)
     assert_true(bounds.memory_bytes > bounds.params_bytes + bounds.optimizer_bytes + bounds.kept_bytes);
 }
 
+static void check_within(struct dtp_transformer t, const struct dtp_cluster *cluster, struct dtp_plan plan)
+{
+    struct random_job job = {.transformer = t, .cluster = *cluster, .plan = plan};
+    struct tally tally = {.surely = -1};
+    assert_int_equal(dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, NULL), DTP_OK);
+    assert_true(check_job(&job, &tally));
+    assert_int_equal(tally.outside, 0);
+}
+
+/* What chance draws seldom: Megatron's one block, whose activation's result is not kept while the gradient of gate and
+ * up is put together; ZeRO-3 whose buckets hold several of the small matrices, so that what is fetched ahead grows to
+ * the limit; and that replays every other block. */
+static void test_seldom(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = dtp_transformer_default();
+    struct dtp_cluster eight = test_cluster(test_h200(), 8, 8), many = test_cluster(test_h200(), 512, 8);
+    struct dtp_plan plan = dtp_plan_default();
+    t.layers = 1, t.hidden = 2688, t.ffn = 13936, t.vocab = 2085, t.heads = 42, t.kv_heads = 6, t.head_dim = 64;
+    plan.runtime = &dtp_runtime_megatron, plan.strategy = DTP_ZERO1, plan.micro_batch = 15, plan.sequence = 2048;
+    check_within(t, &eight, plan);
+    plan = dtp_plan_default();
+    plan.runtime = &dtp_runtime_deepspeed, plan.strategy = DTP_ZERO3, plan.sequence = 1536;
+    t.layers = 41, t.hidden = 5376, t.ffn = 27120, t.vocab = 33181, t.heads = 56, t.kv_heads = 7, t.head_dim = 96;
+    plan.fused_qkv = plan.fused_gate_up = true;
+    assert_true(dtp_precision_recipe("bf16-mixed", &plan.precision));
+    check_within(t, &many, plan);
+    plan.fused_qkv = plan.fused_gate_up = false;
+    t.layers = 60, t.hidden = 1408, t.ffn = 7680, t.vocab = 16122, t.heads = 44, t.kv_heads = 11, t.head_dim = 32;
+    plan.micro_batch = 1, plan.sequence = 8192, plan.prefetch = false;
+    plan.checkpointing = DTP_CHECKPOINT_EVERY_N, plan.checkpoint_every = 2;
+    plan.deepspeed.stage3_max_reuse_distance = UINT64_C(4000000000);
+    check_within(t, &many, plan);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_plans), cmocka_unit_test(test_other_runtimes),
-                                       cmocka_unit_test(test_slices), cmocka_unit_test(test_states_by_hand)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_seldom), cmocka_unit_test(test_random_plans),
+                                       cmocka_unit_test(test_other_runtimes), cmocka_unit_test(test_slices),
+                                       cmocka_unit_test(test_states_by_hand)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
