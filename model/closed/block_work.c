@@ -209,14 +209,14 @@ static void count_launches(const struct counted *c, bool biased, struct dtp_bloc
     }
 }
 
-static void count_kernels(const struct dtp_transformer *t, const struct dtp_kernel_counts *kernels, bool biased,
-                          struct dtp_block_work *work)
+/* Megatron's layers: two norms, four matmuls, an attention of two kernels, activation and sum; backward twice that for
+ * matmuls, with a kernel for each bias. */
+static void count_fused_launches(const struct dtp_transformer *t, bool biased, struct dtp_block_work *work)
 {
     bool rope = t->position == DTP_POSITION_ROPE;
-    work->forward_kernels = kernels->forward + (rope ? kernels->rotary_forward : 0);
-    work->backward_kernels =
-        kernels->backward + (rope ? kernels->rotary_backward : 0) + (biased ? kernels->biases_backward : 0);
-    work->root_kernels = kernels->root;
+    work->forward_kernels = 10 + (rope ? 1 : 0);
+    work->backward_kernels = 17 + (rope ? 3 : 0) + (biased ? 4 : 0);
+    work->root_kernels = 11;
 }
 
 struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
@@ -232,8 +232,8 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     list_matmuls(&block, packed, &work);
     count_bytes(&counted, &work);
     count_launches(&counted, biased, &work);
-    if (plan->runtime->closed->kernels)
-        count_kernels(transformer, plan->runtime->closed->kernels, biased, &work);
+    if (dtp_plan_execution(plan).issuer == DTP_ISSUER_MEGATRON)
+        count_fused_launches(transformer, biased, &work);
     return work;
 }
 

@@ -55,12 +55,6 @@ struct dtp_beside {
 uint64_t dtp_nccl_bytes(const struct dtp_beside *beside, struct dtp_memory_list *list);
 uint64_t dtp_nccl_library_bytes(struct dtp_memory_list *list);
 
-/* Launches of a block's forward and backward, those of RoPE and of bias gradients besides; of embedding, head and loss.
- */
-struct dtp_kernel_counts {
-    double forward, rotary_forward, backward, rotary_backward, biases_backward, root;
-};
-
 /* One rank's part of a plan with tensor or pipeline parallelism. */
 struct dtp_slice {
     struct dtp_transformer transformer;
@@ -90,7 +84,6 @@ struct dtp_closed_form_hooks {
     bool exchanges_by_node; /* all-to-alls are within nodes, then between them; else over the shard group */
 
     /* ---- time ---- */
-    const struct dtp_kernel_counts *kernels; /* NULL: PyTorch's */
     /* The step's work as the runtime counts it; NULL: by block_work.h. */
     void (*work)(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                  const struct dtp_plan *plan, struct dtp_step_work *out);

@@ -282,6 +282,9 @@ static void test_refusals(void **state)
     plan.deepspeed.overlap_comm = true;
     refused(plan, "deepspeed_overlap: does not go with pp");
     plan = divided(1, 2, 4);
+    plan.checkpointing = DTP_CHECKPOINT_EVERY_N, plan.checkpoint_every = 2;
+    refused(plan, "checkpointing: every-2 does not exist in PipelineModule");
+    plan = divided(1, 2, 4);
     plan.schedule = DTP_SCHEDULE_ZB_H1;
     refused(plan, "schedule: zb-h1 is not modelled under runtime deepspeed, which runs 1f1b");
     plan = divided(1, 2, 4);

@@ -102,6 +102,11 @@ static void check_pipeline(struct dtp_resolver *r)
                         "%s does not go with pp: ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism "
                         "(PipelineEngine); use zero1",
                         dtp_strategy_text(p->strategy));
+    if (p->checkpointing == DTP_CHECKPOINT_EVERY_N && p->checkpoint_every > 1)
+        dtp_plan_refuse(r, "checkpointing",
+                        "every-%" PRIu32 " does not exist in PipelineModule, whose activation_checkpoint_interval "
+                        "recomputes so many layers at once; use full, its interval 1, or none",
+                        p->checkpoint_every);
     if (p->deepspeed.overlap_comm)
         dtp_plan_refuse(r, "deepspeed_overlap",
                         "does not go with pp, whose engine reduces behind the last micro-batch; leave it out");

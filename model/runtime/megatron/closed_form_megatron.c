@@ -26,14 +26,8 @@ static void traffic(struct dtp_traffic *job)
     dtp_traffic_add(job, DTP_ALL_GATHER, dtp_traffic_ring(u->total * job->bytes.params, gpus), collectives, gpus, 1);
 }
 
-/* Two norms, four matmuls, an attention of two kernels, activation and sum; backward twice that for matmuls, with a
- * kernel for each bias. */
-static const struct dtp_kernel_counts kernels = {
-    .forward = 10, .rotary_forward = 1, .backward = 17, .rotary_backward = 3, .biases_backward = 4, .root = 11};
-
 const struct dtp_closed_form_hooks dtp_megatron_closed_form = {
     .traffic = traffic,
-    .kernels = &kernels,
     .slice = dtp_slice_of,
     .add_stages = dtp_stages_of_slice,
     .add_stages_memory = dtp_stages_memory_of_slice,
