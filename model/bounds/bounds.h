@@ -3,7 +3,7 @@
  * They are there for two things: to leave out of a search, at some 0.9 million plans a second, what cannot fit, and to
  * check programs from outside, with a stated tolerance (test_bounds): at most 1 % below a program's peak of live bytes,
  * at most 5 % above it in 95 % of random plans and at most 20 % in all. All but ZeRO-3 keep to it, but for some 5 in
- * 10,000 plans (FSDP, mostly of two or three small layers; context parallelism under FSDP, -10.7 %). Under ZeRO-3, 2 %
+ * 10,000 plans (FSDP). Under ZeRO-3, 2 %
  * are outside, -29 to +68 %: which tensors a fetch passes over, and which end in one flat buffer, only a walk knows.
  * How far any may lie off is bound_fit.h's. Exact memory is the program's (lower/miniature.h).
  *
