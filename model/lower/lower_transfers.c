@@ -1,5 +1,5 @@
-/* What the stages of a pipeline send each other: activations to the stage after, their gradients to the one before, and
- * at the end of a step gradients of weights that two of them hold, and the norm of all gradients.
+/* What the stages of a pipeline send each other: activations to the stage after, their gradients to the one before.
+ * What they send at the end of a step is lower_joined.c's.
  *
  * A rank sends and receives on streams of its own, activations and gradients apart, in the order of its passes; a
  * transfer of a pass that is yet to come waits for nothing but what the rank has computed before. So a receive stands
@@ -11,12 +11,7 @@
 
 #include "base/bytes.h"
 
-/* A piece of gradients that two ranks add up, so that what arrives needs little memory. */
-#define PIECE_BYTES (UINT64_C(64) << 20)
-
 enum way { FORWARD_WAY, BACKWARD_WAY };
-
-static void validate_around(struct dtp_lowering *l, uint32_t i);
 
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
 
@@ -29,13 +24,11 @@ static uint32_t group_place(const struct dtp_lowering *l, enum way way, uint32_t
     uint32_t colour = ranks % 2 && from + 1 == ranks ? 2 : from % 2;
     return (uint32_t)way * 6 + (to == (from + 1) % ranks ? 0 : 3) + colour;
 }
-/* At the end of a step: of those that send to a rank behind them, and before them. */
-enum { GROUP_TO_LATER = 12, GROUP_TO_EARLIER };
 
 static void mark_used(const struct dtp_lowering *l, bool *used)
 {
     const struct dtp_schedule *schedule = l->role.pipeline->schedule;
-    used[GROUP_TO_LATER] = used[GROUP_TO_EARLIER] = true;
+    used[DTP_TRANSFER_TO_LATER] = used[DTP_TRANSFER_TO_EARLIER] = true;
     for (uint32_t line = 0; line < dtp_schedule_lines(schedule); line++)
         for (uint32_t stage = 0; stage + 1 < schedule->stages; stage++) {
             uint32_t here = dtp_schedule_place(schedule, line, stage).rank;
@@ -83,7 +76,7 @@ static struct dtp_handed *handed_to(const struct dtp_lowering *l, enum way way, 
     return &l->handed[way][(size_t)chunk * l->role.pipeline->schedule->shape.micro_batches + micro_batch];
 }
 
-static bool has_head(const struct dtp_lowering *l, struct dtp_stage_place place)
+bool dtp_lower_has_head(const struct dtp_lowering *l, struct dtp_stage_place place)
 {
     const struct dtp_lower_pipeline *p = l->role.pipeline;
     return p->chunks[place.rank * p->schedule->shape.chunks + place.chunk].head;
@@ -99,7 +92,7 @@ static bool neighbour(const struct dtp_lowering *l, uint32_t chunk, int step, st
     if (step > 0 ? stage + 1 == schedule->stages || l->role.chunks[chunk].head : stage == 0)
         return false;
     *out = dtp_schedule_place(schedule, line, step > 0 ? stage + 1 : stage - 1);
-    return step > 0 || !has_head(l, *out);
+    return step > 0 || !dtp_lower_has_head(l, *out);
 }
 
 static bool taken_from(const struct dtp_lowering *l, const struct dtp_pass *pass, struct dtp_stage_place *out)
@@ -168,8 +161,8 @@ static uint32_t tag_of(const struct dtp_lowering *l, const struct dtp_pass *pass
     return 2 * (boundary * schedule->shape.micro_batches + pass->micro_batch) + way_of(pass);
 }
 
-static void begin(const struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_op_kind kind, const char *name,
-                  uint32_t peer, uint32_t group)
+void dtp_lower_transfer_begin(const struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_op_kind kind,
+                              const char *name, uint32_t peer, uint32_t group)
 {
     dtp_draft_begin(l, draft, kind, name);
     draft->op.peer = (uint16_t)peer;
@@ -217,8 +210,8 @@ static void receive(struct dtp_lowering *l, uint32_t i)
     l->micro_step = (uint16_t)pass->micro_batch;
     dtp_buffer_id rows = room_for(l, way);
     struct dtp_draft draft;
-    begin(l, &draft, DTP_OP_RECV, forward ? "activations" : "gradients", from.rank,
-          group_place(l, way, from.rank, l->role.rank));
+    dtp_lower_transfer_begin(l, &draft, DTP_OP_RECV, forward ? "activations" : "gradients", from.rank,
+                             group_place(l, way, from.rank, l->role.rank));
     draft.op.stream = l->role.pipeline->posted ? DTP_STREAM_SEND
                       : forward                ? DTP_STREAM_RECEIVE
                                                : DTP_STREAM_RECEIVE_BACK;
@@ -268,8 +261,8 @@ static void send(struct dtp_lowering *l, const struct dtp_pass *pass, dtp_buffer
         return;
     bool forward = way_of(pass) == FORWARD_WAY, blocking = l->role.pipeline->blocking;
     struct dtp_draft draft;
-    begin(l, &draft, DTP_OP_SEND, forward ? "activations" : "gradients", to.rank,
-          group_place(l, way_of(pass), l->role.rank, to.rank));
+    dtp_lower_transfer_begin(l, &draft, DTP_OP_SEND, forward ? "activations" : "gradients", to.rank,
+                             group_place(l, way_of(pass), l->role.rank, to.rank));
     draft.op.micro_step = (uint16_t)pass->micro_batch;
     draft.op.stream = send_stream(l, pass, to.rank);
     draft.op.tag = tag_of(l, pass, dtp_schedule_stage(l->role.pipeline->schedule, to.rank, to.chunk));
@@ -306,7 +299,7 @@ void dtp_lower_before_pass(struct dtp_lowering *l, uint32_t i)
     struct dtp_stage_place from;
     if (!l->role.pipeline)
         return;
-    validate_around(l, i);
+    dtp_lower_validate_around(l, i);
     if (l->role.pipeline->posted) {
         if (i == 0)
             post(l, 0);
@@ -372,242 +365,4 @@ void dtp_lower_lend(struct dtp_lowering *l, enum dtp_lent what, dtp_buffer_id bu
 {
     dtp_lower_take_back(l, what);
     l->lent[what] = (struct dtp_handed){buffer, reader};
-}
-
-/* ---- the end of a step ------------------------------------------------------------------------------------------- */
-
-static uint32_t end_group(const struct dtp_lowering *l, bool sends, uint32_t peer)
-{
-    bool to_later = sends == (peer > l->role.rank);
-    return to_later ? GROUP_TO_LATER : GROUP_TO_EARLIER;
-}
-
-static dtp_op_id send_part(struct dtp_lowering *l, uint32_t peer, const char *name, dtp_buffer_id buffer,
-                           uint64_t offset_bytes, uint64_t bytes)
-{
-    struct dtp_draft draft;
-    begin(l, &draft, DTP_OP_SEND, name, peer, end_group(l, true, peer));
-    draft.op.stream = l->validates ? DTP_STREAM_SEND_BACK : DTP_STREAM_SEND;
-    draft.op.demand.sent_bytes = (double)bytes;
-    dtp_draft_after(&draft, l->last_op[DTP_STREAM_REDUCE]);
-    dtp_draft_role(&draft, DTP_ROLE_INPUT, buffer, DTP_READ, offset_bytes)->bytes = bytes;
-    return dtp_draft_end(l, &draft);
-}
-
-static dtp_op_id receive_part(struct dtp_lowering *l, uint32_t peer, const char *name, uint64_t bytes,
-                              dtp_buffer_id *out)
-{
-    struct dtp_draft draft;
-    *out = dtp_lower_buffer(l, name, DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE, bytes, false);
-    begin(l, &draft, DTP_OP_RECV, name, peer, end_group(l, false, peer));
-    draft.op.stream = l->validates ? DTP_STREAM_RECEIVE_BACK : DTP_STREAM_RECEIVE;
-    draft.op.demand.sent_bytes = (double)bytes;
-    dtp_draft_use(&draft, *out, DTP_ALLOC | DTP_WRITE);
-    return dtp_draft_end(l, &draft);
-}
-
-/* buffer += what arrived, once `sent` has read it too. */
-static void add_part(struct dtp_lowering *l, const char *name, dtp_buffer_id buffer, uint64_t offset_bytes,
-                     uint64_t bytes, dtp_buffer_id arrived, dtp_op_id received, dtp_op_id sent)
-{
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, name);
-    dtp_draft_role(&draft, DTP_ROLE_RESULT, buffer, DTP_UPDATE, offset_bytes)->bytes = bytes;
-    dtp_draft_use(&draft, arrived, DTP_READ | DTP_FREE);
-    dtp_draft_after(&draft, received);
-    dtp_draft_after(&draft, sent);
-    dtp_draft_memory(l, &draft, 3 * (double)bytes, 1);
-    draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
-    dtp_draft_end(l, &draft);
-}
-
-/* The sum of what two ranks have, on both: each sends all of it, as much as in a ring of two. As send and receive, for
- * a collective's ranks run one program. */
-static void exchange(struct dtp_lowering *l, uint32_t peer, const char *name, dtp_buffer_id buffer,
-                     uint64_t offset_bytes, uint64_t bytes)
-{
-    for (uint64_t done = 0, piece; done < bytes; done += piece) {
-        dtp_buffer_id arrived;
-        piece = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
-        dtp_op_id received = receive_part(l, peer, name, piece, &arrived);
-        dtp_op_id sent = send_part(l, peer, name, buffer, offset_bytes + done, piece);
-        add_part(l, name, buffer, offset_bytes + done, piece, arrived, received, sent);
-    }
-}
-
-/* Of a pipeline that runs both ways, rank r and the r-th from the end hold the same two stages. */
-static void join_directions(struct dtp_lowering *l)
-{
-    uint64_t elements = l->transformer->layers * l->block.all_elements + l->root.all_elements;
-    uint32_t peer = l->role.pipeline->schedule->shape.ranks - 1 - l->role.rank;
-    exchange(l, peer, "gradients of the copy", l->state[l->transformer->layers].gradient_buffer, 0,
-             dtp_bytes_product(elements, l->bytes.grads));
-}
-
-/* Head and embedding are one matrix of which the first stage and the one with the head have a copy each. */
-static void join_tied(struct dtp_lowering *l)
-{
-    const struct dtp_schedule *schedule = l->role.pipeline->schedule;
-    uint32_t first = dtp_schedule_place(schedule, 0, 0).rank;
-    uint32_t stage = schedule->stages - 1, rank = l->role.rank;
-    while (stage && !has_head(l, dtp_schedule_place(schedule, 0, stage)))
-        stage--;
-    uint32_t last = dtp_schedule_place(schedule, 0, stage).rank;
-    if (!l->transformer->tied_head || first == last || (rank != first && rank != last))
-        return;
-    uint64_t offset = 0;
-    dtp_buffer_id gradients = l->hooks->embedding_gradient ? l->hooks->embedding_gradient(l, &offset)
-                                                           : l->state[l->transformer->layers].gradient_buffer;
-    exchange(l, rank == first ? last : first, "embedding gradient", gradients, offset,
-             dtp_bytes_product(l->root.elements[DTP_ROOT_EMBEDDING], l->bytes.grads));
-}
-
-/* ---- the norm of all gradients ----------------------------------------------------------------------------------- */
-
-#define NORM "gradient norm"
-#define NORM_BYTES 4u
-
-static dtp_buffer_id norm_buffer(struct dtp_lowering *l)
-{
-    return dtp_lower_buffer(l, NORM, DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, NORM_BYTES, true);
-}
-
-/* Of the rank's own gradients, once `sent` has read the one before. */
-static void take_norm(struct dtp_lowering *l, dtp_buffer_id norm, dtp_op_id sent)
-{
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, NORM);
-    dtp_draft_use(&draft, norm, DTP_WRITE);
-    dtp_draft_after(&draft, sent);
-    dtp_draft_after(&draft, l->last_op[DTP_STREAM_REDUCE]);
-    dtp_draft_memory(l, &draft, 0, 1);
-    dtp_draft_end(l, &draft);
-}
-
-/* With what `peer` sends of its own. */
-static void add_norm_of(struct dtp_lowering *l, uint32_t peer, dtp_buffer_id norm, dtp_op_id sent)
-{
-    dtp_buffer_id arrived;
-    dtp_op_id received = receive_part(l, peer, NORM, NORM_BYTES, &arrived);
-    add_part(l, NORM, norm, 0, NORM_BYTES, arrived, received, sent);
-}
-
-/* One number of each rank, summed up a binomial tree and sent down it: where gradients are clipped by the norm of all
- * of them, as runtimes with pipelines do unless told otherwise, no stage steps before the last one's backward is
- * through. */
-static void sum_norms(struct dtp_lowering *l)
-{
-    uint32_t ranks = l->role.pipeline->schedule->shape.ranks, rank = l->role.rank, span = 1;
-    dtp_buffer_id norm = norm_buffer(l);
-    take_norm(l, norm, DTP_NO_OP);
-    for (; span < ranks && !(rank & span); span *= 2)
-        if (rank + span < ranks)
-            add_norm_of(l, rank + span, norm, DTP_NO_OP);
-    if (rank) {
-        dtp_op_id sent = send_part(l, rank - span, NORM, norm, 0, NORM_BYTES);
-        add_norm_of(l, rank - span, norm, sent);
-    }
-    for (span /= 2; span; span /= 2)
-        if (rank + span < ranks)
-            send_part(l, rank + span, NORM, norm, 0, NORM_BYTES);
-}
-
-/* Optimizer post-validation (Qi et al. 2024, arXiv:2401.10241, section 4): each rank adds its norm to that of the ranks
- * before it, hands the sum on, and steps by what it knows. The sum of all comes back in the warm-up of the next step,
- * before the first pass that is no forward of the first chunk; were it one to clip by, the step would be taken back. */
-static void hand_norm_on(struct dtp_lowering *l)
-{
-    uint32_t ranks = l->role.pipeline->schedule->shape.ranks, rank = l->role.rank;
-    take_norm(l, l->norm, l->norm_sent);
-    if (rank) {
-        struct dtp_draft draft;
-        dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, NORM);
-        dtp_draft_role(&draft, DTP_ROLE_RESULT, l->norm, DTP_UPDATE, 0)->bytes = NORM_BYTES;
-        dtp_draft_use(&draft, l->norm_before.rows, DTP_READ);
-        dtp_draft_after(&draft, l->norm_before.received);
-        dtp_draft_memory(l, &draft, 3 * NORM_BYTES, 1);
-        dtp_draft_end(l, &draft);
-    }
-    if (rank + 1 < ranks)
-        send_part(l, rank + 1, NORM, l->norm, 0, NORM_BYTES);
-}
-
-/* Stands ready when the rank before is through with its passes, so that this one does not keep it from its next step:
- * behind the activations, of which no more come. */
-static void expect_norm(struct dtp_lowering *l)
-{
-    uint32_t rank = l->role.rank;
-    struct dtp_draft draft;
-    if (!rank)
-        return;
-    l->norm_before.rows = norm_buffer(l);
-    dtp_draft_begin(l, &draft, DTP_OP_RECV, NORM);
-    draft.op.peer = (uint16_t)(rank - 1);
-    draft.op.group = l->transfer_group[GROUP_TO_LATER];
-    draft.op.stream = DTP_STREAM_RECEIVE;
-    draft.op.demand.sent_bytes = NORM_BYTES;
-    dtp_draft_use(&draft, l->norm_before.rows, DTP_WRITE);
-    l->norm_before.received = dtp_draft_end(l, &draft);
-}
-
-/* Before which pass: each rank two forwards behind the next one, for a forward after it the sum is there
- * (sail-sg/zero-bubble-pipeline-parallelism, scheduler/communication.py, get_post_validation_time). */
-static uint32_t validated_before(const struct dtp_lowering *l)
-{
-    uint32_t latest = 0, behind = 2 * (l->role.pipeline->schedule->shape.ranks - 1 - l->role.rank);
-    while (latest < l->role.pass_count && l->role.passes[latest].kind == DTP_PASS_FORWARD &&
-           l->role.passes[latest].chunk == 0)
-        latest++;
-    return behind < latest ? behind : latest - 1;
-}
-
-static bool behind_forwards(const struct dtp_lowering *l, uint32_t i)
-{
-    bool forward = i > 0 && l->role.passes[i - 1].kind == DTP_PASS_FORWARD;
-    for (uint32_t left = i; left < l->role.pass_count && forward; left++)
-        forward = l->role.passes[left].kind != DTP_PASS_FORWARD;
-    return forward;
-}
-
-/* No gradient is on its way yet, whose streams these are. */
-static void validate_step_before(struct dtp_lowering *l)
-{
-    uint32_t ranks = l->role.pipeline->schedule->shape.ranks, rank = l->role.rank;
-    l->validates = true;
-    l->norm = norm_buffer(l);
-    if (rank + 1 < ranks)
-        add_norm_of(l, rank + 1, l->norm, DTP_NO_OP);
-    l->norm_sent = rank ? send_part(l, rank - 1, NORM, l->norm, 0, NORM_BYTES) : DTP_NO_OP;
-    l->validates = false;
-}
-
-static void validate_around(struct dtp_lowering *l, uint32_t i)
-{
-    if (!l->plan->post_validation)
-        return;
-    if (i == validated_before(l))
-        validate_step_before(l);
-    if (behind_forwards(l, i))
-        expect_norm(l);
-}
-
-void dtp_lower_join_copies(struct dtp_lowering *l)
-{
-    if (!l->role.pipeline)
-        return;
-    l->micro_step = 0;
-    if (dtp_schedule_lines(l->role.pipeline->schedule) == 2)
-        join_directions(l);
-    else
-        join_tied(l);
-}
-
-void dtp_lower_join_norms(struct dtp_lowering *l)
-{
-    if (!l->role.pipeline)
-        return;
-    if (l->plan->post_validation)
-        hand_norm_on(l);
-    else if (l->plan->runtime->clips)
-        sum_norms(l);
 }

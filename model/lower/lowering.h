@@ -81,7 +81,9 @@ struct dtp_flight {
     dtp_buffer_id received; /* of what came, the copy that is kept until its gradient is sent; or none */
     bool head_deferred;     /* the gradient of the head's weight is left for a pass of its own */
 };
-#define DTP_TRANSFER_GROUPS 14
+/* Groups of transfers: of passes by way, direction and sender; at the end of a step of those that send to a rank behind
+ * them, and before them. */
+enum { DTP_TRANSFER_TO_LATER = 12, DTP_TRANSFER_TO_EARLIER, DTP_TRANSFER_GROUPS };
 
 /* Consecutive layers of the model that a rank holds: all of them, or a stage of a pipeline. */
 struct dtp_lower_chunk {
@@ -316,6 +318,14 @@ void dtp_lower_give(struct dtp_lowering *l, dtp_buffer_id rows);
 dtp_buffer_id dtp_lower_work_on(struct dtp_lowering *l, dtp_buffer_id rows);
 /* Lets go, behind the step, of what was held until then. */
 void dtp_lower_forget_sent(struct dtp_lowering *l);
+/* A send to `peer`, or a receive from it, in a group of transfers: behind what the rank has computed so far. */
+void dtp_lower_transfer_begin(const struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_op_kind kind,
+                              const char *name, uint32_t peer, uint32_t group);
+/* Whether a stage's chunk ends with the head. */
+bool dtp_lower_has_head(const struct dtp_lowering *l, struct dtp_stage_place place);
+
+/* lower_joined.c: what stages join at the end of a step. Before the `i`-th pass, what validates the step before. */
+void dtp_lower_validate_around(struct dtp_lowering *l, uint32_t i);
 /* Behind the last pass: sums gradients of weights that stages hold twice; waits for the norm of all gradients. */
 void dtp_lower_join_copies(struct dtp_lowering *l);
 void dtp_lower_join_norms(struct dtp_lowering *l);

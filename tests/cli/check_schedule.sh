@@ -190,8 +190,8 @@ expect 0 whatif "${job[@]}"
 for change in '--tp 2' '--pp 2' '--virtual-stages 2' '--stages counted'; do
     says "$change"
 done
-expect 0 whatif --model gpt2-124m --gpus 8 --strategy zero2
-! grep -q -e '--tp' out || failed "runtime deepspeed is offered --tp: $(cat out)"
+expect 0 whatif --model gpt2-124m --gpus 8 --strategy zero3 --runtime deepspeed
+! grep -q -e '--tp' out || failed "zero3 of runtime deepspeed is offered --tp: $(cat out)"
 expect 2 simulate --model gpt2-124m --passes none.csv
 says "--passes: shows the passes of a pipeline, and this job has none (pp 1)"
 expect 2 simulate "${job[@]}" --timeline operations.csv --charts
