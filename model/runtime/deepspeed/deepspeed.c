@@ -62,6 +62,10 @@ static void check_context_parallel(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
     enum dtp_dtype wire = p->deepspeed.sequence_dtype;
+    if (p->cp > 1 && p->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
+        dtp_plan_refuse(r, "checkpointing",
+                        "selective with cp above 1: which exchanges a replay makes again is not modelled; use full, "
+                        "selective-attention or none");
     if (p->cp > 1 && wire != DTP_FP32 && wire != p->precision.params)
         dtp_plan_refuse(r, "seq_parallel_communication_data_type", "is fp32 or what gradients are made in, %s, not %s",
                         dtp_dtype_text(p->precision.params), dtp_dtype_text(wire));
