@@ -339,6 +339,9 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
         {!job->value[DTP_KEY_pp][0] && !job->value[DTP_KEY_tp][0], DTP_KEY_layout_order},
         {!job->value[DTP_KEY_cp][0], DTP_KEY_cp_comm},
         {!job->value[DTP_KEY_cp][0], DTP_KEY_seq_parallel_communication_data_type},
+        {job->value[DTP_KEY_cp][0] && frozen_is(job, DTP_KEY_runtime, "deepspeed") &&
+             frozen_is(job, DTP_KEY_checkpointing, "selective"),
+         DTP_KEY_checkpointing},
         {!frozen_is(job, DTP_KEY_strategy, "zero1") || !frozen_is(job, DTP_KEY_offload, "none") ||
              frozen_is(job, DTP_KEY_deepspeed_overlap, "true"),
          DTP_KEY_bf16_optimizer},
@@ -383,16 +386,16 @@ static inline void frozen_draw_keys(struct frozen_job *job, bool strategies, boo
 }
 
 /* Keys that random plans and clusters draw, beside those above. */
-#define FROZEN_NAMED_KEYS(X)                                                                                           \
-    X(model)                                                                                                           \
-    X(params) X(layers) X(hidden) X(heads) X(kv_heads) X(head_dim) X(ffn) X(vocab) X(tied_head) X(machine) X(gpus)     \
-        X(nodes) X(gpus_per_node) X(network_gbit_per_s) X(oversubscription) X(runtime) X(compile) X(fsdp1)             \
-            X(shard_group) X(micro_batch) X(global_batch) X(global_batch_tokens) X(accumulate_sync) X(seq)             \
-                X(attention) X(wrap_layers) X(ddp_bucket_view) X(deepspeed_overlap) X(reduce_bucket_size)              \
-                    X(stage3_max_live_parameters) X(stage3_max_reuse_distance) X(stage3_prefetch_bucket_size)          \
-                        X(stage3_param_persistence_threshold) X(prefetch) X(fused_qkv) X(fused_gate_up) X(rope_fp32)   \
-                            X(clip_norm) X(loss_chunk) X(gelu_epilogue) X(gradient_stream) X(gather_engine)            \
-                                X(reduce_engine)
+/* clang-format off */
+#define FROZEN_NAMED_KEYS(X) \
+    X(model) X(params) X(layers) X(hidden) X(heads) X(kv_heads) X(head_dim) X(ffn) X(vocab) X(tied_head) \
+    X(machine) X(gpus) X(nodes) X(gpus_per_node) X(network_gbit_per_s) X(oversubscription) X(runtime) X(compile) \
+    X(fsdp1) X(shard_group) X(micro_batch) X(global_batch) X(global_batch_tokens) X(accumulate_sync) X(seq) \
+    X(attention) X(wrap_layers) X(ddp_bucket_view) X(deepspeed_overlap) X(reduce_bucket_size) \
+    X(stage3_max_live_parameters) X(stage3_max_reuse_distance) X(stage3_prefetch_bucket_size) \
+    X(stage3_param_persistence_threshold) X(prefetch) X(fused_qkv) X(fused_gate_up) X(rope_fp32) X(clip_norm) \
+    X(loss_chunk) X(gelu_epilogue) X(gradient_stream) X(gather_engine) X(reduce_engine)
+/* clang-format on */
 #define FROZEN_KEY(key) DTP_KEY_##key,
 static const enum dtp_key frozen_named_keys[] = {FROZEN_NAMED_KEYS(FROZEN_KEY)};
 

@@ -117,11 +117,15 @@ static uint64_t attention_workspace(const struct random_job *job)
 static void check_not_less(const struct random_job *small, const struct random_job *large, bool memory)
 {
     struct dtp_prediction a = predict(small), b = predict(large);
-    if (!at_most(a.time.step_s, b.time.step_s))
+    /* Where both wait for the host, its time is split between forward and backward as the kernels' is: another share
+     * of collectives is hidden (0.07 % of a step of 512 GPUs was). */
+    bool host_bound = a.time.compute_s <= a.time.host_launch_s && b.time.compute_s <= b.time.host_launch_s;
+    double most_s = b.time.step_s * (host_bound ? 1.002 : 1);
+    if (!at_most(a.time.step_s, most_s))
         print_error("step %.9g s, with more work %.9g s: micro %u accumulate %u seq %llu\n", a.time.step_s,
                     b.time.step_s, small->plan.micro_batch, small->plan.accumulate,
                     (unsigned long long)small->plan.sequence);
-    check(at_most(a.time.step_s, b.time.step_s), large);
+    check(at_most(a.time.step_s, most_s), large);
     if (memory && !a.memory.bound) /* one without a step program has a bound, which may lie off either way */
         check(a.memory.allocated_peak_bytes <= b.memory.allocated_peak_bytes + attention_workspace(small), large);
 }
