@@ -400,18 +400,11 @@ static void test_exchanges_divide_ranks(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ring),
-                                       cmocka_unit_test(test_gathered),
-                                       cmocka_unit_test(test_exchanged),
-                                       cmocka_unit_test(test_ulysses),
-                                       cmocka_unit_test(test_both),
-                                       cmocka_unit_test(test_walked),
-                                       cmocka_unit_test(test_flops),
-                                       cmocka_unit_test(test_steps),
-                                       cmocka_unit_test(test_closed_form),
-                                       cmocka_unit_test(test_shards),
-                                       cmocka_unit_test(test_kept_keys),
-                                       cmocka_unit_test(test_exchanges_divide_ranks),
-                                       cmocka_unit_test(test_refusals)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ring),    cmocka_unit_test(test_gathered),  cmocka_unit_test(test_exchanged),
+        cmocka_unit_test(test_ulysses), cmocka_unit_test(test_both),      cmocka_unit_test(test_walked),
+        cmocka_unit_test(test_flops),   cmocka_unit_test(test_steps),     cmocka_unit_test(test_closed_form),
+        cmocka_unit_test(test_shards),  cmocka_unit_test(test_kept_keys), cmocka_unit_test(test_exchanges_divide_ranks),
+        cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
