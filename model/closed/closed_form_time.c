@@ -426,8 +426,10 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     parts->optimizer_bytes = out->optimizer_s * c.streaming_bytes_per_s;
     parts->optimizer_bytes_per_s = c.streaming_bytes_per_s;
     double device_s = (out->compute_s + out->optimizer_s) * parts->slowest_rank;
-    out->step_s = device_s + out->exposed_communication_s + out->exposed_offload_s;
     double longest_s = fmax(longest_communicator_s(&c, &of_state), out->communication_s - of_state.communication_s);
+    /* Each kind of collective was hidden by itself; no communicator hides more than there is computing. */
+    out->exposed_communication_s = fmax(out->exposed_communication_s, longest_s - device_s);
+    out->step_s = device_s + out->exposed_communication_s + out->exposed_offload_s;
     out->step_perfect_overlap_s = fmax(out->compute_s + out->optimizer_s, fmax(longest_s, out->exposed_offload_s));
     out->step_no_overlap_s = device_s + out->communication_s + out->offload_s;
     add_throughput(&c, out, throughput);

@@ -26,8 +26,8 @@
 #define CLOSE_PERCENT 95
 #define MOST_ABOVE 0.20
 
-#define MOST_OUTSIDE_PERCENT 4   /* of plans of one runtime that are further off: ZeRO-3's */
-#define MOST_OUTSIDE_PER_MILLE 5 /* of all */
+#define MOST_OUTSIDE_PERCENT 5   /* of plans of one runtime that are further off: ZeRO-3's */
+#define MOST_OUTSIDE_PER_MILLE 8 /* of all */
 
 struct tally {
     int plans, close, outside;

@@ -260,12 +260,9 @@ static void test_limit_of_a_role(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_are_legal),
-        cmocka_unit_test(test_what_waits_for_the_allocator),
-        cmocka_unit_test(test_scattered_sends),
-        cmocka_unit_test(test_stages_add_up_to_the_model),
-        cmocka_unit_test(test_kept_micro_batches),
-        cmocka_unit_test(test_uneven_stages),
+        cmocka_unit_test(test_all_are_legal),      cmocka_unit_test(test_what_waits_for_the_allocator),
+        cmocka_unit_test(test_scattered_sends),    cmocka_unit_test(test_stages_add_up_to_the_model),
+        cmocka_unit_test(test_kept_micro_batches), cmocka_unit_test(test_uneven_stages),
         cmocka_unit_test(test_limit_of_a_role),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
