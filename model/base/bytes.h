@@ -18,6 +18,17 @@ static inline uint64_t dtp_divide_up(uint64_t a, uint64_t b)
     return a / b + (a % b != 0);
 }
 
+/* The greatest that divides both; the other one where one is 0. */
+static inline uint64_t dtp_common_divisor(uint64_t a, uint64_t b)
+{
+    while (b) {
+        uint64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
 /* One of `parts` equal parts, at least 1. */
 static inline uint64_t dtp_part_of(uint64_t whole, uint64_t parts)
 {

@@ -284,6 +284,16 @@ static inline bool dtp_lower_keeps_graph(const struct dtp_lowering *l)
 {
     return dtp_lower_holds(l) && l->pass->kind == DTP_PASS_BACKWARD;
 }
+/* The `index`-th module: a block, and behind all of them what lies outside. */
+static inline const struct dtp_lower_module *dtp_lower_module_at(const struct dtp_lowering *l, uint64_t index)
+{
+    return index == l->transformer->layers ? &l->root : &l->block;
+}
+/* What is drafted is of that module. */
+static inline void dtp_lower_stand_at(struct dtp_lowering *l, uint64_t index)
+{
+    l->layer = index == l->transformer->layers ? DTP_NO_LAYER : (uint16_t)index;
+}
 /* Of the layer at which the skeleton stands. */
 static inline struct dtp_flight_module *dtp_lower_flight_module(const struct dtp_lowering *l)
 {

@@ -1,5 +1,6 @@
 #include "lower/miniature.h"
 
+#include "base/bytes.h"
 #include "lower/lower.h"
 #include "plan/runtime.h"
 
@@ -24,19 +25,9 @@ struct pair {
 
 /* ---- how small --------------------------------------------------------------------------------------------------- */
 
-static uint64_t greatest_divisor(uint64_t a, uint64_t b)
-{
-    while (b) {
-        uint64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 static uint64_t common_multiple(uint64_t a, uint64_t b)
 {
-    return a / greatest_divisor(a, b) * b;
+    return a / dtp_common_divisor(a, b) * b;
 }
 
 static uint64_t unit_of(const struct dtp_plan *plan)

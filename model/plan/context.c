@@ -1,24 +1,15 @@
 #include "plan/context.h"
 
+#include "base/bytes.h"
 #include "plan/checkpointing.h"
 #include "plan/runtime.h"
-
-static uint32_t common_divisor(uint32_t a, uint32_t b)
-{
-    while (b) {
-        uint32_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
 
 uint32_t dtp_context_exchanged(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
 {
     uint32_t of_node = cluster->gpus_per_node / (plan->tp ? plan->tp : 1);
     switch (plan->cp_comm) {
     case DTP_CP_A2A: return plan->cp;
-    case DTP_CP_A2A_P2P: return of_node ? common_divisor(plan->cp, of_node) : plan->cp;
+    case DTP_CP_A2A_P2P: return (uint32_t)dtp_common_divisor(plan->cp, of_node);
     case DTP_CP_P2P:
     case DTP_CP_ALL_GATHER: break;
     }

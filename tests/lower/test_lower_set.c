@@ -13,16 +13,9 @@
 
 #include "lib/hardware.h"
 #include "lib/llama_7b.h"
+#include "lib/proven_set.h"
 
 static struct dtp_faults faults;
-
-static struct dtp_transformer small_model(uint64_t layers)
-{
-    struct dtp_transformer t = dtp_transformer_default();
-    t.layers = layers, t.hidden = 256, t.ffn = 704, t.vocab = 1024;
-    t.heads = t.kv_heads = 4, t.head_dim = 64;
-    return t;
-}
 
 static struct dtp_plan pipeline(uint32_t ranks, uint32_t micro_batches, uint32_t chunks)
 {
@@ -32,20 +25,6 @@ static struct dtp_plan pipeline(uint32_t ranks, uint32_t micro_batches, uint32_t
     plan.pp = ranks, plan.accumulate = micro_batches, plan.virtual_stages = chunks;
     plan.sequence = 128;
     return plan;
-}
-
-/* Resolved, lowered and proved. */
-static struct dtp_program_set lowered(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
-                                      struct dtp_plan *plan)
-{
-    struct dtp_program_set set;
-    faults = (struct dtp_faults){0};
-    if (dtp_plan_resolve(plan, t, cluster, &faults) != DTP_OK ||
-        dtp_lower_set(t, cluster, plan, 0, &set, &faults) != DTP_OK ||
-        dtp_program_set_verify(&set, DTP_ISSUE_STREAMS, &faults) != DTP_OK)
-        fail_msg("%s, pp %u, %u micro-batches, %u chunks: %s", dtp_schedule_row(plan->schedule)->word, plan->pp,
-                 plan->accumulate, plan->virtual_stages, faults.text[0]);
-    return set;
 }
 
 /* Every schedule, with ranks, micro-batches and chunks that it knows; tied heads, sharded state and replays among them.
@@ -71,7 +50,7 @@ static void test_all_are_legal(void **state)
                     t.tied_head = micro_batches % 2;
                     if (micro_batches % 3 == 0)
                         plan.tp = 2, plan.sequence_parallel = false, plan.megatron.scatter_gather = true;
-                    struct dtp_program_set set = lowered(&t, &cluster, &plan);
+                    struct dtp_program_set set = proven_set(&t, &cluster, &plan);
                     assert_int_equal(set.role_count, ranks);
                     assert_int_equal(dtp_program_set_ranks(&set), 2 * ranks);
                     dtp_program_set_release(&set);
@@ -93,7 +72,7 @@ static void test_scattered_sends(void **state)
     size_t sends = 0, gathers = 0;
     (void)state;
     plan.tp = 2, plan.sequence_parallel = false, plan.megatron.scatter_gather = true;
-    struct dtp_program_set set = lowered(&t, &cluster, &plan);
+    struct dtp_program_set set = proven_set(&t, &cluster, &plan);
     for (uint32_t r = 0; r < set.role_count; r++) {
         const struct dtp_op *ops = dtp_program_ops(set.roles[r].program);
         for (uint32_t i = 0; i < dtp_program_op_count(set.roles[r].program); i++) {
@@ -117,7 +96,7 @@ static void test_stages_add_up_to_the_model(void **state)
         struct dtp_cluster cluster = test_cluster(test_h200(), 4, 4);
         struct dtp_plan plan = pipeline(4, 8, chunks), whole = pipeline(1, 8, 1);
         plan.checkpointing = whole.checkpointing = DTP_CHECKPOINT_FULL;
-        struct dtp_program_set set = lowered(&t, &cluster, &plan), one = lowered(&t, &cluster, &whole);
+        struct dtp_program_set set = proven_set(&t, &cluster, &plan), one = proven_set(&t, &cluster, &whole);
         struct dtp_program_totals sum = {0}, of_one;
         dtp_program_sum(one.roles[0].program, &of_one);
         uint64_t rows = 2 * plan.sequence * t.hidden, sent = 2 * (4 * chunks - 1) * 8 * rows;
@@ -164,7 +143,7 @@ static void test_what_waits_for_the_allocator(void **state)
         struct dtp_cluster cluster = test_cluster(test_h200(), 4, 4);
         struct dtp_plan plan = pipeline(2, 4, 2);
         plan.strategy = DTP_ZERO2, plan.avoid_record_streams = avoids;
-        struct dtp_program_set set = lowered(&t, &cluster, &plan);
+        struct dtp_program_set set = proven_set(&t, &cluster, &plan);
         assert_int_equal(deferred_frees(&set), avoids ? 0 : 12 + 12 + 4);
         dtp_program_set_release(&set);
     }
@@ -188,7 +167,7 @@ static void test_kept_micro_batches(void **state)
     struct dtp_transformer t = small_model(24);
     struct dtp_cluster cluster = test_cluster(test_h200(), 6, 6);
     struct dtp_plan plan = pipeline(6, 12, 1);
-    struct dtp_program_set set = lowered(&t, &cluster, &plan);
+    struct dtp_program_set set = proven_set(&t, &cluster, &plan);
     uint64_t of[6];
     for (uint32_t r = 0; r < 6; r++)
         of[r] = most_activations(set.roles[r].program, 4);
@@ -213,7 +192,7 @@ static void test_uneven_stages(void **state)
         struct dtp_plan plan = pipeline(4, 6, 1);
         plan.tp = tp;
         assert_true(dtp_stage_choice_parse(layouts[i / 2], &plan.stages));
-        struct dtp_program_set set = lowered(&t, &cluster, &plan);
+        struct dtp_program_set set = proven_set(&t, &cluster, &plan);
         dtp_program_set_release(&set);
     }
     for (uint64_t vocab = 1024; vocab <= UINT64_C(1) << 24; vocab *= 4) {
@@ -240,7 +219,7 @@ static void test_limit_of_a_role(void **state)
     struct dtp_transformer t = small_model(16);
     struct dtp_cluster cluster = test_cluster(test_h200(), 4, 4);
     struct dtp_plan plan = pipeline(4, 8, 1), whole = pipeline(1, 8, 1);
-    struct dtp_program_set set = lowered(&t, &cluster, &plan);
+    struct dtp_program_set set = proven_set(&t, &cluster, &plan);
     uint32_t most = 0, all = 0;
     for (uint32_t r = 0; r < 4; r++) {
         uint32_t count = (uint32_t)dtp_program_op_count(set.roles[r].program);

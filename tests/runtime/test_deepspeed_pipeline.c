@@ -16,16 +16,9 @@
 #include <cmocka.h>
 
 #include "lib/hardware.h"
+#include "lib/proven_set.h"
 
 static struct dtp_faults faults;
-
-static struct dtp_transformer small_model(uint64_t layers)
-{
-    struct dtp_transformer t = dtp_transformer_default();
-    t.layers = layers, t.hidden = 256, t.ffn = 704, t.vocab = 1024;
-    t.heads = t.kv_heads = 4, t.head_dim = 64;
-    return t;
-}
 
 static struct dtp_plan divided(uint32_t tp, uint32_t pp, uint32_t micro_batches)
 {
@@ -40,17 +33,10 @@ static struct dtp_plan divided(uint32_t tp, uint32_t pp, uint32_t micro_batches)
     return plan;
 }
 
-/* Resolved, lowered and proved. */
 static struct dtp_program_set lowered(const struct dtp_transformer *t, uint32_t gpus, struct dtp_plan *plan)
 {
-    struct dtp_program_set set;
     struct dtp_cluster cluster = test_cluster(test_h200(), gpus, gpus);
-    faults = (struct dtp_faults){0};
-    if (dtp_plan_resolve(plan, t, &cluster, &faults) != DTP_OK ||
-        dtp_lower_set(t, &cluster, plan, 0, &set, &faults) != DTP_OK ||
-        dtp_program_set_verify(&set, DTP_ISSUE_STREAMS, &faults) != DTP_OK)
-        fail_msg("tp %u, pp %u, %u micro-batches: %s", plan->tp, plan->pp, plan->accumulate, faults.text[0]);
-    return set;
+    return proven_set(t, &cluster, plan);
 }
 
 static void refused(struct dtp_plan plan, const char *words)
@@ -63,35 +49,6 @@ static void refused(struct dtp_plan plan, const char *words)
         if (strstr(faults.text[i], words))
             return;
     fail_msg("'%s' is not '%s'", faults.text[0], words);
-}
-
-/* Whatever is made in a step and does not stand for it is let go within it. */
-static void expect_nothing_left(const struct dtp_program *program)
-{
-    for (size_t b = 0; b < dtp_program_buffer_count(program); b++) {
-        int made = 0, gone = 0;
-        for (size_t i = 0; i < dtp_program_op_count(program); i++) {
-            const struct dtp_op *op = &dtp_program_ops(program)[i];
-            const struct dtp_operand *operand = dtp_program_operands(program, op);
-            for (uint32_t k = 0; k < op->operand_count; k++)
-                if (operand[k].buffer.index == b) {
-                    made += (operand[k].access & DTP_ALLOC) != 0;
-                    gone += (operand[k].access & DTP_FREE) != 0;
-                }
-        }
-        if (made != gone || made > 1)
-            fail_msg("%s is made %d times, let go %d", dtp_program_buffers(program)[b].name, made, gone);
-    }
-}
-
-static uint32_t count(const struct dtp_program *program, enum dtp_op_kind kind, const char *name)
-{
-    uint32_t found = 0;
-    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
-        const struct dtp_op *op = &dtp_program_ops(program)[i];
-        found += op->kind == kind && (!name || strcmp(op->name, name) == 0);
-    }
-    return found;
 }
 
 static double sent(const struct dtp_program *program, enum dtp_op_kind kind, const char *name)
@@ -163,10 +120,10 @@ static void test_pipe_buffers(void **state)
         const struct dtp_program *program = set.roles[r].program;
         assert_int_equal(standing(program, "block input"), r == 0 ? 0 : rows);
         assert_int_equal(standing(program, "residual gradient"), r == 3 ? 0 : rows);
-        assert_int_equal(count(program, DTP_OP_COPY_IN, "received activations"), r == 0 ? 0 : 6);
-        assert_int_equal(count(program, DTP_OP_COPY_IN, "block input"), r == 0 ? 0 : 6);
+        assert_int_equal(count_ops(program, DTP_OP_COPY_IN, "received activations"), r == 0 ? 0 : 6);
+        assert_int_equal(count_ops(program, DTP_OP_COPY_IN, "block input"), r == 0 ? 0 : 6);
         assert_int_equal(most_alive(program, "received activations"), r == 0 ? 0 : 4 - r);
-        assert_int_equal(count(program, DTP_OP_FREE, "held by the stage"), r == 3 ? 0 : 6);
+        assert_int_equal(count_ops(program, DTP_OP_FREE, "held by the stage"), r == 3 ? 0 : 6);
     }
     dtp_program_set_release(&set);
 }
@@ -194,7 +151,7 @@ static void test_reduces_behind(void **state)
             assert_false(reduces && (kind == DTP_OP_ATTENTION_BACKWARD || kind == DTP_OP_SEND));
         }
         assert_true(reduces);
-        assert_true(r == 0 || r == 3 || count(program, DTP_OP_ALL_REDUCE, "bucket") == 2);
+        assert_true(r == 0 || r == 3 || count_ops(program, DTP_OP_ALL_REDUCE, "bucket") == 2);
     }
     dtp_program_set_release(&set);
 }
@@ -260,9 +217,9 @@ static void test_bf16_optimizer(void **state)
             assert_int_equal(gradients, 2 * elements);
             assert_int_equal(standing(program, "gradient sums"), 4 * elements);
             assert_int_equal(standing(program, "optimizer state"), 12 * elements / 2);
-            assert_int_equal(count(program, DTP_OP_ZERO, "gradients"), 3 * modules);
-            assert_int_equal(count(program, DTP_OP_ACCUMULATE, "gradient sums"), 3 * modules);
-            assert_int_equal(count(program, DTP_OP_ALL_REDUCE, NULL), 1);
+            assert_int_equal(count_ops(program, DTP_OP_ZERO, "gradients"), 3 * modules);
+            assert_int_equal(count_ops(program, DTP_OP_ACCUMULATE, "gradient sums"), 3 * modules);
+            assert_int_equal(count_ops(program, DTP_OP_ALL_REDUCE, NULL), 1);
             assert_int_equal(sent(program, DTP_OP_ALL_REDUCE, NULL), 2 * elements);
             assert_int_equal(sent(program, DTP_OP_ALL_GATHER, NULL), elements);
             expect_nothing_left(program);

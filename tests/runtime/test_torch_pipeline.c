@@ -13,16 +13,9 @@
 #include <cmocka.h>
 
 #include "lib/hardware.h"
+#include "lib/proven_set.h"
 
 static struct dtp_faults faults;
-
-static struct dtp_transformer small_model(uint64_t layers)
-{
-    struct dtp_transformer t = dtp_transformer_default();
-    t.layers = layers, t.hidden = 256, t.ffn = 704, t.vocab = 1024;
-    t.heads = t.kv_heads = 4, t.head_dim = 64;
-    return t;
-}
 
 static struct dtp_plan pipeline(enum dtp_schedule_kind kind, uint32_t ranks, uint32_t micro_batches, uint32_t chunks)
 {
@@ -33,39 +26,6 @@ static struct dtp_plan pipeline(enum dtp_schedule_kind kind, uint32_t ranks, uin
     plan.pp = ranks, plan.accumulate = micro_batches, plan.virtual_stages = chunks;
     plan.sequence = 128;
     return plan;
-}
-
-/* Resolved, lowered and proved. */
-static struct dtp_program_set lowered(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
-                                      struct dtp_plan *plan)
-{
-    struct dtp_program_set set;
-    faults = (struct dtp_faults){0};
-    if (dtp_plan_resolve(plan, t, cluster, &faults) != DTP_OK ||
-        dtp_lower_set(t, cluster, plan, 0, &set, &faults) != DTP_OK ||
-        dtp_program_set_verify(&set, DTP_ISSUE_STREAMS, &faults) != DTP_OK)
-        fail_msg("%s, pp %u, %u micro-batches, %u chunks: %s", dtp_schedule_row(plan->schedule)->word, plan->pp,
-                 plan->accumulate, plan->virtual_stages, faults.text[0]);
-    return set;
-}
-
-/* Whatever is made in a step and does not stand for it is let go within it. */
-static void expect_nothing_left(const struct dtp_program *program)
-{
-    for (size_t b = 0; b < dtp_program_buffer_count(program); b++) {
-        bool made = false, gone = false;
-        for (size_t i = 0; i < dtp_program_op_count(program); i++) {
-            const struct dtp_op *op = &dtp_program_ops(program)[i];
-            const struct dtp_operand *operand = dtp_program_operands(program, op);
-            for (uint32_t k = 0; k < op->operand_count; k++)
-                if (operand[k].buffer.index == b) {
-                    made = made || operand[k].access & DTP_ALLOC;
-                    gone = gone || operand[k].access & DTP_FREE;
-                }
-        }
-        if (made != gone)
-            fail_msg("%s stays", dtp_program_buffers(program)[b].name);
-    }
 }
 
 static void test_all_are_legal(void **state)
@@ -88,7 +48,7 @@ static void test_all_are_legal(void **state)
                     struct dtp_plan plan = pipeline((enum dtp_schedule_kind)kind, ranks, micro_batches, chunks);
                     plan.checkpointing = micro_batches % 3 ? DTP_CHECKPOINT_NONE : DTP_CHECKPOINT_FULL;
                     plan.strategy = micro_batches % 4 == 3 ? DTP_DDP : DTP_FULL_SHARD;
-                    struct dtp_program_set set = lowered(&t, &cluster, &plan);
+                    struct dtp_program_set set = proven_set(&t, &cluster, &plan);
                     for (uint32_t r = 0; r < ranks; r++)
                         expect_nothing_left(set.roles[r].program);
                     dtp_program_set_release(&set);
@@ -97,16 +57,6 @@ static void test_all_are_legal(void **state)
     for (int kind = 0; kind < DTP_SCHEDULE_COUNT; kind++)
         if (torch->schedules & 1u << kind && legal[kind] < 4)
             fail_msg("%s: %u combinations", dtp_schedule_row((enum dtp_schedule_kind)kind)->word, legal[kind]);
-}
-
-static uint32_t count(const struct dtp_program *program, enum dtp_op_kind kind, const char *name)
-{
-    uint32_t found = 0;
-    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
-        const struct dtp_op *op = &dtp_program_ops(program)[i];
-        found += op->kind == kind && (!name || strcmp(op->name, name) == 0);
-    }
-    return found;
 }
 
 /* Of operations of a name the kernels, which of the host's own are groups or units; NULL: of any name. */
@@ -129,7 +79,7 @@ static void test_host_of_stages(void **state)
     struct dtp_transformer t = small_model(4);
     struct dtp_cluster cluster = test_cluster(test_h200(), 2, 2);
     struct dtp_plan plan = pipeline(DTP_SCHEDULE_ZB_INTERLEAVED, 2, 4, 2);
-    struct dtp_program_set set = lowered(&t, &cluster, &plan);
+    struct dtp_program_set set = proven_set(&t, &cluster, &plan);
     const struct dtp_program *last = set.roles[1].program;
     assert_int_equal(kernels_of(last, DTP_OP_HOST_GROUPS, "graph walked"), 4 * (9 + 9 + 2));
     assert_int_equal(kernels_of(last, DTP_OP_HOST_GROUPS, "engine called"), 4 * (9 + 9 + 1));
@@ -143,9 +93,9 @@ static void test_host_of_stages(void **state)
     dtp_program_set_release(&set);
     plan = pipeline(DTP_SCHEDULE_INTERLEAVED, 2, 4, 2);
     plan.compile = true;
-    set = lowered(&t, &cluster, &plan);
-    assert_int_equal(count(set.roles[1].program, DTP_OP_HOST_GROUPS, NULL), 0);
-    assert_int_equal(count(set.roles[1].program, DTP_OP_HOST_HOOKS, NULL), 0);
+    set = proven_set(&t, &cluster, &plan);
+    assert_int_equal(count_ops(set.roles[1].program, DTP_OP_HOST_GROUPS, NULL), 0);
+    assert_int_equal(count_ops(set.roles[1].program, DTP_OP_HOST_HOOKS, NULL), 0);
     dtp_program_set_release(&set);
 }
 
@@ -167,17 +117,17 @@ static void test_once_a_step(void **state)
     struct dtp_transformer t = small_model(8);
     struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
     struct dtp_plan plan = pipeline(DTP_SCHEDULE_1F1B, 4, 6, 1);
-    struct dtp_program_set set = lowered(&t, &cluster, &plan);
+    struct dtp_program_set set = proven_set(&t, &cluster, &plan);
     uint64_t rows = 2 * plan.sequence * t.hidden;
     for (uint32_t r = 0; r < 4; r++) {
         const struct dtp_program *program = set.roles[r].program;
         uint32_t units = r == 0 || r == 3 ? 3 : 2;
-        assert_int_equal(count(program, DTP_OP_ALL_GATHER, NULL), units);
-        assert_int_equal(count(program, DTP_OP_REDUCE_SCATTER, NULL), units);
+        assert_int_equal(count_ops(program, DTP_OP_ALL_GATHER, NULL), units);
+        assert_int_equal(count_ops(program, DTP_OP_REDUCE_SCATTER, NULL), units);
         assert_int_equal(standing(program, "block input"), r == 0 ? 0 : 6 * rows);
         assert_int_equal(standing(program, "residual gradient"), r == 3 ? 0 : 6 * rows);
-        assert_int_equal(count(program, DTP_OP_ACCUMULATE, "gradient norm"), 0);
-        assert_int_equal(count(program, DTP_OP_FREE, "gradients of inputs"), r == 0 ? 0 : 6);
+        assert_int_equal(count_ops(program, DTP_OP_ACCUMULATE, "gradient norm"), 0);
+        assert_int_equal(count_ops(program, DTP_OP_FREE, "gradients of inputs"), r == 0 ? 0 : 6);
     }
     dtp_program_set_release(&set);
 }
@@ -189,7 +139,7 @@ static void test_sends_before_it_reduces(void **state)
     struct dtp_transformer t = small_model(8);
     struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
     struct dtp_plan plan = pipeline(DTP_SCHEDULE_1F1B, 4, 6, 1);
-    struct dtp_program_set set = lowered(&t, &cluster, &plan);
+    struct dtp_program_set set = proven_set(&t, &cluster, &plan);
     const struct dtp_program *program = set.roles[2].program;
     size_t sent = 0, reduced = 0;
     for (size_t i = 0; i < dtp_program_op_count(program); i++) {

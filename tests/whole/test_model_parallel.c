@@ -408,7 +408,8 @@ static void test_torch_runs(void **state)
     assert_true(allocated < 0.3 && e.allocated[e.count - 1] < 1);
 }
 
-/* Six runs, one compiled, one checkpointed; nothing was fitted to them. */
+/* Six runs, one compiled, one checkpointed. No constant was fitted to them; what a compiled block keeps was inferred
+ * from the one that is. */
 static void test_torch_context_parallel(void **state)
 {
     (void)state;

@@ -24,22 +24,12 @@ static struct sums *sums_of(const struct dtp_lowering *l)
     return l->own;
 }
 
-static const struct dtp_lower_module *module_at(const struct dtp_lowering *l, uint64_t index)
-{
-    return index == l->transformer->layers ? &l->root : &l->block;
-}
-
-static void stand_at(struct dtp_lowering *l, uint64_t index)
-{
-    l->layer = index == l->transformer->layers ? DTP_NO_LAYER : (uint16_t)index;
-}
-
 /* ---- state at rest ----------------------------------------------------------------------------------------------- */
 
 static void make_gradients(struct dtp_lowering *l, uint64_t index)
 {
-    const struct dtp_lower_module *module = module_at(l, index);
-    stand_at(l, index);
+    const struct dtp_lower_module *module = dtp_lower_module_at(l, index);
+    dtp_lower_stand_at(l, index);
     for (int part = 0; part < module->parts; part++)
         l->state[index].kept[part] = dtp_lower_buffer(l, module->gradient_name[part], DTP_OWNER_REDUCE,
                                                       DTP_STREAM_COMPUTE, l->compute * module->elements[part], true);
@@ -79,7 +69,7 @@ static void release(struct dtp_lowering *l)
 
 static void use_gradients(const struct dtp_lowering *l, struct dtp_draft *draft, uint64_t index, uint32_t access)
 {
-    for (int part = 0; part < module_at(l, index)->parts; part++)
+    for (int part = 0; part < dtp_lower_module_at(l, index)->parts; part++)
         dtp_draft_use(draft, l->state[index].kept[part], access);
 }
 
@@ -89,7 +79,7 @@ static void begin_backward(struct dtp_lowering *l)
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_ZERO, "gradients");
         use_gradients(l, &draft, i, DTP_WRITE);
-        dtp_draft_memory(l, &draft, (double)(l->compute * module_at(l, i)->all_elements), 1);
+        dtp_draft_memory(l, &draft, (double)(l->compute * dtp_lower_module_at(l, i)->all_elements), 1);
         draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
         if (draft.operand_count)
             dtp_draft_end(l, &draft);
@@ -114,7 +104,7 @@ static void gradient_made(struct dtp_lowering *l, int part)
 static void end_backward(struct dtp_lowering *l)
 {
     for (uint64_t i = 0; i <= l->transformer->layers; i++) {
-        const struct dtp_lower_module *module = module_at(l, i);
+        const struct dtp_lower_module *module = dtp_lower_module_at(l, i);
         struct dtp_draft draft;
         uint64_t largest = 0;
         uint32_t tensors = 0;
@@ -122,7 +112,7 @@ static void end_backward(struct dtp_lowering *l)
             largest = module->largest[part] > largest ? module->largest[part] : largest;
             tensors += module->tensors[part];
         }
-        stand_at(l, i);
+        dtp_lower_stand_at(l, i);
         dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, "gradient sums");
         use_gradients(l, &draft, i, DTP_READ);
         if (!draft.operand_count)

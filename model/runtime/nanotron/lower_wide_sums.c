@@ -25,11 +25,6 @@ static struct sums *sums_of(const struct dtp_lowering *l)
     return l->own;
 }
 
-static const struct dtp_lower_module *module_at(const struct dtp_lowering *l, uint64_t index)
-{
-    return index == l->transformer->layers ? &l->root : &l->block;
-}
-
 static uint64_t model_elements(const struct dtp_lowering *l)
 {
     return l->transformer->layers * l->block.all_elements + l->root.all_elements;
@@ -43,21 +38,16 @@ static uint32_t tensors_of(const struct dtp_lower_module *module)
     return tensors;
 }
 
-static void stand_at(struct dtp_lowering *l, uint64_t index)
-{
-    l->layer = index == l->transformer->layers ? DTP_NO_LAYER : (uint16_t)index;
-}
-
 /* ---- state at rest ------------------------------------------------------------------------------------------------
  */
 
 /* Moments of this rank's part of each tensor; that of a module is rounded once. */
 static void make_module(struct dtp_lowering *l, uint64_t index, uint64_t own)
 {
-    const struct dtp_lower_module *module = module_at(l, index);
+    const struct dtp_lower_module *module = dtp_lower_module_at(l, index);
     struct dtp_module_state *state = &l->state[index];
     uint64_t each = dtp_dtype_bytes(l->plan->precision.moments), moments = l->bytes.moments / each;
-    stand_at(l, index);
+    dtp_lower_stand_at(l, index);
     state->params = dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE,
                                      l->bytes.params * module->all_elements, true);
     for (int part = 0; part < module->parts && own; part++) {
@@ -77,7 +67,7 @@ static void make_state(struct dtp_lowering *l)
     sums_of(l)->master = dtp_lower_buffer(l, "master weights", DTP_OWNER_OPTIMIZER, DTP_STREAM_COMPUTE,
                                           l->bytes.master * dtp_divide_up(model_elements(l), ranks), true);
     for (uint64_t i = 0; i <= l->transformer->layers; i++) {
-        uint64_t end = before + module_at(l, i)->all_elements;
+        uint64_t end = before + dtp_lower_module_at(l, i)->all_elements;
         make_module(l, i, dtp_divide_up(end, ranks) - dtp_divide_up(before, ranks));
         before = end;
     }
@@ -201,12 +191,12 @@ static bool gradient_rests(const struct dtp_lowering *l)
 /* What DDP has reduced is copied back into .grad, which nobody reads; otherwise .grad joins the sums. Then it goes. */
 static void take_gradients(struct dtp_lowering *l, uint64_t index)
 {
-    const struct dtp_lower_module *module = module_at(l, index);
+    const struct dtp_lower_module *module = dtp_lower_module_at(l, index);
     struct dtp_module_state *state = &l->state[index];
     bool back = fills_buckets(l);
     double bytes = back ? (double)(2 * l->bytes.params * module->all_elements) : adding_bytes(l, module->all_elements);
     struct dtp_draft draft;
-    stand_at(l, index);
+    dtp_lower_stand_at(l, index);
     dtp_draft_begin(l, &draft, back ? DTP_OP_COPY_OUT : DTP_OP_ACCUMULATE, "gradients");
     for (int part = 0; part < module->parts; part++) {
         if (state->kept[part].index == DTP_NO_INDEX)
@@ -278,10 +268,10 @@ static void refresh(struct dtp_lowering *l, uint64_t index, uint64_t own)
 
 static void update(struct dtp_lowering *l, uint64_t index, uint64_t own)
 {
-    const struct dtp_lower_module *module = module_at(l, index);
+    const struct dtp_lower_module *module = dtp_lower_module_at(l, index);
     dtp_buffer_id read[DTP_MAX_PARTS + 1] = {sums_of(l)->master};
     int count = 1;
-    stand_at(l, index);
+    dtp_lower_stand_at(l, index);
     for (int part = 0; part < module->parts; part++)
         if (module->elements[part])
             read[count++] = sums_of(l)->sum[l->state[index].bucket[part]];
@@ -348,10 +338,10 @@ static void scatter(struct dtp_lowering *l, const struct gathered *flat)
     double bytes_per_s =
         dtp_memory_kernel_bytes_per_s(&l->cluster->gpu, dtp_program_execution(l->program), DTP_KERNEL_STREAMING);
     for (uint64_t i = 0; i <= layers; i++) {
-        const struct dtp_lower_module *module = module_at(l, i);
+        const struct dtp_lower_module *module = dtp_lower_module_at(l, i);
         double seconds = dtp_nanotron_scatter_s(bytes_per_s, module->all_elements, tensors_of(module), l->data_ranks);
         struct dtp_draft draft;
-        stand_at(l, i);
+        dtp_lower_stand_at(l, i);
         dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "gathered weights");
         use_pieces(&draft, flat, i == layers ? DTP_READ | DTP_FREE : DTP_READ);
         dtp_draft_use(&draft, l->state[i].params, DTP_WRITE);
@@ -377,7 +367,7 @@ static void step(struct dtp_lowering *l)
     pass_over_sums(l, DTP_OP_SQUARE_SUM, "gradient norm", DTP_READ, DTP_NANOTRON_NORM_BYTES);
     pass_over_sums(l, DTP_OP_CLIP_SCALE, "clipped gradients", DTP_UPDATE, DTP_NANOTRON_CLIP_BYTES);
     for (uint64_t i = 0; i <= l->transformer->layers; i++) {
-        uint64_t end = before + module_at(l, i)->all_elements;
+        uint64_t end = before + dtp_lower_module_at(l, i)->all_elements;
         update(l, i, dtp_divide_up(end, ranks) - dtp_divide_up(before, ranks));
         before = end;
     }
