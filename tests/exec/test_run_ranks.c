@@ -173,7 +173,7 @@ static void test_other_ranks_resume(void **state)
                                         "gpus=4 strategy=hybrid_shard shard_group=2 micro_batch=2"};
     char flags[3200], line[1024];
     (void)state;
-    snprintf(directory, sizeof directory, "%s/tests/rank_checkpoints", TEST_BINARY_DIR);
+    snprintf(directory, sizeof directory, "%s/tests/rank_checkpoints.%ld", TEST_BINARY_DIR, (long)getpid());
     remove_all(directory);
     snprintf(line, sizeof line, RUN_LLAMA "%s", words[2]);
     rank_run(line, "--steps 10 --lr 1e-3", &alone);
