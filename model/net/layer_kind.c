@@ -27,7 +27,7 @@ static void list_matrices(struct dtp_layer_kind *k)
                                             .groups = copies,                                                          \
                                             .bias = biased,                                                            \
                                             .id = DTP_MATRIX_##suffix,                                                 \
-                                            .result = DTP_TENSOR_##to});
+                                            .result = to});
 #include "net/layer_kind.def"
 }
 

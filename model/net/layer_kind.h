@@ -59,6 +59,11 @@ struct dtp_layer_matrix {
 /* Layers of one model differ in their MLP: one, or experts. */
 enum dtp_layer_mlp { DTP_LAYER_DENSE, DTP_LAYER_EXPERTS };
 #define DTP_LAYER_MLPS 2
+/* The kind of all layers of a model that is uniform; formulas that know one kind refuse others before. */
+static inline enum dtp_layer_mlp dtp_layer_mlp_of(const struct dtp_transformer *transformer)
+{
+    return transformer->experts ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE;
+}
 
 struct dtp_layer_kind {
     uint64_t hidden, ffn, heads, kv_heads, head_dim, d_q, d_kv; /* ffn: of all that a token goes through, k x expert */
@@ -96,6 +101,19 @@ uint64_t dtp_layer_expert_bias_elements(const struct dtp_layer_kind *kind); /* o
 #define DTP_LAYER_VECTORS (DTP_LAYER_MATRICES + 2 * DTP_VECTOR_COUNT)
 int dtp_layer_list_vectors(const struct dtp_layer_kind *kind, uint64_t out[DTP_LAYER_VECTORS]);
 
+/* How FSDP2 cuts a matrix over so many ranks: by its first axis, of experts by whole ones, or where there are more ranks
+ * than experts by rows of each (torchtitan's parallelize.py shards dimension 1 then). `count` tensors of `rows`, each
+ * `width` wide. */
+struct dtp_layer_cut {
+    uint64_t count, rows, width;
+};
+static inline struct dtp_layer_cut dtp_layer_matrix_cut(const struct dtp_layer_matrix *matrix, uint64_t ranks)
+{
+    if (matrix->groups > 1 && ranks <= matrix->groups)
+        return (struct dtp_layer_cut){1, matrix->groups, matrix->out * matrix->in};
+    return (struct dtp_layer_cut){matrix->groups, matrix->out, matrix->in};
+}
+
 /* The table's columns of one tensor. */
 uint64_t dtp_layer_tensor_width(const struct dtp_layer_kind *kind, enum dtp_layer_tensor tensor);
 /* The same of all, also of those that no operator of the kind makes. */
@@ -113,6 +131,9 @@ enum dtp_layer_operator_kind {
     DTP_LAYER_OP_ROTARY,     /* position into q and k, and their norms where the model has them */
     DTP_LAYER_OP_ATTENTION,
     DTP_LAYER_OP_ACTIVATION,
+    DTP_LAYER_OP_ROUTER,    /* each token's experts and their weights, of its scores; tokens in the order of experts */
+    DTP_LAYER_OP_PERMUTE,   /* rows of tokens to their experts */
+    DTP_LAYER_OP_UNPERMUTE, /* and back, weighed and added up; with what shared experts add */
     DTP_LAYER_OP_CAST,    /* of the residual stream into what matmuls read, where no norm does it */
     DTP_LAYER_OP_RESIDUAL /* makes INPUT2; the last nothing here, for its sum is the next block's input */
 };
@@ -125,7 +146,19 @@ struct dtp_layer_operator {
     uint64_t reads, makes, statistics;
     uint32_t needs;
 };
-#define DTP_LAYER_OPERATORS 20
+/* The tensors of an MLP's activation, told by what it makes: of the layer's own MLP or experts, or of the shared ones. */
+struct dtp_layer_activation {
+    enum dtp_layer_tensor gate, up, silu, product;
+};
+static inline struct dtp_layer_activation dtp_layer_activation(uint64_t makes)
+{
+    return makes & DTP_TENSOR_BIT(SHARED_PRODUCT)
+               ? (struct dtp_layer_activation){DTP_TENSOR_SHARED_GATE, DTP_TENSOR_SHARED_UP, DTP_TENSOR_SHARED_SILU,
+                                               DTP_TENSOR_SHARED_PRODUCT}
+               : (struct dtp_layer_activation){DTP_TENSOR_GATE, DTP_TENSOR_UP, DTP_TENSOR_SILU, DTP_TENSOR_PRODUCT};
+}
+
+#define DTP_LAYER_OPERATORS 28
 int dtp_layer_operators(const struct dtp_layer_kind *kind, struct dtp_layer_operator out[DTP_LAYER_OPERATORS]);
 
 #endif

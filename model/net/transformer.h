@@ -96,6 +96,11 @@ struct dtp_parameter_count {
 
 /* Whether layer 0 .. L - 1 has experts. */
 bool dtp_transformer_layer_has_experts(const struct dtp_transformer *transformer, uint64_t layer);
+/* All layers are of one kind, with experts or without. */
+static inline bool dtp_transformer_is_uniform(const struct dtp_transformer *transformer)
+{
+    return !transformer->experts || (!transformer->dense_layers && transformer->expert_layer_step < 2);
+}
 /* How many of the layers before `end` have them. */
 uint64_t dtp_transformer_expert_layers(const struct dtp_transformer *transformer, uint64_t end);
 

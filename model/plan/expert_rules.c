@@ -3,14 +3,37 @@
 
 #include <inttypes.h>
 
+/* What lowering has of experts: PyTorch's eager functions around grouped matmuls, whole models, layers that all have
+ * them. */
+static void check_runtime(struct dtp_resolver *r)
+{
+    const struct dtp_transformer *t = r->transformer;
+    const struct dtp_plan *p = r->plan;
+    if (!p->runtime->experts)
+        dtp_plan_refuse(r, "runtime", "%s is not modelled with experts; use runtime torch", p->runtime->name);
+    if (!dtp_transformer_is_uniform(t))
+        dtp_plan_refuse(r, t->dense_layers ? "dense_layers" : "expert_layer_step",
+                        "layers with experts beside layers without are counted, but their plans are not modelled yet; "
+                        "give all layers experts: dense_layers 0, expert_layer_step 1");
+    if (p->tp > 1 || p->pp > 1 || p->cp > 1)
+        dtp_plan_refuse(r, p->tp > 1 ? "tp" : p->pp > 1 ? "pp" : "cp", "with experts is not modelled yet; use 1");
+    if (p->precision.compute == DTP_FP8)
+        dtp_plan_refuse(r, "precision", "fp8 with experts is not modelled; use bf16-mixed");
+    if (p->offload != DTP_OFFLOAD_NONE)
+        dtp_plan_refuse(r, "offload", "with experts is not modelled; use none");
+    if (p->fsdp1)
+        dtp_plan_refuse(r, "fsdp1", "with experts is not modelled; use FSDP2");
+    if (p->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
+        dtp_plan_refuse(r, "checkpointing", "selective with experts is not modelled; use full, every-N or none");
+    if (t->expert_bias)
+        dtp_plan_refuse(r, "expert_bias", "is counted, but grouped matmuls with biases are not modelled yet");
+}
+
 void dtp_plan_check_experts(struct dtp_resolver *r)
 {
     const struct dtp_transformer *t = r->transformer;
     if (t->experts)
-        dtp_plan_refuse(r, "experts",
-                        "of a model are counted, but its plans are not modelled yet; a dense model with ffn %" PRIu64
-                        " has as many active parameters in its MLP",
-                        t->experts_per_token * t->expert_ffn + t->shared_expert_ffn);
+        check_runtime(r);
     if (t->kv_latent)
         dtp_plan_refuse(r, "kv_latent",
                         "(latent attention) is counted, but its plans are not modelled yet; set it, q_latent, "
