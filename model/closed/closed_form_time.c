@@ -37,10 +37,9 @@ static double sum_matmuls(const struct dtp_timing *c, bool backward, bool only_r
         if (only_recomputed && !m->recomputed)
             continue;
         double rows = c->tokens * m->rows;
-        double once =
-            backward ? product_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, rows, m->k, m->n) +
-                           product_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, m->n, m->k, rows)
-                     : product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, rows, m->n, m->k);
+        double once = backward ? product_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, rows, m->k, m->n) +
+                                     product_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, m->n, m->k, rows)
+                               : product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, rows, m->n, m->k);
         total += once;
     }
     return total;
@@ -77,7 +76,8 @@ static double recomputed_layers(const struct dtp_timing *c)
  * again (torch.utils.checkpoint early_stop; profiled: 3 matmuls a layer are replayed, not 4). */
 static bool stops_early(const struct dtp_plan *plan, const struct dtp_transformer *transformer)
 {
-    bool normed = transformer->norm_place != DTP_NORMS_BEFORE; /* its result is what the norm behind it saves */
+    /* its result is what the norm behind it saves, or of experts what they are weighed by */
+    bool normed = transformer->norm_place != DTP_NORMS_BEFORE || transformer->experts;
     return plan->runtime->stops_replay && !normed && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL;
 }
 

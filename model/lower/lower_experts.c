@@ -154,8 +154,8 @@ static void shared_gradients(struct dtp_block_backward *b, dtp_buffer_id gradien
     b->gradient[DTP_TENSOR_SHARED_DOWN] =
         dtp_backward_workspace(l, &draft, "gradient of shared experts",
                                dtp_backward_token_bytes(l, l->compute * l->tensors.kind.hidden), DTP_WRITE);
-    b->gradient[DTP_TENSOR_SHARED_WEIGHT] = dtp_backward_workspace(
-        l, &draft, "gradient of their weight", dtp_backward_token_bytes(l, l->compute), DTP_WRITE);
+    b->gradient[DTP_TENSOR_SHARED_WEIGHT] = dtp_backward_workspace(l, &draft, "gradient of their weight",
+                                                                   dtp_backward_token_bytes(l, l->compute), DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ);
     dtp_backward_consume(b, &draft, DTP_TENSOR_SHARED_DOWN, DTP_READ | DTP_FREE);
     dtp_backward_consume(b, &draft, DTP_TENSOR_SHARED_WEIGHT, DTP_READ | DTP_FREE);

@@ -101,9 +101,9 @@ uint64_t dtp_layer_expert_bias_elements(const struct dtp_layer_kind *kind); /* o
 #define DTP_LAYER_VECTORS (DTP_LAYER_MATRICES + 2 * DTP_VECTOR_COUNT)
 int dtp_layer_list_vectors(const struct dtp_layer_kind *kind, uint64_t out[DTP_LAYER_VECTORS]);
 
-/* How FSDP2 cuts a matrix over so many ranks: by its first axis, of experts by whole ones, or where there are more ranks
- * than experts by rows of each (torchtitan's parallelize.py shards dimension 1 then). `count` tensors of `rows`, each
- * `width` wide. */
+/* How FSDP2 cuts a matrix over so many ranks: by its first axis, of experts by whole ones, or where there are more
+ * ranks than experts by rows of each (torchtitan's parallelize.py shards dimension 1 then). `count` tensors of `rows`,
+ * each `width` wide. */
 struct dtp_layer_cut {
     uint64_t count, rows, width;
 };
@@ -134,8 +134,8 @@ enum dtp_layer_operator_kind {
     DTP_LAYER_OP_ROUTER,    /* each token's experts and their weights, of its scores; tokens in the order of experts */
     DTP_LAYER_OP_PERMUTE,   /* rows of tokens to their experts */
     DTP_LAYER_OP_UNPERMUTE, /* and back, weighed and added up; with what shared experts add */
-    DTP_LAYER_OP_CAST,    /* of the residual stream into what matmuls read, where no norm does it */
-    DTP_LAYER_OP_RESIDUAL /* makes INPUT2; the last nothing here, for its sum is the next block's input */
+    DTP_LAYER_OP_CAST,      /* of the residual stream into what matmuls read, where no norm does it */
+    DTP_LAYER_OP_RESIDUAL   /* makes INPUT2; the last nothing here, for its sum is the next block's input */
 };
 enum dtp_layer_need { DTP_NEEDS_INPUT = 1, DTP_NEEDS_RESULT = 2, DTP_NEEDS_STATISTICS = 4 };
 
@@ -146,7 +146,8 @@ struct dtp_layer_operator {
     uint64_t reads, makes, statistics;
     uint32_t needs;
 };
-/* The tensors of an MLP's activation, told by what it makes: of the layer's own MLP or experts, or of the shared ones. */
+/* The tensors of an MLP's activation, told by what it makes: of the layer's own MLP or experts, or of the shared ones.
+ */
 struct dtp_layer_activation {
     enum dtp_layer_tensor gate, up, silu, product;
 };

@@ -59,8 +59,8 @@ static bool lies_between_matmuls(enum dtp_layer_tensor tensor)
     return part == DTP_PART_RESIDUAL || part == DTP_PART_NORMS;
 }
 
-/* Experts' tensors by the module that makes them, which PyTorch's users compile apart or not at all: what they do around
- * the experts' matmuls is eager, in functions of their own (torchtitan's moe.py). */
+/* Experts' tensors by the module that makes them, which PyTorch's users compile apart or not at all: what they do
+ * around the experts' matmuls is eager, in functions of their own (torchtitan's moe.py). */
 #define EXPERT_LOCALS (BIT(EXPERT_DOWN) | BIT(UNPERMUTED) | BIT(PERMUTED))
 
 static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *plan, uint64_t made)
@@ -203,8 +203,7 @@ static uint64_t kept_tensors(const struct dtp_layer_tensors *tensors, const stru
 }
 
 void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_layer_mlp mlp,
-                          const struct dtp_cluster *cluster, const struct dtp_plan *plan,
-                          struct dtp_layer_tensors *out)
+                          const struct dtp_cluster *cluster, const struct dtp_plan *plan, struct dtp_layer_tensors *out)
 {
     *out = (struct dtp_layer_tensors){.fused = dtp_plan_fuses(plan),
                                       .added_again = plan->compile && !cut_by_ddp(transformer, cluster, plan)};

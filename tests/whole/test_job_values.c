@@ -102,7 +102,7 @@ static bool key_is_told(const struct dtp_scenario_key *key)
     return false;
 }
 
-/* Plans of models that have these are refused so far. */
+/* Of models with experts or latent attention, which no base has. */
 static bool is_refused(size_t key)
 {
     return key >= DTP_KEY_experts && key <= DTP_KEY_mtp_layers;
