@@ -47,6 +47,7 @@ bool dtp_op_is_plain(const struct dtp_op *op)
 {
     switch (op->kind) {
     case DTP_OP_MATMUL:
+    case DTP_OP_GROUPED_MATMUL:
     case DTP_OP_EMBEDDING:
     case DTP_OP_EMBEDDING_BACKWARD:
     case DTP_OP_NORM:
@@ -147,6 +148,8 @@ static double matmul_seconds(const struct dtp_op_rates *rates, const struct dtp_
     enum dtp_measured_matmul pass = dtp_measured_matmul_of_op(rates->program, op);
     if (!(d->m > 0 && d->n > 0 && d->k > 0))
         return 0;
+    if (op->kind == DTP_OP_GROUPED_MATMUL)
+        return dtp_cluster_grouped_matmul_s(rates->cluster, pass, d->dtype, d->groups, d->m, d->n, d->k);
     return (d->groups ? d->groups : 1) * dtp_cluster_matmul_s(rates->cluster, pass, d->dtype, d->m, d->n, d->k);
 }
 

@@ -40,7 +40,11 @@ static void find_stages(struct dtp_bound *b)
     const struct dtp_plan *plan = b->plan;
     const struct dtp_activations *a = &b->activations;
     uint64_t c = b->bytes.compute, h = t->hidden, f = t->ffn, q = t->heads * t->head_dim,
-             kv = t->kv_heads * t->head_dim;
+             kv = t->kv_heads * t->head_dim, matrix = b->units.down; /* of experts all */
+    if (t->experts)
+        f = t->experts_per_token * t->expert_ffn;
+    /* of the results of a token's experts: their gradient in fp32, twice in the compute dtype */
+    uint64_t results = t->experts ? t->experts_per_token * h * (4 + 2 * c) : 0;
     bool fused = dtp_plan_fuses(plan), math = plan->attention == DTP_ATTENTION_MATH;
     bool rope = t->position == DTP_POSITION_ROPE;
     uint64_t reread = t->activation == DTP_RELU ? 1 : 0; /* ReLU's derivative reads its result, which stays for it */
@@ -56,8 +60,10 @@ static void find_stages(struct dtp_bound *b)
     uint64_t waits =
         t->parallel_block == DTP_PARALLEL_ONE_NORM ? c * h : 0; /* the other branch's, for the norm of both */
     bool again = plan->compile && plan->checkpointing != DTP_CHECKPOINT_NONE; /* a replay's variables go when it ends */
-    b->stage[0] = (struct dtp_bound_stage){a->layer_all + larger(inner * c * f, again ? c * h : 0), 0, h * f};
-    uint64_t gated = dtp_activation_is_gated(t->activation) ? 2 : 1, up = (plan->fused_gate_up ? gated : 1) * h * f;
+    b->stage[0] =
+        (struct dtp_bound_stage){a->layer_all + larger(larger(inner * c * f, again ? c * h : 0), results), 0, matrix};
+    uint64_t gated = dtp_activation_is_gated(t->activation) ? 2 : 1,
+             up = (plan->fused_gate_up && !t->experts ? gated : 1) * matrix;
     b->stage[1] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp + gated * c * f, mlp - up, up};
     b->stage[2] =
         (struct dtp_bound_stage){a->layer_all - a->layer_mlp - norm - middle + c * q + made + core + waits, mlp, q * h};

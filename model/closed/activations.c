@@ -94,6 +94,6 @@ void dtp_activations_count(const struct dtp_transformer *transformer, const stru
                            const struct dtp_plan *plan, struct dtp_activations *out)
 {
     struct dtp_layer_tensors tensors;
-    dtp_layer_tensors_of(transformer, cluster, plan, &tensors);
+    dtp_layer_tensors_of(transformer, dtp_layer_mlp_of(transformer), cluster, plan, &tensors);
     dtp_activations_of(transformer, plan, &tensors, out);
 }

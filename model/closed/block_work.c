@@ -16,9 +16,12 @@
 static void list_matmuls(const struct dtp_layer_kind *block, bool packed, struct dtp_block_work *work)
 {
     work->matmul_count = block->matrices;
-    for (int i = 0; i < block->matrices; i++) /* ours, which is packed, keeps every matmul's result */
-        work->matmul[i] = (struct dtp_weight_matmul){(double)block->matrix[i].out, (double)block->matrix[i].in, 1,
-                                                     !packed && i % 2 == 1};
+    for (int i = 0; i < block->matrices; i++) { /* ours, which is packed, keeps every matmul's result */
+        double experts = (double)block->matrix[i].groups;
+        double rows = experts > 1 ? (double)block->experts_per_token / experts : 1;
+        work->matmul[i] = (struct dtp_weight_matmul){(double)block->matrix[i].out, (double)block->matrix[i].in, experts,
+                                                     rows, !packed && i % 2 == 1};
+    }
 }
 
 /* ---- bytes of memory-bound kernels, operator by operator ----------------------------------------------------------
@@ -40,7 +43,7 @@ struct moved {
 static struct counted counted_of(const struct dtp_transformer *t, const struct dtp_plan *plan,
                                  const struct dtp_layer_kind *block)
 {
-    struct counted c = {.plan = plan, .block = block, .h = (double)t->hidden, .f = (double)t->ffn};
+    struct counted c = {.plan = plan, .block = block, .h = (double)t->hidden, .f = (double)block->ffn};
     c.q = (double)(t->heads * t->head_dim), c.kv = (double)(t->kv_heads * t->head_dim);
     c.w = dtp_plan_compute_bytes(plan);
     c.autocast = dtp_plan_autocast(plan);
@@ -72,11 +75,31 @@ static double bias_bytes(const struct counted *c, const struct dtp_layer_operato
     return elements * c->w;
 }
 
+/* What lower_experts.c derives: router, rows to experts and back, their weighed sum. They are eager, but the router's
+ * softmax where a compiler has it. */
+static struct moved expert_moved(const struct counted *c, const struct dtp_layer_operator *op, bool compiled)
+{
+    const struct dtp_layer_kind *b = c->block;
+    double k = (double)b->experts_per_token, e = (double)b->experts, kh = k * c->h;
+    double sum = 3 * c->w * c->h; /* of two gradients of what router, experts and shared ones read */
+    switch (op->kind) {
+    case DTP_LAYER_OP_ROUTER: return (struct moved){(c->w + (compiled ? 8 : 16)) * e + 176 * k, (20 + c->w) * e + sum};
+    case DTP_LAYER_OP_PERMUTE:
+        return (struct moved){2 * c->w * kh, 3 * c->w * kh + c->w * c->h + 128 * k + (b->gated ? 3 * c->w * kh : 0)};
+    default: break;
+    }
+    double shared = b->shared_ffn ? 3 * c->w * c->h : 0, weighed = b->shared_gate ? 2 * c->w * c->h : 0;
+    double gradients = (b->shared_ffn ? sum * (b->gated ? 2 : 1) : 0) + (b->shared_gate ? 4 * c->w * c->h + sum : 0);
+    return (struct moved){(4 * c->w + 8) * kh + (8 + c->w) * c->h + shared + weighed,
+                          (12 + 3 * c->w) * kh + (c->w + 12) * c->h + gradients};
+}
+
 /* A branch's first projections: they read a norm or, without one, the stream. */
 static bool begins_branch(const struct dtp_layer_operator *op)
 {
     return op->kind == DTP_LAYER_OP_PROJECTION &&
-           op->makes & (DTP_TENSOR_BIT(QKV) | DTP_TENSOR_BIT(Q_RAW) | DTP_TENSOR_BIT(UP));
+           op->makes & (DTP_TENSOR_BIT(QKV) | DTP_TENSOR_BIT(Q_RAW) | DTP_TENSOR_BIT(UP)) &&
+           !(op->reads & DTP_TENSOR_BIT(PERMUTED));
 }
 
 static double qk_norm_bytes(const struct counted *c)
@@ -113,9 +136,10 @@ static struct moved eager_projection(const struct counted *c, const struct dtp_l
 }
 
 /* silu 2, product 3 | gelu 2; backward of a packed gate and up puts both together again. */
-static struct moved eager_activation(const struct counted *c)
+static struct moved eager_activation(const struct counted *c, const struct dtp_layer_operator *op)
 {
-    double row = c->w * c->f, cat = c->plan->fused_gate_up ? 4 : 0;
+    bool shared = op->makes & DTP_TENSOR_BIT(SHARED_PRODUCT);
+    double row = c->w * (shared ? (double)c->block->shared_ffn : c->f), cat = c->block->packs_up ? 4 : 0;
     return c->block->gated ? (struct moved){5 * row, (9 + cat) * row} : (struct moved){2 * row, 3 * row};
 }
 
@@ -136,9 +160,12 @@ static struct moved eager_moved(const struct counted *c, const struct dtp_layer_
     case DTP_LAYER_OP_ROTARY: return eager_rotary(c);
     case DTP_LAYER_OP_ATTENTION: /* its backward puts q's, k's and v's gradients together */
         return (struct moved){0, c->plan->fused_qkv ? 2 * c->w * (c->q + 2 * c->kv) : 0};
-    case DTP_LAYER_OP_ACTIVATION: return eager_activation(c);
+    case DTP_LAYER_OP_ACTIVATION: return eager_activation(c, op);
     case DTP_LAYER_OP_RESIDUAL: return eager_residual(c);
     case DTP_LAYER_OP_CAST: break; /* with the projections that read it */
+    case DTP_LAYER_OP_ROUTER:
+    case DTP_LAYER_OP_PERMUTE:
+    case DTP_LAYER_OP_UNPERMUTE: return expert_moved(c, op, false);
     }
     return (struct moved){0, 0};
 }
@@ -169,7 +196,8 @@ static struct moved fused_projection(const struct counted *c, const struct dtp_l
 /* One pass between matmuls: a tensor is read or written once per pass. */
 static struct moved fused_moved(const struct counted *c, const struct dtp_layer_operator *op)
 {
-    double row = c->w * c->f, norm = qk_norm_bytes(c);
+    bool shared = op->makes & DTP_TENSOR_BIT(SHARED_PRODUCT);
+    double row = c->w * (shared ? (double)c->block->shared_ffn : c->f), norm = qk_norm_bytes(c);
     switch (op->kind) {
     case DTP_LAYER_OP_NORM: return fused_norm(c, op);
     case DTP_LAYER_OP_PROJECTION: return fused_projection(c, op);
@@ -181,6 +209,9 @@ static struct moved fused_moved(const struct counted *c, const struct dtp_layer_
         return c->block->gated ? (struct moved){3 * row, 6 * row} : (struct moved){2 * row, 4 * row};
     case DTP_LAYER_OP_RESIDUAL: return fused_residual(c, op);
     case DTP_LAYER_OP_CAST: break;
+    case DTP_LAYER_OP_ROUTER:
+    case DTP_LAYER_OP_PERMUTE:
+    case DTP_LAYER_OP_UNPERMUTE: return expert_moved(c, op, c->plan->compile);
     }
     return (struct moved){0, 0};
 }
@@ -207,6 +238,10 @@ static void count_launches(const struct counted *c, bool biased, struct dtp_bloc
         work->forward_kernels += (c->block->gated ? 2 : 1) + (c->autocast ? 6 : 0);
         work->backward_kernels += (c->block->gated ? 4 : 1) + (c->autocast ? 8 : 0);
     }
+    if (c->block->experts) { /* router's matmul, router, rows there and back; gate and up apart */
+        work->forward_kernels += 2 + (c->plan->compile ? 14 : 22) + 2 + 6;
+        work->backward_kernels += 4 + (c->plan->compile ? 4 : 8) + 10 + 6 + 2;
+    }
 }
 
 /* Megatron's layers: two norms, four matmuls, an attention of two kernels, activation and sum; backward twice that for
@@ -224,7 +259,8 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     struct dtp_layer_kind block;
     bool packed = plan->runtime->packs_matrices;
     struct dtp_block_work work = {.fused = dtp_plan_fuses(plan), .root_kernels = 40};
-    dtp_layer_kind_of(transformer, plan->fused_qkv || packed, plan->fused_gate_up || packed, &block);
+    dtp_layer_kind_of(transformer, dtp_layer_mlp_of(transformer), plan->fused_qkv || packed,
+                      plan->fused_gate_up || packed, &block);
     struct counted counted = counted_of(transformer, plan, &block);
     bool biased = dtp_layer_bias_elements(&block) > 0;
     if (work.fused && plan->sequence_shards > 1) /* rows of the stream are cut */

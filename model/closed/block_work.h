@@ -9,9 +9,11 @@
 #include "plan/plan.h"
 #include "net/layer_kind.h"
 
-/* One weight matrix: forward is [T,k] x [k,n]; `copies` equal ones (k and v of GQA). */
+/* One weight matrix: forward is [T rows,k] x [k,n]; `copies` equal ones (of experts, each with its part of the tokens).
+ */
 struct dtp_weight_matmul {
     double n, k, copies;
+    double rows; /* of a token: 1, of an expert k / E where all have as many */
     bool recomputed; /* under torchtitan's every-second-matmul checkpointing */
 };
 

@@ -21,20 +21,26 @@ struct micro_step {
     double kernels;
 };
 
+static double product_s(const struct dtp_timing *c, const struct dtp_weight_matmul *matmul,
+                        enum dtp_measured_matmul pass, double m, double n, double k)
+{
+    enum dtp_dtype dtype = c->plan->precision.compute;
+    return matmul->copies > 1 ? dtp_cluster_grouped_matmul_s(c->cluster, pass, dtype, matmul->copies, m, n, k)
+                              : dtp_cluster_matmul_s(c->cluster, pass, dtype, m, n, k);
+}
+
 static double sum_matmuls(const struct dtp_timing *c, bool backward, bool only_recomputed)
 {
     double total = 0;
-    const struct dtp_cluster *on = c->cluster;
-    enum dtp_dtype dtype = c->plan->precision.compute;
     for (int i = 0; i < c->block.matmul_count; i++) {
         const struct dtp_weight_matmul *m = &c->block.matmul[i];
         if (only_recomputed && !m->recomputed)
             continue;
-        double once =
-            backward ? dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_INPUT_GRADIENT, dtype, c->tokens, m->k, m->n) +
-                           dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, dtype, m->n, m->k, c->tokens)
-                     : dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_FORWARD, dtype, c->tokens, m->n, m->k);
-        total += m->copies * once;
+        double rows = c->tokens * m->rows;
+        double once = backward ? product_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, rows, m->k, m->n) +
+                                     product_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, m->n, m->k, rows)
+                               : product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, rows, m->n, m->k);
+        total += once;
     }
     return total;
 }
@@ -70,7 +76,8 @@ static double recomputed_layers(const struct dtp_timing *c)
  * again (torch.utils.checkpoint early_stop; profiled: 3 matmuls a layer are replayed, not 4). */
 static bool stops_early(const struct dtp_plan *plan, const struct dtp_transformer *transformer)
 {
-    bool normed = transformer->norm_place != DTP_NORMS_BEFORE; /* its result is what the norm behind it saves */
+    /* its result is what the norm behind it saves, or of experts what they are weighed by */
+    bool normed = transformer->norm_place != DTP_NORMS_BEFORE || transformer->experts;
     return plan->runtime->stops_replay && !normed && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL;
 }
 
@@ -78,8 +85,7 @@ static double early_stop_s(const struct dtp_timing *c)
 {
     const struct dtp_weight_matmul *down = &c->block.matmul[c->block.matmul_count - 1];
     return stops_early(c->plan, c->transformer)
-               ? dtp_cluster_matmul_s(c->cluster, DTP_MEASURED_MATMUL_FORWARD, c->plan->precision.compute, c->tokens,
-                                      down->n, down->k)
+               ? product_s(c, down, DTP_MEASURED_MATMUL_FORWARD, c->tokens * down->rows, down->n, down->k)
                : 0;
 }
 
@@ -331,7 +337,8 @@ static double hardware_flops(const struct dtp_timing *c)
     int replayed = c->block.matmul_count - (stops_early(c->plan, c->transformer) ? 1 : 0);
     for (int i = 0; i < replayed; i++)
         if (c->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL || c->block.matmul[i].recomputed)
-            matmuls += c->block.matmul[i].copies * 2 * c->block.matmul[i].n * c->block.matmul[i].k * c->layers;
+            matmuls += c->block.matmul[i].copies * c->block.matmul[i].rows * 2 * c->block.matmul[i].n *
+                       c->block.matmul[i].k * c->layers;
     if (c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION)
         matmuls = 0;
     if (replays_attention(c->plan))

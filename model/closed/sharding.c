@@ -46,8 +46,11 @@ static void add_vectors(struct tensor_sum *sum, bool present, uint64_t count, ui
 static void sum_layer(const struct dtp_layer_kind *block, struct tensor_sum *sum)
 {
     uint64_t vectors[DTP_LAYER_VECTORS];
-    for (int i = 0; i < block->matrices; i++)
-        add_tensors(sum, 1, block->matrix[i].out, block->matrix[i].in);
+    for (int i = 0; i < block->matrices; i++) {
+        struct dtp_layer_cut cut = dtp_layer_matrix_cut(&block->matrix[i], sum->ranks);
+        add_tensors(sum, cut.count, cut.rows, cut.width);
+        sum->tensors -= cut.count - 1;
+    }
     for (int i = dtp_layer_list_vectors(block, vectors); i > 0; i--)
         add_tensors(sum, 1, vectors[i - 1], 1);
 }
@@ -90,7 +93,7 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
     enum dtp_shard_cut cut = dtp_plan_shard_cut(plan);
     struct tensor_sum layer = {.flat = cut == DTP_CUT_ELEMENTS, .ranks = out->ranks}, root = layer, head = layer;
     struct dtp_layer_kind block;
-    dtp_layer_kind_of(t, plan->fused_qkv, plan->fused_gate_up, &block);
+    dtp_layer_kind_of(t, dtp_layer_mlp_of(transformer), plan->fused_qkv, plan->fused_gate_up, &block);
     sum_layer(&block, &layer);
     sum_root(t, &root);
     count_unit_layers(t, plan, out);
@@ -108,8 +111,9 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
     out->layer_matmul_shard = layer.matrix_shard;
     out->layer_matmul = dtp_layer_matrix_elements(&block);
     out->layer_cast = out->layer_matmul + dtp_layer_bias_elements(&block);
-    out->largest = t->hidden * (block.packs_up ? 2 * t->ffn : t->ffn);
-    out->down = t->hidden * t->ffn;
+    uint64_t width = (block.experts ? block.experts : 1) * block.mlp_width;
+    out->largest = t->hidden * (block.packs_up ? 2 * width : width);
+    out->down = t->hidden * width;
     out->qkv = t->hidden * (block.d_q + 2 * block.d_kv);
     out->position = t->position == DTP_POSITION_LEARNED ? t->positions * t->hidden : 0;
     out->head = t->tied_head ? 0 : out->embedding;
@@ -141,7 +145,7 @@ void dtp_state_pinned_tensors(const struct dtp_transformer *transformer, const s
 {
     struct tensor_sum layer = {.ranks = units->ranks, .element_bytes = element_bytes}, root = layer;
     struct dtp_layer_kind block;
-    dtp_layer_kind_of(transformer, plan->fused_qkv, plan->fused_gate_up, &block);
+    dtp_layer_kind_of(transformer, dtp_layer_mlp_of(transformer), plan->fused_qkv, plan->fused_gate_up, &block);
     sum_layer(&block, &layer);
     sum_root(transformer, &root);
     *layer_bytes = layer.pinned_bytes;

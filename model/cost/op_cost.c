@@ -105,6 +105,18 @@ double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight
     return most(hidden_s, traffic_s / dtp_calibration.hbm_fraction);
 }
 
+/* The kernel's CTAs take tiles of all groups in turn, so waves are of all of them together, but each group's rows are
+ * made up to whole tiles; each group reads its own matrix. It reaches grouped_matmul_fraction of a plain one. */
+double dtp_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight_gradient, double groups,
+                            double m, double n, double k)
+{
+    const double tile = 128;
+    double rows = groups * ceil(m / tile) * tile, more_bytes = dtp_dtype_bytes(dtype) * (groups - 1) * n * k;
+    double compute_s = dtp_matmul_s(gpu, dtype, weight_gradient, rows, n, k) / dtp_calibration.grouped_matmul_fraction;
+    return most(compute_s, (more_bytes + ((m * groups + n) * k + groups * m * n) * dtp_dtype_bytes(dtype)) /
+                               gpu->memory_bytes_per_s / dtp_calibration.hbm_fraction);
+}
+
 double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_execution *execution)
 {
     return execution->matmul_sms && execution->matmul_sms < gpu->sm_count

@@ -14,6 +14,9 @@ double dtp_matmul_flops_per_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype);
  * widths that align better. */
 double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight_gradient, double m, double n,
                     double k);
+/* `groups` of them in one persistent kernel, of experts with m rows each (a weight's gradient: that sums over k). */
+double dtp_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight_gradient, double groups,
+                            double m, double n, double k);
 
 /* Share of the SMs that matmuls are made for; their rate falls with it. */
 double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_execution *execution);

@@ -30,6 +30,13 @@ bool dtp_backward_shared(const struct dtp_block_backward *b, dtp_buffer_id gradi
 bool dtp_backward_deferred(const struct dtp_lowering *l, dtp_buffer_id gradient);
 /* Backward of linears that read one tensor, in forward's order. */
 void dtp_backward_projection(struct dtp_block_backward *b);
+/* `sum` with a gradient of the same tensor added to it, if there is one. */
+dtp_buffer_id dtp_backward_add(const struct dtp_block_backward *b, enum dtp_layer_tensor of, dtp_buffer_id sum,
+                               dtp_buffer_id gradient);
+/* lower_experts.c */
+void dtp_backward_router(struct dtp_block_backward *b);
+void dtp_backward_permute(struct dtp_block_backward *b);
+void dtp_backward_unpermute(struct dtp_block_backward *b);
 
 static inline const struct dtp_layer_operator *dtp_backward_operator(const struct dtp_block_backward *b)
 {

@@ -37,16 +37,10 @@ static void place_all(struct layout *layout)
     struct dtp_module_state *root = &l->state[layers];
     place(layout, root, &l->root, DTP_ROOT_HEAD);
     place(layout, root, &l->root, DTP_ROOT_VECTORS);
-    int output = l->plan->fused_qkv ? 1 : 3;
     for (uint64_t left = layers; left > 0; left--) {
-        uint64_t layer = left - 1;
-        place(layout, &l->state[layer], &l->block, l->matrices - 1);
-        for (int part = output + 1; part < l->matrices - 1; part++)
-            place(layout, &l->state[layer], &l->block, part);
-        place(layout, &l->state[layer], &l->block, output);
-        for (int part = 0; part < output; part++)
-            place(layout, &l->state[layer], &l->block, part);
-        place(layout, &l->state[layer], &l->block, l->matrices);
+        int order[DTP_MAX_PARTS], parts = dtp_lower_ready_order(l, left - 1, order);
+        for (int i = 0; i < parts; i++)
+            place(layout, &l->state[left - 1], dtp_lower_module_at(l, left - 1), order[i]);
     }
     place(layout, root, &l->root, DTP_ROOT_POSITION);
     place(layout, root, &l->root, DTP_ROOT_EMBEDDING);

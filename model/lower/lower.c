@@ -94,6 +94,27 @@ void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uin
         demand->dtype = DTP_BF16;
 }
 
+void dtp_draft_product(const struct dtp_lowering *l, struct dtp_draft *draft, const struct dtp_layer_matrix *matrix,
+                       enum dtp_product product)
+{
+    struct dtp_demand *demand = &draft->op.demand;
+    bool grouped = matrix->groups > 1;
+    uint64_t tokens = l->tokens, out = matrix->out, in = matrix->in;
+    switch (product) {
+    case DTP_PRODUCT_FORWARD: dtp_draft_matmul(l, draft, tokens, out, in, false); break;
+    case DTP_PRODUCT_INPUT_GRADIENT: dtp_draft_matmul(l, draft, tokens, in, out, false); break;
+    case DTP_PRODUCT_WEIGHT_GRADIENT: dtp_draft_matmul(l, draft, out, in, tokens, false); break;
+    }
+    if (!grouped)
+        return;
+    double rows = (double)(tokens * l->tensors.kind.experts_per_token);
+    double *counted = product == DTP_PRODUCT_WEIGHT_GRADIENT ? &demand->k : &demand->m;
+    *counted = rows / (double)matrix->groups; /* of one expert, where all have as many */
+    draft->op.kind = DTP_OP_GROUPED_MATMUL;
+    demand->groups = (uint32_t)matrix->groups;
+    demand->flops = 2 * rows * (double)out * (double)in;
+}
+
 /* What stands for the whole step is neither made nor let go. */
 static void leave_standing(const struct dtp_lowering *l, struct dtp_draft *draft)
 {

@@ -159,83 +159,85 @@ static void add_to_stream(struct dtp_block_backward *b, enum dtp_layer_tensor of
 /* ---- MLP --------------------------------------------------------------------------------------------------------- */
 
 /* Of the product, which itself may be kept in fp8. */
-static uint64_t gradient_bytes(const struct dtp_lowering *l)
+static uint64_t gradient_bytes(const struct dtp_lowering *l, const struct dtp_layer_activation *at)
 {
-    return dtp_backward_token_bytes(l, l->compute * l->transformer->ffn);
+    return dtp_backward_token_bytes(l, l->compute * dtp_layer_tensor_width(&l->tensors.kind, at->product));
 }
 
 /* eager SwiGLU, first step: d silu and d up from the product's gradient (2 reads and 1 write each: 6 f). */
-static dtp_buffer_id product(const struct dtp_block_backward *b, dtp_buffer_id gradient, dtp_buffer_id *silu_gradient)
+static dtp_buffer_id product(const struct dtp_block_backward *b, const struct dtp_layer_activation *at,
+                             dtp_buffer_id gradient, dtp_buffer_id *silu_gradient)
 {
     struct dtp_lowering *l = b->l;
-    uint64_t f = gradient_bytes(l);
+    uint64_t f = gradient_bytes(l, at);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION_BACKWARD, "product");
     *silu_gradient = dtp_backward_workspace(l, &draft, "silu gradient", f, DTP_WRITE);
     dtp_buffer_id up_gradient = dtp_backward_workspace(l, &draft, "up gradient", f, DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
-    dtp_backward_consume(b, &draft, DTP_TENSOR_SILU, DTP_READ | DTP_FREE);
-    bool apart = l->tensor_bytes[DTP_TENSOR_GATE];
-    dtp_backward_consume(b, &draft, DTP_TENSOR_UP, apart ? DTP_READ | DTP_FREE : DTP_READ);
-    dtp_draft_memory(l, &draft, 6 * (double)l->tensor_bytes[DTP_TENSOR_PRODUCT], 2);
+    dtp_backward_consume(b, &draft, at->silu, DTP_READ | DTP_FREE);
+    bool apart = l->tensor_bytes[at->gate];
+    dtp_backward_consume(b, &draft, at->up, apart ? DTP_READ | DTP_FREE : DTP_READ);
+    dtp_draft_memory(l, &draft, 6 * (double)l->tensor_bytes[at->product], 2);
     dtp_draft_end(l, &draft);
     return up_gradient;
 }
 
 /* Second step: silu's gradient (3 f) and, where gate and up are one buffer, the cat (4 f). */
-static void gated_eager(struct dtp_block_backward *b, dtp_buffer_id gradient)
+static void gated_eager(struct dtp_block_backward *b, const struct dtp_layer_activation *at, dtp_buffer_id gradient)
 {
     struct dtp_lowering *l = b->l;
-    uint64_t f = gradient_bytes(l);
-    bool apart = l->tensor_bytes[DTP_TENSOR_GATE];
-    dtp_buffer_id silu_gradient, up_gradient = product(b, gradient, &silu_gradient);
+    uint64_t f = gradient_bytes(l, at);
+    bool apart = l->tensor_bytes[at->gate];
+    dtp_buffer_id silu_gradient, up_gradient = product(b, at, gradient, &silu_gradient);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION_BACKWARD, "silu");
     dtp_buffer_id made = dtp_backward_workspace(l, &draft, apart ? "gate gradient" : "gate and up gradient",
                                                 apart ? f : 2 * f, DTP_WRITE);
     dtp_draft_use(&draft, silu_gradient, DTP_READ | DTP_FREE);
-    dtp_backward_consume(b, &draft, apart ? DTP_TENSOR_GATE : DTP_TENSOR_UP, DTP_READ | DTP_FREE);
+    dtp_backward_consume(b, &draft, apart ? at->gate : at->up, DTP_READ | DTP_FREE);
     if (!apart)
         dtp_draft_use(&draft, up_gradient, DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft, (apart ? 3 : 7) * (double)l->tensor_bytes[DTP_TENSOR_PRODUCT], apart ? 1 : 2);
+    dtp_draft_memory(l, &draft, (apart ? 3 : 7) * (double)l->tensor_bytes[at->product], apart ? 1 : 2);
     dtp_draft_end(l, &draft);
-    b->gradient[DTP_TENSOR_GATE] = apart ? made : DTP_NO_BUFFER;
-    b->gradient[DTP_TENSOR_UP] = apart ? up_gradient : made;
+    b->gradient[at->gate] = apart ? made : DTP_NO_BUFFER;
+    b->gradient[at->up] = apart ? up_gradient : made;
 }
 
 /* Everything else is one kernel: compiled SwiGLU (6 f), GELU and ReLU (eager 3 f, fused 4 f). A compiler writes GELU's
  * input gradient over its result's. */
-static void in_one(struct dtp_block_backward *b, dtp_buffer_id gradient)
+static void in_one(struct dtp_block_backward *b, const struct dtp_layer_activation *at, dtp_buffer_id gradient)
 {
     struct dtp_lowering *l = b->l;
-    double f = (double)l->tensor_bytes[DTP_TENSOR_PRODUCT];
-    uint64_t gate = l->tensor_bytes[DTP_TENSOR_GATE], up = l->tensor_bytes[DTP_TENSOR_UP];
+    double f = (double)l->tensor_bytes[at->product];
+    uint64_t gate = l->tensor_bytes[at->gate], up = l->tensor_bytes[at->up];
     bool in_place = l->compiled && !l->gated;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION_BACKWARD, "");
-    b->gradient[DTP_TENSOR_UP] = gradient;
+    b->gradient[at->up] = gradient;
     if (in_place) {
         dtp_draft_use(&draft, gradient, DTP_UPDATE);
     } else {
-        b->gradient[DTP_TENSOR_GATE] = dtp_backward_workspace(l, &draft, "gate gradient", gate, DTP_WRITE);
-        b->gradient[DTP_TENSOR_UP] = dtp_backward_workspace(l, &draft, "up gradient", up, DTP_WRITE);
+        b->gradient[at->gate] = dtp_backward_workspace(l, &draft, "gate gradient", gate, DTP_WRITE);
+        b->gradient[at->up] = dtp_backward_workspace(l, &draft, "up gradient", up, DTP_WRITE);
         dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     }
-    dtp_backward_consume(b, &draft, DTP_TENSOR_GATE, DTP_READ | DTP_FREE);
-    dtp_backward_consume(b, &draft, DTP_TENSOR_UP, DTP_READ | DTP_FREE);
-    dtp_backward_consume(b, &draft, DTP_TENSOR_PRODUCT, DTP_READ | DTP_FREE); /* ReLU reads its result */
+    dtp_backward_consume(b, &draft, at->gate, DTP_READ | DTP_FREE);
+    dtp_backward_consume(b, &draft, at->up, DTP_READ | DTP_FREE);
+    dtp_backward_consume(b, &draft, at->product, DTP_READ | DTP_FREE); /* ReLU reads its result */
     dtp_draft_memory(l, &draft, (l->gated ? 6 : l->fused ? 4 : 3) * f, 1);
     dtp_draft_end(l, &draft);
 }
 
 static void activation(struct dtp_block_backward *b)
 {
-    dtp_buffer_id gradient = b->gradient[DTP_TENSOR_PRODUCT];
-    b->gradient[DTP_TENSOR_PRODUCT] = DTP_NO_BUFFER;
+    struct dtp_layer_activation at = dtp_layer_activation(dtp_backward_operator(b)->makes);
+    dtp_buffer_id gradient = b->gradient[at.product];
+    b->gradient[at.product] = DTP_NO_BUFFER;
     if (b->l->gated && !b->l->compiled)
-        gated_eager(b, gradient);
+        gated_eager(b, &at, gradient);
     else
-        in_one(b, gradient);
+        in_one(b, &at, gradient);
 }
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
@@ -365,8 +367,23 @@ static void run(struct dtp_block_backward *b)
     case DTP_LAYER_OP_ROTARY: rotary(b); break;
     case DTP_LAYER_OP_ATTENTION: core(b); break;
     case DTP_LAYER_OP_ACTIVATION: activation(b); break;
+    case DTP_LAYER_OP_ROUTER: dtp_backward_router(b); break;
+    case DTP_LAYER_OP_PERMUTE: dtp_backward_permute(b); break;
+    case DTP_LAYER_OP_UNPERMUTE: dtp_backward_unpermute(b); break;
     case DTP_LAYER_OP_RESIDUAL: branch(b); break;
     }
+}
+
+int dtp_lower_ready_order(const struct dtp_lowering *l, uint64_t layer, int order[DTP_MAX_PARTS])
+{
+    const struct dtp_layer_tensors *tensors = &l->kind[dtp_lower_mlp(l, layer)].tensors;
+    int count = 0;
+    for (int index = tensors->operators - 1; index >= 0; index--)
+        for (int part = 0; part < tensors->kind.matrices && tensors->op[index].kind == DTP_LAYER_OP_PROJECTION; part++)
+            if (tensors->op[index].makes & UINT64_C(1) << tensors->kind.matrix[part].result)
+                order[count++] = part;
+    order[count++] = tensors->kind.matrices; /* vectors */
+    return count;
 }
 
 void dtp_lower_block_backward(struct dtp_lowering *l)

@@ -4,70 +4,10 @@
  * checkpointed one that keeps some, and the replay that makes the missing ones again. A step is emitted when one of its
  * results does not exist yet. Bytes of memory-bound steps are reads and writes per token, kernel by kernel for eager
  * PyTorch, one pass between matmuls where they are fused (compared with block_work.c by the tests). */
+#include "lower/block_forward.h"
 #include "lower/lower_context.h"
 
 #include "base/bytes.h"
-
-/* One pass over a block: `save` survives it. */
-struct pass {
-    struct dtp_lowering *l;
-    struct dtp_flight_module *module;
-    uint64_t save;
-    bool replay;
-};
-
-static bool exists(const struct pass *pass, enum dtp_layer_tensor tensor)
-{
-    return pass->module->alive & UINT64_C(1) << tensor;
-}
-
-/* True when `tensor` is a tensor of this runtime and must be made. */
-static bool missing(const struct pass *pass, enum dtp_layer_tensor tensor)
-{
-    return pass->l->tensor_bytes[tensor] && !exists(pass, tensor);
-}
-
-/* A selective replay makes only what backward lacks and what leads to it. */
-static bool wanted(const struct pass *pass, enum dtp_layer_tensor tensor)
-{
-    if (!missing(pass, tensor))
-        return false;
-    return !pass->replay || pass->l->checkpointing.keeps != DTP_KEEPS_ALL_BUT_CORE ||
-           (pass->save & UINT64_C(1) << tensor);
-}
-
-static void make(const struct pass *pass, struct dtp_draft *draft, enum dtp_layer_tensor tensor)
-{
-    if (!missing(pass, tensor))
-        return;
-    pass->module->tensor[tensor] = dtp_draft_new(pass->l, draft, dtp_layer_tensor_text(tensor), DTP_OWNER_ACTIVATIONS,
-                                                 pass->l->tensor_bytes[tensor], DTP_WRITE);
-    pass->module->alive |= UINT64_C(1) << tensor;
-    pass->module->gathered &= ~(UINT64_C(1) << tensor);
-}
-
-static void drop(const struct pass *pass, enum dtp_layer_tensor tensor)
-{
-    pass->module->alive &= ~(UINT64_C(1) << tensor);
-    pass->module->tensor[tensor] = DTP_NO_BUFFER;
-}
-
-/* Reads a tensor; at its `last` use in forward it goes, unless it is saved or a variable still names it. */
-static void read(const struct pass *pass, struct dtp_draft *draft, enum dtp_layer_tensor tensor, bool last)
-{
-    if (!exists(pass, tensor))
-        return;
-    bool held =
-        pass->save & UINT64_C(1) << tensor || (!pass->replay && pass->l->tensors.locals & UINT64_C(1) << tensor);
-    dtp_draft_use(draft, pass->module->tensor[tensor], last && !held ? DTP_READ | DTP_FREE : DTP_READ);
-    if (last && !held)
-        drop(pass, tensor);
-}
-
-static double per_token(const struct dtp_lowering *l, double bytes)
-{
-    return bytes * (double)l->tokens;
-}
 
 /* ---- norms and residual sums ------------------------------------------------------------------------------------- */
 
@@ -274,7 +214,7 @@ static void multiply(const struct pass *pass, struct dtp_draft *draft, int index
         make(pass, draft, matrix->result);
     if (dtp_layer_tensors_last_reader(&l->tensors, index) && dtp_layer_wide_of(l->tensors.input[index]))
         read(pass, draft, dtp_layer_first(dtp_layer_wide_of(l->tensors.input[index])), true);
-    dtp_draft_matmul(l, draft, l->tokens, matrix->out, matrix->in, false);
+    dtp_draft_product(l, draft, matrix, DTP_PRODUCT_FORWARD);
     if (l->tp > 1 && l->plan->runtime->dtensor && !l->compiled) /* its input becomes a DTensor, its result local */
         draft->op.demand.kernels += 2;
     if (terms)
@@ -475,21 +415,21 @@ static void core_copy(const struct pass *pass)
 
 /* eager SwiGLU: silu reads and writes f, the product reads two and writes one; fused: two in, one out; GELU one in, one
  * out. */
-static void activation(const struct pass *pass)
+static void activation(const struct pass *pass, uint64_t makes)
 {
     struct dtp_lowering *l = pass->l;
-    if (!wanted(pass, DTP_TENSOR_PRODUCT) && !wanted(pass, DTP_TENSOR_SILU))
+    struct dtp_layer_activation at = dtp_layer_activation(makes);
+    if (!wanted(pass, at.product) && !wanted(pass, at.silu))
         return;
-    double f = (double)(l->compute * l->transformer->ffn);
+    double f = (double)(l->compute * dtp_layer_tensor_width(&l->tensors.kind, at.product));
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION, "");
-    make(pass, &draft, DTP_TENSOR_SILU);
-    make(pass, &draft, DTP_TENSOR_PRODUCT);
-    if (l->gated && !l->compiled && !pass->replay && !(pass->save & DTP_TENSOR_BIT(SILU)) &&
-        exists(pass, DTP_TENSOR_SILU))
-        read(pass, &draft, DTP_TENSOR_SILU, true);
-    read(pass, &draft, DTP_TENSOR_GATE, true);
-    read(pass, &draft, DTP_TENSOR_UP, true);
+    make(pass, &draft, at.silu);
+    make(pass, &draft, at.product);
+    if (l->gated && !l->compiled && !pass->replay && !(pass->save & UINT64_C(1) << at.silu) && exists(pass, at.silu))
+        read(pass, &draft, at.silu, true);
+    read(pass, &draft, at.gate, true);
+    read(pass, &draft, at.up, true);
     double passes = l->gated ? (l->fused ? 3 : 5) : 2;
     dtp_draft_memory(l, &draft, per_token(l, passes * f), l->gated && !l->fused ? 2 : 1);
     dtp_draft_end(l, &draft);
@@ -555,7 +495,10 @@ static void run(const struct pass *pass, int index)
         attention(pass);
         core_copy(pass);
         break;
-    case DTP_LAYER_OP_ACTIVATION: activation(pass); break;
+    case DTP_LAYER_OP_ACTIVATION: activation(pass, operator_at(pass, index)->makes); break;
+    case DTP_LAYER_OP_ROUTER: dtp_forward_router(pass); break;
+    case DTP_LAYER_OP_PERMUTE: dtp_forward_permute(pass, operator_at(pass, index)); break;
+    case DTP_LAYER_OP_UNPERMUTE: dtp_forward_unpermute(pass, operator_at(pass, index)); break;
     case DTP_LAYER_OP_RESIDUAL:
         if (operator_at(pass, index)->makes)
             residual(pass, index);

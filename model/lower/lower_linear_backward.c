@@ -48,9 +48,20 @@ static void weight_gradient(const struct dtp_block_backward *b, int index, dtp_b
     l->gathered = DTP_NO_BUFFER;
     dtp_buffer_id before = dtp_lower_state(l)->gradient[index];
     dtp_lower_gradient_result(l, &draft, index, l->compute);
-    dtp_draft_matmul(l, &draft, matrix->out, matrix->in, l->tokens, false);
+    dtp_draft_product(l, &draft, matrix, DTP_PRODUCT_WEIGHT_GRADIENT);
     dtp_draft_end(l, &draft);
     dtp_lower_add_gradient(l, index, before);
+}
+
+/* Of what a matrix reads, per token; where it reads the stream, of tensor parallel ranks: whole terms. */
+static uint64_t input_width(const struct dtp_lowering *l, int index)
+{
+    const struct dtp_layer_matrix *matrix = &l->matrix[index];
+    bool of_stream =
+        matrix->id != DTP_MATRIX_OUTPUT && matrix->id != DTP_MATRIX_DOWN && matrix->id != DTP_MATRIX_SHARED_DOWN;
+    if (matrix->groups > 1)
+        return l->tensors.kind.experts_per_token * matrix->in;
+    return of_stream && l->tp == 1 ? l->between : matrix->in;
 }
 
 static dtp_buffer_id input_gradient(const struct dtp_block_backward *b, int index, dtp_buffer_id output_gradient,
@@ -64,8 +75,7 @@ static dtp_buffer_id input_gradient(const struct dtp_block_backward *b, int inde
     draft.op.name = matrix->name;
     bool cast_goes = l->autocast && !dtp_lower_casts_stay(l);
     dtp_draft_use(&draft, weight, cast_goes ? DTP_READ | DTP_FREE : DTP_READ);
-    bool of_stream = matrix->id != DTP_MATRIX_OUTPUT && matrix->id != DTP_MATRIX_DOWN;
-    uint64_t width = of_stream && l->tp == 1 ? l->between : matrix->in; /* of tensor parallel ranks: whole terms */
+    uint64_t width = input_width(l, index);
     dtp_buffer_id gradient =
         dtp_backward_workspace(l, &draft, "input gradient", dtp_backward_token_bytes(l, l->compute * width), DTP_WRITE);
     use_result_gradient(b, &draft, output_gradient, last);
@@ -73,7 +83,7 @@ static dtp_buffer_id input_gradient(const struct dtp_block_backward *b, int inde
         dtp_backward_consume(b, &draft, l->tensors.input[index], DTP_FREE);
     if (cast_goes)
         dtp_lower_state(l)->weight[index] = DTP_NO_BUFFER;
-    dtp_draft_matmul(l, &draft, l->tokens, matrix->in, matrix->out, false);
+    dtp_draft_product(l, &draft, matrix, DTP_PRODUCT_INPUT_GRADIENT);
     dtp_draft_end(l, &draft);
     return gradient;
 }
@@ -100,7 +110,8 @@ static void bias_gradient(struct dtp_lowering *l, const struct dtp_layer_matrix 
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_BIAS_BACKWARD, matrix->name);
     dtp_draft_use(&draft, output_gradient, DTP_READ);
-    dtp_draft_memory(l, &draft, dtp_backward_per_token(l, (double)(matrix->out * l->compute)), 1);
+    uint64_t rows = matrix->groups > 1 ? l->tensors.kind.experts_per_token : 1; /* of a token */
+    dtp_draft_memory(l, &draft, dtp_backward_per_token(l, (double)(rows * matrix->out * l->compute)), 1);
     dtp_draft_end(l, &draft);
 }
 
@@ -208,18 +219,21 @@ static dtp_buffer_id linear(const struct dtp_block_backward *b, int index, dtp_b
     return gradient;
 }
 
-/* Linears that read one tensor: the second and third gradients are added to the first (three passes of c h). */
-static dtp_buffer_id add_gradients(const struct dtp_block_backward *b, dtp_buffer_id sum, dtp_buffer_id gradient)
+/* Linears that read one tensor: the second and third gradients are added to the first (three passes of c h). Fused they
+ * cost nothing by themselves but those of experts' rows, behind which there is no norm. */
+dtp_buffer_id dtp_backward_add(const struct dtp_block_backward *b, enum dtp_layer_tensor of, dtp_buffer_id sum,
+                               dtp_buffer_id gradient)
 {
     struct dtp_lowering *l = b->l;
     if (sum.index == DTP_NO_INDEX)
         return gradient;
+    bool passes = !l->fused || l->tensors.kind.experts;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL_BACKWARD, "sum of input gradients");
     dtp_draft_use(&draft, sum, DTP_UPDATE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft,
-                     l->fused ? 0 : dtp_backward_per_token(l, (double)(3 * l->compute * l->transformer->hidden)), 1);
+    uint64_t width = of == DTP_TENSOR_PERMUTED ? dtp_layer_tensor_width(&l->tensors.kind, of) : l->transformer->hidden;
+    dtp_draft_memory(l, &draft, passes ? dtp_backward_per_token(l, (double)(3 * l->compute * width)) : 0, 1);
     dtp_draft_end(l, &draft);
     return sum;
 }
@@ -238,7 +252,7 @@ void dtp_backward_projection(struct dtp_block_backward *b)
         dtp_buffer_id of_result = b->gradient[l->matrix[i].result];
         b->gradient[l->matrix[i].result] = DTP_NO_BUFFER;
         dtp_buffer_id made = linear(b, i, of_result, !left && !later);
-        b->gradient[input] = add_gradients(b, b->gradient[input], made);
+        b->gradient[input] = dtp_backward_add(b, input, b->gradient[input], made);
         if (!left && dtp_lower_cut_by_columns(l, i) && !l->plan->runtime->sums_beside)
             b->gradient[input] = dtp_lower_sum_of_stream(l, op->name, b->gradient[input], DTP_READ | DTP_FREE);
     }
@@ -283,7 +297,7 @@ void dtp_lower_deferred_gradients(struct dtp_lowering *l)
 {
     struct dtp_flight *f = l->flight;
     for (uint32_t i = 0; i < f->deferred_count; i++) {
-        l->layer = f->deferred[i].layer;
+        dtp_lower_stand(l, f->deferred[i].layer);
         struct dtp_block_backward b = {.l = l, .module = dtp_lower_flight_module(l)};
         for (int tensor = 0; tensor < DTP_TENSOR_COUNT; tensor++)
             b.gradient[tensor] = DTP_NO_BUFFER;
@@ -302,5 +316,5 @@ void dtp_lower_deferred_gradients(struct dtp_lowering *l)
     }
     if (!dtp_lower_holds(l))
         f->deferred_count = 0;
-    l->layer = DTP_NO_LAYER;
+    dtp_lower_stand(l, DTP_NO_LAYER);
 }

@@ -87,12 +87,12 @@ static void forward(struct dtp_lowering *l)
         dtp_lower_hand_on(l, chunk->first, dtp_lower_work_on(l, input.rows));
     }
     for (uint64_t layer = chunk->first; layer < chunk->first + chunk->layers; layer++) {
-        l->layer = (uint16_t)layer;
+        dtp_lower_stand(l, (uint16_t)layer);
         call(l, l->hooks->before_forward);
         dtp_lower_block_forward(l);
         call(l, l->hooks->after_forward);
     }
-    l->layer = DTP_NO_LAYER;
+    dtp_lower_stand(l, DTP_NO_LAYER);
     if (chunk->head)
         head_forward(l);
     else
@@ -106,12 +106,12 @@ static void forward(struct dtp_lowering *l)
 static void blocks_backward(struct dtp_lowering *l)
 {
     for (uint64_t left = l->chunk->layers; left > 0; left--) {
-        l->layer = (uint16_t)(l->chunk->first + left - 1);
+        dtp_lower_stand(l, (uint16_t)(l->chunk->first + left - 1));
         call(l, l->hooks->before_backward);
         dtp_lower_block_backward(l);
         call(l, l->hooks->after_backward);
     }
-    l->layer = DTP_NO_LAYER;
+    dtp_lower_stand(l, DTP_NO_LAYER);
 }
 
 static void backward(struct dtp_lowering *l)
@@ -303,7 +303,7 @@ static void forget_graph(struct dtp_lowering *l)
     f->deferred_count = 0;
     for (uint64_t i = 0; i < l->chunk->layers; i++) {
         struct dtp_draft draft;
-        l->layer = (uint16_t)(l->chunk->first + i);
+        dtp_lower_stand(l, (uint16_t)(l->chunk->first + i));
         dtp_draft_begin(l, &draft, DTP_OP_FREE, "graph");
         for (uint64_t left = f->module[i].alive; left; left &= left - 1)
             dtp_draft_use(&draft, f->module[i].tensor[dtp_layer_first(left)], DTP_FREE);
@@ -311,7 +311,7 @@ static void forget_graph(struct dtp_lowering *l)
         if (draft.operand_count)
             dtp_draft_end(l, &draft);
     }
-    l->layer = DTP_NO_LAYER;
+    dtp_lower_stand(l, DTP_NO_LAYER);
     if (l->chunk->head) {
         let_go(l, &f->logits_gradient, DTP_NO_OP);
         let_go(l, &f->final_norm, DTP_NO_OP);

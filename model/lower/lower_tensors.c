@@ -2,6 +2,8 @@
 #include "base/bytes.h"
 #include "lower/lowering.h"
 
+#include <string.h>
+
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
 
 struct part_sum {
@@ -39,7 +41,10 @@ static void list_matrices(struct dtp_lowering *l)
     for (int part = 0; part < l->matrices; part++) {
         const struct dtp_layer_matrix *matrix = &l->matrix[part];
         struct part_sum weight = {&l->block, l->plan->shard_group, flat_tensors(l), part};
-        add_tensor(&weight, matrix->out, matrix->in);
+        struct dtp_layer_cut cut = dtp_layer_matrix_cut(matrix, weight.ranks);
+        for (uint64_t i = 0; i < cut.count; i++)
+            add_tensor(&weight, cut.rows, cut.width);
+        l->block.tensors[part] = 1;
         l->block.matrix[part] = true;
         l->block.weight_name[part] = matrix->weight_name;
         l->block.gradient_name[part] = matrix->gradient_name;
@@ -113,7 +118,8 @@ uint64_t dtp_lower_largest_tensor(const struct dtp_lowering *l)
 {
     uint64_t largest = 0;
     for (int part = 0; part < DTP_MAX_PARTS; part++) {
-        largest = l->block.largest[part] > largest ? l->block.largest[part] : largest;
+        for (int mlp = 0; mlp < DTP_LAYER_MLPS; mlp++)
+            largest = l->kind[mlp].block.largest[part] > largest ? l->kind[mlp].block.largest[part] : largest;
         largest = l->root.largest[part] > largest ? l->root.largest[part] : largest;
     }
     return largest;
@@ -121,17 +127,64 @@ uint64_t dtp_lower_largest_tensor(const struct dtp_lowering *l)
 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
-void dtp_lower_tensors(struct dtp_lowering *l)
+/* As it stands in `l`. */
+static void keep_kind(struct dtp_lowering *l)
 {
-    dtp_layer_tensors_of(l->transformer, l->cluster, l->plan, &l->tensors);
+    struct dtp_lower_kind *kind = &l->kind[l->mlp];
+    kind->tensors = l->tensors;
+    kind->block = l->block;
+    memcpy(kind->tensor_bytes, l->tensor_bytes, sizeof kind->tensor_bytes);
+}
+
+void dtp_lower_take_kind(struct dtp_lowering *l, enum dtp_layer_mlp mlp)
+{
+    const struct dtp_lower_kind *kind = &l->kind[mlp];
+    l->mlp = mlp;
+    l->tensors = kind->tensors;
+    l->block = kind->block;
+    memcpy(l->tensor_bytes, kind->tensor_bytes, sizeof l->tensor_bytes);
+    l->matrix = l->tensors.kind.matrix, l->matrices = l->tensors.kind.matrices;
+}
+
+static void make_kind(struct dtp_lowering *l, enum dtp_layer_mlp mlp)
+{
+    l->mlp = mlp;
+    l->block = (struct dtp_lower_module){.parts = 0};
+    dtp_layer_tensors_of(l->transformer, mlp, l->cluster, l->plan, &l->tensors);
     l->matrix = l->tensors.kind.matrix, l->matrices = l->tensors.kind.matrices;
     for (int tensor = 0; tensor < DTP_TENSOR_COUNT; tensor++)
         l->tensor_bytes[tensor] = dtp_bytes_product(l->tokens, l->tensors.bytes[tensor]);
     list_matrices(l);
     list_block_vectors(l);
-    list_root(l);
-    if (l->plan->fsdp1) { /* one flat parameter, cut into equal shards across tensors */
+    if (l->plan->fsdp1) /* one flat parameter, cut into equal shards across tensors */
         l->block.all_shard = dtp_divide_up(l->block.all_elements, l->plan->shard_group);
+    keep_kind(l);
+}
+
+/* Both kinds, though a model may have layers of one alone. */
+void dtp_lower_tensors(struct dtp_lowering *l)
+{
+    if (l->transformer->experts)
+        make_kind(l, DTP_LAYER_EXPERTS);
+    make_kind(l, DTP_LAYER_DENSE);
+    list_root(l);
+    if (l->plan->fsdp1)
         l->root.all_shard = dtp_divide_up(l->root.all_elements, l->plan->shard_group);
-    }
+    dtp_lower_take_kind(l, dtp_lower_mlp(l, 0));
+}
+
+uint64_t dtp_lower_all_elements(const struct dtp_lowering *l)
+{
+    uint64_t elements = l->root.all_elements;
+    for (uint64_t layer = 0; layer < l->transformer->layers; layer++)
+        elements += dtp_lower_module_at(l, layer)->all_elements;
+    return elements;
+}
+
+uint64_t dtp_lower_all_shard(const struct dtp_lowering *l)
+{
+    uint64_t elements = l->root.all_shard;
+    for (uint64_t layer = 0; layer < l->transformer->layers; layer++)
+        elements += dtp_lower_module_at(l, layer)->all_shard;
+    return elements;
 }

@@ -20,7 +20,7 @@ static uint64_t cast_elements(const struct dtp_lowering *l, int part)
     if (l->layer == DTP_NO_LAYER)
         return l->transformer->vocab * l->transformer->hidden;
     const struct dtp_layer_matrix *matrix = &l->matrix[part];
-    return matrix->out * matrix->in + (matrix->bias ? matrix->out : 0);
+    return matrix->groups * (matrix->out * matrix->in + (matrix->bias ? matrix->out : 0));
 }
 
 dtp_buffer_id dtp_lower_weight(struct dtp_lowering *l, int part)
@@ -53,7 +53,7 @@ void dtp_lower_forget_casts(struct dtp_lowering *l)
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_FREE, "autocast cache");
         draft.op.layer = (uint16_t)layer;
-        for (int part = 0; part < l->matrices; part++) {
+        for (int part = 0; part < dtp_lower_module_at(l, layer)->parts - 1; part++) {
             dtp_draft_use(&draft, l->state[layer].weight[part], DTP_FREE);
             l->state[layer].weight[part] = DTP_NO_BUFFER;
         }

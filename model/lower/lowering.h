@@ -118,6 +118,13 @@ struct dtp_handed {
  * stream waits for that. */
 enum dtp_lent { DTP_LENT_FORWARD, DTP_LENT_BACKWARD, DTP_LENT_GRADIENTS, DTP_LENT_COUNT };
 
+/* Layers with such an MLP: their tensors by the runtime's habits, their parameters, bytes of all tokens. */
+struct dtp_lower_kind {
+    struct dtp_layer_tensors tensors;
+    struct dtp_lower_module block;
+    uint64_t tensor_bytes[DTP_TENSOR_COUNT];
+};
+
 struct dtp_lowering {
     const struct dtp_transformer *transformer; /* a rank's slice of the model, with the layers that it holds */
     const struct dtp_cluster *cluster;
@@ -141,6 +148,9 @@ struct dtp_lowering {
     bool whole_gradients; /* gradients of several micro-steps are added up before one reduction */
     enum dtp_loss loss;
 
+    struct dtp_lower_kind kind[DTP_LAYER_MLPS];
+    /* The kind of the layer at which the skeleton stands, or stood last (dtp_lower_stand). */
+    enum dtp_layer_mlp mlp;
     struct dtp_layer_tensors tensors;      /* of a block: its kind by the runtime's habits */
     const struct dtp_layer_matrix *matrix; /* the kind's */
     int matrices;
@@ -251,9 +261,17 @@ dtp_buffer_id dtp_lower_host_buffer(struct dtp_lowering *l, const char *name, en
 #define DTP_NO_BUFFER ((dtp_buffer_id){DTP_NO_INDEX})
 #define DTP_NO_OP ((dtp_op_id){DTP_NO_INDEX})
 
+/* lower_tensors.c */
+void dtp_lower_take_kind(struct dtp_lowering *l, enum dtp_layer_mlp mlp);
+
 /* [m,k] x [k,n] in the compute dtype; fp8 only inside blocks. */
 void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uint64_t m, uint64_t n, uint64_t k,
                       bool head);
+/* A product of a block's matrix, forward or of one of its gradients; of experts all of them, each with the rows of its
+ * tokens. */
+enum dtp_product { DTP_PRODUCT_FORWARD, DTP_PRODUCT_INPUT_GRADIENT, DTP_PRODUCT_WEIGHT_GRADIENT };
+void dtp_draft_product(const struct dtp_lowering *l, struct dtp_draft *draft, const struct dtp_layer_matrix *matrix,
+                       enum dtp_product product);
 /* The program's group of `ranks` of those with the same slice, `apart` of them from one to the next: 1, neighbours. */
 uint32_t dtp_lower_data_group(struct dtp_lowering *l, uint32_t ranks, uint32_t apart);
 /* What each rank sends around a ring of a tensor of `bytes`: the shards of all others, padded to whole bytes. */
@@ -284,16 +302,30 @@ static inline bool dtp_lower_keeps_graph(const struct dtp_lowering *l)
 {
     return dtp_lower_holds(l) && l->pass->kind == DTP_PASS_BACKWARD;
 }
+static inline enum dtp_layer_mlp dtp_lower_mlp(const struct dtp_lowering *l, uint64_t layer)
+{
+    return dtp_transformer_layer_has_experts(l->transformer, layer) ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE;
+}
 /* The `index`-th module: a block, and behind all of them what lies outside. */
 static inline const struct dtp_lower_module *dtp_lower_module_at(const struct dtp_lowering *l, uint64_t index)
 {
-    return index == l->transformer->layers ? &l->root : &l->block;
+    return index == l->transformer->layers ? &l->root : &l->kind[dtp_lower_mlp(l, index)].block;
+}
+/* What is drafted is of that layer, or of none. */
+static inline void dtp_lower_stand(struct dtp_lowering *l, uint16_t layer)
+{
+    l->layer = layer;
+    if (layer != DTP_NO_LAYER && dtp_lower_mlp(l, layer) != l->mlp)
+        dtp_lower_take_kind(l, dtp_lower_mlp(l, layer));
 }
 /* What is drafted is of that module. */
 static inline void dtp_lower_stand_at(struct dtp_lowering *l, uint64_t index)
 {
-    l->layer = index == l->transformer->layers ? DTP_NO_LAYER : (uint16_t)index;
+    dtp_lower_stand(l, index == l->transformer->layers ? DTP_NO_LAYER : (uint16_t)index);
 }
+/* Of all modules: parameters, and what one rank stores of them. */
+uint64_t dtp_lower_all_elements(const struct dtp_lowering *l);
+uint64_t dtp_lower_all_shard(const struct dtp_lowering *l);
 /* Of the layer at which the skeleton stands. */
 static inline struct dtp_flight_module *dtp_lower_flight_module(const struct dtp_lowering *l)
 {
@@ -376,6 +408,8 @@ void dtp_lower_head_deferred(struct dtp_lowering *l);
 
 /* lower_backward.c */
 void dtp_lower_block_backward(struct dtp_lowering *l);
+/* Parts of a layer in the order in which their gradients are ready: returns how many. */
+int dtp_lower_ready_order(const struct dtp_lowering *l, uint64_t layer, int order[DTP_MAX_PARTS]);
 /* lower_linear_backward.c: gradients of weights that a split backward has left for later. */
 void dtp_lower_deferred_gradients(struct dtp_lowering *l);
 void dtp_lower_embedding_backward(struct dtp_lowering *l);

@@ -36,7 +36,8 @@ enum dtp_layer_matrix_id {
 #include "net/layer_kind.def"
     DTP_MATRIX_COUNT
 };
-#define DTP_LAYER_MATRICES 7 /* most of one kind: q, k, v, output, gate, up, down */
+#define DTP_LAYER_MATRICES                                                                                             \
+    13 /* most of one kind: latent attention's five, router, experts' and shared ones' three, gate */
 
 enum dtp_layer_vector {
 #define DTP_VECTOR(suffix, ...) DTP_VECTOR_##suffix,
@@ -49,13 +50,28 @@ enum dtp_layer_vector {
 struct dtp_layer_matrix {
     const char *name, *gradient_name, *input_gradient_name, *weight_name;
     uint64_t out, in;
-    bool bias; /* [out] */
+    uint64_t groups; /* so many of them, one of each expert: [groups, out, in]; others 1 */
+    bool bias;       /* [groups, out] */
     enum dtp_layer_matrix_id id;
     enum dtp_layer_tensor result; /* the projection that makes it says what it reads */
 };
 
+/* Layers of one model differ in their MLP: one, or experts. */
+enum dtp_layer_mlp { DTP_LAYER_DENSE, DTP_LAYER_EXPERTS };
+#define DTP_LAYER_MLPS 2
+/* The kind of all layers of a model that is uniform; formulas that know one kind refuse others before. */
+static inline enum dtp_layer_mlp dtp_layer_mlp_of(const struct dtp_transformer *transformer)
+{
+    return transformer->experts ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE;
+}
+
 struct dtp_layer_kind {
-    uint64_t hidden, ffn, heads, kv_heads, head_dim, d_q, d_kv;
+    uint64_t hidden, ffn, heads, kv_heads, head_dim, d_q, d_kv; /* ffn: of all that a token goes through, k x expert */
+    uint64_t experts, experts_per_token;                        /* 0 and 1 where there are none */
+    uint64_t mlp_width;                                         /* of one MLP: the model's, or an expert's */
+    uint64_t shared_ffn;
+    uint64_t d_core;                             /* what the output matrix reads: heads times the width of a value */
+    uint64_t q_latent, kv_latent, rope_head_dim; /* of latent attention, else 0 */
     uint64_t norm_statistics; /* numbers a norm keeps of a token: RMSNorm its scale, LayerNorm mean and scale */
     bool packs_qkv, packs_up; /* q, k and v are one matrix; gate and up are one */
     bool gated, rotary, qk_norm;
@@ -64,22 +80,39 @@ struct dtp_layer_kind {
     bool narrows;     /* of the runtime: matmuls read a cast of the residual stream, where no norm stands between */
     bool from_result; /* the activation's derivative reads its result, not its input: ReLU */
     bool norm_bias, qkv_bias, output_bias, mlp_bias;
+    bool router_bias, shared_gate, sinks;
     struct dtp_layer_matrix matrix[DTP_LAYER_MATRICES];
     int matrices;
     uint32_t vectors; /* norms that exist, bits by enum dtp_layer_vector */
 };
-/* packs_up says nothing where there is no gate. */
-void dtp_layer_kind_of(const struct dtp_transformer *transformer, bool packs_qkv, bool packs_up,
+/* Of the model's layers that have such an MLP. packs_up says nothing where there is no gate, nor of experts, whose gate
+ * and up are apart; packs_qkv nothing of latent attention. */
+void dtp_layer_kind_of(const struct dtp_transformer *transformer, enum dtp_layer_mlp mlp, bool packs_qkv, bool packs_up,
                        struct dtp_layer_kind *out);
 
-/* Elements of the kind's matrices, biases left out; of biases and norms. */
+/* Elements of the kind's matrices, biases left out; of those, the ones that multiply a token; of biases and norms. */
 uint64_t dtp_layer_matrix_elements(const struct dtp_layer_kind *kind);
+uint64_t dtp_layer_active_elements(const struct dtp_layer_kind *kind);
 uint64_t dtp_layer_vector_elements(const struct dtp_layer_kind *kind);
 uint64_t dtp_layer_bias_elements(const struct dtp_layer_kind *kind);
+uint64_t dtp_layer_expert_bias_elements(const struct dtp_layer_kind *kind); /* of one expert */
 
 /* The vectors one by one, biases first: returns how many, elements of each in `out`. */
 #define DTP_LAYER_VECTORS (DTP_LAYER_MATRICES + 2 * DTP_VECTOR_COUNT)
 int dtp_layer_list_vectors(const struct dtp_layer_kind *kind, uint64_t out[DTP_LAYER_VECTORS]);
+
+/* How FSDP2 cuts a matrix over so many ranks: by its first axis, of experts by whole ones, or where there are more
+ * ranks than experts by rows of each (torchtitan's parallelize.py shards dimension 1 then). `count` tensors of `rows`,
+ * each `width` wide. */
+struct dtp_layer_cut {
+    uint64_t count, rows, width;
+};
+static inline struct dtp_layer_cut dtp_layer_matrix_cut(const struct dtp_layer_matrix *matrix, uint64_t ranks)
+{
+    if (matrix->groups > 1 && ranks <= matrix->groups)
+        return (struct dtp_layer_cut){1, matrix->groups, matrix->out * matrix->in};
+    return (struct dtp_layer_cut){matrix->groups, matrix->out, matrix->in};
+}
 
 /* The table's columns of one tensor. */
 uint64_t dtp_layer_tensor_width(const struct dtp_layer_kind *kind, enum dtp_layer_tensor tensor);
@@ -98,8 +131,11 @@ enum dtp_layer_operator_kind {
     DTP_LAYER_OP_ROTARY,     /* position into q and k, and their norms where the model has them */
     DTP_LAYER_OP_ATTENTION,
     DTP_LAYER_OP_ACTIVATION,
-    DTP_LAYER_OP_CAST,    /* of the residual stream into what matmuls read, where no norm does it */
-    DTP_LAYER_OP_RESIDUAL /* makes INPUT2; the last nothing here, for its sum is the next block's input */
+    DTP_LAYER_OP_ROUTER,    /* each token's experts and their weights, of its scores; tokens in the order of experts */
+    DTP_LAYER_OP_PERMUTE,   /* rows of tokens to their experts */
+    DTP_LAYER_OP_UNPERMUTE, /* and back, weighed and added up; with what shared experts add */
+    DTP_LAYER_OP_CAST,      /* of the residual stream into what matmuls read, where no norm does it */
+    DTP_LAYER_OP_RESIDUAL   /* makes INPUT2; the last nothing here, for its sum is the next block's input */
 };
 enum dtp_layer_need { DTP_NEEDS_INPUT = 1, DTP_NEEDS_RESULT = 2, DTP_NEEDS_STATISTICS = 4 };
 
@@ -110,7 +146,20 @@ struct dtp_layer_operator {
     uint64_t reads, makes, statistics;
     uint32_t needs;
 };
-#define DTP_LAYER_OPERATORS 20
+/* The tensors of an MLP's activation, told by what it makes: of the layer's own MLP or experts, or of the shared ones.
+ */
+struct dtp_layer_activation {
+    enum dtp_layer_tensor gate, up, silu, product;
+};
+static inline struct dtp_layer_activation dtp_layer_activation(uint64_t makes)
+{
+    return makes & DTP_TENSOR_BIT(SHARED_PRODUCT)
+               ? (struct dtp_layer_activation){DTP_TENSOR_SHARED_GATE, DTP_TENSOR_SHARED_UP, DTP_TENSOR_SHARED_SILU,
+                                               DTP_TENSOR_SHARED_PRODUCT}
+               : (struct dtp_layer_activation){DTP_TENSOR_GATE, DTP_TENSOR_UP, DTP_TENSOR_SILU, DTP_TENSOR_PRODUCT};
+}
+
+#define DTP_LAYER_OPERATORS 28
 int dtp_layer_operators(const struct dtp_layer_kind *kind, struct dtp_layer_operator out[DTP_LAYER_OPERATORS]);
 
 #endif

@@ -25,5 +25,6 @@ const char *dtp_parallel_block_text(enum dtp_parallel_block parallel);
 const char *dtp_norm_place_text(enum dtp_norm_place place);
 const char *dtp_activation_text(enum dtp_activation activation);
 const char *dtp_position_text(enum dtp_position position);
+const char *dtp_router_text(enum dtp_router router);
 
 #endif

@@ -59,6 +59,10 @@ static bool lies_between_matmuls(enum dtp_layer_tensor tensor)
     return part == DTP_PART_RESIDUAL || part == DTP_PART_NORMS;
 }
 
+/* Experts' tensors by the module that makes them, which PyTorch's users compile apart or not at all: what they do
+ * around the experts' matmuls is eager, in functions of their own (torchtitan's moe.py). */
+#define EXPERT_LOCALS (BIT(EXPERT_DOWN) | BIT(UNPERMUTED) | BIT(PERMUTED))
+
 static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *plan, uint64_t made)
 {
     const uint64_t compute = dtp_plan_compute_bytes(plan);
@@ -122,6 +126,10 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
         habits.made |= BIT(CORE_COPY), habits.saved |= BIT(CORE_COPY);
     if (out->kind.gated && !out->fused) /* fused, the gate's activation is made again of its argument */
         habits.made |= BIT(SILU), habits.saved |= BIT(SILU);
+    if (out->kind.shared_ffn && out->kind.gated && !out->fused)
+        habits.made |= BIT(SHARED_SILU), habits.saved |= BIT(SHARED_SILU);
+    if (out->kind.shared_gate) /* a product of both */
+        habits.saved |= BIT(SHARED_DOWN) | BIT(SHARED_WEIGHT);
     if (out->added_again)
         habits.saved |= BIT(MIDDLE);
     if (repacked) {
@@ -148,8 +156,9 @@ static void list_tensors(struct dtp_layer_tensors *out, const struct dtp_plan *p
         made &= ~BIT(INPUT2);
     out->saved = saved & made & ~habits.dropped;
     count_bytes(out, plan, made);
+    out->locals = EXPERT_LOCALS & made;
     if (!out->fused)
-        out->locals = BIT(QKV) | BIT(V) | BIT(Q) | BIT(K) | BIT(CORE) | BIT(INPUT2) | BIT(UP) | BIT(PRODUCT);
+        out->locals |= BIT(QKV) | BIT(V) | BIT(Q) | BIT(K) | BIT(CORE) | BIT(INPUT2) | BIT(UP) | BIT(PRODUCT);
 }
 
 /* Under eager autocast each linear that reads a norm's result saves a cast of its own. Measured of pipelines, which
@@ -193,12 +202,12 @@ static uint64_t kept_tensors(const struct dtp_layer_tensors *tensors, const stru
     return tensors->saved;
 }
 
-void dtp_layer_tensors_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                          const struct dtp_plan *plan, struct dtp_layer_tensors *out)
+void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_layer_mlp mlp,
+                          const struct dtp_cluster *cluster, const struct dtp_plan *plan, struct dtp_layer_tensors *out)
 {
     *out = (struct dtp_layer_tensors){.fused = dtp_plan_fuses(plan),
                                       .added_again = plan->compile && !cut_by_ddp(transformer, cluster, plan)};
-    dtp_layer_kind_of(transformer, plan->fused_qkv, plan->fused_gate_up, &out->kind);
+    dtp_layer_kind_of(transformer, mlp, plan->fused_qkv, plan->fused_gate_up, &out->kind);
     out->kind.narrows = dtp_plan_autocast(plan) || dtp_plan_keeps_fp8(plan);
     struct dtp_context context = dtp_plan_context(plan, cluster);
     out->gathered_ranks = context.keeps ? context.ring : 0;

@@ -25,8 +25,10 @@ struct dtp_layer_tensors {
     uint32_t gathered_ranks; /* whose keys and values are kept as they were gathered; 0: they are not */
     bool added_again;        /* the sum after attention is made again in backward, not kept */
 };
-void dtp_layer_tensors_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                          const struct dtp_plan *plan, struct dtp_layer_tensors *out);
+/* Of the model's layers with such an MLP. */
+void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_layer_mlp mlp,
+                          const struct dtp_cluster *cluster, const struct dtp_plan *plan,
+                          struct dtp_layer_tensors *out);
 
 /* The sum whose result `tensor` is; NULL where it is none. */
 const struct dtp_layer_operator *dtp_layer_tensors_sum(const struct dtp_layer_tensors *tensors,

@@ -315,7 +315,7 @@ static void test_kept_keys(void **state)
         assert_int_equal(traffic_of(program).count[DTP_ALL_GATHER], cases[i].gathers * MICRO_STEPS * LAYERS);
         assert_int_equal(totals.count[DTP_ALL_GATHER], closed.count[DTP_ALL_GATHER]);
         assert_int_equal(totals.sent_bytes[DTP_ALL_GATHER], closed.bytes[DTP_ALL_GATHER]);
-        dtp_layer_tensors_of(&t, &cluster, &plan, &tensors);
+        dtp_layer_tensors_of(&t, DTP_LAYER_DENSE, &cluster, &plan, &tensors);
         assert_int_equal(tensors.bytes[DTP_TENSOR_KV_ALL], cases[i].kept ? CP * 2 * KV_HEADS * 128 * 2 : 0);
         dtp_program_destroy(program);
     }

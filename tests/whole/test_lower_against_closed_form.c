@@ -194,9 +194,36 @@ static void test_random_zeropp(void **state)
     assert_true(second > 20 && weights > 20 && exchanged > 20);
 }
 
+/* Layers of experts under PyTorch: each strategy, eager and compiled, with and without checkpointing. */
+static void test_experts(void **state)
+{
+    (void)state;
+    static const enum dtp_strategy strategies[] = {DTP_DDP, DTP_ZERO1, DTP_FULL_SHARD, DTP_SHARD_GRAD_OP};
+    static const enum dtp_checkpointing checkpointing[] = {DTP_CHECKPOINT_NONE, DTP_CHECKPOINT_FULL,
+                                                           DTP_CHECKPOINT_SELECTIVE_ATTENTION};
+    random_seed();
+    for (unsigned i = 0; i < 4 * 3 * 2 * 2; i++) {
+        struct random_job job = {.cluster = random_cluster()};
+        struct dtp_transformer *t = &job.transformer;
+        static struct dtp_faults faults;
+        *t = dtp_transformer_default();
+        t->layers = 3, t->hidden = 256, t->heads = 4, t->kv_heads = 2, t->head_dim = 64, t->ffn = 512, t->vocab = 1000;
+        t->experts = 8, t->experts_per_token = 2, t->expert_ffn = 192;
+        t->shared_expert_ffn = i / 24 ? 320 : 0, t->shared_expert_gate = i / 24 > 0;
+        job.asked = dtp_plan_default();
+        job.asked.strategy = strategies[i % 4], job.asked.checkpointing = checkpointing[i / 4 % 3];
+        job.asked.compile = i / 12 % 2, job.asked.sequence = 128, job.asked.micro_batch = 2;
+        job.plan = job.asked;
+        memset(&faults, 0, sizeof faults);
+        if (dtp_plan_resolve(&job.plan, t, &job.cluster, &faults) != DTP_OK)
+            fail_msg("%s", faults.text[0]);
+        assert_true(check_job(&job));
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_plans),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_experts), cmocka_unit_test(test_random_plans),
                                        cmocka_unit_test(test_random_deepspeed_offload),
                                        cmocka_unit_test(test_random_zeropp)};
     return cmocka_run_group_tests(tests, NULL, NULL);

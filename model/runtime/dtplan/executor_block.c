@@ -153,6 +153,9 @@ static void add_operator(struct dtp_executor_block *b, const struct dtp_layer_op
     case DTP_LAYER_OP_ACTIVATION: add_activation(b); break;
     case DTP_LAYER_OP_RESIDUAL: add_to_stream(b, from); break;
     case DTP_LAYER_OP_CAST: break; /* the stream has the format that matmuls read */
+    case DTP_LAYER_OP_ROUTER:
+    case DTP_LAYER_OP_PERMUTE:
+    case DTP_LAYER_OP_UNPERMUTE: break; /* plans with experts are refused */
     }
 }
 
@@ -196,7 +199,7 @@ void dtp_executor_block_of(const struct dtp_transformer *transformer, const stru
                                        .sequence = plan->sequence,
                                        .element_bytes = dtp_plan_compute_bytes(plan),
                                        .epilogue = plan->executor.gelu_epilogue};
-    dtp_layer_kind_of(transformer, true, true, &out->kind);
+    dtp_layer_kind_of(transformer, DTP_LAYER_DENSE, true, true, &out->kind);
     int count = dtp_layer_operators(&out->kind, from);
     for (int i = 0; i < count; i++)
         add_operator(out, &from[i]);

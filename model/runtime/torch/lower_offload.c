@@ -138,7 +138,7 @@ void dtp_lower_host_step(struct dtp_lowering *l)
     wait_for(l, "gradients downloaded");
     for (uint64_t i = 0; i < s->count + s->roots; i++) {
         struct dtp_lower_unit *unit = &s->unit[i];
-        l->layer = unit->root ? DTP_NO_LAYER : (uint16_t)unit->first;
+        dtp_lower_stand(l, unit->root ? DTP_NO_LAYER : (uint16_t)unit->first);
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_HOST_OPTIMIZER, "");
         draft.op.stream = DTP_STREAM_HOST;
@@ -148,5 +148,5 @@ void dtp_lower_host_step(struct dtp_lowering *l)
         draft.op.demand.bytes = HOST_ADAM_BYTES * (double)unit->shard;
         dtp_draft_end(l, &draft);
     }
-    l->layer = DTP_NO_LAYER;
+    dtp_lower_stand(l, DTP_NO_LAYER);
 }

@@ -43,16 +43,16 @@ static void make_state(struct dtp_lowering *l)
     uint64_t ranks = l->plan->shard_group, before = 0;
     for (uint64_t i = 0; i <= l->transformer->layers; i++) {
         bool root = i == l->transformer->layers;
-        const struct dtp_lower_module *module = root ? &l->root : &l->block;
+        const struct dtp_lower_module *module = dtp_lower_module_at(l, i);
         uint64_t elements = module->all_elements;
         uint64_t own = dtp_divide_up(before + elements, ranks) - dtp_divide_up(before, ranks);
         before += elements;
-        l->layer = root ? DTP_NO_LAYER : (uint16_t)i;
+        dtp_lower_stand(l, root ? DTP_NO_LAYER : (uint16_t)i);
         l->state[i].params =
             dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * elements, true);
         make_moments(l, module, own, &l->state[i].moments);
     }
-    l->layer = DTP_NO_LAYER;
+    dtp_lower_stand(l, DTP_NO_LAYER);
 }
 
 static enum dtp_status make(struct dtp_lowering *l)
@@ -121,7 +121,7 @@ static void into_bucket(struct dtp_lowering *l, int part)
 
 static dtp_buffer_id bucket_of(const struct dtp_lowering *l, uint64_t module, int part)
 {
-    const struct dtp_lower_module *shape = module == l->transformer->layers ? &l->root : &l->block;
+    const struct dtp_lower_module *shape = dtp_lower_module_at(l, module);
     return shape->elements[part] ? buckets_of(l)->laid.bucket[l->state[module].bucket[part]].buffer : DTP_NO_BUFFER;
 }
 
@@ -139,8 +139,8 @@ static void end_backward(struct dtp_lowering *l)
         return;
     for (uint64_t i = 0; i <= l->transformer->layers; i++) {
         bool root = i == l->transformer->layers;
-        l->layer = root ? DTP_NO_LAYER : (uint16_t)i;
-        const struct dtp_lower_module *module = root ? &l->root : &l->block;
+        dtp_lower_stand(l, root ? DTP_NO_LAYER : (uint16_t)i);
+        const struct dtp_lower_module *module = dtp_lower_module_at(l, i);
         for (int part = 0; part < module->parts; part++) {
             if (l->state[i].kept[part].index == DTP_NO_INDEX)
                 continue;
@@ -152,7 +152,7 @@ static void end_backward(struct dtp_lowering *l)
             dtp_draft_end(l, &draft);
         }
     }
-    l->layer = DTP_NO_LAYER;
+    dtp_lower_stand(l, DTP_NO_LAYER);
 }
 
 /* ---- ZeroRedundancyOptimizer ------------------------------------------------------------------------------------- */
@@ -166,8 +166,8 @@ static void broadcast(struct dtp_lowering *l)
         return;
     for (uint64_t i = 0; i <= l->transformer->layers; i++) {
         bool root = i == l->transformer->layers;
-        l->layer = root ? DTP_NO_LAYER : (uint16_t)i;
-        const struct dtp_lower_module *module = root ? &l->root : &l->block;
+        dtp_lower_stand(l, root ? DTP_NO_LAYER : (uint16_t)i);
+        const struct dtp_lower_module *module = dtp_lower_module_at(l, i);
         for (int part = 0; part < module->parts; part++)
             for (uint32_t tensor = 0; tensor < module->tensors[part]; tensor++) {
                 uint64_t bytes = l->bytes.params * module->elements[part], count = module->tensors[part];
@@ -183,7 +183,7 @@ static void broadcast(struct dtp_lowering *l)
                 before = end;
             }
     }
-    l->layer = DTP_NO_LAYER;
+    dtp_lower_stand(l, DTP_NO_LAYER);
 }
 
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
@@ -226,8 +226,8 @@ static void update_modules(struct dtp_lowering *l)
     uint64_t ranks = l->plan->shard_group, before = 0;
     for (uint64_t i = 0; i <= l->transformer->layers; i++) {
         bool root = i == l->transformer->layers;
-        const struct dtp_lower_module *module = root ? &l->root : &l->block;
-        l->layer = root ? DTP_NO_LAYER : (uint16_t)i;
+        const struct dtp_lower_module *module = dtp_lower_module_at(l, i);
+        dtp_lower_stand(l, root ? DTP_NO_LAYER : (uint16_t)i);
         dtp_buffer_id grads[DTP_MAX_PARTS];
         for (int part = 0; part < module->parts; part++) {
             bool apart = l->state[i].kept[part].index != DTP_NO_INDEX;
@@ -239,14 +239,13 @@ static void update_modules(struct dtp_lowering *l)
         before = end;
     }
     for (uint64_t i = 0; i <= l->transformer->layers; i++)
-        free_gradients(l, i, i == l->transformer->layers ? l->root.parts : l->block.parts);
-    l->layer = DTP_NO_LAYER;
+        free_gradients(l, i, dtp_lower_module_at(l, i)->parts);
+    dtp_lower_stand(l, DTP_NO_LAYER);
 }
 
 static void step(struct dtp_lowering *l)
 {
-    uint64_t elements = l->transformer->layers * l->block.all_elements + l->root.all_elements;
-    dtp_buffer_id roots = dtp_lower_foreach_begin(l, dtp_divide_up(elements, l->plan->shard_group));
+    dtp_buffer_id roots = dtp_lower_foreach_begin(l, dtp_divide_up(dtp_lower_all_elements(l), l->plan->shard_group));
     update_modules(l);
     dtp_lower_foreach_end(l, roots);
     broadcast(l);

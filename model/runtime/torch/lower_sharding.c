@@ -114,7 +114,7 @@ static void wait_for_release(struct dtp_lowering *l)
 static void gather(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_op_id after)
 {
     uint16_t layer = l->layer;
-    l->layer = unit->root ? DTP_NO_LAYER : (uint16_t)unit->first;
+    dtp_lower_stand(l, unit->root ? DTP_NO_LAYER : (uint16_t)unit->first);
     wait_for_release(l);
     dtp_buffer_id cast = DTP_NO_BUFFER;
     if (unit->post_forward.index != DTP_NO_INDEX)
@@ -126,7 +126,7 @@ static void gather(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_op_i
     if (l->plan->fsdp1 || l->plan->shard_group > 1)
         all_gather(l, unit, cast, after);
     unit->gathering = true;
-    l->layer = layer;
+    dtp_lower_stand(l, layer);
 }
 
 /* Compute waits for a gather that wrote the weights themselves. */
@@ -138,7 +138,7 @@ static void use_gathered(struct dtp_lowering *l, struct dtp_lower_unit *unit)
         for (int part = at.first; part < at.end; part++)
             at.state->weight[part] = unit->flat;
     }
-    l->layer = layer;
+    dtp_lower_stand(l, layer);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MARK, "weights gathered");
     dtp_draft_after(&draft, unit->gathered);
@@ -195,7 +195,7 @@ static void copy_out(struct dtp_lowering *l, struct dtp_lower_unit *unit, struct
     unit->gathering = false;
     unit->weights_live = true;
     dtp_lower_sharding_of(l)->copied = l->last_op[DTP_STREAM_COMPUTE];
-    l->layer = layer;
+    dtp_lower_stand(l, layer);
 }
 
 /* reshard_after_forward=n: a copy of this rank's n-th outlives the weights (FSDPParam.to_sharded_post_forward). */
@@ -221,7 +221,7 @@ static void keep_post_forward(struct dtp_lowering *l, struct dtp_lower_unit *uni
         draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
         unit->resharded = dtp_draft_end(l, &draft);
     }
-    l->layer = layer;
+    dtp_lower_stand(l, layer);
 }
 
 static void release_weights(struct dtp_lowering *l, struct dtp_lower_unit *unit)
@@ -243,7 +243,7 @@ static void release_weights(struct dtp_lowering *l, struct dtp_lower_unit *unit)
     if (l->plan->fsdp1 && s->released_count < 2)
         s->released[s->released_count++] = l->last_op[DTP_STREAM_COMPUTE];
     unit->weights_live = false;
-    l->layer = layer;
+    dtp_lower_stand(l, layer);
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
@@ -353,7 +353,7 @@ static void finish_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit)
     release_weights(l, unit);
     if (l->reduces)
         dtp_lower_reduce_gradients(l, unit);
-    l->layer = layer;
+    dtp_lower_stand(l, layer);
     if (dtp_unit_is_last(l, unit)) { /* the step's last reduction is awaited before anything else runs */
         dtp_lower_await_reduction(l);
         dtp_lower_sharding_of(l)->replicated_bytes = 0;
@@ -386,7 +386,7 @@ static void chunk_done(struct dtp_lowering *l)
     if (chunk->head && (l->wraps_ends || !chunk->embedding))
         finish_unit(l, dtp_lower_unit_of_end(l, DTP_END_HEAD));
     dtp_lower_await_reduction(l);
-    l->layer = DTP_NO_LAYER;
+    dtp_lower_stand(l, DTP_NO_LAYER);
 }
 
 static void step_units(struct dtp_lowering *l)
@@ -398,23 +398,22 @@ static void step_units(struct dtp_lowering *l)
     }
     struct dtp_draft draft;
     for (uint64_t i = 0; i < s->count + s->roots; i++) {
-        l->layer = s->unit[i].root ? DTP_NO_LAYER : (uint16_t)s->unit[i].first;
+        dtp_lower_stand(l, s->unit[i].root ? DTP_NO_LAYER : (uint16_t)s->unit[i].first);
         dtp_lower_update(l, s->unit[i].params, s->unit[i].moments, &s->unit[i].grads, 1, s->unit[i].shard);
     }
     for (uint64_t i = 0; i < s->count + s->roots; i++) { /* zero_grad(set_to_none=True) */
-        l->layer = s->unit[i].root ? DTP_NO_LAYER : (uint16_t)s->unit[i].first;
+        dtp_lower_stand(l, s->unit[i].root ? DTP_NO_LAYER : (uint16_t)s->unit[i].first);
         dtp_draft_begin(l, &draft, DTP_OP_FREE, "zero_grad");
         dtp_draft_use(&draft, s->unit[i].grads, DTP_FREE);
         s->unit[i].grads = DTP_NO_BUFFER;
         dtp_draft_end(l, &draft);
     }
-    l->layer = DTP_NO_LAYER;
+    dtp_lower_stand(l, DTP_NO_LAYER);
 }
 
 static void step(struct dtp_lowering *l)
 {
-    uint64_t elements = l->transformer->layers * l->block.all_shard + l->root.all_shard;
-    dtp_buffer_id roots = dtp_lower_foreach_begin(l, elements);
+    dtp_buffer_id roots = dtp_lower_foreach_begin(l, dtp_lower_all_shard(l));
     step_units(l);
     dtp_lower_foreach_end(l, roots);
 }

@@ -21,8 +21,8 @@ struct dtp_unit_module dtp_unit_module(struct dtp_lowering *l, const struct dtp_
 {
     bool block = index < unit->end - unit->first;
     uint64_t layer = block ? unit->first + index : l->transformer->layers;
-    struct dtp_unit_module at = {.module = block ? &l->block : &l->root, .state = &l->state[layer]};
-    l->layer = block ? (uint16_t)layer : DTP_NO_LAYER;
+    struct dtp_unit_module at = {.module = dtp_lower_module_at(l, layer), .state = &l->state[layer]};
+    dtp_lower_stand(l, block ? (uint16_t)layer : DTP_NO_LAYER);
     at.first = block ? 0 : unit->part;
     at.end = block ? at.module->parts : unit->part_end;
     for (int part = at.first; part < at.end; part++)
@@ -30,7 +30,7 @@ struct dtp_unit_module dtp_unit_module(struct dtp_lowering *l, const struct dtp_
     return at;
 }
 
-static void add_module(struct dtp_lowering *l, struct dtp_lower_unit *unit, uint64_t index, uint64_t times)
+static void add_module(struct dtp_lowering *l, struct dtp_lower_unit *unit, uint64_t index)
 {
     struct dtp_unit_module at = dtp_unit_module(l, unit, index);
     uint64_t shard = 0, bytes = 0;
@@ -42,9 +42,9 @@ static void add_module(struct dtp_lowering *l, struct dtp_lower_unit *unit, uint
         shard = at.module->all_shard;
         bytes = shard * l->bytes.compute;
     }
-    unit->elements += times * at.elements;
-    unit->shard += times * shard;
-    unit->gathered_shard_bytes += times * bytes;
+    unit->elements += at.elements;
+    unit->shard += shard;
+    unit->gathered_shard_bytes += bytes;
 }
 
 /* Tensor by tensor where the unit is one module; together where it has too many for one operation, or one flat one. */
@@ -68,11 +68,9 @@ static void make_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit)
     unit->post_forward = DTP_NO_BUFFER;
     unit->flat = unit->scatter_input = unit->grads = unit->accumulated = DTP_NO_BUFFER;
     unit->gathered = unit->scattered = DTP_NO_OP;
-    if (unit->end > unit->first)
-        add_module(l, unit, 0, unit->end - unit->first);
-    if (unit->root)
-        add_module(l, unit, unit->end - unit->first, 1);
-    l->layer = unit->root ? DTP_NO_LAYER : (uint16_t)unit->first;
+    for (uint64_t i = 0; i < dtp_unit_modules(unit); i++)
+        add_module(l, unit, i);
+    dtp_lower_stand(l, unit->root ? DTP_NO_LAYER : (uint16_t)unit->first);
     if (dtp_lower_offloads(l)) {
         dtp_lower_host_state(l, unit);
         return;
@@ -149,7 +147,7 @@ enum dtp_status dtp_lower_units_make(struct dtp_lowering *l)
     s->replica_group = replicas > 1 ? dtp_lower_data_group(l, replicas, ranks) : DTP_NO_INDEX;
     if (l->plan->reshard_group)
         s->reshard_group = dtp_lower_data_group(l, l->plan->reshard_group, 1);
-    l->layer = DTP_NO_LAYER;
+    dtp_lower_stand(l, DTP_NO_LAYER);
     return DTP_OK;
 }
 

@@ -175,6 +175,7 @@ const struct dtp_runtime dtp_runtime_torch = {
     .foreach_optimizer = true,
     .copies_heads = true,
     .stops_replay = true,
+    .experts = true,
     .check = check,
     .check_elsewhere = check_elsewhere,
     .check_offload = check_offload,

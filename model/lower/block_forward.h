@@ -1,0 +1,75 @@
+/* The forward of a block as its files share it: one pass over the operators, and what a step of it does with tensors.
+ *
+ * lower_forward.c has the pass, lower_experts.c the steps around experts. */
+#ifndef DTP_LOWER_BLOCK_FORWARD_H
+#define DTP_LOWER_BLOCK_FORWARD_H
+
+#include "lower/lowering.h"
+
+/* One pass over a block: `save` survives it. */
+struct pass {
+    struct dtp_lowering *l;
+    struct dtp_flight_module *module;
+    uint64_t save;
+    bool replay;
+};
+
+static inline bool exists(const struct pass *pass, enum dtp_layer_tensor tensor)
+{
+    return pass->module->alive & UINT64_C(1) << tensor;
+}
+
+/* True when `tensor` is a tensor of this runtime and must be made. */
+static inline bool missing(const struct pass *pass, enum dtp_layer_tensor tensor)
+{
+    return pass->l->tensor_bytes[tensor] && !exists(pass, tensor);
+}
+
+/* A selective replay makes only what backward lacks and what leads to it. */
+static inline bool wanted(const struct pass *pass, enum dtp_layer_tensor tensor)
+{
+    if (!missing(pass, tensor))
+        return false;
+    return !pass->replay || pass->l->checkpointing.keeps != DTP_KEEPS_ALL_BUT_CORE ||
+           (pass->save & UINT64_C(1) << tensor);
+}
+
+static inline void make(const struct pass *pass, struct dtp_draft *draft, enum dtp_layer_tensor tensor)
+{
+    if (!missing(pass, tensor))
+        return;
+    pass->module->tensor[tensor] = dtp_draft_new(pass->l, draft, dtp_layer_tensor_text(tensor), DTP_OWNER_ACTIVATIONS,
+                                                 pass->l->tensor_bytes[tensor], DTP_WRITE);
+    pass->module->alive |= UINT64_C(1) << tensor;
+    pass->module->gathered &= ~(UINT64_C(1) << tensor);
+}
+
+static inline void drop(const struct pass *pass, enum dtp_layer_tensor tensor)
+{
+    pass->module->alive &= ~(UINT64_C(1) << tensor);
+    pass->module->tensor[tensor] = DTP_NO_BUFFER;
+}
+
+/* Reads a tensor; at its `last` use in forward it goes, unless it is saved or a variable still names it. */
+static inline void read(const struct pass *pass, struct dtp_draft *draft, enum dtp_layer_tensor tensor, bool last)
+{
+    if (!exists(pass, tensor))
+        return;
+    bool held =
+        pass->save & UINT64_C(1) << tensor || (!pass->replay && pass->l->tensors.locals & UINT64_C(1) << tensor);
+    dtp_draft_use(draft, pass->module->tensor[tensor], last && !held ? DTP_READ | DTP_FREE : DTP_READ);
+    if (last && !held)
+        drop(pass, tensor);
+}
+
+static inline double per_token(const struct dtp_lowering *l, double bytes)
+{
+    return bytes * (double)l->tokens;
+}
+
+/* lower_experts.c: forward and, for block_backward.h, backward of what stands around the experts' matmuls. */
+void dtp_forward_router(const struct pass *pass);
+void dtp_forward_permute(const struct pass *pass, const struct dtp_layer_operator *op);
+void dtp_forward_unpermute(const struct pass *pass, const struct dtp_layer_operator *op);
+
+#endif

@@ -1,0 +1,46 @@
+/* What plans of models with experts, latent attention or modules that predict further ahead are refused. */
+#include "plan/degrees.h"
+
+#include <inttypes.h>
+
+/* What lowering has of experts: PyTorch's eager functions around grouped matmuls, whole models, layers that all have
+ * them. */
+static void check_runtime(struct dtp_resolver *r)
+{
+    const struct dtp_transformer *t = r->transformer;
+    const struct dtp_plan *p = r->plan;
+    if (!p->runtime->experts)
+        dtp_plan_refuse(r, "runtime", "%s is not modelled with experts; use runtime torch", p->runtime->name);
+    if (!dtp_transformer_is_uniform(t))
+        dtp_plan_refuse(r, t->dense_layers ? "dense_layers" : "expert_layer_step",
+                        "layers with experts beside layers without are counted, but their plans are not modelled yet; "
+                        "give all layers experts: dense_layers 0, expert_layer_step 1");
+    if (p->tp > 1 || p->pp > 1 || p->cp > 1)
+        dtp_plan_refuse(r, p->tp > 1 ? "tp" : p->pp > 1 ? "pp" : "cp", "with experts is not modelled yet; use 1");
+    if (p->precision.compute == DTP_FP8)
+        dtp_plan_refuse(r, "precision", "fp8 with experts is not modelled; use bf16-mixed");
+    if (p->offload != DTP_OFFLOAD_NONE)
+        dtp_plan_refuse(r, "offload", "with experts is not modelled; use none");
+    if (p->fsdp1)
+        dtp_plan_refuse(r, "fsdp1", "with experts is not modelled; use FSDP2");
+    if (p->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
+        dtp_plan_refuse(r, "checkpointing", "selective with experts is not modelled; use full, every-N or none");
+    if (t->expert_bias)
+        dtp_plan_refuse(r, "expert_bias", "is counted, but grouped matmuls with biases are not modelled yet");
+}
+
+void dtp_plan_check_experts(struct dtp_resolver *r)
+{
+    const struct dtp_transformer *t = r->transformer;
+    if (t->experts)
+        check_runtime(r);
+    if (t->kv_latent)
+        dtp_plan_refuse(r, "kv_latent",
+                        "(latent attention) is counted, but its plans are not modelled yet; set it, q_latent, "
+                        "rope_head_dim and value_head_dim to 0 for plain attention");
+    if (t->mtp_layers)
+        dtp_plan_refuse(r, "mtp_layers", "is %" PRIu64 ", and such modules are not modelled yet; set it to 0",
+                        t->mtp_layers);
+    if (t->attention_sinks)
+        dtp_plan_refuse(r, "attention_sinks", "are not modelled yet; set it to false");
+}
