@@ -14,6 +14,7 @@ double dtp_backtest_predicted_memory(const struct dtp_prediction *prediction, en
 {
     const struct dtp_memory *memory = &prediction->memory;
     switch (kind) {
+    case DTP_RUN_UNSTATED: /* what frameworks log most */
     case DTP_RUN_ALLOCATED: return (double)memory->allocated_peak_bytes;
     case DTP_RUN_RESERVED: return (double)memory->reserved_peak_bytes;
     case DTP_RUN_NVIDIA_SMI: /* the driver's figure under another name */

@@ -74,6 +74,9 @@ static bool same_configuration(const struct dtp_run *a, const struct dtp_run *b)
 #define SAME_COUNT(field, column, needed, words) same = same && a->field == b->field;
     DTP_RUN_COUNT_TABLE(SAME_COUNT)
 #undef SAME_COUNT
+#define SAME_PART(field, column, words) same = same && a->field == b->field;
+    DTP_RUN_PART_TABLE(SAME_PART)
+#undef SAME_PART
     return same;
 }
 

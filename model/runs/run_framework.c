@@ -37,9 +37,9 @@
 #define FMS_RULES                                                                                                      \
     .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2", .reduce = "bf16",        \
     .selective = DTP_SELECTIVE_EVERY_SECOND_BLOCK, .fsdp1 = true
-/* The script of h200_torch_runs.csv, known by its notes: fused QKV and gate+up, RoPE in fp32, no_sync. It builds the
- * model on the meta device, and to_empty() then gives a tied head storage of its own, except where fully_shard came
- * before. */
+/* The script of h200_torch_runs.csv, and that of h200_more_runs.csv with the same dense models, known by their notes:
+ * fused QKV and gate+up, RoPE in fp32, no_sync. It builds the model on the meta device, and to_empty() then gives a
+ * tied head storage of its own, except where fully_shard came before. */
 #define SCRIPT_RULES                                                                                                   \
     .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash",                             \
     .selective = DTP_SELECTIVE_MATMUL, .fused_matmuls = true, .reference_script = true, .rope_fp32 = true,             \
@@ -74,6 +74,7 @@ static const struct dtp_run_framework frameworks[] = {
     {.word = "fms-fsdp", FMS_RULES},
     {.word = "PyTorch 2.", .note = "as separate matmuls", PARALLEL_SCRIPT_RULES},
     {.word = "PyTorch 2.", .note = "architecture=", SCRIPT_RULES},
+    {.word = "PyTorch 2.", .note = "; trainable ", SCRIPT_RULES},
     {.word = "llmq", EXECUTOR_RULES},
     {.word = "llm.c", EXECUTOR_RULES},
     {.word = "Megatron-DeepSpeed", .strategy = "zero1", MEGATRON_DEEPSPEED_RULES},

@@ -6,63 +6,12 @@
 #include "net/models.h"
 #include "runs/run_framework.h"
 #include "runs/run_table.h"
+#include "runs/run_writer.h"
 
 #include <ctype.h>
-#include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- writing settings ------------------------------------------------------------------------------------------ */
-
-struct writer {
-    const struct dtp_run *run;
-    const struct dtp_run_framework *framework;
-    struct dtp_scenario *scenario;
-    struct dtp_faults *faults;
-    enum dtp_status status;
-};
-
-static void set_text(struct writer *w, const char *key, const char *value)
-{
-    enum dtp_status status = dtp_scenario_set(w->scenario, key, value, NULL, 0, w->faults);
-    if (status > w->status)
-        w->status = status;
-}
-
-static void set(struct writer *w, const char *key, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static void set(struct writer *w, const char *key, const char *format, ...)
-{
-    char value[128];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(value, sizeof value, format, arguments);
-    va_end(arguments);
-    set_text(w, key, value);
-}
-
-static void set_count(struct writer *w, const char *key, uint64_t value)
-{
-    set(w, key, "%" PRIu64, value);
-}
-
-static void set_switch(struct writer *w, const char *key, bool on)
-{
-    set(w, key, "%s", on ? "true" : "false");
-}
-
-#define REFUSE(w, ...) ((w)->status = dtp_fault((w)->faults, DTP_BAD_INPUT, NULL, 0, __VA_ARGS__))
-
-/* A 0 | 1 column; `otherwise` where it is empty. */
-static bool flag(struct writer *w, const char *column, const char *text, bool otherwise)
-{
-    if (!*text)
-        return otherwise;
-    if (strcmp(text, "0") && strcmp(text, "1"))
-        REFUSE(w, "%s '%.20s' is neither 0 nor 1", column, text);
-    return *text == '1';
-}
 
 /* ---- whose rules ---------------------------------------------------------------------------------------------- */
 
@@ -381,10 +330,13 @@ static void write_precision(struct writer *w)
 {
     const struct dtp_run *run = w->run;
     const char *dtype = *run->param_dtype ? run->param_dtype : "bf16";
-    bool pure = strstr(run->notes, "pure bf16 params") || strstr(run->notes, "bf16 Adam m,v");
+    bool pure = strstr(run->notes, "pure bf16 params") || strstr(run->notes, "bf16 Adam m,v") ||
+                strstr(run->precision_recipe, "pure") || strstr(run->precision_recipe, "bf16 state");
     bool fp8 = flag(w, "fp8", run->fp8, false) || strcmp(dtype, "fp8") == 0;
     if (fp8)
-        set(w, "precision", strstr(run->notes, "rowwise") ? "fp8-rowwise" : "fp8-tensorwise");
+        set(w, "precision",
+            strstr(run->notes, "rowwise") || strstr(run->precision_recipe, "rowwise") ? "fp8-rowwise"
+                                                                                      : "fp8-tensorwise");
     else if (strcmp(dtype, "bf16") == 0)
         set(w, "precision", pure ? "bf16-pure" : "bf16-mixed");
     else if (strcmp(dtype, "fp16") == 0)
@@ -527,6 +479,8 @@ static enum dtp_status set_all(const struct dtp_run *row, const struct dtp_catal
         return DTP_BAD_INPUT;
     /* The strategy first: what refuses most rows is then the first reason given. */
     write_strategy(&w);
+    if (!dtp_run_write_parts(&w))
+        return w.status; /* shapes and counts of what is not modelled would only be refused in other words */
     enum dtp_status shaped = shape_of(run, catalog, &shape, faults);
     if (shaped == DTP_OK)
         write_model(&w, &shape);

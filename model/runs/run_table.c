@@ -2,6 +2,7 @@
 
 #include "base/number.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,15 +15,19 @@ static const struct dtp_run_column columns[] = {
 #define COLUMN(field, column, needed, words) {column, needed, false, words},
     DTP_RUN_TEXT_TABLE(COLUMN) DTP_RUN_COUNT_TABLE(COLUMN)
 #undef COLUMN
-        {"inter_gbit_per_s_per_node", false, false,
-         "network of a node in Gbit/s, one direction; default the machine's"},
+#define COLUMN(field, column, words) {column, false, false, words},
+        DTP_RUN_PART_TABLE(COLUMN)
+#undef COLUMN
+            {"inter_gbit_per_s_per_node", false, false,
+             "network of a node in Gbit/s, one direction; default the machine's"},
     {"status", false, true,
      "how the run ended: empty or ran; oom; any other word for another end, such as timeout. Rows that did not run "
      "need no figure"},
     {"tokens_per_s_per_gpu", false, true, "throughput"},
     {"step_time_s", false, true, "time of an optimizer step"},
     {"peak_mem_gib", false, true, "memory per GPU, in GiB, of the kind in mem_kind"},
-    {"mem_kind", false, true, "allocated, reserved, nvidia-smi, device or after_init"},
+    {"mem_kind", false, true,
+     "allocated, reserved, nvidia-smi, device or after_init; empty: not stated, and scored apart"},
     {"peak_allocated_bytes", false, true, "memory per GPU: allocated, exact"},
     {"peak_reserved_bytes", false, true, "memory per GPU: reserved, exact"},
     {"device_used_bytes", false, true, "memory per GPU: of the device, exact"},
@@ -70,6 +75,8 @@ enum dtp_status dtp_run_columns_find(const struct dtp_table *table, struct dtp_r
     enum dtp_status status = DTP_OK;
     find_columns(table, columns, DTP_RUN_TEXT_COUNT, out->text, faults, &status);
     find_columns(table, columns + DTP_RUN_TEXT_COUNT, DTP_RUN_COUNT_COUNT, out->count, faults, &status);
+    find_columns(table, columns + DTP_RUN_TEXT_COUNT + DTP_RUN_COUNT_COUNT, DTP_RUN_PART_COUNT, out->part, faults,
+                 &status);
     out->network = dtp_table_column(table, "inter_gbit_per_s_per_node");
     out->status = dtp_table_column(table, "status");
     out->tokens_per_s_per_gpu = dtp_table_column(table, "tokens_per_s_per_gpu");
@@ -94,14 +101,15 @@ enum dtp_status dtp_run_columns_find(const struct dtp_table *table, struct dtp_r
 
 /* ---- what was run ---------------------------------------------------------------------------------------------- */
 
-static void read_count(const struct dtp_table *table, size_t row, long column, const char *name, uint64_t *out,
-                       struct dtp_faults *faults, enum dtp_status *status)
+static void read_count(const struct dtp_table *table, size_t row, long column, const char *name, uint64_t least,
+                       uint64_t *out, struct dtp_faults *faults, enum dtp_status *status)
 {
     const char *text = dtp_table_text(table, row, column);
     *out = 0;
-    if (*text && !dtp_number_parse_integer(text, false, 1, 1000000000000000u, out)) {
+    if (*text && !dtp_number_parse_integer(text, false, least, 1000000000000000u, out)) {
         *out = 0;
-        *status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s '%.40s' is no whole number from 1 up", name, text);
+        *status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s '%.40s' is no whole number from %" PRIu64 " up", name,
+                            text, least);
     }
 }
 
@@ -128,9 +136,14 @@ enum dtp_status dtp_run_read(const struct dtp_table *table, size_t row, const st
 #undef READ_TEXT
     i = 0;
 #define READ_COUNT(field, column, needed, words)                                                                       \
-    read_count(table, row, where->count[i++], column, &out->field, faults, &status);
+    read_count(table, row, where->count[i++], column, 1, &out->field, faults, &status);
     DTP_RUN_COUNT_TABLE(READ_COUNT)
 #undef READ_COUNT
+    i = 0;
+#define READ_PART(field, column, words)                                                                                \
+    read_count(table, row, where->part[i++], column, 0, &out->field, faults, &status);
+    DTP_RUN_PART_TABLE(READ_PART)
+#undef READ_PART
     read_positive(table, row, where->network, "inter_gbit_per_s_per_node", &out->node_network_gbit_per_s, faults,
                   &status);
     return status;
@@ -148,6 +161,7 @@ static enum dtp_status read_rounded_memory(const struct dtp_table *table, size_t
     if (gib <= 0)
         return status;
     const char *word = dtp_table_text(table, row, where->mem_kind);
+    word = *word ? word : dtp_run_memory_word(DTP_RUN_UNSTATED);
     for (int kind = 0; kind < DTP_RUN_MEMORY_COUNT; kind++) {
         if (strcmp(word, memory_kinds[kind].word) == 0) {
             if (out->memory_bytes[kind] <= 0)

@@ -34,6 +34,11 @@
     X(schedule, "pp_schedule", false,                                                                                  \
       "of the pipeline: 1f1b, interleaved_1f1b, gpipe, zb1p, zb2p, zbv, dualpipev, ... in any case; default 1f1b")     \
     X(sequence_parallel, "sequence_parallel", false, "0 or 1; default the framework's")                                \
+    X(attention, "attention", false, "mha, gqa, mqa or mla; default what the heads say")                               \
+    X(quantised_base, "quantised_base", false,                                                                         \
+      "of a frozen base under adapters: none, int4, nf4; empty: nothing is frozen")                                    \
+    X(precision_recipe, "precision_recipe", false,                                                                     \
+      "bf16, mxfp8, fp8-tensorwise, ...; default what param_dtype and fp8 say")                                        \
     X(network, "interconnect_inter", false, "sockets or EFA where it says so, else NICs")                              \
     X(notes, "notes", false, "what no column holds; machine=KEY: on that of dtplan catalog machines")
 
@@ -59,6 +64,17 @@
     X(global_batch, "global_batch", false, "sequences per optimizer step over all GPUs")                               \
     X(shard_group, "shard_group", false, "GPUs that share one copy; default all")
 
+/* Whole numbers from 0 up, where 0 says none as an empty field does. */
+#define DTP_RUN_PART_TABLE(X)                                                                                          \
+    X(ep, "ep", "GPUs that share a layer's experts; default 1")                                                        \
+    X(etp, "etp", "tensor parallel GPUs of an expert; default 1")                                                      \
+    X(experts, "n_experts", "routed experts of a layer; default none: a dense model")                                  \
+    X(top_k, "top_k", "experts that a token is routed to")                                                             \
+    X(expert_ffn, "moe_ffn_hidden", "inner width of an expert")                                                        \
+    X(shared_experts, "n_shared_experts", "experts that every token passes")                                           \
+    X(first_dense_layers, "moe_first_dense_layers", "layers before the first with experts")                            \
+    X(lora_rank, "lora_rank", "rank of LoRA's adapters; default none: all weights are trained")
+
 struct dtp_run {
     size_t line; /* of the table's file */
 #define DTP_RUN_TEXT_FIELD(field, column, needed, words) const char *field;
@@ -67,6 +83,9 @@ struct dtp_run {
 #define DTP_RUN_COUNT_FIELD(field, column, needed, words) uint64_t field;
     DTP_RUN_COUNT_TABLE(DTP_RUN_COUNT_FIELD)
 #undef DTP_RUN_COUNT_FIELD
+#define DTP_RUN_PART_FIELD(field, column, words) uint64_t field;
+    DTP_RUN_PART_TABLE(DTP_RUN_PART_FIELD)
+#undef DTP_RUN_PART_FIELD
     const char *machine; /* no column: a measured machine file of the catalogue, for runs on its GPU; or NULL */
     double node_network_gbit_per_s; /* column inter_gbit_per_s_per_node; 0 = not stated */
 };
@@ -85,7 +104,8 @@ static inline bool dtp_run_is_data_parallel(const struct dtp_run *run)
     X(NVIDIA_SMI, "nvidia-smi", NULL)                                                                                  \
     X(DEVICE, "device", "device_used_bytes")                                                                           \
     X(AFTER_INIT, "after_init", "after_init_allocated_bytes")                                                          \
-    X(STAGES, "stages", NULL) /* allocated, of the rank that is furthest off */
+    X(STAGES, "stages", NULL)     /* allocated, of the rank that is furthest off */                                    \
+    X(UNSTATED, "unstated", NULL) /* mem_kind is empty: held against what is allocated, apart from all others */
 enum dtp_run_memory {
 #define DTP_RUN_MEMORY_ENUM(suffix, word, column) DTP_RUN_##suffix,
     DTP_RUN_MEMORY_TABLE(DTP_RUN_MEMORY_ENUM)
@@ -120,6 +140,12 @@ enum {
 #undef DTP_RUN_COUNT_ENUM
         DTP_RUN_COUNT_COUNT
 };
+enum {
+#define DTP_RUN_PART_ENUM(field, column, words) DTP_RUN_PART_##field,
+    DTP_RUN_PART_TABLE(DTP_RUN_PART_ENUM)
+#undef DTP_RUN_PART_ENUM
+        DTP_RUN_PART_COUNT
+};
 /* The columns that are read, each with what stands in it; for help. Those with `measured` are what was measured. */
 struct dtp_run_column {
     const char *name;
@@ -130,7 +156,7 @@ const struct dtp_run_column *dtp_run_table_columns(size_t *count);
 
 /* Where each column stands; -1 = absent. */
 struct dtp_run_columns {
-    long text[DTP_RUN_TEXT_COUNT], count[DTP_RUN_COUNT_COUNT], network;
+    long text[DTP_RUN_TEXT_COUNT], count[DTP_RUN_COUNT_COUNT], part[DTP_RUN_PART_COUNT], network;
     long status, tokens_per_s_per_gpu, step_time, peak_mem, mem_kind, memory[DTP_RUN_MEMORY_COUNT];
     long rank_memory, rank_coordinates, stale;
 };

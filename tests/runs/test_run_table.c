@@ -28,6 +28,9 @@ static struct dtp_run plain_run(void)
                             .compile = "",
                             .schedule = "",
                             .sequence_parallel = "",
+                            .attention = "",
+                            .quantised_base = "",
+                            .precision_recipe = "",
                             .network = "",
                             .notes = "",
                             .params = 6738415616,
@@ -121,6 +124,52 @@ static void test_shapes_that_are_refused(void **state)
     run.model_name = "Llama-2-7B of ours";
     run.vocab = 0;
     assert_refused(&run, "vocab is empty");
+}
+
+/* Each is refused by the name of what is missing, before a shape that only it explains. */
+static void test_parts_that_are_not_modelled(void **state)
+{
+    (void)state;
+    struct dtp_run run = plain_run();
+    run.experts = 8;
+    run.top_k = 2;
+    run.params = 46700000000;
+    assert_refused(&run, "a mixture of experts (n_experts 8, top_k 2) is not modelled");
+    run = plain_run();
+    run.ep = 4;
+    assert_refused(&run, "ep 4 or etp 0 without n_experts");
+    run = plain_run();
+    run.attention = "mla";
+    assert_refused(&run, "latent attention (attention mla) is not modelled");
+    run.attention = "sparse";
+    assert_refused(&run, "attention 'sparse' is unknown");
+    run = plain_run();
+    run.lora_rank = 16;
+    run.quantised_base = "nf4";
+    assert_refused(&run, "adapters (lora_rank 16, quantised_base nf4) are not modelled");
+    run.lora_rank = 0;
+    run.quantised_base = "none";
+    assert_refused(&run, "adapters on a frozen base (quantised_base none) are not modelled");
+    run = plain_run();
+    run.precision_recipe = "mxfp8";
+    assert_refused(&run, "precision_recipe 'mxfp8' is not modelled");
+    run = plain_run();
+    run.notes = "eager; comm hook powerSGD rank 4";
+    assert_refused(&run, "DDP's communication hook 'powerSGD' is not modelled");
+}
+
+/* What leaves a dense model as it is: one expert-parallel rank, the attention that its heads are, a plain recipe. */
+static void test_parts_that_say_nothing_new(void **state)
+{
+    (void)state;
+    struct dtp_run run = plain_run();
+    run.ep = run.etp = 1;
+    run.attention = "mha";
+    run.precision_recipe = "bf16";
+    assert_int_equal(job_of(&run).plan.precision.compute, DTP_BF16);
+    assert_int_equal(job_of(&run).plan.precision.master, DTP_FP32);
+    run.precision_recipe = "bf16 pure";
+    assert_int_equal(job_of(&run).plan.precision.master, DTP_BF16);
 }
 
 /* A preset's name is enough; what is stated beside it must be its own. */
@@ -442,6 +491,37 @@ static void test_what_notes_and_families_settle(void **state)
     assert_refused(&run, "vocab is empty");
 }
 
+/* DeepSeek-V3's row, and one of 59 GiB whose source does not say what it counts. */
+static void test_columns_of_experts_and_unstated_memory(void **state)
+{
+    (void)state;
+    struct dtp_faults faults = {0};
+    struct dtp_table *table;
+    struct dtp_run_columns columns;
+    struct dtp_run run;
+    struct dtp_run_measured measured;
+    assert_int_equal(dtp_table_read(TEST_SOURCE_DIR "/scenarios/published_runs_3d_moe.csv", &table, &faults), DTP_OK);
+    assert_int_equal(dtp_run_columns_find(table, &columns, &faults), DTP_OK);
+    assert_int_equal(dtp_run_read(table, 0, &columns, &run, &faults), DTP_OK);
+    assert_string_equal(run.id, "mm-001");
+    assert_int_equal(run.experts, 256);
+    assert_int_equal(run.top_k, 8);
+    assert_int_equal(run.expert_ffn, 2048);
+    assert_int_equal(run.shared_experts, 1);
+    assert_int_equal(run.first_dense_layers, 3);
+    assert_int_equal(run.ep, 32);
+    assert_int_equal(run.etp, 1);
+    assert_int_equal(run.lora_rank, 0);
+    assert_string_equal(run.attention, "mla");
+    assert_string_equal(run.precision_recipe, "mxfp8");
+    assert_int_equal(dtp_run_read(table, 175, &columns, &run, &faults), DTP_OK);
+    assert_string_equal(run.id, "zb-001");
+    assert_int_equal(dtp_run_read_measured(table, 175, &columns, &measured, &faults), DTP_OK);
+    assert_true(measured.memory_bytes[DTP_RUN_UNSTATED] == 59 * 1073741824.0);
+    assert_true(measured.memory_bytes[DTP_RUN_ALLOCATED] == 0);
+    dtp_table_destroy(table);
+}
+
 /* Of each stage the ranks with most and least; what was there before the run is none of its memory. */
 static void test_ranks_and_stale_bytes(void **state)
 {
@@ -472,6 +552,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_counts_are_exact),
         cmocka_unit_test(test_shapes_that_are_refused),
+        cmocka_unit_test(test_parts_that_are_not_modelled),
+        cmocka_unit_test(test_parts_that_say_nothing_new),
         cmocka_unit_test(test_presets_fill_dimensions),
         cmocka_unit_test(test_notes_decide_the_architecture),
         cmocka_unit_test(test_framework_rules),
@@ -484,6 +566,7 @@ int main(void)
         cmocka_unit_test(test_batch),
         cmocka_unit_test(test_cluster),
         cmocka_unit_test(test_offload),
+        cmocka_unit_test(test_columns_of_experts_and_unstated_memory),
         cmocka_unit_test(test_ranks_and_stale_bytes),
     };
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);

@@ -1,0 +1,102 @@
+/* What a row has beyond a dense model of plain attention whose weights are all trained in 16 bits: columns of run
+ * tables that say more than the program can predict are refused here, by the name of what is missing. Each subject is a
+ * function of its own; once it is modelled, its columns become settings there. */
+#include "runs/run_writer.h"
+
+#include <strings.h>
+
+/* ---- experts --------------------------------------------------------------------------------------------------- */
+
+static void write_experts(struct writer *w)
+{
+    const struct dtp_run *run = w->run;
+    if (run->experts)
+        REFUSE(w, "a mixture of experts (n_experts %" PRIu64 ", top_k %" PRIu64 ") is not modelled; dense models are",
+               run->experts, run->top_k);
+    else if (run->ep > 1 || run->etp > 1)
+        REFUSE(w, "ep %" PRIu64 " or etp %" PRIu64 " without n_experts: which layers have experts is not stated",
+               run->ep, run->etp);
+}
+
+/* ---- attention ------------------------------------------------------------------------------------------------- */
+
+static void write_attention(struct writer *w)
+{
+    static const char *const plain[] = {"", "mha", "gqa", "mqa"};
+    const char *word = w->run->attention;
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
+        if (strcasecmp(word, plain[i]) == 0)
+            return;
+    if (strcasecmp(word, "mla") == 0)
+        REFUSE(w, "latent attention (attention mla) is not modelled; mha, gqa and mqa are");
+    else
+        REFUSE(w, "attention '%.20s' is unknown; known: mha, gqa, mqa, mla", word);
+}
+
+/* ---- adapters -------------------------------------------------------------------------------------------------- */
+
+/* A row that says how its frozen base is kept has adapters, whether it states their rank or not. */
+static void write_adapters(struct writer *w)
+{
+    const struct dtp_run *run = w->run;
+    if (run->lora_rank)
+        REFUSE(w, "adapters (lora_rank %" PRIu64 ", quantised_base %.20s) are not modelled; training all weights is",
+               run->lora_rank, *run->quantised_base ? run->quantised_base : "none");
+    else if (*run->quantised_base)
+        REFUSE(w, "adapters on a frozen base (quantised_base %.20s) are not modelled; training all weights is",
+               run->quantised_base);
+}
+
+/* ---- recipes of precision -------------------------------------------------------------------------------------- */
+
+/* Those whose precision param_dtype, fp8 and the words "pure" and "rowwise" say in full; Transformer Engine calls its
+ * scaling by tensor in this step "current". */
+static const char *const plain_recipes[] = {"",
+                                            "bf16",
+                                            "fp16",
+                                            "bf16 pure",
+                                            "bf16-pure",
+                                            "bf16-mixed",
+                                            "fp16-mixed",
+                                            "bf16 autocast",
+                                            "fp16 autocast",
+                                            "fp8-tensorwise",
+                                            "fp8-current-tensorwise",
+                                            "fp8 (per-tensor)",
+                                            "fp8 (per-tensor; scaling not stated)",
+                                            "fp8-rowwise",
+                                            "fp8-tensorwise bf16 state",
+                                            "fp8-rowwise bf16 state"};
+
+static void write_recipe(struct writer *w)
+{
+    for (size_t i = 0; i < sizeof plain_recipes / sizeof *plain_recipes; i++)
+        if (strcmp(w->run->precision_recipe, plain_recipes[i]) == 0)
+            return;
+    REFUSE(w, "precision_recipe '%.60s' is not modelled; fp8-tensorwise and fp8-rowwise are", w->run->precision_recipe);
+}
+
+/* ---- hooks of DDP ---------------------------------------------------------------------------------------------- */
+
+static void write_hooks(struct writer *w)
+{
+    const char *note = strstr(w->run->notes, "comm hook ");
+    if (note)
+        REFUSE(w, "DDP's communication hook '%.*s' is not modelled; plain all-reduce is",
+               (int)strcspn(note + strlen("comm hook "), " ;,"), note + strlen("comm hook "));
+}
+
+/* ---- the row --------------------------------------------------------------------------------------------------- */
+
+bool dtp_run_write_parts(struct writer *w)
+{
+    static void (*const parts[])(struct writer *) = {write_experts, write_attention, write_adapters, write_recipe,
+                                                     write_hooks};
+    enum dtp_status before = w->status;
+    w->status = DTP_OK;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        parts[i](w);
+    bool modelled = w->status == DTP_OK;
+    w->status = w->status > before ? w->status : before;
+    return modelled;
+}

@@ -1,0 +1,65 @@
+/* Writing a row's settings: the writer that run_settings.c and run_parts.c share, which keeps the worst status of all
+ * settings, so that a row's faults are said together. Of model/runs alone. */
+#ifndef DTP_RUN_WRITER_H
+#define DTP_RUN_WRITER_H
+
+#include "runs/run_framework.h"
+#include "runs/run_table.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+struct writer {
+    const struct dtp_run *run;
+    const struct dtp_run_framework *framework;
+    struct dtp_scenario *scenario;
+    struct dtp_faults *faults;
+    enum dtp_status status;
+};
+
+static inline void set_text(struct writer *w, const char *key, const char *value)
+{
+    enum dtp_status status = dtp_scenario_set(w->scenario, key, value, NULL, 0, w->faults);
+    if (status > w->status)
+        w->status = status;
+}
+
+__attribute__((format(printf, 3, 4))) static inline void set(struct writer *w, const char *key, const char *format, ...)
+{
+    char value[128];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(value, sizeof value, format, arguments);
+    va_end(arguments);
+    set_text(w, key, value);
+}
+
+static inline void set_count(struct writer *w, const char *key, uint64_t value)
+{
+    set(w, key, "%" PRIu64, value);
+}
+
+static inline void set_switch(struct writer *w, const char *key, bool on)
+{
+    set(w, key, "%s", on ? "true" : "false");
+}
+
+#define REFUSE(w, ...) ((w)->status = dtp_fault((w)->faults, DTP_BAD_INPUT, NULL, 0, __VA_ARGS__))
+
+/* A 0 | 1 column; `otherwise` where it is empty. */
+static inline bool flag(struct writer *w, const char *column, const char *text, bool otherwise)
+{
+    if (!*text)
+        return otherwise;
+    if (strcmp(text, "0") && strcmp(text, "1"))
+        REFUSE(w, "%s '%.20s' is neither 0 nor 1", column, text);
+    return *text == '1';
+}
+
+/* run_parts.c: what a row has beyond a dense model of plain attention whose weights are all trained. False, with faults
+ * that name it, where some of it is not modelled. */
+bool dtp_run_write_parts(struct writer *w);
+
+#endif
