@@ -45,7 +45,11 @@ static const enum dtp_key dimension_keys[] = {DTP_KEY_layers,
                                               DTP_KEY_norm_eps,
                                               DTP_KEY_embedding_scale,
                                               DTP_KEY_attention_softcap,
-                                              DTP_KEY_final_softcap};
+                                              DTP_KEY_final_softcap,
+                                              DTP_KEY_qk_layer_norm,
+                                              DTP_KEY_qk_norm_bias,
+                                              DTP_KEY_qk_norm_weight,
+                                              DTP_KEY_norm_without_weight};
 #define DIMENSION_COUNT (sizeof dimension_keys / sizeof *dimension_keys)
 
 /* The first dimension that was given, or DTP_KEY_COUNT. */
@@ -160,7 +164,7 @@ static void derive_biases(struct dtp_resolution *r, const struct dtp_transformer
 {
     bool changed_norm = given(r, DTP_KEY_norm) && t->norm != base->norm;
     if (changed_norm && !given(r, DTP_KEY_norm_bias))
-        t->norm_bias = t->norm == DTP_LAYER_NORM;
+        t->norm_bias = t->norm == DTP_LAYER_NORM && !t->norm_without_weight;
     if (!given(r, DTP_KEY_bias))
         return;
     const struct {
@@ -172,7 +176,7 @@ static void derive_biases(struct dtp_resolution *r, const struct dtp_transformer
     for (size_t i = 0; i < sizeof biases / sizeof *biases; i++)
         if (!given(r, biases[i].key))
             *biases[i].field = r->draft.bias;
-    if (t->norm == DTP_LAYER_NORM && !given(r, DTP_KEY_norm_bias))
+    if (t->norm == DTP_LAYER_NORM && !t->norm_without_weight && !given(r, DTP_KEY_norm_bias))
         t->norm_bias = r->draft.bias;
 }
 

@@ -474,7 +474,7 @@ static void core_copy(const struct pass *pass)
 /* ---- MLP --------------------------------------------------------------------------------------------------------- */
 
 /* eager SwiGLU: silu reads and writes f, the product reads two and writes one; fused: two in, one out; GELU one in, one
- * out. */
+ * out; eager squared ReLU does that twice. */
 static void activation(const struct pass *pass)
 {
     struct dtp_lowering *l = pass->l;
@@ -490,8 +490,9 @@ static void activation(const struct pass *pass)
         read(pass, &draft, DTP_TENSOR_SILU, true);
     read(pass, &draft, DTP_TENSOR_GATE, true);
     read(pass, &draft, DTP_TENSOR_UP, true);
-    double passes = l->gated ? (l->fused ? 3 : 5) : 2;
-    dtp_draft_memory(l, &draft, per_token(l, passes * f), l->gated && !l->fused ? 2 : 1);
+    bool squares = l->tensors.kind.squares, two = (l->gated || squares) && !l->fused;
+    double passes = l->gated ? (l->fused ? 3 : 5) : two ? 4 : 2;
+    dtp_draft_memory(l, &draft, per_token(l, passes * f), two ? 2 : 1);
     dtp_draft_end(l, &draft);
 }
 

@@ -43,6 +43,7 @@ static const char *activation_words(enum dtp_activation activation)
     case DTP_RELU: return "ReLU";
     case DTP_SWIGLU: return "SwiGLU";
     case DTP_GEGLU: return "GEGLU";
+    case DTP_RELU2: return "squared ReLU";
     }
     return "";
 }
@@ -71,11 +72,14 @@ static void describe_details(const struct dtp_transformer *m, char *out, size_t 
     else if (m->final_softcap > 0)
         snprintf(caps, sizeof caps, ", soft cap %g of logits", m->final_softcap);
     snprintf(out, bytes, "%s%s%s%s%s%s%s", blocks[m->parallel_block], places[m->norm_place],
-             m->qk_norm_wide ? ", QK-norm over all heads"
-             : m->qk_norm    ? ", QK-norm"
-                             : "",
-             m->norm_unit_offset ? ", norms with a unit offset" : "", m->embedding_scale ? ", scaled embedding" : "",
-             window, caps);
+             m->qk_norm_wide    ? ", QK-norm over all heads"
+             : m->qk_layer_norm ? ", QK-LayerNorm"
+             : m->qk_norm       ? ", QK-norm"
+                                : "",
+             m->norm_unit_offset      ? ", norms with a unit offset"
+             : m->norm_without_weight ? ", norms without weights"
+                                      : "",
+             m->embedding_scale ? ", scaled embedding" : "", window, caps);
 }
 
 static void print_model(const struct dtp_job *job, const struct dtp_page *page)

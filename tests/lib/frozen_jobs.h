@@ -109,6 +109,10 @@ static const struct {
     X(parallel_block, TORCH, 16, "one_norm|two_norms")                                                                 \
     X(norm_place, TORCH, 16, "after|both")                                                                             \
     X(qk_norm_wide, TORCH, 2, "true")                                                                                  \
+    X(qk_layer_norm, TORCH, 8, "true")                                                                                 \
+    X(qk_norm_bias, TORCH, 2, "true")                                                                                  \
+    X(qk_norm_weight, TORCH, 8, "by_head|none")                                                                        \
+    X(norm_without_weight, ALL, 40, "true")                                                                            \
     X(norm_unit_offset, ALL, 80, "true")                                                                               \
     X(norm_eps, EXECUTOR, 60, "1e-6")                                                                                  \
     X(embedding_scale, EXECUTOR, 60, "true")                                                                           \
@@ -320,6 +324,14 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
         {frozen_is(job, DTP_KEY_norm, "layer_norm"), DTP_KEY_norm_unit_offset},
         {!frozen_is(job, DTP_KEY_norm, "layer_norm"), DTP_KEY_norm_bias},
         {!frozen_is(job, DTP_KEY_qk_norm, "true"), DTP_KEY_qk_norm_wide},
+        {!frozen_is(job, DTP_KEY_qk_norm, "true"), DTP_KEY_qk_layer_norm},
+        {!frozen_is(job, DTP_KEY_qk_norm, "true") || frozen_is(job, DTP_KEY_qk_norm_wide, "true"),
+         DTP_KEY_qk_norm_weight},
+        {!frozen_is(job, DTP_KEY_qk_norm, "true") || !frozen_is(job, DTP_KEY_qk_layer_norm, "true") ||
+             frozen_is(job, DTP_KEY_qk_norm_weight, "none"),
+         DTP_KEY_qk_norm_bias},
+        {frozen_is(job, DTP_KEY_norm_unit_offset, "true") || frozen_is(job, DTP_KEY_norm, "layer_norm"),
+         DTP_KEY_norm_without_weight},
         {!frozen_is(job, DTP_KEY_activation, "gelu"), DTP_KEY_gelu_epilogue},
         {!frozen_is(job, DTP_KEY_fsdp1, "true"), DTP_KEY_limit_all_gathers},
         {!job->value[DTP_KEY_tp][0], DTP_KEY_tp_overlap},

@@ -99,8 +99,7 @@ static void test_unknown_kinds_are_refused_by_name(void **state)
     (void)state;
     expect_file_fault(
         "mixtral-8x7b.json",
-        "mixtral-8x7b.json:7: model_type \"mixtral\" is not modelled (mixture of experts); known are llama");
-    expect_file_fault("deepseek-v3.json", "latent attention");
+        "mixtral-8x7b.json:7: model_type \"mixtral\" is not modelled");
     expect_file_fault("opt-350m.json", "do_layer_norm_before is false");
     expect_file_fault("opt-350m.json", "word_embed_proj_dim is 512 beside a hidden_size of 1024");
     expect_file_fault("not-there.json", "cannot open");
@@ -241,7 +240,7 @@ static void test_wrong_values_name_line_and_key(void **state)
     expect_fault(LLAMA "\"vocab_size\": 99999999999999999999}", "config.json:2: no JSON: too big integer");
     expect_fault(LLAMA "\"rope_theta\": 1e999}", "config.json:2: no JSON: real number overflow");
     expect_fault(LLAMA "\"tie_word_embeddings\": 1}", "tie_word_embeddings is 1; true or false is needed");
-    expect_fault(LLAMA "\"hidden_act\": \"gelu\"}", "hidden_act is \"gelu\"; in a gated MLP silu is modelled");
+    expect_fault(LLAMA "\"hidden_act\": \"tanh\"}", "hidden_act is \"tanh\"; in a gated MLP silu and the gelu kinds are modelled");
     expect_fault(LLAMA "\"num_attention_heads\": 30}", "num_attention_heads 30 do not divide the hidden size 4096");
     expect_fault(LLAMA "\"num_key_value_heads\": 5}", "kv_heads 5 do not divide heads 32");
     expect_fault(LLAMA "\"num_local_experts\": 8}", "mixtures of experts");
@@ -275,7 +274,7 @@ static void test_what_is_no_config_is_refused(void **state)
     expect_fault("{\"model_type\": \"llama\",\n\"hidden_size\": 40", "config.json:2: no JSON");
     expect_fault("[1, 2]", "no JSON object");
     expect_fault("\"llama\"", "no JSON");
-    expect_fault("{}", "model_type is missing; known are llama, mistral, qwen2");
+    expect_fault("{}", "known are llama, mistral, qwen2");
     expect_fault("{\"model_type\": 7}", "model_type is 7; a string is needed");
     expect_fault("{\"model_type\": \"wonder\"}", "model_type \"wonder\" is not modelled (unknown)");
     expect_fault(LLAMA "\"hidden_size\": 1, \"hidden_size\": 2}", "config.json:2: no JSON: duplicate object key");
