@@ -227,7 +227,7 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     struct dtp_layer_kind block;
     bool packed = plan->runtime->packs_matrices;
     struct dtp_block_work work = {.fused = dtp_plan_fuses(plan), .root_kernels = 40};
-    dtp_layer_kind_of(transformer, plan->fused_qkv || packed, plan->fused_gate_up || packed, &block);
+    dtp_layer_kind_of(transformer, DTP_LAYER_DENSE, plan->fused_qkv || packed, plan->fused_gate_up || packed, &block);
     struct counted counted = counted_of(transformer, plan, &block);
     bool biased = dtp_layer_bias_elements(&block) > 0;
     if (work.fused && plan->sequence_shards > 1) /* rows of the stream are cut */

@@ -90,7 +90,7 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
     enum dtp_shard_cut cut = dtp_plan_shard_cut(plan);
     struct tensor_sum layer = {.flat = cut == DTP_CUT_ELEMENTS, .ranks = out->ranks}, root = layer, head = layer;
     struct dtp_layer_kind block;
-    dtp_layer_kind_of(t, plan->fused_qkv, plan->fused_gate_up, &block);
+    dtp_layer_kind_of(t, DTP_LAYER_DENSE, plan->fused_qkv, plan->fused_gate_up, &block);
     sum_layer(&block, &layer);
     sum_root(t, &root);
     count_unit_layers(t, plan, out);
@@ -141,7 +141,7 @@ void dtp_state_pinned_tensors(const struct dtp_transformer *transformer, const s
 {
     struct tensor_sum layer = {.ranks = units->ranks, .element_bytes = element_bytes}, root = layer;
     struct dtp_layer_kind block;
-    dtp_layer_kind_of(transformer, plan->fused_qkv, plan->fused_gate_up, &block);
+    dtp_layer_kind_of(transformer, DTP_LAYER_DENSE, plan->fused_qkv, plan->fused_gate_up, &block);
     sum_layer(&block, &layer);
     sum_root(transformer, &root);
     *layer_bytes = layer.pinned_bytes;

@@ -58,7 +58,22 @@ static uint64_t add_model(uint64_t digest, const struct dtp_transformer *t)
         {"parallel_block", (double)t->parallel_block},
         {"norm_place", (double)t->norm_place},
         {"norm_eps", t->norm_epsilon < DTP_NORM_EPSILON || t->norm_epsilon > DTP_NORM_EPSILON ? t->norm_epsilon : 0},
-        {"embedding_scale", t->embedding_scale}};
+        {"embedding_scale", t->embedding_scale},
+        {"experts", (double)t->experts},
+        {"experts_per_token", (double)t->experts_per_token},
+        {"expert_ffn", (double)t->expert_ffn},
+        {"shared_expert_ffn", (double)t->shared_expert_ffn},
+        {"dense_layers", (double)t->dense_layers},
+        {"expert_layer_step", (double)t->expert_layer_step},
+        {"router", (double)t->router},
+        {"expert_groups", (double)t->expert_groups},
+        {"groups_per_token", (double)t->groups_per_token},
+        {"attention_sinks", t->attention_sinks},
+        {"q_latent", (double)t->q_latent},
+        {"kv_latent", (double)t->kv_latent},
+        {"rope_head_dim", (double)t->rope_head_dim},
+        {"value_head_dim", (double)t->value_head_dim},
+        {"mtp_layers", (double)t->mtp_layers}};
     for (size_t i = 0; i < sizeof details / sizeof *details; i++)
         if (details[i].value > 0) /* blocks of the usual kind keep the digests they had */
             digest = add_number(dtp_digest_text(digest, details[i].name), details[i].value);

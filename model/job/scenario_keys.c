@@ -161,6 +161,7 @@ PARSE_CHOICE(qk_norm_weight, DTP_QK_NORM_UNWEIGHTED)
 PARSE_CHOICE(parallel_block, DTP_PARALLEL_TWO_NORMS)
 PARSE_CHOICE(norm_place, DTP_NORMS_BOTH)
 PARSE_CHOICE(position, DTP_POSITION_NONE)
+PARSE_CHOICE(router, DTP_ROUTER_SIGMOID)
 PARSE_CHOICE(dtype, DTP_DTYPE_COUNT - 1)
 
 static bool parse_precision(const char *text, void *field)

@@ -16,48 +16,16 @@
 
 /* ---- model: the base shape --------------------------------------------------------------------------------------- */
 
-static const enum dtp_key dimension_keys[] = {DTP_KEY_layers,
-                                              DTP_KEY_hidden,
-                                              DTP_KEY_heads,
-                                              DTP_KEY_kv_heads,
-                                              DTP_KEY_head_dim,
-                                              DTP_KEY_ffn,
-                                              DTP_KEY_vocab,
-                                              DTP_KEY_positions,
-                                              DTP_KEY_norm,
-                                              DTP_KEY_activation,
-                                              DTP_KEY_position,
-                                              DTP_KEY_tied_head,
-                                              DTP_KEY_bias,
-                                              DTP_KEY_qkv_bias,
-                                              DTP_KEY_attention_output_bias,
-                                              DTP_KEY_mlp_bias,
-                                              DTP_KEY_norm_bias,
-                                              DTP_KEY_head_bias,
-                                              DTP_KEY_embedding_norm,
-                                              DTP_KEY_qk_norm,
-                                              DTP_KEY_parallel_block,
-                                              DTP_KEY_sliding_window,
-                                              DTP_KEY_sliding_window_pattern,
-                                              DTP_KEY_norm_place,
-                                              DTP_KEY_qk_norm_wide,
-                                              DTP_KEY_norm_unit_offset,
-                                              DTP_KEY_norm_eps,
-                                              DTP_KEY_embedding_scale,
-                                              DTP_KEY_attention_softcap,
-                                              DTP_KEY_final_softcap,
-                                              DTP_KEY_qk_layer_norm,
-                                              DTP_KEY_qk_norm_bias,
-                                              DTP_KEY_qk_norm_weight,
-                                              DTP_KEY_norm_without_weight};
-#define DIMENSION_COUNT (sizeof dimension_keys / sizeof *dimension_keys)
+/* Rows of the model's own dimensions and choices follow each other in job_keys.def. */
+#define FIRST_DIMENSION DTP_KEY_layers
+#define DIMENSION_END DTP_KEY_gpu
 
 /* The first dimension that was given, or DTP_KEY_COUNT. */
 static enum dtp_key first_dimension(const struct dtp_resolution *r)
 {
-    for (size_t i = 0; i < DIMENSION_COUNT; i++)
-        if (given(r, dimension_keys[i]))
-            return dimension_keys[i];
+    for (int key = FIRST_DIMENSION; key < DIMENSION_END; key++)
+        if (given(r, (enum dtp_key)key))
+            return (enum dtp_key)key;
     return DTP_KEY_COUNT;
 }
 
@@ -239,9 +207,9 @@ static bool resolve_model(struct dtp_resolution *r)
     enum dtp_status before = r->status;
     r->status = DTP_OK;
     *t = base;
-    for (size_t i = 0; i < DIMENSION_COUNT; i++)
-        if (given(r, dimension_keys[i]))
-            dtp_key_copy_dimension(dimension_keys[i], &r->draft, t);
+    for (int key = FIRST_DIMENSION; key < DIMENSION_END; key++)
+        if (given(r, (enum dtp_key)key))
+            dtp_key_copy_dimension((enum dtp_key)key, &r->draft, t);
     derive_heads(r, &base, t);
     if (t->kv_heads == 0)
         t->kv_heads = t->heads;

@@ -17,13 +17,14 @@ static void add_matrix(struct dtp_layer_kind *kind, struct dtp_layer_matrix matr
 
 static void list_matrices(struct dtp_layer_kind *k)
 {
-#define DTP_MATRIX(suffix, word, rows, columns, biased, to)                                                            \
+#define DTP_MATRIX(suffix, word, copies, rows, columns, biased, to)                                                    \
     add_matrix(k, (struct dtp_layer_matrix){.name = word,                                                              \
                                             .gradient_name = word " weight gradient",                                  \
                                             .input_gradient_name = word " input gradient",                             \
                                             .weight_name = word " weight",                                             \
                                             .out = rows,                                                               \
                                             .in = columns,                                                             \
+                                            .groups = copies,                                                          \
                                             .bias = biased,                                                            \
                                             .id = DTP_MATRIX_##suffix,                                                 \
                                             .result = DTP_TENSOR_##to});
@@ -38,7 +39,30 @@ static void list_vectors(struct dtp_layer_kind *k)
 #include "net/layer_kind.def"
 }
 
-void dtp_layer_kind_of(const struct dtp_transformer *transformer, bool packs_qkv, bool packs_up,
+/* What an MLP of experts has otherwise than a plain one. */
+static void set_experts(const struct dtp_transformer *t, struct dtp_layer_kind *k)
+{
+    k->experts = t->experts;
+    k->experts_per_token = t->experts_per_token;
+    k->mlp_width = t->expert_ffn;
+    k->ffn = t->experts_per_token * t->expert_ffn;
+    k->shared_ffn = t->shared_expert_ffn;
+    k->packs_up = false;
+    k->mlp_bias = t->expert_bias;
+    k->router_bias = t->router_bias;
+    k->shared_gate = t->shared_expert_gate && t->shared_expert_ffn;
+}
+
+static void set_latents(const struct dtp_transformer *t, struct dtp_layer_kind *k)
+{
+    k->q_latent = t->q_latent;
+    k->kv_latent = t->kv_latent;
+    k->rope_head_dim = t->rope_head_dim;
+    k->d_core = t->heads * t->value_head_dim;
+    k->packs_qkv = false;
+}
+
+void dtp_layer_kind_of(const struct dtp_transformer *transformer, enum dtp_layer_mlp mlp, bool packs_qkv, bool packs_up,
                        struct dtp_layer_kind *out)
 {
     const struct dtp_transformer *t = transformer;
@@ -50,6 +74,9 @@ void dtp_layer_kind_of(const struct dtp_transformer *transformer, bool packs_qkv
                                    .head_dim = t->head_dim,
                                    .d_q = t->heads * t->head_dim,
                                    .d_kv = t->kv_heads * t->head_dim,
+                                   .experts_per_token = 1,
+                                   .mlp_width = t->ffn,
+                                   .d_core = t->heads * t->head_dim,
                                    .norm_statistics = t->norm == DTP_RMS_NORM ? 1 : 2,
                                    .packs_qkv = packs_qkv,
                                    .packs_up = gated && packs_up,
@@ -69,7 +96,12 @@ void dtp_layer_kind_of(const struct dtp_transformer *transformer, bool packs_qkv
                                    .norm_bias = t->norm_bias,
                                    .qkv_bias = t->qkv_bias,
                                    .output_bias = t->attention_output_bias,
-                                   .mlp_bias = t->mlp_bias};
+                                   .mlp_bias = t->mlp_bias,
+                                   .sinks = t->attention_sinks};
+    if (mlp == DTP_LAYER_EXPERTS)
+        set_experts(t, out);
+    if (t->kv_latent)
+        set_latents(t, out);
     list_matrices(out);
     list_vectors(out);
 }
@@ -80,7 +112,17 @@ uint64_t dtp_layer_matrix_elements(const struct dtp_layer_kind *kind)
 {
     uint64_t elements = 0;
     for (int i = 0; i < kind->matrices; i++)
-        elements += kind->matrix[i].out * kind->matrix[i].in;
+        elements += kind->matrix[i].groups * kind->matrix[i].out * kind->matrix[i].in;
+    return elements;
+}
+
+uint64_t dtp_layer_active_elements(const struct dtp_layer_kind *kind)
+{
+    uint64_t elements = 0;
+    for (int i = 0; i < kind->matrices; i++) {
+        const struct dtp_layer_matrix *matrix = &kind->matrix[i];
+        elements += (matrix->groups > 1 ? kind->experts_per_token : 1) * matrix->out * matrix->in;
+    }
     return elements;
 }
 
@@ -90,7 +132,7 @@ int dtp_layer_list_vectors(const struct dtp_layer_kind *kind, uint64_t out[DTP_L
     int count = 0;
     for (int i = 0; i < k->matrices; i++)
         if (k->matrix[i].bias)
-            out[count++] = k->matrix[i].out;
+            out[count++] = k->matrix[i].groups * k->matrix[i].out;
 #define DTP_VECTOR(suffix, width, bias, exists)                                                                        \
     if (exists)                                                                                                        \
         out[count++] = width;                                                                                          \
@@ -112,7 +154,15 @@ uint64_t dtp_layer_bias_elements(const struct dtp_layer_kind *kind)
 {
     uint64_t elements = 0;
     for (int i = 0; i < kind->matrices; i++)
-        elements += kind->matrix[i].bias ? kind->matrix[i].out : 0;
+        elements += kind->matrix[i].bias ? kind->matrix[i].groups * kind->matrix[i].out : 0;
+    return elements;
+}
+
+uint64_t dtp_layer_expert_bias_elements(const struct dtp_layer_kind *kind)
+{
+    uint64_t elements = 0;
+    for (int i = 0; i < kind->matrices; i++)
+        elements += kind->matrix[i].bias && kind->matrix[i].groups > 1 ? kind->matrix[i].out : 0;
     return elements;
 }
 

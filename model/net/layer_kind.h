@@ -36,7 +36,8 @@ enum dtp_layer_matrix_id {
 #include "net/layer_kind.def"
     DTP_MATRIX_COUNT
 };
-#define DTP_LAYER_MATRICES 7 /* most of one kind: q, k, v, output, gate, up, down */
+#define DTP_LAYER_MATRICES                                                                                             \
+    13 /* most of one kind: latent attention's five, router, experts' and shared ones' three, gate */
 
 enum dtp_layer_vector {
 #define DTP_VECTOR(suffix, ...) DTP_VECTOR_##suffix,
@@ -49,13 +50,23 @@ enum dtp_layer_vector {
 struct dtp_layer_matrix {
     const char *name, *gradient_name, *input_gradient_name, *weight_name;
     uint64_t out, in;
-    bool bias; /* [out] */
+    uint64_t groups; /* so many of them, one of each expert: [groups, out, in]; others 1 */
+    bool bias;       /* [groups, out] */
     enum dtp_layer_matrix_id id;
     enum dtp_layer_tensor result; /* the projection that makes it says what it reads */
 };
 
+/* Layers of one model differ in their MLP: one, or experts. */
+enum dtp_layer_mlp { DTP_LAYER_DENSE, DTP_LAYER_EXPERTS };
+#define DTP_LAYER_MLPS 2
+
 struct dtp_layer_kind {
-    uint64_t hidden, ffn, heads, kv_heads, head_dim, d_q, d_kv;
+    uint64_t hidden, ffn, heads, kv_heads, head_dim, d_q, d_kv; /* ffn: of all that a token goes through, k x expert */
+    uint64_t experts, experts_per_token;                        /* 0 and 1 where there are none */
+    uint64_t mlp_width;                                         /* of one MLP: the model's, or an expert's */
+    uint64_t shared_ffn;
+    uint64_t d_core;                             /* what the output matrix reads: heads times the width of a value */
+    uint64_t q_latent, kv_latent, rope_head_dim; /* of latent attention, else 0 */
     uint64_t norm_statistics; /* numbers a norm keeps of a token: RMSNorm its scale, LayerNorm mean and scale */
     bool packs_qkv, packs_up; /* q, k and v are one matrix; gate and up are one */
     bool gated, rotary, qk_norm;
@@ -68,20 +79,24 @@ struct dtp_layer_kind {
     bool squares;     /* the activation is a square of ReLU: eagerly two operations, the second of the first's result */
     bool from_result; /* the activation's derivative reads its result, not its input: ReLU */
     bool norm_bias, qkv_bias, output_bias, mlp_bias;
+    bool router_bias, shared_gate, sinks;
     struct dtp_layer_matrix matrix[DTP_LAYER_MATRICES];
     int matrices;
     uint32_t vectors; /* norms that exist, bits by enum dtp_layer_vector */
 };
-/* packs_up says nothing where there is no gate. */
-void dtp_layer_kind_of(const struct dtp_transformer *transformer, bool packs_qkv, bool packs_up,
+/* Of the model's layers that have such an MLP. packs_up says nothing where there is no gate, nor of experts, whose gate
+ * and up are apart; packs_qkv nothing of latent attention. */
+void dtp_layer_kind_of(const struct dtp_transformer *transformer, enum dtp_layer_mlp mlp, bool packs_qkv, bool packs_up,
                        struct dtp_layer_kind *out);
 
-/* Elements of the kind's matrices, biases left out; of biases and norms. */
+/* Elements of the kind's matrices, biases left out; of those, the ones that multiply a token; of biases and norms. */
 uint64_t dtp_layer_matrix_elements(const struct dtp_layer_kind *kind);
+uint64_t dtp_layer_active_elements(const struct dtp_layer_kind *kind);
 uint64_t dtp_layer_vector_elements(const struct dtp_layer_kind *kind);
 uint64_t dtp_layer_bias_elements(const struct dtp_layer_kind *kind);
 /* Of the norms of q and k. */
 uint64_t dtp_layer_qk_norm_elements(const struct dtp_layer_kind *kind);
+uint64_t dtp_layer_expert_bias_elements(const struct dtp_layer_kind *kind); /* of one expert */
 
 /* The vectors one by one, biases first: returns how many, elements of each in `out`. */
 #define DTP_LAYER_VECTORS (DTP_LAYER_MATRICES + 2 * DTP_VECTOR_COUNT)

@@ -22,6 +22,7 @@ static const char *const position_texts[] = {[DTP_POSITION_LEARNED] = "learned",
                                              [DTP_POSITION_ROPE] = "rope",
                                              [DTP_POSITION_ALIBI] = "alibi",
                                              [DTP_POSITION_NONE] = "none"};
+static const char *const router_texts[] = {[DTP_ROUTER_SOFTMAX] = "softmax", [DTP_ROUTER_SIGMOID] = "sigmoid"};
 
 DTP_WORDS_OF_ARRAY(dtp_parallel_block_text, dtp_parallel_block, parallel_texts)
 DTP_WORDS_OF_ARRAY(dtp_norm_place_text, dtp_norm_place, place_texts)
@@ -29,6 +30,7 @@ DTP_WORDS_OF_ARRAY(dtp_norm_text, dtp_norm, norm_texts)
 DTP_WORDS_OF_ARRAY(dtp_activation_text, dtp_activation, activation_texts)
 DTP_WORDS_OF_ARRAY(dtp_qk_norm_weight_text, dtp_qk_norm_weight, qk_weight_texts)
 DTP_WORDS_OF_ARRAY(dtp_position_text, dtp_position, position_texts)
+DTP_WORDS_OF_ARRAY(dtp_router_text, dtp_router, router_texts)
 
 /* One row being read. */
 struct row {

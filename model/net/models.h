@@ -27,5 +27,6 @@ const char *dtp_norm_place_text(enum dtp_norm_place place);
 const char *dtp_activation_text(enum dtp_activation activation);
 const char *dtp_qk_norm_weight_text(enum dtp_qk_norm_weight weight);
 const char *dtp_position_text(enum dtp_position position);
+const char *dtp_router_text(enum dtp_router router);
 
 #endif

@@ -106,7 +106,7 @@ static void add_norm(const struct dtp_transformer *t, enum dtp_parameter weight,
 static void add_block(const struct dtp_transformer *t, struct dtp_parameter_module *out)
 {
     struct dtp_layer_kind block;
-    dtp_layer_kind_of(t, true, true, &block);
+    dtp_layer_kind_of(t, DTP_LAYER_DENSE, true, true, &block);
     for (int i = 0; i < block.matrices; i++) {
         if (block.matrix[i].id == DTP_MATRIX_QKV && block.vectors & UINT32_C(1) << DTP_VECTOR_NORM1)
             add_norm(t, DTP_PARAMETER_NORM1, out);

@@ -7,6 +7,8 @@
 
 #define MAX_LAYERS 100000u
 #define MAX_WIDTH 100000000u /* any one dimension of a matrix */
+#define MAX_MTP_LAYERS 1000u
+#define MAX_EXPERTS 65536u
 #define MAX_SEQUENCE 1000000000u
 #define MAX_PARAMETERS 1e15
 #define MIN_SOFTCAP 1e-3 /* smaller ones leave nothing of the scores, in the end not even a float */
@@ -66,6 +68,8 @@ static void check_dimensions(const struct dtp_transformer *t, struct place *plac
     if (t->sliding_window_pattern && !t->sliding_window)
         FAULT(place,
               "sliding_window_pattern says which layers have no sliding_window, and there is none; give its tokens");
+    if (t->mtp_layers > MAX_MTP_LAYERS)
+        FAULT(place, "mtp_layers is %" PRIu64 "; at most %u is supported", t->mtp_layers, MAX_MTP_LAYERS);
     if (t->heads && t->kv_heads && t->heads % t->kv_heads)
         FAULT(place, "kv_heads %" PRIu64 " do not divide heads %" PRIu64, t->kv_heads, t->heads);
     if (t->heads && t->head_dim > MAX_WIDTH / t->heads)
@@ -86,6 +90,74 @@ static void check_qk_norm(const struct dtp_transformer *t, struct place *place)
         FAULT(place, "qk_norm_weight by_head is of norms of each head; with qk_norm_wide leave it out");
     if (t->qk_norm_bias && (!t->qk_layer_norm || t->qk_norm_weight == DTP_QK_NORM_UNWEIGHTED))
         FAULT(place, "qk_norm_bias needs qk_layer_norm, with weights; other norms of q and k have no bias");
+}
+
+static void check_latents(const struct dtp_transformer *t, struct place *place)
+{
+    if (!t->kv_latent) {
+        if (t->q_latent || t->rope_head_dim || t->value_head_dim)
+            FAULT(place, "q_latent, rope_head_dim and value_head_dim are latent attention's; give kv_latent");
+        return;
+    }
+    check_range(place, "kv_latent", t->kv_latent, MAX_WIDTH);
+    check_range(place, "rope_head_dim", t->rope_head_dim, MAX_WIDTH);
+    check_range(place, "value_head_dim", t->value_head_dim, MAX_WIDTH);
+    if (t->q_latent > MAX_WIDTH)
+        FAULT(place, "q_latent is %" PRIu64 "; at most %u is supported", t->q_latent, MAX_WIDTH);
+    if (t->rope_head_dim >= t->head_dim || t->rope_head_dim % 2)
+        FAULT(place, "rope_head_dim is %" PRIu64 "; it is an even part of head_dim %" PRIu64, t->rope_head_dim,
+              t->head_dim);
+    if (t->heads && t->value_head_dim > MAX_WIDTH / t->heads)
+        FAULT(place, "heads x value_head_dim is %" PRIu64 " x %" PRIu64 "; at most %u is supported", t->heads,
+              t->value_head_dim, MAX_WIDTH);
+    if (t->kv_heads != t->heads)
+        FAULT(place, "kv_heads is %" PRIu64 "; latent attention has keys of all %" PRIu64 " heads", t->kv_heads,
+              t->heads);
+    if (t->position != DTP_POSITION_ROPE || t->qk_norm || t->qkv_bias)
+        FAULT(place, "kv_latent needs position rope, no qk_norm and no qkv_bias; others are not modelled");
+}
+
+static void check_routing(const struct dtp_transformer *t, struct place *place)
+{
+    uint64_t groups = t->expert_groups ? t->expert_groups : 1;
+    if ((unsigned)t->router > DTP_ROUTER_SIGMOID)
+        FAULT(place, "router %d is no router", (int)t->router);
+    if (t->experts_per_token > t->experts)
+        FAULT(place, "experts_per_token is %" PRIu64 ", and a layer has %" PRIu64 " experts", t->experts_per_token,
+              t->experts);
+    if (t->experts % groups)
+        FAULT(place, "expert_groups %" PRIu64 " do not divide experts %" PRIu64, groups, t->experts);
+    if (t->groups_per_token > groups)
+        FAULT(place, "groups_per_token is %" PRIu64 ", and there are %" PRIu64 " groups", t->groups_per_token, groups);
+    else if (t->groups_per_token && t->groups_per_token * (t->experts / groups) < t->experts_per_token)
+        FAULT(place, "experts_per_token %" PRIu64 " are more than groups_per_token have", t->experts_per_token);
+    if (!dtp_transformer_expert_layers(t, t->layers))
+        FAULT(place, "dense_layers and expert_layer_step leave no layer that has experts");
+}
+
+static void check_experts(const struct dtp_transformer *t, struct place *place)
+{
+    if (!t->experts) {
+        if (t->experts_per_token || t->expert_ffn || t->shared_expert_ffn || t->dense_layers || t->expert_layer_step ||
+            t->expert_groups || t->groups_per_token || t->expert_bias || t->router_bias || t->shared_expert_gate)
+            FAULT(place, "experts_per_token, expert_ffn and other choices of experts need experts");
+        return;
+    }
+    check_range(place, "experts", t->experts, MAX_EXPERTS);
+    check_range(place, "experts_per_token", t->experts_per_token, MAX_EXPERTS);
+    check_range(place, "expert_ffn", t->expert_ffn, MAX_WIDTH);
+    if (t->experts == 1)
+        FAULT(place, "experts is 1; one expert is an MLP, leave experts out");
+    if (t->shared_expert_ffn > MAX_WIDTH)
+        FAULT(place, "shared_expert_ffn is %" PRIu64 "; at most %u is supported", t->shared_expert_ffn, MAX_WIDTH);
+    if (t->dense_layers > MAX_LAYERS || t->expert_layer_step > MAX_LAYERS)
+        FAULT(place, "dense_layers and expert_layer_step are at most %u", MAX_LAYERS);
+    if (t->shared_expert_gate && !t->shared_expert_ffn)
+        FAULT(place, "shared_expert_gate weighs what shared experts add; give shared_expert_ffn");
+    if (t->parallel_block)
+        FAULT(place, "experts need parallel_block none; beside attention they are not modelled");
+    if (place->status == DTP_OK)
+        check_routing(t, place);
 }
 
 static void check_choices(const struct dtp_transformer *t, struct place *place)
@@ -136,7 +208,12 @@ static double rough_count(const struct dtp_transformer *t)
 {
     double h = (double)t->hidden, f = (double)t->ffn, d_q = (double)t->heads * (double)t->head_dim;
     double block = h * (4 * d_q + 3 * f) + 8 * (h + f + d_q);
-    return (double)t->layers * block + h * (2 * (double)t->vocab + (double)t->positions) + (double)t->vocab;
+    double latents = (double)t->q_latent * (h + d_q) + (double)(t->kv_latent + t->rope_head_dim) * (h + 2 * d_q) +
+                     (double)t->heads * (double)t->value_head_dim * (h + (double)t->kv_latent);
+    double experts = 3 * h * ((double)t->experts * (double)t->expert_ffn + (double)t->shared_expert_ffn) +
+                     (double)t->experts * (5 * h + 3 * (double)t->expert_ffn);
+    return (double)(t->layers + t->mtp_layers) * (block + latents + experts) + (double)t->mtp_layers * (2 * h + 3) * h +
+           h * (2 * (double)t->vocab + (double)t->positions) + (double)t->vocab;
 }
 
 enum dtp_status dtp_transformer_check(const struct dtp_transformer *transformer, const char *where, size_t line,
@@ -145,6 +222,8 @@ enum dtp_status dtp_transformer_check(const struct dtp_transformer *transformer,
     struct place place = {where, line, faults, DTP_OK};
     check_dimensions(transformer, &place);
     check_choices(transformer, &place);
+    check_latents(transformer, &place);
+    check_experts(transformer, &place);
     /* The exact count fits uint64_t once the rough one is far below 2^64 = 1.8e19. */
     if (place.status == DTP_OK && rough_count(transformer) > 10 * MAX_PARAMETERS)
         FAULT(&place, "the shape has about %.3g parameters; at most %.0g are supported", rough_count(transformer),
@@ -163,23 +242,68 @@ static uint64_t count_norm(const struct dtp_transformer *t, uint64_t width)
     return dtp_transformer_norm_vectors(t) * width;
 }
 
+bool dtp_transformer_layer_has_experts(const struct dtp_transformer *transformer, uint64_t layer)
+{
+    const struct dtp_transformer *t = transformer;
+    return t->experts && layer >= t->dense_layers &&
+           (t->expert_layer_step < 2 || (layer + 1) % t->expert_layer_step == 0);
+}
+
+uint64_t dtp_transformer_expert_layers(const struct dtp_transformer *transformer, uint64_t end)
+{
+    const struct dtp_transformer *t = transformer;
+    uint64_t step = t->expert_layer_step < 2 ? 1 : t->expert_layer_step;
+    return t->experts && end > t->dense_layers ? end / step - t->dense_layers / step : 0;
+}
+
+/* A layer with experts, where the model has any, behind a projection of two rows side by side and their two norms, and
+ * a norm before the head (DeepSeek-V3's modeling code; arXiv 2412.19437, 2.2). */
+static uint64_t count_mtp(const struct dtp_transformer *t, const struct dtp_parameter_count *count)
+{
+    uint64_t layer = count->expert_layers ? count->expert_block : count->block;
+    return t->mtp_layers * (layer + 2 * t->hidden * t->hidden + 3 * count_norm(t, t->hidden));
+}
+
+static void count_layers(const struct dtp_transformer *t, struct dtp_parameter_count *count)
+{
+    struct dtp_layer_kind dense, experts;
+    /* counts are the same however projections are stored */
+    dtp_layer_kind_of(t, DTP_LAYER_DENSE, true, true, &dense);
+    count->block_matmul = dtp_layer_matrix_elements(&dense);
+    count->block_vectors = dtp_layer_vector_elements(&dense);
+    count->block = count->block_matmul + count->block_vectors;
+    count->expert_layers = dtp_transformer_expert_layers(t, t->layers);
+    uint64_t plain = t->layers - count->expert_layers;
+    count->layers = count->active = plain * count->block;
+    count->layers_matmul = plain * count->block_matmul;
+    if (!count->expert_layers)
+        return;
+    dtp_layer_kind_of(t, DTP_LAYER_EXPERTS, true, true, &experts);
+    count->expert_block_matmul = dtp_layer_matrix_elements(&experts);
+    count->expert_block_vectors = dtp_layer_vector_elements(&experts);
+    count->expert_block = count->expert_block_matmul + count->expert_block_vectors;
+    uint64_t active = dtp_layer_active_elements(&experts);
+    uint64_t idle_biases = (t->experts - t->experts_per_token) * dtp_layer_expert_bias_elements(&experts);
+    count->layers += count->expert_layers * count->expert_block;
+    count->active += count->expert_layers * (active + count->expert_block_vectors - idle_biases);
+    count->layers_matmul += count->expert_layers * active;
+}
+
 struct dtp_parameter_count dtp_transformer_count(const struct dtp_transformer *transformer)
 {
     const struct dtp_transformer *t = transformer;
     struct dtp_parameter_count count = {0};
-    struct dtp_layer_kind block;
-    dtp_layer_kind_of(t, true, true, &block); /* counts are the same however projections are stored */
-    count.embedding = t->vocab * t->hidden;   /* [V, h] */
+    count_layers(t, &count);
+    count.embedding = t->vocab * t->hidden;                                              /* [V, h] */
     count.position = t->position == DTP_POSITION_LEARNED ? t->positions * t->hidden : 0; /* [positions, h] */
     count.embedding_norm = t->embedding_norm ? count_norm(t, t->hidden) : 0;
-    count.block_matmul = dtp_layer_matrix_elements(&block);
-    count.block_vectors = dtp_layer_vector_elements(&block);
-    count.block = count.block_matmul + count.block_vectors;
     count.final_norm = t->final_norm ? count_norm(t, t->hidden) : 0;
     count.head = (t->tied_head ? 0 : t->vocab * t->hidden) + (t->head_bias ? t->vocab : 0); /* [h, V] */
-    count.total = count.embedding + count.position + count.embedding_norm + t->layers * count.block + count.final_norm +
-                  count.head;
-    count.matmul = t->layers * count.block_matmul + t->vocab * t->hidden;
+    count.mtp = count_mtp(t, &count);
+    uint64_t outside = count.embedding + count.position + count.embedding_norm + count.final_norm + count.head;
+    count.total = outside + count.layers + count.mtp;
+    count.active += outside;
+    count.matmul = count.layers_matmul + t->vocab * t->hidden;
     return count;
 }
 
@@ -232,11 +356,14 @@ double dtp_transformer_attention_length(const struct dtp_transformer *transforme
 
 /* 2 FLOPs per weight and token forward, twice that backward: 6 per weight. Attention: q k^T and p v are each
  * 2 d_q s FLOPs per token over a full square, half of it under the causal mask: 2 * 2 * d_q * s / 2 forward, times 3
- * for forward and backward = 6 d_q s a layer. The embedding is a look-up, norms and activations are not counted. */
+ * for forward and backward = 6 d_q s a layer; where values are narrower than keys (latent attention), the half each.
+ * The embedding is a look-up, norms and activations are not counted. */
 double dtp_transformer_model_flops_per_token(const struct dtp_transformer *transformer, uint64_t sequence)
 {
-    double d_q = (double)(transformer->heads * transformer->head_dim);
+    const struct dtp_transformer *t = transformer;
+    double d_q = (double)(t->heads * t->head_dim);
+    double d_v = t->kv_latent ? (double)(t->heads * t->value_head_dim) : d_q;
     double s = dtp_transformer_attention_length(transformer, sequence);
-    double attention = 6.0 * (double)transformer->layers * d_q * s;
+    double attention = 3.0 * (double)t->layers * (d_q + d_v) * s;
     return 6.0 * (double)dtp_transformer_count(transformer).matmul + attention;
 }

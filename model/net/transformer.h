@@ -24,6 +24,9 @@ enum dtp_norm_place { DTP_NORMS_BEFORE, DTP_NORMS_AFTER, DTP_NORMS_BOTH };
 /* Weights of the norms of q and k: one of head_dim for all heads (Qwen3), for each head its own (Cohere), none (Llama
  * 4). */
 enum dtp_qk_norm_weight { DTP_QK_NORM_SHARED, DTP_QK_NORM_BY_HEAD, DTP_QK_NORM_UNWEIGHTED };
+/* Of what a token's affinity to each expert is: softmax over all experts (Mixtral, Qwen), or a sigmoid of each
+ * (DeepSeek-V3, Llama 4). */
+enum dtp_router { DTP_ROUTER_SOFTMAX, DTP_ROUTER_SIGMOID };
 enum dtp_position { DTP_POSITION_LEARNED, DTP_POSITION_ROPE, DTP_POSITION_ALIBI, DTP_POSITION_NONE };
 
 struct dtp_transformer {
@@ -57,15 +60,52 @@ struct dtp_transformer {
         final_softcap;               /* c: scores x of attention, logits, become c tanh(x / c) (Gemma 2); 0: not */
     uint64_t sliding_window;         /* tokens that attention sees, its own the last of them (Mistral); 0: all before */
     uint64_t sliding_window_pattern; /* every so-manieth layer has no window (Gemma 2: 2); 0: all layers have it */
+
+    /* Mixture of experts: in place of the MLP, E small ones, of which each token goes to a few. `ffn` is the width of
+     * layers without experts. */
+    uint64_t experts;           /* E of a layer; 0: no layer has any */
+    uint64_t experts_per_token; /* k: so many of them a token goes to */
+    uint64_t expert_ffn;        /* inner width of one */
+    uint64_t shared_expert_ffn; /* of the experts that every token goes to, all together; 0: none */
+    uint64_t dense_layers;      /* the first layers, which have no experts (DeepSeek: first_k_dense_replace) */
+    uint64_t expert_layer_step; /* of the others, every so-manieth of the model has experts: layers n - 1, 2n - 1, ...
+                                 * counted from 0 (Llama 4: interleave_moe_layer_step); 0, 1: all */
+    enum dtp_router router;
+    uint64_t expert_groups;    /* groups that experts are routed in (DeepSeek: n_group); 0: one */
+    uint64_t groups_per_token; /* a token's experts are of so many groups (topk_group); 0: all */
+    bool expert_bias;          /* biases of the experts (gpt-oss) */
+    bool router_bias;          /* the router's matrix has a bias (gpt-oss) */
+    bool shared_expert_gate;   /* what the shared experts add is weighed by a sigmoid of h -> 1 (Qwen2-MoE) */
+    bool attention_sinks;      /* a learned score of each head that stands beside those of keys (gpt-oss) */
+
+    /* Latent attention (DeepSeek-V2, MLA): keys and values are projected from a narrow latent. `head_dim` is then a
+     * query's width, with rope and without together; kv_heads are heads. */
+    uint64_t q_latent;       /* width of the latent that queries are projected from; 0: they are projected directly */
+    uint64_t kv_latent;      /* the same of keys and values; 0: attention is plain */
+    uint64_t rope_head_dim;  /* of head_dim, what rope turns; of keys one for all heads */
+    uint64_t value_head_dim; /* of one head */
+    uint64_t mtp_layers; /* modules that predict a token further ahead, each a layer with a projection (DeepSeek-V3) */
 };
 
-/* Parameters of each part; total is exact. `block` is one layer = `block_matmul` (weights [in, out] of its matmuls) +
- * `block_vectors` (norms and biases). `head` is 0 when tied, but for a bias. */
+/* Parameters of each part; total is exact. `block` is one layer without experts = `block_matmul` (weights [in, out] of
+ * its matmuls) + `block_vectors` (norms and biases); `expert_block` likewise one that has them. `head` is 0 when tied,
+ * but for a bias. */
 struct dtp_parameter_count {
     uint64_t embedding, position, embedding_norm, block, block_matmul, block_vectors, final_norm, head;
+    uint64_t expert_block, expert_block_matmul, expert_block_vectors;
+    uint64_t expert_layers; /* layers that have experts; the others are `block` */
+    uint64_t layers;        /* of all layers: their parameters */
+    uint64_t mtp;           /* modules that predict further ahead; embedding and head are the model's */
     uint64_t total;
-    uint64_t matmul; /* weights that multiply activations: layers*block_matmul + vocab*hidden (head, tied or not) */
+    uint64_t active; /* of total, without the experts that a token does not go to; the embedding is counted whole */
+    uint64_t layers_matmul; /* weights that multiply a token in all layers: of E experts k */
+    uint64_t matmul;        /* the same of the model: layers_matmul + vocab*hidden (head, tied or not) */
 };
+
+/* Whether layer 0 .. L - 1 has experts. */
+bool dtp_transformer_layer_has_experts(const struct dtp_transformer *transformer, uint64_t layer);
+/* How many of the layers before `end` have them. */
+uint64_t dtp_transformer_expert_layers(const struct dtp_transformer *transformer, uint64_t end);
 
 /* SwiGLU, GEGLU: silu or gelu (tanh form) of a gate times up. */
 static inline bool dtp_activation_is_gated(enum dtp_activation activation)

@@ -198,7 +198,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, const struc
 {
     *out = (struct dtp_layer_tensors){.fused = dtp_plan_fuses(plan),
                                       .added_again = plan->compile && !cut_by_ddp(transformer, cluster, plan)};
-    dtp_layer_kind_of(transformer, plan->fused_qkv, plan->fused_gate_up, &out->kind);
+    dtp_layer_kind_of(transformer, DTP_LAYER_DENSE, plan->fused_qkv, plan->fused_gate_up, &out->kind);
     out->kind.narrows = dtp_plan_autocast(plan) || dtp_plan_keeps_fp8(plan);
     struct dtp_context context = dtp_plan_context(plan, cluster);
     out->gathered_ranks = context.keeps ? context.ring : 0;

@@ -413,4 +413,5 @@ void dtp_plan_check(struct dtp_resolver *r)
     check_optimizer(r);
     check_checkpointing(r);
     check_positions(r);
+    dtp_plan_check_experts(r);
 }

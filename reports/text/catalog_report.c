@@ -317,9 +317,14 @@ static void put_model(struct sink *sink, const struct dtp_transformer *m)
             {"sliding_window", m->sliding_window, "tokens"},
         },
       parts[] = {
-          {"embedding", count.embedding, "parameters"}, {"position", count.position, "parameters"},
-          {"block", count.block, "parameters"},         {"final_norm", count.final_norm, "parameters"},
-          {"head", count.head, "parameters"},           {"total", count.total, "parameters"},
+          {"embedding", count.embedding, "parameters"},
+          {"position", count.position, "parameters"},
+          {"block", count.block, "parameters"},
+          {"expert_block", count.expert_block, "parameters"},
+          {"final_norm", count.final_norm, "parameters"},
+          {"active", count.active, "parameters"},
+          {"head", count.head, "parameters"},
+          {"total", count.total, "parameters"},
       };
     for (size_t i = 0; i < sizeof dimensions / sizeof *dimensions; i++)
         put_number(sink, m->name, dimensions[i].quantity, (double)dimensions[i].value, dimensions[i].unit, "published",

@@ -407,9 +407,23 @@ static inline void frozen_draw_keys(struct frozen_job *job, bool strategies, boo
     X(stage3_max_live_parameters) X(stage3_max_reuse_distance) X(stage3_prefetch_bucket_size) \
     X(stage3_param_persistence_threshold) X(prefetch) X(fused_qkv) X(fused_gate_up) X(rope_fp32) X(clip_norm) \
     X(loss_chunk) X(gelu_epilogue) X(gradient_stream) X(gather_engine) X(reduce_engine)
+/* Of models whose plans are refused so far: no job has them. */
+#define FROZEN_REFUSED_KEYS(X) \
+    X(experts) X(experts_per_token) X(expert_ffn) X(shared_expert_ffn) X(shared_expert_gate) X(dense_layers) \
+    X(expert_layer_step) X(router) X(router_bias) X(expert_bias) X(expert_groups) X(groups_per_token) \
+    X(attention_sinks) X(q_latent) X(kv_latent) X(rope_head_dim) X(value_head_dim) X(mtp_layers)
 /* clang-format on */
 #define FROZEN_KEY(key) DTP_KEY_##key,
-static const enum dtp_key frozen_named_keys[] = {FROZEN_NAMED_KEYS(FROZEN_KEY)};
+static const enum dtp_key frozen_named_keys[] = {FROZEN_NAMED_KEYS(FROZEN_KEY) FROZEN_REFUSED_KEYS(FROZEN_KEY)};
+static const enum dtp_key frozen_refused_keys[] = {FROZEN_REFUSED_KEYS(FROZEN_KEY)};
+
+static inline bool frozen_is_refused(enum dtp_key key)
+{
+    for (size_t i = 0; i < sizeof frozen_refused_keys / sizeof *frozen_refused_keys; i++)
+        if (frozen_refused_keys[i] == key)
+            return true;
+    return false;
+}
 
 static inline bool frozen_is_named(enum dtp_key key)
 {

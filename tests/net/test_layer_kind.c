@@ -31,7 +31,7 @@ static void test_operators_are_a_graph(void **state)
         for (int packed = 0; packed < 2; packed++) {
             struct dtp_layer_kind kind;
             struct dtp_layer_operator op[DTP_LAYER_OPERATORS];
-            dtp_layer_kind_of(&t, packed, packed, &kind);
+            dtp_layer_kind_of(&t, DTP_LAYER_DENSE, packed, packed, &kind);
             int count = dtp_layer_operators(&kind, op);
             uint64_t made = DTP_TENSOR_BIT(INPUT), read = 0;
             for (int i = 0; i < count; i++) {
@@ -54,7 +54,7 @@ static void test_each_matrix_has_its_projection(void **state)
         for (int packed = 0; packed < 2; packed++) {
             struct dtp_layer_kind kind;
             struct dtp_layer_operator op[DTP_LAYER_OPERATORS];
-            dtp_layer_kind_of(&t, packed, packed, &kind);
+            dtp_layer_kind_of(&t, DTP_LAYER_DENSE, packed, packed, &kind);
             int count = dtp_layer_operators(&kind, op), left = kind.matrices;
             for (int i = 0; i < count; i++)
                 for (int m = 0; m < kind.matrices; m++)
@@ -77,13 +77,13 @@ static void test_counts_by_hand(void **state)
     struct dtp_layer_kind kind;
     next_choice(&t, 2);
     for (int packed = 0; packed < 2; packed++) {
-        dtp_layer_kind_of(&t, packed, packed, &kind);
+        dtp_layer_kind_of(&t, DTP_LAYER_DENSE, packed, packed, &kind);
         assert_int_equal(kind.matrices, packed ? 4 : 7);
         assert_int_equal(dtp_layer_matrix_elements(&kind), 61440);
         assert_int_equal(dtp_layer_vector_elements(&kind), 128);
     }
     t.parallel_block = DTP_PARALLEL_ONE_NORM, t.qk_norm = true; /* one norm less, two of 16 more */
-    dtp_layer_kind_of(&t, true, true, &kind);
+    dtp_layer_kind_of(&t, DTP_LAYER_DENSE, true, true, &kind);
     assert_int_equal(dtp_layer_vector_elements(&kind), 64 + 32);
 }
 

@@ -1,5 +1,6 @@
 /* Plans that differ differ in what is written of them: for every key of the table two values are tried on plans that
  * know it, and the CSV row and the JSON object must tell them apart. A key that is new and has no column fails here. */
+#include "job/scenario_keys.h"
 #include "job/job_values.h"
 
 #include <jansson.h>
@@ -101,20 +102,30 @@ static bool key_is_told(const struct dtp_scenario_key *key)
     return false;
 }
 
+/* Plans of models that have these are refused so far. */
+static bool is_refused(size_t key)
+{
+    return key >= DTP_KEY_experts && key <= DTP_KEY_mtp_layers;
+}
+
 static void test_every_key_is_told(void **state)
 {
     (void)state;
-    size_t count, told = 0;
+    size_t count, told = 0, refused = 0;
     const struct dtp_scenario_key *keys = dtp_scenario_keys(&count);
     for (size_t i = 0; i < count; i++) {
         if (strcmp(keys[i].key, "name") == 0 || strncmp(keys[i].key, "cp", 2) == 0)
             continue; /* changes no prediction; cp and cp_comm have one value so far */
+        if (is_refused(i)) {
+            refused++;
+            continue;
+        }
         if (!key_is_told(&keys[i]))
             print_error("%s: no two values of it are told apart\n", keys[i].key);
         else
             told++;
     }
-    assert_int_equal(told, count - 3);
+    assert_int_equal(told, count - 3 - refused);
 }
 
 /* Every key has a column and a field by name, also where no base tells. */

@@ -25,7 +25,7 @@ static void list_block(const struct dtp_transformer *t, const struct dtp_plan *p
 {
     struct dtp_layer_kind block;
     uint64_t vectors[DTP_LAYER_VECTORS];
-    dtp_layer_kind_of(t, plan->fused_qkv, plan->fused_gate_up, &block);
+    dtp_layer_kind_of(t, DTP_LAYER_DENSE, plan->fused_qkv, plan->fused_gate_up, &block);
     out->matrices = block.matrices;
     for (int i = 0; i < block.matrices; i++) {
         add_matrix(&out->block[i], ranks, true, block.matrix[i].out, block.matrix[i].in);

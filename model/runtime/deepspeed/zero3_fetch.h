@@ -19,7 +19,7 @@
 
 #include "plan/plan.h"
 
-#define DTP_ZERO3_PARTS 8
+#define DTP_ZERO3_PARTS 14
 #define DTP_ZERO3_MAX_LAYERS 65534u
 enum dtp_zero3_root {
     DTP_ZERO3_EMBEDDING,

@@ -196,7 +196,7 @@ void dtp_executor_block_of(const struct dtp_transformer *transformer, const stru
                                        .sequence = plan->sequence,
                                        .element_bytes = dtp_plan_compute_bytes(plan),
                                        .epilogue = plan->executor.gelu_epilogue};
-    dtp_layer_kind_of(transformer, true, true, &out->kind);
+    dtp_layer_kind_of(transformer, DTP_LAYER_DENSE, true, true, &out->kind);
     int count = dtp_layer_operators(&out->kind, from);
     for (int i = 0; i < count; i++)
         add_operator(out, &from[i]);
