@@ -1,4 +1,5 @@
 /* config.json of Hugging Face: the row of its model_type in the families (hf_families_NAME.c), read. */
+#include "base/append.h"
 #include "net/hf_family.h"
 #include "net/transformer.h"
 
@@ -8,11 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct dtp_hf_family *const lists[] = {dtp_hf_families_llama, dtp_hf_families_gpt, NULL};
+static const struct dtp_hf_family *const lists[] = {dtp_hf_families_llama, dtp_hf_families_gpt, dtp_hf_families_experts,
+                                                    NULL};
 
-static const struct dtp_hf_family *find_family(struct dtp_hf_reader *reader)
+static const struct dtp_hf_family *find_family(struct dtp_hf_reader *reader, const char *absent)
 {
-    const char *type = dtp_hf_text(reader, "model_type", NULL);
+    const char *type = dtp_hf_text(reader, "model_type", absent);
     for (size_t i = 0; type && lists[i]; i++)
         for (const struct dtp_hf_family *family = lists[i]; family->type; family++)
             if (!strcmp(type, family->type))
@@ -107,10 +109,30 @@ static void read_family(struct dtp_hf_reader *reader, const struct dtp_hf_family
     read_activation(reader, family, t);
     read_epsilon(reader, family, t);
     t->tied_head = dtp_hf_switch(reader, "tie_word_embeddings", family->tied);
-    refuse_experts(reader);
+    if (!family->experts)
+        refuse_experts(reader);
     refuse_quantised(reader);
     if (family->finish)
         family->finish(reader, t);
+}
+
+/* Where a vision tower stands beside a decoder that is known, the reader goes into its text_config; returns what type
+ * that is of, should it not say, else NULL. */
+static const char *enter_text(struct dtp_hf_reader *reader)
+{
+    const char *type = dtp_hf_text(reader, "model_type", NULL), *text_type = type ? dtp_hf_text_type(type) : NULL;
+    if (!text_type)
+        return NULL;
+    const json_t *text = dtp_hf_value(reader, "text_config");
+    if (!json_is_object(text)) {
+        dtp_hf_refuse(reader, "text_config", "is no object; of %s that alone can be planned, without vision", type);
+        return NULL;
+    }
+    if (dtp_hf_value(reader, "quantization_config"))
+        refuse_quantised(reader);
+    reader->object = text;
+    reader->parent = "text_config";
+    return text_type;
 }
 
 static enum dtp_status read_object(struct dtp_hf_reader *reader, struct dtp_hf_config *out)
@@ -119,11 +141,14 @@ static enum dtp_status read_object(struct dtp_hf_reader *reader, struct dtp_hf_c
     if (!json_is_object(reader->object))
         return dtp_fault(reader->faults, DTP_BAD_INPUT, reader->name, 1,
                          "the file holds no JSON object; a Hugging Face config.json is one");
-    const struct dtp_hf_family *family = find_family(reader);
+    const char *text_type = enter_text(reader);
+    const struct dtp_hf_family *family = reader->bad ? NULL : find_family(reader, text_type);
     if (!family)
         return DTP_BAD_INPUT;
     read_family(reader, family, t);
     dtp_hf_list_unused(reader, &out->transformer, out->unused, sizeof out->unused);
+    if (text_type)
+        dtp_append_part(out->unused, sizeof out->unused, ", ", "all but text_config (the vision tower is left out)");
     if (reader->bad)
         return DTP_BAD_INPUT;
     dtp_hf_name_after(reader->name, family->type, t->name, sizeof t->name);

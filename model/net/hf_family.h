@@ -25,12 +25,13 @@ struct dtp_hf_family {
     bool modern; /* LLaMA-like: RMSNorm, RoPE, no biases; else GPT-like: LayerNorm, learned positions, biases everywhere
                   */
     bool gated;  /* the MLP has a gate */
-    bool tied;   /* default of tie_word_embeddings */
+    bool experts; /* of this family's own; of others they are refused */
+    bool tied;    /* default of tie_word_embeddings */
     void (*finish)(struct dtp_hf_reader *reader, struct dtp_transformer *t); /* may be NULL */
 };
 
 /* Rows, ended by one without a type. */
-extern const struct dtp_hf_family dtp_hf_families_llama[], dtp_hf_families_gpt[];
+extern const struct dtp_hf_family dtp_hf_families_llama[], dtp_hf_families_gpt[], dtp_hf_families_experts[];
 
 /* clang-format off */
 /* The spellings that LLaMA's heirs share. SHAPE: layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_sequence. */
@@ -59,7 +60,7 @@ void dtp_hf_read_qwen_window(struct dtp_hf_reader *reader, struct dtp_transforme
 
 /* Refuses `type` (NULL: none is said) with what is missing, or with the keys of the file that no family has. */
 void dtp_hf_refuse_type(struct dtp_hf_reader *reader, const char *type, const struct dtp_hf_family *const *lists);
-/* Where a file of text and vision is read by its text_config alone: says so, else NULL. */
-const char *dtp_hf_tower_left_out(const char *type);
+/* The model_type of the text_config of a `type` that has a vision tower beside it and is planned without, else NULL. */
+const char *dtp_hf_text_type(const char *type);
 
 #endif

@@ -9,7 +9,8 @@
 #define STATE_SPACE "state space layers beside attention or in its place"
 #define ENCODER "an encoder, not a decoder"
 #define BOTH "an encoder beside the decoder"
-#define TOWER "a vision tower beside the decoder"
+#define TOWER                                                                                                          \
+    "a vision tower beside the decoder; its text_config, where it has one, can be planned as a file of its own"
 
 static const struct {
     const char *type, *reason;
@@ -36,7 +37,7 @@ static const struct {
     {"llava", TOWER},
     {"llava_next", TOWER},
     {"llava_onevision", TOWER},
-    {"mllama", TOWER ", and attention to what it sees"},
+    {"mllama", "a vision tower, and layers of the decoder that attend to what it sees"},
     {"paligemma", TOWER},
     {"idefics2", TOWER},
     {"idefics3", TOWER},
@@ -66,13 +67,9 @@ static const struct {
     {"vit", ENCODER},
 };
 
-const char *dtp_hf_tower_left_out(const char *type)
+const char *dtp_hf_text_type(const char *type)
 {
-    static const char *const types[] = {"gemma3", "llama4"};
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if (!strcmp(type, types[i]))
-            return "vision tower left out: text_config alone is planned";
-    return NULL;
+    return !strcmp(type, "gemma3") ? "gemma3_text" : !strcmp(type, "llama4") ? "llama4_text" : NULL;
 }
 
 /* ---- keys that no family has ------------------------------------------------------------------------------------ */

@@ -183,7 +183,7 @@ double dtp_transformer_model_flops_per_token(const struct dtp_transformer *trans
 /* A shape with what the file says besides that training may depend on and no prediction uses. */
 struct dtp_hf_config {
     struct dtp_transformer transformer;
-    char unused[160]; /* "attention_dropout 0.1, torch_dtype bfloat16", or "" */
+    char unused[256]; /* "attention_dropout 0.1, torch_dtype bfloat16", or "" */
 };
 enum dtp_status dtp_hf_config_read(const char *path, struct dtp_hf_config *out, struct dtp_faults *faults);
 /* The same from memory; `name` stands for the file in messages. For tests and the fuzzer. */
