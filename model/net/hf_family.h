@@ -34,7 +34,7 @@ struct dtp_hf_family {
 extern const struct dtp_hf_family dtp_hf_families_llama[], dtp_hf_families_gpt[], dtp_hf_families_experts[];
 
 /* clang-format off */
-/* The spellings that LLaMA's heirs share. SHAPE: layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_sequence. */
+/* The spellings that LLaMA's heirs share: layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_sequence. */
 #define DTP_HF_SIZES(h, n, f, V, s)                                                                 \
     .hidden = {"hidden_size", h}, .heads = {"num_attention_heads", n}, .ffn = {"intermediate_size", f}, \
     .vocab = {"vocab_size", V}, .max_sequence = {"max_position_embeddings", s}
