@@ -330,8 +330,8 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
         {!frozen_is(job, DTP_KEY_qk_norm, "true") || !frozen_is(job, DTP_KEY_qk_layer_norm, "true") ||
              frozen_is(job, DTP_KEY_qk_norm_weight, "none"),
          DTP_KEY_qk_norm_bias},
-        {frozen_is(job, DTP_KEY_norm_unit_offset, "true") || frozen_is(job, DTP_KEY_norm, "layer_norm"),
-         DTP_KEY_norm_without_weight},
+        {frozen_is(job, DTP_KEY_norm_unit_offset, "true"), DTP_KEY_norm_without_weight},
+        {frozen_is(job, DTP_KEY_norm, "layer_norm"), DTP_KEY_norm_without_weight},
         {!frozen_is(job, DTP_KEY_activation, "gelu"), DTP_KEY_gelu_epilogue},
         {!frozen_is(job, DTP_KEY_fsdp1, "true"), DTP_KEY_limit_all_gathers},
         {!job->value[DTP_KEY_tp][0], DTP_KEY_tp_overlap},
@@ -398,8 +398,7 @@ static inline void frozen_draw_keys(struct frozen_job *job, bool strategies, boo
     }
 }
 
-/* Keys that random plans and clusters draw, beside those above. */
-/* clang-format off */
+/* clang-format off */ /* keys that random plans and clusters draw, beside those above */
 #define FROZEN_NAMED_KEYS(X) \
     X(model) X(params) X(layers) X(hidden) X(heads) X(kv_heads) X(head_dim) X(ffn) X(vocab) X(tied_head) \
     X(machine) X(gpus) X(nodes) X(gpus_per_node) X(network_gbit_per_s) X(oversubscription) X(runtime) X(compile) \
