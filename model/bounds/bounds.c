@@ -47,7 +47,8 @@ static void find_stages(struct dtp_bound *b)
     uint64_t results = t->experts ? t->experts_per_token * h * (4 + 2 * c) : 0;
     bool fused = dtp_plan_fuses(plan), math = plan->attention == DTP_ATTENTION_MATH;
     bool rope = t->position == DTP_POSITION_ROPE;
-    uint64_t reread = t->activation == DTP_RELU ? 1 : 0; /* ReLU's derivative reads its result, which stays for it */
+    /* ReLU's derivative reads its result, which stays for it; that of an eager square has a tensor more. */
+    uint64_t reread = t->activation == DTP_RELU || (t->activation == DTP_RELU2 && !fused) ? 1 : 0;
     /* Of a packed gate and up the gradient is put together of two halves. The activation's result has gone by then, but
      * for kernels that kept none. */
     uint64_t halves = plan->fused_gate_up && !plan->compile && plan->runtime->fused_kernels ? 1 : 0;

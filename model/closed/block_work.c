@@ -135,11 +135,14 @@ static struct moved eager_projection(const struct counted *c, const struct dtp_l
     return (struct moved){begins_branch(op) ? linears(c, op) * c->cast : 0, sums + bare + bias_bytes(c, op)};
 }
 
-/* silu 2, product 3 | gelu 2; backward of a packed gate and up puts both together again. */
+/* silu 2, product 3 | gelu 2; backward of a packed gate and up puts both together again. relu 2, square 2; backward of
+ * the square (PyTorch's pow_backward: pow 2, times the exponent 2, times the gradient 3), of relu 3. */
 static struct moved eager_activation(const struct counted *c, const struct dtp_layer_operator *op)
 {
     bool shared = op->makes & DTP_TENSOR_BIT(SHARED_PRODUCT);
     double row = c->w * (shared ? (double)c->block->shared_ffn : c->f), cat = c->block->packs_up ? 4 : 0;
+    if (c->block->squares)
+        return (struct moved){4 * row, 10 * row};
     return c->block->gated ? (struct moved){5 * row, (9 + cat) * row} : (struct moved){2 * row, 3 * row};
 }
 
@@ -235,8 +238,8 @@ static void count_launches(const struct counted *c, bool biased, struct dtp_bloc
     work->forward_kernels = 12 + (rope ? (slow ? 20 : 10) : 0);
     work->backward_kernels = 26 + (rope ? (slow ? 24 : 12) : 0) + (biased ? 4 : 0);
     if (eager) {
-        work->forward_kernels += (c->block->gated ? 2 : 1) + (c->autocast ? 6 : 0);
-        work->backward_kernels += (c->block->gated ? 4 : 1) + (c->autocast ? 8 : 0);
+        work->forward_kernels += (c->block->gated || c->block->squares ? 2 : 1) + (c->autocast ? 6 : 0);
+        work->backward_kernels += (c->block->gated || c->block->squares ? 4 : 1) + (c->autocast ? 8 : 0);
     }
     if (c->block->experts) { /* router's matmul, router, rows there and back; gate and up apart */
         work->forward_kernels += 2 + (c->plan->compile ? 14 : 22) + 2 + 6;

@@ -13,7 +13,7 @@
  */
 struct dtp_weight_matmul {
     double n, k, copies;
-    double rows; /* of a token: 1, of an expert k / E where all have as many */
+    double rows;     /* of a token: 1, of an expert k / E where all have as many */
     bool recomputed; /* under torchtitan's every-second-matmul checkpointing */
 };
 

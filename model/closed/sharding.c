@@ -57,7 +57,7 @@ static void sum_layer(const struct dtp_layer_kind *block, struct tensor_sum *sum
 
 static void sum_root(const struct dtp_transformer *t, struct tensor_sum *sum)
 {
-    uint64_t norm = t->norm_bias ? 2 : 1;
+    uint64_t norm = dtp_transformer_norm_vectors(t);
     add_tensors(sum, t->tied_head ? 1 : 2, t->vocab, t->hidden);
     if (t->position == DTP_POSITION_LEARNED)
         add_tensors(sum, 1, t->positions, t->hidden);
@@ -69,7 +69,7 @@ static void sum_root(const struct dtp_transformer *t, struct tensor_sum *sum)
 /* The final norm and the head. */
 static void sum_head_end(const struct dtp_transformer *t, struct tensor_sum *sum)
 {
-    add_vectors(sum, t->final_norm, t->norm_bias ? 2 : 1, t->hidden);
+    add_vectors(sum, t->final_norm, dtp_transformer_norm_vectors(t), t->hidden);
     add_vectors(sum, t->head_bias, 1, t->vocab);
     add_tensors(sum, 1, t->vocab, t->hidden);
 }

@@ -132,7 +132,7 @@ static void derive_biases(struct dtp_resolution *r, const struct dtp_transformer
 {
     bool changed_norm = given(r, DTP_KEY_norm) && t->norm != base->norm;
     if (changed_norm && !given(r, DTP_KEY_norm_bias))
-        t->norm_bias = t->norm == DTP_LAYER_NORM;
+        t->norm_bias = t->norm == DTP_LAYER_NORM && !t->norm_without_weight;
     if (!given(r, DTP_KEY_bias))
         return;
     const struct {
@@ -144,7 +144,7 @@ static void derive_biases(struct dtp_resolution *r, const struct dtp_transformer
     for (size_t i = 0; i < sizeof biases / sizeof *biases; i++)
         if (!given(r, biases[i].key))
             *biases[i].field = r->draft.bias;
-    if (t->norm == DTP_LAYER_NORM && !given(r, DTP_KEY_norm_bias))
+    if (t->norm == DTP_LAYER_NORM && !t->norm_without_weight && !given(r, DTP_KEY_norm_bias))
         t->norm_bias = r->draft.bias;
 }
 

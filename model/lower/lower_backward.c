@@ -205,13 +205,13 @@ static void gated_eager(struct dtp_block_backward *b, const struct dtp_layer_act
 }
 
 /* Everything else is one kernel: compiled SwiGLU (6 f), GELU and ReLU (eager 3 f, fused 4 f). A compiler writes GELU's
- * input gradient over its result's. */
+ * input gradient over its result's. Eager squared ReLU: four (10 f), with what its square is derived from beside. */
 static void in_one(struct dtp_block_backward *b, const struct dtp_layer_activation *at, dtp_buffer_id gradient)
 {
     struct dtp_lowering *l = b->l;
     double f = (double)l->tensor_bytes[at->product];
     uint64_t gate = l->tensor_bytes[at->gate], up = l->tensor_bytes[at->up];
-    bool in_place = l->compiled && !l->gated;
+    bool in_place = l->compiled && !l->gated, squares = l->tensors.kind.squares && !l->fused;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION_BACKWARD, "");
     b->gradient[at->up] = gradient;
@@ -225,7 +225,10 @@ static void in_one(struct dtp_block_backward *b, const struct dtp_layer_activati
     dtp_backward_consume(b, &draft, at->gate, DTP_READ | DTP_FREE);
     dtp_backward_consume(b, &draft, at->up, DTP_READ | DTP_FREE);
     dtp_backward_consume(b, &draft, at->product, DTP_READ | DTP_FREE); /* ReLU reads its result */
-    dtp_draft_memory(l, &draft, (l->gated ? 6 : l->fused ? 4 : 3) * f, 1);
+    if (squares)
+        dtp_draft_new(l, &draft, "derivative of the square", DTP_OWNER_WORKSPACE, gradient_bytes(l, at),
+                      DTP_UPDATE | DTP_FREE);
+    dtp_draft_memory(l, &draft, (l->gated ? 6 : l->fused ? 4 : squares ? 10 : 3) * f, squares ? 4 : 1);
     dtp_draft_end(l, &draft);
 }
 

@@ -414,7 +414,7 @@ static void core_copy(const struct pass *pass)
 /* ---- MLP --------------------------------------------------------------------------------------------------------- */
 
 /* eager SwiGLU: silu reads and writes f, the product reads two and writes one; fused: two in, one out; GELU one in, one
- * out. */
+ * out; eager squared ReLU does that twice. */
 static void activation(const struct pass *pass, uint64_t makes)
 {
     struct dtp_lowering *l = pass->l;
@@ -430,8 +430,9 @@ static void activation(const struct pass *pass, uint64_t makes)
         read(pass, &draft, at.silu, true);
     read(pass, &draft, at.gate, true);
     read(pass, &draft, at.up, true);
-    double passes = l->gated ? (l->fused ? 3 : 5) : 2;
-    dtp_draft_memory(l, &draft, per_token(l, passes * f), l->gated && !l->fused ? 2 : 1);
+    bool squares = l->tensors.kind.squares, two = (l->gated || squares) && !l->fused;
+    double passes = l->gated ? (l->fused ? 3 : 5) : two ? 4 : 2;
+    dtp_draft_memory(l, &draft, per_token(l, passes * f), two ? 2 : 1);
     dtp_draft_end(l, &draft);
 }
 

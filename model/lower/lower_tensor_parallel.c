@@ -96,17 +96,16 @@ dtp_op_id dtp_lower_tensor_beside(struct dtp_lowering *l, enum dtp_op_kind kind,
 
 /* ---- parameters that each rank has whole ------------------------------------------------------------------------- */
 
-/* Norms of q and k, one for all heads, see a rank's heads alone. */
+/* Norms of q and k, one for all heads, see a rank's heads alone; weights of each head go with it. */
 static uint64_t head_norm_elements(const struct dtp_layer_kind *kind)
 {
-    struct dtp_layer_kind without = *kind;
-    without.qk_norm = false;
-    return kind->qk_norm_wide ? 0 : dtp_layer_vector_elements(kind) - dtp_layer_vector_elements(&without);
+    bool split = kind->qk_norm_wide || kind->qk_norm_weight == DTP_QK_NORM_BY_HEAD;
+    return split ? 0 : dtp_layer_qk_norm_elements(kind);
 }
 
 static uint64_t norm_elements(const struct dtp_transformer *t, bool present)
 {
-    return present ? t->hidden * (t->norm_bias ? 2 : 1) : 0;
+    return present ? t->hidden * dtp_transformer_norm_vectors(t) : 0;
 }
 
 uint64_t dtp_lower_replicated_elements(const struct dtp_lowering *l)

@@ -53,8 +53,8 @@ static void list_matrices(struct dtp_lowering *l)
 
 static void add_norm(const struct part_sum *sum, const struct dtp_transformer *t, bool present)
 {
-    add_vector(sum, t->hidden, present);
-    add_vector(sum, t->hidden, present && t->norm_bias);
+    for (uint64_t left = dtp_transformer_norm_vectors(t); left; left--)
+        add_vector(sum, t->hidden, present);
 }
 
 static void list_block_vectors(struct dtp_lowering *l)

@@ -465,7 +465,7 @@ static void read_alias_row(struct reader *reader)
 
 /* ---- kinds of table --------------------------------------------------------------------------------------------- */
 
-#define MAX_COLUMNS 36
+#define MAX_COLUMNS 64
 static const struct table_kind {
     const char *words;
     const char *telling[2]; /* columns that only this kind has together */
@@ -528,7 +528,11 @@ static const struct table_kind {
       "norm_eps",
       "embedding_scale",
       "attention_softcap",
-      "final_softcap"},
+      "final_softcap",
+      "qk_layer_norm",
+      "qk_norm_bias",
+      "qk_norm_weight",
+      "norm_without_weight"},
      false,
      NULL,
      read_model_row},

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #define SCORE_WIDTH "query_pre_attn_scalar"
+#define NEXT_LAYERS "num_nextn_predict_layers"
 
 /* Keys that change what training costs or learns, where they say something, but neither what is predicted of it nor
  * what our executor does. */
@@ -19,7 +20,15 @@ static const char *const unused_keys[] = {
     /* --precision and --checkpointing decide */
     "torch_dtype|dtype", "gradient_checkpointing",
     /* scores are divided by its root; here by that of the head's width */
-    SCORE_WIDTH};
+    SCORE_WIDTH,
+    /* factors of embedding, scores, branches and logits; bounds of q, k and v: passes that kernels beside them hide */
+    "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling", "logit_scale", "clip_qkv",
+    /* another base of RoPE in layers that slide; layers that turn nothing, here all do */
+    "rope_local_base_freq", "no_rope_layer_interval",
+    /* attention in chunks: here to all tokens before */
+    "attention_chunk_size",
+    /* modules that predict further ahead: --mtp-layers */
+    NEXT_LAYERS};
 
 /* 0, 1 slice, false and "" change nothing. */
 static bool says_something(const json_t *value)
@@ -36,7 +45,8 @@ void dtp_hf_list_unused(struct dtp_hf_reader *reader, const struct dtp_transform
     for (size_t i = 0; i < sizeof unused_keys / sizeof *unused_keys; i++) {
         const json_t *value = dtp_hf_value(reader, unused_keys[i]);
         char text[32];
-        if (!value || !says_something(value) || used >= bytes)
+        bool one = value && !strcmp(unused_keys[i], NEXT_LAYERS) && json_integer_value(value) == 1;
+        if (!value || (!one && !says_something(value)) || used >= bytes)
             continue;
         if (!strcmp(unused_keys[i], SCORE_WIDTH) && json_number_value(value) == (double)transformer->head_dim)
             continue;

@@ -87,6 +87,11 @@ void dtp_layer_kind_of(const struct dtp_transformer *transformer, enum dtp_layer
                                    .norms_before = t->norm_place != DTP_NORMS_AFTER,
                                    .norms_after = t->norm_place != DTP_NORMS_BEFORE,
                                    .qk_norm_wide = t->qk_norm_wide,
+                                   .qk_norm_bias = t->qk_norm_bias,
+                                   .qk_norm_weight = t->qk_norm_weight,
+                                   .qk_norm_statistics = t->qk_layer_norm ? 2 : 1,
+                                   .norm_weights = !t->norm_without_weight,
+                                   .squares = t->activation == DTP_RELU2,
                                    .from_result = t->activation == DTP_RELU,
                                    .norm_bias = t->norm_bias,
                                    .qkv_bias = t->qkv_bias,
@@ -159,6 +164,13 @@ uint64_t dtp_layer_expert_bias_elements(const struct dtp_layer_kind *kind)
     for (int i = 0; i < kind->matrices; i++)
         elements += kind->matrix[i].bias && kind->matrix[i].groups > 1 ? kind->matrix[i].out : 0;
     return elements;
+}
+
+uint64_t dtp_layer_qk_norm_elements(const struct dtp_layer_kind *kind)
+{
+    struct dtp_layer_kind without = *kind;
+    without.qk_norm = false;
+    return dtp_layer_vector_elements(kind) - dtp_layer_vector_elements(&without);
 }
 
 /* ---- tensors and operators --------------------------------------------------------------------------------------- */

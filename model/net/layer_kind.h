@@ -76,8 +76,12 @@ struct dtp_layer_kind {
     bool packs_qkv, packs_up; /* q, k and v are one matrix; gate and up are one */
     bool gated, rotary, qk_norm;
     enum dtp_parallel_block parallel;
-    bool norms_before, norms_after, qk_norm_wide;
+    bool norms_before, norms_after, qk_norm_wide, qk_norm_bias;
+    bool norm_weights; /* of norms but those of q and k */
+    enum dtp_qk_norm_weight qk_norm_weight;
+    uint64_t qk_norm_statistics; /* as norm_statistics */
     bool narrows;     /* of the runtime: matmuls read a cast of the residual stream, where no norm stands between */
+    bool squares;     /* the activation is a square of ReLU: eagerly two operations, the second of the first's result */
     bool from_result; /* the activation's derivative reads its result, not its input: ReLU */
     bool norm_bias, qkv_bias, output_bias, mlp_bias;
     bool router_bias, shared_gate, sinks;
@@ -95,6 +99,8 @@ uint64_t dtp_layer_matrix_elements(const struct dtp_layer_kind *kind);
 uint64_t dtp_layer_active_elements(const struct dtp_layer_kind *kind);
 uint64_t dtp_layer_vector_elements(const struct dtp_layer_kind *kind);
 uint64_t dtp_layer_bias_elements(const struct dtp_layer_kind *kind);
+/* Of the norms of q and k. */
+uint64_t dtp_layer_qk_norm_elements(const struct dtp_layer_kind *kind);
 uint64_t dtp_layer_expert_bias_elements(const struct dtp_layer_kind *kind); /* of one expert */
 
 /* The vectors one by one, biases first: returns how many, elements of each in `out`. */

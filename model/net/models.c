@@ -15,7 +15,9 @@ static const char *const place_texts[] = {
     [DTP_NORMS_BEFORE] = "before", [DTP_NORMS_AFTER] = "after", [DTP_NORMS_BOTH] = "both"};
 static const char *const norm_texts[] = {[DTP_LAYER_NORM] = "layer_norm", [DTP_RMS_NORM] = "rms_norm"};
 static const char *const activation_texts[] = {
-    [DTP_GELU] = "gelu", [DTP_RELU] = "relu", [DTP_SWIGLU] = "swiglu", [DTP_GEGLU] = "geglu"};
+    [DTP_GELU] = "gelu", [DTP_RELU] = "relu", [DTP_SWIGLU] = "swiglu", [DTP_GEGLU] = "geglu", [DTP_RELU2] = "relu2"};
+static const char *const qk_weight_texts[] = {
+    [DTP_QK_NORM_SHARED] = "shared", [DTP_QK_NORM_BY_HEAD] = "by_head", [DTP_QK_NORM_UNWEIGHTED] = "none"};
 static const char *const position_texts[] = {[DTP_POSITION_LEARNED] = "learned",
                                              [DTP_POSITION_ROPE] = "rope",
                                              [DTP_POSITION_ALIBI] = "alibi",
@@ -26,6 +28,7 @@ DTP_WORDS_OF_ARRAY(dtp_parallel_block_text, dtp_parallel_block, parallel_texts)
 DTP_WORDS_OF_ARRAY(dtp_norm_place_text, dtp_norm_place, place_texts)
 DTP_WORDS_OF_ARRAY(dtp_norm_text, dtp_norm, norm_texts)
 DTP_WORDS_OF_ARRAY(dtp_activation_text, dtp_activation, activation_texts)
+DTP_WORDS_OF_ARRAY(dtp_qk_norm_weight_text, dtp_qk_norm_weight, qk_weight_texts)
 DTP_WORDS_OF_ARRAY(dtp_position_text, dtp_position, position_texts)
 DTP_WORDS_OF_ARRAY(dtp_router_text, dtp_router, router_texts)
 
@@ -142,6 +145,12 @@ static void read_choices(struct row *row, struct dtp_transformer *out)
     if (*field(row, "norm_place"))
         out->norm_place = (enum dtp_norm_place)read_word(row, "norm_place", place_texts, DTP_WORD_COUNT(place_texts));
     out->qk_norm_wide = read_switch(row, "qk_norm_wide", false);
+    out->qk_layer_norm = read_switch(row, "qk_layer_norm", false);
+    out->qk_norm_bias = read_switch(row, "qk_norm_bias", false);
+    if (*field(row, "qk_norm_weight"))
+        out->qk_norm_weight =
+            (enum dtp_qk_norm_weight)read_word(row, "qk_norm_weight", qk_weight_texts, DTP_WORD_COUNT(qk_weight_texts));
+    out->norm_without_weight = read_switch(row, "norm_without_weight", false);
     out->norm_unit_offset = read_switch(row, "norm_unit_offset", false);
     if (*field(row, "norm_eps"))
         out->norm_epsilon = read_cap(row, "norm_eps");

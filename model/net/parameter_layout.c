@@ -114,9 +114,9 @@ static void add_block(const struct dtp_transformer *t, struct dtp_parameter_modu
             add_norm(t, DTP_PARAMETER_NORM2, out);
         add_block_matrix(t, &block.matrix[i], out);
     }
-    add_vector(out, DTP_PARAMETER_QK_NORM, t->qk_norm, t->qk_norm_wide ? block.d_q + block.d_kv : 2 * t->head_dim,
+    add_vector(out, DTP_PARAMETER_QK_NORM, dtp_layer_qk_norm_elements(&block) > 0, dtp_layer_qk_norm_elements(&block),
                norm_start(t));
-    if (block.norms_after) {
+    if (block.norms_after && block.norm_weights) {
         add_norm(t, DTP_PARAMETER_POST_NORM1, out);
         add_norm(t, DTP_PARAMETER_POST_NORM2, out);
     }
@@ -136,7 +136,7 @@ void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t sh
     } else if (module <= t->layers) {
         add_block(t, out);
     } else {
-        add_vector(out, DTP_PARAMETER_FINAL_NORM, t->final_norm, t->hidden, norm_start(t));
+        add_vector(out, DTP_PARAMETER_FINAL_NORM, t->final_norm && !t->norm_without_weight, t->hidden, norm_start(t));
         add_vector(out, DTP_PARAMETER_FINAL_NORM_BIAS, t->final_norm && t->norm_bias, t->hidden, 0);
         if (!t->tied_head)
             add_matrix(out, DTP_PARAMETER_HEAD, t->vocab, t->hidden);

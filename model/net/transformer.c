@@ -77,6 +77,21 @@ static void check_dimensions(const struct dtp_transformer *t, struct place *plac
               MAX_WIDTH);
 }
 
+static void check_qk_norm(const struct dtp_transformer *t, struct place *place)
+{
+    if ((unsigned)t->qk_norm_weight > DTP_QK_NORM_UNWEIGHTED)
+        FAULT(place, "qk_norm_weight %d is no kind of weights", (int)t->qk_norm_weight);
+    if (t->qk_norm_wide && !t->qk_norm)
+        FAULT(place, "qk_norm_wide says how wide the norms of q and k are; it needs qk_norm");
+    if ((t->qk_layer_norm || t->qk_norm_weight != DTP_QK_NORM_SHARED) && !t->qk_norm)
+        FAULT(place, "%s says which norms q and k have; it needs qk_norm",
+              t->qk_layer_norm ? "qk_layer_norm" : "qk_norm_weight");
+    if (t->qk_norm_wide && t->qk_norm_weight == DTP_QK_NORM_BY_HEAD)
+        FAULT(place, "qk_norm_weight by_head is of norms of each head; with qk_norm_wide leave it out");
+    if (t->qk_norm_bias && (!t->qk_layer_norm || t->qk_norm_weight == DTP_QK_NORM_UNWEIGHTED))
+        FAULT(place, "qk_norm_bias needs qk_layer_norm, with weights; other norms of q and k have no bias");
+}
+
 static void check_latents(const struct dtp_transformer *t, struct place *place)
 {
     if (!t->kv_latent) {
@@ -149,7 +164,7 @@ static void check_choices(const struct dtp_transformer *t, struct place *place)
 {
     if ((unsigned)t->norm > DTP_RMS_NORM)
         FAULT(place, "norm %d is no norm", (int)t->norm);
-    if ((unsigned)t->activation > DTP_GEGLU)
+    if ((unsigned)t->activation > DTP_RELU2)
         FAULT(place, "activation %d is no activation", (int)t->activation);
     if ((unsigned)t->position > DTP_POSITION_NONE)
         FAULT(place, "position %d is no position scheme", (int)t->position);
@@ -159,8 +174,10 @@ static void check_choices(const struct dtp_transformer *t, struct place *place)
         FAULT(place, "norm_place %d is no place of norms", (int)t->norm_place);
     if (t->parallel_block && t->norm_place != DTP_NORMS_BEFORE)
         FAULT(place, "parallel_block needs norm_place before; parallel blocks with other norms are not modelled");
-    if (t->qk_norm_wide && !t->qk_norm)
-        FAULT(place, "qk_norm_wide says how wide the norms of q and k are; it needs qk_norm");
+    check_qk_norm(t, place);
+    if (t->norm_without_weight && (t->norm_bias || t->norm_unit_offset))
+        FAULT(place,
+              "norm_without_weight says that norms have no parameters; norm_bias and norm_unit_offset need some");
     if (t->norm == DTP_RMS_NORM && t->norm_bias)
         FAULT(place, "norm_bias needs norm layer_norm; RMSNorm has no bias");
     if (t->norm != DTP_RMS_NORM && t->norm_unit_offset)
@@ -219,10 +236,10 @@ enum dtp_status dtp_transformer_check(const struct dtp_transformer *transformer,
 
 /* ---- count ----------------------------------------------------------------------------------------------------- */
 
-/* Parameters of one norm over `width` features: a weight, and LayerNorm's bias. */
+/* Parameters of one norm over `width` features. */
 static uint64_t count_norm(const struct dtp_transformer *t, uint64_t width)
 {
-    return t->norm_bias ? 2 * width : width;
+    return dtp_transformer_norm_vectors(t) * width;
 }
 
 bool dtp_transformer_layer_has_experts(const struct dtp_transformer *transformer, uint64_t layer)

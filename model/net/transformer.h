@@ -13,13 +13,17 @@
 #define DTP_NAME_BYTES 64
 
 enum dtp_norm { DTP_LAYER_NORM, DTP_RMS_NORM };
-enum dtp_activation { DTP_GELU, DTP_RELU, DTP_SWIGLU, DTP_GEGLU }; /* the last two have a gate matrix beside up */
+/* SwiGLU and GEGLU have a gate matrix beside up; RELU2 is the square of ReLU (Persimmon, Nemotron). */
+enum dtp_activation { DTP_GELU, DTP_RELU, DTP_SWIGLU, DTP_GEGLU, DTP_RELU2 };
 /* Attention and MLP one after the other, or both from the block's input and added up at its end: behind one norm that
  * both read (GPT-J, Falcon 7B), or each behind its own (GPT-NeoX, Falcon 40B). */
 enum dtp_parallel_block { DTP_PARALLEL_NONE, DTP_PARALLEL_ONE_NORM, DTP_PARALLEL_TWO_NORMS };
 /* Norms of attention and MLP: of what they read (LLaMA), of what they add to the residual stream (OLMo-2), or of both
  * (Gemma 2). */
 enum dtp_norm_place { DTP_NORMS_BEFORE, DTP_NORMS_AFTER, DTP_NORMS_BOTH };
+/* Weights of the norms of q and k: one of head_dim for all heads (Qwen3), for each head its own (Cohere), none (Llama
+ * 4). */
+enum dtp_qk_norm_weight { DTP_QK_NORM_SHARED, DTP_QK_NORM_BY_HEAD, DTP_QK_NORM_UNWEIGHTED };
 /* Of what a token's affinity to each expert is: softmax over all experts (Mixtral, Qwen), or a sigmoid of each
  * (DeepSeek-V3, Llama 4). */
 enum dtp_router { DTP_ROUTER_SOFTMAX, DTP_ROUTER_SIGMOID };
@@ -35,10 +39,11 @@ struct dtp_transformer {
     enum dtp_position position;
     enum dtp_parallel_block parallel_block;
     enum dtp_norm_place norm_place;
-    double norm_epsilon;   /* what norms add to the mean square before its root */
-    bool norm_bias;        /* LayerNorm has a bias vector */
-    bool norm_unit_offset; /* Gemma: RMSNorm multiplies by 1 + weight, and weights begin at 0 */
-    bool qkv_bias;         /* Qwen: bias on q, k, v only */
+    double norm_epsilon;      /* what norms add to the mean square before its root */
+    bool norm_bias;           /* LayerNorm has a bias vector */
+    bool norm_without_weight; /* OLMo 1: norms scale to unit variance and multiply by nothing */
+    bool norm_unit_offset;    /* Gemma: RMSNorm multiplies by 1 + weight, and weights begin at 0 */
+    bool qkv_bias;            /* Qwen: bias on q, k, v only */
     bool attention_output_bias;
     bool mlp_bias;
     bool tied_head; /* lm_head shares the embedding matrix */
@@ -47,6 +52,9 @@ struct dtp_transformer {
     bool embedding_norm;  /* BLOOM: LayerNorm after the embedding */
     bool qk_norm;         /* Qwen3: RMSNorm of width head_dim on q and on k */
     bool qk_norm_wide;    /* OLMo-2: these span all heads, with a weight for each feature */
+    bool qk_layer_norm;   /* Persimmon, Cohere: these are LayerNorms */
+    bool qk_norm_bias;    /* Persimmon: with biases */
+    enum dtp_qk_norm_weight qk_norm_weight;
     bool final_norm;
     double attention_softcap,
         final_softcap;               /* c: scores x of attention, logits, become c tanh(x / c) (Gemma 2); 0: not */
@@ -108,6 +116,12 @@ uint64_t dtp_transformer_expert_layers(const struct dtp_transformer *transformer
 static inline bool dtp_activation_is_gated(enum dtp_activation activation)
 {
     return activation == DTP_SWIGLU || activation == DTP_GEGLU;
+}
+
+/* Vectors of parameters of one norm: its weight, its bias. */
+static inline uint64_t dtp_transformer_norm_vectors(const struct dtp_transformer *transformer)
+{
+    return transformer->norm_without_weight ? 0 : transformer->norm_bias ? 2 : 1;
 }
 
 /* LLaMA 2's and GPT-2's (rms_norm_eps, layer_norm_epsilon of their configs). */
@@ -174,7 +188,7 @@ double dtp_transformer_model_flops_per_token(const struct dtp_transformer *trans
 /* A shape with what the file says besides that training may depend on and no prediction uses. */
 struct dtp_hf_config {
     struct dtp_transformer transformer;
-    char unused[160]; /* "attention_dropout 0.1, torch_dtype bfloat16", or "" */
+    char unused[256]; /* "attention_dropout 0.1, torch_dtype bfloat16", or "" */
 };
 enum dtp_status dtp_hf_config_read(const char *path, struct dtp_hf_config *out, struct dtp_faults *faults);
 /* The same from memory; `name` stands for the file in messages. For tests and the fuzzer. */

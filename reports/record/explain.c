@@ -74,6 +74,7 @@ void dtp_explain_parameters(const struct dtp_job *job, struct dtp_explanation *e
 {
     const struct dtp_transformer *m = &job->transformer;
     const struct dtp_parameter_count c = dtp_transformer_count(m);
+    uint64_t dense = m->layers - c.expert_layers;
     dtp_explain_group(e, "PARAMETERS", "psi", DTP_EXPLAIN_COUNT, (double)c.total);
     dtp_explain_term(e, "embedding", "V h", (double)c.embedding, "%llu x %llu", ULL(m->vocab), ULL(m->hidden));
     dtp_explain_term(e, "norm of the embedding", "h, with bias 2 h", (double)c.embedding_norm, "%llu",
@@ -82,9 +83,13 @@ void dtp_explain_parameters(const struct dtp_job *job, struct dtp_explanation *e
     dtp_explain_term(e, "matrices of the layers",
                      dtp_activation_is_gated(m->activation) ? "L (2 h d_q + 2 h d_kv + 3 h f)"
                                                             : "L (2 h d_q + 2 h d_kv + 2 h f)",
-                     (double)(m->layers * c.block_matmul), "%llu x %llu", ULL(m->layers), ULL(c.block_matmul));
-    dtp_explain_term(e, "norms and biases of the layers", "L x vectors", (double)(m->layers * c.block_vectors),
-                     "%llu x %llu", ULL(m->layers), ULL(c.block_vectors));
+                     (double)(dense * c.block_matmul), "%llu x %llu", ULL(dense), ULL(c.block_matmul));
+    dtp_explain_term(e, "matrices of layers with experts", "L (2 h d_q + 2 h d_kv + h E + E x expert + shared experts)",
+                     (double)(c.expert_layers * c.expert_block_matmul), "%llu x %llu", ULL(c.expert_layers),
+                     ULL(c.expert_block_matmul));
+    dtp_explain_term(e, "norms and biases of the layers", "L x vectors",
+                     (double)(dense * c.block_vectors + c.expert_layers * c.expert_block_vectors), "%llu x %llu",
+                     ULL(m->layers), ULL(dense ? c.block_vectors : c.expert_block_vectors));
     dtp_explain_term(e, "final norm", "h, with bias 2 h", (double)c.final_norm, "%llu", ULL(c.final_norm));
     uint64_t bias = m->head_bias ? m->vocab : 0;
     dtp_explain_term(e, "output head", "V h; none when tied", (double)(c.head - bias), "%llu x %llu", ULL(m->vocab),
@@ -107,9 +112,9 @@ void dtp_explain_arithmetic(const struct dtp_job *job, struct dtp_explanation *e
                                 : "of one GPU per step: forward 2 and backward 4 per weight and token",
                       DTP_EXPLAIN_FLOPS, tokens * dtp_transformer_model_flops_per_token(m, p->sequence));
     dtp_explain_source(e, "Megatron-LM num_floating_point_operations, torchtitan: causal attention half, no recompute");
-    dtp_explain_term(e, "matmuls of the layers", "6 x weights x tokens",
-                     6.0 * (double)(m->layers * c.block_matmul) * tokens, "6 x %.5g x %.0f",
-                     (double)(m->layers * c.block_matmul), tokens);
+    dtp_explain_term(e, "matmuls of the layers",
+                     c.expert_layers ? "6 x weights a token meets x tokens" : "6 x weights x tokens",
+                     6.0 * (double)c.layers_matmul * tokens, "6 x %.5g x %.0f", (double)c.layers_matmul, tokens);
     dtp_explain_term(e, "output head", "6 V h x tokens", 6.0 * (double)(m->vocab * m->hidden) * tokens,
                      "6 x %llu x %llu x %.0f", ULL(m->vocab), ULL(m->hidden), tokens);
     dtp_explain_term(e, "attention, causal half",

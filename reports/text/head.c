@@ -43,6 +43,7 @@ static const char *activation_words(enum dtp_activation activation)
     case DTP_RELU: return "ReLU";
     case DTP_SWIGLU: return "SwiGLU";
     case DTP_GEGLU: return "GEGLU";
+    case DTP_RELU2: return "squared ReLU";
     }
     return "";
 }
@@ -57,7 +58,12 @@ static void describe_details(const struct dtp_transformer *m, char *out, size_t 
     static const char *const places[] = {[DTP_NORMS_BEFORE] = "",
                                          [DTP_NORMS_AFTER] = ", norms behind attention and MLP",
                                          [DTP_NORMS_BOTH] = ", norms before and behind attention and MLP"};
-    char window[120] = "", every[40] = "", caps[120] = "";
+    char window[120] = "", every[40] = "", caps[120] = "", experts[160] = "", active[32];
+    if (m->experts)
+        snprintf(experts, sizeof experts, ", %llu experts of %llu, %llu a token: %s parameters active",
+                 (unsigned long long)m->experts, (unsigned long long)m->expert_ffn,
+                 (unsigned long long)m->experts_per_token,
+                 dtp_page_grouped(dtp_transformer_count(m).active, active, sizeof active));
     if (m->sliding_window_pattern > 1)
         snprintf(every, sizeof every, " but one in %llu", (unsigned long long)m->sliding_window_pattern);
     if (m->sliding_window)
@@ -70,12 +76,15 @@ static void describe_details(const struct dtp_transformer *m, char *out, size_t 
         snprintf(caps, sizeof caps, ", soft cap %g of scores", m->attention_softcap);
     else if (m->final_softcap > 0)
         snprintf(caps, sizeof caps, ", soft cap %g of logits", m->final_softcap);
-    snprintf(out, bytes, "%s%s%s%s%s%s%s", blocks[m->parallel_block], places[m->norm_place],
-             m->qk_norm_wide ? ", QK-norm over all heads"
-             : m->qk_norm    ? ", QK-norm"
-                             : "",
-             m->norm_unit_offset ? ", norms with a unit offset" : "", m->embedding_scale ? ", scaled embedding" : "",
-             window, caps);
+    snprintf(out, bytes, "%s%s%s%s%s%s%s%s", experts, blocks[m->parallel_block], places[m->norm_place],
+             m->qk_norm_wide    ? ", QK-norm over all heads"
+             : m->qk_layer_norm ? ", QK-LayerNorm"
+             : m->qk_norm       ? ", QK-norm"
+                                : "",
+             m->norm_unit_offset      ? ", norms with a unit offset"
+             : m->norm_without_weight ? ", norms without weights"
+                                      : "",
+             m->embedding_scale ? ", scaled embedding" : "", window, caps);
 }
 
 static void print_model(const struct dtp_job *job, const struct dtp_page *page)

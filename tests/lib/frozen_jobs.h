@@ -109,6 +109,10 @@ static const struct {
     X(parallel_block, TORCH, 16, "one_norm|two_norms")                                                                 \
     X(norm_place, TORCH, 16, "after|both")                                                                             \
     X(qk_norm_wide, TORCH, 2, "true")                                                                                  \
+    X(qk_layer_norm, TORCH, 8, "true")                                                                                 \
+    X(qk_norm_bias, TORCH, 2, "true")                                                                                  \
+    X(qk_norm_weight, TORCH, 8, "by_head|none")                                                                        \
+    X(norm_without_weight, ALL, 40, "true")                                                                            \
     X(norm_unit_offset, ALL, 80, "true")                                                                               \
     X(norm_eps, EXECUTOR, 60, "1e-6")                                                                                  \
     X(embedding_scale, EXECUTOR, 60, "true")                                                                           \
@@ -320,6 +324,14 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
         {frozen_is(job, DTP_KEY_norm, "layer_norm"), DTP_KEY_norm_unit_offset},
         {!frozen_is(job, DTP_KEY_norm, "layer_norm"), DTP_KEY_norm_bias},
         {!frozen_is(job, DTP_KEY_qk_norm, "true"), DTP_KEY_qk_norm_wide},
+        {!frozen_is(job, DTP_KEY_qk_norm, "true"), DTP_KEY_qk_layer_norm},
+        {!frozen_is(job, DTP_KEY_qk_norm, "true") || frozen_is(job, DTP_KEY_qk_norm_wide, "true"),
+         DTP_KEY_qk_norm_weight},
+        {!frozen_is(job, DTP_KEY_qk_norm, "true") || !frozen_is(job, DTP_KEY_qk_layer_norm, "true") ||
+             frozen_is(job, DTP_KEY_qk_norm_weight, "none"),
+         DTP_KEY_qk_norm_bias},
+        {frozen_is(job, DTP_KEY_norm_unit_offset, "true"), DTP_KEY_norm_without_weight},
+        {frozen_is(job, DTP_KEY_norm, "layer_norm"), DTP_KEY_norm_without_weight},
         {!frozen_is(job, DTP_KEY_activation, "gelu"), DTP_KEY_gelu_epilogue},
         {!frozen_is(job, DTP_KEY_fsdp1, "true"), DTP_KEY_limit_all_gathers},
         {!job->value[DTP_KEY_tp][0], DTP_KEY_tp_overlap},
@@ -362,7 +374,8 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
 static inline bool frozen_came_later(enum dtp_key key)
 {
     return key == DTP_KEY_layout_order || key == DTP_KEY_schedule || key == DTP_KEY_microbatch_group ||
-           key == DTP_KEY_stages || key == DTP_KEY_cp_comm || key == DTP_KEY_post_validation;
+           key == DTP_KEY_stages || key == DTP_KEY_cp_comm || key == DTP_KEY_post_validation ||
+           (key >= DTP_KEY_qk_layer_norm && key <= DTP_KEY_norm_without_weight);
 }
 
 /* Strategies first, for they decide who knows the rest. */
@@ -385,8 +398,7 @@ static inline void frozen_draw_keys(struct frozen_job *job, bool strategies, boo
     }
 }
 
-/* Keys that random plans and clusters draw, beside those above. */
-/* clang-format off */
+/* clang-format off */ /* keys that random plans and clusters draw, beside those above */
 #define FROZEN_NAMED_KEYS(X) \
     X(model) X(params) X(layers) X(hidden) X(heads) X(kv_heads) X(head_dim) X(ffn) X(vocab) X(tied_head) \
     X(machine) X(gpus) X(nodes) X(gpus_per_node) X(network_gbit_per_s) X(oversubscription) X(runtime) X(compile) \

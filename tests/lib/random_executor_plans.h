@@ -14,6 +14,10 @@ static inline struct dtp_transformer random_executor_transformer(void)
     t.attention_softcap = random_frozen || random_below(8) ? 0 : 50;
     t.final_softcap = random_frozen || random_below(8) ? 0 : 30;
     random_state = kept;
+    t.qk_layer_norm = t.qk_norm_bias = t.norm_without_weight = false;
+    t.qk_norm_weight = DTP_QK_NORM_SHARED;
+    if (t.activation == DTP_RELU2)
+        t.activation = DTP_GELU;
     if (t.position == DTP_POSITION_ALIBI)
         t.position = DTP_POSITION_NONE;
     random_key("executor activation");

@@ -82,11 +82,17 @@ static inline void random_details(struct dtp_transformer *t)
     t->norm_place =
         t->parallel_block || random_below(8) ? DTP_NORMS_BEFORE : (enum dtp_norm_place)(1 + random_below(2));
     t->qk_norm_wide = t->qk_norm && random_below(2);
+    t->qk_layer_norm = t->qk_norm && random_below(4) == 0;
+    t->qk_norm_weight = t->qk_norm && !t->qk_norm_wide ? (enum dtp_qk_norm_weight)random_below(3) : DTP_QK_NORM_SHARED;
+    t->qk_norm_bias = t->qk_layer_norm && t->qk_norm_weight != DTP_QK_NORM_UNWEIGHTED && random_below(2);
     t->sliding_window = random_below(8) ? 0 : 128u << random_below(8);
     t->sliding_window_pattern = t->sliding_window ? random_below(4) : 0;
-    t->norm_unit_offset = t->norm == DTP_RMS_NORM && random_below(8) == 0;
+    t->norm_without_weight = !t->norm_bias && random_below(8) == 0;
+    t->norm_unit_offset = t->norm == DTP_RMS_NORM && !t->norm_without_weight && random_below(8) == 0;
     if (t->activation == DTP_SWIGLU && random_below(8) == 0)
         t->activation = DTP_GEGLU;
+    if (t->activation == DTP_GELU && random_below(8) == 0)
+        t->activation = DTP_RELU2;
     t->qkv_bias = t->qkv_bias || random_below(8) == 0;
     t->attention_output_bias = t->attention_output_bias || random_below(8) == 0;
     t->mlp_bias = t->mlp_bias || random_below(8) == 0;

@@ -39,7 +39,7 @@ static void list_block(const struct dtp_transformer *t, const struct dtp_plan *p
 void dtp_deepspeed_list_parts(const struct dtp_transformer *t, const struct dtp_plan *plan, uint64_t ranks,
                               struct dtp_deepspeed_parts *out)
 {
-    uint64_t norm = t->norm_bias ? 2 : 1;
+    uint64_t norm = dtp_transformer_norm_vectors(t);
     *out = (struct dtp_deepspeed_parts){0};
     list_block(t, plan, ranks, out);
     add_matrix(&out->root[DTP_ZERO3_EMBEDDING], ranks, true, t->vocab, t->hidden);

@@ -249,7 +249,7 @@ uint64_t dtp_executor_norm_elements(const struct dtp_executor_block *block, cons
         return block->kind.hidden * (block->kind.norm_bias ? 2 : 1);
     if (op->kind != DTP_OP_QK_NORM)
         return 0;
-    return block->kind.qk_norm_wide ? block->kind.d_q + block->kind.d_kv : 2 * block->kind.head_dim;
+    return dtp_layer_qk_norm_elements(&block->kind);
 }
 
 /* Partial sums of the gradient of a norm's weights, written and read. */

@@ -164,7 +164,7 @@ static double written(const struct shape *s, int i)
     for (int k = 0; k < s->block.count; k++)
         vectors += (double)dtp_executor_norm_elements(&s->block, &s->block.op[k]);
     if (i)
-        return (i == 1 ? vectors : s->h * (s->t->norm_bias ? 2 : 1)) * s->element[i];
+        return (i == 1 ? vectors : s->h * (double)dtp_transformer_norm_vectors(s->t)) * s->element[i];
     rows += s->t->position == DTP_POSITION_LEARNED ? (double)s->plan->sequence : 0;
     return 2 * rows * s->h * s->element[i];
 }

@@ -120,6 +120,14 @@ static void check_model(struct checker *c)
         REFUSE(c, "embedding_norm", NOT_RUN);
     if (!t->final_norm)
         REFUSE(c, "model", "without a final norm " NOT_RUN);
+    if (t->norm_without_weight)
+        REFUSE(c, "norm_without_weight", NOT_RUN);
+    if (t->activation == DTP_RELU2)
+        REFUSE(c, "activation", "relu2 " NOT_RUN);
+    if (t->qk_layer_norm)
+        REFUSE(c, "qk_layer_norm", NOT_RUN);
+    if (t->qk_norm_weight != DTP_QK_NORM_SHARED)
+        REFUSE(c, "qk_norm_weight", "other than shared " NOT_RUN);
     if (t->norm_bias && t->norm == DTP_RMS_NORM)
         REFUSE(c, "norm_bias", "of an RMSNorm " NOT_RUN);
 }
