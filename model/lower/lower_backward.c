@@ -351,7 +351,11 @@ static void vectors(struct dtp_lowering *l)
     dtp_lower_gradient_result(l, &draft, part, l->compute);
     dtp_draft_memory(l, &draft, 0, 1);
     dtp_draft_end(l, &draft);
-    dtp_lower_sum_norm_gradients(l, part, (uint32_t)__builtin_popcount(l->tensors.kind.vectors));
+    const struct dtp_layer_kind *k = &l->tensors.kind;
+#define DTP_VECTOR(suffix, width, bias, exists)                                                                        \
+    if (k->vectors & UINT32_C(1) << DTP_VECTOR_##suffix)                                                               \
+        dtp_lower_sum_norm_gradient(l, part, width);
+#include "net/layer_kind.def"
     dtp_lower_gradient_made(l, part);
 }
 

@@ -419,7 +419,8 @@ static void final_norm_backward(struct dtp_lowering *l, dtp_buffer_id gradient)
     dtp_lower_gradient_result(l, &draft, DTP_ROOT_VECTORS, l->compute);
     dtp_draft_memory(l, &draft, 0, 2);
     dtp_draft_end(l, &draft);
-    dtp_lower_sum_norm_gradients(l, DTP_ROOT_VECTORS, 1);
+    if (!l->transformer->norm_without_weight)
+        dtp_lower_sum_norm_gradient(l, DTP_ROOT_VECTORS, l->transformer->hidden);
     dtp_lower_gradient_made(l, DTP_ROOT_VECTORS);
 }
 

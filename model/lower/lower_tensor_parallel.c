@@ -137,12 +137,10 @@ dtp_buffer_id dtp_lower_gather_rows(struct dtp_lowering *l, struct dtp_draft *dr
     return gathered;
 }
 
-void dtp_lower_sum_norm_gradients(struct dtp_lowering *l, int part, uint32_t norms)
+void dtp_lower_sum_norm_gradient(struct dtp_lowering *l, int part, uint64_t width)
 {
-    bool summed = l->tp > 1 && l->plan->runtime->dtensor;
-    for (uint32_t i = 0; i < norms && summed; i++)
-        dtp_lower_sum_in_place(l, "norm gradient", dtp_lower_state(l)->gradient[part],
-                               l->compute * l->transformer->hidden, false);
+    if (l->tp > 1 && l->plan->runtime->dtensor)
+        dtp_lower_sum_in_place(l, "norm gradient", dtp_lower_state(l)->gradient[part], l->compute * width, false);
 }
 
 void dtp_lower_sum_in_place(struct dtp_lowering *l, const char *name, dtp_buffer_id buffer, uint64_t bytes,

@@ -433,8 +433,8 @@ dtp_op_id dtp_lower_tensor_beside(struct dtp_lowering *l, enum dtp_op_kind kind,
 /* Parameters that each rank has whole and whose gradients it has terms of: where each has rows of the stream, norms and
  * biases behind matrices cut by rows; the norms of q and k always. */
 uint64_t dtp_lower_replicated_elements(const struct dtp_lowering *l);
-/* Where they are summed at once: of so many norms in gradient `part` of the module, one by one. */
-void dtp_lower_sum_norm_gradients(struct dtp_lowering *l, int part, uint32_t norms);
+/* Where they are summed at once: of a norm of that width, in gradient `part` of the module. */
+void dtp_lower_sum_norm_gradient(struct dtp_lowering *l, int part, uint64_t width);
 /* Each is awaited by compute. The draft is an all-gather's that reads a rank's rows; behind the matmul that reads what
  * is returned `*beside` is to be awaited; NULL: none is there. A sum over ranks in place; a rank's rows of one, whose
  * terms are used by `access`; of a gradient of the stream whichever it takes. */
