@@ -16,8 +16,8 @@
 #define DTP_POWERSGD_RATE 2
 /* Streams of PyTorch's pool, on which its matmuls run in turn (c10/cuda/CUDAStream.cpp, kStreamsPerPool). */
 #define DTP_POWERSGD_STREAMS 32
-/* Kernels of a column that is orthogonalised (norm, sum, quotient), and of each column behind it (product, sum, product,
- * difference): _orthogonalize_gram_schmidt of powerSGD_hook.py. */
+/* Kernels of a column that is orthogonalised (norm, sum, quotient), and of each column behind it (product, sum,
+ * product, difference): _orthogonalize_gram_schmidt of powerSGD_hook.py. */
 #define DTP_POWERSGD_COLUMN_KERNELS 3
 #define DTP_POWERSGD_OTHERS_KERNELS 4
 /* The largest rank that goes column by column; above stands torch.linalg.qr. */
