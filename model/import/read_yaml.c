@@ -100,7 +100,8 @@ static enum dtp_status walk_table(struct walk *walk, const yaml_node_t *node, in
             worst = dtp_worse(worst, walk_below(walk, ".", (const char *)key->data.scalar.value,
                                                 yaml_document_get_node(walk->document, p->value), depth));
             bool table = yaml_document_get_node(walk->document, p->value)->type == YAML_MAPPING_NODE;
-            if (!table && walk->entries->count == count + 1) /* the line of the key, not of a value that begins below it */
+            /* The line of the key, not of a value that begins below it. */
+            if (!table && walk->entries->count == count + 1)
                 walk->entries->items[count].line = line_of(key);
         }
     }
