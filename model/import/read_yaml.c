@@ -84,11 +84,18 @@ static enum dtp_status walk_below(struct walk *walk, const char *separator, cons
     return status;
 }
 
+/* More than anybody writes, or reads of faults: aliases may go on for ever. */
+static bool is_over(const struct walk *walk)
+{
+    return walk->faults->count >= DTP_FAULTS_KEPT;
+}
+
 static enum dtp_status walk_table(struct walk *walk, const yaml_node_t *node, int depth)
 {
     enum dtp_status worst = DTP_OK;
     yaml_node_pair_t *pairs = node->data.mapping.pairs.start;
-    for (yaml_node_pair_t *p = pairs; p < node->data.mapping.pairs.top && worst != DTP_ENVIRONMENT; p++) {
+    for (yaml_node_pair_t *p = pairs; p < node->data.mapping.pairs.top && worst != DTP_ENVIRONMENT && !is_over(walk);
+         p++) {
         const yaml_node_t *key = yaml_document_get_node(walk->document, p->key);
         if (key->type != YAML_SCALAR_NODE || !key->data.scalar.length ||
             strlen((const char *)key->data.scalar.value) != key->data.scalar.length)
