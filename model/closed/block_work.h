@@ -13,7 +13,8 @@
  */
 struct dtp_weight_matmul {
     double n, k, copies;
-    double rows;     /* of a token: 1, of an expert k / E where all have as many */
+    double rows;     /* of a token: 1, of an expert of a rank k / E where all have as many, more on the fullest rank */
+    bool grouped;    /* of experts, be it one */
     bool recomputed; /* under torchtitan's every-second-matmul checkpointing */
 };
 
@@ -21,9 +22,10 @@ struct dtp_block_work {
     struct dtp_weight_matmul matmul[DTP_LAYER_MATRICES];
     int matmul_count;
     double forward_bytes_per_token, backward_bytes_per_token; /* memory-bound kernels of one block */
-    double forward_kernels, backward_kernels;                 /* launches of one block, matmuls included */
-    double root_kernels;                                      /* of embedding, head and loss, both ways */
-    bool fused;                                               /* pointwise operations are fused */
+    double indexed_bytes, outer_bytes; /* of these, of forward's kernels of kind INDEXED, of backward's of OUTER */
+    double forward_kernels, backward_kernels; /* launches of one block, matmuls included */
+    double root_kernels;                      /* of embedding, head and loss, both ways */
+    bool fused;                               /* pointwise operations are fused */
 };
 
 struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, const struct dtp_plan *plan);

@@ -37,6 +37,13 @@ double dtp_context_add_time(const struct dtp_timing *timing, const struct dtp_co
 struct dtp_context_moved dtp_context_moved_of(const struct dtp_transformer *transformer,
                                               const struct dtp_cluster *cluster, const struct dtp_plan *plan);
 
+/* Rows that ranks which divide experts send each other, forward and backward; nothing without them. */
+void dtp_expert_traffic(struct dtp_traffic *traffic);
+/* Seconds of that in the step and of these weights' collectives, added to `time` kind by kind; returned what nothing
+ * hides: the rows' exchanges. */
+double dtp_expert_add_time(const struct dtp_timing *timing, const struct dtp_communication *communication,
+                           struct dtp_time *time);
+
 /* All-reduces that PyTorch's DDP makes of one reduction of gradients of `element_bytes` an element. */
 uint64_t dtp_traffic_ddp_buckets(const struct dtp_traffic *traffic, uint64_t element_bytes);
 

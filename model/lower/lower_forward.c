@@ -421,7 +421,7 @@ static void activation(const struct pass *pass, uint64_t makes)
     struct dtp_layer_activation at = dtp_layer_activation(makes);
     if (!wanted(pass, at.product) && !wanted(pass, at.silu))
         return;
-    double f = (double)(l->compute * dtp_layer_tensor_width(&l->tensors.kind, at.product));
+    double f = (double)dtp_lower_product_bytes(l, at.product);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION, "");
     make(pass, &draft, at.silu);
@@ -490,7 +490,11 @@ static void run(const struct pass *pass, int index)
             norm_after(pass, index);
         break;
     case DTP_LAYER_OP_CAST: cast(pass, index); break;
-    case DTP_LAYER_OP_PROJECTION: projection(pass, index, linear); break;
+    case DTP_LAYER_OP_PROJECTION:
+        projection(pass, index, linear);
+        if (operator_at(pass, index)->makes & DTP_TENSOR_BIT(EXPERT_DOWN))
+            dtp_lower_around_experts(pass->l, pass->l->hooks->after_experts, false);
+        break;
     case DTP_LAYER_OP_ROTARY: rotary(pass); break;
     case DTP_LAYER_OP_ATTENTION:
         attention(pass);
@@ -498,7 +502,10 @@ static void run(const struct pass *pass, int index)
         break;
     case DTP_LAYER_OP_ACTIVATION: activation(pass, operator_at(pass, index)->makes); break;
     case DTP_LAYER_OP_ROUTER: dtp_forward_router(pass); break;
-    case DTP_LAYER_OP_PERMUTE: dtp_forward_permute(pass, operator_at(pass, index)); break;
+    case DTP_LAYER_OP_PERMUTE:
+        dtp_forward_permute(pass, operator_at(pass, index));
+        dtp_lower_around_experts(pass->l, pass->l->hooks->before_experts, false);
+        break;
     case DTP_LAYER_OP_UNPERMUTE: dtp_forward_unpermute(pass, operator_at(pass, index)); break;
     case DTP_LAYER_OP_RESIDUAL:
         if (operator_at(pass, index)->makes)
