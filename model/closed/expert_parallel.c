@@ -17,7 +17,7 @@ static uint64_t layers_again(const struct dtp_transformer *t, const struct dtp_p
 {
     struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(plan);
     bool core_alone = rule.keeps == DTP_KEEPS_ALL_BUT_CORE;
-    return core_alone ? 0 : dtp_checkpointed_layers(&rule, t->layers);
+    return core_alone ? 0 : dtp_checkpointed_layers_with(&rule, t, true);
 }
 
 void dtp_expert_traffic(struct dtp_traffic *traffic)
@@ -29,7 +29,7 @@ void dtp_expert_traffic(struct dtp_traffic *traffic)
     uint64_t sent = dtp_bytes_product(dtp_plan_tokens(plan), t->experts_per_token * t->hidden * traffic->bytes.compute);
     uint64_t fullest = (uint64_t)ceil((double)sent * plan->expert_imbalance);
     uint64_t rows = dtp_traffic_ring(fullest, plan->ep), splits = dtp_traffic_ring(8 * t->experts, plan->ep);
-    uint64_t forwards = t->layers + layers_again(t, plan), backwards = t->layers;
+    uint64_t backwards = dtp_transformer_expert_layers(t, t->layers), forwards = backwards + layers_again(t, plan);
     struct dtp_scales *out = &traffic->out->experts[DTP_ALL_TO_ALL];
     out->bytes =
         dtp_bytes_product(plan->accumulate, forwards * splits + 2 * dtp_bytes_product(forwards + backwards, rows));

@@ -20,7 +20,7 @@ struct tensor_sum {
     bool flat;             /* ZeRO-3: each cut by elements, not by rows */
     uint64_t expert_ranks; /* that share one copy of the rank's experts */
     uint64_t ranks, element_bytes, elements, shard, matrix_shard, tensors, pinned_bytes;
-    uint64_t expert_elements, expert_shard; /* of these, where ranks divide the experts */
+    uint64_t expert_shard; /* of these, where ranks divide the experts */
 };
 
 /* `count` equal parameters [rows, width]: sharded along their rows with torch.chunk, every rank stores ceil(rows/N) of
@@ -56,7 +56,6 @@ static void sum_layer(const struct dtp_layer_kind *block, struct tensor_sum *sum
         sum->tensors -= cut.count - 1;
         sum->ranks = ranks;
         if (block->matrix[i].expert && block->exchanged) {
-            sum->expert_elements += cut.count * cut.rows * cut.width;
             sum->expert_shard += sum->shard - before;
         }
     }
@@ -92,10 +91,10 @@ static void count_unit_layers(const struct dtp_transformer *t, const struct dtp_
     out->last_unit_layers = t->layers - (out->count - 1) * out->layers_per_unit;
 }
 
-void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                     const struct dtp_plan *plan, struct dtp_units *out)
+/* Of a model whose layers are all alike. */
+static void count_alike(const struct dtp_transformer *t, const struct dtp_cluster *cluster, const struct dtp_plan *plan,
+                        struct dtp_units *out)
 {
-    const struct dtp_transformer *t = transformer;
     *out = (struct dtp_units){
         .ranks = dtp_plan_shard_ranks(cluster, plan), .embedding = t->vocab * t->hidden, .layers = t->layers};
     out->replicas = dtp_plan_gradient_ranks(plan, cluster) / out->ranks;
@@ -106,7 +105,7 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
     struct dtp_layer_kind block;
     struct dtp_transformer own = *t;
     own.expert_ranks = plan->ep;
-    dtp_layer_kind_of(&own, dtp_layer_mlp_of(transformer), plan->fused_qkv, plan->fused_gate_up, &block);
+    dtp_layer_kind_of(&own, dtp_layer_mlp_of(t), plan->fused_qkv, plan->fused_gate_up, &block);
     sum_layer(&block, &layer);
     sum_root(t, &root);
     count_unit_layers(t, plan, out);
@@ -119,13 +118,13 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
         layer.matrix_shard = 0; /* and are gathered in one dtype */
         root.shard = dtp_divide_up(root.elements, out->ranks);
     }
-    out->layer = layer.elements;
-    out->layer_shard = layer.shard;
+    out->layer = out->largest_layer = layer.elements;
+    out->layer_shard = out->largest_layer_shard = layer.shard;
     out->layer_matmul_shard = layer.matrix_shard;
     out->layer_matmul = dtp_layer_matrix_elements(&block);
     out->layer_cast = out->layer_matmul + dtp_layer_bias_elements(&block);
-    out->experts = layer.expert_elements;
     out->expert_shard = layer.expert_shard;
+    out->expert_layers = layer.expert_shard ? t->layers : 0;
     uint64_t width = (block.own_experts ? block.own_experts : 1) * block.mlp_width;
     out->largest = t->hidden * (block.packs_up ? 2 * width : width);
     out->down = t->hidden * width;
@@ -138,6 +137,63 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
     out->root_shard = out->count ? root.shard : out->total_shard;
     out->tensors_per_layer = layer.tensors;
     out->tensors = t->layers * layer.tensors + root.tensors;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The mean of layers of two kinds, rounded down, so that all together never exceed the sum. */
+struct mean {
+    uint64_t dense, experts; /* layers */
+};
+
+static uint64_t mean_of(const struct mean *m, uint64_t dense, uint64_t experts)
+{
+    return (m->dense * dense + m->experts * experts) / (m->dense + m->experts);
+}
+
+/* What a model has whose layers are of two kinds: sums of all of them exactly, the largest of each, and of a layer the
+ * mean. `out` is that of a model of experts alone. */
+static void mix(const struct mean *m, const struct dtp_units *dense, struct dtp_units *out)
+{
+    uint64_t layers = out->layers, root = out->total - layers * out->layer,
+             root_shard = out->total_shard - layers * out->layer_shard,
+             tensors = out->tensors - layers * out->tensors_per_layer;
+    out->total = root + m->dense * dense->layer + m->experts * out->layer;
+    out->total_shard = root_shard + m->dense * dense->layer_shard + m->experts * out->layer_shard;
+    out->tensors = tensors + m->dense * dense->tensors_per_layer + m->experts * out->tensors_per_layer;
+    out->layer = mean_of(m, dense->layer, out->layer);
+    out->layer_shard = mean_of(m, dense->layer_shard, out->layer_shard);
+    out->layer_matmul = mean_of(m, dense->layer_matmul, out->layer_matmul);
+    out->layer_matmul_shard = mean_of(m, dense->layer_matmul_shard, out->layer_matmul_shard);
+    out->layer_cast = mean_of(m, dense->layer_cast, out->layer_cast);
+    out->tensors_per_layer = mean_of(m, dense->tensors_per_layer, out->tensors_per_layer);
+    out->largest = larger(dense->largest, out->largest);
+    out->down = larger(dense->down, out->down);
+    out->largest_layer = larger(dense->largest_layer, out->largest_layer);
+    out->largest_layer_shard = larger(dense->largest_layer_shard, out->largest_layer_shard);
+    out->root = out->count ? out->root : out->total;
+    out->root_shard = out->count ? out->root_shard : out->total_shard;
+}
+
+void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                     const struct dtp_plan *plan, struct dtp_units *out)
+{
+    if (dtp_transformer_is_uniform(transformer)) {
+        count_alike(transformer, cluster, plan, out);
+        return;
+    }
+    struct dtp_transformer dense = dtp_transformer_all_alike(transformer, false),
+                           experts = dtp_transformer_all_alike(transformer, true);
+    struct mean m = {.experts = dtp_transformer_expert_layers(transformer, transformer->layers)};
+    struct dtp_units of_dense;
+    m.dense = transformer->layers - m.experts;
+    count_alike(&dense, cluster, plan, &of_dense);
+    count_alike(&experts, cluster, plan, out);
+    out->expert_layers = out->expert_shard ? m.experts : 0;
+    mix(&m, &of_dense, out);
 }
 
 /* ---- state at rest --------------------------------------------------------------------------------------------- */
