@@ -125,6 +125,11 @@ double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_execution *e
                : 1;
 }
 
+double dtp_outer_rows(double rows)
+{
+    return most(rows, dtp_calibration.outer_tile_rows);
+}
+
 double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp_execution *execution,
                                      enum dtp_memory_kernel kind)
 {

@@ -32,11 +32,8 @@ enum dtp_memory_kernel {
     DTP_KERNEL_OUTER,
     DTP_MEMORY_KERNEL_COUNT
 };
-/* Rows that such a product is counted with: its tiles have 8 at least. */
-static inline double dtp_outer_rows(double rows)
-{
-    return rows > 8 ? rows : 8;
-}
+/* Rows that such a product is counted with: its tiles have some at least. */
+double dtp_outer_rows(double rows);
 double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp_execution *execution,
                                      enum dtp_memory_kernel kind);
 

@@ -480,6 +480,13 @@ static void projection(const struct pass *pass, int index, void (*matmul)(const 
             matmul(pass, i);
 }
 
+/* A replay of attention's core alone calls no module. */
+static void call_experts(const struct pass *pass, void (*hook)(struct dtp_lowering *l, bool backward))
+{
+    if (!pass->replay || pass->l->checkpointing.keeps != DTP_KEEPS_ALL_BUT_CORE)
+        dtp_lower_around_experts(pass->l, hook, false);
+}
+
 static void run(const struct pass *pass, int index)
 {
     switch (operator_at(pass, index)->kind) {
@@ -493,7 +500,7 @@ static void run(const struct pass *pass, int index)
     case DTP_LAYER_OP_PROJECTION:
         projection(pass, index, linear);
         if (operator_at(pass, index)->makes & DTP_TENSOR_BIT(EXPERT_DOWN))
-            dtp_lower_around_experts(pass->l, pass->l->hooks->after_experts, false);
+            call_experts(pass, pass->l->hooks->after_experts);
         break;
     case DTP_LAYER_OP_ROTARY: rotary(pass); break;
     case DTP_LAYER_OP_ATTENTION:
@@ -504,7 +511,7 @@ static void run(const struct pass *pass, int index)
     case DTP_LAYER_OP_ROUTER: dtp_forward_router(pass); break;
     case DTP_LAYER_OP_PERMUTE:
         dtp_forward_permute(pass, operator_at(pass, index));
-        dtp_lower_around_experts(pass->l, pass->l->hooks->before_experts, false);
+        call_experts(pass, pass->l->hooks->before_experts);
         break;
     case DTP_LAYER_OP_UNPERMUTE: dtp_forward_unpermute(pass, operator_at(pass, index)); break;
     case DTP_LAYER_OP_RESIDUAL:

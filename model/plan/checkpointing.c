@@ -24,7 +24,9 @@ uint64_t dtp_checkpointed_layers_with(const struct dtp_checkpoint_rule *rule, co
 {
     uint64_t layers = 0;
     if (dtp_transformer_is_uniform(transformer))
-        return !!transformer->experts == experts ? dtp_checkpointed_layers(rule, transformer->layers) : 0;
+        return dtp_transformer_layer_has_experts(transformer, 0) == experts
+                   ? dtp_checkpointed_layers(rule, transformer->layers)
+                   : 0;
     for (uint64_t layer = 0; rule->every && layer < transformer->layers; layer += rule->every)
         layers += dtp_transformer_layer_has_experts(transformer, layer) == experts;
     return layers;

@@ -7,13 +7,13 @@
 
 /* ---- experts --------------------------------------------------------------------------------------------------- */
 
-/* Whether tokens were dropped, or moved by another way than PyTorch's all-to-alls of rows, say the notes of some rows. */
+/* Whether tokens were dropped, or moved by another way than PyTorch's all-to-alls, say the notes of some rows. */
 static void refuse_ways(struct writer *w)
 {
     static const char *const words[] = {"capacity factor", "ScatterMoE", "scattermoe", "DeepEP", "HybridEP", "deepep"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (strstr(w->run->notes, words[i]))
-            REFUSE(w, "experts by '%s', as notes say, are not modelled; dropless ones of grouped matmuls are", words[i]);
+            REFUSE(w, "experts by '%s', as notes say, are not modelled; dropless grouped matmuls are", words[i]);
 }
 
 /* The model's dimensions are the shape's (run_shape.c); here how ranks divide its experts. Which runtimes have experts

@@ -34,6 +34,7 @@ static inline bool random_mixed_job(uint64_t layers, struct random_job *job)
     job->asked.compile = random_bool();
     job->asked.sequence = 128, job->asked.micro_batch = 2;
     job->asked.accumulate = 1 + (uint32_t)random_below(4);
+    job->asked.ep = dtp_plan_is_fsdp(&job->asked) ? 1u << random_below(4) : 1;
     job->plan = job->asked;
     return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK;
 }

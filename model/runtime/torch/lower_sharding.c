@@ -395,12 +395,13 @@ static void before_experts(struct dtp_lowering *l, bool backward)
         return;
     if (!unit->gathering)
         gather(l, unit, gather_after(l, true));
-    if (!backward)
+    bool forward = !backward && !l->recompute;
+    if (forward)
         s->awaited = s->copied;
-    copy_out(l, unit, backward || l->recompute ? unit : s->held);
-    if (!backward && !l->recompute)
+    copy_out(l, unit, forward ? s->held : unit);
+    if (forward)
         s->held = unit;
-    if (backward)
+    else
         s->awaited = s->copied;
 }
 
