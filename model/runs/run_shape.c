@@ -277,9 +277,12 @@ static enum dtp_status check_dimensions(const struct dtp_run *run, const struct 
     const struct {
         const char *name;
         uint64_t value;
-    } needed[] = {{"n_layers", run->layers}, {"hidden", run->hidden}, {"n_heads", run->heads},
+    } needed[] = {{"n_layers", run->layers},
+                  {"hidden", run->hidden},
+                  {"n_heads", run->heads},
                   {"ffn_hidden", run->experts && !run->first_dense_layers ? run->expert_ffn : run->ffn},
-                  {"vocab", run->vocab},     {"seq_len", run->sequence}};
+                  {"vocab", run->vocab},
+                  {"seq_len", run->sequence}};
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
         if (!needed[i].value && i < sizeof needed / sizeof *needed - 1)
             status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,

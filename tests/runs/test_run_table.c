@@ -126,25 +126,6 @@ static void test_shapes_that_are_refused(void **state)
     assert_refused(&run, "vocab is empty");
 }
 
-/* The script's OLMoE: experts and their group are settings, ffn_hidden need not be stated where all layers have them.
- */
-static void test_experts(void **state)
-{
-    (void)state;
-    struct dtp_run run = shaped("olmoe-1b-7b", 6919100416, 16, 2048, 16, 16, 0, 50304, 4096);
-    run.experts = 64, run.top_k = 8, run.expert_ffn = 1024, run.ep = 4;
-    run.framework = "PyTorch 2.11", run.strategy_key = "full_shard", run.gpus = 4, run.gpus_per_node = 4;
-    run.notes = "head_dim=128; qk_norm; trainable 6919100416, active 1178933248";
-    struct dtp_job job = job_of(&run);
-    assert_int_equal(job.transformer.experts, 64);
-    assert_int_equal(job.transformer.experts_per_token, 8);
-    assert_int_equal(job.transformer.expert_ffn, 1024);
-    assert_true(job.transformer.qk_norm);
-    assert_int_equal(dtp_transformer_count(&job.transformer).total, run.params);
-    assert_int_equal(job.plan.ep, 4);
-    assert_true(job.plan.expert_imbalance == 1);
-}
-
 /* Each is refused by the name of what is missing, before a shape that only it explains. */
 static void test_parts_that_are_not_modelled(void **state)
 {
@@ -154,12 +135,6 @@ static void test_parts_that_are_not_modelled(void **state)
     run.top_k = 2;
     run.params = 46700000000;
     assert_refused(&run, "n_experts 8 without top_k or moe_ffn_hidden");
-    run.expert_ffn = 14336;
-    run.etp = 2;
-    assert_refused(&run, "etp 2 (tensor parallel experts) is not modelled");
-    run.etp = 1;
-    run.notes = "capacity factor 1.25";
-    assert_refused(&run, "experts by 'capacity factor', as notes say");
     run = plain_run();
     run.ep = 4;
     assert_refused(&run, "ep 4 or etp 0 without n_experts");
@@ -592,7 +567,6 @@ int main(void)
         cmocka_unit_test(test_counts_are_exact),
         cmocka_unit_test(test_shapes_that_are_refused),
         cmocka_unit_test(test_parts_that_are_not_modelled),
-        cmocka_unit_test(test_experts),
         cmocka_unit_test(test_hooks),
         cmocka_unit_test(test_parts_that_say_nothing_new),
         cmocka_unit_test(test_presets_fill_dimensions),
