@@ -115,7 +115,8 @@ enum dtp_status dtp_world_join_set(const struct dtp_ranks *ranks, const struct d
     if (ranks->world != needed)
         return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "the program set has %u ranks, %u were started", needed,
                          ranks->world);
-    /* In line on GPUs too: the first send or receive of a pair connects it, which holds up the host. */
+    /* In line on GPUs too: the first send or receive of a pair connects it, which holds up the host, unless it is on a
+     * stream of transfers, whose pairs are connected before (dtp_binding_prove). */
     enum dtp_status status = dtp_program_set_verify(set, DTP_ISSUE_IN_LINE, faults);
     status = status == DTP_OK ? dtp_program_set_digest(set, &hash, faults) : status;
     if (status != DTP_OK)
