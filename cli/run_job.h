@@ -20,7 +20,7 @@ struct dtp_ran_job {
     struct dtp_simulated simulated;
     struct dtp_run_outcome measured;
     struct dtp_measured_spans *spans; /* of a pipeline's stages, one a role; NULL: were not measured */
-    struct dtp_run_report report; /* points to the two above; comparisons are made where it was timed */
+    struct dtp_run_report report;     /* points to the two above; comparisons are made where it was timed */
 };
 
 /* Sets what the executor means where a key was not typed: runtime dtplan, and the gradient norm in its log, without

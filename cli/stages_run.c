@@ -61,8 +61,8 @@ static enum dtp_status draw(const struct dtp_context *context, const struct dtp_
     if (!context->arguments->chart)
         return DTP_OK;
     snprintf(title, sizeof title, "%s, %u ranks of %s, as it ran: %s, %u micro-batches; step %.4g ms",
-             job->transformer.name, stages->rank_count, ran->measured.device,
-             dtp_schedule_row(stages->schedule)->word, job->plan.accumulate, 1e3 * stages->step_s);
+             job->transformer.name, stages->rank_count, ran->measured.device, dtp_schedule_row(stages->schedule)->word,
+             job->plan.accumulate, 1e3 * stages->step_s);
     return dtp_chart_draw_written(DTP_CHART_SCHEDULE, passes_of, stages, context->arguments->chart, title,
                                   context->faults);
 }

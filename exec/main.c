@@ -221,13 +221,12 @@ static enum dtp_status lower_stages(const struct dtp_settings *settings, const s
         status = dtp_program_set_digest(set, &ours, faults);
     dtp_program_set_release(set);
     *set = text;
-    return status == DTP_OK && theirs != ours
-               ? dtp_fault(faults, DTP_BAD_INPUT, settings->program, 0,
-                           "is program set " DTP_PROGRAM_DIGEST_FORMAT
-                           ", but the words beside it make " DTP_PROGRAM_DIGEST_FORMAT
-                           "; predict and run with dtplan and dtplan-exec of one build",
-                           theirs, ours)
-               : status;
+    return status == DTP_OK && theirs != ours ? dtp_fault(faults, DTP_BAD_INPUT, settings->program, 0,
+                                                          "is program set " DTP_PROGRAM_DIGEST_FORMAT
+                                                          ", but the words beside it make " DTP_PROGRAM_DIGEST_FORMAT
+                                                          "; predict and run with dtplan and dtplan-exec of one build",
+                                                          theirs, ours)
+                                              : status;
 }
 
 static enum dtp_status train(char **argv, const struct words *words, struct dtp_train_job *one,

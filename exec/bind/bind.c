@@ -153,6 +153,19 @@ static bool next_run(const struct dtp_parameter_module *layout, int *next, uint6
     return found;
 }
 
+/* Of a module that several roles hold, the first of them writes checkpoints. */
+static bool role_owns(const struct dtp_bind_job *job, uint64_t module, enum dtp_content content)
+{
+    uint32_t mine = job->set ? dtp_program_set_role_of(job->set, job->rank) : 0;
+    for (uint32_t r = 0; r < mine; r++) {
+        const struct dtp_buffer *buffers = dtp_program_buffers(job->set->roles[r].program);
+        for (size_t i = 0; i < dtp_program_buffer_count(job->set->roles[r].program); i++)
+            if (buffers[i].content == content && buffers[i].module == module)
+                return false;
+    }
+    return true;
+}
+
 /* A buffer of whole size is this rank's to write only in its own shard; padding is in no part. False: of no format, or
  * of neither the module's nor a shard's size. */
 static bool add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_state state)
@@ -177,10 +190,11 @@ static bool add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_
         .begin = whole ? 0 : first,
         .end = whole ? layout.elements : last,
         .values = values};
+    bool writes = rank < shards && role_owns(&b->job, module, dtp_executor_content(state));
     uint64_t begin, end, left_out;
     for (int next = 0; next_run(&layout, &next, &begin, &end, &left_out);) {
         add_part(b->parts, &b->part_count, &range, larger(begin, range.begin), smaller(end, range.end), left_out);
-        if (rank < shards)
+        if (writes)
             add_part(b->own, &b->own_count, &range, larger(begin, first), smaller(end, last), left_out);
     }
     return true;

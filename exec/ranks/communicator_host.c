@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -107,13 +108,28 @@ static int meet(struct host_communicator *c, uint32_t group, const struct dtp_gr
     return code;
 }
 
+/* futex(2) of memory that processes share. Lanes of all ranks wait here, more threads than there are cores: one that
+ * looked again and again would keep from computing whoever it waits for. */
+#define FUTEX_WAIT 0
+#define FUTEX_WAKE 1
+#define LOOK_AGAIN_NS 20000000 /* whether a rank gave up */
+
 static int await_mailbox(struct host_communicator *c, uint32_t group, uint32_t rank, unsigned wanted)
 {
-    uint32_t spins = 0;
-    int code = 0;
-    while (code == 0 && atomic_load(mailbox_of(c, group, rank)) != wanted)
-        code = wait_a_little(c, &spins);
-    return code;
+    const struct timespec pause = {.tv_nsec = LOOK_AGAIN_NS};
+    atomic_uint *mailbox = mailbox_of(c, group, rank);
+    for (unsigned now = atomic_load(mailbox); now != wanted; now = atomic_load(mailbox)) {
+        if (atomic_load(&c->shared->aborted))
+            return CODE_ABORTED;
+        syscall(SYS_futex, mailbox, FUTEX_WAIT, now, &pause, NULL, 0);
+    }
+    return 0;
+}
+
+static void fill_mailbox(struct host_communicator *c, uint32_t group, uint32_t rank, unsigned value)
+{
+    atomic_store(mailbox_of(c, group, rank), value);
+    syscall(SYS_futex, mailbox_of(c, group, rank), FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
 /* ---- transfers --------------------------------------------------------------------------------------------------- */
@@ -127,7 +143,7 @@ static int send_to(struct host_communicator *c, const struct dtp_collective_args
     for (uint64_t at = 0; code == 0 && at < args->bytes; at += SLOT_BYTES) {
         uint64_t bytes = args->bytes - at < SLOT_BYTES ? args->bytes - at : SLOT_BYTES;
         memcpy(transfer_slot_of(c, args->group, rank), (const unsigned char *)args->input + at, bytes);
-        atomic_store(mailbox_of(c, args->group, rank), 1 + args->peer);
+        fill_mailbox(c, args->group, rank, 1 + args->peer);
         code = await_mailbox(c, args->group, rank, 0);
     }
     return code;
@@ -142,7 +158,7 @@ static int receive_from(struct host_communicator *c, const struct dtp_collective
         if (code != 0)
             return code;
         memcpy((unsigned char *)args->result + at, transfer_slot_of(c, args->group, args->peer), bytes);
-        atomic_store(mailbox_of(c, args->group, args->peer), 0);
+        fill_mailbox(c, args->group, args->peer, 0);
     }
     return code;
 }

@@ -120,10 +120,10 @@ void dtp_event_ranks(FILE *file, const struct dtp_rank_account *ranks, uint32_t 
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < count; i++)
-        json_array_append_new(list, json_pack("{s:I,s:I,s:I,s:o}", "role", (json_int_t)ranks[i].role,
-                                              "device_arena_bytes", (json_int_t)ranks[i].device_arena_bytes, "steps",
-                                              (json_int_t)ranks[i].steps, "sent_bytes",
-                                              sent_bytes(ranks[i].sent_bytes)));
+        json_array_append_new(list,
+                              json_pack("{s:I,s:I,s:I,s:o}", "role", (json_int_t)ranks[i].role, "device_arena_bytes",
+                                        (json_int_t)ranks[i].device_arena_bytes, "steps", (json_int_t)ranks[i].steps,
+                                        "sent_bytes", sent_bytes(ranks[i].sent_bytes)));
     if (file)
         say(file, json_pack("{s:s,s:o}", "event", "ranks", "ranks", list));
     else

@@ -381,8 +381,9 @@ void dtp_lower_transfer_begin(const struct dtp_lowering *l, struct dtp_draft *dr
 bool dtp_lower_taken_from(const struct dtp_lowering *l, const struct dtp_pass *pass, struct dtp_stage_place *out);
 bool dtp_lower_given_to(const struct dtp_lowering *l, const struct dtp_pass *pass, struct dtp_stage_place *out);
 
-/* lower_sent.c: what was sent stays until the rank knows that it was taken, for who sends beside the passes. DTP_ENVIRONMENT:
- * no memory. What pass `i` of the rank gave, sent by `sent`; then, behind what a pass waits for, what goes. */
+/* lower_sent.c: what was sent stays until the rank knows that it was taken, for who sends beside the passes.
+ * DTP_ENVIRONMENT: no memory. What pass `i` of the rank gave, sent by `sent`; then, behind what a pass waits for, what
+ * goes. */
 enum dtp_status dtp_lower_sent_make(struct dtp_lowering *l);
 void dtp_lower_keep_sent(struct dtp_lowering *l, uint32_t i, dtp_buffer_id rows, dtp_op_id sent);
 void dtp_lower_let_sent_go(struct dtp_lowering *l, uint32_t i);

@@ -25,9 +25,9 @@ struct dtp_run_outcome {
     double undisturbed_s; /* the same on cores that nothing disturbs: exec/device/pace.h; 0: not said */
     uint32_t role_count;  /* of a set: what each role's ranks did in a step */
     struct dtp_role_outcome {
-        double busy_s, step_s;         /* with a kernel, of how many */
-    } * roles;                         /* NULL: they were not measured */
-    uint32_t rank_count;               /* of a set: what each rank took and sent in so many steps */
+        double busy_s, step_s; /* with a kernel, of how many */
+    } * roles;                 /* NULL: they were not measured */
+    uint32_t rank_count;       /* of a set: what each rank took and sent in so many steps */
     struct dtp_rank_outcome {
         uint64_t role, device_arena_bytes, steps, sent_bytes[DTP_COLLECTIVE_COUNT];
     } * ranks;                         /* NULL: they did not say */

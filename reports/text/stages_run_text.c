@@ -103,13 +103,14 @@ static void put_stages(const struct dtp_stages_report *r, const struct dtp_page 
     for (uint32_t i = 0; i < r->predicted->rank_count; i++)
         put_stage(&grid, r, i, &memory, &time);
     dtp_grid_end(&grid, page, 2);
-    dtp_page_say(page, 2, 2,
-                 "busy: with a kernel. sends: transfers that nothing hides. Idle before the first backward (warm-up), "
-                 "behind the last forward (drain), between (steady), and by what is waited for. queues: most activations "
-                 "and gradients that had been made and waited. Of the last step, in which each operation is timed.%s",
-                 r->comparable ? ""
-                               : " No time is predicted: these cores were not measured; dtplan probe --device host "
-                                 "does it.");
+    dtp_page_say(
+        page, 2, 2,
+        "busy: with a kernel. sends: transfers that nothing hides. Idle before the first backward (warm-up), "
+        "behind the last forward (drain), between (steady), and by what is waited for. queues: most activations "
+        "and gradients that had been made and waited. Of the last step, in which each operation is timed.%s",
+        r->comparable ? ""
+                      : " No time is predicted: these cores were not measured; dtplan probe --device host "
+                        "does it.");
 }
 
 /* ---- what must be equal ------------------------------------------------------------------------------------------ */

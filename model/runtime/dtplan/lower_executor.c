@@ -356,6 +356,8 @@ static void backward(struct dtp_executor *x)
         dtp_executor_embedding_backward(x);
     else
         dtp_lower_give(l, x->gradient);
+    if (l->role.pipeline)
+        dtp_executor_close_table(x);
     x->batch_read[l->micro_step % 2] = l->last_op[DTP_STREAM_COMPUTE];
 }
 

@@ -374,5 +374,6 @@ void dtp_executor_embedding_backward(struct dtp_executor *x)
         dtp_executor_gradient(&draft, DTP_ROLE_POSITION_GRADIENT, module, DTP_PARAMETER_POSITION);
     dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_embedding_backward_bytes(x), learned ? 2 : 1);
     dtp_executor_end(x, &draft);
-    dtp_executor_close_gradient(x, module);
+    if (!x->l->role.pipeline) /* of a stage: lower_executor_stages.c */
+        dtp_executor_close_gradient(x, module);
 }

@@ -33,6 +33,26 @@ bool dtp_executor_owns(const struct dtp_executor *x, uint64_t index)
     return index != 0 || !dtp_lower_tied_peer(l, &peer) || l->role.rank < peer;
 }
 
+/* Both ends of a model write the gradient of a table that is the head too. */
+static bool writes_table(const struct dtp_executor *x, const struct dtp_pass *pass)
+{
+    const struct dtp_lower_chunk *chunk = &x->l->role.chunks[pass->chunk];
+    bool makes = pass->kind == DTP_PASS_BACKWARD || pass->kind == DTP_PASS_WHOLE_BACKWARD;
+    return makes && (chunk->embedding || (chunk->head && x->t->tied_head));
+}
+
+void dtp_executor_close_table(struct dtp_executor *x)
+{
+    const struct dtp_lower_role *role = &x->l->role;
+    if (!writes_table(x, x->l->pass))
+        return;
+    for (uint32_t i = (uint32_t)(x->l->pass - role->passes) + 1; i < role->pass_count; i++)
+        if (writes_table(x, &role->passes[i]))
+            return;
+    dtp_executor_zero_unwritten(x, &x->modules[0]); /* positions, where no embedding has added to them */
+    dtp_executor_close_gradient(x, &x->modules[0]);
+}
+
 /* ---- sums -------------------------------------------------------------------------------------------------------- */
 
 /* Its reductions have ended before what is sent of it. */

@@ -231,6 +231,8 @@ void dtp_executor_weight_gradient(struct dtp_executor *x, struct dtp_draft *draf
 
 /* lower_executor_stages.c: what the stages of a pipeline join behind their last pass. */
 void dtp_executor_join_copies(struct dtp_executor *x);
+/* Behind a backward: gradients of the embedding's module are written, if no later pass of the rank adds to them. */
+void dtp_executor_close_table(struct dtp_executor *x);
 /* The model's number of a module. */
 uint64_t dtp_executor_model_module(const struct dtp_executor *x, uint64_t index);
 /* Partial sums of squares of all modules of the model. */
