@@ -30,7 +30,6 @@
     X(ACCUMULATION, p->accumulate > 1, "accumulate above 1")                                                           \
     X(TENSOR, p->runtime->splits &DTP_AXES(TP),                                                                        \
       "runtimes with tensor parallelism (deepspeed, megatron, nanotron, torch)")                                       \
-    X(PIPELINE, p->runtime->splits &DTP_AXES(PP), "runtimes with pipelines (deepspeed, dtplan, megatron, nanotron, torch)")    \
     X(CONTEXT, p->runtime->splits &DTP_AXES(CP), "runtimes with context parallelism (deepspeed, megatron, torch)")     \
     X(SPLIT_TENSORS, p->tp > 1, "tensor parallelism (tp above 1)")                                                     \
     X(STAGES, p->pp > 1, "pipelines (pp above 1)")                                                                     \
