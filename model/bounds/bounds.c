@@ -1,5 +1,6 @@
 #include "bounds/memory_bound.h"
 
+#include "closed/closed_form_hooks.h"
 #include "plan/runtime.h"
 
 #include <string.h>
@@ -139,8 +140,23 @@ static uint64_t dummy_gradients(const struct dtp_bound *b)
     return b->plan->runtime->gradients_in_matmul ? b->bytes.compute * (elements + (pair ? 3 : 2) * h * t->ffn) : 0;
 }
 
+/* What DDP's hook keeps of gradients (plan/comm_hook.h): 16-bit copies; PowerSGD's errors and factors, a workspace of
+ * `cublas` bytes of each stream. */
+static uint64_t hooked(const struct dtp_bound *b, uint64_t cublas)
+{
+    const struct dtp_plan *plan = b->plan;
+    if (!plan->comm_hook || !dtp_plan_has_ddp_buckets(plan, b->cluster))
+        return 0;
+    if (plan->comm_hook != DTP_COMM_HOOK_POWERSGD)
+        return b->bytes.reduce * b->units.total;
+    struct dtp_traffic job = {b->transformer, b->cluster, plan, .units = b->units};
+    struct dtp_factored f = dtp_traffic_ddp_buckets(&job, b->bytes.grads).factored;
+    return b->bytes.grads * (b->units.total + f.p + f.q) + DTP_POWERSGD_STREAMS * cublas;
+}
+
 /* cuBLAS' workspaces: 4096 x 8 KiB on Hopper and later, else 2 x 4 MiB + 8 x 16 KiB (CublasHandlePool.cpp), of two
- * threads; RoPE's fp32 tables; the micro-step's 64-bit tokens; fp8 casts of weights, by rows and by columns. */
+ * threads; what a hook keeps; RoPE's fp32 tables; the micro-step's 64-bit tokens; fp8 casts of weights, by rows and by
+ * columns. */
 static uint64_t workspaces(const struct dtp_bound *b)
 {
     enum dtp_gpu_architecture architecture = b->cluster->gpu.architecture;
@@ -154,7 +170,7 @@ static uint64_t workspaces(const struct dtp_bound *b)
         bool units = dtp_plan_shards_params(b->plan) && b->units.count && two < b->layers;
         casts = 2 * (units ? two : b->layers) * b->units.layer_matmul;
     }
-    return 2 * cublas + tables + 8 * b->tokens + casts;
+    return hooked(b, cublas) + 2 * cublas + tables + 8 * b->tokens + casts;
 }
 
 static void find_rest(struct dtp_bound *b, struct dtp_bounds *out)

@@ -162,8 +162,9 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
     double w = dtp_plan_compute_bytes(plan), r = dtp_dtype_bytes(plan->precision.reduce);
     double total = (double)c->count.total;
     bool alone = c->cluster->gpus == 1;
+    double hook = reduces && !alone ? dtp_comm_hook_bytes(plan, dtp_dtype_bytes(plan->precision.params)) : 0;
     if (dtp_plan_autocast(plan))
-        return total * ((4 + w) + (w + 4) + (plan->accumulate > 1 ? 12 : 0) + (reduces && !alone ? 8 : 0));
+        return total * ((4 + w) + (w + 4) + (plan->accumulate > 1 ? 12 : 0) + (reduces && !alone ? 8 + hook : 0));
     if (c->own)
         return c->own->gradient_bytes / plan->accumulate;
     bool in_matmul = plan->runtime->gradients_in_matmul;
@@ -178,7 +179,7 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
     if (!dtp_plan_shards_params(plan)) {
         double adding = in_matmul ? 2 * r - w : 2 * r + w;
         bool adds = plan->accumulate > 1 || in_matmul; /* its first sum is of zeros */
-        return total * ((adds ? adding : 0) + (reduces && !alone ? 2 * r : 0));
+        return total * ((adds ? adding : 0) + (reduces && !alone ? 2 * r + hook : 0));
     }
     double gathers = plan->reshard_after_forward ? 2 : 1;
     double per_gather = plan->fsdp1 ? 0 : 2 * w;

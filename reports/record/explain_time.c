@@ -9,6 +9,7 @@
 #include "closed/sharding.h"
 #include "closed/time_parts.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -61,6 +62,9 @@ static void explain_rest(const struct wire *w, enum dtp_collective collective, d
     char why[240] = "";
     if (collective == DTP_ALL_GATHER && rest < 0)
         say_reuse(w->job, why, sizeof why);
+    if (collective == DTP_ALL_REDUCE && rest < 0 && w->job->plan.comm_hook == DTP_COMM_HOOK_POWERSGD)
+        snprintf(why, sizeof why, "PowerSGD sends P and Q of rank %" PRIu32 " in place of matrices",
+                 w->job->plan.powersgd_rank);
     if (why[0])
         dtp_explain_term(e, "  less", "", rest, "%s", why);
     else if (rest > 0 && w->job->plan.runtime->fetches_modules)
