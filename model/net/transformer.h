@@ -161,11 +161,12 @@ struct dtp_attention_shape {
     uint32_t window;                    /* tokens it reaches back; 0: all of them */
     uint64_t queries, keys;             /* fewer queries are the last of the keys' tokens */
     bool causal;
-    uint8_t kernel; /* enum dtp_attention */
-    bool wide;      /* of math attention: scores of 16-bit inputs are fp32; of norms of q and k: over all heads */
-    bool atomic;    /* of backward: gradients of queries are summed by atomics, in any order */
-    uint32_t zero;  /* no hole lies here: equal shapes are equal bytes */
-    double softcap; /* c: scores x become c tanh(x / c); 0: not */
+    uint8_t kernel;  /* enum dtp_attention */
+    bool wide;       /* of math attention: scores of 16-bit inputs are fp32; of norms of q and k: over all heads */
+    bool atomic;     /* of backward: gradients of queries are summed by atomics, in any order */
+    bool dropout;    /* of math attention: probabilities go through dropout, a kernel of its own */
+    uint8_t zero[3]; /* no hole lies here: equal shapes are equal bytes */
+    double softcap;  /* c: scores x become c tanh(x / c); 0: not */
 };
 /* Of the layer, by the kernel that is 0. */
 struct dtp_attention_shape dtp_transformer_attention(const struct dtp_transformer *transformer, uint64_t layer,

@@ -211,7 +211,8 @@ static const struct {
     X(cp, DIVIDED, 8, "2|2|4")                                                                                         \
     X(seq_parallel_communication_data_type, DIVIDED, 1, "bf16")                                                        \
     X(megatron_layers, DIVIDED, 6, "true")                                                                             \
-    X(bf16_optimizer, DIVIDED, 1, "true")
+    X(bf16_optimizer, DIVIDED, 1, "true")                                                                              \
+    X(dropout, MEGATRON, 8, "0.1")
 
 static const struct {
     enum dtp_key key;
