@@ -87,7 +87,7 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
         .ops = dtp_program_ops(program),
         .copy_duplex = cluster->measured ? dtp_measured_duplex(cluster->measured, cluster->gpus_per_node) : 1,
     };
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < DTP_MEMORY_KERNEL_COUNT; i++)
         out->memory_kernel_bytes_per_s[i] =
             dtp_memory_kernel_bytes_per_s(&cluster->gpu, execution, (enum dtp_memory_kernel)i);
     if (cluster->measured) {
@@ -150,7 +150,8 @@ static double matmul_seconds(const struct dtp_op_rates *rates, const struct dtp_
         return 0;
     if (op->kind == DTP_OP_GROUPED_MATMUL)
         return dtp_cluster_grouped_matmul_s(rates->cluster, pass, d->dtype, d->groups, d->m, d->n, d->k);
-    return (d->groups ? d->groups : 1) * dtp_cluster_matmul_s(rates->cluster, pass, d->dtype, d->m, d->n, d->k);
+    return (d->groups ? d->groups : 1) *
+           dtp_cluster_matmul_s(rates->cluster, rates->execution, pass, d->dtype, d->m, d->n, d->k);
 }
 
 static double attention_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)

@@ -1,12 +1,24 @@
+#include "plan/fp8_casts.h"
 #include "bounds/memory_bound.h"
 
 #include "plan/runtime.h"
+
+/* Of a layer, what fp8 matrices keep beside its activations. */
+static uint64_t kept_columns(const struct dtp_bound *b)
+{
+    const struct dtp_transformer *t = b->transformer;
+    struct dtp_fp8_casts casts;
+    dtp_fp8_casts_of(b->plan, &b->cluster->gpu, &casts);
+    uint64_t matrices = dtp_activation_is_gated(t->activation) ? 3 : 2;
+    return casts.keeps_columns ? dtp_fp8_bytes(b->plan->precision.fp8_recipe, matrices * t->hidden * t->ffn) : 0;
+}
 
 uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layers)
 {
     const struct dtp_activations *a = &b->activations;
     uint64_t checkpointed = a->checkpoint_every ? dtp_divide_up(layers, a->checkpoint_every) : 0;
-    return dtp_bound_tokens(b, checkpointed * a->layer_kept + (layers - checkpointed) * a->layer_all + a->embedding);
+    return dtp_bound_tokens(b, checkpointed * a->layer_kept + (layers - checkpointed) * a->layer_all + a->embedding) +
+           (layers - checkpointed) * kept_columns(b);
 }
 
 uint64_t dtp_bound_scores(const struct dtp_bound *b)
@@ -66,6 +78,10 @@ static void find_stages(struct dtp_bound *b)
     uint64_t gated = dtp_activation_is_gated(t->activation) ? 2 : 1,
              up = (plan->fused_gate_up && !t->experts ? gated : 1) * matrix;
     b->stage[1] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp + gated * c * f, mlp - up, up};
+    struct dtp_fp8_casts casts; /* an operand's passes in fp32, beside it */
+    dtp_fp8_casts_of(plan, &b->cluster->gpu, &casts);
+    b->stage[0].token_bytes += casts.scratch_bytes * f;
+    b->stage[1].token_bytes += casts.scratch_bytes * gated * f;
     b->stage[2] =
         (struct dtp_bound_stage){a->layer_all - a->layer_mlp - norm - middle + c * q + made + core + waits, mlp, q * h};
     b->stage[3] = (struct dtp_bound_stage){first + made + chain + waits, mlp, q * h};
@@ -97,7 +113,7 @@ static uint64_t workspaces(const struct dtp_bound *b)
     if (dtp_plan_keeps_fp8(b->plan)) {
         uint64_t two = 2 * b->units.layers_per_unit;
         bool units = dtp_plan_shards_params(b->plan) && b->units.count && two < b->layers;
-        casts = 2 * (units ? two : b->layers) * b->units.layer_matmul;
+        casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu, (units ? two : b->layers) * b->units.layer_matmul);
     }
     return 2 * cublas + tables + 8 * b->tokens + casts;
 }

@@ -286,7 +286,7 @@ static void choose_offload(struct dtp_resolution *r, struct dtp_plan *plan)
 static void choose_precision(struct dtp_resolution *r, struct dtp_plan *plan)
 {
     static const enum dtp_key keys[] = {DTP_KEY_param_dtype,  DTP_KEY_compute_dtype, DTP_KEY_reduce_dtype,
-                                        DTP_KEY_master_dtype, DTP_KEY_moment_dtype,  DTP_KEY_fp8_all_gather};
+                                        DTP_KEY_master_dtype, DTP_KEY_moment_dtype, DTP_KEY_fp8_recipe, DTP_KEY_fp8_all_gather};
     struct dtp_precision *p = &plan->precision;
     *p = dtp_plan_default().precision;
     apply(r, DTP_KEY_precision);

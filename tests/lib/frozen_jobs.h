@@ -164,6 +164,8 @@ static const struct {
     X(megatron_overlap, MEGATRON, 3, "true")                                                                           \
     X(precision, ALL, 1, "bf16-mixed|bf16-mixed|fp32|bf16|bf16-pure|fp16-mixed|fp8-tensorwise|fp8-rowwise")            \
     X(precision, MEGATRON, 1, "bf16-mixed|bf16-mixed|fp16-mixed|fp32|fp8-tensorwise")                                  \
+    X(fp8_recipe, MEGATRON, 2, "current|delayed")                                                                      \
+    X(fp8_recipe, TORCH, 4, "tensorwise|rowwise|rowwise_gw_hp")                                                        \
     X(precision, DEEPSPEED, 1, "bf16-mixed|bf16-mixed|fp16-mixed|fp32")                                                \
     X(precision, EXECUTOR, 1, "fp32|bf16-mixed|bf16|bf16-pure")                                                        \
     X(param_dtype, ALL, 40, "bf16|fp32|fp16")                                                                          \
@@ -360,7 +362,12 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
         {strncmp(job->value[DTP_KEY_precision], "fp8", 3) == 0 && !frozen_takes_fp8(job), DTP_KEY_precision},
         {frozen_is(job, DTP_KEY_precision, "fp32"), DTP_KEY_reduce_dtype},
         {frozen_is(job, DTP_KEY_precision, "fp16-mixed"), DTP_KEY_reduce_dtype},
-        {!frozen_is(job, DTP_KEY_precision, "fp8-tensorwise"), DTP_KEY_fp8_all_gather},
+        {!frozen_is(job, DTP_KEY_precision, "fp8-tensorwise") ||
+             (job->value[DTP_KEY_fp8_recipe][0] && !frozen_is(job, DTP_KEY_fp8_recipe, "tensorwise")),
+         DTP_KEY_fp8_all_gather},
+        {strncmp(job->value[DTP_KEY_precision], "fp8", 3) != 0 || frozen_is(job, DTP_KEY_fsdp1, "true"),
+         DTP_KEY_fp8_recipe},
+        {frozen_is(job, DTP_KEY_precision, "fp8-rowwise"), DTP_KEY_fsdp1},
         {frozen_is(job, DTP_KEY_prefetch, "false"), DTP_KEY_prefetch_depth},
         {frozen_is(job, DTP_KEY_update_in_backward, "true"), DTP_KEY_clip_norm},
         {frozen_is(job, DTP_KEY_update_in_backward, "true"), DTP_KEY_gradient_norm},
