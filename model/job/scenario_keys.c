@@ -61,6 +61,7 @@ PARSE_WORD(optimizer)
 PARSE_WORD(engine)
 PARSE_WORD(cp_comm)
 PARSE_WORD(fp8_recipe)
+PARSE_WORD(comm_hook)
 
 static bool parse_schedule(const char *text, void *field)
 {
