@@ -5,6 +5,7 @@
 #include "plan/rules.h"
 
 #include <gsl/gsl_cdf.h>
+#include <limits.h>
 #include <math.h>
 
 static bool is_hopper_or_later(const struct dtp_gpu *gpu)
@@ -127,7 +128,7 @@ double dtp_fp8_matmul_rate(const struct dtp_gpu *gpu, enum dtp_fp8_recipe recipe
     const struct dtp_fp8_recipe_row *row = dtp_fp8_recipe_row(recipe);
     if (!row)
         return 1;
-    if (row->bits < 8)
+    if (row->bits < CHAR_BIT)
         return c->nvfp4_matmul_fraction * gpu->fp4_flops_per_s / gpu->peak_flops_per_s[DTP_FP8];
     if (gpu->architecture != DTP_GPU_HOPPER)
         return row->granularity == DTP_FP8_BY_BLOCK ? c->block_scaled_matmul : 1;
@@ -141,7 +142,7 @@ double dtp_fp8_matmul_s(const struct dtp_gpu *gpu, enum dtp_fp8_recipe recipe, e
                         double n, double k)
 {
     const struct dtp_fp8_recipe_row *row = dtp_fp8_recipe_row(recipe);
-    struct format format = {DTP_FP8, dtp_fp8_matmul_rate(gpu, recipe, product), row ? row->bits / 8.0 : 1};
+    struct format format = {DTP_FP8, dtp_fp8_matmul_rate(gpu, recipe, product), row ? (double)row->bits / CHAR_BIT : 1};
     return matmul_s(gpu, &format, product == DTP_PRODUCT_WEIGHT_GRADIENT, m, n, k);
 }
 

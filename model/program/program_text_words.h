@@ -29,7 +29,7 @@
     }
 #define DTP_MEMORY_KERNEL_WORDS                                                                                        \
     {                                                                                                                  \
-        "eager", "fused", "streaming", "transposing", "columns"                                                                       \
+        "eager", "fused", "streaming", "transposing", "columns"                                                        \
     }
 
 #endif
