@@ -174,6 +174,7 @@ const struct dtp_runtime dtp_runtime_torch = {
     .copies_heads = true,
     .stops_replay = true,
     .experts = true,
+    .latent_attention = true,
     .check = check,
     .check_elsewhere = check_elsewhere,
     .check_offload = check_offload,
