@@ -272,9 +272,9 @@ static void test_precision(void **state)
     struct dtp_run run = plain_run();
     run.fp8 = "1";
     assert_int_equal(job_of(&run).plan.precision.compute, DTP_FP8);
-    assert_false(job_of(&run).plan.precision.fp8_rowwise);
+    assert_int_equal(job_of(&run).plan.precision.fp8_recipe, DTP_FP8_TENSORWISE);
     run.notes = "quantization=float8 rowwise";
-    assert_true(job_of(&run).plan.precision.fp8_rowwise);
+    assert_int_equal(job_of(&run).plan.precision.fp8_recipe, DTP_FP8_ROWWISE);
     run = plain_run();
     run.notes = "pure bf16 params, grads and AdamW moments";
     struct dtp_precision precision = job_of(&run).plan.precision;
