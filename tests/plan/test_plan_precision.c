@@ -73,7 +73,7 @@ static void test_dtypes_that_no_runtime_has_are_refused(void **state)
     assert_refused(plan, "reduce_dtype", "fp16");
     plan = with_strategy("ddp", "torch");
     plan.precision.reduce = DTP_BF16;
-    assert_refused(plan, "reduce_dtype", "compression hook");
+    assert_refused(plan, "reduce_dtype", "comm_hook");
     plan = with_strategy("zero3", "deepspeed");
     dtp_precision_recipe("bf16", &plan.precision);
     assert_refused(plan, "precision", "fp32 master");
