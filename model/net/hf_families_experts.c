@@ -98,6 +98,7 @@ static void finish_gpt_oss(struct dtp_hf_reader *reader, struct dtp_transformer 
     t->expert_ffn = t->ffn;
     t->qkv_bias = t->attention_output_bias = dtp_hf_switch(reader, "attention_bias", true);
     t->expert_bias = t->router_bias = t->attention_sinks = true;
+    t->activation = DTP_SWIGLU_CLAMPED;
     dtp_hf_read_window_pattern(reader, 128, 2, t);
 }
 

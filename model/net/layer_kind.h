@@ -85,6 +85,7 @@ struct dtp_layer_kind {
     bool pads_values; /* of the runtime's kernels: values of latent attention are padded to the width of keys */
     bool own_values;  /* they are a tensor of their own, not a view of what was projected: padded, or the runtime's */
     bool narrows;     /* of the runtime: matmuls read a cast of the residual stream, where no norm stands between */
+    bool clamps;      /* the activation clamps gate and up: eagerly seven operations */
     bool squares;     /* the activation is a square of ReLU: eagerly two operations, the second of the first's result */
     bool from_result; /* the activation's derivative reads its result, not its input: ReLU */
     bool norm_bias, qkv_bias, output_bias, mlp_bias;

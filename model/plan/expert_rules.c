@@ -6,7 +6,6 @@
 /* What lowering has of experts: PyTorch's eager functions around grouped matmuls, whole models. */
 static void check_runtime(struct dtp_resolver *r)
 {
-    const struct dtp_transformer *t = r->transformer;
     const struct dtp_plan *p = r->plan;
     if (!p->runtime->experts)
         dtp_plan_refuse(r, "runtime", "%s is not modelled with experts; use runtime torch", p->runtime->name);
@@ -20,8 +19,6 @@ static void check_runtime(struct dtp_resolver *r)
         dtp_plan_refuse(r, "fsdp1", "with experts is not modelled; use FSDP2");
     if (p->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
         dtp_plan_refuse(r, "checkpointing", "selective with experts is not modelled; use full, every-N or none");
-    if (t->expert_bias)
-        dtp_plan_refuse(r, "expert_bias", "is counted, but grouped matmuls with biases are not modelled yet");
 }
 
 /* Latent attention, as PyTorch's models have it. */
@@ -51,6 +48,20 @@ static void check_latent(struct dtp_resolver *r)
                         "of this kind is not modelled with latent attention");
 }
 
+/* Attention sinks behind a kernel that returns its log-sum-exp. */
+static void check_sinks(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (!p->runtime->attention_sinks)
+        dtp_plan_refuse(r, "attention_sinks", "are not modelled under runtime %s; use runtime torch", p->runtime->name);
+    if (p->attention == DTP_ATTENTION_MATH)
+        dtp_plan_refuse(r, "attention", "math is not modelled with sinks; use flash");
+    if (p->tp > 1 || p->cp > 1)
+        dtp_plan_refuse(r, p->tp > 1 ? "tp" : "cp", "with attention sinks is not modelled yet; use 1");
+    if (r->transformer->kv_latent)
+        dtp_plan_refuse(r, "attention_sinks", "are not modelled with latent attention");
+}
+
 void dtp_plan_check_experts(struct dtp_resolver *r)
 {
     const struct dtp_transformer *t = r->transformer;
@@ -62,5 +73,8 @@ void dtp_plan_check_experts(struct dtp_resolver *r)
         dtp_plan_refuse(r, "mtp_layers", "is %" PRIu64 ", and such modules are not modelled yet; set it to 0",
                         t->mtp_layers);
     if (t->attention_sinks)
-        dtp_plan_refuse(r, "attention_sinks", "are not modelled yet; set it to false");
+        check_sinks(r);
+    if (t->activation == DTP_SWIGLU_CLAMPED && !r->plan->runtime->clamped_swiglu)
+        dtp_plan_refuse(r, "activation", "swiglu_clamped is not modelled under runtime %s; use runtime torch",
+                        r->plan->runtime->name);
 }

@@ -44,6 +44,7 @@ static const char *activation_words(enum dtp_activation activation)
     case DTP_SWIGLU: return "SwiGLU";
     case DTP_GEGLU: return "GEGLU";
     case DTP_RELU2: return "squared ReLU";
+    case DTP_SWIGLU_CLAMPED: return "clamped SwiGLU";
     }
     return "";
 }
