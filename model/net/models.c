@@ -184,6 +184,7 @@ static void read_experts(struct row *row, struct dtp_transformer *out)
     out->router_bias = read_switch(row, "router_bias", false);
     out->expert_groups = read_integer(row, "expert_groups", 0);
     out->groups_per_token = read_integer(row, "groups_per_token", 0);
+    out->chunked_attention = read_switch(row, "chunked_attention", false);
     out->attention_sinks = read_switch(row, "attention_sinks", false);
     out->q_latent = read_integer(row, "q_latent", 0);
     out->kv_latent = read_integer(row, "kv_latent", 0);

@@ -77,6 +77,8 @@ struct dtp_transformer {
     bool expert_bias;          /* biases of the experts (gpt-oss) */
     bool router_bias;          /* the router's matrix has a bias (gpt-oss) */
     bool shared_expert_gate;   /* what the shared experts add is weighed by a sigmoid of h -> 1 (Qwen2-MoE) */
+    bool chunked_attention;    /* the sequence is cut into pieces of sliding_window tokens, of which each sees its own
+                                * (Llama    4), in the layers that have the window */
     bool attention_sinks;      /* a learned score of each head that stands beside those of keys (gpt-oss) */
 
     /* Latent attention (DeepSeek-V2, MLA): keys and values are projected from a narrow latent. `head_dim` is then a
@@ -153,7 +155,8 @@ enum dtp_status dtp_transformer_check(const struct dtp_transformer *transformer,
 /* Exact when the transformer passed dtp_transformer_check. */
 struct dtp_parameter_count dtp_transformer_count(const struct dtp_transformer *transformer);
 
-/* Tokens that attention of layer 0 .. L - 1 sees at length `sequence`; 0 where no window cuts anything. */
+/* Tokens that attention of layer 0 .. L - 1 sees at length `sequence`, or that a piece of it has where it is cut into
+ * chunks; 0 where no window cuts anything. */
 uint64_t dtp_transformer_layer_window(const struct dtp_transformer *transformer, uint64_t layer, uint64_t sequence);
 
 /* The sequence length s of plain causal attention that costs as much as this model's at length `sequence`, of one layer

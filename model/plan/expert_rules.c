@@ -62,6 +62,26 @@ static void check_sinks(struct dtp_resolver *r)
         dtp_plan_refuse(r, "attention_sinks", "are not modelled with latent attention");
 }
 
+/* Where sequences are longer than a chunk, each of these is a sequence to the kernel. */
+static void check_chunks(struct dtp_resolver *r)
+{
+    const struct dtp_transformer *t = r->transformer;
+    const struct dtp_plan *p = r->plan;
+    if (!dtp_transformer_layer_window(t, 0, p->sequence))
+        return;
+    if (p->runtime->arena)
+        dtp_plan_refuse(r, "chunked_attention",
+                        "is not modelled under runtime %s; use runtime torch, or seq up to %" PRIu64, p->runtime->name,
+                        t->sliding_window);
+    if (p->sequence % t->sliding_window)
+        dtp_plan_refuse(r, "seq", "is no multiple of chunks of %" PRIu64 " tokens; others are not modelled",
+                        t->sliding_window);
+    if (p->cp > 1)
+        dtp_plan_refuse(r, "cp", "with chunks shorter than seq is not modelled; use 1");
+    if (p->attention == DTP_ATTENTION_MATH)
+        dtp_plan_refuse(r, "attention", "math with chunks shorter than seq is not modelled; use flash");
+}
+
 void dtp_plan_check_experts(struct dtp_resolver *r)
 {
     const struct dtp_transformer *t = r->transformer;
@@ -74,6 +94,8 @@ void dtp_plan_check_experts(struct dtp_resolver *r)
                         t->mtp_layers);
     if (t->attention_sinks)
         check_sinks(r);
+    if (t->chunked_attention)
+        check_chunks(r);
     if (t->activation == DTP_SWIGLU_CLAMPED && !r->plan->runtime->clamped_swiglu)
         dtp_plan_refuse(r, "activation", "swiglu_clamped is not modelled under runtime %s; use runtime torch",
                         r->plan->runtime->name);
