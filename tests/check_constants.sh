@@ -41,7 +41,6 @@ model/runtime/torch/lower_offload.c 28.0 bytes of AdamW on the host, counted by 
 model/runtime/dtplan/executor_work.c 3.5 FLOPs of attention, forward and backward: seven products for two
 model/runtime/dtplan/executor_work.c 4.0 bytes, counted by hand
 model/runtime/dtplan/executor_block.c 4.0 bytes, counted by hand
-model/runtime/dtplan/lower_executor_step.c 4.0 bytes, counted by hand
 sim/noise.c 0.1 the slowest that a draw may make a GPU
 sim/noise.c 0.50 a quantile
 sim/noise.c 0.95 a quantile

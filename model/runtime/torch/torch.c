@@ -179,6 +179,7 @@ const struct dtp_runtime dtp_runtime_torch = {
     .latent_attention = true,
     .attention_sinks = true,
     .clamped_swiglu = true,
+    .expert_parallel = true,
     .check = check,
     .check_elsewhere = check_elsewhere,
     .check_offload = check_offload,
