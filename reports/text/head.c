@@ -44,6 +44,7 @@ static const char *activation_words(enum dtp_activation activation)
     case DTP_SWIGLU: return "SwiGLU";
     case DTP_GEGLU: return "GEGLU";
     case DTP_RELU2: return "squared ReLU";
+    case DTP_SWIGLU_CLAMPED: return "clamped SwiGLU";
     }
     return "";
 }
@@ -85,8 +86,8 @@ static void describe_details(const struct dtp_transformer *m, char *out, size_t 
     if (m->sliding_window_pattern > 1)
         snprintf(every, sizeof every, " but one in %llu", (unsigned long long)m->sliding_window_pattern);
     if (m->sliding_window)
-        snprintf(window, sizeof window, ", window of %llu tokens in all layers%s",
-                 (unsigned long long)m->sliding_window, every);
+        snprintf(window, sizeof window, ", %s of %llu tokens in all layers%s",
+                 m->chunked_attention ? "attention in chunks" : "window", (unsigned long long)m->sliding_window, every);
     if (m->attention_softcap > 0 && m->final_softcap > 0)
         snprintf(caps, sizeof caps, ", soft caps %g of scores and %g of logits", m->attention_softcap,
                  m->final_softcap);
