@@ -61,8 +61,9 @@ struct dtp_runtime {
     /* ---- tensor parallel ranks ---- */
     bool experts;         /* knows layers with experts */
     bool expert_parallel; /* and ranks that divide them */
-    bool whole_stream;    /* each has all of the residual stream: no sequence parallelism */
-    bool whole_vocab;     /* and all of embedding, head and loss, where the model does not divide itself */
+    bool latent_attention;
+    bool whole_stream;  /* each has all of the residual stream: no sequence parallelism */
+    bool whole_vocab;   /* and all of embedding, head and loss, where the model does not divide itself */
     bool gathers_again; /* what a matmul reads is not kept as it was gathered, but as the rank's rows, and gathered for
                            the weight gradient once more */
     bool sums_beside;   /* input gradients are summed over ranks beside the weight gradient's matmul */
