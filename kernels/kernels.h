@@ -25,14 +25,16 @@
 extern "C" {
 #endif
 
-enum dtp_element { DTP_ELEMENT_FP32, DTP_ELEMENT_BF16 };
+/* Kernels know the first three; the two of 8 bits only matmuls' operands and what makes these. */
+enum dtp_element { DTP_ELEMENT_FP32, DTP_ELEMENT_BF16, DTP_ELEMENT_FP16, DTP_ELEMENT_E4M3, DTP_ELEMENT_E5M2 };
 
-/* Numbers that change from step to step. One lies in device memory: the first five are written by a copy before the
+/* Numbers that change from step to step. One lies in device memory: the first six are written by a copy before the
  * step, the others by kernels during it, and read back a step late. */
 struct dtp_step_scalars {
     float learning_rate;
     float correction1, correction2; /* 1 - beta^t of both moments: Kingma & Ba 2015, algorithm 1 */
     uint32_t step, seed;            /* of stochastic rounding */
+    float loss_scale;               /* factor of the loss' gradient, which the optimizer takes out again; 0: none */
     float loss_sum;                 /* over the step's tokens on this rank */
     float gradient_norm, clip_scale;
     uint32_t skip; /* 1: loss or norm was not finite and the optimizer left everything as it was */
@@ -174,6 +176,7 @@ struct dtp_loss_args {
     uint64_t rows;
     uint32_t vocab, stride;
     float scale, softcap;
+    const struct dtp_step_scalars *scalars; /* whose loss_scale the gradient is multiplied by; NULL: by nothing */
     enum dtp_element element;
 };
 /* *total (+)= sum of values */
@@ -185,7 +188,9 @@ struct dtp_sum_args {
 };
 
 /* partial[0 .. DTP_SQUARE_SUM_PARTIALS), all written, add up to the sum of squares. clip_scale adds up those of all
- * modules and sets gradient_norm, clip_scale = min(1, clip / norm) (1 where clip is 0) and skip. */
+ * modules and sets gradient_norm, clip_scale = min(1, clip / norm) (1 where clip is 0) and skip. Under a loss scale
+ * gradients are that many times what they are: the norm is that without, and clip_scale has the scale's inverse in it.
+ */
 #define DTP_SQUARE_SUM_PARTIALS 512u
 struct dtp_square_sum_args {
     const void *values;

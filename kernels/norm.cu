@@ -314,7 +314,7 @@ unsigned backward_blocks(uint64_t rows, layout l)
 /* Elements a thread reads at a time. */
 uint32_t vector_of(enum dtp_element element, uint32_t width)
 {
-    uint32_t whole = element == DTP_ELEMENT_BF16 ? full<bf16> : full<float>;
+    uint32_t whole = element == DTP_ELEMENT_FP32 ? full<float> : full<bf16>;
     return width % whole == 0 ? whole : 1;
 }
 

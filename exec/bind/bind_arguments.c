@@ -9,14 +9,18 @@
 
 enum dtp_element dtp_bind_element(enum dtp_dtype dtype)
 {
-    assert(dtype == DTP_FP32 || dtype == DTP_BF16);
-    return dtype == DTP_FP32 ? DTP_ELEMENT_FP32 : DTP_ELEMENT_BF16;
+    switch (dtype) {
+    case DTP_FP32: return DTP_ELEMENT_FP32;
+    case DTP_FP16: return DTP_ELEMENT_FP16;
+    case DTP_FP8: return DTP_ELEMENT_E4M3;
+    default: assert(dtype == DTP_BF16); return DTP_ELEMENT_BF16;
+    }
 }
 
 bool dtp_bind_buffer_element(const struct dtp_buffer *buffer, enum dtp_element *out)
 {
     enum dtp_dtype dtype = buffer->element == DTP_NO_ELEMENT ? DTP_DTYPE_COUNT : (enum dtp_dtype)(buffer->element - 1);
-    bool known = dtype == DTP_FP32 || dtype == DTP_BF16;
+    bool known = dtype == DTP_FP32 || dtype == DTP_BF16 || dtype == DTP_FP16 || dtype == DTP_FP8;
     if (known)
         *out = dtp_bind_element(dtype);
     return known;
@@ -351,6 +355,7 @@ static void fill_loss_backward(struct dtp_binder *b, struct dtp_bound_op *out)
                                                  .stride = width(b),
                                                  .scale = (float)(1 / b->op->demand->m),
                                                  .softcap = (float)heads(b)->softcap,
+                                                 .scalars = maybe(b, DTP_ROLE_SCALARS),
                                                  .element = element_of(b, DTP_ROLE_RESULT)};
 }
 

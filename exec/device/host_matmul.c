@@ -69,12 +69,14 @@ void dtp_host_matmul_release(struct dtp_host_matmul *state)
 
 /* ---- the product ------------------------------------------------------------------------------------------------- */
 
-static const float *widened(const void *values, uint64_t rows, uint64_t width, uint64_t stride, float *scratch)
+static const float *widened(const void *values, enum dtp_element element, uint64_t rows, uint64_t width,
+                            uint64_t stride, float *scratch)
 {
     const uint16_t *from = values;
     for (uint64_t i = 0; i < rows; i++)
         for (uint64_t j = 0; j < width; j++)
-            scratch[i * width + j] = dtp_bf16_to_float(from[i * stride + j]);
+            scratch[i * width + j] = element == DTP_ELEMENT_BF16 ? dtp_bf16_to_float(from[i * stride + j])
+                                                                 : dtp_load_float(values, element, i * stride + j);
     return scratch;
 }
 
@@ -155,8 +157,8 @@ int dtp_host_matmul(struct dtp_host_matmul *state, const struct dtp_matmul_args 
     const float *a = g->a, *b = g->b;
     uint64_t lda = g->lda, ldb = g->ldb;
     if (l.a_elements) {
-        a = widened(g->a, l.a_rows, l.a_stride, g->lda, state->scratch);
-        b = widened(g->b, l.b_rows, l.b_stride, g->ldb, state->scratch + l.a_elements);
+        a = widened(g->a, g->element, l.a_rows, l.a_stride, g->lda, state->scratch);
+        b = widened(g->b, g->element, l.b_rows, l.b_stride, g->ldb, state->scratch + l.a_elements);
         lda = l.a_stride;
         ldb = l.b_stride;
     }

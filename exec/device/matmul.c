@@ -22,7 +22,13 @@ struct dtp_matmul {
 
 static cudaDataType_t data_type(uint64_t element)
 {
-    return element == DTP_ELEMENT_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    switch (element) {
+    case DTP_ELEMENT_BF16: return CUDA_R_16BF;
+    case DTP_ELEMENT_FP16: return CUDA_R_16F;
+    case DTP_ELEMENT_E4M3: return CUDA_R_8F_E4M3;
+    case DTP_ELEMENT_E5M2: return CUDA_R_8F_E5M2;
+    default: return CUDA_R_32F;
+    }
 }
 
 struct dtp_matmul_key dtp_matmul_key_of(const struct dtp_matmul_args *from)
@@ -51,10 +57,11 @@ struct dtp_matmul_key dtp_matmul_key_of(const struct dtp_matmul_args *from)
 void dtp_matmul_words(const struct dtp_matmul_key *key, char *out, size_t bytes)
 {
     static const char *const epilogues[] = {"", ", GELU kept", ", gradient of GELU"};
+    static const char *const elements[] = {"fp32", "bf16", "fp16", "e4m3", "e5m2"};
     snprintf(out, bytes, "matmul [%llu, %llu] = %s[%llu] %s, %s to %s%s%s%s%s", (unsigned long long)key->m,
              (unsigned long long)key->n, key->a_transposed ? "transposed " : "", (unsigned long long)key->k,
-             key->b_transposed ? "transposed" : "plain", key->element == DTP_ELEMENT_BF16 ? "bf16" : "fp32",
-             key->result_element == DTP_ELEMENT_BF16 ? "bf16" : "fp32", epilogues[key->epilogue % 3],
+             key->b_transposed ? "transposed" : "plain", elements[key->element % 5],
+             elements[key->result_element % 5], epilogues[key->epilogue % 3],
              key->addend ? ", added" : "", key->bias ? ", bias" : "", key->bias_gradient ? ", bias gradient" : "");
 }
 

@@ -38,7 +38,7 @@
  *   LOSS_BACKWARD            RESULT (logits [T, dtp_executor_vocab_stride] UPDATE, become their gradient), BATCH
  *                            (targets of these rows) -> STATISTICS (losses of these rows, fp32). The gradient is that
  *                            of the sum of losses over the tokens of the whole step on all ranks, divided by their
- *                            number
+ *                            number; with SCALARS: times their loss_scale, which CLIP_SCALE takes out of clip_scale
  *   LOSS                     STATISTICS [T] -> SCALARS (loss_sum += their sum)
  *   EMBEDDING_BACKWARD       GRADIENT, BATCH -> WEIGHT_GRADIENT (+=, zeroed before), POSITION_GRADIENT (the same)
  *   ZERO                     RESULT, demand.bytes of them
@@ -146,6 +146,7 @@ struct dtp_executor_rules {
     bool updates_in_backward; /* a block's optimizer stands right behind its reduction */
     bool streams_gradients;   /* of blocks, sharded: through two shards on the device, to the host or into that */
     bool gradient_norm;       /* square sums and clip_scale are in the program */
+    bool scales_loss;         /* fp16: the loss' gradient is multiplied by a scale that changes from step to step */
 };
 void dtp_executor_rules(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                         const struct dtp_plan *plan, struct dtp_executor_rules *out);

@@ -30,8 +30,8 @@ static uint64_t attention_workspace(const struct dtp_transformer *t, const struc
                                             .head_dim = (uint32_t)t->head_dim,
                                             .backward = backward,
                                             .deterministic = !plan->executor.atomic_attention};
-    const bool bf16 = plan->precision.compute == DTP_BF16;
-    const bool fused = dtp_attention_is_fused(bf16, size.sequence, size.head_dim, t->attention_softcap > 0);
+    const bool halves = dtp_plan_compute_bytes(plan) == 2;
+    const bool fused = dtp_attention_is_fused(halves, size.sequence, size.head_dim, t->attention_softcap > 0);
     return fused ? dtp_attention_workspace_bytes(&size) : 0;
 }
 
@@ -76,7 +76,9 @@ void dtp_executor_rules(const struct dtp_transformer *transformer, const struct 
                                        .statistics_bytes = t->norm == DTP_RMS_NORM ? 4 : 8,
                                        .attention_workspace_bytes = attention_workspace(t, plan, false),
                                        .attention_backward_workspace_bytes = attention_workspace(t, plan, true),
-                                       .gradient_norm = plan->executor.clip_norm > 0 || plan->executor.gradient_norm};
+                                       .scales_loss = p->compute == DTP_FP16};
+    /* Whether fp16 overflowed is seen by the norm. */
+    out->gradient_norm = plan->executor.clip_norm > 0 || plan->executor.gradient_norm || out->scales_loss;
     find_sharding(t, cluster, plan, out);
     out->chunk_tokens = chunk_tokens(plan, tokens, element * out->vocab_stride);
     out->chunk_count = dtp_divide_up(tokens, out->chunk_tokens);
@@ -136,9 +138,11 @@ static void check_plan(struct checker *c)
 {
     const struct dtp_plan *p = c->plan;
     const struct dtp_precision *d = &p->precision;
-    if (d->compute != DTP_BF16 && d->compute != DTP_FP32)
+    if (d->compute != DTP_BF16 && d->compute != DTP_FP32 && d->compute != DTP_FP16)
         REFUSE(c, "precision", "%s compute " NOT_RUN, dtp_dtype_text(d->compute));
-    if (d->reduce != DTP_BF16 && d->reduce != DTP_FP32)
+    if (d->compute == DTP_FP16 && d->master != DTP_FP32)
+        REFUSE(c, "master_dtype", "%s beside fp16 compute " NOT_RUN, dtp_dtype_text(d->master));
+    if (d->reduce != DTP_BF16 && d->reduce != DTP_FP32 && d->reduce != DTP_FP16)
         REFUSE(c, "reduce_dtype", "%s " NOT_RUN, dtp_dtype_text(d->reduce));
     if (p->attention == DTP_ATTENTION_MATH)
         REFUSE(c, "attention", "math " NOT_RUN);
