@@ -78,6 +78,15 @@ static inline void dtp_store_row(void *values, enum dtp_element element, uint64_
         dtp_store(values, element, first + i, row[i]);
 }
 
+/* Of fp8 gradients, the other operand has the bits that they lack. */
+static inline enum dtp_element dtp_matmul_b_element(const struct dtp_matmul_args *args)
+{
+    return args->element == DTP_ELEMENT_E5M2 ? DTP_ELEMENT_E4M3 : args->element;
+}
+
+/* reference_quantize.c: *amax, where there is one, raised to the largest magnitude of these elements. */
+void dtp_raise_amax(float *amax, const void *values, enum dtp_element element, uint64_t first, uint64_t count);
+
 /* Gradients that may be added up: one rounding of the sum. */
 static inline void dtp_accumulate(void *values, enum dtp_element element, uint64_t i, double value, bool add)
 {

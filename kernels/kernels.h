@@ -65,6 +65,9 @@ struct dtp_embedding_backward_args {
     bool accumulate_positions;
 };
 
+/* Wherever there is an `amax` that is not NULL, it is raised to the largest magnitude of what is written, as rounded;
+ * that of numbers which are none counts as nothing. Who makes an fp8 matmul's operand so spares a pass over it. */
+
 /* mean NULL: RMSNorm, result = x * rsqrt(mean(x^2) + epsilon) * (weight_offset + weight); else LayerNorm with bias (may
  * be NULL). An addend [rows, width] that is not NULL is added to that: the residual stream, to what a branch returned.
  */
@@ -72,6 +75,7 @@ struct dtp_norm_args {
     const void *x, *weight, *bias, *addend;
     void *result;
     float *inverse_deviation, *mean; /* [rows] each, written */
+    float *amax;                     /* of the result */
     uint64_t rows;
     uint32_t width;
     float epsilon, weight_offset;
@@ -86,6 +90,7 @@ struct dtp_norm_backward_args {
     void *residual_gradient;               /* [rows, width] */
     void *weight_gradient, *bias_gradient; /* the latter may be NULL */
     float *workspace;
+    float *amax; /* of the residual's gradient */
     uint64_t rows;
     uint32_t width;
     float weight_offset;
@@ -139,6 +144,7 @@ enum dtp_activation_kind { DTP_ACTIVATION_SWIGLU, DTP_ACTIVATION_GELU, DTP_ACTIV
 struct dtp_activation_args {
     const void *up;
     void *result; /* [rows, width] */
+    float *amax;  /* of it */
     uint64_t rows;
     uint32_t width;
     enum dtp_activation_kind kind;
@@ -148,6 +154,7 @@ struct dtp_activation_backward_args {
     const void *gradient, *up; /* gradient of the result */
     void *up_gradient;         /* shaped as `up`; may be `up` itself */
     void *result;              /* not NULL: forward's result is made again; may be `gradient` itself */
+    float *amax;               /* of up_gradient */
     uint64_t rows;
     uint32_t width;
     enum dtp_activation_kind kind;
@@ -248,6 +255,25 @@ struct dtp_sum_parts_args {
     enum dtp_element element, total_element;
     bool accumulate;
 };
+/* fp8. *amax is raised to the largest magnitude of `values`. quantize: with s = (largest number of result_element) /
+ * max(*amax, 1e-12), as torchao's tensorwise scaling has it (amax_to_scale in float8_utils.py), result and transposed,
+ * of which one may be NULL, are fp8(values * s), and *scale becomes 1 / s, which a matmul multiplies by. Rows and columns
+ * are multiples of 16. */
+struct dtp_amax_args {
+    const void *values;
+    float *amax;
+    uint64_t count;
+    enum dtp_element element;
+};
+#define DTP_FP8_MULTIPLE 16u
+struct dtp_quantize_args {
+    const void *values; /* [rows, columns] */
+    const float *amax;
+    float *scale;
+    void *result, *transposed; /* [rows, columns]; [columns, rows] */
+    uint64_t rows, columns;
+    enum dtp_element element, result_element;
+};
 struct dtp_zero_args {
     void *values;
     uint64_t bytes;
@@ -295,11 +321,13 @@ struct dtp_attention_backward_args {
  * a = gradient [rows, out] and b = input [rows, in]. The addend may be the result (accumulation) or another matrix
  * (residual). GELU_AUX: aux (as result) receives the product with bias, result its tanh GELU; DGELU: result = product *
  * gelu'(aux). bias_gradient, with a_transposed only: sum over k of a, [m], element of the result; overwritten, or added
- * to where addend is the result. */
+ * to where addend is the result. Of fp8, a is E4M3 or E5M2 and b E4M3, a plain and b transposed, as tensor cores have
+ * it; the product is multiplied by *a_scale and *b_scale, and there are neither biases nor epilogues. */
 enum dtp_epilogue { DTP_EPILOGUE_NONE, DTP_EPILOGUE_GELU_AUX, DTP_EPILOGUE_DGELU };
 struct dtp_matmul_args {
     const void *a, *b, *addend, *bias;
     void *result, *aux, *bias_gradient;
+    const float *a_scale, *b_scale; /* of fp8; else NULL */
     void *workspace;
     uint64_t workspace_bytes;
     uint64_t m, n, k;
@@ -330,6 +358,8 @@ struct dtp_matmul_args {
     X(cast, dtp_cast_args)                                                                                             \
     X(add, dtp_add_args)                                                                                               \
     X(sum_parts, dtp_sum_parts_args)                                                                                   \
+    X(amax, dtp_amax_args)                                                                                             \
+    X(quantize, dtp_quantize_args)                                                                                     \
     X(zero, dtp_zero_args)                                                                                             \
     X(initialise, dtp_initialise_args)                                                                                 \
     X(attention, dtp_attention_args)                                                                                   \

@@ -7,6 +7,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
 
@@ -164,6 +165,9 @@ __device__ inline void store_any(void *values, enum dtp_element element, uint64_
         ((bf16 *)values)[i] = from_float<bf16>(value);
     else if (element == DTP_ELEMENT_FP16)
         ((fp16 *)values)[i] = from_float<fp16>(value);
+    else if (element == DTP_ELEMENT_E4M3 || element == DTP_ELEMENT_E5M2)
+        ((uint8_t *)values)[i] = __nv_cvt_float_to_fp8(value, __NV_SATFINITE,
+                                                       element == DTP_ELEMENT_E4M3 ? __NV_E4M3 : __NV_E5M2);
     else
         ((float *)values)[i] = value;
 }

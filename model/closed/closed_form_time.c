@@ -179,7 +179,7 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
 static double fp8_cast_bytes(const struct dtp_timing *c)
 {
     const struct dtp_plan *plan = c->plan;
-    if (plan->precision.compute != DTP_FP8)
+    if (plan->precision.compute != DTP_FP8 || c->own) /* a runtime that counts its own bytes counts these too */
         return 0;
     bool fused = dtp_plan_keeps_fp8(plan), torchao = !fused && !plan->fsdp1;
     double per_input = torchao ? 10 : fused ? 1 : 4, per_output = torchao ? 5 : 4;

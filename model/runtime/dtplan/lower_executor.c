@@ -59,6 +59,7 @@ void dtp_executor_memory(struct dtp_draft *draft, uint64_t rows, double bytes, u
 void dtp_executor_matmul(struct dtp_executor *x, struct dtp_draft *draft, uint64_t m, uint64_t n, uint64_t k)
 {
     dtp_draft_matmul(x->l, draft, m, n, k, false);
+    draft->op.demand.dtype = x->rules.compute; /* fp8 is of blocks' projections, which say so themselves */
     dtp_draft_role(draft, DTP_ROLE_WORKSPACE, x->workspace, DTP_UPDATE, 0);
 }
 
@@ -185,6 +186,7 @@ static void make_standing_buffers(struct dtp_executor *x)
     if (x->rules.gradient_norm)
         x->partials = dtp_lower_buffer(l, "square sums", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
                                        4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * x->module_count, true);
+    dtp_executor_fp8_make(x);
     x->workspace = dtp_lower_buffer(l, "matmul workspace", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
                                     DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES, true);
     if (x->plan->executor.gradient_stream)
@@ -245,6 +247,7 @@ static void micro_step(struct dtp_executor *x, uint32_t index, dtp_op_id *upload
     dtp_executor_await(x, DTP_STREAM_UPLOAD, *uploaded);
     if (index + 1 < x->plan->accumulate)
         *uploaded = upload_batch(x, index + 1);
+    dtp_executor_fp8_begins(x, index);
     dtp_executor_before_embedding(x);
     dtp_executor_embedding(x);
     dtp_executor_after_embedding(x);

@@ -145,6 +145,7 @@ void dtp_executor_loss(struct dtp_executor *x)
                                               .gradient = x->final_norm,
                                               .input = x->stream_input,
                                               .statistics = x->final_statistics,
+                                              .amax = dtp_executor_fp8_stream_slot(x, x->t->layers, -1),
                                               .bytes = dtp_executor_final_norm_backward_bytes(&x->shape)};
     dtp_executor_norm_backward(x, head, &norm);
     dtp_executor_close_gradient(x, head);
