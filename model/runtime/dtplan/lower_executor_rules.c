@@ -141,8 +141,6 @@ static void check_fp8(struct checker *c)
     const struct dtp_plan *p = c->plan;
     if (p->precision.compute != DTP_FP8)
         return;
-    if (p->precision.fp8_rowwise)
-        REFUSE(c, "precision", "fp8-rowwise " NOT_RUN);
     if (t->parallel_block != DTP_PARALLEL_NONE)
         REFUSE(c, "parallel_block", "in fp8 " NOT_RUN);
     if (t->norm_place != DTP_NORMS_BEFORE)
