@@ -19,8 +19,12 @@ static void list_matmuls(const struct dtp_layer_kind *block, bool packed, struct
     for (int i = 0; i < block->matrices; i++) { /* ours, which is packed, keeps every matmul's result */
         double experts = (double)block->matrix[i].groups;
         double rows = experts > 1 ? (double)block->experts_per_token / experts : 1;
-        work->matmul[i] = (struct dtp_weight_matmul){(double)block->matrix[i].out, (double)block->matrix[i].in, experts,
-                                                     rows, !packed && i % 2 == 1};
+        work->matmul[i] = (struct dtp_weight_matmul){.n = (double)block->matrix[i].out,
+                                                     .k = (double)block->matrix[i].in,
+                                                     .copies = experts,
+                                                     .rows = rows,
+                                                     .recomputed = !packed && i % 2 == 1,
+                                                     .ends = i == block->matrices - 1 && !block->experts};
     }
 }
 
@@ -257,13 +261,29 @@ static void count_fused_launches(const struct dtp_transformer *t, bool biased, s
     work->root_kernels = 11;
 }
 
-struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+/* How many layers such blocks are, and how many of them are checkpointed. */
+static void count_blocks(const struct dtp_transformer *t, enum dtp_layer_mlp mlp, const struct dtp_plan *plan,
+                         struct dtp_block_work *work)
+{
+    struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(plan);
+    uint64_t with = t->experts ? dtp_transformer_expert_layers(t, t->layers) : 0;
+    uint64_t layers = mlp == DTP_LAYER_EXPERTS ? with : t->layers - with;
+    uint64_t again = layers == t->layers ? dtp_checkpointed_layers(&rule, layers) : 0;
+    for (uint64_t layer = 0; rule.every && layers < t->layers && layer < t->layers; layer += rule.every)
+        again += dtp_transformer_layer_has_experts(t, layer) == (mlp == DTP_LAYER_EXPERTS);
+    work->layers = (double)layers, work->layers_again = (double)again;
+}
+
+struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, enum dtp_layer_mlp mlp,
+                                     const struct dtp_plan *plan)
 {
     struct dtp_layer_kind block;
     bool packed = plan->runtime->packs_matrices;
     struct dtp_block_work work = {.fused = dtp_plan_fuses(plan), .root_kernels = 40};
-    dtp_layer_kind_of(transformer, dtp_layer_mlp_of(transformer), plan->fused_qkv || packed,
-                      plan->fused_gate_up || packed, &block);
+    count_blocks(transformer, mlp, plan, &work);
+    if (work.layers == 0)
+        return work;
+    dtp_layer_kind_of(transformer, mlp, plan->fused_qkv || packed, plan->fused_gate_up || packed, &block);
     struct counted counted = counted_of(transformer, plan, &block);
     bool biased = dtp_layer_bias_elements(&block) > 0;
     if (work.fused && plan->sequence_shards > 1) /* rows of the stream are cut */

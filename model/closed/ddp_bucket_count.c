@@ -1,6 +1,7 @@
 /* How many buckets PyTorch's DDP makes of a model's gradients, from sizes alone (ddp_buckets.h of lowering lays them).
  */
 #include "closed/closed_form_hooks.h"
+#include "net/layer_kind.h"
 #include "plan/runtime_sizes.h"
 
 struct buckets {
@@ -21,29 +22,33 @@ static void add_to_bucket(struct buckets *buckets, uint64_t bytes)
     buckets->filled += bytes;
 }
 
-/* Filled with gradients as backward makes them: head, layers from the last (down, up and gate, output, qkv; a layer's
- * vectors are small and taken as one), embeddings. */
+/* Of a layer from its last operator on, matrix by matrix; its vectors are small and taken as one. */
+static void add_layer(struct buckets *buckets, const struct dtp_layer_kind *kind, uint64_t g)
+{
+    struct dtp_layer_operator op[DTP_LAYER_OPERATORS];
+    for (int at = dtp_layer_operators(kind, op) - 1; at >= 0; at--)
+        for (int i = 0; i < kind->matrices && op[at].kind == DTP_LAYER_OP_PROJECTION; i++)
+            if (op[at].makes & UINT64_C(1) << kind->matrix[i].result)
+                add_to_bucket(buckets, g * kind->matrix[i].groups * kind->matrix[i].out * kind->matrix[i].in);
+    add_to_bucket(buckets, g * dtp_layer_vector_elements(kind));
+}
+
+/* Filled with gradients as backward makes them: head, layers from the last, embeddings. */
 uint64_t dtp_traffic_ddp_buckets(const struct dtp_traffic *job, uint64_t g)
 {
     const struct dtp_transformer *t = job->transformer;
     const struct dtp_units *u = &job->units;
-    uint64_t h = t->hidden, q = h * t->heads * t->head_dim, kv = h * t->kv_heads * t->head_dim;
-    bool gated = dtp_activation_is_gated(t->activation), joined = gated && job->plan->fused_gate_up;
-    uint64_t positions = t->position == DTP_POSITION_LEARNED ? t->positions * h : 0, layers = t->layers;
+    const struct dtp_parameter_count count = dtp_transformer_count(t);
+    struct dtp_layer_kind kind[DTP_LAYER_MLPS];
     struct buckets buckets = {.cap = job->plan->ddp_bucket_bytes};
+    for (int mlp = 0; mlp < DTP_LAYER_MLPS; mlp++)
+        dtp_layer_kind_of(t, (enum dtp_layer_mlp)mlp, job->plan->fused_qkv, job->plan->fused_gate_up, &kind[mlp]);
     add_to_bucket(&buckets, g * u->head);
-    add_to_bucket(&buckets, g * (u->total - layers * u->layer - u->head - u->embedding - positions));
-    for (uint64_t layer = 0; layer < layers; layer++) {
-        add_to_bucket(&buckets, g * u->down);
-        add_to_bucket(&buckets, g * (joined ? 2 : 1) * u->down);
-        add_to_bucket(&buckets, gated && !joined ? g * u->down : 0);
-        add_to_bucket(&buckets, g * q);
-        add_to_bucket(&buckets, job->plan->fused_qkv ? g * (q + 2 * kv) : g * q);
-        add_to_bucket(&buckets, job->plan->fused_qkv ? 0 : g * kv);
-        add_to_bucket(&buckets, job->plan->fused_qkv ? 0 : g * kv);
-        add_to_bucket(&buckets, g * (u->layer - u->layer_matmul));
-    }
-    add_to_bucket(&buckets, g * positions);
+    add_to_bucket(&buckets, g * (u->total - count.layers - u->head - u->embedding - u->position));
+    for (uint64_t left = t->layers; left > 0; left--)
+        add_layer(&buckets, &kind[dtp_transformer_layer_has_experts(t, left - 1) ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE],
+                  g);
+    add_to_bucket(&buckets, g * u->position);
     add_to_bucket(&buckets, g * u->embedding);
     return buckets.count;
 }

@@ -255,11 +255,13 @@ static void explain_alone(const struct dtp_job *job, const struct dtp_prediction
 /* FLOPs of one forward pass of the layers' matmuls over all tokens of a step. */
 static double forward_flops(const struct dtp_job *job, double tokens)
 {
-    struct dtp_block_work work = dtp_block_work(&job->transformer, &job->plan);
     double weights = 0;
-    for (int i = 0; i < work.matmul_count; i++)
-        weights += work.matmul[i].n * work.matmul[i].k * work.matmul[i].copies;
-    return 2 * tokens * weights * (double)job->transformer.layers;
+    for (int kind = 0; kind < DTP_LAYER_MLPS; kind++) {
+        struct dtp_block_work work = dtp_block_work(&job->transformer, (enum dtp_layer_mlp)kind, &job->plan);
+        for (int i = 0; i < work.matmul_count; i++)
+            weights += work.layers * work.matmul[i].n * work.matmul[i].k * work.matmul[i].copies * work.matmul[i].rows;
+    }
+    return 2 * tokens * weights;
 }
 
 static void explain_matmul(struct dtp_explanation *e, const char *name, const char *rule, double flops, double seconds)

@@ -23,7 +23,7 @@ static uint64_t root_reduce_segment(const struct dtp_beside *b, struct dtp_memor
 {
     const struct dtp_units *u = &b->units;
     uint64_t ends = u->root - u->head_end, root = u->head_end > ends ? u->head_end : ends; /* the larger of two */
-    uint64_t r = b->bytes.reduce, input = r * root, unit = r * u->layers_per_unit * u->layer;
+    uint64_t r = b->bytes.reduce, input = r * root, unit = r * u->layers_per_unit * u->largest_layer;
     enum dtp_loss loss = dtp_plan_loss(b->plan);
     uint64_t token_bytes = loss == DTP_LOSS_EAGER   ? 4 * b->transformer->vocab
                            : loss == DTP_LOSS_FUSED ? b->bytes.compute * b->transformer->vocab

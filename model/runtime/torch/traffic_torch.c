@@ -26,7 +26,8 @@ static uint64_t layers_bytes(const struct dtp_traffic *job)
 {
     const struct dtp_units *u = &job->units;
     uint64_t narrowed = u->layer_matmul_shard * u->ranks * (job->bytes.compute - job->bytes.gathered);
-    return u->count ? u->layers * (u->layer_shard * u->ranks * job->bytes.compute - narrowed) : 0;
+    uint64_t shard = u->total_shard - u->root_shard;
+    return u->count ? shard * u->ranks * job->bytes.compute - u->layers * narrowed : 0;
 }
 
 static uint64_t head_end_bytes(const struct dtp_traffic *job)
