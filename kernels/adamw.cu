@@ -1,8 +1,6 @@
 #include "kernels/random.h"
 #include "kernels/vector.cuh"
 
-#include <type_traits>
-
 namespace dtp
 {
 namespace
@@ -56,7 +54,7 @@ __device__ void update(const rates &r, float gradient, float &weight, float &mom
 }
 
 /* What is rounded stochastically: fp16 has a master beside it. */
-template <typename T> constexpr bool rounds = std::is_same<T, bf16>::value;
+template <typename T> constexpr bool rounds = same<T, bf16>;
 
 /* fp32 as it is; bf16 to nearest or stochastically. `index` is the element's number in the model's numbering. */
 template <typename T>
@@ -202,7 +200,7 @@ extern "C" int dtp_cuda_adamw(void *self, const struct dtp_adamw_args *a, void *
                 cudaStream_t on = dtp::stream_of(stream);
                 if (a->master)
                     dtp::adamw<G, W, M, true><<<blocks, dtp::threads, 0, on>>>(*a);
-                else if constexpr (!std::is_same<W, dtp::fp16>::value)
+                else if constexpr (!dtp::same<W, dtp::fp16>)
                     dtp::adamw<G, W, M, false><<<blocks, dtp::threads, 0, on>>>(*a);
                 else
                     return (int)cudaErrorInvalidValue; /* fp16 would lose most updates */

@@ -257,8 +257,8 @@ struct dtp_sum_parts_args {
 };
 /* fp8. *amax is raised to the largest magnitude of `values`. quantize: with s = (largest number of result_element) /
  * max(*amax, 1e-12), as torchao's tensorwise scaling has it (amax_to_scale in float8_utils.py), result and transposed,
- * of which one may be NULL, are fp8(values * s), and *scale becomes 1 / s, which a matmul multiplies by. Rows and columns
- * are multiples of 16. */
+ * of which one may be NULL, are fp8(values * s), and *scale becomes 1 / s, which a matmul multiplies by. Rows and
+ * columns are multiples of 16. */
 struct dtp_amax_args {
     const void *values;
     float *amax;

@@ -23,7 +23,8 @@ static void load_panel(const struct matmul *m, uint64_t first, uint64_t columns)
     const struct dtp_matmul_args *a = m->args;
     for (uint64_t p = 0; p < a->k; p++)
         for (uint64_t j = 0; j < PANEL; j++)
-            m->panel[p * PANEL + j] = j < columns ? stored(a->b, dtp_matmul_b_element(a), p, first + j, a->ldb, a->b_transposed) : 0;
+            m->panel[p * PANEL + j] =
+                j < columns ? stored(a->b, dtp_matmul_b_element(a), p, first + j, a->ldb, a->b_transposed) : 0;
 }
 
 static void store_result(const struct dtp_matmul_args *a, uint64_t at, uint64_t column, double value)

@@ -17,6 +17,9 @@ namespace dtp
 using bf16 = __nv_bfloat16;
 using fp16 = __half;
 
+template <typename A, typename B> constexpr bool same = false;
+template <typename A> constexpr bool same<A, A> = true;
+
 /* How many elements of T a 16-byte access carries. */
 template <typename T> constexpr int full = 16 / (int)sizeof(T);
 
@@ -166,8 +169,8 @@ __device__ inline void store_any(void *values, enum dtp_element element, uint64_
     else if (element == DTP_ELEMENT_FP16)
         ((fp16 *)values)[i] = from_float<fp16>(value);
     else if (element == DTP_ELEMENT_E4M3 || element == DTP_ELEMENT_E5M2)
-        ((uint8_t *)values)[i] = __nv_cvt_float_to_fp8(value, __NV_SATFINITE,
-                                                       element == DTP_ELEMENT_E4M3 ? __NV_E4M3 : __NV_E5M2);
+        ((uint8_t *)values)[i] =
+            __nv_cvt_float_to_fp8(value, __NV_SATFINITE, element == DTP_ELEMENT_E4M3 ? __NV_E4M3 : __NV_E5M2);
     else
         ((float *)values)[i] = value;
 }

@@ -301,10 +301,10 @@ static enum dtp_status read_manifest(struct reader *r, const struct dtp_checkpoi
     if (!manifest)
         return DTP_BAD_INPUT;
     enum dtp_status status = check_identity(r, manifest, identity);
-    if (status == DTP_OK && (!amount(manifest, "step", MOST_BYTES, &position->step) ||
-                             !amount(manifest, "samples", MOST_BYTES, &position->samples) ||
-                             !amount(manifest, "skipped", MOST_BYTES, &position->skipped) ||
-                             !loss_scale(manifest, position)))
+    if (status == DTP_OK &&
+        (!amount(manifest, "step", MOST_BYTES, &position->step) ||
+         !amount(manifest, "samples", MOST_BYTES, &position->samples) ||
+         !amount(manifest, "skipped", MOST_BYTES, &position->skipped) || !loss_scale(manifest, position)))
         status = damaged(r, "manifest.json", "does not say where the run stood");
     if (status == DTP_OK)
         status = read_indices(r, json_object_get(manifest, "index_crc64"));

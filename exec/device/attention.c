@@ -234,8 +234,8 @@ enum dtp_status dtp_attention_plan(const struct dtp_cudnn *cudnn, const struct d
 
     for (int i = 1; i < TENSOR_COUNT; i++) {
         tensors[i].storage = tensor_table[i].storage;
-        tensors[i].type = tensor_table[i].type == CUDNN_DATA_BFLOAT16 && size->fp16 ? CUDNN_DATA_HALF
-                                                                                     : tensor_table[i].type;
+        tensors[i].type =
+            tensor_table[i].type == CUDNN_DATA_BFLOAT16 && size->fp16 ? CUDNN_DATA_HALF : tensor_table[i].type;
         lay_out(tensor_table[i].layout, size, &tensors[i]);
     }
     for (size_t i = 0; i < step_count; i++)
@@ -386,7 +386,8 @@ struct part_start {
     uint64_t batch, head;
 };
 
-/* q, k and v of a part in packed rows of 16-bit elements. cuDNN takes inputs and results alike as void *; it only reads inputs. */
+/* q, k and v of a part in packed rows of 16-bit elements. cuDNN takes inputs and results alike as void *; it only reads
+ * inputs. */
 struct packed {
     void *query, *key, *value;
 };

@@ -62,9 +62,9 @@ void dtp_matmul_words(const struct dtp_matmul_key *key, char *out, size_t bytes)
     static const char *const elements[] = {"fp32", "bf16", "fp16", "e4m3", "e5m2"};
     snprintf(out, bytes, "matmul [%llu, %llu] = %s[%llu] %s, %s to %s%s%s%s%s", (unsigned long long)key->m,
              (unsigned long long)key->n, key->a_transposed ? "transposed " : "", (unsigned long long)key->k,
-             key->b_transposed ? "transposed" : "plain", elements[key->element % 5],
-             elements[key->result_element % 5], epilogues[key->epilogue % 3],
-             key->addend ? ", added" : "", key->bias ? ", bias" : "", key->bias_gradient ? ", bias gradient" : "");
+             key->b_transposed ? "transposed" : "plain", elements[key->element % 5], elements[key->result_element % 5],
+             epilogues[key->epilogue % 3], key->addend ? ", added" : "", key->bias ? ", bias" : "",
+             key->bias_gradient ? ", bias gradient" : "");
 }
 
 /* ---- descriptors ------------------------------------------------------------------------------------------------- */

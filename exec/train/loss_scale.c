@@ -9,9 +9,10 @@ enum dtp_status dtp_loss_scale_start(const struct dtp_settings *settings, bool f
                                      struct dtp_checkpoint_position *position, struct dtp_faults *faults)
 {
     if (settings->loss_scale && !fp16)
-        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
-                         "--loss-scale is of fp16, whose gradients would vanish without; this run's are wider, leave it "
-                         "out or take --precision fp16-mixed");
+        return dtp_fault(
+            faults, DTP_BAD_INPUT, NULL, 0,
+            "--loss-scale is of fp16, whose gradients would vanish without; this run's are wider, leave it "
+            "out or take --precision fp16-mixed");
     if (!fp16)
         *position = (struct dtp_checkpoint_position){position->step, position->samples, position->skipped, 0, 0};
     else if (settings->fixed_loss_scale > 0)

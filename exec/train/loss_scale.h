@@ -1,7 +1,7 @@
 /* The loss scale of fp16: gradients of activations lie below fp16's smallest number, so that of the loss is made larger
  * by a factor which the optimizer takes out again (Micikevicius et al. 2018, "Mixed Precision Training"). A step whose
- * gradients overflow is left out. As torch.amp.GradScaler has it: the scale begins at 2^16, is halved by such a step and
- * doubled by 2,000 others in a row. `--loss-scale X` keeps it at X. */
+ * gradients overflow is left out. As torch.amp.GradScaler has it: the scale begins at 2^16, is halved by such a step
+ * and doubled by 2,000 others in a row. `--loss-scale X` keeps it at X. */
 #ifndef DTP_LOSS_SCALE_H
 #define DTP_LOSS_SCALE_H
 

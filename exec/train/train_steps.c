@@ -138,7 +138,8 @@ static enum dtp_status judge(struct dtp_trainer *t, const struct dtp_step_record
                          r->step, r->loss);
     if (r->overflowed) { /* part of how the scale is found: the next step has another */
         if (t->first_rank)
-            fprintf(stderr, "dtplan: step %" PRIu64 ": fp16 overflowed; the update was left out, the loss scale is halved\n",
+            fprintf(stderr,
+                    "dtplan: step %" PRIu64 ": fp16 overflowed; the update was left out, the loss scale is halved\n",
                     r->step);
         return DTP_OK;
     }
@@ -213,8 +214,8 @@ static bool must_look_first(const struct dtp_trainer *t, const struct dtp_step_r
 {
     const struct dtp_settings *s = t->settings;
     bool saves = s->checkpoint_every > 0 && t->position.step % s->checkpoint_every == 0;
-    bool ends = t->binding.map.gradient_norm && !isfinite(t->results.gradient_norm) && !s->skip_not_finite &&
-                !r->overflowed;
+    bool ends =
+        t->binding.map.gradient_norm && !isfinite(t->results.gradient_norm) && !s->skip_not_finite && !r->overflowed;
     return saves || ends || t->position.step == s->steps;
 }
 

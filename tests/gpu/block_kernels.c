@@ -12,7 +12,6 @@ static struct tensor *amax_of(enum dtp_element element, double absolute)
     return updated(amax, element == DTP_ELEMENT_FP32 ? 4 : 0x1p16, absolute);
 }
 
-
 static void test_norm(uint64_t rows, uint32_t width, enum dtp_element element, bool layer, bool accumulate)
 {
     const char *kind = layer ? "layer" : "rms";
@@ -200,8 +199,7 @@ void test_qk_norms(void)
     const uint32_t wide[][3] = {{4, 2, 8}, {32, 32, 128}, {40, 8, 128}, {3, 1, 20}, {16, 1, 64}};
     for (size_t i = 0; i < COUNT(shapes); i++)
         for (int k = 0; k < 4; k++)
-            test_qk_norm(shapes[i][0], shapes[i][1], shapes[i][2], false, k & 1 ? halves : DTP_ELEMENT_FP32,
-                         k & 2);
+            test_qk_norm(shapes[i][0], shapes[i][1], shapes[i][2], false, k & 1 ? halves : DTP_ELEMENT_FP32, k & 2);
     for (size_t i = 0; i < COUNT(wide); i++)
         for (int k = 0; k < 4; k++)
             test_qk_norm(wide[i][0], wide[i][1], wide[i][2], true, k & 1 ? halves : DTP_ELEMENT_FP32, k & 2);

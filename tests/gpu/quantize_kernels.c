@@ -16,8 +16,8 @@ static void test_quantize(uint64_t rows, uint64_t columns, enum dtp_element to, 
     struct dtp_amax_args first[SIDES];
     struct dtp_quantize_args then[SIDES];
     for (int s = 0; s < SIDES; s++) {
-        first[s] = (struct dtp_amax_args){
-            .values = x->at[s], .amax = amax->at[s], .count = all, .element = DTP_ELEMENT_BF16};
+        first[s] =
+            (struct dtp_amax_args){.values = x->at[s], .amax = amax->at[s], .count = all, .element = DTP_ELEMENT_BF16};
         then[s] = (struct dtp_quantize_args){.values = x->at[s],
                                              .amax = amax->at[s],
                                              .scale = scale->at[s],

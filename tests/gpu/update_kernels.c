@@ -207,6 +207,5 @@ void test_elementwises(void)
     const uint64_t counts[] = {1, 7, 4096, 100003};
     for (size_t i = 0; i < COUNT(counts) - small; i++)
         for (int k = 0; k < 4; k++)
-            test_elementwise(counts[i], k & 1 ? halves : DTP_ELEMENT_FP32,
-                             k & 2 ? halves : DTP_ELEMENT_FP32);
+            test_elementwise(counts[i], k & 1 ? halves : DTP_ELEMENT_FP32, k & 2 ? halves : DTP_ELEMENT_FP32);
 }

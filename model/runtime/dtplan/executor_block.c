@@ -14,8 +14,9 @@ static const enum dtp_layer_tensor cast_tensors[DTP_EXECUTOR_CASTS] = {T(NORM1),
 const char *dtp_executor_tensor_name(int tensor)
 {
     static const char *const casts[2 * DTP_EXECUTOR_CASTS] = {
-        "norm 1 in fp8",         "attention result in fp8",         "norm 2 in fp8",         "activation in fp8",
-        "norm 1 in fp8 columns", "attention result in fp8 columns", "norm 2 in fp8 columns", "activation in fp8 columns"};
+        "norm 1 in fp8",         "attention result in fp8",  "norm 2 in fp8",
+        "activation in fp8",     "norm 1 in fp8 columns",    "attention result in fp8 columns",
+        "norm 2 in fp8 columns", "activation in fp8 columns"};
     if (tensor >= DTP_EXECUTOR_CAST)
         return casts[tensor - DTP_EXECUTOR_CAST];
     switch (tensor) {
@@ -100,8 +101,8 @@ static int add_cast(struct dtp_executor_block *b, int input)
         cast++;
     assert(cast < DTP_EXECUTOR_CASTS); /* other blocks are refused: dtp_executor_check */
     if (dtp_executor_caster(b, input) < 0) {
-        struct dtp_executor_operator *op =
-            add(b, DTP_OP_QUANTIZE, dtp_executor_tensor_name(DTP_EXECUTOR_CAST + cast), input, DTP_EXECUTOR_CAST + cast);
+        struct dtp_executor_operator *op = add(b, DTP_OP_QUANTIZE, dtp_executor_tensor_name(DTP_EXECUTOR_CAST + cast),
+                                               input, DTP_EXECUTOR_CAST + cast);
         op->aux = DTP_EXECUTOR_CAST_COLUMNS + cast;
     }
     return cast;

@@ -231,9 +231,9 @@ static void count_fp8(const struct shape *s, struct dtp_step_work *out)
     out->forward_bytes += whole * w.forward.bytes + s->checkpointed * w.checkpointed_forward.bytes;
     out->backward_bytes += whole * w.backward.bytes + s->checkpointed * w.checkpointed_backward.bytes;
     out->recompute_bytes += s->checkpointed * w.again.bytes;
-    out->kernels += whole * (w.forward.kernels + w.backward.kernels) +
-                    s->checkpointed *
-                        (w.checkpointed_forward.kernels + w.checkpointed_backward.kernels + w.again.kernels);
+    out->kernels +=
+        whole * (w.forward.kernels + w.backward.kernels) +
+        s->checkpointed * (w.checkpointed_forward.kernels + w.checkpointed_backward.kernels + w.again.kernels);
     out->forward_bytes += s->layers * w.weights_amax.bytes / steps;
     out->gradient_bytes += 4 * slots * (1 + 2 * steps);
     out->step_kernels += s->layers * w.weights_amax.kernels + steps;

@@ -18,11 +18,15 @@
  *                            adds where it is UPDATE
  *   MATMUL weight gradient   GRADIENT [k, m], INPUT [k, n] -> WEIGHT_GRADIENT [m, n], BIAS_GRADIENT [m]; adds where
  *                            these are UPDATE
- *   MATMUL, all three        WORKSPACE; which of the three it is is told by the role of its result
- *   ROTARY(_BACKWARD)        RESULT [T, d_q + 2 d_kv] UPDATE, in place; TABLES (fp32: cosines [s, head_dim / 2], then
- *                            sines)
- *   QK_NORM                  RESULT [T, d_q + 2 d_kv] UPDATE, in place; WEIGHT [2, head_dim] -> SAVED (q and k before:
- *                            [T, d_q + d_kv]), STATISTICS (fp32 [T, heads + kv_heads]); over all heads at once, where
+ *   MATMUL, all three        WORKSPACE; which of the three it is is told by the role of its result. In fp8 both
+ * operands lie by the dimension that is summed over, the input gradient's WEIGHT as [n, k], the weight gradient's
+ * GRADIENT as [m, k] and INPUT as [n, k]; SCALE of the first, OTHER_SCALE of the second (fp32); no BIAS, no AUX.
+ * GRADIENT is E5M2, all else E4M3 QUANTIZE                 INPUT [T, n], AMAX (fp32) -> RESULT [T, n] and TRANSPOSED
+ * [n, T], one of which may be absent, in fp8 of demand.form, SCALE. With neither: AMAX UPDATE is raised to that of
+ * INPUT AMAX                     of NORM, NORM_BACKWARD, ACTIVATION, ACTIVATION_BACKWARD: UPDATE, raised to that of
+ * what they write ROTARY(_BACKWARD)        RESULT [T, d_q + 2 d_kv] UPDATE, in place; TABLES (fp32: cosines [s,
+ * head_dim / 2], then sines) QK_NORM                  RESULT [T, d_q + 2 d_kv] UPDATE, in place; WEIGHT [2, head_dim]
+ * -> SAVED (q and k before: [T, d_q + d_kv]), STATISTICS (fp32 [T, heads + kv_heads]); over all heads at once, where
  *                            the model has it so: WEIGHT [d_q + d_kv], STATISTICS [T, 2]
  *   QK_NORM_BACKWARD         RESULT (packed gradient) UPDATE, SAVED, STATISTICS, WEIGHT -> WEIGHT_GRADIENT, WORKSPACE
  *                            (DTP_EXECUTOR_PARTIAL_ROWS floats for each element of WEIGHT)

@@ -108,14 +108,14 @@ static void fp8_projection(const struct pass *pass, struct dtp_draft *draft, int
     const struct dtp_executor_operator *cast = &x->shape.op[dtp_executor_caster(&x->shape, op->input)];
     take(pass, draft, DTP_ROLE_INPUT, index, op->operand);
     dtp_draft_role(draft, DTP_ROLE_WEIGHT, weight, DTP_READ | DTP_FREE, 0);
-    dtp_executor_fp8_scale(x, draft, DTP_ROLE_SCALE,
-                           dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_INPUT, pass->layer,
-                                                 dtp_executor_cast_matrix(&x->shape, cast)),
-                           DTP_READ);
-    dtp_executor_fp8_scale(x, draft, DTP_ROLE_OTHER_SCALE,
-                           dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_WEIGHT, pass->layer,
-                                                 (int)(op->matrix - x->shape.kind.matrix)),
-                           DTP_READ);
+    dtp_executor_fp8_scale(
+        x, draft, DTP_ROLE_SCALE,
+        dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_INPUT, pass->layer, dtp_executor_cast_matrix(&x->shape, cast)),
+        DTP_READ);
+    dtp_executor_fp8_scale(
+        x, draft, DTP_ROLE_OTHER_SCALE,
+        dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_WEIGHT, pass->layer, (int)(op->matrix - x->shape.kind.matrix)),
+        DTP_READ);
     dtp_executor_matmul(x, draft, x->rules.tokens, op->matrix->out, op->matrix->in);
     draft->op.demand.dtype = DTP_FP8;
     take_addend(pass, draft, index);
@@ -178,8 +178,8 @@ static void quantize(const struct pass *pass, struct dtp_draft *draft, int index
 {
     struct dtp_executor *x = pass->x;
     const struct dtp_executor_operator *op = &x->shape.op[index];
-    uint64_t slot = dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_INPUT, pass->layer,
-                                          dtp_executor_cast_matrix(&x->shape, op));
+    uint64_t slot =
+        dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_INPUT, pass->layer, dtp_executor_cast_matrix(&x->shape, op));
     bool rows = is_wanted(pass, index, op->result), columns = pass->kept & DTP_EXECUTOR_BIT(op->aux);
     take(pass, draft, DTP_ROLE_INPUT, index, op->input);
     dtp_executor_fp8_amax(x, draft, slot, DTP_READ);
@@ -201,13 +201,12 @@ static dtp_buffer_id before_operator(const struct pass *pass, int index)
     if (!x->shape.fp8)
         return DTP_NO_BUFFER;
     if (op->kind == DTP_OP_QUANTIZE && !dtp_executor_amax_fused(&x->shape, op) && !x->l->recompute)
-        dtp_executor_fp8_measure(
-            x, &(struct dtp_executor_cast){
-                   .tensor = *tensor_of(pass, op->input),
-                   .rows = x->rules.tokens,
-                   .columns = dtp_executor_tensor_bytes(&x->shape, op->result) / x->rules.tokens,
-                   .slot = dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_INPUT, pass->layer,
-                                                 dtp_executor_cast_matrix(&x->shape, op))});
+        dtp_executor_fp8_measure(x, &(struct dtp_executor_cast){
+                                        .tensor = *tensor_of(pass, op->input),
+                                        .rows = x->rules.tokens,
+                                        .columns = dtp_executor_tensor_bytes(&x->shape, op->result) / x->rules.tokens,
+                                        .slot = dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_INPUT, pass->layer,
+                                                                      dtp_executor_cast_matrix(&x->shape, op))});
     return op->kind == DTP_OP_MATMUL ? dtp_executor_fp8_weight(x, op, pass->layer, false) : DTP_NO_BUFFER;
 }
 

@@ -1,10 +1,10 @@
-/* fp8 with a scale for each tensor, of its amax in this step: as torchao's tensorwise recipe (Float8LinearConfig) has it
- * for the projections of blocks. What they read is E4M3, gradients are E5M2.
+/* fp8 with a scale for each tensor, of its amax in this step: as torchao's tensorwise recipe (Float8LinearConfig) has
+ * it for the projections of blocks. What they read is E4M3, gradients are E5M2.
  *
  * Tensor cores take both operands by the dimension that is summed over. So an input is cast by rows for forward and by
- * columns for the weight's gradient, which alone stays; the gradient of a result both ways; a weight by rows for forward
- * and by columns for the input's gradient, each time anew, for the two casts would stand in as many bytes as the weight.
- * Its amax is found once a step. Kernels that make an operand find its amax on the way. */
+ * columns for the weight's gradient, which alone stays; the gradient of a result both ways; a weight by rows for
+ * forward and by columns for the input's gradient, each time anew, for the two casts would stand in as many bytes as
+ * the weight. Its amax is found once a step. Kernels that make an operand find its amax on the way. */
 #include "runtime/dtplan/lower_executor_state.h"
 
 #define AMAX_BYTES 4u
@@ -108,8 +108,8 @@ void dtp_executor_fp8_measure(struct dtp_executor *x, const struct dtp_executor_
 static dtp_buffer_id result(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_role role,
                             const struct dtp_executor_cast *cast, const char *name)
 {
-    dtp_buffer_id made = dtp_executor_new(x, draft, role, name, DTP_OWNER_WORKSPACE, cast->rows * cast->columns,
-                                          DTP_WRITE);
+    dtp_buffer_id made =
+        dtp_executor_new(x, draft, role, name, DTP_OWNER_WORKSPACE, cast->rows * cast->columns, DTP_WRITE);
     dtp_program_set_element(x->l->program, made, DTP_FP8);
     return made;
 }

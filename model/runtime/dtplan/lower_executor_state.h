@@ -65,8 +65,8 @@ struct dtp_executor {
     struct dtp_executor_draining held[DTP_EXECUTOR_MOST_HELD]; /* by weight gradients, oldest first */
     int held_count;
     dtp_buffer_id amax, scales; /* fp8: of each tensor that is cast (lower_executor_fp8.c) */
-    dtp_op_id gradient_read;  /* weight gradient that reads the residual's gradient last */
-    dtp_buffer_id staging[2]; /* offloaded shards on their way into a gather */
+    dtp_op_id gradient_read;    /* weight gradient that reads the residual's gradient last */
+    dtp_buffer_id staging[2];   /* offloaded shards on their way into a gather */
     dtp_op_id staging_read[2];
     int staging_next;
     dtp_buffer_id shard[2];  /* gradients of blocks that do not stay, by turns */
