@@ -1,5 +1,6 @@
 #include "bounds/memory_bound.h"
 
+#include "closed/closed_form_hooks.h"
 #include "plan/runtime.h"
 
 #include <string.h>
@@ -77,8 +78,12 @@ static void add_stages(struct dtp_bound *b)
     uint64_t norm = a->layer_norms / 2;
     uint64_t middle = a->layer_all - a->layer_input - a->layer_norms - a->layer_attention - a->layer_mlp;
     uint64_t core = math ? 2 * dtp_bound_scores(b) : 4 * q;
-    uint64_t chain = rope && !fused ? (c == 4 ? 2 : 5) * c * q : 0, made = c * (q + 2 * kv);
-    uint64_t mlp = b->units.layer_matmul - b->units.qkv - q * h, first = a->layer_input + norm;
+    uint64_t v = t->kv_latent ? t->heads * t->value_head_dim : kv;
+    uint64_t chain = rope && !fused ? (c == 4 ? 2 : 5) * c * q : 0, made = c * (q + kv + v);
+    if (t->kv_latent) /* rope turns a part of queries; beside gradients as the core makes them, as they were projected
+                       */
+        chain = chain / t->head_dim * t->rope_head_dim + c * (q + kv + v);
+    uint64_t mlp = b->units.layer_matmul - b->units.qkv - b->units.output, first = a->layer_input + norm;
     uint64_t waits =
         t->parallel_block == DTP_PARALLEL_ONE_NORM ? c * h : 0; /* the other branch's, for the norm of both */
     bool again = plan->compile && plan->checkpointing != DTP_CHECKPOINT_NONE; /* a replay's variables go when it ends */
@@ -87,10 +92,11 @@ static void add_stages(struct dtp_bound *b)
     uint64_t gated = dtp_activation_is_gated(t->activation) ? 2 : 1,
              up = (plan->fused_gate_up && !t->experts ? gated : 1) * matrix;
     stage[1] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp + gated * c * f, mlp - up, up};
-    stage[2] =
-        (struct dtp_bound_stage){a->layer_all - a->layer_mlp - norm - middle + c * q + made + core + waits, mlp, q * h};
-    stage[3] = (struct dtp_bound_stage){first + made + chain + waits, mlp, q * h};
-    stage[4] = (struct dtp_bound_stage){first + c * h + made, b->units.layer - q * h, larger(q * h, kv * h)};
+    stage[2] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp - norm - middle + c * q + made + core + waits, mlp,
+                                        b->units.output};
+    stage[3] = (struct dtp_bound_stage){first + made + chain + waits, mlp, b->units.output};
+    stage[4] = (struct dtp_bound_stage){first + c * h + made, b->units.layer - b->units.output,
+                                        larger(b->units.output, kv * h)};
     b->stages += DTP_BOUND_STAGES;
 }
 
@@ -139,8 +145,23 @@ static uint64_t dummy_gradients(const struct dtp_bound *b)
     return b->plan->runtime->gradients_in_matmul ? b->bytes.compute * (elements + (pair ? 3 : 2) * h * t->ffn) : 0;
 }
 
+/* What DDP's hook keeps of gradients (plan/comm_hook.h): 16-bit copies; PowerSGD's errors and factors, a workspace of
+ * `cublas` bytes of each stream. */
+static uint64_t hooked(const struct dtp_bound *b, uint64_t cublas)
+{
+    const struct dtp_plan *plan = b->plan;
+    if (!plan->comm_hook || !dtp_plan_has_ddp_buckets(plan, b->cluster))
+        return 0;
+    if (plan->comm_hook != DTP_COMM_HOOK_POWERSGD)
+        return b->bytes.reduce * b->units.total;
+    struct dtp_traffic job = {b->transformer, b->cluster, plan, .units = b->units};
+    struct dtp_factored f = dtp_traffic_ddp_buckets(&job, b->bytes.grads).factored;
+    return b->bytes.grads * (b->units.total + f.p + f.q) + DTP_POWERSGD_STREAMS * cublas;
+}
+
 /* cuBLAS' workspaces: 4096 x 8 KiB on Hopper and later, else 2 x 4 MiB + 8 x 16 KiB (CublasHandlePool.cpp), of two
- * threads; RoPE's fp32 tables; the micro-step's 64-bit tokens; fp8 casts of weights, by rows and by columns. */
+ * threads; what a hook keeps; RoPE's fp32 tables; the micro-step's 64-bit tokens; fp8 casts of weights, by rows and by
+ * columns. */
 static uint64_t workspaces(const struct dtp_bound *b)
 {
     enum dtp_gpu_architecture architecture = b->cluster->gpu.architecture;
@@ -154,7 +175,7 @@ static uint64_t workspaces(const struct dtp_bound *b)
         bool units = dtp_plan_shards_params(b->plan) && b->units.count && two < b->layers;
         casts = 2 * (units ? two : b->layers) * b->units.layer_matmul;
     }
-    return 2 * cublas + tables + 8 * b->tokens + casts;
+    return hooked(b, cublas) + 2 * cublas + tables + 8 * b->tokens + casts;
 }
 
 static void find_rest(struct dtp_bound *b, struct dtp_bounds *out)
@@ -175,7 +196,7 @@ static double model_flops(const struct dtp_bound *b)
     double tokens = (double)b->tokens * b->plan->accumulate;
     double length = dtp_transformer_attention_length(t, b->plan->sequence);
     double weights = (double)dtp_transformer_count(t).layers_matmul + (double)b->units.embedding;
-    return tokens * (6 * weights + 6 * length * (double)(t->heads * t->head_dim * t->layers));
+    return tokens * (6 * weights + 6 * length * dtp_transformer_core_width(t) * (double)t->layers);
 }
 
 void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,

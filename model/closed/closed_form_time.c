@@ -162,8 +162,9 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
     double w = dtp_plan_compute_bytes(plan), r = dtp_dtype_bytes(plan->precision.reduce);
     double total = (double)c->count.total;
     bool alone = c->cluster->gpus == 1;
+    double hook = reduces && !alone ? dtp_comm_hook_bytes(plan, dtp_dtype_bytes(plan->precision.params)) : 0;
     if (dtp_plan_autocast(plan))
-        return total * ((4 + w) + (w + 4) + (plan->accumulate > 1 ? 12 : 0) + (reduces && !alone ? 8 : 0));
+        return total * ((4 + w) + (w + 4) + (plan->accumulate > 1 ? 12 : 0) + (reduces && !alone ? 8 + hook : 0));
     if (c->own)
         return c->own->gradient_bytes / plan->accumulate;
     bool in_matmul = plan->runtime->gradients_in_matmul;
@@ -178,7 +179,7 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
     if (!dtp_plan_shards_params(plan)) {
         double adding = in_matmul ? 2 * r - w : 2 * r + w;
         bool adds = plan->accumulate > 1 || in_matmul; /* its first sum is of zeros */
-        return total * ((adds ? adding : 0) + (reduces && !alone ? 2 * r : 0));
+        return total * ((adds ? adding : 0) + (reduces && !alone ? 2 * r + hook : 0));
     }
     double gathers = plan->reshard_after_forward ? 2 : 1;
     double per_gather = plan->fsdp1 ? 0 : 2 * w;
@@ -363,9 +364,14 @@ static double model_flops(const struct dtp_timing *c)
 static double hardware_flops(const struct dtp_timing *c)
 {
     double s = dtp_transformer_attention_length(c->transformer, c->plan->sequence);
-    double d_q = (double)(c->transformer->heads * c->transformer->head_dim);
-    double core_forward = 2 * s * d_q * c->layers, tokens = c->tokens * c->plan->accumulate;
-    double extra = c->plan->attention != DTP_ATTENTION_MATH ? core_forward / 2 : 0;
+    const struct dtp_attention_shape shape = dtp_plan_attention(c->transformer, c->cluster, c->plan, 0);
+    double of_head = 2 * s * (double)c->transformer->heads * c->layers, tokens = c->tokens * c->plan->accumulate;
+    double core_forward = of_head * dtp_attention_forward_width(&shape);
+    double core_model = 3 * s * (double)(dtp_transformer_core_width(c->transformer) * 2) * c->layers;
+    /* QK^T again; of values that were padded the padding, too */
+    double extra = c->plan->attention != DTP_ATTENTION_MATH
+                       ? core_forward + of_head * dtp_attention_backward_width(&shape) - core_model
+                       : 0;
     double share = recomputed_layers(c) / c->layers, matmuls = 0;
     EACH_KIND(c, block)
     for (int i = 0; i < block->matmul_count; i++) {
@@ -409,8 +415,8 @@ static struct dtp_timing context_of(const struct dtp_transformer *transformer, c
                                .plan = plan,
                                .execution = dtp_plan_execution(plan),
                                .count = dtp_transformer_count(transformer),
-                               .block = {dtp_block_work(transformer, DTP_LAYER_DENSE, plan),
-                                         dtp_block_work(transformer, DTP_LAYER_EXPERTS, plan)},
+                               .block = {dtp_block_work(transformer, DTP_LAYER_DENSE, cluster, plan),
+                                         dtp_block_work(transformer, DTP_LAYER_EXPERTS, cluster, plan)},
                                .context = dtp_context_moved_of(transformer, cluster, plan),
                                .tokens = (double)dtp_plan_tokens(plan),
                                .layers = (double)transformer->layers};

@@ -6,11 +6,22 @@
 
 struct buckets {
     uint64_t cap, limit, filled, count; /* limit: of the bucket being filled */
+    uint64_t element_bytes, rank;       /* rank: PowerSGD's, or 0 */
+    struct dtp_ddp_bucket_count *out;
+    struct dtp_factored last; /* of the bucket being filled */
 };
 
-/* A bucket that has reached its limit is closed before the next tensor. */
-static void add_to_bucket(struct buckets *buckets, uint64_t bytes)
+static void close_bucket(struct buckets *buckets)
 {
+    buckets->out->factored_buckets += buckets->last.matrices > 0;
+    buckets->out->whole_buckets += buckets->last.whole > 0;
+    buckets->last = (struct dtp_factored){0};
+}
+
+/* A bucket that has reached its limit is closed before the next tensor. columns 0: of vectors. */
+static void add_to_bucket(struct buckets *buckets, uint64_t elements, uint64_t columns)
+{
+    uint64_t bytes = buckets->element_bytes * elements;
     if (!bytes)
         return;
     if (!buckets->count || buckets->filled >= buckets->limit) {
@@ -18,37 +29,49 @@ static void add_to_bucket(struct buckets *buckets, uint64_t bytes)
             buckets->count || buckets->cap != DTP_DDP_BUCKET_BYTES ? buckets->cap : DTP_DDP_FIRST_BUCKET_BYTES;
         buckets->filled = 0;
         buckets->count++;
+        close_bucket(buckets);
     }
     buckets->filled += bytes;
+    if (!buckets->rank)
+        return;
+    dtp_factored_add(&buckets->last, elements, columns, 1, buckets->rank);
+    dtp_factored_add(&buckets->out->factored, elements, columns, 1, buckets->rank);
 }
 
 /* Of a layer from its last operator on, matrix by matrix; its vectors are small and taken as one. */
-static void add_layer(struct buckets *buckets, const struct dtp_layer_kind *kind, uint64_t g)
+static void add_layer(struct buckets *buckets, const struct dtp_layer_kind *kind)
 {
     struct dtp_layer_operator op[DTP_LAYER_OPERATORS];
     for (int at = dtp_layer_operators(kind, op) - 1; at >= 0; at--)
         for (int i = 0; i < kind->matrices && op[at].kind == DTP_LAYER_OP_PROJECTION; i++)
             if (op[at].makes & UINT64_C(1) << kind->matrix[i].result)
-                add_to_bucket(buckets, g * kind->matrix[i].groups * kind->matrix[i].out * kind->matrix[i].in);
-    add_to_bucket(buckets, g * dtp_layer_vector_elements(kind));
+                add_to_bucket(buckets, kind->matrix[i].groups * kind->matrix[i].out * kind->matrix[i].in,
+                              kind->matrix[i].in);
+    add_to_bucket(buckets, dtp_layer_vector_elements(kind), 0);
 }
 
 /* Filled with gradients as backward makes them: head, layers from the last, embeddings. */
-uint64_t dtp_traffic_ddp_buckets(const struct dtp_traffic *job, uint64_t g)
+struct dtp_ddp_bucket_count dtp_traffic_ddp_buckets(const struct dtp_traffic *job, uint64_t g)
 {
     const struct dtp_transformer *t = job->transformer;
     const struct dtp_units *u = &job->units;
     const struct dtp_parameter_count count = dtp_transformer_count(t);
     struct dtp_layer_kind kind[DTP_LAYER_MLPS];
-    struct buckets buckets = {.cap = job->plan->ddp_bucket_bytes};
+    struct dtp_ddp_bucket_count out = {0};
+    struct buckets buckets = {.cap = job->plan->ddp_bucket_bytes, .element_bytes = g, .out = &out};
+    if (job->plan->comm_hook == DTP_COMM_HOOK_POWERSGD)
+        buckets.rank = job->plan->powersgd_rank;
     for (int mlp = 0; mlp < DTP_LAYER_MLPS; mlp++)
         dtp_layer_kind_of(t, (enum dtp_layer_mlp)mlp, job->plan->fused_qkv, job->plan->fused_gate_up, &kind[mlp]);
-    add_to_bucket(&buckets, g * u->head);
-    add_to_bucket(&buckets, g * (u->total - count.layers - u->head - u->embedding - u->position));
-    for (uint64_t left = t->layers; left > 0; left--)
-        add_layer(&buckets, &kind[dtp_transformer_layer_has_experts(t, left - 1) ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE],
-                  g);
-    add_to_bucket(&buckets, g * u->position);
-    add_to_bucket(&buckets, g * u->embedding);
-    return buckets.count;
+    add_to_bucket(&buckets, u->head, t->hidden);
+    add_to_bucket(&buckets, u->total - count.layers - u->head - u->embedding - u->position, 0);
+    for (uint64_t left = t->layers; left > 0; left--) {
+        bool experts = dtp_transformer_layer_has_experts(t, left - 1);
+        add_layer(&buckets, &kind[experts ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE]);
+    }
+    add_to_bucket(&buckets, u->position, t->hidden);
+    add_to_bucket(&buckets, u->embedding, t->hidden);
+    close_bucket(&buckets);
+    out.count = buckets.count;
+    return out;
 }

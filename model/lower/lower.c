@@ -138,7 +138,7 @@ dtp_op_id dtp_draft_end(struct dtp_lowering *l, struct dtp_draft *draft)
     if (draft->op.kind == DTP_OP_FREE && !draft->operand_count)
         return DTP_NO_OP;
     if (dtp_op_kind_class(draft->op.kind) == DTP_CLASS_ATTENTION && !draft->op.demand.attention.heads)
-        draft->op.demand.attention = dtp_plan_attention(l->transformer, l->plan, dtp_lower_model_layer(l));
+        draft->op.demand.attention = dtp_plan_attention(l->transformer, l->cluster, l->plan, dtp_lower_model_layer(l));
     for (uint32_t i = 0; l->hooks->narrow && i < draft->operand_count; i++)
         l->hooks->narrow(l, &draft->op, &draft->operands[i]);
     dtp_op_id id = dtp_program_add_op(l->program, &draft->op, draft->operands, draft->operand_count);
@@ -181,13 +181,19 @@ void dtp_lower_unfetch(struct dtp_lowering *l)
     call(l, l->hooks->unfetch);
 }
 
-/* cuBLAS workspaces (4096 x 8 KiB on Hopper and later, else 2 x 4 MiB + 8 x 16 KiB; forward's and autograd's thread
- * have one each), RoPE's fp32 sines and cosines, and the micro-step's 64-bit tokens. */
-static void make_standing_buffers(struct dtp_lowering *l)
+/* 4096 x 8 KiB on Hopper and later, else 2 x 4 MiB + 8 x 16 KiB (PyTorch's CublasHandlePool.cpp). */
+uint64_t dtp_lower_cublas_workspace_bytes(const struct dtp_lowering *l)
 {
     enum dtp_gpu_architecture architecture = l->cluster->gpu.architecture;
     bool large = architecture == DTP_GPU_HOPPER || architecture == DTP_GPU_BLACKWELL;
-    uint64_t cublas = large ? UINT64_C(4096) * 8192 : UINT64_C(4096) * 2048 + UINT64_C(16384) * 8;
+    return large ? UINT64_C(4096) * 8192 : UINT64_C(4096) * 2048 + UINT64_C(16384) * 8;
+}
+
+/* cuBLAS workspaces (forward's and autograd's thread have one each), RoPE's fp32 sines and cosines, and the
+ * micro-step's 64-bit tokens. */
+static void make_standing_buffers(struct dtp_lowering *l)
+{
+    uint64_t cublas = dtp_lower_cublas_workspace_bytes(l);
     uint64_t tables = l->rope ? dtp_bytes_product(4 * l->transformer->head_dim, l->plan->sequence / l->plan->cp) : 0;
     for (int handle = 0; handle < (2); handle++)
         dtp_lower_buffer(l, "cuBLAS workspace", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, cublas, true);
@@ -246,6 +252,9 @@ static void derive(struct dtp_lowering *l)
     l->between = t->hidden / (plan->sequence_shards > 1 ? plan->sequence_shards : 1);
     l->d_q = t->heads * t->head_dim;
     l->d_kv = t->kv_heads * t->head_dim;
+    l->d_v = !t->kv_latent                               ? l->d_kv
+             : dtp_plan_pads_values(t, l->cluster, plan) ? l->d_q
+                                                         : t->heads * t->value_head_dim;
     if (plan->attention == DTP_ATTENTION_MATH)
         l->scores_bytes =
             dtp_bytes_product(dtp_bytes_product(l->tokens, plan->sequence), t->heads * dtp_plan_score_bytes(plan));

@@ -139,7 +139,7 @@ struct dtp_lowering {
     struct dtp_faults *faults;
 
     struct dtp_element_bytes bytes;
-    uint64_t tokens, compute, residual, d_q, d_kv;
+    uint64_t tokens, compute, residual, d_q, d_kv, d_v;
     uint64_t between; /* elements of a token between the matmuls: hidden, or a rank's part under sequence parallelism */
     uint64_t scores_bytes; /* of math attention: one tensor [heads, s] for every token; 0 otherwise */
     bool autocast, compiled, fused, gated, rope;
@@ -206,7 +206,7 @@ enum dtp_status dtp_lower_role_program(const struct dtp_transformer *transformer
 
 /* ---- a draft of one operation ------------------------------------------------------------------------------------ */
 
-#define DTP_DRAFT_OPERANDS 40
+#define DTP_DRAFT_OPERANDS 64
 #define DTP_DRAFT_AFTER 8
 struct dtp_draft {
     struct dtp_new_op op;
@@ -260,6 +260,9 @@ dtp_buffer_id dtp_lower_buffer(struct dtp_lowering *l, const char *name, enum dt
 dtp_buffer_id dtp_lower_host_buffer(struct dtp_lowering *l, const char *name, enum dtp_owner owner, uint64_t bytes);
 #define DTP_NO_BUFFER ((dtp_buffer_id){DTP_NO_INDEX})
 #define DTP_NO_OP ((dtp_op_id){DTP_NO_INDEX})
+
+/* What cuBLAS keeps for a handle and stream. */
+uint64_t dtp_lower_cublas_workspace_bytes(const struct dtp_lowering *l);
 
 /* lower_tensors.c */
 void dtp_lower_take_kind(struct dtp_lowering *l, enum dtp_layer_mlp mlp);

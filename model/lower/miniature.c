@@ -57,6 +57,12 @@ static uint64_t layers_from(uint64_t least, const struct dtp_transformer *transf
     return least + (transformer->layers + period - least % period) % period;
 }
 
+/* What a hook of DDP's needs for a bucket at a time goes by where buckets end, which is anywhere in a layer. */
+static bool has_period(const struct dtp_plan *plan)
+{
+    return !plan->runtime->counts_elements && plan->comm_hook == DTP_COMM_HOOK_NONE;
+}
+
 struct dtp_miniature_size dtp_miniature_size_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
                                                 uint64_t pattern)
 {
@@ -64,7 +70,7 @@ struct dtp_miniature_size dtp_miniature_size_of(const struct dtp_transformer *tr
     uint64_t least = layers_from(first + LEAST_PERIODS * period + 2 * ahead_of(plan), transformer, period);
     bool small = 2 * least + period < transformer->layers;
     return (struct dtp_miniature_size){.period = period,
-                                       .layers = small && !plan->runtime->counts_elements ? least : 0,
+                                       .layers = small && has_period(plan) ? least : 0,
                                        .micro_steps =
                                            plan->accumulate < MOST_MICRO_STEPS ? plan->accumulate : MOST_MICRO_STEPS};
 }
@@ -76,7 +82,7 @@ static struct dtp_miniature_size size_of_bytes(const struct dtp_transformer *tra
     uint64_t first = dtp_transformer_first_layers(transformer), ends = 2 * (unit_of(plan) + ahead_of(plan));
     uint64_t least = layers_from(first + ends, transformer, size.period);
     bool small = 2 * least + MORE_PERIODS * size.period < transformer->layers;
-    size.layers = small && !plan->runtime->counts_elements ? least : 0;
+    size.layers = small && has_period(plan) ? least : 0;
     return size;
 }
 

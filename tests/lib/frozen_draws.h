@@ -122,6 +122,8 @@
     X(pp, DIVIDED, 16, "2|4")                                                                                          \
     X(cp, DIVIDED, 8, "2|2|4")                                                                                         \
     X(seq_parallel_communication_data_type, DIVIDED, 1, "bf16")                                                        \
+    X(comm_hook, DDP, 5, "fp16|bf16|powersgd")                                                                         \
+    X(powersgd_rank, DDP, 5, "2|4")                                                                                    \
     X(megatron_layers, DIVIDED, 6, "true")                                                                             \
     X(bf16_optimizer, DIVIDED, 1, "true")
 
