@@ -23,6 +23,9 @@ struct dtp_layer_tensors {
     uint64_t locals;         /* variables of the layer's function, which live until it returns */
     bool fused;              /* one kernel between matmuls, by a compiler or by the runtime's own */
     uint32_t gathered_ranks; /* whose keys and values are kept as they were gathered; 0: they are not */
+    int lowest;              /* of the model's first layer: the operator below which nothing is trained, so that
+                                backward ends with it; -1: there is none, gradients reach the embedding */
+    uint64_t saved_first;    /* of that layer, what its backward reads */
     bool added_again;        /* the sum after attention is made again in backward, not kept */
 };
 /* Of the model's layers with such an MLP. */

@@ -60,6 +60,11 @@ struct dtp_runtime {
 
     /* ---- tensor parallel ranks ---- */
     bool experts;       /* knows layers with experts */
+    bool adapters;      /* knows adapters on frozen weights */
+    bool inputs_require_grad; /* what the first layer reads has a gradient though nothing below is trained
+                                 (enable_input_require_grads of Transformers) */
+    bool packs_scales;  /* 4-bit weights have packed scales always (torchao) */
+    bool unpacks_by_operators; /* eagerly these are unpacked by a chain of operators, not by one kernel (torchao) */
     bool whole_stream;  /* each has all of the residual stream: no sequence parallelism */
     bool whole_vocab;   /* and all of embedding, head and loss, where the model does not divide itself */
     bool gathers_again; /* what a matmul reads is not kept as it was gathered, but as the rank's rows, and gathered for
