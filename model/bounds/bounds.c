@@ -120,6 +120,8 @@ static double model_flops(const struct dtp_bound *b)
     double tokens = (double)b->tokens * b->plan->accumulate;
     double length = dtp_transformer_attention_length(t, b->plan->sequence);
     double weights = (double)b->units.layer_matmul * (double)b->layers + (double)b->units.embedding;
+    if (dtp_plan_adapts(b->plan))
+        return tokens * dtp_plan_model_flops_per_token(t, b->plan);
     return tokens * (6 * weights + 6 * length * (double)(t->heads * t->head_dim * t->layers));
 }
 
@@ -136,6 +138,8 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
     find_stages(&b);
     if (plan->runtime->arena)
         dtp_bound_executor(&b);
+    else if (dtp_plan_adapts(plan))
+        dtp_bound_adapted(&b);
     else if (dtp_plan_is_fsdp(plan))
         dtp_bound_fsdp(&b);
     else if (dtp_plan_fetches_modules(plan))

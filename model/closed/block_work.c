@@ -1,6 +1,7 @@
 #include "closed/block_work.h"
 
 #include "closed/activations.h"
+#include "closed/adapted_work.h"
 #include "closed/closed_form_hooks.h"
 #include "net/layer_kind.h"
 
@@ -19,8 +20,13 @@ static void list_matmuls(const struct dtp_layer_kind *block, bool packed, struct
     for (int i = 0; i < block->matrices; i++) { /* ours, which is packed, keeps every matmul's result */
         double experts = (double)block->matrix[i].groups;
         double rows = experts > 1 ? (double)block->experts_per_token / experts : 1;
-        work->matmul[i] = (struct dtp_weight_matmul){(double)block->matrix[i].out, (double)block->matrix[i].in, experts,
-                                                     rows, !packed && i % 2 == 1};
+        work->matmul[i] = (struct dtp_weight_matmul){.n = (double)block->matrix[i].out,
+                                                     .k = (double)block->matrix[i].in,
+                                                     .copies = experts,
+                                                     .rows = rows,
+                                                     .rank = (double)block->matrix[i].rank,
+                                                     .frozen = block->matrix[i].frozen,
+                                                     .recomputed = !packed && i % 2 == 1};
     }
 }
 
@@ -120,7 +126,7 @@ static struct moved eager_rotary(const struct counted *c)
  * narrow is cast. Of what a branch returns: that is widened before, and its sum with the stream is wide. */
 static struct moved eager_norm(const struct counted *c, const struct dtp_layer_operator *op)
 {
-    double forward = 2 * c->p * c->h, backward = 5 * c->p * c->h + c->cast;
+    double forward = 2 * c->p * c->h, backward = (c->block->adapted ? 3 : 5) * c->p * c->h + c->cast;
     if (!reads_stream(op))
         return (struct moved){forward + c->cast + (c->p - c->w) * c->h, backward};
     return (struct moved){forward, backward + (c->plan->runtime->fused_norms ? 1 : 3) * c->p * c->h};
@@ -228,6 +234,7 @@ static void count_bytes(const struct counted *c, struct dtp_block_work *work)
         work->forward_bytes_per_token += moved.forward;
         work->backward_bytes_per_token += moved.backward;
     }
+    dtp_adapted_bytes(c->block, c->plan, &work->forward_bytes_per_token, &work->backward_bytes_per_token);
 }
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
@@ -264,6 +271,7 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     struct dtp_block_work work = {.fused = dtp_plan_fuses(plan), .root_kernels = 40};
     dtp_layer_kind_of(transformer, dtp_layer_mlp_of(transformer), plan->fused_qkv || packed,
                       plan->fused_gate_up || packed, &block);
+    dtp_plan_adapt_kind(plan, &block);
     struct counted counted = counted_of(transformer, plan, &block);
     bool biased = dtp_layer_bias_elements(&block) > 0;
     if (work.fused && plan->sequence_shards > 1) /* rows of the stream are cut */

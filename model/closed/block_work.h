@@ -14,6 +14,8 @@
 struct dtp_weight_matmul {
     double n, k, copies;
     double rows;     /* of a token: 1, of an expert k / E where all have as many */
+    double rank;     /* of the adapter beside it */
+    bool frozen;     /* it has no gradient */
     bool recomputed; /* under torchtitan's every-second-matmul checkpointing */
 };
 

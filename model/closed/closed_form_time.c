@@ -3,6 +3,7 @@
 #include "closed/closed_form_hooks.h"
 
 #include "closed/activations.h"
+#include "closed/adapted_work.h"
 #include "cost/calibration.h"
 #include "cost/cluster_cost.h"
 #include "cost/collective_choice.h"
@@ -29,6 +30,20 @@ static double product_s(const struct dtp_timing *c, const struct dtp_weight_matm
                               : dtp_cluster_matmul_s(c->cluster, pass, dtype, m, n, k);
 }
 
+/* Of an adapter: x A^T and B of that; backward gradients of both, of what lies between, of x. */
+static double adapter_s(const struct dtp_timing *c, const struct dtp_weight_matmul *m, double rows, bool backward)
+{
+    if (m->rank <= 0)
+        return 0;
+    if (!backward)
+        return product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, rows, m->rank, m->k) +
+               product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, rows, m->n, m->rank);
+    return product_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, m->n, m->rank, rows) +
+           product_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, rows, m->rank, m->n) +
+           product_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, m->rank, m->k, rows) +
+           product_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, rows, m->k, m->rank);
+}
+
 static double sum_matmuls(const struct dtp_timing *c, bool backward, bool only_recomputed)
 {
     double total = 0;
@@ -37,12 +52,18 @@ static double sum_matmuls(const struct dtp_timing *c, bool backward, bool only_r
         if (only_recomputed && !m->recomputed)
             continue;
         double rows = c->tokens * m->rows;
-        double once = backward ? product_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, rows, m->k, m->n) +
-                                     product_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, m->n, m->k, rows)
+        double weight_s =
+            backward && !m->frozen ? product_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, m->n, m->k, rows) : 0;
+        double once = backward ? product_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, rows, m->k, m->n) + weight_s
                                : product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, rows, m->n, m->k);
-        total += once;
+        total += once + adapter_s(c, m, rows, backward);
     }
     return total;
+}
+
+static bool trains_head(const struct dtp_timing *c)
+{
+    return !dtp_plan_adapts(c->plan) || c->plan->adapters.train_ends;
 }
 
 /* Of the head, over some tokens. */
@@ -54,7 +75,7 @@ static double head_rows_s(const struct dtp_timing *c, double rows)
     double vocab = c->own ? c->own->head_columns : (double)dtp_plan_head_columns(c->plan, c->transformer->vocab);
     return dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_FORWARD, dtype, rows, vocab, h) +
            dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_INPUT_GRADIENT, dtype, rows, h, vocab) +
-           dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, dtype, vocab, h, rows);
+           (trains_head(c) ? dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, dtype, vocab, h, rows) : 0);
 }
 
 static double head_matmuls_s(const struct dtp_timing *c)
@@ -131,6 +152,21 @@ static void add_recompute(const struct dtp_timing *c, const struct dtp_attention
     m->kernels += layers * c->block.forward_kernels;
 }
 
+/* Of adapters alone gradients are added up and copied into buckets or reductions; gathered weights are copied out as
+ * they are kept. */
+static double adapted_traffic_bytes(const struct dtp_timing *c, bool reduces)
+{
+    struct dtp_trained_count count;
+    const struct dtp_plan *plan = c->plan;
+    dtp_plan_trained(c->transformer, plan, &count);
+    double a = dtp_dtype_bytes(plan->adapters.dtype), trained = (double)count.trained;
+    double adds = plan->accumulate > 1 ? 3 * a : 0, copies = reduces ? 2 * a : 0;
+    if (!dtp_plan_shards_params(plan))
+        return trained * (adds + copies);
+    double gathers = plan->reshard_after_forward ? 2 : 1;
+    return gathers * 2 * ((double)count.frozen_bytes + a * trained) + trained * (adds + copies);
+}
+
 /* Bytes the device moves to turn stored weights into usable ones and gradients into what the optimizer takes, in one
  * micro-step; `reduces` says whether gradients leave in this one. internals: DDP under autocast casts every weight
  * (4+w) and every gradient back (w+4) and copies it into its bucket (4+4); FSDP2 copies each gathered unit out (w+w)
@@ -143,6 +179,8 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
     double w = dtp_plan_compute_bytes(plan), r = dtp_dtype_bytes(plan->precision.reduce);
     double total = (double)c->count.total;
     bool alone = c->cluster->gpus == 1;
+    if (dtp_plan_adapts(plan))
+        return adapted_traffic_bytes(c, reduces && !alone);
     if (dtp_plan_autocast(plan))
         return total * ((4 + w) + (w + 4) + (plan->accumulate > 1 ? 12 : 0) + (reduces && !alone ? 8 : 0));
     if (c->own)
@@ -222,6 +260,17 @@ static double loss_bytes(const struct dtp_timing *c)
     return c->own ? c->own->loss_bytes : dtp_loss_bytes_per_token(c->transformer, c->plan) * c->tokens;
 }
 
+/* Of packed weights; a replay unpacks them as forward did. */
+static void add_unpacking(const struct dtp_timing *c, struct micro_step *m)
+{
+    const struct dtp_adapted_work *a = &c->adapted;
+    m->memory_forward_s += c->layers * a->forward_unpacked_bytes / c->eager_bytes_per_s;
+    m->memory_backward_s += c->layers * a->backward_unpacked_bytes / c->eager_bytes_per_s;
+    m->kernels += c->layers * (a->forward_kernels + a->backward_kernels);
+    if (c->adapted.replay_flops > 0 && c->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION)
+        m->recompute_other_s += recomputed_layers(c) * a->forward_unpacked_bytes / c->eager_bytes_per_s;
+}
+
 /* A micro-step that reduces its gradients. */
 static struct micro_step micro_step(const struct dtp_timing *c)
 {
@@ -237,6 +286,7 @@ static struct micro_step micro_step(const struct dtp_timing *c)
     m.loss_s = loss_bytes(c) / (dtp_plan_softmax_in_place(c->plan) ? c->streaming_bytes_per_s : c->eager_bytes_per_s);
     m.weights_s = weight_traffic_s(c, true);
     m.fp8_s = fp8_cast_bytes(c) / c->eager_bytes_per_s;
+    add_unpacking(c, &m);
     m.kernels = c->layers * (c->block.forward_kernels + c->block.backward_kernels) + c->block.root_kernels;
     m.kernels = c->own ? c->own->kernels + c->own->step_kernels / c->plan->accumulate : m.kernels;
     add_recompute(c, &attention, &m);
@@ -322,7 +372,18 @@ static void add_compute(const struct dtp_timing *c, struct dtp_time *time, struc
 
 static double model_flops(const struct dtp_timing *c)
 {
-    return dtp_transformer_model_flops_per_token(c->transformer, c->plan->sequence) * c->tokens * c->plan->accumulate;
+    return dtp_plan_model_flops_per_token(c->transformer, c->plan) * c->tokens * c->plan->accumulate;
+}
+
+/* Of a token in the model's first layer: gradients that nothing below the first adapter needs. */
+static double unneeded_flops(const struct dtp_timing *c)
+{
+    double s = dtp_transformer_layer_attention_length(c->transformer, 0, c->plan->sequence);
+    double core = 2 * s * (double)(c->transformer->heads * c->transformer->head_dim);
+    double backward = c->plan->attention == DTP_ATTENTION_MATH ? 2 : DTP_ATTENTION_BACKWARD_FLOPS;
+    if (c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION) /* nor is it run again for that */
+        backward += 1;
+    return c->adapted.unneeded_flops + (c->adapted.unneeded_attention ? backward * core : 0);
 }
 
 /* What the hardware multiplies beyond the model's FLOPs: recomputed blocks, and flash attention's backward, which forms
@@ -339,8 +400,11 @@ static double hardware_flops(const struct dtp_timing *c)
         if (c->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL || c->block.matmul[i].recomputed)
             matmuls += c->block.matmul[i].copies * c->block.matmul[i].rows * 2 * c->block.matmul[i].n *
                        c->block.matmul[i].k * c->layers;
+    if (dtp_plan_adapts(c->plan))
+        matmuls = c->adapted.replay_flops * c->layers;
     if (c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION)
         matmuls = 0;
+    extra -= unneeded_flops(c);
     if (replays_attention(c->plan))
         extra += share * core_forward * attention_again(c);
     return model_flops(c) + tokens * (extra + share * matmuls);
@@ -377,6 +441,7 @@ static struct dtp_timing context_of(const struct dtp_transformer *transformer, c
                                .execution = dtp_plan_execution(plan),
                                .count = dtp_transformer_count(transformer),
                                .block = dtp_block_work(transformer, plan),
+                               .adapted = dtp_adapted_work_of(transformer, cluster, plan),
                                .context = dtp_context_moved_of(transformer, cluster, plan),
                                .tokens = (double)dtp_plan_tokens(plan),
                                .layers = (double)transformer->layers};

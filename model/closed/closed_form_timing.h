@@ -4,6 +4,7 @@
 #ifndef DTP_CLOSED_FORM_TIMING_H
 #define DTP_CLOSED_FORM_TIMING_H
 
+#include "closed/adapted_work.h"
 #include "closed/block_work.h"
 #include "closed/closed_form.h"
 #include "closed/step_work.h"
@@ -21,6 +22,7 @@ struct dtp_timing {
     struct dtp_execution execution; /* of the plan */
     struct dtp_parameter_count count;
     struct dtp_block_work block;
+    struct dtp_adapted_work adapted;
     struct dtp_context_moved context;
     double tokens; /* of one micro-step */
     double layers;

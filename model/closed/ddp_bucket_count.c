@@ -21,6 +21,28 @@ static void add_to_bucket(struct buckets *buckets, uint64_t bytes)
     buckets->filled += bytes;
 }
 
+/* Those of adapters, in the order of readiness: projections from the last, each one's matrices from the first. */
+static void fill_with_adapters(const struct dtp_traffic *job, uint64_t g, struct buckets *buckets)
+{
+    const struct dtp_plan *plan = job->plan;
+    const struct dtp_units *u = &job->units;
+    struct dtp_layer_kind kind;
+    struct dtp_layer_operator op[DTP_LAYER_OPERATORS];
+    dtp_layer_kind_of(job->transformer, dtp_layer_mlp_of(job->transformer), plan->fused_qkv, plan->fused_gate_up,
+                      &kind);
+    dtp_plan_adapt_kind(plan, &kind);
+    int operators = dtp_layer_operators(&kind, op);
+    bool ends = plan->adapters.train_ends;
+    add_to_bucket(buckets, ends ? g * u->head : 0);
+    for (uint64_t layer = 0; layer < job->transformer->layers; layer++)
+        for (int i = operators - 1; i >= 0; i--)
+            for (int m = 0; m < kind.matrices; m++)
+                if (op[i].kind == DTP_LAYER_OP_PROJECTION && op[i].makes & UINT64_C(1) << kind.matrix[m].result)
+                    add_to_bucket(buckets, g * dtp_adapter_elements(&kind.matrix[m]));
+    add_to_bucket(buckets, ends ? g * u->position : 0);
+    add_to_bucket(buckets, ends ? g * u->embedding : 0);
+}
+
 /* Filled with gradients as backward makes them: head, layers from the last (down, up and gate, output, qkv; a layer's
  * vectors are small and taken as one), embeddings. */
 uint64_t dtp_traffic_ddp_buckets(const struct dtp_traffic *job, uint64_t g)
@@ -31,6 +53,10 @@ uint64_t dtp_traffic_ddp_buckets(const struct dtp_traffic *job, uint64_t g)
     bool gated = dtp_activation_is_gated(t->activation), joined = gated && job->plan->fused_gate_up;
     uint64_t positions = t->position == DTP_POSITION_LEARNED ? t->positions * h : 0, layers = t->layers;
     struct buckets buckets = {.cap = job->plan->ddp_bucket_bytes};
+    if (dtp_plan_adapts(job->plan)) {
+        fill_with_adapters(job, g, &buckets);
+        return buckets.count;
+    }
     add_to_bucket(&buckets, g * u->head);
     add_to_bucket(&buckets, g * (u->total - layers * u->layer - u->head - u->embedding - positions));
     for (uint64_t layer = 0; layer < layers; layer++) {

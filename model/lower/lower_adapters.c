@@ -223,8 +223,8 @@ void dtp_forward_adapter(const struct pass *pass, int index, bool alone)
     if (!keeps(pass))
         module->low[index] = DTP_NO_BUFFER;
     dtp_draft_use(&draft, dtp_lower_weight(l, l->block.adapter[index]), DTP_READ);
-    dtp_buffer_id wide = dtp_draft_new(l, &draft, "adapter result", DTP_OWNER_WORKSPACE,
-                                       l->tensor_bytes[matrix->result], DTP_WRITE);
+    dtp_buffer_id wide =
+        dtp_draft_new(l, &draft, "adapter result", DTP_OWNER_WORKSPACE, l->tensor_bytes[matrix->result], DTP_WRITE);
     dtp_draft_matmul(l, &draft, l->tokens, matrix->out, matrix->rank, false);
     dtp_draft_end(l, &draft);
     add_to_result(pass, index, wide);
@@ -268,8 +268,8 @@ bool dtp_adapter_stays_unpacked(const struct pass *pass, int index)
 {
     const struct dtp_lowering *l = pass->l;
     bool checkpointed = dtp_lower_checkpointed(l, l->layer) && l->tensors.kept != l->tensors.saved;
-    for (int i = 0; i <= dtp_lower_lowest(l); i++)
-        if (l->tensors.op[i].makes & UINT64_C(1) << l->matrix[index].result)
+    for (int i = 0; i < l->tensors.operators; i++)
+        if (l->tensors.op[i].makes & UINT64_C(1) << l->matrix[index].result && !dtp_lower_wants_gradient(l, i))
             return false;
     return pass->replay || !checkpointed;
 }
@@ -399,12 +399,11 @@ dtp_buffer_id dtp_backward_frozen(const struct dtp_block_backward *b, int index,
 {
     struct dtp_lowering *l = b->l;
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
-    bool wanted = b->index > dtp_lower_lowest(l);
+    bool wanted = dtp_lower_wants_gradient(l, b->index);
     dtp_buffer_id made = DTP_NO_BUFFER;
     dtp_lower_fetch(l, index);
     if (matrix->rank) {
-        dtp_buffer_id scaled =
-            scale(b, index, gradient, dtp_backward_token_bytes(l, l->compute * matrix->out));
+        dtp_buffer_id scaled = scale(b, index, gradient, dtp_backward_token_bytes(l, l->compute * matrix->out));
         made = back_through_a(b, index, back_through_b(b, index, scaled), wanted);
     }
     if (wanted) {
@@ -423,7 +422,7 @@ void dtp_backward_end_frozen(const struct dtp_block_backward *b)
 {
     struct dtp_lowering *l = b->l;
     struct dtp_draft draft;
-    if (dtp_lower_lowest(l) < 0)
+    if (!dtp_lower_cut(l))
         return;
     dtp_draft_begin(l, &draft, DTP_OP_FREE, "below the first adapter");
     for (uint64_t left = b->module->alive; left; left &= left - 1)

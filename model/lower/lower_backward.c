@@ -369,7 +369,7 @@ static void run(struct dtp_block_backward *b)
         if (dtp_backward_operator(b)->makes & DTP_TENSOR_BIT(QKV))
             join(b);
         dtp_backward_projection(b);
-        if (dtp_backward_operator(b)->reads & DTP_LAYER_STREAM && b->index > dtp_lower_lowest(b->l))
+        if (dtp_backward_operator(b)->reads & DTP_LAYER_STREAM && dtp_lower_wants_gradient(b->l, b->index))
             add_to_stream(b, dtp_layer_first(dtp_backward_operator(b)->reads));
         break;
     case DTP_LAYER_OP_CAST: add_to_stream(b, dtp_layer_first(dtp_backward_operator(b)->makes)); break;
@@ -407,8 +407,9 @@ void dtp_lower_block_backward(struct dtp_lowering *l)
         b.kept_for_weights = UINT64_MAX;
     if (dtp_lower_checkpointed(l, l->layer) && l->tensors.kept != l->tensors.saved)
         dtp_lower_block_recompute(l);
-    for (b.index = l->tensors.operators - 1; b.index >= 0 && b.index >= dtp_lower_lowest(l); b.index--)
-        run(&b);
+    for (b.index = l->tensors.operators - 1; b.index >= 0; b.index--)
+        if (!dtp_lower_cut(l) || dtp_layer_tensors_first_runs(&l->tensors, b.index))
+            run(&b);
     dtp_backward_end_frozen(&b);
     vectors(l);
 }

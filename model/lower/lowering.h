@@ -412,15 +412,23 @@ void dtp_lower_rotary_tensors(struct dtp_lowering *l, struct dtp_draft *draft, u
 /* lower_adapters.c: which parts of a module are trained, bytes of all of them; a block's gets its adapters before. */
 void dtp_lower_list_adapters(struct dtp_lowering *l);
 void dtp_lower_count_bytes(const struct dtp_lowering *l, struct dtp_lower_module *module);
-/* Backward of the model's first layer ends with the operator below which nothing is trained; -1 elsewhere. */
-static inline int dtp_lower_lowest(const struct dtp_lowering *l)
+/* The layer at hand is the model's first, and nothing below it is trained. */
+static inline bool dtp_lower_cut(const struct dtp_lowering *l)
 {
-    return l->tensors.lowest >= 0 && dtp_lower_model_layer(l) == 0 ? l->tensors.lowest : -1;
+    return l->tensors.cut && dtp_lower_model_layer(l) == 0;
+}
+/* What operator number `index` reads has a gradient. */
+static inline bool dtp_lower_wants_gradient(const struct dtp_lowering *l, int index)
+{
+    uint64_t reads = l->tensors.op[index].reads;
+    if (reads & DTP_TENSOR_BIT(CORE_COPY))
+        reads |= DTP_TENSOR_BIT(CORE);
+    return !dtp_lower_cut(l) || reads & l->tensors.first_gradients;
 }
 /* What forward saves of the layer at hand. */
 static inline uint64_t dtp_lower_saved(const struct dtp_lowering *l)
 {
-    return dtp_lower_lowest(l) >= 0 ? l->tensors.saved_first : l->tensors.saved;
+    return dtp_lower_cut(l) ? l->tensors.saved_first : l->tensors.saved;
 }
 /* Packed weights in the compute dtype: made, or as they stand. Behind the matmul that reads them, whether they go. */
 bool dtp_lower_packs(const struct dtp_lowering *l, int part);

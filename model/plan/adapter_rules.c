@@ -4,9 +4,9 @@
 
 #include <inttypes.h>
 
-/* Frozen weights are kept as matmuls read them: 16-bit ones have no wider copy, for nothing is added to them. So a mixed
- * recipe means a 16-bit base, and optimizer state and reductions in the adapters' dtype, as PyTorch's optimizers make
- * state like the parameter. torchao's 4 bits have packed scales always. */
+/* Frozen weights are kept as matmuls read them: 16-bit ones have no wider copy, for nothing is added to them. So a
+ * mixed recipe means a 16-bit base, and optimizer state and reductions in the adapters' dtype, as PyTorch's optimizers
+ * make state like the parameter. torchao's 4 bits have packed scales always. */
 void dtp_plan_derive_adapters(struct dtp_resolver *r)
 {
     struct dtp_plan *p = r->plan;
@@ -32,14 +32,18 @@ static void check_runtime(struct dtp_resolver *r)
     if (!p->runtime->adapters)
         dtp_plan_refuse(r, "lora", "is not modelled under runtime %s; use runtime torch", p->runtime->name);
     if (p->tp > 1 || p->pp > 1 || p->cp > 1)
-        dtp_plan_refuse(r, p->tp > 1 ? "tp" : p->pp > 1 ? "pp" : "cp",
+        dtp_plan_refuse(r,
+                        p->tp > 1   ? "tp"
+                        : p->pp > 1 ? "pp"
+                                    : "cp",
                         "above 1 with adapters (lora) is not modelled yet; use 1");
     if (p->offload != DTP_OFFLOAD_NONE)
         dtp_plan_refuse(r, "offload", "with adapters (lora) is not modelled yet; use none");
     if (p->fsdp1)
-        dtp_plan_refuse(r, "fsdp1",
-                        "with adapters (lora) is not modelled: one flat parameter would hold frozen and trained weights; "
-                        "leave it out");
+        dtp_plan_refuse(
+            r, "fsdp1",
+            "with adapters (lora) is not modelled: one flat parameter would hold frozen and trained weights; "
+            "leave it out");
     if (p->strategy == DTP_HYBRID_SHARD || p->reshard_group)
         dtp_plan_refuse(r, p->reshard_group ? "reshard_after_forward" : "strategy",
                         "%s with adapters (lora) is not modelled yet; use full_shard",

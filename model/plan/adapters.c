@@ -24,9 +24,9 @@ bool dtp_plan_adapts(const struct dtp_plan *plan)
 static const struct {
     const char *text;
     enum dtp_base base;
-} base_words[] = {{"none", DTP_BASE_NONE},       {"nf4", DTP_BASE_NF4},   {"nf4-double", DTP_BASE_NF4_DOUBLE},
-                  {"int8", DTP_BASE_INT8},       {"fp8", DTP_BASE_FP8},   {"int4", DTP_BASE_INT4},
-                  {"bf16", DTP_BASE_NONE},       {"gptq", DTP_BASE_INT4}, {"8bit", DTP_BASE_INT8},
+} base_words[] = {{"none", DTP_BASE_NONE},        {"nf4", DTP_BASE_NF4},   {"nf4-double", DTP_BASE_NF4_DOUBLE},
+                  {"int8", DTP_BASE_INT8},        {"fp8", DTP_BASE_FP8},   {"int4", DTP_BASE_INT4},
+                  {"bf16", DTP_BASE_NONE},        {"gptq", DTP_BASE_INT4}, {"8bit", DTP_BASE_INT8},
                   {"nf4-dq", DTP_BASE_NF4_DOUBLE}};
 
 const char *dtp_base_text(enum dtp_base base)
@@ -195,15 +195,14 @@ uint64_t dtp_base_bytes(enum dtp_base base, uint64_t rows, uint64_t width, uint6
 }
 
 /* torchao's NF4Tensor.get_original_weight is a chain of PyTorch's operators (dtypes/nf4tensor.py). Of two elements, c
- * bytes each: a byte is shifted 1 + 1 and masked 1 + 1, both are made 64-bit indices 2 (1 + 8), which look up 2 (8 + c);
- * the scales are repeated 2 c, multiplied 2 (2 c + c), and both halves are laid side by side 2 c + 2 c: 38 + 14 c. The
- * indices, what they looked up and its products stand until the function returns: 8 + 2 c of an element. A compiler
+ * bytes each: a byte is shifted 1 + 1 and masked 1 + 1, both are made 64-bit indices 2 (1 + 8), which look up 2 (8 +
+ * c); the scales are repeated 2 c, multiplied 2 (2 c + c), and both halves are laid side by side 2 c + 2 c: 38 + 14 c.
+ * The indices, what they looked up and its products stand until the function returns: 8 + 2 c of an element. A compiler
  * makes one kernel of it, and others have one: packed in, c out. */
 struct dtp_unpacking dtp_base_unpacking(const struct dtp_plan *plan, uint64_t rows, uint64_t width)
 {
     uint64_t c = dtp_plan_compute_bytes(plan), elements = rows * width;
     if (plan->runtime->unpacks_by_operators && !plan->compile && plan->adapters.base == DTP_BASE_NF4_DOUBLE)
         return (struct dtp_unpacking){(double)((19 + 7 * c) * elements), 16, (8 + 2 * c) * elements};
-    return (struct dtp_unpacking){
-        (double)(dtp_base_bytes(plan->adapters.base, rows, width, c) + c * elements), 1, 0};
+    return (struct dtp_unpacking){(double)(dtp_base_bytes(plan->adapters.base, rows, width, c) + c * elements), 1, 0};
 }

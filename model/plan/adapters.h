@@ -1,9 +1,9 @@
 /* Adapters on frozen weights: LoRA (Hu et al. 2021, arXiv:2106.09685), with a base that may be kept in fewer bits
  * (QLoRA, Dettmers et al. 2023, arXiv:2305.14314).
  *
- * Beside a frozen matrix W [out, in] stand A [rank, in] and B [out, rank]; the linear's result is x W^T + s (x A^T) B^T.
- * A and B alone are trained: W has no gradient and no optimizer state, and its matmuls are forward and input gradient.
- * A plan with rank 0 trains all weights, and nothing here changes it. */
+ * Beside a frozen matrix W [out, in] stand A [rank, in] and B [out, rank]; the linear's result is x W^T + s (x A^T)
+ * B^T. A and B alone are trained: W has no gradient and no optimizer state, and its matmuls are forward and input
+ * gradient. A plan with rank 0 trains all weights, and nothing here changes it. */
 #ifndef DTP_ADAPTERS_H
 #define DTP_ADAPTERS_H
 
@@ -46,7 +46,8 @@ enum dtp_adapter_target {
 };
 #define DTP_TARGETS_ALL ((1u << DTP_TARGET_COUNT) - 1)
 #define DTP_TARGETS_ATTENTION (1u << DTP_TARGET_Q | 1u << DTP_TARGET_K | 1u << DTP_TARGET_V | 1u << DTP_TARGET_OUTPUT)
-/* "all", "attention", or as "q+v", for commas are between the values of a sweep, but are read as well. False for a word that is none of them. */
+/* "all", "attention", or as "q+v", for commas are between the values of a sweep, but are read as well. False for a word
+ * that is none of them. */
 #define DTP_TARGETS_BYTES 40
 void dtp_targets_text(uint32_t targets, char out[DTP_TARGETS_BYTES]);
 bool dtp_targets_parse(const char *text, uint32_t *out);
@@ -91,9 +92,9 @@ struct dtp_trained_count {
 };
 void dtp_plan_trained(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
                       struct dtp_trained_count *out);
-/* FLOPs of a token's step that its model needs: 6 for each weight that is trained and multiplies it, 4 for a frozen one,
- * which has no gradient (so count NVIDIA's fine-tuning recipes too: dgxc-benchmarking, llama3.1 finetuning), and those
- * of attention. Without adapters dtp_transformer_model_flops_per_token. */
+/* FLOPs of a token's step that its model needs: 6 for each weight that is trained and multiplies it, 4 for a frozen
+ * one, which has no gradient (so count NVIDIA's fine-tuning recipes too: dgxc-benchmarking, llama3.1 finetuning), and
+ * those of attention. Without adapters dtp_transformer_model_flops_per_token. */
 double dtp_plan_model_flops_per_token(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
 
 /* In resolving: what follows from adapters, and what is refused beside them. */

@@ -150,7 +150,7 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
             habits.unmade |= op->makes; /* the sum behind it takes the norm's input, in one pass */
     }
     if (copied)
-        habits.made |= BIT(CORE_COPY); /* which the output matrix reads and keeps */
+        habits.made |= BIT(CORE_COPY);  /* which the output matrix reads and keeps */
     if (out->kind.gated && !out->fused) /* fused, the gate's activation is made again of its argument */
         habits.made |= BIT(SILU), habits.saved |= BIT(SILU);
     if (out->kind.shared_ffn && out->kind.gated && !out->fused)
@@ -194,22 +194,23 @@ static void list_tensors(struct dtp_layer_tensors *out, const struct dtp_plan *p
 }
 
 /* Below the first adapter of the model nothing is trained, and autograd makes no graph of it. */
-static void find_lowest(struct dtp_layer_tensors *out, const struct dtp_plan *plan)
+static void cut_first(struct dtp_layer_tensors *out, const struct dtp_plan *plan)
 {
     uint64_t needed = 0;
     out->saved_first = out->saved;
-    out->lowest = -1;
-    if (!out->kind.adapted || plan->adapters.train_ends || plan->runtime->inputs_require_grad)
+    out->cut = out->kind.adapted && !plan->adapters.train_ends && !plan->runtime->inputs_require_grad;
+    if (!out->cut)
         return;
-    for (int i = out->operators - 1; i >= 0; i--)
-        if (out->op[i].kind == DTP_LAYER_OP_PROJECTION && trains(&out->kind, &out->op[i]))
-            out->lowest = i;
-    for (int i = out->lowest > 0 ? out->lowest : 0; i < out->operators; i++) {
-        needed |= needed_by(&out->op[i]);
-        if (out->op[i].kind == DTP_LAYER_OP_ACTIVATION)
+    for (int i = 0; i < out->operators; i++) {
+        const struct dtp_layer_operator *op = &out->op[i];
+        if (!dtp_layer_tensors_first_runs(out, i))
+            continue;
+        out->first_gradients |= op->makes;
+        needed |= needed_by(op);
+        if (op->kind == DTP_LAYER_OP_ACTIVATION)
             needed |= BIT(SILU);
-        if (out->op[i].kind == DTP_LAYER_OP_NORM)
-            needed |= dtp_layer_wide_of(dtp_layer_first(out->op[i].reads));
+        if (op->kind == DTP_LAYER_OP_NORM)
+            needed |= dtp_layer_wide_of(dtp_layer_first(op->reads));
     }
     if (needed & BIT(INPUT2) && !out->bytes[DTP_TENSOR_INPUT2]) /* it is added up again */
         needed |= BIT(INPUT) | BIT(MIDDLE);
@@ -271,9 +272,19 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     list_operators(out, copied);
     out->added_again = out->added_again && out->kind.norms_before && dtp_layer_tensors_sum(out, DTP_TENSOR_INPUT2);
     list_tensors(out, plan, copied, repacks_heads(out, &context, plan));
-    find_lowest(out, plan);
+    cut_first(out, plan);
     count_casts(out, plan);
     out->kept = kept_tensors(out, plan);
+}
+
+bool dtp_layer_tensors_first_runs(const struct dtp_layer_tensors *tensors, int index)
+{
+    const struct dtp_layer_operator *op = &tensors->op[index];
+    bool trained = op->kind == DTP_LAYER_OP_PROJECTION && trains(&tensors->kind, op);
+    uint64_t reads = op->reads;
+    if (reads & BIT(CORE_COPY)) /* heads put side by side are the core's result */
+        reads |= BIT(CORE);
+    return trained || reads & tensors->first_gradients;
 }
 
 uint64_t dtp_layer_tensors_bytes(const struct dtp_layer_tensors *tensors, uint64_t set)
@@ -331,7 +342,12 @@ bool dtp_layer_tensors_needed_before(const struct dtp_layer_tensors *tensors, in
 int dtp_layer_tensors_saved_end(const struct dtp_layer_tensors *tensors)
 {
     int end = tensors->operators;
-    while (end > 0 && !((tensors->op[end - 1].makes | tensors->op[end - 1].statistics) & tensors->saved))
+    while (end > 0) {
+        const struct dtp_layer_operator *op = &tensors->op[end - 1];
+        uint64_t gated = op->kind == DTP_LAYER_OP_ACTIVATION ? BIT(SILU) | BIT(SHARED_SILU) : 0; /* no operator's own */
+        if ((op->makes | op->statistics | gated) & tensors->saved)
+            break;
         end--;
+    }
     return end;
 }

@@ -79,8 +79,7 @@ static void make_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit)
         dtp_lower_host_state(l, unit);
         return;
     }
-    unit->params =
-        dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, unit->rest_bytes, true);
+    unit->params = dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, unit->rest_bytes, true);
     make_moments(l, unit);
 }
 
