@@ -4,7 +4,7 @@
 #include "closed/closed_form_hooks.h"
 #include "plan/rules.h"
 
-struct dtp_bound_off dtp_bound_most_off(const struct dtp_plan *plan)
+struct dtp_bound_off dtp_bound_most_off(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
     if (dtp_plan_model_parallel(plan))
         return plan->runtime->dtensor ? (struct dtp_bound_off){0.45, 1.05, 1} : (struct dtp_bound_off){0.25, 0.60, 0};
@@ -12,6 +12,8 @@ struct dtp_bound_off dtp_bound_most_off(const struct dtp_plan *plan)
         return (struct dtp_bound_off){0.60, 3, 0}; /* coarse: units of unlike size, unpacked weights */
     if (dtp_plan_fetches_modules(plan))
         return (struct dtp_bound_off){0.45, 0.80, 0};
+    if (dtp_plan_shards_params(plan) && !dtp_transformer_is_uniform(transformer))
+        return (struct dtp_bound_off){0.25, 1.05, 0};
     if (dtp_plan_shards_params(plan))
         return (struct dtp_bound_off){0.25, 0.25, 0};
     return (struct dtp_bound_off){0.15, 0.20, 0};
@@ -53,7 +55,7 @@ static uint64_t memory_of(const struct dtp_transformer *transformer, const struc
 void dtp_bound_memory_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                          const struct dtp_plan *plan, struct dtp_memory *out, struct dtp_memory_parts *parts)
 {
-    (void)memory_of(transformer, cluster, plan, dtp_bound_most_off(plan), out, parts);
+    (void)memory_of(transformer, cluster, plan, dtp_bound_most_off(transformer, plan), out, parts);
 }
 
 /* The verdict on tensors of so many bytes without any segments around them; what stands beside is that of `memory`. */
@@ -75,7 +77,7 @@ static enum dtp_verdict verdict_of(const struct dtp_memory *memory, uint64_t ten
 void dtp_bound_fit_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                       const struct dtp_plan *plan, struct dtp_bound_fit *out)
 {
-    struct dtp_bound_off off = dtp_bound_most_off(plan);
+    struct dtp_bound_off off = dtp_bound_most_off(transformer, plan);
     if (dtp_plan_model_parallel(plan)) {
         struct dtp_slice slice;
         plan->runtime->closed->slice(transformer, cluster, plan, &slice);

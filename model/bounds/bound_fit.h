@@ -13,13 +13,14 @@
 
 /* Of the program's peak, how far a bound of such a plan may lie off. What ZeRO-3 fetches ahead ends where only a walk
  * knows. Of tensor and pipeline parallelism the bound is that of a rank's slice with what the other ranks add, against
- * the same of a program; a loss over DTensors and slices narrower than a head are not in it. test_bounds fails beyond
+ * the same of a program; a loss over DTensors and slices narrower than a head are not in it. Of layers
+ * with experts beside layers without the bound takes any two neighbours for the larger kind. test_bounds fails beyond
  * these. */
 struct dtp_bound_off {
     double below, above;
     double surely; /* how much more than DTP_BOUND_LEAST_ABOVE what surely stands may lie above it */
 };
-struct dtp_bound_off dtp_bound_most_off(const struct dtp_plan *plan);
+struct dtp_bound_off dtp_bound_most_off(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
 /* How far what surely stands may lie above a program's peak, whatever the plan. */
 #define DTP_BOUND_LEAST_ABOVE 0.02
 

@@ -1,12 +1,32 @@
 #include "bounds/memory_bound.h"
 
+#include "closed/closed_form_hooks.h"
 #include "plan/runtime.h"
+
+#include <string.h>
+
+/* Of the first `layers` those that are checkpointed and have experts. */
+static uint64_t checkpointed_with_experts(const struct dtp_bound *b, uint64_t layers)
+{
+    uint64_t count = 0, every = b->activations.checkpoint_every;
+    for (uint64_t layer = 0; every && layer < layers; layer += every)
+        count += dtp_transformer_layer_has_experts(b->transformer, layer);
+    return count;
+}
 
 uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layers)
 {
     const struct dtp_activations *a = &b->activations;
+    const uint64_t *all = b->layer_all, *kept = b->layer_kept;
     uint64_t checkpointed = a->checkpoint_every ? dtp_divide_up(layers, a->checkpoint_every) : 0;
-    return dtp_bound_tokens(b, checkpointed * a->layer_kept + (layers - checkpointed) * a->layer_all + a->embedding);
+    if (dtp_transformer_is_uniform(b->transformer))
+        return dtp_bound_tokens(b,
+                                checkpointed * a->layer_kept + (layers - checkpointed) * a->layer_all + a->embedding);
+    uint64_t with = dtp_transformer_expert_layers(b->transformer, layers), again = checkpointed_with_experts(b, layers);
+    uint64_t without = layers - with, plain_again = checkpointed - again;
+    return dtp_bound_tokens(b, again * kept[DTP_LAYER_EXPERTS] + (with - again) * all[DTP_LAYER_EXPERTS] +
+                                   plain_again * kept[DTP_LAYER_DENSE] +
+                                   (without - plain_again) * all[DTP_LAYER_DENSE] + a->embedding);
 }
 
 uint64_t dtp_bound_scores(const struct dtp_bound *b)
@@ -25,7 +45,7 @@ uint64_t dtp_bound_optimizer_list(const struct dtp_bound *b, uint64_t elements)
 uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint64_t current_bytes)
 {
     uint64_t most = 0;
-    for (int i = 0; i < DTP_BOUND_STAGES; i++) {
+    for (int i = 0; i < b->stages; i++) {
         const struct dtp_bound_stage *s = &b->stage[i];
         uint64_t bytes = dtp_bound_tokens(b, s->token_bytes + b->activations.gradient) + element_bytes * s->elements +
                          current_bytes * s->current;
@@ -34,9 +54,11 @@ uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint
     return most;
 }
 
-static void find_stages(struct dtp_bound *b)
+/* Of a model whose layers are all alike, behind those found before. */
+static void add_stages(struct dtp_bound *b)
 {
     const struct dtp_transformer *t = b->transformer;
+    struct dtp_bound_stage *stage = b->stage + b->stages;
     const struct dtp_plan *plan = b->plan;
     const struct dtp_activations *a = &b->activations;
     uint64_t c = b->bytes.compute, h = t->hidden, f = t->ffn, q = t->heads * t->head_dim,
@@ -61,15 +83,49 @@ static void find_stages(struct dtp_bound *b)
     uint64_t waits =
         t->parallel_block == DTP_PARALLEL_ONE_NORM ? c * h : 0; /* the other branch's, for the norm of both */
     bool again = plan->compile && plan->checkpointing != DTP_CHECKPOINT_NONE; /* a replay's variables go when it ends */
-    b->stage[0] =
+    stage[0] =
         (struct dtp_bound_stage){a->layer_all + larger(larger(inner * c * f, again ? c * h : 0), results), 0, matrix};
     uint64_t gated = dtp_activation_is_gated(t->activation) ? 2 : 1,
              up = (plan->fused_gate_up && !t->experts ? gated : 1) * matrix;
-    b->stage[1] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp + gated * c * f, mlp - up, up};
-    b->stage[2] =
+    stage[1] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp + gated * c * f, mlp - up, up};
+    stage[2] =
         (struct dtp_bound_stage){a->layer_all - a->layer_mlp - norm - middle + c * q + made + core + waits, mlp, q * h};
-    b->stage[3] = (struct dtp_bound_stage){first + made + chain + waits, mlp, q * h};
-    b->stage[4] = (struct dtp_bound_stage){first + c * h + made, b->units.layer - q * h, larger(q * h, kv * h)};
+    stage[3] = (struct dtp_bound_stage){first + made + chain + waits, mlp, q * h};
+    stage[4] = (struct dtp_bound_stage){first + c * h + made, b->units.layer - q * h, larger(q * h, kv * h)};
+    b->stages += DTP_BOUND_STAGES;
+}
+
+/* The activations of layers of one kind, and the stages of their backward. */
+static void add_kind(struct dtp_bound *b, const struct dtp_transformer *alike)
+{
+    struct dtp_bound of = *b;
+    enum dtp_layer_mlp mlp = dtp_layer_mlp_of(alike);
+    of.transformer = alike;
+    dtp_units_count(alike, b->cluster, b->plan, &of.units);
+    dtp_activations_count(alike, b->cluster, b->plan, &of.activations);
+    add_stages(&of);
+    memcpy(b->stage, of.stage, sizeof b->stage);
+    b->stages = of.stages;
+    b->layer_all[mlp] = of.activations.layer_all, b->layer_kept[mlp] = of.activations.layer_kept;
+    if (of.activations.layer_all > b->activations.layer_all)
+        b->activations = of.activations;
+}
+
+static void add_kinds(struct dtp_bound *b)
+{
+    const struct dtp_transformer *t = b->transformer;
+    dtp_units_count(t, b->cluster, b->plan, &b->units);
+    if (dtp_transformer_is_uniform(t)) {
+        dtp_activations_count(t, b->cluster, b->plan, &b->activations);
+        b->last_layer_all = b->activations.layer_all;
+        add_stages(b);
+        return;
+    }
+    struct dtp_transformer dense = dtp_transformer_all_alike(t, false), experts = dtp_transformer_all_alike(t, true);
+    bool last = dtp_transformer_layer_has_experts(t, t->layers - 1);
+    add_kind(b, &dense);
+    add_kind(b, &experts);
+    b->last_layer_all = b->layer_all[last ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE];
 }
 
 /* Where matmuls add to one buffer autograd is handed a tensor of each shape of matrices, for good (Transformer Engine's
@@ -84,8 +140,23 @@ static uint64_t dummy_gradients(const struct dtp_bound *b)
     return b->plan->runtime->gradients_in_matmul ? b->bytes.compute * (elements + (pair ? 3 : 2) * h * t->ffn) : 0;
 }
 
+/* What DDP's hook keeps of gradients (plan/comm_hook.h): 16-bit copies; PowerSGD's errors and factors, a workspace of
+ * `cublas` bytes of each stream. */
+static uint64_t hooked(const struct dtp_bound *b, uint64_t cublas)
+{
+    const struct dtp_plan *plan = b->plan;
+    if (!plan->comm_hook || !dtp_plan_has_ddp_buckets(plan, b->cluster))
+        return 0;
+    if (plan->comm_hook != DTP_COMM_HOOK_POWERSGD)
+        return b->bytes.reduce * b->units.total;
+    struct dtp_traffic job = {b->transformer, b->cluster, plan, .units = b->units};
+    struct dtp_factored f = dtp_traffic_ddp_buckets(&job, b->bytes.grads).factored;
+    return b->bytes.grads * (b->units.total + f.p + f.q) + DTP_POWERSGD_STREAMS * cublas;
+}
+
 /* cuBLAS' workspaces: 4096 x 8 KiB on Hopper and later, else 2 x 4 MiB + 8 x 16 KiB (CublasHandlePool.cpp), of two
- * threads; RoPE's fp32 tables; the micro-step's 64-bit tokens; fp8 casts of weights, by rows and by columns. */
+ * threads; what a hook keeps; RoPE's fp32 tables; the micro-step's 64-bit tokens; fp8 casts of weights, by rows and by
+ * columns. */
 static uint64_t workspaces(const struct dtp_bound *b)
 {
     enum dtp_gpu_architecture architecture = b->cluster->gpu.architecture;
@@ -99,7 +170,7 @@ static uint64_t workspaces(const struct dtp_bound *b)
         bool units = dtp_plan_shards_params(b->plan) && b->units.count && two < b->layers;
         casts = 2 * (units ? two : b->layers) * b->units.layer_matmul;
     }
-    return 2 * cublas + tables + 8 * b->tokens + casts;
+    return hooked(b, cublas) + 2 * cublas + tables + 8 * b->tokens + casts;
 }
 
 static void find_rest(struct dtp_bound *b, struct dtp_bounds *out)
@@ -112,14 +183,14 @@ static void find_rest(struct dtp_bound *b, struct dtp_bounds *out)
     b->rest_bytes = state.params + state.optimizer + workspaces(b) + dummy_gradients(b);
 }
 
-/* 6 for every weight and token; the core 2 s d_q forward and twice that backward (Korthikanti 2022, causal or not as
- * dtp_transformer_attention_length says). */
+/* 6 for every weight that a token meets; the core 2 s d_q forward and twice that backward (Korthikanti 2022, causal or
+ * not as dtp_transformer_attention_length says). */
 static double model_flops(const struct dtp_bound *b)
 {
     const struct dtp_transformer *t = b->transformer;
     double tokens = (double)b->tokens * b->plan->accumulate;
     double length = dtp_transformer_attention_length(t, b->plan->sequence);
-    double weights = (double)b->units.layer_matmul * (double)b->layers + (double)b->units.embedding;
+    double weights = (double)dtp_transformer_count(t).layers_matmul + (double)b->units.embedding;
     if (dtp_plan_adapts(b->plan))
         return tokens * dtp_plan_model_flops_per_token(t, b->plan);
     return tokens * (6 * weights + 6 * length * (double)(t->heads * t->head_dim * t->layers));
@@ -130,12 +201,10 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
 {
     struct dtp_bound b = {.transformer = transformer, .cluster = cluster, .plan = plan, .layers = transformer->layers};
     b.tokens = dtp_plan_tokens(plan);
-    dtp_units_count(transformer, cluster, plan, &b.units);
     dtp_element_bytes_count(plan, &b.bytes);
-    dtp_activations_count(transformer, cluster, plan, &b.activations);
+    add_kinds(&b);
     *out = (struct dtp_bounds){.model_flops = model_flops(&b)};
     find_rest(&b, out);
-    find_stages(&b);
     if (plan->runtime->arena)
         dtp_bound_executor(&b);
     else if (dtp_plan_adapts(plan))

@@ -10,18 +10,21 @@
 struct dtp_bound_stage {
     uint64_t token_bytes, elements, current;
 };
-#define DTP_BOUND_STAGES 5
+#define DTP_BOUND_STAGES 5 /* of a kind of layer */
 
 struct dtp_bound {
     const struct dtp_transformer *transformer;
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
-    struct dtp_activations activations;
+    struct dtp_activations activations; /* layer figures: of the kind that saves more */
+    /* Of each kind of layer, a token: what it saves, what it keeps where it is checkpointed; of the last layer. */
+    uint64_t layer_all[DTP_LAYER_MLPS], layer_kept[DTP_LAYER_MLPS], last_layer_all;
     struct dtp_units units;
     struct dtp_element_bytes bytes;
     uint64_t tokens, layers;
     uint64_t rest_bytes; /* parameters, optimizer, workspaces */
-    struct dtp_bound_stage stage[DTP_BOUND_STAGES];
+    struct dtp_bound_stage stage[DTP_LAYER_MLPS * DTP_BOUND_STAGES];
+    int stages;           /* of the kinds that there are */
     uint64_t most_bytes;  /* of the instants so far */
     uint64_t late_bytes;  /* of those at which a block is all that stands of activations */
     uint64_t least_bytes; /* of what surely stands at one of them */

@@ -5,6 +5,7 @@
 
 struct fsdp {
     uint64_t unit, layer;          /* bytes of weights gathered; unit: of all but the last, which may be smaller */
+    uint64_t largest;              /* of one layer; `layer` is the mean where they differ */
     uint64_t first, between, head; /* of the root's, while the embedding is at work, the blocks, head and loss */
     uint64_t head_gradient;        /* of the head, while blocks are at work */
     uint64_t head_input;           /* of its reduction, beside the last unit */
@@ -54,18 +55,19 @@ static struct fsdp fsdp_of(const struct dtp_bound *b)
     uint64_t layer = padded(b, u->layer, u->layer_shard), matrices = padded(b, u->layer_matmul, u->layer_matmul_shard);
     struct fsdp f = {.flat = !plan->fsdp1, .keeps = !plan->reshard_after_forward};
     f.layer = e->compute * layer - (e->compute - e->gathered) * matrices;
-    f.unit = u->layers_per_unit * f.layer;
+    f.largest = f.layer + e->compute * (padded(b, u->largest_layer, u->largest_layer_shard) - layer);
+    f.unit = u->layers_per_unit * f.largest;
     f.end = padded(b, u->root, u->root_shard), f.end_shard = u->root_shard;
     f.first = f.between = f.head = e->compute * f.end;
     f.head_gradient = e->compute * u->embedding;
     if (!u->count)
         f.first = f.between = f.head -= b->layers * (e->compute - e->gathered) * matrices;
     add_ends(b, &f);
-    f.last = u->last_unit_layers * f.layer;
-    f.input = layer * e->reduce;
+    f.last = u->last_unit_layers * f.largest;
+    f.input = padded(b, u->largest_layer, u->largest_layer_shard) * e->reduce;
     bool casts = e->params != e->compute, on_host = plan->offload == DTP_OFFLOAD_PARAMS;
-    f.uploaded = on_host ? (e->params + (casts ? e->compute : 0)) * u->layer_shard : 0;
-    f.cast = casts && f.flat ? e->compute * u->layer_shard : f.uploaded;
+    f.uploaded = on_host ? (e->params + (casts ? e->compute : 0)) * u->largest_layer_shard : 0;
+    f.cast = casts && f.flat ? e->compute * u->largest_layer_shard : f.uploaded;
     f.several = plan->accumulate > 1, f.whole = f.several && !plan->accumulate_sync;
     f.whole_bytes = plan->fsdp1 ? e->compute : e->reduce;
     f.reduced_bytes = e->reduce + (e->reduce != e->grads ? e->grads : 0);
@@ -121,7 +123,7 @@ static struct at_work at_work_of(const struct dtp_bound *b, const struct fsdp *f
     const struct dtp_units *u = &b->units;
     struct at_work w = {.begin = unit * u->layers_per_unit, .width = width_of(b, unit)};
     uint64_t end = w.begin + w.width, depth = !b->plan->prefetch ? 0 : f->flat ? b->plan->prefetch_depth : 1;
-    w.own = u->count ? w.width * f->layer : 0;
+    w.own = u->count ? w.width * f->largest : 0;
     if (u->count && !f->keeps) {
         w.ahead = smaller(depth, unit) * f->unit;
         w.before = w.own + (unit + 1 < u->count && depth ? smaller(depth - 1, unit) * f->unit : 0);
@@ -138,15 +140,15 @@ static struct at_work at_work_of(const struct dtp_bound *b, const struct fsdp *f
 static void keep_reduction(struct dtp_bound *b, const struct fsdp *f, const struct at_work *w)
 {
     const struct dtp_units *u = &b->units;
-    uint64_t made = f->whole ? 0 : b->bytes.compute * w->width * u->layer, input = w->width * f->input;
+    uint64_t made = f->whole ? 0 : b->bytes.compute * w->width * u->largest_layer, input = w->width * f->input;
     uint64_t beside =
         w->standing + w->ahead + dtp_bound_saved(b, w->begin) + dtp_bound_tokens(b, b->activations.gradient);
     if (b->plan->fsdp1) /* concatenated out of views, before the weights go */
-        dtp_bound_keep(b, beside + 2 * b->bytes.compute * w->width * u->layer);
+        dtp_bound_keep(b, beside + 2 * b->bytes.compute * w->width * u->largest_layer);
     else
         dtp_bound_keep(b, beside - w->own + made + input);
     if (!f->whole)
-        dtp_bound_keep(b, beside - w->own + input + w->width * u->layer_shard * f->reduced_bytes);
+        dtp_bound_keep(b, beside - w->own + input + w->width * u->largest_layer_shard * f->reduced_bytes);
 }
 
 /* A block of the unit: its worst stage, beside the gradients of those above it. */
@@ -154,7 +156,7 @@ static void keep_block(struct dtp_bound *b, const struct at_work *w, uint64_t be
 {
     uint64_t c = b->bytes.compute, made = w->begin + w->width - 1 - below;
     (below ? dtp_bound_keep : dtp_bound_keep_late)(b, w->standing + w->ahead + w->input + dtp_bound_saved(b, below) +
-                                                          c * made * b->units.layer + dtp_bound_block(b, c, c));
+                                                          c * made * b->units.largest_layer + dtp_bound_block(b, c, c));
 }
 
 /* The copy of a unit's weights out of their flat buffer; the first gather ahead; the first and the last block; the
@@ -205,7 +207,7 @@ static void forward(struct dtp_bound *b, const struct fsdp *f, uint64_t standing
     dtp_bound_keep(b, f->before + f->first +
                           (on_host ? uploaded(b) + (f->flat ? f->first : 0) : larger(f->flat ? f->first : 0, cast)));
     if (f->flat && u->count)
-        dtp_bound_keep(b, f->before + f->between + f->first + width_of(b, 0) * (2 * f->layer + f->uploaded) +
+        dtp_bound_keep(b, f->before + f->between + f->first + width_of(b, 0) * (2 * f->largest + f->uploaded) +
                               dtp_bound_tokens(b, a->embedding + a->layer_input));
     /* the lowest units that stand beside the flat buffers of the one before and of all ahead */
     uint64_t depth = b->plan->prefetch ? b->plan->prefetch_depth : 1, count = u->count;
@@ -213,15 +215,15 @@ static void forward(struct dtp_bound *b, const struct fsdp *f, uint64_t standing
         uint64_t begin = unit * width, flats = smaller(depth, count - unit);
         dtp_bound_keep(b, standing - (f->keeps ? (b->layers - begin) * f->layer : 0) + f->between + f->unit +
                               (flats - 1) * f->unit + (unit + flats < count ? f->unit : f->last) +
-                              width_of(b, unit) * (f->layer + (depth > 1 ? 0 : f->uploaded)) +
+                              width_of(b, unit) * (f->largest + (depth > 1 ? 0 : f->uploaded)) +
                               dtp_bound_saved(b, begin) + dtp_bound_tokens(b, a->layer_input));
     }
     dtp_bound_keep(b, standing + f->between + copy + own + dtp_bound_saved(b, b->layers - 1) +
                           dtp_bound_tokens(b, a->layer_all + dtp_bound_scores(b)));
     dtp_bound_keep(b, standing + f->head + (f->ends ? f->head - f->between : copy) + kept +
                           dtp_bound_tokens(b, chunked ? 0 : a->logits));
-    dtp_bound_hold(b,
-                   standing + f->between + own + dtp_bound_saved(b, b->layers - 1) + dtp_bound_tokens(b, a->layer_all));
+    dtp_bound_hold(b, standing + f->between + own + dtp_bound_saved(b, b->layers - 1) +
+                          dtp_bound_tokens(b, b->last_layer_all));
 }
 
 /* The loss; then the root gathered again, and the head's gradients with the last unit on its way. */

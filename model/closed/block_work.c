@@ -26,7 +26,8 @@ static void list_matmuls(const struct dtp_layer_kind *block, bool packed, struct
                                                      .rows = rows,
                                                      .rank = (double)block->matrix[i].rank,
                                                      .frozen = block->matrix[i].frozen,
-                                                     .recomputed = !packed && i % 2 == 1};
+                                                     .recomputed = !packed && i % 2 == 1,
+                                                     .ends = i == block->matrices - 1 && !block->experts};
     }
 }
 
@@ -264,13 +265,29 @@ static void count_fused_launches(const struct dtp_transformer *t, bool biased, s
     work->root_kernels = 11;
 }
 
-struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+/* How many layers such blocks are, and how many of them are checkpointed. */
+static void count_blocks(const struct dtp_transformer *t, enum dtp_layer_mlp mlp, const struct dtp_plan *plan,
+                         struct dtp_block_work *work)
+{
+    struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(plan);
+    uint64_t with = t->experts ? dtp_transformer_expert_layers(t, t->layers) : 0;
+    uint64_t layers = mlp == DTP_LAYER_EXPERTS ? with : t->layers - with;
+    uint64_t again = layers == t->layers ? dtp_checkpointed_layers(&rule, layers) : 0;
+    for (uint64_t layer = 0; rule.every && layers < t->layers && layer < t->layers; layer += rule.every)
+        again += dtp_transformer_layer_has_experts(t, layer) == (mlp == DTP_LAYER_EXPERTS);
+    work->layers = (double)layers, work->layers_again = (double)again;
+}
+
+struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, enum dtp_layer_mlp mlp,
+                                     const struct dtp_plan *plan)
 {
     struct dtp_layer_kind block;
     bool packed = plan->runtime->packs_matrices;
     struct dtp_block_work work = {.fused = dtp_plan_fuses(plan), .root_kernels = 40};
-    dtp_layer_kind_of(transformer, dtp_layer_mlp_of(transformer), plan->fused_qkv || packed,
-                      plan->fused_gate_up || packed, &block);
+    count_blocks(transformer, mlp, plan, &work);
+    if (work.layers == 0)
+        return work;
+    dtp_layer_kind_of(transformer, mlp, plan->fused_qkv || packed, plan->fused_gate_up || packed, &block);
     dtp_plan_adapt_kind(plan, &block);
     struct counted counted = counted_of(transformer, plan, &block);
     bool biased = dtp_layer_bias_elements(&block) > 0;

@@ -17,6 +17,7 @@ struct dtp_weight_matmul {
     double rank;     /* of the adapter beside it */
     bool frozen;     /* it has no gradient */
     bool recomputed; /* under torchtitan's every-second-matmul checkpointing */
+    bool ends;       /* the last of a block, whose result only the sum behind it reads */
 };
 
 struct dtp_block_work {
@@ -26,9 +27,12 @@ struct dtp_block_work {
     double forward_kernels, backward_kernels;                 /* launches of one block, matmuls included */
     double root_kernels;                                      /* of embedding, head and loss, both ways */
     bool fused;                                               /* pointwise operations are fused */
+    double layers, layers_again; /* of the model that are such blocks; of these, whose forward runs again */
 };
 
-struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
+/* Of the model's blocks with such an MLP, of which it may have none. */
+struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, enum dtp_layer_mlp mlp,
+                                     const struct dtp_plan *plan);
 
 /* Bytes of memory-bound kernels per token of logits and cross entropy, forward and backward together. */
 double dtp_loss_bytes_per_token(const struct dtp_transformer *transformer, const struct dtp_plan *plan);

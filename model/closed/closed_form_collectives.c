@@ -86,7 +86,7 @@ void dtp_timing_add_collectives(struct dtp_timing *c, const struct dtp_communica
 
 double dtp_timing_root_share(const struct dtp_timing *c)
 {
-    return 1 - (double)c->transformer->layers * (double)c->count.block / (double)c->count.total;
+    return 1 - (double)c->count.layers / (double)c->count.total;
 }
 
 static double exposed_gathering(const struct dtp_timing *c, const struct dtp_time *time,

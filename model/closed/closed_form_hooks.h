@@ -7,6 +7,7 @@
 #include "closed/closed_form_timing.h"
 #include "closed/memory_parts.h"
 #include "closed/sharding.h"
+#include "plan/comm_hook.h"
 
 /* Inside of the closed form of communication: what runtimes add up there.
  *
@@ -37,8 +38,13 @@ double dtp_context_add_time(const struct dtp_timing *timing, const struct dtp_co
 struct dtp_context_moved dtp_context_moved_of(const struct dtp_transformer *transformer,
                                               const struct dtp_cluster *cluster, const struct dtp_plan *plan);
 
-/* All-reduces that PyTorch's DDP makes of one reduction of gradients of `element_bytes` an element. */
-uint64_t dtp_traffic_ddp_buckets(const struct dtp_traffic *traffic, uint64_t element_bytes);
+/* Buckets that PyTorch's DDP makes of gradients of `element_bytes` an element; under PowerSGD what it makes of them,
+ * and how many buckets have matrices that are factored, and something that is sent whole. */
+struct dtp_ddp_bucket_count {
+    uint64_t count, factored_buckets, whole_buckets;
+    struct dtp_factored factored;
+};
+struct dtp_ddp_bucket_count dtp_traffic_ddp_buckets(const struct dtp_traffic *traffic, uint64_t element_bytes);
 
 /* Inside of memory.h: what stands beside a step program, reckoned by formulas and by hooks of the runtime. */
 struct dtp_beside {

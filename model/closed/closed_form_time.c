@@ -44,13 +44,17 @@ static double adapter_s(const struct dtp_timing *c, const struct dtp_weight_matm
            product_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, rows, m->k, m->rank);
 }
 
-static double sum_matmuls(const struct dtp_timing *c, bool backward, bool only_recomputed)
+/* Of all layers of a model, kind by kind. */
+#define EACH_KIND(c, block_)                                                                                           \
+    for (const struct dtp_block_work *block_ = (c)->block; block_ < (c)->block + DTP_LAYER_MLPS; block_++)             \
+        if (block_->layers > 0)
+
+/* The matmuls of a block. */
+static double sum_matmuls(const struct dtp_timing *c, const struct dtp_block_work *block, bool backward)
 {
     double total = 0;
-    for (int i = 0; i < c->block.matmul_count; i++) {
-        const struct dtp_weight_matmul *m = &c->block.matmul[i];
-        if (only_recomputed && !m->recomputed)
-            continue;
+    for (int i = 0; i < block->matmul_count; i++) {
+        const struct dtp_weight_matmul *m = &block->matmul[i];
         double rows = c->tokens * m->rows;
         double weight_s =
             backward && !m->frozen ? product_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, m->n, m->k, rows) : 0;
@@ -89,25 +93,37 @@ static double head_matmuls_s(const struct dtp_timing *c)
 /* Blocks whose forward runs again in backward. */
 static double recomputed_layers(const struct dtp_timing *c)
 {
-    struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(c->plan);
-    return (double)dtp_checkpointed_layers(&rule, c->transformer->layers);
+    double layers = 0;
+    EACH_KIND(c, block)
+    layers += block->layers_again;
+    return layers;
 }
 
 /* Non-reentrant checkpointing stops its replay at the last saved tensor: the block's last matmul (down) is not run
  * again (torch.utils.checkpoint early_stop; profiled: 3 matmuls a layer are replayed, not 4). */
 static bool stops_early(const struct dtp_plan *plan, const struct dtp_transformer *transformer)
 {
-    /* its result is what the norm behind it saves, or of experts what they are weighed by */
-    bool normed = transformer->norm_place != DTP_NORMS_BEFORE || transformer->experts;
+    bool normed = transformer->norm_place != DTP_NORMS_BEFORE; /* its result is what the norm behind it saves */
     return plan->runtime->stops_replay && !normed && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL;
 }
 
-static double early_stop_s(const struct dtp_timing *c)
+/* Of a block that runs again, a matmul does too. */
+static bool runs_again(const struct dtp_timing *c, const struct dtp_weight_matmul *matmul)
 {
-    const struct dtp_weight_matmul *down = &c->block.matmul[c->block.matmul_count - 1];
-    return stops_early(c->plan, c->transformer)
-               ? product_s(c, down, DTP_MEASURED_MATMUL_FORWARD, c->tokens * down->rows, down->n, down->k)
-               : 0;
+    if (c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
+        return matmul->recomputed;
+    return !matmul->ends || !stops_early(c->plan, c->transformer);
+}
+
+static double replayed_matmuls_s(const struct dtp_timing *c, const struct dtp_block_work *block)
+{
+    double total = 0;
+    for (int i = 0; i < block->matmul_count; i++) {
+        const struct dtp_weight_matmul *m = &block->matmul[i];
+        if (runs_again(c, m))
+            total += product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, c->tokens * m->rows, m->n, m->k);
+    }
+    return total;
 }
 
 /* Op-level checkpointing keeps what fused attention returns; math attention is matmuls of batches and pointwise
@@ -135,21 +151,24 @@ static double attention_again_s(const struct dtp_timing *c, const struct dtp_att
 static void add_recompute(const struct dtp_timing *c, const struct dtp_attention_time *attention, struct micro_step *m)
 {
     double layers = recomputed_layers(c);
-    bool matmul_selective = c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL;
     bool attention_only = c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION;
     if (attention_only) {
         m->recompute_other_s = layers * attention->forward_s;
         return;
     }
-    m->recompute_matmul_s = layers * (sum_matmuls(c, false, matmul_selective) - early_stop_s(c));
+    EACH_KIND(c, block)
+    m->recompute_matmul_s += block->layers_again * replayed_matmuls_s(c, block);
     if (c->own) { /* its launches are counted with the others */
         m->recompute_other_s =
             layers * attention_again_s(c, attention) + c->own->recompute_bytes / c->eager_bytes_per_s;
         return;
     }
-    m->recompute_other_s = layers * (attention_again_s(c, attention) +
-                                     c->block.forward_bytes_per_token * c->tokens / c->eager_bytes_per_s);
-    m->kernels += layers * c->block.forward_kernels;
+    m->recompute_other_s = layers * attention_again_s(c, attention);
+    EACH_KIND(c, block)
+    {
+        m->recompute_other_s += block->layers_again * block->forward_bytes_per_token * c->tokens / c->eager_bytes_per_s;
+        m->kernels += block->layers_again * block->forward_kernels;
+    }
 }
 
 /* Of adapters alone gradients are added up and copied into buckets or reductions; gathered weights are copied out as
@@ -181,8 +200,9 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
     bool alone = c->cluster->gpus == 1;
     if (dtp_plan_adapts(plan))
         return adapted_traffic_bytes(c, reduces && !alone);
+    double hook = reduces && !alone ? dtp_comm_hook_bytes(plan, dtp_dtype_bytes(plan->precision.params)) : 0;
     if (dtp_plan_autocast(plan))
-        return total * ((4 + w) + (w + 4) + (plan->accumulate > 1 ? 12 : 0) + (reduces && !alone ? 8 : 0));
+        return total * ((4 + w) + (w + 4) + (plan->accumulate > 1 ? 12 : 0) + (reduces && !alone ? 8 + hook : 0));
     if (c->own)
         return c->own->gradient_bytes / plan->accumulate;
     bool in_matmul = plan->runtime->gradients_in_matmul;
@@ -197,7 +217,7 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
     if (!dtp_plan_shards_params(plan)) {
         double adding = in_matmul ? 2 * r - w : 2 * r + w;
         bool adds = plan->accumulate > 1 || in_matmul; /* its first sum is of zeros */
-        return total * ((adds ? adding : 0) + (reduces && !alone ? 2 * r : 0));
+        return total * ((adds ? adding : 0) + (reduces && !alone ? 2 * r + hook : 0));
     }
     double gathers = plan->reshard_after_forward ? 2 : 1;
     double per_gather = plan->fsdp1 ? 0 : 2 * w;
@@ -221,12 +241,18 @@ static double fp8_cast_bytes(const struct dtp_timing *c)
         return 0;
     bool fused = dtp_plan_keeps_fp8(plan), torchao = !fused && !plan->fsdp1;
     double per_input = torchao ? 10 : fused ? 1 : 4, per_output = torchao ? 5 : 4;
-    double per_weight = torchao ? 10 : fused ? 4.0 / plan->accumulate : 4, bytes = 0;
-    for (int i = 0; i < c->block.matmul_count; i++) {
-        const struct dtp_weight_matmul *m = &c->block.matmul[i];
-        bytes += m->copies * (per_input * m->k * c->tokens + per_output * m->n * c->tokens + per_weight * m->n * m->k);
+    double per_weight = torchao ? 10 : fused ? 4.0 / plan->accumulate : 4, all = 0;
+    EACH_KIND(c, block)
+    {
+        double bytes = 0;
+        for (int i = 0; i < block->matmul_count; i++) {
+            const struct dtp_weight_matmul *m = &block->matmul[i];
+            bytes +=
+                m->copies * (per_input * m->k * c->tokens + per_output * m->n * c->tokens + per_weight * m->n * m->k);
+        }
+        all += bytes * block->layers;
     }
-    return bytes * c->layers;
+    return all;
 }
 
 /* Sums of gradients are streams of long tensors. */
@@ -245,14 +271,18 @@ static double weight_traffic_s(const struct dtp_timing *c, bool reduces)
 /* Bytes through HBM of a micro-step's memory-bound kernels. */
 static double forward_bytes(const struct dtp_timing *c)
 {
-    return c->own ? c->own->forward_bytes
-                  : c->layers * (c->block.forward_bytes_per_token + c->context.forward) * c->tokens;
+    double bytes = 0;
+    EACH_KIND(c, block)
+    bytes += block->layers * (block->forward_bytes_per_token + c->context.forward) * c->tokens;
+    return c->own ? c->own->forward_bytes : bytes;
 }
 
 static double backward_bytes(const struct dtp_timing *c)
 {
-    return c->own ? c->own->backward_bytes
-                  : c->layers * (c->block.backward_bytes_per_token + c->context.backward) * c->tokens;
+    double bytes = 0;
+    EACH_KIND(c, block)
+    bytes += block->layers * (block->backward_bytes_per_token + c->context.backward) * c->tokens;
+    return c->own ? c->own->backward_bytes : bytes;
 }
 
 static double loss_bytes(const struct dtp_timing *c)
@@ -276,8 +306,12 @@ static struct micro_step micro_step(const struct dtp_timing *c)
 {
     struct micro_step m = {0};
     struct dtp_attention_time attention = dtp_cluster_attention_time(c->cluster, c->transformer, c->plan, c->tokens);
-    m.matmul_forward_s = c->layers * sum_matmuls(c, false, false);
-    m.matmul_backward_s = c->layers * sum_matmuls(c, true, false);
+    EACH_KIND(c, block)
+    {
+        m.matmul_forward_s += block->layers * sum_matmuls(c, block, false);
+        m.matmul_backward_s += block->layers * sum_matmuls(c, block, true);
+        m.kernels += block->layers * (block->forward_kernels + block->backward_kernels);
+    }
     m.head_s = head_matmuls_s(c);
     m.attention_forward_s = c->layers * attention.forward_s;
     m.attention_backward_s = c->layers * attention.backward_s;
@@ -287,7 +321,7 @@ static struct micro_step micro_step(const struct dtp_timing *c)
     m.weights_s = weight_traffic_s(c, true);
     m.fp8_s = fp8_cast_bytes(c) / c->eager_bytes_per_s;
     add_unpacking(c, &m);
-    m.kernels = c->layers * (c->block.forward_kernels + c->block.backward_kernels) + c->block.root_kernels;
+    m.kernels += c->block->root_kernels;
     m.kernels = c->own ? c->own->kernels + c->own->step_kernels / c->plan->accumulate : m.kernels;
     add_recompute(c, &attention, &m);
     return m;
@@ -395,19 +429,19 @@ static double hardware_flops(const struct dtp_timing *c)
     double core_forward = 2 * s * d_q * c->layers, tokens = c->tokens * c->plan->accumulate;
     double extra = c->plan->attention != DTP_ATTENTION_MATH ? core_forward / 2 : 0;
     double share = recomputed_layers(c) / c->layers, matmuls = 0;
-    int replayed = c->block.matmul_count - (stops_early(c->plan, c->transformer) ? 1 : 0);
-    for (int i = 0; i < replayed; i++)
-        if (c->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL || c->block.matmul[i].recomputed)
-            matmuls += c->block.matmul[i].copies * c->block.matmul[i].rows * 2 * c->block.matmul[i].n *
-                       c->block.matmul[i].k * c->layers;
+    EACH_KIND(c, block)
+    for (int i = 0; i < block->matmul_count; i++) {
+        const struct dtp_weight_matmul *m = &block->matmul[i];
+        matmuls += runs_again(c, m) ? m->copies * m->rows * 2 * m->n * m->k * block->layers_again : 0;
+    }
     if (dtp_plan_adapts(c->plan))
-        matmuls = c->adapted.replay_flops * c->layers;
+        matmuls = c->adapted.replay_flops * recomputed_layers(c);
     if (c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION)
         matmuls = 0;
     extra -= unneeded_flops(c);
     if (replays_attention(c->plan))
         extra += share * core_forward * attention_again(c);
-    return model_flops(c) + tokens * (extra + share * matmuls);
+    return model_flops(c) + tokens * (extra + matmuls);
 }
 
 static void add_throughput(const struct dtp_timing *c, const struct dtp_time *time, struct dtp_throughput *out)
@@ -440,8 +474,9 @@ static struct dtp_timing context_of(const struct dtp_transformer *transformer, c
                                .plan = plan,
                                .execution = dtp_plan_execution(plan),
                                .count = dtp_transformer_count(transformer),
-                               .block = dtp_block_work(transformer, plan),
                                .adapted = dtp_adapted_work_of(transformer, cluster, plan),
+                               .block = {dtp_block_work(transformer, DTP_LAYER_DENSE, plan),
+                                         dtp_block_work(transformer, DTP_LAYER_EXPERTS, plan)},
                                .context = dtp_context_moved_of(transformer, cluster, plan),
                                .tokens = (double)dtp_plan_tokens(plan),
                                .layers = (double)transformer->layers};
@@ -476,7 +511,7 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     struct dtp_timing c = context_of(transformer, cluster, plan);
     c.parts = parts;
     c.eager_bytes_per_s = dtp_cluster_memory_kernel_bytes_per_s(cluster, &c.execution,
-                                                                c.block.fused ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER);
+                                                                c.block->fused ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER);
     c.streaming_bytes_per_s = dtp_cluster_memory_kernel_bytes_per_s(cluster, &c.execution, DTP_KERNEL_STREAMING);
     if (plan->runtime->closed->work) {
         plan->runtime->closed->work(transformer, cluster, plan, &c.work);

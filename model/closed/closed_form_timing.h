@@ -21,8 +21,8 @@ struct dtp_timing {
     const struct dtp_plan *plan;
     struct dtp_execution execution; /* of the plan */
     struct dtp_parameter_count count;
-    struct dtp_block_work block;
     struct dtp_adapted_work adapted;
+    struct dtp_block_work block[DTP_LAYER_MLPS]; /* of each kind of layer, all zero where the model has none such */
     struct dtp_context_moved context;
     double tokens; /* of one micro-step */
     double layers;

@@ -1,15 +1,27 @@
 /* How many buckets PyTorch's DDP makes of a model's gradients, from sizes alone (ddp_buckets.h of lowering lays them).
  */
 #include "closed/closed_form_hooks.h"
+#include "net/layer_kind.h"
 #include "plan/runtime_sizes.h"
 
 struct buckets {
     uint64_t cap, limit, filled, count; /* limit: of the bucket being filled */
+    uint64_t element_bytes, rank;       /* rank: PowerSGD's, or 0 */
+    struct dtp_ddp_bucket_count *out;
+    struct dtp_factored last; /* of the bucket being filled */
 };
 
-/* A bucket that has reached its limit is closed before the next tensor. */
-static void add_to_bucket(struct buckets *buckets, uint64_t bytes)
+static void close_bucket(struct buckets *buckets)
 {
+    buckets->out->factored_buckets += buckets->last.matrices > 0;
+    buckets->out->whole_buckets += buckets->last.whole > 0;
+    buckets->last = (struct dtp_factored){0};
+}
+
+/* A bucket that has reached its limit is closed before the next tensor. columns 0: of vectors. */
+static void add_to_bucket(struct buckets *buckets, uint64_t elements, uint64_t columns)
+{
+    uint64_t bytes = buckets->element_bytes * elements;
     if (!bytes)
         return;
     if (!buckets->count || buckets->filled >= buckets->limit) {
@@ -17,12 +29,29 @@ static void add_to_bucket(struct buckets *buckets, uint64_t bytes)
             buckets->count || buckets->cap != DTP_DDP_BUCKET_BYTES ? buckets->cap : DTP_DDP_FIRST_BUCKET_BYTES;
         buckets->filled = 0;
         buckets->count++;
+        close_bucket(buckets);
     }
     buckets->filled += bytes;
+    if (!buckets->rank)
+        return;
+    dtp_factored_add(&buckets->last, elements, columns, 1, buckets->rank);
+    dtp_factored_add(&buckets->out->factored, elements, columns, 1, buckets->rank);
+}
+
+/* Of a layer from its last operator on, matrix by matrix; its vectors are small and taken as one. */
+static void add_layer(struct buckets *buckets, const struct dtp_layer_kind *kind)
+{
+    struct dtp_layer_operator op[DTP_LAYER_OPERATORS];
+    for (int at = dtp_layer_operators(kind, op) - 1; at >= 0; at--)
+        for (int i = 0; i < kind->matrices && op[at].kind == DTP_LAYER_OP_PROJECTION; i++)
+            if (op[at].makes & UINT64_C(1) << kind->matrix[i].result)
+                add_to_bucket(buckets, kind->matrix[i].groups * kind->matrix[i].out * kind->matrix[i].in,
+                              kind->matrix[i].in);
+    add_to_bucket(buckets, dtp_layer_vector_elements(kind), 0);
 }
 
 /* Those of adapters, in the order of readiness: projections from the last, each one's matrices from the first. */
-static void fill_with_adapters(const struct dtp_traffic *job, uint64_t g, struct buckets *buckets)
+static void fill_with_adapters(const struct dtp_traffic *job, struct buckets *buckets)
 {
     const struct dtp_plan *plan = job->plan;
     const struct dtp_units *u = &job->units;
@@ -33,43 +62,43 @@ static void fill_with_adapters(const struct dtp_traffic *job, uint64_t g, struct
     dtp_plan_adapt_kind(plan, &kind);
     int operators = dtp_layer_operators(&kind, op);
     bool ends = plan->adapters.train_ends;
-    add_to_bucket(buckets, ends ? g * u->head : 0);
+    add_to_bucket(buckets, ends ? u->head : 0, 0);
     for (uint64_t layer = 0; layer < job->transformer->layers; layer++)
         for (int i = operators - 1; i >= 0; i--)
             for (int m = 0; m < kind.matrices; m++)
                 if (op[i].kind == DTP_LAYER_OP_PROJECTION && op[i].makes & UINT64_C(1) << kind.matrix[m].result)
-                    add_to_bucket(buckets, g * dtp_adapter_elements(&kind.matrix[m]));
-    add_to_bucket(buckets, ends ? g * u->position : 0);
-    add_to_bucket(buckets, ends ? g * u->embedding : 0);
+                    add_to_bucket(buckets, dtp_adapter_elements(&kind.matrix[m]), 0);
+    add_to_bucket(buckets, ends ? u->position : 0, 0);
+    add_to_bucket(buckets, ends ? u->embedding : 0, 0);
 }
 
-/* Filled with gradients as backward makes them: head, layers from the last (down, up and gate, output, qkv; a layer's
- * vectors are small and taken as one), embeddings. */
-uint64_t dtp_traffic_ddp_buckets(const struct dtp_traffic *job, uint64_t g)
+/* Filled with gradients as backward makes them: head, layers from the last, embeddings. */
+struct dtp_ddp_bucket_count dtp_traffic_ddp_buckets(const struct dtp_traffic *job, uint64_t g)
 {
     const struct dtp_transformer *t = job->transformer;
     const struct dtp_units *u = &job->units;
-    uint64_t h = t->hidden, q = h * t->heads * t->head_dim, kv = h * t->kv_heads * t->head_dim;
-    bool gated = dtp_activation_is_gated(t->activation), joined = gated && job->plan->fused_gate_up;
-    uint64_t positions = t->position == DTP_POSITION_LEARNED ? t->positions * h : 0, layers = t->layers;
-    struct buckets buckets = {.cap = job->plan->ddp_bucket_bytes};
+    const struct dtp_parameter_count count = dtp_transformer_count(t);
+    struct dtp_layer_kind kind[DTP_LAYER_MLPS];
+    struct dtp_ddp_bucket_count out = {0};
+    struct buckets buckets = {.cap = job->plan->ddp_bucket_bytes, .element_bytes = g, .out = &out};
+    if (job->plan->comm_hook == DTP_COMM_HOOK_POWERSGD)
+        buckets.rank = job->plan->powersgd_rank;
     if (dtp_plan_adapts(job->plan)) {
-        fill_with_adapters(job, g, &buckets);
-        return buckets.count;
+        fill_with_adapters(job, &buckets);
+        out.count = buckets.count;
+        return out;
     }
-    add_to_bucket(&buckets, g * u->head);
-    add_to_bucket(&buckets, g * (u->total - layers * u->layer - u->head - u->embedding - positions));
-    for (uint64_t layer = 0; layer < layers; layer++) {
-        add_to_bucket(&buckets, g * u->down);
-        add_to_bucket(&buckets, g * (joined ? 2 : 1) * u->down);
-        add_to_bucket(&buckets, gated && !joined ? g * u->down : 0);
-        add_to_bucket(&buckets, g * q);
-        add_to_bucket(&buckets, job->plan->fused_qkv ? g * (q + 2 * kv) : g * q);
-        add_to_bucket(&buckets, job->plan->fused_qkv ? 0 : g * kv);
-        add_to_bucket(&buckets, job->plan->fused_qkv ? 0 : g * kv);
-        add_to_bucket(&buckets, g * (u->layer - u->layer_matmul));
+    for (int mlp = 0; mlp < DTP_LAYER_MLPS; mlp++)
+        dtp_layer_kind_of(t, (enum dtp_layer_mlp)mlp, job->plan->fused_qkv, job->plan->fused_gate_up, &kind[mlp]);
+    add_to_bucket(&buckets, u->head, t->hidden);
+    add_to_bucket(&buckets, u->total - count.layers - u->head - u->embedding - u->position, 0);
+    for (uint64_t left = t->layers; left > 0; left--) {
+        bool experts = dtp_transformer_layer_has_experts(t, left - 1);
+        add_layer(&buckets, &kind[experts ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE]);
     }
-    add_to_bucket(&buckets, g * positions);
-    add_to_bucket(&buckets, g * u->embedding);
-    return buckets.count;
+    add_to_bucket(&buckets, u->position, t->hidden);
+    add_to_bucket(&buckets, u->embedding, t->hidden);
+    close_bucket(&buckets);
+    out.count = buckets.count;
+    return out;
 }

@@ -129,17 +129,17 @@ static void count_trained(const struct dtp_transformer *t, const struct dtp_plan
     out->root_wire = params * root_shard + blocks * out->layer_wire;
 }
 
-void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                     const struct dtp_plan *plan, struct dtp_units *out)
+/* Of a model whose layers are all alike. */
+static void count_alike(const struct dtp_transformer *t, const struct dtp_cluster *cluster, const struct dtp_plan *plan,
+                        struct dtp_units *out)
 {
-    const struct dtp_transformer *t = transformer;
     *out = (struct dtp_units){
         .ranks = dtp_plan_shard_ranks(cluster, plan), .embedding = t->vocab * t->hidden, .layers = t->layers};
     out->replicas = dtp_plan_gradient_ranks(plan, cluster) / out->ranks;
     enum dtp_shard_cut cut = dtp_plan_shard_cut(plan);
     struct tensor_sum layer = {.flat = cut == DTP_CUT_ELEMENTS, .ranks = out->ranks}, root = layer, head = layer;
     struct dtp_layer_kind block;
-    dtp_layer_kind_of(t, dtp_layer_mlp_of(transformer), plan->fused_qkv, plan->fused_gate_up, &block);
+    dtp_layer_kind_of(t, dtp_layer_mlp_of(t), plan->fused_qkv, plan->fused_gate_up, &block);
     sum_layer(&block, &layer);
     sum_root(t, &root);
     count_unit_layers(t, plan, out);
@@ -152,8 +152,8 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
         layer.matrix_shard = 0; /* and are gathered in one dtype */
         root.shard = dtp_divide_up(root.elements, out->ranks);
     }
-    out->layer = layer.elements;
-    out->layer_shard = layer.shard;
+    out->layer = out->largest_layer = layer.elements;
+    out->layer_shard = out->largest_layer_shard = layer.shard;
     out->layer_matmul_shard = layer.matrix_shard;
     out->layer_matmul = dtp_layer_matrix_elements(&block);
     out->layer_cast = out->layer_matmul + dtp_layer_bias_elements(&block);
@@ -170,6 +170,64 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
     out->tensors_per_layer = layer.tensors;
     out->tensors = t->layers * layer.tensors + root.tensors;
     count_trained(t, plan, &block, out);
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The mean of layers of two kinds, rounded down, so that all together never exceed the sum. */
+struct mean {
+    uint64_t dense, experts; /* layers */
+};
+
+static uint64_t mean_of(const struct mean *m, uint64_t dense, uint64_t experts)
+{
+    return (m->dense * dense + m->experts * experts) / (m->dense + m->experts);
+}
+
+/* What a model has whose layers are of two kinds: sums of all of them exactly, the largest of each, and of a layer the
+ * mean. `out` is that of a model of experts alone. */
+static void mix(const struct mean *m, const struct dtp_units *dense, struct dtp_units *out)
+{
+    uint64_t layers = out->layers, root = out->total - layers * out->layer,
+             root_shard = out->total_shard - layers * out->layer_shard,
+             tensors = out->tensors - layers * out->tensors_per_layer;
+    out->total = root + m->dense * dense->layer + m->experts * out->layer;
+    out->total_shard = root_shard + m->dense * dense->layer_shard + m->experts * out->layer_shard;
+    out->tensors = tensors + m->dense * dense->tensors_per_layer + m->experts * out->tensors_per_layer;
+    out->layer = mean_of(m, dense->layer, out->layer);
+    out->layer_shard = mean_of(m, dense->layer_shard, out->layer_shard);
+    out->layer_matmul = mean_of(m, dense->layer_matmul, out->layer_matmul);
+    out->layer_matmul_shard = mean_of(m, dense->layer_matmul_shard, out->layer_matmul_shard);
+    out->layer_cast = mean_of(m, dense->layer_cast, out->layer_cast);
+    out->tensors_per_layer = mean_of(m, dense->tensors_per_layer, out->tensors_per_layer);
+    out->largest = larger(dense->largest, out->largest);
+    out->down = larger(dense->down, out->down);
+    out->largest_layer = larger(dense->largest_layer, out->largest_layer);
+    out->largest_layer_shard = larger(dense->largest_layer_shard, out->largest_layer_shard);
+    out->root = out->count ? out->root : out->total;
+    out->root_shard = out->count ? out->root_shard : out->total_shard;
+    out->trained = out->total, out->trained_shard = out->total_shard;
+    out->root_trained = out->root, out->trained_tensors = out->tensors;
+}
+
+void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                     const struct dtp_plan *plan, struct dtp_units *out)
+{
+    if (dtp_transformer_is_uniform(transformer)) {
+        count_alike(transformer, cluster, plan, out);
+        return;
+    }
+    struct dtp_transformer dense = dtp_transformer_all_alike(transformer, false),
+                           experts = dtp_transformer_all_alike(transformer, true);
+    struct mean m = {.experts = dtp_transformer_expert_layers(transformer, transformer->layers)};
+    struct dtp_units of_dense;
+    m.dense = transformer->layers - m.experts;
+    count_alike(&dense, cluster, plan, &of_dense);
+    count_alike(&experts, cluster, plan, out);
+    mix(&m, &of_dense, out);
 }
 
 /* ---- state at rest --------------------------------------------------------------------------------------------- */

@@ -16,7 +16,8 @@ struct dtp_units {
     uint64_t ranks;    /* N: ranks that share one copy of what the strategy shards */
     uint64_t replicas; /* R: copies of that, each on its own ranks */
     uint64_t total, total_shard, layers;
-    uint64_t layer, layer_shard, layer_matmul;
+    uint64_t layer, layer_shard, layer_matmul; /* where layers differ, here and below the mean of all */
+    uint64_t largest_layer, largest_layer_shard;
     uint64_t layer_matmul_shard; /* of layer_shard: the matrices */
     uint64_t layer_cast;         /* of a layer: matmul weights and biases, what autocast casts */
     uint64_t largest, down, qkv; /* largest matrix of a layer | the MLP's down matrix [f, h] | q, k and v */

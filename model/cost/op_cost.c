@@ -1,6 +1,7 @@
 #include "cost/op_cost.h"
 
 #include "cost/calibration.h"
+#include "plan/comm_hook.h"
 #include "plan/rules.h"
 
 #include <gsl/gsl_cdf.h>
@@ -271,4 +272,12 @@ double dtp_slowest_rank_factor(double ranks, double deviation)
     if (ranks < 2)
         return 1;
     return 1 + deviation * gsl_cdf_ugaussian_Pinv((ranks - 0.375) / (ranks + 0.25));
+}
+
+uint32_t dtp_powersgd_orthogonalize_kernels(const struct dtp_plan *plan)
+{
+    uint32_t rank = plan->powersgd_rank;
+    if (rank > DTP_POWERSGD_COLUMNS)
+        return (uint32_t)dtp_calibration.powersgd_qr_kernels;
+    return DTP_POWERSGD_COLUMN_KERNELS * rank + DTP_POWERSGD_OTHERS_KERNELS * (rank - 1);
 }

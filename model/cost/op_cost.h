@@ -55,6 +55,9 @@ double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double oth
 double dtp_kernel_launch_s(const struct dtp_execution *execution);
 double dtp_kernel_gap_s(const struct dtp_execution *execution);
 
+/* Launches of one P or Q that PowerSGD orthogonalises (plan/comm_hook.h). */
+uint32_t dtp_powersgd_orthogonalize_kernels(const struct dtp_plan *plan);
+
 /* Relative standard deviation of speed between GPUs of a kind, as the closed form and as simulations charge it. */
 double dtp_rank_deviation(const struct dtp_execution *execution);
 double dtp_simulated_rank_deviation(const struct dtp_execution *execution);

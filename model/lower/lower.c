@@ -181,13 +181,19 @@ void dtp_lower_unfetch(struct dtp_lowering *l)
     call(l, l->hooks->unfetch);
 }
 
-/* cuBLAS workspaces (4096 x 8 KiB on Hopper and later, else 2 x 4 MiB + 8 x 16 KiB; forward's and autograd's thread
- * have one each), RoPE's fp32 sines and cosines, and the micro-step's 64-bit tokens. */
-static void make_standing_buffers(struct dtp_lowering *l)
+/* 4096 x 8 KiB on Hopper and later, else 2 x 4 MiB + 8 x 16 KiB (PyTorch's CublasHandlePool.cpp). */
+uint64_t dtp_lower_cublas_workspace_bytes(const struct dtp_lowering *l)
 {
     enum dtp_gpu_architecture architecture = l->cluster->gpu.architecture;
     bool large = architecture == DTP_GPU_HOPPER || architecture == DTP_GPU_BLACKWELL;
-    uint64_t cublas = large ? UINT64_C(4096) * 8192 : UINT64_C(4096) * 2048 + UINT64_C(16384) * 8;
+    return large ? UINT64_C(4096) * 8192 : UINT64_C(4096) * 2048 + UINT64_C(16384) * 8;
+}
+
+/* cuBLAS workspaces (forward's and autograd's thread have one each), RoPE's fp32 sines and cosines, and the
+ * micro-step's 64-bit tokens. */
+static void make_standing_buffers(struct dtp_lowering *l)
+{
+    uint64_t cublas = dtp_lower_cublas_workspace_bytes(l);
     uint64_t tables = l->rope ? dtp_bytes_product(4 * l->transformer->head_dim, l->plan->sequence / l->plan->cp) : 0;
     for (int handle = 0; handle < (2); handle++)
         dtp_lower_buffer(l, "cuBLAS workspace", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, cublas, true);

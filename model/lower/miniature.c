@@ -35,10 +35,11 @@ static uint64_t unit_of(const struct dtp_plan *plan)
     return plan->wrap_layers ? plan->wrap_layers : 1;
 }
 
-static uint64_t period_of(const struct dtp_plan *plan, uint64_t pattern)
+static uint64_t period_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan, uint64_t pattern)
 {
     uint64_t kept = plan->checkpointing == DTP_CHECKPOINT_EVERY_N ? plan->checkpoint_every : 1;
-    return common_multiple(common_multiple(unit_of(plan), kept), pattern);
+    uint64_t kinds = dtp_transformer_kind_period(transformer);
+    return common_multiple(common_multiple(unit_of(plan), kept), common_multiple(pattern, kinds));
 }
 
 /* Layers by which units that are gathered further ahead than one make each end longer, and those that a runtime keeps
@@ -56,14 +57,20 @@ static uint64_t layers_from(uint64_t least, const struct dtp_transformer *transf
     return least + (transformer->layers + period - least % period) % period;
 }
 
+/* What a hook of DDP's needs for a bucket at a time goes by where buckets end, which is anywhere in a layer. */
+static bool has_period(const struct dtp_plan *plan)
+{
+    return !plan->runtime->counts_elements && plan->comm_hook == DTP_COMM_HOOK_NONE;
+}
+
 struct dtp_miniature_size dtp_miniature_size_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
                                                 uint64_t pattern)
 {
-    uint64_t period = period_of(plan, pattern);
-    uint64_t least = layers_from(LEAST_PERIODS * period + 2 * ahead_of(plan), transformer, period);
+    uint64_t period = period_of(transformer, plan, pattern), first = dtp_transformer_first_layers(transformer);
+    uint64_t least = layers_from(first + LEAST_PERIODS * period + 2 * ahead_of(plan), transformer, period);
     bool small = 2 * least + period < transformer->layers;
     return (struct dtp_miniature_size){.period = period,
-                                       .layers = small && !plan->runtime->counts_elements ? least : 0,
+                                       .layers = small && has_period(plan) ? least : 0,
                                        .micro_steps =
                                            plan->accumulate < MOST_MICRO_STEPS ? plan->accumulate : MOST_MICRO_STEPS};
 }
@@ -72,9 +79,10 @@ struct dtp_miniature_size dtp_miniature_size_of(const struct dtp_transformer *tr
 static struct dtp_miniature_size size_of_bytes(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
     struct dtp_miniature_size size = dtp_miniature_size_of(transformer, plan, 1);
-    uint64_t least = layers_from(2 * (unit_of(plan) + ahead_of(plan)), transformer, size.period);
+    uint64_t first = dtp_transformer_first_layers(transformer), ends = 2 * (unit_of(plan) + ahead_of(plan));
+    uint64_t least = layers_from(first + ends, transformer, size.period);
     bool small = 2 * least + MORE_PERIODS * size.period < transformer->layers;
-    size.layers = small && !plan->runtime->counts_elements ? least : 0;
+    size.layers = small && has_period(plan) ? least : 0;
     return size;
 }
 

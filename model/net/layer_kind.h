@@ -64,7 +64,8 @@ enum dtp_layer_mlp { DTP_LAYER_DENSE, DTP_LAYER_EXPERTS };
 /* The kind of all layers of a model that is uniform; formulas that know one kind refuse others before. */
 static inline enum dtp_layer_mlp dtp_layer_mlp_of(const struct dtp_transformer *transformer)
 {
-    return transformer->experts ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE;
+    bool any = transformer->experts && dtp_transformer_expert_layers(transformer, transformer->layers);
+    return any ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE;
 }
 
 struct dtp_layer_kind {

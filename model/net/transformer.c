@@ -256,6 +256,18 @@ uint64_t dtp_transformer_expert_layers(const struct dtp_transformer *transformer
     return t->experts && end > t->dense_layers ? end / step - t->dense_layers / step : 0;
 }
 
+struct dtp_transformer dtp_transformer_all_alike(const struct dtp_transformer *transformer, bool experts)
+{
+    struct dtp_transformer alike = *transformer;
+    alike.dense_layers = alike.expert_layer_step = 0;
+    if (experts)
+        return alike;
+    alike.experts = alike.experts_per_token = alike.expert_ffn = alike.shared_expert_ffn = 0;
+    alike.expert_groups = alike.groups_per_token = 0;
+    alike.expert_bias = alike.router_bias = alike.shared_expert_gate = false;
+    return alike;
+}
+
 /* A layer with experts, where the model has any, behind a projection of two rows side by side and their two norms, and
  * a norm before the head (DeepSeek-V3's modeling code; arXiv 2412.19437, 2.2). */
 static uint64_t count_mtp(const struct dtp_transformer *t, const struct dtp_parameter_count *count)

@@ -104,13 +104,25 @@ struct dtp_parameter_count {
 
 /* Whether layer 0 .. L - 1 has experts. */
 bool dtp_transformer_layer_has_experts(const struct dtp_transformer *transformer, uint64_t layer);
+/* How many of the layers before `end` have them. */
+uint64_t dtp_transformer_expert_layers(const struct dtp_transformer *transformer, uint64_t end);
 /* All layers are of one kind, with experts or without. */
 static inline bool dtp_transformer_is_uniform(const struct dtp_transformer *transformer)
 {
-    return !transformer->experts || (!transformer->dense_layers && transformer->expert_layer_step < 2);
+    uint64_t with = transformer->experts ? dtp_transformer_expert_layers(transformer, transformer->layers) : 0;
+    return with == 0 || with == transformer->layers;
 }
-/* How many of the layers before `end` have them. */
-uint64_t dtp_transformer_expert_layers(const struct dtp_transformer *transformer, uint64_t end);
+/* The same model with all its layers of one of its kinds: what is reckoned of such a layer holds for each of them. */
+struct dtp_transformer dtp_transformer_all_alike(const struct dtp_transformer *transformer, bool experts);
+/* Layers after which kinds repeat, behind the first that differ from all others (dtp_transformer_first_layers). */
+static inline uint64_t dtp_transformer_kind_period(const struct dtp_transformer *transformer)
+{
+    return transformer->experts && transformer->expert_layer_step > 1 ? transformer->expert_layer_step : 1;
+}
+static inline uint64_t dtp_transformer_first_layers(const struct dtp_transformer *transformer)
+{
+    return transformer->experts ? transformer->dense_layers : 0;
+}
 
 /* SwiGLU, GEGLU: silu or gelu (tanh form) of a gate times up. */
 static inline bool dtp_activation_is_gated(enum dtp_activation activation)

@@ -39,6 +39,8 @@ static void check_runtime(struct dtp_resolver *r)
                         "above 1 with adapters (lora) is not modelled yet; use 1");
     if (p->offload != DTP_OFFLOAD_NONE)
         dtp_plan_refuse(r, "offload", "with adapters (lora) is not modelled yet; use none");
+    if (p->comm_hook != DTP_COMM_HOOK_NONE)
+        dtp_plan_refuse(r, "comm_hook", "with adapters (lora) is not modelled; leave it out");
     if (p->fsdp1)
         dtp_plan_refuse(
             r, "fsdp1",

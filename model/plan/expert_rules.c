@@ -3,18 +3,13 @@
 
 #include <inttypes.h>
 
-/* What lowering has of experts: PyTorch's eager functions around grouped matmuls, whole models, layers that all have
- * them. */
+/* What lowering has of experts: PyTorch's eager functions around grouped matmuls, whole models. */
 static void check_runtime(struct dtp_resolver *r)
 {
     const struct dtp_transformer *t = r->transformer;
     const struct dtp_plan *p = r->plan;
     if (!p->runtime->experts)
         dtp_plan_refuse(r, "runtime", "%s is not modelled with experts; use runtime torch", p->runtime->name);
-    if (!dtp_transformer_is_uniform(t))
-        dtp_plan_refuse(r, t->dense_layers ? "dense_layers" : "expert_layer_step",
-                        "layers with experts beside layers without are counted, but their plans are not modelled yet; "
-                        "give all layers experts: dense_layers 0, expert_layer_step 1");
     if (p->tp > 1 || p->pp > 1 || p->cp > 1)
         dtp_plan_refuse(r, p->tp > 1 ? "tp" : p->pp > 1 ? "pp" : "cp", "with experts is not modelled yet; use 1");
     if (p->precision.compute == DTP_FP8)

@@ -103,6 +103,10 @@ static const struct word optimizer_words[] = {{"adamw", DTP_ADAMW_FUSED},
 
 static const struct word cp_comm_words[] = {
     {"p2p", DTP_CP_P2P}, {"all_gather", DTP_CP_ALL_GATHER}, {"a2a", DTP_CP_A2A}, {"a2a+p2p", DTP_CP_A2A_P2P}};
+static const struct word comm_hook_words[] = {{"none", DTP_COMM_HOOK_NONE},
+                                              {"fp16", DTP_COMM_HOOK_FP16},
+                                              {"bf16", DTP_COMM_HOOK_BF16},
+                                              {"powersgd", DTP_COMM_HOOK_POWERSGD}};
 static const struct word engine_words[] = {{"sm", DTP_ENGINE_SM}, {"copy", DTP_ENGINE_COPY}};
 
 #define DEFINE_WORDS(name)                                                                                             \
@@ -125,6 +129,7 @@ DEFINE_WORDS(loss)
 DEFINE_WORDS(optimizer)
 DEFINE_WORDS(engine)
 DEFINE_WORDS(cp_comm)
+DEFINE_WORDS(comm_hook)
 
 static const struct word stage_cut_words[] = {{"even", DTP_STAGE_CUT_EVEN},
                                               {"counted", DTP_STAGE_CUT_COUNTED},

@@ -47,6 +47,8 @@ enum dtp_checkpointing {
 /* Who moves bytes between the GPUs of a node: NCCL's kernels on SMs, or copy engines (runtime dtplan). */
 enum dtp_engine { DTP_ENGINE_SM, DTP_ENGINE_COPY };
 enum dtp_loss { DTP_LOSS_EAGER, DTP_LOSS_FUSED, DTP_LOSS_CHUNKED }; /* cross entropy: 12*T*V | 4*T*V | one chunk */
+/* What DDP sends in place of a bucket (comm_hook.h). */
+enum dtp_comm_hook { DTP_COMM_HOOK_NONE, DTP_COMM_HOOK_FP16, DTP_COMM_HOOK_BF16, DTP_COMM_HOOK_POWERSGD };
 /* How context parallel ranks exchange keys and values: around a ring while they compute, all at once, or heads for
  * tokens (Ulysses); or the last within a node and the ring across. */
 enum dtp_cp_comm { DTP_CP_P2P, DTP_CP_ALL_GATHER, DTP_CP_A2A, DTP_CP_A2A_P2P };
@@ -173,6 +175,7 @@ const char *dtp_loss_text(enum dtp_loss loss);
 const char *dtp_engine_text(enum dtp_engine engine);
 const char *dtp_optimizer_text(enum dtp_optimizer optimizer);
 const char *dtp_cp_comm_text(enum dtp_cp_comm cp_comm);
+const char *dtp_comm_hook_text(enum dtp_comm_hook comm_hook);
 bool dtp_strategy_parse(const char *text, enum dtp_strategy *out);
 bool dtp_offload_parse(const char *text, enum dtp_offload *out);
 bool dtp_attention_parse(const char *text, enum dtp_attention *out);
@@ -180,6 +183,7 @@ bool dtp_loss_parse(const char *text, enum dtp_loss *out);
 bool dtp_engine_parse(const char *text, enum dtp_engine *out);
 bool dtp_optimizer_parse(const char *text, enum dtp_optimizer *out);
 bool dtp_cp_comm_parse(const char *text, enum dtp_cp_comm *out);
+bool dtp_comm_hook_parse(const char *text, enum dtp_comm_hook *out);
 /* "even", "counted", "cost", or a layout text, which lies in the choice. Parsing takes any text of a layout's letters;
  * whether it is one of the model says resolving. */
 const char *dtp_stage_choice_text(const struct dtp_stage_choice *choice);

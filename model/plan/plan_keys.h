@@ -25,6 +25,7 @@
       "FSDP2 with prefetch and runtime dtplan")                                                                        \
     X(SHARDED, dtp_plan_shards_params(p), "sharded parameters")                                                        \
     X(DDP, p->strategy == DTP_DDP && p->runtime->ddp, "ddp under runtime torch")                                       \
+    X(POWERSGD, p->comm_hook == DTP_COMM_HOOK_POWERSGD, "comm_hook powersgd")                                          \
     X(BUCKETS, p->strategy == DTP_DDP && (p->runtime->ddp || p->runtime->sums_gradients),                              \
       "ddp under runtime torch and nanotron")                                                                          \
     X(ACCUMULATION, p->accumulate > 1, "accumulate above 1")                                                           \

@@ -3,6 +3,7 @@
  * These hold under every runtime; a runtime's own stand in its folder. */
 #include "plan/plan_keys.h"
 
+#include "plan/comm_hook.h"
 #include "plan/degrees.h"
 
 #include <inttypes.h>
@@ -417,4 +418,5 @@ void dtp_plan_check(struct dtp_resolver *r)
     check_positions(r);
     dtp_plan_check_experts(r);
     dtp_plan_check_adapters(r);
+    dtp_plan_check_comm_hook(r);
 }

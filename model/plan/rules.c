@@ -127,8 +127,8 @@ static uint64_t grads_bytes(const struct dtp_plan *plan, uint64_t stored)
                                                                                : stored;
 }
 
-/* DDP reduces gradients in their own dtype, fp32 under autocast; DeepSpeed in the model's dtype, over ranks that share
- * sequences in one of its own. */
+/* DDP reduces gradients in their own dtype, fp32 under autocast, or as its hook has them; DeepSpeed in the model's
+ * dtype, over ranks that share sequences in one of its own. */
 static uint64_t wire_bytes(const struct dtp_plan *plan, uint64_t grads)
 {
     bool replicated = plan->strategy == DTP_DDP || plan->strategy == DTP_ZERO1;
@@ -136,6 +136,8 @@ static uint64_t wire_bytes(const struct dtp_plan *plan, uint64_t grads)
         return dtp_dtype_bytes(plan->deepspeed.sequence_dtype);
     if (plan->deepspeed.bf16_optimizer)
         return dtp_dtype_bytes(plan->precision.params);
+    if (plan->comm_hook == DTP_COMM_HOOK_FP16 || plan->comm_hook == DTP_COMM_HOOK_BF16)
+        return 2;
     if ((plan->runtime->ddp && replicated) || plan->runtime->reduces_own_dtype)
         return grads;
     return dtp_dtype_bytes(plan->precision.reduce);

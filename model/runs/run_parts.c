@@ -3,6 +3,7 @@
  * function of its own; once it is modelled, its columns become settings there. */
 #include "runs/run_writer.h"
 
+#include <stdlib.h>
 #include <strings.h>
 
 /* ---- experts --------------------------------------------------------------------------------------------------- */
@@ -78,12 +79,25 @@ static void write_recipe(struct writer *w)
 
 /* ---- hooks of DDP ---------------------------------------------------------------------------------------------- */
 
+/* "comm hook powersgd rank 4", "comm hook fp16_compress_hook". */
 static void write_hooks(struct writer *w)
 {
+    static const char *const words[] = {"fp16", "bf16", "powersgd"};
     const char *note = strstr(w->run->notes, "comm hook ");
-    if (note)
-        REFUSE(w, "DDP's communication hook '%.*s' is not modelled; plain all-reduce is",
-               (int)strcspn(note + strlen("comm hook "), " ;,"), note + strlen("comm hook "));
+    if (!note)
+        return;
+    note += strlen("comm hook ");
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        size_t length = strlen(words[i]);
+        if (strncasecmp(note, words[i], length) != 0)
+            continue;
+        set(w, "comm_hook", "%s", words[i]);
+        if (strncasecmp(note + length, " rank ", strlen(" rank ")) == 0)
+            set_count(w, "powersgd_rank", strtoull(note + length + strlen(" rank "), NULL, 10));
+        return;
+    }
+    REFUSE(w, "DDP's communication hook '%.*s' is not modelled; fp16, bf16, powersgd and plain all-reduce are",
+           (int)strcspn(note, " ;,"), note);
 }
 
 /* ---- the row --------------------------------------------------------------------------------------------------- */

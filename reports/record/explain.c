@@ -87,9 +87,11 @@ void dtp_explain_parameters(const struct dtp_job *job, struct dtp_explanation *e
     dtp_explain_term(e, "matrices of layers with experts", "L (2 h d_q + 2 h d_kv + h E + E x expert + shared experts)",
                      (double)(c.expert_layers * c.expert_block_matmul), "%llu x %llu", ULL(c.expert_layers),
                      ULL(c.expert_block_matmul));
-    dtp_explain_term(e, "norms and biases of the layers", "L x vectors",
-                     (double)(dense * c.block_vectors + c.expert_layers * c.expert_block_vectors), "%llu x %llu",
-                     ULL(m->layers), ULL(dense ? c.block_vectors : c.expert_block_vectors));
+    dtp_explain_term(e, "norms and biases of the layers", "L x vectors", (double)(dense * c.block_vectors),
+                     "%llu x %llu", ULL(dense), ULL(c.block_vectors));
+    dtp_explain_term(e, "norms and biases of layers with experts", "L x vectors",
+                     (double)(c.expert_layers * c.expert_block_vectors), "%llu x %llu", ULL(c.expert_layers),
+                     ULL(c.expert_block_vectors));
     dtp_explain_term(e, "final norm", "h, with bias 2 h", (double)c.final_norm, "%llu", ULL(c.final_norm));
     uint64_t bias = m->head_bias ? m->vocab : 0;
     dtp_explain_term(e, "output head", "V h; none when tied", (double)(c.head - bias), "%llu x %llu", ULL(m->vocab),

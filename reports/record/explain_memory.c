@@ -177,16 +177,14 @@ void dtp_explain_list(const struct dtp_memory_list *list, uint64_t times, struct
     dtp_explain_close(e, "other", "");
 }
 
-void dtp_explain_layer(const struct dtp_job *job, struct dtp_explanation *e)
+/* Of one of the layers of `m`, which are all alike. */
+static void explain_layer_of(const struct dtp_job *job, const struct dtp_transformer *m, const char *what,
+                             struct dtp_explanation *e)
 {
-    const struct dtp_transformer *m = &job->transformer;
     struct dtp_activations activations;
-    if (job->plan.runtime->arena) /* its peak is written down tensor by tensor already */
-        return;
     const struct dtp_activations *a = &activations;
     dtp_activations_count(m, &job->cluster, &job->plan, &activations);
-    dtp_explain_group(e, "SAVED FOR BACKWARD", "bytes of one token in one layer, nothing recomputed", DTP_EXPLAIN_BYTES,
-                      (double)a->layer_all);
+    dtp_explain_group(e, "SAVED FOR BACKWARD", what, DTP_EXPLAIN_BYTES, (double)a->layer_all);
     dtp_explain_source(e, "what autograd keeps: PyTorch tools/autograd/derivatives.yaml; Korthikanti et al. 2022");
     dtp_explain_term(e, "residual stream", "x and x + attention",
                      (double)(a->layer_all - a->layer_norms - a->layer_attention - a->layer_mlp), "; h = %llu",
@@ -196,8 +194,22 @@ void dtp_explain_layer(const struct dtp_job *job, struct dtp_explanation *e)
     dtp_explain_term(e, "attention", "q, k, v, result, statistics of the softmax", (double)a->layer_attention,
                      "; d_q = %llu, d_kv = %llu", ULL(m->heads * m->head_dim), ULL(m->kv_heads * m->head_dim));
     dtp_explain_term(e, "MLP", "inputs of the activation and of the last matmul", (double)a->layer_mlp, "; f = %llu",
-                     ULL(m->ffn));
+                     ULL(m->experts ? m->experts_per_token * m->expert_ffn : m->ffn));
     dtp_explain_close(e, "other", "");
+}
+
+void dtp_explain_layer(const struct dtp_job *job, struct dtp_explanation *e)
+{
+    const struct dtp_transformer *m = &job->transformer;
+    struct dtp_transformer dense = dtp_transformer_all_alike(m, false), experts = dtp_transformer_all_alike(m, true);
+    if (job->plan.runtime->arena) /* its peak is written down tensor by tensor already */
+        return;
+    if (dtp_transformer_is_uniform(m)) {
+        explain_layer_of(job, m, "bytes of one token in one layer, nothing recomputed", e);
+        return;
+    }
+    explain_layer_of(job, &dense, "bytes of one token in a layer without experts, nothing recomputed", e);
+    explain_layer_of(job, &experts, "bytes of one token in a layer with experts, nothing recomputed", e);
 }
 
 static void explain_device(const struct dtp_memory *m, const struct dtp_memory_parts *parts, struct dtp_explanation *e)

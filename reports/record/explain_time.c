@@ -9,6 +9,7 @@
 #include "closed/sharding.h"
 #include "closed/time_parts.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -61,6 +62,9 @@ static void explain_rest(const struct wire *w, enum dtp_collective collective, d
     char why[240] = "";
     if (collective == DTP_ALL_GATHER && rest < 0)
         say_reuse(w->job, why, sizeof why);
+    if (collective == DTP_ALL_REDUCE && rest < 0 && w->job->plan.comm_hook == DTP_COMM_HOOK_POWERSGD)
+        snprintf(why, sizeof why, "PowerSGD sends P and Q of rank %" PRIu32 " in place of matrices",
+                 w->job->plan.powersgd_rank);
     if (why[0])
         dtp_explain_term(e, "  less", "", rest, "%s", why);
     else if (rest > 0 && w->job->plan.runtime->fetches_modules)
@@ -255,11 +259,13 @@ static void explain_alone(const struct dtp_job *job, const struct dtp_prediction
 /* FLOPs of one forward pass of the layers' matmuls over all tokens of a step. */
 static double forward_flops(const struct dtp_job *job, double tokens)
 {
-    struct dtp_block_work work = dtp_block_work(&job->transformer, &job->plan);
     double weights = 0;
-    for (int i = 0; i < work.matmul_count; i++)
-        weights += work.matmul[i].n * work.matmul[i].k * work.matmul[i].copies;
-    return 2 * tokens * weights * (double)job->transformer.layers;
+    for (int kind = 0; kind < DTP_LAYER_MLPS; kind++) {
+        struct dtp_block_work work = dtp_block_work(&job->transformer, (enum dtp_layer_mlp)kind, &job->plan);
+        for (int i = 0; i < work.matmul_count; i++)
+            weights += work.layers * work.matmul[i].n * work.matmul[i].k * work.matmul[i].copies * work.matmul[i].rows;
+    }
+    return 2 * tokens * weights;
 }
 
 static void explain_matmul(struct dtp_explanation *e, const char *name, const char *rule, double flops, double seconds)

@@ -16,6 +16,7 @@
 #include "lib/live_bytes.h"
 #include "lib/random_adapters.h"
 #include "lib/random_executor_plans.h"
+#include "lib/random_mixed.h"
 
 #define JOBS RANDOM_DRAWS(1200)
 #define DRAWN_JOBS 150
@@ -46,7 +47,7 @@ static void check_memory(const struct random_job *job, const struct dtp_program 
     tally->close += off <= CLOSE;
     tally->least = fmin(tally->least, off);
     tally->most = fmax(tally->most, off);
-    struct dtp_bound_off most = dtp_bound_most_off(&job->plan);
+    struct dtp_bound_off most = dtp_bound_most_off(&job->transformer, &job->plan);
     if (off < -most.below || off > most.above) { /* a search would be misled */
         random_executor_describe(job);
         fail_msg("%s %s: the bound is %+.1f %% off", job->plan.runtime->name, dtp_strategy_text(job->plan.strategy),
@@ -125,6 +126,20 @@ static void test_random_plans(void **state)
     }
     assert_true(close * 100 >= plans * CLOSE_PERCENT);
     assert_true(outside * 1000 <= plans * MOST_OUTSIDE_PER_MILLE);
+}
+
+/* Layers with experts beside layers without. */
+static void test_mixed_plans(void **state)
+{
+    (void)state;
+    random_seed();
+    struct tally tally = {.surely = -1};
+    while (tally.plans < DRAWN_JOBS) {
+        struct random_job job;
+        if (random_mixed_job(2 + random_below(24), &job))
+            check_job(&job, &tally);
+    }
+    check_tally("mixed", &tally);
 }
 
 /* Plans of each runtime but PyTorch's, which chance draws seldom. */
@@ -221,7 +236,7 @@ static void test_slices(void **state)
         uint64_t peak_bytes = sliced_peak(&job);
         if (!peak_bytes)
             continue;
-        struct dtp_bound_off most = dtp_bound_most_off(&job.plan);
+        struct dtp_bound_off most = dtp_bound_most_off(&job.transformer, &job.plan);
         struct dtp_bound_fit fit;
         dtp_bound_fit_of(&job.transformer, &job.cluster, &job.plan, &fit);
         double off = (double)fit.memory.allocated_peak_bytes / (double)peak_bytes - 1;
@@ -303,8 +318,9 @@ static void test_seldom(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_seldom),       cmocka_unit_test(test_adapters),
-                                       cmocka_unit_test(test_random_plans), cmocka_unit_test(test_other_runtimes),
-                                       cmocka_unit_test(test_slices),       cmocka_unit_test(test_states_by_hand)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_seldom),         cmocka_unit_test(test_adapters),
+                                       cmocka_unit_test(test_random_plans),   cmocka_unit_test(test_mixed_plans),
+                                       cmocka_unit_test(test_other_runtimes), cmocka_unit_test(test_slices),
+                                       cmocka_unit_test(test_states_by_hand)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,7 @@
 #include "job/scenario_keys.h"
 
 #include "lib/frozen_adapter_draws.h"
+#include "lib/frozen_draws.h"
 #include "lib/random_executor_plans.h"
 #include "lib/shipped_catalog.h"
 
@@ -92,129 +93,6 @@ static const struct {
     {DTP_KEY_reduce_engine, FROZEN_SCATTERING},
     {DTP_KEY_update_in_backward, FROZEN_SCATTERING},
 };
-
-/* X(key, who, one job in so many, values with bars between): what random plans do not draw, or draw too seldom. They
- * stand above what those drew. */
-#define FROZEN_DRAWS(X)                                                                                                \
-    X(name, ALL, 40, "frozen")                                                                                         \
-    X(positions, ALL, 40, "16384")                                                                                     \
-    X(activation, ALL, 24, "relu|gelu|swiglu")                                                                         \
-    X(norm, ALL, 24, "layer_norm|rms_norm")                                                                            \
-    X(position, ALL, 24, "none|rope|alibi")                                                                            \
-    X(bias, ALL, 32, "true")                                                                                           \
-    X(qkv_bias, ALL, 16, "true")                                                                                       \
-    X(attention_output_bias, ALL, 24, "true")                                                                          \
-    X(mlp_bias, ALL, 24, "true")                                                                                       \
-    X(norm_bias, ALL, 24, "true|false")                                                                                \
-    X(head_bias, ALL, 16, "true")                                                                                      \
-    X(embedding_norm, ALL, 12, "true")                                                                                 \
-    X(qk_norm, ALL, 12, "true")                                                                                        \
-    X(parallel_block, TORCH, 16, "one_norm|two_norms")                                                                 \
-    X(norm_place, TORCH, 16, "after|both")                                                                             \
-    X(qk_norm_wide, TORCH, 2, "true")                                                                                  \
-    X(qk_layer_norm, TORCH, 8, "true")                                                                                 \
-    X(qk_norm_bias, TORCH, 2, "true")                                                                                  \
-    X(qk_norm_weight, TORCH, 8, "by_head|none")                                                                        \
-    X(norm_without_weight, ALL, 40, "true")                                                                            \
-    X(norm_unit_offset, ALL, 80, "true")                                                                               \
-    X(norm_eps, EXECUTOR, 60, "1e-6")                                                                                  \
-    X(embedding_scale, EXECUTOR, 60, "true")                                                                           \
-    X(attention_softcap, EXECUTOR, 60, "50|20")                                                                        \
-    X(final_softcap, EXECUTOR, 40, "30")                                                                               \
-    X(sliding_window, ALL, 80, "128|512|1000")                                                                         \
-    X(sliding_window_pattern, ALL, 2, "2|3|6")                                                                         \
-    X(gpu, ALL, 1, "h100-sxm|h100-sxm|h200-sxm|a100-80-sxm|a100-40-sxm|b200-sxm|h100-pcie|mi300x|rtx-4090|l40s|h20")   \
-    X(network, ALL, 16, "sockets")                                                                                     \
-    X(rails, ALL, 64, "spine|pxn")                                                                                     \
-    X(leaf_nodes, ALL, 8, "2|4|32")                                                                                    \
-    X(strategy, TORCH, 1, "full_shard|full_shard|shard_grad_op|hybrid_shard|ddp|zero1|zero3|full_shard")               \
-    X(strategy, MEGATRON, 1, "ddp|zero1")                                                                              \
-    X(strategy, DEEPSPEED, 1, "zero1|zero2|zero3")                                                                     \
-    X(checkpointing, MEGATRON, 1, "none|full|selective-attention")                                                     \
-    X(loss, MEGATRON, 1, "eager|fused")                                                                                \
-    X(offload, TORCH, 1, "none")                                                                                       \
-    X(offload, FSDP, 1, "none|none|none|params")                                                                       \
-    X(offload, MEGATRON, 1, "none")                                                                                    \
-    X(offload, DEEPSPEED, 1, "none|none|none|optimizer")                                                               \
-    X(offload, ZERO3, 1, "none|none|none|optimizer|params|nvme")                                                       \
-    X(optimizer, DEEPSPEED, 1, "adamw|adamw|adamw|adamw|sgd")                                                          \
-    X(optimizer, MEGATRON, 1, "adamw|adamw|sgd")                                                                       \
-    X(optimizer, EXECUTOR, 1, "adamw")                                                                                 \
-    X(compile_loss, TORCH, 8, "false")                                                                                 \
-    X(limit_all_gathers, FSDP1, 2, "false")                                                                            \
-    X(keep_root, FSDP2, 6, "true")                                                                                     \
-    X(reshard_after_forward, HYBRID, 3, "false")                                                                       \
-    X(prefetch_depth, FSDP2, 6, "2|3|4")                                                                               \
-    X(ddp_bucket_mib, DDP, 3, "1|12.5|100")                                                                            \
-    X(expandable_segments, ALLOCATOR, 6, "true")                                                                       \
-    X(tp, MEGATRON, 3, "2|2|4|8")                                                                                      \
-    X(pp, MEGATRON, 3, "2|4")                                                                                          \
-    X(layout_order, MEGATRON, 12, "cp-tp|tp-cp-dp-pp|cp-tp-dp")                                                        \
-    X(schedule, MEGATRON, 4, "1f1b|interleaved")                                                                       \
-    X(schedule, MEGATRON, 5, "zb-h2|zb-v|zb-h1")                                                                       \
-    X(post_validation, MEGATRON, 1, "true")                                                                            \
-    X(microbatch_group, MEGATRON, 1, "4")                                                                              \
-    X(stages, MEGATRON, 6, "even|counted|cost")                                                                        \
-    X(cp, ALL, 200, "2")                                                                                               \
-    X(cp, MEGATRON, 8, "2|2|4|8")                                                                                      \
-    X(cp, FSDP2, 12, "2|2|4")                                                                                          \
-    X(cp_comm, MEGATRON, 1, "p2p|all_gather|a2a|a2a+p2p")                                                              \
-    X(cp_comm, FSDP2, 2, "p2p|all_gather")                                                                             \
-    X(accumulate, MEGATRON, 2, "4|8")                                                                                  \
-    X(virtual_stages, MEGATRON, 2, "2")                                                                                \
-    X(sequence_parallel, MEGATRON, 6, "false")                                                                         \
-    X(tp_overlap, MEGATRON, 8, "true")                                                                                 \
-    X(megatron_overlap, MEGATRON, 3, "true")                                                                           \
-    X(precision, ALL, 1, "bf16-mixed|bf16-mixed|fp32|bf16|bf16-pure|fp16-mixed|fp8-tensorwise|fp8-rowwise")            \
-    X(precision, MEGATRON, 1, "bf16-mixed|bf16-mixed|fp16-mixed|fp32|fp8-tensorwise")                                  \
-    X(precision, DEEPSPEED, 1, "bf16-mixed|bf16-mixed|fp16-mixed|fp32")                                                \
-    X(precision, EXECUTOR, 1, "fp32|bf16-mixed|bf16|bf16-pure")                                                        \
-    X(param_dtype, ALL, 40, "bf16|fp32|fp16")                                                                          \
-    X(compute_dtype, ALL, 60, "bf16|fp32|tf32|fp16")                                                                   \
-    X(reduce_dtype, ALL, 10, "bf16|fp32")                                                                              \
-    X(reduce_dtype, EXECUTOR, 2, "bf16|fp32")                                                                          \
-    X(master_dtype, ALL, 40, "fp32|bf16")                                                                              \
-    X(moment_dtype, TORCH, 20, "bf16|fp32")                                                                            \
-    X(fp8_all_gather, FSDP2, 2, "false|true")                                                                          \
-    X(gradient_norm, EXECUTOR, 3, "true")                                                                              \
-    X(stochastic_rounding, EXECUTOR, 8, "true")                                                                        \
-    X(cuda_graph, EXECUTOR, 4, "true")                                                                                 \
-    X(atomic_attention, EXECUTOR, 4, "true")                                                                           \
-    X(matmul_sms, EXECUTOR, 8, "100|64")                                                                               \
-    X(collective_ctas, EXECUTOR, 8, "4|16")                                                                            \
-    X(symmetric_windows, SCATTERING, 4, "true")                                                                        \
-    X(price, ALL, 12, "2.5|0.8")                                                                                       \
-    X(zero_hpz_partition_size, ZERO3, 4, "2|4")                                                                        \
-    X(zero_quantized_weights, ZERO3, 4, "true")                                                                        \
-    X(zero_quantized_gradients, ZERO3, 6, "true")                                                                      \
-    X(update_in_backward, SCATTERING, 3, "true")                                                                       \
-    X(tokens, ALL, 8, "2T|15e9|1e8")                                                                                   \
-    X(deadline, ALL, 24, "30d|12h")                                                                                    \
-    X(budget, ALL, 24, "500k|1e4")                                                                                     \
-    X(gpu_mtbf, ALL, 24, "5000h|200h")                                                                                 \
-    X(detection, ALL, 24, "30s|1h")                                                                                    \
-    X(restart, ALL, 24, "20min")                                                                                       \
-    X(storage, ALL, 24, "20GB|300MB")                                                                                  \
-    X(strategy, NANOTRON, 1, "ddp|zero1")                                                                              \
-    X(checkpointing, NANOTRON, 1, "none|none|full")                                                                    \
-    X(loss, NANOTRON, 1, "eager")                                                                                      \
-    X(attention, NANOTRON, 1, "flash|flash2")                                                                          \
-    X(offload, NANOTRON, 1, "none")                                                                                    \
-    X(optimizer, NANOTRON, 1, "adamw")                                                                                 \
-    X(precision, NANOTRON, 1, "bf16-mixed")                                                                            \
-    X(reduce_dtype, NANOTRON, 1, "fp32")                                                                               \
-    X(ddp_bucket_mib, NANOTRON, 3, "1|12.5|100")                                                                       \
-    X(position, NANOTRON, 1, "rope")                                                                                   \
-    X(parallel_block, NANOTRON, 1, "none")                                                                             \
-    X(norm_place, NANOTRON, 1, "before")                                                                               \
-    X(qk_norm, NANOTRON, 1, "false")                                                                                   \
-    X(embedding_norm, NANOTRON, 1, "false")                                                                            \
-    X(tp, DIVIDED, 16, "2|4")                                                                                          \
-    X(pp, DIVIDED, 16, "2|4")                                                                                          \
-    X(cp, DIVIDED, 8, "2|2|4")                                                                                         \
-    X(seq_parallel_communication_data_type, DIVIDED, 1, "bf16")                                                        \
-    X(megatron_layers, DIVIDED, 6, "true")                                                                             \
-    X(bf16_optimizer, DIVIDED, 1, "true")
 
 static const struct {
     enum dtp_key key;

@@ -194,6 +194,11 @@ static inline void random_runtime_choices(const struct dtp_cluster *cluster, str
     bool scatters = cluster->gpus > 1 && cluster->nodes == 1 && plan->strategy != DTP_DDP && plan->shard_group != 1;
     if (plan->runtime == &dtp_runtime_dtplan && scatters && random_bool())
         plan->executor.reduce_engine = DTP_ENGINE_COPY;
+    random_key("comm_hook");
+    if (plan->runtime == &dtp_runtime_torch && plan->strategy == DTP_DDP && !random_frozen && random_below(3) == 0) {
+        plan->comm_hook = (enum dtp_comm_hook)(1 + random_below(3));
+        plan->powersgd_rank = 1u << random_below(4);
+    }
     random_key("update_in_backward");
     bool once = plan->accumulate == 1 || (!plan->accumulate_sync && plan->strategy != DTP_ZERO2);
     if (plan->runtime == &dtp_runtime_dtplan && scatters && once && plan->offload == DTP_OFFLOAD_NONE)
@@ -204,7 +209,7 @@ static inline void random_runtime_choices(const struct dtp_cluster *cluster, str
 /* Fields of keys that one runtime alone reads and that are drawn by name, here or in frozen_jobs.h. Any other is drawn
  * from its row: a key that is new needs nothing here. */
 static const char random_named_fields[] =
-    " compile compile_loss fsdp1 limit_all_gathers keep_root ddp_bucket_view overlap_comm "
+    " compile compile_loss fsdp1 limit_all_gathers keep_root ddp_bucket_view comm_hook powersgd_rank overlap_comm "
     "reduce_bucket_size stage3_max_live_parameters stage3_max_reuse_distance "
     "stage3_prefetch_bucket_size stage3_param_persistence_threshold zero_hpz_partition_size "
     "zero_quantized_weights zero_quantized_gradients pipeline sequence_dtype megatron_layers bf16_optimizer overlap "

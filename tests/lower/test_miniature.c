@@ -16,6 +16,7 @@
 #include "lib/live_bytes.h"
 #include "lib/random_draws.h"
 #include "lib/random_executor_plans.h"
+#include "lib/random_mixed.h"
 
 #define JOBS RANDOM_DRAWS(1200)
 #define DRAWN_JOBS RANDOM_DRAWS(200)
@@ -140,6 +141,21 @@ static void test_executor_plans(void **state)
     assert_true(tally.large_in_miniature * 100 > tally.large * 85);
 }
 
+/* Layers with experts beside layers without: in front of them, between them. */
+static void test_mixed_plans(void **state)
+{
+    (void)state;
+    random_seed();
+    struct tally tally = {0};
+    while (tally.plans < DRAWN_JOBS) {
+        struct random_job job;
+        if (random_mixed_job(2 + random_below(60), &job))
+            check_job(&job, &tally);
+    }
+    print_tally("mixed", &tally);
+    assert_true(tally.large_in_miniature * 100 > tally.large * 60);
+}
+
 /* DeepSpeed's, which are lowered with all layers, over more micro-steps than are looked at. */
 static void test_many_micro_steps(void **state)
 {
@@ -187,8 +203,8 @@ static void test_few_layers(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_few_layers), cmocka_unit_test(test_random_plans),
-                                       cmocka_unit_test(test_replicated_plans), cmocka_unit_test(test_executor_plans),
-                                       cmocka_unit_test(test_many_micro_steps)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_few_layers),     cmocka_unit_test(test_mixed_plans),
+                                       cmocka_unit_test(test_random_plans),   cmocka_unit_test(test_replicated_plans),
+                                       cmocka_unit_test(test_executor_plans), cmocka_unit_test(test_many_micro_steps)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

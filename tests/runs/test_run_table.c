@@ -154,8 +154,22 @@ static void test_parts_that_are_not_modelled(void **state)
     run.precision_recipe = "mxfp8";
     assert_refused(&run, "precision_recipe 'mxfp8' is not modelled");
     run = plain_run();
-    run.notes = "eager; comm hook powerSGD rank 4";
-    assert_refused(&run, "DDP's communication hook 'powerSGD' is not modelled");
+    run.strategy_key = "ddp";
+    run.notes = "eager; comm hook batched_powerSGD rank 4";
+    assert_refused(&run, "DDP's communication hook 'batched_powerSGD' is not modelled");
+}
+
+static void test_hooks(void **state)
+{
+    (void)state;
+    struct dtp_run run = plain_run();
+    run.strategy_key = "ddp";
+    run.notes = "eager; comm hook powerSGD rank 4, start_powerSGD_iter 2; comm hook powersgd rank 4";
+    struct dtp_plan plan = job_of(&run).plan;
+    assert_int_equal(plan.comm_hook, DTP_COMM_HOOK_POWERSGD);
+    assert_int_equal(plan.powersgd_rank, 4);
+    run.notes = "comm hook fp16_compress_hook; eager";
+    assert_int_equal(job_of(&run).plan.comm_hook, DTP_COMM_HOOK_FP16);
 }
 
 /* What leaves a dense model as it is: one expert-parallel rank, the attention that its heads are, a plain recipe. */
@@ -553,6 +567,7 @@ int main(void)
         cmocka_unit_test(test_counts_are_exact),
         cmocka_unit_test(test_shapes_that_are_refused),
         cmocka_unit_test(test_parts_that_are_not_modelled),
+        cmocka_unit_test(test_hooks),
         cmocka_unit_test(test_parts_that_say_nothing_new),
         cmocka_unit_test(test_presets_fill_dimensions),
         cmocka_unit_test(test_notes_decide_the_architecture),

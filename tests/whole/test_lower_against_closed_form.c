@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "lib/random_adapters.h"
+#include "lib/random_mixed.h"
 #include "closed/closed_form.h"
 
 #define JOBS RANDOM_DRAWS(1200)
@@ -310,10 +311,27 @@ static void test_random_adapters(void **state)
     assert_true(packed > 50 && sharded > 30 && below > 10 && dropped > 10);
 }
 
+/* Layers with experts beside layers without. */
+static void test_mixed(void **state)
+{
+    (void)state;
+    random_seed();
+    for (int checked = 0; checked < 100;) {
+        struct random_job job;
+        if (!random_mixed_job(2 + random_below(12), &job))
+            continue;
+        assert_true(check_job(&job));
+        checked++;
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_experts), cmocka_unit_test(test_random_adapters), cmocka_unit_test(test_random_plans),
-        cmocka_unit_test(test_random_deepspeed_offload), cmocka_unit_test(test_random_zeropp)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_experts),
+                                       cmocka_unit_test(test_mixed),
+                                       cmocka_unit_test(test_random_adapters),
+                                       cmocka_unit_test(test_random_plans),
+                                       cmocka_unit_test(test_random_deepspeed_offload),
+                                       cmocka_unit_test(test_random_zeropp)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

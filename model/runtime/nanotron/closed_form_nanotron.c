@@ -25,7 +25,7 @@ static void traffic(struct dtp_traffic *job)
 {
     uint64_t gpus = job->cluster->gpus, total = job->units.total;
     bool ddp = dtp_nanotron_wraps_ddp(job->plan, gpus);
-    uint64_t pieces = ddp ? dtp_traffic_ddp_buckets(job, job->bytes.params) : 1;
+    uint64_t pieces = ddp ? dtp_traffic_ddp_buckets(job, job->bytes.params).count : 1;
     dtp_traffic_add(job, DTP_ALL_REDUCE, job->reductions * 2 * dtp_traffic_ring(total * job->bytes.reduce, gpus),
                     job->reductions * pieces, gpus, 1);
     if (job->plan->strategy == DTP_ZERO1)

@@ -3,6 +3,8 @@
 
 #include "base/bytes.h"
 #include "closed/model_parallel.h"
+#include "cost/cluster_cost.h"
+#include "cost/op_cost.h"
 #include "runtime/torch/torch.h"
 
 /* ---- segments of the allocator ----------------------------------------------------------------------------------- */
@@ -23,7 +25,7 @@ static uint64_t root_reduce_segment(const struct dtp_beside *b, struct dtp_memor
 {
     const struct dtp_units *u = &b->units;
     uint64_t ends = u->root - u->head_end, root = u->head_end > ends ? u->head_end : ends; /* the larger of two */
-    uint64_t r = b->bytes.reduce, input = r * root, unit = r * u->layers_per_unit * u->layer;
+    uint64_t r = b->bytes.reduce, input = r * root, unit = r * u->layers_per_unit * u->largest_layer;
     enum dtp_loss loss = dtp_plan_loss(b->plan);
     if (!u->root_trained)
         return 0;
@@ -59,11 +61,28 @@ static void offload_state(const struct dtp_transformer *transformer, const struc
     out->params_elements = out->grads_elements = out->optimizer_elements = 0;
 }
 
+/* ---- time -------------------------------------------------------------------------------------------------------- */
+
+/* PowerSGD's factors are orthogonalised one after another, by small kernels. */
+static double beside_update_s(const struct dtp_timing *timing)
+{
+    const struct dtp_plan *plan = timing->plan;
+    if (plan->comm_hook != DTP_COMM_HOOK_POWERSGD || timing->cluster->gpus == 1)
+        return 0;
+    struct dtp_traffic job = {.transformer = timing->transformer, .cluster = timing->cluster, .plan = plan};
+    dtp_units_count(timing->transformer, timing->cluster, plan, &job.units);
+    dtp_element_bytes_count(plan, &job.bytes);
+    struct dtp_ddp_bucket_count buckets = dtp_traffic_ddp_buckets(&job, job.bytes.grads);
+    double kernels = 2 * (double)buckets.factored.matrices * dtp_powersgd_orthogonalize_kernels(plan);
+    return kernels * dtp_cluster_kernel_launch_s(timing->cluster, &timing->execution) * dtp_plan_reductions(plan);
+}
+
 /* ---- what they are ----------------------------------------------------------------------------------------------- */
 
 const struct dtp_closed_form_hooks dtp_torch_closed_form = {
     .offload_state = offload_state,
     .own_segments = own_segments,
+    .beside_update_s = beside_update_s,
     .traffic = dtp_torch_traffic,
     .slice = dtp_slice_of,
     .add_stages = dtp_stages_of_slice,

@@ -3,6 +3,7 @@
  * DDP lays gradients into buckets (ddp_buckets.h). They are all-reduced in order on the communicator's stream and
  * awaited at the end of backward (reducer.cpp). */
 #include "lower/ddp_buckets.h"
+#include "runtime/torch/lower_comm_hook.h"
 #include "runtime/torch/lower_foreach.h"
 #include "runtime/torch/torch.h"
 
@@ -12,6 +13,7 @@
 
 struct dtp_lower_buckets {
     struct dtp_ddp_buckets laid;
+    struct dtp_hooked_bucket *hooked; /* of each bucket; NULL without a hook */
     uint32_t group;
 };
 
@@ -70,13 +72,18 @@ static enum dtp_status make(struct dtp_lowering *l)
         made->laid.bucket[i].buffer =
             dtp_lower_buffer(l, "bucket", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE, made->laid.bucket[i].bytes, true);
     made->group = dtp_lower_data_group(l, l->data_ranks, 1);
-    return status;
+    if (status != DTP_OK || l->plan->comm_hook == DTP_COMM_HOOK_NONE)
+        return status;
+    made->hooked = dtp_hooked_make(l, &made->laid);
+    return made->hooked ? DTP_OK : dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
 }
 
 static void release(struct dtp_lowering *l)
 {
-    if (l->own)
+    if (l->own) {
         dtp_ddp_buckets_release(&buckets_of(l)->laid);
+        free(buckets_of(l)->hooked);
+    }
     free(l->own);
 }
 
@@ -118,7 +125,11 @@ static void into_bucket(struct dtp_lowering *l, int part)
     if (++bucket->ready < bucket->parts)
         return;
     bucket->ready = 0;
-    all_reduce(l, bucket);
+    struct dtp_lower_buckets *own = buckets_of(l);
+    if (own->hooked)
+        dtp_hooked_reduce(l, bucket, &own->hooked[bucket - own->laid.bucket], own->group);
+    else
+        all_reduce(l, bucket);
 }
 
 static dtp_buffer_id bucket_of(const struct dtp_lowering *l, uint64_t module, int part)
@@ -136,6 +147,7 @@ static void end_backward(struct dtp_lowering *l)
         return;
     dtp_draft_begin(l, &draft, DTP_OP_MARK, "gradients reduced");
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_REDUCE]);
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_COPY]); /* of a hook */
     dtp_draft_end(l, &draft);
     if (l->plan->ddp_bucket_view)
         return;

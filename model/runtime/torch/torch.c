@@ -20,8 +20,8 @@ static void check_dtypes(struct dtp_resolver *r)
                         "(precision bf16-mixed), or runtime deepspeed");
     if (!dtp_plan_is_fsdp(r->plan) && p->reduce != p->params && !dtp_plan_adapts(r->plan)) /* theirs is their own */
         dtp_plan_refuse(r, "reduce_dtype",
-                        "%s under torch reduces gradients in the parameters' dtype %s; leave it out (a "
-                        "compression hook is not modelled)",
+                        "%s under torch reduces gradients in the parameters' dtype %s; leave it out, or compress "
+                        "them under ddp with comm_hook",
                         dtp_strategy_text(r->plan->strategy), dtp_dtype_text(p->params));
 }
 
@@ -141,10 +141,10 @@ static void words(const struct dtp_plan *plan, char *out, size_t bytes)
     snprintf(out, bytes, "%s %s %s", dtp_runtime_torch.name, what, plan->compile ? "compiled" : "eager");
 }
 
-static bool always(const struct dtp_plan *plan)
+/* PowerSGD synchronises the device bucket by bucket. */
+static bool overlaps_reductions(const struct dtp_plan *plan)
 {
-    (void)plan;
-    return true;
+    return plan->comm_hook != DTP_COMM_HOOK_POWERSGD;
 }
 
 static const struct dtp_lower_hooks *lower(const struct dtp_plan *plan)
@@ -183,7 +183,7 @@ const struct dtp_runtime dtp_runtime_torch = {
     .check_elsewhere = check_elsewhere,
     .check_offload = check_offload,
     .words = words,
-    .overlaps_reductions = always,
+    .overlaps_reductions = overlaps_reductions,
     .closed = &dtp_torch_closed_form,
     .lower = lower,
 };

@@ -5,15 +5,22 @@
 
 /* ---- replicated parameters --------------------------------------------------------------------------------------- */
 
-/* DDP all-reduces gradients in their own dtype (fp32 under autocast), ZeroRedundancyOptimizer then broadcasts
- * each parameter from the rank that updated it. A broadcast of B around a ring of n is n-1 sends of B; spread over all
- * owners that is psi p (n-1)/n from each GPU, what an all-gather sends, and it is counted as one. */
+/* DDP all-reduces gradients in their own dtype (fp32 under autocast) or what its hook makes of them,
+ * ZeroRedundancyOptimizer then broadcasts each parameter from the rank that updated it. A broadcast of B around a ring
+ * of n is n-1 sends of B; spread over all owners that is psi p (n-1)/n from each GPU, what an all-gather sends, and it
+ * is counted as one. */
 static void replicated(struct dtp_traffic *job)
 {
     const struct dtp_units *u = &job->units;
     uint64_t gpus = job->cluster->gpus, params = dtp_plan_adapts(job->plan) ? job->bytes.grads : job->bytes.params;
-    dtp_traffic_add(job, DTP_ALL_REDUCE, job->reductions * 2 * dtp_traffic_ring(u->trained * job->bytes.reduce, gpus),
-                    job->reductions * dtp_traffic_ddp_buckets(job, job->bytes.grads), gpus, 1);
+    struct dtp_ddp_bucket_count buckets = dtp_traffic_ddp_buckets(job, job->bytes.grads);
+    uint64_t elements = u->trained, count = buckets.count;
+    if (job->plan->comm_hook == DTP_COMM_HOOK_POWERSGD) { /* P, then Q, and what is not factored */
+        elements = dtp_factored_elements(&buckets.factored);
+        count = 2 * buckets.factored_buckets + buckets.whole_buckets;
+    }
+    dtp_traffic_add(job, DTP_ALL_REDUCE, job->reductions * 2 * dtp_traffic_ring(elements * job->bytes.reduce, gpus),
+                    job->reductions * count, gpus, 1);
     if (job->plan->strategy == DTP_ZERO1)
         dtp_traffic_add(job, DTP_ALL_GATHER, dtp_traffic_ring(u->trained * params, gpus), u->trained_tensors, gpus, 1);
 }
@@ -28,7 +35,8 @@ static uint64_t layers_bytes(const struct dtp_traffic *job)
     if (dtp_plan_adapts(job->plan))
         return u->count ? u->layers * u->layer_wire * u->ranks : 0;
     uint64_t narrowed = u->layer_matmul_shard * u->ranks * (job->bytes.compute - job->bytes.gathered);
-    return u->count ? u->layers * (u->layer_shard * u->ranks * job->bytes.compute - narrowed) : 0;
+    uint64_t shard = u->total_shard - u->root_shard;
+    return u->count ? shard * u->ranks * job->bytes.compute - u->layers * narrowed : 0;
 }
 
 static uint64_t head_end_bytes(const struct dtp_traffic *job)

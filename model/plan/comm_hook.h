@@ -1,0 +1,47 @@
+/* Communication hooks of PyTorch's DDP (torch.distributed.algorithms.ddp_comm_hooks): what is sent in place of a bucket
+ * of gradients.
+ *
+ *   fp16, bf16   the bucket cast to 16 bits is all-reduced, divided by the ranks and cast back (default_hooks.py)
+ *   powersgd     each matrix M [n, m] with (n + m) r 2 < n m becomes P = M Q [n, r] and Q = M^T P [m, r], P and Q are
+ *                all-reduced, M = P Q^T; everything else of the bucket is all-reduced as it is (powerSGD_hook.py,
+ *                min_compression_rate 2; Vogels et al. 2019, arXiv:1905.13727). Error feedback and warm start, as by
+ *                default: what was lost and the factors stay from step to step. Steps before start_powerSGD_iter, which
+ *                send whole buckets, are not what is predicted. */
+#ifndef DTP_COMM_HOOK_H
+#define DTP_COMM_HOOK_H
+
+#include "plan/plan.h"
+
+/* The least by which PowerSGD must shrink a matrix (min_compression_rate). */
+#define DTP_POWERSGD_RATE 2
+/* Streams of PyTorch's pool, on which its matmuls run in turn (c10/cuda/CUDAStream.cpp, kStreamsPerPool). */
+#define DTP_POWERSGD_STREAMS 32
+/* Kernels of a column that is orthogonalised (norm, sum, quotient), and of each column behind it (product, sum,
+ * product, difference): _orthogonalize_gram_schmidt of powerSGD_hook.py. */
+#define DTP_POWERSGD_COLUMN_KERNELS 3
+#define DTP_POWERSGD_OTHERS_KERNELS 4
+/* The largest rank that goes column by column; above stands torch.linalg.qr. */
+#define DTP_POWERSGD_COLUMNS 2
+
+/* What PowerSGD makes of gradients: elements of all P, of all Q, of what is sent whole; matrices that are factored. */
+struct dtp_factored {
+    uint64_t p, q, whole, matrices;
+};
+
+/* Adds `tensors` equal ones of `elements` together, matrices of `columns` columns; 0: vectors. rank > 0. */
+void dtp_factored_add(struct dtp_factored *factored, uint64_t elements, uint64_t columns, uint64_t tensors,
+                      uint64_t rank);
+static inline uint64_t dtp_factored_elements(const struct dtp_factored *factored)
+{
+    return factored->p + factored->q + factored->whole;
+}
+
+/* Bytes that kernels of the hook move for each element of a bucket whose gradients have `grad_bytes`:
+ *   fp16, bf16   cast (g + 2), division (2 + 2), cast back (2 + g)
+ *   powersgd     error added 3 g, copy 2 g, read for P and for Q 2 g, written from both g, what is lost 3 g */
+double dtp_comm_hook_bytes(const struct dtp_plan *plan, double grad_bytes);
+/* A hook's plans that are not modelled, refused. */
+struct dtp_resolver;
+void dtp_plan_check_comm_hook(struct dtp_resolver *r);
+
+#endif

@@ -1,0 +1,41 @@
+/* Small models with experts in some or all of their layers, and plans of them that PyTorch can run. */
+#ifndef DTP_TEST_RANDOM_MIXED_H
+#define DTP_TEST_RANDOM_MIXED_H
+
+#include "plan/rules.h"
+
+#include "lib/random_draws.h"
+#include "lib/random_plans.h"
+
+static inline struct dtp_transformer random_mixed_model(uint64_t layers)
+{
+    struct dtp_transformer t = dtp_transformer_default();
+    t.layers = layers, t.hidden = 256, t.heads = 4, t.kv_heads = 2, t.head_dim = 64, t.vocab = 1000;
+    t.ffn = random_bool() ? 1024 : 384;
+    t.experts = 8, t.experts_per_token = 2, t.expert_ffn = 192;
+    t.shared_expert_ffn = random_bool() ? 320 : 0, t.shared_expert_gate = t.shared_expert_ffn && random_bool();
+    t.dense_layers = random_below(4);
+    t.expert_layer_step = random_below(4);
+    t.router = random_bool() ? DTP_ROUTER_SOFTMAX : DTP_ROUTER_SIGMOID;
+    return t;
+}
+
+/* False where the plan is refused. */
+static inline bool random_mixed_job(uint64_t layers, struct random_job *job)
+{
+    static const enum dtp_strategy strategies[] = {DTP_DDP, DTP_ZERO1, DTP_FULL_SHARD, DTP_SHARD_GRAD_OP};
+    static const enum dtp_checkpointing checkpointing[] = {DTP_CHECKPOINT_NONE, DTP_CHECKPOINT_FULL,
+                                                           DTP_CHECKPOINT_EVERY_N, DTP_CHECKPOINT_SELECTIVE_ATTENTION};
+    *job = (struct random_job){.cluster = random_cluster(), .transformer = random_mixed_model(layers)};
+    job->asked = dtp_plan_default();
+    job->asked.strategy = strategies[random_below(4)];
+    job->asked.checkpointing = checkpointing[random_below(4)];
+    job->asked.checkpoint_every = 2;
+    job->asked.compile = random_bool();
+    job->asked.sequence = 128, job->asked.micro_batch = 2;
+    job->asked.accumulate = 1 + (uint32_t)random_below(4);
+    job->plan = job->asked;
+    return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK;
+}
+
+#endif

@@ -1,0 +1,150 @@
+/* DDP's communication hooks by hand, on LLaMA-7B over 8 GPUs: what is sent, what stands, what overlaps, what is
+ * refused. */
+#include "closed/closed_form.h"
+#include "lower/lower.h"
+#include "runtime/runtimes.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "lib/hardware.h"
+#include "lib/llama_7b.h"
+
+static const uint64_t psi = 6738415616; /* parameters of LLaMA-7B */
+
+static struct dtp_plan hooked_plan(enum dtp_comm_hook hook, uint32_t rank)
+{
+    struct dtp_plan plan = dtp_plan_default();
+    plan.strategy = DTP_DDP, plan.comm_hook = hook, plan.powersgd_rank = rank;
+    return plan;
+}
+
+static struct dtp_program *lower(struct dtp_plan *plan, struct dtp_communication *communication)
+{
+    static struct dtp_faults faults;
+    struct dtp_transformer t = llama_7b();
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    struct dtp_program *program = NULL;
+    memset(&faults, 0, sizeof faults);
+    if (dtp_plan_resolve(plan, &t, &cluster, &faults) != DTP_OK ||
+        dtp_lower(&t, &cluster, plan, 0, &program, &faults) != DTP_OK)
+        fail_msg("%s", faults.text[0]);
+    *communication = (struct dtp_communication){0};
+    dtp_closed_form_communication(&t, &cluster, plan, communication);
+    return program;
+}
+
+static uint64_t standing(const struct dtp_program *program)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < dtp_program_buffer_count(program); i++) {
+        const struct dtp_buffer *b = &dtp_program_buffers(program)[i];
+        bytes += b->persistent && b->owner == DTP_OWNER_REDUCE ? b->bytes : 0;
+    }
+    return bytes;
+}
+
+static void count_reductions(const struct dtp_program *program, double *sent_bytes, uint64_t *count, uint64_t *waits)
+{
+    *sent_bytes = 0, *count = 0, *waits = 0;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        const struct dtp_op *op = &dtp_program_ops(program)[i];
+        *waits += op->kind == DTP_OP_HOST_WAIT;
+        if (op->kind != DTP_OP_ALL_REDUCE)
+            continue;
+        *sent_bytes += op->demand->sent_bytes;
+        ++*count;
+    }
+}
+
+/* Half of what fp32 gradients take on the wire, 2 x 7/8 of 2 bytes a parameter, of which a copy stands; as many
+ * all-reduces as buckets, and the host waits for none. */
+static void test_sixteen_bits(void **state)
+{
+    (void)state;
+    struct dtp_communication with, without;
+    struct dtp_plan plain = hooked_plan(DTP_COMM_HOOK_NONE, 1), plan = hooked_plan(DTP_COMM_HOOK_BF16, 1);
+    dtp_program_destroy(lower(&plain, &without));
+    struct dtp_program *program = lower(&plan, &with);
+    double sent_bytes;
+    uint64_t count, waits;
+    count_reductions(program, &sent_bytes, &count, &waits);
+    assert_int_equal(with.bytes[DTP_ALL_REDUCE], 2 * 7 * (2 * psi) / 8);
+    assert_int_equal(2 * with.bytes[DTP_ALL_REDUCE], without.bytes[DTP_ALL_REDUCE]);
+    assert_true(sent_bytes == (double)with.bytes[DTP_ALL_REDUCE]);
+    assert_int_equal(count, without.count[DTP_ALL_REDUCE]);
+    assert_int_equal(count, with.count[DTP_ALL_REDUCE]);
+    assert_int_equal(waits, 0);
+    assert_int_equal(standing(program), 2 * psi);
+    dtp_program_destroy(program);
+}
+
+/* Of rank 4. A layer's q, k, v and output matrices have P and Q of (4096 + 4096) 4 elements, gate, up and down of
+ * (4096 + 11008) 4, embedding and head of (4096 + 32000) 4: 4 x 32,768 + 3 x 60,416 = 312,320 a layer, 10,283,008 in
+ * all. 65 norms of 4096 go whole. All of it in fp32 and, of 8 ranks, 2 x 7/8 times. What was lost stands in fp32 and so
+ * do P and Q, and 32 workspaces of 32 MiB. */
+static void test_powersgd(void **state)
+{
+    (void)state;
+    struct dtp_communication communication;
+    struct dtp_plan plan = hooked_plan(DTP_COMM_HOOK_POWERSGD, 4);
+    struct dtp_program *program = lower(&plan, &communication);
+    double sent_bytes;
+    uint64_t count, waits, factors = 10283008, norms = 65 * 4096;
+    count_reductions(program, &sent_bytes, &count, &waits);
+    assert_int_equal(communication.bytes[DTP_ALL_REDUCE], 2 * 7 * (4 * (factors + norms)) / 8);
+    assert_true(sent_bytes == (double)communication.bytes[DTP_ALL_REDUCE]);
+    assert_int_equal(count, communication.count[DTP_ALL_REDUCE]);
+    assert_true(waits > 32); /* the host waits for each bucket, of which a layer has several */
+    assert_int_equal(standing(program), 4 * (psi + factors) + 32 * (UINT64_C(32) << 20));
+    dtp_program_destroy(program);
+}
+
+/* (4096 + 4096) r 2 < 4096^2 holds up to rank 1023, of the others longer: of rank 1024 a layer's square matrices go
+ * whole, and so do they all where P and Q would be larger than half of them. */
+static void test_what_is_not_worth_it(void **state)
+{
+    (void)state;
+    struct dtp_communication communication;
+    struct dtp_plan plan = hooked_plan(DTP_COMM_HOOK_POWERSGD, 1024);
+    dtp_program_destroy(lower(&plan, &communication));
+    uint64_t square = 4 * UINT64_C(4096) * 4096, other = 3 * (4096 + 11008) * UINT64_C(1024);
+    uint64_t ends = 2 * (4096 + 32000) * UINT64_C(1024), elements = 32 * (square + other) + ends + 65 * 4096;
+    assert_int_equal(communication.bytes[DTP_ALL_REDUCE], 2 * 7 * (4 * elements) / 8);
+}
+
+static void assert_refused(const struct dtp_plan *asked, const char *reason)
+{
+    struct dtp_transformer t = llama_7b();
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    struct dtp_plan plan = *asked;
+    struct dtp_faults faults = {0};
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
+    if (!strstr(faults.text[0], reason))
+        fail_msg("'%s' does not say '%s'", faults.text[0], reason);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = hooked_plan(DTP_COMM_HOOK_FP16, 1);
+    plan.strategy = DTP_FULL_SHARD;
+    assert_refused(&plan, "comm_hook: is for ddp under runtime torch only");
+    plan = hooked_plan(DTP_COMM_HOOK_FP16, 1);
+    plan.pp = 2, plan.accumulate = 4;
+    assert_refused(&plan, "comm_hook: fp16 is not modelled with tensor, context or pipeline parallelism");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sixteen_bits),
+        cmocka_unit_test(test_powersgd),
+        cmocka_unit_test(test_what_is_not_worth_it),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
