@@ -105,8 +105,30 @@ static struct moved expert_moved(const struct counted *c, const struct dtp_layer
 static bool begins_branch(const struct dtp_layer_operator *op)
 {
     return op->kind == DTP_LAYER_OP_PROJECTION &&
-           op->makes & (DTP_TENSOR_BIT(QKV) | DTP_TENSOR_BIT(Q_RAW) | DTP_TENSOR_BIT(UP)) &&
-           !(op->reads & DTP_TENSOR_BIT(PERMUTED));
+           op->makes & (DTP_TENSOR_BIT(QKV) | DTP_TENSOR_BIT(Q_RAW) | DTP_TENSOR_BIT(UP) | DTP_TENSOR_BIT(Q_LATENT) |
+                        DTP_TENSOR_BIT(KV_LATENT)) &&
+           !(op->reads & (DTP_TENSOR_BIT(PERMUTED) | DTP_TENSOR_BIT(Q_LATENT_NORM)));
+}
+
+/* What lower_latent.c derives: norms of latents, that of kv with the rest of it beside in backward; heads of queries
+ * and keys. */
+static struct moved latent_moved(const struct counted *c, const struct dtp_layer_operator *op, bool fused)
+{
+    const struct dtp_layer_kind *b = c->block;
+    bool q = op->makes & DTP_TENSOR_BIT(Q_LATENT_NORM), casts = c->autocast && !fused;
+    double width = (double)(q ? b->q_latent : b->kv_latent), w = c->w, e = casts ? 4 : w;
+    double join = !q && !fused ? 2 * w * (double)(b->kv_latent + b->rope_head_dim) : 0;
+    if (op->kind == DTP_LAYER_OP_LATENT_NORM)
+        return (struct moved){(casts ? 2 * (w + 4) + 8 : 2 * w) * width,
+                              (fused ? 3 * w : 5 * e + (casts ? 2 * (4 + w) : 0)) * width + join};
+    double turned = (double)(b->heads * b->rope_head_dim), shared = (double)b->rope_head_dim, value = (double)b->d_core;
+    double projected = c->q - turned + value, rope = c->plan->rope_fp32 ? 48 : 10 * w;
+    double rope_back = c->plan->rope_fp32 ? 52 : 10 * w, keys = fused ? 2 * c->q - turned + shared : 2 * c->q;
+    double padded = b->pads_values ? w * (value + c->q) : 0; /* before the core, and of its gradient */
+    double own = b->own_values && !b->pads_values ? 2 * w * value : padded;
+    double forward = (fused ? 0 : rope * (turned + shared)) + w * (2 * c->q + keys) + own;
+    double backward = (fused ? 0 : rope_back * (turned + shared)) + w * (2 * c->q + 2 * projected + turned + shared);
+    return (struct moved){forward + (b->pads_values ? 2 * w * value : 0), backward + padded};
 }
 
 static double qk_norm_bytes(const struct counted *c)
@@ -137,7 +159,8 @@ static struct moved eager_norm(const struct counted *c, const struct dtp_layer_o
  * the sum is added to the stream's gradient. */
 static struct moved eager_projection(const struct counted *c, const struct dtp_layer_operator *op)
 {
-    double sums = begins_branch(op) ? (linears(c, op) - 1) * 3 * c->w * c->h : 0;
+    bool second = op->makes & DTP_TENSOR_BIT(KV_LATENT); /* queries' latent reads the same */
+    double sums = begins_branch(op) ? (linears(c, op) - (second ? 0 : 1)) * 3 * c->w * c->h : 0;
     double bare = begins_branch(op) && !c->block->norms_before ? 3 * c->p * c->h : 0;
     return (struct moved){begins_branch(op) ? linears(c, op) * c->cast : 0, sums + bare + bias_bytes(c, op)};
 }
@@ -172,6 +195,8 @@ static struct moved eager_moved(const struct counted *c, const struct dtp_layer_
         return (struct moved){0, c->plan->fused_qkv ? 2 * c->w * (c->q + 2 * c->kv) : 0};
     case DTP_LAYER_OP_ACTIVATION: return eager_activation(c, op);
     case DTP_LAYER_OP_RESIDUAL: return eager_residual(c);
+    case DTP_LAYER_OP_LATENT_NORM:
+    case DTP_LAYER_OP_LATENT_HEADS: return latent_moved(c, op, false);
     case DTP_LAYER_OP_CAST: break; /* with the projections that read it */
     case DTP_LAYER_OP_ROUTER:
     case DTP_LAYER_OP_PERMUTE:
@@ -214,10 +239,13 @@ static struct moved fused_moved(const struct counted *c, const struct dtp_layer_
     case DTP_LAYER_OP_ROTARY:
         return (struct moved){(c->block->rotary ? 2 * c->w * (c->q + c->kv) : 0) + norm,
                               (c->block->rotary ? 2 * c->w * (c->q + 2 * c->kv) : 0) + 2.5 * norm};
-    case DTP_LAYER_OP_ATTENTION: return (struct moved){0, 2 * c->w * c->q}; /* it returns heads before tokens */
+    case DTP_LAYER_OP_ATTENTION: /* it returns heads before tokens */
+        return (struct moved){0, c->block->kv_latent ? 0 : 2 * c->w * c->q};
     case DTP_LAYER_OP_ACTIVATION:
         return c->block->gated ? (struct moved){3 * row, 6 * row} : (struct moved){2 * row, 4 * row};
     case DTP_LAYER_OP_RESIDUAL: return fused_residual(c, op);
+    case DTP_LAYER_OP_LATENT_NORM:
+    case DTP_LAYER_OP_LATENT_HEADS: return latent_moved(c, op, true);
     case DTP_LAYER_OP_CAST: break;
     case DTP_LAYER_OP_ROUTER:
     case DTP_LAYER_OP_PERMUTE:
@@ -279,7 +307,7 @@ static void count_blocks(const struct dtp_transformer *t, enum dtp_layer_mlp mlp
 }
 
 struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, enum dtp_layer_mlp mlp,
-                                     const struct dtp_plan *plan)
+                                     const struct dtp_cluster *cluster, const struct dtp_plan *plan)
 {
     struct dtp_layer_kind block;
     bool packed = plan->runtime->packs_matrices;
@@ -289,6 +317,7 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
         return work;
     dtp_layer_kind_of(transformer, mlp, plan->fused_qkv || packed, plan->fused_gate_up || packed, &block);
     dtp_plan_adapt_kind(plan, &block);
+    block.pads_values = block.own_values = dtp_plan_pads_values(transformer, cluster, plan);
     struct counted counted = counted_of(transformer, plan, &block);
     bool biased = dtp_layer_bias_elements(&block) > 0;
     if (work.fused && plan->sequence_shards > 1) /* rows of the stream are cut */

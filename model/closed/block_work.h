@@ -32,7 +32,7 @@ struct dtp_block_work {
 
 /* Of the model's blocks with such an MLP, of which it may have none. */
 struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, enum dtp_layer_mlp mlp,
-                                     const struct dtp_plan *plan);
+                                     const struct dtp_cluster *cluster, const struct dtp_plan *plan);
 
 /* Bytes of memory-bound kernels per token of logits and cross entropy, forward and backward together. */
 double dtp_loss_bytes_per_token(const struct dtp_transformer *transformer, const struct dtp_plan *plan);

@@ -425,9 +425,14 @@ static double unneeded_flops(const struct dtp_timing *c)
 static double hardware_flops(const struct dtp_timing *c)
 {
     double s = dtp_transformer_attention_length(c->transformer, c->plan->sequence);
-    double d_q = (double)(c->transformer->heads * c->transformer->head_dim);
-    double core_forward = 2 * s * d_q * c->layers, tokens = c->tokens * c->plan->accumulate;
-    double extra = c->plan->attention != DTP_ATTENTION_MATH ? core_forward / 2 : 0;
+    const struct dtp_attention_shape shape = dtp_plan_attention(c->transformer, c->cluster, c->plan, 0);
+    double of_head = 2 * s * (double)c->transformer->heads * c->layers, tokens = c->tokens * c->plan->accumulate;
+    double core_forward = of_head * dtp_attention_forward_width(&shape);
+    double core_model = 3 * s * (double)(dtp_transformer_core_width(c->transformer) * 2) * c->layers;
+    /* QK^T again; of values that were padded the padding, too */
+    double extra = c->plan->attention != DTP_ATTENTION_MATH
+                       ? core_forward + of_head * dtp_attention_backward_width(&shape) - core_model
+                       : 0;
     double share = recomputed_layers(c) / c->layers, matmuls = 0;
     EACH_KIND(c, block)
     for (int i = 0; i < block->matmul_count; i++) {
@@ -475,8 +480,8 @@ static struct dtp_timing context_of(const struct dtp_transformer *transformer, c
                                .execution = dtp_plan_execution(plan),
                                .count = dtp_transformer_count(transformer),
                                .adapted = dtp_adapted_work_of(transformer, cluster, plan),
-                               .block = {dtp_block_work(transformer, DTP_LAYER_DENSE, plan),
-                                         dtp_block_work(transformer, DTP_LAYER_EXPERTS, plan)},
+                               .block = {dtp_block_work(transformer, DTP_LAYER_DENSE, cluster, plan),
+                                         dtp_block_work(transformer, DTP_LAYER_EXPERTS, cluster, plan)},
                                .context = dtp_context_moved_of(transformer, cluster, plan),
                                .tokens = (double)dtp_plan_tokens(plan),
                                .layers = (double)transformer->layers};

@@ -129,6 +129,15 @@ static void count_trained(const struct dtp_transformer *t, const struct dtp_plan
     out->root_wire = params * root_shard + blocks * out->layer_wire;
 }
 
+/* Matrices of attention but its output's. */
+static uint64_t attention_inputs(const struct dtp_layer_kind *block)
+{
+    uint64_t elements = 0;
+    for (int i = 0; i < block->matrices && block->matrix[i].id != DTP_MATRIX_OUTPUT; i++)
+        elements += block->matrix[i].out * block->matrix[i].in;
+    return elements;
+}
+
 /* Of a model whose layers are all alike. */
 static void count_alike(const struct dtp_transformer *t, const struct dtp_cluster *cluster, const struct dtp_plan *plan,
                         struct dtp_units *out)
@@ -160,7 +169,8 @@ static void count_alike(const struct dtp_transformer *t, const struct dtp_cluste
     uint64_t width = (block.experts ? block.experts : 1) * block.mlp_width;
     out->largest = t->hidden * (block.packs_up ? 2 * width : width);
     out->down = t->hidden * width;
-    out->qkv = t->hidden * (block.d_q + 2 * block.d_kv);
+    out->qkv = attention_inputs(&block);
+    out->output = block.d_core * t->hidden;
     out->position = t->position == DTP_POSITION_LEARNED ? t->positions * t->hidden : 0;
     out->head = t->tied_head ? 0 : out->embedding;
     out->total = t->layers * layer.elements + root.elements;

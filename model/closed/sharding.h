@@ -20,7 +20,8 @@ struct dtp_units {
     uint64_t largest_layer, largest_layer_shard;
     uint64_t layer_matmul_shard; /* of layer_shard: the matrices */
     uint64_t layer_cast;         /* of a layer: matmul weights and biases, what autocast casts */
-    uint64_t largest, down, qkv; /* largest matrix of a layer | the MLP's down matrix [f, h] | q, k and v */
+    uint64_t largest, down;      /* largest matrix of a layer | the MLP's down matrix [f, h] */
+    uint64_t qkv, output;        /* q, k and v, with their latents | attention's output matrix */
     uint64_t root, root_shard;
     uint64_t head_end, head_end_shard; /* of the root, what is a unit of its own (dtp_plan_wraps_ends); else 0 */
     uint64_t position;                 /* learned positions, [positions, h] */

@@ -203,7 +203,7 @@ struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const st
         return dtp_plain_attention_time(gpu, shape, tokens);
     enum dtp_dtype dtype = execution->compute == DTP_FP8 ? DTP_BF16 : execution->compute;
     double rate = dtp_matmul_flops_per_s(gpu, dtype), s = (double)shape->keys;
-    double d_q = (double)shape->heads * (double)shape->head_dim, width = (double)shape->head_dim;
+    double width = dtp_attention_forward_width(shape), d_q = (double)shape->heads * width;
     double flops = (shape->causal ? 2 : 4) * s * d_q * tokens; /* QK^T and PV, each 2*s*d_q, causal half */
     if (shape->kernel == DTP_ATTENTION_MATH)
         return math_attention_time(gpu, shape, execution, flops, tokens);
@@ -218,7 +218,8 @@ struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const st
     double seen = !shape->causal ? 2 * s : shape->queries < shape->keys ? dtp_attention_length(shape) : s;
     double forward = rates.forward * head * seen / (seen + rates.forward_half_sequence);
     double backward = least(rates.backward * seen / (seen + rates.backward_half_sequence), rates.most_backward) * head;
-    return (struct dtp_attention_time){flops / (rate * forward), 2.5 * flops / (rate * backward)};
+    double again = dtp_attention_backward_width(shape) / width; /* 2.5 where widths are equal */
+    return (struct dtp_attention_time){flops / (rate * forward), again * flops / (rate * backward)};
 }
 
 /* The time T that matmuls and the rest take settles where speed-up = 1 + headroom * other_s / T and

@@ -83,5 +83,8 @@ bool dtp_adapter_stays_unpacked(const struct pass *pass, int matrix);
 void dtp_forward_router(const struct pass *pass);
 void dtp_forward_permute(const struct pass *pass, const struct dtp_layer_operator *op);
 void dtp_forward_unpermute(const struct pass *pass, const struct dtp_layer_operator *op);
+/* lower_latent.c: of latent attention. */
+void dtp_forward_latent_norm(const struct pass *pass, const struct dtp_layer_operator *op);
+void dtp_forward_latent_heads(const struct pass *pass);
 
 #endif

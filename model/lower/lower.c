@@ -138,7 +138,7 @@ dtp_op_id dtp_draft_end(struct dtp_lowering *l, struct dtp_draft *draft)
     if (draft->op.kind == DTP_OP_FREE && !draft->operand_count)
         return DTP_NO_OP;
     if (dtp_op_kind_class(draft->op.kind) == DTP_CLASS_ATTENTION && !draft->op.demand.attention.heads)
-        draft->op.demand.attention = dtp_plan_attention(l->transformer, l->plan, dtp_lower_model_layer(l));
+        draft->op.demand.attention = dtp_plan_attention(l->transformer, l->cluster, l->plan, dtp_lower_model_layer(l));
     for (uint32_t i = 0; l->hooks->narrow && i < draft->operand_count; i++)
         l->hooks->narrow(l, &draft->op, &draft->operands[i]);
     dtp_op_id id = dtp_program_add_op(l->program, &draft->op, draft->operands, draft->operand_count);
@@ -253,6 +253,9 @@ static void derive(struct dtp_lowering *l)
     l->between = t->hidden / (plan->sequence_shards > 1 ? plan->sequence_shards : 1);
     l->d_q = t->heads * t->head_dim;
     l->d_kv = t->kv_heads * t->head_dim;
+    l->d_v = !t->kv_latent                               ? l->d_kv
+             : dtp_plan_pads_values(t, l->cluster, plan) ? l->d_q
+                                                         : t->heads * t->value_head_dim;
     if (plan->attention == DTP_ATTENTION_MATH)
         l->scores_bytes =
             dtp_bytes_product(dtp_bytes_product(l->tokens, plan->sequence), t->heads * dtp_plan_score_bytes(plan));

@@ -57,8 +57,9 @@ static void weight_gradient(const struct dtp_block_backward *b, int index, dtp_b
 static uint64_t input_width(const struct dtp_lowering *l, int index)
 {
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
-    bool of_stream =
-        matrix->id != DTP_MATRIX_OUTPUT && matrix->id != DTP_MATRIX_DOWN && matrix->id != DTP_MATRIX_SHARED_DOWN;
+    bool of_latent = matrix->id == DTP_MATRIX_KV_B || (matrix->id == DTP_MATRIX_Q && l->tensors.kind.q_latent);
+    bool of_stream = matrix->id != DTP_MATRIX_OUTPUT && matrix->id != DTP_MATRIX_DOWN &&
+                     matrix->id != DTP_MATRIX_SHARED_DOWN && !of_latent;
     if (matrix->groups > 1)
         return l->tensors.kind.experts_per_token * matrix->in;
     return of_stream && l->tp == 1 ? l->between : matrix->in;

@@ -149,7 +149,7 @@ struct dtp_lowering {
     struct dtp_faults *faults;
 
     struct dtp_element_bytes bytes;
-    uint64_t tokens, compute, residual, d_q, d_kv;
+    uint64_t tokens, compute, residual, d_q, d_kv, d_v;
     uint64_t between; /* elements of a token between the matmuls: hidden, or a rank's part under sequence parallelism */
     uint64_t scores_bytes; /* of math attention: one tensor [heads, s] for every token; 0 otherwise */
     bool autocast, compiled, fused, gated, rope;
@@ -217,7 +217,7 @@ enum dtp_status dtp_lower_role_program(const struct dtp_transformer *transformer
 
 /* ---- a draft of one operation ------------------------------------------------------------------------------------ */
 
-#define DTP_DRAFT_OPERANDS 40
+#define DTP_DRAFT_OPERANDS 64
 #define DTP_DRAFT_AFTER 8
 struct dtp_draft {
     struct dtp_new_op op;

@@ -58,7 +58,7 @@ static void set_latents(const struct dtp_transformer *t, struct dtp_layer_kind *
     k->q_latent = t->q_latent;
     k->kv_latent = t->kv_latent;
     k->rope_head_dim = t->rope_head_dim;
-    k->d_core = t->heads * t->value_head_dim;
+    k->d_core = k->d_v = t->heads * t->value_head_dim;
     k->packs_qkv = false;
 }
 
@@ -74,6 +74,7 @@ void dtp_layer_kind_of(const struct dtp_transformer *transformer, enum dtp_layer
                                    .head_dim = t->head_dim,
                                    .d_q = t->heads * t->head_dim,
                                    .d_kv = t->kv_heads * t->head_dim,
+                                   .d_v = t->kv_heads * t->head_dim,
                                    .experts_per_token = 1,
                                    .mlp_width = t->ffn,
                                    .d_core = t->heads * t->head_dim,

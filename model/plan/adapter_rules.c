@@ -108,7 +108,9 @@ void dtp_plan_check_adapters(struct dtp_resolver *r)
         return;
     if (r->transformer->experts)
         dtp_plan_refuse(r, "lora", "with experts is not modelled yet; use a dense model");
-    else if (!r->transformer->kv_latent)
+    else if (r->transformer->kv_latent)
+        dtp_plan_refuse(r, "lora", "with latent attention is not modelled yet; use a model without");
+    else
         check_matrices(r);
     check_runtime(r);
     check_formats(r);

@@ -24,15 +24,40 @@ static void check_runtime(struct dtp_resolver *r)
         dtp_plan_refuse(r, "expert_bias", "is counted, but grouped matmuls with biases are not modelled yet");
 }
 
+/* Latent attention, as PyTorch's models have it. */
+static void check_latent(struct dtp_resolver *r)
+{
+    const struct dtp_transformer *t = r->transformer;
+    const struct dtp_plan *p = r->plan;
+    if (!p->runtime->latent_attention)
+        dtp_plan_refuse(r, "runtime", "%s is not modelled with latent attention; use runtime torch", p->runtime->name);
+    if (p->tp > 1 || p->pp > 1 || p->cp > 1)
+        dtp_plan_refuse(r,
+                        p->tp > 1   ? "tp"
+                        : p->pp > 1 ? "pp"
+                                    : "cp",
+                        "with latent attention is not modelled yet; use 1");
+    if (p->precision.compute == DTP_FP8)
+        dtp_plan_refuse(r, "precision", "fp8 with latent attention is not modelled; use bf16-mixed");
+    if (p->offload != DTP_OFFLOAD_NONE)
+        dtp_plan_refuse(r, "offload", "with latent attention is not modelled; use none");
+    if (p->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
+        dtp_plan_refuse(r, "checkpointing",
+                        "selective with latent attention is not modelled; use full, every-N or none");
+    if (t->value_head_dim > t->head_dim)
+        dtp_plan_refuse(r, "value_head_dim", "above head_dim is not modelled; kernels pad values, not keys");
+    if (t->norm_place != DTP_NORMS_BEFORE || t->parallel_block)
+        dtp_plan_refuse(r, t->parallel_block ? "parallel_block" : "norm_place",
+                        "of this kind is not modelled with latent attention");
+}
+
 void dtp_plan_check_experts(struct dtp_resolver *r)
 {
     const struct dtp_transformer *t = r->transformer;
     if (t->experts)
         check_runtime(r);
     if (t->kv_latent)
-        dtp_plan_refuse(r, "kv_latent",
-                        "(latent attention) is counted, but its plans are not modelled yet; set it, q_latent, "
-                        "rope_head_dim and value_head_dim to 0 for plain attention");
+        check_latent(r);
     if (t->mtp_layers)
         dtp_plan_refuse(r, "mtp_layers", "is %" PRIu64 ", and such modules are not modelled yet; set it to 0",
                         t->mtp_layers);

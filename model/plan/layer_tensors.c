@@ -39,6 +39,8 @@ static bool cut_by_ddp(const struct dtp_transformer *t, const struct dtp_cluster
 static bool copies_core(const struct dtp_layer_kind *kind, const struct dtp_context *context,
                         const struct dtp_plan *plan)
 {
+    if (kind->kv_latent) /* they lie by tokens; a padded result is cut to size */
+        return kind->pads_values || dtp_plan_keeps_fp8(plan);
     return dtp_plan_keeps_fp8(plan) || (kind->rotary && plan->rope_fp32 && plan->runtime->copies_heads) ||
            context->exchanged > 1 || context->by_pieces || (context->ring > 1 && plan->runtime->walks_gathered);
 }
@@ -76,7 +78,7 @@ static void list_operators(struct dtp_layer_tensors *out, bool copied)
 static uint64_t math_state_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan *plan)
 {
     uint64_t score = dtp_plan_score_bytes(plan), compute = dtp_plan_compute_bytes(plan);
-    return score * kind->heads * plan->sequence + (score > compute ? 3 * score * kind->d_q : 0);
+    return score * kind->heads * plan->sequence + (score > compute ? score * (2 * kind->d_q + kind->d_core) : 0);
 }
 
 /* Where sequence parallelism divides tokens. */
@@ -149,6 +151,11 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
         if (out->fused && op->kind == DTP_LAYER_OP_NORM && !(op->reads & DTP_LAYER_STREAM))
             habits.unmade |= op->makes; /* the sum behind it takes the norm's input, in one pass */
     }
+    for (int i = 0; wide && i < out->operators; i++)
+        if (out->op[i].kind == DTP_LAYER_OP_LATENT_NORM) { /* of a cast, which it saves */
+            uint64_t cast = out->op[i].reads & BIT(Q_LATENT) ? BIT(WIDE_Q_LATENT) : BIT(WIDE_KV_LATENT);
+            habits.made |= cast, habits.saved |= cast, habits.dropped |= out->op[i].reads;
+        }
     if (copied)
         habits.made |= BIT(CORE_COPY);  /* which the output matrix reads and keeps */
     if (out->kind.gated && !out->fused) /* fused, the gate's activation is made again of its argument */
@@ -189,6 +196,8 @@ static void list_tensors(struct dtp_layer_tensors *out, const struct dtp_plan *p
     out->saved = saved & made & ~habits.dropped;
     count_bytes(out, plan, made);
     out->locals = EXPERT_LOCALS & made;
+    if (!out->fused && out->kind.kv_latent) /* parts of queries that rope has turned, and others, are views of it */
+        out->locals |= BIT(Q_RAW);
     if (!out->fused)
         out->locals |= BIT(QKV) | BIT(V) | BIT(Q) | BIT(K) | BIT(CORE) | BIT(INPUT2) | BIT(UP) | BIT(PRODUCT);
 }
@@ -268,6 +277,9 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     out->kind.narrows = dtp_plan_autocast(plan) || dtp_plan_keeps_fp8(plan);
     struct dtp_context context = dtp_plan_context(plan, cluster);
     out->gathered_ranks = context.keeps ? context.ring : 0;
+    out->kind.pads_values = out->kind.own_values = dtp_plan_pads_values(transformer, cluster, plan);
+    if (out->kind.pads_values)
+        out->kind.d_v = out->kind.d_q;
     bool copied = copies_core(&out->kind, &context, plan);
     list_operators(out, copied);
     out->added_again = out->added_again && out->kind.norms_before && dtp_layer_tensors_sum(out, DTP_TENSOR_INPUT2);

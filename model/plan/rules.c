@@ -252,13 +252,26 @@ uint64_t dtp_plan_tokens(const struct dtp_plan *plan)
     return dtp_bytes_product(plan->micro_batch, plan->sequence / (plan->cp ? plan->cp : 1));
 }
 
-struct dtp_attention_shape dtp_plan_attention(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+bool dtp_plan_pads_values(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                          const struct dtp_plan *plan)
+{
+    enum dtp_gpu_architecture architecture = cluster->gpu.architecture;
+    bool cudnn =
+        plan->attention == DTP_ATTENTION_FLASH && (architecture == DTP_GPU_HOPPER || architecture == DTP_GPU_BLACKWELL);
+    return transformer->kv_latent && transformer->value_head_dim < transformer->head_dim && !cudnn &&
+           plan->attention != DTP_ATTENTION_MATH;
+}
+
+struct dtp_attention_shape dtp_plan_attention(const struct dtp_transformer *transformer,
+                                              const struct dtp_cluster *cluster, const struct dtp_plan *plan,
                                               uint64_t layer)
 {
     struct dtp_attention_shape shape = dtp_transformer_attention(transformer, layer, plan->sequence);
     shape.kernel = (uint8_t)plan->attention;
     shape.wide = wide_scores(plan) && plan->attention == DTP_ATTENTION_MATH;
     shape.atomic = plan->executor.atomic_attention;
+    if (shape.value_dim == shape.head_dim || dtp_plan_pads_values(transformer, cluster, plan))
+        shape.value_dim = 0;
     return shape;
 }
 

@@ -58,15 +58,18 @@ struct dtp_runtime {
                            its forward; autocast's casts live from the first pass to the last
                            (torch.distributed.pipelining) */
 
-    /* ---- tensor parallel ranks ---- */
-    bool experts;              /* knows layers with experts */
-    bool adapters;             /* knows adapters on frozen weights */
+    /* ---- adapters on frozen weights ---- */
+    bool adapters;             /* knows them */
     bool inputs_require_grad;  /* what the first layer reads has a gradient though nothing below is trained
                                   (enable_input_require_grads of Transformers) */
     bool packs_scales;         /* 4-bit weights have packed scales always (torchao) */
     bool unpacks_by_operators; /* eagerly these are unpacked by a chain of operators, not by one kernel (torchao) */
-    bool whole_stream;         /* each has all of the residual stream: no sequence parallelism */
-    bool whole_vocab;          /* and all of embedding, head and loss, where the model does not divide itself */
+
+    /* ---- tensor parallel ranks ---- */
+    bool experts; /* knows layers with experts */
+    bool latent_attention;
+    bool whole_stream;  /* each has all of the residual stream: no sequence parallelism */
+    bool whole_vocab;   /* and all of embedding, head and loss, where the model does not divide itself */
     bool gathers_again; /* what a matmul reads is not kept as it was gathered, but as the rank's rows, and gathered for
                            the weight gradient once more */
     bool sums_beside;   /* input gradients are summed over ranks beside the weight gradient's matmul */

@@ -179,6 +179,7 @@ const struct dtp_runtime dtp_runtime_torch = {
     .adapters = true,
     .packs_scales = true,
     .unpacks_by_operators = true,
+    .latent_attention = true,
     .check = check,
     .check_elsewhere = check_elsewhere,
     .check_offload = check_offload,
