@@ -161,7 +161,7 @@ static void add_to_stream(struct dtp_block_backward *b, enum dtp_layer_tensor of
 /* Of the product, which itself may be kept in fp8. */
 static uint64_t gradient_bytes(const struct dtp_lowering *l, const struct dtp_layer_activation *at)
 {
-    return dtp_backward_token_bytes(l, l->compute * dtp_layer_tensor_width(&l->tensors.kind, at->product));
+    return dtp_backward_token_bytes(l, dtp_lower_product_bytes(l, at->product));
 }
 
 /* eager SwiGLU, first step: d silu and d up from the product's gradient (2 reads and 1 write each: 6 f). */
@@ -372,7 +372,11 @@ static void run(struct dtp_block_backward *b)
     case DTP_LAYER_OP_PROJECTION:
         if (dtp_backward_operator(b)->makes & DTP_TENSOR_BIT(QKV))
             join(b);
+        if (dtp_backward_operator(b)->makes & DTP_TENSOR_BIT(EXPERT_DOWN))
+            dtp_lower_around_experts(b->l, b->l->hooks->before_experts, true);
         dtp_backward_projection(b);
+        if (dtp_backward_operator(b)->reads & DTP_TENSOR_BIT(PERMUTED))
+            dtp_lower_around_experts(b->l, b->l->hooks->after_experts, true);
         if (dtp_backward_operator(b)->reads & DTP_LAYER_STREAM && dtp_lower_wants_gradient(b->l, b->index))
             add_to_stream(b, dtp_layer_first(dtp_backward_operator(b)->reads));
         break;

@@ -435,7 +435,7 @@ static void activation(const struct pass *pass, uint64_t makes)
     struct dtp_layer_activation at = dtp_layer_activation(makes);
     if (!wanted(pass, at.product) && !wanted(pass, at.silu))
         return;
-    double f = (double)(l->compute * dtp_layer_tensor_width(&l->tensors.kind, at.product));
+    double f = (double)dtp_lower_product_bytes(l, at.product);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION, "");
     make(pass, &draft, at.silu);
@@ -494,6 +494,13 @@ static void projection(const struct pass *pass, int index, void (*matmul)(const 
             matmul(pass, i);
 }
 
+/* A replay of attention's core alone calls no module. */
+static void call_experts(const struct pass *pass, void (*hook)(struct dtp_lowering *l, bool backward))
+{
+    if (!pass->replay || pass->l->checkpointing.keeps != DTP_KEEPS_ALL_BUT_CORE)
+        dtp_lower_around_experts(pass->l, hook, false);
+}
+
 static void run(const struct pass *pass, int index)
 {
     switch (operator_at(pass, index)->kind) {
@@ -504,7 +511,11 @@ static void run(const struct pass *pass, int index)
             norm_after(pass, index);
         break;
     case DTP_LAYER_OP_CAST: cast(pass, index); break;
-    case DTP_LAYER_OP_PROJECTION: projection(pass, index, linear); break;
+    case DTP_LAYER_OP_PROJECTION:
+        projection(pass, index, linear);
+        if (operator_at(pass, index)->makes & DTP_TENSOR_BIT(EXPERT_DOWN))
+            call_experts(pass, pass->l->hooks->after_experts);
+        break;
     case DTP_LAYER_OP_ROTARY: rotary(pass); break;
     case DTP_LAYER_OP_ATTENTION:
         attention(pass);
@@ -514,7 +525,10 @@ static void run(const struct pass *pass, int index)
     case DTP_LAYER_OP_LATENT_HEADS: dtp_forward_latent_heads(pass); break;
     case DTP_LAYER_OP_ACTIVATION: activation(pass, operator_at(pass, index)->makes); break;
     case DTP_LAYER_OP_ROUTER: dtp_forward_router(pass); break;
-    case DTP_LAYER_OP_PERMUTE: dtp_forward_permute(pass, operator_at(pass, index)); break;
+    case DTP_LAYER_OP_PERMUTE:
+        dtp_forward_permute(pass, operator_at(pass, index));
+        call_experts(pass, pass->l->hooks->before_experts);
+        break;
     case DTP_LAYER_OP_UNPERMUTE: dtp_forward_unpermute(pass, operator_at(pass, index)); break;
     case DTP_LAYER_OP_RESIDUAL:
         if (operator_at(pass, index)->makes)

@@ -50,7 +50,8 @@ enum dtp_layer_vector {
 struct dtp_layer_matrix {
     const char *name, *gradient_name, *input_gradient_name, *weight_name;
     uint64_t out, in;
-    uint64_t groups; /* so many of them, one of each expert: [groups, out, in]; others 1 */
+    uint64_t groups; /* so many of them, one of each expert that the rank has: [groups, out, in]; others 1 */
+    bool expert;     /* of experts, be it one */
     bool bias;       /* [groups, out] */
     bool frozen;     /* of the plan: its weight and bias are not trained (plan/adapters.h) */
     uint64_t rank;   /* of the plan: of the adapter beside it; 0: there is none */
@@ -71,7 +72,9 @@ static inline enum dtp_layer_mlp dtp_layer_mlp_of(const struct dtp_transformer *
 struct dtp_layer_kind {
     uint64_t hidden, ffn, heads, kv_heads, head_dim, d_q, d_kv; /* ffn: of all that a token goes through, k x expert */
     uint64_t experts, experts_per_token;                        /* 0 and 1 where there are none */
-    uint64_t mlp_width;                                         /* of one MLP: the model's, or an expert's */
+    uint64_t own_experts; /* of these, those that the rank has: all, or a part of them that ranks divide */
+    bool exchanged;       /* a part of them: rows of tokens go to the ranks that have their experts, and back */
+    uint64_t mlp_width;   /* of one MLP: the model's, or an expert's */
     uint64_t shared_ffn;
     uint64_t d_core;                             /* what the output matrix reads: heads times the width of a value */
     uint64_t q_latent, kv_latent, rope_head_dim; /* of latent attention, else 0 */
@@ -122,7 +125,7 @@ struct dtp_layer_cut {
 };
 static inline struct dtp_layer_cut dtp_layer_matrix_cut(const struct dtp_layer_matrix *matrix, uint64_t ranks)
 {
-    if (matrix->groups > 1 && ranks <= matrix->groups)
+    if (matrix->expert && ranks <= matrix->groups)
         return (struct dtp_layer_cut){1, matrix->groups, matrix->out * matrix->in};
     return (struct dtp_layer_cut){matrix->groups, matrix->out, matrix->in};
 }

@@ -90,7 +90,18 @@ static bool lies_between_matmuls(enum dtp_layer_tensor tensor)
 
 /* Experts' tensors by the module that makes them, which PyTorch's users compile apart or not at all: what they do
  * around the experts' matmuls is eager, in functions of their own (torchtitan's moe.py). */
-#define EXPERT_LOCALS (BIT(EXPERT_DOWN) | BIT(UNPERMUTED) | BIT(PERMUTED))
+static uint64_t expert_locals(const struct dtp_layer_kind *kind)
+{
+    uint64_t there = kind->exchanged ? BIT(RECEIVED) | BIT(RETURNING) | BIT(RETURNED) : BIT(EXPERT_DOWN);
+    return there | BIT(UNPERMUTED) | BIT(PERMUTED);
+}
+
+/* As many rows as a rank's experts receive, which are not as many as it sends. */
+static uint64_t received_rows(const struct dtp_layer_kind *kind)
+{
+    uint64_t there = BIT(RECEIVED) | BIT(PLACES) | BIT(PERMUTED) | BIT(EXPERT_DOWN) | BIT(RETURNING);
+    return kind->exchanged ? there | BIT(GATE) | BIT(UP) | BIT(SILU) | BIT(PRODUCT) : 0;
+}
 
 static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *plan, uint64_t made)
 {
@@ -105,6 +116,8 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
     for (uint64_t left = made; left; left &= left - 1) {
         enum dtp_layer_tensor tensor = dtp_layer_first(left);
         uint64_t bytes = width[tensor] * element[dtp_layer_tensor_element(tensor)];
+        if (received_rows(&out->kind) & UINT64_C(1) << tensor)
+            bytes = dtp_layer_received(out, bytes);
         out->bytes[tensor] = plan->sequence_shards > 1 && lies_between_matmuls(tensor)
                                  ? dtp_divide_up(bytes, plan->sequence_shards)
                                  : bytes;
@@ -195,7 +208,7 @@ static void list_tensors(struct dtp_layer_tensors *out, const struct dtp_plan *p
         made &= ~BIT(INPUT2);
     out->saved = saved & made & ~habits.dropped;
     count_bytes(out, plan, made);
-    out->locals = EXPERT_LOCALS & made;
+    out->locals = expert_locals(&out->kind) & made;
     if (!out->fused && out->kind.kv_latent) /* parts of queries that rope has turned, and others, are views of it */
         out->locals |= BIT(Q_RAW);
     if (!out->fused)
@@ -275,6 +288,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     dtp_layer_kind_of(transformer, mlp, plan->fused_qkv, plan->fused_gate_up, &out->kind);
     dtp_plan_adapt_kind(plan, &out->kind);
     out->kind.narrows = dtp_plan_autocast(plan) || dtp_plan_keeps_fp8(plan);
+    out->received = out->kind.exchanged ? plan->expert_imbalance : 1;
     struct dtp_context context = dtp_plan_context(plan, cluster);
     out->gathered_ranks = context.keeps ? context.ring : 0;
     out->kind.pads_values = out->kind.own_values = dtp_plan_pads_values(transformer, cluster, plan);

@@ -241,6 +241,18 @@ uint32_t dtp_plan_gradient_ranks(const struct dtp_plan *plan, const struct dtp_c
     return slices <= cluster->gpus ? (uint32_t)(cluster->gpus / slices) : 1;
 }
 
+uint32_t dtp_plan_expert_replicas(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
+{
+    uint64_t slices = (uint64_t)(plan->pp ? plan->pp : 1) * (plan->ep ? plan->ep : 1);
+    return slices <= cluster->gpus ? (uint32_t)(cluster->gpus / slices) : 1;
+}
+
+uint64_t dtp_plan_expert_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan)
+{
+    uint64_t ranks = dtp_plan_shard_ranks(cluster, plan);
+    return plan->ep > 1 && ranks >= plan->ep ? ranks / plan->ep : ranks;
+}
+
 uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
 {
     uint32_t ranks = dtp_plan_gradient_ranks(plan, cluster), cp = plan->cp ? plan->cp : 1;

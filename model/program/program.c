@@ -307,8 +307,8 @@ static const char *fault_of_demand(const struct dtp_demand *demand)
         return "a demand is negative, not finite or absurdly large";
     if ((unsigned)demand->dtype >= DTP_DTYPE_COUNT)
         return "no such format";
-    if (demand->memory_kernel > DTP_KERNEL_STREAMING || demand->recompute > 1)
-        return "memory_kernel must be 0, 1 or 2, recompute 0 or 1";
+    if (demand->memory_kernel >= DTP_MEMORY_KERNEL_COUNT || demand->recompute > 1)
+        return "memory_kernel must be 0 to 4, recompute 0 or 1";
     return NULL;
 }
 

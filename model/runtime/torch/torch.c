@@ -180,6 +180,7 @@ const struct dtp_runtime dtp_runtime_torch = {
     .packs_scales = true,
     .unpacks_by_operators = true,
     .latent_attention = true,
+    .expert_parallel = true,
     .check = check,
     .check_elsewhere = check_elsewhere,
     .check_offload = check_offload,
