@@ -214,6 +214,8 @@ static double model_flops(const struct dtp_bound *b)
     double tokens = (double)b->tokens * b->plan->accumulate;
     double length = dtp_transformer_attention_length(t, b->plan->sequence);
     double weights = (double)dtp_transformer_count(t).layers_matmul + (double)b->units.embedding;
+    if (dtp_plan_adapts(b->plan))
+        return tokens * dtp_plan_model_flops_per_token(t, b->plan);
     return tokens * (6 * weights + 6 * length * dtp_transformer_core_width(t) * (double)t->layers);
 }
 
@@ -230,6 +232,8 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
     find_rest(&b, out);
     if (plan->runtime->arena)
         dtp_bound_executor(&b);
+    else if (dtp_plan_adapts(plan))
+        dtp_bound_adapted(&b);
     else if (dtp_plan_is_fsdp(plan))
         dtp_bound_fsdp(&b);
     else if (dtp_plan_fetches_modules(plan))

@@ -92,6 +92,7 @@ typedef void dtp_bound_close(struct dtp_bound *b, const struct dtp_bound_closing
 void dtp_bound_buckets(struct dtp_bound *b, dtp_bound_close *close, const void *own);
 
 void dtp_bound_replicated(struct dtp_bound *b);
+void dtp_bound_adapted(struct dtp_bound *b); /* of each strategy, where adapters alone are trained */
 void dtp_bound_fsdp(struct dtp_bound *b);
 void dtp_bound_fetched(struct dtp_bound *b);
 void dtp_bound_executor(struct dtp_bound *b);

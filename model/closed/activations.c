@@ -83,6 +83,8 @@ void dtp_activations_of(const struct dtp_transformer *transformer, const struct 
                                     .checkpoint_every = dtp_plan_checkpoint_rule(plan).every,
                                     .embedding_backward = embedding_backward(&s)};
     count_layer(tensors, out);
+    if (dtp_plan_adapts(plan) && !plan->adapters.train_ends) /* a frozen head keeps nothing of what it reads */
+        out->head = 0;
     if (transformer->final_norm) /* the head's matmul stays in the compute dtype, fp8 or not */
         out->head += s.e * s.h + s.statistics;
     if (transformer->embedding_norm)

@@ -1,6 +1,7 @@
 #include "closed/block_work.h"
 
 #include "closed/activations.h"
+#include "closed/adapted_work.h"
 #include "closed/closed_form_hooks.h"
 #include "cost/op_cost.h"
 #include "net/layer_kind.h"
@@ -25,6 +26,8 @@ static void list_matmuls(const struct dtp_layer_kind *block, bool packed, double
                                                      .k = (double)matrix->in,
                                                      .copies = groups,
                                                      .rows = rows,
+                                                     .rank = (double)matrix->rank,
+                                                     .frozen = matrix->frozen,
                                                      .grouped = matrix->expert,
                                                      .recomputed = !packed && i % 2 == 1,
                                                      .ends = i == block->matrices - 1 && !block->experts};
@@ -176,7 +179,7 @@ static struct moved eager_rotary(const struct counted *c)
  * narrow is cast. Of what a branch returns: that is widened before, and its sum with the stream is wide. */
 static struct moved eager_norm(const struct counted *c, const struct dtp_layer_operator *op)
 {
-    double forward = 2 * c->p * c->h, backward = 5 * c->p * c->h + c->cast;
+    double forward = 2 * c->p * c->h, backward = (c->block->adapted ? 3 : 5) * c->p * c->h + c->cast;
     if (!reads_stream(op))
         return (struct moved){forward + c->cast + (c->p - c->w) * c->h, backward};
     return (struct moved){forward, backward + (c->plan->runtime->fused_norms ? 1 : 3) * c->p * c->h};
@@ -306,6 +309,7 @@ static void count_bytes(const struct counted *c, struct dtp_block_work *work)
         work->forward_bytes_per_token += moved.forward;
         work->backward_bytes_per_token += moved.backward;
     }
+    dtp_adapted_bytes(c->block, c->plan, &work->forward_bytes_per_token, &work->backward_bytes_per_token);
 }
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
@@ -364,6 +368,7 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     struct dtp_transformer own = *transformer;
     own.expert_ranks = plan->ep;
     dtp_layer_kind_of(&own, mlp, plan->fused_qkv || packed, plan->fused_gate_up || packed, &block);
+    dtp_plan_adapt_kind(plan, &block);
     block.pads_values = block.own_values = dtp_plan_pads_values(transformer, cluster, plan);
     block.dropout = plan->dropout > 0;
     struct counted counted = counted_of(transformer, plan, &block);

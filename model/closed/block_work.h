@@ -15,6 +15,8 @@ struct dtp_weight_matmul {
     double n, k, copies;
     double rows;     /* of a token: 1, of an expert of a rank k / E where all have as many, more on the fullest rank */
     bool grouped;    /* of experts, be it one */
+    double rank;     /* of the adapter beside it */
+    bool frozen;     /* it has no gradient */
     bool recomputed; /* under torchtitan's every-second-matmul checkpointing */
     bool ends;       /* the last of a block, whose result only the sum behind it reads */
 };

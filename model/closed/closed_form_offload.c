@@ -9,7 +9,9 @@
 
 double dtp_timing_optimizer_shard(const struct dtp_timing *c)
 {
-    return (double)c->count.total / (dtp_plan_shards_optimizer(c->plan) ? c->plan->shard_group : 1);
+    struct dtp_trained_count count;
+    dtp_plan_trained(c->transformer, c->plan, &count);
+    return (double)count.trained / (dtp_plan_shards_optimizer(c->plan) ? c->plan->shard_group : 1);
 }
 
 /* Seconds of NVMe, which all ranks of a node share. Optimizer: reads p, m, v, g in fp32, writes p, m, v and the

@@ -3,6 +3,7 @@
 #include "closed/closed_form_hooks.h"
 
 #include "closed/activations.h"
+#include "closed/adapted_work.h"
 #include "cost/calibration.h"
 #include "cost/cluster_cost.h"
 #include "cost/collective_choice.h"
@@ -35,6 +36,20 @@ static double product_s(const struct dtp_timing *c, const struct dtp_weight_matm
                            : dtp_cluster_matmul_s(c->cluster, &c->execution, pass, dtype, m, n, k);
 }
 
+/* Of an adapter: x A^T and B of that; backward gradients of both, of what lies between, of x. */
+static double adapter_s(const struct dtp_timing *c, const struct dtp_weight_matmul *m, double rows, bool backward)
+{
+    if (m->rank <= 0)
+        return 0;
+    if (!backward)
+        return product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, rows, m->rank, m->k) +
+               product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, rows, m->n, m->rank);
+    return product_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, m->n, m->rank, rows) +
+           product_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, rows, m->rank, m->n) +
+           product_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, m->rank, m->k, rows) +
+           product_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, rows, m->k, m->rank);
+}
+
 /* Of all layers of a model, kind by kind. */
 #define EACH_KIND(c, block_)                                                                                           \
     for (const struct dtp_block_work *block_ = (c)->block; block_ < (c)->block + DTP_LAYER_MLPS; block_++)             \
@@ -47,12 +62,18 @@ static double sum_matmuls(const struct dtp_timing *c, const struct dtp_block_wor
     for (int i = 0; i < block->matmul_count; i++) {
         const struct dtp_weight_matmul *m = &block->matmul[i];
         double rows = c->tokens * m->rows;
-        double once = backward ? product_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, rows, m->k, m->n) +
-                                     product_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, m->n, m->k, rows)
+        double weight_s =
+            backward && !m->frozen ? product_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, m->n, m->k, rows) : 0;
+        double once = backward ? product_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, rows, m->k, m->n) + weight_s
                                : product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, rows, m->n, m->k);
-        total += once;
+        total += once + adapter_s(c, m, rows, backward);
     }
     return total;
+}
+
+static bool trains_head(const struct dtp_timing *c)
+{
+    return !dtp_plan_adapts(c->plan) || c->plan->adapters.train_ends;
 }
 
 /* Of the head, over some tokens. */
@@ -64,7 +85,9 @@ static double head_rows_s(const struct dtp_timing *c, double rows)
     double vocab = c->own ? c->own->head_columns : (double)dtp_plan_head_columns(c->plan, c->transformer->vocab);
     return dtp_cluster_matmul_s(on, &c->execution, DTP_MEASURED_MATMUL_FORWARD, dtype, rows, vocab, h) +
            dtp_cluster_matmul_s(on, &c->execution, DTP_MEASURED_MATMUL_INPUT_GRADIENT, dtype, rows, h, vocab) +
-           dtp_cluster_matmul_s(on, &c->execution, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, dtype, vocab, h, rows);
+           (trains_head(c)
+                ? dtp_cluster_matmul_s(on, &c->execution, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, dtype, vocab, h, rows)
+                : 0);
 }
 
 static double head_matmuls_s(const struct dtp_timing *c)
@@ -156,6 +179,21 @@ static void add_recompute(const struct dtp_timing *c, const struct dtp_attention
     }
 }
 
+/* Of adapters alone gradients are added up and copied into buckets or reductions; gathered weights are copied out as
+ * they are kept. */
+static double adapted_traffic_bytes(const struct dtp_timing *c, bool reduces)
+{
+    struct dtp_trained_count count;
+    const struct dtp_plan *plan = c->plan;
+    dtp_plan_trained(c->transformer, plan, &count);
+    double a = dtp_dtype_bytes(plan->adapters.dtype), trained = (double)count.trained;
+    double adds = plan->accumulate > 1 ? 3 * a : 0, copies = reduces ? 2 * a : 0;
+    if (!dtp_plan_shards_params(plan))
+        return trained * (adds + copies);
+    double gathers = plan->reshard_after_forward ? 2 : 1;
+    return gathers * 2 * ((double)count.frozen_bytes + a * trained) + trained * (adds + copies);
+}
+
 /* Bytes the device moves to turn stored weights into usable ones and gradients into what the optimizer takes, in one
  * micro-step; `reduces` says whether gradients leave in this one. internals: DDP under autocast casts every weight
  * (4+w) and every gradient back (w+4) and copies it into its bucket (4+4); FSDP2 copies each gathered unit out (w+w)
@@ -177,6 +215,8 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
     double w = dtp_plan_compute_bytes(plan), r = dtp_dtype_bytes(plan->precision.reduce);
     double total = (double)c->count.total;
     bool alone = c->cluster->gpus == 1;
+    if (dtp_plan_adapts(plan))
+        return adapted_traffic_bytes(c, reduces && !alone);
     double hook = reduces && !alone ? dtp_comm_hook_bytes(plan, dtp_dtype_bytes(plan->precision.params)) : 0;
     double cast = dtp_plan_casts_weights(plan) ? total : total - layers_weights(c);
     if (dtp_plan_autocast(plan))
@@ -269,6 +309,17 @@ static double loss_bytes(const struct dtp_timing *c)
     return c->own ? c->own->loss_bytes : dtp_loss_bytes_per_token(c->transformer, c->plan) * c->tokens;
 }
 
+/* Of packed weights; a replay unpacks them as forward did. */
+static void add_unpacking(const struct dtp_timing *c, struct micro_step *m)
+{
+    const struct dtp_adapted_work *a = &c->adapted;
+    m->memory_forward_s += c->layers * a->forward_unpacked_bytes / c->eager_bytes_per_s;
+    m->memory_backward_s += c->layers * a->backward_unpacked_bytes / c->eager_bytes_per_s;
+    m->kernels += c->layers * (a->forward_kernels + a->backward_kernels);
+    if (c->adapted.replay_flops > 0 && c->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION)
+        m->recompute_other_s += recomputed_layers(c) * a->forward_unpacked_bytes / c->eager_bytes_per_s;
+}
+
 /* What a block's bytes of a kind of kernel take beyond what they would among the others, in all such blocks. */
 static double slow_s(const struct dtp_timing *c, const struct dtp_block_work *block, double bytes,
                      enum dtp_memory_kernel kind)
@@ -302,6 +353,7 @@ static struct micro_step micro_step(const struct dtp_timing *c)
     m.loss_s = loss_bytes(c) / (dtp_plan_softmax_in_place(c->plan) ? c->streaming_bytes_per_s : c->eager_bytes_per_s);
     m.weights_s = weight_traffic_s(c, true);
     m.fp8_s = fp8_casts_s(c);
+    add_unpacking(c, &m);
     m.kernels += c->block->root_kernels;
     m.kernels = c->own ? c->own->kernels + c->own->step_kernels / c->plan->accumulate : m.kernels;
     add_recompute(c, &attention, &m);
@@ -387,7 +439,18 @@ static void add_compute(const struct dtp_timing *c, struct dtp_time *time, struc
 
 static double model_flops(const struct dtp_timing *c)
 {
-    return dtp_transformer_model_flops_per_token(c->transformer, c->plan->sequence) * c->tokens * c->plan->accumulate;
+    return dtp_plan_model_flops_per_token(c->transformer, c->plan) * c->tokens * c->plan->accumulate;
+}
+
+/* Of a token in the model's first layer: gradients that nothing below the first adapter needs. */
+static double unneeded_flops(const struct dtp_timing *c)
+{
+    double s = dtp_transformer_layer_attention_length(c->transformer, 0, c->plan->sequence);
+    double core = 2 * s * (double)(c->transformer->heads * c->transformer->head_dim);
+    double backward = c->plan->attention == DTP_ATTENTION_MATH ? 2 : DTP_ATTENTION_BACKWARD_FLOPS;
+    if (c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION) /* nor is it run again for that */
+        backward += 1;
+    return c->adapted.unneeded_flops + (c->adapted.unneeded_attention ? backward * core : 0);
 }
 
 /* What the hardware multiplies beyond the model's FLOPs: recomputed blocks, and flash attention's backward, which forms
@@ -409,8 +472,11 @@ static double hardware_flops(const struct dtp_timing *c)
         const struct dtp_weight_matmul *m = &block->matmul[i];
         matmuls += runs_again(c, m) ? m->copies * m->rows * 2 * m->n * m->k * block->layers_again : 0;
     }
+    if (dtp_plan_adapts(c->plan))
+        matmuls = c->adapted.replay_flops * recomputed_layers(c);
     if (c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION)
         matmuls = 0;
+    extra -= unneeded_flops(c);
     if (replays_attention(c->plan))
         extra += share * core_forward * attention_again(c);
     return model_flops(c) + tokens * (extra + matmuls);
@@ -446,6 +512,7 @@ static struct dtp_timing context_of(const struct dtp_transformer *transformer, c
                                .plan = plan,
                                .execution = dtp_plan_execution(plan),
                                .count = dtp_transformer_count(transformer),
+                               .adapted = dtp_adapted_work_of(transformer, cluster, plan),
                                .block = {dtp_block_work(transformer, DTP_LAYER_DENSE, cluster, plan),
                                          dtp_block_work(transformer, DTP_LAYER_EXPERTS, cluster, plan)},
                                .context = dtp_context_moved_of(transformer, cluster, plan),

@@ -4,6 +4,7 @@
 #ifndef DTP_CLOSED_FORM_TIMING_H
 #define DTP_CLOSED_FORM_TIMING_H
 
+#include "closed/adapted_work.h"
 #include "closed/block_work.h"
 #include "closed/closed_form.h"
 #include "closed/step_work.h"
@@ -20,6 +21,7 @@ struct dtp_timing {
     const struct dtp_plan *plan;
     struct dtp_execution execution; /* of the plan */
     struct dtp_parameter_count count;
+    struct dtp_adapted_work adapted;
     struct dtp_block_work block[DTP_LAYER_MLPS]; /* of each kind of layer, all zero where the model has none such */
     struct dtp_context_moved context;
     double tokens; /* of one micro-step */

@@ -50,6 +50,28 @@ static void add_layer(struct buckets *buckets, const struct dtp_layer_kind *kind
     add_to_bucket(buckets, dtp_layer_vector_elements(kind), 0);
 }
 
+/* Those of adapters, in the order of readiness: projections from the last, each one's matrices from the first. */
+static void fill_with_adapters(const struct dtp_traffic *job, struct buckets *buckets)
+{
+    const struct dtp_plan *plan = job->plan;
+    const struct dtp_units *u = &job->units;
+    struct dtp_layer_kind kind;
+    struct dtp_layer_operator op[DTP_LAYER_OPERATORS];
+    dtp_layer_kind_of(job->transformer, dtp_layer_mlp_of(job->transformer), plan->fused_qkv, plan->fused_gate_up,
+                      &kind);
+    dtp_plan_adapt_kind(plan, &kind);
+    int operators = dtp_layer_operators(&kind, op);
+    bool ends = plan->adapters.train_ends;
+    add_to_bucket(buckets, ends ? u->head : 0, 0);
+    for (uint64_t layer = 0; layer < job->transformer->layers; layer++)
+        for (int i = operators - 1; i >= 0; i--)
+            for (int m = 0; m < kind.matrices; m++)
+                if (op[i].kind == DTP_LAYER_OP_PROJECTION && op[i].makes & UINT64_C(1) << kind.matrix[m].result)
+                    add_to_bucket(buckets, dtp_adapter_elements(&kind.matrix[m]), 0);
+    add_to_bucket(buckets, ends ? u->position : 0, 0);
+    add_to_bucket(buckets, ends ? u->embedding : 0, 0);
+}
+
 /* Filled with gradients as backward makes them: head, layers from the last, embeddings. */
 struct dtp_ddp_bucket_count dtp_traffic_ddp_buckets(const struct dtp_traffic *job, uint64_t g)
 {
@@ -61,6 +83,11 @@ struct dtp_ddp_bucket_count dtp_traffic_ddp_buckets(const struct dtp_traffic *jo
     struct buckets buckets = {.cap = job->plan->ddp_bucket_bytes, .element_bytes = g, .out = &out};
     if (job->plan->comm_hook == DTP_COMM_HOOK_POWERSGD)
         buckets.rank = job->plan->powersgd_rank;
+    if (dtp_plan_adapts(job->plan)) {
+        fill_with_adapters(job, &buckets);
+        out.count = buckets.count;
+        return out;
+    }
     for (int mlp = 0; mlp < DTP_LAYER_MLPS; mlp++)
         dtp_layer_kind_of(t, (enum dtp_layer_mlp)mlp, job->plan->fused_qkv, job->plan->fused_gate_up, &kind[mlp]);
     add_to_bucket(&buckets, u->head, t->hidden);

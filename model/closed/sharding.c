@@ -91,6 +91,52 @@ static void count_unit_layers(const struct dtp_transformer *t, const struct dtp_
     out->last_unit_layers = t->layers - (out->count - 1) * out->layers_per_unit;
 }
 
+/* Adapters beside a layer's matrices: A [rank, in], B [out, rank], in the dtype of their gradients. */
+static void count_adapters(const struct dtp_plan *plan, const struct dtp_layer_kind *block, struct dtp_units *out,
+                           struct tensor_sum *adapters)
+{
+    uint64_t params = dtp_dtype_bytes(plan->precision.params), vectors[DTP_LAYER_VECTORS];
+    struct tensor_sum frozen = {.flat = adapters->flat, .ranks = adapters->ranks};
+    out->layer_wire = 0;
+    for (int i = 0; i < block->matrices; i++) {
+        const struct dtp_layer_matrix *matrix = &block->matrix[i];
+        out->layer_wire +=
+            dtp_base_bytes(plan->adapters.base, dtp_divide_up(matrix->out, out->ranks), matrix->in, params);
+        if (!matrix->rank)
+            continue;
+        add_tensors(adapters, 1, matrix->rank, matrix->in);
+        add_tensors(adapters, 1, matrix->out, matrix->rank);
+    }
+    for (int i = dtp_layer_list_vectors(block, vectors); i > 0; i--)
+        add_tensors(&frozen, 1, vectors[i - 1], 1);
+    out->layer_wire += params * frozen.shard + dtp_dtype_bytes(plan->adapters.dtype) * adapters->shard;
+}
+
+static void count_trained(const struct dtp_transformer *t, const struct dtp_plan *plan, struct dtp_layer_kind *block,
+                          struct dtp_units *out)
+{
+    struct tensor_sum adapters = {.flat = dtp_plan_shard_cut(plan) == DTP_CUT_ELEMENTS, .ranks = out->ranks},
+                      ends = adapters;
+    out->trained = out->total, out->trained_shard = out->total_shard;
+    out->layer_trained = out->layer, out->root_trained = out->root, out->trained_tensors = out->tensors;
+    if (!dtp_plan_adapts(plan))
+        return;
+    dtp_plan_adapt_kind(plan, block);
+    count_adapters(plan, block, out, &adapters);
+    if (plan->adapters.train_ends) {
+        add_tensors(&ends, t->tied_head ? 1 : 2, t->vocab, t->hidden);
+        add_tensors(&ends, out->position ? 1 : 0, t->positions, t->hidden);
+    }
+    uint64_t params = dtp_dtype_bytes(plan->precision.params), blocks = out->count ? 0 : t->layers;
+    uint64_t root_shard = out->total_shard - t->layers * out->layer_shard;
+    out->layer_trained = adapters.elements;
+    out->trained = t->layers * adapters.elements + ends.elements;
+    out->trained_shard = t->layers * adapters.shard + ends.shard;
+    out->trained_tensors = t->layers * adapters.tensors + ends.tensors;
+    out->root_trained = ends.elements + blocks * adapters.elements;
+    out->root_wire = params * root_shard + blocks * out->layer_wire;
+}
+
 /* Matrices of attention but its output's. */
 static uint64_t attention_inputs(const struct dtp_layer_kind *block)
 {
@@ -147,6 +193,7 @@ static void count_alike(const struct dtp_transformer *t, const struct dtp_cluste
     out->root_shard = out->count ? root.shard : out->total_shard;
     out->tensors_per_layer = layer.tensors;
     out->tensors = t->layers * layer.tensors + root.tensors;
+    count_trained(t, plan, &block, out);
 }
 
 static uint64_t larger(uint64_t a, uint64_t b)
@@ -186,6 +233,8 @@ static void mix(const struct mean *m, const struct dtp_units *dense, struct dtp_
     out->largest_layer_shard = larger(dense->largest_layer_shard, out->largest_layer_shard);
     out->root = out->count ? out->root : out->total;
     out->root_shard = out->count ? out->root_shard : out->total_shard;
+    out->trained = out->total, out->trained_shard = out->total_shard;
+    out->root_trained = out->root, out->trained_tensors = out->tensors;
 }
 
 void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
@@ -236,6 +285,23 @@ void dtp_state_pinned_tensors(const struct dtp_transformer *transformer, const s
     *root_bytes = root.pinned_bytes;
 }
 
+/* Frozen weights as they are kept, and adapters; gradients and optimizer state of what is trained. */
+static void adapted_state(const struct dtp_transformer *transformer, const struct dtp_units *units,
+                          const struct dtp_plan *plan, const struct dtp_element_bytes *bytes,
+                          struct dtp_state_bytes *out)
+{
+    struct dtp_trained_count count;
+    dtp_plan_trained(transformer, plan, &count);
+    bool shards = dtp_plan_shards_params(plan);
+    uint64_t shard = shards ? units->trained_shard : dtp_divide_up(units->trained, units->ranks);
+    out->grads_elements = dtp_plan_shards_grads(plan) ? shard : units->trained;
+    out->optimizer_elements = dtp_plan_shards_optimizer(plan) ? shard : units->trained;
+    out->params = shards ? (units->count ? units->layers * units->layer_wire : 0) + units->root_wire
+                         : count.frozen_bytes + bytes->grads * count.trained;
+    out->grads = bytes->grads * out->grads_elements;
+    out->optimizer = bytes->optimizer * out->optimizer_elements;
+}
+
 void dtp_state_bytes_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                            const struct dtp_units *units, const struct dtp_plan *plan,
                            const struct dtp_element_bytes *bytes, struct dtp_memory_parts *parts,
@@ -249,6 +315,10 @@ void dtp_state_bytes_count(const struct dtp_transformer *transformer, const stru
                                     .optimizer_elements = dtp_plan_shards_optimizer(plan) ? shard : units->total,
                                     .cluster = cluster,
                                     .parts = parts};
+    if (dtp_plan_adapts(plan)) {
+        adapted_state(transformer, units, plan, bytes, out);
+        return;
+    }
     if (plan->offload != DTP_OFFLOAD_NONE)
         plan->runtime->closed->offload_state(transformer, units, plan, bytes, shard, out);
     out->params = bytes->params * out->params_elements;

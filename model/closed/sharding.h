@@ -31,6 +31,11 @@ struct dtp_units {
     uint64_t count, layers_per_unit, last_unit_layers; /* units of layers: 0 units when the whole model is the root */
     uint64_t tensors;                                  /* parameters as tensors, in the whole model */
     uint64_t tensors_per_layer;
+    /* What is trained: all, or adapters (plan/adapters.h). Bytes of a rank's shard of a layer, and of the root, as they
+     * are gathered; counted with adapters alone. */
+    uint64_t trained, trained_shard, root_trained, trained_tensors;
+    uint64_t layer_wire, root_wire;
+    uint64_t layer_trained;
 };
 
 void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,

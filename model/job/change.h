@@ -32,6 +32,7 @@
     X(PARALLELISM, "parallelism", "parallelism",                                                                       \
       "no other degree of tensor, context or pipeline parallelism goes with this runtime, model and cluster")          \
     X(PIPELINE, "pipeline", "pipeline", "there is no pipeline to schedule; it takes --pp 2 or more")                   \
+    X(ADAPTERS, "adapters", "adapters", "all weights are trained; it takes --lora 16, say")                            \
     X(GPUS, "gpus", "GPUs", "no other number")                                                                         \
     X(VOCAB, "vocab", "vocabulary", "rows of the logits begin at multiples of 16 bytes")
 enum dtp_question {

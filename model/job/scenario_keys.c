@@ -166,6 +166,23 @@ PARSE_CHOICE(position, DTP_POSITION_NONE)
 PARSE_CHOICE(router, DTP_ROUTER_SIGMOID)
 PARSE_CHOICE(dtype, DTP_DTYPE_COUNT - 1)
 
+static bool parse_base(const char *text, void *field)
+{
+    return dtp_base_parse(text, field);
+}
+WRITE_WORD(base)
+
+static bool parse_targets(const char *text, void *field)
+{
+    return dtp_targets_parse(text, field);
+}
+
+static void write_targets(const void *field, struct dtp_job_value *out)
+{
+    dtp_targets_text(*(const uint32_t *)field, out->buffer);
+    write_word(out->buffer, out);
+}
+
 static bool parse_precision(const char *text, void *field)
 {
     const struct dtp_scenario_alias *alias = dtp_key_value_alias(DTP_KEY_precision, text);

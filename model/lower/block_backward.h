@@ -33,6 +33,15 @@ void dtp_backward_projection(struct dtp_block_backward *b);
 /* `sum` with a gradient of the same tensor added to it, if there is one. */
 dtp_buffer_id dtp_backward_add(const struct dtp_block_backward *b, enum dtp_layer_tensor of, dtp_buffer_id sum,
                                dtp_buffer_id gradient);
+/* Gradient of what a linear reads, and lets go of the result's where it is its last reader. */
+dtp_buffer_id dtp_backward_input_gradient(const struct dtp_block_backward *b, int index, dtp_buffer_id output_gradient,
+                                          bool last, bool frees_input);
+/* lower_adapters.c: of a linear whose matrix is frozen, with its adapter; none below the first of the model, whose
+ * block's backward then ends. */
+dtp_buffer_id dtp_backward_frozen(const struct dtp_block_backward *b, int index, dtp_buffer_id output_gradient,
+                                  bool last_reader);
+uint64_t dtp_backward_terms_bytes(const struct dtp_lowering *l, const struct dtp_layer_activation *at);
+void dtp_backward_end_frozen(const struct dtp_block_backward *b);
 /* lower_experts.c */
 void dtp_backward_router(struct dtp_block_backward *b);
 void dtp_backward_permute(struct dtp_block_backward *b);

@@ -67,6 +67,18 @@ static inline double per_token(const struct dtp_lowering *l, double bytes)
     return bytes * (double)l->tokens;
 }
 
+/* lower_adapters.c: adds an adapter's result to that of its matrix, which stands. `alone`: x A^T is all that is made
+ * again, for backward reads nothing behind it. */
+void dtp_forward_adapter(const struct pass *pass, int matrix, bool alone);
+void dtp_lower_clear_adapters(struct dtp_flight_module *module);
+/* Operators that a replay goes through; with adapters, where it would end with the first `end`. */
+int dtp_lower_replay_end(const struct dtp_lowering *l);
+int dtp_adapters_replay_end(const struct dtp_lowering *l, int end);
+/* The replay ends within the adapter of this matrix. */
+bool dtp_adapter_ends_replay(const struct pass *pass, int matrix);
+/* Its weight stays unpacked from forward to backward. */
+bool dtp_adapter_stays_unpacked(const struct pass *pass, int matrix);
+
 /* lower_experts.c: forward and, for block_backward.h, backward of what stands around the experts' matmuls. */
 void dtp_forward_router(const struct pass *pass);
 void dtp_forward_permute(const struct pass *pass, const struct dtp_layer_operator *op);

@@ -16,7 +16,7 @@ static void place(struct layout *layout, struct dtp_module_state *state, const s
 {
     struct dtp_ddp_buckets *buckets = layout->buckets;
     uint64_t bytes = layout->element_bytes * module->elements[part], limit = layout->cap_bytes;
-    if (!bytes)
+    if (!bytes || !module->trained[part])
         return;
     if (buckets->count <= 1 && limit == DTP_DDP_BUCKET_BYTES)
         limit = DTP_DDP_FIRST_BUCKET_BYTES;

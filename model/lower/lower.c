@@ -251,6 +251,7 @@ static void derive(struct dtp_lowering *l)
     l->gated = dtp_activation_is_gated(t->activation);
     l->rope = t->position == DTP_POSITION_ROPE;
     dtp_fp8_casts_of(plan, &l->cluster->gpu, &l->casts);
+    l->adapts = dtp_plan_adapts(plan);
     l->whole_gradients = (plan->accumulate > 1 && !plan->accumulate_sync) || dtp_lower_holds(l);
     l->between = t->hidden / (plan->sequence_shards > 1 ? plan->sequence_shards : 1);
     l->d_q = t->heads * t->head_dim;

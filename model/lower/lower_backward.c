@@ -118,7 +118,7 @@ static void norm_before(struct dtp_block_backward *b)
     consume_input(b, &draft, dtp_layer_first(op->reads));
     dtp_backward_consume(b, &draft, dtp_layer_first(op->statistics), DTP_READ | DTP_FREE);
     add_to_gradient(b, &draft, dtp_backward_shared(b, l->flight->gradient));
-    double eager = l->plan->runtime->fused_norms || dtp_lower_keeps_graph(l) ? 6 : 8;
+    double eager = l->plan->runtime->fused_norms || dtp_lower_keeps_graph(l) || l->adapts ? 6 : 8;
     if (dtp_lower_keeps_graph(l))
         l->flight->deferred[l->flight->deferred_count++] =
             (struct dtp_deferred_gradient){gradient, l->layer, norm_of(b)};
@@ -148,7 +148,7 @@ static void norm_after(struct dtp_block_backward *b)
     dtp_backward_consume(b, &draft, wide, DTP_READ | DTP_FREE);
     dtp_backward_consume(b, &draft, input, DTP_READ | DTP_FREE);
     dtp_backward_consume(b, &draft, dtp_layer_first(op->statistics), DTP_READ | DTP_FREE);
-    double bytes = l->fused ? (e + 2 * c) * h : 5 * e * h + (casts ? (4 + c) * h : 0);
+    double bytes = l->fused ? (e + 2 * c) * h : (l->adapts ? 3 : 5) * e * h + (casts ? (4 + c) * h : 0);
     dtp_draft_memory(l, &draft, dtp_backward_per_token(l, bytes), l->fused || !casts ? 2 : 3);
     dtp_draft_end(l, &draft);
 }
@@ -254,6 +254,8 @@ static void in_one(struct dtp_block_backward *b, const struct dtp_layer_activati
     dtp_backward_consume(b, &draft, at->gate, DTP_READ | DTP_FREE);
     dtp_backward_consume(b, &draft, at->up, DTP_READ | DTP_FREE);
     dtp_backward_consume(b, &draft, at->product, DTP_READ | DTP_FREE); /* ReLU reads its result */
+    if (l->compiled)
+        dtp_backward_workspace(l, &draft, "terms of adapters", dtp_backward_terms_bytes(l, at), DTP_UPDATE | DTP_FREE);
     if (squares)
         dtp_draft_new(l, &draft, "derivative of the square", DTP_OWNER_WORKSPACE, gradient_bytes(l, at),
                       DTP_UPDATE | DTP_FREE);
@@ -378,7 +380,7 @@ static void join(struct dtp_block_backward *b)
 static void vectors(struct dtp_lowering *l)
 {
     int part = l->matrices;
-    if (!l->block.elements[part])
+    if (!l->block.trained[part])
         return;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, "vector gradients");
@@ -405,7 +407,7 @@ static void run(struct dtp_block_backward *b)
         dtp_backward_projection(b);
         if (dtp_backward_operator(b)->reads & DTP_TENSOR_BIT(PERMUTED))
             dtp_lower_around_experts(b->l, b->l->hooks->after_experts, true);
-        if (dtp_backward_operator(b)->reads & DTP_LAYER_STREAM)
+        if (dtp_backward_operator(b)->reads & DTP_LAYER_STREAM && dtp_lower_wants_gradient(b->l, b->index))
             add_to_stream(b, dtp_layer_first(dtp_backward_operator(b)->reads));
         break;
     case DTP_LAYER_OP_CAST: add_to_stream(b, dtp_layer_first(dtp_backward_operator(b)->makes)); break;
@@ -424,11 +426,12 @@ static void run(struct dtp_block_backward *b)
 int dtp_lower_ready_order(const struct dtp_lowering *l, uint64_t layer, int order[DTP_MAX_PARTS])
 {
     const struct dtp_layer_tensors *tensors = &l->kind[dtp_lower_mlp(l, layer)].tensors;
+    const struct dtp_lower_module *module = dtp_lower_module_at(l, layer);
     int count = 0;
     for (int index = tensors->operators - 1; index >= 0; index--)
         for (int part = 0; part < tensors->kind.matrices && tensors->op[index].kind == DTP_LAYER_OP_PROJECTION; part++)
             if (tensors->op[index].makes & UINT64_C(1) << tensors->kind.matrix[part].result)
-                order[count++] = part;
+                order[count++] = module->adapter[part] ? module->adapter[part] : part;
     order[count++] = tensors->kind.matrices; /* vectors */
     return count;
 }
@@ -445,6 +448,8 @@ void dtp_lower_block_backward(struct dtp_lowering *l)
     if (dtp_lower_checkpointed(l, l->layer) && l->tensors.kept != l->tensors.saved)
         dtp_lower_block_recompute(l);
     for (b.index = l->tensors.operators - 1; b.index >= 0; b.index--)
-        run(&b);
+        if (!dtp_lower_cut(l) || dtp_layer_tensors_first_runs(&l->tensors, b.index))
+            run(&b);
+    dtp_backward_end_frozen(&b);
     vectors(l);
 }

@@ -114,9 +114,27 @@ static void gather_gradient(struct dtp_lowering *l)
     l->flight->gradient = dtp_lower_gather_rows(l, &draft, DTP_OWNER_WORKSPACE, l->residual, NULL);
 }
 
+/* Nothing below the first adapter is trained: what is left goes. */
+static void end_of_backward(struct dtp_lowering *l)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_FREE, "below the first adapter");
+    dtp_draft_use(&draft, l->flight->gradient, DTP_FREE);
+    if (l->transformer->embedding_norm) {
+        dtp_draft_use(&draft, l->flight->embedded, DTP_FREE);
+        dtp_draft_use(&draft, l->flight->embedding_statistics, DTP_FREE);
+    }
+    dtp_draft_end(l, &draft);
+    l->flight->gradient = DTP_NO_BUFFER;
+}
+
 void dtp_lower_embedding_backward(struct dtp_lowering *l)
 {
     struct dtp_module_state *root = dtp_lower_state(l);
+    if (l->adapts && !l->root.trained[DTP_ROOT_EMBEDDING]) {
+        end_of_backward(l);
+        return;
+    }
     if (l->transformer->embedding_norm)
         embedding_norm_backward(l);
     gather_gradient(l);

@@ -185,7 +185,7 @@ static dtp_op_id gather_input(const struct pass *pass, int index)
 static void read_input(const struct pass *pass, struct dtp_draft *draft, int index)
 {
     struct dtp_lowering *l = pass->l;
-    bool last = dtp_layer_tensors_last_reader(&l->tensors, index);
+    bool last = dtp_layer_tensors_last_reader(&l->tensors, index) && !l->matrix[index].rank; /* else its adapter is */
     if (l->gathered.index == DTP_NO_INDEX) {
         read(pass, draft, l->tensors.input[index], last);
         return;
@@ -238,7 +238,14 @@ static void linear(const struct pass *pass, int index)
         call_again(pass, index);
         return;
     }
+    bool ends = dtp_adapter_ends_replay(
+        pass, index); /* with what an adapter keeps: a compiler makes no more, eager the matmul too */
     dtp_lower_fetch(l, index);
+    if (ends && l->compiled) {
+        dtp_forward_adapter(pass, index, true);
+        dtp_lower_unfetch(l);
+        return;
+    }
     dtp_buffer_id weight = dtp_lower_weight(l, index);
     dtp_buffer_id input = pass->module->tensor[l->tensors.input[index]];
     dtp_buffer_id narrow_input = dtp_lower_fp8_cast(l, DTP_FP8_INPUT, matrix, input);
@@ -250,7 +257,10 @@ static void linear(const struct pass *pass, int index)
     dtp_draft_use(&draft, narrow_input, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, narrow_weight, DTP_READ | DTP_FREE);
     bool drops_cast = l->compiled && again && !pass->replay;
-    dtp_draft_use(&draft, weight, drops_cast ? DTP_READ | DTP_FREE : DTP_READ);
+    uint32_t access = drops_cast ? DTP_READ | DTP_FREE : DTP_READ;
+    if (dtp_lower_packs(l, index))
+        access = dtp_lower_unpacked_access(l, index, l->compiled && dtp_adapter_stays_unpacked(pass, index));
+    dtp_draft_use(&draft, weight, access);
     if (drops_cast)
         dtp_lower_state(l)->weight[index] = DTP_NO_BUFFER;
     multiply(pass, &draft, index);
@@ -259,6 +269,8 @@ static void linear(const struct pass *pass, int index)
     dtp_forward_expert_bias(pass, index);
     if (beside.index != DTP_NO_INDEX)
         l->awaited = beside;
+    if (matrix->rank)
+        dtp_forward_adapter(pass, index, ends);
     dtp_lower_unfetch(l);
 }
 
@@ -541,7 +553,9 @@ static void run(const struct pass *pass, int index)
 
 void dtp_lower_block_forward(struct dtp_lowering *l)
 {
-    uint64_t save = dtp_lower_checkpointed(l, l->layer) ? l->tensors.kept : l->tensors.saved;
+    uint64_t save = dtp_lower_checkpointed(l, l->layer) ? l->tensors.kept : dtp_lower_saved(l);
+    if (l->adapts)
+        dtp_lower_clear_adapters(dtp_lower_flight_module(l));
     struct pass pass = {l, dtp_lower_flight_module(l), save, false};
     for (int index = 0; index < l->tensors.operators; index++)
         run(&pass, index);
@@ -557,10 +571,18 @@ static bool replays_last(const struct dtp_lowering *l)
     return l->checkpointing.calls_modules && !l->plan->runtime->stops_replay;
 }
 
+int dtp_lower_replay_end(const struct dtp_lowering *l)
+{
+    if (replays_last(l))
+        return l->tensors.operators;
+    int end = dtp_layer_tensors_saved_end(&l->tensors);
+    return l->adapts ? dtp_adapters_replay_end(l, end) : end;
+}
+
 void dtp_lower_block_recompute(struct dtp_lowering *l)
 {
-    struct pass pass = {l, dtp_lower_flight_module(l), l->tensors.saved, true};
-    int end = replays_last(l) ? l->tensors.operators : dtp_layer_tensors_saved_end(&l->tensors);
+    struct pass pass = {l, dtp_lower_flight_module(l), dtp_lower_saved(l), true};
+    int end = dtp_lower_replay_end(l);
     l->recompute = true;
     for (int index = 0; index < end; index++)
         run(&pass, index);

@@ -73,8 +73,8 @@ static uint64_t input_width(const struct dtp_lowering *l, int index)
     return of_stream && l->tp == 1 ? l->between : matrix->in;
 }
 
-static dtp_buffer_id input_gradient(const struct dtp_block_backward *b, int index, dtp_buffer_id output_gradient,
-                                    bool last, bool frees_input)
+dtp_buffer_id dtp_backward_input_gradient(const struct dtp_block_backward *b, int index, dtp_buffer_id output_gradient,
+                                          bool last, bool frees_input)
 {
     struct dtp_lowering *l = b->l;
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
@@ -87,7 +87,10 @@ static dtp_buffer_id input_gradient(const struct dtp_block_backward *b, int inde
     dtp_draft_use(&draft, narrow_gradient, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, narrow_weight, DTP_READ | DTP_FREE);
     bool cast_goes = dtp_plan_casts_weights(l->plan) && !dtp_lower_casts_stay(l);
-    dtp_draft_use(&draft, weight, cast_goes ? DTP_READ | DTP_FREE : DTP_READ);
+    uint32_t access = cast_goes ? DTP_READ | DTP_FREE : DTP_READ;
+    if (dtp_lower_packs(l, index))
+        access = dtp_lower_unpacked_access(l, index, false);
+    dtp_draft_use(&draft, weight, access);
     uint64_t width = input_width(l, index);
     dtp_buffer_id gradient =
         dtp_backward_workspace(l, &draft, "input gradient", dtp_backward_token_bytes(l, l->compute * width), DTP_WRITE);
@@ -135,7 +138,7 @@ static dtp_buffer_id gradients_beside(const struct dtp_block_backward *b, int in
 {
     struct dtp_lowering *l = b->l;
     dtp_op_id gathered = gather_again(b, index);
-    dtp_buffer_id terms = input_gradient(b, index, output_gradient, false, false);
+    dtp_buffer_id terms = dtp_backward_input_gradient(b, index, output_gradient, false, false);
     dtp_buffer_id sum = dtp_lower_sum_of_stream(l, l->matrix[index].name, terms, DTP_READ);
     struct dtp_draft draft;
     dtp_op_id summed = l->awaited;
@@ -175,7 +178,7 @@ static dtp_buffer_id input_gradient_alone(const struct dtp_block_backward *b, in
         l->awaited = beside;
     l->flight->deferred[l->flight->deferred_count++] =
         (struct dtp_deferred_gradient){output_gradient, l->layer, (uint16_t)index};
-    dtp_buffer_id gradient = input_gradient(b, index, output_gradient, false, false);
+    dtp_buffer_id gradient = dtp_backward_input_gradient(b, index, output_gradient, false, false);
     if (dtp_lower_cut_by_columns(l, index) && l->plan->runtime->sums_beside)
         gradient = dtp_lower_sum_of_stream(l, l->matrix[index].name, gradient, DTP_READ | DTP_FREE);
     return gradient;
@@ -196,6 +199,8 @@ static dtp_buffer_id linear(const struct dtp_block_backward *b, int index, dtp_b
 {
     struct dtp_lowering *l = b->l;
     dtp_buffer_id gradient;
+    if (l->adapts)
+        return dtp_backward_frozen(b, index, output_gradient, last_reader);
     dtp_lower_fetch(l, index);
     bias_gradient(l, &l->matrix[index], output_gradient);
     if (b->kept_for_weights) {
@@ -208,7 +213,7 @@ static dtp_buffer_id linear(const struct dtp_block_backward *b, int index, dtp_b
         weight_gradient(b, index, output_gradient, false, last_reader && l->compiled);
         if (beside.index != DTP_NO_INDEX)
             l->awaited = beside;
-        gradient = input_gradient(b, index, output_gradient, true, last_reader && !l->compiled);
+        gradient = dtp_backward_input_gradient(b, index, output_gradient, true, last_reader && !l->compiled);
     }
     dtp_lower_unfetch(l);
     if (!b->kept_for_weights)
@@ -249,7 +254,8 @@ void dtp_backward_projection(struct dtp_block_backward *b)
         dtp_buffer_id of_result = b->gradient[l->matrix[i].result];
         b->gradient[l->matrix[i].result] = DTP_NO_BUFFER;
         dtp_buffer_id made = linear(b, i, of_result, !left && !later);
-        b->gradient[input] = dtp_backward_add(b, input, b->gradient[input], made);
+        if (made.index != DTP_NO_INDEX)
+            b->gradient[input] = dtp_backward_add(b, input, b->gradient[input], made);
         if (!left && dtp_lower_cut_by_columns(l, i) && !l->plan->runtime->sums_beside)
             b->gradient[input] = dtp_lower_sum_of_stream(l, op->name, b->gradient[input], DTP_READ | DTP_FREE);
     }

@@ -19,9 +19,14 @@ static uint64_t tokens_bytes(uint64_t tokens, uint64_t bytes_per_token)
     return dtp_bytes_product(tokens, bytes_per_token);
 }
 
+static int head_part(const struct dtp_lowering *l)
+{
+    return l->transformer->tied_head ? DTP_ROOT_EMBEDDING : DTP_ROOT_HEAD;
+}
+
 static dtp_buffer_id head_weight(struct dtp_lowering *l)
 {
-    return dtp_lower_weight(l, l->transformer->tied_head ? DTP_ROOT_EMBEDDING : DTP_ROOT_HEAD);
+    return dtp_lower_weight(l, head_part(l));
 }
 
 /* Without a final norm the head reads the last block's result, and its matmul saves that, or the cast which autocast
@@ -207,6 +212,10 @@ static void head_matmul(struct dtp_lowering *l, uint64_t tokens)
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "head");
     use_head_input(l, &draft);
     dtp_draft_use(&draft, weight, DTP_READ);
+    if (l->loss != DTP_LOSS_CHUNKED && !l->root.trained[head_part(l)]) { /* no gradient of the head reads it */
+        dtp_draft_use(&draft, l->flight->final_norm, DTP_FREE);
+        l->flight->final_norm = DTP_NO_BUFFER;
+    }
     l->flight->logits =
         dtp_draft_new(l, &draft, "logits", DTP_OWNER_LOGITS, tokens_bytes(tokens, l->compute * t->vocab), DTP_WRITE);
     dtp_draft_use(&draft, l->flight->final_wide, DTP_FREE);
@@ -312,17 +321,14 @@ static void loss_backward(struct dtp_lowering *l, uint64_t tokens)
 
 /* ---- backward of the head ---------------------------------------------------------------------------------------- */
 
-static int head_part(const struct dtp_lowering *l)
-{
-    return l->transformer->tied_head ? DTP_ROOT_EMBEDDING : DTP_ROOT_HEAD;
-}
-
 /* `last`: no other matmul of the head's backward reads what it reads. */
 static void head_weight_gradient(struct dtp_lowering *l, uint64_t tokens, bool first, bool last)
 {
     const struct dtp_transformer *t = l->transformer;
     struct dtp_module_state *root = dtp_lower_state(l);
     struct dtp_draft draft;
+    if (!l->root.trained[head_part(l)])
+        return;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "head weight gradient");
     dtp_draft_use(&draft, l->flight->logits_gradient, last ? DTP_READ | DTP_FREE : DTP_READ);
     use_head_input(l, &draft);
@@ -386,7 +392,7 @@ static dtp_buffer_id in_residual_dtype(struct dtp_lowering *l, dtp_buffer_id gra
 static void root_vectors(struct dtp_lowering *l)
 {
     struct dtp_draft draft;
-    if (!l->root.elements[DTP_ROOT_VECTORS])
+    if (!l->root.trained[DTP_ROOT_VECTORS])
         return;
     dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, "vector gradients");
     dtp_lower_gradient_result(l, &draft, DTP_ROOT_VECTORS, l->compute);
@@ -416,9 +422,12 @@ static void final_norm_backward(struct dtp_lowering *l, dtp_buffer_id gradient)
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, l->flight->final_input, last);
     dtp_draft_use(&draft, l->flight->final_statistics, last);
-    dtp_lower_gradient_result(l, &draft, DTP_ROOT_VECTORS, l->compute);
+    if (!l->adapts)
+        dtp_lower_gradient_result(l, &draft, DTP_ROOT_VECTORS, l->compute);
     dtp_draft_memory(l, &draft, 0, 2);
     dtp_draft_end(l, &draft);
+    if (l->adapts)
+        return;
     if (!l->transformer->norm_without_weight)
         dtp_lower_sum_norm_gradient(l, DTP_ROOT_VECTORS, l->transformer->hidden);
     dtp_lower_gradient_made(l, DTP_ROOT_VECTORS);

@@ -157,8 +157,10 @@ static void make_kind(struct dtp_lowering *l, enum dtp_layer_mlp mlp)
         l->tensor_bytes[tensor] = dtp_bytes_product(l->tokens, l->tensors.bytes[tensor]);
     list_matrices(l);
     list_block_vectors(l);
+    dtp_lower_list_adapters(l);
     if (l->plan->fsdp1) /* one flat parameter, cut into equal shards across tensors */
         l->block.all_shard = dtp_divide_up(l->block.all_elements, l->plan->shard_group);
+    dtp_lower_count_bytes(l, &l->block);
     keep_kind(l);
 }
 
@@ -171,21 +173,22 @@ void dtp_lower_tensors(struct dtp_lowering *l)
     list_root(l);
     if (l->plan->fsdp1)
         l->root.all_shard = dtp_divide_up(l->root.all_elements, l->plan->shard_group);
+    dtp_lower_count_bytes(l, &l->root);
     dtp_lower_take_kind(l, dtp_lower_mlp(l, 0));
 }
 
 uint64_t dtp_lower_all_elements(const struct dtp_lowering *l)
 {
-    uint64_t elements = l->root.all_elements;
+    uint64_t elements = l->root.trained_elements;
     for (uint64_t layer = 0; layer < l->transformer->layers; layer++)
-        elements += dtp_lower_module_at(l, layer)->all_elements;
+        elements += dtp_lower_module_at(l, layer)->trained_elements;
     return elements;
 }
 
 uint64_t dtp_lower_all_shard(const struct dtp_lowering *l)
 {
-    uint64_t elements = l->root.all_shard;
+    uint64_t elements = l->root.trained_shard;
     for (uint64_t layer = 0; layer < l->transformer->layers; layer++)
-        elements += dtp_lower_module_at(l, layer)->all_shard;
+        elements += dtp_lower_module_at(l, layer)->trained_shard;
     return elements;
 }

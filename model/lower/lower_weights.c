@@ -26,6 +26,8 @@ static uint64_t cast_elements(const struct dtp_lowering *l, int part)
 dtp_buffer_id dtp_lower_weight(struct dtp_lowering *l, int part)
 {
     struct dtp_module_state *state = dtp_lower_state(l);
+    if (dtp_lower_packs(l, part))
+        return dtp_lower_unpack(l, part);
     if (state->weight[part].index != DTP_NO_INDEX)
         return state->weight[part];
     if (!l->autocast || (l->layer != DTP_NO_LAYER && !dtp_plan_casts_weights(l->plan)))

@@ -20,7 +20,7 @@
 
 #include <assert.h>
 
-#define DTP_MAX_PARTS (DTP_LAYER_MATRICES + 1) /* matrices, then all vectors as one */
+#define DTP_MAX_PARTS (2 * DTP_LAYER_MATRICES + 1) /* matrices, then all vectors as one, then matrices' adapters */
 
 /* Parameters of a block, or of the root: what is one tensor for buckets, shards and gradients. `shard` is what one rank
  * stores: under FSDP2 ceil(rows/N) rows of each tensor, under ZeRO-3 ceil(elements/N) elements. */
@@ -32,6 +32,12 @@ struct dtp_lower_module {
     const char *weight_name[DTP_MAX_PARTS], *gradient_name[DTP_MAX_PARTS];
     uint32_t tensors[DTP_MAX_PARTS]; /* a part is one but for the vectors */
     uint64_t all_elements, all_shard;
+    bool trained[DTP_MAX_PARTS]; /* it has a gradient and optimizer state */
+    uint64_t bytes[DTP_MAX_PARTS], shard_bytes[DTP_MAX_PARTS], wire_bytes[DTP_MAX_PARTS]; /* at rest: whole, a rank's;
+                                                                                            of that, in a gather */
+    uint64_t all_bytes, all_shard_bytes;
+    uint64_t trained_elements, trained_shard;
+    int adapter[DTP_LAYER_MATRICES]; /* the part with a matrix's adapter, A and B as one; 0: it has none */
 };
 enum { DTP_ROOT_EMBEDDING, DTP_ROOT_POSITION, DTP_ROOT_VECTORS, DTP_ROOT_HEAD, DTP_ROOT_PARTS };
 /* What lies outside of blocks, where its two ends are modules of their own to the runtime (dtp_plan_wraps_ends): the
@@ -63,6 +69,10 @@ struct dtp_flight_module {
     uint64_t alive;    /* tensors that exist now, as bits */
     uint64_t gathered; /* of these, which stand here whole and not as the rows of a tensor parallel rank */
     dtp_buffer_id columns[DTP_LAYER_MATRICES]; /* copies of fp8 matrices by columns, kept for backward; or none */
+    /* With adapters, of each matrix: x A^T; what A reads where dropout made it, and the mask; unpacked weights that
+     * stay until backward; an adapter's result that a compiler adds in a kernel of backward. */
+    dtp_buffer_id low[DTP_LAYER_MATRICES], dropped[DTP_LAYER_MATRICES], unpacked[DTP_LAYER_MATRICES];
+    dtp_buffer_id wide[DTP_LAYER_MATRICES];
 };
 /* The gradient of a weight that is left for a pass of its own: of a matrix, or of the norm of a tensor. */
 #define DTP_DEFERRED_NORM 0x8000u
@@ -155,6 +165,7 @@ struct dtp_lowering {
     bool autocast, compiled, fused, gated, rope;
     struct dtp_fp8_casts casts; /* around fp8 matmuls */
     bool wraps_ends;
+    bool adapts;          /* adapters alone are trained (plan/adapters.h) */
     bool whole_gradients; /* gradients of several micro-steps are added up before one reduction */
     enum dtp_loss loss;
 
@@ -337,7 +348,7 @@ static inline void dtp_lower_stand_at(struct dtp_lowering *l, uint64_t index)
 {
     dtp_lower_stand(l, index == l->transformer->layers ? DTP_NO_LAYER : (uint16_t)index);
 }
-/* Of all modules: parameters, and what one rank stores of them. */
+/* Of all modules: parameters that are trained, and what one rank stores of them. */
 uint64_t dtp_lower_all_elements(const struct dtp_lowering *l);
 uint64_t dtp_lower_all_shard(const struct dtp_lowering *l);
 /* Of one token, an MLP's product in the compute dtype: of experts as many rows as they receive. */
@@ -444,6 +455,32 @@ static inline bool dtp_lower_rotates_rows(const struct dtp_lowering *l)
     return divided && l->rope && l->plan->rope_fp32 && !l->fused && !l->tensors.kind.packs_qkv;
 }
 void dtp_lower_rotary_tensors(struct dtp_lowering *l, struct dtp_draft *draft, uint64_t bytes);
+
+/* lower_adapters.c: which parts of a module are trained, bytes of all of them; a block's gets its adapters before. */
+void dtp_lower_list_adapters(struct dtp_lowering *l);
+void dtp_lower_count_bytes(const struct dtp_lowering *l, struct dtp_lower_module *module);
+/* The layer at hand is the model's first, and nothing below it is trained. */
+static inline bool dtp_lower_cut(const struct dtp_lowering *l)
+{
+    return l->tensors.cut && dtp_lower_model_layer(l) == 0;
+}
+/* What operator number `index` reads has a gradient. */
+static inline bool dtp_lower_wants_gradient(const struct dtp_lowering *l, int index)
+{
+    uint64_t reads = l->tensors.op[index].reads;
+    if (reads & DTP_TENSOR_BIT(CORE_COPY))
+        reads |= DTP_TENSOR_BIT(CORE);
+    return !dtp_lower_cut(l) || reads & l->tensors.first_gradients;
+}
+/* What forward saves of the layer at hand. */
+static inline uint64_t dtp_lower_saved(const struct dtp_lowering *l)
+{
+    return dtp_lower_cut(l) ? l->tensors.saved_first : l->tensors.saved;
+}
+/* Packed weights in the compute dtype: made, or as they stand. Behind the matmul that reads them, whether they go. */
+bool dtp_lower_packs(const struct dtp_lowering *l, int part);
+dtp_buffer_id dtp_lower_unpack(struct dtp_lowering *l, int matrix);
+uint32_t dtp_lower_unpacked_access(struct dtp_lowering *l, int matrix, bool stays);
 
 /* lower_loss.c */
 void dtp_lower_final_norm(struct dtp_lowering *l);

@@ -55,6 +55,8 @@ struct dtp_layer_matrix {
     uint64_t groups; /* so many of them, one of each expert that the rank has: [groups, out, in]; others 1 */
     bool expert;     /* of experts, be it one */
     bool bias;       /* [groups, out] */
+    bool frozen;     /* of the plan: its weight and bias are not trained (plan/adapters.h) */
+    uint64_t rank;   /* of the plan: of the adapter beside it; 0: there is none */
     enum dtp_layer_matrix_id id;
     enum dtp_layer_tensor result; /* the projection that makes it says what it reads */
 };
@@ -98,6 +100,7 @@ struct dtp_layer_kind {
     bool router_bias, shared_gate, sinks;
     struct dtp_layer_matrix matrix[DTP_LAYER_MATRICES];
     int matrices;
+    bool adapted;     /* of the plan: matrices are frozen, and so are norms and biases */
     uint32_t vectors; /* norms that exist, bits by enum dtp_layer_vector */
 };
 /* Of the model's layers that have such an MLP. packs_up says nothing where there is no gate, nor of experts, whose gate

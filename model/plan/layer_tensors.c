@@ -10,10 +10,26 @@
 /* DDPOptimizer ends its first graph where DDP's first bucket is full, 1 MiB: the down matrix's fp32 gradient fills it,
  * so a compiled layer is cut before that matmul. */
 
+/* With adapters alone trained, gradients of all of an MLP's are made before those of attention. */
+static uint64_t adapted_mlp_bytes(const struct dtp_transformer *t, const struct dtp_plan *plan)
+{
+    struct dtp_layer_kind kind;
+    uint64_t elements = 0;
+    dtp_layer_kind_of(t, DTP_LAYER_DENSE, plan->fused_qkv, plan->fused_gate_up, &kind);
+    dtp_plan_adapt_kind(plan, &kind);
+    for (int i = 0; i < kind.matrices; i++)
+        if (kind.matrix[i].id == DTP_MATRIX_GATE || kind.matrix[i].id == DTP_MATRIX_UP ||
+            kind.matrix[i].id == DTP_MATRIX_DOWN)
+            elements += dtp_adapter_elements(&kind.matrix[i]);
+    return dtp_dtype_bytes(plan->adapters.dtype) * elements;
+}
+
 static bool cut_by_ddp(const struct dtp_transformer *t, const struct dtp_cluster *cluster, const struct dtp_plan *plan)
 {
-    return plan->compile && dtp_plan_has_ddp_buckets(plan, cluster) &&
-           4 * t->hidden * t->ffn >= DTP_DDP_FIRST_BUCKET_BYTES;
+    uint64_t gradients = 4 * t->hidden * t->ffn;
+    if (dtp_plan_adapts(plan))
+        gradients = adapted_mlp_bytes(t, plan);
+    return plan->compile && dtp_plan_has_ddp_buckets(plan, cluster) && gradients >= DTP_DDP_FIRST_BUCKET_BYTES;
 }
 
 /* ---- operators on the tensors that the runtime has -------------------------------------------------------------- */
@@ -32,6 +48,15 @@ static bool copies_core(const struct dtp_layer_kind *kind, const struct dtp_cont
            context->exchanged > 1 || context->by_pieces || (context->ring > 1 && plan->runtime->walks_gathered);
 }
 
+/* A frozen projection reads its weight alone for the gradient of its input; an adapter beside it what it reads. */
+static bool trains(const struct dtp_layer_kind *kind, const struct dtp_layer_operator *op)
+{
+    for (int i = 0; i < kind->matrices; i++)
+        if (op->makes & UINT64_C(1) << kind->matrix[i].result && (!kind->matrix[i].frozen || kind->matrix[i].rank))
+            return true;
+    return false;
+}
+
 static void list_operators(struct dtp_layer_tensors *out, bool copied)
 {
     out->operators = dtp_layer_operators(&out->kind, out->op);
@@ -41,6 +66,8 @@ static void list_operators(struct dtp_layer_tensors *out, bool copied)
             continue;
         if (copied && op->reads & BIT(CORE))
             op->reads = BIT(CORE_COPY);
+        if (!trains(&out->kind, op))
+            op->needs = 0;
         for (int m = 0; m < out->kind.matrices; m++)
             if (op->makes & UINT64_C(1) << out->kind.matrix[m].result)
                 out->input[m] = dtp_layer_first(op->reads);
@@ -151,7 +178,7 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
             habits.made |= cast, habits.saved |= cast, habits.dropped |= out->op[i].reads;
         }
     if (copied)
-        habits.made |= BIT(CORE_COPY), habits.saved |= BIT(CORE_COPY);
+        habits.made |= BIT(CORE_COPY);  /* which the output matrix reads and keeps */
     if (out->kind.gated && !out->fused) /* fused, the gate's activation is made again of its argument */
         habits.made |= BIT(SILU), habits.saved |= BIT(SILU);
     if (out->kind.shared_ffn && out->kind.gated && !out->fused)
@@ -167,6 +194,12 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
     if (dtp_plan_keeps_fp8(plan)) /* an activation cannot be derived from a result that is kept in fp8 only */
         habits.saved |= BIT(UP);
     return habits;
+}
+
+static uint64_t needed_by(const struct dtp_layer_operator *op)
+{
+    return (op->needs & DTP_NEEDS_INPUT ? op->reads : 0) | (op->needs & DTP_NEEDS_RESULT ? op->makes : 0) |
+           (op->needs & DTP_NEEDS_STATISTICS ? op->statistics : 0);
 }
 
 /* Where a cast to fp8 stands between a matmul and what it read, a compiler has the cast's kernel make that again of
@@ -199,8 +232,7 @@ static void list_tensors(struct dtp_layer_tensors *out, const struct dtp_plan *p
     for (int i = 0; i < out->operators; i++) {
         const struct dtp_layer_operator *op = &out->op[i];
         made |= op->makes | op->statistics;
-        saved |= (op->needs & DTP_NEEDS_INPUT ? op->reads : 0) | (op->needs & DTP_NEEDS_RESULT ? op->makes : 0) |
-                 (op->needs & DTP_NEEDS_STATISTICS ? op->statistics : 0);
+        saved |= needed_by(op);
     }
     made &= ~habits.unmade;
     if (out->added_again)
@@ -212,6 +244,30 @@ static void list_tensors(struct dtp_layer_tensors *out, const struct dtp_plan *p
         out->locals |= BIT(Q_RAW);
     if (!out->fused)
         out->locals |= BIT(QKV) | BIT(V) | BIT(Q) | BIT(K) | BIT(CORE) | BIT(INPUT2) | BIT(UP) | BIT(PRODUCT);
+}
+
+/* Below the first adapter of the model nothing is trained, and autograd makes no graph of it. */
+static void cut_first(struct dtp_layer_tensors *out, const struct dtp_plan *plan)
+{
+    uint64_t needed = 0;
+    out->saved_first = out->saved;
+    out->cut = out->kind.adapted && !plan->adapters.train_ends && !plan->runtime->inputs_require_grad;
+    if (!out->cut)
+        return;
+    for (int i = 0; i < out->operators; i++) {
+        const struct dtp_layer_operator *op = &out->op[i];
+        if (!dtp_layer_tensors_first_runs(out, i))
+            continue;
+        out->first_gradients |= op->makes;
+        needed |= needed_by(op);
+        if (op->kind == DTP_LAYER_OP_ACTIVATION)
+            needed |= BIT(SILU);
+        if (op->kind == DTP_LAYER_OP_NORM)
+            needed |= dtp_layer_wide_of(dtp_layer_first(op->reads));
+    }
+    if (needed & BIT(INPUT2) && !out->bytes[DTP_TENSOR_INPUT2]) /* it is added up again */
+        needed |= BIT(INPUT) | BIT(MIDDLE);
+    out->saved_first &= needed;
 }
 
 /* Under eager autocast each linear that reads a norm's result saves a cast of its own. Measured of pipelines, which
@@ -261,6 +317,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     *out = (struct dtp_layer_tensors){.fused = dtp_plan_fuses(plan),
                                       .added_again = plan->compile && !cut_by_ddp(transformer, cluster, plan)};
     dtp_layer_kind_of(transformer, mlp, plan->fused_qkv, plan->fused_gate_up, &out->kind);
+    dtp_plan_adapt_kind(plan, &out->kind);
     out->kind.narrows = dtp_plan_autocast(plan) || dtp_plan_keeps_fp8(plan);
     out->received = out->kind.exchanged ? plan->expert_imbalance : 1;
     out->kind.dropout = plan->dropout > 0;
@@ -274,8 +331,19 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     out->added_again = out->added_again && out->kind.norms_before && dtp_layer_tensors_sum(out, DTP_TENSOR_INPUT2);
     list_tensors(out, plan, copied, repacks_heads(out, &context, plan),
                  made_again(out, plan, cluster, cut_by_ddp(transformer, cluster, plan)));
+    cut_first(out, plan);
     count_casts(out, plan);
     out->kept = kept_tensors(out, plan);
+}
+
+bool dtp_layer_tensors_first_runs(const struct dtp_layer_tensors *tensors, int index)
+{
+    const struct dtp_layer_operator *op = &tensors->op[index];
+    bool trained = op->kind == DTP_LAYER_OP_PROJECTION && trains(&tensors->kind, op);
+    uint64_t reads = op->reads;
+    if (reads & BIT(CORE_COPY)) /* heads put side by side are the core's result */
+        reads |= BIT(CORE);
+    return trained || reads & tensors->first_gradients;
 }
 
 uint64_t dtp_layer_tensors_bytes(const struct dtp_layer_tensors *tensors, uint64_t set)
@@ -333,7 +401,12 @@ bool dtp_layer_tensors_needed_before(const struct dtp_layer_tensors *tensors, in
 int dtp_layer_tensors_saved_end(const struct dtp_layer_tensors *tensors)
 {
     int end = tensors->operators;
-    while (end > 0 && !((tensors->op[end - 1].makes | tensors->op[end - 1].statistics) & tensors->saved))
+    while (end > 0) {
+        const struct dtp_layer_operator *op = &tensors->op[end - 1];
+        uint64_t gated = op->kind == DTP_LAYER_OP_ACTIVATION ? BIT(SILU) | BIT(SHARED_SILU) : 0; /* no operator's own */
+        if ((op->makes | op->statistics | gated) & tensors->saved)
+            break;
         end--;
+    }
     return end;
 }

@@ -26,7 +26,11 @@ struct dtp_layer_tensors {
     bool fused;              /* one kernel between matmuls, by a compiler or by the runtime's own */
     double received;         /* rows of tokens that the rank's experts get, over those that it sends; 1: as many */
     uint32_t gathered_ranks; /* whose keys and values are kept as they were gathered; 0: they are not */
-    bool added_again;        /* the sum after attention is made again in backward, not kept */
+    /* Of the model's first layer, where what it reads has no gradient, for nothing below is trained: tensors that have
+     * one, and what its backward reads. */
+    bool cut;
+    uint64_t first_gradients, saved_first;
+    bool added_again; /* the sum after attention is made again in backward, not kept */
 };
 /* Of rows that experts work on, bytes of those that the rank sends, the bytes of those that it gets. */
 static inline uint64_t dtp_layer_received(const struct dtp_layer_tensors *tensors, uint64_t bytes)
@@ -64,6 +68,9 @@ bool dtp_layer_tensors_last_reader(const struct dtp_layer_tensors *tensors, int 
 bool dtp_layer_tensors_needed_before(const struct dtp_layer_tensors *tensors, int index, enum dtp_layer_tensor tensor);
 /* Number of the operators up to the one that makes the last saved tensor. */
 int dtp_layer_tensors_saved_end(const struct dtp_layer_tensors *tensors);
+
+/* Whether backward of the first layer goes through operator number `index`; so it does through all of others. */
+bool dtp_layer_tensors_first_runs(const struct dtp_layer_tensors *tensors, int index);
 
 /* Bytes of one token of a set. */
 uint64_t dtp_layer_tensors_bytes(const struct dtp_layer_tensors *tensors, uint64_t set);

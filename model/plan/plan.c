@@ -40,6 +40,7 @@ static const struct dtp_plan unchosen = {
     .prefetch = true,
     .prefetch_depth = 1,
     .precision = BF16_MIXED,
+    .adapters = {.targets = DTP_TARGETS_ALL, .dtype = DTP_BF16},
 #define DTP_TORCH_FIELD(type, field, standard) .field = standard,
 #define DTP_DEEPSPEED_FIELD(type, field, standard) .deepspeed.field = standard,
 #define DTP_MEGATRON_FIELD(type, field, standard) .megatron.field = standard,

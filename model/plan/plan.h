@@ -10,6 +10,7 @@
 #include "machine/machine.h"
 #include "base/status.h"
 #include "net/transformer.h"
+#include "plan/adapters.h"
 #include "plan/layout.h"
 #include "schedule/schedule.h"
 
@@ -145,6 +146,7 @@ struct dtp_plan {
     bool fused_qkv_rope; /* RoPE takes the qkv matmul's result and makes q, k and v of it, so that it need not stay */
     bool rope_fp32;      /* RoPE by fp32 halves, each product a kernel (the reference script); false: the usual
                             complex or rotate-half form */
+    struct dtp_adapter_choice adapters;
     struct dtp_deepspeed_plan deepspeed;
     struct dtp_megatron_plan megatron;
     struct dtp_executor_plan executor;

@@ -447,6 +447,7 @@ bool dtp_plan_choices_exist(struct dtp_resolver *r)
                  (unsigned)p->attention <= DTP_ATTENTION_FLASH1 &&
                  (unsigned)p->checkpointing <= DTP_CHECKPOINT_SELECTIVE_MATMUL &&
                  (unsigned)p->loss <= DTP_LOSS_CHUNKED && (unsigned)p->optimizer <= DTP_ADAM8BIT &&
+                 (unsigned)p->adapters.base < DTP_BASE_COUNT && (unsigned)p->adapters.dtype < DTP_DTYPE_COUNT &&
                  (unsigned)p->cp_comm <= DTP_CP_A2A_P2P && (unsigned)p->schedule < DTP_SCHEDULE_COUNT &&
                  (unsigned)p->stages.cut <= DTP_STAGE_CUT_LAYOUT &&
                  (unsigned)p->executor.gather_engine <= DTP_ENGINE_COPY &&
@@ -465,6 +466,7 @@ void dtp_plan_derive(struct dtp_resolver *r)
     derive_shard_group(r);
     derive_reshard(r);
     derive_precision(r->plan);
+    dtp_plan_derive_adapters(r);
     r->plan->sequence_shards = r->plan->sequence_parallel && r->plan->tp ? r->plan->tp : 1;
 }
 
@@ -493,5 +495,6 @@ void dtp_plan_check(struct dtp_resolver *r)
     check_checkpointing(r);
     check_positions(r);
     dtp_plan_check_experts(r);
+    dtp_plan_check_adapters(r);
     dtp_plan_check_comm_hook(r);
 }

@@ -172,6 +172,8 @@ void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_byt
     out->optimizer = out->moments + out->master;
     out->gathered = plan->precision.fp8_all_gather ? 1 : out->compute;
     out->reduce = wire_bytes(plan, out->grads);
+    if (dtp_plan_adapts(plan)) /* adapters alone have them */
+        out->grads = out->reduce = dtp_dtype_bytes(plan->adapters.dtype);
 }
 
 uint64_t dtp_plan_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan)

@@ -59,6 +59,13 @@ struct dtp_runtime {
                            its forward; autocast's casts live from the first pass to the last
                            (torch.distributed.pipelining) */
 
+    /* ---- adapters on frozen weights ---- */
+    bool adapters;             /* knows them */
+    bool inputs_require_grad;  /* what the first layer reads has a gradient though nothing below is trained
+                                  (enable_input_require_grads of Transformers) */
+    bool packs_scales;         /* 4-bit weights have packed scales always (torchao) */
+    bool unpacks_by_operators; /* eagerly these are unpacked by a chain of operators, not by one kernel (torchao) */
+
     /* ---- tensor parallel ranks ---- */
     bool experts;         /* knows layers with experts */
     bool expert_parallel; /* and ranks that divide them */

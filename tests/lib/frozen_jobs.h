@@ -11,6 +11,7 @@
 #include "base/append.h"
 #include "job/scenario_keys.h"
 
+#include "lib/frozen_adapter_draws.h"
 #include "lib/frozen_draws.h"
 #include "lib/random_executor_plans.h"
 #include "lib/shipped_catalog.h"
@@ -45,6 +46,7 @@ enum frozen_who {
     FROZEN_ALLOCATOR,  /* whoever uses PyTorch's */
     FROZEN_NANOTRON,
     FROZEN_DIVIDED, /* DeepSpeed, drawn later */
+    FROZEN_ADAPTED, /* PyTorch's, drawn later: models that are fine-tuned by adapters */
 };
 
 static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
@@ -71,6 +73,7 @@ static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
     case FROZEN_ALLOCATOR: return !executor;
     case FROZEN_NANOTRON: return p->runtime == &dtp_runtime_nanotron;
     case FROZEN_DIVIDED: return p->runtime == &dtp_runtime_deepspeed;
+    case FROZEN_ADAPTED: return p->runtime == &dtp_runtime_torch && p->strategy != DTP_HYBRID_SHARD;
     }
     return false;
 }
@@ -98,7 +101,7 @@ static const struct {
     const char *values;
 } frozen_draws[] = {
 #define FROZEN_DRAW(key, who, one_in, values) {DTP_KEY_##key, FROZEN_##who, one_in, values},
-    FROZEN_DRAWS(FROZEN_DRAW)
+    FROZEN_DRAWS(FROZEN_DRAW) FROZEN_ADAPTER_DRAWS(FROZEN_DRAW)
 #undef FROZEN_DRAW
 };
 
@@ -182,6 +185,8 @@ static inline bool frozen_is(const struct frozen_job *job, enum dtp_key key, con
     return strcmp(job->value[key], value) == 0;
 }
 
+#include "lib/frozen_adapters.h"
+
 /* fp8 takes a GPU that has it and sizes that are multiples of 16. */
 static inline bool frozen_takes_fp8(const struct frozen_job *job)
 {
@@ -251,14 +256,7 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].meaningless)
             job->value[rows[i].key][0] = '\0';
-}
-
-/* Keys that came when the jobs stood: where they mean nothing they are not drawn, and leave jobs as they are. */
-static inline bool frozen_came_later(enum dtp_key key)
-{
-    return key == DTP_KEY_layout_order || key == DTP_KEY_schedule || key == DTP_KEY_microbatch_group ||
-           key == DTP_KEY_stages || key == DTP_KEY_cp_comm || key == DTP_KEY_post_validation ||
-           (key >= DTP_KEY_qk_layer_norm && key <= DTP_KEY_norm_without_weight);
+    frozen_keep_adapted(job);
 }
 
 /* Strategies first, for they decide who knows the rest. */

@@ -12,8 +12,8 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "lib/random_adapters.h"
 #include "lib/random_mixed.h"
-#include "lib/random_plans.h"
 #include "closed/closed_form.h"
 
 #define JOBS RANDOM_DRAWS(1200)
@@ -226,6 +226,95 @@ static void test_experts(void **state)
     }
 }
 
+/* ---- adapters ---------------------------------------------------------------------------------------------------- */
+
+/* A projection of a block, in the order of forward: what it reads, and its matrices with their targets. */
+struct projection {
+    uint64_t in, out[3];
+    enum dtp_adapter_target target[3];
+    int count;
+};
+
+static int projections_of(const struct dtp_transformer *t, struct projection out[4])
+{
+    uint64_t h = t->hidden, q = t->heads * t->head_dim, kv = t->kv_heads * t->head_dim, f = t->ffn;
+    bool gated = dtp_activation_is_gated(t->activation);
+    out[0] = (struct projection){h, {q, kv, kv}, {DTP_TARGET_Q, DTP_TARGET_K, DTP_TARGET_V}, 3};
+    out[1] = (struct projection){q, {h}, {DTP_TARGET_OUTPUT}, 1};
+    out[2] = gated ? (struct projection){h, {f, f}, {DTP_TARGET_GATE, DTP_TARGET_UP}, 2}
+                   : (struct projection){h, {f}, {DTP_TARGET_UP}, 1};
+    out[3] = (struct projection){f, {h}, {DTP_TARGET_DOWN}, 1};
+    return 4;
+}
+
+/* 4 for each frozen weight and token, 6 for each of adapters, the core 2 s d_q forward and 2 or 2.5 times that
+ * backward. In the first layer the lowest projection with an adapter has no gradient of its input, neither through its
+ * matrices nor through its adapters, and what lies below it no backward at all. */
+static void check_adapted_flops(const struct random_job *job, const struct dtp_program_totals *totals)
+{
+    const struct dtp_transformer *t = &job->transformer;
+    const struct dtp_plan *p = &job->plan;
+    const struct dtp_adapter_choice *a = &p->adapters;
+    double tokens = (double)dtp_plan_tokens(p) * p->accumulate, layers = (double)t->layers, r = a->rank;
+    double core = 2 * dtp_transformer_attention_length(t, p->sequence) * (double)(t->heads * t->head_dim);
+    double first = 2 * dtp_transformer_layer_attention_length(t, 0, p->sequence) * (double)(t->heads * t->head_dim);
+    double back = p->attention == DTP_ATTENTION_MATH ? 2 : 2.5, flops = 0, below = 0;
+    double head = (double)(t->vocab * t->hidden) * (a->train_ends ? 6 : 4);
+    struct projection projection[4];
+    bool found = a->train_ends;
+    for (int i = 0; i < projections_of(t, projection); i++) {
+        double once = 0, adapters = 0, into = 0;
+        if (i == 2 && t->parallel_block) /* the MLP reads what the layer reads */
+            found = a->train_ends;
+        for (int m = 0; m < projection[i].count; m++) {
+            bool adapted = a->targets & 1u << projection[i].target[m];
+            once += (double)(projection[i].in * projection[i].out[m]);
+            adapters += adapted ? r * (double)(projection[i].in + projection[i].out[m]) : 0;
+            into += adapted ? r * (double)projection[i].in : 0;
+        }
+        flops += layers * (4 * once + 6 * adapters);
+        if (!found)
+            below += 2 * once + 2 * into;
+        if (!found && i == 0 && adapters <= 0)
+            below += back * first;
+        found = found || adapters > 0;
+    }
+    double hand = tokens * (flops + head + layers * (1 + back) * core - below);
+    double program = totals->matmul_flops + totals->attention_flops - totals->recompute_flops;
+    if (fabs(program / hand - 1) <= 1e-12)
+        return;
+    describe(job);
+    fail_msg("the program computes %.17g, by hand %.17g: rank %u targets %u ends %d", program, hand, a->rank,
+             a->targets, a->train_ends);
+}
+
+/* Under PyTorch: each strategy, eager and compiled, with and without checkpointing, all targets and bases. */
+static void test_random_adapters(void **state)
+{
+    (void)state;
+    random_seed();
+    int packed = 0, sharded = 0, below = 0, dropped = 0;
+    for (int plans = 0; plans < 2 * DRAWN_JOBS;) {
+        struct random_job job;
+        struct dtp_program *program;
+        struct dtp_program_totals totals;
+        assert_true(random_job(&job));
+        if (!random_adapters(&job) || dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, NULL) != DTP_OK)
+            continue;
+        dtp_program_sum(program, &totals);
+        check_adapted_flops(&job, &totals);
+        check_hardware_flops(&job, &totals);
+        check_traffic(&job, &totals);
+        check_proofs(&job, program);
+        dtp_program_destroy(program);
+        plans++;
+        packed += job.plan.adapters.base != DTP_BASE_NONE, dropped += job.plan.adapters.dropout > 0;
+        sharded += dtp_plan_shards_params(&job.plan) && job.cluster.gpus > 1;
+        below += !(job.plan.adapters.targets & 7) && !job.plan.adapters.train_ends;
+    }
+    assert_true(packed > 50 && sharded > 30 && below > 10 && dropped > 10);
+}
+
 /* Layers with experts beside layers without. */
 static void test_mixed(void **state)
 {
@@ -242,8 +331,11 @@ static void test_mixed(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_experts), cmocka_unit_test(test_mixed), cmocka_unit_test(test_random_plans),
-        cmocka_unit_test(test_random_deepspeed_offload), cmocka_unit_test(test_random_zeropp)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_experts),
+                                       cmocka_unit_test(test_mixed),
+                                       cmocka_unit_test(test_random_adapters),
+                                       cmocka_unit_test(test_random_plans),
+                                       cmocka_unit_test(test_random_deepspeed_offload),
+                                       cmocka_unit_test(test_random_zeropp)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

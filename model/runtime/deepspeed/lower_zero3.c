@@ -46,7 +46,7 @@ static void describe(const struct dtp_lowering *l, struct dtp_zero3_shape *shape
                                       .tied = l->transformer->tied_head};
     for (int part = 0; part <= l->matrices; part++)
         shape->block[part] = gathered_part(l, &l->block, part);
-    _Static_assert((int)DTP_ROOT_HEAD == (int)DTP_ZERO3_HEAD && DTP_MAX_PARTS <= DTP_ZERO3_PARTS, "parts");
+    _Static_assert((int)DTP_ROOT_HEAD == (int)DTP_ZERO3_HEAD && DTP_LAYER_MATRICES + 1 <= DTP_ZERO3_PARTS, "parts");
     for (int part = 0; part < DTP_ROOT_PARTS; part++)
         shape->root[part] = gathered_part(l, &l->root, part);
 }

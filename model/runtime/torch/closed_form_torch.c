@@ -15,7 +15,7 @@ static uint64_t rebuilt_buckets(const struct dtp_beside *b, struct dtp_memory_li
 {
     if (!dtp_plan_has_ddp_buckets(b->plan, b->cluster))
         return 0;
-    return dtp_memory_part(list, DTP_TERM_REBUILT_BUCKETS, 1, b->units.total, b->bytes.grads);
+    return dtp_memory_part(list, DTP_TERM_REBUILT_BUCKETS, 1, b->units.trained, b->bytes.grads);
 }
 
 /* The root's reduce-scatter input [r R] is one block, needed at the very end of backward. Where nothing freed before it
@@ -27,6 +27,8 @@ static uint64_t root_reduce_segment(const struct dtp_beside *b, struct dtp_memor
     uint64_t ends = u->root - u->head_end, root = u->head_end > ends ? u->head_end : ends; /* the larger of two */
     uint64_t r = b->bytes.reduce, input = r * root, unit = r * u->layers_per_unit * u->largest_layer;
     enum dtp_loss loss = dtp_plan_loss(b->plan);
+    if (!u->root_trained)
+        return 0;
     uint64_t token_bytes = loss == DTP_LOSS_EAGER   ? 4 * b->transformer->vocab
                            : loss == DTP_LOSS_FUSED ? b->bytes.compute * b->transformer->vocab
                                                     : 0; /* no block of all logits */

@@ -33,6 +33,8 @@ static void make_moments(struct dtp_lowering *l, const struct dtp_lower_module *
 {
     *out = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
     for (int part = 0; part < module->parts && own; part++) {
+        if (!module->trained[part])
+            continue;
         uint64_t elements = module->elements[part] < own ? module->elements[part] : own;
         dtp_lower_add_moments(l, out, elements);
         own -= elements;
@@ -46,12 +48,12 @@ static void make_state(struct dtp_lowering *l)
     for (uint64_t i = 0; i <= l->transformer->layers; i++) {
         bool root = i == l->transformer->layers;
         const struct dtp_lower_module *module = dtp_lower_module_at(l, i);
-        uint64_t elements = module->all_elements;
+        uint64_t elements = module->trained_elements;
         uint64_t own = dtp_divide_up(before + elements, ranks) - dtp_divide_up(before, ranks);
         before += elements;
         dtp_lower_stand(l, root ? DTP_NO_LAYER : (uint16_t)i);
         l->state[i].params =
-            dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * elements, true);
+            dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, module->all_bytes, true);
         make_moments(l, module, own, &l->state[i].moments);
     }
     dtp_lower_stand(l, DTP_NO_LAYER);
@@ -133,7 +135,7 @@ static void into_bucket(struct dtp_lowering *l, int part)
 static dtp_buffer_id bucket_of(const struct dtp_lowering *l, uint64_t module, int part)
 {
     const struct dtp_lower_module *shape = dtp_lower_module_at(l, module);
-    return shape->elements[part] ? buckets_of(l)->laid.bucket[l->state[module].bucket[part]].buffer : DTP_NO_BUFFER;
+    return shape->trained[part] ? buckets_of(l)->laid.bucket[l->state[module].bucket[part]].buffer : DTP_NO_BUFFER;
 }
 
 /* End of backward: compute waits for every reduction (finalize_backward), and without views the reduced buckets are
@@ -181,8 +183,8 @@ static void broadcast(struct dtp_lowering *l)
         dtp_lower_stand(l, root ? DTP_NO_LAYER : (uint16_t)i);
         const struct dtp_lower_module *module = dtp_lower_module_at(l, i);
         for (int part = 0; part < module->parts; part++)
-            for (uint32_t tensor = 0; tensor < module->tensors[part]; tensor++) {
-                uint64_t bytes = l->bytes.params * module->elements[part], count = module->tensors[part];
+            for (uint32_t tensor = 0; tensor < module->tensors[part] && module->trained[part]; tensor++) {
+                uint64_t bytes = module->bytes[part], count = module->tensors[part];
                 uint64_t end = before + (tensor + 1 == count ? bytes - bytes / count * tensor : bytes / count);
                 struct dtp_draft draft;
                 dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, "broadcast of updated weights");
@@ -245,7 +247,7 @@ static void update_modules(struct dtp_lowering *l)
             bool apart = l->state[i].kept[part].index != DTP_NO_INDEX;
             grads[part] = apart || !l->own ? l->state[i].kept[part] : bucket_of(l, i, part);
         }
-        uint64_t end = before + module->all_elements;
+        uint64_t end = before + module->trained_elements;
         dtp_lower_update(l, l->state[i].params, l->state[i].moments, grads, module->parts,
                          dtp_divide_up(end, ranks) - dtp_divide_up(before, ranks));
         before = end;

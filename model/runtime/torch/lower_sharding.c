@@ -24,7 +24,7 @@ static dtp_buffer_id copy_in(struct dtp_lowering *l, struct dtp_lower_unit *unit
 {
     uint64_t ranks = unit->ranks, shard = unit->gathered_shard_bytes;
     bool casts = l->bytes.params != l->bytes.compute;
-    double stored = (double)(l->bytes.params * unit->shard), bytes = (double)shard;
+    double stored = (double)unit->rest_bytes, bytes = (double)shard;
     unit->uploads.count = 0;
     if (dtp_lower_offloads(l))
         dtp_lower_upload(l, unit, after);
@@ -173,8 +173,8 @@ static void copy_out(struct dtp_lowering *l, struct dtp_lower_unit *unit, struct
         dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "weights");
         for (int part = at.first; part < at.end; part = dtp_unit_next(&at, part)) {
             at.state->weight[part] = dtp_draft_new(l, &draft, at.module->weight_name[part], DTP_OWNER_WEIGHTS,
-                                                   ranks * dtp_unit_wire_bytes(l, at.module, part), DTP_WRITE);
-            bytes += ranks * dtp_unit_wire_bytes(l, at.module, part);
+                                                   ranks * at.module->wire_bytes[part], DTP_WRITE);
+            bytes += ranks * at.module->wire_bytes[part];
         }
         bool last = i + 1 == modules;
         dtp_draft_use(&draft, unit->flat, last && release == unit ? DTP_READ | DTP_FREE : DTP_READ);
@@ -210,7 +210,7 @@ static void keep_post_forward(struct dtp_lowering *l, struct dtp_lower_unit *uni
         dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "shard of the smaller group");
         for (int part = at.first; part < at.end; part = dtp_unit_next(&at, part)) {
             dtp_draft_use(&draft, at.state->weight[part], DTP_READ);
-            bytes += ranks * dtp_unit_wire_bytes(l, at.module, part) / group;
+            bytes += ranks * at.module->wire_bytes[part] / group;
         }
         if (i)
             dtp_draft_use(&draft, unit->post_forward, DTP_UPDATE);
@@ -362,7 +362,7 @@ static void finish_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit)
     uint16_t layer = l->layer;
     dtp_lower_collect_gradients(l, unit);
     release_weights(l, unit);
-    if (l->reduces)
+    if (l->reduces && unit->shard) /* of frozen parameters there is nothing to reduce */
         dtp_lower_reduce_gradients(l, unit);
     dtp_lower_stand(l, layer);
     if (dtp_unit_is_last(l, unit)) { /* the step's last reduction is awaited before anything else runs */
@@ -439,7 +439,7 @@ static void chunk_done(struct dtp_lowering *l)
 static void update(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 {
     dtp_lower_stand(l, unit->root ? DTP_NO_LAYER : (uint16_t)unit->first);
-    if (unit->ranks)
+    if (unit->ranks && unit->shard)
         dtp_lower_update(l, unit->params, unit->moments, &unit->grads, 1, unit->shard);
 }
 

@@ -33,24 +33,27 @@ struct dtp_unit_module dtp_unit_module(struct dtp_lowering *l, const struct dtp_
     while (at.others >> at.first & 1)
         at.first++;
     for (int part = at.first; part < at.end; part = dtp_unit_next(&at, part))
-        at.elements += at.module->elements[part];
+        at.elements += at.module->trained[part] ? at.module->elements[part] : 0;
     return at;
 }
 
 static void add_module(struct dtp_lowering *l, struct dtp_lower_unit *unit, uint64_t index)
 {
     struct dtp_unit_module at = dtp_unit_module(l, unit, index);
-    uint64_t shard = 0, bytes = 0;
+    uint64_t shard = 0, bytes = 0, rest = 0;
     for (int part = at.first; part < at.end; part = dtp_unit_next(&at, part)) {
-        shard += at.module->shard[part];
-        bytes += dtp_unit_wire_bytes(l, at.module, part);
+        shard += at.module->trained[part] ? at.module->shard[part] : 0;
+        bytes += at.module->wire_bytes[part];
+        rest += at.module->shard_bytes[part];
     }
     if (l->plan->fsdp1) { /* cut across tensors */
         shard = at.module->all_shard;
         bytes = shard * l->bytes.compute;
+        rest = shard * l->bytes.params;
     }
     unit->elements += at.elements;
     unit->shard += shard;
+    unit->rest_bytes += rest;
     unit->gathered_shard_bytes += bytes;
 }
 
@@ -59,12 +62,13 @@ static void make_moments(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 {
     unit->moments = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
     if (dtp_unit_modules(unit) > 1 || l->plan->fsdp1) {
-        dtp_lower_add_moments(l, &unit->moments, unit->shard);
+        if (unit->shard)
+            dtp_lower_add_moments(l, &unit->moments, unit->shard);
         return;
     }
     struct dtp_unit_module at = dtp_unit_module(l, unit, 0);
     for (int part = at.first; part < at.end; part = dtp_unit_next(&at, part))
-        if (at.module->shard[part])
+        if (at.module->trained[part] && at.module->shard[part])
             dtp_lower_add_moments(l, &unit->moments, at.module->shard[part]);
 }
 
@@ -85,8 +89,7 @@ static void make_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit)
         dtp_lower_host_state(l, unit);
         return;
     }
-    unit->params =
-        dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * unit->shard, true);
+    unit->params = dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, unit->rest_bytes, true);
     make_moments(l, unit);
 }
 

@@ -20,7 +20,8 @@ struct dtp_lower_unit {
     uint32_t group;     /* the program's, of those who share it; DTP_NO_INDEX where there is one */
     uint64_t ranks;     /* these */
     int part, part_end; /* root: which parts of the root module */
-    uint64_t elements, shard;      /* shard: what one rank stores, padded */
+    uint64_t elements, shard;      /* that are trained; shard: what one rank stores, padded */
+    uint64_t rest_bytes;           /* what it stores of all, frozen ones too */
     uint64_t gathered_shard_bytes; /* of it on the wire */
     dtp_buffer_id params, flat, scatter_input, grads;
     dtp_buffer_id post_forward; /* what this rank of the smaller group keeps from forward to backward */
@@ -56,12 +57,6 @@ static inline struct dtp_lower_sharding *dtp_lower_sharding_of(const struct dtp_
 static inline bool dtp_lower_offloads(const struct dtp_lowering *l)
 {
     return l->plan->offload != DTP_OFFLOAD_NONE;
-}
-/* What a part of a module's shard takes on the wire. */
-static inline uint64_t dtp_unit_wire_bytes(const struct dtp_lowering *l, const struct dtp_lower_module *module,
-                                           int part)
-{
-    return module->shard[part] * (module->matrix[part] ? l->bytes.gathered : l->bytes.compute);
 }
 /* lower_units.c. DTP_ENVIRONMENT: no memory. */
 enum dtp_status dtp_lower_units_make(struct dtp_lowering *l);

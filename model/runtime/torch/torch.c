@@ -18,7 +18,7 @@ static void check_dtypes(struct dtp_resolver *r)
         dtp_plan_refuse(r, "master_dtype",
                         "PyTorch's optimizers keep no master copy; use fp32 parameters with bf16 compute "
                         "(precision bf16-mixed), or runtime deepspeed");
-    if (!dtp_plan_is_fsdp(r->plan) && p->reduce != p->params)
+    if (!dtp_plan_is_fsdp(r->plan) && p->reduce != p->params && !dtp_plan_adapts(r->plan)) /* theirs is their own */
         dtp_plan_refuse(r, "reduce_dtype",
                         "%s under torch reduces gradients in the parameters' dtype %s; leave it out, or compress "
                         "them under ddp with comm_hook",
@@ -174,6 +174,9 @@ const struct dtp_runtime dtp_runtime_torch = {
     .copies_heads = true,
     .stops_replay = true,
     .experts = true,
+    .adapters = true,
+    .packs_scales = true,
+    .unpacks_by_operators = true,
     .latent_attention = true,
     .attention_sinks = true,
     .clamped_swiglu = true,

@@ -13,9 +13,9 @@
 static void replicated(struct dtp_traffic *job)
 {
     const struct dtp_units *u = &job->units;
-    uint64_t gpus = job->cluster->gpus;
+    uint64_t gpus = job->cluster->gpus, params = dtp_plan_adapts(job->plan) ? job->bytes.grads : job->bytes.params;
     struct dtp_ddp_bucket_count buckets = dtp_traffic_ddp_buckets(job, job->bytes.grads);
-    uint64_t elements = u->total, count = buckets.count;
+    uint64_t elements = u->trained, count = buckets.count;
     if (job->plan->comm_hook == DTP_COMM_HOOK_POWERSGD) { /* P, then Q, and what is not factored */
         elements = dtp_factored_elements(&buckets.factored);
         count = 2 * buckets.factored_buckets + buckets.whole_buckets;
@@ -23,7 +23,7 @@ static void replicated(struct dtp_traffic *job)
     dtp_traffic_add(job, DTP_ALL_REDUCE, job->reductions * 2 * dtp_traffic_ring(elements * job->bytes.reduce, gpus),
                     job->reductions * count, gpus, 1);
     if (job->plan->strategy == DTP_ZERO1)
-        dtp_traffic_add(job, DTP_ALL_GATHER, dtp_traffic_ring(u->total * job->bytes.params, gpus), u->tensors, gpus, 1);
+        dtp_traffic_add(job, DTP_ALL_GATHER, dtp_traffic_ring(u->trained * params, gpus), u->trained_tensors, gpus, 1);
 }
 
 /* ---- sharded parameters ------------------------------------------------------------------------------------------ */
@@ -33,6 +33,8 @@ static void replicated(struct dtp_traffic *job)
 static uint64_t layers_bytes(const struct dtp_traffic *job)
 {
     const struct dtp_units *u = &job->units;
+    if (dtp_plan_adapts(job->plan))
+        return u->count ? u->layers * u->layer_wire * u->ranks : 0;
     uint64_t narrowed = u->layer_matmul_shard * u->ranks * (job->bytes.compute - job->bytes.gathered);
     uint64_t shard = u->total_shard - u->root_shard - u->expert_layers * u->expert_shard;
     return u->count ? shard * u->ranks * job->bytes.compute - u->layers * narrowed : 0;
@@ -46,6 +48,8 @@ static uint64_t head_end_bytes(const struct dtp_traffic *job)
 static uint64_t root_bytes(const struct dtp_traffic *job)
 {
     const struct dtp_units *u = &job->units;
+    if (dtp_plan_adapts(job->plan))
+        return u->root_wire * u->ranks;
     uint64_t narrowed =
         (u->count ? 0 : u->layers) * u->layer_matmul_shard * u->ranks * (job->bytes.compute - job->bytes.gathered);
     return u->root_shard * u->ranks * job->bytes.compute - narrowed;
@@ -88,7 +92,7 @@ static void sharded_units(struct dtp_traffic *job)
     uint64_t steps = plan->pp > 1 ? 1 : plan->accumulate; /* a pipeline's stage gathers its weights once */
     uint64_t gathers = steps * (plan->reshard_after_forward ? 2 : 1);
     uint64_t root_gathers = dtp_plan_keeps_root(plan) ? steps : gathers, head = head_end_bytes(job);
-    uint64_t reductions = job->reductions * (u->count + (head ? 2 : 1));
+    uint64_t reductions = job->reductions * (u->count + (!u->root_trained ? 0 : head ? 2 : 1));
     if (plan->reshard_group) { /* backward gathers from fewer ranks */
         uint64_t group = plan->reshard_group, layers = dtp_traffic_ring(layers_bytes(job), group),
                  root = dtp_traffic_ring(root_bytes(job) - head_end_bytes(job), group);
@@ -102,7 +106,7 @@ static void sharded_units(struct dtp_traffic *job)
                         dtp_bytes_product(root_gathers, dtp_traffic_ring(root_bytes(job) - head, u->ranks)) +
                         dtp_bytes_product(steps, dtp_traffic_ring(head, u->ranks));
     dtp_traffic_add(job, DTP_ALL_GATHER, gathered, gathers * u->count + root_gathers + (head ? steps : 0), u->ranks, 1);
-    uint64_t experts = u->expert_layers * u->expert_shard, reduced = (u->total_shard - experts) * job->bytes.reduce;
+    uint64_t experts = u->expert_layers * u->expert_shard, reduced = (u->trained_shard - experts) * job->bytes.reduce;
     add_experts(job, gathers);
     dtp_traffic_add(job, DTP_REDUCE_SCATTER,
                     dtp_bytes_product(job->reductions, dtp_traffic_ring(reduced * u->ranks, u->ranks)), reductions,

@@ -1,0 +1,117 @@
+#include "closed/adapted_work.h"
+
+#include "plan/layer_tensors.h"
+
+static double matrix_flops(const struct dtp_layer_matrix *matrix)
+{
+    return 2 * (double)matrix->out * (double)matrix->in;
+}
+
+static bool makes(const struct dtp_layer_operator *op, const struct dtp_layer_matrix *matrix)
+{
+    return op->makes & UINT64_C(1) << matrix->result;
+}
+
+/* Operators that a replay goes through: to the last saved tensor, or what the last adapter keeps. */
+static int replayed(const struct dtp_layer_tensors *tensors, const struct dtp_plan *plan)
+{
+    int end = dtp_layer_tensors_saved_end(tensors);
+    if (!plan->runtime->stops_replay)
+        return tensors->operators;
+    for (int i = end; i < tensors->operators; i++)
+        for (int m = 0; m < tensors->kind.matrices; m++)
+            if (tensors->kind.matrix[m].rank && makes(&tensors->op[i], &tensors->kind.matrix[m]))
+                end = i + 1;
+    return end;
+}
+
+/* Of the last matrix, whose result nobody reads, a compiler makes x A^T alone, eager x W^T too. */
+static double replay_flops(const struct dtp_layer_tensors *tensors, const struct dtp_plan *plan)
+{
+    const struct dtp_layer_kind *kind = &tensors->kind;
+    int end = replayed(tensors, plan), last = -1;
+    double flops = 0;
+    for (int i = 0; i < end; i++)
+        for (int m = 0; m < kind->matrices; m++) {
+            const struct dtp_layer_matrix *matrix = &kind->matrix[m];
+            if (!makes(&tensors->op[i], matrix))
+                continue;
+            flops += matrix_flops(matrix) + 2 * (double)dtp_adapter_elements(matrix);
+            last = i + 1 == end ? m : last;
+        }
+    if (last < 0 || !plan->runtime->stops_replay || !kind->matrix[last].rank ||
+        tensors->saved & UINT64_C(1) << kind->matrix[last].result)
+        return flops;
+    const struct dtp_layer_matrix *matrix = &kind->matrix[last];
+    flops -= 2 * (double)(matrix->rank * matrix->out);
+    return plan->compile ? flops - matrix_flops(matrix) : flops;
+}
+
+/* What the first layer's backward leaves out: operators that reach no adapter, and of a linear gradients of an input
+ * that has none. */
+static void count_below(const struct dtp_layer_tensors *tensors, struct dtp_adapted_work *out)
+{
+    for (int i = 0; i < tensors->operators && tensors->cut; i++) {
+        const struct dtp_layer_operator *op = &tensors->op[i];
+        bool core = op->reads & (DTP_TENSOR_BIT(CORE) | DTP_TENSOR_BIT(CORE_COPY));
+        uint64_t reads = op->reads | (core ? DTP_TENSOR_BIT(CORE) : 0);
+        if (op->kind == DTP_LAYER_OP_ATTENTION && !dtp_layer_tensors_first_runs(tensors, i))
+            out->unneeded_attention = true;
+        for (int m = 0; m < tensors->kind.matrices; m++)
+            if (makes(op, &tensors->kind.matrix[m]) && !(reads & tensors->first_gradients))
+                out->unneeded_flops += matrix_flops(&tensors->kind.matrix[m]) +
+                                       2 * (double)(tensors->kind.matrix[m].rank * tensors->kind.matrix[m].in);
+    }
+}
+
+/* Eager: forward two matmuls, scale and sum; backward scale, four matmuls and a sum, no weight gradient. A compiler
+ * unpacks once for both ways, eager each time. */
+static void count_kernels(const struct dtp_layer_kind *kind, const struct dtp_plan *plan, struct dtp_adapted_work *out)
+{
+    for (int m = 0; m < kind->matrices; m++) {
+        const struct dtp_layer_matrix *matrix = &kind->matrix[m];
+        out->backward_kernels -= 1;
+        if (matrix->rank) {
+            out->forward_kernels += plan->compile ? 3 : 4;
+            out->backward_kernels += plan->compile ? 5 : 6;
+        }
+        if (plan->adapters.base == DTP_BASE_NONE)
+            continue;
+        struct dtp_unpacking unpacking = dtp_base_unpacking(plan, matrix->out, matrix->in);
+        out->forward_unpacked_bytes += unpacking.bytes;
+        out->forward_kernels += unpacking.kernels;
+        out->backward_unpacked_bytes += plan->compile ? 0 : unpacking.bytes;
+        out->backward_kernels += plan->compile ? 0 : unpacking.kernels;
+    }
+}
+
+struct dtp_adapted_work dtp_adapted_work_of(const struct dtp_transformer *transformer,
+                                            const struct dtp_cluster *cluster, const struct dtp_plan *plan)
+{
+    struct dtp_adapted_work work = {0};
+    struct dtp_layer_tensors tensors;
+    if (!dtp_plan_adapts(plan))
+        return work;
+    dtp_layer_tensors_of(transformer, dtp_layer_mlp_of(transformer), cluster, plan, &tensors);
+    work.replay_flops = replay_flops(&tensors, plan);
+    count_below(&tensors, &work);
+    count_kernels(&tensors.kind, plan, &work);
+    return work;
+}
+
+/* Eager: s wide 2, a sum 3; backward s g 2, and the two gradients of what both read 3. Fused: one tensor more is read
+ * and written; backward one written. */
+void dtp_adapted_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan *plan, double *forward,
+                       double *backward)
+{
+    double w = dtp_plan_compute_bytes(plan), dropped = plan->adapters.dropout > 0 ? 2 * w + 1 : 0;
+    bool fused = dtp_plan_fuses(plan);
+    for (int m = 0; m < kind->matrices; m++) {
+        const struct dtp_layer_matrix *matrix = &kind->matrix[m];
+        double out = (double)matrix->out, in = (double)matrix->in;
+        if (!matrix->rank)
+            continue;
+        *forward += (fused ? 2 : 5) * w * out + dropped * in;
+        *backward += (fused ? w * out : w * (2 * out + 3 * in)) + dropped * in;
+    }
+}

@@ -1,0 +1,24 @@
+/* What adapters change of a step's work in the closed form: FLOPs that a replay multiplies, FLOPs of the first layer
+ * that nothing below the first adapter needs, bytes that weights and gradients take.
+ *
+ * lower_adapters.c derives the same operation by operation; the tests hold both against each other and against counts
+ * by hand. All are 0, or as without, where a plan has no adapters. */
+#ifndef DTP_ADAPTED_WORK_H
+#define DTP_ADAPTED_WORK_H
+
+#include "closed/block_work.h"
+
+struct dtp_adapted_work {
+    double replay_flops;     /* of a token in one checkpointed layer */
+    double unneeded_flops;   /* of a token, in the first layer: gradients of what lies below the first adapter */
+    bool unneeded_attention; /* so is the gradient of that layer's attention core */
+    double forward_unpacked_bytes, backward_unpacked_bytes; /* of one layer, to unpack its weights */
+    double forward_kernels, backward_kernels;               /* of one layer, beside those of its matrices */
+};
+struct dtp_adapted_work dtp_adapted_work_of(const struct dtp_transformer *transformer,
+                                            const struct dtp_cluster *cluster, const struct dtp_plan *plan);
+/* Of a token: bytes that eager or fused kernels of adapters move in one layer. */
+void dtp_adapted_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan *plan, double *forward,
+                       double *backward);
+
+#endif

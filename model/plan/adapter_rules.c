@@ -1,0 +1,117 @@
+/* What plans with adapters are resolved to, and what they are refused. */
+#include "plan/degrees.h"
+#include "plan/rules.h"
+
+#include <inttypes.h>
+
+/* Frozen weights are kept as matmuls read them: 16-bit ones have no wider copy, for nothing is added to them. So a
+ * mixed recipe means a 16-bit base, and optimizer state and reductions in the adapters' dtype, as PyTorch's optimizers
+ * make state like the parameter. torchao's 4 bits have packed scales always. */
+void dtp_plan_derive_adapters(struct dtp_resolver *r)
+{
+    struct dtp_plan *p = r->plan;
+    struct dtp_adapter_choice *a = &p->adapters;
+    struct dtp_precision *d = &p->precision;
+    if (!a->rank)
+        return;
+    enum dtp_dtype narrow = d->compute == DTP_TF32 ? DTP_FP32 : d->compute;
+    if (a->dtype != DTP_FP32)
+        a->dtype = narrow;
+    if (dtp_dtype_bytes(d->params) > dtp_dtype_bytes(narrow)) {
+        d->params = d->master = narrow;
+        d->moments = d->moments == DTP_INT8 ? d->moments : a->dtype == DTP_FP16 ? DTP_FP32 : a->dtype;
+    }
+    d->reduce = a->dtype;
+    if (a->base == DTP_BASE_NF4 && p->runtime->packs_scales)
+        a->base = DTP_BASE_NF4_DOUBLE;
+}
+
+static void check_runtime(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (!p->runtime->adapters)
+        dtp_plan_refuse(r, "lora", "is not modelled under runtime %s; use runtime torch", p->runtime->name);
+    if (p->tp > 1 || p->pp > 1 || p->cp > 1)
+        dtp_plan_refuse(r,
+                        p->tp > 1   ? "tp"
+                        : p->pp > 1 ? "pp"
+                                    : "cp",
+                        "above 1 with adapters (lora) is not modelled yet; use 1");
+    if (p->offload != DTP_OFFLOAD_NONE)
+        dtp_plan_refuse(r, "offload", "with adapters (lora) is not modelled yet; use none");
+    if (p->comm_hook != DTP_COMM_HOOK_NONE)
+        dtp_plan_refuse(r, "comm_hook", "with adapters (lora) is not modelled; leave it out");
+    if (p->fsdp1)
+        dtp_plan_refuse(
+            r, "fsdp1",
+            "with adapters (lora) is not modelled: one flat parameter would hold frozen and trained weights; "
+            "leave it out");
+    if (p->strategy == DTP_HYBRID_SHARD || p->reshard_group)
+        dtp_plan_refuse(r, p->reshard_group ? "reshard_after_forward" : "strategy",
+                        "%s with adapters (lora) is not modelled yet; use full_shard",
+                        p->reshard_group ? "to fewer GPUs" : "hybrid_shard");
+    if (p->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
+        dtp_plan_refuse(r, "checkpointing",
+                        "selective with adapters (lora) is not modelled; use full, every-N or none");
+    if (p->fused_qkv || p->fused_gate_up)
+        dtp_plan_refuse(r, p->fused_qkv ? "fused_qkv" : "fused_gate_up",
+                        "with adapters (lora) is not modelled: each projection has its own; leave it out");
+}
+
+static void check_formats(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    const struct dtp_adapter_choice *a = &p->adapters;
+    if (p->precision.compute == DTP_FP8)
+        dtp_plan_refuse(r, "precision", "fp8 matmuls with adapters (lora) are not modelled; use bf16");
+    if (a->train_ends && a->dtype != p->precision.params)
+        dtp_plan_refuse(r, "train_ends",
+                        "with adapters of another dtype than the base is not modelled; leave lora_dtype out");
+    if (a->train_ends && r->transformer->tied_head)
+        dtp_plan_refuse(r, "train_ends", "of a head that is tied to the embedding is not modelled; leave it out");
+    if (!(a->dropout >= 0 && a->dropout < 1))
+        dtp_plan_refuse(r, "lora_dropout", "is %g; it must be at least 0 and below 1", a->dropout);
+}
+
+/* torchao asks for whole blocks of 64 and of 256 of these (NF4Tensor.double_quantize_scalers). */
+#define NF4_WHOLE 16384u
+
+static void check_matrices(struct dtp_resolver *r)
+{
+    const struct dtp_adapter_choice *a = &r->plan->adapters;
+    struct dtp_layer_kind kind;
+    uint32_t adapted = 0, absent = a->targets;
+    dtp_layer_kind_of(r->transformer, DTP_LAYER_DENSE, false, false, &kind);
+    dtp_plan_adapt_kind(r->plan, &kind);
+    for (int i = 0; i < kind.matrices; i++) {
+        const struct dtp_layer_matrix *matrix = &kind.matrix[i];
+        uint64_t least = matrix->in < matrix->out ? matrix->in : matrix->out;
+        adapted += matrix->rank != 0;
+        if (matrix->rank > least)
+            dtp_plan_refuse(r, "lora", "is rank %" PRIu64 ", but matrix %s is %" PRIu64 " x %" PRIu64 " only; use less",
+                            matrix->rank, matrix->name, matrix->out, matrix->in);
+        if (a->base == DTP_BASE_NF4_DOUBLE && matrix->out * matrix->in % NF4_WHOLE)
+            dtp_plan_refuse(r, "base",
+                            "%s packs whole blocks of %u weights, and matrix %s has %" PRIu64 "; use nf4 under another "
+                            "runtime, or int8",
+                            dtp_base_text(a->base), NF4_WHOLE, matrix->name, matrix->out * matrix->in);
+    }
+    bool gate = absent & 1u << DTP_TARGET_GATE && !kind.gated && absent != DTP_TARGETS_ALL;
+    if (!adapted || gate)
+        dtp_plan_refuse(r, "lora_targets", "names %s, and the model has %s", gate ? "gate" : "no linear of it",
+                        gate ? "no gate: its MLP is up and down" : "others");
+}
+
+void dtp_plan_check_adapters(struct dtp_resolver *r)
+{
+    if (!dtp_plan_adapts(r->plan))
+        return;
+    if (r->transformer->experts)
+        dtp_plan_refuse(r, "lora", "with experts is not modelled yet; use a dense model");
+    else if (r->transformer->kv_latent)
+        dtp_plan_refuse(r, "lora", "with latent attention is not modelled yet; use a model without");
+    else
+        check_matrices(r);
+    check_runtime(r);
+    check_formats(r);
+}

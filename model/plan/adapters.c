@@ -1,0 +1,208 @@
+#include "plan/adapters.h"
+
+#include "base/bytes.h"
+#include "base/nearest.h"
+#include "plan/rules.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Sizes of the packed formats: bitsandbytes and torchao take the same blocks (functional.py, quantize_4bit;
+ * dtypes/nf4tensor.py), AutoGPTQ groups of 128 by default. */
+#define NF4_BLOCK 64u
+#define NF4_SCALES 256u
+#define GPTQ_GROUP 128u
+
+bool dtp_plan_adapts(const struct dtp_plan *plan)
+{
+    return plan->adapters.rank > 0;
+}
+
+/* ---- words ------------------------------------------------------------------------------------------------------- */
+
+/* The first word of a value is the one that is printed. */
+static const struct {
+    const char *text;
+    enum dtp_base base;
+} base_words[] = {{"none", DTP_BASE_NONE},        {"nf4", DTP_BASE_NF4},   {"nf4-double", DTP_BASE_NF4_DOUBLE},
+                  {"int8", DTP_BASE_INT8},        {"fp8", DTP_BASE_FP8},   {"int4", DTP_BASE_INT4},
+                  {"bf16", DTP_BASE_NONE},        {"gptq", DTP_BASE_INT4}, {"8bit", DTP_BASE_INT8},
+                  {"nf4-dq", DTP_BASE_NF4_DOUBLE}};
+
+const char *dtp_base_text(enum dtp_base base)
+{
+    for (size_t i = 0; i < sizeof base_words / sizeof *base_words; i++)
+        if (base_words[i].base == base)
+            return base_words[i].text;
+    return "unknown";
+}
+
+bool dtp_base_parse(const char *text, enum dtp_base *out)
+{
+    for (size_t i = 0; i < sizeof base_words / sizeof *base_words; i++)
+        if (dtp_names_equal(text, base_words[i].text)) {
+            *out = base_words[i].base;
+            return true;
+        }
+    return false;
+}
+
+static const char *const target_words[DTP_TARGET_COUNT] = {
+#define TARGET_WORD(suffix, text) text,
+    DTP_ADAPTER_TARGET_TABLE(TARGET_WORD)
+#undef TARGET_WORD
+};
+
+void dtp_targets_text(uint32_t targets, char out[DTP_TARGETS_BYTES])
+{
+    size_t used = 0;
+    bool all = targets == DTP_TARGETS_ALL;
+    if (all || targets == DTP_TARGETS_ATTENTION) {
+        snprintf(out, DTP_TARGETS_BYTES, "%s", all ? "all" : "attention");
+        return;
+    }
+    out[0] = '\0';
+    for (int i = 0; i < DTP_TARGET_COUNT; i++)
+        if (targets & 1u << i)
+            used += (size_t)snprintf(out + used, DTP_TARGETS_BYTES - used, "%s%s", used ? "+" : "", target_words[i]);
+}
+
+/* One of a list's words, with or without the "_proj" of Transformers' names. */
+static bool parse_target(const char *word, size_t length, uint32_t *targets)
+{
+    static const char suffix[] = "_proj";
+    size_t tail = sizeof suffix - 1;
+    if (length > tail && !memcmp(word + length - tail, suffix, tail))
+        length -= tail;
+    for (int i = 0; i < DTP_TARGET_COUNT; i++)
+        if (strlen(target_words[i]) == length && !memcmp(word, target_words[i], length)) {
+            *targets |= 1u << i;
+            return true;
+        }
+    return false;
+}
+
+bool dtp_targets_parse(const char *text, uint32_t *out)
+{
+    uint32_t targets = 0;
+    if (dtp_names_equal(text, "all") || dtp_names_equal(text, "all-linear")) {
+        *out = DTP_TARGETS_ALL;
+        return true;
+    }
+    if (dtp_names_equal(text, "attention")) {
+        *out = DTP_TARGETS_ATTENTION;
+        return true;
+    }
+    while (*text) {
+        size_t length = strcspn(text, ",+");
+        if (!parse_target(text, length, &targets))
+            return false;
+        text += length + (text[length] != '\0');
+    }
+    if (targets)
+        *out = targets;
+    return targets != 0;
+}
+
+/* ---- which weights ----------------------------------------------------------------------------------------------- */
+
+/* The target that a matrix is; DTP_TARGET_COUNT: none. */
+static enum dtp_adapter_target target_of(enum dtp_layer_matrix_id id)
+{
+    switch (id) {
+    case DTP_MATRIX_Q: return DTP_TARGET_Q;
+    case DTP_MATRIX_K: return DTP_TARGET_K;
+    case DTP_MATRIX_V: return DTP_TARGET_V;
+    case DTP_MATRIX_OUTPUT: return DTP_TARGET_OUTPUT;
+    case DTP_MATRIX_GATE: return DTP_TARGET_GATE;
+    case DTP_MATRIX_UP: return DTP_TARGET_UP;
+    case DTP_MATRIX_DOWN: return DTP_TARGET_DOWN;
+    default: return DTP_TARGET_COUNT; /* of experts, latents and packed ones, which are refused */
+    }
+}
+
+void dtp_plan_adapt_kind(const struct dtp_plan *plan, struct dtp_layer_kind *kind)
+{
+    const struct dtp_adapter_choice *choice = &plan->adapters;
+    if (!choice->rank)
+        return;
+    kind->adapted = true;
+    for (int i = 0; i < kind->matrices; i++) {
+        enum dtp_adapter_target target = target_of(kind->matrix[i].id);
+        kind->matrix[i].frozen = true;
+        kind->matrix[i].rank = target < DTP_TARGET_COUNT && choice->targets & 1u << target ? choice->rank : 0;
+    }
+}
+
+void dtp_plan_trained(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                      struct dtp_trained_count *out)
+{
+    const struct dtp_parameter_count count = dtp_transformer_count(transformer);
+    uint64_t params = dtp_dtype_bytes(plan->precision.params), matrices = 0, packed = 0, adapters = 0;
+    struct dtp_layer_kind kind;
+    if (!dtp_plan_adapts(plan)) {
+        *out = (struct dtp_trained_count){.trained = count.total};
+        return;
+    }
+    dtp_layer_kind_of(transformer, dtp_layer_mlp_of(transformer), plan->fused_qkv, plan->fused_gate_up, &kind);
+    dtp_plan_adapt_kind(plan, &kind);
+    for (int i = 0; i < kind.matrices; i++) {
+        const struct dtp_layer_matrix *matrix = &kind.matrix[i];
+        adapters += dtp_adapter_elements(matrix);
+        matrices += matrix->out * matrix->in;
+        packed += dtp_base_bytes(plan->adapters.base, matrix->out, matrix->in, params);
+    }
+    uint64_t ends = plan->adapters.train_ends
+                        ? count.embedding + count.position + (transformer->tied_head ? 0 : count.embedding)
+                        : 0;
+    *out = (struct dtp_trained_count){.adapters = transformer->layers * adapters};
+    out->trained = out->adapters + ends;
+    out->frozen = count.total - ends;
+    out->frozen_bytes = transformer->layers * packed + params * (out->frozen - transformer->layers * matrices);
+}
+
+double dtp_plan_model_flops_per_token(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+{
+    double all = dtp_transformer_model_flops_per_token(transformer, plan->sequence);
+    struct dtp_trained_count trained;
+    if (!dtp_plan_adapts(plan))
+        return all;
+    dtp_plan_trained(transformer, plan, &trained);
+    double frozen = (double)dtp_transformer_count(transformer).matmul;
+    if (plan->adapters.train_ends) /* the head's */
+        frozen -= (double)(transformer->vocab * transformer->hidden);
+    return all - 2 * frozen + 6 * (double)trained.adapters;
+}
+
+/* ---- how they are kept ------------------------------------------------------------------------------------------- */
+
+uint64_t dtp_base_bytes(enum dtp_base base, uint64_t rows, uint64_t width, uint64_t element_bytes)
+{
+    uint64_t elements = rows * width, blocks = dtp_divide_up(elements, NF4_BLOCK);
+    switch (base) {
+    case DTP_BASE_NF4: return dtp_divide_up(elements, 2) + 4 * blocks;
+    case DTP_BASE_NF4_DOUBLE: return dtp_divide_up(elements, 2) + blocks + 4 * dtp_divide_up(blocks, NF4_SCALES);
+    case DTP_BASE_INT8: return elements + 4 * rows;
+    case DTP_BASE_FP8: return elements + 4;
+    case DTP_BASE_INT4: {
+        uint64_t groups = rows * dtp_divide_up(width, GPTQ_GROUP);
+        return dtp_divide_up(elements, 2) + 2 * groups + dtp_divide_up(groups, 2) + 4 * width;
+    }
+    case DTP_BASE_NONE:
+    case DTP_BASE_COUNT: break;
+    }
+    return element_bytes * elements;
+}
+
+/* torchao's NF4Tensor.get_original_weight is a chain of PyTorch's operators (dtypes/nf4tensor.py). Of two elements, c
+ * bytes each: a byte is shifted 1 + 1 and masked 1 + 1, both are made 64-bit indices 2 (1 + 8), which look up 2 (8 +
+ * c); the scales are repeated 2 c, multiplied 2 (2 c + c), and both halves are laid side by side 2 c + 2 c: 38 + 14 c.
+ * The indices, what they looked up and its products stand until the function returns: 8 + 2 c of an element. A compiler
+ * makes one kernel of it, and others have one: packed in, c out. */
+struct dtp_unpacking dtp_base_unpacking(const struct dtp_plan *plan, uint64_t rows, uint64_t width)
+{
+    uint64_t c = dtp_plan_compute_bytes(plan), elements = rows * width;
+    if (plan->runtime->unpacks_by_operators && !plan->compile && plan->adapters.base == DTP_BASE_NF4_DOUBLE)
+        return (struct dtp_unpacking){(double)((19 + 7 * c) * elements), 16, (8 + 2 * c) * elements};
+    return (struct dtp_unpacking){(double)(dtp_base_bytes(plan->adapters.base, rows, width, c) + c * elements), 1, 0};
+}

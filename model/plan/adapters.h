@@ -1,0 +1,104 @@
+/* Adapters on frozen weights: LoRA (Hu et al. 2021, arXiv:2106.09685), with a base that may be kept in fewer bits
+ * (QLoRA, Dettmers et al. 2023, arXiv:2305.14314).
+ *
+ * Beside a frozen matrix W [out, in] stand A [rank, in] and B [out, rank]; the linear's result is x W^T + s (x A^T)
+ * B^T. A and B alone are trained: W has no gradient and no optimizer state, and its matmuls are forward and input
+ * gradient. A plan with rank 0 trains all weights, and nothing here changes it. */
+#ifndef DTP_ADAPTERS_H
+#define DTP_ADAPTERS_H
+
+#include "base/dtype.h"
+#include "net/layer_kind.h"
+
+/* How matrices of frozen layers are kept: as the recipe's parameters, or packed.
+ *   nf4         4 bits, and an fp32 maximum for each 64 (bitsandbytes without double quantisation): 4.5 bits
+ *   nf4-double  these maxima in 8 bits, with an fp32 one of 256 of them: 4.127 bits
+ *   int8        8 bits, an fp32 scale for each row
+ *   fp8         8 bits, an fp32 scale for each matrix
+ *   int4        GPTQ: 4 bits; for each 128 of a column a 16-bit scale and a 4-bit zero, and 4 bytes an input that say
+ *               which group it is of */
+enum dtp_base {
+    DTP_BASE_NONE,
+    DTP_BASE_NF4,
+    DTP_BASE_NF4_DOUBLE,
+    DTP_BASE_INT8,
+    DTP_BASE_FP8,
+    DTP_BASE_INT4,
+    DTP_BASE_COUNT
+};
+const char *dtp_base_text(enum dtp_base base);
+bool dtp_base_parse(const char *text, enum dtp_base *out);
+
+/* Which linears have an adapter: bits of these. */
+#define DTP_ADAPTER_TARGET_TABLE(X)                                                                                    \
+    X(Q, "q")                                                                                                          \
+    X(K, "k")                                                                                                          \
+    X(V, "v")                                                                                                          \
+    X(OUTPUT, "o")                                                                                                     \
+    X(GATE, "gate")                                                                                                    \
+    X(UP, "up")                                                                                                        \
+    X(DOWN, "down")
+enum dtp_adapter_target {
+#define DTP_ADAPTER_TARGET_ENUM(suffix, text) DTP_TARGET_##suffix,
+    DTP_ADAPTER_TARGET_TABLE(DTP_ADAPTER_TARGET_ENUM)
+#undef DTP_ADAPTER_TARGET_ENUM
+        DTP_TARGET_COUNT
+};
+#define DTP_TARGETS_ALL ((1u << DTP_TARGET_COUNT) - 1)
+#define DTP_TARGETS_ATTENTION (1u << DTP_TARGET_Q | 1u << DTP_TARGET_K | 1u << DTP_TARGET_V | 1u << DTP_TARGET_OUTPUT)
+/* "all", "attention", or as "q+v", for commas are between the values of a sweep, but are read as well. False for a word
+ * that is none of them. */
+#define DTP_TARGETS_BYTES 40
+void dtp_targets_text(uint32_t targets, char out[DTP_TARGETS_BYTES]);
+bool dtp_targets_parse(const char *text, uint32_t *out);
+
+/* A part of the plan. */
+struct dtp_adapter_choice {
+    uint32_t rank; /* 0: all weights are trained */
+    uint32_t targets;
+    enum dtp_dtype dtype; /* of adapters at rest, with their gradients: fp32, or a 16-bit one, resolved to that of the
+                             computation */
+    enum dtp_base base;
+    double dropout;  /* of what A reads */
+    bool train_ends; /* embedding and head are trained as well (modules_to_save of peft) */
+};
+
+struct dtp_plan;
+struct dtp_resolver;
+bool dtp_plan_adapts(const struct dtp_plan *plan);
+/* Which matrices of the kind are frozen, and the ranks beside them. */
+void dtp_plan_adapt_kind(const struct dtp_plan *plan, struct dtp_layer_kind *kind);
+/* Elements of a matrix's A and B. */
+static inline uint64_t dtp_adapter_elements(const struct dtp_layer_matrix *matrix)
+{
+    return matrix->rank * (matrix->in + matrix->out);
+}
+
+/* Bytes of `rows` rows of a matrix that are `width` wide, packed by `base`; of `element_bytes` each by none. */
+uint64_t dtp_base_bytes(enum dtp_base base, uint64_t rows, uint64_t width, uint64_t element_bytes);
+/* What an eager kernel list makes of packed weights [rows, width] when it unpacks them to 16 bits: bytes of memory that
+ * it moves, its kernels, and what it holds beside the result (adapters.c counts them). */
+struct dtp_unpacking {
+    double bytes;
+    uint32_t kernels;
+    uint64_t workspace_bytes;
+};
+struct dtp_unpacking dtp_base_unpacking(const struct dtp_plan *plan, uint64_t rows, uint64_t width);
+
+/* Parameters of the whole model: adapters and what else is trained; frozen ones, and the bytes that all ranks together
+ * would store of these once. */
+struct dtp_trained_count {
+    uint64_t adapters, trained, frozen, frozen_bytes;
+};
+void dtp_plan_trained(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                      struct dtp_trained_count *out);
+/* FLOPs of a token's step that its model needs: 6 for each weight that is trained and multiplies it, 4 for a frozen
+ * one, which has no gradient (so count NVIDIA's fine-tuning recipes too: dgxc-benchmarking, llama3.1 finetuning), and
+ * those of attention. Without adapters dtp_transformer_model_flops_per_token. */
+double dtp_plan_model_flops_per_token(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
+
+/* In resolving: what follows from adapters, and what is refused beside them. */
+void dtp_plan_derive_adapters(struct dtp_resolver *resolver);
+void dtp_plan_check_adapters(struct dtp_resolver *resolver);
+
+#endif
