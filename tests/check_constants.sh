@@ -24,7 +24,6 @@ model/cost/op_cost.c 192 tiles that cuBLAS has
 model/cost/op_cost.c 256 tiles that cuBLAS has
 model/cost/op_cost.c 4 bytes and passes of a parameter, counted by hand
 model/cost/op_cost.c 20 bytes of foreach AdamW's passes, counted by hand
-model/cost/op_cost.c 2.5 FLOPs of flash attention's backward: five products for two
 model/cost/op_cost.c 0.375 Blom's approximation
 model/cost/op_cost.c 0.25 Blom's approximation
 model/cost/plain_attention.c 64 tile of our kernel, forward; widths that it is made for

@@ -123,7 +123,8 @@ enum dtp_collective dtp_op_kind_collective(enum dtp_op_kind kind);
     X(RECEIVE, "receive")                                                                                              \
     X(SEND_BACK, "send_back")                                                                                          \
     X(SEND_BACK_OTHER, "send_back_other")                                                                              \
-    X(RECEIVE_BACK, "receive_back")
+    X(RECEIVE_BACK, "receive_back")                                                                                    \
+    X(EXPERT, "expert")
 enum dtp_stream {
 #define DTP_STREAM_ENUM(suffix, text) DTP_STREAM_##suffix,
     DTP_STREAM_TABLE(DTP_STREAM_ENUM)

@@ -202,7 +202,9 @@ static double model_flops(const struct dtp_bound *b)
 void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                    const struct dtp_plan *plan, struct dtp_bounds *out)
 {
-    struct dtp_bound b = {.transformer = transformer, .cluster = cluster, .plan = plan, .layers = transformer->layers};
+    struct dtp_transformer own = *transformer; /* experts that ranks divide are a part of them */
+    own.expert_ranks = plan->ep;
+    struct dtp_bound b = {.transformer = &own, .cluster = cluster, .plan = plan, .layers = transformer->layers};
     b.tokens = dtp_plan_tokens(plan);
     dtp_element_bytes_count(plan, &b.bytes);
     add_kinds(&b);

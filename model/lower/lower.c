@@ -98,7 +98,7 @@ void dtp_draft_product(const struct dtp_lowering *l, struct dtp_draft *draft, co
                        enum dtp_product product)
 {
     struct dtp_demand *demand = &draft->op.demand;
-    bool grouped = matrix->groups > 1;
+    bool grouped = matrix->expert;
     uint64_t tokens = l->tokens, out = matrix->out, in = matrix->in;
     switch (product) {
     case DTP_PRODUCT_FORWARD: dtp_draft_matmul(l, draft, tokens, out, in, false); break;
@@ -107,7 +107,7 @@ void dtp_draft_product(const struct dtp_lowering *l, struct dtp_draft *draft, co
     }
     if (!grouped)
         return;
-    double rows = (double)(tokens * l->tensors.kind.experts_per_token);
+    double rows = (double)(tokens * l->tensors.kind.experts_per_token) * l->tensors.received;
     double *counted = product == DTP_PRODUCT_WEIGHT_GRADIENT ? &demand->k : &demand->m;
     *counted = rows / (double)matrix->groups; /* of one expert, where all have as many */
     draft->op.kind = DTP_OP_GROUPED_MATMUL;
@@ -229,7 +229,7 @@ static void derive_groups(struct dtp_lowering *l)
     l->tp = tensor.size;
     l->vocab_ranks = dtp_plan_divides_vocab(l->plan) ? l->tp : 1;
     l->tp_stride = tensor.stride;
-    l->tp_group = DTP_NO_INDEX;
+    l->tp_group = l->expert_group = DTP_NO_INDEX;
     l->data_ranks = data.size;
     l->data_stride = data.stride;
 }
@@ -322,6 +322,10 @@ static enum dtp_status lower(struct dtp_lowering *l)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     clear_states(l);
     dtp_lower_tensor_make(l);
+    if (l->plan->ep > 1)
+        l->expert_group = dtp_program_add_group(
+            l->program,
+            (struct dtp_program_group){l->plan->ep, dtp_plan_group(l->plan, l->cluster, DTP_AXES(EP)).stride});
     dtp_lower_context_make(l);
     dtp_lower_tensors(l);
     make_standing_buffers(l);

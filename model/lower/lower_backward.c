@@ -10,12 +10,32 @@
 
 /* ---- norms and the residual stream ------------------------------------------------------------------------------- */
 
-/* A sum's backward: each branch gets the residual gradient, cast for its matmul where the stream is fp32. */
+/* What dropout let through of the residual gradient: e h and the mask in, c h out. */
+static dtp_buffer_id drop_out(const struct dtp_block_backward *b, enum dtp_layer_tensor mask)
+{
+    struct dtp_lowering *l = b->l;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL_BACKWARD, "dropout");
+    dtp_draft_use(&draft, l->flight->gradient, DTP_READ);
+    dtp_backward_consume(b, &draft, mask, DTP_READ | DTP_FREE);
+    dtp_buffer_id gradient = dtp_backward_workspace(l, &draft, "branch gradient",
+                                                    dtp_backward_token_bytes(l, l->compute * l->between), DTP_WRITE);
+    double bytes = (double)((l->residual + l->compute + 1) * l->between);
+    dtp_draft_memory(l, &draft, dtp_backward_per_token(l, bytes), 1);
+    dtp_draft_end(l, &draft);
+    return gradient;
+}
+
+/* A sum's backward: each branch gets the residual gradient, cast for its matmul where the stream is fp32, or what
+ * dropout let through of it. */
 static void branch(struct dtp_block_backward *b)
 {
     struct dtp_lowering *l = b->l;
     dtp_buffer_id gradient = l->flight->gradient;
-    if (l->residual != l->compute && !l->tensors.kind.norms_after) { /* a norm's backward reads it as it is */
+    uint64_t mask = dtp_backward_operator(b)->statistics;
+    if (mask) {
+        gradient = drop_out(b, dtp_layer_first(mask));
+    } else if (l->residual != l->compute && !l->tensors.kind.norms_after) { /* a norm's backward reads it as it is */
         double h = (double)l->between, c = (double)l->compute;
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_CAST, "residual gradient");
@@ -161,7 +181,7 @@ static void add_to_stream(struct dtp_block_backward *b, enum dtp_layer_tensor of
 /* Of the product, which itself may be kept in fp8. */
 static uint64_t gradient_bytes(const struct dtp_lowering *l, const struct dtp_layer_activation *at)
 {
-    return dtp_backward_token_bytes(l, l->compute * dtp_layer_tensor_width(&l->tensors.kind, at->product));
+    return dtp_backward_token_bytes(l, dtp_lower_product_bytes(l, at->product));
 }
 
 /* eager SwiGLU, first step: d silu and d up from the product's gradient (2 reads and 1 write each: 6 f). */
@@ -370,7 +390,11 @@ static void run(struct dtp_block_backward *b)
     case DTP_LAYER_OP_PROJECTION:
         if (dtp_backward_operator(b)->makes & DTP_TENSOR_BIT(QKV))
             join(b);
+        if (dtp_backward_operator(b)->makes & DTP_TENSOR_BIT(EXPERT_DOWN))
+            dtp_lower_around_experts(b->l, b->l->hooks->before_experts, true);
         dtp_backward_projection(b);
+        if (dtp_backward_operator(b)->reads & DTP_TENSOR_BIT(PERMUTED))
+            dtp_lower_around_experts(b->l, b->l->hooks->after_experts, true);
         if (dtp_backward_operator(b)->reads & DTP_LAYER_STREAM)
             add_to_stream(b, dtp_layer_first(dtp_backward_operator(b)->reads));
         break;

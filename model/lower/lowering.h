@@ -141,6 +141,7 @@ struct dtp_lowering {
     uint32_t vocab_ranks;                          /* of these, who share out the vocabulary: tp, or 1 */
     struct dtp_context context;                    /* how context parallel ranks share attention */
     uint32_t tp_group, exchange_group, ring_group; /* of the program; DTP_NO_INDEX where they are 1 */
+    uint32_t expert_group;                         /* of ranks that divide experts; the same */
     uint32_t data_ranks, data_stride;              /* with the same slice, over which gradients are summed */
     struct dtp_program *program;
     struct dtp_faults *faults;
@@ -338,6 +339,12 @@ static inline void dtp_lower_stand_at(struct dtp_lowering *l, uint64_t index)
 /* Of all modules: parameters, and what one rank stores of them. */
 uint64_t dtp_lower_all_elements(const struct dtp_lowering *l);
 uint64_t dtp_lower_all_shard(const struct dtp_lowering *l);
+/* Of one token, an MLP's product in the compute dtype: of experts as many rows as they receive. */
+static inline uint64_t dtp_lower_product_bytes(const struct dtp_lowering *l, enum dtp_layer_tensor product)
+{
+    uint64_t bytes = l->compute * dtp_layer_tensor_width(&l->tensors.kind, product);
+    return product == DTP_TENSOR_PRODUCT ? dtp_layer_received(&l->tensors, bytes) : bytes;
+}
 /* Of the layer at which the skeleton stands. */
 static inline struct dtp_flight_module *dtp_lower_flight_module(const struct dtp_lowering *l)
 {
@@ -503,6 +510,12 @@ void dtp_lower_add_gradient(struct dtp_lowering *l, int part, dtp_buffer_id befo
 void dtp_lower_cast_gradient(struct dtp_lowering *l, int part);       /* autocast: into the parameters' dtype */
 bool dtp_lower_recasts(const struct dtp_lowering *l, uint64_t layer); /* the layer's casts are made again in backward */
 
+static inline void dtp_lower_around_experts(struct dtp_lowering *l, void (*hook)(struct dtp_lowering *l, bool backward),
+                                            bool backward)
+{
+    if (hook)
+        hook(l, backward);
+}
 /* lower.c: dtp_lower_fetch stands before what reads the weight of part `part` of the module the skeleton stands at,
  * dtp_lower_unfetch after it. */
 void dtp_lower_fetch(struct dtp_lowering *l, int part);

@@ -71,6 +71,8 @@ struct dtp_transformer {
     uint64_t expert_layer_step; /* of the others, every so-manieth of the model has experts: layers n - 1, 2n - 1, ...
                                  * counted from 0 (Llama 4: interleave_moe_layer_step); 0, 1: all */
     enum dtp_router router;
+    uint32_t
+        expert_ranks; /* of a rank's slice of a model: so many ranks divide the experts; 0, 1: it has all of them */
     uint64_t expert_groups;    /* groups that experts are routed in (DeepSeek: n_group); 0: one */
     uint64_t groups_per_token; /* a token's experts are of so many groups (topk_group); 0: all */
     bool expert_bias;          /* biases of the experts (gpt-oss) */
@@ -176,6 +178,8 @@ struct dtp_attention_shape {
     uint8_t kernel;     /* enum dtp_attention */
     bool wide;          /* of math attention: scores of 16-bit inputs are fp32; of norms of q and k: over all heads */
     bool atomic;        /* of backward: gradients of queries are summed by atomics, in any order */
+    bool dropout;       /* of math attention: probabilities go through dropout, a kernel of its own */
+    uint8_t zero[7];    /* no hole lies here: equal shapes are equal bytes */
     uint32_t value_dim; /* width of a value where it is another than of keys; else 0 */
     double softcap;     /* c: scores x become c tanh(x / c); 0: not */
 };

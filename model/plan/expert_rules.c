@@ -1,5 +1,6 @@
 /* What plans of models with experts, latent attention or modules that predict further ahead are refused. */
 #include "plan/degrees.h"
+#include "plan/rules.h"
 
 #include <inttypes.h>
 
@@ -51,9 +52,48 @@ static void check_latent(struct dtp_resolver *r)
                         "of this kind is not modelled with latent attention");
 }
 
+/* torchtitan's: experts are FSDP2's over the ranks of a shard group that have the same ones, each block's a unit within
+ * its block's. */
+static void check_sharded(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    uint32_t node = r->cluster->gpus_per_node;
+    if (!dtp_plan_is_fsdp(p) || p->fsdp1)
+        dtp_plan_refuse(r, "ep", "above 1 goes with FSDP2 alone in PyTorch, not with %s; use strategy full_shard",
+                        p->fsdp1 ? "FSDP1" : dtp_strategy_text(p->strategy));
+    else if (p->shard_group && p->shard_group % p->ep)
+        dtp_plan_refuse(r, "ep", "%" PRIu32 " does not divide the %" PRIu32 " GPUs that share one copy", p->ep,
+                        p->shard_group);
+    else if (node % p->ep && p->ep % node)
+        dtp_plan_refuse(r, "ep", "%" PRIu32 " neither divides a node of %" PRIu32 " GPUs nor fills whole nodes", p->ep,
+                        node);
+    if (p->wrap_layers != 1)
+        dtp_plan_refuse(r, "wrap_layers", "other than 1 is not modelled with ep; leave it out");
+    if (p->reshard_group)
+        dtp_plan_refuse(r, "reshard_after_forward", "to fewer GPUs is not modelled with ep; use true");
+}
+
+static void check_expert_parallel(struct dtp_resolver *r)
+{
+    const struct dtp_transformer *t = r->transformer;
+    const struct dtp_plan *p = r->plan;
+    if (p->ep <= 1 || !p->runtime->expert_parallel) /* else its row refuses it */
+        return;
+    if (!t->experts)
+        dtp_plan_refuse(r, "ep", "above 1 divides experts, of which this model has none; use 1");
+    else if (t->experts % p->ep)
+        dtp_plan_refuse(r, "ep", "%" PRIu32 " does not divide %" PRIu64 " experts", p->ep, t->experts);
+    else
+        check_sharded(r);
+    if (p->expert_imbalance > p->ep)
+        dtp_plan_refuse(r, "expert_imbalance", "%g is more than %" PRIu32 ", where one rank receives all tokens",
+                        p->expert_imbalance, p->ep);
+}
+
 void dtp_plan_check_experts(struct dtp_resolver *r)
 {
     const struct dtp_transformer *t = r->transformer;
+    check_expert_parallel(r);
     if (t->experts)
         check_runtime(r);
     if (t->kv_latent)

@@ -118,6 +118,11 @@ uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_clust
  * least 1. */
 uint32_t dtp_plan_gradient_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
 
+/* Ranks that have the same experts, over which these weights' gradients are summed: those of a stage over ep. */
+uint32_t dtp_plan_expert_replicas(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
+/* Of these, who share one copy of them where parameters are sharded: the shard group over ep. */
+uint64_t dtp_plan_expert_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan);
+
 /* Of a micro-step on one rank: context parallel ranks divide a sequence. */
 uint64_t dtp_plan_tokens(const struct dtp_plan *plan);
 

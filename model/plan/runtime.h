@@ -60,7 +60,8 @@ struct dtp_runtime {
                            (torch.distributed.pipelining) */
 
     /* ---- tensor parallel ranks ---- */
-    bool experts; /* knows layers with experts */
+    bool experts;         /* knows layers with experts */
+    bool expert_parallel; /* and ranks that divide them */
     bool latent_attention;
     bool whole_stream;  /* each has all of the residual stream: no sequence parallelism */
     bool whole_vocab;   /* and all of embedding, head and loss, where the model does not divide itself */

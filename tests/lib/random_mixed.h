@@ -40,6 +40,7 @@ static inline bool random_mixed_job(uint64_t layers, struct random_job *job)
     job->asked.attention = random_below(3) ? DTP_ATTENTION_FLASH : DTP_ATTENTION_FLASH2; /* which pads values */
     job->asked.rope_fp32 = random_bool();
     job->asked.accumulate = 1 + (uint32_t)random_below(4);
+    job->asked.ep = dtp_plan_is_fsdp(&job->asked) ? 1u << random_below(4) : 1;
     job->plan = job->asked;
     return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK;
 }

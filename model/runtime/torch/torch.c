@@ -177,6 +177,7 @@ const struct dtp_runtime dtp_runtime_torch = {
     .stops_replay = true,
     .experts = true,
     .latent_attention = true,
+    .expert_parallel = true,
     .check = check,
     .check_elsewhere = check_elsewhere,
     .check_offload = check_offload,
