@@ -141,8 +141,14 @@ static enum dtp_status connect(struct dtp_trainer *t)
     return dtp_world_connect(&t->world, t->settings->cuda, t->faults);
 }
 
+/* Streams share as many queues to a GPU as this says, 8 unless told otherwise (CUDA C++ Programming Guide, environment
+ * variables), and a stage has more: a transfer that waits for another stage would hold up what shares its queue. */
+#define QUEUES "32"
+
 static enum dtp_status make_device(struct dtp_trainer *t)
 {
+    if (t->set && t->settings->cuda)
+        setenv("CUDA_DEVICE_MAX_CONNECTIONS", QUEUES, 0); /* before the first context is made */
     return dtp_open_device(t->settings, &t->of->ranks, dtp_program_execution(t->program), &t->device, t->faults);
 }
 

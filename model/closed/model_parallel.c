@@ -297,7 +297,8 @@ static void fill_memory(const struct job *j, struct dtp_memory *m)
     m->temporary_bytes = m->allocated_peak_bytes - peak[DTP_OWNER_PARAMS] - peak[DTP_OWNER_GRADS] -
                          peak[DTP_OWNER_OPTIMIZER] - peak[DTP_OWNER_ACTIVATIONS];
     uint64_t more = m->allocated_peak_bytes - before;
-    double pieces = j->plan->expandable_segments ? 0 : dtp_calibration.torch_fragmentation; /* as closed/memory.c */
+    bool owned = j->plan->expandable_segments || j->plan->runtime->arena;
+    double pieces = owned ? 0 : dtp_calibration.torch_fragmentation; /* as closed/memory.c */
     uint64_t around = (uint64_t)((double)more * pieces);
     m->reserved_peak_bytes += more + around;
     m->device_peak_bytes += more + around;

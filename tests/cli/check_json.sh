@@ -61,6 +61,8 @@ holds dtplan.leave_one_out-2 backtest --leave-one-out "$source/tests/data/runs.c
 holds dtplan.run-1 run "${tiny[@]}" --gpus 1
 holds dtplan.roles-1 simulate --program-file "$source/scenarios/two-stages.set"
 holds dtplan.roles-1 run --program-file "$source/scenarios/two-stages.set" --device host --threads 1 --steps 5
+holds dtplan.stages-1 run "${tiny[@]}" --layers 2 --gpus 2 --pp 2 --accumulate 2 --schedule zb-h1
+grep -q '"bytes_as_predicted": true' "dtplan.stages-1.$count.json" || { echo "FAILED: bytes of stages" && failures=1; }
 holds dtplan.validate-1 validate "${tiny[@]}" --gpus 1,2
 holds dtplan.catalog_gpus-1 catalog gpus
 holds dtplan.catalog_machines-1 catalog machines

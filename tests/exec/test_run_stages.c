@@ -20,7 +20,7 @@
 #define TIED                                                                                                           \
     "layers=4 hidden=16 heads=2 ffn=32 vocab=40 seq=8 positions=8 norm=layer_norm activation=gelu position=learned "   \
     "bias=true tied_head=true micro_batch=1 accumulate=8 "
-#define LEARNING "--steps 50 --lr 1e-2 --checkpoint '%s'"
+#define LEARNING "--steps %d --lr 1e-2 --checkpoint '%s'"
 #define DIFFERS_BY 1e-6 /* a loss at most */
 
 /* Where sums were made in another order: Adam divides by roots of second moments, and small ones make more of it. */
@@ -37,15 +37,20 @@ static const char *folder(const char *name)
     return out;
 }
 
-static void train(const char *words, const char *name, struct run_result *out)
+static void train_for(const char *words, const char *name, int steps, struct run_result *out)
 {
     char flags[3200];
     remove_all(folder(name));
-    snprintf(flags, sizeof flags, LEARNING, folder(name));
+    snprintf(flags, sizeof flags, LEARNING, steps, folder(name));
     rank_run(words, flags, out);
     if (out->status != DTP_OK)
         fail_msg("%s ended with %d", words, (int)out->status);
-    assert_int_equal(out->steps, STEPS);
+    assert_int_equal(out->steps, steps);
+}
+
+static void train(const char *words, const char *name, struct run_result *out)
+{
+    train_for(words, name, STEPS, out);
 }
 
 /* ---- state ------------------------------------------------------------------------------------------------------- */
@@ -179,10 +184,70 @@ static void test_beside_data_parallel_ranks(void **state)
     remove_all(folder("one"));
 }
 
+/* Blocks whose branches, norms and activations stand in every order that the executor has: what a weight gradient that
+ * was left reads must still be there, and as it was. Cut in two, windows alternate by the model's layers. */
+static void test_blocks_of_every_order(void **state)
+{
+    static const char *const models[] = {
+        "kv_heads=1 qk_norm=true ",
+        "activation=geglu norm_unit_offset=true attention_softcap=2 final_softcap=3 ",
+        "norm=layer_norm activation=gelu bias=true positions=8 position=learned ",
+        "norm=layer_norm activation=gelu gelu_epilogue=true bias=true ",
+        "norm=layer_norm activation=gelu mlp_bias=true head_bias=true parallel_block=one_norm ",
+        "norm=layer_norm activation=gelu bias=true parallel_block=two_norms ",
+        "kv_heads=1 norm_place=after qk_norm=true qk_norm_wide=true ",
+        "kv_heads=1 sliding_window=3 sliding_window_pattern=2 embedding_scale=true norm_place=both ",
+        "checkpointing=full ",
+        "checkpointing=selective ",
+        "checkpointing=every-2 precision=bf16-mixed ",
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct run_result one, stages;
+        char words[600];
+        snprintf(words, sizeof words,
+                 "layers=4 hidden=16 heads=2 head_dim=8 ffn=40 vocab=50 seq=8 micro_batch=2 accumulate=2 %s",
+                 models[i]);
+        train_for(words, "one", 4, &one);
+        strcat(words, "gpus=2 pp=2 schedule=zb-h1");
+        train_for(words, "run", 4, &stages);
+        run_same(&stages, &one, words);
+    }
+    remove_all(folder("one"));
+    remove_all(folder("run"));
+}
+
+/* What stages wrote goes on with one rank that has it all, and the reverse, to the bit. */
+static void test_checkpoints_of_any_layout(void **state)
+{
+    static const char *const layouts[] = {"gpus=1", "gpus=4 pp=4 schedule=zb-v", "gpus=2 pp=2 schedule=interleaved",
+                                          "gpus=2 strategy=full_shard accumulate=4", "gpus=1"};
+    struct run_result whole, part;
+    char words[400], flags[3200];
+    (void)state;
+    rank_run(MODEL "gpus=1", "--steps 10 --lr 1e-2 --min-lr 1e-2", &whole);
+    assert_int_equal(whole.status, DTP_OK);
+    remove_all(folder("run"));
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        snprintf(words, sizeof words, MODEL "%s", layouts[i]);
+        snprintf(flags, sizeof flags, "--steps %zu --lr 1e-2 --min-lr 1e-2 --checkpoint '%s' %s", 2 * (i + 1),
+                 folder("run"), i ? "--resume" : "");
+        rank_run(words, flags, &part);
+        assert_int_equal(part.status, DTP_OK);
+        for (size_t k = 0; k < 2; k++)
+            if (fabs(part.loss[k] - whole.loss[2 * i + k]) > (i < 3 ? 0 : DIFFERS_BY))
+                fail_msg("%s: step %zu: loss %.9g, %.9g of one rank", layouts[i], 2 * i + k + 1, part.loss[k],
+                         whole.loss[2 * i + k]);
+    }
+    remove_all(folder("one"));
+    remove_all(folder("run"));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_schedule_learns_as_one_rank),
-                                       cmocka_unit_test(test_tied_embeddings),
-                                       cmocka_unit_test(test_beside_data_parallel_ranks)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_schedule_learns_as_one_rank), cmocka_unit_test(test_tied_embeddings),
+        cmocka_unit_test(test_blocks_of_every_order), cmocka_unit_test(test_checkpoints_of_any_layout),
+        cmocka_unit_test(test_beside_data_parallel_ranks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,17 +44,19 @@ static void test_norm(uint64_t rows, uint32_t width, enum dtp_element element, b
 
     /* Statistics near those of the rows; any would do, both sides compute with the same. Gradients in fp32 and, where
      * they are not added up, in the element's type. */
+    bool apart = accumulate && rows % 2; /* what is added to is another tensor */
     enum dtp_element of_gradient = accumulate ? DTP_ELEMENT_FP32 : element;
     double sum_error = 16 * EPSILON * sqrt((double)rows), sum_ulps = ulps_of(of_gradient);
-    case_begin("norm_backward %s %s %llu x %u%s", kind, named(element), (unsigned long long)rows, width,
-               accumulate ? " +" : "");
+    case_begin("norm_backward %s %s %llu x %u%s%s", kind, named(element), (unsigned long long)rows, width,
+               accumulate ? " +" : "", apart ? " from elsewhere" : "");
     x = input("x", element, all, 2), weight = input("weight", element, width, 1);
     struct tensor *gradient = input("gradient", element, all, 1),
                   *workspace = input("workspace", DTP_ELEMENT_FP32, 2 * (uint64_t)DTP_PARTIAL_SUM_ROWS * width, 1);
     workspace->result = true, workspace->absolute = INFINITY; /* written as it likes, within its bounds */
     inverse = input("inverse", DTP_ELEMENT_FP32, rows, 0.1), mean = input("mean", DTP_ELEMENT_FP32, rows, 0.1);
-    struct tensor *dx = accumulate ? updated(input("residual gradient", element, all, 1), ulps, 64 * EPSILON)
-                                   : result("residual gradient", element, all, ulps, 64 * EPSILON);
+    struct tensor *from = apart ? input("added to", element, all, 1) : NULL;
+    struct tensor *dx = accumulate && !from ? updated(input("residual gradient", element, all, 1), ulps, 64 * EPSILON)
+                                            : result("residual gradient", element, all, ulps, 64 * EPSILON);
     struct tensor *dw = accumulate ? updated(input("weight gradient", of_gradient, width, 1), sum_ulps, sum_error)
                                    : result("weight gradient", of_gradient, width, sum_ulps, sum_error);
     struct tensor *db = accumulate ? updated(input("bias gradient", of_gradient, width, 1), sum_ulps, sum_error)
@@ -68,6 +70,7 @@ static void test_norm(uint64_t rows, uint32_t width, enum dtp_element element, b
                                                   .inverse_deviation = inverse->at[s],
                                                   .mean = layer ? mean->at[s] : NULL,
                                                   .residual_gradient = dx->at[s],
+                                                  .addend = from ? from->at[s] : NULL,
                                                   .weight_gradient = dw->at[s],
                                                   .bias_gradient = layer ? db->at[s] : NULL,
                                                   .workspace = workspace->at[s],
@@ -78,7 +81,7 @@ static void test_norm(uint64_t rows, uint32_t width, enum dtp_element element, b
                                                   .element = element,
                                                   .weight_element = element,
                                                   .gradient_element = of_gradient,
-                                                  .add_to_residual = accumulate,
+                                                  .add_to_residual = accumulate && !from,
                                                   .accumulate = accumulate};
     VERIFY(norm_backward, back);
 }
@@ -161,6 +164,7 @@ static void test_qk_norm(uint32_t heads, uint32_t kv_heads, uint32_t dim, bool w
                                          .wide = wide};
     VERIFY(qk_norm, a);
 
+    bool apart = accumulate && rows % 2; /* what is added to is another tensor */
     enum dtp_element of_gradient = accumulate ? DTP_ELEMENT_FP32 : element;
     const double sum_error = 16 * EPSILON * sqrt((double)rows * heads), sum_ulps = ulps_of(of_gradient);
     case_begin("qk_norm_backward %s %u:%u heads of %u%s%s", named(element), heads, kv_heads, dim, wide ? " as one" : "",
@@ -265,6 +269,7 @@ void test_activations(void)
 static void test_bias(uint64_t rows, uint32_t width, enum dtp_element element, bool accumulate)
 {
     case_begin("bias_backward %s %llu x %u%s", named(element), (unsigned long long)rows, width, accumulate ? " +" : "");
+    bool apart = accumulate && rows % 2; /* what is added to is another tensor */
     enum dtp_element of_gradient = accumulate ? DTP_ELEMENT_FP32 : element;
     double error = 16 * EPSILON * sqrt((double)rows);
     struct tensor *gradient = input("gradient", element, rows * width, 1);

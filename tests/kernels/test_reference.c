@@ -114,6 +114,12 @@ static void check_norm(bool layer_norm, float offset)
     dtp_reference_norm_backward(NULL, &back, NULL);
     assert_close(dweight[1], 2 * once, 1e-6);
     assert_close(dx[1], first + start[1], 1e-6);
+    float apart[ALL]; /* added to what stays where it is: the same bits elsewhere */
+    back.addend = start;
+    back.residual_gradient = apart;
+    back.add_to_residual = false;
+    dtp_reference_norm_backward(NULL, &back, NULL);
+    assert_memory_equal(apart, dx, sizeof dx);
 }
 
 static void test_norms(void **state)
