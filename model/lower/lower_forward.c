@@ -323,11 +323,12 @@ static void rotary(const struct pass *pass)
     dtp_draft_end(l, &draft);
 }
 
-/* FLOPs of the causal core, QK^T and PV each half of 2 s d_q a token; s is shorter under a sliding window. */
+/* FLOPs of the causal core, QK^T and PV each half of 2 s d_q a token, or d_v where values have a width of their own; s
+ * is shorter under a sliding window. */
 static double core_flops(const struct dtp_lowering *l)
 {
     double s = dtp_transformer_layer_attention_length(l->transformer, dtp_lower_model_layer(l), l->plan->sequence);
-    return per_token(l, 2 * s * (double)l->d_q);
+    return per_token(l, s * (double)(l->d_q + (l->transformer->kv_latent ? l->d_v : l->d_q)));
 }
 
 /* Of context parallel ranks: what the core reads. */
@@ -379,8 +380,8 @@ static void attention(const struct pass *pass)
     make(pass, &draft, DTP_TENSOR_CORE);
     make(pass, &draft, DTP_TENSOR_CORE_STATE);
     dtp_draft_new(l, &draft, "scores", DTP_OWNER_WORKSPACE, l->scores_bytes, DTP_UPDATE | DTP_FREE);
-    static const enum dtp_layer_tensor inputs[] = {DTP_TENSOR_QKV, DTP_TENSOR_V, DTP_TENSOR_Q, DTP_TENSOR_K,
-                                                   DTP_TENSOR_KV_ALL};
+    static const enum dtp_layer_tensor inputs[] = {DTP_TENSOR_QKV, DTP_TENSOR_V,      DTP_TENSOR_Q,
+                                                   DTP_TENSOR_K,   DTP_TENSOR_KV_RAW, DTP_TENSOR_KV_ALL};
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
         read(pass, &draft, inputs[i], true);
     if (!l->tensor_bytes[DTP_TENSOR_Q]) {
@@ -403,7 +404,7 @@ static void exchange_result(const struct pass *pass)
         drop(pass, DTP_TENSOR_CORE);
 }
 
-/* transpose(1, 2).reshape: a copy of its own, not counted in the core's time. */
+/* transpose(1, 2).reshape: a copy of its own, not counted in the core's time; what values were padded by goes. */
 static void core_copy(const struct pass *pass)
 {
     struct dtp_lowering *l = pass->l;
@@ -417,7 +418,8 @@ static void core_copy(const struct pass *pass)
     dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "heads side by side");
     make(pass, &draft, DTP_TENSOR_CORE_COPY);
     read(pass, &draft, DTP_TENSOR_CORE, true);
-    dtp_draft_memory(l, &draft, 0, 1);
+    bool cut = l->tensors.kind.pads_values;
+    dtp_draft_memory(l, &draft, cut ? per_token(l, 2 * (double)(l->compute * l->tensors.kind.d_core)) : 0, 1);
     dtp_draft_end(l, &draft);
 }
 
@@ -431,7 +433,7 @@ static void activation(const struct pass *pass, uint64_t makes)
     struct dtp_layer_activation at = dtp_layer_activation(makes);
     if (!wanted(pass, at.product) && !wanted(pass, at.silu))
         return;
-    double f = (double)(l->compute * dtp_layer_tensor_width(&l->tensors.kind, at.product));
+    double f = (double)dtp_lower_product_bytes(l, at.product);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION, "");
     make(pass, &draft, at.silu);
@@ -494,6 +496,13 @@ static void projection(const struct pass *pass, int index, void (*matmul)(const 
             matmul(pass, i);
 }
 
+/* A replay of attention's core alone calls no module. */
+static void call_experts(const struct pass *pass, void (*hook)(struct dtp_lowering *l, bool backward))
+{
+    if (!pass->replay || pass->l->checkpointing.keeps != DTP_KEEPS_ALL_BUT_CORE)
+        dtp_lower_around_experts(pass->l, hook, false);
+}
+
 static void run(const struct pass *pass, int index)
 {
     switch (operator_at(pass, index)->kind) {
@@ -504,15 +513,24 @@ static void run(const struct pass *pass, int index)
             norm_after(pass, index);
         break;
     case DTP_LAYER_OP_CAST: cast(pass, index); break;
-    case DTP_LAYER_OP_PROJECTION: projection(pass, index, linear); break;
+    case DTP_LAYER_OP_PROJECTION:
+        projection(pass, index, linear);
+        if (operator_at(pass, index)->makes & DTP_TENSOR_BIT(EXPERT_DOWN))
+            call_experts(pass, pass->l->hooks->after_experts);
+        break;
     case DTP_LAYER_OP_ROTARY: rotary(pass); break;
     case DTP_LAYER_OP_ATTENTION:
         attention(pass);
         core_copy(pass);
         break;
+    case DTP_LAYER_OP_LATENT_NORM: dtp_forward_latent_norm(pass, operator_at(pass, index)); break;
+    case DTP_LAYER_OP_LATENT_HEADS: dtp_forward_latent_heads(pass); break;
     case DTP_LAYER_OP_ACTIVATION: activation(pass, operator_at(pass, index)->makes); break;
     case DTP_LAYER_OP_ROUTER: dtp_forward_router(pass); break;
-    case DTP_LAYER_OP_PERMUTE: dtp_forward_permute(pass, operator_at(pass, index)); break;
+    case DTP_LAYER_OP_PERMUTE:
+        dtp_forward_permute(pass, operator_at(pass, index));
+        call_experts(pass, pass->l->hooks->before_experts);
+        break;
     case DTP_LAYER_OP_UNPERMUTE: dtp_forward_unpermute(pass, operator_at(pass, index)); break;
     case DTP_LAYER_OP_RESIDUAL:
         if (operator_at(pass, index)->makes)

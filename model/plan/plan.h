@@ -98,9 +98,11 @@ struct dtp_plan {
 /* those of runtime torch, which others ask for as well */
 #define DTP_TORCH_FIELD(type, field, standard) type field;
 #include "plan/plan_keys.def"
-    uint32_t shard_group; /* ranks that share one copy of the sharded state; 0 = rule (data parallel size;
-                             node for hybrid_shard); resolved by dtp_plan_resolve */
-    uint32_t tp, pp, cp;  /* tensor, pipeline, context parallel; which a runtime has: `splits` of runtime.h */
+    uint32_t shard_group;    /* ranks that share one copy of the sharded state; 0 = rule (data parallel size;
+                                node for hybrid_shard); resolved by dtp_plan_resolve */
+    uint32_t tp, pp, cp;     /* tensor, pipeline, context parallel; which a runtime has: `splits` of runtime.h */
+    uint32_t ep;             /* expert parallel: ranks that divide a layer's experts, neighbours of a stage's */
+    double expert_imbalance; /* rows that the fullest of them receives, over the mean: 1, all receive as many */
     enum dtp_mesh_axis layout_order[DTP_AXIS_COUNT]; /* which ranks are neighbours (layout.h) */
     bool sequence_parallel;          /* with tp: norms and residual stream are spread too; default true */
     bool tp_overlap;                 /* with tp: its collectives run beside matmuls; default false */

@@ -45,6 +45,22 @@ static bool is_fsdp1(const struct writer *w)
 
 /* ---- model and cluster ----------------------------------------------------------------------------------------- */
 
+static void write_expert_dimensions(struct writer *w, const struct dtp_transformer *shape)
+{
+    set_count(w, "experts", shape->experts);
+    set_count(w, "experts_per_token", shape->experts_per_token);
+    set_count(w, "expert_ffn", shape->expert_ffn);
+    set_count(w, "shared_expert_ffn", shape->shared_expert_ffn);
+    set_switch(w, "shared_expert_gate", shape->shared_expert_gate);
+    set_count(w, "dense_layers", shape->dense_layers);
+    set_count(w, "expert_layer_step", shape->expert_layer_step);
+    set(w, "router", "%s", dtp_router_text(shape->router));
+    set_switch(w, "router_bias", shape->router_bias);
+    set_switch(w, "expert_bias", shape->expert_bias);
+    set_count(w, "expert_groups", shape->expert_groups);
+    set_count(w, "groups_per_token", shape->groups_per_token);
+}
+
 static void write_model(struct writer *w, const struct dtp_transformer *shape)
 {
     set(w, "name", "%s", shape->name);
@@ -72,6 +88,8 @@ static void write_model(struct writer *w, const struct dtp_transformer *shape)
     set_switch(w, "qk_norm", shape->qk_norm);
     set_switch(w, "qk_norm_wide", shape->qk_norm_wide);
     set_count(w, "seq", w->run->sequence);
+    if (shape->experts)
+        write_expert_dimensions(w, shape);
 }
 
 /* Could the run have been on nodes of this machine? `exact`: of its full size. */

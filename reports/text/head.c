@@ -48,6 +48,28 @@ static const char *activation_words(enum dtp_activation activation)
     return "";
 }
 
+/* ", latents of 1536 for q and 512 for k, v, 256 experts of 2048 and one of 2048 for all, 8 a token, in 58 layers". */
+static void describe_experts(const struct dtp_transformer *m, char *out, size_t bytes)
+{
+    const struct dtp_parameter_count count = dtp_transformer_count(m);
+    char active[32], latents[80] = "", q[40] = "", shared[48] = "", layers[32] = "";
+    if (m->q_latent)
+        snprintf(q, sizeof q, "%llu for q and ", (unsigned long long)m->q_latent);
+    if (m->kv_latent)
+        snprintf(latents, sizeof latents, ", latents of %s%llu for k, v", q, (unsigned long long)m->kv_latent);
+    if (m->shared_expert_ffn)
+        snprintf(shared, sizeof shared, " and one of %llu for all", (unsigned long long)m->shared_expert_ffn);
+    if (count.expert_layers < m->layers)
+        snprintf(layers, sizeof layers, " in %llu layers", (unsigned long long)count.expert_layers);
+    if (!m->experts)
+        snprintf(out, bytes, "%s", latents);
+    else
+        snprintf(out, bytes, "%s, %llu experts of %llu%s, %llu a token%s: %s parameters active", latents,
+                 (unsigned long long)m->experts, (unsigned long long)m->expert_ffn, shared,
+                 (unsigned long long)m->experts_per_token, layers,
+                 dtp_page_grouped(count.active, active, sizeof active));
+}
+
 /* What few models have: ", QK-norm, window of 4096 tokens in all layers but one in 2". */
 static void describe_details(const struct dtp_transformer *m, char *out, size_t bytes)
 {
@@ -58,12 +80,8 @@ static void describe_details(const struct dtp_transformer *m, char *out, size_t 
     static const char *const places[] = {[DTP_NORMS_BEFORE] = "",
                                          [DTP_NORMS_AFTER] = ", norms behind attention and MLP",
                                          [DTP_NORMS_BOTH] = ", norms before and behind attention and MLP"};
-    char window[120] = "", every[40] = "", caps[120] = "", experts[160] = "", active[32];
-    if (m->experts)
-        snprintf(experts, sizeof experts, ", %llu experts of %llu, %llu a token: %s parameters active",
-                 (unsigned long long)m->experts, (unsigned long long)m->expert_ffn,
-                 (unsigned long long)m->experts_per_token,
-                 dtp_page_grouped(dtp_transformer_count(m).active, active, sizeof active));
+    char window[120] = "", every[40] = "", caps[120] = "", experts[300];
+    describe_experts(m, experts, sizeof experts);
     if (m->sliding_window_pattern > 1)
         snprintf(every, sizeof every, " but one in %llu", (unsigned long long)m->sliding_window_pattern);
     if (m->sliding_window)

@@ -134,7 +134,7 @@ static void test_parts_that_are_not_modelled(void **state)
     run.experts = 8;
     run.top_k = 2;
     run.params = 46700000000;
-    assert_refused(&run, "a mixture of experts (n_experts 8, top_k 2) is not modelled");
+    assert_refused(&run, "n_experts 8 without top_k or moe_ffn_hidden");
     run = plain_run();
     run.ep = 4;
     assert_refused(&run, "ep 4 or etp 0 without n_experts");

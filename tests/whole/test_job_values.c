@@ -107,7 +107,8 @@ static bool key_is_told(const struct dtp_scenario_key *key)
 /* Of models with experts or latent attention, which no base has. */
 static bool is_refused(size_t key)
 {
-    return key >= DTP_KEY_experts && key <= DTP_KEY_mtp_layers;
+    return (key >= DTP_KEY_experts && key <= DTP_KEY_mtp_layers) || key == DTP_KEY_ep ||
+           key == DTP_KEY_expert_imbalance;
 }
 
 static void test_every_key_is_told(void **state)
