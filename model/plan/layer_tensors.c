@@ -51,9 +51,9 @@ static void list_operators(struct dtp_layer_tensors *out, bool copied)
 static uint64_t math_state_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan *plan)
 {
     uint64_t score = dtp_plan_score_bytes(plan), compute = dtp_plan_compute_bytes(plan);
-    uint64_t dropped = kind->dropout ? score + 1 : 0;
-    uint64_t casts = score > compute ? score * (2 * kind->d_q + kind->d_core) : 0;
-    return (score + dropped) * kind->heads * plan->sequence + casts;
+    uint64_t dropped = kind->dropout ? score + 1 : 0,
+             wide = score > compute ? score * (2 * kind->d_q + kind->d_core) : 0;
+    return (score + dropped) * kind->heads * plan->sequence + wide;
 }
 
 /* Where sequence parallelism divides tokens. */
@@ -234,8 +234,8 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
                                       .added_again = plan->compile && !cut_by_ddp(transformer, cluster, plan)};
     dtp_layer_kind_of(transformer, mlp, plan->fused_qkv, plan->fused_gate_up, &out->kind);
     out->kind.narrows = dtp_plan_autocast(plan) || dtp_plan_keeps_fp8(plan);
-    out->kind.dropout = plan->dropout > 0;
     out->received = out->kind.exchanged ? plan->expert_imbalance : 1;
+    out->kind.dropout = plan->dropout > 0;
     struct dtp_context context = dtp_plan_context(plan, cluster);
     out->gathered_ranks = context.keeps ? context.ring : 0;
     out->kind.pads_values = out->kind.own_values = dtp_plan_pads_values(transformer, cluster, plan);
