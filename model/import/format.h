@@ -91,6 +91,8 @@ enum dtp_status dtp_refuse_fact(struct dtp_reading *reading, const char *fact, c
     __attribute__((format(printf, 3, 4)));
 /* "auto" of a fact is somebody else's, who then must say this key. */
 void dtp_need_key(struct dtp_reading *reading, const char *fact, const char *key);
+/* Whether one of the files that are read is of that format. */
+bool dtp_reads_beside(const struct dtp_reading *reading, const char *format);
 /* A file that the fact names has to be read too, as one of that format. */
 enum dtp_status dtp_need_file(struct dtp_reading *reading, const char *fact, const char *format);
 
