@@ -1,5 +1,7 @@
 /* Megatron-LM: what its flags say together, and what it does without them. */
 #include "import/formats.h"
+#include "import/write.h"
+#include "plan/rules.h"
 
 #include "base/number.h"
 
@@ -152,6 +154,83 @@ static enum dtp_status read_settings(struct dtp_reading *r)
     return make(r, worst, "fused_gate_up", "true", NULL);
 }
 
+/* ---- the other way ------------------------------------------------------------------------------------------------
+ */
+
+/* A switch that is off is not there. */
+static void say_if(struct dtp_writing *w, const char *name, bool on)
+{
+    if (on)
+        dtp_say(w, name, "true");
+}
+
+static void write_model(struct dtp_writing *w)
+{
+    static const char *const keys[] = {"layers", "hidden", "heads", "head_dim", "ffn", "vocab", "norm_eps", "seq"};
+    const struct dtp_transformer *t = &dtp_written_job(w)->transformer;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        dtp_say_key(w, keys[i]);
+    if (t->kv_heads != t->heads) {
+        dtp_say(w, "grouped", "true");
+        dtp_say_count(w, "groups", t->kv_heads);
+    }
+    dtp_say(w, "normalization", dtp_written_value(w, "norm"));
+    say_if(w, "swiglu", t->activation == DTP_SWIGLU);
+    dtp_say(w, "position", dtp_written_value(w, "position"));
+    dtp_say_count(w, "positions", t->positions ? t->positions : dtp_written_job(w)->plan.sequence);
+    say_if(w, "untied", !t->tied_head);
+    say_if(w, "no_bias", !t->mlp_bias && !t->attention_output_bias);
+    say_if(w, "qkv_bias", t->qkv_bias && !t->mlp_bias);
+    say_if(w, "qk_norm", t->qk_norm);
+    say_if(w, "norm_unit_offset", t->norm_unit_offset);
+    dtp_say_path(w, "attention_dropout", "0", false);
+    dtp_say_path(w, "hidden_dropout", "0", false);
+}
+
+static void write_parallel(struct dtp_writing *w)
+{
+    const struct dtp_plan *plan = &dtp_written_job(w)->plan;
+    dtp_say_key(w, "tp");
+    dtp_say_key(w, "pp");
+    dtp_say_key(w, "cp");
+    if (plan->cp > 1)
+        dtp_say_key(w, "cp_comm");
+    say_if(w, "sequence", plan->tp > 1 && plan->sequence_parallel);
+    if (plan->pp > 1 && plan->virtual_stages > 1)
+        dtp_say_key(w, "virtual_stages");
+    if (plan->pp > 1 && plan->stages.cut == DTP_STAGE_CUT_LAYOUT)
+        dtp_say_key(w, "stages");
+    say_if(w, "sharded", plan->strategy == DTP_ZERO1);
+    say_if(w, "overlap_reduce", plan->megatron.overlap);
+    say_if(w, "overlap_gather", plan->megatron.overlap && plan->strategy == DTP_ZERO1);
+    say_if(w, "tp_overlap", plan->tp_overlap);
+}
+
+static void write_settings(struct dtp_writing *w)
+{
+    const struct dtp_job *job = dtp_written_job(w);
+    const struct dtp_plan *plan = &job->plan;
+    const struct dtp_precision *p = &plan->precision;
+    write_model(w);
+    write_parallel(w);
+    dtp_say_key(w, "micro_batch");
+    dtp_say_count(w, "global_batch", dtp_job_batch_sequences(job));
+    say_if(w, "bf16", p->compute == DTP_BF16);
+    say_if(w, "fp16", p->compute == DTP_FP16);
+    say_if(w, "reduce_bf16", p->compute == DTP_BF16 && p->reduce == DTP_BF16);
+    say_if(w, "reduce_fp32", p->compute == DTP_FP16 && p->reduce == DTP_FP32);
+    if (plan->checkpointing == DTP_CHECKPOINT_FULL) {
+        dtp_say(w, "granularity", "full");
+        dtp_say(w, "method", "uniform");
+        dtp_say_count(w, "recomputed", 1);
+    } else if (plan->checkpointing != DTP_CHECKPOINT_NONE) {
+        dtp_say(w, "granularity", "selective");
+    }
+    dtp_say(w, "backend", dtp_attention_text(plan->attention));
+    say_if(w, "fused_loss", plan->loss == DTP_LOSS_FUSED);
+    dtp_say(w, "optimizer", dtp_optimizer_text(plan->optimizer));
+}
+
 const struct dtp_format dtp_format_megatron = {
     .name = "megatron",
     .title = "flags of Megatron-LM",
@@ -161,4 +240,5 @@ const struct dtp_format dtp_format_megatron = {
     .row_count = sizeof rows / sizeof *rows,
     .silent = "the GPU, and without torchrun's flags their number; dropout, unless it is given, is taken for none",
     .read = read_settings,
+    .write = write_settings,
 };

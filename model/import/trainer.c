@@ -1,5 +1,7 @@
 /* TrainingArguments: what several of its settings say together. The trainer wraps the model by Accelerate. */
 #include "import/formats.h"
+#include "import/write.h"
+#include "plan/runtime.h"
 
 #include <string.h>
 
@@ -56,6 +58,24 @@ static enum dtp_status read_settings(struct dtp_reading *r)
                      dtp_make_key(r, "optimizer", deepspeed || !optim ? "adamw" : optim, optim ? "optim" : NULL));
 }
 
+/* Beside a file of DeepSpeed or Accelerate, which says what is sharded. */
+static void write_settings(struct dtp_writing *w)
+{
+    const struct dtp_job *job = dtp_written_job(w);
+    bool deepspeed = strcmp(job->plan.runtime->name, "deepspeed") == 0;
+    dtp_say_path(w, "output_dir", "out", false);
+    dtp_say_key(w, "micro_batch");
+    dtp_say_key(w, "accumulate");
+    dtp_say(w, "bf16", job->plan.precision.compute == DTP_BF16 ? "true" : "false");
+    dtp_say(w, "fp16", job->plan.precision.compute == DTP_FP16 ? "true" : "false");
+    dtp_say_key(w, "checkpointing");
+    dtp_say_key(w, "attention");
+    dtp_say_key(w, "loss");
+    dtp_say(w, "optim", dtp_written_value(w, "optimizer"));
+    if (!deepspeed)
+        dtp_say_key(w, "compile");
+}
+
 const struct dtp_format dtp_format_trainer = {
     .name = "trainer",
     .title = "TrainingArguments of Transformers",
@@ -65,4 +85,5 @@ const struct dtp_format dtp_format_trainer = {
     .row_count = sizeof rows / sizeof *rows,
     .silent = "the model, the length of sequences and the GPUs, unless the script's own arguments stand in it",
     .read = read_settings,
+    .write = write_settings,
 };
