@@ -78,8 +78,12 @@ static void add_stages(struct dtp_bound *b)
     uint64_t norm = a->layer_norms / 2;
     uint64_t middle = a->layer_all - a->layer_input - a->layer_norms - a->layer_attention - a->layer_mlp;
     uint64_t core = math ? 2 * dtp_bound_scores(b) : 4 * q;
-    uint64_t chain = rope && !fused ? (c == 4 ? 2 : 5) * c * q : 0, made = c * (q + 2 * kv);
-    uint64_t mlp = b->units.layer_matmul - b->units.qkv - q * h, first = a->layer_input + norm;
+    uint64_t v = t->kv_latent ? t->heads * t->value_head_dim : kv;
+    uint64_t chain = rope && !fused ? (c == 4 ? 2 : 5) * c * q : 0, made = c * (q + kv + v);
+    if (t->kv_latent) /* rope turns a part of queries; beside gradients as the core makes them, as they were projected
+                       */
+        chain = chain / t->head_dim * t->rope_head_dim + c * (q + kv + v);
+    uint64_t mlp = b->units.layer_matmul - b->units.qkv - b->units.output, first = a->layer_input + norm;
     uint64_t waits =
         t->parallel_block == DTP_PARALLEL_ONE_NORM ? c * h : 0; /* the other branch's, for the norm of both */
     bool again = plan->compile && plan->checkpointing != DTP_CHECKPOINT_NONE; /* a replay's variables go when it ends */
@@ -88,10 +92,11 @@ static void add_stages(struct dtp_bound *b)
     uint64_t gated = dtp_activation_is_gated(t->activation) ? 2 : 1,
              up = (plan->fused_gate_up && !t->experts ? gated : 1) * matrix;
     stage[1] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp + gated * c * f, mlp - up, up};
-    stage[2] =
-        (struct dtp_bound_stage){a->layer_all - a->layer_mlp - norm - middle + c * q + made + core + waits, mlp, q * h};
-    stage[3] = (struct dtp_bound_stage){first + made + chain + waits, mlp, q * h};
-    stage[4] = (struct dtp_bound_stage){first + c * h + made, b->units.layer - q * h, larger(q * h, kv * h)};
+    stage[2] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp - norm - middle + c * q + made + core + waits, mlp,
+                                        b->units.output};
+    stage[3] = (struct dtp_bound_stage){first + made + chain + waits, mlp, b->units.output};
+    stage[4] = (struct dtp_bound_stage){first + c * h + made, b->units.layer - b->units.output,
+                                        larger(b->units.output, kv * h)};
     b->stages += DTP_BOUND_STAGES;
 }
 
@@ -191,13 +196,15 @@ static double model_flops(const struct dtp_bound *b)
     double tokens = (double)b->tokens * b->plan->accumulate;
     double length = dtp_transformer_attention_length(t, b->plan->sequence);
     double weights = (double)dtp_transformer_count(t).layers_matmul + (double)b->units.embedding;
-    return tokens * (6 * weights + 6 * length * (double)(t->heads * t->head_dim * t->layers));
+    return tokens * (6 * weights + 6 * length * dtp_transformer_core_width(t) * (double)t->layers);
 }
 
 void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                    const struct dtp_plan *plan, struct dtp_bounds *out)
 {
-    struct dtp_bound b = {.transformer = transformer, .cluster = cluster, .plan = plan, .layers = transformer->layers};
+    struct dtp_transformer own = *transformer; /* experts that ranks divide are a part of them */
+    own.expert_ranks = plan->ep;
+    struct dtp_bound b = {.transformer = &own, .cluster = cluster, .plan = plan, .layers = transformer->layers};
     b.tokens = dtp_plan_tokens(plan);
     dtp_element_bytes_count(plan, &b.bytes);
     add_kinds(&b);

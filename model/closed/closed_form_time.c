@@ -25,8 +25,8 @@ static double product_s(const struct dtp_timing *c, const struct dtp_weight_matm
                         enum dtp_measured_matmul pass, double m, double n, double k)
 {
     enum dtp_dtype dtype = c->plan->precision.compute;
-    return matmul->copies > 1 ? dtp_cluster_grouped_matmul_s(c->cluster, pass, dtype, matmul->copies, m, n, k)
-                              : dtp_cluster_matmul_s(c->cluster, pass, dtype, m, n, k);
+    return matmul->grouped ? dtp_cluster_grouped_matmul_s(c->cluster, pass, dtype, matmul->copies, m, n, k)
+                           : dtp_cluster_matmul_s(c->cluster, pass, dtype, m, n, k);
 }
 
 /* Of all layers of a model, kind by kind. */
@@ -252,6 +252,15 @@ static double loss_bytes(const struct dtp_timing *c)
     return c->own ? c->own->loss_bytes : dtp_loss_bytes_per_token(c->transformer, c->plan) * c->tokens;
 }
 
+/* What a block's bytes of a kind of kernel take beyond what they would among the others, in all such blocks. */
+static double slow_s(const struct dtp_timing *c, const struct dtp_block_work *block, double bytes,
+                     enum dtp_memory_kernel kind)
+{
+    double all = block->layers * bytes * c->tokens;
+    double rate = dtp_cluster_memory_kernel_bytes_per_s(c->cluster, &c->execution, kind);
+    return bytes > 0 ? all / rate - all / c->eager_bytes_per_s : 0;
+}
+
 /* A micro-step that reduces its gradients. */
 static struct micro_step micro_step(const struct dtp_timing *c)
 {
@@ -268,6 +277,11 @@ static struct micro_step micro_step(const struct dtp_timing *c)
     m.attention_backward_s = c->layers * attention.backward_s;
     m.memory_forward_s = forward_bytes(c) / c->eager_bytes_per_s;
     m.memory_backward_s = backward_bytes(c) / c->eager_bytes_per_s;
+    EACH_KIND(c, block)
+    {
+        m.memory_forward_s += slow_s(c, block, block->indexed_bytes, DTP_KERNEL_INDEXED);
+        m.memory_backward_s += slow_s(c, block, block->outer_bytes, DTP_KERNEL_OUTER);
+    }
     m.loss_s = loss_bytes(c) / (dtp_plan_softmax_in_place(c->plan) ? c->streaming_bytes_per_s : c->eager_bytes_per_s);
     m.weights_s = weight_traffic_s(c, true);
     m.fp8_s = fp8_cast_bytes(c) / c->eager_bytes_per_s;
@@ -364,9 +378,14 @@ static double model_flops(const struct dtp_timing *c)
 static double hardware_flops(const struct dtp_timing *c)
 {
     double s = dtp_transformer_attention_length(c->transformer, c->plan->sequence);
-    double d_q = (double)(c->transformer->heads * c->transformer->head_dim);
-    double core_forward = 2 * s * d_q * c->layers, tokens = c->tokens * c->plan->accumulate;
-    double extra = c->plan->attention != DTP_ATTENTION_MATH ? core_forward / 2 : 0;
+    const struct dtp_attention_shape shape = dtp_plan_attention(c->transformer, c->cluster, c->plan, 0);
+    double of_head = 2 * s * (double)c->transformer->heads * c->layers, tokens = c->tokens * c->plan->accumulate;
+    double core_forward = of_head * dtp_attention_forward_width(&shape);
+    double core_model = 3 * s * (double)(dtp_transformer_core_width(c->transformer) * 2) * c->layers;
+    /* QK^T again; of values that were padded the padding, too */
+    double extra = c->plan->attention != DTP_ATTENTION_MATH
+                       ? core_forward + of_head * dtp_attention_backward_width(&shape) - core_model
+                       : 0;
     double share = recomputed_layers(c) / c->layers, matmuls = 0;
     EACH_KIND(c, block)
     for (int i = 0; i < block->matmul_count; i++) {
@@ -410,8 +429,8 @@ static struct dtp_timing context_of(const struct dtp_transformer *transformer, c
                                .plan = plan,
                                .execution = dtp_plan_execution(plan),
                                .count = dtp_transformer_count(transformer),
-                               .block = {dtp_block_work(transformer, DTP_LAYER_DENSE, plan),
-                                         dtp_block_work(transformer, DTP_LAYER_EXPERTS, plan)},
+                               .block = {dtp_block_work(transformer, DTP_LAYER_DENSE, cluster, plan),
+                                         dtp_block_work(transformer, DTP_LAYER_EXPERTS, cluster, plan)},
                                .context = dtp_context_moved_of(transformer, cluster, plan),
                                .tokens = (double)dtp_plan_tokens(plan),
                                .layers = (double)transformer->layers};
@@ -459,7 +478,7 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     parts->not_hidden_s = dtp_timing_exposed_s(&c, out, &window);
     parts->contention_s = dtp_timing_contention_s(&c, communication, out, parts->not_hidden_s);
     const struct dtp_time of_state = *out;
-    parts->not_hidden_s += dtp_context_add_time(&c, communication, out);
+    parts->not_hidden_s += dtp_context_add_time(&c, communication, out) + dtp_expert_add_time(&c, communication, out);
     out->exposed_communication_s = parts->not_hidden_s + parts->contention_s;
     parts->device_s = out->compute_s;
     add_launch_bound(out);

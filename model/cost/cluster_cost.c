@@ -50,7 +50,7 @@ bool dtp_attention_measured_row(const struct dtp_cluster *cluster, const struct 
     out->number[DTP_MEASURED_kv_heads] = (double)shape->kv_heads;
     out->number[DTP_MEASURED_head_dim] = (double)shape->head_dim;
     return shape->kernel == DTP_ATTENTION_FLASH && !dtp_attention_is_plain(&cluster->gpu, shape, execution) &&
-           shape->softcap <= 0 && shape->causal && shape->queries == shape->keys &&
+           shape->softcap <= 0 && !shape->value_dim && shape->causal && shape->queries == shape->keys &&
            dtp_attention_length(shape) >= (double)shape->keys;
 }
 
@@ -66,7 +66,7 @@ static struct dtp_attention_time layer_attention_time(const struct dtp_cluster *
                                                       const struct dtp_transformer *transformer, uint64_t layer,
                                                       const struct dtp_plan *plan, double tokens)
 {
-    const struct dtp_attention_shape whole = dtp_plan_attention(transformer, plan, layer);
+    const struct dtp_attention_shape whole = dtp_plan_attention(transformer, cluster, plan, layer);
     const struct dtp_context context = dtp_plan_context(plan, cluster);
     struct dtp_execution execution = dtp_plan_execution(plan);
     struct dtp_attention_time sum = {0, 0};

@@ -106,16 +106,17 @@ double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight
     return most(hidden_s, traffic_s / dtp_calibration.hbm_fraction);
 }
 
-/* The kernel's CTAs take tiles of all groups in turn, so waves are of all of them together, but each group's rows are
- * made up to whole tiles; each group reads its own matrix. It reaches grouped_matmul_fraction of a plain one. */
+/* The kernel's CTAs take tiles of all groups in turn, so waves are of all of them together; each group reads its own
+ * matrix. What a group costs beyond its rows, tiles that these do not fill and a pipeline that starts anew, is as if it
+ * had some more: a sum over rows has less to amortise than rows of results have. */
 double dtp_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight_gradient, double groups,
                             double m, double n, double k)
 {
-    const double tile = 128;
-    double rows = groups * ceil(m / tile) * tile, more_bytes = dtp_dtype_bytes(dtype) * (groups - 1) * n * k;
-    double compute_s = dtp_matmul_s(gpu, dtype, weight_gradient, rows, n, k) / dtp_calibration.grouped_matmul_fraction;
-    return most(compute_s, (more_bytes + ((m * groups + n) * k + groups * m * n) * dtp_dtype_bytes(dtype)) /
-                               gpu->memory_bytes_per_s / dtp_calibration.hbm_fraction);
+    double rows = weight_gradient ? k : m, bytes = dtp_dtype_bytes(dtype) * groups * (m * k + n * k + m * n);
+    double more = weight_gradient ? dtp_calibration.grouped_gradient_rows : dtp_calibration.grouped_matmul_rows;
+    double compute_s = weight_gradient ? dtp_matmul_s(gpu, dtype, true, m, n, groups * k)
+                                       : dtp_matmul_s(gpu, dtype, false, groups * m, n, k);
+    return most(compute_s * (1 + more / rows), bytes / gpu->memory_bytes_per_s / dtp_calibration.hbm_fraction);
 }
 
 double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_execution *execution)
@@ -125,13 +126,20 @@ double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_execution *e
                : 1;
 }
 
+double dtp_outer_rows(double rows)
+{
+    return most(rows, dtp_calibration.outer_tile_rows);
+}
+
 double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp_execution *execution,
                                      enum dtp_memory_kernel kind)
 {
-    double per_sm = execution->own_kernels     ? dtp_calibration.native_sm_bytes_per_s
-                    : kind == DTP_KERNEL_EAGER ? dtp_calibration.eager_sm_bytes_per_s
-                    : kind == DTP_KERNEL_FUSED ? dtp_calibration.fused_sm_bytes_per_s
-                                               : dtp_calibration.streaming_sm_bytes_per_s;
+    double per_sm = execution->own_kernels       ? dtp_calibration.native_sm_bytes_per_s
+                    : kind == DTP_KERNEL_EAGER   ? dtp_calibration.eager_sm_bytes_per_s
+                    : kind == DTP_KERNEL_FUSED   ? dtp_calibration.fused_sm_bytes_per_s
+                    : kind == DTP_KERNEL_INDEXED ? dtp_calibration.indexed_sm_bytes_per_s
+                    : kind == DTP_KERNEL_OUTER   ? dtp_calibration.outer_sm_bytes_per_s
+                                                 : dtp_calibration.streaming_sm_bytes_per_s;
     return 1 / (1 / (gpu->memory_bytes_per_s * dtp_calibration.hbm_fraction) + 1 / (per_sm * gpu->sm_count));
 }
 
@@ -190,10 +198,15 @@ static struct dtp_attention_time math_attention_time(const struct dtp_gpu *gpu, 
     enum dtp_dtype compute = execution->compute == DTP_FP8 ? DTP_BF16 : execution->compute;
     double score_bytes = shape->wide ? 4 : dtp_dtype_bytes(compute);
     double rate = dtp_matmul_flops_per_s(gpu, score_bytes > dtp_dtype_bytes(compute) ? DTP_FP32 : compute);
-    double passes_bytes =
-        (double)shape->heads * (double)shape->keys * score_bytes * dtp_calibration.math_attention_passes;
-    double memory_s = passes_bytes * tokens / dtp_memory_kernel_bytes_per_s(gpu, execution, DTP_KERNEL_EAGER);
-    return (struct dtp_attention_time){2 * causal_flops / rate + memory_s, 4 * causal_flops / rate + memory_s};
+    double eager = dtp_calibration.math_attention_passes * score_bytes;
+    /* a score as the bytes that go through memory for it: with dropout its mask of a byte too, written and read */
+    double dropout = shape->dropout ? 2 * score_bytes + 1 : 0;
+    double forward = dropout + (shape->wide ? eager : dtp_calibration.fused_softmax_passes * score_bytes);
+    double backward = dropout + (shape->wide ? eager : dtp_calibration.fused_softmax_passes_back * score_bytes);
+    double scores_per_s = dtp_memory_kernel_bytes_per_s(gpu, execution, DTP_KERNEL_EAGER) /
+                          ((double)shape->heads * (double)shape->keys * tokens);
+    return (struct dtp_attention_time){2 * causal_flops / rate + forward / scores_per_s,
+                                       4 * causal_flops / rate + backward / scores_per_s};
 }
 
 struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
@@ -203,7 +216,7 @@ struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const st
         return dtp_plain_attention_time(gpu, shape, tokens);
     enum dtp_dtype dtype = execution->compute == DTP_FP8 ? DTP_BF16 : execution->compute;
     double rate = dtp_matmul_flops_per_s(gpu, dtype), s = (double)shape->keys;
-    double d_q = (double)shape->heads * (double)shape->head_dim, width = (double)shape->head_dim;
+    double width = dtp_attention_forward_width(shape), d_q = (double)shape->heads * width;
     double flops = (shape->causal ? 2 : 4) * s * d_q * tokens; /* QK^T and PV, each 2*s*d_q, causal half */
     if (shape->kernel == DTP_ATTENTION_MATH)
         return math_attention_time(gpu, shape, execution, flops, tokens);
@@ -218,7 +231,8 @@ struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const st
     double seen = !shape->causal ? 2 * s : shape->queries < shape->keys ? dtp_attention_length(shape) : s;
     double forward = rates.forward * head * seen / (seen + rates.forward_half_sequence);
     double backward = least(rates.backward * seen / (seen + rates.backward_half_sequence), rates.most_backward) * head;
-    return (struct dtp_attention_time){flops / (rate * forward), 2.5 * flops / (rate * backward)};
+    double again = dtp_attention_backward_width(shape) / width; /* 2.5 where widths are equal */
+    return (struct dtp_attention_time){flops / (rate * forward), again * flops / (rate * backward)};
 }
 
 /* The time T that matmuls and the rest take settles where speed-up = 1 + headroom * other_s / T and

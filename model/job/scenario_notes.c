@@ -75,7 +75,7 @@ static void note_unfused(struct dtp_resolution *r)
     const struct dtp_plan *plan = &r->job->plan;
     if (dtp_cluster_is_host(&r->job->cluster) || !plan->runtime)
         return;
-    const struct dtp_attention_shape shape = dtp_plan_attention(t, plan, 0);
+    const struct dtp_attention_shape shape = dtp_plan_attention(t, &r->job->cluster, plan, 0);
     const struct dtp_execution execution = dtp_plan_execution(plan);
     if (dtp_attention_is_plain(&r->job->cluster.gpu, &shape, &execution))
         dtp_note_model(r, "attention of these heads, length, format or cap runs on a plain kernel, tens of times as "

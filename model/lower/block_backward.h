@@ -37,6 +37,10 @@ dtp_buffer_id dtp_backward_add(const struct dtp_block_backward *b, enum dtp_laye
 void dtp_backward_router(struct dtp_block_backward *b);
 void dtp_backward_permute(struct dtp_block_backward *b);
 void dtp_backward_unpermute(struct dtp_block_backward *b);
+/* lower_latent.c */
+void dtp_backward_latent_norm(struct dtp_block_backward *b);
+void dtp_backward_latent_heads(struct dtp_block_backward *b);
+void dtp_backward_latent_pad(struct dtp_block_backward *b);
 
 static inline const struct dtp_layer_operator *dtp_backward_operator(const struct dtp_block_backward *b)
 {

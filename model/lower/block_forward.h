@@ -71,5 +71,8 @@ static inline double per_token(const struct dtp_lowering *l, double bytes)
 void dtp_forward_router(const struct pass *pass);
 void dtp_forward_permute(const struct pass *pass, const struct dtp_layer_operator *op);
 void dtp_forward_unpermute(const struct pass *pass, const struct dtp_layer_operator *op);
+/* lower_latent.c: of latent attention. */
+void dtp_forward_latent_norm(const struct pass *pass, const struct dtp_layer_operator *op);
+void dtp_forward_latent_heads(const struct pass *pass);
 
 #endif

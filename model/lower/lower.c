@@ -98,7 +98,7 @@ void dtp_draft_product(const struct dtp_lowering *l, struct dtp_draft *draft, co
                        enum dtp_product product)
 {
     struct dtp_demand *demand = &draft->op.demand;
-    bool grouped = matrix->groups > 1;
+    bool grouped = matrix->expert;
     uint64_t tokens = l->tokens, out = matrix->out, in = matrix->in;
     switch (product) {
     case DTP_PRODUCT_FORWARD: dtp_draft_matmul(l, draft, tokens, out, in, false); break;
@@ -107,7 +107,7 @@ void dtp_draft_product(const struct dtp_lowering *l, struct dtp_draft *draft, co
     }
     if (!grouped)
         return;
-    double rows = (double)(tokens * l->tensors.kind.experts_per_token);
+    double rows = (double)(tokens * l->tensors.kind.experts_per_token) * l->tensors.received;
     double *counted = product == DTP_PRODUCT_WEIGHT_GRADIENT ? &demand->k : &demand->m;
     *counted = rows / (double)matrix->groups; /* of one expert, where all have as many */
     draft->op.kind = DTP_OP_GROUPED_MATMUL;
@@ -138,7 +138,7 @@ dtp_op_id dtp_draft_end(struct dtp_lowering *l, struct dtp_draft *draft)
     if (draft->op.kind == DTP_OP_FREE && !draft->operand_count)
         return DTP_NO_OP;
     if (dtp_op_kind_class(draft->op.kind) == DTP_CLASS_ATTENTION && !draft->op.demand.attention.heads)
-        draft->op.demand.attention = dtp_plan_attention(l->transformer, l->plan, dtp_lower_model_layer(l));
+        draft->op.demand.attention = dtp_plan_attention(l->transformer, l->cluster, l->plan, dtp_lower_model_layer(l));
     for (uint32_t i = 0; l->hooks->narrow && i < draft->operand_count; i++)
         l->hooks->narrow(l, &draft->op, &draft->operands[i]);
     dtp_op_id id = dtp_program_add_op(l->program, &draft->op, draft->operands, draft->operand_count);
@@ -229,7 +229,7 @@ static void derive_groups(struct dtp_lowering *l)
     l->tp = tensor.size;
     l->vocab_ranks = dtp_plan_divides_vocab(l->plan) ? l->tp : 1;
     l->tp_stride = tensor.stride;
-    l->tp_group = DTP_NO_INDEX;
+    l->tp_group = l->expert_group = DTP_NO_INDEX;
     l->data_ranks = data.size;
     l->data_stride = data.stride;
 }
@@ -252,6 +252,9 @@ static void derive(struct dtp_lowering *l)
     l->between = t->hidden / (plan->sequence_shards > 1 ? plan->sequence_shards : 1);
     l->d_q = t->heads * t->head_dim;
     l->d_kv = t->kv_heads * t->head_dim;
+    l->d_v = !t->kv_latent                               ? l->d_kv
+             : dtp_plan_pads_values(t, l->cluster, plan) ? l->d_q
+                                                         : t->heads * t->value_head_dim;
     if (plan->attention == DTP_ATTENTION_MATH)
         l->scores_bytes =
             dtp_bytes_product(dtp_bytes_product(l->tokens, plan->sequence), t->heads * dtp_plan_score_bytes(plan));
@@ -319,6 +322,10 @@ static enum dtp_status lower(struct dtp_lowering *l)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     clear_states(l);
     dtp_lower_tensor_make(l);
+    if (l->plan->ep > 1)
+        l->expert_group = dtp_program_add_group(
+            l->program,
+            (struct dtp_program_group){l->plan->ep, dtp_plan_group(l->plan, l->cluster, DTP_AXES(EP)).stride});
     dtp_lower_context_make(l);
     dtp_lower_tensors(l);
     make_standing_buffers(l);

@@ -10,12 +10,32 @@
 
 /* ---- norms and the residual stream ------------------------------------------------------------------------------- */
 
-/* A sum's backward: each branch gets the residual gradient, cast for its matmul where the stream is fp32. */
+/* What dropout let through of the residual gradient: e h and the mask in, c h out. */
+static dtp_buffer_id drop_out(const struct dtp_block_backward *b, enum dtp_layer_tensor mask)
+{
+    struct dtp_lowering *l = b->l;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL_BACKWARD, "dropout");
+    dtp_draft_use(&draft, l->flight->gradient, DTP_READ);
+    dtp_backward_consume(b, &draft, mask, DTP_READ | DTP_FREE);
+    dtp_buffer_id gradient = dtp_backward_workspace(l, &draft, "branch gradient",
+                                                    dtp_backward_token_bytes(l, l->compute * l->between), DTP_WRITE);
+    double bytes = (double)((l->residual + l->compute + 1) * l->between);
+    dtp_draft_memory(l, &draft, dtp_backward_per_token(l, bytes), 1);
+    dtp_draft_end(l, &draft);
+    return gradient;
+}
+
+/* A sum's backward: each branch gets the residual gradient, cast for its matmul where the stream is fp32, or what
+ * dropout let through of it. */
 static void branch(struct dtp_block_backward *b)
 {
     struct dtp_lowering *l = b->l;
     dtp_buffer_id gradient = l->flight->gradient;
-    if (l->residual != l->compute && !l->tensors.kind.norms_after) { /* a norm's backward reads it as it is */
+    uint64_t mask = dtp_backward_operator(b)->statistics;
+    if (mask) {
+        gradient = drop_out(b, dtp_layer_first(mask));
+    } else if (l->residual != l->compute && !l->tensors.kind.norms_after) { /* a norm's backward reads it as it is */
         double h = (double)l->between, c = (double)l->compute;
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_CAST, "residual gradient");
@@ -161,7 +181,7 @@ static void add_to_stream(struct dtp_block_backward *b, enum dtp_layer_tensor of
 /* Of the product, which itself may be kept in fp8. */
 static uint64_t gradient_bytes(const struct dtp_lowering *l, const struct dtp_layer_activation *at)
 {
-    return dtp_backward_token_bytes(l, l->compute * dtp_layer_tensor_width(&l->tensors.kind, at->product));
+    return dtp_backward_token_bytes(l, dtp_lower_product_bytes(l, at->product));
 }
 
 /* eager SwiGLU, first step: d silu and d up from the product's gradient (2 reads and 1 write each: 6 f). */
@@ -245,7 +265,8 @@ static void activation(struct dtp_block_backward *b)
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
-/* Flash kernels form QK^T again (5 matmuls for 2: 2.5 times the forward) and sum dq in fp32 (4 d_q); math attention has
+/* Flash kernels form QK^T again (5 matmuls for 2: 2.5 times the forward; three of the keys' width, two of the values')
+ * and sum dq in fp32 (4 d_q); math attention has
  * gradients of probabilities and scores. */
 static void whole_core(struct dtp_block_backward *b, struct dtp_draft *draft)
 {
@@ -253,17 +274,19 @@ static void whole_core(struct dtp_block_backward *b, struct dtp_draft *draft)
     bool math = l->plan->attention == DTP_ATTENTION_MATH;
     double s = dtp_transformer_layer_attention_length(l->transformer, dtp_lower_model_layer(l), l->plan->sequence);
     uint64_t q = dtp_backward_token_bytes(l, l->compute * l->d_q),
-             kv = dtp_backward_token_bytes(l, l->compute * l->d_kv);
+             kv = dtp_backward_token_bytes(l, l->compute * l->d_kv),
+             v = dtp_backward_token_bytes(l, l->compute * l->d_v);
+    double keys = (double)l->d_q, values = (double)(l->transformer->kv_latent ? l->d_v : l->d_q);
     dtp_draft_begin(l, draft, DTP_OP_ATTENTION_BACKWARD, "");
     b->gradient[DTP_TENSOR_Q_RAW] = dtp_backward_workspace(l, draft, "q gradient", q, DTP_WRITE);
     b->gradient[DTP_TENSOR_K_RAW] = dtp_backward_workspace(l, draft, "k gradient", kv, DTP_WRITE);
-    b->gradient[DTP_TENSOR_V] = dtp_backward_workspace(l, draft, "v gradient", kv, DTP_WRITE);
+    b->gradient[DTP_TENSOR_V] = dtp_backward_workspace(l, draft, "v gradient", v, DTP_WRITE);
     dtp_backward_workspace(l, draft, "attention workspace",
                            math ? 2 * l->scores_bytes : dtp_backward_token_bytes(l, 4 * l->d_q), DTP_UPDATE | DTP_FREE);
     /* a compiler reads the result's heads-side-by-side form and lays the gradient out by heads */
     enum dtp_layer_tensor result = l->tensor_bytes[DTP_TENSOR_CORE_COPY] ? DTP_TENSOR_CORE_COPY : DTP_TENSOR_CORE;
     dtp_draft_use(draft, b->gradient[result], DTP_READ | DTP_FREE);
-    draft->op.demand.flops = dtp_backward_per_token(l, (math ? 4 : 5) * s * (double)l->d_q);
+    draft->op.demand.flops = dtp_backward_per_token(l, s * ((math ? 2 : 3) * keys + 2 * values));
     draft->op.demand.tokens = (double)l->tokens;
     draft->op.demand.kernels = 3;
 }
@@ -271,9 +294,9 @@ static void whole_core(struct dtp_block_backward *b, struct dtp_draft *draft)
 static void core(struct dtp_block_backward *b)
 {
     struct dtp_lowering *l = b->l;
-    static const enum dtp_layer_tensor inputs[] = {DTP_TENSOR_Q,      DTP_TENSOR_K,          DTP_TENSOR_V,
-                                                   DTP_TENSOR_QKV,    DTP_TENSOR_CORE_STATE, DTP_TENSOR_CORE,
-                                                   DTP_TENSOR_KV_ALL, DTP_TENSOR_Q_RAW,      DTP_TENSOR_K_RAW};
+    static const enum dtp_layer_tensor inputs[] = {
+        DTP_TENSOR_Q,    DTP_TENSOR_K,      DTP_TENSOR_V,      DTP_TENSOR_QKV,   DTP_TENSOR_CORE_STATE,
+        DTP_TENSOR_CORE, DTP_TENSOR_KV_ALL, DTP_TENSOR_KV_RAW, DTP_TENSOR_Q_RAW, DTP_TENSOR_K_RAW};
     bool shared = l->plan->cp > 1;
     int count = (int)(sizeof inputs / sizeof *inputs) - (l->transformer->qk_norm ? 2 : 0);
     struct dtp_draft draft;
@@ -284,6 +307,7 @@ static void core(struct dtp_block_backward *b)
                 saved.buffer[saved.count++] = b->module->tensor[inputs[i]];
         dtp_lower_context_backward(b, &draft, &saved);
     } else {
+        dtp_backward_latent_pad(b);
         whole_core(b, &draft);
     }
     for (int i = 0; i < count; i++) {
@@ -366,13 +390,19 @@ static void run(struct dtp_block_backward *b)
     case DTP_LAYER_OP_PROJECTION:
         if (dtp_backward_operator(b)->makes & DTP_TENSOR_BIT(QKV))
             join(b);
+        if (dtp_backward_operator(b)->makes & DTP_TENSOR_BIT(EXPERT_DOWN))
+            dtp_lower_around_experts(b->l, b->l->hooks->before_experts, true);
         dtp_backward_projection(b);
+        if (dtp_backward_operator(b)->reads & DTP_TENSOR_BIT(PERMUTED))
+            dtp_lower_around_experts(b->l, b->l->hooks->after_experts, true);
         if (dtp_backward_operator(b)->reads & DTP_LAYER_STREAM)
             add_to_stream(b, dtp_layer_first(dtp_backward_operator(b)->reads));
         break;
     case DTP_LAYER_OP_CAST: add_to_stream(b, dtp_layer_first(dtp_backward_operator(b)->makes)); break;
     case DTP_LAYER_OP_ROTARY: rotary(b); break;
     case DTP_LAYER_OP_ATTENTION: core(b); break;
+    case DTP_LAYER_OP_LATENT_NORM: dtp_backward_latent_norm(b); break;
+    case DTP_LAYER_OP_LATENT_HEADS: dtp_backward_latent_heads(b); break;
     case DTP_LAYER_OP_ACTIVATION: activation(b); break;
     case DTP_LAYER_OP_ROUTER: dtp_backward_router(b); break;
     case DTP_LAYER_OP_PERMUTE: dtp_backward_permute(b); break;

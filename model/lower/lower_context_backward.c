@@ -36,7 +36,8 @@ struct gradients {
 
 static struct gradients bytes_of_step(const struct dtp_lowering *l, uint32_t step)
 {
-    const struct dtp_attention_shape whole = dtp_plan_attention(l->transformer, l->plan, dtp_lower_model_layer(l));
+    const struct dtp_attention_shape whole =
+        dtp_plan_attention(l->transformer, l->cluster, l->plan, dtp_lower_model_layer(l));
     const struct dtp_attention_shape shape = dtp_context_step(&l->context, &whole, step);
     uint64_t of_rank = whole.keys / l->context.ring;
     return (struct gradients){.query_bytes = dtp_context_q_bytes(l) / of_rank * shape.queries,

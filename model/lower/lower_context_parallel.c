@@ -73,7 +73,8 @@ dtp_op_id dtp_context_issue(struct dtp_lowering *l, struct dtp_draft *draft, uin
 
 void dtp_context_core(const struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_op_kind kind, uint32_t step)
 {
-    const struct dtp_attention_shape whole = dtp_plan_attention(l->transformer, l->plan, dtp_lower_model_layer(l));
+    const struct dtp_attention_shape whole =
+        dtp_plan_attention(l->transformer, l->cluster, l->plan, dtp_lower_model_layer(l));
     dtp_draft_begin(l, draft, kind, "");
     struct dtp_demand *demand = &draft->op.demand;
     demand->attention = dtp_context_step(&l->context, &whole, step);

@@ -87,7 +87,8 @@ static void norm(const struct pass *pass, int index)
     struct dtp_lowering *l = pass->l;
     const struct dtp_layer_operator *op = operator_at(pass, index);
     enum dtp_layer_tensor input = dtp_layer_first(op->reads), result = dtp_layer_first(op->makes);
-    const struct dtp_layer_operator *sum = l->fused ? dtp_layer_tensors_sum(&l->tensors, input) : NULL;
+    bool adds = index > 0 && dtp_layer_tensors_sum_in_norm(&l->tensors, index - 1);
+    const struct dtp_layer_operator *sum = adds ? operator_at(pass, index - 1) : NULL;
     if (!wanted(pass, result))
         return;
     double h = (double)l->between, e = (double)l->residual, c = (double)l->compute;
@@ -115,6 +116,15 @@ static uint64_t branch_bytes(const struct dtp_lowering *l, const struct dtp_laye
     return !l->fused && l->tensors.kind.norms_after && dtp_layer_branches(sum) ? l->residual : l->compute;
 }
 
+/* Of a sum with dropout; returns the bytes of an element. */
+static uint64_t make_mask(const struct pass *pass, struct dtp_draft *draft, const struct dtp_layer_operator *sum)
+{
+    if (!sum->statistics)
+        return 0;
+    make(pass, draft, dtp_layer_first(sum->statistics));
+    return 1;
+}
+
 /* x2 = x + attention, where no fused norm adds. */
 static void residual(const struct pass *pass, int index)
 {
@@ -126,7 +136,7 @@ static void residual(const struct pass *pass, int index)
     dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, op->name);
     read_terms(pass, &draft, op->reads, true);
     make(pass, &draft, dtp_layer_first(op->makes));
-    uint64_t bytes = 2 * l->residual + branch_bytes(l, op);
+    uint64_t bytes = 2 * l->residual + branch_bytes(l, op) + make_mask(pass, &draft, op);
     dtp_draft_memory(l, &draft, per_token(l, (double)(bytes * l->between)), 1);
     dtp_draft_end(l, &draft);
 }
@@ -313,11 +323,12 @@ static void rotary(const struct pass *pass)
     dtp_draft_end(l, &draft);
 }
 
-/* FLOPs of the causal core, QK^T and PV each half of 2 s d_q a token; s is shorter under a sliding window. */
+/* FLOPs of the causal core, QK^T and PV each half of 2 s d_q a token, or d_v where values have a width of their own; s
+ * is shorter under a sliding window. */
 static double core_flops(const struct dtp_lowering *l)
 {
     double s = dtp_transformer_layer_attention_length(l->transformer, dtp_lower_model_layer(l), l->plan->sequence);
-    return per_token(l, 2 * s * (double)l->d_q);
+    return per_token(l, s * (double)(l->d_q + (l->transformer->kv_latent ? l->d_v : l->d_q)));
 }
 
 /* Of context parallel ranks: what the core reads. */
@@ -369,8 +380,8 @@ static void attention(const struct pass *pass)
     make(pass, &draft, DTP_TENSOR_CORE);
     make(pass, &draft, DTP_TENSOR_CORE_STATE);
     dtp_draft_new(l, &draft, "scores", DTP_OWNER_WORKSPACE, l->scores_bytes, DTP_UPDATE | DTP_FREE);
-    static const enum dtp_layer_tensor inputs[] = {DTP_TENSOR_QKV, DTP_TENSOR_V, DTP_TENSOR_Q, DTP_TENSOR_K,
-                                                   DTP_TENSOR_KV_ALL};
+    static const enum dtp_layer_tensor inputs[] = {DTP_TENSOR_QKV, DTP_TENSOR_V,      DTP_TENSOR_Q,
+                                                   DTP_TENSOR_K,   DTP_TENSOR_KV_RAW, DTP_TENSOR_KV_ALL};
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
         read(pass, &draft, inputs[i], true);
     if (!l->tensor_bytes[DTP_TENSOR_Q]) {
@@ -393,7 +404,7 @@ static void exchange_result(const struct pass *pass)
         drop(pass, DTP_TENSOR_CORE);
 }
 
-/* transpose(1, 2).reshape: a copy of its own, not counted in the core's time. */
+/* transpose(1, 2).reshape: a copy of its own, not counted in the core's time; what values were padded by goes. */
 static void core_copy(const struct pass *pass)
 {
     struct dtp_lowering *l = pass->l;
@@ -407,7 +418,8 @@ static void core_copy(const struct pass *pass)
     dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "heads side by side");
     make(pass, &draft, DTP_TENSOR_CORE_COPY);
     read(pass, &draft, DTP_TENSOR_CORE, true);
-    dtp_draft_memory(l, &draft, 0, 1);
+    bool cut = l->tensors.kind.pads_values;
+    dtp_draft_memory(l, &draft, cut ? per_token(l, 2 * (double)(l->compute * l->tensors.kind.d_core)) : 0, 1);
     dtp_draft_end(l, &draft);
 }
 
@@ -421,7 +433,7 @@ static void activation(const struct pass *pass, uint64_t makes)
     struct dtp_layer_activation at = dtp_layer_activation(makes);
     if (!wanted(pass, at.product) && !wanted(pass, at.silu))
         return;
-    double f = (double)(l->compute * dtp_layer_tensor_width(&l->tensors.kind, at.product));
+    double f = (double)dtp_lower_product_bytes(l, at.product);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION, "");
     make(pass, &draft, at.silu);
@@ -438,6 +450,7 @@ static void activation(const struct pass *pass, uint64_t makes)
 
 /* ---- the block --------------------------------------------------------------------------------------------------- */
 
+/* A replay has this for the mask of its dropout alone: the sum is the next block's input, which is there. */
 static void block_result(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
@@ -450,13 +463,16 @@ static void block_result(const struct pass *pass, int index)
     if (branches > 1 && !l->fused) /* eager adds two at a time */
         dtp_draft_new(l, &draft, "sum of branches", DTP_OWNER_WORKSPACE,
                       dtp_bytes_product(l->tokens, l->compute * l->between), DTP_UPDATE | DTP_FREE);
-    dtp_buffer_id result = dtp_draft_new(l, &draft, dtp_layer_tensor_text(DTP_TENSOR_INPUT), DTP_OWNER_ACTIVATIONS,
-                                         l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
+    dtp_buffer_id result =
+        dtp_draft_new(l, &draft, dtp_layer_tensor_text(DTP_TENSOR_INPUT), DTP_OWNER_ACTIVATIONS,
+                      l->tensor_bytes[DTP_TENSOR_INPUT], pass->replay ? DTP_WRITE | DTP_FREE : DTP_WRITE);
+    double mask = (double)make_mask(pass, &draft, op);
     double added = l->fused ? (branches - 1) * c : 3 * (branches - 1) * c;
-    dtp_draft_memory(l, &draft, per_token(l, (2 * e + c + added) * (double)l->between),
+    dtp_draft_memory(l, &draft, per_token(l, (2 * e + c + mask + added) * (double)l->between),
                      l->fused ? 1 : (uint32_t)branches);
     dtp_draft_end(l, &draft);
-    dtp_lower_hand_on(l, l->layer + 1u, result);
+    if (!pass->replay)
+        dtp_lower_hand_on(l, l->layer + 1u, result);
 }
 
 /* The function returns: what only its variables held goes back. */
@@ -480,6 +496,13 @@ static void projection(const struct pass *pass, int index, void (*matmul)(const 
             matmul(pass, i);
 }
 
+/* A replay of attention's core alone calls no module. */
+static void call_experts(const struct pass *pass, void (*hook)(struct dtp_lowering *l, bool backward))
+{
+    if (!pass->replay || pass->l->checkpointing.keeps != DTP_KEEPS_ALL_BUT_CORE)
+        dtp_lower_around_experts(pass->l, hook, false);
+}
+
 static void run(const struct pass *pass, int index)
 {
     switch (operator_at(pass, index)->kind) {
@@ -490,20 +513,29 @@ static void run(const struct pass *pass, int index)
             norm_after(pass, index);
         break;
     case DTP_LAYER_OP_CAST: cast(pass, index); break;
-    case DTP_LAYER_OP_PROJECTION: projection(pass, index, linear); break;
+    case DTP_LAYER_OP_PROJECTION:
+        projection(pass, index, linear);
+        if (operator_at(pass, index)->makes & DTP_TENSOR_BIT(EXPERT_DOWN))
+            call_experts(pass, pass->l->hooks->after_experts);
+        break;
     case DTP_LAYER_OP_ROTARY: rotary(pass); break;
     case DTP_LAYER_OP_ATTENTION:
         attention(pass);
         core_copy(pass);
         break;
+    case DTP_LAYER_OP_LATENT_NORM: dtp_forward_latent_norm(pass, operator_at(pass, index)); break;
+    case DTP_LAYER_OP_LATENT_HEADS: dtp_forward_latent_heads(pass); break;
     case DTP_LAYER_OP_ACTIVATION: activation(pass, operator_at(pass, index)->makes); break;
     case DTP_LAYER_OP_ROUTER: dtp_forward_router(pass); break;
-    case DTP_LAYER_OP_PERMUTE: dtp_forward_permute(pass, operator_at(pass, index)); break;
+    case DTP_LAYER_OP_PERMUTE:
+        dtp_forward_permute(pass, operator_at(pass, index));
+        call_experts(pass, pass->l->hooks->before_experts);
+        break;
     case DTP_LAYER_OP_UNPERMUTE: dtp_forward_unpermute(pass, operator_at(pass, index)); break;
     case DTP_LAYER_OP_RESIDUAL:
         if (operator_at(pass, index)->makes)
             residual(pass, index);
-        else if (!pass->replay) /* a replay's result would be the next block's input, which is there */
+        else if (!pass->replay || operator_at(pass, index)->statistics)
             block_result(pass, index);
         break;
     }

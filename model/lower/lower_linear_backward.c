@@ -57,10 +57,11 @@ static void weight_gradient(const struct dtp_block_backward *b, int index, dtp_b
 static uint64_t input_width(const struct dtp_lowering *l, int index)
 {
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
-    bool of_stream =
-        matrix->id != DTP_MATRIX_OUTPUT && matrix->id != DTP_MATRIX_DOWN && matrix->id != DTP_MATRIX_SHARED_DOWN;
-    if (matrix->groups > 1)
-        return l->tensors.kind.experts_per_token * matrix->in;
+    bool of_latent = matrix->id == DTP_MATRIX_KV_B || (matrix->id == DTP_MATRIX_Q && l->tensors.kind.q_latent);
+    bool of_stream = matrix->id != DTP_MATRIX_OUTPUT && matrix->id != DTP_MATRIX_DOWN &&
+                     matrix->id != DTP_MATRIX_SHARED_DOWN && !of_latent;
+    if (matrix->expert)
+        return dtp_layer_received(&l->tensors, l->tensors.kind.experts_per_token * matrix->in);
     return of_stream && l->tp == 1 ? l->between : matrix->in;
 }
 
@@ -110,7 +111,7 @@ static void bias_gradient(struct dtp_lowering *l, const struct dtp_layer_matrix 
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_BIAS_BACKWARD, matrix->name);
     dtp_draft_use(&draft, output_gradient, DTP_READ);
-    uint64_t rows = matrix->groups > 1 ? l->tensors.kind.experts_per_token : 1; /* of a token */
+    uint64_t rows = matrix->expert ? l->tensors.kind.experts_per_token : 1; /* of a token */
     dtp_draft_memory(l, &draft, dtp_backward_per_token(l, (double)(rows * matrix->out * l->compute)), 1);
     dtp_draft_end(l, &draft);
 }
@@ -232,7 +233,7 @@ dtp_buffer_id dtp_backward_add(const struct dtp_block_backward *b, enum dtp_laye
     dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL_BACKWARD, "sum of input gradients");
     dtp_draft_use(&draft, sum, DTP_UPDATE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
-    uint64_t width = of == DTP_TENSOR_PERMUTED ? dtp_layer_tensor_width(&l->tensors.kind, of) : l->transformer->hidden;
+    uint64_t width = of == DTP_TENSOR_PERMUTED ? l->tensors.bytes[of] / l->compute : l->transformer->hidden;
     dtp_draft_memory(l, &draft, passes ? dtp_backward_per_token(l, (double)(3 * l->compute * width)) : 0, 1);
     dtp_draft_end(l, &draft);
     return sum;

@@ -332,6 +332,7 @@ struct dtp_attention_shape dtp_transformer_attention(const struct dtp_transforme
     return (struct dtp_attention_shape){.heads = (uint32_t)transformer->heads,
                                         .kv_heads = (uint32_t)transformer->kv_heads,
                                         .head_dim = (uint32_t)transformer->head_dim,
+                                        .value_dim = (uint32_t)transformer->value_head_dim,
                                         .window = (uint32_t)dtp_transformer_layer_window(transformer, layer, sequence),
                                         .queries = sequence,
                                         .keys = sequence,
@@ -373,9 +374,7 @@ double dtp_transformer_attention_length(const struct dtp_transformer *transforme
 double dtp_transformer_model_flops_per_token(const struct dtp_transformer *transformer, uint64_t sequence)
 {
     const struct dtp_transformer *t = transformer;
-    double d_q = (double)(t->heads * t->head_dim);
-    double d_v = t->kv_latent ? (double)(t->heads * t->value_head_dim) : d_q;
     double s = dtp_transformer_attention_length(transformer, sequence);
-    double attention = 3.0 * (double)t->layers * (d_q + d_v) * s;
+    double attention = 6.0 * (double)t->layers * dtp_transformer_core_width(t) * s;
     return 6.0 * (double)dtp_transformer_count(transformer).matmul + attention;
 }

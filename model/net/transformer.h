@@ -71,6 +71,8 @@ struct dtp_transformer {
     uint64_t expert_layer_step; /* of the others, every so-manieth of the model has experts: layers n - 1, 2n - 1, ...
                                  * counted from 0 (Llama 4: interleave_moe_layer_step); 0, 1: all */
     enum dtp_router router;
+    uint32_t
+        expert_ranks; /* of a rank's slice of a model: so many ranks divide the experts; 0, 1: it has all of them */
     uint64_t expert_groups;    /* groups that experts are routed in (DeepSeek: n_group); 0: one */
     uint64_t groups_per_token; /* a token's experts are of so many groups (topk_group); 0: all */
     bool expert_bias;          /* biases of the experts (gpt-oss) */
@@ -173,17 +175,40 @@ struct dtp_attention_shape {
     uint32_t window;                    /* tokens it reaches back; 0: all of them */
     uint64_t queries, keys;             /* fewer queries are the last of the keys' tokens */
     bool causal;
-    uint8_t kernel; /* enum dtp_attention */
-    bool wide;      /* of math attention: scores of 16-bit inputs are fp32; of norms of q and k: over all heads */
-    bool atomic;    /* of backward: gradients of queries are summed by atomics, in any order */
-    uint32_t zero;  /* no hole lies here: equal shapes are equal bytes */
-    double softcap; /* c: scores x become c tanh(x / c); 0: not */
+    uint8_t kernel;     /* enum dtp_attention */
+    bool wide;          /* of math attention: scores of 16-bit inputs are fp32; of norms of q and k: over all heads */
+    bool atomic;        /* of backward: gradients of queries are summed by atomics, in any order */
+    bool dropout;       /* of math attention: probabilities go through dropout, a kernel of its own */
+    uint8_t zero[7];    /* no hole lies here: equal shapes are equal bytes */
+    uint32_t value_dim; /* width of a value where it is another than of keys; else 0 */
+    double softcap;     /* c: scores x become c tanh(x / c); 0: not */
 };
 /* Of the layer, by the kernel that is 0. */
 struct dtp_attention_shape dtp_transformer_attention(const struct dtp_transformer *transformer, uint64_t layer,
                                                      uint64_t sequence);
+/* What queries' and keys' width is in FLOPs of the core, given that of values: QK^T is made of the former, the weighted
+ * sum of the latter. Forward has one of each; backward three of keys (QK^T again, dQ, dK) and two of values (dP, dV).
+ */
+static inline double dtp_attention_forward_width(const struct dtp_attention_shape *shape)
+{
+    double key = (double)shape->head_dim, value = shape->value_dim ? (double)shape->value_dim : key;
+    return (key + value) / 2;
+}
+static inline double dtp_attention_backward_width(const struct dtp_attention_shape *shape)
+{
+    double key = (double)shape->head_dim, value = shape->value_dim ? (double)shape->value_dim : key;
+    return (3 * key + 2 * value) / 2;
+}
 /* As dtp_transformer_layer_attention_length. */
 double dtp_attention_length(const struct dtp_attention_shape *shape);
+
+/* What FLOPs of attention go by: queries' width of all heads, or half of it and half of the values' where these are
+ * others (latent attention). */
+static inline double dtp_transformer_core_width(const struct dtp_transformer *transformer)
+{
+    uint64_t values = transformer->kv_latent ? transformer->value_head_dim : transformer->head_dim;
+    return (double)(transformer->heads * (transformer->head_dim + values)) / 2;
+}
 
 /* Model FLOPs of one token, forward and backward, no recompute, at sequence length `sequence`: 6 * matmul parameters
  * + 6*L*d_q*s (causal attention counted half; Megatron-LM num_floating_point_operations, torchtitan), s the attention

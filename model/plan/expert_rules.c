@@ -1,5 +1,6 @@
 /* What plans of models with experts, latent attention or modules that predict further ahead are refused. */
 #include "plan/degrees.h"
+#include "plan/rules.h"
 
 #include <inttypes.h>
 
@@ -24,15 +25,79 @@ static void check_runtime(struct dtp_resolver *r)
         dtp_plan_refuse(r, "expert_bias", "is counted, but grouped matmuls with biases are not modelled yet");
 }
 
+/* Latent attention, as PyTorch's models have it. */
+static void check_latent(struct dtp_resolver *r)
+{
+    const struct dtp_transformer *t = r->transformer;
+    const struct dtp_plan *p = r->plan;
+    if (!p->runtime->latent_attention)
+        dtp_plan_refuse(r, "runtime", "%s is not modelled with latent attention; use runtime torch", p->runtime->name);
+    if (p->tp > 1 || p->pp > 1 || p->cp > 1)
+        dtp_plan_refuse(r,
+                        p->tp > 1   ? "tp"
+                        : p->pp > 1 ? "pp"
+                                    : "cp",
+                        "with latent attention is not modelled yet; use 1");
+    if (p->precision.compute == DTP_FP8)
+        dtp_plan_refuse(r, "precision", "fp8 with latent attention is not modelled; use bf16-mixed");
+    if (p->offload != DTP_OFFLOAD_NONE)
+        dtp_plan_refuse(r, "offload", "with latent attention is not modelled; use none");
+    if (p->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
+        dtp_plan_refuse(r, "checkpointing",
+                        "selective with latent attention is not modelled; use full, every-N or none");
+    if (t->value_head_dim > t->head_dim)
+        dtp_plan_refuse(r, "value_head_dim", "above head_dim is not modelled; kernels pad values, not keys");
+    if (t->norm_place != DTP_NORMS_BEFORE || t->parallel_block)
+        dtp_plan_refuse(r, t->parallel_block ? "parallel_block" : "norm_place",
+                        "of this kind is not modelled with latent attention");
+}
+
+/* torchtitan's: experts are FSDP2's over the ranks of a shard group that have the same ones, each block's a unit within
+ * its block's. */
+static void check_sharded(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    uint32_t node = r->cluster->gpus_per_node;
+    if (!dtp_plan_is_fsdp(p) || p->fsdp1)
+        dtp_plan_refuse(r, "ep", "above 1 goes with FSDP2 alone in PyTorch, not with %s; use strategy full_shard",
+                        p->fsdp1 ? "FSDP1" : dtp_strategy_text(p->strategy));
+    else if (p->shard_group && p->shard_group % p->ep)
+        dtp_plan_refuse(r, "ep", "%" PRIu32 " does not divide the %" PRIu32 " GPUs that share one copy", p->ep,
+                        p->shard_group);
+    else if (node % p->ep && p->ep % node)
+        dtp_plan_refuse(r, "ep", "%" PRIu32 " neither divides a node of %" PRIu32 " GPUs nor fills whole nodes", p->ep,
+                        node);
+    if (p->wrap_layers != 1)
+        dtp_plan_refuse(r, "wrap_layers", "other than 1 is not modelled with ep; leave it out");
+    if (p->reshard_group)
+        dtp_plan_refuse(r, "reshard_after_forward", "to fewer GPUs is not modelled with ep; use true");
+}
+
+static void check_expert_parallel(struct dtp_resolver *r)
+{
+    const struct dtp_transformer *t = r->transformer;
+    const struct dtp_plan *p = r->plan;
+    if (p->ep <= 1 || !p->runtime->expert_parallel) /* else its row refuses it */
+        return;
+    if (!t->experts)
+        dtp_plan_refuse(r, "ep", "above 1 divides experts, of which this model has none; use 1");
+    else if (t->experts % p->ep)
+        dtp_plan_refuse(r, "ep", "%" PRIu32 " does not divide %" PRIu64 " experts", p->ep, t->experts);
+    else
+        check_sharded(r);
+    if (p->expert_imbalance > p->ep)
+        dtp_plan_refuse(r, "expert_imbalance", "%g is more than %" PRIu32 ", where one rank receives all tokens",
+                        p->expert_imbalance, p->ep);
+}
+
 void dtp_plan_check_experts(struct dtp_resolver *r)
 {
     const struct dtp_transformer *t = r->transformer;
+    check_expert_parallel(r);
     if (t->experts)
         check_runtime(r);
     if (t->kv_latent)
-        dtp_plan_refuse(r, "kv_latent",
-                        "(latent attention) is counted, but its plans are not modelled yet; set it, q_latent, "
-                        "rope_head_dim and value_head_dim to 0 for plain attention");
+        check_latent(r);
     if (t->mtp_layers)
         dtp_plan_refuse(r, "mtp_layers", "is %" PRIu64 ", and such modules are not modelled yet; set it to 0",
                         t->mtp_layers);

@@ -98,9 +98,11 @@ struct dtp_plan {
 /* those of runtime torch, which others ask for as well */
 #define DTP_TORCH_FIELD(type, field, standard) type field;
 #include "plan/plan_keys.def"
-    uint32_t shard_group; /* ranks that share one copy of the sharded state; 0 = rule (data parallel size;
-                             node for hybrid_shard); resolved by dtp_plan_resolve */
-    uint32_t tp, pp, cp;  /* tensor, pipeline, context parallel; which a runtime has: `splits` of runtime.h */
+    uint32_t shard_group;    /* ranks that share one copy of the sharded state; 0 = rule (data parallel size;
+                                node for hybrid_shard); resolved by dtp_plan_resolve */
+    uint32_t tp, pp, cp;     /* tensor, pipeline, context parallel; which a runtime has: `splits` of runtime.h */
+    uint32_t ep;             /* expert parallel: ranks that divide a layer's experts, neighbours of a stage's */
+    double expert_imbalance; /* rows that the fullest of them receives, over the mean: 1, all receive as many */
     enum dtp_mesh_axis layout_order[DTP_AXIS_COUNT]; /* which ranks are neighbours (layout.h) */
     bool sequence_parallel;          /* with tp: norms and residual stream are spread too; default true */
     bool tp_overlap;                 /* with tp: its collectives run beside matmuls; default false */
@@ -124,6 +126,7 @@ struct dtp_plan {
     enum dtp_offload offload;
     struct dtp_precision precision;
     enum dtp_attention attention;
+    double dropout; /* probability, of attention's and of the branches' alike; default 0 */
     enum dtp_loss loss;
     enum dtp_optimizer optimizer; /* SGD without momentum: no state */
     uint32_t wrap_layers;         /* layers per FSDP unit; 0 = the whole model is one unit */

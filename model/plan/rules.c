@@ -239,6 +239,18 @@ uint32_t dtp_plan_gradient_ranks(const struct dtp_plan *plan, const struct dtp_c
     return slices <= cluster->gpus ? (uint32_t)(cluster->gpus / slices) : 1;
 }
 
+uint32_t dtp_plan_expert_replicas(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
+{
+    uint64_t slices = (uint64_t)(plan->pp ? plan->pp : 1) * (plan->ep ? plan->ep : 1);
+    return slices <= cluster->gpus ? (uint32_t)(cluster->gpus / slices) : 1;
+}
+
+uint64_t dtp_plan_expert_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan)
+{
+    uint64_t ranks = dtp_plan_shard_ranks(cluster, plan);
+    return plan->ep > 1 && ranks >= plan->ep ? ranks / plan->ep : ranks;
+}
+
 uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
 {
     uint32_t ranks = dtp_plan_gradient_ranks(plan, cluster), cp = plan->cp ? plan->cp : 1;
@@ -250,13 +262,27 @@ uint64_t dtp_plan_tokens(const struct dtp_plan *plan)
     return dtp_bytes_product(plan->micro_batch, plan->sequence / (plan->cp ? plan->cp : 1));
 }
 
-struct dtp_attention_shape dtp_plan_attention(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+bool dtp_plan_pads_values(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                          const struct dtp_plan *plan)
+{
+    enum dtp_gpu_architecture architecture = cluster->gpu.architecture;
+    bool cudnn =
+        plan->attention == DTP_ATTENTION_FLASH && (architecture == DTP_GPU_HOPPER || architecture == DTP_GPU_BLACKWELL);
+    return transformer->kv_latent && transformer->value_head_dim < transformer->head_dim && !cudnn &&
+           plan->attention != DTP_ATTENTION_MATH;
+}
+
+struct dtp_attention_shape dtp_plan_attention(const struct dtp_transformer *transformer,
+                                              const struct dtp_cluster *cluster, const struct dtp_plan *plan,
                                               uint64_t layer)
 {
     struct dtp_attention_shape shape = dtp_transformer_attention(transformer, layer, plan->sequence);
     shape.kernel = (uint8_t)plan->attention;
     shape.wide = wide_scores(plan) && plan->attention == DTP_ATTENTION_MATH;
+    shape.dropout = plan->dropout > 0 && plan->attention == DTP_ATTENTION_MATH;
     shape.atomic = plan->executor.atomic_attention;
+    if (shape.value_dim == shape.head_dim || dtp_plan_pads_values(transformer, cluster, plan))
+        shape.value_dim = 0;
     return shape;
 }
 

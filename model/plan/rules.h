@@ -118,12 +118,23 @@ uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_clust
  * least 1. */
 uint32_t dtp_plan_gradient_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
 
+/* Ranks that have the same experts, over which these weights' gradients are summed: those of a stage over ep. */
+uint32_t dtp_plan_expert_replicas(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
+/* Of these, who share one copy of them where parameters are sharded: the shard group over ep. */
+uint64_t dtp_plan_expert_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan);
+
 /* Of a micro-step on one rank: context parallel ranks divide a sequence. */
 uint64_t dtp_plan_tokens(const struct dtp_plan *plan);
 
 /* A layer's attention, by the plan's kernel. */
-struct dtp_attention_shape dtp_plan_attention(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+struct dtp_attention_shape dtp_plan_attention(const struct dtp_transformer *transformer,
+                                              const struct dtp_cluster *cluster, const struct dtp_plan *plan,
                                               uint64_t layer);
+/* Values of latent attention are narrower than keys. cuDNN's kernels for Hopper and Blackwell take them so; for
+ * FlashAttention's, which know one width, transformers pads them with zeros to the keys' (DeepseekV3Attention.forward,
+ * flash_attention_2), and what comes of it is cut to size again. */
+bool dtp_plan_pads_values(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                          const struct dtp_plan *plan);
 /* What a program of the plan says of its execution. */
 struct dtp_execution dtp_plan_execution(const struct dtp_plan *plan);
 

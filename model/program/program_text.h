@@ -16,10 +16,10 @@
  * behind `reads`, `writes`, `updates` or, where no byte is touched, `buffers`: +3 is allocated, 2- freed and 2~ freed
  * with DTP_DEFER by the operation; 0@4096 begins at byte 4096 of buffer 0, 0@4096+512 touches 512 bytes from there on
  * and no others, 0% is this rank's shard of it; the operand's role stands behind a colon. A send or receive says the
- * peer's role and a tag (program_set.h). Attention says its heads, kv_heads, head_dim, window, queries, keys, whether
- * it is causal, and its kernel, a grouped matmul its groups. What is 0 or none is left out. Numbers are whole, or MpE
- * for M * 2^E, so that reading gives the same bits in every locale. Blank lines and lines that begin with '#' are
- * skipped. */
+ * peer's role and a tag (program_set.h). Attention says its heads, kv_heads, head_dim, value_dim, window, queries,
+ * keys, whether it is causal, and its kernel, a grouped matmul its groups. What is 0 or none is left out. Numbers are
+ * whole, or MpE for M * 2^E, so that reading gives the same bits in every locale. Blank lines and lines that begin with
+ * '#' are skipped. */
 #ifndef DTP_PROGRAM_TEXT_H
 #define DTP_PROGRAM_TEXT_H
 

@@ -10,6 +10,7 @@
     X(heads, UINT32_MAX)                                                                                               \
     X(kv_heads, UINT32_MAX)                                                                                            \
     X(head_dim, UINT32_MAX)                                                                                            \
+    X(value_dim, UINT32_MAX)                                                                                           \
     X(window, UINT32_MAX)                                                                                              \
     X(queries, DTP_BUFFER_MAX_BYTES)                                                                                   \
     X(keys, DTP_BUFFER_MAX_BYTES)
@@ -29,7 +30,7 @@
     }
 #define DTP_MEMORY_KERNEL_WORDS                                                                                        \
     {                                                                                                                  \
-        "eager", "fused", "streaming"                                                                                  \
+        "eager", "fused", "streaming", "indexed", "outer"                                                              \
     }
 
 #endif

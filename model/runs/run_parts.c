@@ -8,13 +8,30 @@
 
 /* ---- experts --------------------------------------------------------------------------------------------------- */
 
+/* Whether tokens were dropped, or moved by another way than PyTorch's all-to-alls, say the notes of some rows. */
+static void refuse_ways(struct writer *w)
+{
+    static const char *const words[] = {"capacity factor", "ScatterMoE", "scattermoe", "DeepEP", "HybridEP", "deepep"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strstr(w->run->notes, words[i]))
+            REFUSE(w, "experts by '%s', as notes say, are not modelled; dropless grouped matmuls are", words[i]);
+}
+
+/* The model's dimensions are the shape's (run_shape.c); here how ranks divide its experts. Which runtimes have experts
+ * says resolving. */
 static void write_experts(struct writer *w)
 {
     const struct dtp_run *run = w->run;
-    if (run->experts)
-        REFUSE(w, "a mixture of experts (n_experts %" PRIu64 ", top_k %" PRIu64 ") is not modelled; dense models are",
-               run->experts, run->top_k);
-    else if (run->ep > 1 || run->etp > 1)
+    if (run->experts && (!run->top_k || !run->expert_ffn))
+        REFUSE(w, "n_experts %" PRIu64 " without top_k or moe_ffn_hidden: what a token passes is not stated",
+               run->experts);
+    if (run->etp > 1)
+        REFUSE(w, "etp %" PRIu64 " (tensor parallel experts) is not modelled; 1 is", run->etp);
+    if (run->experts) {
+        refuse_ways(w);
+        if (run->ep > 1)
+            set_count(w, "ep", run->ep);
+    } else if (run->ep > 1 || run->etp > 1)
         REFUSE(w, "ep %" PRIu64 " or etp %" PRIu64 " without n_experts: which layers have experts is not stated",
                run->ep, run->etp);
 }

@@ -81,10 +81,13 @@ void dtp_explain_parameters(const struct dtp_job *job, struct dtp_explanation *e
                      ULL(c.embedding_norm));
     dtp_explain_term(e, "positions", "rows h", (double)c.position, "%llu x %llu", ULL(m->positions), ULL(m->hidden));
     dtp_explain_term(e, "matrices of the layers",
-                     dtp_activation_is_gated(m->activation) ? "L (2 h d_q + 2 h d_kv + 3 h f)"
-                                                            : "L (2 h d_q + 2 h d_kv + 2 h f)",
+                     m->kv_latent                             ? "L (latent attention's + 3 h f)"
+                     : dtp_activation_is_gated(m->activation) ? "L (2 h d_q + 2 h d_kv + 3 h f)"
+                                                              : "L (2 h d_q + 2 h d_kv + 2 h f)",
                      (double)(dense * c.block_matmul), "%llu x %llu", ULL(dense), ULL(c.block_matmul));
-    dtp_explain_term(e, "matrices of layers with experts", "L (2 h d_q + 2 h d_kv + h E + E x expert + shared experts)",
+    dtp_explain_term(e, "matrices of layers with experts",
+                     m->kv_latent ? "L (latent attention's + h E + E x expert + shared experts)"
+                                  : "L (2 h d_q + 2 h d_kv + h E + E x expert + shared experts)",
                      (double)(c.expert_layers * c.expert_block_matmul), "%llu x %llu", ULL(c.expert_layers),
                      ULL(c.expert_block_matmul));
     dtp_explain_term(e, "norms and biases of the layers", "L x vectors", (double)(dense * c.block_vectors),
@@ -107,7 +110,7 @@ void dtp_explain_arithmetic(const struct dtp_job *job, struct dtp_explanation *e
     const struct dtp_plan *p = &job->plan;
     double parts = (double)p->tp * p->cp * p->pp; /* ranks that share these tokens' work */
     double tokens = (double)p->micro_batch * (double)p->accumulate * (double)p->sequence / parts;
-    double width = (double)(m->heads * m->head_dim), s = dtp_transformer_attention_length(m, p->sequence);
+    double width = dtp_transformer_core_width(m), s = dtp_transformer_attention_length(m, p->sequence);
     bool windowed = dtp_transformer_layer_window(m, 0, p->sequence) > 0;
     dtp_explain_group(e, "MODEL FLOPS",
                       parts > 1 ? "of an average GPU per step: 2 and 4 per weight and token; tokens over tp cp pp"
@@ -120,7 +123,9 @@ void dtp_explain_arithmetic(const struct dtp_job *job, struct dtp_explanation *e
     dtp_explain_term(e, "output head", "6 V h x tokens", 6.0 * (double)(m->vocab * m->hidden) * tokens,
                      "6 x %llu x %llu x %.0f", ULL(m->vocab), ULL(m->hidden), tokens);
     dtp_explain_term(e, "attention, causal half",
-                     windowed ? "6 L d_q a x tokens; window w: a = 2 w - w^2 / s" : "6 L d_q s x tokens",
+                     m->kv_latent ? "3 L (keys + values of all heads) s x tokens"
+                     : windowed   ? "6 L d_q a x tokens; window w: a = 2 w - w^2 / s"
+                                  : "6 L d_q s x tokens",
                      6.0 * (double)m->layers * width * s * tokens, "6 x %llu x %.0f x %.6g x %.0f", ULL(m->layers),
                      width, s, tokens);
     dtp_explain_close(e, "other", "");

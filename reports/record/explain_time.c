@@ -261,7 +261,8 @@ static double forward_flops(const struct dtp_job *job, double tokens)
 {
     double weights = 0;
     for (int kind = 0; kind < DTP_LAYER_MLPS; kind++) {
-        struct dtp_block_work work = dtp_block_work(&job->transformer, (enum dtp_layer_mlp)kind, &job->plan);
+        struct dtp_block_work work =
+            dtp_block_work(&job->transformer, (enum dtp_layer_mlp)kind, &job->cluster, &job->plan);
         for (int i = 0; i < work.matmul_count; i++)
             weights += work.layers * work.matmul[i].n * work.matmul[i].k * work.matmul[i].copies * work.matmul[i].rows;
     }
@@ -303,14 +304,16 @@ static void explain_compute(const struct dtp_job *job, const struct dtp_predicti
                             const struct dtp_time_parts *t, double tokens, struct dtp_explanation *e)
 {
     const struct dtp_transformer *m = &job->transformer;
-    double core = 2 * dtp_transformer_attention_length(m, job->plan.sequence) * (double)(m->heads * m->head_dim) *
+    const struct dtp_attention_shape shape = dtp_plan_attention(m, &job->cluster, &job->plan, 0);
+    double width = dtp_attention_forward_width(&shape), back = dtp_attention_backward_width(&shape) / width;
+    double core = 2 * dtp_transformer_attention_length(m, job->plan.sequence) * (double)m->heads * width *
                   (double)m->layers * tokens;
     double idle = prediction->time.compute_s - t->device_s;
     dtp_explain_group(e, "FORWARD AND BACKWARD", "seconds of a step on one GPU", DTP_EXPLAIN_SECONDS,
                       prediction->time.compute_s);
     explain_matmuls(job, t, tokens, e);
     explain_matmul(e, "attention, forward", "2 L d_q s x tokens / rate", core, t->attention_forward_s);
-    explain_matmul(e, "attention, backward", "5 L d_q s x tokens / rate", 2.5 * core, t->attention_backward_s);
+    explain_matmul(e, "attention, backward", "5 L d_q s x tokens / rate", back * core, t->attention_backward_s);
     explain_moved(e, "memory-bound kernels, forward", "bytes of pointwise kernels and norms / rate",
                   t->block_forward_bytes, t->block_bytes_per_s, t->memory_forward_s);
     explain_moved(e, "memory-bound kernels, backward", "bytes of pointwise kernels and norms / rate",

@@ -48,6 +48,28 @@ static const char *activation_words(enum dtp_activation activation)
     return "";
 }
 
+/* ", latents of 1536 for q and 512 for k, v, 256 experts of 2048 and one of 2048 for all, 8 a token, in 58 layers". */
+static void describe_experts(const struct dtp_transformer *m, char *out, size_t bytes)
+{
+    const struct dtp_parameter_count count = dtp_transformer_count(m);
+    char active[32], latents[80] = "", q[40] = "", shared[48] = "", layers[32] = "";
+    if (m->q_latent)
+        snprintf(q, sizeof q, "%llu for q and ", (unsigned long long)m->q_latent);
+    if (m->kv_latent)
+        snprintf(latents, sizeof latents, ", latents of %s%llu for k, v", q, (unsigned long long)m->kv_latent);
+    if (m->shared_expert_ffn)
+        snprintf(shared, sizeof shared, " and one of %llu for all", (unsigned long long)m->shared_expert_ffn);
+    if (count.expert_layers < m->layers)
+        snprintf(layers, sizeof layers, " in %llu layers", (unsigned long long)count.expert_layers);
+    if (!m->experts)
+        snprintf(out, bytes, "%s", latents);
+    else
+        snprintf(out, bytes, "%s, %llu experts of %llu%s, %llu a token%s: %s parameters active", latents,
+                 (unsigned long long)m->experts, (unsigned long long)m->expert_ffn, shared,
+                 (unsigned long long)m->experts_per_token, layers,
+                 dtp_page_grouped(count.active, active, sizeof active));
+}
+
 /* What few models have: ", QK-norm, window of 4096 tokens in all layers but one in 2". */
 static void describe_details(const struct dtp_transformer *m, char *out, size_t bytes)
 {
@@ -58,12 +80,8 @@ static void describe_details(const struct dtp_transformer *m, char *out, size_t 
     static const char *const places[] = {[DTP_NORMS_BEFORE] = "",
                                          [DTP_NORMS_AFTER] = ", norms behind attention and MLP",
                                          [DTP_NORMS_BOTH] = ", norms before and behind attention and MLP"};
-    char window[120] = "", every[40] = "", caps[120] = "", experts[160] = "", active[32];
-    if (m->experts)
-        snprintf(experts, sizeof experts, ", %llu experts of %llu, %llu a token: %s parameters active",
-                 (unsigned long long)m->experts, (unsigned long long)m->expert_ffn,
-                 (unsigned long long)m->experts_per_token,
-                 dtp_page_grouped(dtp_transformer_count(m).active, active, sizeof active));
+    char window[120] = "", every[40] = "", caps[120] = "", experts[300];
+    describe_experts(m, experts, sizeof experts);
     if (m->sliding_window_pattern > 1)
         snprintf(every, sizeof every, " but one in %llu", (unsigned long long)m->sliding_window_pattern);
     if (m->sliding_window)
@@ -221,22 +239,31 @@ static void executor_words(const struct dtp_plan *plan, char *out, size_t bytes)
     }
 }
 
+/* "math attention", "math attention, dropout 0.1". */
+static void attention_words(const struct dtp_plan *plan, char *out, size_t bytes)
+{
+    int used = snprintf(out, bytes, "%s attention", dtp_attention_text(plan->attention));
+    if (plan->dropout > 0)
+        snprintf(out + used, bytes - (size_t)used, ", dropout %g", plan->dropout);
+}
+
 static void print_plan(const struct dtp_job *job, enum dtp_head head, const struct dtp_page *page)
 {
     const struct dtp_plan *p = &job->plan;
     const char *times = dtp_page_times(page);
-    char line[1600], strategy[512] = "", checkpointing[48], executor[600], tokens[32];
+    char line[1600], strategy[512] = "", checkpointing[48], attention[64], executor[600], tokens[32];
     uint32_t ranks = dtp_plan_data_ranks(p, &job->cluster);
     const char *what = dtp_plan_model_parallel(p) || p->cp > 1 ? "data-parallel rank" : "GPU";
     if (head == DTP_HEAD_PLAN)
         strategy_words(job, strategy, sizeof strategy);
     dtp_checkpointing_text(p, checkpointing, sizeof checkpointing);
+    attention_words(p, attention, sizeof attention);
     executor_words(p, executor, sizeof executor);
     uint64_t step_tokens = dtp_job_batch_sequences(job) * p->sequence;
     snprintf(line, sizeof line,
-             "%s%s; %s attention, %s cross entropy, %s, checkpointing %s, offload %s%s; micro batch %u %s %llu tokens "
+             "%s%s; %s, %s cross entropy, %s, checkpointing %s, offload %s%s; micro batch %u %s %llu tokens "
              "%s accumulate %u %s %u %s%s = %s tokens a step",
-             strategy, dtp_precision_name(&p->precision), dtp_attention_text(p->attention), dtp_loss_text(p->loss),
+             strategy, dtp_precision_name(&p->precision), attention, dtp_loss_text(p->loss),
              dtp_optimizer_text(p->optimizer), checkpointing, dtp_offload_text(p->offload), executor, p->micro_batch,
              times, (unsigned long long)p->sequence, times, p->accumulate, times, ranks, what, ranks == 1 ? "" : "s",
              dtp_page_grouped(step_tokens, tokens, sizeof tokens));

@@ -18,6 +18,8 @@ static struct dtp_transformer profiled_llama(void)
     return transformer;
 }
 
+static const struct dtp_cluster cluster;
+
 static struct dtp_plan profiled_plan(enum dtp_strategy strategy, bool compile)
 {
     struct dtp_plan plan = dtp_plan_default();
@@ -33,7 +35,7 @@ static void test_eager_autocast_by_hand(void **state)
     (void)state;
     struct dtp_transformer transformer = profiled_llama();
     struct dtp_plan plan = profiled_plan(DTP_DDP, false);
-    struct dtp_block_work work = dtp_block_work(&transformer, DTP_LAYER_DENSE, &plan);
+    struct dtp_block_work work = dtp_block_work(&transformer, DTP_LAYER_DENSE, &cluster, &plan);
     assert_true(dtp_plan_autocast(&plan));
     plan.precision.compute = DTP_TF32; /* a mode of fp32 matmuls: nothing is cast */
     assert_false(dtp_plan_autocast(&plan));
@@ -50,7 +52,7 @@ static void test_compiled_fsdp_by_hand(void **state)
     (void)state;
     struct dtp_transformer transformer = profiled_llama();
     struct dtp_plan plan = profiled_plan(DTP_FULL_SHARD, true);
-    struct dtp_block_work work = dtp_block_work(&transformer, DTP_LAYER_DENSE, &plan);
+    struct dtp_block_work work = dtp_block_work(&transformer, DTP_LAYER_DENSE, &cluster, &plan);
     assert_false(dtp_plan_autocast(&plan));
     assert_near(work.forward_bytes_per_token, 26.0 * 2048 + 6 * 5504, 1e-12);
     assert_near(work.backward_bytes_per_token, 32.0 * 2048 + 12 * 5504, 1e-12);
@@ -78,7 +80,7 @@ static void test_matmuls_cover_the_block(void **state)
     for (int fused = 0; fused < 2; fused++) {
         struct dtp_plan plan = dtp_plan_default();
         plan.fused_qkv = plan.fused_gate_up = fused;
-        struct dtp_block_work work = dtp_block_work(&transformer, DTP_LAYER_DENSE, &plan);
+        struct dtp_block_work work = dtp_block_work(&transformer, DTP_LAYER_DENSE, &cluster, &plan);
         double weights = 0;
         for (int i = 0; i < work.matmul_count; i++)
             weights += work.matmul[i].copies * work.matmul[i].n * work.matmul[i].k;

@@ -92,8 +92,8 @@ static void test_blocks_by_kind(void **state)
     struct dtp_transformer t = mixed();
     struct dtp_cluster cluster = test_cluster(test_h200(), 1, 8);
     struct dtp_plan plan = plan_of(&t, &cluster, DTP_CHECKPOINT_EVERY_N);
-    struct dtp_block_work dense = dtp_block_work(&t, DTP_LAYER_DENSE, &plan);
-    struct dtp_block_work experts = dtp_block_work(&t, DTP_LAYER_EXPERTS, &plan);
+    struct dtp_block_work dense = dtp_block_work(&t, DTP_LAYER_DENSE, &cluster, &plan);
+    struct dtp_block_work experts = dtp_block_work(&t, DTP_LAYER_EXPERTS, &cluster, &plan);
     assert_true(dense.layers == 3 && dense.layers_again == 3);
     assert_true(experts.layers == 2 && experts.layers_again == 0);
     assert_int_equal(dense.matmul_count, 7);

@@ -134,7 +134,7 @@ static void test_parts_that_are_not_modelled(void **state)
     run.experts = 8;
     run.top_k = 2;
     run.params = 46700000000;
-    assert_refused(&run, "a mixture of experts (n_experts 8, top_k 2) is not modelled");
+    assert_refused(&run, "n_experts 8 without top_k or moe_ffn_hidden");
     run = plain_run();
     run.ep = 4;
     assert_refused(&run, "ep 4 or etp 0 without n_experts");
@@ -531,7 +531,7 @@ static void test_columns_of_experts_and_unstated_memory(void **state)
     assert_int_equal(dtp_run_read(table, 175, &columns, &run, &faults), DTP_OK);
     assert_string_equal(run.id, "zb-001");
     assert_int_equal(dtp_run_read_measured(table, 175, &columns, &measured, &faults), DTP_OK);
-    assert_true(measured.memory_bytes[DTP_RUN_UNSTATED] == 59 * 1073741824.0);
+    assert_true(measured.memory_bytes[DTP_RUN_UNSTATED] == 54.95 * 1073741824.0); /* 59e9 */
     assert_true(measured.memory_bytes[DTP_RUN_ALLOCATED] == 0);
     dtp_table_destroy(table);
 }

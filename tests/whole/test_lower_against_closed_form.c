@@ -68,7 +68,11 @@ static void check_flops(const struct random_job *job, const struct dtp_program_t
     const struct dtp_plan *p = &job->plan;
     double tokens = (double)dtp_plan_tokens(p) * p->accumulate;
     double weights = (double)dtp_transformer_count(t).matmul, s = dtp_transformer_attention_length(t, p->sequence);
-    double core = (p->attention == DTP_ATTENTION_MATH ? 6 : 7) * s * (double)(t->heads * t->head_dim * t->layers);
+    double keys = (double)t->head_dim, values = t->kv_latent ? (double)t->value_head_dim : keys;
+    if (dtp_plan_pads_values(t, &job->cluster, p))
+        values = keys;
+    double core = (p->attention == DTP_ATTENTION_MATH ? 3 * keys + 3 * values : 4 * keys + 3 * values) * s *
+                  (double)(t->heads * t->layers);
     double program = totals->matmul_flops + totals->attention_flops - totals->recompute_flops;
     if (fabs(program / ((6 * weights + core) * tokens) - 1) <= 1e-12)
         return;

@@ -4,7 +4,7 @@
 #include "base/bytes.h"
 #include "runtime/deepspeed/zeropp.h"
 
-#define OPERANDS (DTP_DRAFT_OPERANDS - 2)
+#define OPERANDS 38
 
 static dtp_op_id end_memory(struct dtp_lowering *l, struct dtp_draft *draft, uint64_t bytes)
 {

@@ -153,6 +153,8 @@ static void add_operator(struct dtp_executor_block *b, const struct dtp_layer_op
     case DTP_LAYER_OP_ACTIVATION: add_activation(b); break;
     case DTP_LAYER_OP_RESIDUAL: add_to_stream(b, from); break;
     case DTP_LAYER_OP_CAST: break; /* the stream has the format that matmuls read */
+    case DTP_LAYER_OP_LATENT_NORM:
+    case DTP_LAYER_OP_LATENT_HEADS: break; /* plans with latent attention are refused */
     case DTP_LAYER_OP_ROUTER:
     case DTP_LAYER_OP_PERMUTE:
     case DTP_LAYER_OP_UNPERMUTE: break; /* plans with experts are refused */
