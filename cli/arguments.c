@@ -16,15 +16,16 @@
 
 #define ON(command) (1u << DTP_COMMAND_##command)
 #define ON_PLANS                                                                                                       \
-    (ON(PLAN) | ON(EXPLAIN) | ON(SIMULATE) | ON(WHATIF) | ON(SWEEP) | ON(SEARCH) | ON(REPORT) | ON(RUN) |              \
+    (ON(PLAN) | ON(LAUNCH) | ON(EXPLAIN) | ON(SIMULATE) | ON(WHATIF) | ON(SWEEP) | ON(SEARCH) | ON(REPORT) | ON(RUN) | \
      ON(VALIDATE) | ON(PROBE))
 #define ON_LISTS (ON(SWEEP) | ON(SEARCH) | ON(VALIDATE)) /* whose keys take lists of values */
 #define ON_RUNS (ON(RUN) | ON(VALIDATE))                 /* what trains */
 #define ON_FROM (ON_PLANS & ~ON(VALIDATE) & ~ON(PROBE))
 #define ON_EXECUTOR (ON_RUNS | ON(PROBE))
 /* what replaces files */
-#define ON_WRITERS (ON(SIMULATE) | ON(BACKTEST) | ON(CHART) | ON(REPORT) | ON(SCHEDULE) | ON_EXECUTOR)
-#define ON_PRINTERS (ON(SWEEP) | ON(CHART) | ON(REPORT)) /* whose output, without -o, is all of standard output */
+#define ON_WRITERS (ON(SIMULATE) | ON(LAUNCH) | ON(BACKTEST) | ON(CHART) | ON(REPORT) | ON(SCHEDULE) | ON_EXECUTOR)
+#define ON_PRINTERS                                                                                                    \
+    (ON(SWEEP) | ON(CHART) | ON(REPORT) | ON(LAUNCH)) /* whose output, without -o, is all of standard output */
 #define ON_ALL (ON_PLANS | ON(BACKTEST) | ON(CHART) | ON(CATALOG) | ON(SCHEDULE) | ON(HELP))
 
 enum option {
@@ -144,6 +145,7 @@ static void add_file(struct dtp_arguments *a, enum option option, const char *pa
         [DTP_COMMAND_BACKTEST] = DTP_OUTPUT_BACKTEST, [DTP_COMMAND_SWEEP] = DTP_OUTPUT_ROWS,
         [DTP_COMMAND_CHART] = DTP_OUTPUT_FIGURE,      [DTP_COMMAND_REPORT] = DTP_OUTPUT_PAGE,
         [DTP_COMMAND_VALIDATE] = DTP_OUTPUT_ROWS,     [DTP_COMMAND_PROBE] = DTP_OUTPUT_MACHINE,
+        [DTP_COMMAND_LAUNCH] = DTP_OUTPUT_FOLDER,
     };
     const struct dtp_option *o = &options[option];
     enum dtp_output_kind kind = option == OPTION_OUTPUT ? outputs[a->command] : o->kind;

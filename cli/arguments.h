@@ -22,6 +22,7 @@
     X(BACKTEST, "backtest", backtest)                                                                                  \
     X(CHART, "chart", chart)                                                                                           \
     X(REPORT, "report", report)                                                                                        \
+    X(LAUNCH, "launch", launch)                                                                                        \
     X(RUN, "run", run)                                                                                                 \
     X(VALIDATE, "validate", validate)                                                                                  \
     X(PROBE, "probe", probe)                                                                                           \
@@ -98,6 +99,7 @@ struct dtp_arguments {
     const char *trace, *timeline, *memory; /* files of simulate, or NULL */
     const char **catalogs;                 /* --catalog FILE ... */
     size_t catalog_count;
+    const char *to;     /* launch --to NAME, or NULL */
     const char **froms; /* --from FILE ... */
     size_t from_count;
     const char **wheres; /* --where COLUMN=VALUE ... */

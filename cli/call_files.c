@@ -178,6 +178,13 @@ enum dtp_status dtp_call_files_add_input(struct dtp_call_files *files, const cha
     return stat(path, &about) == 0 ? take(files, path, what, false, DTP_OUTPUT_ROWS, faults) : DTP_OK;
 }
 
+enum dtp_status dtp_call_files_add_output(struct dtp_call_files *files, const char *path, const char *what, bool force,
+                                          struct dtp_faults *faults)
+{
+    enum dtp_status status = take(files, path, what, true, DTP_OUTPUT_MACHINE, faults);
+    return status == DTP_OK && !force ? dtp_output_may_replace(path, DTP_OUTPUT_MACHINE, faults) : status;
+}
+
 /* ---- what is written --------------------------------------------------------------------------------------------- */
 
 /* Takes `path` over; NULL: there was no memory for it. */

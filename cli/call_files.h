@@ -28,6 +28,11 @@ enum dtp_status dtp_call_files_add_line(struct dtp_call_files *files, const stru
 enum dtp_status dtp_call_files_add_input(struct dtp_call_files *files, const char *path, const char *what,
                                          struct dtp_faults *faults);
 
+/* Takes a file that is about to be written beside what the line names: of a folder. As `what` it is called in faults.
+ * DTP_BAD_INPUT: it is read by this call, or there already without --force. */
+enum dtp_status dtp_call_files_add_output(struct dtp_call_files *files, const char *path, const char *what, bool force,
+                                          struct dtp_faults *faults);
+
 /* "machine.csv" becomes "machine-refit.csv", what --refit writes; "validate.csv" becomes "validate.ops", the folder of
  * the operations' times. Caller frees; NULL: no memory. */
 char *dtp_call_files_refit(const char *machine);

@@ -105,6 +105,19 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
          {{"dtplan --params 7e9 --gpus 8 --strategy all --csv > plans.csv", "a table"},
           {"dtplan chart strategies plans.csv", "as text"},
           {"dtplan chart strategies plans.csv -o strategies.png", "as a picture"}}},
+    [DTP_COMMAND_LAUNCH] =
+        {"dtplan launch [SCENARIO.ini ...] [--from FILE ...] [--KEY VALUE ...] [--to PROGRAM] [-o DIR] [--force]",
+         "Writes what starts a plan: the framework's own configuration and a script. It is read back before it is "
+         "handed out: what the framework's files cannot say is refused by name, what is written gives the same plan "
+         "with --from. With -o into a folder, else to standard output.",
+         {{"dtplan launch --model llama-3-8b --gpu h100 --gpus 64 --seq 8k --compile --checkpointing selective -o run1",
+           "FSDP2 by torchtitan"},
+          {"dtplan launch --model llama-2-7b --gpu a100-80-sxm --gpus 8 --runtime deepspeed --strategy zero3 "
+           "--micro-batch 2",
+           "DeepSpeed's JSON and TrainingArguments, to look at"},
+          {"dtplan launch --model llama-3-8b --gpu h100 --gpus 16 --runtime megatron --strategy zero1 --tp 2 --seq 8k "
+           "-o run2",
+           "flags for Megatron-LM"}}},
     [DTP_COMMAND_RUN] =
         {"dtplan run [SCENARIO.ini ...] [--KEY VALUE ...] [--steps N] [--device cuda|host] [--data FILE] [--log "
          "FILE.csv]",

@@ -1,5 +1,8 @@
 /* Accelerate: what several of its settings say together. */
 #include "import/formats.h"
+#include "import/write.h"
+#include "plan/rules.h"
+#include "plan/runtime.h"
 
 #include "base/number.h"
 
@@ -140,6 +143,71 @@ static enum dtp_status read_settings(struct dtp_reading *r)
     return dtp_worse(status, read_cluster(r));
 }
 
+/* ---- the other way ------------------------------------------------------------------------------------------------
+ */
+
+static void write_fsdp(struct dtp_writing *w, const struct dtp_plan *plan)
+{
+    bool second = !plan->fsdp1, gathered = plan->strategy == DTP_SHARD_GRAD_OP;
+    dtp_say(w, "fsdp_version", second ? "2" : "1");
+    if (second)
+        dtp_say(w, "reshard", gathered || !plan->reshard_after_forward ? "false" : "true");
+    else
+        dtp_say(w, "sharding", dtp_strategy_text(plan->strategy));
+    dtp_say_key(w, "wrap_layers");
+    dtp_say_key(w, "offload");
+    dtp_say_key(w, "checkpointing");
+    if (!second)
+        dtp_say_key(w, "prefetch");
+    dtp_say_path(w, "fsdp_config.fsdp_state_dict_type", "SHARDED_STATE_DICT", false);
+    bool hybrid = second && plan->strategy == DTP_HYBRID_SHARD;
+    if (!hybrid && plan->tp * plan->cp == 1)
+        return;
+    uint32_t ranks = dtp_written_job(w)->cluster.gpus / plan->tp / plan->cp, shard = plan->shard_group / plan->cp;
+    dtp_say_key(w, "tp");
+    dtp_say_key(w, "cp");
+    dtp_say_count(w, "replicate", hybrid && shard ? ranks / shard : 1);
+    dtp_say_count(w, "shard", hybrid ? shard : ranks);
+}
+
+static void write_deepspeed(struct dtp_writing *w, const struct dtp_plan *plan)
+{
+    dtp_say(w, "stage", dtp_strategy_text(plan->strategy));
+    dtp_say_key(w, "accumulate");
+    dtp_say(w, "offload_optimizer", plan->offload == DTP_OFFLOAD_NONE ? "none" : "cpu");
+    dtp_say(w, "offload_param", plan->offload == DTP_OFFLOAD_PARAMS ? "cpu" : "none");
+    dtp_say_path(w, "deepspeed_config.zero3_init_flag", plan->strategy == DTP_ZERO3 ? "true" : "false", false);
+}
+
+static void write_settings(struct dtp_writing *w)
+{
+    const struct dtp_job *job = dtp_written_job(w);
+    const struct dtp_plan *plan = &job->plan;
+    bool deepspeed = strcmp(plan->runtime->name, "deepspeed") == 0, fsdp = dtp_plan_is_fsdp(plan);
+    const enum dtp_dtype compute = plan->precision.compute;
+    dtp_say_path(w, "compute_environment", "LOCAL_MACHINE", false);
+    dtp_say(w, "distributed", deepspeed ? "deepspeed" : fsdp ? "fsdp" : job->cluster.gpus > 1 ? "ddp" : "single");
+    dtp_say(w, "mixed",
+            compute == DTP_BF16   ? "bf16"
+            : compute == DTP_FP16 ? "fp16"
+            : compute == DTP_FP8  ? "fp8"
+                                  : "no");
+    dtp_say_count(w, "machines", job->cluster.nodes);
+    dtp_say_key(w, "gpus");
+    dtp_say_path(w, "rdzv_backend", "static", false);
+    dtp_say_path(w, "main_training_function", "main", false);
+    if (compute == DTP_FP8) {
+        dtp_say(w, "fp8_backend", "torchao");
+        dtp_say_key(w, "fp8_all_gather");
+    }
+    if (deepspeed)
+        write_deepspeed(w, plan);
+    else if (fsdp)
+        write_fsdp(w, plan);
+    if (plan->compile)
+        dtp_say(w, "dynamo", "true");
+}
+
 const struct dtp_format dtp_format_accelerate = {
     .name = "accelerate",
     .title = "Accelerate's configuration",
@@ -149,4 +217,6 @@ const struct dtp_format dtp_format_accelerate = {
     .row_count = sizeof rows / sizeof *rows,
     .silent = "batch, length of sequences, optimizer, attention and loss are the training script's",
     .read = read_settings,
+    .write = write_settings,
+    .writes_yaml = true,
 };

@@ -1,5 +1,6 @@
 /* DeepSpeed: what several of its settings say together. */
 #include "import/formats.h"
+#include "import/write.h"
 
 #include <string.h>
 
@@ -98,6 +99,48 @@ static enum dtp_status read_settings(struct dtp_reading *r)
     return worst;
 }
 
+/* ---- the other way ------------------------------------------------------------------------------------------------
+ */
+
+static void write_offload(struct dtp_writing *w)
+{
+    const enum dtp_offload offload = dtp_written_job(w)->plan.offload;
+    const char *place = offload == DTP_OFFLOAD_NVME ? "nvme" : "cpu";
+    if (offload == DTP_OFFLOAD_NONE)
+        return;
+    dtp_say(w, "offload_optimizer", place);
+    dtp_say_path(w, "zero_optimization.offload_optimizer.pin_memory", "true", false);
+    if (offload == DTP_OFFLOAD_OPTIMIZER)
+        return;
+    dtp_say(w, "offload_param", place);
+    dtp_say_path(w, "zero_optimization.offload_param.pin_memory", "true", false);
+}
+
+static void write_settings(struct dtp_writing *w)
+{
+    static const char *const keys[] = {"micro_batch", "accumulate", "strategy", "deepspeed_overlap",
+                                       "reduce_bucket_size"},
+                             *const of_zero3[] = {"stage3_max_live_parameters",  "stage3_max_reuse_distance",
+                                                  "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold",
+                                                  "zero_hpz_partition_size",     "zero_quantized_weights",
+                                                  "zero_quantized_gradients"};
+    const struct dtp_plan *plan = &dtp_written_job(w)->plan;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        dtp_say_key(w, keys[i]);
+    for (size_t i = 0; plan->strategy == DTP_ZERO3 && i < sizeof of_zero3 / sizeof *of_zero3; i++)
+        dtp_say_key(w, of_zero3[i]);
+    if (plan->deepspeed.bf16_optimizer)
+        dtp_say_key(w, "bf16_optimizer");
+    if (plan->tp > 1)
+        dtp_say_key(w, "tp");
+    write_offload(w);
+    dtp_say(w, "bf16", plan->precision.compute == DTP_BF16 ? "true" : "false");
+    dtp_say(w, "fp16", plan->precision.compute == DTP_FP16 ? "true" : "false");
+    if (plan->optimizer == DTP_ADAMW_FUSED)
+        dtp_say(w, "optimizer", "adamw");
+    dtp_say_path(w, "gradient_clipping", "1", false);
+}
+
 const struct dtp_format dtp_format_deepspeed = {
     .name = "deepspeed",
     .title = "DeepSpeed's configuration",
@@ -109,4 +152,5 @@ const struct dtp_format dtp_format_deepspeed = {
     .by_width = by_width,
     .silent = "checkpointing, attention, loss and the length of sequences are the training script's",
     .read = read_settings,
+    .write = write_settings,
 };

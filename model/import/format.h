@@ -35,6 +35,7 @@ enum dtp_syntax { DTP_SYNTAX_JSON, DTP_SYNTAX_YAML, DTP_SYNTAX_TOML, DTP_SYNTAX_
 const char *dtp_syntax_text(enum dtp_syntax syntax);
 
 struct dtp_reading; /* below */
+struct dtp_writing; /* write.h */
 
 struct dtp_format {
     const char *name;  /* "deepspeed" */
@@ -53,6 +54,8 @@ struct dtp_format {
     } * by_width;
     const char *silent; /* what such files leave to the program that reads them, and what is taken for it */
     enum dtp_status (*read)(struct dtp_reading *reading);
+    void (*write)(struct dtp_writing *writing); /* the other way; NULL: such files are read alone */
+    bool writes_yaml;                           /* of YAML and JSON: which is written */
 };
 
 /* All formats, in the order in which they are tried. */
@@ -91,6 +94,8 @@ enum dtp_status dtp_refuse_fact(struct dtp_reading *reading, const char *fact, c
     __attribute__((format(printf, 3, 4)));
 /* "auto" of a fact is somebody else's, who then must say this key. */
 void dtp_need_key(struct dtp_reading *reading, const char *fact, const char *key);
+/* Whether one of the files that are read is of that format. */
+bool dtp_reads_beside(const struct dtp_reading *reading, const char *format);
 /* A file that the fact names has to be read too, as one of that format. */
 enum dtp_status dtp_need_file(struct dtp_reading *reading, const char *fact, const char *format);
 

@@ -8,7 +8,10 @@
 #define DTP_FORMAT_TABLE(X)                                                                                            \
     X(deepspeed)                                                                                                       \
     X(accelerate)                                                                                                      \
-    X(torchtitan)
+    X(torchtitan)                                                                                                      \
+    X(trainer)                                                                                                         \
+    X(nanotron)                                                                                                        \
+    X(megatron)
 
 #define DTP_FORMAT_DECLARE(name) extern const struct dtp_format dtp_format_##name;
 DTP_FORMAT_TABLE(DTP_FORMAT_DECLARE)

@@ -218,6 +218,14 @@ void dtp_need_key(struct dtp_reading *r, const char *fact, const char *key)
         wait_for(r, key, entry);
 }
 
+bool dtp_reads_beside(const struct dtp_reading *r, const char *format)
+{
+    for (size_t i = 0; i < r->import->count; i++)
+        if (strcmp(r->import->files[i].format->name, format) == 0)
+            return true;
+    return false;
+}
+
 enum dtp_status dtp_need_file(struct dtp_reading *r, const char *fact, const char *format)
 {
     struct dtp_entry *entry = entry_of(r, fact);

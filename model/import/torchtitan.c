@@ -1,5 +1,7 @@
 /* torchtitan: what several of its settings say together, and what it does where they say nothing. */
 #include "import/formats.h"
+#include "import/write.h"
+#include "plan/rules.h"
 
 #include "base/number.h"
 
@@ -147,9 +149,14 @@ static enum dtp_status read_strategy(struct dtp_reading *r)
                                leftover ? leftover : "-1");
     if (replicas > 1 && !ddp)
         worst = dtp_worse(worst, make_count(r, "shard_group", shard * cp, "shard"));
+    const char *reshard = dtp_fact(r, "reshard");
+    bool kept = is(reshard, "false") && pp == 1 && replicas == 1 && !ddp;
+    if (reshard && !is(reshard, "default") && (pp > 1 || replicas > 1) && !ddp)
+        worst = dtp_worse(worst, dtp_make_key(r, "reshard_after_forward", reshard, "reshard"));
     worst = dtp_worse(worst, dtp_make_key(r, "strategy",
                                           ddp            ? "ddp"
                                           : replicas > 1 ? "hybrid_shard"
+                                          : kept         ? "shard_grad_op"
                                                          : "full_shard",
                                           ddp || replicas > 1 ? "replicate" : "shard"));
     bool accumulates = dtp_is_said(r, "accumulate") || dtp_is_said(r, "global_batch") || dtp_fact(r, "global_batch");
@@ -254,6 +261,101 @@ static enum dtp_status read_settings(struct dtp_reading *r)
                                          dtp_fact(r, "implementation") ? "implementation" : "optimizer"));
 }
 
+/* ---- the other way ------------------------------------------------------------------------------------------------
+ */
+
+static void write_model(struct dtp_writing *w)
+{
+    const char *name = dtp_written_job(w)->transformer.name;
+    for (size_t i = 0; i < sizeof flavors / sizeof *flavors; i++)
+        if (strcmp(flavors[i].model, name) == 0) {
+            dtp_say(w, "model_name", flavors[i].name);
+            dtp_say(w, "flavor", flavors[i].flavor);
+            return;
+        }
+    dtp_refuse_writing(w, "has no flavor of %.60s; it has those of llama3 and qwen3", name);
+}
+
+static void write_degrees(struct dtp_writing *w)
+{
+    const struct dtp_job *job = dtp_written_job(w);
+    const struct dtp_plan *plan = &job->plan;
+    uint32_t ranks = job->cluster.gpus / plan->tp / plan->pp / plan->cp;
+    bool ddp = plan->strategy == DTP_DDP, hybrid = plan->strategy == DTP_HYBRID_SHARD;
+    uint32_t shard = ddp ? 1 : hybrid ? plan->shard_group / plan->cp : ranks;
+    dtp_say_count(w, "replicate", shard ? ranks / shard : 1);
+    dtp_say_count(w, "shard", shard);
+    dtp_say_key(w, "tp");
+    dtp_say_key(w, "pp");
+    dtp_say_key(w, "cp");
+    if (plan->tp_overlap)
+        dtp_say_key(w, "tp_overlap");
+    if (plan->cp > 1)
+        dtp_say_key(w, "cp_comm");
+    if (dtp_plan_is_fsdp(plan))
+        dtp_say(w, "reshard", plan->reshard_after_forward && plan->strategy != DTP_SHARD_GRAD_OP ? "true" : "false");
+    if (plan->pp <= 1)
+        return;
+    dtp_say(w, "schedule", dtp_written_value(w, "schedule"));
+    dtp_say(w, "first_less", plan->stages.cut == DTP_STAGE_CUT_COUNTED ? "1" : "0");
+    dtp_say(w, "last_less", plan->stages.cut == DTP_STAGE_CUT_COUNTED ? "1" : "0");
+}
+
+static void write_batch(struct dtp_writing *w)
+{
+    const struct dtp_job *job = dtp_written_job(w);
+    const struct dtp_plan *plan = &job->plan;
+    dtp_say_key(w, "seq");
+    dtp_say_count(w, "local_batch", plan->pp > 1 ? (uint64_t)plan->micro_batch * plan->accumulate : plan->micro_batch);
+    if (plan->pp > 1)
+        dtp_say_count(w, "pipe_batch", plan->micro_batch);
+    else if (plan->accumulate > 1)
+        dtp_say_count(w, "global_batch", dtp_job_batch_sequences(job));
+}
+
+static void write_checkpointing(struct dtp_writing *w)
+{
+    const struct dtp_plan *plan = &dtp_written_job(w)->plan;
+    bool every = plan->checkpointing == DTP_CHECKPOINT_EVERY_N,
+         op = plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL;
+    dtp_say(w, "checkpoint", every || op ? "selective" : dtp_written_value(w, "checkpointing"));
+    if (op)
+        dtp_say(w, "option", "op");
+    else if (every)
+        dtp_say_count(w, "option", plan->checkpoint_every);
+}
+
+static void write_formats(struct dtp_writing *w)
+{
+    const struct dtp_precision *p = &dtp_written_job(w)->plan.precision;
+    dtp_say(w, "dtype", p->params == DTP_BF16 ? "bf16" : "fp32");
+    dtp_say(w, "mixed", p->compute == DTP_FP32 ? "fp32" : "bf16");
+    dtp_say(w, "reduce", p->reduce == DTP_BF16 ? "bf16" : "fp32");
+    if (p->compute != DTP_FP8)
+        return;
+    dtp_say(w, "converters", "fp8");
+    dtp_say(w, "recipe", strcmp(dtp_written_value(w, "precision"), "fp8-rowwise") == 0 ? "rowwise" : "tensorwise");
+    dtp_say(w, "filter", "output");
+    dtp_say(w, "gather", p->fp8_all_gather ? "true" : "false");
+}
+
+static void write_settings(struct dtp_writing *w)
+{
+    const struct dtp_plan *plan = &dtp_written_job(w)->plan;
+    dtp_say_path(w, "job.description", "a plan of dtplan", false);
+    write_model(w);
+    dtp_say(w, "optimizer", "adamw");
+    dtp_say(w, "implementation", plan->optimizer == DTP_ADAMW_FOREACH ? "foreach" : "fused");
+    write_batch(w);
+    dtp_say_key(w, "offload");
+    write_formats(w);
+    write_degrees(w);
+    write_checkpointing(w);
+    dtp_say(w, "compile", plan->compile ? "true" : "false");
+    if (plan->compile)
+        dtp_say(w, "components", plan->compile_loss ? "both" : "model");
+}
+
 const struct dtp_format dtp_format_torchtitan = {
     .name = "torchtitan",
     .title = "torchtitan's configuration",
@@ -263,4 +365,5 @@ const struct dtp_format dtp_format_torchtitan = {
     .row_count = sizeof rows / sizeof *rows,
     .silent = "the GPU, and with data_parallel_shard_degree -1 their number",
     .read = read_settings,
+    .write = write_settings,
 };

@@ -92,4 +92,42 @@ expect 3 plan --from missing.toml
 says 'missing.toml: cannot be read'
 printf '[plan]\nstrategy = zero1\n' >own.ini
 expect 2 plan --from own.ini
+
+# ---- launch: the other way ---------------------------------------------------------------------------------------------
+
+# The command that it prints gives the plan that was asked for, in each program's files.
+launches() {
+    expect 0 launch "$@" --gpu h100-sxm --gpus 16 --seq 4k -o "run $2"
+    for file in "run $2"/*; do
+        says "$file" out
+    done
+    bash -n "run $2/launch.sh" || failed "launch.sh of $2"
+    [[ -x "run $2/launch.sh" ]] || failed "launch.sh of $2 cannot be started"
+    sed -n '/^dtplan plan/,$p' out | tr -d '\\\n' >command
+    expect 0 plan "${@:3}" --gpu h100-sxm --gpus 16 --seq 4k --csv
+    mv out asked
+    eval "\"$program\" $(sed 's/^dtplan//' command) --csv" >again 2>err || failed "read back: $(cat err) $(cat command)"
+    sed -i 's/llama-3-8b\|custom//g' asked again # what a shape is called
+    cmp -s asked again || failed "the plan that was read back is another: $(cat command)"
+}
+launches --to torchtitan --model llama-3-8b --compile --checkpointing selective
+launches --to accelerate --model llama-2-7b --reduce-dtype bf16 --checkpointing full --fsdp1
+launches --to deepspeed --model llama-2-7b --runtime deepspeed --strategy zero2 --accumulate 4
+launches --to megatron --model llama-3-8b --runtime megatron --strategy zero1 --tp 2 --pp 2 --accumulate 8
+launches --to nanotron --model llama-3-8b --runtime nanotron --strategy zero1 --tp 2
+
+# Nothing of others is written over, nor what is read; without a folder it is printed.
+expect 2 launch --model llama-3-8b --gpu h100-sxm --gpus 16 --seq 4k -o 'run torchtitan'
+says 'is there already; --force replaces it'
+expect 0 launch --model llama-3-8b --gpu h100-sxm --gpus 16 --seq 4k -o 'run torchtitan' --force
+expect 2 launch --from 'run torchtitan/torchtitan.toml' --gpu h100-sxm -o 'run torchtitan' --force
+says 'would write over'
+expect 0 launch --from 'run torchtitan/torchtitan.toml' --gpu h100-sxm
+says '---- torchtitan.toml ----' out
+expect 2 launch --model llama-2-7b --gpu h100-sxm --gpus 8 --loss chunked
+says 'loss = chunked: what torchtitan reads cannot say it, there it is eager; give --loss eager'
+expect 2 launch --model gpt-2 --gpu h100-sxm --gpus 8 --runtime dtplan --strategy ddp
+says 'is started by dtplan run'
+expect 2 launch --model llama-2-7b --gpu h100-sxm --gpus 8 --to megatron
+says 'starts runtime megatron'
 [[ $failures == 0 ]] || exit 1

@@ -1,0 +1,268 @@
+/* What starts a plan: the framework's files, read back before they are handed out. */
+#include "import/write.h"
+
+#include "base/append.h"
+#include "import/import.h"
+#include "job/job_values.h"
+#include "plan/runtime.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct dtp_launcher launchers[] = {
+    {"torchtitan",
+     "torch",
+     {"torchtitan.toml", NULL},
+     {"torchtitan", NULL},
+     {NULL, NULL},
+     "torchrun $ranks -m torchtitan.train --job.config_file \"$here/torchtitan.toml\""},
+    {"accelerate",
+     "torch|deepspeed",
+     {"accelerate.yaml", "training_arguments.json"},
+     {"accelerate", "trainer"},
+     {NULL, NULL},
+     "accelerate launch --config_file \"$here/accelerate.yaml\" --machine_rank \"${SLURM_NODEID:-0}\" "
+     "--main_process_ip "
+     "\"$MASTER_ADDR\" --main_process_port \"$MASTER_PORT\" \"${TRAIN:?your training program}\" "
+     "\"$here/training_arguments.json\""},
+    {"deepspeed",
+     "deepspeed",
+     {"ds_config.json", "training_arguments.json"},
+     {"deepspeed", "trainer"},
+     {"deepspeed", "ds_config.json"},
+     "torchrun $ranks \"${TRAIN:?your training program}\" \"$here/training_arguments.json\""},
+    {"megatron",
+     "megatron",
+     {"flags.txt", NULL},
+     {"megatron", NULL},
+     {NULL, NULL},
+     "xargs -a \"$here/flags.txt\" torchrun $ranks \"${TRAIN:-pretrain_gpt.py}\""},
+    {"nanotron",
+     "nanotron",
+     {"nanotron.yaml", NULL},
+     {"nanotron", NULL},
+     {NULL, NULL},
+     "torchrun $ranks \"${TRAIN:-run_train.py}\" --config-file \"$here/nanotron.yaml\""},
+};
+
+const struct dtp_launcher *dtp_launchers(size_t *count)
+{
+    *count = sizeof launchers / sizeof *launchers;
+    return launchers;
+}
+
+/* Whether the word is one of those with bars between. */
+static bool is_among(const char *words, const char *word)
+{
+    size_t length = strlen(word);
+    for (; *words; words += strcspn(words, "|"), words += *words == '|')
+        if (strncmp(words, word, length) == 0 && (words[length] == '|' || !words[length]))
+            return true;
+    return false;
+}
+
+const struct dtp_launcher *dtp_launcher_of(const char *name, const struct dtp_job *job, struct dtp_faults *faults)
+{
+    char all[128] = "";
+    const char *runtime = job->plan.runtime->name;
+    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
+        const struct dtp_launcher *l = &launchers[i];
+        bool of_runtime = is_among(l->runtimes, runtime);
+        if (name ? strcmp(l->name, name) == 0 : of_runtime && strcmp(l->name, "accelerate") != 0) {
+            if (of_runtime)
+                return l;
+            dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--to %s: starts runtime %s, and the plan's is %s", name,
+                      l->runtimes, runtime);
+            return NULL;
+        }
+        dtp_append_part(all, sizeof all, ", ", "%s", l->name);
+    }
+    if (name)
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--to %s: is none of %s", name, all);
+    else
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "runtime %s is started by dtplan run; launch writes for %s", runtime,
+                  all);
+    return NULL;
+}
+
+/* ---- the script ---------------------------------------------------------------------------------------------------
+ */
+
+static char *script_of(const struct dtp_launcher *launcher, const struct dtp_job *job)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    uint32_t each = job->cluster.gpus_per_node, nodes = job->cluster.nodes;
+    if (!out)
+        return NULL;
+    fprintf(out,
+            "#!/usr/bin/env bash\n# Starts the plan on %" PRIu32 " GPUs: %" PRIu32 " of each of %" PRIu32 " node%s.\n"
+            "set -euo pipefail\nhere=$(cd -- \"$(dirname -- \"${BASH_SOURCE[0]}\")\" && pwd)\nexport MASTER_ADDR="
+            "${MASTER_ADDR:-localhost} MASTER_PORT=${MASTER_PORT:-29500} here\n",
+            job->cluster.gpus, each, nodes, nodes == 1 ? "" : "s");
+    if (launcher->names[0]) /* by a name without a folder */
+        fputs("[[ -z ${TRAIN:-} ]] || TRAIN=$(realpath -- \"$TRAIN\")\nexport TRAIN\ncd -- \"$here\"\n", out);
+    if (strcmp(launcher->name, "megatron") == 0)
+        fputs("export CUDA_DEVICE_MAX_CONNECTIONS=1\n", out);
+    if (nodes == 1)
+        fprintf(out, "ranks=\"--standalone --nnodes=1 --nproc-per-node=%" PRIu32 "\"\nexec %s\n", each,
+                launcher->command);
+    else
+        fprintf(out,
+                "export ranks=\"--nnodes=%" PRIu32 " --nproc-per-node=%" PRIu32
+                " --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT\"\n"
+                "# MASTER_ADDR is the first node. Without Slurm start what stands between the quotes on every node.\n"
+                "exec srun --nodes=%" PRIu32 " --ntasks-per-node=1 bash -c '%s'\n",
+                nodes, each, nodes, launcher->command);
+    return fclose(out) == 0 ? text : NULL;
+}
+
+/* ---- reading back -------------------------------------------------------------------------------------------------
+ */
+
+static bool says_model(const struct dtp_scenario *scenario)
+{
+    size_t count;
+    const struct dtp_scenario_key *keys = dtp_scenario_keys(&count);
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(keys[i].section, "model") == 0 && dtp_scenario_get(scenario, keys[i].key))
+            return true;
+    return false;
+}
+
+/* Flags that have to stand beside the files: of the cluster and of money, of a model that the files do not say, and the
+ * length of sequences if they do not. */
+static enum dtp_status add_typed(const struct dtp_scenario *from, struct dtp_scenario *to, const struct dtp_job *job,
+                                 char *typed, size_t bytes, struct dtp_faults *faults)
+{
+    enum dtp_status worst = DTP_OK;
+    size_t count;
+    const struct dtp_scenario_key *keys = dtp_scenario_keys(&count);
+    bool model = says_model(to);
+    for (size_t i = 0; i < count && worst == DTP_OK; i++) {
+        const char *section = keys[i].section, *value = dtp_scenario_get(from, keys[i].key);
+        char sequence[32];
+        bool seq = strcmp(keys[i].key, "seq") == 0;
+        snprintf(sequence, sizeof sequence, "%" PRIu64, job->plan.sequence);
+        value = seq ? sequence : value;
+        bool nodes = strcmp(keys[i].key, "nodes") == 0 && dtp_scenario_get(to, "gpus");
+        if (!value || dtp_scenario_get(to, keys[i].key) || (strcmp(section, "plan") == 0 && !seq) ||
+            (strcmp(section, "model") == 0 && model) || nodes)
+            continue;
+        worst = dtp_scenario_set(to, keys[i].key, value, "command line", 0, faults);
+        size_t used = strlen(typed);
+        if (keys[i].value)
+            dtp_append(typed, bytes, " --%s %s", keys[i].key, value);
+        else
+            dtp_append(typed, bytes, " --%s=%s", keys[i].key, value);
+        for (char *c = typed + used + 1; *c && *c != ' ' && *c != '='; c++)
+            *c = *c == '_' ? '-' : *c;
+    }
+    return worst;
+}
+
+static void value_text(const struct dtp_job_value *v, char *out, size_t bytes)
+{
+    if (v->kind == DTP_VALUE_WORD)
+        snprintf(out, bytes, "%s", v->word);
+    else if (v->kind == DTP_VALUE_REAL)
+        snprintf(out, bytes, "%.17g", v->real);
+    else if (v->kind == DTP_VALUE_SWITCH)
+        snprintf(out, bytes, "%s", v->whole ? "true" : "false");
+    else
+        snprintf(out, bytes, "%" PRIu64, v->whole);
+}
+
+/* Their values are compared by others: dimensions, dtypes. */
+static bool is_word_for_others(const char *key)
+{
+    return strcmp(key, "name") == 0 || strcmp(key, "model") == 0 || strcmp(key, "precision") == 0;
+}
+
+static void flag_of(const char *key, char *out, size_t bytes)
+{
+    snprintf(out, bytes, "--%s", key);
+    for (char *c = out; *c; c++)
+        *c = *c == '_' ? '-' : *c;
+}
+
+/* Each key that came back otherwise and that somebody reads. Names of models are words for the same shapes. */
+static enum dtp_status compare(const struct dtp_launcher *launcher, const struct dtp_scenario *scenario,
+                               const struct dtp_job *wanted, const struct dtp_scenario *again,
+                               const struct dtp_job *got, struct dtp_faults *faults)
+{
+    struct dtp_job_value *a = calloc(2 * DTP_JOB_VALUES_MAX, sizeof *a), *b = a + DTP_JOB_VALUES_MAX;
+    enum dtp_status status = DTP_OK;
+    char mine[512], theirs[512];
+    if (!a)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    size_t count = dtp_job_values(wanted, a);
+    dtp_job_values(got, b);
+    for (size_t i = 0; i < count; i++) {
+        const char *key = a[i].key->key;
+        value_text(&a[i], mine, sizeof mine);
+        value_text(&b[i], theirs, sizeof theirs);
+        bool read = dtp_scenario_reads(scenario, key) || dtp_scenario_reads(again, key);
+        bool idle = strcmp(key, "accumulate_sync") == 0 && wanted->plan.accumulate == 1 && got->plan.accumulate == 1;
+        char flag[64];
+        if (strcmp(mine, theirs) == 0 || !read || idle || is_word_for_others(key))
+            continue;
+        flag_of(key, flag, sizeof flag);
+        status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                           "%s = %s: what %s reads cannot say it, there it is %s; give %s%c%s, or --to another program",
+                           key, mine, launcher->name, theirs, flag, a[i].kind == DTP_VALUE_SWITCH ? '=' : ' ', theirs);
+    }
+    free(a);
+    return status;
+}
+
+static enum dtp_status read_back(const struct dtp_launcher *launcher, const struct dtp_scenario *scenario,
+                                 const struct dtp_catalog *catalog, const struct dtp_job *job,
+                                 const struct dtp_launch_file *files, char *typed, size_t bytes,
+                                 struct dtp_faults *faults)
+{
+    struct dtp_import *import = dtp_import_create();
+    struct dtp_scenario *again = NULL;
+    struct dtp_job *got = calloc(1, sizeof *got);
+    enum dtp_status status = import && got ? dtp_scenario_create(&again, faults)
+                                           : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    for (size_t i = 0; i < 2 && launcher->files[i] && status == DTP_OK; i++)
+        status = dtp_import_parse(import, files[i].name, files[i].text, strlen(files[i].text), faults);
+    if (status == DTP_OK)
+        status = dtp_import_apply(import, again, NULL, faults);
+    if (status == DTP_OK)
+        status = add_typed(scenario, again, job, typed, bytes, faults);
+    if (status == DTP_OK)
+        status = dtp_scenario_resolve(again, catalog, got, faults);
+    if (status == DTP_OK)
+        status = compare(launcher, scenario, job, again, got, faults);
+    dtp_scenario_destroy(again);
+    dtp_import_destroy(import);
+    free(got);
+    return status;
+}
+
+enum dtp_status dtp_launch_write(const struct dtp_launcher *launcher, const struct dtp_scenario *scenario,
+                                 const struct dtp_catalog *catalog, const struct dtp_job *job,
+                                 struct dtp_launch_file files[DTP_LAUNCH_FILES_MOST], size_t *count, char *typed,
+                                 size_t typed_bytes, struct dtp_faults *faults)
+{
+    enum dtp_status status = DTP_OK;
+    *count = 0;
+    typed[0] = '\0';
+    for (size_t i = 0; i < 2 && launcher->files[i] && status == DTP_OK; i++) {
+        struct dtp_launch_file *file = &files[(*count)++];
+        *file = (struct dtp_launch_file){launcher->files[i], NULL};
+        status = dtp_format_write(dtp_format_of(launcher->formats[i]), job, i == 1 ? launcher->names : NULL,
+                                  &file->text, faults);
+    }
+    if (status == DTP_OK)
+        status = read_back(launcher, scenario, catalog, job, files, typed, typed_bytes, faults);
+    if (status != DTP_OK)
+        return status;
+    files[*count] = (struct dtp_launch_file){"launch.sh", script_of(launcher, job)};
+    return files[(*count)++].text ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+}

@@ -1,0 +1,310 @@
+/* What launch writes, read back, is the same plan: thousands of random plans of each program's scope; and what its
+ * files cannot say is refused by name. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "import/write.h"
+#include "job/job_values.h"
+#include "lib/import_fixture.h"
+#include "lib/random_plans.h"
+
+#include <ctype.h>
+
+#define WRITTEN 2000
+#define MOST_DRAWS 20000
+
+static struct dtp_faults faults;
+
+#define ONE_OF(...) one_of((const char *const[]){__VA_ARGS__, NULL})
+static const char *one_of(const char *const *words)
+{
+    size_t count = 0;
+    while (words[count])
+        count++;
+    return words[random_below(count)];
+}
+
+static void set(struct dtp_scenario *s, const char *key, const char *value)
+{
+    if (*value)
+        assert_int_equal(dtp_scenario_set(s, key, value, "drawn", 1, &faults), DTP_OK);
+}
+
+/* What all programs share. Powers of two mostly, so that most of what is drawn exists. */
+static void draw_common(struct dtp_scenario *s)
+{
+    set(s, "gpu", ONE_OF("h100-sxm", "a100-80-sxm", "h200-sxm"));
+    set(s, "gpus", ONE_OF("1", "8", "8", "16", "32", "64"));
+    set(s, "seq", ONE_OF("1024", "2048", "4096", "8192"));
+    set(s, "micro_batch", ONE_OF("1", "2", "3", "4", "8"));
+    set(s, "accumulate", ONE_OF("1", "1", "2", "4", "8", "16"));
+    set(s, "loss", ONE_OF("eager", "eager", "fused"));
+    set(s, "optimizer", ONE_OF("adamw", "adamw", "adamw", "adamw-foreach"));
+}
+
+/* FSDP or DDP alone, replicas of shards, a model that tp or cp divides, or a pipeline. */
+static void draw_torchtitan(struct dtp_scenario *s)
+{
+    uint64_t kind = random_below(4);
+    const char *strategy = kind == 1 ? "hybrid_shard"
+                           : kind    ? "full_shard"
+                                     : ONE_OF("full_shard", "shard_grad_op", "ddp");
+    set(s, "model", ONE_OF("llama-3-8b", "llama-3-70b", "qwen3-8b", "llama-2-7b"));
+    set(s, "strategy", strategy);
+    set(s, "gpus", kind == 0 ? ONE_OF("8", "16", "64") : ONE_OF("16", "32"));
+    if (kind == 1)
+        set(s, "shard_group", "8");
+    if (kind == 2 && random_bool())
+        set(s, "tp", ONE_OF("2", "4"));
+    else if (kind == 2)
+        set(s, "cp", "2");
+    if (kind == 3) {
+        set(s, "pp", ONE_OF("2", "4"));
+        set(s, "stages", ONE_OF("", "counted"));
+        set(s, "schedule", ONE_OF("", "gpipe", "interleaved"));
+        set(s, "accumulate", ONE_OF("8", "16"));
+    } else if (strcmp(strategy, "ddp") != 0) {
+        set(s, "accumulate_sync", "true");
+    }
+    set(s, "compile", ONE_OF("true", "false"));
+    set(s, "checkpointing", ONE_OF("none", "full", "selective", "every-2", "every-3"));
+    set(s, "precision", ONE_OF("bf16-mixed", "bf16-mixed", "fp32", "bf16-pure", "fp8-rowwise"));
+    set(s, "reduce_dtype", ONE_OF("", "", "fp32"));
+    set(s, "offload", kind == 0 ? ONE_OF("none", "none", "params") : "none");
+    set(s, "loss", ONE_OF("eager", "eager", "eager", "eager", "fused")); /* which cannot be said */
+}
+
+static void draw_accelerate(struct dtp_scenario *s)
+{
+    uint64_t kind = random_below(4);
+    const char *strategy = kind == 3 ? "ddp" : kind == 2 ? "hybrid_shard" : ONE_OF("full_shard", "shard_grad_op");
+    set(s, "model", ONE_OF("llama-3-8b", "qwen3-0.6b", "gpt-2-xl", "mistral-7b"));
+    set(s, "seq", "1024");
+    set(s, "strategy", strategy);
+    set(s, "gpus", kind == 2 ? ONE_OF("16", "32") : ONE_OF("1", "8", "16", "64"));
+    if (kind < 2)
+        set(s, "fsdp1", ONE_OF("true", "false"));
+    if (kind < 3)
+        set(s, "reduce_dtype", ONE_OF("bf16", "bf16", "fp32"));
+    if (kind == 2)
+        set(s, "shard_group", "8");
+    set(s, "compile", ONE_OF("true", "false"));
+    set(s, "checkpointing", ONE_OF("none", "full", "full", "selective"));
+    set(s, "precision", ONE_OF("bf16-mixed", "bf16-mixed", "fp32"));
+    set(s, "offload", kind < 2 ? ONE_OF("none", "none", "params") : "none");
+    set(s, "attention", ONE_OF("flash", "flash2", "math"));
+}
+
+static void draw_deepspeed(struct dtp_scenario *s)
+{
+    const char *strategy = ONE_OF("zero1", "zero2", "zero3");
+    bool zero3 = strcmp(strategy, "zero3") == 0;
+    set(s, "runtime", "deepspeed");
+    set(s, "model", ONE_OF("llama-3-8b", "llama-2-7b", "gpt-2-xl", "mistral-7b"));
+    set(s, "seq", "1024");
+    set(s, "strategy", strategy);
+    set(s, "optimizer", "adamw");
+    set(s, "checkpointing", ONE_OF("none", "full", "full", "selective-attention"));
+    set(s, "precision", ONE_OF("bf16-mixed", "bf16-mixed", "fp16-mixed", "fp32"));
+    set(s, "offload", zero3 ? ONE_OF("none", "none", "optimizer", "params", "nvme") : ONE_OF("none", "optimizer"));
+    set(s, "reduce_bucket_size", ONE_OF("", "", "2e8", "16777216"));
+    if (zero3)
+        set(s, "stage3_prefetch_bucket_size", ONE_OF("", "", "", "15099494"));
+    set(s, "attention", ONE_OF("flash", "flash2", "math"));
+}
+
+static void draw_megatron(struct dtp_scenario *s)
+{
+    const char *pp = ONE_OF("1", "1", "2", "4");
+    bool stages = pp[0] != '1';
+    set(s, "runtime", "megatron");
+    set(s, "model", ONE_OF("llama-3-8b", "llama-2-7b", "gpt-3-6.7b", "qwen3-8b", "qwen2.5-7b", "llama-3-70b"));
+    set(s, "seq", "2048");
+    set(s, "gpus", ONE_OF("16", "32", "64"));
+    set(s, "strategy", ONE_OF("ddp", "zero1", "zero1"));
+    set(s, "optimizer", "adamw");
+    set(s, "tp", ONE_OF("1", "2", "4"));
+    set(s, "pp", pp);
+    set(s, "cp", ONE_OF("1", "1", "1", "2"));
+    if (stages) {
+        set(s, "accumulate", ONE_OF("8", "16"));
+        set(s, "virtual_stages", ONE_OF("", "", "2"));
+        set(s, "stages", ONE_OF("", "", "", "counted"));
+    }
+    set(s, "sequence_parallel", ONE_OF("true", "true", "false"));
+    set(s, "megatron_overlap", ONE_OF("true", "false"));
+    set(s, "checkpointing", ONE_OF("none", "full", "selective-attention"));
+    set(s, "precision", ONE_OF("bf16-mixed", "bf16-mixed", "fp16-mixed"));
+    set(s, "reduce_dtype", ONE_OF("", "", "fp32"));
+}
+
+static void draw_nanotron(struct dtp_scenario *s)
+{
+    const char *pp = ONE_OF("1", "1", "2");
+    set(s, "runtime", "nanotron");
+    set(s, "model", ONE_OF("llama-3-8b", "llama-3.2-1b", "llama-2-7b", "smollm2-1.7b"));
+    set(s, "gpus", ONE_OF("8", "16", "32"));
+    set(s, "strategy", ONE_OF("ddp", "zero1"));
+    set(s, "optimizer", "adamw");
+    set(s, "loss", "eager");
+    set(s, "tp", ONE_OF("1", "2", "4"));
+    set(s, "pp", pp);
+    if (pp[0] != '1')
+        set(s, "schedule", ONE_OF("", "gpipe"));
+    set(s, "sequence_parallel", ONE_OF("", "", "false"));
+    set(s, "checkpointing", ONE_OF("none", "full"));
+    set(s, "ddp_bucket_mib", ONE_OF("", "", "50"));
+}
+
+static const struct scope {
+    const char *name;
+    void (*draw)(struct dtp_scenario *s);
+} scopes[] = {{"torchtitan", draw_torchtitan}, {"accelerate", draw_accelerate}, {"accelerate", draw_deepspeed},
+              {"deepspeed", draw_deepspeed},   {"megatron", draw_megatron},     {"nanotron", draw_nanotron}};
+
+/* " --gpu-name h100 --compile=true": each as a key. */
+static void type(struct dtp_scenario *s, const char *flags)
+{
+    char text[2048], *rest = text;
+    snprintf(text, sizeof text, "%s", flags);
+    for (char *word; (word = strtok_r(rest, " ", &rest)) != NULL;) {
+        char *equals = strchr(word, '=');
+        if (equals)
+            *equals = '\0';
+        set(s, word + 2, equals ? equals + 1 : strtok_r(rest, " ", &rest));
+    }
+}
+
+/* The job of what was written and of the flags beside it, whose every key is that of the job that was asked for. */
+static void expect_same(const struct dtp_launcher *launcher, const struct dtp_launch_file *files, const char *typed,
+                        const struct dtp_job *wanted)
+{
+    static struct dtp_job got;
+    static struct dtp_job_value a[DTP_JOB_VALUES_MAX], b[DTP_JOB_VALUES_MAX];
+    struct dtp_scenario *again;
+    struct dtp_import *import = dtp_import_create();
+    assert_int_equal(dtp_scenario_create(&again, &faults), DTP_OK);
+    for (size_t i = 0; i < 2 && launcher->files[i]; i++)
+        assert_int_equal(dtp_import_parse(import, files[i].name, files[i].text, strlen(files[i].text), &faults),
+                         DTP_OK);
+    assert_int_equal(dtp_import_apply(import, again, NULL, &faults), DTP_OK);
+    type(again, typed);
+    if (dtp_scenario_resolve(again, &catalog, &got, &faults) != DTP_OK)
+        fail_msg("%s", faults.text[0]);
+    assert_int_equal(got.transformer.layers, wanted->transformer.layers);
+    assert_int_equal(dtp_transformer_count(&got.transformer).total, dtp_transformer_count(&wanted->transformer).total);
+    assert_int_equal(got.cluster.gpus, wanted->cluster.gpus);
+    assert_string_equal(got.cluster.gpu.key, wanted->cluster.gpu.key);
+    size_t count = dtp_job_values(wanted, a);
+    dtp_job_values(&got, b);
+    for (size_t i = 0; i < count; i++) {
+        bool word = strcmp(a[i].key->key, "model") == 0 || strcmp(a[i].key->key, "name") == 0;
+        bool idle = strcmp(a[i].key->key, "accumulate_sync") == 0 && wanted->plan.accumulate == 1;
+        bool read = dtp_scenario_reads(again, a[i].key->key);
+        if (strcmp(a[i].key->section, "plan") != 0 || word || idle || !read)
+            continue;
+        if (a[i].whole != b[i].whole || a[i].real != b[i].real ||
+            (a[i].kind == DTP_VALUE_WORD && strcmp(a[i].word, b[i].word) != 0))
+            fail_msg("%s: %s of\n%s%s", launcher->name, a[i].key->key, files[0].text, typed);
+    }
+    dtp_import_destroy(import);
+    dtp_scenario_destroy(again);
+}
+
+/* A refusal says a key and what the files have in its place, or the setting that is not there. */
+static void expect_named(const char *text)
+{
+    if (!strstr(text, "cannot say it, there it is") && !strstr(text, "has no flavor of") && !strstr(text, ": "))
+        fail_msg("%s", text);
+}
+
+static bool write_one(const struct scope *scope)
+{
+    static struct dtp_job job;
+    struct dtp_launch_file files[DTP_LAUNCH_FILES_MOST] = {{NULL, NULL}};
+    char typed[2048];
+    size_t count = 0;
+    struct dtp_scenario *s;
+    faults.count = 0;
+    faults.status = DTP_OK;
+    assert_int_equal(dtp_scenario_create(&s, &faults), DTP_OK);
+    draw_common(s);
+    scope->draw(s);
+    bool written = false;
+    if (dtp_scenario_resolve(s, &catalog, &job, &faults) == DTP_OK) {
+        const struct dtp_launcher *launcher = dtp_launcher_of(scope->name, &job, &faults);
+        assert_non_null(launcher);
+        written = dtp_launch_write(launcher, s, &catalog, &job, files, &count, typed, sizeof typed, &faults) == DTP_OK;
+        if (written)
+            expect_same(launcher, files, typed, &job);
+        else
+            expect_named(faults.text[0]);
+        for (size_t i = 0; i < count; i++)
+            free(files[i].text);
+    }
+    dtp_scenario_destroy(s);
+    return written;
+}
+
+static void random_plans_come_back(void **state)
+{
+    (void)state;
+    random_seed();
+    for (size_t i = 0; i < sizeof scopes / sizeof *scopes; i++) {
+        uint32_t written = 0, draws = 0;
+        for (; written < WRITTEN && draws < MOST_DRAWS; draws++)
+            written += write_one(&scopes[i]);
+        print_message("%s: %u of %u draws written and read back\n", scopes[i].name, written, draws);
+        assert_int_equal(written, WRITTEN);
+    }
+}
+
+/* Of one plan each: the key that its files cannot say. */
+static void what_cannot_be_said_is_named(void **state)
+{
+    (void)state;
+    static const char *const cases[][3] = {
+        {"torchtitan", "model=llama-3-8b gpu=h100-sxm gpus=8 loss=chunked", "loss = chunked: what torchtitan reads"},
+        {"torchtitan", "model=llama-2-7b layers=4 gpu=h100-sxm gpus=8", "has no flavor of llama-2-7b (changed)"},
+        {"accelerate", "model=llama-2-7b gpu=h100-sxm gpus=8",
+         "reduce_dtype = fp32: what accelerate reads cannot say it, "
+         "there it is bf16; give --reduce-dtype bf16"},
+        {"megatron", "model=llama-2-7b gpu=h100-sxm gpus=8 runtime=megatron strategy=zero1 rope_fp32=true",
+         "rope_fp32 = true: what megatron reads cannot say it"},
+    };
+    static struct dtp_job job;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct imported_file file;
+        struct dtp_launch_file files[DTP_LAUNCH_FILES_MOST] = {{NULL, NULL}};
+        char typed[2048];
+        size_t count = 0;
+        begin_import(&file);
+        set_typed(&file, cases[i][1]);
+        assert_int_equal(dtp_scenario_resolve(file.scenario, &catalog, &job, &file.faults), DTP_OK);
+        const struct dtp_launcher *launcher = dtp_launcher_of(cases[i][0], &job, &file.faults);
+        assert_int_equal(
+            dtp_launch_write(launcher, file.scenario, &catalog, &job, files, &count, typed, sizeof typed, &file.faults),
+            DTP_BAD_INPUT);
+        bool named = false;
+        for (size_t k = 0; k < file.faults.count; k++)
+            named |= strstr(file.faults.text[k], cases[i][2]) != NULL;
+        if (!named)
+            fail_msg("%s", file.faults.text[0]);
+        for (size_t k = 0; k < count; k++)
+            free(files[k].text);
+        drop_imported(&file);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_plans_come_back),
+        cmocka_unit_test(what_cannot_be_said_is_named),
+    };
+    return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
+}
