@@ -39,7 +39,9 @@ static struct dtp_plan plan_of(const struct dtp_transformer *t, const struct dtp
 /* Bytes of a token. Attention: q 2 x 4096, k and v 2 x 512 each, the kernel's result and what sinks leave of it 2 x
  * 4096 each, log-sum-exp 4 x 64. MLP: weights of the router 4 x 32 and 8 numbers of 4 bytes for each of 4 experts; rows
  * of 4 x 2880 at 2 bytes: those of tokens, gate, up, activation, and eager the clamped gate, its sigmoid, up plus one
- * and a product; results in fp32. */
+ * and a product; results in fp32. On one H200
+ * PyTorch 2.11 keeps 40,336 bytes of a row through torchtitan's experts eager and 17,288 compiled, beside the row
+ * itself: seven and three rows of 2 x 2880, and offsets. */
 static void test_what_is_saved(void **state)
 {
     (void)state;

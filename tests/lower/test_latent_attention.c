@@ -97,6 +97,24 @@ static void test_queries_without_a_latent(void **state)
     assert_int_equal(a.layer_attention, latent + heads + 2 * 16 * 256 + 2 * 16 * 128);
 }
 
+/* All that a layer keeps of a token, as PyTorch 2.11 allocates it on one H200: four layers of torchtitan's attention
+ * and SwiGLU, bf16, cuDNN's kernel, between the second's end and the third's: 139,536.25 bytes eager, 123,152.25
+ * compiled. */
+static void test_measured_layer(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = dtp_transformer_default();
+    struct dtp_cluster cluster = test_cluster(test_h200(), 1, 8);
+    t.layers = 4, t.hidden = 2048, t.heads = t.kv_heads = 32, t.head_dim = 192, t.ffn = 8192, t.vocab = 1000;
+    t.q_latent = 1536, t.kv_latent = 512, t.rope_head_dim = 64, t.value_head_dim = 128;
+    for (int compile = 0; compile < 2; compile++) {
+        struct dtp_plan plan = plan_of(&t, &cluster, DTP_ATTENTION_FLASH, compile);
+        struct dtp_activations a;
+        dtp_activations_count(&t, &cluster, &plan, &a);
+        assert_int_equal(a.layer_all, compile ? 123152 : 139536);
+    }
+}
+
 static double flops_of(const struct dtp_program *program, enum dtp_op_class class, uint16_t layer, bool backward)
 {
     double flops = 0;
@@ -210,6 +228,7 @@ int main(void)
                                        cmocka_unit_test(test_queries_without_a_latent),
                                        cmocka_unit_test(test_bytes_of_kernels),
                                        cmocka_unit_test(test_price_of_two_widths),
-                                       cmocka_unit_test(test_refused)};
+                                       cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_measured_layer)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
