@@ -177,9 +177,9 @@ double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp
     const struct dtp_calibration *c = &dtp_calibration;
     const double of_kind[DTP_MEMORY_KERNEL_COUNT] = {
         [DTP_KERNEL_EAGER] = c->eager_sm_bytes_per_s,         [DTP_KERNEL_FUSED] = c->fused_sm_bytes_per_s,
-        [DTP_KERNEL_STREAMING] = c->streaming_sm_bytes_per_s, [DTP_KERNEL_TRANSPOSING] = c->transposing_sm_bytes_per_s,
-        [DTP_KERNEL_COLUMNS] = c->columns_sm_bytes_per_s,     [DTP_KERNEL_INDEXED] = c->indexed_sm_bytes_per_s,
-        [DTP_KERNEL_OUTER] = c->outer_sm_bytes_per_s};
+        [DTP_KERNEL_STREAMING] = c->streaming_sm_bytes_per_s, [DTP_KERNEL_INDEXED] = c->indexed_sm_bytes_per_s,
+        [DTP_KERNEL_OUTER] = c->outer_sm_bytes_per_s,         [DTP_KERNEL_TRANSPOSING] = c->transposing_sm_bytes_per_s,
+        [DTP_KERNEL_COLUMNS] = c->columns_sm_bytes_per_s};
     double per_sm = execution->own_kernels ? c->native_sm_bytes_per_s : of_kind[kind];
     return 1 / (1 / (gpu->memory_bytes_per_s * dtp_calibration.hbm_fraction) + 1 / (per_sm * gpu->sm_count));
 }
@@ -244,10 +244,15 @@ static struct dtp_attention_time math_attention_time(const struct dtp_gpu *gpu, 
     enum dtp_dtype compute = execution->compute == DTP_FP8 ? DTP_BF16 : execution->compute;
     double score_bytes = shape->wide ? 4 : dtp_dtype_bytes(compute);
     double rate = dtp_matmul_flops_per_s(gpu, score_bytes > dtp_dtype_bytes(compute) ? DTP_FP32 : compute);
-    double passes_bytes =
-        (double)shape->heads * (double)shape->keys * score_bytes * dtp_calibration.math_attention_passes;
-    double memory_s = passes_bytes * tokens / dtp_memory_kernel_bytes_per_s(gpu, execution, DTP_KERNEL_EAGER);
-    return (struct dtp_attention_time){2 * causal_flops / rate + memory_s, 4 * causal_flops / rate + memory_s};
+    double eager = dtp_calibration.math_attention_passes * score_bytes;
+    /* a score as the bytes that go through memory for it: with dropout its mask of a byte too, written and read */
+    double dropout = shape->dropout ? 2 * score_bytes + 1 : 0;
+    double forward = dropout + (shape->wide ? eager : dtp_calibration.fused_softmax_passes * score_bytes);
+    double backward = dropout + (shape->wide ? eager : dtp_calibration.fused_softmax_passes_back * score_bytes);
+    double scores_per_s = dtp_memory_kernel_bytes_per_s(gpu, execution, DTP_KERNEL_EAGER) /
+                          ((double)shape->heads * (double)shape->keys * tokens);
+    return (struct dtp_attention_time){2 * causal_flops / rate + forward / scores_per_s,
+                                       4 * causal_flops / rate + backward / scores_per_s};
 }
 
 struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,

@@ -24,6 +24,8 @@ static bool cut_by_ddp(const struct dtp_transformer *t, const struct dtp_cluster
 static bool copies_core(const struct dtp_layer_kind *kind, const struct dtp_context *context,
                         const struct dtp_plan *plan)
 {
+    if (kind->sinks) /* the result is weighed by what sinks leave of it */
+        return true;
     if (kind->kv_latent) /* they lie by tokens; a padded result is cut to size */
         return kind->pads_values || dtp_plan_keeps_fp8(plan);
     return dtp_plan_keeps_fp8(plan) || (kind->rotary && plan->rope_fp32 && plan->runtime->copies_heads) ||
@@ -47,12 +49,14 @@ static void list_operators(struct dtp_layer_tensors *out, bool copied)
 
 /* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
-/* Math attention keeps its probabilities [heads, s] and, where they are wider than q, k and v, the casts of those, k
- * and v repeated for each query head. */
+/* Math attention keeps its probabilities [heads, s], with dropout also a mask of them and what it let through, and,
+ * where they are wider than q, k and v, the casts of those, k and v repeated for each query head. */
 static uint64_t math_state_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan *plan)
 {
     uint64_t score = dtp_plan_score_bytes(plan), compute = dtp_plan_compute_bytes(plan);
-    return score * kind->heads * plan->sequence + (score > compute ? score * (2 * kind->d_q + kind->d_core) : 0);
+    uint64_t dropped = kind->dropout ? score + 1 : 0,
+             wide = score > compute ? score * (2 * kind->d_q + kind->d_core) : 0;
+    return (score + dropped) * kind->heads * plan->sequence + wide;
 }
 
 /* Where sequence parallelism divides tokens. */
@@ -84,7 +88,8 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
                                                            dtp_plan_autocast(plan) ? 4 : compute,
                                                        [DTP_LAYER_ELEMENT_COMPUTE] = compute,
                                                        [DTP_LAYER_ELEMENT_KEPT_INPUT] = compute,
-                                                       [DTP_LAYER_ELEMENT_FP32] = 4};
+                                                       [DTP_LAYER_ELEMENT_FP32] = 4,
+                                                       [DTP_LAYER_ELEMENT_MASK] = 1};
     uint64_t width[DTP_TENSOR_COUNT];
     dtp_layer_tensor_widths(&out->kind, width);
     for (uint64_t left = made; left; left &= left - 1) {
@@ -258,6 +263,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     dtp_layer_kind_of(transformer, mlp, plan->fused_qkv, plan->fused_gate_up, &out->kind);
     out->kind.narrows = dtp_plan_autocast(plan) || dtp_plan_keeps_fp8(plan);
     out->received = out->kind.exchanged ? plan->expert_imbalance : 1;
+    out->kind.dropout = plan->dropout > 0;
     struct dtp_context context = dtp_plan_context(plan, cluster);
     out->gathered_ranks = context.keeps ? context.ring : 0;
     out->kind.pads_values = out->kind.own_values = dtp_plan_pads_values(transformer, cluster, plan);
@@ -301,8 +307,8 @@ const struct dtp_layer_operator *dtp_layer_tensors_fused_norm(const struct dtp_l
 bool dtp_layer_tensors_sum_in_norm(const struct dtp_layer_tensors *tensors, int index)
 {
     const struct dtp_layer_operator *op = &tensors->op[index];
-    return tensors->fused && index + 1 < tensors->operators && op[1].kind == DTP_LAYER_OP_NORM &&
-           op[1].reads == op->makes;
+    return tensors->fused && !tensors->kind.dropout && index + 1 < tensors->operators &&
+           op[1].kind == DTP_LAYER_OP_NORM && op[1].reads == op->makes;
 }
 
 bool dtp_layer_tensors_last_reader(const struct dtp_layer_tensors *tensors, int matrix)

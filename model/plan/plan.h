@@ -139,6 +139,7 @@ struct dtp_plan {
     enum dtp_offload offload;
     struct dtp_precision precision;
     enum dtp_attention attention;
+    double dropout; /* probability, of attention's and of the branches' alike; default 0 */
     enum dtp_loss loss;
     enum dtp_optimizer optimizer;
     uint32_t wrap_layers;       /* layers per FSDP unit; 0 = the whole model is one unit */

@@ -405,6 +405,16 @@ static void check_checkpointing(struct dtp_resolver *r)
                         p->checkpoint_every, r->transformer->layers);
 }
 
+/* Megatron's fused kernel drops one branch, between its matmul and the sum. */
+static void check_dropout(struct dtp_resolver *r)
+{
+    const struct dtp_transformer *t = r->transformer;
+    if (r->plan->dropout > 0 && (t->parallel_block || t->norm_place != DTP_NORMS_BEFORE))
+        dtp_plan_refuse(r, "dropout",
+                        "is modelled where each branch goes from its matmul to a sum of its own; leave it out with "
+                        "parallel_block or norm_place");
+}
+
 /* Kernels of this project know soft caps, and so do PyTorch's flash kernels (flash-attn 2.6, FlexAttention);
  * Transformer Engine's do not, and scores that are written down would be capped by kernels that are not modelled. */
 static void check_softcaps(struct dtp_resolver *r)
@@ -482,6 +492,7 @@ void dtp_plan_check(struct dtp_resolver *r)
     check_master(r);
     check_gpu_dtype(r);
     check_fp8(r);
+    check_dropout(r);
     check_softcaps(r);
     check_offload(r);
     check_nvme(r);

@@ -309,6 +309,7 @@ struct dtp_attention_shape dtp_plan_attention(const struct dtp_transformer *tran
     struct dtp_attention_shape shape = dtp_transformer_attention(transformer, layer, plan->sequence);
     shape.kernel = (uint8_t)plan->attention;
     shape.wide = wide_scores(plan) && plan->attention == DTP_ATTENTION_MATH;
+    shape.dropout = plan->dropout > 0 && plan->attention == DTP_ATTENTION_MATH;
     shape.atomic = plan->executor.atomic_attention;
     if (shape.value_dim == shape.head_dim || dtp_plan_pads_values(transformer, cluster, plan))
         shape.value_dim = 0;

@@ -9,6 +9,10 @@
 #define MEGATRON_RULES                                                                                                 \
     .runtime = "megatron", .optimizer = "adamw-fused", .loss = "fused", .selective = DTP_SELECTIVE_ATTENTION,          \
     .fused_matmuls = true
+/* What pretrain_gpt.py of Megatron-LM and its forks does where no argument says otherwise: attention_dropout and
+ * hidden_dropout are 0.1 (arguments.py, _add_regularization_args), and neither BLOOM's slurm files nor the examples of
+ * the forks change that; NeMo-Megatron's megatron_gpt_config.yaml has the same. Today's recipes of LLaMA set 0. */
+#define GPT_DROPOUT .dropout = 0.1
 /* NeMo 2 and Megatron-Bridge turn on all overlaps where there is something to overlap (MegatronCommOverlapCallback and
  * CommOverlapConfig: overlap_grad_reduce and overlap_param_gather with more than one data parallel rank), and in the
  * recipes whose speed they publish (pretrain_performance_optimizations) tp_comm_overlap, and sums of gradients in bf16
@@ -64,7 +68,14 @@
 #define MEGATRON_DEEPSPEED_RULES                                                                                       \
     .runtime = "deepspeed", .optimizer = "adamw", .loss = "fused", .attention = "flash1",                              \
     .selective = DTP_SELECTIVE_ATTENTION, .unfused_unless_asked = true, .fused_matmuls = true,                         \
-    .megatron_layers = true, .bf16_optimizer = true
+    .megatron_layers = true, .bf16_optimizer = true, GPT_DROPOUT
+/* The zero-bubble paper's fork of Megatron-LM: post-validation asks for fp16 (arguments.py, validate_args), its example
+ * unties the head (pretrain_zero_bubble.sh), that of the time of the paper's runs has no --use-flash-attn
+ * (pretrain_zbh1.sh), and the paper counts activations of attention without flash kernels, with dropout
+ * (arXiv:2401.10241, section 3: M_B = s b h (34 + 5 a s / h)). */
+#define ZERO_BUBBLE_RULES                                                                                              \
+    MEGATRON_RULES, GPT_DROPOUT, .attention = "flash1", .unfused_unless_asked = true, .dtype = "fp16",                 \
+                                 .untied_head = true
 /* nanotron's scaling benchmarks; its text names Megatron too. */
 #define NANOTRON_RULES                                                                                                 \
     .runtime = "nanotron", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash2",                         \
@@ -81,17 +92,25 @@ static const struct dtp_run_framework frameworks[] = {
     {.word = "llmq", EXECUTOR_RULES},
     {.word = "llm.c", EXECUTOR_RULES},
     {.word = "Megatron-DeepSpeed", .strategy = "zero1", MEGATRON_DEEPSPEED_RULES},
+    {.word = "sail-sg", ZERO_BUBBLE_RULES},
     {.word = "Megatron-DeepSpeed",
      MEGATRON_RULES,
+     GPT_DROPOUT,
      .attention = "flash1",
      .unfused_unless_asked = true,
      .scatter_gather = true},
     {.word = "NeMo-Megatron",
      MEGATRON_RULES,
+     GPT_DROPOUT,
      .attention = "flash1",
      .unfused_unless_asked = true,
      .sequence_parallel = true},
-    {.word = "PTD-P", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true, .scatter_gather = true},
+    {.word = "PTD-P",
+     MEGATRON_RULES,
+     GPT_DROPOUT,
+     .attention = "flash1",
+     .unfused_unless_asked = true,
+     .scatter_gather = true},
     {.word = "Megatron-Bridge", NEMO_RULES, .fp8 = "fp8-current"},
     {.word = "NeMo", NEMO_RULES, .fp8 = "fp8-delayed"},
     {.word = "Megatron-Core", MEGATRON_RULES, .attention = "flash", .sequence_parallel = true},

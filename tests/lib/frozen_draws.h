@@ -128,6 +128,7 @@
     X(comm_hook, DDP, 5, "fp16|bf16|powersgd")                                                                         \
     X(powersgd_rank, DDP, 5, "2|4")                                                                                    \
     X(megatron_layers, DIVIDED, 6, "true")                                                                             \
-    X(bf16_optimizer, DIVIDED, 1, "true")
+    X(bf16_optimizer, DIVIDED, 1, "true")                                                                              \
+    X(dropout, MEGATRON, 8, "0.1")
 
 #endif

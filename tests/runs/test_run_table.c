@@ -543,7 +543,7 @@ static void test_columns_of_experts_and_unstated_memory(void **state)
     assert_int_equal(dtp_run_read(table, 175, &columns, &run, &faults), DTP_OK);
     assert_string_equal(run.id, "zb-001");
     assert_int_equal(dtp_run_read_measured(table, 175, &columns, &measured, &faults), DTP_OK);
-    assert_true(measured.memory_bytes[DTP_RUN_UNSTATED] == 59 * 1073741824.0);
+    assert_true(measured.memory_bytes[DTP_RUN_UNSTATED] == 54.95 * 1073741824.0); /* 59e9 */
     assert_true(measured.memory_bytes[DTP_RUN_ALLOCATED] == 0);
     dtp_table_destroy(table);
 }
