@@ -323,5 +323,5 @@ void dtp_state_bytes_count(const struct dtp_transformer *transformer, const stru
         plan->runtime->closed->offload_state(transformer, units, plan, bytes, shard, out);
     out->params = bytes->params * out->params_elements;
     out->grads = bytes->grads * out->grads_elements;
-    out->optimizer = bytes->optimizer * out->optimizer_elements;
+    out->optimizer = dtp_optimizer_bytes(bytes, out->optimizer_elements);
 }

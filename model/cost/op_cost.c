@@ -184,22 +184,27 @@ double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp
     return 1 / (1 / (gpu->memory_bytes_per_s * dtp_calibration.hbm_fraction) + 1 / (per_sm * gpu->sm_count));
 }
 
-/* Fused AdamW reads p, g and moments, writes p and moments. foreach AdamW makes about ten passes (decay 8, lerp 12, mul
- * 8, addcmul 12, sqrt 8, division and eps 16, addcdiv 16 bytes in fp32). */
+/* In one kernel p, g and states are read, p and states written, scales with them; a master copy stands for p there.
+ * foreach AdamW makes about ten passes (decay 8, lerp 12, mul 8, addcmul 12, sqrt 8, division and eps 16, addcdiv 16
+ * bytes in fp32). foreach SGD multiplies its momentum, adds the gradient to it, and it to p: 5 of it. GradScaler looks
+ * for infinities before: amp_non_finite_check_and_unscale reads and writes all gradients, by a scale of 1 where the
+ * optimizer unscales them itself (torch/amp/grad_scaler.py: step, _check_inf_per_device). */
 double dtp_optimizer_bytes_per_parameter(const struct dtp_plan *plan)
 {
     const struct dtp_precision *p = &plan->precision;
+    const struct dtp_optimizer_row *row = dtp_optimizer_row(plan->optimizer);
     double param = dtp_dtype_bytes(p->params), master = p->master != p->params ? dtp_dtype_bytes(p->master) : 0;
     struct dtp_element_bytes element;
     dtp_element_bytes_count(plan, &element);
-    double moment = dtp_dtype_bytes(p->moments), grad = (double)element.grads;
-    switch (plan->optimizer) {
-    case DTP_ADAMW_FUSED: return (master > 0 ? param + 2 * master : 2 * param) + grad + 4 * moment;
-    case DTP_ADAMW_FOREACH: return 20 * moment + 2 * param + 2 * master;
-    case DTP_SGD: return 2 * param + 2 * master + grad;
-    case DTP_ADAM8BIT: return 2 * param + 2 * master + grad + 4;
-    }
-    return 0;
+    double grad = (double)element.grads, state = (double)element.moments;
+    double checked = dtp_plan_scales_loss(plan) ? 2 * grad : 0;
+    if (row->block)
+        state += (double)element.block_bytes / row->block;
+    if (plan->optimizer == DTP_ADAMW_FOREACH)
+        return 10 * state + 2 * param + 2 * master + checked;
+    double passes = plan->optimizer == DTP_MOMENTUM ? 5 : 2;
+    bool own_copy = master > 0 && plan->optimizer == DTP_ADAMW_FUSED; /* which it updates, and writes p from it */
+    return (own_copy ? param : 2 * param) + 2 * master + grad + passes * state + checked;
 }
 
 struct flash_rates {

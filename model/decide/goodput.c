@@ -124,7 +124,8 @@ double dtp_checkpoint_bytes(const struct dtp_job *job)
 {
     struct dtp_element_bytes bytes;
     dtp_element_bytes_count(&job->plan, &bytes);
-    return (double)dtp_transformer_count(&job->transformer).total * (double)(bytes.params + bytes.optimizer);
+    uint64_t total = dtp_transformer_count(&job->transformer).total;
+    return (double)total * (double)bytes.params + (double)dtp_optimizer_bytes(&bytes, total);
 }
 
 static double storage_bytes_per_s(const struct dtp_job *job)

@@ -1,6 +1,8 @@
 /* The optimizer's update, module by module: reads and writes of one pass over parameters, gradients and state. */
 #include "lower/lowering.h"
 
+#include "base/bytes.h"
+
 void dtp_lower_add_state(struct dtp_lowering *l, struct dtp_lower_moments *moments, uint64_t bytes)
 {
     dtp_buffer_id made = dtp_lower_buffer(l, "optimizer state", DTP_OWNER_OPTIMIZER, DTP_STREAM_COMPUTE, bytes, true);
@@ -10,17 +12,14 @@ void dtp_lower_add_state(struct dtp_lowering *l, struct dtp_lower_moments *momen
         moments->first = made;
 }
 
-/* First moment, second moment, and what else there is (a master copy) as a third. */
+/* Each state with its scales, and what else there is (a master copy) as one more. */
 void dtp_lower_add_moments(struct dtp_lowering *l, struct dtp_lower_moments *moments, uint64_t elements)
 {
-    uint64_t each = dtp_dtype_bytes(l->plan->precision.moments), all = l->bytes.optimizer;
-    if (all < 2 * each) {
-        dtp_lower_add_state(l, moments, all * elements);
-        return;
-    }
-    dtp_lower_add_state(l, moments, each * elements);
-    dtp_lower_add_state(l, moments, each * elements);
-    dtp_lower_add_state(l, moments, (all - 2 * each) * elements);
+    uint64_t states = dtp_optimizer_row(l->plan->optimizer)->states, all = dtp_optimizer_bytes(&l->bytes, elements);
+    uint64_t master = dtp_bytes_product(l->bytes.master, elements);
+    for (uint64_t i = 0; i < states; i++)
+        dtp_lower_add_state(l, moments, (all - master) / states);
+    dtp_lower_add_state(l, moments, master);
 }
 
 void dtp_lower_update(struct dtp_lowering *l, dtp_buffer_id params, struct dtp_lower_moments moments,

@@ -97,11 +97,27 @@ static const struct word attention_words[] = {{"flash", DTP_ATTENTION_FLASH},
                                               {"flash1", DTP_ATTENTION_FLASH1}};
 static const struct word loss_words[] = {
     {"eager", DTP_LOSS_EAGER}, {"fused", DTP_LOSS_FUSED}, {"chunked", DTP_LOSS_CHUNKED}};
-static const struct word optimizer_words[] = {{"adamw", DTP_ADAMW_FUSED},
-                                              {"adamw-foreach", DTP_ADAMW_FOREACH},
-                                              {"sgd", DTP_SGD},
-                                              {"adam8bit", DTP_ADAM8BIT},
-                                              {"adamw-fused", DTP_ADAMW_FUSED}};
+static const struct word optimizer_words[] = {
+#define DTP_OPTIMIZER(suffix, word, library, states, bits, block, scales, words, instead) {word, DTP_##suffix},
+#include "plan/optimizer.def"
+    {"adamw-fused", DTP_ADAMW_FUSED}};
+static const struct dtp_optimizer_row optimizers[DTP_OPTIMIZER_COUNT] = {
+#define DTP_OPTIMIZER(suffix, its_word, its_library, its_states, its_bits, its_block, its_scales, its_words,           \
+                      its_instead)                                                                                     \
+    [DTP_##suffix] = {.word = its_word,                                                                                \
+                      .instead = its_instead,                                                                          \
+                      .library = DTP_OF_##its_library,                                                                 \
+                      .states = its_states,                                                                            \
+                      .bits = its_bits,                                                                                \
+                      .block = its_block,                                                                              \
+                      .scales = its_scales},
+#include "plan/optimizer.def"
+};
+
+const struct dtp_optimizer_row *dtp_optimizer_row(enum dtp_optimizer optimizer)
+{
+    return &optimizers[optimizer];
+}
 
 static const struct word cp_comm_words[] = {
     {"p2p", DTP_CP_P2P}, {"all_gather", DTP_CP_ALL_GATHER}, {"a2a", DTP_CP_A2A}, {"a2a+p2p", DTP_CP_A2A_P2P}};

@@ -68,7 +68,19 @@ struct dtp_stage_choice {
     char layout[DTP_STAGE_LAYOUT_BYTES]; /* of DTP_STAGE_CUT_LAYOUT, Megatron's text (schedule/stages.h); zeros behind
                                             it */
 };
-enum dtp_optimizer { DTP_ADAMW_FUSED, DTP_ADAMW_FOREACH, DTP_SGD, DTP_ADAM8BIT };
+enum dtp_optimizer {
+#define DTP_OPTIMIZER(suffix, word, library, states, bits, block, scales, words, instead) DTP_##suffix,
+#include "plan/optimizer.def"
+    DTP_OPTIMIZER_COUNT
+};
+enum dtp_optimizer_library { DTP_OF_PYTORCH, DTP_OF_BITSANDBYTES, DTP_OF_TORCHAO };
+/* What is said of each: optimizer.def. */
+struct dtp_optimizer_row {
+    const char *word, *instead;
+    enum dtp_optimizer_library library;
+    uint32_t states, bits, block, scales;
+};
+const struct dtp_optimizer_row *dtp_optimizer_row(enum dtp_optimizer optimizer);
 
 struct dtp_precision {
     enum dtp_dtype params;  /* of the (sharded) stored parameters */
@@ -130,18 +142,18 @@ struct dtp_plan {
     enum dtp_attention attention;
     double dropout; /* probability, of attention's and of the branches' alike; default 0 */
     enum dtp_loss loss;
-    enum dtp_optimizer optimizer; /* SGD without momentum: no state */
-    uint32_t wrap_layers;         /* layers per FSDP unit; 0 = the whole model is one unit */
-    bool reshard_after_forward;   /* full_shard true, shard_grad_op false; follows strategy in resolve */
-    uint32_t reshard_group;    /* of FSDP2, reshard_after_forward=N: so many neighbours share a unit's parameters from
-                                  forward to backward, which gathers from them; 0: as many as before */
-    uint32_t prefetch_depth;   /* units gathered ahead, with prefetch, of FSDP2 (set_modules_to_forward_prefetch and
-                                  _backward_prefetch; 1, the default, needs no call) and of our executor */
-    uint64_t ddp_bucket_bytes; /* bucket_cap_mb, 25 MiB */
-    bool prefetch;             /* gather the next unit during the current one's compute */
-    bool avoid_record_streams; /* TORCH_NCCL_AVOID_RECORD_STREAMS: what a collective reads is held until it is awaited,
-                                  not until the allocator sees it done; of Megatron's sends and reductions in shards */
-    bool expandable_segments;  /* of PyTorch's caching allocator: a pool is one range that grows by pages */
+    enum dtp_optimizer optimizer;
+    uint32_t wrap_layers;       /* layers per FSDP unit; 0 = the whole model is one unit */
+    bool reshard_after_forward; /* full_shard true, shard_grad_op false; follows strategy in resolve */
+    uint32_t reshard_group;     /* of FSDP2, reshard_after_forward=N: so many neighbours share a unit's parameters from
+                                   forward to backward, which gathers from them; 0: as many as before */
+    uint32_t prefetch_depth;    /* units gathered ahead, with prefetch, of FSDP2 (set_modules_to_forward_prefetch and
+                                   _backward_prefetch; 1, the default, needs no call) and of our executor */
+    uint64_t ddp_bucket_bytes;  /* bucket_cap_mb, 25 MiB */
+    bool prefetch;              /* gather the next unit during the current one's compute */
+    bool avoid_record_streams;  /* TORCH_NCCL_AVOID_RECORD_STREAMS: what a collective reads is held until it is awaited,
+                                   not until the allocator sees it done; of Megatron's sends and reductions in shards */
+    bool expandable_segments;   /* of PyTorch's caching allocator: a pool is one range that grows by pages */
     bool fused_qkv, fused_gate_up; /* one matmul (and one saved buffer) for q,k,v / gate,up */
     bool fused_qkv_rope; /* RoPE takes the qkv matmul's result and makes q, k and v of it, so that it need not stay */
     bool rope_fp32;      /* RoPE by fp32 halves, each product a kernel (the reference script); false: the usual

@@ -206,7 +206,7 @@ static void derive_precision(struct dtp_plan *p)
 {
     dtp_precision_for_runtime(&p->precision, p->runtime);
     derive_fp8_recipe(p);
-    if (p->optimizer == DTP_ADAM8BIT)
+    if (dtp_optimizer_row(p->optimizer)->bits)
         p->precision.moments = DTP_INT8;
     /* torchao gathers fp8 weights through FSDP2's extension points; without them there is nothing to gather. */
     if (!dtp_plan_is_fsdp(p) || p->fsdp1)
@@ -225,7 +225,7 @@ static void check_stored_dtypes(struct dtp_resolver *r)
     else if (p->master != p->params && (p->master != DTP_FP32 || wide))
         dtp_plan_refuse(r, "master_dtype", "a master copy is fp32 beside 16-bit parameters, not %s beside %s",
                         dtp_dtype_text(p->master), dtp_dtype_text(p->params));
-    bool by_optimizer = r->plan->optimizer == DTP_ADAM8BIT && p->moments == DTP_INT8;
+    bool by_optimizer = dtp_optimizer_row(r->plan->optimizer)->bits && p->moments == DTP_INT8;
     if (p->moments != DTP_FP32 && p->moments != DTP_BF16 && !by_optimizer)
         dtp_plan_refuse(r, "moment_dtype",
                         "moments are kept in fp32 or bf16, not %s; 8-bit moments are optimizer adam8bit",
@@ -382,8 +382,15 @@ static void check_nvme(struct dtp_resolver *r)
 
 static void check_optimizer(struct dtp_resolver *r)
 {
-    if (r->plan->optimizer == DTP_ADAM8BIT && r->plan->offload != DTP_OFFLOAD_NONE)
-        dtp_plan_refuse(r, "optimizer", "adam8bit runs on the GPU; it cannot be offloaded, use adamw");
+    const struct dtp_plan *p = r->plan;
+    const struct dtp_optimizer_row *row = dtp_optimizer_row(p->optimizer);
+    bool offloads = p->offload != DTP_OFFLOAD_NONE;
+    if (row->instead)
+        dtp_plan_refuse(r, "optimizer", "%s: %s", row->word, row->instead);
+    else if (offloads && row->library != DTP_OF_PYTORCH)
+        dtp_plan_refuse(r, "optimizer", "%s runs on the GPU; it cannot be offloaded, use adamw", row->word);
+    else if (offloads && p->optimizer == DTP_MOMENTUM)
+        dtp_plan_refuse(r, "optimizer", "momentum is not modelled on the host; use adamw");
 }
 
 static void check_checkpointing(struct dtp_resolver *r)
@@ -446,7 +453,7 @@ bool dtp_plan_choices_exist(struct dtp_resolver *r)
     bool exist = (unsigned)p->strategy < DTP_STRATEGY_COUNT && p->runtime && (unsigned)p->offload <= DTP_OFFLOAD_NVME &&
                  (unsigned)p->attention <= DTP_ATTENTION_FLASH1 &&
                  (unsigned)p->checkpointing <= DTP_CHECKPOINT_SELECTIVE_MATMUL &&
-                 (unsigned)p->loss <= DTP_LOSS_CHUNKED && (unsigned)p->optimizer <= DTP_ADAM8BIT &&
+                 (unsigned)p->loss <= DTP_LOSS_CHUNKED && (unsigned)p->optimizer < DTP_OPTIMIZER_COUNT &&
                  (unsigned)p->adapters.base < DTP_BASE_COUNT && (unsigned)p->adapters.dtype < DTP_DTYPE_COUNT &&
                  (unsigned)p->cp_comm <= DTP_CP_A2A_P2P && (unsigned)p->schedule < DTP_SCHEDULE_COUNT &&
                  (unsigned)p->stages.cut <= DTP_STAGE_CUT_LAYOUT &&

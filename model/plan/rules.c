@@ -3,6 +3,8 @@
 #include "base/bytes.h"
 #include "plan/runtime_sizes.h"
 
+#include <limits.h>
+
 unsigned dtp_plan_compute_bytes(const struct dtp_plan *plan)
 {
     unsigned bytes = dtp_dtype_bytes(plan->precision.compute);
@@ -122,16 +124,23 @@ static uint64_t stored_bytes(const struct dtp_plan *plan)
     return !plan->runtime->stores_compute_dtype || params < compute ? params : compute;
 }
 
-/* Adam keeps two moments, plain SGD none; 8-bit Adam one byte each (its scales, 4 bytes per 256, are left out). */
+/* Of all its states together, whole bytes; scales of blocks are counted apart. */
 static uint64_t moments_bytes(const struct dtp_plan *plan)
 {
-    switch (plan->optimizer) {
-    case DTP_SGD: return 0;
-    case DTP_ADAM8BIT: return 2;
-    case DTP_ADAMW_FUSED:
-    case DTP_ADAMW_FOREACH: break;
-    }
-    return 2 * (uint64_t)dtp_dtype_bytes(plan->precision.moments);
+    const struct dtp_optimizer_row *row = dtp_optimizer_row(plan->optimizer);
+    return row->bits ? row->states * row->bits / CHAR_BIT
+                     : row->states * (uint64_t)dtp_dtype_bytes(plan->precision.moments);
+}
+
+uint64_t dtp_optimizer_bytes(const struct dtp_element_bytes *bytes, uint64_t elements)
+{
+    uint64_t blocks = bytes->block_elements ? dtp_divide_up(elements, bytes->block_elements) : 0;
+    return dtp_bytes_product(bytes->optimizer, elements) + dtp_bytes_product(bytes->block_bytes, blocks);
+}
+
+bool dtp_plan_scales_loss(const struct dtp_plan *plan)
+{
+    return plan->runtime->compiles && plan->precision.compute == DTP_FP16 && plan->precision.params == DTP_FP32;
 }
 
 /* Where gradients rest: torch in the dtype of the parameters (FSDP2 casts back to it after reducing), DeepSpeed in the
@@ -170,6 +179,9 @@ void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_byt
                                       .moments = moments_bytes(plan),
                                       .master = master > stored ? master : 0};
     out->optimizer = out->moments + out->master;
+    const struct dtp_optimizer_row *row = dtp_optimizer_row(plan->optimizer);
+    out->block_elements = row->block;
+    out->block_bytes = row->scales * (uint64_t)dtp_dtype_bytes(DTP_FP32);
     out->gathered = plan->precision.fp8_all_gather ? 1 : out->compute;
     out->reduce = wire_bytes(plan, out->grads);
     if (dtp_plan_adapts(plan)) /* adapters alone have them */

@@ -18,10 +18,16 @@ struct dtp_element_bytes {
     uint64_t gathered;  /* of matmul weights on the wire of an all-gather: 1 with the fp8 all-gather */
     uint64_t grads;     /* of gradients as they rest between backward and step */
     uint64_t reduce;    /* of gradients on the wire */
-    uint64_t moments;   /* both of Adam's */
+    uint64_t moments;   /* all states of the optimizer, both of Adam's */
     uint64_t master;    /* of the master weight where it is a copy of its own */
     uint64_t optimizer; /* both */
+    uint64_t block_elements, block_bytes; /* of the optimizer's states: scales of so many elements; 0: there are none */
 };
+/* Of the optimizer's state of so many elements: `optimizer` for each, and scales. */
+uint64_t dtp_optimizer_bytes(const struct dtp_element_bytes *bytes, uint64_t elements);
+/* True where torch.amp.GradScaler scales the loss, so that gradients in fp16 do not vanish: fp32 parameters, fp16
+ * compute. */
+bool dtp_plan_scales_loss(const struct dtp_plan *plan);
 void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_bytes *out);
 
 /* True where torch.autocast casts fp32 weights on the fly (DDP and ZeroRedundancyOptimizer in mixed precision): the

@@ -50,8 +50,8 @@ static bool explain_state(const struct peak *p, const struct dtp_live_kind *kind
     const struct dtp_plan *plan = &p->job->plan;
     bool params = kind->owner == DTP_OWNER_PARAMS && kind->bytes == p->state.params;
     bool optimizer = kind->owner == DTP_OWNER_OPTIMIZER && kind->bytes == p->state.optimizer;
-    if (!kind->persistent || (!params && !optimizer))
-        return false;
+    if (!kind->persistent || (!params && !optimizer) || (optimizer && p->bytes.block_elements))
+        return false; /* scales of blocks have no line of their own */
     bool shards = params ? dtp_plan_shards_params(plan) : dtp_plan_shards_optimizer(plan);
     uint64_t elements = params ? p->state.params_elements : p->state.optimizer_elements;
     const struct {

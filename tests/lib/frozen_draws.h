@@ -46,6 +46,7 @@
     X(offload, MEGATRON, 1, "none")                                                                                    \
     X(offload, DEEPSPEED, 1, "none|none|none|optimizer")                                                               \
     X(offload, ZERO3, 1, "none|none|none|optimizer|params|nvme")                                                       \
+    X(optimizer, TORCH, 1, "adamw|adamw-foreach|sgd|adam8bit|momentum|lion|lion8bit|adam4bit|adam-fp8")                \
     X(optimizer, DEEPSPEED, 1, "adamw|adamw|adamw|adamw|sgd")                                                          \
     X(optimizer, MEGATRON, 1, "adamw|adamw|sgd")                                                                       \
     X(optimizer, EXECUTOR, 1, "adamw")                                                                                 \

@@ -246,6 +246,9 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
         {!frozen_is(job, DTP_KEY_precision, "fp8-tensorwise") ||
              (job->value[DTP_KEY_fp8_recipe][0] && !frozen_is(job, DTP_KEY_fp8_recipe, "tensorwise")),
          DTP_KEY_fp8_all_gather},
+        {job->value[DTP_KEY_offload][0] && !frozen_is(job, DTP_KEY_offload, "none") &&
+             strncmp(job->value[DTP_KEY_optimizer], "adamw", 5) != 0,
+         DTP_KEY_optimizer},
         {strncmp(job->value[DTP_KEY_precision], "fp8", 3) != 0 || frozen_is(job, DTP_KEY_fsdp1, "true"),
          DTP_KEY_fp8_recipe},
         {frozen_is(job, DTP_KEY_precision, "fp8-rowwise"), DTP_KEY_fsdp1},

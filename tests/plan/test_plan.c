@@ -317,6 +317,17 @@ static void test_other_combinations(void **state)
     plan.optimizer = DTP_ADAM8BIT;
     plan.offload = DTP_OFFLOAD_OPTIMIZER;
     assert_refused(plan, "optimizer", "cannot be offloaded");
+    plan = dtp_plan_default();
+    plan.optimizer = DTP_ADAFACTOR; /* known by name, and refused with what is missing */
+    assert_refused(plan, "optimizer", "rows and columns");
+    plan.optimizer = DTP_PAGED_ADAM8BIT;
+    assert_refused(plan, "optimizer", "pages");
+    plan = with_strategy("zero1", "megatron");
+    plan.optimizer = DTP_LION;
+    assert_refused(plan, "optimizer", "runtime megatron");
+    plan = with_strategy("zero3", "deepspeed");
+    plan.optimizer = DTP_ADAM4BIT;
+    assert_refused(plan, "optimizer", "torchao");
     plan = with_strategy("ddp", "torch");
     plan.fsdp1 = true;
     assert_refused(plan, "fsdp1", "full_shard");

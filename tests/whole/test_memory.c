@@ -132,7 +132,15 @@ static void test_foreach(void **state)
     plan.optimizer = DTP_SGD;
     assert_int_equal(predict(&plan, &eight_gpus).optimizer_bytes, 0);
     plan.optimizer = DTP_ADAM8BIT;
-    assert_int_equal(predict(&plan, &eight_gpus).optimizer_bytes, 2 * (PARAMETERS / 8));
+    /* and of each 256 elements of a state a scale in fp32, where no tensor's shard ends within a block: norms' 512 = 2
+     * x 256 and all matrices */
+    assert_int_equal(predict(&plan, &eight_gpus).optimizer_bytes, 2 * (PARAMETERS / 8) + 8 * (PARAMETERS / 8 / 256));
+    plan.optimizer = DTP_LION;
+    assert_int_equal(predict(&plan, &eight_gpus).optimizer_bytes, 4 * (PARAMETERS / 8));
+    plan.optimizer = DTP_MOMENTUM;
+    assert_int_equal(predict(&plan, &eight_gpus).optimizer_bytes, 4 * (PARAMETERS / 8));
+    plan.optimizer = DTP_ADAM4BIT; /* two codes a byte, scales of 128 */
+    assert_int_equal(predict(&plan, &eight_gpus).optimizer_bytes, PARAMETERS / 8 + 8 * (PARAMETERS / 8 / 128));
 }
 
 /* ---- FSDP2's buffers ------------------------------------------------------------------------------------------- */

@@ -158,6 +158,11 @@ static void check(struct dtp_resolver *r)
     check_zeropp(r);
     if (p->precision.compute == DTP_FP8)
         dtp_plan_refuse(r, "precision", "fp8 is not modelled under runtime deepspeed; use torch, megatron or dtplan");
+    if (dtp_optimizer_row(p->optimizer)->library == DTP_OF_TORCHAO)
+        dtp_plan_refuse(r, "optimizer",
+                        "%s keeps its state in tensors of torchao's, which DeepSpeed does not flatten; use "
+                        "adam8bit",
+                        dtp_optimizer_text(p->optimizer));
     if (p->optimizer == DTP_SGD && p->offload != DTP_OFFLOAD_NONE)
         dtp_plan_refuse(r, "optimizer", "DeepSpeed offloads to its CPU Adam only; use adamw");
     check_tensor_parallel(r);

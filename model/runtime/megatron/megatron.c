@@ -49,8 +49,9 @@ static void check(struct dtp_resolver *r)
         dtp_plan_refuse(r, "checkpointing", "runtime megatron recomputes none, full or selective-attention only");
     if (p->loss == DTP_LOSS_CHUNKED)
         dtp_plan_refuse(r, "loss", "chunked is not modelled under runtime megatron; use eager or fused");
-    if (p->optimizer == DTP_ADAM8BIT)
-        dtp_plan_refuse(r, "optimizer", "adam8bit is not modelled under runtime megatron; use adamw");
+    if (p->optimizer != DTP_ADAMW_FUSED && p->optimizer != DTP_ADAMW_FOREACH && p->optimizer != DTP_SGD)
+        dtp_plan_refuse(r, "optimizer", "%s is not modelled under runtime megatron; use adamw",
+                        dtp_optimizer_text(p->optimizer));
 }
 
 static bool check_offload(struct dtp_resolver *r)

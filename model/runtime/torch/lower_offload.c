@@ -15,7 +15,7 @@ void dtp_lower_host_state(struct dtp_lowering *l, struct dtp_lower_unit *unit)
     bool adds = l->plan->accumulate > 1 && l->plan->accumulate_sync;
     unit->params = dtp_lower_host_buffer(l, "params", DTP_OWNER_PARAMS, l->bytes.params * unit->shard);
     dtp_buffer_id moments =
-        dtp_lower_host_buffer(l, "optimizer state", DTP_OWNER_OPTIMIZER, l->bytes.optimizer * unit->shard);
+        dtp_lower_host_buffer(l, "optimizer state", DTP_OWNER_OPTIMIZER, dtp_optimizer_bytes(&l->bytes, unit->shard));
     unit->moments = (struct dtp_lower_moments){moments, moments.index == DTP_NO_INDEX ? 0 : 1};
     unit->grads = dtp_lower_host_buffer(l, "gradients", DTP_OWNER_GRADS, gradients);
     unit->host_gradients =
