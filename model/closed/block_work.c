@@ -222,6 +222,8 @@ static struct moved eager_moved(const struct counted *c, const struct dtp_layer_
 static struct moved fused_residual(const struct counted *c, const struct dtp_layer_operator *op)
 {
     double branches = __builtin_popcountll(op->reads & ~DTP_LAYER_STREAM);
+    if (op->statistics) /* dropout: the norm is another pass, and a mask of a byte is written and read */
+        return (struct moved){(2 * c->p + c->w + 1) * c->h, (c->p + c->w + 1) * c->h};
     return (struct moved){op->makes ? 2 * (c->p + c->w) * c->h : (2 * c->p + branches * c->w) * c->h, 0};
 }
 
@@ -230,7 +232,8 @@ static struct moved fused_norm(const struct counted *c, const struct dtp_layer_o
 {
     if (!reads_stream(op))
         return (struct moved){0, (c->p + 2 * c->w) * c->h};
-    return (struct moved){op->reads & DTP_TENSOR_BIT(INPUT) ? (c->p + c->w) * c->h : 0, (c->w + 3 * c->p) * c->h};
+    bool alone = op->reads & DTP_TENSOR_BIT(INPUT) || c->block->dropout;
+    return (struct moved){alone ? (c->p + c->w) * c->h : 0, (c->w + 3 * c->p) * c->h};
 }
 
 /* Without a norm that makes it, the block's input is narrowed for them; what they give back is added to the stream's
@@ -338,6 +341,7 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     dtp_layer_kind_of(&own, mlp, plan->fused_qkv || packed, plan->fused_gate_up || packed, &block);
     dtp_plan_adapt_kind(plan, &block);
     block.pads_values = block.own_values = dtp_plan_pads_values(transformer, cluster, plan);
+    block.dropout = plan->dropout > 0;
     struct counted counted = counted_of(transformer, plan, &block);
     bool biased = dtp_layer_bias_elements(&block) > 0;
     if (work.fused && plan->sequence_shards > 1) /* rows of the stream are cut */

@@ -10,12 +10,32 @@
 
 /* ---- norms and the residual stream ------------------------------------------------------------------------------- */
 
-/* A sum's backward: each branch gets the residual gradient, cast for its matmul where the stream is fp32. */
+/* What dropout let through of the residual gradient: e h and the mask in, c h out. */
+static dtp_buffer_id drop_out(const struct dtp_block_backward *b, enum dtp_layer_tensor mask)
+{
+    struct dtp_lowering *l = b->l;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL_BACKWARD, "dropout");
+    dtp_draft_use(&draft, l->flight->gradient, DTP_READ);
+    dtp_backward_consume(b, &draft, mask, DTP_READ | DTP_FREE);
+    dtp_buffer_id gradient = dtp_backward_workspace(l, &draft, "branch gradient",
+                                                    dtp_backward_token_bytes(l, l->compute * l->between), DTP_WRITE);
+    double bytes = (double)((l->residual + l->compute + 1) * l->between);
+    dtp_draft_memory(l, &draft, dtp_backward_per_token(l, bytes), 1);
+    dtp_draft_end(l, &draft);
+    return gradient;
+}
+
+/* A sum's backward: each branch gets the residual gradient, cast for its matmul where the stream is fp32, or what
+ * dropout let through of it. */
 static void branch(struct dtp_block_backward *b)
 {
     struct dtp_lowering *l = b->l;
     dtp_buffer_id gradient = l->flight->gradient;
-    if (l->residual != l->compute && !l->tensors.kind.norms_after) { /* a norm's backward reads it as it is */
+    uint64_t mask = dtp_backward_operator(b)->statistics;
+    if (mask) {
+        gradient = drop_out(b, dtp_layer_first(mask));
+    } else if (l->residual != l->compute && !l->tensors.kind.norms_after) { /* a norm's backward reads it as it is */
         double h = (double)l->between, c = (double)l->compute;
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_CAST, "residual gradient");
