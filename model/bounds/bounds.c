@@ -188,7 +188,7 @@ static uint64_t workspaces(const struct dtp_bound *b)
     uint64_t positions = b->plan->sequence / b->plan->cp;
     uint64_t tables = b->transformer->position == DTP_POSITION_ROPE ? 4 * b->transformer->head_dim * positions : 0;
     uint64_t casts = 0;
-    if (dtp_plan_keeps_fp8(b->plan)) {
+    if (dtp_plan_keeps_fp8(b->plan) && !b->plan->runtime->arena) { /* whose casts of weights go with their matmuls */
         uint64_t two = 2 * b->units.layers_per_unit;
         bool units = dtp_plan_shards_params(b->plan) && b->units.count && two < b->layers;
         casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu, (units ? two : b->layers) * b->units.layer_matmul);

@@ -40,7 +40,7 @@ fi
 tiny=(--layers 1 --hidden 64 --heads 2 --vocab 64 --seq 32 --strategy ddp --device host --threads 1 --steps 3)
 holds dtplan.plan-1 --model llama-2-7b --nodes 2 --strategy zero2 --offload cpu --batch-size 2
 holds dtplan.plan-1 --model gpt-2 --gpus 1 --runtime dtplan --strategy ddp --tokens 1e9 --budget 10
-holds dtplan.plan-1 --model gpt-2 --gpus 1 --runtime dtplan --strategy ddp --precision fp16-mixed # no step program
+holds dtplan.plan-1 --model gpt-2 --gpus 1 --runtime dtplan --strategy ddp --precision bf16-mixed --attention math # no step program
 grep -q '"is_bound": true' "dtplan.plan-1.$count.json" || { echo "FAILED: a bound does not say that it is one" && failures=1; }
 holds dtplan.plan-1 --params 3e9 --gpu a10 --gpus 4 --strategy zero1
 holds dtplan.plan-1 --model llama-2-13b --gpus 64 --runtime megatron --strategy zero1 --tp 4 --pp 2 --accumulate 8
