@@ -115,3 +115,26 @@ void dtp_adapted_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan 
         *backward += (fused ? w * out : w * (2 * out + 3 * in)) + dropped * in;
     }
 }
+
+double dtp_adapted_traffic_bytes(const struct dtp_transformer *transformer, const struct dtp_plan *plan, bool reduces)
+{
+    struct dtp_trained_count count;
+    dtp_plan_trained(transformer, plan, &count);
+    double a = dtp_dtype_bytes(plan->adapters.dtype), trained = (double)count.trained;
+    double adds = plan->accumulate > 1 ? 3 * a : 0, copies = reduces ? 2 * a : 0;
+    if (!dtp_plan_shards_params(plan))
+        return trained * (adds + copies);
+    double gathers = plan->reshard_after_forward ? 2 : 1;
+    return gathers * 2 * ((double)count.frozen_bytes + a * trained) + trained * (adds + copies);
+}
+
+double dtp_adapted_unneeded_flops(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                                  const struct dtp_adapted_work *work)
+{
+    double s = dtp_transformer_layer_attention_length(transformer, 0, plan->sequence);
+    double core = 2 * s * (double)(transformer->heads * transformer->head_dim);
+    double backward = plan->attention == DTP_ATTENTION_MATH ? 2 : DTP_ATTENTION_BACKWARD_FLOPS;
+    if (plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION) /* nor is it run again for that */
+        backward += 1;
+    return work->unneeded_flops + (work->unneeded_attention ? backward * core : 0);
+}

@@ -21,4 +21,11 @@ struct dtp_adapted_work dtp_adapted_work_of(const struct dtp_transformer *transf
 void dtp_adapted_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan *plan, double *forward,
                        double *backward);
 
+/* Of a micro-step: gradients of adapters alone are added up and copied into buckets or reductions, `reduces` where they
+ * leave; gathered weights are copied out as they are kept. */
+double dtp_adapted_traffic_bytes(const struct dtp_transformer *transformer, const struct dtp_plan *plan, bool reduces);
+/* Of a token in the model's first layer: FLOPs of gradients that nothing below the first adapter needs. */
+double dtp_adapted_unneeded_flops(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                                  const struct dtp_adapted_work *work);
+
 #endif

@@ -179,21 +179,6 @@ static void add_recompute(const struct dtp_timing *c, const struct dtp_attention
     }
 }
 
-/* Of adapters alone gradients are added up and copied into buckets or reductions; gathered weights are copied out as
- * they are kept. */
-static double adapted_traffic_bytes(const struct dtp_timing *c, bool reduces)
-{
-    struct dtp_trained_count count;
-    const struct dtp_plan *plan = c->plan;
-    dtp_plan_trained(c->transformer, plan, &count);
-    double a = dtp_dtype_bytes(plan->adapters.dtype), trained = (double)count.trained;
-    double adds = plan->accumulate > 1 ? 3 * a : 0, copies = reduces ? 2 * a : 0;
-    if (!dtp_plan_shards_params(plan))
-        return trained * (adds + copies);
-    double gathers = plan->reshard_after_forward ? 2 : 1;
-    return gathers * 2 * ((double)count.frozen_bytes + a * trained) + trained * (adds + copies);
-}
-
 /* Bytes the device moves to turn stored weights into usable ones and gradients into what the optimizer takes, in one
  * micro-step; `reduces` says whether gradients leave in this one. internals: DDP under autocast casts every weight
  * (4+w) and every gradient back (w+4) and copies it into its bucket (4+4); FSDP2 copies each gathered unit out (w+w)
@@ -216,7 +201,7 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
     double total = (double)c->count.total;
     bool alone = c->cluster->gpus == 1;
     if (dtp_plan_adapts(plan))
-        return adapted_traffic_bytes(c, reduces && !alone);
+        return dtp_adapted_traffic_bytes(c->transformer, plan, reduces && !alone);
     double hook = reduces && !alone ? dtp_comm_hook_bytes(plan, dtp_dtype_bytes(plan->precision.params)) : 0;
     double cast = dtp_plan_casts_weights(plan) ? total : total - layers_weights(c);
     if (dtp_plan_autocast(plan))
@@ -442,17 +427,6 @@ static double model_flops(const struct dtp_timing *c)
     return dtp_plan_model_flops_per_token(c->transformer, c->plan) * c->tokens * c->plan->accumulate;
 }
 
-/* Of a token in the model's first layer: gradients that nothing below the first adapter needs. */
-static double unneeded_flops(const struct dtp_timing *c)
-{
-    double s = dtp_transformer_layer_attention_length(c->transformer, 0, c->plan->sequence);
-    double core = 2 * s * (double)(c->transformer->heads * c->transformer->head_dim);
-    double backward = c->plan->attention == DTP_ATTENTION_MATH ? 2 : DTP_ATTENTION_BACKWARD_FLOPS;
-    if (c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION) /* nor is it run again for that */
-        backward += 1;
-    return c->adapted.unneeded_flops + (c->adapted.unneeded_attention ? backward * core : 0);
-}
-
 /* What the hardware multiplies beyond the model's FLOPs: recomputed blocks, and flash attention's backward, which forms
  * QK^T again (7/6 of the core). */
 static double hardware_flops(const struct dtp_timing *c)
@@ -476,7 +450,7 @@ static double hardware_flops(const struct dtp_timing *c)
         matmuls = c->adapted.replay_flops * recomputed_layers(c);
     if (c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION)
         matmuls = 0;
-    extra -= unneeded_flops(c);
+    extra -= dtp_adapted_unneeded_flops(c->transformer, c->plan, &c->adapted);
     if (replays_attention(c->plan))
         extra += share * core_forward * attention_again(c);
     return model_flops(c) + tokens * (extra + matmuls);

@@ -241,6 +241,13 @@ static void refuse_several_strategies(struct dtp_resolution *r)
         refuse(r, DTP_KEY_strategy, "names several; only dtplan plan compares them, name one here");
 }
 
+static void choose_strategy(struct dtp_resolution *r, struct dtp_plan *plan)
+{
+    plan->adapters.picks_strategy = plan->adapters.rank && !given(r, DTP_KEY_strategy);
+    if (dtp_plan_picks_ddp(plan, &r->job->cluster))
+        snprintf(r->job->plan_note, sizeof r->job->plan_note, "one GPU shards nothing: strategy ddp");
+}
+
 static void choose_runtime(struct dtp_resolution *r, struct dtp_plan *plan)
 {
     char *note = r->job->plan_note;
@@ -397,6 +404,7 @@ static void choose_words(struct dtp_resolution *r)
 {
     struct dtp_plan *plan = &r->draft.plan;
     refuse_several_strategies(r);
+    choose_strategy(r, plan);
     choose_runtime(r, plan);
     choose_cp_comm(r, plan);
     choose_stream(r, plan);

@@ -238,8 +238,7 @@ static void linear(const struct pass *pass, int index)
         call_again(pass, index);
         return;
     }
-    bool ends = dtp_adapter_ends_replay(
-        pass, index); /* with what an adapter keeps: a compiler makes no more, eager the matmul too */
+    bool ends = dtp_adapter_ends_replay(pass, index); /* a compiler makes x A^T alone then, eager the matmul too */
     dtp_lower_fetch(l, index);
     if (ends && l->compiled) {
         dtp_forward_adapter(pass, index, true);

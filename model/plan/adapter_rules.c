@@ -4,6 +4,11 @@
 
 #include <inttypes.h>
 
+bool dtp_plan_picks_ddp(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
+{
+    return plan->adapters.picks_strategy && dtp_plan_is_fsdp(plan) && cluster->gpus == 1;
+}
+
 /* Frozen weights are kept as matmuls read them: 16-bit ones have no wider copy, for nothing is added to them. So a
  * mixed recipe means a 16-bit base, and optimizer state and reductions in the adapters' dtype, as PyTorch's optimizers
  * make state like the parameter. torchao's 4 bits have packed scales always. */

@@ -59,11 +59,13 @@ struct dtp_adapter_choice {
     enum dtp_dtype dtype; /* of adapters at rest, with their gradients: fp32, or a 16-bit one, resolved to that of the
                              computation */
     enum dtp_base base;
-    double dropout;  /* of what A reads */
-    bool train_ends; /* embedding and head are trained as well (modules_to_save of peft) */
+    double dropout;      /* of what A reads */
+    bool train_ends;     /* embedding and head are trained as well (modules_to_save of peft) */
+    bool picks_strategy; /* nobody gave one: dtp_plan_picks_ddp */
 };
 
 struct dtp_plan;
+struct dtp_cluster;
 struct dtp_resolver;
 bool dtp_plan_adapts(const struct dtp_plan *plan);
 /* Which matrices of the kind are frozen, and the ranks beside them. */
@@ -97,6 +99,9 @@ void dtp_plan_trained(const struct dtp_transformer *transformer, const struct dt
  * those of attention. Without adapters dtp_transformer_model_flops_per_token. */
 double dtp_plan_model_flops_per_token(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
 
+/* On one GPU there is nothing to shard, and nobody wraps a model of frozen weights to gather them from itself: where a
+ * strategy was left open it is ddp there. */
+bool dtp_plan_picks_ddp(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
 /* In resolving: what follows from adapters, and what is refused beside them. */
 void dtp_plan_derive_adapters(struct dtp_resolver *resolver);
 void dtp_plan_check_adapters(struct dtp_resolver *resolver);

@@ -470,6 +470,8 @@ bool dtp_plan_choices_exist(struct dtp_resolver *r)
 
 void dtp_plan_derive(struct dtp_resolver *r)
 {
+    if (dtp_plan_picks_ddp(r->plan, r->cluster))
+        r->plan->strategy = DTP_DDP;
     derive_shard_group(r);
     derive_reshard(r);
     derive_precision(r->plan);

@@ -53,16 +53,54 @@ static void write_attention(struct writer *w)
 
 /* ---- adapters -------------------------------------------------------------------------------------------------- */
 
+/* Words of notes for the linears that have adapters, the longer ones first; q, k and v packed are as good as three of
+ * the same rank in what is kept. */
+static const struct {
+    const char *words, *targets;
+} target_notes[] = {{"all seven linears", "all"},
+                    {"c_attn,c_proj,w1,w2", "all"},
+                    {"q_proj k_proj v_proj o_proj", "attention"},
+                    {"on q,k,v,o", "attention"},
+                    {"all-linear", "all"}};
+
+static const char *noted_targets(const char *notes)
+{
+    for (size_t i = 0; i < sizeof target_notes / sizeof *target_notes; i++)
+        if (strstr(notes, target_notes[i].words))
+            return target_notes[i].targets;
+    return NULL;
+}
+
+/* Where neither the recipe nor notes say that adapters are in 16 bits, peft makes them fp32 beside a 16-bit base
+ * (autocast_adapter_dtype of get_peft_model, true by default). */
+static bool narrow_adapters(const struct dtp_run *run)
+{
+    return strstr(run->notes, "adapters stored in bf16") || strstr(run->precision_recipe, "pure");
+}
+
 /* A row that says how its frozen base is kept has adapters, whether it states their rank or not. */
 static void write_adapters(struct writer *w)
 {
     const struct dtp_run *run = w->run;
-    if (run->lora_rank)
-        REFUSE(w, "adapters (lora_rank %" PRIu64 ", quantised_base %.20s) are not modelled; training all weights is",
-               run->lora_rank, *run->quantised_base ? run->quantised_base : "none");
-    else if (*run->quantised_base)
-        REFUSE(w, "adapters on a frozen base (quantised_base %.20s) are not modelled; training all weights is",
-               run->quantised_base);
+    const char *targets = noted_targets(run->notes), *base = run->quantised_base;
+    if (!run->lora_rank && !*base)
+        return;
+    if (!run->lora_rank) {
+        REFUSE(w, "lora_rank is not stated (quantised_base %.20s): how many weights are trained is unknown", base);
+        return;
+    }
+    if (!targets) {
+        REFUSE(w, "which linears have adapters (lora_rank %" PRIu64 ") is not stated in notes", run->lora_rank);
+        return;
+    }
+    if (run->experts)
+        REFUSE(w, "adapters (lora_rank %" PRIu64 ") of a mixture of experts are not modelled", run->lora_rank);
+    set_count(w, "lora", run->lora_rank);
+    set_text(w, "lora_targets", targets);
+    if (!narrow_adapters(run))
+        set_text(w, "lora_dtype", "fp32");
+    if (*base)
+        set_text(w, "base", base);
 }
 
 /* ---- recipes of precision -------------------------------------------------------------------------------------- */

@@ -464,7 +464,7 @@ static void write_kernels(struct writer *w)
         set(w, "dropout", "%g", framework->dropout);
     set(w, "loss", "%s", strstr(run->notes, "lmhead-chunks") ? "chunked" : framework->loss);
     set(w, "optimizer", "%s", strcmp(runtime_of(w), "torch") ? "adamw" : framework->optimizer);
-    if (framework->fused_matmuls) {
+    if (framework->fused_matmuls && !run->lora_rank) { /* adapters stand beside each projection */
         set_switch(w, "fused_qkv", true);
         set_switch(w, "fused_gate_up", true);
     }

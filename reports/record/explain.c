@@ -103,6 +103,34 @@ void dtp_explain_parameters(const struct dtp_job *job, struct dtp_explanation *e
     dtp_explain_close(e, "other", "");
 }
 
+static void explain_whole(const struct dtp_transformer *m, const struct dtp_parameter_count *counted, double tokens,
+                          struct dtp_explanation *e)
+{
+    const struct dtp_parameter_count c = *counted;
+    dtp_explain_term(e, "matmuls of the layers",
+                     c.expert_layers ? "6 x weights a token meets x tokens" : "6 x weights x tokens",
+                     6.0 * (double)c.layers_matmul * tokens, "6 x %.5g x %.0f", (double)c.layers_matmul, tokens);
+    dtp_explain_term(e, "output head", "6 V h x tokens", 6.0 * (double)(m->vocab * m->hidden) * tokens,
+                     "6 x %llu x %llu x %.0f", ULL(m->vocab), ULL(m->hidden), tokens);
+}
+
+/* A frozen weight takes 2 forward and 2 for the gradient of what it reads, a trained one 2 more. */
+static void explain_adapted(const struct dtp_job *job, double tokens, struct dtp_explanation *e)
+{
+    const struct dtp_transformer *m = &job->transformer;
+    const struct dtp_parameter_count c = dtp_transformer_count(m);
+    struct dtp_trained_count count;
+    int head = job->plan.adapters.train_ends ? 6 : 4;
+    dtp_plan_trained(m, &job->plan, &count);
+    dtp_explain_term(e, "frozen matmuls of the layers", "4 x weights x tokens", 4.0 * (double)c.layers_matmul * tokens,
+                     "4 x %.5g x %.0f", (double)c.layers_matmul, tokens);
+    dtp_explain_term(e, "adapters", "6 x weights x tokens", 6.0 * (double)count.adapters * tokens, "6 x %llu x %.0f",
+                     ULL(count.adapters), tokens);
+    dtp_explain_term(e, "output head", "4 V h x tokens, 6 where it is trained",
+                     head * (double)(m->vocab * m->hidden) * tokens, "%d x %llu x %llu x %.0f", head, ULL(m->vocab),
+                     ULL(m->hidden), tokens);
+}
+
 void dtp_explain_arithmetic(const struct dtp_job *job, struct dtp_explanation *e)
 {
     const struct dtp_transformer *m = &job->transformer;
@@ -115,13 +143,12 @@ void dtp_explain_arithmetic(const struct dtp_job *job, struct dtp_explanation *e
     dtp_explain_group(e, "MODEL FLOPS",
                       parts > 1 ? "of an average GPU per step: 2 and 4 per weight and token; tokens over tp cp pp"
                                 : "of one GPU per step: forward 2 and backward 4 per weight and token",
-                      DTP_EXPLAIN_FLOPS, tokens * dtp_transformer_model_flops_per_token(m, p->sequence));
+                      DTP_EXPLAIN_FLOPS, tokens * dtp_plan_model_flops_per_token(m, p));
     dtp_explain_source(e, "Megatron-LM num_floating_point_operations, torchtitan: causal attention half, no recompute");
-    dtp_explain_term(e, "matmuls of the layers",
-                     c.expert_layers ? "6 x weights a token meets x tokens" : "6 x weights x tokens",
-                     6.0 * (double)c.layers_matmul * tokens, "6 x %.5g x %.0f", (double)c.layers_matmul, tokens);
-    dtp_explain_term(e, "output head", "6 V h x tokens", 6.0 * (double)(m->vocab * m->hidden) * tokens,
-                     "6 x %llu x %llu x %.0f", ULL(m->vocab), ULL(m->hidden), tokens);
+    if (dtp_plan_adapts(p))
+        explain_adapted(job, tokens, e);
+    else
+        explain_whole(m, &c, tokens, e);
     dtp_explain_term(e, "attention, causal half",
                      m->kv_latent           ? "3 L (keys + values of all heads) s x tokens"
                      : m->chunked_attention ? "6 L d_q a x tokens; a: the mean of chunks and whole sequences"

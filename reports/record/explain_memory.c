@@ -44,6 +44,20 @@ struct peak {
     uint64_t tokens;
 };
 
+/* Frozen weights as they are kept, and what is trained beside them; shards of both stay one term. */
+static bool explain_frozen(const struct peak *p, struct dtp_explanation *e)
+{
+    struct dtp_trained_count count;
+    dtp_plan_trained(&p->job->transformer, &p->job->plan, &count);
+    if (dtp_plan_shards_params(&p->job->plan))
+        return false;
+    dtp_explain_term(e, "parameters: frozen", "weights as base keeps them", (double)count.frozen_bytes,
+                     "%llu of %llu B", ULL(count.frozen), ULL(count.frozen_bytes));
+    dtp_explain_term(e, "parameters: trained", "adapters x bytes", (double)(count.trained * p->bytes.grads),
+                     "%llu x %llu B", ULL(count.trained), ULL(p->bytes.grads));
+    return true;
+}
+
 /* State at rest by elements, where it is just that: parameters; of the optimizer, moments and master copy. */
 static bool explain_state(const struct peak *p, const struct dtp_live_kind *kind, struct dtp_explanation *e)
 {
@@ -52,6 +66,8 @@ static bool explain_state(const struct peak *p, const struct dtp_live_kind *kind
     bool optimizer = kind->owner == DTP_OWNER_OPTIMIZER && kind->bytes == p->state.optimizer;
     if (!kind->persistent || (!params && !optimizer) || (optimizer && p->bytes.block_elements))
         return false; /* scales of blocks have no line of their own */
+    if (params && dtp_plan_adapts(plan))
+        return explain_frozen(p, e);
     bool shards = params ? dtp_plan_shards_params(plan) : dtp_plan_shards_optimizer(plan);
     uint64_t elements = params ? p->state.params_elements : p->state.optimizer_elements;
     const struct {

@@ -311,11 +311,36 @@ static void explain_moved(struct dtp_explanation *e, const char *name, const cha
     dtp_explain_term(e, name, rule, seconds, "%.4g GB at %.0f GB/s", bytes / 1e9, rate / 1e9);
 }
 
+/* Frozen matrices have no gradient; adapters have both of theirs. */
+static void explain_adapted(const struct dtp_job *job, const struct dtp_time_parts *t, double tokens,
+                            struct dtp_explanation *e)
+{
+    struct dtp_trained_count count;
+    dtp_plan_trained(&job->transformer, &job->plan, &count);
+    double forward = forward_flops(job, tokens), up = t->matmul_speedup > 0 ? t->matmul_speedup : 1;
+    double adapters = 2 * tokens * (double)count.adapters;
+    double head =
+        (job->plan.adapters.train_ends ? 6 : 4) * tokens * (double)(job->transformer.vocab * job->transformer.hidden);
+    explain_matmul(e, "matmuls, forward", "2 x (frozen + adapters) x tokens / rate of their shapes", forward + adapters,
+                   t->matmul_forward_s / up);
+    explain_matmul(e, "matmuls, backward", "(2 x frozen + 4 x adapters) x tokens / rate of their shapes",
+                   forward + 2 * adapters, t->matmul_backward_s / up);
+    explain_matmul(e, "output head", "4 V h x tokens / rate, 6 where it is trained", head, t->matmul_head_s / up);
+    if (t->matmul_recompute_s > 0)
+        dtp_explain_term(e, "matmuls, recomputed", "forward again, as far as checkpointing asks",
+                         t->matmul_recompute_s / up, "; %.3g of the forward",
+                         t->matmul_recompute_s / t->matmul_forward_s);
+}
+
 static void explain_matmuls(const struct dtp_job *job, const struct dtp_time_parts *t, double tokens,
                             struct dtp_explanation *e)
 {
     double forward = forward_flops(job, tokens), up = t->matmul_speedup > 0 ? t->matmul_speedup : 1;
     double head = 6 * tokens * (double)(job->transformer.vocab * job->transformer.hidden);
+    if (dtp_plan_adapts(&job->plan)) {
+        explain_adapted(job, t, tokens, e);
+        return;
+    }
     explain_matmul(e, "matmuls, forward", "2 x weights x tokens / rate of their shapes", forward,
                    t->matmul_forward_s / up);
     explain_matmul(e, "matmuls, backward", "4 x weights x tokens / rate of their shapes", 2 * forward,

@@ -115,6 +115,11 @@ static json_t *plan_object(const struct dtp_job *job)
              DTP_KEY_micro_batch, DTP_KEY_accumulate, DTP_KEY_accumulate_sync, DTP_KEY_global_batch,
              DTP_KEY_checkpointing, DTP_KEY_offload, DTP_KEY_precision);
     json_object_set_new(f.object, "dtypes", precision_object(&job->plan.precision));
+    struct dtp_trained_count count;
+    dtp_plan_trained(&job->transformer, &job->plan, &count);
+    json_object_set_new(f.object, "trained_params", json_integer((json_int_t)count.trained));
+    json_object_set_new(f.object, "frozen_params", json_integer((json_int_t)count.frozen));
+    json_object_set_new(f.object, "frozen_bytes", json_integer((json_int_t)count.frozen_bytes));
     ADD_KEYS(&f, DTP_KEY_attention, DTP_KEY_loss, DTP_KEY_optimizer, DTP_KEY_wrap_layers);
     json_object_set_new(f.object, "note", dtp_json_text(job->plan_note));
     ADD_KEYS(&f, DTP_KEY_reshard_after_forward);

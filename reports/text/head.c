@@ -276,9 +276,36 @@ static void print_plan(const struct dtp_job *job, enum dtp_head head, const stru
         print_note(page, job->plan_note);
 }
 
+/* What is trained and what is frozen, where adapters are. */
+static void print_trained(const struct dtp_job *job, const struct dtp_page *page)
+{
+    const struct dtp_adapter_choice *a = &job->plan.adapters;
+    char line[600], targets[DTP_TARGETS_BYTES], trained[32], frozen[32];
+    struct dtp_trained_count count;
+    if (!a->rank)
+        return;
+    dtp_plan_trained(&job->transformer, &job->plan, &count);
+    dtp_targets_text(a->targets, targets);
+    bool packed = a->base != DTP_BASE_NONE;
+    const char *params = dtp_dtype_text(job->plan.precision.params);
+    snprintf(
+        line, sizeof line,
+        "%s parameters, %.2g %% of all: adapters (LoRA) of rank %u on %s%s, in %s%s; %s are frozen, %.2f GiB: %s%s%s%s",
+        dtp_page_grouped(count.trained, trained, sizeof trained),
+        100 * (double)count.trained / (double)(count.trained + count.frozen), a->rank,
+        a->targets == DTP_TARGETS_ALL ? "all linears of the layers" : targets,
+        a->targets == DTP_TARGETS_ATTENTION ? "'s linears" : "", dtp_dtype_text(a->dtype),
+        a->train_ends ? ", with embedding and head" : "", dtp_page_grouped(count.frozen, frozen, sizeof frozen),
+        (double)count.frozen_bytes / (double)(1 << 30), packed ? "the layers' matrices in " : "in ",
+        packed ? dtp_base_text(a->base) : params, packed ? ", the rest in " : "", packed ? params : "");
+    print_label(page, "trains");
+    dtp_page_wrap(page, 9, 9, line);
+}
+
 void dtp_report_head(const struct dtp_job *job, enum dtp_head head, const struct dtp_page *page)
 {
     print_model(job, page);
     print_cluster(job, page);
     print_plan(job, head, page);
+    print_trained(job, page);
 }

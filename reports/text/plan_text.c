@@ -297,7 +297,10 @@ static void print_throughput(const struct dtp_report *report, const struct dtp_p
     const struct dtp_throughput *t = &report->prediction.throughput;
     const struct dtp_scaling *s = &report->scaling;
     char total[32], each[32], days[32], flops[32];
-    dtp_page_heading(page, "THROUGHPUT", "MFU counts what the model needs, HFU what is recomputed too");
+    bool adapts = dtp_plan_adapts(&report->job.plan);
+    dtp_page_heading(page, "THROUGHPUT",
+                     adapts ? "MFU counts 4 FLOPs a frozen weight, 6 a trained one; HFU what is recomputed too"
+                            : "MFU counts what the model needs, HFU what is recomputed too");
     fprintf(page->file, "  %-*s %9s tokens/s, %s per GPU\n", label_columns(page), "tokens",
             dtp_page_figure(t->tokens_per_s, total, sizeof total),
             dtp_page_figure(t->tokens_per_s_per_gpu, each, sizeof each));
