@@ -60,6 +60,7 @@ PARSE_WORD(loss)
 PARSE_WORD(optimizer)
 PARSE_WORD(engine)
 PARSE_WORD(cp_comm)
+PARSE_WORD(fp8_recipe)
 PARSE_WORD(comm_hook)
 
 static bool parse_schedule(const char *text, void *field)

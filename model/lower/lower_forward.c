@@ -6,6 +6,7 @@
  * PyTorch, one pass between matmuls where they are fused (compared with block_work.c by the tests). */
 #include "lower/block_forward.h"
 #include "lower/lower_context.h"
+#include "lower/lower_fp8.h"
 
 #include "base/bytes.h"
 
@@ -143,22 +144,6 @@ static void residual(const struct pass *pass, int index)
 
 /* ---- matmuls ----------------------------------------------------------------------------------------------------- */
 
-/* fp8. torchao: amax (2), read and cast (2+1) of input and weight, each tensor anew. te.Linear in eager: one pass
- * writes both layouts. Megatron: the kernel before writes fp8 instead, so an input costs its second layout
- * (1), and weights are cast once a step (2+1+1). */
-static void quantize(struct dtp_lowering *l, const struct dtp_layer_matrix *matrix)
-{
-    if (l->plan->precision.compute != DTP_FP8)
-        return;
-    double input = (double)l->tokens * (double)matrix->in, weight = (double)matrix->out * (double)matrix->in;
-    bool torchao = !l->keeps_fp8 && !l->plan->fsdp1;
-    double bytes = l->keeps_fp8 ? input + (l->first_micro_step ? 4 * weight : 0) : (torchao ? 5 : 2) * (input + weight);
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_QUANTIZE, matrix->name);
-    dtp_draft_memory(l, &draft, bytes, 4);
-    dtp_draft_end(l, &draft);
-}
-
 /* A replayed module whose result is kept makes nothing, but its hooks fetch its weight; selective
  * attention calls none. */
 static void call_again(const struct pass *pass, int index)
@@ -246,25 +231,31 @@ static void linear(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
-    bool again = dtp_lower_recasts(l, l->layer);
+    bool casts = dtp_plan_casts_weights(l->plan), again = casts && dtp_lower_recasts(l, l->layer);
     if (!wanted(pass, matrix->result)) {
-        if (l->autocast && pass->replay && again) /* casts are replayed whether or not their matmul is */
+        if (pass->replay && again) /* casts are replayed whether or not their matmul is */
             dtp_lower_weight(l, index);
         call_again(pass, index);
         return;
     }
     dtp_lower_fetch(l, index);
     dtp_buffer_id weight = dtp_lower_weight(l, index);
-    quantize(l, matrix);
+    dtp_buffer_id input = pass->module->tensor[l->tensors.input[index]];
+    dtp_buffer_id narrow_input = dtp_lower_fp8_cast(l, DTP_FP8_INPUT, matrix, input);
+    dtp_buffer_id narrow_weight = dtp_lower_fp8_cast(l, DTP_FP8_WEIGHT, matrix, weight);
     dtp_op_id beside = gather_input(pass, index);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, matrix->name);
     read_input(pass, &draft, index);
-    bool drops_cast = l->autocast && l->compiled && again && !pass->replay;
+    dtp_draft_use(&draft, narrow_input, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, narrow_weight, DTP_READ | DTP_FREE);
+    bool drops_cast = l->compiled && again && !pass->replay;
     dtp_draft_use(&draft, weight, drops_cast ? DTP_READ | DTP_FREE : DTP_READ);
     if (drops_cast)
         dtp_lower_state(l)->weight[index] = DTP_NO_BUFFER;
     multiply(pass, &draft, index);
+    if (pass->replay || !dtp_lower_checkpointed(l, l->layer))
+        dtp_lower_fp8_keep(l, pass->module, index, weight);
     if (beside.index != DTP_NO_INDEX)
         l->awaited = beside;
     dtp_lower_unfetch(l);

@@ -224,6 +224,8 @@ static void clear(struct dtp_flight *flight, uint64_t layers)
         module[i].alive = 0;
         for (int tensor = 0; tensor < DTP_TENSOR_COUNT; tensor++)
             module[i].tensor[tensor] = DTP_NO_BUFFER;
+        for (int matrix = 0; matrix < DTP_LAYER_MATRICES; matrix++)
+            module[i].columns[matrix] = DTP_NO_BUFFER;
     }
     *flight = (struct dtp_flight){.module = module,
                                   .deferred = flight->deferred,
@@ -308,6 +310,10 @@ static void forget_graph(struct dtp_lowering *l)
         for (uint64_t left = f->module[i].alive; left; left &= left - 1)
             dtp_draft_use(&draft, f->module[i].tensor[dtp_layer_first(left)], DTP_FREE);
         f->module[i].alive = 0;
+        for (int matrix = 0; matrix < DTP_LAYER_MATRICES; matrix++) {
+            dtp_draft_use(&draft, f->module[i].columns[matrix], DTP_FREE);
+            f->module[i].columns[matrix] = DTP_NO_BUFFER;
+        }
         if (draft.operand_count)
             dtp_draft_end(l, &draft);
     }

@@ -10,6 +10,7 @@
 #include "lower/lower.h"
 #include "lower/lower_hooks.h"
 #include "lower/posted.h"
+#include "plan/fp8_casts.h"
 #include "plan/context.h"
 #include "plan/layer_tensors.h"
 #include "plan/slice.h"
@@ -61,6 +62,7 @@ struct dtp_flight_module {
     dtp_buffer_id tensor[DTP_TENSOR_COUNT];
     uint64_t alive;    /* tensors that exist now, as bits */
     uint64_t gathered; /* of these, which stand here whole and not as the rows of a tensor parallel rank */
+    dtp_buffer_id columns[DTP_LAYER_MATRICES]; /* copies of fp8 matrices by columns, kept for backward; or none */
 };
 /* The gradient of a weight that is left for a pass of its own: of a matrix, or of the norm of a tensor. */
 #define DTP_DEFERRED_NORM 0x8000u
@@ -151,7 +153,7 @@ struct dtp_lowering {
     uint64_t between; /* elements of a token between the matmuls: hidden, or a rank's part under sequence parallelism */
     uint64_t scores_bytes; /* of math attention: one tensor [heads, s] for every token; 0 otherwise */
     bool autocast, compiled, fused, gated, rope;
-    bool keeps_fp8; /* Transformer Engine: matmul inputs are kept as their fp8 casts */
+    struct dtp_fp8_casts casts; /* around fp8 matmuls */
     bool wraps_ends;
     bool whole_gradients; /* gradients of several micro-steps are added up before one reduction */
     enum dtp_loss loss;
@@ -282,7 +284,6 @@ void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uin
                       bool head);
 /* A product of a block's matrix, forward or of one of its gradients; of experts all of them, each with the rows of its
  * tokens. */
-enum dtp_product { DTP_PRODUCT_FORWARD, DTP_PRODUCT_INPUT_GRADIENT, DTP_PRODUCT_WEIGHT_GRADIENT };
 void dtp_draft_product(const struct dtp_lowering *l, struct dtp_draft *draft, const struct dtp_layer_matrix *matrix,
                        enum dtp_product product);
 /* The program's group of `ranks` of those with the same slice, `apart` of them from one to the next: 1, neighbours. */

@@ -1,6 +1,7 @@
 #include "plan/layer_tensors.h"
 
 #include "base/bytes.h"
+#include "plan/fp8_casts.h"
 #include "plan/context.h"
 #include "plan/runtime_sizes.h"
 
@@ -81,17 +82,19 @@ static uint64_t received_rows(const struct dtp_layer_kind *kind)
 static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *plan, uint64_t made)
 {
     const uint64_t compute = dtp_plan_compute_bytes(plan);
-    const uint64_t element[DTP_LAYER_ELEMENT_COUNT] = {
-        [DTP_LAYER_ELEMENT_STREAM] = dtp_plan_autocast(plan) ? 4 : compute,
-        [DTP_LAYER_ELEMENT_COMPUTE] = compute,
-        [DTP_LAYER_ELEMENT_KEPT_INPUT] = dtp_plan_keeps_fp8(plan) ? 1 : compute,
-        [DTP_LAYER_ELEMENT_FP32] = 4,
-        [DTP_LAYER_ELEMENT_MASK] = 1};
+    const uint64_t element[DTP_LAYER_ELEMENT_COUNT] = {[DTP_LAYER_ELEMENT_STREAM] =
+                                                           dtp_plan_autocast(plan) ? 4 : compute,
+                                                       [DTP_LAYER_ELEMENT_COMPUTE] = compute,
+                                                       [DTP_LAYER_ELEMENT_KEPT_INPUT] = compute,
+                                                       [DTP_LAYER_ELEMENT_FP32] = 4,
+                                                       [DTP_LAYER_ELEMENT_MASK] = 1};
     uint64_t width[DTP_TENSOR_COUNT];
     dtp_layer_tensor_widths(&out->kind, width);
     for (uint64_t left = made; left; left &= left - 1) {
         enum dtp_layer_tensor tensor = dtp_layer_first(left);
-        uint64_t bytes = width[tensor] * element[dtp_layer_tensor_element(tensor)];
+        bool narrow = dtp_plan_keeps_fp8(plan) && dtp_layer_tensor_element(tensor) == DTP_LAYER_ELEMENT_KEPT_INPUT;
+        uint64_t bytes = narrow ? dtp_fp8_bytes(plan->precision.fp8_recipe, width[tensor])
+                                : width[tensor] * element[dtp_layer_tensor_element(tensor)];
         if (received_rows(&out->kind) & UINT64_C(1) << tensor)
             bytes = dtp_layer_received(out, bytes);
         out->bytes[tensor] = plan->sequence_shards > 1 && lies_between_matmuls(tensor)
@@ -164,7 +167,30 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
     return habits;
 }
 
-static void list_tensors(struct dtp_layer_tensors *out, const struct dtp_plan *plan, bool copied, bool repacked)
+/* Where a cast to fp8 stands between a matmul and what it read, a compiler has the cast's kernel make that again of
+ * what its maker keeps, for norms and activations are pointwise (torch/_functorch/partitioners.py bans it of what a
+ * matmul itself reads). Where DDP's bucket cuts the layer, the activation is the second graph's input and is kept. */
+static uint64_t made_again(const struct dtp_layer_tensors *out, const struct dtp_plan *plan,
+                           const struct dtp_cluster *cluster, bool cut)
+{
+    struct dtp_fp8_casts casts;
+    dtp_fp8_casts_of(plan, &cluster->gpu, &casts);
+    uint64_t read = 0, again = 0;
+    if (casts.makes_inputs_again) /* a copy that only changes the order of elements is pointwise too */
+        again |= BIT(CORE_COPY);
+    for (int i = 0; i < out->operators; i++)
+        read |= out->op[i].kind == DTP_LAYER_OP_PROJECTION ? out->op[i].reads : 0;
+    for (int i = 0; casts.makes_inputs_again && i < out->operators; i++) {
+        const struct dtp_layer_operator *op = &out->op[i];
+        bool pointwise = op->kind == DTP_LAYER_OP_NORM || (op->kind == DTP_LAYER_OP_ACTIVATION && !cut);
+        if (pointwise && op->needs & DTP_NEEDS_INPUT)
+            again |= op->makes & read;
+    }
+    return again;
+}
+
+static void list_tensors(struct dtp_layer_tensors *out, const struct dtp_plan *plan, bool copied, bool repacked,
+                         uint64_t again)
 {
     struct habits habits = habits_of(out, plan, copied, repacked);
     uint64_t made = BIT(INPUT) | habits.made, saved = habits.saved;
@@ -177,7 +203,7 @@ static void list_tensors(struct dtp_layer_tensors *out, const struct dtp_plan *p
     made &= ~habits.unmade;
     if (out->added_again)
         made &= ~BIT(INPUT2);
-    out->saved = saved & made & ~habits.dropped;
+    out->saved = saved & made & ~habits.dropped & ~again;
     count_bytes(out, plan, made);
     out->locals = expert_locals(&out->kind) & made;
     if (!out->fused && out->kind.kv_latent) /* parts of queries that rope has turned, and others, are views of it */
@@ -244,7 +270,8 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     bool copied = copies_core(&out->kind, &context, plan);
     list_operators(out, copied);
     out->added_again = out->added_again && out->kind.norms_before && dtp_layer_tensors_sum(out, DTP_TENSOR_INPUT2);
-    list_tensors(out, plan, copied, repacks_heads(out, &context, plan));
+    list_tensors(out, plan, copied, repacks_heads(out, &context, plan),
+                 made_again(out, plan, cluster, cut_by_ddp(transformer, cluster, plan)));
     count_casts(out, plan);
     out->kept = kept_tensors(out, plan);
 }

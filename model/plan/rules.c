@@ -21,6 +21,24 @@ bool dtp_plan_keeps_fp8(const struct dtp_plan *plan)
     return plan->precision.compute == DTP_FP8 && plan->runtime->keeps_fp8;
 }
 
+enum dtp_fp8_library dtp_plan_fp8_library(const struct dtp_plan *plan)
+{
+    if (plan->runtime->own_kernels)
+        return DTP_FP8_OWN;
+    return plan->runtime->keeps_fp8 || plan->fsdp1 ? DTP_FP8_TE : DTP_FP8_TORCHAO;
+}
+
+bool dtp_plan_runs_narrow(const struct dtp_plan *plan, enum dtp_product product)
+{
+    const struct dtp_fp8_recipe_row *row = dtp_fp8_recipe_row(plan->precision.fp8_recipe);
+    return row && row->narrow >> product & 1;
+}
+
+bool dtp_plan_casts_weights(const struct dtp_plan *plan)
+{
+    return dtp_plan_autocast(plan) && !(plan->precision.fp8_recipe && dtp_plan_fp8_library(plan) == DTP_FP8_TORCHAO);
+}
+
 bool dtp_plan_fuses(const struct dtp_plan *plan)
 {
     return plan->compile || plan->runtime->fused_kernels || plan->deepspeed.megatron_layers;
@@ -306,6 +324,7 @@ struct dtp_execution dtp_plan_execution(const struct dtp_plan *plan)
                                                  : DTP_ALLOCATOR_SEGMENTS,
         .compute = plan->precision.compute,
         .reduce = plan->precision.reduce,
+        .fp8_recipe = plan->precision.fp8_recipe,
         .own_kernels = runtime->own_kernels,
         .graph = executor->cuda_graph,
         .plain_host_adam = runtime->plain_host_adam,

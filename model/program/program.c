@@ -308,7 +308,7 @@ static const char *fault_of_demand(const struct dtp_demand *demand)
     if ((unsigned)demand->dtype >= DTP_DTYPE_COUNT)
         return "no such format";
     if (demand->memory_kernel >= DTP_MEMORY_KERNEL_COUNT || demand->recompute > 1)
-        return "memory_kernel must be 0 to 4, recompute 0 or 1";
+        return "no such memory_kernel, or recompute is neither 0 nor 1";
     return NULL;
 }
 

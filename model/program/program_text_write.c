@@ -51,6 +51,8 @@ static void write_execution(FILE *file, const struct dtp_execution *execution)
     fprintf(file, "execution issuer %s allocator %s compute %s reduce %s", dtp_issuer_text(execution->issuer),
             dtp_allocator_text(execution->allocator), dtp_dtype_text(execution->compute),
             dtp_dtype_text(execution->reduce));
+    if (execution->fp8_recipe)
+        fprintf(file, " fp8_recipe %s", dtp_fp8_recipe_text(execution->fp8_recipe));
 #define X(field) fputs(execution->field ? " " #field : "", file);
     DTP_EXECUTION_FLAGS(X)
 #undef X

@@ -16,7 +16,8 @@
 /* NeMo 2 and Megatron-Bridge turn on all overlaps where there is something to overlap (MegatronCommOverlapCallback and
  * CommOverlapConfig: overlap_grad_reduce and overlap_param_gather with more than one data parallel rank), and in the
  * recipes whose speed they publish (pretrain_performance_optimizations) tp_comm_overlap, and sums of gradients in bf16
- * (grad_reduce_in_fp32). */
+ * (grad_reduce_in_fp32). Their fp8 was scaled by earlier steps (bf16_with_fp8_mixed) until Megatron-Bridge, whose
+ * summaries of 2025 on say FP8-CS where they say any. */
 #define NEMO_RULES MEGATRON_RULES, .attention = "flash", .reduce = "bf16", .sequence_parallel = true, .overlaps = true
 /* llmq is a C++/CUDA program of fused kernels without an autograd graph, as our executor is. */
 #define EXECUTOR_RULES                                                                                                 \
@@ -25,10 +26,12 @@
 /* llm-foundry on Composer: both FSDP modes, DEFAULT and PURE, reduce in bf16 (get_mixed_precision leaves reduce_dtype
  * unset or sets it to bf16). Its no_sync is for DDP models only, so FSDP reduces in every micro-step. MPT has one Wqkv,
  * a FlashAttention-1 kernel (attn_impl triton, submit_benchmarks.py) and flash-attn's fused cross entropy.
- * DecoupledAdamW runs one operation after the other, nearest to foreach. */
+ * DecoupledAdamW runs one operation after the other, nearest to foreach. Its amp_fp8 is Transformer Engine's
+ * DelayedScaling. */
 #define COMPOSER_RULES                                                                                                 \
-    .runtime = "torch", .optimizer = "adamw-foreach", .loss = "fused", .attention = "flash1", .reduce = "bf16",        \
-    .selective = DTP_SELECTIVE_MATMUL, .fsdp1 = true, .fsdp_syncs_always = true, .fused_matmuls = true
+    .fp8 = "fp8-delayed", .runtime = "torch", .optimizer = "adamw-foreach", .loss = "fused", .attention = "flash1",    \
+    .reduce = "bf16", .selective = DTP_SELECTIVE_MATMUL, .fsdp1 = true, .fsdp_syncs_always = true,                     \
+    .fused_matmuls = true
 /* torchtitan reduces in fp32 and in every micro-step; through 2024 its loss was not compiled and PyTorch kept the root
  * unit; "selective" is op-SAC unless the notes say (layer). Stages are those of generate_llm_fqn_per_model_part, two a
  * rank where the schedule has several and the row does not say how many (pipeline_llm). */
@@ -108,8 +111,8 @@ static const struct dtp_run_framework frameworks[] = {
      .attention = "flash1",
      .unfused_unless_asked = true,
      .scatter_gather = true},
-    {.word = "Megatron-Bridge", NEMO_RULES},
-    {.word = "NeMo", NEMO_RULES},
+    {.word = "Megatron-Bridge", NEMO_RULES, .fp8 = "fp8-current"},
+    {.word = "NeMo", NEMO_RULES, .fp8 = "fp8-delayed"},
     {.word = "Megatron-Core", MEGATRON_RULES, .attention = "flash", .sequence_parallel = true},
     {.word = "Megatron", MEGATRON_RULES, .attention = "flash", .scatter_gather = true},
     {.word = "InternEvo", MEGATRON_RULES, .attention = "flash2"},

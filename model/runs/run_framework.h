@@ -25,6 +25,7 @@ struct dtp_run_framework {
     const char *dtype;     /* where the row states none; NULL = bf16 */
     double dropout;        /* of Megatron's layers */
     const char *reduce;    /* dtype of gradients on the wire under bf16 compute; NULL = the precision recipe's */
+    const char *fp8;       /* its precision where a row says fp8 and no more; NULL = fp8-tensorwise */
     enum dtp_run_selective selective;
     bool overlaps;             /* collectives of Megatron's data and tensor parallel ranks, beside compute */
     bool scatter_gather;       /* between Megatron's stages; without sequence parallelism */

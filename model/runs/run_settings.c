@@ -357,9 +357,7 @@ static void write_precision(struct writer *w)
                 strstr(run->precision_recipe, "pure") || strstr(run->precision_recipe, "bf16 state");
     bool fp8 = flag(w, "fp8", run->fp8, false) || strcmp(dtype, "fp8") == 0;
     if (fp8)
-        set(w, "precision",
-            strstr(run->notes, "rowwise") || strstr(run->precision_recipe, "rowwise") ? "fp8-rowwise"
-                                                                                      : "fp8-tensorwise");
+        set(w, "precision", "%s", dtp_run_fp8_precision(w));
     else if (strcmp(dtype, "bf16") == 0)
         set(w, "precision", pure ? "bf16-pure" : "bf16-mixed");
     else if (strcmp(dtype, "fp16") == 0)

@@ -238,7 +238,12 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
         {strncmp(job->value[DTP_KEY_precision], "fp8", 3) == 0 && !frozen_takes_fp8(job), DTP_KEY_precision},
         {frozen_is(job, DTP_KEY_precision, "fp32"), DTP_KEY_reduce_dtype},
         {frozen_is(job, DTP_KEY_precision, "fp16-mixed"), DTP_KEY_reduce_dtype},
-        {!frozen_is(job, DTP_KEY_precision, "fp8-tensorwise"), DTP_KEY_fp8_all_gather},
+        {!frozen_is(job, DTP_KEY_precision, "fp8-tensorwise") ||
+             (job->value[DTP_KEY_fp8_recipe][0] && !frozen_is(job, DTP_KEY_fp8_recipe, "tensorwise")),
+         DTP_KEY_fp8_all_gather},
+        {strncmp(job->value[DTP_KEY_precision], "fp8", 3) != 0 || frozen_is(job, DTP_KEY_fsdp1, "true"),
+         DTP_KEY_fp8_recipe},
+        {frozen_is(job, DTP_KEY_precision, "fp8-rowwise"), DTP_KEY_fsdp1},
         {frozen_is(job, DTP_KEY_prefetch, "false"), DTP_KEY_prefetch_depth},
         {frozen_is(job, DTP_KEY_update_in_backward, "true"), DTP_KEY_clip_norm},
         {frozen_is(job, DTP_KEY_update_in_backward, "true"), DTP_KEY_gradient_norm},
