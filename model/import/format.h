@@ -83,6 +83,8 @@ const char *dtp_fact(const struct dtp_reading *reading, const char *fact);
 bool dtp_fact_is_auto(const struct dtp_reading *reading, const char *fact);
 /* Our key, made of a fact: faults about it name the fact's line. `fact` NULL: it follows from the format itself. */
 enum dtp_status dtp_make_key(struct dtp_reading *reading, const char *key, const char *value, const char *fact);
+/* The model that a fact names as Hugging Face's hub does ("meta-llama/Llama-2-7b-hf"), or the folder that holds it. */
+enum dtp_status dtp_make_model(struct dtp_reading *reading, const char *fact);
 /* Whether something that comes before the file says the key: the line, a scenario, a file behind it. */
 bool dtp_is_said(const struct dtp_reading *reading, const char *key);
 /* Whether the line says the key. */

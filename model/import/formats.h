@@ -11,7 +11,10 @@
     X(torchtitan)                                                                                                      \
     X(trainer)                                                                                                         \
     X(nanotron)                                                                                                        \
-    X(megatron)
+    X(megatron)                                                                                                        \
+    X(torchtune)                                                                                                       \
+    X(axolotl)                                                                                                         \
+    X(foundry)
 
 #define DTP_FORMAT_DECLARE(name) extern const struct dtp_format dtp_format_##name;
 DTP_FORMAT_TABLE(DTP_FORMAT_DECLARE)

@@ -138,6 +138,20 @@ static enum dtp_status read_checkpointing(struct dtp_reading *r)
     return make(r, DTP_OK, "checkpointing", "full", "granularity");
 }
 
+/* Both 0.1 where no flag says otherwise (arguments.py, _add_regularization_args). */
+static enum dtp_status read_dropout(struct dtp_reading *r)
+{
+    const char *attention = dtp_fact(r, "attention_dropout"), *hidden = dtp_fact(r, "hidden_dropout");
+    double one = 0.1, other = 0.1;
+    if ((attention && !dtp_number_parse(attention, &one)) || (hidden && !dtp_number_parse(hidden, &other)))
+        return dtp_refuse_fact(r, attention ? "attention_dropout" : "hidden_dropout", "is no number");
+    if (one != other)
+        return dtp_refuse_fact(r, attention ? "attention_dropout" : "hidden_dropout",
+                               "and %s %g: one of them alone is not modelled",
+                               attention ? "hidden_dropout" : "attention_dropout", attention ? other : one);
+    return dtp_make_key(r, "dropout", attention ? attention : "0.1", attention ? "attention_dropout" : NULL);
+}
+
 static enum dtp_status read_settings(struct dtp_reading *r)
 {
     const char *backend = dtp_fact(r, "backend"), *optimizer = dtp_fact(r, "optimizer");
@@ -147,6 +161,7 @@ static enum dtp_status read_settings(struct dtp_reading *r)
     worst = dtp_worse(worst, read_parallel(r));
     worst = dtp_worse(worst, read_formats(r));
     worst = dtp_worse(worst, read_checkpointing(r));
+    worst = dtp_worse(worst, read_dropout(r));
     worst = make(r, worst, "attention", backend ? backend : "flash", backend ? "backend" : "flash");
     worst = make(r, worst, "loss", dtp_fact(r, "fused_loss") ? "fused" : "eager", "fused_loss");
     worst = make(r, worst, "optimizer", optimizer ? optimizer : "adamw", "optimizer");
@@ -183,8 +198,10 @@ static void write_model(struct dtp_writing *w)
     say_if(w, "qkv_bias", t->qkv_bias && !t->mlp_bias);
     say_if(w, "qk_norm", t->qk_norm);
     say_if(w, "norm_unit_offset", t->norm_unit_offset);
-    dtp_say_path(w, "attention_dropout", "0", false);
-    dtp_say_path(w, "hidden_dropout", "0", false);
+    char dropout[40];
+    snprintf(dropout, sizeof dropout, "%.15g", dtp_written_job(w)->plan.dropout);
+    dtp_say(w, "attention_dropout", dropout);
+    dtp_say(w, "hidden_dropout", dropout);
 }
 
 static void write_parallel(struct dtp_writing *w)
@@ -238,7 +255,7 @@ const struct dtp_format dtp_format_megatron = {
     .signs = signs,
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
-    .silent = "the GPU, and without torchrun's flags their number; dropout, unless it is given, is taken for none",
+    .silent = "the GPU, and without torchrun's flags their number",
     .read = read_settings,
     .write = write_settings,
 };

@@ -4,6 +4,7 @@
 #include "base/nearest.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -237,6 +238,37 @@ enum dtp_status dtp_need_file(struct dtp_reading *r, const char *fact, const cha
             return DTP_OK;
         }
     return refuse_entry(r, entry, "is a file of its own; give it too: --from %.200s", entry->value);
+}
+
+/* Words of a name that say how a model was trained or packed, and nothing of its shape. */
+static void strip(char *name)
+{
+    static const char *const endings[] = {"-hf", "-instruct", "-chat", "-base", "-it"};
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        size_t length = strlen(name), ending = strlen(endings[i]);
+        if (length > ending && strcmp(name + length - ending, endings[i]) == 0)
+            name[length - ending] = '\0';
+    }
+    if (strncmp(name, "meta-", 5) == 0)
+        memmove(name, name + 5, strlen(name + 5) + 1);
+}
+
+enum dtp_status dtp_make_model(struct dtp_reading *r, const char *fact)
+{
+    const char *named = dtp_fact(r, fact), *last = named ? strrchr(named, '/') : NULL;
+    char model[512];
+    if (!named)
+        return DTP_OK;
+    if (named[0] == '/' || named[0] == '.') {
+        bool file = strstr(named, ".json") != NULL;
+        snprintf(model, sizeof model, "%.400s%s", named, file ? "" : "/config.json");
+        return dtp_make_key(r, "model", model, fact);
+    }
+    snprintf(model, sizeof model, "%.400s", last ? last + 1 : named);
+    for (char *c = model; *c; c++)
+        *c = (char)tolower((unsigned char)*c);
+    strip(model);
+    return dtp_make_key(r, "model", model, fact);
 }
 
 /* ---- rows ---------------------------------------------------------------------------------------------------------

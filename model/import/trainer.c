@@ -33,11 +33,11 @@ static enum dtp_status read_settings(struct dtp_reading *r)
 {
     bool bf16 = is(dtp_fact(r, "bf16"), "true"), fp16 = is(dtp_fact(r, "fp16"), "true");
     const char *fsdp = dtp_fact(r, "fsdp"), *optim = dtp_fact(r, "optim");
-    enum dtp_status worst = DTP_OK;
+    enum dtp_status worst = dtp_make_model(r, "model");
     if (bf16 && fp16)
         return dtp_refuse_fact(r, "fp16", "bf16 is true as well");
     if (dtp_fact(r, "file"))
-        worst = dtp_need_file(r, "file", "deepspeed");
+        worst = dtp_worse(worst, dtp_need_file(r, "file", "deepspeed"));
     if (fsdp && !is(fsdp, "none"))
         worst = dtp_worse(worst, read_fsdp(r, fsdp, bf16));
     else if (!dtp_reads_beside(r, "deepspeed") && !dtp_reads_beside(r, "accelerate") && !dtp_is_said(r, "strategy"))

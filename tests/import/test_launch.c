@@ -137,6 +137,7 @@ static void draw_megatron(struct dtp_scenario *s)
     }
     set(s, "sequence_parallel", ONE_OF("true", "true", "false"));
     set(s, "megatron_overlap", ONE_OF("true", "false"));
+    set(s, "dropout", ONE_OF("", "", "0.1"));
     set(s, "checkpointing", ONE_OF("none", "full", "selective-attention"));
     set(s, "precision", ONE_OF("bf16-mixed", "bf16-mixed", "fp16-mixed"));
     set(s, "reduce_dtype", ONE_OF("", "", "fp32"));
