@@ -66,6 +66,8 @@ static bool lies_between_matmuls(enum dtp_layer_tensor tensor)
 static uint64_t expert_locals(const struct dtp_layer_kind *kind)
 {
     uint64_t there = kind->exchanged ? BIT(RECEIVED) | BIT(RETURNING) | BIT(RETURNED) : BIT(EXPERT_DOWN);
+    if (kind->weighs_rows) /* functions of their own let go what they have passed on */
+        return 0;
     return there | BIT(UNPERMUTED) | BIT(PERMUTED);
 }
 
@@ -231,6 +233,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
                                       .added_again = plan->compile && !cut_by_ddp(transformer, cluster, plan)};
     dtp_layer_kind_of(transformer, mlp, plan->fused_qkv, plan->fused_gate_up, &out->kind);
     out->kind.narrows = dtp_plan_autocast(plan) || dtp_plan_keeps_fp8(plan);
+    out->kind.weighs_rows = plan->runtime->weighs_rows;
     out->received = out->kind.exchanged ? plan->expert_imbalance : 1;
     struct dtp_context context = dtp_plan_context(plan, cluster);
     out->gathered_ranks = context.keeps ? context.ring : 0;
