@@ -18,6 +18,7 @@ set(DTP_SYSTEM_gsl "gsl/[a-z0-9_]+\\.h")
 set(DTP_SYSTEM_csv "csv\\.h")
 set(DTP_SYSTEM_jansson "jansson\\.h")
 set(DTP_SYSTEM_inih "ini\\.h")
+set(DTP_SYSTEM_yaml "yaml\\.h")
 set(DTP_SYSTEM_cuda "(cuda|cuda_[a-z0-9_]+|cooperative_groups|mma|curand_kernel|vector_types)\\.h|cub/[a-z_]+\\.cuh|math_constants\\.h")
 set(DTP_SYSTEM_gpu_libraries "nccl\\.h|nccl_device\\.h|cublas[A-Za-z_0-9]*\\.h|cudnn[a-z_0-9]*\\.h")
 set(DTP_SYSTEM_cpu_libraries "cblas\\.h|numa\\.h|immintrin\\.h")
@@ -70,6 +71,8 @@ dtp_folder(model/runtime/nanotron USES model/lower SYSTEM libc)
 dtp_folder(model/runtime USES model/runtime/torch model/runtime/deepspeed model/runtime/megatron model/runtime/dtplan model/runtime/nanotron SYSTEM libc)
 # a job as users write it: keys, scenario files, sweeps' axes
 dtp_folder(model/job USES model/runtime model/bounds SYSTEM libc inih)
+# configuration files of training frameworks, as if their settings had been typed
+dtp_folder(model/import USES model/job SYSTEM libc jansson yaml)
 # what to do: advice, what-if, solvers, money, failures
 dtp_folder(model/decide USES model/job SYSTEM libc gsl)
 # measured runs: tables, backtest, fits
@@ -106,4 +109,4 @@ dtp_folder(reports/text USES reports/record SYSTEM libc gsl jansson)
 dtp_folder(reports/table USES reports/text SYSTEM libc jansson)
 dtp_folder(reports/chart USES reports/table SYSTEM libc gsl)
 dtp_folder(reports/html USES reports/chart SYSTEM libc)
-dtp_folder(cli USES reports/html SYSTEM libc jansson)
+dtp_folder(cli USES reports/html model/import SYSTEM libc jansson)

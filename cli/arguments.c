@@ -20,6 +20,7 @@
      ON(VALIDATE) | ON(PROBE))
 #define ON_LISTS (ON(SWEEP) | ON(SEARCH) | ON(VALIDATE)) /* whose keys take lists of values */
 #define ON_RUNS (ON(RUN) | ON(VALIDATE))                 /* what trains */
+#define ON_FROM (ON_PLANS & ~ON(VALIDATE) & ~ON(PROBE))
 #define ON_EXECUTOR (ON_RUNS | ON(PROBE))
 /* what replaces files */
 #define ON_WRITERS (ON(SIMULATE) | ON(BACKTEST) | ON(CHART) | ON(REPORT) | ON(SCHEDULE) | ON_EXECUTOR)
@@ -127,12 +128,12 @@ static void set_fidelity(struct dtp_arguments *a, const char *value, struct dtp_
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--fidelity: '%s' is neither bounds nor simulated", value);
 }
 
-/* Of a flag that is given twice the last counts, but of catalogues all do. */
+/* Of a flag that is given twice the last counts, but of catalogues and configurations all do. */
 static void forget_file(struct dtp_arguments *a, enum option option)
 {
     size_t kept = 0;
     for (size_t i = 0; i < a->file_count; i++)
-        if (option == OPTION_CATALOG || strcmp(a->files[i].flag, options[option].flag) != 0)
+        if (option == OPTION_CATALOG || option == OPTION_FROM || strcmp(a->files[i].flag, options[option].flag) != 0)
             a->files[kept++] = a->files[i];
     a->file_count = kept;
 }
@@ -187,6 +188,7 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
     case OPTION_MAX_SEQ: set_goal(a, DTP_SOLVE_MAX_SEQUENCE, flag, faults); break;
     case OPTION_MIN_GPUS: set_goal(a, DTP_SOLVE_MIN_GPUS, flag, faults); break;
     case OPTION_CATALOG: a->catalogs[a->catalog_count++] = value; break;
+    case OPTION_FROM: a->froms[a->from_count++] = value; break;
     case OPTION_WHERE: a->wheres[a->where_count++] = value; break;
     case OPTION_FIDELITY: set_fidelity(a, value, faults); break;
     case OPTION_MAX_GPUS: dtp_argument_most(&a->max_gpus, flag, value, faults); break;
@@ -310,12 +312,13 @@ enum dtp_status dtp_arguments_read(int argc, char **argv, struct dtp_arguments *
     out->seed = 1;
     size_t room = argc > 0 ? (size_t)argc : 1;
     out->catalogs = calloc(room, sizeof *out->catalogs);
+    out->froms = calloc(room, sizeof *out->froms);
     out->wheres = calloc(room, sizeof *out->wheres);
     out->words = calloc(room, sizeof *out->words);
     out->settings = calloc(room, sizeof *out->settings);
     out->passed = calloc(room, sizeof *out->passed);
     out->files = calloc(room + 1, sizeof *out->files);
-    if (!out->catalogs || !out->wheres || !out->words || !out->settings || !out->passed || !out->files)
+    if (!out->catalogs || !out->froms || !out->wheres || !out->words || !out->settings || !out->passed || !out->files)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     size_t before = faults->count;
     bool flags_end = false;
@@ -356,6 +359,7 @@ enum dtp_status dtp_arguments_read(int argc, char **argv, struct dtp_arguments *
 void dtp_arguments_destroy(struct dtp_arguments *arguments)
 {
     free(arguments->catalogs);
+    free(arguments->froms);
     free(arguments->wheres);
     free(arguments->words);
     free(arguments->settings);

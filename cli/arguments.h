@@ -98,6 +98,8 @@ struct dtp_arguments {
     const char *trace, *timeline, *memory; /* files of simulate, or NULL */
     const char **catalogs;                 /* --catalog FILE ... */
     size_t catalog_count;
+    const char **froms; /* --from FILE ... */
+    size_t from_count;
     const char **wheres; /* --where COLUMN=VALUE ... */
     size_t where_count;
     const char **words; /* what is neither flag nor value */

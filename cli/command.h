@@ -7,6 +7,7 @@
 #include "cli/call_files.h"
 #include "machine/catalog.h"
 #include "page/page.h"
+#include "import/import.h"
 #include "job/axes.h"
 #include "job/scenario.h"
 
@@ -17,6 +18,7 @@ struct dtp_context {
     struct dtp_page page; /* for people: folded to the width of their screen, and written after it */
     struct dtp_faults *faults;
     struct dtp_call_files *files; /* all that the line names are in it and checked */
+    struct dtp_import *import;    /* takes the files of --from */
 };
 
 #define DTP_COMMAND_FUNCTION(suffix, name, function)                                                                   \
@@ -30,7 +32,8 @@ DTP_COMMAND_TABLE(DTP_COMMAND_FUNCTION)
 enum dtp_status dtp_context_catalog(const struct dtp_context *context, struct dtp_catalog *out);
 /* The files that a scenario names are read too: no output may be one of them. */
 enum dtp_status dtp_context_spare(const struct dtp_context *context, const struct dtp_scenario *scenario);
-/* Reads the scenario files alone, and the machine file that they name. Caller destroys, also after DTP_BAD_INPUT. */
+/* Reads the scenario files alone, what --from says beside them, and the machine file that they name. Caller destroys,
+ * also after DTP_BAD_INPUT. */
 enum dtp_status dtp_context_files(const struct dtp_context *context, struct dtp_catalog *catalog,
                                   struct dtp_scenario **out);
 /* Reads the scenario files, then sets the flags over them. Caller destroys. */

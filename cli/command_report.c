@@ -47,6 +47,10 @@ static char *flags_of(const struct dtp_arguments *a)
         fputs(i ? " " : "", file);
         dtp_shell_word(file, a->words[i]);
     }
+    for (size_t i = 0; i < a->from_count; i++) {
+        fputs(" --from ", file);
+        dtp_shell_word(file, a->froms[i]);
+    }
     for (size_t i = 0; i < a->setting_count; i++)
         write_setting(&a->settings[i], file);
     for (size_t i = 0; i < a->catalog_count; i++) {

@@ -1,5 +1,6 @@
 /* Steps that several commands share. */
 #include "cli/command.h"
+#include "cli/from.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -53,6 +54,8 @@ enum dtp_status dtp_context_files(const struct dtp_context *context, struct dtp_
     enum dtp_status worst = dtp_scenario_create(out, context->faults);
     for (size_t i = 0; i < a->word_count && *out; i++)
         worst = dtp_worse(worst, dtp_scenario_read(*out, a->words[i], context->faults));
+    if (*out && a->from_count)
+        worst = dtp_worse(worst, dtp_from_apply(context, catalog, *out));
     if (worst == DTP_OK)
         worst = dtp_context_spare(context, *out);
     static const char *const keys[] = {"machine", "model"};

@@ -2,6 +2,7 @@
  *
  * main reads the line, runs one command into memory, writes the result out and chooses the exit status. */
 #include "cli/command.h"
+#include "cli/from.h"
 #include "base/host_arena.h"
 
 #include <errno.h>
@@ -99,7 +100,8 @@ static enum dtp_status output_open(struct output *o, struct dtp_faults *faults)
 }
 
 /* Writes out what there is and frees it. */
-static enum dtp_status output_close(struct output *o, int columns, struct dtp_faults *faults)
+static enum dtp_status output_close(struct output *o, const struct dtp_context *answered, int columns,
+                                    struct dtp_faults *faults)
 {
     bool whole = o->page && o->out && fclose(o->page) == 0;
     if (whole)
@@ -108,6 +110,8 @@ static enum dtp_status output_close(struct output *o, int columns, struct dtp_fa
         whole = false;
     enum dtp_status status =
         whole ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory while writing the report");
+    if (whole && answered && !dtp_from_add_json(answered, &o->text, &o->bytes))
+        status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory while writing the report");
     enum dtp_status written = write_out(o->text, o->text ? o->bytes : 0, faults);
     free(o->text);
     free(o->page_text);
@@ -128,9 +132,10 @@ int main(int argc, char **argv)
     enum dtp_status status = dtp_arguments_read(completes ? 1 : argc, argv, &arguments, &faults);
     enum dtp_status opened = output_open(&output, &faults);
     struct dtp_call_files *files = dtp_call_files_create();
-    if (!files)
+    struct dtp_import *import = dtp_import_create();
+    if (!files || !import)
         opened = dtp_fault(&faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    struct dtp_context context = {&arguments, argc < 2, output.out, terminal_page(output.page), &faults, files};
+    struct dtp_context context = {&arguments, argc < 2, output.out, terminal_page(output.page), &faults, files, import};
     if (opened != DTP_OK)
         status = opened;
     else if (completes)
@@ -139,8 +144,13 @@ int main(int argc, char **argv)
         status = run(&context);
     else if (dtp_command_takes_job(arguments.command))
         dtp_context_collect(&context);
-    enum dtp_status closed = output_close(&output, dtp_page_columns(&context.page), &faults);
+    bool answered = status == DTP_OK || status == DTP_NO;
+    if (answered)
+        dtp_from_say(&context);
+    enum dtp_status closed =
+        output_close(&output, answered ? &context : NULL, dtp_page_columns(&context.page), &faults);
     print_faults(&faults);
+    dtp_import_destroy(import);
     dtp_call_files_destroy(files);
     dtp_arguments_destroy(&arguments);
     return (int)(closed > status ? closed : status);

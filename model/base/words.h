@@ -131,6 +131,11 @@ enum dtp_stream {
 #undef DTP_STREAM_ENUM
         DTP_STREAM_COUNT
 };
+/* What carries transfers between stages and nothing else: it never keeps those who issue from going on. */
+static inline bool dtp_stream_transfers(enum dtp_stream stream)
+{
+    return stream >= DTP_STREAM_SEND && stream <= DTP_STREAM_RECEIVE_BACK;
+}
 const char *dtp_stream_text(enum dtp_stream stream);
 bool dtp_stream_parse(const char *text, enum dtp_stream *out);
 

@@ -105,6 +105,8 @@ void dtp_draft_product(const struct dtp_lowering *l, struct dtp_draft *draft, co
     case DTP_PRODUCT_INPUT_GRADIENT: dtp_draft_matmul(l, draft, tokens, in, out, false); break;
     case DTP_PRODUCT_WEIGHT_GRADIENT: dtp_draft_matmul(l, draft, out, in, tokens, false); break;
     }
+    if (demand->dtype == DTP_FP8 && !dtp_plan_runs_narrow(l->plan, product))
+        demand->dtype = DTP_BF16;
     if (!grouped)
         return;
     double rows = (double)(tokens * l->tensors.kind.experts_per_token) * l->tensors.received;
@@ -198,11 +200,12 @@ static void make_standing_buffers(struct dtp_lowering *l)
     for (int handle = 0; handle < (2); handle++)
         dtp_lower_buffer(l, "cuBLAS workspace", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, cublas, true);
     dtp_lower_buffer(l, "sines and cosines", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, tables, true);
-    if (l->keeps_fp8) { /* casts of weights by rows and by columns, kept over the step; sharded: of two units */
+    if (l->casts.kept) { /* casts of weights, kept over the step; sharded: of two units */
         uint64_t layers = l->transformer->layers, matmul = l->block.all_elements - l->block.elements[l->matrices];
         uint64_t two = 2 * (uint64_t)l->plan->wrap_layers;
         layers = dtp_plan_shards_params(l->plan) && two && two < layers ? two : layers;
-        dtp_lower_buffer(l, "fp8 weights", DTP_OWNER_WEIGHTS, DTP_STREAM_COMPUTE, 2 * layers * matmul, true);
+        dtp_lower_buffer(l, "fp8 weights", DTP_OWNER_WEIGHTS, DTP_STREAM_COMPUTE,
+                         dtp_fp8_standing_bytes(l->plan, &l->cluster->gpu, layers * matmul), true);
     }
     l->tokens_in = dtp_lower_buffer(l, "tokens", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, 8 * l->tokens, true);
 }
@@ -247,7 +250,7 @@ static void derive(struct dtp_lowering *l)
     l->fused = dtp_plan_fuses(plan);
     l->gated = dtp_activation_is_gated(t->activation);
     l->rope = t->position == DTP_POSITION_ROPE;
-    l->keeps_fp8 = dtp_plan_keeps_fp8(plan);
+    dtp_fp8_casts_of(plan, &l->cluster->gpu, &l->casts);
     l->whole_gradients = (plan->accumulate > 1 && !plan->accumulate_sync) || dtp_lower_holds(l);
     l->between = t->hidden / (plan->sequence_shards > 1 ? plan->sequence_shards : 1);
     l->d_q = t->heads * t->head_dim;

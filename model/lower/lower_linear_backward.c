@@ -1,5 +1,6 @@
 /* Backward of a block's linears: gradients of weights, biases and inputs, in one pass or in two. */
 #include "lower/block_backward.h"
+#include "lower/lower_fp8.h"
 
 void dtp_backward_consume(const struct dtp_block_backward *b, struct dtp_draft *draft, enum dtp_layer_tensor tensor,
                           uint32_t access)
@@ -37,8 +38,15 @@ static void weight_gradient(const struct dtp_block_backward *b, int index, dtp_b
 {
     struct dtp_lowering *l = b->l;
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
+    enum dtp_layer_tensor input = l->tensors.input[index];
+    bool stands = b->module->alive & UINT64_C(1) << input;
+    dtp_buffer_id narrow_gradient = dtp_lower_fp8_cast(l, DTP_FP8_GRADIENT_COLUMNS, matrix, output_gradient);
+    dtp_buffer_id narrow_input =
+        dtp_lower_fp8_cast(l, DTP_FP8_INPUT_AGAIN, matrix, stands ? b->module->tensor[input] : DTP_NO_BUFFER);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, matrix->gradient_name);
+    dtp_draft_use(&draft, narrow_gradient, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, narrow_input, DTP_READ | DTP_FREE);
     use_result_gradient(b, &draft, output_gradient, last);
     if (l->gathered.index == DTP_NO_INDEX)
         dtp_backward_consume(b, &draft, l->tensors.input[index], frees_input ? DTP_READ | DTP_FREE : DTP_READ);
@@ -71,10 +79,14 @@ static dtp_buffer_id input_gradient(const struct dtp_block_backward *b, int inde
     struct dtp_lowering *l = b->l;
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
     dtp_buffer_id weight = dtp_lower_weight(l, index);
+    dtp_buffer_id narrow_gradient = dtp_lower_fp8_cast(l, DTP_FP8_GRADIENT_ROWS, matrix, output_gradient);
+    dtp_buffer_id narrow_weight = dtp_lower_fp8_weight_again(l, b->module, index, weight);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "input gradient");
     draft.op.name = matrix->name;
-    bool cast_goes = l->autocast && !dtp_lower_casts_stay(l);
+    dtp_draft_use(&draft, narrow_gradient, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, narrow_weight, DTP_READ | DTP_FREE);
+    bool cast_goes = dtp_plan_casts_weights(l->plan) && !dtp_lower_casts_stay(l);
     dtp_draft_use(&draft, weight, cast_goes ? DTP_READ | DTP_FREE : DTP_READ);
     uint64_t width = input_width(l, index);
     dtp_buffer_id gradient =
@@ -87,21 +99,6 @@ static dtp_buffer_id input_gradient(const struct dtp_block_backward *b, int inde
     dtp_draft_product(l, &draft, matrix, DTP_PRODUCT_INPUT_GRADIENT);
     dtp_draft_end(l, &draft);
     return gradient;
-}
-
-/* fp8: output gradient, and input and weight again where their casts are not kept. */
-static void quantize(struct dtp_lowering *l, const struct dtp_layer_matrix *matrix)
-{
-    if (l->plan->precision.compute != DTP_FP8)
-        return;
-    double tokens = (double)l->tokens, out = (double)matrix->out, in = (double)matrix->in;
-    bool torchao = !l->keeps_fp8 && !l->plan->fsdp1;
-    double inputs = l->keeps_fp8 ? 0 : (torchao ? 5 : 2) * (tokens * in + out * in);
-    double bytes = inputs + (torchao ? 5 : 4) * tokens * out;
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_QUANTIZE, matrix->name);
-    dtp_draft_memory(l, &draft, bytes, 6);
-    dtp_draft_end(l, &draft);
 }
 
 static void bias_gradient(struct dtp_lowering *l, const struct dtp_layer_matrix *matrix, dtp_buffer_id output_gradient)
@@ -200,7 +197,6 @@ static dtp_buffer_id linear(const struct dtp_block_backward *b, int index, dtp_b
     struct dtp_lowering *l = b->l;
     dtp_buffer_id gradient;
     dtp_lower_fetch(l, index);
-    quantize(l, &l->matrix[index]);
     bias_gradient(l, &l->matrix[index], output_gradient);
     if (b->kept_for_weights) {
         gradient = input_gradient_alone(b, index, output_gradient);

@@ -72,7 +72,8 @@ static enum dtp_status add_file(const char *path, bool check_references, struct 
 enum dtp_status dtp_catalog_load(const char *directory, struct dtp_catalog *out, struct dtp_faults *faults)
 {
     /* In the order in which they refer to one another. */
-    static const char *const files[] = {"gpus.csv", "machines.csv", "prices.csv", "models.csv", "aliases.csv"};
+    static const char *const files[] = {"gpus.csv",   "machines.csv",       "prices.csv",
+                                        "models.csv", "models_experts.csv", "aliases.csv"};
     enum dtp_status worst = DTP_OK;
     *out = (struct dtp_catalog){0};
     dtp_host_describe(&out->host_gpu, &out->host_machine);

@@ -3,7 +3,7 @@
  * gpus.csv      gpu_key,quantity,value,unit,kind,source        one figure a row, each with its own source and kind
  * machines.csv  machine_key,quantity,value,unit,kind,source    (datasheet | measured | assumed)
  * prices.csv    gpu_key,low_usd_per_gpu_hour,typical_usd_per_gpu_hour,high_usd_per_gpu_hour,date,kind,source
- * models.csv    see models.h
+ * models.csv, models_experts.csv    see models.h
  * aliases.csv   alias,key: the short names people type
  *
  * User files given with `--catalog FILE` have the same columns in any order; which of the five a file is shows from its

@@ -15,7 +15,8 @@ static const char *const place_texts[] = {
     [DTP_NORMS_BEFORE] = "before", [DTP_NORMS_AFTER] = "after", [DTP_NORMS_BOTH] = "both"};
 static const char *const norm_texts[] = {[DTP_LAYER_NORM] = "layer_norm", [DTP_RMS_NORM] = "rms_norm"};
 static const char *const activation_texts[] = {
-    [DTP_GELU] = "gelu", [DTP_RELU] = "relu", [DTP_SWIGLU] = "swiglu", [DTP_GEGLU] = "geglu", [DTP_RELU2] = "relu2"};
+    [DTP_GELU] = "gelu",   [DTP_RELU] = "relu",   [DTP_SWIGLU] = "swiglu",
+    [DTP_GEGLU] = "geglu", [DTP_RELU2] = "relu2", [DTP_SWIGLU_CLAMPED] = "swiglu_clamped"};
 static const char *const qk_weight_texts[] = {
     [DTP_QK_NORM_SHARED] = "shared", [DTP_QK_NORM_BY_HEAD] = "by_head", [DTP_QK_NORM_UNWEIGHTED] = "none"};
 static const char *const position_texts[] = {[DTP_POSITION_LEARNED] = "learned",
@@ -168,6 +169,29 @@ static void read_choices(struct row *row, struct dtp_transformer *out)
     out->final_norm = read_switch(row, "final_norm", true);
 }
 
+static void read_experts(struct row *row, struct dtp_transformer *out)
+{
+    out->experts = read_integer(row, "experts", 0);
+    out->experts_per_token = read_integer(row, "experts_per_token", 0);
+    out->expert_ffn = read_integer(row, "expert_ffn", 0);
+    out->shared_expert_ffn = read_integer(row, "shared_expert_ffn", 0);
+    out->shared_expert_gate = read_switch(row, "shared_expert_gate", false);
+    out->dense_layers = read_integer(row, "dense_layers", 0);
+    out->expert_layer_step = read_integer(row, "expert_layer_step", 0);
+    if (*field(row, "router"))
+        out->router = (enum dtp_router)read_word(row, "router", router_texts, DTP_WORD_COUNT(router_texts));
+    out->expert_bias = read_switch(row, "expert_bias", false);
+    out->router_bias = read_switch(row, "router_bias", false);
+    out->expert_groups = read_integer(row, "expert_groups", 0);
+    out->groups_per_token = read_integer(row, "groups_per_token", 0);
+    out->chunked_attention = read_switch(row, "chunked_attention", false);
+    out->attention_sinks = read_switch(row, "attention_sinks", false);
+    out->q_latent = read_integer(row, "q_latent", 0);
+    out->kv_latent = read_integer(row, "kv_latent", 0);
+    out->rope_head_dim = read_integer(row, "rope_head_dim", 0);
+    out->value_head_dim = read_integer(row, "value_head_dim", 0);
+}
+
 enum dtp_status dtp_transformer_from_row(const struct dtp_table *table, size_t row_index, struct dtp_transformer *out,
                                          struct dtp_faults *faults)
 {
@@ -176,6 +200,7 @@ enum dtp_status dtp_transformer_from_row(const struct dtp_table *table, size_t r
     read_key(&row, out);
     read_shape(&row, out);
     read_choices(&row, out);
+    read_experts(&row, out);
     uint64_t published = read_integer(&row, "parameters", 0);
     if (row.bad)
         return DTP_BAD_INPUT;

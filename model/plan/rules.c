@@ -23,6 +23,24 @@ bool dtp_plan_keeps_fp8(const struct dtp_plan *plan)
     return plan->precision.compute == DTP_FP8 && plan->runtime->keeps_fp8;
 }
 
+enum dtp_fp8_library dtp_plan_fp8_library(const struct dtp_plan *plan)
+{
+    if (plan->runtime->own_kernels)
+        return DTP_FP8_OWN;
+    return plan->runtime->keeps_fp8 || plan->fsdp1 ? DTP_FP8_TE : DTP_FP8_TORCHAO;
+}
+
+bool dtp_plan_runs_narrow(const struct dtp_plan *plan, enum dtp_product product)
+{
+    const struct dtp_fp8_recipe_row *row = dtp_fp8_recipe_row(plan->precision.fp8_recipe);
+    return row && row->narrow >> product & 1;
+}
+
+bool dtp_plan_casts_weights(const struct dtp_plan *plan)
+{
+    return dtp_plan_autocast(plan) && !(plan->precision.fp8_recipe && dtp_plan_fp8_library(plan) == DTP_FP8_TORCHAO);
+}
+
 bool dtp_plan_fuses(const struct dtp_plan *plan)
 {
     return plan->compile || plan->runtime->fused_kernels || plan->deepspeed.megatron_layers;
@@ -292,6 +310,7 @@ struct dtp_attention_shape dtp_plan_attention(const struct dtp_transformer *tran
     struct dtp_attention_shape shape = dtp_transformer_attention(transformer, layer, plan->sequence);
     shape.kernel = (uint8_t)plan->attention;
     shape.wide = wide_scores(plan) && plan->attention == DTP_ATTENTION_MATH;
+    shape.dropout = plan->dropout > 0 && plan->attention == DTP_ATTENTION_MATH;
     shape.atomic = plan->executor.atomic_attention;
     if (shape.value_dim == shape.head_dim || dtp_plan_pads_values(transformer, cluster, plan))
         shape.value_dim = 0;
@@ -318,6 +337,7 @@ struct dtp_execution dtp_plan_execution(const struct dtp_plan *plan)
                                                  : DTP_ALLOCATOR_SEGMENTS,
         .compute = plan->precision.compute,
         .reduce = plan->precision.reduce,
+        .fp8_recipe = plan->precision.fp8_recipe,
         .own_kernels = runtime->own_kernels,
         .graph = executor->cuda_graph,
         .plain_host_adam = runtime->plain_host_adam,

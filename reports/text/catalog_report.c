@@ -296,6 +296,8 @@ static void put_number(struct sink *sink, const char *key, const char *quantity,
     put_figure(sink, &(struct figure){key, quantity, written, unit, kind, source});
 }
 
+#define PLAIN_DIMENSIONS 10 /* of all models */
+
 static void put_model(struct sink *sink, const struct dtp_transformer *m)
 {
     const struct dtp_parameter_count count = dtp_transformer_count(m);
@@ -315,6 +317,15 @@ static void put_model(struct sink *sink, const struct dtp_transformer *m)
             {"positions", m->positions, "tokens"},
             {"max_sequence", m->max_sequence, "tokens"},
             {"sliding_window", m->sliding_window, "tokens"},
+            {"experts", m->experts, "1"},
+            {"experts_per_token", m->experts_per_token, "1"},
+            {"expert_ffn", m->expert_ffn, "1"},
+            {"shared_expert_ffn", m->shared_expert_ffn, "1"},
+            {"dense_layers", m->dense_layers, "1"},
+            {"q_latent", m->q_latent, "1"},
+            {"kv_latent", m->kv_latent, "1"},
+            {"rope_head_dim", m->rope_head_dim, "1"},
+            {"value_head_dim", m->value_head_dim, "1"},
         },
       parts[] = {
           {"embedding", count.embedding, "parameters"},
@@ -326,9 +337,11 @@ static void put_model(struct sink *sink, const struct dtp_transformer *m)
           {"head", count.head, "parameters"},
           {"total", count.total, "parameters"},
       };
+    const char *table = m->experts ? "models_experts.csv" : "models.csv";
     for (size_t i = 0; i < sizeof dimensions / sizeof *dimensions; i++)
-        put_number(sink, m->name, dimensions[i].quantity, (double)dimensions[i].value, dimensions[i].unit, "published",
-                   "models.csv");
+        if (i < PLAIN_DIMENSIONS || dimensions[i].value) /* what few models have is said of those alone */
+            put_number(sink, m->name, dimensions[i].quantity, (double)dimensions[i].value, dimensions[i].unit,
+                       "published", table);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         put_number(sink, m->name, parts[i].quantity, (double)parts[i].value, parts[i].unit, "derived",
                    "counted from the shape");

@@ -44,6 +44,7 @@ static const char *activation_words(enum dtp_activation activation)
     case DTP_SWIGLU: return "SwiGLU";
     case DTP_GEGLU: return "GEGLU";
     case DTP_RELU2: return "squared ReLU";
+    case DTP_SWIGLU_CLAMPED: return "clamped SwiGLU";
     }
     return "";
 }
@@ -85,8 +86,8 @@ static void describe_details(const struct dtp_transformer *m, char *out, size_t 
     if (m->sliding_window_pattern > 1)
         snprintf(every, sizeof every, " but one in %llu", (unsigned long long)m->sliding_window_pattern);
     if (m->sliding_window)
-        snprintf(window, sizeof window, ", window of %llu tokens in all layers%s",
-                 (unsigned long long)m->sliding_window, every);
+        snprintf(window, sizeof window, ", %s of %llu tokens in all layers%s",
+                 m->chunked_attention ? "attention in chunks" : "window", (unsigned long long)m->sliding_window, every);
     if (m->attention_softcap > 0 && m->final_softcap > 0)
         snprintf(caps, sizeof caps, ", soft caps %g of scores and %g of logits", m->attention_softcap,
                  m->final_softcap);
@@ -241,22 +242,31 @@ static void executor_words(const struct dtp_plan *plan, char *out, size_t bytes)
     }
 }
 
+/* "math attention", "math attention, dropout 0.1". */
+static void attention_words(const struct dtp_plan *plan, char *out, size_t bytes)
+{
+    int used = snprintf(out, bytes, "%s attention", dtp_attention_text(plan->attention));
+    if (plan->dropout > 0)
+        snprintf(out + used, bytes - (size_t)used, ", dropout %g", plan->dropout);
+}
+
 static void print_plan(const struct dtp_job *job, enum dtp_head head, const struct dtp_page *page)
 {
     const struct dtp_plan *p = &job->plan;
     const char *times = dtp_page_times(page);
-    char line[1600], strategy[512] = "", checkpointing[48], executor[600], tokens[32];
+    char line[1600], strategy[512] = "", checkpointing[48], attention[64], executor[600], tokens[32];
     uint32_t ranks = dtp_plan_data_ranks(p, &job->cluster);
     const char *what = dtp_plan_model_parallel(p) || p->cp > 1 ? "data-parallel rank" : "GPU";
     if (head == DTP_HEAD_PLAN)
         strategy_words(job, strategy, sizeof strategy);
     dtp_checkpointing_text(p, checkpointing, sizeof checkpointing);
+    attention_words(p, attention, sizeof attention);
     executor_words(p, executor, sizeof executor);
     uint64_t step_tokens = dtp_job_batch_sequences(job) * p->sequence;
     snprintf(line, sizeof line,
-             "%s%s; %s attention, %s cross entropy, %s, checkpointing %s, offload %s%s; micro batch %u %s %llu tokens "
+             "%s%s; %s, %s cross entropy, %s, checkpointing %s, offload %s%s; micro batch %u %s %llu tokens "
              "%s accumulate %u %s %u %s%s = %s tokens a step",
-             strategy, dtp_precision_name(&p->precision), dtp_attention_text(p->attention), dtp_loss_text(p->loss),
+             strategy, dtp_precision_name(&p->precision), attention, dtp_loss_text(p->loss),
              dtp_optimizer_text(p->optimizer), checkpointing, dtp_offload_text(p->offload), executor, p->micro_batch,
              times, (unsigned long long)p->sequence, times, p->accumulate, times, ranks, what, ranks == 1 ? "" : "s",
              dtp_page_grouped(step_tokens, tokens, sizeof tokens));

@@ -14,8 +14,8 @@
  *                            deviations [T], then for LayerNorm means [T])
  *   MATMUL forward           INPUT [m, k], WEIGHT [n, k], BIAS [n], ADDEND [m, n] -> RESULT [m, n]; with AUX: GELU
  *                            epilogue, AUX receives the product with bias
- *   MATMUL input gradient    GRADIENT [m, k], WEIGHT [k, n] -> INPUT_GRADIENT [m, n]; with AUX: times gelu'(AUX);
- *                            adds where it is UPDATE
+ *   MATMUL input gradient    GRADIENT [m, k], WEIGHT [k, n], ADDEND [m, n] -> INPUT_GRADIENT [m, n]; with AUX: times
+ *                            gelu'(AUX); adds where it is UPDATE
  *   MATMUL weight gradient   GRADIENT [k, m], INPUT [k, n] -> WEIGHT_GRADIENT [m, n], BIAS_GRADIENT [m]; adds where
  *                            these are UPDATE
  *   MATMUL, all three        WORKSPACE; which of the three it is is told by the role of its result
@@ -33,28 +33,22 @@
  *   ACTIVATION               INPUT [T, up] -> RESULT [T, f]; up is f, or 2 f with the gate first
  *   ACTIVATION_BACKWARD      GRADIENT [T, f], INPUT [T, up] UPDATE: its gradient takes its place; RESULT [T, f], over
  *                            GRADIENT, where forward's result is made again
- *   NORM_BACKWARD            GRADIENT, INPUT, STATISTICS, WEIGHT -> RESIDUAL_GRADIENT (UPDATE adds, WRITE overwrites),
- *                            WEIGHT_GRADIENT, BIAS_GRADIENT, WORKSPACE (2 DTP_EXECUTOR_PARTIAL_ROWS h floats)
- *   LOSS_BACKWARD            RESULT (logits [T, dtp_executor_vocab_stride] UPDATE, become their gradient), BATCH
- *                            (targets of these rows) -> STATISTICS (losses of these rows, fp32). The gradient is that
- *                            of the sum of losses over the tokens of the whole step on all ranks, divided by their
- *                            number
- *   LOSS                     STATISTICS [T] -> SCALARS (loss_sum += their sum)
- *   EMBEDDING_BACKWARD       GRADIENT, BATCH -> WEIGHT_GRADIENT (+=, zeroed before), POSITION_GRADIENT (the same)
- *   ZERO                     RESULT, demand.bytes of them
- *   SQUARE_SUM               INPUT -> PARTIALS (DTP_EXECUTOR_SQUARE_SUM_PARTIALS floats of one module)
- *   CLIP_SCALE               PARTIALS (all modules) -> SCALARS UPDATE; clips by plan.executor.clip_norm, 0: not
- *   OPTIMIZER                WEIGHT_GRADIENT, SCALARS, WEIGHT, MASTER (bf16-mixed), MOMENT1, MOMENT2 of one module, or
- *                            of this rank's shard of it
- *   HOST_OPTIMIZER           as OPTIMIZER, all of it in host memory; SCALARS are those downloaded after CLIP_SCALE, or
- *                            where there is none, those that were uploaded
- *   CAST, ACCUMULATE         INPUT -> RESULT (ACCUMULATE: +=), demand.tokens elements
- *   SUM_PARTS                INPUT [ranks of the shard group, demand.tokens elements] -> RESULT: their sum; UPDATE adds
- *                            it
- *   collectives              INPUT, RESULT; the same buffer where in place. all_gather: INPUT is this rank's part of
- *                            RESULT; reduce_scatter: RESULT gets this rank's part; sums, no averages. all_to_all: part
- *                            j of INPUT becomes this rank's part of rank j's RESULT, which is another buffer
- *   send, recv               INPUT; RESULT: both ends of a transfer between roles (program_set.h)
+ *   NORM_BACKWARD            GRADIENT, INPUT, STATISTICS, WEIGHT -> RESIDUAL_GRADIENT (UPDATE adds, WRITE overwrites,
+ *                            by the sum with ADDEND where there is one), WEIGHT_GRADIENT, BIAS_GRADIENT, WORKSPACE (2
+ * DTP_EXECUTOR_PARTIAL_ROWS h floats) LOSS_BACKWARD            RESULT (logits [T, dtp_executor_vocab_stride] UPDATE,
+ * become their gradient), BATCH (targets of these rows) -> STATISTICS (losses of these rows, fp32). The gradient is
+ * that of the sum of losses over the tokens of the whole step on all ranks, divided by their number LOSS STATISTICS [T]
+ * -> SCALARS (loss_sum += their sum) EMBEDDING_BACKWARD       GRADIENT, BATCH -> WEIGHT_GRADIENT (+=, zeroed before),
+ * POSITION_GRADIENT (the same) ZERO                     RESULT, demand.bytes of them SQUARE_SUM               INPUT ->
+ * PARTIALS (DTP_EXECUTOR_SQUARE_SUM_PARTIALS floats of one module) CLIP_SCALE               PARTIALS (all modules) ->
+ * SCALARS UPDATE; clips by plan.executor.clip_norm, 0: not OPTIMIZER                WEIGHT_GRADIENT, SCALARS, WEIGHT,
+ * MASTER (bf16-mixed), MOMENT1, MOMENT2 of one module, or of this rank's shard of it HOST_OPTIMIZER           as
+ * OPTIMIZER, all of it in host memory; SCALARS are those downloaded after CLIP_SCALE, or where there is none, those
+ * that were uploaded CAST, ACCUMULATE         INPUT -> RESULT (ACCUMULATE: +=), demand.tokens elements SUM_PARTS INPUT
+ * [ranks of the shard group, demand.tokens elements] -> RESULT: their sum; UPDATE adds it collectives INPUT, RESULT;
+ * the same buffer where in place. all_gather: INPUT is this rank's part of RESULT; reduce_scatter: RESULT gets this
+ * rank's part; sums, no averages. all_to_all: part j of INPUT becomes this rank's part of rank j's RESULT, which is
+ * another buffer send, recv               INPUT; RESULT: both ends of a transfer between roles (program_set.h)
  *
  * An operand with `shard` is this rank's equal part of the buffer (dtp_operand). */
 #ifndef DTP_LOWER_EXECUTOR_H

@@ -38,8 +38,9 @@ static uint64_t attention_workspace(const struct dtp_transformer *t, const struc
 static void find_sharding(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
                           const struct dtp_plan *plan, struct dtp_executor_rules *out)
 {
-    out->shard_ranks = dtp_plan_shard_ranks(cluster, plan);
-    out->replicas = cluster->gpus / out->shard_ranks;
+    uint64_t data = dtp_plan_gradient_ranks(plan, cluster), shard = dtp_plan_shard_ranks(cluster, plan);
+    out->shard_ranks = shard < data ? shard : data;
+    out->replicas = data / out->shard_ranks;
     bool shards = out->shard_ranks > 1;
     out->host_optimizer = plan->offload != DTP_OFFLOAD_NONE;
     out->host_params = plan->offload == DTP_OFFLOAD_PARAMS || plan->offload == DTP_OFFLOAD_NVME;
@@ -81,7 +82,7 @@ void dtp_executor_rules(const struct dtp_transformer *transformer, const struct 
     out->chunk_tokens = chunk_tokens(plan, tokens, element * out->vocab_stride);
     out->chunk_count = dtp_divide_up(tokens, out->chunk_tokens);
     /* Rounded once, and read by the optimizer: as PyTorch does on one GPU. What is added up is added up wide. */
-    bool once = cluster->gpus == 1 && plan->accumulate == 1;
+    bool once = dtp_plan_gradient_ranks(plan, cluster) == 1 && plan->accumulate == 1;
     out->gradient = once ? p->compute : p->reduce;
     out->head_gradient = once && out->chunk_count == 1 && !t->tied_head ? p->compute : p->reduce;
     out->exchanges = plan->executor.reduce_engine == DTP_ENGINE_COPY && out->shard_ranks > 1;

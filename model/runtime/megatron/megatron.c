@@ -33,6 +33,8 @@ static void check_experts(struct dtp_resolver *r)
         dtp_plan_refuse(r, "schedule", "dualpipe is not modelled with experts; use 1f1b or interleaved");
     if (p->post_validation)
         dtp_plan_refuse(r, "post_validation", "is not modelled with experts; leave it out");
+    if (r->transformer->expert_bias)
+        dtp_plan_refuse(r, "expert_bias", "is not modelled under runtime megatron; use runtime torch");
     if (!dtp_transformer_is_uniform(r->transformer))
         dtp_plan_refuse(r, r->transformer->dense_layers ? "dense_layers" : "expert_layer_step",
                         "beside layers with experts is not modelled under runtime megatron; use 0");

@@ -1,0 +1,152 @@
+/* Accelerate: what several of its settings say together. */
+#include "import/formats.h"
+
+#include "base/number.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct dtp_row rows[] = {
+#include "import/accelerate.def"
+};
+
+static const char *const signs[] = {"distributed_type",
+                                    "compute_environment",
+                                    "fsdp_config*",
+                                    "deepspeed_config*",
+                                    "num_machines",
+                                    "main_training_function",
+                                    NULL};
+
+static bool is(const char *text, const char *word)
+{
+    return text && strcmp(text, word) == 0;
+}
+
+static uint64_t count_of(const struct dtp_reading *r, const char *fact, uint64_t otherwise)
+{
+    uint64_t count;
+    const char *text = dtp_fact(r, fact);
+    return text && dtp_number_parse_integer(text, false, 1, 1000000, &count) ? count : otherwise;
+}
+
+/* FullyShardedDataParallelPlugin.set_mixed_precision: parameters are gathered and gradients reduced in the recipe's
+ * 16-bit format, under FSDP1 and FSDP2 alike, while the sharded parameters are fp32. DDP runs under autocast. */
+static enum dtp_status read_formats(struct dtp_reading *r, bool fsdp)
+{
+    const char *mixed = dtp_fact(r, "mixed");
+    if (is(mixed, "fp8") && !dtp_fact(r, "fp8_backend"))
+        return dtp_refuse_fact(r, "mixed",
+                               "fp8 is modelled by torchao's recipes alone; fp8_config.backend: AO says it");
+    enum dtp_status status = dtp_make_key(r, "precision",
+                                          is(mixed, "bf16")   ? "bf16-mixed"
+                                          : is(mixed, "fp16") ? "fp16-mixed"
+                                          : is(mixed, "fp8")  ? "fp8-tensorwise"
+                                                              : "fp32",
+                                          mixed ? "mixed" : NULL);
+    if (fsdp && (is(mixed, "bf16") || is(mixed, "fp8")))
+        status = dtp_worse(status, dtp_make_key(r, "reduce_dtype", "bf16", "mixed"));
+    if (fsdp && is(mixed, "fp16"))
+        status = dtp_worse(status, dtp_make_key(r, "reduce_dtype", "fp16", "mixed"));
+    return status;
+}
+
+/* FSDP2 has reshard_after_forward in the place of FSDP1's strategies; replicas are an axis of parallelism_config. */
+static enum dtp_status read_fsdp(struct dtp_reading *r)
+{
+    bool second = is(dtp_fact(r, "fsdp_version"), "2");
+    const char *sharding = dtp_fact(r, "sharding"), *reshard = dtp_fact(r, "reshard"), *fact = "sharding";
+    uint64_t replicas = count_of(r, "replicate", 1), cp = count_of(r, "cp", 1);
+    enum dtp_status status = DTP_OK;
+    if (!second && reshard && strcmp(reshard, "true") != 0 && strcmp(reshard, "false") != 0) {
+        sharding = reshard; /* by its newer name */
+        fact = "reshard";
+    }
+    if (second) {
+        sharding = is(reshard, "false") ? "shard_grad_op" : "full_shard";
+        fact = "reshard";
+    }
+    if (replicas > 1) {
+        char shard[32];
+        snprintf(shard, sizeof shard, "%" PRIu64, count_of(r, "shard", 1) * cp);
+        status = dtp_make_key(r, "shard_group", shard, "shard");
+        sharding = "hybrid_shard";
+        fact = "replicate";
+        if (is(reshard, "false"))
+            status = dtp_worse(status, dtp_make_key(r, "reshard_after_forward", "false", "reshard"));
+    }
+    status = dtp_worse(status, dtp_make_key(r, "strategy", sharding ? sharding : "full_shard", fact));
+    if (!is(sharding, "ddp"))
+        status = dtp_worse(status, dtp_make_key(r, "fsdp1", second ? "false" : "true", "fsdp_version"));
+    return status;
+}
+
+static enum dtp_status read_deepspeed(struct dtp_reading *r)
+{
+    enum dtp_status status = dtp_make_key(r, "runtime", "deepspeed", "distributed");
+    const char *stage = dtp_fact(r, "stage"), *optimizer = dtp_fact(r, "offload_optimizer"),
+               *params = dtp_fact(r, "offload_param");
+    if (dtp_fact(r, "file"))
+        return dtp_worse(status, dtp_need_file(r, "file", "deepspeed"));
+    if (!stage && !dtp_is_said(r, "strategy"))
+        return dtp_refuse_fact(r, "distributed",
+                               "no deepspeed_config.zero_stage stands beside it; give --strategy zero3");
+    if (stage)
+        status = dtp_worse(status, dtp_make_key(r, "strategy", stage, "stage"));
+    if (is(optimizer, "nvme") || is(params, "nvme"))
+        return dtp_refuse_fact(r, is(optimizer, "nvme") ? "offload_optimizer" : "offload_param",
+                               "give --offload nvme: all state on NVMe is what is modelled");
+    if (is(params, "cpu") && !is(optimizer, "cpu"))
+        return dtp_refuse_fact(r, "offload_param", "parameters alone on the host are not modelled");
+    if (is(optimizer, "cpu"))
+        status = dtp_worse(status, dtp_make_key(r, "offload", is(params, "cpu") ? "params" : "optimizer",
+                                                is(params, "cpu") ? "offload_param" : "offload_optimizer"));
+    return status;
+}
+
+/* Processes are those of all machines. */
+static enum dtp_status read_cluster(struct dtp_reading *r)
+{
+    uint64_t machines = count_of(r, "machines", 1), gpus = count_of(r, "gpus", 0);
+    char each[32];
+    if (machines < 2 || !gpus)
+        return DTP_OK;
+    if (gpus % machines)
+        return dtp_refuse_fact(r, "machines", "do not divide the %" PRIu64 " processes", gpus);
+    snprintf(each, sizeof each, "%" PRIu64, gpus / machines);
+    return dtp_make_key(r, "gpus_per_node", each, "machines");
+}
+
+static enum dtp_status read_settings(struct dtp_reading *r)
+{
+    const char *distributed = dtp_fact(r, "distributed");
+    bool deepspeed = is(distributed, "deepspeed"), fsdp = is(distributed, "fsdp");
+    enum dtp_status status;
+    if (!distributed)
+        return dtp_refuse_fact(r, "mixed",
+                               "distributed_type is missing: it says whether this is DDP, FSDP or DeepSpeed");
+    if (deepspeed) {
+        status = read_deepspeed(r);
+        if (dtp_fact(r, "file") && !dtp_fact(r, "mixed")) /* the other file's */
+            return dtp_worse(status, read_cluster(r));
+    } else {
+        status = dtp_make_key(r, "runtime", "torch", "distributed");
+        status = dtp_worse(status, fsdp ? read_fsdp(r) : dtp_make_key(r, "strategy", "ddp", "distributed"));
+        if (dtp_fact(r, "dynamo"))
+            status = dtp_worse(status, dtp_make_key(r, "compile", dtp_fact(r, "dynamo"), "dynamo"));
+    }
+    status = dtp_worse(status, read_formats(r, fsdp));
+    return dtp_worse(status, read_cluster(r));
+}
+
+const struct dtp_format dtp_format_accelerate = {
+    .name = "accelerate",
+    .title = "Accelerate's configuration",
+    .syntaxes = 1u << DTP_SYNTAX_YAML | 1u << DTP_SYNTAX_JSON,
+    .signs = signs,
+    .rows = rows,
+    .row_count = sizeof rows / sizeof *rows,
+    .silent = "batch, length of sequences, optimizer, attention and loss are the training script's",
+    .read = read_settings,
+};

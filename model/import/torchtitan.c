@@ -1,0 +1,266 @@
+/* torchtitan: what several of its settings say together, and what it does where they say nothing. */
+#include "import/formats.h"
+
+#include "base/number.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+static const struct dtp_row rows[] = {
+#include "import/torchtitan.def"
+};
+
+static const char *const signs[] = {"parallelism.*",
+                                    "model.flavor",
+                                    "activation_checkpoint.*",
+                                    "lr_scheduler.*",
+                                    "training.tensor_parallel_degree",
+                                    "training.data_parallel_shard_degree",
+                                    NULL};
+
+/* models/NAME/__init__.py: the models whose shapes are published ones, whatever folder their weights lie in. */
+static const struct flavor {
+    const char *name, *flavor, *model;
+} flavors[] = {
+    {"llama3", "8B", "llama-3-8b"},        {"llama3", "70B", "llama-3-70b"},      {"llama3", "405B", "llama-3.1-405b"},
+    {"llama2", "7B", "llama-2-7b"},        {"llama2", "13B", "llama-2-13b"},      {"llama2", "70B", "llama-2-70b"},
+    {"llama3", "8B_varlen", "llama-3-8b"}, {"qwen3", "0.6B", "qwen3-0.6b"},       {"qwen3", "1.7B", "qwen3-1.7b"},
+    {"qwen3", "4B", "qwen3-4b"},           {"qwen3", "8B", "qwen3-8b"},           {"qwen3", "14B", "qwen3-14b"},
+    {"qwen3", "32B", "qwen3-32b"},         {"qwen3", "30B-A3B", "qwen3-30b-a3b"},
+};
+
+static bool is(const char *text, const char *word)
+{
+    return text && strcmp(text, word) == 0;
+}
+
+static enum dtp_status read_count(struct dtp_reading *r, const char *fact, uint64_t otherwise, uint64_t *out)
+{
+    const char *text = dtp_fact(r, fact);
+    *out = otherwise;
+    if (!text || is(text, "-1"))
+        return DTP_OK;
+    return dtp_number_parse_integer(text, false, 1, 1000000000, out)
+               ? DTP_OK
+               : dtp_refuse_fact(r, fact, "is no whole number from 1 on");
+}
+
+static enum dtp_status make_count(struct dtp_reading *r, const char *key, uint64_t value, const char *fact)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%" PRIu64, value);
+    return dtp_make_key(r, key, text, fact);
+}
+
+static const char *or_else(const char *fact, const char *otherwise)
+{
+    return fact ? fact : otherwise;
+}
+
+/* ---- the model ----------------------------------------------------------------------------------------------------
+ */
+
+/* models/llama3/__init__.py: six layers to try the program with. */
+static enum dtp_status read_debug_model(struct dtp_reading *r)
+{
+    static const char *const keys[][2] = {{"name", "debugmodel"}, {"layers", "6"}, {"hidden", "256"},
+                                          {"heads", "16"},        {"ffn", "768"},  {"vocab", "2048"}};
+    enum dtp_status worst = DTP_OK;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        worst = dtp_worse(worst, dtp_make_key(r, keys[i][0], keys[i][1], "flavor"));
+    return worst;
+}
+
+static enum dtp_status read_model(struct dtp_reading *r)
+{
+    const char *name = or_else(dtp_fact(r, "model_name"), "llama3"), *flavor = dtp_fact(r, "flavor");
+    if (!flavor || dtp_is_typed(r, "model") || dtp_is_typed(r, "params"))
+        return flavor ? dtp_make_key(r, "model", flavor, "flavor") : DTP_OK;
+    if (is(name, "llama3") && is(flavor, "debugmodel"))
+        return read_debug_model(r);
+    for (size_t i = 0; i < sizeof flavors / sizeof *flavors; i++)
+        if (is(name, flavors[i].name) && strcasecmp(flavor, flavors[i].flavor) == 0)
+            return dtp_make_key(r, "model", flavors[i].model, "flavor");
+    return dtp_refuse_fact(r, "flavor", "of %.60s is no model that dtplan knows by that name; give --model config.json",
+                           name);
+}
+
+/* ---- the batch ----------------------------------------------------------------------------------------------------
+ */
+
+/* A pipeline cuts the local batch into micro-batches (distributed/pipeline_parallel.py, build_pipeline_schedule). */
+static enum dtp_status read_pipeline_batch(struct dtp_reading *r, uint64_t local)
+{
+    uint64_t size, count;
+    enum dtp_status worst = read_count(r, "pipe_batch", 1, &size);
+    worst = dtp_worse(worst, read_count(r, "pipe_batches", 0, &count));
+    if (count && local % count == 0)
+        size = local / count;
+    if (worst == DTP_OK && local % size)
+        return dtp_refuse_fact(r, "pipe_batch", "does not divide the local batch of %" PRIu64, local);
+    worst = dtp_worse(worst, make_count(r, "micro_batch", size, "pipe_batch"));
+    if (!dtp_is_said(r, "global_batch"))
+        worst = dtp_worse(worst, make_count(r, "accumulate", local / size, "local_batch"));
+    return worst;
+}
+
+static enum dtp_status read_batch(struct dtp_reading *r)
+{
+    uint64_t local, whole, pp;
+    enum dtp_status worst = read_count(r, "local_batch", 8, &local);
+    worst = dtp_worse(worst, read_count(r, "global_batch", 0, &whole));
+    worst = dtp_worse(worst, read_count(r, "pp", 1, &pp));
+    if (worst == DTP_OK && whole)
+        worst = make_count(r, "global_batch", whole, "global_batch");
+    if (pp > 1)
+        return dtp_worse(worst, read_pipeline_batch(r, local));
+    worst = dtp_worse(worst, make_count(r, "micro_batch", local, "local_batch"));
+    if (!dtp_fact(r, "seq")) /* job_config.py */
+        worst = dtp_worse(worst, dtp_make_key(r, "seq", "2048", NULL));
+    return worst;
+}
+
+/* ---- over how many GPUs -------------------------------------------------------------------------------------------
+ */
+
+/* ParallelDims: FSDP shards over dp_shard and cp together; -1 is what the others leave of the GPUs. */
+static enum dtp_status read_strategy(struct dtp_reading *r)
+{
+    const char *leftover = dtp_fact(r, "shard");
+    uint64_t replicas, shard, tp, pp, cp;
+    enum dtp_status worst = read_count(r, "replicate", 1, &replicas);
+    worst = dtp_worse(worst, read_count(r, "shard", 0, &shard));
+    worst = dtp_worse(worst, read_count(r, "tp", 1, &tp));
+    worst = dtp_worse(worst, read_count(r, "pp", 1, &pp));
+    worst = dtp_worse(worst, read_count(r, "cp", 1, &cp));
+    if (worst != DTP_OK)
+        return worst;
+    if (shard && !dtp_is_said(r, "gpus") && !dtp_is_said(r, "nodes"))
+        worst = make_count(r, "gpus", replicas * shard * tp * pp * cp, "shard");
+    bool ddp = shard == 1 && cp == 1;
+    if (replicas > 1 && !ddp && !shard)
+        return dtp_refuse_fact(r, "replicate",
+                               "beside data_parallel_shard_degree %s it does not say how many GPUs share a copy; "
+                               "write the degree out",
+                               leftover ? leftover : "-1");
+    if (replicas > 1 && !ddp)
+        worst = dtp_worse(worst, make_count(r, "shard_group", shard * cp, "shard"));
+    worst = dtp_worse(worst, dtp_make_key(r, "strategy",
+                                          ddp            ? "ddp"
+                                          : replicas > 1 ? "hybrid_shard"
+                                                         : "full_shard",
+                                          ddp || replicas > 1 ? "replicate" : "shard"));
+    bool accumulates = dtp_is_said(r, "accumulate") || dtp_is_said(r, "global_batch") || dtp_fact(r, "global_batch");
+    if (!ddp && pp == 1 && accumulates) /* train.py: FSDP2 reduces in every micro-step */
+        worst = dtp_worse(worst, dtp_make_key(r, "accumulate_sync", "true", NULL));
+    return worst;
+}
+
+/* pipeline_llm: embedding and head count as a layer each, unless it is told otherwise. */
+static enum dtp_status read_pipeline(struct dtp_reading *r)
+{
+    const char *first = or_else(dtp_fact(r, "first_less"), "1"), *last = or_else(dtp_fact(r, "last_less"), "1");
+    uint64_t pp;
+    enum dtp_status worst = read_count(r, "pp", 1, &pp);
+    if (pp <= 1 || worst != DTP_OK)
+        return worst;
+    if (!is(first, last))
+        return dtp_refuse_fact(r, "first_less",
+                               "beside another pipeline_parallel_last_stage_less_layers is not modelled; "
+                               "give --stages");
+    worst =
+        dtp_make_key(r, "stages", is(first, "1") ? "counted" : "even", dtp_fact(r, "first_less") ? "first_less" : NULL);
+    return dtp_worse(worst, dtp_make_key(r, "schedule", or_else(dtp_fact(r, "schedule"), "1f1b"), "schedule"));
+}
+
+/* ---- formats, kernels, memory -------------------------------------------------------------------------------------
+ */
+
+static enum dtp_status read_fp8(struct dtp_reading *r)
+{
+    const char *recipe = or_else(dtp_fact(r, "recipe"), "tensorwise"), *gather = dtp_fact(r, "gather");
+    if (!is(dtp_fact(r, "filter"), "output"))
+        return dtp_refuse_fact(r, "filter",
+                               "fp8 in the head is not modelled; filter_fqns = [\"output\"] leaves it out");
+    enum dtp_status worst =
+        dtp_make_key(r, "precision", is(recipe, "rowwise") ? "fp8-rowwise" : "fp8-tensorwise", "recipe");
+    if (is(recipe, "tensorwise"))
+        worst = dtp_worse(worst, dtp_make_key(r, "fp8_all_gather", or_else(gather, "false"), "gather"));
+    return worst;
+}
+
+/* Stored in fp32 or bf16, gathered and computed in mixed_precision_param, reduced in fp32. */
+static enum dtp_status read_formats(struct dtp_reading *r)
+{
+    const char *stored = or_else(dtp_fact(r, "dtype"), "fp32"), *mixed = or_else(dtp_fact(r, "mixed"), "bf16");
+    bool fp8 = is(dtp_fact(r, "converters"), "fp8") || is(dtp_fact(r, "old_fp8"), "true");
+    if (fp8 && !(is(stored, "fp32") && is(mixed, "bf16")))
+        return dtp_refuse_fact(r, "dtype", "fp8 is modelled beside parameters stored in fp32 and bf16 for the rest");
+    if (fp8)
+        return read_fp8(r);
+    if (is(stored, "bf16") && is(mixed, "fp32"))
+        return dtp_refuse_fact(r, "mixed", "computing in fp32 with parameters stored in bf16 is not modelled");
+    enum dtp_status worst = dtp_make_key(r, "precision",
+                                         is(stored, "bf16")  ? "bf16-pure"
+                                         : is(mixed, "bf16") ? "bf16-mixed"
+                                                             : "fp32",
+                                         is(stored, "bf16") ? "dtype" : "mixed");
+    return dtp_worse(worst, dtp_make_key(r, "reduce_dtype", or_else(dtp_fact(r, "reduce"), "fp32"), "reduce"));
+}
+
+/* job_config.py: selective, every second layer, unless it is told otherwise. */
+static enum dtp_status read_checkpointing(struct dtp_reading *r)
+{
+    const char *mode = or_else(dtp_fact(r, "checkpoint"), "selective"), *option = or_else(dtp_fact(r, "option"), "2");
+    char every[32];
+    uint64_t step;
+    if (!is(mode, "selective"))
+        return dtp_make_key(r, "checkpointing", mode, "checkpoint");
+    if (is(option, "op"))
+        return dtp_make_key(r, "checkpointing", "selective", "option");
+    if (!dtp_number_parse_integer(option, false, 1, 100000, &step))
+        return dtp_refuse_fact(r, "option", "is neither op nor every how many layers");
+    snprintf(every, sizeof every, "every-%" PRIu64, step);
+    return dtp_make_key(r, "checkpointing", step == 1 ? "full" : every,
+                        dtp_fact(r, "option") ? "option" : "checkpoint");
+}
+
+static enum dtp_status read_compile(struct dtp_reading *r)
+{
+    const char *parts = or_else(dtp_fact(r, "components"), "both");
+    bool on = is(dtp_fact(r, "compile"), "true"), model = on && (is(parts, "both") || is(parts, "model"));
+    if (on && is(parts, "loss"))
+        return dtp_refuse_fact(r, "components", "a compiled loss behind layers that are not is not modelled");
+    enum dtp_status worst = dtp_make_key(r, "compile", model ? "true" : "false", "compile");
+    if (model)
+        worst = dtp_worse(worst, dtp_make_key(r, "compile_loss", is(parts, "both") ? "true" : "false", "components"));
+    return worst;
+}
+
+static enum dtp_status read_settings(struct dtp_reading *r)
+{
+    const char *implementation = or_else(dtp_fact(r, "implementation"), "fused");
+    enum dtp_status worst = dtp_make_key(r, "runtime", "torch", NULL);
+    worst = dtp_worse(worst, read_model(r));
+    worst = dtp_worse(worst, read_strategy(r));
+    worst = dtp_worse(worst, read_batch(r));
+    worst = dtp_worse(worst, read_pipeline(r));
+    worst = dtp_worse(worst, read_formats(r));
+    worst = dtp_worse(worst, read_checkpointing(r));
+    worst = dtp_worse(worst, read_compile(r));
+    return dtp_worse(worst, dtp_make_key(r, "optimizer", is(implementation, "fused") ? "adamw" : "adamw-foreach",
+                                         dtp_fact(r, "implementation") ? "implementation" : "optimizer"));
+}
+
+const struct dtp_format dtp_format_torchtitan = {
+    .name = "torchtitan",
+    .title = "torchtitan's configuration",
+    .syntaxes = 1u << DTP_SYNTAX_TOML,
+    .signs = signs,
+    .rows = rows,
+    .row_count = sizeof rows / sizeof *rows,
+    .silent = "the GPU, and with data_parallel_shard_degree -1 their number",
+    .read = read_settings,
+};

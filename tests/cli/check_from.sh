@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# Configuration files of frameworks on the command line: check_from.sh DTPLAN SOURCE_TREE
+set -uo pipefail
+
+program=$1
+source=$2
+export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8
+scratch=$(mktemp -d)
+trap 'rm -rf -- "$scratch"' EXIT
+failures=0
+cp -- "$source"/tests/data/configs/deepspeed/zero3_auto.json "$source"/tests/data/configs/torchtitan/llama3_8b.toml \
+    "$source"/tests/data/configs/torchtitan/refused.toml "$scratch"
+cd -- "$scratch" || exit 1
+
+failed() {
+    echo "FAILED: $*"
+    failures=$((failures + 1))
+}
+
+# expect STATUS ARGUMENTS: leaves out and err behind.
+expect() {
+    local wanted=$1 status
+    shift
+    timeout 300 "$program" "$@" >out 2>err </dev/null
+    status=$?
+    [[ $status == "$wanted" ]] || failed "exit status $status, not $wanted: dtplan $*: $(head -c 600 err)"
+}
+
+# says TEXT [FILE]
+says() {
+    grep -qF -e "$1" "${2:-err}" || failed "${2:-err} lacks '$1': $(head -c 600 "${2:-err}")"
+}
+
+# What nobody says is asked for, with the flags that say it.
+expect 2 plan --from zero3_auto.json
+says 'add --model NAME|config.json --seq N --gpus N --gpu NAME'
+says 'zero3_auto.json:3: bf16.enabled = auto: the program that reads the file fills it in; give --precision'
+deepspeed=(--from zero3_auto.json --model llama-2-7b --gpu a100-80-sxm --gpus 8 --seq 2k --precision bf16-mixed
+    --micro-batch 1 --accumulate 2)
+expect 0 plan "${deepspeed[@]}"
+says 'FROM  zero3_auto.json' out
+says 'without effect on memory and time' out
+
+# The same job by flags alone has the same prediction.
+expect 0 plan --from llama3_8b.toml --gpu h100-sxm --gpus 8 --csv
+says '0 replaced, 25 without effect on memory and time'
+mv out by_file
+expect 0 plan --model llama-3-8b --gpu h100-sxm --gpus 8 --seq 8k --compile --checkpointing selective --csv
+cmp -s out by_file || failed "the plan of a file is another than that of the same words"
+
+# What is typed comes first, and that is said.
+expect 0 plan --from llama3_8b.toml --gpu h100-sxm --gpus 8 --micro-batch 2
+says 'the line says' out
+says 'micro batch 2' out
+
+# A scenario beside it comes first as well.
+printf '[plan]\nmicro_batch = 3\n' >job.ini
+expect 0 plan --from llama3_8b.toml job.ini --gpu h100-sxm --gpus 8
+says 'job.ini:2 says 3' out
+
+# JSON has the list.
+expect 0 plan --from llama3_8b.toml --gpu h100-sxm --gpus 8 --json
+python3 - <<'END' || failed "no list in JSON"
+import json
+d = json.load(open("out"))
+(f,) = d["from"]
+assert f["file"] == "llama3_8b.toml" and f["format"] == "torchtitan"
+fates = {s["setting"]: s["fate"] for s in f["settings"]}
+assert fates["model.flavor"] == "used" and fates["metrics.log_freq"] == "no effect", fates
+assert all(s["line"] > 0 for s in f["settings"])
+END
+
+# Wherever a scenario may stand.
+for command in simulate whatif explain; do
+    expect 0 "$command" --from llama3_8b.toml --gpu h100-sxm --gpus 8
+    says 'FROM  llama3_8b.toml' out
+done
+expect 0 sweep --from llama3_8b.toml --gpu h100-sxm --gpus 8,16 -o rows.csv
+[[ $(wc -l <rows.csv) == 3 ]] || failed "a sweep of two has $(wc -l <rows.csv) lines"
+says 'FROM  llama3_8b.toml' out
+expect 0 search --from llama3_8b.toml --gpu h100-sxm --max-gpus 8 --tokens 1B
+expect 2 validate --from llama3_8b.toml
+says 'not a flag of'
+
+# What is not modelled is named, all of it at once; nothing is written over what is read.
+expect 2 plan --from refused.toml --gpu h100-sxm --gpus 8
+says 'refused.toml:8: training.deterministic = true: not modelled'
+says 'refused.toml:16: activation_checkpoint.mode = memory_budget'
+expect 2 report --from llama3_8b.toml --gpu h100-sxm --gpus 8 -o llama3_8b.toml
+says 'would write over'
+expect 3 plan --from missing.toml
+says 'missing.toml: cannot be read'
+printf '[plan]\nstrategy = zero1\n' >own.ini
+expect 2 plan --from own.ini
+[[ $failures == 0 ]] || exit 1

@@ -1,0 +1,263 @@
+/* What settings of frameworks become, and what comes before them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "import/format.h"
+#include "import/reading.h"
+#include "lib/import_fixture.h"
+#include "plan/runtime.h"
+
+#define TYPED "model=llama-2-7b gpu=a100-80-sxm gpus=8 seq=4096"
+
+static struct imported_file file;
+
+static void import(const char *text, const char *typed)
+{
+    drop_imported(&file);
+    if (import_text(&file, text, typed) != DTP_OK)
+        fail_msg("%s", file.faults.text[0]);
+}
+
+static void expect_refusal(const char *text, const char *typed, const char *words)
+{
+    drop_imported(&file);
+    assert_int_equal(import_text(&file, text, typed), DTP_BAD_INPUT);
+    for (size_t i = 0; i < file.faults.count; i++)
+        if (strstr(file.faults.text[i], words))
+            return;
+    fail_msg("%s", file.faults.text[0]);
+}
+
+/* What became of a setting. */
+static const struct dtp_entry *entry(const char *path)
+{
+    struct dtp_imported f = dtp_import_file(file.import, 0);
+    for (size_t i = 0; i < f.entry_count; i++)
+        if (strcmp(f.entries[i].path, path) == 0)
+            return &f.entries[i];
+    fail_msg("no %s", path);
+    return NULL;
+}
+
+static void every_row_is_sound(void **state)
+{
+    (void)state;
+    size_t count;
+    const struct dtp_format *const *formats = dtp_formats(&count);
+    for (size_t i = 0; i < count; i++)
+        for (size_t k = 0; k < formats[i]->row_count; k++) {
+            const struct dtp_row *row = &formats[i]->rows[k];
+            if (!dtp_row_is_sound(row))
+                fail_msg("%s: %s", formats[i]->name, row->path);
+            if (dtp_format_row(formats[i], row->path) != row) /* behind one that takes it away */
+                fail_msg("%s: %s is never reached", formats[i]->name, row->path);
+        }
+}
+
+static void values_are_words_or_numbers(void **state)
+{
+    (void)state;
+    const struct dtp_row row = {DTP_ROW_KEY, "a", "b", "one=1|TWO=2|5e8=x|=none", ""};
+    char text[32];
+    assert_true(dtp_row_ours(&row, "two", text, sizeof text));
+    assert_string_equal(text, "2");
+    assert_true(dtp_row_ours(&row, "500000000", text, sizeof text));
+    assert_string_equal(text, "x");
+    assert_true(dtp_row_ours(&row, "", text, sizeof text));
+    assert_string_equal(text, "none");
+    assert_false(dtp_row_ours(&row, "three", text, sizeof text));
+    assert_true(dtp_row_theirs(&row, "2", text, sizeof text));
+    assert_string_equal(text, "TWO");
+    assert_string_equal(dtp_row_choices(&row, text, sizeof text), "one, TWO, 5e8 or ");
+}
+
+static void deepspeed_zero3(void **state)
+{
+    (void)state;
+    import("{\"zero_optimization\": {\"stage\": 3, \"reduce_bucket_size\": \"auto\", \"stage3_prefetch_bucket_size\": "
+           "\"auto\", \"stage3_param_persistence_threshold\": \"auto\", \"sub_group_size\": 1e9},\n\"bf16\": "
+           "{\"enabled\": true}, \"train_micro_batch_size_per_gpu\": 2, \"train_batch_size\": 64}",
+           TYPED);
+    assert_int_equal(file.job.plan.strategy, DTP_ZERO3);
+    assert_string_equal(file.job.plan.runtime->name, "deepspeed");
+    assert_int_equal(file.job.plan.accumulate, 64 / (2 * 8));
+    assert_int_equal(file.job.plan.precision.params, DTP_BF16); /* with a master copy in fp32 */
+    assert_int_equal(file.job.plan.precision.master, DTP_FP32);
+    /* llama-2-7b is 4096 wide: 4096^2, 0.9 of it rounded down, 10 times 4096 */
+    assert_int_equal(file.job.plan.deepspeed.reduce_bucket_size, 16777216);
+    assert_int_equal(file.job.plan.deepspeed.stage3_prefetch_bucket_size, 15099494);
+    assert_int_equal(file.job.plan.deepspeed.stage3_param_persistence_threshold, 40960);
+}
+
+static void deepspeed_offload(void **state)
+{
+    (void)state;
+    const char *both = "{\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"cpu\"}, "
+                       "\"offload_param\": {\"device\": \"cpu\"}}, \"bf16\": {\"enabled\": true}, "
+                       "\"train_micro_batch_size_per_gpu\": 1}";
+    import(both, TYPED);
+    assert_int_equal(file.job.plan.offload, DTP_OFFLOAD_PARAMS);
+    import("{\"zero_optimization\": {\"stage\": 2, \"cpu_offload\": true}, \"bf16\": {\"enabled\": true}}", TYPED);
+    assert_int_equal(file.job.plan.offload, DTP_OFFLOAD_OPTIMIZER);
+    expect_refusal("{\"zero_optimization\": {\"stage\": 3,\n\"offload_param\": {\"device\": \"cpu\"}}}", TYPED,
+                   "file:2: zero_optimization.offload_param.device = cpu: parameters alone");
+}
+
+static void auto_needs_who_fills_it_in(void **state)
+{
+    (void)state;
+    const char *text = "{\"zero_optimization\": {\"stage\": 2},\n\"bf16\": {\"enabled\": \"auto\"},\n"
+                       "\"train_micro_batch_size_per_gpu\": \"auto\"}";
+    expect_refusal(text, TYPED,
+                   "file:2: bf16.enabled = auto: the program that reads the file fills it in; give --precision");
+    expect_refusal(text, TYPED, "file:3: train_micro_batch_size_per_gpu = auto");
+    import(text, TYPED " precision=bf16-mixed micro_batch=3");
+    assert_int_equal(file.job.plan.micro_batch, 3);
+}
+
+static void what_is_typed_comes_first(void **state)
+{
+    (void)state;
+    const char *text =
+        "{\"zero_optimization\": {\"stage\": 2}, \"bf16\": {\"enabled\": true}, \"train_batch_size\": 64, "
+        "\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 4}";
+    import(text, TYPED " accumulate=16");
+    assert_int_equal(file.job.plan.accumulate, 16);
+    assert_int_equal(entry("gradient_accumulation_steps")->fate, DTP_ENTRY_REPLACED);
+    assert_string_equal(entry("train_batch_size")->words, "global_batch: the line says --accumulate 16");
+    import(text, TYPED " micro_batch=1 strategy=zero1");
+    assert_int_equal(file.job.plan.micro_batch, 1);
+    assert_int_equal(file.job.plan.accumulate, 4);
+    assert_int_equal(file.job.plan.strategy, DTP_ZERO1);
+    assert_string_equal(entry("zero_optimization.stage")->words, "strategy: the line says --strategy zero1");
+    expect_refusal(text, "model=llama-2-7b gpu=a100-80-sxm gpus=16 seq=4096",
+                   "file:1: global_batch: 64 sequences need");
+}
+
+static void what_nobody_says_is_asked_for(void **state)
+{
+    (void)state;
+    static const char *const needed[] = {"model", "seq", "gpus", "gpu", NULL};
+    const char *text = "[model]\nflavor = \"8B\"\n[training]\nseq_len = 4096\n";
+    drop_imported(&file);
+    begin_import(&file);
+    assert_int_equal(dtp_import_parse(file.import, "t.toml", text, strlen(text), &file.faults), DTP_OK);
+    assert_int_equal(finish_import(&file, "", needed), DTP_BAD_INPUT);
+    assert_string_equal(file.faults.text[0],
+                        "t.toml: does not say the number of GPUs, the GPU; add --gpus N --gpu NAME");
+}
+
+static void later_files_come_before_earlier_ones(void **state)
+{
+    (void)state;
+    const char *yaml = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: ds.json\n"
+                       "num_processes: 8\n",
+               *json = "{\"zero_optimization\": {\"stage\": 3}, \"bf16\": {\"enabled\": true}, "
+                       "\"train_micro_batch_size_per_gpu\": 2}";
+    drop_imported(&file);
+    begin_import(&file);
+    assert_int_equal(dtp_import_parse(file.import, "a.yaml", yaml, strlen(yaml), &file.faults), DTP_OK);
+    assert_int_equal(dtp_import_parse(file.import, "ds.json", json, strlen(json), &file.faults), DTP_OK);
+    assert_int_equal(finish_import(&file, "model=llama-2-7b gpu=a100-80-sxm seq=4096", NULL), DTP_OK);
+    assert_int_equal(file.job.plan.strategy, DTP_ZERO3);
+    assert_int_equal(file.job.cluster.gpus, 8);
+    assert_string_equal(entry("deepspeed_config.deepspeed_config_file")->words, "read as ds.json");
+    expect_refusal(yaml, "model=llama-2-7b gpu=a100-80-sxm seq=4096",
+                   "file:3: deepspeed_config.deepspeed_config_file = "
+                   "ds.json: is a file of its own; give it too");
+}
+
+/* utils/dataclasses.py, set_mixed_precision: the reduction in bf16 too. */
+static void accelerate_fsdp(void **state)
+{
+    (void)state;
+    import("distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 16\nnum_machines: 2\nfsdp_config:\n"
+           "  fsdp_sharding_strategy: SHARD_GRAD_OP\n  fsdp_activation_checkpointing: true\n",
+           "model=llama-2-7b gpu=a100-80-sxm seq=4096");
+    assert_int_equal(file.job.plan.strategy, DTP_SHARD_GRAD_OP);
+    assert_true(file.job.plan.fsdp1);
+    assert_int_equal(file.job.plan.precision.reduce, DTP_BF16);
+    assert_int_equal(file.job.plan.precision.params, DTP_FP32);
+    assert_int_equal(file.job.plan.checkpointing, DTP_CHECKPOINT_FULL);
+    assert_int_equal(file.job.cluster.gpus_per_node, 8);
+    import("distributed_type: FSDP\nnum_processes: 8\nfsdp_config:\n  fsdp_version: 2\n  fsdp_reshard_after_forward: "
+           "false\n",
+           "model=llama-2-7b gpu=a100-80-sxm seq=4096");
+    assert_int_equal(file.job.plan.strategy, DTP_SHARD_GRAD_OP);
+    assert_false(file.job.plan.fsdp1);
+    assert_int_equal(file.job.plan.precision.compute, DTP_FP32); /* mixed_precision is missing: no */
+}
+
+/* job_config.py's defaults count: 8 sequences of 2048, every second layer checkpointed, fused AdamW, not compiled. */
+static void torchtitan_defaults(void **state)
+{
+    (void)state;
+    import("[model]\nflavor = \"8B\"\n", "gpu=h100-sxm gpus=8");
+    assert_int_equal(file.job.plan.micro_batch, 8);
+    assert_int_equal(file.job.plan.sequence, 2048);
+    assert_int_equal(file.job.plan.checkpointing, DTP_CHECKPOINT_EVERY_N);
+    assert_int_equal(file.job.plan.checkpoint_every, 2);
+    assert_int_equal(file.job.plan.strategy, DTP_FULL_SHARD);
+    assert_false(file.job.plan.compile);
+    assert_int_equal(file.job.transformer.vocab, 128256);
+}
+
+/* 16 = 2 replicas x 4 x tp 2; a copy is spread over 4. A pipeline cuts 8 sequences into 4 micro-batches of 2. */
+static void torchtitan_degrees(void **state)
+{
+    (void)state;
+    import(
+        "[model]\nflavor = \"8B\"\n[parallelism]\ndata_parallel_replicate_degree = 2\ndata_parallel_shard_degree = 4\n"
+        "tensor_parallel_degree = 2\n[training]\nlocal_batch_size = 2\nglobal_batch_size = 64\n",
+        "gpu=h100-sxm");
+    assert_int_equal(file.job.cluster.gpus, 16);
+    assert_int_equal(file.job.plan.shard_group, 4);
+    assert_int_equal(file.job.plan.strategy, DTP_HYBRID_SHARD);
+    assert_int_equal(file.job.plan.accumulate, 64 / (2 * 8));
+    assert_true(file.job.plan.accumulate_sync);
+    import("[model]\nflavor = \"8B\"\n[parallelism]\npipeline_parallel_degree = 4\npipeline_parallel_microbatch_size = "
+           "2\n",
+           "gpu=h100-sxm gpus=8");
+    assert_int_equal(file.job.plan.micro_batch, 2);
+    assert_int_equal(file.job.plan.accumulate, 4);
+    expect_refusal("[parallelism]\ndata_parallel_replicate_degree = 2\n", TYPED,
+                   "file:2: "
+                   "parallelism.data_parallel_replicate_degree");
+}
+
+static void other_files_are_refused(void **state)
+{
+    (void)state;
+    expect_refusal("{\"hidden_size\": 4096}", TYPED, "holds JSON that is no configuration dtplan knows");
+    expect_refusal("[plan]\nstrategy = zero1\n", TYPED, "no TOML: 'zero1' is no value");
+    expect_refusal("", TYPED, "is empty");
+}
+
+static int drop_all(void **state)
+{
+    drop_imported(&file);
+    return drop_catalog(state);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_row_is_sound),
+        cmocka_unit_test(values_are_words_or_numbers),
+        cmocka_unit_test(deepspeed_zero3),
+        cmocka_unit_test(deepspeed_offload),
+        cmocka_unit_test(auto_needs_who_fills_it_in),
+        cmocka_unit_test(what_is_typed_comes_first),
+        cmocka_unit_test(what_nobody_says_is_asked_for),
+        cmocka_unit_test(later_files_come_before_earlier_ones),
+        cmocka_unit_test(accelerate_fsdp),
+        cmocka_unit_test(torchtitan_defaults),
+        cmocka_unit_test(torchtitan_degrees),
+        cmocka_unit_test(other_files_are_refused),
+    };
+    return cmocka_run_group_tests(tests, load_catalog, drop_all);
+}
