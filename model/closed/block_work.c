@@ -108,6 +108,20 @@ static double received(const struct counted *c)
     return c->block->exchanged ? c->plan->expert_imbalance : 1;
 }
 
+/* Where rows are weighed within the activation: each token's row is read or written once for its k; rows of experts
+ * elsewhere are put in order both ways. */
+static struct moved weighing_moved(const struct counted *c, enum dtp_layer_operator_kind kind, double came)
+{
+    const struct dtp_layer_kind *b = c->block;
+    double k = (double)b->experts_per_token, once = (k + 1) * c->w * c->h, ordered = came * 2 * c->w * k * c->h;
+    double sum = 3 * c->w * c->h, rows = (b->exchanged ? came : 1) * k;
+    if (kind == DTP_LAYER_OP_PERMUTE)
+        return (struct moved){once + ordered + came * 64 * k, once + ordered + (b->gated ? rows * sum : 0)};
+    double shared = b->shared_ffn ? sum : 0, weighed = b->shared_gate ? 2 * c->w * c->h : 0;
+    double gradients = (b->shared_ffn ? sum * (b->gated ? 2 : 1) : 0) + (b->shared_gate ? 4 * c->w * c->h + sum : 0);
+    return (struct moved){once + ordered + shared + weighed, once + ordered + gradients};
+}
+
 /* What lower_experts.c derives: router, rows to experts and back, their weighed sum. They are eager, but the router's
  * softmax where a compiler has it. */
 static struct moved expert_moved(const struct counted *c, const struct dtp_layer_operator *op, bool compiled)
@@ -116,6 +130,8 @@ static struct moved expert_moved(const struct counted *c, const struct dtp_layer
     double k = (double)b->experts_per_token, e = (double)b->experts, kh = k * c->h;
     double came = b->exchanged ? c->plan->expert_imbalance : 0; /* rows of experts elsewhere, over those sent */
     double sum = 3 * c->w * c->h; /* of two gradients of what router, experts and shared ones read */
+    if (b->weighs_rows && op->kind != DTP_LAYER_OP_ROUTER)
+        return weighing_moved(c, op->kind, came);
     switch (op->kind) {
     case DTP_LAYER_OP_ROUTER: return (struct moved){(c->w + (compiled ? 8 : 16)) * e + 176 * k, (20 + c->w) * e + sum};
     case DTP_LAYER_OP_PERMUTE: /* gradients of gate's and up's input are added up; of rows received: by experts */
@@ -298,7 +314,7 @@ static struct moved fused_moved(const struct counted *c, const struct dtp_layer_
 static void count_bytes(const struct counted *c, struct dtp_block_work *work)
 {
     double rows = (double)c->block->experts_per_token * c->h;
-    if (c->block->experts) {
+    if (c->block->experts && !c->block->weighs_rows) {
         work->indexed_bytes = 2 * c->w * rows * (1 + (c->block->exchanged ? received(c) : 0));
         work->outer_bytes = 4 * dtp_outer_rows((double)c->block->experts_per_token) * c->h;
     }
@@ -337,12 +353,17 @@ static void count_launches(const struct counted *c, bool biased, struct dtp_bloc
 
 /* Megatron's layers: two norms, four matmuls, an attention of two kernels, activation and sum; backward twice that for
  * matmuls, with a kernel for each bias. */
-static void count_fused_launches(const struct dtp_transformer *t, bool biased, struct dtp_block_work *work)
+static void count_fused_launches(const struct dtp_transformer *t, const struct dtp_layer_kind *block, bool biased,
+                                 struct dtp_block_work *work)
 {
     bool rope = t->position == DTP_POSITION_ROPE;
     work->forward_kernels = 10 + (rope ? 1 : 0);
     work->backward_kernels = 17 + (rope ? 3 : 0) + (biased ? 4 : 0);
     work->root_kernels = 11;
+    if (block->experts) { /* router's matmul and kernels, rows there and back, gate apart; splits and all-to-alls */
+        work->forward_kernels += 1 + 6 + 2 + 1 + (block->exchanged ? 10 : 0);
+        work->backward_kernels += 2 + 4 + 2 + 2 + (block->exchanged ? 4 : 0);
+    }
 }
 
 /* How many layers such blocks are, and how many of them are checkpointed. */
@@ -369,6 +390,7 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     own.expert_ranks = plan->ep;
     dtp_layer_kind_of(&own, mlp, plan->fused_qkv || packed, plan->fused_gate_up || packed, &block);
     dtp_plan_adapt_kind(plan, &block);
+    block.weighs_rows = plan->runtime->weighs_rows;
     block.pads_values = block.own_values = dtp_plan_pads_values(transformer, cluster, plan);
     block.dropout = plan->dropout > 0;
     struct counted counted = counted_of(transformer, plan, &block);
@@ -379,7 +401,7 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     count_bytes(&counted, &work);
     count_launches(&counted, biased, &work);
     if (dtp_plan_execution(plan).issuer == DTP_ISSUER_MEGATRON)
-        count_fused_launches(transformer, biased, &work);
+        count_fused_launches(transformer, &block, biased, &work);
     return work;
 }
 

@@ -27,6 +27,8 @@ void dtp_traffic_add(struct dtp_traffic *job, enum dtp_collective collective, ui
         return;
     uint64_t local = ranks_in_node(job, ranks, stride);
     uint64_t network = local < ranks ? sent / local : 0;
+    if (collective == DTP_ALL_TO_ALL && local < ranks) /* no ring: to all ranks of other nodes */
+        network = (uint64_t)((double)sent * (double)(ranks - local) / (double)(ranks - 1));
     job->out->bytes[collective] += sent;
     job->out->count[collective] += count;
     job->out->total_bytes += sent;

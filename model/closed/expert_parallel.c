@@ -27,7 +27,8 @@ void dtp_expert_traffic(struct dtp_traffic *traffic)
     if (plan->ep < 2)
         return;
     uint64_t sent = dtp_bytes_product(dtp_plan_tokens(plan), t->experts_per_token * t->hidden * traffic->bytes.compute);
-    uint64_t fullest = (uint64_t)ceil((double)sent * plan->expert_imbalance);
+    double part = dtp_plan_expert_sent_part(plan, traffic->cluster, t->experts_per_token);
+    uint64_t fullest = (uint64_t)((double)(uint64_t)ceil((double)sent * plan->expert_imbalance) * part);
     uint64_t rows = dtp_traffic_ring(fullest, plan->ep), splits = dtp_traffic_ring(8 * t->experts, plan->ep);
     uint64_t backwards = dtp_transformer_expert_layers(t, t->layers), forwards = backwards + layers_again(t, plan);
     struct dtp_scales *out = &traffic->out->experts[DTP_ALL_TO_ALL];

@@ -20,7 +20,7 @@ struct tensor_sum {
     bool flat;             /* ZeRO-3: each cut by elements, not by rows */
     uint64_t expert_ranks; /* that share one copy of the rank's experts */
     uint64_t ranks, element_bytes, elements, shard, matrix_shard, tensors, pinned_bytes;
-    uint64_t expert_shard; /* of these, where ranks divide the experts */
+    uint64_t expert_elements, expert_shard; /* of these, where ranks divide the experts */
 };
 
 /* `count` equal parameters [rows, width]: sharded along their rows with torch.chunk, every rank stores ceil(rows/N) of
@@ -56,6 +56,7 @@ static void sum_layer(const struct dtp_layer_kind *block, struct tensor_sum *sum
         sum->tensors -= cut.count - 1;
         sum->ranks = ranks;
         if (block->matrix[i].expert && block->exchanged) {
+            sum->expert_elements += cut.count * cut.rows * cut.width;
             sum->expert_shard += sum->shard - before;
         }
     }
@@ -169,7 +170,8 @@ static void count_alike(const struct dtp_transformer *t, const struct dtp_cluste
     out->head_end = head.elements;
     out->head_end_shard = head.shard;
     if (cut == DTP_CUT_FLAT) { /* flat parameters pad their end only */
-        layer.shard = dtp_divide_up(layer.elements, out->ranks);
+        layer.expert_shard = dtp_divide_up(layer.expert_elements, out->expert_ranks);
+        layer.shard = dtp_divide_up(layer.elements - layer.expert_elements, out->ranks) + layer.expert_shard;
         layer.matrix_shard = 0; /* and are gathered in one dtype */
         root.shard = dtp_divide_up(root.elements, out->ranks);
     }
@@ -178,6 +180,7 @@ static void count_alike(const struct dtp_transformer *t, const struct dtp_cluste
     out->layer_matmul_shard = layer.matrix_shard;
     out->layer_matmul = dtp_layer_matrix_elements(&block);
     out->layer_cast = out->layer_matmul + dtp_layer_bias_elements(&block);
+    out->expert_elements = layer.expert_elements;
     out->expert_shard = layer.expert_shard;
     out->expert_layers = layer.expert_shard ? t->layers : 0;
     uint64_t width = (block.own_experts ? block.own_experts : 1) * block.mlp_width;
@@ -309,7 +312,10 @@ void dtp_state_bytes_count(const struct dtp_transformer *transformer, const stru
 {
     /* FSDP2 and ZeRO-3 pad each parameter; the flat buffers of ZeRO-1, -2, Megatron and our arenas only their end. */
     bool padded = dtp_plan_shards_params(plan) && !plan->runtime->arena;
-    uint64_t shard = padded ? units->total_shard : dtp_divide_up(units->total, units->ranks);
+    uint64_t experts = units->expert_layers * units->expert_elements;
+    uint64_t shard = padded ? units->total_shard
+                            : dtp_divide_up(units->total - experts, units->ranks) +
+                                  (experts ? dtp_divide_up(experts, units->expert_ranks) : 0);
     *out = (struct dtp_state_bytes){.params_elements = dtp_plan_shards_params(plan) ? shard : units->total,
                                     .grads_elements = dtp_plan_shards_grads(plan) ? shard : units->total,
                                     .optimizer_elements = dtp_plan_shards_optimizer(plan) ? shard : units->total,

@@ -18,6 +18,7 @@ struct dtp_units {
     uint64_t total, total_shard, layers;
     uint64_t layer, layer_shard, layer_matmul; /* where layers differ, here and below the mean of all */
     uint64_t largest_layer, largest_layer_shard;
+    uint64_t expert_elements;             /* of a layer, of the rank's experts where ranks divide them */
     uint64_t expert_shard, expert_layers; /* of layers whose experts ranks divide (ep), of these; else 0 */
     uint64_t expert_ranks;                /* that share one copy of them */
     uint64_t layer_matmul_shard;          /* of layer_shard: the matrices */

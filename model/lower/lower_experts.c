@@ -12,6 +12,11 @@
  * rank sends to which is exchanged first and read back to the host, which waits for it once a layer; what came is in
  * the order of ranks and put into that of experts, r[perm], and back, b[perm] = y.
  *
+ * Megatron-Core (moe_utils.py, token_dispatcher.py, experts.py with moe_permute_fusion): one kernel takes each token's
+ * row once and writes it for each of its experts, one puts chunks of ranks into the order of experts, activations
+ * multiply rows by their weights (moe_apply_probs_on_input is not that), and one kernel adds a token's rows up again;
+ * no row stands in fp32.
+ *
  * Which of these tensors autograd saves follows from derivatives.yaml: softmax its result, topk and the indexing their
  * indices, the batched matmul both inputs, so that results stand in fp32 until backward. Bytes are reads and writes of
  * a token, kernel by kernel. */
@@ -36,10 +41,23 @@ static double received(const struct dtp_lowering *l)
     return l->tensors.received;
 }
 
+/* Megatron-Core's way. */
+static bool weighs(const struct dtp_lowering *l)
+{
+    return l->tensors.kind.weighs_rows;
+}
+
+/* Each token's row read once and written for each of its experts, or the other way: else both k times. */
+static double row_bytes_moved(const struct dtp_lowering *l)
+{
+    struct rows r = rows_of(l);
+    return (weighs(l) ? r.k + 1 : 2 * r.k) * r.c * r.h;
+}
+
 static void draft_eager(const struct dtp_lowering *l, struct dtp_draft *draft, double bytes_per_token, uint32_t kernels)
 {
     dtp_draft_memory(l, draft, bytes_per_token * (double)l->tokens, kernels);
-    draft->op.demand.memory_kernel = DTP_KERNEL_EAGER;
+    draft->op.demand.memory_kernel = weighs(l) ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER;
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
@@ -61,7 +79,7 @@ void dtp_forward_router(const struct pass *pass)
                       l->tensor_bytes[DTP_TENSOR_ROUTER_WEIGHTS], DTP_UPDATE | DTP_FREE);
     read(pass, &draft, DTP_TENSOR_ROUTER_SCORES, true);
     double weights = l->compiled ? (r.c + 4) * r.experts : (r.c + 12) * r.experts;
-    draft_eager(l, &draft, weights + 4 * r.experts + (8 * 16 + 6 * 8) * r.k, l->compiled ? 14 : 22);
+    draft_eager(l, &draft, weights + 4 * r.experts + (8 * 16 + 6 * 8) * r.k, weighs(l) ? 6 : l->compiled ? 14 : 22);
     dtp_draft_end(l, &draft);
 }
 
@@ -78,12 +96,13 @@ static void exchange(struct dtp_lowering *l, struct dtp_draft *draft, uint64_t b
     l->awaited = dtp_draft_end(l, draft);
 }
 
-/* Rows that a rank sends where `rows` are those that the fullest receives. */
+/* Bytes of rows that go to experts, as many as the fullest rank receives. */
 static uint64_t exchanged_bytes(const struct dtp_lowering *l)
 {
     const struct dtp_layer_kind *kind = &l->tensors.kind;
     uint64_t rows = dtp_bytes_product(l->tokens, l->compute * kind->experts_per_token * kind->hidden);
-    return dtp_layer_received(&l->tensors, rows);
+    double part = dtp_plan_expert_sent_part(l->plan, l->cluster, kind->experts_per_token);
+    return (uint64_t)((double)dtp_layer_received(&l->tensors, rows) * part);
 }
 
 /* When compute has waited for the exchange that read it, or for the one behind. */
@@ -125,7 +144,7 @@ static void dispatch(const struct pass *pass, const struct dtp_layer_operator *o
     make(pass, &draft, DTP_TENSOR_SENT);
     read(pass, &draft, dtp_layer_first(op->reads), false);
     read(pass, &draft, DTP_TENSOR_ROUTES, false);
-    draft_eager(l, &draft, 2 * r.c * r.k * r.h, 2);
+    draft_eager(l, &draft, row_bytes_moved(l), weighs(l) ? 1 : 2);
     dtp_draft_end(l, &draft);
     read_splits(l);
     dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, "dispatch");
@@ -137,7 +156,7 @@ static void dispatch(const struct pass *pass, const struct dtp_layer_operator *o
     make(pass, &draft, DTP_TENSOR_PLACES);
     make(pass, &draft, DTP_TENSOR_PERMUTED);
     read(pass, &draft, DTP_TENSOR_RECEIVED, true);
-    draft_eager(l, &draft, received(l) * (2 * r.c * r.k * r.h + 8 * 8 * r.k), 16);
+    draft_eager(l, &draft, received(l) * (2 * r.c * r.k * r.h + 8 * 8 * r.k), weighs(l) ? 2 : 16);
     dtp_draft_end(l, &draft);
 }
 
@@ -145,7 +164,6 @@ static void dispatch(const struct pass *pass, const struct dtp_layer_operator *o
 void dtp_forward_permute(const struct pass *pass, const struct dtp_layer_operator *op)
 {
     struct dtp_lowering *l = pass->l;
-    struct rows r = rows_of(l);
     if (!wanted(pass, DTP_TENSOR_PERMUTED))
         return;
     if (l->tensors.kind.exchanged) {
@@ -157,7 +175,7 @@ void dtp_forward_permute(const struct pass *pass, const struct dtp_layer_operato
     make(pass, &draft, DTP_TENSOR_PERMUTED);
     read(pass, &draft, dtp_layer_first(op->reads), false);
     read(pass, &draft, DTP_TENSOR_ROUTES, false);
-    draft_eager(l, &draft, 2 * r.c * r.k * r.h, 2);
+    draft_eager(l, &draft, row_bytes_moved(l), weighs(l) ? 1 : 2);
     dtp_draft_end(l, &draft);
 }
 
@@ -194,13 +212,16 @@ static void give_back(const struct pass *pass)
     read(pass, &draft, DTP_TENSOR_EXPERT_DOWN, false);
     read(pass, &draft, DTP_TENSOR_PLACES, false);
     draft_eager(l, &draft, received(l) * 2 * r.c * r.k * r.h, 1);
-    draft.op.demand.memory_kernel = DTP_KERNEL_INDEXED;
+    if (!weighs(l))
+        draft.op.demand.memory_kernel = DTP_KERNEL_INDEXED;
     dtp_draft_end(l, &draft);
     dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, "combine");
     make(pass, &draft, DTP_TENSOR_RETURNED);
     read(pass, &draft, DTP_TENSOR_RETURNING, false);
     exchange(l, &draft, exchanged_bytes(l));
     let_go(pass, DTP_TENSOR_EXPERT_DOWN);
+    if (weighs(l))
+        let_go(pass, DTP_TENSOR_RETURNING);
 }
 
 /* u[order] = y. */
@@ -218,6 +239,24 @@ static void by_tokens(const struct pass *pass)
     dtp_draft_end(l, &draft);
 }
 
+/* A token's k rows read and their sum written, with what shared experts add: 3 c h, and its weight 2 c h. */
+static void add_rows(const struct pass *pass, const struct dtp_layer_operator *op)
+{
+    struct dtp_lowering *l = pass->l;
+    struct rows r = rows_of(l);
+    bool shared = op->reads & DTP_TENSOR_BIT(SHARED_DOWN), weighed = op->reads & DTP_TENSOR_BIT(SHARED_WEIGHT);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE, "");
+    make(pass, &draft, DTP_TENSOR_DOWN);
+    read(pass, &draft, l->tensors.kind.exchanged ? DTP_TENSOR_RETURNED : DTP_TENSOR_EXPERT_DOWN, true);
+    read(pass, &draft, DTP_TENSOR_ROUTES, false);
+    read(pass, &draft, DTP_TENSOR_SHARED_DOWN, true);
+    read(pass, &draft, DTP_TENSOR_SHARED_WEIGHT, true);
+    draft_eager(l, &draft, row_bytes_moved(l) + ((shared ? 3 : 0) + (weighed ? 2 : 0)) * r.c * r.h,
+                1u + (shared ? 1u : 0) + (weighed ? 2u : 0));
+    dtp_draft_end(l, &draft);
+}
+
 /* Zeros c k h, of which rows are put in place, 2 c k h; to fp32 (c + 4) k h, weighed and added up 4 k h + 4 h, cast
  * (4 + c) h; what shared experts add, and its weight, 3 c h each. */
 void dtp_forward_unpermute(const struct pass *pass, const struct dtp_layer_operator *op)
@@ -228,6 +267,10 @@ void dtp_forward_unpermute(const struct pass *pass, const struct dtp_layer_opera
         return;
     if (l->tensors.kind.exchanged)
         give_back(pass);
+    if (weighs(l)) {
+        add_rows(pass, op);
+        return;
+    }
     by_tokens(pass);
     bool shared = op->reads & DTP_TENSOR_BIT(SHARED_DOWN), weighed = op->reads & DTP_TENSOR_BIT(SHARED_WEIGHT);
     struct dtp_draft draft;
@@ -338,6 +381,22 @@ static void shared_gradients(struct dtp_block_backward *b, dtp_buffer_id gradien
     dtp_draft_end(l, &draft);
 }
 
+/* A token's gradient for each of its rows; those of their weights, which activations multiply by, are small. */
+static dtp_buffer_id spread_gradient(struct dtp_block_backward *b, dtp_buffer_id gradient, const char *name)
+{
+    struct dtp_lowering *l = b->l;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE_BACKWARD, name);
+    dtp_buffer_id made = dtp_backward_workspace(l, &draft, "gradient of results", row_bytes(l), DTP_WRITE);
+    b->gradient[DTP_TENSOR_ROUTER_WEIGHTS] =
+        dtp_backward_workspace(l, &draft, "router weight gradient",
+                               dtp_backward_token_bytes(l, 4 * l->tensors.kind.experts_per_token), DTP_WRITE);
+    use_and_let_go(b, &draft, gradient);
+    draft_eager(l, &draft, row_bytes_moved(l), 1);
+    dtp_draft_end(l, &draft);
+    return made;
+}
+
 void dtp_backward_unpermute(struct dtp_block_backward *b)
 {
     struct rows r = rows_of(b->l);
@@ -345,12 +404,17 @@ void dtp_backward_unpermute(struct dtp_block_backward *b)
     b->gradient[DTP_TENSOR_DOWN] = DTP_NO_BUFFER;
     if (b->l->tensors.kind.shared_ffn)
         shared_gradients(b, gradient);
-    dtp_buffer_id wide = weigh_back(b, gradient);
-    const struct dtp_lowering *l = b->l;
+    struct dtp_lowering *l = b->l;
     uint64_t sent = row_bytes(l), came = dtp_layer_received(&l->tensors, sent);
-    dtp_buffer_id by_tokens = rows_back(b, wide, "cast", sent, (4 + r.c) * r.k * r.h);
-    dtp_buffer_id rows = rows_back(b, by_tokens, l->tensors.kind.exchanged ? "rows by ranks" : "rows by experts", sent,
-                                   2 * r.c * r.k * r.h);
+    const char *name = l->tensors.kind.exchanged ? "rows by ranks" : "rows by experts";
+    dtp_buffer_id rows;
+    if (weighs(l)) {
+        rows = spread_gradient(b, gradient, name);
+    } else {
+        dtp_buffer_id wide = weigh_back(b, gradient);
+        dtp_buffer_id by_tokens = rows_back(b, wide, "cast", sent, (4 + r.c) * r.k * r.h);
+        rows = rows_back(b, by_tokens, name, sent, 2 * r.c * r.k * r.h);
+    }
     if (l->tensors.kind.exchanged) {
         rows = exchange_back(b, rows, "combine", came);
         rows = rows_back(b, rows, "rows by experts", came, received(l) * 2 * r.c * r.k * r.h);
@@ -370,7 +434,9 @@ static dtp_buffer_id rows_by_ranks(struct dtp_block_backward *b, dtp_buffer_id g
         dtp_backward_workspace(l, &draft, "gradient of rows", dtp_layer_received(&l->tensors, row_bytes(l)), DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     dtp_backward_consume(b, &draft, DTP_TENSOR_PLACES, DTP_READ | DTP_FREE);
-    draft_eager(l, &draft, received(l) * (4 * r.c * r.k * r.h + 8 * 16 * r.k), 10);
+    draft_eager(l, &draft,
+                weighs(l) ? received(l) * 2 * r.c * r.k * r.h : received(l) * (4 * r.c * r.k * r.h + 8 * 16 * r.k),
+                weighs(l) ? 1 : 10);
     dtp_draft_end(l, &draft);
     return exchange_back(b, made, "dispatch", row_bytes(l));
 }
@@ -389,7 +455,8 @@ void dtp_backward_permute(struct dtp_block_backward *b)
     dtp_draft_use(&draft, b->gradient[DTP_TENSOR_PERMUTED], DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, b->module->tensor[DTP_TENSOR_ROUTES], DTP_READ);
     b->gradient[DTP_TENSOR_PERMUTED] = DTP_NO_BUFFER;
-    draft_eager(l, &draft, (3 * r.k + 1) * r.c * r.h + 8 * 16 * r.k, 10);
+    draft_eager(l, &draft, weighs(l) ? row_bytes_moved(l) : (3 * r.k + 1) * r.c * r.h + 8 * 16 * r.k,
+                weighs(l) ? 1 : 10);
     dtp_draft_end(l, &draft);
     b->gradient[of] = dtp_backward_add(b, of, b->gradient[of], made);
 }
@@ -410,6 +477,6 @@ void dtp_backward_router(struct dtp_block_backward *b)
     b->gradient[DTP_TENSOR_ROUTER_WEIGHTS] = DTP_NO_BUFFER;
     dtp_backward_consume(b, &draft, DTP_TENSOR_ROUTER_WEIGHTS, DTP_READ | DTP_FREE);
     dtp_backward_consume(b, &draft, DTP_TENSOR_ROUTES, DTP_READ | DTP_FREE);
-    draft_eager(l, &draft, (20 + r.c) * r.experts, l->compiled ? 4 : 8);
+    draft_eager(l, &draft, (20 + r.c) * r.experts, weighs(l) || l->compiled ? 4 : 8);
     dtp_draft_end(l, &draft);
 }

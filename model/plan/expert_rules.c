@@ -9,9 +9,11 @@ static void check_runtime(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
     if (!p->runtime->experts)
-        dtp_plan_refuse(r, "runtime", "%s is not modelled with experts; use runtime torch", p->runtime->name);
-    if (p->tp > 1 || p->pp > 1 || p->cp > 1)
-        dtp_plan_refuse(r, p->tp > 1 ? "tp" : p->pp > 1 ? "pp" : "cp", "with experts is not modelled yet; use 1");
+        dtp_plan_refuse(r, "runtime", "%s is not modelled with experts; use runtime torch or megatron",
+                        p->runtime->name);
+    bool stages = p->pp > 1 && !p->runtime->weighs_rows; /* Megatron-Core's are */
+    if (p->tp > 1 || stages || p->cp > 1)
+        dtp_plan_refuse(r, p->tp > 1 ? "tp" : stages ? "pp" : "cp", "with experts is not modelled yet; use 1");
     if (p->precision.compute == DTP_FP8)
         dtp_plan_refuse(r, "precision", "fp8 with experts is not modelled; use bf16-mixed");
     if (p->offload != DTP_OFFLOAD_NONE)
@@ -88,17 +90,20 @@ static void check_chunks(struct dtp_resolver *r)
 static void check_sharded(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
-    uint32_t node = r->cluster->gpus_per_node;
-    if (!dtp_plan_is_fsdp(p) || p->fsdp1)
+    uint32_t node = r->cluster->gpus_per_node, ranks = dtp_plan_gradient_ranks(p, r->cluster);
+    if (!p->runtime->fsdp) {
+        if (ranks % p->ep)
+            dtp_plan_refuse(r, "ep", "%" PRIu32 " does not divide the %" PRIu32 " GPUs of a stage", p->ep, ranks);
+    } else if (!dtp_plan_is_fsdp(p) || p->fsdp1)
         dtp_plan_refuse(r, "ep", "above 1 goes with FSDP2 alone in PyTorch, not with %s; use strategy full_shard",
                         p->fsdp1 ? "FSDP1" : dtp_strategy_text(p->strategy));
     else if (p->shard_group && p->shard_group % p->ep)
         dtp_plan_refuse(r, "ep", "%" PRIu32 " does not divide the %" PRIu32 " GPUs that share one copy", p->ep,
                         p->shard_group);
-    else if (node % p->ep && p->ep % node)
+    if (node % p->ep && p->ep % node)
         dtp_plan_refuse(r, "ep", "%" PRIu32 " neither divides a node of %" PRIu32 " GPUs nor fills whole nodes", p->ep,
                         node);
-    if (p->wrap_layers != 1)
+    if (p->runtime->fsdp && p->wrap_layers != 1)
         dtp_plan_refuse(r, "wrap_layers", "other than 1 is not modelled with ep; leave it out");
     if (p->reshard_group)
         dtp_plan_refuse(r, "reshard_after_forward", "to fewer GPUs is not modelled with ep; use true");
@@ -116,8 +121,6 @@ static void check_expert_parallel(struct dtp_resolver *r)
         dtp_plan_refuse(r, "ep", "%" PRIu32 " does not divide %" PRIu64 " experts", p->ep, t->experts);
     else
         check_sharded(r);
-    if (t->expert_bias)
-        dtp_plan_refuse(r, "ep", "with biases of experts is not modelled yet; use 1");
     if (t->expert_bias)
         dtp_plan_refuse(r, "ep", "with biases of experts is not modelled yet; use 1");
     if (p->expert_imbalance > p->ep)

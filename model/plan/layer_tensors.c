@@ -98,6 +98,8 @@ static bool lies_between_matmuls(enum dtp_layer_tensor tensor)
 static uint64_t expert_locals(const struct dtp_layer_kind *kind)
 {
     uint64_t there = kind->exchanged ? BIT(RECEIVED) | BIT(RETURNING) | BIT(RETURNED) : BIT(EXPERT_DOWN);
+    if (kind->weighs_rows) /* functions of their own let go what they have passed on */
+        return 0;
     return there | BIT(UNPERMUTED) | BIT(PERMUTED);
 }
 
@@ -319,6 +321,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     dtp_layer_kind_of(transformer, mlp, plan->fused_qkv, plan->fused_gate_up, &out->kind);
     dtp_plan_adapt_kind(plan, &out->kind);
     out->kind.narrows = dtp_plan_autocast(plan) || dtp_plan_keeps_fp8(plan);
+    out->kind.weighs_rows = plan->runtime->weighs_rows;
     out->received = out->kind.exchanged ? plan->expert_imbalance : 1;
     out->kind.dropout = plan->dropout > 0;
     struct dtp_context context = dtp_plan_context(plan, cluster);

@@ -32,7 +32,7 @@
     X(TENSOR, p->runtime->splits &DTP_AXES(TP),                                                                        \
       "runtimes with tensor parallelism (deepspeed, megatron, nanotron, torch)")                                       \
     X(CONTEXT, p->runtime->splits &DTP_AXES(CP), "runtimes with context parallelism (deepspeed, megatron, torch)")     \
-    X(EXPERTS, p->runtime->expert_parallel, "runtimes with expert parallelism (torch)")                                \
+    X(EXPERTS, p->runtime->expert_parallel, "runtimes with expert parallelism (megatron, torch)")                      \
     X(SPLIT_EXPERTS, p->ep > 1, "expert parallelism (ep above 1)")                                                     \
     X(SPLIT_TENSORS, p->tp > 1, "tensor parallelism (tp above 1)")                                                     \
     X(STAGES, p->pp > 1, "pipelines (pp above 1)")                                                                     \

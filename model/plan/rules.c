@@ -4,6 +4,7 @@
 #include "plan/runtime_sizes.h"
 
 #include <limits.h>
+#include <math.h>
 
 unsigned dtp_plan_compute_bytes(const struct dtp_plan *plan)
 {
@@ -275,6 +276,17 @@ uint32_t dtp_plan_expert_replicas(const struct dtp_plan *plan, const struct dtp_
 {
     uint64_t slices = (uint64_t)(plan->pp ? plan->pp : 1) * (plan->ep ? plan->ep : 1);
     return slices <= cluster->gpus ? (uint32_t)(cluster->gpus / slices) : 1;
+}
+
+double dtp_plan_expert_sent_part(const struct dtp_plan *plan, const struct dtp_cluster *cluster,
+                                 uint64_t experts_per_token)
+{
+    double k = (double)experts_per_token, ranks = plan->ep;
+    double of_node = fmin(ranks, cluster->gpus_per_node), nodes = ranks / of_node;
+    if (!plan->megatron.flex_dispatcher || plan->ep < 2)
+        return 1;
+    double places = nodes > 1 ? nodes : ranks; /* each of which one of k experts is at with equal chance */
+    return places * (1 - pow(1 - 1 / places, k)) / k;
 }
 
 uint64_t dtp_plan_expert_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan)

@@ -138,6 +138,11 @@ uint32_t dtp_plan_expert_replicas(const struct dtp_plan *plan, const struct dtp_
 /* Of these, who share one copy of them where parameters are sharded: the shard group over ep. */
 uint64_t dtp_plan_expert_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan);
 
+/* Of what a token's rows are in all, the part that is sent: 1, or less where a row goes once to a rank, or once to
+ * another node, that has several of the token's experts. Experts are as good as drawn. */
+double dtp_plan_expert_sent_part(const struct dtp_plan *plan, const struct dtp_cluster *cluster,
+                                 uint64_t experts_per_token);
+
 /* Of a micro-step on one rank: context parallel ranks divide a sequence. */
 uint64_t dtp_plan_tokens(const struct dtp_plan *plan);
 

@@ -69,6 +69,7 @@ struct dtp_runtime {
     /* ---- tensor parallel ranks ---- */
     bool experts;         /* knows layers with experts */
     bool expert_parallel; /* and ranks that divide them */
+    bool weighs_rows; /* their weights multiply rows within the activation, and rows are moved by one kernel each way */
     bool latent_attention, attention_sinks, clamped_swiglu;
     bool whole_stream;  /* each has all of the residual stream: no sequence parallelism */
     bool whole_vocab;   /* and all of embedding, head and loss, where the model does not divide itself */

@@ -8,13 +8,22 @@
 
 /* ---- experts --------------------------------------------------------------------------------------------------- */
 
-/* Whether tokens were dropped, or moved by another way than PyTorch's all-to-alls, say the notes of some rows. */
+/* What notes of some rows say of experts that is not modelled. */
 static void refuse_ways(struct writer *w)
 {
-    static const char *const words[] = {"capacity factor", "ScatterMoE", "scattermoe", "DeepEP", "HybridEP", "deepep"};
+    static const char *const words[] = {
+        "capacity factor", "ScatterMoE",         "scattermoe",    "overlap on",     "A2A overlap",
+        "EP overlap",      "all-to-all overlap", "recompute=",    "recompute norm", "recompute layernorm",
+        "recompute moe",   "recompute_",         "real dropless", "Megatron-FSDP"};
+    bool off = strstr(w->run->notes, "overlap off");
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (strstr(w->run->notes, words[i]))
-            REFUSE(w, "experts by '%s', as notes say, are not modelled; dropless grouped matmuls are", words[i]);
+        if (strstr(w->run->notes, words[i]) && !(off && strstr(words[i], "overlap")))
+            REFUSE(w, "experts with '%s', as notes say, are not modelled", words[i]);
+}
+
+static bool is_flex(const struct dtp_run *run)
+{
+    return strcasestr(run->notes, "DeepEP") || strcasestr(run->notes, "HybridEP");
 }
 
 /* The model's dimensions are the shape's (run_shape.c); here how ranks divide its experts. Which runtimes have experts
@@ -31,6 +40,8 @@ static void write_experts(struct writer *w)
         refuse_ways(w);
         if (run->ep > 1)
             set_count(w, "ep", run->ep);
+        if (run->ep > 1 && is_flex(run))
+            set_switch(w, "flex_dispatcher", true);
     } else if (run->ep > 1 || run->etp > 1)
         REFUSE(w, "ep %" PRIu64 " or etp %" PRIu64 " without n_experts: which layers have experts is not stated",
                run->ep, run->etp);

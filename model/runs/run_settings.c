@@ -332,7 +332,7 @@ static void write_strategy(struct writer *w)
     } else
         set(w, "strategy", "%s", strategy_of(w));
     if (strcmp(runtime_of(w), "megatron") == 0)
-        set_switch(w, "megatron_overlap", w->framework->overlaps);
+        set_switch(w, "megatron_overlap", w->framework->overlaps && !run->experts); /* not modelled with experts */
     if (w->framework->megatron_layers)
         set_switch(w, "megatron_layers", true);
     if (w->framework->bf16_optimizer && strcmp(run->param_dtype, "bf16") == 0)

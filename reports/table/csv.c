@@ -84,6 +84,7 @@ static void write_peak(FILE *f, const struct dtp_memory *m, enum dtp_owner owner
     K("pp_count", pp)                                                                                                  \
     K("cp_count", cp)                                                                                                  \
     K("ep_count", ep)                                                                                                  \
+    K("flex_dispatcher", flex_dispatcher)                                                                              \
     K("expert_imbalance", expert_imbalance)                                                                            \
     K("micro_batch_sequences", micro_batch)                                                                            \
     K("accumulate_count", accumulate)                                                                                  \

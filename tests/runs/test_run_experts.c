@@ -85,7 +85,7 @@ static void test_refused(void **state)
     assert_refused(run, "etp 2 (tensor parallel experts) is not modelled");
     run = olmoe();
     run.notes = "capacity factor 1.25";
-    assert_refused(run, "experts by 'capacity factor', as notes say");
+    assert_refused(run, "experts with 'capacity factor', as notes say");
     run = olmoe();
     run.ep = 3;
     assert_refused(run, "3 does not divide 64 experts");

@@ -33,12 +33,15 @@ struct bucket {
     dtp_buffer_id gradients; /* of zero2, while they are whole */
 };
 
-/* What more than one data parallel rank have. */
+/* What more than one data parallel rank have. Experts that ranks divide lie behind the rest, and are reduced among
+ * those that have the same ones (distributed_data_parallel.py: expert_parallel_buffers over the expert data parallel
+ * group).
+ */
 struct buffered {
-    uint32_t group;
-    uint32_t bucket_count; /* 0: without overlap */
-    struct bucket *bucket; /* of the lowering's arena */
-    dtp_buffer_id shard;   /* of zero2: of gradients */
+    uint32_t group, expert_group; /* DTP_NO_INDEX: no other rank has these experts */
+    uint32_t bucket_count;        /* 0: without overlap */
+    struct bucket *bucket;        /* of the lowering's arena */
+    dtp_buffer_id shard;          /* of zero2: of gradients */
 };
 
 static bool keeps_shards(const struct dtp_lowering *l)
@@ -54,6 +57,27 @@ static struct buffered *own(const struct dtp_lowering *l)
 static uint64_t model_elements(const struct dtp_lowering *l)
 {
     return l->transformer->layers * l->block.all_elements + l->root.all_elements;
+}
+
+/* Of these, experts that ranks divide: the last ones. */
+static uint64_t expert_elements(const struct dtp_lowering *l)
+{
+    uint64_t elements = 0;
+    for (int part = 0; l->plan->ep > 1 && part < l->matrices; part++)
+        elements += l->matrix[part].expert ? l->block.elements[part] : 0;
+    return l->transformer->layers * elements;
+}
+
+static uint64_t dense_elements(const struct dtp_lowering *l)
+{
+    return model_elements(l) - expert_elements(l);
+}
+
+/* What the rank updates of all. */
+static uint64_t own_elements(const struct dtp_lowering *l)
+{
+    return dtp_divide_up(dense_elements(l), l->plan->shard_group) +
+           dtp_divide_up(expert_elements(l), dtp_plan_expert_shard_ranks(l->cluster, l->plan));
 }
 
 static uint64_t bucket_elements(const struct dtp_lowering *l)
@@ -90,7 +114,7 @@ static enum dtp_status make(struct dtp_lowering *l)
         dtp_lower_buffer(l, "gradient buffer", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE,
                          l->bytes.grads * (keeps_shards(l) ? dtp_divide_up(total, ranks) : total), true);
     all->moments = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
-    dtp_lower_add_moments(l, &all->moments, dtp_divide_up(total, ranks));
+    dtp_lower_add_moments(l, &all->moments, own_elements(l));
     make_dummy_gradients(l);
     for (uint64_t layer = 0; layer < l->transformer->layers; layer++) {
         l->state[layer].params = all->params;
@@ -102,6 +126,8 @@ static enum dtp_status make(struct dtp_lowering *l)
     if (!made)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     made->group = dtp_lower_data_group(l, l->data_ranks, 1);
+    uint32_t same = dtp_plan_expert_replicas(l->plan, l->cluster);
+    made->expert_group = l->plan->ep > 1 && same > 1 ? dtp_lower_data_group(l, same, l->plan->ep) : DTP_NO_INDEX;
     made->shard = all->gradient_buffer;
     return DTP_OK;
 }
@@ -136,11 +162,16 @@ static dtp_op_id collective(struct dtp_lowering *l, enum dtp_op_kind kind, dtp_b
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, kind, "bucket");
     draft.op.stream = DTP_STREAM_REDUCE;
+    uint64_t dense = dense_elements(l), ranks = l->data_ranks, from = first, to = end;
     draft.op.group = own(l)->group;
+    if (first >= dense && expert_elements(l)) {
+        draft.op.group = own(l)->expert_group;
+        ranks = dtp_plan_expert_replicas(l->plan, l->cluster);
+        from -= dense, to -= dense;
+    }
     use_elements(l, &draft, buffer, element_bytes, first, end);
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
-    uint64_t sent =
-        dtp_lower_ring(end * element_bytes, l->data_ranks) - dtp_lower_ring(first * element_bytes, l->data_ranks);
+    uint64_t sent = dtp_lower_ring(to * element_bytes, ranks) - dtp_lower_ring(from * element_bytes, ranks);
     draft.op.demand.sent_bytes = (kind == DTP_OP_ALL_REDUCE ? 2 : 1) * (double)sent;
     draft.op.demand.bytes = (double)((end - first) * element_bytes);
     return dtp_draft_end(l, &draft);
@@ -160,8 +191,10 @@ static dtp_op_id gather(struct dtp_lowering *l, uint64_t first, uint64_t end)
 /* Bucket after bucket of all that the rank has. */
 static void each_bucket(struct dtp_lowering *l, dtp_op_id (*issue)(struct dtp_lowering *, uint64_t, uint64_t))
 {
-    uint64_t total = model_elements(l), bucket = bucket_elements(l);
-    for (uint64_t first = 0; first < total; first += bucket)
+    uint64_t total = model_elements(l), dense = dense_elements(l), bucket = bucket_elements(l);
+    for (uint64_t first = 0; first < dense; first += bucket)
+        issue(l, first, first + bucket < dense ? first + bucket : dense);
+    for (uint64_t first = dense; first < total && own(l)->expert_group != DTP_NO_INDEX; first += bucket)
         issue(l, first, first + bucket < total ? first + bucket : total);
 }
 
@@ -396,8 +429,7 @@ static void update(struct dtp_lowering *l)
 {
     sum_replicated(l);
     struct dtp_module_state *all = whole(l);
-    dtp_lower_update(l, all->params, all->moments, &all->gradient_buffer, 1,
-                     dtp_divide_up(model_elements(l), l->plan->shard_group));
+    dtp_lower_update(l, all->params, all->moments, &all->gradient_buffer, 1, own_elements(l));
 }
 
 static void step(struct dtp_lowering *l)

@@ -16,6 +16,30 @@ static bool overlaps(const struct dtp_plan *plan)
     return plan->megatron.overlap || plan->strategy == DTP_ZERO2;
 }
 
+/* Megatron-Core's experts: each tensor parallel rank's are divided otherwise than the rest of its layers, and have
+ * buffers of their own, which overlap by other rules. */
+static void check_experts(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (p->megatron.flex_dispatcher && p->ep < 2)
+        dtp_plan_refuse(r, "flex_dispatcher",
+                        "sends tokens to experts elsewhere, of which ep 1 has none; leave it out");
+    if (!r->transformer->experts)
+        return;
+    if (overlaps(p))
+        dtp_plan_refuse(r, p->strategy == DTP_ZERO2 ? "strategy" : "megatron_overlap",
+                        "is not modelled with experts under runtime megatron; use zero1 without overlap");
+    if (p->pp > 1 && p->schedule == DTP_SCHEDULE_DUALPIPE)
+        dtp_plan_refuse(r, "schedule", "dualpipe is not modelled with experts; use 1f1b or interleaved");
+    if (p->post_validation)
+        dtp_plan_refuse(r, "post_validation", "is not modelled with experts; leave it out");
+    if (r->transformer->expert_bias)
+        dtp_plan_refuse(r, "expert_bias", "is not modelled under runtime megatron; use runtime torch");
+    if (!dtp_transformer_is_uniform(r->transformer))
+        dtp_plan_refuse(r, r->transformer->dense_layers ? "dense_layers" : "expert_layer_step",
+                        "beside layers with experts is not modelled under runtime megatron; use 0");
+}
+
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -52,6 +76,7 @@ static void check(struct dtp_resolver *r)
     if (p->optimizer != DTP_ADAMW_FUSED && p->optimizer != DTP_ADAMW_FOREACH && p->optimizer != DTP_SGD)
         dtp_plan_refuse(r, "optimizer", "%s is not modelled under runtime megatron; use adamw",
                         dtp_optimizer_text(p->optimizer));
+    check_experts(r);
 }
 
 static bool check_offload(struct dtp_resolver *r)
@@ -99,6 +124,9 @@ const struct dtp_runtime dtp_runtime_megatron = {
     .validates = true,
     .schedules = (1u << DTP_SCHEDULE_COUNT) - 1,
     .fused_kernels = true,
+    .experts = true,
+    .expert_parallel = true,
+    .weighs_rows = true,
     .derive = derive,
     .check = check,
     .check_offload = check_offload,
