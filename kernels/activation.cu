@@ -1,4 +1,4 @@
-#include "kernels/vector.cuh"
+#include "kernels/amax.cuh"
 
 /* Every vector of the result is one thread's: what it reads, it overwrites later if at all, so that both gradients may
  * lie on their inputs. */
@@ -36,8 +36,8 @@ template <typename T, int N, enum dtp_activation_kind KIND>
 __global__ void __launch_bounds__(threads) forward(struct dtp_activation_args a, uint32_t vectors)
 {
     uint32_t i = blockIdx.x * threads + threadIdx.x;
-    if (i >= vectors)
-        return;
+    const bool beyond = i >= vectors; /* it goes along to the end: what a warp does together, all of it does */
+    i = beyond ? vectors - 1 : i;
     constexpr bool gated = is_gated<KIND>;
     uint64_t at = (uint64_t)i * N, row = gated ? i / (a.width / N) : 0;
     const T *up = (const T *)a.up + at + row * a.width; /* a row of `up` is twice as wide */
@@ -48,15 +48,18 @@ __global__ void __launch_bounds__(threads) forward(struct dtp_activation_args a,
 #pragma unroll
     for (int e = 0; e < N; e++)
         result[e] = gated ? activate<KIND>(x[e]).x * y[e] : activate<KIND>(x[e]).x;
-    store((T *)a.result + at, result);
+    if (!beyond)
+        store((T *)a.result + at, result);
+    if (a.amax)
+        raise_amax<T>(a.amax, magnitude(result, 0));
 }
 
 template <typename T, int N, enum dtp_activation_kind KIND>
 __global__ void __launch_bounds__(threads) gated_backward(struct dtp_activation_backward_args a, uint32_t vectors)
 {
     uint32_t i = blockIdx.x * threads + threadIdx.x;
-    if (i >= vectors)
-        return;
+    const bool beyond = i >= vectors; /* in place, what it computes may be of what is there before or after */
+    i = beyond ? vectors - 1 : i;
     uint64_t at = (uint64_t)i * N, from = at + (uint64_t)(i / (a.width / N)) * a.width;
     packed<T, N> gradient = load<N>((const T *)a.gradient + at);
     packed<T, N> gate = load<N>((const T *)a.up + from), up = load<N>((const T *)a.up + from + a.width);
@@ -68,18 +71,22 @@ __global__ void __launch_bounds__(threads) gated_backward(struct dtp_activation_
         of_up[e] = gradient[e] * value_and_slope.x;
         result[e] = value_and_slope.x * up[e];
     }
-    store((T *)a.up_gradient + from, of_gate);
-    store((T *)a.up_gradient + from + a.width, of_up);
-    if (a.result)
-        store((T *)a.result + at, result);
+    if (!beyond) {
+        store((T *)a.up_gradient + from, of_gate);
+        store((T *)a.up_gradient + from + a.width, of_up);
+        if (a.result)
+            store((T *)a.result + at, result);
+    }
+    if (a.amax)
+        raise_amax<T>(a.amax, beyond ? 0.0f : magnitude(of_gate, magnitude(of_up, 0)));
 }
 
 template <typename T, int N, enum dtp_activation_kind KIND>
 __global__ void __launch_bounds__(threads) plain_backward(struct dtp_activation_backward_args a, uint32_t vectors)
 {
     uint32_t i = blockIdx.x * threads + threadIdx.x;
-    if (i >= vectors)
-        return;
+    const bool beyond = i >= vectors;
+    i = beyond ? vectors - 1 : i;
     uint64_t at = (uint64_t)i * N;
     packed<T, N> gradient = load<N>((const T *)a.gradient + at), x = load<N>((const T *)a.up + at);
     float of_x[N], result[N];
@@ -89,9 +96,13 @@ __global__ void __launch_bounds__(threads) plain_backward(struct dtp_activation_
         result[e] = value_and_slope.x;
         of_x[e] = gradient[e] * value_and_slope.y;
     }
-    store((T *)a.up_gradient + at, of_x);
-    if (a.result)
-        store((T *)a.result + at, result);
+    if (!beyond) {
+        store((T *)a.up_gradient + at, of_x);
+        if (a.result)
+            store((T *)a.result + at, result);
+    }
+    if (a.amax)
+        raise_amax<T>(a.amax, beyond ? 0.0f : magnitude(of_x, 0));
 }
 
 template <typename T, int N> void launch(const struct dtp_activation_args &a, uint64_t vectors, cudaStream_t stream)

@@ -53,11 +53,14 @@ __device__ void update(const rates &r, float gradient, float &weight, float &mom
     weight -= r.learning_rate * (step + (decays ? r.decay * weight : 0.0f));
 }
 
+/* What is rounded stochastically: fp16 has a master beside it. */
+template <typename T> constexpr bool rounds = same<T, bf16>;
+
 /* fp32 as it is; bf16 to nearest or stochastically. `index` is the element's number in the model's numbering. */
 template <typename T>
 __device__ T round_to(float value, const struct dtp_adamw_args &a, uint64_t index, enum dtp_rounding_use use)
 {
-    if constexpr (sizeof(T) == 2)
+    if constexpr (rounds<T>)
         if (a.stochastic_rounding) {
             struct dtp_philox block = dtp_rounding_block(a.scalars->seed, a.scalars->step, use, index);
             uint32_t rounded = dtp_round_stochastic(value, dtp_rounding_bits(&block, (uint32_t)(index % 8)));
@@ -72,7 +75,7 @@ template <typename T, int N>
 __device__ void store_vector(T *to, const float (&values)[N], const struct dtp_adamw_args &a, uint64_t index,
                              enum dtp_rounding_use use)
 {
-    if constexpr (sizeof(T) == 2)
+    if constexpr (rounds<T>)
         if (a.stochastic_rounding) {
             struct dtp_philox block = dtp_rounding_block(a.scalars->seed, a.scalars->step, use, index);
             if (index % per_thread != 0) { /* the second half of a block's eight */
@@ -189,7 +192,7 @@ extern "C" int dtp_cuda_adamw(void *self, const struct dtp_adamw_args *a, void *
         return 0;
     return dtp::with_element(a->gradient_element, [&](auto of_gradient) {
         return dtp::with_element(a->weight_element, [&](auto of_weight) {
-            return dtp::with_element(a->moment_element, [&](auto of_moment) {
+            return dtp::with_wide_element(a->moment_element, [&](auto of_moment) {
                 using G = decltype(of_gradient);
                 using W = decltype(of_weight);
                 using M = decltype(of_moment);
@@ -197,8 +200,10 @@ extern "C" int dtp_cuda_adamw(void *self, const struct dtp_adamw_args *a, void *
                 cudaStream_t on = dtp::stream_of(stream);
                 if (a->master)
                     dtp::adamw<G, W, M, true><<<blocks, dtp::threads, 0, on>>>(*a);
-                else
+                else if constexpr (!dtp::same<W, dtp::fp16>)
                     dtp::adamw<G, W, M, false><<<blocks, dtp::threads, 0, on>>>(*a);
+                else
+                    return (int)cudaErrorInvalidValue; /* fp16 would lose most updates */
                 return dtp::launched();
             });
         });

@@ -3,45 +3,61 @@
 #define DTP_ELEMENT_H
 
 #include "kernels/kernels.h"
-
-#include <string.h>
+#include "kernels/small_float.h"
 
 static inline uint64_t dtp_element_bytes(enum dtp_element element)
 {
-    return element == DTP_ELEMENT_BF16 ? 2 : 4;
+    switch (element) {
+    case DTP_ELEMENT_FP32: break;
+    case DTP_ELEMENT_BF16:
+    case DTP_ELEMENT_FP16: return 2;
+    case DTP_ELEMENT_E4M3:
+    case DTP_ELEMENT_E5M2: return 1;
+    }
+    return 4;
 }
 
 static inline float dtp_bf16_to_float(uint16_t value)
 {
-    uint32_t bits = (uint32_t)value << 16;
-    float result;
-    memcpy(&result, &bits, 4);
-    return result;
+    return dtp_float_of_bits((uint32_t)value << 16);
 }
 
 /* To nearest, ties to even; a NaN stays one (quiet). */
 static inline uint16_t dtp_bf16_from_float(float value)
 {
-    uint32_t bits;
-    memcpy(&bits, &value, 4);
+    uint32_t bits = dtp_bits_of_float(value);
     if ((bits & 0x7FFFFFFFu) > 0x7F800000u)
         return (uint16_t)(bits >> 16 | 0x40u);
     return (uint16_t)((bits + 0x7FFFu + (bits >> 16 & 1)) >> 16);
 }
 
-static inline double dtp_load(const void *values, enum dtp_element element, uint64_t i)
+static inline float dtp_load_float(const void *values, enum dtp_element element, uint64_t i)
 {
-    return (double)(element == DTP_ELEMENT_BF16 ? dtp_bf16_to_float(((const uint16_t *)values)[i])
-                                                : ((const float *)values)[i]);
+    switch (element) {
+    case DTP_ELEMENT_FP32: break;
+    case DTP_ELEMENT_BF16: return dtp_bf16_to_float(((const uint16_t *)values)[i]);
+    case DTP_ELEMENT_FP16: return dtp_fp16_to_float(((const uint16_t *)values)[i]);
+    case DTP_ELEMENT_E4M3: return dtp_e4m3_to_float(((const uint8_t *)values)[i]);
+    case DTP_ELEMENT_E5M2: return dtp_e5m2_to_float(((const uint8_t *)values)[i]);
+    }
+    return ((const float *)values)[i];
 }
 
-/* By way of float, as the device's kernels do it: their fp32 result is what is rounded to bf16. */
+static inline double dtp_load(const void *values, enum dtp_element element, uint64_t i)
+{
+    return (double)dtp_load_float(values, element, i);
+}
+
+/* By way of float, as the device's kernels do it: their fp32 result is what is rounded to fewer bits. */
 static inline void dtp_store(void *values, enum dtp_element element, uint64_t i, double value)
 {
-    if (element == DTP_ELEMENT_BF16)
-        ((uint16_t *)values)[i] = dtp_bf16_from_float((float)value);
-    else
-        ((float *)values)[i] = (float)value;
+    switch (element) {
+    case DTP_ELEMENT_FP32: ((float *)values)[i] = (float)value; break;
+    case DTP_ELEMENT_BF16: ((uint16_t *)values)[i] = dtp_bf16_from_float((float)value); break;
+    case DTP_ELEMENT_FP16: ((uint16_t *)values)[i] = dtp_fp16_from_float((float)value); break;
+    case DTP_ELEMENT_E4M3: ((uint8_t *)values)[i] = dtp_e4m3_from_float((float)value); break;
+    case DTP_ELEMENT_E5M2: ((uint8_t *)values)[i] = dtp_e5m2_from_float((float)value); break;
+    }
 }
 
 static inline void dtp_load_row(const void *values, enum dtp_element element, uint64_t first, uint64_t count,
@@ -52,7 +68,7 @@ static inline void dtp_load_row(const void *values, enum dtp_element element, ui
             row[i] = (double)dtp_bf16_to_float(((const uint16_t *)values)[first + i]);
     else
         for (uint64_t i = 0; i < count; i++)
-            row[i] = (double)((const float *)values)[first + i];
+            row[i] = dtp_load(values, element, first + i);
 }
 
 static inline void dtp_store_row(void *values, enum dtp_element element, uint64_t first, uint64_t count,
@@ -61,6 +77,15 @@ static inline void dtp_store_row(void *values, enum dtp_element element, uint64_
     for (uint64_t i = 0; i < count; i++)
         dtp_store(values, element, first + i, row[i]);
 }
+
+/* Of fp8 gradients, the other operand has the bits that they lack. */
+static inline enum dtp_element dtp_matmul_b_element(const struct dtp_matmul_args *args)
+{
+    return args->element == DTP_ELEMENT_E5M2 ? DTP_ELEMENT_E4M3 : args->element;
+}
+
+/* reference_quantize.c: *amax, where there is one, raised to the largest magnitude of these elements. */
+void dtp_raise_amax(float *amax, const void *values, enum dtp_element element, uint64_t first, uint64_t count);
 
 /* Gradients that may be added up: one rounding of the sum. */
 static inline void dtp_accumulate(void *values, enum dtp_element element, uint64_t i, double value, bool add)

@@ -25,14 +25,16 @@
 extern "C" {
 #endif
 
-enum dtp_element { DTP_ELEMENT_FP32, DTP_ELEMENT_BF16 };
+/* Kernels know the first three; the two of 8 bits only matmuls' operands and what makes these. */
+enum dtp_element { DTP_ELEMENT_FP32, DTP_ELEMENT_BF16, DTP_ELEMENT_FP16, DTP_ELEMENT_E4M3, DTP_ELEMENT_E5M2 };
 
-/* Numbers that change from step to step. One lies in device memory: the first five are written by a copy before the
+/* Numbers that change from step to step. One lies in device memory: the first six are written by a copy before the
  * step, the others by kernels during it, and read back a step late. */
 struct dtp_step_scalars {
     float learning_rate;
     float correction1, correction2; /* 1 - beta^t of both moments: Kingma & Ba 2015, algorithm 1 */
     uint32_t step, seed;            /* of stochastic rounding */
+    float loss_scale;               /* factor of the loss' gradient, which the optimizer takes out again; 0: none */
     float loss_sum;                 /* over the step's tokens on this rank */
     float gradient_norm, clip_scale;
     uint32_t skip; /* 1: loss or norm was not finite and the optimizer left everything as it was */
@@ -63,6 +65,9 @@ struct dtp_embedding_backward_args {
     bool accumulate_positions;
 };
 
+/* Wherever there is an `amax` that is not NULL, it is raised to the largest magnitude of what is written, as rounded;
+ * that of numbers which are none counts as nothing. Who makes an fp8 matmul's operand so spares a pass over it. */
+
 /* mean NULL: RMSNorm, result = x * rsqrt(mean(x^2) + epsilon) * (weight_offset + weight); else LayerNorm with bias (may
  * be NULL). An addend [rows, width] that is not NULL is added to that: the residual stream, to what a branch returned.
  */
@@ -70,6 +75,7 @@ struct dtp_norm_args {
     const void *x, *weight, *bias, *addend;
     void *result;
     float *inverse_deviation, *mean; /* [rows] each, written */
+    float *amax;                     /* of the result */
     uint64_t rows;
     uint32_t width;
     float epsilon, weight_offset;
@@ -85,6 +91,7 @@ struct dtp_norm_backward_args {
     const void *addend;                    /* what is added to, of the same shape; NULL: residual_gradient itself */
     void *weight_gradient, *bias_gradient; /* the latter may be NULL */
     float *workspace;
+    float *amax; /* of the residual's gradient */
     uint64_t rows;
     uint32_t width;
     float weight_offset;
@@ -138,6 +145,7 @@ enum dtp_activation_kind { DTP_ACTIVATION_SWIGLU, DTP_ACTIVATION_GELU, DTP_ACTIV
 struct dtp_activation_args {
     const void *up;
     void *result; /* [rows, width] */
+    float *amax;  /* of it */
     uint64_t rows;
     uint32_t width;
     enum dtp_activation_kind kind;
@@ -147,6 +155,7 @@ struct dtp_activation_backward_args {
     const void *gradient, *up; /* gradient of the result */
     void *up_gradient;         /* shaped as `up`; may be `up` itself */
     void *result;              /* not NULL: forward's result is made again; may be `gradient` itself */
+    float *amax;               /* of up_gradient */
     uint64_t rows;
     uint32_t width;
     enum dtp_activation_kind kind;
@@ -175,6 +184,7 @@ struct dtp_loss_args {
     uint64_t rows;
     uint32_t vocab, stride;
     float scale, softcap;
+    const struct dtp_step_scalars *scalars; /* whose loss_scale the gradient is multiplied by; NULL: by nothing */
     enum dtp_element element;
 };
 /* *total (+)= sum of values */
@@ -186,7 +196,9 @@ struct dtp_sum_args {
 };
 
 /* partial[0 .. DTP_SQUARE_SUM_PARTIALS), all written, add up to the sum of squares. clip_scale adds up those of all
- * modules and sets gradient_norm, clip_scale = min(1, clip / norm) (1 where clip is 0) and skip. */
+ * modules and sets gradient_norm, clip_scale = min(1, clip / norm) (1 where clip is 0) and skip. Under a loss scale
+ * gradients are that many times what they are: the norm is that without, and clip_scale has the scale's inverse in it.
+ */
 #define DTP_SQUARE_SUM_PARTIALS 512u
 struct dtp_square_sum_args {
     const void *values;
@@ -244,6 +256,25 @@ struct dtp_sum_parts_args {
     enum dtp_element element, total_element;
     bool accumulate;
 };
+/* fp8. *amax is raised to the largest magnitude of `values`. quantize: with s = (largest number of result_element) /
+ * max(*amax, 1e-12), as torchao's tensorwise scaling has it (amax_to_scale in float8_utils.py), result and transposed,
+ * of which one may be NULL, are fp8(values * s), and *scale becomes 1 / s, which a matmul multiplies by. Rows and
+ * columns are multiples of 16. */
+struct dtp_amax_args {
+    const void *values;
+    float *amax;
+    uint64_t count;
+    enum dtp_element element;
+};
+#define DTP_FP8_MULTIPLE 16u
+struct dtp_quantize_args {
+    const void *values; /* [rows, columns] */
+    const float *amax;
+    float *scale;
+    void *result, *transposed; /* [rows, columns]; [columns, rows] */
+    uint64_t rows, columns;
+    enum dtp_element element, result_element;
+};
 struct dtp_zero_args {
     void *values;
     uint64_t bytes;
@@ -291,11 +322,13 @@ struct dtp_attention_backward_args {
  * a = gradient [rows, out] and b = input [rows, in]. The addend may be the result (accumulation) or another matrix
  * (residual). GELU_AUX: aux (as result) receives the product with bias, result its tanh GELU; DGELU: result = product *
  * gelu'(aux). bias_gradient, with a_transposed only: sum over k of a, [m], element of the result; overwritten, or added
- * to where addend is the result. */
+ * to where addend is the result. Of fp8, a is E4M3 or E5M2 and b E4M3, a plain and b transposed, as tensor cores have
+ * it; the product is multiplied by *a_scale and *b_scale, and there are neither biases nor epilogues. */
 enum dtp_epilogue { DTP_EPILOGUE_NONE, DTP_EPILOGUE_GELU_AUX, DTP_EPILOGUE_DGELU };
 struct dtp_matmul_args {
     const void *a, *b, *addend, *bias;
     void *result, *aux, *bias_gradient;
+    const float *a_scale, *b_scale; /* of fp8; else NULL */
     void *workspace;
     uint64_t workspace_bytes;
     uint64_t m, n, k;
@@ -326,6 +359,8 @@ struct dtp_matmul_args {
     X(cast, dtp_cast_args)                                                                                             \
     X(add, dtp_add_args)                                                                                               \
     X(sum_parts, dtp_sum_parts_args)                                                                                   \
+    X(amax, dtp_amax_args)                                                                                             \
+    X(quantize, dtp_quantize_args)                                                                                     \
     X(zero, dtp_zero_args)                                                                                             \
     X(initialise, dtp_initialise_args)                                                                                 \
     X(attention, dtp_attention_args)                                                                                   \

@@ -156,6 +156,7 @@ __global__ void __launch_bounds__(THREADS) loss(struct dtp_loss_args a, uint32_t
     __shared__ normaliser of_warp[2][32];
     const row_in_parts<T> part = {slots, kept, a.stride / N, a.vocab, a.softcap};
     const uint32_t beyond = kept * THREADS + threadIdx.x;
+    const float scale = a.scalars && a.scalars->loss_scale > 0 ? a.scale * a.scalars->loss_scale : a.scale;
     T *row = (T *)a.logits + (uint64_t)blockIdx.x * a.stride;
     for (int p = 0; p < part.parts; p++) {
         for (uint32_t s = part.part_begin(p); s < part.part_begin(p + 1); s++)
@@ -177,7 +178,7 @@ __global__ void __launch_bounds__(THREADS) loss(struct dtp_loss_args a, uint32_t
         of.across_block(of_warp[turn]);
         if (threadIdx.x == 0)
             a.row_loss[i] = target < 0 ? 0.0f : logf(of.sum) - (aimed - of.largest);
-        const row_result result = {of.largest, target < 0 ? 0.0f : a.scale / of.sum, a.scale, a.softcap,
+        const row_result result = {of.largest, target < 0 ? 0.0f : scale / of.sum, scale, a.softcap,
                                    target < 0 ? UINT32_MAX : (uint32_t)target};
         if constexpr (!all_kept)
             for (uint32_t vector = beyond; vector < part.vectors; vector += 4 * THREADS)

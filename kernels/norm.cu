@@ -1,3 +1,4 @@
+#include "kernels/amax.cuh"
 #include "kernels/partial_sums.cuh"
 
 /* A row lies with the threads that share it, in registers or in shared memory: it is read once and written once.
@@ -119,6 +120,7 @@ __global__ void __launch_bounds__(most_lanes) forward(const __grid_constant__ st
             }
         }
     const float inverse = rsqrtf(sum(square) / (float)a.width + a.epsilon);
+    float largest = 0;
 #pragma unroll
     for (int v = 0; v < V; v++) {
         uint32_t column = (threadIdx.x + v * blockDim.x) * N;
@@ -138,7 +140,10 @@ __global__ void __launch_bounds__(most_lanes) forward(const __grid_constant__ st
         for (int e = 0; e < N; e++)
             result[e] = (x.of[v][e] - mean) * inverse * weight[e] + bias[e];
         store((T *)a.result + row * a.width + column, result);
+        largest = magnitude(result, largest);
     }
+    if (a.amax)
+        raise_amax<T>(a.amax, largest);
     if (threadIdx.x == 0) {
         a.inverse_deviation[row] = inverse;
         if constexpr (LAYER)
@@ -256,6 +261,7 @@ __global__ void __launch_bounds__(most_lanes, resident<V>)
         next_mean = LAYER && row < a.rows ? a.mean[row] : 0;
     };
     fetch_statistics(first + threadIdx.y);
+    float largest = 0;
     for (int stage = 0; first < a.rows; first += stride, stage = stage + 1 < stages<V> ? stage + 1 : 0) {
         const uint64_t row = first + threadIdx.y;
         reader.fetch(stage > 0 ? stage - 1 : stages<V> - 1, row + (stages<V> - 1) * stride);
@@ -295,8 +301,11 @@ __global__ void __launch_bounds__(most_lanes, resident<V>)
                 result[e] = residual[e] + inverse * (h - (LAYER ? mean_h : 0.0f) - n * mean_hn);
             }
             store((T *)a.residual_gradient + row * a.width + reader.column(v), result);
+            largest = magnitude(result, largest);
         }
     }
+    if (a.amax)
+        raise_amax<T>(a.amax, largest);
     wait_for_all_but<0>();
     __syncthreads(); /* from here shared memory adds up rows */
     float *partials = a.workspace + (uint64_t)blockIdx.x * a.width, *of_rows = reinterpret_cast<float *>(shared);
@@ -315,7 +324,7 @@ unsigned backward_blocks(uint64_t rows, layout l)
 /* Elements a thread reads at a time. */
 uint32_t vector_of(enum dtp_element element, uint32_t width)
 {
-    uint32_t whole = element == DTP_ELEMENT_BF16 ? full<bf16> : full<float>;
+    uint32_t whole = element == DTP_ELEMENT_FP32 ? full<float> : full<bf16>;
     return width % whole == 0 ? whole : 1;
 }
 

@@ -110,11 +110,12 @@ __global__ void __launch_bounds__(1024) sum(struct dtp_sum_args a)
 
 __global__ void __launch_bounds__(1024) clip_scale(struct dtp_clip_scale_args a)
 {
-    double norm = sqrt(sum_all(a.partials, a.count));
+    double sum = sum_all(a.partials, a.count);
     if (threadIdx.x > 0)
         return;
+    double scale = a.scalars->loss_scale > 0 ? a.scalars->loss_scale : 1.0f, norm = sqrt(sum) / scale;
     a.scalars->gradient_norm = (float)norm;
-    a.scalars->clip_scale = a.clip > 0 && norm > a.clip ? (float)(a.clip / norm) : 1.0f;
+    a.scalars->clip_scale = (float)((a.clip > 0 && norm > a.clip ? a.clip / norm : 1.0) / scale);
     a.scalars->skip = !isfinite((float)norm) || !isfinite(a.scalars->loss_sum);
 }
 

@@ -49,6 +49,7 @@ int dtp_reference_activation(void *self, const struct dtp_activation_args *a, vo
                 result *= dtp_load(a->up, a->element, i * columns + a->width + j);
             dtp_store(a->result, a->element, i * a->width + j, result);
         }
+    dtp_raise_amax(a->amax, a->result, a->element, 0, a->rows * a->width);
     return 0;
 }
 
@@ -80,5 +81,6 @@ int dtp_reference_activation_backward(void *self, const struct dtp_activation_ba
                 gated_backward(a, i, j);
             else
                 plain_backward(a, i * a->width + j);
+    dtp_raise_amax(a->amax, a->up_gradient, a->element, 0, (is_gated(a->kind) ? 2 : 1) * a->rows * a->width);
     return 0;
 }

@@ -23,11 +23,14 @@ static void load_panel(const struct matmul *m, uint64_t first, uint64_t columns)
     const struct dtp_matmul_args *a = m->args;
     for (uint64_t p = 0; p < a->k; p++)
         for (uint64_t j = 0; j < PANEL; j++)
-            m->panel[p * PANEL + j] = j < columns ? stored(a->b, a->element, p, first + j, a->ldb, a->b_transposed) : 0;
+            m->panel[p * PANEL + j] =
+                j < columns ? stored(a->b, dtp_matmul_b_element(a), p, first + j, a->ldb, a->b_transposed) : 0;
 }
 
 static void store_result(const struct dtp_matmul_args *a, uint64_t at, uint64_t column, double value)
 {
+    if (a->a_scale)
+        value *= (double)*a->a_scale * (double)*a->b_scale;
     if (a->addend)
         value += dtp_load(a->addend, a->result_element, at);
     if (a->bias)

@@ -25,6 +25,7 @@ int dtp_reference_norm(void *self, const struct dtp_norm_args *a, void *stream)
         a->inverse_deviation[i] = (float)inverse;
         if (a->mean)
             a->mean[i] = (float)mean;
+        dtp_raise_amax(a->amax, a->result, a->element, i * a->width, a->width);
     }
     return 0;
 }
@@ -54,6 +55,7 @@ static void norm_backward_row(const struct dtp_norm_backward_args *a, uint64_t i
             gradient += dtp_load(a->addend, a->element, i * a->width + j);
         dtp_accumulate(a->residual_gradient, a->element, i * a->width + j, gradient, a->add_to_residual && !a->addend);
     }
+    dtp_raise_amax(a->amax, a->residual_gradient, a->element, i * a->width, a->width);
 }
 
 int dtp_reference_norm_backward(void *self, const struct dtp_norm_backward_args *a, void *stream)

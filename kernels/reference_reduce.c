@@ -46,9 +46,10 @@ int dtp_reference_clip_scale(void *self, const struct dtp_clip_scale_args *a, vo
     double sum = 0;
     for (uint64_t i = 0; i < a->count; i++)
         sum += (double)a->partials[i];
-    double norm = sqrt(sum);
+    double scale = a->scalars->loss_scale > 0 ? (double)a->scalars->loss_scale : 1, norm = sqrt(sum) / scale;
+    double clipped = a->clip > 0 && norm > (double)a->clip ? (double)a->clip / norm : 1;
     a->scalars->gradient_norm = (float)norm;
-    a->scalars->clip_scale = a->clip > 0 && norm > (double)a->clip ? (float)((double)a->clip / norm) : 1;
+    a->scalars->clip_scale = (float)(clipped / scale);
     a->scalars->skip = !isfinite((float)norm) || !isfinite(a->scalars->loss_sum);
     return 0;
 }

@@ -6,6 +6,8 @@
 #include "kernels/kernels.h"
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
 
@@ -13,6 +15,10 @@ namespace dtp
 {
 
 using bf16 = __nv_bfloat16;
+using fp16 = __half;
+
+template <typename A, typename B> constexpr bool same = false;
+template <typename A> constexpr bool same<A, A> = true;
 
 /* How many elements of T a 16-byte access carries. */
 template <typename T> constexpr int full = 16 / (int)sizeof(T);
@@ -27,6 +33,11 @@ __device__ inline float to_float(bf16 value)
     return __bfloat162float(value);
 }
 
+__device__ inline float to_float(fp16 value)
+{
+    return __half2float(value);
+}
+
 template <typename T> __device__ inline T from_float(float value);
 template <> __device__ inline float from_float<float>(float value)
 {
@@ -35,6 +46,23 @@ template <> __device__ inline float from_float<float>(float value)
 template <> __device__ inline bf16 from_float<bf16>(float value)
 {
     return __float2bfloat16_rn(value);
+}
+template <> __device__ inline fp16 from_float<fp16>(float value)
+{
+    return __float2half_rn(value);
+}
+
+/* Two neighbours rounded by one instruction, as they lie in a word. */
+template <typename T> __device__ inline uint32_t pair_of(float low, float high);
+template <> __device__ inline uint32_t pair_of<bf16>(float low, float high)
+{
+    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<uint32_t *>(&pair);
+}
+template <> __device__ inline uint32_t pair_of<fp16>(float low, float high)
+{
+    __half2 pair = __floats2half2_rn(low, high);
+    return *reinterpret_cast<uint32_t *>(&pair);
 }
 
 template <typename T, int N> struct alignas(N * sizeof(T) > 16 ? 16 : N * sizeof(T)) packed {
@@ -45,16 +73,13 @@ template <typename T, int N> struct alignas(N * sizeof(T) > 16 ? 16 : N * sizeof
         return to_float(element[i]);
     }
 
-    /* Two bf16 are rounded by one instruction. */
     __device__ void set(const float (&values)[N])
     {
         if constexpr (sizeof(T) == 2 && N % 2 == 0) {
             uint32_t *words = reinterpret_cast<uint32_t *>(element);
 #pragma unroll
-            for (int i = 0; i < N; i += 2) {
-                __nv_bfloat162 pair = __floats2bfloat162_rn(values[i], values[i + 1]);
-                words[i / 2] = *reinterpret_cast<uint32_t *>(&pair);
-            }
+            for (int i = 0; i < N; i += 2)
+                words[i / 2] = pair_of<T>(values[i], values[i + 1]);
         } else {
 #pragma unroll
             for (int i = 0; i < N; i++)
@@ -132,33 +157,44 @@ template <int PENDING> __device__ inline void wait_for_all_but()
 /* One element of a tensor whose type is known at run time only. */
 __device__ inline float load_any(const void *values, enum dtp_element element, uint64_t i)
 {
-    return element == DTP_ELEMENT_BF16 ? to_float(((const bf16 *)values)[i]) : ((const float *)values)[i];
+    return element == DTP_ELEMENT_BF16   ? to_float(((const bf16 *)values)[i])
+           : element == DTP_ELEMENT_FP16 ? to_float(((const fp16 *)values)[i])
+                                         : ((const float *)values)[i];
 }
 
 __device__ inline void store_any(void *values, enum dtp_element element, uint64_t i, float value)
 {
     if (element == DTP_ELEMENT_BF16)
         ((bf16 *)values)[i] = from_float<bf16>(value);
+    else if (element == DTP_ELEMENT_FP16)
+        ((fp16 *)values)[i] = from_float<fp16>(value);
+    else if (element == DTP_ELEMENT_E4M3 || element == DTP_ELEMENT_E5M2)
+        ((uint8_t *)values)[i] =
+            __nv_cvt_float_to_fp8(value, __NV_SATFINITE, element == DTP_ELEMENT_E4M3 ? __NV_E4M3 : __NV_E5M2);
     else
         ((float *)values)[i] = value;
 }
 
 /* Weights of N neighbouring columns, of whatever type they are, and what a norm adds to each. */
+template <typename T, int N>
+__device__ inline void read_weights_of(float (&to)[N], const void *from, uint32_t column, float offset)
+{
+    packed<T, N> values = load<N>((const T *)from + column);
+#pragma unroll
+    for (int e = 0; e < N; e++)
+        to[e] = offset + values[e];
+}
+
 template <int N>
 __device__ inline void read_weights(float (&to)[N], const void *from, enum dtp_element element, uint32_t column,
                                     float offset = 0)
 {
-    if (element == DTP_ELEMENT_BF16) {
-        packed<bf16, N> values = load<N>((const bf16 *)from + column);
-#pragma unroll
-        for (int e = 0; e < N; e++)
-            to[e] = offset + values[e];
-    } else {
-        packed<float, N> values = load<N>((const float *)from + column);
-#pragma unroll
-        for (int e = 0; e < N; e++)
-            to[e] = offset + values[e];
-    }
+    if (element == DTP_ELEMENT_BF16)
+        read_weights_of<bf16, N>(to, from, column, offset);
+    else if (element == DTP_ELEMENT_FP16)
+        read_weights_of<fp16, N>(to, from, column, offset);
+    else
+        read_weights_of<float, N>(to, from, column, offset);
 }
 
 /* Sum over `lanes` neighbours of a warp (a power of two), in every one of them. The butterfly's order is fixed. */
@@ -222,7 +258,20 @@ __device__ inline float soft_cap_slope(float capped, float cap)
 /* Calls `body` with a value of the element's type: inside, `decltype` names it. */
 template <typename Body> int with_element(enum dtp_element element, Body body)
 {
-    return element == DTP_ELEMENT_BF16 ? body(bf16{}) : body(float{});
+    switch (element) {
+    case DTP_ELEMENT_FP32: return body(float{});
+    case DTP_ELEMENT_BF16: return body(bf16{});
+    case DTP_ELEMENT_FP16: return body(fp16{});
+    default: return (int)cudaErrorInvalidValue;
+    }
+}
+
+/* The same of numbers with fp32's range: moments of gradients, squares among them, which fp16 does not hold. */
+template <typename Body> int with_wide_element(enum dtp_element element, Body body)
+{
+    return element == DTP_ELEMENT_FP32   ? body(float{})
+           : element == DTP_ELEMENT_BF16 ? body(bf16{})
+                                         : (int)cudaErrorInvalidValue;
 }
 
 inline cudaStream_t stream_of(void *stream)

@@ -9,14 +9,18 @@
 
 enum dtp_element dtp_bind_element(enum dtp_dtype dtype)
 {
-    assert(dtype == DTP_FP32 || dtype == DTP_BF16);
-    return dtype == DTP_FP32 ? DTP_ELEMENT_FP32 : DTP_ELEMENT_BF16;
+    switch (dtype) {
+    case DTP_FP32: return DTP_ELEMENT_FP32;
+    case DTP_FP16: return DTP_ELEMENT_FP16;
+    case DTP_FP8: return DTP_ELEMENT_E4M3;
+    default: assert(dtype == DTP_BF16); return DTP_ELEMENT_BF16;
+    }
 }
 
 bool dtp_bind_buffer_element(const struct dtp_buffer *buffer, enum dtp_element *out)
 {
     enum dtp_dtype dtype = buffer->element == DTP_NO_ELEMENT ? DTP_DTYPE_COUNT : (enum dtp_dtype)(buffer->element - 1);
-    bool known = dtype == DTP_FP32 || dtype == DTP_BF16;
+    bool known = dtype == DTP_FP32 || dtype == DTP_BF16 || dtype == DTP_FP16 || dtype == DTP_FP8;
     if (known)
         *out = dtp_bind_element(dtype);
     return known;
@@ -88,6 +92,7 @@ static void fill_norm(struct dtp_binder *b, struct dtp_bound_op *out)
                                                  .result = need(b, DTP_ROLE_RESULT),
                                                  .inverse_deviation = statistics,
                                                  .mean = has_mean(b) ? statistics + rows(b) : NULL,
+                                                 .amax = maybe(b, DTP_ROLE_AMAX),
                                                  .rows = rows(b),
                                                  .width = width(b),
                                                  .epsilon = norm_epsilon(b),
@@ -113,6 +118,7 @@ static void fill_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out)
                                         .weight_gradient = need(b, DTP_ROLE_WEIGHT_GRADIENT),
                                         .bias_gradient = maybe(b, DTP_ROLE_BIAS_GRADIENT),
                                         .workspace = need(b, DTP_ROLE_WORKSPACE),
+                                        .amax = maybe(b, DTP_ROLE_AMAX),
                                         .rows = rows(b),
                                         .width = width(b),
                                         .weight_offset = weight_offset(b),
@@ -139,6 +145,20 @@ static void fill_matmul_forward(struct dtp_binder *b, struct dtp_matmul_args *g)
     g->lda = g->ldb = g->k;
     g->ldd = g->n;
     g->result_element = element_of(b, DTP_ROLE_RESULT);
+}
+
+/* Both operands by the dimension that is summed over, whichever of the three products it is. */
+static void fill_matmul_fp8(struct dtp_binder *b, struct dtp_matmul_args *g)
+{
+    if (g->element != DTP_ELEMENT_E4M3)
+        return;
+    if (operand(b, DTP_ROLE_GRADIENT))
+        g->element = DTP_ELEMENT_E5M2;
+    g->a_scale = need(b, DTP_ROLE_SCALE);
+    g->b_scale = need(b, DTP_ROLE_OTHER_SCALE);
+    g->a_transposed = false;
+    g->b_transposed = true;
+    g->lda = g->ldb = g->k;
 }
 
 static void fill_matmul_input_gradient(struct dtp_binder *b, struct dtp_matmul_args *g)
@@ -184,8 +204,35 @@ static void fill_matmul(struct dtp_binder *b, struct dtp_bound_op *out)
         fill_matmul_input_gradient(b, &g);
     else
         fill_matmul_forward(b, &g);
+    fill_matmul_fp8(b, &g);
     out->kernel = DTP_KERNEL_matmul;
     out->arguments.matmul = g;
+}
+
+/* Without a result it finds the amax alone. */
+static void fill_quantize(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    uint64_t columns = whole(b->op->demand->n);
+    if (!operand(b, DTP_ROLE_RESULT) && !operand(b, DTP_ROLE_TRANSPOSED)) {
+        out->kernel = DTP_KERNEL_amax;
+        out->arguments.amax = (struct dtp_amax_args){.values = need(b, DTP_ROLE_INPUT),
+                                                     .amax = need(b, DTP_ROLE_AMAX),
+                                                     .count = rows(b) * columns,
+                                                     .element = element_of(b, DTP_ROLE_INPUT)};
+        return;
+    }
+    bool gradient = b->op->demand->form == DTP_FORM_E5M2;
+    out->kernel = DTP_KERNEL_quantize;
+    out->arguments.quantize =
+        (struct dtp_quantize_args){.values = need(b, DTP_ROLE_INPUT),
+                                   .amax = need(b, DTP_ROLE_AMAX),
+                                   .scale = need(b, DTP_ROLE_SCALE),
+                                   .result = maybe(b, DTP_ROLE_RESULT),
+                                   .transposed = maybe(b, DTP_ROLE_TRANSPOSED),
+                                   .rows = rows(b),
+                                   .columns = columns,
+                                   .element = element_of(b, DTP_ROLE_INPUT),
+                                   .result_element = gradient ? DTP_ELEMENT_E5M2 : DTP_ELEMENT_E4M3};
 }
 
 /* ---- attention and activations ----------------------------------------------------------------------------------- */
@@ -303,6 +350,7 @@ static void fill_activation(struct dtp_binder *b, struct dtp_bound_op *out)
     out->kernel = DTP_KERNEL_activation;
     out->arguments.activation = (struct dtp_activation_args){.up = need(b, DTP_ROLE_INPUT),
                                                              .result = need(b, DTP_ROLE_RESULT),
+                                                             .amax = maybe(b, DTP_ROLE_AMAX),
                                                              .rows = rows(b),
                                                              .width = width(b),
                                                              .kind = activation_kind(b),
@@ -318,6 +366,7 @@ static void fill_activation_backward(struct dtp_binder *b, struct dtp_bound_op *
                                               .up = up,
                                               .up_gradient = apart ? apart : up,
                                               .result = maybe(b, DTP_ROLE_RESULT),
+                                              .amax = maybe(b, DTP_ROLE_AMAX),
                                               .rows = rows(b),
                                               .width = width(b),
                                               .kind = activation_kind(b),
@@ -352,6 +401,7 @@ static void fill_loss_backward(struct dtp_binder *b, struct dtp_bound_op *out)
                                                  .stride = width(b),
                                                  .scale = (float)(1 / b->op->demand->m),
                                                  .softcap = (float)heads(b)->softcap,
+                                                 .scalars = maybe(b, DTP_ROLE_SCALARS),
                                                  .element = element_of(b, DTP_ROLE_RESULT)};
 }
 
@@ -376,6 +426,7 @@ static enum dtp_status fill(struct dtp_binder *b, struct dtp_bound_op *out)
     case DTP_OP_NORM: fill_norm(b, out); return DTP_OK;
     case DTP_OP_NORM_BACKWARD: fill_norm_backward(b, out); return DTP_OK;
     case DTP_OP_MATMUL: fill_matmul(b, out); return DTP_OK;
+    case DTP_OP_QUANTIZE: fill_quantize(b, out); return DTP_OK;
     case DTP_OP_ROTARY:
     case DTP_OP_ROTARY_BACKWARD: fill_rotary(b, out); return DTP_OK;
     case DTP_OP_QK_NORM: fill_qk_norm(b, out); return DTP_OK;

@@ -101,6 +101,41 @@ static void matmul(struct dtp_binder *b)
     room(b, DTP_ROLE_BIAS_GRADIENT, 1, m);
     room(b, DTP_ROLE_ADDEND, m, n);
     room(b, DTP_ROLE_AUX, m, n);
+    if (!operand(b, left) || element_of(b, left) != DTP_ELEMENT_E4M3)
+        return;
+    demand(b, DTP_ROLE_SCALE, operand(b, DTP_ROLE_SCALE) && operand(b, DTP_ROLE_OTHER_SCALE));
+    demand(b, left, m % DTP_FP8_MULTIPLE == 0 && n % DTP_FP8_MULTIPLE == 0 && k % DTP_FP8_MULTIPLE == 0);
+    demand(b, DTP_ROLE_BIAS, !operand(b, DTP_ROLE_BIAS) && !operand(b, DTP_ROLE_BIAS_GRADIENT));
+    demand(b, DTP_ROLE_AUX, !operand(b, DTP_ROLE_AUX));
+}
+
+static void quantize(struct dtp_binder *b)
+{
+    uint64_t columns = whole(b->op->demand->n);
+    bool casts = operand(b, DTP_ROLE_RESULT) || operand(b, DTP_ROLE_TRANSPOSED);
+    demand(b, DTP_ROLE_INPUT,
+           columns > 0 && columns <= INT32_MAX && rows(b) <= INT32_MAX && rows(b) % DTP_FP8_MULTIPLE == 0 &&
+               columns % DTP_FP8_MULTIPLE == 0);
+    demand(b, DTP_ROLE_SCALE, !casts || operand(b, DTP_ROLE_SCALE));
+    room(b, DTP_ROLE_INPUT, rows(b), columns);
+    room(b, DTP_ROLE_RESULT, rows(b), columns);
+    room(b, DTP_ROLE_TRANSPOSED, rows(b), columns);
+}
+
+/* Numbers of 8 bits are cast and multiplied, and nothing else. */
+static void narrow(struct dtp_binder *b)
+{
+    const struct dtp_operand *operands = dtp_program_operands(b->binding->job.program, b->op);
+    for (uint32_t i = 0; i < b->op->operand_count; i++) {
+        enum dtp_role role = (enum dtp_role)operands[i].role;
+        enum dtp_element element = DTP_ELEMENT_FP32;
+        bool is_narrow = dtp_bind_buffer_element(buffer_of(b, &operands[i]), &element) && element == DTP_ELEMENT_E4M3;
+        bool made = b->op->kind == DTP_OP_QUANTIZE && (role == DTP_ROLE_RESULT || role == DTP_ROLE_TRANSPOSED);
+        bool read = b->op->kind == DTP_OP_MATMUL &&
+                    (role == DTP_ROLE_INPUT || role == DTP_ROLE_WEIGHT || role == DTP_ROLE_GRADIENT);
+        if (role != DTP_ROLE_NONE && (made != is_narrow && !(read && is_narrow)))
+            b->missing |= 1u << role;
+    }
 }
 
 /* Rotary and norms of q and k, which work on packed projections in place. */
@@ -217,6 +252,7 @@ void dtp_bind_room(struct dtp_binder *b)
     case DTP_OP_NORM:
     case DTP_OP_NORM_BACKWARD: norm(b); break;
     case DTP_OP_MATMUL: matmul(b); break;
+    case DTP_OP_QUANTIZE: quantize(b); break;
     case DTP_OP_ROTARY:
     case DTP_OP_ROTARY_BACKWARD:
     case DTP_OP_QK_NORM:
@@ -229,4 +265,8 @@ void dtp_bind_room(struct dtp_binder *b)
     default: others(b);
     }
     room_bytes(b, DTP_ROLE_SCALARS, 1, DTP_EXECUTOR_SCALARS_BYTES);
+    room_bytes(b, DTP_ROLE_AMAX, 1, sizeof(float));
+    room_bytes(b, DTP_ROLE_SCALE, 1, sizeof(float));
+    room_bytes(b, DTP_ROLE_OTHER_SCALE, 1, sizeof(float));
+    narrow(b);
 }

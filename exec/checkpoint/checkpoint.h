@@ -47,9 +47,11 @@ struct dtp_checkpoint_identity {
 /* Where the run stands: everything else of it follows from step, seed and identity, for random numbers and samples are
  * functions of them. */
 struct dtp_checkpoint_position {
-    uint64_t step;    /* optimizer steps done */
-    uint64_t samples; /* read from the token source */
-    uint64_t skipped; /* of the steps, those whose update was left out */
+    uint64_t step;       /* optimizer steps done */
+    uint64_t samples;    /* read from the token source */
+    uint64_t skipped;    /* of the steps, those whose update was left out */
+    double loss_scale;   /* of fp16, which the next step takes; 0: none */
+    uint64_t good_steps; /* since it changed last, none of them left out */
 };
 
 /* Where ranks write together: `agree` returns to all, when all have called it, the worst status of any; NULL for one

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -282,6 +283,16 @@ static enum dtp_status check_identity(const struct reader *r, const json_t *mani
     return DTP_OK;
 }
 
+/* Those of fp16 alone have one. */
+static bool loss_scale(const json_t *manifest, struct dtp_checkpoint_position *position)
+{
+    const json_t *scale = json_object_get(manifest, "loss_scale");
+    position->loss_scale = json_number_value(scale);
+    position->good_steps = 0;
+    return !scale || (isfinite(position->loss_scale) && position->loss_scale > 0 &&
+                      amount(manifest, "good_steps", MOST_BYTES, &position->good_steps));
+}
+
 static enum dtp_status read_manifest(struct reader *r, const struct dtp_checkpoint_identity *identity,
                                      struct dtp_checkpoint_position *position)
 {
@@ -290,9 +301,10 @@ static enum dtp_status read_manifest(struct reader *r, const struct dtp_checkpoi
     if (!manifest)
         return DTP_BAD_INPUT;
     enum dtp_status status = check_identity(r, manifest, identity);
-    if (status == DTP_OK && (!amount(manifest, "step", MOST_BYTES, &position->step) ||
-                             !amount(manifest, "samples", MOST_BYTES, &position->samples) ||
-                             !amount(manifest, "skipped", MOST_BYTES, &position->skipped)))
+    if (status == DTP_OK &&
+        (!amount(manifest, "step", MOST_BYTES, &position->step) ||
+         !amount(manifest, "samples", MOST_BYTES, &position->samples) ||
+         !amount(manifest, "skipped", MOST_BYTES, &position->skipped) || !loss_scale(manifest, position)))
         status = damaged(r, "manifest.json", "does not say where the run stood");
     if (status == DTP_OK)
         status = read_indices(r, json_object_get(manifest, "index_crc64"));

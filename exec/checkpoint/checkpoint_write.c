@@ -252,6 +252,10 @@ static enum dtp_status write_manifest(const struct writer *w, const struct dtp_c
                                  (json_int_t)position->step, "samples", (json_int_t)position->samples, "skipped",
                                  (json_int_t)position->skipped, "seed", seed, "model", identity->model, "data",
                                  identity->data, "index_crc64", sums);
+    if (position->loss_scale > 0) {
+        json_object_set_new(manifest, "loss_scale", json_real(position->loss_scale));
+        json_object_set_new(manifest, "good_steps", json_integer((json_int_t)position->good_steps));
+    }
     if (status == DTP_OK)
         status = write_json(w, "manifest.json", manifest, NULL);
     json_decref(manifest);

@@ -19,7 +19,7 @@ enum layout {
     LAYOUT_ONE,
 };
 
-/* X(tensor, layout, type, storage). IO is bf16. */
+/* X(tensor, layout, type, storage). IO is bf16, or fp16 in its place. */
 #define TENSORS(X)                                                                                                     \
     X(QUERY, QUERY, BFLOAT16, DEVICE)                                                                                  \
     X(KEY_TRANSPOSED, KEY_TRANSPOSED, BFLOAT16, DEVICE)                                                                \
@@ -234,7 +234,8 @@ enum dtp_status dtp_attention_plan(const struct dtp_cudnn *cudnn, const struct d
 
     for (int i = 1; i < TENSOR_COUNT; i++) {
         tensors[i].storage = tensor_table[i].storage;
-        tensors[i].type = tensor_table[i].type;
+        tensors[i].type =
+            tensor_table[i].type == CUDNN_DATA_BFLOAT16 && size->fp16 ? CUDNN_DATA_HALF : tensor_table[i].type;
         lay_out(tensor_table[i].layout, size, &tensors[i]);
     }
     for (size_t i = 0; i < step_count; i++)
@@ -289,7 +290,7 @@ static bool sizes_equal(const struct dtp_attention_size *a, const struct dtp_att
 {
     return a->batch == b->batch && a->sequence == b->sequence && a->heads == b->heads && a->kv_heads == b->kv_heads &&
            a->head_dim == b->head_dim && a->window == b->window && a->backward == b->backward &&
-           a->deterministic == b->deterministic;
+           a->deterministic == b->deterministic && a->fp16 == b->fp16;
 }
 
 static const struct prepared *find(const struct dtp_attention_plans *attention, const struct dtp_attention_size *size)
@@ -346,6 +347,7 @@ static struct dtp_attention_size forward_size(const struct dtp_attention_args *f
         .kv_heads = from->kv_heads,
         .head_dim = from->head_dim,
         .window = from->window,
+        .fp16 = from->element == DTP_ELEMENT_FP16,
     };
 }
 
@@ -360,6 +362,7 @@ static struct dtp_attention_size backward_size(const struct dtp_attention_backwa
         .window = from->window,
         .backward = true,
         .deterministic = !from->atomic,
+        .fp16 = from->element == DTP_ELEMENT_FP16,
     };
 }
 
@@ -383,7 +386,8 @@ struct part_start {
     uint64_t batch, head;
 };
 
-/* q, k and v of a part in packed rows of bf16. cuDNN takes inputs and results alike as void *; it only reads inputs. */
+/* q, k and v of a part in packed rows of 16-bit elements. cuDNN takes inputs and results alike as void *; it only reads
+ * inputs. */
 struct packed {
     void *query, *key, *value;
 };

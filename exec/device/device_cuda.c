@@ -291,7 +291,7 @@ int dtp_cuda_matmul(void *self, const struct dtp_matmul_args *arguments, void *s
 
 static bool is_fused(enum dtp_element element, uint32_t sequence, uint32_t head_dim, float softcap)
 {
-    return dtp_attention_is_fused(element == DTP_ELEMENT_BF16, sequence, head_dim, softcap > 0);
+    return dtp_attention_is_fused(element != DTP_ELEMENT_FP32, sequence, head_dim, softcap > 0);
 }
 
 static int attention(void *self, const struct dtp_attention_args *arguments, void *stream)

@@ -130,7 +130,8 @@ static struct dtp_adamw_args part_of(const struct dtp_adamw_args *a, uint64_t be
 void dtp_host_adam_update(const struct dtp_adamw_args *a, uint64_t begin, uint64_t end)
 {
     const struct dtp_step_scalars *s = a->scalars;
-    if (a->stochastic_rounding && (!a->master || a->moment_element == DTP_ELEMENT_BF16)) {
+    bool halves = a->gradient_element == DTP_ELEMENT_FP16 || a->weight_element == DTP_ELEMENT_FP16;
+    if (halves || (a->stochastic_rounding && (!a->master || a->moment_element == DTP_ELEMENT_BF16))) {
         struct dtp_adamw_args part = part_of(a, begin, end);
         dtp_reference_adamw(NULL, &part, NULL);
         return;

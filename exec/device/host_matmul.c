@@ -34,7 +34,7 @@ static struct layout layout_of(const struct dtp_matmul_args *g)
     l.a_elements = wide ? 0 : l.a_rows * l.a_stride;
     l.b_elements = wide ? 0 : l.b_rows * l.b_stride;
     /* An epilogue reads the product before it rounds; a result of fp32 without one is written in place. */
-    bool in_place = g->result_element == DTP_ELEMENT_FP32 && g->epilogue == DTP_EPILOGUE_NONE;
+    bool in_place = g->result_element == DTP_ELEMENT_FP32 && g->epilogue == DTP_EPILOGUE_NONE && !g->a_scale;
     l.result_elements = in_place ? 0 : g->m * g->n;
     return l;
 }
@@ -69,12 +69,14 @@ void dtp_host_matmul_release(struct dtp_host_matmul *state)
 
 /* ---- the product ------------------------------------------------------------------------------------------------- */
 
-static const float *widened(const void *values, uint64_t rows, uint64_t width, uint64_t stride, float *scratch)
+static const float *widened(const void *values, enum dtp_element element, uint64_t rows, uint64_t width,
+                            uint64_t stride, float *scratch)
 {
     const uint16_t *from = values;
     for (uint64_t i = 0; i < rows; i++)
         for (uint64_t j = 0; j < width; j++)
-            scratch[i * width + j] = dtp_bf16_to_float(from[i * stride + j]);
+            scratch[i * width + j] = element == DTP_ELEMENT_BF16 ? dtp_bf16_to_float(from[i * stride + j])
+                                                                 : dtp_load_float(values, element, i * stride + j);
     return scratch;
 }
 
@@ -107,7 +109,7 @@ static void multiply(const struct dtp_matmul_args *g, const float *a, uint64_t l
 /* What the product is added to: the addend, the bias, or nothing. False: nothing, and `start` is not written. */
 static bool write_start(const struct dtp_matmul_args *g, float *start, uint64_t stride)
 {
-    if (!g->addend && !g->bias)
+    if ((!g->addend && !g->bias) || g->a_scale) /* the product is scaled first */
         return false;
     if (g->addend == start && !g->bias)
         return true;
@@ -127,6 +129,9 @@ static void finish(const struct dtp_matmul_args *g, const float *product)
         for (uint64_t j = 0; j < g->n; j++) {
             double value = (double)product[i * g->n + j];
             uint64_t at = i * g->ldd + j;
+            if (g->a_scale)
+                value = value * (double)*g->a_scale * (double)*g->b_scale +
+                        (g->addend ? dtp_load(g->addend, g->result_element, at) : 0);
             if (g->epilogue == DTP_EPILOGUE_GELU_AUX) {
                 dtp_store(g->aux, g->element, at, value);
                 value = dtp_gelu(dtp_load(g->aux, g->element, at));
@@ -155,8 +160,8 @@ int dtp_host_matmul(struct dtp_host_matmul *state, const struct dtp_matmul_args 
     const float *a = g->a, *b = g->b;
     uint64_t lda = g->lda, ldb = g->ldb;
     if (l.a_elements) {
-        a = widened(g->a, l.a_rows, l.a_stride, g->lda, state->scratch);
-        b = widened(g->b, l.b_rows, l.b_stride, g->ldb, state->scratch + l.a_elements);
+        a = widened(g->a, g->element, l.a_rows, l.a_stride, g->lda, state->scratch);
+        b = widened(g->b, dtp_matmul_b_element(g), l.b_rows, l.b_stride, g->ldb, state->scratch + l.a_elements);
         lda = l.a_stride;
         ldb = l.b_stride;
     }

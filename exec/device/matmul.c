@@ -1,5 +1,7 @@
 #include "device/matmul_search.h"
 
+#include "kernels/element.h"
+
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +24,13 @@ struct dtp_matmul {
 
 static cudaDataType_t data_type(uint64_t element)
 {
-    return element == DTP_ELEMENT_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    switch (element) {
+    case DTP_ELEMENT_BF16: return CUDA_R_16BF;
+    case DTP_ELEMENT_FP16: return CUDA_R_16F;
+    case DTP_ELEMENT_E4M3: return CUDA_R_8F_E4M3;
+    case DTP_ELEMENT_E5M2: return CUDA_R_8F_E5M2;
+    default: return CUDA_R_32F;
+    }
 }
 
 struct dtp_matmul_key dtp_matmul_key_of(const struct dtp_matmul_args *from)
@@ -51,11 +59,12 @@ struct dtp_matmul_key dtp_matmul_key_of(const struct dtp_matmul_args *from)
 void dtp_matmul_words(const struct dtp_matmul_key *key, char *out, size_t bytes)
 {
     static const char *const epilogues[] = {"", ", GELU kept", ", gradient of GELU"};
+    static const char *const elements[] = {"fp32", "bf16", "fp16", "e4m3", "e5m2"};
     snprintf(out, bytes, "matmul [%llu, %llu] = %s[%llu] %s, %s to %s%s%s%s%s", (unsigned long long)key->m,
              (unsigned long long)key->n, key->a_transposed ? "transposed " : "", (unsigned long long)key->k,
-             key->b_transposed ? "transposed" : "plain", key->element == DTP_ELEMENT_BF16 ? "bf16" : "fp32",
-             key->result_element == DTP_ELEMENT_BF16 ? "bf16" : "fp32", epilogues[key->epilogue % 3],
-             key->addend ? ", added" : "", key->bias ? ", bias" : "", key->bias_gradient ? ", bias gradient" : "");
+             key->b_transposed ? "transposed" : "plain", elements[key->element % 5], elements[key->result_element % 5],
+             epilogues[key->epilogue % 3], key->addend ? ", added" : "", key->bias ? ", bias" : "",
+             key->bias_gradient ? ", bias gradient" : "");
 }
 
 /* ---- descriptors ------------------------------------------------------------------------------------------------- */
@@ -79,6 +88,12 @@ static cublasStatus_t set_pointers(cublasLtMatmulDesc_t operation, const struct 
 {
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     const void *bias = from->bias_gradient && !bias_apart ? from->bias_gradient : from->bias;
+    if (from->a_scale) {
+        status = SET(operation, A_SCALE_POINTER, from->b_scale);
+        status = status == CUBLAS_STATUS_SUCCESS ? SET(operation, B_SCALE_POINTER, from->a_scale) : status;
+    }
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return status;
     if (bias)
         status = SET(operation, BIAS_POINTER, bias);
     if (status == CUBLAS_STATUS_SUCCESS && from->epilogue != DTP_EPILOGUE_NONE)
@@ -93,7 +108,11 @@ static cublasStatus_t describe_operation(const struct dtp_matmul_key *key, bool 
     const cublasLtEpilogue_t epilogue = epilogue_of(key, bias_apart);
     const int64_t aux_leading = (int64_t)key->ldd;
     const cudaDataType_t element = data_type(key->element), result_element = data_type(key->result_element);
+    const int8_t fast = key->element == DTP_ELEMENT_E4M3;
     cublasStatus_t status = SET(out, TRANSA, first);
+    /* Sums of fp8 products in fewer bits forward, where torchao has it so too; gradients in all of fp32's. */
+    if (status == CUBLAS_STATUS_SUCCESS && fast)
+        status = SET(out, FAST_ACCUM, fast);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = SET(out, TRANSB, second);
     if (status == CUBLAS_STATUS_SUCCESS)
@@ -125,7 +144,7 @@ void dtp_matmul_forget(struct dtp_matmul_prepared *prepared)
 cublasStatus_t dtp_matmul_describe(const struct dtp_matmul_args *from, bool bias_apart, struct dtp_matmul_prepared *out)
 {
     const struct dtp_matmul_key key = dtp_matmul_key_of(from);
-    const cudaDataType_t element = data_type(key.element);
+    const cudaDataType_t element = data_type(key.element), b_element = data_type(dtp_matmul_b_element(from));
     const int32_t sms = (int32_t)from->sms;
     *out = (struct dtp_matmul_prepared){.key = key, .bias_apart = bias_apart};
     cublasStatus_t status = cublasLtMatmulDescCreate(&out->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F);
@@ -136,7 +155,7 @@ cublasStatus_t dtp_matmul_describe(const struct dtp_matmul_args *from, bool bias
     if (status == CUBLAS_STATUS_SUCCESS)
         status = set_pointers(out->operation, from, bias_apart);
     if (status == CUBLAS_STATUS_SUCCESS) /* stored rows of ours are columns there */
-        status = cublasLtMatrixLayoutCreate(&out->a, element, key.b_transposed ? key.k : key.n,
+        status = cublasLtMatrixLayoutCreate(&out->a, b_element, key.b_transposed ? key.k : key.n,
                                             key.b_transposed ? key.n : key.k, (int64_t)key.ldb);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cublasLtMatrixLayoutCreate(&out->b, element, key.a_transposed ? key.m : key.k,

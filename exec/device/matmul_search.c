@@ -1,5 +1,7 @@
 #include "device/matmul_search.h"
 
+#include "kernels/element.h"
+
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
 
@@ -31,7 +33,7 @@ static int fill(const void *values, uint64_t rows, uint64_t columns, uint64_t le
         .seed = 1,
         .tensor = tensor,
         .deviation = 1,
-        .element = element == DTP_ELEMENT_BF16 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32,
+        .element = (enum dtp_element)element,
     };
     return dtp_cuda_initialise(NULL, &arguments, stream);
 }
@@ -39,11 +41,17 @@ static int fill(const void *values, uint64_t rows, uint64_t columns, uint64_t le
 /* Random numbers everywhere: GEMMs on zeros run 13 % faster, on constants too (power). */
 static int fill_operands(const struct dtp_matmul_args *to, void *stream)
 {
-    int code = fill(to->a, to->a_transposed ? to->k : to->m, to->a_transposed ? to->m : to->k, to->lda, to->element, 0,
+    const struct dtp_initialise_args ones[] = {{.values = (void *)(uintptr_t)to->a_scale, .count = 1, .mean = 1},
+                                               {.values = (void *)(uintptr_t)to->b_scale, .count = 1, .mean = 1}};
+    int code = to->a_scale ? dtp_cuda_initialise(NULL, &ones[0], stream) : 0;
+    if (!code && to->b_scale)
+        code = dtp_cuda_initialise(NULL, &ones[1], stream);
+    if (!code)
+        code = fill(to->a, to->a_transposed ? to->k : to->m, to->a_transposed ? to->m : to->k, to->lda, to->element, 0,
                     stream);
     if (!code)
-        code = fill(to->b, to->b_transposed ? to->n : to->k, to->b_transposed ? to->k : to->n, to->ldb, to->element, 1,
-                    stream);
+        code = fill(to->b, to->b_transposed ? to->n : to->k, to->b_transposed ? to->k : to->n, to->ldb,
+                    dtp_matmul_b_element(to), 1, stream);
     if (!code)
         code = fill(to->addend, to->m, to->n, to->ldd, to->result_element, 2, stream);
     if (!code)

@@ -76,6 +76,9 @@ enum dtp_status dtp_settings_set(struct dtp_settings *settings, const char *name
     return DTP_OK;
 }
 
+#define LEAST_LOSS_SCALE 1e-6
+#define LARGEST_LOSS_SCALE 1e12
+
 static enum dtp_status check_words(struct dtp_settings *s, struct dtp_faults *faults)
 {
     enum dtp_status status = DTP_OK;
@@ -89,6 +92,12 @@ static enum dtp_status check_words(struct dtp_settings *s, struct dtp_faults *fa
         status =
             dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--not-finite: '%s' is neither skip nor stop", s->not_finite);
     s->skip_not_finite = s->not_finite && strcmp(s->not_finite, "skip") == 0;
+    bool fixed = s->loss_scale && strcmp(s->loss_scale, "dynamic") != 0;
+    if (fixed && (!dtp_number_parse(s->loss_scale, &s->fixed_loss_scale) ||
+                  !(s->fixed_loss_scale >= LEAST_LOSS_SCALE && s->fixed_loss_scale <= LARGEST_LOSS_SCALE)))
+        status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                           "--loss-scale: '%s' is neither dynamic nor a number from %g to %g", s->loss_scale,
+                           LEAST_LOSS_SCALE, LARGEST_LOSS_SCALE);
     return status;
 }
 

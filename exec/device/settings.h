@@ -40,6 +40,7 @@
     TEXT(program, "program")                                                                                           \
     TEXT(op_times, "op-times")                                                                                         \
     TEXT(not_finite, "not-finite")                                                                                     \
+    TEXT(loss_scale, "loss-scale")                                                                                     \
     TEXT(choices, "matmul-choices")                                                                                    \
     SWITCH(resume, "resume")                                                                                           \
     SWITCH(resume_previous, "resume-previous")                                                                         \
@@ -61,6 +62,7 @@ struct dtp_settings {
     enum dtp_token_type token_type; /* of data_type */
     bool cuda;                      /* of device: cuda (default) or host */
     bool skip_not_finite;           /* of not_finite: skip or stop (default) */
+    double fixed_loss_scale;        /* of loss_scale; 0: dynamic (default) */
 };
 
 struct dtp_settings dtp_settings_default(void);
@@ -72,7 +74,7 @@ enum dtp_status dtp_settings_set(struct dtp_settings *settings, const char *name
                                  struct dtp_faults *faults);
 /* Whether the flag takes a value; false also where there is none of that name. */
 bool dtp_settings_takes_value(const char *name);
-/* What does not fit together, and the words of device, data_type and not_finite. */
+/* What does not fit together, and the words of device, data_type, not_finite and loss_scale. */
 enum dtp_status dtp_settings_check(struct dtp_settings *settings, struct dtp_faults *faults);
 
 /* Linear warm-up over the first `warmup` steps, then half a cosine down to min_learning_rate at step `steps`

@@ -46,7 +46,7 @@ static struct nccl_communicator *own(struct dtp_communicator *communicator)
 
 static ncclDataType_t type_of(enum dtp_element element)
 {
-    return element == DTP_ELEMENT_BF16 ? ncclBfloat16 : ncclFloat32;
+    return element == DTP_ELEMENT_BF16 ? ncclBfloat16 : element == DTP_ELEMENT_FP16 ? ncclFloat16 : ncclFloat32;
 }
 
 static int collective(struct dtp_communicator *communicator, const struct dtp_collective_args *args, void *stream)
@@ -54,7 +54,7 @@ static int collective(struct dtp_communicator *communicator, const struct dtp_co
     struct nccl_communicator *c = own(communicator);
     ncclComm_t comm = c->group[args->group];
     uint32_t ranks = c->member[args->group].ranks;
-    size_t count = args->bytes / (args->element == DTP_ELEMENT_BF16 ? 2 : 4);
+    size_t count = args->bytes / (args->element == DTP_ELEMENT_FP32 ? 4 : 2);
     dtp_communicator_count(communicator, args, ranks);
     if (args->collective == DTP_SEND_RECV) {
         int peer = (int)((args->peer - c->member[args->group].first) / c->member[args->group].stride);

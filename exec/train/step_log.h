@@ -14,8 +14,9 @@ struct dtp_step_record {
     double loss;          /* mean over the step's tokens on all ranks, nats per token */
     double gradient_norm; /* before clipping; NAN: not computed */
     double learning_rate, seconds, tokens_per_s;
-    double loop_s; /* of the loop that pace.h times, just behind the step, on average of ranks; NAN: not timed */
-    bool skipped;  /* loss or gradient was not finite and the update was left out */
+    double loop_s;   /* of the loop that pace.h times, just behind the step, on average of ranks; NAN: not timed */
+    bool skipped;    /* loss or gradient was not finite and the update was left out */
+    bool overflowed; /* that is so of fp16, whose next loss scale is smaller */
 };
 
 struct dtp_step_log; /* opaque */

@@ -1,3 +1,4 @@
+#include "train/loss_scale.h"
 #include "train/trainer.h"
 
 #include "base/append.h"
@@ -257,6 +258,9 @@ static enum dtp_status start_state(struct dtp_trainer *t)
     if (status == DTP_OK && t->settings->resume)
         status = dtp_checkpoint_read(t->settings->checkpoint, t->settings->resume_previous, t->device, &identity,
                                      &t->position, t->binding.parts, t->binding.part_count, t->faults);
+    if (status == DTP_OK)
+        status = dtp_loss_scale_start(t->settings, dtp_program_execution(t->program)->compute == DTP_FP16, &t->position,
+                                      t->faults);
     if (status == DTP_OK)
         status = dtp_run_copy_weights_down(t->run, t->faults);
     if (status == DTP_OK && t->position.step >= t->settings->steps)

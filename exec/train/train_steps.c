@@ -2,6 +2,7 @@
  * wait for the host: sums over ranks, the log and events are made while it computes. */
 #include "device/pace.h"
 #include "base/clock.h"
+#include "train/loss_scale.h"
 #include "train/trainer.h"
 
 #include "runtime/dtplan/batch_layout.h"
@@ -40,6 +41,7 @@ static enum dtp_status write_inputs(struct dtp_trainer *t)
                                          .correction2 = (float)(1 - pow(s->beta2, (double)updates)),
                                          .step = (uint32_t)t->position.step,
                                          .seed = (uint32_t)s->seed,
+                                         .loss_scale = (float)t->position.loss_scale,
                                          .clip_scale = 1};
     return DTP_OK;
 }
@@ -120,6 +122,7 @@ static enum dtp_status finish_step(struct dtp_trainer *t, struct dtp_step_record
     t->position.step++;
     t->steps_run++;
     t->position.skipped += record->skipped;
+    record->overflowed = dtp_loss_scale_step(t->settings, record->skipped, &t->position);
     t->position.samples += dtp_batch_step_samples(&t->batch);
     return DTP_OK;
 }
@@ -136,6 +139,13 @@ static enum dtp_status judge(struct dtp_trainer *t, const struct dtp_step_record
                          "step %" PRIu64 ": the loss is %g, and the optimizer has used its gradients; resume from a "
                          "checkpoint with --gradient-norm, which leaves such updates out",
                          r->step, r->loss);
+    if (r->overflowed) { /* part of how the scale is found: the next step has another */
+        if (t->first_rank)
+            fprintf(stderr,
+                    "dtplan: step %" PRIu64 ": fp16 overflowed; the update was left out, the loss scale is halved\n",
+                    r->step);
+        return DTP_OK;
+    }
     if (!t->settings->skip_not_finite)
         return dtp_fault(t->faults, DTP_NO, NULL, 0,
                          "step %" PRIu64 ": the loss is %g, the gradients' norm %g; the update was left out and the "
@@ -203,11 +213,12 @@ static void write_checkpoint(struct dtp_trainer *t)
 
 /* Whether the next step must not begin before the last one has been looked at: its state is to be saved, or nothing may
  * follow it. The norm is the same number on all ranks, so they decide alike. */
-static bool must_look_first(const struct dtp_trainer *t)
+static bool must_look_first(const struct dtp_trainer *t, const struct dtp_step_record *r)
 {
     const struct dtp_settings *s = t->settings;
     bool saves = s->checkpoint_every > 0 && t->position.step % s->checkpoint_every == 0;
-    bool ends = t->binding.map.gradient_norm && !isfinite(t->results.gradient_norm) && !s->skip_not_finite;
+    bool ends =
+        t->binding.map.gradient_norm && !isfinite(t->results.gradient_norm) && !s->skip_not_finite && !r->overflowed;
     return saves || ends || t->position.step == s->steps;
 }
 
@@ -221,7 +232,7 @@ static enum dtp_status next_step(struct dtp_trainer *t, bool *begun, bool *stop)
     *begun = false;
     if (status != DTP_OK)
         return status;
-    bool wait = must_look_first(t) || *stop, ended = *stop;
+    bool wait = must_look_first(t, &record) || *stop, ended = *stop;
     record.loss = (double)t->results.loss_sum;
     if (!wait) {
         status = begin_step(t);

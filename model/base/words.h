@@ -165,7 +165,11 @@ bool dtp_stream_parse(const char *text, enum dtp_stream *out);
     X(MASTER, "master")                                                                                                \
     X(MOMENT1, "moment1")                                                                                              \
     X(MOMENT2, "moment2")                                                                                              \
-    X(WORKSPACE, "workspace")
+    X(WORKSPACE, "workspace")                                                                                          \
+    X(AMAX, "amax")                                                                                                    \
+    X(SCALE, "scale")                                                                                                  \
+    X(OTHER_SCALE, "other_scale")                                                                                      \
+    X(TRANSPOSED, "transposed")
 enum dtp_role {
 #define DTP_ROLE_ENUM(suffix, text) DTP_ROLE_##suffix,
     DTP_ROLE_TABLE(DTP_ROLE_ENUM)
@@ -173,7 +177,7 @@ enum dtp_role {
         DTP_ROLE_COUNT
 };
 /* Which of its forms a kernel computes: X(suffix, text). Activations of the MLP; norms by mean and deviation or by the
- * root mean square, whose weights multiply as they are or with 1 added. */
+ * root mean square, whose weights multiply as they are or with 1 added; the two formats of fp8. */
 #define DTP_FORM_TABLE(X)                                                                                              \
     X(NONE, "")                                                                                                        \
     X(SWIGLU, "swiglu")                                                                                                \
@@ -183,7 +187,9 @@ enum dtp_role {
     X(LAYER_NORM, "layer_norm")                                                                                        \
     X(LAYER_NORM_PLUS_ONE, "layer_norm_plus_one")                                                                      \
     X(RMS_NORM, "rms_norm")                                                                                            \
-    X(RMS_NORM_PLUS_ONE, "rms_norm_plus_one")
+    X(RMS_NORM_PLUS_ONE, "rms_norm_plus_one")                                                                          \
+    X(E4M3, "e4m3")                                                                                                    \
+    X(E5M2, "e5m2")
 enum dtp_form {
 #define DTP_FORM_ENUM(suffix, text) DTP_FORM_##suffix,
     DTP_FORM_TABLE(DTP_FORM_ENUM)

@@ -86,6 +86,8 @@ static void add_stages(struct dtp_bound *b)
     /* Of a packed gate and up the gradient is put together of two halves. The activation's result has gone by then, but
      * for kernels that kept none. */
     uint64_t halves = plan->fused_gate_up && !plan->compile && plan->runtime->fused_kernels ? 1 : 0;
+    if (t->activation == DTP_SWIGLU_CLAMPED && !plan->compile)
+        halves += 4; /* of gate and up, which lie in every second column */
     uint64_t inner = dtp_activation_is_gated(t->activation) ? 2 + halves : reread + (plan->compile ? 0 : 1);
     uint64_t norm = a->layer_norms / 2;
     uint64_t middle = a->layer_all - a->layer_input - a->layer_norms - a->layer_attention - a->layer_mlp;
@@ -186,7 +188,7 @@ static uint64_t workspaces(const struct dtp_bound *b)
     uint64_t positions = b->plan->sequence / b->plan->cp;
     uint64_t tables = b->transformer->position == DTP_POSITION_ROPE ? 4 * b->transformer->head_dim * positions : 0;
     uint64_t casts = 0;
-    if (dtp_plan_keeps_fp8(b->plan)) {
+    if (dtp_plan_keeps_fp8(b->plan) && !b->plan->runtime->arena) { /* whose casts of weights go with their matmuls */
         uint64_t two = 2 * b->units.layers_per_unit;
         bool units = dtp_plan_shards_params(b->plan) && b->units.count && two < b->layers;
         casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu, (units ? two : b->layers) * b->units.layer_matmul);

@@ -58,8 +58,7 @@ static uint64_t core_workspace(const struct dtp_bound *b)
                                             .head_dim = (uint32_t)t->head_dim,
                                             .backward = true,
                                             .deterministic = !plan->executor.atomic_attention};
-    bool fused = dtp_attention_is_fused(plan->precision.compute == DTP_BF16, size.sequence, size.head_dim,
-                                        t->attention_softcap > 0);
+    bool fused = dtp_attention_is_fused(b->bytes.compute == 2, size.sequence, size.head_dim, t->attention_softcap > 0);
     return fused ? dtp_divide_up(dtp_attention_workspace_bytes(&size), b->tokens) : 0;
 }
 
@@ -73,8 +72,9 @@ static void size_block(struct dtp_bound *b, struct executor *x)
 {
     const struct dtp_transformer *t = b->transformer;
     struct dtp_activations *a = &b->activations;
-    uint64_t c = b->bytes.compute, h = t->hidden, q = t->heads * t->head_dim, kv = t->kv_heads * t->head_dim,
-             f = t->ffn;
+    bool fp8 = b->plan->precision.compute == DTP_FP8; /* what projections read is kept as its cast */
+    uint64_t c = b->bytes.compute, n = fp8 ? 1 : c, h = t->hidden, q = t->heads * t->head_dim,
+             kv = t->kv_heads * t->head_dim, f = t->ffn;
     uint64_t up = dtp_activation_is_gated(t->activation) ? 2 * f : f, statistics = t->norm == DTP_RMS_NORM ? 4 : 8;
     uint64_t qkv = c * (q + 2 * kv), core = c * q + 4 * t->heads;
     enum dtp_checkpointing policy = b->plan->checkpointing;
@@ -82,13 +82,13 @@ static void size_block(struct dtp_bound *b, struct executor *x)
     uint64_t raw = t->qk_norm ? c * (q + kv) + 4 * (t->qk_norm_wide ? 2 : t->heads + t->kv_heads) : 0; /* of q and k */
     bool front = t->norm_place != DTP_NORMS_AFTER, behind = t->norm_place != DTP_NORMS_BEFORE;
     uint64_t norms = front ? (t->parallel_block == DTP_PARALLEL_ONE_NORM ? 1 : 2) : 0; /* in front of branches */
-    uint64_t norm = c * h + statistics, returned = behind ? norm : 0, sum = t->parallel_block ? 0 : c * h;
+    uint64_t norm = n * h + statistics, returned = behind ? norm : 0, sum = t->parallel_block ? 0 : c * h;
     uint64_t second = norms == 2 ? c * h : 0;
     uint64_t beside =
         behind || norms == 1 ? c * h : 0; /* a gradient that waits for the other branch, or for its norm */
     uint64_t attention = c * h + (front ? norm : 0) + qkv + raw + core + returned;
     a->layer_input = c * h;
-    a->layer_all = attention + sum + (norms == 2 ? norm : 0) + returned + c * (up + f);
+    a->layer_all = attention + sum + (norms == 2 ? norm : 0) + returned + c * up + n * f;
     a->layer_kept = policy == DTP_CHECKPOINT_NONE                  ? a->layer_all
                     : policy == DTP_CHECKPOINT_SELECTIVE_ATTENTION ? a->layer_all - core
                     : lost                                         ? a->layer_all - norms * c * h - c * f
@@ -98,6 +98,8 @@ static void size_block(struct dtp_bound *b, struct executor *x)
     uint64_t output = t->parallel_block && norms == 2 ? second + c * q : 0;
     uint64_t again = apart && lost ? c * f + 2 * second : apart || lost ? larger(c * f, larger(second, output)) : 0;
     uint64_t held = c * up + (t->parallel_block ? c * f : second);
+    if (fp8) /* up's gradient beside its casts, by rows and by columns, for which the activation has gone */
+        again = 2 * up - f;
     b->stage[0] = (struct dtp_bound_stage){mlp + beside + again, 0, 0};
     b->stage[1] = (struct dtp_bound_stage){attention - (norms == 2 && lost ? c * h : 0) + beside + c * q + qkv +
                                                core_workspace(b) + (apart && !output ? held : 0),

@@ -78,8 +78,25 @@ static double bias_bytes(const struct counted *c, const struct dtp_layer_operato
     double elements = 0;
     for (int i = 0; i < c->block->matrices; i++)
         if (op->makes >> c->block->matrix[i].result & 1 && c->block->matrix[i].bias)
-            elements += (double)c->block->matrix[i].out;
+            elements +=
+                (double)(c->block->matrix[i].out * (c->block->matrix[i].groups > 1 ? c->block->experts_per_token : 1));
     return elements * c->w;
+}
+
+/* Biases of experts, which are no part of their matmuls: rows of them and a sum, compiled one pass. */
+static double expert_biases(const struct counted *c, const struct dtp_layer_operator *op)
+{
+    bool experts = op->makes & (DTP_TENSOR_BIT(GATE) | DTP_TENSOR_BIT(UP) | DTP_TENSOR_BIT(EXPERT_DOWN));
+    return experts && c->block->experts ? (c->plan->compile ? 2 : 4) * bias_bytes(c, op) : 0;
+}
+
+/* What lower_sinks.c derives. */
+static struct moved sinks_moved(const struct counted *c, bool fused)
+{
+    double result = c->w * (double)c->block->d_core, heads = (double)c->block->heads;
+    if (!c->block->sinks)
+        return (struct moved){0, 0};
+    return (struct moved){2 * result + (fused ? 4 : 20 + c->w) * heads, (fused ? 3 : 6) * result};
 }
 
 /* Rows that a rank's experts get, over those that it sends. */
@@ -172,7 +189,8 @@ static struct moved eager_projection(const struct counted *c, const struct dtp_l
     bool second = op->makes & DTP_TENSOR_BIT(KV_LATENT); /* queries' latent reads the same */
     double sums = begins_branch(op) ? (linears(c, op) - (second ? 0 : 1)) * 3 * c->w * c->h : 0;
     double bare = begins_branch(op) && !c->block->norms_before ? 3 * c->p * c->h : 0;
-    return (struct moved){begins_branch(op) ? linears(c, op) * c->cast : 0, sums + bare + bias_bytes(c, op)};
+    return (struct moved){(begins_branch(op) ? linears(c, op) * c->cast : 0) + expert_biases(c, op),
+                          sums + bare + bias_bytes(c, op)};
 }
 
 /* silu 2, product 3 | gelu 2; backward of a packed gate and up puts both together again. relu 2, square 2; backward of
@@ -181,6 +199,8 @@ static struct moved eager_activation(const struct counted *c, const struct dtp_l
 {
     bool shared = op->makes & DTP_TENSOR_BIT(SHARED_PRODUCT);
     double row = c->w * (shared ? (double)c->block->shared_ffn : c->f * received(c)), cat = c->block->packs_up ? 4 : 0;
+    if (c->block->clamps)
+        return (struct moved){16 * row, 40 * row};
     if (c->block->squares)
         return (struct moved){4 * row, 10 * row};
     return c->block->gated ? (struct moved){5 * row, (9 + cat) * row} : (struct moved){2 * row, 3 * row};
@@ -201,8 +221,10 @@ static struct moved eager_moved(const struct counted *c, const struct dtp_layer_
     case DTP_LAYER_OP_NORM: return eager_norm(c, op);
     case DTP_LAYER_OP_PROJECTION: return eager_projection(c, op);
     case DTP_LAYER_OP_ROTARY: return eager_rotary(c);
-    case DTP_LAYER_OP_ATTENTION: /* its backward puts q's, k's and v's gradients together */
-        return (struct moved){0, c->plan->fused_qkv ? 2 * c->w * (c->q + 2 * c->kv) : 0};
+    case DTP_LAYER_OP_ATTENTION: { /* its backward puts q's, k's and v's gradients together */
+        struct moved sinks = sinks_moved(c, false);
+        return (struct moved){sinks.forward, sinks.backward + (c->plan->fused_qkv ? 2 * c->w * (c->q + 2 * c->kv) : 0)};
+    }
     case DTP_LAYER_OP_ACTIVATION: return eager_activation(c, op);
     case DTP_LAYER_OP_RESIDUAL: return eager_residual(c);
     case DTP_LAYER_OP_LATENT_NORM:
@@ -238,7 +260,8 @@ static struct moved fused_norm(const struct counted *c, const struct dtp_layer_o
 static struct moved fused_projection(const struct counted *c, const struct dtp_layer_operator *op)
 {
     bool bare = begins_branch(op) && !c->block->norms_before, first = bare && !(op->makes & DTP_TENSOR_BIT(UP));
-    return (struct moved){first ? (c->p + c->w) * c->h : 0, (bare ? (2 * c->p + c->w) * c->h : 0) + bias_bytes(c, op)};
+    return (struct moved){(first ? (c->p + c->w) * c->h : 0) + expert_biases(c, op),
+                          (bare ? (2 * c->p + c->w) * c->h : 0) + bias_bytes(c, op)};
 }
 
 /* One pass between matmuls: a tensor is read or written once per pass. */
@@ -252,8 +275,10 @@ static struct moved fused_moved(const struct counted *c, const struct dtp_layer_
     case DTP_LAYER_OP_ROTARY:
         return (struct moved){(c->block->rotary ? 2 * c->w * (c->q + c->kv) : 0) + norm,
                               (c->block->rotary ? 2 * c->w * (c->q + 2 * c->kv) : 0) + 2.5 * norm};
-    case DTP_LAYER_OP_ATTENTION: /* it returns heads before tokens */
-        return (struct moved){0, c->block->kv_latent ? 0 : 2 * c->w * c->q};
+    case DTP_LAYER_OP_ATTENTION: { /* it returns heads before tokens */
+        struct moved sinks = sinks_moved(c, true);
+        return (struct moved){sinks.forward, sinks.backward + (c->block->kv_latent ? 0 : 2 * c->w * c->q)};
+    }
     case DTP_LAYER_OP_ACTIVATION:
         return c->block->gated ? (struct moved){3 * row, 6 * row} : (struct moved){2 * row, 4 * row};
     case DTP_LAYER_OP_RESIDUAL: return fused_residual(c, op);
@@ -293,6 +318,10 @@ static void count_launches(const struct counted *c, bool biased, struct dtp_bloc
     if (eager) {
         work->forward_kernels += (c->block->gated || c->block->squares ? 2 : 1) + (c->autocast ? 6 : 0);
         work->backward_kernels += (c->block->gated || c->block->squares ? 4 : 1) + (c->autocast ? 8 : 0);
+    }
+    if (c->block->kv_latent) { /* a matmul and a norm of each latent, cats */
+        work->forward_kernels += c->block->q_latent ? 5 : 3;
+        work->backward_kernels += c->block->q_latent ? 9 : 6;
     }
     if (c->block->experts) { /* router's matmul, router, rows there and back; gate and up apart */
         work->forward_kernels += 2 + (c->plan->compile ? 14 : 22) + 2 + 6;

@@ -211,6 +211,8 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
 static double fp8_casts_s(const struct dtp_timing *c)
 {
     struct dtp_fp8_casts casts;
+    if (c->own) /* a runtime that counts its own bytes counts these too */
+        return 0;
     dtp_fp8_casts_of(c->plan, &c->cluster->gpu, &casts);
     const double bytes_per_s[DTP_FP8_WALK_COUNT] = {
         [DTP_FP8_ALONG_ROWS] = c->eager_bytes_per_s,

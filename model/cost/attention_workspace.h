@@ -11,16 +11,17 @@
 /* Of the gradient of the scores that a deterministic backward keeps at a time, unless one group of heads takes more. */
 #define DTP_ORDERED_SCORES_BYTES (1u << 30)
 
-/* Whether cuDNN's flash attention computes a shape: bf16, heads of up to 128 elements in whole 16 bytes, and sequences
- * of whole blocks of 128 (engines before 9.16 need a mask beside the causal one for others). Our own slow attention
- * takes the rest, and scores with a soft cap, whose derivative the engines of backward do not know. */
-bool dtp_attention_is_fused(bool bf16, uint32_t sequence, uint32_t head_dim, bool softcap);
+/* Whether cuDNN's flash attention computes a shape: bf16 or fp16, heads of up to 128 elements in whole 16 bytes, and
+ * sequences of whole blocks of 128 (engines before 9.16 need a mask beside the causal one for others). Our own slow
+ * attention takes the rest, and scores with a soft cap, whose derivative the engines of backward do not know. */
+bool dtp_attention_is_fused(bool halves, uint32_t sequence, uint32_t head_dim, bool softcap);
 
 struct dtp_attention_size {
     uint32_t batch, sequence, heads, kv_heads, head_dim;
     bool backward;
     bool deterministic; /* backward: dQ is summed in one order, not by atomics */
     uint32_t window;    /* keys that a query sees; 0: all up to its own. No workspace depends on it */
+    bool fp16;          /* in place of bf16; nor on this */
 };
 
 /* The part of a fused shape that is computed at a time: all of it, but for a deterministic backward, whose engine

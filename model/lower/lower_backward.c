@@ -203,7 +203,10 @@ static dtp_buffer_id product(const struct dtp_block_backward *b, const struct dt
     return up_gradient;
 }
 
-/* Second step: silu's gradient (3 f) and, where gate and up are one buffer, the cat (4 f). */
+/* Second step: silu's gradient (3 f) and, where gate and up are one buffer, the cat (4 f). Clamped: gradients of gate
+ * and sigmoid (6 f), through the sigmoid (3 f) and the multiple (2 f), their sum (3 f), through two clamps (6 f); gate
+ * and up are every second column of one matmul's result, whose gradients are put into zeros (2 f written, f copied,
+ * each) and added up (6 f). */
 static void gated_eager(struct dtp_block_backward *b, const struct dtp_layer_activation *at, dtp_buffer_id gradient)
 {
     struct dtp_lowering *l = b->l;
@@ -218,7 +221,13 @@ static void gated_eager(struct dtp_block_backward *b, const struct dtp_layer_act
     dtp_backward_consume(b, &draft, apart ? at->gate : at->up, DTP_READ | DTP_FREE);
     if (!apart)
         dtp_draft_use(&draft, up_gradient, DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft, (apart ? 3 : 7) * (double)l->tensor_bytes[at->product], apart ? 1 : 2);
+    double passes = l->tensors.kind.clamps ? 34 : apart ? 3 : 7;
+    if (l->tensors.kind.clamps)
+        dtp_backward_workspace(l, &draft, "gradients of halves", 4 * f, DTP_UPDATE | DTP_FREE);
+    dtp_draft_memory(l, &draft, passes * (double)l->tensor_bytes[at->product],
+                     l->tensors.kind.clamps ? 13
+                     : apart                ? 1
+                                            : 2);
     dtp_draft_end(l, &draft);
     b->gradient[at->gate] = apart ? made : DTP_NO_BUFFER;
     b->gradient[at->up] = apart ? up_gradient : made;
@@ -307,6 +316,7 @@ static void core(struct dtp_block_backward *b)
                 saved.buffer[saved.count++] = b->module->tensor[inputs[i]];
         dtp_lower_context_backward(b, &draft, &saved);
     } else {
+        dtp_backward_sinks(b);
         dtp_backward_latent_pad(b);
         whole_core(b, &draft);
     }

@@ -161,6 +161,27 @@ void dtp_forward_permute(const struct pass *pass, const struct dtp_layer_operato
     dtp_draft_end(l, &draft);
 }
 
+/* b.repeat_interleave(tokens of each expert) makes a row for each of theirs, which is added to the matmul's result in a
+ * new tensor (torchtitan's models/gpt_oss/moe.py): c out written, 3 c out; compiled in one pass of 2 c out. */
+void dtp_forward_expert_bias(const struct pass *pass, int matrix)
+{
+    struct dtp_lowering *l = pass->l;
+    const struct dtp_layer_matrix *m = &l->matrix[matrix];
+    if (m->groups < 2 || !m->bias)
+        return;
+    double out = rows_of(l).c * rows_of(l).k * (double)m->out;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, "biases of experts");
+    dtp_draft_use(&draft, pass->module->tensor[m->result], DTP_UPDATE);
+    if (!l->compiled)
+        dtp_draft_new(l, &draft, "rows of biases and their sum", DTP_OWNER_WORKSPACE,
+                      dtp_bytes_product(2, l->tensor_bytes[m->result]), DTP_UPDATE | DTP_FREE);
+    draft_eager(l, &draft, (l->compiled ? 2 : 4) * out, l->compiled ? 1 : 3);
+    if (l->compiled)
+        draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+    dtp_draft_end(l, &draft);
+}
+
 /* b[perm] = y, 2 c k h for each row received, and back to the ranks that sent them; y is let go when it is named anew.
  */
 static void give_back(const struct pass *pass)

@@ -256,6 +256,7 @@ static void linear(const struct pass *pass, int index)
     multiply(pass, &draft, index);
     if (pass->replay || !dtp_lower_checkpointed(l, l->layer))
         dtp_lower_fp8_keep(l, pass->module, index, weight);
+    dtp_forward_expert_bias(pass, index);
     if (beside.index != DTP_NO_INDEX)
         l->awaited = beside;
     dtp_lower_unfetch(l);
@@ -406,6 +407,10 @@ static void core_copy(const struct pass *pass)
         exchange_result(pass);
         return;
     }
+    if (l->tensors.kind.sinks) {
+        dtp_forward_sinks(pass);
+        return;
+    }
     dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "heads side by side");
     make(pass, &draft, DTP_TENSOR_CORE_COPY);
     read(pass, &draft, DTP_TENSOR_CORE, true);
@@ -417,7 +422,8 @@ static void core_copy(const struct pass *pass)
 /* ---- MLP --------------------------------------------------------------------------------------------------------- */
 
 /* eager SwiGLU: silu reads and writes f, the product reads two and writes one; fused: two in, one out; GELU one in, one
- * out; eager squared ReLU does that twice. */
+ * out; eager squared ReLU does that twice. Clamped, eager: two clamps, a multiple, a sigmoid, up plus one of 2 f each
+ * and two products of 3 f. */
 static void activation(const struct pass *pass, uint64_t makes)
 {
     struct dtp_lowering *l = pass->l;
@@ -434,8 +440,9 @@ static void activation(const struct pass *pass, uint64_t makes)
     read(pass, &draft, at.gate, true);
     read(pass, &draft, at.up, true);
     bool squares = l->tensors.kind.squares, two = (l->gated || squares) && !l->fused;
-    double passes = l->gated ? (l->fused ? 3 : 5) : two ? 4 : 2;
-    dtp_draft_memory(l, &draft, per_token(l, passes * f), two ? 2 : 1);
+    bool clamps = l->tensors.kind.clamps && !l->fused;
+    double passes = clamps ? 16 : l->gated ? (l->fused ? 3 : 5) : two ? 4 : 2;
+    dtp_draft_memory(l, &draft, per_token(l, passes * f), clamps ? 7 : two ? 2 : 1);
     dtp_draft_end(l, &draft);
 }
 

@@ -56,6 +56,7 @@ static void describe(const char *processor, uint32_t cores, uint64_t bytes, stru
                             .pcie_bytes_per_s = NOMINAL,
                             .sm_count = 1};
     gpu->peak_flops_per_s[DTP_FP32] = gpu->peak_flops_per_s[DTP_BF16] = NOMINAL;
+    gpu->peak_flops_per_s[DTP_FP16] = gpu->peak_flops_per_s[DTP_FP8] = NOMINAL;
     *machine = (struct dtp_machine){.key = DTP_HOST_KEY,
                                     .gpu_key = DTP_HOST_KEY,
                                     .gpus = DTP_HOST_MOST_RANKS,
@@ -122,6 +123,8 @@ void dtp_host_of_rows(const struct dtp_measured_rows *rows, struct dtp_gpu *gpu,
         snprintf(gpu->name, sizeof gpu->name, "cores of another machine");
     gpu->peak_flops_per_s[DTP_FP32] = best_rate(rows, DTP_MEASUREMENT_MATMUL, DTP_FP32);
     gpu->peak_flops_per_s[DTP_BF16] = best_rate(rows, DTP_MEASUREMENT_MATMUL, DTP_BF16);
+    /* Widened to fp32 before they are multiplied, as bf16 is: the device emulates them. */
+    gpu->peak_flops_per_s[DTP_FP16] = gpu->peak_flops_per_s[DTP_FP8] = gpu->peak_flops_per_s[DTP_BF16];
     gpu->memory_bytes_per_s = best_rate(rows, DTP_MEASUREMENT_KERNEL, DTP_DTYPE_COUNT);
     gpu->pcie_bytes_per_s = gpu->link_bytes_per_s = best_rate(rows, DTP_MEASUREMENT_COPY, DTP_DTYPE_COUNT);
     machine->host_memory_bytes_per_s = gpu->memory_bytes_per_s;

@@ -96,6 +96,7 @@ void dtp_layer_kind_of(const struct dtp_transformer *transformer, enum dtp_layer
                                    .qk_norm_weight = t->qk_norm_weight,
                                    .qk_norm_statistics = t->qk_layer_norm ? 2 : 1,
                                    .norm_weights = !t->norm_without_weight,
+                                   .clamps = t->activation == DTP_SWIGLU_CLAMPED,
                                    .squares = t->activation == DTP_RELU2,
                                    .from_result = t->activation == DTP_RELU,
                                    .norm_bias = t->norm_bias,

@@ -16,6 +16,7 @@ enum dtp_layer_tensor {
 #include "net/layer_kind.def"
     DTP_TENSOR_COUNT
 };
+_Static_assert(DTP_TENSOR_COUNT <= 64, "sets of tensors are bits of 64");
 #define DTP_TENSOR_BIT(suffix) (UINT64_C(1) << DTP_TENSOR_##suffix)
 #define DTP_LAYER_STREAM (DTP_TENSOR_BIT(INPUT) | DTP_TENSOR_BIT(INPUT2)) /* the residual stream, sum by sum */
 const char *dtp_layer_tensor_text(enum dtp_layer_tensor tensor);
@@ -89,6 +90,7 @@ struct dtp_layer_kind {
     bool pads_values; /* of the runtime's kernels: values of latent attention are padded to the width of keys */
     bool own_values;  /* they are a tensor of their own, not a view of what was projected: padded, or the runtime's */
     bool narrows;     /* of the runtime: matmuls read a cast of the residual stream, where no norm stands between */
+    bool clamps;      /* the activation clamps gate and up: eagerly seven operations */
     bool dropout;     /* of the runtime: what branches return goes through dropout on its way to the stream */
     bool squares;     /* the activation is a square of ReLU: eagerly two operations, the second of the first's result */
     bool from_result; /* the activation's derivative reads its result, not its input: ReLU */

@@ -24,6 +24,8 @@ static bool cut_by_ddp(const struct dtp_transformer *t, const struct dtp_cluster
 static bool copies_core(const struct dtp_layer_kind *kind, const struct dtp_context *context,
                         const struct dtp_plan *plan)
 {
+    if (kind->sinks) /* the result is weighed by what sinks leave of it */
+        return true;
     if (kind->kv_latent) /* they lie by tokens; a padded result is cut to size */
         return kind->pads_values || dtp_plan_keeps_fp8(plan);
     return dtp_plan_keeps_fp8(plan) || (kind->rotary && plan->rope_fp32 && plan->runtime->copies_heads) ||

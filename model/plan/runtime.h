@@ -62,7 +62,7 @@ struct dtp_runtime {
     /* ---- tensor parallel ranks ---- */
     bool experts;         /* knows layers with experts */
     bool expert_parallel; /* and ranks that divide them */
-    bool latent_attention;
+    bool latent_attention, attention_sinks, clamped_swiglu;
     bool whole_stream;  /* each has all of the residual stream: no sequence parallelism */
     bool whole_vocab;   /* and all of embedding, head and loss, where the model does not divide itself */
     bool gathers_again; /* what a matmul reads is not kept as it was gathered, but as the rank's rows, and gathered for

@@ -43,7 +43,7 @@ holds dtplan.plan-1 --model gpt-2 --gpus 1 --runtime dtplan --strategy ddp --tok
 configuration=$source/tests/data/configs/torchtitan/llama3_8b.toml
 holds dtplan.plan-1 --from "$configuration" --gpu h100-sxm --gpus 8 --micro-batch 2
 holds dtplan.whatif-1 whatif --from "$configuration" --gpu h100-sxm --gpus 8 --fidelity bounds
-holds dtplan.plan-1 --model gpt-2 --gpus 1 --runtime dtplan --strategy ddp --precision fp16-mixed # no step program
+holds dtplan.plan-1 --model gpt-2 --gpus 1 --runtime dtplan --strategy ddp --precision bf16-mixed --attention math # no step program
 grep -q '"is_bound": true' "dtplan.plan-1.$count.json" || { echo "FAILED: a bound does not say that it is one" && failures=1; }
 holds dtplan.plan-1 --params 3e9 --gpu a10 --gpus 4 --strategy zero1
 holds dtplan.plan-1 --model llama-2-13b --gpus 64 --runtime megatron --strategy zero1 --tp 4 --pp 2 --accumulate 8

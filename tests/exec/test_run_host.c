@@ -77,6 +77,54 @@ static void test_choices_of_kernels_agree(void **state)
     assert_true(run_apart(&other, &plain) == 0);
 }
 
+/* ---- 16 and 8 bits ----------------------------------------------------------------------------------------------- */
+
+#define NARROW "layers=2 hidden=32 heads=4 kv_heads=2 head_dim=16 ffn=96 vocab=50 seq=16 micro_batch=2 "
+
+/* What bf16 learns, fp16 and fp8 do; what is cast again, by a replay or in another micro-step, is cast alike. */
+static void near(const char *words, double apart)
+{
+    struct dtp_settings settings = run_settings(30, 3e-3);
+    run_well(words, &settings, &other);
+    if (!(run_apart(&other, &plain) < apart))
+        fail_msg("%s: losses %g apart", words, run_apart(&other, &plain));
+}
+
+static void test_narrow_formats_learn(void **state)
+{
+    struct dtp_settings settings = run_settings(30, 3e-3);
+    (void)state;
+    run_well(NARROW "precision=fp32", &settings, &plain);
+    near(NARROW "precision=fp16-mixed", 0.002);
+    near(NARROW "precision=bf16-mixed", 0.01);
+    near(NARROW "precision=fp8-tensorwise", 0.02);
+    near(NARROW "precision=fp8-tensorwise micro_batch=1 accumulate=2", 0.02); /* each has its own amax */
+    near(NARROW "precision=fp8-tensorwise param_dtype=bf16 master_dtype=bf16 moment_dtype=bf16", 0.05);
+    run_well(NARROW "precision=fp8-tensorwise", &settings, &plain);
+    near(NARROW "precision=fp8-tensorwise checkpointing=full", 1e-300);
+}
+
+/* The first step overflows at a scale of 2^60, whatever the gradients, and the update is left out: 45 halvings later
+ * some gradient is no larger than 65504. */
+static void test_fp16_finds_its_scale(void **state)
+{
+    struct dtp_settings settings = run_settings(8, 1e-2);
+    (void)state;
+    settings.fixed_loss_scale = 0x1p60;
+    settings.not_finite = "skip";
+    settings.skip_not_finite = true;
+    run_well(NARROW "precision=fp16-mixed", &settings, &other);
+    for (size_t i = 0; i < 8; i++)
+        assert_true(other.skipped[i]);
+    settings.not_finite = NULL;
+    settings.skip_not_finite = false;
+    run_train(NARROW "precision=fp16-mixed", &settings, &other);
+    assert_int_equal(other.status, DTP_NO);
+    settings.fixed_loss_scale = 0;
+    run_well(NARROW "precision=fp16-mixed", &settings, &plain); /* dynamic: overflows are no fault */
+    assert_false(plain.skipped[7]);
+}
+
 /* ---- learning ---------------------------------------------------------------------------------------------------- */
 
 /* 16 states: the table of probabilities is learned in 200 steps. The mean of the last 20 losses (of 4096 tokens each)
@@ -137,6 +185,8 @@ static void test_a_resumed_run_goes_on_bit_for_bit(void **state)
     resumed(RUN_LLAMA "micro_batch=2 precision=bf16-pure stochastic_rounding=true");
     resumed(RUN_GPT2 "micro_batch=2 accumulate=2 precision=fp32");
     resumed(RUN_LLAMA "qk_norm=true micro_batch=2 precision=bf16-mixed");
+    resumed(NARROW "precision=fp16-mixed");
+    resumed(NARROW "precision=fp8-tensorwise");
 }
 
 /* 12 rows, though the last four steps were trained twice. */
@@ -251,6 +301,8 @@ int main(void)
         cmocka_unit_test(test_recomputing_changes_no_bit),
         cmocka_unit_test(test_accumulation_is_one_batch),
         cmocka_unit_test(test_choices_of_kernels_agree),
+        cmocka_unit_test(test_narrow_formats_learn),
+        cmocka_unit_test(test_fp16_finds_its_scale),
         cmocka_unit_test(test_the_loss_reaches_the_entropy),
         cmocka_unit_test_setup(test_a_resumed_run_goes_on_bit_for_bit, make_room),
         cmocka_unit_test_setup(test_the_log_goes_on, make_room),

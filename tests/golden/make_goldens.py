@@ -126,7 +126,7 @@ def block(s, p, module, x):
 
 
 def loss_of(s, p, tokens, targets):
-    """The loss with every parameter's gradient made; the logits in what the model computes in, their loss wider."""
+    """The loss; the logits in what the model computes in, their loss wider."""
     table = p.make(0, "embedding", s.vocab, s.hidden)
     x = table[tokens]
     if s.norms == "both":
@@ -144,7 +144,11 @@ def loss_of(s, p, tokens, targets):
     logits = logits.double()
     if s.gemma:
         logits = cap(logits, FINAL_CAP)
-    loss = F.cross_entropy(logits.view(-1, s.vocab), targets.view(-1))
+    return F.cross_entropy(logits.view(-1, s.vocab), targets.view(-1))
+
+
+def with_gradients(s, p, tokens, targets):
+    loss = loss_of(s, p, tokens, targets)
     loss.backward()
     return loss.item()
 
@@ -154,9 +158,9 @@ def make(name, s):
     tokens = torch.randint(s.vocab, (s.batch, s.sequence))
     targets = torch.randint(s.vocab, (s.batch, s.sequence))
     p = Parameters()
-    loss = loss_of(s, p, tokens, targets)
+    loss = with_gradients(s, p, tokens, targets)
     rounded = Parameters(p)
-    loss_bf16 = loss_of(s, rounded, tokens, targets)
+    loss_bf16 = with_gradients(s, rounded, tokens, targets)
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".golden")
     with open(path, "wb") as file:
         file.write(f"golden 2 loss {loss:.17g} bf16 {loss_bf16:.17g}\n".encode())
@@ -169,23 +173,29 @@ def make(name, s):
             for numbers in (values.detach(), values.grad):
                 file.write(numbers.float().numpy().astype("<f4").tobytes())
         file.write(b"end\n")
+    return p, tokens, targets
 
 
-# A vocabulary of 50 or 101 makes rows of logits that do not begin at multiples of 16 bytes.
-SMALL = Shape(8, 2, 50, 16, 2, 2, 8, 40, 2, gpt=False, tied=False)
-make("llama_gqa", SMALL._replace(kv_heads=1))
-make("llama_tied", SMALL._replace(tied=True))
-make("qwen3", SMALL._replace(kv_heads=1, qk_norm=True))
-make("windows", SMALL._replace(kv_heads=1, window=3, pattern=2))
-make("gemma", SMALL._replace(kv_heads=1, qk_norm=True, gemma=True))
-make("gpt2", SMALL._replace(tied=True, gpt=True))
-GPT_J = SMALL._replace(gpt=True, rope=True, biases=("up", "down"), parallel=1, head_bias=True)
-make("gpt_j", GPT_J)
-make("falcon", GPT_J._replace(kv_heads=1, biases=(), tied=True, head_bias=False))
-make("gpt_neox", GPT_J._replace(biases=None, parallel=2, head_bias=False))
-make("olmo2", SMALL._replace(kv_heads=1, norms="after", wide=True))
-# Hidden 24, whose root is no number that bf16 holds; an epsilon that shows.
-make("gemma2", SMALL._replace(kv_heads=1, hidden=24, norms="both", gemma=True, tied=True, window=3, pattern=2,
-                              epsilon=1e-3))
-# Of a size that GPUs' fused attention takes.
-make("llama_wide", Shape(128, 2, 101, 64, 1, 1, 64, 88, 1, gpt=False, tied=False))
+# Of a size that GPUs' fused attention takes, and of widths that fp8 does: what make_steps.py trains.
+TRAINED = Shape(128, 2, 101, 64, 2, 1, 32, 96, 2, gpt=False, tied=False)
+
+if __name__ == "__main__":
+    # A vocabulary of 50 or 101 makes rows of logits that do not begin at multiples of 16 bytes.
+    SMALL = Shape(8, 2, 50, 16, 2, 2, 8, 40, 2, gpt=False, tied=False)
+    make("llama_gqa", SMALL._replace(kv_heads=1))
+    make("llama_tied", SMALL._replace(tied=True))
+    make("qwen3", SMALL._replace(kv_heads=1, qk_norm=True))
+    make("windows", SMALL._replace(kv_heads=1, window=3, pattern=2))
+    make("gemma", SMALL._replace(kv_heads=1, qk_norm=True, gemma=True))
+    make("gpt2", SMALL._replace(tied=True, gpt=True))
+    GPT_J = SMALL._replace(gpt=True, rope=True, biases=("up", "down"), parallel=1, head_bias=True)
+    make("gpt_j", GPT_J)
+    make("falcon", GPT_J._replace(kv_heads=1, biases=(), tied=True, head_bias=False))
+    make("gpt_neox", GPT_J._replace(biases=None, parallel=2, head_bias=False))
+    make("olmo2", SMALL._replace(kv_heads=1, norms="after", wide=True))
+    # Hidden 24, whose root is no number that bf16 holds; an epsilon that shows.
+    make("gemma2", SMALL._replace(kv_heads=1, hidden=24, norms="both", gemma=True, tied=True, window=3, pattern=2,
+                                  epsilon=1e-3))
+    # Of a size that GPUs' fused attention takes.
+    make("llama_wide", Shape(128, 2, 101, 64, 1, 1, 64, 88, 1, gpt=False, tied=False))
+    make("trained", TRAINED)

@@ -4,6 +4,14 @@
 #include <math.h>
 #include <stdlib.h>
 
+/* The largest magnitude of results that are off by as much. */
+static struct tensor *amax_of(enum dtp_element element, double absolute)
+{
+    const float least = 0.0078125f;
+    struct tensor *amax = bytes_of("amax", &least, sizeof least);
+    return updated(amax, element == DTP_ELEMENT_FP32 ? 4 : 0x1p16, absolute);
+}
+
 static void test_norm(uint64_t rows, uint32_t width, enum dtp_element element, bool layer, bool accumulate)
 {
     const char *kind = layer ? "layer" : "rms";
@@ -15,6 +23,7 @@ static void test_norm(uint64_t rows, uint32_t width, enum dtp_element element, b
     struct tensor *addend = accumulate ? input("addend", element, all, 1) : NULL;
     struct tensor *inverse = result("inverse deviation", DTP_ELEMENT_FP32, rows, 4, 16 * EPSILON);
     struct tensor *mean = layer ? result("mean", DTP_ELEMENT_FP32, rows, 4, 32 * EPSILON) : NULL;
+    struct tensor *amax = amax_of(element, 32 * EPSILON);
     struct dtp_norm_args a[SIDES];
     for (int s = 0; s < SIDES; s++)
         a[s] = (struct dtp_norm_args){.x = x->at[s],
@@ -26,6 +35,7 @@ static void test_norm(uint64_t rows, uint32_t width, enum dtp_element element, b
                                       .epsilon = 1e-5f,
                                       .weight_offset = accumulate ? 1 : 0,
                                       .mean = layer ? mean->at[s] : NULL,
+                                      .amax = amax->at[s],
                                       .rows = rows,
                                       .width = width,
                                       .element = element,
@@ -49,6 +59,7 @@ static void test_norm(uint64_t rows, uint32_t width, enum dtp_element element, b
                                    : result("weight gradient", of_gradient, width, sum_ulps, sum_error);
     struct tensor *db = accumulate ? updated(input("bias gradient", of_gradient, width, 1), sum_ulps, sum_error)
                                    : (layer ? result("bias gradient", of_gradient, width, sum_ulps, sum_error) : NULL);
+    amax = amax_of(element, 64 * EPSILON);
     struct dtp_norm_backward_args back[SIDES];
     for (int s = 0; s < SIDES; s++)
         back[s] = (struct dtp_norm_backward_args){.gradient = gradient->at[s],
@@ -60,6 +71,7 @@ static void test_norm(uint64_t rows, uint32_t width, enum dtp_element element, b
                                                   .weight_gradient = dw->at[s],
                                                   .bias_gradient = layer ? db->at[s] : NULL,
                                                   .workspace = workspace->at[s],
+                                                  .amax = amax->at[s],
                                                   .rows = rows,
                                                   .width = width,
                                                   .weight_offset = accumulate ? 1 : 0,
@@ -84,7 +96,7 @@ void test_norms(void)
                 continue;
             if ((k & 1) == 0 && shapes[i].width > 16384)
                 continue; /* fp32 rows of more than 4096 vectors are refused */
-            test_norm(shapes[i].rows, shapes[i].width, k & 1 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32, k & 2, k & 4);
+            test_norm(shapes[i].rows, shapes[i].width, k & 1 ? halves : DTP_ELEMENT_FP32, k & 2, k & 4);
         }
 }
 
@@ -117,7 +129,7 @@ void test_rotaries(void)
                                   {2, 1, 20}, {5, 5, 2},   {40, 8, 128}, {1, 1, 768}};
     for (size_t i = 0; i < COUNT(shapes); i++)
         for (int k = 0; k < 4; k++)
-            test_rotary(shapes[i][0], shapes[i][1], shapes[i][2], k & 1 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32, k & 2);
+            test_rotary(shapes[i][0], shapes[i][1], shapes[i][2], k & 1 ? halves : DTP_ELEMENT_FP32, k & 2);
 }
 
 static void test_qk_norm(uint32_t heads, uint32_t kv_heads, uint32_t dim, bool wide, enum dtp_element element,
@@ -187,11 +199,10 @@ void test_qk_norms(void)
     const uint32_t wide[][3] = {{4, 2, 8}, {32, 32, 128}, {40, 8, 128}, {3, 1, 20}, {16, 1, 64}};
     for (size_t i = 0; i < COUNT(shapes); i++)
         for (int k = 0; k < 4; k++)
-            test_qk_norm(shapes[i][0], shapes[i][1], shapes[i][2], false, k & 1 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32,
-                         k & 2);
+            test_qk_norm(shapes[i][0], shapes[i][1], shapes[i][2], false, k & 1 ? halves : DTP_ELEMENT_FP32, k & 2);
     for (size_t i = 0; i < COUNT(wide); i++)
         for (int k = 0; k < 4; k++)
-            test_qk_norm(wide[i][0], wide[i][1], wide[i][2], true, k & 1 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32, k & 2);
+            test_qk_norm(wide[i][0], wide[i][1], wide[i][2], true, k & 1 ? halves : DTP_ELEMENT_FP32, k & 2);
 }
 
 static void test_activation(uint64_t rows, uint32_t width, enum dtp_activation_kind kind, enum dtp_element element,
@@ -205,10 +216,16 @@ static void test_activation(uint64_t rows, uint32_t width, enum dtp_activation_k
     double of_slope = (kind == DTP_ACTIVATION_GEGLU ? 12 : 1) * 4 * absolute;
     case_begin("activation %s %s %llu x %u", kinds[kind], named(element), (unsigned long long)rows, width);
     struct tensor *up = input("up", element, inputs, 3), *y = result("result", element, all, ulps, absolute);
+    struct tensor *amax = amax_of(element, absolute);
     struct dtp_activation_args a[SIDES];
     for (int s = 0; s < SIDES; s++)
-        a[s] = (struct dtp_activation_args){
-            .up = up->at[s], .result = y->at[s], .rows = rows, .width = width, .kind = kind, .element = element};
+        a[s] = (struct dtp_activation_args){.up = up->at[s],
+                                            .result = y->at[s],
+                                            .amax = amax->at[s],
+                                            .rows = rows,
+                                            .width = width,
+                                            .kind = kind,
+                                            .element = element};
     VERIFY(activation, a);
 
     case_begin("activation_backward %s %s %llu x %u%s", kinds[kind], named(element), (unsigned long long)rows, width,
@@ -218,12 +235,14 @@ static void test_activation(uint64_t rows, uint32_t width, enum dtp_activation_k
     struct tensor *of_up =
         in_place ? updated(up, ulps, of_slope) : result("up gradient", element, inputs, ulps, of_slope);
     struct tensor *again = in_place ? updated(gradient, ulps, absolute) : NULL;
+    amax = amax_of(element, of_slope);
     struct dtp_activation_backward_args back[SIDES];
     for (int s = 0; s < SIDES; s++)
         back[s] = (struct dtp_activation_backward_args){.gradient = gradient->at[s],
                                                         .up = up->at[s],
                                                         .up_gradient = of_up->at[s],
                                                         .result = again ? again->at[s] : NULL,
+                                                        .amax = amax->at[s],
                                                         .rows = rows,
                                                         .width = width,
                                                         .kind = kind,
@@ -240,7 +259,7 @@ void test_activations(void)
     for (size_t i = 0; i < COUNT(shapes); i++)
         for (int k = 0; k < 16; k++)
             test_activation(shapes[i].rows, shapes[i].width, (enum dtp_activation_kind)(k % 4),
-                            k / 4 & 1 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32, k / 8);
+                            k / 4 & 1 ? halves : DTP_ELEMENT_FP32, k / 8);
 }
 
 static void test_bias(uint64_t rows, uint32_t width, enum dtp_element element, bool accumulate)
@@ -270,7 +289,7 @@ static void test_bias(uint64_t rows, uint32_t width, enum dtp_element element, b
 void test_biases(void)
 {
     for (int k = 0; k < 4; k++) {
-        enum dtp_element element = k & 1 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32;
+        enum dtp_element element = k & 1 ? halves : DTP_ELEMENT_FP32;
         test_bias(1, 8, element, k & 2);
         test_bias(127, 2304, element, k & 2);
         test_bias(33, 129, element, k & 2);
@@ -346,5 +365,5 @@ void test_attentions(void)
         for (size_t k = 0; k < 2 * COUNT(windows); k++)
             if (windows[k / 2] < shapes[i][1])
                 test_attention(shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], shapes[i][4], windows[k / 2],
-                               k % 2 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32);
+                               k % 2 ? halves : DTP_ELEMENT_FP32);
 }

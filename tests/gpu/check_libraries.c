@@ -10,6 +10,7 @@
 
 #define WORKSPACE_BYTES (32u << 20)
 static int failures;
+static enum dtp_element halves = DTP_ELEMENT_BF16; /* of attention; then fp16 */
 
 static double relative_error(const void *ours, const void *reference, uint64_t count, enum dtp_element element)
 {
@@ -40,7 +41,7 @@ struct attention_case {
 static void judge_attention(const char *what, const struct dtp_attention_args *forward,
                             const struct dtp_attention_backward_args *backward, const void *gradient)
 {
-    const enum dtp_element bf16 = DTP_ELEMENT_BF16;
+    const enum dtp_element bf16 = halves;
     const uint64_t rows = (uint64_t)forward->batch * forward->sequence;
     const uint64_t packed = rows * (forward->heads + 2 * forward->kv_heads) * forward->head_dim;
     const uint64_t result = rows * forward->heads * forward->head_dim, statistics = rows * forward->heads;
@@ -69,7 +70,7 @@ static void check_attention(struct dtp_attention_plans *attention, const struct 
                             bool deterministic)
 {
     struct dtp_faults faults = {0};
-    const enum dtp_element bf16 = DTP_ELEMENT_BF16;
+    const enum dtp_element bf16 = halves;
     const uint64_t rows = (uint64_t)shape->batch * shape->sequence;
     const uint64_t packed = rows * (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
     const uint64_t result = rows * shape->heads * shape->head_dim, statistics = rows * shape->heads;
@@ -245,13 +246,18 @@ static void check_matmul(struct dtp_matmul *matmul, const struct matmul_case *fr
     struct dtp_faults faults = {0};
     const uint64_t result_bytes = from->m * from->n * dtp_element_bytes(from->result_element);
     const enum dtp_element in = from->element, out = from->result_element;
+    const bool narrow = in == DTP_ELEMENT_E4M3 || in == DTP_ELEMENT_E5M2;
+    const enum dtp_element in_b = in == DTP_ELEMENT_E5M2 ? DTP_ELEMENT_E4M3 : in;
+    static const char *const names[] = {"fp32", "bf16", "fp16", "e4m3", "e5m2"};
     char what[100];
     snprintf(what, sizeof what, "matmul %" PRIu64 "x%" PRIu64 "x%" PRIu64 " %c%c %s>%s epilogue %d extras %d", from->m,
-             from->n, from->k, from->a_transposed ? 't' : 'n', from->b_transposed ? 't' : 'n', in ? "bf16" : "fp32",
-             out ? "bf16" : "fp32", (int)from->epilogue, from->extras);
+             from->n, from->k, from->a_transposed ? 't' : 'n', from->b_transposed ? 't' : 'n', names[in], names[out],
+             (int)from->epilogue, from->extras);
     struct dtp_matmul_args gpu = {
         .a = device_buffer(from->m * from->k, in, 1, 1),
-        .b = device_buffer(from->n * from->k, in, 2, 1),
+        .b = device_buffer(from->n * from->k, in_b, 2, 1),
+        .a_scale = narrow ? device_buffer(4, DTP_ELEMENT_FP32, 8, 1) : NULL,
+        .b_scale = narrow ? device_buffer(4, DTP_ELEMENT_FP32, 9, 1) : NULL,
         .result = device_buffer(from->m * from->n, out, 3, 1),
         .workspace_bytes = WORKSPACE_BYTES,
         .workspace = device_buffer(WORKSPACE_BYTES / 4, DTP_ELEMENT_FP32, 0, -1),
@@ -285,7 +291,9 @@ static void check_matmul(struct dtp_matmul *matmul, const struct matmul_case *fr
     }
     struct dtp_matmul_args host = gpu;
     host.a = host_copy(gpu.a, from->m * from->k * dtp_element_bytes(in));
-    host.b = host_copy(gpu.b, from->n * from->k * dtp_element_bytes(in));
+    host.b = host_copy(gpu.b, from->n * from->k * dtp_element_bytes(in_b));
+    host.a_scale = narrow ? host_copy(gpu.a_scale, sizeof(float)) : NULL;
+    host.b_scale = narrow ? host_copy(gpu.b_scale, sizeof(float)) : NULL;
     host.result = host_copy(gpu.result, result_bytes);
     host.addend = !gpu.addend ? NULL : gpu.addend == gpu.result ? host.result : host_copy(gpu.addend, result_bytes);
     host.bias = gpu.bias ? host_copy(gpu.bias, from->n * dtp_element_bytes(in)) : NULL;
@@ -300,7 +308,8 @@ static void check_matmul(struct dtp_matmul *matmul, const struct matmul_case *fr
     }
     CUDA(cudaDeviceSynchronize());
     dtp_reference_matmul(NULL, &host, NULL);
-    const double bound = out == DTP_ELEMENT_BF16 ? 4e-3 : in == DTP_ELEMENT_BF16 ? 1e-5 : 1e-5;
+    /* Sums of products of fp8 that forward makes in 14 bits (DeepSeek-V3, section 3.3.2). */
+    const double bound = out == DTP_ELEMENT_BF16 ? 4e-3 : out == DTP_ELEMENT_FP16 ? 5e-4 : narrow ? 1e-3 : 1e-5;
     judge(what, "result", relative_error(host_copy(gpu.result, result_bytes), host.result, from->m * from->n, out),
           bound);
     if (gpu.bias_gradient)
@@ -319,7 +328,22 @@ static void check_matmuls(const char *choices)
 {
 #define F DTP_ELEMENT_FP32
 #define B DTP_ELEMENT_BF16
+#define H DTP_ELEMENT_FP16
+#define E4 DTP_ELEMENT_E4M3
+#define E5 DTP_ELEMENT_E5M2
     static const struct matmul_case cases[] = {
+        {256, 384, 512, false, true, E4, B, DTP_EPILOGUE_NONE, 0},
+        {256, 384, 512, false, true, E4, B, DTP_EPILOGUE_NONE, ADD_OTHER},
+        {256, 384, 512, false, true, E5, B, DTP_EPILOGUE_NONE, 0},
+        {256, 384, 512, false, true, E5, B, DTP_EPILOGUE_NONE, ADD_IN_PLACE},
+        {256, 384, 512, false, true, E5, F, DTP_EPILOGUE_NONE, 0},
+        {256, 384, 512, false, true, E5, F, DTP_EPILOGUE_NONE, ADD_IN_PLACE},
+        {2048, 1376, 272, false, true, E4, B, DTP_EPILOGUE_NONE, ADD_OTHER},
+        {256, 384, 128, false, true, H, H, DTP_EPILOGUE_NONE, ADD_OTHER | BIAS},
+        {256, 384, 128, false, true, H, H, DTP_EPILOGUE_GELU_AUX, BIAS},
+        {256, 384, 128, false, false, H, H, DTP_EPILOGUE_DGELU, 0},
+        {256, 384, 512, true, false, H, F, DTP_EPILOGUE_NONE, BIAS_GRADIENT | ADD_IN_PLACE},
+        {256, 384, 512, true, false, H, H, DTP_EPILOGUE_NONE, BIAS_GRADIENT},
         {256, 384, 128, false, true, B, B, DTP_EPILOGUE_NONE, 0},
         {256, 384, 128, false, true, B, B, DTP_EPILOGUE_NONE, BIAS},
         {256, 384, 128, false, true, B, B, DTP_EPILOGUE_NONE, ADD_OTHER},
@@ -342,6 +366,9 @@ static void check_matmuls(const char *choices)
     };
 #undef F
 #undef B
+#undef H
+#undef E4
+#undef E5
     struct dtp_faults faults = {0};
     struct dtp_matmul *matmul;
     if (dtp_matmul_create("GPU", choices, &matmul, &faults) != DTP_OK) {
@@ -364,6 +391,8 @@ int main(int argc, char **argv)
     check_attentions(false);
     check_attentions(true);
     check_parts();
+    halves = DTP_ELEMENT_FP16;
+    check_attentions(true);
     check_matmuls(argc > 1 ? argv[1] : NULL);
     if (argc > 1)
         check_matmuls(argv[1]); /* the same from the file of choices */

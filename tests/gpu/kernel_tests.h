@@ -12,16 +12,18 @@
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 #define EPSILON 5.960464477539063e-8 /* 2^-24 */
 
-extern bool small; /* sizes that a sanitizer gets through; main sets it */
+extern bool small;              /* sizes that a sanitizer gets through; main sets it */
+extern enum dtp_element halves; /* elements of 16 bits: bf16, then fp16 */
 
 static inline const char *named(enum dtp_element element)
 {
-    return element == DTP_ELEMENT_BF16 ? "bf16" : "fp32";
+    static const char *const names[] = {"fp32", "bf16", "fp16", "e4m3", "e5m2"};
+    return names[element];
 }
 
 static inline double ulps_of(enum dtp_element element)
 {
-    return element == DTP_ELEMENT_BF16 ? 1 : 4;
+    return element == DTP_ELEMENT_FP32 ? 4 : 1;
 }
 
 /* block_kernels.c */
@@ -40,5 +42,8 @@ void test_losses(void);
 void test_sums(void);
 void test_optimizer(void);
 void test_elementwises(void);
+
+/* quantize_kernels.c */
+void test_quantizes(void);
 
 #endif

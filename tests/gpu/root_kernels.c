@@ -88,7 +88,7 @@ static void test_embedding(int32_t rows, uint32_t sequence, uint32_t width, int3
 void test_embeddings(void)
 {
     for (int k = 0; k < 4; k++) {
-        enum dtp_element element = k & 1 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32;
+        enum dtp_element element = k & 1 ? halves : DTP_ELEMENT_FP32;
         test_embedding(1, 1, 16, 5, element, k & 2);
         test_embedding(66, 33, 768, 50257 >> 4, element, k & 2);
         test_embedding(510, 255, 80, 7, element, k & 2); /* each token many times */
@@ -126,7 +126,7 @@ static void test_loss(uint64_t rows, uint32_t vocab, uint32_t stride, enum dtp_e
 void test_losses(void)
 {
     for (int k = 0; k < 2; k++) {
-        enum dtp_element element = k ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32;
+        enum dtp_element element = k ? halves : DTP_ELEMENT_FP32;
         test_loss(1, 5, 8, element);
         test_loss(7, 50, 56, element);
         test_loss(small ? 3 : 300, 1000, 1024, element);

@@ -131,7 +131,14 @@ static double unit_in_last_place(enum dtp_element element, double value)
         return 0;
     int exponent;
     frexp(value, &exponent); /* value in [2^(exponent - 1), 2^exponent) */
-    return ldexp(1, exponent - (element == DTP_ELEMENT_BF16 ? 8 : 24));
+    switch (element) {
+    case DTP_ELEMENT_BF16: return ldexp(1, exponent - 8);
+    case DTP_ELEMENT_FP16: return ldexp(1, exponent > -13 ? exponent - 11 : -24); /* below 2^-14 all steps are alike */
+    case DTP_ELEMENT_FP32:
+    case DTP_ELEMENT_E4M3:
+    case DTP_ELEMENT_E5M2: break; /* those of 8 bits are compared bit for bit */
+    }
+    return ldexp(1, exponent - 24);
 }
 
 /* Prints a line for the tensor: largest error, and the largest as a part of what is allowed there. */

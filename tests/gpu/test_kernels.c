@@ -9,6 +9,7 @@
 #include <time.h>
 
 bool small;
+enum dtp_element halves = DTP_ELEMENT_BF16;
 
 int main(int count, char **arguments)
 {
@@ -31,6 +32,10 @@ int main(int count, char **arguments)
     void (*const tests[])(void) = {test_norms,      test_rotaries,     test_qk_norms,  test_activations,
                                    test_embeddings, test_losses,       test_sums,      test_biases,
                                    test_optimizer,  test_elementwises, test_attentions};
+    for (size_t i = 0; i < COUNT(tests); i++)
+        tests[i]();
+    test_quantizes();
+    halves = DTP_ELEMENT_FP16;
     for (size_t i = 0; i < COUNT(tests); i++)
         tests[i]();
     case_begin("end");

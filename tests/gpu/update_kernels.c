@@ -18,8 +18,8 @@ void test_sums(void)
         VERIFY(sum, a);
 
         case_begin("square_sum and clip_scale %llu", (unsigned long long)n);
-        enum dtp_element element = i % 2 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32;
-        struct dtp_step_scalars begin = {.loss_sum = 3};
+        enum dtp_element element = i % 2 ? halves : DTP_ELEMENT_FP32;
+        struct dtp_step_scalars begin = {.loss_sum = 3, .loss_scale = i % 2 ? 4096 : 0};
         struct tensor *x = input("values", element, n, 1),
                       *partial = result("partial", DTP_ELEMENT_FP32, DTP_SQUARE_SUM_PARTIALS, 1, INFINITY);
         struct tensor *scalars = updated(bytes_of("scalars", &begin, sizeof begin), 32, 0);
@@ -43,7 +43,7 @@ void test_sums(void)
     }
 }
 
-/* Seven combinations of element types stand for the precisions and what is between them. */
+/* These combinations of element types stand for the precisions and what is between them. */
 static void test_adamw(uint64_t count, uint64_t first, int mode)
 {
     const struct {
@@ -57,6 +57,8 @@ static void test_adamw(uint64_t count, uint64_t first, int mode)
         {"bf16-pure", DTP_ELEMENT_BF16, DTP_ELEMENT_BF16, DTP_ELEMENT_BF16, false, false},
         {"bf16-pure stochastic", DTP_ELEMENT_BF16, DTP_ELEMENT_BF16, DTP_ELEMENT_BF16, false, true},
         {"bf16 moments, master", DTP_ELEMENT_FP32, DTP_ELEMENT_BF16, DTP_ELEMENT_BF16, true, true},
+        {"fp16-mixed", DTP_ELEMENT_FP32, DTP_ELEMENT_FP16, DTP_ELEMENT_FP32, true, false},
+        {"fp16-mixed, fp16 gradient", DTP_ELEMENT_FP16, DTP_ELEMENT_FP16, DTP_ELEMENT_FP32, true, false},
     };
     if ((size_t)mode >= COUNT(modes))
         return;
@@ -126,7 +128,7 @@ static void test_skipped_step(void)
 
 void test_optimizer(void)
 {
-    for (int mode = 0; mode < 6; mode++) {
+    for (int mode = 0; mode < 8; mode++) {
         test_adamw(1, 0, mode);
         test_adamw(4099, 0, mode);
         test_adamw(4096, 24, mode);
@@ -205,6 +207,5 @@ void test_elementwises(void)
     const uint64_t counts[] = {1, 7, 4096, 100003};
     for (size_t i = 0; i < COUNT(counts) - small; i++)
         for (int k = 0; k < 4; k++)
-            test_elementwise(counts[i], k & 1 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32,
-                             k & 2 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32);
+            test_elementwise(counts[i], k & 1 ? halves : DTP_ELEMENT_FP32, k & 2 ? halves : DTP_ELEMENT_FP32);
 }

@@ -89,6 +89,31 @@ static inline bool random_executor_job(struct random_job *job)
     return false;
 }
 
+/* Such a job in 16 or 8 bits: with what fp8 refuses taken out, and widths that it takes. */
+static inline void random_executor_narrow_job(struct random_job *job, const char *recipe)
+{
+    for (;;) {
+        if (!random_executor_job(job))
+            fail_msg("no job of the executor is drawn");
+        struct dtp_transformer *t = &job->transformer;
+        struct dtp_plan plan = job->asked;
+        t->parallel_block = DTP_PARALLEL_NONE, t->norm_place = DTP_NORMS_BEFORE;
+        t->qkv_bias = t->attention_output_bias = t->mlp_bias = false;
+        t->hidden = (t->hidden + 15) / 16 * 16, t->ffn = (t->ffn + 15) / 16 * 16;
+        t->head_dim = (t->head_dim + 15) / 16 * 16;
+        dtp_precision_recipe(recipe, &plan.precision);
+        plan.executor.gelu_epilogue = plan.executor.gradient_stream = false;
+        if (plan.checkpointing != DTP_CHECKPOINT_NONE)
+            plan.checkpointing = DTP_CHECKPOINT_FULL;
+        job->cluster.gpu = test_h200();
+        job->asked = job->plan = plan;
+        if (dtp_transformer_check(t, NULL, 0, NULL) == DTP_OK && dtp_cluster_check(&job->cluster, NULL) == DTP_OK &&
+            dtp_plan_resolve(&job->plan, t, &job->cluster, NULL) == DTP_OK &&
+            dtp_executor_check(t, &job->cluster, &job->plan, NULL) == DTP_OK)
+            return;
+    }
+}
+
 static inline void random_executor_describe(const struct random_job *job)
 {
     const struct dtp_transformer *t = &job->transformer;

@@ -462,11 +462,34 @@ static void test_refusals(void **state)
     t.position = DTP_POSITION_ALIBI;
     plan.attention = DTP_ATTENTION_MATH, plan.optimizer = DTP_SGD;
     assert_true(dtp_precision_recipe("fp16-mixed", &plan.precision));
+    plan.precision.params = plan.precision.master = DTP_FP16;
     assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_OK);
     assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, &faults), DTP_BAD_INPUT);
     assert_null(program);
     assert_int_equal(faults.count, 4);
     assert_non_null(strstr(faults.text[0], "has no step program under runtime dtplan"));
+}
+
+/* What fp8 is not tested with, each by its name. */
+static void test_refusals_of_fp8(void **state)
+{
+    (void)state;
+    static struct dtp_faults faults;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 1, 8);
+    struct dtp_transformer t = tiny();
+    struct dtp_plan plan = plan_of(DTP_DDP);
+    struct dtp_program *program = NULL;
+    static const char *const keys[] = {"parallel_block", "bias", "gradient_stream", "checkpointing"};
+    t.parallel_block = DTP_PARALLEL_ONE_NORM, t.mlp_bias = true;
+    plan.executor.gradient_stream = true;
+    plan.checkpointing = DTP_CHECKPOINT_SELECTIVE_MATMUL;
+    assert_true(dtp_precision_recipe("fp8-tensorwise", &plan.precision));
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_OK);
+    assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, &faults), DTP_BAD_INPUT);
+    assert_null(program);
+    assert_int_equal(faults.count, 4);
+    for (size_t i = 0; i < 4; i++)
+        assert_non_null(strstr(faults.text[i], keys[i]));
 }
 
 static void fail_with(const struct random_job *job, const struct dtp_faults *faults)
@@ -475,6 +498,23 @@ static void fail_with(const struct random_job *job, const struct dtp_faults *fau
     for (size_t i = 0; i < faults->count && i < DTP_FAULTS_KEPT; i++)
         print_error("%s\n", faults->text[i]);
     fail();
+}
+
+static void test_narrow_plans_verify(void **state)
+{
+    (void)state;
+    static struct dtp_faults faults;
+    random_seed();
+    for (int i = 0; i < RANDOM_DRAWS(300); i++) {
+        struct random_job job;
+        struct dtp_program *program;
+        faults = (struct dtp_faults){0};
+        random_executor_narrow_job(&job, i % 3 ? "fp8-tensorwise" : "fp16-mixed");
+        if (dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, &faults) != DTP_OK ||
+            dtp_program_verify(program, &faults) != DTP_OK)
+            fail_with(&job, &faults);
+        dtp_program_destroy(program);
+    }
 }
 
 static void test_random_plans_verify(void **state)
@@ -532,6 +572,8 @@ int main(void)
                                        cmocka_unit_test(test_offload),
                                        cmocka_unit_test(test_find_and_arena),
                                        cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_refusals_of_fp8),
+                                       cmocka_unit_test(test_narrow_plans_verify),
                                        cmocka_unit_test(test_random_plans_verify)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -62,9 +62,8 @@ static void fail_with(const struct random_job *job, const char *what, uint64_t p
 /* The estimate has the largest sum of live bytes, to the byte; a placement may need more where holes are left between
  * buffers, which begin at granules. To find the least is NP-hard, and the search is bounded
  * (arena_fit_tight.c): of 400 plans of a seed it leaves holes in 4 to 9 %, of 2.3 % at most (seeds 1..50). */
-static void test_arena(void **state)
+static void check_arenas(void (*draw)(struct random_job *, int))
 {
-    (void)state;
     random_seed();
     int exact = 0;
     double worst = 0;
@@ -73,7 +72,7 @@ static void test_arena(void **state)
         struct dtp_program *program;
         struct dtp_executor_arena arena;
         struct dtp_memory memory;
-        assert_true(random_executor_job(&job));
+        draw(&job, i);
         assert_int_equal(dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, NULL), DTP_OK);
         assert_int_equal(dtp_estimate_memory(&job.transformer, &job.cluster, &job.plan, &memory, NULL, NULL), DTP_OK);
         if (live_bytes(program) != memory.allocated_peak_bytes)
@@ -96,6 +95,29 @@ static void test_arena(void **state)
     print_message("%d plans: live bytes the same in all, the arena in %.1f %%, at most %.2f %% more\n", JOBS,
                   100.0 * exact / JOBS, worst);
     assert_true(exact > JOBS * 90 / 100 && worst < 5);
+}
+
+static void draw_any(struct random_job *job, int i)
+{
+    (void)i;
+    assert_true(random_executor_job(job));
+}
+
+static void draw_narrow(struct random_job *job, int i)
+{
+    random_executor_narrow_job(job, i % 3 ? "fp8-tensorwise" : "fp16-mixed");
+}
+
+static void test_arena(void **state)
+{
+    (void)state;
+    check_arenas(draw_any);
+}
+
+static void test_narrow_arena(void **state)
+{
+    (void)state;
+    check_arenas(draw_narrow);
 }
 
 /* Plan 262 of seed 10, where two weights of a quarter of the arena alternate with blocks of a fifth: the search was
@@ -155,15 +177,14 @@ static void check_traffic(const struct random_job *job, const struct dtp_program
     check_equal(totals->device_to_host_bytes, closed.device_to_host_bytes, job);
 }
 
-static void test_work_and_traffic(void **state)
+static void check_works(void (*draw)(struct random_job *, int))
 {
-    (void)state;
     random_seed();
     for (int i = 0; i < JOBS; i++) {
         struct random_job job;
         struct dtp_program *program;
         struct dtp_program_totals totals;
-        assert_true(random_executor_job(&job));
+        draw(&job, i);
         assert_int_equal(dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, NULL), DTP_OK);
         dtp_program_sum(program, &totals);
         check_work(&job, &totals);
@@ -172,9 +193,22 @@ static void test_work_and_traffic(void **state)
     }
 }
 
+static void test_work_and_traffic(void **state)
+{
+    (void)state;
+    check_works(draw_any);
+}
+
+static void test_narrow_work_and_traffic(void **state)
+{
+    (void)state;
+    check_works(draw_narrow);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_arena), cmocka_unit_test(test_few_large_spans),
-                                       cmocka_unit_test(test_work_and_traffic)};
+                                       cmocka_unit_test(test_work_and_traffic), cmocka_unit_test(test_narrow_arena),
+                                       cmocka_unit_test(test_narrow_work_and_traffic)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -113,7 +113,8 @@ static void check_stages(struct dtp_resolver *r)
     const struct {
         const char *key;
         bool asked;
-    } choices[] = {{"gradient_stream", e->gradient_stream},
+    } choices[] = {{"precision", p->precision.compute == DTP_FP8 || rules.scales_loss},
+                   {"gradient_stream", e->gradient_stream},
                    {"update_in_backward", e->update_in_backward},
                    {"symmetric_windows", e->symmetric_windows},
                    {"gather_engine", e->gather_engine == DTP_ENGINE_COPY},

@@ -8,8 +8,17 @@
 #define T(suffix) DTP_TENSOR_##suffix
 #define STREAM DTP_LAYER_STREAM
 
+/* What projections read of blocks whose norms stand before their branches. */
+static const enum dtp_layer_tensor cast_tensors[DTP_EXECUTOR_CASTS] = {T(NORM1), T(CORE), T(NORM2), T(PRODUCT)};
+
 const char *dtp_executor_tensor_name(int tensor)
 {
+    static const char *const casts[2 * DTP_EXECUTOR_CASTS] = {
+        "norm 1 in fp8",         "attention result in fp8",  "norm 2 in fp8",
+        "activation in fp8",     "norm 1 in fp8 columns",    "attention result in fp8 columns",
+        "norm 2 in fp8 columns", "activation in fp8 columns"};
+    if (dtp_executor_is_cast(tensor))
+        return casts[tensor - DTP_EXECUTOR_CAST];
     switch (tensor) {
     case T(CORE_STATE): return "attention log-sum-exp";
     case T(Q_RAW): return "q and k before their norms";
@@ -22,6 +31,10 @@ const char *dtp_executor_tensor_name(int tensor)
 uint64_t dtp_executor_tensor_bytes(const struct dtp_executor_block *block, int tensor)
 {
     enum dtp_layer_tensor of = tensor == DTP_EXECUTOR_OUT ? T(INPUT) : (enum dtp_layer_tensor)tensor;
+    if (dtp_executor_is_cast(tensor)) {
+        of = cast_tensors[(tensor - DTP_EXECUTOR_CAST) % DTP_EXECUTOR_CASTS];
+        return dtp_bytes_product(block->tokens, dtp_layer_tensor_width(&block->kind, of));
+    }
     uint64_t width = dtp_layer_tensor_width(&block->kind, of);
     if (tensor == T(Q_RAW))
         width += dtp_layer_tensor_width(&block->kind, T(K_RAW));
@@ -54,6 +67,8 @@ static struct dtp_executor_operator *add(struct dtp_executor_block *b, enum dtp_
     *op = (struct dtp_executor_operator){.kind = kind,
                                          .name = name,
                                          .input = input,
+                                         .operand = input,
+                                         .kept = input,
                                          .result = result,
                                          .addend = DTP_EXECUTOR_NONE,
                                          .aux = DTP_EXECUTOR_NONE,
@@ -78,8 +93,24 @@ static void add_norm(struct dtp_executor_block *b, const struct dtp_layer_operat
     op->needs = bit_of(op->input) | bit_of(op->statistics);
 }
 
+/* In front of the first projection that reads `input`. */
+static int add_cast(struct dtp_executor_block *b, int input)
+{
+    int cast = 0;
+    while (cast < DTP_EXECUTOR_CASTS && (int)cast_tensors[cast] != input)
+        cast++;
+    assert(cast < DTP_EXECUTOR_CASTS); /* other blocks are refused: dtp_executor_check */
+    if (dtp_executor_caster(b, input) < 0) {
+        struct dtp_executor_operator *op = add(b, DTP_OP_QUANTIZE, dtp_executor_tensor_name(DTP_EXECUTOR_CAST + cast),
+                                               input, DTP_EXECUTOR_CAST + cast);
+        op->aux = DTP_EXECUTOR_CAST_COLUMNS + cast;
+    }
+    return cast;
+}
+
 static void add_projection(struct dtp_executor_block *b, const struct dtp_layer_operator *from)
 {
+    int cast = b->fp8 ? add_cast(b, first_of(from->reads)) : 0;
     for (int i = 0; i < b->kind.matrices; i++) {
         const struct dtp_layer_matrix *matrix = &b->kind.matrix[i];
         if (!(from->makes & DTP_EXECUTOR_BIT(matrix->result)))
@@ -88,7 +119,9 @@ static void add_projection(struct dtp_executor_block *b, const struct dtp_layer_
             add(b, DTP_OP_MATMUL, matrix->name, first_of(from->reads), (int)matrix->result);
         op->matrix = matrix;
         op->weight = dtp_parameter_of_matrix(matrix->id);
-        op->needs = bit_of(op->input);
+        op->operand = b->fp8 ? DTP_EXECUTOR_CAST + cast : op->input;
+        op->kept = b->fp8 ? DTP_EXECUTOR_CAST_COLUMNS + cast : op->input;
+        op->needs = bit_of(op->kept);
     }
 }
 
@@ -189,7 +222,7 @@ static void find_replayed(struct dtp_executor_block *b)
         b->replayed |= UINT32_C(1) << i;
         if (wanted & bit_of(op->result))
             wanted |= bit_of(op->addend);
-        wanted |= bit_of(op->input);
+        wanted |= bit_of(op->operand);
     }
 }
 
@@ -200,7 +233,8 @@ void dtp_executor_block_of(const struct dtp_transformer *transformer, const stru
     *out = (struct dtp_executor_block){.tokens = dtp_bytes_product(plan->micro_batch, plan->sequence),
                                        .sequence = plan->sequence,
                                        .element_bytes = dtp_plan_compute_bytes(plan),
-                                       .epilogue = plan->executor.gelu_epilogue};
+                                       .epilogue = plan->executor.gelu_epilogue,
+                                       .fp8 = plan->precision.compute == DTP_FP8};
     dtp_layer_kind_of(transformer, DTP_LAYER_DENSE, true, true, &out->kind);
     int count = dtp_layer_operators(&out->kind, from);
     for (int i = 0; i < count; i++)
@@ -213,7 +247,8 @@ void dtp_executor_block_of(const struct dtp_transformer *transformer, const stru
 
 uint64_t dtp_executor_block_keeps(const struct dtp_executor_block *block, enum dtp_checkpoint_keeps keeps)
 {
-    uint64_t kept = block->saved;
+    /* The attention's result stays as it is for its own backward: its cast by columns is made of that again. */
+    uint64_t kept = block->saved & ~DTP_EXECUTOR_BIT(DTP_EXECUTOR_CAST_COLUMNS + 1);
     switch (keeps) {
     case DTP_KEEPS_ALL: return kept;
     case DTP_KEEPS_INPUT: return DTP_EXECUTOR_BIT(T(INPUT));
@@ -234,6 +269,34 @@ int dtp_executor_maker(const struct dtp_executor_block *block, int tensor)
         if (made_by(&block->op[i]) & DTP_EXECUTOR_BIT(tensor))
             return i;
     return -1;
+}
+
+int dtp_executor_caster(const struct dtp_executor_block *block, int tensor)
+{
+    for (int i = 0; i < block->count; i++)
+        if (block->op[i].kind == DTP_OP_QUANTIZE && block->op[i].input == tensor)
+            return i;
+    return -1;
+}
+
+bool dtp_executor_amax_fused(const struct dtp_executor_block *block, const struct dtp_executor_operator *cast)
+{
+    int maker = dtp_executor_maker(block, cast->input);
+    return maker >= 0 && (block->op[maker].kind == DTP_OP_NORM || block->op[maker].kind == DTP_OP_ACTIVATION);
+}
+
+int dtp_executor_cast_matrix(const struct dtp_executor_block *block, const struct dtp_executor_operator *cast)
+{
+    int first = 0;
+    while (block->op[first].operand != cast->result)
+        first++;
+    return (int)(block->op[first].matrix - block->kind.matrix);
+}
+
+/* The stream's by the norm behind the projection, that of the packed MLP by the activation's backward. */
+bool dtp_executor_gradient_amax_fused(const struct dtp_executor_operator *projection)
+{
+    return projection->addend != DTP_EXECUTOR_NONE || projection->result == T(UP);
 }
 
 /* ---- bytes through HBM -------------------------------------------------------------------------------------------
@@ -288,6 +351,7 @@ struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_execut
     case DTP_OP_ACTIVATION:
         return (struct dtp_executor_traffic){
             rows_of(block, dtp_layer_tensor_width(k, T(UP)) + dtp_layer_tensor_width(k, T(PRODUCT))), 1};
+    case DTP_OP_QUANTIZE: return (struct dtp_executor_traffic){0, 0}; /* by which casts it makes: executor_fp8_work.c */
     default: return (struct dtp_executor_traffic){0, 1};
     }
 }
@@ -311,6 +375,7 @@ struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_execu
     case DTP_OP_ROTARY: return (struct dtp_executor_traffic){rotary_bytes(block), 1};
     case DTP_OP_ATTENTION: return (struct dtp_executor_traffic){0, 3}; /* row sums, the gradients, the cast of dq */
     case DTP_OP_MATMUL: return (struct dtp_executor_traffic){0, 2};    /* of the weight, of the input */
+    case DTP_OP_QUANTIZE: return (struct dtp_executor_traffic){0, 0};
     default:
         return (struct dtp_executor_traffic){
             rows_of(block,

@@ -8,6 +8,8 @@
  *     So what attention and MLP return is a tensor only where a norm reads it;
  *   - GELU is the epilogue of the up projection where the plan says so;
  *   - an activation's derivative reads its input, whatever the activation;
+ *   - in fp8 what a projection reads is cast by an operator of its own, by rows for forward and by columns for the
+ *     weight's gradient, which stays in its place;
  *   - backward is the same list from its end, and norms that read the stream add to its gradient. In a parallel block
  *     both branches have to read that gradient first, so the second norm stands before the output projection.
  *
@@ -19,17 +21,34 @@
 #include "plan/checkpointing.h"
 #include "runtime/dtplan/lower_executor.h"
 
-/* Tensors of a block by enum dtp_layer_tensor; Q_RAW stands for q and k as they were. Behind them what the block
- * returns, the next block's input, and none at all. */
-enum { DTP_EXECUTOR_OUT = DTP_TENSOR_COUNT, DTP_EXECUTOR_TENSORS, DTP_EXECUTOR_NONE = DTP_EXECUTOR_TENSORS };
+/* Tensors of a block by enum dtp_layer_tensor; Q_RAW stands for q and k as they were. Besides them what the block
+ * returns, the next block's input; and the casts of what projections read, by rows and by columns: they stand in the
+ * places of experts' tensors, which no block of this runtime has, for a set has room for 64. */
+#define DTP_EXECUTOR_CASTS 4
+enum {
+    DTP_EXECUTOR_OUT = DTP_TENSOR_EXPERT_DOWN,
+    DTP_EXECUTOR_CAST,
+    DTP_EXECUTOR_CAST_COLUMNS = DTP_EXECUTOR_CAST + DTP_EXECUTOR_CASTS,
+    DTP_EXECUTOR_CASTS_END = DTP_EXECUTOR_CAST_COLUMNS + DTP_EXECUTOR_CASTS,
+    DTP_EXECUTOR_TENSORS = DTP_TENSOR_COUNT,
+    DTP_EXECUTOR_NONE = DTP_EXECUTOR_TENSORS
+};
+_Static_assert((int)DTP_EXECUTOR_CASTS_END <= (int)DTP_TENSOR_DOWN, "casts stand in places of experts' tensors");
+_Static_assert(DTP_EXECUTOR_NONE < 64, "a set of tensors is 64 bits");
 #define DTP_EXECUTOR_BIT(tensor) (UINT64_C(1) << (tensor)) /* nobody asks for that of NONE but to test for it */
+static inline bool dtp_executor_is_cast(int tensor)
+{
+    return tensor >= DTP_EXECUTOR_CAST && tensor < DTP_EXECUTOR_CASTS_END;
+}
 
 struct dtp_executor_operator {
     enum dtp_op_kind kind;                 /* forward's operation */
     const char *name;                      /* of a projection the matrix has names for backward too */
     const struct dtp_layer_matrix *matrix; /* of projections, of the block's kind */
     enum dtp_parameter weight;             /* its bias, where there is one, is the parameter after it */
-    int input, result, addend, aux;        /* tensors; the result of QK_NORM and ROTARY is their input, in place */
+    int input, result, addend, aux;        /* tensors; the result of QK_NORM and ROTARY is their input, in place; of
+                                              QUANTIZE the cast by rows, aux by columns */
+    int operand, kept;                     /* of a projection: its input as forward and the weight's gradient read it */
     int statistics, saved;
     uint64_t needs; /* tensors that backward reads */
 };
@@ -38,7 +57,7 @@ struct dtp_executor_operator {
 struct dtp_executor_block {
     struct dtp_layer_kind kind;
     uint64_t tokens, sequence, element_bytes; /* T; of the compute dtype */
-    bool epilogue;
+    bool epilogue, fp8;
     struct dtp_executor_operator op[DTP_EXECUTOR_OPERATORS];
     int count;
     uint64_t saved;    /* tensors that backward reads */
@@ -55,6 +74,14 @@ uint64_t dtp_executor_tensor_bytes(const struct dtp_executor_block *block, int t
 uint64_t dtp_executor_block_keeps(const struct dtp_executor_block *block, enum dtp_checkpoint_keeps keeps);
 /* The operator that makes a tensor of the block; -1: it is the block's input. */
 int dtp_executor_maker(const struct dtp_executor_block *block, int tensor);
+/* fp8. The operator that casts a tensor; -1: none does. Whether the kernel that makes what it casts finds its amax too.
+ */
+int dtp_executor_caster(const struct dtp_executor_block *block, int tensor);
+bool dtp_executor_amax_fused(const struct dtp_executor_block *block, const struct dtp_executor_operator *cast);
+/* The first projection that reads the cast, by its place among the block's matrices. */
+int dtp_executor_cast_matrix(const struct dtp_executor_block *block, const struct dtp_executor_operator *cast);
+/* Whether the gradient of a projection's result is made by a kernel that finds its amax too. */
+bool dtp_executor_gradient_amax_fused(const struct dtp_executor_operator *projection);
 
 /* What a memory-bound operator moves through HBM, reads and writes of whole tensors, and its launches. Backward without
  * the weights' own gradient, which is the module's; `again`: an activation that makes its result once more. */

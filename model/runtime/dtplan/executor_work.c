@@ -3,6 +3,7 @@
 #include "plan/checkpointing.h"
 #include "plan/rules.h"
 #include "runtime/dtplan/executor_block.h"
+#include "runtime/dtplan/executor_fp8_work.h"
 
 struct shape {
     const struct dtp_transformer *t;
@@ -25,7 +26,7 @@ static uint32_t operators_again(const struct dtp_executor_block *block, enum dtp
     if (keeps == DTP_KEEPS_INPUT)
         return block->replayed;
     for (int i = 0; i < DTP_TENSOR_COUNT; i++)
-        if (missing & DTP_EXECUTOR_BIT(i))
+        if (missing & DTP_EXECUTOR_BIT(i) && !dtp_executor_is_cast(i))
             again |= UINT32_C(1) << dtp_executor_maker(block, i);
     return again;
 }
@@ -218,6 +219,26 @@ static void count_step(const struct shape *s, struct dtp_step_work *out)
     }
 }
 
+/* Amax of activations and gradients are zeroed in each micro-step, of weights in the first. */
+static void count_fp8(const struct shape *s, struct dtp_step_work *out)
+{
+    struct dtp_executor_fp8_work w = dtp_executor_fp8_work(&s->block);
+    double whole = s->layers - s->checkpointed, steps = s->plan->accumulate, slots = 0;
+    if (!s->block.fp8)
+        return;
+    for (int i = 0; i < s->block.count; i++)
+        slots += s->block.op[i].matrix ? s->layers : 0;
+    out->forward_bytes += whole * w.forward.bytes + s->checkpointed * w.checkpointed_forward.bytes;
+    out->backward_bytes += whole * w.backward.bytes + s->checkpointed * w.checkpointed_backward.bytes;
+    out->recompute_bytes += s->checkpointed * w.again.bytes;
+    out->kernels +=
+        whole * (w.forward.kernels + w.backward.kernels) +
+        s->checkpointed * (w.checkpointed_forward.kernels + w.checkpointed_backward.kernels + w.again.kernels);
+    out->forward_bytes += s->layers * w.weights_amax.bytes / steps;
+    out->gradient_bytes += 4 * slots * (1 + 2 * steps);
+    out->step_kernels += s->layers * w.weights_amax.kernels + steps;
+}
+
 void dtp_executor_work(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                        const struct dtp_plan *plan, struct dtp_step_work *out)
 {
@@ -227,6 +248,7 @@ void dtp_executor_work(const struct dtp_transformer *transformer, const struct d
     count_bytes(&s, out);
     count_kernels(&s, out);
     count_step(&s, out);
+    count_fp8(&s, out);
     out->head_rows = (double)s.rules.chunk_tokens;
     out->head_columns = (double)s.rules.vocab_stride;
 }

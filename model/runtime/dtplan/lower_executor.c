@@ -59,6 +59,7 @@ void dtp_executor_memory(struct dtp_draft *draft, uint64_t rows, double bytes, u
 void dtp_executor_matmul(struct dtp_executor *x, struct dtp_draft *draft, uint64_t m, uint64_t n, uint64_t k)
 {
     dtp_draft_matmul(x->l, draft, m, n, k, false);
+    draft->op.demand.dtype = x->rules.compute; /* fp8 is of blocks' projections, which say so themselves */
     dtp_draft_role(draft, DTP_ROLE_WORKSPACE, x->workspace, DTP_UPDATE, 0);
 }
 
@@ -233,6 +234,7 @@ static void make_standing_buffers(struct dtp_executor *x)
     if (x->rules.gradient_norm)
         x->partials = dtp_lower_buffer(l, "square sums", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
                                        dtp_executor_partials_bytes(x), true);
+    dtp_executor_fp8_make(x);
     x->workspace = dtp_lower_buffer(l, "matmul workspace", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
                                     DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES, true);
     if (x->plan->executor.gradient_stream)
@@ -303,6 +305,7 @@ static void forward(struct dtp_executor *x, dtp_op_id *uploaded)
         *uploaded = upload_batch(x, l->micro_step + 1u);
     else
         *uploaded = DTP_NO_OP;
+    dtp_executor_fp8_begins(x, l->micro_step);
     if (chunk->embedding) {
         dtp_executor_before_embedding(x);
         dtp_executor_embedding(x);

@@ -18,7 +18,14 @@
  *                            gelu'(AUX); adds where it is UPDATE
  *   MATMUL weight gradient   GRADIENT [k, m], INPUT [k, n] -> WEIGHT_GRADIENT [m, n], BIAS_GRADIENT [m]; adds where
  *                            these are UPDATE
- *   MATMUL, all three        WORKSPACE; which of the three it is is told by the role of its result
+ *   MATMUL, all three        WORKSPACE; which of the three it is is told by the role of its result. In fp8 both
+ *                            operands lie by the dimension that is summed over, the input gradient's WEIGHT as [n, k],
+ *                            the weight gradient's GRADIENT as [m, k] and INPUT as [n, k]; SCALE of the first,
+ *                            OTHER_SCALE of the second (fp32); no BIAS, no AUX. GRADIENT is E5M2, all else E4M3
+ *   QUANTIZE                 INPUT [T, n], AMAX (fp32) -> RESULT [T, n] and TRANSPOSED [n, T], one of which may be
+ *                            absent, in fp8 of demand.form, SCALE. With neither: AMAX UPDATE is raised to that of INPUT
+ *   AMAX                     of NORM, NORM_BACKWARD, ACTIVATION, ACTIVATION_BACKWARD: UPDATE, raised to that of what
+ *                            they write
  *   ROTARY(_BACKWARD)        RESULT [T, d_q + 2 d_kv] UPDATE, in place; TABLES (fp32: cosines [s, head_dim / 2], then
  *                            sines)
  *   QK_NORM                  RESULT [T, d_q + 2 d_kv] UPDATE, in place; WEIGHT [2, head_dim] -> SAVED (q and k before:
@@ -35,20 +42,27 @@
  *                            GRADIENT, where forward's result is made again
  *   NORM_BACKWARD            GRADIENT, INPUT, STATISTICS, WEIGHT -> RESIDUAL_GRADIENT (UPDATE adds, WRITE overwrites,
  *                            by the sum with ADDEND where there is one), WEIGHT_GRADIENT, BIAS_GRADIENT, WORKSPACE (2
- * DTP_EXECUTOR_PARTIAL_ROWS h floats) LOSS_BACKWARD            RESULT (logits [T, dtp_executor_vocab_stride] UPDATE,
- * become their gradient), BATCH (targets of these rows) -> STATISTICS (losses of these rows, fp32). The gradient is
- * that of the sum of losses over the tokens of the whole step on all ranks, divided by their number LOSS STATISTICS [T]
- * -> SCALARS (loss_sum += their sum) EMBEDDING_BACKWARD       GRADIENT, BATCH -> WEIGHT_GRADIENT (+=, zeroed before),
- * POSITION_GRADIENT (the same) ZERO                     RESULT, demand.bytes of them SQUARE_SUM               INPUT ->
- * PARTIALS (DTP_EXECUTOR_SQUARE_SUM_PARTIALS floats of one module) CLIP_SCALE               PARTIALS (all modules) ->
- * SCALARS UPDATE; clips by plan.executor.clip_norm, 0: not OPTIMIZER                WEIGHT_GRADIENT, SCALARS, WEIGHT,
- * MASTER (bf16-mixed), MOMENT1, MOMENT2 of one module, or of this rank's shard of it HOST_OPTIMIZER           as
- * OPTIMIZER, all of it in host memory; SCALARS are those downloaded after CLIP_SCALE, or where there is none, those
- * that were uploaded CAST, ACCUMULATE         INPUT -> RESULT (ACCUMULATE: +=), demand.tokens elements SUM_PARTS INPUT
- * [ranks of the shard group, demand.tokens elements] -> RESULT: their sum; UPDATE adds it collectives INPUT, RESULT;
- * the same buffer where in place. all_gather: INPUT is this rank's part of RESULT; reduce_scatter: RESULT gets this
- * rank's part; sums, no averages. all_to_all: part j of INPUT becomes this rank's part of rank j's RESULT, which is
- * another buffer send, recv               INPUT; RESULT: both ends of a transfer between roles (program_set.h)
+ *                            DTP_EXECUTOR_PARTIAL_ROWS h floats)
+ *   LOSS_BACKWARD            RESULT (logits [T, dtp_executor_vocab_stride] UPDATE, become their gradient), BATCH
+ *                            (targets of these rows) -> STATISTICS (losses of these rows, fp32). The gradient is that
+ *                            of the sum of losses over the tokens of the whole step on all ranks, divided by their
+ *                            number; with SCALARS: times their loss_scale, which CLIP_SCALE takes out of clip_scale
+ *   LOSS                     STATISTICS [T] -> SCALARS (loss_sum += their sum)
+ *   EMBEDDING_BACKWARD       GRADIENT, BATCH -> WEIGHT_GRADIENT (+=, zeroed before), POSITION_GRADIENT (the same)
+ *   ZERO                     RESULT, demand.bytes of them
+ *   SQUARE_SUM               INPUT -> PARTIALS (DTP_EXECUTOR_SQUARE_SUM_PARTIALS floats of one module)
+ *   CLIP_SCALE               PARTIALS (all modules) -> SCALARS UPDATE; clips by plan.executor.clip_norm, 0: not
+ *   OPTIMIZER                WEIGHT_GRADIENT, SCALARS, WEIGHT, MASTER (bf16-mixed), MOMENT1, MOMENT2 of one module, or
+ *                            of this rank's shard of it
+ *   HOST_OPTIMIZER           as OPTIMIZER, all of it in host memory; SCALARS are those downloaded after CLIP_SCALE, or
+ *                            where there is none, those that were uploaded
+ *   CAST, ACCUMULATE         INPUT -> RESULT (ACCUMULATE: +=), demand.tokens elements
+ *   SUM_PARTS                INPUT [ranks of the shard group, demand.tokens elements] -> RESULT: their sum; UPDATE adds
+ *                            it
+ *   collectives              INPUT, RESULT; the same buffer where in place. all_gather: INPUT is this rank's part of
+ *                            RESULT; reduce_scatter: RESULT gets this rank's part; sums, no averages. all_to_all: part
+ *                            j of INPUT becomes this rank's part of rank j's RESULT, which is another buffer
+ *   send, recv               INPUT; RESULT: both ends of a transfer between roles (program_set.h)
  *
  * An operand with `shard` is this rank's equal part of the buffer (dtp_operand). */
 #ifndef DTP_LOWER_EXECUTOR_H
@@ -140,6 +154,7 @@ struct dtp_executor_rules {
     bool updates_in_backward; /* a block's optimizer stands right behind its reduction */
     bool streams_gradients;   /* of blocks, sharded: through two shards on the device, to the host or into that */
     bool gradient_norm;       /* square sums and clip_scale are in the program */
+    bool scales_loss;         /* fp16: the loss' gradient is multiplied by a scale that changes from step to step */
 };
 void dtp_executor_rules(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                         const struct dtp_plan *plan, struct dtp_executor_rules *out);

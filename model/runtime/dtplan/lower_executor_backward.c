@@ -80,6 +80,8 @@ dtp_buffer_id dtp_executor_norm_backward(struct dtp_executor *x, struct dtp_exec
     }
     dtp_executor_new(x, &draft, DTP_ROLE_WORKSPACE, "partial sums", DTP_OWNER_WORKSPACE,
                      2 * 4 * DTP_EXECUTOR_PARTIAL_ROWS * x->h, DTP_UPDATE | DTP_FREE);
+    if (norm->amax)
+        dtp_executor_fp8_amax(x, &draft, norm->amax - 1, DTP_UPDATE);
     dtp_executor_memory(&draft, x->rules.tokens,
                         norm->bytes + (double)((accumulates ? 2 : 1) * elements * module->gradient_element_bytes), 2);
     dtp_executor_end(x, &draft);
@@ -199,6 +201,11 @@ static void input_gradient(const struct place *at, dtp_buffer_id gradient, bool 
     dtp_executor_end(x, &draft);
 }
 
+static uint64_t gradient_slot(const struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op)
+{
+    return dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_GRADIENT, layer, (int)(op->matrix - x->shape.kind.matrix));
+}
+
 /* The gradient of `up` takes its place; the product, in the place of its own gradient, where it was not kept. */
 static void activation_backward(const struct place *at, bool again)
 {
@@ -211,6 +218,9 @@ static void activation_backward(const struct place *at, bool again)
     dtp_draft_role(&draft, DTP_ROLE_INPUT, up, DTP_UPDATE, 0);
     if (again)
         dtp_draft_role(&draft, DTP_ROLE_RESULT, product_gradient, DTP_WRITE, 0);
+    int maker = dtp_executor_maker(&x->shape, DTP_TENSOR_UP);
+    if (x->shape.fp8)
+        dtp_executor_fp8_amax(x, &draft, gradient_slot(x, at->layer, &x->shape.op[maker]), DTP_UPDATE);
     struct dtp_executor_traffic traffic = dtp_executor_backward_traffic(&x->shape, &activation, again);
     dtp_executor_memory(&draft, x->rules.tokens, traffic.bytes, traffic.kernels);
     dtp_executor_end(x, &draft);
@@ -228,6 +238,63 @@ static void projection_of_lost_activation(const struct place *at)
     weight_gradient(at, gradient, x->gradients[DTP_TENSOR_PRODUCT], true, !adds_to_stream(at->op));
     x->gradients[DTP_TENSOR_PRODUCT] =
         x->gradients[DTP_TENSOR_UP]; /* what an up projection with an epilogue asks for */
+}
+
+/* Both products of fp8 operands, which lie by the dimension that is summed over: gradient[out, T] by input[in, T] and
+ * gradient[T, out] by weight[in, out]. */
+static void fp8_products(const struct place *at, struct dtp_executor_casts gradient, dtp_buffer_id weight)
+{
+    struct dtp_executor *x = at->x;
+    struct dtp_executor_module *module = dtp_executor_block(x, at->layer);
+    const struct dtp_layer_matrix *matrix = at->op->matrix;
+    const struct dtp_executor_operator *cast = &x->shape.op[dtp_executor_caster(&x->shape, at->op->input)];
+    const int own = (int)(matrix - x->shape.kind.matrix), of_input = dtp_executor_cast_matrix(&x->shape, cast);
+    dtp_buffer_id *made = &x->gradients[at->op->input];
+    struct dtp_draft draft;
+    dtp_executor_begin(x, &draft, DTP_OP_MATMUL, matrix->gradient_name);
+    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, gradient.columns, DTP_READ | DTP_FREE, 0);
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, tensor(x, at->layer, at->op->kept),
+                   stays(at, at->op->kept) ? DTP_READ : DTP_READ | DTP_FREE, 0);
+    dtp_executor_gradient(&draft, DTP_ROLE_WEIGHT_GRADIENT, module, at->op->weight);
+    dtp_executor_fp8_scale(x, &draft, DTP_ROLE_SCALE, gradient_slot(x, at->layer, at->op), DTP_READ);
+    dtp_executor_fp8_scale(x, &draft, DTP_ROLE_OTHER_SCALE,
+                           dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_INPUT, at->layer, of_input), DTP_READ);
+    dtp_executor_matmul(x, &draft, matrix->out, matrix->in, x->rules.tokens);
+    draft.op.demand.dtype = DTP_FP8;
+    dtp_executor_end(x, &draft);
+    dtp_executor_begin(x, &draft, DTP_OP_MATMUL, matrix->input_gradient_name);
+    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, gradient.rows, DTP_READ | DTP_FREE, 0);
+    dtp_draft_role(&draft, DTP_ROLE_WEIGHT, weight, DTP_READ | DTP_FREE, 0);
+    dtp_executor_fp8_scale(x, &draft, DTP_ROLE_SCALE, gradient_slot(x, at->layer, at->op), DTP_READ);
+    dtp_executor_fp8_scale(x, &draft, DTP_ROLE_OTHER_SCALE,
+                           dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_WEIGHT, at->layer, own), DTP_READ);
+    *made = dtp_executor_new(x, &draft, DTP_ROLE_INPUT_GRADIENT, matrix->input_gradient_name, DTP_OWNER_WORKSPACE,
+                             x->rules.tokens * matrix->in * x->element_bytes, DTP_WRITE);
+    dtp_executor_matmul(x, &draft, x->rules.tokens, matrix->in, matrix->out);
+    draft.op.demand.dtype = DTP_FP8;
+    dtp_executor_end(x, &draft);
+}
+
+static void fp8_projection_backward(const struct place *at)
+{
+    struct dtp_executor *x = at->x;
+    int maker = dtp_executor_maker(&x->shape, at->op->kept);
+    if (tensor(x, at->layer, at->op->kept).index == DTP_NO_INDEX)
+        dtp_executor_block_again(x, at->layer, UINT32_C(1) << maker);
+    struct dtp_executor_cast cast = {.name = at->op->matrix->input_gradient_name,
+                                     .tensor = result_gradient(at),
+                                     .layer = at->layer,
+                                     .rows = x->rules.tokens,
+                                     .columns = at->op->matrix->out,
+                                     .slot = gradient_slot(x, at->layer, at->op),
+                                     .frees = !adds_to_stream(at->op),
+                                     .by_rows = true,
+                                     .by_columns = true,
+                                     .gradient = true};
+    if (!dtp_executor_gradient_amax_fused(at->op))
+        dtp_executor_fp8_measure(x, &cast);
+    struct dtp_executor_casts gradient = dtp_executor_fp8_cast(x, &cast);
+    fp8_products(at, gradient, dtp_executor_fp8_weight(x, at->op, at->layer, true));
 }
 
 /* The weight gradient comes first, so that what it reads goes before the input's gradient comes. */
@@ -262,6 +329,7 @@ static void norm_backward(const struct place *at)
                                                     .gradient_stays = adds_to_stream(op),
                                                     .input_stays = stays(at, op->input),
                                                     .apart = !in_stream(op->input),
+                                                    .amax = dtp_executor_fp8_stream_slot(x, at->layer, at->index),
                                                     .bytes = dtp_executor_backward_traffic(&x->shape, op, false).bytes};
     dtp_buffer_id made = dtp_executor_norm_backward(x, dtp_executor_block(x, at->layer), &norm);
     if (norm.apart)
@@ -328,7 +396,13 @@ static void operator_backward(const struct place *at)
 {
     switch (at->op->kind) {
     case DTP_OP_NORM: norm_backward(at); break;
-    case DTP_OP_MATMUL: projection_backward(at); break;
+    case DTP_OP_MATMUL:
+        if (at->x->shape.fp8)
+            fp8_projection_backward(at);
+        else
+            projection_backward(at);
+        break;
+    case DTP_OP_QUANTIZE: break; /* its gradient is that of what it casts */
     case DTP_OP_QK_NORM: qk_norm_backward(at); break;
     case DTP_OP_ROTARY: rotary_backward(at); break;
     case DTP_OP_ATTENTION: attention_backward(at); break;

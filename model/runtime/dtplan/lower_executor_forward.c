@@ -27,7 +27,7 @@ static bool is_wanted(const struct pass *pass, int index, int tensor)
 {
     const struct dtp_executor_block *block = &pass->x->shape;
     for (int i = index + 1; i < block->count; i++)
-        if (pass->runs & 1u << i && (block->op[i].input == tensor || block->op[i].addend == tensor))
+        if (pass->runs & 1u << i && (block->op[i].operand == tensor || block->op[i].addend == tensor))
             return true;
     return pass->kept & DTP_EXECUTOR_BIT(tensor);
 }
@@ -44,6 +44,8 @@ static void make(const struct pass *pass, struct dtp_draft *draft, enum dtp_role
     bool goes = !is_wanted(pass, index, tensor);
     *buffer = dtp_executor_new(x, draft, role, dtp_executor_tensor_name(tensor), DTP_OWNER_ACTIVATIONS,
                                dtp_executor_tensor_bytes(&x->shape, tensor), DTP_WRITE | (goes ? DTP_FREE : 0));
+    if (dtp_executor_is_cast(tensor))
+        dtp_program_set_element(x->l->program, *buffer, DTP_FP8);
     if (goes)
         *buffer = DTP_NO_BUFFER;
 }
@@ -68,6 +70,18 @@ static void take_weight(const struct pass *pass, struct dtp_draft *draft, const 
         dtp_executor_weight(pass->x, draft, DTP_ROLE_BIAS, module, op->weight + 1);
 }
 
+/* fp8: the amax of what is made, for who casts it. */
+static void take_amax(const struct pass *pass, struct dtp_draft *draft, const struct dtp_executor_operator *op)
+{
+    const struct dtp_executor_block *block = &pass->x->shape;
+    int caster = dtp_executor_caster(block, op->result);
+    if (caster >= 0)
+        dtp_executor_fp8_amax(pass->x, draft,
+                              dtp_executor_fp8_slot(pass->x, DTP_EXECUTOR_CAST_INPUT, pass->layer,
+                                                    dtp_executor_cast_matrix(block, &block->op[caster])),
+                              DTP_UPDATE);
+}
+
 /* A sum that nobody reads is not made. */
 static void take_addend(const struct pass *pass, struct dtp_draft *draft, int index)
 {
@@ -84,6 +98,28 @@ static void norm(const struct pass *pass, struct dtp_draft *draft, int index)
     take_addend(pass, draft, index);
     make(pass, draft, DTP_ROLE_RESULT, index, op->result);
     make(pass, draft, DTP_ROLE_STATISTICS, index, op->statistics);
+    take_amax(pass, draft, op);
+}
+
+static void fp8_projection(const struct pass *pass, struct dtp_draft *draft, int index, dtp_buffer_id weight)
+{
+    struct dtp_executor *x = pass->x;
+    const struct dtp_executor_operator *op = &x->shape.op[index];
+    const struct dtp_executor_operator *cast = &x->shape.op[dtp_executor_caster(&x->shape, op->input)];
+    take(pass, draft, DTP_ROLE_INPUT, index, op->operand);
+    dtp_draft_role(draft, DTP_ROLE_WEIGHT, weight, DTP_READ | DTP_FREE, 0);
+    dtp_executor_fp8_scale(
+        x, draft, DTP_ROLE_SCALE,
+        dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_INPUT, pass->layer, dtp_executor_cast_matrix(&x->shape, cast)),
+        DTP_READ);
+    dtp_executor_fp8_scale(
+        x, draft, DTP_ROLE_OTHER_SCALE,
+        dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_WEIGHT, pass->layer, (int)(op->matrix - x->shape.kind.matrix)),
+        DTP_READ);
+    dtp_executor_matmul(x, draft, x->rules.tokens, op->matrix->out, op->matrix->in);
+    draft->op.demand.dtype = DTP_FP8;
+    take_addend(pass, draft, index);
+    make(pass, draft, DTP_ROLE_RESULT, index, op->result);
 }
 
 static void projection(const struct pass *pass, struct dtp_draft *draft, int index)
@@ -134,6 +170,44 @@ static void activation(const struct pass *pass, struct dtp_draft *draft, int ind
     const struct dtp_executor_operator *op = &pass->x->shape.op[index];
     take(pass, draft, DTP_ROLE_INPUT, index, op->input);
     make(pass, draft, DTP_ROLE_RESULT, index, op->result);
+    take_amax(pass, draft, op);
+}
+
+/* By rows where a projection of this pass reads it, by columns where it stays for backward. */
+static void quantize(const struct pass *pass, struct dtp_draft *draft, int index)
+{
+    struct dtp_executor *x = pass->x;
+    const struct dtp_executor_operator *op = &x->shape.op[index];
+    uint64_t slot =
+        dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_INPUT, pass->layer, dtp_executor_cast_matrix(&x->shape, op));
+    bool rows = is_wanted(pass, index, op->result), columns = pass->kept & DTP_EXECUTOR_BIT(op->aux);
+    take(pass, draft, DTP_ROLE_INPUT, index, op->input);
+    dtp_executor_fp8_amax(x, draft, slot, DTP_READ);
+    if (rows)
+        make(pass, draft, DTP_ROLE_RESULT, index, op->result);
+    if (columns)
+        make(pass, draft, DTP_ROLE_TRANSPOSED, index, op->aux);
+    dtp_executor_fp8_scale(x, draft, DTP_ROLE_SCALE, slot, DTP_WRITE);
+    dtp_executor_fp8_demand(draft, x->rules.tokens, dtp_executor_tensor_bytes(&x->shape, op->result) / x->rules.tokens,
+                            (uint32_t)rows + columns);
+    draft->op.demand.form = DTP_FORM_E4M3;
+}
+
+/* What an fp8 operator needs made before it: the amax of its input that no kernel has found, its weight's cast. */
+static dtp_buffer_id before_operator(const struct pass *pass, int index)
+{
+    struct dtp_executor *x = pass->x;
+    const struct dtp_executor_operator *op = &x->shape.op[index];
+    if (!x->shape.fp8)
+        return DTP_NO_BUFFER;
+    if (op->kind == DTP_OP_QUANTIZE && !dtp_executor_amax_fused(&x->shape, op) && !x->l->recompute)
+        dtp_executor_fp8_measure(x, &(struct dtp_executor_cast){
+                                        .tensor = *tensor_of(pass, op->input),
+                                        .rows = x->rules.tokens,
+                                        .columns = dtp_executor_tensor_bytes(&x->shape, op->result) / x->rules.tokens,
+                                        .slot = dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_INPUT, pass->layer,
+                                                                      dtp_executor_cast_matrix(&x->shape, op))});
+    return op->kind == DTP_OP_MATMUL ? dtp_executor_fp8_weight(x, op, pass->layer, false) : DTP_NO_BUFFER;
 }
 
 static void run_operator(const struct pass *pass, int index)
@@ -141,10 +215,17 @@ static void run_operator(const struct pass *pass, int index)
     struct dtp_executor *x = pass->x;
     const struct dtp_executor_operator *op = &x->shape.op[index];
     struct dtp_draft draft;
+    dtp_buffer_id narrow = before_operator(pass, index);
     dtp_executor_begin(x, &draft, op->kind, op->name);
     switch (op->kind) {
     case DTP_OP_NORM: norm(pass, &draft, index); break;
-    case DTP_OP_MATMUL: projection(pass, &draft, index); break;
+    case DTP_OP_MATMUL:
+        if (x->shape.fp8)
+            fp8_projection(pass, &draft, index, narrow);
+        else
+            projection(pass, &draft, index);
+        break;
+    case DTP_OP_QUANTIZE: quantize(pass, &draft, index); break;
     case DTP_OP_QK_NORM: qk_norm(pass, &draft, index); break;
     case DTP_OP_ROTARY: rotary(pass, &draft, index); break;
     case DTP_OP_ATTENTION: attention(pass, &draft, index); break;

@@ -74,6 +74,8 @@ static void logits_gradient(struct chunk *c)
     dtp_executor_begin(x, &draft, DTP_OP_LOSS_BACKWARD, "loss");
     dtp_draft_role(&draft, DTP_ROLE_RESULT, c->logits, DTP_UPDATE, 0);
     dtp_draft_role(&draft, DTP_ROLE_BATCH, dtp_executor_batch(x), DTP_READ, targets + 4 * c->begin);
+    if (x->rules.scales_loss)
+        dtp_draft_role(&draft, DTP_ROLE_SCALARS, x->scalars, DTP_READ, 0);
     if (c->first)
         c->losses = dtp_executor_new(x, &draft, DTP_ROLE_STATISTICS, "row losses", DTP_OWNER_LOGITS,
                                      4 * x->rules.tokens, DTP_WRITE);
@@ -143,6 +145,7 @@ void dtp_executor_loss(struct dtp_executor *x)
                                               .gradient = x->final_norm,
                                               .input = x->stream_input,
                                               .statistics = x->final_statistics,
+                                              .amax = dtp_executor_fp8_stream_slot(x, x->t->layers, -1),
                                               .bytes = dtp_executor_final_norm_backward_bytes(&x->shape)};
     dtp_executor_norm_backward(x, head, &norm);
     dtp_executor_close_gradient(x, head);

@@ -30,8 +30,8 @@ static uint64_t attention_workspace(const struct dtp_transformer *t, const struc
                                             .head_dim = (uint32_t)t->head_dim,
                                             .backward = backward,
                                             .deterministic = !plan->executor.atomic_attention};
-    const bool bf16 = plan->precision.compute == DTP_BF16;
-    const bool fused = dtp_attention_is_fused(bf16, size.sequence, size.head_dim, t->attention_softcap > 0);
+    const bool halves = dtp_plan_compute_bytes(plan) == 2;
+    const bool fused = dtp_attention_is_fused(halves, size.sequence, size.head_dim, t->attention_softcap > 0);
     return fused ? dtp_attention_workspace_bytes(&size) : 0;
 }
 
@@ -68,7 +68,7 @@ void dtp_executor_rules(const struct dtp_transformer *transformer, const struct 
     const struct dtp_transformer *t = transformer;
     const struct dtp_precision *p = &plan->precision;
     uint64_t element = dtp_plan_compute_bytes(plan), tokens = dtp_bytes_product(plan->micro_batch, plan->sequence);
-    *out = (struct dtp_executor_rules){.compute = p->compute,
+    *out = (struct dtp_executor_rules){.compute = p->compute == DTP_FP8 ? DTP_BF16 : p->compute,
                                        .moments = p->moments,
                                        .master = element < 4 && dtp_dtype_bytes(p->master) == 4,
                                        .tokens = tokens,
@@ -77,14 +77,16 @@ void dtp_executor_rules(const struct dtp_transformer *transformer, const struct 
                                        .statistics_bytes = t->norm == DTP_RMS_NORM ? 4 : 8,
                                        .attention_workspace_bytes = attention_workspace(t, plan, false),
                                        .attention_backward_workspace_bytes = attention_workspace(t, plan, true),
-                                       .gradient_norm = plan->executor.clip_norm > 0 || plan->executor.gradient_norm};
+                                       .scales_loss = p->compute == DTP_FP16};
+    /* Whether fp16 overflowed is seen by the norm. */
+    out->gradient_norm = plan->executor.clip_norm > 0 || plan->executor.gradient_norm || out->scales_loss;
     find_sharding(t, cluster, plan, out);
     out->chunk_tokens = chunk_tokens(plan, tokens, element * out->vocab_stride);
     out->chunk_count = dtp_divide_up(tokens, out->chunk_tokens);
     /* Rounded once, and read by the optimizer: as PyTorch does on one GPU. What is added up is added up wide. */
     bool once = dtp_plan_gradient_ranks(plan, cluster) == 1 && plan->accumulate == 1;
-    out->gradient = once ? p->compute : p->reduce;
-    out->head_gradient = once && out->chunk_count == 1 && !t->tied_head ? p->compute : p->reduce;
+    out->gradient = once ? out->compute : p->reduce;
+    out->head_gradient = once && out->chunk_count == 1 && !t->tied_head ? out->compute : p->reduce;
     out->exchanges = plan->executor.reduce_engine == DTP_ENGINE_COPY && out->shard_ranks > 1;
     out->wide_sums = keeps_wide_sums(out);
 }
@@ -133,13 +135,37 @@ static void check_model(struct checker *c)
         REFUSE(c, "norm_bias", "of an RMSNorm " NOT_RUN);
 }
 
+/* Of fp8 what is tested against PyTorch: blocks of two branches with norms before them, no biases. */
+static void check_fp8(struct checker *c)
+{
+    const struct dtp_transformer *t = c->t;
+    const struct dtp_plan *p = c->plan;
+    if (p->precision.compute != DTP_FP8)
+        return;
+    if (t->parallel_block != DTP_PARALLEL_NONE)
+        REFUSE(c, "parallel_block", "in fp8 " NOT_RUN);
+    if (t->norm_place != DTP_NORMS_BEFORE)
+        REFUSE(c, "norm_place", "other than before, in fp8, " NOT_RUN);
+    if (t->qkv_bias || t->attention_output_bias || t->mlp_bias)
+        REFUSE(c, "bias", "of a projection in fp8 " NOT_RUN);
+    if (p->executor.gelu_epilogue)
+        REFUSE(c, "gelu_epilogue", "in fp8 " NOT_RUN);
+    if (p->executor.gradient_stream)
+        REFUSE(c, "gradient_stream", "in fp8 " NOT_RUN);
+    enum dtp_checkpoint_keeps keeps = dtp_plan_checkpoint_rule(p).keeps;
+    if (keeps != DTP_KEEPS_ALL && keeps != DTP_KEEPS_INPUT)
+        REFUSE(c, "checkpointing", "selective, in fp8, " NOT_RUN);
+}
+
 static void check_plan(struct checker *c)
 {
     const struct dtp_plan *p = c->plan;
     const struct dtp_precision *d = &p->precision;
-    if (d->compute != DTP_BF16 && d->compute != DTP_FP32)
+    if (d->compute != DTP_BF16 && d->compute != DTP_FP32 && d->compute != DTP_FP16 && d->compute != DTP_FP8)
         REFUSE(c, "precision", "%s compute " NOT_RUN, dtp_dtype_text(d->compute));
-    if (d->reduce != DTP_BF16 && d->reduce != DTP_FP32)
+    if (d->compute == DTP_FP16 && d->master != DTP_FP32)
+        REFUSE(c, "master_dtype", "%s beside fp16 compute " NOT_RUN, dtp_dtype_text(d->master));
+    if (d->reduce != DTP_BF16 && d->reduce != DTP_FP32 && d->reduce != DTP_FP16)
         REFUSE(c, "reduce_dtype", "%s " NOT_RUN, dtp_dtype_text(d->reduce));
     if (p->attention == DTP_ATTENTION_MATH)
         REFUSE(c, "attention", "math " NOT_RUN);
@@ -173,6 +199,7 @@ enum dtp_status dtp_executor_check(const struct dtp_transformer *transformer, co
     (void)cluster;
     check_model(&c);
     check_plan(&c);
+    check_fp8(&c);
     check_sizes(&c);
     return c.status;
 }

@@ -17,7 +17,8 @@ static enum dtp_form activation_form(const struct dtp_transformer *t)
     case DTP_GELU: return DTP_FORM_GELU;
     case DTP_RELU: return DTP_FORM_RELU;
     case DTP_GEGLU: return DTP_FORM_GEGLU;
-    case DTP_RELU2: break; /* refused: dtp_executor_check */
+    case DTP_RELU2:
+    case DTP_SWIGLU_CLAMPED: break; /* refused */
     case DTP_SWIGLU: break;
     }
     return DTP_FORM_SWIGLU;

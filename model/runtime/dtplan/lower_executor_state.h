@@ -89,8 +89,9 @@ struct dtp_executor {
     int draining_count;
     struct dtp_executor_draining held[DTP_EXECUTOR_MOST_HELD]; /* by weight gradients, oldest first */
     int held_count;
-    dtp_op_id gradient_read;  /* weight gradient that reads the residual's gradient last */
-    dtp_buffer_id staging[2]; /* offloaded shards on their way into a gather */
+    dtp_buffer_id amax, scales; /* fp8: of each tensor that is cast (lower_executor_fp8.c) */
+    dtp_op_id gradient_read;    /* weight gradient that reads the residual's gradient last */
+    dtp_buffer_id staging[2];   /* offloaded shards on their way into a gather */
     dtp_op_id staging_read[2];
     int staging_next;
     dtp_buffer_id shard[2];  /* gradients of blocks that do not stay, by turns */
@@ -202,6 +203,7 @@ struct dtp_executor_norm_gradient {
     dtp_buffer_id gradient, input, statistics;
     bool gradient_stays, input_stays; /* others read them later */
     bool apart;                       /* makes a buffer of its own, also where the stream has a gradient */
+    uint64_t amax;                    /* fp8: 1 + the slot for the amax of what it makes; 0: nobody asks */
     double bytes;                     /* without the weight's own gradient */
 };
 /* Adds to the residual's gradient, or makes it where there is none; returns what it wrote. What the norm's forward left
@@ -242,6 +244,40 @@ static inline uint64_t dtp_executor_partials_bytes(const struct dtp_executor *x)
 }
 /* Whether no rank before this one holds the module too: of several copies one is counted, and saved. */
 bool dtp_executor_owns(const struct dtp_executor *x, uint64_t index);
+
+/* lower_executor_fp8.c: casts of matmuls' operands. A slot has the amax of a tensor and, once it was cast, what its
+ * numbers are to be multiplied by. */
+enum dtp_executor_cast_of { DTP_EXECUTOR_CAST_WEIGHT, DTP_EXECUTOR_CAST_INPUT, DTP_EXECUTOR_CAST_GRADIENT };
+uint64_t dtp_executor_fp8_slot(const struct dtp_executor *x, enum dtp_executor_cast_of what, uint64_t layer,
+                               int matrix);
+/* That of the stream's gradient which the backward of operator `index` makes, plus 1; 0: no projection reads it.
+ * Index -1: the final norm's. */
+uint64_t dtp_executor_fp8_stream_slot(const struct dtp_executor *x, uint64_t layer, int index);
+void dtp_executor_fp8_make(struct dtp_executor *x);
+void dtp_executor_fp8_begins(struct dtp_executor *x, uint32_t micro_step);
+/* Roles AMAX and scale of an operation. */
+void dtp_executor_fp8_amax(struct dtp_executor *x, struct dtp_draft *draft, uint64_t slot, uint32_t access);
+void dtp_executor_fp8_scale(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_role role, uint64_t slot,
+                            uint32_t access);
+/* A pass over what is to be cast, for its amax. `weight`: of the module in place of `tensor`. */
+struct dtp_executor_cast {
+    const char *name;
+    dtp_buffer_id tensor;
+    const struct dtp_executor_operator *weight;
+    uint64_t layer, rows, columns, slot;
+    bool frees, by_rows, by_columns, gradient;
+};
+void dtp_executor_fp8_measure(struct dtp_executor *x, const struct dtp_executor_cast *cast);
+/* The casts, which are fresh buffers. */
+struct dtp_executor_casts {
+    dtp_buffer_id rows, columns;
+};
+struct dtp_executor_casts dtp_executor_fp8_cast(struct dtp_executor *x, const struct dtp_executor_cast *cast);
+/* Bytes and shape of a draft that casts to so many results. */
+void dtp_executor_fp8_demand(struct dtp_draft *draft, uint64_t rows, uint64_t columns, uint32_t results);
+/* A projection's weight, by rows or columns; its amax comes first where this is its first use of the step. */
+dtp_buffer_id dtp_executor_fp8_weight(struct dtp_executor *x, const struct dtp_executor_operator *op, uint64_t layer,
+                                      bool columns);
 
 /* lower_executor_offload.c: state in host memory. `upload` brings a module's shard, to `to` where one rank has all of
  * it (returns the operation) or into a staging shard that *from then names. */

@@ -1,0 +1,152 @@
+/* fp8 with a scale for each tensor, of its amax in this step: as torchao's tensorwise recipe (Float8LinearConfig) has
+ * it for the projections of blocks. What they read is E4M3, gradients are E5M2.
+ *
+ * Tensor cores take both operands by the dimension that is summed over. So an input is cast by rows for forward and by
+ * columns for the weight's gradient, which alone stays; the gradient of a result both ways; a weight by rows for
+ * forward and by columns for the input's gradient, each time anew, for the two casts would stand in as many bytes as
+ * the weight. Its amax is found once a step. Kernels that make an operand find its amax on the way. */
+#include "runtime/dtplan/lower_executor_state.h"
+
+#define AMAX_BYTES 4u
+#define SCALE_BYTES 16u /* apart by as much as any of cuBLASLt's pointers asks for */
+
+static uint64_t matrices(const struct dtp_executor *x)
+{
+    return (uint64_t)x->shape.kind.matrices;
+}
+
+/* Weights come first: theirs stand for the whole step, the others for a micro-step. */
+uint64_t dtp_executor_fp8_slot(const struct dtp_executor *x, enum dtp_executor_cast_of what, uint64_t layer, int matrix)
+{
+    uint64_t place = what == DTP_EXECUTOR_CAST_WEIGHT ? layer : x->t->layers + 2 * layer;
+    place += what == DTP_EXECUTOR_CAST_GRADIENT;
+    return place * matrices(x) + (uint64_t)matrix;
+}
+
+uint64_t dtp_executor_fp8_stream_slot(const struct dtp_executor *x, uint64_t layer, int index)
+{
+    if (!x->shape.fp8)
+        return 0;
+    for (int turn = 0; turn < 2; turn++) {
+        for (int i = index - 1; i >= 0; i--)
+            if (x->shape.op[i].matrix && x->shape.op[i].addend != DTP_EXECUTOR_NONE)
+                return 1 + dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_GRADIENT, layer,
+                                                 (int)(x->shape.op[i].matrix - x->shape.kind.matrix));
+        if (layer == 0)
+            return 0;
+        layer--;
+        index = x->shape.count;
+    }
+    return 0;
+}
+
+void dtp_executor_fp8_make(struct dtp_executor *x)
+{
+    uint64_t slots = 3 * x->t->layers * matrices(x);
+    x->amax = x->scales = DTP_NO_BUFFER;
+    if (!x->shape.fp8)
+        return;
+    x->amax = dtp_lower_buffer(x->l, "amax", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, slots * AMAX_BYTES, true);
+    x->scales = dtp_lower_buffer(x->l, "scales", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, slots * SCALE_BYTES, true);
+    dtp_program_set_element(x->l->program, x->amax, DTP_FP32);
+    dtp_program_set_element(x->l->program, x->scales, DTP_FP32);
+}
+
+void dtp_executor_fp8_begins(struct dtp_executor *x, uint32_t micro_step)
+{
+    struct dtp_draft draft;
+    uint64_t first = micro_step ? x->t->layers * matrices(x) : 0, bytes;
+    if (!x->shape.fp8)
+        return;
+    bytes = (3 * x->t->layers * matrices(x) - first) * AMAX_BYTES;
+    dtp_executor_begin(x, &draft, DTP_OP_ZERO, "amax");
+    struct dtp_operand *operand = dtp_draft_role(&draft, DTP_ROLE_RESULT, x->amax, DTP_WRITE, first * AMAX_BYTES);
+    operand->bytes = bytes;
+    dtp_executor_memory(&draft, 0, (double)bytes, 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+    dtp_executor_end(x, &draft);
+}
+
+void dtp_executor_fp8_amax(struct dtp_executor *x, struct dtp_draft *draft, uint64_t slot, uint32_t access)
+{
+    dtp_draft_role(draft, DTP_ROLE_AMAX, x->amax, access, slot * AMAX_BYTES)->bytes = AMAX_BYTES;
+}
+
+void dtp_executor_fp8_scale(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_role role, uint64_t slot,
+                            uint32_t access)
+{
+    dtp_draft_role(draft, role, x->scales, access, slot * SCALE_BYTES)->bytes = SCALE_BYTES;
+}
+
+/* ---- what is cast ------------------------------------------------------------------------------------------------ */
+
+static void take_source(struct dtp_executor *x, struct dtp_draft *draft, const struct dtp_executor_cast *cast,
+                        uint32_t frees)
+{
+    if (cast->weight)
+        dtp_executor_weight(x, draft, DTP_ROLE_INPUT, dtp_executor_block(x, cast->layer), cast->weight->weight);
+    else
+        dtp_draft_role(draft, DTP_ROLE_INPUT, cast->tensor, DTP_READ | frees, 0);
+}
+
+void dtp_executor_fp8_demand(struct dtp_draft *draft, uint64_t rows, uint64_t columns, uint32_t results)
+{
+    dtp_executor_memory(draft, rows, (double)rows * (double)columns * (2 + results), 1);
+    draft->op.demand.n = (double)columns;
+}
+
+void dtp_executor_fp8_measure(struct dtp_executor *x, const struct dtp_executor_cast *cast)
+{
+    struct dtp_draft draft;
+    dtp_executor_begin(x, &draft, DTP_OP_QUANTIZE, "amax");
+    take_source(x, &draft, cast, 0);
+    dtp_executor_fp8_amax(x, &draft, cast->slot, DTP_UPDATE);
+    dtp_executor_fp8_demand(&draft, cast->rows, cast->columns, 0);
+    dtp_executor_end(x, &draft);
+}
+
+static dtp_buffer_id result(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_role role,
+                            const struct dtp_executor_cast *cast, const char *name)
+{
+    dtp_buffer_id made =
+        dtp_executor_new(x, draft, role, name, DTP_OWNER_WORKSPACE, cast->rows * cast->columns, DTP_WRITE);
+    dtp_program_set_element(x->l->program, made, DTP_FP8);
+    return made;
+}
+
+struct dtp_executor_casts dtp_executor_fp8_cast(struct dtp_executor *x, const struct dtp_executor_cast *cast)
+{
+    struct dtp_executor_casts made = {DTP_NO_BUFFER, DTP_NO_BUFFER};
+    struct dtp_draft draft;
+    dtp_executor_begin(x, &draft, DTP_OP_QUANTIZE, cast->name);
+    take_source(x, &draft, cast, cast->frees ? DTP_FREE : 0);
+    dtp_executor_fp8_amax(x, &draft, cast->slot, DTP_READ);
+    if (cast->by_rows)
+        made.rows = result(x, &draft, DTP_ROLE_RESULT, cast, cast->gradient ? "fp8 gradient" : "fp8 weight");
+    if (cast->by_columns)
+        made.columns = result(x, &draft, DTP_ROLE_TRANSPOSED, cast,
+                              cast->gradient ? "fp8 gradient columns" : "fp8 weight columns");
+    dtp_executor_fp8_scale(x, &draft, DTP_ROLE_SCALE, cast->slot, DTP_WRITE);
+    dtp_executor_fp8_demand(&draft, cast->rows, cast->columns, (uint32_t)cast->by_rows + cast->by_columns);
+    draft.op.demand.form = cast->gradient ? DTP_FORM_E5M2 : DTP_FORM_E4M3;
+    dtp_executor_end(x, &draft);
+    return made;
+}
+
+dtp_buffer_id dtp_executor_fp8_weight(struct dtp_executor *x, const struct dtp_executor_operator *op, uint64_t layer,
+                                      bool columns)
+{
+    const struct dtp_executor_cast cast = {
+        .name = op->name,
+        .weight = op,
+        .layer = layer,
+        .rows = op->matrix->out,
+        .columns = op->matrix->in,
+        .slot = dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_WEIGHT, layer, (int)(op->matrix - x->shape.kind.matrix)),
+        .by_rows = !columns,
+        .by_columns = columns};
+    if (!columns && !x->l->recompute && x->l->micro_step == 0)
+        dtp_executor_fp8_measure(x, &cast);
+    struct dtp_executor_casts made = dtp_executor_fp8_cast(x, &cast);
+    return columns ? made.columns : made.rows;
+}
