@@ -53,7 +53,7 @@ static const char *activation_words(enum dtp_activation activation)
 static void describe_experts(const struct dtp_transformer *m, char *out, size_t bytes)
 {
     const struct dtp_parameter_count count = dtp_transformer_count(m);
-    char active[32], latents[80] = "", q[40] = "", shared[48] = "", layers[32] = "";
+    char active[32], latents[112] = "", q[40] = "", shared[48] = "", layers[32] = "";
     if (m->q_latent)
         snprintf(q, sizeof q, "%llu for q and ", (unsigned long long)m->q_latent);
     if (m->kv_latent)
@@ -81,7 +81,7 @@ static void describe_details(const struct dtp_transformer *m, char *out, size_t 
     static const char *const places[] = {[DTP_NORMS_BEFORE] = "",
                                          [DTP_NORMS_AFTER] = ", norms behind attention and MLP",
                                          [DTP_NORMS_BOTH] = ", norms before and behind attention and MLP"};
-    char window[120] = "", every[40] = "", caps[120] = "", experts[300];
+    char window[120] = "", every[40] = "", caps[120] = "", experts[400];
     describe_experts(m, experts, sizeof experts);
     if (m->sliding_window_pattern > 1)
         snprintf(every, sizeof every, " but one in %llu", (unsigned long long)m->sliding_window_pattern);
@@ -109,7 +109,7 @@ static void describe_details(const struct dtp_transformer *m, char *out, size_t 
 static void print_model(const struct dtp_job *job, const struct dtp_page *page)
 {
     const struct dtp_transformer *m = &job->transformer;
-    char line[1200], count[32], kv[48] = "", details[600];
+    char line[1800], count[32], kv[48] = "", details[1000];
     describe_details(m, details, sizeof details);
     if (m->kv_heads != m->heads)
         snprintf(kv, sizeof kv, " (%llu for k, v)", (unsigned long long)m->kv_heads);
