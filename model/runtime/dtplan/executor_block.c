@@ -257,6 +257,8 @@ uint64_t dtp_executor_block_keeps(const struct dtp_executor_block *block, enum d
     }
     /* all matmuls' and attention's results and the norms' statistics; norms and activations are cheap to make again */
     kept &= ~DTP_EXECUTOR_BIT(T(PRODUCT));
+    for (int i = 0; i < DTP_EXECUTOR_CASTS; i++)
+        kept &= ~DTP_EXECUTOR_BIT(DTP_EXECUTOR_CAST_COLUMNS + i);
     for (int i = 0; i < block->count; i++)
         if (block->op[i].kind == DTP_OP_NORM && block->op[i].addend == DTP_EXECUTOR_NONE)
             kept &= ~bit_of(block->op[i].result);
@@ -269,6 +271,15 @@ int dtp_executor_maker(const struct dtp_executor_block *block, int tensor)
         if (made_by(&block->op[i]) & DTP_EXECUTOR_BIT(tensor))
             return i;
     return -1;
+}
+
+uint32_t dtp_executor_makers(const struct dtp_executor_block *block, int tensor, uint64_t there)
+{
+    int maker = dtp_executor_maker(block, tensor);
+    uint32_t makers = UINT32_C(1) << maker;
+    if (block->op[maker].kind == DTP_OP_QUANTIZE && !(there & bit_of(block->op[maker].input)))
+        makers |= UINT32_C(1) << dtp_executor_maker(block, block->op[maker].input);
+    return makers;
 }
 
 int dtp_executor_caster(const struct dtp_executor_block *block, int tensor)

@@ -66,6 +66,9 @@ uint64_t dtp_executor_tensor_bytes(const struct dtp_executor_block *block, int t
 uint64_t dtp_executor_block_keeps(const struct dtp_executor_block *block, enum dtp_checkpoint_keeps keeps);
 /* The operator that makes a tensor of the block; -1: it is the block's input. */
 int dtp_executor_maker(const struct dtp_executor_block *block, int tensor);
+/* The operators, as bits, that make a tensor once more of what backward keeps: `there`. Of a cast also who makes what it
+ * casts, where that is not kept. */
+uint32_t dtp_executor_makers(const struct dtp_executor_block *block, int tensor, uint64_t there);
 /* fp8. The operator that casts a tensor; -1: none does. Whether the kernel that makes what it casts finds its amax too.
  */
 int dtp_executor_caster(const struct dtp_executor_block *block, int tensor);
