@@ -4,6 +4,7 @@
 #include "page/output_file.h"
 #include "cli/run_job.h"
 #include "cli/set_job.h"
+#include "cli/stages_run.h"
 #include "record/simulation_report.h"
 
 #include <inttypes.h>
@@ -46,6 +47,8 @@ static enum dtp_status say(const struct dtp_context *context, const struct dtp_r
 {
     const struct dtp_arguments *a = context->arguments;
     enum dtp_status status = DTP_OK;
+    if (ran->simulated.set.role_count > 1)
+        return dtp_stages_say(context, ran);
     if (a->json)
         status = dtp_run_json(&ran->report, context->out, context->faults);
     else

@@ -188,6 +188,24 @@ static void hear_roles(struct dtp_run_listener *l, const json_t *event)
                                                 number(json_array_get(roles, i), "step_s")};
 }
 
+static void hear_ranks(struct dtp_run_listener *l, const json_t *event)
+{
+    const json_t *ranks = json_object_get(event, "ranks");
+    size_t count = json_array_size(ranks);
+    struct dtp_run_outcome *m = l->out;
+    if (m->ranks || count == 0 || count > UINT16_MAX || !(m->ranks = calloc(count, sizeof *m->ranks)))
+        return;
+    m->rank_count = (uint32_t)count;
+    for (size_t i = 0; i < count; i++) {
+        const json_t *rank = json_array_get(ranks, i), *sent = json_object_get(rank, "sent_bytes");
+        m->ranks[i] = (struct dtp_rank_outcome){.role = whole(rank, "role"),
+                                                .device_arena_bytes = whole(rank, "device_arena_bytes"),
+                                                .steps = whole(rank, "steps")};
+        for (int c = 0; c < DTP_COLLECTIVE_COUNT; c++)
+            m->ranks[i].sent_bytes[c] = whole(sent, dtp_collective_text((enum dtp_collective)c));
+    }
+}
+
 void dtp_run_listener_hear(void *listener, const char *line)
 {
     struct dtp_run_listener *l = listener;
@@ -201,6 +219,8 @@ void dtp_run_listener_hear(void *listener, const char *line)
         hear_step(l, event);
     else if (strcmp(kind, "roles") == 0)
         hear_roles(l, event);
+    else if (strcmp(kind, "ranks") == 0)
+        hear_ranks(l, event);
     else if (strcmp(kind, "memory") == 0) {
         l->out->used_bytes = whole(event, "used_bytes");
         l->out->gpu_bytes = whole(event, "total_bytes");

@@ -90,6 +90,38 @@ static enum dtp_status fill_times(const struct dtp_table *table, size_t op_count
     return DTP_OK;
 }
 
+/* Of all roles, one behind the other. */
+static enum dtp_status fill_spans(const struct dtp_table *table, struct dtp_ran_job *ran, struct dtp_faults *faults)
+{
+    const struct dtp_simulated *s = &ran->simulated;
+    uint32_t roles = s->set.role_count;
+    size_t total = 0, first = 0;
+    for (uint32_t r = 0; r < roles; r++)
+        total += s->roles[r].timeline.op_count;
+    double *all = malloc(2 * (total + 1) * sizeof *all);
+    ran->spans = calloc(roles, sizeof *ran->spans);
+    ran->measured.alone_s = all; /* what release frees */
+    if (!all || !ran->spans)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    for (size_t i = 0; i < 2 * total; i++)
+        all[i] = (double)NAN;
+    for (uint32_t r = 0; r < roles; first += 2 * s->roles[r++].timeline.op_count)
+        ran->spans[r] = (struct dtp_measured_spans){all + first, all + first + s->roles[r].timeline.op_count};
+    for (size_t row = 0; row < dtp_table_row_count(table); row++) {
+        uint64_t role, op;
+        if (!dtp_number_parse_integer(dtp_table_text(table, row, dtp_table_column(table, "role")), false, 0, roles - 1,
+                                      &role) ||
+            !dtp_number_parse_integer(dtp_table_text(table, row, dtp_table_column(table, "op")), false, 0,
+                                      s->roles[role].timeline.op_count - 1, &op))
+            return dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), dtp_table_line(table, row),
+                             "no operation of the programs that were predicted");
+        double *start_s = all + (ran->spans[role].start_s - all);
+        start_s[op] = seconds_of(table, row, "start_s");
+        start_s[op + s->roles[role].timeline.op_count] = seconds_of(table, row, "end_s");
+    }
+    return DTP_OK;
+}
+
 static enum dtp_status compare(struct dtp_ran_job *ran, struct dtp_faults *faults)
 {
     const struct dtp_simulated *simulated = &ran->simulated;
@@ -121,9 +153,11 @@ enum dtp_status dtp_ran_job_read_times(struct dtp_ran_job *ran, const char *path
     if (empty)
         return DTP_OK;
     enum dtp_status status = dtp_table_read(path, &table, faults);
+    bool stages = ran->simulated.set.role_count > 1;
     if (status == DTP_OK)
-        status = fill_times(table, ran->simulated.timeline.op_count, &ran->measured, faults);
-    if (status == DTP_OK)
+        status = stages ? fill_spans(table, ran, faults)
+                        : fill_times(table, ran->simulated.timeline.op_count, &ran->measured, faults);
+    if (status == DTP_OK && !stages)
         status = compare(ran, faults);
     dtp_table_destroy(table);
     ran->timed = status == DTP_OK;
@@ -182,6 +216,20 @@ static enum dtp_status with_times_file(const struct dtp_run_job *run, struct dtp
     return status;
 }
 
+/* Of a pipeline all its stages. */
+static enum dtp_status write_program(const struct dtp_simulated *simulated, const char *path, struct dtp_faults *faults)
+{
+    if (simulated->set.role_count == 1)
+        return dtp_program_write_file(simulated->program, path, faults);
+    FILE *file = fopen(path, "w");
+    if (!file)
+        return dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "cannot be written: %s", strerror(errno));
+    enum dtp_status status = dtp_program_set_write_text(&simulated->set, file);
+    return fclose(file) == 0 && status == DTP_OK
+               ? DTP_OK
+               : dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "cannot be written: %s", strerror(errno));
+}
+
 /* The text that was predicted is what runs. */
 static enum dtp_status with_program_file(const struct dtp_run_job *run, struct dtp_ran_job *out)
 {
@@ -191,7 +239,7 @@ static enum dtp_status with_program_file(const struct dtp_run_job *run, struct d
     if (status != DTP_OK)
         return status;
     struct dtp_faults nameless = {0}; /* the file's name says nothing to whoever reads of it */
-    status = dtp_program_write_file(out->simulated.program, program.path, &nameless);
+    status = write_program(&out->simulated, program.path, &nameless);
     if (status != DTP_OK)
         dtp_fault(faults, status, NULL, 0, "the step program could not be handed to the executor in memory: %s",
                   strerror(errno));
@@ -221,6 +269,8 @@ void dtp_ran_job_release(struct dtp_ran_job *ran)
 {
     free(ran->measured.alone_s);
     free(ran->measured.roles);
+    free(ran->measured.ranks);
+    free(ran->spans);
     if (ran->predicted)
         dtp_simulated_release(&ran->simulated);
 }

@@ -3,6 +3,7 @@
 #define DTP_RUN_JOB_H
 
 #include "cli/run_process.h"
+#include "sim/measured_stages.h"
 
 struct dtp_run_job {
     const struct dtp_context *context; /* faults and the flags that the executor reads */
@@ -18,7 +19,8 @@ struct dtp_ran_job {
     bool timed;     /* steps and their operations were measured */
     struct dtp_simulated simulated;
     struct dtp_run_outcome measured;
-    struct dtp_run_report report; /* points to the two above; comparisons are made where it was timed */
+    struct dtp_measured_spans *spans; /* of a pipeline's stages, one a role; NULL: were not measured */
+    struct dtp_run_report report;     /* points to the two above; comparisons are made where it was timed */
 };
 
 /* Sets what the executor means where a key was not typed: runtime dtplan, and the gradient norm in its log, without

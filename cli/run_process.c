@@ -1,4 +1,5 @@
 #include "cli/run_process.h"
+#include "cli/stages_run.h"
 
 #include <errno.h>
 #include <libgen.h>
@@ -102,6 +103,8 @@ static enum dtp_status write_line(const struct dtp_run_process *p, const char *p
             add_key(line, keys[i].key, value);
     }
     for (size_t i = 0; i < a->passed_count; i++) {
+        if (dtp_stages_flag(a->passed[i].flag))
+            continue;
         add(line, a->passed[i].flag);
         if (a->passed[i].value)
             add(line, a->passed[i].value);

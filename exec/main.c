@@ -9,6 +9,9 @@
  * are lines of JSON to the descriptor FD, to standard output without one. */
 #include "ranks/launcher.h"
 #include "ranks/nodes.h"
+#include "lower/lower_set.h"
+#include "plan/runtime.h"
+#include "program/program_text.h"
 #include "device/open_device.h"
 #include "probe/probe.h"
 #include "train/train.h"
@@ -197,6 +200,35 @@ static enum dtp_status read_set(const struct dtp_settings *settings, uint32_t gp
     return status;
 }
 
+/* A pipeline's stages by the words, which have to be those of the text that dtplan predicted. */
+static enum dtp_status lower_stages(const struct dtp_settings *settings, const struct dtp_job *job,
+                                    struct dtp_program_set *set, struct dtp_faults *faults)
+{
+    struct dtp_program_set text;
+    uint64_t theirs = 0, ours = 0;
+    if (!job->plan.runtime->executed)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "the executor runs plans of --runtime dtplan; those of %s are only predicted",
+                         job->plan.runtime->name);
+    enum dtp_status status = dtp_lower_set(&job->transformer, &job->cluster, &job->plan, 0, set, faults);
+    if (status != DTP_OK || !settings->program)
+        return status;
+    status = dtp_program_set_read_file(settings->program, &text, faults);
+    if (status != DTP_OK)
+        return status;
+    status = dtp_program_set_digest(&text, &theirs, faults);
+    if (status == DTP_OK)
+        status = dtp_program_set_digest(set, &ours, faults);
+    dtp_program_set_release(set);
+    *set = text;
+    return status == DTP_OK && theirs != ours ? dtp_fault(faults, DTP_BAD_INPUT, settings->program, 0,
+                                                          "is program set " DTP_PROGRAM_DIGEST_FORMAT
+                                                          ", but the words beside it make " DTP_PROGRAM_DIGEST_FORMAT
+                                                          "; predict and run with dtplan and dtplan-exec of one build",
+                                                          theirs, ours)
+                                              : status;
+}
+
 static enum dtp_status train(char **argv, const struct words *words, struct dtp_train_job *one,
                              struct dtp_catalog *catalog, struct dtp_faults *faults)
 {
@@ -205,8 +237,11 @@ static enum dtp_status train(char **argv, const struct words *words, struct dtp_
     struct dtp_nodes nodes = {&job.cluster, one->settings->pretend_nodes, one->settings->cuda};
     bool here = false, alone = one->settings->alone;
     enum dtp_status status = read_scenario(words, alone, catalog, &job, faults);
+    bool stages = !alone && status == DTP_OK && job.plan.pp > 1;
     if (status == DTP_OK && alone)
         status = read_set(one->settings, job.cluster.gpus, &set, faults);
+    if (stages)
+        status = lower_stages(one->settings, &job, &set, faults);
     if (status == DTP_OK && one->ranks.rank == 0 && one->settings->log) /* before any rank is started */
         status = dtp_step_log_check(one->settings->log, faults);
     if (status == DTP_OK && one->ranks.world == 1 && job.cluster.gpus > 1)
@@ -219,7 +254,7 @@ static enum dtp_status train(char **argv, const struct words *words, struct dtp_
         return status;
     dtp_nodes_environment(&nodes, &one->ranks, setenv);
     one->job = alone ? NULL : &job;
-    one->set = alone ? &set : NULL;
+    one->set = alone || stages ? &set : NULL;
     status = dtp_train(one, faults);
     dtp_program_set_release(&set);
     return status;

@@ -96,6 +96,7 @@ struct dtp_norm_backward_args {
     const void *gradient, *x, *weight; /* gradient of the norm's result */
     const float *inverse_deviation, *mean;
     void *residual_gradient;               /* [rows, width] */
+    const void *addend;                    /* what is added to, of the same shape; NULL: residual_gradient itself */
     void *weight_gradient, *bias_gradient; /* the latter may be NULL */
     float *workspace;
     float *amax; /* of the residual's gradient */

@@ -180,7 +180,8 @@ template <typename T, int N, int V> struct row_reader {
 
     __device__ const T *address(int which, uint64_t row, int v) const
     {
-        const void *base = which == GRADIENT ? a.gradient : which == X ? a.x : a.residual_gradient;
+        const void *residual = a.addend ? a.addend : a.residual_gradient;
+        const void *base = which == GRADIENT ? a.gradient : which == X ? a.x : residual;
         return (const T *)base + row * a.width + column(v);
     }
 
@@ -192,7 +193,7 @@ template <typename T, int N, int V> struct row_reader {
 
     __device__ bool exists(int which, uint64_t row, int v) const
     {
-        return row < a.rows && column(v) < a.width && (which != RESIDUAL || a.add_to_residual);
+        return row < a.rows && column(v) < a.width && (which != RESIDUAL || a.add_to_residual || a.addend);
     }
 
     __device__ void fetch(int stage, uint64_t row) const

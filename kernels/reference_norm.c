@@ -51,7 +51,9 @@ static void norm_backward_row(const struct dtp_norm_backward_args *a, uint64_t i
         double h = dtp_load(a->gradient, a->element, i * a->width + j) *
                    ((double)a->weight_offset + dtp_load(a->weight, a->weight_element, j));
         double gradient = inverse * (h - (a->mean ? mean_h : 0) - n * mean_hn);
-        dtp_accumulate(a->residual_gradient, a->element, i * a->width + j, gradient, a->add_to_residual);
+        if (a->addend)
+            gradient += dtp_load(a->addend, a->element, i * a->width + j);
+        dtp_accumulate(a->residual_gradient, a->element, i * a->width + j, gradient, a->add_to_residual && !a->addend);
     }
     dtp_raise_amax(a->amax, a->residual_gradient, a->element, i * a->width, a->width);
 }

@@ -46,7 +46,7 @@ bool dtp_engine_link(const struct dtp_program *program, bool one_by_one, struct 
         free(edges);
         return false;
     }
-    uint32_t last_of_stream[DTP_STREAM_COUNT];
+    uint32_t last_of_stream[DTP_STREAM_COUNT], before = DTP_NO_INDEX; /* the last that holds up what is behind it */
     memset(last_of_stream, 0xff, sizeof last_of_stream);
     if (groups)
         memset(last_of_group, 0xff, groups * sizeof(uint32_t));
@@ -63,8 +63,9 @@ bool dtp_engine_link(const struct dtp_program *program, bool one_by_one, struct 
         const dtp_op_id *dependency = dtp_program_dependencies(program, &ops[i]);
         for (uint32_t d = 0; d < ops[i].dependency_count; d++)
             link_edge(out, &next, dependency[d].index, i);
-        if (one_by_one && i > 0)
-            link_edge(out, &next, i - 1, i);
+        if (one_by_one && before != DTP_NO_INDEX)
+            link_edge(out, &next, before, i);
+        before = dtp_stream_transfers(ops[i].stream) ? before : i;
         uint32_t *last = &last_of_stream[ops[i].stream];
         if (*last != DTP_NO_INDEX)
             link_edge(out, &next, *last, i);

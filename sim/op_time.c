@@ -61,7 +61,12 @@ bool dtp_op_is_plain(const struct dtp_op *op)
 
 uint8_t dtp_op_host_call(const struct dtp_op *op)
 {
-    return op->kind == DTP_OP_HOST_GROUPS ? 1 + DTP_HOST_GROUP : op->kind == DTP_OP_HOST_HOOKS ? 1 + DTP_HOST_HOOK : 0;
+    switch (op->kind) {
+    case DTP_OP_HOST_GROUPS: return 1 + DTP_HOST_GROUP;
+    case DTP_OP_HOST_HOOKS: return 1 + DTP_HOST_HOOK;
+    case DTP_OP_HOST_EXCHANGE: return 1 + DTP_HOST_EXCHANGE;
+    default: return 0;
+    }
 }
 
 enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const struct dtp_cluster *cluster,
@@ -81,13 +86,15 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
         .gap_s = dtp_cluster_kernel_gap_s(cluster, execution),
         .launch_s = dtp_cluster_kernel_launch_s(cluster, execution),
         .plain_launch_s = plain_launch_s(cluster, execution),
-        .call_s = {[DTP_HOST_GROUP] = dtp_calibration.split_group_s, [DTP_HOST_HOOK] = dtp_calibration.unit_hooks_s},
+        .call_s = {[DTP_HOST_GROUP] = dtp_calibration.split_group_s,
+                   [DTP_HOST_HOOK] = dtp_calibration.unit_hooks_s,
+                   [DTP_HOST_EXCHANGE] = dtp_calibration.expert_exchange_s},
         .group_count = dtp_program_group_count(program),
         .program = program,
         .ops = dtp_program_ops(program),
         .copy_duplex = cluster->measured ? dtp_measured_duplex(cluster->measured, cluster->gpus_per_node) : 1,
     };
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < DTP_MEMORY_KERNEL_COUNT; i++)
         out->memory_kernel_bytes_per_s[i] =
             dtp_memory_kernel_bytes_per_s(&cluster->gpu, execution, (enum dtp_memory_kernel)i);
     if (cluster->measured) {
@@ -150,7 +157,8 @@ static double matmul_seconds(const struct dtp_op_rates *rates, const struct dtp_
         return 0;
     if (op->kind == DTP_OP_GROUPED_MATMUL)
         return dtp_cluster_grouped_matmul_s(rates->cluster, pass, d->dtype, d->groups, d->m, d->n, d->k);
-    return (d->groups ? d->groups : 1) * dtp_cluster_matmul_s(rates->cluster, pass, d->dtype, d->m, d->n, d->k);
+    return (d->groups ? d->groups : 1) *
+           dtp_cluster_matmul_s(rates->cluster, rates->execution, pass, d->dtype, d->m, d->n, d->k);
 }
 
 static double attention_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)

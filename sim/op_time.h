@@ -10,12 +10,12 @@
 #include "program/program_set.h"
 #include "sim/share.h"
 
-enum dtp_host_call { DTP_HOST_GROUP, DTP_HOST_HOOK, DTP_HOST_CALLS };
+enum dtp_host_call { DTP_HOST_GROUP, DTP_HOST_HOOK, DTP_HOST_EXCHANGE, DTP_HOST_CALLS };
 
 struct dtp_op_rates {
     const struct dtp_cluster *cluster;     /* borrowed, like the program's groups */
     const struct dtp_execution *execution; /* the program's */
-    double memory_kernel_bytes_per_s[3];
+    double memory_kernel_bytes_per_s[DTP_MEMORY_KERNEL_COUNT];
     double copy_bytes_per_s, host_optimizer_bytes_per_s, storage_read_bytes_per_s, storage_write_bytes_per_s;
     double host_memory_bytes_per_s; /* one GPU's share of the node's; 0 unknown */
     double matmul_share;            /* of the SMs */

@@ -332,7 +332,7 @@ static bool differs(const struct dtp_candidate *a, const struct dtp_candidate *b
     return strcmp(x->cluster.gpu.key, y->cluster.gpu.key) != 0 || x->cluster.gpus != y->cluster.gpus ||
            x->plan.strategy != y->plan.strategy || x->plan.shard_group != y->plan.shard_group ||
            x->plan.offload != y->plan.offload || x->plan.runtime != y->plan.runtime || x->plan.tp != y->plan.tp ||
-           x->plan.pp != y->plan.pp || x->plan.cp != y->plan.cp;
+           x->plan.pp != y->plan.pp || x->plan.cp != y->plan.cp || x->plan.ep != y->plan.ep;
 }
 
 /* The first that is no detail of the best, and the first in another format if it beats the best. */

@@ -2,6 +2,7 @@
 
 #include "cost/op_cost.h"
 #include "job/estimate.h"
+#include "plan/runtime.h"
 #include "lower/lower.h"
 #include "program/live_runs.h"
 #include "program/verify.h"
@@ -52,6 +53,28 @@ enum dtp_status dtp_simulated_role_memory(const struct dtp_simulated *s, uint32_
  * and no segments make a stage the worst that is so far below. */
 #define NEAR_LARGEST 0.9
 
+/* Who owns an arena packs it tightly, as long as that takes no longer than the simulation. */
+static enum dtp_status place(const struct dtp_program *program, struct dtp_placement *out, struct dtp_faults *faults)
+{
+    bool owned = dtp_program_execution(program)->allocator == DTP_ALLOCATOR_ARENA;
+    if (owned && dtp_program_buffer_count(program) <= TIGHT_MAX_BUFFERS)
+        return dtp_program_place_tight(program, out, faults);
+    return dtp_program_place(program, out, faults);
+}
+
+/* Of several roles each has an arena of its own. */
+static enum dtp_status fill_role_memory(struct dtp_simulated *s, uint32_t role, struct dtp_faults *faults)
+{
+    const struct dtp_program *program = s->set.roles[role].program;
+    bool arena = dtp_program_execution(program)->allocator == DTP_ALLOCATOR_ARENA;
+    struct dtp_placement own = {.offset_bytes = NULL};
+    enum dtp_status status = arena && s->set.role_count > 1 ? place(program, &own, faults) : DTP_OK;
+    if (status == DTP_OK)
+        fill_memory(program, own.offset_bytes ? &own : &s->placement, &s->roles[role]);
+    dtp_placement_release(&own);
+    return status;
+}
+
 static enum dtp_status replay_allocators(struct dtp_simulated *s, bool asked, bool every, struct dtp_faults *faults)
 {
     uint64_t largest = 0;
@@ -61,12 +84,14 @@ static enum dtp_status replay_allocators(struct dtp_simulated *s, bool asked, bo
             s->roles[r].estimated.allocated_peak_bytes > largest ? s->roles[r].estimated.allocated_peak_bytes : largest;
     for (uint32_t r = 0; r < s->set.role_count && status == DTP_OK; r++) {
         struct dtp_simulated_role *role = &s->roles[r];
-        bool near = (double)role->estimated.allocated_peak_bytes >= NEAR_LARGEST * (double)largest;
+        bool near = s->job.plan.runtime->arena ||
+                    (double)role->estimated.allocated_peak_bytes >= NEAR_LARGEST * (double)largest;
         if (!near && !every)
             continue;
         if (asked)
             status = dtp_timeline_replay(s->set.roles[r].program, &role->timeline, faults);
-        fill_memory(s->set.roles[r].program, &s->placement, role);
+        if (status == DTP_OK)
+            status = fill_role_memory(s, r, faults);
     }
     return status;
 }
@@ -114,15 +139,6 @@ static void add_time(struct dtp_simulated *s)
 }
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
-
-/* Who owns an arena packs it tightly, as long as that takes no longer than the simulation. */
-static enum dtp_status place(const struct dtp_program *program, struct dtp_placement *out, struct dtp_faults *faults)
-{
-    bool owned = dtp_program_execution(program)->allocator == DTP_ALLOCATOR_ARENA;
-    if (owned && dtp_program_buffer_count(program) <= TIGHT_MAX_BUFFERS)
-        return dtp_program_place_tight(program, out, faults);
-    return dtp_program_place(program, out, faults);
-}
 
 /* A simulation of a program that reads what is gone says nothing. Lowering is not expected to make one, so users do not
  * wait for the proof (as long as lowering itself); debug builds, and with them the tests, prove every set. */

@@ -24,7 +24,6 @@ model/cost/op_cost.c 192 tiles that cuBLAS has
 model/cost/op_cost.c 256 tiles that cuBLAS has
 model/cost/op_cost.c 4 bytes and passes of a parameter, counted by hand
 model/cost/op_cost.c 20 bytes of foreach AdamW's passes, counted by hand
-model/cost/op_cost.c 2.5 FLOPs of flash attention's backward: five products for two
 model/cost/op_cost.c 0.375 Blom's approximation
 model/cost/op_cost.c 0.25 Blom's approximation
 model/cost/plain_attention.c 64 tile of our kernel, forward; widths that it is made for
@@ -36,13 +35,11 @@ model/cost/plain_attention.c 4 products, counted by hand; columns
 model/cost/plain_attention.c 3 products, counted by hand
 model/closed/block_work.c 2.5 passes of a norm's backward, counted by hand
 model/runtime/deepspeed/deepspeed_hooks.c 0.5 bytes of an int4
-model/closed/closed_form_time.c 4.0 bytes, counted by hand
 model/runtime/deepspeed/lower_infinity.c 28.0 bytes of AdamW on the host, counted by hand
 model/runtime/torch/lower_offload.c 28.0 bytes of AdamW on the host, counted by hand
 model/runtime/dtplan/executor_work.c 3.5 FLOPs of attention, forward and backward: seven products for two
 model/runtime/dtplan/executor_work.c 4.0 bytes, counted by hand
 model/runtime/dtplan/executor_block.c 4.0 bytes, counted by hand
-model/runtime/dtplan/lower_executor_step.c 4.0 bytes, counted by hand
 sim/noise.c 0.1 the slowest that a draw may make a GPU
 sim/noise.c 0.50 a quantile
 sim/noise.c 0.95 a quantile

@@ -3,6 +3,7 @@
 #include "kernels/element.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 _Static_assert(DTP_EXECUTOR_PARTIAL_ROWS == DTP_PARTIAL_SUM_ROWS, "rows of partial sums");
@@ -153,6 +154,19 @@ static bool next_run(const struct dtp_parameter_module *layout, int *next, uint6
     return found;
 }
 
+/* Of a module that several roles hold, the first of them writes checkpoints. */
+static bool role_owns(const struct dtp_bind_job *job, uint64_t module, enum dtp_content content)
+{
+    uint32_t mine = job->set ? dtp_program_set_role_of(job->set, job->rank) : 0;
+    for (uint32_t r = 0; r < mine; r++) {
+        const struct dtp_buffer *buffers = dtp_program_buffers(job->set->roles[r].program);
+        for (size_t i = 0; i < dtp_program_buffer_count(job->set->roles[r].program); i++)
+            if (buffers[i].content == content && buffers[i].module == module)
+                return false;
+    }
+    return true;
+}
+
 /* Scales of moments: whole blocks of the module's vector, up to the last that tensors reach into, however many ranks
  * share it. */
 static bool add_scales(struct dtp_binding *b, uint64_t module, enum dtp_executor_state state, char *values)
@@ -172,7 +186,7 @@ static bool add_scales(struct dtp_binding *b, uint64_t module, enum dtp_executor
     if (held != of_shard)
         return false;
     add_part(b->parts, &b->part_count, &range, first, smaller(range.end, used), 0);
-    if (rank < shards)
+    if (rank < shards && role_owns(&b->job, module, dtp_executor_content(state)))
         add_part(b->own, &b->own_count, &range, first, smaller(range.end, used), 0);
     return true;
 }
@@ -203,10 +217,11 @@ static bool add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_
         .begin = whole ? 0 : first,
         .end = whole ? layout.elements : last,
         .values = values};
+    bool writes = rank < shards && role_owns(&b->job, module, dtp_executor_content(state));
     uint64_t begin, end, left_out;
     for (int next = 0; next_run(&layout, &next, &begin, &end, &left_out);) {
         add_part(b->parts, &b->part_count, &range, larger(begin, range.begin), smaller(end, range.end), left_out);
-        if (rank < shards)
+        if (writes)
             add_part(b->own, &b->own_count, &range, larger(begin, first), smaller(end, last), left_out);
     }
     return true;
@@ -308,18 +323,48 @@ static const struct dtp_bound_op *largest(const struct dtp_binding *b, enum dtp_
     return best;
 }
 
+/* The first transfer of each group, peer and direction on a stream of transfers. */
+static bool is_new(const struct dtp_collective_args *seen, size_t count, const struct dtp_collective_args *args)
+{
+    for (size_t i = 0; i < count; i++)
+        if (seen[i].group == args->group && seen[i].peer == args->peer && seen[i].receives == args->receives)
+            return false;
+    return true;
+}
+
+static enum dtp_status connect_stages(const struct dtp_binding *b, struct dtp_faults *faults)
+{
+    struct dtp_communicator *communicator = b->job.world->communicator;
+    struct dtp_collective_args *args = calloc(b->op_count + 1, sizeof *args);
+    size_t count = 0;
+    if (!args)
+        return out_of_memory(faults);
+    for (size_t i = 0; i < b->op_count; i++) {
+        const struct dtp_bound_op *op = &b->ops[i];
+        if (op->kind == DTP_BOUND_COLLECTIVE && op->arguments.collective.collective == DTP_SEND_RECV &&
+            dtp_stream_transfers(op->stream_index) && is_new(args, count, &op->arguments.collective))
+            args[count++] = op->arguments.collective;
+    }
+    void *stream = b->job.device->verbs->stream(b->job.device, DTP_STREAM_COMPUTE);
+    enum dtp_status status = communicator->verbs->connect(communicator, args, count, stream, faults);
+    free(args);
+    return status;
+}
+
 enum dtp_status dtp_binding_prove(const struct dtp_binding *b, struct dtp_faults *faults)
 {
     struct dtp_communicator *communicator = b->job.world ? b->job.world->communicator : NULL;
     enum dtp_status status = DTP_OK;
     for (uint32_t group = 0; communicator && group < dtp_program_group_count(b->job.program); group++)
         for (int collective = 0; collective < DTP_COLLECTIVE_COUNT && status == DTP_OK; collective++) {
-            if (collective == DTP_SEND_RECV) /* only two ranks call one, and no plan chooses how it is carried */
+            if (collective == DTP_SEND_RECV) /* no plan chooses how it is carried */
                 continue;
             const struct dtp_bound_op *op = largest(b, (enum dtp_collective)collective, group);
             if (op)
                 status = communicator->verbs->prove(communicator, &op->arguments.collective, op->stream, faults);
         }
+    if (communicator && b->job.set && status == DTP_OK)
+        status = connect_stages(b, faults);
     return status;
 }
 

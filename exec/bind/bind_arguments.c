@@ -115,6 +115,7 @@ static void fill_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out)
                                         .inverse_deviation = statistics,
                                         .mean = has_mean(b) ? statistics + rows(b) : NULL,
                                         .residual_gradient = need(b, DTP_ROLE_RESIDUAL_GRADIENT),
+                                        .addend = maybe(b, DTP_ROLE_ADDEND),
                                         .weight_gradient = need(b, DTP_ROLE_WEIGHT_GRADIENT),
                                         .bias_gradient = maybe(b, DTP_ROLE_BIAS_GRADIENT),
                                         .workspace = need(b, DTP_ROLE_WORKSPACE),
@@ -167,7 +168,7 @@ static void fill_matmul_input_gradient(struct dtp_binder *b, struct dtp_matmul_a
     g->element = element_of(b, DTP_ROLE_GRADIENT);
     g->b = need(b, DTP_ROLE_WEIGHT);
     g->result = need(b, DTP_ROLE_INPUT_GRADIENT);
-    g->addend = updates(b, DTP_ROLE_INPUT_GRADIENT) ? g->result : NULL;
+    g->addend = updates(b, DTP_ROLE_INPUT_GRADIENT) ? g->result : maybe(b, DTP_ROLE_ADDEND);
     g->aux = maybe(b, DTP_ROLE_AUX);
     g->epilogue = g->aux ? DTP_EPILOGUE_DGELU : DTP_EPILOGUE_NONE;
     g->lda = g->k;

@@ -2,8 +2,9 @@
  *
  * There are two. The CUDA device (exec/device/device_cuda.c) is asynchronous: everything below that takes a stream
  * returns when it is issued, and nothing between `capture_begin` and `capture_end` reaches the GPU before `launch`. The
- * host device (exec/device/device_host.c) does at once what it is told, on CPU cores, in the order of issue; its
- * streams and events keep no order of their own, for a program is a list in an order in which it can be done.
+ * host device (exec/device/device_host.c) does at once what it is told, on CPU cores, in the order of issue, for a
+ * program is a list in an order in which it can be done; but for the streams of transfers between the stages of a
+ * pipeline (dtp_stream_transfers), which are asynchronous there too.
  *
  * The interpreter makes a device, allocates the two arenas once, binds the program to them, lets the device prepare
  * what it is going to be asked (choices of algorithms, attention plans), and from then on only issues: no allocation,

@@ -1,9 +1,12 @@
-/* The host device: plain C and CBLAS, everything done as it is issued. Its events are readings of the clock. */
+/* The host device: plain C and CBLAS, everything done as it is issued, but for transfers between the stages of a
+ * pipeline, whose streams are lanes (ranks/lane.h). Its events are readings of the clock. */
 #include "device/device.h"
 
 #include "device/host_matmul.h"
+#include "ranks/lane.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +18,16 @@
 struct host_device {
     struct dtp_device device;
     struct dtp_host_matmul matmul;
+    struct dtp_lane *lanes[DTP_STREAM_COUNT]; /* of streams that carry transfers, once they were asked for */
+    pthread_mutex_t lock;                     /* of all events */
+    pthread_cond_t reached;
+};
+
+/* How often it was recorded, and how often a stream has come to that. */
+struct host_event {
+    struct timespec when;
+    uint64_t recorded, reached;
+    struct dtp_lane *lane; /* where it was recorded last; NULL: in line */
 };
 
 static struct host_device *own(struct dtp_device *device)
@@ -68,18 +81,20 @@ static int copy(struct dtp_device *device, void *to, const void *from, uint64_t 
 
 /* ---- order ------------------------------------------------------------------------------------------------------- */
 
+/* NULL, in line, also where there is no thread for a lane: dtp_program_set_verify says whether that can go on. */
 static void *stream_of(struct dtp_device *device, enum dtp_stream stream)
 {
-    (void)device;
-    (void)stream;
-    return NULL;
+    struct host_device *host = own(device);
+    if (dtp_stream_transfers(stream) && !host->lanes[stream])
+        dtp_lane_create(&host->lanes[stream], NULL);
+    return host->lanes[stream];
 }
 
 static enum dtp_status event_create(struct dtp_device *device, bool timed, void **out, struct dtp_faults *faults)
 {
     (void)device;
     (void)timed;
-    *out = calloc(1, sizeof(struct timespec));
+    *out = calloc(1, sizeof(struct host_event));
     return *out ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
 }
 
@@ -89,47 +104,100 @@ static void event_destroy(struct dtp_device *device, void *event)
     free(event);
 }
 
+/* A stream's place in the count of an event. */
+struct ticket {
+    struct host_device *host;
+    struct host_event *event;
+    uint64_t number;
+};
+
+static int reach(void *argument)
+{
+    const struct ticket *ticket = argument;
+    struct timespec now;
+    int code = clock_gettime(CLOCK_MONOTONIC, &now);
+    pthread_mutex_lock(&ticket->host->lock);
+    ticket->event->when = now;
+    ticket->event->reached = ticket->number;
+    pthread_cond_broadcast(&ticket->host->reached);
+    pthread_mutex_unlock(&ticket->host->lock);
+    return code;
+}
+
+static int await(void *argument)
+{
+    const struct ticket *ticket = argument;
+    pthread_mutex_lock(&ticket->host->lock);
+    while (ticket->event->reached < ticket->number)
+        pthread_cond_wait(&ticket->host->reached, &ticket->host->lock);
+    pthread_mutex_unlock(&ticket->host->lock);
+    return 0;
+}
+
 static int record(struct dtp_device *device, void *event, void *stream)
 {
-    (void)device;
-    (void)stream;
-    return clock_gettime(CLOCK_MONOTONIC, event);
+    struct host_event *e = event;
+    if (!stream && !e->lane) /* nobody else looks at it */
+        return clock_gettime(CLOCK_MONOTONIC, &e->when);
+    struct ticket ticket = {own(device), e, ++e->recorded};
+    e->lane = stream;
+    return stream ? dtp_lane_call(stream, reach, &ticket, sizeof ticket) : reach(&ticket);
+}
+
+/* Where the event's lane has failed, what waits for it must not go on. */
+static int finish(struct dtp_device *device, void *event)
+{
+    struct host_event *e = event;
+    struct ticket ticket = {own(device), e, e->recorded};
+    if (!e->lane)
+        return 0;
+    await(&ticket);
+    return dtp_lane_code(e->lane) ? DTP_HOST_LANE_FAILED : 0;
 }
 
 static int wait_for(struct dtp_device *device, void *stream, void *event)
 {
-    (void)device;
-    (void)stream;
-    (void)event;
-    return 0;
-}
-
-static int finish(struct dtp_device *device, void *event)
-{
-    (void)device;
-    (void)event;
-    return 0;
+    struct host_event *e = event;
+    struct ticket ticket = {own(device), e, e->recorded};
+    if (!stream)
+        return finish(device, event);
+    return e->lane && e->lane != stream ? dtp_lane_call(stream, await, &ticket, sizeof ticket) : 0;
 }
 
 static int elapsed(struct dtp_device *device, void *from, void *to, double *out_s)
 {
-    const struct timespec *begin = from, *end = to;
+    const struct host_event *begin = from, *end = to;
     (void)device;
-    *out_s = (double)(end->tv_sec - begin->tv_sec) + 1e-9 * (double)(end->tv_nsec - begin->tv_nsec);
+    *out_s = (double)(end->when.tv_sec - begin->when.tv_sec) + 1e-9 * (double)(end->when.tv_nsec - begin->when.tv_nsec);
     return 0;
 }
 
 static int synchronise(struct dtp_device *device)
 {
-    (void)device;
+    struct host_device *host = own(device);
+    int code = 0;
+    for (int s = 0; s < DTP_STREAM_COUNT; s++)
+        if (host->lanes[s] && dtp_lane_drain(host->lanes[s]))
+            code = DTP_HOST_LANE_FAILED;
+    return code;
+}
+
+struct marking {
+    uint32_t *slot, value;
+};
+
+static int set_mark(void *argument)
+{
+    const struct marking *marking = argument;
+    *(volatile uint32_t *)marking->slot = marking->value;
     return 0;
 }
 
 static int mark(struct dtp_device *device, uint32_t *slot, uint32_t value, void *stream)
 {
-    (void)device, (void)stream;
-    *(volatile uint32_t *)slot = value;
-    return 0;
+    struct marking marking = {slot, value};
+    (void)device;
+    return stream ? dtp_lane_call(stream, set_mark, &marking, sizeof marking) : set_mark(&marking);
 }
 
 static int host_call(struct dtp_device *device, void (*call)(void *argument), void *argument, void *stream)
@@ -193,6 +261,7 @@ static const char *error_text(struct dtp_device *device, int code)
     (void)device;
     switch (code) {
     case DTP_HOST_UNPREPARED: return "the host device was asked for what it was not prepared for";
+    case DTP_HOST_LANE_FAILED: return "a transfer to or from another stage failed: its rank gave up";
     case DTP_REFERENCE_NO_MEMORY: return "out of memory inside a computation of the host device";
     default: return "a computation of the host device failed";
     }
@@ -202,6 +271,10 @@ static void destroy(struct dtp_device *device)
 {
     if (!device)
         return;
+    for (int s = 0; s < DTP_STREAM_COUNT; s++)
+        dtp_lane_destroy(own(device)->lanes[s]);
+    pthread_cond_destroy(&own(device)->reached);
+    pthread_mutex_destroy(&own(device)->lock);
     dtp_host_matmul_release(&own(device)->matmul);
     free(device);
 }
@@ -241,6 +314,8 @@ enum dtp_status dtp_device_host_create(const struct dtp_device_options *options,
     if (!host)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     host->device.verbs = &verbs;
+    pthread_mutex_init(&host->lock, NULL);
+    pthread_cond_init(&host->reached, NULL);
 #define X(name, args) host->device.kernels.name = dtp_reference_##name;
     DTP_KERNEL_TABLE(X)
 #undef X

@@ -19,6 +19,7 @@ enum dtp_status dtp_host_matmul_prepare(struct dtp_host_matmul *state, const str
 void dtp_host_matmul_release(struct dtp_host_matmul *state);
 /* As the kernel table's matmul. Returns 0, or DTP_HOST_UNPREPARED where the shape was never prepared. */
 #define DTP_HOST_UNPREPARED 100
+#define DTP_HOST_LANE_FAILED 101 /* device_host.c */
 int dtp_host_matmul(struct dtp_host_matmul *state, const struct dtp_matmul_args *arguments);
 
 /* Threads CBLAS uses; 0 keeps its default. Returns what it uses, 1 without OpenBLAS. */

@@ -42,12 +42,17 @@ struct dtp_communicator_choice {
 struct dtp_communicator;
 struct dtp_communicator_verbs {
     void (*destroy)(struct dtp_communicator *communicator);
-    /* 0, or a code that error_text names. On `stream` with NCCL; done on return over shared memory. */
+    /* 0, or a code that error_text names. On `stream` with NCCL; done on return over shared memory,
+     * but for a transfer on a stream of these, which the host device has as a lane (lane.h). */
     int (*collective)(struct dtp_communicator *communicator, const struct dtp_collective_args *args, void *stream);
     /* Does this one, on memory whose contents do not matter, and refuses (DTP_ENVIRONMENT) where it was not carried as
      * chosen: NCCL falls back to other ways without a word. Every rank asks the same, outside of a step. */
     enum dtp_status (*prove)(struct dtp_communicator *communicator, const struct dtp_collective_args *args,
                              void *stream, struct dtp_faults *faults);
+    /* Makes ready what carries transfers of these kinds, one of each group, peer and direction, both ends at once: so
+     * that none of a step holds up the host. On memory of one element, whose contents do not matter. */
+    enum dtp_status (*connect)(struct dtp_communicator *communicator, const struct dtp_collective_args *args,
+                               size_t count, void *stream, struct dtp_faults *faults);
     int (*poll)(struct dtp_communicator *communicator); /* what failed since */
     /* From any thread: collectives in flight end with an error instead of never. */
     void (*abort)(struct dtp_communicator *communicator);

@@ -6,6 +6,7 @@
 #include "ranks/communicator.h"
 
 #include "kernels/element.h"
+#include "ranks/lane.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -35,7 +37,9 @@ struct mailbox {
 
 struct shared {
     atomic_bool aborted;
-    _Alignas(4096) unsigned char rest[]; /* meetings [groups][world], mailboxes [world], then slots [world] */
+    _Alignas(
+        4096) unsigned char rest[]; /* meetings [groups][world], mailboxes [groups][world], then slots: of
+                                       collectives [world], of transfers [groups][world], mapped as they are used */
 };
 
 struct host_communicator {
@@ -61,9 +65,16 @@ static unsigned char *slot_of(const struct host_communicator *c, uint32_t rank)
     return c->shared->rest + c->slots_offset + (size_t)rank * SLOT_BYTES;
 }
 
-static atomic_uint *mailbox_of(const struct host_communicator *c, uint32_t rank)
+/* Of what the rank sends in a group: it may be sending in several at once. */
+static atomic_uint *mailbox_of(const struct host_communicator *c, uint32_t group, uint32_t rank)
 {
-    return &((struct mailbox *)(c->shared->rest + c->mailboxes_offset) + rank)->full_for;
+    size_t index = (size_t)group * c->ranks.world + rank;
+    return &((struct mailbox *)(c->shared->rest + c->mailboxes_offset) + index)->full_for;
+}
+
+static unsigned char *transfer_slot_of(const struct host_communicator *c, uint32_t group, uint32_t rank)
+{
+    return slot_of(c, c->ranks.world) + ((size_t)group * c->ranks.world + rank) * SLOT_BYTES;
 }
 
 /* ---- meeting ----------------------------------------------------------------------------------------------------- */
@@ -97,13 +108,28 @@ static int meet(struct host_communicator *c, uint32_t group, const struct dtp_gr
     return code;
 }
 
-static int await_mailbox(struct host_communicator *c, uint32_t rank, unsigned wanted)
+/* futex(2) of memory that processes share. Lanes of all ranks wait here, more threads than there are cores: one that
+ * looked again and again would keep from computing whoever it waits for. */
+#define FUTEX_WAIT 0
+#define FUTEX_WAKE 1
+#define LOOK_AGAIN_NS 20000000 /* whether a rank gave up */
+
+static int await_mailbox(struct host_communicator *c, uint32_t group, uint32_t rank, unsigned wanted)
 {
-    uint32_t spins = 0;
-    int code = 0;
-    while (code == 0 && atomic_load(mailbox_of(c, rank)) != wanted)
-        code = wait_a_little(c, &spins);
-    return code;
+    const struct timespec pause = {.tv_nsec = LOOK_AGAIN_NS};
+    atomic_uint *mailbox = mailbox_of(c, group, rank);
+    for (unsigned now = atomic_load(mailbox); now != wanted; now = atomic_load(mailbox)) {
+        if (atomic_load(&c->shared->aborted))
+            return CODE_ABORTED;
+        syscall(SYS_futex, mailbox, FUTEX_WAIT, now, &pause, NULL, 0);
+    }
+    return 0;
+}
+
+static void fill_mailbox(struct host_communicator *c, uint32_t group, uint32_t rank, unsigned value)
+{
+    atomic_store(mailbox_of(c, group, rank), value);
+    syscall(SYS_futex, mailbox_of(c, group, rank), FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
 /* ---- transfers --------------------------------------------------------------------------------------------------- */
@@ -116,9 +142,9 @@ static int send_to(struct host_communicator *c, const struct dtp_collective_args
     int code = 0;
     for (uint64_t at = 0; code == 0 && at < args->bytes; at += SLOT_BYTES) {
         uint64_t bytes = args->bytes - at < SLOT_BYTES ? args->bytes - at : SLOT_BYTES;
-        memcpy(slot_of(c, rank), (const unsigned char *)args->input + at, bytes);
-        atomic_store(mailbox_of(c, rank), 1 + args->peer);
-        code = await_mailbox(c, rank, 0);
+        memcpy(transfer_slot_of(c, args->group, rank), (const unsigned char *)args->input + at, bytes);
+        fill_mailbox(c, args->group, rank, 1 + args->peer);
+        code = await_mailbox(c, args->group, rank, 0);
     }
     return code;
 }
@@ -128,13 +154,32 @@ static int receive_from(struct host_communicator *c, const struct dtp_collective
     int code = 0;
     for (uint64_t at = 0; code == 0 && at < args->bytes; at += SLOT_BYTES) {
         uint64_t bytes = args->bytes - at < SLOT_BYTES ? args->bytes - at : SLOT_BYTES;
-        code = await_mailbox(c, args->peer, 1 + c->ranks.rank);
+        code = await_mailbox(c, args->group, args->peer, 1 + c->ranks.rank);
         if (code != 0)
             return code;
-        memcpy((unsigned char *)args->result + at, slot_of(c, args->peer), bytes);
-        atomic_store(mailbox_of(c, args->peer), 0);
+        memcpy((unsigned char *)args->result + at, transfer_slot_of(c, args->group, args->peer), bytes);
+        fill_mailbox(c, args->group, args->peer, 0);
     }
     return code;
+}
+
+struct transfer {
+    struct host_communicator *c;
+    struct dtp_collective_args args;
+};
+
+static int carry(void *argument)
+{
+    const struct transfer *transfer = argument;
+    return transfer->args.receives ? receive_from(transfer->c, &transfer->args) : send_to(transfer->c, &transfer->args);
+}
+
+/* On a stream of transfers, or at once. */
+static int transfer(struct host_communicator *c, const struct dtp_collective_args *args, struct dtp_lane *lane)
+{
+    struct transfer transfer = {c, *args};
+    _Static_assert(sizeof transfer <= DTP_LANE_ARGUMENT_BYTES, "argument of a lane");
+    return lane ? dtp_lane_call(lane, carry, &transfer, sizeof transfer) : carry(&transfer);
 }
 
 /* ---- the collectives --------------------------------------------------------------------------------------------- */
@@ -233,11 +278,10 @@ static int collective(struct dtp_communicator *communicator, const struct dtp_co
     struct host_communicator *c = own(communicator);
     if (args->collective == DTP_SEND_RECV) {
         dtp_communicator_count(communicator, args, 0);
-        return args->receives ? receive_from(c, args) : send_to(c, args);
+        return transfer(c, args, stream);
     }
     struct move move = {c, args, dtp_group_place(&c->groups[args->group], c->ranks.rank),
                         dtp_element_bytes(args->element), 0};
-    (void)stream;
     move.shard_bytes = args->bytes / move.place.ranks;
     bool whole = args->collective == DTP_ALL_REDUCE ? args->bytes % move.element_bytes == 0
                                                     : args->bytes % (move.element_bytes * move.place.ranks) == 0;
@@ -257,6 +301,13 @@ static enum dtp_status prove(struct dtp_communicator *communicator, const struct
                              void *stream, struct dtp_faults *faults)
 {
     (void)communicator, (void)args, (void)stream, (void)faults; /* there is one way only */
+    return DTP_OK;
+}
+
+static enum dtp_status connect_transfers(struct dtp_communicator *communicator, const struct dtp_collective_args *args,
+                                         size_t count, void *stream, struct dtp_faults *faults)
+{
+    (void)communicator, (void)args, (void)count, (void)stream, (void)faults; /* shared memory is there */
     return DTP_OK;
 }
 
@@ -293,7 +344,8 @@ static void destroy(struct dtp_communicator *communicator)
     free(c);
 }
 
-static const struct dtp_communicator_verbs verbs = {destroy, collective, prove, poll_errors, abort_all, error_text};
+static const struct dtp_communicator_verbs verbs = {destroy,     collective, prove,     connect_transfers,
+                                                    poll_errors, abort_all,  error_text};
 
 /* Rank 0 makes the segment, a file without a name, so that nothing stays where ranks are killed; the others open it as
  * an open file of rank 0, whose place below /proc it tells them. */
@@ -366,8 +418,9 @@ enum dtp_status dtp_communicator_host_create(const struct dtp_communicator_optio
     c->base.verbs = &verbs;
     snprintf(c->base.name, sizeof c->base.name, "shared memory");
     c->mailboxes_offset = (size_t)options->group_count * c->ranks.world * sizeof(struct meeting);
-    c->slots_offset = c->mailboxes_offset + c->ranks.world * sizeof(struct mailbox);
-    c->mapped_bytes = sizeof *c->shared + c->slots_offset + (size_t)c->ranks.world * SLOT_BYTES;
+    c->slots_offset = c->mailboxes_offset + (size_t)options->group_count * c->ranks.world * sizeof(struct mailbox);
+    c->mapped_bytes =
+        sizeof *c->shared + c->slots_offset + (1 + (size_t)options->group_count) * c->ranks.world * SLOT_BYTES;
     status = open_segment(c, options->control, faults);
     if (status != DTP_OK) {
         destroy(&c->base);

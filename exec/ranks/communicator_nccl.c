@@ -200,6 +200,34 @@ static enum dtp_status prove(struct dtp_communicator *communicator, const struct
     return status;
 }
 
+/* The first transfer of a pair connects it, which holds up the host until both ends have come: all pairs of a
+ * communicator as one group of calls, communicator by communicator, in which order all ranks go through them. */
+static enum dtp_status connect_transfers(struct dtp_communicator *communicator, const struct dtp_collective_args *args,
+                                         size_t count, void *stream, struct dtp_faults *faults)
+{
+    struct nccl_communicator *c = own(communicator);
+    const struct dtp_communicator counted = *communicator;
+    int code = 0;
+    for (uint32_t group = 0; group < c->group_count && !code; group++) {
+        code = (int)ncclGroupStart();
+        for (size_t i = 0; i < count && !code; i++) {
+            struct dtp_collective_args one = args[i];
+            one.bytes = one.element == DTP_ELEMENT_BF16 ? 2 : 4;
+            if (one.group == group)
+                code = collective(communicator, &one, stream);
+        }
+        ncclResult_t ended = ncclGroupEnd();
+        code = code ? code : (int)ended;
+    }
+    bool done = !code && cudaStreamSynchronize((cudaStream_t)stream) == cudaSuccess;
+    memcpy(communicator->calls, counted.calls, sizeof counted.calls);
+    memcpy(communicator->sent_bytes, counted.sent_bytes, sizeof counted.sent_bytes);
+    if (done)
+        return DTP_OK;
+    return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "NCCL: stages could not be connected: %s",
+                     code ? error_text(communicator, code) : "a transfer failed on the GPU");
+}
+
 /* ---- coming and going -------------------------------------------------------------------------------------------- */
 
 static void forget_windows(struct nccl_communicator *c)
@@ -229,7 +257,8 @@ static void destroy(struct dtp_communicator *communicator)
     free(c);
 }
 
-static const struct dtp_communicator_verbs verbs = {destroy, collective, prove, poll_errors, abort_all, error_text};
+static const struct dtp_communicator_verbs verbs = {destroy,     collective, prove,     connect_transfers,
+                                                    poll_errors, abort_all,  error_text};
 
 static ncclConfig_t configure(const struct dtp_communicator_choice *choice, bool copies)
 {

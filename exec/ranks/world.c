@@ -30,18 +30,25 @@ static struct dtp_control_place first_not_ended(void *context, struct dtp_contro
     return told;
 }
 
-static void words_of(const struct dtp_world *world, struct dtp_control_place place, char *out, size_t bytes)
+/* Of a rank, which may have another role than this one. */
+static void words_of(const struct dtp_world *world, uint32_t rank, struct dtp_control_place place, char *out,
+                     size_t bytes)
 {
     char layer[32] = "";
-    if (!world->program || place.step == 0 || place.op >= dtp_program_op_count(world->program)) {
+    const struct dtp_program *program =
+        world->set ? world->set->roles[dtp_program_set_role_of(world->set, rank)].program : world->program;
+    if (!program || place.step == 0 || place.op >= dtp_program_op_count(program)) {
         snprintf(out, bytes, "before the first step");
         return;
     }
-    const struct dtp_op *op = &dtp_program_ops(world->program)[place.op];
+    const struct dtp_op *op = &dtp_program_ops(program)[place.op];
     if (op->layer != DTP_NO_LAYER)
         snprintf(layer, sizeof layer, " of layer %u", (unsigned)op->layer);
     snprintf(out, bytes, "in step %" PRIu64 ", at %s \"%s\"%s", place.step, dtp_op_kind_text(op->kind), op->name,
              layer);
+    if (world->set && world->set->role_count > 1)
+        dtp_append(out, bytes, " of micro-batch %u on %s", (unsigned)op->micro_step,
+                   world->set->roles[dtp_program_set_role_of(world->set, rank)].name);
 }
 
 static volatile sig_atomic_t failed_with; /* of the failure that ends this process; it has one world */
@@ -69,8 +76,8 @@ static void fail_together(void *context, const struct dtp_control_failure *failu
 {
     struct dtp_world *world = context;
     char there[256], here[256];
-    words_of(world, failure->place, there, sizeof there);
-    words_of(world, dtp_control_where(world->control), here, sizeof here);
+    words_of(world, failure->rank, failure->place, there, sizeof there);
+    words_of(world, world->ranks.rank, dtp_control_where(world->control), here, sizeof here);
     bool elsewhere = failure->rank != world->ranks.rank && strcmp(there, here) != 0;
     fprintf(stderr, "dtplan: rank %" PRIu32 ": rank %" PRIu32 " %s %s%s%s\n", world->ranks.rank, failure->rank,
             failure->words, there, elsewhere ? "; this rank was " : "", elsewhere ? here : "");
@@ -87,10 +94,11 @@ static void fail_together(void *context, const struct dtp_control_failure *failu
 /* ---- life -------------------------------------------------------------------------------------------------------- */
 
 /* `hash` is the same on all ranks, or they do not meet. */
-static enum dtp_status join(const struct dtp_ranks *ranks, const struct dtp_program *program, uint64_t hash,
-                            struct dtp_world *out, struct dtp_faults *faults)
+static enum dtp_status join(const struct dtp_ranks *ranks, const struct dtp_program *program,
+                            const struct dtp_program_set *set, uint64_t hash, struct dtp_world *out,
+                            struct dtp_faults *faults)
 {
-    *out = (struct dtp_world){.ranks = *ranks, .program = program};
+    *out = (struct dtp_world){.ranks = *ranks, .program = program, .set = set};
     if (ranks->world <= 1)
         return DTP_OK;
     pthread_mutex_init(&out->watch, NULL);
@@ -104,7 +112,7 @@ enum dtp_status dtp_world_join(const struct dtp_ranks *ranks, const struct dtp_p
 {
     uint64_t hash = 0;
     enum dtp_status status = program && ranks->world > 1 ? dtp_program_digest(program, &hash, faults) : DTP_OK;
-    return status == DTP_OK ? join(ranks, program, hash, out, faults) : status;
+    return status == DTP_OK ? join(ranks, program, NULL, hash, out, faults) : status;
 }
 
 enum dtp_status dtp_world_join_set(const struct dtp_ranks *ranks, const struct dtp_program_set *set,
@@ -115,13 +123,14 @@ enum dtp_status dtp_world_join_set(const struct dtp_ranks *ranks, const struct d
     if (ranks->world != needed)
         return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "the program set has %u ranks, %u were started", needed,
                          ranks->world);
-    /* In line on GPUs too: the first send or receive of a pair connects it, which holds up the host. */
+    /* In line on GPUs too: the first send or receive of a pair connects it, which holds up the host, unless it is on a
+     * stream of transfers, whose pairs are connected before (dtp_binding_prove). */
     enum dtp_status status = dtp_program_set_verify(set, DTP_ISSUE_IN_LINE, faults);
     status = status == DTP_OK ? dtp_program_set_digest(set, &hash, faults) : status;
     if (status != DTP_OK)
         return status;
     uint32_t role = dtp_program_set_role_of(set, ranks->rank);
-    return join(ranks, set->roles[role].program, hash, out, faults);
+    return join(ranks, set->roles[role].program, set, hash, out, faults);
 }
 
 /* Of the collectives that copy engines carry; lowering gives each of these kinds a group of its own. */

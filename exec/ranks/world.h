@@ -13,6 +13,7 @@ struct dtp_world {
     struct dtp_control *control;
     struct dtp_communicator *communicator;
     const struct dtp_program *program;     /* to say where a rank failed; borrowed */
+    const struct dtp_program_set *set;     /* whose role that is; NULL: all ranks run it. Borrowed */
     bool parted;                           /* all know that they end: dtp_world_begin_together */
     uint64_t step;                         /* that this rank is in */
     pthread_mutex_t watch;                 /* of `ended` */

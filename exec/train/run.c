@@ -323,6 +323,7 @@ static int walk_one(struct dtp_run *run, size_t i, enum dtp_run_mode mode)
     int code = 0;
     for (uint32_t k = 0; k < op->wait_count && !code; k++)
         code = verbs->wait(run->device, op->stream, op->wait[k]);
+    bool transfers = dtp_stream_transfers(op->stream_index);
     if (run->poison)
         poison_operands(run, i, DTP_ALLOC);
     if (mode != DTP_RUN_PLAIN && !code)
@@ -336,9 +337,9 @@ static int walk_one(struct dtp_run *run, size_t i, enum dtp_run_mode mode)
     if (op->kind == DTP_BOUND_COLLECTIVE && run->ended &&
         !code) /* behind the event: whoever waits for it need not wait for this */
         code = verbs->mark(run->device, &run->ended[op->stream_index], (uint32_t)i + 1, op->stream);
-    if (mode == DTP_RUN_ISOLATED && !code)
-        code = verbs->synchronise(run->device);
-    if (run->poison)
+    if (mode == DTP_RUN_ISOLATED && !code && !transfers) /* whose other end may be far from it */
+        code = run->binding->job.set ? verbs->finish(run->device, run->op_end[i]) : verbs->synchronise(run->device);
+    if (run->poison && !transfers) /* which may still read it */
         poison_operands(run, i, DTP_FREE);
     return code;
 }

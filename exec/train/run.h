@@ -3,7 +3,8 @@
  * A step begins on the compute stream; every stream that has operations waits for that beginning, and the end of the
  * compute stream waits for all of them, live as in a captured graph. Inside a step nothing is allocated and the host
  * waits for nothing. A measured step costs two events per operation; an isolated one also waits after each, so that no
- * two run together: the difference of the two is what operations do to each other. */
+ * two run together: the difference of the two is what operations do to each other. Transfers between stages it does not
+ * wait for, whose other end may not come before what is behind them. */
 #ifndef DTP_RUN_H
 #define DTP_RUN_H
 

@@ -336,8 +336,18 @@ static enum dtp_status set_up(struct dtp_trainer *t)
     return status;
 }
 
+/* Transfers that another thread of this rank still carries end, before what they touch goes. */
+static void stop_transfers(struct dtp_trainer *t, bool failed)
+{
+    if (failed && t->world.communicator)
+        t->world.communicator->verbs->abort(t->world.communicator);
+    if (t->device && !t->device->asynchronous)
+        t->device->verbs->synchronise(t->device);
+}
+
 static void tear_down(struct dtp_trainer *t, bool failed)
 {
+    stop_transfers(t, failed);
     dtp_batches_stop(t->batches);
     dtp_token_source_close(t->source);
     dtp_step_log_close(t->log);

@@ -107,6 +107,29 @@ void dtp_event_roles(FILE *file, const struct dtp_role_times *roles, uint32_t co
         json_decref(list);
 }
 
+static json_t *sent_bytes(const uint64_t *bytes)
+{
+    json_t *sent = json_object();
+    for (int c = 0; c < DTP_COLLECTIVE_COUNT; c++)
+        if (bytes[c] > 0)
+            json_object_set_new(sent, dtp_collective_text((enum dtp_collective)c), json_integer((json_int_t)bytes[c]));
+    return sent;
+}
+
+void dtp_event_ranks(FILE *file, const struct dtp_rank_account *ranks, uint32_t count)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < count; i++)
+        json_array_append_new(list,
+                              json_pack("{s:I,s:I,s:I,s:o}", "role", (json_int_t)ranks[i].role, "device_arena_bytes",
+                                        (json_int_t)ranks[i].device_arena_bytes, "steps", (json_int_t)ranks[i].steps,
+                                        "sent_bytes", sent_bytes(ranks[i].sent_bytes)));
+    if (file)
+        say(file, json_pack("{s:s,s:o}", "event", "ranks", "ranks", list));
+    else
+        json_decref(list);
+}
+
 void dtp_event_end(FILE *file, uint64_t step, const struct dtp_communicator *communicator,
                    const struct dtp_copied_bytes *copied, bool interrupted)
 {
@@ -137,6 +160,31 @@ static void put_seconds(FILE *file, double seconds, char after)
     fputc(after, file);
 }
 
+static enum dtp_status close_times(FILE *file, const char *path, struct dtp_faults *faults)
+{
+    bool written = file && !ferror(file);
+    if (file)
+        written = fclose(file) == 0 && written;
+    return written ? DTP_OK
+                   : dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "times could not be written: %s", strerror(errno));
+}
+
+enum dtp_status dtp_role_spans_write(const char *path, const struct dtp_role_spans *roles, uint32_t role_count,
+                                     struct dtp_faults *faults)
+{
+    FILE *file = fopen(path, "w");
+    if (file)
+        fputs(DTP_ROLE_TIMES_BEGINS, file);
+    for (uint32_t r = 0; file && r < role_count; r++)
+        for (size_t i = 0; i < roles[r].op_count; i++) {
+            fprintf(file, "%" PRIu32 ",%zu,", r, i);
+            put_seconds(file, roles[r].alone_s[i], ',');
+            put_seconds(file, roles[r].start_s[i], ',');
+            put_seconds(file, roles[r].end_s[i], '\n');
+        }
+    return close_times(file, path, faults);
+}
+
 enum dtp_status dtp_op_times_write(const char *path, const struct dtp_binding *binding,
                                    const struct dtp_op_times *times, struct dtp_faults *faults)
 {
@@ -151,9 +199,5 @@ enum dtp_status dtp_op_times_write(const char *path, const struct dtp_binding *b
         put_seconds(file, times->start_s[i], ',');
         put_seconds(file, times->end_s[i], '\n');
     }
-    bool written = file && !ferror(file);
-    if (file)
-        written = fclose(file) == 0 && written;
-    return written ? DTP_OK
-                   : dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "times could not be written: %s", strerror(errno));
+    return close_times(file, path, faults);
 }

@@ -6,6 +6,8 @@
  *               timed), tokens, skipped, mode
  *   memory      used_bytes and total_bytes of the GPU after the first step
  *   checkpoint  step, directory
+ *   roles       of a set: what each role's ranks did in the measured step
+ *   ranks       of a set, for each rank: its role, arena, bytes sent per collective, in how many steps
  *   end         steps done, bytes sent per collective, interrupted
  *   fault       words: what ended it, of each rank that says so */
 #ifndef DTP_TRAIN_EVENTS_H
@@ -29,6 +31,12 @@ struct dtp_role_times {
     double busy_s, step_s;
 };
 void dtp_event_roles(FILE *file, const struct dtp_role_times *roles, uint32_t count);
+/* What each rank of a set took and sent, counted where it was: in all steps that were run. */
+struct dtp_rank_account {
+    uint64_t role, device_arena_bytes, steps;
+    uint64_t sent_bytes[DTP_COLLECTIVE_COUNT];
+};
+void dtp_event_ranks(FILE *file, const struct dtp_rank_account *ranks, uint32_t count);
 void dtp_event_end(FILE *file, uint64_t step, const struct dtp_communicator *communicator,
                    const struct dtp_copied_bytes *copied, bool interrupted);
 void dtp_event_fault(FILE *file, const char *words);
@@ -38,6 +46,13 @@ void dtp_event_fault(FILE *file, const char *words);
 struct dtp_op_times {
     double *alone_s, *start_s, *end_s; /* per operation; NAN: not measured */
 };
+/* Of a set, one rank of each role, as seconds since the first of them began: role,op,alone_s,start_s,end_s. */
+struct dtp_role_spans {
+    const double *alone_s, *start_s, *end_s;
+    size_t op_count;
+};
+enum dtp_status dtp_role_spans_write(const char *path, const struct dtp_role_spans *roles, uint32_t role_count,
+                                     struct dtp_faults *faults);
 enum dtp_status dtp_op_times_write(const char *path, const struct dtp_binding *binding,
                                    const struct dtp_op_times *times, struct dtp_faults *faults);
 

@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
 
@@ -114,5 +115,85 @@ enum dtp_status dtp_train_say_roles(struct dtp_trainer *t)
         dtp_event_roles(t->events, roles, t->set->role_count);
     free(all);
     free(roles);
+    return status;
+}
+
+/* ---- what each took and sent ------------------------------------------------------------------------------------- */
+
+enum dtp_status dtp_train_say_ranks(struct dtp_trainer *t)
+{
+    const struct dtp_communicator *communicator = t->world.communicator;
+    struct dtp_rank_account mine = {.role = dtp_program_set_role_of(t->set, t->of->ranks.rank),
+                                    .device_arena_bytes = t->arena.device_bytes,
+                                    .steps = t->steps_run};
+    struct dtp_rank_account *all = calloc(t->ranks, sizeof *all);
+    if (communicator)
+        memcpy(mine.sent_bytes, communicator->sent_bytes, sizeof mine.sent_bytes);
+    enum dtp_status status = all ? dtp_world_exchange(&t->world, &mine, sizeof mine, all, t->faults)
+                                 : dtp_fault(t->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (status == DTP_OK)
+        dtp_event_ranks(t->events, all, t->ranks);
+    free(all);
+    return status;
+}
+
+/* ---- when each operation ran ------------------------------------------------------------------------------------- */
+
+/* What a rank tells: when its step was issued, by the clock of its machine, then three times of each operation. */
+static size_t spans_length(const struct dtp_trainer *t)
+{
+    size_t most = 0;
+    for (uint32_t r = 0; r < t->set->role_count; r++) {
+        size_t count = dtp_program_op_count(t->set->roles[r].program);
+        most = count > most ? count : most;
+    }
+    return 1 + 3 * most;
+}
+
+static void tell_spans(const struct dtp_trainer *t, double *mine)
+{
+    size_t count = t->binding.op_count;
+    mine[0] = t->begun_s;
+    memcpy(mine + 1, t->times.alone_s, count * sizeof *mine);
+    memcpy(mine + 1 + count, t->times.start_s, count * sizeof *mine);
+    memcpy(mine + 1 + 2 * count, t->times.end_s, count * sizeof *mine);
+}
+
+/* Ranks of one machine have one clock; those of another are taken to begin when its first one does. */
+static enum dtp_status write_spans(const struct dtp_trainer *t, double *all, size_t length)
+{
+    struct dtp_role_spans *roles = calloc(t->set->role_count, sizeof *roles);
+    double first_s = INFINITY;
+    if (!roles)
+        return dtp_fault(t->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    for (uint32_t rank = 0; rank < t->ranks; rank++)
+        first_s = fmin(first_s, all[rank * length]);
+    for (uint32_t r = 0; r < t->set->role_count; r++) {
+        double *of = &all[dtp_program_set_rank(t->set, r, 0) * length];
+        size_t count = dtp_program_op_count(t->set->roles[r].program);
+        for (size_t i = 0; i < 2 * count; i++)
+            of[1 + count + i] += of[0] - first_s;
+        roles[r] = (struct dtp_role_spans){of + 1, of + 1 + count, of + 1 + 2 * count, count};
+    }
+    enum dtp_status status = dtp_role_spans_write(t->settings->op_times, roles, t->set->role_count, t->faults);
+    free(roles);
+    return status;
+}
+
+enum dtp_status dtp_train_write_spans(struct dtp_trainer *t)
+{
+    size_t length = spans_length(t), bytes = length * sizeof(double);
+    double *mine = calloc(length, sizeof *mine), *all = calloc(length * t->ranks, sizeof *all);
+    enum dtp_status status = mine && all && bytes * t->ranks <= UINT32_MAX
+                                 ? DTP_OK
+                                 : dtp_fault(t->faults, DTP_ENVIRONMENT, NULL, 0, "no memory for all ranks' times");
+    if (status == DTP_OK) {
+        tell_spans(t, mine);
+        status = dtp_world_exchange(&t->world, mine, (uint32_t)bytes, all, t->faults);
+    }
+    if (status == DTP_OK && t->first_rank && write_spans(t, all, length) != DTP_OK)
+        t->unwritten = DTP_ENVIRONMENT;
+    free(mine);
+    free(all);
     return status;
 }

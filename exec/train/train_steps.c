@@ -58,6 +58,8 @@ static enum dtp_status begin_step(struct dtp_trainer *t)
     t->mode = mode_of(t);
     dtp_world_step(&t->world, t->position.step + 1);
     dtp_world_deadline(&t->world, (t->last_step_s > 0 ? SLOW_STEP_S : SLOW_FIRST_STEP_S) + SLOW_STEPS * t->last_step_s);
+    if (t->mode == DTP_RUN_MEASURED)
+        t->begun_s = dtp_now_s();
     return status == DTP_OK ? dtp_run_begin(t->run, t->mode, t->faults) : status;
 }
 
@@ -118,6 +120,7 @@ static enum dtp_status finish_step(struct dtp_trainer *t, struct dtp_step_record
     t->last_end_s = paced ? dtp_now_s() : end_s;
     t->last_step_s = record->seconds;
     t->position.step++;
+    t->steps_run++;
     t->position.skipped += record->skipped;
     record->overflowed = dtp_loss_scale_step(t->settings, record->skipped, &t->position);
     t->position.samples += dtp_batch_step_samples(&t->batch);
@@ -263,10 +266,14 @@ enum dtp_status dtp_train_steps(struct dtp_trainer *t)
         finish_step(t, &record);
     if (status == DTP_OK && s->checkpoint)
         write_checkpoint(t);
-    if (status == DTP_OK && s->op_times && !stop && t->first_rank)
+    if (status == DTP_OK && s->op_times && !stop && t->first_rank && !t->set)
         remember_unwritten(t, dtp_op_times_write(s->op_times, &t->binding, &t->times, t->faults));
     if (status == DTP_OK && t->set && !stop && t->steps_measured)
         status = dtp_train_say_roles(t);
+    if (status == DTP_OK && t->set && !stop && t->steps_measured && s->op_times)
+        status = dtp_train_write_spans(t);
+    if (status == DTP_OK && t->set)
+        status = dtp_train_say_ranks(t);
     struct dtp_copied_bytes copied = dtp_run_copied(t->run);
     dtp_event_end(t->events, t->position.step, t->world.communicator, &copied, stop);
     return status;

@@ -36,7 +36,9 @@ struct dtp_trainer {
     struct dtp_checkpoint_position position;
     enum dtp_run_mode mode;          /* of the step that was begun last */
     struct dtp_step_scalars results; /* of the step that ended last */
+    double begun_s;                  /* host clock when the measured step was issued */
     double last_step_s;              /* seconds the last step took */
+    uint64_t steps_run;              /* by this process */
     uint32_t paced;                  /* steps beside which pace.h's loop was timed */
     double last_end_s;               /* host clock when a step ended, or the next could begin */
     enum dtp_status unwritten;       /* of logs and checkpoints: training goes on, its status says so in the end */
@@ -49,6 +51,9 @@ enum dtp_status dtp_train_steps(struct dtp_trainer *trainer);
 enum dtp_status dtp_train_shape(struct dtp_trainer *trainer);
 /* What each role's ranks did in the measured step, gathered and said. All ranks call it together. */
 enum dtp_status dtp_train_say_roles(struct dtp_trainer *trainer);
+/* What each rank took and sent, the same way; and spans of operations of the measured step to settings->op_times. */
+enum dtp_status dtp_train_say_ranks(struct dtp_trainer *trainer);
+enum dtp_status dtp_train_write_spans(struct dtp_trainer *trainer);
 /* Identity of its checkpoints; borrowed from the trainer. */
 struct dtp_checkpoint_identity dtp_train_identity(const struct dtp_trainer *trainer);
 

@@ -5,6 +5,7 @@
 #define DTP_EXECUTION_H
 
 #include "base/dtype.h"
+#include "base/fp8_recipe.h"
 #include "base/words.h"
 
 /* Whose host code launches kernels, which decides what a launch costs the host (op_cost.h). X(suffix, text) */
@@ -34,6 +35,7 @@ struct dtp_execution {
     enum dtp_issuer issuer;
     enum dtp_allocator allocator;
     enum dtp_dtype compute, reduce; /* of activations and matmuls; of gradients on the wire */
+    enum dtp_fp8_recipe fp8_recipe; /* of fp8 matmuls */
     bool own_kernels;               /* this project's, whose rates are calibrated and probed apart */
     bool graph;                     /* the step is launched as one captured graph */
     bool plain_host_adam;           /* AdamW on the host is PyTorch's, not a vectorised one */

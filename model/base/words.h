@@ -123,13 +123,19 @@ enum dtp_collective dtp_op_kind_collective(enum dtp_op_kind kind);
     X(RECEIVE, "receive")                                                                                              \
     X(SEND_BACK, "send_back")                                                                                          \
     X(SEND_BACK_OTHER, "send_back_other")                                                                              \
-    X(RECEIVE_BACK, "receive_back")
+    X(RECEIVE_BACK, "receive_back")                                                                                    \
+    X(EXPERT, "expert")
 enum dtp_stream {
 #define DTP_STREAM_ENUM(suffix, text) DTP_STREAM_##suffix,
     DTP_STREAM_TABLE(DTP_STREAM_ENUM)
 #undef DTP_STREAM_ENUM
         DTP_STREAM_COUNT
 };
+/* What carries transfers between stages and nothing else: it never keeps those who issue from going on. */
+static inline bool dtp_stream_transfers(enum dtp_stream stream)
+{
+    return stream >= DTP_STREAM_SEND && stream <= DTP_STREAM_RECEIVE_BACK;
+}
 const char *dtp_stream_text(enum dtp_stream stream);
 bool dtp_stream_parse(const char *text, enum dtp_stream *out);
 

@@ -1,9 +1,20 @@
 #include "bounds/memory_bound.h"
 
 #include "closed/closed_form_hooks.h"
+#include "plan/fp8_casts.h"
 #include "plan/runtime.h"
 
 #include <string.h>
+
+/* Of a layer, what fp8 matrices keep beside its activations. */
+static uint64_t kept_columns(const struct dtp_bound *b)
+{
+    const struct dtp_transformer *t = b->transformer;
+    struct dtp_fp8_casts casts;
+    dtp_fp8_casts_of(b->plan, &b->cluster->gpu, &casts);
+    uint64_t matrices = dtp_activation_is_gated(t->activation) ? 3 : 2;
+    return casts.keeps_columns ? dtp_fp8_bytes(b->plan->precision.fp8_recipe, matrices * t->hidden * t->ffn) : 0;
+}
 
 /* Of the first `layers` those that are checkpointed and have experts. */
 static uint64_t checkpointed_with_experts(const struct dtp_bound *b, uint64_t layers)
@@ -21,7 +32,8 @@ uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layers)
     uint64_t checkpointed = a->checkpoint_every ? dtp_divide_up(layers, a->checkpoint_every) : 0;
     if (dtp_transformer_is_uniform(b->transformer))
         return dtp_bound_tokens(b,
-                                checkpointed * a->layer_kept + (layers - checkpointed) * a->layer_all + a->embedding);
+                                checkpointed * a->layer_kept + (layers - checkpointed) * a->layer_all + a->embedding) +
+               (layers - checkpointed) * kept_columns(b);
     uint64_t with = dtp_transformer_expert_layers(b->transformer, layers), again = checkpointed_with_experts(b, layers);
     uint64_t without = layers - with, plain_again = checkpointed - again;
     return dtp_bound_tokens(b, again * kept[DTP_LAYER_EXPERTS] + (with - again) * all[DTP_LAYER_EXPERTS] +
@@ -74,6 +86,8 @@ static void add_stages(struct dtp_bound *b)
     /* Of a packed gate and up the gradient is put together of two halves. The activation's result has gone by then, but
      * for kernels that kept none. */
     uint64_t halves = plan->fused_gate_up && !plan->compile && plan->runtime->fused_kernels ? 1 : 0;
+    if (t->activation == DTP_SWIGLU_CLAMPED && !plan->compile)
+        halves += 4; /* of gate and up, which lie in every second column */
     uint64_t inner = dtp_activation_is_gated(t->activation) ? 2 + halves : reread + (plan->compile ? 0 : 1);
     uint64_t norm = a->layer_norms / 2;
     uint64_t middle = a->layer_all - a->layer_input - a->layer_norms - a->layer_attention - a->layer_mlp;
@@ -92,6 +106,10 @@ static void add_stages(struct dtp_bound *b)
     uint64_t gated = dtp_activation_is_gated(t->activation) ? 2 : 1,
              up = (plan->fused_gate_up && !t->experts ? gated : 1) * matrix;
     stage[1] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp + gated * c * f, mlp - up, up};
+    struct dtp_fp8_casts casts; /* an operand's passes in fp32, beside it */
+    dtp_fp8_casts_of(plan, &b->cluster->gpu, &casts);
+    stage[0].token_bytes += casts.scratch_bytes * f;
+    stage[1].token_bytes += casts.scratch_bytes * gated * f;
     stage[2] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp - norm - middle + c * q + made + core + waits, mlp,
                                         b->units.output};
     stage[3] = (struct dtp_bound_stage){first + made + chain + waits, mlp, b->units.output};
@@ -173,7 +191,7 @@ static uint64_t workspaces(const struct dtp_bound *b)
     if (dtp_plan_keeps_fp8(b->plan) && !b->plan->runtime->arena) { /* whose casts of weights go with their matmuls */
         uint64_t two = 2 * b->units.layers_per_unit;
         bool units = dtp_plan_shards_params(b->plan) && b->units.count && two < b->layers;
-        casts = 2 * (units ? two : b->layers) * b->units.layer_matmul;
+        casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu, (units ? two : b->layers) * b->units.layer_matmul);
     }
     return hooked(b, cublas) + 2 * cublas + tables + 8 * b->tokens + casts;
 }
@@ -202,7 +220,9 @@ static double model_flops(const struct dtp_bound *b)
 void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                    const struct dtp_plan *plan, struct dtp_bounds *out)
 {
-    struct dtp_bound b = {.transformer = transformer, .cluster = cluster, .plan = plan, .layers = transformer->layers};
+    struct dtp_transformer own = *transformer; /* experts that ranks divide are a part of them */
+    own.expert_ranks = plan->ep;
+    struct dtp_bound b = {.transformer = &own, .cluster = cluster, .plan = plan, .layers = transformer->layers};
     b.tokens = dtp_plan_tokens(plan);
     dtp_element_bytes_count(plan, &b.bytes);
     add_kinds(&b);

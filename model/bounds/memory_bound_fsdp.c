@@ -29,6 +29,14 @@ static uint64_t padded(const struct dtp_bound *b, uint64_t elements, uint64_t sh
     return b->plan->fsdp1 ? elements : shard * b->units.ranks;
 }
 
+/* A layer as it is gathered: experts that ranks divide among those that have the same ones. Both units of such a block
+ * are gathered ahead and reduced one behind the other. */
+static uint64_t padded_layer(const struct dtp_bound *b, uint64_t elements, uint64_t shard, uint64_t expert_shard)
+{
+    return expert_shard ? (shard - expert_shard) * b->units.ranks + expert_shard * b->units.expert_ranks
+                        : padded(b, elements, shard);
+}
+
 /* Where they are two units, one of them stands at a time, and while blocks are at work neither; what a strategy keeps
  * gathered stands all the same. */
 static void add_ends(const struct dtp_bound *b, struct fsdp *f)
@@ -52,10 +60,13 @@ static struct fsdp fsdp_of(const struct dtp_bound *b)
     const struct dtp_units *u = &b->units;
     const struct dtp_plan *plan = b->plan;
     const struct dtp_element_bytes *e = &b->bytes;
-    uint64_t layer = padded(b, u->layer, u->layer_shard), matrices = padded(b, u->layer_matmul, u->layer_matmul_shard);
+    uint64_t mean_experts = b->layers ? u->expert_layers * u->expert_shard / b->layers : 0;
+    uint64_t layer = padded_layer(b, u->layer, u->layer_shard, mean_experts),
+             matrices = padded(b, u->layer_matmul, u->layer_matmul_shard);
     struct fsdp f = {.flat = !plan->fsdp1, .keeps = !plan->reshard_after_forward};
     f.layer = e->compute * layer - (e->compute - e->gathered) * matrices;
-    f.largest = f.layer + e->compute * (padded(b, u->largest_layer, u->largest_layer_shard) - layer);
+    uint64_t largest = padded_layer(b, u->largest_layer, u->largest_layer_shard, u->expert_shard);
+    f.largest = f.layer + e->compute * (largest - layer);
     f.unit = u->layers_per_unit * f.largest;
     f.end = padded(b, u->root, u->root_shard), f.end_shard = u->root_shard;
     f.first = f.between = f.head = e->compute * f.end;
@@ -64,7 +75,7 @@ static struct fsdp fsdp_of(const struct dtp_bound *b)
         f.first = f.between = f.head -= b->layers * (e->compute - e->gathered) * matrices;
     add_ends(b, &f);
     f.last = u->last_unit_layers * f.largest;
-    f.input = padded(b, u->largest_layer, u->largest_layer_shard) * e->reduce;
+    f.input = largest * e->reduce;
     bool casts = e->params != e->compute, on_host = plan->offload == DTP_OFFLOAD_PARAMS;
     f.uploaded = on_host ? (e->params + (casts ? e->compute : 0)) * u->largest_layer_shard : 0;
     f.cast = casts && f.flat ? e->compute * u->largest_layer_shard : f.uploaded;

@@ -80,7 +80,7 @@ static struct replicated replicated_of(const struct dtp_bound *b)
     struct replicated r = {.counted = plan->runtime->counts_elements && !behind};
     if (dtp_plan_autocast(plan)) {
         bool replays = every && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION;
-        r.casts = c * b->units.layer_cast, r.head_cast = c * b->units.embedding;
+        r.casts = dtp_plan_casts_weights(plan) ? c * b->units.layer_cast : 0, r.head_cast = c * b->units.embedding;
         r.kept_casts = b->layers - (replays ? dtp_divide_up(b->layers, every) : 0);
     }
     if (plan->runtime->gradients_in_matmul)
@@ -120,7 +120,7 @@ static void head(struct dtp_bound *b, const struct replicated *r, uint64_t kept)
     uint64_t standing = gradients(b, 0) + kept + r->head_gradient + r->buckets;
     uint64_t norm = dtp_bound_tokens(b, a->norm_gradient), logits = dtp_bound_tokens(b, a->logits_gradient);
     dtp_bound_keep(b, standing + logits + (chunked ? 0 : norm));
-    if (r->head_gradient && r->casts)
+    if (r->head_gradient && r->head_cast)
         dtp_bound_keep(b,
                        standing - r->head_cast + b->bytes.grads * b->units.embedding + (chunked ? logits - norm : 0));
 }

@@ -2,6 +2,7 @@
 
 #include "closed/activations.h"
 #include "closed/closed_form_hooks.h"
+#include "cost/op_cost.h"
 #include "net/layer_kind.h"
 
 /* Notation of the comments: h hidden, q = d_q, kv = d_kv, f = ffn, w bytes of the compute dtype, p bytes of the
@@ -13,16 +14,18 @@
 
 /* torchtitan recomputes the even-numbered of wq, wk, wv, wo, w1, w3, w2: wk, wo, w3 (internals of its op-level
  * checkpointing); fused projections shift that order to wqkv, wo, w13, w2: wo and w2 are recomputed. */
-static void list_matmuls(const struct dtp_layer_kind *block, bool packed, struct dtp_block_work *work)
+static void list_matmuls(const struct dtp_layer_kind *block, bool packed, double received, struct dtp_block_work *work)
 {
     work->matmul_count = block->matrices;
     for (int i = 0; i < block->matrices; i++) { /* ours, which is packed, keeps every matmul's result */
-        double experts = (double)block->matrix[i].groups;
-        double rows = experts > 1 ? (double)block->experts_per_token / experts : 1;
-        work->matmul[i] = (struct dtp_weight_matmul){.n = (double)block->matrix[i].out,
-                                                     .k = (double)block->matrix[i].in,
-                                                     .copies = experts,
+        const struct dtp_layer_matrix *matrix = &block->matrix[i];
+        double groups = (double)matrix->groups;
+        double rows = matrix->expert ? received * (double)block->experts_per_token / groups : 1;
+        work->matmul[i] = (struct dtp_weight_matmul){.n = (double)matrix->out,
+                                                     .k = (double)matrix->in,
+                                                     .copies = groups,
                                                      .rows = rows,
+                                                     .grouped = matrix->expert,
                                                      .recomputed = !packed && i % 2 == 1,
                                                      .ends = i == block->matrices - 1 && !block->experts};
     }
@@ -75,8 +78,31 @@ static double bias_bytes(const struct counted *c, const struct dtp_layer_operato
     double elements = 0;
     for (int i = 0; i < c->block->matrices; i++)
         if (op->makes >> c->block->matrix[i].result & 1 && c->block->matrix[i].bias)
-            elements += (double)c->block->matrix[i].out;
+            elements +=
+                (double)(c->block->matrix[i].out * (c->block->matrix[i].groups > 1 ? c->block->experts_per_token : 1));
     return elements * c->w;
+}
+
+/* Biases of experts, which are no part of their matmuls: rows of them and a sum, compiled one pass. */
+static double expert_biases(const struct counted *c, const struct dtp_layer_operator *op)
+{
+    bool experts = op->makes & (DTP_TENSOR_BIT(GATE) | DTP_TENSOR_BIT(UP) | DTP_TENSOR_BIT(EXPERT_DOWN));
+    return experts && c->block->experts ? (c->plan->compile ? 2 : 4) * bias_bytes(c, op) : 0;
+}
+
+/* What lower_sinks.c derives. */
+static struct moved sinks_moved(const struct counted *c, bool fused)
+{
+    double result = c->w * (double)c->block->d_core, heads = (double)c->block->heads;
+    if (!c->block->sinks)
+        return (struct moved){0, 0};
+    return (struct moved){2 * result + (fused ? 4 : 20 + c->w) * heads, (fused ? 3 : 6) * result};
+}
+
+/* Rows that a rank's experts get, over those that it sends. */
+static double received(const struct counted *c)
+{
+    return c->block->exchanged ? c->plan->expert_imbalance : 1;
 }
 
 /* What lower_experts.c derives: router, rows to experts and back, their weighed sum. They are eager, but the router's
@@ -85,17 +111,21 @@ static struct moved expert_moved(const struct counted *c, const struct dtp_layer
 {
     const struct dtp_layer_kind *b = c->block;
     double k = (double)b->experts_per_token, e = (double)b->experts, kh = k * c->h;
+    double came = b->exchanged ? c->plan->expert_imbalance : 0; /* rows of experts elsewhere, over those sent */
     double sum = 3 * c->w * c->h; /* of two gradients of what router, experts and shared ones read */
     switch (op->kind) {
     case DTP_LAYER_OP_ROUTER: return (struct moved){(c->w + (compiled ? 8 : 16)) * e + 176 * k, (20 + c->w) * e + sum};
-    case DTP_LAYER_OP_PERMUTE:
-        return (struct moved){2 * c->w * kh, 3 * c->w * kh + c->w * c->h + 128 * k + (b->gated ? 3 * c->w * kh : 0)};
+    case DTP_LAYER_OP_PERMUTE: /* gradients of gate's and up's input are added up; of rows received: by experts */
+        return (struct moved){2 * c->w * kh + came * (2 * c->w * kh + 64 * k),
+                              3 * c->w * kh + c->w * c->h + 128 * k + came * (4 * c->w * kh + 128 * k) +
+                                  (b->gated ? (b->exchanged ? came : 1) * 3 * c->w * kh : 0)};
     default: break;
     }
     double shared = b->shared_ffn ? 3 * c->w * c->h : 0, weighed = b->shared_gate ? 2 * c->w * c->h : 0;
     double gradients = (b->shared_ffn ? sum * (b->gated ? 2 : 1) : 0) + (b->shared_gate ? 4 * c->w * c->h + sum : 0);
-    return (struct moved){(4 * c->w + 8) * kh + (8 + c->w) * c->h + shared + weighed,
-                          (12 + 3 * c->w) * kh + (c->w + 12) * c->h + gradients};
+    return (struct moved){(4 * c->w + 8 + came * 2 * c->w) * kh + (8 + c->w) * c->h + shared + weighed,
+                          (8 + 3 * c->w + came * 2 * c->w) * kh + 4 * dtp_outer_rows(k) * c->h + (c->w + 12) * c->h +
+                              gradients};
 }
 
 /* A branch's first projections: they read a norm or, without one, the stream. */
@@ -159,7 +189,8 @@ static struct moved eager_projection(const struct counted *c, const struct dtp_l
     bool second = op->makes & DTP_TENSOR_BIT(KV_LATENT); /* queries' latent reads the same */
     double sums = begins_branch(op) ? (linears(c, op) - (second ? 0 : 1)) * 3 * c->w * c->h : 0;
     double bare = begins_branch(op) && !c->block->norms_before ? 3 * c->p * c->h : 0;
-    return (struct moved){begins_branch(op) ? linears(c, op) * c->cast : 0, sums + bare + bias_bytes(c, op)};
+    return (struct moved){(begins_branch(op) ? linears(c, op) * c->cast : 0) + expert_biases(c, op),
+                          sums + bare + bias_bytes(c, op)};
 }
 
 /* silu 2, product 3 | gelu 2; backward of a packed gate and up puts both together again. relu 2, square 2; backward of
@@ -167,7 +198,9 @@ static struct moved eager_projection(const struct counted *c, const struct dtp_l
 static struct moved eager_activation(const struct counted *c, const struct dtp_layer_operator *op)
 {
     bool shared = op->makes & DTP_TENSOR_BIT(SHARED_PRODUCT);
-    double row = c->w * (shared ? (double)c->block->shared_ffn : c->f), cat = c->block->packs_up ? 4 : 0;
+    double row = c->w * (shared ? (double)c->block->shared_ffn : c->f * received(c)), cat = c->block->packs_up ? 4 : 0;
+    if (c->block->clamps)
+        return (struct moved){16 * row, 40 * row};
     if (c->block->squares)
         return (struct moved){4 * row, 10 * row};
     return c->block->gated ? (struct moved){5 * row, (9 + cat) * row} : (struct moved){2 * row, 3 * row};
@@ -188,8 +221,10 @@ static struct moved eager_moved(const struct counted *c, const struct dtp_layer_
     case DTP_LAYER_OP_NORM: return eager_norm(c, op);
     case DTP_LAYER_OP_PROJECTION: return eager_projection(c, op);
     case DTP_LAYER_OP_ROTARY: return eager_rotary(c);
-    case DTP_LAYER_OP_ATTENTION: /* its backward puts q's, k's and v's gradients together */
-        return (struct moved){0, c->plan->fused_qkv ? 2 * c->w * (c->q + 2 * c->kv) : 0};
+    case DTP_LAYER_OP_ATTENTION: { /* its backward puts q's, k's and v's gradients together */
+        struct moved sinks = sinks_moved(c, false);
+        return (struct moved){sinks.forward, sinks.backward + (c->plan->fused_qkv ? 2 * c->w * (c->q + 2 * c->kv) : 0)};
+    }
     case DTP_LAYER_OP_ACTIVATION: return eager_activation(c, op);
     case DTP_LAYER_OP_RESIDUAL: return eager_residual(c);
     case DTP_LAYER_OP_LATENT_NORM:
@@ -206,6 +241,8 @@ static struct moved eager_moved(const struct counted *c, const struct dtp_layer_
 static struct moved fused_residual(const struct counted *c, const struct dtp_layer_operator *op)
 {
     double branches = __builtin_popcountll(op->reads & ~DTP_LAYER_STREAM);
+    if (op->statistics) /* dropout: the norm is another pass, and a mask of a byte is written and read */
+        return (struct moved){(2 * c->p + c->w + 1) * c->h, (c->p + c->w + 1) * c->h};
     return (struct moved){op->makes ? 2 * (c->p + c->w) * c->h : (2 * c->p + branches * c->w) * c->h, 0};
 }
 
@@ -214,7 +251,8 @@ static struct moved fused_norm(const struct counted *c, const struct dtp_layer_o
 {
     if (!reads_stream(op))
         return (struct moved){0, (c->p + 2 * c->w) * c->h};
-    return (struct moved){op->reads & DTP_TENSOR_BIT(INPUT) ? (c->p + c->w) * c->h : 0, (c->w + 3 * c->p) * c->h};
+    bool alone = op->reads & DTP_TENSOR_BIT(INPUT) || c->block->dropout;
+    return (struct moved){alone ? (c->p + c->w) * c->h : 0, (c->w + 3 * c->p) * c->h};
 }
 
 /* Without a norm that makes it, the block's input is narrowed for them; what they give back is added to the stream's
@@ -222,22 +260,25 @@ static struct moved fused_norm(const struct counted *c, const struct dtp_layer_o
 static struct moved fused_projection(const struct counted *c, const struct dtp_layer_operator *op)
 {
     bool bare = begins_branch(op) && !c->block->norms_before, first = bare && !(op->makes & DTP_TENSOR_BIT(UP));
-    return (struct moved){first ? (c->p + c->w) * c->h : 0, (bare ? (2 * c->p + c->w) * c->h : 0) + bias_bytes(c, op)};
+    return (struct moved){(first ? (c->p + c->w) * c->h : 0) + expert_biases(c, op),
+                          (bare ? (2 * c->p + c->w) * c->h : 0) + bias_bytes(c, op)};
 }
 
 /* One pass between matmuls: a tensor is read or written once per pass. */
 static struct moved fused_moved(const struct counted *c, const struct dtp_layer_operator *op)
 {
     bool shared = op->makes & DTP_TENSOR_BIT(SHARED_PRODUCT);
-    double row = c->w * (shared ? (double)c->block->shared_ffn : c->f), norm = qk_norm_bytes(c);
+    double row = c->w * (shared ? (double)c->block->shared_ffn : c->f * received(c)), norm = qk_norm_bytes(c);
     switch (op->kind) {
     case DTP_LAYER_OP_NORM: return fused_norm(c, op);
     case DTP_LAYER_OP_PROJECTION: return fused_projection(c, op);
     case DTP_LAYER_OP_ROTARY:
         return (struct moved){(c->block->rotary ? 2 * c->w * (c->q + c->kv) : 0) + norm,
                               (c->block->rotary ? 2 * c->w * (c->q + 2 * c->kv) : 0) + 2.5 * norm};
-    case DTP_LAYER_OP_ATTENTION: /* it returns heads before tokens */
-        return (struct moved){0, c->block->kv_latent ? 0 : 2 * c->w * c->q};
+    case DTP_LAYER_OP_ATTENTION: { /* it returns heads before tokens */
+        struct moved sinks = sinks_moved(c, true);
+        return (struct moved){sinks.forward, sinks.backward + (c->block->kv_latent ? 0 : 2 * c->w * c->q)};
+    }
     case DTP_LAYER_OP_ACTIVATION:
         return c->block->gated ? (struct moved){3 * row, 6 * row} : (struct moved){2 * row, 4 * row};
     case DTP_LAYER_OP_RESIDUAL: return fused_residual(c, op);
@@ -253,6 +294,11 @@ static struct moved fused_moved(const struct counted *c, const struct dtp_layer_
 
 static void count_bytes(const struct counted *c, struct dtp_block_work *work)
 {
+    double rows = (double)c->block->experts_per_token * c->h;
+    if (c->block->experts) {
+        work->indexed_bytes = 2 * c->w * rows * (1 + (c->block->exchanged ? received(c) : 0));
+        work->outer_bytes = 4 * dtp_outer_rows((double)c->block->experts_per_token) * c->h;
+    }
     struct dtp_layer_operator op[DTP_LAYER_OPERATORS];
     int count = dtp_layer_operators(c->block, op);
     for (int i = 0; i < count; i++) {
@@ -273,9 +319,15 @@ static void count_launches(const struct counted *c, bool biased, struct dtp_bloc
         work->forward_kernels += (c->block->gated || c->block->squares ? 2 : 1) + (c->autocast ? 6 : 0);
         work->backward_kernels += (c->block->gated || c->block->squares ? 4 : 1) + (c->autocast ? 8 : 0);
     }
+    if (c->block->kv_latent) { /* a matmul and a norm of each latent, cats */
+        work->forward_kernels += c->block->q_latent ? 5 : 3;
+        work->backward_kernels += c->block->q_latent ? 9 : 6;
+    }
     if (c->block->experts) { /* router's matmul, router, rows there and back; gate and up apart */
         work->forward_kernels += 2 + (c->plan->compile ? 14 : 22) + 2 + 6;
         work->backward_kernels += 4 + (c->plan->compile ? 4 : 8) + 10 + 6 + 2;
+        work->forward_kernels += c->block->exchanged ? 24 : 0; /* splits, order of ranks and of experts, all-to-alls */
+        work->backward_kernels += c->block->exchanged ? 13 : 0;
     }
 }
 
@@ -296,9 +348,7 @@ static void count_blocks(const struct dtp_transformer *t, enum dtp_layer_mlp mlp
     struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(plan);
     uint64_t with = t->experts ? dtp_transformer_expert_layers(t, t->layers) : 0;
     uint64_t layers = mlp == DTP_LAYER_EXPERTS ? with : t->layers - with;
-    uint64_t again = layers == t->layers ? dtp_checkpointed_layers(&rule, layers) : 0;
-    for (uint64_t layer = 0; rule.every && layers < t->layers && layer < t->layers; layer += rule.every)
-        again += dtp_transformer_layer_has_experts(t, layer) == (mlp == DTP_LAYER_EXPERTS);
+    uint64_t again = dtp_checkpointed_layers_with(&rule, t, mlp == DTP_LAYER_EXPERTS);
     work->layers = (double)layers, work->layers_again = (double)again;
 }
 
@@ -311,13 +361,16 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     count_blocks(transformer, mlp, plan, &work);
     if (work.layers == 0)
         return work;
-    dtp_layer_kind_of(transformer, mlp, plan->fused_qkv || packed, plan->fused_gate_up || packed, &block);
+    struct dtp_transformer own = *transformer;
+    own.expert_ranks = plan->ep;
+    dtp_layer_kind_of(&own, mlp, plan->fused_qkv || packed, plan->fused_gate_up || packed, &block);
     block.pads_values = block.own_values = dtp_plan_pads_values(transformer, cluster, plan);
+    block.dropout = plan->dropout > 0;
     struct counted counted = counted_of(transformer, plan, &block);
     bool biased = dtp_layer_bias_elements(&block) > 0;
     if (work.fused && plan->sequence_shards > 1) /* rows of the stream are cut */
         counted.h /= plan->sequence_shards;
-    list_matmuls(&block, packed, &work);
+    list_matmuls(&block, packed, plan->ep > 1 ? plan->expert_imbalance : 1, &work);
     count_bytes(&counted, &work);
     count_launches(&counted, biased, &work);
     if (dtp_plan_execution(plan).issuer == DTP_ISSUER_MEGATRON)

@@ -13,7 +13,8 @@
  */
 struct dtp_weight_matmul {
     double n, k, copies;
-    double rows;     /* of a token: 1, of an expert k / E where all have as many */
+    double rows;     /* of a token: 1, of an expert of a rank k / E where all have as many, more on the fullest rank */
+    bool grouped;    /* of experts, be it one */
     bool recomputed; /* under torchtitan's every-second-matmul checkpointing */
     bool ends;       /* the last of a block, whose result only the sum behind it reads */
 };
@@ -22,9 +23,10 @@ struct dtp_block_work {
     struct dtp_weight_matmul matmul[DTP_LAYER_MATRICES];
     int matmul_count;
     double forward_bytes_per_token, backward_bytes_per_token; /* memory-bound kernels of one block */
-    double forward_kernels, backward_kernels;                 /* launches of one block, matmuls included */
-    double root_kernels;                                      /* of embedding, head and loss, both ways */
-    bool fused;                                               /* pointwise operations are fused */
+    double indexed_bytes, outer_bytes; /* of these, of forward's kernels of kind INDEXED, of backward's of OUTER */
+    double forward_kernels, backward_kernels; /* launches of one block, matmuls included */
+    double root_kernels;                      /* of embedding, head and loss, both ways */
+    bool fused;                               /* pointwise operations are fused */
     double layers, layers_again; /* of the model that are such blocks; of these, whose forward runs again */
 };
 

@@ -53,8 +53,10 @@ static double collective_total_s(const struct dtp_timing *c, const struct dtp_co
                                  enum dtp_collective collective)
 {
     const struct dtp_plan *plan = c->plan;
-    uint64_t bytes = communication->bytes[collective] - communication->context[collective].bytes;
-    uint64_t count = communication->count[collective] - communication->context[collective].count;
+    const struct dtp_scales *context = &communication->context[collective],
+                            *experts = &communication->experts[collective];
+    uint64_t bytes = communication->bytes[collective] - context->bytes - experts->bytes;
+    uint64_t count = communication->count[collective] - context->count - experts->count;
     bool replicas = collective == DTP_ALL_REDUCE && plan->shard_group < c->cluster->gpus;
     struct dtp_group group =
         replicas ? dtp_group_strided(c->cluster, plan->shard_group)

@@ -53,4 +53,5 @@ void dtp_closed_form_communication(const struct dtp_transformer *transformer, co
     *out = (struct dtp_communication){0};
     plan->runtime->closed->traffic(&job);
     dtp_context_traffic(&job);
+    dtp_expert_traffic(&job);
 }

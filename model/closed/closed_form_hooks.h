@@ -38,6 +38,13 @@ double dtp_context_add_time(const struct dtp_timing *timing, const struct dtp_co
 struct dtp_context_moved dtp_context_moved_of(const struct dtp_transformer *transformer,
                                               const struct dtp_cluster *cluster, const struct dtp_plan *plan);
 
+/* Rows that ranks which divide experts send each other, forward and backward; nothing without them. */
+void dtp_expert_traffic(struct dtp_traffic *traffic);
+/* Seconds of that in the step and of these weights' collectives, added to `time` kind by kind; returned what nothing
+ * hides: the rows' exchanges. */
+double dtp_expert_add_time(const struct dtp_timing *timing, const struct dtp_communication *communication,
+                           struct dtp_time *time);
+
 /* Buckets that PyTorch's DDP makes of gradients of `element_bytes` an element; under PowerSGD what it makes of them,
  * and how many buckets have matrices that are factored, and something that is sent whole. */
 struct dtp_ddp_bucket_count {

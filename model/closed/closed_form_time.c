@@ -8,6 +8,7 @@
 #include "cost/collective_choice.h"
 #include "cost/op_cost.h"
 #include "closed/sharding.h"
+#include "plan/fp8_casts.h"
 
 #include <math.h>
 
@@ -24,9 +25,14 @@ struct micro_step {
 static double product_s(const struct dtp_timing *c, const struct dtp_weight_matmul *matmul,
                         enum dtp_measured_matmul pass, double m, double n, double k)
 {
+    enum dtp_product product = pass == DTP_MEASURED_MATMUL_FORWARD          ? DTP_PRODUCT_FORWARD
+                               : pass == DTP_MEASURED_MATMUL_INPUT_GRADIENT ? DTP_PRODUCT_INPUT_GRADIENT
+                                                                            : DTP_PRODUCT_WEIGHT_GRADIENT;
     enum dtp_dtype dtype = c->plan->precision.compute;
-    return matmul->copies > 1 ? dtp_cluster_grouped_matmul_s(c->cluster, pass, dtype, matmul->copies, m, n, k)
-                              : dtp_cluster_matmul_s(c->cluster, pass, dtype, m, n, k);
+    if (dtype == DTP_FP8 && !dtp_plan_runs_narrow(c->plan, product))
+        dtype = DTP_BF16;
+    return matmul->grouped ? dtp_cluster_grouped_matmul_s(c->cluster, pass, dtype, matmul->copies, m, n, k)
+                           : dtp_cluster_matmul_s(c->cluster, &c->execution, pass, dtype, m, n, k);
 }
 
 /* Of all layers of a model, kind by kind. */
@@ -56,9 +62,9 @@ static double head_rows_s(const struct dtp_timing *c, double rows)
     const struct dtp_cluster *on = c->cluster;
     double h = (double)c->transformer->hidden;
     double vocab = c->own ? c->own->head_columns : (double)dtp_plan_head_columns(c->plan, c->transformer->vocab);
-    return dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_FORWARD, dtype, rows, vocab, h) +
-           dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_INPUT_GRADIENT, dtype, rows, h, vocab) +
-           dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, dtype, vocab, h, rows);
+    return dtp_cluster_matmul_s(on, &c->execution, DTP_MEASURED_MATMUL_FORWARD, dtype, rows, vocab, h) +
+           dtp_cluster_matmul_s(on, &c->execution, DTP_MEASURED_MATMUL_INPUT_GRADIENT, dtype, rows, h, vocab) +
+           dtp_cluster_matmul_s(on, &c->execution, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, dtype, vocab, h, rows);
 }
 
 static double head_matmuls_s(const struct dtp_timing *c)
@@ -156,6 +162,15 @@ static void add_recompute(const struct dtp_timing *c, const struct dtp_attention
  * and its gradients in (w+r); Megatron adds a weight gradient to the sum of earlier micro-steps in the matmul's own
  * output pass (the sum is read and written instead of the gradient written); FSDP1 gathers in place but concatenates
  * gradients (w+w) before the cast (w+r). */
+static double layers_weights(const struct dtp_timing *c)
+{
+    double elements = 0;
+    EACH_KIND(c, block)
+    for (int i = 0; i < block->matmul_count; i++)
+        elements += block->layers * block->matmul[i].copies * block->matmul[i].n * block->matmul[i].k;
+    return elements;
+}
+
 static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
 {
     const struct dtp_plan *plan = c->plan;
@@ -163,8 +178,10 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
     double total = (double)c->count.total;
     bool alone = c->cluster->gpus == 1;
     double hook = reduces && !alone ? dtp_comm_hook_bytes(plan, dtp_dtype_bytes(plan->precision.params)) : 0;
+    double cast = dtp_plan_casts_weights(plan) ? total : total - layers_weights(c);
     if (dtp_plan_autocast(plan))
-        return total * ((4 + w) + (w + 4) + (plan->accumulate > 1 ? 12 : 0) + (reduces && !alone ? 8 + hook : 0));
+        return cast * (4 + w) +
+               total * ((w + 4) + (plan->accumulate > 1 ? 12 : 0) + (reduces && !alone ? 8 + hook : 0));
     if (c->own)
         return c->own->gradient_bytes / plan->accumulate;
     bool in_matmul = plan->runtime->gradients_in_matmul;
@@ -190,31 +207,31 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
     return total * (gathers * per_gather + (reduces ? per_reduce : 0) + accumulate);
 }
 
-/* fp8: inputs, weights and output gradients are scaled and cast around every matmul; bytes of one micro-step.
- *   torchao               reads each tensor for its amax (2), reads and writes it for the cast (2+1), forward and
- *                         backward
- *   te.Linear in eager    one pass reads (2) and writes both layouts (1+1)
- *   megatron, dtplan      the kernel before the matmul writes fp8 instead of bf16, so an input costs its second layout
- *                         (1); weights are cast once a step for all micro-steps */
-static double fp8_cast_bytes(const struct dtp_timing *c)
+/* Casts around fp8 matmuls, of a micro-step. */
+static double fp8_casts_s(const struct dtp_timing *c)
 {
-    const struct dtp_plan *plan = c->plan;
-    if (plan->precision.compute != DTP_FP8 || c->own) /* a runtime that counts its own bytes counts these too */
+    if (c->own) /* a runtime that counts its own bytes counts these too */
         return 0;
-    bool fused = dtp_plan_keeps_fp8(plan), torchao = !fused && !plan->fsdp1;
-    double per_input = torchao ? 10 : fused ? 1 : 4, per_output = torchao ? 5 : 4;
-    double per_weight = torchao ? 10 : fused ? 4.0 / plan->accumulate : 4, all = 0;
+    struct dtp_fp8_casts casts;
+    dtp_fp8_casts_of(c->plan, &c->cluster->gpu, &casts);
+    const double bytes_per_s[DTP_FP8_WALK_COUNT] = {
+        [DTP_FP8_ALONG_ROWS] = c->eager_bytes_per_s,
+        [DTP_FP8_TRANSPOSING] =
+            dtp_cluster_memory_kernel_bytes_per_s(c->cluster, &c->execution, DTP_KERNEL_TRANSPOSING),
+        [DTP_FP8_DOWN_COLUMNS] = dtp_cluster_memory_kernel_bytes_per_s(c->cluster, &c->execution, DTP_KERNEL_COLUMNS)};
+    double all_s = 0;
     EACH_KIND(c, block)
     {
-        double bytes = 0;
+        double seconds = 0;
         for (int i = 0; i < block->matmul_count; i++) {
             const struct dtp_weight_matmul *m = &block->matmul[i];
-            bytes +=
-                m->copies * (per_input * m->k * c->tokens + per_output * m->n * c->tokens + per_weight * m->n * m->k);
+            struct dtp_fp8_traffic traffic = dtp_fp8_traffic_of(&casts, c->tokens, m->n, m->k, c->plan->accumulate);
+            for (int walk = 0; walk < DTP_FP8_WALK_COUNT; walk++)
+                seconds += m->copies * traffic.bytes[walk] / bytes_per_s[walk];
         }
-        all += bytes * block->layers;
+        all_s += seconds * block->layers;
     }
-    return all;
+    return all_s;
 }
 
 /* Sums of gradients are streams of long tensors. */
@@ -252,6 +269,15 @@ static double loss_bytes(const struct dtp_timing *c)
     return c->own ? c->own->loss_bytes : dtp_loss_bytes_per_token(c->transformer, c->plan) * c->tokens;
 }
 
+/* What a block's bytes of a kind of kernel take beyond what they would among the others, in all such blocks. */
+static double slow_s(const struct dtp_timing *c, const struct dtp_block_work *block, double bytes,
+                     enum dtp_memory_kernel kind)
+{
+    double all = block->layers * bytes * c->tokens;
+    double rate = dtp_cluster_memory_kernel_bytes_per_s(c->cluster, &c->execution, kind);
+    return bytes > 0 ? all / rate - all / c->eager_bytes_per_s : 0;
+}
+
 /* A micro-step that reduces its gradients. */
 static struct micro_step micro_step(const struct dtp_timing *c)
 {
@@ -268,9 +294,14 @@ static struct micro_step micro_step(const struct dtp_timing *c)
     m.attention_backward_s = c->layers * attention.backward_s;
     m.memory_forward_s = forward_bytes(c) / c->eager_bytes_per_s;
     m.memory_backward_s = backward_bytes(c) / c->eager_bytes_per_s;
+    EACH_KIND(c, block)
+    {
+        m.memory_forward_s += slow_s(c, block, block->indexed_bytes, DTP_KERNEL_INDEXED);
+        m.memory_backward_s += slow_s(c, block, block->outer_bytes, DTP_KERNEL_OUTER);
+    }
     m.loss_s = loss_bytes(c) / (dtp_plan_softmax_in_place(c->plan) ? c->streaming_bytes_per_s : c->eager_bytes_per_s);
     m.weights_s = weight_traffic_s(c, true);
-    m.fp8_s = fp8_cast_bytes(c) / c->eager_bytes_per_s;
+    m.fp8_s = fp8_casts_s(c);
     m.kernels += c->block->root_kernels;
     m.kernels = c->own ? c->own->kernels + c->own->step_kernels / c->plan->accumulate : m.kernels;
     add_recompute(c, &attention, &m);
@@ -464,7 +495,7 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     parts->not_hidden_s = dtp_timing_exposed_s(&c, out, &window);
     parts->contention_s = dtp_timing_contention_s(&c, communication, out, parts->not_hidden_s);
     const struct dtp_time of_state = *out;
-    parts->not_hidden_s += dtp_context_add_time(&c, communication, out);
+    parts->not_hidden_s += dtp_context_add_time(&c, communication, out) + dtp_expert_add_time(&c, communication, out);
     out->exposed_communication_s = parts->not_hidden_s + parts->contention_s;
     parts->device_s = out->compute_s;
     add_launch_bound(out);

@@ -17,7 +17,9 @@ static uint64_t communicators(const struct dtp_beside *b)
     const struct dtp_closed_form_hooks *hooks = plan->runtime->closed;
     uint32_t data = dtp_plan_gradient_ranks(plan, b->cluster);
     uint32_t tensor = plan->tp > 1 ? (data > 1 ? 2 : 1) : 0; /* of tensor parallel ranks, and of those with one slice */
-    return (hybrid ? 3u : 1u) + (plan->reshard_group ? 1u : 0u) + tensor +
+    uint32_t same = (uint32_t)dtp_plan_expert_shard_ranks(b->cluster, plan);
+    uint32_t experts = plan->ep > 1 ? (same > 1 ? 2 : 1) : 0; /* of who divides experts, of who has the same ones */
+    return (hybrid ? 3u : 1u) + (plan->reshard_group ? 1u : 0u) + tensor + experts +
            (hooks->more_communicators ? hooks->more_communicators(plan, b->cluster) : 0u);
 }
 

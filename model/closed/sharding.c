@@ -17,8 +17,10 @@ uint64_t dtp_pinned_bytes(uint64_t bytes)
 /* Sums over the tensors of one group: elements, elements of a rank's shard, tensors, and the host bytes of the shards
  * when each is a pinned tensor of its own with `element_bytes` an element (0: not wanted). */
 struct tensor_sum {
-    bool flat; /* ZeRO-3: each cut by elements, not by rows */
+    bool flat;             /* ZeRO-3: each cut by elements, not by rows */
+    uint64_t expert_ranks; /* that share one copy of the rank's experts */
     uint64_t ranks, element_bytes, elements, shard, matrix_shard, tensors, pinned_bytes;
+    uint64_t expert_shard; /* of these, where ranks divide the experts */
 };
 
 /* `count` equal parameters [rows, width]: sharded along their rows with torch.chunk, every rank stores ceil(rows/N) of
@@ -47,9 +49,15 @@ static void sum_layer(const struct dtp_layer_kind *block, struct tensor_sum *sum
 {
     uint64_t vectors[DTP_LAYER_VECTORS];
     for (int i = 0; i < block->matrices; i++) {
+        uint64_t ranks = sum->ranks, before = sum->shard;
+        sum->ranks = block->matrix[i].expert ? sum->expert_ranks : ranks;
         struct dtp_layer_cut cut = dtp_layer_matrix_cut(&block->matrix[i], sum->ranks);
         add_tensors(sum, cut.count, cut.rows, cut.width);
         sum->tensors -= cut.count - 1;
+        sum->ranks = ranks;
+        if (block->matrix[i].expert && block->exchanged) {
+            sum->expert_shard += sum->shard - before;
+        }
     }
     for (int i = dtp_layer_list_vectors(block, vectors); i > 0; i--)
         add_tensors(sum, 1, vectors[i - 1], 1);
@@ -100,9 +108,13 @@ static void count_alike(const struct dtp_transformer *t, const struct dtp_cluste
         .ranks = dtp_plan_shard_ranks(cluster, plan), .embedding = t->vocab * t->hidden, .layers = t->layers};
     out->replicas = dtp_plan_gradient_ranks(plan, cluster) / out->ranks;
     enum dtp_shard_cut cut = dtp_plan_shard_cut(plan);
-    struct tensor_sum layer = {.flat = cut == DTP_CUT_ELEMENTS, .ranks = out->ranks}, root = layer, head = layer;
+    out->expert_ranks = dtp_plan_expert_shard_ranks(cluster, plan);
+    struct tensor_sum layer = {.flat = cut == DTP_CUT_ELEMENTS, .ranks = out->ranks, .expert_ranks = out->expert_ranks},
+                      root = layer, head = layer;
     struct dtp_layer_kind block;
-    dtp_layer_kind_of(t, dtp_layer_mlp_of(t), plan->fused_qkv, plan->fused_gate_up, &block);
+    struct dtp_transformer own = *t;
+    own.expert_ranks = plan->ep;
+    dtp_layer_kind_of(&own, dtp_layer_mlp_of(t), plan->fused_qkv, plan->fused_gate_up, &block);
     sum_layer(&block, &layer);
     sum_root(t, &root);
     count_unit_layers(t, plan, out);
@@ -120,7 +132,9 @@ static void count_alike(const struct dtp_transformer *t, const struct dtp_cluste
     out->layer_matmul_shard = layer.matrix_shard;
     out->layer_matmul = dtp_layer_matrix_elements(&block);
     out->layer_cast = out->layer_matmul + dtp_layer_bias_elements(&block);
-    uint64_t width = (block.experts ? block.experts : 1) * block.mlp_width;
+    out->expert_shard = layer.expert_shard;
+    out->expert_layers = layer.expert_shard ? t->layers : 0;
+    uint64_t width = (block.own_experts ? block.own_experts : 1) * block.mlp_width;
     out->largest = t->hidden * (block.packs_up ? 2 * width : width);
     out->down = t->hidden * width;
     out->qkv = attention_inputs(&block);
@@ -188,6 +202,7 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
     m.dense = transformer->layers - m.experts;
     count_alike(&dense, cluster, plan, &of_dense);
     count_alike(&experts, cluster, plan, out);
+    out->expert_layers = out->expert_shard ? m.experts : 0;
     mix(&m, &of_dense, out);
 }
 
@@ -209,7 +224,10 @@ void dtp_state_pinned_tensors(const struct dtp_transformer *transformer, const s
                               const struct dtp_plan *plan, uint64_t element_bytes, uint64_t *layer_bytes,
                               uint64_t *root_bytes)
 {
-    struct tensor_sum layer = {.ranks = units->ranks, .element_bytes = element_bytes}, root = layer;
+    struct tensor_sum layer = {.ranks = units->ranks,
+                               .expert_ranks = units->expert_ranks,
+                               .element_bytes = element_bytes},
+                      root = layer;
     struct dtp_layer_kind block;
     dtp_layer_kind_of(transformer, dtp_layer_mlp_of(transformer), plan->fused_qkv, plan->fused_gate_up, &block);
     sum_layer(&block, &layer);

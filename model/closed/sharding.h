@@ -18,10 +18,12 @@ struct dtp_units {
     uint64_t total, total_shard, layers;
     uint64_t layer, layer_shard, layer_matmul; /* where layers differ, here and below the mean of all */
     uint64_t largest_layer, largest_layer_shard;
-    uint64_t layer_matmul_shard; /* of layer_shard: the matrices */
-    uint64_t layer_cast;         /* of a layer: matmul weights and biases, what autocast casts */
-    uint64_t largest, down;      /* largest matrix of a layer | the MLP's down matrix [f, h] */
-    uint64_t qkv, output;        /* q, k and v, with their latents | attention's output matrix */
+    uint64_t expert_shard, expert_layers; /* of layers whose experts ranks divide (ep), of these; else 0 */
+    uint64_t expert_ranks;                /* that share one copy of them */
+    uint64_t layer_matmul_shard;          /* of layer_shard: the matrices */
+    uint64_t layer_cast;                  /* of a layer: matmul weights and biases, what autocast casts */
+    uint64_t largest, down;               /* largest matrix of a layer | the MLP's down matrix [f, h] */
+    uint64_t qkv, output;                 /* q, k and v, with their latents | attention's output matrix */
     uint64_t root, root_shard;
     uint64_t head_end, head_end_shard; /* of the root, what is a unit of its own (dtp_plan_wraps_ends); else 0 */
     uint64_t position;                 /* learned positions, [positions, h] */

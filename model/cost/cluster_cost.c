@@ -21,13 +21,24 @@ static double measured_matmul_s(const struct dtp_cluster *cluster, enum dtp_meas
     return measured_s(cluster, &row);
 }
 
-double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, enum dtp_measured_matmul pass, enum dtp_dtype dtype,
-                            double m, double n, double k)
+static enum dtp_product product_of(enum dtp_measured_matmul pass)
+{
+    if (dtp_measured_matmul_of_weights(pass))
+        return DTP_PRODUCT_WEIGHT_GRADIENT;
+    return pass == DTP_MEASURED_MATMUL_FORWARD || pass == DTP_MEASURED_MATMUL_FORWARD_GELU ? DTP_PRODUCT_FORWARD
+                                                                                           : DTP_PRODUCT_INPUT_GRADIENT;
+}
+
+double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution,
+                            enum dtp_measured_matmul pass, enum dtp_dtype dtype, double m, double n, double k)
 {
     double measured_s =
         cluster->measured && m > 0 && n > 0 && k > 0 ? measured_matmul_s(cluster, pass, dtype, m, n, k) : (double)NAN;
-    return isfinite(measured_s) ? measured_s
-                                : dtp_matmul_s(&cluster->gpu, dtype, dtp_measured_matmul_of_weights(pass), m, n, k);
+    if (isfinite(measured_s))
+        return measured_s;
+    if (dtype == DTP_FP8)
+        return dtp_fp8_matmul_s(&cluster->gpu, execution->fp8_recipe, product_of(pass), m, n, k);
+    return dtp_matmul_s(&cluster->gpu, dtype, dtp_measured_matmul_of_weights(pass), m, n, k);
 }
 
 double dtp_cluster_grouped_matmul_s(const struct dtp_cluster *cluster, enum dtp_measured_matmul pass,

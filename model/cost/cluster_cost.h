@@ -11,8 +11,8 @@
 #include "cost/op_cost.h"
 
 /* Seconds of one matmul, of the pass and with m, n, k as a step program has them. */
-double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, enum dtp_measured_matmul pass, enum dtp_dtype dtype,
-                            double m, double n, double k);
+double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution,
+                            enum dtp_measured_matmul pass, enum dtp_dtype dtype, double m, double n, double k);
 /* Of a grouped matmul, `groups` of that shape in one kernel. Machine files have no rows of them. */
 double dtp_cluster_grouped_matmul_s(const struct dtp_cluster *cluster, enum dtp_measured_matmul pass,
                                     enum dtp_dtype dtype, double groups, double m, double n, double k);

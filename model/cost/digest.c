@@ -72,6 +72,7 @@ static uint64_t add_model(uint64_t digest, const struct dtp_transformer *t)
         {"router", (double)t->router},
         {"expert_groups", (double)t->expert_groups},
         {"groups_per_token", (double)t->groups_per_token},
+        {"chunked_attention", t->chunked_attention},
         {"attention_sinks", t->attention_sinks},
         {"q_latent", (double)t->q_latent},
         {"kv_latent", (double)t->kv_latent},

@@ -5,6 +5,7 @@
 #include "plan/rules.h"
 
 #include <gsl/gsl_cdf.h>
+#include <limits.h>
 #include <math.h>
 
 static bool is_hopper_or_later(const struct dtp_gpu *gpu)
@@ -95,27 +96,67 @@ static double products_s(const struct dtp_gpu *gpu, double rate, double m, doubl
     return most(paid_s, occupied_s / (1 + c->matmul_power_headroom)) / c->matmul_full_waves;
 }
 
-double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight_gradient, double m, double n, double k)
+/* What tensor cores reach of their sustained rate in a format, and bytes of an operand's element. */
+struct format {
+    enum dtp_dtype dtype;
+    double rate, element_bytes;
+};
+
+static double matmul_s(const struct dtp_gpu *gpu, const struct format *format, bool weight_gradient, double m, double n,
+                       double k)
 {
-    unsigned element_bytes = dtp_dtype_bytes(dtype);
-    double in_bytes = element_bytes, out_bytes = in_bytes < 2 ? 2 : in_bytes;
-    double traffic_s = ((m + n) * k * in_bytes + m * n * out_bytes) / gpu->memory_bytes_per_s;
-    double rate = dtp_matmul_flops_per_s(gpu, dtype) * alignment_loss(gpu, element_bytes, weight_gradient, m, n, k);
+    double out_bytes = format->element_bytes < 2 ? 2 : format->element_bytes;
+    double traffic_s = ((m + n) * k * format->element_bytes + m * n * out_bytes) / gpu->memory_bytes_per_s;
+    double rate = dtp_matmul_flops_per_s(gpu, format->dtype) * format->rate *
+                  alignment_loss(gpu, dtp_dtype_bytes(format->dtype), weight_gradient, m, n, k);
     double hidden_s = products_s(gpu, rate, m, n, k) + dtp_calibration.matmul_output_overlap_loss * traffic_s;
     /* Small k: the kernel is memory-bound and the traffic itself is the time. */
     return most(hidden_s, traffic_s / dtp_calibration.hbm_fraction);
 }
 
-/* The kernel's CTAs take tiles of all groups in turn, so waves are of all of them together, but each group's rows are
- * made up to whole tiles; each group reads its own matrix. It reaches grouped_matmul_fraction of a plain one. */
+double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight_gradient, double m, double n, double k)
+{
+    return matmul_s(gpu, &(struct format){dtype, 1, dtp_dtype_bytes(dtype)}, weight_gradient, m, n, k);
+}
+
+/* Hopper's tensor cores sum fp8 products in fewer bits than fp32 has; what a recipe does not leave there is added to
+ * fp32 registers every few steps, by other units. Later tensor cores sum in fp32, earlier ones are not known to differ.
+ */
+double dtp_fp8_matmul_rate(const struct dtp_gpu *gpu, enum dtp_fp8_recipe recipe, enum dtp_product product)
+{
+    const struct dtp_calibration *c = &dtp_calibration;
+    const struct dtp_fp8_recipe_row *row = dtp_fp8_recipe_row(recipe);
+    if (!row)
+        return 1;
+    if (row->bits < CHAR_BIT)
+        return c->nvfp4_matmul_fraction * gpu->fp4_flops_per_s / gpu->peak_flops_per_s[DTP_FP8];
+    if (gpu->architecture != DTP_GPU_HOPPER)
+        return row->granularity == DTP_FP8_BY_BLOCK ? c->block_scaled_matmul : 1;
+    bool fast = row->fast >> product & 1;
+    if (row->granularity == DTP_FP8_BY_TENSOR)
+        return fast ? c->fp8_fast_matmul : c->fp8_matmul;
+    return fast ? c->fp8_rows_fast_matmul : c->fp8_rows_matmul;
+}
+
+double dtp_fp8_matmul_s(const struct dtp_gpu *gpu, enum dtp_fp8_recipe recipe, enum dtp_product product, double m,
+                        double n, double k)
+{
+    const struct dtp_fp8_recipe_row *row = dtp_fp8_recipe_row(recipe);
+    struct format format = {DTP_FP8, dtp_fp8_matmul_rate(gpu, recipe, product), row ? (double)row->bits / CHAR_BIT : 1};
+    return matmul_s(gpu, &format, product == DTP_PRODUCT_WEIGHT_GRADIENT, m, n, k);
+}
+
+/* The kernel's CTAs take tiles of all groups in turn, so waves are of all of them together; each group reads its own
+ * matrix. What a group costs beyond its rows, tiles that these do not fill and a pipeline that starts anew, is as if it
+ * had some more: a sum over rows has less to amortise than rows of results have. */
 double dtp_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight_gradient, double groups,
                             double m, double n, double k)
 {
-    const double tile = 128;
-    double rows = groups * ceil(m / tile) * tile, more_bytes = dtp_dtype_bytes(dtype) * (groups - 1) * n * k;
-    double compute_s = dtp_matmul_s(gpu, dtype, weight_gradient, rows, n, k) / dtp_calibration.grouped_matmul_fraction;
-    return most(compute_s, (more_bytes + ((m * groups + n) * k + groups * m * n) * dtp_dtype_bytes(dtype)) /
-                               gpu->memory_bytes_per_s / dtp_calibration.hbm_fraction);
+    double rows = weight_gradient ? k : m, bytes = dtp_dtype_bytes(dtype) * groups * (m * k + n * k + m * n);
+    double more = weight_gradient ? dtp_calibration.grouped_gradient_rows : dtp_calibration.grouped_matmul_rows;
+    double compute_s = weight_gradient ? dtp_matmul_s(gpu, dtype, true, m, n, groups * k)
+                                       : dtp_matmul_s(gpu, dtype, false, groups * m, n, k);
+    return most(compute_s * (1 + more / rows), bytes / gpu->memory_bytes_per_s / dtp_calibration.hbm_fraction);
 }
 
 double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_execution *execution)
@@ -125,13 +166,21 @@ double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_execution *e
                : 1;
 }
 
+double dtp_outer_rows(double rows)
+{
+    return most(rows, dtp_calibration.outer_tile_rows);
+}
+
 double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp_execution *execution,
                                      enum dtp_memory_kernel kind)
 {
-    double per_sm = execution->own_kernels     ? dtp_calibration.native_sm_bytes_per_s
-                    : kind == DTP_KERNEL_EAGER ? dtp_calibration.eager_sm_bytes_per_s
-                    : kind == DTP_KERNEL_FUSED ? dtp_calibration.fused_sm_bytes_per_s
-                                               : dtp_calibration.streaming_sm_bytes_per_s;
+    const struct dtp_calibration *c = &dtp_calibration;
+    const double of_kind[DTP_MEMORY_KERNEL_COUNT] = {
+        [DTP_KERNEL_EAGER] = c->eager_sm_bytes_per_s,         [DTP_KERNEL_FUSED] = c->fused_sm_bytes_per_s,
+        [DTP_KERNEL_STREAMING] = c->streaming_sm_bytes_per_s, [DTP_KERNEL_INDEXED] = c->indexed_sm_bytes_per_s,
+        [DTP_KERNEL_OUTER] = c->outer_sm_bytes_per_s,         [DTP_KERNEL_TRANSPOSING] = c->transposing_sm_bytes_per_s,
+        [DTP_KERNEL_COLUMNS] = c->columns_sm_bytes_per_s};
+    double per_sm = execution->own_kernels ? c->native_sm_bytes_per_s : of_kind[kind];
     return 1 / (1 / (gpu->memory_bytes_per_s * dtp_calibration.hbm_fraction) + 1 / (per_sm * gpu->sm_count));
 }
 
@@ -190,10 +239,15 @@ static struct dtp_attention_time math_attention_time(const struct dtp_gpu *gpu, 
     enum dtp_dtype compute = execution->compute == DTP_FP8 ? DTP_BF16 : execution->compute;
     double score_bytes = shape->wide ? 4 : dtp_dtype_bytes(compute);
     double rate = dtp_matmul_flops_per_s(gpu, score_bytes > dtp_dtype_bytes(compute) ? DTP_FP32 : compute);
-    double passes_bytes =
-        (double)shape->heads * (double)shape->keys * score_bytes * dtp_calibration.math_attention_passes;
-    double memory_s = passes_bytes * tokens / dtp_memory_kernel_bytes_per_s(gpu, execution, DTP_KERNEL_EAGER);
-    return (struct dtp_attention_time){2 * causal_flops / rate + memory_s, 4 * causal_flops / rate + memory_s};
+    double eager = dtp_calibration.math_attention_passes * score_bytes;
+    /* a score as the bytes that go through memory for it: with dropout its mask of a byte too, written and read */
+    double dropout = shape->dropout ? 2 * score_bytes + 1 : 0;
+    double forward = dropout + (shape->wide ? eager : dtp_calibration.fused_softmax_passes * score_bytes);
+    double backward = dropout + (shape->wide ? eager : dtp_calibration.fused_softmax_passes_back * score_bytes);
+    double scores_per_s = dtp_memory_kernel_bytes_per_s(gpu, execution, DTP_KERNEL_EAGER) /
+                          ((double)shape->heads * (double)shape->keys * tokens);
+    return (struct dtp_attention_time){2 * causal_flops / rate + forward / scores_per_s,
+                                       4 * causal_flops / rate + backward / scores_per_s};
 }
 
 struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,

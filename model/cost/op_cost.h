@@ -14,6 +14,10 @@ double dtp_matmul_flops_per_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype);
  * widths that align better. */
 double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight_gradient, double m, double n,
                     double k);
+/* The same in a recipe's formats, of one of a linear's products; and that product's rate / the sustained one of fp8. */
+double dtp_fp8_matmul_s(const struct dtp_gpu *gpu, enum dtp_fp8_recipe recipe, enum dtp_product product, double m,
+                        double n, double k);
+double dtp_fp8_matmul_rate(const struct dtp_gpu *gpu, enum dtp_fp8_recipe recipe, enum dtp_product product);
 /* `groups` of them in one persistent kernel, of experts with m rows each (a weight's gradient: that sums over k). */
 double dtp_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight_gradient, double groups,
                             double m, double n, double k);
@@ -22,8 +26,20 @@ double dtp_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, boo
 double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_execution *execution);
 
 /* Kinds of memory-bound kernels, by how close they come to HBM bandwidth (calibration.h); those of our executor all
- * come equally close. */
-enum dtp_memory_kernel { DTP_KERNEL_EAGER, DTP_KERNEL_FUSED, DTP_KERNEL_STREAMING };
+ * come equally close. Two of PyTorch's do not at all: rows written where an index says (index_put), and the outer
+ * products of a batch (bmm of one column with one row in fp32). */
+enum dtp_memory_kernel {
+    DTP_KERNEL_EAGER,
+    DTP_KERNEL_FUSED,
+    DTP_KERNEL_STREAMING,
+    DTP_KERNEL_INDEXED,
+    DTP_KERNEL_OUTER,
+    DTP_KERNEL_TRANSPOSING, /* compiled ones that write columns side by side */
+    DTP_KERNEL_COLUMNS,     /* and seek the largest of each before */
+    DTP_MEMORY_KERNEL_COUNT
+};
+/* Rows that such a product is counted with: its tiles have some at least. */
+double dtp_outer_rows(double rows);
 double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp_execution *execution,
                                      enum dtp_memory_kernel kind);
 

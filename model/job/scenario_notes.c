@@ -61,7 +61,7 @@ static void note_sequence(struct dtp_resolution *r, uint64_t sequence)
     if (t->max_sequence && sequence > t->max_sequence)
         dtp_note_model(r, "seq %" PRIu64 " is beyond the %" PRIu64 " positions that the model is stated for", sequence,
                        t->max_sequence);
-    if (dtp_transformer_layer_window(t, 0, sequence))
+    if (dtp_transformer_layer_window(t, 0, sequence) && !t->chunked_attention)
         dtp_note_model(r,
                        "seq %" PRIu64 " is beyond the sliding window: attention is counted over %" PRIu64
                        " tokens back%s, which takes a kernel that knows windows",

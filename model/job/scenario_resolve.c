@@ -285,8 +285,9 @@ static void choose_offload(struct dtp_resolution *r, struct dtp_plan *plan)
 /* Recipe, the runtime's form of it, then single dtypes on top. */
 static void choose_precision(struct dtp_resolution *r, struct dtp_plan *plan)
 {
-    static const enum dtp_key keys[] = {DTP_KEY_param_dtype,  DTP_KEY_compute_dtype, DTP_KEY_reduce_dtype,
-                                        DTP_KEY_master_dtype, DTP_KEY_moment_dtype,  DTP_KEY_fp8_all_gather};
+    static const enum dtp_key keys[] = {DTP_KEY_param_dtype,   DTP_KEY_compute_dtype, DTP_KEY_reduce_dtype,
+                                        DTP_KEY_master_dtype,  DTP_KEY_moment_dtype,  DTP_KEY_fp8_recipe,
+                                        DTP_KEY_fp8_all_gather};
     struct dtp_precision *p = &plan->precision;
     *p = dtp_plan_default().precision;
     apply(r, DTP_KEY_precision);
@@ -294,6 +295,8 @@ static void choose_precision(struct dtp_resolution *r, struct dtp_plan *plan)
     bool extra_copy = p->master != p->params;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         apply(r, keys[i]);
+    if (!given(r, DTP_KEY_fp8_all_gather) && p->fp8_recipe != DTP_FP8_TENSORWISE)
+        p->fp8_all_gather = false;
     if (!given(r, DTP_KEY_param_dtype))
         return;
     if (!extra_copy && !given(r, DTP_KEY_master_dtype))

@@ -37,6 +37,8 @@ dtp_buffer_id dtp_backward_add(const struct dtp_block_backward *b, enum dtp_laye
 void dtp_backward_router(struct dtp_block_backward *b);
 void dtp_backward_permute(struct dtp_block_backward *b);
 void dtp_backward_unpermute(struct dtp_block_backward *b);
+/* lower_sinks.c: the gradient of the core's result, and of what it was weighed by; nothing without sinks. */
+void dtp_backward_sinks(struct dtp_block_backward *b);
 /* lower_latent.c */
 void dtp_backward_latent_norm(struct dtp_block_backward *b);
 void dtp_backward_latent_heads(struct dtp_block_backward *b);

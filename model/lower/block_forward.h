@@ -70,7 +70,11 @@ static inline double per_token(const struct dtp_lowering *l, double bytes)
 /* lower_experts.c: forward and, for block_backward.h, backward of what stands around the experts' matmuls. */
 void dtp_forward_router(const struct pass *pass);
 void dtp_forward_permute(const struct pass *pass, const struct dtp_layer_operator *op);
+/* Behind a matmul of experts that has biases; nothing behind others. */
+void dtp_forward_expert_bias(const struct pass *pass, int matrix);
 void dtp_forward_unpermute(const struct pass *pass, const struct dtp_layer_operator *op);
+/* lower_sinks.c: the core's result, weighed. */
+void dtp_forward_sinks(const struct pass *pass);
 /* lower_latent.c: of latent attention. */
 void dtp_forward_latent_norm(const struct pass *pass, const struct dtp_layer_operator *op);
 void dtp_forward_latent_heads(const struct pass *pass);

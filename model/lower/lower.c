@@ -98,16 +98,18 @@ void dtp_draft_product(const struct dtp_lowering *l, struct dtp_draft *draft, co
                        enum dtp_product product)
 {
     struct dtp_demand *demand = &draft->op.demand;
-    bool grouped = matrix->groups > 1;
+    bool grouped = matrix->expert;
     uint64_t tokens = l->tokens, out = matrix->out, in = matrix->in;
     switch (product) {
     case DTP_PRODUCT_FORWARD: dtp_draft_matmul(l, draft, tokens, out, in, false); break;
     case DTP_PRODUCT_INPUT_GRADIENT: dtp_draft_matmul(l, draft, tokens, in, out, false); break;
     case DTP_PRODUCT_WEIGHT_GRADIENT: dtp_draft_matmul(l, draft, out, in, tokens, false); break;
     }
+    if (demand->dtype == DTP_FP8 && !dtp_plan_runs_narrow(l->plan, product))
+        demand->dtype = DTP_BF16;
     if (!grouped)
         return;
-    double rows = (double)(tokens * l->tensors.kind.experts_per_token);
+    double rows = (double)(tokens * l->tensors.kind.experts_per_token) * l->tensors.received;
     double *counted = product == DTP_PRODUCT_WEIGHT_GRADIENT ? &demand->k : &demand->m;
     *counted = rows / (double)matrix->groups; /* of one expert, where all have as many */
     draft->op.kind = DTP_OP_GROUPED_MATMUL;
@@ -198,11 +200,12 @@ static void make_standing_buffers(struct dtp_lowering *l)
     for (int handle = 0; handle < (2); handle++)
         dtp_lower_buffer(l, "cuBLAS workspace", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, cublas, true);
     dtp_lower_buffer(l, "sines and cosines", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, tables, true);
-    if (l->keeps_fp8) { /* casts of weights by rows and by columns, kept over the step; sharded: of two units */
+    if (l->casts.kept) { /* casts of weights, kept over the step; sharded: of two units */
         uint64_t layers = l->transformer->layers, matmul = l->block.all_elements - l->block.elements[l->matrices];
         uint64_t two = 2 * (uint64_t)l->plan->wrap_layers;
         layers = dtp_plan_shards_params(l->plan) && two && two < layers ? two : layers;
-        dtp_lower_buffer(l, "fp8 weights", DTP_OWNER_WEIGHTS, DTP_STREAM_COMPUTE, 2 * layers * matmul, true);
+        dtp_lower_buffer(l, "fp8 weights", DTP_OWNER_WEIGHTS, DTP_STREAM_COMPUTE,
+                         dtp_fp8_standing_bytes(l->plan, &l->cluster->gpu, layers * matmul), true);
     }
     l->tokens_in = dtp_lower_buffer(l, "tokens", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, 8 * l->tokens, true);
 }
@@ -229,7 +232,7 @@ static void derive_groups(struct dtp_lowering *l)
     l->tp = tensor.size;
     l->vocab_ranks = dtp_plan_divides_vocab(l->plan) ? l->tp : 1;
     l->tp_stride = tensor.stride;
-    l->tp_group = DTP_NO_INDEX;
+    l->tp_group = l->expert_group = DTP_NO_INDEX;
     l->data_ranks = data.size;
     l->data_stride = data.stride;
 }
@@ -247,7 +250,7 @@ static void derive(struct dtp_lowering *l)
     l->fused = dtp_plan_fuses(plan);
     l->gated = dtp_activation_is_gated(t->activation);
     l->rope = t->position == DTP_POSITION_ROPE;
-    l->keeps_fp8 = dtp_plan_keeps_fp8(plan);
+    dtp_fp8_casts_of(plan, &l->cluster->gpu, &l->casts);
     l->whole_gradients = (plan->accumulate > 1 && !plan->accumulate_sync) || dtp_lower_holds(l);
     l->between = t->hidden / (plan->sequence_shards > 1 ? plan->sequence_shards : 1);
     l->d_q = t->heads * t->head_dim;
@@ -322,6 +325,10 @@ static enum dtp_status lower(struct dtp_lowering *l)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     clear_states(l);
     dtp_lower_tensor_make(l);
+    if (l->plan->ep > 1)
+        l->expert_group = dtp_program_add_group(
+            l->program,
+            (struct dtp_program_group){l->plan->ep, dtp_plan_group(l->plan, l->cluster, DTP_AXES(EP)).stride});
     dtp_lower_context_make(l);
     dtp_lower_tensors(l);
     make_standing_buffers(l);

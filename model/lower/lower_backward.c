@@ -10,12 +10,32 @@
 
 /* ---- norms and the residual stream ------------------------------------------------------------------------------- */
 
-/* A sum's backward: each branch gets the residual gradient, cast for its matmul where the stream is fp32. */
+/* What dropout let through of the residual gradient: e h and the mask in, c h out. */
+static dtp_buffer_id drop_out(const struct dtp_block_backward *b, enum dtp_layer_tensor mask)
+{
+    struct dtp_lowering *l = b->l;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL_BACKWARD, "dropout");
+    dtp_draft_use(&draft, l->flight->gradient, DTP_READ);
+    dtp_backward_consume(b, &draft, mask, DTP_READ | DTP_FREE);
+    dtp_buffer_id gradient = dtp_backward_workspace(l, &draft, "branch gradient",
+                                                    dtp_backward_token_bytes(l, l->compute * l->between), DTP_WRITE);
+    double bytes = (double)((l->residual + l->compute + 1) * l->between);
+    dtp_draft_memory(l, &draft, dtp_backward_per_token(l, bytes), 1);
+    dtp_draft_end(l, &draft);
+    return gradient;
+}
+
+/* A sum's backward: each branch gets the residual gradient, cast for its matmul where the stream is fp32, or what
+ * dropout let through of it. */
 static void branch(struct dtp_block_backward *b)
 {
     struct dtp_lowering *l = b->l;
     dtp_buffer_id gradient = l->flight->gradient;
-    if (l->residual != l->compute && !l->tensors.kind.norms_after) { /* a norm's backward reads it as it is */
+    uint64_t mask = dtp_backward_operator(b)->statistics;
+    if (mask) {
+        gradient = drop_out(b, dtp_layer_first(mask));
+    } else if (l->residual != l->compute && !l->tensors.kind.norms_after) { /* a norm's backward reads it as it is */
         double h = (double)l->between, c = (double)l->compute;
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_CAST, "residual gradient");
@@ -161,7 +181,7 @@ static void add_to_stream(struct dtp_block_backward *b, enum dtp_layer_tensor of
 /* Of the product, which itself may be kept in fp8. */
 static uint64_t gradient_bytes(const struct dtp_lowering *l, const struct dtp_layer_activation *at)
 {
-    return dtp_backward_token_bytes(l, l->compute * dtp_layer_tensor_width(&l->tensors.kind, at->product));
+    return dtp_backward_token_bytes(l, dtp_lower_product_bytes(l, at->product));
 }
 
 /* eager SwiGLU, first step: d silu and d up from the product's gradient (2 reads and 1 write each: 6 f). */
@@ -183,7 +203,10 @@ static dtp_buffer_id product(const struct dtp_block_backward *b, const struct dt
     return up_gradient;
 }
 
-/* Second step: silu's gradient (3 f) and, where gate and up are one buffer, the cat (4 f). */
+/* Second step: silu's gradient (3 f) and, where gate and up are one buffer, the cat (4 f). Clamped: gradients of gate
+ * and sigmoid (6 f), through the sigmoid (3 f) and the multiple (2 f), their sum (3 f), through two clamps (6 f); gate
+ * and up are every second column of one matmul's result, whose gradients are put into zeros (2 f written, f copied,
+ * each) and added up (6 f). */
 static void gated_eager(struct dtp_block_backward *b, const struct dtp_layer_activation *at, dtp_buffer_id gradient)
 {
     struct dtp_lowering *l = b->l;
@@ -198,7 +221,13 @@ static void gated_eager(struct dtp_block_backward *b, const struct dtp_layer_act
     dtp_backward_consume(b, &draft, apart ? at->gate : at->up, DTP_READ | DTP_FREE);
     if (!apart)
         dtp_draft_use(&draft, up_gradient, DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft, (apart ? 3 : 7) * (double)l->tensor_bytes[at->product], apart ? 1 : 2);
+    double passes = l->tensors.kind.clamps ? 34 : apart ? 3 : 7;
+    if (l->tensors.kind.clamps)
+        dtp_backward_workspace(l, &draft, "gradients of halves", 4 * f, DTP_UPDATE | DTP_FREE);
+    dtp_draft_memory(l, &draft, passes * (double)l->tensor_bytes[at->product],
+                     l->tensors.kind.clamps ? 13
+                     : apart                ? 1
+                                            : 2);
     dtp_draft_end(l, &draft);
     b->gradient[at->gate] = apart ? made : DTP_NO_BUFFER;
     b->gradient[at->up] = apart ? up_gradient : made;
@@ -287,6 +316,7 @@ static void core(struct dtp_block_backward *b)
                 saved.buffer[saved.count++] = b->module->tensor[inputs[i]];
         dtp_lower_context_backward(b, &draft, &saved);
     } else {
+        dtp_backward_sinks(b);
         dtp_backward_latent_pad(b);
         whole_core(b, &draft);
     }
@@ -370,7 +400,11 @@ static void run(struct dtp_block_backward *b)
     case DTP_LAYER_OP_PROJECTION:
         if (dtp_backward_operator(b)->makes & DTP_TENSOR_BIT(QKV))
             join(b);
+        if (dtp_backward_operator(b)->makes & DTP_TENSOR_BIT(EXPERT_DOWN))
+            dtp_lower_around_experts(b->l, b->l->hooks->before_experts, true);
         dtp_backward_projection(b);
+        if (dtp_backward_operator(b)->reads & DTP_TENSOR_BIT(PERMUTED))
+            dtp_lower_around_experts(b->l, b->l->hooks->after_experts, true);
         if (dtp_backward_operator(b)->reads & DTP_LAYER_STREAM)
             add_to_stream(b, dtp_layer_first(dtp_backward_operator(b)->reads));
         break;

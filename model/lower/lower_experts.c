@@ -7,6 +7,11 @@
  *   experts    grouped matmuls over these rows
  *   unpermute  rows put back by tokens (zeros, u[order] = y), in fp32 weighed and added up by a batched matmul
  *
+ * Where ranks divide the experts, rows go by all-to-all to the ranks that have their experts, and back, which is on the
+ * compute stream's way: it waits for each (all_to_all_single_autograd, whose backward waits too). How many rows each
+ * rank sends to which is exchanged first and read back to the host, which waits for it once a layer; what came is in
+ * the order of ranks and put into that of experts, r[perm], and back, b[perm] = y.
+ *
  * Which of these tensors autograd saves follows from derivatives.yaml: softmax its result, topk and the indexing their
  * indices, the batched matmul both inputs, so that results stand in fp32 until backward. Bytes are reads and writes of
  * a token, kernel by kernel. */
@@ -23,6 +28,12 @@ static struct rows rows_of(const struct dtp_lowering *l)
     const struct dtp_layer_kind *kind = &l->tensors.kind;
     return (struct rows){(double)l->compute, (double)kind->experts_per_token, (double)kind->hidden,
                          (double)kind->experts};
+}
+
+/* Rows that the rank's experts get, for each that it sends. */
+static double received(const struct dtp_lowering *l)
+{
+    return l->tensors.received;
 }
 
 static void draft_eager(const struct dtp_lowering *l, struct dtp_draft *draft, double bytes_per_token, uint32_t kernels)
@@ -54,6 +65,82 @@ void dtp_forward_router(const struct pass *pass)
     dtp_draft_end(l, &draft);
 }
 
+/* All-to-alls among the ranks that divide the experts: the fullest one's, which all wait for. The draft is begun as one
+ * of compute, whose pool its buffers are from. */
+static void exchange(struct dtp_lowering *l, struct dtp_draft *draft, uint64_t bytes)
+{
+    uint64_t sent = dtp_lower_ring(bytes, l->plan->ep);
+    dtp_draft_after(draft, l->last_op[DTP_STREAM_COMPUTE]);
+    draft->op.stream = DTP_STREAM_EXPERT;
+    draft->op.group = l->expert_group;
+    draft->op.demand.sent_bytes = draft->op.demand.bytes = (double)sent;
+    draft->op.demand.kernels = 1;
+    l->awaited = dtp_draft_end(l, draft);
+}
+
+/* Rows that a rank sends where `rows` are those that the fullest receives. */
+static uint64_t exchanged_bytes(const struct dtp_lowering *l)
+{
+    const struct dtp_layer_kind *kind = &l->tensors.kind;
+    uint64_t rows = dtp_bytes_product(l->tokens, l->compute * kind->experts_per_token * kind->hidden);
+    return dtp_layer_received(&l->tensors, rows);
+}
+
+/* When compute has waited for the exchange that read it, or for the one behind. */
+static void let_go(const struct pass *pass, enum dtp_layer_tensor tensor)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(pass->l, &draft, DTP_OP_FREE, dtp_layer_tensor_text(tensor));
+    dtp_draft_use(&draft, pass->module->tensor[tensor], DTP_FREE);
+    dtp_draft_end(pass->l, &draft);
+    drop(pass, tensor);
+}
+
+/* How many rows go where: 8 bytes an expert, summed by ranks and copied to the host, which waits. */
+static void read_splits(struct dtp_lowering *l)
+{
+    struct dtp_draft draft;
+    uint64_t bytes = 8 * l->tensors.kind.experts;
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, "splits");
+    dtp_buffer_id splits = dtp_draft_new(l, &draft, "splits", DTP_OWNER_WORKSPACE, 2 * bytes, DTP_UPDATE);
+    exchange(l, &draft, bytes);
+    dtp_draft_begin(l, &draft, DTP_OP_ROUTER, "splits");
+    dtp_draft_use(&draft, splits, DTP_READ | DTP_FREE);
+    draft_eager(l, &draft, 0, 4);
+    dtp_op_id copied = dtp_draft_end(l, &draft);
+    dtp_draft_begin(l, &draft, DTP_OP_HOST_WAIT, "splits");
+    draft.op.stream = DTP_STREAM_HOST;
+    dtp_draft_after(&draft, copied);
+    dtp_draft_end(l, &draft);
+}
+
+/* x[order / k] to the ranks of its experts, then what came by experts: r[perm], 2 c k h for each row received, behind a
+ * dozen kernels that make perm, of 8 bytes a row. What was sent is held until compute has waited. */
+static void dispatch(const struct pass *pass, const struct dtp_layer_operator *op)
+{
+    struct dtp_lowering *l = pass->l;
+    struct rows r = rows_of(l);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_PERMUTE, "by ranks");
+    make(pass, &draft, DTP_TENSOR_SENT);
+    read(pass, &draft, dtp_layer_first(op->reads), false);
+    read(pass, &draft, DTP_TENSOR_ROUTES, false);
+    draft_eager(l, &draft, 2 * r.c * r.k * r.h, 2);
+    dtp_draft_end(l, &draft);
+    read_splits(l);
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, "dispatch");
+    make(pass, &draft, DTP_TENSOR_RECEIVED);
+    read(pass, &draft, DTP_TENSOR_SENT, false);
+    exchange(l, &draft, exchanged_bytes(l));
+    let_go(pass, DTP_TENSOR_SENT);
+    dtp_draft_begin(l, &draft, DTP_OP_PERMUTE, "by experts");
+    make(pass, &draft, DTP_TENSOR_PLACES);
+    make(pass, &draft, DTP_TENSOR_PERMUTED);
+    read(pass, &draft, DTP_TENSOR_RECEIVED, true);
+    draft_eager(l, &draft, received(l) * (2 * r.c * r.k * r.h + 8 * 8 * r.k), 16);
+    dtp_draft_end(l, &draft);
+}
+
 /* x[order / k]: k rows read and written. */
 void dtp_forward_permute(const struct pass *pass, const struct dtp_layer_operator *op)
 {
@@ -61,6 +148,10 @@ void dtp_forward_permute(const struct pass *pass, const struct dtp_layer_operato
     struct rows r = rows_of(l);
     if (!wanted(pass, DTP_TENSOR_PERMUTED))
         return;
+    if (l->tensors.kind.exchanged) {
+        dispatch(pass, op);
+        return;
+    }
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_PERMUTE, "");
     make(pass, &draft, DTP_TENSOR_PERMUTED);
@@ -70,28 +161,86 @@ void dtp_forward_permute(const struct pass *pass, const struct dtp_layer_operato
     dtp_draft_end(l, &draft);
 }
 
-/* Zeros c k h, u[order] = y 2 c k h, to fp32 (c + 4) k h, weighed and added up 4 k h + 4 h, cast (4 + c) h; what shared
- * experts add, and its weight, 3 c h each. */
+/* b.repeat_interleave(tokens of each expert) makes a row for each of theirs, which is added to the matmul's result in a
+ * new tensor (torchtitan's models/gpt_oss/moe.py): c out written, 3 c out; compiled in one pass of 2 c out. */
+void dtp_forward_expert_bias(const struct pass *pass, int matrix)
+{
+    struct dtp_lowering *l = pass->l;
+    const struct dtp_layer_matrix *m = &l->matrix[matrix];
+    if (m->groups < 2 || !m->bias)
+        return;
+    double out = rows_of(l).c * rows_of(l).k * (double)m->out;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, "biases of experts");
+    dtp_draft_use(&draft, pass->module->tensor[m->result], DTP_UPDATE);
+    if (!l->compiled)
+        dtp_draft_new(l, &draft, "rows of biases and their sum", DTP_OWNER_WORKSPACE,
+                      dtp_bytes_product(2, l->tensor_bytes[m->result]), DTP_UPDATE | DTP_FREE);
+    draft_eager(l, &draft, (l->compiled ? 2 : 4) * out, l->compiled ? 1 : 3);
+    if (l->compiled)
+        draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+    dtp_draft_end(l, &draft);
+}
+
+/* b[perm] = y, 2 c k h for each row received, and back to the ranks that sent them; y is let go when it is named anew.
+ */
+static void give_back(const struct pass *pass)
+{
+    struct dtp_lowering *l = pass->l;
+    struct rows r = rows_of(l);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE, "by ranks");
+    make(pass, &draft, DTP_TENSOR_RETURNING);
+    read(pass, &draft, DTP_TENSOR_EXPERT_DOWN, false);
+    read(pass, &draft, DTP_TENSOR_PLACES, false);
+    draft_eager(l, &draft, received(l) * 2 * r.c * r.k * r.h, 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_INDEXED;
+    dtp_draft_end(l, &draft);
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, "combine");
+    make(pass, &draft, DTP_TENSOR_RETURNED);
+    read(pass, &draft, DTP_TENSOR_RETURNING, false);
+    exchange(l, &draft, exchanged_bytes(l));
+    let_go(pass, DTP_TENSOR_EXPERT_DOWN);
+}
+
+/* u[order] = y. */
+static void by_tokens(const struct pass *pass)
+{
+    struct dtp_lowering *l = pass->l;
+    struct rows r = rows_of(l);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE, "by tokens");
+    make(pass, &draft, DTP_TENSOR_UNPERMUTED);
+    read(pass, &draft, l->tensors.kind.exchanged ? DTP_TENSOR_RETURNED : DTP_TENSOR_EXPERT_DOWN, true);
+    read(pass, &draft, DTP_TENSOR_ROUTES, false);
+    draft_eager(l, &draft, 2 * r.c * r.k * r.h, 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_INDEXED;
+    dtp_draft_end(l, &draft);
+}
+
+/* Zeros c k h, of which rows are put in place, 2 c k h; to fp32 (c + 4) k h, weighed and added up 4 k h + 4 h, cast
+ * (4 + c) h; what shared experts add, and its weight, 3 c h each. */
 void dtp_forward_unpermute(const struct pass *pass, const struct dtp_layer_operator *op)
 {
     struct dtp_lowering *l = pass->l;
     struct rows r = rows_of(l);
     if (!wanted(pass, DTP_TENSOR_DOWN) && !wanted(pass, DTP_TENSOR_WIDE_RESULTS))
         return;
+    if (l->tensors.kind.exchanged)
+        give_back(pass);
+    by_tokens(pass);
     bool shared = op->reads & DTP_TENSOR_BIT(SHARED_DOWN), weighed = op->reads & DTP_TENSOR_BIT(SHARED_WEIGHT);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE, "");
-    make(pass, &draft, DTP_TENSOR_UNPERMUTED);
     make(pass, &draft, DTP_TENSOR_WIDE_RESULTS);
     make(pass, &draft, DTP_TENSOR_DOWN);
     dtp_draft_new(l, &draft, "sum in fp32", DTP_OWNER_WORKSPACE,
                   dtp_bytes_product(l->tokens, 4 * l->tensors.kind.hidden), DTP_UPDATE | DTP_FREE);
-    read(pass, &draft, DTP_TENSOR_EXPERT_DOWN, true);
-    read(pass, &draft, DTP_TENSOR_ROUTES, false);
+    read(pass, &draft, DTP_TENSOR_UNPERMUTED, true);
     read(pass, &draft, DTP_TENSOR_SHARED_DOWN, true);
     read(pass, &draft, DTP_TENSOR_SHARED_WEIGHT, true);
     double kh = r.k * r.h, more = (shared ? 3 * r.c * r.h : 0) + (weighed ? 2 * r.c * r.h : 0);
-    draft_eager(l, &draft, (4 * r.c + 8) * kh + (8 + r.c) * r.h + more, 6u + (shared ? 1u : 0) + (weighed ? 2u : 0));
+    draft_eager(l, &draft, (2 * r.c + 8) * kh + (8 + r.c) * r.h + more, 5u + (shared ? 1u : 0) + (weighed ? 2u : 0));
     dtp_draft_end(l, &draft);
 }
 
@@ -104,7 +253,7 @@ static void use_and_let_go(const struct dtp_block_backward *b, struct dtp_draft 
 }
 
 /* The gradient in fp32 (c + 4) h; of the batched matmul's inputs, 4 k h read for the weights', 4 k h written for the
- * rows'. */
+ * rows', products of a token's weights with its gradient, in tiles. */
 static dtp_buffer_id weigh_back(struct dtp_block_backward *b, dtp_buffer_id gradient)
 {
     struct dtp_lowering *l = b->l;
@@ -113,30 +262,56 @@ static dtp_buffer_id weigh_back(struct dtp_block_backward *b, dtp_buffer_id grad
     uint64_t weights = dtp_backward_token_bytes(l, 4 * l->tensors.kind.experts_per_token);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE_BACKWARD, "weights");
-    dtp_backward_workspace(l, &draft, "gradient in fp32", wide, DTP_UPDATE | DTP_FREE);
+    dtp_buffer_id gradient_wide = dtp_backward_workspace(l, &draft, "gradient in fp32", wide, DTP_UPDATE);
     b->gradient[DTP_TENSOR_ROUTER_WEIGHTS] =
         dtp_backward_workspace(l, &draft, "router weight gradient", weights, DTP_WRITE);
+    dtp_backward_consume(b, &draft, DTP_TENSOR_WIDE_RESULTS, DTP_READ);
+    use_and_let_go(b, &draft, gradient);
+    draft_eager(l, &draft, 4 * r.k * r.h + (r.c + 12) * r.h, 3);
+    dtp_draft_end(l, &draft);
+    dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE_BACKWARD, "results in fp32");
     dtp_buffer_id made = dtp_backward_workspace(l, &draft, "gradient of results in fp32",
                                                 l->tensor_bytes[DTP_TENSOR_WIDE_RESULTS], DTP_WRITE);
-    use_and_let_go(b, &draft, gradient);
-    dtp_backward_consume(b, &draft, DTP_TENSOR_WIDE_RESULTS, DTP_READ | DTP_FREE);
-    draft_eager(l, &draft, 8 * r.k * r.h + (r.c + 12) * r.h, 4);
+    dtp_draft_use(&draft, gradient_wide, DTP_READ | DTP_FREE);
+    dtp_backward_consume(b, &draft, DTP_TENSOR_WIDE_RESULTS, DTP_FREE);
+    draft_eager(l, &draft, 4 * dtp_outer_rows(r.k) * r.h, 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_OUTER;
     dtp_draft_end(l, &draft);
     return made;
 }
 
-/* Into the compute dtype (4 + c) k h, then by experts: 2 c k h. */
-static dtp_buffer_id rows_back(struct dtp_block_backward *b, dtp_buffer_id gradient, const char *name, double bytes)
+/* Of rows that experts return, in the compute dtype. */
+static uint64_t row_bytes(const struct dtp_lowering *l)
+{
+    return dtp_backward_token_bytes(l, l->compute * dtp_layer_tensor_width(&l->tensors.kind, DTP_TENSOR_EXPERT_DOWN));
+}
+
+/* Into the compute dtype (4 + c) k h, then by experts, or by the ranks that have them: 2 c k h. */
+static dtp_buffer_id rows_back(struct dtp_block_backward *b, dtp_buffer_id gradient, const char *name,
+                               uint64_t made_bytes, double bytes)
 {
     struct dtp_lowering *l = b->l;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE_BACKWARD, name);
-    dtp_buffer_id made = dtp_backward_workspace(
-        l, &draft, "gradient of results",
-        dtp_backward_token_bytes(l, l->compute * dtp_layer_tensor_width(&l->tensors.kind, DTP_TENSOR_EXPERT_DOWN)),
-        DTP_WRITE);
+    dtp_buffer_id made = dtp_backward_workspace(l, &draft, "gradient of results", made_bytes, DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     draft_eager(l, &draft, bytes, 1);
+    dtp_draft_end(l, &draft);
+    return made;
+}
+
+/* The gradient of what an all-to-all returned is exchanged the other way. */
+static dtp_buffer_id exchange_back(struct dtp_block_backward *b, dtp_buffer_id gradient, const char *name,
+                                   uint64_t made_bytes)
+{
+    struct dtp_lowering *l = b->l;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, name);
+    dtp_buffer_id made = dtp_backward_workspace(l, &draft, "gradient of rows", made_bytes, DTP_WRITE);
+    dtp_draft_use(&draft, gradient, DTP_READ);
+    exchange(l, &draft, exchanged_bytes(l));
+    dtp_draft_begin(l, &draft, DTP_OP_FREE, "gradient of rows");
+    dtp_draft_use(&draft, gradient, DTP_FREE);
     dtp_draft_end(l, &draft);
     return made;
 }
@@ -171,16 +346,41 @@ void dtp_backward_unpermute(struct dtp_block_backward *b)
     if (b->l->tensors.kind.shared_ffn)
         shared_gradients(b, gradient);
     dtp_buffer_id wide = weigh_back(b, gradient);
-    dtp_buffer_id by_tokens = rows_back(b, wide, "cast", (4 + r.c) * r.k * r.h);
-    b->gradient[DTP_TENSOR_EXPERT_DOWN] = rows_back(b, by_tokens, "rows by experts", 2 * r.c * r.k * r.h);
+    const struct dtp_lowering *l = b->l;
+    uint64_t sent = row_bytes(l), came = dtp_layer_received(&l->tensors, sent);
+    dtp_buffer_id by_tokens = rows_back(b, wide, "cast", sent, (4 + r.c) * r.k * r.h);
+    dtp_buffer_id rows = rows_back(b, by_tokens, l->tensors.kind.exchanged ? "rows by ranks" : "rows by experts", sent,
+                                   2 * r.c * r.k * r.h);
+    if (l->tensors.kind.exchanged) {
+        rows = exchange_back(b, rows, "combine", came);
+        rows = rows_back(b, rows, "rows by experts", came, received(l) * 2 * r.c * r.k * r.h);
+    }
+    b->gradient[DTP_TENSOR_EXPERT_DOWN] = rows;
 }
 
 /* Indexing's gradient: zeros c h, and k rows added to each token's by index, which are sorted first
  * (index_put_with_sort_kernel of Indexing.cu): c k h read and as much read and written of the sum. */
+static dtp_buffer_id rows_by_ranks(struct dtp_block_backward *b, dtp_buffer_id gradient)
+{
+    struct dtp_lowering *l = b->l;
+    struct rows r = rows_of(l);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_PERMUTE_BACKWARD, "by ranks");
+    dtp_buffer_id made =
+        dtp_backward_workspace(l, &draft, "gradient of rows", dtp_layer_received(&l->tensors, row_bytes(l)), DTP_WRITE);
+    dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
+    dtp_backward_consume(b, &draft, DTP_TENSOR_PLACES, DTP_READ | DTP_FREE);
+    draft_eager(l, &draft, received(l) * (4 * r.c * r.k * r.h + 8 * 16 * r.k), 10);
+    dtp_draft_end(l, &draft);
+    return exchange_back(b, made, "dispatch", row_bytes(l));
+}
+
 void dtp_backward_permute(struct dtp_block_backward *b)
 {
     struct dtp_lowering *l = b->l;
     struct rows r = rows_of(l);
+    if (l->tensors.kind.exchanged)
+        b->gradient[DTP_TENSOR_PERMUTED] = rows_by_ranks(b, b->gradient[DTP_TENSOR_PERMUTED]);
     enum dtp_layer_tensor of = dtp_layer_first(dtp_backward_operator(b)->reads);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_PERMUTE_BACKWARD, "");

@@ -6,6 +6,7 @@
  * PyTorch, one pass between matmuls where they are fused (compared with block_work.c by the tests). */
 #include "lower/block_forward.h"
 #include "lower/lower_context.h"
+#include "lower/lower_fp8.h"
 
 #include "base/bytes.h"
 
@@ -87,7 +88,8 @@ static void norm(const struct pass *pass, int index)
     struct dtp_lowering *l = pass->l;
     const struct dtp_layer_operator *op = operator_at(pass, index);
     enum dtp_layer_tensor input = dtp_layer_first(op->reads), result = dtp_layer_first(op->makes);
-    const struct dtp_layer_operator *sum = l->fused ? dtp_layer_tensors_sum(&l->tensors, input) : NULL;
+    bool adds = index > 0 && dtp_layer_tensors_sum_in_norm(&l->tensors, index - 1);
+    const struct dtp_layer_operator *sum = adds ? operator_at(pass, index - 1) : NULL;
     if (!wanted(pass, result))
         return;
     double h = (double)l->between, e = (double)l->residual, c = (double)l->compute;
@@ -115,6 +117,15 @@ static uint64_t branch_bytes(const struct dtp_lowering *l, const struct dtp_laye
     return !l->fused && l->tensors.kind.norms_after && dtp_layer_branches(sum) ? l->residual : l->compute;
 }
 
+/* Of a sum with dropout; returns the bytes of an element. */
+static uint64_t make_mask(const struct pass *pass, struct dtp_draft *draft, const struct dtp_layer_operator *sum)
+{
+    if (!sum->statistics)
+        return 0;
+    make(pass, draft, dtp_layer_first(sum->statistics));
+    return 1;
+}
+
 /* x2 = x + attention, where no fused norm adds. */
 static void residual(const struct pass *pass, int index)
 {
@@ -126,28 +137,12 @@ static void residual(const struct pass *pass, int index)
     dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, op->name);
     read_terms(pass, &draft, op->reads, true);
     make(pass, &draft, dtp_layer_first(op->makes));
-    uint64_t bytes = 2 * l->residual + branch_bytes(l, op);
+    uint64_t bytes = 2 * l->residual + branch_bytes(l, op) + make_mask(pass, &draft, op);
     dtp_draft_memory(l, &draft, per_token(l, (double)(bytes * l->between)), 1);
     dtp_draft_end(l, &draft);
 }
 
 /* ---- matmuls ----------------------------------------------------------------------------------------------------- */
-
-/* fp8. torchao: amax (2), read and cast (2+1) of input and weight, each tensor anew. te.Linear in eager: one pass
- * writes both layouts. Megatron: the kernel before writes fp8 instead, so an input costs its second layout
- * (1), and weights are cast once a step (2+1+1). */
-static void quantize(struct dtp_lowering *l, const struct dtp_layer_matrix *matrix)
-{
-    if (l->plan->precision.compute != DTP_FP8)
-        return;
-    double input = (double)l->tokens * (double)matrix->in, weight = (double)matrix->out * (double)matrix->in;
-    bool torchao = !l->keeps_fp8 && !l->plan->fsdp1;
-    double bytes = l->keeps_fp8 ? input + (l->first_micro_step ? 4 * weight : 0) : (torchao ? 5 : 2) * (input + weight);
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_QUANTIZE, matrix->name);
-    dtp_draft_memory(l, &draft, bytes, 4);
-    dtp_draft_end(l, &draft);
-}
 
 /* A replayed module whose result is kept makes nothing, but its hooks fetch its weight; selective
  * attention calls none. */
@@ -236,25 +231,35 @@ static void linear(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
-    bool again = dtp_lower_recasts(l, l->layer);
+    bool casts = dtp_plan_casts_weights(l->plan), again = casts && dtp_lower_recasts(l, l->layer);
     if (!wanted(pass, matrix->result)) {
-        if (l->autocast && pass->replay && again) /* casts are replayed whether or not their matmul is */
+        if (pass->replay && again) /* casts are replayed whether or not their matmul is */
             dtp_lower_weight(l, index);
         call_again(pass, index);
         return;
     }
     dtp_lower_fetch(l, index);
     dtp_buffer_id weight = dtp_lower_weight(l, index);
-    quantize(l, matrix);
+    dtp_buffer_id input = pass->module->tensor[l->tensors.input[index]];
+    dtp_buffer_id narrow_input = dtp_lower_fp8_cast(l, DTP_FP8_INPUT, matrix, input);
+    dtp_buffer_id narrow_weight = dtp_lower_fp8_cast(l, DTP_FP8_WEIGHT, matrix, weight);
     dtp_op_id beside = gather_input(pass, index);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, matrix->name);
     read_input(pass, &draft, index);
-    bool drops_cast = l->autocast && l->compiled && again && !pass->replay;
+    dtp_draft_use(&draft, narrow_input, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, narrow_weight, DTP_READ | DTP_FREE);
+    bool drops_cast = l->compiled && again && !pass->replay;
     dtp_draft_use(&draft, weight, drops_cast ? DTP_READ | DTP_FREE : DTP_READ);
     if (drops_cast)
         dtp_lower_state(l)->weight[index] = DTP_NO_BUFFER;
     multiply(pass, &draft, index);
+<<<<<<< HEAD
+    if (pass->replay || !dtp_lower_checkpointed(l, l->layer))
+        dtp_lower_fp8_keep(l, pass->module, index, weight);
+=======
+    dtp_forward_expert_bias(pass, index);
+>>>>>>> 866ff2e2
     if (beside.index != DTP_NO_INDEX)
         l->awaited = beside;
     dtp_lower_unfetch(l);
@@ -405,6 +410,10 @@ static void core_copy(const struct pass *pass)
         exchange_result(pass);
         return;
     }
+    if (l->tensors.kind.sinks) {
+        dtp_forward_sinks(pass);
+        return;
+    }
     dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "heads side by side");
     make(pass, &draft, DTP_TENSOR_CORE_COPY);
     read(pass, &draft, DTP_TENSOR_CORE, true);
@@ -416,14 +425,15 @@ static void core_copy(const struct pass *pass)
 /* ---- MLP --------------------------------------------------------------------------------------------------------- */
 
 /* eager SwiGLU: silu reads and writes f, the product reads two and writes one; fused: two in, one out; GELU one in, one
- * out; eager squared ReLU does that twice. */
+ * out; eager squared ReLU does that twice. Clamped, eager: two clamps, a multiple, a sigmoid, up plus one of 2 f each
+ * and two products of 3 f. */
 static void activation(const struct pass *pass, uint64_t makes)
 {
     struct dtp_lowering *l = pass->l;
     struct dtp_layer_activation at = dtp_layer_activation(makes);
     if (!wanted(pass, at.product) && !wanted(pass, at.silu))
         return;
-    double f = (double)(l->compute * dtp_layer_tensor_width(&l->tensors.kind, at.product));
+    double f = (double)dtp_lower_product_bytes(l, at.product);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION, "");
     make(pass, &draft, at.silu);
@@ -433,13 +443,15 @@ static void activation(const struct pass *pass, uint64_t makes)
     read(pass, &draft, at.gate, true);
     read(pass, &draft, at.up, true);
     bool squares = l->tensors.kind.squares, two = (l->gated || squares) && !l->fused;
-    double passes = l->gated ? (l->fused ? 3 : 5) : two ? 4 : 2;
-    dtp_draft_memory(l, &draft, per_token(l, passes * f), two ? 2 : 1);
+    bool clamps = l->tensors.kind.clamps && !l->fused;
+    double passes = clamps ? 16 : l->gated ? (l->fused ? 3 : 5) : two ? 4 : 2;
+    dtp_draft_memory(l, &draft, per_token(l, passes * f), clamps ? 7 : two ? 2 : 1);
     dtp_draft_end(l, &draft);
 }
 
 /* ---- the block --------------------------------------------------------------------------------------------------- */
 
+/* A replay has this for the mask of its dropout alone: the sum is the next block's input, which is there. */
 static void block_result(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
@@ -452,13 +464,16 @@ static void block_result(const struct pass *pass, int index)
     if (branches > 1 && !l->fused) /* eager adds two at a time */
         dtp_draft_new(l, &draft, "sum of branches", DTP_OWNER_WORKSPACE,
                       dtp_bytes_product(l->tokens, l->compute * l->between), DTP_UPDATE | DTP_FREE);
-    dtp_buffer_id result = dtp_draft_new(l, &draft, dtp_layer_tensor_text(DTP_TENSOR_INPUT), DTP_OWNER_ACTIVATIONS,
-                                         l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
+    dtp_buffer_id result =
+        dtp_draft_new(l, &draft, dtp_layer_tensor_text(DTP_TENSOR_INPUT), DTP_OWNER_ACTIVATIONS,
+                      l->tensor_bytes[DTP_TENSOR_INPUT], pass->replay ? DTP_WRITE | DTP_FREE : DTP_WRITE);
+    double mask = (double)make_mask(pass, &draft, op);
     double added = l->fused ? (branches - 1) * c : 3 * (branches - 1) * c;
-    dtp_draft_memory(l, &draft, per_token(l, (2 * e + c + added) * (double)l->between),
+    dtp_draft_memory(l, &draft, per_token(l, (2 * e + c + mask + added) * (double)l->between),
                      l->fused ? 1 : (uint32_t)branches);
     dtp_draft_end(l, &draft);
-    dtp_lower_hand_on(l, l->layer + 1u, result);
+    if (!pass->replay)
+        dtp_lower_hand_on(l, l->layer + 1u, result);
 }
 
 /* The function returns: what only its variables held goes back. */
@@ -482,6 +497,13 @@ static void projection(const struct pass *pass, int index, void (*matmul)(const 
             matmul(pass, i);
 }
 
+/* A replay of attention's core alone calls no module. */
+static void call_experts(const struct pass *pass, void (*hook)(struct dtp_lowering *l, bool backward))
+{
+    if (!pass->replay || pass->l->checkpointing.keeps != DTP_KEEPS_ALL_BUT_CORE)
+        dtp_lower_around_experts(pass->l, hook, false);
+}
+
 static void run(const struct pass *pass, int index)
 {
     switch (operator_at(pass, index)->kind) {
@@ -492,7 +514,11 @@ static void run(const struct pass *pass, int index)
             norm_after(pass, index);
         break;
     case DTP_LAYER_OP_CAST: cast(pass, index); break;
-    case DTP_LAYER_OP_PROJECTION: projection(pass, index, linear); break;
+    case DTP_LAYER_OP_PROJECTION:
+        projection(pass, index, linear);
+        if (operator_at(pass, index)->makes & DTP_TENSOR_BIT(EXPERT_DOWN))
+            call_experts(pass, pass->l->hooks->after_experts);
+        break;
     case DTP_LAYER_OP_ROTARY: rotary(pass); break;
     case DTP_LAYER_OP_ATTENTION:
         attention(pass);
@@ -502,12 +528,15 @@ static void run(const struct pass *pass, int index)
     case DTP_LAYER_OP_LATENT_HEADS: dtp_forward_latent_heads(pass); break;
     case DTP_LAYER_OP_ACTIVATION: activation(pass, operator_at(pass, index)->makes); break;
     case DTP_LAYER_OP_ROUTER: dtp_forward_router(pass); break;
-    case DTP_LAYER_OP_PERMUTE: dtp_forward_permute(pass, operator_at(pass, index)); break;
+    case DTP_LAYER_OP_PERMUTE:
+        dtp_forward_permute(pass, operator_at(pass, index));
+        call_experts(pass, pass->l->hooks->before_experts);
+        break;
     case DTP_LAYER_OP_UNPERMUTE: dtp_forward_unpermute(pass, operator_at(pass, index)); break;
     case DTP_LAYER_OP_RESIDUAL:
         if (operator_at(pass, index)->makes)
             residual(pass, index);
-        else if (!pass->replay) /* a replay's result would be the next block's input, which is there */
+        else if (!pass->replay || operator_at(pass, index)->statistics)
             block_result(pass, index);
         break;
     }

@@ -34,6 +34,9 @@ struct dtp_lower_hooks {
     void (*before_backward)(struct dtp_lowering *l);
     void (*after_backward)(struct dtp_lowering *l);
     void (*end_backward)(struct dtp_lowering *l);
+    /* Around the matmuls of a block's experts, in forward and in backward. */
+    void (*before_experts)(struct dtp_lowering *l, bool backward);
+    void (*after_experts)(struct dtp_lowering *l, bool backward);
     /* Behind the last backward through a chunk of a pipeline, when what it made is on its way. */
     void (*chunk_done)(struct dtp_lowering *l);
     /* Behind the last pass of a rank, when stages have summed what several of them hold, before the norm of all

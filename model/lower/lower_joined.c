@@ -35,8 +35,19 @@ static dtp_op_id receive_part(struct dtp_lowering *l, uint32_t peer, const char 
     dtp_lower_transfer_begin(l, &draft, DTP_OP_RECV, name, peer, end_group(l, false, peer));
     draft.op.stream = l->validates ? DTP_STREAM_RECEIVE_BACK : DTP_STREAM_RECEIVE;
     draft.op.demand.sent_bytes = (double)bytes;
-    dtp_draft_use(&draft, *out, DTP_ALLOC | DTP_WRITE);
+    dtp_lower_run_role(l, &draft, DTP_ROLE_RESULT, *out, DTP_ALLOC | DTP_WRITE);
     return dtp_draft_end(l, &draft);
+}
+
+/* What arrives is of the same type; of a program that is run, where types are said. Returns its elements. */
+static uint64_t take_element(struct dtp_lowering *l, dtp_buffer_id from, dtp_buffer_id to, uint64_t bytes)
+{
+    size_t count = dtp_program_buffer_count(l->program);
+    uint8_t element = from.index < count ? dtp_program_buffers(l->program)[from.index].element : DTP_NO_ELEMENT;
+    if (!l->plan->runtime->executed || element == DTP_NO_ELEMENT)
+        return 0;
+    dtp_program_set_element(l->program, to, (enum dtp_dtype)(element - 1));
+    return bytes / dtp_dtype_bytes((enum dtp_dtype)(element - 1));
 }
 
 /* buffer += what arrived, once `sent` has read it too. */
@@ -46,18 +57,19 @@ static void add_part(struct dtp_lowering *l, const char *name, dtp_buffer_id buf
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, name);
     dtp_draft_role(&draft, DTP_ROLE_RESULT, buffer, DTP_UPDATE, offset_bytes)->bytes = bytes;
-    dtp_draft_use(&draft, arrived, DTP_READ | DTP_FREE);
+    dtp_lower_run_role(l, &draft, DTP_ROLE_INPUT, arrived, DTP_READ | DTP_FREE);
     dtp_draft_after(&draft, received);
     dtp_draft_after(&draft, sent);
     dtp_draft_memory(l, &draft, 3 * (double)bytes, 1);
+    draft.op.demand.tokens = (double)take_element(l, buffer, arrived, bytes);
     draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
     dtp_draft_end(l, &draft);
 }
 
 /* The sum of what two ranks have, on both: each sends all of it, as much as in a ring of two. As send and receive, for
  * a collective's ranks run one program. */
-static void exchange(struct dtp_lowering *l, uint32_t peer, const char *name, dtp_buffer_id buffer,
-                     uint64_t offset_bytes, uint64_t bytes)
+void dtp_lower_exchange(struct dtp_lowering *l, uint32_t peer, const char *name, dtp_buffer_id buffer,
+                        uint64_t offset_bytes, uint64_t bytes)
 {
     for (uint64_t done = 0, piece; done < bytes; done += piece) {
         dtp_buffer_id arrived;
@@ -73,12 +85,12 @@ static void join_directions(struct dtp_lowering *l)
 {
     uint64_t elements = l->transformer->layers * l->block.all_elements + l->root.all_elements;
     uint32_t peer = l->role.pipeline->schedule->shape.ranks - 1 - l->role.rank;
-    exchange(l, peer, "gradients of the copy", l->state[l->transformer->layers].gradient_buffer, 0,
-             dtp_bytes_product(elements, l->bytes.grads));
+    dtp_lower_exchange(l, peer, "gradients of the copy", l->state[l->transformer->layers].gradient_buffer, 0,
+                       dtp_bytes_product(elements, l->bytes.grads));
 }
 
 /* Head and embedding are one matrix of which the first stage and the one with the head have a copy each. */
-static void join_tied(struct dtp_lowering *l)
+bool dtp_lower_tied_peer(const struct dtp_lowering *l, uint32_t *peer)
 {
     const struct dtp_schedule *schedule = l->role.pipeline->schedule;
     uint32_t first = dtp_schedule_place(schedule, 0, 0).rank;
@@ -86,13 +98,20 @@ static void join_tied(struct dtp_lowering *l)
     while (stage && !dtp_lower_has_head(l, dtp_schedule_place(schedule, 0, stage)))
         stage--;
     uint32_t last = dtp_schedule_place(schedule, 0, stage).rank;
-    if (!l->transformer->tied_head || first == last || (rank != first && rank != last))
-        return;
+    *peer = rank == first ? last : first;
+    return l->transformer->tied_head && first != last && (rank == first || rank == last);
+}
+
+static void join_tied(struct dtp_lowering *l)
+{
     uint64_t offset = 0;
+    uint32_t peer;
+    if (!dtp_lower_tied_peer(l, &peer))
+        return;
     dtp_buffer_id gradients = l->hooks->embedding_gradient ? l->hooks->embedding_gradient(l, &offset)
                                                            : l->state[l->transformer->layers].gradient_buffer;
-    exchange(l, rank == first ? last : first, "embedding gradient", gradients, offset,
-             dtp_bytes_product(l->root.elements[DTP_ROOT_EMBEDDING], l->bytes.grads));
+    dtp_lower_exchange(l, peer, "embedding gradient", gradients, offset,
+                       dtp_bytes_product(l->root.elements[DTP_ROOT_EMBEDDING], l->bytes.grads));
 }
 
 /* ---- the norm of all gradients ----------------------------------------------------------------------------------- */
@@ -118,31 +137,58 @@ static void take_norm(struct dtp_lowering *l, dtp_buffer_id norm, dtp_op_id sent
 }
 
 /* With what `peer` sends of its own. */
-static void add_norm_of(struct dtp_lowering *l, uint32_t peer, dtp_buffer_id norm, dtp_op_id sent)
+static void add_sum_of(struct dtp_lowering *l, uint32_t peer, const char *name, dtp_buffer_id sum, uint64_t bytes,
+                       dtp_op_id sent)
 {
     dtp_buffer_id arrived;
-    dtp_op_id received = receive_part(l, peer, NORM, NORM_BYTES, &arrived);
-    add_part(l, NORM, norm, 0, NORM_BYTES, arrived, received, sent);
+    dtp_op_id received = receive_part(l, peer, name, bytes, &arrived);
+    add_part(l, name, sum, 0, bytes, arrived, received, sent);
 }
 
-/* One number of each rank, summed up a binomial tree and sent down it: where gradients are clipped by the norm of all
- * of them, as runtimes with pipelines do unless told otherwise, no stage steps before the last one's backward is
- * through. */
-static void sum_norms(struct dtp_lowering *l)
+/* What `peer` has summed up takes the place of what it was given. Of programs that are only simulated, of which nothing
+ * but sizes is read, it is added. */
+static void take_sum_of(struct dtp_lowering *l, uint32_t peer, const char *name, dtp_buffer_id sum, uint64_t bytes,
+                        dtp_op_id sent)
+{
+    struct dtp_draft draft;
+    if (!l->plan->runtime->executed) {
+        add_sum_of(l, peer, name, sum, bytes, sent);
+        return;
+    }
+    dtp_lower_transfer_begin(l, &draft, DTP_OP_RECV, name, peer, end_group(l, false, peer));
+    draft.op.stream = DTP_STREAM_RECEIVE;
+    draft.op.demand.sent_bytes = (double)bytes;
+    dtp_draft_after(&draft, sent);
+    dtp_draft_role(&draft, DTP_ROLE_RESULT, sum, DTP_WRITE, 0);
+    dtp_op_id received = dtp_draft_end(l, &draft);
+    dtp_draft_begin(l, &draft, DTP_OP_MARK, name);
+    dtp_draft_after(&draft, received);
+    dtp_draft_end(l, &draft);
+}
+
+/* Summed up a binomial tree and sent down it. */
+void dtp_lower_sum_over_stages(struct dtp_lowering *l, const char *name, dtp_buffer_id buffer, uint64_t bytes)
 {
     uint32_t ranks = l->role.pipeline->schedule->shape.ranks, rank = l->role.rank, span = 1;
-    dtp_buffer_id norm = norm_buffer(l);
-    take_norm(l, norm, DTP_NO_OP);
     for (; span < ranks && !(rank & span); span *= 2)
         if (rank + span < ranks)
-            add_norm_of(l, rank + span, norm, DTP_NO_OP);
+            add_sum_of(l, rank + span, name, buffer, bytes, DTP_NO_OP);
     if (rank) {
-        dtp_op_id sent = send_part(l, rank - span, NORM, norm, 0, NORM_BYTES);
-        add_norm_of(l, rank - span, norm, sent);
+        dtp_op_id sent = send_part(l, rank - span, name, buffer, 0, bytes);
+        take_sum_of(l, rank - span, name, buffer, bytes, sent);
     }
     for (span /= 2; span; span /= 2)
         if (rank + span < ranks)
-            send_part(l, rank + span, NORM, norm, 0, NORM_BYTES);
+            send_part(l, rank + span, name, buffer, 0, bytes);
+}
+
+/* One number of each rank: where gradients are clipped by the norm of all of them, as runtimes with pipelines do unless
+ * told otherwise, no stage steps before the last one's backward is through. */
+static void sum_norms(struct dtp_lowering *l)
+{
+    dtp_buffer_id norm = norm_buffer(l);
+    take_norm(l, norm, DTP_NO_OP);
+    dtp_lower_sum_over_stages(l, NORM, norm, NORM_BYTES);
 }
 
 /* Optimizer post-validation (Qi et al. 2024, arXiv:2401.10241, section 4): each rank adds its norm to that of the ranks
@@ -209,7 +255,7 @@ static void validate_step_before(struct dtp_lowering *l)
     l->validates = true;
     l->norm = norm_buffer(l);
     if (rank + 1 < ranks)
-        add_norm_of(l, rank + 1, l->norm, DTP_NO_OP);
+        add_sum_of(l, rank + 1, NORM, l->norm, NORM_BYTES, DTP_NO_OP);
     l->norm_sent = rank ? send_part(l, rank - 1, NORM, l->norm, 0, NORM_BYTES) : DTP_NO_OP;
     l->validates = false;
 }

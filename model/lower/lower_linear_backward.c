@@ -1,5 +1,6 @@
 /* Backward of a block's linears: gradients of weights, biases and inputs, in one pass or in two. */
 #include "lower/block_backward.h"
+#include "lower/lower_fp8.h"
 
 void dtp_backward_consume(const struct dtp_block_backward *b, struct dtp_draft *draft, enum dtp_layer_tensor tensor,
                           uint32_t access)
@@ -37,8 +38,15 @@ static void weight_gradient(const struct dtp_block_backward *b, int index, dtp_b
 {
     struct dtp_lowering *l = b->l;
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
+    enum dtp_layer_tensor input = l->tensors.input[index];
+    bool stands = b->module->alive & UINT64_C(1) << input;
+    dtp_buffer_id narrow_gradient = dtp_lower_fp8_cast(l, DTP_FP8_GRADIENT_COLUMNS, matrix, output_gradient);
+    dtp_buffer_id narrow_input =
+        dtp_lower_fp8_cast(l, DTP_FP8_INPUT_AGAIN, matrix, stands ? b->module->tensor[input] : DTP_NO_BUFFER);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, matrix->gradient_name);
+    dtp_draft_use(&draft, narrow_gradient, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, narrow_input, DTP_READ | DTP_FREE);
     use_result_gradient(b, &draft, output_gradient, last);
     if (l->gathered.index == DTP_NO_INDEX)
         dtp_backward_consume(b, &draft, l->tensors.input[index], frees_input ? DTP_READ | DTP_FREE : DTP_READ);
@@ -60,8 +68,8 @@ static uint64_t input_width(const struct dtp_lowering *l, int index)
     bool of_latent = matrix->id == DTP_MATRIX_KV_B || (matrix->id == DTP_MATRIX_Q && l->tensors.kind.q_latent);
     bool of_stream = matrix->id != DTP_MATRIX_OUTPUT && matrix->id != DTP_MATRIX_DOWN &&
                      matrix->id != DTP_MATRIX_SHARED_DOWN && !of_latent;
-    if (matrix->groups > 1)
-        return l->tensors.kind.experts_per_token * matrix->in;
+    if (matrix->expert)
+        return dtp_layer_received(&l->tensors, l->tensors.kind.experts_per_token * matrix->in);
     return of_stream && l->tp == 1 ? l->between : matrix->in;
 }
 
@@ -71,10 +79,14 @@ static dtp_buffer_id input_gradient(const struct dtp_block_backward *b, int inde
     struct dtp_lowering *l = b->l;
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
     dtp_buffer_id weight = dtp_lower_weight(l, index);
+    dtp_buffer_id narrow_gradient = dtp_lower_fp8_cast(l, DTP_FP8_GRADIENT_ROWS, matrix, output_gradient);
+    dtp_buffer_id narrow_weight = dtp_lower_fp8_weight_again(l, b->module, index, weight);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "input gradient");
     draft.op.name = matrix->name;
-    bool cast_goes = l->autocast && !dtp_lower_casts_stay(l);
+    dtp_draft_use(&draft, narrow_gradient, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, narrow_weight, DTP_READ | DTP_FREE);
+    bool cast_goes = dtp_plan_casts_weights(l->plan) && !dtp_lower_casts_stay(l);
     dtp_draft_use(&draft, weight, cast_goes ? DTP_READ | DTP_FREE : DTP_READ);
     uint64_t width = input_width(l, index);
     dtp_buffer_id gradient =
@@ -89,21 +101,6 @@ static dtp_buffer_id input_gradient(const struct dtp_block_backward *b, int inde
     return gradient;
 }
 
-/* fp8: output gradient, and input and weight again where their casts are not kept. */
-static void quantize(struct dtp_lowering *l, const struct dtp_layer_matrix *matrix)
-{
-    if (l->plan->precision.compute != DTP_FP8)
-        return;
-    double tokens = (double)l->tokens, out = (double)matrix->out, in = (double)matrix->in;
-    bool torchao = !l->keeps_fp8 && !l->plan->fsdp1;
-    double inputs = l->keeps_fp8 ? 0 : (torchao ? 5 : 2) * (tokens * in + out * in);
-    double bytes = inputs + (torchao ? 5 : 4) * tokens * out;
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_QUANTIZE, matrix->name);
-    dtp_draft_memory(l, &draft, bytes, 6);
-    dtp_draft_end(l, &draft);
-}
-
 static void bias_gradient(struct dtp_lowering *l, const struct dtp_layer_matrix *matrix, dtp_buffer_id output_gradient)
 {
     if (!matrix->bias)
@@ -111,7 +108,7 @@ static void bias_gradient(struct dtp_lowering *l, const struct dtp_layer_matrix 
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_BIAS_BACKWARD, matrix->name);
     dtp_draft_use(&draft, output_gradient, DTP_READ);
-    uint64_t rows = matrix->groups > 1 ? l->tensors.kind.experts_per_token : 1; /* of a token */
+    uint64_t rows = matrix->expert ? l->tensors.kind.experts_per_token : 1; /* of a token */
     dtp_draft_memory(l, &draft, dtp_backward_per_token(l, (double)(rows * matrix->out * l->compute)), 1);
     dtp_draft_end(l, &draft);
 }
@@ -200,7 +197,6 @@ static dtp_buffer_id linear(const struct dtp_block_backward *b, int index, dtp_b
     struct dtp_lowering *l = b->l;
     dtp_buffer_id gradient;
     dtp_lower_fetch(l, index);
-    quantize(l, &l->matrix[index]);
     bias_gradient(l, &l->matrix[index], output_gradient);
     if (b->kept_for_weights) {
         gradient = input_gradient_alone(b, index, output_gradient);
@@ -233,7 +229,7 @@ dtp_buffer_id dtp_backward_add(const struct dtp_block_backward *b, enum dtp_laye
     dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL_BACKWARD, "sum of input gradients");
     dtp_draft_use(&draft, sum, DTP_UPDATE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
-    uint64_t width = of == DTP_TENSOR_PERMUTED ? dtp_layer_tensor_width(&l->tensors.kind, of) : l->transformer->hidden;
+    uint64_t width = of == DTP_TENSOR_PERMUTED ? l->tensors.bytes[of] / l->compute : l->transformer->hidden;
     dtp_draft_memory(l, &draft, passes ? dtp_backward_per_token(l, (double)(3 * l->compute * width)) : 0, 1);
     dtp_draft_end(l, &draft);
     return sum;

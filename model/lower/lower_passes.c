@@ -171,18 +171,18 @@ struct flights {
     uint32_t *unused, unused_count;
 };
 
-static bool ends_flight(const struct dtp_pass *pass)
+bool dtp_lower_ends_flight(const struct dtp_pass *pass)
 {
     return pass->kind == DTP_PASS_WEIGHT || pass->kind == DTP_PASS_WHOLE_BACKWARD;
 }
 
-static uint32_t most_under_way(const struct dtp_lower_role *role)
+uint32_t dtp_lower_most_under_way(const struct dtp_lower_role *role)
 {
     uint32_t now = 0, most = 0;
     for (uint32_t i = 0; i < role->pass_count; i++) {
         now += role->passes[i].kind == DTP_PASS_FORWARD;
         most = now > most ? now : most;
-        now -= ends_flight(&role->passes[i]);
+        now -= dtp_lower_ends_flight(&role->passes[i]);
     }
     return most;
 }
@@ -197,7 +197,7 @@ static uint64_t most_layers(const struct dtp_lower_role *role)
 
 static bool take_flights(struct dtp_lowering *l, struct flights *out)
 {
-    uint32_t count = most_under_way(&l->role);
+    uint32_t count = dtp_lower_most_under_way(&l->role);
     uint64_t layers = most_layers(&l->role);
     size_t places = (size_t)l->role.chunk_count * l->plan->accumulate;
     out->place = dtp_host_arena_take_zeroed(&l->arena, count, sizeof *out->place);
@@ -224,6 +224,8 @@ static void clear(struct dtp_flight *flight, uint64_t layers)
         module[i].alive = 0;
         for (int tensor = 0; tensor < DTP_TENSOR_COUNT; tensor++)
             module[i].tensor[tensor] = DTP_NO_BUFFER;
+        for (int matrix = 0; matrix < DTP_LAYER_MATRICES; matrix++)
+            module[i].columns[matrix] = DTP_NO_BUFFER;
     }
     *flight = (struct dtp_flight){.module = module,
                                   .deferred = flight->deferred,
@@ -240,7 +242,7 @@ static struct dtp_flight *flight_of(const struct dtp_lowering *l, struct flights
     if (pass->kind == DTP_PASS_FORWARD) {
         *of = flights->unused[--flights->unused_count];
         clear(&flights->place[*of], l->role.chunks[pass->chunk].layers);
-    } else if (ends_flight(pass)) {
+    } else if (dtp_lower_ends_flight(pass)) {
         flights->unused[flights->unused_count++] = *of;
     }
     return &flights->place[*of];
@@ -260,7 +262,7 @@ static uint32_t first_of(const struct dtp_lowering *l, uint32_t chunk, uint32_t 
 
 /* Where a pass stands among those of its rank: what begins with the first micro-batch, and ends with the last. They go
  * through a chunk in their order. */
-static void stand_at(struct dtp_lowering *l, uint32_t i)
+void dtp_lower_stand_at_pass(struct dtp_lowering *l, uint32_t i)
 {
     const struct dtp_pass *pass = &l->role.passes[i];
     uint32_t count, first = first_of(l, pass->chunk, &count);
@@ -308,6 +310,10 @@ static void forget_graph(struct dtp_lowering *l)
         for (uint64_t left = f->module[i].alive; left; left &= left - 1)
             dtp_draft_use(&draft, f->module[i].tensor[dtp_layer_first(left)], DTP_FREE);
         f->module[i].alive = 0;
+        for (int matrix = 0; matrix < DTP_LAYER_MATRICES; matrix++) {
+            dtp_draft_use(&draft, f->module[i].columns[matrix], DTP_FREE);
+            f->module[i].columns[matrix] = DTP_NO_BUFFER;
+        }
         if (draft.operand_count)
             dtp_draft_end(l, &draft);
     }
@@ -332,7 +338,7 @@ static void forget_held(struct dtp_lowering *l)
         forget_graph(l);
     else if (holds)
         let_go(l, &l->flight->logits, DTP_NO_OP);
-    if ((holds || dtp_lower_copies(l)) && ends_flight(l->pass))
+    if ((holds || dtp_lower_copies(l)) && dtp_lower_ends_flight(l->pass))
         let_go(l, &l->flight->result, l->sent[(size_t)l->pass->chunk * l->plan->accumulate + l->pass->micro_batch]);
 }
 
@@ -348,7 +354,7 @@ static void run(struct dtp_lowering *l)
     else
         backward(l);
     forget_held(l);
-    if (ends_flight(l->pass))
+    if (dtp_lower_ends_flight(l->pass))
         call(l, l->hooks->end_micro_step);
 }
 
@@ -363,13 +369,13 @@ enum dtp_status dtp_lower_passes(struct dtp_lowering *l)
         l->lent[what].rows = DTP_NO_BUFFER;
     for (uint32_t i = 0; i < l->role.pass_count; i++) {
         dtp_lower_before_pass(l, i);
-        stand_at(l, i);
+        dtp_lower_stand_at_pass(l, i);
         l->flight = flight_of(l, &flights, l->pass);
         run(l);
         dtp_lower_after_pass(l, i);
-        if (l->role.pipeline && l->last_micro_step && ends_flight(l->pass))
+        if (l->role.pipeline && l->last_micro_step && dtp_lower_ends_flight(l->pass))
             call(l, l->hooks->chunk_done);
-        if (!expected && ends_flight(l->pass)) { /* whatever comes has been there once */
+        if (!expected && dtp_lower_ends_flight(l->pass)) { /* whatever comes has been there once */
             if (i + 1 < l->role.pass_count)
                 dtp_program_expect_again(l->program, (l->role.pass_count - 1) / (i + 1));
             expected = true;

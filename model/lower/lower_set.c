@@ -24,15 +24,15 @@ struct set_job {
 /* Where a rank waits until what it sends is taken: 1F1B of Megatron-Core (schedules.py, send_forward_recv_backward:
  * both, then on) and of torch.distributed.pipelining (Schedule1F1B: one batch of sends and receives, waited for). What
  * interleaves chunks or splits backward sends beside its passes, and could not run otherwise. */
-static bool blocks(const struct dtp_schedule *schedule)
+static bool blocks(const struct set_job *job)
 {
-    return schedule->shape.kind == DTP_SCHEDULE_1F1B;
+    return job->schedule.shape.kind == DTP_SCHEDULE_1F1B && !job->plan->runtime->sends_beside;
 }
 
 /* What does not block goes through one stream in the order in which it is posted. */
 static bool posts(const struct set_job *job)
 {
-    return job->plan->runtime->holds_passes && !blocks(&job->schedule);
+    return job->plan->runtime->holds_passes && !blocks(job);
 }
 
 static enum dtp_status make_schedule(struct set_job *job)
@@ -40,8 +40,8 @@ static enum dtp_status make_schedule(struct set_job *job)
     struct dtp_schedule_shape shape = dtp_plan_schedule(job->plan);
     enum dtp_status status = dtp_schedule_create(&shape, &job->schedule, job->faults);
     if (status == DTP_OK)
-        status = dtp_schedule_verify(&job->schedule, blocks(&job->schedule) ? DTP_SEND_BLOCKING : DTP_SEND_RENDEZVOUS,
-                                     job->faults);
+        status =
+            dtp_schedule_verify(&job->schedule, blocks(job) ? DTP_SEND_BLOCKING : DTP_SEND_RENDEZVOUS, job->faults);
     return status == DTP_OK ? dtp_plan_stages(job->plan, job->transformer, &job->stages, job->faults) : status;
 }
 
@@ -70,8 +70,7 @@ static enum dtp_status add_role(const struct set_job *job, uint32_t rank, struct
 {
     const struct dtp_schedule_shape *shape = &job->schedule.shape;
     uint32_t first = job->schedule.first[rank];
-    struct dtp_lower_pipeline pipeline = {&job->schedule, job->chunks, blocks(&job->schedule),
-                                          posts(job) ? &job->posted : NULL};
+    struct dtp_lower_pipeline pipeline = {&job->schedule, job->chunks, blocks(job), posts(job) ? &job->posted : NULL};
     struct dtp_lower_role role = {.chunks = job->chunks + (size_t)rank * shape->chunks,
                                   .chunk_count = shape->chunks,
                                   .passes = job->schedule.passes + first,

@@ -40,7 +40,8 @@ static void list_matrices(struct dtp_lowering *l)
 {
     for (int part = 0; part < l->matrices; part++) {
         const struct dtp_layer_matrix *matrix = &l->matrix[part];
-        struct part_sum weight = {&l->block, l->plan->shard_group, flat_tensors(l), part};
+        uint64_t ranks = matrix->expert ? dtp_plan_expert_shard_ranks(l->cluster, l->plan) : l->plan->shard_group;
+        struct part_sum weight = {&l->block, ranks, flat_tensors(l), part};
         struct dtp_layer_cut cut = dtp_layer_matrix_cut(matrix, weight.ranks);
         for (uint64_t i = 0; i < cut.count; i++)
             add_tensor(&weight, cut.rows, cut.width);

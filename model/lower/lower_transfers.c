@@ -61,7 +61,7 @@ enum dtp_status dtp_lower_transfers_make(struct dtp_lowering *l)
         if (!l->handed[way])
             return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     }
-    return DTP_OK;
+    return l->plan->runtime->sends_beside ? dtp_lower_sent_make(l) : DTP_OK;
 }
 
 /* ---- whom a pass takes from, and gives to ------------------------------------------------------------------------ */
@@ -95,12 +95,12 @@ static bool neighbour(const struct dtp_lowering *l, uint32_t chunk, int step, st
     return step > 0 || !dtp_lower_has_head(l, *out);
 }
 
-static bool taken_from(const struct dtp_lowering *l, const struct dtp_pass *pass, struct dtp_stage_place *out)
+bool dtp_lower_taken_from(const struct dtp_lowering *l, const struct dtp_pass *pass, struct dtp_stage_place *out)
 {
     return pass->kind != DTP_PASS_WEIGHT && neighbour(l, pass->chunk, way_of(pass) == FORWARD_WAY ? -1 : 1, out);
 }
 
-static bool given_to(const struct dtp_lowering *l, const struct dtp_pass *pass, struct dtp_stage_place *out)
+bool dtp_lower_given_to(const struct dtp_lowering *l, const struct dtp_pass *pass, struct dtp_stage_place *out)
 {
     return pass->kind != DTP_PASS_WEIGHT && neighbour(l, pass->chunk, way_of(pass) == FORWARD_WAY ? 1 : -1, out);
 }
@@ -108,7 +108,7 @@ static bool given_to(const struct dtp_lowering *l, const struct dtp_pass *pass, 
 struct dtp_handed dtp_lower_taken(struct dtp_lowering *l)
 {
     struct dtp_stage_place from;
-    if (!l->role.pipeline || !taken_from(l, l->pass, &from))
+    if (!l->role.pipeline || !dtp_lower_taken_from(l, l->pass, &from))
         return (struct dtp_handed){DTP_NO_BUFFER, DTP_NO_OP};
     return *handed_to(l, way_of(l->pass), l->pass->chunk, l->pass->micro_batch);
 }
@@ -116,7 +116,7 @@ struct dtp_handed dtp_lower_taken(struct dtp_lowering *l)
 void dtp_lower_give(struct dtp_lowering *l, dtp_buffer_id rows)
 {
     struct dtp_stage_place to;
-    bool given = given_to(l, l->pass, &to);
+    bool given = dtp_lower_given_to(l, l->pass, &to);
     if (dtp_lower_holds(l) && given) {
         if (way_of(l->pass) == BACKWARD_WAY && rows.index != l->flight->taken.index)
             l->held[l->held_count++] = (struct dtp_handed){rows, DTP_NO_OP};
@@ -171,6 +171,14 @@ void dtp_lower_transfer_begin(const struct dtp_lowering *l, struct dtp_draft *dr
     dtp_draft_after(draft, l->last_op[DTP_STREAM_TENSOR]); /* no kernel stands between in a stage without layers */
 }
 
+void dtp_lower_run_role(const struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_role role, dtp_buffer_id buffer,
+                        uint32_t access)
+{
+    dtp_draft_use(draft, buffer, access);
+    if (l->plan->runtime->executed && draft->operand_count)
+        draft->operands[draft->operand_count - 1].role = (uint8_t)role;
+}
+
 /* What rows are received into: fresh memory, or what stands for all of them. */
 static dtp_buffer_id room_for(struct dtp_lowering *l, enum way way)
 {
@@ -181,6 +189,8 @@ static dtp_buffer_id room_for(struct dtp_lowering *l, enum way way)
     l->arrived[way] = dtp_lower_buffer(l, forward ? dtp_layer_tensor_text(DTP_TENSOR_INPUT) : "residual gradient",
                                        saved ? DTP_OWNER_ACTIVATIONS : DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
                                        l->tensor_bytes[DTP_TENSOR_INPUT], stands);
+    if (l->plan->runtime->executed)
+        dtp_program_set_element(l->program, l->arrived[way], l->plan->precision.compute);
     return l->arrived[way];
 }
 
@@ -192,7 +202,7 @@ static void transfer_rows(const struct dtp_lowering *l, struct dtp_draft *draft,
     uint64_t bytes = dtp_plan_scatters_sends(l->plan) ? dtp_divide_up(whole, l->tp) : whole;
     draft->op.demand.sent_bytes = (double)bytes;
     if (bytes == whole)
-        dtp_draft_use(draft, rows, access);
+        dtp_lower_run_role(l, draft, role, rows, access);
     else
         dtp_draft_role(draft, role, rows, access, 0)->bytes = bytes;
 }
@@ -202,7 +212,7 @@ static void receive(struct dtp_lowering *l, uint32_t i)
 {
     const struct dtp_pass *pass = &l->role.passes[i];
     struct dtp_stage_place from;
-    if (!taken_from(l, pass, &from) || from.rank == l->role.rank)
+    if (!dtp_lower_taken_from(l, pass, &from) || from.rank == l->role.rank)
         return;
     uint16_t micro_step = l->micro_step;
     enum way way = way_of(pass);
@@ -227,7 +237,7 @@ static void gather_parts(struct dtp_lowering *l, uint32_t i)
 {
     const struct dtp_pass *pass = &l->role.passes[i];
     struct dtp_stage_place from;
-    if (!dtp_plan_scatters_sends(l->plan) || !taken_from(l, pass, &from) || from.rank == l->role.rank)
+    if (!dtp_plan_scatters_sends(l->plan) || !dtp_lower_taken_from(l, pass, &from) || from.rank == l->role.rank)
         return;
     struct dtp_handed *handed = handed_to(l, way_of(pass), pass->chunk, pass->micro_batch);
     struct dtp_draft draft;
@@ -257,7 +267,7 @@ static enum dtp_stream send_stream(const struct dtp_lowering *l, const struct dt
 static void send(struct dtp_lowering *l, const struct dtp_pass *pass, dtp_buffer_id given)
 {
     struct dtp_stage_place to;
-    if (!given_to(l, pass, &to) || to.rank == l->role.rank)
+    if (!dtp_lower_given_to(l, pass, &to) || to.rank == l->role.rank)
         return;
     bool forward = way_of(pass) == FORWARD_WAY, blocking = l->role.pipeline->blocking;
     struct dtp_draft draft;
@@ -272,7 +282,9 @@ static void send(struct dtp_lowering *l, const struct dtp_pass *pass, dtp_buffer
     if (!forward)
         dtp_draft_use(&draft, l->flight->received, DTP_FREE);
     dtp_op_id sent = dtp_draft_end(l, &draft);
-    if (!stays && !let_go)
+    if (l->plan->runtime->sends_beside)
+        dtp_lower_keep_sent(l, (uint32_t)(pass - l->role.passes), given, sent);
+    else if (!stays && !let_go)
         dtp_lower_lend(l, forward ? DTP_LENT_FORWARD : DTP_LENT_BACKWARD, given, sent);
     if (blocking)
         l->before_next = sent;
@@ -311,7 +323,7 @@ void dtp_lower_before_pass(struct dtp_lowering *l, uint32_t i)
     if (l->role.pipeline->blocking || i + 1 == l->role.pass_count)
         return;
     receive(l, i + 1);
-    if (pass->paired && taken_from(l, pass + 1, &from))
+    if (pass->paired && dtp_lower_taken_from(l, pass + 1, &from))
         l->before_next = handed_to(l, way_of(pass + 1), pass[1].chunk, pass[1].micro_batch)->received;
 }
 
@@ -346,7 +358,7 @@ void dtp_lower_forget_sent(struct dtp_lowering *l)
 
 uint32_t dtp_lower_let_go(const struct dtp_lowering *l)
 {
-    return l->plan->avoid_record_streams ? 0 : DTP_FREE | DTP_DEFER;
+    return l->plan->avoid_record_streams || l->plan->runtime->sends_beside ? 0 : DTP_FREE | DTP_DEFER;
 }
 
 void dtp_lower_take_back(struct dtp_lowering *l, enum dtp_lent what)

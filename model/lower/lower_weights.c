@@ -28,7 +28,7 @@ dtp_buffer_id dtp_lower_weight(struct dtp_lowering *l, int part)
     struct dtp_module_state *state = dtp_lower_state(l);
     if (state->weight[part].index != DTP_NO_INDEX)
         return state->weight[part];
-    if (!l->autocast)
+    if (!l->autocast || (l->layer != DTP_NO_LAYER && !dtp_plan_casts_weights(l->plan)))
         return state->params;
     uint64_t elements = cast_elements(l, part);
     struct dtp_draft draft;

@@ -10,6 +10,7 @@
 #include "lower/lower.h"
 #include "lower/lower_hooks.h"
 #include "lower/posted.h"
+#include "plan/fp8_casts.h"
 #include "plan/context.h"
 #include "plan/layer_tensors.h"
 #include "plan/slice.h"
@@ -61,6 +62,7 @@ struct dtp_flight_module {
     dtp_buffer_id tensor[DTP_TENSOR_COUNT];
     uint64_t alive;    /* tensors that exist now, as bits */
     uint64_t gathered; /* of these, which stand here whole and not as the rows of a tensor parallel rank */
+    dtp_buffer_id columns[DTP_LAYER_MATRICES]; /* copies of fp8 matrices by columns, kept for backward; or none */
 };
 /* The gradient of a weight that is left for a pass of its own: of a matrix, or of the norm of a tensor. */
 #define DTP_DEFERRED_NORM 0x8000u
@@ -125,6 +127,13 @@ struct dtp_lower_kind {
     uint64_t tensor_bytes[DTP_TENSOR_COUNT];
 };
 
+/* What was sent, with its send, until the pass begins that shows that it was taken. */
+struct dtp_lower_sent {
+    dtp_buffer_id rows;
+    dtp_op_id sent;
+    uint32_t until;
+};
+
 struct dtp_lowering {
     const struct dtp_transformer *transformer; /* a rank's slice of the model, with the layers that it holds */
     const struct dtp_cluster *cluster;
@@ -134,6 +143,7 @@ struct dtp_lowering {
     uint32_t vocab_ranks;                          /* of these, who share out the vocabulary: tp, or 1 */
     struct dtp_context context;                    /* how context parallel ranks share attention */
     uint32_t tp_group, exchange_group, ring_group; /* of the program; DTP_NO_INDEX where they are 1 */
+    uint32_t expert_group;                         /* of ranks that divide experts; the same */
     uint32_t data_ranks, data_stride;              /* with the same slice, over which gradients are summed */
     struct dtp_program *program;
     struct dtp_faults *faults;
@@ -143,7 +153,7 @@ struct dtp_lowering {
     uint64_t between; /* elements of a token between the matmuls: hidden, or a rank's part under sequence parallelism */
     uint64_t scores_bytes; /* of math attention: one tensor [heads, s] for every token; 0 otherwise */
     bool autocast, compiled, fused, gated, rope;
-    bool keeps_fp8; /* Transformer Engine: matmul inputs are kept as their fp8 casts */
+    struct dtp_fp8_casts casts; /* around fp8 matmuls */
     bool wraps_ends;
     bool whole_gradients; /* gradients of several micro-steps are added up before one reduction */
     enum dtp_loss loss;
@@ -184,6 +194,8 @@ struct dtp_lowering {
     dtp_buffer_id arrived[2];     /* where those are received that stand for the whole run; or none */
     struct dtp_handed *held;      /* gradients that stay until the next step, with what sent them */
     uint32_t held_count;
+    struct dtp_lower_sent *kept_sent; /* lower_sent.c; each until a pass of the rank */
+    uint32_t kept_sent_count, *pass_at;
     struct dtp_handed lent[DTP_LENT_COUNT]; /* with the operation that reads it */
     uint32_t posted;                        /* receives so far, of those of the pipeline's list */
     dtp_buffer_id given, given_by_first;    /* what the pass at hand, and the first of a pair, made for another rank */
@@ -272,7 +284,6 @@ void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uin
                       bool head);
 /* A product of a block's matrix, forward or of one of its gradients; of experts all of them, each with the rows of its
  * tokens. */
-enum dtp_product { DTP_PRODUCT_FORWARD, DTP_PRODUCT_INPUT_GRADIENT, DTP_PRODUCT_WEIGHT_GRADIENT };
 void dtp_draft_product(const struct dtp_lowering *l, struct dtp_draft *draft, const struct dtp_layer_matrix *matrix,
                        enum dtp_product product);
 /* The program's group of `ranks` of those with the same slice, `apart` of them from one to the next: 1, neighbours. */
@@ -329,6 +340,12 @@ static inline void dtp_lower_stand_at(struct dtp_lowering *l, uint64_t index)
 /* Of all modules: parameters, and what one rank stores of them. */
 uint64_t dtp_lower_all_elements(const struct dtp_lowering *l);
 uint64_t dtp_lower_all_shard(const struct dtp_lowering *l);
+/* Of one token, an MLP's product in the compute dtype: of experts as many rows as they receive. */
+static inline uint64_t dtp_lower_product_bytes(const struct dtp_lowering *l, enum dtp_layer_tensor product)
+{
+    uint64_t bytes = l->compute * dtp_layer_tensor_width(&l->tensors.kind, product);
+    return product == DTP_TENSOR_PRODUCT ? dtp_layer_received(&l->tensors, bytes) : bytes;
+}
 /* Of the layer at which the skeleton stands. */
 static inline struct dtp_flight_module *dtp_lower_flight_module(const struct dtp_lowering *l)
 {
@@ -348,6 +365,11 @@ static inline bool dtp_lower_checkpointed(const struct dtp_lowering *l, uint64_t
 
 /* lower_passes.c: the rank's passes and the optimizer's step. DTP_ENVIRONMENT: no memory. */
 enum dtp_status dtp_lower_passes(struct dtp_lowering *l);
+/* Of these, for who walks them by itself: most micro-batches of chunks that are ever between a forward and the end of
+ * their backward, whether a pass is that end, and to stand at the `i`-th pass. */
+uint32_t dtp_lower_most_under_way(const struct dtp_lower_role *role);
+bool dtp_lower_ends_flight(const struct dtp_pass *pass);
+void dtp_lower_stand_at_pass(struct dtp_lowering *l, uint32_t i);
 /* `rows` of the residual stream are the input of the rank's `layer`, or what leaves its chunk. */
 void dtp_lower_hand_on(struct dtp_lowering *l, uint64_t layer, dtp_buffer_id rows);
 
@@ -366,6 +388,21 @@ void dtp_lower_forget_sent(struct dtp_lowering *l);
 /* A send to `peer`, or a receive from it, in a group of transfers: behind what the rank has computed so far. */
 void dtp_lower_transfer_begin(const struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_op_kind kind,
                               const char *name, uint32_t peer, uint32_t group);
+/* The place that a pass takes from, and gives to. False: none. */
+bool dtp_lower_taken_from(const struct dtp_lowering *l, const struct dtp_pass *pass, struct dtp_stage_place *out);
+bool dtp_lower_given_to(const struct dtp_lowering *l, const struct dtp_pass *pass, struct dtp_stage_place *out);
+
+/* lower_sent.c: what was sent stays until the rank knows that it was taken, for who sends beside the passes.
+ * DTP_ENVIRONMENT: no memory. What pass `i` of the rank gave, sent by `sent`; then, behind what a pass waits for, what
+ * goes. */
+enum dtp_status dtp_lower_sent_make(struct dtp_lowering *l);
+void dtp_lower_keep_sent(struct dtp_lowering *l, uint32_t i, dtp_buffer_id rows, dtp_op_id sent);
+void dtp_lower_let_sent_go(struct dtp_lowering *l, uint32_t i);
+#define DTP_LOWER_STEP_END UINT32_MAX /* for a pass: behind all of them */
+
+/* dtp_draft_use of the draft's next operand, which has a role where the program is run. */
+void dtp_lower_run_role(const struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_role role, dtp_buffer_id buffer,
+                        uint32_t access);
 /* Whether a stage's chunk ends with the head. */
 bool dtp_lower_has_head(const struct dtp_lowering *l, struct dtp_stage_place place);
 
@@ -374,6 +411,13 @@ void dtp_lower_validate_around(struct dtp_lowering *l, uint32_t i);
 /* Behind the last pass: sums gradients of weights that stages hold twice; waits for the norm of all gradients. */
 void dtp_lower_join_copies(struct dtp_lowering *l);
 void dtp_lower_join_norms(struct dtp_lowering *l);
+/* Of these, for who lowers a step by itself: the rank that has the same embedding table, first stage and the one with
+ * the head, where the model ties them; false: none has. The sum of what this rank and `peer` have, on both, in the
+ * elements' type; `buffer` is final on the compute stream. The sum of what all ranks of the pipeline have, on all. */
+bool dtp_lower_tied_peer(const struct dtp_lowering *l, uint32_t *peer);
+void dtp_lower_exchange(struct dtp_lowering *l, uint32_t peer, const char *name, dtp_buffer_id buffer,
+                        uint64_t offset_bytes, uint64_t bytes);
+void dtp_lower_sum_over_stages(struct dtp_lowering *l, const char *name, dtp_buffer_id buffer, uint64_t bytes);
 
 /* torch.distributed.pipelining alone: the host's work for `groups` of parameters whose gradients are made in a pass of
  * their own, before what it then issues. Nothing elsewhere. */
@@ -467,6 +511,12 @@ void dtp_lower_add_gradient(struct dtp_lowering *l, int part, dtp_buffer_id befo
 void dtp_lower_cast_gradient(struct dtp_lowering *l, int part);       /* autocast: into the parameters' dtype */
 bool dtp_lower_recasts(const struct dtp_lowering *l, uint64_t layer); /* the layer's casts are made again in backward */
 
+static inline void dtp_lower_around_experts(struct dtp_lowering *l, void (*hook)(struct dtp_lowering *l, bool backward),
+                                            bool backward)
+{
+    if (hook)
+        hook(l, backward);
+}
 /* lower.c: dtp_lower_fetch stands before what reads the weight of part `part` of the module the skeleton stands at,
  * dtp_lower_unfetch after it. */
 void dtp_lower_fetch(struct dtp_lowering *l, int part);

@@ -19,6 +19,7 @@
     X("fp16_flops_per_s", "flops_per_s", true, REAL, peak_flops_per_s[DTP_FP16], 1e10, 1e18,                           \
       "dense peak, accumulating in fp32")                                                                              \
     X("fp8_flops_per_s", "flops_per_s", false, REAL, peak_flops_per_s[DTP_FP8], 1e10, 1e18, NO_UNIT)                   \
+    X("fp4_flops_per_s", "flops_per_s", false, REAL, fp4_flops_per_s, 1e10, 1e18, NO_UNIT)                             \
     X("int8_flops_per_s", "flops_per_s", false, REAL, peak_flops_per_s[DTP_INT8], 1e10, 1e18, NO_UNIT)                 \
     X("matmul_fraction", "fraction", true, REAL, matmul_fraction, 0.01, 1,                                             \
       "sustained rate of large bf16 matmuls / dense peak at the power limit")                                          \

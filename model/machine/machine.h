@@ -38,6 +38,7 @@ struct dtp_gpu {
     char name[64]; /* as people write it, e.g. "NVIDIA H100 SXM5 80GB" */
     enum dtp_gpu_architecture architecture;
     double peak_flops_per_s[DTP_DTYPE_COUNT]; /* dense; 0 = the GPU has no unit for it */
+    double fp4_flops_per_s;                   /* dense, of fp4 with scales of blocks; 0: it has no unit for it */
     double matmul_fraction;    /* sustained large bf16 matmul rate / peak under this part's power limit */
     uint64_t memory_bytes;     /* what the driver reports as total */
     double memory_bytes_per_s; /* HBM/GDDR, read+write together */

@@ -98,6 +98,7 @@ static void finish_gpt_oss(struct dtp_hf_reader *reader, struct dtp_transformer 
     t->expert_ffn = t->ffn;
     t->qkv_bias = t->attention_output_bias = dtp_hf_switch(reader, "attention_bias", true);
     t->expert_bias = t->router_bias = t->attention_sinks = true;
+    t->activation = DTP_SWIGLU_CLAMPED;
     dtp_hf_read_window_pattern(reader, 128, 2, t);
 }
 
@@ -184,6 +185,15 @@ static void check_moe_layers(struct dtp_hf_reader *reader, const struct dtp_tran
         dtp_hf_refuse(reader, "moe_layers", "names other layers than interleave_moe_layer_step; no other are modelled");
 }
 
+/* Layers that turn queries and keys see their own chunk, every fourth turns nothing and sees all (no_rope_layers; the
+ * same of both: Llama4TextConfig's layer_types). */
+static void read_chunks(struct dtp_hf_reader *reader, struct dtp_transformer *t)
+{
+    t->sliding_window = dtp_hf_integer(reader, "attention_chunk_size", 8192, 1, DTP_HF_MAX_SEQUENCE);
+    t->sliding_window_pattern = dtp_hf_integer(reader, "no_rope_layer_interval", 4, 0, DTP_HF_MAX_LAYERS);
+    t->chunked_attention = true;
+}
+
 /* intermediate_size is that of an expert and of the shared one, intermediate_size_mlp that of other layers: norms of q
  * and k have no weights (Llama4TextL2Norm). */
 static void finish_llama4(struct dtp_hf_reader *reader, struct dtp_transformer *t)
@@ -193,6 +203,7 @@ static void finish_llama4(struct dtp_hf_reader *reader, struct dtp_transformer *
     t->ffn = dtp_hf_integer(reader, "intermediate_size_mlp", 16384, 1, DTP_HF_MAX_WIDTH);
     t->expert_layer_step = dtp_hf_integer(reader, "interleave_moe_layer_step", 1, 1, DTP_HF_MAX_LAYERS);
     check_moe_layers(reader, t);
+    read_chunks(reader, t);
     t->router = DTP_ROUTER_SIGMOID;
     t->qkv_bias = t->attention_output_bias = dtp_hf_switch(reader, "attention_bias", false);
     if (dtp_hf_switch(reader, "use_qk_norm", true)) {

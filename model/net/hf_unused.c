@@ -25,8 +25,6 @@ static const char *const unused_keys[] = {
     "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling", "logit_scale", "clip_qkv",
     /* another base of RoPE in layers that slide; layers that turn nothing, here all do */
     "rope_local_base_freq", "no_rope_layer_interval",
-    /* attention in chunks: here to all tokens before */
-    "attention_chunk_size",
     /* modules that predict further ahead: --mtp-layers */
     NEXT_LAYERS};
 

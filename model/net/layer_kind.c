@@ -11,6 +11,8 @@ const char *dtp_layer_tensor_text(enum dtp_layer_tensor tensor)
 
 static void add_matrix(struct dtp_layer_kind *kind, struct dtp_layer_matrix matrix)
 {
+    matrix.expert = kind->experts && (matrix.result == DTP_TENSOR_GATE || matrix.result == DTP_TENSOR_UP ||
+                                      matrix.result == DTP_TENSOR_EXPERT_DOWN);
     if (matrix.out)
         kind->matrix[kind->matrices++] = matrix;
 }
@@ -43,6 +45,8 @@ static void list_vectors(struct dtp_layer_kind *k)
 static void set_experts(const struct dtp_transformer *t, struct dtp_layer_kind *k)
 {
     k->experts = t->experts;
+    k->own_experts = t->expert_ranks > 1 ? t->experts / t->expert_ranks : t->experts;
+    k->exchanged = k->own_experts < k->experts;
     k->experts_per_token = t->experts_per_token;
     k->mlp_width = t->expert_ffn;
     k->ffn = t->experts_per_token * t->expert_ffn;
@@ -92,6 +96,7 @@ void dtp_layer_kind_of(const struct dtp_transformer *transformer, enum dtp_layer
                                    .qk_norm_weight = t->qk_norm_weight,
                                    .qk_norm_statistics = t->qk_layer_norm ? 2 : 1,
                                    .norm_weights = !t->norm_without_weight,
+                                   .clamps = t->activation == DTP_SWIGLU_CLAMPED,
                                    .squares = t->activation == DTP_RELU2,
                                    .from_result = t->activation == DTP_RELU,
                                    .norm_bias = t->norm_bias,
@@ -122,7 +127,7 @@ uint64_t dtp_layer_active_elements(const struct dtp_layer_kind *kind)
     uint64_t elements = 0;
     for (int i = 0; i < kind->matrices; i++) {
         const struct dtp_layer_matrix *matrix = &kind->matrix[i];
-        elements += (matrix->groups > 1 ? kind->experts_per_token : 1) * matrix->out * matrix->in;
+        elements += (matrix->expert ? kind->experts_per_token : 1) * matrix->out * matrix->in;
     }
     return elements;
 }
@@ -163,7 +168,7 @@ uint64_t dtp_layer_expert_bias_elements(const struct dtp_layer_kind *kind)
 {
     uint64_t elements = 0;
     for (int i = 0; i < kind->matrices; i++)
-        elements += kind->matrix[i].bias && kind->matrix[i].groups > 1 ? kind->matrix[i].out : 0;
+        elements += kind->matrix[i].bias && kind->matrix[i].expert ? kind->matrix[i].out : 0;
     return elements;
 }
 

@@ -16,17 +16,19 @@ enum dtp_layer_tensor {
 #include "net/layer_kind.def"
     DTP_TENSOR_COUNT
 };
+_Static_assert(DTP_TENSOR_COUNT <= 64, "sets of tensors are bits of 64");
 #define DTP_TENSOR_BIT(suffix) (UINT64_C(1) << DTP_TENSOR_##suffix)
 #define DTP_LAYER_STREAM (DTP_TENSOR_BIT(INPUT) | DTP_TENSOR_BIT(INPUT2)) /* the residual stream, sum by sum */
 const char *dtp_layer_tensor_text(enum dtp_layer_tensor tensor);
 
 /* Bytes of an element: of the residual stream, of results in the compute dtype, of what a matmul keeps as its input for
- * the weight gradient, and 4. */
+ * the weight gradient, 4, and 1: PyTorch keeps a bool of what dropout let through. */
 enum dtp_layer_element {
     DTP_LAYER_ELEMENT_STREAM,
     DTP_LAYER_ELEMENT_COMPUTE,
     DTP_LAYER_ELEMENT_KEPT_INPUT,
     DTP_LAYER_ELEMENT_FP32,
+    DTP_LAYER_ELEMENT_MASK,
     DTP_LAYER_ELEMENT_COUNT
 };
 enum dtp_layer_part { DTP_PART_RESIDUAL, DTP_PART_NORMS, DTP_PART_ATTENTION, DTP_PART_MLP, DTP_PART_COUNT };
@@ -50,7 +52,8 @@ enum dtp_layer_vector {
 struct dtp_layer_matrix {
     const char *name, *gradient_name, *input_gradient_name, *weight_name;
     uint64_t out, in;
-    uint64_t groups; /* so many of them, one of each expert: [groups, out, in]; others 1 */
+    uint64_t groups; /* so many of them, one of each expert that the rank has: [groups, out, in]; others 1 */
+    bool expert;     /* of experts, be it one */
     bool bias;       /* [groups, out] */
     enum dtp_layer_matrix_id id;
     enum dtp_layer_tensor result; /* the projection that makes it says what it reads */
@@ -69,7 +72,9 @@ static inline enum dtp_layer_mlp dtp_layer_mlp_of(const struct dtp_transformer *
 struct dtp_layer_kind {
     uint64_t hidden, ffn, heads, kv_heads, head_dim, d_q, d_kv; /* ffn: of all that a token goes through, k x expert */
     uint64_t experts, experts_per_token;                        /* 0 and 1 where there are none */
-    uint64_t mlp_width;                                         /* of one MLP: the model's, or an expert's */
+    uint64_t own_experts; /* of these, those that the rank has: all, or a part of them that ranks divide */
+    bool exchanged;       /* a part of them: rows of tokens go to the ranks that have their experts, and back */
+    uint64_t mlp_width;   /* of one MLP: the model's, or an expert's */
     uint64_t shared_ffn;
     uint64_t d_core;                             /* what the output matrix reads: heads times the width of a value */
     uint64_t q_latent, kv_latent, rope_head_dim; /* of latent attention, else 0 */
@@ -85,6 +90,8 @@ struct dtp_layer_kind {
     bool pads_values; /* of the runtime's kernels: values of latent attention are padded to the width of keys */
     bool own_values;  /* they are a tensor of their own, not a view of what was projected: padded, or the runtime's */
     bool narrows;     /* of the runtime: matmuls read a cast of the residual stream, where no norm stands between */
+    bool clamps;      /* the activation clamps gate and up: eagerly seven operations */
+    bool dropout;     /* of the runtime: what branches return goes through dropout on its way to the stream */
     bool squares;     /* the activation is a square of ReLU: eagerly two operations, the second of the first's result */
     bool from_result; /* the activation's derivative reads its result, not its input: ReLU */
     bool norm_bias, qkv_bias, output_bias, mlp_bias;
@@ -119,7 +126,7 @@ struct dtp_layer_cut {
 };
 static inline struct dtp_layer_cut dtp_layer_matrix_cut(const struct dtp_layer_matrix *matrix, uint64_t ranks)
 {
-    if (matrix->groups > 1 && ranks <= matrix->groups)
+    if (matrix->expert && ranks <= matrix->groups)
         return (struct dtp_layer_cut){1, matrix->groups, matrix->out * matrix->in};
     return (struct dtp_layer_cut){matrix->groups, matrix->out, matrix->in};
 }

@@ -15,7 +15,8 @@ static const char *const place_texts[] = {
     [DTP_NORMS_BEFORE] = "before", [DTP_NORMS_AFTER] = "after", [DTP_NORMS_BOTH] = "both"};
 static const char *const norm_texts[] = {[DTP_LAYER_NORM] = "layer_norm", [DTP_RMS_NORM] = "rms_norm"};
 static const char *const activation_texts[] = {
-    [DTP_GELU] = "gelu", [DTP_RELU] = "relu", [DTP_SWIGLU] = "swiglu", [DTP_GEGLU] = "geglu", [DTP_RELU2] = "relu2"};
+    [DTP_GELU] = "gelu",   [DTP_RELU] = "relu",   [DTP_SWIGLU] = "swiglu",
+    [DTP_GEGLU] = "geglu", [DTP_RELU2] = "relu2", [DTP_SWIGLU_CLAMPED] = "swiglu_clamped"};
 static const char *const qk_weight_texts[] = {
     [DTP_QK_NORM_SHARED] = "shared", [DTP_QK_NORM_BY_HEAD] = "by_head", [DTP_QK_NORM_UNWEIGHTED] = "none"};
 static const char *const position_texts[] = {[DTP_POSITION_LEARNED] = "learned",
@@ -183,6 +184,7 @@ static void read_experts(struct row *row, struct dtp_transformer *out)
     out->router_bias = read_switch(row, "router_bias", false);
     out->expert_groups = read_integer(row, "expert_groups", 0);
     out->groups_per_token = read_integer(row, "groups_per_token", 0);
+    out->chunked_attention = read_switch(row, "chunked_attention", false);
     out->attention_sinks = read_switch(row, "attention_sinks", false);
     out->q_latent = read_integer(row, "q_latent", 0);
     out->kv_latent = read_integer(row, "kv_latent", 0);

@@ -68,6 +68,8 @@ static void check_dimensions(const struct dtp_transformer *t, struct place *plac
     if (t->sliding_window_pattern && !t->sliding_window)
         FAULT(place,
               "sliding_window_pattern says which layers have no sliding_window, and there is none; give its tokens");
+    if (t->chunked_attention && !t->sliding_window)
+        FAULT(place, "chunked_attention cuts sequences into pieces of sliding_window tokens; give these");
     if (t->mtp_layers > MAX_MTP_LAYERS)
         FAULT(place, "mtp_layers is %" PRIu64 "; at most %u is supported", t->mtp_layers, MAX_MTP_LAYERS);
     if (t->heads && t->kv_heads && t->heads % t->kv_heads)
@@ -164,7 +166,7 @@ static void check_choices(const struct dtp_transformer *t, struct place *place)
 {
     if ((unsigned)t->norm > DTP_RMS_NORM)
         FAULT(place, "norm %d is no norm", (int)t->norm);
-    if ((unsigned)t->activation > DTP_RELU2)
+    if ((unsigned)t->activation > DTP_SWIGLU_CLAMPED)
         FAULT(place, "activation %d is no activation", (int)t->activation);
     if ((unsigned)t->position > DTP_POSITION_NONE)
         FAULT(place, "position %d is no position scheme", (int)t->position);
@@ -329,13 +331,15 @@ uint64_t dtp_transformer_layer_window(const struct dtp_transformer *transformer,
 struct dtp_attention_shape dtp_transformer_attention(const struct dtp_transformer *transformer, uint64_t layer,
                                                      uint64_t sequence)
 {
+    uint64_t window = dtp_transformer_layer_window(transformer, layer, sequence);
+    bool chunks = window && transformer->chunked_attention; /* each a sequence of its own */
     return (struct dtp_attention_shape){.heads = (uint32_t)transformer->heads,
                                         .kv_heads = (uint32_t)transformer->kv_heads,
                                         .head_dim = (uint32_t)transformer->head_dim,
                                         .value_dim = (uint32_t)transformer->value_head_dim,
-                                        .window = (uint32_t)dtp_transformer_layer_window(transformer, layer, sequence),
-                                        .queries = sequence,
-                                        .keys = sequence,
+                                        .window = chunks ? 0 : (uint32_t)window,
+                                        .queries = chunks ? window : sequence,
+                                        .keys = chunks ? window : sequence,
                                         .causal = true,
                                         .softcap = transformer->attention_softcap};
 }

@@ -13,8 +13,9 @@
 #define DTP_NAME_BYTES 64
 
 enum dtp_norm { DTP_LAYER_NORM, DTP_RMS_NORM };
-/* SwiGLU and GEGLU have a gate matrix beside up; RELU2 is the square of ReLU (Persimmon, Nemotron). */
-enum dtp_activation { DTP_GELU, DTP_RELU, DTP_SWIGLU, DTP_GEGLU, DTP_RELU2 };
+/* SwiGLU and GEGLU have a gate matrix beside up; RELU2 is the square of ReLU (Persimmon, Nemotron). SWIGLU_CLAMPED is
+ * gpt-oss': gate and up are clamped, the gate times a sigmoid of its multiple, times up plus one. */
+enum dtp_activation { DTP_GELU, DTP_RELU, DTP_SWIGLU, DTP_GEGLU, DTP_RELU2, DTP_SWIGLU_CLAMPED };
 /* Attention and MLP one after the other, or both from the block's input and added up at its end: behind one norm that
  * both read (GPT-J, Falcon 7B), or each behind its own (GPT-NeoX, Falcon 40B). */
 enum dtp_parallel_block { DTP_PARALLEL_NONE, DTP_PARALLEL_ONE_NORM, DTP_PARALLEL_TWO_NORMS };
@@ -71,11 +72,15 @@ struct dtp_transformer {
     uint64_t expert_layer_step; /* of the others, every so-manieth of the model has experts: layers n - 1, 2n - 1, ...
                                  * counted from 0 (Llama 4: interleave_moe_layer_step); 0, 1: all */
     enum dtp_router router;
+    uint32_t
+        expert_ranks; /* of a rank's slice of a model: so many ranks divide the experts; 0, 1: it has all of them */
     uint64_t expert_groups;    /* groups that experts are routed in (DeepSeek: n_group); 0: one */
     uint64_t groups_per_token; /* a token's experts are of so many groups (topk_group); 0: all */
     bool expert_bias;          /* biases of the experts (gpt-oss) */
     bool router_bias;          /* the router's matrix has a bias (gpt-oss) */
     bool shared_expert_gate;   /* what the shared experts add is weighed by a sigmoid of h -> 1 (Qwen2-MoE) */
+    bool chunked_attention;    /* the sequence is cut into pieces of sliding_window tokens, of which each sees its own
+                                * (Llama    4), in the layers that have the window */
     bool attention_sinks;      /* a learned score of each head that stands beside those of keys (gpt-oss) */
 
     /* Latent attention (DeepSeek-V2, MLA): keys and values are projected from a narrow latent. `head_dim` is then a
@@ -127,7 +132,7 @@ static inline uint64_t dtp_transformer_first_layers(const struct dtp_transformer
 /* SwiGLU, GEGLU: silu or gelu (tanh form) of a gate times up. */
 static inline bool dtp_activation_is_gated(enum dtp_activation activation)
 {
-    return activation == DTP_SWIGLU || activation == DTP_GEGLU;
+    return activation == DTP_SWIGLU || activation == DTP_GEGLU || activation == DTP_SWIGLU_CLAMPED;
 }
 
 /* Vectors of parameters of one norm: its weight, its bias. */
@@ -152,7 +157,8 @@ enum dtp_status dtp_transformer_check(const struct dtp_transformer *transformer,
 /* Exact when the transformer passed dtp_transformer_check. */
 struct dtp_parameter_count dtp_transformer_count(const struct dtp_transformer *transformer);
 
-/* Tokens that attention of layer 0 .. L - 1 sees at length `sequence`; 0 where no window cuts anything. */
+/* Tokens that attention of layer 0 .. L - 1 sees at length `sequence`, or that a piece of it has where it is cut into
+ * chunks; 0 where no window cuts anything. */
 uint64_t dtp_transformer_layer_window(const struct dtp_transformer *transformer, uint64_t layer, uint64_t sequence);
 
 /* The sequence length s of plain causal attention that costs as much as this model's at length `sequence`, of one layer
@@ -176,6 +182,8 @@ struct dtp_attention_shape {
     uint8_t kernel;     /* enum dtp_attention */
     bool wide;          /* of math attention: scores of 16-bit inputs are fp32; of norms of q and k: over all heads */
     bool atomic;        /* of backward: gradients of queries are summed by atomics, in any order */
+    bool dropout;       /* of math attention: probabilities go through dropout, a kernel of its own */
+    uint8_t zero[7];    /* no hole lies here: equal shapes are equal bytes */
     uint32_t value_dim; /* width of a value where it is another than of keys; else 0 */
     double softcap;     /* c: scores x become c tanh(x / c); 0: not */
 };

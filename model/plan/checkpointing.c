@@ -19,6 +19,19 @@ uint64_t dtp_checkpointed_layers(const struct dtp_checkpoint_rule *rule, uint64_
     return rule->every ? dtp_divide_up(layers, rule->every) : 0;
 }
 
+uint64_t dtp_checkpointed_layers_with(const struct dtp_checkpoint_rule *rule, const struct dtp_transformer *transformer,
+                                      bool experts)
+{
+    uint64_t layers = 0;
+    if (dtp_transformer_is_uniform(transformer))
+        return dtp_transformer_layer_has_experts(transformer, 0) == experts
+                   ? dtp_checkpointed_layers(rule, transformer->layers)
+                   : 0;
+    for (uint64_t layer = 0; rule->every && layer < transformer->layers; layer += rule->every)
+        layers += dtp_transformer_layer_has_experts(transformer, layer) == experts;
+    return layers;
+}
+
 double dtp_checkpointed_attention(const struct dtp_checkpoint_rule *rule, const struct dtp_transformer *transformer,
                                   uint64_t sequence)
 {

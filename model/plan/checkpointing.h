@@ -23,6 +23,9 @@ static inline bool dtp_checkpointed(const struct dtp_checkpoint_rule *rule, uint
 }
 /* Of so many layers, how many. */
 uint64_t dtp_checkpointed_layers(const struct dtp_checkpoint_rule *rule, uint64_t layers);
+/* Of those with experts, or without. */
+uint64_t dtp_checkpointed_layers_with(const struct dtp_checkpoint_rule *rule, const struct dtp_transformer *transformer,
+                                      bool experts);
 /* What attention of a checkpointed layer costs over that of an average one: 1 where layers are alike; where windows
  * alternate, every second layer may be just those that have one. */
 double dtp_checkpointed_attention(const struct dtp_checkpoint_rule *rule, const struct dtp_transformer *transformer,

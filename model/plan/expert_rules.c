@@ -1,12 +1,12 @@
 /* What plans of models with experts, latent attention or modules that predict further ahead are refused. */
 #include "plan/degrees.h"
+#include "plan/rules.h"
 
 #include <inttypes.h>
 
 /* What lowering has of experts: PyTorch's eager functions around grouped matmuls, whole models. */
 static void check_runtime(struct dtp_resolver *r)
 {
-    const struct dtp_transformer *t = r->transformer;
     const struct dtp_plan *p = r->plan;
     if (!p->runtime->experts)
         dtp_plan_refuse(r, "runtime", "%s is not modelled with experts; use runtime torch", p->runtime->name);
@@ -20,8 +20,6 @@ static void check_runtime(struct dtp_resolver *r)
         dtp_plan_refuse(r, "fsdp1", "with experts is not modelled; use FSDP2");
     if (p->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
         dtp_plan_refuse(r, "checkpointing", "selective with experts is not modelled; use full, every-N or none");
-    if (t->expert_bias)
-        dtp_plan_refuse(r, "expert_bias", "is counted, but grouped matmuls with biases are not modelled yet");
 }
 
 /* Latent attention, as PyTorch's models have it. */
@@ -51,9 +49,86 @@ static void check_latent(struct dtp_resolver *r)
                         "of this kind is not modelled with latent attention");
 }
 
+/* Attention sinks behind a kernel that returns its log-sum-exp. */
+static void check_sinks(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (!p->runtime->attention_sinks)
+        dtp_plan_refuse(r, "attention_sinks", "are not modelled under runtime %s; use runtime torch", p->runtime->name);
+    if (p->attention == DTP_ATTENTION_MATH)
+        dtp_plan_refuse(r, "attention", "math is not modelled with sinks; use flash");
+    if (p->tp > 1 || p->cp > 1)
+        dtp_plan_refuse(r, p->tp > 1 ? "tp" : "cp", "with attention sinks is not modelled yet; use 1");
+    if (r->transformer->kv_latent)
+        dtp_plan_refuse(r, "attention_sinks", "are not modelled with latent attention");
+}
+
+/* Where sequences are longer than a chunk, each of these is a sequence to the kernel. */
+static void check_chunks(struct dtp_resolver *r)
+{
+    const struct dtp_transformer *t = r->transformer;
+    const struct dtp_plan *p = r->plan;
+    if (!dtp_transformer_layer_window(t, 0, p->sequence))
+        return;
+    if (p->runtime->arena)
+        dtp_plan_refuse(r, "chunked_attention",
+                        "is not modelled under runtime %s; use runtime torch, or seq up to %" PRIu64, p->runtime->name,
+                        t->sliding_window);
+    if (p->sequence % t->sliding_window)
+        dtp_plan_refuse(r, "seq", "is no multiple of chunks of %" PRIu64 " tokens; others are not modelled",
+                        t->sliding_window);
+    if (p->cp > 1)
+        dtp_plan_refuse(r, "cp", "with chunks shorter than seq is not modelled; use 1");
+    if (p->attention == DTP_ATTENTION_MATH)
+        dtp_plan_refuse(r, "attention", "math with chunks shorter than seq is not modelled; use flash");
+}
+
+/* torchtitan's: experts are FSDP2's over the ranks of a shard group that have the same ones, each block's a unit within
+ * its block's. */
+static void check_sharded(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    uint32_t node = r->cluster->gpus_per_node;
+    if (!dtp_plan_is_fsdp(p) || p->fsdp1)
+        dtp_plan_refuse(r, "ep", "above 1 goes with FSDP2 alone in PyTorch, not with %s; use strategy full_shard",
+                        p->fsdp1 ? "FSDP1" : dtp_strategy_text(p->strategy));
+    else if (p->shard_group && p->shard_group % p->ep)
+        dtp_plan_refuse(r, "ep", "%" PRIu32 " does not divide the %" PRIu32 " GPUs that share one copy", p->ep,
+                        p->shard_group);
+    else if (node % p->ep && p->ep % node)
+        dtp_plan_refuse(r, "ep", "%" PRIu32 " neither divides a node of %" PRIu32 " GPUs nor fills whole nodes", p->ep,
+                        node);
+    if (p->wrap_layers != 1)
+        dtp_plan_refuse(r, "wrap_layers", "other than 1 is not modelled with ep; leave it out");
+    if (p->reshard_group)
+        dtp_plan_refuse(r, "reshard_after_forward", "to fewer GPUs is not modelled with ep; use true");
+}
+
+static void check_expert_parallel(struct dtp_resolver *r)
+{
+    const struct dtp_transformer *t = r->transformer;
+    const struct dtp_plan *p = r->plan;
+    if (p->ep <= 1 || !p->runtime->expert_parallel) /* else its row refuses it */
+        return;
+    if (!t->experts)
+        dtp_plan_refuse(r, "ep", "above 1 divides experts, of which this model has none; use 1");
+    else if (t->experts % p->ep)
+        dtp_plan_refuse(r, "ep", "%" PRIu32 " does not divide %" PRIu64 " experts", p->ep, t->experts);
+    else
+        check_sharded(r);
+    if (t->expert_bias)
+        dtp_plan_refuse(r, "ep", "with biases of experts is not modelled yet; use 1");
+    if (t->expert_bias)
+        dtp_plan_refuse(r, "ep", "with biases of experts is not modelled yet; use 1");
+    if (p->expert_imbalance > p->ep)
+        dtp_plan_refuse(r, "expert_imbalance", "%g is more than %" PRIu32 ", where one rank receives all tokens",
+                        p->expert_imbalance, p->ep);
+}
+
 void dtp_plan_check_experts(struct dtp_resolver *r)
 {
     const struct dtp_transformer *t = r->transformer;
+    check_expert_parallel(r);
     if (t->experts)
         check_runtime(r);
     if (t->kv_latent)
@@ -62,5 +137,10 @@ void dtp_plan_check_experts(struct dtp_resolver *r)
         dtp_plan_refuse(r, "mtp_layers", "is %" PRIu64 ", and such modules are not modelled yet; set it to 0",
                         t->mtp_layers);
     if (t->attention_sinks)
-        dtp_plan_refuse(r, "attention_sinks", "are not modelled yet; set it to false");
+        check_sinks(r);
+    if (t->chunked_attention)
+        check_chunks(r);
+    if (t->activation == DTP_SWIGLU_CLAMPED && !r->plan->runtime->clamped_swiglu)
+        dtp_plan_refuse(r, "activation", "swiglu_clamped is not modelled under runtime %s; use runtime torch",
+                        r->plan->runtime->name);
 }

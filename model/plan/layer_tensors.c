@@ -1,6 +1,7 @@
 #include "plan/layer_tensors.h"
 
 #include "base/bytes.h"
+#include "plan/fp8_casts.h"
 #include "plan/context.h"
 #include "plan/runtime_sizes.h"
 
@@ -23,6 +24,8 @@ static bool cut_by_ddp(const struct dtp_transformer *t, const struct dtp_cluster
 static bool copies_core(const struct dtp_layer_kind *kind, const struct dtp_context *context,
                         const struct dtp_plan *plan)
 {
+    if (kind->sinks) /* the result is weighed by what sinks leave of it */
+        return true;
     if (kind->kv_latent) /* they lie by tokens; a padded result is cut to size */
         return kind->pads_values || dtp_plan_keeps_fp8(plan);
     return dtp_plan_keeps_fp8(plan) || (kind->rotary && plan->rope_fp32 && plan->runtime->copies_heads) ||
@@ -46,12 +49,14 @@ static void list_operators(struct dtp_layer_tensors *out, bool copied)
 
 /* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
-/* Math attention keeps its probabilities [heads, s] and, where they are wider than q, k and v, the casts of those, k
- * and v repeated for each query head. */
+/* Math attention keeps its probabilities [heads, s], with dropout also a mask of them and what it let through, and,
+ * where they are wider than q, k and v, the casts of those, k and v repeated for each query head. */
 static uint64_t math_state_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan *plan)
 {
     uint64_t score = dtp_plan_score_bytes(plan), compute = dtp_plan_compute_bytes(plan);
-    return score * kind->heads * plan->sequence + (score > compute ? score * (2 * kind->d_q + kind->d_core) : 0);
+    uint64_t dropped = kind->dropout ? score + 1 : 0,
+             wide = score > compute ? score * (2 * kind->d_q + kind->d_core) : 0;
+    return (score + dropped) * kind->heads * plan->sequence + wide;
 }
 
 /* Where sequence parallelism divides tokens. */
@@ -63,21 +68,37 @@ static bool lies_between_matmuls(enum dtp_layer_tensor tensor)
 
 /* Experts' tensors by the module that makes them, which PyTorch's users compile apart or not at all: what they do
  * around the experts' matmuls is eager, in functions of their own (torchtitan's moe.py). */
-#define EXPERT_LOCALS (BIT(EXPERT_DOWN) | BIT(UNPERMUTED) | BIT(PERMUTED))
+static uint64_t expert_locals(const struct dtp_layer_kind *kind)
+{
+    uint64_t there = kind->exchanged ? BIT(RECEIVED) | BIT(RETURNING) | BIT(RETURNED) : BIT(EXPERT_DOWN);
+    return there | BIT(UNPERMUTED) | BIT(PERMUTED);
+}
+
+/* As many rows as a rank's experts receive, which are not as many as it sends. */
+static uint64_t received_rows(const struct dtp_layer_kind *kind)
+{
+    uint64_t there = BIT(RECEIVED) | BIT(PLACES) | BIT(PERMUTED) | BIT(EXPERT_DOWN) | BIT(RETURNING);
+    return kind->exchanged ? there | BIT(GATE) | BIT(UP) | BIT(SILU) | BIT(PRODUCT) : 0;
+}
 
 static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *plan, uint64_t made)
 {
     const uint64_t compute = dtp_plan_compute_bytes(plan);
-    const uint64_t element[DTP_LAYER_ELEMENT_COUNT] = {
-        [DTP_LAYER_ELEMENT_STREAM] = dtp_plan_autocast(plan) ? 4 : compute,
-        [DTP_LAYER_ELEMENT_COMPUTE] = compute,
-        [DTP_LAYER_ELEMENT_KEPT_INPUT] = dtp_plan_keeps_fp8(plan) ? 1 : compute,
-        [DTP_LAYER_ELEMENT_FP32] = 4};
+    const uint64_t element[DTP_LAYER_ELEMENT_COUNT] = {[DTP_LAYER_ELEMENT_STREAM] =
+                                                           dtp_plan_autocast(plan) ? 4 : compute,
+                                                       [DTP_LAYER_ELEMENT_COMPUTE] = compute,
+                                                       [DTP_LAYER_ELEMENT_KEPT_INPUT] = compute,
+                                                       [DTP_LAYER_ELEMENT_FP32] = 4,
+                                                       [DTP_LAYER_ELEMENT_MASK] = 1};
     uint64_t width[DTP_TENSOR_COUNT];
     dtp_layer_tensor_widths(&out->kind, width);
     for (uint64_t left = made; left; left &= left - 1) {
         enum dtp_layer_tensor tensor = dtp_layer_first(left);
-        uint64_t bytes = width[tensor] * element[dtp_layer_tensor_element(tensor)];
+        bool narrow = dtp_plan_keeps_fp8(plan) && dtp_layer_tensor_element(tensor) == DTP_LAYER_ELEMENT_KEPT_INPUT;
+        uint64_t bytes = narrow ? dtp_fp8_bytes(plan->precision.fp8_recipe, width[tensor])
+                                : width[tensor] * element[dtp_layer_tensor_element(tensor)];
+        if (received_rows(&out->kind) & UINT64_C(1) << tensor)
+            bytes = dtp_layer_received(out, bytes);
         out->bytes[tensor] = plan->sequence_shards > 1 && lies_between_matmuls(tensor)
                                  ? dtp_divide_up(bytes, plan->sequence_shards)
                                  : bytes;
@@ -148,7 +169,30 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
     return habits;
 }
 
-static void list_tensors(struct dtp_layer_tensors *out, const struct dtp_plan *plan, bool copied, bool repacked)
+/* Where a cast to fp8 stands between a matmul and what it read, a compiler has the cast's kernel make that again of
+ * what its maker keeps, for norms and activations are pointwise (torch/_functorch/partitioners.py bans it of what a
+ * matmul itself reads). Where DDP's bucket cuts the layer, the activation is the second graph's input and is kept. */
+static uint64_t made_again(const struct dtp_layer_tensors *out, const struct dtp_plan *plan,
+                           const struct dtp_cluster *cluster, bool cut)
+{
+    struct dtp_fp8_casts casts;
+    dtp_fp8_casts_of(plan, &cluster->gpu, &casts);
+    uint64_t read = 0, again = 0;
+    if (casts.makes_inputs_again) /* a copy that only changes the order of elements is pointwise too */
+        again |= BIT(CORE_COPY);
+    for (int i = 0; i < out->operators; i++)
+        read |= out->op[i].kind == DTP_LAYER_OP_PROJECTION ? out->op[i].reads : 0;
+    for (int i = 0; casts.makes_inputs_again && i < out->operators; i++) {
+        const struct dtp_layer_operator *op = &out->op[i];
+        bool pointwise = op->kind == DTP_LAYER_OP_NORM || (op->kind == DTP_LAYER_OP_ACTIVATION && !cut);
+        if (pointwise && op->needs & DTP_NEEDS_INPUT)
+            again |= op->makes & read;
+    }
+    return again;
+}
+
+static void list_tensors(struct dtp_layer_tensors *out, const struct dtp_plan *plan, bool copied, bool repacked,
+                         uint64_t again)
 {
     struct habits habits = habits_of(out, plan, copied, repacked);
     uint64_t made = BIT(INPUT) | habits.made, saved = habits.saved;
@@ -161,9 +205,9 @@ static void list_tensors(struct dtp_layer_tensors *out, const struct dtp_plan *p
     made &= ~habits.unmade;
     if (out->added_again)
         made &= ~BIT(INPUT2);
-    out->saved = saved & made & ~habits.dropped;
+    out->saved = saved & made & ~habits.dropped & ~again;
     count_bytes(out, plan, made);
-    out->locals = EXPERT_LOCALS & made;
+    out->locals = expert_locals(&out->kind) & made;
     if (!out->fused && out->kind.kv_latent) /* parts of queries that rope has turned, and others, are views of it */
         out->locals |= BIT(Q_RAW);
     if (!out->fused)
@@ -218,6 +262,8 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
                                       .added_again = plan->compile && !cut_by_ddp(transformer, cluster, plan)};
     dtp_layer_kind_of(transformer, mlp, plan->fused_qkv, plan->fused_gate_up, &out->kind);
     out->kind.narrows = dtp_plan_autocast(plan) || dtp_plan_keeps_fp8(plan);
+    out->received = out->kind.exchanged ? plan->expert_imbalance : 1;
+    out->kind.dropout = plan->dropout > 0;
     struct dtp_context context = dtp_plan_context(plan, cluster);
     out->gathered_ranks = context.keeps ? context.ring : 0;
     out->kind.pads_values = out->kind.own_values = dtp_plan_pads_values(transformer, cluster, plan);
@@ -226,7 +272,8 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     bool copied = copies_core(&out->kind, &context, plan);
     list_operators(out, copied);
     out->added_again = out->added_again && out->kind.norms_before && dtp_layer_tensors_sum(out, DTP_TENSOR_INPUT2);
-    list_tensors(out, plan, copied, repacks_heads(out, &context, plan));
+    list_tensors(out, plan, copied, repacks_heads(out, &context, plan),
+                 made_again(out, plan, cluster, cut_by_ddp(transformer, cluster, plan)));
     count_casts(out, plan);
     out->kept = kept_tensors(out, plan);
 }
@@ -260,8 +307,8 @@ const struct dtp_layer_operator *dtp_layer_tensors_fused_norm(const struct dtp_l
 bool dtp_layer_tensors_sum_in_norm(const struct dtp_layer_tensors *tensors, int index)
 {
     const struct dtp_layer_operator *op = &tensors->op[index];
-    return tensors->fused && index + 1 < tensors->operators && op[1].kind == DTP_LAYER_OP_NORM &&
-           op[1].reads == op->makes;
+    return tensors->fused && !tensors->kind.dropout && index + 1 < tensors->operators &&
+           op[1].kind == DTP_LAYER_OP_NORM && op[1].reads == op->makes;
 }
 
 bool dtp_layer_tensors_last_reader(const struct dtp_layer_tensors *tensors, int matrix)

@@ -11,6 +11,8 @@
 #include "plan/checkpointing.h"
 #include "plan/rules.h"
 
+#include <math.h>
+
 struct dtp_layer_tensors {
     struct dtp_layer_kind kind;
     struct dtp_layer_operator op[DTP_LAYER_OPERATORS]; /* as the runtime runs them: on the tensors it has */
@@ -22,9 +24,15 @@ struct dtp_layer_tensors {
     uint64_t kept;           /* what a checkpointed layer keeps; `saved` where none is */
     uint64_t locals;         /* variables of the layer's function, which live until it returns */
     bool fused;              /* one kernel between matmuls, by a compiler or by the runtime's own */
+    double received;         /* rows of tokens that the rank's experts get, over those that it sends; 1: as many */
     uint32_t gathered_ranks; /* whose keys and values are kept as they were gathered; 0: they are not */
     bool added_again;        /* the sum after attention is made again in backward, not kept */
 };
+/* Of rows that experts work on, bytes of those that the rank sends, the bytes of those that it gets. */
+static inline uint64_t dtp_layer_received(const struct dtp_layer_tensors *tensors, uint64_t bytes)
+{
+    return tensors->received > 1 ? (uint64_t)ceil((double)bytes * tensors->received) : bytes;
+}
 /* Of the model's layers with such an MLP. */
 void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_layer_mlp mlp,
                           const struct dtp_cluster *cluster, const struct dtp_plan *plan,
@@ -37,7 +45,8 @@ const struct dtp_layer_operator *dtp_layer_tensors_sum(const struct dtp_layer_te
 /* The norm of a branch that runs in the pass of the sum behind it, whose `result` is no tensor; NULL: it is one. */
 const struct dtp_layer_operator *dtp_layer_tensors_fused_norm(const struct dtp_layer_tensors *tensors,
                                                               enum dtp_layer_tensor result);
-/* The sum number `index` is formed by the norm behind it. */
+/* The sum number `index` is formed by the norm behind it; with dropout it is a kernel of its own (Megatron-LM's
+ * bias_dropout_add_fused_train). */
 bool dtp_layer_tensors_sum_in_norm(const struct dtp_layer_tensors *tensors, int index);
 
 static inline enum dtp_layer_tensor dtp_layer_first(uint64_t set)

@@ -12,7 +12,7 @@
 /* The recipe of most training: fp32 parameters, bf16 compute. */
 #define BF16_MIXED                                                                                                     \
     {                                                                                                                  \
-        DTP_FP32, DTP_BF16, DTP_FP32, DTP_FP32, DTP_FP32, false, false                                                 \
+        DTP_FP32, DTP_BF16, DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP8_NONE, false                                          \
     }
 
 static const struct dtp_plan unchosen = {
@@ -23,6 +23,8 @@ static const struct dtp_plan unchosen = {
     .schedule = DTP_SCHEDULE_1F1B,
     .virtual_stages = 1,
     .cp = 1,
+    .ep = 1,
+    .expert_imbalance = 1,
     .layout_order = DTP_LAYOUT_ORDER,
     .micro_batch = 1,
     .accumulate = 1,
@@ -199,15 +201,18 @@ bool dtp_checkpointing_parse(const char *text, struct dtp_plan *plan)
 
 static const struct recipe {
     const char *name;
-    struct dtp_precision precision; /* params, compute, reduce, master, moments, fp8_rowwise, fp8_all_gather */
+    struct dtp_precision precision; /* params, compute, reduce, master, moments, fp8_recipe, fp8_all_gather */
 } recipes[] = {
-    {"fp32", {DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP32, false, false}},
+    {"fp32", {DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP8_NONE, false}},
     {"bf16-mixed", BF16_MIXED},
-    {"bf16", {DTP_BF16, DTP_BF16, DTP_BF16, DTP_BF16, DTP_FP32, false, false}},
-    {"bf16-pure", {DTP_BF16, DTP_BF16, DTP_BF16, DTP_BF16, DTP_BF16, false, false}},
-    {"fp16-mixed", {DTP_FP32, DTP_FP16, DTP_FP32, DTP_FP32, DTP_FP32, false, false}},
-    {"fp8-tensorwise", {DTP_FP32, DTP_FP8, DTP_FP32, DTP_FP32, DTP_FP32, false, true}},
-    {"fp8-rowwise", {DTP_FP32, DTP_FP8, DTP_FP32, DTP_FP32, DTP_FP32, true, false}},
+    {"bf16", {DTP_BF16, DTP_BF16, DTP_BF16, DTP_BF16, DTP_FP32, DTP_FP8_NONE, false}},
+    {"bf16-pure", {DTP_BF16, DTP_BF16, DTP_BF16, DTP_BF16, DTP_BF16, DTP_FP8_NONE, false}},
+    {"fp16-mixed", {DTP_FP32, DTP_FP16, DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP8_NONE, false}},
+#define DTP_FP8_RECIPE(suffix, word, precision, libraries, granularity, block, scale_bytes, bits, amax, narrow, fast,  \
+                       gathers, parts, formats, words)                                                                 \
+    {precision,                                                                                                        \
+     {DTP_FP32, DTP_FP8, DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP8_##suffix, DTP_FP8_##suffix == DTP_FP8_TENSORWISE}},
+#include "base/fp8_recipe.def"
 };
 #define RECIPE_COUNT (sizeof recipes / sizeof *recipes)
 
@@ -218,10 +223,13 @@ static const struct master_form {
     bool only_form;
     struct dtp_precision precision;
 } master_forms[] = {
-    {"bf16-mixed", false, {DTP_BF16, DTP_BF16, DTP_BF16, DTP_FP32, DTP_FP32, false, false}},
-    {"bf16-mixed", false, {DTP_BF16, DTP_BF16, DTP_FP32, DTP_FP32, DTP_FP32, false, false}},
-    {"fp16-mixed", true, {DTP_FP16, DTP_FP16, DTP_FP16, DTP_FP32, DTP_FP32, false, false}},
-    {"fp8-tensorwise", true, {DTP_BF16, DTP_FP8, DTP_FP32, DTP_FP32, DTP_FP32, false, false}},
+    {"bf16-mixed", false, {DTP_BF16, DTP_BF16, DTP_BF16, DTP_FP32, DTP_FP32, DTP_FP8_NONE, false}},
+    {"bf16-mixed", false, {DTP_BF16, DTP_BF16, DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP8_NONE, false}},
+    {"fp16-mixed", true, {DTP_FP16, DTP_FP16, DTP_FP16, DTP_FP32, DTP_FP32, DTP_FP8_NONE, false}},
+#define DTP_FP8_RECIPE(suffix, word, precision, libraries, granularity, block, scale_bytes, bits, amax, narrow, fast,  \
+                       gathers, parts, formats, words)                                                                 \
+    {precision, true, {DTP_BF16, DTP_FP8, DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP8_##suffix, false}},
+#include "base/fp8_recipe.def"
 };
 #define MASTER_FORM_COUNT (sizeof master_forms / sizeof *master_forms)
 
@@ -238,7 +246,7 @@ bool dtp_precision_recipe(const char *name, struct dtp_precision *out)
 static bool same_precision(const struct dtp_precision *a, const struct dtp_precision *b)
 {
     return a->params == b->params && a->compute == b->compute && a->reduce == b->reduce && a->master == b->master &&
-           a->moments == b->moments && a->fp8_rowwise == b->fp8_rowwise;
+           a->moments == b->moments && a->fp8_recipe == b->fp8_recipe;
 }
 
 /* int8 moments are the optimizer's choice (adam8bit), and whether fp8 weights are gathered follows the strategy:
@@ -254,7 +262,7 @@ const char *dtp_precision_name(const struct dtp_precision *precision)
     for (size_t i = 0; i < MASTER_FORM_COUNT; i++)
         if (same_precision(&plain, &master_forms[i].precision))
             return master_forms[i].name;
-    return precision->fp8_rowwise ? "custom-rowwise" : "custom";
+    return "custom";
 }
 
 void dtp_precision_for_runtime(struct dtp_precision *precision, const struct dtp_runtime *runtime)

@@ -6,6 +6,7 @@
 #define DTP_PLAN_H
 
 #include "base/execution.h"
+#include "base/fp8_recipe.h"
 #include "machine/machine.h"
 #include "base/status.h"
 #include "net/transformer.h"
@@ -74,8 +75,8 @@ struct dtp_precision {
     enum dtp_dtype reduce;  /* of gradients on the wire and in reduction */
     enum dtp_dtype master;  /* optimizer's copy of the parameters; equal to params = there is no extra copy */
     enum dtp_dtype moments;
-    bool fp8_rowwise;    /* torchao rowwise scaling; false = tensorwise */
-    bool fp8_all_gather; /* FSDP2 float8 all-gather (tensorwise only) */
+    enum dtp_fp8_recipe fp8_recipe; /* of fp8 compute, else none */
+    bool fp8_all_gather;            /* FSDP2 float8 all-gather (tensorwise only) */
 };
 
 /* What one runtime alone reads: a field for each of its keys, whose rows say what they are (plan_keys.def). */
@@ -98,9 +99,11 @@ struct dtp_plan {
 /* those of runtime torch, which others ask for as well */
 #define DTP_TORCH_FIELD(type, field, standard) type field;
 #include "plan/plan_keys.def"
-    uint32_t shard_group; /* ranks that share one copy of the sharded state; 0 = rule (data parallel size;
-                             node for hybrid_shard); resolved by dtp_plan_resolve */
-    uint32_t tp, pp, cp;  /* tensor, pipeline, context parallel; which a runtime has: `splits` of runtime.h */
+    uint32_t shard_group;    /* ranks that share one copy of the sharded state; 0 = rule (data parallel size;
+                                node for hybrid_shard); resolved by dtp_plan_resolve */
+    uint32_t tp, pp, cp;     /* tensor, pipeline, context parallel; which a runtime has: `splits` of runtime.h */
+    uint32_t ep;             /* expert parallel: ranks that divide a layer's experts, neighbours of a stage's */
+    double expert_imbalance; /* rows that the fullest of them receives, over the mean: 1, all receive as many */
     enum dtp_mesh_axis layout_order[DTP_AXIS_COUNT]; /* which ranks are neighbours (layout.h) */
     bool sequence_parallel;          /* with tp: norms and residual stream are spread too; default true */
     bool tp_overlap;                 /* with tp: its collectives run beside matmuls; default false */
@@ -124,6 +127,7 @@ struct dtp_plan {
     enum dtp_offload offload;
     struct dtp_precision precision;
     enum dtp_attention attention;
+    double dropout; /* probability, of attention's and of the branches' alike; default 0 */
     enum dtp_loss loss;
     enum dtp_optimizer optimizer; /* SGD without momentum: no state */
     uint32_t wrap_layers;         /* layers per FSDP unit; 0 = the whole model is one unit */
@@ -152,7 +156,8 @@ struct dtp_plan dtp_plan_unchosen(void);
 
 /* Named recipes of `--precision`: fp32; bf16-mixed (fp32 parameters and moments, bf16 compute, fp32 reduction); bf16
  * (bf16 parameters and gradients, fp32 moments, no master: the tutorials' 12 bytes a parameter); bf16-pure (moments in
- * bf16 too); fp16-mixed; fp8-tensorwise (torchao, with fp8 all-gather); fp8-rowwise. False for an unknown name.
+ * bf16 too); fp16-mixed; and those of fp8_recipe.def, fp8-tensorwise with the fp8 all-gather. False for an unknown
+ * name.
  *
  * DeepSpeed and Megatron keep 16-bit parameters and an fp32 master in the optimizer, so there the mixed recipes mean
  * parameters and compute in 16 bits, master and moments in fp32, and gradients in what the runtime defaults to:
@@ -160,8 +165,7 @@ struct dtp_plan dtp_plan_unchosen(void);
  * change (and none to any other precision); dtp_plan_resolve calls it. */
 bool dtp_precision_recipe(const char *name, struct dtp_precision *out);
 void dtp_precision_for_runtime(struct dtp_precision *precision, const struct dtp_runtime *runtime);
-/* The name of a recipe in either form; else "custom", or "custom-rowwise" where fp8 is scaled by rows, which dtypes do
- * not say. */
+/* The name of a recipe in either form; else "custom". */
 const char *dtp_precision_name(const struct dtp_precision *precision);
 
 /* Words of the choices and back. Parsing ignores case and takes '-', '_' or nothing between words ("zero-1",

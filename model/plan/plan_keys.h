@@ -31,14 +31,17 @@
     X(ACCUMULATION, p->accumulate > 1, "accumulate above 1")                                                           \
     X(TENSOR, p->runtime->splits &DTP_AXES(TP),                                                                        \
       "runtimes with tensor parallelism (deepspeed, megatron, nanotron, torch)")                                       \
-    X(PIPELINE, p->runtime->splits &DTP_AXES(PP), "runtimes with pipelines (deepspeed, megatron, nanotron, torch)")    \
     X(CONTEXT, p->runtime->splits &DTP_AXES(CP), "runtimes with context parallelism (deepspeed, megatron, torch)")     \
+    X(EXPERTS, p->runtime->expert_parallel, "runtimes with expert parallelism (torch)")                                \
+    X(SPLIT_EXPERTS, p->ep > 1, "expert parallelism (ep above 1)")                                                     \
     X(SPLIT_TENSORS, p->tp > 1, "tensor parallelism (tp above 1)")                                                     \
     X(STAGES, p->pp > 1, "pipelines (pp above 1)")                                                                     \
     X(INTERLEAVED, dtp_plan_interleaves(p), "the interleaved schedule (pp and virtual_stages above 1)")                \
     X(SPLIT_CONTEXT, p->cp > 1, "context parallelism (cp above 1)")                                                    \
     X(SPLIT, dtp_plan_model_parallel(p) || p->cp > 1, "tensor, context or pipeline parallelism (above 1)")             \
     X(MEGATRON, p->runtime->overlap_grad_reduce, "runtime megatron")                                                   \
+    X(MEGATRON_LAYERS, p->runtime->overlap_grad_reduce || p->deepspeed.megatron_layers,                                \
+      "Megatron's layers: runtime megatron, or deepspeed with megatron_layers")                                        \
     X(ZERO_BUBBLE, p->runtime->validates &&dtp_plan_splits_backward(p),                                                \
       "zero bubble schedules (zb-h1, zb-h2, zb-v, v-half, v-min, zb-interleaved) under runtime megatron")              \
     X(DEEPSPEED, p->runtime->overlap_comm, "runtime deepspeed")                                                        \

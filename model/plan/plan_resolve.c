@@ -187,9 +187,25 @@ static void derive_reshard_group(struct dtp_resolver *r)
         p->reshard_group = 0;
 }
 
+/* fp8 of which no recipe is said: torchao's default, Transformer Engine's (recipe/__init__.py: DelayedScaling). What
+ * Megatron-LM's --fp8-recipe calls tensorwise is Transformer Engine's scaling of this step (megatron/core/fp8_utils.py,
+ * Float8CurrentScaling). */
+static void derive_fp8_recipe(struct dtp_plan *p)
+{
+    enum dtp_fp8_recipe *recipe = &p->precision.fp8_recipe;
+    if (p->precision.compute != DTP_FP8)
+        return;
+    bool engine = dtp_plan_fp8_library(p) == DTP_FP8_TE;
+    if (*recipe == DTP_FP8_NONE)
+        *recipe = engine ? DTP_FP8_DELAYED : DTP_FP8_TENSORWISE;
+    else if (*recipe == DTP_FP8_TENSORWISE && engine)
+        *recipe = DTP_FP8_CURRENT;
+}
+
 static void derive_precision(struct dtp_plan *p)
 {
     dtp_precision_for_runtime(&p->precision, p->runtime);
+    derive_fp8_recipe(p);
     if (p->optimizer == DTP_ADAM8BIT)
         p->precision.moments = DTP_INT8;
     /* torchao gathers fp8 weights through FSDP2's extension points; without them there is nothing to gather. */
@@ -265,17 +281,68 @@ static void check_gpu_dtype(struct dtp_resolver *r)
                     dtp_dtype_text(compute), instead);
 }
 
+static const char *const library_words[] = {
+    [DTP_FP8_TORCHAO] = "torchao", [DTP_FP8_TE] = "Transformer Engine", [DTP_FP8_OWN] = "runtime dtplan"};
+
+static void check_recipe_library(struct dtp_resolver *r, const struct dtp_fp8_recipe_row *row)
+{
+    enum dtp_fp8_library library = dtp_plan_fp8_library(r->plan);
+    if (row->libraries >> library & 1)
+        return;
+    char have[96] = "";
+    size_t length = 0;
+    for (int i = DTP_FP8_NONE + 1; i < DTP_FP8_RECIPE_COUNT; i++) {
+        const struct dtp_fp8_recipe_row *other = dtp_fp8_recipe_row((enum dtp_fp8_recipe)i);
+        if (other->libraries >> library & 1)
+            length += (size_t)snprintf(have + length, sizeof have - length, "%s%s", length ? ", " : "", other->word);
+    }
+    dtp_plan_refuse(r, "fp8_recipe", "%s is none of %s, whose fp8 runtime %s%s has; use one of %s", row->word,
+                    library_words[library], r->plan->runtime->name, r->plan->fsdp1 ? " with FSDP1" : "", have);
+}
+
+static void check_recipe_parts(struct dtp_resolver *r, const struct dtp_fp8_recipe_row *row)
+{
+    const struct dtp_gpu *gpu = &r->cluster->gpu;
+    const char *name = gpu->name[0] ? gpu->name : gpu->key;
+    bool blackwell = gpu->architecture == DTP_GPU_BLACKWELL;
+    if (row->parts == DTP_FP8_ON_HOPPER && gpu->architecture != DTP_GPU_HOPPER)
+        dtp_plan_refuse(r, "fp8_recipe", "%s has matmuls on Hopper alone, and not on %s; use %s", row->word, name,
+                        blackwell ? "mxfp8" : "current");
+    else if (row->parts == DTP_FP8_ON_BLACKWELL && !blackwell)
+        dtp_plan_refuse(r, "fp8_recipe",
+                        "%s needs scales of blocks in the matmul units, of Blackwell and later, and not "
+                        "%s; use %s",
+                        row->word, name, row->libraries >> DTP_FP8_TE & 1 ? "current" : "tensorwise");
+    else if (row->bits < 8 && gpu->fp4_flops_per_s <= 0)
+        dtp_plan_refuse(r, "fp8_recipe", "%s needs fp4 matmul units, whose rate of %s is not known; use mxfp8",
+                        row->word, name);
+}
+
+/* Operands of blocks are cut along the sums, so that these are whole blocks: 128 of blockwise, 32 of MXFP8; NVFP4's
+ * transforms and tiles want 32 too. */
+static unsigned fp8_multiple(const struct dtp_fp8_recipe_row *row)
+{
+    return row->granularity != DTP_FP8_BY_BLOCK ? FP8_MULTIPLE : row->block < 32 ? 32 : row->block;
+}
+
 static void check_fp8(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
     const struct dtp_transformer *t = r->transformer;
+    const struct dtp_fp8_recipe_row *row = dtp_fp8_recipe_row(p->precision.fp8_recipe);
     if (p->precision.compute != DTP_FP8) {
-        if (p->precision.fp8_rowwise || p->precision.fp8_all_gather)
-            dtp_plan_refuse(r, "precision", "fp8 scaling and all-gather need fp8 compute");
+        if (row || p->precision.fp8_all_gather)
+            dtp_plan_refuse(r, row ? "fp8_recipe" : "fp8_all_gather", "needs fp8 compute, and not %s; use precision %s",
+                            dtp_dtype_text(p->precision.compute), row ? row->precision : "fp8-tensorwise");
         return;
     }
-    if (p->precision.fp8_all_gather && p->precision.fp8_rowwise)
-        dtp_plan_refuse(r, "precision", "torchao gathers fp8 weights with tensorwise scaling only; use fp8-tensorwise");
+    check_recipe_library(r, row);
+    check_recipe_parts(r, row);
+    if (p->precision.fp8_all_gather && !row->gathers)
+        dtp_plan_refuse(r, "fp8_all_gather",
+                        "needs one cast of rows and columns, and not those of %s; use fp8_recipe "
+                        "tensorwise or leave it out",
+                        row->word);
     if (p->precision.fp8_all_gather && p->offload != DTP_OFFLOAD_NONE)
         dtp_plan_refuse(r, "offload",
                         "with an fp8 all-gather is not modelled; use precision bf16-mixed or fp8-rowwise");
@@ -288,9 +355,9 @@ static void check_fp8(struct dtp_resolver *r)
                   {"ffn", t->ffn},
                   {"seq", p->micro_batch * p->sequence}};
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
-        if (widths[i].value % FP8_MULTIPLE)
-            dtp_plan_refuse(r, widths[i].key, "fp8 matmuls need multiples of %u, and this one is %" PRIu64 " wide",
-                            FP8_MULTIPLE, widths[i].value);
+        if (widths[i].value % fp8_multiple(row))
+            dtp_plan_refuse(r, widths[i].key, "%s matmuls need multiples of %u, and this one is %" PRIu64 " wide",
+                            row->bits < 8 ? "fp4" : "fp8", fp8_multiple(row), widths[i].value);
 }
 
 /* ---- offload, optimizer, checkpointing, shape -------------------------------------------------------------------- */
@@ -329,6 +396,16 @@ static void check_checkpointing(struct dtp_resolver *r)
     else if (p->checkpoint_every > r->transformer->layers)
         dtp_plan_refuse(r, "checkpointing", "every-%" PRIu32 " of %" PRIu64 " layers; use at most that many, or none",
                         p->checkpoint_every, r->transformer->layers);
+}
+
+/* Megatron's fused kernel drops one branch, between its matmul and the sum. */
+static void check_dropout(struct dtp_resolver *r)
+{
+    const struct dtp_transformer *t = r->transformer;
+    if (r->plan->dropout > 0 && (t->parallel_block || t->norm_place != DTP_NORMS_BEFORE))
+        dtp_plan_refuse(r, "dropout",
+                        "is modelled where each branch goes from its matmul to a sum of its own; leave it out with "
+                        "parallel_block or norm_place");
 }
 
 /* Kernels of this project know soft caps, and so do PyTorch's flash kernels (flash-attn 2.6, FlexAttention);
@@ -408,6 +485,7 @@ void dtp_plan_check(struct dtp_resolver *r)
     check_master(r);
     check_gpu_dtype(r);
     check_fp8(r);
+    check_dropout(r);
     check_softcaps(r);
     check_offload(r);
     check_nvme(r);

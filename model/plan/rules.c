@@ -21,6 +21,24 @@ bool dtp_plan_keeps_fp8(const struct dtp_plan *plan)
     return plan->precision.compute == DTP_FP8 && plan->runtime->keeps_fp8;
 }
 
+enum dtp_fp8_library dtp_plan_fp8_library(const struct dtp_plan *plan)
+{
+    if (plan->runtime->own_kernels)
+        return DTP_FP8_OWN;
+    return plan->runtime->keeps_fp8 || plan->fsdp1 ? DTP_FP8_TE : DTP_FP8_TORCHAO;
+}
+
+bool dtp_plan_runs_narrow(const struct dtp_plan *plan, enum dtp_product product)
+{
+    const struct dtp_fp8_recipe_row *row = dtp_fp8_recipe_row(plan->precision.fp8_recipe);
+    return row && row->narrow >> product & 1;
+}
+
+bool dtp_plan_casts_weights(const struct dtp_plan *plan)
+{
+    return dtp_plan_autocast(plan) && !(plan->precision.fp8_recipe && dtp_plan_fp8_library(plan) == DTP_FP8_TORCHAO);
+}
+
 bool dtp_plan_fuses(const struct dtp_plan *plan)
 {
     return plan->compile || plan->runtime->fused_kernels || plan->deepspeed.megatron_layers;
@@ -239,6 +257,18 @@ uint32_t dtp_plan_gradient_ranks(const struct dtp_plan *plan, const struct dtp_c
     return slices <= cluster->gpus ? (uint32_t)(cluster->gpus / slices) : 1;
 }
 
+uint32_t dtp_plan_expert_replicas(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
+{
+    uint64_t slices = (uint64_t)(plan->pp ? plan->pp : 1) * (plan->ep ? plan->ep : 1);
+    return slices <= cluster->gpus ? (uint32_t)(cluster->gpus / slices) : 1;
+}
+
+uint64_t dtp_plan_expert_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan)
+{
+    uint64_t ranks = dtp_plan_shard_ranks(cluster, plan);
+    return plan->ep > 1 && ranks >= plan->ep ? ranks / plan->ep : ranks;
+}
+
 uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
 {
     uint32_t ranks = dtp_plan_gradient_ranks(plan, cluster), cp = plan->cp ? plan->cp : 1;
@@ -267,6 +297,7 @@ struct dtp_attention_shape dtp_plan_attention(const struct dtp_transformer *tran
     struct dtp_attention_shape shape = dtp_transformer_attention(transformer, layer, plan->sequence);
     shape.kernel = (uint8_t)plan->attention;
     shape.wide = wide_scores(plan) && plan->attention == DTP_ATTENTION_MATH;
+    shape.dropout = plan->dropout > 0 && plan->attention == DTP_ATTENTION_MATH;
     shape.atomic = plan->executor.atomic_attention;
     if (shape.value_dim == shape.head_dim || dtp_plan_pads_values(transformer, cluster, plan))
         shape.value_dim = 0;
@@ -293,6 +324,7 @@ struct dtp_execution dtp_plan_execution(const struct dtp_plan *plan)
                                                  : DTP_ALLOCATOR_SEGMENTS,
         .compute = plan->precision.compute,
         .reduce = plan->precision.reduce,
+        .fp8_recipe = plan->precision.fp8_recipe,
         .own_kernels = runtime->own_kernels,
         .graph = executor->cuda_graph,
         .plain_host_adam = runtime->plain_host_adam,

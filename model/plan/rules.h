@@ -39,6 +39,15 @@ bool dtp_plan_keeps_fp8(const struct dtp_plan *plan);
  * torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp says otherwise; Megatron's and ours stay in 16 bits. */
 unsigned dtp_plan_score_bytes(const struct dtp_plan *plan);
 
+/* Whose code makes the casts of fp8 matmuls. FSDP1's users of fp8 had Transformer Engine's linears (llm-foundry), those
+ * of FSDP2 and DDP have torchao's. */
+enum dtp_fp8_library dtp_plan_fp8_library(const struct dtp_plan *plan);
+/* True where this product of a layer's matrices runs in the recipe's formats; false of 16 bits and of no recipe. */
+bool dtp_plan_runs_narrow(const struct dtp_plan *plan, enum dtp_product product);
+/* True where autocast makes 16-bit casts of the layers' weights. torchao casts fp32 weights to fp8 in one go (autocast
+ * reaches into no autograd function: matmul_with_hp_or_float8_args), so that there are none. */
+bool dtp_plan_casts_weights(const struct dtp_plan *plan);
+
 /* Bytes of one activation or compute weight; fp8 recipes keep activations in bf16. */
 unsigned dtp_plan_compute_bytes(const struct dtp_plan *plan);
 
@@ -117,6 +126,11 @@ uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_clust
 /* gpus / (tp pp), over which gradients are summed and state is sharded: each context parallel rank has other tokens. At
  * least 1. */
 uint32_t dtp_plan_gradient_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
+
+/* Ranks that have the same experts, over which these weights' gradients are summed: those of a stage over ep. */
+uint32_t dtp_plan_expert_replicas(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
+/* Of these, who share one copy of them where parameters are sharded: the shard group over ep. */
+uint64_t dtp_plan_expert_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan);
 
 /* Of a micro-step on one rank: context parallel ranks divide a sequence. */
 uint64_t dtp_plan_tokens(const struct dtp_plan *plan);

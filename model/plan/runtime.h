@@ -53,14 +53,16 @@ struct dtp_runtime {
     bool copies_passes; /* a stage receives into one buffer each way that stands for the whole run; of activations it
                            keeps a copy until their gradient is sent and works on another, and holds what it makes
                            until its backward is through (pipe_buffers of DeepSpeed's PipelineEngine) */
+    bool sends_beside;  /* no stage waits until what it sends is taken, whatever the schedule */
     bool holds_passes;  /* a stage receives into memory that stands for the whole run, holds what it makes until its
                            backward is through and the gradient of its input until the next step, and has its loss with
                            its forward; autocast's casts live from the first pass to the last
                            (torch.distributed.pipelining) */
 
     /* ---- tensor parallel ranks ---- */
-    bool experts; /* knows layers with experts */
-    bool latent_attention;
+    bool experts;         /* knows layers with experts */
+    bool expert_parallel; /* and ranks that divide them */
+    bool latent_attention, attention_sinks, clamped_swiglu;
     bool whole_stream;  /* each has all of the residual stream: no sequence parallelism */
     bool whole_vocab;   /* and all of embedding, head and loss, where the model does not divide itself */
     bool gathers_again; /* what a matmul reads is not kept as it was gathered, but as the rank's rows, and gathered for

@@ -11,6 +11,7 @@ struct dtp_transformer dtp_plan_slice(const struct dtp_transformer *transformer,
     slice.heads = dtp_part_of(transformer->heads, plan->tp);
     slice.kv_heads = dtp_part_of(transformer->kv_heads, plan->tp);
     slice.ffn = dtp_part_of(transformer->ffn, plan->tp);
+    slice.expert_ranks = plan->ep;
     slice.vocab = dtp_divide_up(transformer->vocab, dtp_plan_divides_vocab(plan) ? plan->tp : 1);
     return slice;
 }
@@ -26,6 +27,10 @@ struct dtp_layout dtp_plan_layout(const struct dtp_plan *plan, const struct dtp_
     layout.size[DTP_AXIS_DP_SHARD] = shards && data % shards == 0 ? shards : 1;
     layout.size[DTP_AXIS_DP_REPLICATE] = data / layout.size[DTP_AXIS_DP_SHARD];
     layout.size[DTP_AXIS_PP] = plan->pp;
+    if (plan->ep > 1) {
+        layout.size[DTP_AXIS_EP] = plan->ep;
+        layout.size[DTP_AXIS_EDP] = dtp_plan_expert_replicas(plan, cluster);
+    }
     return layout;
 }
 

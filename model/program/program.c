@@ -307,8 +307,8 @@ static const char *fault_of_demand(const struct dtp_demand *demand)
         return "a demand is negative, not finite or absurdly large";
     if ((unsigned)demand->dtype >= DTP_DTYPE_COUNT)
         return "no such format";
-    if (demand->memory_kernel > DTP_KERNEL_STREAMING || demand->recompute > 1)
-        return "memory_kernel must be 0, 1 or 2, recompute 0 or 1";
+    if (demand->memory_kernel >= DTP_MEMORY_KERNEL_COUNT || demand->recompute > 1)
+        return "no such memory_kernel, or recompute is neither 0 nor 1";
     return NULL;
 }
 
@@ -368,7 +368,7 @@ static const char *fault_of_shapes(const struct dtp_new_op *op)
     const struct dtp_attention_shape *a = &op->demand.attention;
     enum dtp_op_class class = dtp_op_kind_class(op->kind);
     bool none = !a->heads && !a->kv_heads && !a->head_dim && !a->value_dim && !a->window && !a->queries && !a->keys &&
-                !a->causal && !a->kernel && !a->wide && !a->atomic && a->softcap == 0;
+                !a->causal && !a->kernel && !a->wide && !a->atomic && !a->dropout && a->softcap == 0;
     if (!is_amount(a->softcap, DTP_DEMAND_MAX))
         return "a soft cap is negative, not finite or absurdly large";
     if (op->demand.form >= DTP_FORM_COUNT)

@@ -54,7 +54,7 @@ enum dtp_status dtp_program_set_match(const struct dtp_program_set *set, struct 
                                       uint32_t ***partner, struct dtp_faults *faults);
 
 /* How operations of one rank may overtake each other: streams do on a GPU; a host device does one after the other, in
- * the order of the program. */
+ * the order of the program, but for the streams of transfers between stages, which threads of their own carry. */
 enum dtp_issue_order { DTP_ISSUE_STREAMS, DTP_ISSUE_IN_LINE };
 /* Proves the whole: every role by itself (dtp_program_verify), that transfers match, and that none waits for ever,
  * whoever is how fast. A deadlock is refused with the operations at which the roles would stand. */

@@ -37,10 +37,15 @@ static void skip_to_group(struct walk *w, uint32_t group)
         ++*at;
 }
 
+/* Whether the host goes on to what is behind it while it is not done. */
+static bool goes_on(const struct walk *w, const struct dtp_op *op)
+{
+    return op->kind != DTP_OP_HOST_WAIT && (w->order == DTP_ISSUE_STREAMS || dtp_stream_transfers(op->stream));
+}
+
 static void skip_host(struct walk *w)
 {
-    while (w->host < w->count &&
-           (w->state[w->host] == DONE || (w->order == DTP_ISSUE_STREAMS && w->ops[w->host].kind != DTP_OP_HOST_WAIT)))
+    while (w->host < w->count && (w->state[w->host] == DONE || goes_on(w, &w->ops[w->host])))
         w->host++;
 }
 

@@ -28,6 +28,7 @@ static const char *const execution_keys[] = {"issuer",
                                              "reduce",
                                              "copies",
                                              "clip_norm",
+                                             "fp8_recipe",
 #define X(field) #field,
                                              DTP_EXECUTION_FLAGS(X) DTP_EXECUTION_NUMBERS(X)
 #undef X
@@ -39,6 +40,7 @@ enum {
     EXECUTION_REDUCE,
     EXECUTION_COPIES,
     EXECUTION_CLIP_NORM,
+    EXECUTION_FP8_RECIPE,
 #define X(field) EXECUTION_##field,
     DTP_EXECUTION_FLAGS(X) DTP_EXECUTION_NUMBERS(X)
 #undef X
@@ -70,6 +72,10 @@ static void read_execution_key(struct reader *reader, int key, struct dtp_execut
     case EXECUTION_COMPUTE: dtp_text_read_dtype(reader, &out->compute); break;
     case EXECUTION_REDUCE: dtp_text_read_dtype(reader, &out->reduce); break;
     case EXECUTION_COPIES: read_copies(reader, &out->copied); break;
+    case EXECUTION_FP8_RECIPE:
+        if (read_word(reader, "fp8_recipe") && !dtp_fp8_recipe_parse(reader->word, &out->fp8_recipe))
+            REFUSE(reader, "unknown fp8_recipe \"%s\"", reader->word);
+        break;
     case EXECUTION_CLIP_NORM: read_number(reader, "clip_norm", &out->clip_norm); break;
 #define X(field)                                                                                                       \
     case EXECUTION_##field: out->field = true; break;

@@ -211,6 +211,7 @@ static const char *const op_keys[] = {"buffers",
                                       "softcap",
                                       "wide",
                                       "atomic",
+                                      "dropout",
                                       "form",
 #define X(field, most) #field,
                                       DTP_ATTENTION_TABLE(X)
@@ -236,6 +237,7 @@ enum {
     KEY_SOFTCAP,
     KEY_WIDE,
     KEY_ATOMIC,
+    KEY_DROPOUT,
     KEY_FORM,
 #define X(field, most) KEY_ATTENTION_##field,
     DTP_ATTENTION_TABLE(X)
@@ -317,6 +319,7 @@ static void read_op_key(struct reader *reader, int key, struct op_line *line)
     case KEY_CAUSAL: op->demand.attention.causal = true; break;
     case KEY_WIDE: op->demand.attention.wide = true; break;
     case KEY_ATOMIC: op->demand.attention.atomic = true; break;
+    case KEY_DROPOUT: op->demand.attention.dropout = true; break;
     case KEY_FORM: read_form(reader, &op->demand.form); break;
     case KEY_SOFTCAP: read_number(reader, "softcap", &op->demand.attention.softcap); break;
     case KEY_GROUPS:

@@ -30,7 +30,7 @@
     }
 #define DTP_MEMORY_KERNEL_WORDS                                                                                        \
     {                                                                                                                  \
-        "eager", "fused", "streaming"                                                                                  \
+        "eager", "fused", "streaming", "indexed", "outer", "transposing", "columns"                                    \
     }
 
 #endif

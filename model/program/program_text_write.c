@@ -51,6 +51,8 @@ static void write_execution(FILE *file, const struct dtp_execution *execution)
     fprintf(file, "execution issuer %s allocator %s compute %s reduce %s", dtp_issuer_text(execution->issuer),
             dtp_allocator_text(execution->allocator), dtp_dtype_text(execution->compute),
             dtp_dtype_text(execution->reduce));
+    if (execution->fp8_recipe)
+        fprintf(file, " fp8_recipe %s", dtp_fp8_recipe_text(execution->fp8_recipe));
 #define X(field) fputs(execution->field ? " " #field : "", file);
     DTP_EXECUTION_FLAGS(X)
 #undef X
@@ -114,6 +116,7 @@ static void write_attention(FILE *file, const struct dtp_attention_shape *attent
     fputs(attention->causal ? " causal" : "", file);
     fputs(attention->wide ? " wide" : "", file);
     fputs(attention->atomic ? " atomic" : "", file);
+    fputs(attention->dropout ? " dropout" : "", file);
     if (attention->kernel)
         fprintf(file, " kernel %s", kernels[attention->kernel]);
 }

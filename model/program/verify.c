@@ -263,6 +263,7 @@ static double most_sent_bytes(const struct proof *proof, const struct dtp_op *op
     case DTP_ALL_GATHER: return written * ring;
     case DTP_ALL_REDUCE: return 2 * written * ring;
     case DTP_SEND_RECV: return read > written ? read : written;
+    case DTP_ALL_TO_ALL: return (read > written ? read : written) * ring; /* some receive more than they send */
     default: return read * ring;
     }
 }

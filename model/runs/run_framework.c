@@ -9,10 +9,15 @@
 #define MEGATRON_RULES                                                                                                 \
     .runtime = "megatron", .optimizer = "adamw-fused", .loss = "fused", .selective = DTP_SELECTIVE_ATTENTION,          \
     .fused_matmuls = true
+/* What pretrain_gpt.py of Megatron-LM and its forks does where no argument says otherwise: attention_dropout and
+ * hidden_dropout are 0.1 (arguments.py, _add_regularization_args), and neither BLOOM's slurm files nor the examples of
+ * the forks change that; NeMo-Megatron's megatron_gpt_config.yaml has the same. Today's recipes of LLaMA set 0. */
+#define GPT_DROPOUT .dropout = 0.1
 /* NeMo 2 and Megatron-Bridge turn on all overlaps where there is something to overlap (MegatronCommOverlapCallback and
  * CommOverlapConfig: overlap_grad_reduce and overlap_param_gather with more than one data parallel rank), and in the
  * recipes whose speed they publish (pretrain_performance_optimizations) tp_comm_overlap, and sums of gradients in bf16
- * (grad_reduce_in_fp32). */
+ * (grad_reduce_in_fp32). Their fp8 was scaled by earlier steps (bf16_with_fp8_mixed) until Megatron-Bridge, whose
+ * summaries of 2025 on say FP8-CS where they say any. */
 #define NEMO_RULES MEGATRON_RULES, .attention = "flash", .reduce = "bf16", .sequence_parallel = true, .overlaps = true
 /* llmq is a C++/CUDA program of fused kernels without an autograd graph, as our executor is. */
 #define EXECUTOR_RULES                                                                                                 \
@@ -21,10 +26,12 @@
 /* llm-foundry on Composer: both FSDP modes, DEFAULT and PURE, reduce in bf16 (get_mixed_precision leaves reduce_dtype
  * unset or sets it to bf16). Its no_sync is for DDP models only, so FSDP reduces in every micro-step. MPT has one Wqkv,
  * a FlashAttention-1 kernel (attn_impl triton, submit_benchmarks.py) and flash-attn's fused cross entropy.
- * DecoupledAdamW runs one operation after the other, nearest to foreach. */
+ * DecoupledAdamW runs one operation after the other, nearest to foreach. Its amp_fp8 is Transformer Engine's
+ * DelayedScaling. */
 #define COMPOSER_RULES                                                                                                 \
-    .runtime = "torch", .optimizer = "adamw-foreach", .loss = "fused", .attention = "flash1", .reduce = "bf16",        \
-    .selective = DTP_SELECTIVE_MATMUL, .fsdp1 = true, .fsdp_syncs_always = true, .fused_matmuls = true
+    .fp8 = "fp8-delayed", .runtime = "torch", .optimizer = "adamw-foreach", .loss = "fused", .attention = "flash1",    \
+    .reduce = "bf16", .selective = DTP_SELECTIVE_MATMUL, .fsdp1 = true, .fsdp_syncs_always = true,                     \
+    .fused_matmuls = true
 /* torchtitan reduces in fp32 and in every micro-step; through 2024 its loss was not compiled and PyTorch kept the root
  * unit; "selective" is op-SAC unless the notes say (layer). Stages are those of generate_llm_fqn_per_model_part, two a
  * rank where the schedule has several and the row does not say how many (pipeline_llm). */
@@ -61,7 +68,14 @@
 #define MEGATRON_DEEPSPEED_RULES                                                                                       \
     .runtime = "deepspeed", .optimizer = "adamw", .loss = "fused", .attention = "flash1",                              \
     .selective = DTP_SELECTIVE_ATTENTION, .unfused_unless_asked = true, .fused_matmuls = true,                         \
-    .megatron_layers = true, .bf16_optimizer = true
+    .megatron_layers = true, .bf16_optimizer = true, GPT_DROPOUT
+/* The zero-bubble paper's fork of Megatron-LM: post-validation asks for fp16 (arguments.py, validate_args), its example
+ * unties the head (pretrain_zero_bubble.sh), that of the time of the paper's runs has no --use-flash-attn
+ * (pretrain_zbh1.sh), and the paper counts activations of attention without flash kernels, with dropout
+ * (arXiv:2401.10241, section 3: M_B = s b h (34 + 5 a s / h)). */
+#define ZERO_BUBBLE_RULES                                                                                              \
+    MEGATRON_RULES, GPT_DROPOUT, .attention = "flash1", .unfused_unless_asked = true, .dtype = "fp16",                 \
+                                 .untied_head = true
 /* nanotron's scaling benchmarks; its text names Megatron too. */
 #define NANOTRON_RULES                                                                                                 \
     .runtime = "nanotron", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash2",                         \
@@ -78,19 +92,27 @@ static const struct dtp_run_framework frameworks[] = {
     {.word = "llmq", EXECUTOR_RULES},
     {.word = "llm.c", EXECUTOR_RULES},
     {.word = "Megatron-DeepSpeed", .strategy = "zero1", MEGATRON_DEEPSPEED_RULES},
+    {.word = "sail-sg", ZERO_BUBBLE_RULES},
     {.word = "Megatron-DeepSpeed",
      MEGATRON_RULES,
+     GPT_DROPOUT,
      .attention = "flash1",
      .unfused_unless_asked = true,
      .scatter_gather = true},
     {.word = "NeMo-Megatron",
      MEGATRON_RULES,
+     GPT_DROPOUT,
      .attention = "flash1",
      .unfused_unless_asked = true,
      .sequence_parallel = true},
-    {.word = "PTD-P", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true, .scatter_gather = true},
-    {.word = "Megatron-Bridge", NEMO_RULES},
-    {.word = "NeMo", NEMO_RULES},
+    {.word = "PTD-P",
+     MEGATRON_RULES,
+     GPT_DROPOUT,
+     .attention = "flash1",
+     .unfused_unless_asked = true,
+     .scatter_gather = true},
+    {.word = "Megatron-Bridge", NEMO_RULES, .fp8 = "fp8-current"},
+    {.word = "NeMo", NEMO_RULES, .fp8 = "fp8-delayed"},
     {.word = "Megatron-Core", MEGATRON_RULES, .attention = "flash", .sequence_parallel = true},
     {.word = "Megatron", MEGATRON_RULES, .attention = "flash", .scatter_gather = true},
     {.word = "InternEvo", MEGATRON_RULES, .attention = "flash2"},

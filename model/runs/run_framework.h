@@ -22,7 +22,10 @@ struct dtp_run_framework {
     const char *runtime;
     const char *optimizer, *loss;
     const char *attention; /* its fused kernel; unfused where flash_attention is 0 */
+    const char *dtype;     /* where the row states none; NULL = bf16 */
+    double dropout;        /* of Megatron's layers */
     const char *reduce;    /* dtype of gradients on the wire under bf16 compute; NULL = the precision recipe's */
+    const char *fp8;       /* its precision where a row says fp8 and no more; NULL = fp8-tensorwise */
     enum dtp_run_selective selective;
     bool overlaps;             /* collectives of Megatron's data and tensor parallel ranks, beside compute */
     bool scatter_gather;       /* between Megatron's stages; without sequence parallelism */
@@ -33,6 +36,7 @@ struct dtp_run_framework {
     bool reference_script; /* of the H200 runs: its initialisation */
     bool megatron_layers;  /* under DeepSpeed's engine */
     bool bf16_optimizer;   /* of which bf16 gradients are summed in fp32 */
+    bool untied_head;      /* the head has weights of its own, whatever its family's do */
     bool rope_fp32;        /* written as fp32 halves, each product a kernel */
     bool keeps_root;       /* FSDP2's root unit stays gathered from forward to backward */
     bool counts_ends;      /* of a pipeline's stages embedding and head count as one layer each */

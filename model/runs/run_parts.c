@@ -8,13 +8,30 @@
 
 /* ---- experts --------------------------------------------------------------------------------------------------- */
 
+/* Whether tokens were dropped, or moved by another way than PyTorch's all-to-alls, say the notes of some rows. */
+static void refuse_ways(struct writer *w)
+{
+    static const char *const words[] = {"capacity factor", "ScatterMoE", "scattermoe", "DeepEP", "HybridEP", "deepep"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strstr(w->run->notes, words[i]))
+            REFUSE(w, "experts by '%s', as notes say, are not modelled; dropless grouped matmuls are", words[i]);
+}
+
+/* The model's dimensions are the shape's (run_shape.c); here how ranks divide its experts. Which runtimes have experts
+ * says resolving. */
 static void write_experts(struct writer *w)
 {
     const struct dtp_run *run = w->run;
-    if (run->experts)
-        REFUSE(w, "a mixture of experts (n_experts %" PRIu64 ", top_k %" PRIu64 ") is not modelled; dense models are",
-               run->experts, run->top_k);
-    else if (run->ep > 1 || run->etp > 1)
+    if (run->experts && (!run->top_k || !run->expert_ffn))
+        REFUSE(w, "n_experts %" PRIu64 " without top_k or moe_ffn_hidden: what a token passes is not stated",
+               run->experts);
+    if (run->etp > 1)
+        REFUSE(w, "etp %" PRIu64 " (tensor parallel experts) is not modelled; 1 is", run->etp);
+    if (run->experts) {
+        refuse_ways(w);
+        if (run->ep > 1)
+            set_count(w, "ep", run->ep);
+    } else if (run->ep > 1 || run->etp > 1)
         REFUSE(w, "ep %" PRIu64 " or etp %" PRIu64 " without n_experts: which layers have experts is not stated",
                run->ep, run->etp);
 }
@@ -50,31 +67,63 @@ static void write_adapters(struct writer *w)
 
 /* ---- recipes of precision -------------------------------------------------------------------------------------- */
 
-/* Those whose precision param_dtype, fp8 and the words "pure" and "rowwise" say in full; Transformer Engine calls its
- * scaling by tensor in this step "current". */
-static const char *const plain_recipes[] = {"",
-                                            "bf16",
-                                            "fp16",
-                                            "bf16 pure",
-                                            "bf16-pure",
-                                            "bf16-mixed",
-                                            "fp16-mixed",
-                                            "bf16 autocast",
-                                            "fp16 autocast",
-                                            "fp8-tensorwise",
-                                            "fp8-current-tensorwise",
-                                            "fp8 (per-tensor)",
-                                            "fp8 (per-tensor; scaling not stated)",
-                                            "fp8-rowwise",
-                                            "fp8-tensorwise bf16 state",
-                                            "fp8-rowwise bf16 state"};
+/* Words of the column, and the precision that each is; NULL: what param_dtype, fp8 and the word "pure" say, of fp8 what
+ * the framework does where its row does not tell. Words behind a comma are settings of their own (fp8_all_gather
+ * follows the recipe). */
+static const struct {
+    const char *word, *precision;
+} recipes[] = {{"", NULL},
+               {"bf16", NULL},
+               {"fp16", NULL},
+               {"bf16 pure", NULL},
+               {"bf16-pure", NULL},
+               {"bf16-mixed", NULL},
+               {"fp16-mixed", NULL},
+               {"bf16 autocast", NULL},
+               {"fp16 autocast", NULL},
+               {"fp8 (per-tensor)", NULL},
+               {"fp8 (per-tensor; scaling not stated)", NULL},
+               {"fp8-tensorwise", "fp8-tensorwise"},
+               {"fp8-tensorwise bf16 state", "fp8-tensorwise"},
+               {"fp8-tensorwise, float8 all-gather", "fp8-tensorwise"},
+               {"fp8-current-tensorwise", "fp8-current"}, /* Transformer Engine's name of a scale of this step */
+               {"fp8-delayed", "fp8-delayed"},
+               {"fp8-blockwise", "fp8-blockwise"},
+               {"fp8-rowwise", "fp8-rowwise"},
+               {"fp8-rowwise bf16 state", "fp8-rowwise"},
+               {"fp8-rowwise, bfloat16 all-gather", "fp8-rowwise"},
+               {"fp8-rowwise_with_gw_hp, bfloat16 all-gather", "fp8-rowwise-gw-hp"},
+               {"mxfp8", "mxfp8"},
+               {"mxfp8 (cublas)", "mxfp8"},
+               {"mxfp8 (cublas, rceil)", "mxfp8"}, /* how scales are rounded costs nothing */
+               {"nvfp4", "nvfp4"}};
+
+/* Where the column is empty, in the notes: Megatron-Bridge's summaries, torchtitan's. Of two the first, whose figures
+ * the row has. */
+static const struct {
+    const char *words, *precision;
+} noted_recipes[] = {{"precision=MXFP8", "mxfp8"},
+                     {"precision=FP8-CS", "fp8-current"},
+                     {"rowwise", "fp8-rowwise"},
+                     {"tensorwise", "fp8-tensorwise"}};
+
+const char *dtp_run_fp8_precision(const struct writer *w)
+{
+    for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++)
+        if (recipes[i].precision && strcmp(w->run->precision_recipe, recipes[i].word) == 0)
+            return recipes[i].precision;
+    for (size_t i = 0; i < sizeof noted_recipes / sizeof *noted_recipes; i++)
+        if (strstr(w->run->notes, noted_recipes[i].words))
+            return noted_recipes[i].precision;
+    return w->framework->fp8 ? w->framework->fp8 : "fp8-tensorwise";
+}
 
 static void write_recipe(struct writer *w)
 {
-    for (size_t i = 0; i < sizeof plain_recipes / sizeof *plain_recipes; i++)
-        if (strcmp(w->run->precision_recipe, plain_recipes[i]) == 0)
+    for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++)
+        if (strcmp(w->run->precision_recipe, recipes[i].word) == 0)
             return;
-    REFUSE(w, "precision_recipe '%.60s' is not modelled; fp8-tensorwise and fp8-rowwise are", w->run->precision_recipe);
+    REFUSE(w, "precision_recipe '%.60s' is not modelled; those of key precision are", w->run->precision_recipe);
 }
 
 /* ---- hooks of DDP ---------------------------------------------------------------------------------------------- */

@@ -45,6 +45,22 @@ static bool is_fsdp1(const struct writer *w)
 
 /* ---- model and cluster ----------------------------------------------------------------------------------------- */
 
+static void write_expert_dimensions(struct writer *w, const struct dtp_transformer *shape)
+{
+    set_count(w, "experts", shape->experts);
+    set_count(w, "experts_per_token", shape->experts_per_token);
+    set_count(w, "expert_ffn", shape->expert_ffn);
+    set_count(w, "shared_expert_ffn", shape->shared_expert_ffn);
+    set_switch(w, "shared_expert_gate", shape->shared_expert_gate);
+    set_count(w, "dense_layers", shape->dense_layers);
+    set_count(w, "expert_layer_step", shape->expert_layer_step);
+    set(w, "router", "%s", dtp_router_text(shape->router));
+    set_switch(w, "router_bias", shape->router_bias);
+    set_switch(w, "expert_bias", shape->expert_bias);
+    set_count(w, "expert_groups", shape->expert_groups);
+    set_count(w, "groups_per_token", shape->groups_per_token);
+}
+
 static void write_model(struct writer *w, const struct dtp_transformer *shape)
 {
     set(w, "name", "%s", shape->name);
@@ -66,11 +82,14 @@ static void write_model(struct writer *w, const struct dtp_transformer *shape)
     set_switch(w, "qkv_bias", shape->qkv_bias);
     set_switch(w, "attention_output_bias", shape->attention_output_bias);
     set_switch(w, "mlp_bias", shape->mlp_bias);
-    set_switch(w, "tied_head", shape->tied_head && (!w->framework->reference_script || is_fsdp(w)));
+    bool tied = shape->tied_head && !w->framework->untied_head;
+    set_switch(w, "tied_head", tied && (!w->framework->reference_script || is_fsdp(w)));
     set_switch(w, "embedding_norm", shape->embedding_norm);
     set_switch(w, "qk_norm", shape->qk_norm);
     set_switch(w, "qk_norm_wide", shape->qk_norm_wide);
     set_count(w, "seq", w->run->sequence);
+    if (shape->experts)
+        write_expert_dimensions(w, shape);
 }
 
 /* Could the run have been on nodes of this machine? `exact`: of its full size. */
@@ -227,10 +246,13 @@ static void write_pipeline(struct writer *w)
     uint64_t chunks = virtual_stages_of(run);
     char schedule[32];
     set_count(w, "pp", run->pp);
-    if (w->framework->counts_ends) {
+    bool split = strncmp(schedule_word(run->schedule), "zb", 2) == 0;
+    if (split && strstr(run->notes, "optimizer post-validation"))
+        set_switch(w, "post_validation", true);
+    if (w->framework->counts_ends || strstr(run->notes, "first and last stage have one layer less"))
         set(w, "stages", "counted");
+    if (w->framework->counts_ends)
         chunks = chunks || !loops(run->schedule) ? chunks : 2;
-    }
     if (chunks > 1)
         set_count(w, "virtual_stages", chunks);
     snprintf(schedule, sizeof schedule, "%s", schedule_word(run->schedule));
@@ -325,18 +347,17 @@ static void write_strategy(struct writer *w)
 
 /* ---- precision ------------------------------------------------------------------------------------------------- */
 
-/* An unstated dtype is read as bf16: fp16 runs at the same rate on every GPU that has both. */
+/* An unstated dtype is its program's, or bf16: fp16 runs at the same rate on every GPU that has both. */
 static void write_precision(struct writer *w)
 {
     const struct dtp_run *run = w->run;
-    const char *dtype = *run->param_dtype ? run->param_dtype : "bf16";
+    const char *unstated = w->framework->dtype ? w->framework->dtype : "bf16";
+    const char *dtype = *run->param_dtype ? run->param_dtype : unstated;
     bool pure = strstr(run->notes, "pure bf16 params") || strstr(run->notes, "bf16 Adam m,v") ||
                 strstr(run->precision_recipe, "pure") || strstr(run->precision_recipe, "bf16 state");
     bool fp8 = flag(w, "fp8", run->fp8, false) || strcmp(dtype, "fp8") == 0;
     if (fp8)
-        set(w, "precision",
-            strstr(run->notes, "rowwise") || strstr(run->precision_recipe, "rowwise") ? "fp8-rowwise"
-                                                                                      : "fp8-tensorwise");
+        set(w, "precision", "%s", dtp_run_fp8_precision(w));
     else if (strcmp(dtype, "bf16") == 0)
         set(w, "precision", pure ? "bf16-pure" : "bf16-mixed");
     else if (strcmp(dtype, "fp16") == 0)
@@ -439,6 +460,8 @@ static void write_kernels(struct writer *w)
     if (framework->keeps_root && is_fsdp(w))
         set_switch(w, "keep_root", true);
     set(w, "attention", "%s", flash ? framework->attention : "math");
+    if (framework->dropout > 0)
+        set(w, "dropout", "%g", framework->dropout);
     set(w, "loss", "%s", strstr(run->notes, "lmhead-chunks") ? "chunked" : framework->loss);
     set(w, "optimizer", "%s", strcmp(runtime_of(w), "torch") ? "adamw" : framework->optimizer);
     if (framework->fused_matmuls) {

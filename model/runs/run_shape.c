@@ -226,7 +226,16 @@ static struct dtp_transformer build_variant(const struct dtp_run *run, struct va
     shape.ffn = run->ffn;
     shape.vocab = run->vocab;
     shape.tied_head = variant.tied;
+    shape.experts = run->experts;
+    shape.experts_per_token = run->top_k;
+    shape.expert_ffn = run->expert_ffn;
+    shape.shared_expert_ffn = dtp_bytes_product(run->shared_experts, run->expert_ffn);
+    shape.dense_layers = run->first_dense_layers;
+    if (run->experts && !shape.ffn)
+        shape.ffn = run->expert_ffn; /* of layers without experts, of which there are none */
     apply_style(&shape, variant.style, run->sequence);
+    if (strstr(run->notes, "; qk_norm;")) /* of the script of h200_more_runs.csv */
+        shape.qk_norm = true;
     return shape;
 }
 
@@ -268,8 +277,12 @@ static enum dtp_status check_dimensions(const struct dtp_run *run, const struct 
     const struct {
         const char *name;
         uint64_t value;
-    } needed[] = {{"n_layers", run->layers}, {"hidden", run->hidden}, {"n_heads", run->heads},
-                  {"ffn_hidden", run->ffn},  {"vocab", run->vocab},   {"seq_len", run->sequence}};
+    } needed[] = {{"n_layers", run->layers},
+                  {"hidden", run->hidden},
+                  {"n_heads", run->heads},
+                  {"ffn_hidden", run->experts && !run->first_dense_layers ? run->expert_ffn : run->ffn},
+                  {"vocab", run->vocab},
+                  {"seq_len", run->sequence}};
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
         if (!needed[i].value && i < sizeof needed / sizeof *needed - 1)
             status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
@@ -286,7 +299,7 @@ static enum dtp_status check_dimensions(const struct dtp_run *run, const struct 
         status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "n_heads %" PRIu64 " do not divide hidden %" PRIu64,
                            run->heads, run->hidden);
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
-        if (starts_with(folded, foreign[i]))
+        if (starts_with(folded, foreign[i]) && !run->experts)
             status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "model '%.40s' is no dense decoder; not modelled",
                                run->model_name);
     return status;
@@ -298,7 +311,7 @@ enum dtp_status dtp_run_fill_preset(struct dtp_run *run, const struct dtp_catalo
     enum dtp_status status = DTP_OK;
     const struct dtp_transformer *t =
         *run->model_name ? dtp_catalog_model(catalog, run->model_name, NULL, 0, NULL) : NULL;
-    bool whole = run->layers && run->hidden && run->heads && run->ffn && run->vocab;
+    bool whole = run->layers && run->hidden && run->heads && (run->ffn || run->experts) && run->vocab;
     *preset = NULL;
     if (whole || !t)
         return DTP_OK;

@@ -60,6 +60,8 @@ static inline bool flag(struct writer *w, const char *column, const char *text, 
 
 /* run_parts.c: what a row has beyond a dense model of plain attention whose weights are all trained. False, with faults
  * that name it, where some of it is not modelled. */
+/* The precision of a row with fp8 matmuls: as its recipe, its notes or its framework say. */
+const char *dtp_run_fp8_precision(const struct writer *w);
 bool dtp_run_write_parts(struct writer *w);
 
 #endif

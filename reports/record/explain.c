@@ -111,7 +111,7 @@ void dtp_explain_arithmetic(const struct dtp_job *job, struct dtp_explanation *e
     double parts = (double)p->tp * p->cp * p->pp; /* ranks that share these tokens' work */
     double tokens = (double)p->micro_batch * (double)p->accumulate * (double)p->sequence / parts;
     double width = dtp_transformer_core_width(m), s = dtp_transformer_attention_length(m, p->sequence);
-    bool windowed = dtp_transformer_layer_window(m, 0, p->sequence) > 0;
+    bool windowed = dtp_transformer_layer_window(m, 0, p->sequence) > 0 && !m->chunked_attention;
     dtp_explain_group(e, "MODEL FLOPS",
                       parts > 1 ? "of an average GPU per step: 2 and 4 per weight and token; tokens over tp cp pp"
                                 : "of one GPU per step: forward 2 and backward 4 per weight and token",
@@ -123,9 +123,10 @@ void dtp_explain_arithmetic(const struct dtp_job *job, struct dtp_explanation *e
     dtp_explain_term(e, "output head", "6 V h x tokens", 6.0 * (double)(m->vocab * m->hidden) * tokens,
                      "6 x %llu x %llu x %.0f", ULL(m->vocab), ULL(m->hidden), tokens);
     dtp_explain_term(e, "attention, causal half",
-                     m->kv_latent ? "3 L (keys + values of all heads) s x tokens"
-                     : windowed   ? "6 L d_q a x tokens; window w: a = 2 w - w^2 / s"
-                                  : "6 L d_q s x tokens",
+                     m->kv_latent           ? "3 L (keys + values of all heads) s x tokens"
+                     : m->chunked_attention ? "6 L d_q a x tokens; a: the mean of chunks and whole sequences"
+                     : windowed             ? "6 L d_q a x tokens; window w: a = 2 w - w^2 / s"
+                                            : "6 L d_q s x tokens",
                      6.0 * (double)m->layers * width * s * tokens, "6 x %llu x %.0f x %.6g x %.0f", ULL(m->layers),
                      width, s, tokens);
     dtp_explain_close(e, "other", "");

@@ -23,6 +23,7 @@ struct wire {
     struct dtp_units u;
     struct dtp_element_bytes b;
     double micro_steps, reductions, psi, padded; /* padded: psi with each parameter's rows rounded up to N */
+    double experts;                              /* elements of a rank's shards of what ranks divide; padded has none */
 };
 
 static double share(double ranks)
@@ -78,7 +79,8 @@ static void explain_rest(const struct wire *w, enum dtp_collective collective, d
 static void explain_collective(const struct wire *w, enum dtp_collective collective, const char *name, const char *rule,
                                double times, double bytes, double elements, double ranks, struct dtp_explanation *e)
 {
-    double predicted = (double)w->c->bytes[collective], formula = times * bytes * elements * share(ranks);
+    double predicted = (double)(w->c->bytes[collective] - w->c->experts[collective].bytes);
+    double formula = times * bytes * elements * share(ranks);
     if (predicted == 0)
         return;
     dtp_explain_term(e, name, rule, formula, "%g x %.4g B x %.0f x %.0f/%.0f", times, bytes, elements, ranks - 1,
@@ -94,6 +96,28 @@ static void explain_reduction(const struct wire *w, double elements, double rank
                        w->reductions, (double)w->b.reduce, elements, ranks, e);
 }
 
+/* What ranks that divide experts send for them. */
+static void explain_experts(const struct wire *w, struct dtp_explanation *e)
+{
+    const struct dtp_plan *p = &w->job->plan;
+    const struct dtp_transformer *t = &w->job->transformer;
+    const struct dtp_scales *sent = w->c->experts;
+    const char *weights = "of the rank's experts, among those that have the same ones";
+    unsigned same = (unsigned)w->u.expert_ranks;
+    if (sent[DTP_ALL_GATHER].bytes)
+        dtp_explain_term(e, "all-gather of experts", weights, (double)sent[DTP_ALL_GATHER].bytes,
+                         "in %" PRIu64 " operations among %u GPUs", sent[DTP_ALL_GATHER].count, same);
+    if (sent[DTP_REDUCE_SCATTER].bytes)
+        dtp_explain_term(e, "reduce-scatter of their gradients", weights, (double)sent[DTP_REDUCE_SCATTER].bytes,
+                         "in %" PRIu64 " operations among %u GPUs", sent[DTP_REDUCE_SCATTER].count, same);
+    if (sent[DTP_ALL_TO_ALL].bytes)
+        dtp_explain_term(e, "all-to-all of tokens, of the fullest rank", "4 L x imbalance x T k h x bytes x (ep-1)/ep",
+                         (double)sent[DTP_ALL_TO_ALL].bytes,
+                         "replays and counts of rows with them: imbalance %g, k = %" PRIu64 ", h = %" PRIu64
+                         ", ep = %u",
+                         p->expert_imbalance, t->experts_per_token, t->hidden, p->ep);
+}
+
 static void explain_sharded(const struct wire *w, struct dtp_explanation *e)
 {
     const struct dtp_plan *p = &w->job->plan;
@@ -105,7 +129,7 @@ static void explain_sharded(const struct wire *w, struct dtp_explanation *e)
                        : p->reshard_after_forward ? "2 K x bytes x psi x (N-1)/N"
                                                   : "K x bytes x psi x (N-1)/N",
                        w->micro_steps * (1 + again), (double)w->b.compute, w->padded, ranks, e);
-    bool as_int4 = w->c->bytes[DTP_ALL_TO_ALL] > 0;
+    bool as_int4 = w->c->bytes[DTP_ALL_TO_ALL] > w->c->experts[DTP_ALL_TO_ALL].bytes;
     if (as_int4)
         dtp_explain_term(e, "reduce-scatter of vectors", "", (double)w->c->bytes[DTP_REDUCE_SCATTER],
                          "what has one dimension");
@@ -117,7 +141,9 @@ static void explain_sharded(const struct wire *w, struct dtp_explanation *e)
                          (double)w->c->bytes[DTP_ALL_TO_ALL], "g = %u GPUs of a node, m = %u nodes",
                          w->job->cluster.gpus_per_node, w->job->cluster.nodes);
     explain_collective(w, DTP_ALL_REDUCE, "all-reduce between replicas", "reductions x 2 bytes x psi / N x (R-1)/R",
-                       w->reductions, 2 * (double)w->b.reduce, w->padded / ranks, (double)w->u.replicas, e);
+                       w->reductions, 2 * (double)w->b.reduce, w->padded / ranks + w->experts, (double)w->u.replicas,
+                       e);
+    explain_experts(w, e);
 }
 
 static void explain_replicated(const struct wire *w, struct dtp_explanation *e)
@@ -218,7 +244,8 @@ void dtp_explain_communication(const struct dtp_job *job, const struct dtp_predi
     dtp_units_count(&job->transformer, &job->cluster, &job->plan, &w.u);
     dtp_element_bytes_count(&job->plan, &w.b);
     w.psi = (double)w.u.total;
-    w.padded = (double)(w.u.total_shard * w.u.ranks);
+    w.experts = (double)(w.u.expert_layers * w.u.expert_shard);
+    w.padded = (double)(w.u.total_shard * w.u.ranks) - w.experts * (double)w.u.ranks;
     dtp_explain_group(e, "COMMUNICATION", "bytes each GPU sends per step", DTP_EXPLAIN_TRAFFIC,
                       (double)w.c->total_bytes);
     dtp_explain_source(e, "ring accounting: all-gather and reduce-scatter send B(n-1)/n, all-reduce twice that");

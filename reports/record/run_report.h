@@ -6,6 +6,7 @@
 #include "program/program_set.h"
 #include "program/program_text.h"
 #include "sim/compare.h"
+#include "sim/pipeline_stages.h"
 
 /* What the executor said of a run. 0 and NAN: it did not say. */
 struct dtp_run_outcome {
@@ -24,8 +25,12 @@ struct dtp_run_outcome {
     double undisturbed_s; /* the same on cores that nothing disturbs: exec/device/pace.h; 0: not said */
     uint32_t role_count;  /* of a set: what each role's ranks did in a step */
     struct dtp_role_outcome {
-        double busy_s, step_s;         /* with a kernel, of how many */
-    } * roles;                         /* NULL: they were not measured */
+        double busy_s, step_s; /* with a kernel, of how many */
+    } * roles;                 /* NULL: they were not measured */
+    uint32_t rank_count;       /* of a set: what each rank took and sent in so many steps */
+    struct dtp_rank_outcome {
+        uint64_t role, device_arena_bytes, steps, sent_bytes[DTP_COLLECTIVE_COUNT];
+    } * ranks;                         /* NULL: they did not say */
     double *alone_s, *start_s, *end_s; /* per operation; NULL where no step was measured */
 };
 
@@ -56,6 +61,20 @@ struct dtp_roles_report {
 };
 
 void dtp_roles_text(const struct dtp_roles_report *report, const struct dtp_page *page);
+
+/* The stages of a job's pipeline: each predicted beside measured. Schema of the JSON: dtplan.stages/1. */
+struct dtp_stages_report {
+    const struct dtp_simulated *simulated;
+    const struct dtp_run_outcome *measured;
+    const struct dtp_pipeline_stages *predicted, *ran; /* the latter NULL: no step was measured */
+    bool comparable;                                   /* as dtp_run_report_comparable */
+};
+/* What must be the same to the byte: how many ranks' arena, and bytes of one kind that they sent a step, are not what
+ * their role's program says; UINT32_MAX: ranks did not say. */
+uint32_t dtp_stages_arenas_off(const struct dtp_stages_report *report);
+uint32_t dtp_stages_sent_off(const struct dtp_stages_report *report, enum dtp_collective collective);
+void dtp_stages_run_text(const struct dtp_stages_report *report, const struct dtp_page *page);
+enum dtp_status dtp_stages_run_json(const struct dtp_stages_report *report, FILE *file, struct dtp_faults *faults);
 /* A row an operation, role by role; there are timelines. */
 void dtp_roles_write_timeline(const struct dtp_roles_report *report, FILE *file);
 enum dtp_status dtp_roles_json(const struct dtp_roles_report *report, FILE *file, struct dtp_faults *faults);

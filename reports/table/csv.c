@@ -83,6 +83,8 @@ static void write_peak(FILE *f, const struct dtp_memory *m, enum dtp_owner owner
     K("tp_count", tp)                                                                                                  \
     K("pp_count", pp)                                                                                                  \
     K("cp_count", cp)                                                                                                  \
+    K("ep_count", ep)                                                                                                  \
+    K("expert_imbalance", expert_imbalance)                                                                            \
     K("micro_batch_sequences", micro_batch)                                                                            \
     K("accumulate_count", accumulate)                                                                                  \
     K("accumulate_sync", accumulate_sync)                                                                              \

@@ -71,6 +71,10 @@ static json_t *model_object(const struct dtp_job *job)
     begin(&f, job);
     ADD_KEYS(&f, DTP_KEY_name, DTP_KEY_params, DTP_KEY_layers, DTP_KEY_hidden, DTP_KEY_heads, DTP_KEY_kv_heads,
              DTP_KEY_head_dim, DTP_KEY_ffn, DTP_KEY_vocab, DTP_KEY_seq, DTP_KEY_tied_head);
+    json_object_set_new(f.object, "active_params",
+                        json_integer((json_int_t)dtp_transformer_count(&job->transformer).active));
+    json_object_set_new(f.object, "flops_per_token",
+                        dtp_json_real(dtp_transformer_model_flops_per_token(&job->transformer, job->plan.sequence)));
     json_object_set_new(f.object, "shape_note", dtp_json_text(job->shape_note));
     json_object_set_new(f.object, "note", dtp_json_text(job->model_note));
     return with_section(&f, "model");

@@ -44,6 +44,7 @@ static const char *activation_words(enum dtp_activation activation)
     case DTP_SWIGLU: return "SwiGLU";
     case DTP_GEGLU: return "GEGLU";
     case DTP_RELU2: return "squared ReLU";
+    case DTP_SWIGLU_CLAMPED: return "clamped SwiGLU";
     }
     return "";
 }
@@ -85,8 +86,8 @@ static void describe_details(const struct dtp_transformer *m, char *out, size_t 
     if (m->sliding_window_pattern > 1)
         snprintf(every, sizeof every, " but one in %llu", (unsigned long long)m->sliding_window_pattern);
     if (m->sliding_window)
-        snprintf(window, sizeof window, ", window of %llu tokens in all layers%s",
-                 (unsigned long long)m->sliding_window, every);
+        snprintf(window, sizeof window, ", %s of %llu tokens in all layers%s",
+                 m->chunked_attention ? "attention in chunks" : "window", (unsigned long long)m->sliding_window, every);
     if (m->attention_softcap > 0 && m->final_softcap > 0)
         snprintf(caps, sizeof caps, ", soft caps %g of scores and %g of logits", m->attention_softcap,
                  m->final_softcap);
@@ -193,7 +194,7 @@ void dtp_report_runtime_words(const struct dtp_plan *plan, char *out, size_t byt
 static void strategy_words(const struct dtp_job *job, char *out, size_t bytes)
 {
     const struct dtp_plan *p = &job->plan;
-    char runtime[64], group[64] = "", tensor[64] = "", chunks[32] = "", stages[256] = "";
+    char runtime[64], group[64] = "", tensor[64] = "", experts[64] = "", chunks[32] = "", stages[256] = "";
     dtp_report_runtime_words(p, runtime, sizeof runtime);
     if (p->strategy != DTP_DDP && job->cluster.gpus > 1)
         snprintf(group, sizeof group, " over %u GPUs%s", p->shard_group,
@@ -201,13 +202,15 @@ static void strategy_words(const struct dtp_job *job, char *out, size_t bytes)
     if (p->tp > 1)
         snprintf(tensor, sizeof tensor, "tensor parallel %u%s, ", p->tp,
                  p->sequence_parallel ? " with sequence parallel" : "");
+    if (p->ep > 1)
+        snprintf(experts, sizeof experts, "experts divided among %u GPUs, ", p->ep);
     if (p->pp > 1 && p->virtual_stages > 1)
         snprintf(chunks, sizeof chunks, ", %u chunks each", p->virtual_stages);
     if (p->pp > 1)
         snprintf(stages, sizeof stages, "pipeline of %u ranks (%s%s%s%s), ", p->pp, dtp_schedule_row(p->schedule)->word,
                  chunks, p->stages.cut == DTP_STAGE_CUT_EVEN ? "" : ", stages ",
                  p->stages.cut == DTP_STAGE_CUT_EVEN ? "" : dtp_stage_choice_text(&p->stages));
-    snprintf(out, bytes, "%s%s%s%s, %s, ", tensor, stages, dtp_strategy_text(p->strategy), group, runtime);
+    snprintf(out, bytes, "%s%s%s%s%s, %s, ", tensor, experts, stages, dtp_strategy_text(p->strategy), group, runtime);
 }
 
 /* ", gather_engine copy": a key and its value, of a switch the key alone. */
@@ -239,22 +242,31 @@ static void executor_words(const struct dtp_plan *plan, char *out, size_t bytes)
     }
 }
 
+/* "math attention", "math attention, dropout 0.1". */
+static void attention_words(const struct dtp_plan *plan, char *out, size_t bytes)
+{
+    int used = snprintf(out, bytes, "%s attention", dtp_attention_text(plan->attention));
+    if (plan->dropout > 0)
+        snprintf(out + used, bytes - (size_t)used, ", dropout %g", plan->dropout);
+}
+
 static void print_plan(const struct dtp_job *job, enum dtp_head head, const struct dtp_page *page)
 {
     const struct dtp_plan *p = &job->plan;
     const char *times = dtp_page_times(page);
-    char line[1600], strategy[512] = "", checkpointing[48], executor[600], tokens[32];
+    char line[1600], strategy[512] = "", checkpointing[48], attention[64], executor[600], tokens[32];
     uint32_t ranks = dtp_plan_data_ranks(p, &job->cluster);
     const char *what = dtp_plan_model_parallel(p) || p->cp > 1 ? "data-parallel rank" : "GPU";
     if (head == DTP_HEAD_PLAN)
         strategy_words(job, strategy, sizeof strategy);
     dtp_checkpointing_text(p, checkpointing, sizeof checkpointing);
+    attention_words(p, attention, sizeof attention);
     executor_words(p, executor, sizeof executor);
     uint64_t step_tokens = dtp_job_batch_sequences(job) * p->sequence;
     snprintf(line, sizeof line,
-             "%s%s; %s attention, %s cross entropy, %s, checkpointing %s, offload %s%s; micro batch %u %s %llu tokens "
+             "%s%s; %s, %s cross entropy, %s, checkpointing %s, offload %s%s; micro batch %u %s %llu tokens "
              "%s accumulate %u %s %u %s%s = %s tokens a step",
-             strategy, dtp_precision_name(&p->precision), dtp_attention_text(p->attention), dtp_loss_text(p->loss),
+             strategy, dtp_precision_name(&p->precision), attention, dtp_loss_text(p->loss),
              dtp_optimizer_text(p->optimizer), checkpointing, dtp_offload_text(p->offload), executor, p->micro_batch,
              times, (unsigned long long)p->sequence, times, p->accumulate, times, ranks, what, ranks == 1 ? "" : "s",
              dtp_page_grouped(step_tokens, tokens, sizeof tokens));

@@ -277,6 +277,21 @@ static void print_time(const struct dtp_report *report, const struct dtp_page *p
 
 /* ---- throughput and money --------------------------------------------------------------------------------------- */
 
+/* Of a model with experts what its FLOPs, and so MFU, count: a token meets few of its weights. */
+static void print_active(const struct dtp_job *job, const struct dtp_page *page)
+{
+    const struct dtp_transformer *m = &job->transformer;
+    char weights[32], line[240];
+    if (!m->experts)
+        return;
+    snprintf(line, sizeof line,
+             "%.4g GFLOP a token, forward and backward: 6 for each of %s weights that it meets, experts "
+             "it does not go to left out, and attention",
+             dtp_transformer_model_flops_per_token(m, job->plan.sequence) / 1e9,
+             dtp_page_grouped(dtp_transformer_count(m).matmul, weights, sizeof weights));
+    dtp_page_say(page, 4, 4, "%s", line);
+}
+
 static void print_throughput(const struct dtp_report *report, const struct dtp_page *page)
 {
     const struct dtp_throughput *t = &report->prediction.throughput;
@@ -291,6 +306,7 @@ static void print_throughput(const struct dtp_report *report, const struct dtp_p
     fprintf(page->file, "  %-*s %9s TFLOP/s per GPU: MFU %.1f %%, HFU %.1f %%\n", label_columns(page),
             "model arithmetic", dtp_page_figure(t->flops_per_s_per_gpu / 1e12, flops, sizeof flops), 100 * t->mfu,
             100 * t->hfu);
+    print_active(&report->job, page);
     if (report->job.cluster.gpus == 1)
         return;
     fprintf(page->file, "  %-*s %9.1f %% of ", label_columns(page), "scaling efficiency", 100 * s->efficiency);

@@ -179,6 +179,30 @@ static void test_fp8(void **state)
     assert_int_equal(count(&t, &plan).layer_all, 168072);
 }
 
+/* Korthikanti et al. 2022, equation 1: a GPT layer of Megatron-LM with dropout and without flash kernels keeps
+ * s b h (34 + 5 a s / h) bytes, of a token 34 h + 5 a s: x, two norms, qkv (6 h), core, x2, GELU in and out (8 h each)
+ * and two masks of a byte; probabilities, their mask and what it let through (2 + 1 + 2). That leaves out statistics of
+ * two norms, 16 bytes each. Without dropout two masks and 3 a s less; flash kernels keep 4 bytes a head. */
+static void test_dropout(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = gpt2();
+    struct dtp_plan plan = dtp_plan_default();
+    plan.runtime = &dtp_runtime_megatron;
+    plan.strategy = DTP_DDP;
+    plan.fused_qkv = true;
+    plan.sequence = 1024;
+    plan.attention = DTP_ATTENTION_MATH;
+    plan.precision.params = DTP_BF16;
+    assert_int_equal(count(&t, &plan).layer_all, 32 * 768 + 2 * 12 * 1024 + 16);
+    plan.dropout = 0.1;
+    assert_int_equal(count(&t, &plan).layer_all, 34 * 768 + 5 * 12 * 1024 + 16);
+    plan.attention = DTP_ATTENTION_FLASH;
+    assert_int_equal(count(&t, &plan).layer_all, 34 * 768 + 4 * 12 + 16);
+    plan.checkpointing = DTP_CHECKPOINT_FULL;
+    assert_int_equal(count(&t, &plan).layer_kept, 2 * 768);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_eager_llama),
@@ -188,6 +212,7 @@ int main(void)
                                        cmocka_unit_test(test_values_apart),
                                        cmocka_unit_test(test_loss),
                                        cmocka_unit_test(test_embedding_backward),
-                                       cmocka_unit_test(test_fp8)};
+                                       cmocka_unit_test(test_fp8),
+                                       cmocka_unit_test(test_dropout)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,7 +25,17 @@
 #define BUSY_S 120.0     /* the same on a machine that has more to do than cores for it; also until a step is made */
 #define OP_WORDS ", at " /* of the message: in step N, at OPERATION "name" of layer L */
 
-enum happening { KILLED, KILLED_FIRST, STOPPED, ABSENT, CANNOT_BEGIN, WRONG_WORLD, PORT_TAKEN, HAPPENINGS };
+enum happening {
+    KILLED,
+    KILLED_FIRST,
+    STAGE_KILLED,
+    STOPPED,
+    ABSENT,
+    CANNOT_BEGIN,
+    WRONG_WORLD,
+    PORT_TAKEN,
+    HAPPENINGS
+};
 
 static const struct expectation {
     const char *name;
@@ -36,6 +46,7 @@ static const struct expectation {
 } expected[HAPPENINGS] = {
     [KILLED] = {"killed", 1, true, "rank 1 ended without a word, last heard of ", true},
     [KILLED_FIRST] = {"killed_first", 0, true, "rank 0 ended without a word, last heard of ", true},
+    [STAGE_KILLED] = {"stage_killed", 1, true, "rank 1 ended without a word, last heard of ", true},
     [STOPPED] = {"stopped", 2, true, "rank 2 has been silent for 10 s, last heard of in step ", true},
     [ABSENT] = {"absent", 1, false, "", false},
     [CANNOT_BEGIN] = {"cannot_begin", 2, false, "could not go on with rank 2, ", false},
@@ -97,9 +108,11 @@ static void become_rank(enum happening what, const struct job *job, uint32_t ran
     alarm((unsigned)(3 * BUSY_S)); /* no test may leave a process */
     execl(TEST_BINARY_DIR "/dtplan-exec", "dtplan-exec", "--data-directory", TEST_SOURCE_DIR "/scenarios", "--device",
           "host", "--threads", "1", "--steps", "1000000", "--checkpoint", checkpoints, "--checkpoint-every", "1",
-          "--set", "runtime=dtplan", "--set", "precision=fp32", "--set", "gpus=3", "--set", "strategy=full_shard",
-          "--set", "layers=6", "--set", "hidden=32", "--set", "heads=2", "--set", "ffn=64", "--set", "vocab=64",
-          "--set", "seq=16", what == CANNOT_BEGIN && victim ? "--data" : "--seed",
+          "--set", "runtime=dtplan", "--set", "precision=fp32", "--set", "gpus=3", "--set",
+          what == STAGE_KILLED ? "pp=3" : "pp=1", "--set", what == STAGE_KILLED ? "accumulate=3" : "accumulate=1",
+          "--set", what == STAGE_KILLED ? "schedule=zb-h1" : "vocab=64", "--set", "strategy=full_shard", "--set",
+          "layers=6", "--set", "hidden=32", "--set", "heads=2", "--set", "ffn=64", "--set", "vocab=64", "--set",
+          "seq=16", what == CANNOT_BEGIN && victim ? "--data" : "--seed",
           what == CANNOT_BEGIN && victim ? "/no/such/tokens" : "1", (char *)NULL);
     _exit(98);
 }
@@ -210,6 +223,8 @@ static void check_words(enum happening what)
         if (!strstr(said, "dtplan: ") || (expected[what].words[0] && !strstr(said, expected[what].words)) ||
             (expected[what].place && !strstr(said, OP_WORDS)))
             fail_msg("%s: rank %u says: %s", expected[what].name, rank, said);
+        if (what == STAGE_KILLED && (!strstr(said, " of micro-batch ") || !strstr(said, " on pipeline rank 1")))
+            fail_msg("%s: rank %u does not say which micro-batch and stage: %s", expected[what].name, rank, said);
     }
 }
 

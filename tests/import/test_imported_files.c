@@ -103,8 +103,10 @@ static void write_entries(const struct imported_file *file, FILE *out)
         const struct dtp_entry *e = &last.entries[i];
         assert_int_not_equal(e->fate, DTP_ENTRY_UNREAD); /* accounted for */
         assert_non_null(e->words);
-        fprintf(out, "  %zu %s = %s -> %s: %s\n", e->line, e->path, e->null ? "null" : e->value,
-                dtp_entry_fate_text(e->fate), e->words);
+        const char *place = strstr(e->words, CONFIGS); /* of another file, wherever this checkout lies */
+        int before = place ? (int)(place - e->words) : (int)strlen(e->words);
+        fprintf(out, "  %zu %s = %s -> %s: %.*s%s\n", e->line, e->path, e->null ? "null" : e->value,
+                dtp_entry_fate_text(e->fate), before, e->words, place ? place + strlen(CONFIGS) : "");
     }
 }
 

@@ -76,6 +76,8 @@
     X(megatron_overlap, MEGATRON, 3, "true")                                                                           \
     X(precision, ALL, 1, "bf16-mixed|bf16-mixed|fp32|bf16|bf16-pure|fp16-mixed|fp8-tensorwise|fp8-rowwise")            \
     X(precision, MEGATRON, 1, "bf16-mixed|bf16-mixed|fp16-mixed|fp32|fp8-tensorwise")                                  \
+    X(fp8_recipe, MEGATRON, 2, "current|delayed")                                                                      \
+    X(fp8_recipe, TORCH, 4, "tensorwise|rowwise|rowwise_gw_hp")                                                        \
     X(precision, DEEPSPEED, 1, "bf16-mixed|bf16-mixed|fp16-mixed|fp32")                                                \
     X(precision, EXECUTOR, 1, "fp32|bf16-mixed|bf16|bf16-pure")                                                        \
     X(param_dtype, ALL, 40, "bf16|fp32|fp16")                                                                          \
@@ -125,6 +127,7 @@
     X(comm_hook, DDP, 5, "fp16|bf16|powersgd")                                                                         \
     X(powersgd_rank, DDP, 5, "2|4")                                                                                    \
     X(megatron_layers, DIVIDED, 6, "true")                                                                             \
-    X(bf16_optimizer, DIVIDED, 1, "true")
+    X(bf16_optimizer, DIVIDED, 1, "true")                                                                              \
+    X(dropout, MEGATRON, 8, "0.1")
 
 #endif

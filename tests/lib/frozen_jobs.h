@@ -238,7 +238,12 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
         {strncmp(job->value[DTP_KEY_precision], "fp8", 3) == 0 && !frozen_takes_fp8(job), DTP_KEY_precision},
         {frozen_is(job, DTP_KEY_precision, "fp32"), DTP_KEY_reduce_dtype},
         {frozen_is(job, DTP_KEY_precision, "fp16-mixed"), DTP_KEY_reduce_dtype},
-        {!frozen_is(job, DTP_KEY_precision, "fp8-tensorwise"), DTP_KEY_fp8_all_gather},
+        {!frozen_is(job, DTP_KEY_precision, "fp8-tensorwise") ||
+             (job->value[DTP_KEY_fp8_recipe][0] && !frozen_is(job, DTP_KEY_fp8_recipe, "tensorwise")),
+         DTP_KEY_fp8_all_gather},
+        {strncmp(job->value[DTP_KEY_precision], "fp8", 3) != 0 || frozen_is(job, DTP_KEY_fsdp1, "true"),
+         DTP_KEY_fp8_recipe},
+        {frozen_is(job, DTP_KEY_precision, "fp8-rowwise"), DTP_KEY_fsdp1},
         {frozen_is(job, DTP_KEY_prefetch, "false"), DTP_KEY_prefetch_depth},
         {frozen_is(job, DTP_KEY_update_in_backward, "true"), DTP_KEY_clip_norm},
         {frozen_is(job, DTP_KEY_update_in_backward, "true"), DTP_KEY_gradient_norm},
@@ -289,7 +294,8 @@ static inline void frozen_draw_keys(struct frozen_job *job, bool strategies, boo
 #define FROZEN_REFUSED_KEYS(X) \
     X(experts) X(experts_per_token) X(expert_ffn) X(shared_expert_ffn) X(shared_expert_gate) X(dense_layers) \
     X(expert_layer_step) X(router) X(router_bias) X(expert_bias) X(expert_groups) X(groups_per_token) \
-    X(attention_sinks) X(q_latent) X(kv_latent) X(rope_head_dim) X(value_head_dim) X(mtp_layers)
+    X(ep) X(expert_imbalance) \
+    X(chunked_attention) X(attention_sinks) X(q_latent) X(kv_latent) X(rope_head_dim) X(value_head_dim) X(mtp_layers)
 /* clang-format on */
 #define FROZEN_KEY(key) DTP_KEY_##key,
 static const enum dtp_key frozen_named_keys[] = {FROZEN_NAMED_KEYS(FROZEN_KEY) FROZEN_REFUSED_KEYS(FROZEN_KEY)};

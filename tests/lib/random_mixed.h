@@ -17,6 +17,12 @@ static inline struct dtp_transformer random_mixed_model(uint64_t layers)
     t.dense_layers = random_below(4);
     t.expert_layer_step = random_below(4);
     t.router = random_bool() ? DTP_ROUTER_SOFTMAX : DTP_ROUTER_SIGMOID;
+    if (!random_below(4)) { /* gpt-oss */
+        t.qkv_bias = t.attention_output_bias = t.expert_bias = t.router_bias = t.attention_sinks = true;
+        t.activation = DTP_SWIGLU_CLAMPED;
+        t.sliding_window = 32, t.sliding_window_pattern = 2;
+        return t;
+    }
     if (random_bool()) { /* latent attention: keys of 32 and 16 that rope turns, values of 32 or 48 */
         t.kv_heads = t.heads, t.head_dim = 48, t.rope_head_dim = 16, t.value_head_dim = random_bool() ? 32 : 48;
         t.kv_latent = 96, t.q_latent = random_bool() ? 128 : 0;
@@ -40,6 +46,7 @@ static inline bool random_mixed_job(uint64_t layers, struct random_job *job)
     job->asked.attention = random_below(3) ? DTP_ATTENTION_FLASH : DTP_ATTENTION_FLASH2; /* which pads values */
     job->asked.rope_fp32 = random_bool();
     job->asked.accumulate = 1 + (uint32_t)random_below(4);
+    job->asked.ep = dtp_plan_is_fsdp(&job->asked) ? 1u << random_below(4) : 1;
     job->plan = job->asked;
     return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK;
 }

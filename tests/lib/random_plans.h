@@ -183,6 +183,10 @@ static inline void random_runtime_choices(const struct dtp_cluster *cluster, str
         plan->deepspeed.bf16_optimizer =
             plan->strategy == DTP_ZERO1 && !plan->deepspeed.overlap_comm && plan->offload == DTP_OFFLOAD_NONE;
     }
+    random_key("dropout");
+    bool drops = plan->runtime == &dtp_runtime_megatron || plan->deepspeed.megatron_layers;
+    if (drops && !random_frozen && random_below(3) == 0)
+        plan->dropout = 0.1;
     random_key("zeropp");
     if (plan->runtime == &dtp_runtime_deepspeed && plan->strategy == DTP_ZERO3 &&
         plan->offload <= DTP_OFFLOAD_OPTIMIZER && random_bool()) {

@@ -131,6 +131,27 @@ static void test_miniatures_keep_both_ends(void **state)
     assert_true(miniature.layers > 0 && miniature.layers < 61);
 }
 
+/* Of four layers three cut a sequence of 16,384 into two chunks, 6 d_q 8192 FLOPs a token, and one sees all of it; at
+ * 8192 all are alike. */
+static void test_chunks(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = mixed();
+    struct dtp_cluster cluster = test_cluster(test_h200(), 1, 8);
+    t.layers = 4, t.sliding_window = 8192, t.sliding_window_pattern = 4, t.chunked_attention = true;
+    double weights = (double)dtp_transformer_count(&t).matmul;
+    assert_true(dtp_transformer_model_flops_per_token(&t, 16384) == 6 * weights + 6 * 256.0 * (3 * 8192 + 16384));
+    assert_true(dtp_transformer_model_flops_per_token(&t, 8192) == 6 * weights + 6 * 256.0 * 4 * 8192);
+    struct dtp_attention_shape chunk = dtp_transformer_attention(&t, 0, 16384);
+    assert_true(chunk.queries == 8192 && chunk.keys == 8192 && chunk.window == 0);
+    assert_int_equal(dtp_transformer_attention(&t, 3, 16384).keys, 16384);
+    struct dtp_plan plan = dtp_plan_default();
+    static struct dtp_faults faults;
+    plan.strategy = DTP_DDP, plan.sequence = 12000;
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "no multiple of chunks of 8192"));
+}
+
 /* What is asked of a model all of whose layers are alike. */
 static void test_alike(void **state)
 {
@@ -153,6 +174,7 @@ int main(void)
                                        cmocka_unit_test(test_blocks_by_kind),
                                        cmocka_unit_test(test_units),
                                        cmocka_unit_test(test_alike),
+                                       cmocka_unit_test(test_chunks),
                                        cmocka_unit_test(test_miniatures_keep_both_ends)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -356,8 +356,7 @@ static void test_words_name_who_splits(void **state)
     static const struct {
         enum dtp_key_reader reader;
         unsigned axis;
-    } readers[] = {
-        {DTP_READER_TENSOR, DTP_AXES(TP)}, {DTP_READER_PIPELINE, DTP_AXES(PP)}, {DTP_READER_CONTEXT, DTP_AXES(CP)}};
+    } readers[] = {{DTP_READER_TENSOR, DTP_AXES(TP)}, {DTP_READER_CONTEXT, DTP_AXES(CP)}};
     for (size_t i = 0; i < sizeof readers / sizeof *readers; i++)
         for (int runtime = 0; runtime < DTP_RUNTIMES; runtime++) {
             bool named = strstr(dtp_key_reader_words(readers[i].reader), dtp_runtimes[runtime]->name);

@@ -343,6 +343,22 @@ static void test_other_combinations(void **state)
     assert_accepted(plan);
 }
 
+static void test_dropout(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = with_strategy("ddp", "megatron");
+    plan.dropout = 0.1;
+    assert_accepted(plan);
+    plan = with_strategy("zero1", "deepspeed");
+    plan.dropout = 0.1;
+    assert_refused(plan, "dropout", "megatron_layers");
+    plan.deepspeed.megatron_layers = true;
+    assert_accepted(plan);
+    plan = dtp_plan_default();
+    plan.dropout = 0.1;
+    assert_refused(plan, "dropout", "Megatron's layers");
+}
+
 static void test_ranges_and_products(void **state)
 {
     (void)state;
@@ -457,6 +473,7 @@ int main(void)
                                        cmocka_unit_test(test_defaults_of_runtimes),
                                        cmocka_unit_test(test_offload_rules),
                                        cmocka_unit_test(test_other_combinations),
+                                       cmocka_unit_test(test_dropout),
                                        cmocka_unit_test(test_ranges_and_products),
                                        cmocka_unit_test(test_learned_positions_bound_the_sequence),
                                        cmocka_unit_test(test_soft_caps),

@@ -73,7 +73,7 @@ static void test_dtypes_that_no_runtime_has_are_refused(void **state)
     assert_refused(plan, "reduce_dtype", "fp16");
     plan = with_strategy("ddp", "torch");
     plan.precision.reduce = DTP_BF16;
-    assert_refused(plan, "reduce_dtype", "compression hook");
+    assert_refused(plan, "reduce_dtype", "comm_hook");
     plan = with_strategy("zero3", "deepspeed");
     dtp_precision_recipe("bf16", &plan.precision);
     assert_refused(plan, "precision", "fp32 master");
@@ -92,8 +92,8 @@ static void test_fp8_rules(void **state)
     odd.sequence = 2050;
     assert_refused(odd, "seq", "multiples of 16");
     odd = plan;
-    odd.precision.fp8_rowwise = true;
-    assert_refused(odd, "precision", "tensorwise");
+    odd.precision.fp8_recipe = DTP_FP8_ROWWISE;
+    assert_refused(odd, "fp8_all_gather", "one cast of rows and columns");
     odd = plan;
     odd.offload = DTP_OFFLOAD_PARAMS;
     assert_refused(odd, "offload", "fp8 all-gather");
@@ -105,9 +105,21 @@ static void test_fp8_rules(void **state)
     assert_int_equal(resolve(&odd, 16, 8), DTP_OK);
     assert_int_equal(odd.precision.params, DTP_BF16);
     assert_int_equal(odd.precision.master, DTP_FP32);
-    assert_string_equal(dtp_precision_name(&odd.precision), "fp8-tensorwise");
+    assert_string_equal(dtp_precision_name(&odd.precision), "fp8-current");
     dtp_precision_recipe("fp8-rowwise", &odd.precision);
-    assert_refused(odd, "precision", "torchao");
+    assert_refused(odd, "fp8_recipe", "use one of delayed, current, blockwise, mxfp8, nvfp4");
+    odd = with_strategy("zero1", "megatron");
+    dtp_precision_recipe("fp8-tensorwise", &odd.precision);
+    odd.precision.fp8_recipe = DTP_FP8_NONE; /* fp8 by its dtypes alone: Transformer Engine's default */
+    assert_int_equal(resolve(&odd, 16, 8), DTP_OK);
+    assert_string_equal(dtp_precision_name(&odd.precision), "fp8-delayed");
+    odd = with_strategy("zero1", "megatron");
+    dtp_precision_recipe("mxfp8", &odd.precision);
+    assert_refused(odd, "fp8_recipe", "of Blackwell and later");
+    odd = with_strategy("ddp", "torch");
+    dtp_precision_recipe("bf16-mixed", &odd.precision);
+    odd.precision.fp8_recipe = DTP_FP8_TENSORWISE;
+    assert_refused(odd, "fp8_recipe", "needs fp8 compute");
     odd = with_strategy("ddp", "torch");
     dtp_precision_recipe("fp8-tensorwise", &odd.precision);
     assert_int_equal(resolve(&odd, 16, 8), DTP_OK);

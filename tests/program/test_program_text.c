@@ -107,7 +107,7 @@ static void test_shapes_of_attention_and_groups_of_matmuls(void **state)
         "execution issuer pytorch allocator segments compute fp32 reduce fp32\n"
         "op 0 attention compute flops 4096 tokens 16 heads 8 kv_heads 2 head_dim 64 window 4 queries 8 keys 16 softcap "
         "50 causal wide kernel math kernels 1\n"
-        "op 1 attention_backward compute tokens 16 heads 8 kv_heads 8 head_dim 64 queries 8 keys 8 atomic\n"
+        "op 1 attention_backward compute tokens 16 heads 8 kv_heads 8 head_dim 64 queries 8 keys 8 atomic dropout\n"
         "op 2 matmul compute m 4 n 5 k 6 groups 3 dtype bf16\n"
         "end ops 3 buffers 0 groups 0\n";
     (void)state;
@@ -118,9 +118,10 @@ static void test_shapes_of_attention_and_groups_of_matmuls(void **state)
     const struct dtp_attention_shape *shape = &dtp_program_ops(p)[0].demand->attention;
     assert_true(shape->heads == 8 && shape->kv_heads == 2 && shape->head_dim == 64 && shape->window == 4);
     assert_true(shape->queries == 8 && shape->keys == 16 && shape->causal);
-    assert_true(shape->kernel == DTP_ATTENTION_MATH && shape->wide && !shape->atomic);
+    assert_true(shape->kernel == DTP_ATTENTION_MATH && shape->wide && !shape->atomic && !shape->dropout);
     shape = &dtp_program_ops(p)[1].demand->attention;
-    assert_true(!shape->causal && shape->kernel == DTP_ATTENTION_FLASH && !shape->wide && shape->atomic);
+    assert_true(!shape->causal && shape->kernel == DTP_ATTENTION_FLASH && !shape->wide && shape->atomic &&
+                shape->dropout);
     assert_int_equal(dtp_program_ops(p)[2].demand->groups, 3);
     dtp_program_destroy(p);
 }

@@ -134,7 +134,8 @@ static void test_ranks_share_the_cores(void **state)
         assert_close(asked_s(&job, DTP_FP32, ranks), kernel_s((int)ranks, false), 1e-12);
         assert_close(asked_s(&job, DTP_BF16, ranks), kernel_s((int)ranks, true), 1e-12);
     }
-    double of_two = dtp_cluster_matmul_s(&job.cluster, DTP_MEASURED_MATMUL_FORWARD, DTP_FP32, 256, 64, 64);
+    double of_two = dtp_cluster_matmul_s(&job.cluster, &(struct dtp_execution){0}, DTP_MEASURED_MATMUL_FORWARD,
+                                         DTP_FP32, 256, 64, 64);
     assert_close(of_two, 2e-4, 1e-12);
     assert_int_equal(resolve(JOB "gpus=3", path, false, &job), DTP_BAD_INPUT);
     assert_non_null(strstr(faults.text[0], "measured 2; probe with --gpus 3"));

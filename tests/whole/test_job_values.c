@@ -32,6 +32,7 @@ static const char *const bases[] = {
     "model=gpt2-124m gpus=8 strategy=zero1 runtime=deepspeed",
     "model=llama-2-7b gpus=8 strategy=zero1 runtime=deepspeed cp=2",
     "model=llama-2-7b gpus=8 strategy=zero1 runtime=deepspeed tp=2",
+    "model=gpt2-124m gpus=8 strategy=zero1 runtime=deepspeed megatron_layers=true attention=math",
     "model=gpt2-124m precision=fp16-mixed",
     "model=llama-2-7b gpus=8 strategy=full_shard runtime=dtplan precision=bf16-pure",
     "model=llama-2-7b gpus=8 sliding_window=1024",
@@ -60,7 +61,8 @@ static bool resolve(const char *base, const char *key, const char *value, struct
 /* Value `index` to try of a key: switches, numbers of several sizes, each of its words. */
 static bool candidate(const struct dtp_scenario_key *key, size_t index, char *out, size_t bytes)
 {
-    static const char *const numbers[] = {"2", "4", "8", "16", "512", "1k", "3e9", "1.5", "12288", "32", "1e8", "1"};
+    static const char *const numbers[] = {"2",   "4",     "8",  "16",  "512", "1k", "3e9",
+                                          "1.5", "12288", "32", "1e8", "1",   "0.1"};
     static const char *const words[] = {"bf16",    "fp32",     "fp16",      "5h",   "20GB",
                                         "every-2", "v100-sxm", "gpt2-124m", "rack", "cp-tp"};
     if (!key->value) {
@@ -105,7 +107,8 @@ static bool key_is_told(const struct dtp_scenario_key *key)
 /* Of models with experts or latent attention, which no base has. */
 static bool is_refused(size_t key)
 {
-    return key >= DTP_KEY_experts && key <= DTP_KEY_mtp_layers;
+    return (key >= DTP_KEY_experts && key <= DTP_KEY_mtp_layers) || key == DTP_KEY_ep ||
+           key == DTP_KEY_expert_imbalance;
 }
 
 static void test_every_key_is_told(void **state)

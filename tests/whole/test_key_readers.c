@@ -26,8 +26,8 @@ static const char *const only_keys[] = {
 /* Values that are no key's default: one of them is taken. */
 static bool set_other(enum dtp_key key, struct dtp_draft *draft)
 {
-    static const char *const values[] = {"false", "true", "1",     "2",    "64",  "copy",
-                                         "cp-tp", "a2a",  "gpipe", "cost", "bf16"};
+    static const char *const values[] = {"false", "true", "1",     "2",    "64",   "copy",
+                                         "cp-tp", "a2a",  "gpipe", "cost", "bf16", "0.1"};
     const struct dtp_draft standard = {.plan = dtp_plan_default()};
     char why[256];
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)
@@ -85,8 +85,8 @@ static void test_what_hides_a_key_is_named(void **state)
 /* False: the reader takes a key of its own beside it. */
 static bool is_read_alone(const char *reader)
 {
-    static const char *const others[] = {"FSDP1",         "SPLIT_TENSORS", "STAGES",  "INTERLEAVED",
-                                         "SPLIT_CONTEXT", "SPLIT",         "ULYSSES", "ZERO_BUBBLE"};
+    static const char *const others[] = {"FSDP1", "SPLIT_TENSORS", "STAGES",      "INTERLEAVED",  "SPLIT_CONTEXT",
+                                         "SPLIT", "ULYSSES",       "ZERO_BUBBLE", "SPLIT_EXPERTS"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (strcmp(reader, others[i]) == 0)
             return false;

@@ -2,6 +2,7 @@
 #include "runtime/dtplan/closed_form_executor.h"
 
 #include "base/bytes.h"
+#include "closed/model_parallel.h"
 #include "cost/collective_choice.h"
 #include "net/parameter_layout.h"
 #include "runtime/dtplan/batch_layout.h"
@@ -135,4 +136,7 @@ const struct dtp_closed_form_hooks dtp_executor_closed_form = {
     .work = dtp_executor_work,
     .exposed_s = exposed_s,
     .exposed_offload_s = exposed_offload_s,
+    .slice = dtp_slice_of,
+    .add_stages = dtp_stages_of_slice,
+    .add_stages_memory = dtp_stages_memory_of_slice,
 };

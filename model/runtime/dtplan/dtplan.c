@@ -92,6 +92,38 @@ static void check_widths(struct dtp_resolver *r)
                             widths[i].width, DTP_PARAMETER_ALIGNMENT);
 }
 
+/* Weights of a stage are used in the order of its schedule, by which nothing gathers them yet; what the ranks of a
+ * stage reduce goes once, behind its last backward; memory that peers map has the same places on ranks of one program
+ * alone. */
+static void check_stages(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    const struct dtp_executor_plan *e = &p->executor;
+    struct dtp_executor_rules rules;
+    if (p->pp < 2)
+        return;
+    dtp_executor_rules(r->transformer, r->cluster, p, &rules);
+    if (rules.sharded)
+        dtp_plan_refuse(r, "strategy",
+                        "%s gathers weights, which no pipeline does yet; use zero1, shard_grad_op or ddp",
+                        dtp_strategy_text(p->strategy));
+    if (rules.reduces_always)
+        dtp_plan_refuse(r, "accumulate", "with pp micro-batches are reduced together, and here each would be; %s",
+                        p->strategy == DTP_ZERO2 ? "use zero1 or shard_grad_op" : "leave out accumulate_sync");
+    const struct {
+        const char *key;
+        bool asked;
+    } choices[] = {{"gradient_stream", e->gradient_stream},
+                   {"update_in_backward", e->update_in_backward},
+                   {"symmetric_windows", e->symmetric_windows},
+                   {"gather_engine", e->gather_engine == DTP_ENGINE_COPY},
+                   {"reduce_engine", e->reduce_engine == DTP_ENGINE_COPY},
+                   {"cuda_graph", e->cuda_graph}};
+    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
+        if (choices[i].asked)
+            dtp_plan_refuse(r, choices[i].key, "is not run together with pp under runtime dtplan yet; leave it out");
+}
+
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -99,6 +131,7 @@ static void check(struct dtp_resolver *r)
     if (p->executor.gelu_epilogue && r->transformer->activation != DTP_GELU)
         dtp_plan_refuse(r, "gelu_epilogue", "needs a model with GELU");
     check_collective_choices(r);
+    check_stages(r);
     check_update_in_backward(r);
 }
 
@@ -131,6 +164,9 @@ const struct dtp_runtime dtp_runtime_dtplan = {
     .keeps_fp8 = true,
     .gradients_in_matmul = true,
     .vocab_multiple = DTP_PARAMETER_ALIGNMENT,
+    .splits = DTP_AXES(PP),
+    .schedules = ~0u,
+    .sends_beside = true,
     .partial_groups = true,
     .own_prefetch = true,
     .keeps_root = true,

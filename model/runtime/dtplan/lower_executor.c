@@ -75,6 +75,32 @@ void dtp_executor_free(struct dtp_executor *x, dtp_buffer_id buffer, const char 
 
 /* ---- standing buffers -------------------------------------------------------------------------------------------- */
 
+/* Of a stage: the ends of the model that it has not are modules without parameters. Where head and embedding are one
+ * matrix, a stage with the head has that module too. */
+static void take_ends(struct dtp_executor *x)
+{
+    const struct dtp_lower_role *role = &x->l->role;
+    bool embedding = false, head = false;
+    for (uint32_t i = 0; i < role->chunk_count; i++) {
+        embedding |= role->chunks[i].embedding || (role->chunks[i].head && x->t->tied_head);
+        head |= role->chunks[i].head;
+    }
+    if (!embedding)
+        x->embedding = (struct dtp_parameter_module){.elements = 0};
+    if (!head)
+        x->head = (struct dtp_parameter_module){.elements = 0};
+}
+
+static uint64_t layers_of_model(const struct dtp_lowering *l)
+{
+    const struct dtp_lower_pipeline *pipeline = l->role.pipeline;
+    uint64_t layers = l->transformer->layers;
+    for (uint32_t i = 0; pipeline && i < pipeline->schedule->shape.ranks * pipeline->schedule->shape.chunks; i++)
+        if (pipeline->chunks[i].first_of_model + pipeline->chunks[i].layers > layers)
+            layers = pipeline->chunks[i].first_of_model + pipeline->chunks[i].layers;
+    return layers;
+}
+
 static void derive(struct dtp_executor *x, struct dtp_lowering *l)
 {
     const struct dtp_transformer *t = l->transformer;
@@ -84,15 +110,21 @@ static void derive(struct dtp_executor *x, struct dtp_lowering *l)
     x->h = t->hidden;
     dtp_executor_block_of(t, l->plan, &x->shape);
     x->module_count = dtp_parameter_module_count(t);
-    dtp_parameter_module(t, x->rules.shard_ranks, 0, &x->embedding);
-    dtp_parameter_module(t, x->rules.shard_ranks, 1, &x->block);
-    dtp_parameter_module(t, x->rules.shard_ranks, t->layers + 1, &x->head);
+    x->model_layers = layers_of_model(l);
+    struct dtp_transformer model = *t; /* by whose depth weights are initialised */
+    model.layers = x->model_layers;
+    dtp_parameter_module(&model, x->rules.shard_ranks, 0, &x->embedding);
+    dtp_parameter_module(&model, x->rules.shard_ranks, 1, &x->block);
+    dtp_parameter_module(&model, x->rules.shard_ranks, model.layers + 1, &x->head);
+    take_ends(x);
     for (int s = 0; s < DTP_STREAM_COUNT; s++)
         x->await[s] = l->last_op[s] = DTP_NO_OP;
     x->batch_read[0] = x->batch_read[1] = x->gradient_read = DTP_NO_OP;
     x->scattered = x->exchanged = x->partials = x->tables = DTP_NO_BUFFER;
     x->shard_group = x->gather_group = x->exchange_group = x->replica_group = DTP_NO_INDEX;
     l->layer = DTP_NO_LAYER;
+    l->tensor_bytes[DTP_TENSOR_INPUT] = dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_INPUT);
+    l->before_next = DTP_NO_OP;
 }
 
 /* "weights" of a block, "embedding weights", "head weights". */
@@ -138,7 +170,7 @@ static void make_state(struct dtp_executor *x, uint64_t index)
                                    : dtp_lower_buffer(x->l, name, state[s].owner, DTP_STREAM_COMPUTE, bytes, true);
         dtp_program_set_element(x->l->program, module->state[s], state[s].dtype);
         dtp_program_set_content(x->l->program, module->state[s], dtp_executor_content((enum dtp_executor_state)s),
-                                (uint32_t)index);
+                                (uint32_t)dtp_executor_model_module(x, index));
     }
     module->host_gradient = module->host_weights = DTP_NO_BUFFER;
     module->downloaded = DTP_NO_OP;
@@ -164,11 +196,20 @@ static void make_modules(struct dtp_executor *x)
     x->l->layer = DTP_NO_LAYER;
 }
 
-static void make_standing_buffers(struct dtp_executor *x)
+static bool reads_tokens(const struct dtp_executor *x)
+{
+    bool reads = false;
+    for (uint32_t i = 0; i < x->l->role.chunk_count; i++)
+        reads |= x->l->role.chunks[i].embedding || x->l->role.chunks[i].head;
+    return reads;
+}
+
+/* Tokens of a micro-batch: one at a time is under way and the next on its way, but of a stage any number are. */
+static void make_batches(struct dtp_executor *x)
 {
     struct dtp_lowering *l = x->l;
-    uint64_t batch = dtp_batch_layout_of(x->rules.tokens).bytes, parities = l->plan->accumulate > 1 ? 2 : 1;
-    for (uint64_t i = 0; i < parities; i++) {
+    uint64_t batch = dtp_batch_layout_of(x->rules.tokens).bytes;
+    for (uint32_t i = 0; i < x->batch_count; i++) {
         l->micro_step = (uint16_t)i;
         x->batch[i] = dtp_lower_buffer(l, "batch", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, batch, true);
         dtp_program_set_content(l->program, x->batch[i], DTP_CONTENT_BATCH, 0);
@@ -180,6 +221,13 @@ static void make_standing_buffers(struct dtp_executor *x)
         x->host_batch = i ? x->host_batch : host;
     }
     l->micro_step = 0;
+}
+
+static void make_standing_buffers(struct dtp_executor *x)
+{
+    struct dtp_lowering *l = x->l;
+    if (reads_tokens(x))
+        make_batches(x);
     x->scalars =
         dtp_lower_buffer(l, "scalars", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, DTP_EXECUTOR_SCALARS_BYTES, true);
     x->host_scalars = dtp_lower_host_buffer(l, "host scalars", DTP_OWNER_WORKSPACE, DTP_EXECUTOR_SCALARS_BYTES);
@@ -189,7 +237,7 @@ static void make_standing_buffers(struct dtp_executor *x)
                                      dtp_bytes_product(4 * x->t->head_dim, x->plan->sequence), true);
     if (x->rules.gradient_norm)
         x->partials = dtp_lower_buffer(l, "square sums", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
-                                       4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * x->module_count, true);
+                                       dtp_executor_partials_bytes(x), true);
     dtp_executor_fp8_make(x);
     x->workspace = dtp_lower_buffer(l, "matmul workspace", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
                                     DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES, true);
@@ -210,11 +258,17 @@ static void make_standing_buffers(struct dtp_executor *x)
  * Whole gradients whose reduction a micro-step leaves under way go when the next one's first block has hidden it, or
  * after the optimizer. */
 
-static void mark(struct dtp_executor *x, const char *name)
+/* What follows on the compute stream waits for `received`, and for what else the pass waits for. */
+static void mark(struct dtp_executor *x, const char *name, dtp_op_id received)
 {
     struct dtp_draft draft;
     dtp_draft_begin(x->l, &draft, DTP_OP_MARK, name);
+    dtp_draft_after(&draft, received);
+    dtp_draft_after(&draft, x->l->before_next);
+    x->l->before_next = DTP_NO_OP;
     dtp_draft_end(x->l, &draft);
+    if (x->l->role.pipeline && x->l->pass)
+        dtp_lower_let_sent_go(x->l, (uint32_t)(x->l->pass - x->l->role.passes));
 }
 
 static dtp_op_id copy(struct dtp_executor *x, enum dtp_op_kind kind, const char *name, dtp_buffer_id from,
@@ -230,35 +284,44 @@ static dtp_op_id copy(struct dtp_executor *x, enum dtp_op_kind kind, const char 
     return dtp_draft_end(x->l, &draft);
 }
 
-/* Each micro-step's batch is brought while the one before it computes. */
+/* Each micro-step's batch is brought while the one before it computes; a stage's all of them from the begin. */
 static dtp_op_id upload_batch(struct dtp_executor *x, uint32_t micro_step)
 {
     uint16_t here = x->l->micro_step;
     x->l->micro_step = (uint16_t)micro_step;
     dtp_buffer_id host = {x->host_batch.index + micro_step};
-    dtp_op_id id = copy(x, DTP_OP_UPLOAD, "batch", host, x->batch[micro_step % 2],
-                        dtp_batch_layout_of(x->rules.tokens).bytes, x->batch_read[micro_step % 2]);
+    dtp_op_id read = x->l->role.pipeline ? DTP_NO_OP : x->batch_read[micro_step % 2];
+    dtp_op_id id = copy(x, DTP_OP_UPLOAD, "batch", host, x->batch[micro_step % x->batch_count],
+                        dtp_batch_layout_of(x->rules.tokens).bytes, read);
     x->l->micro_step = here;
     return id;
 }
 
-static void micro_step(struct dtp_executor *x, uint32_t index, dtp_op_id *uploaded)
+/* Of one micro-batch through the chunk at hand. */
+static void forward(struct dtp_executor *x, dtp_op_id *uploaded)
 {
     struct dtp_lowering *l = x->l;
-    uint64_t layers = x->t->layers;
-    l->micro_step = (uint16_t)index;
-    mark(x, "forward");
+    const struct dtp_lower_chunk *chunk = l->chunk;
+    struct dtp_handed input = dtp_lower_taken(l);
+    mark(x, "forward", input.received);
     dtp_executor_await(x, DTP_STREAM_UPLOAD, *uploaded);
-    if (index + 1 < x->plan->accumulate)
-        *uploaded = upload_batch(x, index + 1);
-    dtp_executor_fp8_begins(x, index);
-    dtp_executor_before_embedding(x);
-    dtp_executor_embedding(x);
-    dtp_executor_after_embedding(x);
-    for (uint64_t layer = 0; layer < layers; layer++) {
-        if (layer == 1) /* first, so that the head's weights can take the place of what goes */
+    if (!l->role.pipeline && l->micro_step + 1u < x->plan->accumulate)
+        *uploaded = upload_batch(x, l->micro_step + 1u);
+    else
+        *uploaded = DTP_NO_OP;
+    dtp_executor_fp8_begins(x, l->micro_step);
+    if (chunk->embedding) {
+        dtp_executor_before_embedding(x);
+        dtp_executor_embedding(x);
+        dtp_executor_after_embedding(x);
+    } else {
+        x->stream_input = input.rows;
+    }
+    for (uint64_t place = 0; place < chunk->layers; place++) {
+        uint64_t layer = chunk->first + place;
+        if (place == 1) /* first, so that the head's weights can take the place of what goes */
             dtp_executor_drain(x, 0);
-        if (layer + 1 == layers && x->plan->prefetch)
+        if (chunk->head && place + 1 == chunk->layers && x->plan->prefetch)
             dtp_executor_gather_head(x);
         l->layer = (uint16_t)layer;
         dtp_executor_before_block(x, layer);
@@ -266,22 +329,90 @@ static void micro_step(struct dtp_executor *x, uint32_t index, dtp_op_id *upload
         dtp_executor_after_block(x, layer);
         l->layer = DTP_NO_LAYER;
     }
+    x->flight->output = x->stream_input;
+    if (!chunk->head)
+        dtp_lower_give(l, x->stream_input);
     dtp_executor_drain(x, 0);
-    mark(x, "loss");
-    dtp_executor_gather_head(x);
-    dtp_executor_loss(x);
-    dtp_executor_after_loss(x);
-    mark(x, "backward");
-    for (uint64_t left = layers; left > 0; left--) {
-        uint64_t layer = left - 1;
+}
+
+/* The same, back; head and loss go with it, of which nothing is kept so. */
+static void backward(struct dtp_executor *x)
+{
+    struct dtp_lowering *l = x->l;
+    const struct dtp_lower_chunk *chunk = l->chunk;
+    struct dtp_handed gradient = dtp_lower_taken(l);
+    if (chunk->head) {
+        mark(x, "loss", DTP_NO_OP);
+        x->stream_input = x->flight->output;
+        dtp_executor_gather_head(x);
+        dtp_executor_loss(x);
+        dtp_executor_after_loss(x);
+    } else {
+        x->gradient = gradient.rows;
+    }
+    mark(x, "backward", gradient.received);
+    for (uint64_t left = chunk->layers; left > 0; left--) {
+        uint64_t layer = chunk->first + left - 1;
         l->layer = (uint16_t)layer;
         dtp_executor_before_block(x, layer);
         dtp_executor_block_backward(x, layer);
         dtp_executor_after_block(x, layer);
         l->layer = DTP_NO_LAYER;
     }
-    dtp_executor_embedding_backward(x);
-    x->batch_read[index % 2] = l->last_op[DTP_STREAM_COMPUTE];
+    if (chunk->embedding)
+        dtp_executor_embedding_backward(x);
+    else
+        dtp_lower_give(l, x->gradient);
+    if (l->role.pipeline)
+        dtp_executor_close_table(x);
+    x->batch_read[l->micro_step % 2] = l->last_op[DTP_STREAM_COMPUTE];
+}
+
+static void stand_in_flight(struct dtp_executor *x)
+{
+    const struct dtp_pass *pass = x->l->pass;
+    uint32_t *of = &x->flight_of[(size_t)pass->chunk * x->plan->accumulate + pass->micro_batch];
+    if (pass->kind == DTP_PASS_FORWARD)
+        *of = x->unused[--x->unused_count];
+    else if (dtp_lower_ends_flight(pass))
+        x->unused[x->unused_count++] = *of;
+    x->flight = &x->flights[*of];
+    x->tensors = x->flight->tensors;
+}
+
+static void run_pass(struct dtp_executor *x, dtp_op_id *uploaded)
+{
+    switch ((enum dtp_pass_kind)x->l->pass->kind) {
+    case DTP_PASS_FORWARD: forward(x, uploaded); break;
+    case DTP_PASS_WEIGHT:
+        mark(x, "backward", DTP_NO_OP);
+        dtp_executor_weights_backward(x);
+        break;
+    default: backward(x); break;
+    }
+}
+
+static void passes(struct dtp_executor *x)
+{
+    struct dtp_lowering *l = x->l;
+    bool reads = reads_tokens(x), expected = false;
+    dtp_op_id uploaded = reads ? upload_batch(x, 0) : DTP_NO_OP;
+    for (uint32_t i = 1; l->role.pipeline && reads && i < x->plan->accumulate; i++)
+        uploaded = upload_batch(x, i);
+    dtp_executor_step_begins(x);
+    for (uint32_t i = 0; i < l->role.pass_count; i++) {
+        dtp_lower_before_pass(l, i);
+        dtp_lower_stand_at_pass(l, i);
+        stand_in_flight(x);
+        run_pass(x, &uploaded);
+        dtp_lower_after_pass(l, i);
+        if (!expected && dtp_lower_ends_flight(l->pass)) { /* whatever comes has been there once */
+            if (i + 1 < l->role.pass_count)
+                dtp_program_expect_again(l->program, (l->role.pass_count - 1) / (i + 1));
+            expected = true;
+        }
+    }
+    dtp_lower_let_sent_go(l, DTP_LOWER_STEP_END);
 }
 
 static dtp_op_id scalars_down(struct dtp_executor *x)
@@ -295,14 +426,10 @@ static void step(struct dtp_executor *x)
     dtp_op_id scalars =
         copy(x, DTP_OP_UPLOAD, "scalars", x->host_scalars, x->scalars, DTP_EXECUTOR_SCALARS_BYTES, DTP_NO_OP);
     dtp_executor_await(x, DTP_STREAM_UPLOAD, scalars);
-    dtp_op_id uploaded = upload_batch(x, 0);
-    dtp_executor_step_begins(x);
-    for (uint32_t i = 0; i < x->plan->accumulate; i++) {
-        micro_step(x, i, &uploaded);
-        if (i == 0 && x->plan->accumulate > 1)
-            dtp_program_expect_again(x->l->program, x->plan->accumulate - 1);
-    }
-    mark(x, "step");
+    passes(x);
+    mark(x, "step", DTP_NO_OP);
+    if (x->l->role.pipeline)
+        dtp_executor_join_copies(x);
     dtp_executor_update(x);
     dtp_executor_drain(x, 0);
     if (x->rules.host_optimizer)
@@ -313,30 +440,74 @@ static void step(struct dtp_executor *x)
 
 static void release(struct dtp_executor *x)
 {
+    for (uint32_t i = 0; x->flights && i < dtp_lower_most_under_way(&x->l->role); i++) {
+        free(x->flights[i].tensors);
+        free(x->flights[i].deferred);
+        free(x->flights[i].kept);
+    }
+    free(x->flights);
+    free(x->flight_of);
+    free(x->unused);
+    free(x->batch);
     free(x->modules);
-    free(x->tensors);
     free(x->slot);
     free(x->slot_block);
     free(x->slot_read);
 }
 
+/* Operators that a backward of inputs alone leaves for later, of a layer; each keeps two buffers at most. */
+static size_t deferred_room(const struct dtp_executor *x)
+{
+    return (size_t)x->t->layers * DTP_EXECUTOR_OPERATORS + 1;
+}
+
+static bool take_flights(struct dtp_executor *x)
+{
+    const struct dtp_lower_role *role = &x->l->role;
+    uint32_t count = dtp_lower_most_under_way(role);
+    bool taken = true, splits = x->plan->pp > 1 && dtp_schedule_row(x->plan->schedule)->backward != DTP_BACKWARD_WHOLE;
+    x->flights = calloc(count + 1, sizeof *x->flights);
+    x->unused = calloc(count + 1, sizeof *x->unused);
+    x->flight_of = calloc((size_t)role->chunk_count * x->plan->accumulate + 1, sizeof *x->flight_of);
+    if (!x->flights || !x->unused || !x->flight_of)
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        struct dtp_executor_flight *f = &x->flights[i];
+        x->unused[x->unused_count++] = count - 1 - i;
+        f->tensors = calloc(x->t->layers + 1, sizeof *f->tensors);
+        taken = taken && f->tensors;
+        if (!splits)
+            continue;
+        f->deferred = calloc(deferred_room(x), sizeof *f->deferred);
+        f->kept = calloc(2 * deferred_room(x), sizeof *f->kept);
+        taken = taken && f->deferred && f->kept;
+    }
+    return taken;
+}
+
 static bool take_memory(struct dtp_executor *x)
 {
-    uint64_t layers = x->t->layers;
+    x->batch_count = x->l->role.pipeline ? x->plan->accumulate : x->plan->accumulate > 1 ? 2 : 1;
+    x->batch = calloc(x->batch_count, sizeof *x->batch);
     x->modules = calloc(x->module_count, sizeof *x->modules);
-    x->tensors = calloc(layers, sizeof *x->tensors);
     x->slot = calloc(x->rules.ring, sizeof *x->slot);
     x->slot_block = calloc(x->rules.ring, sizeof *x->slot_block);
     x->slot_read = calloc(x->rules.ring, sizeof *x->slot_read);
-    return x->modules && x->tensors && x->slot && x->slot_block && x->slot_read;
+    return x->batch && x->modules && x->slot && x->slot_block && x->slot_read && take_flights(x);
 }
 
 enum dtp_status dtp_lower_executor(struct dtp_lowering *l)
 {
     struct dtp_executor x = {.modules = NULL};
+    struct dtp_flight none = {.received = DTP_NO_BUFFER,
+                              .taken = DTP_NO_BUFFER}; /* what others hold of a micro-batch */
     derive(&x, l);
-    bool memory = take_memory(&x);
-    if (memory) {
+    l->flight = &none;
+    enum dtp_status status =
+        take_memory(&x) ? DTP_OK : dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
+    if (status == DTP_OK && l->role.pipeline)
+        status = dtp_lower_transfers_make(l);
+    if (status == DTP_OK) {
         dtp_executor_describe(&x);
         make_modules(&x);
         make_standing_buffers(&x);
@@ -344,6 +515,6 @@ enum dtp_status dtp_lower_executor(struct dtp_lowering *l)
         step(&x);
     }
     release(&x);
-    return memory ? dtp_program_seal(l->program, l->faults)
-                  : dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
+    l->flight = NULL;
+    return status == DTP_OK ? dtp_program_seal(l->program, l->faults) : status;
 }

@@ -1,3 +1,4 @@
+/* clang-format off */
 /* The step program that our own executor runs (runtime dtplan): a lowering of its own, and the contract with exec/.
  *
  * A program of this lowering says everything that running it takes: each operand has a role and an offset, every
@@ -14,19 +15,22 @@
  *                            deviations [T], then for LayerNorm means [T])
  *   MATMUL forward           INPUT [m, k], WEIGHT [n, k], BIAS [n], ADDEND [m, n] -> RESULT [m, n]; with AUX: GELU
  *                            epilogue, AUX receives the product with bias
- *   MATMUL input gradient    GRADIENT [m, k], WEIGHT [k, n] -> INPUT_GRADIENT [m, n]; with AUX: times gelu'(AUX);
- *                            adds where it is UPDATE
+ *   MATMUL input gradient    GRADIENT [m, k], WEIGHT [k, n], ADDEND [m, n] -> INPUT_GRADIENT [m, n]; with AUX: times
+ *                            gelu'(AUX); adds where it is UPDATE
  *   MATMUL weight gradient   GRADIENT [k, m], INPUT [k, n] -> WEIGHT_GRADIENT [m, n], BIAS_GRADIENT [m]; adds where
  *                            these are UPDATE
- *   MATMUL, all three        WORKSPACE; which of the three it is is told by the role of its result. In fp8 both
- * operands lie by the dimension that is summed over, the input gradient's WEIGHT as [n, k], the weight gradient's
- * GRADIENT as [m, k] and INPUT as [n, k]; SCALE of the first, OTHER_SCALE of the second (fp32); no BIAS, no AUX.
- * GRADIENT is E5M2, all else E4M3 QUANTIZE                 INPUT [T, n], AMAX (fp32) -> RESULT [T, n] and TRANSPOSED
- * [n, T], one of which may be absent, in fp8 of demand.form, SCALE. With neither: AMAX UPDATE is raised to that of
- * INPUT AMAX                     of NORM, NORM_BACKWARD, ACTIVATION, ACTIVATION_BACKWARD: UPDATE, raised to that of
- * what they write ROTARY(_BACKWARD)        RESULT [T, d_q + 2 d_kv] UPDATE, in place; TABLES (fp32: cosines [s,
- * head_dim / 2], then sines) QK_NORM                  RESULT [T, d_q + 2 d_kv] UPDATE, in place; WEIGHT [2, head_dim]
- * -> SAVED (q and k before: [T, d_q + d_kv]), STATISTICS (fp32 [T, heads + kv_heads]); over all heads at once, where
+ *   MATMUL, all three        WORKSPACE; which of the three it is is told by the role of its result. In fp8 both operands
+ *                            lie by the dimension that is summed over, the input gradient's WEIGHT as [n, k], the weight
+ *                            gradient's GRADIENT as [m, k] and INPUT as [n, k]; SCALE of the first, OTHER_SCALE of the
+ *                            second (fp32); no BIAS, no AUX. GRADIENT is E5M2, all else E4M3
+ *   QUANTIZE                 INPUT [T, n], AMAX (fp32) -> RESULT [T, n] and TRANSPOSED [n, T], one of which may be absent,
+ *                            in fp8 of demand.form, SCALE. With neither: AMAX UPDATE is raised to that of INPUT
+ *   AMAX                     of NORM, NORM_BACKWARD, ACTIVATION, ACTIVATION_BACKWARD: UPDATE, raised to that of what they
+ *                            write
+ *   ROTARY(_BACKWARD)        RESULT [T, d_q + 2 d_kv] UPDATE, in place; TABLES (fp32: cosines [s, head_dim / 2], then
+ *                            sines)
+ *   QK_NORM                  RESULT [T, d_q + 2 d_kv] UPDATE, in place; WEIGHT [2, head_dim] -> SAVED (q and k before:
+ *                            [T, d_q + d_kv]), STATISTICS (fp32 [T, heads + kv_heads]); over all heads at once, where
  *                            the model has it so: WEIGHT [d_q + d_kv], STATISTICS [T, 2]
  *   QK_NORM_BACKWARD         RESULT (packed gradient) UPDATE, SAVED, STATISTICS, WEIGHT -> WEIGHT_GRADIENT, WORKSPACE
  *                            (DTP_EXECUTOR_PARTIAL_ROWS floats for each element of WEIGHT)
@@ -37,8 +41,8 @@
  *   ACTIVATION               INPUT [T, up] -> RESULT [T, f]; up is f, or 2 f with the gate first
  *   ACTIVATION_BACKWARD      GRADIENT [T, f], INPUT [T, up] UPDATE: its gradient takes its place; RESULT [T, f], over
  *                            GRADIENT, where forward's result is made again
- *   NORM_BACKWARD            GRADIENT, INPUT, STATISTICS, WEIGHT -> RESIDUAL_GRADIENT (UPDATE adds, WRITE overwrites),
- *                            WEIGHT_GRADIENT, BIAS_GRADIENT, WORKSPACE (2 DTP_EXECUTOR_PARTIAL_ROWS h floats)
+ *   NORM_BACKWARD            GRADIENT, INPUT, STATISTICS, WEIGHT -> RESIDUAL_GRADIENT (UPDATE adds, WRITE overwrites,
+ *                            by the sum with ADDEND where there is one), WEIGHT_GRADIENT, BIAS_GRADIENT, WORKSPACE (2 DTP_EXECUTOR_PARTIAL_ROWS h floats)
  *   LOSS_BACKWARD            RESULT (logits [T, dtp_executor_vocab_stride] UPDATE, become their gradient), BATCH
  *                            (targets of these rows) -> STATISTICS (losses of these rows, fp32). The gradient is that
  *                            of the sum of losses over the tokens of the whole step on all ranks, divided by their
@@ -62,6 +66,7 @@
  *   send, recv               INPUT; RESULT: both ends of a transfer between roles (program_set.h)
  *
  * An operand with `shard` is this rank's equal part of the buffer (dtp_operand). */
+/* clang-format on */
 #ifndef DTP_LOWER_EXECUTOR_H
 #define DTP_LOWER_EXECUTOR_H
 

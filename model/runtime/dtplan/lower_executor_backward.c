@@ -26,7 +26,7 @@ static void hold(struct dtp_executor *x, dtp_buffer_id buffer)
 static uint32_t last_read(struct dtp_executor *x, dtp_buffer_id buffer)
 {
     if (!x->plan->executor.gradient_stream)
-        return DTP_READ | DTP_FREE;
+        return DTP_READ | dtp_executor_lets_go(x, buffer);
     hold(x, buffer);
     return DTP_READ;
 }
@@ -54,14 +54,19 @@ dtp_buffer_id dtp_executor_norm_backward(struct dtp_executor *x, struct dtp_exec
 {
     struct dtp_draft draft;
     bool adds = x->gradient.index != DTP_NO_INDEX && !norm->apart;
+    bool stays = adds && dtp_executor_is_deferred(x, x->gradient); /* what is added to */
     dtp_buffer_id made = x->gradient;
     dtp_executor_await_gradient(x, x->gradient_read);
     dtp_executor_begin(x, &draft, DTP_OP_NORM_BACKWARD, norm->name);
-    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, norm->gradient, norm->gradient_stays ? DTP_READ : DTP_READ | DTP_FREE, 0);
-    dtp_draft_role(&draft, DTP_ROLE_INPUT, norm->input, norm->input_stays ? DTP_READ : DTP_READ | DTP_FREE, 0);
+    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, norm->gradient,
+                   DTP_READ | (norm->gradient_stays ? 0 : dtp_executor_lets_go(x, norm->gradient)), 0);
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, norm->input,
+                   DTP_READ | (norm->input_stays ? 0 : dtp_executor_lets_go(x, norm->input)), 0);
     dtp_draft_role(&draft, DTP_ROLE_STATISTICS, norm->statistics, DTP_READ | DTP_FREE, 0);
     dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, module, norm->weight);
-    if (adds)
+    if (stays)
+        dtp_draft_role(&draft, DTP_ROLE_ADDEND, x->gradient, DTP_READ | dtp_executor_lets_go(x, x->gradient), 0);
+    if (adds && !stays)
         dtp_draft_role(&draft, DTP_ROLE_RESIDUAL_GRADIENT, x->gradient, DTP_UPDATE, 0);
     else
         made = dtp_executor_new(x, &draft, DTP_ROLE_RESIDUAL_GRADIENT,
@@ -120,24 +125,41 @@ static dtp_buffer_id result_gradient(const struct place *at)
     return adds_to_stream(at->op) ? at->x->gradient : at->x->gradients[at->op->result];
 }
 
+void dtp_executor_weight_gradient(struct dtp_executor *x, struct dtp_draft *draft, uint64_t layer, int op,
+                                  dtp_buffer_id gradient, uint32_t gradient_frees, dtp_buffer_id input,
+                                  uint32_t input_frees)
+{
+    const struct dtp_executor_operator *of = &x->shape.op[op];
+    struct dtp_executor_module *module = dtp_executor_block(x, layer);
+    bool apart = x->plan->executor.gradient_stream;
+    dtp_executor_begin(x, draft, DTP_OP_MATMUL, of->matrix->gradient_name);
+    dtp_draft_role(draft, DTP_ROLE_GRADIENT, gradient, DTP_READ | gradient_frees, 0);
+    dtp_draft_role(draft, DTP_ROLE_INPUT, input, DTP_READ | input_frees, 0);
+    dtp_executor_gradient(draft, DTP_ROLE_WEIGHT_GRADIENT, module, of->weight);
+    if (dtp_executor_has(module, of->weight + 1))
+        dtp_executor_gradient(draft, DTP_ROLE_BIAS_GRADIENT, module, of->weight + 1);
+    dtp_draft_matmul(x->l, draft, of->matrix->out, of->matrix->in, x->rules.tokens, false);
+    dtp_draft_role(draft, DTP_ROLE_WORKSPACE, apart ? x->gradient_workspace : x->workspace, DTP_UPDATE, 0);
+}
+
 /* [out, in] (+)= gradient[T, out]^T input[T, in]. `input_goes`, `gradient_goes`: nobody reads them behind this. Of a
  * branch's last projection, the norm that adds to the stream's gradient waits for it. */
 static void weight_gradient(const struct place *at, dtp_buffer_id gradient, dtp_buffer_id input, bool input_goes,
                             bool gradient_goes)
 {
     struct dtp_executor *x = at->x;
-    struct dtp_executor_module *module = dtp_executor_block(x, at->layer);
-    const struct dtp_layer_matrix *matrix = at->op->matrix;
     struct dtp_draft draft;
     bool apart = x->plan->executor.gradient_stream;
-    dtp_executor_begin(x, &draft, DTP_OP_MATMUL, matrix->gradient_name);
-    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, gradient, DTP_READ | (gradient_goes && !apart ? DTP_FREE : 0), 0);
-    dtp_draft_role(&draft, DTP_ROLE_INPUT, input, DTP_READ | (input_goes && !apart ? DTP_FREE : 0), 0);
-    dtp_executor_gradient(&draft, DTP_ROLE_WEIGHT_GRADIENT, module, at->op->weight);
-    if (dtp_executor_has(module, at->op->weight + 1))
-        dtp_executor_gradient(&draft, DTP_ROLE_BIAS_GRADIENT, module, at->op->weight + 1);
-    dtp_draft_matmul(x->l, &draft, matrix->out, matrix->in, x->rules.tokens, false);
-    dtp_draft_role(&draft, DTP_ROLE_WORKSPACE, apart ? x->gradient_workspace : x->workspace, DTP_UPDATE, 0);
+    if (dtp_executor_splits(x)) {
+        dtp_executor_defer(x, at->layer, at->index, gradient, input);
+        if (gradient_goes)
+            dtp_executor_lets_go(x, gradient);
+        if (input_goes)
+            dtp_executor_lets_go(x, input);
+        return;
+    }
+    dtp_executor_weight_gradient(x, &draft, at->layer, at->index, gradient, gradient_goes && !apart ? DTP_FREE : 0,
+                                 input, input_goes && !apart ? DTP_FREE : 0);
     if (!apart) {
         dtp_executor_end(x, &draft);
         return;
@@ -167,7 +189,10 @@ static void input_gradient(const struct place *at, dtp_buffer_id gradient, bool 
     dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, dtp_executor_block(x, at->layer), at->op->weight);
     if (aux.index != DTP_NO_INDEX)
         dtp_draft_role(&draft, DTP_ROLE_AUX, aux, DTP_READ | DTP_FREE, 0);
-    if (made->index != DTP_NO_INDEX)
+    bool adds = made->index != DTP_NO_INDEX, stays = adds && dtp_executor_is_deferred(x, *made);
+    if (stays)
+        dtp_draft_role(&draft, DTP_ROLE_ADDEND, *made, DTP_READ | dtp_executor_lets_go(x, *made), 0);
+    if (adds && !stays)
         dtp_draft_role(&draft, DTP_ROLE_INPUT_GRADIENT, *made, DTP_UPDATE, 0);
     else
         *made = dtp_executor_new(x, &draft, DTP_ROLE_INPUT_GRADIENT, matrix->input_gradient_name, DTP_OWNER_WORKSPACE,
@@ -364,7 +389,7 @@ static void attention_backward(const struct place *at)
     dtp_executor_new(x, &draft, DTP_ROLE_WORKSPACE, "attention workspace", DTP_OWNER_WORKSPACE,
                      x->rules.attention_backward_workspace_bytes, DTP_UPDATE | DTP_FREE);
     draft.op.demand.tokens = (double)x->rules.tokens;
-    draft.op.demand.flops = DTP_ATTENTION_BACKWARD_FLOPS * dtp_executor_attention_flops(x, at->layer);
+    draft.op.demand.flops = DTP_ATTENTION_BACKWARD_FLOPS * dtp_executor_attention_flops(x);
     draft.op.demand.kernels = dtp_executor_backward_traffic(&x->shape, op, false).kernels;
     dtp_executor_end(x, &draft);
 }
@@ -402,7 +427,8 @@ void dtp_executor_block_backward(struct dtp_executor *x, uint64_t layer)
         x->gradients[i] = DTP_NO_BUFFER;
     for (int i = x->shape.count - 1; i >= 0; i--)
         operator_backward(&(struct place){x, layer, i, &x->shape.op[i]});
-    dtp_executor_close_gradient(x, module);
+    if (!dtp_executor_splits(x))
+        dtp_executor_close_gradient(x, module);
 }
 
 /* Rows of the table's gradient that no token names stay as they are, so the buffer is zeroed before, or holds the
@@ -416,13 +442,14 @@ void dtp_executor_embedding_backward(struct dtp_executor *x)
     dtp_executor_open_gradient(x, module);
     dtp_executor_zero_unwritten(x, module);
     dtp_executor_begin(x, &draft, DTP_OP_EMBEDDING_BACKWARD, "embedding");
-    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, x->gradient, DTP_READ | DTP_FREE, 0);
-    dtp_draft_role(&draft, DTP_ROLE_BATCH, x->batch[x->l->micro_step % 2], DTP_READ, 0);
+    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, x->gradient, DTP_READ | dtp_executor_lets_go(x, x->gradient), 0);
+    dtp_draft_role(&draft, DTP_ROLE_BATCH, dtp_executor_batch(x), DTP_READ, 0);
     dtp_executor_gradient(&draft, DTP_ROLE_WEIGHT_GRADIENT, module, DTP_PARAMETER_EMBEDDING);
     bool learned = dtp_executor_has(module, DTP_PARAMETER_POSITION);
     if (learned)
         dtp_executor_gradient(&draft, DTP_ROLE_POSITION_GRADIENT, module, DTP_PARAMETER_POSITION);
     dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_embedding_backward_bytes(x), learned ? 2 : 1);
     dtp_executor_end(x, &draft);
-    dtp_executor_close_gradient(x, module);
+    if (!x->l->role.pipeline) /* of a stage: lower_executor_stages.c */
+        dtp_executor_close_gradient(x, module);
 }

@@ -7,10 +7,11 @@ static double rows_of(const struct dtp_executor *x, uint64_t width)
     return (double)x->rules.tokens * (double)width * (double)x->element_bytes;
 }
 
-/* Causal: s/2 tokens seen on average, less under a window; two products of d_q. */
-double dtp_executor_attention_flops(const struct dtp_executor *x, uint64_t layer)
+/* Of the layer at which the skeleton stands. Causal: s/2 tokens seen on average, less under a window; two products of
+ * d_q. */
+double dtp_executor_attention_flops(const struct dtp_executor *x)
 {
-    double length = dtp_transformer_layer_attention_length(x->t, layer, x->plan->sequence);
+    double length = dtp_transformer_layer_attention_length(x->t, dtp_lower_model_layer(x->l), x->plan->sequence);
     return 2 * length * (double)x->shape.kind.d_q * (double)x->rules.tokens;
 }
 

@@ -161,7 +161,7 @@ static void attention(const struct pass *pass, struct dtp_draft *draft, int inde
     dtp_executor_new(x, draft, DTP_ROLE_WORKSPACE, "attention workspace", DTP_OWNER_WORKSPACE,
                      x->rules.attention_workspace_bytes, DTP_UPDATE | DTP_FREE);
     draft->op.demand.tokens = (double)x->rules.tokens;
-    draft->op.demand.flops = dtp_executor_attention_flops(x, pass->layer);
+    draft->op.demand.flops = dtp_executor_attention_flops(x);
     draft->op.demand.kernels = 1;
 }
 
@@ -252,7 +252,7 @@ void dtp_executor_embedding(struct dtp_executor *x)
     struct dtp_draft draft;
     bool learned = dtp_executor_has(module, DTP_PARAMETER_POSITION);
     dtp_executor_begin(x, &draft, DTP_OP_EMBEDDING, "embedding");
-    dtp_draft_role(&draft, DTP_ROLE_BATCH, x->batch[x->l->micro_step % 2], DTP_READ, 0);
+    dtp_draft_role(&draft, DTP_ROLE_BATCH, dtp_executor_batch(x), DTP_READ, 0);
     dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, module, DTP_PARAMETER_EMBEDDING);
     if (learned)
         dtp_executor_weight(x, &draft, DTP_ROLE_POSITION, module, DTP_PARAMETER_POSITION);

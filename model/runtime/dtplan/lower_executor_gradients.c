@@ -281,7 +281,7 @@ static void reduce_shards(struct dtp_executor *x, struct dtp_executor_module *mo
 {
     (x->rules.exchanges ? exchange_shards : scatter_shards)(x, module);
     module->gradient = DTP_NO_BUFFER;
-    bool last = x->l->micro_step + 1u == x->plan->accumulate;
+    bool last = x->l->last_micro_step;
     if (last && x->rules.replicas > 1)
         module->reduced_by =
             all_reduce(x, module, module->reduced, shard_bytes(module), DTP_STREAM_REPLICATE, module->reduced_by);
@@ -293,7 +293,7 @@ static void reduce_shards(struct dtp_executor *x, struct dtp_executor_module *mo
 
 void dtp_executor_close_gradient(struct dtp_executor *x, struct dtp_executor_module *module)
 {
-    bool last = x->l->micro_step + 1u == x->plan->accumulate;
+    bool last = x->l->last_micro_step;
     if (x->rules.host_optimizer)
         dtp_executor_await_gradient(x, x->l->last_op[DTP_STREAM_WEIGHT_GRADIENT]);
     if (!module->layout->elements || (!last && !x->rules.reduces_always))

@@ -73,7 +73,7 @@ static void logits_gradient(struct chunk *c)
     uint64_t targets = dtp_batch_layout_of(x->rules.tokens).targets_offset_bytes;
     dtp_executor_begin(x, &draft, DTP_OP_LOSS_BACKWARD, "loss");
     dtp_draft_role(&draft, DTP_ROLE_RESULT, c->logits, DTP_UPDATE, 0);
-    dtp_draft_role(&draft, DTP_ROLE_BATCH, x->batch[x->l->micro_step % 2], DTP_READ, targets + 4 * c->begin);
+    dtp_draft_role(&draft, DTP_ROLE_BATCH, dtp_executor_batch(x), DTP_READ, targets + 4 * c->begin);
     if (x->rules.scales_loss)
         dtp_draft_role(&draft, DTP_ROLE_SCALARS, x->scalars, DTP_READ, 0);
     if (c->first)

@@ -38,8 +38,9 @@ static uint64_t attention_workspace(const struct dtp_transformer *t, const struc
 static void find_sharding(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
                           const struct dtp_plan *plan, struct dtp_executor_rules *out)
 {
-    out->shard_ranks = dtp_plan_shard_ranks(cluster, plan);
-    out->replicas = cluster->gpus / out->shard_ranks;
+    uint64_t data = dtp_plan_gradient_ranks(plan, cluster), shard = dtp_plan_shard_ranks(cluster, plan);
+    out->shard_ranks = shard < data ? shard : data;
+    out->replicas = data / out->shard_ranks;
     bool shards = out->shard_ranks > 1;
     out->host_optimizer = plan->offload != DTP_OFFLOAD_NONE;
     out->host_params = plan->offload == DTP_OFFLOAD_PARAMS || plan->offload == DTP_OFFLOAD_NVME;
@@ -84,7 +85,7 @@ void dtp_executor_rules(const struct dtp_transformer *transformer, const struct 
     out->chunk_tokens = chunk_tokens(plan, tokens, element * out->vocab_stride);
     out->chunk_count = dtp_divide_up(tokens, out->chunk_tokens);
     /* Rounded once, and read by the optimizer: as PyTorch does on one GPU. What is added up is added up wide. */
-    bool once = cluster->gpus == 1 && plan->accumulate == 1;
+    bool once = dtp_plan_gradient_ranks(plan, cluster) == 1 && plan->accumulate == 1;
     out->gradient = once ? out->compute : p->reduce;
     out->head_gradient = once && out->chunk_count == 1 && !t->tied_head ? out->compute : p->reduce;
     out->exchanges = plan->executor.reduce_engine == DTP_ENGINE_COPY && out->shard_ranks > 1;
@@ -154,6 +155,18 @@ static void check_fp8(struct checker *c)
         REFUSE(c, "gradient_stream", "in fp8 " NOT_RUN);
 }
 
+/* What no pipeline has been run with. */
+static void check_stages(struct checker *c)
+{
+    const struct dtp_plan *p = c->plan;
+    if (p->pp <= 1)
+        return;
+    if (p->precision.compute == DTP_FP8 || p->precision.compute == DTP_FP16)
+        REFUSE(c, "precision", "%s with pp " NOT_RUN, dtp_dtype_text(p->precision.compute));
+    if (p->optimizer != DTP_ADAMW_FUSED)
+        REFUSE(c, "optimizer", "%s with pp " NOT_RUN, dtp_optimizer_text(p->optimizer));
+}
+
 static void check_plan(struct checker *c)
 {
     const struct dtp_plan *p = c->plan;
@@ -199,6 +212,7 @@ enum dtp_status dtp_executor_check(const struct dtp_transformer *transformer, co
     check_model(&c);
     check_plan(&c);
     check_fp8(&c);
+    check_stages(&c);
     check_sizes(&c);
     return c.status;
 }

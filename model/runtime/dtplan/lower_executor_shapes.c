@@ -17,7 +17,8 @@ static enum dtp_form activation_form(const struct dtp_transformer *t)
     case DTP_GELU: return DTP_FORM_GELU;
     case DTP_RELU: return DTP_FORM_RELU;
     case DTP_GEGLU: return DTP_FORM_GEGLU;
-    case DTP_RELU2: break; /* refused: dtp_executor_check */
+    case DTP_RELU2:
+    case DTP_SWIGLU_CLAMPED: break; /* refused */
     case DTP_SWIGLU: break;
     }
     return DTP_FORM_SWIGLU;
@@ -60,7 +61,7 @@ void dtp_executor_shape(const struct dtp_executor *x, struct dtp_draft *draft)
         demand->form = (uint8_t)activation_form(x->t);
         break;
     case DTP_OP_LOSS_BACKWARD:
-        demand->m = (double)x->rules.tokens * x->plan->accumulate * x->l->cluster->gpus;
+        demand->m = (double)x->rules.tokens * x->plan->accumulate * x->l->data_ranks;
         demand->n = (double)x->rules.vocab_stride;
         demand->k = (double)x->t->vocab;
         demand->attention.softcap = x->t->final_softcap;
@@ -86,6 +87,8 @@ void dtp_executor_describe(struct dtp_executor *x)
     execution.shards = (uint32_t)x->rules.shard_ranks;
     dtp_program_set_execution(x->l->program, &execution);
     add_tensors(x, &x->embedding, 0, 1);
-    add_tensors(x, &x->block, 1, x->module_count - 2);
-    add_tensors(x, &x->head, x->module_count - 1, 1);
+    for (uint32_t i = 0; i < x->l->role.chunk_count; i++)
+        if (x->l->role.chunks[i].layers)
+            add_tensors(x, &x->block, x->l->role.chunks[i].first_of_model + 1, x->l->role.chunks[i].layers);
+    add_tensors(x, &x->head, x->model_layers + 1, 1);
 }

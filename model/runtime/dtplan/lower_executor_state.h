@@ -33,21 +33,46 @@ struct dtp_executor_draining {
 };
 #define DTP_EXECUTOR_MOST_HELD 12
 
+/* A weight gradient that a backward of inputs alone leaves to a pass of its own (lower_executor_split.c). */
+struct dtp_executor_deferred {
+    uint64_t layer;
+    int op; /* of shape.op */
+    dtp_buffer_id gradient, input;
+};
+/* A micro-batch on its way through a chunk, from its forward to the end of its backward. */
+struct dtp_executor_flight {
+    dtp_buffer_id (*tensors)[DTP_EXECUTOR_TENSORS]; /* [layers of the rank]; DTP_NO_BUFFER: not alive */
+    dtp_buffer_id output;                           /* the residual stream behind the chunk's last block */
+    struct dtp_executor_deferred *deferred;         /* [layers x DTP_EXECUTOR_OPERATORS], in order of backward */
+    uint32_t deferred_count;
+    struct dtp_executor_kept { /* what these read and nobody else will */
+        uint64_t layer;
+        dtp_buffer_id buffer;
+    } * kept;
+    uint32_t kept_count;
+};
+
 struct dtp_executor {
     struct dtp_lowering *l;
     const struct dtp_transformer *t;
     const struct dtp_plan *plan;
     struct dtp_executor_rules rules;
     struct dtp_parameter_module embedding, block, head; /* layouts */
-    struct dtp_executor_module *modules;                /* [module_count] */
+    struct dtp_executor_module *modules;                /* [module_count]; of what the rank holds */
     uint64_t module_count;
+    uint64_t model_layers; /* of all ranks */
 
     uint64_t element_bytes, h;                      /* of the compute dtype; the stream's width */
     struct dtp_executor_block shape;                /* of each block */
-    dtp_buffer_id (*tensors)[DTP_EXECUTOR_TENSORS]; /* [layers]; DTP_NO_BUFFER: not alive */
+    struct dtp_executor_flight *flight;             /* of the micro-batch at hand */
+    struct dtp_executor_flight *flights;            /* room for as many as there ever are, */
+    uint32_t *flight_of, *unused, unused_count;     /* which is whose: of each chunk and micro-batch */
+    dtp_buffer_id (*tensors)[DTP_EXECUTOR_TENSORS]; /* the flight's */
     dtp_buffer_id gradients[DTP_EXECUTOR_TENSORS];  /* of tensors of the block whose backward runs; the same */
 
-    dtp_buffer_id batch[2], host_batch, scalars, host_scalars, host_results, tables, partials, workspace;
+    dtp_buffer_id *batch; /* [batch_count]: two that take turns, or in a pipeline one for each micro-batch */
+    uint32_t batch_count;
+    dtp_buffer_id host_batch, scalars, host_scalars, host_results, tables, partials, workspace;
     dtp_buffer_id gradient_workspace; /* of the stream of weight gradients */
     dtp_buffer_id stream_input;       /* the residual stream where the next module begins */
     dtp_buffer_id final_norm, final_statistics;
@@ -93,6 +118,12 @@ void dtp_executor_memory(struct dtp_draft *draft, uint64_t rows, double bytes, u
 void dtp_executor_matmul(struct dtp_executor *x, struct dtp_draft *draft, uint64_t m, uint64_t n, uint64_t k);
 void dtp_executor_free(struct dtp_executor *x, dtp_buffer_id buffer, const char *name);
 dtp_op_id dtp_executor_end(struct dtp_executor *x, struct dtp_draft *draft);
+
+/* The tokens of the micro-batch at hand, on the device. */
+static inline dtp_buffer_id dtp_executor_batch(const struct dtp_executor *x)
+{
+    return x->batch[x->l->micro_step % x->batch_count];
+}
 
 /* lower_executor_backward.c: the next compute operation waits for the weight gradient `until`, and what that one and
  * those before it held goes. */
@@ -216,6 +247,38 @@ void dtp_executor_fp8_demand(struct dtp_draft *draft, uint64_t rows, uint64_t co
 dtp_buffer_id dtp_executor_fp8_weight(struct dtp_executor *x, const struct dtp_executor_operator *op, uint64_t layer,
                                       bool columns);
 
+/* lower_executor_split.c: backward in two passes. In a backward of inputs alone: */
+static inline bool dtp_executor_splits(const struct dtp_executor *x)
+{
+    return x->l->pass->kind == DTP_PASS_BACKWARD;
+}
+/* The weight gradient of the operator is left for later. */
+void dtp_executor_defer(struct dtp_executor *x, uint64_t layer, int op, dtp_buffer_id gradient, dtp_buffer_id input);
+/* Whether one that was left reads the buffer, which then may not change. */
+bool dtp_executor_is_deferred(const struct dtp_executor *x, dtp_buffer_id buffer);
+/* What the last operation of backward that reads a buffer does to it: DTP_FREE, or 0 where it stays for those. */
+uint32_t dtp_executor_lets_go(struct dtp_executor *x, dtp_buffer_id buffer);
+/* All of them, in the order of backward; what they read goes. */
+void dtp_executor_weights_backward(struct dtp_executor *x);
+/* lower_executor_backward.c: one of them, or one that is not left. */
+void dtp_executor_weight_gradient(struct dtp_executor *x, struct dtp_draft *draft, uint64_t layer, int op,
+                                  dtp_buffer_id gradient, uint32_t gradient_frees, dtp_buffer_id input,
+                                  uint32_t input_frees);
+
+/* lower_executor_stages.c: what the stages of a pipeline join behind their last pass. */
+void dtp_executor_join_copies(struct dtp_executor *x);
+/* Behind a backward: gradients of the embedding's module are written, if no later pass of the rank adds to them. */
+void dtp_executor_close_table(struct dtp_executor *x);
+/* The model's number of a module. */
+uint64_t dtp_executor_model_module(const struct dtp_executor *x, uint64_t index);
+/* Partial sums of squares of all modules of the model. */
+static inline uint64_t dtp_executor_partials_bytes(const struct dtp_executor *x)
+{
+    return 4 * (uint64_t)DTP_EXECUTOR_SQUARE_SUM_PARTIALS * (x->model_layers + 2);
+}
+/* Whether no rank before this one holds the module too: of several copies one is counted, and saved. */
+bool dtp_executor_owns(const struct dtp_executor *x, uint64_t index);
+
 /* lower_executor_offload.c: state in host memory. `upload` brings a module's shard, to `to` where one rank has all of
  * it (returns the operation) or into a staging shard that *from then names. */
 void dtp_executor_make_host(struct dtp_executor *x, uint64_t index);
@@ -239,7 +302,7 @@ static inline bool dtp_executor_streams(const struct dtp_executor *x, const stru
 void dtp_executor_update(struct dtp_executor *x);
 
 /* lower_executor_bytes.c */
-double dtp_executor_attention_flops(const struct dtp_executor *x, uint64_t layer); /* forward */
+double dtp_executor_attention_flops(const struct dtp_executor *x); /* forward */
 double dtp_executor_embedding_bytes(const struct dtp_executor *x);
 double dtp_executor_embedding_backward_bytes(const struct dtp_executor *x);
 double dtp_executor_loss_bytes(const struct dtp_executor *x, uint64_t rows);

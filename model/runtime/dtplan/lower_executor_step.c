@@ -38,7 +38,8 @@ static void begin_behind(struct dtp_executor *x, struct dtp_draft *draft, enum d
 
 static void square_sum_draft(struct dtp_executor *x, struct dtp_draft *draft, struct dtp_executor_module *module)
 {
-    uint64_t partial_bytes = 4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS, index = (uint64_t)(module - x->modules);
+    uint64_t partial_bytes = 4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS,
+             index = dtp_executor_model_module(x, (uint64_t)(module - x->modules));
     dtp_draft_role(draft, DTP_ROLE_INPUT, dtp_executor_gradients_of(module), DTP_READ, 0);
     dtp_draft_role(draft, DTP_ROLE_PARTIALS, x->partials, DTP_WRITE, index * partial_bytes);
     dtp_executor_memory(draft, 0,
@@ -66,7 +67,7 @@ dtp_op_id dtp_executor_square_sum_behind(struct dtp_executor *x, struct dtp_exec
 /* Ranks that hold different shards add up their partial sums. */
 static void reduce_partials(struct dtp_executor *x)
 {
-    uint64_t bytes = 4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * x->module_count;
+    uint64_t bytes = dtp_executor_partials_bytes(x);
     struct dtp_draft draft;
     if (x->rules.shard_ranks == 1)
         return;
@@ -82,18 +83,43 @@ static void reduce_partials(struct dtp_executor *x)
     dtp_executor_await(x, DTP_STREAM_REDUCE, dtp_draft_end(x->l, &draft));
 }
 
+/* Of modules that other stages hold there is nothing to add here. */
+static void clear_partials(struct dtp_executor *x)
+{
+    struct dtp_draft draft;
+    dtp_executor_begin(x, &draft, DTP_OP_ZERO, "square sums");
+    dtp_draft_role(&draft, DTP_ROLE_RESULT, x->partials, DTP_WRITE, 0);
+    dtp_executor_memory(&draft, 0, (double)dtp_executor_partials_bytes(x), 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+    dtp_executor_end(x, &draft);
+}
+
+/* What the next compute operation awaits is awaited here, so that transfers behind it do too. */
+static void settle(struct dtp_executor *x)
+{
+    struct dtp_draft draft;
+    dtp_executor_begin(x, &draft, DTP_OP_MARK, "square sums");
+    dtp_executor_end(x, &draft);
+}
+
 static void gradient_norm(struct dtp_executor *x)
 {
     struct dtp_draft draft;
+    if (x->l->role.pipeline)
+        clear_partials(x);
     for (uint64_t left = x->module_count; left > 0 && !x->rules.streams_gradients; left--)
-        if (x->modules[left - 1].layout->elements)
+        if (x->modules[left - 1].layout->elements && dtp_executor_owns(x, left - 1))
             square_sum(x, left - 1);
     x->l->layer = DTP_NO_LAYER;
     reduce_partials(x);
+    if (x->l->role.pipeline) {
+        settle(x);
+        dtp_lower_sum_over_stages(x->l, "square sums", x->partials, dtp_executor_partials_bytes(x));
+    }
     dtp_executor_begin(x, &draft, DTP_OP_CLIP_SCALE, "gradient norm");
     dtp_draft_role(&draft, DTP_ROLE_PARTIALS, x->partials, DTP_READ, 0);
     dtp_draft_role(&draft, DTP_ROLE_SCALARS, x->scalars, DTP_UPDATE, 0);
-    dtp_executor_memory(&draft, 0, 4.0 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * (double)x->module_count, 1);
+    dtp_executor_memory(&draft, 0, (double)dtp_executor_partials_bytes(x), 1);
     dtp_executor_end(x, &draft);
 }
 

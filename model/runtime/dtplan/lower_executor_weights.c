@@ -201,15 +201,15 @@ void dtp_executor_make_groups(struct dtp_executor *x)
 {
     uint32_t ranks = (uint32_t)x->rules.shard_ranks, replicas = (uint32_t)x->rules.replicas;
     if (ranks > 1)
-        x->shard_group = dtp_program_add_group(x->l->program, (struct dtp_program_group){ranks, 1});
+        x->shard_group = dtp_lower_data_group(x->l, ranks, 1);
     x->gather_group = x->shard_group;
     if (ranks > 1 &&
         x->plan->executor.gather_engine == DTP_ENGINE_COPY) /* not behind reductions in one communicator's queue */
-        x->gather_group = dtp_program_add_group(x->l->program, (struct dtp_program_group){ranks, 1});
+        x->gather_group = dtp_lower_data_group(x->l, ranks, 1);
     if (x->rules.exchanges)
-        x->exchange_group = dtp_program_add_group(x->l->program, (struct dtp_program_group){ranks, 1});
+        x->exchange_group = dtp_lower_data_group(x->l, ranks, 1);
     if (replicas > 1)
-        x->replica_group = dtp_program_add_group(x->l->program, (struct dtp_program_group){replicas, ranks});
+        x->replica_group = dtp_lower_data_group(x->l, replicas, ranks);
     if (x->rules.sharded)
         make_ring(x);
     uint64_t shard = dtp_executor_largest_shard(x);

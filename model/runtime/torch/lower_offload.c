@@ -74,7 +74,7 @@ void dtp_lower_upload(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_o
         return;
     }
     struct dtp_unit_module at = dtp_unit_module(l, unit, 0);
-    for (int part = at.first; part < at.end; part++)
+    for (int part = at.first; part < at.end; part = dtp_unit_next(&at, part))
         if (at.module->shard[part])
             upload_tensor(l, unit, at.module->shard[part], dtp_unit_wire_bytes(l, at.module, part), after);
 }

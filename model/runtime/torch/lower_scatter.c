@@ -41,7 +41,7 @@ static void accumulate(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 {
     for (uint64_t i = 0; i < dtp_unit_modules(unit); i++) {
         struct dtp_unit_module at = dtp_unit_module(l, unit, i);
-        for (int part = at.first; part < at.end; part++)
+        for (int part = at.first; part < at.end; part = dtp_unit_next(&at, part))
             accumulate_part(l, at.state, at.module, part);
     }
 }
@@ -73,10 +73,10 @@ static void fill_scatter_input(struct dtp_lowering *l, struct dtp_lower_unit *un
         dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "gradients");
         if (i == 0)
             unit->scatter_input = dtp_draft_new(l, &draft, "reduce-scatter input", DTP_OWNER_REDUCE,
-                                                l->bytes.reduce * l->plan->shard_group * unit->shard, DTP_WRITE);
+                                                l->bytes.reduce * unit->ranks * unit->shard, DTP_WRITE);
         else
             dtp_draft_use(&draft, unit->scatter_input, DTP_UPDATE);
-        for (int part = at.first; part < at.end; part++) {
+        for (int part = at.first; part < at.end; part = dtp_unit_next(&at, part)) {
             dtp_draft_use(&draft, gradients[part], DTP_READ | DTP_FREE);
             gradients[part] = DTP_NO_BUFFER;
         }
@@ -98,12 +98,12 @@ static void concatenate(struct dtp_lowering *l, struct dtp_lower_unit *unit)
         dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "flat gradient");
         if (i == 0)
             unit->scatter_input = dtp_draft_new(l, &draft, "flat gradient", DTP_OWNER_REDUCE,
-                                                l->compute * l->plan->shard_group * unit->shard, DTP_WRITE);
+                                                l->compute * unit->ranks * unit->shard, DTP_WRITE);
         else
             dtp_draft_use(&draft, unit->scatter_input, DTP_UPDATE);
         /* all parts' gradients stand until the last has been concatenated */
         bool last = i + 1 == dtp_unit_modules(unit);
-        for (int part = at.first; part < at.end; part++)
+        for (int part = at.first; part < at.end; part = dtp_unit_next(&at, part))
             dtp_draft_use(&draft, at.state->gradient[part], last ? DTP_READ | DTP_FREE : DTP_READ);
         dtp_draft_memory(l, &draft, (double)(2 * l->compute * at.elements), 1);
         draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
@@ -113,7 +113,7 @@ static void concatenate(struct dtp_lowering *l, struct dtp_lower_unit *unit)
         struct dtp_unit_module at = dtp_unit_module(l, unit, i);
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_FREE, "gradients");
-        for (int part = at.first; part < at.end; part++) {
+        for (int part = at.first; part < at.end; part = dtp_unit_next(&at, part)) {
             if (i + 1 < dtp_unit_modules(unit))
                 dtp_draft_use(&draft, at.state->gradient[part], DTP_FREE);
             at.state->gradient[part] = DTP_NO_BUFFER;
@@ -149,12 +149,12 @@ static void cast_flat(struct dtp_lowering *l, struct dtp_lower_unit *unit)
     }
     if (l->bytes.reduce == l->compute)
         return;
-    double elements = (double)(l->plan->shard_group * unit->shard);
+    double elements = (double)(unit->ranks * unit->shard);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_CAST, "flat gradient");
     draft.op.stream = DTP_STREAM_REDUCE;
     dtp_buffer_id cast = dtp_draft_new(l, &draft, "reduce-scatter input", DTP_OWNER_REDUCE,
-                                       l->bytes.reduce * l->plan->shard_group * unit->shard, DTP_WRITE);
+                                       l->bytes.reduce * unit->ranks * unit->shard, DTP_WRITE);
     dtp_draft_use(&draft, unit->scatter_input, DTP_READ | DTP_FREE | DTP_DEFER);
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
     dtp_draft_memory(l, &draft, elements * (double)(l->compute + l->bytes.reduce), 1);
@@ -167,13 +167,13 @@ static void cast_flat(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 
 static dtp_buffer_id scatter(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 {
-    uint64_t ranks = l->plan->shard_group, bytes = l->bytes.reduce * unit->shard;
+    uint64_t ranks = unit->ranks, bytes = l->bytes.reduce * unit->shard;
     bool alone = ranks == 1;
     bool rests = l->bytes.reduce == l->bytes.grads && unit->grads.index == DTP_NO_INDEX && !dtp_lower_offloads(l);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, alone ? DTP_OP_COPY_OUT : DTP_OP_REDUCE_SCATTER, alone ? "reduced gradients" : "");
     draft.op.stream = DTP_STREAM_REDUCE;
-    draft.op.group = dtp_lower_sharding_of(l)->shard_group;
+    draft.op.group = unit->group;
     dtp_buffer_id output =
         dtp_draft_new(l, &draft, "reduced gradients", rests ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE, bytes, DTP_WRITE);
     dtp_draft_use(&draft, unit->scatter_input, l->plan->fsdp1 ? DTP_READ | DTP_FREE | DTP_DEFER : DTP_READ);

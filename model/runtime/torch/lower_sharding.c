@@ -22,7 +22,7 @@
  * cast that the gather reads, if any. */
 static dtp_buffer_id copy_in(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_op_id after)
 {
-    uint64_t ranks = l->plan->shard_group, shard = unit->gathered_shard_bytes;
+    uint64_t ranks = unit->ranks, shard = unit->gathered_shard_bytes;
     bool casts = l->bytes.params != l->bytes.compute;
     double stored = (double)(l->bytes.params * unit->shard), bytes = (double)shard;
     unit->uploads.count = 0;
@@ -71,7 +71,7 @@ static void copy_in_post_forward(struct dtp_lowering *l, struct dtp_lower_unit *
 /* The collective, or on one rank the copy that stands for it where the weights are its output. */
 static void all_gather(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_buffer_id cast, dtp_op_id after)
 {
-    uint64_t ranks = l->plan->shard_group, shard = unit->gathered_shard_bytes;
+    uint64_t ranks = unit->ranks, shard = unit->gathered_shard_bytes;
     bool alone = ranks == 1, casts = cast.index != DTP_NO_INDEX, smaller = unit->post_forward.index != DTP_NO_INDEX;
     struct dtp_draft draft;
     if (smaller) {
@@ -80,7 +80,7 @@ static void all_gather(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_
     }
     dtp_draft_begin(l, &draft, alone ? DTP_OP_COPY_OUT : DTP_OP_ALL_GATHER, alone ? "weights" : "");
     draft.op.stream = DTP_STREAM_GATHER;
-    draft.op.group = smaller ? dtp_lower_sharding_of(l)->reshard_group : dtp_lower_sharding_of(l)->shard_group;
+    draft.op.group = smaller ? dtp_lower_sharding_of(l)->reshard_group : unit->group;
     if (l->plan->fsdp1) {
         unit->flat = dtp_draft_new(l, &draft, "weights", DTP_OWNER_WEIGHTS, ranks * shard, DTP_WRITE);
         dtp_draft_use(&draft, casts ? cast : unit->params, casts ? DTP_READ | DTP_FREE | DTP_DEFER : DTP_READ);
@@ -123,7 +123,7 @@ static void gather(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_op_i
         cast = copy_in(l, unit, after);
     if (!l->plan->fsdp1)
         cast = DTP_NO_BUFFER;
-    if (l->plan->fsdp1 || l->plan->shard_group > 1)
+    if (l->plan->fsdp1 || unit->ranks > 1)
         all_gather(l, unit, cast, after);
     unit->gathering = true;
     dtp_lower_stand(l, layer);
@@ -135,7 +135,7 @@ static void use_gathered(struct dtp_lowering *l, struct dtp_lower_unit *unit)
     uint16_t layer = l->layer;
     for (uint64_t i = 0; i < dtp_unit_modules(unit); i++) {
         struct dtp_unit_module at = dtp_unit_module(l, unit, i);
-        for (int part = at.first; part < at.end; part++)
+        for (int part = at.first; part < at.end; part = dtp_unit_next(&at, part))
             at.state->weight[part] = unit->flat;
     }
     dtp_lower_stand(l, layer);
@@ -165,13 +165,13 @@ static void copy_out(struct dtp_lowering *l, struct dtp_lower_unit *unit, struct
         return;
     }
     uint16_t layer = l->layer;
-    uint64_t ranks = l->plan->shard_group, modules = dtp_unit_modules(unit);
+    uint64_t ranks = unit->ranks, modules = dtp_unit_modules(unit);
     for (uint64_t i = 0; i < modules; i++) {
         struct dtp_unit_module at = dtp_unit_module(l, unit, i);
         uint64_t bytes = 0;
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "weights");
-        for (int part = at.first; part < at.end; part++) {
+        for (int part = at.first; part < at.end; part = dtp_unit_next(&at, part)) {
             at.state->weight[part] = dtp_draft_new(l, &draft, at.module->weight_name[part], DTP_OWNER_WEIGHTS,
                                                    ranks * dtp_unit_wire_bytes(l, at.module, part), DTP_WRITE);
             bytes += ranks * dtp_unit_wire_bytes(l, at.module, part);
@@ -208,7 +208,7 @@ static void keep_post_forward(struct dtp_lowering *l, struct dtp_lower_unit *uni
         uint64_t bytes = 0;
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "shard of the smaller group");
-        for (int part = at.first; part < at.end; part++) {
+        for (int part = at.first; part < at.end; part = dtp_unit_next(&at, part)) {
             dtp_draft_use(&draft, at.state->weight[part], DTP_READ);
             bytes += ranks * dtp_unit_wire_bytes(l, at.module, part) / group;
         }
@@ -231,7 +231,7 @@ static void release_weights(struct dtp_lowering *l, struct dtp_lower_unit *unit)
         struct dtp_unit_module at = dtp_unit_module(l, unit, i);
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_FREE, "weights");
-        for (int part = at.first; part < at.end; part++) {
+        for (int part = at.first; part < at.end; part = dtp_unit_next(&at, part)) {
             if (!l->plan->fsdp1 || (!i && !part))
                 dtp_draft_use(&draft, at.state->weight[part], l->plan->fsdp1 ? DTP_FREE | DTP_DEFER : DTP_FREE);
             at.state->weight[part] = DTP_NO_BUFFER;
@@ -256,15 +256,24 @@ static dtp_op_id gather_after(const struct dtp_lowering *l, bool prefetched)
     return l->plan->prefetch && prefetched ? dtp_lower_sharding_of(l)->awaited : l->last_op[DTP_STREAM_COMPUTE];
 }
 
-/* In stages, whose ranks wait for each other's hosts; a compiled block is one call. */
-static void run_hooks(struct dtp_lowering *l)
+/* What the host does in Python around a unit's forward, where it holds the device up: in stages, whose ranks wait for
+ * each other's hosts, a compiled block being one call; and behind splits that it waited for, when nothing is queued. */
+static void run_hooks(struct dtp_lowering *l, enum dtp_op_kind kind, uint32_t calls)
 {
     struct dtp_draft draft;
-    if (!l->role.pipeline || l->compiled)
-        return;
-    dtp_draft_begin(l, &draft, DTP_OP_HOST_HOOKS, "");
-    draft.op.demand.kernels = 1;
+    dtp_draft_begin(l, &draft, kind, "");
+    draft.op.demand.kernels = calls;
     dtp_draft_end(l, &draft);
+}
+
+/* One that is wanted soon, its experts' behind it. */
+static void gather_ahead(struct dtp_lowering *l, struct dtp_lower_unit *unit, bool with_experts)
+{
+    struct dtp_lower_unit *experts = unit->root ? NULL : dtp_lower_unit_of_experts(l, unit->first);
+    if (!unit->gathering && !unit->weights_live)
+        gather(l, unit, dtp_lower_sharding_of(l)->awaited);
+    if (with_experts && experts && !experts->gathering && !experts->weights_live)
+        gather(l, experts, dtp_lower_sharding_of(l)->awaited);
 }
 
 /* The gather's streams wait for the previous unit's copy-out only after this unit's gather has been issued, so that it
@@ -272,8 +281,10 @@ static void run_hooks(struct dtp_lowering *l)
 static void before_forward(struct dtp_lowering *l)
 {
     struct dtp_lower_unit *unit = dtp_lower_unit_here(l);
-    if (unit && (unit->root || l->layer == unit->first))
-        run_hooks(l);
+    if (unit && (unit->root || l->layer == unit->first) && l->role.pipeline && !l->compiled)
+        run_hooks(l, DTP_OP_HOST_HOOKS, 1);
+    if (unit && dtp_lower_unit_of_experts(l, unit->first) && !unit->root)
+        run_hooks(l, DTP_OP_HOST_EXCHANGE, 1);
     if (!unit || unit->weights_live)
         return;
     struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
@@ -285,11 +296,12 @@ static void before_forward(struct dtp_lowering *l)
         s->awaited = s->copied;
     copy_out(l, unit, s->held);
     s->held = l->plan->fsdp1 ? NULL : unit;
-    /* set_modules_to_forward_prefetch, called for every block */
-    uint32_t ahead = l->plan->prefetch_depth > 1 && !unit->root ? l->plan->prefetch_depth : 0;
+    /* set_modules_to_forward_prefetch, called for every block; where the host waits for splits, it could not issue the
+     * next gather in time, so torchtitan calls it */
+    uint32_t ahead =
+        (l->plan->prefetch_depth > 1 || s->experts) && !unit->root && l->plan->prefetch ? l->plan->prefetch_depth : 0;
     for (struct dtp_lower_unit *next = unit + 1; ahead && !next->root; next++, ahead--)
-        if (!next->gathering && !next->weights_live)
-            gather(l, next, s->awaited);
+        gather_ahead(l, next, true);
 }
 
 static bool keeps_weights(const struct dtp_lowering *l, const struct dtp_lower_unit *unit)
@@ -342,8 +354,7 @@ static void before_backward(struct dtp_lowering *l)
     uint32_t ahead = !l->plan->prefetch ? 0 : unit->root ? 1 : l->plan->prefetch_depth;
     for (struct dtp_lower_unit *next = dtp_lower_unit_below(l, unit); next && ahead;
          next = dtp_lower_unit_below(l, next), ahead--)
-        if (!next->gathering && !next->weights_live)
-            gather(l, next, s->awaited);
+        gather_ahead(l, next, !unit->root);
 }
 
 static void finish_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit)
@@ -374,6 +385,42 @@ static void after_backward(struct dtp_lowering *l)
         finish_unit(l, unit);
 }
 
+static void before_experts(struct dtp_lowering *l, bool backward)
+{
+    struct dtp_lower_unit *unit = dtp_lower_unit_of_experts(l, l->layer);
+    struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
+    if (unit && !backward) /* two: of the exchange before, of the experts' unit */
+        run_hooks(l, DTP_OP_HOST_EXCHANGE, 2);
+    if (!unit || unit->weights_live)
+        return;
+    if (!unit->gathering)
+        gather(l, unit, gather_after(l, true));
+    bool forward = !backward && !l->recompute;
+    if (forward)
+        s->awaited = s->copied;
+    copy_out(l, unit, forward ? s->held : unit);
+    if (forward)
+        s->held = unit;
+    else
+        s->awaited = s->copied;
+}
+
+/* A replay's forward frees them as any does: the unit of experts, unlike its block's, is in no backward yet
+ * (FSDPState._post_forward). */
+static void after_experts(struct dtp_lowering *l, bool backward)
+{
+    struct dtp_lower_unit *unit = dtp_lower_unit_of_experts(l, l->layer);
+    if (!unit)
+        return;
+    if (backward) {
+        finish_unit(l, unit);
+        return;
+    }
+    if (!keeps_weights(l, unit))
+        release_weights(l, unit);
+    run_hooks(l, DTP_OP_HOST_EXCHANGE, 1);
+}
+
 static void chunk_done(struct dtp_lowering *l)
 {
     struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
@@ -389,6 +436,25 @@ static void chunk_done(struct dtp_lowering *l)
     dtp_lower_stand(l, DTP_NO_LAYER);
 }
 
+static void update(struct dtp_lowering *l, struct dtp_lower_unit *unit)
+{
+    dtp_lower_stand(l, unit->root ? DTP_NO_LAYER : (uint16_t)unit->first);
+    if (unit->ranks)
+        dtp_lower_update(l, unit->params, unit->moments, &unit->grads, 1, unit->shard);
+}
+
+/* zero_grad(set_to_none=True) */
+static void forget_gradients(struct dtp_lowering *l, struct dtp_lower_unit *unit)
+{
+    struct dtp_draft draft;
+    dtp_lower_stand(l, unit->root ? DTP_NO_LAYER : (uint16_t)unit->first);
+    dtp_draft_begin(l, &draft, DTP_OP_FREE, "zero_grad");
+    if (unit->ranks)
+        dtp_draft_use(&draft, unit->grads, DTP_FREE);
+    unit->grads = DTP_NO_BUFFER;
+    dtp_draft_end(l, &draft);
+}
+
 static void step_units(struct dtp_lowering *l)
 {
     struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
@@ -396,18 +462,11 @@ static void step_units(struct dtp_lowering *l)
         dtp_lower_host_step(l);
         return;
     }
-    struct dtp_draft draft;
-    for (uint64_t i = 0; i < s->count + s->roots; i++) {
-        dtp_lower_stand(l, s->unit[i].root ? DTP_NO_LAYER : (uint16_t)s->unit[i].first);
-        dtp_lower_update(l, s->unit[i].params, s->unit[i].moments, &s->unit[i].grads, 1, s->unit[i].shard);
-    }
-    for (uint64_t i = 0; i < s->count + s->roots; i++) { /* zero_grad(set_to_none=True) */
-        dtp_lower_stand(l, s->unit[i].root ? DTP_NO_LAYER : (uint16_t)s->unit[i].first);
-        dtp_draft_begin(l, &draft, DTP_OP_FREE, "zero_grad");
-        dtp_draft_use(&draft, s->unit[i].grads, DTP_FREE);
-        s->unit[i].grads = DTP_NO_BUFFER;
-        dtp_draft_end(l, &draft);
-    }
+    uint64_t dense = s->count + s->roots, all = dense + (s->experts ? l->transformer->layers : 0);
+    for (uint64_t i = 0; i < all; i++)
+        update(l, i < dense ? &s->unit[i] : &s->experts[i - dense]);
+    for (uint64_t i = 0; i < all; i++)
+        forget_gradients(l, i < dense ? &s->unit[i] : &s->experts[i - dense]);
     dtp_lower_stand(l, DTP_NO_LAYER);
 }
 
@@ -432,6 +491,8 @@ const struct dtp_lower_hooks dtp_lower_fsdp = {
     .model_done = release_gathered,
     .before_backward = before_backward,
     .after_backward = after_backward,
+    .before_experts = before_experts,
+    .after_experts = after_experts,
     .chunk_done = chunk_done,
     .gradient_rests = gradient_rests,
     .step = step,

@@ -25,7 +25,14 @@ struct dtp_unit_module dtp_unit_module(struct dtp_lowering *l, const struct dtp_
     dtp_lower_stand(l, block ? (uint16_t)layer : DTP_NO_LAYER);
     at.first = block ? 0 : unit->part;
     at.end = block ? at.module->parts : unit->part_end;
-    for (int part = at.first; part < at.end; part++)
+    for (int part = 0; block && dtp_lower_sharding_of(l)->experts && part < l->matrices; part++)
+        if (l->matrix[part].expert != unit->experts)
+            at.others |= UINT64_C(1) << part;
+    if (unit->experts)
+        at.others |= UINT64_C(1) << l->matrices; /* vectors, which experts have none of */
+    while (at.others >> at.first & 1)
+        at.first++;
+    for (int part = at.first; part < at.end; part = dtp_unit_next(&at, part))
         at.elements += at.module->elements[part];
     return at;
 }
@@ -34,7 +41,7 @@ static void add_module(struct dtp_lowering *l, struct dtp_lower_unit *unit, uint
 {
     struct dtp_unit_module at = dtp_unit_module(l, unit, index);
     uint64_t shard = 0, bytes = 0;
-    for (int part = at.first; part < at.end; part++) {
+    for (int part = at.first; part < at.end; part = dtp_unit_next(&at, part)) {
         shard += at.module->shard[part];
         bytes += dtp_unit_wire_bytes(l, at.module, part);
     }
@@ -56,7 +63,7 @@ static void make_moments(struct dtp_lowering *l, struct dtp_lower_unit *unit)
         return;
     }
     struct dtp_unit_module at = dtp_unit_module(l, unit, 0);
-    for (int part = at.first; part < at.end; part++)
+    for (int part = at.first; part < at.end; part = dtp_unit_next(&at, part))
         if (at.module->shard[part])
             dtp_lower_add_moments(l, &unit->moments, at.module->shard[part]);
 }
@@ -65,6 +72,9 @@ static void make_moments(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 
 static void make_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 {
+    const struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
+    unit->ranks = unit->experts ? dtp_plan_expert_shard_ranks(l->cluster, l->plan) : l->plan->shard_group;
+    unit->group = unit->experts ? s->expert_shard_group : s->shard_group;
     unit->post_forward = DTP_NO_BUFFER;
     unit->flat = unit->scatter_input = unit->grads = unit->accumulated = DTP_NO_BUFFER;
     unit->gathered = unit->scattered = DTP_NO_OP;
@@ -104,6 +114,19 @@ static void cut_chunk(struct dtp_lowering *l, const struct dtp_lower_chunk *chun
     }
 }
 
+/* Experts that ranks divide are a unit of their own within their block's, of fewer ranks (torchtitan's parallelize.py:
+ * fully_shard of moe.experts on the mesh efsdp, before that of the block). */
+static void cut_experts(struct dtp_lowering *l)
+{
+    struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
+    for (uint64_t layer = 0; s->experts && layer < l->transformer->layers; layer++) {
+        if (!dtp_transformer_layer_has_experts(l->transformer, layer))
+            continue;
+        s->experts[layer] = (struct dtp_lower_unit){.first = layer, .end = layer + 1, .experts = true};
+        make_unit(l, &s->experts[layer]);
+    }
+}
+
 /* A unit of the root's parts from `part` on, behind those of blocks; `blocks` are in it. */
 static void add_root(struct dtp_lowering *l, int part, int part_end, uint64_t blocks)
 {
@@ -128,6 +151,19 @@ static void cut_root(struct dtp_lowering *l)
     }
 }
 
+static void make_groups(struct dtp_lowering *l)
+{
+    struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
+    uint32_t ranks = l->plan->shard_group, replicas = l->data_ranks / ranks;
+    uint32_t experts = (uint32_t)dtp_plan_expert_shard_ranks(l->cluster, l->plan);
+    s->shard_group = ranks > 1 ? dtp_lower_data_group(l, ranks, 1) : DTP_NO_INDEX;
+    s->replica_group = replicas > 1 ? dtp_lower_data_group(l, replicas, ranks) : DTP_NO_INDEX;
+    if (l->plan->reshard_group)
+        s->reshard_group = dtp_lower_data_group(l, l->plan->reshard_group, 1);
+    s->expert_shard_group =
+        l->plan->ep > 1 && experts > 1 ? dtp_lower_data_group(l, experts, l->plan->ep) : DTP_NO_INDEX;
+}
+
 enum dtp_status dtp_lower_units_make(struct dtp_lowering *l)
 {
     struct dtp_lower_sharding *s = l->own = calloc(1, sizeof *s);
@@ -136,17 +172,16 @@ enum dtp_status dtp_lower_units_make(struct dtp_lowering *l)
         s->unit = calloc(count + 2, sizeof *s->unit);
         s->of_layer = calloc(l->transformer->layers + 1, sizeof *s->of_layer);
     }
-    if (!s || !s->unit || !s->of_layer)
+    if (s && l->plan->ep > 1)
+        s->experts = calloc(l->transformer->layers + 1, sizeof *s->experts);
+    if (!s || !s->unit || !s->of_layer || (l->plan->ep > 1 && !s->experts))
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     s->copied = s->awaited = DTP_NO_OP;
+    make_groups(l);
     for (uint32_t i = 0; count && i < l->role.chunk_count; i++)
         cut_chunk(l, &l->role.chunks[i]);
     cut_root(l);
-    uint32_t ranks = l->plan->shard_group, replicas = l->data_ranks / ranks;
-    s->shard_group = ranks > 1 ? dtp_lower_data_group(l, ranks, 1) : DTP_NO_INDEX;
-    s->replica_group = replicas > 1 ? dtp_lower_data_group(l, replicas, ranks) : DTP_NO_INDEX;
-    if (l->plan->reshard_group)
-        s->reshard_group = dtp_lower_data_group(l, l->plan->reshard_group, 1);
+    cut_experts(l);
     dtp_lower_stand(l, DTP_NO_LAYER);
     return DTP_OK;
 }
@@ -156,6 +191,7 @@ void dtp_lower_units_release(struct dtp_lowering *l)
     if (l->own) {
         free(dtp_lower_sharding_of(l)->unit);
         free(dtp_lower_sharding_of(l)->of_layer);
+        free(dtp_lower_sharding_of(l)->experts);
     }
     free(l->own);
 }

@@ -16,7 +16,10 @@ struct dtp_lower_uploads {
 struct dtp_lower_unit {
     uint64_t first, end; /* blocks */
     bool root, weights_live, gathering;
-    int part, part_end;            /* root: which parts of the root module */
+    bool experts;       /* those of the block `first`, where ranks divide them: the block's own unit has the rest */
+    uint32_t group;     /* the program's, of those who share it; DTP_NO_INDEX where there is one */
+    uint64_t ranks;     /* these */
+    int part, part_end; /* root: which parts of the root module */
     uint64_t elements, shard;      /* shard: what one rank stores, padded */
     uint64_t gathered_shard_bytes; /* of it on the wire */
     dtp_buffer_id params, flat, scatter_input, grads;
@@ -31,11 +34,12 @@ struct dtp_lower_unit {
 };
 
 struct dtp_lower_sharding {
-    struct dtp_lower_unit *unit; /* units of blocks, then of what lies outside of them */
-    uint64_t count;              /* of blocks */
-    uint32_t roots;              /* of the others: one, or one for each end of the model that the rank has */
-    uint32_t *of_layer;          /* its unit */
-    uint32_t shard_group, replica_group, reshard_group;
+    struct dtp_lower_unit *unit;    /* units of blocks, then of what lies outside of them */
+    uint64_t count;                 /* of blocks */
+    uint32_t roots;                 /* of the others: one, or one for each end of the model that the rank has */
+    uint32_t *of_layer;             /* its unit */
+    struct dtp_lower_unit *experts; /* of each layer; NULL: they are in their blocks' units */
+    uint32_t shard_group, replica_group, reshard_group, expert_shard_group;
     struct dtp_lower_unit *held;     /* whose flat buffer forward still holds */
     struct dtp_lower_unit *reducing; /* whose reduce-scatter input still stands */
     dtp_op_id copied, awaited;       /* the last copy-out; the one that the gather's streams have waited for */
@@ -78,9 +82,24 @@ static inline bool dtp_unit_is_last(const struct dtp_lowering *l, const struct d
 struct dtp_unit_module {
     const struct dtp_lower_module *module;
     struct dtp_module_state *state;
-    int first, end;    /* parts */
+    int first, end;    /* parts, but those */
+    uint64_t others;   /* of the block's that are another unit's, as bits */
     uint64_t elements; /* of these */
 };
+/* The part behind `part`. */
+static inline int dtp_unit_next(const struct dtp_unit_module *at, int part)
+{
+    do
+        part++;
+    while (part < at->end && at->others >> part & 1);
+    return part;
+}
+/* The unit of a layer's experts, or NULL. */
+static inline struct dtp_lower_unit *dtp_lower_unit_of_experts(const struct dtp_lowering *l, uint64_t layer)
+{
+    struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
+    return s->experts && s->experts[layer].ranks ? &s->experts[layer] : NULL;
+}
 uint64_t dtp_unit_modules(const struct dtp_lower_unit *unit);
 struct dtp_unit_module dtp_unit_module(struct dtp_lowering *l, const struct dtp_lower_unit *unit, uint64_t index);
 /* lower_scatter.c, when the unit's backward is through, before and after its weights are released. */

@@ -106,8 +106,6 @@ static void check(struct dtp_resolver *r)
 static void check_elsewhere(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
-    if (p->precision.compute == DTP_FP8 && p->precision.fp8_rowwise)
-        dtp_plan_refuse(r, "precision", "rowwise scaling is torchao's, of runtime torch; use fp8-tensorwise");
     if (p->optimizer == DTP_ADAMW_FOREACH)
         dtp_plan_refuse(r, "optimizer", "adamw-foreach is PyTorch's; under runtime %s use adamw", p->runtime->name);
 }
@@ -177,6 +175,9 @@ const struct dtp_runtime dtp_runtime_torch = {
     .stops_replay = true,
     .experts = true,
     .latent_attention = true,
+    .attention_sinks = true,
+    .clamped_swiglu = true,
+    .expert_parallel = true,
     .check = check,
     .check_elsewhere = check_elsewhere,
     .check_offload = check_offload,

@@ -2,6 +2,7 @@
 #include "runtime/torch/closed_form_torch.h"
 
 #include "base/bytes.h"
+#include "plan/checkpointing.h"
 
 /* ---- replicated parameters --------------------------------------------------------------------------------------- */
 
@@ -33,7 +34,7 @@ static uint64_t layers_bytes(const struct dtp_traffic *job)
 {
     const struct dtp_units *u = &job->units;
     uint64_t narrowed = u->layer_matmul_shard * u->ranks * (job->bytes.compute - job->bytes.gathered);
-    uint64_t shard = u->total_shard - u->root_shard;
+    uint64_t shard = u->total_shard - u->root_shard - u->expert_layers * u->expert_shard;
     return u->count ? shard * u->ranks * job->bytes.compute - u->layers * narrowed : 0;
 }
 
@@ -48,6 +49,33 @@ static uint64_t root_bytes(const struct dtp_traffic *job)
     uint64_t narrowed =
         (u->count ? 0 : u->layers) * u->layer_matmul_shard * u->ranks * (job->bytes.compute - job->bytes.gathered);
     return u->root_shard * u->ranks * job->bytes.compute - narrowed;
+}
+
+/* Experts that ranks divide are gathered and reduced apart, among those that have the same ones: a replay in backward
+ * gathers them for itself (lower_sharding.c). */
+static void add_experts(struct dtp_traffic *job, uint64_t gathers)
+{
+    const struct dtp_units *u = &job->units;
+    const struct dtp_plan *plan = job->plan;
+    struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(plan);
+    uint64_t n = u->expert_ranks, layers = u->expert_layers, shard = layers * u->expert_shard, ep = plan->ep;
+    bool again = plan->reshard_after_forward && rule.keeps != DTP_KEEPS_ALL_BUT_CORE;
+    uint64_t replays = again ? plan->accumulate * dtp_checkpointed_layers_with(&rule, job->transformer, true) : 0;
+    if (!u->expert_shard)
+        return;
+    uint64_t gathered = dtp_bytes_product(gathers, shard) + dtp_bytes_product(replays, u->expert_shard);
+    struct dtp_scales gather = {dtp_traffic_ring(gathered * n * job->bytes.compute, n), gathers * layers + replays};
+    struct dtp_scales reduce = {dtp_bytes_product(job->reductions, dtp_traffic_ring(shard * n * job->bytes.reduce, n)),
+                                job->reductions * layers};
+    if (n > 1) {
+        job->out->experts[DTP_ALL_GATHER] = gather;
+        job->out->experts[DTP_REDUCE_SCATTER] = reduce;
+    }
+    dtp_traffic_add(job, DTP_ALL_GATHER, gather.bytes, gather.count, n, ep);
+    dtp_traffic_add(job, DTP_REDUCE_SCATTER, reduce.bytes, reduce.count, n, ep);
+    dtp_traffic_add(job, DTP_ALL_REDUCE,
+                    dtp_bytes_product(job->reductions, 2 * dtp_traffic_ring(shard * job->bytes.reduce, u->replicas)),
+                    job->reductions * layers, u->replicas, u->ranks);
 }
 
 /* FSDP: gathered for forward, again for backward unless kept; gradients reduced over the shard group,
@@ -74,7 +102,8 @@ static void sharded_units(struct dtp_traffic *job)
                         dtp_bytes_product(root_gathers, dtp_traffic_ring(root_bytes(job) - head, u->ranks)) +
                         dtp_bytes_product(steps, dtp_traffic_ring(head, u->ranks));
     dtp_traffic_add(job, DTP_ALL_GATHER, gathered, gathers * u->count + root_gathers + (head ? steps : 0), u->ranks, 1);
-    uint64_t reduced = u->total_shard * job->bytes.reduce;
+    uint64_t experts = u->expert_layers * u->expert_shard, reduced = (u->total_shard - experts) * job->bytes.reduce;
+    add_experts(job, gathers);
     dtp_traffic_add(job, DTP_REDUCE_SCATTER,
                     dtp_bytes_product(job->reductions, dtp_traffic_ring(reduced * u->ranks, u->ranks)), reductions,
                     u->ranks, 1);

@@ -1,0 +1,63 @@
+/* Expert parallelism in the closed form: rows of tokens that ranks which divide the experts send each other, and the
+ * collectives of these experts' weights. Of a layer and micro-step a rank that receives I times the mean sends and
+ * receives I T k h c (e - 1) / e bytes four times: to the experts and back, and their gradients the other way; a layer
+ * that runs again in backward exchanges again what forward did. With each dispatch goes how many rows do: 8 bytes an
+ * expert. */
+#include "closed/closed_form_hooks.h"
+
+#include "base/bytes.h"
+#include "cost/cluster_cost.h"
+#include "cost/collective_choice.h"
+#include "plan/checkpointing.h"
+
+#include <math.h>
+
+/* Layers whose forward runs again with the rows' exchanges. */
+static uint64_t layers_again(const struct dtp_transformer *t, const struct dtp_plan *plan)
+{
+    struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(plan);
+    bool core_alone = rule.keeps == DTP_KEEPS_ALL_BUT_CORE;
+    return core_alone ? 0 : dtp_checkpointed_layers_with(&rule, t, true);
+}
+
+void dtp_expert_traffic(struct dtp_traffic *traffic)
+{
+    const struct dtp_transformer *t = traffic->transformer;
+    const struct dtp_plan *plan = traffic->plan;
+    if (plan->ep < 2)
+        return;
+    uint64_t sent = dtp_bytes_product(dtp_plan_tokens(plan), t->experts_per_token * t->hidden * traffic->bytes.compute);
+    uint64_t fullest = (uint64_t)ceil((double)sent * plan->expert_imbalance);
+    uint64_t rows = dtp_traffic_ring(fullest, plan->ep), splits = dtp_traffic_ring(8 * t->experts, plan->ep);
+    uint64_t backwards = dtp_transformer_expert_layers(t, t->layers), forwards = backwards + layers_again(t, plan);
+    struct dtp_scales *out = &traffic->out->experts[DTP_ALL_TO_ALL];
+    out->bytes =
+        dtp_bytes_product(plan->accumulate, forwards * splits + 2 * dtp_bytes_product(forwards + backwards, rows));
+    out->count = (uint64_t)plan->accumulate * (3 * forwards + 2 * backwards);
+    dtp_traffic_add(traffic, DTP_ALL_TO_ALL, out->bytes, out->count, plan->ep, 1);
+}
+
+static double seconds_of(const struct dtp_timing *c, enum dtp_collective collective, const struct dtp_scales *sent)
+{
+    uint32_t ep = c->plan->ep, same = (uint32_t)dtp_plan_expert_shard_ranks(c->cluster, c->plan);
+    struct dtp_group group =
+        collective == DTP_ALL_TO_ALL ? dtp_group_of(c->cluster, ep, 1) : dtp_group_of(c->cluster, same, ep);
+    if (!sent->count)
+        return 0;
+    struct dtp_collective_cost cost = dtp_collective_cost(c->cluster, &group, collective);
+    dtp_collective_choose(c->cluster, &group, &c->execution, collective, &cost);
+    return (double)sent->count * dtp_collective_time(&cost, (double)sent->bytes / (double)sent->count);
+}
+
+double dtp_expert_add_time(const struct dtp_timing *c, const struct dtp_communication *communication,
+                           struct dtp_time *time)
+{
+    double exposed_s = 0;
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT && c->plan->ep > 1; i++) {
+        double s = seconds_of(c, (enum dtp_collective)i, &communication->experts[i]);
+        time->collective_s[i] += s;
+        time->communication_s += s;
+        exposed_s += i == DTP_ALL_TO_ALL ? s : 0;
+    }
+    return exposed_s;
+}

@@ -1,0 +1,63 @@
+/* Casts around fp8 and fp4 matmuls, as plan/fp8_casts.h counts them: an operation a tensor, and the cast where it is
+ * not kept for backward, of which it then is the tensor. */
+#include "lower/lower_fp8.h"
+
+static const char *const names[DTP_FP8_OPERAND_COUNT] = {
+    [DTP_FP8_INPUT] = "input in fp8",
+    [DTP_FP8_WEIGHT] = "weight in fp8",
+    [DTP_FP8_INPUT_AGAIN] = "input in fp8 by columns",
+    [DTP_FP8_WEIGHT_AGAIN] = "weight in fp8 by columns",
+    [DTP_FP8_GRADIENT_ROWS] = "gradient in fp8",
+    [DTP_FP8_GRADIENT_COLUMNS] = "gradient in fp8 by columns",
+};
+
+static uint64_t elements_of(const struct dtp_lowering *l, enum dtp_fp8_operand operand,
+                            const struct dtp_layer_matrix *matrix)
+{
+    switch (operand) {
+    case DTP_FP8_INPUT:
+    case DTP_FP8_INPUT_AGAIN: return dtp_bytes_product(l->tokens, matrix->in);
+    case DTP_FP8_WEIGHT:
+    case DTP_FP8_WEIGHT_AGAIN: return dtp_bytes_product(matrix->out, matrix->in);
+    case DTP_FP8_GRADIENT_ROWS:
+    case DTP_FP8_GRADIENT_COLUMNS:
+    case DTP_FP8_OPERAND_COUNT: break;
+    }
+    return dtp_bytes_product(l->tokens, matrix->out);
+}
+
+dtp_buffer_id dtp_lower_fp8_cast(struct dtp_lowering *l, enum dtp_fp8_operand operand,
+                                 const struct dtp_layer_matrix *matrix, dtp_buffer_id source)
+{
+    const struct dtp_fp8_cast *cast = &l->casts.of[operand];
+    if (cast->bytes <= 0 || (operand == DTP_FP8_WEIGHT && l->casts.weights_once && !l->first_micro_step))
+        return DTP_NO_BUFFER;
+    uint64_t elements = elements_of(l, operand, matrix);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_QUANTIZE, matrix->name);
+    dtp_draft_use(&draft, source, DTP_READ);
+    dtp_draft_new(l, &draft, "operand in fp32", DTP_OWNER_WORKSPACE,
+                  dtp_bytes_product(l->casts.scratch_bytes, elements), DTP_UPDATE | DTP_FREE);
+    dtp_buffer_id made =
+        dtp_draft_new(l, &draft, names[operand], DTP_OWNER_WORKSPACE,
+                      l->casts.kept ? 0 : dtp_fp8_bytes(l->plan->precision.fp8_recipe, elements), DTP_WRITE);
+    dtp_draft_memory(l, &draft, cast->bytes * (double)elements, cast->kernels);
+    if (cast->walk != DTP_FP8_ALONG_ROWS)
+        draft.op.demand.memory_kernel = cast->walk == DTP_FP8_TRANSPOSING ? DTP_KERNEL_TRANSPOSING : DTP_KERNEL_COLUMNS;
+    dtp_draft_end(l, &draft);
+    return made;
+}
+
+void dtp_lower_fp8_keep(struct dtp_lowering *l, struct dtp_flight_module *module, int index, dtp_buffer_id weight)
+{
+    if (dtp_fp8_keeps_matrix(&l->casts, l->matrix[index].id) && module->columns[index].index == DTP_NO_INDEX)
+        module->columns[index] = dtp_lower_fp8_cast(l, DTP_FP8_WEIGHT_AGAIN, &l->matrix[index], weight);
+}
+
+dtp_buffer_id dtp_lower_fp8_weight_again(struct dtp_lowering *l, struct dtp_flight_module *module, int index,
+                                         dtp_buffer_id weight)
+{
+    dtp_buffer_id kept = module->columns[index];
+    module->columns[index] = DTP_NO_BUFFER;
+    return kept.index != DTP_NO_INDEX ? kept : dtp_lower_fp8_cast(l, DTP_FP8_WEIGHT_AGAIN, &l->matrix[index], weight);
+}

@@ -1,0 +1,19 @@
+/* Casts around fp8 matmuls, as operations of a block (lower_fp8.c). */
+#ifndef DTP_LOWER_FP8_H
+#define DTP_LOWER_FP8_H
+
+#include "base/bytes.h"
+#include "lower/lowering.h"
+
+/* Casts what a matrix of the block multiplies, `source`, where the recipe casts it at all; returns the cast, which its
+ * only reader frees, or none where it is kept otherwise. */
+dtp_buffer_id dtp_lower_fp8_cast(struct dtp_lowering *l, enum dtp_fp8_operand operand,
+                                 const struct dtp_layer_matrix *matrix, dtp_buffer_id source);
+
+/* Forward's copy of a gathered fp8 matrix by columns, where backward keeps it (dtp_fp8_keeps_matrix); and backward's
+ * operand: that, or its own cast. */
+void dtp_lower_fp8_keep(struct dtp_lowering *l, struct dtp_flight_module *module, int index, dtp_buffer_id weight);
+dtp_buffer_id dtp_lower_fp8_weight_again(struct dtp_lowering *l, struct dtp_flight_module *module, int index,
+                                         dtp_buffer_id weight);
+
+#endif

@@ -1,0 +1,43 @@
+/* Attention sinks of gpt-oss, as torchtitan's models/gpt_oss/model.py has them behind a kernel that returns its
+ * log-sum-exp: a score of each head stands beside those of keys, so that of the kernel's result remains
+ * sigmoid(log-sum-exp - sink). H heads of d, c bytes of the compute dtype, scales in fp32. */
+#include "lower/block_backward.h"
+#include "lower/block_forward.h"
+
+/* Difference and sigmoid of 4 H (8 each, and 4 + c to the compute dtype), the product 2 c H d: the matmul behind it
+ * reads another tensor than the kernel made. */
+void dtp_forward_sinks(const struct pass *pass)
+{
+    struct dtp_lowering *l = pass->l;
+    double heads = (double)l->tensors.kind.heads, c = (double)l->compute;
+    double result = c * (double)l->tensors.kind.d_core;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, "sinks");
+    make(pass, &draft, DTP_TENSOR_CORE_COPY);
+    read(pass, &draft, DTP_TENSOR_CORE, true);
+    read(pass, &draft, DTP_TENSOR_CORE_STATE, false);
+    dtp_draft_memory(l, &draft, per_token(l, 2 * result + (l->fused ? 4 : 20 + c) * heads), l->fused ? 1 : 4);
+    dtp_draft_end(l, &draft);
+}
+
+/* Of the kernel's result the gradient times the scale (2 c H d), of the scale its product with the result (3 c H d)
+ * summed over a head (c H d); compiled both in one pass of 3 c H d. */
+void dtp_backward_sinks(struct dtp_block_backward *b)
+{
+    struct dtp_lowering *l = b->l;
+    if (!l->tensors.kind.sinks)
+        return;
+    double result = (double)(l->compute * l->tensors.kind.d_core);
+    uint64_t bytes = dtp_backward_token_bytes(l, l->compute * l->tensors.kind.d_core);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL_BACKWARD, "sinks");
+    dtp_buffer_id made = dtp_backward_workspace(l, &draft, "attention result gradient", bytes, DTP_WRITE);
+    if (!l->fused)
+        dtp_backward_workspace(l, &draft, "product of result and gradient", bytes, DTP_UPDATE | DTP_FREE);
+    dtp_draft_use(&draft, b->gradient[DTP_TENSOR_CORE_COPY], DTP_READ | DTP_FREE);
+    dtp_backward_consume(b, &draft, DTP_TENSOR_CORE, DTP_READ);
+    dtp_backward_consume(b, &draft, DTP_TENSOR_CORE_STATE, DTP_READ);
+    b->gradient[DTP_TENSOR_CORE_COPY] = made;
+    dtp_draft_memory(l, &draft, dtp_backward_per_token(l, (l->fused ? 3 : 6) * result), l->fused ? 2 : 4);
+    dtp_draft_end(l, &draft);
+}

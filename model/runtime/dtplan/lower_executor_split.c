@@ -1,0 +1,74 @@
+/* Backward in two passes, for schedules that fill bubbles with gradients of weights (Qi et al. 2024, arXiv:2401.10241):
+ * one makes the gradients of inputs, for which the stage before waits, one those of matrices, for which nobody does.
+ *
+ * What a weight gradient reads stays as it is until its pass: its input, and the gradient of its output. So the first
+ * pass lets neither go, and does not add to the stream's gradient in place where one of them reads that: the sum is
+ * another buffer. Each value is made by the same operations in the same order as in one pass, so no bit differs.
+ * Gradients of norms, which are vectors, are made in the first pass by the kernel that makes the input's, and so are
+ * those of head and embedding: logits are never there whole. */
+#include "runtime/dtplan/lower_executor_state.h"
+
+void dtp_executor_defer(struct dtp_executor *x, uint64_t layer, int op, dtp_buffer_id gradient, dtp_buffer_id input)
+{
+    struct dtp_executor_flight *f = x->flight;
+    f->deferred[f->deferred_count++] = (struct dtp_executor_deferred){layer, op, gradient, input};
+}
+
+bool dtp_executor_is_deferred(const struct dtp_executor *x, dtp_buffer_id buffer)
+{
+    const struct dtp_executor_flight *f = x->flight;
+    if (!dtp_executor_splits(x))
+        return false;
+    for (uint32_t i = 0; i < f->deferred_count; i++)
+        if (f->deferred[i].gradient.index == buffer.index || f->deferred[i].input.index == buffer.index)
+            return true;
+    return false;
+}
+
+/* Of several that read it the last one lets it go, whose layer is the lowest: that of the pass. */
+uint32_t dtp_executor_lets_go(struct dtp_executor *x, dtp_buffer_id buffer)
+{
+    struct dtp_executor_flight *f = x->flight;
+    if (!dtp_executor_is_deferred(x, buffer))
+        return DTP_FREE;
+    uint64_t layer = 0;
+    for (uint32_t i = 0; i < f->deferred_count; i++)
+        if (f->deferred[i].gradient.index == buffer.index || f->deferred[i].input.index == buffer.index)
+            layer = f->deferred[i].layer;
+    f->kept[f->kept_count++] = (struct dtp_executor_kept){layer, buffer};
+    return 0;
+}
+
+static void let_go_of(struct dtp_executor *x, uint64_t layer)
+{
+    struct dtp_executor_flight *f = x->flight;
+    struct dtp_draft draft;
+    uint32_t left = 0;
+    dtp_executor_begin(x, &draft, DTP_OP_FREE, "weight gradients' operands");
+    for (uint32_t i = 0; i < f->kept_count; i++)
+        if (f->kept[i].layer == layer)
+            dtp_draft_use(&draft, f->kept[i].buffer, DTP_FREE);
+        else
+            f->kept[left++] = f->kept[i];
+    f->kept_count = left;
+    if (draft.operand_count)
+        dtp_executor_end(x, &draft);
+}
+
+void dtp_executor_weights_backward(struct dtp_executor *x)
+{
+    struct dtp_executor_flight *f = x->flight;
+    for (uint32_t i = 0; i < f->deferred_count; i++) {
+        const struct dtp_executor_deferred *d = &f->deferred[i];
+        struct dtp_draft draft;
+        x->l->layer = (uint16_t)d->layer;
+        dtp_executor_weight_gradient(x, &draft, d->layer, d->op, d->gradient, 0, d->input, 0);
+        dtp_executor_end(x, &draft);
+        if (i + 1 < f->deferred_count && f->deferred[i + 1].layer == d->layer)
+            continue;
+        let_go_of(x, d->layer);
+        dtp_executor_close_gradient(x, dtp_executor_block(x, d->layer));
+    }
+    f->deferred_count = 0;
+    x->l->layer = DTP_NO_LAYER;
+}

@@ -1,0 +1,210 @@
+/* Ranks that divide experts: what they send, hold and wait for, counted by hand. */
+#include "closed/closed_form.h"
+#include "lower/lower.h"
+#include "program/verify.h"
+#include "runtime/runtimes.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "lib/hardware.h"
+#include "lib/random_mixed.h"
+
+/* Three layers of 8 experts of which a token goes to 2: h 256, f 192, T = 2 x 128 tokens of a rank, bf16. Weights of a
+ * layer that are no experts': attention 2 x 256 x 256 + 2 x 256 x 128 = 196,608, router 8 x 256 = 2,048, norms 512; of
+ * one expert 3 x 256 x 192 = 147,456. */
+#define TOKENS 256u
+#define ROWS (TOKENS * 2u * 256u * 2u) /* bytes that a rank sends to experts */
+#define EXPERT 147456u
+#define LAYERS 3u
+
+static struct dtp_transformer model(void)
+{
+    struct dtp_transformer t = dtp_transformer_default();
+    t.layers = LAYERS, t.hidden = 256, t.heads = 4, t.kv_heads = 2, t.head_dim = 64, t.ffn = 192, t.vocab = 1000;
+    t.experts = 8, t.experts_per_token = 2, t.expert_ffn = 192;
+    return t;
+}
+
+static struct dtp_plan asked(uint32_t ep)
+{
+    struct dtp_plan plan = dtp_plan_default();
+    plan.strategy = DTP_FULL_SHARD, plan.sequence = 128, plan.micro_batch = 2, plan.ep = ep;
+    return plan;
+}
+
+static void resolve(struct dtp_plan *plan, const struct dtp_cluster *cluster)
+{
+    static struct dtp_faults faults;
+    const struct dtp_transformer t = model();
+    memset(&faults, 0, sizeof faults);
+    if (dtp_plan_resolve(plan, &t, cluster, &faults) != DTP_OK)
+        fail_msg("%s", faults.text[0]);
+}
+
+static struct dtp_program *lowered(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
+{
+    static struct dtp_faults faults;
+    const struct dtp_transformer t = model();
+    struct dtp_program *program;
+    memset(&faults, 0, sizeof faults);
+    if (dtp_lower(&t, cluster, plan, 0, &program, &faults) != DTP_OK || dtp_program_verify(program, &faults) != DTP_OK)
+        fail_msg("%s", faults.text[0]);
+    return program;
+}
+
+/* Of 8 GPUs 4 divide the experts, each with 2 of them; 2 have the same ones. Dispatch and combine, forward and back: 4
+ * all-to-alls of 3/4 of the rows a layer, and one of 8 bytes an expert. The weights of 2 experts, in bf16, are gathered
+ * by the other rank that has them for forward and again for backward: 1/2 of each; their fp32 gradients are reduced. */
+static void test_sent_bytes(void **state)
+{
+    (void)state;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    struct dtp_plan plan = asked(4);
+    struct dtp_communication sent;
+    const struct dtp_transformer t = model();
+    resolve(&plan, &cluster);
+    dtp_closed_form_communication(&t, &cluster, &plan, &sent);
+    assert_int_equal(sent.bytes[DTP_ALL_TO_ALL], LAYERS * (4 * (ROWS / 4 * 3) + 64 / 4 * 3));
+    assert_int_equal(sent.count[DTP_ALL_TO_ALL], LAYERS * 5);
+    assert_int_equal(sent.experts[DTP_ALL_GATHER].bytes, LAYERS * 2 * (2 * EXPERT * 2 / 2));
+    assert_int_equal(sent.experts[DTP_ALL_GATHER].count, LAYERS * 2);
+    assert_int_equal(sent.experts[DTP_REDUCE_SCATTER].bytes, LAYERS * (2 * EXPERT * 4 / 2));
+    /* the rest of a layer, 199,168 parameters, in all of 8: 7/8 of them twice; embedding, head and norm once each way
+     */
+    uint64_t dense = 196608 + 2048 + 512, root = 2 * 1000 * 256 + 256;
+    assert_int_equal(sent.bytes[DTP_ALL_GATHER] - sent.experts[DTP_ALL_GATHER].bytes,
+                     2 * (LAYERS * dense + root) * 2 / 8 * 7);
+}
+
+/* A layer that runs again exchanges again, and gathers its experts again: their unit is released behind the replay. */
+static void test_replays_send_again(void **state)
+{
+    (void)state;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    struct dtp_plan plan = asked(4);
+    struct dtp_communication sent;
+    const struct dtp_transformer t = model();
+    plan.checkpointing = DTP_CHECKPOINT_FULL;
+    resolve(&plan, &cluster);
+    dtp_closed_form_communication(&t, &cluster, &plan, &sent);
+    assert_int_equal(sent.bytes[DTP_ALL_TO_ALL], LAYERS * (6 * (ROWS / 4 * 3) + 2 * 64 / 4 * 3));
+    assert_int_equal(sent.experts[DTP_ALL_GATHER].count, LAYERS * 3);
+    dtp_program_destroy(lowered(&plan, &cluster));
+}
+
+static uint64_t most_bytes(const struct dtp_program *program, const char *name)
+{
+    uint64_t most = 0;
+    for (size_t i = 0; i < dtp_program_buffer_count(program); i++)
+        if (strcmp(dtp_program_buffers(program)[i].name, name) == 0 && dtp_program_buffers(program)[i].bytes > most)
+            most = dtp_program_buffers(program)[i].bytes;
+    return most;
+}
+
+/* The fullest rank holds rows by what it receives, up and gate of 192 for each; what it sends and what comes back is
+ * as much as ever. Its matmuls are of those rows: 6 x 256 x 192 x 3 FLOPs each, both ways. */
+static void test_imbalance(void **state)
+{
+    (void)state;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    for (int uneven = 0; uneven < 2; uneven++) {
+        struct dtp_plan plan = asked(4);
+        plan.expert_imbalance = uneven ? 1.5 : 1;
+        resolve(&plan, &cluster);
+        struct dtp_program *program = lowered(&plan, &cluster);
+        uint64_t received = uneven ? ROWS / 2 * 3 : ROWS;
+        assert_int_equal(most_bytes(program, "tokens by ranks"), ROWS);
+        assert_int_equal(most_bytes(program, "tokens received"), received);
+        assert_int_equal(most_bytes(program, "tokens by experts"), received);
+        assert_int_equal(most_bytes(program, "up"), received / 256 * 192);
+        assert_int_equal(most_bytes(program, "results returned"), ROWS);
+        double flops = 0;
+        for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+            const struct dtp_op *op = &dtp_program_ops(program)[i];
+            flops += op->kind == DTP_OP_GROUPED_MATMUL ? op->demand->flops : 0;
+            assert_true(op->kind != DTP_OP_GROUPED_MATMUL || op->demand->groups == 2);
+        }
+        assert_true(flops == LAYERS * 6.0 * EXPERT * (double)(received / 512));
+        dtp_program_destroy(program);
+    }
+}
+
+static size_t operations(const struct dtp_program *program, enum dtp_op_kind kind)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++)
+        count += dtp_program_ops(program)[i].kind == kind;
+    return count;
+}
+
+/* The host waits once a layer. Experts are a unit of their own within each block's: with the root, 7 of them, gathered
+ * twice; alone (ep 8), an expert is a copy. At rest a rank has an eighth of the rest and of 2 experts the half. */
+static void test_units(void **state)
+{
+    (void)state;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    struct dtp_plan plan = asked(4);
+    resolve(&plan, &cluster);
+    struct dtp_program *program = lowered(&plan, &cluster);
+    assert_int_equal(operations(program, DTP_OP_HOST_WAIT), LAYERS);
+    assert_int_equal(operations(program, DTP_OP_ALL_GATHER), 14);
+    assert_int_equal(operations(program, DTP_OP_REDUCE_SCATTER), 7);
+    uint64_t params = 0;
+    for (size_t i = 0; i < dtp_program_buffer_count(program); i++)
+        params += dtp_program_buffers(program)[i].owner == DTP_OWNER_PARAMS ? dtp_program_buffers(program)[i].bytes : 0;
+    uint64_t shared = LAYERS * (196608 + 2048 + 512) + 2 * 1000 * 256 + 256;
+    assert_int_equal(params, 4 * (shared / 8 + LAYERS * 2 * EXPERT / 2));
+    dtp_program_destroy(program);
+    plan = asked(8);
+    resolve(&plan, &cluster);
+    program = lowered(&plan, &cluster);
+    assert_int_equal(operations(program, DTP_OP_ALL_GATHER), 8);
+    dtp_program_destroy(program);
+}
+
+static void expect_fault(struct dtp_plan plan, const struct dtp_transformer *t, const char *part)
+{
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    struct dtp_faults faults = {0};
+    assert_int_equal(dtp_plan_resolve(&plan, t, &cluster, &faults), DTP_BAD_INPUT);
+    for (size_t i = 0; i < faults.count; i++)
+        if (strstr(faults.text[i], part))
+            return;
+    fail_msg("no fault says '%s', the first is '%s'", part, faults.text[0]);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = model(), dense = t;
+    dense.experts = dense.experts_per_token = dense.expert_ffn = 0;
+    struct dtp_plan plan = asked(4);
+    expect_fault(plan, &dense, "divides experts, of which this model has none");
+    expect_fault(asked(3), &t, "does not divide 8 experts");
+    t.experts = 16;
+    expect_fault(asked(16), &t, "does not divide the 8 GPUs");
+    plan.strategy = DTP_DDP;
+    expect_fault(plan, &t, "goes with FSDP2 alone");
+    plan = asked(4), plan.wrap_layers = 2;
+    expect_fault(plan, &t, "wrap_layers");
+    plan = asked(4), plan.expert_imbalance = 4.5;
+    expect_fault(plan, &t, "where one rank receives all tokens");
+    plan = asked(1), plan.expert_imbalance = 1.5;
+    expect_fault(plan, &t, "expert parallelism (ep above 1)");
+    plan = asked(2), plan.runtime = &dtp_runtime_deepspeed, plan.strategy = DTP_ZERO2;
+    expect_fault(plan, &t, "expert parallelism (torch)");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sent_bytes), cmocka_unit_test(test_replays_send_again),
+        cmocka_unit_test(test_imbalance),  cmocka_unit_test(test_units),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

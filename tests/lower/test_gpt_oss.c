@@ -1,0 +1,144 @@
+/* What gpt-oss has otherwise, counted by hand: biases of experts, a clamped SwiGLU, attention sinks, windows in every
+ * second layer. */
+#include "closed/activations.h"
+#include "lower/lower.h"
+#include "program/verify.h"
+#include "runtime/runtimes.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "lib/expert_models.h"
+#include "lib/hardware.h"
+
+#define TOKENS 4096.0
+
+/* Two layers of gpt-oss 20B: hidden 2880, 64 heads of 64 and 8 of keys, 32 experts of 2880, 4 a token. */
+static struct dtp_transformer two_layers(void)
+{
+    struct dtp_transformer t = expert_model("gpt-oss-20b");
+    t.layers = 2, t.activation = DTP_SWIGLU_CLAMPED;
+    t.sliding_window = 128, t.sliding_window_pattern = 2;
+    return t;
+}
+
+static struct dtp_plan plan_of(const struct dtp_transformer *t, const struct dtp_cluster *cluster, bool compile)
+{
+    static struct dtp_faults faults;
+    struct dtp_plan plan = dtp_plan_default();
+    plan.strategy = DTP_FULL_SHARD, plan.sequence = 4096, plan.micro_batch = 1, plan.compile = compile;
+    memset(&faults, 0, sizeof faults);
+    if (dtp_plan_resolve(&plan, t, cluster, &faults) != DTP_OK)
+        fail_msg("%s", faults.text[0]);
+    return plan;
+}
+
+/* Bytes of a token. Attention: q 2 x 4096, k and v 2 x 512 each, the kernel's result and what sinks leave of it 2 x
+ * 4096 each, log-sum-exp 4 x 64. MLP: weights of the router 4 x 32 and 8 numbers of 4 bytes for each of 4 experts; rows
+ * of 4 x 2880 at 2 bytes: those of tokens, gate, up, activation, and eager the clamped gate, its sigmoid, up plus one
+ * and a product; results in fp32. */
+static void test_what_is_saved(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = two_layers();
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    const uint64_t row = 2 * 4 * 2880;
+    for (int compile = 0; compile < 2; compile++) {
+        struct dtp_plan plan = plan_of(&t, &cluster, compile);
+        struct dtp_activations a;
+        dtp_activations_count(&t, &cluster, &plan, &a);
+        assert_int_equal(a.layer_attention, 2 * 4096 + 2 * 2 * 512 + 2 * 2 * 4096 + 4 * 64);
+        assert_int_equal(a.layer_mlp, 4 * 32 + 4 * 8 * 4 + (compile ? 4 : 8) * row + 2 * row);
+    }
+}
+
+static double flops_of(const struct dtp_program *program, enum dtp_op_kind kind, uint16_t layer)
+{
+    double flops = 0;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        const struct dtp_op *op = &dtp_program_ops(program)[i];
+        flops += op->kind == kind && op->layer == layer ? op->demand->flops : 0;
+    }
+    return flops;
+}
+
+/* Experts: three matrices of 2880 x 2880 for each of 4, 6 FLOPs for a weight and token. Attention: 2 a d_q a token, a
+ * 2 x 128 - 128^2 / 4096 = 252 with the window, in layer 0, and 4096 in layer 1. */
+static void test_flops(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = two_layers();
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    struct dtp_plan plan = plan_of(&t, &cluster, false);
+    struct dtp_program *program;
+    assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, NULL), DTP_OK);
+    assert_int_equal(dtp_program_verify(program, NULL), DTP_OK);
+    assert_true(flops_of(program, DTP_OP_GROUPED_MATMUL, 0) == 6 * TOKENS * 4 * 3 * 2880 * 2880);
+    assert_true(flops_of(program, DTP_OP_ATTENTION, 0) == TOKENS * 2 * 252 * 4096);
+    assert_true(flops_of(program, DTP_OP_ATTENTION, 1) == TOKENS * 2 * 4096 * 4096);
+    dtp_program_destroy(program);
+}
+
+/* Bytes of a token of all operations of that name in layer 1. */
+static double bytes_of(const struct dtp_program *program, enum dtp_op_kind kind, const char *name, int *count)
+{
+    double bytes = 0;
+    *count = 0;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        const struct dtp_op *op = &dtp_program_ops(program)[i];
+        if (op->kind != kind || op->layer != 1 || strcmp(op->name, name) != 0)
+            continue;
+        bytes += op->demand->bytes / TOKENS;
+        ++*count;
+    }
+    return bytes;
+}
+
+/* In bf16, eager: biases of gate, up and down a row each and a sum of 3 rows; the activation 16 rows, backward 40;
+ * sinks 2 x 2 x 4096 and 22 bytes a head, backward 6 x 2 x 4096. */
+static void test_bytes_of_kernels(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = two_layers();
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    struct dtp_plan plan = plan_of(&t, &cluster, false);
+    struct dtp_program *program;
+    const double row = 2 * 4 * 2880;
+    int count;
+    assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, NULL), DTP_OK);
+    assert_true(bytes_of(program, DTP_OP_RESIDUAL, "biases of experts", &count) == 3 * 4 * row && count == 3);
+    assert_true(bytes_of(program, DTP_OP_ACTIVATION, "", &count) == 16 * row && count == 1);
+    double product = bytes_of(program, DTP_OP_ACTIVATION_BACKWARD, "product", &count);
+    assert_true(product + bytes_of(program, DTP_OP_ACTIVATION_BACKWARD, "silu", &count) == 40 * row);
+    assert_true(bytes_of(program, DTP_OP_RESIDUAL, "sinks", &count) == 2 * 2 * 4096 + 22 * 64);
+    assert_true(bytes_of(program, DTP_OP_RESIDUAL_BACKWARD, "sinks", &count) == 6 * 2 * 4096);
+    dtp_program_destroy(program);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = two_layers();
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    struct dtp_faults faults = {0};
+    struct dtp_plan plan = dtp_plan_default();
+    plan.strategy = DTP_FULL_SHARD, plan.attention = DTP_ATTENTION_MATH;
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "sinks"));
+    t.experts = t.experts_per_token = t.expert_ffn = 0;
+    t.expert_bias = t.router_bias = t.attention_sinks = false;
+    plan = dtp_plan_default(), memset(&faults, 0, sizeof faults);
+    plan.strategy = DTP_ZERO1, plan.runtime = &dtp_runtime_megatron;
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "swiglu_clamped"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_is_saved), cmocka_unit_test(test_flops),
+                                       cmocka_unit_test(test_bytes_of_kernels), cmocka_unit_test(test_refused)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

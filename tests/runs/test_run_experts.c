@@ -1,0 +1,98 @@
+/* Rows of models with experts become jobs, or say what is missing. */
+#include "runs/run_table.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "lib/shipped_catalog.h"
+
+/* The OLMoE of h200_more_runs.csv on four GPUs, which divide its experts. */
+static struct dtp_run olmoe(void)
+{
+    return (struct dtp_run){.id = "x",
+                            .source = "s",
+                            .model_name = "olmoe-1b-7b",
+                            .framework = "PyTorch 2.11",
+                            .gpu_key = "h200-sxm",
+                            .strategy_key = "full_shard",
+                            .offload_key = "none",
+                            .param_dtype = "bf16",
+                            .checkpointing = "none",
+                            .fp8 = "0",
+                            .flash_attention = "",
+                            .compile = "",
+                            .schedule = "",
+                            .sequence_parallel = "",
+                            .attention = "",
+                            .quantised_base = "",
+                            .precision_recipe = "",
+                            .network = "",
+                            .notes = "head_dim=128; qk_norm; trainable 6919100416, active 1178933248",
+                            .params = 6919100416,
+                            .layers = 16,
+                            .hidden = 2048,
+                            .heads = 16,
+                            .kv_heads = 16,
+                            .vocab = 50304,
+                            .sequence = 4096,
+                            .gpus = 4,
+                            .gpus_per_node = 4,
+                            .micro_batch = 2,
+                            .experts = 64,
+                            .top_k = 8,
+                            .expert_ffn = 1024,
+                            .ep = 4};
+}
+
+/* Experts and who divides them are settings; ffn_hidden need not be stated where all layers have them. */
+static void test_experts(void **state)
+{
+    (void)state;
+    struct dtp_run run = olmoe();
+    struct dtp_faults faults = {0};
+    struct dtp_job job;
+    if (dtp_run_job(&run, &catalog, &job, &faults))
+        fail_msg("%s", faults.text[0]);
+    assert_int_equal(job.transformer.experts, 64);
+    assert_int_equal(job.transformer.experts_per_token, 8);
+    assert_int_equal(job.transformer.expert_ffn, 1024);
+    assert_true(job.transformer.qk_norm);
+    assert_int_equal(dtp_transformer_count(&job.transformer).total, run.params);
+    assert_int_equal(job.plan.ep, 4);
+    assert_true(job.plan.expert_imbalance == 1);
+}
+
+static void assert_refused(struct dtp_run run, const char *reason)
+{
+    struct dtp_faults faults = {0};
+    struct dtp_job job;
+    assert_int_equal(dtp_run_job(&run, &catalog, &job, &faults), DTP_BAD_INPUT);
+    if (!strstr(faults.text[0], reason))
+        fail_msg("'%s' does not say '%s'", faults.text[0], reason);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    struct dtp_run run = olmoe();
+    run.expert_ffn = 0;
+    assert_refused(run, "n_experts 64 without top_k or moe_ffn_hidden");
+    run = olmoe();
+    run.etp = 2;
+    assert_refused(run, "etp 2 (tensor parallel experts) is not modelled");
+    run = olmoe();
+    run.notes = "capacity factor 1.25";
+    assert_refused(run, "experts by 'capacity factor', as notes say");
+    run = olmoe();
+    run.ep = 3;
+    assert_refused(run, "3 does not divide 64 experts");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_experts), cmocka_unit_test(test_refused)};
+    return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
+}
