@@ -254,12 +254,9 @@ static void linear(const struct pass *pass, int index)
     if (drops_cast)
         dtp_lower_state(l)->weight[index] = DTP_NO_BUFFER;
     multiply(pass, &draft, index);
-<<<<<<< HEAD
     if (pass->replay || !dtp_lower_checkpointed(l, l->layer))
         dtp_lower_fp8_keep(l, pass->module, index, weight);
-=======
     dtp_forward_expert_bias(pass, index);
->>>>>>> 866ff2e2
     if (beside.index != DTP_NO_INDEX)
         l->awaited = beside;
     dtp_lower_unfetch(l);

@@ -21,16 +21,13 @@
 #include "plan/checkpointing.h"
 #include "runtime/dtplan/lower_executor.h"
 
-/* Tensors of a block by enum dtp_layer_tensor; Q_RAW stands for q and k as they were. Behind them what the block
- * returns, the next block's input; the casts of what projections read, by rows and by columns; and none at all. */
+/* Tensors of a block by enum dtp_layer_tensor; Q_RAW stands for q and k as they were, and eight that only other
+ * runtimes make for the casts of what projections read (dtp_executor_cast). Behind them what the block returns, the
+ * next block's input, and none at all. */
 #define DTP_EXECUTOR_CASTS 4
-enum {
-    DTP_EXECUTOR_OUT = DTP_TENSOR_COUNT,
-    DTP_EXECUTOR_CAST,
-    DTP_EXECUTOR_CAST_COLUMNS = DTP_EXECUTOR_CAST + DTP_EXECUTOR_CASTS,
-    DTP_EXECUTOR_TENSORS = DTP_EXECUTOR_CAST_COLUMNS + DTP_EXECUTOR_CASTS,
-    DTP_EXECUTOR_NONE = DTP_EXECUTOR_TENSORS
-};
+enum { DTP_EXECUTOR_OUT = DTP_TENSOR_COUNT, DTP_EXECUTOR_TENSORS, DTP_EXECUTOR_NONE = DTP_EXECUTOR_TENSORS };
+/* Which cast a tensor is: [0, CASTS) by rows, [CASTS, 2 CASTS) by columns; -1: none. */
+int dtp_executor_cast(int tensor);
 #define DTP_EXECUTOR_BIT(tensor) (UINT64_C(1) << (tensor)) /* nobody asks for that of NONE but to test for it */
 
 struct dtp_executor_operator {
@@ -66,8 +63,8 @@ uint64_t dtp_executor_tensor_bytes(const struct dtp_executor_block *block, int t
 uint64_t dtp_executor_block_keeps(const struct dtp_executor_block *block, enum dtp_checkpoint_keeps keeps);
 /* The operator that makes a tensor of the block; -1: it is the block's input. */
 int dtp_executor_maker(const struct dtp_executor_block *block, int tensor);
-/* The operators, as bits, that make a tensor once more of what backward keeps: `there`. Of a cast also who makes what it
- * casts, where that is not kept. */
+/* The operators, as bits, that make a tensor once more of what backward keeps: `there`. Of a cast also who makes what
+ * it casts, where that is not kept. */
 uint32_t dtp_executor_makers(const struct dtp_executor_block *block, int tensor, uint64_t there);
 /* fp8. The operator that casts a tensor; -1: none does. Whether the kernel that makes what it casts finds its amax too.
  */
