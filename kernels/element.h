@@ -12,7 +12,8 @@ static inline uint64_t dtp_element_bytes(enum dtp_element element)
     case DTP_ELEMENT_BF16:
     case DTP_ELEMENT_FP16: return 2;
     case DTP_ELEMENT_E4M3:
-    case DTP_ELEMENT_E5M2: return 1;
+    case DTP_ELEMENT_E5M2:
+    case DTP_ELEMENT_INT8: return 1;
     }
     return 4;
 }
@@ -39,6 +40,7 @@ static inline float dtp_load_float(const void *values, enum dtp_element element,
     case DTP_ELEMENT_FP16: return dtp_fp16_to_float(((const uint16_t *)values)[i]);
     case DTP_ELEMENT_E4M3: return dtp_e4m3_to_float(((const uint8_t *)values)[i]);
     case DTP_ELEMENT_E5M2: return dtp_e5m2_to_float(((const uint8_t *)values)[i]);
+    case DTP_ELEMENT_INT8: return (float)((const uint8_t *)values)[i];
     }
     return ((const float *)values)[i];
 }
@@ -57,6 +59,7 @@ static inline void dtp_store(void *values, enum dtp_element element, uint64_t i,
     case DTP_ELEMENT_FP16: ((uint16_t *)values)[i] = dtp_fp16_from_float((float)value); break;
     case DTP_ELEMENT_E4M3: ((uint8_t *)values)[i] = dtp_e4m3_from_float((float)value); break;
     case DTP_ELEMENT_E5M2: ((uint8_t *)values)[i] = dtp_e5m2_from_float((float)value); break;
+    case DTP_ELEMENT_INT8: ((uint8_t *)values)[i] = (uint8_t)value; break;
     }
 }
 

@@ -25,8 +25,16 @@
 extern "C" {
 #endif
 
-/* Kernels know the first three; the two of 8 bits only matmuls' operands and what makes these. */
-enum dtp_element { DTP_ELEMENT_FP32, DTP_ELEMENT_BF16, DTP_ELEMENT_FP16, DTP_ELEMENT_E4M3, DTP_ELEMENT_E5M2 };
+/* Kernels know the first three; the two of 8 bits only matmuls' operands and what makes these, the last, a place in a
+ * table, moments of adamw8. */
+enum dtp_element {
+    DTP_ELEMENT_FP32,
+    DTP_ELEMENT_BF16,
+    DTP_ELEMENT_FP16,
+    DTP_ELEMENT_E4M3,
+    DTP_ELEMENT_E5M2,
+    DTP_ELEMENT_INT8
+};
 
 /* Numbers that change from step to step. One lies in device memory: the first six are written by a copy before the
  * step, the others by kernels during it, and read back a step late. */
@@ -217,13 +225,21 @@ struct dtp_clip_scale_args {
  * updated, rounded to nearest, or stochastically by the counter RNG keyed by (seed, step, first_element + i); bf16
  * moments are rounded as the weights are: to nearest, beta2 = 0.999 would never shrink one (half a step of bf16 is
  * 1/512 of it). With a master, weights are its nearest. Decay applies inside the ranges, which count from this call's
- * first element. */
+ * first element.
+ *
+ * adamw8: moments are places in the tables of dynamic_map.h, signed and unsigned, times a scale for each block of
+ * DTP_MOMENT_BLOCK, the largest of its magnitudes (Dettmers et al. 2022), counted from that of 0, so that memory of
+ * zeros is moments of 0 whatever the scale; `count` is whole blocks. The step is taken with the new moments before they
+ * are rounded (torchao's AdamW8bit, optim/adam.py). sgd: weights -= rate * (gradient + decay * weight), as
+ * torch.optim.SGD without momentum; moments NULL. */
 #define DTP_DECAY_RANGES 16u
+#define DTP_MOMENT_BLOCK 256u /* neighbours that share a scale of adamw8 */
 struct dtp_adamw_args {
     const void *gradient;
     void *weights;
     float *master; /* or NULL */
     void *moment1, *moment2;
+    float *scale1, *scale2;        /* of adamw8's blocks */
     uint64_t count, first_element; /* the latter in the model's own numbering, so that shards round alike */
     float beta1, beta2, epsilon, decay;
     uint32_t range_count;
@@ -356,6 +372,8 @@ struct dtp_matmul_args {
     X(square_sum, dtp_square_sum_args)                                                                                 \
     X(clip_scale, dtp_clip_scale_args)                                                                                 \
     X(adamw, dtp_adamw_args)                                                                                           \
+    X(adamw8, dtp_adamw_args)                                                                                          \
+    X(sgd, dtp_adamw_args)                                                                                             \
     X(cast, dtp_cast_args)                                                                                             \
     X(add, dtp_add_args)                                                                                               \
     X(sum_parts, dtp_sum_parts_args)                                                                                   \

@@ -7,6 +7,7 @@
 #include <string.h>
 
 _Static_assert(DTP_EXECUTOR_PARTIAL_ROWS == DTP_PARTIAL_SUM_ROWS, "rows of partial sums");
+_Static_assert(DTP_EXECUTOR_MOMENT_BLOCK == DTP_MOMENT_BLOCK, "elements that share a scale");
 _Static_assert(DTP_EXECUTOR_SQUARE_SUM_PARTIALS == DTP_SQUARE_SUM_PARTIALS, "partial sums of squares");
 _Static_assert(DTP_EXECUTOR_SCALARS_BYTES >= sizeof(struct dtp_step_scalars), "room for a step's scalars");
 
@@ -166,6 +167,30 @@ static bool role_owns(const struct dtp_bind_job *job, uint64_t module, enum dtp_
     return true;
 }
 
+/* Scales of moments: whole blocks of the module's vector, up to the last that tensors reach into, however many ranks
+ * share it. */
+static bool add_scales(struct dtp_binding *b, uint64_t module, enum dtp_executor_state state, char *values)
+{
+    struct dtp_parameter_module layout;
+    dtp_program_module(b->job.program, module, &layout);
+    uint64_t bytes = dtp_program_buffers(b->job.program)[b->map.module[module][state].index].bytes;
+    uint64_t of_shard = layout.shard_elements / DTP_MOMENT_BLOCK, held = bytes / sizeof(float);
+    uint64_t used = (layout.extent_elements + DTP_MOMENT_BLOCK - 1) / DTP_MOMENT_BLOCK;
+    uint32_t rank = dtp_bind_role_rank(&b->job), shards = dtp_binding_shards(b);
+    uint64_t first = rank % shards * of_shard;
+    struct state_range range = {
+        .kind = {.module = (uint32_t)module, .kind = (enum dtp_state_kind)state, .element = DTP_ELEMENT_FP32},
+        .begin = first,
+        .end = first + of_shard,
+        .values = values};
+    if (held != of_shard)
+        return false;
+    add_part(b->parts, &b->part_count, &range, first, smaller(range.end, used), 0);
+    if (rank < shards && role_owns(&b->job, module, dtp_executor_content(state)))
+        add_part(b->own, &b->own_count, &range, first, smaller(range.end, used), 0);
+    return true;
+}
+
 /* A buffer of whole size is this rank's to write only in its own shard; padding is in no part. False: of no format, or
  * of neither the module's nor a shard's size. */
 static bool add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_state state)
@@ -177,6 +202,8 @@ static bool add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_
         return true;
     if (!dtp_bind_buffer_element(&dtp_program_buffers(b->job.program)[id.index], &element))
         return false;
+    if (state == DTP_EXECUTOR_SCALES1 || state == DTP_EXECUTOR_SCALES2)
+        return element == DTP_ELEMENT_FP32 && add_scales(b, module, state, values);
     struct dtp_parameter_module layout;
     dtp_program_module(b->job.program, module, &layout);
     uint64_t held = dtp_program_buffers(b->job.program)[id.index].bytes / dtp_element_bytes(element);

@@ -13,6 +13,7 @@ enum dtp_element dtp_bind_element(enum dtp_dtype dtype)
     case DTP_FP32: return DTP_ELEMENT_FP32;
     case DTP_FP16: return DTP_ELEMENT_FP16;
     case DTP_FP8: return DTP_ELEMENT_E4M3;
+    case DTP_INT8: return DTP_ELEMENT_INT8;
     default: assert(dtype == DTP_BF16); return DTP_ELEMENT_BF16;
     }
 }
@@ -20,7 +21,7 @@ enum dtp_element dtp_bind_element(enum dtp_dtype dtype)
 bool dtp_bind_buffer_element(const struct dtp_buffer *buffer, enum dtp_element *out)
 {
     enum dtp_dtype dtype = buffer->element == DTP_NO_ELEMENT ? DTP_DTYPE_COUNT : (enum dtp_dtype)(buffer->element - 1);
-    bool known = dtype == DTP_FP32 || dtype == DTP_BF16 || dtype == DTP_FP16 || dtype == DTP_FP8;
+    bool known = dtype == DTP_FP32 || dtype == DTP_BF16 || dtype == DTP_FP16 || dtype == DTP_FP8 || dtype == DTP_INT8;
     if (known)
         *out = dtp_bind_element(dtype);
     return known;

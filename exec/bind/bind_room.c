@@ -122,14 +122,18 @@ static void quantize(struct dtp_binder *b)
     room(b, DTP_ROLE_TRANSPOSED, rows(b), columns);
 }
 
-/* Numbers of 8 bits are cast and multiplied, and nothing else. */
+/* Floats of 8 bits are cast and multiplied, places in a table are moments, and nothing else. */
 static void narrow(struct dtp_binder *b)
 {
     const struct dtp_operand *operands = dtp_program_operands(b->binding->job.program, b->op);
     for (uint32_t i = 0; i < b->op->operand_count; i++) {
         enum dtp_role role = (enum dtp_role)operands[i].role;
         enum dtp_element element = DTP_ELEMENT_FP32;
-        bool is_narrow = dtp_bind_buffer_element(buffer_of(b, &operands[i]), &element) && element == DTP_ELEMENT_E4M3;
+        bool known = dtp_bind_buffer_element(buffer_of(b, &operands[i]), &element);
+        bool is_narrow = known && element == DTP_ELEMENT_E4M3;
+        bool moment = b->op->kind == DTP_OP_OPTIMIZER && (role == DTP_ROLE_MOMENT1 || role == DTP_ROLE_MOMENT2);
+        if (known && element == DTP_ELEMENT_INT8 && !moment)
+            b->missing |= 1u << role;
         bool made = b->op->kind == DTP_OP_QUANTIZE && (role == DTP_ROLE_RESULT || role == DTP_ROLE_TRANSPOSED);
         bool read = b->op->kind == DTP_OP_MATMUL &&
                     (role == DTP_ROLE_INPUT || role == DTP_ROLE_WEIGHT || role == DTP_ROLE_GRADIENT);

@@ -64,43 +64,58 @@ static enum dtp_status decay_ranges(const struct dtp_binder *b, uint64_t module,
     return DTP_OK;
 }
 
+/* Moments as the optimizer that these are of has them: none of SGD, of 8 bits with a scale a block. */
+static enum dtp_kernel bind_moments(struct dtp_binder *b, struct dtp_adamw_args *g)
+{
+    if (!operand(b, DTP_ROLE_MOMENT1) && !operand(b, DTP_ROLE_MOMENT2))
+        return DTP_KERNEL_sgd;
+    g->moment1 = need(b, DTP_ROLE_MOMENT1);
+    g->moment2 = need(b, DTP_ROLE_MOMENT2);
+    g->moment_element = element_of_all(b, DTP_ROLE_MOMENT1, g->count);
+    if (element_of_all(b, DTP_ROLE_MOMENT2, g->count) != g->moment_element)
+        b->missing |= 1u << DTP_ROLE_MOMENT2;
+    if (g->moment_element != DTP_ELEMENT_INT8)
+        return DTP_KERNEL_adamw;
+    g->scale1 = need(b, DTP_ROLE_SCALE);
+    g->scale2 = need(b, DTP_ROLE_OTHER_SCALE);
+    element_of_all(b, DTP_ROLE_SCALE, g->count / DTP_MOMENT_BLOCK);
+    element_of_all(b, DTP_ROLE_OTHER_SCALE, g->count / DTP_MOMENT_BLOCK);
+    return DTP_KERNEL_adamw8;
+}
+
 enum dtp_status dtp_bind_optimizer(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     const struct dtp_bind_job *job = &b->binding->job;
     const struct dtp_operand *moment = operand(b, DTP_ROLE_MOMENT1), *weight = operand(b, DTP_ROLE_WEIGHT);
-    if (!moment || !weight || buffer_of(b, moment)->module >= b->binding->map.module_count) {
-        b->missing |= 1u << DTP_ROLE_MOMENT1;
+    const struct dtp_operand *state = moment ? moment : weight; /* whose buffer names the module */
+    if (!state || !weight || buffer_of(b, state)->module >= b->binding->map.module_count) {
+        b->missing |= 1u << (moment ? DTP_ROLE_MOMENT1 : DTP_ROLE_WEIGHT);
         return DTP_OK;
     }
     struct dtp_parameter_module layout;
-    uint64_t module = buffer_of(b, moment)->module;
+    uint64_t module = buffer_of(b, state)->module;
     dtp_program_module(b->binding->job.program, module, &layout);
     struct dtp_adamw_args g = {.gradient = need(b, DTP_ROLE_WEIGHT_GRADIENT),
                                .weights = need(b, DTP_ROLE_WEIGHT),
                                .master = maybe(b, DTP_ROLE_MASTER),
-                               .moment1 = need(b, DTP_ROLE_MOMENT1),
-                               .moment2 = need(b, DTP_ROLE_MOMENT2),
                                .beta1 = job->optimizer.beta1,
                                .beta2 = job->optimizer.beta2,
                                .epsilon = job->optimizer.epsilon,
                                .decay = job->optimizer.decay,
                                .scalars = need(b, DTP_ROLE_SCALARS),
                                .weight_element = element_of(b, DTP_ROLE_WEIGHT),
-                               .moment_element = element_of(b, DTP_ROLE_MOMENT1),
                                .stochastic_rounding = dtp_program_execution(job->program)->stochastic_rounding};
-    g.count = operand_bytes(b, moment) / dtp_element_bytes(g.moment_element);
+    g.count = operand_bytes(b, weight) / dtp_element_bytes(g.weight_element);
     g.gradient_element = element_of_all(b, DTP_ROLE_WEIGHT_GRADIENT, g.count);
-    if (element_of_all(b, DTP_ROLE_MOMENT2, g.count) != g.moment_element)
-        b->missing |= 1u << DTP_ROLE_MOMENT2;
+    element_of_all(b, DTP_ROLE_WEIGHT, g.count);
+    out->kernel = bind_moments(b, &g);
     if (g.master && element_of_all(b, DTP_ROLE_MASTER, g.count) != DTP_ELEMENT_FP32)
         b->missing |= 1u << DTP_ROLE_MASTER;
-    element_of_all(b, DTP_ROLE_WEIGHT, g.count);
     bool part = g.count < layout.elements;
     uint64_t first = part ? group_index(b) * layout.shard_elements : 0;
     g.first_element = dtp_parameter_element_key(module, first);
     if (g.count != layout.elements && g.count != layout.shard_elements)
-        b->missing |= 1u << DTP_ROLE_MOMENT1;
-    out->kernel = DTP_KERNEL_adamw;
+        b->missing |= 1u << DTP_ROLE_WEIGHT;
     enum dtp_status status = decay_ranges(b, module, first, &g);
     out->arguments.adamw = g;
     return status;

@@ -19,7 +19,9 @@
     X(WEIGHTS, "weights")                                                                                              \
     X(MASTER, "master")                                                                                                \
     X(MOMENT1, "moment1")                                                                                              \
-    X(MOMENT2, "moment2")
+    X(MOMENT2, "moment2")                                                                                              \
+    X(SCALES1, "scales1")                                                                                              \
+    X(SCALES2, "scales2")
 enum dtp_state_kind {
 #define X(suffix, text) DTP_STATE_##suffix,
     DTP_STATE_TABLE(X)
@@ -28,7 +30,7 @@ enum dtp_state_kind {
 };
 
 /* Elements [begin, end) of one module's vector without the head's padding (saved_offset_elements of
- * parameter_layout.h), in device memory of this rank. */
+ * parameter_layout.h), in device memory of this rank. Scales of moments count blocks of elements, with that padding. */
 struct dtp_state_part {
     uint32_t module;
     enum dtp_state_kind kind;

@@ -204,13 +204,15 @@ const char *dtp_role_text(enum dtp_role role);
 bool dtp_role_parse(const char *text, enum dtp_role *out);
 
 /* X(suffix, spelling): what a buffer is to whoever runs the program step after step: state of one module that stays,
- * the first four, or what passes between the host and a step. Programs that are only simulated leave NONE. */
+ * the first six, or what passes between the host and a step. Programs that are only simulated leave NONE. */
 #define DTP_CONTENT_TABLE(X)                                                                                           \
     X(NONE, "")                                                                                                        \
     X(WEIGHTS, "weights")                                                                                              \
     X(MASTER, "master")                                                                                                \
     X(MOMENT1, "moment1")                                                                                              \
     X(MOMENT2, "moment2")                                                                                              \
+    X(SCALES1, "scales1")                                                                                              \
+    X(SCALES2, "scales2")                                                                                              \
     X(BATCH, "batch")                                                                                                  \
     X(HOST_BATCH, "host_batch")                                                                                        \
     X(SCALARS, "scalars")                                                                                              \
@@ -226,7 +228,7 @@ enum dtp_content {
 };
 static inline bool dtp_content_is_state(enum dtp_content content)
 {
-    return content >= DTP_CONTENT_WEIGHTS && content <= DTP_CONTENT_MOMENT2;
+    return content >= DTP_CONTENT_WEIGHTS && content <= DTP_CONTENT_SCALES2;
 }
 const char *dtp_content_text(enum dtp_content content);
 bool dtp_content_parse(const char *text, enum dtp_content *out);

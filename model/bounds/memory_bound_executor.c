@@ -91,7 +91,7 @@ static void size_block(struct dtp_bound *b, struct executor *x)
     a->layer_all = attention + sum + (norms == 2 ? norm : 0) + returned + c * up + n * f;
     a->layer_kept = policy == DTP_CHECKPOINT_NONE                  ? a->layer_all
                     : policy == DTP_CHECKPOINT_SELECTIVE_ATTENTION ? a->layer_all - core
-                    : lost                                         ? a->layer_all - norms * c * h - c * f
+                    : lost                                         ? a->layer_all - norms * n * h - n * f
                                                                    : c * h;
     a->gradient = c * h;
     uint64_t mlp = policy == DTP_CHECKPOINT_SELECTIVE_ATTENTION || lost ? a->layer_kept : a->layer_all;

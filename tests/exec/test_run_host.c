@@ -102,6 +102,8 @@ static void test_narrow_formats_learn(void **state)
     near(NARROW "precision=fp8-tensorwise param_dtype=bf16 master_dtype=bf16 moment_dtype=bf16", 0.05);
     run_well(NARROW "precision=fp8-tensorwise", &settings, &plain);
     near(NARROW "precision=fp8-tensorwise checkpointing=full", 1e-300);
+    near(NARROW "precision=fp8-tensorwise checkpointing=selective-matmul", 1e-300);
+    near(NARROW "precision=fp8-tensorwise checkpointing=selective-attention", 1e-300);
 }
 
 /* The first step overflows at a scale of 2^60, whatever the gradients, and the update is left out: 45 halvings later
@@ -187,6 +189,8 @@ static void test_a_resumed_run_goes_on_bit_for_bit(void **state)
     resumed(RUN_LLAMA "qk_norm=true micro_batch=2 precision=bf16-mixed");
     resumed(NARROW "precision=fp16-mixed");
     resumed(NARROW "precision=fp8-tensorwise");
+    resumed(NARROW "precision=bf16-mixed optimizer=adam8bit");
+    resumed(NARROW "precision=bf16-pure stochastic_rounding=true optimizer=sgd");
 }
 
 /* 12 rows, though the last four steps were trained twice. */

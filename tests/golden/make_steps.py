@@ -19,7 +19,7 @@ from torchao.optim import AdamW8bit
 
 import make_goldens
 
-STEPS, RATE, SGD_RATE = 30, 1e-3, 3e-2
+STEPS, RATE, SGD_RATE = 30, 1e-3, 0.1
 plain_linear = F.linear
 
 
@@ -50,7 +50,7 @@ def adamw(leaves):
 def sgd(leaves):
     groups = [{"params": [p for p in leaves if p.dim() > 1], "weight_decay": 0.1},
               {"params": [p for p in leaves if p.dim() == 1], "weight_decay": 0.0}]
-    return torch.optim.SGD(groups, lr=SGD_RATE, momentum=0.9)
+    return torch.optim.SGD(groups, lr=SGD_RATE)
 
 
 def adam8bit(leaves):
@@ -84,7 +84,7 @@ if __name__ == "__main__":
         "bf16": dict(used=torch.bfloat16),
         "fp16": dict(used=torch.float16),
         "fp8": dict(used=torch.bfloat16, linear=linear_fp8),
-        "sgd": dict(used=torch.float32, optimizer=sgd),
+        "sgd": dict(used=torch.float64, stored=torch.float64, optimizer=sgd),
         "adam8bit": dict(used=torch.float32, optimizer=adam8bit),
     }
     folder = os.path.dirname(os.path.abspath(__file__))

@@ -107,6 +107,61 @@ static void test_adamw(uint64_t count, uint64_t first, int mode)
     VERIFY(adamw, a);
 }
 
+/* Blocks of 256 share a scale. A moment that lies halfway between two places may go to either. */
+static void test_adamw8(uint64_t blocks, int mode, bool plain)
+{
+    const enum dtp_element of_gradient = mode ? halves : DTP_ELEMENT_FP32, of_weight = mode ? halves : DTP_ELEMENT_FP32;
+    const uint64_t count = 256 * blocks;
+    case_begin("%s %s %llu", plain ? "sgd" : "adamw8", named(of_weight), (unsigned long long)count);
+    struct dtp_step_scalars of_step = {.learning_rate = 1e-2f,
+                                       .correction1 = 0.271f,
+                                       .correction2 = 0.1426f,
+                                       .step = 3,
+                                       .seed = 11,
+                                       .clip_scale = 0.6f};
+    struct tensor *gradient = input("gradient", of_gradient, count, 1),
+                  *scalars = bytes_of("scalars", &of_step, sizeof of_step);
+    struct tensor *weights = updated(input("weights", of_weight, count, 1), ulps_of(of_weight), 8 * EPSILON);
+    struct tensor *master = mode ? updated(input("master", DTP_ELEMENT_FP32, count, 1), 4, 8 * EPSILON) : NULL;
+    struct tensor *moment1 = updated(input("moment1", DTP_ELEMENT_INT8, count, 1), 0, 1),
+                  *moment2 = updated(input("moment2", DTP_ELEMENT_INT8, count, 1), 0, 1);
+    struct tensor *scale1 = updated(input("scale1", DTP_ELEMENT_FP32, blocks, 0), 4, EPSILON),
+                  *scale2 = updated(input("scale2", DTP_ELEMENT_FP32, blocks, 0), 4, EPSILON);
+    for (uint64_t i = 0; i < count; i++) {
+        ((uint8_t *)moment1->start)[i] = ((uint8_t *)moment1->at[HOST])[i] = (uint8_t)random_below(256);
+        ((uint8_t *)moment2->start)[i] = ((uint8_t *)moment2->at[HOST])[i] = (uint8_t)random_below(256);
+    }
+    for (uint64_t i = 0; i < blocks; i++) {
+        ((float *)scale1->start)[i] = ((float *)scale1->at[HOST])[i] = 0.5f;
+        ((float *)scale2->start)[i] = ((float *)scale2->at[HOST])[i] = 0.3f;
+    }
+    struct dtp_adamw_args a[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        a[s] = (struct dtp_adamw_args){.gradient = gradient->at[s],
+                                       .weights = weights->at[s],
+                                       .master = master ? master->at[s] : NULL,
+                                       .moment1 = moment1->at[s],
+                                       .moment2 = moment2->at[s],
+                                       .scale1 = scale1->at[s],
+                                       .scale2 = scale2->at[s],
+                                       .count = count,
+                                       .beta1 = 0.9f,
+                                       .beta2 = 0.95f,
+                                       .epsilon = 1e-8f,
+                                       .decay = 0.1f,
+                                       .range_count = 1,
+                                       .range_begin = {0},
+                                       .range_end = {count / 3},
+                                       .scalars = scalars->at[s],
+                                       .gradient_element = of_gradient,
+                                       .weight_element = of_weight,
+                                       .moment_element = DTP_ELEMENT_INT8};
+    if (plain)
+        VERIFY(sgd, a);
+    else
+        VERIFY(adamw8, a);
+}
+
 static void test_skipped_step(void)
 {
     case_begin("adamw skipped");
@@ -128,6 +183,12 @@ static void test_skipped_step(void)
 
 void test_optimizer(void)
 {
+    for (int mode = 0; mode < 2; mode++) {
+        for (int plain = 0; plain < 2; plain++) {
+            test_adamw8(1, mode, plain);
+            test_adamw8(small ? 40 : 9000, mode, plain);
+        }
+    }
     for (int mode = 0; mode < 8; mode++) {
         test_adamw(1, 0, mode);
         test_adamw(4099, 0, mode);

@@ -103,8 +103,8 @@ static inline void random_executor_narrow_job(struct random_job *job, const char
         t->head_dim = (t->head_dim + 15) / 16 * 16;
         dtp_precision_recipe(recipe, &plan.precision);
         plan.executor.gelu_epilogue = plan.executor.gradient_stream = false;
-        if (plan.checkpointing != DTP_CHECKPOINT_NONE)
-            plan.checkpointing = DTP_CHECKPOINT_FULL;
+        if (plan.offload == DTP_OFFLOAD_NONE)
+            plan.optimizer = t->layers % 3 == 0 ? DTP_SGD : t->layers % 3 == 1 ? DTP_ADAM8BIT : DTP_ADAMW_FUSED;
         job->cluster.gpu = test_h200();
         job->asked = job->plan = plan;
         if (dtp_transformer_check(t, NULL, 0, NULL) == DTP_OK && dtp_cluster_check(&job->cluster, NULL) == DTP_OK &&

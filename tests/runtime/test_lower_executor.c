@@ -400,11 +400,12 @@ static void test_find_and_arena(void **state)
     assert_int_equal(map.module_count, 4);
     const struct dtp_buffer *buffers = dtp_program_buffers(program);
     for (uint64_t m = 0; m < 4; m++)
-        for (int s = 0; s < DTP_EXECUTOR_STATE_COUNT; s++) {
+        for (int s = 0; s <= DTP_EXECUTOR_MOMENT2; s++) {
             const struct dtp_buffer *b = &buffers[map.module[m][s].index];
             assert_int_equal(b->layer, m == 1 || m == 2 ? m - 1 : DTP_NO_LAYER);
             assert_int_equal(b->owner, s == DTP_EXECUTOR_WEIGHTS ? DTP_OWNER_PARAMS : DTP_OWNER_OPTIMIZER);
         }
+    assert_int_equal(map.module[1][DTP_EXECUTOR_SCALES1].index, DTP_NO_INDEX); /* of moments in 8 bits */
     assert_string_equal(buffers[map.module[0][DTP_EXECUTOR_MASTER].index].name, "embedding master");
     assert_int_equal(buffers[map.buffer[DTP_CONTENT_HOST_BATCH].index + 2].micro_step, 2);
     assert_int_equal(buffers[map.buffer[DTP_CONTENT_BATCH].index + 1].micro_step, 1);
@@ -460,13 +461,13 @@ static void test_refusals(void **state)
     struct dtp_plan plan = plan_of(DTP_DDP);
     struct dtp_program *program = NULL;
     t.position = DTP_POSITION_ALIBI;
-    plan.attention = DTP_ATTENTION_MATH, plan.optimizer = DTP_SGD;
+    plan.attention = DTP_ATTENTION_MATH;
     assert_true(dtp_precision_recipe("fp16-mixed", &plan.precision));
     plan.precision.params = plan.precision.master = DTP_FP16;
     assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_OK);
     assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, &faults), DTP_BAD_INPUT);
     assert_null(program);
-    assert_int_equal(faults.count, 4);
+    assert_int_equal(faults.count, 3);
     assert_non_null(strstr(faults.text[0], "has no step program under runtime dtplan"));
 }
 
@@ -479,16 +480,15 @@ static void test_refusals_of_fp8(void **state)
     struct dtp_transformer t = tiny();
     struct dtp_plan plan = plan_of(DTP_DDP);
     struct dtp_program *program = NULL;
-    static const char *const keys[] = {"parallel_block", "bias", "gradient_stream", "checkpointing"};
+    static const char *const keys[] = {"parallel_block", "bias", "gradient_stream"};
     t.parallel_block = DTP_PARALLEL_ONE_NORM, t.mlp_bias = true;
     plan.executor.gradient_stream = true;
-    plan.checkpointing = DTP_CHECKPOINT_SELECTIVE_MATMUL;
     assert_true(dtp_precision_recipe("fp8-tensorwise", &plan.precision));
     assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_OK);
     assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, &faults), DTP_BAD_INPUT);
     assert_null(program);
-    assert_int_equal(faults.count, 4);
-    for (size_t i = 0; i < 4; i++)
+    assert_int_equal(faults.count, 3);
+    for (size_t i = 0; i < 3; i++)
         assert_non_null(strstr(faults.text[i], keys[i]));
 }
 

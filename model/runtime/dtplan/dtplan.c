@@ -114,6 +114,7 @@ static void check_stages(struct dtp_resolver *r)
         const char *key;
         bool asked;
     } choices[] = {{"precision", p->precision.compute == DTP_FP8 || rules.scales_loss},
+                   {"optimizer", p->optimizer != DTP_ADAMW_FUSED},
                    {"gradient_stream", e->gradient_stream},
                    {"update_in_backward", e->update_in_backward},
                    {"symmetric_windows", e->symmetric_windows},

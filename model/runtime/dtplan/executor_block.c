@@ -8,17 +8,32 @@
 #define T(suffix) DTP_TENSOR_##suffix
 #define STREAM DTP_LAYER_STREAM
 
-/* What projections read of blocks whose norms stand before their branches. */
+/* What projections read of blocks whose norms stand before their branches; its casts by rows and by columns. */
 static const enum dtp_layer_tensor cast_tensors[DTP_EXECUTOR_CASTS] = {T(NORM1), T(CORE), T(NORM2), T(PRODUCT)};
+static const enum dtp_layer_tensor casts[2 * DTP_EXECUTOR_CASTS] = {
+    T(NARROW1), T(CORE_COPY), T(NARROW2), T(SILU), T(WIDE1), T(WIDE_MIDDLE), T(WIDE2), T(WIDE_DOWN)};
+
+int dtp_executor_cast(int tensor)
+{
+    for (int i = 0; i < 2 * DTP_EXECUTOR_CASTS; i++)
+        if ((int)casts[i] == tensor)
+            return i;
+    return -1;
+}
+
+static int by_columns(int cast)
+{
+    return (int)casts[DTP_EXECUTOR_CASTS + cast];
+}
 
 const char *dtp_executor_tensor_name(int tensor)
 {
-    static const char *const casts[2 * DTP_EXECUTOR_CASTS] = {
+    static const char *const names[2 * DTP_EXECUTOR_CASTS] = {
         "norm 1 in fp8",         "attention result in fp8",  "norm 2 in fp8",
         "activation in fp8",     "norm 1 in fp8 columns",    "attention result in fp8 columns",
         "norm 2 in fp8 columns", "activation in fp8 columns"};
-    if (dtp_executor_is_cast(tensor))
-        return casts[tensor - DTP_EXECUTOR_CAST];
+    if (dtp_executor_cast(tensor) >= 0)
+        return names[dtp_executor_cast(tensor)];
     switch (tensor) {
     case T(CORE_STATE): return "attention log-sum-exp";
     case T(Q_RAW): return "q and k before their norms";
@@ -31,8 +46,8 @@ const char *dtp_executor_tensor_name(int tensor)
 uint64_t dtp_executor_tensor_bytes(const struct dtp_executor_block *block, int tensor)
 {
     enum dtp_layer_tensor of = tensor == DTP_EXECUTOR_OUT ? T(INPUT) : (enum dtp_layer_tensor)tensor;
-    if (dtp_executor_is_cast(tensor)) {
-        of = cast_tensors[(tensor - DTP_EXECUTOR_CAST) % DTP_EXECUTOR_CASTS];
+    if (dtp_executor_cast(tensor) >= 0) {
+        of = cast_tensors[dtp_executor_cast(tensor) % DTP_EXECUTOR_CASTS];
         return dtp_bytes_product(block->tokens, dtp_layer_tensor_width(&block->kind, of));
     }
     uint64_t width = dtp_layer_tensor_width(&block->kind, of);
@@ -101,9 +116,9 @@ static int add_cast(struct dtp_executor_block *b, int input)
         cast++;
     assert(cast < DTP_EXECUTOR_CASTS); /* other blocks are refused: dtp_executor_check */
     if (dtp_executor_caster(b, input) < 0) {
-        struct dtp_executor_operator *op = add(b, DTP_OP_QUANTIZE, dtp_executor_tensor_name(DTP_EXECUTOR_CAST + cast),
-                                               input, DTP_EXECUTOR_CAST + cast);
-        op->aux = DTP_EXECUTOR_CAST_COLUMNS + cast;
+        struct dtp_executor_operator *op =
+            add(b, DTP_OP_QUANTIZE, dtp_executor_tensor_name((int)casts[cast]), input, (int)casts[cast]);
+        op->aux = by_columns(cast);
     }
     return cast;
 }
@@ -119,8 +134,8 @@ static void add_projection(struct dtp_executor_block *b, const struct dtp_layer_
             add(b, DTP_OP_MATMUL, matrix->name, first_of(from->reads), (int)matrix->result);
         op->matrix = matrix;
         op->weight = dtp_parameter_of_matrix(matrix->id);
-        op->operand = b->fp8 ? DTP_EXECUTOR_CAST + cast : op->input;
-        op->kept = b->fp8 ? DTP_EXECUTOR_CAST_COLUMNS + cast : op->input;
+        op->operand = b->fp8 ? (int)casts[cast] : op->input;
+        op->kept = b->fp8 ? by_columns(cast) : op->input;
         op->needs = bit_of(op->kept);
     }
 }
@@ -248,7 +263,7 @@ void dtp_executor_block_of(const struct dtp_transformer *transformer, const stru
 uint64_t dtp_executor_block_keeps(const struct dtp_executor_block *block, enum dtp_checkpoint_keeps keeps)
 {
     /* The attention's result stays as it is for its own backward: its cast by columns is made of that again. */
-    uint64_t kept = block->saved & ~DTP_EXECUTOR_BIT(DTP_EXECUTOR_CAST_COLUMNS + 1);
+    uint64_t kept = block->saved & ~DTP_EXECUTOR_BIT(by_columns(1));
     switch (keeps) {
     case DTP_KEEPS_ALL: return kept;
     case DTP_KEEPS_INPUT: return DTP_EXECUTOR_BIT(T(INPUT));
@@ -257,6 +272,8 @@ uint64_t dtp_executor_block_keeps(const struct dtp_executor_block *block, enum d
     }
     /* all matmuls' and attention's results and the norms' statistics; norms and activations are cheap to make again */
     kept &= ~DTP_EXECUTOR_BIT(T(PRODUCT));
+    for (int i = 0; i < DTP_EXECUTOR_CASTS; i++)
+        kept &= ~DTP_EXECUTOR_BIT(by_columns(i));
     for (int i = 0; i < block->count; i++)
         if (block->op[i].kind == DTP_OP_NORM && block->op[i].addend == DTP_EXECUTOR_NONE)
             kept &= ~bit_of(block->op[i].result);
@@ -269,6 +286,15 @@ int dtp_executor_maker(const struct dtp_executor_block *block, int tensor)
         if (made_by(&block->op[i]) & DTP_EXECUTOR_BIT(tensor))
             return i;
     return -1;
+}
+
+uint32_t dtp_executor_makers(const struct dtp_executor_block *block, int tensor, uint64_t there)
+{
+    int maker = dtp_executor_maker(block, tensor);
+    uint32_t makers = UINT32_C(1) << maker;
+    if (block->op[maker].kind == DTP_OP_QUANTIZE && !(there & bit_of(block->op[maker].input)))
+        makers |= UINT32_C(1) << dtp_executor_maker(block, block->op[maker].input);
+    return makers;
 }
 
 int dtp_executor_caster(const struct dtp_executor_block *block, int tensor)

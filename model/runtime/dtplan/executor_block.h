@@ -21,25 +21,14 @@
 #include "plan/checkpointing.h"
 #include "runtime/dtplan/lower_executor.h"
 
-/* Tensors of a block by enum dtp_layer_tensor; Q_RAW stands for q and k as they were. Besides them what the block
- * returns, the next block's input; and the casts of what projections read, by rows and by columns: they stand in the
- * places of experts' tensors, which no block of this runtime has, for a set has room for 64. */
+/* Tensors of a block by enum dtp_layer_tensor; Q_RAW stands for q and k as they were, and eight that only other
+ * runtimes make for the casts of what projections read (dtp_executor_cast). Behind them what the block returns, the
+ * next block's input, and none at all. */
 #define DTP_EXECUTOR_CASTS 4
-enum {
-    DTP_EXECUTOR_OUT = DTP_TENSOR_EXPERT_DOWN,
-    DTP_EXECUTOR_CAST,
-    DTP_EXECUTOR_CAST_COLUMNS = DTP_EXECUTOR_CAST + DTP_EXECUTOR_CASTS,
-    DTP_EXECUTOR_CASTS_END = DTP_EXECUTOR_CAST_COLUMNS + DTP_EXECUTOR_CASTS,
-    DTP_EXECUTOR_TENSORS = DTP_TENSOR_COUNT,
-    DTP_EXECUTOR_NONE = DTP_EXECUTOR_TENSORS
-};
-_Static_assert((int)DTP_EXECUTOR_CASTS_END <= (int)DTP_TENSOR_DOWN, "casts stand in places of experts' tensors");
-_Static_assert(DTP_EXECUTOR_NONE < 64, "a set of tensors is 64 bits");
+enum { DTP_EXECUTOR_OUT = DTP_TENSOR_COUNT, DTP_EXECUTOR_TENSORS, DTP_EXECUTOR_NONE = DTP_EXECUTOR_TENSORS };
+/* Which cast a tensor is: [0, CASTS) by rows, [CASTS, 2 CASTS) by columns; -1: none. */
+int dtp_executor_cast(int tensor);
 #define DTP_EXECUTOR_BIT(tensor) (UINT64_C(1) << (tensor)) /* nobody asks for that of NONE but to test for it */
-static inline bool dtp_executor_is_cast(int tensor)
-{
-    return tensor >= DTP_EXECUTOR_CAST && tensor < DTP_EXECUTOR_CASTS_END;
-}
 
 struct dtp_executor_operator {
     enum dtp_op_kind kind;                 /* forward's operation */
@@ -74,6 +63,9 @@ uint64_t dtp_executor_tensor_bytes(const struct dtp_executor_block *block, int t
 uint64_t dtp_executor_block_keeps(const struct dtp_executor_block *block, enum dtp_checkpoint_keeps keeps);
 /* The operator that makes a tensor of the block; -1: it is the block's input. */
 int dtp_executor_maker(const struct dtp_executor_block *block, int tensor);
+/* The operators, as bits, that make a tensor once more of what backward keeps: `there`. Of a cast also who makes what
+ * it casts, where that is not kept. */
+uint32_t dtp_executor_makers(const struct dtp_executor_block *block, int tensor, uint64_t there);
 /* fp8. The operator that casts a tensor; -1: none does. Whether the kernel that makes what it casts finds its amax too.
  */
 int dtp_executor_caster(const struct dtp_executor_block *block, int tensor);

@@ -65,14 +65,15 @@ static struct dtp_executor_traffic backward_of(const struct dtp_executor_block *
     return sum;
 }
 
-struct dtp_executor_fp8_work dtp_executor_fp8_work(const struct dtp_executor_block *b)
+struct dtp_executor_fp8_work dtp_executor_fp8_work(const struct dtp_executor_block *b, enum dtp_checkpoint_keeps keeps,
+                                                   uint32_t again)
 {
     struct dtp_executor_fp8_work work = {{0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}};
     if (!b->fp8)
         return work;
     work.forward = pass_over(b, ~0u, dtp_executor_block_keeps(b, DTP_KEEPS_ALL), false);
-    work.checkpointed_forward = pass_over(b, ~0u, 0, false);
-    work.again = pass_over(b, b->replayed, b->saved, true);
+    work.checkpointed_forward = pass_over(b, ~0u, dtp_executor_block_keeps(b, keeps), false);
+    work.again = pass_over(b, again, b->saved, true);
     work.backward = backward_of(b, false);
     work.checkpointed_backward = backward_of(b, true);
     for (int i = 0; i < b->count; i++)

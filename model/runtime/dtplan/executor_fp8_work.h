@@ -4,10 +4,12 @@
 #include "runtime/dtplan/executor_block.h"
 
 /* Of a block and a micro-step, beside what its operators move in bf16: forward, a checkpointed block's forward and
- * replay, backward of either; the weights' amax once a step. Zeros where the plan is not in fp8. */
+ * replay, backward of either; the weights' amax once a step. Zeros where the plan is not in fp8. A checkpointed block
+ * keeps `keeps` and runs the operators of `again` once more. */
 struct dtp_executor_fp8_work {
     struct dtp_executor_traffic forward, checkpointed_forward, again, backward, checkpointed_backward, weights_amax;
 };
-struct dtp_executor_fp8_work dtp_executor_fp8_work(const struct dtp_executor_block *block);
+struct dtp_executor_fp8_work dtp_executor_fp8_work(const struct dtp_executor_block *block,
+                                                   enum dtp_checkpoint_keeps keeps, uint32_t again);
 
 #endif

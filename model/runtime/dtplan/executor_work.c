@@ -25,9 +25,9 @@ static uint32_t operators_again(const struct dtp_executor_block *block, enum dtp
     uint32_t again = 0;
     if (keeps == DTP_KEEPS_INPUT)
         return block->replayed;
-    for (int i = 0; i < DTP_TENSOR_COUNT; i++)
-        if (missing & DTP_EXECUTOR_BIT(i) && !dtp_executor_is_cast(i))
-            again |= UINT32_C(1) << dtp_executor_maker(block, i);
+    for (int i = 0; i < DTP_EXECUTOR_TENSORS; i++)
+        if (missing & DTP_EXECUTOR_BIT(i))
+            again |= dtp_executor_makers(block, i, dtp_executor_block_keeps(block, keeps));
     return again;
 }
 
@@ -44,7 +44,7 @@ static void shape_of(const struct dtp_transformer *t, const struct dtp_cluster *
     s->c = dtp_plan_compute_bytes(plan);
     s->checkpointed = (double)dtp_checkpointed_layers(&rule, t->layers);
     s->again = operators_again(&s->block, rule.keeps);
-    s->remakes = rule.keeps == DTP_KEEPS_SECOND_MATMULS;
+    s->remakes = rule.keeps == DTP_KEEPS_SECOND_MATMULS && !s->block.fp8;
     for (int i = 0; i < 3; i++) {
         const uint64_t module = i == 0 ? 0 : i == 1 ? 1 : t->layers + 1;
         struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(t, &s->rules, module);
@@ -196,7 +196,7 @@ static double updated(const struct shape *s, int i)
 {
     double weights = (s->rules.master ? 1 : 2) * s->c, master = s->rules.master ? 8 : 0;
     return (double)s->layout[i].shard_elements *
-           (s->shard_element[i] + weights + master + 4.0 * dtp_dtype_bytes(s->rules.moments));
+           (s->shard_element[i] + weights + master + dtp_executor_moment_bytes(&s->rules));
 }
 
 static void count_step(const struct shape *s, struct dtp_step_work *out)
@@ -222,7 +222,8 @@ static void count_step(const struct shape *s, struct dtp_step_work *out)
 /* Amax of activations and gradients are zeroed in each micro-step, of weights in the first. */
 static void count_fp8(const struct shape *s, struct dtp_step_work *out)
 {
-    struct dtp_executor_fp8_work w = dtp_executor_fp8_work(&s->block);
+    struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(s->plan);
+    struct dtp_executor_fp8_work w = dtp_executor_fp8_work(&s->block, rule.keeps, s->again);
     double whole = s->layers - s->checkpointed, steps = s->plan->accumulate, slots = 0;
     if (!s->block.fp8)
         return;

@@ -148,6 +148,8 @@ static void make_state(struct dtp_executor *x, uint64_t index)
 {
     struct dtp_executor_module *module = &x->modules[index];
     const struct dtp_parameter_module *layout = module->layout;
+    uint64_t moments = x->rules.keeps_moments ? layout->shard_elements : 0;
+    uint64_t scales = x->rules.moments == DTP_INT8 ? moments / DTP_EXECUTOR_MOMENT_BLOCK : 0;
     const struct {
         enum dtp_owner owner;
         uint64_t elements;
@@ -156,8 +158,10 @@ static void make_state(struct dtp_executor *x, uint64_t index)
         [DTP_EXECUTOR_WEIGHTS] = {DTP_OWNER_PARAMS, x->rules.sharded ? layout->shard_elements : layout->elements,
                                   x->rules.compute},
         [DTP_EXECUTOR_MASTER] = {DTP_OWNER_OPTIMIZER, x->rules.master ? layout->shard_elements : 0, DTP_FP32},
-        [DTP_EXECUTOR_MOMENT1] = {DTP_OWNER_OPTIMIZER, layout->shard_elements, x->rules.moments},
-        [DTP_EXECUTOR_MOMENT2] = {DTP_OWNER_OPTIMIZER, layout->shard_elements, x->rules.moments}};
+        [DTP_EXECUTOR_MOMENT1] = {DTP_OWNER_OPTIMIZER, moments, x->rules.moments},
+        [DTP_EXECUTOR_MOMENT2] = {DTP_OWNER_OPTIMIZER, moments, x->rules.moments},
+        [DTP_EXECUTOR_SCALES1] = {DTP_OWNER_OPTIMIZER, scales, DTP_FP32},
+        [DTP_EXECUTOR_SCALES2] = {DTP_OWNER_OPTIMIZER, scales, DTP_FP32}};
     for (int s = 0; s < DTP_EXECUTOR_STATE_COUNT; s++) {
         const char *name = state_name(index, x->module_count - 1, (enum dtp_executor_state)s);
         uint64_t bytes = dtp_bytes_product(state[s].elements, dtp_dtype_bytes(state[s].dtype));

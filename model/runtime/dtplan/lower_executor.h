@@ -1,3 +1,4 @@
+/* clang-format off */
 /* The step program that our own executor runs (runtime dtplan): a lowering of its own, and the contract with exec/.
  *
  * A program of this lowering says everything that running it takes: each operand has a role and an offset, every
@@ -53,7 +54,8 @@
  *   SQUARE_SUM               INPUT -> PARTIALS (DTP_EXECUTOR_SQUARE_SUM_PARTIALS floats of one module)
  *   CLIP_SCALE               PARTIALS (all modules) -> SCALARS UPDATE; clips by plan.executor.clip_norm, 0: not
  *   OPTIMIZER                WEIGHT_GRADIENT, SCALARS, WEIGHT, MASTER (bf16-mixed), MOMENT1, MOMENT2 of one module, or
- *                            of this rank's shard of it
+ *                            of this rank's shard of it. Moments of 8 bits have SCALE and OTHER_SCALE (fp32, of each
+ *                            DTP_EXECUTOR_MOMENT_BLOCK elements); without moments it is SGD
  *   HOST_OPTIMIZER           as OPTIMIZER, all of it in host memory; SCALARS are those downloaded after CLIP_SCALE, or
  *                            where there is none, those that were uploaded
  *   CAST, ACCUMULATE         INPUT -> RESULT (ACCUMULATE: +=), demand.tokens elements
@@ -65,6 +67,7 @@
  *   send, recv               INPUT; RESULT: both ends of a transfer between roles (program_set.h)
  *
  * An operand with `shard` is this rank's equal part of the buffer (dtp_operand). */
+/* clang-format on */
 #ifndef DTP_LOWER_EXECUTOR_H
 #define DTP_LOWER_EXECUTOR_H
 
@@ -75,6 +78,7 @@
 
 /* What kernels/kernels.h asks for; exec/ asserts that they agree. */
 #define DTP_EXECUTOR_PARTIAL_ROWS 264u
+#define DTP_EXECUTOR_MOMENT_BLOCK 256u
 #define DTP_EXECUTOR_SQUARE_SUM_PARTIALS 512u
 #define DTP_EXECUTOR_SCALARS_BYTES 64u /* at least sizeof(struct dtp_step_scalars) */
 
@@ -82,7 +86,9 @@
  * enum dtp_content, in this order, in DTP_SPACE_HOST where the plan offloads it; whoever fills, saves or reads it finds
  * it by dtp_executor_find. X(suffix, name for people, behind "embedding " and "head "). */
 #define DTP_EXECUTOR_STATE_TABLE(X)                                                                                    \
-    X(WEIGHTS, "weights") X(MASTER, "master") X(MOMENT1, "moment1") X(MOMENT2, "moment2")
+    X(WEIGHTS, "weights")                                                                                              \
+    X(MASTER, "master")                                                                                                \
+    X(MOMENT1, "moment1") X(MOMENT2, "moment2") X(SCALES1, "scales of moment1") X(SCALES2, "scales of moment2")
 enum dtp_executor_state {
 #define DTP_EXECUTOR_STATE_ENUM(suffix, text) DTP_EXECUTOR_##suffix,
     DTP_EXECUTOR_STATE_TABLE(DTP_EXECUTOR_STATE_ENUM)
@@ -132,6 +138,7 @@ void dtp_executor_arena_release(struct dtp_executor_arena *arena);
 struct dtp_executor_rules {
     enum dtp_dtype compute; /* activations, weights, and gradients of activations */
     enum dtp_dtype moments;
+    bool keeps_moments;           /* the optimizer is one of Adam's */
     bool master;                  /* fp32 copy of the weights in the optimizer */
     enum dtp_dtype gradient;      /* of a module whose gradients are made by one operation each */
     enum dtp_dtype head_gradient; /* of the module that has the head's matrix: chunks, and a tied embedding, add up */
@@ -158,6 +165,9 @@ struct dtp_executor_rules {
 };
 void dtp_executor_rules(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                         const struct dtp_plan *plan, struct dtp_executor_rules *out);
+
+/* Of an element's moments, both read and written by the optimizer. */
+double dtp_executor_moment_bytes(const struct dtp_executor_rules *rules);
 
 /* What gradients of a module are made and reduced in, and what the optimizer reads: the reduced shard, or the whole
  * ones where there are no shards. Modules: the embedding is 0, blocks follow, the head is the last. */

@@ -278,9 +278,11 @@ static void fp8_products(const struct place *at, struct dtp_executor_casts gradi
 static void fp8_projection_backward(const struct place *at)
 {
     struct dtp_executor *x = at->x;
-    int maker = dtp_executor_maker(&x->shape, at->op->kept);
-    if (tensor(x, at->layer, at->op->kept).index == DTP_NO_INDEX)
-        dtp_executor_block_again(x, at->layer, UINT32_C(1) << maker);
+    uint64_t there = 0;
+    for (int i = 0; i < DTP_EXECUTOR_TENSORS; i++)
+        there |= tensor(x, at->layer, i).index != DTP_NO_INDEX ? DTP_EXECUTOR_BIT(i) : 0;
+    if (!(there & DTP_EXECUTOR_BIT(at->op->kept)))
+        dtp_executor_block_again(x, at->layer, dtp_executor_makers(&x->shape, at->op->kept, there));
     struct dtp_executor_cast cast = {.name = at->op->matrix->input_gradient_name,
                                      .tensor = result_gradient(at),
                                      .layer = at->layer,

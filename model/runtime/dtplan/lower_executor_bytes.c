@@ -37,10 +37,16 @@ double dtp_executor_embedding_backward_bytes(const struct dtp_executor *x)
            2 * (double)rows * (double)(x->h * x->modules[0].gradient_element_bytes);
 }
 
+double dtp_executor_moment_bytes(const struct dtp_executor_rules *rules)
+{
+    double scale = rules->moments == DTP_INT8 ? (double)4 / DTP_EXECUTOR_MOMENT_BLOCK : 0;
+    return rules->keeps_moments ? 4 * (dtp_dtype_bytes(rules->moments) + scale) : 0;
+}
+
 /* Gradient read; weights written, and read where they are their own master; master and moments both. */
 double dtp_executor_optimizer_bytes(const struct dtp_executor *x, const struct dtp_executor_module *module)
 {
     double weights = (x->rules.master ? 1 : 2) * (double)x->element_bytes, master = x->rules.master ? 8 : 0;
-    double moments = 4 * (double)dtp_dtype_bytes(x->rules.moments);
+    double moments = dtp_executor_moment_bytes(&x->rules);
     return (double)module->layout->shard_elements * ((double)module->shard_element_bytes + weights + master + moments);
 }

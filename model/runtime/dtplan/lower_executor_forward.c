@@ -44,7 +44,7 @@ static void make(const struct pass *pass, struct dtp_draft *draft, enum dtp_role
     bool goes = !is_wanted(pass, index, tensor);
     *buffer = dtp_executor_new(x, draft, role, dtp_executor_tensor_name(tensor), DTP_OWNER_ACTIVATIONS,
                                dtp_executor_tensor_bytes(&x->shape, tensor), DTP_WRITE | (goes ? DTP_FREE : 0));
-    if (dtp_executor_is_cast(tensor))
+    if (dtp_executor_cast(tensor) >= 0)
         dtp_program_set_element(x->l->program, *buffer, DTP_FP8);
     if (goes)
         *buffer = DTP_NO_BUFFER;

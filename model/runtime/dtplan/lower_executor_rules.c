@@ -70,6 +70,7 @@ void dtp_executor_rules(const struct dtp_transformer *transformer, const struct 
     uint64_t element = dtp_plan_compute_bytes(plan), tokens = dtp_bytes_product(plan->micro_batch, plan->sequence);
     *out = (struct dtp_executor_rules){.compute = p->compute == DTP_FP8 ? DTP_BF16 : p->compute,
                                        .moments = p->moments,
+                                       .keeps_moments = plan->optimizer != DTP_SGD,
                                        .master = element < 4 && dtp_dtype_bytes(p->master) == 4,
                                        .tokens = tokens,
                                        .vocab_stride = dtp_parameter_head_rows(t),
@@ -152,9 +153,18 @@ static void check_fp8(struct checker *c)
         REFUSE(c, "gelu_epilogue", "in fp8 " NOT_RUN);
     if (p->executor.gradient_stream)
         REFUSE(c, "gradient_stream", "in fp8 " NOT_RUN);
-    enum dtp_checkpoint_keeps keeps = dtp_plan_checkpoint_rule(p).keeps;
-    if (keeps != DTP_KEEPS_ALL && keeps != DTP_KEEPS_INPUT)
-        REFUSE(c, "checkpointing", "selective, in fp8, " NOT_RUN);
+}
+
+/* What no pipeline has been run with. */
+static void check_stages(struct checker *c)
+{
+    const struct dtp_plan *p = c->plan;
+    if (p->pp <= 1)
+        return;
+    if (p->precision.compute == DTP_FP8 || p->precision.compute == DTP_FP16)
+        REFUSE(c, "precision", "%s with pp " NOT_RUN, dtp_dtype_text(p->precision.compute));
+    if (p->optimizer != DTP_ADAMW_FUSED)
+        REFUSE(c, "optimizer", "%s with pp " NOT_RUN, dtp_optimizer_text(p->optimizer));
 }
 
 static void check_plan(struct checker *c)
@@ -169,8 +179,10 @@ static void check_plan(struct checker *c)
         REFUSE(c, "reduce_dtype", "%s " NOT_RUN, dtp_dtype_text(d->reduce));
     if (p->attention == DTP_ATTENTION_MATH)
         REFUSE(c, "attention", "math " NOT_RUN);
-    if (p->optimizer != DTP_ADAMW_FUSED)
+    if (p->optimizer == DTP_ADAMW_FOREACH)
         REFUSE(c, "optimizer", "%s " NOT_RUN, dtp_optimizer_text(p->optimizer));
+    if (p->optimizer != DTP_ADAMW_FUSED && p->offload != DTP_OFFLOAD_NONE)
+        REFUSE(c, "offload", "with optimizer %s " NOT_RUN, dtp_optimizer_text(p->optimizer));
     if (p->wrap_layers != 1)
         REFUSE(c, "wrap_layers", "other than 1 " NOT_RUN);
     if (p->offload == DTP_OFFLOAD_NVME)
@@ -200,6 +212,7 @@ enum dtp_status dtp_executor_check(const struct dtp_transformer *transformer, co
     check_model(&c);
     check_plan(&c);
     check_fp8(&c);
+    check_stages(&c);
     check_sizes(&c);
     return c.status;
 }

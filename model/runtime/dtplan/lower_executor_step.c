@@ -132,8 +132,14 @@ static void update_draft(struct dtp_executor *x, struct dtp_draft *draft, struct
     weight->shard = x->rules.gathers_once;
     if (x->rules.master)
         dtp_draft_role(draft, DTP_ROLE_MASTER, module->state[DTP_EXECUTOR_MASTER], DTP_UPDATE, 0);
-    dtp_draft_role(draft, DTP_ROLE_MOMENT1, module->state[DTP_EXECUTOR_MOMENT1], DTP_UPDATE, 0);
-    dtp_draft_role(draft, DTP_ROLE_MOMENT2, module->state[DTP_EXECUTOR_MOMENT2], DTP_UPDATE, 0);
+    if (x->rules.keeps_moments) {
+        dtp_draft_role(draft, DTP_ROLE_MOMENT1, module->state[DTP_EXECUTOR_MOMENT1], DTP_UPDATE, 0);
+        dtp_draft_role(draft, DTP_ROLE_MOMENT2, module->state[DTP_EXECUTOR_MOMENT2], DTP_UPDATE, 0);
+    }
+    if (x->rules.keeps_moments && x->rules.moments == DTP_INT8) {
+        dtp_draft_role(draft, DTP_ROLE_SCALE, module->state[DTP_EXECUTOR_SCALES1], DTP_UPDATE, 0);
+        dtp_draft_role(draft, DTP_ROLE_OTHER_SCALE, module->state[DTP_EXECUTOR_SCALES2], DTP_UPDATE, 0);
+    }
     dtp_draft_role(draft, DTP_ROLE_SCALARS, x->scalars, DTP_READ, 0);
     dtp_executor_memory(draft, 0, dtp_executor_optimizer_bytes(x, module), 1);
     draft->op.demand.memory_kernel = DTP_KERNEL_STREAMING;
