@@ -174,10 +174,12 @@ static void test_what_rests_on_a_source_is_given_up(void **state)
         assert_true(g->value == dtp_constant_otherwise(flash1[i], NULL));
     }
     assert_true(foundry->left_out.mean_abs_pct != foundry->shipped.mean_abs_pct);
-    /* Without vTrain Megatron's host is as PyTorch's: its runs come out far too fast. */
+    /* Without vTrain Megatron's host is as PyTorch's; its data parallel runs, which alone are scored here, wait for the
+     * device all the same. */
     const struct dtp_left_out *vtrain = source_of(result, "github:VIA-Research/vTrain");
     assert_int_equal(given_up(vtrain, DTP_CONSTANT_megatron_launch_s)->how, DTP_WITHOUT_BELIEVED);
-    assert_true(vtrain->left_out.median_abs_pct > vtrain->shipped.median_abs_pct + 5);
+    assert_true(given_up(vtrain, DTP_CONSTANT_megatron_launch_s)->value < dtp_calibration.megatron_launch_s);
+    assert_true(vtrain->left_out.median_abs_pct >= vtrain->shipped.median_abs_pct);
     /* Our runs: a dozen constants, fitted to others, believed, or kept. */
     const struct dtp_left_out *own = source_of(result, "measured with PyTorch");
     const struct dtp_given_up *contention = given_up(own, DTP_CONSTANT_contention_memory_passes);
