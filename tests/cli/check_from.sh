@@ -103,7 +103,7 @@ launches() {
     done
     bash -n "run $2/launch.sh" || failed "launch.sh of $2"
     [[ -x "run $2/launch.sh" ]] || failed "launch.sh of $2 cannot be started"
-    sed -n '/^dtplan plan/,$p' out | tr -d '\\\n' >command
+    sed -n '/^dtplan plan/,$p' out | tr -d '\\\n' >"command"
     expect 0 plan "${@:3}" --gpu h100-sxm --gpus 16 --seq 4k --csv
     mv out asked
     eval "\"$program\" $(sed 's/^dtplan//' command) --csv" >again 2>err || failed "read back: $(cat err) $(cat command)"
