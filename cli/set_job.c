@@ -29,6 +29,7 @@ static void release(struct set_job *job)
     free(job->timelines);
     free(job->arena_bytes);
     free(job->measured.roles);
+    free(job->measured.ranks);
     dtp_program_set_release(&job->set);
     dtp_scenario_destroy(job->scenario);
     dtp_catalog_destroy(&job->catalog);
