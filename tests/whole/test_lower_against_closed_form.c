@@ -293,8 +293,9 @@ static void test_random_adapters(void **state)
 {
     (void)state;
     random_seed();
+    const int drawn = 2 * DRAWN_JOBS;
     int packed = 0, sharded = 0, below = 0, dropped = 0;
-    for (int plans = 0; plans < 2 * DRAWN_JOBS;) {
+    for (int plans = 0; plans < drawn;) {
         struct random_job job;
         struct dtp_program *program;
         struct dtp_program_totals totals;
@@ -312,7 +313,7 @@ static void test_random_adapters(void **state)
         sharded += dtp_plan_shards_params(&job.plan) && job.cluster.gpus > 1;
         below += !(job.plan.adapters.targets & 7) && !job.plan.adapters.train_ends;
     }
-    assert_true(packed > 50 && sharded > 30 && below > 10 && dropped > 10);
+    assert_true(packed > drawn / 8 && sharded > drawn / 12 && below > drawn / 60 && dropped > drawn / 60);
 }
 
 /* Layers with experts beside layers without. */
