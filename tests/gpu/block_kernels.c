@@ -164,7 +164,6 @@ static void test_qk_norm(uint32_t heads, uint32_t kv_heads, uint32_t dim, bool w
                                          .wide = wide};
     VERIFY(qk_norm, a);
 
-    bool apart = accumulate && rows % 2; /* what is added to is another tensor */
     enum dtp_element of_gradient = accumulate ? DTP_ELEMENT_FP32 : element;
     const double sum_error = 16 * EPSILON * sqrt((double)rows * heads), sum_ulps = ulps_of(of_gradient);
     case_begin("qk_norm_backward %s %u:%u heads of %u%s%s", named(element), heads, kv_heads, dim, wide ? " as one" : "",
@@ -269,7 +268,6 @@ void test_activations(void)
 static void test_bias(uint64_t rows, uint32_t width, enum dtp_element element, bool accumulate)
 {
     case_begin("bias_backward %s %llu x %u%s", named(element), (unsigned long long)rows, width, accumulate ? " +" : "");
-    bool apart = accumulate && rows % 2; /* what is added to is another tensor */
     enum dtp_element of_gradient = accumulate ? DTP_ELEMENT_FP32 : element;
     double error = 16 * EPSILON * sqrt((double)rows);
     struct tensor *gradient = input("gradient", element, rows * width, 1);

@@ -136,7 +136,8 @@ static double unit_in_last_place(enum dtp_element element, double value)
     case DTP_ELEMENT_FP16: return ldexp(1, exponent > -13 ? exponent - 11 : -24); /* below 2^-14 all steps are alike */
     case DTP_ELEMENT_FP32:
     case DTP_ELEMENT_E4M3:
-    case DTP_ELEMENT_E5M2: break; /* those of 8 bits are compared bit for bit */
+    case DTP_ELEMENT_E5M2:
+    case DTP_ELEMENT_INT8: break; /* those of 8 bits are compared bit for bit */
     }
     return ldexp(1, exponent - 24);
 }

@@ -19,7 +19,7 @@ void test_sums(void)
 
         case_begin("square_sum and clip_scale %llu", (unsigned long long)n);
         enum dtp_element element = i % 2 ? halves : DTP_ELEMENT_FP32;
-        struct dtp_step_scalars begin = {.loss_sum = 3, .loss_scale = i % 2 ? 4096 : 0};
+        struct dtp_step_scalars begin = {.loss_sum = 3, .loss_scale = i % 2 ? 4096.0f : 0.0f};
         struct tensor *x = input("values", element, n, 1),
                       *partial = result("partial", DTP_ELEMENT_FP32, DTP_SQUARE_SUM_PARTIALS, 1, INFINITY);
         struct tensor *scalars = updated(bytes_of("scalars", &begin, sizeof begin), 32, 0);
