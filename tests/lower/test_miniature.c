@@ -99,8 +99,8 @@ static void test_random_plans(void **state)
     }
     for (unsigned i = 0; i < DTP_RUNTIMES; i++)
         print_tally(dtp_runtimes[i]->name, &tally[i]);
-    /* what is left are models in one unit, and periods that are long for the net */
-    assert_true(tally[torch].large_in_miniature * 100 > tally[torch].large * 80);
+    /* what is left are models in one unit, periods that are long for the net, and PowerSGD: 14 of 100 in all */
+    assert_true(tally[torch].large_in_miniature * 100 > tally[torch].large * 75);
 }
 
 /* Of each runtime the plans that are drawn seldom: replicated parameters in buckets, several micro-steps, our executor.
