@@ -11,6 +11,8 @@ static uint64_t kept_columns(const struct dtp_bound *b)
 {
     const struct dtp_transformer *t = b->transformer;
     struct dtp_fp8_casts casts;
+    if (b->plan->precision.compute != DTP_FP8)
+        return 0;
     dtp_fp8_casts_of(b->plan, &b->cluster->gpu, &casts);
     uint64_t matrices = dtp_activation_is_gated(t->activation) ? 3 : 2;
     return casts.keeps_columns ? dtp_fp8_bytes(b->plan->precision.fp8_recipe, matrices * t->hidden * t->ffn) : 0;
@@ -213,9 +215,11 @@ static double model_flops(const struct dtp_bound *b)
     const struct dtp_transformer *t = b->transformer;
     double tokens = (double)b->tokens * b->plan->accumulate;
     double length = dtp_transformer_attention_length(t, b->plan->sequence);
-    double weights = (double)dtp_transformer_count(t).layers_matmul + (double)b->units.embedding;
     if (dtp_plan_adapts(b->plan))
         return tokens * dtp_plan_model_flops_per_token(t, b->plan);
+    double matrices =
+        t->experts ? (double)dtp_transformer_count(t).layers_matmul : (double)b->units.layer_matmul * (double)b->layers;
+    double weights = matrices + (double)b->units.embedding;
     return tokens * (6 * weights + 6 * length * dtp_transformer_core_width(t) * (double)t->layers);
 }
 

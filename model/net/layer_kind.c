@@ -13,23 +13,23 @@ static void add_matrix(struct dtp_layer_kind *kind, struct dtp_layer_matrix matr
 {
     matrix.expert = kind->experts && (matrix.result == DTP_TENSOR_GATE || matrix.result == DTP_TENSOR_UP ||
                                       matrix.result == DTP_TENSOR_EXPERT_DOWN);
-    if (matrix.out)
-        kind->matrix[kind->matrices++] = matrix;
+    kind->matrix[kind->matrices++] = matrix;
 }
 
 static void list_matrices(struct dtp_layer_kind *k)
 {
 #define DTP_MATRIX(suffix, word, copies, rows, columns, biased, to)                                                    \
-    add_matrix(k, (struct dtp_layer_matrix){.name = word,                                                              \
-                                            .gradient_name = word " weight gradient",                                  \
-                                            .input_gradient_name = word " input gradient",                             \
-                                            .weight_name = word " weight",                                             \
-                                            .out = rows,                                                               \
-                                            .in = columns,                                                             \
-                                            .groups = copies,                                                          \
-                                            .bias = biased,                                                            \
-                                            .id = DTP_MATRIX_##suffix,                                                 \
-                                            .result = to});
+    if ((rows) > 0)                                                                                                    \
+        add_matrix(k, (struct dtp_layer_matrix){.name = word,                                                          \
+                                                .gradient_name = word " weight gradient",                              \
+                                                .input_gradient_name = word " input gradient",                         \
+                                                .weight_name = word " weight",                                         \
+                                                .out = rows,                                                           \
+                                                .in = columns,                                                         \
+                                                .groups = copies,                                                      \
+                                                .bias = biased,                                                        \
+                                                .id = DTP_MATRIX_##suffix,                                             \
+                                                .result = to});
 #include "net/layer_kind.def"
 }
 

@@ -211,13 +211,15 @@ static uint64_t made_again(const struct dtp_layer_tensors *out, const struct dtp
                            const struct dtp_cluster *cluster, bool cut)
 {
     struct dtp_fp8_casts casts;
+    if (plan->precision.compute != DTP_FP8)
+        return 0;
     dtp_fp8_casts_of(plan, &cluster->gpu, &casts);
-    uint64_t read = 0, again = 0;
-    if (casts.makes_inputs_again) /* a copy that only changes the order of elements is pointwise too */
-        again |= BIT(CORE_COPY);
+    if (!casts.makes_inputs_again)
+        return 0;
+    uint64_t read = 0, again = BIT(CORE_COPY); /* a copy that only changes the order of elements is pointwise too */
     for (int i = 0; i < out->operators; i++)
         read |= out->op[i].kind == DTP_LAYER_OP_PROJECTION ? out->op[i].reads : 0;
-    for (int i = 0; casts.makes_inputs_again && i < out->operators; i++) {
+    for (int i = 0; i < out->operators; i++) {
         const struct dtp_layer_operator *op = &out->op[i];
         bool pointwise = op->kind == DTP_LAYER_OP_NORM || (op->kind == DTP_LAYER_OP_ACTIVATION && !cut);
         if (pointwise && op->needs & DTP_NEEDS_INPUT)
