@@ -193,7 +193,7 @@ static uint64_t workspaces(const struct dtp_bound *b)
     if (dtp_plan_keeps_fp8(b->plan) && !b->plan->runtime->arena) { /* whose casts of weights go with their matmuls */
         uint64_t two = 2 * b->units.layers_per_unit;
         bool units = dtp_plan_shards_params(b->plan) && b->units.count && two < b->layers;
-        casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu, (units ? two : b->layers) * b->units.layer_matmul);
+        casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu, (units ? two : b->layers) * b->units.layer_narrow);
     }
     return hooked(b, cublas) + 2 * cublas + tables + 8 * b->tokens + casts;
 }

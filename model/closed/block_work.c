@@ -29,6 +29,7 @@ static void list_matmuls(const struct dtp_layer_kind *block, bool packed, double
                                                      .rank = (double)matrix->rank,
                                                      .frozen = matrix->frozen,
                                                      .grouped = matrix->expert,
+                                                     .wide = matrix->wide,
                                                      .recomputed = !packed && i % 2 == 1,
                                                      .ends = i == block->matrices - 1 && !block->experts};
     }
@@ -391,7 +392,8 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     dtp_layer_kind_of(&own, mlp, plan->fused_qkv || packed, plan->fused_gate_up || packed, &block);
     dtp_plan_adapt_kind(plan, &block);
     block.weighs_rows = plan->runtime->weighs_rows;
-    block.pads_values = block.own_values = dtp_plan_pads_values(transformer, cluster, plan);
+    block.pads_values = dtp_plan_pads_values(transformer, cluster, plan);
+    block.own_values = block.pads_values || plan->runtime->copies_values;
     block.dropout = plan->dropout > 0;
     struct counted counted = counted_of(transformer, plan, &block);
     bool biased = dtp_layer_bias_elements(&block) > 0;

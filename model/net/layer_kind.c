@@ -13,6 +13,7 @@ static void add_matrix(struct dtp_layer_kind *kind, struct dtp_layer_matrix matr
 {
     matrix.expert = kind->experts && (matrix.result == DTP_TENSOR_GATE || matrix.result == DTP_TENSOR_UP ||
                                       matrix.result == DTP_TENSOR_EXPERT_DOWN);
+    matrix.wide = matrix.result == DTP_TENSOR_ROUTER_SCORES || matrix.result == DTP_TENSOR_SHARED_WEIGHT;
     kind->matrix[kind->matrices++] = matrix;
 }
 
@@ -119,6 +120,14 @@ uint64_t dtp_layer_matrix_elements(const struct dtp_layer_kind *kind)
     uint64_t elements = 0;
     for (int i = 0; i < kind->matrices; i++)
         elements += kind->matrix[i].groups * kind->matrix[i].out * kind->matrix[i].in;
+    return elements;
+}
+
+uint64_t dtp_layer_narrow_elements(const struct dtp_layer_kind *kind)
+{
+    uint64_t elements = 0;
+    for (int i = 0; i < kind->matrices; i++)
+        elements += kind->matrix[i].wide ? 0 : kind->matrix[i].groups * kind->matrix[i].out * kind->matrix[i].in;
     return elements;
 }
 

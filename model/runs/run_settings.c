@@ -61,8 +61,14 @@ static void write_expert_dimensions(struct writer *w, const struct dtp_transform
     set_count(w, "groups_per_token", shape->groups_per_token);
 }
 
-static void write_model(struct writer *w, const struct dtp_transformer *shape)
+/* `named`: a preset with what run tables have no columns for, which the scenario names too. */
+static void write_model(struct writer *w, const struct dtp_transformer *shape, bool named)
 {
+    if (named) {
+        set_text(w, "model", w->run->model_name);
+        set_count(w, "seq", w->run->sequence);
+        return;
+    }
     set(w, "name", "%s", shape->name);
     set_count(w, "layers", shape->layers);
     set_count(w, "hidden", shape->hidden);
@@ -476,13 +482,14 @@ static void write_kernels(struct writer *w)
 
 /* The preset that a row leaves its dimensions to, checked against the params column; else what its dimensions say. */
 static enum dtp_status shape_of(struct dtp_run *run, const struct dtp_catalog *catalog, struct dtp_transformer *out,
-                                struct dtp_faults *faults)
+                                bool *named, struct dtp_faults *faults)
 {
     const struct dtp_transformer *preset;
     enum dtp_status status = dtp_run_fill_preset(run, catalog, &preset, faults);
     if (status != DTP_OK || !preset)
         return status != DTP_OK ? status : dtp_run_shape(run, out, faults);
     *out = *preset;
+    *named = out->experts || out->kv_latent;
     double count = (double)dtp_transformer_count(preset).total, stated = (double)run->params;
     if (stated > 0 && fabs(count / stated - 1) > 0.02)
         return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
@@ -496,6 +503,7 @@ static enum dtp_status set_all(const struct dtp_run *row, const struct dtp_catal
 {
     struct dtp_transformer shape;
     struct dtp_run filled = *row, *run = &filled;
+    bool named = false;
     struct writer w = {.run = run, .scenario = scenario, .faults = faults};
     w.framework = dtp_run_framework_of(run, faults);
     if (!w.framework)
@@ -504,9 +512,9 @@ static enum dtp_status set_all(const struct dtp_run *row, const struct dtp_catal
     write_strategy(&w);
     if (!dtp_run_write_parts(&w))
         return w.status; /* shapes and counts of what is not modelled would only be refused in other words */
-    enum dtp_status shaped = shape_of(run, catalog, &shape, faults);
+    enum dtp_status shaped = shape_of(run, catalog, &shape, &named, faults);
     if (shaped == DTP_OK)
-        write_model(&w, &shape);
+        write_model(&w, &shape, named);
     write_cluster(&w, catalog);
     write_batch(&w);
     write_precision(&w);
