@@ -1,6 +1,7 @@
 #include "bounds/memory_bound.h"
 
 #include "closed/closed_form_hooks.h"
+#include "plan/slice.h"
 #include "plan/fp8_casts.h"
 #include "plan/runtime.h"
 
@@ -226,8 +227,7 @@ static double model_flops(const struct dtp_bound *b)
 void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                    const struct dtp_plan *plan, struct dtp_bounds *out)
 {
-    struct dtp_transformer own = *transformer; /* experts that ranks divide are a part of them */
-    own.expert_ranks = plan->ep;
+    struct dtp_transformer own = dtp_plan_own_experts(transformer, plan);
     struct dtp_bound b = {.transformer = &own, .cluster = cluster, .plan = plan, .layers = transformer->layers};
     b.tokens = dtp_plan_tokens(plan);
     dtp_element_bytes_count(plan, &b.bytes);

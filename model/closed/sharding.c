@@ -2,6 +2,7 @@
 
 #include "base/bytes.h"
 #include "closed/closed_form_hooks.h"
+#include "plan/slice.h"
 #include "net/layer_kind.h"
 
 /* ---- units ----------------------------------------------------------------------------------------------------- */
@@ -159,8 +160,7 @@ static void count_alike(const struct dtp_transformer *t, const struct dtp_cluste
     struct tensor_sum layer = {.flat = cut == DTP_CUT_ELEMENTS, .ranks = out->ranks, .expert_ranks = out->expert_ranks},
                       root = layer, head = layer;
     struct dtp_layer_kind block;
-    struct dtp_transformer own = *t;
-    own.expert_ranks = plan->ep;
+    struct dtp_transformer own = dtp_plan_own_experts(t, plan);
     dtp_layer_kind_of(&own, dtp_layer_mlp_of(t), plan->fused_qkv, plan->fused_gate_up, &block);
     sum_layer(&block, &layer);
     sum_root(t, &root);

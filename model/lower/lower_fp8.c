@@ -32,7 +32,8 @@ dtp_buffer_id dtp_lower_fp8_cast(struct dtp_lowering *l, enum dtp_fp8_operand op
                                  const struct dtp_layer_matrix *matrix, dtp_buffer_id source)
 {
     const struct dtp_fp8_cast *cast = &l->casts.of[operand];
-    if (cast->bytes <= 0 || matrix->wide || (operand == DTP_FP8_WEIGHT && l->casts.weights_once && !l->first_micro_step))
+    if (cast->bytes <= 0 || matrix->wide ||
+        (operand == DTP_FP8_WEIGHT && l->casts.weights_once && !l->first_micro_step))
         return DTP_NO_BUFFER;
     uint64_t elements = elements_of(l, operand, matrix);
     struct dtp_draft draft;

@@ -52,7 +52,7 @@ static void set_experts(const struct dtp_transformer *t, struct dtp_layer_kind *
     k->mlp_width = t->expert_ffn;
     k->ffn = t->experts_per_token * t->expert_ffn;
     k->shared_ffn = t->shared_expert_ffn;
-    k->packs_up = false;
+    k->packs_up = k->gated && t->experts_packed;
     k->mlp_bias = t->expert_bias;
     k->router_bias = t->router_bias;
     k->shared_gate = t->shared_expert_gate && t->shared_expert_ffn;

@@ -110,8 +110,8 @@ static uint64_t received_rows(const struct dtp_layer_kind *kind)
     return kind->exchanged ? there | BIT(GATE) | BIT(UP) | BIT(SILU) | BIT(PRODUCT) : 0;
 }
 
-/* Bytes of what fp8 matmuls read of a token. A linear keeps its own cast; where a router reads as well, what it was cast
- * from stays for that. Both matrices to latents read one norm, each by itself (multi_latent_attention.py of
+/* Bytes of what fp8 matmuls read of a token. A linear keeps its own cast; where a router reads as well, what it was
+ * cast from stays for that. Both matrices to latents read one norm, each by itself (multi_latent_attention.py of
  * Megatron-Core, linear_q_down_proj and linear_kv_down_proj). */
 static uint64_t narrow_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan *plan,
                              enum dtp_layer_tensor tensor, uint64_t width)

@@ -29,6 +29,7 @@ static struct dtp_run olmoe(void)
                             .attention = "",
                             .quantised_base = "",
                             .precision_recipe = "",
+                            .links = "",
                             .network = "",
                             .notes = "head_dim=128; qk_norm; trainable 6919100416, active 1178933248",
                             .params = 6919100416,

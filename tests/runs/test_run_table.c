@@ -31,6 +31,7 @@ static struct dtp_run plain_run(void)
                             .attention = "",
                             .quantised_base = "",
                             .precision_recipe = "",
+                            .links = "",
                             .network = "",
                             .notes = "",
                             .params = 6738415616,
@@ -140,7 +141,7 @@ static void test_parts_that_are_not_modelled(void **state)
     assert_refused(&run, "ep 4 or etp 0 without n_experts");
     run = plain_run();
     run.attention = "mla";
-    assert_refused(&run, "latent attention (attention mla) is not modelled");
+    assert_refused(&run, "latent attention (attention mla) of a model that is no preset");
     run.attention = "sparse";
     assert_refused(&run, "attention 'sparse' is unknown");
     run = plain_run();
