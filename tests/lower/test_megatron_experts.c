@@ -78,9 +78,9 @@ static void test_random_plans(void **state)
         static const enum dtp_fp8_recipe recipes[] = {DTP_FP8_CURRENT, DTP_FP8_DELAYED};
         job.asked = asked();
         job.asked.strategy = random_bool() ? DTP_DDP : DTP_ZERO1;
-        job.asked.checkpointing =
-            random_below(3) ? (random_bool() ? DTP_CHECKPOINT_NONE : DTP_CHECKPOINT_SELECTIVE_ATTENTION)
-                            : DTP_CHECKPOINT_FULL;
+        job.asked.checkpointing = random_below(3)
+                                      ? (random_bool() ? DTP_CHECKPOINT_NONE : DTP_CHECKPOINT_SELECTIVE_ATTENTION)
+                                      : DTP_CHECKPOINT_FULL;
         job.asked.accumulate = 1 + (uint32_t)random_below(3);
         job.asked.ep = 1u << random_below(4);
         job.asked.megatron.flex_dispatcher = job.asked.ep > 1 && random_bool();
@@ -99,12 +99,12 @@ static void test_random_plans(void **state)
     assert_true(narrow > 15 && latent > 15 && mixed > 15 && divided > 15);
 }
 
-/* What a token keeps in a layer with experts, bf16: block input 512, its scale 4, norm 1 512; latents 128 and 96 + 16 of
- * 2 bytes each, their scales 4 + 4, normed ones 2 (128 + 96); q and k 4 x 48 x 2 each, v 4 x 32 x 2, the result as much,
- * its log-sum-exp 16; residual 512, its scale 4, norm 2 512; the router's weights 8 x 4, three whole numbers, the weight
- * and what it was for each of 2 experts, 64; rows 2 x 512, gate and up side by side 2 x 768, their product 2 x 384;
- * shared gate and up 1280, product 640. What was projected up of kv is not kept: keys and values are tensors of their
- * own. */
+/* What a token keeps in a layer with experts, bf16: block input 512, its scale 4, norm 1 512; latents 128 and 96 + 16
+ * of 2 bytes each, their scales 4 + 4, normed ones 2 (128 + 96); q and k 4 x 48 x 2 each, v 4 x 32 x 2, the result as
+ * much, its log-sum-exp 16; residual 512, its scale 4, norm 2 512; the router's weights 8 x 4, three whole numbers, the
+ * weight and what it was for each of 2 experts, 64; rows 2 x 512, gate and up side by side 2 x 768, their product 2 x
+ * 384; shared gate and up 1280, product 640. What was projected up of kv is not kept: keys and values are tensors of
+ * their own. */
 static void test_saved_bytes(void **state)
 {
     (void)state;
@@ -147,8 +147,8 @@ static uint32_t casts_of(const struct dtp_program *program, const char *name, do
 }
 
 /* A scale a tensor of this step, on Hopper: 2 bytes read for the largest element, 2 for the cast, rows and columns of a
- * byte written, 6 in all. Of the experts' down matrices a micro-step casts 512 rows of 192, then their gradients, 512 of
- * 256, and once a step 8 matrices of 256 x 192. The router's matmuls stay in 16 bits. */
+ * byte written, 6 in all. Of the experts' down matrices a micro-step casts 512 rows of 192, then their gradients, 512
+ * of 256, and once a step 8 matrices of 256 x 192. The router's matmuls stay in 16 bits. */
 static void test_casts(void **state)
 {
     (void)state;

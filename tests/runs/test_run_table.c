@@ -140,8 +140,6 @@ static void test_parts_that_are_not_modelled(void **state)
     run.ep = 4;
     assert_refused(&run, "ep 4 or etp 0 without n_experts");
     run = plain_run();
-    run.attention = "mla";
-    assert_refused(&run, "latent attention (attention mla) of a model that is no preset");
     run.attention = "sparse";
     assert_refused(&run, "attention 'sparse' is unknown");
     run = plain_run();
