@@ -3,6 +3,7 @@
 #include "closed/activations.h"
 #include "closed/adapted_work.h"
 #include "closed/closed_form_hooks.h"
+#include "plan/layer_tensors.h"
 #include "plan/slice.h"
 #include "cost/op_cost.h"
 #include "net/layer_kind.h"
@@ -354,6 +355,21 @@ static void count_launches(const struct counted *c, bool biased, struct dtp_bloc
     }
 }
 
+/* Parts that run again, operator by operator; of a norm also what the sum before it reads elsewhere. */
+static void count_again(const struct counted *c, const struct dtp_layer_tensors *tensors, struct dtp_block_work *work)
+{
+    for (int i = 0; i < work->matmul_count; i++)
+        work->matmul[i].again = tensors->again >> c->block->matrix[i].result & 1;
+    for (int i = 0; i < tensors->operators; i++) {
+        struct dtp_layer_operator op = tensors->op[i];
+        if (!((op.makes | op.statistics) & tensors->again))
+            continue;
+        bool norm = op.kind == DTP_LAYER_OP_NORM;
+        work->again_bytes += norm ? (c->p + c->w) * c->h : fused_moved(c, &op).forward;
+        work->again_kernels += op.kind == DTP_LAYER_OP_PROJECTION ? linears(c, &op) : 1;
+    }
+}
+
 /* Megatron's layers: two norms, four matmuls, an attention of two kernels, activation and sum; backward twice that for
  * matmuls, with a kernel for each bias. */
 static void count_fused_launches(const struct dtp_transformer *t, const struct dtp_layer_kind *block, bool biased,
@@ -406,6 +422,11 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     count_launches(&counted, biased, &work);
     if (dtp_plan_execution(plan).issuer == DTP_ISSUER_MEGATRON)
         count_fused_launches(transformer, &block, biased, &work);
+    if (plan->megatron.recompute) {
+        struct dtp_layer_tensors tensors;
+        dtp_layer_tensors_of(&own, mlp, cluster, plan, &tensors);
+        count_again(&counted, &tensors, &work);
+    }
     return work;
 }
 

@@ -16,8 +16,8 @@
 static uint64_t layers_again(const struct dtp_transformer *t, const struct dtp_plan *plan)
 {
     struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(plan);
-    bool core_alone = rule.keeps == DTP_KEEPS_ALL_BUT_CORE;
-    return core_alone ? 0 : dtp_checkpointed_layers_with(&rule, t, true);
+    bool others = rule.keeps == DTP_KEEPS_PARTS && !dtp_plan_recomputes(plan, DTP_RECOMPUTE_MOE);
+    return others || rule.keeps == DTP_KEEPS_ALL_BUT_CORE ? 0 : dtp_checkpointed_layers_with(&rule, t, true);
 }
 
 void dtp_expert_traffic(struct dtp_traffic *traffic)
@@ -50,6 +50,7 @@ static double seconds_of(const struct dtp_timing *c, enum dtp_collective collect
     return (double)sent->count * dtp_collective_time(&cost, (double)sent->bytes / (double)sent->count);
 }
 
+/* Paired with another micro-batch, of all passes the first forward and the last backward stand alone. */
 double dtp_expert_add_time(const struct dtp_timing *c, const struct dtp_communication *communication,
                            struct dtp_time *time)
 {
@@ -58,7 +59,7 @@ double dtp_expert_add_time(const struct dtp_timing *c, const struct dtp_communic
         double s = seconds_of(c, (enum dtp_collective)i, &communication->experts[i]);
         time->collective_s[i] += s;
         time->communication_s += s;
-        exposed_s += i == DTP_ALL_TO_ALL ? s : 0;
+        exposed_s += i != DTP_ALL_TO_ALL ? 0 : c->plan->megatron.expert_overlap ? s / c->plan->accumulate : s;
     }
     return exposed_s;
 }

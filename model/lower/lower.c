@@ -225,6 +225,13 @@ static void make_standing_buffers(struct dtp_lowering *l)
         dtp_lower_buffer(l, "fp8 weights", DTP_OWNER_WEIGHTS, DTP_STREAM_COMPUTE,
                          dtp_fp8_standing_bytes(l->plan, &l->cluster->gpu, elements), true);
     }
+    l->rows_under_way = DTP_NO_BUFFER;
+    if (l->plan->megatron.expert_overlap) {
+        const struct dtp_layer_tensors *tensors = &l->kind[DTP_LAYER_EXPERTS].tensors;
+        uint64_t sent = dtp_bytes_product(l->tokens, l->compute * tensors->kind.experts_per_token * tensors->kind.hidden);
+        l->rows_under_way = dtp_lower_buffer(l, "rows under way", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
+                                             dtp_layer_received(tensors, sent), true);
+    }
     l->tokens_in = dtp_lower_buffer(l, "tokens", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, 8 * l->tokens, true);
 }
 

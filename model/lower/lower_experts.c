@@ -83,17 +83,47 @@ void dtp_forward_router(const struct pass *pass)
     dtp_draft_end(l, &draft);
 }
 
+static bool is_backward(const struct dtp_pass *pass)
+{
+    return pass->kind != DTP_PASS_FORWARD;
+}
+
+/* Whether a pass runs beside one of the other way, of another micro-batch: its neighbour in the rank's order. Megatron's
+ * combined_1f1b.py pairs them layer by layer, so that each has work while the other's rows are under way. */
+static bool beside_another(const struct dtp_lowering *l)
+{
+    const struct dtp_pass *pass = l->pass, *first = l->role.passes, *end = first + l->role.pass_count;
+    if (!l->plan->megatron.expert_overlap)
+        return false;
+    for (int step = -1; step <= 1; step += 2) {
+        const struct dtp_pass *other = pass + step;
+        if (other >= first && other < end && is_backward(other) != is_backward(pass) &&
+            (other->micro_batch != pass->micro_batch || other->chunk != pass->chunk))
+            return true;
+    }
+    return false;
+}
+
 /* All-to-alls among the ranks that divide the experts: the fullest one's, which all wait for. The draft is begun as one
  * of compute, whose pool its buffers are from. */
 static void exchange(struct dtp_lowering *l, struct dtp_draft *draft, uint64_t bytes)
 {
     uint64_t sent = dtp_lower_ring(bytes, l->plan->ep);
+    bool beside = beside_another(l);
+    if (beside) { /* compute finds them at once, and goes on with the other micro-batch while they are under way */
+        const char *name = draft->op.name;
+        draft->op.kind = DTP_OP_PERMUTE;
+        dtp_draft_end(l, draft);
+        dtp_draft_begin(l, draft, DTP_OP_ALL_TO_ALL, name);
+        dtp_draft_use(draft, l->rows_under_way, DTP_UPDATE);
+    }
     dtp_draft_after(draft, l->last_op[DTP_STREAM_COMPUTE]);
     draft->op.stream = DTP_STREAM_EXPERT;
     draft->op.group = l->expert_group;
     draft->op.demand.sent_bytes = draft->op.demand.bytes = (double)sent;
     draft->op.demand.kernels = 1;
-    l->awaited = dtp_draft_end(l, draft);
+    dtp_op_id exchanged = dtp_draft_end(l, draft);
+    l->awaited = beside ? l->awaited : exchanged;
 }
 
 /* Bytes of rows that go to experts, as many as the fullest rank receives. */

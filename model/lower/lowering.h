@@ -198,6 +198,7 @@ struct dtp_lowering {
 
     struct dtp_flight *flight; /* of the micro-batch at hand */
     dtp_buffer_id user_buffer; /* that pieces of collectives beside matmuls pass through */
+    dtp_buffer_id rows_under_way; /* of experts, of the micro-batch that is paired with the one at hand */
     dtp_buffer_id gathered;    /* what the matmuls at hand read in place of a rank's rows of it */
     struct dtp_host_arena arena;
     struct dtp_handed *handed[2]; /* to forwards, to backwards of each chunk and micro-batch; of a pipeline */
