@@ -96,6 +96,16 @@ static bool lies_between_matmuls(enum dtp_layer_tensor tensor)
     return part == DTP_PART_RESIDUAL || part == DTP_PART_NORMS;
 }
 
+/* So are rows of experts and what the router has of tokens; shared experts are an MLP that tensor parallel ranks
+ * divide.
+ */
+static bool has_own_rows(const struct dtp_layer_kind *kind, enum dtp_layer_tensor tensor)
+{
+    const uint64_t divided = BIT(SHARED_GATE) | BIT(SHARED_UP) | BIT(SHARED_SILU) | BIT(SHARED_PRODUCT);
+    return lies_between_matmuls(tensor) ||
+           (kind->experts && dtp_layer_tensor_part(tensor) == DTP_PART_MLP && !(divided & UINT64_C(1) << tensor));
+}
+
 /* Experts' tensors by the module that makes them, which PyTorch's users compile apart or not at all: what they do
  * around the experts' matmuls is eager, in functions of their own (torchtitan's moe.py). */
 static uint64_t expert_locals(const struct dtp_layer_kind *kind)
@@ -147,7 +157,7 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
                                 : width[tensor] * element[dtp_layer_tensor_element(tensor)];
         if (received & UINT64_C(1) << tensor)
             bytes = dtp_layer_received(out, bytes);
-        out->bytes[tensor] = plan->sequence_shards > 1 && lies_between_matmuls(tensor)
+        out->bytes[tensor] = plan->sequence_shards > 1 && has_own_rows(&out->kind, tensor)
                                  ? dtp_divide_up(bytes, plan->sequence_shards)
                                  : bytes;
     }

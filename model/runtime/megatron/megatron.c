@@ -26,9 +26,9 @@ static void check_experts(struct dtp_resolver *r)
         dtp_plan_refuse(r, "flex_dispatcher",
                         "sends tokens to experts elsewhere, of which ep 1 has none; leave it out");
     if (p->megatron.expert_overlap && p->ep < 2)
-        dtp_plan_refuse(r, "expert_overlap", "is of what goes to experts elsewhere, of which ep 1 has none; leave it out");
+        dtp_plan_refuse(r, "expert_overlap", "is of rows to experts elsewhere, of which ep 1 has none; leave it out");
     if (p->megatron.expert_overlap && p->pp > 1 && !dtp_plan_interleaves(p) && p->schedule != DTP_SCHEDULE_1F1B)
-        dtp_plan_refuse(r, "expert_overlap", "pairs a forward with a backward as 1f1b and interleaved have them; use these");
+        dtp_plan_refuse(r, "expert_overlap", "pairs passes as 1f1b and interleaved have them; use these");
     if (p->megatron.expert_overlap && p->checkpointing == DTP_CHECKPOINT_FULL)
         dtp_plan_refuse(r, "expert_overlap", "is not with full recomputation in Megatron-Core; use recompute_modules");
     if (!r->transformer->experts)
