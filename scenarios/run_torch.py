@@ -541,13 +541,18 @@ def libraries(cuda):
 
 
 def traced(run, path):
-    """The last step once more, under PyTorch's profiler. Of one rank: the others only keep it company."""
-    from torch.profiler import ProfilerActivity, profile
+    """Two more steps under PyTorch's profiler, behind one that warms it up. Of one rank: the others keep it company."""
+    from torch.profiler import ProfilerActivity, profile, schedule
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if run.cuda else [])
-    with profile(activities=activities) as profiler:
-        run.step(False)
-    if run.rank == 0:
-        profiler.export_chrome_trace(path)
+
+    def keep(profiler):
+        if run.rank == 0:
+            profiler.export_chrome_trace(path)
+
+    with profile(activities=activities, schedule=schedule(wait=0, warmup=1, active=2), on_trace_ready=keep) as profiler:
+        for _ in range(3):
+            run.step(False)
+            profiler.step()
 
 
 def train(run, events, stopped):
@@ -621,6 +626,7 @@ def run_plan(arguments, events, ranks, rank):
                steps=arguments.steps, parameters=shape.params, ranks=ranks)
     train(run, events, stopped)
     if ranks > 1:
+        torch.distributed.barrier()
         torch.distributed.destroy_process_group()
 
 
