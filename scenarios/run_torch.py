@@ -535,8 +535,14 @@ class Run:
 
 def libraries(cuda):
     words = [f"PyTorch {torch.__version__}"]
-    if cuda:
+    if not cuda:
+        return words[0]
+    try:
         words += [f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}", f"cuDNN {torch.backends.cudnn.version()}"]
+    except RuntimeError as other:  # a folder of LD_LIBRARY_PATH has another cuDNN than PyTorch's own
+        raise Lacking(f"PyTorch and the libraries it finds do not fit: {str(other).splitlines()[0]}; take folders with "
+                      "cuDNN out of LD_LIBRARY_PATH, or let DTPLAN_PYTHON name a script that unsets it and calls python3") \
+            from other
     return ", ".join(words)
 
 

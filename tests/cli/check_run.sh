@@ -130,7 +130,7 @@ expect 2 "${tiny[@]}" --lr -1
 expect 2 "${tiny[@]}" --device tpu
 expect 2 "${tiny[@]}" --checkpoint-every 3
 expect 2 "${tiny[@]}" --bogus 3
-expect 2 "${tiny[@]}" --runtime torch --no-gradient-norm
+expect 2 "${tiny[@]}" --runtime megatron --no-gradient-norm
 says 'runtime dtplan'
 expect 3 "${tiny[@]}" --steps 3 --log /dev/full
 says 'its whole lines stay'
