@@ -90,7 +90,8 @@ struct dtp_norm_args {
     enum dtp_element element, weight_element;
 };
 
-/* residual_gradient (+)= the gradient of x; weight and bias gradients by way of partial sums in `workspace`. */
+/* residual_gradient (+)= the gradient of x; weight and bias gradients by way of partial sums in `workspace`. Of a frozen
+ * weight there is no gradient: weight_gradient, bias_gradient and workspace are NULL, of qk_norm_backward too. */
 #define DTP_PARTIAL_SUM_ROWS 264u /* workspace: 2 * DTP_PARTIAL_SUM_ROWS * width floats */
 struct dtp_norm_backward_args {
     const void *gradient, *x, *weight; /* gradient of the norm's result */
@@ -332,7 +333,7 @@ struct dtp_attention_backward_args {
     enum dtp_element element;
 };
 
-/* result[m, n] = a b + addend (NULL: nothing) + bias[n] (or NULL). a is stored [m, k], or [k, m] where a_transposed; b
+/* result[m, n] = scale a b + addend (NULL: nothing) + bias[n] (or NULL). a is stored [m, k], or [k, m] where a_transposed; b
  * [k, n], or [n, k] where b_transposed; leading dimensions count elements of a stored row. A linear layer forward:
  * b_transposed with b = weight [out, in]; its input gradient: neither; its weight gradient [out, in]: a_transposed with
  * a = gradient [rows, out] and b = input [rows, in]. The addend may be the result (accumulation) or another matrix
@@ -353,7 +354,12 @@ struct dtp_matmul_args {
     bool a_transposed, b_transposed;
     enum dtp_epilogue epilogue;
     uint32_t sms; /* that it may count on; 0: all. For whoever chooses algorithms */
+    float scale;  /* 0: 1; others without a bias alone */
 };
+static inline float dtp_matmul_scale(const struct dtp_matmul_args *arguments)
+{
+    return arguments->scale > 0 ? arguments->scale : 1.0f;
+}
 
 /* X(name, arguments). `self` is the table's own state: handles, plan caches. */
 #define DTP_KERNEL_TABLE(X)                                                                                            \
