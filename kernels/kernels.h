@@ -292,6 +292,23 @@ struct dtp_quantize_args {
     uint64_t rows, columns;
     enum dtp_element element, result_element;
 };
+/* NF4 (nf4.h): pack4 makes codes of `values` and the largest magnitude of each DTP_NF4_BLOCK of them, unpack4 numbers of
+ * both. `count` is whole blocks, `codes` half as many bytes. */
+#define DTP_NF4_BLOCK 64u
+struct dtp_pack4_args {
+    const void *values;
+    uint8_t *codes;
+    float *largest;
+    uint64_t count;
+    enum dtp_element element;
+};
+struct dtp_unpack4_args {
+    const uint8_t *codes;
+    const float *largest;
+    void *result;
+    uint64_t count;
+    enum dtp_element element;
+};
 struct dtp_zero_args {
     void *values;
     uint64_t bytes;
@@ -385,6 +402,8 @@ static inline float dtp_matmul_scale(const struct dtp_matmul_args *arguments)
     X(sum_parts, dtp_sum_parts_args)                                                                                   \
     X(amax, dtp_amax_args)                                                                                             \
     X(quantize, dtp_quantize_args)                                                                                     \
+    X(pack4, dtp_pack4_args)                                                                                           \
+    X(unpack4, dtp_unpack4_args)                                                                                       \
     X(zero, dtp_zero_args)                                                                                             \
     X(initialise, dtp_initialise_args)                                                                                 \
     X(attention, dtp_attention_args)                                                                                   \
