@@ -81,8 +81,8 @@ extern "C" int dtp_cuda_pack4(void *self, const struct dtp_pack4_args *a, void *
         return 0;
     return dtp::with_element(a->element, [&](auto of) {
         using T = decltype(of);
-        dtp::pack<T><<<dtp::blocks_for(a->count / dtp::piece, dtp::threads), dtp::threads, 0,
-                       dtp::stream_of(stream)>>>(*a);
+        dtp::pack<T>
+            <<<dtp::blocks_for(a->count / dtp::piece, dtp::threads), dtp::threads, 0, dtp::stream_of(stream)>>>(*a);
         return dtp::launched();
     });
 }

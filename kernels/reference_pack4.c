@@ -23,8 +23,8 @@ int dtp_reference_pack4(void *self, const struct dtp_pack4_args *a, void *stream
         a->largest[first / DTP_NF4_BLOCK] = largest;
         for (uint64_t i = first; i < first + DTP_NF4_BLOCK; i += 2) {
             float high = dtp_load_float(a->values, a->element, i), low = dtp_load_float(a->values, a->element, i + 1);
-            a->codes[i / 2] = (uint8_t)(code_of(largest > 0 ? high / largest : 0) << 4 |
-                                        code_of(largest > 0 ? low / largest : 0));
+            a->codes[i / 2] =
+                (uint8_t)(code_of(largest > 0 ? high / largest : 0) << 4 | code_of(largest > 0 ? low / largest : 0));
         }
     }
     return 0;

@@ -388,8 +388,8 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
         return work;
     struct dtp_transformer own = *transformer;
     own.expert_ranks = plan->ep;
-    dtp_layer_kind_of(&own, mlp, plan->fused_qkv || (packed && !adapts),
-                      plan->fused_gate_up || (packed && !adapts), &block);
+    dtp_layer_kind_of(&own, mlp, plan->fused_qkv || (packed && !adapts), plan->fused_gate_up || (packed && !adapts),
+                      &block);
     dtp_plan_adapt_kind(plan, &block);
     block.weighs_rows = plan->runtime->weighs_rows;
     block.pads_values = block.own_values = dtp_plan_pads_values(transformer, cluster, plan);

@@ -37,9 +37,10 @@ class Trained:
 
 
 def linear_fp8(inputs, weight, bias=None):
-    module = Float8Linear(weight.shape[1], weight.shape[0], bias=False, config=Float8LinearConfig(emulate=True))
-    assert bias is None
-    return torch.func.functional_call(module, {"weight": weight}, (inputs,))
+    module = Float8Linear(weight.shape[1], weight.shape[0], bias=bias is not None,
+                          config=Float8LinearConfig(emulate=True))
+    values = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
+    return torch.func.functional_call(module, values, (inputs,))
 
 
 def adamw(leaves):
@@ -61,8 +62,7 @@ def adam8bit(leaves):
     return AdamW8bit(groups, lr=RATE, betas=(0.9, 0.95), eps=1e-8)
 
 
-def train(made, tokens, targets, used, stored=torch.float32, optimizer=adamw, linear=plain_linear,
-          shape=make_goldens.TRAINED):
+def train(shape, made, tokens, targets, used, stored=torch.float32, optimizer=adamw, linear=plain_linear):
     p = Trained(made, stored, used)
     update = optimizer([leaf for leaf in p.leaves if leaf.requires_grad])
     scaler = torch.amp.GradScaler("cpu", init_scale=1024, enabled=used == torch.float16)
@@ -80,19 +80,22 @@ def train(made, tokens, targets, used, stored=torch.float32, optimizer=adamw, li
 
 
 if __name__ == "__main__":
-    models = [make_goldens.make("trained", make_goldens.TRAINED), make_goldens.make("adapted", make_goldens.ADAPTED)]
+    models = {name: (shape, *make_goldens.make(name, shape))
+              for name, shape in (("trained", make_goldens.TRAINED), ("biased", make_goldens.BIASED),
+                                  ("adapted", make_goldens.ADAPTED))}
     recipes = {
         "fp32": dict(used=torch.float64, stored=torch.float64),
         "bf16": dict(used=torch.bfloat16),
         "fp16": dict(used=torch.float16),
         "fp8": dict(used=torch.bfloat16, linear=linear_fp8),
+        "fp8_biased": dict(model="biased", used=torch.bfloat16, linear=linear_fp8),
         "sgd": dict(used=torch.float64, stored=torch.float64, optimizer=sgd),
         "adam8bit": dict(used=torch.float32, optimizer=adam8bit),
-        "lora": dict(used=torch.float64, stored=torch.float64, shape=make_goldens.ADAPTED),
-        "lora_bf16": dict(used=torch.bfloat16, shape=make_goldens.ADAPTED),
+        "lora": dict(model="adapted", used=torch.float64, stored=torch.float64),
+        "lora_bf16": dict(model="adapted", used=torch.bfloat16),
     }
     folder = os.path.dirname(os.path.abspath(__file__))
     with open(os.path.join(folder, "trained.steps"), "w") as file:
         for name, how in recipes.items():
-            losses = train(*(models[1] if "shape" in how else models[0]), **how)
+            losses = train(*models[how.pop("model", "trained")], **how)
             file.write(" ".join([name] + [f"{loss:.9g}" for loss in losses]) + "\n")

@@ -49,11 +49,8 @@ static void test_pack4(enum dtp_element element, uint64_t count, double deviatio
     struct dtp_pack4_args pack[SIDES];
     struct dtp_unpack4_args unpack[SIDES];
     for (int s = 0; s < SIDES; s++) {
-        pack[s] = (struct dtp_pack4_args){.values = x->at[s],
-                                          .codes = codes->at[s],
-                                          .largest = largest->at[s],
-                                          .count = count,
-                                          .element = element};
+        pack[s] = (struct dtp_pack4_args){
+            .values = x->at[s], .codes = codes->at[s], .largest = largest->at[s], .count = count, .element = element};
         unpack[s] = (struct dtp_unpack4_args){.codes = codes->at[s],
                                               .largest = largest->at[s],
                                               .result = back->at[s],

@@ -241,8 +241,10 @@ static void test_adapted_work_and_traffic(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_arena), cmocka_unit_test(test_few_large_spans),
-                                       cmocka_unit_test(test_work_and_traffic), cmocka_unit_test(test_narrow_arena),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_arena),
+                                       cmocka_unit_test(test_few_large_spans),
+                                       cmocka_unit_test(test_work_and_traffic),
+                                       cmocka_unit_test(test_narrow_arena),
                                        cmocka_unit_test(test_narrow_work_and_traffic),
                                        cmocka_unit_test(test_adapted_arena),
                                        cmocka_unit_test(test_adapted_work_and_traffic)};

@@ -23,8 +23,8 @@ void dtp_executor_adapters_of(const struct dtp_transformer *transformer, const s
     uint64_t column[DTP_PARAMETER_ADAPTERS] = {0};
     struct dtp_layer_kind kind;
     for (int i = 0; i < DTP_PARAMETER_ADAPTERS; i++)
-        out[i] = (struct dtp_executor_adapter){
-            .matrix = packed[i], .a = (enum dtp_parameter)(DTP_PARAMETER_QKV_ADAPTER_A + 2 * i)};
+        out[i] = (struct dtp_executor_adapter){.matrix = packed[i],
+                                               .a = (enum dtp_parameter)(DTP_PARAMETER_QKV_ADAPTER_A + 2 * i)};
     if (!dtp_plan_adapts(plan))
         return;
     dtp_layer_kind_of(transformer, DTP_LAYER_DENSE, false, false, &kind);

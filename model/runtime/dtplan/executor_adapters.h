@@ -1,8 +1,8 @@
 /* Adapters as our runtime runs them, beside the packed matrices of its blocks.
  *
- * q, k and v are one matrix, and so are gate and up: x A^T of all adapters beside one is one product low[T, parts rank],
- * each B adds to its own columns of the projection's result. The scale alpha / rank is a factor of low, forward, and of
- * its gradient, backward, so that nothing wide is multiplied by it. */
+ * q, k and v are one matrix, and so are gate and up: x A^T of all adapters beside one is one product low[T, parts
+ * rank], each B adds to its own columns of the projection's result. The scale alpha / rank is a factor of low, forward,
+ * and of its gradient, backward, so that nothing wide is multiplied by it. */
 #ifndef DTP_EXECUTOR_ADAPTERS_H
 #define DTP_EXECUTOR_ADAPTERS_H
 

@@ -241,7 +241,8 @@ static void norms_before_sums(struct dtp_executor_block *b)
     }
 }
 
-/* In front of each projection that has adapters x A^T of all of them, behind it what B makes of that, added in place. */
+/* In front of each projection that has adapters x A^T of all of them, behind it what B makes of that, added in place.
+ */
 static void add_adapters(struct dtp_executor_block *b)
 {
     struct dtp_executor_operator plain[DTP_EXECUTOR_OPERATORS];

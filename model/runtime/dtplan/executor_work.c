@@ -11,12 +11,12 @@ struct shape {
     struct dtp_executor_rules rules;
     struct dtp_executor_block block, first; /* the model's first */
     struct dtp_parameter_module layout[3];  /* of what is trained: embedding, a block or its adapters, head */
-    double element[3], shard_element[3];   /* bytes of their gradients', whole and reduced */
+    double element[3], shard_element[3];    /* bytes of their gradients', whole and reduced */
     double tokens, h, vocab, layers, modules, c;
-    double checkpointed; /* blocks */
+    double checkpointed;         /* blocks */
     uint32_t again, first_again; /* operators that a checkpointed block runs once more, as bits; the first block */
     bool adapted, first_checkpointed;
-    bool remakes;        /* its activation is made again by the activation's backward */
+    bool remakes; /* its activation is made again by the activation's backward */
 };
 
 /* Those that make what backward reads of what is kept. */
@@ -43,8 +43,7 @@ static void shape_of(const struct dtp_transformer *t, const struct dtp_cluster *
     dtp_executor_block_of(t, plan, true, &s->first);
     s->adapted = s->block.adapted;
     s->tokens = (double)s->rules.tokens, s->h = (double)t->hidden, s->vocab = (double)t->vocab;
-    s->layers = (double)t->layers,
-    s->modules = s->adapted ? s->layers : (double)dtp_parameter_module_count(t);
+    s->layers = (double)t->layers, s->modules = s->adapted ? s->layers : (double)dtp_parameter_module_count(t);
     s->c = dtp_plan_compute_bytes(plan);
     s->checkpointed = (double)dtp_checkpointed_layers(&rule, t->layers);
     s->first_checkpointed = s->checkpointed > 0 && dtp_checkpointed(&rule, 0);
@@ -127,8 +126,8 @@ static void count_flops(const struct shape *s, struct dtp_step_work *out)
     double again = dtp_checkpointed_attention(&rule, s->t, s->plan->sequence);
     int attention = dtp_executor_maker(&s->block, DTP_TENSOR_CORE);
     bool first = s->first.op[attention].passes; /* the first block's attention has a backward */
-    double first_core = 2 * dtp_transformer_layer_attention_length(s->t, 0, s->plan->sequence) *
-                        (double)s->block.kind.d_q * s->tokens;
+    double first_core =
+        2 * dtp_transformer_layer_attention_length(s->t, 0, s->plan->sequence) * (double)s->block.kind.d_q * s->tokens;
     double blocks = s->layers * matrix_elements(s, ~0u) + (s->layers - 1) * backward_elements(&s->block) +
                     backward_elements(&s->first);
     out->matmul_flops = 2 * s->tokens * (blocks + (s->adapted ? 2 : 3) * logits * s->h);
@@ -206,10 +205,12 @@ static double zero_launches(const struct shape *s, int i)
     return launches + (layout->elements > end);
 }
 
-/* Norm weights' gradients (and biases'), of a micro-step that overwrites them; rows of the embedding's table. */
+/* Norm weights' gradients (and biases', in fp8 those of projections too), of a micro-step that overwrites them; rows of
+ * the embedding's table. */
 static double written(const struct shape *s, int i)
 {
-    double rows = s->tokens < s->vocab ? s->tokens : s->vocab, vectors = 0;
+    double rows = s->tokens < s->vocab ? s->tokens : s->vocab;
+    double vectors = (double)dtp_executor_fp8_bias_elements(&s->block);
     if (s->adapted)
         return 0;
     for (int k = 0; k < s->block.count; k++)

@@ -20,8 +20,7 @@ struct place {
 static void wide(const struct place *at, struct dtp_draft *draft, enum dtp_role role, dtp_buffer_id buffer,
                  uint32_t access)
 {
-    dtp_draft_role(draft, role, buffer, access,
-                   at->op->adapter->part[at->part].column * at->x->element_bytes);
+    dtp_draft_role(draft, role, buffer, access, at->op->adapter->part[at->part].column * at->x->element_bytes);
 }
 
 static void low(const struct place *at, struct dtp_draft *draft, enum dtp_role role, dtp_buffer_id buffer,
@@ -81,8 +80,7 @@ static void low_gradient(const struct place *at, dtp_buffer_id gradient, bool fr
     const struct dtp_executor_adapter *adapter = at->op->adapter;
     struct dtp_draft draft;
     dtp_executor_begin(x, &draft, DTP_OP_MATMUL, "adapter B input gradient");
-    wide(at, &draft, DTP_ROLE_GRADIENT, gradient,
-         DTP_READ | (frees && at->part + 1 == adapter->parts ? DTP_FREE : 0));
+    wide(at, &draft, DTP_ROLE_GRADIENT, gradient, DTP_READ | (frees && at->part + 1 == adapter->parts ? DTP_FREE : 0));
     weight(at, &draft);
     if (at->part == 0)
         *made = dtp_executor_new(x, &draft, DTP_ROLE_INPUT_GRADIENT, "gradient of x A", DTP_OWNER_WORKSPACE,

@@ -112,10 +112,10 @@ void dtp_executor_open_gradient(struct dtp_executor *x, struct dtp_executor_modu
     uint64_t index = (uint64_t)(module - x->modules);
     uint16_t layer = x->l->layer;
     x->l->layer = dtp_executor_layer_of(x, index);
-    const char *name = index >= x->module_count    ? "adapter gradients"
+    const char *name = index >= x->module_count      ? "adapter gradients"
                        : x->l->layer != DTP_NO_LAYER ? "gradients"
-                       : index == 0                ? "embedding gradients"
-                                                   : "head gradients";
+                       : index == 0                  ? "embedding gradients"
+                                                     : "head gradients";
     bool rests = x->rules.shard_ranks == 1 || (x->plan->accumulate > 1 && !x->rules.reduces_always);
     module->gradient =
         dtp_lower_buffer(x->l, name, rests ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE,

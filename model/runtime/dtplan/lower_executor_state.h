@@ -61,7 +61,7 @@ struct dtp_executor {
     struct dtp_parameter_module adapters;               /* of a block's */
     struct dtp_executor_module *modules;                /* [module_count + adapter_count]; of what the rank holds */
     uint64_t module_count, adapter_count;               /* of the latter one a block, or none */
-    uint64_t model_layers; /* of all ranks */
+    uint64_t model_layers;                              /* of all ranks */
 
     uint64_t element_bytes, h;                      /* of the compute dtype; the stream's width */
     struct dtp_executor_block shape, first_shape;   /* of each block; of the model's first */
@@ -205,7 +205,8 @@ void dtp_executor_make_reduction_buffers(struct dtp_executor *x);
  * later. True: it adds. */
 bool dtp_executor_gradient(struct dtp_draft *draft, enum dtp_role role, struct dtp_executor_module *module,
                            enum dtp_parameter which);
-/* Of a part of it, which is the first to be written or not, as the whole is: [begin, begin + elements) of the tensor. */
+/* Of a part of it, which is the first to be written or not, as the whole is: [begin, begin + elements) of the tensor.
+ */
 void dtp_executor_gradient_part(struct dtp_draft *draft, struct dtp_executor_module *module, enum dtp_parameter which,
                                 uint64_t begin, uint64_t elements, bool adds);
 /* A gradient buffer for the module's pass, with zero padding; nothing if micro-steps before made it. */
