@@ -131,7 +131,7 @@ static void count_flops(const struct shape *s, struct dtp_step_work *out)
     double blocks = s->layers * matrix_elements(s, ~0u) + (s->layers - 1) * backward_elements(&s->block) +
                     backward_elements(&s->first);
     out->matmul_flops = 2 * s->tokens * (blocks + (s->adapted ? 2 : 3) * logits * s->h);
-    out->attention_flops = 3.5 * core * s->layers - (first ? 0 : 2.5 * first_core);
+    out->attention_flops = 3.5 * core * s->layers - (first ? 0 : DTP_ATTENTION_BACKWARD_FLOPS * first_core);
     out->recompute_matmul_flops = 2 * s->tokens * over_again(s, matrix_elements);
     out->recompute_attention_flops = s->again & 1u << attention ? core * s->checkpointed * again : 0;
     if (s->first_checkpointed && s->again & ~s->first_again & 1u << attention)
