@@ -149,13 +149,16 @@ double dtp_fp8_matmul_s(const struct dtp_gpu *gpu, enum dtp_fp8_recipe recipe, e
 /* The kernel's CTAs take tiles of all groups in turn, so waves are of all of them together; each group reads its own
  * matrix. What a group costs beyond its rows, tiles that these do not fill and a pipeline that starts anew, is as if it
  * had some more: a sum over rows has less to amortise than rows of results have. */
-double dtp_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight_gradient, double groups,
-                            double m, double n, double k)
+double dtp_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, enum dtp_fp8_recipe recipe,
+                            enum dtp_product product, double groups, double m, double n, double k)
 {
-    double rows = weight_gradient ? k : m, bytes = dtp_dtype_bytes(dtype) * groups * (m * k + n * k + m * n);
+    bool weight_gradient = product == DTP_PRODUCT_WEIGHT_GRADIENT;
+    double in = dtp_dtype_bytes(dtype), out = in < 2 ? 2 : in;
+    double rows = weight_gradient ? k : m, bytes = groups * (in * (m * k + n * k) + out * m * n);
     double more = weight_gradient ? dtp_calibration.grouped_gradient_rows : dtp_calibration.grouped_matmul_rows;
-    double compute_s = weight_gradient ? dtp_matmul_s(gpu, dtype, true, m, n, groups * k)
-                                       : dtp_matmul_s(gpu, dtype, false, groups * m, n, k);
+    double all_m = weight_gradient ? m : groups * m, all_k = weight_gradient ? groups * k : k;
+    double compute_s = dtype == DTP_FP8 ? dtp_fp8_matmul_s(gpu, recipe, product, all_m, n, all_k)
+                                        : dtp_matmul_s(gpu, dtype, weight_gradient, all_m, n, all_k);
     return most(compute_s * (1 + more / rows), bytes / gpu->memory_bytes_per_s / dtp_calibration.hbm_fraction);
 }
 
