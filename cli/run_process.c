@@ -171,6 +171,15 @@ static void listen_to(const struct dtp_run_process *p, int events)
         close(events);
 }
 
+static bool is_elastic(const struct dtp_run_process *p)
+{
+    const struct dtp_arguments *a = p->context->arguments;
+    bool elastic = false;
+    for (size_t i = 0; i < a->passed_count; i++)
+        elastic = elastic || strcmp(a->passed[i].flag, "--elastic") == 0;
+    return elastic;
+}
+
 static enum dtp_status await(const struct dtp_run_process *p)
 {
     int status;
@@ -179,8 +188,9 @@ static enum dtp_status await(const struct dtp_run_process *p)
             return dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "dtplan-exec: %s", strerror(errno));
     child = 0;
     if (WIFSIGNALED(status))
-        return dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "dtplan-exec was killed by signal %d (%s)",
-                         WTERMSIG(status), strsignal(WTERMSIG(status)));
+        return dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "dtplan-exec was killed by signal %d (%s)%s",
+                         WTERMSIG(status), strsignal(WTERMSIG(status)),
+                         is_elastic(p) ? "; the same line with --resume goes on from the last snapshot in memory" : "");
     int code = WEXITSTATUS(status);
     return code <= DTP_ENVIRONMENT
                ? (enum dtp_status)code

@@ -258,7 +258,8 @@ static enum dtp_status share_out_elastic(char **argv, struct dtp_scenario *scena
 }
 
 static enum dtp_status train_job(char **argv, struct dtp_scenario *scenario, struct dtp_job *job,
-                                 struct dtp_train_job *one, const struct dtp_catalog *catalog, struct dtp_faults *faults)
+                                 struct dtp_train_job *one, const struct dtp_catalog *catalog,
+                                 struct dtp_faults *faults)
 {
     static struct dtp_program_set set;
     struct dtp_nodes nodes = {&job->cluster, one->settings->pretend_nodes, one->settings->cuda};
@@ -406,6 +407,7 @@ static void catch_signals(void)
     signal(SIGXFSZ, SIG_IGN); /* a write beyond the limit fails instead, and says of which file */
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL); /* of generations.h */
     sigaction(SIGPIPE, &action, NULL); /* nobody listens any more: end in good order, with a checkpoint if asked */
 }
 

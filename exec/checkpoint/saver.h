@@ -1,9 +1,10 @@
-/* Checkpoints beside training: the state is copied to the host's memory between two steps, and a thread writes the copy.
+/* Checkpoints beside training: the state is copied to the host's memory between two steps, and a thread writes the
+ * copy.
  *
  * Ranks agree as they do in the checkpoint itself, but where they meet anyway, behind each step: one begins together
  * (`begin`), each tells where its thread is (`state`), and when all have written, rank 0's thread gives the checkpoint
- * its name (`all_wrote`). Training stands still for the copy alone, and for a checkpoint that is due before the last one
- * is done. */
+ * its name (`all_wrote`). Training stands still for the copy alone, and for a checkpoint that is due before the last
+ * one is done. */
 #ifndef DTP_SAVER_H
 #define DTP_SAVER_H
 
@@ -14,7 +15,14 @@
 
 /* WRITTEN, BAD: on this rank, which waits for what the others say. NAMING: rank 0's thread ends it. NAMED: it is done,
  * which rank 0 says once. */
-enum dtp_saver_state { DTP_SAVER_IDLE, DTP_SAVER_WRITING, DTP_SAVER_WRITTEN, DTP_SAVER_BAD, DTP_SAVER_NAMING, DTP_SAVER_NAMED };
+enum dtp_saver_state {
+    DTP_SAVER_IDLE,
+    DTP_SAVER_WRITING,
+    DTP_SAVER_WRITTEN,
+    DTP_SAVER_BAD,
+    DTP_SAVER_NAMING,
+    DTP_SAVER_NAMED
+};
 
 struct dtp_saver {
     struct dtp_checkpoint_place place; /* its `agree` is called by `begin` alone */

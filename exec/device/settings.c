@@ -88,9 +88,9 @@ static enum dtp_status check_elastic(struct dtp_settings *s, struct dtp_faults *
     size_t length = most ? (size_t)(most - s->elastic) : 0;
     if (most && length < sizeof least)
         memcpy(least, s->elastic, length);
-    if (s->elastic && (!dtp_number_parse_integer(most ? least : s->elastic, false, 1, UINT16_MAX, &s->elastic_min) ||
-                       !dtp_number_parse_integer(most ? most + 1 : s->elastic, false, s->elastic_min, UINT16_MAX,
-                                                 &s->elastic_max)))
+    if (s->elastic &&
+        (!dtp_number_parse_integer(most ? least : s->elastic, false, 1, UINT16_MAX, &s->elastic_min) ||
+         !dtp_number_parse_integer(most ? most + 1 : s->elastic, false, s->elastic_min, UINT16_MAX, &s->elastic_max)))
         status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                            "--elastic: '%s' is not MIN:MAX, the fewest and most ranks, as in 2:4", s->elastic);
     if (s->on_loss && strcmp(s->on_loss, "wait") != 0 && strcmp(s->on_loss, "shrink") != 0)

@@ -65,12 +65,12 @@ struct dtp_settings {
 #undef DTP_SETTING_NUMBER
 #undef DTP_SETTING_TEXT
 #undef DTP_SETTING_SWITCH
-    enum dtp_token_type token_type; /* of data_type */
-    bool cuda;                      /* of device: cuda (default) or host */
-    bool skip_not_finite;           /* of not_finite: skip or stop (default) */
-    double fixed_loss_scale;        /* of loss_scale; 0: dynamic (default) */
+    enum dtp_token_type token_type;    /* of data_type */
+    bool cuda;                         /* of device: cuda (default) or host */
+    bool skip_not_finite;              /* of not_finite: skip or stop (default) */
+    double fixed_loss_scale;           /* of loss_scale; 0: dynamic (default) */
     uint64_t elastic_min, elastic_max; /* ranks, of elastic; 0: a rank that is lost ends the run */
-    bool waits;                     /* of on_loss: wait for lost ranks, or shrink (default) */
+    bool waits;                        /* of on_loss: wait for lost ranks, or shrink (default) */
 };
 
 struct dtp_settings dtp_settings_default(void);

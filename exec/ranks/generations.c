@@ -18,8 +18,8 @@ struct launching {
     const struct dtp_elastic_launch *of;
     struct dtp_board *board;
     struct dtp_generation generation;
-    uint32_t slots[DTP_SLOTS_MAX];      /* of the generation's ranks */
-    double back_s[DTP_SLOTS_MAX];       /* by slot: when it may be used again; 0: now */
+    uint32_t slots[DTP_SLOTS_MAX]; /* of the generation's ranks */
+    double back_s[DTP_SLOTS_MAX];  /* by slot: when it may be used again; 0: now */
     struct dtp_rank_end ends[DTP_SLOTS_MAX];
     bool stopped, asked; /* by the user; ranks to regroup */
     uint64_t furthest;
@@ -55,9 +55,12 @@ static bool gather_slots(struct launching *l)
     sigemptyset(&stops);
     sigaddset(&stops, SIGINT);
     sigaddset(&stops, SIGTERM);
-    while ((l->generation.ranks = ranks_at(l, dtp_now_s())) == 0)
+    for (bool said = false; (l->generation.ranks = ranks_at(l, dtp_now_s())) == 0; said = true) {
+        if (!said)
+            l->of->say(l->of->context, &l->generation);
         if (sigtimedwait(&stops, NULL, &pause) > 0)
             return false;
+    }
     take_slots(l, dtp_now_s());
     return true;
 }
@@ -89,7 +92,8 @@ static int regroup_signal(void *launching)
 
 static void lose(struct launching *l, uint32_t rank, const char *how)
 {
-    dtp_append(l->generation.why, sizeof l->generation.why, "%srank %u %s", l->generation.why[0] ? ", " : "", rank, how);
+    dtp_append(l->generation.why, sizeof l->generation.why, "%srank %u %s", l->generation.why[0] ? ", " : "", rank,
+               how);
     l->back_s[l->slots[rank]] = l->of->waits ? 0 : dtp_now_s() + l->of->return_after_s;
 }
 
@@ -191,6 +195,7 @@ enum dtp_status dtp_launch_elastic(const struct dtp_elastic_launch *launch, stru
     }
     l->of = launch;
     l->board = board;
+    l->generation.slots = l->slots;
     sigemptyset(&held);
     sigaddset(&held, SIGINT);
     sigaddset(&held, SIGTERM);

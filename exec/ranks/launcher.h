@@ -25,9 +25,9 @@ struct dtp_rank_end {
 struct dtp_launch {
     char *const *argv;
     uint32_t ranks;
-    double grace_s;                              /* 0: DTP_LAUNCH_GRACE_S, or DTP_LAUNCH_KILLED_S */
-    void (*tell)(void *context, uint32_t rank);  /* in the rank's process, before it is the program; NULL: nothing */
-    int (*tick)(void *context);                  /* some times a second: a signal for all ranks, 0: none; NULL: none */
+    double grace_s;                             /* 0: DTP_LAUNCH_GRACE_S, or DTP_LAUNCH_KILLED_S */
+    void (*tell)(void *context, uint32_t rank); /* in the rank's process, before it is the program; NULL: nothing */
+    int (*tick)(void *context);                 /* some times a second: a signal for all ranks, 0: none; NULL: none */
     void *context;
     struct dtp_rank_end *ends; /* of all ranks; NULL: nobody asks */
     bool *stopped;             /* set where a signal told this process to stop; NULL */

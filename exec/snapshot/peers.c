@@ -24,7 +24,7 @@ enum wish { WISH_GET, WISH_PUT };
 struct request {
     uint64_t secret;
     uint32_t wish, rank, copy, turn;
-    uint64_t offset, bytes; /* of GET */
+    uint64_t offset, bytes;         /* of GET */
     uint64_t keep_step, keep_world; /* of PUT */
 };
 struct answer {
@@ -137,8 +137,7 @@ static bool listen_at(struct dtp_peer_server *s, const char *address)
         own.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     s->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     bool there = s->listener >= 0 && bind(s->listener, (struct sockaddr *)&own, sizeof own) == 0 &&
-                 listen(s->listener, SOMAXCONN) == 0 &&
-                 getsockname(s->listener, (struct sockaddr *)&own, &bytes) == 0;
+                 listen(s->listener, SOMAXCONN) == 0 && getsockname(s->listener, (struct sockaddr *)&own, &bytes) == 0;
     s->own = (struct dtp_peer){own.sin_addr.s_addr, own.sin_port};
     return there;
 }
@@ -201,9 +200,8 @@ void dtp_peer_stop(struct dtp_peer_server *s)
 
 static int reach(const struct dtp_peer *peer)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET,
-                                  .sin_addr.s_addr = peer->address,
-                                  .sin_port = (in_port_t)peer->port};
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_addr.s_addr = peer->address, .sin_port = (in_port_t)peer->port};
     int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (s < 0)
         return -1;

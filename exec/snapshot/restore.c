@@ -143,7 +143,8 @@ static enum dtp_status fetch(const struct restoring *r, uint32_t rank, uint64_t 
         return dtp_peer_get(&s->peers[source->holder], s->secret, &name, offset, out, bytes, r->faults);
     return dtp_snapshot_read(s->options.folder, &name, offset, out, bytes)
                ? DTP_OK
-               : dtp_fault(r->faults, DTP_ENVIRONMENT, s->options.folder, 0, "a snapshot that was there cannot be read");
+               : dtp_fault(r->faults, DTP_ENVIRONMENT, s->options.folder, 0,
+                           "a snapshot that was there cannot be read");
 }
 
 /* The elements of a block that a part has, to the device. */
@@ -188,8 +189,8 @@ static enum dtp_status take_rank(const struct restoring *r, uint32_t rank, const
     if (status != DTP_OK)
         return status;
     if (!dtp_snapshot_sealed(&head) || head.position.step != r->step || head.block_count > UINT32_MAX)
-        return dtp_fault(r->faults, DTP_ENVIRONMENT, NULL, 0, "the snapshot of rank %" PRIu32 " changed while it was read",
-                         rank);
+        return dtp_fault(r->faults, DTP_ENVIRONMENT, NULL, 0,
+                         "the snapshot of rank %" PRIu32 " changed while it was read", rank);
     *position = head.position;
     struct dtp_snapshot_block *blocks = calloc(head.block_count + 1, sizeof *blocks);
     if (!blocks)

@@ -98,8 +98,8 @@ static enum dtp_status write_own(struct dtp_snapshots *s, struct dtp_snapshot_he
 {
     struct dtp_snapshot_file file;
     const char *folder = s->options.folder;
-    const struct dtp_snapshot_name name = {
-        head->rank, false, dtp_snapshot_turn(folder, head->rank, false, s->whole_step, s->whole_world)};
+    const struct dtp_snapshot_name name = {head->rank, false,
+                                           dtp_snapshot_turn(folder, head->rank, false, s->whole_step, s->whole_world)};
     uint64_t blocks_bytes = head->block_count * sizeof *s->blocks;
     enum dtp_status status = dtp_snapshot_create(folder, &name, &file, faults);
     if (status == DTP_OK)

@@ -6,8 +6,8 @@
  * node. So all of the state is left when one rank or node is, and the two last snapshots of it: one is only written
  * over when all ranks have said that another is whole.
  *
- * Ranks that meet again, as many as before or not, tell each other what their memories hold, take the newest snapshot of
- * which every part is there and undamaged, and read the ranges they need from whoever holds them. */
+ * Ranks that meet again, as many as before or not, tell each other what their memories hold, take the newest snapshot
+ * of which every part is there and undamaged, and read the ranges they need from whoever holds them. */
 #ifndef DTP_SNAPSHOT_H
 #define DTP_SNAPSHOT_H
 

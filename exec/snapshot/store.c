@@ -87,8 +87,8 @@ enum dtp_status dtp_snapshot_append(struct dtp_snapshot_file *file, const void *
 enum dtp_status dtp_snapshot_finish(struct dtp_snapshot_file *file, const struct dtp_snapshot_head *head,
                                     struct dtp_faults *faults)
 {
-    bool whole = ftruncate(file->descriptor, (off_t)file->at_bytes) == 0 &&
-                 write_at(file->descriptor, head, sizeof *head, 0);
+    bool whole =
+        ftruncate(file->descriptor, (off_t)file->at_bytes) == 0 && write_at(file->descriptor, head, sizeof *head, 0);
     return whole ? DTP_OK : failed(file, faults);
 }
 

@@ -28,9 +28,10 @@ static enum dtp_status check_parallel(const struct dtp_job *job, struct dtp_faul
 {
     return job->plan.pp == 1 && job->plan.tp == 1 && job->plan.cp == 1
                ? DTP_OK
-               : dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
-                           "--elastic: ranks of a pipeline, or that share a model's layers otherwise, cannot be spared; "
-                           "leave out --pp, --tp and --cp, or --elastic");
+               : dtp_fault(
+                     faults, DTP_BAD_INPUT, NULL, 0,
+                     "--elastic: ranks of a pipeline, or that share a model's layers otherwise, cannot be spared; "
+                     "leave out --pp, --tp and --cp, or --elastic");
 }
 
 enum dtp_status dtp_elastic_job(struct dtp_scenario *scenario, const struct dtp_catalog *catalog, uint32_t ranks,
@@ -84,8 +85,8 @@ bool dtp_elastic_folder(const struct dtp_settings *settings, const struct dtp_ra
     return wrote > 0 && (size_t)wrote < bytes;
 }
 
-/* torchrun counts restarts after failures only, and not those after nodes came or went, but names runs apart unless told
- * not to; a Slurm job has a number. Other launchers do not start ranks again. */
+/* torchrun counts restarts after failures only, and not those after nodes came or went, but names runs apart unless
+ * told not to; a Slurm job has a number. Other launchers do not start ranks again. */
 bool dtp_elastic_restarted(const struct dtp_settings *settings, const struct dtp_ranks *ranks)
 {
     const char *generation = getenv("DTPLAN_GENERATION"), *again = getenv("TORCHELASTIC_RESTART_COUNT");
@@ -104,6 +105,7 @@ bool dtp_elastic_restarted(const struct dtp_settings *settings, const struct dtp
 struct launching {
     const struct dtp_elastic_start *of;
     bool possible[DTP_SLOTS_MAX + 1];
+    char root[DTP_SNAPSHOT_PATH_BYTES - 64]; /* of the memories of all slots */
 };
 
 static bool possible(void *launching, uint32_t ranks)
@@ -111,11 +113,48 @@ static bool possible(void *launching, uint32_t ranks)
     return ((const struct launching *)launching)->possible[ranks];
 }
 
+/* Memory outlives the rank that wrote it, and that of a slot which stays out is on this machine still: its files go to
+ * a slot that takes part and has none of that name. */
+static void hand_over(const char *root, uint32_t slot, const struct dtp_generation *g)
+{
+    char from[DTP_SNAPSHOT_PATH_BYTES], path[DTP_SNAPSHOT_PATH_BYTES + 300], to[DTP_SNAPSHOT_PATH_BYTES + 300];
+    snprintf(from, sizeof from, "%s/slot-%" PRIu32, root, slot);
+    DIR *files = opendir(from);
+    for (const struct dirent *file; files && (file = readdir(files));) {
+        bool moved = file->d_name[0] == '.';
+        snprintf(path, sizeof path, "%s/%s", from, file->d_name);
+        for (uint32_t i = 0; i < g->ranks && !moved; i++) {
+            snprintf(to, sizeof to, "%s/slot-%" PRIu32 "/%s", root, g->slots[i], file->d_name);
+            moved = access(to, F_OK) != 0 && rename(path, to) == 0;
+        }
+    }
+    if (files)
+        closedir(files);
+}
+
+static void hand_over_all(const struct launching *l, const struct dtp_generation *g)
+{
+    for (uint32_t slot = 0; slot < l->of->settings->elastic_max; slot++) {
+        bool used = false;
+        for (uint32_t i = 0; i < g->ranks; i++)
+            used = used || g->slots[i] == slot;
+        if (!used && g->number > 0)
+            hand_over(l->root, slot, g);
+    }
+}
+
 static void say(void *launching, const struct dtp_generation *g)
 {
     const struct launching *l = launching;
-    if (g->number > 0)
-        fprintf(stderr, "dtplan: %s; generation %" PRIu32 " goes on with %" PRIu32 " ranks\n", g->why, g->number, g->ranks);
+    if (g->ranks == 0)
+        fprintf(stderr, "dtplan: %s; fewer than %" PRIu64 " ranks are left, the run waits for %" PRIu64 " s at most\n",
+                g->why, l->of->settings->elastic_min, l->of->settings->return_after);
+    else if (g->number > 0)
+        fprintf(stderr, "dtplan: %s; generation %" PRIu32 " goes on with %" PRIu32 " ranks\n", g->why, g->number,
+                g->ranks);
+    if (g->ranks == 0)
+        return;
+    hand_over_all(l, g);
     dtp_event_generation(l->of->events, g->number, g->ranks, g->why);
 }
 
@@ -145,7 +184,8 @@ static enum dtp_status try_plans(struct launching *l, struct dtp_faults *faults)
                            " sequences of a step (%s); take another batch, or --on-loss wait",
                            most, step_sequences(s->job), left_out);
     if (status == DTP_OK && left_out[0] && !s->settings->waits)
-        fprintf(stderr, "dtplan: --elastic: numbers of ranks that cannot be planned are left out, such as %s\n", left_out);
+        fprintf(stderr, "dtplan: --elastic: numbers of ranks that cannot be planned are left out, such as %s\n",
+                left_out);
     return status;
 }
 
@@ -209,14 +249,13 @@ enum dtp_status dtp_elastic_launch(const struct dtp_elastic_start *start, struct
 {
     const struct dtp_settings *s = start->settings;
     struct launching l = {.of = start};
-    char root[DTP_SNAPSHOT_PATH_BYTES - 64];
     enum dtp_status status = try_plans(&l, faults);
     if (status != DTP_OK)
         return status;
     name_run(start->argv);
-    if (!root_folder(s, root, sizeof root))
+    if (!root_folder(s, l.root, sizeof l.root))
         return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--snapshots: too long a name");
-    int owner = own(root, faults);
+    int owner = own(l.root, faults);
     if (owner < 0)
         return DTP_ENVIRONMENT;
     const struct dtp_elastic_launch launch = {.argv = start->argv,
@@ -228,7 +267,7 @@ enum dtp_status dtp_elastic_launch(const struct dtp_elastic_start *start, struct
                                               .say = say,
                                               .context = &l};
     status = dtp_launch_elastic(&launch, faults);
-    forget_all(root);
+    forget_all(l.root);
     close(owner);
     return status;
 }

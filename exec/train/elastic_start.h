@@ -1,8 +1,8 @@
 /* Elastic runs before any rank trains: which numbers of ranks a job can be planned for, and what starts them.
  *
- * The sequences of a step stay as many whatever the number of ranks, so that learning rate and samples of each step stay
- * what they were: with fewer ranks each takes more micro-steps. A number of ranks that does not divide them, or that the
- * plan refuses for another reason, is left out. */
+ * The sequences of a step stay as many whatever the number of ranks, so that learning rate and samples of each step
+ * stay what they were: with fewer ranks each takes more micro-steps. A number of ranks that does not divide them, or
+ * that the plan refuses for another reason, is left out. */
 #ifndef DTP_ELASTIC_START_H
 #define DTP_ELASTIC_START_H
 

@@ -98,7 +98,8 @@ void dtp_event_checkpoint(FILE *file, uint64_t step, const char *directory, doub
 void dtp_event_snapshot(FILE *file, uint64_t step, double stall_s)
 {
     if (file)
-        say(file, json_pack("{s:s,s:I,s:o}", "event", "snapshot", "step", (json_int_t)step, "stall_s", number(stall_s)));
+        say(file,
+            json_pack("{s:s,s:I,s:o}", "event", "snapshot", "step", (json_int_t)step, "stall_s", number(stall_s)));
 }
 
 void dtp_event_generation(FILE *file, uint32_t generation, uint32_t ranks, const char *why)

@@ -1,5 +1,5 @@
-/* What a run keeps of its state: checkpoints on a disk, at once or beside training, and snapshots in memory; and what it
- * goes on from. All of it happens between two steps, where the state stands still, and on all ranks alike: whether
+/* What a run keeps of its state: checkpoints on a disk, at once or beside training, and snapshots in memory; and what
+ * it goes on from. All of it happens between two steps, where the state stands still, and on all ranks alike: whether
  * something is due follows from the step, whether the last one is done from what all have said behind the step. */
 #include "train/trainer.h"
 
@@ -71,8 +71,8 @@ static void save_beside(struct dtp_trainer *t)
     end_saving(t); /* where a disk is slower than that: training waits for it */
     t->saver.place = (struct dtp_checkpoint_place){t->settings->checkpoint, t->of->ranks.rank, t->ranks, agree, t};
     t->saver.identity = dtp_train_identity(t);
-    enum dtp_status status = dtp_saver_begin(&t->saver, t->device, &t->position, t->binding.own, t->binding.own_count,
-                                             &stall_s, t->faults);
+    enum dtp_status status =
+        dtp_saver_begin(&t->saver, t->device, &t->position, t->binding.own, t->binding.own_count, &stall_s, t->faults);
     remember_unwritten(t, status);
     t->saving = status == DTP_OK;
     t->save_stall_s = dtp_now_s() - begun_s;
@@ -194,7 +194,8 @@ static bool first_generation(void)
     return !generation || atoi(generation) == 0;
 }
 
-/* What another run left is taken away before ranks meet: by the rank whose memory it is, or the first of its machine. */
+/* What another run left is taken away before ranks meet: by the rank whose memory it is, or the first of its machine.
+ */
 enum dtp_status dtp_keep_prepare(struct dtp_trainer *t)
 {
     const struct dtp_settings *s = t->settings;
@@ -211,12 +212,13 @@ enum dtp_status dtp_keep_open(struct dtp_trainer *t)
     if (!t->settings->elastic)
         return DTP_OK;
     const struct dtp_cluster *cluster = &t->job->cluster;
-    const struct dtp_snapshot_options options = {
-        .world = &t->world,
-        .device = t->device,
-        .folder = t->memory,
-        .identity = identity_of(t),
-        .neighbour = t->ranks == 1 ? 0 : cluster->nodes > 1 ? cluster->gpus_per_node : 1};
+    const struct dtp_snapshot_options options = {.world = &t->world,
+                                                 .device = t->device,
+                                                 .folder = t->memory,
+                                                 .identity = identity_of(t),
+                                                 .neighbour = t->ranks == 1        ? 0
+                                                              : cluster->nodes > 1 ? cluster->gpus_per_node
+                                                                                   : 1};
     return dtp_snapshots_open(&options, &t->snapshots, t->faults);
 }
 
@@ -249,8 +251,8 @@ static enum dtp_status go_on(struct dtp_trainer *t)
     enum dtp_status status = newest_checkpoint(t, &newest);
     bool previous = t->settings->resume_previous && first; /* what the user asked for, once */
     if (status == DTP_OK && !previous)
-        status = dtp_snapshots_restore(t->snapshots, t->binding.parts, t->binding.part_count, newest, &t->position, &found,
-                                       &remarks);
+        status = dtp_snapshots_restore(t->snapshots, t->binding.parts, t->binding.part_count, newest, &t->position,
+                                       &found, &remarks);
     if (status == DTP_OK)
         say_now(&remarks);
     for (size_t i = 0; i < remarks.count && i < DTP_FAULTS_KEPT && status != DTP_OK; i++)
