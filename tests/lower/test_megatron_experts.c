@@ -93,6 +93,7 @@ static void test_random_plans(void **state)
         job.asked.accumulate = 1 + (uint32_t)random_below(3);
         job.asked.ep = 1u << random_below(4);
         job.asked.megatron.flex_dispatcher = job.asked.ep > 1 && random_bool();
+        job.asked.megatron.expert_overlap = job.asked.ep > 1 && random_bool();
         if (random_bool()) {
             assert_true(dtp_precision_recipe("fp8-current", &job.asked.precision));
             job.asked.precision.fp8_recipe = recipes[random_below(2)];
@@ -210,6 +211,34 @@ static void test_recomputed_flops(void **state)
     assert_true(fabs(again("mlp") - 2.0 * 3 * 256 * 768) < 1);
 }
 
+/* Of three micro-steps the first forward and the last backward stand alone. In each of two layers with experts a
+ * forward exchanges three times (how many rows, there, back), a backward twice: 2 x (2 x 3 + 2 x 2) of 2 x 3 x 5 run
+ * beside. */
+static void test_overlapped_exchanges(void **state)
+{
+    (void)state;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    struct dtp_transformer t = model();
+    struct dtp_plan plan = asked();
+    struct dtp_program *program;
+    uint32_t all = 0, beside = 0;
+    plan.ep = 4, plan.accumulate = 3, plan.megatron.expert_overlap = true;
+    resolve(&plan, &t, &cluster);
+    assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, &faults), DTP_OK);
+    const struct dtp_buffer *buffers = dtp_program_buffers(program);
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        const struct dtp_op *op = &dtp_program_ops(program)[i];
+        const struct dtp_operand *operands = dtp_program_operands(program, op);
+        if (op->kind != DTP_OP_ALL_TO_ALL)
+            continue;
+        all++;
+        beside += strcmp(buffers[operands[0].buffer.index].name, "rows under way") == 0;
+    }
+    assert_int_equal(all, 2 * 3 * 5);
+    assert_int_equal(beside, 2 * (2 * 3 + 2 * 2));
+    dtp_program_destroy(program);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -295,9 +324,13 @@ static void test_grouped_price(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_plans),     cmocka_unit_test(test_saved_bytes),
-        cmocka_unit_test(test_recomputed_parts), cmocka_unit_test(test_recomputed_flops),
-        cmocka_unit_test(test_refused),          cmocka_unit_test(test_casts),
+        cmocka_unit_test(test_random_plans),
+        cmocka_unit_test(test_saved_bytes),
+        cmocka_unit_test(test_recomputed_parts),
+        cmocka_unit_test(test_recomputed_flops),
+        cmocka_unit_test(test_overlapped_exchanges),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_casts),
         cmocka_unit_test(test_grouped_price),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
