@@ -31,7 +31,7 @@ struct dtp_block_work {
     double forward_kernels, backward_kernels; /* launches of one block, matmuls included */
     double root_kernels;                      /* of embedding, head and loss, both ways */
     bool fused;                               /* pointwise operations are fused */
-    double again_bytes, again_kernels; /* of parts of a layer that run again: of a token; launches */
+    double again_bytes, again_kernels;        /* of parts of a layer that run again: of a token; launches */
     double layers, layers_again; /* of the model that are such blocks; of these, whose forward runs again */
 };
 

@@ -16,8 +16,8 @@ void dtp_recompute_text(uint32_t set, char out[DTP_RECOMPUTE_BYTES])
     size_t used = (size_t)snprintf(out, DTP_RECOMPUTE_BYTES, "%s", set ? "" : "none");
     for (int i = 0; i < DTP_RECOMPUTE_COUNT; i++)
         if (set >> i & 1)
-            used += (size_t)snprintf(out + used, DTP_RECOMPUTE_BYTES - used, "%s%s", used ? "+" : "",
-                                     recompute_words[i]);
+            used +=
+                (size_t)snprintf(out + used, DTP_RECOMPUTE_BYTES - used, "%s%s", used ? "+" : "", recompute_words[i]);
 }
 
 bool dtp_recompute_parse(const char *text, uint32_t *out)

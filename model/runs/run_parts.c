@@ -37,10 +37,14 @@ static uint32_t recomputed_parts(const struct dtp_run *run)
     static const struct {
         const char *word;
         enum dtp_recompute part;
-    } words[] = {{"core_attn", DTP_RECOMPUTE_CORE_ATTN}, {"moe_act", DTP_RECOMPUTE_MOE_ACT},
-                 {"act", DTP_RECOMPUTE_MOE_ACT},         {"layernorm", DTP_RECOMPUTE_LAYERNORM},
-                 {"norm", DTP_RECOMPUTE_LAYERNORM},      {"mla_up_proj", DTP_RECOMPUTE_MLA_UP_PROJ},
-                 {"mlp", DTP_RECOMPUTE_MLP},             {"moe", DTP_RECOMPUTE_MOE},
+    } words[] = {{"core_attn", DTP_RECOMPUTE_CORE_ATTN},
+                 {"moe_act", DTP_RECOMPUTE_MOE_ACT},
+                 {"act", DTP_RECOMPUTE_MOE_ACT},
+                 {"layernorm", DTP_RECOMPUTE_LAYERNORM},
+                 {"norm", DTP_RECOMPUTE_LAYERNORM},
+                 {"mla_up_proj", DTP_RECOMPUTE_MLA_UP_PROJ},
+                 {"mlp", DTP_RECOMPUTE_MLP},
+                 {"moe", DTP_RECOMPUTE_MOE},
                  {"shared_experts", DTP_RECOMPUTE_SHARED_EXPERTS}};
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz_";
     const char *note = strstr(run->notes, "recompute");
