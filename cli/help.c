@@ -1,5 +1,6 @@
 /* --help: usage, options and keys from the tables that the parser itself reads, and examples that run as they stand. */
 #include "cli/command.h"
+#include "cli/help.h"
 
 #include "chart/chart.h"
 #include "runs/run_table.h"
@@ -14,12 +15,7 @@
 
 #define USAGE_COLUMN 7
 
-struct command_help {
-    const char *usage, *words;
-    const char *examples[8][2]; /* command, what it does */
-};
-
-static const struct command_help helps[DTP_COMMAND_COUNT] = {
+static const struct dtp_command_help helps[DTP_COMMAND_COUNT] = {
     [DTP_COMMAND_PLAN] =
         {"dtplan [plan] [SCENARIO.ini ...] [--KEY VALUE ...] [--json | --csv]",
          "Predicts memory, communication, step time and cost of one training job. Scenario files hold the same keys as "
@@ -289,7 +285,7 @@ static void print_keys(const struct dtp_page *page)
                   "written with underscores: micro_batch = 4.");
 }
 
-static void print_examples(const struct dtp_page *page, const struct command_help *help)
+static void print_examples(const struct dtp_page *page, const struct dtp_command_help *help)
 {
     dtp_page_heading(page, "EXAMPLES", "");
     for (size_t i = 0; i < sizeof help->examples / sizeof *help->examples && help->examples[i][0]; i++) {
@@ -339,19 +335,30 @@ static void print_columns(const struct dtp_page *page)
     }
 }
 
+const struct dtp_command_help *dtp_help_of(enum dtp_command command)
+{
+    return &helps[command];
+}
+
+const char *dtp_exit_status_words(int status)
+{
+    static const char *const words[] = {
+        "done", "the answer is no: the plan does not fit, nothing that was asked for does, or a prediction is off",
+        "usage or bad input",
+        "environment: catalogues not found, output cannot be written, stopped by a signal before it was done"};
+    return words[status];
+}
+
 static void print_exit_status(const struct dtp_page *page)
 {
     dtp_page_heading(page, "EXIT STATUS", "");
-    fputs("  0  done\n"
-          "  1  the answer is no: the plan does not fit, nothing that was asked for does, or a prediction is off\n"
-          "  2  usage or bad input\n"
-          "  3  environment: catalogues not found, output cannot be written, stopped by a signal before it was done\n",
-          page->file);
+    for (int i = DTP_OK; i <= DTP_ENVIRONMENT; i++)
+        fprintf(page->file, "  %d  %s\n", i, dtp_exit_status_words(i));
 }
 
 void dtp_help_command(enum dtp_command command, const struct dtp_page *page)
 {
-    const struct command_help *help = &helps[command];
+    const struct dtp_command_help *help = &helps[command];
     print_usage(page, help->usage);
     fputc('\n', page->file);
     dtp_page_wrap(page, 0, 0, help->words);
