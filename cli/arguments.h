@@ -99,6 +99,7 @@ struct dtp_arguments {
     const char *only;                      /* --only PREFIX, or NULL */
     const char *notes;                     /* --notes TEXT, or NULL */
     const char *trace, *timeline, *memory; /* files of simulate, or NULL */
+    const char *snapshot;                  /* file of run, or NULL */
     const char **catalogs;                 /* --catalog FILE ... */
     size_t catalog_count;
     const char *to;     /* launch --to NAME, or NULL */

@@ -106,10 +106,12 @@ struct dtp_runtime {
 
     /* ---- memory and execution ---- */
     bool one_queue; /* kernels of all streams go to the device through one queue (CUDA_DEVICE_MAX_CONNECTIONS=1) */
-    bool counts_elements; /* buckets and prefetches are counted in elements over the whole net and end anywhere in a
-                             layer, so that no layer's part of a step need repeat another's */
-    bool arena;           /* the step's memory is one arena, placed beforehand: no segments, no rounding */
-    bool executed;        /* dtplan-exec runs its programs; those of the others are only predicted */
+    bool counts_elements;  /* buckets and prefetches are counted in elements over the whole net and end anywhere in a
+                              layer, so that no layer's part of a step need repeat another's */
+    bool arena;            /* the step's memory is one arena, placed beforehand: no segments, no rounding */
+    bool executed;         /* dtplan-exec runs its programs */
+    const char *reference; /* script of the data directory that trains its plans with the framework itself; NULL: there
+                              is none, plans are only predicted unless they are executed */
 
     /* ---- hooks; NULL: nothing ---- */
     /* The runtime's part of dtp_plan_resolve: what follows under it, and what it refuses. Keys that it alone reads are
