@@ -1,6 +1,11 @@
 /* Which shipped models our executor runs, and why not the others: tests/golden/presets_run.txt has a line for each,
  * which is rewritten under DTPLAN_UPDATE=1. Those that run do so here, for three steps on the host's cores, cut to the
  * layers that hold each kind of theirs and to narrow rows: what kinds of operators they have stays. */
+#include "lower/lower.h"
+#include "plan/plan.h"
+#include "runtime/dtplan/lower_executor.h"
+#include "runtime/runtimes.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,8 +16,6 @@
 #include "lib/hardware.h"
 #include "lib/run_fixture.h"
 #include "lib/shipped_catalog.h"
-#include "lower/lower.h"
-#include "runtime/dtplan/lower_executor.h"
 
 #define LISTED TEST_SOURCE_DIR "/tests/golden/presets_run.txt"
 
