@@ -1,6 +1,7 @@
 #include "record/run_report.h"
 
 #include "page/json_value.h"
+#include "plan/runtime.h"
 #include "record/simulation_report.h"
 
 #include <math.h>
@@ -11,6 +12,31 @@ static json_t *predicted_s(const struct dtp_run_report *r, double seconds)
     return dtp_json_real(dtp_cluster_has_times(&r->simulated->job.cluster) ? seconds : (double)NAN);
 }
 
+/* Of a run by the framework's own program; null of the executor's. */
+static json_t *reference_json(const struct dtp_run_report *r)
+{
+    const struct dtp_memory *m = &r->simulated->prediction.memory;
+    const struct dtp_reference_bytes *b = &r->measured->reference;
+    const struct {
+        const char *name;
+        uint64_t predicted_bytes, measured_bytes;
+    } rows[] = {{"parameters", m->params_bytes, b->parameters},
+                {"gradients", m->grads_bytes, b->gradients},
+                {"optimizer", m->optimizer_bytes, b->optimizer},
+                {"after_init", m->after_init_bytes, b->after_init},
+                {"allocated_peak", m->allocated_peak_bytes, b->allocated},
+                {"reserved_peak", m->reserved_peak_bytes, b->reserved}};
+    if (r->simulated->job.plan.runtime->executed)
+        return json_null();
+    json_t *list = json_object();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        json_object_set_new(list, rows[i].name,
+                            json_pack("{s:o,s:o}", "predicted_bytes", dtp_json_whole(rows[i].predicted_bytes),
+                                      "measured_bytes",
+                                      rows[i].measured_bytes ? dtp_json_whole(rows[i].measured_bytes) : json_null()));
+    return list;
+}
+
 static json_t *memory_json(const struct dtp_run_report *r)
 {
     const struct dtp_memory *m = &r->simulated->prediction.memory;
@@ -19,8 +45,8 @@ static json_t *memory_json(const struct dtp_run_report *r)
         json_object_set_new(owners, dtp_owner_key((enum dtp_owner)i),
                             json_pack("{s:o,s:o}", "predicted_bytes", dtp_json_whole(m->phase_bytes[m->peak_phase][i]),
                                       "measured_bytes", dtp_json_whole(r->measured->owner_bytes[i])));
-    return json_pack("{s:o,s:{s:o,s:o},s:{s:o,s:o},s:o,s:o}", "owners", owners, "arena", "predicted_bytes",
-                     dtp_json_whole(r->simulated->placement.arena_bytes), "measured_bytes",
+    return json_pack("{s:o,s:o,s:{s:o,s:o},s:{s:o,s:o},s:o,s:o}", "reference", reference_json(r), "owners", owners,
+                     "arena", "predicted_bytes", dtp_json_whole(r->simulated->placement.arena_bytes), "measured_bytes",
                      dtp_json_whole(r->measured->device_arena_bytes), "device", "predicted_bytes",
                      dtp_json_whole(m->device_peak_bytes), "measured_bytes",
                      r->measured->used_bytes ? dtp_json_whole(r->measured->used_bytes) : json_null(),
@@ -86,6 +112,16 @@ static json_t *split_json(const struct dtp_run_report *r)
                      dtp_json_real(s->measured_s));
 }
 
+static json_t *elastic_json(const struct dtp_elastic_outcome *e)
+{
+    return json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "generations", dtp_json_whole(e->generations),
+                     "ranks", dtp_json_whole(e->ranks), "failures", dtp_json_whole(e->failures), "snapshots",
+                     dtp_json_whole(e->snapshots), "steps_again", dtp_json_whole(e->again), "wall_s",
+                     dtp_json_real(e->wall_s), "again_s", dtp_json_real(e->again_s), "down_s", dtp_json_real(e->down_s),
+                     "snapshot_stall_s", dtp_json_real(e->stall_s), "goodput", dtp_json_real(dtp_elastic_goodput(e)),
+                     "expected_goodput", dtp_json_real(dtp_elastic_expected(e)));
+}
+
 enum dtp_status dtp_run_json(const struct dtp_run_report *r, FILE *file, struct dtp_faults *faults)
 {
     const struct dtp_run_outcome *m = r->measured;
@@ -111,5 +147,7 @@ enum dtp_status dtp_run_json(const struct dtp_run_report *r, FILE *file, struct 
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory while writing JSON");
     }
     json_decref(time);
+    if (m->elastic.known)
+        json_object_set_new(run, "elastic", elastic_json(&m->elastic));
     return dtp_json_dump(run, file, faults);
 }
