@@ -33,8 +33,8 @@ static void test_again(void **state)
     (void)state;
     float values[2 * DTP_NF4_BLOCK] = {0}, back[2 * DTP_NF4_BLOCK], largest[2], largest_again[2];
     uint8_t codes[DTP_NF4_BLOCK], again[DTP_NF4_BLOCK];
-    for (int i = 0; i < (int)DTP_NF4_BLOCK; i++)
-        values[DTP_NF4_BLOCK + i] = (float)(i * i % 37 - 18) / 7;
+    for (size_t i = 0; i < DTP_NF4_BLOCK; i++)
+        values[DTP_NF4_BLOCK + i] = ((float)(i * i % 37) - 18) / 7;
     struct dtp_pack4_args pack = {values, codes, largest, 2 * DTP_NF4_BLOCK, DTP_ELEMENT_FP32};
     struct dtp_unpack4_args unpack = {codes, largest, back, 2 * DTP_NF4_BLOCK, DTP_ELEMENT_FP32};
     struct dtp_pack4_args once_more = {back, again, largest_again, 2 * DTP_NF4_BLOCK, DTP_ELEMENT_FP32};
