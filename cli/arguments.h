@@ -27,6 +27,7 @@
     X(VALIDATE, "validate", validate)                                                                                  \
     X(PROBE, "probe", probe)                                                                                           \
     X(CATALOG, "catalog", catalog)                                                                                     \
+    X(DOCTOR, "doctor", doctor)                                                                                        \
     X(SCHEDULE, "schedule", schedule)                                                                                  \
     X(HELP, "help", help)
 enum dtp_command {

@@ -187,6 +187,14 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
           {"dtplan catalog measured path/to/machine.csv", "how well fits describe what was measured"},
           {"dtplan catalog constants", "what the predictions rest on"},
           {"dtplan catalog models --csv", "all models as a table for a spreadsheet"}}},
+    [DTP_COMMAND_DOCTOR] =
+        {"dtplan doctor [COMMAND ...] [--device cuda|host] [--json]",
+         "Says what this machine lacks for which command, and how to have it: libraries of GPUs, dtplan-exec, gnuplot, "
+         "launchers. Predicting needs none of them. Of commands that are named the exit status is 3 where one of them "
+         "cannot do its work here.",
+         {{"dtplan doctor", "all there is to know"},
+          {"dtplan doctor run --device host", "whether plans can be run on the cores of this machine"},
+          {"dtplan doctor run validate --json", "the same of GPUs, for a program"}}},
     [DTP_COMMAND_SCHEDULE] =
         {"dtplan schedule --stages N --micro-batches N [--schedule LIST] [--times F,B,W[,SEND]] [--csv] [--chart "
          "FIGURE] [--passes FILE.csv]",

@@ -24,7 +24,7 @@ static void pass_on(int signal_number)
 
 /* ---- where it is ------------------------------------------------------------------------------------------------- */
 
-static enum dtp_status find_program(char *out, size_t bytes, struct dtp_faults *faults)
+enum dtp_status dtp_run_program(char *out, size_t bytes, struct dtp_faults *faults)
 {
     static const char *const places[] = {"dtplan-exec", "../libexec/dtplan-exec"};
     char self[4096];
@@ -198,7 +198,7 @@ enum dtp_status dtp_run_process(const struct dtp_run_process *process)
     struct line line = {0};
     char program[8192];
     int events = -1;
-    enum dtp_status status = find_program(program, sizeof program, process->context->faults);
+    enum dtp_status status = dtp_run_program(program, sizeof program, process->context->faults);
     if (status == DTP_OK)
         status = write_line(process, program, &line);
     sigaction(SIGINT, &action, &before[0]);

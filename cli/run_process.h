@@ -20,6 +20,8 @@ struct dtp_run_process {
     void *listener;
 };
 enum dtp_status dtp_run_process(const struct dtp_run_process *process);
+/* Where dtplan-exec is; DTP_ENVIRONMENT where it is not. */
+enum dtp_status dtp_run_program(char *out, size_t bytes, struct dtp_faults *faults);
 /* Whether such a signal ever came, even when the run was over already or had not begun. */
 bool dtp_run_process_told_to_stop(void);
 

@@ -40,7 +40,8 @@ struct ends {
 static void count_loss(const struct ends *s, struct dtp_activations *out)
 {
     uint64_t vocab = s->t->vocab, chunk_vocab = (vocab + LOSS_CHUNKS - 1) / LOSS_CHUNKS;
-    uint64_t shifted = dtp_plan_shifts_logits(s->plan) ? s->c : 0; /* whose forward is the more */
+    bool shifts = dtp_plan_shifts_logits(s->plan);
+    uint64_t shifted = shifts && s->c != 4 ? s->c : 0;                    /* whose forward is the more */
     uint64_t eager = 12 + shifted + (s->t->final_softcap > 0 ? s->c : 0); /* of a logit; soft caps keep their tanh */
     switch (dtp_plan_loss(s->plan)) {
     case DTP_LOSS_EAGER:
@@ -50,7 +51,7 @@ static void count_loss(const struct ends *s, struct dtp_activations *out)
         break;
     case DTP_LOSS_FUSED:
         out->logits = s->c * vocab;
-        out->loss = (shifted ? s->c + 8 : 2 * s->c) * vocab;
+        out->loss = (shifts ? 8 + shifted : 2 * s->c) * vocab;
         out->logits_gradient = s->c * vocab;
         break;
     case DTP_LOSS_CHUNKED:

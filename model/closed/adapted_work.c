@@ -99,8 +99,8 @@ struct dtp_adapted_work dtp_adapted_work_of(const struct dtp_transformer *transf
     return work;
 }
 
-/* Eager: s wide 2, a sum 3, and 2 of a copy before it (dtp_plan_defends_results); backward s g 2, and the two gradients of what both read 3. Fused: one tensor more is read
- * and written; backward one written. */
+/* Eager: s wide 2, a sum 3, and 2 of a copy before it (dtp_plan_defends_results); backward s g 2, and the two gradients
+ * of what both read 3. Fused: one tensor more is read and written; backward one written. */
 void dtp_adapted_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan *plan, double *forward,
                        double *backward)
 {

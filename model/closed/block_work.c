@@ -426,8 +426,8 @@ double dtp_loss_bytes_per_token(const struct dtp_transformer *transformer, const
          * cast back 4+w */
         return vocab * (2 * (4 + w) + 32 + 8);
     if (dtp_plan_shifts_logits(plan))
-        /* to fp32 w+4, shifted 4+4, log_softmax 4+4 (one kernel: read 4, and its gradient over them 4+4); backward of it
-         * 12, of the shift zeros 4 and 4+4; cast back 4+w */
+        /* to fp32 w+4, shifted 4+4, log_softmax 4+4 (one kernel: read 4, and its gradient over them 4+4); backward of
+         * it 12, of the shift zeros 4 and 4+4; cast back 4+w */
         return vocab * (2 * (4 + w) + 8 + (dtp_plan_loss(plan) == DTP_LOSS_EAGER ? 20 : 12) + 12 + cap);
     if (dtp_plan_loss(plan) == DTP_LOSS_EAGER)
         /* logits.float(): w+4; log_softmax 4+4; its backward reads 4+4 writes 4; cast back 4+w */

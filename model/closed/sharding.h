@@ -9,7 +9,7 @@
 #include "machine/machine.h"
 #include "closed/memory_parts.h"
 #include "plan/rules.h"
-#include "net/transformer.h"
+#include "net/layer_kind.h"
 
 /* Elements. "shard" is what one rank stores, padding included. */
 struct dtp_units {
@@ -41,6 +41,11 @@ struct dtp_units {
 
 void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                      const struct dtp_plan *plan, struct dtp_units *out);
+
+/* Of a model whose layers are all of one kind, which is known: the rank's part of the experts, and gets the plan's
+ * adapters here. */
+void dtp_units_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                  const struct dtp_plan *plan, struct dtp_layer_kind *kind, struct dtp_units *out);
 
 /* Bytes at rest on one GPU, and on its share of host and NVMe; elements of what stays on the GPU. */
 struct dtp_state_bytes {

@@ -5,12 +5,11 @@
  *            and of log-softmax 4 each (12 V), then the cast c
  *            in place: logits c, fp32 copy 4, of which the differences to the maximum are a tensor of 4 that becomes
  *            probabilities and, in backward, the gradient; then the cast c
- *            shifted (dtp_plan_shifts_logits): logits c, fp32 copy 4, that without the last token 4, log-softmax 4 (14 V);
- *            backward besides: 4 for the gradient of the copy, then the cast. One kernel in place of log-softmax writes
- *            the gradient over what it read: c + 8
- *   fused    logits c, their gradient c
- *            soft-capped logits besides: the tanh that backward reads, c
- *   chunked  the same for an eighth of the tokens at a time, backward at once; the hidden states' gradient in fp32 */
+ *            shifted (dtp_plan_shifts_logits): logits c, fp32 copy 4, that without the last token 4, log-softmax 4 (14
+ * V); backward besides: 4 for the gradient of the copy, then the cast. One kernel in place of log-softmax writes the
+ * gradient over what it read: c + 8 fused    logits c, their gradient c soft-capped logits besides: the tanh that
+ * backward reads, c chunked  the same for an eighth of the tokens at a time, backward at once; the hidden states'
+ * gradient in fp32 */
 #include "lower/lowering.h"
 
 #include "base/bytes.h"
@@ -67,10 +66,9 @@ void dtp_lower_final_norm(struct dtp_lowering *l)
         l->flight->final_input = DTP_NO_BUFFER;
     l->flight->final_norm = dtp_draft_new(l, &draft, "final norm", DTP_OWNER_ACTIVATIONS,
                                           tokens_bytes(l->tokens, l->compute * l->between), DTP_WRITE);
-    l->flight->final_statistics = dtp_draft_new(l, &draft, "final norm statistics", DTP_OWNER_ACTIVATIONS,
-                                                l->tensor_bytes[DTP_TENSOR_STATISTICS1] +
-                                                    tokens_bytes(l->tokens, copy * l->between),
-                                                DTP_WRITE);
+    l->flight->final_statistics =
+        dtp_draft_new(l, &draft, "final norm statistics", DTP_OWNER_ACTIVATIONS,
+                      l->tensor_bytes[DTP_TENSOR_STATISTICS1] + tokens_bytes(l->tokens, copy * l->between), DTP_WRITE);
     l->flight->final_wide = dtp_draft_new(l, &draft, "final norm in fp32", DTP_OWNER_ACTIVATIONS,
                                           l->autocast ? tokens_bytes(l->tokens, 4 * l->between) : 0, DTP_WRITE);
     dtp_draft_memory(l, &draft, 0, 1);

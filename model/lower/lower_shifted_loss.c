@@ -1,5 +1,5 @@
-/* Cross entropy as Transformers' models have it (dtp_plan_shifts_logits): of a copy in fp32, of which a second one leaves
- * out each sequence's last token, beside the 16-bit logits. */
+/* Cross entropy as Transformers' models have it (dtp_plan_shifts_logits): of a copy in fp32, of which a second one
+ * leaves out each sequence's last token, beside the 16-bit logits. */
 #include "lower/lowering.h"
 
 #include "base/bytes.h"
@@ -28,8 +28,8 @@ void dtp_lower_shifted_loss(struct dtp_lowering *l, uint64_t tokens, bool drops_
     dtp_draft_end(l, &draft);
 }
 
-/* Of log-softmax 4 + 4 + 4, of the nll loss zeros; by one kernel 4 + 4. Then of the copy without the last token: zeros 4,
- * of which 4 + 4 are filled. */
+/* Of log-softmax 4 + 4 + 4, of the nll loss zeros; by one kernel 4 + 4. Then of the copy without the last token: zeros
+ * 4, of which 4 + 4 are filled. */
 void dtp_lower_shifted_gradient(struct dtp_lowering *l, uint64_t tokens)
 {
     double logits = (double)tokens * (double)l->transformer->vocab;
@@ -47,8 +47,7 @@ void dtp_lower_shifted_gradient(struct dtp_lowering *l, uint64_t tokens)
     dtp_draft_memory(l, &draft, logits * (l->loss == DTP_LOSS_EAGER ? 12 : 8), 2);
     dtp_draft_end(l, &draft);
     dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "shift");
-    l->flight->logits_gradient =
-        dtp_draft_new(l, &draft, "logits gradient in fp32", DTP_OWNER_LOGITS, wide, DTP_WRITE);
+    l->flight->logits_gradient = dtp_draft_new(l, &draft, "logits gradient in fp32", DTP_OWNER_LOGITS, wide, DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, logits * 12, 2);
     dtp_draft_end(l, &draft);

@@ -85,7 +85,7 @@ struct dtp_flight {
     uint32_t deferred_count;
     struct dtp_flight_module *module;             /* of each layer */
     dtp_buffer_id embedded, embedding_statistics; /* tensor before an embedding norm, and what that keeps */
-    dtp_buffer_id replayed; /* result of the block whose backward runs, made again; else none */
+    dtp_buffer_id replayed;                       /* result of the block whose backward runs, made again; else none */
     dtp_buffer_id final_input, final_norm, final_statistics, final_wide; /* input of the final norm, and so on */
     dtp_buffer_id logits, loss_state, capped, logits_gradient;
     dtp_buffer_id gradient; /* of the residual stream, updated in place from the head down to x0 */

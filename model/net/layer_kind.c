@@ -198,23 +198,15 @@ void dtp_layer_tensor_widths(const struct dtp_layer_kind *kind, uint64_t out[DTP
 #include "net/layer_kind.def"
 }
 
-enum dtp_layer_element dtp_layer_tensor_element(enum dtp_layer_tensor tensor)
-{
-    static const enum dtp_layer_element elements[DTP_TENSOR_COUNT] = {
+const uint8_t dtp_layer_elements[DTP_TENSOR_COUNT] = {
 #define DTP_TENSOR(suffix, name, width, element, part) DTP_LAYER_ELEMENT_##element,
 #include "net/layer_kind.def"
-    };
-    return elements[tensor];
-}
+};
 
-enum dtp_layer_part dtp_layer_tensor_part(enum dtp_layer_tensor tensor)
-{
-    static const enum dtp_layer_part parts[DTP_TENSOR_COUNT] = {
+const uint8_t dtp_layer_parts[DTP_TENSOR_COUNT] = {
 #define DTP_TENSOR(suffix, name, width, element, part) DTP_PART_##part,
 #include "net/layer_kind.def"
-    };
-    return parts[tensor];
-}
+};
 
 uint64_t dtp_layer_wide_of(enum dtp_layer_tensor tensor)
 {

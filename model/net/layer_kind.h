@@ -140,8 +140,15 @@ static inline struct dtp_layer_cut dtp_layer_matrix_cut(const struct dtp_layer_m
 uint64_t dtp_layer_tensor_width(const struct dtp_layer_kind *kind, enum dtp_layer_tensor tensor);
 /* The same of all, also of those that no operator of the kind makes. */
 void dtp_layer_tensor_widths(const struct dtp_layer_kind *kind, uint64_t out[DTP_TENSOR_COUNT]);
-enum dtp_layer_element dtp_layer_tensor_element(enum dtp_layer_tensor tensor);
-enum dtp_layer_part dtp_layer_tensor_part(enum dtp_layer_tensor tensor);
+extern const uint8_t dtp_layer_elements[DTP_TENSOR_COUNT], dtp_layer_parts[DTP_TENSOR_COUNT];
+static inline enum dtp_layer_element dtp_layer_tensor_element(enum dtp_layer_tensor tensor)
+{
+    return (enum dtp_layer_element)dtp_layer_elements[tensor];
+}
+static inline enum dtp_layer_part dtp_layer_tensor_part(enum dtp_layer_tensor tensor)
+{
+    return (enum dtp_layer_part)dtp_layer_parts[tensor];
+}
 
 /* As a set, where autocast runs norms wide: the fp32 result that the norm before a matmul casts, given its result; the
  * fp32 cast that a norm behind one reads, given its input. Empty for other tensors. */

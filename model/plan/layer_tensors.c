@@ -6,6 +6,9 @@
 #include "plan/norm_chain.h"
 #include "plan/runtime_sizes.h"
 
+#include <stddef.h>
+#include <string.h>
+
 #define BIT(suffix) DTP_TENSOR_BIT(suffix)
 
 /* DDPOptimizer ends its first graph where DDP's first bucket is full, 1 MiB: the down matrix's fp32 gradient fills it,
@@ -71,6 +74,7 @@ static bool keeps_input(const struct dtp_layer_kind *kind, const struct dtp_plan
 
 static void list_operators(struct dtp_layer_tensors *out, const struct dtp_plan *plan, bool copied)
 {
+    int matrix = 0; /* matrices stand in the order in which forward uses them */
     out->operators = dtp_layer_operators(&out->kind, out->op);
     for (int i = 0; i < out->operators; i++) {
         struct dtp_layer_operator *op = &out->op[i];
@@ -78,11 +82,10 @@ static void list_operators(struct dtp_layer_tensors *out, const struct dtp_plan 
             continue;
         if (copied && op->reads & BIT(CORE))
             op->reads = BIT(CORE_COPY);
-        if (!keeps_input(&out->kind, plan, op))
+        if (out->kind.adapted && !keeps_input(&out->kind, plan, op))
             op->needs = 0;
-        for (int m = 0; m < out->kind.matrices; m++)
-            if (op->makes & UINT64_C(1) << out->kind.matrix[m].result)
-                out->input[m] = dtp_layer_first(op->reads);
+        for (; matrix < out->kind.matrices && op->makes & UINT64_C(1) << out->kind.matrix[matrix].result; matrix++)
+            out->input[matrix] = dtp_layer_first(op->reads);
     }
 }
 
@@ -136,14 +139,16 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
                                                        [DTP_LAYER_ELEMENT_KEPT_INPUT] = compute,
                                                        [DTP_LAYER_ELEMENT_FP32] = 4,
                                                        [DTP_LAYER_ELEMENT_MASK] = 1};
+    const bool keeps_fp8 = dtp_plan_keeps_fp8(plan);
+    const uint64_t received = received_rows(&out->kind);
     uint64_t width[DTP_TENSOR_COUNT];
     dtp_layer_tensor_widths(&out->kind, width);
     for (uint64_t left = made; left; left &= left - 1) {
         enum dtp_layer_tensor tensor = dtp_layer_first(left);
-        bool narrow = dtp_plan_keeps_fp8(plan) && dtp_layer_tensor_element(tensor) == DTP_LAYER_ELEMENT_KEPT_INPUT;
+        bool narrow = keeps_fp8 && dtp_layer_tensor_element(tensor) == DTP_LAYER_ELEMENT_KEPT_INPUT;
         uint64_t bytes = narrow ? dtp_fp8_bytes(plan->precision.fp8_recipe, width[tensor])
                                 : width[tensor] * element[dtp_layer_tensor_element(tensor)];
-        if (received_rows(&out->kind) & UINT64_C(1) << tensor)
+        if (received & UINT64_C(1) << tensor)
             bytes = dtp_layer_received(out, bytes);
         out->bytes[tensor] = plan->sequence_shards > 1 && lies_between_matmuls(tensor)
                                  ? dtp_divide_up(bytes, plan->sequence_shards)
@@ -351,8 +356,11 @@ static uint64_t kept_tensors(const struct dtp_layer_tensors *tensors, const stru
 void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_layer_mlp mlp,
                           const struct dtp_cluster *cluster, const struct dtp_plan *plan, struct dtp_layer_tensors *out)
 {
-    *out = (struct dtp_layer_tensors){.fused = dtp_plan_fuses(plan),
-                                      .added_again = plan->compile && !cut_by_ddp(transformer, cluster, plan)};
+    bool cut = cut_by_ddp(transformer, cluster, plan);
+    const size_t listed = offsetof(struct dtp_layer_tensors, operators);
+    memset((char *)out + listed, 0, sizeof *out - listed);
+    out->fused = dtp_plan_fuses(plan);
+    out->added_again = plan->compile && !cut;
     dtp_layer_kind_of(transformer, mlp, plan->fused_qkv, plan->fused_gate_up, &out->kind);
     dtp_plan_adapt_kind(plan, &out->kind);
     out->kind.narrows = dtp_plan_autocast(plan) || dtp_plan_keeps_fp8(plan);
@@ -368,8 +376,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     bool copied = copies_core(&out->kind, &context, plan);
     list_operators(out, plan, copied);
     out->added_again = out->added_again && out->kind.norms_before && dtp_layer_tensors_sum(out, DTP_TENSOR_INPUT2);
-    list_tensors(out, plan, copied, repacks_heads(out, &context, plan),
-                 made_again(out, plan, cluster, cut_by_ddp(transformer, cluster, plan)));
+    list_tensors(out, plan, copied, repacks_heads(out, &context, plan), made_again(out, plan, cluster, cut));
     cut_first(out, plan);
     count_casts(out, plan);
     out->kept = kept_tensors(out, plan);

@@ -10,15 +10,16 @@ bool dtp_plan_chains_norms(const struct dtp_transformer *transformer, const stru
  * 4, cast 4 + c, product with the weight c + c. Backward: of the weight's product c + c, cast c + 4, of the product g r
  * 4 + 4 and g x 4 + 4 + 4, whose sum over a row is read 4; the mean's gradient spread over it 4, of the square x 4 + 4,
  * 2 x 4 + 4 and their product 4 + 4 + 4; both gradients added 4 + 4 + 4, cast 4 + c. A trained weight's: g x 3 c and
- * its sum over rows c. An fp32 stream has no casts and c is 4. Beside these each way a few kernels of a number a row. */
+ * its sum over rows c. An fp32 stream has no casts and c is 4. Beside these each way a few kernels of a number a row.
+ */
 struct dtp_norm_chain dtp_norm_chain_of(const struct dtp_plan *plan, bool trained)
 {
     bool wide = dtp_plan_autocast(plan);
     double c = wide ? 4 : dtp_plan_compute_bytes(plan), casts = wide ? 0 : 2 * (4 + c);
     struct dtp_norm_chain chain = {.forward = casts + 20 + 2 * c,
                                    .backward = casts + 68 + 2 * c + (trained ? 4 * c : 0),
-                                   .forward_kernels = wide ? 6 : 8,
-                                   .backward_kernels = (wide ? 13 : 15) + (trained ? 2 : 0)};
+                                   .forward_kernels = wide ? 6u : 8u,
+                                   .backward_kernels = (wide ? 13u : 15u) + (trained ? 2u : 0u)};
     chain.saved = wide ? (trained ? 4 : 0) : 4 + (trained ? dtp_plan_compute_bytes(plan) : 0);
     return chain;
 }

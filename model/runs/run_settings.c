@@ -467,7 +467,10 @@ static void write_kernels(struct writer *w)
     set(w, "attention", "%s", flash ? framework->attention : "math");
     if (framework->dropout > 0)
         set(w, "dropout", "%g", framework->dropout);
-    set(w, "loss", "%s", strstr(run->notes, "lmhead-chunks") ? "chunked" : strstr(run->notes, "foak") ? "fused" : framework->loss);
+    set(w, "loss", "%s",
+        strstr(run->notes, "lmhead-chunks") ? "chunked"
+        : strstr(run->notes, "foak")        ? "fused"
+                                            : framework->loss);
     set(w, "optimizer", "%s", !is_pytorch(runtime_of(w)) ? "adamw" : framework->optimizer);
     if (framework->fused_matmuls && !run->lora_rank) { /* adapters stand beside each projection */
         set_switch(w, "fused_qkv", true);
