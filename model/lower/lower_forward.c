@@ -108,13 +108,11 @@ static void norm(const struct pass *pass, int index)
         make(pass, &draft, dtp_layer_first(dtp_layer_wide_of(result)));
     make(pass, &draft, result);
     double bytes = sum ? 2 * (e + c) * h : l->fused ? (e + c) * h : 2 * e * h + casts * (4 + c) * h;
-    uint32_t kernels = 1;
-    if (dtp_layer_tensors_chain(&l->tensors, op)) {
-        struct dtp_norm_chain chain = dtp_norm_chain_of(l->plan, !l->adapts);
+    bool chained = dtp_layer_tensors_chain(&l->tensors, op);
+    struct dtp_norm_chain chain = dtp_norm_chain_of(l->plan, !l->adapts);
+    if (chained)
         bytes = chain.forward * h + casts * (4 + c) * h;
-        kernels = chain.forward_kernels;
-    }
-    dtp_draft_memory(l, &draft, per_token(l, bytes), kernels + (uint32_t)casts);
+    dtp_draft_memory(l, &draft, per_token(l, bytes), (chained ? chain.forward_kernels : 1) + (uint32_t)casts);
     dtp_draft_end(l, &draft);
 }
 
@@ -484,8 +482,7 @@ static void block_result(const struct pass *pass, int index)
     dtp_buffer_id result =
         dtp_draft_new(l, &draft, dtp_layer_tensor_text(DTP_TENSOR_INPUT), DTP_OWNER_ACTIVATIONS,
                       l->tensor_bytes[DTP_TENSOR_INPUT], pass->replay && !holds ? DTP_WRITE | DTP_FREE : DTP_WRITE);
-    if (holds)
-        l->flight->replayed = result;
+    l->flight->replayed = holds ? result : DTP_NO_BUFFER;
     double mask = (double)make_mask(pass, &draft, op);
     double added = l->fused ? (branches - 1) * c : 3 * (branches - 1) * c;
     dtp_draft_memory(l, &draft, per_token(l, (2 * e + c + mask + added) * (double)l->between),
