@@ -482,6 +482,8 @@ class Run:
         elif choices.sharded:
             raise Refused(f"strategy: {choices.strategy} on one GPU shards nothing; take ddp")
         model.to_empty(device=device)
+        if shape.tied_head:  # to_empty makes each module's parameter anew
+            model.head.weight = model.embedding.weight
         fill(model, device, self.arguments.seed)
         self.model = model
         self.ddp = None if choices.sharded else replicated(model, choices, device, self.ranks)
