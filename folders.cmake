@@ -21,6 +21,7 @@ set(DTP_SYSTEM_inih "ini\\.h")
 set(DTP_SYSTEM_yaml "yaml\\.h")
 set(DTP_SYSTEM_cuda "(cuda|cuda_[a-z0-9_]+|cooperative_groups|mma|curand_kernel|vector_types)\\.h|cub/[a-z_]+\\.cuh|math_constants\\.h")
 set(DTP_SYSTEM_gpu_libraries "nccl\\.h|nccl_device\\.h|cublas[A-Za-z_0-9]*\\.h|cudnn[a-z_0-9]*\\.h")
+set(DTP_SYSTEM_loader "dlfcn\\.h")
 set(DTP_SYSTEM_cpu_libraries "cblas\\.h|numa\\.h|immintrin\\.h")
 
 set(DTP_FOLDERS "")
@@ -96,8 +97,10 @@ dtp_folder(exec/data USES exec/ranks SYSTEM libc)
 dtp_folder(exec/device USES exec/data SYSTEM libc cuda gpu_libraries cpu_libraries)
 # state of a run, sharded, written and read again
 dtp_folder(exec/checkpoint USES exec/device SYSTEM libc jansson)
+# snapshots of it in memory, kept by neighbours, from which ranks that meet again go on
+dtp_folder(exec/snapshot USES exec/checkpoint SYSTEM libc)
 # operations of a program tied to memory and kernels
-dtp_folder(exec/bind USES exec/checkpoint SYSTEM libc)
+dtp_folder(exec/bind USES exec/snapshot SYSTEM libc)
 # a run: batches, steps, what is logged
 dtp_folder(exec/train USES exec/bind model/runs SYSTEM libc jansson)
 # what this machine does, measured
@@ -115,3 +118,5 @@ dtp_folder(reports/table USES reports/text SYSTEM libc jansson)
 dtp_folder(reports/chart USES reports/table SYSTEM libc gsl)
 dtp_folder(reports/html USES reports/chart SYSTEM libc)
 dtp_folder(cli USES reports/html model/import SYSTEM libc jansson)
+# the commands for programs: libdtplan
+dtp_folder(cli/library USES cli SYSTEM libc loader)

@@ -85,6 +85,7 @@ struct dtp_arguments {
     uint32_t max_gpus;         /* of a search; 0: not given */
     uint32_t max_nodes;        /* likewise */
     const char *exclude_gpus;  /* search --exclude-gpu LIST, or NULL */
+    bool no_advice;            /* plan --no-advice */
     bool charts;               /* simulate --charts */
     bool leave_one_out;        /* backtest --leave-one-out */
     const char *machine;       /* backtest --machine FILE.csv, or NULL; elsewhere a key of the job */
