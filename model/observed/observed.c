@@ -1,7 +1,5 @@
 #include "observed/observed.h"
 
-#include "observed/readers.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

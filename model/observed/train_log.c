@@ -1,4 +1,4 @@
-#include "observed/readers.h"
+#include "observed/observed.h"
 
 #include "base/quantile.h"
 

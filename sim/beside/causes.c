@@ -100,7 +100,8 @@ static void judge_precision(struct dtp_compared *b, const struct dtp_observed_ti
 static void judge_optimizer(struct dtp_compared *b, const struct dtp_observed_time *t)
 {
     const struct dtp_plan *plan = plan_of(b);
-    if (t->fused_optimizers > 0 || t->kind_count[DTP_OBSERVED_OPTIMIZER] == 0 || (plan && plan->optimizer != DTP_ADAMW_FUSED))
+    if (t->fused_optimizers > 0 || t->kind_count[DTP_OBSERVED_OPTIMIZER] == 0 ||
+        (plan && plan->optimizer != DTP_ADAMW_FUSED))
         return;
     double meant_s = plan ? b->plan.kind_s[DTP_OBSERVED_OPTIMIZER] : 0;
     say(add(b, DTP_CAUSE_OPTIMIZER_NOT_FUSED, t->kind_s[DTP_OBSERVED_OPTIMIZER] - meant_s, 0,
