@@ -7,6 +7,7 @@
 #include "plan/slice.h"
 #include "cost/op_cost.h"
 #include "net/layer_kind.h"
+#include "plan/norm_chain.h"
 
 /* Notation of the comments: h hidden, q = d_q, kv = d_kv, f = ffn, w bytes of the compute dtype, p bytes of the
  * residual stream (4 under autocast: embedding and residual adds stay fp32; else w).
@@ -205,6 +206,10 @@ static struct moved eager_rotary(const struct counted *c)
 static struct moved eager_norm(const struct counted *c, const struct dtp_layer_operator *op)
 {
     double forward = 2 * c->p * c->h, backward = (c->block->adapted ? 3 : 5) * c->p * c->h + c->cast;
+    if (c->block->chains_norms && reads_stream(op)) {
+        struct dtp_norm_chain chain = dtp_norm_chain_of(c->plan, !c->block->adapted);
+        return (struct moved){chain.forward * c->h, (chain.backward + 3 * c->p) * c->h + c->cast};
+    }
     if (!reads_stream(op))
         return (struct moved){forward + c->cast + (c->p - c->w) * c->h, backward};
     return (struct moved){forward, backward + (c->plan->runtime->fused_norms ? 1 : 3) * c->p * c->h};
@@ -348,6 +353,12 @@ static void count_launches(const struct counted *c, bool biased, struct dtp_bloc
         work->forward_kernels += (c->block->gated || c->block->squares ? 2 : 1) + (c->autocast ? 6 : 0);
         work->backward_kernels += (c->block->gated || c->block->squares ? 4 : 1) + (c->autocast ? 8 : 0);
     }
+    if (c->block->chains_norms && c->block->norms_before) { /* in place of one kernel, and of three */
+        struct dtp_norm_chain chain = dtp_norm_chain_of(c->plan, !c->block->adapted);
+        double norms = c->block->parallel == DTP_PARALLEL_ONE_NORM ? 1 : 2;
+        work->forward_kernels += norms * (chain.forward_kernels - 1);
+        work->backward_kernels += norms * (chain.backward_kernels - 2);
+    }
     if (c->block->kv_latent) { /* a matmul and a norm of each latent, cats */
         work->forward_kernels += c->block->q_latent ? 5 : 3;
         work->backward_kernels += c->block->q_latent ? 9 : 6;
@@ -419,6 +430,7 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     block.pads_values = dtp_plan_pads_values(transformer, cluster, plan);
     block.own_values = block.pads_values || plan->runtime->copies_values;
     block.dropout = plan->dropout > 0;
+    block.chains_norms = dtp_plan_chains_norms(transformer, plan);
     struct counted counted = counted_of(transformer, plan, &block);
     bool biased = dtp_layer_bias_elements(&block) > 0;
     counted.parts = plan->sequence_shards > 1 ? plan->sequence_shards : 1;
@@ -447,6 +459,10 @@ double dtp_loss_bytes_per_token(const struct dtp_transformer *transformer, const
         /* logits.float(): w+4; maximum 4, difference 8, exponential 8, sum 4, quotient 8; times the loss's gradient 8;
          * cast back 4+w */
         return vocab * (2 * (4 + w) + 32 + 8);
+    if (dtp_plan_shifts_logits(plan))
+        /* to fp32 w+4, shifted 4+4, log_softmax 4+4 (one kernel: read 4, and its gradient over them 4+4); backward of
+         * it 12, of the shift zeros 4 and 4+4; cast back 4+w */
+        return vocab * (2 * (4 + w) + 8 + (dtp_plan_loss(plan) == DTP_LOSS_EAGER ? 20 : 12) + 12 + cap);
     if (dtp_plan_loss(plan) == DTP_LOSS_EAGER)
         /* logits.float(): w+4; log_softmax 4+4; its backward reads 4+4 writes 4; cast back 4+w */
         return vocab * (2 * (4 + w) + 8 + 12 + cap);

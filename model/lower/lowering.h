@@ -85,6 +85,7 @@ struct dtp_flight {
     uint32_t deferred_count;
     struct dtp_flight_module *module;             /* of each layer */
     dtp_buffer_id embedded, embedding_statistics; /* tensor before an embedding norm, and what that keeps */
+    dtp_buffer_id replayed;                       /* result of the block whose backward runs, made again; else none */
     dtp_buffer_id final_input, final_norm, final_statistics, final_wide; /* input of the final norm, and so on */
     dtp_buffer_id logits, loss_state, capped, logits_gradient;
     dtp_buffer_id gradient; /* of the residual stream, updated in place from the head down to x0 */
@@ -504,6 +505,9 @@ uint32_t dtp_lower_unpacked_access(struct dtp_lowering *l, int matrix, bool stay
 
 /* lower_loss.c */
 void dtp_lower_final_norm(struct dtp_lowering *l);
+/* lower_shifted_loss.c: `drops_input`: nothing reads what the head did. The gradient is in fp32. */
+void dtp_lower_shifted_loss(struct dtp_lowering *l, uint64_t tokens, bool drops_input);
+void dtp_lower_shifted_gradient(struct dtp_lowering *l, uint64_t tokens);
 void dtp_lower_loss_forward(struct dtp_lowering *l); /* head; chunked: with the loss and their backward */
 void dtp_lower_loss_held(struct dtp_lowering *l);    /* behind the forward of a stage that holds it: the loss */
 void dtp_lower_loss_backward(struct dtp_lowering *l);

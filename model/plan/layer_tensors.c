@@ -3,6 +3,7 @@
 #include "base/bytes.h"
 #include "plan/fp8_casts.h"
 #include "plan/context.h"
+#include "plan/norm_chain.h"
 #include "plan/runtime_sizes.h"
 
 #include <stddef.h>
@@ -60,7 +61,18 @@ static bool trains(const struct dtp_layer_kind *kind, const struct dtp_layer_ope
     return false;
 }
 
-static void list_operators(struct dtp_layer_tensors *out, bool copied)
+/* What an adapter reads is dropped out before, and the result of that is what stays (lower_adapters.c). */
+static bool keeps_input(const struct dtp_layer_kind *kind, const struct dtp_plan *plan,
+                        const struct dtp_layer_operator *op)
+{
+    for (int i = 0; i < kind->matrices; i++)
+        if (op->makes & UINT64_C(1) << kind->matrix[i].result &&
+            (!kind->matrix[i].frozen || (kind->matrix[i].rank && plan->adapters.dropout <= 0)))
+            return true;
+    return false;
+}
+
+static void list_operators(struct dtp_layer_tensors *out, const struct dtp_plan *plan, bool copied)
 {
     int matrix = 0; /* matrices stand in the order in which forward uses them */
     out->operators = dtp_layer_operators(&out->kind, out->op);
@@ -70,7 +82,7 @@ static void list_operators(struct dtp_layer_tensors *out, bool copied)
             continue;
         if (copied && op->reads & BIT(CORE))
             op->reads = BIT(CORE_COPY);
-        if (out->kind.adapted && !trains(&out->kind, op))
+        if (out->kind.adapted && !keeps_input(&out->kind, plan, op))
             op->needs = 0;
         for (; matrix < out->kind.matrices && op->makes & UINT64_C(1) << out->kind.matrix[matrix].result; matrix++)
             out->input[matrix] = dtp_layer_first(op->reads);
@@ -123,6 +135,11 @@ static uint64_t received_rows(const struct dtp_layer_kind *kind)
     return kind->exchanged ? there | BIT(GATE) | BIT(UP) | BIT(SILU) | BIT(PRODUCT) : 0;
 }
 
+bool dtp_layer_tensors_chain(const struct dtp_layer_tensors *tensors, const struct dtp_layer_operator *op)
+{
+    return tensors->kind.chains_norms && op->kind == DTP_LAYER_OP_NORM && op->reads & DTP_LAYER_STREAM;
+}
+
 /* Bytes of what fp8 matmuls read of a token. A linear keeps its own cast; where a router reads as well, what it was
  * cast from stays for that. Both matrices to latents read one norm, each by itself (multi_latent_attention.py of
  * Megatron-Core, linear_q_down_proj and linear_kv_down_proj). */
@@ -167,6 +184,15 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
         out->bytes[DTP_TENSOR_CORE_STATE] = math_state_bytes(&out->kind, plan);
 }
 
+/* What a chain of operators saves of the norm's rows, as one tensor. */
+static void count_chains(struct dtp_layer_tensors *out, const struct dtp_plan *plan)
+{
+    uint64_t bytes = dtp_norm_chain_of(plan, !out->kind.adapted).saved * out->kind.hidden;
+    for (int i = 0; i < out->operators && !dtp_plan_autocast(plan); i++)
+        if (dtp_layer_tensors_chain(out, &out->op[i]))
+            out->bytes[dtp_layer_first(dtp_layer_wide_of(dtp_layer_first(out->op[i].makes)))] = bytes;
+}
+
 /* Values become a tensor apart from the matmul's result. */
 static bool repacks_heads(const struct dtp_layer_tensors *out, const struct dtp_context *context,
                           const struct dtp_plan *plan)
@@ -203,6 +229,12 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
         if (out->fused && op->kind == DTP_LAYER_OP_NORM && !(op->reads & DTP_LAYER_STREAM))
             habits.unmade |= op->makes; /* the sum behind it takes the norm's input, in one pass */
     }
+    for (int i = 0; i < out->operators; i++)
+        if (dtp_layer_tensors_chain(out, &out->op[i])) { /* they save a copy, and of a narrow stream not the rows */
+            habits.made |= dtp_layer_wide_of(dtp_layer_first(out->op[i].makes));
+            habits.saved |= !wide || !out->kind.adapted ? dtp_layer_wide_of(dtp_layer_first(out->op[i].makes)) : 0;
+            habits.dropped |= wide ? 0 : out->op[i].reads & ~BIT(INPUT);
+        }
     for (int i = 0; wide && i < out->operators; i++)
         if (out->op[i].kind == DTP_LAYER_OP_LATENT_NORM) { /* of a cast, which it saves */
             uint64_t cast = out->op[i].reads & BIT(Q_LATENT) ? BIT(WIDE_Q_LATENT) : BIT(WIDE_KV_LATENT);
@@ -272,6 +304,7 @@ static void list_tensors(struct dtp_layer_tensors *out, const struct dtp_plan *p
         made &= ~BIT(INPUT2);
     out->saved = saved & made & ~habits.dropped & ~again;
     count_bytes(out, plan, made);
+    count_chains(out, plan);
     out->locals = expert_locals(&out->kind) & made;
     if (!out->fused && out->kind.kv_latent) /* parts of queries that rope has turned, and others, are views of it */
         out->locals |= BIT(Q_RAW);
@@ -402,6 +435,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     out->kind.weighs_rows = plan->runtime->weighs_rows;
     out->received = out->kind.exchanged ? plan->expert_imbalance : 1;
     out->kind.dropout = plan->dropout > 0;
+    out->kind.chains_norms = dtp_plan_chains_norms(transformer, plan);
     struct dtp_context context = dtp_plan_context(plan, cluster);
     out->gathered_ranks = context.keeps ? context.ring : 0;
     out->kind.pads_values = dtp_plan_pads_values(transformer, cluster, plan);
@@ -409,7 +443,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     if (out->kind.pads_values)
         out->kind.d_v = out->kind.d_q;
     bool copied = copies_core(&out->kind, &context, plan);
-    list_operators(out, copied);
+    list_operators(out, plan, copied);
     out->added_again = out->added_again && out->kind.norms_before && dtp_layer_tensors_sum(out, DTP_TENSOR_INPUT2);
     list_tensors(out, plan, copied, repacks_heads(out, &context, plan), made_again(out, plan, cluster, cut));
     cut_first(out, plan);

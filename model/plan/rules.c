@@ -42,6 +42,11 @@ bool dtp_plan_casts_weights(const struct dtp_plan *plan)
     return dtp_plan_autocast(plan) && !(plan->precision.fp8_recipe && dtp_plan_fp8_library(plan) == DTP_FP8_TORCHAO);
 }
 
+bool dtp_plan_shifts_logits(const struct dtp_plan *plan)
+{
+    return plan->runtime->shifts_logits && plan->loss != DTP_LOSS_CHUNKED && !plan->compile;
+}
+
 bool dtp_plan_fuses(const struct dtp_plan *plan)
 {
     return plan->compile || plan->runtime->fused_kernels || plan->deepspeed.megatron_layers;

@@ -316,7 +316,8 @@ void dtp_executor_block_of(const struct dtp_transformer *transformer, const stru
                                        .element_bytes = dtp_plan_compute_bytes(plan),
                                        .epilogue = plan->executor.gelu_epilogue,
                                        .fp8 = plan->precision.compute == DTP_FP8,
-                                       .adapted = dtp_plan_adapts(plan)};
+                                       .adapted = dtp_plan_adapts(plan),
+                                       .packed = plan->adapters.base != DTP_BASE_NONE};
     dtp_layer_kind_of(transformer, DTP_LAYER_DENSE, true, true, &out->kind);
     int count = dtp_layer_operators(&out->kind, from);
     for (int i = 0; i < count; i++)
