@@ -151,6 +151,18 @@ static const struct dtp_command_help helps[DTP_COMMAND_COUNT] = {
            "a list of jobs on the GPUs of this machine"},
           {"dtplan validate reports/h200/validate.scenarios -o validate.csv --resume --refit machine.csv",
            "what those runs correct of a machine file; none is made again"}}},
+    [DTP_COMMAND_COMPARE] =
+        {"dtplan compare FILE ... [SCENARIO.ini] [--KEY VALUE ...] [--json]",
+         "Reads what other tools recorded of a run: PyTorch's history of memory (pickle, nothing in it is executed), a "
+         "trace "
+         "of its profiler (JSON), nsys stats' cuda_gpu_trace as CSV, a log of torchtitan or Megatron-LM. Says where "
+         "memory "
+         "and time went, beside the plan where its keys are given, and the likely causes of what differs, each with "
+         "its "
+         "evidence. Traces of several ranks on one line show a slow one.",
+         {{"dtplan compare trace.json --model llama-3-8b --gpu h100 --gpus 8 --seq 8k", "a trace beside its plan"},
+          {"dtplan compare memory.pickle --from train.toml --gpu h100 --gpus 8", "of torchtitan's configuration"},
+          {"dtplan compare rank0.json rank1.json rank2.json rank3.json", "which rank do the others wait for"}}},
     [DTP_COMMAND_PROBE] =
         {"dtplan probe [-o MACHINE.csv] [--force] [--gpu KEY] [--gpus N] [--device cuda|host] [--seconds N] "
          "[SCENARIO.ini ...] [--KEY VALUE ...]",
