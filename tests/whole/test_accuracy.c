@@ -1,6 +1,7 @@
-/* The accuracy that README prints is the accuracy that there is: each row of its tables of throughput, of sources that
- * are left out, and the mean of the sources' medians, against the shipped tables of runs as they are predicted now. A
- * model that got worse fails here or shows in README's diff; what got better is README's to say (.ci/update-readme). */
+/* The accuracy that reports/accuracy.md prints is the accuracy that there is: each row of its tables of throughput, of
+ * sources that are left out, and the mean of the sources' medians, against the shipped tables of runs as they are
+ * predicted now. A model that got worse fails here or shows in the page's diff; what got better is the page's to say
+ * (.ci/update-readme). "README" below is that page. */
 #include "runs/leave_one_out.h"
 #include "sim/simulated.h"
 
@@ -29,7 +30,7 @@ static char *readme;
 
 static char *read_readme(void)
 {
-    FILE *file = fopen(TEST_SOURCE_DIR "/README.md", "r");
+    FILE *file = fopen(TEST_SOURCE_DIR "/reports/accuracy.md", "r");
     char *text = NULL;
     size_t room = 0;
     if (file && getdelim(&text, &room, '\0', file) < 0) {
