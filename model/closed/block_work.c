@@ -3,6 +3,7 @@
 #include "closed/activations.h"
 #include "closed/adapted_work.h"
 #include "closed/closed_form_hooks.h"
+#include "plan/layer_tensors.h"
 #include "plan/slice.h"
 #include "cost/op_cost.h"
 #include "net/layer_kind.h"
@@ -17,13 +18,15 @@
 
 /* torchtitan recomputes the even-numbered of wq, wk, wv, wo, w1, w3, w2: wk, wo, w3 (internals of its op-level
  * checkpointing); fused projections shift that order to wqkv, wo, w13, w2: wo and w2 are recomputed. */
-static void list_matmuls(const struct dtp_layer_kind *block, bool packed, double received, struct dtp_block_work *work)
+static void list_matmuls(const struct dtp_layer_kind *block, bool packed, double received, double parts,
+                         struct dtp_block_work *work)
 {
     work->matmul_count = block->matrices;
     for (int i = 0; i < block->matrices; i++) { /* ours, which is packed, keeps every matmul's result */
         const struct dtp_layer_matrix *matrix = &block->matrix[i];
         double groups = (double)matrix->groups;
-        double rows = matrix->expert ? received * (double)block->experts_per_token / groups : 1;
+        double rows = (matrix->expert ? received * (double)block->experts_per_token / groups : 1) /
+                      (matrix->own_rows ? parts : 1);
         work->matmul[i] = (struct dtp_weight_matmul){.n = (double)matrix->out,
                                                      .k = (double)matrix->in,
                                                      .copies = groups,
@@ -45,7 +48,8 @@ struct counted {
     const struct dtp_plan *plan;
     const struct dtp_layer_kind *block;
     double h, f, q, kv, w, p;
-    double cast; /* a row of the stream between fp32 and the compute dtype, under autocast */
+    double parts; /* of the tokens, one of which each tensor parallel rank has between matmuls */
+    double cast;  /* a row of the stream between fp32 and the compute dtype, under autocast */
     bool autocast;
 };
 /* Of one token: what an operator's kernels read and write. */
@@ -119,7 +123,7 @@ static struct moved weighing_moved(const struct counted *c, enum dtp_layer_opera
     double k = (double)b->experts_per_token, once = (k + 1) * c->w * c->h, ordered = came * 2 * c->w * k * c->h;
     double sum = 3 * c->w * c->h, rows = (b->exchanged ? came : 1) * k;
     if (kind == DTP_LAYER_OP_PERMUTE)
-        return (struct moved){once + ordered + came * 64 * k,
+        return (struct moved){once + ordered + came * 64 * k / c->parts,
                               once + ordered + (b->gated && !b->packs_up ? rows * sum : 0)};
     double shared = b->shared_ffn ? sum : 0, weighed = b->shared_gate ? 2 * c->w * c->h : 0;
     double gradients = (b->shared_ffn ? sum * (b->gated ? 2 : 1) : 0) + (b->shared_gate ? 4 * c->w * c->h + sum : 0);
@@ -137,7 +141,9 @@ static struct moved expert_moved(const struct counted *c, const struct dtp_layer
     if (b->weighs_rows && op->kind != DTP_LAYER_OP_ROUTER)
         return weighing_moved(c, op->kind, came);
     switch (op->kind) {
-    case DTP_LAYER_OP_ROUTER: return (struct moved){(c->w + (compiled ? 8 : 16)) * e + 176 * k, (20 + c->w) * e + sum};
+    case DTP_LAYER_OP_ROUTER:
+        return (struct moved){((c->w + (compiled ? 8 : 16)) * e + 176 * k) / c->parts,
+                              (20 + c->w) * e / c->parts + sum};
     case DTP_LAYER_OP_PERMUTE: /* gradients of gate's and up's input are added up; of rows received: by experts */
         return (struct moved){2 * c->w * kh + came * (2 * c->w * kh + 64 * k),
                               3 * c->w * kh + c->w * c->h + 128 * k + came * (4 * c->w * kh + 128 * k) +
@@ -365,6 +371,21 @@ static void count_launches(const struct counted *c, bool biased, struct dtp_bloc
     }
 }
 
+/* Parts that run again, operator by operator; of a norm also what the sum before it reads elsewhere. */
+static void count_again(const struct counted *c, const struct dtp_layer_tensors *tensors, struct dtp_block_work *work)
+{
+    for (int i = 0; i < work->matmul_count; i++)
+        work->matmul[i].again = tensors->again >> c->block->matrix[i].result & 1;
+    for (int i = 0; i < tensors->operators; i++) {
+        struct dtp_layer_operator op = tensors->op[i];
+        if (!((op.makes | op.statistics) & tensors->again))
+            continue;
+        bool norm = op.kind == DTP_LAYER_OP_NORM;
+        work->again_bytes += norm ? (c->p + c->w) * c->h : fused_moved(c, &op).forward;
+        work->again_kernels += op.kind == DTP_LAYER_OP_PROJECTION ? linears(c, &op) : 1;
+    }
+}
+
 /* Megatron's layers: two norms, four matmuls, an attention of two kernels, activation and sum; backward twice that for
  * matmuls, with a kernel for each bias. */
 static void count_fused_launches(const struct dtp_transformer *t, const struct dtp_layer_kind *block, bool biased,
@@ -412,13 +433,21 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     block.chains_norms = dtp_plan_chains_norms(transformer, plan);
     struct counted counted = counted_of(transformer, plan, &block);
     bool biased = dtp_layer_bias_elements(&block) > 0;
-    if (work.fused && plan->sequence_shards > 1) /* rows of the stream are cut */
-        counted.h /= plan->sequence_shards;
-    list_matmuls(&block, packed, plan->ep > 1 ? plan->expert_imbalance : 1, &work);
+    counted.parts = plan->sequence_shards > 1 ? plan->sequence_shards : 1;
+    if (work.fused) /* rows of the stream are cut */
+        counted.h /= counted.parts;
+    if (block.experts)
+        counted.f /= counted.parts;
+    list_matmuls(&block, packed, plan->ep > 1 ? plan->expert_imbalance : 1, counted.parts, &work);
     count_bytes(&counted, &work);
     count_launches(&counted, biased, &work);
     if (dtp_plan_execution(plan).issuer == DTP_ISSUER_MEGATRON)
         count_fused_launches(transformer, &block, biased, &work);
+    if (plan->megatron.recompute) {
+        struct dtp_layer_tensors tensors;
+        dtp_layer_tensors_of(&own, mlp, cluster, plan, &tensors);
+        count_again(&counted, &tensors, &work);
+    }
     return work;
 }
 

@@ -89,7 +89,7 @@ static void norm(const struct pass *pass, int index)
     struct dtp_lowering *l = pass->l;
     const struct dtp_layer_operator *op = operator_at(pass, index);
     enum dtp_layer_tensor input = dtp_layer_first(op->reads), result = dtp_layer_first(op->makes);
-    bool adds = index > 0 && dtp_layer_tensors_sum_in_norm(&l->tensors, index - 1);
+    bool adds = index > 0 && dtp_layer_tensors_sum_in_norm(&l->tensors, index - 1) && !exists(pass, input);
     const struct dtp_layer_operator *sum = adds ? operator_at(pass, index - 1) : NULL;
     if (!wanted(pass, result))
         return;
@@ -153,7 +153,8 @@ static void residual(const struct pass *pass, int index)
  * attention calls none. */
 static void call_again(const struct pass *pass, int index)
 {
-    if (!pass->replay || pass->l->checkpointing.keeps == DTP_KEEPS_ALL_BUT_CORE)
+    enum dtp_checkpoint_keeps keeps = pass->l->checkpointing.keeps;
+    if (!pass->replay || keeps == DTP_KEEPS_ALL_BUT_CORE || keeps == DTP_KEEPS_PARTS)
         return;
     dtp_lower_fetch(pass->l, index);
     dtp_lower_unfetch(pass->l);

@@ -197,9 +197,10 @@ struct dtp_lowering {
     dtp_op_id awaited;                   /* what the next operation of the compute stream waits for */
     enum dtp_owner gradient_owner;       /* GRADS where autograd's own tensor becomes .grad */
 
-    struct dtp_flight *flight; /* of the micro-batch at hand */
-    dtp_buffer_id user_buffer; /* that pieces of collectives beside matmuls pass through */
-    dtp_buffer_id gathered;    /* what the matmuls at hand read in place of a rank's rows of it */
+    struct dtp_flight *flight;    /* of the micro-batch at hand */
+    dtp_buffer_id user_buffer;    /* that pieces of collectives beside matmuls pass through */
+    dtp_buffer_id rows_under_way; /* of experts, of the micro-batch that is paired with the one at hand */
+    dtp_buffer_id gathered;       /* what the matmuls at hand read in place of a rank's rows of it */
     struct dtp_host_arena arena;
     struct dtp_handed *handed[2]; /* to forwards, to backwards of each chunk and micro-batch; of a pipeline */
     dtp_op_id *sent;              /* what sent a forward's result, of each chunk and micro-batch */
@@ -331,6 +332,11 @@ static inline bool dtp_lower_keeps_graph(const struct dtp_lowering *l)
 {
     return dtp_lower_holds(l) && l->pass->kind == DTP_PASS_BACKWARD;
 }
+/* Of tensor parallel ranks, who have so many parts of the tokens between matmuls; 1: each has all of them. */
+static inline uint64_t dtp_lower_token_parts(const struct dtp_lowering *l)
+{
+    return l->plan->sequence_shards > 1 ? l->plan->sequence_shards : 1;
+}
 static inline enum dtp_layer_mlp dtp_lower_mlp(const struct dtp_lowering *l, uint64_t layer)
 {
     if (!l->transformer->experts)
@@ -368,6 +374,8 @@ uint64_t dtp_lower_all_shard(const struct dtp_lowering *l);
 static inline uint64_t dtp_lower_product_bytes(const struct dtp_lowering *l, enum dtp_layer_tensor product)
 {
     uint64_t bytes = l->compute * dtp_layer_tensor_width(&l->tensors.kind, product);
+    if (l->tensors.kind.experts && product == DTP_TENSOR_PRODUCT)
+        bytes = dtp_divide_up(bytes, dtp_lower_token_parts(l));
     return product == DTP_TENSOR_PRODUCT ? dtp_layer_received(&l->tensors, bytes) : bytes;
 }
 /* Of the layer at which the skeleton stands. */

@@ -55,6 +55,8 @@ struct dtp_layer_matrix {
     uint64_t groups; /* so many of them, one of each expert that the rank has: [groups, out, in]; others 1 */
     bool expert;     /* of experts, be it one */
     bool bias;       /* [groups, out] */
+    bool own_rows;   /* it reads the rank's rows of the stream, where tensor parallel ranks have some each: experts,
+                        routers */
     bool wide;       /* a router's: in 16 bits under every recipe of fewer */
     bool frozen;     /* of the plan: its weight and bias are not trained (plan/adapters.h) */
     uint64_t rank;   /* of the plan: of the adapter beside it; 0: there is none */

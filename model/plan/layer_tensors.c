@@ -108,6 +108,16 @@ static bool lies_between_matmuls(enum dtp_layer_tensor tensor)
     return part == DTP_PART_RESIDUAL || part == DTP_PART_NORMS;
 }
 
+/* So are rows of experts and what the router has of tokens; shared experts are an MLP that tensor parallel ranks
+ * divide.
+ */
+static bool has_own_rows(const struct dtp_layer_kind *kind, enum dtp_layer_tensor tensor)
+{
+    const uint64_t divided = BIT(SHARED_GATE) | BIT(SHARED_UP) | BIT(SHARED_SILU) | BIT(SHARED_PRODUCT);
+    return lies_between_matmuls(tensor) ||
+           (kind->experts && dtp_layer_tensor_part(tensor) == DTP_PART_MLP && !(divided & UINT64_C(1) << tensor));
+}
+
 /* Experts' tensors by the module that makes them, which PyTorch's users compile apart or not at all: what they do
  * around the experts' matmuls is eager, in functions of their own (torchtitan's moe.py). */
 static uint64_t expert_locals(const struct dtp_layer_kind *kind)
@@ -164,7 +174,7 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
                                 : width[tensor] * element[dtp_layer_tensor_element(tensor)];
         if (received & UINT64_C(1) << tensor)
             bytes = dtp_layer_received(out, bytes);
-        out->bytes[tensor] = plan->sequence_shards > 1 && lies_between_matmuls(tensor)
+        out->bytes[tensor] = plan->sequence_shards > 1 && has_own_rows(&out->kind, tensor)
                                  ? dtp_divide_up(bytes, plan->sequence_shards)
                                  : bytes;
     }
@@ -356,6 +366,49 @@ static uint64_t second_matmuls(const struct dtp_layer_tensors *tensors, const st
     return kept | (plan->attention == DTP_ATTENTION_MATH ? 0 : BIT(CORE) | BIT(CORE_STATE));
 }
 
+#define SHARED_TENSORS (BIT(SHARED_GATE) | BIT(SHARED_UP) | BIT(SHARED_PRODUCT) | BIT(SHARED_DOWN) | BIT(SHARED_WEIGHT))
+
+/* What parts that run again make; `results`: what backward reads of none, where all of a part runs (checkpoint, not
+ * CheckpointWithoutOutput, of Megatron-Core's moe_layer.py, mlp.py and transformer_layer.py). Norms that are one kernel
+ * with the matmul behind them are left out: those of attention but for latent attention, of MLPs without experts. */
+static uint64_t made_by_parts(const struct dtp_layer_kind *kind, const struct dtp_plan *plan, uint64_t *results)
+{
+    const uint64_t mlp = BIT(GATE) | BIT(UP) | BIT(PRODUCT), routed = BIT(ROUTER_WEIGHTS) | BIT(ROUTES) | BIT(PERMUTED);
+    uint64_t made = dtp_plan_recomputes(plan, DTP_RECOMPUTE_CORE_ATTN) ? BIT(CORE_STATE) | BIT(KV_ALL) : 0;
+    *results = 0;
+    if (dtp_plan_recomputes(plan, DTP_RECOMPUTE_LAYERNORM))
+        made |= (kind->kv_latent ? BIT(NORM1) : 0) | (kind->experts ? BIT(NORM2) : 0);
+    if (dtp_plan_recomputes(plan, DTP_RECOMPUTE_MLA_UP_PROJ) && kind->kv_latent)
+        made |= BIT(Q) | BIT(K) | BIT(V) | BIT(Q_LATENT_NORM) | BIT(KV_LATENT_NORM);
+    if (dtp_plan_recomputes(plan, DTP_RECOMPUTE_MLP) && !kind->experts)
+        made |= BIT(NORM2) | mlp, *results |= BIT(DOWN);
+    if (!kind->experts)
+        return made;
+    if (dtp_plan_recomputes(plan, DTP_RECOMPUTE_MOE_ACT))
+        made |= BIT(PRODUCT);
+    if (dtp_plan_recomputes(plan, DTP_RECOMPUTE_MOE))
+        made |= routed | mlp | BIT(PLACES) | SHARED_TENSORS, *results |= BIT(DOWN);
+    if (dtp_plan_recomputes(plan, DTP_RECOMPUTE_SHARED_EXPERTS) && kind->shared_ffn)
+        made |= SHARED_TENSORS, *results |= BIT(SHARED_DOWN);
+    return made;
+}
+
+/* With what leads to it from tensors that are kept: all that operators make which run again. */
+static void find_again(struct dtp_layer_tensors *out, const struct dtp_plan *plan)
+{
+    uint64_t results, made = made_by_parts(&out->kind, plan, &results), kept = out->saved & ~made;
+    uint64_t needed = (made & out->saved) | results;
+    for (int i = out->operators - 1; i >= 0; i--) {
+        uint64_t makes = out->op[i].makes | out->op[i].statistics;
+        if (!(makes & needed))
+            continue;
+        out->again |= makes;
+        uint64_t reads = out->op[i].reads & BIT(CORE_COPY) ? (out->op[i].reads | BIT(CORE)) : out->op[i].reads;
+        needed |= reads & ~kept & ~DTP_LAYER_STREAM;
+    }
+    out->kept = kept;
+}
+
 static uint64_t kept_tensors(const struct dtp_layer_tensors *tensors, const struct dtp_plan *plan)
 {
     switch (dtp_plan_checkpoint_rule(plan).keeps) {
@@ -363,6 +416,7 @@ static uint64_t kept_tensors(const struct dtp_layer_tensors *tensors, const stru
     case DTP_KEEPS_INPUT: return BIT(INPUT);
     case DTP_KEEPS_ALL_BUT_CORE: return tensors->saved & ~(BIT(CORE_STATE) | BIT(KV_ALL));
     case DTP_KEEPS_SECOND_MATMULS: return second_matmuls(tensors, plan);
+    case DTP_KEEPS_PARTS: break; /* find_again */
     }
     return tensors->saved;
 }
@@ -395,6 +449,8 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     cut_first(out, plan);
     count_casts(out, plan);
     out->kept = kept_tensors(out, plan);
+    if (plan->megatron.recompute)
+        find_again(out, plan);
 }
 
 bool dtp_layer_tensors_first_runs(const struct dtp_layer_tensors *tensors, int index)

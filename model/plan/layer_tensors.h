@@ -22,6 +22,7 @@ struct dtp_layer_tensors {
     /* Sets, bits by enum dtp_layer_tensor. */
     uint64_t saved;          /* what backward reads */
     uint64_t kept;           /* what a checkpointed layer keeps; `saved` where none is */
+    uint64_t again;          /* where parts run again: what they make, to be kept or not */
     uint64_t locals;         /* variables of the layer's function, which live until it returns */
     bool fused;              /* one kernel between matmuls, by a compiler or by the runtime's own */
     double received;         /* rows of tokens that the rank's experts get, over those that it sends; 1: as many */

@@ -137,6 +137,12 @@ uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_clust
  * least 1. */
 uint32_t dtp_plan_gradient_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
 
+/* Tensor parallel ranks have other tokens each between matmuls, and are folded into the groups of experts
+ * (Megatron-Core's parallel folding, expert tensor parallelism 1): so many of them. */
+static inline uint32_t dtp_plan_expert_fold(const struct dtp_plan *plan)
+{
+    return plan->expert_fold > 1 ? plan->expert_fold : 1;
+}
 /* Ranks that have the same experts, over which these weights' gradients are summed: those of a stage over ep. */
 uint32_t dtp_plan_expert_replicas(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
 /* Of these, who share one copy of them where parameters are sharded: the shard group over ep. */

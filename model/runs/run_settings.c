@@ -426,7 +426,9 @@ static void write_selective(struct writer *w)
 static void write_checkpointing(struct writer *w)
 {
     const char *text = w->run->checkpointing;
-    if (strcmp(text, "selective") == 0)
+    if (w->run->experts && strcmp(runtime_of(w), "megatron") == 0 && strcmp(text, "full"))
+        set(w, "checkpointing", "none"); /* parts that run again are named apart */
+    else if (strcmp(text, "selective") == 0)
         write_selective(w);
     else
         set(w, "checkpointing", "%s", *text ? text : "none");
