@@ -465,8 +465,8 @@ static void activation(const struct pass *pass, uint64_t makes)
 
 /* ---- the block --------------------------------------------------------------------------------------------------- */
 
-/* A replay has this for the mask of its dropout alone: the sum is the next block's input, which is there. A reentrant
- * one makes it once more and holds it, as a variable of CheckpointFunction.backward (torch/utils/checkpoint.py). */
+/* A replay has this for its dropout's mask alone, for the sum is there; a reentrant one makes it again and holds it, as a
+ * variable of CheckpointFunction.backward (torch/utils/checkpoint.py). */
 static void block_result(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
