@@ -465,7 +465,7 @@ static void activation(const struct pass *pass, uint64_t makes)
 
 /* ---- the block --------------------------------------------------------------------------------------------------- */
 
-/* A replay has this for its dropout's mask alone, for the sum is there; a reentrant one makes it again and holds it, as a
+/* A replay has this for its dropout's mask alone, for the sum is there; a reentrant one makes it again and holds it, a
  * variable of CheckpointFunction.backward (torch/utils/checkpoint.py). */
 static void block_result(const struct pass *pass, int index)
 {
