@@ -479,11 +479,10 @@ static void block_result(const struct pass *pass, int index)
     if (branches > 1 && !l->fused) /* eager adds two at a time */
         dtp_draft_new(l, &draft, "sum of branches", DTP_OWNER_WORKSPACE,
                       dtp_bytes_product(l->tokens, l->compute * l->between), DTP_UPDATE | DTP_FREE);
-    bool holds = pass->replay && l->plan->runtime->holds_replayed;
-    dtp_buffer_id result =
-        dtp_draft_new(l, &draft, dtp_layer_tensor_text(DTP_TENSOR_INPUT), DTP_OWNER_ACTIVATIONS,
-                      l->tensor_bytes[DTP_TENSOR_INPUT], pass->replay && !holds ? DTP_WRITE | DTP_FREE : DTP_WRITE);
-    l->flight->replayed = holds ? result : DTP_NO_BUFFER;
+    dtp_buffer_id result = dtp_draft_new(
+        l, &draft, dtp_layer_tensor_text(DTP_TENSOR_INPUT), DTP_OWNER_ACTIVATIONS, l->tensor_bytes[DTP_TENSOR_INPUT],
+        pass->replay && !l->plan->runtime->holds_replayed ? DTP_WRITE | DTP_FREE : DTP_WRITE);
+    l->flight->replayed = pass->replay && l->plan->runtime->holds_replayed ? result : DTP_NO_BUFFER;
     double mask = (double)make_mask(pass, &draft, op);
     double added = l->fused ? (branches - 1) * c : 3 * (branches - 1) * c;
     dtp_draft_memory(l, &draft, per_token(l, (2 * e + c + mask + added) * (double)l->between),
