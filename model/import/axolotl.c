@@ -23,7 +23,7 @@ static enum dtp_status read_fsdp(struct dtp_reading *r, bool bf16)
 {
     bool second = is(dtp_fact(r, "fsdp_version"), "2");
     const char *fact = dtp_fact(r, "reshard") ? "reshard" : dtp_fact(r, "sharding") ? "sharding" : NULL;
-    enum dtp_status worst = dtp_make_key(r, "runtime", "torch", NULL);
+    enum dtp_status worst = dtp_make_key(r, "runtime", dtp_adapter_fact(r) ? "peft" : "torch", NULL);
     worst = dtp_worse(worst, dtp_make_key(r, "strategy", fact ? dtp_fact(r, fact) : "full_shard", fact));
     worst = dtp_worse(worst, dtp_make_key(r, "fsdp1", second ? "false" : "true", second ? "fsdp_version" : NULL));
     return bf16 ? dtp_worse(worst, dtp_make_key(r, "reduce_dtype", "bf16", "bf16")) : worst;
@@ -69,6 +69,8 @@ static enum dtp_status read_settings(struct dtp_reading *r)
                                                  : NULL));
     if (dtp_fact(r, "shard"))
         worst = dtp_worse(worst, read_ranks(r));
+    /* its loader always asks for packed scales (loaders/model.py, bnb_4bit_use_double_quant) */
+    worst = dtp_worse(worst, dtp_make_adapters(r, &(struct dtp_adapter_defaults){.nested = true, .linear = true}));
     if (attention)
         worst = dtp_worse(worst, dtp_make_key(r, "attention", attention, "attention"));
     return dtp_worse(worst,

@@ -101,4 +101,16 @@ bool dtp_reads_beside(const struct dtp_reading *reading, const char *format);
 /* A file that the fact names has to be read too, as one of that format. */
 enum dtp_status dtp_need_file(struct dtp_reading *reading, const char *fact, const char *format);
 
+/* Adapters of peft, as axolotl and TRL name them: facts adapter (lora, qlora, none), lora_r, lora_alpha, lora_dropout,
+ * lora_targets, in_4bit, in_8bit, nested (lora.c). What a format takes where its file says nothing; NULL: it
+ * takes none. Nothing is made where the file has no adapter; bits of a base without one are refused. */
+struct dtp_adapter_defaults {
+    const char *rank, *alpha, *dropout;
+    bool nested; /* scales of 4 bits are packed */
+    bool linear; /* the format has fact lora_linear */
+};
+enum dtp_status dtp_make_adapters(struct dtp_reading *reading, const struct dtp_adapter_defaults *defaults);
+/* Whether the file has adapters. */
+bool dtp_adapter_fact(const struct dtp_reading *reading);
+
 #endif

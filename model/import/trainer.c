@@ -21,7 +21,7 @@ static bool is(const char *text, const char *word)
 static enum dtp_status read_fsdp(struct dtp_reading *r, const char *fsdp, bool bf16)
 {
     bool offload = is(fsdp, "offload"), second = is(dtp_fact(r, "fsdp_version"), "2");
-    enum dtp_status worst = dtp_make_key(r, "runtime", "torch", "fsdp");
+    enum dtp_status worst = dtp_make_key(r, "runtime", dtp_adapter_fact(r) ? "peft" : "torch", "fsdp");
     worst = dtp_worse(worst, dtp_make_key(r, "strategy", offload ? "full_shard" : fsdp, "fsdp"));
     worst = dtp_worse(worst, dtp_make_key(r, "fsdp1", second ? "false" : "true", second ? "fsdp_version" : "fsdp"));
     if (offload)
@@ -53,6 +53,8 @@ static enum dtp_status read_settings(struct dtp_reading *r)
                                                      : NULL));
     if (!dtp_is_said(r, "micro_batch")) /* training_args.py */
         worst = dtp_worse(worst, dtp_make_key(r, "micro_batch", "8", NULL));
+    /* trl/trainer/model_config.py: lora_r 16, lora_alpha 32, lora_dropout 0.05, use_bnb_nested_quant false */
+    worst = dtp_worse(worst, dtp_make_adapters(r, &(struct dtp_adapter_defaults){"16", "32", "0.05", false, false}));
     bool deepspeed = dtp_reads_beside(r, "deepspeed");
     return dtp_worse(worst,
                      dtp_make_key(r, "optimizer", deepspeed || !optim ? "adamw" : optim, optim ? "optim" : NULL));

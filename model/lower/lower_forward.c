@@ -465,8 +465,8 @@ static void activation(const struct pass *pass, uint64_t makes)
 
 /* ---- the block --------------------------------------------------------------------------------------------------- */
 
-/* A replay has this for the mask of its dropout alone: the sum is the next block's input, which is there. A reentrant
- * one makes it once more and holds it, as a variable of CheckpointFunction.backward (torch/utils/checkpoint.py). */
+/* A replay has this for its dropout's mask alone, for the sum is there; a reentrant one makes it again and holds it, a
+ * variable of CheckpointFunction.backward (torch/utils/checkpoint.py). */
 static void block_result(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
@@ -479,11 +479,10 @@ static void block_result(const struct pass *pass, int index)
     if (branches > 1 && !l->fused) /* eager adds two at a time */
         dtp_draft_new(l, &draft, "sum of branches", DTP_OWNER_WORKSPACE,
                       dtp_bytes_product(l->tokens, l->compute * l->between), DTP_UPDATE | DTP_FREE);
-    bool holds = pass->replay && l->plan->runtime->holds_replayed;
-    dtp_buffer_id result =
-        dtp_draft_new(l, &draft, dtp_layer_tensor_text(DTP_TENSOR_INPUT), DTP_OWNER_ACTIVATIONS,
-                      l->tensor_bytes[DTP_TENSOR_INPUT], pass->replay && !holds ? DTP_WRITE | DTP_FREE : DTP_WRITE);
-    l->flight->replayed = holds ? result : DTP_NO_BUFFER;
+    dtp_buffer_id result = dtp_draft_new(
+        l, &draft, dtp_layer_tensor_text(DTP_TENSOR_INPUT), DTP_OWNER_ACTIVATIONS, l->tensor_bytes[DTP_TENSOR_INPUT],
+        pass->replay && !l->plan->runtime->holds_replayed ? DTP_WRITE | DTP_FREE : DTP_WRITE);
+    l->flight->replayed = pass->replay && l->plan->runtime->holds_replayed ? result : DTP_NO_BUFFER;
     double mask = (double)make_mask(pass, &draft, op);
     double added = l->fused ? (branches - 1) * c : 3 * (branches - 1) * c;
     dtp_draft_memory(l, &draft, per_token(l, (2 * e + c + mask + added) * (double)l->between),

@@ -154,8 +154,9 @@ static void write_adapters(struct writer *w)
     set_text(w, "lora_targets", targets);
     if (!narrow_adapters(run))
         set_text(w, "lora_dtype", "fp32");
+    /* fms-acceleration's plugin packs scales of bitsandbytes' 4 bits (framework_plugin_bnb.py) */
     if (*base)
-        set_text(w, "base", base);
+        set_text(w, "base", strstr(run->notes, "peft-bnb") ? "nf4-double" : base);
 }
 
 /* ---- recipes of precision -------------------------------------------------------------------------------------- */

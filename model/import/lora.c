@@ -1,0 +1,54 @@
+/* Adapters of peft in files of axolotl and TRL. */
+#include "import/format.h"
+
+#include <string.h>
+
+static bool is(const struct dtp_reading *r, const char *fact, const char *word)
+{
+    const char *text = dtp_fact(r, fact);
+    return text && strcmp(text, word) == 0;
+}
+
+bool dtp_adapter_fact(const struct dtp_reading *r)
+{
+    return is(r, "adapter", "lora") || is(r, "adapter", "qlora");
+}
+
+/* A key by its fact, or by what the program takes without one. */
+static enum dtp_status make(struct dtp_reading *r, const char *key, const char *fact, const char *otherwise)
+{
+    const char *value = dtp_fact(r, fact);
+    if (!value && !otherwise)
+        return DTP_OK;
+    return dtp_make_key(r, key, value ? value : otherwise, value ? fact : NULL);
+}
+
+/* bitsandbytes' 4 bits (nf4 is what both formats take), its 8 bits. */
+static enum dtp_status make_base(struct dtp_reading *r, const struct dtp_adapter_defaults *defaults)
+{
+    bool nested = dtp_fact(r, "nested") ? is(r, "nested", "true") : defaults->nested;
+    if (is(r, "in_4bit", "true") || is(r, "adapter", "qlora"))
+        return dtp_make_key(r, "base", nested ? "nf4-double" : "nf4", dtp_fact(r, "in_4bit") ? "in_4bit" : "adapter");
+    return is(r, "in_8bit", "true") ? dtp_make_key(r, "base", "int8", "in_8bit") : DTP_OK;
+}
+
+enum dtp_status dtp_make_adapters(struct dtp_reading *r, const struct dtp_adapter_defaults *defaults)
+{
+    if (!dtp_adapter_fact(r)) {
+        const char *bits = is(r, "in_4bit", "true") ? "in_4bit" : is(r, "in_8bit", "true") ? "in_8bit" : NULL;
+        return bits ? dtp_refuse_fact(r, bits, "is a frozen base without adapters, which nothing trains") : DTP_OK;
+    }
+    if (!dtp_fact(r, "lora_r") && !defaults->rank)
+        return dtp_refuse_fact(r, "adapter", "has no rank; write lora_r");
+    enum dtp_status worst = make(r, "lora", "lora_r", defaults->rank);
+    if (!dtp_is_said(r, "runtime"))
+        worst = dtp_worse(worst, dtp_make_key(r, "runtime", "peft", "adapter"));
+    if (defaults->linear && is(r, "lora_linear", "true"))
+        worst = dtp_worse(worst, dtp_make_key(r, "lora_targets", "all", "lora_linear"));
+    else
+        worst = dtp_worse(worst, make(r, "lora_targets", "lora_targets", "q+v")); /* peft's of LLaMA's family */
+    worst = dtp_worse(worst, make(r, "lora_alpha", "lora_alpha", defaults->alpha));
+    worst = dtp_worse(worst, make(r, "lora_dropout", "lora_dropout", defaults->dropout));
+    worst = dtp_worse(worst, dtp_make_key(r, "lora_dtype", "fp32", NULL)); /* autocast_adapter_dtype */
+    return dtp_worse(worst, make_base(r, defaults));
+}
