@@ -86,8 +86,7 @@ static uint64_t math_state_bytes(const struct dtp_layer_kind *kind, const struct
     return (score + dropped) * kind->heads * plan->sequence + wide;
 }
 
-/* Where sequence parallelism divides tokens. */
-static bool lies_between_matmuls(enum dtp_layer_tensor tensor)
+bool dtp_layer_lies_between_matmuls(enum dtp_layer_tensor tensor)
 {
     enum dtp_layer_part part = dtp_layer_tensor_part(tensor);
     return part == DTP_PART_RESIDUAL || part == DTP_PART_NORMS;
@@ -128,7 +127,7 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
                                 : width[tensor] * element[dtp_layer_tensor_element(tensor)];
         if (received_rows(&out->kind) & UINT64_C(1) << tensor)
             bytes = dtp_layer_received(out, bytes);
-        out->bytes[tensor] = plan->sequence_shards > 1 && lies_between_matmuls(tensor)
+        out->bytes[tensor] = plan->sequence_shards > 1 && dtp_layer_lies_between_matmuls(tensor)
                                  ? dtp_divide_up(bytes, plan->sequence_shards)
                                  : bytes;
     }

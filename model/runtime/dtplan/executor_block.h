@@ -10,6 +10,9 @@
  *   - an activation's derivative reads its input, whatever the activation;
  *   - in fp8 what a projection reads is cast by an operator of its own, by rows for forward and by columns for the
  *     weight's gradient, which stays in its place;
+ *   - tensor parallel ranks have a part of the rows of what lies between matmuls; projections into heads and the MLP
+ *     read them gathered, those back into the stream make terms of a sum that is scattered over the ranks, and what
+ *     came before is added to that behind it;
  *   - backward is the same list from its end, and norms that read the stream add to its gradient. In a parallel block
  *     both branches have to read that gradient first, so the second norm stands before the output projection.
  *
@@ -40,12 +43,15 @@ struct dtp_executor_operator {
     int operand, kept;                     /* of a projection: its input as forward and the weight's gradient read it */
     int statistics, saved;
     uint64_t needs; /* tensors that backward reads */
+    bool gathers;   /* a projection of tensor parallel ranks that reads its input's rows of all of them */
+    bool sums;      /* one whose result is a sum of theirs, of which each has its rows */
 };
 #define DTP_EXECUTOR_OPERATORS 16
 
 struct dtp_executor_block {
     struct dtp_layer_kind kind;
     uint64_t tokens, sequence, element_bytes; /* T; of the compute dtype */
+    uint64_t stream_tokens;                   /* rows that this rank has of what lies between matmuls */
     bool epilogue, fp8;
     struct dtp_executor_operator op[DTP_EXECUTOR_OPERATORS];
     int count;
@@ -58,6 +64,9 @@ void dtp_executor_block_of(const struct dtp_transformer *transformer, const stru
 
 const char *dtp_executor_tensor_name(int tensor);
 uint64_t dtp_executor_tensor_bytes(const struct dtp_executor_block *block, int tensor);
+
+/* Rows of it on this rank. */
+uint64_t dtp_executor_tensor_rows(const struct dtp_executor_block *block, int tensor);
 
 /* Tensors that survive forward where a checkpointed block keeps `keeps`. */
 uint64_t dtp_executor_block_keeps(const struct dtp_executor_block *block, enum dtp_checkpoint_keeps keeps);
@@ -85,6 +94,12 @@ struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_execut
                                                          const struct dtp_executor_operator *op);
 struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_executor_block *block,
                                                           const struct dtp_executor_operator *op, bool again);
+/* Of what came before, added to a sum over tensor parallel ranks; of another projection's gradient of the same input.
+ */
+double dtp_executor_added_bytes(const struct dtp_executor_block *block);
+/* Whether backward of the operator adds its input's gradient, of tensor parallel ranks, to that of another projection,
+ * which stands behind it. */
+bool dtp_executor_adds_gradient(const struct dtp_executor_block *block, int op);
 /* Elements of the operator's vectors of norms, biases with them; 0 for all but norms. */
 uint64_t dtp_executor_norm_elements(const struct dtp_executor_block *block, const struct dtp_executor_operator *op);
 /* The final norm, and what its backward moves, which makes the stream's gradient instead of adding to it. */

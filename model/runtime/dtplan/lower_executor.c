@@ -116,6 +116,9 @@ static void derive(struct dtp_executor *x, struct dtp_lowering *l)
     dtp_parameter_module(&model, x->rules.shard_ranks, 0, &x->embedding);
     dtp_parameter_module(&model, x->rules.shard_ranks, 1, &x->block);
     dtp_parameter_module(&model, x->rules.shard_ranks, model.layers + 1, &x->head);
+    dtp_parameter_cut_module(l->model, l->tp, 0, &x->embedding);
+    dtp_parameter_cut_module(l->model, l->tp, 1, &x->block);
+    dtp_parameter_cut_module(l->model, l->tp, l->model->layers + 1, &x->head);
     take_ends(x);
     for (int s = 0; s < DTP_STREAM_COUNT; s++)
         x->await[s] = l->last_op[s] = DTP_NO_OP;
@@ -512,6 +515,7 @@ enum dtp_status dtp_lower_executor(struct dtp_lowering *l)
         make_modules(&x);
         make_standing_buffers(&x);
         dtp_executor_make_groups(&x);
+        dtp_executor_tensor_make(&x);
         step(&x);
     }
     release(&x);

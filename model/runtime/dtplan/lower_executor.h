@@ -80,7 +80,8 @@
 #define DTP_EXECUTOR_PARTIAL_ROWS 264u
 #define DTP_EXECUTOR_MOMENT_BLOCK 256u
 #define DTP_EXECUTOR_SQUARE_SUM_PARTIALS 512u
-#define DTP_EXECUTOR_SCALARS_BYTES 64u /* at least sizeof(struct dtp_step_scalars) */
+#define DTP_EXECUTOR_LOSS_PART_BYTES 12u /* of a row, what a part of the vocabulary says of its loss: three floats */
+#define DTP_EXECUTOR_SCALARS_BYTES 64u   /* at least sizeof(struct dtp_step_scalars) */
 
 /* State over steps, of each module: the embedding is 0, blocks follow, the head is the last. In the program a buffer of
  * enum dtp_content, in this order, in DTP_SPACE_HOST where the plan offloads it; whoever fills, saves or reads it finds
@@ -145,6 +146,8 @@ struct dtp_executor_rules {
     bool exchanges;               /* gradients of shards, N > 1, are exchanged by copies and added up by a kernel */
     bool wide_sums;               /* shards of gradients are fp32 sums, whatever was exchanged */
     uint64_t tokens;              /* T: rows of a micro-step */
+    uint64_t tensor_ranks;        /* that divide matrices, and the rows of what lies between them */
+    uint64_t stream_tokens;       /* T / tensor_ranks */
     uint64_t vocab_stride;        /* columns of the logits: dtp_parameter_head_rows */
     uint64_t chunk_tokens, chunk_count; /* of head and loss; the last chunk may have fewer rows */
     uint64_t up_width;                  /* columns of the up matmul's result: f, or 2 f with a gate */
@@ -176,6 +179,10 @@ struct dtp_gradient_dtypes {
 };
 struct dtp_gradient_dtypes dtp_executor_gradient_dtypes(const struct dtp_transformer *transformer,
                                                         const struct dtp_executor_rules *rules, uint64_t module);
+
+/* lower_executor_tensor.c: of a module's tensors from *next on, the next run of those whose gradients tensor parallel
+ * ranks sum, `returned` elements from *begin on; 0: none is left. */
+uint64_t dtp_executor_summed_run(const struct dtp_parameter_module *layout, int *next, uint64_t *begin);
 
 /* Name of the buffers that hold reduced shards of gradients. */
 #define DTP_EXECUTOR_GRADIENT_SHARD "gradient shard"
