@@ -48,10 +48,14 @@
  *                            (targets of these rows) -> STATISTICS (losses of these rows, fp32). The gradient is that
  *                            of the sum of losses over the tokens of the whole step on all ranks, divided by their
  *                            number; with SCALARS: times their loss_scale, which CLIP_SCALE takes out of clip_scale
+ *   LOSS_PARTS               INPUT (logits of a tensor parallel rank's part of the vocabulary), BATCH -> STATISTICS
+ *                            [T, 3]: largest, sum, target's logit (struct dtp_loss_part). LOSS_BACKWARD then has SAVED,
+ *                            those of all ranks one behind the other
  *   LOSS                     STATISTICS [T] -> SCALARS (loss_sum += their sum)
  *   EMBEDDING_BACKWARD       GRADIENT, BATCH -> WEIGHT_GRADIENT (+=, zeroed before), POSITION_GRADIENT (the same)
  *   ZERO                     RESULT, demand.bytes of them
- *   SQUARE_SUM               INPUT -> PARTIALS (DTP_EXECUTOR_SQUARE_SUM_PARTIALS floats of one module)
+ *   SQUARE_SUM               INPUT -> PARTIALS (DTP_EXECUTOR_SQUARE_SUM_PARTIALS floats of one module, whose number the
+ *                            offset tells). Of what tensor parallel ranks have whole the first counts the squares
  *   CLIP_SCALE               PARTIALS (all modules) -> SCALARS UPDATE; clips by plan.executor.clip_norm, 0: not
  *   OPTIMIZER                WEIGHT_GRADIENT, SCALARS, WEIGHT, MASTER (bf16-mixed), MOMENT1, MOMENT2 of one module, or
  *                            of this rank's shard of it. Moments of 8 bits have SCALE and OTHER_SCALE (fp32, of each
@@ -65,6 +69,10 @@
  *                            RESULT; reduce_scatter: RESULT gets this rank's part; sums, no averages. all_to_all: part
  *                            j of INPUT becomes this rank's part of rank j's RESULT, which is another buffer
  *   send, recv               INPUT; RESULT: both ends of a transfer between roles (program_set.h)
+ *
+ * Tensor parallel ranks (execution.tensor_ranks) run the same program. `k` of the tables' and the loss' operations is the
+ * model's vocabulary, of which each rank takes its slice (dtp_parameter_vocab_slice); a matmul of form terms has its
+ * BIAS added by the first of them alone.
  *
  * An operand with `shard` is this rank's equal part of the buffer (dtp_operand). */
 /* clang-format on */
