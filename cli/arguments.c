@@ -26,7 +26,7 @@
 #define ON_WRITERS (ON(SIMULATE) | ON(LAUNCH) | ON(BACKTEST) | ON(CHART) | ON(REPORT) | ON(SCHEDULE) | ON_EXECUTOR)
 #define ON_PRINTERS                                                                                                    \
     (ON(SWEEP) | ON(CHART) | ON(REPORT) | ON(LAUNCH)) /* whose output, without -o, is all of standard output */
-#define ON_ALL (ON_PLANS | ON(BACKTEST) | ON(CHART) | ON(CATALOG) | ON(SCHEDULE) | ON(HELP))
+#define ON_ALL (ON_PLANS | ON(BACKTEST) | ON(CHART) | ON(CATALOG) | ON(SCHEDULE) | ON(DOCTOR) | ON(HELP))
 
 enum option {
 #define X(suffix, ...) OPTION_##suffix,

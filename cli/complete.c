@@ -147,7 +147,7 @@ static void offer_flags(struct line *line)
 static void offer_words(struct line *line, const char *previous)
 {
     static const char *const tables[] = {"gpus", "machines", "models", "measured", "constants"};
-    if (line->count == 2 && strcmp(previous, "help") == 0)
+    if (line->count == 2 && (strcmp(previous, "help") == 0 || strcmp(previous, "doctor") == 0))
         offer_commands(line);
     if (line->count == 2 && strcmp(previous, "chart") == 0)
         for (int i = 0; i < DTP_CHART_COUNT; i++)

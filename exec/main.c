@@ -142,6 +142,17 @@ static enum dtp_status read_catalog(const struct words *w, struct dtp_catalog *o
     return status;
 }
 
+/* For dtplan doctor, which learns from it too whether the libraries are there that this program is linked to. */
+static int say_what_it_is_built_with(void)
+{
+#if DTP_WITH_CUDA
+    puts("host, cuda with cuBLASLt, cuDNN and NCCL");
+#else
+    puts("host");
+#endif
+    return fflush(stdout) == 0 ? DTP_OK : DTP_ENVIRONMENT;
+}
+
 /* ---- main -------------------------------------------------------------------------------------------------------- */
 
 static FILE *open_events(const char *descriptor)
@@ -393,6 +404,8 @@ int main(int argc, char **argv)
         print_help();
         return fflush(stdout) == 0 ? DTP_OK : DTP_ENVIRONMENT;
     }
+    if (argc == 2 && strcmp(argv[1], "--built-with") == 0)
+        return say_what_it_is_built_with();
     static struct dtp_faults faults;
     struct words words = {0};
     struct dtp_settings settings = dtp_settings_default();

@@ -87,6 +87,12 @@ static inline enum dtp_element dtp_matmul_b_element(const struct dtp_matmul_args
     return args->element == DTP_ELEMENT_E5M2 ? DTP_ELEMENT_E4M3 : args->element;
 }
 
+/* Of the bias that a matmul of operands of `element` adds: theirs, and of fp8 its result's. */
+static inline enum dtp_element dtp_matmul_bias_element(enum dtp_element element, enum dtp_element result_element)
+{
+    return element == DTP_ELEMENT_E4M3 ? result_element : element;
+}
+
 /* reference_quantize.c: *amax, where there is one, raised to the largest magnitude of these elements. */
 void dtp_raise_amax(float *amax, const void *values, enum dtp_element element, uint64_t first, uint64_t count);
 

@@ -366,7 +366,8 @@ struct dtp_attention_backward_args {
  * (residual). GELU_AUX: aux (as result) receives the product with bias, result its tanh GELU; DGELU: result = product *
  * gelu'(aux). bias_gradient, with a_transposed only: sum over k of a, [m], element of the result; overwritten, or added
  * to where addend is the result. Of fp8, a is E4M3 or E5M2 and b E4M3, a plain and b transposed, as tensor cores have
- * it; the product is multiplied by *a_scale and *b_scale, and there are neither biases nor epilogues. */
+ * it; the product is multiplied by *a_scale and *b_scale, a bias has the result's element, and there are neither
+ * gradients of biases nor epilogues. */
 enum dtp_epilogue { DTP_EPILOGUE_NONE, DTP_EPILOGUE_GELU_AUX, DTP_EPILOGUE_DGELU };
 struct dtp_matmul_args {
     const void *a, *b, *addend, *bias;
@@ -376,7 +377,7 @@ struct dtp_matmul_args {
     uint64_t workspace_bytes;
     uint64_t m, n, k;
     uint64_t lda, ldb, ldd;                   /* the addend has ldd */
-    enum dtp_element element, result_element; /* of a, b, bias and aux; of result, addend and bias_gradient */
+    enum dtp_element element, result_element; /* of a, b, bias, aux; of result, addend and bias_gradient */
     bool a_transposed, b_transposed;
     enum dtp_epilogue epilogue;
     uint32_t sms; /* that it may count on; 0: all. For whoever chooses algorithms */

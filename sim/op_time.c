@@ -157,7 +157,8 @@ static double matmul_seconds(const struct dtp_op_rates *rates, const struct dtp_
     if (!(d->m > 0 && d->n > 0 && d->k > 0))
         return 0;
     if (op->kind == DTP_OP_GROUPED_MATMUL)
-        return dtp_cluster_grouped_matmul_s(rates->cluster, pass, d->dtype, d->groups, d->m, d->n, d->k);
+        return dtp_cluster_grouped_matmul_s(rates->cluster, rates->execution, pass, d->dtype, d->groups, d->m, d->n,
+                                            d->k);
     return (d->groups ? d->groups : 1) *
            dtp_cluster_matmul_s(rates->cluster, rates->execution, pass, d->dtype, d->m, d->n, d->k);
 }

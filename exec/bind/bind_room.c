@@ -100,7 +100,8 @@ static void matmul(struct dtp_binder *b)
     room(b, left, m, k);
     room(b, right, k, n);
     alike(b, left, right);
-    alike(b, left, DTP_ROLE_BIAS);
+    bool fp8 = operand(b, left) && element_of(b, left) == DTP_ELEMENT_E4M3;
+    alike(b, fp8 ? result : left, DTP_ROLE_BIAS);
     alike(b, left, DTP_ROLE_AUX);
     alike(b, result, DTP_ROLE_ADDEND);
     alike(b, result, DTP_ROLE_BIAS_GRADIENT);
@@ -108,11 +109,11 @@ static void matmul(struct dtp_binder *b)
     room(b, DTP_ROLE_BIAS_GRADIENT, 1, m);
     room(b, DTP_ROLE_ADDEND, m, n);
     room(b, DTP_ROLE_AUX, m, n);
-    if (!operand(b, left) || element_of(b, left) != DTP_ELEMENT_E4M3)
+    if (!fp8)
         return;
     demand(b, DTP_ROLE_SCALE, operand(b, DTP_ROLE_SCALE) && operand(b, DTP_ROLE_OTHER_SCALE));
     demand(b, left, m % DTP_FP8_MULTIPLE == 0 && n % DTP_FP8_MULTIPLE == 0 && k % DTP_FP8_MULTIPLE == 0);
-    demand(b, DTP_ROLE_BIAS, !operand(b, DTP_ROLE_BIAS) && !operand(b, DTP_ROLE_BIAS_GRADIENT));
+    demand(b, DTP_ROLE_BIAS_GRADIENT, !operand(b, DTP_ROLE_BIAS_GRADIENT));
     demand(b, DTP_ROLE_AUX, !operand(b, DTP_ROLE_AUX));
 }
 

@@ -131,7 +131,8 @@ static void finish(const struct dtp_matmul_args *g, const float *product)
             uint64_t at = i * g->ldd + j;
             if (g->a_scale)
                 value = value * (double)*g->a_scale * (double)*g->b_scale +
-                        (g->addend ? dtp_load(g->addend, g->result_element, at) : 0);
+                        (g->addend ? dtp_load(g->addend, g->result_element, at) : 0) +
+                        (g->bias ? dtp_load(g->bias, dtp_matmul_bias_element(g->element, g->result_element), j) : 0);
             if (g->epilogue == DTP_EPILOGUE_GELU_AUX) {
                 dtp_store(g->aux, g->element, at, value);
                 value = dtp_gelu(dtp_load(g->aux, g->element, at));

@@ -118,7 +118,8 @@ static cublasStatus_t describe_operation(const struct dtp_matmul_key *key, bool 
     if (status == CUBLAS_STATUS_SUCCESS)
         status = SET(out, EPILOGUE, epilogue);
     if (status == CUBLAS_STATUS_SUCCESS && (key->bias || epilogue == CUBLASLT_EPILOGUE_BGRADB)) {
-        const cudaDataType_t type = key->bias ? element : result_element;
+        const cudaDataType_t type =
+            key->bias ? data_type(dtp_matmul_bias_element(key->element, key->result_element)) : result_element;
         status = SET(out, BIAS_DATA_TYPE, type);
     }
     if (status == CUBLAS_STATUS_SUCCESS && key->epilogue != DTP_EPILOGUE_NONE)

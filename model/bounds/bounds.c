@@ -1,6 +1,7 @@
 #include "bounds/memory_bound.h"
 
 #include "closed/closed_form_hooks.h"
+#include "plan/slice.h"
 #include "plan/fp8_casts.h"
 #include "plan/runtime.h"
 
@@ -27,20 +28,25 @@ static uint64_t checkpointed_with_experts(const struct dtp_bound *b, uint64_t la
     return count;
 }
 
-uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layers)
+/* Of layers of two kinds, of which `checkpointed` are. */
+static uint64_t saved_of_two_kinds(const struct dtp_bound *b, uint64_t layers, uint64_t checkpointed)
 {
-    const struct dtp_activations *a = &b->activations;
     const uint64_t *all = b->layer_all, *kept = b->layer_kept;
-    uint64_t checkpointed = a->checkpoint_every ? dtp_divide_up(layers, a->checkpoint_every) : 0;
-    if (dtp_transformer_is_uniform(b->transformer))
-        return dtp_bound_tokens(b,
-                                checkpointed * a->layer_kept + (layers - checkpointed) * a->layer_all + a->embedding) +
-               (layers - checkpointed) * kept_columns(b);
     uint64_t with = dtp_transformer_expert_layers(b->transformer, layers), again = checkpointed_with_experts(b, layers);
     uint64_t without = layers - with, plain_again = checkpointed - again;
     return dtp_bound_tokens(b, again * kept[DTP_LAYER_EXPERTS] + (with - again) * all[DTP_LAYER_EXPERTS] +
                                    plain_again * kept[DTP_LAYER_DENSE] +
-                                   (without - plain_again) * all[DTP_LAYER_DENSE] + a->embedding);
+                                   (without - plain_again) * all[DTP_LAYER_DENSE] + b->activations.embedding);
+}
+
+uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layers)
+{
+    const struct dtp_activations *a = &b->activations;
+    uint64_t every = a->checkpoint_every, checkpointed = every > 1 ? dtp_divide_up(layers, every) : every * layers;
+    uint64_t whole = layers - checkpointed;
+    return b->uniform ? dtp_bound_tokens(b, checkpointed * a->layer_kept + whole * a->layer_all + a->embedding) +
+                            whole * b->kept_columns
+                      : saved_of_two_kinds(b, layers, checkpointed);
 }
 
 uint64_t dtp_bound_scores(const struct dtp_bound *b)
@@ -108,10 +114,12 @@ static void add_stages(struct dtp_bound *b)
     uint64_t gated = dtp_activation_is_gated(t->activation) ? 2 : 1,
              up = (plan->fused_gate_up && !t->experts ? gated : 1) * matrix;
     stage[1] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp + gated * c * f, mlp - up, up};
-    struct dtp_fp8_casts casts; /* an operand's passes in fp32, beside it */
-    dtp_fp8_casts_of(plan, &b->cluster->gpu, &casts);
-    stage[0].token_bytes += casts.scratch_bytes * f;
-    stage[1].token_bytes += casts.scratch_bytes * gated * f;
+    if (plan->precision.compute == DTP_FP8) { /* an operand's passes in fp32, beside it */
+        struct dtp_fp8_casts casts;
+        dtp_fp8_casts_of(plan, &b->cluster->gpu, &casts);
+        stage[0].token_bytes += casts.scratch_bytes * f;
+        stage[1].token_bytes += casts.scratch_bytes * gated * f;
+    }
     stage[2] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp - norm - middle + c * q + made + core + waits, mlp,
                                         b->units.output};
     stage[3] = (struct dtp_bound_stage){first + made + chain + waits, mlp, b->units.output};
@@ -120,14 +128,22 @@ static void add_stages(struct dtp_bound *b)
     b->stages += DTP_BOUND_STAGES;
 }
 
+/* Units and activations of a model whose layers are all alike, whose tensors are listed once for both. */
+static void count_alike(struct dtp_bound *b)
+{
+    struct dtp_layer_tensors tensors;
+    dtp_layer_tensors_of(b->transformer, dtp_layer_mlp_of(b->transformer), b->cluster, b->plan, &tensors);
+    dtp_units_of(b->transformer, b->cluster, b->plan, &tensors.kind, &b->units);
+    dtp_activations_of(b->transformer, b->plan, &tensors, &b->activations);
+}
+
 /* The activations of layers of one kind, and the stages of their backward. */
 static void add_kind(struct dtp_bound *b, const struct dtp_transformer *alike)
 {
     struct dtp_bound of = *b;
     enum dtp_layer_mlp mlp = dtp_layer_mlp_of(alike);
     of.transformer = alike;
-    dtp_units_count(alike, b->cluster, b->plan, &of.units);
-    dtp_activations_count(alike, b->cluster, b->plan, &of.activations);
+    count_alike(&of);
     add_stages(&of);
     memcpy(b->stage, of.stage, sizeof b->stage);
     b->stages = of.stages;
@@ -139,13 +155,14 @@ static void add_kind(struct dtp_bound *b, const struct dtp_transformer *alike)
 static void add_kinds(struct dtp_bound *b)
 {
     const struct dtp_transformer *t = b->transformer;
-    dtp_units_count(t, b->cluster, b->plan, &b->units);
-    if (dtp_transformer_is_uniform(t)) {
-        dtp_activations_count(t, b->cluster, b->plan, &b->activations);
+    b->uniform = dtp_transformer_is_uniform(t);
+    if (b->uniform) {
+        count_alike(b);
         b->last_layer_all = b->activations.layer_all;
         add_stages(b);
         return;
     }
+    dtp_units_count(t, b->cluster, b->plan, &b->units);
     struct dtp_transformer dense = dtp_transformer_all_alike(t, false), experts = dtp_transformer_all_alike(t, true);
     bool last = dtp_transformer_layer_has_experts(t, t->layers - 1);
     add_kind(b, &dense);
@@ -175,7 +192,7 @@ static uint64_t hooked(const struct dtp_bound *b, uint64_t cublas)
     if (plan->comm_hook != DTP_COMM_HOOK_POWERSGD)
         return b->bytes.reduce * b->units.total;
     struct dtp_traffic job = {b->transformer, b->cluster, plan, .units = b->units};
-    struct dtp_factored f = dtp_traffic_ddp_buckets(&job, b->bytes.grads).factored;
+    struct dtp_factored f = dtp_traffic_factored(&job);
     return b->bytes.grads * (b->units.total + f.p + f.q) + DTP_POWERSGD_STREAMS * cublas;
 }
 
@@ -193,7 +210,7 @@ static uint64_t workspaces(const struct dtp_bound *b)
     if (dtp_plan_keeps_fp8(b->plan) && !b->plan->runtime->arena) { /* whose casts of weights go with their matmuls */
         uint64_t two = 2 * b->units.layers_per_unit;
         bool units = dtp_plan_shards_params(b->plan) && b->units.count && two < b->layers;
-        casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu, (units ? two : b->layers) * b->units.layer_matmul);
+        casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu, (units ? two : b->layers) * b->units.layer_narrow);
     }
     return hooked(b, cublas) + 2 * cublas + tables + 8 * b->tokens + casts;
 }
@@ -226,10 +243,14 @@ static double model_flops(const struct dtp_bound *b)
 void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                    const struct dtp_plan *plan, struct dtp_bounds *out)
 {
-    struct dtp_transformer own = *transformer; /* experts that ranks divide are a part of them */
-    own.expert_ranks = plan->ep;
-    struct dtp_bound b = {.transformer = &own, .cluster = cluster, .plan = plan, .layers = transformer->layers};
+    struct dtp_transformer own;
+    struct dtp_bound b = {.transformer = transformer, .cluster = cluster, .plan = plan, .layers = transformer->layers};
+    if (transformer->experts) { /* experts that ranks divide are a part of them */
+        own = dtp_plan_own_experts(transformer, plan);
+        b.transformer = &own;
+    }
     b.tokens = dtp_plan_tokens(plan);
+    b.kept_columns = kept_columns(&b);
     dtp_element_bytes_count(plan, &b.bytes);
     add_kinds(&b);
     *out = (struct dtp_bounds){.model_flops = model_flops(&b)};

@@ -1,6 +1,6 @@
 /* Bounds of what a training step needs, by arithmetic that can be done by hand: no program, no walk over layers.
  *
- * They are there for two things: to leave out of a search, at some 0.9 million plans a second, what cannot fit, and to
+ * They are there for two things: to leave out of a search, at some 1.1 million plans a second, what cannot fit, and to
  * check programs from outside, with a stated tolerance (test_bounds): at most 1 % below a program's peak of live bytes,
  * at most 5 % above it in 95 % of random plans and at most 20 % in all. All but ZeRO-3 keep to it, but for some 5 in
  * 10,000 plans (FSDP). Under ZeRO-3, 2 %

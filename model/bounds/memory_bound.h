@@ -22,7 +22,9 @@ struct dtp_bound {
     struct dtp_units units;
     struct dtp_element_bytes bytes;
     uint64_t tokens, layers;
-    uint64_t rest_bytes; /* parameters, optimizer, workspaces */
+    bool uniform;          /* all layers are of one kind */
+    uint64_t kept_columns; /* bytes of a layer's fp8 weights by columns, kept beside its activations */
+    uint64_t rest_bytes;   /* parameters, optimizer, workspaces */
     struct dtp_bound_stage stage[DTP_LAYER_MLPS * DTP_BOUND_STAGES];
     int stages;           /* of the kinds that there are */
     uint64_t most_bytes;  /* of the instants so far */

@@ -17,6 +17,7 @@ struct fsdp {
     uint64_t before, after; /* gradients at rest before the last backward, and behind it */
     uint64_t whole_bytes;   /* of an element of gradients kept whole */
     uint64_t reduced_bytes; /* of an element of a reduction's result, with what it is cast into */
+    uint64_t block;         /* of a block at its worst stage */
     bool several, whole;    /* micro-steps; whose gradients are added up whole, and reduced once */
     bool flat;              /* FSDP2 copies weights out of a flat buffer */
     bool ends;              /* embedding and head are units of their own */
@@ -79,6 +80,7 @@ static struct fsdp fsdp_of(const struct dtp_bound *b)
     bool casts = e->params != e->compute, on_host = plan->offload == DTP_OFFLOAD_PARAMS;
     f.uploaded = on_host ? (e->params + (casts ? e->compute : 0)) * u->largest_layer_shard : 0;
     f.cast = casts && f.flat ? e->compute * u->largest_layer_shard : f.uploaded;
+    f.block = dtp_bound_block(b, e->compute, e->compute);
     f.several = plan->accumulate > 1, f.whole = f.several && !plan->accumulate_sync;
     f.whole_bytes = plan->fsdp1 ? e->compute : e->reduce;
     f.reduced_bytes = e->reduce + (e->reduce != e->grads ? e->grads : 0);
@@ -163,11 +165,11 @@ static void keep_reduction(struct dtp_bound *b, const struct fsdp *f, const stru
 }
 
 /* A block of the unit: its worst stage, beside the gradients of those above it. */
-static void keep_block(struct dtp_bound *b, const struct at_work *w, uint64_t below)
+static void keep_block(struct dtp_bound *b, const struct fsdp *f, const struct at_work *w, uint64_t below)
 {
     uint64_t c = b->bytes.compute, made = w->begin + w->width - 1 - below;
     (below ? dtp_bound_keep : dtp_bound_keep_late)(b, w->standing + w->ahead + w->input + dtp_bound_saved(b, below) +
-                                                          c * made * b->units.largest_layer + dtp_bound_block(b, c, c));
+                                                          c * made * b->units.largest_layer + f->block);
 }
 
 /* The copy of a unit's weights out of their flat buffer; the first gather ahead; the first and the last block; the
@@ -182,9 +184,9 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
         ahead = larger(ahead, w.ahead - f->unit + width * f->uploaded);
     if (f->flat)
         dtp_bound_keep(b, begins + larger(w.before + second(b, f, w.width, false), ahead));
-    keep_block(b, &w, w.begin);
+    keep_block(b, f, &w, w.begin);
     if (w.width > 1)
-        keep_block(b, &w, end - 1);
+        keep_block(b, f, &w, end - 1);
     if (b->units.count)
         keep_reduction(b, f, &w);
 }

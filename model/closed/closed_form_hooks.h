@@ -52,6 +52,8 @@ struct dtp_ddp_bucket_count {
     struct dtp_factored factored;
 };
 struct dtp_ddp_bucket_count dtp_traffic_ddp_buckets(const struct dtp_traffic *traffic, uint64_t element_bytes);
+/* What PowerSGD makes of them, whatever the buckets: no layer is walked, for they are all alike. */
+struct dtp_factored dtp_traffic_factored(const struct dtp_traffic *traffic);
 
 /* Inside of memory.h: what stands beside a step program, reckoned by formulas and by hooks of the runtime. */
 struct dtp_beside {

@@ -72,6 +72,28 @@ static void fill_with_adapters(const struct dtp_traffic *job, struct buckets *bu
     add_to_bucket(buckets, ends ? u->embedding : 0, 0);
 }
 
+struct dtp_factored dtp_traffic_factored(const struct dtp_traffic *traffic)
+{
+    const struct dtp_transformer *t = traffic->transformer;
+    const struct dtp_plan *plan = traffic->plan;
+    const struct dtp_units *u = &traffic->units;
+    struct dtp_factored out = {0};
+    struct dtp_layer_kind kind;
+    if (dtp_plan_adapts(plan)) { /* whose gradients are sent whole */
+        out.whole = u->trained;
+        return out;
+    }
+    dtp_layer_kind_of(t, dtp_layer_mlp_of(t), plan->fused_qkv, plan->fused_gate_up, &kind);
+    for (int i = 0; i < kind.matrices; i++)
+        dtp_factored_add(&out, t->layers * kind.matrix[i].out * kind.matrix[i].in, kind.matrix[i].in, t->layers,
+                         plan->powersgd_rank);
+    dtp_factored_add(&out, u->head, t->hidden, 1, plan->powersgd_rank);
+    dtp_factored_add(&out, u->position, t->hidden, 1, plan->powersgd_rank);
+    dtp_factored_add(&out, u->embedding, t->hidden, 1, plan->powersgd_rank);
+    out.whole += u->total - t->layers * u->layer_matmul - u->head - u->embedding - u->position; /* vectors */
+    return out;
+}
+
 /* Filled with gradients as backward makes them: head, layers from the last, embeddings. */
 struct dtp_ddp_bucket_count dtp_traffic_ddp_buckets(const struct dtp_traffic *job, uint64_t g)
 {

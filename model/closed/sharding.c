@@ -2,6 +2,7 @@
 
 #include "base/bytes.h"
 #include "closed/closed_form_hooks.h"
+#include "plan/slice.h"
 #include "net/layer_kind.h"
 
 /* ---- units ----------------------------------------------------------------------------------------------------- */
@@ -147,10 +148,11 @@ static uint64_t attention_inputs(const struct dtp_layer_kind *block)
     return elements;
 }
 
-/* Of a model whose layers are all alike. */
-static void count_alike(const struct dtp_transformer *t, const struct dtp_cluster *cluster, const struct dtp_plan *plan,
-                        struct dtp_units *out)
+void dtp_units_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                  const struct dtp_plan *plan, struct dtp_layer_kind *kind, struct dtp_units *out)
 {
+    const struct dtp_transformer *t = transformer;
+    const struct dtp_layer_kind *block = kind;
     *out = (struct dtp_units){
         .ranks = dtp_plan_shard_ranks(cluster, plan), .embedding = t->vocab * t->hidden, .layers = t->layers};
     out->replicas = dtp_plan_gradient_ranks(plan, cluster) / out->ranks;
@@ -158,11 +160,7 @@ static void count_alike(const struct dtp_transformer *t, const struct dtp_cluste
     out->expert_ranks = dtp_plan_expert_shard_ranks(cluster, plan);
     struct tensor_sum layer = {.flat = cut == DTP_CUT_ELEMENTS, .ranks = out->ranks, .expert_ranks = out->expert_ranks},
                       root = layer, head = layer;
-    struct dtp_layer_kind block;
-    struct dtp_transformer own = *t;
-    own.expert_ranks = plan->ep;
-    dtp_layer_kind_of(&own, dtp_layer_mlp_of(t), plan->fused_qkv, plan->fused_gate_up, &block);
-    sum_layer(&block, &layer);
+    sum_layer(block, &layer);
     sum_root(t, &root);
     count_unit_layers(t, plan, out);
     if (dtp_plan_wraps_ends(plan, t))
@@ -178,16 +176,17 @@ static void count_alike(const struct dtp_transformer *t, const struct dtp_cluste
     out->layer = out->largest_layer = layer.elements;
     out->layer_shard = out->largest_layer_shard = layer.shard;
     out->layer_matmul_shard = layer.matrix_shard;
-    out->layer_matmul = dtp_layer_matrix_elements(&block);
-    out->layer_cast = out->layer_matmul + dtp_layer_bias_elements(&block);
+    out->layer_matmul = dtp_layer_matrix_elements(block);
+    out->layer_narrow = dtp_layer_narrow_elements(block);
+    out->layer_cast = out->layer_matmul + dtp_layer_bias_elements(block);
     out->expert_elements = layer.expert_elements;
     out->expert_shard = layer.expert_shard;
     out->expert_layers = layer.expert_shard ? t->layers : 0;
-    uint64_t width = (block.own_experts ? block.own_experts : 1) * block.mlp_width;
-    out->largest = t->hidden * (block.packs_up ? 2 * width : width);
+    uint64_t width = (block->own_experts ? block->own_experts : 1) * block->mlp_width;
+    out->largest = t->hidden * (block->packs_up ? 2 * width : width);
     out->down = t->hidden * width;
-    out->qkv = attention_inputs(&block);
-    out->output = block.d_core * t->hidden;
+    out->qkv = attention_inputs(block);
+    out->output = block->d_core * t->hidden;
     out->position = t->position == DTP_POSITION_LEARNED ? t->positions * t->hidden : 0;
     out->head = t->tied_head ? 0 : out->embedding;
     out->total = t->layers * layer.elements + root.elements;
@@ -196,7 +195,17 @@ static void count_alike(const struct dtp_transformer *t, const struct dtp_cluste
     out->root_shard = out->count ? root.shard : out->total_shard;
     out->tensors_per_layer = layer.tensors;
     out->tensors = t->layers * layer.tensors + root.tensors;
-    count_trained(t, plan, &block, out);
+    count_trained(t, plan, kind, out);
+}
+
+/* Of a model whose layers are all alike. */
+static void count_alike(const struct dtp_transformer *t, const struct dtp_cluster *cluster, const struct dtp_plan *plan,
+                        struct dtp_units *out)
+{
+    struct dtp_layer_kind kind;
+    struct dtp_transformer own = dtp_plan_own_experts(t, plan);
+    dtp_layer_kind_of(&own, dtp_layer_mlp_of(t), plan->fused_qkv, plan->fused_gate_up, &kind);
+    dtp_units_of(t, cluster, plan, &kind, out);
 }
 
 static uint64_t larger(uint64_t a, uint64_t b)
@@ -227,6 +236,7 @@ static void mix(const struct mean *m, const struct dtp_units *dense, struct dtp_
     out->layer = mean_of(m, dense->layer, out->layer);
     out->layer_shard = mean_of(m, dense->layer_shard, out->layer_shard);
     out->layer_matmul = mean_of(m, dense->layer_matmul, out->layer_matmul);
+    out->layer_narrow = mean_of(m, dense->layer_narrow, out->layer_narrow);
     out->layer_matmul_shard = mean_of(m, dense->layer_matmul_shard, out->layer_matmul_shard);
     out->layer_cast = mean_of(m, dense->layer_cast, out->layer_cast);
     out->tensors_per_layer = mean_of(m, dense->tensors_per_layer, out->tensors_per_layer);

@@ -9,7 +9,7 @@
 #include "machine/machine.h"
 #include "closed/memory_parts.h"
 #include "plan/rules.h"
-#include "net/transformer.h"
+#include "net/layer_kind.h"
 
 /* Elements. "shard" is what one rank stores, padding included. */
 struct dtp_units {
@@ -22,6 +22,7 @@ struct dtp_units {
     uint64_t expert_shard, expert_layers; /* of layers whose experts ranks divide (ep), of these; else 0 */
     uint64_t expert_ranks;                /* that share one copy of them */
     uint64_t layer_matmul_shard;          /* of layer_shard: the matrices */
+    uint64_t layer_narrow;                /* of layer_matmul: what recipes of fewer than 16 bits take */
     uint64_t layer_cast;                  /* of a layer: matmul weights and biases, what autocast casts */
     uint64_t largest, down;               /* largest matrix of a layer | the MLP's down matrix [f, h] */
     uint64_t qkv, output;                 /* q, k and v, with their latents | attention's output matrix */
@@ -41,6 +42,11 @@ struct dtp_units {
 
 void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                      const struct dtp_plan *plan, struct dtp_units *out);
+
+/* Of a model whose layers are all of one kind, which is known: the rank's part of the experts, and gets the plan's
+ * adapters here. */
+void dtp_units_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                  const struct dtp_plan *plan, struct dtp_layer_kind *kind, struct dtp_units *out);
 
 /* Bytes at rest on one GPU, and on its share of host and NVMe; elements of what stays on the GPU. */
 struct dtp_state_bytes {

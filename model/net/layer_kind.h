@@ -55,6 +55,7 @@ struct dtp_layer_matrix {
     uint64_t groups; /* so many of them, one of each expert that the rank has: [groups, out, in]; others 1 */
     bool expert;     /* of experts, be it one */
     bool bias;       /* [groups, out] */
+    bool wide;       /* a router's: in 16 bits under every recipe of fewer */
     bool frozen;     /* of the plan: its weight and bias are not trained (plan/adapters.h) */
     uint64_t rank;   /* of the plan: of the adapter beside it; 0: there is none */
     enum dtp_layer_matrix_id id;
@@ -112,6 +113,8 @@ void dtp_layer_kind_of(const struct dtp_transformer *transformer, enum dtp_layer
 /* Elements of the kind's matrices, biases left out; of those, the ones that multiply a token; of biases and norms. */
 uint64_t dtp_layer_matrix_elements(const struct dtp_layer_kind *kind);
 uint64_t dtp_layer_active_elements(const struct dtp_layer_kind *kind);
+/* Of all that a recipe of fewer than 16 bits takes. */
+uint64_t dtp_layer_narrow_elements(const struct dtp_layer_kind *kind);
 uint64_t dtp_layer_vector_elements(const struct dtp_layer_kind *kind);
 uint64_t dtp_layer_bias_elements(const struct dtp_layer_kind *kind);
 /* Of the norms of q and k. */
@@ -139,8 +142,15 @@ static inline struct dtp_layer_cut dtp_layer_matrix_cut(const struct dtp_layer_m
 uint64_t dtp_layer_tensor_width(const struct dtp_layer_kind *kind, enum dtp_layer_tensor tensor);
 /* The same of all, also of those that no operator of the kind makes. */
 void dtp_layer_tensor_widths(const struct dtp_layer_kind *kind, uint64_t out[DTP_TENSOR_COUNT]);
-enum dtp_layer_element dtp_layer_tensor_element(enum dtp_layer_tensor tensor);
-enum dtp_layer_part dtp_layer_tensor_part(enum dtp_layer_tensor tensor);
+extern const uint8_t dtp_layer_elements[DTP_TENSOR_COUNT], dtp_layer_parts[DTP_TENSOR_COUNT];
+static inline enum dtp_layer_element dtp_layer_tensor_element(enum dtp_layer_tensor tensor)
+{
+    return (enum dtp_layer_element)dtp_layer_elements[tensor];
+}
+static inline enum dtp_layer_part dtp_layer_tensor_part(enum dtp_layer_tensor tensor)
+{
+    return (enum dtp_layer_part)dtp_layer_parts[tensor];
+}
 
 /* As a set, where autocast runs norms wide: the fp32 result that the norm before a matmul casts, given its result; the
  * fp32 cast that a norm behind one reads, given its input. Empty for other tensors. */

@@ -5,6 +5,9 @@
 #include "plan/context.h"
 #include "plan/runtime_sizes.h"
 
+#include <stddef.h>
+#include <string.h>
+
 #define BIT(suffix) DTP_TENSOR_BIT(suffix)
 
 /* DDPOptimizer ends its first graph where DDP's first bucket is full, 1 MiB: the down matrix's fp32 gradient fills it,
@@ -59,6 +62,7 @@ static bool trains(const struct dtp_layer_kind *kind, const struct dtp_layer_ope
 
 static void list_operators(struct dtp_layer_tensors *out, bool copied)
 {
+    int matrix = 0; /* matrices stand in the order in which forward uses them */
     out->operators = dtp_layer_operators(&out->kind, out->op);
     for (int i = 0; i < out->operators; i++) {
         struct dtp_layer_operator *op = &out->op[i];
@@ -66,11 +70,10 @@ static void list_operators(struct dtp_layer_tensors *out, bool copied)
             continue;
         if (copied && op->reads & BIT(CORE))
             op->reads = BIT(CORE_COPY);
-        if (!trains(&out->kind, op))
+        if (out->kind.adapted && !trains(&out->kind, op))
             op->needs = 0;
-        for (int m = 0; m < out->kind.matrices; m++)
-            if (op->makes & UINT64_C(1) << out->kind.matrix[m].result)
-                out->input[m] = dtp_layer_first(op->reads);
+        for (; matrix < out->kind.matrices && op->makes & UINT64_C(1) << out->kind.matrix[matrix].result; matrix++)
+            out->input[matrix] = dtp_layer_first(op->reads);
     }
 }
 
@@ -109,6 +112,20 @@ static uint64_t received_rows(const struct dtp_layer_kind *kind)
     return kind->exchanged ? there | BIT(GATE) | BIT(UP) | BIT(SILU) | BIT(PRODUCT) : 0;
 }
 
+/* Bytes of what fp8 matmuls read of a token. A linear keeps its own cast; where a router reads as well, what it was
+ * cast from stays for that. Both matrices to latents read one norm, each by itself (multi_latent_attention.py of
+ * Megatron-Core, linear_q_down_proj and linear_kv_down_proj). */
+static uint64_t narrow_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan *plan,
+                             enum dtp_layer_tensor tensor, uint64_t width)
+{
+    uint64_t cast = dtp_fp8_bytes(plan->precision.fp8_recipe, width);
+    if (tensor == DTP_TENSOR_NORM1 && kind->kv_latent)
+        return 2 * cast;
+    if (tensor == DTP_TENSOR_NORM2 && kind->experts)
+        return width * dtp_plan_compute_bytes(plan) + (kind->shared_ffn ? cast : 0);
+    return cast;
+}
+
 static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *plan, uint64_t made)
 {
     const uint64_t compute = dtp_plan_compute_bytes(plan);
@@ -118,14 +135,16 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
                                                        [DTP_LAYER_ELEMENT_KEPT_INPUT] = compute,
                                                        [DTP_LAYER_ELEMENT_FP32] = 4,
                                                        [DTP_LAYER_ELEMENT_MASK] = 1};
+    const bool keeps_fp8 = dtp_plan_keeps_fp8(plan);
+    const uint64_t received = received_rows(&out->kind);
     uint64_t width[DTP_TENSOR_COUNT];
     dtp_layer_tensor_widths(&out->kind, width);
     for (uint64_t left = made; left; left &= left - 1) {
         enum dtp_layer_tensor tensor = dtp_layer_first(left);
-        bool narrow = dtp_plan_keeps_fp8(plan) && dtp_layer_tensor_element(tensor) == DTP_LAYER_ELEMENT_KEPT_INPUT;
-        uint64_t bytes = narrow ? dtp_fp8_bytes(plan->precision.fp8_recipe, width[tensor])
+        bool narrow = keeps_fp8 && dtp_layer_tensor_element(tensor) == DTP_LAYER_ELEMENT_KEPT_INPUT;
+        uint64_t bytes = narrow ? narrow_bytes(&out->kind, plan, tensor, width[tensor])
                                 : width[tensor] * element[dtp_layer_tensor_element(tensor)];
-        if (received_rows(&out->kind) & UINT64_C(1) << tensor)
+        if (received & UINT64_C(1) << tensor)
             bytes = dtp_layer_received(out, bytes);
         out->bytes[tensor] = plan->sequence_shards > 1 && dtp_layer_lies_between_matmuls(tensor)
                                  ? dtp_divide_up(bytes, plan->sequence_shards)
@@ -317,8 +336,11 @@ static uint64_t kept_tensors(const struct dtp_layer_tensors *tensors, const stru
 void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_layer_mlp mlp,
                           const struct dtp_cluster *cluster, const struct dtp_plan *plan, struct dtp_layer_tensors *out)
 {
-    *out = (struct dtp_layer_tensors){.fused = dtp_plan_fuses(plan),
-                                      .added_again = plan->compile && !cut_by_ddp(transformer, cluster, plan)};
+    bool cut = cut_by_ddp(transformer, cluster, plan);
+    const size_t listed = offsetof(struct dtp_layer_tensors, operators);
+    memset((char *)out + listed, 0, sizeof *out - listed);
+    out->fused = dtp_plan_fuses(plan);
+    out->added_again = plan->compile && !cut;
     dtp_layer_kind_of(transformer, mlp, plan->fused_qkv, plan->fused_gate_up, &out->kind);
     dtp_plan_adapt_kind(plan, &out->kind);
     out->kind.narrows = dtp_plan_autocast(plan) || dtp_plan_keeps_fp8(plan);
@@ -327,14 +349,14 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     out->kind.dropout = plan->dropout > 0;
     struct dtp_context context = dtp_plan_context(plan, cluster);
     out->gathered_ranks = context.keeps ? context.ring : 0;
-    out->kind.pads_values = out->kind.own_values = dtp_plan_pads_values(transformer, cluster, plan);
+    out->kind.pads_values = dtp_plan_pads_values(transformer, cluster, plan);
+    out->kind.own_values = out->kind.pads_values || plan->runtime->copies_values;
     if (out->kind.pads_values)
         out->kind.d_v = out->kind.d_q;
     bool copied = copies_core(&out->kind, &context, plan);
     list_operators(out, copied);
     out->added_again = out->added_again && out->kind.norms_before && dtp_layer_tensors_sum(out, DTP_TENSOR_INPUT2);
-    list_tensors(out, plan, copied, repacks_heads(out, &context, plan),
-                 made_again(out, plan, cluster, cut_by_ddp(transformer, cluster, plan)));
+    list_tensors(out, plan, copied, repacks_heads(out, &context, plan), made_again(out, plan, cluster, cut));
     cut_first(out, plan);
     count_casts(out, plan);
     out->kept = kept_tensors(out, plan);

@@ -16,9 +16,9 @@
 struct dtp_layer_tensors {
     struct dtp_layer_kind kind;
     struct dtp_layer_operator op[DTP_LAYER_OPERATORS]; /* as the runtime runs them: on the tensors it has */
-    int operators;
-    enum dtp_layer_tensor input[DTP_LAYER_MATRICES]; /* that each of the kind's matrices reads */
-    uint64_t bytes[DTP_TENSOR_COUNT];                /* of one token; 0: the runtime makes no such tensor */
+    int operators;                                     /* so many of them; behind these `op` holds nothing */
+    enum dtp_layer_tensor input[DTP_LAYER_MATRICES];   /* that each of the kind's matrices reads */
+    uint64_t bytes[DTP_TENSOR_COUNT];                  /* of one token; 0: the runtime makes no such tensor */
     /* Sets, bits by enum dtp_layer_tensor. */
     uint64_t saved;          /* what backward reads */
     uint64_t kept;           /* what a checkpointed layer keeps; `saved` where none is */

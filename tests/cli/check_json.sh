@@ -67,6 +67,9 @@ holds dtplan.roles-1 run --program-file "$source/scenarios/two-stages.set" --dev
 holds dtplan.stages-1 run "${tiny[@]}" --layers 2 --gpus 2 --pp 2 --accumulate 2 --schedule zb-h1
 grep -q '"bytes_as_predicted": true' "dtplan.stages-1.$count.json" || { echo "FAILED: bytes of stages" && failures=1; }
 holds dtplan.validate-1 validate "${tiny[@]}" --gpus 1,2
+holds dtplan.doctor-1 doctor
+holds dtplan.doctor-1 doctor plan chart
+holds dtplan.doctor-1 doctor run --device host
 holds dtplan.catalog_gpus-1 catalog gpus
 holds dtplan.catalog_machines-1 catalog machines
 holds dtplan.catalog_models-1 catalog models

@@ -70,6 +70,7 @@ for width in 40 60 80 100 120 160; do
     fits "$width" backtest --leave-one-out "$source/tests/data/runs.csv" runs.csv
     fits "$width" schedule --stages 8 --micro-batches 20 --times 29.7,29.4,19.9,0.53
     fits "$width" schedule --stages 8 --micro-batches 21 --schedule dualpipe,interleaved,gpipe --sends blocking
+    fits "$width" doctor
     fits "$width" schedule --stages 8 --micro-batches 20 --schedule dualpipe
     fits "$width" schedule --stages 8 --micro-batches 20 --schedule zb-h1 --layers 61 --head 2 --layout best
     fits "$width" catalog gpus

@@ -178,6 +178,7 @@ def make(name, s):
 
 # Of a size that GPUs' fused attention takes, and of widths that fp8 does: what make_steps.py trains.
 TRAINED = Shape(128, 2, 101, 64, 2, 1, 32, 96, 2, gpt=False, tied=False)
+BIASED = TRAINED._replace(layers=1, gpt=True)
 
 if __name__ == "__main__":
     # A vocabulary of 50 or 101 makes rows of logits that do not begin at multiples of 16 bytes.
@@ -199,3 +200,4 @@ if __name__ == "__main__":
     # Of a size that GPUs' fused attention takes.
     make("llama_wide", Shape(128, 2, 101, 64, 1, 1, 64, 88, 1, gpt=False, tied=False))
     make("trained", TRAINED)
+    make("biased", BIASED)

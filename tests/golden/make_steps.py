@@ -36,9 +36,10 @@ class Trained:
 
 
 def linear_fp8(inputs, weight, bias=None):
-    module = Float8Linear(weight.shape[1], weight.shape[0], bias=False, config=Float8LinearConfig(emulate=True))
-    assert bias is None
-    return torch.func.functional_call(module, {"weight": weight}, (inputs,))
+    module = Float8Linear(weight.shape[1], weight.shape[0], bias=bias is not None,
+                          config=Float8LinearConfig(emulate=True))
+    values = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
+    return torch.func.functional_call(module, values, (inputs,))
 
 
 def adamw(leaves):
@@ -60,14 +61,14 @@ def adam8bit(leaves):
     return AdamW8bit(groups, lr=RATE, betas=(0.9, 0.95), eps=1e-8)
 
 
-def train(made, tokens, targets, used, stored=torch.float32, optimizer=adamw, linear=plain_linear):
+def train(shape, made, tokens, targets, used, stored=torch.float32, optimizer=adamw, linear=plain_linear):
     p = Trained(made, stored, used)
     update = optimizer(p.leaves)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024, enabled=used == torch.float16)
     losses = []
     F.linear = linear
     for _ in range(STEPS):
-        loss = make_goldens.loss_of(make_goldens.TRAINED, p, tokens, targets)
+        loss = make_goldens.loss_of(shape, p, tokens, targets)
         update.zero_grad()
         scaler.scale(loss).backward()
         scaler.step(update)
@@ -78,17 +79,19 @@ def train(made, tokens, targets, used, stored=torch.float32, optimizer=adamw, li
 
 
 if __name__ == "__main__":
-    made, tokens, targets = make_goldens.make("trained", make_goldens.TRAINED)
+    models = {name: (shape, *make_goldens.make(name, shape))
+              for name, shape in (("trained", make_goldens.TRAINED), ("biased", make_goldens.BIASED))}
     recipes = {
         "fp32": dict(used=torch.float64, stored=torch.float64),
         "bf16": dict(used=torch.bfloat16),
         "fp16": dict(used=torch.float16),
         "fp8": dict(used=torch.bfloat16, linear=linear_fp8),
+        "fp8_biased": dict(model="biased", used=torch.bfloat16, linear=linear_fp8),
         "sgd": dict(used=torch.float64, stored=torch.float64, optimizer=sgd),
         "adam8bit": dict(used=torch.float32, optimizer=adam8bit),
     }
     folder = os.path.dirname(os.path.abspath(__file__))
     with open(os.path.join(folder, "trained.steps"), "w") as file:
         for name, how in recipes.items():
-            losses = train(made, tokens, targets, **how)
+            losses = train(*models[how.pop("model", "trained")], **how)
             file.write(" ".join([name] + [f"{loss:.9g}" for loss in losses]) + "\n")

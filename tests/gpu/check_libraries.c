@@ -278,7 +278,7 @@ static void check_matmul(struct dtp_matmul *matmul, const struct matmul_case *fr
     if (from->extras & ADD_OTHER)
         gpu.addend = device_buffer(from->m * from->n, out, 4, 3);
     if (from->extras & BIAS)
-        gpu.bias = device_buffer(from->n, in, 5, 3);
+        gpu.bias = device_buffer(from->n, dtp_matmul_bias_element(in, out), 5, 3);
     if (from->extras & BIAS_GRADIENT)
         gpu.bias_gradient = device_buffer(from->m, out, 6, 1);
     if (from->epilogue != DTP_EPILOGUE_NONE)
@@ -296,7 +296,7 @@ static void check_matmul(struct dtp_matmul *matmul, const struct matmul_case *fr
     host.b_scale = narrow ? host_copy(gpu.b_scale, sizeof(float)) : NULL;
     host.result = host_copy(gpu.result, result_bytes);
     host.addend = !gpu.addend ? NULL : gpu.addend == gpu.result ? host.result : host_copy(gpu.addend, result_bytes);
-    host.bias = gpu.bias ? host_copy(gpu.bias, from->n * dtp_element_bytes(in)) : NULL;
+    host.bias = gpu.bias ? host_copy(gpu.bias, from->n * dtp_element_bytes(dtp_matmul_bias_element(in, out))) : NULL;
     host.bias_gradient = gpu.bias_gradient ? host_copy(gpu.bias_gradient, from->m * dtp_element_bytes(out)) : NULL;
     host.aux = gpu.aux ? host_copy(gpu.aux, from->m * from->n * dtp_element_bytes(in)) : NULL;
 
@@ -334,6 +334,8 @@ static void check_matmuls(const char *choices)
     static const struct matmul_case cases[] = {
         {256, 384, 512, false, true, E4, B, DTP_EPILOGUE_NONE, 0},
         {256, 384, 512, false, true, E4, B, DTP_EPILOGUE_NONE, ADD_OTHER},
+        {256, 384, 512, false, true, E4, B, DTP_EPILOGUE_NONE, BIAS},
+        {256, 384, 512, false, true, E4, B, DTP_EPILOGUE_NONE, BIAS | ADD_OTHER},
         {256, 384, 512, false, true, E5, B, DTP_EPILOGUE_NONE, 0},
         {256, 384, 512, false, true, E5, B, DTP_EPILOGUE_NONE, ADD_IN_PLACE},
         {256, 384, 512, false, true, E5, F, DTP_EPILOGUE_NONE, 0},

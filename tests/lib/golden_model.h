@@ -30,6 +30,9 @@
     "norm_unit_offset=true attention_softcap=2 final_softcap=3 "
 #define GOLDEN_LLAMA_WIDE "layers=1 hidden=64 heads=1 head_dim=64 ffn=88 vocab=101 seq=128 micro_batch=2 "
 #define GOLDEN_TRAINED "layers=2 hidden=64 heads=2 kv_heads=1 head_dim=32 ffn=96 vocab=101 seq=128 micro_batch=2 "
+#define GOLDEN_BIASED                                                                                                  \
+    "layers=1 hidden=64 heads=2 kv_heads=1 head_dim=32 ffn=96 vocab=101 seq=128 micro_batch=2 positions=128 "          \
+    "norm=layer_norm activation=gelu position=learned bias=true "
 #define GOLDEN_MOST_TOKENS 256
 
 struct golden_tensor {
@@ -422,13 +425,13 @@ static void read_steps(const char *recipe, double out[GOLDEN_STEPS])
 
 /* The one batch again and again: losses fall to an eighth of the first. Off by `tolerance` at most on average, by three
  * times that anywhere. */
-static void golden_follow(const char *recipe, const char *words, float rate, double tolerance)
+static void golden_follow(const char *model, const char *recipe, const char *words, float rate, double tolerance)
 {
     static struct golden g;
     static struct stand s;
     double wanted[GOLDEN_STEPS], worst = 0, sum = 0;
     memset(&golden_faults, 0, sizeof golden_faults);
-    read_golden("trained", &g);
+    read_golden(model, &g);
     read_steps(recipe, wanted);
     set_up(&s, words);
     for (size_t i = 0; i < g.count; i++)
@@ -459,12 +462,13 @@ static void golden_follow(const char *recipe, const char *words, float rate, dou
 static void golden_steps(void **state)
 {
     (void)state;
-    golden_follow("fp32", GOLDEN_TRAINED "precision=fp32", 1e-3f, 1e-5);
-    golden_follow("bf16", GOLDEN_TRAINED "precision=bf16-mixed", 1e-3f, 2e-3);
-    golden_follow("fp16", GOLDEN_TRAINED "precision=fp16-mixed", 1e-3f, 1e-3);
-    golden_follow("sgd", GOLDEN_TRAINED "precision=fp32 optimizer=sgd", 0.1f, 1e-5);
-    golden_follow("adam8bit", GOLDEN_TRAINED "precision=fp32 optimizer=adam8bit", 1e-3f, 2e-3);
-    golden_follow("fp8", GOLDEN_TRAINED "precision=fp8-tensorwise", 1e-3f, 1e-2);
+    golden_follow("trained", "fp32", GOLDEN_TRAINED "precision=fp32", 1e-3f, 1e-5);
+    golden_follow("trained", "bf16", GOLDEN_TRAINED "precision=bf16-mixed", 1e-3f, 2e-3);
+    golden_follow("trained", "fp16", GOLDEN_TRAINED "precision=fp16-mixed", 1e-3f, 1e-3);
+    golden_follow("trained", "sgd", GOLDEN_TRAINED "precision=fp32 optimizer=sgd", 0.1f, 1e-5);
+    golden_follow("trained", "adam8bit", GOLDEN_TRAINED "precision=fp32 optimizer=adam8bit", 1e-3f, 2e-3);
+    golden_follow("trained", "fp8", GOLDEN_TRAINED "precision=fp8-tensorwise", 1e-3f, 1e-2);
+    golden_follow("biased", "fp8_biased", GOLDEN_BIASED "precision=fp8-tensorwise", 1e-3f, 1e-2);
 }
 
 #endif

@@ -98,7 +98,6 @@ static inline void random_executor_narrow_job(struct random_job *job, const char
         struct dtp_transformer *t = &job->transformer;
         struct dtp_plan plan = job->asked;
         t->parallel_block = DTP_PARALLEL_NONE, t->norm_place = DTP_NORMS_BEFORE;
-        t->qkv_bias = t->attention_output_bias = t->mlp_bias = false;
         t->hidden = (t->hidden + 15) / 16 * 16, t->ffn = (t->ffn + 15) / 16 * 16;
         t->head_dim = (t->head_dim + 15) / 16 * 16;
         dtp_precision_recipe(recipe, &plan.precision);

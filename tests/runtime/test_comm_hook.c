@@ -1,6 +1,7 @@
 /* DDP's communication hooks by hand, on LLaMA-7B over 8 GPUs: what is sent, what stands, what overlaps, what is
  * refused. */
 #include "closed/closed_form.h"
+#include "closed/closed_form_hooks.h"
 #include "lower/lower.h"
 #include "runtime/runtimes.h"
 
@@ -116,6 +117,28 @@ static void test_what_is_not_worth_it(void **state)
     assert_int_equal(communication.bytes[DTP_ALL_REDUCE], 2 * 7 * (4 * elements) / 8);
 }
 
+/* The sums that bounds take of all layers at once are those of the walk over buckets: of ranks that factor all
+ * matrices, some, none; of adapters, which go whole. */
+static void test_factored_at_once(void **state)
+{
+    (void)state;
+    static const uint32_t ranks[] = {1, 32, 1500, 3000};
+    struct dtp_faults faults = {0};
+    for (size_t i = 0; i < 2 * sizeof ranks / sizeof *ranks; i++) {
+        struct dtp_plan plan = hooked_plan(DTP_COMM_HOOK_POWERSGD, ranks[i / 2]);
+        struct dtp_transformer t = llama_7b();
+        struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+        t.tied_head = i % 2, t.qkv_bias = i % 2;
+        assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_OK);
+        struct dtp_traffic job = {.transformer = &t, .cluster = &cluster, .plan = &plan};
+        dtp_units_count(&t, &cluster, &plan, &job.units);
+        struct dtp_factored walked = dtp_traffic_ddp_buckets(&job, 4).factored, once = dtp_traffic_factored(&job);
+        assert_true(walked.p == once.p && walked.q == once.q);
+        assert_true(walked.whole == once.whole && walked.matrices == once.matrices);
+        assert_int_equal(once.matrices == 0, ranks[i / 2] == 3000);
+    }
+}
+
 static void assert_refused(const struct dtp_plan *asked, const char *reason)
 {
     struct dtp_transformer t = llama_7b();
@@ -144,6 +167,7 @@ int main(void)
         cmocka_unit_test(test_sixteen_bits),
         cmocka_unit_test(test_powersgd),
         cmocka_unit_test(test_what_is_not_worth_it),
+        cmocka_unit_test(test_factored_at_once),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

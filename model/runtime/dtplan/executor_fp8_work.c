@@ -43,6 +43,20 @@ static struct dtp_executor_traffic pass_over(const struct dtp_executor_block *b,
     return sum;
 }
 
+double dtp_executor_bias_gradient_bytes(const struct dtp_executor_block *block, const struct dtp_layer_matrix *matrix)
+{
+    return (double)(block->tokens * matrix->out * block->element_bytes) +
+           (double)(2 * 4 * DTP_EXECUTOR_PARTIAL_ROWS * matrix->out);
+}
+
+uint64_t dtp_executor_fp8_bias_elements(const struct dtp_executor_block *block)
+{
+    uint64_t elements = 0;
+    for (int i = 0; block->fp8 && i < block->kind.matrices; i++)
+        elements += block->kind.matrix[i].bias ? block->kind.matrix[i].out : 0;
+    return elements;
+}
+
 /* Gradients of results both ways, weights by columns; where nothing was recomputed, the input whose cast did not stay.
  */
 static struct dtp_executor_traffic backward_of(const struct dtp_executor_block *b, bool recomputed)
@@ -61,6 +75,10 @@ static struct dtp_executor_traffic backward_of(const struct dtp_executor_block *
         bool fused = dtp_executor_gradient_amax_fused(op);
         sum.bytes += cast_bytes(elements, 2) + (fused ? 0 : cast_bytes(elements, 0)) + cast_bytes(weights_of(op), 1);
         sum.kernels += fused ? 2 : 3;
+        if (op->matrix->bias) {
+            sum.bytes += dtp_executor_bias_gradient_bytes(b, op->matrix);
+            sum.kernels += 2;
+        }
     }
     return sum;
 }

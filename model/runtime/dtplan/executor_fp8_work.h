@@ -12,4 +12,10 @@ struct dtp_executor_fp8_work {
 struct dtp_executor_fp8_work dtp_executor_fp8_work(const struct dtp_executor_block *block,
                                                    enum dtp_checkpoint_keeps keeps, uint32_t again);
 
+/* Gradient of a projection's bias, whose sums are a pass of their own: bytes of the result's gradient read and of
+ * partial sums written and read. */
+double dtp_executor_bias_gradient_bytes(const struct dtp_executor_block *block, const struct dtp_layer_matrix *matrix);
+/* Elements of the biases of all projections whose gradients are such passes: 0 where the plan is not in fp8. */
+uint64_t dtp_executor_fp8_bias_elements(const struct dtp_executor_block *block);
+
 #endif

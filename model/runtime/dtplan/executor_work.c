@@ -162,10 +162,12 @@ static double zero_launches(const struct shape *s, int i)
     return launches + (layout->elements > end);
 }
 
-/* Norm weights' gradients (and biases'), of a micro-step that overwrites them; rows of the embedding's table. */
+/* Norm weights' gradients (and biases', in fp8 those of projections too), of a micro-step that overwrites them; rows of
+ * the embedding's table. */
 static double written(const struct shape *s, int i)
 {
-    double rows = s->tokens < s->vocab ? s->tokens : s->vocab, vectors = 0;
+    double rows = s->tokens < s->vocab ? s->tokens : s->vocab;
+    double vectors = (double)dtp_executor_fp8_bias_elements(&s->block);
     for (int k = 0; k < s->block.count; k++)
         vectors += (double)dtp_executor_norm_elements(&s->block, &s->block.op[k]);
     if (i)

@@ -1,5 +1,6 @@
 /* Backward of blocks and of the embedding. The residual stream's gradient is one buffer from the final norm down to the
  * embedding: norms add to it. */
+#include "runtime/dtplan/executor_fp8_work.h"
 #include "runtime/dtplan/lower_executor_state.h"
 
 #include <assert.h>
@@ -323,6 +324,29 @@ static void fp8_products(const struct place *at, struct dtp_executor_casts gradi
     dtp_executor_end(x, &draft);
 }
 
+/* The bias is added to a result in 16 bits: its gradient sums the result's before that is cast. In bf16 the matmul of
+ * the weight's gradient has it as an epilogue. */
+static void fp8_bias_gradient(const struct place *at)
+{
+    struct dtp_executor *x = at->x;
+    struct dtp_executor_module *module = dtp_executor_block(x, at->layer);
+    const struct dtp_layer_matrix *matrix = at->op->matrix;
+    struct dtp_draft draft;
+    if (!dtp_executor_has(module, at->op->weight + 1))
+        return;
+    dtp_executor_begin(x, &draft, DTP_OP_BIAS_BACKWARD, matrix->name);
+    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, result_gradient(at), DTP_READ, 0);
+    bool accumulates = dtp_executor_gradient(&draft, DTP_ROLE_BIAS_GRADIENT, module, at->op->weight + 1);
+    dtp_executor_new(x, &draft, DTP_ROLE_WORKSPACE, "partial sums", DTP_OWNER_WORKSPACE,
+                     4 * DTP_EXECUTOR_PARTIAL_ROWS * matrix->out, DTP_UPDATE | DTP_FREE);
+    dtp_executor_memory(&draft, x->rules.tokens,
+                        dtp_executor_bias_gradient_bytes(&x->shape, matrix) +
+                            (double)((accumulates ? 2 : 1) * matrix->out * module->gradient_element_bytes),
+                        2);
+    draft.op.demand.n = (double)matrix->out;
+    dtp_executor_end(x, &draft);
+}
+
 static void fp8_projection_backward(const struct place *at)
 {
     struct dtp_executor *x = at->x;
@@ -343,6 +367,7 @@ static void fp8_projection_backward(const struct place *at)
                                      .gradient = true};
     if (!dtp_executor_gradient_amax_fused(at->op))
         dtp_executor_fp8_measure(x, &cast);
+    fp8_bias_gradient(at);
     struct dtp_executor_casts gradient = dtp_executor_fp8_cast(x, &cast);
     fp8_products(at, gradient, dtp_executor_fp8_weight(x, at->op, at->layer, true));
 }

@@ -106,8 +106,11 @@ static void fp8_projection(const struct pass *pass, struct dtp_draft *draft, int
     struct dtp_executor *x = pass->x;
     const struct dtp_executor_operator *op = &x->shape.op[index];
     const struct dtp_executor_operator *cast = &x->shape.op[dtp_executor_caster(&x->shape, op->input)];
+    struct dtp_executor_module *module = dtp_executor_block(x, pass->layer);
     take(pass, draft, DTP_ROLE_INPUT, index, op->operand);
     dtp_draft_role(draft, DTP_ROLE_WEIGHT, weight, DTP_READ | DTP_FREE, 0);
+    if (dtp_executor_has(module, op->weight + 1))
+        dtp_executor_weight(x, draft, DTP_ROLE_BIAS, module, op->weight + 1);
     dtp_executor_fp8_scale(
         x, draft, DTP_ROLE_SCALE,
         dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_INPUT, pass->layer, dtp_executor_cast_matrix(&x->shape, cast)),

@@ -138,7 +138,7 @@ static void check_model(struct checker *c)
         REFUSE(c, "norm_bias", "of an RMSNorm " NOT_RUN);
 }
 
-/* Of fp8 what is tested against PyTorch: blocks of two branches with norms before them, no biases. */
+/* Of fp8 what is tested against PyTorch: blocks of two branches with norms before them. */
 static void check_fp8(struct checker *c)
 {
     const struct dtp_transformer *t = c->t;
@@ -149,8 +149,6 @@ static void check_fp8(struct checker *c)
         REFUSE(c, "parallel_block", "in fp8 " NOT_RUN);
     if (t->norm_place != DTP_NORMS_BEFORE)
         REFUSE(c, "norm_place", "other than before, in fp8, " NOT_RUN);
-    if (t->qkv_bias || t->attention_output_bias || t->mlp_bias)
-        REFUSE(c, "bias", "of a projection in fp8 " NOT_RUN);
     if (p->executor.gelu_epilogue)
         REFUSE(c, "gelu_epilogue", "in fp8 " NOT_RUN);
     if (p->executor.gradient_stream)
