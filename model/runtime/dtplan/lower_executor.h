@@ -70,9 +70,9 @@
  *                            j of INPUT becomes this rank's part of rank j's RESULT, which is another buffer
  *   send, recv               INPUT; RESULT: both ends of a transfer between roles (program_set.h)
  *
- * Tensor parallel ranks (execution.tensor_ranks) run the same program. `k` of the tables' and the loss' operations is the
- * model's vocabulary, of which each rank takes its slice (dtp_parameter_vocab_slice); a matmul of form terms has its
- * BIAS added by the first of them alone.
+ * Tensor parallel ranks (execution.tensor_ranks) run the same program. `k` of the tables' and the loss' operations is
+ * the model's vocabulary, of which each rank takes its slice (dtp_parameter_vocab_slice); a matmul of form terms has
+ * its BIAS added by the first of them alone.
  *
  * An operand with `shard` is this rank's equal part of the buffer (dtp_operand). */
 /* clang-format on */
