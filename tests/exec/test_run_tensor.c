@@ -193,6 +193,50 @@ static void test_refusals(void **state)
     }
 }
 
+static int times_said(const char *text, const char *words)
+{
+    int count = 0;
+    while ((text = strstr(text, words))) {
+        text += strlen(words);
+        count++;
+    }
+    return count;
+}
+
+static void run_report(const char *words, char *said, size_t bytes)
+{
+    char line[1600];
+    snprintf(line, sizeof line,
+             "'" TEST_BINARY_DIR
+             "/dtplan' run --runtime dtplan --device host --threads 1 --steps 4 --layers 2 --hidden "
+             "64 --heads 4 --ffn 64 --vocab 101 --seq 16 --precision fp32 --clip-norm 1 %s 2>&1",
+             words);
+    FILE *pipe = popen(line, "r");
+    assert_non_null(pipe);
+    size_t count = fread(said, 1, bytes - 1, pipe);
+    said[count] = '\0';
+    if (WEXITSTATUS(pclose(pipe)) != 0)
+        fail_msg("%s: %s", words, said);
+}
+
+/* Arenas of all ranks, and bytes of the three kinds of collectives and of transfers; what ranks wait for each other is
+ * said. */
+static void test_report_of_a_run(void **state)
+{
+    static char said[1 << 16];
+    (void)state;
+    run_report("--gpus 4 --tp 2 --pp 2 --accumulate 4 --strategy ddp --schedule zb-h1", said, sizeof said);
+    assert_int_equal(times_said(said, "as predicted, to the byte, on all 4 ranks"), 5);
+    assert_non_null(strstr(said, "tp: collectives of"));
+    run_report("--gpus 4 --tp 2 --accumulate 2 --strategy zero1", said, sizeof said);
+    char *sent = strstr(said, "COMMUNICATION"), *arena = strstr(said, "  arena ");
+    assert_true(sent && arena && strstr(said, "TENSOR PARALLEL"));
+    *strstr(sent, "STEP TIME") = '\0';
+    assert_int_equal(times_said(sent, " 1.000"), 3); /* all_gather, reduce_scatter, all_reduce */
+    *strchr(arena + 1, '\n') = '\0';
+    assert_int_equal(times_said(arena, " 1.000"), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_learns_as_one_rank),
@@ -202,6 +246,7 @@ int main(void)
                                        cmocka_unit_test(test_blocks_of_every_order),
                                        cmocka_unit_test(test_bf16),
                                        cmocka_unit_test(test_checkpoints_of_any_layout),
-                                       cmocka_unit_test(test_refusals)};
+                                       cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_report_of_a_run)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
