@@ -92,8 +92,10 @@ dtp_folder(exec/data USES exec/ranks SYSTEM libc)
 dtp_folder(exec/device USES exec/data SYSTEM libc cuda gpu_libraries cpu_libraries)
 # state of a run, sharded, written and read again
 dtp_folder(exec/checkpoint USES exec/device SYSTEM libc jansson)
+# snapshots of it in memory, kept by neighbours, from which ranks that meet again go on
+dtp_folder(exec/snapshot USES exec/checkpoint SYSTEM libc)
 # operations of a program tied to memory and kernels
-dtp_folder(exec/bind USES exec/checkpoint SYSTEM libc)
+dtp_folder(exec/bind USES exec/snapshot SYSTEM libc)
 # a run: batches, steps, what is logged
 dtp_folder(exec/train USES exec/bind model/runs SYSTEM libc jansson)
 # what this machine does, measured

@@ -1,3 +1,4 @@
+#include "cli/elastic_events.h"
 #include "cli/run_process.h"
 #include "base/clock.h"
 #include "base/quantile.h"
@@ -17,6 +18,7 @@
 struct dtp_run_listener {
     const struct dtp_job *job;
     struct dtp_run_outcome *out;
+    struct dtp_elastic_listener elastic;
     bool progress, terminal, line_open;
     uint64_t steps;  /* that the run is to do */
     double *seconds; /* of the plain steps, then as undisturbed cores make them: two a step */
@@ -33,6 +35,7 @@ struct dtp_run_listener *dtp_run_listener_create(const struct dtp_job *job, bool
     *out = (struct dtp_run_outcome){.entropy = (double)NAN, .first_loss = (double)NAN, .last_loss = (double)NAN};
     l->job = job;
     l->out = out;
+    l->elastic.out = &out->elastic;
     l->progress = progress;
     l->terminal = isatty(STDERR_FILENO);
     l->started_s = dtp_now_s();
@@ -122,7 +125,10 @@ static void hear_start(struct dtp_run_listener *l, const json_t *event)
     for (int i = 0; i < DTP_OWNER_COUNT; i++)
         m->owner_bytes[i] = whole(owners, dtp_owner_key((enum dtp_owner)i));
     m->entropy = number(event, "entropy");
-    m->first_step = m->last_step = whole(event, "first_step");
+    uint64_t first = whole(event, "first_step");
+    dtp_elastic_hear_start(&l->elastic, first);
+    if (m->elastic.generations < 2) /* of later ones the first steps are done again */
+        m->first_step = m->last_step = first;
     l->steps = whole(event, "steps");
 }
 
@@ -158,6 +164,7 @@ static void hear_step(struct dtp_run_listener *l, const json_t *event)
     m->skipped_steps += json_is_true(json_object_get(event, "skipped"));
     if (l->seen == 0)
         m->first_loss = loss;
+    dtp_elastic_hear_step(&l->elastic, m->last_step, seconds);
     l->losses[l->seen++ % LAST_LOSSES] = loss;
     l->recent_s = l->seen == 1 ? seconds : 0.9 * l->recent_s + 0.1 * seconds;
     if (mode && strcmp(mode, "plain") == 0 && seconds > 0)
@@ -229,6 +236,13 @@ void dtp_run_listener_hear(void *listener, const char *line)
         hear_start(l, event);
     else if (strcmp(kind, "step") == 0)
         hear_step(l, event);
+    else if (strcmp(kind, "generation") == 0) {
+        char why[256];
+        text(event, "why", why, sizeof why);
+        dtp_elastic_hear_generation(&l->elastic, (uint32_t)whole(event, "number"), (uint32_t)whole(event, "ranks"),
+                                    why);
+    } else if (strcmp(kind, "snapshot") == 0)
+        dtp_elastic_hear_snapshot(&l->elastic, number(event, "stall_s"));
     else if (strcmp(kind, "roles") == 0)
         hear_roles(l, event);
     else if (strcmp(kind, "ranks") == 0)
@@ -262,6 +276,7 @@ void dtp_run_listener_finish(struct dtp_run_listener *l)
     m->timed_steps = count;
     for (size_t i = 0; i < losses; i++)
         m->last_loss = i == 0 ? l->losses[i] / (double)losses : m->last_loss + l->losses[i] / (double)losses;
+    dtp_elastic_listener_finish(&l->elastic);
     free(l->seconds);
     free(l);
 }

@@ -222,6 +222,15 @@ static void listen_to(const struct dtp_run_process *p, int events)
         close(events);
 }
 
+static bool is_elastic(const struct dtp_run_process *p)
+{
+    const struct dtp_arguments *a = p->context->arguments;
+    bool elastic = false;
+    for (size_t i = 0; i < a->passed_count; i++)
+        elastic = elastic || strcmp(a->passed[i].flag, "--elastic") == 0;
+    return elastic;
+}
+
 static enum dtp_status await(const struct dtp_run_process *p)
 {
     const char *who = p->reference ? p->reference : "dtplan-exec";
@@ -231,8 +240,9 @@ static enum dtp_status await(const struct dtp_run_process *p)
             return dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "%s: %s", who, strerror(errno));
     child = 0;
     if (WIFSIGNALED(status))
-        return dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "%s was killed by signal %d (%s)", who,
-                         WTERMSIG(status), strsignal(WTERMSIG(status)));
+        return dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "%s was killed by signal %d (%s)%s", who,
+                         WTERMSIG(status), strsignal(WTERMSIG(status)),
+                         is_elastic(p) ? "; the same line with --resume goes on from the last snapshot in memory" : "");
     int code = WEXITSTATUS(status);
     if (p->reference && code == 1) /* Python's own, or torchrun's of any rank that fails */
         return dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "%s failed; what went wrong stands above", who);

@@ -14,6 +14,7 @@
 #include "program/program_text.h"
 #include "device/open_device.h"
 #include "probe/probe.h"
+#include "train/elastic_start.h"
 #include "train/train.h"
 #include "train/step_log.h"
 #include "train/train_events.h"
@@ -34,8 +35,10 @@ static volatile sig_atomic_t stop_asked;
 
 static void ask_to_stop(int signal_number)
 {
-    (void)signal_number;
-    stop_asked = 1;
+    if (signal_number != SIGUSR1)
+        stop_asked = DTP_STOP_ENDS;
+    else if (stop_asked == DTP_STOP_NOT)
+        stop_asked = DTP_STOP_REGROUPS;
 }
 
 /* ---- the line ---------------------------------------------------------------------------------------------------- */
@@ -108,9 +111,9 @@ static enum dtp_status set_key(struct dtp_scenario *scenario, const char *text, 
 }
 
 /* A machine file is read as dtplan does, so that the job is the same; its times are of no use here, and go with the
- * catalogue. */
+ * catalogue. Caller destroys *out, also after a failure. */
 static enum dtp_status read_scenario(const struct words *w, bool alone, struct dtp_catalog *catalog,
-                                     struct dtp_job *job, struct dtp_faults *faults)
+                                     struct dtp_job *job, struct dtp_scenario **out, struct dtp_faults *faults)
 {
     struct dtp_scenario *scenario = NULL;
     enum dtp_status status = dtp_scenario_create(&scenario, faults);
@@ -126,7 +129,7 @@ static enum dtp_status read_scenario(const struct words *w, bool alone, struct d
         status = alone ? dtp_scenario_resolve_cluster(scenario, catalog, &job->cluster, faults)
                        : dtp_scenario_resolve(scenario, catalog, job, faults);
     job->cluster.measured = NULL;
-    dtp_scenario_destroy(scenario);
+    *out = scenario;
     return status;
 }
 
@@ -240,34 +243,72 @@ static enum dtp_status lower_stages(const struct dtp_settings *settings, const s
                                               : status;
 }
 
-static enum dtp_status train(char **argv, const struct words *words, struct dtp_train_job *one,
-                             struct dtp_catalog *catalog, struct dtp_faults *faults)
+/* An elastic run: in a rank the job becomes that of as many ranks as were started; without a launcher ranks are, and
+ * *here stays false. */
+static enum dtp_status share_out_elastic(char **argv, struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
+                                         struct dtp_job *job, struct dtp_train_job *one, bool *here,
+                                         struct dtp_faults *faults)
 {
-    static struct dtp_job job;
+    static struct dtp_settings settings; /* as for these ranks */
+    const struct dtp_ranks *ranks = &one->ranks;
+    *here = ranks->launcher[0] != '\0';
+    if (!*here) {
+        const struct dtp_elastic_start start = {argv, one->settings, scenario, catalog, job, one->events};
+        enum dtp_status status = check_gpus(one->settings, job->cluster.gpus, faults);
+        return status == DTP_OK ? dtp_elastic_launch(&start, faults) : status;
+    }
+    if (ranks->world < one->settings->elastic_min || ranks->world > one->settings->elastic_max)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "%s started %" PRIu32 " ranks, --elastic says %s; give both the same limits", ranks->launcher,
+                         ranks->world, one->settings->elastic);
+    settings = *one->settings;
+    if (ranks->world != job->cluster.gpus)
+        settings.program = settings.op_times = NULL; /* which are of the other number */
+    one->settings = &settings;
+    return dtp_elastic_job(scenario, catalog, ranks->world, job, faults);
+}
+
+static enum dtp_status train_job(char **argv, struct dtp_scenario *scenario, struct dtp_job *job,
+                                 struct dtp_train_job *one, const struct dtp_catalog *catalog,
+                                 struct dtp_faults *faults)
+{
     static struct dtp_program_set set;
-    struct dtp_nodes nodes = {&job.cluster, one->settings->pretend_nodes, one->settings->cuda};
-    bool here = false, alone = one->settings->alone;
-    enum dtp_status status = read_scenario(words, alone, catalog, &job, faults);
-    bool stages = !alone && status == DTP_OK && job.plan.pp > 1;
-    if (status == DTP_OK && alone)
-        status = read_set(one->settings, job.cluster.gpus, &set, faults);
+    struct dtp_nodes nodes = {&job->cluster, one->settings->pretend_nodes, one->settings->cuda};
+    bool here = false, alone = one->settings->alone, stages = !alone && job->plan.pp > 1;
+    enum dtp_status status = DTP_OK;
+    if (alone)
+        status = read_set(one->settings, job->cluster.gpus, &set, faults);
     if (stages)
-        status = lower_stages(one->settings, &job, &set, faults);
-    if (status == DTP_OK && one->ranks.rank == 0 && one->settings->log) /* before any rank is started */
+        status = lower_stages(one->settings, job, &set, faults);
+    if (one->ranks.rank == 0 && status == DTP_OK && one->settings->log) /* before any rank is started */
         status = dtp_step_log_check(one->settings->log, faults);
-    if (status == DTP_OK && one->ranks.world == 1 && job.cluster.gpus > 1)
+    if (status == DTP_OK && one->ranks.world == 1 && !one->ranks.launcher[0] && job->cluster.gpus > 1)
         status = dtp_nodes_check_launch(&nodes, faults);
-    if (status == DTP_OK)
-        status = share_out(argv, job.cluster.gpus, one, &here, faults);
-    if (here)
+    if (status == DTP_OK && one->settings->elastic)
+        status = share_out_elastic(argv, scenario, catalog, job, one, &here, faults);
+    else if (status == DTP_OK)
+        status = share_out(argv, job->cluster.gpus, one, &here, faults);
+    if (here && status == DTP_OK)
         status = dtp_nodes_check_rank(&nodes, &one->ranks, faults);
     if (!here || status != DTP_OK)
         return status;
     dtp_nodes_environment(&nodes, &one->ranks, setenv);
-    one->job = alone ? NULL : &job;
+    one->job = alone ? NULL : job;
     one->set = alone || stages ? &set : NULL;
     status = dtp_train(one, faults);
     dtp_program_set_release(&set);
+    return status;
+}
+
+static enum dtp_status train(char **argv, const struct words *words, struct dtp_train_job *one,
+                             struct dtp_catalog *catalog, struct dtp_faults *faults)
+{
+    static struct dtp_job job;
+    struct dtp_scenario *scenario = NULL;
+    enum dtp_status status = read_scenario(words, one->settings->alone, catalog, &job, &scenario, faults);
+    if (status == DTP_OK)
+        status = train_job(argv, scenario, &job, one, catalog, faults);
+    dtp_scenario_destroy(scenario);
     return status;
 }
 
@@ -377,6 +418,7 @@ static void catch_signals(void)
     signal(SIGXFSZ, SIG_IGN); /* a write beyond the limit fails instead, and says of which file */
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL); /* of generations.h */
     sigaction(SIGPIPE, &action, NULL); /* nobody listens any more: end in good order, with a checkpoint if asked */
 }
 

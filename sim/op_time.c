@@ -43,6 +43,17 @@ static double plain_launch_s(const struct dtp_cluster *cluster, const struct dtp
     return dtp_cluster_kernel_launch_s(cluster, &plain);
 }
 
+/* What Megatron's kernels take of the host is the Python of its layers more than the launch. The functions in which its
+ * tensor parallel ranks meet are called with one rank too (tensor_parallel/mappings.py) and count with the layer's
+ * kernels; with several they add a call of c10d. */
+static double collective_launch_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution)
+{
+    struct dtp_execution called = *execution;
+    if (called.issuer == DTP_ISSUER_MEGATRON)
+        called.issuer = DTP_ISSUER_PYTORCH;
+    return dtp_cluster_kernel_launch_s(cluster, &called);
+}
+
 bool dtp_op_is_plain(const struct dtp_op *op)
 {
     switch (op->kind) {
@@ -87,6 +98,7 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
         .gap_s = dtp_cluster_kernel_gap_s(cluster, execution),
         .launch_s = dtp_cluster_kernel_launch_s(cluster, execution),
         .plain_launch_s = plain_launch_s(cluster, execution),
+        .collective_launch_s = collective_launch_s(cluster, execution),
         .call_s = {[DTP_HOST_GROUP] = dtp_calibration.split_group_s,
                    [DTP_HOST_HOOK] = dtp_calibration.unit_hooks_s,
                    [DTP_HOST_EXCHANGE] = dtp_calibration.expert_exchange_s},

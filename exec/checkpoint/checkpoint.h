@@ -84,6 +84,19 @@ enum dtp_status dtp_checkpoint_write(const struct dtp_checkpoint_place *place, s
                                      const struct dtp_checkpoint_position *position, const struct dtp_state_part *parts,
                                      size_t count, struct dtp_faults *faults);
 
+/* The same in steps, for who writes beside training (saver.h). `begin`, on all ranks together, makes room for that
+ * step's checkpoint; `write_own` writes this rank's parts, whose values lie in memory of the host, and waits for
+ * nobody; `end`, on rank 0 when all have written, gives it its name, or takes away what there is of it where it is not
+ * `whole`. */
+enum dtp_status dtp_checkpoint_begin(const struct dtp_checkpoint_place *place, uint64_t step,
+                                     struct dtp_faults *faults);
+enum dtp_status dtp_checkpoint_write_own(const struct dtp_checkpoint_place *place, uint64_t step,
+                                         const struct dtp_state_part *parts, size_t count, struct dtp_faults *faults);
+enum dtp_status dtp_checkpoint_end(const struct dtp_checkpoint_place *place,
+                                   const struct dtp_checkpoint_identity *identity,
+                                   const struct dtp_checkpoint_position *position, bool whole,
+                                   struct dtp_faults *faults);
+
 /* Fills all parts, each from as many files as it takes. `previous`: from the newest but one. DTP_BAD_INPUT: there is
  * none, it is of another model, it is damaged (the message says which block of which file), or does not hold all. A
  * difference in `data` is a remark in faults (DTP_OK), for data may be moved or exchanged on purpose. */

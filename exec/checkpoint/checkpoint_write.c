@@ -15,7 +15,7 @@
 
 struct writer {
     const struct dtp_checkpoint_place *place;
-    struct dtp_device *device;
+    struct dtp_device *device; /* whose memory the values lie in; NULL: the host's */
     struct dtp_faults *faults;
     char partial[DTP_CHECKPOINT_PATH_BYTES], final[DTP_CHECKPOINT_PATH_BYTES];
     void *staging;
@@ -150,6 +150,17 @@ static enum dtp_status write_json(const struct writer *w, const char *name, cons
 
 /* ---- a rank's file ----------------------------------------------------------------------------------------------- */
 
+/* Bytes of the device to the staging buffer; of the host they are where they can be written from. */
+static const void *bring(const struct writer *w, const void *from, uint64_t bytes, int *code)
+{
+    if (!w->device)
+        return from;
+    *code = w->device->verbs->copy(w->device, w->staging, from, bytes,
+                                   w->device->verbs->stream(w->device, DTP_STREAM_DOWNLOAD));
+    *code = *code ? *code : w->device->verbs->synchronise(w->device);
+    return w->staging;
+}
+
 static enum dtp_status write_part(struct writer *w, int file, const char *path, const struct dtp_state_part *part,
                                   uint64_t *crc)
 {
@@ -158,15 +169,14 @@ static enum dtp_status write_part(struct writer *w, int file, const char *path, 
     *crc = 0;
     while (left > 0) {
         uint64_t bytes = left < DTP_CHECKPOINT_STAGING_BYTES ? left : DTP_CHECKPOINT_STAGING_BYTES;
-        int code = w->device->verbs->copy(w->device, w->staging, from, bytes,
-                                          w->device->verbs->stream(w->device, DTP_STREAM_DOWNLOAD));
-        code = code ? code : w->device->verbs->synchronise(w->device);
+        int code = 0;
+        const void *here = bring(w, from, bytes, &code);
         if (code)
             return dtp_fault(w->faults, DTP_ENVIRONMENT, NULL, 0, "the state could not be copied to the host: %s",
                              w->device->verbs->error_text(w->device, code));
-        if (!write_all(file, w->staging, bytes))
+        if (!write_all(file, here, bytes))
             return failed(w, path);
-        *crc = dtp_crc64(*crc, w->staging, bytes);
+        *crc = dtp_crc64(*crc, here, bytes);
         from += bytes;
         left -= bytes;
         w->written_bytes += bytes;
@@ -319,6 +329,25 @@ static bool name_folders(struct writer *w, uint64_t step)
     return final > 0 && partial > 0 && (size_t)partial < sizeof w->partial - 16;
 }
 
+static enum dtp_status too_long(struct dtp_faults *faults)
+{
+    return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "the name of the checkpoint's folder is too long");
+}
+
+static enum dtp_status give_or_take(const struct writer *w, const struct dtp_checkpoint_identity *identity,
+                                    const struct dtp_checkpoint_position *position, enum dtp_status status)
+{
+    if (status == DTP_OK)
+        status = write_manifest(w, identity, position);
+    if (status == DTP_OK)
+        status = give_name(w);
+    if (status == DTP_OK)
+        forget_older(w);
+    else
+        remove_folder(w->partial);
+    return status;
+}
+
 enum dtp_status dtp_checkpoint_write(const struct dtp_checkpoint_place *place, struct dtp_device *device,
                                      const struct dtp_checkpoint_identity *identity,
                                      const struct dtp_checkpoint_position *position, const struct dtp_state_part *parts,
@@ -327,7 +356,7 @@ enum dtp_status dtp_checkpoint_write(const struct dtp_checkpoint_place *place, s
     struct writer w = {.place = place, .device = device, .faults = faults};
     bool first = place->rank == 0;
     if (!name_folders(&w, position->step))
-        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "the name of the checkpoint's folder is too long");
+        return too_long(faults);
     enum dtp_status status = device->verbs->allocate_host(device, DTP_CHECKPOINT_STAGING_BYTES, &w.staging, faults);
     if (status == DTP_OK && first)
         status = make_folders(&w);
@@ -335,15 +364,36 @@ enum dtp_status dtp_checkpoint_write(const struct dtp_checkpoint_place *place, s
     if (status == DTP_OK)
         status = write_rank(&w, parts, count);
     status = agree(&w, status);
-    if (status == DTP_OK && first)
-        status = write_manifest(&w, identity, position);
-    if (status == DTP_OK && first)
-        status = give_name(&w);
-    if (status == DTP_OK && first)
-        forget_older(&w);
-    else if (status != DTP_OK && first)
-        remove_folder(w.partial);
+    if (first)
+        status = give_or_take(&w, identity, position, status);
     if (w.staging)
         device->verbs->release_host(device, w.staging);
     return agree(&w, status);
+}
+
+/* ---- beside training --------------------------------------------------------------------------------------------- */
+
+enum dtp_status dtp_checkpoint_begin(const struct dtp_checkpoint_place *place, uint64_t step, struct dtp_faults *faults)
+{
+    struct writer w = {.place = place, .faults = faults};
+    if (!name_folders(&w, step))
+        return too_long(faults);
+    return agree(&w, place->rank == 0 ? make_folders(&w) : DTP_OK);
+}
+
+enum dtp_status dtp_checkpoint_write_own(const struct dtp_checkpoint_place *place, uint64_t step,
+                                         const struct dtp_state_part *parts, size_t count, struct dtp_faults *faults)
+{
+    struct writer w = {.place = place, .faults = faults};
+    return name_folders(&w, step) ? write_rank(&w, parts, count) : too_long(faults);
+}
+
+enum dtp_status dtp_checkpoint_end(const struct dtp_checkpoint_place *place,
+                                   const struct dtp_checkpoint_identity *identity,
+                                   const struct dtp_checkpoint_position *position, bool whole,
+                                   struct dtp_faults *faults)
+{
+    struct writer w = {.place = place, .faults = faults};
+    return name_folders(&w, position->step) ? give_or_take(&w, identity, position, whole ? DTP_OK : DTP_ENVIRONMENT)
+                                            : too_long(faults);
 }

@@ -79,6 +79,34 @@ enum dtp_status dtp_settings_set(struct dtp_settings *settings, const char *name
 #define LEAST_LOSS_SCALE 1e-6
 #define LARGEST_LOSS_SCALE 1e12
 
+/* "2:4", or "4": as many at all times. */
+static enum dtp_status check_elastic(struct dtp_settings *s, struct dtp_faults *faults)
+{
+    enum dtp_status status = DTP_OK;
+    char least[32] = "";
+    const char *most = s->elastic ? strchr(s->elastic, ':') : NULL;
+    size_t length = most ? (size_t)(most - s->elastic) : 0;
+    if (most && length < sizeof least)
+        memcpy(least, s->elastic, length);
+    if (s->elastic &&
+        (!dtp_number_parse_integer(most ? least : s->elastic, false, 1, UINT16_MAX, &s->elastic_min) ||
+         !dtp_number_parse_integer(most ? most + 1 : s->elastic, false, s->elastic_min, UINT16_MAX, &s->elastic_max)))
+        status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                           "--elastic: '%s' is not MIN:MAX, the fewest and most ranks, as in 2:4", s->elastic);
+    if (s->on_loss && strcmp(s->on_loss, "wait") != 0 && strcmp(s->on_loss, "shrink") != 0)
+        status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--on-loss: '%s' is neither shrink nor wait", s->on_loss);
+    s->waits = s->on_loss && strcmp(s->on_loss, "wait") == 0;
+    if ((s->on_loss || s->snapshots) && !s->elastic)
+        status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--%s needs --elastic MIN:MAX",
+                           s->on_loss ? "on-loss" : "snapshots");
+    if (s->async_checkpoints && !s->checkpoint)
+        status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--async-checkpoints needs --checkpoint DIR");
+    if (s->elastic && s->alone)
+        status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                           "--elastic: a program that stands alone is of as many ranks as it has");
+    return status;
+}
+
 static enum dtp_status check_words(struct dtp_settings *s, struct dtp_faults *faults)
 {
     enum dtp_status status = DTP_OK;
@@ -116,7 +144,7 @@ void dtp_settings_print(FILE *file)
 
 enum dtp_status dtp_settings_check(struct dtp_settings *s, struct dtp_faults *faults)
 {
-    enum dtp_status status = check_words(s, faults);
+    enum dtp_status status = dtp_worse(check_words(s, faults), check_elastic(s, faults));
     s->resume = s->resume || s->resume_previous;
     if (s->warmup > s->steps)
         status =
@@ -126,7 +154,7 @@ enum dtp_status dtp_settings_check(struct dtp_settings *s, struct dtp_faults *fa
     if (s->min_learning_rate > s->learning_rate)
         status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--min-lr: %g is above --lr %g", s->min_learning_rate,
                            s->learning_rate);
-    if ((s->resume || s->checkpoint_every > 0) && !s->checkpoint)
+    if (((s->resume && !s->elastic) || s->resume_previous || s->checkpoint_every > 0) && !s->checkpoint)
         status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--%s needs --checkpoint DIR",
                            s->resume ? "resume" : "checkpoint-every");
     if (s->alone && (!s->program || s->checkpoint || s->op_times))

@@ -26,6 +26,8 @@
     WHOLE(checkpoint_every, "checkpoint-every", 1, DTP_SETTINGS_STEPS_MAX, 0)                                          \
     WHOLE(seconds, "seconds", 1, 86400, 60)                                                                            \
     WHOLE(threads, "threads", 1, 4096, 0)                                                                              \
+    WHOLE(snapshot_every, "snapshot-every", 1, DTP_SETTINGS_STEPS_MAX, 10)                                             \
+    WHOLE(return_after, "return-after", 0, 31536000, 60)                                                               \
     NUMBER(learning_rate, "lr", 0, 1e6, 3e-4)                                                                          \
     NUMBER(min_learning_rate, "min-lr", 0, 1e6, 0)                                                                     \
     NUMBER(weight_decay, "weight-decay", 0, 1e3, 0.1)                                                                  \
@@ -42,8 +44,12 @@
     TEXT(not_finite, "not-finite")                                                                                     \
     TEXT(loss_scale, "loss-scale")                                                                                     \
     TEXT(choices, "matmul-choices")                                                                                    \
+    TEXT(elastic, "elastic")                                                                                           \
+    TEXT(on_loss, "on-loss")                                                                                           \
+    TEXT(snapshots, "snapshots")                                                                                       \
     SWITCH(resume, "resume")                                                                                           \
     SWITCH(resume_previous, "resume-previous")                                                                         \
+    SWITCH(async_checkpoints, "async-checkpoints")                                                                     \
     SWITCH(pretend_nodes, "pretend-nodes")                                                                             \
     SWITCH(alone, "program-alone")                                                                                     \
     SWITCH(poison, "poison")                                                                                           \
@@ -59,10 +65,12 @@ struct dtp_settings {
 #undef DTP_SETTING_NUMBER
 #undef DTP_SETTING_TEXT
 #undef DTP_SETTING_SWITCH
-    enum dtp_token_type token_type; /* of data_type */
-    bool cuda;                      /* of device: cuda (default) or host */
-    bool skip_not_finite;           /* of not_finite: skip or stop (default) */
-    double fixed_loss_scale;        /* of loss_scale; 0: dynamic (default) */
+    enum dtp_token_type token_type;    /* of data_type */
+    bool cuda;                         /* of device: cuda (default) or host */
+    bool skip_not_finite;              /* of not_finite: skip or stop (default) */
+    double fixed_loss_scale;           /* of loss_scale; 0: dynamic (default) */
+    uint64_t elastic_min, elastic_max; /* ranks, of elastic; 0: a rank that is lost ends the run */
+    bool waits;                        /* of on_loss: wait for lost ranks, or shrink (default) */
 };
 
 struct dtp_settings dtp_settings_default(void);
@@ -74,7 +82,7 @@ enum dtp_status dtp_settings_set(struct dtp_settings *settings, const char *name
                                  struct dtp_faults *faults);
 /* Whether the flag takes a value; false also where there is none of that name. */
 bool dtp_settings_takes_value(const char *name);
-/* What does not fit together, and the words of device, data_type, not_finite and loss_scale. */
+/* What does not fit together, and the words of device, data_type, not_finite, loss_scale, elastic and on_loss. */
 enum dtp_status dtp_settings_check(struct dtp_settings *settings, struct dtp_faults *faults);
 
 /* Linear warm-up over the first `warmup` steps, then half a cosine down to min_learning_rate at step `steps`

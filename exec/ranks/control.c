@@ -1,8 +1,8 @@
 #include "ranks/control_parts.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,47 +12,6 @@
 #include <unistd.h>
 
 #define DEFAULT_JOIN_TIMEOUT_S 20.0 /* with what follows, less than the 30 s in which all must have ended */
-
-/* ---- sockets ----------------------------------------------------------------------------------------------------- */
-
-void dtp_control_set_timeout(int socket, double seconds)
-{
-    struct timeval t = {.tv_sec = (time_t)seconds, .tv_usec = (suseconds_t)(1e6 * (seconds - (double)(time_t)seconds))};
-    int one = 1;
-    setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t);
-    setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof t);
-    setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-}
-
-bool dtp_control_send(int socket, const void *data, size_t bytes)
-{
-    const char *at = data;
-    while (bytes > 0) {
-        ssize_t sent = send(socket, at, bytes, MSG_NOSIGNAL);
-        if (sent < 0 && errno == EINTR)
-            continue;
-        if (sent <= 0)
-            return false;
-        at += sent;
-        bytes -= (size_t)sent;
-    }
-    return true;
-}
-
-bool dtp_control_receive(int socket, void *data, size_t bytes)
-{
-    char *at = data;
-    while (bytes > 0) {
-        ssize_t got = recv(socket, at, bytes, 0);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return false;
-        at += got;
-        bytes -= (size_t)got;
-    }
-    return true;
-}
 
 /* ---- coming and going -------------------------------------------------------------------------------------------- */
 
@@ -132,6 +91,16 @@ void dtp_control_leave(struct dtp_control *c)
     release(c);
 }
 
+void dtp_control_address(const struct dtp_control *c, char *out, size_t bytes)
+{
+    struct sockaddr_in own = {.sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof own;
+    for (uint32_t i = 0; i < c->peer_count; i++) /* of rank 0, as the last of the others came to it */
+        if (c->peer[i].socket[LINE_TURNS] >= 0)
+            getsockname(c->peer[i].socket[LINE_TURNS], (struct sockaddr *)&own, &length);
+    inet_ntop(AF_INET, &own.sin_addr, out, (socklen_t)bytes);
+}
+
 void dtp_control_at(struct dtp_control *c, struct dtp_control_place place)
 {
     atomic_store_explicit(&c->step, place.step, memory_order_relaxed);
@@ -173,9 +142,9 @@ static enum dtp_status lost(struct dtp_control *c, uint32_t peer, struct dtp_fau
 enum dtp_status dtp_control_broadcast(struct dtp_control *c, void *data, uint32_t bytes, struct dtp_faults *faults)
 {
     if (c->ranks.world > 1 && c->ranks.rank != 0)
-        return dtp_control_receive(c->peer[0].socket[LINE_TURNS], data, bytes) ? DTP_OK : lost(c, 0, faults);
+        return dtp_socket_receive(c->peer[0].socket[LINE_TURNS], data, bytes) ? DTP_OK : lost(c, 0, faults);
     for (uint32_t i = 1; i < c->peer_count; i++)
-        if (!dtp_control_send(c->peer[i].socket[LINE_TURNS], data, bytes))
+        if (!dtp_socket_send(c->peer[i].socket[LINE_TURNS], data, bytes))
             return lost(c, i, faults);
     return DTP_OK;
 }
@@ -184,10 +153,10 @@ enum dtp_status dtp_control_gather(struct dtp_control *c, const void *data, uint
                                    struct dtp_faults *faults)
 {
     if (c->ranks.world > 1 && c->ranks.rank != 0)
-        return dtp_control_send(c->peer[0].socket[LINE_TURNS], data, bytes) ? DTP_OK : lost(c, 0, faults);
+        return dtp_socket_send(c->peer[0].socket[LINE_TURNS], data, bytes) ? DTP_OK : lost(c, 0, faults);
     memcpy(all, data, bytes);
     for (uint32_t i = 1; i < c->peer_count; i++)
-        if (!dtp_control_receive(c->peer[i].socket[LINE_TURNS], (char *)all + (size_t)i * bytes, bytes))
+        if (!dtp_socket_receive(c->peer[i].socket[LINE_TURNS], (char *)all + (size_t)i * bytes, bytes))
             return lost(c, i, faults);
     return DTP_OK;
 }

@@ -61,6 +61,8 @@ enum dtp_status dtp_control_barrier(struct dtp_control *control, struct dtp_faul
 /* Never blocks; from any thread. */
 void dtp_control_at(struct dtp_control *control, struct dtp_control_place place);
 struct dtp_control_place dtp_control_where(const struct dtp_control *control);
+/* This rank's own IPv4 address as text, as the others reach it over the network that control takes. */
+void dtp_control_address(const struct dtp_control *control, char *out, size_t bytes);
 /* Unless called again within `seconds` (0: no deadline any more), this rank reports itself as one that hangs. */
 void dtp_control_deadline(struct dtp_control *control, double seconds);
 /* Tells all others that this rank gives up with this status, and why; they get it as a failure of this rank. Where the

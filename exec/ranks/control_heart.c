@@ -53,7 +53,7 @@ static void tell(struct dtp_control *c, enum beat_kind kind, const struct dtp_co
     struct beat beat = beat_of(kind, about);
     for (uint32_t i = 0; i < c->peer_count; i++)
         if (c->peer[i].socket[LINE_HEART] >= 0 && !c->peer[i].gone)
-            dtp_control_send(c->peer[i].socket[LINE_HEART], &beat, sizeof beat);
+            dtp_socket_send(c->peer[i].socket[LINE_HEART], &beat, sizeof beat);
 }
 
 /* Whoever closes a connection on which something lies unread resets it, and what was said last may be lost on the other
@@ -81,7 +81,7 @@ static void say_no_more(struct dtp_control *c)
 static void tell_rank_0(struct dtp_control *c, const struct dtp_control_failure *self)
 {
     struct beat beat = beat_of(BEAT_STUCK, self);
-    dtp_control_send(c->peer[0].socket[LINE_HEART], &beat, sizeof beat);
+    dtp_socket_send(c->peer[0].socket[LINE_HEART], &beat, sizeof beat);
 }
 
 static void fail(struct dtp_control *c, const struct dtp_control_failure *failure)
@@ -140,7 +140,7 @@ static void miss_deadline(struct dtp_control *c, double late_s)
 static void hear(struct dtp_control *c, uint32_t peer)
 {
     struct beat beat;
-    if (!dtp_control_receive(c->peer[peer].socket[LINE_HEART], &beat, sizeof beat)) {
+    if (!dtp_socket_receive(c->peer[peer].socket[LINE_HEART], &beat, sizeof beat)) {
         if (!atomic_load(&c->leaving))
             fail_peer(c, peer, "ended without a word, last heard of");
         c->peer[peer].gone = true;

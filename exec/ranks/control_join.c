@@ -86,15 +86,15 @@ static void answer_all(const struct dtp_control *c, const struct answer *answer)
 {
     for (uint32_t i = 1; i < c->peer_count; i++)
         if (c->peer[i].socket[LINE_TURNS] >= 0)
-            dtp_control_send(c->peer[i].socket[LINE_TURNS], answer, sizeof *answer);
+            dtp_socket_send(c->peer[i].socket[LINE_TURNS], answer, sizeof *answer);
 }
 
 /* One that comes: true when it belongs to the run; strangers are hung up on. */
 static bool admit(struct dtp_control *c, int socket, struct answer *answer)
 {
     struct hello hello;
-    dtp_control_set_timeout(socket, 2);
-    if (!dtp_control_receive(socket, &hello, sizeof hello) || memcmp(hello.magic, magic, sizeof magic) != 0 ||
+    dtp_socket_set_timeout(socket, 2);
+    if (!dtp_socket_receive(socket, &hello, sizeof hello) || memcmp(hello.magic, magic, sizeof magic) != 0 ||
         hello.line >= LINE_COUNT) {
         close(socket);
         return false;
@@ -102,12 +102,12 @@ static bool admit(struct dtp_control *c, int socket, struct answer *answer)
     if (objection(c, &hello, answer->words, sizeof answer->words)) {
         answer->status = DTP_BAD_INPUT;
         if (hello.line == LINE_TURNS)
-            dtp_control_send(socket, answer, sizeof *answer);
+            dtp_socket_send(socket, answer, sizeof *answer);
         close(socket);
         return false;
     }
     c->peer[hello.rank].socket[hello.line] = socket;
-    dtp_control_set_timeout(socket, DTP_CONTROL_TURN_TIMEOUT_S);
+    dtp_socket_set_timeout(socket, DTP_CONTROL_TURN_TIMEOUT_S);
     return true;
 }
 
@@ -188,11 +188,11 @@ static enum dtp_status come_to_rank_0(struct dtp_control *c, struct dtp_faults *
     for (uint32_t line = 0; open && line < LINE_COUNT; line++) {
         hello.line = line;
         /* Rank 0 answers when the last has come, or not; hung up on: the answer says why. */
-        dtp_control_set_timeout(c->peer[0].socket[line], timeout_s + ANSWER_S);
-        dtp_control_send(c->peer[0].socket[line], &hello, sizeof hello);
+        dtp_socket_set_timeout(c->peer[0].socket[line], timeout_s + ANSWER_S);
+        dtp_socket_send(c->peer[0].socket[line], &hello, sizeof hello);
     }
     freeaddrinfo(address);
-    if (!open || !dtp_control_receive(c->peer[0].socket[LINE_TURNS], &answer, sizeof answer))
+    if (!open || !dtp_socket_receive(c->peer[0].socket[LINE_TURNS], &answer, sizeof answer))
         return dtp_fault(
             faults, DTP_ENVIRONMENT, NULL, 0,
             "rank %u: no answer from rank 0 at %s port %u within %.0f s; did it start, and can its port be reached?",
@@ -201,7 +201,7 @@ static enum dtp_status come_to_rank_0(struct dtp_control *c, struct dtp_faults *
     if (answer.status != DTP_OK)
         return dtp_fault(faults, answer.status == DTP_BAD_INPUT ? DTP_BAD_INPUT : DTP_ENVIRONMENT, NULL, 0, "%s",
                          answer.words);
-    dtp_control_set_timeout(c->peer[0].socket[LINE_TURNS], DTP_CONTROL_TURN_TIMEOUT_S);
+    dtp_socket_set_timeout(c->peer[0].socket[LINE_TURNS], DTP_CONTROL_TURN_TIMEOUT_S);
     return DTP_OK;
 }
 

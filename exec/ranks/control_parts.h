@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "ranks/control.h"
+#include "ranks/sockets.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -38,11 +39,6 @@ struct dtp_control {
     enum dtp_status status;
     char words[sizeof((struct dtp_control_failure *)0)->words];
 };
-
-void dtp_control_set_timeout(int socket, double seconds);
-/* False: the other end is gone, or silent for longer than the timeout. */
-bool dtp_control_send(int socket, const void *data, size_t bytes);
-bool dtp_control_receive(int socket, void *data, size_t bytes);
 
 /* control_join.c: connections of both kinds between rank 0 and all others. */
 enum dtp_status dtp_control_meet(struct dtp_control *control, struct dtp_faults *faults);

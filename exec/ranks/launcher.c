@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 struct children {
+    const struct dtp_launch *of;
     pid_t *pid; /* 0: ended */
     uint32_t count, running;
     bool told_to_end, killed, signalled;
@@ -44,14 +45,17 @@ static void set_number(const char *name, uint32_t value)
 }
 
 /* In the child; returns only where the program could not be started. */
-static void become_rank(char *const argv[], uint32_t rank, pid_t parent, const sigset_t *mask)
+static void become_rank(const struct dtp_launch *launch, uint32_t rank, pid_t parent, const sigset_t *mask)
 {
+    char *const *argv = launch->argv;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) /* it ended before that */
         _exit(DTP_ENVIRONMENT);
     sigprocmask(SIG_SETMASK, mask, NULL);
     set_number("RANK", rank);
     set_number("LOCAL_RANK", rank);
+    if (launch->tell)
+        launch->tell(launch->context, rank);
     int nowhere = rank ? open("/dev/null", O_WRONLY) : -1;
     if (nowhere >= 0)
         dup2(nowhere, STDOUT_FILENO);
@@ -81,7 +85,11 @@ static enum dtp_status reap(struct children *c, struct dtp_faults *faults)
         c->pid[rank] = 0;
         c->running--;
         int code = WIFEXITED(status) ? WEXITSTATUS(status) : DTP_ENVIRONMENT;
-        worst = dtp_worse(worst, code <= DTP_ENVIRONMENT ? (enum dtp_status)code : DTP_ENVIRONMENT);
+        enum dtp_status its = code <= DTP_ENVIRONMENT ? (enum dtp_status)code : DTP_ENVIRONMENT;
+        worst = dtp_worse(worst, its);
+        if (c->of->ends)
+            c->of->ends[rank] =
+                (struct dtp_rank_end){its, WIFSIGNALED(status) && !c->killed ? WTERMSIG(status) : 0, c->killed};
         if (WIFSIGNALED(status) && !c->told_to_end)
             dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "rank %u was ended by signal %d (%s)", rank, WTERMSIG(status),
                       strsignal(WTERMSIG(status)));
@@ -95,7 +103,7 @@ static enum dtp_status reap(struct children *c, struct dtp_faults *faults)
 static void end_the_rest(struct children *c, struct dtp_faults *faults)
 {
     double since_s = c->failed_s > 0 ? dtp_now_s() - c->failed_s : 0;
-    double grace_s = c->signalled ? DTP_LAUNCH_KILLED_S : DTP_LAUNCH_GRACE_S;
+    double grace_s = c->of->grace_s > 0 ? c->of->grace_s : c->signalled ? DTP_LAUNCH_KILLED_S : DTP_LAUNCH_GRACE_S;
     if (since_s > grace_s && !c->told_to_end) {
         dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
                   "%u ranks had not ended %.0f s after the first failed and were killed", c->running, grace_s);
@@ -117,21 +125,25 @@ static enum dtp_status wait_for_all(struct children *c, const sigset_t *watched,
         int signal = sigtimedwait(watched, NULL, &tick);
         if (signal == SIGINT || signal == SIGTERM)
             send_to_all(c, signal);
+        if ((signal == SIGINT || signal == SIGTERM) && c->of->stopped)
+            *c->of->stopped = true;
+        int asked = c->of->tick ? c->of->tick(c->of->context) : 0;
+        if (asked)
+            send_to_all(c, asked);
         worst = dtp_worse(worst, reap(c, faults));
         end_the_rest(c, faults);
     }
     return worst;
 }
 
-static enum dtp_status start_all(struct children *c, char *const argv[], const sigset_t *mask,
-                                 struct dtp_faults *faults)
+static enum dtp_status start_all(struct children *c, const sigset_t *mask, struct dtp_faults *faults)
 {
     pid_t parent = getpid();
     fflush(NULL);
     for (uint32_t rank = 0; rank < c->count; rank++) {
         pid_t pid = fork();
         if (pid == 0)
-            become_rank(argv, rank, parent, mask);
+            become_rank(c->of, rank, parent, mask);
         if (pid < 0) {
             send_to_all(c, SIGKILL);
             return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "rank %u: cannot be started (%s)", rank,
@@ -145,9 +157,16 @@ static enum dtp_status start_all(struct children *c, char *const argv[], const s
 
 enum dtp_status dtp_launch(char *const argv[], uint32_t ranks, struct dtp_faults *faults)
 {
+    const struct dtp_launch launch = {.argv = argv, .ranks = ranks};
+    return dtp_launch_ranks(&launch, faults);
+}
+
+enum dtp_status dtp_launch_ranks(const struct dtp_launch *launch, struct dtp_faults *faults)
+{
     sigset_t watched, before;
     uint16_t port = free_port();
-    struct children c = {.pid = calloc(ranks, sizeof *c.pid), .count = ranks};
+    uint32_t ranks = launch->ranks;
+    struct children c = {.of = launch, .pid = calloc(ranks, sizeof *c.pid), .count = ranks};
     if (!c.pid || port == 0) {
         free(c.pid);
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "%s to start %u ranks with",
@@ -163,7 +182,7 @@ enum dtp_status dtp_launch(char *const argv[], uint32_t ranks, struct dtp_faults
     sigaddset(&watched, SIGINT);
     sigaddset(&watched, SIGTERM);
     sigprocmask(SIG_BLOCK, &watched, &before);
-    enum dtp_status status = start_all(&c, argv, &before, faults);
+    enum dtp_status status = start_all(&c, &before, faults);
     status = dtp_worse(status, wait_for_all(&c, &watched, faults));
     sigprocmask(SIG_SETMASK, &before, NULL);
     free(c.pid);

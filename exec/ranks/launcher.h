@@ -15,6 +15,26 @@
 /* The same where one was killed by a signal before any had come together: nobody will hear of it by others. */
 #define DTP_LAUNCH_KILLED_S 8.0
 
+/* How a rank ended. */
+struct dtp_rank_end {
+    enum dtp_status status;
+    int signal;  /* that ended it, by somebody else; 0: none */
+    bool killed; /* it had to be, by this launcher */
+};
+
+struct dtp_launch {
+    char *const *argv;
+    uint32_t ranks;
+    double grace_s;                             /* 0: DTP_LAUNCH_GRACE_S, or DTP_LAUNCH_KILLED_S */
+    void (*tell)(void *context, uint32_t rank); /* in the rank's process, before it is the program; NULL: nothing */
+    int (*tick)(void *context);                 /* some times a second: a signal for all ranks, 0: none; NULL: none */
+    void *context;
+    struct dtp_rank_end *ends; /* of all ranks; NULL: nobody asks */
+    bool *stopped;             /* set where a signal told this process to stop; NULL */
+};
+/* As dtp_launch, which is this with its first two fields. */
+enum dtp_status dtp_launch_ranks(const struct dtp_launch *launch, struct dtp_faults *faults);
+
 /* `argv` is NULL-ended, argv[0] the program's path; rank 0 inherits standard output, the others' goes nowhere; all
  * inherit standard error. Status: the worst of the ranks', DTP_ENVIRONMENT for one that a signal ended. Faults name
  * ranks that signals ended and those that had to be killed; ranks that ended by themselves have said why. */

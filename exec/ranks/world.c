@@ -81,6 +81,7 @@ static void fail_together(void *context, const struct dtp_control_failure *failu
     bool elsewhere = failure->rank != world->ranks.rank && strcmp(there, here) != 0;
     fprintf(stderr, "dtplan: rank %" PRIu32 ": rank %" PRIu32 " %s %s%s%s\n", world->ranks.rank, failure->rank,
             failure->words, there, elsewhere ? "; this rank was " : "", elsewhere ? here : "");
+    dtp_board_accuse(world->board, world->ranks.rank, failure->rank);
     failed_with = (sig_atomic_t)failure->status;
     signal(SIGALRM, leave_at_once);
     alarm(ABORT_S);
@@ -98,7 +99,7 @@ static enum dtp_status join(const struct dtp_ranks *ranks, const struct dtp_prog
                             const struct dtp_program_set *set, uint64_t hash, struct dtp_world *out,
                             struct dtp_faults *faults)
 {
-    *out = (struct dtp_world){.ranks = *ranks, .program = program, .set = set};
+    *out = (struct dtp_world){.ranks = *ranks, .program = program, .set = set, .board = dtp_board_find()};
     if (ranks->world <= 1)
         return DTP_OK;
     pthread_mutex_init(&out->watch, NULL);
@@ -300,8 +301,13 @@ enum dtp_status dtp_world_sum(struct dtp_world *world, struct dtp_world_sums *su
     *sums = (struct dtp_world_sums){0};
     for (uint32_t i = 0; i < world->ranks.world && status == DTP_OK; i++) {
         sums->loss_sum += all[i].loss_sum;
-        sums->stops += all[i].stops;
         sums->loop_s += all[i].loop_s / world->ranks.world;
+        sums->stops += all[i].stops;
+        sums->regroups += all[i].regroups;
+        sums->snapshots_busy += all[i].snapshots_busy;
+        sums->snapshots_bad += all[i].snapshots_bad;
+        sums->saves_busy += all[i].saves_busy;
+        sums->saves_bad += all[i].saves_bad;
     }
     free(all);
     return status;

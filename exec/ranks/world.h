@@ -3,6 +3,7 @@
 #ifndef DTP_WORLD_H
 #define DTP_WORLD_H
 
+#include "ranks/board.h"
 #include "ranks/communicator.h"
 #include "program/program_set.h"
 
@@ -20,6 +21,7 @@ struct dtp_world {
     const volatile uint32_t *ended;        /* dtp_world_watch */
     const char *checkpoints;               /* folder whose partial ones go when ranks fail together; NULL: none */
     void (*clean)(const char *folder);     /* removes those; set where checkpoints is */
+    struct dtp_board *board;               /* of the launcher that starts ranks again; NULL: of another */
     struct dtp_communicator_choice choice; /* set before connecting, where the library is not to choose */
 };
 
@@ -55,7 +57,10 @@ enum dtp_status dtp_world_exchange(struct dtp_world *world, const void *mine, ui
 
 /* Once a step: sums over ranks; `loop_s` is a mean. */
 struct dtp_world_sums {
-    double loss_sum, stops, loop_s;
+    double loss_sum, loop_s;
+    double stops, regroups;               /* ranks that a signal told to */
+    double snapshots_busy, snapshots_bad; /* whose last snapshot is being written, or could not be */
+    double saves_busy, saves_bad;         /* the same of checkpoints */
 };
 enum dtp_status dtp_world_sum(struct dtp_world *world, struct dtp_world_sums *sums, struct dtp_faults *faults);
 

@@ -257,13 +257,14 @@ struct dtp_checkpoint_identity dtp_train_identity(const struct dtp_trainer *t)
     return (struct dtp_checkpoint_identity){t->model, dtp_token_source_words(t->source), t->settings->seed};
 }
 
+static enum dtp_status initialise(struct dtp_trainer *t)
+{
+    return dtp_run_initialise(t->run, t->settings->seed, t->faults);
+}
+
 static enum dtp_status start_state(struct dtp_trainer *t)
 {
-    enum dtp_status status = dtp_run_initialise(t->run, t->settings->seed, t->faults);
-    struct dtp_checkpoint_identity identity = dtp_train_identity(t);
-    if (status == DTP_OK && t->settings->resume)
-        status = dtp_checkpoint_read(t->settings->checkpoint, t->settings->resume_previous, t->device, &identity,
-                                     &t->position, t->binding.parts, t->binding.part_count, t->faults);
+    enum dtp_status status = dtp_keep_resume(t);
     if (status == DTP_OK)
         status = dtp_loss_scale_start(t->settings, dtp_program_execution(t->program)->compute == DTP_FP16, &t->position,
                                       t->faults);
@@ -305,12 +306,6 @@ static enum dtp_status make_times(struct dtp_trainer *t)
     return DTP_OK;
 }
 
-static enum dtp_status prepare_checkpoints(struct dtp_trainer *t)
-{
-    const struct dtp_settings *s = t->settings;
-    return s->checkpoint ? dtp_checkpoint_prepare(s->checkpoint, s->resume, t->first_rank, t->faults) : DTP_OK;
-}
-
 static enum dtp_status open_log(struct dtp_trainer *t)
 {
     return t->first_rank && t->settings->log
@@ -324,9 +319,11 @@ static enum dtp_status set_up(struct dtp_trainer *t)
 {
     typedef enum dtp_status stage(struct dtp_trainer * t);
     static stage *const groups[][7] = {
-        {make_program, take_cores, open_source, prepare_checkpoints, make_device, allocate},
+        {make_program, take_cores, open_source, dtp_keep_prepare, make_device, allocate},
         {check_tokens, connect, bind},
-        {prove, start_state, start_batches, make_times, open_log},
+        {dtp_keep_open},
+        {prove, initialise},
+        {start_state, start_batches, make_times, open_log},
     };
     enum dtp_status status = DTP_OK;
     describe_model(t);
@@ -354,6 +351,7 @@ static void stop_transfers(struct dtp_trainer *t, bool failed)
 static void tear_down(struct dtp_trainer *t, bool failed)
 {
     stop_transfers(t, failed);
+    dtp_keep_close(t, failed);
     dtp_batches_stop(t->batches);
     dtp_token_source_close(t->source);
     dtp_step_log_close(t->log);
@@ -389,6 +387,7 @@ enum dtp_status dtp_train(const struct dtp_train_job *job, struct dtp_faults *fa
     enum dtp_status status = set_up(&t);
     if (status == DTP_OK) {
         dtp_event_start(t.events, &t.binding, t.digest, t.source, t.position.step, job->settings->steps);
+        dtp_event_begin(t.events, t.ranks, t.from);
         status = dtp_train_steps(&t);
     }
     if (status != DTP_OK)

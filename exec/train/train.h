@@ -14,13 +14,16 @@
 #include <signal.h>
 #include <stdio.h>
 
+/* What a signal asked for: the step at hand is the last, of the run, or of these ranks, which others go on from. */
+enum dtp_stop { DTP_STOP_NOT, DTP_STOP_ENDS, DTP_STOP_REGROUPS };
+
 struct dtp_train_job {
     const struct dtp_job *job;         /* NULL: of a set that stands alone */
     const struct dtp_program_set *set; /* that the ranks run, each its role; NULL: the job's program */
     const struct dtp_settings *settings;
     struct dtp_ranks ranks;            /* world 1, or as many as the plan has GPUs */
     FILE *events;                      /* NULL: silent */
-    const volatile sig_atomic_t *stop; /* set by a signal: the step at hand is the last */
+    const volatile sig_atomic_t *stop; /* enum dtp_stop, set by signals */
 };
 
 /* DTP_NO: the loss was not finite and settings say stop, or the device has too little memory (refused before anything

@@ -85,14 +85,34 @@ void dtp_event_memory(FILE *file, const struct dtp_device_memory *memory)
                             (json_int_t)memory->total_bytes));
 }
 
-void dtp_event_checkpoint(FILE *file, uint64_t step, const char *directory)
+void dtp_event_checkpoint(FILE *file, uint64_t step, const char *directory, double stall_s)
 {
     json_t *name = json_string(directory); /* NULL where the name is no UTF-8 */
     if (file)
-        say(file, json_pack("{s:s,s:I,s:o}", "event", "checkpoint", "step", (json_int_t)step, "directory",
-                            name ? name : json_null()));
+        say(file, json_pack("{s:s,s:I,s:o,s:o}", "event", "checkpoint", "step", (json_int_t)step, "directory",
+                            name ? name : json_null(), "stall_s", number(stall_s)));
     else
         json_decref(name);
+}
+
+void dtp_event_snapshot(FILE *file, uint64_t step, double stall_s)
+{
+    if (file)
+        say(file,
+            json_pack("{s:s,s:I,s:o}", "event", "snapshot", "step", (json_int_t)step, "stall_s", number(stall_s)));
+}
+
+void dtp_event_generation(FILE *file, uint32_t generation, uint32_t ranks, const char *why)
+{
+    if (file)
+        say(file, json_pack("{s:s,s:I,s:I,s:s}", "event", "generation", "number", (json_int_t)generation, "ranks",
+                            (json_int_t)ranks, "why", why));
+}
+
+void dtp_event_begin(FILE *file, uint32_t ranks, const char *from)
+{
+    if (file)
+        say(file, json_pack("{s:s,s:I,s:s}", "event", "begin", "ranks", (json_int_t)ranks, "from", from));
 }
 
 void dtp_event_roles(FILE *file, const struct dtp_role_times *roles, uint32_t count)

@@ -5,7 +5,10 @@
  *   step        step, loss, gradient_norm (null: not computed), learning_rate, step_s, loop_s (of pace.h; null: not
  *               timed), tokens, skipped, mode
  *   memory      used_bytes and total_bytes of the GPU after the first step
- *   checkpoint  step, directory
+ *   checkpoint  step, directory, stall_s that training waited for it
+ *   snapshot    step, stall_s: whole on all ranks
+ *   generation  of an elastic run, before its ranks are started: number, ranks, why the one before ended
+ *   begin       behind start: ranks, from ("start", "checkpoint", "snapshot")
  *   roles       of a set: what each role's ranks did in the measured step
  *   ranks       of a set, for each rank: its role, arena, bytes sent per collective, in how many steps
  *   end         steps done, bytes sent per collective, interrupted
@@ -25,7 +28,10 @@ void dtp_event_start(FILE *file, const struct dtp_binding *binding, uint64_t dig
                      const struct dtp_token_source *source, uint64_t first_step, uint64_t steps);
 void dtp_event_step(FILE *file, const struct dtp_step_record *record, uint64_t tokens, enum dtp_run_mode mode);
 void dtp_event_memory(FILE *file, const struct dtp_device_memory *memory);
-void dtp_event_checkpoint(FILE *file, uint64_t step, const char *directory);
+void dtp_event_checkpoint(FILE *file, uint64_t step, const char *directory, double stall_s);
+void dtp_event_snapshot(FILE *file, uint64_t step, double stall_s);
+void dtp_event_generation(FILE *file, uint32_t number, uint32_t ranks, const char *why);
+void dtp_event_begin(FILE *file, uint32_t ranks, const char *from);
 /* What a role's ranks did in the step that was measured, on average: seconds with a kernel, of how many. */
 struct dtp_role_times {
     double busy_s, step_s;

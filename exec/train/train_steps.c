@@ -9,6 +9,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- before a step ----------------------------------------------------------------------------------------------- */
@@ -114,7 +115,8 @@ static enum dtp_status finish_step(struct dtp_trainer *t, struct dtp_step_record
     const struct dtp_step_scalars *results = dtp_run_host_results(t->run);
     t->results = results ? *results : (struct dtp_step_scalars){0};
     *record = record_of(t, end_s - t->last_end_s);
-    bool paced = !t->device->asynchronous && t->paced < PACED_STEPS;
+    /* Of an elastic run all time is accounted for, and this is none of its. */
+    bool paced = !t->device->asynchronous && t->paced < PACED_STEPS && !t->settings->elastic;
     record->loop_s = paced ? dtp_pace_loop_s(PACE_SHARE * record->seconds) : (double)NAN;
     t->paced += paced;
     t->last_end_s = paced ? dtp_now_s() : end_s;
@@ -162,6 +164,15 @@ static void remember_unwritten(struct dtp_trainer *t, enum dtp_status status)
     t->unwritten = status > t->unwritten ? status : t->unwritten;
 }
 
+/* Of the launcher that starts ranks again: how far the run has come, and that this generation does steps. */
+static void tell_launcher(struct dtp_board *board, uint64_t step)
+{
+    const char *generation = getenv("DTPLAN_GENERATION");
+    if (step > atomic_load(&board->furthest))
+        atomic_store(&board->furthest, step);
+    atomic_store(&board->stepping, 1 + (unsigned)(generation ? atoi(generation) : 0));
+}
+
 static void say_step(struct dtp_trainer *t, const struct dtp_step_record *r, enum dtp_run_mode mode)
 {
     uint64_t tokens = (uint64_t)t->step_tokens;
@@ -171,6 +182,8 @@ static void say_step(struct dtp_trainer *t, const struct dtp_step_record *r, enu
         remember_unwritten(t, dtp_step_log_write(t->log, r, t->faults));
     bool first = !t->reported;
     t->reported = true;
+    if (t->first_rank && t->world.board)
+        tell_launcher(t->world.board, r->step);
     if (first && t->device->asynchronous && t->device->verbs->memory(t->device, &memory, t->faults) == DTP_OK)
         dtp_event_memory(t->events, &memory);
 }
@@ -180,46 +193,34 @@ static enum dtp_status look_at(struct dtp_trainer *t, struct dtp_step_record *re
                                bool *stop)
 {
     double tokens = t->step_tokens;
-    struct dtp_world_sums sums = {(double)record->loss, t->of->stop && *t->of->stop, record->loop_s};
+    int told = t->of->stop ? *t->of->stop : 0;
+    struct dtp_world_sums sums = {.loss_sum = (double)record->loss,
+                                  .loop_s = record->loop_s,
+                                  .stops = told == DTP_STOP_ENDS,
+                                  .regroups = told == DTP_STOP_REGROUPS};
+    dtp_keep_tell(t, &sums);
     enum dtp_status status = dtp_world_sum(&t->world, &sums, t->faults);
     if (status != DTP_OK)
         return status;
     record->loss = sums.loss_sum / t->loss_copies / tokens;
     record->loop_s = sums.loop_s;
-    *stop = sums.stops > 0;
+    *stop = sums.stops > 0 || sums.regroups > 0;
+    t->regroups = sums.regroups > 0 && !(sums.stops > 0);
+    dtp_keep_hear(t, &sums);
     say_step(t, record, mode);
     return judge(t, record);
 }
 
 /* ---- the run ----------------------------------------------------------------------------------------------------- */
 
-static enum dtp_status agree(void *trainer, enum dtp_status mine)
-{
-    struct dtp_trainer *t = trainer;
-    return dtp_world_agree(&t->world, mine, t->faults);
-}
-
-static void write_checkpoint(struct dtp_trainer *t)
-{
-    const struct dtp_checkpoint_place place = {t->settings->checkpoint, t->of->ranks.rank, t->ranks, agree, t};
-    struct dtp_checkpoint_identity identity = dtp_train_identity(t);
-    enum dtp_status status = dtp_checkpoint_write(&place, t->device, &identity, &t->position, t->binding.own,
-                                                  t->binding.own_count, t->faults);
-    remember_unwritten(t, status);
-    if (status == DTP_OK)
-        dtp_event_checkpoint(t->events, t->position.step, t->settings->checkpoint);
-    t->last_end_s = dtp_now_s();
-}
-
 /* Whether the next step must not begin before the last one has been looked at: its state is to be saved, or nothing may
  * follow it. The norm is the same number on all ranks, so they decide alike. */
 static bool must_look_first(const struct dtp_trainer *t, const struct dtp_step_record *r)
 {
     const struct dtp_settings *s = t->settings;
-    bool saves = s->checkpoint_every > 0 && t->position.step % s->checkpoint_every == 0;
     bool ends =
         t->binding.map.gradient_norm && !isfinite(t->results.gradient_norm) && !s->skip_not_finite && !r->overflowed;
-    return saves || ends || t->position.step == s->steps;
+    return dtp_keep_due(t) || ends || t->position.step == s->steps;
 }
 
 /* The step that was begun, to its end; begins the next where *stop is not set. */
@@ -244,8 +245,7 @@ static enum dtp_status next_step(struct dtp_trainer *t, bool *begun, bool *stop)
     status = dtp_worse(status, looked);
     *stop = *stop || ended;
     if (status == DTP_OK && wait && !*stop && t->position.step < s->steps) {
-        if (s->checkpoint_every > 0 && t->position.step % s->checkpoint_every == 0)
-            write_checkpoint(t);
+        dtp_keep_step(t);
         status = begin_step(t);
         *begun = status == DTP_OK;
     }
@@ -264,8 +264,8 @@ enum dtp_status dtp_train_steps(struct dtp_trainer *t)
         status = next_step(t, &begun, &stop);
     if (begun) /* another step was refused while this one ran */
         finish_step(t, &record);
-    if (status == DTP_OK && s->checkpoint)
-        write_checkpoint(t);
+    if (status == DTP_OK)
+        dtp_keep_end(t, t->regroups);
     if (status == DTP_OK && s->op_times && !stop && t->first_rank && !t->set)
         remember_unwritten(t, dtp_op_times_write(s->op_times, &t->binding, &t->times, t->faults));
     if (status == DTP_OK && t->set && !stop && t->steps_measured)
@@ -274,6 +274,11 @@ enum dtp_status dtp_train_steps(struct dtp_trainer *t)
         status = dtp_train_write_spans(t);
     if (status == DTP_OK && t->set)
         status = dtp_train_say_ranks(t);
+    struct dtp_board *board = t->first_rank && status == DTP_OK ? t->world.board : NULL;
+    if (board)
+        atomic_store(t->regroups ? &board->regrouped : &board->finished, true);
+    if (t->regroups)
+        return status;
     struct dtp_copied_bytes copied = dtp_run_copied(t->run);
     dtp_event_end(t->events, t->position.step, t->world.communicator, &copied, stop);
     return status;

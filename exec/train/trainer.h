@@ -2,6 +2,8 @@
 #ifndef DTP_TRAINER_H
 #define DTP_TRAINER_H
 
+#include "checkpoint/saver.h"
+#include "snapshot/snapshot.h"
 #include "train/batches.h"
 #include "train/run.h"
 #include "train/train.h"
@@ -33,6 +35,16 @@ struct dtp_trainer {
     struct dtp_step_log *log;
     struct dtp_op_times times;
 
+    struct dtp_snapshots *snapshots; /* of elastic runs */
+    struct dtp_saver saver;          /* of asynchronous checkpoints */
+    bool saving, naming;             /* a checkpoint has begun and not ended; all have written it, it gets its name */
+    bool snapping;                   /* the same of a snapshot */
+    bool regroups;                   /* ranks end to begin again with others */
+    uint64_t snapshot_step;
+    double save_stall_s, snapshot_stall_s; /* of those that were begun last */
+    const char *from;                      /* "start", "checkpoint" or "snapshot": what the run went on from */
+    char memory[DTP_SNAPSHOT_PATH_BYTES];  /* folder of this rank's snapshots */
+
     char model[400]; /* identity of checkpoints */
     struct dtp_checkpoint_position position;
     enum dtp_run_mode mode;          /* of the step that was begun last */
@@ -55,6 +67,20 @@ enum dtp_status dtp_train_say_roles(struct dtp_trainer *trainer);
 /* What each rank took and sent, the same way; and spans of operations of the measured step to settings->op_times. */
 enum dtp_status dtp_train_say_ranks(struct dtp_trainer *trainer);
 enum dtp_status dtp_train_write_spans(struct dtp_trainer *trainer);
+/* train_keep.c: checkpoints and snapshots. Before ranks meet; when they have; and the state that training goes on from,
+ * where that is not its beginning. */
+enum dtp_status dtp_keep_prepare(struct dtp_trainer *trainer);
+enum dtp_status dtp_keep_open(struct dtp_trainer *trainer);
+enum dtp_status dtp_keep_resume(struct dtp_trainer *trainer);
+/* Whether the state is to be kept before the next step begins; what this rank tells the others behind each step, and
+ * what follows from what all told; the keeping itself. */
+bool dtp_keep_due(const struct dtp_trainer *trainer);
+void dtp_keep_tell(const struct dtp_trainer *trainer, struct dtp_world_sums *sums);
+void dtp_keep_hear(struct dtp_trainer *trainer, const struct dtp_world_sums *sums);
+void dtp_keep_step(struct dtp_trainer *trainer);
+/* Behind the last step: what was begun ends, and the run is left so that it can go on. */
+void dtp_keep_end(struct dtp_trainer *trainer, bool regroups);
+void dtp_keep_close(struct dtp_trainer *trainer, bool failed);
 /* Identity of its checkpoints; borrowed from the trainer. */
 struct dtp_checkpoint_identity dtp_train_identity(const struct dtp_trainer *trainer);
 

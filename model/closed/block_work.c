@@ -385,13 +385,14 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
                                      const struct dtp_cluster *cluster, const struct dtp_plan *plan)
 {
     struct dtp_layer_kind block;
-    bool packed = plan->runtime->packs_matrices;
+    bool packed = plan->runtime->packs_matrices, adapts = dtp_plan_adapts(plan); /* which are told by linears */
     struct dtp_block_work work = {.fused = dtp_plan_fuses(plan), .root_kernels = 40};
     count_blocks(transformer, mlp, plan, &work);
     if (work.layers == 0)
         return work;
     struct dtp_transformer own = dtp_plan_own_experts(transformer, plan);
-    dtp_layer_kind_of(&own, mlp, plan->fused_qkv || packed, plan->fused_gate_up || packed, &block);
+    dtp_layer_kind_of(&own, mlp, plan->fused_qkv || (packed && !adapts), plan->fused_gate_up || (packed && !adapts),
+                      &block);
     dtp_plan_adapt_kind(plan, &block);
     block.weighs_rows = plan->runtime->weighs_rows;
     block.pads_values = dtp_plan_pads_values(transformer, cluster, plan);

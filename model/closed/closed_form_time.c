@@ -201,7 +201,7 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
     double w = dtp_plan_compute_bytes(plan), r = dtp_dtype_bytes(plan->precision.reduce);
     double total = (double)c->count.total;
     bool alone = c->cluster->gpus == 1;
-    if (dtp_plan_adapts(plan))
+    if (dtp_plan_adapts(plan) && !c->own)
         return dtp_adapted_traffic_bytes(c->transformer, plan, reduces && !alone);
     double hook = reduces && !alone ? dtp_comm_hook_bytes(plan, dtp_dtype_bytes(plan->precision.params)) : 0;
     double cast = dtp_plan_casts_weights(plan) ? total : total - layers_weights(c);

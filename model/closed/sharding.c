@@ -310,7 +310,8 @@ static void adapted_state(const struct dtp_transformer *transformer, const struc
     out->grads_elements = dtp_plan_shards_grads(plan) ? shard : units->trained;
     out->optimizer_elements = dtp_plan_shards_optimizer(plan) ? shard : units->trained;
     out->params = shards ? (units->count ? units->layers * units->layer_wire : 0) + units->root_wire
-                         : count.frozen_bytes + bytes->grads * count.trained;
+                         : count.frozen_bytes +
+                               (plan->runtime->stores_compute_dtype ? bytes->compute : bytes->grads) * count.trained;
     out->grads = bytes->grads * out->grads_elements;
     out->optimizer = bytes->optimizer * out->optimizer_elements;
 }

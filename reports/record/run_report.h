@@ -36,6 +36,15 @@ struct dtp_run_outcome {
         uint64_t role, device_arena_bytes, steps, sent_bytes[DTP_COLLECTIVE_COUNT];
     } * ranks;                         /* NULL: they did not say */
     double *alone_s, *start_s, *end_s; /* per operation; NULL where no step was measured */
+    struct dtp_elastic_outcome {
+        bool known;                      /* it was an elastic run; else nothing here is set */
+        uint32_t generations, ranks;     /* ranks of the last */
+        uint32_t failures;               /* generations that ended without being asked to */
+        uint64_t snapshots, again;       /* whole ones; steps that were done again */
+        double wall_s, useful_s;         /* since the first ranks began; of that the steps that count */
+        double again_s, down_s, stall_s; /* steps done again; from a failure to the next step; copies for snapshots */
+        double first_start_s;            /* from the launch of the first ranks to their first step */
+    } elastic;
 };
 
 struct dtp_run_report {
@@ -51,6 +60,12 @@ struct dtp_run_report {
 /* Whether the times that were measured are of what was predicted: a GPU's of a GPU; a host's of its cores, once they
  * were probed. */
 bool dtp_run_report_comparable(const struct dtp_run_report *report);
+
+/* Of an elastic run: the share of its time that steps took which count; and what was to be expected of as many failures
+ * spread evenly, where each costs half of what lies between two snapshots and as long as the first start took. */
+double dtp_elastic_goodput(const struct dtp_elastic_outcome *outcome);
+double dtp_elastic_expected(const struct dtp_elastic_outcome *outcome);
+void dtp_elastic_text(const struct dtp_elastic_outcome *outcome, const struct dtp_page *page);
 
 void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *page);
 enum dtp_status dtp_run_json(const struct dtp_run_report *report, FILE *file, struct dtp_faults *faults);

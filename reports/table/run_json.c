@@ -112,6 +112,16 @@ static json_t *split_json(const struct dtp_run_report *r)
                      dtp_json_real(s->measured_s));
 }
 
+static json_t *elastic_json(const struct dtp_elastic_outcome *e)
+{
+    return json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "generations", dtp_json_whole(e->generations),
+                     "ranks", dtp_json_whole(e->ranks), "failures", dtp_json_whole(e->failures), "snapshots",
+                     dtp_json_whole(e->snapshots), "steps_again", dtp_json_whole(e->again), "wall_s",
+                     dtp_json_real(e->wall_s), "again_s", dtp_json_real(e->again_s), "down_s", dtp_json_real(e->down_s),
+                     "snapshot_stall_s", dtp_json_real(e->stall_s), "goodput", dtp_json_real(dtp_elastic_goodput(e)),
+                     "expected_goodput", dtp_json_real(dtp_elastic_expected(e)));
+}
+
 enum dtp_status dtp_run_json(const struct dtp_run_report *r, FILE *file, struct dtp_faults *faults)
 {
     const struct dtp_run_outcome *m = r->measured;
@@ -137,5 +147,7 @@ enum dtp_status dtp_run_json(const struct dtp_run_report *r, FILE *file, struct 
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory while writing JSON");
     }
     json_decref(time);
+    if (m->elastic.known)
+        json_object_set_new(run, "elastic", elastic_json(&m->elastic));
     return dtp_json_dump(run, file, faults);
 }

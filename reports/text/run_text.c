@@ -291,6 +291,7 @@ void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *pa
     if (report->split_known)
         print_split(report, page);
     print_learning(report, page);
+    dtp_elastic_text(&m->elastic, page);
 }
 
 bool dtp_run_report_comparable(const struct dtp_run_report *report)

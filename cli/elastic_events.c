@@ -1,0 +1,79 @@
+#include "cli/elastic_events.h"
+
+#include "base/clock.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ASKED "ranks came back" /* of generations.c: no failure ended the one before */
+
+void dtp_elastic_hear_generation(struct dtp_elastic_listener *l, uint32_t number, uint32_t ranks, const char *why)
+{
+    l->out->known = true;
+    l->out->generations = number + 1;
+    l->out->ranks = ranks;
+    l->out->failures += number > 0 && strcmp(why, ASKED) != 0;
+    if (number == 0)
+        l->launched_s = dtp_now_s();
+}
+
+/* Steps beyond the first of this generation are done again: they counted, and no longer do. */
+void dtp_elastic_hear_start(struct dtp_elastic_listener *l, uint64_t first_step)
+{
+    if (!l->out->known)
+        return;
+    if (l->out->generations == 1)
+        l->first_step = l->last_step = first_step;
+    for (uint64_t step = first_step + 1; step <= l->last_step && step - l->first_step - 1 < l->room; step++) {
+        l->out->again++;
+        l->out->again_s += l->step_s[step - l->first_step - 1];
+        l->out->useful_s -= l->step_s[step - l->first_step - 1];
+    }
+    l->last_step = first_step;
+    l->waits = true;
+}
+
+static bool keep(struct dtp_elastic_listener *l, uint64_t index, double seconds)
+{
+    if (index >= l->room) {
+        uint64_t room = 2 * index + 1024;
+        double *grown = realloc(l->step_s, room * sizeof *grown);
+        if (!grown)
+            return false;
+        memset(grown + l->room, 0, (room - l->room) * sizeof *grown);
+        l->step_s = grown;
+        l->room = room;
+    }
+    l->step_s[index] = seconds;
+    return true;
+}
+
+void dtp_elastic_hear_step(struct dtp_elastic_listener *l, uint64_t step, double seconds)
+{
+    double time_s = dtp_now_s();
+    if (!l->out->known || step <= l->first_step || !keep(l, step - l->first_step - 1, seconds))
+        return;
+    if (l->waits && l->out->generations == 1) {
+        l->began_s = time_s - seconds;
+        l->out->first_start_s = l->began_s - l->launched_s;
+    } else if (l->waits && time_s - l->last_s > seconds) {
+        l->out->down_s += time_s - l->last_s - seconds;
+    }
+    l->waits = false;
+    l->last_step = step;
+    l->last_s = time_s;
+    l->out->useful_s += seconds;
+    l->out->wall_s = time_s - l->began_s;
+}
+
+void dtp_elastic_hear_snapshot(struct dtp_elastic_listener *l, double stall_s)
+{
+    l->out->snapshots++;
+    l->out->stall_s += stall_s;
+}
+
+void dtp_elastic_listener_finish(struct dtp_elastic_listener *l)
+{
+    free(l->step_s);
+    *l = (struct dtp_elastic_listener){0};
+}

@@ -1,0 +1,34 @@
+/* What ranks leave behind for the launcher that starts them again: a page of memory that outlives them.
+ *
+ * Ranks that fall together all end with the same status, whoever was to blame. So each writes here whom the failure was
+ * told of, and rank 0 how far the run has come; the launcher reads it when they have ended. The page is a memory file
+ * whose descriptor the ranks inherit (DTPLAN_BOARD). Under another launcher there is none, and nothing is written. */
+#ifndef DTP_BOARD_H
+#define DTP_BOARD_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define DTP_BOARD_RANKS 1024u
+
+struct dtp_board {
+    _Atomic uint64_t furthest;            /* step that has ended, of any generation */
+    atomic_uint stepping;                 /* 1 + generation that has ended a step */
+    atomic_bool finished;                 /* all steps are done, or the user stopped the run */
+    atomic_bool regrouped;                /* ranks ended on purpose, to begin again with others */
+    atomic_uint accused[DTP_BOARD_RANKS]; /* by rank: 1 + the one it was told had failed */
+};
+
+/* In the launcher; NULL: no memory. */
+struct dtp_board *dtp_board_make(void);
+/* In a rank: the launcher's, or NULL. */
+struct dtp_board *dtp_board_find(void);
+void dtp_board_accuse(struct dtp_board *board, uint32_t rank, uint32_t failed);
+/* Whom most of `ranks` were told of, himself not counted; of two with as many the later, for a rank that is cut off
+ * blames rank 0. UINT32_MAX: nobody. */
+uint32_t dtp_board_blamed(const struct dtp_board *board, uint32_t ranks);
+/* Before the next generation. */
+void dtp_board_clear(struct dtp_board *board);
+
+#endif

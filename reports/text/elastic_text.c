@@ -1,0 +1,32 @@
+/* What became of an elastic run's time: goodput as it was beside what was to be expected. */
+#include "record/run_report.h"
+
+#include <inttypes.h>
+
+double dtp_elastic_goodput(const struct dtp_elastic_outcome *e)
+{
+    return e->wall_s > 0 ? e->useful_s / e->wall_s : 0;
+}
+
+/* W / (W + copies + n (tau / 2 + R)): goodput.h with failures that are known and not drawn. */
+double dtp_elastic_expected(const struct dtp_elastic_outcome *e)
+{
+    double between_s = e->snapshots > 0 ? e->useful_s / (double)e->snapshots : e->useful_s;
+    double wall_s = e->useful_s + e->stall_s + e->failures * (between_s / 2 + e->first_start_s);
+    return wall_s > 0 ? e->useful_s / wall_s : 0;
+}
+
+void dtp_elastic_text(const struct dtp_elastic_outcome *e, const struct dtp_page *page)
+{
+    if (!e->known)
+        return;
+    dtp_page_heading(page, "ELASTIC", "%" PRIu32 " generation%s of ranks, the last of %" PRIu32, e->generations,
+                     e->generations == 1 ? "" : "s", e->ranks);
+    fprintf(page->file,
+            "  lost ranks %" PRIu32 " time%s; %" PRIu64 " step%s done again in %.1f s, %.1f s until steps again\n",
+            e->failures, e->failures == 1 ? "" : "s", e->again, e->again == 1 ? "" : "s", e->again_s, e->down_s);
+    fprintf(page->file, "  %" PRIu64 " snapshots, for which training stood %.2f %% of its time\n", e->snapshots,
+            e->wall_s > 0 ? 100 * e->stall_s / e->wall_s : 0);
+    fprintf(page->file, "  goodput predicted %.1f %%, measured %.1f %%\n", 100 * dtp_elastic_expected(e),
+            100 * dtp_elastic_goodput(e));
+}
