@@ -126,6 +126,21 @@ static enum dtp_status fill_spans(const struct dtp_table *table, struct dtp_ran_
     return DTP_OK;
 }
 
+/* As a timeline of the step that was measured tells it, by the same rule as of the one that was simulated. */
+static enum dtp_status measure_exposed(struct dtp_ran_job *ran, struct dtp_faults *faults)
+{
+    const struct dtp_measured_spans spans = {ran->measured.start_s, ran->measured.end_s};
+    struct dtp_simulated measured;
+    if (ran->simulated.job.plan.tp < 2)
+        return DTP_OK;
+    enum dtp_status status = dtp_simulated_as_measured(&ran->simulated, &spans, &measured, faults);
+    if (status != DTP_OK)
+        return status;
+    ran->report.exposed_tensor_s = measured.timeline.exposed_by_stream_s[DTP_STREAM_TENSOR];
+    dtp_simulated_measured_release(&measured);
+    return DTP_OK;
+}
+
 static enum dtp_status compare(struct dtp_ran_job *ran, struct dtp_faults *faults)
 {
     const struct dtp_simulated *simulated = &ran->simulated;
@@ -139,8 +154,8 @@ static enum dtp_status compare(struct dtp_ran_job *ran, struct dtp_faults *fault
         in_place_s[i] = m->end_s[i] - m->start_s[i];
     dtp_compare_classes(simulated, m->alone_s, in_place_s, report->classes);
     dtp_compare_phases(simulated, in_place_s, report->phases);
-    enum dtp_status status = DTP_OK;
-    report->split_known = dtp_run_report_comparable(report) && m->step_s > 0;
+    enum dtp_status status = measure_exposed(ran, faults);
+    report->split_known = status == DTP_OK && dtp_run_report_comparable(report) && m->step_s > 0;
     if (report->split_known)
         status = dtp_compare_split(simulated, m->alone_s, in_place_s, m->step_s, &report->split, faults);
     free(in_place_s);

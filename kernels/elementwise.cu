@@ -111,7 +111,8 @@ __global__ void initialise(struct dtp_initialise_args a)
 {
     uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < a.count; i += stride) {
-        double normal = a.deviation > 0 ? dtp_random_normal(a.seed, a.tensor, a.first_element + i) : 0;
+        uint64_t at = a.run ? i / a.run * a.stride + i % a.run : i;
+        double normal = a.deviation > 0 ? dtp_random_normal(a.seed, a.tensor, a.first_element + at) : 0;
         store_any(a.values, a.element, i, (float)((double)a.mean + (double)a.deviation * normal));
     }
 }

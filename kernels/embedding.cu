@@ -13,8 +13,14 @@ __global__ void __launch_bounds__(256) gather(struct dtp_embedding_args a, uint3
         return;
     uint32_t per_row = a.width / N, row = i / per_row;
     uint64_t column = (uint64_t)(i % per_row) * N;
-    packed<T, N> values = load<N>((const T *)a.table + (uint64_t)__ldg(a.tokens + row) * a.width + column);
-    float result[N];
+    uint32_t token =
+        (uint32_t)__ldg(a.tokens + row) - a.first_token; /* of a token before the part it wraps beyond it */
+    float result[N] = {};
+    if (token >= a.vocab) {
+        store((R *)a.result + (uint64_t)i * N, result);
+        return;
+    }
+    packed<T, N> values = load<N>((const T *)a.table + (uint64_t)token * a.width + column);
 #pragma unroll
     for (int e = 0; e < N; e++)
         result[e] = a.scale * values[e];
@@ -80,7 +86,12 @@ template <typename G, int N> __device__ void add_to_table(G *to, float (&sum)[N]
 
 template <typename G> __device__ G *row_of_table(const struct dtp_embedding_backward_args &a, int begin)
 {
-    return (G *)a.table_gradient + (uint64_t)a.tokens[a.order[begin]] * a.width;
+    return (G *)a.table_gradient + (uint64_t)(uint32_t)(a.tokens[a.order[begin]] - (int32_t)a.first_token) * a.width;
+}
+
+__device__ bool is_here(const struct dtp_embedding_backward_args &a, int begin)
+{
+    return (uint32_t)a.tokens[a.order[begin]] - a.first_token < a.vocab;
 }
 
 /* Tokens u = group, group + groups, ...: neighbours in the vocabulary, which are often alike frequent, go to different
@@ -95,7 +106,7 @@ __device__ void sum_frequent(const struct dtp_embedding_backward_args &a, uint32
     const bool inside = column < a.width;
     for (uint32_t first = group; first < tokens; first += groups * warps * 32) {
         const uint32_t u = first + groups * threadIdx.x;
-        const bool is_frequent = u < tokens && a.starts[u + 1] - a.starts[u] > frequent;
+        const bool is_frequent = u < tokens && a.starts[u + 1] - a.starts[u] > frequent && is_here(a, a.starts[u]);
         const uint32_t of_lanes = __ballot_sync(0xFFFFFFFFu, is_frequent);
         if (lane == 0)
             found_in[warp] = (uint32_t)__popc(of_lanes);
@@ -141,7 +152,7 @@ __global__ void __launch_bounds__(warps * 32, 2)
     for (uint32_t piece = (blockIdx.x - groups * chunks) * warps + warp; piece < tokens * chunks; piece += stride) {
         const int begin = a.starts[piece / chunks], end = a.starts[piece / chunks + 1];
         const uint64_t column = (uint64_t)(piece % chunks * 32 + lane) * N;
-        if (end - begin > frequent)
+        if (end - begin > frequent || !is_here(a, begin))
             continue;
         columns<T, N> of;
         of.add_rows(a, begin, end, 1, column < a.width ? column : 0);
@@ -173,7 +184,7 @@ int launch_backward(const struct dtp_embedding_backward_args &a, cudaStream_t st
 {
     uint64_t tokens = a.rows < a.vocab ? a.rows : a.vocab; /* at most */
     uint32_t chunks = (a.width / N + 31) / 32, groups = 2112 / chunks + 1, most = 4 * (uint32_t)multiprocessors();
-    if (tokens * chunks > UINT32_MAX / 2)
+    if (a.rows * chunks > UINT32_MAX / 2)
         return (int)cudaErrorInvalidValue;
     groups = groups < tokens ? groups : (uint32_t)tokens;
     uint32_t others = (uint32_t)(tokens * chunks + warps - 1) / warps;

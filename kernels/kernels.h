@@ -48,7 +48,8 @@ struct dtp_step_scalars {
     uint32_t skip; /* 1: loss or norm was not finite and the optimizer left everything as it was */
 };
 
-/* result[i] = scale * table[tokens[i]] + positions[i mod sequence] */
+/* result[i] = scale * table[tokens[i] - first_token] + positions[i mod sequence]; of a part of the vocabulary, `vocab`
+ * tokens from first_token on: rows of other tokens are 0, so that the parts' results add up to the whole's. */
 struct dtp_embedding_args {
     const int32_t *tokens;
     const void *table, *positions; /* [vocab, width]; [sequence, width] or NULL */
@@ -57,11 +58,13 @@ struct dtp_embedding_args {
     uint32_t width, vocab, sequence;
     float scale;
     enum dtp_element element, result_element; /* of the tables; of the result */
+    uint32_t first_token;
 };
 
 /* table_gradient[t] += scale * the sum of the gradient rows whose token is t, in the order of `order`; rows no token
  * names stay as they are. `order` lists rows by token, `starts[u]` tells where those of the u-th distinct token begin
- * (starts[*distinct] = rows); both are made on the host for each micro-batch. */
+ * (starts[*distinct] = rows); both are made on the host for each micro-batch. Of a part of the vocabulary tokens
+ * outside of it are left out, and t counts from first_token; positions take all rows. */
 struct dtp_embedding_backward_args {
     const void *gradient; /* [rows, width] */
     const int32_t *tokens, *order, *starts, *distinct;
@@ -71,6 +74,7 @@ struct dtp_embedding_backward_args {
     float scale;
     enum dtp_element element, gradient_element; /* of `gradient`; of the tables' gradients */
     bool accumulate_positions;
+    uint32_t first_token;
 };
 
 /* Wherever there is an `amax` that is not NULL, it is raised to the largest magnitude of what is written, as rounded;
@@ -185,8 +189,10 @@ struct dtp_bias_backward_args {
 
 /* Cross entropy and its gradient in one pass over logits [rows, stride], `vocab` of each row used: row_loss[i] =
  * logsumexp - logit[target]; the logits become (softmax - onehot) * scale, the padding 0. softcap c > 0: the loss is
- * that of c tanh(logit / c). A negative target counts for
- * nothing: loss and gradient 0. On CUDA a stride is a multiple of 16 bytes, as parameter_layout.h pads rows. */
+ * that of c tanh(logit / c). A negative target counts for nothing: loss and gradient 0. Of a part of the vocabulary,
+ * `vocab` tokens from first_token on, `parts` has what all parts say of each row, [part_count, rows]: then logsumexp
+ * and the target's logit are of all of them. On CUDA a stride is a multiple of 16 bytes, as parameter_layout.h pads
+ * rows. */
 struct dtp_loss_args {
     void *logits;
     const int32_t *targets;
@@ -195,6 +201,22 @@ struct dtp_loss_args {
     uint32_t vocab, stride;
     float scale, softcap;
     const struct dtp_step_scalars *scalars; /* whose loss_scale the gradient is multiplied by; NULL: by nothing */
+    enum dtp_element element;
+    const struct dtp_loss_part *parts; /* or NULL: these are all logits */
+    uint32_t part_count, first_token;
+};
+/* Of a row of a part: the largest logit, the sum of exp(logit - largest), and the target's logit, 0 where another part
+ * has it. */
+struct dtp_loss_part {
+    float largest, sum, target;
+};
+struct dtp_loss_parts_args {
+    const void *logits;
+    const int32_t *targets;
+    struct dtp_loss_part *part; /* [rows] */
+    uint64_t rows;
+    uint32_t vocab, stride, first_token;
+    float softcap;
     enum dtp_element element;
 };
 /* *total (+)= sum of values */
@@ -210,11 +232,14 @@ struct dtp_sum_args {
  * gradients are that many times what they are: the norm is that without, and clip_scale has the scale's inverse in it.
  */
 #define DTP_SQUARE_SUM_PARTIALS 512u
+#define DTP_SQUARE_SUM_RANGES 16u
 struct dtp_square_sum_args {
     const void *values;
     float *partial;
     uint64_t count;
     enum dtp_element element;
+    uint32_t skip_count; /* ranges of elements, in order, that another rank counts */
+    uint64_t skip_begin[DTP_SQUARE_SUM_RANGES], skip_end[DTP_SQUARE_SUM_RANGES];
 };
 struct dtp_clip_scale_args {
     const float *partials;
@@ -314,13 +339,15 @@ struct dtp_zero_args {
     void *values;
     uint64_t bytes;
 };
-/* Normal numbers by Philox4x32-10 and Box-Muller, keyed by (seed, tensor, first_element + i); deviation 0: `mean`. */
+/* Normal numbers by Philox4x32-10 and Box-Muller, keyed by (seed, tensor, first_element + i); deviation 0: `mean`. Of a
+ * part of a tensor's columns elements are runs of `run`, which stand `stride` apart in it. */
 struct dtp_initialise_args {
     void *values;
     uint64_t count, first_element, seed;
     uint32_t tensor;
     float mean, deviation;
     enum dtp_element element;
+    uint64_t run, stride; /* run 0: one behind the other */
 };
 
 /* Causal self-attention on packed qkv [batch, sequence, (heads + 2 kv_heads), head_dim]: q heads, then k, then v; query
@@ -393,6 +420,7 @@ static inline float dtp_matmul_scale(const struct dtp_matmul_args *arguments)
     X(activation_backward, dtp_activation_backward_args)                                                               \
     X(bias_backward, dtp_bias_backward_args)                                                                           \
     X(loss, dtp_loss_args)                                                                                             \
+    X(loss_parts, dtp_loss_parts_args)                                                                                 \
     X(sum, dtp_sum_args)                                                                                               \
     X(square_sum, dtp_square_sum_args)                                                                                 \
     X(clip_scale, dtp_clip_scale_args)                                                                                 \

@@ -118,6 +118,28 @@ template <typename T> struct row_in_parts {
     }
 };
 
+/* Of all parts of a row, what they say together. */
+__device__ normaliser of_parts(const struct dtp_loss_args &a, uint64_t row, float *aimed)
+{
+    normaliser of;
+    *aimed = 0;
+    for (uint32_t p = 0; p < a.part_count; p++)
+        of.largest = fmaxf(of.largest, a.parts[p * a.rows + row].largest);
+    for (uint32_t p = 0; p < a.part_count; p++) {
+        const struct dtp_loss_part part = a.parts[p * a.rows + row];
+        of.sum += part.sum * exp2_fast((part.largest - of.largest) * log2_e);
+        *aimed += part.target;
+    }
+    return of;
+}
+
+/* The target among a part's tokens; beyond them: it is another part's, or none. */
+__device__ uint32_t target_here(int32_t target, uint32_t first_token, uint32_t vocab)
+{
+    uint32_t here = (uint32_t)target - first_token;
+    return target >= 0 && here < vocab ? here : UINT32_MAX;
+}
+
 struct row_result {
     float largest, factor; /* gradient = exp(x - largest) * factor */
     float scale, softcap;
@@ -166,20 +188,23 @@ __global__ void __launch_bounds__(THREADS) loss(struct dtp_loss_args a, uint32_t
     int turn = 0;
     for (uint64_t i = blockIdx.x; i < a.rows; i += gridDim.x, turn ^= 1) {
         const int32_t target = a.targets[i];
-        const float aimed = target >= 0 ? soft_cap(to_float(row[target]), a.softcap) : 0.0f;
+        const uint32_t here = target_here(target, a.first_token, a.vocab);
+        float aimed = here != UINT32_MAX ? soft_cap(to_float(row[here]), a.softcap) : 0.0f;
         normaliser of;
-        if constexpr (!all_kept)
+        if (!all_kept && !a.parts)
             for (uint32_t vector = beyond; vector < part.vectors; vector += 4 * THREADS)
                 part.for_four(row, vector, [&](uint32_t, float(&x)[N]) { of.add(x); });
         part.template add_part<0>(of);
         part.template add_part<1>(of);
         part.template add_part<2>(of);
         part.template add_part<3>(of);
-        of.across_block(of_warp[turn]);
+        if (a.parts)
+            of = of_parts(a, i, &aimed);
+        else
+            of.across_block(of_warp[turn]);
         if (threadIdx.x == 0)
             a.row_loss[i] = target < 0 ? 0.0f : logf(of.sum) - (aimed - of.largest);
-        const row_result result = {of.largest, target < 0 ? 0.0f : scale / of.sum, scale, a.softcap,
-                                   target < 0 ? UINT32_MAX : (uint32_t)target};
+        const row_result result = {of.largest, target < 0 ? 0.0f : scale / of.sum, scale, a.softcap, here};
         if constexpr (!all_kept)
             for (uint32_t vector = beyond; vector < part.vectors; vector += 4 * THREADS)
                 part.for_four(row, vector, [&](uint32_t at, float(&x)[N]) {
@@ -203,6 +228,27 @@ __global__ void __launch_bounds__(THREADS) loss(struct dtp_loss_args a, uint32_t
             end_of_group();
         }
         row = next;
+    }
+}
+
+/* A block of threads a row, which is read once. */
+template <typename T> __global__ void __launch_bounds__(short_threads) loss_parts(struct dtp_loss_parts_args a)
+{
+    constexpr int N = full<T>;
+    __shared__ normaliser of_warp[2][32];
+    const row_in_parts<T> part = {nullptr, 0, a.stride / N, a.vocab, a.softcap};
+    int turn = 0;
+    for (uint64_t i = blockIdx.x; i < a.rows; i += gridDim.x, turn ^= 1) {
+        const T *row = (const T *)a.logits + i * a.stride;
+        normaliser of;
+        for (uint32_t vector = threadIdx.x; vector < part.vectors; vector += 4 * blockDim.x)
+            part.for_four(row, vector, [&](uint32_t, float(&x)[N]) { of.add(x); });
+        of.across_block(of_warp[turn]);
+        if (threadIdx.x == 0) {
+            const uint32_t here = target_here(a.targets[i], a.first_token, a.vocab);
+            const float aimed = here != UINT32_MAX ? soft_cap(to_float(row[here]), a.softcap) : 0.0f;
+            a.part[i] = {of.largest, of.sum, aimed};
+        }
     }
 }
 
@@ -252,5 +298,21 @@ extern "C" int dtp_cuda_loss(void *self, const struct dtp_loss_args *a, void *st
         if (2 * row_bytes <= dtp::most_shared_bytes())
             return dtp::launch<T, dtp::short_threads>(*a, dtp::stream_of(stream));
         return dtp::launch<T, dtp::long_threads>(*a, dtp::stream_of(stream));
+    });
+}
+
+extern "C" int dtp_cuda_loss_parts(void *self, const struct dtp_loss_parts_args *a, void *stream)
+{
+    (void)self;
+    if (a->rows == 0)
+        return 0;
+    return dtp::with_element(a->element, [&](auto of) {
+        using T = decltype(of);
+        if (a->stride % dtp::full<T>)
+            return (int)cudaErrorInvalidValue;
+        uint64_t most = 4 * (uint64_t)dtp::multiprocessors();
+        dtp::loss_parts<T>
+            <<<(unsigned)(a->rows < most ? a->rows : most), dtp::short_threads, 0, dtp::stream_of(stream)>>>(*a);
+        return dtp::launched();
     });
 }

@@ -54,6 +54,14 @@ template <typename T, int N> int launch_bias(const struct dtp_bias_backward_args
     return launch_add_partials(sums, 1, stream);
 }
 
+__device__ bool is_skipped(const struct dtp_square_sum_args &a, uint64_t i)
+{
+    for (uint32_t r = 0; r < a.skip_count; r++)
+        if (i >= a.skip_begin[r] && i < a.skip_end[r])
+            return true;
+    return false;
+}
+
 /* Partial p sums the p-th of 512 interleaved stretches; eight sums a thread keep rounding errors of long tensors small.
  */
 template <typename T> __global__ void __launch_bounds__(512) square_sum(struct dtp_square_sum_args a)
@@ -68,10 +76,10 @@ template <typename T> __global__ void __launch_bounds__(512) square_sum(struct d
         packed<T, N> of = load<N>(values + i);
 #pragma unroll
         for (int e = 0; e < N; e++)
-            sum[e] += of[e] * of[e];
+            sum[e] += a.skip_count && is_skipped(a, i + e) ? 0.0f : of[e] * of[e];
     }
     for (; i < a.count && i % N < N; i++) { /* at most one thread comes here with elements left */
-        float value = to_float(values[i]);
+        float value = is_skipped(a, i) ? 0.0f : to_float(values[i]);
         sum[0] += value * value;
     }
     double total = 0;

@@ -42,8 +42,9 @@ int dtp_reference_initialise(void *self, const struct dtp_initialise_args *a, vo
     double mean = (double)a->mean, deviation = (double)a->deviation;
     double normals[4];
     for (uint64_t i = 0; i < a->count; i++) {
-        uint64_t index = a->first_element + i;
-        if (a->deviation > 0 && (i == 0 || index % 4 == 0))
+        uint64_t index = a->first_element + (a->run ? i / a->run * a->stride + i % a->run : i);
+        bool begins = i == 0 || index % 4 == 0 || (a->run && i % a->run == 0);
+        if (a->deviation > 0 && begins)
             dtp_random_normals(a->seed, a->tensor, index / 4, normals);
         dtp_store(a->values, a->element, i, a->deviation > 0 ? mean + deviation * normals[index % 4] : mean);
     }

@@ -4,10 +4,12 @@ int dtp_reference_embedding(void *self, const struct dtp_embedding_args *a, void
 {
     (void)self, (void)stream;
     for (uint64_t i = 0; i < a->rows; i++) {
-        uint64_t row = (uint64_t)a->tokens[i] * a->width, position = i % a->sequence * a->width;
+        int64_t token = (int64_t)a->tokens[i] - a->first_token;
+        bool here = token >= 0 && token < a->vocab;
+        uint64_t row = here ? (uint64_t)token * a->width : 0, position = i % a->sequence * a->width;
         for (uint32_t j = 0; j < a->width; j++) {
-            double value = (double)a->scale * dtp_load(a->table, a->element, row + j);
-            if (a->positions)
+            double value = here ? (double)a->scale * dtp_load(a->table, a->element, row + j) : 0;
+            if (here && a->positions)
                 value += dtp_load(a->positions, a->element, position + j);
             dtp_store(a->result, a->result_element, i * a->width + j, value);
         }
@@ -17,12 +19,15 @@ int dtp_reference_embedding(void *self, const struct dtp_embedding_args *a, void
 
 static void add_token(const struct dtp_embedding_backward_args *a, int32_t u)
 {
-    uint64_t token = (uint64_t)a->tokens[a->order[a->starts[u]]];
+    int64_t token = (int64_t)a->tokens[a->order[a->starts[u]]] - a->first_token;
+    if (token < 0 || token >= a->vocab)
+        return;
     for (uint32_t j = 0; j < a->width; j++) {
         double sum = 0;
         for (int32_t i = a->starts[u]; i < a->starts[u + 1]; i++)
             sum += dtp_load(a->gradient, a->element, (uint64_t)a->order[i] * a->width + j);
-        dtp_accumulate(a->table_gradient, a->gradient_element, token * a->width + j, (double)a->scale * sum, true);
+        dtp_accumulate(a->table_gradient, a->gradient_element, (uint64_t)token * a->width + j, (double)a->scale * sum,
+                       true);
     }
 }
 

@@ -24,6 +24,14 @@ int dtp_reference_bias_backward(void *self, const struct dtp_bias_backward_args 
     return 0;
 }
 
+static bool is_skipped(const struct dtp_square_sum_args *a, uint64_t i)
+{
+    for (uint32_t r = 0; r < a->skip_count; r++)
+        if (i >= a->skip_begin[r] && i < a->skip_end[r])
+            return true;
+    return false;
+}
+
 /* Partial sums by equal stretches, as the device's blocks have them. */
 int dtp_reference_square_sum(void *self, const struct dtp_square_sum_args *a, void *stream)
 {
@@ -32,7 +40,7 @@ int dtp_reference_square_sum(void *self, const struct dtp_square_sum_args *a, vo
     for (uint64_t part = 0, i = 0; part < DTP_SQUARE_SUM_PARTIALS; part++) {
         double sum = 0;
         for (; i < a->count && i < (part + 1) * stretch; i++) {
-            double value = dtp_load(a->values, a->element, i);
+            double value = is_skipped(a, i) ? 0 : dtp_load(a->values, a->element, i);
             sum += value * value;
         }
         a->partial[part] = (float)sum;

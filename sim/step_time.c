@@ -16,7 +16,7 @@ static void add_kernel(const struct dtp_op *op, double alone_s, struct dtp_step_
         return;
     else if (class == DTP_CLASS_ATTENTION)
         sums->attention_s += alone_s;
-    else if (op->kind == DTP_OP_LOSS || op->kind == DTP_OP_LOSS_BACKWARD)
+    else if (op->kind == DTP_OP_LOSS || op->kind == DTP_OP_LOSS_PARTS || op->kind == DTP_OP_LOSS_BACKWARD)
         sums->loss_s += alone_s;
     else
         sums->memory_bound_s += alone_s;

@@ -103,6 +103,21 @@ uint32_t dtp_bind_role_rank(const struct dtp_bind_job *job)
     return job->set ? dtp_program_set_place(job->set, job->rank) : job->rank;
 }
 
+struct dtp_tensor_place dtp_bind_tensor_place(const struct dtp_bind_job *job)
+{
+    const struct dtp_execution *e = dtp_program_execution(job->program);
+    struct dtp_program_group group = {e->tensor_ranks ? e->tensor_ranks : 1, e->tensor_stride ? e->tensor_stride : 1};
+    return (struct dtp_tensor_place){dtp_group_place(&group, dtp_bind_role_rank(job)).index, group.ranks};
+}
+
+uint32_t dtp_bind_data_rank(const struct dtp_bind_job *job)
+{
+    const struct dtp_execution *e = dtp_program_execution(job->program);
+    uint32_t rank = dtp_bind_role_rank(job), ranks = e->tensor_ranks ? e->tensor_ranks : 1;
+    uint32_t stride = e->tensor_stride ? e->tensor_stride : 1;
+    return rank / (ranks * stride) * stride + rank % stride;
+}
+
 /* ---- state ------------------------------------------------------------------------------------------------------- */
 
 /* What this rank has of one state of a module: elements [begin, end) at `values`. */
@@ -155,6 +170,30 @@ static bool next_run(const struct dtp_parameter_module *layout, int *next, uint6
     return found;
 }
 
+/* What of a piece of a tensor parallel rank's slice lies in elements [begin, end) of the module: as one part, or where
+ * it is of several runs as the rows that are there whole and those that begin and end in their middle. */
+static void add_piece(struct dtp_state_part *parts, size_t *count, const struct state_range *range,
+                      const struct dtp_parameter_piece *piece, uint64_t begin, uint64_t end)
+{
+    uint64_t at = larger(begin, piece->offset_elements), last = piece->offset_elements + piece->run * piece->count;
+    last = smaller(end, last);
+    while (at < last) {
+        uint64_t place = at - piece->offset_elements, row = place / piece->run, column = place % piece->run;
+        uint64_t rows = column ? 0 : (last - at) / piece->run;
+        uint64_t taken = rows ? rows * piece->run : smaller(piece->run - column, last - at);
+        struct dtp_state_part part = range->kind;
+        part.begin = piece->saved_offset_elements + row * piece->stride + column;
+        part.end = part.begin + taken;
+        if (rows > 1) {
+            part.run = piece->run, part.stride = piece->stride;
+            part.end = part.begin + (rows - 1) * piece->stride + piece->run;
+        }
+        part.values = range->values + (at - range->begin) * dtp_element_bytes(part.element);
+        parts[(*count)++] = part;
+        at += taken;
+    }
+}
+
 /* Of a module that several roles hold, the first of them writes checkpoints. */
 static bool role_owns(const struct dtp_bind_job *job, uint64_t module, enum dtp_content content)
 {
@@ -188,7 +227,7 @@ static bool add_scales(struct dtp_binding *b, uint64_t module, enum dtp_executor
     uint64_t block = scale_block(b, module);
     uint64_t of_shard = layout.shard_elements / block, held = bytes / sizeof(float);
     uint64_t used = (layout.extent_elements + block - 1) / block;
-    uint32_t rank = dtp_bind_role_rank(&b->job), shards = dtp_binding_shards(b);
+    uint32_t rank = dtp_bind_data_rank(&b->job), shards = dtp_binding_shards(b);
     uint64_t first = rank % shards * of_shard;
     struct state_range range = {
         .kind = {.module = (uint32_t)module, .kind = (enum dtp_state_kind)state, .element = DTP_ELEMENT_FP32},
@@ -201,6 +240,23 @@ static bool add_scales(struct dtp_binding *b, uint64_t module, enum dtp_executor
     if (rank < shards && role_owns(&b->job, module, dtp_executor_content(state)))
         add_part(b->own, &b->own_count, &range, first, smaller(range.end, used), 0);
     return true;
+}
+
+/* Of a slice: all that the rank holds of it, and what of [first, last) it is to write: of what all ranks have whole the
+ * first one does. */
+static void add_slices(struct dtp_binding *b, const struct dtp_parameter_module *layout,
+                       const struct state_range *range, uint32_t index, uint64_t first, uint64_t last)
+{
+    for (int i = 0; i < DTP_PARAMETER_COUNT; i++) {
+        struct dtp_parameter_piece pieces[DTP_PARAMETER_PARTS];
+        uint32_t count = layout->tensor[i].exists ? dtp_parameter_pieces(&layout->tensor[i], index, pieces) : 0;
+        bool whole = layout->tensor[i].cut.way == DTP_PARAMETER_CUT_WHOLE;
+        for (uint32_t p = 0; p < count; p++) {
+            add_piece(b->parts, &b->part_count, range, &pieces[p], range->begin, range->end);
+            if (!whole || index == 0)
+                add_piece(b->own, &b->own_count, range, &pieces[p], first, last);
+        }
+    }
 }
 
 /* A buffer of whole size is this rank's to write only in its own shard; padding is in no part. False: of no format, or
@@ -219,7 +275,7 @@ static bool add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_
     struct dtp_parameter_module layout;
     dtp_program_module(b->job.program, module, &layout);
     uint64_t held = dtp_program_buffers(b->job.program)[id.index].bytes / dtp_element_bytes(element);
-    uint32_t rank = dtp_bind_role_rank(&b->job), shards = dtp_binding_shards(b);
+    uint32_t rank = dtp_bind_data_rank(&b->job), shards = dtp_binding_shards(b);
     uint64_t first = rank % shards * layout.shard_elements, last = first + layout.shard_elements;
     bool whole = held == layout.elements;
     if (!whole && held != layout.shard_elements)
@@ -230,6 +286,11 @@ static bool add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_
         .end = whole ? layout.elements : last,
         .values = values};
     bool writes = rank < shards && role_owns(&b->job, module, dtp_executor_content(state));
+    struct dtp_tensor_place tensor = dtp_bind_tensor_place(&b->job);
+    if (tensor.ranks > 1) {
+        add_slices(b, &layout, &range, tensor.index, writes ? first : 0, writes ? last : 0);
+        return true;
+    }
     uint64_t begin, end, left_out;
     for (int next = 0; next_run(&layout, &next, &begin, &end, &left_out);) {
         add_part(b->parts, &b->part_count, &range, larger(begin, range.begin), smaller(end, range.end), left_out);
@@ -246,6 +307,8 @@ static enum dtp_status bind_state(struct dtp_binding *b, struct dtp_faults *faul
     if (status != DTP_OK)
         return status;
     size_t most = 2 * (b->map.module_count + 1) * DTP_STATE_KIND_COUNT; /* before and behind the head's padding */
+    if (dtp_bind_tensor_place(&b->job).ranks > 1) /* whole rows, and one that begins and one that ends in its middle */
+        most *= DTP_PARAMETER_COUNT * DTP_PARAMETER_PARTS * 3;
     b->parts = dtp_host_arena_take_zeroed(&b->memory, most, sizeof *b->parts);
     b->own = dtp_host_arena_take_zeroed(&b->memory, most, sizeof *b->own);
     if (!b->parts || !b->own)

@@ -97,6 +97,19 @@ static inline uint32_t dtp_binding_shards(const struct dtp_binding *binding)
     return shards ? shards : 1;
 }
 
+static inline uint32_t dtp_binding_shard_stride(const struct dtp_binding *binding)
+{
+    uint32_t stride = dtp_program_execution(binding->job.program)->shard_stride;
+    return stride ? stride : 1;
+}
+/* Where this rank is among those that divide each layer's matrices, and how many these are. */
+struct dtp_tensor_place {
+    uint32_t index, ranks;
+};
+struct dtp_tensor_place dtp_bind_tensor_place(const struct dtp_bind_job *job);
+/* Its place among the ranks that have the same slice, which share out batches and shards. */
+uint32_t dtp_bind_data_rank(const struct dtp_bind_job *job);
+
 /* Address of a buffer of the program; NULL for DTP_NO_INDEX and for one that the step never uses. */
 void *dtp_binding_address(const struct dtp_binding *binding, dtp_buffer_id buffer);
 

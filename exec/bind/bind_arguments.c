@@ -37,10 +37,20 @@ static float embedding_scale(const struct dtp_binder *b)
     return b->op->demand->scale > 0 ? (float)b->op->demand->scale : 1;
 }
 
+/* The part of the vocabulary that this rank has. */
+static uint32_t own_vocab(const struct dtp_binder *b, uint32_t *first)
+{
+    struct dtp_tensor_place place = dtp_bind_tensor_place(&b->binding->job);
+    uint64_t begin, count = dtp_parameter_vocab_slice((uint64_t)b->op->demand->k, place.ranks, place.index, &begin);
+    *first = (uint32_t)begin;
+    return (uint32_t)count;
+}
+
 /* ---- embedding and norms ----------------------------------------------------------------------------------------- */
 
 static void fill_embedding(struct dtp_binder *b, struct dtp_bound_op *out)
 {
+    uint32_t first, vocab = own_vocab(b, &first);
     out->kernel = DTP_KERNEL_embedding;
     out->arguments.embedding = (struct dtp_embedding_args){.tokens = need(b, DTP_ROLE_BATCH),
                                                            .table = need(b, DTP_ROLE_WEIGHT),
@@ -48,7 +58,8 @@ static void fill_embedding(struct dtp_binder *b, struct dtp_bound_op *out)
                                                            .result = need(b, DTP_ROLE_RESULT),
                                                            .rows = rows(b),
                                                            .width = width(b),
-                                                           .vocab = (uint32_t)b->op->demand->k,
+                                                           .vocab = vocab,
+                                                           .first_token = first,
                                                            .sequence = sequence(b),
                                                            .scale = embedding_scale(b),
                                                            .element = element_of(b, DTP_ROLE_WEIGHT),
@@ -59,6 +70,7 @@ static void fill_embedding_backward(struct dtp_binder *b, struct dtp_bound_op *o
 {
     struct dtp_batch_layout layout = dtp_batch_layout_of(rows(b));
     const char *batch = need(b, DTP_ROLE_BATCH);
+    uint32_t first, vocab = own_vocab(b, &first);
     out->kernel = DTP_KERNEL_embedding_backward;
     if (!batch)
         return;
@@ -72,7 +84,8 @@ static void fill_embedding_backward(struct dtp_binder *b, struct dtp_bound_op *o
                                              .positions_gradient = maybe(b, DTP_ROLE_POSITION_GRADIENT),
                                              .rows = rows(b),
                                              .width = width(b),
-                                             .vocab = (uint32_t)b->op->demand->k,
+                                             .vocab = vocab,
+                                             .first_token = first,
                                              .sequence = sequence(b),
                                              .scale = embedding_scale(b),
                                              .element = element_of(b, DTP_ROLE_GRADIENT),
@@ -144,7 +157,8 @@ static void fill_matmul_forward(struct dtp_binder *b, struct dtp_matmul_args *g)
     g->element = element_of(b, DTP_ROLE_INPUT);
     g->b = need(b, DTP_ROLE_WEIGHT);
     g->b_transposed = true;
-    g->bias = maybe(b, DTP_ROLE_BIAS);
+    bool adds_bias = b->op->demand->form != DTP_FORM_TERMS || dtp_bind_tensor_place(&b->binding->job).index == 0;
+    g->bias = adds_bias ? maybe(b, DTP_ROLE_BIAS) : NULL;
     g->result = need(b, DTP_ROLE_RESULT);
     g->addend = updates(b, DTP_ROLE_RESULT) ? g->result : maybe(b, DTP_ROLE_ADDEND);
     g->aux = maybe(b, DTP_ROLE_AUX);
@@ -416,17 +430,36 @@ static void fill_bias_backward(struct dtp_binder *b, struct dtp_bound_op *out)
 
 static void fill_loss_backward(struct dtp_binder *b, struct dtp_bound_op *out)
 {
+    uint32_t first, vocab = own_vocab(b, &first);
     out->kernel = DTP_KERNEL_loss;
     out->arguments.loss = (struct dtp_loss_args){.logits = need(b, DTP_ROLE_RESULT),
                                                  .targets = need(b, DTP_ROLE_BATCH),
                                                  .row_loss = need(b, DTP_ROLE_STATISTICS),
                                                  .rows = rows(b),
-                                                 .vocab = (uint32_t)b->op->demand->k,
+                                                 .vocab = vocab,
+                                                 .first_token = first,
+                                                 .parts = maybe(b, DTP_ROLE_SAVED),
+                                                 .part_count = dtp_bind_tensor_place(&b->binding->job).ranks,
                                                  .stride = width(b),
                                                  .scale = (float)(1 / b->op->demand->m),
                                                  .softcap = (float)heads(b)->softcap,
                                                  .scalars = maybe(b, DTP_ROLE_SCALARS),
                                                  .element = element_of(b, DTP_ROLE_RESULT)};
+}
+
+static void fill_loss_parts(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    uint32_t first, vocab = own_vocab(b, &first);
+    out->kernel = DTP_KERNEL_loss_parts;
+    out->arguments.loss_parts = (struct dtp_loss_parts_args){.logits = need(b, DTP_ROLE_INPUT),
+                                                             .targets = need(b, DTP_ROLE_BATCH),
+                                                             .part = need(b, DTP_ROLE_STATISTICS),
+                                                             .rows = rows(b),
+                                                             .vocab = vocab,
+                                                             .stride = width(b),
+                                                             .first_token = first,
+                                                             .softcap = (float)heads(b)->softcap,
+                                                             .element = element_of(b, DTP_ROLE_INPUT)};
 }
 
 static void fill_loss(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -460,6 +493,7 @@ static enum dtp_status fill(struct dtp_binder *b, struct dtp_bound_op *out)
     case DTP_OP_ACTIVATION: fill_activation(b, out); return DTP_OK;
     case DTP_OP_ACTIVATION_BACKWARD: fill_activation_backward(b, out); return DTP_OK;
     case DTP_OP_BIAS_BACKWARD: fill_bias_backward(b, out); return DTP_OK;
+    case DTP_OP_LOSS_PARTS: fill_loss_parts(b, out); return DTP_OK;
     case DTP_OP_LOSS_BACKWARD: fill_loss_backward(b, out); return DTP_OK;
     case DTP_OP_LOSS: fill_loss(b, out); return DTP_OK;
     case DTP_OP_ZERO: dtp_bind_zero(b, out); return DTP_OK;

@@ -45,10 +45,17 @@ static bool whole_sequences(const struct dtp_binder *b)
     return tokens > 0 && tokens <= INT32_MAX && rows(b) <= INT32_MAX && rows(b) % tokens == 0;
 }
 
+/* Tokens that each of the ranks has at most that divide them. */
+static uint64_t own_vocab(const struct dtp_binder *b, uint64_t vocab)
+{
+    uint64_t first;
+    return dtp_parameter_vocab_slice(vocab, dtp_bind_tensor_place(&b->binding->job).ranks, 0, &first);
+}
+
 static void embedding(struct dtp_binder *b)
 {
-    uint64_t vocab = whole(b->op->demand->k);
-    demand(b, DTP_ROLE_BATCH, whole_sequences(b) && vocab > 0 && vocab <= INT32_MAX);
+    uint64_t tokens = whole(b->op->demand->k), vocab = own_vocab(b, tokens);
+    demand(b, DTP_ROLE_BATCH, whole_sequences(b) && tokens > 0 && tokens <= INT32_MAX);
     room_bytes(b, DTP_ROLE_BATCH, 1, dtp_batch_layout_of(rows(b)).bytes);
     room(b, DTP_ROLE_WEIGHT, vocab, width(b));
     room(b, DTP_ROLE_WEIGHT_GRADIENT, vocab, width(b));
@@ -234,11 +241,16 @@ static void activation(struct dtp_binder *b)
 
 static void loss_backward(struct dtp_binder *b)
 {
-    double vocab = b->op->demand->k;
-    demand(b, DTP_ROLE_RESULT, vocab >= 1 && vocab <= width(b) && b->op->demand->m >= 1);
-    room(b, DTP_ROLE_RESULT, rows(b), width(b));
+    uint64_t tokens = whole(b->op->demand->k), ranks = dtp_bind_tensor_place(&b->binding->job).ranks;
+    bool parts = b->op->kind == DTP_OP_LOSS_PARTS;
+    enum dtp_role logits = parts ? DTP_ROLE_INPUT : DTP_ROLE_RESULT;
+    demand(b, logits, tokens >= 1 && tokens <= INT32_MAX && own_vocab(b, tokens) <= width(b));
+    demand(b, logits, b->op->demand->m >= 1);
+    demand(b, DTP_ROLE_SAVED, parts || (ranks > 1) == (operand(b, DTP_ROLE_SAVED) != NULL));
+    room(b, logits, rows(b), width(b));
     room_bytes(b, DTP_ROLE_BATCH, rows(b), 4);
-    room_bytes(b, DTP_ROLE_STATISTICS, rows(b), 4);
+    room_bytes(b, DTP_ROLE_SAVED, rows(b), ranks * DTP_EXECUTOR_LOSS_PART_BYTES);
+    room_bytes(b, DTP_ROLE_STATISTICS, rows(b), parts ? DTP_EXECUTOR_LOSS_PART_BYTES : 4);
 }
 
 /* Element by element, and bytes. */
@@ -307,6 +319,7 @@ void dtp_bind_room(struct dtp_binder *b)
     case DTP_OP_ATTENTION_BACKWARD: attention(b); break;
     case DTP_OP_ACTIVATION:
     case DTP_OP_ACTIVATION_BACKWARD: activation(b); break;
+    case DTP_OP_LOSS_PARTS:
     case DTP_OP_LOSS_BACKWARD: loss_backward(b); break;
     default: others(b);
     }

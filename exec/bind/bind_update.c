@@ -11,6 +11,38 @@ void dtp_bind_zero(struct dtp_binder *b, struct dtp_bound_op *out)
     out->arguments.zero = (struct dtp_zero_args){need(b, DTP_ROLE_RESULT), (uint64_t)b->op->demand->bytes};
 }
 
+/* Of what all tensor parallel ranks have whole, the first counts the squares: ranges among the `count` elements of the
+ * module's gradient, or of this rank's shard of it, that the others leave out. The place of the partial sums says
+ * which module it is. */
+static void skip_ranges(struct dtp_binder *b, struct dtp_square_sum_args *out)
+{
+    struct dtp_tensor_place place = dtp_bind_tensor_place(&b->binding->job);
+    const struct dtp_operand *partials = operand(b, DTP_ROLE_PARTIALS);
+    struct dtp_parameter_module layout;
+    if (place.index == 0 || !partials)
+        return;
+    dtp_program_module(b->binding->job.program, partials->offset_bytes / (4 * DTP_SQUARE_SUM_PARTIALS), &layout);
+    uint64_t first = out->count < layout.elements ? group_index(b) * layout.shard_elements : 0;
+    if (out->count != layout.elements && out->count != layout.shard_elements)
+        b->missing |= 1u << DTP_ROLE_INPUT;
+    for (int i = 0; i < DTP_PARAMETER_COUNT; i++) {
+        const struct dtp_parameter_tensor *t = &layout.tensor[i];
+        uint64_t begin = t->offset_elements, end = begin + t->extent_elements, last = first + out->count;
+        if (!t->exists || t->cut.way != DTP_PARAMETER_CUT_WHOLE || end <= first || begin >= last)
+            continue;
+        begin = begin > first ? begin - first : 0;
+        end = (end < last ? end : last) - first;
+        if (out->skip_count && out->skip_end[out->skip_count - 1] == begin) {
+            out->skip_end[out->skip_count - 1] = end;
+        } else if (out->skip_count == DTP_SQUARE_SUM_RANGES) {
+            b->missing |= 1u << DTP_ROLE_INPUT;
+        } else {
+            out->skip_begin[out->skip_count] = begin;
+            out->skip_end[out->skip_count++] = end;
+        }
+    }
+}
+
 void dtp_bind_square_sum(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     const struct dtp_operand *input = operand(b, DTP_ROLE_INPUT);
@@ -21,6 +53,7 @@ void dtp_bind_square_sum(struct dtp_binder *b, struct dtp_bound_op *out)
                                      .partial = need(b, DTP_ROLE_PARTIALS),
                                      .count = input ? operand_bytes(b, input) / dtp_element_bytes(element) : 0,
                                      .element = element};
+    skip_ranges(b, &out->arguments.square_sum);
 }
 
 void dtp_bind_clip_scale(struct dtp_binder *b, struct dtp_bound_op *out)

@@ -35,7 +35,7 @@ static inline struct dtp_program_group shard_group(const struct dtp_binder *b)
 {
     if (b->op->group != DTP_NO_INDEX)
         return dtp_program_groups(b->binding->job.program)[b->op->group];
-    return (struct dtp_program_group){dtp_binding_shards(b->binding), 1};
+    return (struct dtp_program_group){dtp_binding_shards(b->binding), dtp_binding_shard_stride(b->binding)};
 }
 
 static inline uint32_t group_index(const struct dtp_binder *b)

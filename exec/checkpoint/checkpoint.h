@@ -30,14 +30,21 @@ enum dtp_state_kind {
 };
 
 /* Elements [begin, end) of one module's vector without the head's padding (saved_offset_elements of
- * parameter_layout.h), in device memory of this rank. Scales of moments count blocks of elements, with that padding. */
+ * parameter_layout.h), in device memory of this rank. Scales of moments count blocks of elements, with that padding. Of
+ * a part of a matrix' columns runs of `run` elements, the first at `begin`, `stride` apart, the last of which ends at
+ * `end`; one behind the other in `values`. */
 struct dtp_state_part {
     uint32_t module;
     enum dtp_state_kind kind;
     enum dtp_element element;
     uint64_t begin, end;
     void *values;
+    uint64_t run, stride; /* run 0: all elements from begin to end */
 };
+static inline uint64_t dtp_state_part_elements(const struct dtp_state_part *part)
+{
+    return part->run ? ((part->end - part->begin - part->run) / part->stride + 1) * part->run : part->end - part->begin;
+}
 
 /* What a checkpoint must have in common with the run that reads it. `model` is compared as text. */
 struct dtp_checkpoint_identity {

@@ -18,7 +18,7 @@ struct block {
     uint32_t module, rank;
     enum dtp_state_kind kind;
     enum dtp_element element;
-    uint64_t begin, end, offset_bytes, crc;
+    uint64_t begin, end, run, stride, offset_bytes, crc;
 };
 
 struct reader {
@@ -102,6 +102,15 @@ static bool hexadecimal(const json_t *value, uint64_t *out)
 
 #define MOST_BYTES (UINT64_C(1) << 60)
 
+/* Of a part of a matrix' columns. */
+static bool parse_runs(const json_t *json, struct block *out)
+{
+    if (!amount(json, "run", MOST_BYTES, &out->run) || !amount(json, "stride", MOST_BYTES, &out->stride))
+        return false;
+    return out->run > 0 && out->run <= out->stride && out->run <= out->end - out->begin &&
+           (out->end - out->begin - out->run) % out->stride == 0;
+}
+
 static bool parse_block(const json_t *json, uint32_t rank, struct block *out)
 {
     const char *kind = json_string_value(json_object_get(json, "kind"));
@@ -115,7 +124,8 @@ static bool parse_block(const json_t *json, uint32_t rank, struct block *out)
         !hexadecimal(json_object_get(json, "crc64"), &out->crc))
         return false;
     out->module = (uint32_t)module;
-    return out->begin < out->end;
+    out->run = out->stride = out->end - out->begin;
+    return out->begin < out->end && (!json_object_get(json, "run") || parse_runs(json, out));
 }
 
 static enum dtp_status read_index(struct reader *r, uint32_t rank, uint64_t wanted_crc)
@@ -168,24 +178,82 @@ static enum dtp_status read_indices(struct reader *r, const json_t *sums)
 
 /* ---- elements ---------------------------------------------------------------------------------------------------- */
 
-/* Copies what of [first, first + count) of a block belongs to a part; the chunk lies in the staging memory. */
+/* Runs of elements of a module's vector: of a block, of a part. */
+struct runs {
+    uint64_t begin, end, run, stride;
+};
+
+static struct runs runs_of_block(const struct block *block)
+{
+    return (struct runs){block->begin, block->end, block->run, block->stride};
+}
+
+static struct runs runs_of_part(const struct dtp_state_part *part)
+{
+    uint64_t all = part->end - part->begin;
+    return (struct runs){part->begin, part->end, part->run ? part->run : all, part->run ? part->stride : all};
+}
+
+/* Elements before the one at `at`, which is one of theirs. */
+static uint64_t place_in(const struct runs *runs, uint64_t at)
+{
+    return (at - runs->begin) / runs->stride * runs->run + (at - runs->begin) % runs->stride;
+}
+
+/* The next of [*at, end) that belongs to them, and how many follow it; false: none does. */
+static bool next_of(const struct runs *runs, uint64_t *at, uint64_t end, uint64_t *count)
+{
+    uint64_t from = *at > runs->begin ? *at : runs->begin;
+    if (from >= runs->end)
+        return false;
+    uint64_t in_run = (from - runs->begin) % runs->stride;
+    if (in_run >= runs->run) {
+        from += runs->stride - in_run;
+        in_run = 0;
+    }
+    if (from >= runs->end || from >= end)
+        return false;
+    *at = from;
+    *count = runs->run - in_run < end - from ? runs->run - in_run : end - from;
+    return true;
+}
+
+/* Of `count` elements of a block from `at` on, which are neighbours and lie at `values`, those of a part. */
+static int deliver_run(const struct reader *r, const struct dtp_state_part *part, uint64_t at, uint64_t count,
+                       const char *values)
+{
+    const uint64_t bytes = dtp_state_element_bytes(part->element), first = at, end = at + count;
+    const struct runs runs = runs_of_part(part);
+    int code = 0;
+    for (uint64_t found; !code && next_of(&runs, &at, end, &found); at += found)
+        code = r->device->verbs->copy(r->device, (char *)part->values + place_in(&runs, at) * bytes,
+                                      values + (at - first) * bytes, found * bytes,
+                                      r->device->verbs->stream(r->device, DTP_STREAM_UPLOAD));
+    return code;
+}
+
+/* Copies what of elements [first, first + count) of a block, counted from its first, belongs to a part; the chunk lies
+ * in the staging memory. */
 static enum dtp_status deliver(const struct reader *r, const struct block *block, uint64_t first, uint64_t count)
 {
-    uint64_t bytes = dtp_state_element_bytes(block->element);
+    const uint64_t bytes = dtp_state_element_bytes(block->element);
+    int code = 0;
     for (size_t i = 0; i < r->part_count; i++) {
         const struct dtp_state_part *part = &r->parts[i];
-        uint64_t begin = first > part->begin ? first : part->begin;
-        uint64_t end = first + count < part->end ? first + count : part->end;
-        if (part->module != block->module || part->kind != block->kind || begin >= end)
+        if (part->module != block->module || part->kind != block->kind || part->element != block->element ||
+            block->begin >= part->end || part->begin >= block->end)
             continue;
-        int code = r->device->verbs->copy(r->device, (char *)part->values + (begin - part->begin) * bytes,
-                                          r->staging + (begin - first) * bytes, (end - begin) * bytes,
-                                          r->device->verbs->stream(r->device, DTP_STREAM_UPLOAD));
-        code = code ? code : r->device->verbs->synchronise(r->device);
-        if (code)
-            return dtp_fault(r->faults, DTP_ENVIRONMENT, NULL, 0, "the state could not be copied to the device: %s",
-                             r->device->verbs->error_text(r->device, code));
+        for (uint64_t at = first, taken; at < first + count && !code; at += taken) {
+            uint64_t in_run = at % block->run, left = first + count - at;
+            taken = block->run - in_run < left ? block->run - in_run : left;
+            code = deliver_run(r, part, block->begin + at / block->run * block->stride + in_run, taken,
+                               r->staging + (at - first) * bytes);
+        }
     }
+    code = code ? code : r->device->verbs->synchronise(r->device);
+    if (code)
+        return dtp_fault(r->faults, DTP_ENVIRONMENT, NULL, 0, "the state could not be copied to the device: %s",
+                         r->device->verbs->error_text(r->device, code));
     return DTP_OK;
 }
 
@@ -195,8 +263,10 @@ static enum dtp_status read_block(const struct reader *r, FILE *file, const char
     uint64_t chunk = DTP_CHECKPOINT_STAGING_BYTES / bytes;
     if (fseeko(file, (off_t)block->offset_bytes, SEEK_SET) != 0)
         return damaged(r, name, "is too short");
-    for (uint64_t first = block->begin; first < block->end; first += chunk) {
-        uint64_t count = block->end - first < chunk ? block->end - first : chunk;
+    const struct runs runs = runs_of_block(block);
+    uint64_t elements = place_in(&runs, block->end - 1) + 1;
+    for (uint64_t first = 0; first < elements; first += chunk) {
+        uint64_t count = elements - first < chunk ? elements - first : chunk;
         if (fread(r->staging, bytes, count, file) != count)
             return damaged(r, name, "is too short");
         crc = dtp_crc64(crc, r->staging, count * bytes);
@@ -210,37 +280,53 @@ static enum dtp_status read_block(const struct reader *r, FILE *file, const char
     return crc == block->crc ? DTP_OK : damaged(r, name, words);
 }
 
-/* First block that reaches beyond `at` in the order of by_place, or the count. */
-static size_t block_from(const struct reader *r, const struct dtp_state_part *part, uint64_t at)
+/* Blocks [*begin, end) of the part's module and kind. */
+static size_t blocks_of(const struct reader *r, const struct dtp_state_part *part, size_t *begin)
 {
-    for (size_t i = 0; i < r->block_count; i++)
-        if (r->blocks[i].module == part->module && r->blocks[i].kind == part->kind && r->blocks[i].end > at)
-            return i;
-    return r->block_count;
+    size_t end;
+    for (*begin = 0; *begin < r->block_count; ++*begin)
+        if (r->blocks[*begin].module == part->module && r->blocks[*begin].kind == part->kind)
+            break;
+    for (end = *begin; end < r->block_count; end++)
+        if (r->blocks[end].module != part->module || r->blocks[end].kind != part->kind)
+            break;
+    return end;
+}
+
+/* How many elements from `at` on, neighbours, one of these blocks has; 0: none has that one. */
+static uint64_t held_from(const struct reader *r, size_t begin, size_t end, uint64_t at, size_t *which)
+{
+    for (*which = begin; *which < end; ++*which) {
+        struct runs runs = runs_of_block(&r->blocks[*which]);
+        uint64_t place = at, count;
+        if (next_of(&runs, &place, at + 1, &count))
+            return runs.run - (at - runs.begin) % runs.stride;
+    }
+    return 0;
 }
 
 /* Whether blocks of the part's element type cover it without a gap; marks them wanted. */
 static enum dtp_status check_cover(const struct reader *r, const struct dtp_state_part *part, bool *wanted)
 {
-    uint64_t at = part->begin;
-    for (size_t i = block_from(r, part, at); i < r->block_count && at < part->end; i++) {
-        const struct block *block = &r->blocks[i];
-        if (block->module != part->module || block->kind != part->kind || block->begin > at)
-            break;
-        if (block->element != part->element)
+    const struct runs runs = runs_of_part(part);
+    size_t begin, end = blocks_of(r, part, &begin), which;
+    for (uint64_t at = part->begin, left; next_of(&runs, &at, part->end, &left);) {
+        uint64_t held = held_from(r, begin, end, at, &which);
+        if (!held)
+            return dtp_fault(r->faults, DTP_BAD_INPUT, r->folder, 0,
+                             "does not hold the %s of module %" PRIu32 " from element %" PRIu64
+                             " on, which this run needs",
+                             dtp_state_kind_text(part->kind), part->module, at);
+        if (r->blocks[which].element != part->element)
             return dtp_fault(
                 r->faults, DTP_BAD_INPUT, r->folder, 0,
                 "holds the %s as %s, this run keeps them as %s; resume with the --precision it was made with",
-                dtp_state_kind_text(part->kind), dtp_state_element_text(block->element),
+                dtp_state_kind_text(part->kind), dtp_state_element_text(r->blocks[which].element),
                 dtp_state_element_text(part->element));
-        wanted[i] = true;
-        at = block->end;
+        wanted[which] = true;
+        at += held < left ? held : left;
     }
-    if (at >= part->end)
-        return DTP_OK;
-    return dtp_fault(r->faults, DTP_BAD_INPUT, r->folder, 0,
-                     "does not hold the %s of module %" PRIu32 " from element %" PRIu64 " on, which this run needs",
-                     dtp_state_kind_text(part->kind), part->module, at);
+    return DTP_OK;
 }
 
 static enum dtp_status read_wanted(const struct reader *r, const bool *wanted)

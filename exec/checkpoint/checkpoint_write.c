@@ -164,7 +164,7 @@ static const void *bring(const struct writer *w, const void *from, uint64_t byte
 static enum dtp_status write_part(struct writer *w, int file, const char *path, const struct dtp_state_part *part,
                                   uint64_t *crc)
 {
-    uint64_t left = (part->end - part->begin) * dtp_state_element_bytes(part->element);
+    uint64_t left = dtp_state_part_elements(part) * dtp_state_element_bytes(part->element);
     const char *from = part->values;
     *crc = 0;
     while (left > 0) {
@@ -188,10 +188,16 @@ static json_t *block_json(const struct dtp_state_part *part, uint64_t offset, ui
 {
     char sum[17];
     snprintf(sum, sizeof sum, "%016" PRIx64, crc);
-    return json_pack("{s:I,s:s,s:s,s:I,s:I,s:I,s:s}", "module", (json_int_t)part->module, "kind",
-                     dtp_state_kind_text(part->kind), "element", dtp_state_element_text(part->element), "begin",
-                     (json_int_t)part->begin, "end", (json_int_t)part->end, "offset_bytes", (json_int_t)offset, "crc64",
-                     sum);
+    json_t *block = json_pack("{s:I,s:s,s:s,s:I,s:I,s:I,s:s}", "module", (json_int_t)part->module, "kind",
+                              dtp_state_kind_text(part->kind), "element", dtp_state_element_text(part->element),
+                              "begin", (json_int_t)part->begin, "end", (json_int_t)part->end, "offset_bytes",
+                              (json_int_t)offset, "crc64", sum);
+    if (part->run && (json_object_set_new(block, "run", json_integer((json_int_t)part->run)) != 0 ||
+                      json_object_set_new(block, "stride", json_integer((json_int_t)part->stride)) != 0)) {
+        json_decref(block);
+        return NULL;
+    }
+    return block;
 }
 
 static enum dtp_status write_parts(struct writer *w, int file, const char *path, const struct dtp_state_part *parts,

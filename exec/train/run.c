@@ -124,19 +124,23 @@ void dtp_run_destroy(struct dtp_run *run)
 static int initialise_tensor(struct dtp_run *run, const struct dtp_state_part *part, enum dtp_parameter which,
                              const struct dtp_parameter_tensor *tensor, uint64_t seed)
 {
-    uint64_t begin = tensor->saved_offset_elements, end = begin + tensor->rows * tensor->columns;
+    const struct dtp_parameter_cut *cut = &tensor->cut; /* a part of a slice lies in one tensor of the model */
+    uint64_t begin = cut->parts ? cut->whole_saved_offset_elements : tensor->saved_offset_elements;
+    uint64_t end = begin + (cut->parts ? cut->whole_rows * cut->whole_columns : tensor->rows * tensor->columns);
     uint64_t first = begin > part->begin ? begin : part->begin, last = end < part->end ? end : part->end;
     if (!tensor->exists || first >= last)
         return 0;
     struct dtp_initialise_args g = {.values =
                                         (char *)part->values + (first - part->begin) * dtp_element_bytes(part->element),
-                                    .count = last - first,
+                                    .count = part->run ? dtp_state_part_elements(part) : last - first,
                                     .first_element = first - begin,
                                     .seed = seed,
                                     .tensor = dtp_parameter_key(part->module, which),
                                     .mean = (float)tensor->mean,
                                     .deviation = (float)tensor->deviation,
-                                    .element = part->element};
+                                    .element = part->element,
+                                    .run = part->run,
+                                    .stride = part->stride};
     struct dtp_kernels *kernels = &run->device->kernels;
     return kernels->initialise(kernels->self, &g, run->device->verbs->stream(run->device, DTP_STREAM_COMPUTE));
 }

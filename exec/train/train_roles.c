@@ -37,21 +37,25 @@ enum dtp_status dtp_train_shape(struct dtp_trainer *t)
     uint32_t roles = t->set ? t->set->role_count : 1;
     struct said said = {0};
     bool same = true;
+    t->loss_copies = 1;
     for (uint32_t r = 0; r < roles; r++) {
         struct dtp_executor_map map;
         enum dtp_status status = dtp_executor_find(t->set ? t->set->roles[r].program : t->program, &map, t->faults);
         if (status != DTP_OK)
             return status;
-        same = take_role(&said, &map, t->set ? t->set->roles[r].ranks : t->ranks) && same;
+        const struct dtp_program *program = t->set ? t->set->roles[r].program : t->program;
+        uint32_t copies = dtp_program_execution(program)->tensor_ranks,
+                 ranks = t->set ? t->set->roles[r].ranks : t->ranks;
+        t->loss_copies = map.step_tokens > 0 && copies ? copies : t->loss_copies;
+        same = take_role(&said, &map, copies ? ranks / copies : ranks) && same;
         dtp_executor_map_release(&map);
     }
     if (!same || !said.vocab || !said.sequence || !said.rows || !said.micro_steps || !(said.tokens > 0))
         return dtp_fault(t->faults, DTP_BAD_INPUT, t->settings->program, 0,
                          "is no step of training: its roles must agree in the tokens of a batch, of a sequence, of the "
                          "vocabulary and of the step, and one must take batches and one compute a loss");
-    uint32_t rank = t->of->ranks.rank;
-    if (t->set)
-        rank = dtp_program_set_place(t->set, rank);
+    uint32_t rank =
+        dtp_bind_data_rank(&(struct dtp_bind_job){.program = t->program, .set = t->set, .rank = t->of->ranks.rank});
     t->step_tokens = said.tokens;
     t->batch = (struct dtp_batch_job){.vocab = said.vocab,
                                       .sequence = said.sequence,

@@ -202,7 +202,7 @@ static enum dtp_status look_at(struct dtp_trainer *t, struct dtp_step_record *re
     enum dtp_status status = dtp_world_sum(&t->world, &sums, t->faults);
     if (status != DTP_OK)
         return status;
-    record->loss = sums.loss_sum / tokens;
+    record->loss = sums.loss_sum / t->loss_copies / tokens;
     record->loop_s = sums.loop_s;
     *stop = sums.stops > 0 || sums.regroups > 0;
     t->regroups = sums.regroups > 0 && !(sums.stops > 0);

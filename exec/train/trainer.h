@@ -21,6 +21,7 @@ struct dtp_trainer {
 
     struct dtp_batch_job batch;  /* what the program says of batches, and which part of them is this rank's */
     double step_tokens;          /* of the loss of a step on all ranks */
+    uint32_t loss_copies;        /* ranks that have the loss of the same tokens, which divide the vocabulary */
     struct dtp_program *program; /* the set's, where there is one */
     uint64_t digest;             /* of it */
     struct dtp_world world;

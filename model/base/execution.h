@@ -43,6 +43,9 @@ struct dtp_execution {
     bool windows;                   /* collectives find each other's buffers in symmetric windows */
     bool stochastic_rounding;       /* AdamW rounds 16-bit weights by chance */
     uint32_t shards;                /* ranks that share a copy of what is sharded; 0: one */
+    uint32_t tensor_ranks;          /* that divide each layer's matrices; 0: one */
+    uint32_t tensor_stride;         /* how many of the role's ranks these are apart; 0: neighbours */
+    uint32_t shard_stride;          /* the same of ranks that share a copy */
     double clip_norm;               /* of gradients; 0: they are not clipped */
     uint32_t matmul_sms;            /* that matmuls are made for; 0: all */
     uint32_t collective_ctas;       /* most that a collective may take; 0: the library's choice */

@@ -178,7 +178,8 @@ enum dtp_role {
 };
 /* Which of its forms a kernel computes: X(suffix, text). Activations of the MLP; norms by mean and deviation or by the
  * root mean square, whose weights multiply as they are or with 1 added; the two formats of fp8; a matmul whose operands
- * of a row a token are some of the columns of wider ones. */
+ * of a row a token are some of the columns of wider ones; of a matmul, terms of a sum over tensor parallel ranks, of
+ * which the first alone adds the bias. */
 #define DTP_FORM_TABLE(X)                                                                                              \
     X(NONE, "")                                                                                                        \
     X(SWIGLU, "swiglu")                                                                                                \
@@ -191,7 +192,8 @@ enum dtp_role {
     X(RMS_NORM_PLUS_ONE, "rms_norm_plus_one")                                                                          \
     X(E4M3, "e4m3")                                                                                                    \
     X(E5M2, "e5m2")                                                                                                    \
-    X(COLUMNS, "columns")
+    X(COLUMNS, "columns")                                                                                              \
+    X(TERMS, "terms")
 enum dtp_form {
 #define DTP_FORM_ENUM(suffix, text) DTP_FORM_##suffix,
     DTP_FORM_TABLE(DTP_FORM_ENUM)

@@ -79,6 +79,13 @@ struct dtp_slice {
     struct dtp_plan plan;
 };
 
+/* What tensor parallel ranks send: in a micro-step so many gathers and so many scattered sums of all rows of the
+ * stream, and gathers of what the loss needs, `small_bytes` in all; in a step sums of gradients and of squares. */
+struct dtp_tensor_traffic {
+    uint64_t gathers, sums, small_gathers, small_bytes;
+    uint64_t reductions, reduced_bytes;
+};
+
 struct dtp_closed_form_hooks {
     /* ---- memory beside the program ---- */
     /* Of a plan that offloads: what stands on host and NVMe, and of what stays on the GPU. `shard`: elements of a
@@ -125,6 +132,8 @@ struct dtp_closed_form_hooks {
     /* One rank's slice as a data-parallel job of its own; NULL: the runtime has no such plans. */
     void (*slice)(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                   const struct dtp_plan *plan, struct dtp_slice *out);
+    /* Of a slice, what its rank sends to those that have the others; NULL: as Megatron-LM's (model_parallel.h). */
+    void (*tensor_traffic)(const struct dtp_slice *slice, struct dtp_tensor_traffic *out);
     /* What the slice's prediction becomes among all the others: traffic, time and throughput; memory. */
     void (*add_stages)(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                        const struct dtp_plan *plan, struct dtp_prediction *prediction);

@@ -82,6 +82,8 @@ struct stages {
     uint64_t tensor_bytes, tensor_count, boundary_bytes; /* sent by one GPU */
     uint64_t gathered_bytes, gathered_count;             /* by tensor parallel ranks, of what came from other stages */
     double layer_s, head_s;                              /* computing: of one layer; of head and loss */
+    struct dtp_tensor_traffic own;                       /* as the runtime counts it; all 0: as above */
+    double own_gathers_s, own_sums_s, own_reductions_s;  /* of it: in a micro-step, in a step */
 };
 
 struct job {
@@ -109,11 +111,37 @@ static double exposed_share(const struct dtp_plan *plan)
 
 /* Two pairs (or all-reduces) a layer forward and two backward; full recomputation repeats the forward ones. The
  * embedding and the head add one each at the ends. */
+static void add_own_tensor(const struct job *j, struct stages *s)
+{
+    struct dtp_group group = tensor_group(j);
+    struct dtp_tensor_traffic *own = &s->own;
+    double sent = (double)j->stream_bytes * (j->plan->tp - 1) / j->plan->tp;
+    struct dtp_collective_cost gather = dtp_collective_cost(j->cluster, &group, DTP_ALL_GATHER);
+    struct dtp_collective_cost scatter = dtp_collective_cost(j->cluster, &group, DTP_REDUCE_SCATTER);
+    struct dtp_collective_cost reduce = dtp_collective_cost(j->cluster, &group, DTP_ALL_REDUCE);
+    j->plan->runtime->closed->tensor_traffic(&j->slice, own);
+    s->own_gathers_s = (double)own->gathers * dtp_collective_time(&gather, sent);
+    if (own->small_gathers)
+        s->own_gathers_s += (double)own->small_gathers *
+                            dtp_collective_time(&gather, (double)own->small_bytes / (double)own->small_gathers);
+    s->own_sums_s = (double)own->sums * dtp_collective_time(&scatter, sent);
+    if (own->reductions)
+        s->own_reductions_s = (double)own->reductions *
+                              dtp_collective_time(&reduce, (double)own->reduced_bytes / (double)own->reductions);
+    s->tensor_s = s->own_gathers_s + s->own_sums_s;
+    s->wait_slowest_s += s->tensor_s;
+    s->wait_sum_s += s->tensor_s * (double)j->transformer->layers / (double)j->slice.transformer.layers;
+}
+
 static void add_tensor(const struct job *j, struct stages *s)
 {
     const struct dtp_plan *plan = j->plan;
     if (plan->tp < 2)
         return;
+    if (plan->runtime->closed->tensor_traffic) {
+        add_own_tensor(j, s);
+        return;
+    }
     struct dtp_group group = tensor_group(j);
     double sent = (double)j->stream_bytes * (plan->tp - 1) / plan->tp, once_s = 0;
     struct dtp_collective_cost gather = dtp_collective_cost(j->cluster, &group, DTP_ALL_GATHER);
@@ -208,7 +236,13 @@ static void fill_time(const struct job *j, const struct stages *s, struct dtp_ti
     t->communication_s += m * (s->tensor_s + s->boundary_s + s->gathered_s);
     t->collective_s[DTP_SEND_RECV] += m * s->boundary_s;
     t->collective_s[DTP_ALL_GATHER] += m * s->gathered_s;
-    if (j->plan->sequence_parallel) {
+    if (j->plan->tp > 1 && j->plan->runtime->closed->tensor_traffic) {
+        t->collective_s[DTP_ALL_GATHER] += m * s->own_gathers_s;
+        t->collective_s[DTP_REDUCE_SCATTER] += m * s->own_sums_s;
+        t->collective_s[DTP_ALL_REDUCE] += s->own_reductions_s;
+        t->communication_s += s->own_reductions_s;
+        t->exposed_communication_s += s->own_reductions_s;
+    } else if (j->plan->sequence_parallel) {
         t->collective_s[DTP_ALL_GATHER] += m * s->tensor_s / 2;
         t->collective_s[DTP_REDUCE_SCATTER] += m * s->tensor_s / 2;
     } else {
@@ -240,7 +274,18 @@ static void fill_communication(const struct job *j, const struct stages *s, stru
     uint64_t m = j->plan->accumulate, tensor = dtp_bytes_product(m, s->tensor_bytes);
     uint64_t boundary = dtp_bytes_product(m, s->boundary_bytes), gathered = dtp_bytes_product(m, s->gathered_bytes);
     bool inside = stages_share_node(j), near = tensor_group(j).nodes == 1;
-    if (j->plan->sequence_parallel) {
+    if (j->plan->tp > 1 && j->plan->runtime->closed->tensor_traffic) {
+        uint64_t rows = dtp_bytes_product(dtp_divide_up(j->stream_bytes, j->plan->tp), j->plan->tp - 1);
+        uint64_t gathers = dtp_bytes_product(m, dtp_bytes_product(s->own.gathers, rows) + s->own.small_bytes);
+        uint64_t sums = dtp_bytes_product(m, dtp_bytes_product(s->own.sums, rows));
+        c->bytes[DTP_ALL_GATHER] += gathers;
+        c->bytes[DTP_REDUCE_SCATTER] += sums;
+        c->bytes[DTP_ALL_REDUCE] += s->own.reduced_bytes;
+        c->count[DTP_ALL_GATHER] += m * (s->own.gathers + s->own.small_gathers);
+        c->count[DTP_REDUCE_SCATTER] += m * s->own.sums;
+        c->count[DTP_ALL_REDUCE] += s->own.reductions;
+        tensor = gathers + sums + s->own.reduced_bytes;
+    } else if (j->plan->sequence_parallel) {
         c->bytes[DTP_ALL_GATHER] += tensor / 2;
         c->bytes[DTP_REDUCE_SCATTER] += tensor - tensor / 2;
         c->count[DTP_ALL_GATHER] += m * s->tensor_count;

@@ -376,6 +376,7 @@ enum dtp_status dtp_lower_role_program(const struct dtp_transformer *transformer
 {
     *out = NULL;
     struct dtp_lowering l = {.slice = dtp_plan_slice(transformer, plan),
+                             .model = transformer,
                              .cluster = cluster,
                              .plan = plan,
                              .role = *role,

@@ -147,6 +147,7 @@ struct dtp_lower_sent {
 
 struct dtp_lowering {
     const struct dtp_transformer *transformer; /* a rank's slice of the model, with the layers that it holds */
+    const struct dtp_transformer *model;       /* all of it */
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
     struct dtp_transformer slice;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 DTP_TEXT_AND_PARSE(parameter, DTP_PARAMETER_TABLE, 0)
+DTP_TEXT_AND_PARSE(parameter_way, DTP_PARAMETER_CUT_TABLE, 0)
 
 uint64_t dtp_parameter_module_count(const struct dtp_transformer *transformer)
 {
@@ -145,6 +146,141 @@ void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t sh
         pad_head(out, t, DTP_PARAMETER_HEAD_BIAS);
     }
     dtp_parameter_shard(out, shard_group);
+}
+
+/* ---- slices of tensor parallel ranks ----------------------------------------------------------------------------- */
+
+/* Projections that read the stream make a rank's heads and columns of the MLP, those behind them read these; tables are
+ * divided by tokens. Norms are whole, for each rank sees all of a row; so are biases of what is a sum over the ranks.
+ */
+enum dtp_parameter_way dtp_parameter_cut_way_of(enum dtp_parameter which)
+{
+    switch (which) {
+    case DTP_PARAMETER_EMBEDDING:
+    case DTP_PARAMETER_HEAD:
+    case DTP_PARAMETER_QKV:
+    case DTP_PARAMETER_UP: return DTP_PARAMETER_CUT_ROWS;
+    case DTP_PARAMETER_OUTPUT:
+    case DTP_PARAMETER_DOWN:
+    case DTP_PARAMETER_QKV_BIAS:
+    case DTP_PARAMETER_UP_BIAS:
+    case DTP_PARAMETER_HEAD_BIAS: return DTP_PARAMETER_CUT_COLUMNS;
+    default: return DTP_PARAMETER_CUT_WHOLE;
+    }
+}
+
+bool dtp_parameter_cut_fits(const struct dtp_parameter_tensor *tensor)
+{
+    const struct dtp_parameter_cut *cut = &tensor->cut;
+    const uint64_t most = UINT64_C(1) << 48;
+    bool rows = cut->way == DTP_PARAMETER_CUT_ROWS;
+    uint64_t mine = rows ? tensor->rows : tensor->columns, all = rows ? cut->whole_rows : cut->whole_columns;
+    if (!cut->parts)
+        return cut->way == DTP_PARAMETER_CUT_WHOLE;
+    if (!cut->whole_rows || !cut->whole_columns || cut->whole_rows > most / cut->whole_columns ||
+        cut->whole_saved_offset_elements > most || cut->parts > DTP_PARAMETER_PARTS)
+        return false;
+    if (rows ? tensor->columns != cut->whole_columns : tensor->rows != cut->whole_rows)
+        return false;
+    if (cut->way == DTP_PARAMETER_CUT_WHOLE)
+        return tensor->columns == cut->whole_columns && cut->parts == 1;
+    if (cut->parts == 1)
+        return mine <= all;
+    return (rows || tensor->rows == 1) && all % mine == 0 && cut->first_part && cut->first_part < mine &&
+           (mine - cut->first_part) % (cut->parts - 1) == 0;
+}
+
+static void take_parts(const struct dtp_transformer *t, enum dtp_parameter which, struct dtp_parameter_cut *cut)
+{
+    if (which == DTP_PARAMETER_QKV || which == DTP_PARAMETER_QKV_BIAS) {
+        cut->parts = 3;
+        cut->first_part = t->heads * t->head_dim;
+    } else if ((which == DTP_PARAMETER_UP || which == DTP_PARAMETER_UP_BIAS) &&
+               dtp_activation_is_gated(t->activation)) {
+        cut->parts = 2;
+        cut->first_part = t->ffn;
+    }
+}
+
+void dtp_parameter_cut_module(const struct dtp_transformer *whole, uint32_t ranks, uint64_t module,
+                              struct dtp_parameter_module *slice)
+{
+    struct dtp_parameter_module model;
+    if (ranks < 2)
+        return;
+    dtp_parameter_module(whole, 1, module, &model);
+    for (int i = 0; i < DTP_PARAMETER_COUNT; i++) {
+        struct dtp_parameter_tensor *tensor = &slice->tensor[i];
+        const struct dtp_parameter_tensor *of = &model.tensor[i];
+        if (!tensor->exists)
+            continue;
+        struct dtp_parameter_cut cut = {.way = dtp_parameter_cut_way_of((enum dtp_parameter)i),
+                                        .parts = 1,
+                                        .whole_rows = of->rows,
+                                        .whole_columns = of->columns,
+                                        .whole_saved_offset_elements = of->saved_offset_elements};
+        cut.first_part = cut.way == DTP_PARAMETER_CUT_ROWS ? of->rows : of->columns;
+        take_parts(whole, (enum dtp_parameter)i, &cut);
+        cut.first_part = dtp_divide_up(cut.first_part, cut.way == DTP_PARAMETER_CUT_WHOLE ? 1 : ranks);
+        tensor->cut = cut;
+        tensor->decays = of->decays;
+    }
+}
+
+uint64_t dtp_parameter_vocab_slice(uint64_t vocab, uint32_t ranks, uint32_t index, uint64_t *first)
+{
+    uint64_t each = dtp_divide_up(vocab, ranks ? ranks : 1), begin = each * index;
+    *first = begin < vocab ? begin : vocab;
+    return vocab - *first < each ? vocab - *first : each;
+}
+
+/* Part by part: `mine` of the slice's rows or columns, of which the model has `all` in that part. */
+struct cut_part {
+    uint64_t mine, all;
+};
+
+static struct cut_part part_of(const struct dtp_parameter_cut *cut, uint64_t mine, uint64_t all, uint32_t part)
+{
+    uint64_t others = cut->parts > 1 ? (mine - cut->first_part) / (cut->parts - 1) : 0;
+    if (cut->parts == 1)
+        return (struct cut_part){mine, all};
+    uint64_t ranks = all / mine;
+    return part == 0 ? (struct cut_part){cut->first_part, cut->first_part * ranks}
+                     : (struct cut_part){others, others * ranks};
+}
+
+uint32_t dtp_parameter_pieces(const struct dtp_parameter_tensor *tensor, uint32_t index,
+                              struct dtp_parameter_piece out[DTP_PARAMETER_PARTS])
+{
+    const struct dtp_parameter_cut *cut = &tensor->cut;
+    uint64_t elements = tensor->rows * tensor->columns, here = 0, there = 0;
+    uint32_t count = 0;
+    if (!cut->parts || cut->way == DTP_PARAMETER_CUT_WHOLE) {
+        out[0] = (struct dtp_parameter_piece){.offset_elements = tensor->offset_elements,
+                                              .saved_offset_elements = cut->parts ? cut->whole_saved_offset_elements
+                                                                                  : tensor->saved_offset_elements,
+                                              .run = elements,
+                                              .stride = elements,
+                                              .count = 1};
+        return 1;
+    }
+    bool rows = cut->way == DTP_PARAMETER_CUT_ROWS;
+    uint64_t inner = rows ? tensor->columns : 1, outer = rows ? 1 : tensor->rows;
+    for (uint32_t p = 0; p < cut->parts; p++) {
+        struct cut_part part =
+            part_of(cut, rows ? tensor->rows : tensor->columns, rows ? cut->whole_rows : cut->whole_columns, p);
+        uint64_t begin = part.mine * index, left = begin < part.all ? part.all - begin : 0;
+        uint64_t taken = left < part.mine ? left : part.mine;
+        if (taken)
+            out[count++] = (struct dtp_parameter_piece){.offset_elements = tensor->offset_elements + here * inner,
+                                                        .saved_offset_elements =
+                                                            cut->whole_saved_offset_elements + (there + begin) * inner,
+                                                        .run = taken * inner,
+                                                        .stride = (rows ? cut->whole_rows : cut->whole_columns) * inner,
+                                                        .count = outer};
+        here += part.mine, there += part.all;
+    }
+    return count;
 }
 
 static bool is_packed(enum dtp_parameter which)

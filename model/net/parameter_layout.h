@@ -72,6 +72,29 @@ const char *dtp_parameter_text(enum dtp_parameter parameter);
 /* Of a block's matrix with projections packed; its bias is the parameter after it. */
 enum dtp_parameter dtp_parameter_of_matrix(enum dtp_layer_matrix_id matrix);
 
+/* How tensor parallel ranks divide a tensor (Shoeybi et al. 2019): not at all, by rows of it, or by columns. What is
+ * packed of several tensors is divided part by part: of q, k and v, of gate and up each rank has its heads or columns.
+ * Rank i has the i-th `rows` (columns) of each part, of the last rank those that there are: a vocabulary that its ranks
+ * do not divide ends inside of a slice. */
+#define DTP_PARAMETER_CUT_TABLE(X) X(WHOLE, "whole") X(ROWS, "rows") X(COLUMNS, "columns")
+enum dtp_parameter_way {
+#define DTP_PARAMETER_CUT_ENUM(suffix, text) DTP_PARAMETER_CUT_##suffix,
+    DTP_PARAMETER_CUT_TABLE(DTP_PARAMETER_CUT_ENUM)
+#undef DTP_PARAMETER_CUT_ENUM
+        DTP_PARAMETER_CUT_COUNT
+};
+const char *dtp_parameter_way_text(enum dtp_parameter_way way);
+bool dtp_parameter_way_parse(const char *text, enum dtp_parameter_way *out);
+enum dtp_parameter_way dtp_parameter_cut_way_of(enum dtp_parameter parameter);
+#define DTP_PARAMETER_PARTS 3u
+struct dtp_parameter_cut {
+    enum dtp_parameter_way way;
+    uint32_t parts;                       /* 1 to DTP_PARAMETER_PARTS; 0: nothing is said, one rank has all */
+    uint64_t first_part;                  /* rows or columns of the first; the others have as many each */
+    uint64_t whole_rows, whole_columns;   /* of the model's tensor */
+    uint64_t whole_saved_offset_elements; /* saved_offset_elements of it */
+};
+
 struct dtp_parameter_tensor {
     uint64_t rows, columns;         /* rows 1: a vector */
     uint64_t offset_elements;       /* in the module */
@@ -80,7 +103,19 @@ struct dtp_parameter_tensor {
     bool decays;                    /* weight decay: matrices and tables do, vectors do not */
     double mean, deviation;         /* of the normal numbers it starts as; deviation 0: `mean` everywhere */
     bool exists;
+    struct dtp_parameter_cut cut; /* of tensor parallel ranks' slices, which rows and columns are of */
 };
+
+/* Where elements of a rank's slice stand in the model: `count` runs of `run` elements, one behind the other from
+ * `offset_elements` of the slice's module on, in the model's module as checkpoints hold it `stride` apart from
+ * `saved_offset_elements` on. Of one run the stride says nothing. */
+struct dtp_parameter_piece {
+    uint64_t offset_elements, saved_offset_elements, run, stride, count;
+};
+/* The pieces of a tensor on rank `index` of those that divide it; returns how many, none where the rank has only
+ * padding of it. */
+uint32_t dtp_parameter_pieces(const struct dtp_parameter_tensor *tensor, uint32_t index,
+                              struct dtp_parameter_piece out[DTP_PARAMETER_PARTS]);
 struct dtp_parameter_module {
     struct dtp_parameter_tensor tensor[DTP_PARAMETER_COUNT]; /* by enum dtp_parameter, which is their order in memory */
     uint64_t used_elements;   /* of the tensors: the model's parameter count is the sum over modules */
@@ -100,6 +135,13 @@ uint64_t dtp_parameter_module_count(const struct dtp_transformer *transformer);
  * with 0), biases with 0. */
 void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t shard_group, uint64_t module,
                           struct dtp_parameter_module *out);
+/* Says of each tensor of a slice's module how the model's, made of `whole`, was divided over `ranks`. */
+void dtp_parameter_cut_module(const struct dtp_transformer *whole, uint32_t ranks, uint64_t module,
+                              struct dtp_parameter_module *slice);
+/* Whether a tensor's shape is one that its cut may have; a text may say anything. */
+bool dtp_parameter_cut_fits(const struct dtp_parameter_tensor *tensor);
+/* Tokens of the vocabulary that rank `index` of `ranks` has: [*first, *first + returned). */
+uint64_t dtp_parameter_vocab_slice(uint64_t vocab, uint32_t ranks, uint32_t index, uint64_t *first);
 /* The adapters of one block, of rank `rank`, in the order of the table: beside each matrix `low` columns of x A^T and
  * `out` rows of B; low 0: it has none. A starts as PEFT's (reset_lora_parameters in tuners/lora/layer.py:
  * kaiming_uniform_ with a = sqrt(5), of which this has the variance), B with zeros. */

@@ -101,8 +101,7 @@ static uint64_t math_state_bytes(const struct dtp_layer_kind *kind, const struct
     return (score + dropped) * kind->heads * plan->sequence + wide;
 }
 
-/* Where sequence parallelism divides tokens. */
-static bool lies_between_matmuls(enum dtp_layer_tensor tensor)
+bool dtp_layer_lies_between_matmuls(enum dtp_layer_tensor tensor)
 {
     enum dtp_layer_part part = dtp_layer_tensor_part(tensor);
     return part == DTP_PART_RESIDUAL || part == DTP_PART_NORMS;
@@ -114,7 +113,7 @@ static bool lies_between_matmuls(enum dtp_layer_tensor tensor)
 static bool has_own_rows(const struct dtp_layer_kind *kind, enum dtp_layer_tensor tensor)
 {
     const uint64_t divided = BIT(SHARED_GATE) | BIT(SHARED_UP) | BIT(SHARED_SILU) | BIT(SHARED_PRODUCT);
-    return lies_between_matmuls(tensor) ||
+    return dtp_layer_lies_between_matmuls(tensor) ||
            (kind->experts && dtp_layer_tensor_part(tensor) == DTP_PART_MLP && !(divided & UINT64_C(1) << tensor));
 }
 

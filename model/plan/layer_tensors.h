@@ -50,6 +50,8 @@ const struct dtp_layer_operator *dtp_layer_tensors_sum(const struct dtp_layer_te
 /* The norm of a branch that runs in the pass of the sum behind it, whose `result` is no tensor; NULL: it is one. */
 const struct dtp_layer_operator *dtp_layer_tensors_fused_norm(const struct dtp_layer_tensors *tensors,
                                                               enum dtp_layer_tensor result);
+/* Whether sequence parallel ranks divide the rows of the tensor: those of the stream and of norms. */
+bool dtp_layer_lies_between_matmuls(enum dtp_layer_tensor tensor);
 /* A norm before a branch that is a chain of operators (norm_chain.h). */
 bool dtp_layer_tensors_chain(const struct dtp_layer_tensors *tensors, const struct dtp_layer_operator *op);
 /* The sum number `index` is formed by the norm behind it; with dropout it is a kernel of its own (Megatron-LM's

@@ -30,7 +30,7 @@
       "ddp under runtime torch and nanotron")                                                                          \
     X(ACCUMULATION, p->accumulate > 1, "accumulate above 1")                                                           \
     X(TENSOR, p->runtime->splits &DTP_AXES(TP),                                                                        \
-      "runtimes with tensor parallelism (deepspeed, megatron, nanotron, torch)")                                       \
+      "runtimes with tensor parallelism (deepspeed, dtplan, megatron, nanotron, torch)")                               \
     X(CONTEXT, p->runtime->splits &DTP_AXES(CP), "runtimes with context parallelism (deepspeed, megatron, torch)")     \
     X(EXPERTS, p->runtime->expert_parallel, "runtimes with expert parallelism (megatron, torch)")                      \
     X(SPLIT_EXPERTS, p->ep > 1, "expert parallelism (ep above 1)")                                                     \

@@ -243,6 +243,8 @@ static const char *fault_of_tensor(const struct dtp_program *program, const stru
     if (!at->rows || !at->columns || at->rows > most / at->columns || at->extent_elements < at->rows * at->columns ||
         at->extent_elements > most || at->offset_elements > most || at->saved_offset_elements > at->offset_elements)
         return "its rows, columns and places are of no tensor";
+    if (!dtp_parameter_cut_fits(at))
+        return "it is no slice of the model's";
     if (!is_amount(at->deviation, DTP_DEMAND_MAX) || !is_amount(at->mean, DTP_DEMAND_MAX))
         return "its mean or deviation is negative, not finite or absurdly large";
     if (program->tensors.count >= DTP_PROGRAM_MAX_TENSORS)
@@ -359,7 +361,7 @@ static bool takes_shape(enum dtp_op_kind kind)
 {
     return dtp_op_kind_class(kind) == DTP_CLASS_ATTENTION || kind == DTP_OP_ROTARY || kind == DTP_OP_ROTARY_BACKWARD ||
            kind == DTP_OP_QK_NORM || kind == DTP_OP_QK_NORM_BACKWARD || kind == DTP_OP_EMBEDDING ||
-           kind == DTP_OP_EMBEDDING_BACKWARD || kind == DTP_OP_LOSS_BACKWARD;
+           kind == DTP_OP_EMBEDDING_BACKWARD || kind == DTP_OP_LOSS_PARTS || kind == DTP_OP_LOSS_BACKWARD;
 }
 
 /* What is wrong with the shapes of an operation, or NULL: without one attention has no price, and others have none. */

@@ -112,8 +112,9 @@ void dtp_text_read_execution(struct reader *reader)
 
 /* ---- tensors --------------------------------------------------------------------------------------------------- */
 
-static const char *const tensor_keys[] = {"module", "modules", "rows",   "columns", "offset",
-                                          "extent", "saved",   "decays", "mean",    "deviation"};
+static const char *const tensor_keys[] = {"module", "modules",    "rows",          "columns",    "offset", "extent",
+                                          "saved",  "decays",     "mean",          "deviation",  "cut",    "parts",
+                                          "first",  "whole_rows", "whole_columns", "whole_saved"};
 enum {
     TENSOR_MODULE,
     TENSOR_MODULES,
@@ -124,7 +125,13 @@ enum {
     TENSOR_SAVED,
     TENSOR_DECAYS,
     TENSOR_MEAN,
-    TENSOR_DEVIATION
+    TENSOR_DEVIATION,
+    TENSOR_CUT,
+    TENSOR_PARTS,
+    TENSOR_FIRST,
+    TENSOR_WHOLE_ROWS,
+    TENSOR_WHOLE_COLUMNS,
+    TENSOR_WHOLE_SAVED
 };
 
 static void read_tensor_key(struct reader *reader, int key, struct dtp_program_tensor *out)
@@ -133,13 +140,25 @@ static void read_tensor_key(struct reader *reader, int key, struct dtp_program_t
                                 [TENSOR_COLUMNS] = &out->at.columns,
                                 [TENSOR_OFFSET] = &out->at.offset_elements,
                                 [TENSOR_EXTENT] = &out->at.extent_elements,
-                                [TENSOR_SAVED] = &out->at.saved_offset_elements};
+                                [TENSOR_SAVED] = &out->at.saved_offset_elements,
+                                [TENSOR_FIRST] = &out->at.cut.first_part,
+                                [TENSOR_WHOLE_ROWS] = &out->at.cut.whole_rows,
+                                [TENSOR_WHOLE_COLUMNS] = &out->at.cut.whole_columns,
+                                [TENSOR_WHOLE_SAVED] = &out->at.cut.whole_saved_offset_elements};
     uint64_t value = 0;
     switch (key) {
     case TENSOR_MODULE:
     case TENSOR_MODULES:
         if (read_whole(reader, tensor_keys[key], 0, DTP_PROGRAM_MAX_MODULES, &value))
             *(key == TENSOR_MODULE ? &out->first_module : &out->modules) = (uint32_t)value;
+        break;
+    case TENSOR_CUT:
+        if (read_word(reader, "cut") && !dtp_parameter_way_parse(reader->word, &out->at.cut.way))
+            REFUSE(reader, "unknown cut \"%s\"", reader->word);
+        break;
+    case TENSOR_PARTS:
+        if (read_whole(reader, "parts", 1, DTP_PARAMETER_PARTS, &value))
+            out->at.cut.parts = (uint32_t)value;
         break;
     case TENSOR_DECAYS: out->at.decays = true; break;
     case TENSOR_MEAN: read_number(reader, "mean", &out->at.mean); break;

@@ -78,6 +78,12 @@ static void write_tensor(FILE *file, const struct dtp_program_tensor *tensor, si
     if (at->saved_offset_elements != at->offset_elements)
         fprintf(file, " saved %" PRIu64, at->saved_offset_elements);
     fputs(at->decays ? " decays" : "", file);
+    if (at->cut.parts)
+        fprintf(file,
+                " cut %s parts %u first %" PRIu64 " whole_rows %" PRIu64 " whole_columns %" PRIu64
+                " whole_saved %" PRIu64,
+                dtp_parameter_way_text(at->cut.way), at->cut.parts, at->cut.first_part, at->cut.whole_rows,
+                at->cut.whole_columns, at->cut.whole_saved_offset_elements);
     write_number(file, "mean", at->mean);
     write_number(file, "deviation", at->deviation);
     fputc('\n', file);

@@ -233,6 +233,60 @@ static void test_narrow_work_and_traffic(void **state)
     check_works(draw_narrow);
 }
 
+/* A job of tensor parallel ranks: heads, MLP, vocabulary and sequence that they divide, and as many GPUs as often. */
+static void draw_cut(struct random_job *job, int i)
+{
+    const uint32_t tp = i % 3 ? 2 : 4;
+    for (int attempt = 0;; attempt++) {
+        assert_true(attempt < 1000 && random_executor_job(job));
+        struct dtp_transformer *t = &job->transformer;
+        struct dtp_plan plan = job->asked;
+        t->heads *= tp, t->kv_heads *= tp, t->ffn *= tp, t->qk_norm_wide = false;
+        job->cluster = test_cluster(test_h200(), tp << i % 2, 8);
+        plan.tp = tp, plan.sequence_parallel = true;
+        plan.offload = DTP_OFFLOAD_NONE;
+        plan.executor.gradient_stream = plan.executor.update_in_backward = false;
+        plan.executor.gather_engine = plan.executor.reduce_engine = DTP_ENGINE_SM;
+        job->asked = job->plan = plan;
+        if (dtp_transformer_check(t, NULL, 0, NULL) == DTP_OK && dtp_cluster_check(&job->cluster, NULL) == DTP_OK &&
+            dtp_plan_resolve(&job->plan, t, &job->cluster, NULL) == DTP_OK &&
+            dtp_executor_check(t, &job->cluster, &job->plan, NULL) == DTP_OK)
+            return;
+    }
+}
+
+static void test_cut_arena(void **state)
+{
+    (void)state;
+    check_arenas(draw_cut, 80);
+}
+
+/* The work is that of a slice; what tensor parallel ranks send comes on top of what the slice does. */
+static void test_cut_work_and_traffic(void **state)
+{
+    (void)state;
+    random_seed();
+    for (int i = 0; i < JOBS / 2; i++) {
+        struct random_job job, slice;
+        struct dtp_program *program;
+        struct dtp_program_totals totals;
+        struct dtp_prediction closed;
+        struct dtp_slice of;
+        draw_cut(&job, i);
+        assert_int_equal(dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, NULL), DTP_OK);
+        dtp_program_sum(program, &totals);
+        dtp_estimate_slice(&job.transformer, &job.cluster, &job.plan, &of);
+        slice.transformer = of.transformer, slice.cluster = of.cluster, slice.plan = of.plan;
+        check_work(&slice, &totals);
+        dtp_closed_form(&job.transformer, &job.cluster, &job.plan, &closed);
+        for (int c = 0; c < DTP_COLLECTIVE_COUNT; c++) {
+            check_equal(totals.sent_bytes[c], closed.communication.bytes[c], &job);
+            check_equal(totals.count[c], closed.communication.count[c], &job);
+        }
+        dtp_program_destroy(program);
+    }
+}
+
 static void test_adapted_work_and_traffic(void **state)
 {
     (void)state;
@@ -246,6 +300,8 @@ int main(void)
                                        cmocka_unit_test(test_work_and_traffic),
                                        cmocka_unit_test(test_narrow_arena),
                                        cmocka_unit_test(test_narrow_work_and_traffic),
+                                       cmocka_unit_test(test_cut_arena),
+                                       cmocka_unit_test(test_cut_work_and_traffic),
                                        cmocka_unit_test(test_adapted_arena),
                                        cmocka_unit_test(test_adapted_work_and_traffic)};
     return cmocka_run_group_tests(tests, NULL, NULL);

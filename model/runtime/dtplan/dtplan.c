@@ -92,13 +92,34 @@ static void check_widths(struct dtp_resolver *r)
                             widths[i].width, DTP_PARAMETER_ALIGNMENT);
 }
 
+/* Choices that have not been run on ranks that divide the model. */
+static void check_beside(struct dtp_resolver *r, const char *axis)
+{
+    const struct dtp_plan *p = r->plan;
+    const struct dtp_executor_plan *e = &p->executor;
+    const struct {
+        const char *key;
+        bool asked;
+    } choices[] = {{"precision", p->precision.compute == DTP_FP8 || p->precision.compute == DTP_FP16},
+                   {"optimizer", p->optimizer != DTP_ADAMW_FUSED},
+                   {"gradient_stream", e->gradient_stream},
+                   {"update_in_backward", e->update_in_backward},
+                   {"symmetric_windows", e->symmetric_windows},
+                   {"gather_engine", e->gather_engine == DTP_ENGINE_COPY},
+                   {"reduce_engine", e->reduce_engine == DTP_ENGINE_COPY},
+                   {"cuda_graph", e->cuda_graph}};
+    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
+        if (choices[i].asked)
+            dtp_plan_refuse(r, choices[i].key, "is not run together with %s under runtime dtplan yet; leave it out",
+                            axis);
+}
+
 /* Weights of a stage are used in the order of its schedule, by which nothing gathers them yet; what the ranks of a
  * stage reduce goes once, behind its last backward; memory that peers map has the same places on ranks of one program
  * alone. */
 static void check_stages(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
-    const struct dtp_executor_plan *e = &p->executor;
     struct dtp_executor_rules rules;
     if (p->pp < 2)
         return;
@@ -110,20 +131,51 @@ static void check_stages(struct dtp_resolver *r)
     if (rules.reduces_always)
         dtp_plan_refuse(r, "accumulate", "with pp micro-batches are reduced together, and here each would be; %s",
                         p->strategy == DTP_ZERO2 ? "use zero1 or shard_grad_op" : "leave out accumulate_sync");
-    const struct {
-        const char *key;
-        bool asked;
-    } choices[] = {{"precision", p->precision.compute == DTP_FP8 || rules.scales_loss},
-                   {"optimizer", p->optimizer != DTP_ADAMW_FUSED},
-                   {"gradient_stream", e->gradient_stream},
-                   {"update_in_backward", e->update_in_backward},
-                   {"symmetric_windows", e->symmetric_windows},
-                   {"gather_engine", e->gather_engine == DTP_ENGINE_COPY},
-                   {"reduce_engine", e->reduce_engine == DTP_ENGINE_COPY},
-                   {"cuda_graph", e->cuda_graph}};
-    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
-        if (choices[i].asked)
-            dtp_plan_refuse(r, choices[i].key, "is not run together with pp under runtime dtplan yet; leave it out");
+    check_beside(r, "pp");
+}
+
+/* The nearest number of ranks below that divides heads of both kinds, the MLP and the GPUs. */
+static uint32_t lower_tp(const struct dtp_resolver *r)
+{
+    const struct dtp_transformer *t = r->transformer;
+    uint32_t tp = r->plan->tp - 1;
+    while (tp > 1 && (t->heads % tp || t->kv_heads % tp || t->ffn % ((uint64_t)tp * DTP_PARAMETER_ALIGNMENT) ||
+                      r->cluster->gpus % tp))
+        tp--;
+    return tp;
+}
+
+/* Each rank has whole heads of both kinds, kernels take whole vectors of the MLP, and norms of heads see those of one
+ * rank. */
+static void check_tensor(struct dtp_resolver *r)
+{
+    const struct dtp_transformer *t = r->transformer;
+    const struct dtp_plan *p = r->plan;
+    if (p->tp < 2)
+        return;
+    if (t->kv_heads % p->tp)
+        dtp_plan_refuse(r, "tp",
+                        "%" PRIu32 " does not divide %" PRIu64
+                        " key/value heads, of which runtime dtplan keeps no copies; the nearest that fits is %" PRIu32,
+                        p->tp, t->kv_heads, lower_tp(r));
+    else if (t->ffn % ((uint64_t)p->tp * DTP_PARAMETER_ALIGNMENT))
+        dtp_plan_refuse(r, "tp",
+                        "%" PRIu32 " leaves a rank ffn %" PRIu64
+                        " / tp, which is no multiple of %u, as it must be for runtime dtplan; the nearest that fits is "
+                        "%" PRIu32,
+                        p->tp, t->ffn, DTP_PARAMETER_ALIGNMENT, lower_tp(r));
+    uint64_t first;
+    if (!dtp_parameter_vocab_slice(t->vocab, p->tp, p->tp - 1, &first))
+        dtp_plan_refuse(r, "tp", "%" PRIu32 " leaves the last rank none of %" PRIu64 " tokens of the vocabulary", p->tp,
+                        t->vocab);
+    if (!p->sequence_parallel)
+        dtp_plan_refuse(r, "sequence_parallel", "false has no step program under runtime dtplan with tp; leave it out");
+    if (p->tp_overlap)
+        dtp_plan_refuse(r, "tp_overlap", "is not run under runtime dtplan yet; leave it out");
+    if (t->qk_norm && t->qk_norm_wide)
+        dtp_plan_refuse(r, "tp",
+                        "with qk_norm_wide, whose norms see all ranks' heads, is not run under runtime dtplan");
+    check_beside(r, "tp");
 }
 
 /* A kernel packs whole blocks of neighbours. */
@@ -183,6 +235,7 @@ static void check(struct dtp_resolver *r)
         dtp_plan_refuse(r, "gelu_epilogue", "needs a model with GELU");
     check_collective_choices(r);
     check_stages(r);
+    check_tensor(r);
     check_update_in_backward(r);
 }
 
@@ -215,7 +268,8 @@ const struct dtp_runtime dtp_runtime_dtplan = {
     .keeps_fp8 = true,
     .gradients_in_matmul = true,
     .vocab_multiple = DTP_PARAMETER_ALIGNMENT,
-    .splits = DTP_AXES(PP),
+    .splits = DTP_AXES(TP) | DTP_AXES(PP),
+    .gathers_again = true,
     .schedules = ~0u,
     .sends_beside = true,
     .partial_groups = true,

@@ -1,6 +1,7 @@
 #include "runtime/dtplan/executor_block.h"
 
 #include "base/bytes.h"
+#include "plan/layer_tensors.h"
 #include "plan/rules.h"
 
 #include <assert.h>
@@ -60,9 +61,19 @@ const char *dtp_executor_tensor_name(int tensor)
     }
 }
 
+static enum dtp_layer_tensor plain(int tensor)
+{
+    return tensor == DTP_EXECUTOR_OUT ? T(INPUT) : (enum dtp_layer_tensor)tensor;
+}
+
+uint64_t dtp_executor_tensor_rows(const struct dtp_executor_block *block, int tensor)
+{
+    return dtp_layer_lies_between_matmuls(plain(tensor)) ? block->stream_tokens : block->tokens;
+}
+
 uint64_t dtp_executor_tensor_bytes(const struct dtp_executor_block *block, int tensor)
 {
-    enum dtp_layer_tensor of = tensor == DTP_EXECUTOR_OUT ? T(INPUT) : (enum dtp_layer_tensor)tensor;
+    enum dtp_layer_tensor of = plain(tensor);
     if (dtp_executor_cast(tensor) >= 0) {
         of = cast_tensors[dtp_executor_cast(tensor) % DTP_EXECUTOR_CASTS];
         return dtp_bytes_product(block->tokens, dtp_layer_tensor_width(&block->kind, of));
@@ -74,7 +85,7 @@ uint64_t dtp_executor_tensor_bytes(const struct dtp_executor_block *block, int t
     if (tensor == T(Q_RAW))
         width += dtp_layer_tensor_width(&block->kind, T(K_RAW));
     bool wide = dtp_layer_tensor_element(of) == DTP_LAYER_ELEMENT_FP32;
-    return dtp_bytes_product(block->tokens, width * (wide ? 4 : block->element_bytes));
+    return dtp_bytes_product(dtp_executor_tensor_rows(block, tensor), width * (wide ? 4 : block->element_bytes));
 }
 
 /* ---- the list ---------------------------------------------------------------------------------------------------- */
@@ -157,6 +168,9 @@ static void add_projection(struct dtp_executor_block *b, const struct dtp_layer_
         op->operand = b->fp8 ? (int)casts[cast] : op->input;
         op->kept = b->fp8 ? by_columns(cast) : op->input;
         op->needs = bit_of(op->kept);
+        bool columns = dtp_parameter_cut_way_of(op->weight) == DTP_PARAMETER_CUT_COLUMNS;
+        op->sums = b->stream_tokens < b->tokens && columns;
+        op->gathers = b->stream_tokens < b->tokens && !columns;
     }
 }
 
@@ -312,6 +326,8 @@ void dtp_executor_block_of(const struct dtp_transformer *transformer, const stru
 {
     struct dtp_layer_operator from[DTP_LAYER_OPERATORS];
     *out = (struct dtp_executor_block){.tokens = dtp_bytes_product(plan->micro_batch, plan->sequence),
+                                       .stream_tokens = dtp_bytes_product(plan->micro_batch, plan->sequence) /
+                                                        (plan->sequence_shards ? plan->sequence_shards : 1),
                                        .sequence = plan->sequence,
                                        .element_bytes = dtp_plan_compute_bytes(plan),
                                        .epilogue = plan->executor.gelu_epilogue,
@@ -404,6 +420,25 @@ bool dtp_executor_gradient_amax_fused(const struct dtp_executor_operator *projec
  *
  * Notation: T rows of a micro-step, h hidden, f ffn, c bytes of the compute dtype. */
 
+/* Rows of what lies between matmuls. */
+static double stream_of(const struct dtp_executor_block *b)
+{
+    return (double)b->stream_tokens * (double)b->kind.hidden * (double)b->element_bytes;
+}
+
+double dtp_executor_added_bytes(const struct dtp_executor_block *block)
+{
+    return 3 * stream_of(block);
+}
+
+bool dtp_executor_adds_gradient(const struct dtp_executor_block *block, int op)
+{
+    bool stream = bit_of(block->op[op].input) & STREAM, adds = stream && block->op[op].gathers;
+    for (int i = op + 1; i < block->count; i++)
+        adds |= block->op[i].gathers && block->op[i].input == block->op[op].input;
+    return adds && block->op[op].gathers;
+}
+
 static double rows_of(const struct dtp_executor_block *b, uint64_t width)
 {
     return (double)b->tokens * (double)width * (double)b->element_bytes;
@@ -467,8 +502,7 @@ struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_execut
     switch (op->kind) {
     case DTP_OP_NORM:
         passes = op->addend == DTP_EXECUTOR_NONE ? 2 : 3;
-        return (struct dtp_executor_traffic){passes * rows_of(block, k->hidden) + statistics_bytes(block, op) + weights,
-                                             1};
+        return (struct dtp_executor_traffic){passes * stream_of(block) + statistics_bytes(block, op) + weights, 1};
     case DTP_OP_QK_NORM: /* q and k read, kept as they were, and overwritten */
         return (struct dtp_executor_traffic){
             3 * rows_of(block, k->d_q + k->d_kv) + statistics_bytes(block, op) + weights, 1};
@@ -476,6 +510,10 @@ struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_execut
     case DTP_OP_ACTIVATION:
         return (struct dtp_executor_traffic){
             rows_of(block, dtp_layer_tensor_width(k, T(UP)) + dtp_layer_tensor_width(k, T(PRODUCT))), 1};
+    case DTP_OP_MATMUL: /* what came before is added behind a sum over ranks */
+        if (op->sums && op->addend != DTP_EXECUTOR_NONE)
+            return (struct dtp_executor_traffic){dtp_executor_added_bytes(block), 2};
+        return (struct dtp_executor_traffic){0, launches_of(op)};
     case DTP_OP_QUANTIZE: return (struct dtp_executor_traffic){0, 0}; /* by which casts it makes: executor_fp8_work.c */
     default: return (struct dtp_executor_traffic){0, launches_of(op)};
     }
@@ -491,7 +529,7 @@ struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_execu
     switch (op->kind) {
     case DTP_OP_NORM:
         passes = bit_of(op->input) & STREAM ? 4 : 3;
-        return (struct dtp_executor_traffic){passes * rows_of(block, k->hidden) + statistics_bytes(block, op) +
+        return (struct dtp_executor_traffic){passes * stream_of(block) + statistics_bytes(block, op) +
                                                  (double)(k->hidden * block->element_bytes) + partial_bytes(block, op),
                                              dtp_executor_norm_launches(block)};
     case DTP_OP_QK_NORM:
@@ -500,6 +538,8 @@ struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_execu
     case DTP_OP_ROTARY: return (struct dtp_executor_traffic){rotary_bytes(block), 1};
     case DTP_OP_ATTENTION: return (struct dtp_executor_traffic){0, 3}; /* row sums, the gradients, the cast of dq */
     case DTP_OP_MATMUL:
+        if (dtp_executor_adds_gradient(block, (int)(op - block->op)))
+            return (struct dtp_executor_traffic){dtp_executor_added_bytes(block), 3};
         return (struct dtp_executor_traffic){0, (uint32_t)dtp_executor_products(block, op) * launches_of(op)};
     case DTP_OP_QUANTIZE: return (struct dtp_executor_traffic){0, 0};
     default:

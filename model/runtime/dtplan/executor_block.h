@@ -10,6 +10,9 @@
  *   - an activation's derivative reads its input, whatever the activation;
  *   - in fp8 what a projection reads is cast by an operator of its own, by rows for forward and by columns for the
  *     weight's gradient, which stays in its place;
+ *   - tensor parallel ranks have a part of the rows of what lies between matmuls; projections into heads and the MLP
+ *     read them gathered, those back into the stream make terms of a sum that is scattered over the ranks, and what
+ *     came before is added to that behind it;
  *   - of adapters, x A^T of all that a packed projection has is one matmul in front of it, B of each one behind it,
  *     which adds to the projection's result in place (executor_adapters.h);
  *   - backward is the same list from its end, and norms that read the stream add to its gradient. In a parallel block
@@ -51,12 +54,15 @@ struct dtp_executor_operator {
     bool reaches;   /* something that is trained lies before its result: backward goes through it */
     bool passes;    /* the same of its input, whose gradient it then makes */
     uint64_t needs; /* tensors that backward reads */
+    bool gathers;   /* a projection of tensor parallel ranks that reads its input's rows of all of them */
+    bool sums;      /* one whose result is a sum of theirs, of which each has its rows */
 };
 #define DTP_EXECUTOR_OPERATORS 20
 
 struct dtp_executor_block {
     struct dtp_layer_kind kind;
     uint64_t tokens, sequence, element_bytes; /* T; of the compute dtype */
+    uint64_t stream_tokens;                   /* rows that this rank has of what lies between matmuls */
     bool epilogue, fp8;
     bool adapted; /* adapters are trained alone */
     bool packed;  /* matrices lie in 4 bits, and are unpacked for each product */
@@ -77,6 +83,9 @@ int dtp_executor_products(const struct dtp_executor_block *block, const struct d
 
 const char *dtp_executor_tensor_name(int tensor);
 uint64_t dtp_executor_tensor_bytes(const struct dtp_executor_block *block, int tensor);
+
+/* Rows of it on this rank. */
+uint64_t dtp_executor_tensor_rows(const struct dtp_executor_block *block, int tensor);
 
 /* Tensors that survive forward where a checkpointed block keeps `keeps`. */
 uint64_t dtp_executor_block_keeps(const struct dtp_executor_block *block, enum dtp_checkpoint_keeps keeps);
@@ -104,6 +113,12 @@ struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_execut
                                                          const struct dtp_executor_operator *op);
 struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_executor_block *block,
                                                           const struct dtp_executor_operator *op, bool again);
+/* Of what came before, added to a sum over tensor parallel ranks; of another projection's gradient of the same input.
+ */
+double dtp_executor_added_bytes(const struct dtp_executor_block *block);
+/* Whether backward of the operator adds its input's gradient, of tensor parallel ranks, to that of another projection,
+ * which stands behind it. */
+bool dtp_executor_adds_gradient(const struct dtp_executor_block *block, int op);
 /* Elements of the operator's vectors of norms, biases with them; 0 for all but norms. */
 uint64_t dtp_executor_norm_elements(const struct dtp_executor_block *block, const struct dtp_executor_operator *op);
 /* The final norm, and what its backward moves, which makes the stream's gradient instead of adding to it. */

@@ -1,5 +1,6 @@
 #include "runtime/dtplan/executor_work.h"
 
+#include "base/bytes.h"
 #include "plan/checkpointing.h"
 #include "plan/rules.h"
 #include "runtime/dtplan/executor_block.h"
@@ -152,9 +153,12 @@ static void count_bytes(const struct shape *s, struct dtp_step_work *out)
 {
     bool learned = s->t->position == DTP_POSITION_LEARNED;
     double sequence = learned ? (double)s->plan->sequence : 0;
-    out->forward_bytes = 2 * s->tokens * s->h * s->c + sequence * s->h * s->c + 4 * s->tokens +
+    double cut = (double)s->rules.tensor_ranks;
+    out->forward_bytes = (1 + 1 / cut) * s->tokens * s->h * s->c + sequence * s->h * s->c + 4 * s->tokens +
                          s->layers * forward_traffic(s, ~0u).bytes + dtp_executor_final_norm_bytes(&s->block);
     out->loss_bytes = 3 * s->tokens * s->vocab * s->c + 12 * s->tokens;
+    if (cut > 1) /* what ranks say of their parts of the vocabulary, by targets, and what each reads of all */
+        out->loss_bytes += (4 + DTP_EXECUTOR_LOSS_PART_BYTES * (1 + cut)) * s->tokens;
     out->backward_bytes = (s->layers - 1) * backward_traffic(s, &s->block).bytes +
                           backward_traffic(s, &s->first).bytes + dtp_executor_final_norm_backward_bytes(&s->block) +
                           (s->adapted ? 0 : s->tokens * s->h * s->c + 12 * s->tokens);
@@ -165,11 +169,12 @@ static void count_bytes(const struct shape *s, struct dtp_step_work *out)
  * norm's three and the embedding's backward, with learned positions one more. */
 static void count_kernels(const struct shape *s, struct dtp_step_work *out)
 {
-    double chunks = (double)s->rules.chunk_count;
+    double chunks = (double)s->rules.chunk_count, of_chunk = s->rules.tensor_ranks > 1 ? 5 : 4;
     double learned = s->t->position == DTP_POSITION_LEARNED ? 1 : 0, embedding_backward = s->adapted ? 0 : 1 + learned;
     double backward = (s->layers - 1) * backward_traffic(s, &s->block).kernels + backward_traffic(s, &s->first).kernels;
     out->kernels = 1 + s->layers * forward_traffic(s, ~0u).kernels + backward + over_again(s, forward_kernels) + 1 +
-                   (s->adapted ? 3 : 4) * chunks + 1 + dtp_executor_norm_launches(&s->block) + embedding_backward;
+                   (of_chunk - (s->adapted ? 1 : 0)) * chunks + 1 + dtp_executor_norm_launches(&s->block) +
+                   embedding_backward;
 }
 
 /* Sums over modules: block modules count L times. */
@@ -341,4 +346,43 @@ void dtp_executor_work(const struct dtp_transformer *transformer, const struct d
     count_packed(&s, out);
     out->head_rows = (double)s.rules.chunk_tokens;
     out->head_columns = (double)s.rules.vocab_stride;
+}
+
+/* Gathers and scattered sums of the operators whose bits are set, forward. */
+static void count_rows(const struct shape *s, uint32_t operators, uint64_t layers, struct dtp_tensor_traffic *out)
+{
+    for (int i = 0; i < s->block.count; i++) {
+        out->gathers += operators & 1u << i && s->block.op[i].gathers ? layers : 0;
+        out->sums += operators & 1u << i && s->block.op[i].sums ? layers : 0;
+    }
+}
+
+/* Backward gathers what forward gathered once more and scatters its gradient; what forward scattered it gathers the
+ * gradient of. The same of the embedding, and of the head but for its rows, which stay. */
+void dtp_executor_tensor_traffic(const struct dtp_slice *slice, struct dtp_tensor_traffic *out)
+{
+    struct shape s;
+    struct dtp_tensor_traffic once = {0};
+    *out = (struct dtp_tensor_traffic){0};
+    shape_of(&slice->transformer, &slice->cluster, &slice->plan, &s);
+    count_rows(&s, ~0u, slice->transformer.layers, &once);
+    count_rows(&s, s.again, (uint64_t)s.checkpointed, out);
+    out->gathers += 2 * once.gathers + once.sums + 2;
+    out->sums += once.sums + once.gathers + 2;
+    out->small_gathers = s.rules.chunk_count;
+    out->small_bytes = dtp_bytes_product(s.rules.tokens * DTP_EXECUTOR_LOSS_PART_BYTES, s.rules.tensor_ranks - 1);
+    bool anew = s.rules.reduces_always && (s.rules.shard_ranks > 1 || s.rules.replicas > 1);
+    uint64_t times = anew ? slice->plan.accumulate : 1, begin, elements;
+    for (int i = 0; i < 3; i++)
+        for (int next = 0; (elements = dtp_executor_summed_run(&s.layout[i], &next, &begin)) > 0;) {
+            uint64_t count = times * (i == 1 ? slice->transformer.layers : 1);
+            uint64_t bytes = elements * (uint64_t)s.element[i];
+            out->reductions += count;
+            out->reduced_bytes += dtp_bytes_product(2 * count, dtp_traffic_ring(bytes, s.rules.tensor_ranks));
+        }
+    if (!s.rules.gradient_norm)
+        return;
+    out->reductions++;
+    out->reduced_bytes +=
+        2 * dtp_traffic_ring(4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * (uint64_t)s.modules, s.rules.tensor_ranks);
 }

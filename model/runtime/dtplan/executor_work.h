@@ -4,10 +4,13 @@
 #ifndef DTP_EXECUTOR_WORK_H
 #define DTP_EXECUTOR_WORK_H
 
+#include "closed/closed_form_hooks.h"
 #include "closed/step_work.h"
 #include "runtime/dtplan/lower_executor.h"
 
 void dtp_executor_work(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                        const struct dtp_plan *plan, struct dtp_step_work *out);
+/* What tensor parallel ranks send, of one's slice. */
+void dtp_executor_tensor_traffic(const struct dtp_slice *slice, struct dtp_tensor_traffic *out);
 
 #endif

@@ -119,6 +119,9 @@ static void derive(struct dtp_executor *x, struct dtp_lowering *l)
     dtp_parameter_module(&model, x->rules.shard_ranks, 0, &x->embedding);
     dtp_parameter_module(&model, x->rules.shard_ranks, 1, &x->block);
     dtp_parameter_module(&model, x->rules.shard_ranks, model.layers + 1, &x->head);
+    dtp_parameter_cut_module(l->model, l->tp, 0, &x->embedding);
+    dtp_parameter_cut_module(l->model, l->tp, 1, &x->block);
+    dtp_parameter_cut_module(l->model, l->tp, l->model->layers + 1, &x->head);
     dtp_executor_adapter_module(t, l->plan, x->rules.shard_ranks, &x->adapters);
     if (x->shape.packed)
         dtp_parameter_split_packed(&x->block, x->rules.shard_ranks, &x->block, &x->packed);
@@ -533,6 +536,7 @@ enum dtp_status dtp_lower_executor(struct dtp_lowering *l)
         make_modules(&x);
         make_standing_buffers(&x);
         dtp_executor_make_groups(&x);
+        dtp_executor_tensor_make(&x);
         step(&x);
     }
     release(&x);

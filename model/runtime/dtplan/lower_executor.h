@@ -51,10 +51,14 @@
  *                            (targets of these rows) -> STATISTICS (losses of these rows, fp32). The gradient is that
  *                            of the sum of losses over the tokens of the whole step on all ranks, divided by their
  *                            number; with SCALARS: times their loss_scale, which CLIP_SCALE takes out of clip_scale
+ *   LOSS_PARTS               INPUT (logits of a tensor parallel rank's part of the vocabulary), BATCH -> STATISTICS
+ *                            [T, 3]: largest, sum, target's logit (struct dtp_loss_part). LOSS_BACKWARD then has SAVED,
+ *                            those of all ranks one behind the other
  *   LOSS                     STATISTICS [T] -> SCALARS (loss_sum += their sum)
  *   EMBEDDING_BACKWARD       GRADIENT, BATCH -> WEIGHT_GRADIENT (+=, zeroed before), POSITION_GRADIENT (the same)
  *   ZERO                     RESULT, demand.bytes of them
- *   SQUARE_SUM               INPUT -> PARTIALS (DTP_EXECUTOR_SQUARE_SUM_PARTIALS floats of one module)
+ *   SQUARE_SUM               INPUT -> PARTIALS (DTP_EXECUTOR_SQUARE_SUM_PARTIALS floats of one module, whose number the
+ *                            offset tells). Of what tensor parallel ranks have whole the first counts the squares
  *   CLIP_SCALE               PARTIALS (all modules) -> SCALARS UPDATE; clips by plan.executor.clip_norm, 0: not
  *   OPTIMIZER                WEIGHT_GRADIENT, SCALARS, WEIGHT, MASTER (bf16-mixed), MOMENT1, MOMENT2 of one module, or
  *                            of this rank's shard of it. Moments of 8 bits have SCALE and OTHER_SCALE (fp32, of each
@@ -71,6 +75,10 @@
  *                            j of INPUT becomes this rank's part of rank j's RESULT, which is another buffer
  *   send, recv               INPUT; RESULT: both ends of a transfer between roles (program_set.h)
  *
+ * Tensor parallel ranks (execution.tensor_ranks) run the same program. `k` of the tables' and the loss' operations is
+ * the model's vocabulary, of which each rank takes its slice (dtp_parameter_vocab_slice); a matmul of form terms has
+ * its BIAS added by the first of them alone.
+ *
  * An operand with `shard` is this rank's equal part of the buffer (dtp_operand). */
 /* clang-format on */
 #ifndef DTP_LOWER_EXECUTOR_H
@@ -85,7 +93,8 @@
 #define DTP_EXECUTOR_PARTIAL_ROWS 264u
 #define DTP_EXECUTOR_MOMENT_BLOCK 256u
 #define DTP_EXECUTOR_SQUARE_SUM_PARTIALS 512u
-#define DTP_EXECUTOR_SCALARS_BYTES 64u /* at least sizeof(struct dtp_step_scalars) */
+#define DTP_EXECUTOR_LOSS_PART_BYTES 12u /* of a row, what a part of the vocabulary says of its loss: three floats */
+#define DTP_EXECUTOR_SCALARS_BYTES 64u   /* at least sizeof(struct dtp_step_scalars) */
 
 /* State over steps, of each module: the embedding is 0, blocks follow, the head is the last. In the program a buffer of
  * enum dtp_content, in this order, in DTP_SPACE_HOST where the plan offloads it; whoever fills, saves or reads it finds
@@ -150,6 +159,8 @@ struct dtp_executor_rules {
     bool exchanges;               /* gradients of shards, N > 1, are exchanged by copies and added up by a kernel */
     bool wide_sums;               /* shards of gradients are fp32 sums, whatever was exchanged */
     uint64_t tokens;              /* T: rows of a micro-step */
+    uint64_t tensor_ranks;        /* that divide matrices, and the rows of what lies between them */
+    uint64_t stream_tokens;       /* T / tensor_ranks */
     uint64_t vocab_stride;        /* columns of the logits: dtp_parameter_head_rows */
     uint64_t chunk_tokens, chunk_count; /* of head and loss; the last chunk may have fewer rows */
     uint64_t up_width;                  /* columns of the up matmul's result: f, or 2 f with a gate */
@@ -181,6 +192,10 @@ struct dtp_gradient_dtypes {
 };
 struct dtp_gradient_dtypes dtp_executor_gradient_dtypes(const struct dtp_transformer *transformer,
                                                         const struct dtp_executor_rules *rules, uint64_t module);
+
+/* lower_executor_tensor.c: of a module's tensors from *next on, the next run of those whose gradients tensor parallel
+ * ranks sum, `returned` elements from *begin on; 0: none is left. */
+uint64_t dtp_executor_summed_run(const struct dtp_parameter_module *layout, int *next, uint64_t *begin);
 
 /* Name of the buffers that hold reduced shards of gradients. */
 #define DTP_EXECUTOR_GRADIENT_SHARD "gradient shard"

@@ -91,7 +91,8 @@ dtp_buffer_id dtp_executor_norm_backward(struct dtp_executor *x, struct dtp_exec
     double gradient_bytes = dtp_executor_is_trained(x, module) ? norm_weight_gradient(x, &draft, module, norm) : 0;
     if (norm->amax)
         dtp_executor_fp8_amax(x, &draft, norm->amax - 1, DTP_UPDATE);
-    dtp_executor_memory(&draft, x->rules.tokens, norm->bytes + gradient_bytes, dtp_executor_norm_launches(&x->shape));
+    dtp_executor_memory(&draft, x->rules.stream_tokens, norm->bytes + gradient_bytes,
+                        dtp_executor_norm_launches(&x->shape));
     dtp_executor_end(x, &draft);
     if (!norm->apart)
         x->gradient = made;
@@ -141,9 +142,15 @@ void dtp_executor_weight_gradient(struct dtp_executor *x, struct dtp_draft *draf
     const struct dtp_executor_operator *of = &x->shape.op[op];
     struct dtp_executor_module *module = dtp_executor_block(x, layer);
     bool apart = x->plan->executor.gradient_stream;
+    dtp_buffer_id rows = of->gathers ? dtp_executor_gather_rows(x, of->matrix->gradient_name, input) : DTP_NO_BUFFER;
     dtp_executor_begin(x, draft, DTP_OP_MATMUL, of->matrix->gradient_name);
     dtp_draft_role(draft, DTP_ROLE_GRADIENT, gradient, DTP_READ | gradient_frees, 0);
-    dtp_draft_role(draft, DTP_ROLE_INPUT, input, DTP_READ | input_frees, 0);
+    if (of->gathers)
+        dtp_draft_role(draft, DTP_ROLE_INPUT, rows, DTP_READ | DTP_FREE, 0);
+    else
+        dtp_draft_role(draft, DTP_ROLE_INPUT, input, DTP_READ | input_frees, 0);
+    if (of->gathers && input_frees)
+        dtp_draft_use(draft, input, input_frees);
     dtp_executor_gradient(draft, DTP_ROLE_WEIGHT_GRADIENT, module, of->weight);
     if (dtp_executor_has(module, of->weight + 1))
         dtp_executor_gradient(draft, DTP_ROLE_BIAS_GRADIENT, module, of->weight + 1);
@@ -211,6 +218,28 @@ static void input_gradient(const struct place *at, dtp_buffer_id gradient, bool 
     dtp_executor_end(x, &draft);
 }
 
+/* Of tensor parallel ranks, whose products are terms of a sum of which each has its rows: what another projection has
+ * made of the same input's gradient is added to that. */
+static void gathered_input_gradient(const struct place *at, dtp_buffer_id gradient)
+{
+    struct dtp_executor *x = at->x;
+    const struct dtp_layer_matrix *matrix = at->op->matrix;
+    dtp_buffer_id *made = in_stream(at->op->input) ? &x->gradient : &x->gradients[at->op->input];
+    struct dtp_draft draft;
+    dtp_executor_begin(x, &draft, DTP_OP_MATMUL, matrix->input_gradient_name);
+    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, gradient, last_read(x, gradient), 0);
+    dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, dtp_executor_block(x, at->layer), at->op->weight);
+    dtp_buffer_id terms = dtp_executor_new(x, &draft, DTP_ROLE_INPUT_GRADIENT, "terms", DTP_OWNER_WORKSPACE,
+                                           x->rules.tokens * matrix->in * x->element_bytes, DTP_WRITE);
+    dtp_executor_matmul(x, &draft, x->rules.tokens, matrix->in, matrix->out);
+    dtp_executor_end(x, &draft);
+    dtp_buffer_id sum = dtp_executor_scatter_sum(x, matrix->input_gradient_name, terms, matrix->input_gradient_name,
+                                                 DTP_OWNER_WORKSPACE);
+    if (made->index != DTP_NO_INDEX)
+        dtp_executor_add_rows(x, matrix->input_gradient_name, *made, dtp_executor_lets_go(x, *made), sum);
+    *made = sum;
+}
+
 static uint64_t gradient_slot(const struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op)
 {
     return dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_GRADIENT, layer, (int)(op->matrix - x->shape.kind.matrix));
@@ -237,15 +266,35 @@ static void activation_backward(const struct place *at, bool again)
     x->gradients[DTP_TENSOR_UP] = up;
 }
 
+/* That of the result, of tensor parallel ranks' sum with the rows of all of them; this rank's own go then where nobody
+ * else reads them. */
+static dtp_buffer_id gathered_gradient(const struct place *at)
+{
+    struct dtp_executor *x = at->x;
+    dtp_buffer_id rows = result_gradient(at);
+    if (!at->op->sums)
+        return rows;
+    dtp_buffer_id whole = dtp_executor_gather_rows(x, at->op->matrix->input_gradient_name, rows);
+    if (!adds_to_stream(at->op))
+        dtp_executor_free(x, rows, "branch gradient");
+    return whole;
+}
+
+/* Whether nothing reads the gathered gradient behind the operator. */
+static bool goes(const struct place *at)
+{
+    return at->op->sums || !adds_to_stream(at->op);
+}
+
 /* Where the activation was not kept, its backward makes it again in the place of its gradient; the weight gradient,
  * which reads it, comes last. */
 static void projection_of_lost_activation(const struct place *at)
 {
     struct dtp_executor *x = at->x;
-    dtp_buffer_id gradient = result_gradient(at);
+    dtp_buffer_id gradient = gathered_gradient(at);
     input_gradient(at, gradient, false, DTP_NO_BUFFER);
     activation_backward(at, true);
-    weight_gradient(at, gradient, x->gradients[DTP_TENSOR_PRODUCT], true, !adds_to_stream(at->op));
+    weight_gradient(at, gradient, x->gradients[DTP_TENSOR_PRODUCT], true, goes(at));
     x->gradients[DTP_TENSOR_PRODUCT] =
         x->gradients[DTP_TENSOR_UP]; /* what an up projection with an epilogue asks for */
 }
@@ -371,11 +420,14 @@ static void projection_backward(const struct place *at)
     }
     if (missing)
         dtp_executor_block_again(x, at->layer, UINT32_C(1) << maker);
-    dtp_buffer_id gradient = result_gradient(at), aux = DTP_NO_BUFFER;
+    dtp_buffer_id gradient = gathered_gradient(at), aux = DTP_NO_BUFFER;
     weight_gradient(at, gradient, tensor(x, at->layer, input), !stays(at, input), false);
     if (maker >= 0 && x->shape.op[maker].aux != DTP_EXECUTOR_NONE)
         aux = tensor(x, at->layer, x->shape.op[maker].aux);
-    input_gradient(at, gradient, !adds_to_stream(at->op), aux);
+    if (at->op->gathers)
+        gathered_input_gradient(at, gradient);
+    else
+        input_gradient(at, gradient, goes(at), aux);
 }
 
 /* Of what a branch returned, the stream's gradient stays; it is another tensor's then. */
@@ -515,8 +567,16 @@ void dtp_executor_embedding_backward(struct dtp_executor *x)
     x->gradient_read = DTP_NO_OP;
     dtp_executor_open_gradient(x, module);
     dtp_executor_zero_unwritten(x, module);
+    dtp_buffer_id whole =
+        dtp_executor_is_cut(x) ? dtp_executor_gather_rows(x, "embedding", x->gradient) : DTP_NO_BUFFER;
     dtp_executor_begin(x, &draft, DTP_OP_EMBEDDING_BACKWARD, "embedding");
-    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, x->gradient, DTP_READ | dtp_executor_lets_go(x, x->gradient), 0);
+    if (dtp_executor_is_cut(x)) {
+        dtp_draft_role(&draft, DTP_ROLE_GRADIENT, whole, DTP_READ | DTP_FREE, 0);
+        if (dtp_executor_lets_go(x, x->gradient))
+            dtp_draft_use(&draft, x->gradient, DTP_FREE);
+    } else {
+        dtp_draft_role(&draft, DTP_ROLE_GRADIENT, x->gradient, DTP_READ | dtp_executor_lets_go(x, x->gradient), 0);
+    }
     dtp_draft_role(&draft, DTP_ROLE_BATCH, dtp_executor_batch(x), DTP_READ, 0);
     dtp_executor_gradient(&draft, DTP_ROLE_WEIGHT_GRADIENT, module, DTP_PARAMETER_EMBEDDING);
     bool learned = dtp_executor_has(module, DTP_PARAMETER_POSITION);

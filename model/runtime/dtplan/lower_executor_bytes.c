@@ -15,17 +15,27 @@ double dtp_executor_attention_flops(const struct dtp_executor *x)
     return 2 * length * (double)x->shape.kind.d_q * (double)x->rules.tokens;
 }
 
-/* Rows of the table and of the positions (once a sequence position), tokens, the result. */
+/* Rows of the table, of tensor parallel ranks those of its tokens, and of the positions (once a sequence position),
+ * tokens, the result. */
 double dtp_executor_embedding_bytes(const struct dtp_executor *x)
 {
     double positions = x->t->position == DTP_POSITION_LEARNED ? (double)x->plan->sequence : 0;
-    return 2 * rows_of(x, x->h) + positions * (double)(x->h * x->element_bytes) + 4 * (double)x->rules.tokens;
+    return (1 + 1 / (double)x->rules.tensor_ranks) * rows_of(x, x->h) + positions * (double)(x->h * x->element_bytes) +
+           4 * (double)x->rules.tokens;
 }
 
-/* Logits read for the sum and again for the gradient, which is written; targets and losses. */
+/* Logits read for the sum and again for the gradient, which is written; targets and losses. Where the sum was made
+ * before, what is known of it. */
 double dtp_executor_loss_bytes(const struct dtp_executor *x, uint64_t rows)
 {
-    return 3 * (double)rows * (double)(x->t->vocab * x->element_bytes) + 8 * (double)rows;
+    double passes = dtp_executor_is_cut(x) ? 2 : 3;
+    double parts = dtp_executor_is_cut(x) ? DTP_EXECUTOR_LOSS_PART_BYTES * (double)x->rules.tensor_ranks : 0;
+    return passes * (double)rows * (double)(x->t->vocab * x->element_bytes) + (8 + parts) * (double)rows;
+}
+
+double dtp_executor_loss_parts_bytes(const struct dtp_executor *x, uint64_t rows)
+{
+    return (double)rows * (double)(x->t->vocab * x->element_bytes) + (4 + DTP_EXECUTOR_LOSS_PART_BYTES) * (double)rows;
 }
 
 /* The gradient, tokens with their order, and the rows of the tables that are added to: at most one for each token. */

@@ -128,6 +128,45 @@ static void fp8_projection(const struct pass *pass, struct dtp_draft *draft, int
     make(pass, draft, DTP_ROLE_RESULT, index, op->result);
 }
 
+/* Of tensor parallel ranks: what it reads is gathered, its result a sum of which this rank has its rows. */
+static void cut_projection(const struct pass *pass, struct dtp_draft *draft, int index, dtp_buffer_id gathered)
+{
+    struct dtp_executor *x = pass->x;
+    const struct dtp_executor_operator *op = &x->shape.op[index];
+    if (op->gathers) {
+        dtp_draft_role(draft, DTP_ROLE_INPUT, gathered, DTP_READ | DTP_FREE, 0);
+        if (!is_wanted(pass, index, op->input)) {
+            dtp_draft_use(draft, *tensor_of(pass, op->input), DTP_FREE);
+            *tensor_of(pass, op->input) = DTP_NO_BUFFER;
+        }
+    } else {
+        take(pass, draft, DTP_ROLE_INPUT, index, op->input);
+    }
+    take_weight(pass, draft, op, DTP_NO_BUFFER);
+    dtp_executor_matmul(x, draft, x->rules.tokens, op->matrix->out, op->matrix->in);
+    if (op->aux != DTP_EXECUTOR_NONE)
+        make(pass, draft, DTP_ROLE_AUX, index, op->aux);
+    if (!op->sums) {
+        make(pass, draft, DTP_ROLE_RESULT, index, op->result);
+        dtp_executor_end(x, draft);
+        return;
+    }
+    dtp_buffer_id terms = dtp_executor_new(x, draft, DTP_ROLE_RESULT, "terms", DTP_OWNER_ACTIVATIONS,
+                                           x->rules.tokens * op->matrix->out * x->element_bytes, DTP_WRITE);
+    draft->op.demand.form = DTP_FORM_TERMS;
+    dtp_executor_end(x, draft);
+    dtp_executor_begin_sum(x, draft, op->name, terms);
+    make(pass, draft, DTP_ROLE_RESULT, index, op->result);
+    dtp_executor_end_sum(x, draft, terms);
+    if (op->addend == DTP_EXECUTOR_NONE)
+        return;
+    bool goes = !is_wanted(pass, index, op->addend);
+    dtp_executor_add_rows(x, "residual", *tensor_of(pass, op->addend), goes ? DTP_FREE : 0,
+                          *tensor_of(pass, op->result));
+    if (goes)
+        *tensor_of(pass, op->addend) = DTP_NO_BUFFER;
+}
+
 /* low = x A^T, of all adapters beside a packed matrix. */
 static void adapter_a(const struct pass *pass, struct dtp_draft *draft, int index)
 {
@@ -255,6 +294,13 @@ static void run_operator(const struct pass *pass, int index)
         return;
     }
     dtp_buffer_id narrow = before_operator(pass, index);
+    if (op->gathers || op->sums) {
+        dtp_buffer_id gathered =
+            op->gathers ? dtp_executor_gather_rows(x, op->name, *tensor_of(pass, op->input)) : DTP_NO_BUFFER;
+        dtp_executor_begin(x, &draft, op->kind, op->name);
+        cut_projection(pass, &draft, index, gathered);
+        return;
+    }
     dtp_executor_begin(x, &draft, op->kind, op->name);
     switch (op->kind) {
     case DTP_OP_NORM: norm(pass, &draft, index); break;
@@ -272,7 +318,7 @@ static void run_operator(const struct pass *pass, int index)
     }
     struct dtp_executor_traffic traffic = dtp_executor_forward_traffic(&x->shape, op);
     if (traffic.bytes > 0)
-        dtp_executor_memory(&draft, x->rules.tokens, traffic.bytes, traffic.kernels);
+        dtp_executor_memory(&draft, dtp_executor_tensor_rows(&x->shape, op->result), traffic.bytes, traffic.kernels);
     dtp_executor_end(x, &draft);
 }
 
@@ -295,10 +341,13 @@ void dtp_executor_embedding(struct dtp_executor *x)
     dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, module, DTP_PARAMETER_EMBEDDING);
     if (learned)
         dtp_executor_weight(x, &draft, DTP_ROLE_POSITION, module, DTP_PARAMETER_POSITION);
-    x->stream_input = dtp_executor_new(x, &draft, DTP_ROLE_RESULT, "block input", DTP_OWNER_ACTIVATIONS,
-                                       dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_INPUT), DTP_WRITE);
+    dtp_buffer_id rows = dtp_executor_new(x, &draft, DTP_ROLE_RESULT, "block input", DTP_OWNER_ACTIVATIONS,
+                                          x->rules.tokens * x->h * x->element_bytes, DTP_WRITE);
     dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_embedding_bytes(x), 1);
     dtp_executor_end(x, &draft);
+    x->stream_input = dtp_executor_is_cut(x)
+                          ? dtp_executor_scatter_sum(x, "embedding", rows, "block input", DTP_OWNER_ACTIVATIONS)
+                          : rows;
 }
 
 /* The block's result is the residual stream, which the next block keeps as its input or the final norm reads. */

@@ -166,6 +166,7 @@ static dtp_op_id all_reduce(struct dtp_executor *x, struct dtp_executor_module *
     dtp_draft_role(&draft, DTP_ROLE_RESULT, buffer, DTP_WRITE, 0);
     dtp_draft_after(&draft, after);
     dtp_draft_after(&draft, x->l->last_op[DTP_STREAM_WEIGHT_GRADIENT]);
+    dtp_draft_after(&draft, x->l->last_op[DTP_STREAM_TENSOR]);
     return dtp_executor_collective(x, &draft, stream, x->replica_group, 2 * dtp_lower_ring(bytes, x->rules.replicas));
 }
 
@@ -239,6 +240,7 @@ static dtp_op_id end_reduction(struct dtp_executor *x, const struct dtp_executor
     uint64_t bytes = module->layout->elements * module->gradient_element_bytes;
     dtp_draft_after(draft, x->l->last_op[DTP_STREAM_COMPUTE]);
     dtp_draft_after(draft, x->l->last_op[DTP_STREAM_WEIGHT_GRADIENT]);
+    dtp_draft_after(draft, x->l->last_op[DTP_STREAM_TENSOR]);
     return dtp_executor_collective(x, draft, DTP_STREAM_REDUCE, group, dtp_lower_ring(bytes, x->rules.shard_ranks));
 }
 
@@ -311,6 +313,9 @@ void dtp_executor_close_gradient(struct dtp_executor *x, struct dtp_executor_mod
         dtp_executor_await_gradient(x, x->l->last_op[DTP_STREAM_WEIGHT_GRADIENT]);
     if (!module->layout->elements || (!last && !x->rules.reduces_always))
         return;
+    bool reduces = x->rules.shard_ranks > 1 || x->rules.replicas > 1;
+    if (dtp_executor_is_cut(x) && (last || reduces))
+        dtp_executor_sum_replicated(x, module);
     if (x->rules.shard_ranks > 1)
         reduce_shards(x, module);
     else if (x->rules.replicas > 1)

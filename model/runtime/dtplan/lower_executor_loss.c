@@ -1,6 +1,7 @@
 /* Final norm, head and cross entropy, chunk by chunk of the rows, so that logits never are there whole. A chunk's
  * logits become their gradient in place; its input gradient takes the place of the rows of the final norm that it was
- * made of, which nobody reads any more. */
+ * made of, which nobody reads any more. Tensor parallel ranks read the final norm's rows gathered, and each has a part
+ * of the columns (lower_executor_tensor.c). */
 #include "runtime/dtplan/lower_executor_state.h"
 
 #include "runtime/dtplan/batch_layout.h"
@@ -29,8 +30,13 @@ static void final_norm(struct dtp_executor *x)
     x->final_statistics =
         dtp_executor_new(x, &draft, DTP_ROLE_STATISTICS, "final norm statistics", DTP_OWNER_ACTIVATIONS,
                          dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_STATISTICS1), DTP_WRITE);
-    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_final_norm_bytes(&x->shape), 1);
+    dtp_executor_memory(&draft, x->rules.stream_tokens, dtp_executor_final_norm_bytes(&x->shape), 1);
     dtp_executor_end(x, &draft);
+    if (!dtp_executor_is_cut(x))
+        return;
+    dtp_buffer_id rows = x->final_norm;
+    x->final_norm = dtp_executor_gather_rows(x, "final norm", rows);
+    dtp_executor_free(x, rows, "final norm");
 }
 
 /* Rows [begin, begin + rows) of the micro-step. */
@@ -66,13 +72,34 @@ static void logits(struct chunk *c)
     dtp_executor_end(x, &draft);
 }
 
+/* Of tensor parallel ranks: what each says of its columns, from all of them. */
+static dtp_buffer_id loss_parts(const struct chunk *c)
+{
+    struct dtp_executor *x = c->x;
+    struct dtp_draft draft;
+    uint64_t targets = dtp_batch_layout_of(x->rules.tokens).targets_offset_bytes;
+    if (!dtp_executor_is_cut(x))
+        return DTP_NO_BUFFER;
+    dtp_executor_begin(x, &draft, DTP_OP_LOSS_PARTS, "loss");
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, c->logits, DTP_READ, 0);
+    dtp_draft_role(&draft, DTP_ROLE_BATCH, dtp_executor_batch(x), DTP_READ, targets + 4 * c->begin);
+    dtp_buffer_id parts = dtp_executor_new(x, &draft, DTP_ROLE_STATISTICS, "loss parts", DTP_OWNER_LOGITS,
+                                           c->rows * DTP_EXECUTOR_LOSS_PART_BYTES, DTP_WRITE);
+    dtp_executor_memory(&draft, c->rows, dtp_executor_loss_parts_bytes(x, c->rows), 1);
+    dtp_executor_end(x, &draft);
+    return dtp_executor_gather_parts(x, parts, c->rows);
+}
+
 static void logits_gradient(struct chunk *c)
 {
     struct dtp_executor *x = c->x;
     struct dtp_draft draft;
     uint64_t targets = dtp_batch_layout_of(x->rules.tokens).targets_offset_bytes;
+    dtp_buffer_id parts = loss_parts(c);
     dtp_executor_begin(x, &draft, DTP_OP_LOSS_BACKWARD, "loss");
     dtp_draft_role(&draft, DTP_ROLE_RESULT, c->logits, DTP_UPDATE, 0);
+    if (parts.index != DTP_NO_INDEX)
+        dtp_draft_role(&draft, DTP_ROLE_SAVED, parts, DTP_READ | DTP_FREE, 0);
     dtp_draft_role(&draft, DTP_ROLE_BATCH, dtp_executor_batch(x), DTP_READ, targets + 4 * c->begin);
     if (x->rules.scales_loss)
         dtp_draft_role(&draft, DTP_ROLE_SCALARS, x->scalars, DTP_READ, 0);
@@ -142,6 +169,9 @@ void dtp_executor_loss(struct dtp_executor *x)
     }
     sum_losses(x, chunk.losses);
     x->gradient = DTP_NO_BUFFER;
+    if (dtp_executor_is_cut(x))
+        x->final_norm = dtp_executor_scatter_sum(x, "final norm gradient", x->final_norm, "final norm gradient",
+                                                 DTP_OWNER_WORKSPACE);
     struct dtp_executor_norm_gradient norm = {.name = "final norm",
                                               .weight = DTP_PARAMETER_FINAL_NORM,
                                               .gradient = x->final_norm,

@@ -74,12 +74,14 @@ void dtp_executor_rules(const struct dtp_transformer *transformer, const struct 
                                        .keeps_moments = plan->optimizer != DTP_SGD,
                                        .master = element < 4 && dtp_dtype_bytes(stored) == 4,
                                        .tokens = tokens,
+                                       .tensor_ranks = plan->sequence_shards ? plan->sequence_shards : 1,
                                        .vocab_stride = dtp_parameter_head_rows(t),
                                        .up_width = dtp_activation_is_gated(t->activation) ? 2 * t->ffn : t->ffn,
                                        .statistics_bytes = t->norm == DTP_RMS_NORM ? 4 : 8,
                                        .attention_workspace_bytes = attention_workspace(t, plan, false),
                                        .attention_backward_workspace_bytes = attention_workspace(t, plan, true),
                                        .scales_loss = p->compute == DTP_FP16};
+    out->stream_tokens = tokens / out->tensor_ranks;
     /* Whether fp16 overflowed is seen by the norm. */
     out->gradient_norm = plan->executor.clip_norm > 0 || plan->executor.gradient_norm || out->scales_loss;
     find_sharding(t, cluster, plan, out);
@@ -154,16 +156,17 @@ static void check_fp8(struct checker *c)
         REFUSE(c, "gradient_stream", "in fp8 " NOT_RUN);
 }
 
-/* What no pipeline has been run with. */
-static void check_stages(struct checker *c)
+/* What no ranks that divide the model have been run with. */
+static void check_divided(struct checker *c)
 {
     const struct dtp_plan *p = c->plan;
-    if (p->pp <= 1)
+    const char *axis = p->pp > 1 ? "pp" : "tp";
+    if (p->pp <= 1 && p->tp <= 1)
         return;
     if (p->precision.compute == DTP_FP8 || p->precision.compute == DTP_FP16)
-        REFUSE(c, "precision", "%s with pp " NOT_RUN, dtp_dtype_text(p->precision.compute));
+        REFUSE(c, "precision", "%s with %s " NOT_RUN, dtp_dtype_text(p->precision.compute), axis);
     if (p->optimizer != DTP_ADAMW_FUSED)
-        REFUSE(c, "optimizer", "%s with pp " NOT_RUN, dtp_optimizer_text(p->optimizer));
+        REFUSE(c, "optimizer", "%s with %s " NOT_RUN, dtp_optimizer_text(p->optimizer), axis);
 }
 
 static void check_plan(struct checker *c)
@@ -211,7 +214,7 @@ enum dtp_status dtp_executor_check(const struct dtp_transformer *transformer, co
     check_model(&c);
     check_plan(&c);
     check_fp8(&c);
-    check_stages(&c);
+    check_divided(&c);
     check_sizes(&c);
     return c.status;
 }

@@ -3,6 +3,7 @@
 #include "runtime/dtplan/lower_executor_state.h"
 
 #include "plan/rules.h"
+#include "plan/slice.h"
 
 static enum dtp_form norm_form(const struct dtp_transformer *t)
 {
@@ -39,7 +40,7 @@ void dtp_executor_shape(const struct dtp_executor *x, struct dtp_draft *draft)
     case DTP_OP_EMBEDDING:
     case DTP_OP_EMBEDDING_BACKWARD:
         demand->n = (double)x->h;
-        demand->k = (double)x->t->vocab;
+        demand->k = (double)x->l->model->vocab;
         demand->attention.queries = x->plan->sequence;
         break;
     case DTP_OP_NORM:
@@ -60,10 +61,11 @@ void dtp_executor_shape(const struct dtp_executor *x, struct dtp_draft *draft)
         demand->n = (double)x->t->ffn;
         demand->form = (uint8_t)activation_form(x->t);
         break;
+    case DTP_OP_LOSS_PARTS:
     case DTP_OP_LOSS_BACKWARD:
         demand->m = (double)x->rules.tokens * x->plan->accumulate * x->l->data_ranks;
         demand->n = (double)x->rules.vocab_stride;
-        demand->k = (double)x->t->vocab;
+        demand->k = (double)x->l->model->vocab;
         demand->attention.softcap = x->t->final_softcap;
         break;
     default: break;
@@ -81,10 +83,22 @@ static void add_tensors(struct dtp_executor *x, const struct dtp_parameter_modul
                                                                                .at = module->tensor[i]});
 }
 
+/* Ranks so far apart in the job as ranks of a role: stages may stand between them. */
+static uint32_t of_role(const struct dtp_executor *x, uint32_t stride)
+{
+    struct dtp_stretch stages = dtp_plan_group(x->plan, x->l->cluster, DTP_AXES(PP));
+    return stages.size > 1 && stages.stride < stride ? stride / stages.size : stride;
+}
+
 void dtp_executor_describe(struct dtp_executor *x)
 {
     struct dtp_execution execution = dtp_plan_execution(x->plan);
     execution.shards = (uint32_t)x->rules.shard_ranks;
+    if (dtp_executor_is_cut(x)) {
+        execution.tensor_ranks = x->l->tp;
+        execution.tensor_stride = of_role(x, x->l->tp_stride);
+        execution.shard_stride = of_role(x, x->l->data_stride);
+    }
     dtp_program_set_execution(x->l->program, &execution);
     add_tensors(x, &x->embedding, 0, 1);
     for (uint32_t i = 0; i < x->l->role.chunk_count; i++)

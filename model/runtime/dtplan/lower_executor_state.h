@@ -100,6 +100,7 @@ struct dtp_executor {
     dtp_buffer_id scattered; /* shards of later micro-steps before they are added */
     dtp_buffer_id exchanged; /* all ranks' gradients of this rank's shard, to be added up */
     uint32_t shard_group, gather_group, exchange_group, replica_group; /* communicators; DTP_NO_INDEX: none */
+    uint32_t tensor_group;                                             /* of tensor parallel ranks */
 };
 
 /* ---- drafts ------------------------------------------------------------------------------------------------------ */
@@ -257,6 +258,30 @@ dtp_buffer_id dtp_executor_norm_backward(struct dtp_executor *x, struct dtp_exec
 void dtp_executor_block_backward(struct dtp_executor *x, uint64_t layer);
 void dtp_executor_embedding_backward(struct dtp_executor *x);
 
+/* lower_executor_tensor.c: collectives of tensor parallel ranks, each awaited by the next compute operation, and what
+ * stands around them. Without such ranks nobody calls these but the first and the last. */
+static inline bool dtp_executor_is_cut(const struct dtp_executor *x)
+{
+    return x->rules.tensor_ranks > 1;
+}
+void dtp_executor_tensor_make(struct dtp_executor *x);
+/* The rows of all ranks, [T, h], of this rank's; fresh. */
+dtp_buffer_id dtp_executor_gather_rows(struct dtp_executor *x, const char *name, dtp_buffer_id rows);
+/* A draft whose result, added to it by the caller in role RESULT, gets this rank's rows of the sum of `terms` [T, h];
+ * and its end, behind which the terms go. */
+void dtp_executor_begin_sum(struct dtp_executor *x, struct dtp_draft *draft, const char *name, dtp_buffer_id terms);
+void dtp_executor_end_sum(struct dtp_executor *x, struct dtp_draft *draft, dtp_buffer_id terms);
+/* The same into a fresh buffer. */
+dtp_buffer_id dtp_executor_scatter_sum(struct dtp_executor *x, const char *name, dtp_buffer_id terms,
+                                       const char *result, enum dtp_owner owner);
+/* total += values, both this rank's rows; `access` of the values besides that they are read. */
+void dtp_executor_add_rows(struct dtp_executor *x, const char *name, dtp_buffer_id values, uint32_t access,
+                           dtp_buffer_id total);
+/* [rows, 3] floats of each rank, side by side by ranks; fresh, and those of this rank go. */
+dtp_buffer_id dtp_executor_gather_parts(struct dtp_executor *x, dtp_buffer_id parts, uint64_t rows);
+/* What each rank made of its rows or heads alone, of gradients of weights that all of them have whole: becomes their
+ * sum, on all of them. */
+void dtp_executor_sum_replicated(struct dtp_executor *x, struct dtp_executor_module *module);
 /* lower_executor_adapters.c: an adapter's half, forward and backward. The gradients of its result and of its input are
  * `result` and `input`, of which the latter is added to. `frees`: nobody else reads the former. */
 void dtp_executor_adapter_forward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op,
@@ -368,6 +393,7 @@ double dtp_executor_attention_flops(const struct dtp_executor *x); /* forward */
 double dtp_executor_embedding_bytes(const struct dtp_executor *x);
 double dtp_executor_embedding_backward_bytes(const struct dtp_executor *x);
 double dtp_executor_loss_bytes(const struct dtp_executor *x, uint64_t rows);
+double dtp_executor_loss_parts_bytes(const struct dtp_executor *x, uint64_t rows);
 double dtp_executor_optimizer_bytes(const struct dtp_executor *x, const struct dtp_executor_module *module);
 
 /* Tensors that survive forward in block `layer`. */

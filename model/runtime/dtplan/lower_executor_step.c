@@ -73,23 +73,30 @@ dtp_op_id dtp_executor_square_sum_behind(struct dtp_executor *x, struct dtp_exec
     return dtp_draft_end(x->l, &draft);
 }
 
-/* Ranks that hold different shards add up their partial sums. */
-static void reduce_partials(struct dtp_executor *x)
+static void sum_partials(struct dtp_executor *x, uint32_t group, uint64_t ranks)
 {
     uint64_t bytes = dtp_executor_partials_bytes(x);
     struct dtp_draft draft;
-    if (x->rules.shard_ranks == 1)
-        return;
     dtp_draft_begin(x->l, &draft, DTP_OP_ALL_REDUCE, "square sums");
     draft.op.stream = DTP_STREAM_REDUCE;
-    draft.op.group = x->shard_group;
-    draft.op.demand.sent_bytes = 2 * (double)dtp_lower_ring(bytes, x->rules.shard_ranks);
+    draft.op.group = group;
+    draft.op.demand.sent_bytes = 2 * (double)dtp_lower_ring(bytes, ranks);
     draft.op.demand.kernels = 1;
     dtp_draft_role(&draft, DTP_ROLE_INPUT, x->partials, DTP_READ, 0);
     dtp_draft_role(&draft, DTP_ROLE_RESULT, x->partials, DTP_WRITE, 0);
     dtp_draft_after(&draft, x->l->last_op[DTP_STREAM_COMPUTE]);
     dtp_draft_after(&draft, x->l->last_op[last_reducing(x)]);
     dtp_executor_await(x, DTP_STREAM_REDUCE, dtp_draft_end(x->l, &draft));
+}
+
+/* Ranks that hold different shards add up their partial sums, and so do those that hold different slices, of which the
+ * first counted what all of them have. */
+static void reduce_partials(struct dtp_executor *x)
+{
+    if (x->rules.shard_ranks > 1)
+        sum_partials(x, x->shard_group, x->rules.shard_ranks);
+    if (dtp_executor_is_cut(x))
+        sum_partials(x, x->tensor_group, x->rules.tensor_ranks);
 }
 
 /* Of modules that other stages hold there is nothing to add here. */

@@ -35,8 +35,12 @@ static uint64_t group(const struct dtp_beside *b, uint64_t ranks, uint64_t strid
 uint64_t dtp_executor_nccl_bytes(const struct dtp_beside *b, struct dtp_memory_list *list)
 {
     const struct dtp_plan *plan = b->plan;
+    uint64_t tensor = plan->sequence_shards > 1 /* ranks of one node, whatever the slice's cluster is */
+                          ? dtp_memory_part(list, DTP_TERM_NCCL_COMMUNICATORS, 1, 1,
+                                            (uint64_t)dtp_calibration.nccl_communicator_bytes)
+                          : 0;
     if (b->cluster->gpus == 1)
-        return 0;
+        return tensor ? tensor + dtp_nccl_library_bytes(list) : 0;
     struct dtp_executor_rules rules;
     dtp_executor_rules(b->transformer, b->cluster, plan, &rules);
     uint64_t copies = 0;
@@ -44,7 +48,7 @@ uint64_t dtp_executor_nccl_bytes(const struct dtp_beside *b, struct dtp_memory_l
         copies++;
     if (rules.exchanges)
         copies++;
-    uint64_t bytes = dtp_nccl_library_bytes(list) + group(b, rules.replicas, rules.shard_ranks, list);
+    uint64_t bytes = tensor + dtp_nccl_library_bytes(list) + group(b, rules.replicas, rules.shard_ranks, list);
     if (copies < 2 || rules.gradient_norm) /* whose partial sums are all-reduced, whatever carries gradients */
         bytes += group(b, rules.shard_ranks, 1, list);
     if (copies)

@@ -1,0 +1,155 @@
+/* Tensor parallel ranks with sequence parallelism (Shoeybi et al. 2019; Korthikanti et al. 2022): each has a part of
+ * the heads, of the MLP's columns and of the vocabulary, and a part of the rows of the residual stream.
+ *
+ * Rows are gathered where a projection into heads or MLP reads them, forward and once more for its weight's gradient,
+ * for what is kept is the rank's rows alone; sums over the ranks are scattered where one comes back into the stream. In
+ * backward the two change places. The embedding is such a sum, in which each row has one term that is not zero; the
+ * head reads gathered rows, and its loss needs of each rank's part of the vocabulary three numbers a row: the largest
+ * logit, the sum of exponentials below it and the target's logit, where the rank has it.
+ *
+ * What all ranks have whole, the norms, has gradients of the rows that a rank saw: these are summed. Biases of what is
+ * a sum are added by the first rank alone, and their gradients are made of gathered rows, the same on every rank.
+ *
+ * Collectives run on a stream of their own and their buffers come from compute's pool; what they read is freed by
+ * operations of the compute stream that have waited for them. */
+#include "runtime/dtplan/lower_executor_state.h"
+
+#include "base/bytes.h"
+
+void dtp_executor_tensor_make(struct dtp_executor *x)
+{
+    x->tensor_group = DTP_NO_INDEX;
+    if (dtp_executor_is_cut(x))
+        x->tensor_group = dtp_program_add_group(x->l->program, (struct dtp_program_group){x->l->tp, x->l->tp_stride});
+}
+
+/* Behind all that compute was given so far; what compute is given next waits for it. */
+static dtp_op_id end_collective(struct dtp_executor *x, struct dtp_draft *draft, uint64_t sent_bytes)
+{
+    dtp_draft_after(draft, x->l->last_op[DTP_STREAM_COMPUTE]);
+    dtp_op_id id = dtp_executor_collective(x, draft, DTP_STREAM_TENSOR, x->tensor_group, sent_bytes);
+    dtp_executor_await(x, DTP_STREAM_TENSOR, id);
+    return id;
+}
+
+static uint64_t whole_bytes(const struct dtp_executor *x)
+{
+    return dtp_bytes_product(x->rules.tokens, x->h * x->element_bytes);
+}
+
+/* ---- rows of the stream ------------------------------------------------------------------------------------------ */
+
+dtp_buffer_id dtp_executor_gather_rows(struct dtp_executor *x, const char *name, dtp_buffer_id rows)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(x->l, &draft, DTP_OP_ALL_GATHER, name);
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, rows, DTP_READ, 0);
+    dtp_buffer_id whole =
+        dtp_executor_new(x, &draft, DTP_ROLE_RESULT, "gathered rows", DTP_OWNER_WORKSPACE, whole_bytes(x), DTP_WRITE);
+    end_collective(x, &draft, dtp_lower_ring(whole_bytes(x), x->rules.tensor_ranks));
+    return whole;
+}
+
+void dtp_executor_begin_sum(struct dtp_executor *x, struct dtp_draft *draft, const char *name, dtp_buffer_id terms)
+{
+    dtp_draft_begin(x->l, draft, DTP_OP_REDUCE_SCATTER, name);
+    dtp_draft_role(draft, DTP_ROLE_INPUT, terms, DTP_READ, 0);
+}
+
+void dtp_executor_end_sum(struct dtp_executor *x, struct dtp_draft *draft, dtp_buffer_id terms)
+{
+    end_collective(x, draft, dtp_lower_ring(whole_bytes(x), x->rules.tensor_ranks));
+    dtp_executor_free(x, terms, "terms");
+}
+
+dtp_buffer_id dtp_executor_scatter_sum(struct dtp_executor *x, const char *name, dtp_buffer_id terms,
+                                       const char *result, enum dtp_owner owner)
+{
+    struct dtp_draft draft;
+    dtp_executor_begin_sum(x, &draft, name, terms);
+    dtp_buffer_id sum = dtp_executor_new(x, &draft, DTP_ROLE_RESULT, result, owner,
+                                         dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_INPUT), DTP_WRITE);
+    dtp_executor_end_sum(x, &draft, terms);
+    return sum;
+}
+
+void dtp_executor_add_rows(struct dtp_executor *x, const char *name, dtp_buffer_id values, uint32_t access,
+                           dtp_buffer_id total)
+{
+    struct dtp_draft draft;
+    dtp_executor_begin(x, &draft, DTP_OP_ACCUMULATE, name);
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, values, DTP_READ | access, 0);
+    dtp_draft_role(&draft, DTP_ROLE_RESULT, total, DTP_UPDATE, 0);
+    dtp_executor_memory(&draft, x->rules.stream_tokens * x->h, dtp_executor_added_bytes(&x->shape), 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+    dtp_executor_end(x, &draft);
+}
+
+/* ---- the loss ---------------------------------------------------------------------------------------------------- */
+
+dtp_buffer_id dtp_executor_gather_parts(struct dtp_executor *x, dtp_buffer_id parts, uint64_t rows)
+{
+    struct dtp_draft draft;
+    uint64_t bytes = dtp_bytes_product(x->rules.tensor_ranks, rows * DTP_EXECUTOR_LOSS_PART_BYTES);
+    dtp_draft_begin(x->l, &draft, DTP_OP_ALL_GATHER, "loss");
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, parts, DTP_READ, 0);
+    dtp_buffer_id all =
+        dtp_executor_new(x, &draft, DTP_ROLE_RESULT, "loss parts of all ranks", DTP_OWNER_LOGITS, bytes, DTP_WRITE);
+    dtp_program_set_element(x->l->program, all, DTP_FP32);
+    end_collective(x, &draft, dtp_lower_ring(bytes, x->rules.tensor_ranks));
+    dtp_executor_free(x, parts, "loss parts");
+    return all;
+}
+
+/* ---- gradients of what all ranks have whole ---------------------------------------------------------------------- */
+
+/* Weights and biases of norms: those of a module that follow each other, as one collective. */
+static bool is_summed(enum dtp_parameter which)
+{
+    switch (which) {
+    case DTP_PARAMETER_NORM1:
+    case DTP_PARAMETER_NORM1_BIAS:
+    case DTP_PARAMETER_NORM2:
+    case DTP_PARAMETER_NORM2_BIAS:
+    case DTP_PARAMETER_FINAL_NORM:
+    case DTP_PARAMETER_FINAL_NORM_BIAS:
+    case DTP_PARAMETER_QK_NORM:
+    case DTP_PARAMETER_POST_NORM1:
+    case DTP_PARAMETER_POST_NORM1_BIAS:
+    case DTP_PARAMETER_POST_NORM2:
+    case DTP_PARAMETER_POST_NORM2_BIAS: return true;
+    default: return false;
+    }
+}
+
+uint64_t dtp_executor_summed_run(const struct dtp_parameter_module *layout, int *next, uint64_t *begin)
+{
+    uint64_t end = 0;
+    *begin = 0;
+    for (; *next < DTP_PARAMETER_COUNT; ++*next) {
+        const struct dtp_parameter_tensor *tensor = &layout->tensor[*next];
+        if (!tensor->exists)
+            continue;
+        bool summed = is_summed((enum dtp_parameter) * next);
+        if (end && (!summed || tensor->offset_elements != end))
+            break;
+        if (!summed)
+            continue;
+        *begin = end ? *begin : tensor->offset_elements;
+        end = tensor->offset_elements + tensor->extent_elements;
+    }
+    return end - *begin;
+}
+
+void dtp_executor_sum_replicated(struct dtp_executor *x, struct dtp_executor_module *module)
+{
+    uint64_t begin, elements;
+    for (int next = 0; (elements = dtp_executor_summed_run(module->layout, &next, &begin)) > 0;) {
+        struct dtp_draft draft;
+        uint64_t offset = begin * module->gradient_element_bytes, bytes = elements * module->gradient_element_bytes;
+        dtp_executor_begin_at(x, module, &draft, DTP_OP_ALL_REDUCE, "norm gradients");
+        dtp_draft_role(&draft, DTP_ROLE_INPUT, module->gradient, DTP_READ, offset)->bytes = bytes;
+        dtp_draft_role(&draft, DTP_ROLE_RESULT, module->gradient, DTP_WRITE, offset)->bytes = bytes;
+        end_collective(x, &draft, 2 * dtp_lower_ring(bytes, x->rules.tensor_ranks));
+    }
+}

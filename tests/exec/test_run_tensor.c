@@ -1,0 +1,252 @@
+/* Tensor parallel ranks on the host device: whatever the strategy, ranks with a slice of each layer learn what one rank
+ * with the whole model learns, alone and together with data parallel ranks and stages, and hold and send what their
+ * programs say.
+ *
+ * Slices begin as the whole's elements, so that nothing but the order of sums differs. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#define LAYOUT_FOLDER "tensor"
+/* At 1e-2 Adam takes whole steps along gradients that are rounding alone: losses of two data parallel ranks then differ
+ * from those of one by 5e-5 too, for sums of theirs are made in another order as well. */
+#define LEARNING_RATE "1e-3"
+#include "lib/layout_fixture.h"
+
+#define MODEL "layers=4 hidden=16 heads=8 kv_heads=4 head_dim=8 ffn=64 vocab=41 seq=8 micro_batch=1 clip_norm=0.5 "
+#define TIED                                                                                                           \
+    "layers=2 hidden=16 heads=4 ffn=32 head_dim=8 vocab=43 seq=8 positions=8 norm=layer_norm activation=gelu "         \
+    "position=learned bias=true tied_head=true micro_batch=2 "
+
+static void test_learns_as_one_rank(void **state)
+{
+    struct run_result one;
+    (void)state;
+    train(MODEL "accumulate=4 gpus=1", "one", &one);
+    assert_true(one.loss[STEPS - 1] < one.loss[0]);
+    learns_as_one(MODEL, "accumulate=4 gpus=2 tp=2", &one, "one", false);
+    learns_as_one(MODEL, "accumulate=4 gpus=4 tp=4 checkpointing=full", &one, "one", false);
+    learns_as_one(MODEL, "accumulate=4 gpus=2 tp=2 checkpointing=selective loss_chunk=3", &one, "one", false);
+    remove_all(folder("one"));
+}
+
+/* Ranks are neighbours along either axis; what is sharded is a slice. */
+static void test_with_data_parallel_ranks(void **state)
+{
+    static const char *const plans[] = {"gpus=4 tp=2 accumulate=2 strategy=ddp",
+                                        "gpus=4 tp=2 accumulate=2 strategy=ddp accumulate_sync=true",
+                                        "gpus=4 tp=2 accumulate=2 strategy=zero1 layout_order=dp-tp",
+                                        "gpus=8 tp=4 accumulate=2 strategy=shard_grad_op",
+                                        "gpus=8 tp=2 accumulate=1 strategy=full_shard",
+                                        "gpus=8 tp=2 accumulate=1 strategy=hybrid_shard shard_group=2"};
+    struct run_result one;
+    (void)state;
+    train(MODEL "accumulate=4 gpus=1", "one", &one);
+    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++)
+        learns_as_one(MODEL, plans[i], &one, "one", false);
+    remove_all(folder("one"));
+}
+
+static void test_with_stages(void **state)
+{
+    static const char *const plans[] = {"gpus=4 tp=2 pp=2 accumulate=4 schedule=1f1b",
+                                        "gpus=4 tp=2 pp=2 accumulate=4 schedule=zb-h1",
+                                        "gpus=8 tp=2 pp=2 accumulate=2 strategy=zero1 schedule=zb-h2",
+                                        "gpus=8 tp=4 pp=2 accumulate=4 schedule=dualpipev layout_order=pp-tp-dp",
+                                        "gpus=8 tp=2 pp=2 accumulate=2 layout_order=dp-pp-tp strategy=ddp"};
+    struct run_result one;
+    (void)state;
+    train(MODEL "accumulate=4 gpus=1", "one", &one);
+    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++)
+        learns_as_one(MODEL, plans[i], &one, "one", false);
+    remove_all(folder("one"));
+}
+
+/* The table is the head; positions, biases of sums and norms are on every rank. */
+static void test_tied_embeddings(void **state)
+{
+    struct run_result one;
+    (void)state;
+    train(TIED "gpus=1", "one", &one);
+    learns_as_one(TIED, "gpus=2 tp=2", &one, "one", false);
+    learns_as_one(TIED, "gpus=4 tp=4", &one, "one", false);
+    learns_as_one(TIED, "gpus=4 tp=2 pp=2", &one, "one", false);
+    remove_all(folder("one"));
+}
+
+/* Blocks whose branches, norms and activations stand in every order that the executor has, and the same with stages
+ * whose backward is split. How a block is kept for backward changes no bit. */
+static void test_blocks_of_every_order(void **state)
+{
+    static const char *const models[] = {
+        "kv_heads=2 qk_norm=true ",
+        "activation=geglu norm_unit_offset=true attention_softcap=2 final_softcap=3 ",
+        "norm=layer_norm activation=gelu bias=true positions=8 position=learned ",
+        "norm=layer_norm activation=gelu gelu_epilogue=true bias=true ",
+        "norm=layer_norm activation=gelu mlp_bias=true head_bias=true parallel_block=one_norm ",
+        "norm=layer_norm activation=gelu bias=true parallel_block=two_norms ",
+        "kv_heads=2 norm_place=after qk_norm=true ",
+        "kv_heads=2 sliding_window=3 sliding_window_pattern=2 embedding_scale=true norm_place=both ",
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct run_result one, cut, kept;
+        char words[600];
+        snprintf(words, sizeof words,
+                 "layers=4 hidden=16 heads=4 head_dim=8 ffn=48 vocab=50 seq=8 micro_batch=2 accumulate=2 %s",
+                 models[i]);
+        train_for(words, "one", 4, &one);
+        size_t end = strlen(words);
+        strcat(words, "gpus=2 tp=2");
+        train_for(words, "run", 4, &cut);
+        for (size_t k = 0; k < 4; k++)
+            if (fabs(cut.loss[k] - one.loss[k]) > DIFFERS_BY ||
+                fabs(cut.gradient_norm[k] / one.gradient_norm[k] - 1) > 1e-5)
+                fail_msg("%s: step %zu: loss %.9g and %.9g, norm %.9g and %.9g", words, k + 1, one.loss[k], cut.loss[k],
+                         one.gradient_norm[k], cut.gradient_norm[k]);
+        strcat(words, " checkpointing=full");
+        train_for(words, "run", 4, &kept);
+        run_same(&kept, &cut, words);
+        strcpy(words + end, "gpus=4 tp=2 pp=2 schedule=zb-h1 checkpointing=selective");
+        train_for(words, "run", 4, &kept);
+        run_same(&kept, &cut, words);
+    }
+    remove_all(folder("one"));
+    remove_all(folder("run"));
+}
+
+/* bf16 rounds sums of two ranks' terms elsewhere: as far from one rank's as bf16 is from fp32. */
+static void test_bf16(void **state)
+{
+    struct run_result wide, one, cut;
+    (void)state;
+    train_for(MODEL "gpus=1 accumulate=2", "one", 20, &wide);
+    train_for(MODEL "gpus=1 accumulate=2 precision=bf16-mixed", "one", 20, &one);
+    train_for(MODEL "gpus=4 tp=2 strategy=zero1 precision=bf16-mixed", "run", 20, &cut);
+    double bf16 = run_apart(&one, &wide), tensor = run_apart(&cut, &wide);
+    assert_true(bf16 > 0 && tensor < 2 * bf16);
+    remove_all(folder("one"));
+    remove_all(folder("run"));
+}
+
+/* What ranks of one layout wrote goes on in any other: slices of columns, packed parts and a vocabulary that ranks do
+ * not divide, in shards and stages, and back. */
+static void test_checkpoints_of_any_layout(void **state)
+{
+    static const char *const layouts[] = {"gpus=1 accumulate=4",
+                                          "gpus=2 tp=2 accumulate=4",
+                                          "gpus=4 tp=4 accumulate=4",
+                                          "gpus=4 tp=2 pp=2 accumulate=4 schedule=zb-v",
+                                          "gpus=8 tp=2 strategy=full_shard",
+                                          "gpus=4 pp=4 accumulate=4",
+                                          "gpus=8 tp=4 strategy=zero1 accumulate=2 layout_order=dp-tp",
+                                          "gpus=4 strategy=full_shard",
+                                          "gpus=1 accumulate=4"};
+    struct run_result whole, part;
+    char words[400], flags[3200];
+    (void)state;
+    rank_run(MODEL "gpus=1 accumulate=4", "--steps 18 --lr 1e-3 --min-lr 1e-3", &whole);
+    assert_int_equal(whole.status, DTP_OK);
+    remove_all(folder("run"));
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        snprintf(words, sizeof words, MODEL "%s", layouts[i]);
+        snprintf(flags, sizeof flags, "--steps %zu --lr 1e-3 --min-lr 1e-3 --checkpoint '%s' %s", 2 * (i + 1),
+                 folder("run"), i ? "--resume" : "");
+        rank_run(words, flags, &part);
+        assert_int_equal(part.status, DTP_OK);
+        for (size_t k = 0; k < 2; k++)
+            if (fabs(part.loss[k] - whole.loss[2 * i + k]) > DIFFERS_BY)
+                fail_msg("%s: step %zu: loss %.9g, %.9g of one rank", layouts[i], 2 * i + k + 1, part.loss[k],
+                         whole.loss[2 * i + k]);
+    }
+    remove_all(folder("run"));
+}
+
+/* What is not run is refused by name, with what to do. */
+static void test_refusals(void **state)
+{
+    static const struct {
+        const char *words, *key, *says;
+    } refused[] = {{"gpus=8 tp=8", "tp", "the nearest that fits is 4"},
+                   {"gpus=2 tp=2 sequence_parallel=false", "sequence_parallel", "leave it out"},
+                   {"gpus=2 tp=2 tp_overlap=true", "tp_overlap", "leave it out"},
+                   {"gpus=2 tp=2 gradient_stream=true", "gradient_stream", "leave it out"},
+                   {"gpus=2 tp=2 optimizer=adam8bit", "optimizer", "leave it out"},
+                   {"gpus=2 tp=2 qk_norm=true qk_norm_wide=true", "tp", "qk_norm_wide"},
+                   {"gpus=4 tp=4 vocab=9", "tp", "none of 9 tokens"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        char line[4096], said[4096] = "";
+        char words[600];
+        snprintf(words, sizeof words, MODEL "%s", refused[i].words);
+        rank_command_line(words, "--steps 1 2>&1", line, sizeof line);
+        FILE *pipe = popen(line, "r");
+        assert_non_null(pipe);
+        size_t bytes = fread(said, 1, sizeof said - 1, pipe);
+        said[bytes] = '\0';
+        assert_int_equal(WEXITSTATUS(pclose(pipe)), DTP_BAD_INPUT);
+        if (!strstr(said, refused[i].key) || !strstr(said, refused[i].says))
+            fail_msg("%s: \"%s\" says nothing of %s and \"%s\"", refused[i].words, said, refused[i].key,
+                     refused[i].says);
+    }
+}
+
+static int times_said(const char *text, const char *words)
+{
+    int count = 0;
+    while ((text = strstr(text, words))) {
+        text += strlen(words);
+        count++;
+    }
+    return count;
+}
+
+static void run_report(const char *words, char *said, size_t bytes)
+{
+    char line[1600];
+    snprintf(line, sizeof line,
+             "'" TEST_BINARY_DIR
+             "/dtplan' run --runtime dtplan --device host --threads 1 --steps 4 --layers 2 --hidden "
+             "64 --heads 4 --ffn 64 --vocab 101 --seq 16 --precision fp32 --clip-norm 1 %s 2>&1",
+             words);
+    FILE *pipe = popen(line, "r");
+    assert_non_null(pipe);
+    size_t count = fread(said, 1, bytes - 1, pipe);
+    said[count] = '\0';
+    if (WEXITSTATUS(pclose(pipe)) != 0)
+        fail_msg("%s: %s", words, said);
+}
+
+/* Arenas of all ranks, and bytes of the three kinds of collectives and of transfers; what ranks wait for each other is
+ * said. */
+static void test_report_of_a_run(void **state)
+{
+    static char said[1 << 16];
+    (void)state;
+    run_report("--gpus 4 --tp 2 --pp 2 --accumulate 4 --strategy ddp --schedule zb-h1", said, sizeof said);
+    assert_int_equal(times_said(said, "as predicted, to the byte, on all 4 ranks"), 5);
+    assert_non_null(strstr(said, "tp: collectives of"));
+    run_report("--gpus 4 --tp 2 --accumulate 2 --strategy zero1", said, sizeof said);
+    char *sent = strstr(said, "COMMUNICATION"), *arena = strstr(said, "  arena ");
+    assert_true(sent && arena && strstr(said, "TENSOR PARALLEL"));
+    *strstr(sent, "STEP TIME") = '\0';
+    assert_int_equal(times_said(sent, " 1.000"), 3); /* all_gather, reduce_scatter, all_reduce */
+    *strchr(arena + 1, '\n') = '\0';
+    assert_int_equal(times_said(arena, " 1.000"), 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_learns_as_one_rank),
+                                       cmocka_unit_test(test_with_data_parallel_ranks),
+                                       cmocka_unit_test(test_with_stages),
+                                       cmocka_unit_test(test_tied_embeddings),
+                                       cmocka_unit_test(test_blocks_of_every_order),
+                                       cmocka_unit_test(test_bf16),
+                                       cmocka_unit_test(test_checkpoints_of_any_layout),
+                                       cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_report_of_a_run)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
