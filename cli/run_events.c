@@ -80,7 +80,7 @@ static void mfu_text(const struct dtp_run_listener *l, double tokens_per_s, char
     if (!job)
         return;
     double peak = job->cluster.gpu.peak_flops_per_s[job->plan.precision.compute] * job->cluster.gpus;
-    double flops = dtp_transformer_model_flops_per_token(&job->transformer, job->plan.sequence) * tokens_per_s;
+    double flops = dtp_plan_model_flops_per_token(&job->transformer, &job->plan) * tokens_per_s;
     if (l->out->gpu && peak > 0)
         snprintf(out, bytes, "  MFU %.1f %%", 100 * flops / peak);
 }

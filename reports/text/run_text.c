@@ -208,7 +208,7 @@ static void print_step(const struct dtp_run_report *r, const struct dtp_page *pa
     }
     struct dtp_grid grid;
     struct dtp_unit unit = dtp_unit_time(m->step_s);
-    double flops = dtp_transformer_model_flops_per_token(&job->transformer, job->plan.sequence);
+    double flops = dtp_plan_model_flops_per_token(&job->transformer, &job->plan);
     double peak = job->cluster.gpu.peak_flops_per_s[job->plan.precision.compute] * job->cluster.gpus;
     snprintf(words, sizeof words, "step, %s", unit.name);
     dtp_grid_create(&grid, "lrrr");
