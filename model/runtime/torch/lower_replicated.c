@@ -3,6 +3,7 @@
  * DDP lays gradients into buckets (ddp_buckets.h). They are all-reduced in order on the communicator's stream and
  * awaited at the end of backward (reducer.cpp). */
 #include "lower/ddp_buckets.h"
+#include "plan/optimizer_state.h"
 #include "runtime/torch/lower_comm_hook.h"
 #include "runtime/torch/lower_foreach.h"
 #include "runtime/torch/torch.h"
@@ -26,6 +27,15 @@ static struct dtp_lower_buckets *buckets_of(const struct dtp_lowering *l)
 /* ---- state
  * ------------------------------------------------------------------------------------------------------------ */
 
+/* Of a part of the rank that holds all: sums over rows and over columns of its matrices, or of vectors their own. */
+static void add_factors(struct dtp_lowering *l, const struct dtp_lower_module *module, int part,
+                        struct dtp_lower_moments *out)
+{
+    uint64_t bytes = dtp_dtype_bytes(l->plan->precision.moments), rows = module->rows[part];
+    dtp_lower_add_state(l, out, dtp_bytes_product(bytes, rows ? rows : module->elements[part]));
+    dtp_lower_add_state(l, out, dtp_bytes_product(bytes, module->columns[part]));
+}
+
 /* The optimizer's tensors of this rank's `own` elements of a module: whole tensors, as ZeroRedundancyOptimizer deals
  * them out, but for the last one, so that shares add up. */
 static void make_moments(struct dtp_lowering *l, const struct dtp_lower_module *module, uint64_t own,
@@ -36,6 +46,8 @@ static void make_moments(struct dtp_lowering *l, const struct dtp_lower_module *
         if (!module->trained[part])
             continue;
         uint64_t elements = module->elements[part] < own ? module->elements[part] : own;
+        if (dtp_optimizer_by_tensor(l->plan))
+            add_factors(l, module, part, out);
         dtp_lower_add_moments(l, out, elements);
         own -= elements;
     }
