@@ -21,6 +21,7 @@ set(DTP_SYSTEM_inih "ini\\.h")
 set(DTP_SYSTEM_yaml "yaml\\.h")
 set(DTP_SYSTEM_cuda "(cuda|cuda_[a-z0-9_]+|cooperative_groups|mma|curand_kernel|vector_types)\\.h|cub/[a-z_]+\\.cuh|math_constants\\.h")
 set(DTP_SYSTEM_gpu_libraries "nccl\\.h|nccl_device\\.h|cublas[A-Za-z_0-9]*\\.h|cudnn[a-z_0-9]*\\.h")
+set(DTP_SYSTEM_loader "dlfcn\\.h")
 set(DTP_SYSTEM_cpu_libraries "cblas\\.h|numa\\.h|immintrin\\.h")
 
 set(DTP_FOLDERS "")
@@ -112,3 +113,5 @@ dtp_folder(reports/table USES reports/text SYSTEM libc jansson)
 dtp_folder(reports/chart USES reports/table SYSTEM libc gsl)
 dtp_folder(reports/html USES reports/chart SYSTEM libc)
 dtp_folder(cli USES reports/html model/import SYSTEM libc jansson)
+# the commands for programs: libdtplan
+dtp_folder(cli/library USES cli SYSTEM libc loader)

@@ -84,6 +84,7 @@ struct dtp_arguments {
     uint32_t max_gpus;         /* of a search; 0: not given */
     uint32_t max_nodes;        /* likewise */
     const char *exclude_gpus;  /* search --exclude-gpu LIST, or NULL */
+    bool no_advice;            /* plan --no-advice */
     bool charts;               /* simulate --charts */
     bool leave_one_out;        /* backtest --leave-one-out */
     const char *machine;       /* backtest --machine FILE.csv, or NULL; elsewhere a key of the job */
@@ -98,6 +99,7 @@ struct dtp_arguments {
     const char *only;                      /* --only PREFIX, or NULL */
     const char *notes;                     /* --notes TEXT, or NULL */
     const char *trace, *timeline, *memory; /* files of simulate, or NULL */
+    const char *snapshot;                  /* file of run, or NULL */
     const char **catalogs;                 /* --catalog FILE ... */
     size_t catalog_count;
     const char *to;     /* launch --to NAME, or NULL */

@@ -19,22 +19,19 @@ void dtp_key_of_flag(const char *flag, char *key, size_t bytes)
     key[length] = '\0';
 }
 
-/* "micro_batch" as it is typed: "--micro-batch". Valid until DTP_NEAREST_KEPT later calls. */
-static const char *flag_of_name(const char *name)
+/* "micro_batch" as it is typed: "--micro-batch". */
+static const char *flag_of_name(const char *name, char *out, size_t bytes)
 {
-    static char flags[DTP_NEAREST_KEPT][64];
-    static size_t turn;
-    char *flag = flags[turn++ % DTP_NEAREST_KEPT];
-    snprintf(flag, sizeof flags[0], "%s%s", name[0] == '-' ? "" : "--", name);
-    for (char *c = flag; *c; c++)
+    snprintf(out, bytes, "%s%s", name[0] == '-' ? "" : "--", name);
+    for (char *c = out; *c; c++)
         *c = *c == '_' ? '-' : *c;
-    return flag;
+    return out;
 }
 
 void dtp_fault_unknown_flag(const char *flag, enum dtp_command command, struct dtp_faults *faults)
 {
     struct dtp_nearest nearest;
-    char typed[64], hint[192], fallback[64], key[64];
+    char typed[64], hint[192], fallback[64], key[64], flags[DTP_NEAREST_KEPT][64];
     size_t key_count, alias_count, option_count;
     bool takes_job = dtp_command_takes_job(command);
     const struct dtp_option *options = dtp_options(&option_count);
@@ -58,7 +55,7 @@ void dtp_fault_unknown_flag(const char *flag, enum dtp_command command, struct d
         if (!aliases[i].value)
             dtp_nearest_offer(&nearest, aliases[i].word);
     for (size_t i = 0; i < nearest.count; i++)
-        nearest.names[i] = flag_of_name(nearest.names[i]);
+        nearest.names[i] = flag_of_name(nearest.names[i], flags[i], sizeof flags[i]);
     dtp_nearest_text(&nearest, hint, sizeof hint);
     snprintf(fallback, sizeof fallback, "see dtplan help %s", dtp_command_text(command));
     dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: unknown flag of '%s'; %s", flag, dtp_command_text(command),

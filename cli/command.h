@@ -5,6 +5,7 @@
 
 #include "cli/arguments.h"
 #include "cli/call_files.h"
+#include "cli/progress.h"
 #include "machine/catalog.h"
 #include "page/page.h"
 #include "import/import.h"
@@ -19,6 +20,10 @@ struct dtp_context {
     struct dtp_faults *faults;
     struct dtp_call_files *files; /* all that the line names are in it and checked */
     struct dtp_import *import;    /* takes the files of --from */
+    /* Of a call that is no command line but a program's (library/): the catalogues, read before; the text of a scenario
+     * in place of a file, or NULL. Such a call says nothing on standard error and catches no signal. */
+    const struct dtp_catalog *catalogues;
+    const char *scenario;
 };
 
 #define DTP_COMMAND_FUNCTION(suffix, name, function)                                                                   \
@@ -28,6 +33,8 @@ DTP_COMMAND_TABLE(DTP_COMMAND_FUNCTION)
 
 /* ---- shared steps ----------------------------------------------------------------------------------------------- */
 
+/* Progress of the call's work, silent where it is a program's. */
+struct dtp_progress dtp_context_progress(const struct dtp_context *context, const char *what, uint64_t first);
 /* Finds the data directory, reads the catalogues there and the files of --catalog and --machine. Caller destroys. */
 enum dtp_status dtp_context_catalog(const struct dtp_context *context, struct dtp_catalog *out);
 /* The files that a scenario names are read too: no output may be one of them. */
@@ -57,6 +64,8 @@ void dtp_context_collect(const struct dtp_context *context);
 /* Writes the directory that holds the catalogues into `out`: $DTPLAN_DATA, <executable>/../share/dtplan, where
  * `cmake --install` put them, the source tree. */
 enum dtp_status dtp_data_directory(char *out, size_t bytes, struct dtp_faults *faults);
+/* The same, beside a program or library of that path. */
+enum dtp_status dtp_data_directory_of(const char *file, char *out, size_t bytes, struct dtp_faults *faults);
 
 /* What may stand for the last of the words that were typed behind the program's name: complete.c. */
 enum dtp_status dtp_complete(const struct dtp_context *context, char **words, int count);

@@ -33,7 +33,7 @@ static enum dtp_status leave_one_out(const struct dtp_context *context, const st
     const struct dtp_arguments *a = context->arguments;
     struct dtp_predictor response = dtp_predictor_closed();
     struct dtp_predictor predictor = a->simulated ? dtp_predictor_simulated() : response;
-    struct dtp_progress progress = dtp_progress_start("sources", 0);
+    struct dtp_progress progress = dtp_context_progress(context, "sources", 0);
     struct dtp_watch watch = {&progress, draw_progress};
     struct dtp_leave_one_out *result;
     enum dtp_status status = dtp_leave_one_out_run(a->words, a->word_count, &predictor, &response, catalog, &watch,
@@ -55,7 +55,7 @@ static enum dtp_status score(const struct dtp_context *context, const struct dtp
     struct dtp_backtest *backtest;
     struct dtp_predictor predictor = a->simulated ? dtp_predictor_simulated() : dtp_predictor_closed();
     predictor.machine = a->machine;
-    struct dtp_progress progress = dtp_progress_start("runs", 0);
+    struct dtp_progress progress = dtp_context_progress(context, "runs", 0);
     const struct dtp_watch watch = {&progress, draw_progress};
     const struct dtp_backtest_request request = {.paths = a->words,
                                                  .path_count = a->word_count,

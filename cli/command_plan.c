@@ -34,11 +34,12 @@ static enum dtp_status fill_report(const struct dtp_context *context, const stru
     if (status != DTP_OK)
         return status;
     struct dtp_prediction closed = out->prediction;
-    if (out->simulated) /* the advisor goes by the estimate */
+    if (out->simulated && !a->no_advice) /* the advisor goes by the estimate */
         status = dtp_estimate(&out->job.transformer, &out->job.cluster, &out->job.plan, &closed, context->faults);
     if (status != DTP_OK)
         return status;
-    dtp_advise(&out->job, &closed, a->solves ? NULL : scenario, catalog, &out->advice);
+    if (!a->no_advice)
+        dtp_advise(&out->job, &closed, a->solves ? NULL : scenario, catalog, &out->advice);
     dtp_training_cost_of(&out->job, &out->prediction.throughput, &out->money, true, &out->training);
     return DTP_OK;
 }
@@ -144,21 +145,25 @@ static enum dtp_status print_comparison(const struct dtp_context *context, const
 static enum dtp_status plan_several(const struct dtp_context *context, struct dtp_scenario *scenario,
                                     const struct dtp_catalog *catalog, const enum dtp_strategy *list, size_t count)
 {
-    static struct dtp_faults own; /* 16 KiB */
+    struct dtp_faults *own = calloc(1, sizeof *own);
     struct comparison comparison = {.count = count};
     for (size_t i = 0; i < count; i++)
         snprintf(comparison.rows[i].strategy, sizeof comparison.rows[i].strategy, "%s", dtp_strategy_text(list[i]));
     comparison.reports = calloc(comparison.count, sizeof *comparison.reports);
-    if (!comparison.reports)
+    if (!comparison.reports || !own) {
+        free(comparison.reports);
+        free(own);
         return dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    }
     size_t planned = 0;
     for (size_t i = 0; i < comparison.count; i++)
-        planned += fill_row(context, scenario, catalog, &comparison.rows[i], &comparison.reports[i], &own) == DTP_OK;
+        planned += fill_row(context, scenario, catalog, &comparison.rows[i], &comparison.reports[i], own) == DTP_OK;
     enum dtp_status status =
-        planned > 0 ? print_comparison(context, &comparison) : all_refused(&comparison, &own, context->faults);
+        planned > 0 ? print_comparison(context, &comparison) : all_refused(&comparison, own, context->faults);
     for (size_t i = 0; i < comparison.count; i++)
         dtp_pipeline_stages_release(&comparison.reports[i].stages);
     free(comparison.reports);
+    free(own);
     return status;
 }
 

@@ -6,6 +6,7 @@
 #include "cli/set_job.h"
 #include "cli/stages_run.h"
 #include "record/simulation_report.h"
+#include "runtime/runtimes.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -53,7 +54,7 @@ static enum dtp_status say(const struct dtp_context *context, const struct dtp_r
         status = dtp_run_json(&ran->report, context->out, context->faults);
     else
         dtp_run_text(&ran->report, &context->page);
-    if (status == DTP_OK && !ran->timed && (a->trace || a->timeline))
+    if (status == DTP_OK && ran->simulated.job.plan.runtime->executed && !ran->timed && (a->trace || a->timeline))
         fprintf(stderr,
                 "dtplan: warning: %s is not written: operations are timed in the last two steps, before which this run "
                 "was stopped\n",
@@ -77,6 +78,23 @@ static enum dtp_status say_stopped(const struct dtp_context *context, uint64_t l
                           : "; with --checkpoint DIR it leaves what --resume goes on from");
 }
 
+/* Files that only one of both who run plans can write. */
+static enum dtp_status check_files(const struct dtp_arguments *a, const struct dtp_scenario *scenario,
+                                   struct dtp_faults *faults)
+{
+    const struct dtp_runtime *runtime = dtp_runtime_find(dtp_scenario_get(scenario, "runtime"));
+    bool executed = !runtime || runtime->executed;
+    if (executed && a->snapshot)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "--snapshot: PyTorch writes it, of --runtime torch; the executor's memory is one arena, which "
+                         "dtplan simulate --memory FILE.csv shows");
+    if (!executed && (a->timeline || a->chart))
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "%s: the executor times operations, PyTorch's program does not; it has --trace and --snapshot",
+                         a->timeline ? "--timeline" : "--chart");
+    return DTP_OK;
+}
+
 static enum dtp_status run(const struct dtp_context *context, const struct dtp_catalog *catalog,
                            struct dtp_scenario *scenario)
 {
@@ -84,6 +102,8 @@ static enum dtp_status run(const struct dtp_context *context, const struct dtp_c
     const struct dtp_run_job job = {context, catalog, scenario, NULL, true};
     struct dtp_ran_job ran;
     enum dtp_status status = dtp_run_take_defaults(scenario, context->faults), said = DTP_OK;
+    if (status == DTP_OK)
+        status = check_files(a, scenario, context->faults);
     if (status == DTP_OK)
         status = dtp_run_take_device(scenario, a->passed, a->passed_count, context->faults);
     if (status != DTP_OK)

@@ -179,7 +179,7 @@ static enum dtp_status print(const struct dtp_context *context, const struct dtp
 static enum dtp_status run_search(const struct dtp_context *context, const struct dtp_catalog *catalog,
                                   const struct dtp_scenario *base, struct dtp_axes *axes)
 {
-    struct dtp_progress progress = dtp_progress_start("combinations", 0);
+    struct dtp_progress progress = dtp_context_progress(context, "combinations", 0);
     struct dtp_search_question question = {.base = base,
                                            .axes = axes,
                                            .catalog = catalog,

@@ -181,7 +181,7 @@ static enum dtp_status run_rows(struct sweep *sweep)
                                      .take = take,
                                      .watch = watch};
     uint64_t done = 0;
-    sweep->progress = dtp_progress_start("rows", sweep->file.rows);
+    sweep->progress = dtp_context_progress(sweep->context, "rows", sweep->file.rows);
     enum dtp_status status = dtp_parallel_run(&job, &done, sweep->context->faults);
     dtp_progress_end(&sweep->progress);
     if (status == DTP_NO)
@@ -256,14 +256,17 @@ static void catch_signals(void)
 
 static enum dtp_status run_sweep(struct sweep *sweep)
 {
-    catch_signals();
-    struct dtp_faults *faults = sweep->context->faults;
+    const struct dtp_context *context = sweep->context;
+    struct dtp_faults *faults = context->faults;
+    if (!context->catalogues)
+        catch_signals();
     char *header = dtp_sweep_header();
     const struct dtp_row_file_kind kind = {DTP_SWEEP_SCHEMA, header, digest(sweep), false};
     if (!header)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     enum dtp_status status =
-        dtp_row_file_open(sweep->context->arguments->output, &kind, sweep->rows, &sweep->file, faults);
+        context->catalogues ? dtp_row_file_to(context->out, &kind, &sweep->file, faults)
+                            : dtp_row_file_open(context->arguments->output, &kind, sweep->rows, &sweep->file, faults);
     free(header);
     if (status != DTP_OK)
         return status;

@@ -18,9 +18,11 @@ enum dtp_status dtp_context_catalog(const struct dtp_context *context, struct dt
 {
     const struct dtp_arguments *a = context->arguments;
     char directory[4096];
+    enum dtp_status status = DTP_OK;
     memset(out, 0, sizeof *out);
-    enum dtp_status status = dtp_data_directory(directory, sizeof directory, context->faults);
-    if (status == DTP_OK)
+    if (context->catalogues)
+        dtp_catalog_borrow(context->catalogues, out);
+    else if ((status = dtp_data_directory(directory, sizeof directory, context->faults)) == DTP_OK)
         status = dtp_catalog_load(directory, out, context->faults);
     if (status != DTP_OK)
         return status;
@@ -35,6 +37,11 @@ enum dtp_status dtp_context_catalog(const struct dtp_context *context, struct dt
     if (status != DTP_OK)
         dtp_catalog_destroy(out);
     return status;
+}
+
+struct dtp_progress dtp_context_progress(const struct dtp_context *context, const char *what, uint64_t first)
+{
+    return context->catalogues ? dtp_progress_none() : dtp_progress_start(what, first);
 }
 
 enum dtp_status dtp_context_spare(const struct dtp_context *context, const struct dtp_scenario *scenario)
@@ -54,6 +61,9 @@ enum dtp_status dtp_context_files(const struct dtp_context *context, struct dtp_
     enum dtp_status worst = dtp_scenario_create(out, context->faults);
     for (size_t i = 0; i < a->word_count && *out; i++)
         worst = dtp_worse(worst, dtp_scenario_read(*out, a->words[i], context->faults));
+    if (*out && context->scenario)
+        worst = dtp_worse(
+            worst, dtp_scenario_parse(*out, "scenario", context->scenario, strlen(context->scenario), context->faults));
     if (*out && a->from_count)
         worst = dtp_worse(worst, dtp_from_apply(context, catalog, *out));
     if (worst == DTP_OK)

@@ -12,23 +12,28 @@ static bool holds_catalogues(const char *directory)
     return length > 0 && (size_t)length < sizeof path && access(path, R_OK) == 0;
 }
 
-/* <directory of the executable>/../share/dtplan; false where the system does not tell. */
-static bool beside_executable(char *out, size_t bytes)
+/* share/dtplan of the tree that a program in bin or a library in lib or lib/x86_64-linux-gnu was installed in. */
+static bool beside(const char *file, char *out, size_t bytes)
 {
-    char path[4096];
-    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
-    if (length <= 0)
-        return false;
-    path[length] = '\0';
-    char *slash = strrchr(path, '/');
-    if (!slash)
-        return false;
-    *slash = '\0';
-    int wrote = snprintf(out, bytes, "%s/../share/dtplan", path);
-    return wrote > 0 && (size_t)wrote < bytes && holds_catalogues(out);
+    static const char *const ways[] = {"../share/dtplan", "../../share/dtplan"};
+    const char *slash = strrchr(file, '/');
+    for (size_t i = 0; i < sizeof ways / sizeof *ways && slash; i++) {
+        int wrote = snprintf(out, bytes, "%.*s/%s", (int)(slash - file), file, ways[i]);
+        if (wrote > 0 && (size_t)wrote < bytes && holds_catalogues(out))
+            return true;
+    }
+    return false;
 }
 
 enum dtp_status dtp_data_directory(char *out, size_t bytes, struct dtp_faults *faults)
+{
+    char path[4096] = "";
+    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+    path[length > 0 ? length : 0] = '\0';
+    return dtp_data_directory_of(path, out, bytes, faults);
+}
+
+enum dtp_status dtp_data_directory_of(const char *file, char *out, size_t bytes, struct dtp_faults *faults)
 {
     const char *given = getenv("DTPLAN_DATA");
     if (given && *given) { /* the user's word is final: no silent fallback to other data */
@@ -39,7 +44,7 @@ enum dtp_status dtp_data_directory(char *out, size_t bytes, struct dtp_faults *f
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
                          "DTPLAN_DATA is '%s', but there is no readable gpus.csv in it; unset it or correct it", given);
     }
-    if (beside_executable(out, bytes))
+    if (beside(file, out, bytes))
         return DTP_OK;
     /* A build in a checkout means the checkout's catalogues, even where an older release is installed. */
     const char *const built_in[] = {DTPLAN_SOURCE_DATA_DIR, DTPLAN_INSTALL_DATA_DIR};

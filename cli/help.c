@@ -123,7 +123,9 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
          "FILE.csv]",
          "Trains the model of a plan: dtplan-exec runs the very step program that is simulated, on GPUs or on the "
          "cores of this machine, and what was predicted stands beside what was measured. Takes the same keys as plan, "
-         "of --runtime dtplan. The last two steps are timed operation by operation: one alone, one as it runs.",
+         "of --runtime dtplan. The last two steps are timed operation by operation: one alone, one as it runs. A plan "
+         "of "
+         "--runtime torch is trained by PyTorch itself, where that is installed (DTPLAN_PYTHON names the interpreter).",
          {{"dtplan run --layers 2 --hidden 128 --heads 4 --vocab 512 --seq 128 --gpus 1 --strategy ddp --device host "
            "--steps 20",
            "a small model on this machine's cores"},
@@ -134,14 +136,17 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
            "a file of tokens on four GPUs"},
           {"dtplan run --model gpt-2 --gpu h200 --gpus 4 --gpus-per-node 2 --strategy hybrid_shard --pretend-nodes "
            "--network sockets --network-gbit-per-s 59",
-           "one machine as two nodes"}}},
+           "one machine as two nodes"},
+          {"dtplan run --runtime torch --model llama-2-7b --gpu h100 --gpus 8 --micro-batch 1 --steps 12",
+           "the same plan by PyTorch's FSDP2"}}},
     [DTP_COMMAND_VALIDATE] =
         {"dtplan validate [SCENARIO.ini | LIST.scenarios ...] [--KEY LIST ...] [--tolerance 10%] [-o FILE.csv] "
          "[--resume] [--chart FIGURE] [--refit MACHINE.csv] [--json]",
          "Predicts jobs, runs each as `run` does, and says how far off the predictions were: memory by owner, bytes "
          "sent, operations, step time with its error split into costs, contention and host. A flag takes lists as in "
          "sweep; each line of a file that ends in .scenarios holds flags as well. Exit status 1 where a step is beyond "
-         "the tolerance, the device's memory beyond 2 %, or bytes differ at all. A run that fails is a row with its "
+         "the tolerance, memory of the device or of PyTorch's allocator beyond 2 %, or bytes differ at all. A run that "
+         "fails is a row with its "
          "reason, the others go on.",
          {{"dtplan validate --layers 2 --hidden 64 --heads 2 --vocab 300 --seq 64 --gpus 1,2 --strategy ddp,full_shard "
            "--device host",

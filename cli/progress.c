@@ -16,7 +16,12 @@ struct dtp_progress dtp_progress_start(const char *what, uint64_t first)
     const char *term = getenv("TERM");
     bool moves = isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
     double start_s = dtp_now_s();
-    return (struct dtp_progress){moves, start_s, start_s, first, what};
+    return (struct dtp_progress){false, moves, start_s, start_s, first, what};
+}
+
+struct dtp_progress dtp_progress_none(void)
+{
+    return (struct dtp_progress){.silent = true, .what = ""};
 }
 
 double dtp_progress_elapsed_s(const struct dtp_progress *progress)
@@ -52,7 +57,7 @@ void dtp_progress_draw(struct dtp_progress *progress, uint64_t done, uint64_t co
     char bar[BAR_WIDTH + 1], counts[160];
     double now = dtp_now_s();
     bool due = progress->moves || now - progress->said_s >= QUIET_S;
-    if (!due || count == 0 || (!progress->moves && done >= count))
+    if (!due || progress->silent || count == 0 || (!progress->moves && done >= count))
         return;
     double share = (double)done / (double)count;
     size_t filled = (size_t)(share * BAR_WIDTH);

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 struct dtp_progress {
+    bool silent;            /* nobody reads it */
     bool moves;             /* a terminal */
     double start_s, said_s; /* of the last line that does not move */
     uint64_t first;         /* items that were done before */
@@ -14,6 +15,8 @@ struct dtp_progress {
 };
 
 struct dtp_progress dtp_progress_start(const char *what, uint64_t first);
+/* Says nothing. */
+struct dtp_progress dtp_progress_none(void);
 /* Draws over the line before, or says another one when that is due. */
 void dtp_progress_draw(struct dtp_progress *progress, uint64_t done, uint64_t count);
 /* Removes the line. */

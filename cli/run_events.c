@@ -172,6 +172,18 @@ static void hear_step(struct dtp_run_listener *l, const json_t *event)
     say_step(l, event, m->last_step);
 }
 
+static void hear_memory(struct dtp_run_listener *l, const json_t *event)
+{
+    l->out->used_bytes = whole(event, "used_bytes");
+    l->out->gpu_bytes = whole(event, "total_bytes");
+    l->out->reference = (struct dtp_reference_bytes){.after_init = whole(event, "after_init_bytes"),
+                                                     .allocated = whole(event, "allocated_bytes"),
+                                                     .reserved = whole(event, "reserved_bytes"),
+                                                     .parameters = whole(event, "parameter_bytes"),
+                                                     .gradients = whole(event, "gradient_bytes"),
+                                                     .optimizer = whole(event, "optimizer_bytes")};
+}
+
 static void hear_end(struct dtp_run_listener *l, const json_t *event)
 {
     const json_t *sent = json_object_get(event, "sent_bytes");
@@ -235,10 +247,9 @@ void dtp_run_listener_hear(void *listener, const char *line)
         hear_roles(l, event);
     else if (strcmp(kind, "ranks") == 0)
         hear_ranks(l, event);
-    else if (strcmp(kind, "memory") == 0) {
-        l->out->used_bytes = whole(event, "used_bytes");
-        l->out->gpu_bytes = whole(event, "total_bytes");
-    } else if (strcmp(kind, "end") == 0)
+    else if (strcmp(kind, "memory") == 0)
+        hear_memory(l, event);
+    else if (strcmp(kind, "end") == 0)
         hear_end(l, event);
     else if (strcmp(kind, "fault") == 0 && !l->out->reason[0])
         text(event, "words", l->out->reason, sizeof l->out->reason);

@@ -4,6 +4,7 @@
 #include "machine/host_machine.h"
 #include "base/number.h"
 #include "base/table.h"
+#include "record/report.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,23 +14,26 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* A plan of another runtime is another program: what else of it the executor does not know follows from that, so that
- * it is said before anything of the plan is judged. */
+/* A plan that nobody runs: what else of it a runner does not know follows from that, so that it is said before anything
+ * of the plan is judged. */
 static enum dtp_status check_runtime(const struct dtp_scenario *scenario, struct dtp_faults *faults)
 {
     size_t line;
     const char *given = dtp_scenario_get(scenario, "runtime"), *where = dtp_scenario_place(scenario, "runtime", &line);
     const struct dtp_runtime *runtime = dtp_runtime_find(given);
-    if (!runtime || runtime->executed)
+    if (!runtime || runtime->executed || runtime->reference)
         return DTP_OK;
     return dtp_fault_about(faults, DTP_BAD_INPUT, where, line, "runtime",
-                           "is %s, but the executor runs plans of --runtime dtplan: add it", runtime->name);
+                           "is %s, but only plans of --runtime dtplan and torch are run: by the executor, and by a "
+                           "program of PyTorch's: take one of these",
+                           runtime->name);
 }
 
+/* The executor's, or nobody said. */
 static bool is_ours(const struct dtp_scenario *scenario)
 {
-    struct dtp_faults ignored = {0};
-    return check_runtime(scenario, &ignored) == DTP_OK;
+    const struct dtp_runtime *runtime = dtp_runtime_find(dtp_scenario_get(scenario, "runtime"));
+    return !runtime || runtime->executed;
 }
 
 enum dtp_status dtp_run_take_defaults(struct dtp_scenario *scenario, struct dtp_faults *faults)
@@ -49,8 +53,8 @@ enum dtp_status dtp_run_take_device(struct dtp_scenario *scenario, const struct 
     for (size_t i = 0; i < flag_count; i++)
         if (strcmp(flags[i].flag, "--device") == 0) /* the last counts */
             device = flags[i].value;
-    if (!device || strcmp(device, "host") != 0)
-        return DTP_OK;
+    if (!device || strcmp(device, "host") != 0 || !is_ours(scenario))
+        return DTP_OK; /* a framework's own program on cores is still the plan of a GPU, whose times nobody compares */
     dtp_scenario_without_times(scenario);
     if (dtp_scenario_get(scenario, "gpu") || dtp_scenario_get(scenario, "machine"))
         return DTP_OK;
@@ -249,6 +253,53 @@ static enum dtp_status with_program_file(const struct dtp_run_job *run, struct d
     return status;
 }
 
+/* ---- by the framework's own program ------------------------------------------------------------------------------ */
+
+/* All that it knows of the plan: what dtplan plan --json prints. */
+static enum dtp_status write_plan(const struct dtp_run_job *run, const struct dtp_job *job, const char *path)
+{
+    struct dtp_faults *faults = run->context->faults;
+    struct dtp_report *report = calloc(1, sizeof *report);
+    FILE *file = fopen(path, "w");
+    enum dtp_status status = report && file ? dtp_report_predict(job, run->catalog, DTP_FIDELITY_CLOSED, report, faults)
+                                            : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
+                                                        "the plan cannot be handed over: %s", strerror(errno));
+    if (status == DTP_OK)
+        status = dtp_report_plan_json(report, file, faults);
+    if (file && fclose(file) != 0 && status == DTP_OK)
+        status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "the plan cannot be handed over: %s", strerror(errno));
+    free(report);
+    return status;
+}
+
+static enum dtp_status run_reference(const struct dtp_run_job *run, struct dtp_ran_job *out)
+{
+    struct dtp_faults *faults = run->context->faults;
+    const struct dtp_job *job = &out->simulated.job;
+    struct memory_file plan;
+    char path[64]; /* that grandchildren open it by too */
+    enum dtp_status status = make_memory_file("plan", &plan, faults);
+    if (status != DTP_OK)
+        return status;
+    snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)getpid(), plan.descriptor);
+    status = write_plan(run, job, path);
+    struct dtp_run_process process = {
+        .context = run->context, .scenario = run->scenario, .hear = dtp_run_listener_hear};
+    process.reference = job->plan.runtime->reference;
+    process.plan = path;
+    process.ranks = job->cluster.gpus;
+    process.listener =
+        status == DTP_OK ? dtp_run_listener_create(&out->simulated.job, run->progress, &out->measured) : NULL;
+    if (status == DTP_OK && !process.listener)
+        status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (status == DTP_OK) {
+        status = dtp_run_process(&process);
+        dtp_run_listener_finish(process.listener);
+    }
+    close(plan.descriptor);
+    return status;
+}
+
 enum dtp_status dtp_job_run(const struct dtp_run_job *run, struct dtp_ran_job *out)
 {
     struct dtp_simulation_options options = dtp_simulation_options_default();
@@ -262,7 +313,9 @@ enum dtp_status dtp_job_run(const struct dtp_run_job *run, struct dtp_ran_job *o
     if (status == DTP_OK)
         status = dtp_simulated_create(&job, &options, &out->simulated, faults);
     out->predicted = status == DTP_OK;
-    return status == DTP_OK ? with_program_file(run, out) : status;
+    if (status != DTP_OK)
+        return status;
+    return job.plan.runtime->executed ? with_program_file(run, out) : run_reference(run, out);
 }
 
 void dtp_ran_job_release(struct dtp_ran_job *ran)

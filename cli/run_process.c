@@ -2,6 +2,7 @@
 #include "cli/stages_run.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <libgen.h>
 #include <signal.h>
 #include <spawn.h>
@@ -122,6 +123,55 @@ static enum dtp_status write_line(const struct dtp_run_process *p, const char *p
     return line->failed ? dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory") : DTP_OK;
 }
 
+/* Of the executor's flags those that a framework's own program has. */
+static enum dtp_status add_reference_flags(const struct dtp_arguments *a, struct line *line, struct dtp_faults *faults)
+{
+    static const char *const known[] = {"--steps", "--seed", "--lr", "--device", "--log"};
+    enum dtp_status worst = DTP_OK;
+    for (size_t i = 0; i < a->passed_count; i++) {
+        bool is_known = false;
+        for (size_t k = 0; k < sizeof known / sizeof *known; k++)
+            is_known |= strcmp(known[k], a->passed[i].flag) == 0;
+        if (is_known)
+            add_two(line, a->passed[i].flag, a->passed[i].value);
+        else
+            worst = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                              "%s: is of dtplan's own executor; a run by PyTorch's program has --steps, --seed, --lr, "
+                              "--device, --log, --trace and --snapshot",
+                              a->passed[i].flag);
+    }
+    if (a->trace)
+        add_two(line, "--trace", a->trace);
+    if (a->snapshot)
+        add_two(line, "--snapshot", a->snapshot);
+    return worst;
+}
+
+/* One process is plain Python's, several are torchrun's. */
+static enum dtp_status write_reference_line(const struct dtp_run_process *p, struct line *line)
+{
+    const char *given = getenv("DTPLAN_PYTHON");
+    char directory[4096], script[4200], ranks[16];
+    enum dtp_status status = dtp_data_directory(directory, sizeof directory, p->context->faults);
+    if (status != DTP_OK)
+        return status;
+    snprintf(script, sizeof script, "%s/%s", directory, p->reference);
+    if (access(script, R_OK) != 0)
+        return dtp_fault(p->context->faults, DTP_ENVIRONMENT, script, 0, "cannot be read: %s; install all of dtplan",
+                         strerror(errno));
+    add(line, given && *given ? given : "python3");
+    if (p->ranks > 1) {
+        snprintf(ranks, sizeof ranks, "%" PRIu32, p->ranks);
+        add_two(line, "-m", "torch.distributed.run");
+        add(line, "--standalone");
+        add_two(line, "--nproc-per-node", ranks);
+    }
+    add(line, script);
+    add_two(line, "--plan", p->plan);
+    status = add_reference_flags(p->context->arguments, line, p->context->faults);
+    return line->failed ? dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory") : status;
+}
+
 static void release_line(struct line *line)
 {
     for (size_t i = 0; i < line->count; i++)
@@ -145,12 +195,13 @@ static enum dtp_status spawn(const struct dtp_run_process *p, char *const *words
     if (ends[1] != EVENTS_DESCRIPTOR)
         posix_spawn_file_actions_addclose(&actions, ends[1]);
     posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
-    int failed = posix_spawn(&pid, words[0], &actions, NULL, words, environ);
+    int failed = posix_spawnp(&pid, words[0], &actions, NULL, words, environ); /* a name alone is looked for in $PATH */
     posix_spawn_file_actions_destroy(&actions);
     close(ends[1]);
     if (failed) {
         close(ends[0]);
-        return dtp_fault(p->context->faults, DTP_ENVIRONMENT, words[0], 0, "cannot be started: %s", strerror(failed));
+        return dtp_fault(p->context->faults, DTP_ENVIRONMENT, words[0], 0, "cannot be started: %s%s", strerror(failed),
+                         p->reference ? "; install Python with PyTorch, or name an interpreter in DTPLAN_PYTHON" : "");
     }
     child = (sig_atomic_t)pid;
     *events = ends[0];
@@ -182,19 +233,22 @@ static bool is_elastic(const struct dtp_run_process *p)
 
 static enum dtp_status await(const struct dtp_run_process *p)
 {
+    const char *who = p->reference ? p->reference : "dtplan-exec";
     int status;
     while (waitpid((pid_t)child, &status, 0) < 0)
         if (errno != EINTR)
-            return dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "dtplan-exec: %s", strerror(errno));
+            return dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "%s: %s", who, strerror(errno));
     child = 0;
     if (WIFSIGNALED(status))
-        return dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "dtplan-exec was killed by signal %d (%s)%s",
+        return dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "%s was killed by signal %d (%s)%s", who,
                          WTERMSIG(status), strsignal(WTERMSIG(status)),
                          is_elastic(p) ? "; the same line with --resume goes on from the last snapshot in memory" : "");
     int code = WEXITSTATUS(status);
+    if (p->reference && code == 1) /* Python's own, or torchrun's of any rank that fails */
+        return dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "%s failed; what went wrong stands above", who);
     return code <= DTP_ENVIRONMENT
                ? (enum dtp_status)code
-               : dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "dtplan-exec ended with %d", code);
+               : dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "%s ended with %d", who, code);
 }
 
 bool dtp_run_process_told_to_stop(void)
@@ -208,8 +262,9 @@ enum dtp_status dtp_run_process(const struct dtp_run_process *process)
     struct line line = {0};
     char program[8192];
     int events = -1;
-    enum dtp_status status = dtp_run_program(program, sizeof program, process->context->faults);
-    if (status == DTP_OK)
+    enum dtp_status status = process->reference ? write_reference_line(process, &line)
+                                                : dtp_run_program(program, sizeof program, process->context->faults);
+    if (status == DTP_OK && !process->reference)
         status = write_line(process, program, &line);
     sigaction(SIGINT, &action, &before[0]);
     sigaction(SIGTERM, &action, &before[1]);

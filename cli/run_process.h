@@ -5,17 +5,21 @@
 #include "cli/command.h"
 #include "record/run_report.h"
 
-/* Starts dtplan-exec, which lies beside this program or in ../libexec, passes on the keys of the scenario and the flags
- * that were typed for it, and calls `hear` with each line of its events until it ends. Its status is returned: what was
- * wrong it has said itself. DTP_ENVIRONMENT where it cannot be started or was killed. Signals that ask this process to
- * stop go on to it, so that the step at hand is finished. */
+/* Starts dtplan-exec (or a framework's own program, by the Python of $DTPLAN_PYTHON or python3), which lies beside this
+ * program or in ../libexec, passes on the keys of the scenario and the flags that were typed for it, and calls `hear`
+ * with each line of its events until it ends. Its status is returned: what was wrong it has said itself.
+ * DTP_ENVIRONMENT where it cannot be started or was killed. Signals that ask this process to stop go on to it, so that
+ * the step at hand is finished. */
 struct dtp_run_process {
     const struct dtp_context *context;
     const struct dtp_scenario *scenario;
-    const char *program;  /* file of the program's text, which is what runs; NULL where it measures */
-    const char *op_times; /* file for times of operations, or NULL */
-    bool probe;           /* it measures instead of training */
-    bool alone;           /* the program is a set that stands alone: of the keys the cluster's count */
+    const char *program;   /* file of the program's text, which is what runs; NULL where it measures */
+    const char *op_times;  /* file for times of operations, or NULL */
+    bool probe;            /* it measures instead of training */
+    bool alone;            /* the program is a set that stands alone: of the keys the cluster's count */
+    const char *reference; /* script of the data directory that is started in place of it, NULL: none; with */
+    const char *plan;      /* the file of its plan, JSON, and */
+    uint32_t ranks;        /* so many processes, torchrun's where there are several */
     void (*hear)(void *listener, const char *line);
     void *listener;
 };

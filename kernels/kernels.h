@@ -90,7 +90,9 @@ struct dtp_norm_args {
     enum dtp_element element, weight_element;
 };
 
-/* residual_gradient (+)= the gradient of x; weight and bias gradients by way of partial sums in `workspace`. */
+/* residual_gradient (+)= the gradient of x; weight and bias gradients by way of partial sums in `workspace`. Of a
+ * frozen weight there is no gradient: weight_gradient, bias_gradient and workspace are NULL, of qk_norm_backward too.
+ */
 #define DTP_PARTIAL_SUM_ROWS 264u /* workspace: 2 * DTP_PARTIAL_SUM_ROWS * width floats */
 struct dtp_norm_backward_args {
     const void *gradient, *x, *weight; /* gradient of the norm's result */
@@ -291,6 +293,23 @@ struct dtp_quantize_args {
     uint64_t rows, columns;
     enum dtp_element element, result_element;
 };
+/* NF4 (nf4.h): pack4 makes codes of `values` and the largest magnitude of each DTP_NF4_BLOCK of them, unpack4 numbers
+ * of both. `count` is whole blocks, `codes` half as many bytes. */
+#define DTP_NF4_BLOCK 64u
+struct dtp_pack4_args {
+    const void *values;
+    uint8_t *codes;
+    float *largest;
+    uint64_t count;
+    enum dtp_element element;
+};
+struct dtp_unpack4_args {
+    const uint8_t *codes;
+    const float *largest;
+    void *result;
+    uint64_t count;
+    enum dtp_element element;
+};
 struct dtp_zero_args {
     void *values;
     uint64_t bytes;
@@ -332,15 +351,15 @@ struct dtp_attention_backward_args {
     enum dtp_element element;
 };
 
-/* result[m, n] = a b + addend (NULL: nothing) + bias[n] (or NULL). a is stored [m, k], or [k, m] where a_transposed; b
- * [k, n], or [n, k] where b_transposed; leading dimensions count elements of a stored row. A linear layer forward:
- * b_transposed with b = weight [out, in]; its input gradient: neither; its weight gradient [out, in]: a_transposed with
- * a = gradient [rows, out] and b = input [rows, in]. The addend may be the result (accumulation) or another matrix
- * (residual). GELU_AUX: aux (as result) receives the product with bias, result its tanh GELU; DGELU: result = product *
- * gelu'(aux). bias_gradient, with a_transposed only: sum over k of a, [m], element of the result; overwritten, or added
- * to where addend is the result. Of fp8, a is E4M3 or E5M2 and b E4M3, a plain and b transposed, as tensor cores have
- * it; the product is multiplied by *a_scale and *b_scale, a bias has the result's element, and there are neither
- * gradients of biases nor epilogues. */
+/* result[m, n] = scale a b + addend (NULL: nothing) + bias[n] (or NULL). a is stored [m, k], or [k, m] where
+ * a_transposed; b [k, n], or [n, k] where b_transposed; leading dimensions count elements of a stored row. A linear
+ * layer forward: b_transposed with b = weight [out, in]; its input gradient: neither; its weight gradient [out, in]:
+ * a_transposed with a = gradient [rows, out] and b = input [rows, in]. The addend may be the result (accumulation) or
+ * another matrix (residual). GELU_AUX: aux (as result) receives the product with bias, result its tanh GELU; DGELU:
+ * result = product * gelu'(aux). bias_gradient, with a_transposed only: sum over k of a, [m], element of the result;
+ * overwritten, or added to where addend is the result. Of fp8, a is E4M3 or E5M2 and b E4M3, a plain and b transposed,
+ * as tensor cores have it; the product is multiplied by *a_scale and *b_scale, a bias has the result's element, and
+ * there are neither gradients of biases nor epilogues. */
 enum dtp_epilogue { DTP_EPILOGUE_NONE, DTP_EPILOGUE_GELU_AUX, DTP_EPILOGUE_DGELU };
 struct dtp_matmul_args {
     const void *a, *b, *addend, *bias;
@@ -354,7 +373,12 @@ struct dtp_matmul_args {
     bool a_transposed, b_transposed;
     enum dtp_epilogue epilogue;
     uint32_t sms; /* that it may count on; 0: all. For whoever chooses algorithms */
+    float scale;  /* 0: 1; others without a bias alone */
 };
+static inline float dtp_matmul_scale(const struct dtp_matmul_args *arguments)
+{
+    return arguments->scale > 0 ? arguments->scale : 1.0f;
+}
 
 /* X(name, arguments). `self` is the table's own state: handles, plan caches. */
 #define DTP_KERNEL_TABLE(X)                                                                                            \
@@ -380,6 +404,8 @@ struct dtp_matmul_args {
     X(sum_parts, dtp_sum_parts_args)                                                                                   \
     X(amax, dtp_amax_args)                                                                                             \
     X(quantize, dtp_quantize_args)                                                                                     \
+    X(pack4, dtp_pack4_args)                                                                                           \
+    X(unpack4, dtp_unpack4_args)                                                                                       \
     X(zero, dtp_zero_args)                                                                                             \
     X(initialise, dtp_initialise_args)                                                                                 \
     X(attention, dtp_attention_args)                                                                                   \

@@ -306,6 +306,8 @@ __global__ void __launch_bounds__(most_lanes, resident<V>)
     }
     if (a.amax)
         raise_amax<T>(a.amax, largest);
+    if (!a.weight_gradient)
+        return;
     wait_for_all_but<0>();
     __syncthreads(); /* from here shared memory adds up rows */
     float *partials = a.workspace + (uint64_t)blockIdx.x * a.width, *of_rows = reinterpret_cast<float *>(shared);
@@ -392,7 +394,7 @@ extern "C" int dtp_cuda_norm_backward(void *self, const struct dtp_norm_backward
         return 0;
     dtp::layout l = dtp::backward_layout(a->width / dtp::vector_of(a->element, a->width));
     int status = dtp::launch_any(*a, l, stream);
-    if (status)
+    if (status || !a->weight_gradient)
         return status;
     dtp::partial_sums sums = {{a->workspace, a->workspace + (uint64_t)DTP_PARTIAL_SUM_ROWS * a->width},
                               {a->weight_gradient, a->bias_gradient},

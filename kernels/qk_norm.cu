@@ -188,6 +188,8 @@ __global__ void __launch_bounds__(threads)
             store(at + own.column(v), result);
         }
     }
+    if (!a.weight_gradient)
+        return;
     float *partials = a.workspace + (uint64_t)blockIdx.x * weights_of(a) + first_head.weights;
     const part<T, N, V> own = {first_head.dim, lanes, true};
     for (uint32_t turn = 0; turn < at_once; turn++) { /* in order, so that a step repeats */
@@ -225,7 +227,7 @@ template <typename T, int N, int V> int launch(const struct dtp_qk_norm_backward
     size_t of_head = l.lanes < threads ? a.head_dim * sizeof(float) : 0;
     backward<T, N, V><<<dim3(blocks, 2), threads, of_head, stream>>>(a, l.lanes);
     int status = launched();
-    if (status)
+    if (status || !a.weight_gradient)
         return status;
     partial_sums sums = {{a.workspace, nullptr}, {a.weight_gradient, nullptr}, blocks,
                          weights_of(a),          a.gradient_element,           a.accumulate};

@@ -29,6 +29,8 @@ static void load_panel(const struct matmul *m, uint64_t first, uint64_t columns)
 
 static void store_result(const struct dtp_matmul_args *a, uint64_t at, uint64_t column, double value)
 {
+    if (a->scale > 0)
+        value *= (double)a->scale;
     if (a->a_scale)
         value *= (double)*a->a_scale * (double)*a->b_scale;
     if (a->addend)

@@ -66,7 +66,7 @@ int dtp_reference_norm_backward(void *self, const struct dtp_norm_backward_args 
         return DTP_REFERENCE_NO_MEMORY;
     for (uint64_t i = 0; i < a->rows; i++)
         norm_backward_row(a, i, sums);
-    for (uint32_t j = 0; j < a->width; j++) {
+    for (uint32_t j = 0; a->weight_gradient && j < a->width; j++) {
         dtp_accumulate(a->weight_gradient, a->gradient_element, j, sums[j], a->accumulate);
         if (a->bias_gradient)
             dtp_accumulate(a->bias_gradient, a->gradient_element, j, sums[a->width + j], a->accumulate);

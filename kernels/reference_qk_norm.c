@@ -94,7 +94,7 @@ int dtp_reference_qk_norm_backward(void *self, const struct dtp_qk_norm_backward
     for (uint64_t i = 0; i < a->rows; i++)
         for (uint32_t which = 0; which < count_of(shape); which++)
             place_backward(a, place_of(i, which, shape), sums);
-    for (uint32_t j = 0; j < weights_of(shape); j++)
+    for (uint32_t j = 0; a->weight_gradient && j < weights_of(shape); j++)
         dtp_accumulate(a->weight_gradient, a->gradient_element, j, sums[j], a->accumulate);
     free(sums);
     return 0;

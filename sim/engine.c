@@ -59,6 +59,7 @@ bool dtp_engine_link(const struct dtp_program *program, bool one_by_one, struct 
                                              .computes = dtp_op_is_kernel(&ops[i]),
                                              .matmul = class == DTP_CLASS_MATMUL,
                                              .plain = dtp_op_is_plain(&ops[i]),
+                                             .collective = class == DTP_CLASS_COLLECTIVE,
                                              .calls = dtp_op_host_call(&ops[i]) & 3u};
         const dtp_op_id *dependency = dtp_program_dependencies(program, &ops[i]);
         for (uint32_t d = 0; d < ops[i].dependency_count; d++)

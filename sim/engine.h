@@ -35,14 +35,18 @@ struct dtp_engine_op {
     bool waits : 1;    /* it stops the host */
     bool computes : 1; /* it is a kernel that computes */
     bool matmul : 1;
-    bool plain : 1;    /* dtp_op_is_plain: what issues others otherwise */
+    bool plain : 1; /* dtp_op_is_plain: what issues others otherwise */
+    bool collective : 1;
     uint8_t calls : 2; /* the host's own work, which launches nothing: 1 + enum dtp_host_call; or 0 */
 };
 
 /* Host seconds of each of its kernels. */
 static inline double dtp_engine_launch_s(const struct dtp_op_rates *rates, const struct dtp_engine_op *op)
 {
-    return op->calls ? rates->call_s[op->calls - 1] : op->plain ? rates->plain_launch_s : rates->launch_s;
+    return op->calls        ? rates->call_s[op->calls - 1]
+           : op->collective ? rates->collective_launch_s
+           : op->plain      ? rates->plain_launch_s
+                            : rates->launch_s;
 }
 
 /* What does not change between passes over the same program: who waits for whom. Lies in `arena`. `one_by_one`: every

@@ -43,6 +43,17 @@ static double plain_launch_s(const struct dtp_cluster *cluster, const struct dtp
     return dtp_cluster_kernel_launch_s(cluster, &plain);
 }
 
+/* What Megatron's kernels take of the host is the Python of its layers more than the launch. The functions in which its
+ * tensor parallel ranks meet are called with one rank too (tensor_parallel/mappings.py) and count with the layer's
+ * kernels; with several they add a call of c10d. */
+static double collective_launch_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution)
+{
+    struct dtp_execution called = *execution;
+    if (called.issuer == DTP_ISSUER_MEGATRON)
+        called.issuer = DTP_ISSUER_PYTORCH;
+    return dtp_cluster_kernel_launch_s(cluster, &called);
+}
+
 bool dtp_op_is_plain(const struct dtp_op *op)
 {
     switch (op->kind) {
@@ -86,6 +97,7 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
         .gap_s = dtp_cluster_kernel_gap_s(cluster, execution),
         .launch_s = dtp_cluster_kernel_launch_s(cluster, execution),
         .plain_launch_s = plain_launch_s(cluster, execution),
+        .collective_launch_s = collective_launch_s(cluster, execution),
         .call_s = {[DTP_HOST_GROUP] = dtp_calibration.split_group_s,
                    [DTP_HOST_HOOK] = dtp_calibration.unit_hooks_s,
                    [DTP_HOST_EXCHANGE] = dtp_calibration.expert_exchange_s},
@@ -156,7 +168,8 @@ static double matmul_seconds(const struct dtp_op_rates *rates, const struct dtp_
     if (!(d->m > 0 && d->n > 0 && d->k > 0))
         return 0;
     if (op->kind == DTP_OP_GROUPED_MATMUL)
-        return dtp_cluster_grouped_matmul_s(rates->cluster, pass, d->dtype, d->groups, d->m, d->n, d->k);
+        return dtp_cluster_grouped_matmul_s(rates->cluster, rates->execution, pass, d->dtype, d->groups, d->m, d->n,
+                                            d->k);
     return (d->groups ? d->groups : 1) *
            dtp_cluster_matmul_s(rates->cluster, rates->execution, pass, d->dtype, d->m, d->n, d->k);
 }

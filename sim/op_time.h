@@ -21,6 +21,7 @@ struct dtp_op_rates {
     double matmul_share;            /* of the SMs */
     double gap_s, launch_s;         /* device and host time per kernel */
     double plain_launch_s;          /* the same of what is plain (dtp_op_is_plain) */
+    double collective_launch_s;     /* the same of collectives */
     double call_s[DTP_HOST_CALLS];  /* host time of what launches nothing */
     struct dtp_group_rates {
         struct dtp_collective_cost cost[DTP_COLLECTIVE_COUNT];

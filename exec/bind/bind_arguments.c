@@ -102,6 +102,12 @@ static void fill_norm(struct dtp_binder *b, struct dtp_bound_op *out)
                                                  .weight_element = element_of(b, DTP_ROLE_WEIGHT)};
 }
 
+/* Of the gradient of a norm's weights; a frozen norm has neither. */
+static float *workspace_of_sums(struct dtp_binder *b)
+{
+    return operand(b, DTP_ROLE_WEIGHT_GRADIENT) ? need(b, DTP_ROLE_WORKSPACE) : NULL;
+}
+
 static void fill_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     const float *statistics = need(b, DTP_ROLE_STATISTICS);
@@ -116,9 +122,9 @@ static void fill_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out)
                                         .mean = has_mean(b) ? statistics + rows(b) : NULL,
                                         .residual_gradient = need(b, DTP_ROLE_RESIDUAL_GRADIENT),
                                         .addend = maybe(b, DTP_ROLE_ADDEND),
-                                        .weight_gradient = need(b, DTP_ROLE_WEIGHT_GRADIENT),
+                                        .weight_gradient = maybe(b, DTP_ROLE_WEIGHT_GRADIENT),
                                         .bias_gradient = maybe(b, DTP_ROLE_BIAS_GRADIENT),
-                                        .workspace = need(b, DTP_ROLE_WORKSPACE),
+                                        .workspace = workspace_of_sums(b),
                                         .amax = maybe(b, DTP_ROLE_AMAX),
                                         .rows = rows(b),
                                         .width = width(b),
@@ -139,8 +145,8 @@ static void fill_matmul_forward(struct dtp_binder *b, struct dtp_matmul_args *g)
     g->b = need(b, DTP_ROLE_WEIGHT);
     g->b_transposed = true;
     g->bias = maybe(b, DTP_ROLE_BIAS);
-    g->addend = maybe(b, DTP_ROLE_ADDEND);
     g->result = need(b, DTP_ROLE_RESULT);
+    g->addend = updates(b, DTP_ROLE_RESULT) ? g->result : maybe(b, DTP_ROLE_ADDEND);
     g->aux = maybe(b, DTP_ROLE_AUX);
     g->epilogue = g->aux ? DTP_EPILOGUE_GELU_AUX : DTP_EPILOGUE_NONE;
     g->lda = g->ldb = g->k;
@@ -190,9 +196,25 @@ static void fill_matmul_weight_gradient(struct dtp_binder *b, struct dtp_matmul_
     g->result_element = element_of(b, DTP_ROLE_WEIGHT_GRADIENT);
 }
 
+/* Operands of a row a token are some of the columns of wider ones, which rows follow each other by. */
+static void fill_matmul_columns(struct dtp_binder *b, struct dtp_matmul_args *g)
+{
+    if (b->op->demand->form != DTP_FORM_COLUMNS)
+        return;
+    if (operand(b, DTP_ROLE_WEIGHT_GRADIENT)) {
+        g->lda = dtp_bind_row_elements(b, DTP_ROLE_GRADIENT);
+        g->ldb = dtp_bind_row_elements(b, DTP_ROLE_INPUT);
+        return;
+    }
+    bool backward = operand(b, DTP_ROLE_INPUT_GRADIENT) != NULL;
+    g->lda = dtp_bind_row_elements(b, backward ? DTP_ROLE_GRADIENT : DTP_ROLE_INPUT);
+    g->ldd = dtp_bind_row_elements(b, backward ? DTP_ROLE_INPUT_GRADIENT : DTP_ROLE_RESULT);
+}
+
 static void fill_matmul(struct dtp_binder *b, struct dtp_bound_op *out)
 {
-    struct dtp_matmul_args g = {.m = (uint64_t)b->op->demand->m,
+    struct dtp_matmul_args g = {.scale = (float)b->op->demand->scale,
+                                .m = (uint64_t)b->op->demand->m,
                                 .n = (uint64_t)b->op->demand->n,
                                 .k = (uint64_t)b->op->demand->k,
                                 .sms = dtp_program_execution(b->binding->job.program)->matmul_sms};
@@ -206,6 +228,7 @@ static void fill_matmul(struct dtp_binder *b, struct dtp_bound_op *out)
     else
         fill_matmul_forward(b, &g);
     fill_matmul_fp8(b, &g);
+    fill_matmul_columns(b, &g);
     out->kernel = DTP_KERNEL_matmul;
     out->arguments.matmul = g;
 }
@@ -285,8 +308,8 @@ static void fill_qk_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out
                                            .raw = need(b, DTP_ROLE_SAVED),
                                            .weight = need(b, DTP_ROLE_WEIGHT),
                                            .inverse_deviation = need(b, DTP_ROLE_STATISTICS),
-                                           .weight_gradient = need(b, DTP_ROLE_WEIGHT_GRADIENT),
-                                           .workspace = need(b, DTP_ROLE_WORKSPACE),
+                                           .weight_gradient = maybe(b, DTP_ROLE_WEIGHT_GRADIENT),
+                                           .workspace = workspace_of_sums(b),
                                            .rows = rows(b),
                                            .heads = t->heads,
                                            .kv_heads = t->kv_heads,

@@ -78,6 +78,35 @@ static void norm(struct dtp_binder *b)
     room_bytes(b, DTP_ROLE_WORKSPACE, 2 * DTP_EXECUTOR_PARTIAL_ROWS * UINT64_C(4), width(b));
 }
 
+/* Rows of tokens of a matmul by columns: m of them, or k of a weight's gradient. */
+static uint64_t column_rows(const struct dtp_binder *b)
+{
+    return whole(operand(b, DTP_ROLE_WEIGHT_GRADIENT) ? b->op->demand->k : b->op->demand->m);
+}
+
+uint64_t dtp_bind_row_elements(const struct dtp_binder *b, enum dtp_role role)
+{
+    const struct dtp_operand *o = operand(b, role);
+    uint64_t rows = column_rows(b);
+    enum dtp_element element;
+    if (!o || !rows || !dtp_bind_buffer_element(buffer_of(b, o), &element))
+        return 0;
+    return buffer_of(b, o)->bytes / dtp_element_bytes(element) / rows;
+}
+
+/* The operand, `columns` wide from its offset in the buffer's first row on, stays in each row; the buffer is nothing
+ * but these rows. */
+static void room_in_rows(struct dtp_binder *b, enum dtp_role role, uint64_t columns)
+{
+    const struct dtp_operand *o = operand(b, role);
+    uint64_t row = dtp_bind_row_elements(b, role), rows = column_rows(b);
+    enum dtp_element element = element_of(b, role);
+    uint64_t bytes = dtp_element_bytes(element);
+    demand(b, role,
+           o && row && !o->shard && !o->bytes && buffer_of(b, o)->bytes == row * rows * bytes &&
+               o->offset_bytes % bytes == 0 && columns <= row && o->offset_bytes / bytes <= row - columns);
+}
+
 /* [m, k] by [k, n]: of which of its roles each is follows from that of the result. */
 static void matmul(struct dtp_binder *b)
 {
@@ -87,11 +116,21 @@ static void matmul(struct dtp_binder *b)
                            : operand(b, DTP_ROLE_INPUT_GRADIENT) ? DTP_ROLE_INPUT_GRADIENT
                                                                  : DTP_ROLE_RESULT;
     demand(b, result, m && n && k && m <= INT32_MAX && n <= INT32_MAX && k <= INT32_MAX && b->op->demand->groups <= 1);
-    room(b, result, m, n);
+    if (b->op->demand->form != DTP_FORM_COLUMNS || weight_gradient)
+        room(b, result, m, n);
     enum dtp_role left = result == DTP_ROLE_RESULT ? DTP_ROLE_INPUT : DTP_ROLE_GRADIENT;
     enum dtp_role right = weight_gradient ? DTP_ROLE_INPUT : DTP_ROLE_WEIGHT;
-    room(b, left, m, k);
-    room(b, right, k, n);
+    if (b->op->demand->form == DTP_FORM_COLUMNS) {
+        room_in_rows(b, left, weight_gradient ? m : k);
+        room_in_rows(b, weight_gradient ? right : result, n);
+        demand(b, result,
+               !operand(b, DTP_ROLE_ADDEND) && !operand(b, DTP_ROLE_BIAS) && !operand(b, DTP_ROLE_AUX) &&
+                   !operand(b, DTP_ROLE_BIAS_GRADIENT));
+    }
+    if (b->op->demand->form != DTP_FORM_COLUMNS || !weight_gradient)
+        room(b, right, k, n);
+    if (b->op->demand->form != DTP_FORM_COLUMNS)
+        room(b, left, m, k);
     alike(b, left, right);
     bool fp8 = operand(b, left) && element_of(b, left) == DTP_ELEMENT_E4M3;
     alike(b, fp8 ? result : left, DTP_ROLE_BIAS);

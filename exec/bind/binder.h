@@ -173,6 +173,10 @@ static inline uint64_t up_width(const struct dtp_binder *b)
     return (gated ? 2 : 1) * (uint64_t)width(b);
 }
 
+/* bind_room.c: elements from one row to the next of an operand that is some of the columns of its buffer, whose rows
+ * are a matmul's tokens (DTP_FORM_COLUMNS); 0: it is none. */
+uint64_t dtp_bind_row_elements(const struct dtp_binder *b, enum dtp_role role);
+
 /* bind_room.c: the operation's operands have room for what its shapes say, and its shapes fit each other; what does not
  * is among b->missing. */
 void dtp_bind_room(struct dtp_binder *b);

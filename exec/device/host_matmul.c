@@ -86,8 +86,8 @@ static void multiply(const struct dtp_matmul_args *g, const float *a, uint64_t l
 #if DTP_WITH_OPENBLAS
     const blasint m = (blasint)g->m, n = (blasint)g->n, k = (blasint)g->k;
     const blasint row_a = (blasint)lda, row_b = (blasint)ldb, row_d = (blasint)ldd;
-    const float one = 1.0f, beta = add ? 1.0f : 0.0f;
-    sgemm_(g->b_transposed ? "T" : "N", g->a_transposed ? "T" : "N", &n, &m, &k, &one, b, &row_b, a, &row_a, &beta,
+    const float scale = dtp_matmul_scale(g), beta = add ? 1.0f : 0.0f;
+    sgemm_(g->b_transposed ? "T" : "N", g->a_transposed ? "T" : "N", &n, &m, &k, &scale, b, &row_b, a, &row_a, &beta,
            result, &row_d);
 #else
     struct dtp_matmul_args plain = {.a = a,
@@ -100,6 +100,7 @@ static void multiply(const struct dtp_matmul_args *g, const float *a, uint64_t l
                                     .lda = lda,
                                     .ldb = ldb,
                                     .ldd = ldd,
+                                    .scale = g->scale,
                                     .a_transposed = g->a_transposed,
                                     .b_transposed = g->b_transposed};
     dtp_reference_matmul(NULL, &plain, NULL);

@@ -189,10 +189,10 @@ static int run_bias_gradient(const struct dtp_matmul_args *from, void *stream)
 int dtp_matmul_issue(cublasLtHandle_t handle, const struct dtp_matmul_prepared *prepared,
                      const struct dtp_matmul_args *from, void *stream)
 {
-    const float one = 1, beta = from->addend ? 1 : 0;
+    const float scale = dtp_matmul_scale(from), beta = from->addend ? 1 : 0;
     cublasStatus_t status = set_pointers(prepared->operation, from, prepared->bias_apart);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = cublasLtMatmul(handle, prepared->operation, &one, from->b, prepared->a, from->a, prepared->b, &beta,
+        status = cublasLtMatmul(handle, prepared->operation, &scale, from->b, prepared->a, from->a, prepared->b, &beta,
                                 from->addend ? from->addend : from->result, prepared->d, from->result, prepared->d,
                                 &prepared->algorithm, from->workspace, from->workspace_bytes, stream);
     if (status != CUBLAS_STATUS_SUCCESS)

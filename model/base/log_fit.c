@@ -7,6 +7,7 @@
 #include <gsl/gsl_errno.h>
 #include <gsl/gsl_multifit_nlinear.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -107,11 +108,15 @@ static bool solve(const struct dtp_log_fit_job *job, gsl_multifit_nlinear_worksp
     return true;
 }
 
+/* GSL has one handler for all threads: who fits at once takes turns, or one's end were the other's abort. */
+static pthread_mutex_t handler_lock = PTHREAD_MUTEX_INITIALIZER;
+
 enum dtp_status dtp_log_fit(const struct dtp_log_fit_job *job, struct dtp_log_fit *out, double *residual,
                             double *weight, struct dtp_faults *faults)
 {
     size_t p = (size_t)job->parameter_count, n = job->row_count + p;
     gsl_multifit_nlinear_parameters parameters = gsl_multifit_nlinear_default_parameters();
+    pthread_mutex_lock(&handler_lock);
     gsl_error_handler_t *before = gsl_set_error_handler_off(); /* GSL's own would abort */
     gsl_multifit_nlinear_workspace *w = gsl_multifit_nlinear_alloc(gsl_multifit_nlinear_trust, &parameters, n, p);
     gsl_vector *x = gsl_vector_alloc(p);
@@ -124,6 +129,7 @@ enum dtp_status dtp_log_fit(const struct dtp_log_fit_job *job, struct dtp_log_fi
     gsl_vector_free(x);
     gsl_multifit_nlinear_free(w);
     gsl_set_error_handler(before);
+    pthread_mutex_unlock(&handler_lock);
     return solved ? DTP_OK
                   : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory to fit %zu measured times", job->row_count);
 }

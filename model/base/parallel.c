@@ -1,5 +1,6 @@
 #include "base/parallel.h"
 
+#include <locale.h>
 #include <pthread.h>
 #include <sched.h>
 #include <time.h>
@@ -8,6 +9,7 @@
 
 struct pool {
     const struct dtp_parallel *job;
+    locale_t locale; /* of the thread that runs the job, whose numbers have its decimal point */
     pthread_mutex_t lock;
     pthread_cond_t moved;  /* `taken` or `status` changed */
     uint64_t dealt, taken; /* items */
@@ -61,6 +63,7 @@ static void *run_worker(void *argument)
     struct worker *worker = argument;
     struct pool *pool = worker->pool;
     uint64_t first, count;
+    uselocale(pool->locale);
     pthread_mutex_lock(&pool->lock);
     while (deal(pool, &first, &count)) {
         pthread_mutex_unlock(&pool->lock);
@@ -100,7 +103,7 @@ static void watch(struct pool *pool)
 
 enum dtp_status dtp_parallel_run(const struct dtp_parallel *job, uint64_t *done, struct dtp_faults *faults)
 {
-    struct pool pool = {.job = job, .dealt = job->first, .taken = job->first};
+    struct pool pool = {.job = job, .locale = uselocale((locale_t)0), .dealt = job->first, .taken = job->first};
     struct worker workers[DTP_PARALLEL_MAX_THREADS];
     unsigned threads = job->threads ? job->threads : dtp_parallel_threads(), started = 0;
     pthread_mutex_init(&pool.lock, NULL);

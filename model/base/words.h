@@ -177,7 +177,8 @@ enum dtp_role {
         DTP_ROLE_COUNT
 };
 /* Which of its forms a kernel computes: X(suffix, text). Activations of the MLP; norms by mean and deviation or by the
- * root mean square, whose weights multiply as they are or with 1 added; the two formats of fp8. */
+ * root mean square, whose weights multiply as they are or with 1 added; the two formats of fp8; a matmul whose operands
+ * of a row a token are some of the columns of wider ones. */
 #define DTP_FORM_TABLE(X)                                                                                              \
     X(NONE, "")                                                                                                        \
     X(SWIGLU, "swiglu")                                                                                                \
@@ -189,7 +190,8 @@ enum dtp_role {
     X(RMS_NORM, "rms_norm")                                                                                            \
     X(RMS_NORM_PLUS_ONE, "rms_norm_plus_one")                                                                          \
     X(E4M3, "e4m3")                                                                                                    \
-    X(E5M2, "e5m2")
+    X(E5M2, "e5m2")                                                                                                    \
+    X(COLUMNS, "columns")
 enum dtp_form {
 #define DTP_FORM_ENUM(suffix, text) DTP_FORM_##suffix,
     DTP_FORM_TABLE(DTP_FORM_ENUM)

@@ -1,6 +1,7 @@
 #include "bounds/memory_bound.h"
 
 #include "closed/closed_form_hooks.h"
+#include "plan/slice.h"
 #include "plan/fp8_casts.h"
 #include "plan/runtime.h"
 
@@ -209,7 +210,7 @@ static uint64_t workspaces(const struct dtp_bound *b)
     if (dtp_plan_keeps_fp8(b->plan) && !b->plan->runtime->arena) { /* whose casts of weights go with their matmuls */
         uint64_t two = 2 * b->units.layers_per_unit;
         bool units = dtp_plan_shards_params(b->plan) && b->units.count && two < b->layers;
-        casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu, (units ? two : b->layers) * b->units.layer_matmul);
+        casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu, (units ? two : b->layers) * b->units.layer_narrow);
     }
     return hooked(b, cublas) + 2 * cublas + tables + 8 * b->tokens + casts;
 }
@@ -244,10 +245,8 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
 {
     struct dtp_transformer own;
     struct dtp_bound b = {.transformer = transformer, .cluster = cluster, .plan = plan, .layers = transformer->layers};
-    if (transformer->experts &&
-        plan->ep != transformer->expert_ranks) { /* experts that ranks divide are a part of them */
-        own = *transformer;
-        own.expert_ranks = plan->ep;
+    if (transformer->experts) { /* experts that ranks divide are a part of them */
+        own = dtp_plan_own_experts(transformer, plan);
         b.transformer = &own;
     }
     b.tokens = dtp_plan_tokens(plan);

@@ -9,6 +9,9 @@
  *   going(m)     the head | the head and a block | two blocks
  *   shards(m)    nothing | the head's and m - 1 blocks'
  *
+ * Where adapters alone are trained, their modules have gradients and state, beside weights that rest; a block's
+ * activations are bounded by those of one that is trained, with x A^T of each adapter.
+ *
  * At each m stand: all of them where they rest over micro-steps, or as many as were made where nothing is reduced; all
  * and those going where whole sums are added to; those going and shards where shards are scattered, beside whole ones
  * of the blocks to come where these hold the sum of micro-steps. */
@@ -22,7 +25,8 @@
 enum { FIRST, BLOCK, LAST, KINDS }; /* modules: embeddings, a block, final norm and head */
 
 struct executor {
-    uint64_t elements[KINDS], total;     /* padded to equal shards */
+    uint64_t elements[KINDS], total;     /* of modules that are trained, padded to equal shards */
+    uint64_t frozen;                     /* elements of the others */
     uint64_t whole[KINDS], shard[KINDS]; /* bytes of gradients: as they are made | as the optimizer reads them */
     uint64_t all_whole, all_shard;
     uint64_t largest;                   /* elements of the largest module */
@@ -62,6 +66,20 @@ static uint64_t core_workspace(const struct dtp_bound *b)
     return fused ? dtp_divide_up(dtp_attention_workspace_bytes(&size), b->tokens) : 0;
 }
 
+/* Of a token: x A^T of all adapters of a block. */
+static uint64_t low_width(const struct dtp_bound *b)
+{
+    struct dtp_layer_kind kind;
+    uint64_t width = 0;
+    if (!dtp_plan_adapts(b->plan))
+        return 0;
+    dtp_layer_kind_of(b->transformer, DTP_LAYER_DENSE, false, false, &kind);
+    dtp_plan_adapt_kind(b->plan, &kind);
+    for (int i = 0; i < kind.matrices; i++)
+        width += kind.matrix[i].rank;
+    return width;
+}
+
 /* What a block's backward has beside the stream's gradient, in two stages. mlp: what was kept; a product or second norm
  * that was not is made again, beside its gradient. core: attention's tensors, its gradients and workspace. With a
  * stream of weight gradients, what these read stands until a norm's backward behind the branch's last one: up's
@@ -86,7 +104,7 @@ static void size_block(struct dtp_bound *b, struct executor *x)
     uint64_t second = norms == 2 ? c * h : 0;
     uint64_t beside =
         behind || norms == 1 ? c * h : 0; /* a gradient that waits for the other branch, or for its norm */
-    uint64_t attention = c * h + (front ? norm : 0) + qkv + raw + core + returned;
+    uint64_t attention = c * h + (front ? norm : 0) + qkv + raw + core + returned + c * low_width(b);
     a->layer_input = c * h;
     a->layer_all = attention + sum + (norms == 2 ? norm : 0) + returned + c * up + n * f;
     a->layer_kept = policy == DTP_CHECKPOINT_NONE                  ? a->layer_all
@@ -138,6 +156,10 @@ static void size_gradients(const struct dtp_bound *b, struct executor *x, bool c
     bool wide = copies && x->shards && b->bytes.master && !on_host;
     x->elements[FIRST] = padded(b, first), x->elements[BLOCK] = padded(b, u->layer);
     x->elements[LAST] = padded(b, u->total - b->layers * u->layer - first);
+    if (dtp_plan_adapts(plan)) {
+        x->frozen = of_all(b, x->elements);
+        x->elements[FIRST] = x->elements[LAST] = 0, x->elements[BLOCK] = padded(b, u->layer_trained);
+    }
     x->total = of_all(b, x->elements);
     x->head = u->head ? LAST : FIRST;
     for (int i = 0; i < KINDS; i++) {
@@ -174,7 +196,7 @@ static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
                      (x->several ? UINT64_C(2) : 1) * 16 * b->tokens;
     bytes += b->transformer->position == DTP_POSITION_ROPE ? 4 * b->transformer->head_dim * plan->sequence : 0;
     bytes += plan->offload == DTP_OFFLOAD_NONE ? (b->bytes.moments + b->bytes.master) * own : 0;
-    bytes += host_params ? 0 : c * (x->sharded ? own : x->total);
+    bytes += host_params ? 0 : c * (x->sharded ? own : x->total) + c * x->frozen;
     bytes += x->sharded ? c * ring * x->elements[BLOCK] : 0;
     bytes += x->shards && host_params ? 2 * c * largest : 0;
     bytes += x->streams ? smaller(2, b->layers) * x->shard[BLOCK] : 0;
@@ -252,4 +274,6 @@ void dtp_bound_executor(struct dtp_bound *b)
     dtp_bound_hold(b, x.shards ? shards : x.all_whole);
     dtp_bound_keep(b, resting + (moves ? x.whole[FIRST] + x.whole[BLOCK] : 0) +
                           larger(stream, x.shards && !x.always ? first : 0));
+    if (dtp_plan_adapts(b->plan)) /* what a block keeps depends on which of its linears have one */
+        b->least_bytes = b->rest_bytes;
 }

@@ -3,6 +3,7 @@
 #include "closed/activations.h"
 #include "closed/adapted_work.h"
 #include "closed/closed_form_hooks.h"
+#include "plan/slice.h"
 #include "cost/op_cost.h"
 #include "net/layer_kind.h"
 
@@ -29,6 +30,7 @@ static void list_matmuls(const struct dtp_layer_kind *block, bool packed, double
                                                      .rank = (double)matrix->rank,
                                                      .frozen = matrix->frozen,
                                                      .grouped = matrix->expert,
+                                                     .wide = matrix->wide,
                                                      .recomputed = !packed && i % 2 == 1,
                                                      .ends = i == block->matrices - 1 && !block->experts};
     }
@@ -116,7 +118,8 @@ static struct moved weighing_moved(const struct counted *c, enum dtp_layer_opera
     double k = (double)b->experts_per_token, once = (k + 1) * c->w * c->h, ordered = came * 2 * c->w * k * c->h;
     double sum = 3 * c->w * c->h, rows = (b->exchanged ? came : 1) * k;
     if (kind == DTP_LAYER_OP_PERMUTE)
-        return (struct moved){once + ordered + came * 64 * k, once + ordered + (b->gated ? rows * sum : 0)};
+        return (struct moved){once + ordered + came * 64 * k,
+                              once + ordered + (b->gated && !b->packs_up ? rows * sum : 0)};
     double shared = b->shared_ffn ? sum : 0, weighed = b->shared_gate ? 2 * c->w * c->h : 0;
     double gradients = (b->shared_ffn ? sum * (b->gated ? 2 : 1) : 0) + (b->shared_gate ? 4 * c->w * c->h + sum : 0);
     return (struct moved){once + ordered + shared + weighed, once + ordered + gradients};
@@ -361,8 +364,9 @@ static void count_fused_launches(const struct dtp_transformer *t, const struct d
     work->backward_kernels = 17 + (rope ? 3 : 0) + (biased ? 4 : 0);
     work->root_kernels = 11;
     if (block->experts) { /* router's matmul and kernels, rows there and back, gate apart; splits and all-to-alls */
-        work->forward_kernels += 1 + 6 + 2 + 1 + (block->exchanged ? 10 : 0);
-        work->backward_kernels += 2 + 4 + 2 + 2 + (block->exchanged ? 4 : 0);
+        uint32_t apart = block->packs_up ? 0 : 1;
+        work->forward_kernels += 1 + 6 + 2 + apart + (block->exchanged ? 10 : 0);
+        work->backward_kernels += 2 + 4 + 2 + 2 * apart + (block->exchanged ? 4 : 0);
     }
 }
 
@@ -381,17 +385,18 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
                                      const struct dtp_cluster *cluster, const struct dtp_plan *plan)
 {
     struct dtp_layer_kind block;
-    bool packed = plan->runtime->packs_matrices;
+    bool packed = plan->runtime->packs_matrices, adapts = dtp_plan_adapts(plan); /* which are told by linears */
     struct dtp_block_work work = {.fused = dtp_plan_fuses(plan), .root_kernels = 40};
     count_blocks(transformer, mlp, plan, &work);
     if (work.layers == 0)
         return work;
-    struct dtp_transformer own = *transformer;
-    own.expert_ranks = plan->ep;
-    dtp_layer_kind_of(&own, mlp, plan->fused_qkv || packed, plan->fused_gate_up || packed, &block);
+    struct dtp_transformer own = dtp_plan_own_experts(transformer, plan);
+    dtp_layer_kind_of(&own, mlp, plan->fused_qkv || (packed && !adapts), plan->fused_gate_up || (packed && !adapts),
+                      &block);
     dtp_plan_adapt_kind(plan, &block);
     block.weighs_rows = plan->runtime->weighs_rows;
-    block.pads_values = block.own_values = dtp_plan_pads_values(transformer, cluster, plan);
+    block.pads_values = dtp_plan_pads_values(transformer, cluster, plan);
+    block.own_values = block.pads_values || plan->runtime->copies_values;
     block.dropout = plan->dropout > 0;
     struct counted counted = counted_of(transformer, plan, &block);
     bool biased = dtp_layer_bias_elements(&block) > 0;

@@ -15,6 +15,7 @@ struct dtp_weight_matmul {
     double n, k, copies;
     double rows;     /* of a token: 1, of an expert of a rank k / E where all have as many, more on the fullest rank */
     bool grouped;    /* of experts, be it one */
+    bool wide;       /* in 16 bits under every recipe of fewer */
     double rank;     /* of the adapter beside it */
     bool frozen;     /* it has no gradient */
     bool recomputed; /* under torchtitan's every-second-matmul checkpointing */

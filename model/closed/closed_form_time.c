@@ -30,10 +30,11 @@ static double product_s(const struct dtp_timing *c, const struct dtp_weight_matm
                                : pass == DTP_MEASURED_MATMUL_INPUT_GRADIENT ? DTP_PRODUCT_INPUT_GRADIENT
                                                                             : DTP_PRODUCT_WEIGHT_GRADIENT;
     enum dtp_dtype dtype = c->plan->precision.compute;
-    if (dtype == DTP_FP8 && !dtp_plan_runs_narrow(c->plan, product))
+    if (dtype == DTP_FP8 && (matmul->wide || !dtp_plan_runs_narrow(c->plan, product)))
         dtype = DTP_BF16;
-    return matmul->grouped ? dtp_cluster_grouped_matmul_s(c->cluster, pass, dtype, matmul->copies, m, n, k)
-                           : dtp_cluster_matmul_s(c->cluster, &c->execution, pass, dtype, m, n, k);
+    return matmul->grouped
+               ? dtp_cluster_grouped_matmul_s(c->cluster, &c->execution, pass, dtype, matmul->copies, m, n, k)
+               : dtp_cluster_matmul_s(c->cluster, &c->execution, pass, dtype, m, n, k);
 }
 
 /* Of an adapter: x A^T and B of that; backward gradients of both, of what lies between, of x. */
@@ -200,7 +201,7 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
     double w = dtp_plan_compute_bytes(plan), r = dtp_dtype_bytes(plan->precision.reduce);
     double total = (double)c->count.total;
     bool alone = c->cluster->gpus == 1;
-    if (dtp_plan_adapts(plan))
+    if (dtp_plan_adapts(plan) && !c->own)
         return dtp_adapted_traffic_bytes(c->transformer, plan, reduces && !alone);
     double hook = reduces && !alone ? dtp_comm_hook_bytes(plan, dtp_dtype_bytes(plan->precision.params)) : 0;
     double cast = dtp_plan_casts_weights(plan) ? total : total - layers_weights(c);
@@ -250,7 +251,10 @@ static double fp8_casts_s(const struct dtp_timing *c)
         double seconds = 0;
         for (int i = 0; i < block->matmul_count; i++) {
             const struct dtp_weight_matmul *m = &block->matmul[i];
-            struct dtp_fp8_traffic traffic = dtp_fp8_traffic_of(&casts, c->tokens, m->n, m->k, c->plan->accumulate);
+            if (m->wide)
+                continue;
+            struct dtp_fp8_traffic traffic =
+                dtp_fp8_traffic_of(&casts, c->tokens * m->rows, m->n, m->k, c->plan->accumulate);
             for (int walk = 0; walk < DTP_FP8_WALK_COUNT; walk++)
                 seconds += m->copies * traffic.bytes[walk] / bytes_per_s[walk];
         }

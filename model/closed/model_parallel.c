@@ -36,6 +36,8 @@ static struct dtp_transformer slice_of_model(const struct dtp_transformer *t, co
 {
     struct dtp_transformer s = dtp_plan_slice(t, plan);
     s.layers = layers_of_stages(t, plan).most;
+    if (plan->pp > 1) /* most stages have none of the first layers; a token meets as much in one of these */
+        s.dense_layers = 0;
     s.tied_head = t->tied_head || plan->pp > 1;
     return s;
 }

@@ -2,6 +2,7 @@
 
 #include "base/bytes.h"
 #include "closed/closed_form_hooks.h"
+#include "plan/slice.h"
 #include "net/layer_kind.h"
 
 /* ---- units ----------------------------------------------------------------------------------------------------- */
@@ -176,6 +177,7 @@ void dtp_units_of(const struct dtp_transformer *transformer, const struct dtp_cl
     out->layer_shard = out->largest_layer_shard = layer.shard;
     out->layer_matmul_shard = layer.matrix_shard;
     out->layer_matmul = dtp_layer_matrix_elements(block);
+    out->layer_narrow = dtp_layer_narrow_elements(block);
     out->layer_cast = out->layer_matmul + dtp_layer_bias_elements(block);
     out->expert_elements = layer.expert_elements;
     out->expert_shard = layer.expert_shard;
@@ -201,8 +203,7 @@ static void count_alike(const struct dtp_transformer *t, const struct dtp_cluste
                         struct dtp_units *out)
 {
     struct dtp_layer_kind kind;
-    struct dtp_transformer own = *t;
-    own.expert_ranks = plan->ep;
+    struct dtp_transformer own = dtp_plan_own_experts(t, plan);
     dtp_layer_kind_of(&own, dtp_layer_mlp_of(t), plan->fused_qkv, plan->fused_gate_up, &kind);
     dtp_units_of(t, cluster, plan, &kind, out);
 }
@@ -235,6 +236,7 @@ static void mix(const struct mean *m, const struct dtp_units *dense, struct dtp_
     out->layer = mean_of(m, dense->layer, out->layer);
     out->layer_shard = mean_of(m, dense->layer_shard, out->layer_shard);
     out->layer_matmul = mean_of(m, dense->layer_matmul, out->layer_matmul);
+    out->layer_narrow = mean_of(m, dense->layer_narrow, out->layer_narrow);
     out->layer_matmul_shard = mean_of(m, dense->layer_matmul_shard, out->layer_matmul_shard);
     out->layer_cast = mean_of(m, dense->layer_cast, out->layer_cast);
     out->tensors_per_layer = mean_of(m, dense->tensors_per_layer, out->tensors_per_layer);
@@ -308,7 +310,8 @@ static void adapted_state(const struct dtp_transformer *transformer, const struc
     out->grads_elements = dtp_plan_shards_grads(plan) ? shard : units->trained;
     out->optimizer_elements = dtp_plan_shards_optimizer(plan) ? shard : units->trained;
     out->params = shards ? (units->count ? units->layers * units->layer_wire : 0) + units->root_wire
-                         : count.frozen_bytes + bytes->grads * count.trained;
+                         : count.frozen_bytes +
+                               (plan->runtime->stores_compute_dtype ? bytes->compute : bytes->grads) * count.trained;
     out->grads = bytes->grads * out->grads_elements;
     out->optimizer = bytes->optimizer * out->optimizer_elements;
 }

@@ -49,6 +49,7 @@ const char *dtp_constant_kind_text(enum dtp_constant_kind kind);
     X(INTERNEVO, "github:InternLM/InternEvo")                                                                          \
     X(FMS_FSDP, "github:foundation-model-stack/fms-fsdp")                                                              \
     X(VTRAIN, "github:VIA-Research/vTrain")                                                                            \
+    X(BIGSCIENCE, "github:bigscience-workshop/bigscience")                                                             \
     X(LLMQ, "github:IST-DASLab/llmq")                                                                                  \
     X(NANOTRON, "github:gkarfakis19/Rapid-LLM")                                                                        \
     X(OWN_TORCH, "measured with PyTorch")

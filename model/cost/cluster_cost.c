@@ -41,10 +41,12 @@ double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, const struct dtp_
     return dtp_matmul_s(&cluster->gpu, dtype, dtp_measured_matmul_of_weights(pass), m, n, k);
 }
 
-double dtp_cluster_grouped_matmul_s(const struct dtp_cluster *cluster, enum dtp_measured_matmul pass,
-                                    enum dtp_dtype dtype, double groups, double m, double n, double k)
+double dtp_cluster_grouped_matmul_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution,
+                                    enum dtp_measured_matmul pass, enum dtp_dtype dtype, double groups, double m,
+                                    double n, double k)
 {
-    return dtp_grouped_matmul_s(&cluster->gpu, dtype, dtp_measured_matmul_of_weights(pass), groups, m, n, k);
+    enum dtp_fp8_recipe recipe = dtype == DTP_FP8 ? execution->fp8_recipe : DTP_FP8_NONE;
+    return dtp_grouped_matmul_s(&cluster->gpu, dtype, recipe, product_of(pass), groups, m, n, k);
 }
 
 bool dtp_attention_measured_row(const struct dtp_cluster *cluster, const struct dtp_attention_shape *shape,

@@ -14,8 +14,9 @@
 double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution,
                             enum dtp_measured_matmul pass, enum dtp_dtype dtype, double m, double n, double k);
 /* Of a grouped matmul, `groups` of that shape in one kernel. Machine files have no rows of them. */
-double dtp_cluster_grouped_matmul_s(const struct dtp_cluster *cluster, enum dtp_measured_matmul pass,
-                                    enum dtp_dtype dtype, double groups, double m, double n, double k);
+double dtp_cluster_grouped_matmul_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution,
+                                    enum dtp_measured_matmul pass, enum dtp_dtype dtype, double groups, double m,
+                                    double n, double k);
 /* The row of a machine file that attention over `tokens` tokens is, by layer's shape, in a formula as in a program.
  * False: none can be, for rows are of cuDNN's flash kernels over whole sequences (on the host of ours), and their
  * columns say neither a window nor a cap. Attention computes in bf16 where matmuls do in fp8. */

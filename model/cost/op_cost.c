@@ -149,13 +149,16 @@ double dtp_fp8_matmul_s(const struct dtp_gpu *gpu, enum dtp_fp8_recipe recipe, e
 /* The kernel's CTAs take tiles of all groups in turn, so waves are of all of them together; each group reads its own
  * matrix. What a group costs beyond its rows, tiles that these do not fill and a pipeline that starts anew, is as if it
  * had some more: a sum over rows has less to amortise than rows of results have. */
-double dtp_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight_gradient, double groups,
-                            double m, double n, double k)
+double dtp_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, enum dtp_fp8_recipe recipe,
+                            enum dtp_product product, double groups, double m, double n, double k)
 {
-    double rows = weight_gradient ? k : m, bytes = dtp_dtype_bytes(dtype) * groups * (m * k + n * k + m * n);
+    bool weight_gradient = product == DTP_PRODUCT_WEIGHT_GRADIENT;
+    double in = dtp_dtype_bytes(dtype), out = in < 2 ? 2 : in;
+    double rows = weight_gradient ? k : m, bytes = groups * (in * (m * k + n * k) + out * m * n);
     double more = weight_gradient ? dtp_calibration.grouped_gradient_rows : dtp_calibration.grouped_matmul_rows;
-    double compute_s = weight_gradient ? dtp_matmul_s(gpu, dtype, true, m, n, groups * k)
-                                       : dtp_matmul_s(gpu, dtype, false, groups * m, n, k);
+    double all_m = weight_gradient ? m : groups * m, all_k = weight_gradient ? groups * k : k;
+    double compute_s = dtype == DTP_FP8 ? dtp_fp8_matmul_s(gpu, recipe, product, all_m, n, all_k)
+                                        : dtp_matmul_s(gpu, dtype, weight_gradient, all_m, n, all_k);
     return most(compute_s * (1 + more / rows), bytes / gpu->memory_bytes_per_s / dtp_calibration.hbm_fraction);
 }
 
@@ -235,6 +238,21 @@ static struct flash_rates flash_rates(const struct dtp_gpu *gpu, const struct dt
     return (struct flash_rates){c->flash_hopper_forward, c->flash_hopper_backward, forward_half, backward_half, 1};
 }
 
+/* Rate of math attention's products in 16 bits. Heads lie beside each other in a row of all, so that a width which is
+ * no multiple of 16 bytes has most of them begin at none, whatever the row does: cuBLAS then has products in batches of
+ * such heads made by kernels without tensor cores (BLOOM's 150 and 450 wide heads at 4 bytes and its 108 wide ones at 8
+ * are as slow as each other). Later GPUs' are taken to lose what other products do. */
+static double heads_rate(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape, enum dtp_dtype compute)
+{
+    unsigned bytes = dtp_alignment_bytes(shape->head_dim, dtp_dtype_bytes(compute));
+    double rate = dtp_matmul_flops_per_s(gpu, compute);
+    if (bytes >= DTP_ALIGNED_BYTES)
+        return rate;
+    if (!is_hopper_or_later(gpu))
+        return dtp_calibration.unaligned_heads_before_hopper * dtp_matmul_flops_per_s(gpu, DTP_FP32);
+    return rate * row_loss(gpu, bytes, dtp_calibration.unaligned_reduced);
+}
+
 /* Math attention: two matmuls over whole rows, and scores that pass through memory, each time whole. PyTorch computes
  * 16-bit inputs in fp32 here, off the tensor cores. */
 static struct dtp_attention_time math_attention_time(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
@@ -243,7 +261,9 @@ static struct dtp_attention_time math_attention_time(const struct dtp_gpu *gpu, 
 {
     enum dtp_dtype compute = execution->compute == DTP_FP8 ? DTP_BF16 : execution->compute;
     double score_bytes = shape->wide ? 4 : dtp_dtype_bytes(compute);
-    double rate = dtp_matmul_flops_per_s(gpu, score_bytes > dtp_dtype_bytes(compute) ? DTP_FP32 : compute);
+    bool narrow = dtp_dtype_bytes(compute) == 2 && score_bytes == 2;
+    double rate = narrow ? heads_rate(gpu, shape, compute)
+                         : dtp_matmul_flops_per_s(gpu, score_bytes > dtp_dtype_bytes(compute) ? DTP_FP32 : compute);
     double eager = dtp_calibration.math_attention_passes * score_bytes;
     /* a score as the bytes that go through memory for it: with dropout its mask of a byte too, written and read */
     double dropout = shape->dropout ? 2 * score_bytes + 1 : 0;

@@ -19,8 +19,8 @@ double dtp_fp8_matmul_s(const struct dtp_gpu *gpu, enum dtp_fp8_recipe recipe, e
                         double n, double k);
 double dtp_fp8_matmul_rate(const struct dtp_gpu *gpu, enum dtp_fp8_recipe recipe, enum dtp_product product);
 /* `groups` of them in one persistent kernel, of experts with m rows each (a weight's gradient: that sums over k). */
-double dtp_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight_gradient, double groups,
-                            double m, double n, double k);
+double dtp_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, enum dtp_fp8_recipe recipe,
+                            enum dtp_product product, double groups, double m, double n, double k);
 
 /* Share of the SMs that matmuls are made for; their rate falls with it. */
 double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_execution *execution);

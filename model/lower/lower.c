@@ -94,6 +94,13 @@ void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uin
         demand->dtype = DTP_BF16;
 }
 
+uint64_t dtp_lower_matrix_rows(const struct dtp_lowering *l, const struct dtp_layer_matrix *matrix)
+{
+    if (!matrix->expert)
+        return l->tokens;
+    return dtp_layer_received(&l->tensors, dtp_bytes_product(l->tokens, l->tensors.kind.experts_per_token));
+}
+
 void dtp_draft_product(const struct dtp_lowering *l, struct dtp_draft *draft, const struct dtp_layer_matrix *matrix,
                        enum dtp_product product)
 {
@@ -105,7 +112,7 @@ void dtp_draft_product(const struct dtp_lowering *l, struct dtp_draft *draft, co
     case DTP_PRODUCT_INPUT_GRADIENT: dtp_draft_matmul(l, draft, tokens, in, out, false); break;
     case DTP_PRODUCT_WEIGHT_GRADIENT: dtp_draft_matmul(l, draft, out, in, tokens, false); break;
     }
-    if (demand->dtype == DTP_FP8 && !dtp_plan_runs_narrow(l->plan, product))
+    if (demand->dtype == DTP_FP8 && (matrix->wide || !dtp_plan_runs_narrow(l->plan, product)))
         demand->dtype = DTP_BF16;
     if (!grouped)
         return;
@@ -191,6 +198,17 @@ uint64_t dtp_lower_cublas_workspace_bytes(const struct dtp_lowering *l)
     return large ? UINT64_C(4096) * 8192 : UINT64_C(4096) * 2048 + UINT64_C(16384) * 8;
 }
 
+/* Elements of the rank's matrices that matmuls read in fewer than 16 bits. */
+static uint64_t narrow_elements(const struct dtp_lowering *l)
+{
+    uint64_t of[DTP_LAYER_MLPS], elements = 0;
+    for (int mlp = 0; mlp < DTP_LAYER_MLPS; mlp++)
+        of[mlp] = dtp_layer_narrow_elements(&l->kind[mlp].tensors.kind);
+    for (uint64_t layer = 0; layer < l->transformer->layers; layer++)
+        elements += of[dtp_lower_mlp(l, layer)];
+    return elements;
+}
+
 /* cuBLAS workspaces (forward's and autograd's thread have one each), RoPE's fp32 sines and cosines, and the
  * micro-step's 64-bit tokens. */
 static void make_standing_buffers(struct dtp_lowering *l)
@@ -201,11 +219,11 @@ static void make_standing_buffers(struct dtp_lowering *l)
         dtp_lower_buffer(l, "cuBLAS workspace", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, cublas, true);
     dtp_lower_buffer(l, "sines and cosines", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, tables, true);
     if (l->casts.kept) { /* casts of weights, kept over the step; sharded: of two units */
-        uint64_t layers = l->transformer->layers, matmul = l->block.all_elements - l->block.elements[l->matrices];
-        uint64_t two = 2 * (uint64_t)l->plan->wrap_layers;
-        layers = dtp_plan_shards_params(l->plan) && two && two < layers ? two : layers;
+        uint64_t layers = l->transformer->layers, two = 2 * (uint64_t)l->plan->wrap_layers;
+        bool units = dtp_plan_shards_params(l->plan) && two && two < layers;
+        uint64_t elements = units ? two * dtp_layer_narrow_elements(&l->tensors.kind) : narrow_elements(l);
         dtp_lower_buffer(l, "fp8 weights", DTP_OWNER_WEIGHTS, DTP_STREAM_COMPUTE,
-                         dtp_fp8_standing_bytes(l->plan, &l->cluster->gpu, layers * matmul), true);
+                         dtp_fp8_standing_bytes(l->plan, &l->cluster->gpu, elements), true);
     }
     l->tokens_in = dtp_lower_buffer(l, "tokens", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, 8 * l->tokens, true);
 }

@@ -268,7 +268,8 @@ static void activation(struct dtp_block_backward *b)
     struct dtp_layer_activation at = dtp_layer_activation(dtp_backward_operator(b)->makes);
     dtp_buffer_id gradient = b->gradient[at.product];
     b->gradient[at.product] = DTP_NO_BUFFER;
-    if (b->l->gated && !b->l->compiled)
+    bool weighed = b->l->tensors.kind.experts && b->l->tensors.kind.weighs_rows; /* in one fused kernel */
+    if (b->l->gated && !b->l->compiled && !weighed)
         gated_eager(b, &at, gradient);
     else
         in_one(b, &at, gradient);

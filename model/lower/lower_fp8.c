@@ -11,26 +11,29 @@ static const char *const names[DTP_FP8_OPERAND_COUNT] = {
     [DTP_FP8_GRADIENT_COLUMNS] = "gradient in fp8 by columns",
 };
 
+/* Of experts, all of the rank's and the rows that they receive. */
 static uint64_t elements_of(const struct dtp_lowering *l, enum dtp_fp8_operand operand,
                             const struct dtp_layer_matrix *matrix)
 {
+    uint64_t rows = dtp_lower_matrix_rows(l, matrix);
     switch (operand) {
     case DTP_FP8_INPUT:
-    case DTP_FP8_INPUT_AGAIN: return dtp_bytes_product(l->tokens, matrix->in);
+    case DTP_FP8_INPUT_AGAIN: return dtp_bytes_product(rows, matrix->in);
     case DTP_FP8_WEIGHT:
-    case DTP_FP8_WEIGHT_AGAIN: return dtp_bytes_product(matrix->out, matrix->in);
+    case DTP_FP8_WEIGHT_AGAIN: return dtp_bytes_product(matrix->groups * matrix->out, matrix->in);
     case DTP_FP8_GRADIENT_ROWS:
     case DTP_FP8_GRADIENT_COLUMNS:
     case DTP_FP8_OPERAND_COUNT: break;
     }
-    return dtp_bytes_product(l->tokens, matrix->out);
+    return dtp_bytes_product(rows, matrix->out);
 }
 
 dtp_buffer_id dtp_lower_fp8_cast(struct dtp_lowering *l, enum dtp_fp8_operand operand,
                                  const struct dtp_layer_matrix *matrix, dtp_buffer_id source)
 {
     const struct dtp_fp8_cast *cast = &l->casts.of[operand];
-    if (cast->bytes <= 0 || (operand == DTP_FP8_WEIGHT && l->casts.weights_once && !l->first_micro_step))
+    if (cast->bytes <= 0 || matrix->wide ||
+        (operand == DTP_FP8_WEIGHT && l->casts.weights_once && !l->first_micro_step))
         return DTP_NO_BUFFER;
     uint64_t elements = elements_of(l, operand, matrix);
     struct dtp_draft draft;

@@ -293,6 +293,9 @@ void dtp_lower_take_kind(struct dtp_lowering *l, enum dtp_layer_mlp mlp);
 /* [m,k] x [k,n] in the compute dtype; fp8 only inside blocks. */
 void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uint64_t m, uint64_t n, uint64_t k,
                       bool head);
+/* Rows that a matrix of a block multiplies: the rank's tokens, or those that its experts receive, all of them together.
+ */
+uint64_t dtp_lower_matrix_rows(const struct dtp_lowering *l, const struct dtp_layer_matrix *matrix);
 /* A product of a block's matrix, forward or of one of its gradients; of experts all of them, each with the rows of its
  * tokens. */
 void dtp_draft_product(const struct dtp_lowering *l, struct dtp_draft *draft, const struct dtp_layer_matrix *matrix,
@@ -329,6 +332,15 @@ static inline bool dtp_lower_keeps_graph(const struct dtp_lowering *l)
 }
 static inline enum dtp_layer_mlp dtp_lower_mlp(const struct dtp_lowering *l, uint64_t layer)
 {
+    if (!l->transformer->experts)
+        return DTP_LAYER_DENSE;
+    for (uint32_t i = 0; i < l->role.chunk_count; i++) { /* layers of a stage are some of the model's */
+        const struct dtp_lower_chunk *chunk = &l->role.chunks[i];
+        if (layer >= chunk->first && layer < chunk->first + chunk->layers) {
+            layer += chunk->first_of_model - chunk->first;
+            break;
+        }
+    }
     return dtp_transformer_layer_has_experts(l->transformer, layer) ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE;
 }
 /* The `index`-th module: a block, and behind all of them what lies outside. */

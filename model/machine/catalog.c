@@ -5,6 +5,7 @@
 #include "machine/measured.h"
 #include "base/nearest.h"
 
+#include <assert.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,12 +14,14 @@
 
 void dtp_catalog_destroy(struct dtp_catalog *catalog)
 {
-    free(catalog->gpus);
-    free(catalog->machines);
-    free(catalog->models);
-    free(catalog->prices);
-    free(catalog->provenance);
-    free(catalog->aliases);
+    if (!catalog->borrows) {
+        free(catalog->gpus);
+        free(catalog->machines);
+        free(catalog->models);
+        free(catalog->prices);
+        free(catalog->provenance);
+        free(catalog->aliases);
+    }
     for (size_t i = 0; i < catalog->measured_count; i++) {
         free(catalog->measured[i].path);
         dtp_measured_destroy(catalog->measured[i].times);
@@ -28,6 +31,15 @@ void dtp_catalog_destroy(struct dtp_catalog *catalog)
         free(catalog->configs[i].path);
     free(catalog->configs);
     *catalog = (struct dtp_catalog){0};
+}
+
+void dtp_catalog_borrow(const struct dtp_catalog *from, struct dtp_catalog *out)
+{
+    assert(from->measured_count == 0 && from->config_count == 0);
+    *out = *from;
+    out->measured = NULL;
+    out->configs = NULL;
+    out->borrows = true;
 }
 
 /* Copies an array with the room dtp_catalog_append expects; NULL only when memory is out. */
@@ -42,6 +54,7 @@ static void *copy_items(const void *items, size_t count, size_t item_bytes)
 static bool copy_catalog(const struct dtp_catalog *from, struct dtp_catalog *out)
 {
     *out = *from;
+    out->borrows = false;
     out->measured = NULL; /* the times have one owner */
     out->measured_count = 0;
     out->configs = NULL; /* likewise */

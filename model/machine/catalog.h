@@ -60,6 +60,7 @@ struct dtp_catalog {
     struct dtp_machine host_machine;
     struct dtp_config_file *configs;
     size_t config_count;
+    bool borrows; /* what stands above `measured` is another catalogue's, and only read */
 };
 
 /* A config.json that was read. */
@@ -80,6 +81,9 @@ struct dtp_measured_machine {
 /* Reads the five catalogues from `directory`, all faults of all files at once. Caller destroys. On failure the catalog
  * is empty. */
 enum dtp_status dtp_catalog_load(const char *directory, struct dtp_catalog *out, struct dtp_faults *faults);
+/* A catalogue with the rows of `from`, which holds no measured machine and no config.json, and must outlive it: many
+ * calls at once read one catalogue, and each reads the files of machines and models that it names for itself. */
+void dtp_catalog_borrow(const struct dtp_catalog *from, struct dtp_catalog *out);
 /* Adds the rows of one user file (kind of table recognised by its header). On failure the catalog is as it was; on
  * success pointers borrowed before are no longer valid. */
 enum dtp_status dtp_catalog_add(const char *path, struct dtp_catalog *catalog, struct dtp_faults *faults);

@@ -13,6 +13,7 @@ static void add_matrix(struct dtp_layer_kind *kind, struct dtp_layer_matrix matr
 {
     matrix.expert = kind->experts && (matrix.result == DTP_TENSOR_GATE || matrix.result == DTP_TENSOR_UP ||
                                       matrix.result == DTP_TENSOR_EXPERT_DOWN);
+    matrix.wide = matrix.result == DTP_TENSOR_ROUTER_SCORES || matrix.result == DTP_TENSOR_SHARED_WEIGHT;
     kind->matrix[kind->matrices++] = matrix;
 }
 
@@ -51,7 +52,7 @@ static void set_experts(const struct dtp_transformer *t, struct dtp_layer_kind *
     k->mlp_width = t->expert_ffn;
     k->ffn = t->experts_per_token * t->expert_ffn;
     k->shared_ffn = t->shared_expert_ffn;
-    k->packs_up = false;
+    k->packs_up = k->gated && t->experts_packed;
     k->mlp_bias = t->expert_bias;
     k->router_bias = t->router_bias;
     k->shared_gate = t->shared_expert_gate && t->shared_expert_ffn;
@@ -119,6 +120,14 @@ uint64_t dtp_layer_matrix_elements(const struct dtp_layer_kind *kind)
     uint64_t elements = 0;
     for (int i = 0; i < kind->matrices; i++)
         elements += kind->matrix[i].groups * kind->matrix[i].out * kind->matrix[i].in;
+    return elements;
+}
+
+uint64_t dtp_layer_narrow_elements(const struct dtp_layer_kind *kind)
+{
+    uint64_t elements = 0;
+    for (int i = 0; i < kind->matrices; i++)
+        elements += kind->matrix[i].wide ? 0 : kind->matrix[i].groups * kind->matrix[i].out * kind->matrix[i].in;
     return elements;
 }
 

@@ -55,6 +55,7 @@ struct dtp_layer_matrix {
     uint64_t groups; /* so many of them, one of each expert that the rank has: [groups, out, in]; others 1 */
     bool expert;     /* of experts, be it one */
     bool bias;       /* [groups, out] */
+    bool wide;       /* a router's: in 16 bits under every recipe of fewer */
     bool frozen;     /* of the plan: its weight and bias are not trained (plan/adapters.h) */
     uint64_t rank;   /* of the plan: of the adapter beside it; 0: there is none */
     enum dtp_layer_matrix_id id;
@@ -112,6 +113,8 @@ void dtp_layer_kind_of(const struct dtp_transformer *transformer, enum dtp_layer
 /* Elements of the kind's matrices, biases left out; of those, the ones that multiply a token; of biases and norms. */
 uint64_t dtp_layer_matrix_elements(const struct dtp_layer_kind *kind);
 uint64_t dtp_layer_active_elements(const struct dtp_layer_kind *kind);
+/* Of all that a recipe of fewer than 16 bits takes. */
+uint64_t dtp_layer_narrow_elements(const struct dtp_layer_kind *kind);
 uint64_t dtp_layer_vector_elements(const struct dtp_layer_kind *kind);
 uint64_t dtp_layer_bias_elements(const struct dtp_layer_kind *kind);
 /* Of the norms of q and k. */

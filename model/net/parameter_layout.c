@@ -147,6 +147,21 @@ void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t sh
     dtp_parameter_shard(out, shard_group);
 }
 
+void dtp_parameter_adapter_module(const struct dtp_parameter_adapter adapters[DTP_PARAMETER_ADAPTERS], uint64_t rank,
+                                  uint64_t shard_group, struct dtp_parameter_module *out)
+{
+    *out = (struct dtp_parameter_module){.elements = 0};
+    for (int i = 0; i < DTP_PARAMETER_ADAPTERS; i++) {
+        enum dtp_parameter a = (enum dtp_parameter)(DTP_PARAMETER_QKV_ADAPTER_A + 2 * i);
+        if (!adapters[i].low)
+            continue;
+        add(out, a, adapters[i].low, adapters[i].in, 0, 1 / sqrt(3 * (double)adapters[i].in));
+        add(out, a + 1, adapters[i].out, rank, 0, 0);
+        out->tensor[a].decays = out->tensor[a + 1].decays = true; /* matrices, also where they have one row */
+    }
+    dtp_parameter_shard(out, shard_group);
+}
+
 void dtp_parameter_shard(struct dtp_parameter_module *module, uint64_t shard_group)
 {
     module->shard_elements = round_up(dtp_divide_up(module->elements, shard_group), DTP_PARAMETER_SHARD_ALIGNMENT);
@@ -156,6 +171,8 @@ void dtp_parameter_shard(struct dtp_parameter_module *module, uint64_t shard_gro
 uint32_t dtp_parameter_key(uint64_t module, enum dtp_parameter parameter)
 {
     _Static_assert(DTP_PARAMETER_HEAD_BIAS + 1 == DTP_PARAMETERS_DRAWN, "keys of random numbers");
+    if (parameter >= DTP_PARAMETER_QKV_ADAPTER_A)
+        return (uint32_t)(module * DTP_PARAMETERS_DRAWN + (uint64_t)(parameter - DTP_PARAMETER_QKV_ADAPTER_A));
     if ((unsigned)parameter >= DTP_PARAMETERS_DRAWN)
         return UINT32_MAX;
     return (uint32_t)(module * DTP_PARAMETERS_DRAWN + (uint64_t)parameter);

@@ -27,7 +27,9 @@
 
 /* X(suffix, name). Weight matrices are [out, in], rows of `in` elements; qkv packs q, k and v, up packs gate and up
  * (gate first) where the activation has a gate. The norms of q and k are one vector of two head widths, where they are
- * wide of all heads' widths, q's first. A block's tensors that stand behind the head's lie at its end. */
+ * wide of all heads' widths, q's first. A block's tensors that stand behind the head's lie at its end. Adapters are
+ * tensors of modules of their own, a block's beside its block: L + 2 .. 2 L + 1. Beside a packed matrix stand the
+ * adapters of what is packed, A [their ranks, in] and B [their rows, rank], one behind the other. */
 #define DTP_PARAMETER_TABLE(X)                                                                                         \
     X(EMBEDDING, "embedding")                                                                                          \
     X(POSITION, "position")                                                                                            \
@@ -51,7 +53,15 @@
     X(POST_NORM1, "norm after attention")                                                                              \
     X(POST_NORM1_BIAS, "norm after attention bias")                                                                    \
     X(POST_NORM2, "norm after MLP")                                                                                    \
-    X(POST_NORM2_BIAS, "norm after MLP bias")
+    X(POST_NORM2_BIAS, "norm after MLP bias")                                                                          \
+    X(QKV_ADAPTER_A, "qkv adapter A")                                                                                  \
+    X(QKV_ADAPTER_B, "qkv adapter B")                                                                                  \
+    X(OUTPUT_ADAPTER_A, "output adapter A")                                                                            \
+    X(OUTPUT_ADAPTER_B, "output adapter B")                                                                            \
+    X(UP_ADAPTER_A, "up adapter A")                                                                                    \
+    X(UP_ADAPTER_B, "up adapter B")                                                                                    \
+    X(DOWN_ADAPTER_A, "down adapter A")                                                                                \
+    X(DOWN_ADAPTER_B, "down adapter B")
 enum dtp_parameter {
 #define DTP_PARAMETER_ENUM(suffix, text) DTP_PARAMETER_##suffix,
     DTP_PARAMETER_TABLE(DTP_PARAMETER_ENUM)
@@ -90,12 +100,22 @@ uint64_t dtp_parameter_module_count(const struct dtp_transformer *transformer);
  * with 0), biases with 0. */
 void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t shard_group, uint64_t module,
                           struct dtp_parameter_module *out);
+/* The adapters of one block, of rank `rank`, in the order of the table: beside each matrix `low` columns of x A^T and
+ * `out` rows of B; low 0: it has none. A starts as PEFT's (reset_lora_parameters in tuners/lora/layer.py:
+ * kaiming_uniform_ with a = sqrt(5), of which this has the variance), B with zeros. */
+#define DTP_PARAMETER_ADAPTERS 4
+struct dtp_parameter_adapter {
+    uint64_t in, low, out;
+};
+void dtp_parameter_adapter_module(const struct dtp_parameter_adapter adapters[DTP_PARAMETER_ADAPTERS], uint64_t rank,
+                                  uint64_t shard_group, struct dtp_parameter_module *out);
 /* Rows of the head's matrix as operations take it, columns of the logits: the vocabulary with its padding. */
 uint64_t dtp_parameter_head_rows(const struct dtp_transformer *transformer);
 
 /* Keys of random numbers that no shard group changes: of a tensor (initialisation), and of element `offset_elements` of
  * a module (stochastic rounding). A seed draws the same model as ever: the first DTP_PARAMETERS_DRAWN have keys of
- * their own in every module; what the table has beyond them starts as a constant, draws nothing and shares one. */
+ * their own in every module; what the table has beyond them starts as a constant, draws nothing and shares one, but for
+ * adapters, which have the keys of the first in modules that have none of these. */
 #define DTP_PARAMETERS_DRAWN 18u
 uint32_t dtp_parameter_key(uint64_t module, enum dtp_parameter parameter);
 uint64_t dtp_parameter_element_key(uint64_t module, uint64_t offset_elements);

@@ -73,7 +73,8 @@ struct dtp_transformer {
                                  * counted from 0 (Llama 4: interleave_moe_layer_step); 0, 1: all */
     enum dtp_router router;
     uint32_t
-        expert_ranks; /* of a rank's slice of a model: so many ranks divide the experts; 0, 1: it has all of them */
+        expert_ranks;    /* of a rank's slice of a model: so many ranks divide the experts; 0, 1: it has all of them */
+    bool experts_packed; /* of a slice: gate and up of an expert are one matrix */
     uint64_t expert_groups;    /* groups that experts are routed in (DeepSeek: n_group); 0: one */
     uint64_t groups_per_token; /* a token's experts are of so many groups (topk_group); 0: all */
     bool expert_bias;          /* biases of the experts (gpt-oss) */

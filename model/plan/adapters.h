@@ -60,6 +60,7 @@ struct dtp_adapter_choice {
                              computation */
     enum dtp_base base;
     double dropout;      /* of what A reads */
+    double alpha;        /* B A x is multiplied by alpha / rank; 0: by 1 */
     bool train_ends;     /* embedding and head are trained as well (modules_to_save of peft) */
     bool picks_strategy; /* nobody gave one: dtp_plan_picks_ddp */
 };

@@ -14,8 +14,9 @@ static void check_runtime(struct dtp_resolver *r)
     bool stages = p->pp > 1 && !p->runtime->weighs_rows; /* Megatron-Core's are */
     if (p->tp > 1 || stages || p->cp > 1)
         dtp_plan_refuse(r, p->tp > 1 ? "tp" : stages ? "pp" : "cp", "with experts is not modelled yet; use 1");
-    if (p->precision.compute == DTP_FP8)
-        dtp_plan_refuse(r, "precision", "fp8 with experts is not modelled; use bf16-mixed");
+    if (p->precision.compute == DTP_FP8 && !p->runtime->keeps_fp8)
+        dtp_plan_refuse(r, "precision", "fp8 with experts is not modelled under runtime %s; use bf16-mixed",
+                        p->runtime->name);
     if (p->offload != DTP_OFFLOAD_NONE)
         dtp_plan_refuse(r, "offload", "with experts is not modelled; use none");
     if (p->fsdp1)
@@ -31,14 +32,12 @@ static void check_latent(struct dtp_resolver *r)
     const struct dtp_plan *p = r->plan;
     if (!p->runtime->latent_attention)
         dtp_plan_refuse(r, "runtime", "%s is not modelled with latent attention; use runtime torch", p->runtime->name);
-    if (p->tp > 1 || p->pp > 1 || p->cp > 1)
-        dtp_plan_refuse(r,
-                        p->tp > 1   ? "tp"
-                        : p->pp > 1 ? "pp"
-                                    : "cp",
-                        "with latent attention is not modelled yet; use 1");
-    if (p->precision.compute == DTP_FP8)
-        dtp_plan_refuse(r, "precision", "fp8 with latent attention is not modelled; use bf16-mixed");
+    bool stages = p->pp > 1 && !p->runtime->copies_values;
+    if (p->tp > 1 || stages || p->cp > 1)
+        dtp_plan_refuse(r, p->tp > 1 ? "tp" : stages ? "pp" : "cp", "with latent attention is not modelled yet; use 1");
+    if (p->precision.compute == DTP_FP8 && !p->runtime->keeps_fp8)
+        dtp_plan_refuse(r, "precision", "fp8 with latent attention is not modelled under runtime %s; use bf16-mixed",
+                        p->runtime->name);
     if (p->offload != DTP_OFFLOAD_NONE)
         dtp_plan_refuse(r, "offload", "with latent attention is not modelled; use none");
     if (p->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)

@@ -113,6 +113,20 @@ static uint64_t received_rows(const struct dtp_layer_kind *kind)
     return kind->exchanged ? there | BIT(GATE) | BIT(UP) | BIT(SILU) | BIT(PRODUCT) : 0;
 }
 
+/* Bytes of what fp8 matmuls read of a token. A linear keeps its own cast; where a router reads as well, what it was
+ * cast from stays for that. Both matrices to latents read one norm, each by itself (multi_latent_attention.py of
+ * Megatron-Core, linear_q_down_proj and linear_kv_down_proj). */
+static uint64_t narrow_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan *plan,
+                             enum dtp_layer_tensor tensor, uint64_t width)
+{
+    uint64_t cast = dtp_fp8_bytes(plan->precision.fp8_recipe, width);
+    if (tensor == DTP_TENSOR_NORM1 && kind->kv_latent)
+        return 2 * cast;
+    if (tensor == DTP_TENSOR_NORM2 && kind->experts)
+        return width * dtp_plan_compute_bytes(plan) + (kind->shared_ffn ? cast : 0);
+    return cast;
+}
+
 static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *plan, uint64_t made)
 {
     const uint64_t compute = dtp_plan_compute_bytes(plan);
@@ -129,7 +143,7 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
     for (uint64_t left = made; left; left &= left - 1) {
         enum dtp_layer_tensor tensor = dtp_layer_first(left);
         bool narrow = keeps_fp8 && dtp_layer_tensor_element(tensor) == DTP_LAYER_ELEMENT_KEPT_INPUT;
-        uint64_t bytes = narrow ? dtp_fp8_bytes(plan->precision.fp8_recipe, width[tensor])
+        uint64_t bytes = narrow ? narrow_bytes(&out->kind, plan, tensor, width[tensor])
                                 : width[tensor] * element[dtp_layer_tensor_element(tensor)];
         if (received & UINT64_C(1) << tensor)
             bytes = dtp_layer_received(out, bytes);
@@ -336,7 +350,8 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     out->kind.dropout = plan->dropout > 0;
     struct dtp_context context = dtp_plan_context(plan, cluster);
     out->gathered_ranks = context.keeps ? context.ring : 0;
-    out->kind.pads_values = out->kind.own_values = dtp_plan_pads_values(transformer, cluster, plan);
+    out->kind.pads_values = dtp_plan_pads_values(transformer, cluster, plan);
+    out->kind.own_values = out->kind.pads_values || plan->runtime->copies_values;
     if (out->kind.pads_values)
         out->kind.d_v = out->kind.d_q;
     bool copied = copies_core(&out->kind, &context, plan);

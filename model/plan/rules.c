@@ -187,6 +187,8 @@ void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_byt
     out->reduce = wire_bytes(plan, out->grads);
     if (dtp_plan_adapts(plan)) /* adapters alone have them */
         out->grads = out->reduce = dtp_dtype_bytes(plan->adapters.dtype);
+    if (dtp_plan_adapts(plan) && plan->runtime->stores_compute_dtype && out->grads > out->compute)
+        out->master = out->grads, out->optimizer = out->moments + out->master;
 }
 
 uint64_t dtp_plan_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan)

@@ -71,6 +71,7 @@ struct dtp_runtime {
     bool expert_parallel; /* and ranks that divide them */
     bool weighs_rows; /* their weights multiply rows within the activation, and rows are moved by one kernel each way */
     bool latent_attention, attention_sinks, clamped_swiglu;
+    bool copies_values; /* values of latent attention become a tensor of their own, and what was projected goes */
     bool whole_stream;  /* each has all of the residual stream: no sequence parallelism */
     bool whole_vocab;   /* and all of embedding, head and loss, where the model does not divide itself */
     bool gathers_again; /* what a matmul reads is not kept as it was gathered, but as the rank's rows, and gathered for
@@ -105,10 +106,12 @@ struct dtp_runtime {
 
     /* ---- memory and execution ---- */
     bool one_queue; /* kernels of all streams go to the device through one queue (CUDA_DEVICE_MAX_CONNECTIONS=1) */
-    bool counts_elements; /* buckets and prefetches are counted in elements over the whole net and end anywhere in a
-                             layer, so that no layer's part of a step need repeat another's */
-    bool arena;           /* the step's memory is one arena, placed beforehand: no segments, no rounding */
-    bool executed;        /* dtplan-exec runs its programs; those of the others are only predicted */
+    bool counts_elements;  /* buckets and prefetches are counted in elements over the whole net and end anywhere in a
+                              layer, so that no layer's part of a step need repeat another's */
+    bool arena;            /* the step's memory is one arena, placed beforehand: no segments, no rounding */
+    bool executed;         /* dtplan-exec runs its programs */
+    const char *reference; /* script of the data directory that trains its plans with the framework itself; NULL: there
+                              is none, plans are only predicted unless they are executed */
 
     /* ---- hooks; NULL: nothing ---- */
     /* The runtime's part of dtp_plan_resolve: what follows under it, and what it refuses. Keys that it alone reads are

@@ -5,13 +5,20 @@
 
 #include <string.h>
 
+struct dtp_transformer dtp_plan_own_experts(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+{
+    struct dtp_transformer own = *transformer;
+    own.expert_ranks = plan->ep;
+    own.experts_packed = plan->runtime->weighs_rows && plan->fused_gate_up;
+    return own;
+}
+
 struct dtp_transformer dtp_plan_slice(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
-    struct dtp_transformer slice = *transformer;
+    struct dtp_transformer slice = dtp_plan_own_experts(transformer, plan);
     slice.heads = dtp_part_of(transformer->heads, plan->tp);
     slice.kv_heads = dtp_part_of(transformer->kv_heads, plan->tp);
     slice.ffn = dtp_part_of(transformer->ffn, plan->tp);
-    slice.expert_ranks = plan->ep;
     slice.vocab = dtp_divide_up(transformer->vocab, dtp_plan_divides_vocab(plan) ? plan->tp : 1);
     return slice;
 }

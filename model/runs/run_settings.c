@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* ---- whose rules ---------------------------------------------------------------------------------------------- */
 
@@ -61,8 +62,14 @@ static void write_expert_dimensions(struct writer *w, const struct dtp_transform
     set_count(w, "groups_per_token", shape->groups_per_token);
 }
 
-static void write_model(struct writer *w, const struct dtp_transformer *shape)
+/* `named`: a preset with what run tables have no columns for, which the scenario names too. */
+static void write_model(struct writer *w, const struct dtp_transformer *shape, bool named)
 {
+    if (named) {
+        set_text(w, "model", w->run->model_name);
+        set_count(w, "seq", w->run->sequence);
+        return;
+    }
     set(w, "name", "%s", shape->name);
     set_count(w, "layers", shape->layers);
     set_count(w, "hidden", shape->hidden);
@@ -137,6 +144,16 @@ static const char *measured_machine(const struct dtp_run *run, const struct dtp_
     return same && machine && machine_suits(run, machine, false) ? measured->path : NULL;
 }
 
+/* A rack of 72 joins all of its GPUs by NVLink, which is what a node means here; its trays of 4 share nothing that they
+ * do not share with the rest. Jobs take as many of each rack as divides them. */
+static uint64_t rack_of(uint64_t gpus)
+{
+    uint64_t of_rack = 72;
+    while (gpus % of_rack)
+        of_rack--;
+    return of_rack;
+}
+
 /* Nodes are filled one after the other: a job smaller than a node takes part of one. What is not stated (GPUs a node,
  * network) is that of the machine the GPU usually comes in. */
 static void write_cluster(struct writer *w, const struct dtp_catalog *catalog)
@@ -144,14 +161,16 @@ static void write_cluster(struct writer *w, const struct dtp_catalog *catalog)
     const struct dtp_run *run = w->run;
     const struct dtp_machine *machine = choose_machine(run, catalog);
     const char *measured = measured_machine(run, catalog);
+    uint64_t node = strstr(run->links, "NVL72") ? rack_of(run->gpus) : run->gpus_per_node;
     set(w, "gpu", "%s", run->gpu_key);
     if (measured || machine)
         set_text(w, "machine", measured ? measured : machine->key);
     set_count(w, "gpus", run->gpus);
-    if (run->gpus_per_node)
-        set_count(w, "gpus_per_node", run->gpus_per_node < run->gpus ? run->gpus_per_node : run->gpus);
+    if (node)
+        set_count(w, "gpus_per_node", node < run->gpus ? node : run->gpus);
+    double trays = node && run->gpus_per_node ? (double)node / (double)run->gpus_per_node : 1; /* of what is stated */
     if (run->node_network_gbit_per_s > 0)
-        set(w, "network_gbit_per_s", "%.17g", run->node_network_gbit_per_s);
+        set(w, "network_gbit_per_s", "%.17g", run->node_network_gbit_per_s * trays);
     if (strstr(run->network, "sockets") || strstr(run->network, "TCP"))
         set(w, "network", "sockets");
     else if (strstr(run->network, "EFA"))
@@ -476,13 +495,14 @@ static void write_kernels(struct writer *w)
 
 /* The preset that a row leaves its dimensions to, checked against the params column; else what its dimensions say. */
 static enum dtp_status shape_of(struct dtp_run *run, const struct dtp_catalog *catalog, struct dtp_transformer *out,
-                                struct dtp_faults *faults)
+                                bool *named, struct dtp_faults *faults)
 {
     const struct dtp_transformer *preset;
     enum dtp_status status = dtp_run_fill_preset(run, catalog, &preset, faults);
     if (status != DTP_OK || !preset)
         return status != DTP_OK ? status : dtp_run_shape(run, out, faults);
     *out = *preset;
+    *named = out->kv_latent || out->attention_sinks || out->expert_bias;
     double count = (double)dtp_transformer_count(preset).total, stated = (double)run->params;
     if (stated > 0 && fabs(count / stated - 1) > 0.02)
         return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
@@ -496,6 +516,7 @@ static enum dtp_status set_all(const struct dtp_run *row, const struct dtp_catal
 {
     struct dtp_transformer shape;
     struct dtp_run filled = *row, *run = &filled;
+    bool named = false;
     struct writer w = {.run = run, .scenario = scenario, .faults = faults};
     w.framework = dtp_run_framework_of(run, faults);
     if (!w.framework)
@@ -504,9 +525,11 @@ static enum dtp_status set_all(const struct dtp_run *row, const struct dtp_catal
     write_strategy(&w);
     if (!dtp_run_write_parts(&w))
         return w.status; /* shapes and counts of what is not modelled would only be refused in other words */
-    enum dtp_status shaped = shape_of(run, catalog, &shape, faults);
+    enum dtp_status shaped = shape_of(run, catalog, &shape, &named, faults);
+    if (shaped == DTP_OK && strcasecmp(run->attention, "mla") == 0 && !shape.kv_latent)
+        REFUSE(&w, "latent attention (attention mla) of a model that is no preset: widths of latents are not stated");
     if (shaped == DTP_OK)
-        write_model(&w, &shape);
+        write_model(&w, &shape, named);
     write_cluster(&w, catalog);
     write_batch(&w);
     write_precision(&w);

@@ -305,6 +305,20 @@ static enum dtp_status check_dimensions(const struct dtp_run *run, const struct 
     return status;
 }
 
+/* Columns know nothing of latents, sinks or biases: a row that names a model with these means that model,
+ * where what it states is the model's. */
+static bool means_preset(const struct dtp_run *run, const struct dtp_transformer *t)
+{
+    const uint64_t pairs[][2] = {{run->layers, t->layers},        {run->hidden, t->hidden},
+                                 {run->heads, t->heads},          {run->vocab, t->vocab},
+                                 {run->experts, t->experts},      {run->top_k, t->experts_per_token},
+                                 {run->expert_ffn, t->expert_ffn}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        if (pairs[i][0] && pairs[i][0] != pairs[i][1])
+            return false;
+    return run->experts && (t->kv_latent || t->attention_sinks || t->expert_bias);
+}
+
 enum dtp_status dtp_run_fill_preset(struct dtp_run *run, const struct dtp_catalog *catalog,
                                     const struct dtp_transformer **preset, struct dtp_faults *faults)
 {
@@ -313,6 +327,10 @@ enum dtp_status dtp_run_fill_preset(struct dtp_run *run, const struct dtp_catalo
         *run->model_name ? dtp_catalog_model(catalog, run->model_name, NULL, 0, NULL) : NULL;
     bool whole = run->layers && run->hidden && run->heads && (run->ffn || run->experts) && run->vocab;
     *preset = NULL;
+    if (t && means_preset(run, t)) {
+        *preset = t;
+        return DTP_OK;
+    }
     if (whole || !t)
         return DTP_OK;
     const struct {

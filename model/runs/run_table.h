@@ -39,6 +39,7 @@
       "of a frozen base under adapters: none, int4, nf4; empty: nothing is frozen")                                    \
     X(precision_recipe, "precision_recipe", false,                                                                     \
       "bf16, mxfp8, fp8-tensorwise, ...; default what param_dtype and fp8 say")                                        \
+    X(links, "interconnect_intra", false, "NVL72 where it says so: NVLink joins a rack, not a node")                   \
     X(network, "interconnect_inter", false, "sockets or EFA where it says so, else NICs")                              \
     X(notes, "notes", false, "what no column holds; machine=KEY: on that of dtplan catalog machines")
 

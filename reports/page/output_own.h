@@ -36,7 +36,8 @@
     X(CHART_DATA, NULL, "data")                                                                                        \
     X(ROWS, NULL, "table")                                                                                             \
     X(CHOICES, NULL, "file of matmul algorithms")                                                                      \
-    X(FOLDER, NULL, "folder")
+    X(FOLDER, NULL, "folder")                                                                                          \
+    X(SNAPSHOT, NULL, "history of memory")
 enum dtp_output_kind {
 #define X(suffix, begins, words) DTP_OUTPUT_##suffix,
     DTP_OUTPUT_TABLE(X)

@@ -41,7 +41,9 @@ enum dtp_status dtp_row_file_append(struct dtp_row_file *file, const char *text,
                                     struct dtp_faults *faults)
 {
     errno = 0;
-    if (!write_all(file->descriptor, text, bytes)) {
+    bool written =
+        file->stream ? fwrite(text, 1, bytes, file->stream) == bytes : write_all(file->descriptor, text, bytes);
+    if (!written) {
         int reason = errno ? errno : EIO;
         if (file->plain && ftruncate(file->descriptor, file->whole_bytes) != 0)
             return refuse(file, "cannot be written nor cut back to whole rows", reason, faults);
@@ -145,6 +147,13 @@ enum dtp_status dtp_row_file_open(const char *path, const struct dtp_row_file_ki
     if (status != DTP_OK && path)
         close(out->descriptor);
     return status;
+}
+
+enum dtp_status dtp_row_file_to(FILE *stream, const struct dtp_row_file_kind *kind, struct dtp_row_file *out,
+                                struct dtp_faults *faults)
+{
+    *out = (struct dtp_row_file){.stream = stream, .descriptor = -1, .schema = kind->schema, .digest = kind->digest};
+    return dtp_row_file_append(out, kind->header, strlen(kind->header), 0, faults);
 }
 
 enum dtp_status dtp_row_file_close(struct dtp_row_file *file, struct dtp_faults *faults)

@@ -13,7 +13,8 @@
 #include <stdio.h>
 
 struct dtp_row_file {
-    const char *path; /* borrowed; NULL: standard output */
+    const char *path; /* borrowed; NULL: standard output, or `stream` */
+    FILE *stream;     /* what takes the rows of a program's call; else NULL */
     int descriptor;
     bool plain;          /* a file that can be cut, not a pipe or a device */
     bool anew;           /* as of its kind */
@@ -35,6 +36,9 @@ struct dtp_row_file_kind {
  * writes it. */
 enum dtp_status dtp_row_file_open(const char *path, const struct dtp_row_file_kind *kind, uint64_t rows,
                                   struct dtp_row_file *out, struct dtp_faults *faults);
+/* The same into a stream of the caller's, which may be memory. */
+enum dtp_status dtp_row_file_to(FILE *stream, const struct dtp_row_file_kind *kind, struct dtp_row_file *out,
+                                struct dtp_faults *faults);
 /* "schema,digest,row,": what each row begins with. */
 void dtp_row_file_write_prefix(const struct dtp_row_file *file, uint64_t row, FILE *out);
 /* Appends `rows` whole rows. */

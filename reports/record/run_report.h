@@ -17,7 +17,11 @@ struct dtp_run_outcome {
     bool gpu;              /* a GPU's times can be compared with the prediction's, a host's cannot */
     bool interrupted;
     uint64_t operations, device_arena_bytes, host_arena_bytes, used_bytes, gpu_bytes;
-    uint64_t owner_bytes[DTP_OWNER_COUNT]; /* at the peak of the arena, as counted while the step ran */
+    uint64_t owner_bytes[DTP_OWNER_COUNT];        /* at the peak of the arena, as counted while the step ran */
+    struct dtp_reference_bytes {                  /* of a run by its framework's own program: what its allocator said */
+        uint64_t after_init, allocated, reserved; /* before the first step; peaks of steps */
+        uint64_t parameters, gradients, optimizer; /* what a rank keeps of each */
+    } reference;
     uint64_t first_step, last_step, tokens_per_step, skipped_steps, timed_steps;
     uint64_t sent_bytes[DTP_COLLECTIVE_COUNT], host_to_device_bytes, device_to_host_bytes;
     double entropy, first_loss, last_loss; /* nats per token; the last is the mean of the last ten */

@@ -38,16 +38,21 @@ struct dtp_validation {
     double first_loss, last_loss;
     uint64_t arena_bytes[DTP_VALIDATION_SIDE_COUNT], device_bytes[DTP_VALIDATION_SIDE_COUNT];
     uint64_t gpu_memory_bytes, host_arena_bytes;
+    char runtime[16]; /* "": of a row of before there were several that run */
+    /* Of a run by the framework's own program: its allocator's peaks; it has no arena. */
+    uint64_t allocated_bytes[DTP_VALIDATION_SIDE_COUNT], reserved_bytes[DTP_VALIDATION_SIDE_COUNT];
     uint64_t host_to_device_bytes[DTP_VALIDATION_SIDE_COUNT], device_to_host_bytes[DTP_VALIDATION_SIDE_COUNT];
     uint64_t owner_bytes[DTP_OWNER_COUNT][DTP_VALIDATION_SIDE_COUNT];
     uint64_t sent_bytes[DTP_COLLECTIVE_COUNT][DTP_VALIDATION_SIDE_COUNT];
     double class_s[DTP_CLASS_STORAGE + 1][3]; /* predicted, alone, in place; sums over a step */
 };
 
-/* How far off a run may be. Bytes of the arena, sent by collectives and copied must be equal. */
+/* How far off a run may be. Bytes of the arena, sent by collectives and copied must be equal, where the executor ran.
+ */
 struct dtp_validation_bounds {
-    double step_fraction;   /* |predicted / measured - 1| of a step; default 0.1 */
-    double device_fraction; /* of the device's memory; default 0.02 */
+    double step_fraction;      /* |predicted / measured - 1| of a step; default 0.1 */
+    double device_fraction;    /* of the device's memory; default 0.02 */
+    double allocated_fraction; /* of the peak that a framework's allocator says; default 0.02 */
 };
 struct dtp_validation_bounds dtp_validation_bounds_default(void);
 

@@ -1,6 +1,7 @@
 #include "record/run_report.h"
 
 #include "page/json_value.h"
+#include "plan/runtime.h"
 #include "record/simulation_report.h"
 
 #include <math.h>
@@ -11,6 +12,31 @@ static json_t *predicted_s(const struct dtp_run_report *r, double seconds)
     return dtp_json_real(dtp_cluster_has_times(&r->simulated->job.cluster) ? seconds : (double)NAN);
 }
 
+/* Of a run by the framework's own program; null of the executor's. */
+static json_t *reference_json(const struct dtp_run_report *r)
+{
+    const struct dtp_memory *m = &r->simulated->prediction.memory;
+    const struct dtp_reference_bytes *b = &r->measured->reference;
+    const struct {
+        const char *name;
+        uint64_t predicted_bytes, measured_bytes;
+    } rows[] = {{"parameters", m->params_bytes, b->parameters},
+                {"gradients", m->grads_bytes, b->gradients},
+                {"optimizer", m->optimizer_bytes, b->optimizer},
+                {"after_init", m->after_init_bytes, b->after_init},
+                {"allocated_peak", m->allocated_peak_bytes, b->allocated},
+                {"reserved_peak", m->reserved_peak_bytes, b->reserved}};
+    if (r->simulated->job.plan.runtime->executed)
+        return json_null();
+    json_t *list = json_object();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        json_object_set_new(list, rows[i].name,
+                            json_pack("{s:o,s:o}", "predicted_bytes", dtp_json_whole(rows[i].predicted_bytes),
+                                      "measured_bytes",
+                                      rows[i].measured_bytes ? dtp_json_whole(rows[i].measured_bytes) : json_null()));
+    return list;
+}
+
 static json_t *memory_json(const struct dtp_run_report *r)
 {
     const struct dtp_memory *m = &r->simulated->prediction.memory;
@@ -19,8 +45,8 @@ static json_t *memory_json(const struct dtp_run_report *r)
         json_object_set_new(owners, dtp_owner_key((enum dtp_owner)i),
                             json_pack("{s:o,s:o}", "predicted_bytes", dtp_json_whole(m->phase_bytes[m->peak_phase][i]),
                                       "measured_bytes", dtp_json_whole(r->measured->owner_bytes[i])));
-    return json_pack("{s:o,s:{s:o,s:o},s:{s:o,s:o},s:o,s:o}", "owners", owners, "arena", "predicted_bytes",
-                     dtp_json_whole(r->simulated->placement.arena_bytes), "measured_bytes",
+    return json_pack("{s:o,s:o,s:{s:o,s:o},s:{s:o,s:o},s:o,s:o}", "reference", reference_json(r), "owners", owners,
+                     "arena", "predicted_bytes", dtp_json_whole(r->simulated->placement.arena_bytes), "measured_bytes",
                      dtp_json_whole(r->measured->device_arena_bytes), "device", "predicted_bytes",
                      dtp_json_whole(m->device_peak_bytes), "measured_bytes",
                      r->measured->used_bytes ? dtp_json_whole(r->measured->used_bytes) : json_null(),

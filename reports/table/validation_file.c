@@ -43,9 +43,8 @@
     X(REAL, last_loss, "last_loss")                                                                                    \
     X(WHOLE, gpu_memory_bytes, "gpu_memory_bytes")                                                                     \
     X(WHOLE, host_arena_bytes, "host_arena_bytes")
-/* Rows of before 0.2 lack these, and stay readable. */
-#define DTP_PROGRAM_COLUMN "program"
-#define DTP_UNDISTURBED_COLUMN "undisturbed_step_s"
+/* Rows of before 0.2 lack what stands from here on, and stay readable. */
+#define FIRST_LATER_COLUMN "program"
 /* Words of any kind, commas among them: behind the figures, so that simple tools find those. */
 #define LAST_TABLE(X)                                                                                                  \
     X(TEXT, outside, "outside")                                                                                        \
@@ -53,8 +52,13 @@
     X(TEXT, device, "device")                                                                                          \
     X(TEXT, libraries, "libraries")                                                                                    \
     X(TEXT, data, "data")                                                                                              \
-    X(TEXT, program, DTP_PROGRAM_COLUMN)                                                                               \
-    X(REAL, undisturbed_step_s, DTP_UNDISTURBED_COLUMN)
+    X(TEXT, program, FIRST_LATER_COLUMN)                                                                               \
+    X(REAL, undisturbed_step_s, "undisturbed_step_s")                                                                  \
+    X(TEXT, runtime, "runtime")
+/* Of a framework's own program. */
+#define LAST_PAIR_TABLE(X)                                                                                             \
+    X(WHOLE, allocated_bytes, "allocated_bytes")                                                                       \
+    X(WHOLE, reserved_bytes, "reserved_bytes")
 #define PAIR_TABLE(X)                                                                                                  \
     X(REAL, step_s, "step_s")                                                                                          \
     X(REAL, tokens_per_s, "tokens_per_s")                                                                              \
@@ -117,6 +121,9 @@ size_t dtp_validation_fields(struct dtp_validation_field out[DTP_VALIDATION_MAX_
         }
 #define ADD(kind, member, text) add(&f, DTP_VALIDATION_##kind, AT(member), SIZE(member), text);
     LAST_TABLE(ADD)
+#undef ADD
+#define ADD(kind, member, text) add_pair(&f, DTP_VALIDATION_##kind, AT(member), text);
+    LAST_PAIR_TABLE(ADD)
 #undef ADD
 #undef SIZE
 #undef AT
@@ -225,13 +232,16 @@ enum dtp_status dtp_validation_widen(const char *path, struct dtp_faults *faults
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-static bool take(const struct dtp_validation_field *field, const char *text, struct dtp_validation *v)
+/* `later`: rows of before there was such a field are empty there, or were widened. */
+static bool take(const struct dtp_validation_field *field, bool later, const char *text, struct dtp_validation *v)
 {
     char *at = (char *)v + field->offset;
     if (field->kind == DTP_VALIDATION_TEXT) {
         snprintf(at, field->bytes, "%s", text);
         return true;
     }
+    if (field->kind == DTP_VALIDATION_WHOLE && later && !*text)
+        return true;
     if (field->kind == DTP_VALIDATION_WHOLE)
         return dtp_number_parse_integer(text, false, 0, UINT64_MAX, (uint64_t *)(void *)at);
     *(double *)(void *)at = (double)NAN;
@@ -243,14 +253,14 @@ static enum dtp_status fill(const struct dtp_table *table, struct dtp_validation
     struct dtp_validation_field fields[DTP_VALIDATION_MAX_FIELDS];
     size_t count = dtp_validation_fields(fields);
     enum dtp_status status = DTP_OK;
+    bool later = false;
     for (size_t i = 0; i < count; i++) {
         long column = dtp_table_column(table, fields[i].name);
-        bool later =
-            strcmp(fields[i].name, DTP_PROGRAM_COLUMN) == 0 || strcmp(fields[i].name, DTP_UNDISTURBED_COLUMN) == 0;
+        later |= strcmp(fields[i].name, FIRST_LATER_COLUMN) == 0;
         if (column < 0 && !later)
             status = dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), 1, "has no column '%s'", fields[i].name);
         for (size_t row = 0; (column >= 0 || later) && row < dtp_table_row_count(table); row++)
-            if (!take(&fields[i], column < 0 ? "" : dtp_table_text(table, row, column), &rows[row]))
+            if (!take(&fields[i], later, column < 0 ? "" : dtp_table_text(table, row, column), &rows[row]))
                 status = dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), dtp_table_line(table, row),
                                    "%s: '%s' is no number", fields[i].name, dtp_table_text(table, row, column));
     }

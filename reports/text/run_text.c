@@ -2,6 +2,7 @@
 
 #include "page/grid.h"
 #include "machine/measured.h"
+#include "plan/runtime.h"
 #include "record/report.h"
 #include "record/simulation_report.h"
 
@@ -60,6 +61,30 @@ static void print_memory(const struct dtp_run_report *r, const struct dtp_page *
         put_bytes(&grid, unit, "host arena", m->host_bytes / r->simulated->job.cluster.gpus_per_node,
                   r->measured->host_arena_bytes);
     dtp_grid_end(&grid, page, 2);
+}
+
+/* What PyTorch's allocator said, of a run by the framework's own program; on cores there is no such allocator. */
+static void print_reference_memory(const struct dtp_run_report *r, const struct dtp_page *page)
+{
+    const struct dtp_memory *m = &r->simulated->prediction.memory;
+    const struct dtp_reference_bytes *b = &r->measured->reference;
+    struct dtp_unit unit = dtp_unit_memory(m->allocated_peak_bytes);
+    struct dtp_grid grid;
+    dtp_page_heading(page, "MEMORY", "of each %s, in %s", r->measured->gpu ? "GPU" : "rank", unit.name);
+    dtp_grid_create(&grid, "lrrr");
+    put_header(&grid);
+    put_bytes(&grid, unit, dtp_owner_words(DTP_OWNER_PARAMS), m->params_bytes, b->parameters);
+    put_bytes(&grid, unit, dtp_owner_words(DTP_OWNER_GRADS), m->grads_bytes, b->gradients);
+    put_bytes(&grid, unit, dtp_owner_words(DTP_OWNER_OPTIMIZER), m->optimizer_bytes, b->optimizer);
+    put_bytes(&grid, unit, "allocated before the first step", m->after_init_bytes, b->after_init);
+    put_bytes(&grid, unit, "allocated, peak", m->allocated_peak_bytes, b->allocated);
+    put_bytes(&grid, unit, "reserved, peak", m->reserved_peak_bytes, b->reserved);
+    put_bytes(&grid, unit, "device, what the driver says", m->device_peak_bytes, r->measured->used_bytes);
+    dtp_grid_end(&grid, page, 2);
+    if (!r->measured->gpu)
+        dtp_page_say(
+            page, 2, 2,
+            "It ran on cores, where PyTorch's allocator keeps no count: neither peaks nor times are compared.");
 }
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
@@ -229,9 +254,15 @@ void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *pa
     fprintf(page->file, "device   %s; %s\n", m->device, m->libraries);
     if (m->collectives[0])
         fprintf(page->file, "         %s\n", m->collectives);
-    fprintf(page->file, "program  %s: %" PRIu64 " operations, handed over as text\n", m->program, m->operations);
-    print_memory(report, page);
-    print_communication(report, page);
+    const struct dtp_runtime *runtime = report->simulated->job.plan.runtime;
+    if (runtime->executed) {
+        fprintf(page->file, "program  %s: %" PRIu64 " operations, handed over as text\n", m->program, m->operations);
+        print_memory(report, page);
+        print_communication(report, page);
+    } else {
+        fprintf(page->file, "program  %s, which read the plan as JSON\n", runtime->reference);
+        print_reference_memory(report, page);
+    }
     print_step(report, page);
     if (m->alone_s) {
         print_phases(report, page);

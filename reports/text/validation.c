@@ -1,6 +1,7 @@
 #include "record/validation.h"
 
 #include "base/append.h"
+#include "runtime/runtimes.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -8,7 +9,7 @@
 
 struct dtp_validation_bounds dtp_validation_bounds_default(void)
 {
-    return (struct dtp_validation_bounds){.step_fraction = 0.1, .device_fraction = 0.02};
+    return (struct dtp_validation_bounds){.step_fraction = 0.1, .device_fraction = 0.02, .allocated_fraction = 0.02};
 }
 
 /* ---- filling ----------------------------------------------------------------------------------------------------- */
@@ -37,6 +38,7 @@ static void put_configuration(const struct dtp_job *job, struct dtp_validation *
     const struct dtp_plan *p = &job->plan;
     snprintf(v->model, sizeof v->model, "%s", job->transformer.name);
     snprintf(v->gpu, sizeof v->gpu, "%s", job->cluster.gpu.key);
+    snprintf(v->runtime, sizeof v->runtime, "%s", p->runtime->name);
     snprintf(v->strategy, sizeof v->strategy, "%s", dtp_strategy_text(p->strategy));
     dtp_checkpointing_text(p, v->checkpointing, sizeof v->checkpointing);
     snprintf(v->offload, sizeof v->offload, "%s", dtp_offload_text(p->offload));
@@ -60,7 +62,12 @@ void dtp_validation_plan(const struct dtp_simulated *s, struct dtp_validation *v
     if (!dtp_cluster_has_times(&s->job.cluster))
         v->step_s[DTP_VALIDATION_PREDICTED] = v->tokens_per_s[DTP_VALIDATION_PREDICTED] =
             v->tokens_per_s_per_gpu[DTP_VALIDATION_PREDICTED] = (double)NAN;
-    v->arena_bytes[DTP_VALIDATION_PREDICTED] = s->placement.arena_bytes;
+    if (s->job.plan.runtime->executed)
+        v->arena_bytes[DTP_VALIDATION_PREDICTED] = s->placement.arena_bytes;
+    else {
+        v->allocated_bytes[DTP_VALIDATION_PREDICTED] = m->allocated_peak_bytes;
+        v->reserved_bytes[DTP_VALIDATION_PREDICTED] = m->reserved_peak_bytes;
+    }
     v->device_bytes[DTP_VALIDATION_PREDICTED] = m->device_peak_bytes;
     for (int i = 0; i < DTP_OWNER_COUNT; i++)
         v->owner_bytes[i][DTP_VALIDATION_PREDICTED] = m->phase_bytes[m->peak_phase][i];
@@ -118,6 +125,8 @@ void dtp_validation_measure(const struct dtp_run_report *r, struct dtp_validatio
     v->host_arena_bytes = m->host_arena_bytes;
     v->device_bytes[DTP_VALIDATION_MEASURED] = m->used_bytes;
     v->gpu_memory_bytes = m->gpu_bytes;
+    v->allocated_bytes[DTP_VALIDATION_MEASURED] = m->reference.allocated;
+    v->reserved_bytes[DTP_VALIDATION_MEASURED] = m->reference.reserved;
     for (int i = 0; i < DTP_OWNER_COUNT; i++)
         v->owner_bytes[i][DTP_VALIDATION_MEASURED] = m->owner_bytes[i];
     for (int i = 0; i < DTP_COLLECTIVE_COUNT && steps > 0; i++)
@@ -152,6 +161,8 @@ void dtp_validation_outcome(const struct dtp_validation *v, struct dtp_run_outco
         m->owner_bytes[i] = v->owner_bytes[i][DTP_VALIDATION_MEASURED];
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
         m->sent_bytes[i] = v->sent_bytes[i][DTP_VALIDATION_MEASURED]; /* of the one step that it counts now */
+    m->reference.allocated = v->allocated_bytes[DTP_VALIDATION_MEASURED];
+    m->reference.reserved = v->reserved_bytes[DTP_VALIDATION_MEASURED];
     m->host_to_device_bytes = v->host_to_device_bytes[DTP_VALIDATION_MEASURED];
     m->device_to_host_bytes = v->device_to_host_bytes[DTP_VALIDATION_MEASURED];
 }
@@ -187,6 +198,31 @@ static void judge_near(struct dtp_validation *v, const char *what, double error,
         say_outside(v, what, how);
 }
 
+static void judge_arena(struct dtp_validation *v)
+{
+    judge_equal(v, "arena", v->arena_bytes);
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
+        judge_equal(v, dtp_collective_text((enum dtp_collective)i), v->sent_bytes[i]);
+    judge_equal(v, "host_to_device", v->host_to_device_bytes);
+    judge_equal(v, "device_to_host", v->device_to_host_bytes);
+}
+
+/* A framework's own program has no arena, and counts no bytes that it sends. */
+static bool is_reference(const struct dtp_validation *v)
+{
+    const struct dtp_runtime *runtime = dtp_runtime_find(v->runtime);
+    return runtime && !runtime->executed;
+}
+
+/* On cores nobody counts. */
+static void judge_allocated(struct dtp_validation *v, double bound)
+{
+    const uint64_t *bytes = v->allocated_bytes;
+    if (bytes[DTP_VALIDATION_MEASURED] > 0)
+        judge_near(v, "allocated memory",
+                   (double)bytes[DTP_VALIDATION_PREDICTED] / (double)bytes[DTP_VALIDATION_MEASURED] - 1, bound);
+}
+
 bool dtp_validation_judge(struct dtp_validation *v, const struct dtp_validation_bounds *bounds)
 {
     const uint64_t *device = v->device_bytes;
@@ -194,11 +230,10 @@ bool dtp_validation_judge(struct dtp_validation *v, const struct dtp_validation_
     if (v->status != DTP_OK)
         return false;
     judge_near(v, "step", dtp_validation_step_error(v), bounds->step_fraction);
-    judge_equal(v, "arena", v->arena_bytes);
-    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
-        judge_equal(v, dtp_collective_text((enum dtp_collective)i), v->sent_bytes[i]);
-    judge_equal(v, "host_to_device", v->host_to_device_bytes);
-    judge_equal(v, "device_to_host", v->device_to_host_bytes);
+    if (is_reference(v))
+        judge_allocated(v, bounds->allocated_fraction);
+    else
+        judge_arena(v);
     if (device[DTP_VALIDATION_MEASURED] > 0) /* a host's is shared with everything else on it */
         judge_near(v, "device memory",
                    (double)device[DTP_VALIDATION_PREDICTED] / (double)device[DTP_VALIDATION_MEASURED] - 1,

@@ -178,6 +178,20 @@ static void test_adapters(void **state)
     check_tally("adapters", &tally);
 }
 
+/* The same under our executor. */
+static void test_executor_adapters(void **state)
+{
+    (void)state;
+    random_seed();
+    struct tally tally = {.surely = -1};
+    while (tally.plans < DRAWN_JOBS) {
+        struct random_job job;
+        random_executor_adapted_job(&job);
+        assert_true(check_job(&job, &tally));
+    }
+    check_tally("adapters of dtplan", &tally);
+}
+
 /* Draws until a plan with tensor or pipeline parallelism is valid. */
 static void draw_sliced(struct random_job *job)
 {
@@ -318,9 +332,13 @@ static void test_seldom(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_seldom),         cmocka_unit_test(test_adapters),
-                                       cmocka_unit_test(test_random_plans),   cmocka_unit_test(test_mixed_plans),
-                                       cmocka_unit_test(test_other_runtimes), cmocka_unit_test(test_slices),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_seldom),
+                                       cmocka_unit_test(test_adapters),
+                                       cmocka_unit_test(test_executor_adapters),
+                                       cmocka_unit_test(test_random_plans),
+                                       cmocka_unit_test(test_mixed_plans),
+                                       cmocka_unit_test(test_other_runtimes),
+                                       cmocka_unit_test(test_slices),
                                        cmocka_unit_test(test_states_by_hand)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

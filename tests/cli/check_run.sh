@@ -52,9 +52,9 @@ says '"schema": "dtplan.run/1"' out
 expect 0 "${tiny[@]}" --steps 3 --gpus 2 --strategy full_shard --micro-batch 2
 grep -qE '^  all_gather +([0-9.]+) +\1 +1\.000$' out || failed "bytes sent are not what was predicted: $(grep all_ out)"
 
-# A scenario of another runtime is refused for that, in one line, and not for what follows from it.
-expect 2 "$2/scenarios/llama3-8b-8xh100.ini" --device host
-says 'runtime: is torch, but the executor runs plans of --runtime dtplan: add it'
+# A scenario of a runtime that nobody runs is refused for that, in one line, and not for what follows from it.
+expect 2 "$2/scenarios/llama3-8b-8xh100.ini" --runtime megatron --device host
+says 'runtime: is megatron, but only plans of --runtime dtplan and torch are run'
 [[ $(wc -l <err) == 1 ]] || failed "more than what matters: $(cat err)"
 
 # ---- what is left behind, and what is said early -----------------------------------------------------------------------
@@ -130,7 +130,7 @@ expect 2 "${tiny[@]}" --lr -1
 expect 2 "${tiny[@]}" --device tpu
 expect 2 "${tiny[@]}" --checkpoint-every 3
 expect 2 "${tiny[@]}" --bogus 3
-expect 2 "${tiny[@]}" --runtime torch --no-gradient-norm
+expect 2 "${tiny[@]}" --runtime megatron --no-gradient-norm
 says 'runtime dtplan'
 expect 3 "${tiny[@]}" --steps 3 --log /dev/full
 says 'its whole lines stay'

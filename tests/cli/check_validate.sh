@@ -99,7 +99,7 @@ says '2 of 2' out
 
 # ---- runs that fail, predictions that are off --------------------------------------------------------------------------
 
-expect 2 "${tiny[@]}" --gpus 1 --strategy ddp --runtime dtplan,torch -o failing.csv
+expect 2 "${tiny[@]}" --gpus 1 --strategy ddp --runtime dtplan,megatron -o failing.csv
 says '1 of 2 within all bounds, 0 outside, 1 failed' out
 says 'runtime dtplan' out
 [[ $(wc -l <failing.csv) == 3 ]] || failed "a run that failed is no row"

@@ -50,12 +50,12 @@ static void test_set_and_restore(void **state)
 {
     (void)state;
     const struct dtp_execution megatron = {.issuer = DTP_ISSUER_MEGATRON};
-    assert_true(dtp_kernel_launch_s(&megatron) == 68e-6);
+    assert_true(dtp_kernel_launch_s(&megatron) == 75e-6);
     dtp_calibration_set(DTP_CONSTANT_megatron_launch_s, 1e-6);
     assert_true(dtp_kernel_launch_s(&megatron) == 1e-6);
-    assert_true(dtp_calibration_rows[DTP_CONSTANT_megatron_launch_s].value == 68e-6);
+    assert_true(dtp_calibration_rows[DTP_CONSTANT_megatron_launch_s].value == 75e-6);
     dtp_calibration_restore();
-    assert_true(dtp_kernel_launch_s(&megatron) == 68e-6);
+    assert_true(dtp_kernel_launch_s(&megatron) == 75e-6);
 }
 
 int main(void)

@@ -16,25 +16,32 @@ import torch
 import torch.nn.functional as F
 
 Shape = collections.namedtuple("Shape", "sequence batch vocab hidden heads kv_heads head_dim ffn layers gpt tied "
-                                      "qk_norm window pattern gemma parallel norms wide rope biases head_bias epsilon",
-                               defaults=[False, 0, 0, False, 0, "before", False, None, None, False, 1e-5])
+                                      "qk_norm window pattern gemma parallel norms wide rope biases head_bias epsilon rank alpha "
+                                      "targets",
+                               defaults=[False, 0, 0, False, 0, "before", False, None, None, False, 1e-5, 0, 0, ()])
 ATTENTION_CAP, FINAL_CAP = 2.0, 3.0  # of Gemma-like models; low, so that they bend what small models make
 # gpt: LayerNorm with bias and GELU; unless said otherwise a learned position table and biases everywhere, else RoPE and
 # none. parallel: the number of norms in front of two branches side by side. biases: of linear layers, by name.
 LINEARS = ("qkv", "output", "up", "down")
+# rank: adapters of that rank stand beside the linears of `targets`, their product times alpha / rank, and they alone are
+# trained: gradients of all else are left out, such tensors are written as "frozen". Of a packed linear the A's lie one
+# behind the other, and so do the B's.
+TARGETS = ("q", "k", "v", "output", "gate", "up", "down")
 
 
 class Parameters:
     """Tensors in the order in which they are made, each a leaf in double; or those of `other` again, in bf16."""
 
-    def __init__(self, other=None):
-        self.list, self.other = [], other
+    def __init__(self, other=None, adapted=False):
+        self.list, self.other, self.adapted = [], other, adapted
 
     def make(self, module, name, *shape, mean=0.0, deviation=0.15):
         if self.other:
-            values = self.other.list[len(self.list)][2].detach().to(torch.bfloat16).requires_grad_()
+            other = self.other.list[len(self.list)][2]
+            values = other.detach().to(torch.bfloat16).requires_grad_(other.requires_grad)
         else:
-            values = (mean + deviation * torch.randn(*shape)).to(torch.bfloat16).double().requires_grad_()
+            values = (mean + deviation * torch.randn(*shape)).to(torch.bfloat16).double()
+            values.requires_grad_(not self.adapted or "adapter" in name)
         self.list.append((module, name, values))
         return values
 
@@ -73,9 +80,23 @@ def block(s, p, module, x):
     width, kv_width, gpt = s.heads * s.head_dim, s.kv_heads * s.head_dim, s.gpt
     biases = (LINEARS if gpt else ()) if s.biases is None else s.biases
 
+    def adapters(name, inputs, result):
+        parts = {"qkv": (("q", width), ("k", kv_width), ("v", kv_width)), "output": (("output", s.hidden),),
+                 "up": (("up", s.ffn),) if gpt else (("gate", s.ffn), ("up", s.ffn)), "down": (("down", s.hidden),)}[name]
+        chosen, at = [part for part in parts if part[0] in s.targets], s.layers + 1 + module
+        if not chosen:
+            return result
+        a = p.make(at, name + " adapter A", s.rank * len(chosen), inputs.shape[-1]).split(s.rank)
+        b = p.make(at, name + " adapter B", sum(rows for _, rows in chosen), s.rank).split([rows for _, rows in chosen])
+        added = {part: F.linear(F.linear(inputs, low), wide) * (s.alpha / s.rank)
+                 for (part, _), low, wide in zip(chosen, a, b)}
+        pieces = result.split([rows for _, rows in parts], -1)
+        return torch.cat([piece + added[part] if part in added else piece for piece, (part, _) in zip(pieces, parts)], -1)
+
     def linear(name, inputs, out):
         weight = p.make(module, name, out, inputs.shape[-1])
-        return F.linear(inputs, weight, p.make(module, name + " bias", out) if name in biases else None)
+        result = F.linear(inputs, weight, p.make(module, name + " bias", out) if name in biases else None)
+        return adapters(name, inputs, result) if s.rank else result
 
     def normed(name, inputs):
         weight = rms_weight(s, p.make(module, name, s.hidden, mean=0.0 if s.gemma else 1.0))
@@ -157,7 +178,7 @@ def make(name, s):
     torch.manual_seed(1)
     tokens = torch.randint(s.vocab, (s.batch, s.sequence))
     targets = torch.randint(s.vocab, (s.batch, s.sequence))
-    p = Parameters()
+    p = Parameters(adapted=s.rank > 0)
     loss = with_gradients(s, p, tokens, targets)
     rounded = Parameters(p)
     loss_bf16 = with_gradients(s, rounded, tokens, targets)
@@ -168,6 +189,10 @@ def make(name, s):
             file.write(f"{words} {' '.join(str(v) for v in values.flatten().tolist())}\n".encode())
         for (module, tensor, values), (_, _, bf16) in zip(p.list, rounded.list):
             rows, columns = (1, values.shape[0]) if values.dim() == 1 else values.shape
+            if not values.requires_grad:
+                file.write(f"frozen {module} {rows} {columns} 0 {tensor}\n".encode())
+                file.write(values.float().numpy().astype("<f4").tobytes())
+                continue
             apart = ((bf16.grad.double() - values.grad).norm() / values.grad.norm()).item()
             file.write(f"tensor {module} {rows} {columns} {apart:.3g} {tensor}\n".encode())
             for numbers in (values.detach(), values.grad):
@@ -178,11 +203,17 @@ def make(name, s):
 
 # Of a size that GPUs' fused attention takes, and of widths that fp8 does: what make_steps.py trains.
 TRAINED = Shape(128, 2, 101, 64, 2, 1, 32, 96, 2, gpt=False, tied=False)
+ADAPTED = TRAINED._replace(rank=8, alpha=16, targets=TARGETS)
 BIASED = TRAINED._replace(layers=1, gpt=True)
 
 if __name__ == "__main__":
     # A vocabulary of 50 or 101 makes rows of logits that do not begin at multiples of 16 bytes.
     SMALL = Shape(8, 2, 50, 16, 2, 2, 8, 40, 2, gpt=False, tied=False)
+    make("adapted", ADAPTED)
+    make("adapted_some", SMALL._replace(kv_heads=1, qk_norm=True, rank=8, alpha=8, targets=("q", "v", "up")))
+    make("adapted_late", SMALL._replace(gpt=True, tied=True, rank=8, alpha=8, targets=("down",)))
+    make("adapted_parallel", SMALL._replace(gpt=True, parallel=1, rope=True, biases=("up", "down"), rank=8, alpha=4,
+                                            targets=("k", "output", "up")))
     make("llama_gqa", SMALL._replace(kv_heads=1))
     make("llama_tied", SMALL._replace(tied=True))
     make("qwen3", SMALL._replace(kv_heads=1, qk_norm=True))

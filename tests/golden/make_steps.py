@@ -2,7 +2,7 @@
 
     pip install torch torchao numpy; python3 tests/golden/make_steps.py
 
-The model of trained.golden (make_goldens.py), its one batch again and again, AdamW as PyTorch has it (betas 0.9 and
+The model of trained.golden (make_goldens.py), of adapted.golden for lora, its one batch again and again, AdamW as PyTorch has it (betas 0.9 and
 0.95, decay 0.1 of matrices alone). Writes trained.steps beside this script: a line a recipe, its name and losses.
 
 fp32: double throughout. bf16 and fp16: fp32 parameters, cast for use, as autocast casts weights; fp16 under
@@ -27,7 +27,8 @@ class Trained:
     """The parameters of a model that was made, in order, again for each step: leaves of one type, cast to another."""
 
     def __init__(self, made, stored, used):
-        self.leaves = [values.detach().clone().to(stored).requires_grad_() for _, _, values in made.list]
+        self.leaves = [values.detach().clone().to(stored).requires_grad_(values.requires_grad)
+                       for _, _, values in made.list]
         self.used, self.next = used, 0
 
     def make(self, *_, **__):
@@ -63,7 +64,7 @@ def adam8bit(leaves):
 
 def train(shape, made, tokens, targets, used, stored=torch.float32, optimizer=adamw, linear=plain_linear):
     p = Trained(made, stored, used)
-    update = optimizer(p.leaves)
+    update = optimizer([leaf for leaf in p.leaves if leaf.requires_grad])
     scaler = torch.amp.GradScaler("cpu", init_scale=1024, enabled=used == torch.float16)
     losses = []
     F.linear = linear
@@ -80,7 +81,8 @@ def train(shape, made, tokens, targets, used, stored=torch.float32, optimizer=ad
 
 if __name__ == "__main__":
     models = {name: (shape, *make_goldens.make(name, shape))
-              for name, shape in (("trained", make_goldens.TRAINED), ("biased", make_goldens.BIASED))}
+              for name, shape in (("trained", make_goldens.TRAINED), ("biased", make_goldens.BIASED),
+                                  ("adapted", make_goldens.ADAPTED))}
     recipes = {
         "fp32": dict(used=torch.float64, stored=torch.float64),
         "bf16": dict(used=torch.bfloat16),
@@ -89,6 +91,8 @@ if __name__ == "__main__":
         "fp8_biased": dict(model="biased", used=torch.bfloat16, linear=linear_fp8),
         "sgd": dict(used=torch.float64, stored=torch.float64, optimizer=sgd),
         "adam8bit": dict(used=torch.float32, optimizer=adam8bit),
+        "lora": dict(model="adapted", used=torch.float64, stored=torch.float64),
+        "lora_bf16": dict(model="adapted", used=torch.bfloat16),
     }
     folder = os.path.dirname(os.path.abspath(__file__))
     with open(os.path.join(folder, "trained.steps"), "w") as file:

@@ -38,6 +38,35 @@ static void test_quantize(uint64_t rows, uint64_t columns, enum dtp_element to, 
     compare(status);
 }
 
+/* NF4 there and back. */
+static void test_pack4(enum dtp_element element, uint64_t count, double deviation)
+{
+    case_begin("pack4 and unpack4 %s %llu", named(element), (unsigned long long)count);
+    struct tensor *x = input("values", element, count, deviation);
+    struct tensor *codes = result("codes", DTP_ELEMENT_INT8, count / 2, 0, 0);
+    struct tensor *largest = result("largest", DTP_ELEMENT_FP32, count / DTP_NF4_BLOCK, 0, 0);
+    struct tensor *back = result("values again", element, count, 0, 0);
+    struct dtp_pack4_args pack[SIDES];
+    struct dtp_unpack4_args unpack[SIDES];
+    for (int s = 0; s < SIDES; s++) {
+        pack[s] = (struct dtp_pack4_args){
+            .values = x->at[s], .codes = codes->at[s], .largest = largest->at[s], .count = count, .element = element};
+        unpack[s] = (struct dtp_unpack4_args){.codes = codes->at[s],
+                                              .largest = largest->at[s],
+                                              .result = back->at[s],
+                                              .count = count,
+                                              .element = element};
+    }
+    int status = dtp_reference_pack4(NULL, &pack[HOST], NULL) || dtp_reference_unpack4(NULL, &unpack[HOST], NULL);
+    for (int round = 0; round < 2; round++) {
+        restore_device();
+        status = status ? status : dtp_cuda_pack4(NULL, &pack[DEVICE], NULL);
+        status = status ? status : dtp_cuda_unpack4(NULL, &unpack[DEVICE], NULL);
+        keep_round(round);
+    }
+    compare(status);
+}
+
 void test_quantizes(void)
 {
     const uint64_t shapes[][2] = {{16, 16}, {128, 128}, {144, 272}, {16, 4096}, {1040, 688}, {2048, 2048}};
@@ -45,5 +74,10 @@ void test_quantizes(void)
         for (int k = 0; k < 6; k++)
             test_quantize(shapes[i][0], shapes[i][1], k % 2 ? DTP_ELEMENT_E5M2 : DTP_ELEMENT_E4M3, k / 2 != 1,
                           k / 2 != 0, k == 5 ? 1e-9 : 3);
+    const uint64_t counts[] = {64, 192, 64 * 1023, 4096 * 688};
+    for (size_t i = 0; i < COUNT(counts) - small; i++) {
+        test_pack4(DTP_ELEMENT_BF16, counts[i], 0.02);
+        test_pack4(DTP_ELEMENT_FP32, counts[i], i == 1 ? 0 : 3);
+    }
     test_quantize(32, 48, DTP_ELEMENT_E4M3, true, true, 0); /* zeros: the scale is that of the least amax */
 }

@@ -4,6 +4,7 @@
 
 #define FROZEN_ADAPTER_DRAWS(X)                                                                                        \
     X(lora, ADAPTED, 12, "8|16|64")                                                                                    \
+    X(lora_alpha, ADAPTED, 4, "16|32")                                                                                 \
     X(lora_targets, ADAPTED, 3, "attention|q+v|up+down|gate")                                                          \
     X(lora_dtype, ADAPTED, 3, "fp32")                                                                                  \
     X(lora_dropout, ADAPTED, 4, "0.05")                                                                                \

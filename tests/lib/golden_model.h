@@ -21,6 +21,7 @@
     "positions=8 norm=layer_norm activation=gelu position=learned bias=true tied_head=true "
 #define GOLDEN_PARALLEL GOLDEN_SMALL "norm=layer_norm activation=gelu "
 #define GOLDEN_GPT_J GOLDEN_PARALLEL "mlp_bias=true head_bias=true parallel_block=one_norm "
+#define GOLDEN_GPT_J_PLAIN GOLDEN_PARALLEL "mlp_bias=true parallel_block=one_norm "
 #define GOLDEN_FALCON GOLDEN_PARALLEL "kv_heads=1 tied_head=true parallel_block=one_norm "
 #define GOLDEN_GPT_NEOX GOLDEN_PARALLEL "bias=true parallel_block=two_norms "
 #define GOLDEN_OLMO2 GOLDEN_LLAMA_GQA "norm_place=after qk_norm=true qk_norm_wide=true "
@@ -39,7 +40,7 @@ struct golden_tensor {
     uint64_t module, count;
     enum dtp_parameter which;
     double bf16_apart; /* PyTorch's own gradient in bf16 from the one in double: norm of the error over the norm */
-    const float *weights, *gradients;
+    const float *weights, *gradients; /* the latter NULL of one that is frozen */
 };
 
 struct golden {
@@ -83,16 +84,17 @@ static char *read_tensor(struct golden *g, char *at)
     struct golden_tensor *t = &g->tensors[g->count++];
     uint64_t rows, columns;
     char name[64], *line_end = strchr(at, '\n');
-    assert_int_equal(sscanf(at, "tensor %lu %lu %lu %lf %63[^\n]", &t->module, &rows, &columns, &t->bf16_apart, name),
-                     5);
+    bool frozen = strncmp(at, "frozen", 6) == 0;
+    uint64_t copies = frozen ? 1 : 2;
+    assert_int_equal(sscanf(at, "%*s %lu %lu %lu %lf %63[^\n]", &t->module, &rows, &columns, &t->bf16_apart, name), 5);
     t->which = parameter_called(name);
     t->count = rows * columns;
-    float *copy = malloc(2 * t->count * sizeof *copy); /* lines have any length: what follows one is not aligned */
-    assert_non_null(copy);
-    memcpy(copy, line_end + 1, 2 * t->count * sizeof *copy);
-    t->weights = copy;
-    t->gradients = copy + t->count;
-    return line_end + 1 + 2 * t->count * sizeof *copy;
+    float *values = malloc(copies * t->count * sizeof *values); /* lines have any length: what follows is not aligned */
+    assert_non_null(values);
+    memcpy(values, line_end + 1, copies * t->count * sizeof *values);
+    t->weights = values;
+    t->gradients = frozen ? NULL : values + t->count;
+    return line_end + 1 + copies * t->count * sizeof *values;
 }
 
 static void read_golden(const char *name, struct golden *g)
@@ -110,7 +112,7 @@ static void read_golden(const char *name, struct golden *g)
     char *at = strchr(g->bytes, '\n') + 1;
     at = read_row(at, "tokens", g->tokens, &g->rows);
     at = read_row(at, "targets", g->targets, &g->rows);
-    while (strncmp(at, "tensor ", 7) == 0)
+    while (strncmp(at, "tensor ", 7) == 0 || strncmp(at, "frozen ", 7) == 0)
         at = read_tensor(g, at);
     assert_int_equal(strncmp(at, "end\n", 4), 0);
 }
@@ -174,7 +176,7 @@ static void tear_down(struct stand *s)
 static struct dtp_parameter_tensor place_of(const struct stand *s, const struct golden_tensor *t)
 {
     struct dtp_parameter_module layout;
-    dtp_parameter_module(&s->job.transformer, 1, t->module, &layout);
+    dtp_program_module(s->program, t->module, &layout);
     assert_true(layout.tensor[t->which].exists);
     assert_int_equal(layout.tensor[t->which].rows * layout.tensor[t->which].columns, t->count);
     return layout.tensor[t->which];
@@ -297,6 +299,12 @@ static uint64_t check_padding(struct stand *s, const struct golden_tensor *t)
     return count;
 }
 
+static void expect_frozen(const struct stand *s, uint64_t module)
+{
+    for (size_t i = 0; i < s->binding.part_count; i++)
+        assert_false(s->binding.parts[i].module == module && s->binding.parts[i].kind != DTP_STATE_WEIGHTS);
+}
+
 /* Tolerances are relative; of a gradient `of_bf16` times the error of PyTorch's own in bf16 on top of `tolerance`. */
 static void golden_compare_model(const char *name, const char *words, double loss_tolerance, double tolerance,
                                  double of_bf16)
@@ -314,6 +322,11 @@ static void golden_compare_model(const char *name, const char *words, double los
     loss = (double)dtp_run_host_results(s.run)->loss_sum / (double)g.rows;
     for (size_t i = 0; i < g.count; i++) {
         const struct golden_tensor *t = &g.tensors[i];
+        if (!t->gradients) { /* and no state, but for the weights */
+            expect_frozen(&s, t->module);
+            padding++;
+            continue;
+        }
         const double error = apart(&s, t), allowed = tolerance + of_bf16 * t->bf16_apart;
         worst = fmax(worst, error / allowed);
         if (!(error < allowed))
@@ -469,6 +482,32 @@ static void golden_steps(void **state)
     golden_follow("trained", "adam8bit", GOLDEN_TRAINED "precision=fp32 optimizer=adam8bit", 1e-3f, 2e-3);
     golden_follow("trained", "fp8", GOLDEN_TRAINED "precision=fp8-tensorwise", 1e-3f, 1e-2);
     golden_follow("biased", "fp8_biased", GOLDEN_BIASED "precision=fp8-tensorwise", 1e-3f, 1e-2);
+    golden_follow("adapted", "lora", GOLDEN_TRAINED "precision=fp32 lora=8 lora_alpha=16", 1e-3f, 1e-5);
+    golden_follow("adapted", "lora_bf16", GOLDEN_TRAINED "precision=bf16-mixed lora=8 lora_alpha=16 lora_dtype=fp32",
+                  1e-3f, 4e-3);
+}
+
+/* Adapters on all linears, on some of them, on none of a first block before its last one, and of branches side by side;
+ * however the plan keeps their tensors. */
+static void golden_adapters(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *words;
+    } models[] = {{"adapted", GOLDEN_TRAINED "lora=8 lora_alpha=16 "},
+                  {"adapted_some", GOLDEN_QWEN3 "lora=8 lora_targets=q+v+up "},
+                  {"adapted_late", GOLDEN_GPT2 "lora=8 lora_targets=down "},
+                  {"adapted_parallel", GOLDEN_GPT_J_PLAIN "lora=8 lora_alpha=4 lora_targets=k+o+up "}};
+    static const char *const kept[] = {"checkpointing=none", "checkpointing=full", "checkpointing=selective-attention",
+                                       "checkpointing=every-2 loss_chunk=5"};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        for (size_t k = 0; k < sizeof kept / sizeof *kept; k++) {
+            char words[640];
+            snprintf(words, sizeof words, "%sprecision=fp32 %s", models[i].words, kept[k]);
+            golden_compare_model(models[i].name, words, 1e-6, 1e-5, 0);
+            snprintf(words, sizeof words, "%sprecision=bf16-pure %s", models[i].words, kept[k]);
+            golden_compare_model(models[i].name, words, 2e-3, BF16_FLOOR, BF16_SHARE);
+        }
 }
 
 #endif

@@ -89,6 +89,31 @@ static inline bool random_executor_job(struct random_job *job)
     return false;
 }
 
+/* Such a job with adapters alone trained, of any rank and targets that the executor takes. */
+static inline void random_executor_adapted_job(struct random_job *job)
+{
+    for (;;) {
+        if (!random_executor_job(job))
+            fail_msg("no job of the executor is drawn");
+        struct dtp_plan plan = job->asked;
+        struct dtp_executor_plan *e = &plan.executor;
+        plan.adapters.rank = 8 * (1 + (uint32_t)random_below(4));
+        plan.adapters.targets = random_bool() ? DTP_TARGETS_ALL : 1 + (uint32_t)random_below(DTP_TARGETS_ALL);
+        plan.adapters.dtype = random_bool() ? DTP_FP32 : DTP_BF16;
+        plan.adapters.alpha = random_bool() ? 0 : 16;
+        plan.strategy = DTP_DDP, plan.offload = DTP_OFFLOAD_NONE, plan.shard_group = 0;
+        e->gelu_epilogue = e->gradient_stream = e->update_in_backward = e->symmetric_windows = false;
+        e->gather_engine = e->reduce_engine = DTP_ENGINE_SM;
+        plan.optimizer = random_below(3) ? DTP_ADAMW_FUSED : random_bool() ? DTP_SGD : DTP_ADAM8BIT;
+        if (plan.checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
+            plan.checkpointing = DTP_CHECKPOINT_FULL;
+        job->asked = job->plan = plan;
+        if (dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK &&
+            dtp_executor_check(&job->transformer, &job->cluster, &job->plan, NULL) == DTP_OK)
+            return;
+    }
+}
+
 /* Such a job in 16 or 8 bits: with what fp8 refuses taken out, and widths that it takes. */
 static inline void random_executor_narrow_job(struct random_job *job, const char *recipe)
 {

@@ -29,6 +29,7 @@ static struct dtp_run olmoe(void)
                             .attention = "",
                             .quantised_base = "",
                             .precision_recipe = "",
+                            .links = "",
                             .network = "",
                             .notes = "head_dim=128; qk_norm; trainable 6919100416, active 1178933248",
                             .params = 6919100416,
@@ -87,12 +88,39 @@ static void test_refused(void **state)
     run.notes = "capacity factor 1.25";
     assert_refused(run, "experts with 'capacity factor', as notes say");
     run = olmoe();
+    run.attention = "mla";
+    assert_refused(run, "latent attention (attention mla) of a model that is no preset");
+    run = olmoe();
     run.ep = 3;
     assert_refused(run, "3 does not divide 64 experts");
 }
 
+/* A row that names a model whose latents no column states is that model; a rack of 72 is one node, as much of it as
+ * divides the GPUs. */
+static void test_latent_preset(void **state)
+{
+    (void)state;
+    struct dtp_run run = olmoe();
+    struct dtp_faults faults = {0};
+    struct dtp_job job;
+    run.model_name = "DeepSeek-V3", run.framework = "Megatron-Bridge/Megatron-Core", run.gpu_key = "gb200";
+    run.strategy_key = "zero1", run.attention = "mla", run.notes = "", run.links = "NVLink NVL72";
+    run.layers = 61, run.hidden = 7168, run.heads = run.kv_heads = 128, run.vocab = 129280, run.params = 671026404352;
+    run.experts = 256, run.top_k = 8, run.expert_ffn = 2048, run.gpus = 256, run.pp = 4, run.ep = 64;
+    run.micro_batch = 1, run.accumulate = 64;
+    if (dtp_run_job(&run, &catalog, &job, &faults))
+        fail_msg("%s", faults.text[0]);
+    assert_int_equal(job.transformer.kv_latent, 512);
+    assert_int_equal(dtp_transformer_count(&job.transformer).total, run.params);
+    assert_int_equal(job.cluster.gpus_per_node, 64);
+    run.links = "NVLink";
+    assert_int_equal(dtp_run_job(&run, &catalog, &job, &faults), DTP_OK);
+    assert_int_equal(job.cluster.gpus_per_node, 4);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_experts), cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_experts), cmocka_unit_test(test_latent_preset),
+                                       cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
 }

@@ -31,6 +31,7 @@ static struct dtp_run plain_run(void)
                             .attention = "",
                             .quantised_base = "",
                             .precision_recipe = "",
+                            .links = "",
                             .network = "",
                             .notes = "",
                             .params = 6738415616,
@@ -139,8 +140,6 @@ static void test_parts_that_are_not_modelled(void **state)
     run.ep = 4;
     assert_refused(&run, "ep 4 or etp 0 without n_experts");
     run = plain_run();
-    run.attention = "mla";
-    assert_refused(&run, "latent attention (attention mla) is not modelled");
     run.attention = "sparse";
     assert_refused(&run, "attention 'sparse' is unknown");
     run = plain_run();

@@ -65,7 +65,7 @@ static void expect(const struct dtp_transformer *t, bool epilogue, struct expect
     char text[1024];
     plan.runtime = &dtp_runtime_dtplan;
     plan.executor.gelu_epilogue = epilogue;
-    dtp_executor_block_of(t, &plan, &block);
+    dtp_executor_block_of(t, &plan, false, &block);
     write_list(text, sizeof text, &block, ~0u);
     assert_string_equal(text, wanted.list);
     write_set(text, sizeof text, block.saved);

@@ -237,6 +237,33 @@ static void test_launch_bound(void **state)
     finish(&b);
 }
 
+/* Megatron's host takes its layers' Python for each kernel, for a collective a plain launch: ten kernels with a
+ * collective between, each shorter than its launch. PyTorch's host takes all of them alike. */
+static void test_launches_of_collectives(void **state)
+{
+    (void)state;
+    static const enum dtp_issuer issuers[] = {DTP_ISSUER_PYTORCH, DTP_ISSUER_MEGATRON};
+    for (int i = 0; i < 2; i++) {
+        struct bench b = begin(test_a100(), 8);
+        const struct dtp_execution execution = {.issuer = issuers[i]};
+        dtp_program_set_execution(b.program, &execution);
+        uint32_t group = dtp_program_add_group(b.program, (struct dtp_program_group){8, 1});
+        dtp_op_id last = {0};
+        for (int k = 0; k < 10; k++) {
+            struct dtp_new_op collective = {.kind = DTP_OP_ALL_REDUCE,
+                                            .stream = DTP_STREAM_REDUCE,
+                                            .group = group,
+                                            .demand = {.sent_bytes = 8, .kernels = 1}};
+            dtp_program_add_op(b.program, &collective, NULL, 0);
+            last = step_kernel(b.program, DTP_STREAM_COMPUTE, 1e3, 1);
+        }
+        double kernel_s = dtp_kernel_launch_s(&execution), plain_s = dtp_calibration.torch_launch_s;
+        assert_near(simulate(&b)->step_s, 10 * (kernel_s + plain_s) + alone_s(&b, last), 1e-9);
+        assert_true((kernel_s > plain_s) == (issuers[i] == DTP_ISSUER_MEGATRON));
+        finish(&b);
+    }
+}
+
 /* The host stands at a wait until the download is done and launches what follows only then. */
 static void test_host_wait(void **state)
 {
@@ -353,6 +380,7 @@ int main(void)
         cmocka_unit_test(test_kernels_of_two_streams_share),
         cmocka_unit_test(test_communicators),
         cmocka_unit_test(test_launch_bound),
+        cmocka_unit_test(test_launches_of_collectives),
         cmocka_unit_test(test_host_wait),
         cmocka_unit_test(test_one_rank),
         cmocka_unit_test(test_host_memory_is_shared),

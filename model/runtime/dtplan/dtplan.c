@@ -126,10 +126,44 @@ static void check_stages(struct dtp_resolver *r)
             dtp_plan_refuse(r, choices[i].key, "is not run together with pp under runtime dtplan yet; leave it out");
 }
 
+/* Adapters are trained beside weights that rest whole and are kept as matmuls read them. */
+static void check_adapters(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    const struct dtp_executor_plan *e = &p->executor;
+    if (!dtp_plan_adapts(p))
+        return;
+    const struct {
+        const char *key;
+        bool asked;
+    } choices[] = {{"lora_dropout", p->adapters.dropout > 0},
+                   {"train_ends", p->adapters.train_ends},
+                   {"base", p->adapters.base != DTP_BASE_NONE},
+                   {"precision", p->precision.compute == DTP_FP16},
+                   {"gelu_epilogue", e->gelu_epilogue},
+                   {"gradient_stream", e->gradient_stream},
+                   {"update_in_backward", e->update_in_backward},
+                   {"gather_engine", e->gather_engine == DTP_ENGINE_COPY},
+                   {"reduce_engine", e->reduce_engine == DTP_ENGINE_COPY},
+                   {"symmetric_windows", e->symmetric_windows}};
+    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
+        if (choices[i].asked)
+            dtp_plan_refuse(r, choices[i].key,
+                            "is not run together with adapters (lora) under runtime dtplan yet; leave it out");
+    if (dtp_plan_shard_ranks(r->cluster, p) > 1)
+        dtp_plan_refuse(r, "strategy",
+                        "%s shards what is small beside frozen weights, which rest whole under runtime dtplan; use ddp",
+                        dtp_strategy_text(p->strategy));
+    if (p->adapters.rank % DTP_PARAMETER_ALIGNMENT)
+        dtp_plan_refuse(r, "lora", "rank %" PRIu32 " is no multiple of %u, as runtime dtplan's kernels read rows",
+                        p->adapters.rank, DTP_PARAMETER_ALIGNMENT);
+}
+
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
     check_widths(r);
+    check_adapters(r);
     if (p->executor.gelu_epilogue && r->transformer->activation != DTP_GELU)
         dtp_plan_refuse(r, "gelu_epilogue", "needs a model with GELU");
     check_collective_choices(r);
@@ -172,6 +206,7 @@ const struct dtp_runtime dtp_runtime_dtplan = {
     .partial_groups = true,
     .own_prefetch = true,
     .keeps_root = true,
+    .adapters = true,
     .fused_kernels = true,
     .own_kernels = true,
     .packs_matrices = true,

@@ -4,6 +4,7 @@
 #include "plan/rules.h"
 
 #include <assert.h>
+#include <string.h>
 
 #define T(suffix) DTP_TENSOR_##suffix
 #define STREAM DTP_LAYER_STREAM
@@ -21,6 +22,18 @@ int dtp_executor_cast(int tensor)
     return -1;
 }
 
+/* x A^T of adapters, in the order of DTP_PARAMETER_ADAPTERS. */
+static const enum dtp_layer_tensor lows[DTP_PARAMETER_ADAPTERS] = {T(Q_LATENT), T(KV_LATENT), T(ROUTER_SCORES),
+                                                                   T(SHARED_DOWN)};
+
+int dtp_executor_low(int tensor)
+{
+    for (int i = 0; i < DTP_PARAMETER_ADAPTERS; i++)
+        if ((int)lows[i] == tensor)
+            return i;
+    return -1;
+}
+
 static int by_columns(int cast)
 {
     return (int)casts[DTP_EXECUTOR_CASTS + cast];
@@ -32,8 +45,12 @@ const char *dtp_executor_tensor_name(int tensor)
         "norm 1 in fp8",         "attention result in fp8",  "norm 2 in fp8",
         "activation in fp8",     "norm 1 in fp8 columns",    "attention result in fp8 columns",
         "norm 2 in fp8 columns", "activation in fp8 columns"};
+    static const char *const low_names[DTP_PARAMETER_ADAPTERS] = {"qkv adapter's x A", "output adapter's x A",
+                                                                  "up adapter's x A", "down adapter's x A"};
     if (dtp_executor_cast(tensor) >= 0)
         return names[dtp_executor_cast(tensor)];
+    if (dtp_executor_low(tensor) >= 0)
+        return low_names[dtp_executor_low(tensor)];
     switch (tensor) {
     case T(CORE_STATE): return "attention log-sum-exp";
     case T(Q_RAW): return "q and k before their norms";
@@ -50,6 +67,9 @@ uint64_t dtp_executor_tensor_bytes(const struct dtp_executor_block *block, int t
         of = cast_tensors[dtp_executor_cast(tensor) % DTP_EXECUTOR_CASTS];
         return dtp_bytes_product(block->tokens, dtp_layer_tensor_width(&block->kind, of));
     }
+    if (dtp_executor_low(tensor) >= 0)
+        return dtp_bytes_product(block->tokens * block->element_bytes,
+                                 dtp_executor_low_width(&block->adapter[dtp_executor_low(tensor)]));
     uint64_t width = dtp_layer_tensor_width(&block->kind, of);
     if (tensor == T(Q_RAW))
         width += dtp_layer_tensor_width(&block->kind, T(K_RAW));
@@ -221,6 +241,52 @@ static void norms_before_sums(struct dtp_executor_block *b)
     }
 }
 
+/* In front of each projection that has adapters x A^T of all of them, behind it what B makes of that, added in place.
+ */
+static void add_adapters(struct dtp_executor_block *b)
+{
+    struct dtp_executor_operator plain[DTP_EXECUTOR_OPERATORS];
+    int count = b->count;
+    memcpy(plain, b->op, sizeof plain);
+    b->count = 0;
+    for (int i = 0; i < count; i++) {
+        const struct dtp_executor_adapter *adapter = NULL;
+        struct dtp_executor_operator *op;
+        int low = DTP_EXECUTOR_NONE;
+        for (int k = 0; k < DTP_PARAMETER_ADAPTERS && plain[i].matrix; k++)
+            if (b->adapter[k].parts && b->adapter[k].matrix == plain[i].matrix->id)
+                adapter = &b->adapter[k], low = (int)lows[k];
+        if (adapter) {
+            op = add(b, DTP_OP_MATMUL, "adapter A", plain[i].input, low);
+            op->matrix = plain[i].matrix, op->adapter = adapter, op->half = DTP_EXECUTOR_A, op->weight = adapter->a;
+            op->needs = bit_of(op->input);
+        }
+        if (plain[i].matrix)
+            plain[i].needs = 0; /* it is frozen */
+        b->op[b->count++] = plain[i];
+        if (adapter) {
+            op = add(b, DTP_OP_MATMUL, "adapter B", low, plain[i].result);
+            op->matrix = plain[i].matrix, op->adapter = adapter, op->half = DTP_EXECUTOR_B, op->weight = adapter->a + 1;
+            op->needs = bit_of(op->input), op->to_stream = plain[i].addend != DTP_EXECUTOR_NONE;
+        }
+    }
+}
+
+/* Gradients are made of what something trained lies before: adapters, or all before this block. */
+static void find_trained(struct dtp_executor_block *b, bool first)
+{
+    uint64_t after = b->adapted && first ? 0 : bit_of(T(INPUT));
+    for (int i = 0; i < b->count; i++) {
+        struct dtp_executor_operator *op = &b->op[i];
+        op->to_stream = op->to_stream || op->addend != DTP_EXECUTOR_NONE;
+        op->passes = after & bit_of(op->input);
+        op->reaches = !b->adapted || op->passes || op->adapter || after & (bit_of(op->addend) | bit_of(op->result));
+        after |= op->reaches ? bit_of(op->result) | bit_of(op->aux) : 0;
+        if (!op->passes && !op->adapter)
+            op->needs = 0;
+    }
+}
+
 static uint64_t made_by(const struct dtp_executor_operator *op)
 {
     return bit_of(op->result) | bit_of(op->aux) | bit_of(op->statistics) | bit_of(op->saved);
@@ -241,7 +307,7 @@ static void find_replayed(struct dtp_executor_block *b)
     }
 }
 
-void dtp_executor_block_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+void dtp_executor_block_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan, bool first,
                            struct dtp_executor_block *out)
 {
     struct dtp_layer_operator from[DTP_LAYER_OPERATORS];
@@ -249,12 +315,17 @@ void dtp_executor_block_of(const struct dtp_transformer *transformer, const stru
                                        .sequence = plan->sequence,
                                        .element_bytes = dtp_plan_compute_bytes(plan),
                                        .epilogue = plan->executor.gelu_epilogue,
-                                       .fp8 = plan->precision.compute == DTP_FP8};
+                                       .fp8 = plan->precision.compute == DTP_FP8,
+                                       .adapted = dtp_plan_adapts(plan)};
     dtp_layer_kind_of(transformer, DTP_LAYER_DENSE, true, true, &out->kind);
     int count = dtp_layer_operators(&out->kind, from);
     for (int i = 0; i < count; i++)
         add_operator(out, &from[i]);
     norms_before_sums(out);
+    dtp_executor_adapters_of(transformer, plan, out->adapter);
+    if (out->adapted)
+        add_adapters(out);
+    find_trained(out, first);
     for (int i = 0; i < out->count; i++)
         out->saved |= out->op[i].needs;
     find_replayed(out);
@@ -267,7 +338,9 @@ uint64_t dtp_executor_block_keeps(const struct dtp_executor_block *block, enum d
     switch (keeps) {
     case DTP_KEEPS_ALL: return kept;
     case DTP_KEEPS_INPUT: return DTP_EXECUTOR_BIT(T(INPUT));
-    case DTP_KEEPS_ALL_BUT_CORE: return kept & ~(DTP_EXECUTOR_BIT(T(CORE)) | DTP_EXECUTOR_BIT(T(CORE_STATE)));
+    case DTP_KEEPS_ALL_BUT_CORE: /* not where attention's own input goes, which makes it again */
+        return kept & DTP_EXECUTOR_BIT(T(QKV)) ? kept & ~(DTP_EXECUTOR_BIT(T(CORE)) | DTP_EXECUTOR_BIT(T(CORE_STATE)))
+                                               : kept;
     case DTP_KEEPS_SECOND_MATMULS: break;
     }
     /* all matmuls' and attention's results and the norms' statistics; norms and activations are cheap to make again */
@@ -343,9 +416,33 @@ uint64_t dtp_executor_norm_elements(const struct dtp_executor_block *block, cons
     return dtp_layer_qk_norm_elements(&block->kind);
 }
 
+double dtp_executor_multiplied(const struct dtp_executor_operator *op)
+{
+    switch (op->half) {
+    case DTP_EXECUTOR_A: return (double)(dtp_executor_low_width(op->adapter) * op->adapter->in);
+    case DTP_EXECUTOR_B: return (double)(dtp_executor_adapter_out(op->adapter) * op->adapter->rank);
+    case DTP_EXECUTOR_PLAIN: break;
+    }
+    return op->matrix ? (double)(op->matrix->out * op->matrix->in) : 0;
+}
+
+/* Gradients of the weight, where it is trained, and of the input, where something before it is. */
+int dtp_executor_products(const struct dtp_executor_block *block, const struct dtp_executor_operator *op)
+{
+    return (op->adapter || !block->adapted ? 1 : 0) + (op->passes ? 1 : 0);
+}
+
+/* Launches of a product: of B one for each linear of a packed matrix. */
+static uint32_t launches_of(const struct dtp_executor_operator *op)
+{
+    return op->half == DTP_EXECUTOR_B ? (uint32_t)op->adapter->parts : 1;
+}
+
 /* Partial sums of the gradient of a norm's weights, written and read. */
 static double partial_bytes(const struct dtp_executor_block *b, const struct dtp_executor_operator *op)
 {
+    if (b->adapted)
+        return 0;
     return 2 * 4.0 * DTP_EXECUTOR_PARTIAL_ROWS * (double)dtp_executor_norm_elements(b, op);
 }
 
@@ -378,7 +475,7 @@ struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_execut
         return (struct dtp_executor_traffic){
             rows_of(block, dtp_layer_tensor_width(k, T(UP)) + dtp_layer_tensor_width(k, T(PRODUCT))), 1};
     case DTP_OP_QUANTIZE: return (struct dtp_executor_traffic){0, 0}; /* by which casts it makes: executor_fp8_work.c */
-    default: return (struct dtp_executor_traffic){0, 1};
+    default: return (struct dtp_executor_traffic){0, launches_of(op)};
     }
 }
 
@@ -394,13 +491,14 @@ struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_execu
         passes = bit_of(op->input) & STREAM ? 4 : 3;
         return (struct dtp_executor_traffic){passes * rows_of(block, k->hidden) + statistics_bytes(block, op) +
                                                  (double)(k->hidden * block->element_bytes) + partial_bytes(block, op),
-                                             2};
+                                             dtp_executor_norm_launches(block)};
     case DTP_OP_QK_NORM:
         return (struct dtp_executor_traffic){dtp_executor_forward_traffic(block, op).bytes + partial_bytes(block, op),
-                                             2};
+                                             dtp_executor_norm_launches(block)};
     case DTP_OP_ROTARY: return (struct dtp_executor_traffic){rotary_bytes(block), 1};
     case DTP_OP_ATTENTION: return (struct dtp_executor_traffic){0, 3}; /* row sums, the gradients, the cast of dq */
-    case DTP_OP_MATMUL: return (struct dtp_executor_traffic){0, 2};    /* of the weight, of the input */
+    case DTP_OP_MATMUL:
+        return (struct dtp_executor_traffic){0, (uint32_t)dtp_executor_products(block, op) * launches_of(op)};
     case DTP_OP_QUANTIZE: return (struct dtp_executor_traffic){0, 0};
     default:
         return (struct dtp_executor_traffic){

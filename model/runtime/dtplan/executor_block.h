@@ -10,6 +10,8 @@
  *   - an activation's derivative reads its input, whatever the activation;
  *   - in fp8 what a projection reads is cast by an operator of its own, by rows for forward and by columns for the
  *     weight's gradient, which stays in its place;
+ *   - of adapters, x A^T of all that a packed projection has is one matmul in front of it, B of each one behind it,
+ *     which adds to the projection's result in place (executor_adapters.h);
  *   - backward is the same list from its end, and norms that read the stream add to its gradient. In a parallel block
  *     both branches have to read that gradient first, so the second norm stands before the output projection.
  *
@@ -19,15 +21,19 @@
 
 #include "net/layer_kind.h"
 #include "plan/checkpointing.h"
+#include "runtime/dtplan/executor_adapters.h"
 #include "runtime/dtplan/lower_executor.h"
 
-/* Tensors of a block by enum dtp_layer_tensor; Q_RAW stands for q and k as they were, and eight that only other
- * runtimes make for the casts of what projections read (dtp_executor_cast). Behind them what the block returns, the
+/* Tensors of a block by enum dtp_layer_tensor; Q_RAW stands for q and k as they were, eight that only other runtimes
+ * make for the casts of what projections read (dtp_executor_cast), and four of models that this one does not run for
+ * x A^T of adapters (dtp_executor_low). Behind them what the block returns, the
  * next block's input, and none at all. */
 #define DTP_EXECUTOR_CASTS 4
 enum { DTP_EXECUTOR_OUT = DTP_TENSOR_COUNT, DTP_EXECUTOR_TENSORS, DTP_EXECUTOR_NONE = DTP_EXECUTOR_TENSORS };
 /* Which cast a tensor is: [0, CASTS) by rows, [CASTS, 2 CASTS) by columns; -1: none. */
 int dtp_executor_cast(int tensor);
+/* Beside which matrix of DTP_PARAMETER_ADAPTERS a tensor is an adapter's x A^T; -1: it is none. */
+int dtp_executor_low(int tensor);
 #define DTP_EXECUTOR_BIT(tensor) (UINT64_C(1) << (tensor)) /* nobody asks for that of NONE but to test for it */
 
 struct dtp_executor_operator {
@@ -39,22 +45,34 @@ struct dtp_executor_operator {
                                               QUANTIZE the cast by rows, aux by columns */
     int operand, kept;                     /* of a projection: its input as forward and the weight's gradient read it */
     int statistics, saved;
+    enum dtp_executor_half half; /* of matmuls of adapters, `matrix` is that beside which they stand */
+    const struct dtp_executor_adapter *adapter;
+    bool to_stream; /* what is made is added to the stream: whose gradient is the stream's */
+    bool reaches;   /* something that is trained lies before its result: backward goes through it */
+    bool passes;    /* the same of its input, whose gradient it then makes */
     uint64_t needs; /* tensors that backward reads */
 };
-#define DTP_EXECUTOR_OPERATORS 16
+#define DTP_EXECUTOR_OPERATORS 20
 
 struct dtp_executor_block {
     struct dtp_layer_kind kind;
     uint64_t tokens, sequence, element_bytes; /* T; of the compute dtype */
     bool epilogue, fp8;
+    bool adapted; /* adapters are trained alone */
+    struct dtp_executor_adapter adapter[DTP_PARAMETER_ADAPTERS];
     struct dtp_executor_operator op[DTP_EXECUTOR_OPERATORS];
     int count;
     uint64_t saved;    /* tensors that backward reads */
     uint32_t replayed; /* operators, as bits, that make them of the block's input */
 };
-/* *out points into itself and is not to be copied. */
-void dtp_executor_block_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+/* The model's first block has the same operators, but where adapters alone are trained nothing before it is: its
+ * backward ends at its first adapter. *out points into itself and is not to be copied. */
+void dtp_executor_block_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan, bool first,
                            struct dtp_executor_block *out);
+/* Elements of what a matmul of forward multiplies by; 0 of other operators. And how often backward multiplies by or for
+ * as many. */
+double dtp_executor_multiplied(const struct dtp_executor_operator *op);
+int dtp_executor_products(const struct dtp_executor_block *block, const struct dtp_executor_operator *op);
 
 const char *dtp_executor_tensor_name(int tensor);
 uint64_t dtp_executor_tensor_bytes(const struct dtp_executor_block *block, int tensor);
@@ -90,5 +108,10 @@ uint64_t dtp_executor_norm_elements(const struct dtp_executor_block *block, cons
 /* The final norm, and what its backward moves, which makes the stream's gradient instead of adding to it. */
 double dtp_executor_final_norm_bytes(const struct dtp_executor_block *block);
 double dtp_executor_final_norm_backward_bytes(const struct dtp_executor_block *block);
+/* Launches of a norm's backward: its weight's gradient, where it is trained, is added up by a second one. */
+static inline uint32_t dtp_executor_norm_launches(const struct dtp_executor_block *block)
+{
+    return block->adapted ? 1 : 2;
+}
 
 #endif

@@ -9,13 +9,14 @@ struct shape {
     const struct dtp_transformer *t;
     const struct dtp_plan *plan;
     struct dtp_executor_rules rules;
-    struct dtp_executor_block block;
-    struct dtp_parameter_module layout[3]; /* embedding, a block, head */
-    double element[3], shard_element[3];   /* bytes of their gradients', whole and reduced */
+    struct dtp_executor_block block, first; /* the model's first */
+    struct dtp_parameter_module layout[3];  /* of what is trained: embedding, a block or its adapters, head */
+    double element[3], shard_element[3];    /* bytes of their gradients', whole and reduced */
     double tokens, h, vocab, layers, modules, c;
-    double checkpointed; /* blocks */
-    uint32_t again;      /* operators that a checkpointed block runs once more, as bits */
-    bool remakes;        /* its activation is made again by the activation's backward */
+    double checkpointed;         /* blocks */
+    uint32_t again, first_again; /* operators that a checkpointed block runs once more, as bits; the first block */
+    bool adapted, first_checkpointed;
+    bool remakes; /* its activation is made again by the activation's backward */
 };
 
 /* Those that make what backward reads of what is kept. */
@@ -38,17 +39,24 @@ static void shape_of(const struct dtp_transformer *t, const struct dtp_cluster *
     struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(plan);
     *s = (struct shape){.t = t, .plan = plan};
     dtp_executor_rules(t, cluster, plan, &s->rules);
-    dtp_executor_block_of(t, plan, &s->block);
+    dtp_executor_block_of(t, plan, false, &s->block);
+    dtp_executor_block_of(t, plan, true, &s->first);
+    s->adapted = s->block.adapted;
     s->tokens = (double)s->rules.tokens, s->h = (double)t->hidden, s->vocab = (double)t->vocab;
-    s->layers = (double)t->layers, s->modules = (double)dtp_parameter_module_count(t);
+    s->layers = (double)t->layers, s->modules = s->adapted ? s->layers : (double)dtp_parameter_module_count(t);
     s->c = dtp_plan_compute_bytes(plan);
     s->checkpointed = (double)dtp_checkpointed_layers(&rule, t->layers);
+    s->first_checkpointed = s->checkpointed > 0 && dtp_checkpointed(&rule, 0);
     s->again = operators_again(&s->block, rule.keeps);
+    s->first_again = operators_again(&s->first, rule.keeps);
     s->remakes = rule.keeps == DTP_KEEPS_SECOND_MATMULS && !s->block.fp8;
     for (int i = 0; i < 3; i++) {
         const uint64_t module = i == 0 ? 0 : i == 1 ? 1 : t->layers + 1;
         struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(t, &s->rules, module);
-        dtp_parameter_module(t, s->rules.shard_ranks, module, &s->layout[i]);
+        if (!s->adapted)
+            dtp_parameter_module(t, s->rules.shard_ranks, module, &s->layout[i]);
+        else if (i == 1)
+            dtp_executor_adapter_module(t, plan, s->rules.shard_ranks, &s->layout[i]);
         s->element[i] = dtp_dtype_bytes(dtype.whole), s->shard_element[i] = dtp_dtype_bytes(dtype.shard);
     }
 }
@@ -58,9 +66,25 @@ static double matrix_elements(const struct shape *s, uint32_t operators)
 {
     double elements = 0;
     for (int i = 0; i < s->block.count; i++)
-        if (operators & 1u << i && s->block.op[i].matrix)
-            elements += (double)(s->block.op[i].matrix->out * s->block.op[i].matrix->in);
+        if (operators & 1u << i)
+            elements += dtp_executor_multiplied(&s->block.op[i]);
     return elements;
+}
+
+/* The same of all products of a block's backward. */
+static double backward_elements(const struct dtp_executor_block *block)
+{
+    double elements = 0;
+    for (int i = 0; i < block->count; i++)
+        elements += dtp_executor_products(block, &block->op[i]) * dtp_executor_multiplied(&block->op[i]);
+    return elements;
+}
+
+/* Sums over blocks that run operators again: the model's first may run fewer. */
+static double over_again(const struct shape *s, double (*of)(const struct shape *, uint32_t))
+{
+    double first = s->first_checkpointed ? 1 : 0;
+    return (s->checkpointed - first) * of(s, s->again) + first * of(s, s->first_again);
 }
 
 static struct dtp_executor_traffic forward_traffic(const struct shape *s, uint32_t operators)
@@ -76,12 +100,14 @@ static struct dtp_executor_traffic forward_traffic(const struct shape *s, uint32
 
 /* Without the weights' own gradient, which is counted with the gradients. Selective checkpointing makes the activation
  * again in the pass that its backward takes, also where it was an epilogue. */
-static struct dtp_executor_traffic backward_traffic(const struct shape *s)
+static struct dtp_executor_traffic backward_traffic(const struct shape *s, const struct dtp_executor_block *block)
 {
     const struct dtp_executor_operator activation = {.kind = DTP_OP_ACTIVATION};
     struct dtp_executor_traffic sum = {0, 0}, one;
-    for (int i = 0; i < s->block.count; i++) {
-        one = dtp_executor_backward_traffic(&s->block, &s->block.op[i], s->remakes);
+    for (int i = 0; i < block->count; i++) {
+        if (!block->op[i].passes && !block->op[i].adapter)
+            continue;
+        one = dtp_executor_backward_traffic(block, &block->op[i], s->remakes);
         sum.bytes += one.bytes, sum.kernels += one.kernels;
     }
     one = dtp_executor_backward_traffic(&s->block, &activation, true);
@@ -99,10 +125,27 @@ static void count_flops(const struct shape *s, struct dtp_step_work *out)
     struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(s->plan);
     double again = dtp_checkpointed_attention(&rule, s->t, s->plan->sequence);
     int attention = dtp_executor_maker(&s->block, DTP_TENSOR_CORE);
-    out->matmul_flops = 6 * s->tokens * (s->layers * matrix_elements(s, ~0u) + logits * s->h);
-    out->attention_flops = 3.5 * core * s->layers;
-    out->recompute_matmul_flops = 2 * s->tokens * s->checkpointed * matrix_elements(s, s->again);
+    bool first = s->first.op[attention].passes; /* the first block's attention has a backward */
+    double first_core =
+        2 * dtp_transformer_layer_attention_length(s->t, 0, s->plan->sequence) * (double)s->block.kind.d_q * s->tokens;
+    double blocks = s->layers * matrix_elements(s, ~0u) + (s->layers - 1) * backward_elements(&s->block) +
+                    backward_elements(&s->first);
+    out->matmul_flops = 2 * s->tokens * (blocks + (s->adapted ? 2 : 3) * logits * s->h);
+    out->attention_flops = 3.5 * core * s->layers - (first ? 0 : DTP_ATTENTION_BACKWARD_FLOPS * first_core);
+    out->recompute_matmul_flops = 2 * s->tokens * over_again(s, matrix_elements);
     out->recompute_attention_flops = s->again & 1u << attention ? core * s->checkpointed * again : 0;
+    if (s->first_checkpointed && s->again & ~s->first_again & 1u << attention)
+        out->recompute_attention_flops -= first_core;
+}
+
+static double forward_bytes(const struct shape *s, uint32_t operators)
+{
+    return forward_traffic(s, operators).bytes;
+}
+
+static double forward_kernels(const struct shape *s, uint32_t operators)
+{
+    return forward_traffic(s, operators).kernels;
 }
 
 static void count_bytes(const struct shape *s, struct dtp_step_work *out)
@@ -112,9 +155,10 @@ static void count_bytes(const struct shape *s, struct dtp_step_work *out)
     out->forward_bytes = 2 * s->tokens * s->h * s->c + sequence * s->h * s->c + 4 * s->tokens +
                          s->layers * forward_traffic(s, ~0u).bytes + dtp_executor_final_norm_bytes(&s->block);
     out->loss_bytes = 3 * s->tokens * s->vocab * s->c + 12 * s->tokens;
-    out->backward_bytes = s->layers * backward_traffic(s).bytes + dtp_executor_final_norm_backward_bytes(&s->block) +
-                          s->tokens * s->h * s->c + 12 * s->tokens;
-    out->recompute_bytes = s->checkpointed * forward_traffic(s, s->again).bytes;
+    out->backward_bytes = (s->layers - 1) * backward_traffic(s, &s->block).bytes +
+                          backward_traffic(s, &s->first).bytes + dtp_executor_final_norm_backward_bytes(&s->block) +
+                          (s->adapted ? 0 : s->tokens * s->h * s->c + 12 * s->tokens);
+    out->recompute_bytes = over_again(s, forward_bytes);
 }
 
 /* Launches: the embedding, blocks, a head chunk's three matmuls and cross entropy, the sum of the losses, the final
@@ -122,9 +166,10 @@ static void count_bytes(const struct shape *s, struct dtp_step_work *out)
 static void count_kernels(const struct shape *s, struct dtp_step_work *out)
 {
     double chunks = (double)s->rules.chunk_count;
-    out->kernels = 1 + s->layers * (forward_traffic(s, ~0u).kernels + backward_traffic(s).kernels) +
-                   s->checkpointed * forward_traffic(s, s->again).kernels + 1 + 4 * chunks + 1 + 2 + 1 +
-                   (s->t->position == DTP_POSITION_LEARNED ? 1 : 0);
+    double learned = s->t->position == DTP_POSITION_LEARNED ? 1 : 0, embedding_backward = s->adapted ? 0 : 1 + learned;
+    double backward = (s->layers - 1) * backward_traffic(s, &s->block).kernels + backward_traffic(s, &s->first).kernels;
+    out->kernels = 1 + s->layers * forward_traffic(s, ~0u).kernels + backward + over_again(s, forward_kernels) + 1 +
+                   (s->adapted ? 3 : 4) * chunks + 1 + dtp_executor_norm_launches(&s->block) + embedding_backward;
 }
 
 /* Sums over modules: block modules count L times. */
@@ -138,6 +183,8 @@ static double over_modules(const struct shape *s, double (*of)(const struct shap
 static double zeroed(const struct shape *s, int i)
 {
     const struct dtp_parameter_module *layout = &s->layout[i];
+    if (!layout->elements)
+        return 0;
     uint64_t table = s->t->tied_head ? layout->tensor[DTP_PARAMETER_EMBEDDING].extent_elements : 0;
     return (double)(layout->elements - (i == 0 ? table : layout->extent_elements)) * s->element[i];
 }
@@ -164,6 +211,8 @@ static double written(const struct shape *s, int i)
 {
     double rows = s->tokens < s->vocab ? s->tokens : s->vocab;
     double vectors = (double)dtp_executor_fp8_bias_elements(&s->block);
+    if (s->adapted)
+        return 0;
     for (int k = 0; k < s->block.count; k++)
         vectors += (double)dtp_executor_norm_elements(&s->block, &s->block.op[k]);
     if (i)

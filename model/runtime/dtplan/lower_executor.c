@@ -108,14 +108,17 @@ static void derive(struct dtp_executor *x, struct dtp_lowering *l)
     x->l = l, x->t = t, x->plan = l->plan;
     x->element_bytes = dtp_dtype_bytes(x->rules.compute);
     x->h = t->hidden;
-    dtp_executor_block_of(t, l->plan, &x->shape);
+    dtp_executor_block_of(t, l->plan, false, &x->shape);
+    dtp_executor_block_of(t, l->plan, true, &x->first_shape);
     x->module_count = dtp_parameter_module_count(t);
+    x->adapter_count = x->shape.adapted ? t->layers : 0;
     x->model_layers = layers_of_model(l);
     struct dtp_transformer model = *t; /* by whose depth weights are initialised */
     model.layers = x->model_layers;
     dtp_parameter_module(&model, x->rules.shard_ranks, 0, &x->embedding);
     dtp_parameter_module(&model, x->rules.shard_ranks, 1, &x->block);
     dtp_parameter_module(&model, x->rules.shard_ranks, model.layers + 1, &x->head);
+    dtp_executor_adapter_module(t, l->plan, x->rules.shard_ranks, &x->adapters);
     take_ends(x);
     for (int s = 0; s < DTP_STREAM_COUNT; s++)
         x->await[s] = l->last_op[s] = DTP_NO_OP;
@@ -127,10 +130,10 @@ static void derive(struct dtp_executor *x, struct dtp_lowering *l)
     l->before_next = DTP_NO_OP;
 }
 
-/* "weights" of a block, "embedding weights", "head weights". */
+/* "weights" of a block, "embedding weights", "head weights", "adapter weights". */
 static const char *state_name(uint64_t module, uint64_t last, enum dtp_executor_state state)
 {
-    static const char *const names[3][DTP_EXECUTOR_STATE_COUNT] = {
+    static const char *const names[4][DTP_EXECUTOR_STATE_COUNT] = {
 #define NAME(suffix, text) text,
         {DTP_EXECUTOR_STATE_TABLE(NAME)},
 #undef NAME
@@ -140,15 +143,19 @@ static const char *state_name(uint64_t module, uint64_t last, enum dtp_executor_
 #define NAME(suffix, text) "head " text,
         {DTP_EXECUTOR_STATE_TABLE(NAME)},
 #undef NAME
+#define NAME(suffix, text) "adapter " text,
+        {DTP_EXECUTOR_STATE_TABLE(NAME)},
+#undef NAME
     };
-    return names[module == 0 ? 1 : module == last ? 2 : 0][state];
+    return names[module == 0 ? 1 : module == last ? 2 : module > last ? 3 : 0][state];
 }
 
 static void make_state(struct dtp_executor *x, uint64_t index)
 {
     struct dtp_executor_module *module = &x->modules[index];
     const struct dtp_parameter_module *layout = module->layout;
-    uint64_t moments = x->rules.keeps_moments ? layout->shard_elements : 0;
+    const uint64_t own = dtp_executor_is_trained(x, module) ? layout->shard_elements : 0;
+    uint64_t moments = x->rules.keeps_moments ? own : 0;
     uint64_t scales = x->rules.moments == DTP_INT8 ? moments / DTP_EXECUTOR_MOMENT_BLOCK : 0;
     const struct {
         enum dtp_owner owner;
@@ -157,7 +164,7 @@ static void make_state(struct dtp_executor *x, uint64_t index)
     } state[DTP_EXECUTOR_STATE_COUNT] = {
         [DTP_EXECUTOR_WEIGHTS] = {DTP_OWNER_PARAMS, x->rules.sharded ? layout->shard_elements : layout->elements,
                                   x->rules.compute},
-        [DTP_EXECUTOR_MASTER] = {DTP_OWNER_OPTIMIZER, x->rules.master ? layout->shard_elements : 0, DTP_FP32},
+        [DTP_EXECUTOR_MASTER] = {DTP_OWNER_OPTIMIZER, x->rules.master ? own : 0, DTP_FP32},
         [DTP_EXECUTOR_MOMENT1] = {DTP_OWNER_OPTIMIZER, moments, x->rules.moments},
         [DTP_EXECUTOR_MOMENT2] = {DTP_OWNER_OPTIMIZER, moments, x->rules.moments},
         [DTP_EXECUTOR_SCALES1] = {DTP_OWNER_OPTIMIZER, scales, DTP_FP32},
@@ -181,16 +188,19 @@ static void make_state(struct dtp_executor *x, uint64_t index)
 
 static void make_modules(struct dtp_executor *x)
 {
-    for (uint64_t i = 0; i < x->module_count; i++) {
+    for (uint64_t i = 0; i < x->module_count + x->adapter_count; i++) {
         struct dtp_executor_module *module = &x->modules[i];
-        bool edge = i == 0 || i + 1 == x->module_count;
+        uint16_t layer = dtp_executor_layer_of(x, i);
         struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(x->t, &x->rules, i);
-        module->layout = i == 0 ? &x->embedding : edge ? &x->head : &x->block;
+        module->layout = i >= x->module_count    ? &x->adapters
+                         : i == 0                ? &x->embedding
+                         : layer == DTP_NO_LAYER ? &x->head
+                                                 : &x->block;
         module->gradient_element_bytes = dtp_dtype_bytes(dtype.whole);
         module->shard_element_bytes = dtp_dtype_bytes(dtype.shard);
         module->gradient = module->reduced = DTP_NO_BUFFER;
         module->gathered_by = module->reduced_by = DTP_NO_OP;
-        x->l->layer = edge ? DTP_NO_LAYER : (uint16_t)(i - 1);
+        x->l->layer = layer;
         make_state(x, i);
     }
     x->l->layer = DTP_NO_LAYER;
@@ -359,9 +369,9 @@ static void backward(struct dtp_executor *x)
         dtp_executor_after_block(x, layer);
         l->layer = DTP_NO_LAYER;
     }
-    if (chunk->embedding)
+    if (chunk->embedding && !x->shape.adapted)
         dtp_executor_embedding_backward(x);
-    else
+    else if (!chunk->embedding)
         dtp_lower_give(l, x->gradient);
     if (l->role.pipeline)
         dtp_executor_close_table(x);
@@ -489,7 +499,7 @@ static bool take_memory(struct dtp_executor *x)
 {
     x->batch_count = x->l->role.pipeline ? x->plan->accumulate : x->plan->accumulate > 1 ? 2 : 1;
     x->batch = calloc(x->batch_count, sizeof *x->batch);
-    x->modules = calloc(x->module_count, sizeof *x->modules);
+    x->modules = calloc(x->module_count + x->adapter_count, sizeof *x->modules);
     x->slot = calloc(x->rules.ring, sizeof *x->slot);
     x->slot_block = calloc(x->rules.ring, sizeof *x->slot_block);
     x->slot_read = calloc(x->rules.ring, sizeof *x->slot_read);

@@ -50,6 +50,21 @@ void dtp_executor_await_gradient(struct dtp_executor *x, dtp_op_id until)
         x->held[i] = x->held[i + gone];
 }
 
+/* Its operands; what they move through memory. */
+static double norm_weight_gradient(struct dtp_executor *x, struct dtp_draft *draft, struct dtp_executor_module *module,
+                                   const struct dtp_executor_norm_gradient *norm)
+{
+    uint64_t elements = module->layout->tensor[norm->weight].columns;
+    bool accumulates = dtp_executor_gradient(draft, DTP_ROLE_WEIGHT_GRADIENT, module, norm->weight);
+    if (dtp_executor_has(module, norm->weight + 1)) {
+        dtp_executor_gradient(draft, DTP_ROLE_BIAS_GRADIENT, module, norm->weight + 1);
+        elements *= 2;
+    }
+    dtp_executor_new(x, draft, DTP_ROLE_WORKSPACE, "partial sums", DTP_OWNER_WORKSPACE,
+                     2 * 4 * DTP_EXECUTOR_PARTIAL_ROWS * x->h, DTP_UPDATE | DTP_FREE);
+    return (double)((accumulates ? 2 : 1) * elements * module->gradient_element_bytes);
+}
+
 dtp_buffer_id dtp_executor_norm_backward(struct dtp_executor *x, struct dtp_executor_module *module,
                                          const struct dtp_executor_norm_gradient *norm)
 {
@@ -73,18 +88,10 @@ dtp_buffer_id dtp_executor_norm_backward(struct dtp_executor *x, struct dtp_exec
         made = dtp_executor_new(x, &draft, DTP_ROLE_RESIDUAL_GRADIENT,
                                 norm->apart ? "branch gradient" : "residual gradient", DTP_OWNER_WORKSPACE,
                                 dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_INPUT), DTP_WRITE);
-    uint64_t elements = module->layout->tensor[norm->weight].columns;
-    bool accumulates = dtp_executor_gradient(&draft, DTP_ROLE_WEIGHT_GRADIENT, module, norm->weight);
-    if (dtp_executor_has(module, norm->weight + 1)) {
-        dtp_executor_gradient(&draft, DTP_ROLE_BIAS_GRADIENT, module, norm->weight + 1);
-        elements *= 2;
-    }
-    dtp_executor_new(x, &draft, DTP_ROLE_WORKSPACE, "partial sums", DTP_OWNER_WORKSPACE,
-                     2 * 4 * DTP_EXECUTOR_PARTIAL_ROWS * x->h, DTP_UPDATE | DTP_FREE);
+    double gradient_bytes = dtp_executor_is_trained(x, module) ? norm_weight_gradient(x, &draft, module, norm) : 0;
     if (norm->amax)
         dtp_executor_fp8_amax(x, &draft, norm->amax - 1, DTP_UPDATE);
-    dtp_executor_memory(&draft, x->rules.tokens,
-                        norm->bytes + (double)((accumulates ? 2 : 1) * elements * module->gradient_element_bytes), 2);
+    dtp_executor_memory(&draft, x->rules.tokens, norm->bytes + gradient_bytes, dtp_executor_norm_launches(&x->shape));
     dtp_executor_end(x, &draft);
     if (!norm->apart)
         x->gradient = made;
@@ -104,8 +111,9 @@ struct place {
 /* Whether operators before it in forward, whose backward comes later, read the tensor. */
 static bool stays(const struct place *at, int which)
 {
+    const struct dtp_executor_block *shape = dtp_executor_shape_of(at->x, at->layer);
     for (int i = 0; i < at->index; i++)
-        if (at->x->shape.op[i].needs & DTP_EXECUTOR_BIT(which))
+        if (shape->op[i].needs & DTP_EXECUTOR_BIT(which))
             return true;
     return false;
 }
@@ -118,7 +126,7 @@ static bool in_stream(int which)
 /* What is added to the stream has the stream's gradient. */
 static bool adds_to_stream(const struct dtp_executor_operator *op)
 {
-    return op->addend != DTP_EXECUTOR_NONE;
+    return op->to_stream;
 }
 
 static dtp_buffer_id result_gradient(const struct place *at)
@@ -324,10 +332,36 @@ static void fp8_projection_backward(const struct place *at)
     fp8_products(at, gradient, dtp_executor_fp8_weight(x, at->op, at->layer, true));
 }
 
-/* The weight gradient comes first, so that what it reads goes before the input's gradient comes. */
+/* What a first block's frozen projection would pass on, nobody wants: the gradient goes with the adapter's. */
+static void adapter_backward(const struct place *at)
+{
+    struct dtp_executor *x = at->x;
+    const struct dtp_executor_operator *op = at->op;
+    dtp_buffer_id input = tensor(x, at->layer, op->input);
+    if (op->half == DTP_EXECUTOR_B) {
+        const struct dtp_executor_operator *frozen = op - 1;
+        x->gradients[op->input] = dtp_executor_adapter_b_backward(x, at->layer, op, result_gradient(at),
+                                                                  !frozen->passes && !adds_to_stream(op), input);
+        return;
+    }
+    if (input.index == DTP_NO_INDEX) {
+        dtp_executor_block_again(x, at->layer, UINT32_C(1) << dtp_executor_maker(&x->shape, op->input));
+        input = tensor(x, at->layer, op->input);
+    }
+    dtp_buffer_id *made = in_stream(op->input) ? &x->gradient : &x->gradients[op->input];
+    dtp_executor_adapter_a_backward(x, at->layer, op, x->gradients[op->result], input, !stays(at, op->input),
+                                    op->passes ? made : NULL);
+}
+
+/* The weight gradient comes first, so that what it reads goes before the input's gradient comes. A frozen weight has
+ * none. */
 static void projection_backward(const struct place *at)
 {
     struct dtp_executor *x = at->x;
+    if (x->shape.adapted) {
+        input_gradient(at, result_gradient(at), !adds_to_stream(at->op), DTP_NO_BUFFER);
+        return;
+    }
     int input = at->op->input, maker = dtp_executor_maker(&x->shape, input);
     bool missing = tensor(x, at->layer, input).index == DTP_NO_INDEX;
     if (missing && input == DTP_TENSOR_PRODUCT) {
@@ -387,13 +421,15 @@ static void qk_norm_backward(const struct place *at)
     dtp_draft_role(&draft, DTP_ROLE_SAVED, tensor(x, at->layer, at->op->saved), DTP_READ | DTP_FREE, 0);
     dtp_draft_role(&draft, DTP_ROLE_STATISTICS, tensor(x, at->layer, at->op->statistics), DTP_READ | DTP_FREE, 0);
     dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, module, at->op->weight);
-    bool accumulates = dtp_executor_gradient(&draft, DTP_ROLE_WEIGHT_GRADIENT, module, at->op->weight);
-    dtp_executor_new(x, &draft, DTP_ROLE_WORKSPACE, "partial sums", DTP_OWNER_WORKSPACE,
-                     4 * DTP_EXECUTOR_PARTIAL_ROWS * elements, DTP_UPDATE | DTP_FREE);
-    dtp_executor_memory(&draft, x->rules.tokens,
-                        dtp_executor_backward_traffic(&x->shape, at->op, false).bytes +
-                            (double)((accumulates ? 2 : 1) * elements * module->gradient_element_bytes),
-                        2);
+    double gradient_bytes = 0;
+    if (dtp_executor_is_trained(x, module)) {
+        bool accumulates = dtp_executor_gradient(&draft, DTP_ROLE_WEIGHT_GRADIENT, module, at->op->weight);
+        dtp_executor_new(x, &draft, DTP_ROLE_WORKSPACE, "partial sums", DTP_OWNER_WORKSPACE,
+                         4 * DTP_EXECUTOR_PARTIAL_ROWS * elements, DTP_UPDATE | DTP_FREE);
+        gradient_bytes = (double)((accumulates ? 2 : 1) * elements * module->gradient_element_bytes);
+    }
+    struct dtp_executor_traffic traffic = dtp_executor_backward_traffic(&x->shape, at->op, false);
+    dtp_executor_memory(&draft, x->rules.tokens, traffic.bytes + gradient_bytes, traffic.kernels);
     dtp_executor_end(x, &draft);
 }
 
@@ -402,6 +438,8 @@ static void attention_backward(const struct place *at)
 {
     struct dtp_executor *x = at->x;
     const struct dtp_executor_operator *op = at->op;
+    if (tensor(x, at->layer, op->result).index == DTP_NO_INDEX) /* a frozen projection behind it has not read it */
+        dtp_executor_block_again(x, at->layer, UINT32_C(1) << at->index);
     dtp_buffer_id core = tensor(x, at->layer, op->result);
     struct dtp_draft draft;
     dtp_executor_begin(x, &draft, DTP_OP_ATTENTION_BACKWARD, op->name);
@@ -421,10 +459,14 @@ static void attention_backward(const struct place *at)
 
 static void operator_backward(const struct place *at)
 {
+    if (!at->op->passes && !at->op->adapter) /* nothing before it is trained */
+        return;
     switch (at->op->kind) {
     case DTP_OP_NORM: norm_backward(at); break;
     case DTP_OP_MATMUL:
-        if (at->x->shape.fp8)
+        if (at->op->adapter)
+            adapter_backward(at);
+        else if (at->x->shape.fp8)
             fp8_projection_backward(at);
         else
             projection_backward(at);
@@ -444,14 +486,20 @@ static void operator_backward(const struct place *at)
 
 void dtp_executor_block_backward(struct dtp_executor *x, uint64_t layer)
 {
-    struct dtp_executor_module *module = dtp_executor_block(x, layer);
+    const struct dtp_executor_block *shape = dtp_executor_shape_of(x, layer);
+    struct dtp_executor_module *module =
+        shape->adapted ? dtp_executor_adapters(x, layer) : dtp_executor_block(x, layer);
     if (dtp_executor_kept(x, layer) == DTP_EXECUTOR_BIT(DTP_TENSOR_INPUT))
-        dtp_executor_block_again(x, layer, x->shape.replayed);
+        dtp_executor_block_again(x, layer, shape->replayed);
     dtp_executor_open_gradient(x, module);
     for (int i = 0; i < DTP_EXECUTOR_TENSORS; i++)
         x->gradients[i] = DTP_NO_BUFFER;
-    for (int i = x->shape.count - 1; i >= 0; i--)
-        operator_backward(&(struct place){x, layer, i, &x->shape.op[i]});
+    for (int i = shape->count - 1; i >= 0; i--)
+        operator_backward(&(struct place){x, layer, i, &shape->op[i]});
+    if (shape->adapted && layer == 0) { /* nothing below the first adapter is trained */
+        dtp_executor_free(x, x->gradient, "below the first adapter");
+        x->gradient = DTP_NO_BUFFER;
+    }
     if (!dtp_executor_splits(x))
         dtp_executor_close_gradient(x, module);
 }

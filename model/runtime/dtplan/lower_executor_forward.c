@@ -6,7 +6,8 @@
 uint64_t dtp_executor_kept(const struct dtp_executor *x, uint64_t layer)
 {
     bool checkpointed = dtp_lower_checkpointed(x->l, layer);
-    return dtp_executor_block_keeps(&x->shape, checkpointed ? x->l->checkpointing.keeps : DTP_KEEPS_ALL);
+    return dtp_executor_block_keeps(dtp_executor_shape_of(x, layer),
+                                    checkpointed ? x->l->checkpointing.keeps : DTP_KEEPS_ALL);
 }
 
 /* One pass over a block: forward, or operators of it once more, which keep all that backward reads. */
@@ -22,12 +23,13 @@ static dtp_buffer_id *tensor_of(const struct pass *pass, int tensor)
     return &pass->x->tensors[pass->layer][tensor];
 }
 
-/* Whether the tensor is read behind operator `index`, in this pass or later. */
+/* Whether the tensor is read behind operator `index`, in this pass or later: of sums those that anybody reads. */
 static bool is_wanted(const struct pass *pass, int index, int tensor)
 {
     const struct dtp_executor_block *block = &pass->x->shape;
     for (int i = index + 1; i < block->count; i++)
-        if (pass->runs & 1u << i && (block->op[i].operand == tensor || block->op[i].addend == tensor))
+        if (pass->runs & 1u << i && (block->op[i].operand == tensor ||
+                                     (block->op[i].addend == tensor && is_wanted(pass, i, block->op[i].result))))
             return true;
     return pass->kept & DTP_EXECUTOR_BIT(tensor);
 }
@@ -125,10 +127,36 @@ static void fp8_projection(const struct pass *pass, struct dtp_draft *draft, int
     make(pass, draft, DTP_ROLE_RESULT, index, op->result);
 }
 
+/* low = x A^T, of all adapters beside a packed matrix. */
+static void adapter_a(const struct pass *pass, struct dtp_draft *draft, int index)
+{
+    struct dtp_executor *x = pass->x;
+    const struct dtp_executor_operator *op = &x->shape.op[index];
+    take(pass, draft, DTP_ROLE_INPUT, index, op->input);
+    dtp_executor_weight(x, draft, DTP_ROLE_WEIGHT, dtp_executor_adapters(x, pass->layer), op->weight);
+    dtp_executor_matmul(x, draft, x->rules.tokens, dtp_executor_low_width(op->adapter), op->adapter->in);
+    draft->op.demand.scale = dtp_executor_adapter_scale(x);
+    make(pass, draft, DTP_ROLE_RESULT, index, op->result);
+}
+
+static void adapter_b(const struct pass *pass, int index)
+{
+    const struct dtp_executor_operator *op = &pass->x->shape.op[index];
+    dtp_buffer_id *low = tensor_of(pass, op->input);
+    bool goes = !is_wanted(pass, index, op->input);
+    dtp_executor_adapter_forward(pass->x, pass->layer, op, *low, goes ? DTP_FREE : 0, *tensor_of(pass, op->result));
+    if (goes)
+        *low = DTP_NO_BUFFER;
+}
+
 static void projection(const struct pass *pass, struct dtp_draft *draft, int index)
 {
     struct dtp_executor *x = pass->x;
     const struct dtp_executor_operator *op = &x->shape.op[index];
+    if (op->half == DTP_EXECUTOR_A) {
+        adapter_a(pass, draft, index);
+        return;
+    }
     take(pass, draft, DTP_ROLE_INPUT, index, op->input);
     take_weight(pass, draft, op);
     dtp_executor_matmul(x, draft, x->rules.tokens, op->matrix->out, op->matrix->in);
@@ -218,6 +246,10 @@ static void run_operator(const struct pass *pass, int index)
     struct dtp_executor *x = pass->x;
     const struct dtp_executor_operator *op = &x->shape.op[index];
     struct dtp_draft draft;
+    if (op->half == DTP_EXECUTOR_B) {
+        adapter_b(pass, index);
+        return;
+    }
     dtp_buffer_id narrow = before_operator(pass, index);
     dtp_executor_begin(x, &draft, op->kind, op->name);
     switch (op->kind) {
@@ -280,7 +312,7 @@ void dtp_executor_block_forward(struct dtp_executor *x, uint64_t layer)
 
 void dtp_executor_block_again(struct dtp_executor *x, uint64_t layer, uint32_t operators)
 {
-    struct pass pass = {x, layer, x->shape.saved, operators};
+    struct pass pass = {x, layer, dtp_executor_shape_of(x, layer)->saved, operators};
     x->l->recompute = true;
     run(&pass);
     x->l->recompute = false;

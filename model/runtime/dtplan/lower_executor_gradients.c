@@ -62,6 +62,18 @@ bool dtp_executor_gradient(struct dtp_draft *draft, enum dtp_role role, struct d
     return adds;
 }
 
+void dtp_executor_gradient_part(struct dtp_draft *draft, struct dtp_executor_module *module, enum dtp_parameter which,
+                                uint64_t begin, uint64_t elements, bool adds)
+{
+    const struct dtp_parameter_tensor *tensor = &module->layout->tensor[which];
+    struct dtp_operand *operand = dtp_draft_role(draft, DTP_ROLE_WEIGHT_GRADIENT, module->gradient,
+                                                 (module->allocates ? DTP_ALLOC : 0) | (adds ? DTP_UPDATE : DTP_WRITE),
+                                                 (tensor->offset_elements + begin) * module->gradient_element_bytes);
+    operand->bytes = elements * module->gradient_element_bytes;
+    module->allocates = false;
+    module->written |= 1u << which;
+}
+
 /* [begin, end) elements of the module's gradients. */
 static void zero(struct dtp_executor *x, struct dtp_executor_module *module, uint64_t begin, uint64_t end)
 {
@@ -99,10 +111,11 @@ void dtp_executor_open_gradient(struct dtp_executor *x, struct dtp_executor_modu
         return;
     uint64_t index = (uint64_t)(module - x->modules);
     uint16_t layer = x->l->layer;
-    x->l->layer = index == 0 || index + 1 == x->module_count ? DTP_NO_LAYER : (uint16_t)(index - 1);
-    const char *name = x->l->layer != DTP_NO_LAYER ? "gradients"
-                       : index == 0                ? "embedding gradients"
-                                                   : "head gradients";
+    x->l->layer = dtp_executor_layer_of(x, index);
+    const char *name = index >= x->module_count      ? "adapter gradients"
+                       : x->l->layer != DTP_NO_LAYER ? "gradients"
+                       : index == 0                  ? "embedding gradients"
+                                                     : "head gradients";
     bool rests = x->rules.shard_ranks == 1 || (x->plan->accumulate > 1 && !x->rules.reduces_always);
     module->gradient =
         dtp_lower_buffer(x->l, name, rests ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE,

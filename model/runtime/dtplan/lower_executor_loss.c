@@ -126,8 +126,9 @@ void dtp_executor_loss(struct dtp_executor *x)
     struct dtp_executor_module *head = dtp_executor_head(x);
     struct chunk chunk = {.x = x, .first = true};
     final_norm(x);
-    dtp_executor_open_gradient(x, head);
-    if (head_module(x) != head)
+    if (!x->shape.adapted)
+        dtp_executor_open_gradient(x, head);
+    if (head_module(x) != head && !x->shape.adapted)
         dtp_executor_open_gradient(x, head_module(x));
     for (; chunk.begin < x->rules.tokens; chunk.begin += chunk.rows, chunk.first = false) {
         uint64_t left = x->rules.tokens - chunk.begin;
@@ -135,7 +136,8 @@ void dtp_executor_loss(struct dtp_executor *x)
         chunk.last = chunk.rows == left;
         logits(&chunk);
         logits_gradient(&chunk);
-        head_weight_gradient(&chunk);
+        if (!x->shape.adapted)
+            head_weight_gradient(&chunk);
         head_input_gradient(&chunk);
     }
     sum_losses(x, chunk.losses);
@@ -148,5 +150,6 @@ void dtp_executor_loss(struct dtp_executor *x)
                                               .amax = dtp_executor_fp8_stream_slot(x, x->t->layers, -1),
                                               .bytes = dtp_executor_final_norm_backward_bytes(&x->shape)};
     dtp_executor_norm_backward(x, head, &norm);
-    dtp_executor_close_gradient(x, head);
+    if (!x->shape.adapted)
+        dtp_executor_close_gradient(x, head);
 }

@@ -68,10 +68,11 @@ void dtp_executor_rules(const struct dtp_transformer *transformer, const struct 
     const struct dtp_transformer *t = transformer;
     const struct dtp_precision *p = &plan->precision;
     uint64_t element = dtp_plan_compute_bytes(plan), tokens = dtp_bytes_product(plan->micro_batch, plan->sequence);
+    enum dtp_dtype stored = dtp_plan_adapts(plan) ? plan->adapters.dtype : p->master; /* of what is trained */
     *out = (struct dtp_executor_rules){.compute = p->compute == DTP_FP8 ? DTP_BF16 : p->compute,
                                        .moments = p->moments,
                                        .keeps_moments = plan->optimizer != DTP_SGD,
-                                       .master = element < 4 && dtp_dtype_bytes(p->master) == 4,
+                                       .master = element < 4 && dtp_dtype_bytes(stored) == 4,
                                        .tokens = tokens,
                                        .vocab_stride = dtp_parameter_head_rows(t),
                                        .up_width = dtp_activation_is_gated(t->activation) ? 2 * t->ffn : t->ffn,

@@ -91,4 +91,6 @@ void dtp_executor_describe(struct dtp_executor *x)
         if (x->l->role.chunks[i].layers)
             add_tensors(x, &x->block, x->l->role.chunks[i].first_of_model + 1, x->l->role.chunks[i].layers);
     add_tensors(x, &x->head, x->model_layers + 1, 1);
+    if (x->adapter_count)
+        add_tensors(x, &x->adapters, x->model_layers + 2, x->adapter_count);
 }

@@ -13,6 +13,8 @@ uint64_t dtp_executor_model_module(const struct dtp_executor *x, uint64_t index)
     const struct dtp_lower_role *role = &x->l->role;
     if (index == 0)
         return 0;
+    if (index >= x->module_count) /* a block's adapters, which no stage has */
+        return x->model_layers + 2 + index - x->module_count;
     for (uint32_t i = 0; i < role->chunk_count; i++) {
         const struct dtp_lower_chunk *chunk = &role->chunks[i];
         if (index - 1 >= chunk->first && index - 1 < chunk->first + chunk->layers)

@@ -58,12 +58,13 @@ struct dtp_executor {
     const struct dtp_plan *plan;
     struct dtp_executor_rules rules;
     struct dtp_parameter_module embedding, block, head; /* layouts */
-    struct dtp_executor_module *modules;                /* [module_count]; of what the rank holds */
-    uint64_t module_count;
-    uint64_t model_layers; /* of all ranks */
+    struct dtp_parameter_module adapters;               /* of a block's */
+    struct dtp_executor_module *modules;                /* [module_count + adapter_count]; of what the rank holds */
+    uint64_t module_count, adapter_count;               /* of the latter one a block, or none */
+    uint64_t model_layers;                              /* of all ranks */
 
     uint64_t element_bytes, h;                      /* of the compute dtype; the stream's width */
-    struct dtp_executor_block shape;                /* of each block */
+    struct dtp_executor_block shape, first_shape;   /* of each block; of the model's first */
     struct dtp_executor_flight *flight;             /* of the micro-batch at hand */
     struct dtp_executor_flight *flights;            /* room for as many as there ever are, */
     uint32_t *flight_of, *unused, unused_count;     /* which is whose: of each chunk and micro-batch */
@@ -129,6 +130,34 @@ static inline dtp_buffer_id dtp_executor_batch(const struct dtp_executor *x)
  * those before it held goes. */
 void dtp_executor_await_gradient(struct dtp_executor *x, dtp_op_id until);
 
+/* Operators of a block; of the model's first others may be without a backward. */
+static inline const struct dtp_executor_block *dtp_executor_shape_of(const struct dtp_executor *x, uint64_t layer)
+{
+    return x->shape.adapted && layer == 0 ? &x->first_shape : &x->shape;
+}
+/* Of a module, by its place among all: DTP_NO_LAYER of the model's ends. */
+static inline uint16_t dtp_executor_layer_of(const struct dtp_executor *x, uint64_t index)
+{
+    if (index >= x->module_count)
+        return (uint16_t)(index - x->module_count);
+    return index == 0 || index + 1 == x->module_count ? DTP_NO_LAYER : (uint16_t)(index - 1);
+}
+static inline const char *dtp_executor_module_name(const struct dtp_executor *x, uint64_t index)
+{
+    if (index >= x->module_count)
+        return "adapters";
+    return index == 0 ? "embedding" : index + 1 == x->module_count ? "head" : "block";
+}
+/* Modules that have gradients and state of the optimizer: all, or adapters alone. */
+static inline bool dtp_executor_is_trained(const struct dtp_executor *x, const struct dtp_executor_module *module)
+{
+    return !x->shape.adapted || (uint64_t)(module - x->modules) >= x->module_count;
+}
+static inline struct dtp_executor_module *dtp_executor_adapters(struct dtp_executor *x, uint64_t layer)
+{
+    return &x->modules[x->module_count + layer];
+}
+
 /* Module of a block: layer + 1. */
 static inline struct dtp_executor_module *dtp_executor_block(struct dtp_executor *x, uint64_t layer)
 {
@@ -176,6 +205,10 @@ void dtp_executor_make_reduction_buffers(struct dtp_executor *x);
  * later. True: it adds. */
 bool dtp_executor_gradient(struct dtp_draft *draft, enum dtp_role role, struct dtp_executor_module *module,
                            enum dtp_parameter which);
+/* Of a part of it, which is the first to be written or not, as the whole is: [begin, begin + elements) of the tensor.
+ */
+void dtp_executor_gradient_part(struct dtp_draft *draft, struct dtp_executor_module *module, enum dtp_parameter which,
+                                uint64_t begin, uint64_t elements, bool adds);
 /* A gradient buffer for the module's pass, with zero padding; nothing if micro-steps before made it. */
 void dtp_executor_open_gradient(struct dtp_executor *x, struct dtp_executor_module *module);
 /* Zeros where no operation has written a gradient: the embedding's, whose backward adds rows to it. */
@@ -213,6 +246,19 @@ dtp_buffer_id dtp_executor_norm_backward(struct dtp_executor *x, struct dtp_exec
 void dtp_executor_block_backward(struct dtp_executor *x, uint64_t layer);
 void dtp_executor_embedding_backward(struct dtp_executor *x);
 
+/* lower_executor_adapters.c: an adapter's half, forward and backward. The gradients of its result and of its input are
+ * `result` and `input`, of which the latter is added to. `frees`: nobody else reads the former. */
+void dtp_executor_adapter_forward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op,
+                                  dtp_buffer_id low, uint32_t low_frees, dtp_buffer_id result);
+dtp_buffer_id dtp_executor_adapter_b_backward(struct dtp_executor *x, uint64_t layer,
+                                              const struct dtp_executor_operator *op, dtp_buffer_id gradient,
+                                              bool frees, dtp_buffer_id low);
+void dtp_executor_adapter_a_backward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op,
+                                     dtp_buffer_id low_gradient, dtp_buffer_id input, bool input_goes,
+                                     dtp_buffer_id *input_gradient);
+/* Factor of what goes through an adapter: alpha / rank. */
+double dtp_executor_adapter_scale(const struct dtp_executor *x);
+
 /* lower_executor_split.c: backward in two passes. In a backward of inputs alone: */
 static inline bool dtp_executor_splits(const struct dtp_executor *x)
 {
@@ -237,10 +283,11 @@ void dtp_executor_join_copies(struct dtp_executor *x);
 void dtp_executor_close_table(struct dtp_executor *x);
 /* The model's number of a module. */
 uint64_t dtp_executor_model_module(const struct dtp_executor *x, uint64_t index);
-/* Partial sums of squares of all modules of the model. */
+/* Partial sums of squares of all modules of the model that are trained. */
 static inline uint64_t dtp_executor_partials_bytes(const struct dtp_executor *x)
 {
-    return 4 * (uint64_t)DTP_EXECUTOR_SQUARE_SUM_PARTIALS * (x->model_layers + 2);
+    uint64_t modules = x->shape.adapted ? x->adapter_count : x->model_layers + 2;
+    return 4 * (uint64_t)DTP_EXECUTOR_SQUARE_SUM_PARTIALS * modules;
 }
 /* Whether no rank before this one holds the module too: of several copies one is counted, and saved. */
 bool dtp_executor_owns(const struct dtp_executor *x, uint64_t index);

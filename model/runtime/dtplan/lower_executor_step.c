@@ -8,11 +8,20 @@ dtp_buffer_id dtp_executor_gradients_of(const struct dtp_executor_module *module
     return module->reduced.index == DTP_NO_INDEX ? module->gradient : module->reduced;
 }
 
+static uint64_t module_end(const struct dtp_executor *x)
+{
+    return x->module_count + x->adapter_count;
+}
+
+static bool is_updated(const struct dtp_executor *x, uint64_t index)
+{
+    return x->modules[index].layout->elements && dtp_executor_is_trained(x, &x->modules[index]);
+}
+
 static void begin(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_op_kind kind, uint64_t index)
 {
-    bool edge = index == 0 || index + 1 == x->module_count;
-    x->l->layer = edge ? DTP_NO_LAYER : (uint16_t)(index - 1);
-    dtp_executor_begin(x, draft, kind, index == 0 ? "embedding" : edge ? "head" : "block");
+    x->l->layer = dtp_executor_layer_of(x, index);
+    dtp_executor_begin(x, draft, kind, dtp_executor_module_name(x, index));
 }
 
 static enum dtp_stream last_reducing(const struct dtp_executor *x)
@@ -38,8 +47,8 @@ static void begin_behind(struct dtp_executor *x, struct dtp_draft *draft, enum d
 
 static void square_sum_draft(struct dtp_executor *x, struct dtp_draft *draft, struct dtp_executor_module *module)
 {
-    uint64_t partial_bytes = 4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS,
-             index = dtp_executor_model_module(x, (uint64_t)(module - x->modules));
+    uint64_t partial_bytes = 4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS, place = (uint64_t)(module - x->modules);
+    uint64_t index = x->shape.adapted ? place - x->module_count : dtp_executor_model_module(x, place);
     dtp_draft_role(draft, DTP_ROLE_INPUT, dtp_executor_gradients_of(module), DTP_READ, 0);
     dtp_draft_role(draft, DTP_ROLE_PARTIALS, x->partials, DTP_WRITE, index * partial_bytes);
     dtp_executor_memory(draft, 0,
@@ -107,8 +116,8 @@ static void gradient_norm(struct dtp_executor *x)
     struct dtp_draft draft;
     if (x->l->role.pipeline)
         clear_partials(x);
-    for (uint64_t left = x->module_count; left > 0 && !x->rules.streams_gradients; left--)
-        if (x->modules[left - 1].layout->elements && dtp_executor_owns(x, left - 1))
+    for (uint64_t left = module_end(x); left > 0 && !x->rules.streams_gradients; left--)
+        if (is_updated(x, left - 1) && dtp_executor_owns(x, left - 1))
             square_sum(x, left - 1);
     x->l->layer = DTP_NO_LAYER;
     reduce_partials(x);
@@ -166,8 +175,8 @@ void dtp_executor_update(struct dtp_executor *x)
 {
     if (x->rules.gradient_norm)
         gradient_norm(x);
-    for (uint64_t left = x->module_count; left > 0 && !x->rules.host_optimizer; left--)
-        if (x->modules[left - 1].layout->elements && !dtp_executor_streams(x, &x->modules[left - 1]))
+    for (uint64_t left = module_end(x); left > 0 && !x->rules.host_optimizer; left--)
+        if (is_updated(x, left - 1) && !dtp_executor_streams(x, &x->modules[left - 1]))
             update(x, left - 1);
     x->l->layer = DTP_NO_LAYER;
 }

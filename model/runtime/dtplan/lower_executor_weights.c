@@ -26,16 +26,14 @@ dtp_op_id dtp_executor_collective(struct dtp_executor *x, struct dtp_draft *draf
 
 static const char *module_name(const struct dtp_executor *x, const struct dtp_executor_module *module)
 {
-    return module == x->modules ? "embedding" : module == &x->modules[x->module_count - 1] ? "head" : "block";
+    return dtp_executor_module_name(x, (uint64_t)(module - x->modules));
 }
 
 void dtp_executor_begin_at(struct dtp_executor *x, const struct dtp_executor_module *module, struct dtp_draft *draft,
                            enum dtp_op_kind kind, const char *name)
 {
-    uint64_t index = (uint64_t)(module - x->modules);
-    bool edge = index == 0 || index + 1 == x->module_count;
     dtp_draft_begin(x->l, draft, kind, name ? name : module_name(x, module));
-    draft->op.layer = edge ? DTP_NO_LAYER : (uint16_t)(index - 1);
+    draft->op.layer = dtp_executor_layer_of(x, (uint64_t)(module - x->modules));
 }
 
 /* ---- operands ---------------------------------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
 
 #include "base/bytes.h"
 #include "runtime/dtplan/batch_layout.h"
+#include "runtime/dtplan/executor_adapters.h"
 #include "runtime/dtplan/lower_executor.h"
 
 /* Modules are gathered and reduced whole. The blocks at the turns between forward and backward and between micro-steps
@@ -13,7 +14,8 @@
 void dtp_executor_traffic(struct dtp_traffic *job)
 {
     const struct dtp_transformer *t = job->transformer;
-    uint64_t micro_steps = job->plan->accumulate, layers = t->layers, all = dtp_parameter_module_count(t);
+    uint64_t micro_steps = job->plan->accumulate, layers = t->layers;
+    uint64_t all = dtp_plan_adapts(job->plan) ? layers : dtp_parameter_module_count(t); /* modules that are trained */
     struct dtp_executor_rules r;
     dtp_executor_rules(t, job->cluster, job->plan, &r);
     uint64_t reductions = r.reduces_always ? micro_steps : 1, gathered = 0, reduced = 0, replicated = 0;
@@ -22,7 +24,12 @@ void dtp_executor_traffic(struct dtp_traffic *job)
     for (int i = 0; i < 3; i++) {
         const uint64_t module[] = {0, 1, layers + 1};
         struct dtp_parameter_module layout;
-        dtp_parameter_module(t, r.shard_ranks, module[i], &layout);
+        if (dtp_plan_adapts(job->plan) && i != 1)
+            continue;
+        if (dtp_plan_adapts(job->plan))
+            dtp_executor_adapter_module(t, job->plan, r.shard_ranks, &layout);
+        else
+            dtp_parameter_module(t, r.shard_ranks, module[i], &layout);
         struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(t, &r, module[i]);
         uint64_t element = dtp_dtype_bytes(dtype.whole), count = i == 1 ? layers : 1;
         uint64_t shard = dtp_bytes_product(layout.shard_elements, dtp_dtype_bytes(dtype.shard));

@@ -56,16 +56,30 @@ static struct buffered *own(const struct dtp_lowering *l)
 
 static uint64_t model_elements(const struct dtp_lowering *l)
 {
-    return l->transformer->layers * l->block.all_elements + l->root.all_elements;
+    uint64_t elements = 0;
+    if (!l->transformer->experts)
+        return l->transformer->layers * l->kind[DTP_LAYER_DENSE].block.all_elements + l->root.all_elements;
+    for (uint64_t module = 0; module <= l->transformer->layers; module++)
+        elements += dtp_lower_module_at(l, module)->all_elements;
+    return elements;
+}
+
+static uint64_t expert_layers(const struct dtp_lowering *l)
+{
+    uint64_t layers = 0;
+    for (uint64_t layer = 0; l->transformer->experts && layer < l->transformer->layers; layer++)
+        layers += dtp_lower_mlp(l, layer) == DTP_LAYER_EXPERTS;
+    return layers;
 }
 
 /* Of these, experts that ranks divide: the last ones. */
 static uint64_t expert_elements(const struct dtp_lowering *l)
 {
+    const struct dtp_lower_kind *kind = &l->kind[DTP_LAYER_EXPERTS];
     uint64_t elements = 0;
-    for (int part = 0; l->plan->ep > 1 && part < l->matrices; part++)
-        elements += l->matrix[part].expert ? l->block.elements[part] : 0;
-    return l->transformer->layers * elements;
+    for (int part = 0; l->plan->ep > 1 && part < kind->tensors.kind.matrices; part++)
+        elements += kind->tensors.kind.matrix[part].expert ? kind->block.elements[part] : 0;
+    return expert_layers(l) * elements;
 }
 
 static uint64_t dense_elements(const struct dtp_lowering *l)
@@ -93,15 +107,29 @@ static struct dtp_module_state *whole(const struct dtp_lowering *l)
 
 /* Autograd wants a gradient of each weight though matmuls have added theirs to the buffer: Transformer Engine hands out
  * one tensor of each shape, with nothing in it, for good (pytorch/module/base.py, get_dummy_wgrad). */
+static bool had_before(const struct dtp_layer_matrix *const *before, int count, const struct dtp_layer_matrix *matrix)
+{
+    for (int i = 0; i < count; i++)
+        if (before[i]->out == matrix->out && before[i]->in == matrix->in)
+            return true;
+    return false;
+}
+
 static void make_dummy_gradients(struct dtp_lowering *l)
 {
-    for (int i = 0; i < l->matrices; i++) {
-        int same = 0;
-        while (l->matrix[same].out != l->matrix[i].out || l->matrix[same].in != l->matrix[i].in)
-            same++;
-        if (same == i && l->transformer->layers)
+    const struct dtp_layer_matrix *before[DTP_LAYER_MLPS * DTP_LAYER_MATRICES];
+    uint64_t with = expert_layers(l), layers[DTP_LAYER_MLPS] = {l->transformer->layers - with, with};
+    int count = 0;
+    for (int mlp = 0; mlp < DTP_LAYER_MLPS; mlp++) {
+        const struct dtp_layer_kind *kind = &l->kind[mlp].tensors.kind;
+        for (int i = 0; layers[mlp] && i < kind->matrices; i++) {
+            const struct dtp_layer_matrix *matrix = &kind->matrix[i];
+            if (had_before(before, count, matrix))
+                continue;
+            before[count++] = matrix;
             dtp_lower_buffer(l, "gradient of a weight", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
-                             dtp_bytes_product(l->compute, l->matrix[i].out * l->matrix[i].in), true);
+                             dtp_bytes_product(l->compute, matrix->out * matrix->in), true);
+        }
     }
 }
 

@@ -35,9 +35,8 @@ static void check_experts(struct dtp_resolver *r)
         dtp_plan_refuse(r, "post_validation", "is not modelled with experts; leave it out");
     if (r->transformer->expert_bias)
         dtp_plan_refuse(r, "expert_bias", "is not modelled under runtime megatron; use runtime torch");
-    if (!dtp_transformer_is_uniform(r->transformer))
-        dtp_plan_refuse(r, r->transformer->dense_layers ? "dense_layers" : "expert_layer_step",
-                        "beside layers with experts is not modelled under runtime megatron; use 0");
+    if (r->transformer->expert_layer_step > 1 && p->pp > 1)
+        dtp_plan_refuse(r, "expert_layer_step", "is not modelled with stages under runtime megatron; use 0");
 }
 
 static void check(struct dtp_resolver *r)
@@ -127,6 +126,8 @@ const struct dtp_runtime dtp_runtime_megatron = {
     .experts = true,
     .expert_parallel = true,
     .weighs_rows = true,
+    .latent_attention = true,
+    .copies_values = true,
     .derive = derive,
     .check = check,
     .check_offload = check_offload,

@@ -157,6 +157,7 @@ const struct dtp_runtime dtp_runtime_torch = {
     .strategies = ~(1u << DTP_ZERO2),
     .shards_all = DTP_FULL_SHARD,
     .issuer = DTP_ISSUER_PYTORCH,
+    .reference = "run_torch.py",
     .plain_host_adam = true,
     .wide_scores = true,
     .vocab_multiple = 1,

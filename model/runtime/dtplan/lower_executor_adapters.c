@@ -1,0 +1,132 @@
+/* Adapters, forward and backward. The scale is a factor of low = s x A^T and of its gradient s g B; so the gradients of
+ * B (g^T low), of A (low's gradient by x) and of x have it in them. */
+#include "runtime/dtplan/lower_executor_state.h"
+
+double dtp_executor_adapter_scale(const struct dtp_executor *x)
+{
+    const struct dtp_adapter_choice *choice = &x->plan->adapters;
+    return choice->alpha > 0 ? choice->alpha / choice->rank : 1;
+}
+
+/* One of B's, [out, rank] rows from `row` on. */
+struct place {
+    struct dtp_executor *x;
+    struct dtp_executor_module *module;
+    const struct dtp_executor_operator *op;
+    int part;
+    uint64_t row;
+};
+
+static void wide(const struct place *at, struct dtp_draft *draft, enum dtp_role role, dtp_buffer_id buffer,
+                 uint32_t access)
+{
+    dtp_draft_role(draft, role, buffer, access, at->op->adapter->part[at->part].column * at->x->element_bytes);
+}
+
+static void low(const struct place *at, struct dtp_draft *draft, enum dtp_role role, dtp_buffer_id buffer,
+                uint32_t access)
+{
+    dtp_draft_role(draft, role, buffer, access, (uint64_t)at->part * at->op->adapter->rank * at->x->element_bytes);
+}
+
+static void weight(const struct place *at, struct dtp_draft *draft)
+{
+    const struct dtp_parameter_tensor *tensor = &at->module->layout->tensor[at->op->weight];
+    dtp_draft_role(draft, DTP_ROLE_WEIGHT, at->module->gathered, DTP_READ,
+                   (tensor->offset_elements + at->row * at->op->adapter->rank) * at->x->element_bytes);
+}
+
+static void product(const struct place *at, struct dtp_draft *draft, uint64_t m, uint64_t n, uint64_t k)
+{
+    dtp_executor_matmul(at->x, draft, m, n, k);
+    draft->op.demand.form = DTP_FORM_COLUMNS;
+}
+
+void dtp_executor_adapter_forward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op,
+                                  dtp_buffer_id low_rows, uint32_t low_frees, dtp_buffer_id result)
+{
+    const struct dtp_executor_adapter *adapter = op->adapter;
+    struct place at = {.x = x, .module = dtp_executor_adapters(x, layer), .op = op};
+    for (; at.part < adapter->parts; at.row += adapter->part[at.part++].out) {
+        struct dtp_draft draft;
+        bool last = at.part + 1 == adapter->parts;
+        dtp_executor_begin(x, &draft, DTP_OP_MATMUL, op->name);
+        low(&at, &draft, DTP_ROLE_INPUT, low_rows, DTP_READ | (last ? low_frees : 0));
+        weight(&at, &draft);
+        wide(&at, &draft, DTP_ROLE_RESULT, result, DTP_UPDATE);
+        product(&at, &draft, x->rules.tokens, adapter->part[at.part].out, adapter->rank);
+        dtp_executor_end(x, &draft);
+    }
+}
+
+/* [out, rank] (+)= gradient[T, out]^T low[T, rank]. */
+static void b_gradient(const struct place *at, dtp_buffer_id gradient, dtp_buffer_id low_rows, bool adds)
+{
+    const struct dtp_executor_adapter *adapter = at->op->adapter;
+    uint64_t out = adapter->part[at->part].out;
+    struct dtp_draft draft;
+    dtp_executor_begin(at->x, &draft, DTP_OP_MATMUL, "adapter B gradient");
+    wide(at, &draft, DTP_ROLE_GRADIENT, gradient, DTP_READ);
+    low(at, &draft, DTP_ROLE_INPUT, low_rows, DTP_READ | (at->part + 1 == adapter->parts ? DTP_FREE : 0));
+    dtp_executor_gradient_part(&draft, at->module, at->op->weight, at->row * adapter->rank, out * adapter->rank, adds);
+    product(at, &draft, out, adapter->rank, at->x->rules.tokens);
+    dtp_executor_end(at->x, &draft);
+}
+
+/* low's gradient [T, rank] = s gradient[T, out] B[out, rank]. */
+static void low_gradient(const struct place *at, dtp_buffer_id gradient, bool frees, dtp_buffer_id *made)
+{
+    struct dtp_executor *x = at->x;
+    const struct dtp_executor_adapter *adapter = at->op->adapter;
+    struct dtp_draft draft;
+    dtp_executor_begin(x, &draft, DTP_OP_MATMUL, "adapter B input gradient");
+    wide(at, &draft, DTP_ROLE_GRADIENT, gradient, DTP_READ | (frees && at->part + 1 == adapter->parts ? DTP_FREE : 0));
+    weight(at, &draft);
+    if (at->part == 0)
+        *made = dtp_executor_new(x, &draft, DTP_ROLE_INPUT_GRADIENT, "gradient of x A", DTP_OWNER_WORKSPACE,
+                                 dtp_executor_tensor_bytes(&x->shape, at->op->input), DTP_WRITE);
+    else
+        low(at, &draft, DTP_ROLE_INPUT_GRADIENT, *made, DTP_WRITE);
+    product(at, &draft, x->rules.tokens, adapter->rank, adapter->part[at->part].out);
+    draft.op.demand.scale = dtp_executor_adapter_scale(x);
+    dtp_executor_end(x, &draft);
+}
+
+dtp_buffer_id dtp_executor_adapter_b_backward(struct dtp_executor *x, uint64_t layer,
+                                              const struct dtp_executor_operator *op, dtp_buffer_id gradient,
+                                              bool frees, dtp_buffer_id low_rows)
+{
+    struct place at = {.x = x, .module = dtp_executor_adapters(x, layer), .op = op};
+    bool adds = at.module->written & 1u << op->weight;
+    dtp_buffer_id made = DTP_NO_BUFFER;
+    for (; at.part < op->adapter->parts; at.row += op->adapter->part[at.part++].out) {
+        b_gradient(&at, gradient, low_rows, adds);
+        low_gradient(&at, gradient, frees, &made);
+    }
+    return made;
+}
+
+/* [ranks, in] (+)= low's gradient[T, ranks]^T x[T, in]; x's gradient += low's gradient A. */
+void dtp_executor_adapter_a_backward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op,
+                                     dtp_buffer_id low_rows, dtp_buffer_id input, bool input_goes,
+                                     dtp_buffer_id *input_gradient)
+{
+    const struct dtp_executor_adapter *adapter = op->adapter;
+    struct dtp_executor_module *module = dtp_executor_adapters(x, layer);
+    uint64_t width = dtp_executor_low_width(adapter);
+    struct dtp_draft draft;
+    dtp_executor_begin(x, &draft, DTP_OP_MATMUL, "adapter A gradient");
+    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, low_rows, DTP_READ | (input_gradient ? 0 : DTP_FREE), 0);
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, input, DTP_READ | (input_goes ? DTP_FREE : 0), 0);
+    dtp_executor_gradient(&draft, DTP_ROLE_WEIGHT_GRADIENT, module, op->weight);
+    dtp_executor_matmul(x, &draft, width, adapter->in, x->rules.tokens);
+    dtp_executor_end(x, &draft);
+    if (!input_gradient)
+        return;
+    dtp_executor_begin(x, &draft, DTP_OP_MATMUL, "adapter A input gradient");
+    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, low_rows, DTP_READ | DTP_FREE, 0);
+    dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, module, op->weight);
+    dtp_draft_role(&draft, DTP_ROLE_INPUT_GRADIENT, *input_gradient, DTP_UPDATE, 0);
+    dtp_executor_matmul(x, &draft, x->rules.tokens, adapter->in, width);
+    dtp_executor_end(x, &draft);
+}
