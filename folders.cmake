@@ -72,6 +72,8 @@ dtp_folder(model/runtime/nanotron USES model/lower SYSTEM libc)
 dtp_folder(model/runtime USES model/runtime/torch model/runtime/deepspeed model/runtime/megatron model/runtime/dtplan model/runtime/nanotron SYSTEM libc)
 # a job as users write it: keys, scenario files, sweeps' axes
 dtp_folder(model/job USES model/runtime model/bounds SYSTEM libc inih)
+# what other tools recorded of a run: histories of memory, traces, logs
+dtp_folder(model/observed USES model/base SYSTEM libc jansson)
 # configuration files of training frameworks, as if their settings had been typed
 dtp_folder(model/import USES model/job SYSTEM libc jansson yaml)
 # what to do: advice, what-if, solvers, money, failures
@@ -81,6 +83,9 @@ dtp_folder(model/runs USES model/job SYSTEM libc gsl)
 
 # -- sim: when it happens -------------------------------------------------------------------------------------------------
 dtp_folder(sim USES model/decide model/runs SYSTEM libc gsl)
+
+# a run that others recorded beside its prediction, and the likely cause of what differs
+dtp_folder(sim/beside USES sim model/observed SYSTEM libc)
 
 # -- kernels and exec: what makes it happen -------------------------------------------------------------------------------
 dtp_folder(kernels SYSTEM libc cuda)
@@ -104,7 +109,7 @@ dtp_folder(exec USES exec/probe SYSTEM libc)
 
 # -- reports: what was found, said ----------------------------------------------------------------------------------------
 # columns, bars, colours of a page of text; files written whole or not at all
-dtp_folder(reports/page USES sim SYSTEM libc jansson)
+dtp_folder(reports/page USES sim/beside SYSTEM libc jansson)
 # what a report holds, whoever writes it
 dtp_folder(reports/record USES reports/page SYSTEM libc jansson)
 dtp_folder(reports/text USES reports/record SYSTEM libc gsl jansson)

@@ -54,7 +54,7 @@ build_dtplan() {
         forget_build "$build"
     fi
     printf '%s\n' "$identity" >"$stamp.new"
-    local targets=(dtplan bench) cuda=OFF
+    local targets=(dtplan bench manual) cuda=OFF
     if [[ $needs_exec == yes || -x $build/dtplan-exec ]]; then
         targets+=(dtplan-exec)
         cuda=AUTO

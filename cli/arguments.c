@@ -17,7 +17,7 @@
 #define ON(command) (1u << DTP_COMMAND_##command)
 #define ON_PLANS                                                                                                       \
     (ON(PLAN) | ON(LAUNCH) | ON(EXPLAIN) | ON(SIMULATE) | ON(WHATIF) | ON(SWEEP) | ON(SEARCH) | ON(REPORT) | ON(RUN) | \
-     ON(VALIDATE) | ON(PROBE))
+     ON(VALIDATE) | ON(PROBE) | ON(COMPARE))
 #define ON_LISTS (ON(SWEEP) | ON(SEARCH) | ON(VALIDATE)) /* whose keys take lists of values */
 #define ON_RUNS (ON(RUN) | ON(VALIDATE))                 /* what trains */
 #define ON_FROM (ON_PLANS & ~ON(VALIDATE) & ~ON(PROBE))

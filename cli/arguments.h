@@ -25,6 +25,7 @@
     X(LAUNCH, "launch", launch)                                                                                        \
     X(RUN, "run", run)                                                                                                 \
     X(VALIDATE, "validate", validate)                                                                                  \
+    X(COMPARE, "compare", compare)                                                                                     \
     X(PROBE, "probe", probe)                                                                                           \
     X(CATALOG, "catalog", catalog)                                                                                     \
     X(DOCTOR, "doctor", doctor)                                                                                        \

@@ -1,5 +1,6 @@
 /* --help: usage, options and keys from the tables that the parser itself reads, and examples that run as they stand. */
 #include "cli/command.h"
+#include "cli/help.h"
 
 #include "chart/chart.h"
 #include "runs/run_table.h"
@@ -14,12 +15,7 @@
 
 #define USAGE_COLUMN 7
 
-struct command_help {
-    const char *usage, *words;
-    const char *examples[8][2]; /* command, what it does */
-};
-
-static const struct command_help helps[DTP_COMMAND_COUNT] = {
+static const struct dtp_command_help helps[DTP_COMMAND_COUNT] = {
     [DTP_COMMAND_PLAN] =
         {"dtplan [plan] [SCENARIO.ini ...] [--KEY VALUE ...] [--json | --csv]",
          "Predicts memory, communication, step time and cost of one training job. Scenario files hold the same keys as "
@@ -155,6 +151,18 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
            "a list of jobs on the GPUs of this machine"},
           {"dtplan validate reports/h200/validate.scenarios -o validate.csv --resume --refit machine.csv",
            "what those runs correct of a machine file; none is made again"}}},
+    [DTP_COMMAND_COMPARE] =
+        {"dtplan compare FILE ... [SCENARIO.ini] [--KEY VALUE ...] [--json]",
+         "Reads what other tools recorded of a run: PyTorch's history of memory (pickle, nothing in it is executed), a "
+         "trace "
+         "of its profiler (JSON), nsys stats' cuda_gpu_trace as CSV, a log of torchtitan or Megatron-LM. Says where "
+         "memory "
+         "and time went, beside the plan where its keys are given, and the likely causes of what differs, each with "
+         "its "
+         "evidence. Traces of several ranks on one line show a slow one.",
+         {{"dtplan compare trace.json --model llama-3-8b --gpu h100 --gpus 8 --seq 8k", "a trace beside its plan"},
+          {"dtplan compare memory.pickle --from train.toml --gpu h100 --gpus 8", "of torchtitan's configuration"},
+          {"dtplan compare rank0.json rank1.json rank2.json rank3.json", "which rank do the others wait for"}}},
     [DTP_COMMAND_PROBE] =
         {"dtplan probe [-o MACHINE.csv] [--force] [--gpu KEY] [--gpus N] [--device cuda|host] [--seconds N] "
          "[SCENARIO.ini ...] [--KEY VALUE ...]",
@@ -294,7 +302,7 @@ static void print_keys(const struct dtp_page *page)
                   "written with underscores: micro_batch = 4.");
 }
 
-static void print_examples(const struct dtp_page *page, const struct command_help *help)
+static void print_examples(const struct dtp_page *page, const struct dtp_command_help *help)
 {
     dtp_page_heading(page, "EXAMPLES", "");
     for (size_t i = 0; i < sizeof help->examples / sizeof *help->examples && help->examples[i][0]; i++) {
@@ -344,19 +352,30 @@ static void print_columns(const struct dtp_page *page)
     }
 }
 
+const struct dtp_command_help *dtp_help_of(enum dtp_command command)
+{
+    return &helps[command];
+}
+
+const char *dtp_exit_status_words(int status)
+{
+    static const char *const words[] = {
+        "done", "the answer is no: the plan does not fit, nothing that was asked for does, or a prediction is off",
+        "usage or bad input",
+        "environment: catalogues not found, output cannot be written, stopped by a signal before it was done"};
+    return words[status];
+}
+
 static void print_exit_status(const struct dtp_page *page)
 {
     dtp_page_heading(page, "EXIT STATUS", "");
-    fputs("  0  done\n"
-          "  1  the answer is no: the plan does not fit, nothing that was asked for does, or a prediction is off\n"
-          "  2  usage or bad input\n"
-          "  3  environment: catalogues not found, output cannot be written, stopped by a signal before it was done\n",
-          page->file);
+    for (int i = DTP_OK; i <= DTP_ENVIRONMENT; i++)
+        fprintf(page->file, "  %d  %s\n", i, dtp_exit_status_words(i));
 }
 
 void dtp_help_command(enum dtp_command command, const struct dtp_page *page)
 {
-    const struct command_help *help = &helps[command];
+    const struct dtp_command_help *help = &helps[command];
     print_usage(page, help->usage);
     fputc('\n', page->file);
     dtp_page_wrap(page, 0, 0, help->words);

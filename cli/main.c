@@ -3,6 +3,7 @@
  * main reads the line, runs one command into memory, writes the result out and chooses the exit status. */
 #include "cli/command.h"
 #include "cli/from.h"
+#include "cli/help.h"
 #include "base/host_arena.h"
 
 #include <errno.h>
@@ -50,6 +51,16 @@ static enum dtp_status (*const commands[])(const struct dtp_context *context) = 
     DTP_COMMAND_TABLE(COMMAND)
 #undef COMMAND
 };
+
+/* `dtplan __man COMMAND`, as the build calls it. */
+static int print_manual(const char *name)
+{
+    enum dtp_command command;
+    if (!name || !dtp_command_parse(name, &command))
+        return DTP_BAD_INPUT;
+    dtp_man_command(command, stdout);
+    return fflush(stdout) == 0 ? DTP_OK : DTP_ENVIRONMENT;
+}
 
 static enum dtp_status run(const struct dtp_context *context)
 {
@@ -120,6 +131,8 @@ static enum dtp_status output_close(struct output *o, const struct dtp_context *
 
 int main(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "__man") == 0)
+        return print_manual(argv[2]);
     dtp_host_memory_keep();
     static struct dtp_faults faults;
     struct dtp_arguments arguments;

@@ -434,6 +434,7 @@ static void print_help(void)
           "  --catalog FILE        rows added to them\n"
           "  --set KEY=VALUE       a key of the job, as in a scenario file: --set gpus=2\n"
           "  --events FD           descriptor that lines of JSON go to; default standard output\n"
+          "  --built-with          say which devices it has, and end\n"
           "  --help                print this help (also -h)\n\n"
           "Flags, of which dtplan help run and dtplan help probe say more:\n",
           stdout);

@@ -71,7 +71,7 @@ LET_BE = {
         "of dtplan's executor": "clip_norm gradient_norm loss_chunk gelu_epilogue stochastic_rounding gradient_stream "
                                 "update_in_backward cuda_graph atomic_attention matmul_sms collective_ctas "
                                 "symmetric_windows gather_engine reduce_engine",
-        "of adapters, which are refused": "lora_targets lora_dtype lora_dropout base train_ends",
+        "of adapters, which are refused": "lora_targets lora_dtype lora_dropout lora_alpha base train_ends",
         "of FSDP1, which is refused": "limit_all_gathers",
         "of formats in 8 bits, which are refused": "fp8_recipe fp8_all_gather",
         "of PowerSGD, which is refused": "powersgd_rank",
@@ -482,6 +482,8 @@ class Run:
         elif choices.sharded:
             raise Refused(f"strategy: {choices.strategy} on one GPU shards nothing; take ddp")
         model.to_empty(device=device)
+        if shape.tied_head:  # to_empty makes each module's parameter anew
+            model.head.weight = model.embedding.weight
         fill(model, device, self.arguments.seed)
         self.model = model
         self.ddp = None if choices.sharded else replicated(model, choices, device, self.ranks)

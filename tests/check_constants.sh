@@ -61,6 +61,15 @@ sim/miniature_time.c 1e-5 tolerance of a check
 sim/simulate.h 0.003 tolerance of an iteration
 sim/trace.c 1e6 microseconds
 sim/trace.c 0.01 where an arrow of a picture begins
+sim/beside/causes.c 0.02 a share below which nobody looks for a cause
+sim/beside/causes.c 0.5 half of the kernels, of a share
+sim/beside/causes.c 0.7 most of a collective
+sim/beside/causes.c 1.05 ranks that differ by as much are alike
+sim/beside/causes.c 1.25 kernels forward for one backward: between one and two
+sim/beside/causes.c 1.5 how much of a share is a stall
+sim/beside/causes.c 1.75 kernels forward for one backward: between one and two
+sim/beside/causes.c 1e3 milliseconds
+sim/beside/causes.c 3.6 bytes of a logit, nine tenths of fp32's four
 sim/simulated.c 0.9 which stages' allocators are worth a replay: those whose tensors come so near to the largest
 END
 

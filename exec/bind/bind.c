@@ -8,6 +8,7 @@
 
 _Static_assert(DTP_EXECUTOR_PARTIAL_ROWS == DTP_PARTIAL_SUM_ROWS, "rows of partial sums");
 _Static_assert(DTP_EXECUTOR_MOMENT_BLOCK == DTP_MOMENT_BLOCK, "elements that share a scale");
+_Static_assert(2 * DTP_PARAMETER_PACKED_BLOCK == DTP_NF4_BLOCK, "packed weights that share a scale");
 _Static_assert(DTP_EXECUTOR_SQUARE_SUM_PARTIALS == DTP_SQUARE_SUM_PARTIALS, "partial sums of squares");
 _Static_assert(DTP_EXECUTOR_SCALARS_BYTES >= sizeof(struct dtp_step_scalars), "room for a step's scalars");
 
@@ -167,15 +168,26 @@ static bool role_owns(const struct dtp_bind_job *job, uint64_t module, enum dtp_
     return true;
 }
 
-/* Scales of moments: whole blocks of the module's vector, up to the last that tensors reach into, however many ranks
- * share it. */
+/* Elements that share a scale: moments, or bytes of packed weights. */
+static uint64_t scale_block(const struct dtp_binding *b, uint64_t module)
+{
+    dtp_buffer_id weights = b->map.module[module][DTP_EXECUTOR_WEIGHTS];
+    enum dtp_element element = DTP_ELEMENT_FP32;
+    if (weights.index != DTP_NO_INDEX)
+        dtp_bind_buffer_element(&dtp_program_buffers(b->job.program)[weights.index], &element);
+    return element == DTP_ELEMENT_INT8 ? DTP_NF4_BLOCK / 2 : DTP_MOMENT_BLOCK;
+}
+
+/* Scales of moments and packed weights: whole blocks of the module's vector, up to the last that tensors reach into,
+ * however many ranks share it. */
 static bool add_scales(struct dtp_binding *b, uint64_t module, enum dtp_executor_state state, char *values)
 {
     struct dtp_parameter_module layout;
     dtp_program_module(b->job.program, module, &layout);
     uint64_t bytes = dtp_program_buffers(b->job.program)[b->map.module[module][state].index].bytes;
-    uint64_t of_shard = layout.shard_elements / DTP_MOMENT_BLOCK, held = bytes / sizeof(float);
-    uint64_t used = (layout.extent_elements + DTP_MOMENT_BLOCK - 1) / DTP_MOMENT_BLOCK;
+    uint64_t block = scale_block(b, module);
+    uint64_t of_shard = layout.shard_elements / block, held = bytes / sizeof(float);
+    uint64_t used = (layout.extent_elements + block - 1) / block;
     uint32_t rank = dtp_bind_role_rank(&b->job), shards = dtp_binding_shards(b);
     uint64_t first = rank % shards * of_shard;
     struct state_range range = {

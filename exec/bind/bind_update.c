@@ -137,9 +137,28 @@ enum dtp_status dtp_bind_host_optimizer(struct dtp_binder *b, struct dtp_bound_o
 
 /* ---- element by element, copies, collectives --------------------------------------------------------------------- */
 
+/* From 4 bits: bytes of two codes, a scale for each DTP_NF4_BLOCK numbers. */
+static void bind_unpack(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    uint64_t count = rows(b);
+    element_of_all(b, DTP_ROLE_SCALE, count / DTP_NF4_BLOCK);
+    if (count % DTP_NF4_BLOCK || element_of_all(b, DTP_ROLE_INPUT, count / 2) != DTP_ELEMENT_INT8)
+        b->missing |= 1u << DTP_ROLE_INPUT;
+    out->kernel = DTP_KERNEL_unpack4;
+    out->arguments.unpack4 = (struct dtp_unpack4_args){.codes = need(b, DTP_ROLE_INPUT),
+                                                       .largest = need(b, DTP_ROLE_SCALE),
+                                                       .result = need(b, DTP_ROLE_RESULT),
+                                                       .count = count,
+                                                       .element = element_of_all(b, DTP_ROLE_RESULT, count)};
+}
+
 void dtp_bind_cast(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     uint64_t count = rows(b);
+    if (operand(b, DTP_ROLE_SCALE)) {
+        bind_unpack(b, out);
+        return;
+    }
     out->kernel = DTP_KERNEL_cast;
     out->arguments.cast = (struct dtp_cast_args){.values = need(b, DTP_ROLE_INPUT),
                                                  .result = need(b, DTP_ROLE_RESULT),

@@ -1,6 +1,7 @@
 #include "train/run.h"
 
 #include "kernels/element.h"
+#include "train/packed_weights.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -145,7 +146,7 @@ static int initialise_part(struct dtp_run *run, const struct dtp_state_part *par
     const struct dtp_bind_job *job = &run->binding->job;
     struct dtp_parameter_module layout;
     int code = 0;
-    if (part->kind != DTP_STATE_WEIGHTS && part->kind != DTP_STATE_MASTER)
+    if ((part->kind != DTP_STATE_WEIGHTS && part->kind != DTP_STATE_MASTER) || dtp_packed_weights_are(part))
         return 0;
     dtp_program_module(job->program, part->module, &layout);
     for (int i = 0; i < DTP_PARAMETER_COUNT && !code; i++)
@@ -215,6 +216,9 @@ enum dtp_status dtp_run_initialise(struct dtp_run *run, uint64_t seed, struct dt
     code = code ? code : run->device->verbs->synchronise(run->device);
     if (code)
         return device_failed(run, code, "the weights could not be initialised", faults);
+    enum dtp_status packed = dtp_packed_weights_initialise(run->binding, seed, faults);
+    if (packed != DTP_OK)
+        return packed;
     for (uint32_t i = 0; run->poison && i < dtp_program_buffer_count(job->program); i++)
         if (!dtp_program_buffers(job->program)[i].persistent)
             poison(run, (dtp_buffer_id){i});

@@ -26,7 +26,7 @@ enum { FIRST, BLOCK, LAST, KINDS }; /* modules: embeddings, a block, final norm 
 
 struct executor {
     uint64_t elements[KINDS], total;     /* of modules that are trained, padded to equal shards */
-    uint64_t frozen;                     /* elements of the others */
+    uint64_t frozen;                     /* bytes of the others, with the largest matrix unpacked */
     uint64_t whole[KINDS], shard[KINDS]; /* bytes of gradients: as they are made | as the optimizer reads them */
     uint64_t all_whole, all_shard;
     uint64_t largest;                   /* elements of the largest module */
@@ -143,6 +143,19 @@ static uint64_t chunk_rows(const struct dtp_bound *b, uint64_t row_bytes)
     return most < b->tokens ? most : b->tokens;
 }
 
+/* Frozen weights as they are kept; of packed ones the largest as a matmul reads it. */
+static uint64_t frozen_bytes(const struct dtp_bound *b)
+{
+    struct dtp_trained_count count;
+    struct dtp_layer_kind kind;
+    uint64_t largest = 0;
+    dtp_plan_trained(b->transformer, b->plan, &count);
+    dtp_layer_kind_of(b->transformer, DTP_LAYER_DENSE, true, true, &kind);
+    for (int i = 0; i < kind.matrices && b->plan->adapters.base != DTP_BASE_NONE; i++)
+        largest = larger(largest, b->bytes.compute * kind.matrix[i].out * kind.matrix[i].in);
+    return count.frozen_bytes + largest;
+}
+
 /* Gradients that are rounded once and read by the optimizer have the type of what they are made of; a head's, where it
  * comes in chunks or is the embedding's too, are added up. */
 static void size_gradients(const struct dtp_bound *b, struct executor *x, bool chunks)
@@ -157,7 +170,7 @@ static void size_gradients(const struct dtp_bound *b, struct executor *x, bool c
     x->elements[FIRST] = padded(b, first), x->elements[BLOCK] = padded(b, u->layer);
     x->elements[LAST] = padded(b, u->total - b->layers * u->layer - first);
     if (dtp_plan_adapts(plan)) {
-        x->frozen = of_all(b, x->elements);
+        x->frozen = frozen_bytes(b);
         x->elements[FIRST] = x->elements[LAST] = 0, x->elements[BLOCK] = padded(b, u->layer_trained);
     }
     x->total = of_all(b, x->elements);
@@ -196,7 +209,7 @@ static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
                      (x->several ? UINT64_C(2) : 1) * 16 * b->tokens;
     bytes += b->transformer->position == DTP_POSITION_ROPE ? 4 * b->transformer->head_dim * plan->sequence : 0;
     bytes += plan->offload == DTP_OFFLOAD_NONE ? (b->bytes.moments + b->bytes.master) * own : 0;
-    bytes += host_params ? 0 : c * (x->sharded ? own : x->total) + c * x->frozen;
+    bytes += host_params ? 0 : c * (x->sharded ? own : x->total) + x->frozen;
     bytes += x->sharded ? c * ring * x->elements[BLOCK] : 0;
     bytes += x->shards && host_params ? 2 * c * largest : 0;
     bytes += x->streams ? smaller(2, b->layers) * x->shard[BLOCK] : 0;

@@ -1,6 +1,7 @@
 #include "closed/activations.h"
 
 #include "base/bytes.h"
+#include "plan/norm_chain.h"
 
 /* Chunks of the head and loss under DTP_LOSS_CHUNKED: torchtitan's ChunkedLossWrapper default. */
 #define LOSS_CHUNKS 8
@@ -31,13 +32,17 @@ struct ends {
 /* Head and loss, per token, c bytes a logit:
  *   eager   forward: logits c + fp32 copy 4 (none if c is 4) + log-softmax 4; backward: log-softmax 4, its gradient 4,
  *           the fp32 logits' gradient 4 = 12 V; then the cast gradient c
+ *           shifted: logits c, fp32 copy 4, the copy without the last token 4, log-softmax 4: c + 12 in forward; one
+ *           kernel that writes the gradient over what it read has no log-softmax
  *           in place: the fp32 copy, then that and the probabilities, 8; the gradient is these
  *   fused   logits and their gradient: 2 c V
  *   chunked the same for one chunk of the tokens, and fp32 gradients of the hidden states (torch) */
 static void count_loss(const struct ends *s, struct dtp_activations *out)
 {
     uint64_t vocab = s->t->vocab, chunk_vocab = (vocab + LOSS_CHUNKS - 1) / LOSS_CHUNKS;
-    uint64_t eager = 12 + (s->t->final_softcap > 0 ? s->c : 0); /* of a logit; soft caps keep their tanh */
+    bool shifts = dtp_plan_shifts_logits(s->plan);
+    uint64_t shifted = shifts && s->c != 4 ? s->c : 0;                    /* whose forward is the more */
+    uint64_t eager = 12 + shifted + (s->t->final_softcap > 0 ? s->c : 0); /* of a logit; soft caps keep their tanh */
     switch (dtp_plan_loss(s->plan)) {
     case DTP_LOSS_EAGER:
         out->logits = (dtp_plan_softmax_in_place(s->plan) ? s->c + 4 : s->c) * vocab;
@@ -46,7 +51,7 @@ static void count_loss(const struct ends *s, struct dtp_activations *out)
         break;
     case DTP_LOSS_FUSED:
         out->logits = s->c * vocab;
-        out->loss = 2 * s->c * vocab;
+        out->loss = (shifts ? 8 + shifted : 2 * s->c) * vocab;
         out->logits_gradient = s->c * vocab;
         break;
     case DTP_LOSS_CHUNKED:
@@ -86,7 +91,7 @@ void dtp_activations_of(const struct dtp_transformer *transformer, const struct 
     if (dtp_plan_adapts(plan) && !plan->adapters.train_ends) /* a frozen head keeps nothing of what it reads */
         out->head = 0;
     if (transformer->final_norm) /* the head's matmul stays in the compute dtype, fp8 or not */
-        out->head += s.e * s.h + s.statistics;
+        out->head += s.e * s.h + s.statistics + dtp_norm_chain_head(transformer, plan) * s.h;
     if (transformer->embedding_norm)
         out->embedding = s.e * s.h + s.statistics;
     count_loss(&s, out);

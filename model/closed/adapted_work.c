@@ -72,7 +72,7 @@ static void count_kernels(const struct dtp_layer_kind *kind, const struct dtp_pl
         const struct dtp_layer_matrix *matrix = &kind->matrix[m];
         out->backward_kernels -= 1;
         if (matrix->rank) {
-            out->forward_kernels += plan->compile ? 3 : 4;
+            out->forward_kernels += (plan->compile ? 3 : 4) + (dtp_plan_defends_results(plan) ? 1 : 0);
             out->backward_kernels += plan->compile ? 5 : 6;
         }
         if (plan->adapters.base == DTP_BASE_NONE)
@@ -99,8 +99,8 @@ struct dtp_adapted_work dtp_adapted_work_of(const struct dtp_transformer *transf
     return work;
 }
 
-/* Eager: s wide 2, a sum 3; backward s g 2, and the two gradients of what both read 3. Fused: one tensor more is read
- * and written; backward one written. */
+/* Eager: s wide 2, a sum 3, and 2 of a copy before it (dtp_plan_defends_results); backward s g 2, and the two gradients
+ * of what both read 3. Fused: one tensor more is read and written; backward one written. */
 void dtp_adapted_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan *plan, double *forward,
                        double *backward)
 {
@@ -111,7 +111,7 @@ void dtp_adapted_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan 
         double out = (double)matrix->out, in = (double)matrix->in;
         if (!matrix->rank)
             continue;
-        *forward += (fused ? 2 : 5) * w * out + dropped * in;
+        *forward += (fused ? 2 : dtp_plan_defends_results(plan) ? 7 : 5) * w * out + dropped * in;
         *backward += (fused ? w * out : w * (2 * out + 3 * in)) + dropped * in;
     }
 }

@@ -3,9 +3,11 @@
 #include "closed/activations.h"
 #include "closed/adapted_work.h"
 #include "closed/closed_form_hooks.h"
+#include "plan/layer_tensors.h"
 #include "plan/slice.h"
 #include "cost/op_cost.h"
 #include "net/layer_kind.h"
+#include "plan/norm_chain.h"
 
 /* Notation of the comments: h hidden, q = d_q, kv = d_kv, f = ffn, w bytes of the compute dtype, p bytes of the
  * residual stream (4 under autocast: embedding and residual adds stay fp32; else w).
@@ -16,13 +18,15 @@
 
 /* torchtitan recomputes the even-numbered of wq, wk, wv, wo, w1, w3, w2: wk, wo, w3 (internals of its op-level
  * checkpointing); fused projections shift that order to wqkv, wo, w13, w2: wo and w2 are recomputed. */
-static void list_matmuls(const struct dtp_layer_kind *block, bool packed, double received, struct dtp_block_work *work)
+static void list_matmuls(const struct dtp_layer_kind *block, bool packed, double received, double parts,
+                         struct dtp_block_work *work)
 {
     work->matmul_count = block->matrices;
     for (int i = 0; i < block->matrices; i++) { /* ours, which is packed, keeps every matmul's result */
         const struct dtp_layer_matrix *matrix = &block->matrix[i];
         double groups = (double)matrix->groups;
-        double rows = matrix->expert ? received * (double)block->experts_per_token / groups : 1;
+        double rows = (matrix->expert ? received * (double)block->experts_per_token / groups : 1) /
+                      (matrix->own_rows ? parts : 1);
         work->matmul[i] = (struct dtp_weight_matmul){.n = (double)matrix->out,
                                                      .k = (double)matrix->in,
                                                      .copies = groups,
@@ -44,7 +48,8 @@ struct counted {
     const struct dtp_plan *plan;
     const struct dtp_layer_kind *block;
     double h, f, q, kv, w, p;
-    double cast; /* a row of the stream between fp32 and the compute dtype, under autocast */
+    double parts; /* of the tokens, one of which each tensor parallel rank has between matmuls */
+    double cast;  /* a row of the stream between fp32 and the compute dtype, under autocast */
     bool autocast;
 };
 /* Of one token: what an operator's kernels read and write. */
@@ -118,7 +123,7 @@ static struct moved weighing_moved(const struct counted *c, enum dtp_layer_opera
     double k = (double)b->experts_per_token, once = (k + 1) * c->w * c->h, ordered = came * 2 * c->w * k * c->h;
     double sum = 3 * c->w * c->h, rows = (b->exchanged ? came : 1) * k;
     if (kind == DTP_LAYER_OP_PERMUTE)
-        return (struct moved){once + ordered + came * 64 * k,
+        return (struct moved){once + ordered + came * 64 * k / c->parts,
                               once + ordered + (b->gated && !b->packs_up ? rows * sum : 0)};
     double shared = b->shared_ffn ? sum : 0, weighed = b->shared_gate ? 2 * c->w * c->h : 0;
     double gradients = (b->shared_ffn ? sum * (b->gated ? 2 : 1) : 0) + (b->shared_gate ? 4 * c->w * c->h + sum : 0);
@@ -136,7 +141,9 @@ static struct moved expert_moved(const struct counted *c, const struct dtp_layer
     if (b->weighs_rows && op->kind != DTP_LAYER_OP_ROUTER)
         return weighing_moved(c, op->kind, came);
     switch (op->kind) {
-    case DTP_LAYER_OP_ROUTER: return (struct moved){(c->w + (compiled ? 8 : 16)) * e + 176 * k, (20 + c->w) * e + sum};
+    case DTP_LAYER_OP_ROUTER:
+        return (struct moved){((c->w + (compiled ? 8 : 16)) * e + 176 * k) / c->parts,
+                              (20 + c->w) * e / c->parts + sum};
     case DTP_LAYER_OP_PERMUTE: /* gradients of gate's and up's input are added up; of rows received: by experts */
         return (struct moved){2 * c->w * kh + came * (2 * c->w * kh + 64 * k),
                               3 * c->w * kh + c->w * c->h + 128 * k + came * (4 * c->w * kh + 128 * k) +
@@ -199,6 +206,10 @@ static struct moved eager_rotary(const struct counted *c)
 static struct moved eager_norm(const struct counted *c, const struct dtp_layer_operator *op)
 {
     double forward = 2 * c->p * c->h, backward = (c->block->adapted ? 3 : 5) * c->p * c->h + c->cast;
+    if (c->block->chains_norms && reads_stream(op)) {
+        struct dtp_norm_chain chain = dtp_norm_chain_of(c->plan, !c->block->adapted);
+        return (struct moved){chain.forward * c->h, (chain.backward + 3 * c->p) * c->h + c->cast};
+    }
     if (!reads_stream(op))
         return (struct moved){forward + c->cast + (c->p - c->w) * c->h, backward};
     return (struct moved){forward, backward + (c->plan->runtime->fused_norms ? 1 : 3) * c->p * c->h};
@@ -342,6 +353,12 @@ static void count_launches(const struct counted *c, bool biased, struct dtp_bloc
         work->forward_kernels += (c->block->gated || c->block->squares ? 2 : 1) + (c->autocast ? 6 : 0);
         work->backward_kernels += (c->block->gated || c->block->squares ? 4 : 1) + (c->autocast ? 8 : 0);
     }
+    if (c->block->chains_norms && c->block->norms_before) { /* in place of one kernel, and of three */
+        struct dtp_norm_chain chain = dtp_norm_chain_of(c->plan, !c->block->adapted);
+        double norms = c->block->parallel == DTP_PARALLEL_ONE_NORM ? 1 : 2;
+        work->forward_kernels += norms * (chain.forward_kernels - 1);
+        work->backward_kernels += norms * (chain.backward_kernels - 2);
+    }
     if (c->block->kv_latent) { /* a matmul and a norm of each latent, cats */
         work->forward_kernels += c->block->q_latent ? 5 : 3;
         work->backward_kernels += c->block->q_latent ? 9 : 6;
@@ -351,6 +368,21 @@ static void count_launches(const struct counted *c, bool biased, struct dtp_bloc
         work->backward_kernels += 4 + (c->plan->compile ? 4 : 8) + 10 + 6 + 2;
         work->forward_kernels += c->block->exchanged ? 24 : 0; /* splits, order of ranks and of experts, all-to-alls */
         work->backward_kernels += c->block->exchanged ? 13 : 0;
+    }
+}
+
+/* Parts that run again, operator by operator; of a norm also what the sum before it reads elsewhere. */
+static void count_again(const struct counted *c, const struct dtp_layer_tensors *tensors, struct dtp_block_work *work)
+{
+    for (int i = 0; i < work->matmul_count; i++)
+        work->matmul[i].again = tensors->again >> c->block->matrix[i].result & 1;
+    for (int i = 0; i < tensors->operators; i++) {
+        struct dtp_layer_operator op = tensors->op[i];
+        if (!((op.makes | op.statistics) & tensors->again))
+            continue;
+        bool norm = op.kind == DTP_LAYER_OP_NORM;
+        work->again_bytes += norm ? (c->p + c->w) * c->h : fused_moved(c, &op).forward;
+        work->again_kernels += op.kind == DTP_LAYER_OP_PROJECTION ? linears(c, &op) : 1;
     }
 }
 
@@ -398,15 +430,24 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     block.pads_values = dtp_plan_pads_values(transformer, cluster, plan);
     block.own_values = block.pads_values || plan->runtime->copies_values;
     block.dropout = plan->dropout > 0;
+    block.chains_norms = dtp_plan_chains_norms(transformer, plan);
     struct counted counted = counted_of(transformer, plan, &block);
     bool biased = dtp_layer_bias_elements(&block) > 0;
-    if (work.fused && plan->sequence_shards > 1) /* rows of the stream are cut */
-        counted.h /= plan->sequence_shards;
-    list_matmuls(&block, packed, plan->ep > 1 ? plan->expert_imbalance : 1, &work);
+    counted.parts = plan->sequence_shards > 1 ? plan->sequence_shards : 1;
+    if (work.fused) /* rows of the stream are cut */
+        counted.h /= counted.parts;
+    if (block.experts)
+        counted.f /= counted.parts;
+    list_matmuls(&block, packed, plan->ep > 1 ? plan->expert_imbalance : 1, counted.parts, &work);
     count_bytes(&counted, &work);
     count_launches(&counted, biased, &work);
     if (dtp_plan_execution(plan).issuer == DTP_ISSUER_MEGATRON)
         count_fused_launches(transformer, &block, biased, &work);
+    if (plan->megatron.recompute) {
+        struct dtp_layer_tensors tensors;
+        dtp_layer_tensors_of(&own, mlp, cluster, plan, &tensors);
+        count_again(&counted, &tensors, &work);
+    }
     return work;
 }
 
@@ -418,6 +459,10 @@ double dtp_loss_bytes_per_token(const struct dtp_transformer *transformer, const
         /* logits.float(): w+4; maximum 4, difference 8, exponential 8, sum 4, quotient 8; times the loss's gradient 8;
          * cast back 4+w */
         return vocab * (2 * (4 + w) + 32 + 8);
+    if (dtp_plan_shifts_logits(plan))
+        /* to fp32 w+4, shifted 4+4, log_softmax 4+4 (one kernel: read 4, and its gradient over them 4+4); backward of
+         * it 12, of the shift zeros 4 and 4+4; cast back 4+w */
+        return vocab * (2 * (4 + w) + 8 + (dtp_plan_loss(plan) == DTP_LOSS_EAGER ? 20 : 12) + 12 + cap);
     if (dtp_plan_loss(plan) == DTP_LOSS_EAGER)
         /* logits.float(): w+4; log_softmax 4+4; its backward reads 4+4 writes 4; cast back 4+w */
         return vocab * (2 * (4 + w) + 8 + 12 + cap);

@@ -15,6 +15,7 @@ struct dtp_weight_matmul {
     double n, k, copies;
     double rows;     /* of a token: 1, of an expert of a rank k / E where all have as many, more on the fullest rank */
     bool grouped;    /* of experts, be it one */
+    bool again;      /* it runs again with a part of its layer */
     bool wide;       /* in 16 bits under every recipe of fewer */
     double rank;     /* of the adapter beside it */
     bool frozen;     /* it has no gradient */
@@ -30,6 +31,7 @@ struct dtp_block_work {
     double forward_kernels, backward_kernels; /* launches of one block, matmuls included */
     double root_kernels;                      /* of embedding, head and loss, both ways */
     bool fused;                               /* pointwise operations are fused */
+    double again_bytes, again_kernels;        /* of parts of a layer that run again: of a token; launches */
     double layers, layers_again; /* of the model that are such blocks; of these, whose forward runs again */
 };
 

@@ -39,6 +39,8 @@ struct dtp_context_moved dtp_context_moved_of(const struct dtp_transformer *tran
                                               const struct dtp_cluster *cluster, const struct dtp_plan *plan);
 
 /* Rows that ranks which divide experts send each other, forward and backward; nothing without them. */
+void dtp_expert_traffic_add(struct dtp_traffic *traffic, enum dtp_collective collective, const struct dtp_scales *sent,
+                            uint64_t ranks, uint64_t stride);
 void dtp_expert_traffic(struct dtp_traffic *traffic);
 /* Seconds of that in the step and of these weights' collectives, added to `time` kind by kind; returned what nothing
  * hides: the rows' exchanges. */

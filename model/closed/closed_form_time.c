@@ -119,6 +119,8 @@ static bool stops_early(const struct dtp_plan *plan, const struct dtp_transforme
 /* Of a block that runs again, a matmul does too. */
 static bool runs_again(const struct dtp_timing *c, const struct dtp_weight_matmul *matmul)
 {
+    if (c->plan->megatron.recompute)
+        return matmul->again;
     if (c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
         return matmul->recomputed;
     return !matmul->ends || !stops_early(c->plan, c->transformer);
@@ -139,6 +141,8 @@ static double replayed_matmuls_s(const struct dtp_timing *c, const struct dtp_bl
  * operations, none of which is on its list (torchtitan: mm and the fused attentions). */
 static bool replays_attention(const struct dtp_plan *plan)
 {
+    if (plan->megatron.recompute)
+        return dtp_plan_recomputes(plan, DTP_RECOMPUTE_CORE_ATTN);
     return plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL || plan->attention == DTP_ATTENTION_MATH;
 }
 
@@ -175,8 +179,10 @@ static void add_recompute(const struct dtp_timing *c, const struct dtp_attention
     m->recompute_other_s = layers * attention_again_s(c, attention);
     EACH_KIND(c, block)
     {
-        m->recompute_other_s += block->layers_again * block->forward_bytes_per_token * c->tokens / c->eager_bytes_per_s;
-        m->kernels += block->layers_again * block->forward_kernels;
+        bool parts = c->plan->megatron.recompute;
+        double bytes = parts ? block->again_bytes : block->forward_bytes_per_token;
+        m->recompute_other_s += block->layers_again * bytes * c->tokens / c->eager_bytes_per_s;
+        m->kernels += block->layers_again * (parts ? block->again_kernels : block->forward_kernels);
     }
 }
 

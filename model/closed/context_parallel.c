@@ -119,8 +119,9 @@ static struct pass backward_of(const struct job *job)
 static uint64_t layers_again(const struct dtp_transformer *t, const struct dtp_plan *plan, bool *core_alone)
 {
     struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(plan);
-    *core_alone = rule.keeps == DTP_KEEPS_ALL_BUT_CORE;
-    return rule.keeps == DTP_KEEPS_SECOND_MATMULS ? 0 : dtp_checkpointed_layers(&rule, t->layers);
+    bool parts = rule.keeps == DTP_KEEPS_PARTS, core = dtp_plan_recomputes(plan, DTP_RECOMPUTE_CORE_ATTN);
+    *core_alone = rule.keeps == DTP_KEEPS_ALL_BUT_CORE || parts;
+    return rule.keeps == DTP_KEEPS_SECOND_MATMULS || (parts && !core) ? 0 : dtp_checkpointed_layers(&rule, t->layers);
 }
 
 static struct dtp_scales times(const struct pass *pass, int collective, uint64_t n)

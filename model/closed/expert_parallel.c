@@ -16,8 +16,31 @@
 static uint64_t layers_again(const struct dtp_transformer *t, const struct dtp_plan *plan)
 {
     struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(plan);
-    bool core_alone = rule.keeps == DTP_KEEPS_ALL_BUT_CORE;
-    return core_alone ? 0 : dtp_checkpointed_layers_with(&rule, t, true);
+    bool others = rule.keeps == DTP_KEEPS_PARTS && !dtp_plan_recomputes(plan, DTP_RECOMPUTE_MOE);
+    return others || rule.keeps == DTP_KEEPS_ALL_BUT_CORE ? 0 : dtp_checkpointed_layers_with(&rule, t, true);
+}
+
+/* Of the GPUs with the same slice of the model, and the tensor parallel ranks beside each, who are folded in. */
+static struct dtp_cluster folded(const struct dtp_cluster *cluster, const struct dtp_plan *plan)
+{
+    struct dtp_cluster c = *cluster;
+    uint32_t fold = plan->tp > 1 ? 1 : dtp_plan_expert_fold(plan); /* else it is the whole cluster */
+    c.gpus *= fold;
+    c.gpus_per_node *= fold;
+    c.machine.gpus *= fold;
+    c.machine.nics *= fold;
+    c.machine.network_bytes_per_s *= fold;
+    return c;
+}
+
+void dtp_expert_traffic_add(struct dtp_traffic *traffic, enum dtp_collective collective, const struct dtp_scales *sent,
+                            uint64_t ranks, uint64_t stride)
+{
+    const struct dtp_cluster *slice = traffic->cluster;
+    struct dtp_cluster all = folded(slice, traffic->plan);
+    traffic->cluster = &all;
+    dtp_traffic_add(traffic, collective, sent->bytes, sent->count, ranks, stride);
+    traffic->cluster = slice;
 }
 
 void dtp_expert_traffic(struct dtp_traffic *traffic)
@@ -26,7 +49,8 @@ void dtp_expert_traffic(struct dtp_traffic *traffic)
     const struct dtp_plan *plan = traffic->plan;
     if (plan->ep < 2)
         return;
-    uint64_t sent = dtp_bytes_product(dtp_plan_tokens(plan), t->experts_per_token * t->hidden * traffic->bytes.compute);
+    uint64_t all = dtp_bytes_product(dtp_plan_tokens(plan), t->experts_per_token * t->hidden * traffic->bytes.compute);
+    uint64_t sent = dtp_divide_up(all, plan->sequence_shards > 1 ? plan->sequence_shards : 1);
     double part = dtp_plan_expert_sent_part(plan, traffic->cluster, t->experts_per_token);
     uint64_t fullest = (uint64_t)((double)(uint64_t)ceil((double)sent * plan->expert_imbalance) * part);
     uint64_t rows = dtp_traffic_ring(fullest, plan->ep), splits = dtp_traffic_ring(8 * t->experts, plan->ep);
@@ -35,21 +59,22 @@ void dtp_expert_traffic(struct dtp_traffic *traffic)
     out->bytes =
         dtp_bytes_product(plan->accumulate, forwards * splits + 2 * dtp_bytes_product(forwards + backwards, rows));
     out->count = (uint64_t)plan->accumulate * (3 * forwards + 2 * backwards);
-    dtp_traffic_add(traffic, DTP_ALL_TO_ALL, out->bytes, out->count, plan->ep, 1);
+    dtp_expert_traffic_add(traffic, DTP_ALL_TO_ALL, out, plan->ep, 1);
 }
 
 static double seconds_of(const struct dtp_timing *c, enum dtp_collective collective, const struct dtp_scales *sent)
 {
     uint32_t ep = c->plan->ep, same = (uint32_t)dtp_plan_expert_shard_ranks(c->cluster, c->plan);
-    struct dtp_group group =
-        collective == DTP_ALL_TO_ALL ? dtp_group_of(c->cluster, ep, 1) : dtp_group_of(c->cluster, same, ep);
+    struct dtp_cluster all = folded(c->cluster, c->plan);
+    struct dtp_group group = collective == DTP_ALL_TO_ALL ? dtp_group_of(&all, ep, 1) : dtp_group_of(&all, same, ep);
     if (!sent->count)
         return 0;
-    struct dtp_collective_cost cost = dtp_collective_cost(c->cluster, &group, collective);
-    dtp_collective_choose(c->cluster, &group, &c->execution, collective, &cost);
+    struct dtp_collective_cost cost = dtp_collective_cost(&all, &group, collective);
+    dtp_collective_choose(&all, &group, &c->execution, collective, &cost);
     return (double)sent->count * dtp_collective_time(&cost, (double)sent->bytes / (double)sent->count);
 }
 
+/* Paired with another micro-batch, of all passes the first forward and the last backward stand alone. */
 double dtp_expert_add_time(const struct dtp_timing *c, const struct dtp_communication *communication,
                            struct dtp_time *time)
 {
@@ -58,7 +83,7 @@ double dtp_expert_add_time(const struct dtp_timing *c, const struct dtp_communic
         double s = seconds_of(c, (enum dtp_collective)i, &communication->experts[i]);
         time->collective_s[i] += s;
         time->communication_s += s;
-        exposed_s += i == DTP_ALL_TO_ALL ? s : 0;
+        exposed_s += i != DTP_ALL_TO_ALL ? 0 : c->plan->megatron.expert_overlap ? s / c->plan->accumulate : s;
     }
     return exposed_s;
 }

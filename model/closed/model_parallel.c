@@ -122,6 +122,8 @@ static void add_tensor(const struct job *j, struct stages *s)
     once_s = plan->sequence_parallel ? dtp_collective_time(&gather, sent) + dtp_collective_time(&scatter, sent)
                                      : dtp_collective_time(&reduce, 2 * sent);
     uint64_t per_layer = plan->checkpointing == DTP_CHECKPOINT_FULL ? 6 : 4;
+    if (j->transformer->experts && !j->transformer->shared_expert_ffn) /* attention's alone */
+        per_layer /= 2;
     uint64_t layers = j->slice.transformer.layers, all_ends = dtp_plan_divides_vocab(plan) ? 2 : 0;
     uint64_t ends = plan->pp > 1 ? all_ends / 2 : all_ends;
     double share = exposed_share(plan);

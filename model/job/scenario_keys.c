@@ -2,6 +2,7 @@
 #include "runtime/runtimes.h"
 
 #include "net/models.h"
+#include "plan/checkpointing.h"
 #include "base/nearest.h"
 #include "base/number.h"
 
@@ -180,6 +181,17 @@ static bool parse_targets(const char *text, void *field)
 static void write_targets(const void *field, struct dtp_job_value *out)
 {
     dtp_targets_text(*(const uint32_t *)field, out->buffer);
+    write_word(out->buffer, out);
+}
+
+static bool parse_recompute(const char *text, void *field)
+{
+    return dtp_recompute_parse(text, field);
+}
+
+static void write_recompute(const void *field, struct dtp_job_value *out)
+{
+    dtp_recompute_text(*(const uint32_t *)field, out->buffer);
     write_word(out->buffer, out);
 }
 

@@ -30,8 +30,11 @@ static inline bool wanted(const struct pass *pass, enum dtp_layer_tensor tensor)
 {
     if (!missing(pass, tensor))
         return false;
-    return !pass->replay || pass->l->checkpointing.keeps != DTP_KEEPS_ALL_BUT_CORE ||
-           (pass->save & UINT64_C(1) << tensor);
+    if (!pass->replay)
+        return true;
+    if (pass->l->checkpointing.keeps == DTP_KEEPS_PARTS)
+        return pass->l->tensors.again & UINT64_C(1) << tensor;
+    return pass->l->checkpointing.keeps != DTP_KEEPS_ALL_BUT_CORE || (pass->save & UINT64_C(1) << tensor);
 }
 
 static inline void make(const struct pass *pass, struct dtp_draft *draft, enum dtp_layer_tensor tensor)

@@ -96,9 +96,10 @@ void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uin
 
 uint64_t dtp_lower_matrix_rows(const struct dtp_lowering *l, const struct dtp_layer_matrix *matrix)
 {
+    uint64_t rows = matrix->own_rows ? dtp_divide_up(l->tokens, dtp_lower_token_parts(l)) : l->tokens;
     if (!matrix->expert)
-        return l->tokens;
-    return dtp_layer_received(&l->tensors, dtp_bytes_product(l->tokens, l->tensors.kind.experts_per_token));
+        return rows;
+    return dtp_layer_received(&l->tensors, dtp_bytes_product(rows, l->tensors.kind.experts_per_token));
 }
 
 void dtp_draft_product(const struct dtp_lowering *l, struct dtp_draft *draft, const struct dtp_layer_matrix *matrix,
@@ -106,7 +107,8 @@ void dtp_draft_product(const struct dtp_lowering *l, struct dtp_draft *draft, co
 {
     struct dtp_demand *demand = &draft->op.demand;
     bool grouped = matrix->expert;
-    uint64_t tokens = l->tokens, out = matrix->out, in = matrix->in;
+    uint64_t tokens = matrix->own_rows ? dtp_divide_up(l->tokens, dtp_lower_token_parts(l)) : l->tokens;
+    uint64_t out = matrix->out, in = matrix->in;
     switch (product) {
     case DTP_PRODUCT_FORWARD: dtp_draft_matmul(l, draft, tokens, out, in, false); break;
     case DTP_PRODUCT_INPUT_GRADIENT: dtp_draft_matmul(l, draft, tokens, in, out, false); break;
@@ -224,6 +226,13 @@ static void make_standing_buffers(struct dtp_lowering *l)
         uint64_t elements = units ? two * dtp_layer_narrow_elements(&l->tensors.kind) : narrow_elements(l);
         dtp_lower_buffer(l, "fp8 weights", DTP_OWNER_WEIGHTS, DTP_STREAM_COMPUTE,
                          dtp_fp8_standing_bytes(l->plan, &l->cluster->gpu, elements), true);
+    }
+    l->rows_under_way = DTP_NO_BUFFER;
+    if (l->plan->megatron.expert_overlap) {
+        const struct dtp_layer_tensors *tensors = &l->kind[DTP_LAYER_EXPERTS].tensors;
+        uint64_t sent = dtp_bytes_product(l->tokens, l->compute * tensors->kind.experts_per_token * l->between);
+        l->rows_under_way = dtp_lower_buffer(l, "rows under way", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
+                                             dtp_layer_received(tensors, sent), true);
     }
     l->tokens_in = dtp_lower_buffer(l, "tokens", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, 8 * l->tokens, true);
 }

@@ -201,11 +201,13 @@ static void add_to_result(const struct pass *pass, int index, dtp_buffer_id wide
     dtp_buffer_id scaled = dtp_draft_new(l, &draft, "scaled adapter", DTP_OWNER_WORKSPACE, bytes, DTP_WRITE);
     dtp_draft_memory(l, &draft, 2 * (double)bytes, 1);
     dtp_draft_end(l, &draft);
+    bool copies = dtp_plan_defends_results(l->plan);
     dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, "adapter");
+    dtp_draft_new(l, &draft, "copied result", DTP_OWNER_WORKSPACE, copies ? bytes : 0, DTP_UPDATE | DTP_FREE);
     dtp_draft_use(&draft, *result, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, scaled, DTP_READ | DTP_FREE);
     *result = dtp_draft_new(l, &draft, dtp_layer_tensor_text(matrix->result), DTP_OWNER_ACTIVATIONS, bytes, DTP_WRITE);
-    dtp_draft_memory(l, &draft, 3 * (double)bytes, 1);
+    dtp_draft_memory(l, &draft, (copies ? 5 : 3) * (double)bytes, copies ? 2 : 1);
     dtp_draft_end(l, &draft);
 }
 

@@ -8,6 +8,8 @@
  * Saved tensors go as soon as the last step that reads them has been issued. */
 #include "lower/lower_context.h"
 
+#include "plan/norm_chain.h"
+
 /* ---- norms and the residual stream ------------------------------------------------------------------------------- */
 
 /* What dropout let through of the residual gradient: e h and the mask in, c h out. */
@@ -122,8 +124,13 @@ static void norm_before(struct dtp_block_backward *b)
     if (dtp_lower_keeps_graph(l))
         l->flight->deferred[l->flight->deferred_count++] =
             (struct dtp_deferred_gradient){gradient, l->layer, norm_of(b)};
-    dtp_draft_memory(l, &draft, dtp_backward_per_token(l, l->fused ? (c + 3 * e) * h : eager * e * h),
-                     l->fused ? 2 : 3);
+    bool chain = dtp_layer_tensors_chain(&l->tensors, op);
+    struct dtp_norm_chain of = dtp_norm_chain_of(l->plan, !l->adapts);
+    if (chain)
+        dtp_backward_consume(b, &draft, dtp_layer_first(dtp_layer_wide_of(dtp_layer_first(op->makes))),
+                             DTP_READ | DTP_FREE);
+    double bytes = l->fused ? (c + 3 * e) * h : chain ? (of.backward + 3 * e) * h : eager * e * h;
+    dtp_draft_memory(l, &draft, dtp_backward_per_token(l, bytes), l->fused ? 2 : chain ? of.backward_kernels + 1 : 3);
     if (l->plan->runtime->fused_norms)
         draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
     dtp_draft_end(l, &draft);
@@ -453,4 +460,11 @@ void dtp_lower_block_backward(struct dtp_lowering *l)
             run(&b);
     dtp_backward_end_frozen(&b);
     vectors(l);
+    if (l->flight->replayed.index == DTP_NO_INDEX)
+        return;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_FREE, "replayed block");
+    dtp_draft_use(&draft, l->flight->replayed, DTP_FREE);
+    l->flight->replayed = DTP_NO_BUFFER;
+    dtp_draft_end(l, &draft);
 }

@@ -20,6 +20,7 @@
  * Which of these tensors autograd saves follows from derivatives.yaml: softmax its result, topk and the indexing their
  * indices, the batched matmul both inputs, so that results stand in fp32 until backward. Bytes are reads and writes of
  * a token, kernel by kernel. */
+#include "base/bytes.h"
 #include "lower/block_backward.h"
 #include "lower/block_forward.h"
 
@@ -33,6 +34,12 @@ static struct rows rows_of(const struct dtp_lowering *l)
     const struct dtp_layer_kind *kind = &l->tensors.kind;
     return (struct rows){(double)l->compute, (double)kind->experts_per_token, (double)kind->hidden,
                          (double)kind->experts};
+}
+
+/* Bytes of all of the rank's own tokens: of tensor parallel ranks each has some. */
+static uint64_t local_bytes(const struct dtp_lowering *l, uint64_t bytes_per_token)
+{
+    return dtp_divide_up(dtp_bytes_product(l->tokens, bytes_per_token), dtp_lower_token_parts(l));
 }
 
 /* Rows that the rank's experts get, for each that it sends. */
@@ -56,7 +63,7 @@ static double row_bytes_moved(const struct dtp_lowering *l)
 
 static void draft_eager(const struct dtp_lowering *l, struct dtp_draft *draft, double bytes_per_token, uint32_t kernels)
 {
-    dtp_draft_memory(l, draft, bytes_per_token * (double)l->tokens, kernels);
+    dtp_draft_memory(l, draft, bytes_per_token * (double)l->tokens / (double)dtp_lower_token_parts(l), kernels);
     draft->op.demand.memory_kernel = weighs(l) ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER;
 }
 
@@ -83,24 +90,54 @@ void dtp_forward_router(const struct pass *pass)
     dtp_draft_end(l, &draft);
 }
 
+static bool is_backward(const struct dtp_pass *pass)
+{
+    return pass->kind != DTP_PASS_FORWARD;
+}
+
+/* Whether a pass runs beside one of the other way, of another micro-batch: its neighbour in the rank's order.
+ * Megatron's combined_1f1b.py pairs them layer by layer, so that each has work while the other's rows are under way. */
+static bool beside_another(const struct dtp_lowering *l)
+{
+    const struct dtp_pass *pass = l->pass, *first = l->role.passes, *end = first + l->role.pass_count;
+    if (!l->plan->megatron.expert_overlap)
+        return false;
+    for (int step = -1; step <= 1; step += 2) {
+        const struct dtp_pass *other = pass + step;
+        if (other >= first && other < end && is_backward(other) != is_backward(pass) &&
+            (other->micro_batch != pass->micro_batch || other->chunk != pass->chunk))
+            return true;
+    }
+    return false;
+}
+
 /* All-to-alls among the ranks that divide the experts: the fullest one's, which all wait for. The draft is begun as one
  * of compute, whose pool its buffers are from. */
 static void exchange(struct dtp_lowering *l, struct dtp_draft *draft, uint64_t bytes)
 {
     uint64_t sent = dtp_lower_ring(bytes, l->plan->ep);
+    bool beside = beside_another(l);
+    if (beside) { /* compute finds them at once, and goes on with the other micro-batch while they are under way */
+        const char *name = draft->op.name;
+        draft->op.kind = DTP_OP_PERMUTE;
+        dtp_draft_end(l, draft);
+        dtp_draft_begin(l, draft, DTP_OP_ALL_TO_ALL, name);
+        dtp_draft_use(draft, l->rows_under_way, DTP_UPDATE);
+    }
     dtp_draft_after(draft, l->last_op[DTP_STREAM_COMPUTE]);
     draft->op.stream = DTP_STREAM_EXPERT;
     draft->op.group = l->expert_group;
     draft->op.demand.sent_bytes = draft->op.demand.bytes = (double)sent;
     draft->op.demand.kernels = 1;
-    l->awaited = dtp_draft_end(l, draft);
+    dtp_op_id exchanged = dtp_draft_end(l, draft);
+    l->awaited = beside ? l->awaited : exchanged;
 }
 
 /* Bytes of rows that go to experts, as many as the fullest rank receives. */
 static uint64_t exchanged_bytes(const struct dtp_lowering *l)
 {
     const struct dtp_layer_kind *kind = &l->tensors.kind;
-    uint64_t rows = dtp_bytes_product(l->tokens, l->compute * kind->experts_per_token * kind->hidden);
+    uint64_t rows = local_bytes(l, l->compute * kind->experts_per_token * kind->hidden);
     double part = dtp_plan_expert_sent_part(l->plan, l->cluster, kind->experts_per_token);
     return (uint64_t)((double)dtp_layer_received(&l->tensors, rows) * part);
 }
@@ -301,8 +338,8 @@ static dtp_buffer_id weigh_back(struct dtp_block_backward *b, dtp_buffer_id grad
 {
     struct dtp_lowering *l = b->l;
     struct rows r = rows_of(l);
-    uint64_t wide = dtp_backward_token_bytes(l, 4 * l->tensors.kind.hidden);
-    uint64_t weights = dtp_backward_token_bytes(l, 4 * l->tensors.kind.experts_per_token);
+    uint64_t wide = local_bytes(l, 4 * l->tensors.kind.hidden);
+    uint64_t weights = local_bytes(l, 4 * l->tensors.kind.experts_per_token);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE_BACKWARD, "weights");
     dtp_buffer_id gradient_wide = dtp_backward_workspace(l, &draft, "gradient in fp32", wide, DTP_UPDATE);
@@ -326,7 +363,7 @@ static dtp_buffer_id weigh_back(struct dtp_block_backward *b, dtp_buffer_id grad
 /* Of rows that experts return, in the compute dtype. */
 static uint64_t row_bytes(const struct dtp_lowering *l)
 {
-    return dtp_backward_token_bytes(l, l->compute * dtp_layer_tensor_width(&l->tensors.kind, DTP_TENSOR_EXPERT_DOWN));
+    return local_bytes(l, l->compute * dtp_layer_tensor_width(&l->tensors.kind, DTP_TENSOR_EXPERT_DOWN));
 }
 
 /* Into the compute dtype (4 + c) k h, then by experts, or by the ranks that have them: 2 c k h. */
@@ -369,11 +406,10 @@ static void shared_gradients(struct dtp_block_backward *b, dtp_buffer_id gradien
         return;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE_BACKWARD, "weight of shared experts");
-    b->gradient[DTP_TENSOR_SHARED_DOWN] =
-        dtp_backward_workspace(l, &draft, "gradient of shared experts",
-                               dtp_backward_token_bytes(l, l->compute * l->tensors.kind.hidden), DTP_WRITE);
-    b->gradient[DTP_TENSOR_SHARED_WEIGHT] = dtp_backward_workspace(l, &draft, "gradient of their weight",
-                                                                   dtp_backward_token_bytes(l, l->compute), DTP_WRITE);
+    b->gradient[DTP_TENSOR_SHARED_DOWN] = dtp_backward_workspace(
+        l, &draft, "gradient of shared experts", local_bytes(l, l->compute * l->tensors.kind.hidden), DTP_WRITE);
+    b->gradient[DTP_TENSOR_SHARED_WEIGHT] =
+        dtp_backward_workspace(l, &draft, "gradient of their weight", local_bytes(l, l->compute), DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ);
     dtp_backward_consume(b, &draft, DTP_TENSOR_SHARED_DOWN, DTP_READ | DTP_FREE);
     dtp_backward_consume(b, &draft, DTP_TENSOR_SHARED_WEIGHT, DTP_READ | DTP_FREE);
@@ -388,9 +424,8 @@ static dtp_buffer_id spread_gradient(struct dtp_block_backward *b, dtp_buffer_id
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE_BACKWARD, name);
     dtp_buffer_id made = dtp_backward_workspace(l, &draft, "gradient of results", row_bytes(l), DTP_WRITE);
-    b->gradient[DTP_TENSOR_ROUTER_WEIGHTS] =
-        dtp_backward_workspace(l, &draft, "router weight gradient",
-                               dtp_backward_token_bytes(l, 4 * l->tensors.kind.experts_per_token), DTP_WRITE);
+    b->gradient[DTP_TENSOR_ROUTER_WEIGHTS] = dtp_backward_workspace(
+        l, &draft, "router weight gradient", local_bytes(l, 4 * l->tensors.kind.experts_per_token), DTP_WRITE);
     use_and_let_go(b, &draft, gradient);
     draft_eager(l, &draft, row_bytes_moved(l), 1);
     dtp_draft_end(l, &draft);
@@ -450,8 +485,8 @@ void dtp_backward_permute(struct dtp_block_backward *b)
     enum dtp_layer_tensor of = dtp_layer_first(dtp_backward_operator(b)->reads);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_PERMUTE_BACKWARD, "");
-    dtp_buffer_id made = dtp_backward_workspace(
-        l, &draft, "gradient by tokens", dtp_backward_token_bytes(l, l->compute * l->tensors.kind.hidden), DTP_WRITE);
+    dtp_buffer_id made = dtp_backward_workspace(l, &draft, "gradient by tokens",
+                                                local_bytes(l, l->compute * l->tensors.kind.hidden), DTP_WRITE);
     dtp_draft_use(&draft, b->gradient[DTP_TENSOR_PERMUTED], DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, b->module->tensor[DTP_TENSOR_ROUTES], DTP_READ);
     b->gradient[DTP_TENSOR_PERMUTED] = DTP_NO_BUFFER;
@@ -470,9 +505,8 @@ void dtp_backward_router(struct dtp_block_backward *b)
     dtp_draft_begin(l, &draft, DTP_OP_ROUTER_BACKWARD, "");
     dtp_backward_workspace(l, &draft, "router weight gradients", 2 * l->tensor_bytes[DTP_TENSOR_ROUTER_WEIGHTS],
                            DTP_UPDATE | DTP_FREE);
-    b->gradient[DTP_TENSOR_ROUTER_SCORES] =
-        dtp_backward_workspace(l, &draft, "router score gradient",
-                               dtp_backward_token_bytes(l, l->compute * l->tensors.kind.experts), DTP_WRITE);
+    b->gradient[DTP_TENSOR_ROUTER_SCORES] = dtp_backward_workspace(
+        l, &draft, "router score gradient", local_bytes(l, l->compute * l->tensors.kind.experts), DTP_WRITE);
     dtp_draft_use(&draft, b->gradient[DTP_TENSOR_ROUTER_WEIGHTS], DTP_READ | DTP_FREE);
     b->gradient[DTP_TENSOR_ROUTER_WEIGHTS] = DTP_NO_BUFFER;
     dtp_backward_consume(b, &draft, DTP_TENSOR_ROUTER_WEIGHTS, DTP_READ | DTP_FREE);

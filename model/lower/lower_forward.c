@@ -9,6 +9,7 @@
 #include "lower/lower_fp8.h"
 
 #include "base/bytes.h"
+#include "plan/norm_chain.h"
 
 /* ---- norms and residual sums ------------------------------------------------------------------------------------- */
 
@@ -88,7 +89,7 @@ static void norm(const struct pass *pass, int index)
     struct dtp_lowering *l = pass->l;
     const struct dtp_layer_operator *op = operator_at(pass, index);
     enum dtp_layer_tensor input = dtp_layer_first(op->reads), result = dtp_layer_first(op->makes);
-    bool adds = index > 0 && dtp_layer_tensors_sum_in_norm(&l->tensors, index - 1);
+    bool adds = index > 0 && dtp_layer_tensors_sum_in_norm(&l->tensors, index - 1) && !exists(pass, input);
     const struct dtp_layer_operator *sum = adds ? operator_at(pass, index - 1) : NULL;
     if (!wanted(pass, result))
         return;
@@ -107,7 +108,11 @@ static void norm(const struct pass *pass, int index)
         make(pass, &draft, dtp_layer_first(dtp_layer_wide_of(result)));
     make(pass, &draft, result);
     double bytes = sum ? 2 * (e + c) * h : l->fused ? (e + c) * h : 2 * e * h + casts * (4 + c) * h;
-    dtp_draft_memory(l, &draft, per_token(l, bytes), 1 + (uint32_t)casts);
+    bool chained = dtp_layer_tensors_chain(&l->tensors, op);
+    struct dtp_norm_chain chain = dtp_norm_chain_of(l->plan, !l->adapts);
+    if (chained)
+        bytes = chain.forward * h + casts * (4 + c) * h;
+    dtp_draft_memory(l, &draft, per_token(l, bytes), (chained ? chain.forward_kernels : 1) + (uint32_t)casts);
     dtp_draft_end(l, &draft);
 }
 
@@ -148,7 +153,8 @@ static void residual(const struct pass *pass, int index)
  * attention calls none. */
 static void call_again(const struct pass *pass, int index)
 {
-    if (!pass->replay || pass->l->checkpointing.keeps == DTP_KEEPS_ALL_BUT_CORE)
+    enum dtp_checkpoint_keeps keeps = pass->l->checkpointing.keeps;
+    if (!pass->replay || keeps == DTP_KEEPS_ALL_BUT_CORE || keeps == DTP_KEEPS_PARTS)
         return;
     dtp_lower_fetch(pass->l, index);
     dtp_lower_unfetch(pass->l);
@@ -459,7 +465,8 @@ static void activation(const struct pass *pass, uint64_t makes)
 
 /* ---- the block --------------------------------------------------------------------------------------------------- */
 
-/* A replay has this for the mask of its dropout alone: the sum is the next block's input, which is there. */
+/* A replay has this for the mask of its dropout alone: the sum is the next block's input, which is there. A reentrant
+ * one makes it once more and holds it, as a variable of CheckpointFunction.backward (torch/utils/checkpoint.py). */
 static void block_result(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
@@ -472,9 +479,11 @@ static void block_result(const struct pass *pass, int index)
     if (branches > 1 && !l->fused) /* eager adds two at a time */
         dtp_draft_new(l, &draft, "sum of branches", DTP_OWNER_WORKSPACE,
                       dtp_bytes_product(l->tokens, l->compute * l->between), DTP_UPDATE | DTP_FREE);
+    bool holds = pass->replay && l->plan->runtime->holds_replayed;
     dtp_buffer_id result =
         dtp_draft_new(l, &draft, dtp_layer_tensor_text(DTP_TENSOR_INPUT), DTP_OWNER_ACTIVATIONS,
-                      l->tensor_bytes[DTP_TENSOR_INPUT], pass->replay ? DTP_WRITE | DTP_FREE : DTP_WRITE);
+                      l->tensor_bytes[DTP_TENSOR_INPUT], pass->replay && !holds ? DTP_WRITE | DTP_FREE : DTP_WRITE);
+    l->flight->replayed = holds ? result : DTP_NO_BUFFER;
     double mask = (double)make_mask(pass, &draft, op);
     double added = l->fused ? (branches - 1) * c : 3 * (branches - 1) * c;
     dtp_draft_memory(l, &draft, per_token(l, (2 * e + c + mask + added) * (double)l->between),
@@ -544,7 +553,7 @@ static void run(const struct pass *pass, int index)
     case DTP_LAYER_OP_RESIDUAL:
         if (operator_at(pass, index)->makes)
             residual(pass, index);
-        else if (!pass->replay || operator_at(pass, index)->statistics)
+        else if (!pass->replay || operator_at(pass, index)->statistics || pass->l->plan->runtime->holds_replayed)
             block_result(pass, index);
         break;
     }

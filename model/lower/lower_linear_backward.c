@@ -69,8 +69,9 @@ static uint64_t input_width(const struct dtp_lowering *l, int index)
     bool of_stream = matrix->id != DTP_MATRIX_OUTPUT && matrix->id != DTP_MATRIX_DOWN &&
                      matrix->id != DTP_MATRIX_SHARED_DOWN && !of_latent;
     if (matrix->expert)
-        return dtp_layer_received(&l->tensors, l->tensors.kind.experts_per_token * matrix->in);
-    return of_stream && l->tp == 1 ? l->between : matrix->in;
+        return dtp_divide_up(dtp_layer_received(&l->tensors, l->tensors.kind.experts_per_token * matrix->in),
+                             dtp_lower_token_parts(l));
+    return of_stream && (l->tp == 1 || matrix->own_rows) ? l->between : matrix->in;
 }
 
 dtp_buffer_id dtp_backward_input_gradient(const struct dtp_block_backward *b, int index, dtp_buffer_id output_gradient,

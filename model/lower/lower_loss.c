@@ -5,12 +5,15 @@
  *            and of log-softmax 4 each (12 V), then the cast c
  *            in place: logits c, fp32 copy 4, of which the differences to the maximum are a tensor of 4 that becomes
  *            probabilities and, in backward, the gradient; then the cast c
- *   fused    logits c, their gradient c
- *            soft-capped logits besides: the tanh that backward reads, c
- *   chunked  the same for an eighth of the tokens at a time, backward at once; the hidden states' gradient in fp32 */
+ *            shifted (dtp_plan_shifts_logits): logits c, fp32 copy 4, that without the last token 4, log-softmax 4 (14
+ * V); backward besides: 4 for the gradient of the copy, then the cast. One kernel in place of log-softmax writes the
+ * gradient over what it read: c + 8 fused    logits c, their gradient c soft-capped logits besides: the tanh that
+ * backward reads, c chunked  the same for an eighth of the tokens at a time, backward at once; the hidden states'
+ * gradient in fp32 */
 #include "lower/lowering.h"
 
 #include "base/bytes.h"
+#include "plan/norm_chain.h"
 
 #define LOSS_CHUNKS 8 /* torchtitan's ChunkedLossWrapper */
 
@@ -54,13 +57,18 @@ void dtp_lower_final_norm(struct dtp_lowering *l)
         head_input(l);
         return;
     }
+    uint64_t copy = dtp_norm_chain_head(t, l->plan); /* which it saves in place of its input */
+    bool drops = copy && !l->autocast;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM, "final norm");
-    dtp_draft_use(&draft, l->flight->final_input, DTP_READ);
+    dtp_draft_use(&draft, l->flight->final_input, drops ? DTP_READ | DTP_FREE : DTP_READ);
+    if (drops)
+        l->flight->final_input = DTP_NO_BUFFER;
     l->flight->final_norm = dtp_draft_new(l, &draft, "final norm", DTP_OWNER_ACTIVATIONS,
                                           tokens_bytes(l->tokens, l->compute * l->between), DTP_WRITE);
-    l->flight->final_statistics = dtp_draft_new(l, &draft, "final norm statistics", DTP_OWNER_ACTIVATIONS,
-                                                l->tensor_bytes[DTP_TENSOR_STATISTICS1], DTP_WRITE);
+    l->flight->final_statistics =
+        dtp_draft_new(l, &draft, "final norm statistics", DTP_OWNER_ACTIVATIONS,
+                      l->tensor_bytes[DTP_TENSOR_STATISTICS1] + tokens_bytes(l->tokens, copy * l->between), DTP_WRITE);
     l->flight->final_wide = dtp_draft_new(l, &draft, "final norm in fp32", DTP_OWNER_ACTIVATIONS,
                                           l->autocast ? tokens_bytes(l->tokens, 4 * l->between) : 0, DTP_WRITE);
     dtp_draft_memory(l, &draft, 0, 1);
@@ -157,10 +165,15 @@ static uint32_t last_of_logits(const struct dtp_lowering *l)
 static void loss_forward(struct dtp_lowering *l, uint64_t tokens)
 {
     uint64_t vocab = l->transformer->vocab;
-    if (l->loss == DTP_LOSS_FUSED)
+    bool shifts = dtp_plan_shifts_logits(l->plan);
+    if (l->loss == DTP_LOSS_FUSED && !shifts)
         return;
     if (l->transformer->final_softcap > 0)
         cap_logits(l, tokens);
+    if (shifts) {
+        dtp_lower_shifted_loss(l, tokens, !l->root.trained[head_part(l)]);
+        return;
+    }
     if (dtp_plan_softmax_in_place(l->plan)) {
         loss_in_place(l, tokens);
         return;
@@ -212,7 +225,8 @@ static void head_matmul(struct dtp_lowering *l, uint64_t tokens)
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "head");
     use_head_input(l, &draft);
     dtp_draft_use(&draft, weight, DTP_READ);
-    if (l->loss != DTP_LOSS_CHUNKED && !l->root.trained[head_part(l)]) { /* no gradient of the head reads it */
+    bool held = l->loss == DTP_LOSS_CHUNKED || dtp_plan_shifts_logits(l->plan);
+    if (!held && !l->root.trained[head_part(l)]) { /* no gradient of the head reads it */
         dtp_draft_use(&draft, l->flight->final_norm, DTP_FREE);
         l->flight->final_norm = DTP_NO_BUFFER;
     }
@@ -285,6 +299,12 @@ static void logits_gradient(struct dtp_lowering *l, uint64_t tokens)
     struct dtp_draft draft;
     if (dtp_plan_softmax_in_place(l->plan)) {
         gradient_in_place(l, tokens);
+        return;
+    }
+    if (dtp_plan_shifts_logits(l->plan)) {
+        dtp_lower_shifted_gradient(l, tokens);
+        if (l->compute != 4)
+            narrow_gradient(l, tokens, l->flight->logits_gradient);
         return;
     }
     dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "");

@@ -232,6 +232,7 @@ static void clear(struct dtp_flight *flight, uint64_t layers)
                                   .embedded = DTP_NO_BUFFER,
                                   .logits = DTP_NO_BUFFER,
                                   .taken = DTP_NO_BUFFER,
+                                  .replayed = DTP_NO_BUFFER,
                                   .result = DTP_NO_BUFFER,
                                   .received = DTP_NO_BUFFER};
 }

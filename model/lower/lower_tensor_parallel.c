@@ -29,12 +29,13 @@ bool dtp_lower_spreads(const struct dtp_lowering *l)
 bool dtp_lower_cut_by_rows(const struct dtp_lowering *l, int matrix)
 {
     enum dtp_layer_matrix_id id = l->matrix[matrix].id;
-    return l->tp > 1 && (id == DTP_MATRIX_OUTPUT || id == DTP_MATRIX_DOWN);
+    return l->tp > 1 && !l->matrix[matrix].own_rows &&
+           (id == DTP_MATRIX_OUTPUT || id == DTP_MATRIX_DOWN || id == DTP_MATRIX_SHARED_DOWN);
 }
 
 bool dtp_lower_cut_by_columns(const struct dtp_lowering *l, int matrix)
 {
-    return l->tp > 1 && !dtp_lower_cut_by_rows(l, matrix);
+    return l->tp > 1 && !l->matrix[matrix].own_rows && !dtp_lower_cut_by_rows(l, matrix);
 }
 
 uint64_t dtp_lower_whole_stream(const struct dtp_lowering *l, uint64_t element_bytes)
@@ -108,6 +109,18 @@ static uint64_t norm_elements(const struct dtp_transformer *t, bool present)
     return present ? t->hidden * dtp_transformer_norm_vectors(t) : 0;
 }
 
+/* Routers, which each rank has whole and multiplies with its own tokens. */
+static uint64_t routers(const struct dtp_lowering *l)
+{
+    const struct dtp_layer_kind *kind = &l->kind[DTP_LAYER_EXPERTS].tensors.kind;
+    uint64_t of_layer = 0, elements = 0;
+    for (int i = 0; i < kind->matrices; i++)
+        of_layer += kind->matrix[i].own_rows && !kind->matrix[i].expert ? kind->matrix[i].out * kind->matrix[i].in : 0;
+    for (uint64_t layer = 0; of_layer && layer < l->transformer->layers; layer++)
+        elements += dtp_lower_mlp(l, layer) == DTP_LAYER_EXPERTS ? of_layer : 0;
+    return elements;
+}
+
 uint64_t dtp_lower_replicated_elements(const struct dtp_lowering *l)
 {
     const struct dtp_layer_kind *kind = &l->tensors.kind;
@@ -121,7 +134,7 @@ uint64_t dtp_lower_replicated_elements(const struct dtp_lowering *l)
             layer += l->matrix[i].bias && dtp_lower_cut_by_rows(l, i) ? l->matrix[i].out : 0;
         root = norm_elements(t, t->embedding_norm) + norm_elements(t, t->final_norm);
     }
-    return t->layers * layer + root;
+    return t->layers * layer + routers(l) + root;
 }
 
 /* ---- what they are for ------------------------------------------------------------------------------------------- */

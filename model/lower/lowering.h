@@ -85,6 +85,7 @@ struct dtp_flight {
     uint32_t deferred_count;
     struct dtp_flight_module *module;             /* of each layer */
     dtp_buffer_id embedded, embedding_statistics; /* tensor before an embedding norm, and what that keeps */
+    dtp_buffer_id replayed;                       /* result of the block whose backward runs, made again; else none */
     dtp_buffer_id final_input, final_norm, final_statistics, final_wide; /* input of the final norm, and so on */
     dtp_buffer_id logits, loss_state, capped, logits_gradient;
     dtp_buffer_id gradient; /* of the residual stream, updated in place from the head down to x0 */
@@ -196,9 +197,10 @@ struct dtp_lowering {
     dtp_op_id awaited;                   /* what the next operation of the compute stream waits for */
     enum dtp_owner gradient_owner;       /* GRADS where autograd's own tensor becomes .grad */
 
-    struct dtp_flight *flight; /* of the micro-batch at hand */
-    dtp_buffer_id user_buffer; /* that pieces of collectives beside matmuls pass through */
-    dtp_buffer_id gathered;    /* what the matmuls at hand read in place of a rank's rows of it */
+    struct dtp_flight *flight;    /* of the micro-batch at hand */
+    dtp_buffer_id user_buffer;    /* that pieces of collectives beside matmuls pass through */
+    dtp_buffer_id rows_under_way; /* of experts, of the micro-batch that is paired with the one at hand */
+    dtp_buffer_id gathered;       /* what the matmuls at hand read in place of a rank's rows of it */
     struct dtp_host_arena arena;
     struct dtp_handed *handed[2]; /* to forwards, to backwards of each chunk and micro-batch; of a pipeline */
     dtp_op_id *sent;              /* what sent a forward's result, of each chunk and micro-batch */
@@ -330,6 +332,11 @@ static inline bool dtp_lower_keeps_graph(const struct dtp_lowering *l)
 {
     return dtp_lower_holds(l) && l->pass->kind == DTP_PASS_BACKWARD;
 }
+/* Of tensor parallel ranks, who have so many parts of the tokens between matmuls; 1: each has all of them. */
+static inline uint64_t dtp_lower_token_parts(const struct dtp_lowering *l)
+{
+    return l->plan->sequence_shards > 1 ? l->plan->sequence_shards : 1;
+}
 static inline enum dtp_layer_mlp dtp_lower_mlp(const struct dtp_lowering *l, uint64_t layer)
 {
     if (!l->transformer->experts)
@@ -367,6 +374,8 @@ uint64_t dtp_lower_all_shard(const struct dtp_lowering *l);
 static inline uint64_t dtp_lower_product_bytes(const struct dtp_lowering *l, enum dtp_layer_tensor product)
 {
     uint64_t bytes = l->compute * dtp_layer_tensor_width(&l->tensors.kind, product);
+    if (l->tensors.kind.experts && product == DTP_TENSOR_PRODUCT)
+        bytes = dtp_divide_up(bytes, dtp_lower_token_parts(l));
     return product == DTP_TENSOR_PRODUCT ? dtp_layer_received(&l->tensors, bytes) : bytes;
 }
 /* Of the layer at which the skeleton stands. */
@@ -496,6 +505,9 @@ uint32_t dtp_lower_unpacked_access(struct dtp_lowering *l, int matrix, bool stay
 
 /* lower_loss.c */
 void dtp_lower_final_norm(struct dtp_lowering *l);
+/* lower_shifted_loss.c: `drops_input`: nothing reads what the head did. The gradient is in fp32. */
+void dtp_lower_shifted_loss(struct dtp_lowering *l, uint64_t tokens, bool drops_input);
+void dtp_lower_shifted_gradient(struct dtp_lowering *l, uint64_t tokens);
 void dtp_lower_loss_forward(struct dtp_lowering *l); /* head; chunked: with the loss and their backward */
 void dtp_lower_loss_held(struct dtp_lowering *l);    /* behind the forward of a stage that holds it: the loss */
 void dtp_lower_loss_backward(struct dtp_lowering *l);

@@ -290,6 +290,8 @@ static enum dtp_status from_all_layers(const struct step *step, uint32_t *micro_
                                        struct dtp_live_runs *out, struct dtp_program **program)
 {
     uint64_t layers = step->transformer->layers;
+    out->joined = true; /* nothing is lined up, only added up */
+    out->half = dtp_live_runs_half(layers);
     enum dtp_status status = runs_of(step, layers, *micro_steps, op_limit, out, program);
     if (status != DTP_OK || step->plan->accumulate == *micro_steps || leaves_nothing(out, 1))
         return status;

@@ -55,6 +55,8 @@ struct dtp_layer_matrix {
     uint64_t groups; /* so many of them, one of each expert that the rank has: [groups, out, in]; others 1 */
     bool expert;     /* of experts, be it one */
     bool bias;       /* [groups, out] */
+    bool own_rows;   /* it reads the rank's rows of the stream, where tensor parallel ranks have some each: experts,
+                        routers */
     bool wide;       /* a router's: in 16 bits under every recipe of fewer */
     bool frozen;     /* of the plan: its weight and bias are not trained (plan/adapters.h) */
     uint64_t rank;   /* of the plan: of the adapter beside it; 0: there is none */
@@ -83,6 +85,7 @@ struct dtp_layer_kind {
     uint64_t d_core;                             /* what the output matrix reads: heads times the width of a value */
     uint64_t q_latent, kv_latent, rope_head_dim; /* of latent attention, else 0 */
     uint64_t d_v;                                /* values as attention reads them: of all heads */
+    bool chains_norms;        /* of the plan: norms before are chains on a copy in fp32 (plan/norm_chain.h) */
     uint64_t norm_statistics; /* numbers a norm keeps of a token: RMSNorm its scale, LayerNorm mean and scale */
     bool packs_qkv, packs_up; /* q, k and v are one matrix; gate and up are one */
     bool gated, rotary, qk_norm;

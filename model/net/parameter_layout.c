@@ -147,6 +147,28 @@ void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t sh
     dtp_parameter_shard(out, shard_group);
 }
 
+static bool is_packed(enum dtp_parameter which)
+{
+    return which == DTP_PARAMETER_QKV || which == DTP_PARAMETER_OUTPUT || which == DTP_PARAMETER_UP ||
+           which == DTP_PARAMETER_DOWN;
+}
+
+void dtp_parameter_split_packed(const struct dtp_parameter_module *block, uint64_t shard_group,
+                                struct dtp_parameter_module *vectors, struct dtp_parameter_module *matrices)
+{
+    struct dtp_parameter_module whole = *block;
+    *vectors = *matrices = (struct dtp_parameter_module){.elements = 0};
+    for (int i = 0; i < DTP_PARAMETER_COUNT; i++) {
+        const struct dtp_parameter_tensor *t = &whole.tensor[i];
+        bool packed = is_packed((enum dtp_parameter)i);
+        if (t->exists)
+            add(packed ? matrices : vectors, (enum dtp_parameter)i, t->rows, packed ? t->columns / 2 : t->columns,
+                t->mean, t->deviation);
+    }
+    dtp_parameter_shard(vectors, shard_group);
+    dtp_parameter_shard(matrices, shard_group);
+}
+
 void dtp_parameter_adapter_module(const struct dtp_parameter_adapter adapters[DTP_PARAMETER_ADAPTERS], uint64_t rank,
                                   uint64_t shard_group, struct dtp_parameter_module *out)
 {

@@ -109,6 +109,12 @@ struct dtp_parameter_adapter {
 };
 void dtp_parameter_adapter_module(const struct dtp_parameter_adapter adapters[DTP_PARAMETER_ADAPTERS], uint64_t rank,
                                   uint64_t shard_group, struct dtp_parameter_module *out);
+/* A block whose matrices are packed to 4 bits is two modules: its vectors, in its place, and its matrices, of the
+ * model's modules 2 L + 2 .. 3 L + 1, whose elements are bytes of two numbers each. A scale of fp32 stands for each
+ * DTP_PARAMETER_PACKED_BLOCK of them, the same 64 numbers that kernels/kernels.h says. */
+#define DTP_PARAMETER_PACKED_BLOCK 32u
+void dtp_parameter_split_packed(const struct dtp_parameter_module *block, uint64_t shard_group,
+                                struct dtp_parameter_module *vectors, struct dtp_parameter_module *matrices);
 /* Rows of the head's matrix as operations take it, columns of the logits: the vocabulary with its padding. */
 uint64_t dtp_parameter_head_rows(const struct dtp_transformer *transformer);
 

@@ -95,7 +95,8 @@ static void check_matrices(struct dtp_resolver *r)
         if (matrix->rank > least)
             dtp_plan_refuse(r, "lora", "is rank %" PRIu64 ", but matrix %s is %" PRIu64 " x %" PRIu64 " only; use less",
                             matrix->rank, matrix->name, matrix->out, matrix->in);
-        if (a->base == DTP_BASE_NF4_DOUBLE && matrix->out * matrix->in % NF4_WHOLE)
+        bool whole = r->plan->runtime->packs_scales;
+        if (whole && a->base == DTP_BASE_NF4_DOUBLE && matrix->out * matrix->in % NF4_WHOLE)
             dtp_plan_refuse(r, "base",
                             "%s packs whole blocks of %u weights, and matrix %s has %" PRIu64 "; use nf4 under another "
                             "runtime, or int8",

@@ -18,6 +18,11 @@ bool dtp_plan_adapts(const struct dtp_plan *plan)
     return plan->adapters.rank > 0;
 }
 
+bool dtp_plan_defends_results(const struct dtp_plan *plan)
+{
+    return plan->runtime->defends_results && plan->adapters.base != DTP_BASE_NONE;
+}
+
 /* ---- words ------------------------------------------------------------------------------------------------------- */
 
 /* The first word of a value is the one that is printed. */

@@ -69,6 +69,8 @@ struct dtp_plan;
 struct dtp_cluster;
 struct dtp_resolver;
 bool dtp_plan_adapts(const struct dtp_plan *plan);
+/* The result of a packed matrix is copied before the adapter's is added to it. */
+bool dtp_plan_defends_results(const struct dtp_plan *plan);
 /* Which matrices of the kind are frozen, and the ranks beside them. */
 void dtp_plan_adapt_kind(const struct dtp_plan *plan, struct dtp_layer_kind *kind);
 /* Elements of a matrix's A and B. */

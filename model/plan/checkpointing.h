@@ -4,10 +4,36 @@
 
 #include "plan/plan.h"
 
+/* Parts of a layer that Megatron-Core runs again by themselves: what they are in transformer_config.py. X(suffix, word)
+ */
+#define DTP_RECOMPUTE_TABLE(X)                                                                                         \
+    X(CORE_ATTN, "core_attn")                                                                                          \
+    X(MOE_ACT, "moe_act")                                                                                              \
+    X(LAYERNORM, "layernorm")                                                                                          \
+    X(MLA_UP_PROJ, "mla_up_proj")                                                                                      \
+    X(MLP, "mlp")                                                                                                      \
+    X(MOE, "moe")                                                                                                      \
+    X(SHARED_EXPERTS, "shared_experts")
+enum dtp_recompute {
+#define DTP_RECOMPUTE_ENUM(suffix, word) DTP_RECOMPUTE_##suffix,
+    DTP_RECOMPUTE_TABLE(DTP_RECOMPUTE_ENUM)
+#undef DTP_RECOMPUTE_ENUM
+        DTP_RECOMPUTE_COUNT
+};
+/* Sets of them, bits; "none" for none, else joined by '+'. Parsing takes ',', ' ' and '+' between words. */
+#define DTP_RECOMPUTE_BYTES 96
+void dtp_recompute_text(uint32_t set, char out[DTP_RECOMPUTE_BYTES]);
+bool dtp_recompute_parse(const char *text, uint32_t *out);
+static inline bool dtp_plan_recomputes(const struct dtp_plan *plan, enum dtp_recompute part)
+{
+    return plan->megatron.recompute >> part & 1;
+}
+
 enum dtp_checkpoint_keeps {
     DTP_KEEPS_ALL,           /* what backward reads: no layer is checkpointed */
     DTP_KEEPS_INPUT,         /* the layer's input alone */
     DTP_KEEPS_ALL_BUT_CORE,  /* the attention core runs again, not the projections around it (Korthikanti 2022) */
+    DTP_KEEPS_PARTS,         /* what others than the parts that run again make */
     DTP_KEEPS_SECOND_MATMULS /* the input, the core's results, every second matmul's: torchtitan's policy */
 };
 struct dtp_checkpoint_rule {

@@ -12,8 +12,15 @@ static void check_runtime(struct dtp_resolver *r)
         dtp_plan_refuse(r, "runtime", "%s is not modelled with experts; use runtime torch or megatron",
                         p->runtime->name);
     bool stages = p->pp > 1 && !p->runtime->weighs_rows; /* Megatron-Core's are */
-    if (p->tp > 1 || stages || p->cp > 1)
+    bool folds = p->runtime->weighs_rows;                /* Megatron-Core's parallel folding */
+    if (!folds && (p->tp > 1 || stages || p->cp > 1))
         dtp_plan_refuse(r, p->tp > 1 ? "tp" : stages ? "pp" : "cp", "with experts is not modelled yet; use 1");
+    if (p->tp > 1 && folds && !p->sequence_parallel)
+        dtp_plan_refuse(r, "sequence_parallel",
+                        "is how tensor parallel ranks share tokens out to experts; leave it on");
+    if (p->tp > 1 && folds && p->ep < 2)
+        dtp_plan_refuse(r, "tp",
+                        "with experts is modelled where ranks divide these (ep above 1, expert tensor parallel 1)");
     if (p->precision.compute == DTP_FP8 && !p->runtime->keeps_fp8)
         dtp_plan_refuse(r, "precision", "fp8 with experts is not modelled under runtime %s; use bf16-mixed",
                         p->runtime->name);
@@ -91,8 +98,9 @@ static void check_sharded(struct dtp_resolver *r)
     const struct dtp_plan *p = r->plan;
     uint32_t node = r->cluster->gpus_per_node, ranks = dtp_plan_gradient_ranks(p, r->cluster);
     if (!p->runtime->fsdp) {
-        if (ranks % p->ep)
-            dtp_plan_refuse(r, "ep", "%" PRIu32 " does not divide the %" PRIu32 " GPUs of a stage", p->ep, ranks);
+        if (ranks * p->tp % p->ep)
+            dtp_plan_refuse(r, "ep", "%" PRIu32 " does not divide the %" PRIu32 " GPUs of a stage", p->ep,
+                            ranks * p->tp);
     } else if (!dtp_plan_is_fsdp(p) || p->fsdp1)
         dtp_plan_refuse(r, "ep", "above 1 goes with FSDP2 alone in PyTorch, not with %s; use strategy full_shard",
                         p->fsdp1 ? "FSDP1" : dtp_strategy_text(p->strategy));

@@ -3,6 +3,7 @@
 #include "base/bytes.h"
 #include "plan/fp8_casts.h"
 #include "plan/context.h"
+#include "plan/norm_chain.h"
 #include "plan/runtime_sizes.h"
 
 #include <stddef.h>
@@ -60,7 +61,18 @@ static bool trains(const struct dtp_layer_kind *kind, const struct dtp_layer_ope
     return false;
 }
 
-static void list_operators(struct dtp_layer_tensors *out, bool copied)
+/* What an adapter reads is dropped out before, and the result of that is what stays (lower_adapters.c). */
+static bool keeps_input(const struct dtp_layer_kind *kind, const struct dtp_plan *plan,
+                        const struct dtp_layer_operator *op)
+{
+    for (int i = 0; i < kind->matrices; i++)
+        if (op->makes & UINT64_C(1) << kind->matrix[i].result &&
+            (!kind->matrix[i].frozen || (kind->matrix[i].rank && plan->adapters.dropout <= 0)))
+            return true;
+    return false;
+}
+
+static void list_operators(struct dtp_layer_tensors *out, const struct dtp_plan *plan, bool copied)
 {
     int matrix = 0; /* matrices stand in the order in which forward uses them */
     out->operators = dtp_layer_operators(&out->kind, out->op);
@@ -70,7 +82,7 @@ static void list_operators(struct dtp_layer_tensors *out, bool copied)
             continue;
         if (copied && op->reads & BIT(CORE))
             op->reads = BIT(CORE_COPY);
-        if (out->kind.adapted && !trains(&out->kind, op))
+        if (out->kind.adapted && !keeps_input(&out->kind, plan, op))
             op->needs = 0;
         for (; matrix < out->kind.matrices && op->makes & UINT64_C(1) << out->kind.matrix[matrix].result; matrix++)
             out->input[matrix] = dtp_layer_first(op->reads);
@@ -96,6 +108,16 @@ static bool lies_between_matmuls(enum dtp_layer_tensor tensor)
     return part == DTP_PART_RESIDUAL || part == DTP_PART_NORMS;
 }
 
+/* So are rows of experts and what the router has of tokens; shared experts are an MLP that tensor parallel ranks
+ * divide.
+ */
+static bool has_own_rows(const struct dtp_layer_kind *kind, enum dtp_layer_tensor tensor)
+{
+    const uint64_t divided = BIT(SHARED_GATE) | BIT(SHARED_UP) | BIT(SHARED_SILU) | BIT(SHARED_PRODUCT);
+    return lies_between_matmuls(tensor) ||
+           (kind->experts && dtp_layer_tensor_part(tensor) == DTP_PART_MLP && !(divided & UINT64_C(1) << tensor));
+}
+
 /* Experts' tensors by the module that makes them, which PyTorch's users compile apart or not at all: what they do
  * around the experts' matmuls is eager, in functions of their own (torchtitan's moe.py). */
 static uint64_t expert_locals(const struct dtp_layer_kind *kind)
@@ -111,6 +133,11 @@ static uint64_t received_rows(const struct dtp_layer_kind *kind)
 {
     uint64_t there = BIT(RECEIVED) | BIT(PLACES) | BIT(PERMUTED) | BIT(EXPERT_DOWN) | BIT(RETURNING);
     return kind->exchanged ? there | BIT(GATE) | BIT(UP) | BIT(SILU) | BIT(PRODUCT) : 0;
+}
+
+bool dtp_layer_tensors_chain(const struct dtp_layer_tensors *tensors, const struct dtp_layer_operator *op)
+{
+    return tensors->kind.chains_norms && op->kind == DTP_LAYER_OP_NORM && op->reads & DTP_LAYER_STREAM;
 }
 
 /* Bytes of what fp8 matmuls read of a token. A linear keeps its own cast; where a router reads as well, what it was
@@ -147,7 +174,7 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
                                 : width[tensor] * element[dtp_layer_tensor_element(tensor)];
         if (received & UINT64_C(1) << tensor)
             bytes = dtp_layer_received(out, bytes);
-        out->bytes[tensor] = plan->sequence_shards > 1 && lies_between_matmuls(tensor)
+        out->bytes[tensor] = plan->sequence_shards > 1 && has_own_rows(&out->kind, tensor)
                                  ? dtp_divide_up(bytes, plan->sequence_shards)
                                  : bytes;
     }
@@ -155,6 +182,15 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
         out->bytes[DTP_TENSOR_KV_ALL] = dtp_bytes_product(out->gathered_ranks, 2 * out->kind.d_kv * compute);
     if (plan->attention == DTP_ATTENTION_MATH)
         out->bytes[DTP_TENSOR_CORE_STATE] = math_state_bytes(&out->kind, plan);
+}
+
+/* What a chain of operators saves of the norm's rows, as one tensor. */
+static void count_chains(struct dtp_layer_tensors *out, const struct dtp_plan *plan)
+{
+    uint64_t bytes = dtp_norm_chain_of(plan, !out->kind.adapted).saved * out->kind.hidden;
+    for (int i = 0; i < out->operators && !dtp_plan_autocast(plan); i++)
+        if (dtp_layer_tensors_chain(out, &out->op[i]))
+            out->bytes[dtp_layer_first(dtp_layer_wide_of(dtp_layer_first(out->op[i].makes)))] = bytes;
 }
 
 /* Values become a tensor apart from the matmul's result. */
@@ -193,6 +229,12 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
         if (out->fused && op->kind == DTP_LAYER_OP_NORM && !(op->reads & DTP_LAYER_STREAM))
             habits.unmade |= op->makes; /* the sum behind it takes the norm's input, in one pass */
     }
+    for (int i = 0; i < out->operators; i++)
+        if (dtp_layer_tensors_chain(out, &out->op[i])) { /* they save a copy, and of a narrow stream not the rows */
+            habits.made |= dtp_layer_wide_of(dtp_layer_first(out->op[i].makes));
+            habits.saved |= !wide || !out->kind.adapted ? dtp_layer_wide_of(dtp_layer_first(out->op[i].makes)) : 0;
+            habits.dropped |= wide ? 0 : out->op[i].reads & ~BIT(INPUT);
+        }
     for (int i = 0; wide && i < out->operators; i++)
         if (out->op[i].kind == DTP_LAYER_OP_LATENT_NORM) { /* of a cast, which it saves */
             uint64_t cast = out->op[i].reads & BIT(Q_LATENT) ? BIT(WIDE_Q_LATENT) : BIT(WIDE_KV_LATENT);
@@ -262,6 +304,7 @@ static void list_tensors(struct dtp_layer_tensors *out, const struct dtp_plan *p
         made &= ~BIT(INPUT2);
     out->saved = saved & made & ~habits.dropped & ~again;
     count_bytes(out, plan, made);
+    count_chains(out, plan);
     out->locals = expert_locals(&out->kind) & made;
     if (!out->fused && out->kind.kv_latent) /* parts of queries that rope has turned, and others, are views of it */
         out->locals |= BIT(Q_RAW);
@@ -323,6 +366,49 @@ static uint64_t second_matmuls(const struct dtp_layer_tensors *tensors, const st
     return kept | (plan->attention == DTP_ATTENTION_MATH ? 0 : BIT(CORE) | BIT(CORE_STATE));
 }
 
+#define SHARED_TENSORS (BIT(SHARED_GATE) | BIT(SHARED_UP) | BIT(SHARED_PRODUCT) | BIT(SHARED_DOWN) | BIT(SHARED_WEIGHT))
+
+/* What parts that run again make; `results`: what backward reads of none, where all of a part runs (checkpoint, not
+ * CheckpointWithoutOutput, of Megatron-Core's moe_layer.py, mlp.py and transformer_layer.py). Norms that are one kernel
+ * with the matmul behind them are left out: those of attention but for latent attention, of MLPs without experts. */
+static uint64_t made_by_parts(const struct dtp_layer_kind *kind, const struct dtp_plan *plan, uint64_t *results)
+{
+    const uint64_t mlp = BIT(GATE) | BIT(UP) | BIT(PRODUCT), routed = BIT(ROUTER_WEIGHTS) | BIT(ROUTES) | BIT(PERMUTED);
+    uint64_t made = dtp_plan_recomputes(plan, DTP_RECOMPUTE_CORE_ATTN) ? BIT(CORE_STATE) | BIT(KV_ALL) : 0;
+    *results = 0;
+    if (dtp_plan_recomputes(plan, DTP_RECOMPUTE_LAYERNORM))
+        made |= (kind->kv_latent ? BIT(NORM1) : 0) | (kind->experts ? BIT(NORM2) : 0);
+    if (dtp_plan_recomputes(plan, DTP_RECOMPUTE_MLA_UP_PROJ) && kind->kv_latent)
+        made |= BIT(Q) | BIT(K) | BIT(V) | BIT(Q_LATENT_NORM) | BIT(KV_LATENT_NORM);
+    if (dtp_plan_recomputes(plan, DTP_RECOMPUTE_MLP) && !kind->experts)
+        made |= BIT(NORM2) | mlp, *results |= BIT(DOWN);
+    if (!kind->experts)
+        return made;
+    if (dtp_plan_recomputes(plan, DTP_RECOMPUTE_MOE_ACT))
+        made |= BIT(PRODUCT);
+    if (dtp_plan_recomputes(plan, DTP_RECOMPUTE_MOE))
+        made |= routed | mlp | BIT(PLACES) | SHARED_TENSORS, *results |= BIT(DOWN);
+    if (dtp_plan_recomputes(plan, DTP_RECOMPUTE_SHARED_EXPERTS) && kind->shared_ffn)
+        made |= SHARED_TENSORS, *results |= BIT(SHARED_DOWN);
+    return made;
+}
+
+/* With what leads to it from tensors that are kept: all that operators make which run again. */
+static void find_again(struct dtp_layer_tensors *out, const struct dtp_plan *plan)
+{
+    uint64_t results, made = made_by_parts(&out->kind, plan, &results), kept = out->saved & ~made;
+    uint64_t needed = (made & out->saved) | results;
+    for (int i = out->operators - 1; i >= 0; i--) {
+        uint64_t makes = out->op[i].makes | out->op[i].statistics;
+        if (!(makes & needed))
+            continue;
+        out->again |= makes;
+        uint64_t reads = out->op[i].reads & BIT(CORE_COPY) ? (out->op[i].reads | BIT(CORE)) : out->op[i].reads;
+        needed |= reads & ~kept & ~DTP_LAYER_STREAM;
+    }
+    out->kept = kept;
+}
+
 static uint64_t kept_tensors(const struct dtp_layer_tensors *tensors, const struct dtp_plan *plan)
 {
     switch (dtp_plan_checkpoint_rule(plan).keeps) {
@@ -330,6 +416,7 @@ static uint64_t kept_tensors(const struct dtp_layer_tensors *tensors, const stru
     case DTP_KEEPS_INPUT: return BIT(INPUT);
     case DTP_KEEPS_ALL_BUT_CORE: return tensors->saved & ~(BIT(CORE_STATE) | BIT(KV_ALL));
     case DTP_KEEPS_SECOND_MATMULS: return second_matmuls(tensors, plan);
+    case DTP_KEEPS_PARTS: break; /* find_again */
     }
     return tensors->saved;
 }
@@ -348,6 +435,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     out->kind.weighs_rows = plan->runtime->weighs_rows;
     out->received = out->kind.exchanged ? plan->expert_imbalance : 1;
     out->kind.dropout = plan->dropout > 0;
+    out->kind.chains_norms = dtp_plan_chains_norms(transformer, plan);
     struct dtp_context context = dtp_plan_context(plan, cluster);
     out->gathered_ranks = context.keeps ? context.ring : 0;
     out->kind.pads_values = dtp_plan_pads_values(transformer, cluster, plan);
@@ -355,12 +443,14 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     if (out->kind.pads_values)
         out->kind.d_v = out->kind.d_q;
     bool copied = copies_core(&out->kind, &context, plan);
-    list_operators(out, copied);
+    list_operators(out, plan, copied);
     out->added_again = out->added_again && out->kind.norms_before && dtp_layer_tensors_sum(out, DTP_TENSOR_INPUT2);
     list_tensors(out, plan, copied, repacks_heads(out, &context, plan), made_again(out, plan, cluster, cut));
     cut_first(out, plan);
     count_casts(out, plan);
     out->kept = kept_tensors(out, plan);
+    if (plan->megatron.recompute)
+        find_again(out, plan);
 }
 
 bool dtp_layer_tensors_first_runs(const struct dtp_layer_tensors *tensors, int index)

@@ -22,6 +22,7 @@ struct dtp_layer_tensors {
     /* Sets, bits by enum dtp_layer_tensor. */
     uint64_t saved;          /* what backward reads */
     uint64_t kept;           /* what a checkpointed layer keeps; `saved` where none is */
+    uint64_t again;          /* where parts run again: what they make, to be kept or not */
     uint64_t locals;         /* variables of the layer's function, which live until it returns */
     bool fused;              /* one kernel between matmuls, by a compiler or by the runtime's own */
     double received;         /* rows of tokens that the rank's experts get, over those that it sends; 1: as many */
@@ -49,6 +50,8 @@ const struct dtp_layer_operator *dtp_layer_tensors_sum(const struct dtp_layer_te
 /* The norm of a branch that runs in the pass of the sum behind it, whose `result` is no tensor; NULL: it is one. */
 const struct dtp_layer_operator *dtp_layer_tensors_fused_norm(const struct dtp_layer_tensors *tensors,
                                                               enum dtp_layer_tensor result);
+/* A norm before a branch that is a chain of operators (norm_chain.h). */
+bool dtp_layer_tensors_chain(const struct dtp_layer_tensors *tensors, const struct dtp_layer_operator *op);
 /* The sum number `index` is formed by the norm behind it; with dropout it is a kernel of its own (Megatron-LM's
  * bias_dropout_add_fused_train). */
 bool dtp_layer_tensors_sum_in_norm(const struct dtp_layer_tensors *tensors, int index);

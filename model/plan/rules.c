@@ -42,6 +42,11 @@ bool dtp_plan_casts_weights(const struct dtp_plan *plan)
     return dtp_plan_autocast(plan) && !(plan->precision.fp8_recipe && dtp_plan_fp8_library(plan) == DTP_FP8_TORCHAO);
 }
 
+bool dtp_plan_shifts_logits(const struct dtp_plan *plan)
+{
+    return plan->runtime->shifts_logits && plan->loss != DTP_LOSS_CHUNKED && !plan->compile;
+}
+
 bool dtp_plan_fuses(const struct dtp_plan *plan)
 {
     return plan->compile || plan->runtime->fused_kernels || plan->deepspeed.megatron_layers;
@@ -276,8 +281,10 @@ uint32_t dtp_plan_gradient_ranks(const struct dtp_plan *plan, const struct dtp_c
 
 uint32_t dtp_plan_expert_replicas(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
 {
-    uint64_t slices = (uint64_t)(plan->pp ? plan->pp : 1) * (plan->ep ? plan->ep : 1);
-    return slices <= cluster->gpus ? (uint32_t)(cluster->gpus / slices) : 1;
+    uint64_t slices = (uint64_t)(plan->pp ? plan->pp : 1) * (plan->ep ? plan->ep : 1) * (plan->tp ? plan->tp : 1);
+    uint64_t ranks =
+        (uint64_t)cluster->gpus * dtp_plan_expert_fold(plan); /* of a slice those with the same one alone */
+    return slices <= ranks ? (uint32_t)(ranks / slices) : 1;
 }
 
 double dtp_plan_expert_sent_part(const struct dtp_plan *plan, const struct dtp_cluster *cluster,
@@ -293,7 +300,7 @@ double dtp_plan_expert_sent_part(const struct dtp_plan *plan, const struct dtp_c
 
 uint64_t dtp_plan_expert_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan)
 {
-    uint64_t ranks = dtp_plan_shard_ranks(cluster, plan);
+    uint64_t ranks = dtp_plan_shard_ranks(cluster, plan) * dtp_plan_expert_fold(plan);
     return plan->ep > 1 && ranks >= plan->ep ? ranks / plan->ep : ranks;
 }
 

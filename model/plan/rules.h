@@ -53,6 +53,10 @@ bool dtp_plan_runs_narrow(const struct dtp_plan *plan, enum dtp_product product)
 /* True where autocast makes 16-bit casts of the layers' weights. torchao casts fp32 weights to fp8 in one go (autocast
  * reaches into no autograd function: matmul_with_hp_or_float8_args), so that there are none. */
 bool dtp_plan_casts_weights(const struct dtp_plan *plan);
+/* Cross entropy as Transformers' models had it until release 4.49 (modeling_llama.py, loss/loss_utils.py:
+ * ForCausalLMLoss): logits.float(), then logits[..., :-1, :].contiguous(), beside the 16-bit logits that the model's
+ * forward still names. Later ones shift the labels. */
+bool dtp_plan_shifts_logits(const struct dtp_plan *plan);
 
 /* Bytes of one activation or compute weight; fp8 recipes keep activations in bf16. */
 unsigned dtp_plan_compute_bytes(const struct dtp_plan *plan);
@@ -133,6 +137,12 @@ uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_clust
  * least 1. */
 uint32_t dtp_plan_gradient_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
 
+/* Tensor parallel ranks have other tokens each between matmuls, and are folded into the groups of experts
+ * (Megatron-Core's parallel folding, expert tensor parallelism 1): so many of them. */
+static inline uint32_t dtp_plan_expert_fold(const struct dtp_plan *plan)
+{
+    return plan->expert_fold > 1 ? plan->expert_fold : 1;
+}
 /* Ranks that have the same experts, over which these weights' gradients are summed: those of a stage over ep. */
 uint32_t dtp_plan_expert_replicas(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
 /* Of these, who share one copy of them where parameters are sharded: the shard group over ep. */

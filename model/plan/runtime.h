@@ -63,6 +63,8 @@ struct dtp_runtime {
     bool adapters;             /* knows them */
     bool inputs_require_grad;  /* what the first layer reads has a gradient though nothing below is trained
                                   (enable_input_require_grads of Transformers) */
+    bool defends_results;      /* the result of a packed matrix is copied before an adapter's is added to it
+                                  (result.clone() of peft's tuners/lora/bnb.py and gptq.py) */
     bool packs_scales;         /* 4-bit weights have packed scales always (torchao) */
     bool unpacks_by_operators; /* eagerly these are unpacked by a chain of operators, not by one kernel (torchao) */
 
@@ -96,6 +98,11 @@ struct dtp_runtime {
     bool plain_host_adam;   /* AdamW on the host is PyTorch's, not a vectorised one */
     bool packs_matrices;    /* q, k, v are one matmul and gate, up one, each with its result kept */
     bool chunks_loss;       /* head and loss always run chunk by chunk */
+    bool chains_norms;      /* RMSNorm is written in operators on an fp32 copy (norm_chain.h) */
+    bool shifts_logits;     /* an eager loss is of an fp32 copy of the logits and of a copy of that without the last
+                               token, while the model holds the 16-bit ones (dtp_plan_shifts_logits) */
+    bool holds_replayed;    /* a replay makes all of a block, whose result stands until its backward is through
+                               (reentrant torch.utils.checkpoint) */
     bool fused_norms;       /* a norm's backward is one kernel, eager as the rest may be */
     bool softmax_in_place;  /* an eager loss turns fp32 logits into probabilities, and these into the gradient, in one
                                tensor (sharded cross entropy) */

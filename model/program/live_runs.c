@@ -3,10 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define FIRST_RUNS 512 /* of a step of some thirty layers, so that few of them are moved as their list grows */
+
 struct dtp_live_run *dtp_live_runs_add(struct dtp_live_runs *runs)
 {
     if (runs->count == runs->capacity) {
-        size_t capacity = runs->capacity ? 2 * runs->capacity : 64;
+        size_t capacity = runs->capacity ? 2 * runs->capacity : FIRST_RUNS;
         struct dtp_live_run *grown = realloc(runs->run, capacity * sizeof *grown);
         if (!grown)
             return NULL;
@@ -65,7 +67,7 @@ static uint64_t mix(uint64_t hash, uint64_t value)
 
 /* Adds (sign 1) or takes away (-1) the operands with `mark`. */
 static inline bool move(const struct dtp_buffer *buffers, const struct dtp_operand *operand, size_t count,
-                        enum dtp_access mark, int64_t sign, struct dtp_live_run *run)
+                        enum dtp_access mark, int64_t sign, bool shapes, struct dtp_live_run *run)
 {
     bool moved = false;
     for (size_t i = 0; i < count; i++) {
@@ -79,11 +81,13 @@ static inline bool move(const struct dtp_buffer *buffers, const struct dtp_opera
             keep_larger(run->net.bytes[buffer->owner], &run->most[buffer->owner]);
             keep_larger(run->pools_net.bytes[buffer->pool], &run->pools_most.bytes[buffer->pool]);
         }
+        moved = true;
+        if (!shapes)
+            continue;
         uint64_t what = (uint64_t)mark << 16 | (uint64_t)buffer->owner << 8 | (uint64_t)buffer->pool;
         if (what != run->last_move)
             run->shape = mix(run->shape, what);
         run->last_move = what;
-        moved = true;
     }
     return moved;
 }
@@ -96,12 +100,21 @@ static void look(struct dtp_live_run *run)
     run->moves = true;
 }
 
+static bool continues(const struct dtp_live_runs *runs, const struct dtp_live_run *last, const struct dtp_op *op)
+{
+    if (last->micro_step != op->micro_step)
+        return false;
+    if (!runs->joined)
+        return last->layer == op->layer;
+    return runs->phase != DTP_PHASE_EARLY_BACKWARD || op->layer >= runs->half || last->layer < runs->half;
+}
+
 /* The run that `op` belongs to: the one before it, or one that begins with it. NULL: no memory. */
 static struct dtp_live_run *run_of(struct dtp_live_runs *runs, const struct dtp_op *op)
 {
     struct dtp_live_run *last = runs->count ? &runs->run[runs->count - 1] : NULL;
     bool begins = op->kind == DTP_OP_MARK && phase_of_mark(op->name, &runs->phase);
-    if (last && !begins && last->layer == op->layer && last->micro_step == op->micro_step)
+    if (last && !begins && continues(runs, last, op))
         return last;
     struct dtp_live_run *run = dtp_live_runs_add(runs);
     if (run)
@@ -113,12 +126,14 @@ static struct dtp_live_run *run_of(struct dtp_live_runs *runs, const struct dtp_
 static bool read_op(void *context, const struct dtp_op *op, const struct dtp_operand *operands, size_t operand_count,
                     const struct dtp_buffer *buffers)
 {
-    struct dtp_live_run *run = run_of(context, op);
+    struct dtp_live_runs *runs = context;
+    struct dtp_live_run *run = run_of(runs, op);
+    const bool shapes = !runs->joined; /* what is joined is never compared */
     if (!run)
         return false;
-    if (move(buffers, operands, operand_count, DTP_ALLOC, 1, run))
+    if (move(buffers, operands, operand_count, DTP_ALLOC, 1, shapes, run))
         look(run);
-    if (move(buffers, operands, operand_count, DTP_FREE, -1, run) && !run->moves)
+    if (move(buffers, operands, operand_count, DTP_FREE, -1, shapes, run) && !run->moves)
         look(run);
     return true;
 }
@@ -258,7 +273,7 @@ static void add_stretch(struct walk *walk, const struct dtp_live_run *run)
 
 void dtp_live_bytes_sum(const struct dtp_live_runs *runs, uint64_t layers, struct dtp_live_bytes *out)
 {
-    struct walk walk = {.half = layers / 2,
+    struct walk walk = {.half = dtp_live_runs_half(layers),
                         .out = out,
                         .now = runs->standing,
                         .pools = runs->pools_standing,

@@ -43,7 +43,16 @@ struct dtp_live_runs {
     struct dtp_live_run *run;
     size_t count, capacity;
     enum dtp_phase phase; /* of the run that is read last */
+    /* Asked for before reading: a run is all layers of a phase, but for backward, which ends one where it first comes
+     * below layer `half`. For sums alone, which are the same; what lines up layers needs them apart. */
+    bool joined;
+    uint64_t half;
 };
+/* Layers below which backward is late. */
+static inline uint64_t dtp_live_runs_half(uint64_t layers)
+{
+    return layers / 2;
+}
 
 /* Of a sealed program, in time linear in its operations and operands. *out begins zeroed, or as an earlier call left it
  * and then keeps its memory; the caller releases it in any case. */

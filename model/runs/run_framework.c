@@ -60,6 +60,11 @@
 #define TORCH_RULES                                                                                                    \
     .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2",                          \
     .selective = DTP_SELECTIVE_MATMUL, .sequence_parallel = true
+/* Transformers' Trainer and TRL's with peft's adapters; its AdamW was PyTorch's foreach until release 5
+ * (training_args.py: optim adamw_torch), Accelerate's FSDP FSDP1 (fsdp_version 1). */
+#define PEFT_RULES                                                                                                     \
+    .runtime = "peft", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2",                           \
+    .selective = DTP_SELECTIVE_ATTENTION, .fsdp1 = true
 #define DEEPSPEED_RULES                                                                                                \
     .runtime = "deepspeed", .optimizer = "adamw", .loss = "eager", .attention = "flash2",                              \
     .selective = DTP_SELECTIVE_ATTENTION
@@ -117,6 +122,11 @@ static const struct dtp_run_framework frameworks[] = {
     {.word = "Megatron", MEGATRON_RULES, .attention = "flash", .scatter_gather = true},
     {.word = "InternEvo", MEGATRON_RULES, .attention = "flash2"},
     {.word = "DeepSpeed", DEEPSPEED_RULES},
+    /* lora_dropout: scripts/benchmarks/scenarios.yaml; finetune.py, LoraArguments; of LoraConfig by itself 0 */
+    {.word = "fms-acceleration", PEFT_RULES, .lora_dropout = 0.1},
+    {.word = "finetune.py", PEFT_RULES, .lora_dropout = 0.05},
+    {.word = "Trainer", PEFT_RULES},
+    {.word = "PEFT", PEFT_RULES},
     {.word = "", TORCH_RULES},
 };
 

@@ -1,9 +1,11 @@
 /* What a row has beyond a dense model of plain attention whose weights are all trained in 16 bits: columns of run
  * tables that say more than the program can predict are refused here, by the name of what is missing. Each subject is a
  * function of its own; once it is modelled, its columns become settings there. */
+#include "plan/checkpointing.h"
 #include "runs/run_writer.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <strings.h>
 
 /* ---- experts --------------------------------------------------------------------------------------------------- */
@@ -11,14 +13,53 @@
 /* What notes of some rows say of experts that is not modelled. */
 static void refuse_ways(struct writer *w)
 {
-    static const char *const words[] = {"capacity factor",     "ScatterMoE",    "scattermoe",         "overlap on",
-                                        "A2A overlap",         "EP overlap",    "all-to-all overlap", "recompute norm",
-                                        "recompute layernorm", "recompute moe", "recompute_",         "real dropless",
+    static const char *const words[] = {"capacity factor", "ScatterMoE", "scattermoe", "real dropless",
                                         "Megatron-FSDP"};
-    bool off = strstr(w->run->notes, "overlap off");
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (strstr(w->run->notes, words[i]) && !(off && strstr(words[i], "overlap")))
+        if (strstr(w->run->notes, words[i]))
             REFUSE(w, "experts with '%s', as notes say, are not modelled", words[i]);
+}
+
+/* Exchanges that run beside another micro-batch. */
+static bool overlaps_exchanges(const struct dtp_run *run)
+{
+    static const char *const words[] = {"overlap on", "A2A overlap", "EP overlap", "all-to-all overlap"};
+    for (size_t i = 0; i < sizeof words / sizeof *words && !strstr(run->notes, "overlap off"); i++)
+        if (strstr(run->notes, words[i]))
+            return true;
+    return false;
+}
+
+/* Parts that run again, as notes name them behind "recompute": "recompute=layernorm+moe_act", "recompute norm, act",
+ * "recompute_modules=[moe_act]", "recompute selective(mlp moe_act)". */
+static uint32_t recomputed_parts(const struct dtp_run *run)
+{
+    static const struct {
+        const char *word;
+        enum dtp_recompute part;
+    } words[] = {{"core_attn", DTP_RECOMPUTE_CORE_ATTN},
+                 {"moe_act", DTP_RECOMPUTE_MOE_ACT},
+                 {"act", DTP_RECOMPUTE_MOE_ACT},
+                 {"layernorm", DTP_RECOMPUTE_LAYERNORM},
+                 {"norm", DTP_RECOMPUTE_LAYERNORM},
+                 {"mla_up_proj", DTP_RECOMPUTE_MLA_UP_PROJ},
+                 {"mlp", DTP_RECOMPUTE_MLP},
+                 {"moe", DTP_RECOMPUTE_MOE},
+                 {"shared_experts", DTP_RECOMPUTE_SHARED_EXPERTS}};
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz_";
+    const char *note = strstr(run->notes, "recompute");
+    uint32_t set = 0;
+    for (; note && *note && *note != ';'; note += strcspn(note, letters)) {
+        size_t length = strspn(note, letters), i = 0;
+        while (i < sizeof words / sizeof *words &&
+               (strlen(words[i].word) != length || memcmp(words[i].word, note, length) != 0))
+            i++;
+        set |= i < sizeof words / sizeof *words ? 1u << words[i].part : 0;
+        note += length;
+        if (*note == ';' || !*note)
+            break;
+    }
+    return set;
 }
 
 static bool is_flex(const struct dtp_run *run)
@@ -42,6 +83,11 @@ static void write_experts(struct writer *w)
             set_count(w, "ep", run->ep);
         if (run->ep > 1 && is_flex(run))
             set_switch(w, "flex_dispatcher", true);
+        if (run->ep > 1 && overlaps_exchanges(run))
+            set_switch(w, "expert_overlap", true);
+        char parts[DTP_RECOMPUTE_BYTES];
+        dtp_recompute_text(recomputed_parts(run), parts);
+        set_text(w, "recompute_modules", parts);
     } else if (run->ep > 1 || run->etp > 1)
         REFUSE(w, "ep %" PRIu64 " or etp %" PRIu64 " without n_experts: which layers have experts is not stated",
                run->ep, run->etp);

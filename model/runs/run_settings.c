@@ -16,6 +16,11 @@
 
 /* ---- whose rules ---------------------------------------------------------------------------------------------- */
 
+static bool is_pytorch(const char *runtime)
+{
+    return strcmp(runtime, "torch") == 0 || strcmp(runtime, "peft") == 0;
+}
+
 /* ZeRO-2 and ZeRO-3 exist in DeepSpeed only, whatever program uses it; PyTorch's names only in PyTorch, which is whom
  * Megatron-FSDP follows. */
 static const char *runtime_of(const struct writer *w)
@@ -25,12 +30,12 @@ static const char *runtime_of(const struct writer *w)
         return runtime;
     if (strcmp(strategy, "zero2") == 0 || strcmp(strategy, "zero3") == 0)
         return "deepspeed";
-    return strstr(strategy, "shard") ? "torch" : runtime;
+    return strstr(strategy, "shard") && !is_pytorch(runtime) ? "torch" : runtime;
 }
 
 static bool is_fsdp(const struct writer *w)
 {
-    return strstr(w->run->strategy_key, "shard") && strcmp(runtime_of(w), "torch") == 0;
+    return strstr(w->run->strategy_key, "shard") && is_pytorch(runtime_of(w));
 }
 
 /* Rules differ between FSDP1 and FSDP2; "FSDP" without a number is from before there were two. */
@@ -299,7 +304,7 @@ static void write_parallelism(struct writer *w)
                    (w->framework->overlaps && strcmp(runtime_of(w), "megatron") == 0) ||
                        strstr(run->notes, "async TP"));
     }
-    if (run->tp > 1 && strcmp(runtime_of(w), "torch") == 0 && strstr(run->notes, "amp=autocast"))
+    if (run->tp > 1 && is_pytorch(runtime_of(w)) && strstr(run->notes, "amp=autocast"))
         REFUSE(w, "tensor parallelism under autocast, without FSDP2, is not modelled under runtime torch");
     if (strstr(run->notes, "few patterns fused"))
         REFUSE(w, "async tensor parallelism that the compiler found few places for is not modelled");
@@ -325,7 +330,7 @@ static const char *single_strategy(const struct writer *w)
         return "zero1";
     /* divided by tp, PyTorch's mixed precision is FSDP2's on a mesh of one rank; autocast there is not modelled */
     bool shards = offloads || ((w->run->tp > 1 || w->run->pp > 1) && !strstr(w->run->notes, "amp=autocast"));
-    return strcmp(runtime, "torch") == 0 && shards ? "full_shard" : "ddp";
+    return is_pytorch(runtime) && shards ? "full_shard" : "ddp";
 }
 
 /* Sources call data parallelism with Megatron's distributed optimizer, which is ZeRO-1, by either name. */
@@ -421,7 +426,9 @@ static void write_selective(struct writer *w)
 static void write_checkpointing(struct writer *w)
 {
     const char *text = w->run->checkpointing;
-    if (strcmp(text, "selective") == 0)
+    if (w->run->experts && strcmp(runtime_of(w), "megatron") == 0 && strcmp(text, "full"))
+        set(w, "checkpointing", "none"); /* parts that run again are named apart */
+    else if (strcmp(text, "selective") == 0)
         write_selective(w);
     else
         set(w, "checkpointing", "%s", *text ? text : "none");
@@ -461,7 +468,7 @@ static void write_offload(struct writer *w)
                executor ? " under the dtplan runtime" : "");
     else if (params && !executor)
         set(w, "offload", "params");
-    else if (optimizer && !params && strcmp(runtime, "torch"))
+    else if (optimizer && !params && !is_pytorch(runtime))
         set(w, "offload", "optimizer");
     else
         REFUSE(w, "offload of %.60s is not modelled under %s", text, runtime);
@@ -481,14 +488,21 @@ static void write_kernels(struct writer *w)
     set(w, "attention", "%s", flash ? framework->attention : "math");
     if (framework->dropout > 0)
         set(w, "dropout", "%g", framework->dropout);
-    set(w, "loss", "%s", strstr(run->notes, "lmhead-chunks") ? "chunked" : framework->loss);
-    set(w, "optimizer", "%s", strcmp(runtime_of(w), "torch") ? "adamw" : framework->optimizer);
+    set(w, "loss", "%s",
+        strstr(run->notes, "lmhead-chunks") ? "chunked"
+        : strstr(run->notes, "foak")        ? "fused"
+                                            : framework->loss);
+    set(w, "optimizer", "%s", !is_pytorch(runtime_of(w)) ? "adamw" : framework->optimizer);
     if (framework->fused_matmuls && !run->lora_rank) { /* adapters stand beside each projection */
         set_switch(w, "fused_qkv", true);
         set_switch(w, "fused_gate_up", true);
     }
     if (framework->rope_fp32)
         set_switch(w, "rope_fp32", true);
+    if (framework->lora_dropout > 0 && run->lora_rank)
+        set(w, "lora_dropout", "%g", framework->lora_dropout);
+    if (strstr(run->notes, "foak")) /* fms-acceleration's Triton kernels of norms and of cross entropy */
+        set_switch(w, "fast_kernels", true);
 }
 
 /* ---- the row --------------------------------------------------------------------------------------------------- */

@@ -4,8 +4,9 @@
 
 #include <stddef.h>
 
-const struct dtp_runtime *const dtp_runtimes[DTP_RUNTIMES] = {
-    &dtp_runtime_torch, &dtp_runtime_deepspeed, &dtp_runtime_megatron, &dtp_runtime_dtplan, &dtp_runtime_nanotron};
+const struct dtp_runtime *const dtp_runtimes[DTP_RUNTIMES] = {&dtp_runtime_torch,    &dtp_runtime_deepspeed,
+                                                              &dtp_runtime_megatron, &dtp_runtime_dtplan,
+                                                              &dtp_runtime_nanotron, &dtp_runtime_peft};
 
 const struct dtp_runtime *dtp_runtime_find(const char *word)
 {

@@ -11,7 +11,7 @@
 #include "runtime/nanotron/nanotron.h"
 #include "runtime/torch/torch.h"
 
-#define DTP_RUNTIMES 5
+#define DTP_RUNTIMES 6
 /* The first is the default. */
 extern const struct dtp_runtime *const dtp_runtimes[DTP_RUNTIMES];
 

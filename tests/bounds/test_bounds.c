@@ -149,7 +149,8 @@ static void test_other_runtimes(void **state)
     random_seed();
     for (unsigned i = 0; i < DTP_RUNTIMES; i++) {
         struct tally tally = {.surely = -1};
-        while (dtp_runtimes[i] != &dtp_runtime_torch && tally.plans < DRAWN_JOBS) {
+        while (dtp_runtimes[i] != &dtp_runtime_torch && dtp_runtimes[i] != &dtp_runtime_peft &&
+               tally.plans < DRAWN_JOBS) {
             struct random_job job;
             assert_true(random_job(&job));
             if (job.plan.runtime == dtp_runtimes[i])
@@ -176,6 +177,14 @@ static void test_adapters(void **state)
             check_job(&job, &tally);
     }
     check_tally("adapters", &tally);
+    tally = (struct tally){.surely = -1};
+    while (tally.plans < DRAWN_JOBS) {
+        struct random_job job;
+        assert_true(random_job(&job));
+        if (random_peft(&job))
+            check_job(&job, &tally);
+    }
+    check_tally("peft", &tally);
 }
 
 /* The same under our executor. */

@@ -52,6 +52,9 @@ holds dtplan.plan-1 --params 7B --reshard-after-forward=4 --gpus 16 --machine "$
 holds dtplan.compare-1 --params 7B --gpus 16 --strategy all
 holds dtplan.explain-1 explain --params 3e9 --gpus 4 --strategy zero1 --runtime deepspeed
 holds dtplan.program-1 explain --model gpt-2 --gpus 2 --strategy full_shard --program
+gunzip -c "$source/reports/h200/compare/none.json.gz" >recorded.json
+holds dtplan.beside-1 compare recorded.json --layers 4 --hidden 2048 --heads 16 --ffn 5504 --vocab 32000 --gpu h200 --gpus 1 --seq 2048 --micro-batch 8 --strategy ddp
+holds dtplan.beside-1 compare recorded.json
 holds dtplan.simulation-1 simulate --params 1e9 --gpus 16 --strategy hybrid_shard
 holds dtplan.simulation-1 simulate --model llama-2-7b --gpus 8 --runtime megatron --strategy zero1 --pp 4 --accumulate 8
 holds dtplan.plan-1 plan --model llama-2-7b --gpus 8 --runtime megatron --strategy zero1 --tp 2 --pp 2 --accumulate 8

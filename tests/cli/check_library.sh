@@ -44,6 +44,17 @@ rm "$tree/share/dtplan/models.csv"
 ./plan llama-2-7b 8 >out 2>err && failed "another tree's catalogues are read"
 grep -q "models.csv" err || failed "no word of the catalogue: $(cat err)"
 
+touch troff
+# A page of the manual for each command, which troff takes without a word.
+for name in $("$tree/bin/dtplan" __complete "" | cut -f 1); do
+    page=$tree/share/man/man1/dtplan-$name.1
+    [[ -s $page ]] || { failed "no page of $name" && continue; }
+    [[ $name == help ]] || grep -q '^\\fBdtplan' "$page" || failed "no example on the page of $name"
+    ! command -v groff >/dev/null || groff -man -ww -z -Tutf8 -rLL=100n "$page" 2>troff || failed "troff on the page of $name"
+    ! grep -v "can't break line" troff || failed "words of troff on the page of $name"
+done
+"$tree/bin/dtplan" __man nonsense 2>/dev/null && failed "a page of no command"
+
 # The header alone, also in C++; what is shown is what the map names and the header declares.
 printf '#include <dtplan.h>\nint main(void) { return dtplan_version() ? 0 : 1; }\n' | tee version.c >version.cc
 cc -std=c99 -Wall -Wextra -Wpedantic -Werror version.c "${words[@]}" -o version || failed "the header in C99"

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 
 Shape = collections.namedtuple("Shape", "sequence batch vocab hidden heads kv_heads head_dim ffn layers gpt tied "
                                       "qk_norm window pattern gemma parallel norms wide rope biases head_bias epsilon rank alpha "
-                                      "targets",
-                               defaults=[False, 0, 0, False, 0, "before", False, None, None, False, 1e-5, 0, 0, ()])
+                                      "targets packed",
+                               defaults=[False, 0, 0, False, 0, "before", False, None, None, False, 1e-5, 0, 0, (), False])
 ATTENTION_CAP, FINAL_CAP = 2.0, 3.0  # of Gemma-like models; low, so that they bend what small models make
 # gpt: LayerNorm with bias and GELU; unless said otherwise a learned position table and biases everywhere, else RoPE and
 # none. parallel: the number of norms in front of two branches side by side. biases: of linear layers, by name.
@@ -26,14 +26,32 @@ LINEARS = ("qkv", "output", "up", "down")
 # rank: adapters of that rank stand beside the linears of `targets`, their product times alpha / rank, and they alone are
 # trained: gradients of all else are left out, such tensors are written as "frozen". Of a packed linear the A's lie one
 # behind the other, and so do the B's.
+# packed: these linears have numbers that NF4 holds (QLoRA, appendix E): quantiles of a normal distribution times a scale
+# for each 64 of them, here one that bf16 holds.
 TARGETS = ("q", "k", "v", "output", "gate", "up", "down")
+
+
+def nf4_numbers():
+    normal, most = torch.distributions.Normal(torch.zeros(1).double(), torch.ones(1).double()), 0.9677083
+    above = normal.icdf(torch.linspace(most, 0.5, 9).double())[:-1]
+    below = -normal.icdf(torch.linspace(most, 0.5, 8).double())[:-1]
+    numbers = torch.cat([above, torch.zeros(1).double(), below]).sort().values
+    return (numbers / numbers.abs().max()).float()
+
+
+def packed_to_nf4(values):
+    blocks, numbers = values.float().reshape(-1, 64), nf4_numbers()
+    scales = blocks.abs().amax(1, keepdim=True).to(torch.bfloat16).float()
+    codes = (blocks[..., None] / scales[..., None] - numbers).abs().argmin(-1)
+    codes[torch.arange(len(blocks)), blocks.abs().argmax(1)] = 15  # who says the scale
+    return (numbers[codes] * scales).reshape(values.shape).double()
 
 
 class Parameters:
     """Tensors in the order in which they are made, each a leaf in double; or those of `other` again, in bf16."""
 
-    def __init__(self, other=None, adapted=False):
-        self.list, self.other, self.adapted = [], other, adapted
+    def __init__(self, other=None, adapted=False, packed=False):
+        self.list, self.other, self.adapted, self.packed = [], other, adapted, packed
 
     def make(self, module, name, *shape, mean=0.0, deviation=0.15):
         if self.other:
@@ -41,6 +59,8 @@ class Parameters:
             values = other.detach().to(torch.bfloat16).requires_grad_(other.requires_grad)
         else:
             values = (mean + deviation * torch.randn(*shape)).to(torch.bfloat16).double()
+            if self.packed and name in LINEARS:
+                values = packed_to_nf4(values)
             values.requires_grad_(not self.adapted or "adapter" in name)
         self.list.append((module, name, values))
         return values
@@ -178,7 +198,7 @@ def make(name, s):
     torch.manual_seed(1)
     tokens = torch.randint(s.vocab, (s.batch, s.sequence))
     targets = torch.randint(s.vocab, (s.batch, s.sequence))
-    p = Parameters(adapted=s.rank > 0)
+    p = Parameters(adapted=s.rank > 0, packed=s.packed)
     loss = with_gradients(s, p, tokens, targets)
     rounded = Parameters(p)
     loss_bf16 = with_gradients(s, rounded, tokens, targets)
@@ -210,6 +230,7 @@ if __name__ == "__main__":
     # A vocabulary of 50 or 101 makes rows of logits that do not begin at multiples of 16 bytes.
     SMALL = Shape(8, 2, 50, 16, 2, 2, 8, 40, 2, gpt=False, tied=False)
     make("adapted", ADAPTED)
+    make("adapted_packed", ADAPTED._replace(packed=True))
     make("adapted_some", SMALL._replace(kv_heads=1, qk_norm=True, rank=8, alpha=8, targets=("q", "v", "up")))
     make("adapted_late", SMALL._replace(gpt=True, tied=True, rank=8, alpha=8, targets=("down",)))
     make("adapted_parallel", SMALL._replace(gpt=True, parallel=1, rope=True, biases=("up", "down"), rank=8, alpha=4,

@@ -9,6 +9,23 @@
     X(lora_dtype, ADAPTED, 3, "fp32")                                                                                  \
     X(lora_dropout, ADAPTED, 4, "0.05")                                                                                \
     X(base, ADAPTED, 2, "nf4|nf4|int8|fp8|int4")                                                                       \
-    X(train_ends, ADAPTED, 2, "true")
+    X(train_ends, ADAPTED, 2, "true")                                                                                  \
+    X(strategy, PEFT, 1, "ddp|full_shard|shard_grad_op")                                                               \
+    X(checkpointing, PEFT, 1, "none|full")                                                                             \
+    X(loss, PEFT, 1, "eager|eager|fused")                                                                              \
+    X(attention, PEFT, 1, "flash|flash2|math")                                                                         \
+    X(offload, PEFT, 1, "none")                                                                                        \
+    X(optimizer, PEFT, 1, "adamw|adamw-foreach|adam8bit")                                                              \
+    X(precision, PEFT, 1, "bf16-mixed|bf16-pure")                                                                      \
+    X(norm, PEFT, 1, "rms_norm")                                                                                       \
+    X(norm_place, PEFT, 1, "before")                                                                                   \
+    X(final_softcap, PEFT, 1, "0")                                                                                     \
+    X(fused_qkv, PEFT, 1, "false")                                                                                     \
+    X(fused_gate_up, PEFT, 1, "false")                                                                                 \
+    X(fused_qkv_rope, PEFT, 1, "false")                                                                                \
+    X(fsdp1, PEFT, 1, "false")                                                                                         \
+    X(fast_kernels, PEFT, 4, "true")                                                                                   \
+    X(lora, PEFT, 2, "8|16")                                                                                           \
+    X(lora_dropout, PEFT, 2, "0.1")
 
 #endif

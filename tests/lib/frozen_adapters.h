@@ -18,7 +18,7 @@ static inline bool frozen_of_adapters(enum dtp_key key)
 static inline bool frozen_came_later(enum dtp_key key)
 {
     return key == DTP_KEY_layout_order || key == DTP_KEY_schedule || key == DTP_KEY_microbatch_group ||
-           key == DTP_KEY_stages || frozen_of_adapters(key) || key == DTP_KEY_cp_comm ||
+           key == DTP_KEY_stages || key == DTP_KEY_fast_kernels || frozen_of_adapters(key) || key == DTP_KEY_cp_comm ||
            key == DTP_KEY_post_validation || (key >= DTP_KEY_qk_layer_norm && key <= DTP_KEY_norm_without_weight);
 }
 

@@ -18,8 +18,9 @@
 
 #include <unistd.h>
 
-#define FROZEN_JOBS 2200u
+#define FROZEN_JOBS 2500u
 #define FROZEN_NANOTRON_FROM 2000u /* which came when the others stood: its jobs are the last */
+#define FROZEN_PEFT_FROM 2200u     /* and this one later yet */
 #define FROZEN_VALUE_BYTES 64
 
 struct frozen_job {
@@ -47,6 +48,7 @@ enum frozen_who {
     FROZEN_NANOTRON,
     FROZEN_DIVIDED, /* DeepSpeed, drawn later */
     FROZEN_ADAPTED, /* PyTorch's, drawn later: models that are fine-tuned by adapters */
+    FROZEN_PEFT,
 };
 
 static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
@@ -72,6 +74,7 @@ static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
         return executor && p->strategy != DTP_DDP && d->gpus > 1 && d->gpus <= d->gpus_per_node && p->shard_group != 1;
     case FROZEN_ALLOCATOR: return !executor;
     case FROZEN_NANOTRON: return p->runtime == &dtp_runtime_nanotron;
+    case FROZEN_PEFT: return p->runtime == &dtp_runtime_peft;
     case FROZEN_DIVIDED: return p->runtime == &dtp_runtime_deepspeed;
     case FROZEN_ADAPTED: return p->runtime == &dtp_runtime_torch && p->strategy != DTP_HYBRID_SHARD;
     }
@@ -157,7 +160,7 @@ static inline struct dtp_draft frozen_draft(void)
     if (!executor && random_bool())
         draft.plan.runtime = &dtp_runtime_torch;
     if (random_job_number >= FROZEN_NANOTRON_FROM)
-        draft.plan.runtime = &dtp_runtime_nanotron;
+        draft.plan.runtime = random_job_number < FROZEN_PEFT_FROM ? &dtp_runtime_nanotron : &dtp_runtime_peft;
     draft.plan.precision = dtp_plan_default().precision; /* frozen_draws has its recipes */
     random_key("shallow");
     if (random_below(16))
@@ -295,7 +298,7 @@ static inline void frozen_draw_keys(struct frozen_job *job, bool strategies, boo
 #define FROZEN_REFUSED_KEYS(X) \
     X(experts) X(experts_per_token) X(expert_ffn) X(shared_expert_ffn) X(shared_expert_gate) X(dense_layers) \
     X(expert_layer_step) X(router) X(router_bias) X(expert_bias) X(expert_groups) X(groups_per_token) \
-    X(ep) X(expert_imbalance) X(flex_dispatcher) \
+    X(ep) X(expert_imbalance) X(flex_dispatcher) X(expert_overlap) X(recompute_modules) \
     X(chunked_attention) X(attention_sinks) X(q_latent) X(kv_latent) X(rope_head_dim) X(value_head_dim) X(mtp_layers)
 /* clang-format on */
 #define FROZEN_KEY(key) DTP_KEY_##key,

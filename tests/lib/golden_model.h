@@ -189,8 +189,46 @@ static void copy(struct stand *s, void *to, const void *from, uint64_t bytes)
     assert_int_equal(s->device->verbs->synchronise(s->device), 0);
 }
 
+static const struct dtp_state_part *part_of(const struct stand *s, uint64_t module, enum dtp_state_kind kind)
+{
+    for (size_t i = 0; i < s->binding.part_count; i++)
+        if (s->binding.parts[i].module == module && s->binding.parts[i].kind == kind)
+            return &s->binding.parts[i];
+    fail_msg("module %lu has no state of kind %d", module, (int)kind);
+    return NULL;
+}
+
+/* A block's matrix that is packed lies in another module: the program's tensors say which. False: it is not packed. */
+static bool write_packed(struct stand *s, const struct golden_tensor *t)
+{
+    const struct dtp_program_tensor *tensors = dtp_program_tensors(s->program);
+    struct dtp_parameter_module layout;
+    uint64_t module = 0;
+    dtp_program_module(s->program, t->module, &layout);
+    for (size_t i = 0; i < dtp_program_tensor_count(s->program); i++)
+        if (tensors[i].parameter == t->which)
+            module = tensors[i].first_module + t->module - 1;
+    if (layout.tensor[t->which].exists)
+        return false;
+    dtp_program_module(s->program, module, &layout);
+    uint64_t at = layout.tensor[t->which].offset_elements, blocks = t->count / DTP_NF4_BLOCK;
+    uint8_t *codes = malloc(t->count / 2);
+    float *largest = malloc(blocks * sizeof *largest);
+    assert_true(codes && largest && layout.tensor[t->which].exists);
+    struct dtp_pack4_args pack = {t->weights, codes, largest, t->count, DTP_ELEMENT_FP32};
+    assert_int_equal(dtp_reference_pack4(NULL, &pack, NULL), 0);
+    copy(s, (char *)part_of(s, module, DTP_STATE_WEIGHTS)->values + at, codes, t->count / 2);
+    copy(s, (float *)part_of(s, module, DTP_STATE_SCALES1)->values + 2 * at / DTP_NF4_BLOCK, largest,
+         blocks * sizeof *largest);
+    free(codes);
+    free(largest);
+    return true;
+}
+
 static void write_weights(struct stand *s, const struct golden_tensor *t)
 {
+    if (write_packed(s, t))
+        return;
     uint64_t place = place_of(s, t).saved_offset_elements, written = 0;
     for (size_t i = 0; i < s->binding.part_count; i++) {
         const struct dtp_state_part *part = &s->binding.parts[i];
@@ -495,6 +533,7 @@ static void golden_adapters(void **state)
     static const struct {
         const char *name, *words;
     } models[] = {{"adapted", GOLDEN_TRAINED "lora=8 lora_alpha=16 "},
+                  {"adapted_packed", GOLDEN_TRAINED "lora=8 lora_alpha=16 base=nf4 "},
                   {"adapted_some", GOLDEN_QWEN3 "lora=8 lora_targets=q+v+up "},
                   {"adapted_late", GOLDEN_GPT2 "lora=8 lora_targets=down "},
                   {"adapted_parallel", GOLDEN_GPT_J_PLAIN "lora=8 lora_alpha=4 lora_targets=k+o+up "}};

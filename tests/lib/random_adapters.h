@@ -27,4 +27,29 @@ static inline bool random_adapters(struct random_job *job)
     return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK;
 }
 
+/* The same under Transformers' Trainer, with adapters or without. */
+static inline bool random_peft(struct random_job *job)
+{
+    bool adapts = random_below(3) != 0;
+    random_adapters(job); /* whatever is refused there is resolved again here */
+    struct dtp_adapter_choice chosen = job->plan.adapters;
+    struct dtp_plan plan = job->asked;
+    plan.adapters = adapts ? chosen : plan.adapters;
+    plan.runtime = &dtp_runtime_peft;
+    plan.strategy = random_bool() ? DTP_DDP : DTP_FULL_SHARD;
+    plan.shard_group = 0, plan.reshard_group = 0, plan.cp = plan.tp = 1;
+    plan.offload = DTP_OFFLOAD_NONE, plan.comm_hook = DTP_COMM_HOOK_NONE;
+    plan.fsdp1 = plan.fsdp1 && !adapts;
+    plan.compile = plan.fused_qkv = plan.fused_gate_up = false;
+    plan.fast_kernels = random_below(4) == 0;
+    plan.loss = random_below(4) ? DTP_LOSS_EAGER : DTP_LOSS_FUSED;
+    plan.checkpointing = random_bool() ? DTP_CHECKPOINT_FULL : DTP_CHECKPOINT_NONE;
+    plan.checkpoint_every = 0;
+    if (plan.precision.compute == DTP_FP8)
+        dtp_precision_recipe("bf16", &plan.precision);
+    job->transformer.norm_place = DTP_NORMS_BEFORE, job->transformer.final_softcap = 0;
+    job->plan = plan;
+    return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK;
+}
+
 #endif

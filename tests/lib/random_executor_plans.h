@@ -101,6 +101,7 @@ static inline void random_executor_adapted_job(struct random_job *job)
         plan.adapters.targets = random_bool() ? DTP_TARGETS_ALL : 1 + (uint32_t)random_below(DTP_TARGETS_ALL);
         plan.adapters.dtype = random_bool() ? DTP_FP32 : DTP_BF16;
         plan.adapters.alpha = random_bool() ? 0 : 16;
+        plan.adapters.base = random_bool() ? DTP_BASE_NONE : DTP_BASE_NF4;
         plan.strategy = DTP_DDP, plan.offload = DTP_OFFLOAD_NONE, plan.shard_group = 0;
         e->gelu_epilogue = e->gradient_stream = e->update_in_backward = e->symmetric_windows = false;
         e->gather_engine = e->reduce_engine = DTP_ENGINE_SM;

@@ -1,10 +1,12 @@
 /* Ranks that divide experts: what they send, hold and wait for, counted by hand. */
 #include "closed/closed_form.h"
+#include "closed/closed_form_hooks.h"
 #include "cost/collective_cost.h"
 #include "lower/lower.h"
 #include "program/verify.h"
 #include "runtime/runtimes.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -268,6 +270,41 @@ static void test_flex_dispatcher(void **state)
     }
 }
 
+/* Two tensor parallel ranks have half of the tokens each: rows that go to experts are halved, experts of 4 of 8 ranks
+ * are reduced over 2 of all 8, whatever slice of the rest these have. Heads, the shared MLP and the vocabulary are
+ * halved; a layer gathers and scatters around attention, and around the shared experts where there are any. */
+static void test_tensor_parallel(void **state)
+{
+    (void)state;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    const struct dtp_transformer t = model();
+    struct dtp_plan plan = megatron(4), alone = megatron(4);
+    struct dtp_program_totals totals, whole;
+    plan.tp = 2;
+    resolve(&plan, &cluster);
+    resolve(&alone, &cluster);
+    assert_int_equal(dtp_plan_expert_replicas(&plan, &cluster), 2);
+    assert_int_equal(dtp_plan_expert_shard_ranks(&cluster, &plan), 2);
+    struct dtp_program *program = lowered(&plan, &cluster), *undivided = lowered(&alone, &cluster);
+    dtp_program_sum(program, &totals);
+    dtp_program_sum(undivided, &whole);
+    assert_int_equal(totals.sent_bytes[DTP_ALL_TO_ALL], LAYERS * (4 * (ROWS / 2 / 4 * 3) + 64 / 4 * 3));
+    assert_int_equal(totals.count[DTP_ALL_TO_ALL], whole.count[DTP_ALL_TO_ALL]);
+    assert_int_equal(dtp_program_verify(program, NULL), DTP_OK);
+    /* half of a micro-step's tokens or half of each matrix: half of all FLOPs */
+    assert_true(fabs(totals.matmul_flops + totals.attention_flops - (whole.matmul_flops + whole.attention_flops) / 2) <
+                1e-9 * whole.matmul_flops);
+    struct dtp_slice slice;
+    struct dtp_communication sent;
+    plan.runtime->closed->slice(&t, &cluster, &plan, &slice);
+    dtp_closed_form_communication(&slice.transformer, &slice.cluster, &slice.plan, &sent);
+    assert_int_equal(totals.sent_bytes[DTP_ALL_TO_ALL], sent.bytes[DTP_ALL_TO_ALL]);
+    uint64_t experts = LAYERS * 2 * EXPERT;
+    assert_int_equal(sent.experts[DTP_REDUCE_SCATTER].bytes, experts * 4 / 2);
+    dtp_program_destroy(program);
+    dtp_program_destroy(undivided);
+}
+
 static void expect_fault(struct dtp_plan plan, const struct dtp_transformer *t, const char *part)
 {
     struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
@@ -297,8 +334,10 @@ static void test_refused(void **state)
     expect_fault(plan, &t, "where one rank receives all tokens");
     plan = asked(1), plan.expert_imbalance = 1.5;
     expect_fault(plan, &t, "expert parallelism (ep above 1)");
-    plan = megatron(4), plan.tp = 2;
-    expect_fault(plan, &t, "tp: with experts is not modelled yet");
+    plan = megatron(1), plan.tp = 2;
+    expect_fault(plan, &t, "tp: with experts is modelled where ranks divide these");
+    plan = megatron(4), plan.tp = 2, plan.sequence_parallel = false;
+    expect_fault(plan, &t, "sequence_parallel: is how tensor parallel ranks share tokens out");
     plan = megatron(4), plan.strategy = DTP_ZERO2;
     expect_fault(plan, &t, "is not modelled with experts under runtime megatron");
     plan = megatron(4), plan.megatron.overlap = true;
@@ -312,11 +351,11 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sent_bytes),    cmocka_unit_test(test_replays_send_again),
-        cmocka_unit_test(test_imbalance),     cmocka_unit_test(test_units),
-        cmocka_unit_test(test_megatron),      cmocka_unit_test(test_megatron_agrees),
-        cmocka_unit_test(test_between_nodes), cmocka_unit_test(test_flex_dispatcher),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_sent_bytes),      cmocka_unit_test(test_replays_send_again),
+        cmocka_unit_test(test_imbalance),       cmocka_unit_test(test_units),
+        cmocka_unit_test(test_megatron),        cmocka_unit_test(test_megatron_agrees),
+        cmocka_unit_test(test_between_nodes),   cmocka_unit_test(test_flex_dispatcher),
+        cmocka_unit_test(test_tensor_parallel), cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -61,7 +61,14 @@ static void check(const struct random_job *job)
         assert_true(totals.count[i] == closed.count[i]);
     }
     double flops = dtp_closed_form_hardware_flops(&job->transformer, &job->cluster, &job->plan);
-    assert_true(fabs((totals.matmul_flops + totals.attention_flops) / flops - 1) < 1e-12);
+    if (fabs((totals.matmul_flops + totals.attention_flops) / flops - 1) >= 1e-12) {
+        char text[DTP_RECOMPUTE_BYTES];
+        dtp_recompute_text(job->plan.megatron.recompute, text);
+        fail_msg("recompute %s, latent %d, shared %d, dense %d, fp8 %d: the program computes %.17g, formulas %.17g",
+                 text, job->transformer.kv_latent > 0, job->transformer.shared_expert_ffn > 0,
+                 (int)job->transformer.dense_layers, job->plan.precision.compute == DTP_FP8,
+                 totals.matmul_flops + totals.attention_flops, flops);
+    }
     assert_int_equal(dtp_program_verify(program, &faults), DTP_OK);
     dtp_program_destroy(program);
 }
@@ -71,7 +78,7 @@ static void test_random_plans(void **state)
 {
     (void)state;
     random_seed();
-    int narrow = 0, latent = 0, mixed = 0, divided = 0;
+    int narrow = 0, latent = 0, mixed = 0, divided = 0, parts = 0;
     for (int checked = 0; checked < 200;) {
         struct random_job job = {.cluster = random_cluster(), .transformer = random_mixed_model(1 + random_below(8))};
         job.transformer.expert_layer_step = 0;
@@ -81,9 +88,12 @@ static void test_random_plans(void **state)
         job.asked.checkpointing = random_below(3)
                                       ? (random_bool() ? DTP_CHECKPOINT_NONE : DTP_CHECKPOINT_SELECTIVE_ATTENTION)
                                       : DTP_CHECKPOINT_FULL;
+        if (job.asked.checkpointing == DTP_CHECKPOINT_NONE && random_bool())
+            job.asked.megatron.recompute = 1 + (uint32_t)random_below((1u << DTP_RECOMPUTE_COUNT) - 1);
         job.asked.accumulate = 1 + (uint32_t)random_below(3);
         job.asked.ep = 1u << random_below(4);
         job.asked.megatron.flex_dispatcher = job.asked.ep > 1 && random_bool();
+        job.asked.megatron.expert_overlap = job.asked.ep > 1 && random_bool();
         if (random_bool()) {
             assert_true(dtp_precision_recipe("fp8-current", &job.asked.precision));
             job.asked.precision.fp8_recipe = recipes[random_below(2)];
@@ -94,9 +104,10 @@ static void test_random_plans(void **state)
         check(&job);
         checked++;
         narrow += job.plan.precision.compute == DTP_FP8, latent += job.transformer.kv_latent > 0;
+        parts += job.plan.megatron.recompute != 0;
         mixed += !dtp_transformer_is_uniform(&job.transformer), divided += job.plan.ep > 1;
     }
-    assert_true(narrow > 15 && latent > 15 && mixed > 15 && divided > 15);
+    assert_true(narrow > 15 && latent > 15 && mixed > 15 && divided > 15 && parts > 10);
 }
 
 /* What a token keeps in a layer with experts, bf16: block input 512, its scale 4, norm 1 512; latents 128 and 96 + 16
@@ -130,6 +141,125 @@ static void test_saved_bytes(void **state)
     experts = 8 * 4 + 64 + 512 + 2 * 768 + 2 * 192 + 1280 + 320;
     assert_int_equal(dtp_layer_tensors_bytes(&tensors, tensors.saved),
                      (512 + 4 + 512) + attention + (512 + 4 + 512 + 256) + experts);
+}
+
+/* Bytes of a token that a layer keeps with these parts run again, bf16. */
+static uint64_t kept_with(const char *modules, enum dtp_layer_mlp mlp)
+{
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    struct dtp_transformer t = model(), slice;
+    struct dtp_plan plan = asked();
+    struct dtp_layer_tensors tensors;
+    assert_true(dtp_recompute_parse(modules, &plan.megatron.recompute));
+    resolve(&plan, &t, &cluster);
+    slice = dtp_plan_slice(&t, &plan);
+    dtp_layer_tensors_of(&slice, mlp, &cluster, &plan, &tensors);
+    return dtp_layer_tensors_bytes(&tensors, tensors.kept);
+}
+
+/* What each part gives back, of the tensors counted above: rows' products; both norms, of which that of attention is a
+ * kernel of its own with latents alone; normed latents, q, k and v; the router's, rows, their gates and products and
+ * shared experts'; those alone; a dense MLP's norm, gate and up, product. */
+static void test_recomputed_parts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *modules;
+        uint64_t experts, dense;
+    } parts[] = {{"moe_act", 2 * 384, 0},
+                 {"layernorm", 512 + 512, 512},
+                 {"mla_up_proj", 2 * (128 + 96) + 2 * 384 + 256, 2 * (128 + 96) + 2 * 384 + 256},
+                 {"moe", 8 * 4 + 64 + 2 * 512 + 2 * 768 + 2 * 384 + 1280 + 640, 0},
+                 {"shared_experts", 1280 + 640, 0},
+                 {"mlp", 0, 512 + 2 * 2 * 768 + 2 * 768},
+                 {"core_attn", 16, 16},
+                 {"layernorm, moe_act", 1024 + 2 * 384, 512}};
+    uint64_t all[] = {kept_with("none", DTP_LAYER_DENSE), kept_with("none", DTP_LAYER_EXPERTS)};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        assert_int_equal(all[DTP_LAYER_EXPERTS] - kept_with(parts[i].modules, DTP_LAYER_EXPERTS), parts[i].experts);
+        assert_int_equal(all[DTP_LAYER_DENSE] - kept_with(parts[i].modules, DTP_LAYER_DENSE), parts[i].dense);
+    }
+}
+
+static double again(const char *modules)
+{
+    struct dtp_cluster cluster = test_cluster(test_h200(), 1, 1);
+    struct dtp_transformer t = model();
+    struct dtp_plan plan = asked();
+    struct dtp_program *program;
+    struct dtp_program_totals totals;
+    assert_true(dtp_recompute_parse(modules, &plan.megatron.recompute));
+    resolve(&plan, &t, &cluster);
+    assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, &faults), DTP_OK);
+    dtp_program_sum(program, &totals);
+    assert_int_equal(dtp_program_verify(program, &faults), DTP_OK);
+    dtp_program_destroy(program);
+    return totals.recompute_flops / 256; /* of a token */
+}
+
+/* Matmuls of each that run again: none of activations and norms; q and kv up, 2 (128 x 192 + 96 (128 + 128)) a layer of
+ * 3; in the two layers with experts the router, three matrices of 2 experts and of shared ones; in the one without, its
+ * MLP. */
+static void test_recomputed_flops(void **state)
+{
+    (void)state;
+    double shared = 2.0 * 2 * 3 * 256 * 320, experts = 2.0 * 2 * (256 * 8 + 2 * 3 * 256 * 192) + shared;
+    assert_true(again("moe_act+layernorm") < 1);
+    assert_true(fabs(again("mla_up_proj") - 3.0 * 2 * (128 * 192 + 96 * 256)) < 1);
+    assert_true(fabs(again("moe") - experts) < 1);
+    assert_true(fabs(again("shared_experts") - shared) < 1);
+    assert_true(fabs(again("mlp") - 2.0 * 3 * 256 * 768) < 1);
+}
+
+/* Of three micro-steps the first forward and the last backward stand alone. In each of two layers with experts a
+ * forward exchanges three times (how many rows, there, back), a backward twice: 2 x (2 x 3 + 2 x 2) of 2 x 3 x 5 run
+ * beside. */
+static void test_overlapped_exchanges(void **state)
+{
+    (void)state;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    struct dtp_transformer t = model();
+    struct dtp_plan plan = asked();
+    struct dtp_program *program;
+    uint32_t all = 0, beside = 0;
+    plan.ep = 4, plan.accumulate = 3, plan.megatron.expert_overlap = true;
+    resolve(&plan, &t, &cluster);
+    assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, &faults), DTP_OK);
+    const struct dtp_buffer *buffers = dtp_program_buffers(program);
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        const struct dtp_op *op = &dtp_program_ops(program)[i];
+        const struct dtp_operand *operands = dtp_program_operands(program, op);
+        if (op->kind != DTP_OP_ALL_TO_ALL)
+            continue;
+        all++;
+        beside += strcmp(buffers[operands[0].buffer.index].name, "rows under way") == 0;
+    }
+    assert_int_equal(all, 2 * 3 * 5);
+    assert_int_equal(beside, 2 * (2 * 3 + 2 * 2));
+    dtp_program_destroy(program);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    struct dtp_transformer t = model();
+    struct dtp_plan plan = asked();
+    uint32_t set = 0;
+    char text[DTP_RECOMPUTE_BYTES];
+    assert_false(dtp_recompute_parse("moe_act+dropout", &set));
+    assert_true(dtp_recompute_parse("moe+mlp", &set));
+    dtp_recompute_text(set, text);
+    assert_string_equal(text, "mlp+moe");
+    plan.megatron.recompute = set, plan.checkpointing = DTP_CHECKPOINT_FULL;
+    memset(&faults, 0, sizeof faults);
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "recompute_modules: says itself what runs again"));
+    plan.checkpointing = DTP_CHECKPOINT_NONE, plan.megatron.recompute = 1u << DTP_RECOMPUTE_MLA_UP_PROJ;
+    t.kv_latent = t.q_latent = t.rope_head_dim = t.value_head_dim = 0;
+    memset(&faults, 0, sizeof faults);
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "mla_up_proj is latent attention's"));
 }
 
 static uint32_t casts_of(const struct dtp_program *program, const char *name, double *bytes)
@@ -196,6 +326,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_plans),
         cmocka_unit_test(test_saved_bytes),
+        cmocka_unit_test(test_recomputed_parts),
+        cmocka_unit_test(test_recomputed_flops),
+        cmocka_unit_test(test_overlapped_exchanges),
+        cmocka_unit_test(test_refused),
         cmocka_unit_test(test_casts),
         cmocka_unit_test(test_grouped_price),
     };

@@ -116,8 +116,29 @@ static void test_bytes(void **state)
     dtp_program_destroy(s.program);
 }
 
+/* Joined, forward, loss, early and late backward and the step are a run each; the sums are the same to the byte. */
+static void test_joined(void **state)
+{
+    (void)state;
+    struct step s;
+    struct dtp_live_runs apart = {.run = NULL}, joined = {.joined = true, .half = dtp_live_runs_half(2)};
+    struct dtp_live_bytes of_apart, of_joined;
+    make(&s);
+    assert_int_equal(dtp_live_runs_of(s.program, &apart, NULL), DTP_OK);
+    assert_int_equal(dtp_live_runs_of(s.program, &joined, NULL), DTP_OK);
+    assert_int_equal(joined.count, 5);
+    assert_int_equal(joined.run[3].layer, 0);
+    dtp_live_bytes_sum(&apart, 2, &of_apart);
+    dtp_live_bytes_sum(&joined, 2, &of_joined);
+    assert_memory_equal(&of_apart, &of_joined, sizeof of_apart);
+    dtp_live_runs_release(&apart);
+    dtp_live_runs_release(&joined);
+    dtp_program_destroy(s.program);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_runs), cmocka_unit_test(test_bytes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_runs), cmocka_unit_test(test_bytes),
+                                       cmocka_unit_test(test_joined)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -144,9 +144,44 @@ static void test_norms_behind(void **state)
     expect(&t, false, (struct expected){both, "in norm1 s1 qkv core lse a t1 in2 norm2 s2 up product m t2 ", both});
 }
 
+/* Adapters of q, v and down: in front of a packed projection x A^T of all that it has, behind it what B makes of that.
+ * Frozen projections need nothing of what they read; in the model's first block nothing before the first adapter has a
+ * backward, so that the first norm keeps nothing. */
+static void test_adapters_stand_beside(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = llama();
+    struct dtp_plan plan = dtp_plan_default();
+    struct dtp_executor_block block;
+    char text[1024];
+    plan.runtime = &dtp_runtime_dtplan;
+    plan.adapters.rank = 8;
+    assert_true(dtp_targets_parse("q+v+down", &plan.adapters.targets));
+    dtp_executor_block_of(&t, &plan, false, &block);
+    write_list(text, sizeof text, &block, ~0u);
+    assert_string_equal(text,
+                        "norm 1: in -> norm1; adapter A: norm1 -> ?; qkv: norm1 -> qkv; adapter B: ? -> qkv; "
+                        "rotary: qkv -> qkv; attention: qkv -> core; output: core + in -> in2; norm 2: in2 -> norm2; "
+                        "up: norm2 -> up; activation: up -> product; adapter A: product -> ?; "
+                        "down: product + in2 -> out; adapter B: ? -> out; ");
+    write_set(text, sizeof text, block.saved);
+    const struct dtp_executor_adapter *qkv = &block.adapter[0];
+    assert_int_equal(qkv->parts, 2);
+    assert_int_equal(qkv->part[1].column, 4 * 16 + 2 * 16); /* v stands behind q and k */
+    assert_int_equal(dtp_executor_adapter_out(qkv), 4 * 16 + 2 * 16);
+    assert_true(dtp_executor_multiplied(&block.op[1]) == 2 * 8 * 64 &&
+                dtp_executor_products(&block, &block.op[1]) == 2);
+    assert_int_equal(dtp_executor_products(&block, &block.op[2]), 1); /* of the input alone */
+    dtp_executor_block_of(&t, &plan, true, &block);
+    assert_true(!block.op[0].passes && !block.op[1].passes && !block.op[2].passes && block.op[4].passes);
+    assert_int_equal(dtp_executor_products(&block, &block.op[1]), 1);
+    assert_false(block.saved & DTP_EXECUTOR_BIT(DTP_TENSOR_STATISTICS1));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_after_the_other), cmocka_unit_test(test_side_by_side),
-                                       cmocka_unit_test(test_norms_behind)};
+                                       cmocka_unit_test(test_norms_behind),
+                                       cmocka_unit_test(test_adapters_stand_beside)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,8 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "plan/norm_chain.h"
+
 #include "lib/random_adapters.h"
 #include "lib/random_mixed.h"
 #include "closed/closed_form.h"
@@ -261,11 +263,11 @@ static void check_adapted_flops(const struct random_job *job, const struct dtp_p
     double back = p->attention == DTP_ATTENTION_MATH ? 2 : 2.5, flops = 0, below = 0;
     double head = (double)(t->vocab * t->hidden) * (a->train_ends ? 6 : 4);
     struct projection projection[4];
-    bool found = a->train_ends;
+    bool all = a->train_ends || p->runtime->inputs_require_grad, found = all;
     for (int i = 0; i < projections_of(t, projection); i++) {
         double once = 0, adapters = 0, into = 0;
         if (i == 2 && t->parallel_block) /* the MLP reads what the layer reads */
-            found = a->train_ends;
+            found = all;
         for (int m = 0; m < projection[i].count; m++) {
             bool adapted = a->targets & 1u << projection[i].target[m];
             once += (double)(projection[i].in * projection[i].out[m]);
@@ -316,6 +318,35 @@ static void test_random_adapters(void **state)
     assert_true(packed > drawn / 8 && sharded > drawn / 12 && below > drawn / 60 && dropped > drawn / 60);
 }
 
+/* Transformers' layers and loss, whole models and adapters. */
+static void test_random_peft(void **state)
+{
+    (void)state;
+    random_seed();
+    int chained = 0, adapted = 0;
+    for (int plans = 0; plans < DRAWN_JOBS;) {
+        struct random_job job;
+        struct dtp_program *program;
+        struct dtp_program_totals totals;
+        assert_true(random_job(&job));
+        if (!random_peft(&job) || dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, NULL) != DTP_OK)
+            continue;
+        bool adapts = dtp_plan_adapts(&job.plan);
+        dtp_program_sum(program, &totals);
+        if (adapts)
+            check_adapted_flops(&job, &totals);
+        else
+            check_flops(&job, &totals);
+        check_hardware_flops(&job, &totals);
+        check_traffic(&job, &totals);
+        check_proofs(&job, program);
+        dtp_program_destroy(program);
+        plans++;
+        adapted += adapts, chained += dtp_plan_chains_norms(&job.transformer, &job.plan);
+    }
+    assert_true(chained > DRAWN_JOBS / 10 && adapted > DRAWN_JOBS / 4);
+}
+
 /* Layers with experts beside layers without. */
 static void test_mixed(void **state)
 {
@@ -332,11 +363,10 @@ static void test_mixed(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_experts),
-                                       cmocka_unit_test(test_mixed),
-                                       cmocka_unit_test(test_random_adapters),
-                                       cmocka_unit_test(test_random_plans),
-                                       cmocka_unit_test(test_random_deepspeed_offload),
-                                       cmocka_unit_test(test_random_zeropp)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_experts),         cmocka_unit_test(test_mixed),
+        cmocka_unit_test(test_random_adapters), cmocka_unit_test(test_random_peft),
+        cmocka_unit_test(test_random_plans),    cmocka_unit_test(test_random_deepspeed_offload),
+        cmocka_unit_test(test_random_zeropp)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

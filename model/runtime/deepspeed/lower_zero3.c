@@ -18,7 +18,9 @@
 #include "runtime/deepspeed/zeropp.h"
 
 #include <assert.h>
+#include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- layout ------------------------------------------------------------------------------------------------------ */
 
@@ -87,13 +89,14 @@ static void make_groups(struct dtp_lowering *l, struct dtp_lower_zero3 *z)
 static enum dtp_status make(struct dtp_lowering *l)
 {
     uint64_t layers = l->transformer->layers;
-    struct dtp_lower_zero3 *z = l->own = calloc(1, sizeof *z);
+    struct dtp_lower_zero3 *z = l->own = malloc(sizeof *z);
     if (z) {
+        memset(z, 0, offsetof(struct dtp_lower_zero3, walk));
         z->limit = (uint32_t)(3 * DTP_ZERO3_PARTS * (layers + 1)); /* uses of a micro-step at most, so fetches too */
         z->fetches = calloc(z->limit, sizeof *z->fetches);
         z->entries = calloc(z->limit, sizeof *z->entries);
         z->fetch_of = calloc((layers + 1) * DTP_ZERO3_PARTS, sizeof *z->fetch_of);
-        z->ahead = calloc(1, sizeof *z->ahead);
+        z->ahead = malloc(sizeof *z->ahead);
         z->second_of = calloc((layers + 1) * DTP_ZERO3_PARTS, sizeof *z->second_of);
         z->in_bucket = calloc(z->limit, sizeof *z->in_bucket);
     }

@@ -33,9 +33,9 @@ struct dtp_zero3_gradient {
 };
 
 struct dtp_lower_zero3 {
-    struct dtp_lower_host host;         /* first: lower_infinity.h */
-    struct dtp_zero3_walk walk, *ahead; /* ahead: of what NVMe is asked for, one fetch before */
-    struct dtp_zero3_tensor next;       /* the first tensor of its next fetch */
+    struct dtp_lower_host host;   /* first: lower_infinity.h */
+    struct dtp_zero3_walk *ahead; /* of what NVMe is asked for, one fetch before */
+    struct dtp_zero3_tensor next; /* the first tensor of its next fetch */
     bool ahead_open, has_next;
     uint32_t reads, gathers; /* of the step */
     struct dtp_zero3_shape shape;
@@ -62,6 +62,8 @@ struct dtp_lower_zero3 {
     uint64_t filled, filled_shard, tensors; /* in the bucket: elements, of a rank padded, tensors */
     struct dtp_zero3_gradient *in_bucket;
     uint32_t in_bucket_count;
+    struct dtp_zero3_walk
+        walk; /* last: it has room for the most layers, and clears what it uses of that as it starts */
 };
 
 static inline struct dtp_lower_zero3 *dtp_lower_zero3_of(const struct dtp_lowering *l)

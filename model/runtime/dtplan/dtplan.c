@@ -126,6 +126,20 @@ static void check_stages(struct dtp_resolver *r)
             dtp_plan_refuse(r, choices[i].key, "is not run together with pp under runtime dtplan yet; leave it out");
 }
 
+/* A kernel packs whole blocks of neighbours. */
+static void check_packed(struct dtp_resolver *r)
+{
+    struct dtp_layer_kind kind;
+    if (r->plan->adapters.base != DTP_BASE_NF4)
+        return;
+    dtp_layer_kind_of(r->transformer, DTP_LAYER_DENSE, true, true, &kind);
+    for (int i = 0; i < kind.matrices; i++)
+        if (kind.matrix[i].out * kind.matrix[i].in % (2 * DTP_PARAMETER_PACKED_BLOCK))
+            dtp_plan_refuse(r, "base", "nf4 packs whole blocks of %u weights, and matrix %s has %" PRIu64 "; use none",
+                            2 * DTP_PARAMETER_PACKED_BLOCK, kind.matrix[i].name,
+                            kind.matrix[i].out * kind.matrix[i].in);
+}
+
 /* Adapters are trained beside weights that rest whole and are kept as matmuls read them. */
 static void check_adapters(struct dtp_resolver *r)
 {
@@ -138,7 +152,7 @@ static void check_adapters(struct dtp_resolver *r)
         bool asked;
     } choices[] = {{"lora_dropout", p->adapters.dropout > 0},
                    {"train_ends", p->adapters.train_ends},
-                   {"base", p->adapters.base != DTP_BASE_NONE},
+                   {"base", p->adapters.base != DTP_BASE_NONE && p->adapters.base != DTP_BASE_NF4},
                    {"precision", p->precision.compute == DTP_FP16},
                    {"gelu_epilogue", e->gelu_epilogue},
                    {"gradient_stream", e->gradient_stream},
@@ -150,6 +164,7 @@ static void check_adapters(struct dtp_resolver *r)
         if (choices[i].asked)
             dtp_plan_refuse(r, choices[i].key,
                             "is not run together with adapters (lora) under runtime dtplan yet; leave it out");
+    check_packed(r);
     if (dtp_plan_shard_ranks(r->cluster, p) > 1)
         dtp_plan_refuse(r, "strategy",
                         "%s shards what is small beside frozen weights, which rest whole under runtime dtplan; use ddp",

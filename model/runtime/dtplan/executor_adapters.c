@@ -43,6 +43,11 @@ void dtp_executor_adapters_of(const struct dtp_transformer *transformer, const s
     }
 }
 
+double dtp_executor_unpacked_bytes(uint64_t elements, uint64_t element_bytes)
+{
+    return (double)(dtp_base_bytes(DTP_BASE_NF4, 1, elements, element_bytes) + elements * element_bytes);
+}
+
 uint64_t dtp_executor_adapter_out(const struct dtp_executor_adapter *adapter)
 {
     uint64_t out = 0;

@@ -28,6 +28,10 @@ void dtp_executor_adapters_of(const struct dtp_transformer *transformer, const s
 void dtp_executor_adapter_module(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
                                  uint64_t shard_group, struct dtp_parameter_module *out);
 
+/* To unpack a matrix of so many elements from NF4 to `element_bytes` each, in one pass: codes and scales read, the
+ * result written. */
+double dtp_executor_unpacked_bytes(uint64_t elements, uint64_t element_bytes);
+
 /* Columns of x A^T. */
 static inline uint64_t dtp_executor_low_width(const struct dtp_executor_adapter *adapter)
 {

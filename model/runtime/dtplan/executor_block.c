@@ -316,7 +316,8 @@ void dtp_executor_block_of(const struct dtp_transformer *transformer, const stru
                                        .element_bytes = dtp_plan_compute_bytes(plan),
                                        .epilogue = plan->executor.gelu_epilogue,
                                        .fp8 = plan->precision.compute == DTP_FP8,
-                                       .adapted = dtp_plan_adapts(plan)};
+                                       .adapted = dtp_plan_adapts(plan),
+                                       .packed = plan->adapters.base != DTP_BASE_NONE};
     dtp_layer_kind_of(transformer, DTP_LAYER_DENSE, true, true, &out->kind);
     int count = dtp_layer_operators(&out->kind, from);
     for (int i = 0; i < count; i++)
@@ -341,6 +342,7 @@ uint64_t dtp_executor_block_keeps(const struct dtp_executor_block *block, enum d
     case DTP_KEEPS_ALL_BUT_CORE: /* not where attention's own input goes, which makes it again */
         return kept & DTP_EXECUTOR_BIT(T(QKV)) ? kept & ~(DTP_EXECUTOR_BIT(T(CORE)) | DTP_EXECUTOR_BIT(T(CORE_STATE)))
                                                : kept;
+    case DTP_KEEPS_PARTS: /* Megatron-Core's alone */
     case DTP_KEEPS_SECOND_MATMULS: break;
     }
     /* all matmuls' and attention's results and the norms' statistics; norms and activations are cheap to make again */

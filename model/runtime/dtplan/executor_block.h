@@ -59,6 +59,7 @@ struct dtp_executor_block {
     uint64_t tokens, sequence, element_bytes; /* T; of the compute dtype */
     bool epilogue, fp8;
     bool adapted; /* adapters are trained alone */
+    bool packed;  /* matrices lie in 4 bits, and are unpacked for each product */
     struct dtp_executor_adapter adapter[DTP_PARAMETER_ADAPTERS];
     struct dtp_executor_operator op[DTP_EXECUTOR_OPERATORS];
     int count;

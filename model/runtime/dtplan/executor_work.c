@@ -270,6 +270,43 @@ static void count_step(const struct shape *s, struct dtp_step_work *out)
     }
 }
 
+/* Matrices that rest in 4 bits are unpacked for each product with them: of the operators whose bits are set, forward or
+ * again; of those that a block's backward passes through. */
+static struct dtp_executor_traffic unpacked(const struct dtp_executor_block *block, uint32_t operators, bool backward)
+{
+    struct dtp_executor_traffic sum = {0, 0};
+    for (int i = 0; i < block->count; i++) {
+        const struct dtp_executor_operator *op = &block->op[i];
+        if (!(operators & 1u << i) || !op->matrix || op->adapter || (backward && !op->passes))
+            continue;
+        sum.bytes += dtp_executor_unpacked_bytes(op->matrix->out * op->matrix->in, block->element_bytes);
+        sum.kernels++;
+    }
+    return sum;
+}
+
+static double unpacked_bytes(const struct shape *s, uint32_t operators)
+{
+    return unpacked(&s->block, operators, false).bytes;
+}
+
+static double unpacked_kernels(const struct shape *s, uint32_t operators)
+{
+    return unpacked(&s->block, operators, false).kernels;
+}
+
+static void count_packed(const struct shape *s, struct dtp_step_work *out)
+{
+    struct dtp_executor_traffic rest = unpacked(&s->block, ~0u, true), first = unpacked(&s->first, ~0u, true);
+    if (!s->block.packed)
+        return;
+    out->forward_bytes += s->layers * unpacked_bytes(s, ~0u);
+    out->backward_bytes += (s->layers - 1) * rest.bytes + first.bytes;
+    out->recompute_bytes += over_again(s, unpacked_bytes);
+    out->kernels += s->layers * unpacked_kernels(s, ~0u) + (s->layers - 1) * rest.kernels + first.kernels +
+                    over_again(s, unpacked_kernels);
+}
+
 /* Amax of activations and gradients are zeroed in each micro-step, of weights in the first. */
 static void count_fp8(const struct shape *s, struct dtp_step_work *out)
 {
@@ -301,6 +338,7 @@ void dtp_executor_work(const struct dtp_transformer *transformer, const struct d
     count_kernels(&s, out);
     count_step(&s, out);
     count_fp8(&s, out);
+    count_packed(&s, out);
     out->head_rows = (double)s.rules.chunk_tokens;
     out->head_columns = (double)s.rules.vocab_stride;
 }

@@ -112,6 +112,7 @@ static void derive(struct dtp_executor *x, struct dtp_lowering *l)
     dtp_executor_block_of(t, l->plan, true, &x->first_shape);
     x->module_count = dtp_parameter_module_count(t);
     x->adapter_count = x->shape.adapted ? t->layers : 0;
+    x->packed_count = x->shape.packed ? t->layers : 0;
     x->model_layers = layers_of_model(l);
     struct dtp_transformer model = *t; /* by whose depth weights are initialised */
     model.layers = x->model_layers;
@@ -119,6 +120,8 @@ static void derive(struct dtp_executor *x, struct dtp_lowering *l)
     dtp_parameter_module(&model, x->rules.shard_ranks, 1, &x->block);
     dtp_parameter_module(&model, x->rules.shard_ranks, model.layers + 1, &x->head);
     dtp_executor_adapter_module(t, l->plan, x->rules.shard_ranks, &x->adapters);
+    if (x->shape.packed)
+        dtp_parameter_split_packed(&x->block, x->rules.shard_ranks, &x->block, &x->packed);
     take_ends(x);
     for (int s = 0; s < DTP_STREAM_COUNT; s++)
         x->await[s] = l->last_op[s] = DTP_NO_OP;
@@ -130,10 +133,10 @@ static void derive(struct dtp_executor *x, struct dtp_lowering *l)
     l->before_next = DTP_NO_OP;
 }
 
-/* "weights" of a block, "embedding weights", "head weights", "adapter weights". */
-static const char *state_name(uint64_t module, uint64_t last, enum dtp_executor_state state)
+/* "weights" of a block, "embedding weights", "head weights", "adapter weights", "packed weights". */
+static const char *state_name(const struct dtp_executor *x, uint64_t module, enum dtp_executor_state state)
 {
-    static const char *const names[4][DTP_EXECUTOR_STATE_COUNT] = {
+    static const char *const names[5][DTP_EXECUTOR_STATE_COUNT] = {
 #define NAME(suffix, text) text,
         {DTP_EXECUTOR_STATE_TABLE(NAME)},
 #undef NAME
@@ -146,8 +149,13 @@ static const char *state_name(uint64_t module, uint64_t last, enum dtp_executor_
 #define NAME(suffix, text) "adapter " text,
         {DTP_EXECUTOR_STATE_TABLE(NAME)},
 #undef NAME
+#define NAME(suffix, text) "packed " text,
+        {DTP_EXECUTOR_STATE_TABLE(NAME)},
+#undef NAME
     };
-    return names[module == 0 ? 1 : module == last ? 2 : module > last ? 3 : 0][state];
+    const uint64_t last = x->module_count - 1;
+    int kind = module == 0 ? 1 : module < last ? 0 : module == last ? 2 : module <= last + x->adapter_count ? 3 : 4;
+    return names[kind][state];
 }
 
 static void make_state(struct dtp_executor *x, uint64_t index)
@@ -157,20 +165,22 @@ static void make_state(struct dtp_executor *x, uint64_t index)
     const uint64_t own = dtp_executor_is_trained(x, module) ? layout->shard_elements : 0;
     uint64_t moments = x->rules.keeps_moments ? own : 0;
     uint64_t scales = x->rules.moments == DTP_INT8 ? moments / DTP_EXECUTOR_MOMENT_BLOCK : 0;
+    const bool packed = layout == &x->packed;
     const struct {
         enum dtp_owner owner;
         uint64_t elements;
         enum dtp_dtype dtype;
     } state[DTP_EXECUTOR_STATE_COUNT] = {
         [DTP_EXECUTOR_WEIGHTS] = {DTP_OWNER_PARAMS, x->rules.sharded ? layout->shard_elements : layout->elements,
-                                  x->rules.compute},
+                                  packed ? DTP_INT8 : x->rules.compute},
         [DTP_EXECUTOR_MASTER] = {DTP_OWNER_OPTIMIZER, x->rules.master ? own : 0, DTP_FP32},
         [DTP_EXECUTOR_MOMENT1] = {DTP_OWNER_OPTIMIZER, moments, x->rules.moments},
         [DTP_EXECUTOR_MOMENT2] = {DTP_OWNER_OPTIMIZER, moments, x->rules.moments},
-        [DTP_EXECUTOR_SCALES1] = {DTP_OWNER_OPTIMIZER, scales, DTP_FP32},
+        [DTP_EXECUTOR_SCALES1] = {packed ? DTP_OWNER_PARAMS : DTP_OWNER_OPTIMIZER,
+                                  packed ? layout->elements / DTP_PARAMETER_PACKED_BLOCK : scales, DTP_FP32},
         [DTP_EXECUTOR_SCALES2] = {DTP_OWNER_OPTIMIZER, scales, DTP_FP32}};
     for (int s = 0; s < DTP_EXECUTOR_STATE_COUNT; s++) {
-        const char *name = state_name(index, x->module_count - 1, (enum dtp_executor_state)s);
+        const char *name = state_name(x, index, (enum dtp_executor_state)s);
         uint64_t bytes = dtp_bytes_product(state[s].elements, dtp_dtype_bytes(state[s].dtype));
         bool on_host = s == DTP_EXECUTOR_WEIGHTS ? x->rules.host_params : x->rules.host_optimizer;
         module->state[s] = on_host ? dtp_lower_host_buffer(x->l, name, state[s].owner, bytes)
@@ -188,14 +198,15 @@ static void make_state(struct dtp_executor *x, uint64_t index)
 
 static void make_modules(struct dtp_executor *x)
 {
-    for (uint64_t i = 0; i < x->module_count + x->adapter_count; i++) {
+    for (uint64_t i = 0; i < dtp_executor_all_modules(x); i++) {
         struct dtp_executor_module *module = &x->modules[i];
         uint16_t layer = dtp_executor_layer_of(x, i);
         struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(x->t, &x->rules, i);
-        module->layout = i >= x->module_count    ? &x->adapters
-                         : i == 0                ? &x->embedding
-                         : layer == DTP_NO_LAYER ? &x->head
-                                                 : &x->block;
+        module->layout = i >= x->module_count + x->adapter_count ? &x->packed
+                         : i >= x->module_count                  ? &x->adapters
+                         : i == 0                                ? &x->embedding
+                         : layer == DTP_NO_LAYER                 ? &x->head
+                                                                 : &x->block;
         module->gradient_element_bytes = dtp_dtype_bytes(dtype.whole);
         module->shard_element_bytes = dtp_dtype_bytes(dtype.shard);
         module->gradient = module->reduced = DTP_NO_BUFFER;
@@ -499,7 +510,7 @@ static bool take_memory(struct dtp_executor *x)
 {
     x->batch_count = x->l->role.pipeline ? x->plan->accumulate : x->plan->accumulate > 1 ? 2 : 1;
     x->batch = calloc(x->batch_count, sizeof *x->batch);
-    x->modules = calloc(x->module_count + x->adapter_count, sizeof *x->modules);
+    x->modules = calloc(dtp_executor_all_modules(x), sizeof *x->modules);
     x->slot = calloc(x->rules.ring, sizeof *x->slot);
     x->slot_block = calloc(x->rules.ring, sizeof *x->slot_block);
     x->slot_read = calloc(x->rules.ring, sizeof *x->slot_read);

@@ -61,6 +61,8 @@
  *                            DTP_EXECUTOR_MOMENT_BLOCK elements); without moments it is SGD
  *   HOST_OPTIMIZER           as OPTIMIZER, all of it in host memory; SCALARS are those downloaded after CLIP_SCALE, or
  *                            where there is none, those that were uploaded
+ *   CAST with SCALE          INPUT (bytes of two NF4 codes), SCALE (fp32, of each 64 numbers) -> RESULT,
+ *                            demand.tokens elements
  *   CAST, ACCUMULATE         INPUT -> RESULT (ACCUMULATE: +=), demand.tokens elements
  *   SUM_PARTS                INPUT [ranks of the shard group, demand.tokens elements] -> RESULT: their sum; UPDATE adds
  *                            it

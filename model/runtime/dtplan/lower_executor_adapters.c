@@ -2,11 +2,46 @@
  * B (g^T low), of A (low's gradient by x) and of x have it in them. */
 #include "runtime/dtplan/lower_executor_state.h"
 
+#include "base/bytes.h"
+
 double dtp_executor_adapter_scale(const struct dtp_executor *x)
 {
     const struct dtp_adapter_choice *choice = &x->plan->adapters;
     return choice->alpha > 0 ? choice->alpha / choice->rank : 1;
 }
+
+/* ---- packed matrices --------------------------------------------------------------------------------------------- */
+
+dtp_buffer_id dtp_executor_unpack(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op)
+{
+    struct dtp_executor_module *module = dtp_executor_packed(x, layer);
+    const struct dtp_parameter_tensor *tensor = &module->layout->tensor[op->weight];
+    const uint64_t elements = op->matrix->out * op->matrix->in;
+    struct dtp_draft draft;
+    dtp_executor_begin(x, &draft, DTP_OP_CAST, "unpacked weight");
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, module->state[DTP_EXECUTOR_WEIGHTS], DTP_READ, tensor->offset_elements)
+        ->bytes = tensor->extent_elements;
+    dtp_draft_role(&draft, DTP_ROLE_SCALE, module->state[DTP_EXECUTOR_SCALES1], DTP_READ,
+                   tensor->offset_elements / DTP_PARAMETER_PACKED_BLOCK * sizeof(float))
+        ->bytes = tensor->extent_elements / DTP_PARAMETER_PACKED_BLOCK * sizeof(float);
+    dtp_buffer_id made = dtp_executor_new(x, &draft, DTP_ROLE_RESULT, "unpacked weight", DTP_OWNER_WEIGHTS,
+                                          dtp_bytes_product(elements, x->element_bytes), DTP_WRITE);
+    dtp_executor_memory(&draft, elements, dtp_executor_unpacked_bytes(elements, x->element_bytes), 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+    dtp_executor_end(x, &draft);
+    return made;
+}
+
+void dtp_executor_matrix(struct dtp_executor *x, struct dtp_draft *draft, uint64_t layer,
+                         const struct dtp_executor_operator *op, dtp_buffer_id unpacked)
+{
+    if (unpacked.index != DTP_NO_INDEX)
+        dtp_draft_role(draft, DTP_ROLE_WEIGHT, unpacked, DTP_READ | DTP_FREE, 0);
+    else
+        dtp_executor_weight(x, draft, DTP_ROLE_WEIGHT, dtp_executor_block(x, layer), op->weight);
+}
+
+/* ---- adapters ---------------------------------------------------------------------------------------------------- */
 
 /* One of B's, [out, rank] rows from `row` on. */
 struct place {

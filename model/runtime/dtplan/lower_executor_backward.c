@@ -193,9 +193,10 @@ static void input_gradient(const struct place *at, dtp_buffer_id gradient, bool 
     const struct dtp_layer_matrix *matrix = at->op->matrix;
     dtp_buffer_id *made = in_stream(at->op->input) ? &x->gradient : &x->gradients[at->op->input];
     struct dtp_draft draft;
+    dtp_buffer_id unpacked = x->shape.packed ? dtp_executor_unpack(x, at->layer, at->op) : DTP_NO_BUFFER;
     dtp_executor_begin(x, &draft, DTP_OP_MATMUL, matrix->input_gradient_name);
     dtp_draft_role(&draft, DTP_ROLE_GRADIENT, gradient, freed ? last_read(x, gradient) : DTP_READ, 0);
-    dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, dtp_executor_block(x, at->layer), at->op->weight);
+    dtp_executor_matrix(x, &draft, at->layer, at->op, unpacked);
     if (aux.index != DTP_NO_INDEX)
         dtp_draft_role(&draft, DTP_ROLE_AUX, aux, DTP_READ | DTP_FREE, 0);
     bool adds = made->index != DTP_NO_INDEX, stays = adds && dtp_executor_is_deferred(x, *made);

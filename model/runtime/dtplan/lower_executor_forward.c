@@ -64,10 +64,11 @@ static void take(const struct pass *pass, struct dtp_draft *draft, enum dtp_role
 
 /* ---- operators --------------------------------------------------------------------------------------------------- */
 
-static void take_weight(const struct pass *pass, struct dtp_draft *draft, const struct dtp_executor_operator *op)
+static void take_weight(const struct pass *pass, struct dtp_draft *draft, const struct dtp_executor_operator *op,
+                        dtp_buffer_id unpacked)
 {
     struct dtp_executor_module *module = dtp_executor_block(pass->x, pass->layer);
-    dtp_executor_weight(pass->x, draft, DTP_ROLE_WEIGHT, module, op->weight);
+    dtp_executor_matrix(pass->x, draft, pass->layer, op, unpacked);
     if (op->kind != DTP_OP_QK_NORM && dtp_executor_has(module, op->weight + 1))
         dtp_executor_weight(pass->x, draft, DTP_ROLE_BIAS, module, op->weight + 1);
 }
@@ -96,7 +97,7 @@ static void norm(const struct pass *pass, struct dtp_draft *draft, int index)
 {
     const struct dtp_executor_operator *op = &pass->x->shape.op[index];
     take(pass, draft, DTP_ROLE_INPUT, index, op->input);
-    take_weight(pass, draft, op);
+    take_weight(pass, draft, op, DTP_NO_BUFFER);
     take_addend(pass, draft, index);
     make(pass, draft, DTP_ROLE_RESULT, index, op->result);
     make(pass, draft, DTP_ROLE_STATISTICS, index, op->statistics);
@@ -149,7 +150,7 @@ static void adapter_b(const struct pass *pass, int index)
         *low = DTP_NO_BUFFER;
 }
 
-static void projection(const struct pass *pass, struct dtp_draft *draft, int index)
+static void projection(const struct pass *pass, struct dtp_draft *draft, int index, dtp_buffer_id unpacked)
 {
     struct dtp_executor *x = pass->x;
     const struct dtp_executor_operator *op = &x->shape.op[index];
@@ -158,7 +159,7 @@ static void projection(const struct pass *pass, struct dtp_draft *draft, int ind
         return;
     }
     take(pass, draft, DTP_ROLE_INPUT, index, op->input);
-    take_weight(pass, draft, op);
+    take_weight(pass, draft, op, unpacked);
     dtp_executor_matmul(x, draft, x->rules.tokens, op->matrix->out, op->matrix->in);
     take_addend(pass, draft, index);
     if (op->aux != DTP_EXECUTOR_NONE)
@@ -171,7 +172,7 @@ static void qk_norm(const struct pass *pass, struct dtp_draft *draft, int index)
 {
     const struct dtp_executor_operator *op = &pass->x->shape.op[index];
     dtp_draft_role(draft, DTP_ROLE_RESULT, *tensor_of(pass, op->result), DTP_UPDATE, 0);
-    take_weight(pass, draft, op);
+    take_weight(pass, draft, op, DTP_NO_BUFFER);
     make(pass, draft, DTP_ROLE_SAVED, index, op->saved);
     make(pass, draft, DTP_ROLE_STATISTICS, index, op->statistics);
 }
@@ -224,11 +225,14 @@ static void quantize(const struct pass *pass, struct dtp_draft *draft, int index
     draft->op.demand.form = DTP_FORM_E4M3;
 }
 
-/* What an fp8 operator needs made before it: the amax of its input that no kernel has found, its weight's cast. */
+/* What an operator needs made before it: its weight unpacked; in fp8 the amax of its input that no kernel has found,
+ * its weight's cast. */
 static dtp_buffer_id before_operator(const struct pass *pass, int index)
 {
     struct dtp_executor *x = pass->x;
     const struct dtp_executor_operator *op = &x->shape.op[index];
+    if (x->shape.packed && op->matrix && !op->adapter)
+        return dtp_executor_unpack(x, pass->layer, op);
     if (!x->shape.fp8)
         return DTP_NO_BUFFER;
     if (op->kind == DTP_OP_QUANTIZE && !dtp_executor_amax_fused(&x->shape, op) && !x->l->recompute)
@@ -258,7 +262,7 @@ static void run_operator(const struct pass *pass, int index)
         if (x->shape.fp8)
             fp8_projection(pass, &draft, index, narrow);
         else
-            projection(pass, &draft, index);
+            projection(pass, &draft, index, narrow);
         break;
     case DTP_OP_QUANTIZE: quantize(pass, &draft, index); break;
     case DTP_OP_QK_NORM: qk_norm(pass, &draft, index); break;

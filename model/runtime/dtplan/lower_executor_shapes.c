@@ -93,4 +93,6 @@ void dtp_executor_describe(struct dtp_executor *x)
     add_tensors(x, &x->head, x->model_layers + 1, 1);
     if (x->adapter_count)
         add_tensors(x, &x->adapters, x->model_layers + 2, x->adapter_count);
+    if (x->packed_count)
+        add_tensors(x, &x->packed, x->model_layers + 2 + x->adapter_count, x->packed_count);
 }

@@ -58,9 +58,9 @@ struct dtp_executor {
     const struct dtp_plan *plan;
     struct dtp_executor_rules rules;
     struct dtp_parameter_module embedding, block, head; /* layouts */
-    struct dtp_parameter_module adapters;               /* of a block's */
-    struct dtp_executor_module *modules;                /* [module_count + adapter_count]; of what the rank holds */
-    uint64_t module_count, adapter_count;               /* of the latter one a block, or none */
+    struct dtp_parameter_module adapters, packed;       /* of a block's; of its matrices in 4 bits */
+    struct dtp_executor_module *modules; /* [module_count + adapter_count + packed_count]; of what the rank holds */
+    uint64_t module_count, adapter_count, packed_count; /* of the latter two one a block, or none */
     uint64_t model_layers;                              /* of all ranks */
 
     uint64_t element_bytes, h;                      /* of the compute dtype; the stream's width */
@@ -139,7 +139,7 @@ static inline const struct dtp_executor_block *dtp_executor_shape_of(const struc
 static inline uint16_t dtp_executor_layer_of(const struct dtp_executor *x, uint64_t index)
 {
     if (index >= x->module_count)
-        return (uint16_t)(index - x->module_count);
+        return (uint16_t)((index - x->module_count) % x->adapter_count);
     return index == 0 || index + 1 == x->module_count ? DTP_NO_LAYER : (uint16_t)(index - 1);
 }
 static inline const char *dtp_executor_module_name(const struct dtp_executor *x, uint64_t index)
@@ -151,11 +151,22 @@ static inline const char *dtp_executor_module_name(const struct dtp_executor *x,
 /* Modules that have gradients and state of the optimizer: all, or adapters alone. */
 static inline bool dtp_executor_is_trained(const struct dtp_executor *x, const struct dtp_executor_module *module)
 {
-    return !x->shape.adapted || (uint64_t)(module - x->modules) >= x->module_count;
+    uint64_t index = (uint64_t)(module - x->modules);
+    return !x->shape.adapted || (index >= x->module_count && index < x->module_count + x->adapter_count);
+}
+static inline uint64_t dtp_executor_all_modules(const struct dtp_executor *x)
+{
+    return x->module_count + x->adapter_count + x->packed_count;
 }
 static inline struct dtp_executor_module *dtp_executor_adapters(struct dtp_executor *x, uint64_t layer)
 {
     return &x->modules[x->module_count + layer];
+}
+
+/* Of its matrices in 4 bits. */
+static inline struct dtp_executor_module *dtp_executor_packed(struct dtp_executor *x, uint64_t layer)
+{
+    return &x->modules[x->module_count + x->adapter_count + layer];
 }
 
 /* Module of a block: layer + 1. */
@@ -256,6 +267,10 @@ dtp_buffer_id dtp_executor_adapter_b_backward(struct dtp_executor *x, uint64_t l
 void dtp_executor_adapter_a_backward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op,
                                      dtp_buffer_id low_gradient, dtp_buffer_id input, bool input_goes,
                                      dtp_buffer_id *input_gradient);
+/* WEIGHT of a product with a block's matrix: where it rests, or unpacked, which is there for that product alone. */
+dtp_buffer_id dtp_executor_unpack(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op);
+void dtp_executor_matrix(struct dtp_executor *x, struct dtp_draft *draft, uint64_t layer,
+                         const struct dtp_executor_operator *op, dtp_buffer_id unpacked);
 /* Factor of what goes through an adapter: alpha / rank. */
 double dtp_executor_adapter_scale(const struct dtp_executor *x);
 

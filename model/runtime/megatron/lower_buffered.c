@@ -155,7 +155,10 @@ static enum dtp_status make(struct dtp_lowering *l)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     made->group = dtp_lower_data_group(l, l->data_ranks, 1);
     uint32_t same = dtp_plan_expert_replicas(l->plan, l->cluster);
-    made->expert_group = l->plan->ep > 1 && same > 1 ? dtp_lower_data_group(l, same, l->plan->ep) : DTP_NO_INDEX;
+    made->expert_group = DTP_NO_INDEX;
+    if (l->plan->ep > 1 && same > 1)
+        made->expert_group = dtp_program_add_group(
+            l->program, (struct dtp_program_group){same, dtp_plan_group(l->plan, l->cluster, DTP_AXES(EDP)).stride});
     made->shard = all->gradient_buffer;
     return DTP_OK;
 }

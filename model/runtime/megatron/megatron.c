@@ -4,6 +4,7 @@
 #include "cost/calibration.h"
 #include "lower/lower_hooks.h"
 #include "net/models.h"
+#include "plan/checkpointing.h"
 #include "plan/rules.h"
 #include "plan/runtime_sizes.h"
 #include "plan/runtime.h"
@@ -24,6 +25,12 @@ static void check_experts(struct dtp_resolver *r)
     if (p->megatron.flex_dispatcher && p->ep < 2)
         dtp_plan_refuse(r, "flex_dispatcher",
                         "sends tokens to experts elsewhere, of which ep 1 has none; leave it out");
+    if (p->megatron.expert_overlap && p->ep < 2)
+        dtp_plan_refuse(r, "expert_overlap", "is of rows to experts elsewhere, of which ep 1 has none; leave it out");
+    if (p->megatron.expert_overlap && p->pp > 1 && !dtp_plan_interleaves(p) && p->schedule != DTP_SCHEDULE_1F1B)
+        dtp_plan_refuse(r, "expert_overlap", "pairs passes as 1f1b and interleaved have them; use these");
+    if (p->megatron.expert_overlap && p->checkpointing == DTP_CHECKPOINT_FULL)
+        dtp_plan_refuse(r, "expert_overlap", "is not with full recomputation in Megatron-Core; use recompute_modules");
     if (!r->transformer->experts)
         return;
     if (overlaps(p))
@@ -70,6 +77,12 @@ static void check(struct dtp_resolver *r)
                         "is for models with RoPE whose queries and keys are not normed before it; leave it out");
     if (p->checkpointing == DTP_CHECKPOINT_EVERY_N || p->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
         dtp_plan_refuse(r, "checkpointing", "runtime megatron recomputes none, full or selective-attention only");
+    if (p->megatron.recompute && p->checkpointing != DTP_CHECKPOINT_NONE)
+        dtp_plan_refuse(r, "recompute_modules", "says itself what runs again; leave out checkpointing");
+    if (dtp_plan_recomputes(p, DTP_RECOMPUTE_MLA_UP_PROJ) && !r->transformer->kv_latent)
+        dtp_plan_refuse(r, "recompute_modules", "mla_up_proj is latent attention's, which this model has not");
+    if (p->megatron.recompute && p->pp > 1 && dtp_plan_splits_backward(p))
+        dtp_plan_refuse(r, "recompute_modules", "is not modelled where gradients of weights are passes of their own");
     if (p->loss == DTP_LOSS_CHUNKED)
         dtp_plan_refuse(r, "loss", "chunked is not modelled under runtime megatron; use eager or fused");
     if (p->optimizer != DTP_ADAMW_FUSED && p->optimizer != DTP_ADAMW_FOREACH && p->optimizer != DTP_SGD)

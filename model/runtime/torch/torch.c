@@ -106,7 +106,7 @@ static void check(struct dtp_resolver *r)
 static void check_elsewhere(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
-    if (p->optimizer == DTP_ADAMW_FOREACH)
+    if (p->optimizer == DTP_ADAMW_FOREACH && !p->runtime->foreach_optimizer)
         dtp_plan_refuse(r, "optimizer", "adamw-foreach is PyTorch's; under runtime %s use adamw", p->runtime->name);
 }
 

@@ -1,8 +1,10 @@
-/* The runtime torch, of plan/runtime.h, and what its files fill it with. */
+/* The runtimes torch and peft, of plan/runtime.h, and what its files fill it with. */
 #ifndef DTP_TORCH_RUNTIME_H
 #define DTP_TORCH_RUNTIME_H
 
-extern const struct dtp_runtime dtp_runtime_torch;
+/* dtp_runtime_peft (peft.c) is PyTorch as Transformers' Trainer, TRL and peft run it: other layers on the same DDP and
+ * FSDP. */
+extern const struct dtp_runtime dtp_runtime_torch, dtp_runtime_peft;
 
 extern const struct dtp_closed_form_hooks dtp_torch_closed_form; /* closed_form_torch.c */
 

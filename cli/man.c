@@ -1,0 +1,93 @@
+/* `dtplan __man COMMAND` prints the page dtplan-COMMAND.1, which the build installs: one source with --help. */
+#include "cli/command.h"
+#include "cli/help.h"
+
+#include <string.h>
+
+/* Text as roff takes it: no hyphen becomes a dash that cannot be copied, no line begins a request. */
+static void put(FILE *file, const char *text)
+{
+    if (*text == '.' || *text == '\'')
+        fputs("\\&", file);
+    for (const char *c = text; *c; c++)
+        if (*c == '-')
+            fputs("\\-", file);
+        else if (*c == '\\')
+            fputs("\\e", file);
+        else
+            fputc(*c, file);
+}
+
+/* The first sentence, as a title has it: "predicts memory, ... of one training job". */
+static void put_title(FILE *file, const char *words)
+{
+    char title[200];
+    size_t end = strcspn(words, ":;");
+    const char *stop = strstr(words, ". ");
+    if (stop && (size_t)(stop - words) < end)
+        end = (size_t)(stop - words);
+    snprintf(title, sizeof title, "%.*s", (int)end, words);
+    title[0] = (char)(title[0] >= 'A' && title[0] <= 'Z' ? title[0] - 'A' + 'a' : title[0]);
+    if (title[0] && title[strlen(title) - 1] == '.')
+        title[strlen(title) - 1] = '\0';
+    put(file, title);
+}
+
+static void put_options(enum dtp_command command, FILE *file)
+{
+    size_t count;
+    const struct dtp_option *options = dtp_options(&count);
+    fputs(".SH OPTIONS\n", file);
+    for (size_t i = 0; i < count; i++) {
+        if (!(options[i].commands & 1u << command))
+            continue;
+        fputs(".TP\n\\fB", file);
+        put(file, options[i].flag);
+        fputs("\\fR", file);
+        if (options[i].value) {
+            fputs(" \\fI", file);
+            put(file, options[i].value);
+            fputs("\\fR", file);
+        }
+        fputc('\n', file);
+        put(file, options[i].words);
+        fputs(".\n", file);
+    }
+    if (dtp_command_takes_job(command))
+        fputs(
+            ".PP\nKeys of the job, \\fB\\-\\-model\\fR, \\fB\\-\\-gpus\\fR, \\fB\\-\\-strategy\\fR and all others, are "
+            "listed in\n.BR dtplan (1),\nKEYS.\n",
+            file);
+}
+
+void dtp_man_command(enum dtp_command command, FILE *file)
+{
+    const struct dtp_command_help *help = dtp_help_of(command);
+    const char *name = dtp_command_text(command);
+    fprintf(file, ".\\\" Written by dtplan __man %s.\n.TH DTPLAN\\-", name);
+    for (const char *c = name; *c; c++)
+        fputc(*c >= 'a' && *c <= 'z' ? *c - 'a' + 'A' : *c, file);
+    fprintf(file, " 1 \"\" \"dtplan %s\" \"dtplan\"\n.SH NAME\ndtplan\\-%s \\- ", DTPLAN_VERSION, name);
+    put_title(file, help->words);
+    fputs("\n.SH SYNOPSIS\n", file);
+    put(file, help->usage);
+    fputs("\n.SH DESCRIPTION\n", file);
+    put(file, help->words);
+    fputc('\n', file);
+    put_options(command, file);
+    fputs(".SH EXIT STATUS\n", file);
+    for (int i = DTP_OK; i <= DTP_ENVIRONMENT; i++) {
+        fprintf(file, ".TP\n%d\n", i);
+        put(file, dtp_exit_status_words(i));
+        fputs(".\n", file);
+    }
+    fputs(".SH EXAMPLES\n", file);
+    for (size_t i = 0; i < DTP_HELP_EXAMPLES && help->examples[i][0]; i++) {
+        fputs(".TP\n", file);
+        put(file, help->examples[i][1]);
+        fputs(":\n.nf\n\\fB", file);
+        put(file, help->examples[i][0]);
+        fputs("\\fR\n.fi\n", file);
+    }
+    fputs(".SH SEE ALSO\n.BR dtplan (1),\n.BR dtplan\\-tutorial (7)\n", file);
+}

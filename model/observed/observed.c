@@ -1,0 +1,82 @@
+#include "observed/observed.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_BYTES (UINT64_C(2) << 30)
+
+static const char sqlite_begins[] = "SQLite format 3";
+static const char nsys_begins[] = "Start (ns),Duration (ns),";
+
+static bool begins(const char *text, size_t bytes, const char *with)
+{
+    return bytes >= strlen(with) && memcmp(text, with, strlen(with)) == 0;
+}
+
+enum dtp_status dtp_observed_parse(const char *path, const char *text, size_t bytes, struct dtp_observed *out,
+                                   struct dtp_faults *faults)
+{
+    size_t at = 0;
+    memset(out, 0, sizeof *out);
+    out->path = path;
+    if (bytes > 1 && (unsigned char)text[0] == 0x80)
+        return dtp_read_snapshot(path, text, bytes, out, faults);
+    if (begins(text, bytes, sqlite_begins))
+        return dtp_fault(faults, DTP_BAD_INPUT, path, 0,
+                         "is nsys' database, which is not read itself; nsys stats --report cuda_gpu_trace --format csv "
+                         "--output FILE %s writes the table that is",
+                         path);
+    if (bytes > 1 && (unsigned char)text[0] == 0x1f && (unsigned char)text[1] == 0x8b)
+        return dtp_fault(faults, DTP_BAD_INPUT, path, 0, "is packed; gunzip it first");
+    if (begins(text, bytes, nsys_begins))
+        return dtp_read_nsys(path, text, out, faults);
+    while (at < bytes && strchr(" \t\r\n", text[at]) && text[at])
+        at++;
+    if (at < bytes && text[at] == '{')
+        return dtp_read_kineto(path, text, bytes, out, faults);
+    if (dtp_is_train_log(text)) /* its lines may begin with "[rank0]:" */
+        return dtp_read_train_log(path, text, out, faults);
+    if (at < bytes && text[at] == '[')
+        return dtp_read_kineto(path, text, bytes, out, faults);
+    return dtp_fault(
+        faults, DTP_BAD_INPUT, path, 0,
+        "is none of what is read: a history of memory (torch.cuda.memory._dump_snapshot), a trace of "
+        "PyTorch's profiler (JSON), nsys stats' cuda_gpu_trace as CSV, or a log of torchtitan or Megatron-LM");
+}
+
+static enum dtp_status read_all(FILE *file, const char *path, char **out, size_t *bytes, struct dtp_faults *faults)
+{
+    size_t room = 0;
+    *out = NULL;
+    *bytes = 0;
+    do {
+        if (*bytes + 1 >= room) {
+            room = room ? 2 * room : 1 << 16;
+            char *grown = room <= MOST_BYTES ? realloc(*out, room) : NULL;
+            if (!grown)
+                return dtp_fault(faults, DTP_ENVIRONMENT, path, 0,
+                                 room <= MOST_BYTES ? "out of memory" : "is larger than 1 GiB; record fewer steps");
+            *out = grown;
+        }
+        *bytes += fread(*out + *bytes, 1, room - 1 - *bytes, file);
+    } while (!feof(file) && !ferror(file));
+    (*out)[*bytes] = '\0';
+    return ferror(file) ? dtp_fault(faults, DTP_BAD_INPUT, path, 0, "cannot be read: %s", strerror(errno)) : DTP_OK;
+}
+
+enum dtp_status dtp_observed_read(const char *path, struct dtp_observed *out, struct dtp_faults *faults)
+{
+    char *text;
+    size_t bytes;
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return dtp_fault(faults, DTP_BAD_INPUT, path, 0, "cannot be read: %s", strerror(errno));
+    enum dtp_status status = read_all(file, path, &text, &bytes, faults);
+    fclose(file);
+    if (status == DTP_OK)
+        status = dtp_observed_parse(path, text, bytes, out, faults);
+    free(text);
+    return status;
+}

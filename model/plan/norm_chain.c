@@ -1,0 +1,30 @@
+#include "plan/norm_chain.h"
+
+bool dtp_plan_chains_norms(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+{
+    return plan->runtime->chains_norms && !plan->fast_kernels && !dtp_plan_fuses(plan) &&
+           transformer->norm == DTP_RMS_NORM && !transformer->norm_without_weight;
+}
+
+/* c bytes of the compute dtype. Forward, of a 16-bit stream: cast c + 4, square 4 + 4, mean 4, product with rsqrt 4 +
+ * 4, cast 4 + c, product with the weight c + c. Backward: of the weight's product c + c, cast c + 4, of the product g r
+ * 4 + 4 and g x 4 + 4 + 4, whose sum over a row is read 4; the mean's gradient spread over it 4, of the square x 4 + 4,
+ * 2 x 4 + 4 and their product 4 + 4 + 4; both gradients added 4 + 4 + 4, cast 4 + c. A trained weight's: g x 3 c and
+ * its sum over rows c. An fp32 stream has no casts and c is 4. Beside these each way a few kernels of a number a row.
+ */
+struct dtp_norm_chain dtp_norm_chain_of(const struct dtp_plan *plan, bool trained)
+{
+    bool wide = dtp_plan_autocast(plan);
+    double c = wide ? 4 : dtp_plan_compute_bytes(plan), casts = wide ? 0 : 2 * (4 + c);
+    struct dtp_norm_chain chain = {.forward = casts + 20 + 2 * c,
+                                   .backward = casts + 68 + 2 * c + (trained ? 4 * c : 0),
+                                   .forward_kernels = wide ? 6u : 8u,
+                                   .backward_kernels = (wide ? 13u : 15u) + (trained ? 2u : 0u)};
+    chain.saved = wide ? (trained ? 4 : 0) : 4 + (trained ? dtp_plan_compute_bytes(plan) : 0);
+    return chain;
+}
+
+uint64_t dtp_norm_chain_head(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+{
+    return dtp_plan_chains_norms(transformer, plan) ? dtp_norm_chain_of(plan, !dtp_plan_adapts(plan)).saved : 0;
+}

@@ -1,0 +1,26 @@
+/* RMSNorm as a chain of PyTorch's operators on a copy in fp32, as Transformers writes it (modeling_llama.py,
+ * LlamaRMSNorm.forward; those of Mistral, Qwen2 and others are copies of it): cast, square, mean, rsqrt, product, cast
+ * back, product with the weight. A kernel each, and autograd keeps the copy; where the stream is fp32 already, that is
+ * what the chain reads, and the normed rows beside for the weight's gradient. */
+#ifndef DTP_NORM_CHAIN_H
+#define DTP_NORM_CHAIN_H
+
+#include "plan/rules.h"
+
+/* The runtime's norms are such chains: RMSNorm, and neither compiled nor replaced by one kernel. */
+bool dtp_plan_chains_norms(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
+
+/* Of an element of what is normed: bytes that its kernels read and write, without casts that linears behind it make
+ * under autocast and without the sum of its gradient and the stream's; how many kernels they are; and bytes that stay
+ * for backward beside the norm's input. `trained`: its weight. */
+struct dtp_norm_chain {
+    double forward, backward;
+    uint32_t forward_kernels, backward_kernels;
+    uint64_t saved;
+};
+struct dtp_norm_chain dtp_norm_chain_of(const struct dtp_plan *plan, bool trained);
+
+/* The same of the final norm alone, in bytes that stay; 0: it is no chain. */
+uint64_t dtp_norm_chain_head(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
+
+#endif

@@ -1,0 +1,152 @@
+#!/usr/bin/env bash
+# dtplan compare: check_compare.sh DTPLAN SOURCE_TREE. Every planted difference is named first, and nothing where nothing was
+# planted: of records that make_records.py makes up, and of those of an H200 (reports/h200/compare).
+set -uo pipefail
+
+program=$1
+source=$2
+export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8 COLUMNS=160
+scratch=$(mktemp -d)
+trap 'rm -rf -- "$scratch"' EXIT
+cd -- "$scratch" || exit 1
+failures=0
+
+failed() {
+    echo "FAILED: $*"
+    failures=$((failures + 1))
+}
+
+expect() {
+    local wanted=$1 status
+    shift
+    timeout 300 "$program" "$@" >out 2>err </dev/null
+    status=$?
+    [[ $status == "$wanted" ]] || failed "exit status $status, not $wanted: dtplan $*: $(head -c 900 err out)"
+}
+
+says() {
+    grep -qF -e "$1" "${2:-err}" || failed "${2:-err} lacks '$1': $(head -c 1500 "${2:-err}")"
+}
+
+# first CAUSE ARGUMENTS: of dtplan compare; "" for none
+first() {
+    local cause=$1 found
+    shift
+    expect 0 compare "$@"
+    found=$(sed -n '/^LIKELY CAUSES/{n;p;}' out)
+    if [[ $cause ]]; then
+        [[ $found == "  $cause, "* ]] || failed "'$cause' is not the first cause of $*: $(sed -n '/^LIKELY/,$p' out)"
+    else
+        says 'None is seen in these files.' out
+    fi
+}
+
+python3 "$source/tests/cli/make_records.py" . || exit 1
+small=(--layers 4 --hidden 256 --heads 4 --ffn 1024 --vocab 1024 --gpu h200 --strategy ddp --gpus 1 --seq 512 --micro-batch 2)
+sharded=("${small[@]}" --gpus 4 --strategy full_shard --hidden 2048 --heads 16 --ffn 5504 --seq 2048)
+
+# ---- made up -----------------------------------------------------------------------------------------------------------
+
+first '' none.json
+first 'another attention kernel' attention.json
+first 'logits in fp32' fp32_logits.json
+first 'matmuls in fp32' fp32_matmuls.json
+first 'the optimizer is not fused' optimizer.json
+first 'the GPU waits for its input' stall.json
+first 'the GPU waits for its input' loader.json
+says "inside PyTorch's DataLoader" <(tr -s ' \n' ' ' <out)
+first 'weights are not gathered ahead' no_prefetch.json
+first '' gathered.json
+first 'weights are not gathered ahead' no_prefetch.json "${sharded[@]}"
+first 'a slow rank' rank0.json rank1.json rank2.json rank3.json
+says 'kernels of rank2.json take' <(tr -s ' \n' ' ' <out)
+first '' even0.json even1.json even2.json even3.json
+first 'activations are not checkpointed' none.json "${small[@]}" --checkpointing full
+first 'activations are checkpointed' checkpointed.json "${small[@]}"
+first 'gradients are reduced in every micro-step' every.json "${small[@]}" --gpus 2 --accumulate 4
+expect 0 compare lazy.json "${small[@]}" --gpus 2 --accumulate 4
+! grep -q 'in every micro-step' out || failed "reductions of the last micro-step are no cause"
+# What the plan means to do is none.
+for flags in '--attention math' '--precision fp32'; do
+    # shellcheck disable=SC2086 # words
+    expect 0 compare attention.json "${small[@]}" $flags
+    [[ $flags != *math* ]] || ! grep -q 'another attention' out || failed "$flags: attention"
+done
+expect 0 compare fp32_matmuls.json "${small[@]}" --precision fp32
+! grep -q 'matmuls in fp32,' out || failed "a plan in fp32 has them"
+expect 0 compare optimizer.json "${small[@]}" --optimizer adamw-foreach
+! grep -q 'not fused' out || failed "a plan without a fused optimizer"
+
+first 'tensors that are never freed' leak.pickle
+says '6 tensors made in remember (train.py:77) are never freed, 8.0 MiB each' <(tr -s ' \n' ' ' <out)
+first '' kept.pickle
+first 'another attention kernel' scores.pickle "${small[@]}"
+says '4 tensors of 2 x 4 x 512 x 512 scores' <(tr -s ' \n' ' ' <out)
+first 'logits in fp32' logits.pickle "${small[@]}" --compile
+expect 0 compare titan.log megatron.log
+grep -qE 'tokens/s of a GPU +6236' out || failed "the median behind two steps: $(grep tokens out)"
+grep -qE 'step, ms +717' out || failed "the median behind two steps: $(grep 'step,' out)"
+grep -qE 'memory, GiB +34\.05' out || failed "memory: $(grep memory out)"
+expect 0 compare nsys.csv
+grep -qE '^ +matmul +30\.000' out || failed "nsys: $(grep matmul out)"
+
+# ---- refused -----------------------------------------------------------------------------------------------------------
+
+expect 2 compare
+says 'no record of a run is named'
+printf 'SQLite format 3\0' >profile.sqlite
+expect 2 compare profile.sqlite
+says 'nsys stats --report cuda_gpu_trace --format csv'
+python3 -c 'import os, pickle
+class Evil:
+    def __reduce__(self): return (os.system, ("touch obeyed",))
+pickle.dump({"device_traces": [Evil()]}, open("evil.pickle", "wb"))'
+expect 2 compare evil.pickle
+says 'would import, call or build something'
+[[ ! -e obeyed ]] || failed "a pickle was obeyed"
+head -c 3000 leak.pickle >cut.pickle
+expect 2 compare cut.pickle
+says 'was the file copied whole?'
+echo '{"traceEvents": [' >cut.json
+expect 2 compare cut.json
+says 'is no JSON of a profiler'
+echo 'hello' >other.txt
+expect 2 compare other.txt
+says 'is none of what is read'
+expect 2 compare there-is-none.json
+gzip -k none.json
+expect 2 compare none.json.gz
+says 'gunzip it first'
+
+# ---- of an H200 --------------------------------------------------------------------------------------------------------
+
+recorded=$source/reports/h200/compare
+plan=(--layers 4 --hidden 2048 --heads 16 --ffn 5504 --vocab 32000 --gpu h200 --gpus 1 --seq 2048 --micro-batch 8 --strategy ddp)
+while read -r name ending checkpointing cause; do
+    gunzip -c "$recorded/$name.$ending.gz" >"$name.$ending" || failed "$name.$ending.gz"
+    first "$cause" "$name.$ending" "${plan[@]}" --checkpointing "$checkpointing"
+done <<'END'
+none json none
+full json full
+math_attention json none another attention kernel
+fp32_logits json none logits in fp32
+fp32_matmuls json none matmuls in fp32
+optimizer_not_fused json none the optimizer is not fused
+checkpointing_off json full activations are not checkpointed
+dataloader json none the GPU waits for its input
+none pickle none
+full pickle full
+leak pickle none tensors that are never freed
+math_attention pickle none another attention kernel
+checkpointing_off pickle full activations are not checkpointed
+END
+expect 0 compare math_attention.json math_attention.pickle "${plan[@]}" --json
+python3 -c 'import json
+d = json.load(open("out"))
+assert d["schema"] == "dtplan.beside/1" and len(d["files"]) == 2, d
+assert [c["cause"] for c in d["causes"]][:2] == 2 * ["another attention kernel"], d["causes"]' || failed "--json: $(head -c 900 out)"
+
+if ((failures)); then
+    echo "$failures failed"
+    exit 1
+fi

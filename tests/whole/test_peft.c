@@ -1,0 +1,128 @@
+/* Runtime peft by hand: what Transformers' modeling files and loss keep of a token beside runtime torch's, of
+ * LLaMA-7B (32 layers, 4096 wide, 32 heads, ffn 11008, 32000 words) with adapters of rank 16 on attention,
+ * checkpointed. */
+#include "plan/norm_chain.h"
+#include "runtime/runtimes.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "lib/memory_fixture.h"
+
+static struct dtp_plan trainer(uint32_t rank)
+{
+    struct dtp_plan plan = plan_of(&dtp_runtime_peft, DTP_DDP, "bf16-pure");
+    plan.checkpointing = DTP_CHECKPOINT_FULL;
+    if (!rank)
+        return plan;
+    plan.adapters.rank = rank, plan.adapters.targets = DTP_TARGETS_ATTENTION, plan.adapters.dtype = DTP_FP32;
+    plan.adapters.dropout = 0.1;
+    return plan;
+}
+
+/* What a sequence of 2048 more takes of a token. */
+static double of_a_token(struct dtp_plan plan)
+{
+    plan.micro_batch = 2;
+    double few = (double)predict(&plan, &one_gpu).allocated_peak_bytes;
+    plan.micro_batch = 4;
+    return ((double)predict(&plan, &one_gpu).allocated_peak_bytes - few) / (2 * 2048);
+}
+
+static void assert_near(double value, double expected)
+{
+    if (!(value > expected * 0.9999 && value < expected * 1.0001))
+        fail_msg("%.17g is not %.17g", value, expected);
+}
+
+/* The peak is the loss. 32 layers' inputs 2 x 4096; logits 2, in fp32 4, without the last token 4 and log-softmax 4: 14
+ * x 32000; of the final norm the copy in fp32 and what the head read, (4 + 2) x 4096. A fused loss and norms: 10 x
+ * 32000, and the norm's input and result. fms-acceleration's runs of Mistral-7B, of the same widths, differ by 734,727
+ * and 598,540 bytes a token (published_runs_3d_moe.csv, fa-025 and fa-027, fa-029 and fa-031). */
+static void test_loss(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = trainer(16);
+    assert_near(of_a_token(plan), 32 * 2 * 4096 + 14 * 32000 + 6 * 4096);
+    plan.fast_kernels = true, plan.loss = DTP_LOSS_FUSED;
+    assert_near(of_a_token(plan), 32 * 2 * 4096 + 10 * 32000 + 4 * 4096);
+}
+
+/* A wide model of few words has its peak in a layer's backward: 80 layers of Llama-2-70B (8192, 64 heads, 8 of keys,
+ * ffn 28672), h = 8192 bytes: inputs 2 h each; of the layer the copies of both norms 4 + 4, what dropout made of the
+ * inputs of q, k, v and o, with masks, 4 x 3, q and the core's result 2 + 2, k and v 1/4 each, gate, up and silu 3 x 7,
+ * its result once more 2; gradients of that 2, of the product 7, of silu and up 7 each: 70.5. Besides, in bytes: x A of
+ * four adapters 2 x 16 each, a number of each head, of both norms, a token's index: 4 x 64 + 2 x 4 + 8 + 128. */
+static void test_layer(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = llama_7b();
+    t.layers = 80, t.hidden = 8192, t.heads = 64, t.kv_heads = 8, t.head_dim = 128, t.ffn = 28672, t.vocab = 32000;
+    struct dtp_cluster cluster = one_gpu;
+    cluster.gpu.memory_bytes = UINT64_C(400) << 30;
+    struct dtp_plan plan = trainer(16);
+    plan.micro_batch = 2;
+    double few = (double)estimate(&t, &plan, &cluster).allocated_peak_bytes;
+    plan.micro_batch = 4;
+    double more = (double)estimate(&t, &plan, &cluster).allocated_peak_bytes;
+    assert_near((more - few) / (2 * 2048), 8192 * (80 * 2 + 70.5) + 400);
+}
+
+/* A 16-bit norm of trained weights moves 8 c bytes for casts both ways... counted at c = 2: forward cast 6, square 8,
+ * mean 4, product 8, cast 6, weight 4 = 36; backward weight 4, cast 6, products 8 and 12, sum 4, mean 4, power 8 + 8 +
+ * 12, sum 12, cast 6 = 84, of the weight 8 more. Frozen it saves the copy alone. */
+static void test_norm_chain(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = trainer(0);
+    struct dtp_norm_chain chain = dtp_norm_chain_of(&plan, true);
+    assert_true(chain.forward == 36 && chain.backward == 92);
+    assert_int_equal(chain.saved, 6);
+    chain = dtp_norm_chain_of(&plan, false);
+    assert_true(chain.forward == 36 && chain.backward == 84);
+    assert_int_equal(chain.saved, 4);
+    struct dtp_transformer t = llama_7b();
+    assert_true(dtp_plan_chains_norms(&t, &plan));
+    t.norm = DTP_LAYER_NORM; /* one kernel of PyTorch's */
+    assert_false(dtp_plan_chains_norms(&t, &plan));
+}
+
+static void assert_refused(struct dtp_plan plan, const char *key)
+{
+    static struct dtp_faults faults;
+    struct dtp_transformer t = llama_7b();
+    struct dtp_cluster cluster = one_gpu;
+    memset(&faults, 0, sizeof faults);
+    cluster.oversubscription = 1;
+    for (int i = 0; i < DTP_DTYPE_COUNT; i++)
+        cluster.gpu.peak_flops_per_s[i] = 1e15;
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], key));
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = trainer(16);
+    plan.compile = true;
+    assert_refused(plan, "compile");
+    plan = trainer(16);
+    plan.loss = DTP_LOSS_CHUNKED;
+    assert_refused(plan, "loss");
+    plan = trainer(16);
+    plan.checkpointing = DTP_CHECKPOINT_SELECTIVE_ATTENTION;
+    assert_refused(plan, "checkpointing");
+    plan = trainer(16);
+    plan.runtime = &dtp_runtime_torch, plan.fast_kernels = true;
+    assert_refused(plan, "fast_kernels");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_loss), cmocka_unit_test(test_layer),
+                                       cmocka_unit_test(test_norm_chain), cmocka_unit_test(test_refused)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
