@@ -211,9 +211,24 @@ double dtp_optimizer_bytes_per_parameter(const struct dtp_plan *plan)
         return 10 * state + 2 * param + 2 * master + checked;
     if (row->shape == DTP_STATE_FACTORS)
         return 3 * param + 3 * grad + 11 * dtp_dtype_bytes(p->moments) + 2 * master + checked;
+    if (row->shape == DTP_STATE_MATRICES) /* AdamW's, in one kernel */
+        return 2 * param + grad + 4 * dtp_dtype_bytes(p->moments) + 2 * master + checked;
     double passes = plan->optimizer == DTP_MOMENTUM ? 5 : 2;
     bool own_copy = master > 0 && plan->optimizer == DTP_ADAMW_FUSED; /* which it updates, and writes p from it */
     return (own_copy ? param : 2 * param) + 2 * master + grad + passes * state + checked;
+}
+
+/* The gradient goes into the momentum, g b -> b; a look ahead is made of both, g b -> u; it is cast to bf16 where it is
+ * wider, u -> x; x is read for its norm and divided in place. Then p decays, and the result is added to it. */
+double dtp_optimizer_matrix_bytes_per_parameter(const struct dtp_plan *plan)
+{
+    struct dtp_element_bytes element;
+    dtp_element_bytes_count(plan, &element);
+    double param = dtp_dtype_bytes(plan->precision.params), grad = (double)element.grads;
+    double state = dtp_dtype_bytes(plan->precision.moments), narrow = dtp_dtype_bytes(DTP_BF16);
+    double momentum = 2 * (2 * state + grad), cast = state > narrow ? state + narrow : 0;
+    double checked = dtp_plan_scales_loss(plan) ? 2 * grad : 0;
+    return momentum + cast + 3 * narrow + 4 * param + narrow + checked;
 }
 
 struct flash_rates {

@@ -400,6 +400,11 @@ static void check_state_by_tensor(struct dtp_resolver *r, const struct dtp_optim
         dtp_plan_refuse(r, "optimizer", "%s with tp, pp or ep is not modelled; use adamw or adam8bit", row->word);
     else if (dtp_plan_adapts(p))
         dtp_plan_refuse(r, "optimizer", "%s of adapters is not modelled; use adamw", row->word);
+    else if (row->shape == DTP_STATE_MATRICES && r->transformer->experts)
+        dtp_plan_refuse(r, "optimizer", "%s takes matrices alone, not stacks of experts (torch.optim.Muon); use adamw",
+                        row->word);
+    else if (row->shape == DTP_STATE_MATRICES && !(r->cluster->gpu.peak_flops_per_s[DTP_BF16] > 0))
+        dtp_plan_refuse(r, "optimizer", "%s multiplies in bf16, which this GPU has not; use adamw", row->word);
     else if (p->precision.moments != p->precision.params || p->precision.master != p->precision.params)
         dtp_plan_refuse(r, "moment_dtype", "%s keeps its state as its parameters, in %s, not in %s; set it to that",
                         row->word, dtp_dtype_text(p->precision.params), dtp_dtype_text(p->precision.moments));

@@ -2,6 +2,7 @@
  * formula's, what a step makes beside them, its passes, and what is refused. */
 #include "bounds/bounds.h"
 #include "cost/op_cost.h"
+#include "lower/lower.h"
 #include "plan/optimizer_state.h"
 
 #include <setjmp.h>
@@ -18,6 +19,39 @@ static struct dtp_plan adafactor(const char *precision)
     plan.optimizer = DTP_ADAFACTOR;
     plan.sequence = 512;
     return plan;
+}
+
+/* Shapes with everything that a walk over tensors may forget: learned positions, biases, a tied head, norms of q and k,
+ * packed projections, experts in some layers with a router, shared experts. */
+static struct dtp_transformer shape(int number)
+{
+    struct dtp_transformer t = dtp_transformer_default();
+    t.layers = 4, t.hidden = 256, t.ffn = 768, t.vocab = 1000, t.heads = 4, t.kv_heads = 2, t.head_dim = 64;
+    if (number & 1)
+        t.position = DTP_POSITION_LEARNED, t.positions = 1024, t.norm = DTP_LAYER_NORM, t.norm_bias = true;
+    if (number & 2)
+        t.tied_head = true, t.qkv_bias = t.attention_output_bias = t.mlp_bias = true;
+    if (number & 4)
+        t.experts = 8, t.experts_per_token = 2, t.expert_ffn = 128, t.dense_layers = 1;
+    return t;
+}
+
+static struct dtp_cluster resolved(const struct dtp_transformer *t, struct dtp_plan *plan)
+{
+    struct dtp_cluster cluster = one_gpu;
+    for (int i = 0; i < DTP_DTYPE_COUNT; i++)
+        cluster.gpu.peak_flops_per_s[i] = 1e15;
+    cluster.oversubscription = 1;
+    assert_int_equal(dtp_plan_resolve(plan, t, &cluster, NULL), DTP_OK);
+    return cluster;
+}
+
+static struct dtp_bounds bounds_of(const struct dtp_transformer *t, struct dtp_plan plan)
+{
+    struct dtp_bounds bounds;
+    struct dtp_cluster cluster = resolved(t, &plan);
+    dtp_bounds_of(t, &cluster, &plan, &bounds);
+    return bounds;
 }
 
 /* A layer of LLaMA-7B: four matrices of 4096 + 4096, three of 4096 + 11008, norms 2 x 4096: 86,272. The ends: 2 x
@@ -61,40 +95,84 @@ static void test_passes_by_hand(void **state)
     assert_true(dtp_optimizer_bytes_per_parameter(&plan) == 76);
 }
 
-/* Shapes with everything that a walk over tensors may forget: learned positions, biases, a tied head, norms of q and k,
- * packed projections, experts in some layers with a router, shared experts. */
-static struct dtp_transformer shape(int number)
+/* One number of blocks' matrices, 32 (4 x 4096^2 + 3 x 4096 x 11008) = 6,476,005,376, two of the rest: 262,410,240. */
+static void test_muon_by_hand(void **state)
 {
-    struct dtp_transformer t = dtp_transformer_default();
-    t.layers = 4, t.hidden = 256, t.ffn = 768, t.vocab = 1000, t.heads = 4, t.kv_heads = 2, t.head_dim = 64;
-    if (number & 1)
-        t.position = DTP_POSITION_LEARNED, t.positions = 1024, t.norm = DTP_LAYER_NORM, t.norm_bias = true;
-    if (number & 2)
-        t.tied_head = true, t.qkv_bias = t.attention_output_bias = t.mlp_bias = true;
-    if (number & 4)
-        t.experts = 8, t.experts_per_token = 2, t.expert_ffn = 128, t.dense_layers = 1;
-    return t;
+    (void)state;
+    const uint64_t matrices = UINT64_C(6476005376), rest = PARAMETERS - matrices;
+    assert_int_equal(rest, 262410240);
+    struct dtp_transformer t = llama_7b();
+    struct dtp_plan plan = adafactor("bf16-pure");
+    plan.optimizer = DTP_MUON;
+    assert_int_equal(dtp_optimizer_matrix_elements(&t, &plan), matrices);
+    struct dtp_memory m = predict(&plan, &one_gpu);
+    assert_int_equal(m.optimizer_bytes, 2 * matrices + 4 * rest);
+    /* gate, up and down: the look ahead, X and what X becomes in bf16, 6 bytes an element; X X^T and its polynomial, 4
+     * x 4096^2 */
+    plan.optimizer = DTP_ADAMW_FUSED;
+    const struct dtp_memory without = predict(&plan, &one_gpu);
+    assert_int_equal(m.phase_bytes[DTP_PHASE_STEP][DTP_OWNER_WORKSPACE] -
+                         without.phase_bytes[DTP_PHASE_STEP][DTP_OWNER_WORKSPACE],
+                     6 * DOWN + 4 * 4096 * 4096);
 }
 
-static struct dtp_bounds bounds_of(const struct dtp_transformer *t, struct dtp_plan plan)
+/* Five steps of 2 n n m twice and 2 n n n: of [3, 5] and [5, 3] 5 (2 x 2 x 9 x 5 + 2 x 27) = 1170. Copies before addmm
+ * in bf16, read and written: 5 x 4 (9 + 15) = 480 bytes. In fp32 the look ahead has 4 bytes: 8 x 15 + 4 x 9. */
+static void test_products_by_hand(void **state)
 {
-    struct dtp_bounds bounds;
-    struct dtp_cluster cluster = one_gpu;
-    for (int i = 0; i < DTP_DTYPE_COUNT; i++)
-        cluster.gpu.peak_flops_per_s[i] = 1e15;
-    cluster.oversubscription = 1;
-    assert_int_equal(dtp_plan_resolve(&plan, t, &cluster, NULL), DTP_OK);
-    dtp_bounds_of(t, &cluster, &plan, &bounds);
-    return bounds;
+    (void)state;
+    struct dtp_plan plan = adafactor("bf16-mixed");
+    struct dtp_newton_schulz p;
+    plan.optimizer = DTP_MUON;
+    for (int turned = 0; turned < 2; turned++) {
+        dtp_newton_schulz_of(&plan, turned ? 5 : 3, turned ? 3 : 5, &p);
+        assert_true(p.n == 3 && p.m == 5 && p.flops == 1170 && p.bytes == 480);
+        assert_int_equal(p.scratch_bytes, 156);
+    }
+    /* lerp into the momentum 12, look ahead 12, cast 4 + 2, norm 2, division 4, decay 8, addition 8 + 2: 54 bytes; in
+     * bf16 without a cast 6 + 6 + 2 + 4 + 4 + 4 + 2 */
+    assert_true(dtp_optimizer_matrix_bytes_per_parameter(&plan) == 54);
+    assert_true(dtp_optimizer_bytes_per_parameter(&plan) == 28);
+    plan = adafactor("bf16-pure");
+    plan.optimizer = DTP_MUON;
+    assert_true(dtp_optimizer_matrix_bytes_per_parameter(&plan) == 28);
+}
+
+/* FLOPs of the program's products and bytes of its passes, against the sums by hand of a layer with h = 256, q = 256,
+ * k, v = 128, f = 768 (three gated matrices). */
+static void test_muon_program(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = shape(0);
+    struct dtp_plan plan = adafactor("fp32");
+    plan.optimizer = DTP_MUON;
+    struct dtp_cluster cluster = resolved(&t, &plan);
+    struct dtp_program *program = NULL;
+    assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, NULL), DTP_OK);
+    double flops = 0, bytes = 0, square = 5 * 6 * 256.0 * 256 * 256;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        const struct dtp_op *op = &dtp_program_ops(program)[i];
+        flops += op->kind == DTP_OP_NEWTON_SCHULZ ? op->demand->flops : 0;
+        bytes += op->kind == DTP_OP_OPTIMIZER ? op->demand->bytes : 0;
+    }
+    double narrow = 5 * (4.0 * 128 * 128 * 256 + 2.0 * 128 * 128 * 128),
+           wide = 5 * (4.0 * 256 * 256 * 768 + 2.0 * 256 * 256 * 256);
+    assert_true(flops == 4 * (2 * square + 2 * narrow + 3 * wide));
+    double elements = 4 * (2 * 256.0 * 256 + 2 * 128 * 256 + 3 * 256 * 768), grams = 4 * (5 * 65536.0 + 2 * 16384);
+    double rest = (double)dtp_transformer_count(&t).total - elements;
+    assert_true(bytes == 28 * rest + 54 * elements + 20 * (elements + grams));
+    dtp_program_destroy(program);
 }
 
 /* The program's buffers against the walk of the formulas and bounds, which goes over the model anew. */
 static void test_program_and_formula(void **state)
 {
     (void)state;
-    for (int number = 0; number < 16; number++) {
-        struct dtp_transformer t = shape(number & 7);
+    for (int number = 0; number < 32; number++) {
+        struct dtp_transformer t = shape(number & (number & 16 ? 3 : 7)); /* Muon takes no experts */
         struct dtp_plan plan = adafactor(number & 1 ? "bf16-mixed" : "fp32");
+        if (number & 16)
+            plan.optimizer = DTP_MUON;
         plan.fused_qkv = plan.fused_gate_up = number & 8;
         struct dtp_element_bytes bytes;
         dtp_element_bytes_count(&plan, &bytes);
@@ -105,7 +183,8 @@ static void test_program_and_formula(void **state)
         assert_int_equal(bounds.optimizer_bytes, counted);
         assert_true((double)bounds.memory_bytes > 0.99 * (double)m.allocated_peak_bytes);
         assert_true((double)bounds.memory_bytes < 1.2 * (double)m.allocated_peak_bytes);
-        assert_true(counted > 0 && counted < 4 * dtp_transformer_count(&t).total / 20);
+        uint64_t one = 4 * dtp_transformer_count(&t).total;
+        assert_true(number & 16 ? counted > one && counted < 2 * one : counted > 0 && counted < one / 20);
     }
 }
 
@@ -150,6 +229,8 @@ static void test_refused(void **state)
     plan = adafactor("bf16-mixed");
     plan.runtime = &dtp_runtime_deepspeed;
     assert_refused(plan, "under runtime deepspeed");
+    plan.runtime = &dtp_runtime_torch, plan.optimizer = DTP_MUON, plan.strategy = DTP_FULL_SHARD;
+    assert_refused(plan, "muon is modelled where each GPU has whole tensors");
     plan = adafactor("bf16-mixed");
     plan.tp = 2;
     assert_refused(plan, "with tp, pp or ep");
@@ -164,6 +245,8 @@ int main(void)
         cmocka_unit_test(test_factors_by_hand), cmocka_unit_test(test_estimates_by_hand),
         cmocka_unit_test(test_passes_by_hand),  cmocka_unit_test(test_program_and_formula),
         cmocka_unit_test(test_experts_by_hand), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_muon_by_hand),    cmocka_unit_test(test_products_by_hand),
+        cmocka_unit_test(test_muon_program),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

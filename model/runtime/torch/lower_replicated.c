@@ -6,6 +6,7 @@
 #include "plan/optimizer_state.h"
 #include "runtime/torch/lower_comm_hook.h"
 #include "runtime/torch/lower_foreach.h"
+#include "runtime/torch/lower_muon.h"
 #include "runtime/torch/torch.h"
 
 #include "base/bytes.h"
@@ -27,11 +28,17 @@ static struct dtp_lower_buckets *buckets_of(const struct dtp_lowering *l)
 /* ---- state
  * ------------------------------------------------------------------------------------------------------------ */
 
-/* Of a part of the rank that holds all: sums over rows and over columns of its matrices, or of vectors their own. */
-static void add_factors(struct dtp_lowering *l, const struct dtp_lower_module *module, int part,
-                        struct dtp_lower_moments *out)
+/* Of a part of the rank that holds all: sums over rows and over columns of its matrices, or of vectors their own; or
+ * one momentum of a block's matrix and two moments of all else. */
+static void add_by_shape(struct dtp_lowering *l, const struct dtp_lower_module *module, int part,
+                         struct dtp_lower_moments *out)
 {
     uint64_t bytes = dtp_dtype_bytes(l->plan->precision.moments), rows = module->rows[part];
+    if (dtp_optimizer_row(l->plan->optimizer)->shape == DTP_STATE_MATRICES) {
+        for (int i = module->matrix[part] ? 1 : 0; i < 2; i++)
+            dtp_lower_add_state(l, out, dtp_bytes_product(bytes, module->elements[part]));
+        return;
+    }
     dtp_lower_add_state(l, out, dtp_bytes_product(bytes, rows ? rows : module->elements[part]));
     dtp_lower_add_state(l, out, dtp_bytes_product(bytes, module->columns[part]));
 }
@@ -47,7 +54,7 @@ static void make_moments(struct dtp_lowering *l, const struct dtp_lower_module *
             continue;
         uint64_t elements = module->elements[part] < own ? module->elements[part] : own;
         if (dtp_optimizer_by_tensor(l->plan))
-            add_factors(l, module, part, out);
+            add_by_shape(l, module, part, out);
         dtp_lower_add_moments(l, out, elements);
         own -= elements;
     }
@@ -260,8 +267,9 @@ static void update_modules(struct dtp_lowering *l)
             grads[part] = apart || !l->own ? l->state[i].kept[part] : bucket_of(l, i, part);
         }
         uint64_t end = before + module->trained_elements;
+        uint64_t apart = dtp_lower_muon(l, module, i);
         dtp_lower_update(l, l->state[i].params, l->state[i].moments, grads, module->parts,
-                         dtp_divide_up(end, ranks) - dtp_divide_up(before, ranks));
+                         dtp_divide_up(end, ranks) - dtp_divide_up(before, ranks) - apart);
         before = end;
     }
     for (uint64_t i = 0; i <= l->transformer->layers; i++)
