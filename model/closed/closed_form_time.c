@@ -365,10 +365,8 @@ static double device_optimizer_s(const struct dtp_timing *c)
     const struct dtp_closed_form_hooks *hooks = c->plan->runtime->closed;
     double apart = (double)dtp_optimizer_matrix_elements(c->transformer, c->plan);
     double bytes = (dtp_timing_optimizer_shard(c) - apart) * dtp_optimizer_bytes_per_parameter(c->plan);
-    if (apart > 0)
-        bytes += apart * dtp_optimizer_matrix_bytes_per_parameter(c->plan);
-    double update_s = bytes / c->streaming_bytes_per_s;
-    return update_s + (hooks->beside_update_s ? hooks->beside_update_s(c) : 0);
+    bytes += apart * dtp_optimizer_matrix_bytes_per_parameter(c->plan);
+    return bytes / c->streaming_bytes_per_s + (hooks->beside_update_s ? hooks->beside_update_s(c) : 0);
 }
 
 /* ---- the record for explain -------------------------------------------------------------------------------------- */
