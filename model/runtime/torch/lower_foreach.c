@@ -5,7 +5,8 @@
 dtp_buffer_id dtp_lower_foreach_begin(struct dtp_lowering *l, uint64_t elements)
 {
     uint64_t bytes = dtp_optimizer_scratch_bytes(l->transformer, l->plan, elements);
-    const char *name = l->plan->optimizer == DTP_ADAMW_FOREACH ? "square roots of moments" : "estimates of moments";
+    const char *name =
+        l->plan->optimizer == DTP_ADAMW_FOREACH ? "square roots of moments" : "temporaries of the update";
     if (!bytes)
         return DTP_NO_BUFFER;
     struct dtp_draft draft;
