@@ -153,9 +153,15 @@ void dtp_keep_step(struct dtp_trainer *t)
         save_beside(t);
     else if (divides(s->checkpoint_every, t->position.step))
         save_now(t);
-    /* One that takes longer than the steps between two is not begun again before it is done. */
-    if (t->snapshots && divides(s->snapshot_every, t->position.step) && !t->snapping)
+    /* One that takes longer than the steps between two is waited for, or more than two snapshots' worth could be lost.
+     */
+    if (t->snapshots && divides(s->snapshot_every, t->position.step)) {
+        double begun_s = dtp_now_s();
+        end_snapshot(t);
+        double waited_s = dtp_now_s() - begun_s;
         begin_snapshot(t);
+        t->snapshot_stall_s += waited_s;
+    }
     t->last_end_s = dtp_now_s();
 }
 

@@ -34,7 +34,8 @@ struct executor {
     bool several, always, shards, sums; /* sums: whole gradients of later micro-steps are added to the first ones' */
     bool sharded;                       /* weights are gathered module by module */
     bool streams;                       /* shards of blocks leave through two that stand */
-    uint64_t carried;                   /* of the block above, into this one's first norm */
+    bool alone;       /* one rank, whose blocks are updated behind their backward: the gradients of one at a time */
+    uint64_t carried; /* of the block above, into this one's first norm */
     uint64_t replayed, opened; /* beside what stands of the block above: a block made again | before its first norm */
     uint64_t passing;          /* what forward has beside what it keeps */
 };
@@ -182,6 +183,7 @@ static void size_gradients(const struct dtp_bound *b, struct executor *x, bool c
         x->shard[i] = (wide ? 4 : bytes) * (x->elements[i] / u->ranks);
     }
     x->all_whole = of_all(b, x->whole), x->all_shard = of_all(b, x->shard);
+    x->alone = plan->executor.update_in_backward && b->cluster->gpus == 1;
     x->streams = (on_host || plan->executor.update_in_backward) && x->shards && !x->always;
 }
 
@@ -226,7 +228,7 @@ static uint64_t gradients(const struct dtp_bound *b, const struct executor *x, u
     uint64_t tied = b->units.head ? 0 : x->whole[FIRST], block = x->whole[BLOCK], last = x->whole[LAST];
     uint64_t going = blocks ? (blocks > 1 ? block : last) + block : last;
     if (!x->shards && !x->sums)
-        return x->several ? x->all_whole : last + tied + blocks * block;
+        return x->several ? x->all_whole : last + tied + (x->alone && blocks ? 1 : blocks) * block;
     if (x->sums)
         return x->all_whole + tied + going;
     if (x->always)
@@ -283,8 +285,9 @@ void dtp_bound_executor(struct dtp_bound *b)
     /* the embedding's, beside those of block 0 */
     bool moves = x.shards || x.sums;
     uint64_t shards = x.all_shard - (x.streams ? b->layers * x.shard[BLOCK] : 0), first = x.shard[FIRST];
-    uint64_t resting = x.shards ? shards - (x.always ? 0 : first) : x.all_whole;
-    dtp_bound_hold(b, x.shards ? shards : x.all_whole);
+    uint64_t wholes = x.all_whole - (x.alone ? b->layers * x.whole[BLOCK] : 0);
+    uint64_t resting = x.shards ? shards - (x.always ? 0 : first) : wholes;
+    dtp_bound_hold(b, x.shards ? shards : wholes);
     dtp_bound_keep(b, resting + (moves ? x.whole[FIRST] + x.whole[BLOCK] : 0) +
                           larger(stream, x.shards && !x.always ? first : 0));
     if (dtp_plan_adapts(b->plan)) /* what a block keeps depends on which of its linears have one */

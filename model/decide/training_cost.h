@@ -6,6 +6,7 @@
 #define DTP_TRAINING_COST_H
 
 #include "closed/closed_form.h"
+#include "decide/elastic.h"
 #include "decide/goodput.h"
 #include "decide/money.h"
 
@@ -17,7 +18,9 @@ struct dtp_training_cost {
     double tokens, steps_count;
     struct dtp_goodput_inputs inputs;
     struct dtp_goodput goodput;
-    struct dtp_goodput_trials trials; /* quantile 0.95; zero where they were not asked for */
+    struct dtp_goodput_trials trials;   /* quantile 0.95; zero where they were not asked for */
+    struct dtp_elastic_goodput elastic; /* the same training with snapshots in memory, and ranks that may be lost */
+    double checkpoint_stall_s;          /* of one that a thread writes: what it stands still for, once in interval_s */
     double checkpoint_bytes;
     double
         storage_bytes_per_s; /* that writes a checkpoint in one percent of its interval: bytes / (2e-4 M), by Young's */

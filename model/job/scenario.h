@@ -19,6 +19,10 @@ struct dtp_scenario; /* opaque: settings with the place each came from */
 #define DTP_DEFAULT_DETECTION_S 600
 #define DTP_DEFAULT_RESTART_S 300
 #define DTP_DEFAULT_STORAGE_BYTES_PER_S_PER_GPU 83e6
+/* Of elastic runs, both assumed. Rejoin: ten seconds of silence (exec/ranks/control.h), then processes and NCCL anew,
+ * of ranks whose nodes are there. Repair: until a node that failed, or another one, takes part again. */
+#define DTP_DEFAULT_REJOIN_S 60
+#define DTP_DEFAULT_REPAIR_S 14400
 
 /* What the whole training is: for its time, failures and money. */
 struct dtp_training {
@@ -27,6 +31,7 @@ struct dtp_training {
     double budget_usd;
     double gpu_mtbf_s; /* mean time between failures of one GPU and its share of everything else */
     double detection_s, restart_s;
+    double rejoin_s, repair_s;  /* the same of elastic runs; until what failed is back */
     double storage_bytes_per_s; /* of checkpoints, over all nodes; 0: the default */
 };
 

@@ -374,7 +374,9 @@ struct dtp_draft dtp_draft_default(void)
                               .oversubscription = 1,
                               .training = {.gpu_mtbf_s = 3600.0 * DTP_DEFAULT_GPU_MTBF_H,
                                            .detection_s = DTP_DEFAULT_DETECTION_S,
-                                           .restart_s = DTP_DEFAULT_RESTART_S}};
+                                           .restart_s = DTP_DEFAULT_RESTART_S,
+                                           .rejoin_s = DTP_DEFAULT_REJOIN_S,
+                                           .repair_s = DTP_DEFAULT_REPAIR_S}};
 }
 
 static bool apply_whole(const struct rule *rule, const char *value, void *field)

@@ -100,8 +100,8 @@ static void note_unread(struct dtp_resolution *r, enum dtp_key key, const char *
 static void note_useless(struct dtp_resolution *r)
 {
     const struct dtp_transformer *t = &r->job->transformer;
-    static const enum dtp_key of_training[] = {DTP_KEY_deadline,  DTP_KEY_budget,  DTP_KEY_gpu_mtbf,
-                                               DTP_KEY_detection, DTP_KEY_restart, DTP_KEY_storage};
+    static const enum dtp_key of_training[] = {DTP_KEY_deadline, DTP_KEY_budget,  DTP_KEY_gpu_mtbf, DTP_KEY_detection,
+                                               DTP_KEY_restart,  DTP_KEY_storage, DTP_KEY_rejoin,   DTP_KEY_repair};
     if (r->job->plan.rope_fp32 && t->position != DTP_POSITION_ROPE)
         note_unread(r, DTP_KEY_rope_fp32, "position rope");
     if (r->job->asked.fused_gate_up && !dtp_activation_is_gated(t->activation))

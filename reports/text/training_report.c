@@ -55,6 +55,39 @@ static void print_checkpoints(const struct dtp_report *report, const struct dtp_
     }
 }
 
+/* The rate of steps is the plan's, so a share of time is one of steps too. */
+static void print_stall(const struct dtp_report *report, const struct dtp_page *page)
+{
+    const struct dtp_training_cost *t = &report->training;
+    double step_s = t->steps_count > 0 ? t->inputs.work_s / t->steps_count : 0;
+    if (!(t->checkpoint_stall_s > 0 && step_s > 0))
+        return;
+    label(page, "  beside training");
+    struct dtp_unit unit = dtp_unit_time(t->checkpoint_stall_s);
+    fprintf(page->file,
+            "%.3g %s of copying instead, %.2g %% of the time at one every 200 steps (--async-checkpoints)\n",
+            t->checkpoint_stall_s / unit.divisor, unit.name,
+            100 * t->checkpoint_stall_s / (t->checkpoint_stall_s + 200 * step_s));
+}
+
+static void print_elastic(const struct dtp_report *report, const struct dtp_page *page)
+{
+    const struct dtp_elastic_goodput *e = &report->training.elastic;
+    struct texts x;
+    if (!e->known)
+        return;
+    label(page, "elastic");
+    if (e->hopeless) {
+        fprintf(page->file, "never: more is out for repair than the rest can do\n");
+        return;
+    }
+    fprintf(page->file, "goodput %.1f %%, %s expected: a snapshot in memory every %s,\n", 100 * e->fraction,
+            duration(e->expected_s, x.a), duration(e->interval_s, x.b));
+    label(page, "");
+    fprintf(page->file, "%s until ranks go on, %.2g %% of the GPUs out for %s after a failure\n",
+            duration(e->inputs.restart_s, x.a), 100 * e->inputs.unit_fraction, duration(e->inputs.repair_s, x.b));
+}
+
 static void print_usd(const struct dtp_report *report, const struct dtp_page *page)
 {
     const struct dtp_training_cost *t = &report->training;
@@ -128,6 +161,8 @@ void dtp_training_text(const struct dtp_report *report, const struct dtp_page *p
                      dtp_number_format_count(report->training.tokens, tokens, sizeof tokens));
     print_time(report, page);
     print_checkpoints(report, page);
+    print_stall(report, page);
+    print_elastic(report, page);
     print_usd(report, page);
     print_energy(report, page);
     print_batch(report, page);
@@ -158,6 +193,10 @@ json_t *dtp_training_json(const struct dtp_training_cost *t, const struct dtp_mo
                    {"checkpoint_bytes", t->checkpoint_bytes},
                    {"checkpoint_write_s", t->inputs.checkpoint_s},
                    {"checkpoint_interval_s", t->goodput.interval_s},
+                   {"checkpoint_stall_s", t->checkpoint_stall_s},
+                   {"elastic_goodput", t->elastic.known ? t->elastic.fraction : NAN},
+                   {"elastic_expected_s", t->elastic.known && !t->elastic.hopeless ? t->elastic.expected_s : NAN},
+                   {"snapshot_interval_s", t->elastic.known ? t->elastic.interval_s : NAN},
                    {"checkpoint_interval_young_s", t->goodput.young_s},
                    {"storage_for_one_percent_bytes_per_s", t->storage_bytes_per_s},
                    {"gpu_energy_j", t->gpu_energy_j},

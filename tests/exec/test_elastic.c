@@ -61,10 +61,21 @@ static void stop_one(struct elastic_run *run)
     strike_with(run, 1, SIGSTOP);
 }
 
+/* Both are found first: with the one the other ends. */
+static void strike_two(struct elastic_run *run, uint32_t first, uint32_t second, bool forget)
+{
+    pid_t pid[] = {elastic_rank(run, first), elastic_rank(run, second)};
+    assert_true(pid[0] > 0 && pid[1] > 0);
+    uint32_t slot[] = {elastic_slot(pid[0]), elastic_slot(pid[1])};
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(kill(pid[i], SIGKILL), 0);
+    for (int i = 0; i < 2 && forget; i++)
+        elastic_forget(run, slot[i]);
+}
+
 static void kill_two(struct elastic_run *run)
 {
-    strike_with(run, 1, SIGKILL);
-    strike_with(run, 2, SIGKILL);
+    strike_two(run, 1, 2, false);
 }
 
 static void kill_and_stop(struct elastic_run *run)
@@ -97,8 +108,7 @@ static void lose_one_memory(struct elastic_run *run)
 
 static void lose_node(struct elastic_run *run)
 {
-    lose_machine(run, 2);
-    lose_machine(run, 3);
+    strike_two(run, 2, 3, true);
 }
 
 static void lose_all_memory(struct elastic_run *run)
@@ -387,7 +397,7 @@ static void strike_at_random(struct elastic_run *run, uint64_t kind, uint32_t ra
     else if (kind == 2)
         assert_true(elastic_cut(pid, false) >= 2);
     else
-        lose_machine(run, rank & 2u), lose_machine(run, (rank & 2u) + 1);
+        strike_two(run, rank & 2u, (rank & 2u) + 1, true);
 }
 
 static void test_many_kills(void **state)

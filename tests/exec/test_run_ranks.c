@@ -118,6 +118,8 @@ static void test_updates_in_backward_change_no_digit(void **state)
         "gpus=4 strategy=shard_grad_op micro_batch=1 accumulate=2 gradient_stream=true reduce_engine=copy",
         "gpus=4 strategy=hybrid_shard shard_group=2 micro_batch=2",
         "gpus=4 strategy=hybrid_shard shard_group=2 micro_batch=1 accumulate=2 reduce_engine=copy",
+        "gpus=1 strategy=ddp micro_batch=4 precision=bf16-mixed checkpointing=full",
+        "gpus=1 strategy=ddp micro_batch=2 accumulate=2 gradient_stream=true",
     };
     char line[1024];
     (void)state;

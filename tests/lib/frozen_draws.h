@@ -129,6 +129,8 @@
     X(powersgd_rank, DDP, 5, "2|4")                                                                                    \
     X(megatron_layers, DIVIDED, 6, "true")                                                                             \
     X(bf16_optimizer, DIVIDED, 1, "true")                                                                              \
-    X(dropout, MEGATRON, 8, "0.1")
+    X(dropout, MEGATRON, 8, "0.1")                                                                                     \
+    X(rejoin, ALL, 24, "5min|20s")                                                                                     \
+    X(repair, ALL, 24, "1d|30min")
 
 #endif

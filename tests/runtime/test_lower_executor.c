@@ -336,6 +336,27 @@ static void expect_updates_behind(struct dtp_plan plan, uint32_t gpus, enum dtp_
     dtp_program_destroy(program);
 }
 
+/* On one rank the gradients of a block go with its update behind its backward: those of one block at a time stand, in
+ * place of all five's. */
+static void test_updates_alone(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = tiny();
+    struct dtp_plan plan = plan_of(DTP_DDP);
+    t.layers = 5, plan.executor.update_in_backward = true;
+    struct dtp_program *behind = lower(&t, &plan, 1);
+    const struct dtp_op *ops = dtp_program_ops(behind);
+    assert_int_equal(count(behind, DTP_OP_OPTIMIZER), 7);
+    for (uint16_t layer = 0; layer < 5; layer++) {
+        size_t update = position_of(behind, DTP_OP_OPTIMIZER, layer, 0);
+        assert_int_equal(ops[update].stream, DTP_STREAM_COMPUTE);
+        assert_int_equal(ops[update - 1].kind, DTP_OP_NORM_BACKWARD);
+        assert_int_equal(ops[update - 1].layer, layer);
+        assert_true(operand_of(behind, update, DTP_ROLE_WEIGHT_GRADIENT)->access & DTP_FREE);
+    }
+    dtp_program_destroy(behind);
+}
+
 static void test_updates_in_backward(void **state)
 {
     (void)state;
@@ -567,6 +588,7 @@ int main(void)
                                        cmocka_unit_test(test_copy_engines_reduce),
                                        cmocka_unit_test(test_wide_sums),
                                        cmocka_unit_test(test_updates_in_backward),
+                                       cmocka_unit_test(test_updates_alone),
                                        cmocka_unit_test(test_overlap),
                                        cmocka_unit_test(test_arenas_survive_any_order),
                                        cmocka_unit_test(test_offload),

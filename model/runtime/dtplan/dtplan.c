@@ -49,7 +49,11 @@ static void check_update_in_backward(struct dtp_resolver *r)
         dtp_plan_refuse(
             r, key, "is of an optimizer on the GPU; with offload %s the host updates in backward anyway, leave it out",
             dtp_offload_text(p->offload));
-    if (!scatters(r))
+    if (p->precision.compute == DTP_FP16)
+        dtp_plan_refuse(r, key,
+                        "updates blocks before it is known whether another's gradients overflowed in fp16, when none "
+                        "may be; leave it out");
+    if (r->cluster->gpus > 1 && !scatters(r))
         dtp_plan_refuse(r, key,
                         "saves the shards of reduced gradients, but gradients are not scattered %s; leave it out",
                         not_scattered(p));

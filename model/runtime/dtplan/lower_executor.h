@@ -174,7 +174,7 @@ struct dtp_executor_rules {
     uint64_t ring;            /* gathered blocks that exist at once: prefetch depth + 1 */
     bool host_optimizer;      /* master and moments in host memory, updated there; weights too under offload params: */
     bool host_params;         /* uploaded whenever they are gathered, into two staging shards or the ring itself */
-    bool updates_in_backward; /* a block's optimizer stands right behind its reduction */
+    bool updates_in_backward; /* a block's optimizer stands right behind its reduction, or on one rank its backward */
     bool streams_gradients;   /* of blocks, sharded: through two shards on the device, to the host or into that */
     bool gradient_norm;       /* square sums and clip_scale are in the program */
     bool scales_loss;         /* fp16: the loss' gradient is multiplied by a scale that changes from step to step */

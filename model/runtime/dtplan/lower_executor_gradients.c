@@ -322,4 +322,6 @@ void dtp_executor_close_gradient(struct dtp_executor *x, struct dtp_executor_mod
         reduce_whole(x, module);
     if (last && x->rules.host_optimizer)
         dtp_executor_download(x, module);
+    if (last && dtp_executor_updates_alone(x, module))
+        dtp_executor_update_alone(x, module);
 }

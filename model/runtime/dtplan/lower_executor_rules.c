@@ -47,7 +47,7 @@ static void find_sharding(const struct dtp_transformer *t, const struct dtp_clus
     out->sharded = out->host_params || (shards && dtp_plan_shards_params(plan) && plan->reshard_after_forward);
     out->gathers_once = shards && !out->sharded;
     out->reduces_always = plan->accumulate > 1 && dtp_plan_reductions(plan) == plan->accumulate;
-    out->updates_in_backward = plan->executor.update_in_backward && shards;
+    out->updates_in_backward = plan->executor.update_in_backward;
     out->streams_gradients = (out->host_optimizer || out->updates_in_backward) && shards && !out->reduces_always;
     out->ring = plan->prefetch ? (uint64_t)plan->prefetch_depth + 1 : 1;
     out->ring = out->ring < t->layers ? out->ring : t->layers;

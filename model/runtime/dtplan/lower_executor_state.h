@@ -386,6 +386,14 @@ static inline bool dtp_executor_streams(const struct dtp_executor *x, const stru
 {
     return x->rules.streams_gradients && module->layout == &x->block;
 }
+/* On one rank nothing is reduced: a block's gradients are final behind its backward, and go into its weights there. */
+static inline bool dtp_executor_updates_alone(const struct dtp_executor *x, const struct dtp_executor_module *module)
+{
+    return x->rules.updates_in_backward && x->rules.shard_ranks == 1 && x->rules.replicas == 1 &&
+           module->layout == &x->block && dtp_executor_is_trained(x, module);
+}
+/* AdamW of such a block, in line with its backward; its gradients go. */
+void dtp_executor_update_alone(struct dtp_executor *x, struct dtp_executor_module *module);
 void dtp_executor_update(struct dtp_executor *x);
 
 /* lower_executor_bytes.c */

@@ -1,6 +1,7 @@
 /* After the last micro-step: the gradient norm, clipping and AdamW, module by module in the order in which their
  * reductions end. AdamW of blocks stands behind each reduction instead where the plan wants it there: backward is done
- * with the block's weights when its gradients are reduced, and with the last micro-step nothing else reads them. */
+ * with the block's weights when its gradients are reduced, and with the last micro-step nothing else reads them. On one
+ * rank it stands behind the block's backward. */
 #include "runtime/dtplan/lower_executor_state.h"
 
 dtp_buffer_id dtp_executor_gradients_of(const struct dtp_executor_module *module)
@@ -178,12 +179,26 @@ dtp_op_id dtp_executor_update_behind(struct dtp_executor *x, struct dtp_executor
     return dtp_draft_end(x->l, &draft);
 }
 
+void dtp_executor_update_alone(struct dtp_executor *x, struct dtp_executor_module *module)
+{
+    uint16_t layer = x->l->layer;
+    dtp_executor_await_gradient(x, x->l->last_op[DTP_STREAM_WEIGHT_GRADIENT]);
+    update(x, (uint64_t)(module - x->modules));
+    module->gradient = DTP_NO_BUFFER;
+    x->l->layer = layer;
+}
+
+static bool is_updated_already(const struct dtp_executor *x, const struct dtp_executor_module *module)
+{
+    return dtp_executor_streams(x, module) || dtp_executor_updates_alone(x, module);
+}
+
 void dtp_executor_update(struct dtp_executor *x)
 {
     if (x->rules.gradient_norm)
         gradient_norm(x);
     for (uint64_t left = module_end(x); left > 0 && !x->rules.host_optimizer; left--)
-        if (is_updated(x, left - 1) && !dtp_executor_streams(x, &x->modules[left - 1]))
+        if (is_updated(x, left - 1) && !is_updated_already(x, &x->modules[left - 1]))
             update(x, left - 1);
     x->l->layer = DTP_NO_LAYER;
 }
