@@ -1,6 +1,7 @@
 /* Megatron-LM: what its flags say together, and what it does without them. */
 #include "import/formats.h"
-#include "import/write.h"
+#include "import/megatron.h"
+#include "plan/checkpointing.h"
 #include "plan/rules.h"
 
 #include "base/number.h"
@@ -21,25 +22,25 @@ static bool is(const char *text, const char *word)
     return text && strcmp(text, word) == 0;
 }
 
-static uint64_t count_of(const struct dtp_reading *r, const char *fact, uint64_t otherwise)
+uint64_t dtp_megatron_count(const struct dtp_reading *r, const char *fact, uint64_t otherwise)
 {
     uint64_t count;
     const char *text = dtp_fact(r, fact);
     return text && dtp_number_parse_integer(text, false, 1, 1000000000, &count) ? count : otherwise;
 }
 
-static enum dtp_status make(struct dtp_reading *r, enum dtp_status worst, const char *key, const char *value,
-                            const char *fact)
+enum dtp_status dtp_megatron_make(struct dtp_reading *r, enum dtp_status worst, const char *key, const char *value,
+                                  const char *fact)
 {
     return dtp_worse(worst, dtp_make_key(r, key, value, fact && dtp_fact(r, fact) ? fact : NULL));
 }
 
-static enum dtp_status make_count(struct dtp_reading *r, enum dtp_status worst, const char *key, uint64_t value,
-                                  const char *fact)
+enum dtp_status dtp_megatron_make_count(struct dtp_reading *r, enum dtp_status worst, const char *key, uint64_t value,
+                                        const char *fact)
 {
     char text[32];
     snprintf(text, sizeof text, "%" PRIu64, value);
-    return make(r, worst, key, text, fact);
+    return dtp_megatron_make(r, worst, key, text, fact);
 }
 
 /* arguments.py: LayerNorm, GELU, learned positions, biases and a tied head unless flags say otherwise. */
@@ -54,54 +55,74 @@ static enum dtp_status read_model(struct dtp_reading *r)
         worst = dtp_refuse_fact(r, "layers", "the vocabulary is the tokenizer's; give --vocab N");
     if (!position)
         position = rotary ? "rope" : "learned";
-    worst = make(r, worst, "norm", norm ? norm : "layer_norm", "normalization");
-    worst = make(r, worst, "activation",
-                 dtp_fact(r, "swiglu")         ? "swiglu"
-                 : dtp_fact(r, "squared_relu") ? "relu2"
-                                               : "gelu",
-                 dtp_fact(r, "swiglu") ? "swiglu" : "squared_relu");
-    worst = make(r, worst, "position", position, rotary ? "rotary" : "position");
-    worst = make(r, worst, "tied_head", untied ? "false" : "true", "untied");
-    worst = make(r, worst, "bias", dtp_fact(r, "no_bias") ? "false" : "true", "no_bias");
+    worst = dtp_megatron_make(r, worst, "norm", norm ? norm : "layer_norm", "normalization");
+    worst = dtp_megatron_make(r, worst, "activation",
+                              dtp_fact(r, "swiglu")         ? "swiglu"
+                              : dtp_fact(r, "squared_relu") ? "relu2"
+                                                            : "gelu",
+                              dtp_fact(r, "swiglu") ? "swiglu" : "squared_relu");
+    worst = dtp_megatron_make(r, worst, "position", position, rotary ? "rotary" : "position");
+    worst = dtp_megatron_make(r, worst, "tied_head", untied ? "false" : "true", "untied");
+    worst = dtp_megatron_make(r, worst, "bias", dtp_fact(r, "no_bias") ? "false" : "true", "no_bias");
     if (is(norm, "layer_norm") || !norm) /* which disable_bias_linear leaves alone */
-        worst = make(r, worst, "norm_bias", "true", "normalization");
+        worst = dtp_megatron_make(r, worst, "norm_bias", "true", "normalization");
     if (is(position, "learned") && dtp_fact(r, "positions"))
-        worst = make(r, worst, "positions", dtp_fact(r, "positions"), "positions");
-    if (dtp_fact(r, "grouped"))
-        worst = make_count(r, worst, "kv_heads", count_of(r, "groups", 1), "groups");
-    if (!dtp_fact(r, "ffn") && dtp_fact(r, "swiglu")) /* int(4 hidden 2/3 / 64) 64 */
-        worst = make_count(r, worst, "ffn", 4 * count_of(r, "hidden", 0) * 2 / 3 / 64 * 64, "swiglu");
-    return worst;
+        worst = dtp_megatron_make(r, worst, "positions", dtp_fact(r, "positions"), "positions");
+    worst = dtp_worse(worst, dtp_megatron_read_heads(r));
+    uint64_t wide = 4 * dtp_megatron_count(r, "hidden", 0);
+    if (dtp_fact(r, "swiglu")) /* int(4 hidden 2/3 / 64) 64 */
+        wide = wide * 2 / 3 / 64 * 64;
+    if (!dtp_fact(r, "ffn") && dtp_fact(r, "swiglu"))
+        worst = dtp_megatron_make_count(r, worst, "ffn", wide, "swiglu");
+    return dtp_worse(worst, dtp_megatron_read_experts(r, dtp_megatron_count(r, "ffn", wide)));
 }
 
 static enum dtp_status read_cluster(struct dtp_reading *r)
 {
-    uint64_t each = count_of(r, "each", 0), nodes = count_of(r, "nodes", 1);
+    uint64_t each = dtp_megatron_count(r, "each", 0), nodes = dtp_megatron_count(r, "nodes", 1);
     if (!each)
         return DTP_OK;
-    enum dtp_status worst = make_count(r, DTP_OK, "gpus", each * nodes, "each");
-    return nodes > 1 ? make_count(r, worst, "gpus_per_node", each, "each") : worst;
+    enum dtp_status worst = dtp_megatron_make_count(r, DTP_OK, "gpus", each * nodes, "each");
+    return nodes > 1 ? dtp_megatron_make_count(r, worst, "gpus_per_node", each, "each") : worst;
 }
 
 static enum dtp_status read_parallel(struct dtp_reading *r)
 {
-    uint64_t tp = count_of(r, "tp", 1), pp = count_of(r, "pp", 1), chunk = count_of(r, "chunk_layers", 0),
-             layers = count_of(r, "layers", 0);
+    uint64_t tp = dtp_megatron_count(r, "tp", 1), pp = dtp_megatron_count(r, "pp", 1),
+             chunk = dtp_megatron_count(r, "chunk_layers", 0), layers = dtp_megatron_count(r, "layers", 0);
     bool reduce = dtp_fact(r, "overlap_reduce") != NULL, gather = dtp_fact(r, "overlap_gather") != NULL,
          sharded = dtp_fact(r, "sharded") != NULL;
-    enum dtp_status worst = make(r, DTP_OK, "strategy", sharded ? "zero1" : "ddp", "sharded");
+    enum dtp_status worst = dtp_megatron_make(r, DTP_OK, "strategy", sharded ? "zero1" : "ddp", "sharded");
     if (sharded && reduce != gather)
         return dtp_refuse_fact(r, reduce ? "overlap_reduce" : "overlap_gather",
                                "one of overlap_grad_reduce and overlap_param_gather is not modelled; both or none");
-    worst = make(r, worst, "megatron_overlap", reduce ? "true" : "false", "overlap_reduce");
+    worst = dtp_megatron_make(r, worst, "megatron_overlap", reduce ? "true" : "false", "overlap_reduce");
     if (tp > 1)
-        worst = make(r, worst, "sequence_parallel", dtp_fact(r, "sequence") ? "true" : "false", "sequence");
+        worst =
+            dtp_megatron_make(r, worst, "sequence_parallel", dtp_fact(r, "sequence") ? "true" : "false", "sequence");
     if (chunk && layers % (pp * chunk))
         return dtp_refuse_fact(r, "chunk_layers", "does not divide %" PRIu64 " layers on %" PRIu64 " ranks", layers,
                                pp);
     if (chunk)
-        worst = make_count(r, worst, "virtual_stages", layers / pp / chunk, "chunk_layers");
+        worst = dtp_megatron_make_count(r, worst, "virtual_stages", layers / pp / chunk, "chunk_layers");
     return worst;
+}
+
+/* Matmuls in 8 or 4 bits beside bf16: the recipe is delayed where no flag says otherwise (arguments.py,
+ * _add_transformer_engine_args), and which of its formats gradients have changes no byte. */
+static enum dtp_status read_narrow(struct dtp_reading *r, bool bf16)
+{
+    bool fp4 = dtp_fact(r, "fp4") != NULL;
+    const char *fact = fp4 ? "fp4_recipe" : "fp8_recipe", *recipe = dtp_fact(r, fact);
+    if (!bf16)
+        return dtp_refuse_fact(r, fp4 ? "fp4" : "fp8", "is modelled beside bf16 alone; give --bf16");
+    return dtp_megatron_make(r, DTP_OK, "precision",
+                             recipe ? recipe
+                             : fp4  ? "nvfp4"
+                                    : "fp8-delayed",
+                             recipe ? fact
+                             : fp4  ? "fp4"
+                                    : "fp8");
 }
 
 /* Gradients are summed and reduced in fp32 beside bf16 unless grad_reduce_in_bf16 says otherwise (arguments.py), beside
@@ -109,33 +130,52 @@ static enum dtp_status read_parallel(struct dtp_reading *r)
 static enum dtp_status read_formats(struct dtp_reading *r)
 {
     bool bf16 = dtp_fact(r, "bf16") != NULL, fp16 = dtp_fact(r, "fp16") != NULL;
-    enum dtp_status worst = make(r, DTP_OK, "precision",
-                                 bf16   ? "bf16-mixed"
-                                 : fp16 ? "fp16-mixed"
-                                        : "fp32",
-                                 bf16 ? "bf16" : "fp16");
+    enum dtp_status worst = DTP_OK;
+    if (dtp_fact(r, "fp8") || dtp_fact(r, "fp4"))
+        worst = read_narrow(r, bf16);
+    else
+        worst = dtp_megatron_make(r, worst, "precision",
+                                  bf16   ? "bf16-mixed"
+                                  : fp16 ? "fp16-mixed"
+                                         : "fp32",
+                                  bf16 ? "bf16" : "fp16");
     if (bf16)
-        return make(r, worst, "reduce_dtype", dtp_fact(r, "reduce_bf16") ? "bf16" : "fp32", "reduce_bf16");
+        return dtp_megatron_make(r, worst, "reduce_dtype", dtp_fact(r, "reduce_bf16") ? "bf16" : "fp32", "reduce_bf16");
     if (fp16)
-        return make(r, worst, "reduce_dtype", dtp_fact(r, "reduce_fp32") ? "fp32" : "fp16", "reduce_fp32");
+        return dtp_megatron_make(r, worst, "reduce_dtype", dtp_fact(r, "reduce_fp32") ? "fp32" : "fp16", "reduce_fp32");
     return worst;
+}
+
+/* Attention's core alone unless recompute_modules names others (transformer_config.py, __post_init__); an older flag
+ * adds layers of experts. */
+static enum dtp_status read_selective(struct dtp_reading *r, const char *fact)
+{
+    const char *modules = dtp_fact(r, "modules");
+    char text[256];
+    if (fact && !modules && !dtp_fact(r, "recompute_experts"))
+        return dtp_megatron_make(r, DTP_OK, "checkpointing", "selective-attention", fact);
+    snprintf(text, sizeof text, "%s%s", fact ? (modules ? modules : "core_attn") : "",
+             dtp_fact(r, "recompute_experts") ? (fact ? ",moe" : "moe") : "");
+    enum dtp_status worst = dtp_make_key(r, "checkpointing", "none", NULL);
+    if (!text[0])
+        return worst;
+    return dtp_megatron_make(r, worst, "recompute_modules", text, modules ? "modules" : "recompute_experts");
 }
 
 static enum dtp_status read_checkpointing(struct dtp_reading *r)
 {
     const char *granularity = dtp_fact(r, "granularity"), *method = dtp_fact(r, "method");
-    uint64_t count = count_of(r, "recomputed", 1), layers = count_of(r, "layers", 0) / count_of(r, "pp", 1);
-    if (!granularity)
-        granularity = dtp_fact(r, "recompute");
-    if (!granularity)
-        return dtp_make_key(r, "checkpointing", "none", NULL);
-    if (is(granularity, "selective"))
-        return make(r, DTP_OK, "checkpointing", "selective-attention",
-                    dtp_fact(r, "granularity") ? "granularity" : "recompute");
+    uint64_t count = dtp_megatron_count(r, "recomputed", 1),
+             layers = dtp_megatron_count(r, "layers", 0) / dtp_megatron_count(r, "pp", 1);
+    bool older = !granularity && dtp_fact(r, "recompute");
+    if (older)
+        granularity = "selective";
+    if (!granularity || is(granularity, "selective"))
+        return read_selective(r, older ? "recompute" : granularity ? "granularity" : NULL);
     if ((is(method, "uniform") && count != 1) || (is(method, "block") && count < layers))
         return dtp_refuse_fact(r, "recomputed", "recomputing %s is not modelled: each layer for itself (uniform, 1) is",
                                is(method, "block") ? "some layers of a stage" : "several layers at once");
-    return make(r, DTP_OK, "checkpointing", "full", "granularity");
+    return dtp_megatron_make(r, DTP_OK, "checkpointing", "full", "granularity");
 }
 
 /* Both 0.1 where no flag says otherwise (arguments.py, _add_regularization_args). */
@@ -162,18 +202,17 @@ static enum dtp_status read_settings(struct dtp_reading *r)
     worst = dtp_worse(worst, read_formats(r));
     worst = dtp_worse(worst, read_checkpointing(r));
     worst = dtp_worse(worst, read_dropout(r));
-    worst = make(r, worst, "attention", backend ? backend : "flash", backend ? "backend" : "flash");
-    worst = make(r, worst, "loss", dtp_fact(r, "fused_loss") ? "fused" : "eager", "fused_loss");
-    worst = make(r, worst, "optimizer", optimizer ? optimizer : "adamw", "optimizer");
-    worst = make(r, worst, "fused_qkv", "true", NULL); /* linear_qkv and linear_fc1 are one matmul each */
-    return make(r, worst, "fused_gate_up", "true", NULL);
+    worst = dtp_megatron_make(r, worst, "attention", backend ? backend : "flash", backend ? "backend" : "flash");
+    worst = dtp_megatron_make(r, worst, "loss", dtp_fact(r, "fused_loss") ? "fused" : "eager", "fused_loss");
+    worst = dtp_megatron_make(r, worst, "optimizer", optimizer ? optimizer : "adamw", "optimizer");
+    worst = dtp_megatron_make(r, worst, "fused_qkv", "true", NULL); /* linear_qkv and linear_fc1 are one matmul each */
+    return dtp_megatron_make(r, worst, "fused_gate_up", "true", NULL);
 }
 
 /* ---- the other way ------------------------------------------------------------------------------------------------
  */
 
-/* A switch that is off is not there. */
-static void say_if(struct dtp_writing *w, const char *name, bool on)
+void dtp_megatron_say_if(struct dtp_writing *w, const char *name, bool on)
 {
     if (on)
         dtp_say(w, name, "true");
@@ -181,23 +220,20 @@ static void say_if(struct dtp_writing *w, const char *name, bool on)
 
 static void write_model(struct dtp_writing *w)
 {
-    static const char *const keys[] = {"layers", "hidden", "heads", "head_dim", "ffn", "vocab", "norm_eps", "seq"};
+    static const char *const keys[] = {"layers", "hidden", "heads", "ffn", "vocab", "norm_eps", "seq"};
     const struct dtp_transformer *t = &dtp_written_job(w)->transformer;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         dtp_say_key(w, keys[i]);
-    if (t->kv_heads != t->heads) {
-        dtp_say(w, "grouped", "true");
-        dtp_say_count(w, "groups", t->kv_heads);
-    }
+    dtp_megatron_write_heads(w);
+    dtp_megatron_write_experts(w);
     dtp_say(w, "normalization", dtp_written_value(w, "norm"));
-    say_if(w, "swiglu", t->activation == DTP_SWIGLU);
+    dtp_megatron_say_if(w, "swiglu", t->activation == DTP_SWIGLU);
     dtp_say(w, "position", dtp_written_value(w, "position"));
     dtp_say_count(w, "positions", t->positions ? t->positions : dtp_written_job(w)->plan.sequence);
-    say_if(w, "untied", !t->tied_head);
-    say_if(w, "no_bias", !t->mlp_bias && !t->attention_output_bias);
-    say_if(w, "qkv_bias", t->qkv_bias && !t->mlp_bias);
-    say_if(w, "qk_norm", t->qk_norm);
-    say_if(w, "norm_unit_offset", t->norm_unit_offset);
+    dtp_megatron_say_if(w, "untied", !t->tied_head);
+    dtp_megatron_say_if(w, "no_bias", !t->mlp_bias && !t->attention_output_bias);
+    dtp_megatron_say_if(w, "qkv_bias", t->qkv_bias && !t->mlp_bias);
+    dtp_megatron_say_if(w, "norm_unit_offset", t->norm_unit_offset);
     char dropout[40];
     snprintf(dropout, sizeof dropout, "%.15g", dtp_written_job(w)->plan.dropout);
     dtp_say(w, "attention_dropout", dropout);
@@ -212,15 +248,43 @@ static void write_parallel(struct dtp_writing *w)
     dtp_say_key(w, "cp");
     if (plan->cp > 1)
         dtp_say_key(w, "cp_comm");
-    say_if(w, "sequence", plan->tp > 1 && plan->sequence_parallel);
+    dtp_megatron_say_if(w, "sequence", plan->tp > 1 && plan->sequence_parallel);
     if (plan->pp > 1 && plan->virtual_stages > 1)
         dtp_say_key(w, "virtual_stages");
     if (plan->pp > 1 && plan->stages.cut == DTP_STAGE_CUT_LAYOUT)
         dtp_say_key(w, "stages");
-    say_if(w, "sharded", plan->strategy == DTP_ZERO1);
-    say_if(w, "overlap_reduce", plan->megatron.overlap);
-    say_if(w, "overlap_gather", plan->megatron.overlap && plan->strategy == DTP_ZERO1);
-    say_if(w, "tp_overlap", plan->tp_overlap);
+    dtp_megatron_say_if(w, "sharded", plan->strategy == DTP_ZERO1);
+    dtp_megatron_say_if(w, "overlap_reduce", plan->megatron.overlap);
+    dtp_megatron_say_if(w, "overlap_gather", plan->megatron.overlap && plan->strategy == DTP_ZERO1);
+    dtp_megatron_say_if(w, "tp_overlap", plan->tp_overlap);
+}
+
+/* Gradients are e5m2 where a recipe has them so (base/fp8_recipe.def). */
+static void write_narrow(struct dtp_writing *w)
+{
+    enum dtp_fp8_recipe recipe = dtp_written_job(w)->plan.precision.fp8_recipe;
+    bool fp4 = recipe == DTP_FP8_NVFP4, scaled = recipe == DTP_FP8_DELAYED || recipe == DTP_FP8_CURRENT;
+    dtp_say(w, fp4 ? "fp4" : "fp8", fp4 ? "e2m1" : scaled ? "hybrid" : "e4m3");
+    dtp_say(w, fp4 ? "fp4_recipe" : "fp8_recipe", dtp_written_value(w, "precision"));
+}
+
+static void write_checkpointing(struct dtp_writing *w)
+{
+    const struct dtp_plan *plan = &dtp_written_job(w)->plan;
+    if (plan->checkpointing == DTP_CHECKPOINT_FULL) {
+        dtp_say(w, "granularity", "full");
+        dtp_say(w, "method", "uniform");
+        dtp_say_count(w, "recomputed", 1);
+    } else if (plan->megatron.recompute || plan->checkpointing != DTP_CHECKPOINT_NONE) {
+        dtp_say(w, "granularity", "selective");
+    }
+    if (plan->megatron.recompute) {
+        char modules[DTP_RECOMPUTE_BYTES];
+        snprintf(modules, sizeof modules, "%s", dtp_written_value(w, "recompute_modules"));
+        for (char *c = modules; *c; c++)
+            *c = *c == '+' ? ',' : *c;
+        dtp_say(w, "modules", modules);
+    }
 }
 
 static void write_settings(struct dtp_writing *w)
@@ -232,19 +296,16 @@ static void write_settings(struct dtp_writing *w)
     write_parallel(w);
     dtp_say_key(w, "micro_batch");
     dtp_say_count(w, "global_batch", dtp_job_batch_sequences(job));
-    say_if(w, "bf16", p->compute == DTP_BF16);
-    say_if(w, "fp16", p->compute == DTP_FP16);
-    say_if(w, "reduce_bf16", p->compute == DTP_BF16 && p->reduce == DTP_BF16);
-    say_if(w, "reduce_fp32", p->compute == DTP_FP16 && p->reduce == DTP_FP32);
-    if (plan->checkpointing == DTP_CHECKPOINT_FULL) {
-        dtp_say(w, "granularity", "full");
-        dtp_say(w, "method", "uniform");
-        dtp_say_count(w, "recomputed", 1);
-    } else if (plan->checkpointing != DTP_CHECKPOINT_NONE) {
-        dtp_say(w, "granularity", "selective");
-    }
+    bool narrow = p->compute == DTP_FP8;
+    dtp_megatron_say_if(w, "bf16", p->compute == DTP_BF16 || narrow);
+    if (narrow)
+        write_narrow(w);
+    dtp_megatron_say_if(w, "fp16", p->compute == DTP_FP16);
+    dtp_megatron_say_if(w, "reduce_bf16", (p->compute == DTP_BF16 || narrow) && p->reduce == DTP_BF16);
+    dtp_megatron_say_if(w, "reduce_fp32", p->compute == DTP_FP16 && p->reduce == DTP_FP32);
+    write_checkpointing(w);
     dtp_say(w, "backend", dtp_attention_text(plan->attention));
-    say_if(w, "fused_loss", plan->loss == DTP_LOSS_FUSED);
+    dtp_megatron_say_if(w, "fused_loss", plan->loss == DTP_LOSS_FUSED);
     dtp_say(w, "optimizer", dtp_optimizer_text(plan->optimizer));
 }
 

@@ -214,6 +214,12 @@ static void write_toml(FILE *out, json_t *table, const char *path)
     }
 }
 
+static void write_words(FILE *out, json_t *list)
+{
+    for (size_t i = 0; i < json_array_size(list); i++)
+        fprintf(out, " %s", json_string_value(json_array_get(list, i)));
+}
+
 /* As words of a shell, a line each; a switch that is off is not there. */
 static void write_flags(FILE *out, json_t *table)
 {
@@ -226,10 +232,12 @@ static void write_flags(FILE *out, json_t *table)
         fputs("--", out);
         for (const char *c = key; *c; c++)
             fputc(*c == '_' ? '-' : *c, out);
-        if (json_is_string(value) && strpbrk(json_string_value(value), "*|()+ "))
+        if (json_is_string(value) && strpbrk(json_string_value(value), "*|()[]+ "))
             fprintf(out, " '%s'", json_string_value(value));
         else if (json_is_string(value))
             fprintf(out, " %s", json_string_value(value));
+        else if (json_is_array(value))
+            write_words(out, value);
         else if (json_is_real(value))
             fprintf(out, " %.15g", json_real_value(value));
         else if (json_is_integer(value))

@@ -139,7 +139,47 @@ static void draw_megatron(struct dtp_scenario *s)
     set(s, "megatron_overlap", ONE_OF("true", "false"));
     set(s, "dropout", ONE_OF("", "", "0.1"));
     set(s, "checkpointing", ONE_OF("none", "full", "selective-attention"));
-    set(s, "precision", ONE_OF("bf16-mixed", "bf16-mixed", "fp16-mixed"));
+    set(s, "precision",
+        ONE_OF("bf16-mixed", "bf16-mixed", "fp16-mixed", "fp8-delayed", "fp8-current", "fp8-blockwise"));
+    set(s, "reduce_dtype", ONE_OF("", "", "fp32"));
+    if (random_below(8) == 0)
+        set(s, "recompute_modules", ONE_OF("core_attn", "layernorm", "mlp", "core_attn+layernorm+mlp"));
+}
+
+/* Experts over ranks, beside stages, tensor and context parallel ranks; latent attention, layers without experts. */
+static void draw_megatron_experts(struct dtp_scenario *s)
+{
+    const char *pp = ONE_OF("1", "1", "2", "4"), *ep = ONE_OF("1", "2", "4", "8", "8");
+    const char *model = ONE_OF("mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2-lite", "moonlight-16b-a3b", "deepseek-v3",
+                               "qwen1.5-moe-a2.7b");
+    bool latent = strncmp(model, "deep", 4) == 0 || strncmp(model, "moon", 4) == 0;
+    set(s, "runtime", "megatron");
+    set(s, "model", model);
+    set(s, "seq", "4096");
+    set(s, "gpu", ONE_OF("h100-sxm", "h200-sxm", "b200-sxm"));
+    set(s, "gpus", ONE_OF("16", "32", "64"));
+    set(s, "strategy", ONE_OF("ddp", "zero1", "zero1"));
+    set(s, "optimizer", "adamw");
+    set(s, "ep", ep);
+    set(s, "pp", pp);
+    if (pp[0] != '1')
+        set(s, "accumulate", ONE_OF("8", "16"));
+    if (!latent && ep[0] != '1')
+        set(s, "tp", ONE_OF("1", "2", "4"));
+    if (!latent)
+        set(s, "cp", ONE_OF("1", "1", "2"));
+    if (ep[0] != '1') {
+        set(s, "flex_dispatcher", ONE_OF("true", "false"));
+        set(s, "expert_overlap", ONE_OF("true", "false", "false"));
+    }
+    if (random_bool())
+        set(s, "recompute_modules", ONE_OF("moe_act", "moe_act+layernorm", "moe", "core_attn", "mlp+shared_experts"));
+    else
+        set(s, "checkpointing", ONE_OF("none", "full", "selective-attention"));
+    if (random_below(8) == 0 && pp[0] == '1')
+        set(s, "expert_layer_step", "2");
+    set(s, "precision",
+        ONE_OF("bf16-mixed", "bf16-mixed", "fp8-delayed", "fp8-current", "fp8-blockwise", "mxfp8", "nvfp4"));
     set(s, "reduce_dtype", ONE_OF("", "", "fp32"));
 }
 
@@ -165,7 +205,8 @@ static const struct scope {
     const char *name;
     void (*draw)(struct dtp_scenario *s);
 } scopes[] = {{"torchtitan", draw_torchtitan}, {"accelerate", draw_accelerate}, {"accelerate", draw_deepspeed},
-              {"deepspeed", draw_deepspeed},   {"megatron", draw_megatron},     {"nanotron", draw_nanotron}};
+              {"deepspeed", draw_deepspeed},   {"megatron", draw_megatron},     {"megatron", draw_megatron_experts},
+              {"nanotron", draw_nanotron}};
 
 /* " --gpu-name h100 --compile=true": each as a key. */
 static void type(struct dtp_scenario *s, const char *flags)
