@@ -274,10 +274,12 @@ says '10 of 12 within all bounds' out
 
 # Every job of the shipped lists is one that runs and fits.
 for list in "$reports"/*.scenarios; do
+    whose=(--runtime dtplan --atomic-attention --no-gradient-norm)
+    [[ $list == */torch.scenarios ]] && whose=(--runtime torch)
     while read -r line; do
         [[ $line == --* ]] || continue
         read -ra keys <<<"${line/--pretend-nodes /}" # how a job is run, no key
-        timeout 60 "$program" sweep --runtime dtplan --fidelity closed --gpu h200 --atomic-attention --no-gradient-norm "${keys[@]}" >out 2>err </dev/null ||
+        timeout 60 "$program" sweep "${whose[@]}" --fidelity closed --gpu h200 "${keys[@]}" >out 2>err </dev/null ||
             failed "$list: ${keys[*]}: $(cat err)"
         awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) { if ($i == "refused_because") why = i; if ($i == "verdict") at = i } next }
                  $why != "" || $at != "fits" { exit 1 }

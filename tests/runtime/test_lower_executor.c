@@ -345,13 +345,12 @@ static void test_updates_alone(void **state)
     struct dtp_plan plan = plan_of(DTP_DDP);
     t.layers = 5, plan.executor.update_in_backward = true;
     struct dtp_program *behind = lower(&t, &plan, 1);
-    const struct dtp_op *ops = dtp_program_ops(behind);
     assert_int_equal(count(behind, DTP_OP_OPTIMIZER), 7);
     for (uint16_t layer = 0; layer < 5; layer++) {
         size_t update = position_of(behind, DTP_OP_OPTIMIZER, layer, 0);
-        assert_int_equal(ops[update].stream, DTP_STREAM_COMPUTE);
-        assert_int_equal(ops[update - 1].kind, DTP_OP_NORM_BACKWARD);
-        assert_int_equal(ops[update - 1].layer, layer);
+        assert_int_equal(dtp_program_ops(behind)[update].stream, DTP_STREAM_COMPUTE);
+        assert_int_equal(dtp_program_ops(behind)[update - 1].kind, DTP_OP_NORM_BACKWARD);
+        assert_int_equal(dtp_program_ops(behind)[update - 1].layer, layer);
         assert_true(operand_of(behind, update, DTP_ROLE_WEIGHT_GRADIENT)->access & DTP_FREE);
     }
     dtp_program_destroy(behind);
