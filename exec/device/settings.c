@@ -79,26 +79,6 @@ enum dtp_status dtp_settings_set(struct dtp_settings *settings, const char *name
 #define LEAST_LOSS_SCALE 1e-6
 #define LARGEST_LOSS_SCALE 1e12
 
-#define DEFAULT_SNAPSHOT_EVERY 10
-#define DEFAULT_RETURN_AFTER_S 60
-
-/* What only elastic runs have, and what it is there where nobody says. */
-static enum dtp_status check_only_elastic(struct dtp_settings *s, struct dtp_faults *faults)
-{
-    const char *said = s->on_loss                                 ? "on-loss"
-                       : s->snapshots                             ? "snapshots"
-                       : s->snapshot_every != DTP_SETTINGS_UNSAID ? "snapshot-every"
-                       : s->return_after != DTP_SETTINGS_UNSAID   ? "return-after"
-                                                                  : NULL;
-    if (said && !s->elastic)
-        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--%s needs --elastic MIN:MAX", said);
-    if (s->snapshot_every == DTP_SETTINGS_UNSAID)
-        s->snapshot_every = DEFAULT_SNAPSHOT_EVERY;
-    if (s->return_after == DTP_SETTINGS_UNSAID)
-        s->return_after = DEFAULT_RETURN_AFTER_S;
-    return DTP_OK;
-}
-
 /* "2:4", or "4": as many at all times. */
 static enum dtp_status check_elastic(struct dtp_settings *s, struct dtp_faults *faults)
 {
@@ -116,7 +96,9 @@ static enum dtp_status check_elastic(struct dtp_settings *s, struct dtp_faults *
     if (s->on_loss && strcmp(s->on_loss, "wait") != 0 && strcmp(s->on_loss, "shrink") != 0)
         status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--on-loss: '%s' is neither shrink nor wait", s->on_loss);
     s->waits = s->on_loss && strcmp(s->on_loss, "wait") == 0;
-    status = dtp_worse(status, check_only_elastic(s, faults));
+    if ((s->on_loss || s->snapshots) && !s->elastic)
+        status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--%s needs --elastic MIN:MAX",
+                           s->on_loss ? "on-loss" : "snapshots");
     if (s->async_checkpoints && !s->checkpoint)
         status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--async-checkpoints needs --checkpoint DIR");
     if (s->elastic && s->alone)

@@ -12,7 +12,6 @@
 #include <stdio.h>
 
 #define DTP_SETTINGS_STEPS_MAX 1000000000u
-#define DTP_SETTINGS_UNSAID UINT64_MAX /* of a number whose default dtp_settings_check puts in */
 
 /* Of `poison` see run.h; it is for tests and not among the flags of `dtplan run`. `program`: the text that dtplan
  * predicted, which is what runs; without it the job's words are lowered. `alone`: that text is a set that somebody
@@ -27,8 +26,8 @@
     WHOLE(checkpoint_every, "checkpoint-every", 1, DTP_SETTINGS_STEPS_MAX, 0)                                          \
     WHOLE(seconds, "seconds", 1, 86400, 60)                                                                            \
     WHOLE(threads, "threads", 1, 4096, 0)                                                                              \
-    WHOLE(snapshot_every, "snapshot-every", 1, DTP_SETTINGS_STEPS_MAX, DTP_SETTINGS_UNSAID)                            \
-    WHOLE(return_after, "return-after", 0, 31536000, DTP_SETTINGS_UNSAID)                                              \
+    WHOLE(snapshot_every, "snapshot-every", 1, DTP_SETTINGS_STEPS_MAX, 10)                                             \
+    WHOLE(return_after, "return-after", 0, 31536000, 60)                                                               \
     NUMBER(learning_rate, "lr", 0, 1e6, 3e-4)                                                                          \
     NUMBER(min_learning_rate, "min-lr", 0, 1e6, 0)                                                                     \
     NUMBER(weight_decay, "weight-decay", 0, 1e3, 0.1)                                                                  \

@@ -57,13 +57,9 @@ expect 2 "$2/scenarios/llama3-8b-8xh100.ini" --runtime megatron --device host
 says 'runtime: is megatron, but only plans of --runtime dtplan and torch are run'
 [[ $(wc -l <err) == 1 ]] || failed "more than what matters: $(cat err)"
 
-# Nothing is started of what no machine holds, and a flag that would do nothing is refused.
+# Nothing is started of what no machine holds.
 expect 2 "${tiny[@]}" --steps 3 --gpus 2048
 says '2048 ranks are asked for, the host device has at most 1024'
-expect 2 "${tiny[@]}" --steps 3 --gpus 2 --snapshot-every 2
-says '--snapshot-every needs --elastic'
-expect 2 "${tiny[@]}" --steps 3 --gpus 2 --return-after 0
-says '--return-after needs --elastic'
 expect 2 "${tiny[@]}" --steps 3 --resume .
 says 'is a folder, no scenario file'
 expect 2 "${tiny[@]}" --steps 3 --lora 8 --base int8

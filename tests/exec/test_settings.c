@@ -63,24 +63,6 @@ static void test_flags(void **state)
     assert_int_equal(faults.count, sizeof bad / sizeof bad[0]);
 }
 
-/* Flags of elastic runs are refused elsewhere; unsaid they are 10 steps and a minute. */
-static void test_only_elastic(void **state)
-{
-    static const char *const flags[][2] = {{"snapshot-every", "10"}, {"return-after", "60"}, {"on-loss", "wait"}};
-    (void)state;
-    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
-        struct dtp_settings s = dtp_settings_default();
-        set(&s, flags[i][0], flags[i][1], DTP_OK, true);
-        assert_int_equal(dtp_settings_check(&s, &faults), DTP_BAD_INPUT);
-        s.elastic = "1:2";
-        assert_int_equal(dtp_settings_check(&s, &faults), DTP_OK);
-    }
-    struct dtp_settings s = dtp_settings_default();
-    assert_int_equal(dtp_settings_check(&s, &faults), DTP_OK);
-    assert_int_equal(s.snapshot_every, 10);
-    assert_int_equal(s.return_after, 60);
-}
-
 /* All at once. */
 static void test_what_does_not_fit_together(void **state)
 {
@@ -103,7 +85,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup(test_schedule, reset),
                                        cmocka_unit_test_setup(test_flags, reset),
-                                       cmocka_unit_test_setup(test_only_elastic, reset),
                                        cmocka_unit_test_setup(test_what_does_not_fit_together, reset)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
