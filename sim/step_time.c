@@ -36,7 +36,7 @@ void dtp_step_sums_of(const struct dtp_program *program, const struct dtp_timeli
     for (size_t i = 0; i < timeline->op_count; i++) {
         if (dtp_op_kind_class(ops[i].kind) == DTP_CLASS_COLLECTIVE)
             out->collective_s[dtp_op_kind_collective(ops[i].kind)] += alone_s[i];
-        if (ops[i].stream == DTP_STREAM_COMPUTE && dtp_op_is_kernel(&ops[i]) && ops[i].kind != DTP_OP_OPTIMIZER)
+        if (ops[i].stream == DTP_STREAM_COMPUTE && dtp_op_is_kernel(&ops[i]) && !dtp_op_kind_updates(ops[i].kind))
             add_kernel(&ops[i], alone_s[i], out);
     }
 }

@@ -73,7 +73,7 @@ static void note(const struct dtp_op *ops, uint32_t op, struct interval *interva
 
 static void add_kernel(const struct dtp_op *op, double duration_s, struct dtp_timeline *t)
 {
-    if (op->kind == DTP_OP_OPTIMIZER)
+    if (dtp_op_kind_updates(op->kind))
         t->optimizer_s += duration_s;
     else
         t->compute_s += duration_s;

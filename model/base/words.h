@@ -84,6 +84,11 @@ enum dtp_op_kind {
 #define DTP_ATTENTION_BACKWARD_FLOPS 2.5
 const char *dtp_op_kind_text(enum dtp_op_kind kind);
 bool dtp_op_kind_parse(const char *text, enum dtp_op_kind *out);
+/* On the device, of the optimizer's step. */
+static inline bool dtp_op_kind_updates(enum dtp_op_kind kind)
+{
+    return kind == DTP_OP_OPTIMIZER || kind == DTP_OP_NEWTON_SCHULZ;
+}
 static inline enum dtp_op_class dtp_op_kind_class(enum dtp_op_kind kind)
 {
     static const uint8_t classes[] = {

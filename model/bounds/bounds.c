@@ -3,6 +3,7 @@
 #include "closed/closed_form_hooks.h"
 #include "plan/slice.h"
 #include "plan/fp8_casts.h"
+#include "plan/optimizer_state.h"
 #include "plan/runtime.h"
 
 #include <string.h>
@@ -58,8 +59,7 @@ uint64_t dtp_bound_scores(const struct dtp_bound *b)
 
 uint64_t dtp_bound_optimizer_list(const struct dtp_bound *b, uint64_t elements)
 {
-    bool lists = b->plan->optimizer == DTP_ADAMW_FOREACH && b->plan->offload == DTP_OFFLOAD_NONE;
-    return lists ? dtp_dtype_bytes(b->plan->precision.moments) * elements : 0;
+    return dtp_optimizer_scratch_bytes(b->transformer, b->plan, elements);
 }
 
 uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint64_t current_bytes)

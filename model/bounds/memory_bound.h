@@ -71,7 +71,7 @@ static inline void dtp_bound_hold(struct dtp_bound *b, uint64_t bytes)
 
 /* Bytes of a token of one layer's attention scores, where the math kernel writes them; else 0. */
 uint64_t dtp_bound_scores(const struct dtp_bound *b);
-/* What the optimizer makes beside `elements` that it updates: foreach AdamW's list of square roots. */
+/* What the optimizer makes beside `elements` that it updates (plan/optimizer_state.h). */
 uint64_t dtp_bound_optimizer_list(const struct dtp_bound *b, uint64_t elements);
 /* Kept activations of the first `layers`. */
 uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layers);

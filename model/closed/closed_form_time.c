@@ -10,6 +10,7 @@
 #include "cost/op_cost.h"
 #include "closed/sharding.h"
 #include "plan/fp8_casts.h"
+#include "plan/optimizer_state.h"
 
 #include <math.h>
 
@@ -362,9 +363,10 @@ static double device_optimizer_s(const struct dtp_timing *c)
     if (c->plan->offload != DTP_OFFLOAD_NONE)
         return 0;
     const struct dtp_closed_form_hooks *hooks = c->plan->runtime->closed;
-    double update_s =
-        dtp_timing_optimizer_shard(c) * dtp_optimizer_bytes_per_parameter(c->plan) / c->streaming_bytes_per_s;
-    return update_s + (hooks->beside_update_s ? hooks->beside_update_s(c) : 0);
+    double apart = (double)dtp_optimizer_matrix_elements(c->transformer, c->plan);
+    double bytes = (dtp_timing_optimizer_shard(c) - apart) * dtp_optimizer_bytes_per_parameter(c->plan);
+    bytes += apart * dtp_optimizer_matrix_bytes_per_parameter(c->plan);
+    return bytes / c->streaming_bytes_per_s + (hooks->beside_update_s ? hooks->beside_update_s(c) : 0);
 }
 
 /* ---- the record for explain -------------------------------------------------------------------------------------- */

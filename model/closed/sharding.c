@@ -2,6 +2,7 @@
 
 #include "base/bytes.h"
 #include "closed/closed_form_hooks.h"
+#include "plan/optimizer_state.h"
 #include "plan/slice.h"
 #include "net/layer_kind.h"
 
@@ -340,5 +341,5 @@ void dtp_state_bytes_count(const struct dtp_transformer *transformer, const stru
         plan->runtime->closed->offload_state(transformer, units, plan, bytes, shard, out);
     out->params = bytes->params * out->params_elements;
     out->grads = bytes->grads * out->grads_elements;
-    out->optimizer = dtp_optimizer_bytes(bytes, out->optimizer_elements);
+    out->optimizer = dtp_optimizer_whole_bytes(transformer, plan, bytes, out->optimizer_elements);
 }

@@ -189,9 +189,13 @@ double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp
 
 /* In one kernel p, g and states are read, p and states written, scales with them; a master copy stands for p there.
  * foreach AdamW makes about ten passes (decay 8, lerp 12, mul 8, addcmul 12, sqrt 8, division and eps 16, addcdiv 16
- * bytes in fp32). foreach SGD multiplies its momentum, adds the gradient to it, and it to p: 5 of it. GradScaler looks
- * for infinities before: amp_non_finite_check_and_unscale reads and writes all gradients, by a scale of 1 where the
- * optimizer unscales them itself (torch/amp/grad_scaler.py: step, _check_inf_per_device). */
+ * bytes in fp32). foreach SGD multiplies its momentum, adds the gradient to it, and it to p: 5 of it. Adafactor
+ * reads p for its norm, g for the sums over rows and over columns, writes their product as an estimate (a matmul of
+ * inner size 1), divides it, clamps it, takes its root and multiplies it by g, each in place, reads it for its norm,
+ * and adds it to p: 3 of p, 3 of g, 11 of the estimate (of matrices; vectors a few more). Waits for its two norms,
+ * which the host reads, are not counted. GradScaler looks for infinities before: amp_non_finite_check_and_unscale reads
+ * and writes all gradients, by a scale of 1 where the optimizer unscales them itself (torch/amp/grad_scaler.py: step,
+ * _check_inf_per_device). */
 double dtp_optimizer_bytes_per_parameter(const struct dtp_plan *plan)
 {
     const struct dtp_precision *p = &plan->precision;
@@ -205,9 +209,26 @@ double dtp_optimizer_bytes_per_parameter(const struct dtp_plan *plan)
         state += (double)element.block_bytes / row->block;
     if (plan->optimizer == DTP_ADAMW_FOREACH)
         return 10 * state + 2 * param + 2 * master + checked;
+    if (row->shape == DTP_STATE_FACTORS)
+        return 3 * param + 3 * grad + 11 * dtp_dtype_bytes(p->moments) + 2 * master + checked;
+    if (row->shape == DTP_STATE_MATRICES) /* AdamW's, in one kernel */
+        return 2 * param + grad + 4 * dtp_dtype_bytes(p->moments) + 2 * master + checked;
     double passes = plan->optimizer == DTP_MOMENTUM ? 5 : 2;
     bool own_copy = master > 0 && plan->optimizer == DTP_ADAMW_FUSED; /* which it updates, and writes p from it */
     return (own_copy ? param : 2 * param) + 2 * master + grad + passes * state + checked;
+}
+
+/* The gradient goes into the momentum, g b -> b; a look ahead is made of both, g b -> u; it is cast to bf16 where it is
+ * wider, u -> x; x is read for its norm and divided in place. Then p decays, and the result is added to it. */
+double dtp_optimizer_matrix_bytes_per_parameter(const struct dtp_plan *plan)
+{
+    struct dtp_element_bytes element;
+    dtp_element_bytes_count(plan, &element);
+    double param = dtp_dtype_bytes(plan->precision.params), grad = (double)element.grads;
+    double state = dtp_dtype_bytes(plan->precision.moments), narrow = dtp_dtype_bytes(DTP_BF16);
+    double momentum = 2 * (2 * state + grad), cast = state > narrow ? state + narrow : 0;
+    double checked = dtp_plan_scales_loss(plan) ? 2 * grad : 0;
+    return momentum + cast + 3 * narrow + 4 * param + narrow + checked;
 }
 
 struct flash_rates {

@@ -45,6 +45,8 @@ double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp
 
 /* Bytes that an optimizer step moves for each parameter that it updates, state in device memory. */
 double dtp_optimizer_bytes_per_parameter(const struct dtp_plan *plan);
+/* Of an element of a block's matrix, where the optimizer treats these apart, beside its products (Muon). */
+double dtp_optimizer_matrix_bytes_per_parameter(const struct dtp_plan *plan);
 
 /* Whether our executor computes it by its plain kernel (kernels/attention_simple.cu), because cuDNN's flash attention
  * does not take it (attention_workspace.h). On the host's cores nothing else is known of. */

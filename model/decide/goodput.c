@@ -1,6 +1,7 @@
 #include "decide/goodput.h"
 
 #include "closed/sharding.h"
+#include "plan/optimizer_state.h"
 
 #include <gsl/gsl_errno.h>
 #include <gsl/gsl_rng.h>
@@ -125,7 +126,8 @@ double dtp_checkpoint_bytes(const struct dtp_job *job)
     struct dtp_element_bytes bytes;
     dtp_element_bytes_count(&job->plan, &bytes);
     uint64_t total = dtp_transformer_count(&job->transformer).total;
-    return (double)total * (double)bytes.params + (double)dtp_optimizer_bytes(&bytes, total);
+    return (double)total * (double)bytes.params +
+           (double)dtp_optimizer_whole_bytes(&job->transformer, &job->plan, &bytes, total);
 }
 
 static double storage_bytes_per_s(const struct dtp_job *job)

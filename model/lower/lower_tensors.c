@@ -28,6 +28,8 @@ static void add_tensor(const struct part_sum *sum, uint64_t rows, uint64_t width
     sum->module->all_elements += rows * width;
     sum->module->all_shard += shard;
     sum->module->tensors[sum->part]++;
+    if (width > 1)
+        sum->module->rows[sum->part] += rows, sum->module->columns[sum->part] += width;
 }
 
 static void add_vector(const struct part_sum *sum, uint64_t elements, bool present)
@@ -46,6 +48,7 @@ static void list_matrices(struct dtp_lowering *l)
         for (uint64_t i = 0; i < cut.count; i++)
             add_tensor(&weight, cut.rows, cut.width);
         l->block.tensors[part] = 1;
+        l->block.rows[part] = matrix->groups * matrix->out, l->block.columns[part] = matrix->groups * matrix->in;
         l->block.matrix[part] = true;
         l->block.weight_name[part] = matrix->weight_name;
         l->block.gradient_name[part] = matrix->gradient_name;

@@ -27,7 +27,8 @@
 struct dtp_lower_module {
     int parts;
     uint64_t elements[DTP_MAX_PARTS], shard[DTP_MAX_PARTS];
-    uint64_t largest[DTP_MAX_PARTS]; /* tensor of a part */
+    uint64_t largest[DTP_MAX_PARTS];                      /* tensor of a part */
+    uint64_t rows[DTP_MAX_PARTS], columns[DTP_MAX_PARTS]; /* of its matrices, of experts each one's; 0: vectors */
     bool matrix[DTP_MAX_PARTS];
     const char *weight_name[DTP_MAX_PARTS], *gradient_name[DTP_MAX_PARTS];
     uint32_t tensors[DTP_MAX_PARTS]; /* a part is one but for the vectors */

@@ -98,15 +98,16 @@ static const struct word attention_words[] = {{"flash", DTP_ATTENTION_FLASH},
 static const struct word loss_words[] = {
     {"eager", DTP_LOSS_EAGER}, {"fused", DTP_LOSS_FUSED}, {"chunked", DTP_LOSS_CHUNKED}};
 static const struct word optimizer_words[] = {
-#define DTP_OPTIMIZER(suffix, word, library, states, bits, block, scales, words, instead) {word, DTP_##suffix},
+#define DTP_OPTIMIZER(suffix, word, library, shape, states, bits, block, scales, words, instead) {word, DTP_##suffix},
 #include "plan/optimizer.def"
     {"adamw-fused", DTP_ADAMW_FUSED}};
 static const struct dtp_optimizer_row optimizers[DTP_OPTIMIZER_COUNT] = {
-#define DTP_OPTIMIZER(suffix, its_word, its_library, its_states, its_bits, its_block, its_scales, its_words,           \
-                      its_instead)                                                                                     \
+#define DTP_OPTIMIZER(suffix, its_word, its_library, its_shape, its_states, its_bits, its_block, its_scales,           \
+                      its_words, its_instead)                                                                          \
     [DTP_##suffix] = {.word = its_word,                                                                                \
                       .instead = its_instead,                                                                          \
                       .library = DTP_OF_##its_library,                                                                 \
+                      .shape = DTP_STATE_##its_shape,                                                                  \
                       .states = its_states,                                                                            \
                       .bits = its_bits,                                                                                \
                       .block = its_block,                                                                              \

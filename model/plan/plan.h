@@ -69,15 +69,17 @@ struct dtp_stage_choice {
                                             it */
 };
 enum dtp_optimizer {
-#define DTP_OPTIMIZER(suffix, word, library, states, bits, block, scales, words, instead) DTP_##suffix,
+#define DTP_OPTIMIZER(suffix, word, library, shape, states, bits, block, scales, words, instead) DTP_##suffix,
 #include "plan/optimizer.def"
     DTP_OPTIMIZER_COUNT
 };
+enum dtp_optimizer_shape { DTP_STATE_ALIKE, DTP_STATE_FACTORS, DTP_STATE_MATRICES };
 enum dtp_optimizer_library { DTP_OF_PYTORCH, DTP_OF_BITSANDBYTES, DTP_OF_TORCHAO };
 /* What is said of each: optimizer.def. */
 struct dtp_optimizer_row {
     const char *word, *instead;
     enum dtp_optimizer_library library;
+    enum dtp_optimizer_shape shape;
     uint32_t states, bits, block, scales;
 };
 const struct dtp_optimizer_row *dtp_optimizer_row(enum dtp_optimizer optimizer);

@@ -5,6 +5,7 @@
 
 #include "plan/comm_hook.h"
 #include "plan/degrees.h"
+#include "plan/optimizer_state.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -380,6 +381,35 @@ static void check_nvme(struct dtp_resolver *r)
     dtp_plan_refuse(r, "offload", "machine %s states no NVMe; choose another machine or offload params", m->key);
 }
 
+/* Its sums are over whole matrices: over DTensors and flat shards of them other sums are added between ranks, tensor by
+ * tensor, which nothing here counts. */
+static void check_state_by_tensor(struct dtp_resolver *r, const struct dtp_optimizer_row *row)
+{
+    const struct dtp_plan *p = r->plan;
+    if (!p->runtime->optimizer_by_tensor)
+        dtp_plan_refuse(r, "optimizer", "%s is PyTorch's; under runtime %s use adamw", row->word, p->runtime->name);
+    else if (p->strategy != DTP_DDP)
+        dtp_plan_refuse(
+            r, "optimizer",
+            "%s is modelled where each GPU has whole tensors, not under %s, where it exchanges sums of each; "
+            "use strategy ddp, or adam8bit",
+            row->word, dtp_strategy_text(p->strategy));
+    else if (p->offload != DTP_OFFLOAD_NONE)
+        dtp_plan_refuse(r, "optimizer", "%s is not modelled on the host; use adamw", row->word);
+    else if (p->tp > 1 || p->pp > 1 || p->ep > 1)
+        dtp_plan_refuse(r, "optimizer", "%s with tp, pp or ep is not modelled; use adamw or adam8bit", row->word);
+    else if (dtp_plan_adapts(p))
+        dtp_plan_refuse(r, "optimizer", "%s of adapters is not modelled; use adamw", row->word);
+    else if (row->shape == DTP_STATE_MATRICES && r->transformer->experts)
+        dtp_plan_refuse(r, "optimizer", "%s takes matrices alone, not stacks of experts (torch.optim.Muon); use adamw",
+                        row->word);
+    else if (row->shape == DTP_STATE_MATRICES && !(r->cluster->gpu.peak_flops_per_s[DTP_BF16] > 0))
+        dtp_plan_refuse(r, "optimizer", "%s multiplies in bf16, which this GPU has not; use adamw", row->word);
+    else if (p->precision.moments != p->precision.params || p->precision.master != p->precision.params)
+        dtp_plan_refuse(r, "moment_dtype", "%s keeps its state as its parameters, in %s, not in %s; set it to that",
+                        row->word, dtp_dtype_text(p->precision.params), dtp_dtype_text(p->precision.moments));
+}
+
 static void check_optimizer(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -391,6 +421,8 @@ static void check_optimizer(struct dtp_resolver *r)
         dtp_plan_refuse(r, "optimizer", "%s runs on the GPU; it cannot be offloaded, use adamw", row->word);
     else if (offloads && p->optimizer == DTP_MOMENTUM)
         dtp_plan_refuse(r, "optimizer", "momentum is not modelled on the host; use adamw");
+    if (!row->instead && dtp_optimizer_by_tensor(p))
+        check_state_by_tensor(r, row);
 }
 
 static void check_checkpointing(struct dtp_resolver *r)

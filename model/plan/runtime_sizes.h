@@ -29,4 +29,6 @@
 #define DTP_DEEPSPEED_SWAP_BUFFERS 4u                   /* of the largest sub-group: fp32 weight, moments, gradient */
 #define DTP_DEEPSPEED_PARAM_BUFFERS UINT64_C(500000000) /* 5 buffers of 1e8 for parameters read from NVMe */
 
+#define DTP_NEWTON_SCHULZ_STEPS 5 /* torch.optim.Muon's ns_steps */
+
 #endif

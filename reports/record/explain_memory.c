@@ -8,6 +8,7 @@
 #include "closed/sharding.h"
 #include "job/estimate.h"
 #include "lower/miniature.h"
+#include "plan/optimizer_state.h"
 #include "program/live_buffers.h"
 
 #include <math.h>
@@ -64,8 +65,9 @@ static bool explain_state(const struct peak *p, const struct dtp_live_kind *kind
     const struct dtp_plan *plan = &p->job->plan;
     bool params = kind->owner == DTP_OWNER_PARAMS && kind->bytes == p->state.params;
     bool optimizer = kind->owner == DTP_OWNER_OPTIMIZER && kind->bytes == p->state.optimizer;
-    if (!kind->persistent || (!params && !optimizer) || (optimizer && p->bytes.block_elements))
-        return false; /* scales of blocks have no line of their own */
+    if (!kind->persistent || (!params && !optimizer) ||
+        (optimizer && (p->bytes.block_elements || dtp_optimizer_by_tensor(plan))))
+        return false; /* scales of blocks, and state by tensors, have no line of their own */
     if (params && dtp_plan_adapts(plan))
         return explain_frozen(p, e);
     bool shards = params ? dtp_plan_shards_params(plan) : dtp_plan_shards_optimizer(plan);

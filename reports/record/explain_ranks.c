@@ -231,7 +231,7 @@ static void sum_kernels(const struct ranked *r, struct kernels sums[][DIRECTIONS
     for (size_t i = 0; i < dtp_program_op_count(program); i++) {
         if (ops[i].kind == DTP_OP_MARK)
             direction = strcmp(ops[i].name, "forward") == 0 || strcmp(ops[i].name, "loss") == 0 ? FORWARD : BACKWARD;
-        if (!dtp_op_is_kernel(&ops[i]) || ops[i].kind == DTP_OP_OPTIMIZER)
+        if (!dtp_op_is_kernel(&ops[i]) || dtp_op_kind_updates(ops[i].kind))
             continue;
         struct kernels *k = &sums[dtp_op_kind_class(ops[i].kind)][ops[i].demand->recompute ? AGAIN : direction];
         k->alone_s += r->simulated->roles[r->slowest].alone_s[i];

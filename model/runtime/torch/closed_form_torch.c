@@ -5,6 +5,9 @@
 #include "closed/model_parallel.h"
 #include "cost/cluster_cost.h"
 #include "cost/op_cost.h"
+#include "net/layer_kind.h"
+#include "plan/optimizer_state.h"
+#include "plan/runtime_sizes.h"
 #include "runtime/torch/torch.h"
 
 /* ---- segments of the allocator ----------------------------------------------------------------------------------- */
@@ -63,8 +66,30 @@ static void offload_state(const struct dtp_transformer *transformer, const struc
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
 
+/* Muon's products of each matrix of a block, one after another. */
+static double products_s(const struct dtp_timing *timing)
+{
+    const struct dtp_plan *plan = timing->plan;
+    struct dtp_layer_kind kind;
+    double all_s = 0;
+    if (!dtp_optimizer_matrix_elements(timing->transformer, plan))
+        return 0;
+    dtp_layer_kind_of(timing->transformer, DTP_LAYER_DENSE, plan->fused_qkv, plan->fused_gate_up, &kind);
+    for (int i = 0; i < kind.matrices; i++) {
+        struct dtp_newton_schulz p;
+        dtp_newton_schulz_of(plan, kind.matrix[i].out, kind.matrix[i].in, &p);
+        double step_s = 0;
+        const double shapes[][3] = {{p.n, p.n, p.m}, {p.n, p.n, p.n}, {p.n, p.m, p.n}};
+        for (int product = 0; product < 3; product++)
+            step_s += dtp_cluster_matmul_s(timing->cluster, &timing->execution, DTP_MEASURED_MATMUL_FORWARD, DTP_BF16,
+                                           shapes[product][0], shapes[product][1], shapes[product][2]);
+        all_s += DTP_NEWTON_SCHULZ_STEPS * step_s + p.bytes / timing->streaming_bytes_per_s;
+    }
+    return timing->layers * all_s;
+}
+
 /* PowerSGD's factors are orthogonalised one after another, by small kernels. */
-static double beside_update_s(const struct dtp_timing *timing)
+static double factors_s(const struct dtp_timing *timing)
 {
     const struct dtp_plan *plan = timing->plan;
     if (plan->comm_hook != DTP_COMM_HOOK_POWERSGD || timing->cluster->gpus == 1)
@@ -75,6 +100,11 @@ static double beside_update_s(const struct dtp_timing *timing)
     struct dtp_ddp_bucket_count buckets = dtp_traffic_ddp_buckets(&job, job.bytes.grads);
     double kernels = 2 * (double)buckets.factored.matrices * dtp_powersgd_orthogonalize_kernels(plan);
     return kernels * dtp_cluster_kernel_launch_s(timing->cluster, &timing->execution) * dtp_plan_reductions(plan);
+}
+
+static double beside_update_s(const struct dtp_timing *timing)
+{
+    return factors_s(timing) + products_s(timing);
 }
 
 /* ---- what they are ----------------------------------------------------------------------------------------------- */

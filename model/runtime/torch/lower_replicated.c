@@ -3,8 +3,10 @@
  * DDP lays gradients into buckets (ddp_buckets.h). They are all-reduced in order on the communicator's stream and
  * awaited at the end of backward (reducer.cpp). */
 #include "lower/ddp_buckets.h"
+#include "plan/optimizer_state.h"
 #include "runtime/torch/lower_comm_hook.h"
 #include "runtime/torch/lower_foreach.h"
+#include "runtime/torch/lower_muon.h"
 #include "runtime/torch/torch.h"
 
 #include "base/bytes.h"
@@ -26,6 +28,21 @@ static struct dtp_lower_buckets *buckets_of(const struct dtp_lowering *l)
 /* ---- state
  * ------------------------------------------------------------------------------------------------------------ */
 
+/* Of a part of the rank that holds all: sums over rows and over columns of its matrices, or of vectors their own; or
+ * one momentum of a block's matrix and two moments of all else. */
+static void add_by_shape(struct dtp_lowering *l, const struct dtp_lower_module *module, int part,
+                         struct dtp_lower_moments *out)
+{
+    uint64_t bytes = dtp_dtype_bytes(l->plan->precision.moments), rows = module->rows[part];
+    if (dtp_optimizer_row(l->plan->optimizer)->shape == DTP_STATE_MATRICES) {
+        for (int i = module->matrix[part] ? 1 : 0; i < 2; i++)
+            dtp_lower_add_state(l, out, dtp_bytes_product(bytes, module->elements[part]));
+        return;
+    }
+    dtp_lower_add_state(l, out, dtp_bytes_product(bytes, rows ? rows : module->elements[part]));
+    dtp_lower_add_state(l, out, dtp_bytes_product(bytes, module->columns[part]));
+}
+
 /* The optimizer's tensors of this rank's `own` elements of a module: whole tensors, as ZeroRedundancyOptimizer deals
  * them out, but for the last one, so that shares add up. */
 static void make_moments(struct dtp_lowering *l, const struct dtp_lower_module *module, uint64_t own,
@@ -36,6 +53,8 @@ static void make_moments(struct dtp_lowering *l, const struct dtp_lower_module *
         if (!module->trained[part])
             continue;
         uint64_t elements = module->elements[part] < own ? module->elements[part] : own;
+        if (dtp_optimizer_by_tensor(l->plan))
+            add_by_shape(l, module, part, out);
         dtp_lower_add_moments(l, out, elements);
         own -= elements;
     }
@@ -248,8 +267,9 @@ static void update_modules(struct dtp_lowering *l)
             grads[part] = apart || !l->own ? l->state[i].kept[part] : bucket_of(l, i, part);
         }
         uint64_t end = before + module->trained_elements;
+        uint64_t apart = dtp_lower_muon(l, module, i);
         dtp_lower_update(l, l->state[i].params, l->state[i].moments, grads, module->parts,
-                         dtp_divide_up(end, ranks) - dtp_divide_up(before, ranks));
+                         dtp_divide_up(end, ranks) - dtp_divide_up(before, ranks) - apart);
         before = end;
     }
     for (uint64_t i = 0; i <= l->transformer->layers; i++)

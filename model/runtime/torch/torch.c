@@ -172,6 +172,7 @@ const struct dtp_runtime dtp_runtime_torch = {
     .dtensor = true,
     .compiles = true,
     .foreach_optimizer = true,
+    .optimizer_by_tensor = true,
     .copies_heads = true,
     .stops_replay = true,
     .experts = true,

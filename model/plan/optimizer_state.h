@@ -1,0 +1,37 @@
+/* State and temporaries of optimizers whose bytes are not a number for each parameter but follow from the shape of each
+ * tensor: Adafactor's sums over rows and columns, Muon's momentum of matrices beside AdamW's moments of all else
+ * (optimizer.def: FACTORS, MATRICES). */
+#ifndef DTP_OPTIMIZER_STATE_H
+#define DTP_OPTIMIZER_STATE_H
+
+#include "plan/rules.h"
+
+/* True where state is counted tensor by tensor. */
+bool dtp_optimizer_by_tensor(const struct dtp_plan *plan);
+
+/* Elements of its state beside a matrix, or several equal ones together, of so many rows and columns; a vector's are
+ * its own. */
+uint64_t dtp_optimizer_factor_elements(uint64_t rows, uint64_t columns);
+
+/* Bytes of all state of a rank that holds the whole model: `elements` parameters. */
+uint64_t dtp_optimizer_whole_bytes(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                                   const struct dtp_element_bytes *bytes, uint64_t elements);
+
+/* What a step on the device makes and gives back, of a rank that updates `elements` parameters: foreach AdamW's list of
+ * square roots; Adafactor's estimates of two tensors; Muon's products. */
+uint64_t dtp_optimizer_scratch_bytes(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                                     uint64_t elements);
+
+/* Newton-Schulz iterations of a matrix: with n its lesser and m its greater side, X [n, m] in bf16, each step forms X
+ * X^T, its square and their product with X. */
+struct dtp_newton_schulz {
+    double n, m, flops; /* flops: of all steps */
+    double bytes;       /* that all steps move beside operands and results of matmuls */
+    uint64_t scratch_bytes;
+};
+void dtp_newton_schulz_of(const struct dtp_plan *plan, uint64_t rows, uint64_t columns, struct dtp_newton_schulz *out);
+
+/* Elements of blocks' matrices, where the plan's optimizer treats them apart; else 0. */
+uint64_t dtp_optimizer_matrix_elements(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
+
+#endif
