@@ -149,12 +149,17 @@ void dtp_context_collect(const struct dtp_context *context)
     struct dtp_scenario *scenario = NULL;
     if (dtp_context_catalog(context, &catalog) != DTP_OK)
         return;
+    struct dtp_arguments arguments = *context->arguments;
+    struct dtp_context typed = *context;
+    typed.arguments = &arguments;
+    if (arguments.command == DTP_COMMAND_COMPARE)
+        arguments.word_count = 0; /* records of runs, no scenarios */
     if (dtp_command_takes_lists(context->arguments->command)) {
         struct dtp_axes axes = {.count = 0};
         dtp_context_axes(context->arguments, &catalog, "command line", &axes, context->faults);
         dtp_axes_release(&axes);
     } else {
-        dtp_context_scenario(context, &catalog, &scenario);
+        dtp_context_scenario(&typed, &catalog, &scenario);
     }
     dtp_scenario_destroy(scenario);
     dtp_catalog_destroy(&catalog);

@@ -10,6 +10,7 @@
 #include "ranks/launcher.h"
 #include "ranks/nodes.h"
 #include "lower/lower_set.h"
+#include "machine/host_machine.h"
 #include "plan/runtime.h"
 #include "program/program_text.h"
 #include "device/open_device.h"
@@ -173,10 +174,14 @@ static const char *default_choices(char *out, size_t bytes)
     return wrote > 0 && (size_t)wrote < bytes ? out : NULL;
 }
 
-/* Said once here, not by each rank for itself. */
+/* Said once here, not by each rank for itself, and before any is started. */
 static enum dtp_status check_gpus(const struct dtp_settings *settings, uint32_t gpus, struct dtp_faults *faults)
 {
     uint32_t there = gpus;
+    if (!settings->cuda && gpus > DTP_HOST_MOST_RANKS)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "%" PRIu32 " ranks are asked for, the host device has at most %d; take fewer --gpus", gpus,
+                         DTP_HOST_MOST_RANKS);
     enum dtp_status status = settings->cuda ? dtp_open_device_count(settings, &there, faults) : DTP_OK;
     if (status != DTP_OK || gpus <= there)
         return status;

@@ -82,7 +82,8 @@ const struct dtp_launcher *dtp_launcher_of(const char *name, const struct dtp_jo
     if (name)
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--to %s: is none of %s", name, all);
     else
-        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "runtime %s is started by dtplan run; launch writes for %s", runtime,
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "runtime %s %s; launch writes for %s", runtime,
+                  strcmp(runtime, "dtplan") == 0 ? "is started by dtplan run" : "is started by programs of its users",
                   all);
     return NULL;
 }

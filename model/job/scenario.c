@@ -348,6 +348,9 @@ enum dtp_status dtp_scenario_read(struct dtp_scenario *scenario, const char *pat
     size_t bytes = text ? fread(text, 1, MAX_FILE_BYTES + 1, file) : 0;
     if (!text)
         status = dtp_fault(faults, DTP_ENVIRONMENT, name, 0, "out of memory");
+    else if (ferror(file) && errno == EISDIR)
+        status = dtp_fault(faults, DTP_BAD_INPUT, name, 0,
+                           "is a folder, no scenario file; a folder of checkpoints is named by --checkpoint DIR");
     else if (ferror(file))
         status = dtp_fault(faults, DTP_BAD_INPUT, name, 0, "cannot read: %s", strerror(errno));
     else

@@ -149,7 +149,8 @@ static int larger_first(const void *a, const void *b)
 
 static void count_sizes(struct block *alive, size_t count, struct dtp_observed_memory *m)
 {
-    qsort(alive, count, sizeof *alive, larger_first);
+    if (count > 0) /* else there may be no table */
+        qsort(alive, count, sizeof *alive, larger_first);
     for (size_t i = 0; i < count; i++) {
         m->part_bytes[alive[i].part] += alive[i].bytes;
         bool same = m->size_count > 0 && m->sizes[m->size_count - 1].bytes == alive[i].bytes;
@@ -295,6 +296,9 @@ enum dtp_status dtp_read_snapshot(const char *path, const char *bytes, size_t co
                            "has no history; call torch.cuda.memory._record_memory_history() before the model is made");
     if (status == DTP_OK)
         status = replay(events, &out->memory, active_bytes, faults);
+    if (status == DTP_OK && out->memory.peak_bytes == 0)
+        status = dtp_fault(faults, DTP_BAD_INPUT, path, 0,
+                           "its history allocates nothing; record at least one step of training");
     json_decref(snapshot);
     return status;
 }

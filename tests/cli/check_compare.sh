@@ -114,6 +114,13 @@ echo 'hello' >other.txt
 expect 2 compare other.txt
 says 'is none of what is read'
 expect 2 compare there-is-none.json
+python3 -c 'import pickle
+pickle.dump({"segments": [], "device_traces": [[{"action": "free_completed", "addr": 256, "size": 512}]]}, open("idle.pickle", "wb"))'
+expect 2 compare idle.pickle
+says 'its history allocates nothing'
+# A record is no scenario, also where the line is refused for something else.
+expect 2 compare none.json --jsn
+[[ $(wc -l <err) == 1 ]] || failed "more than what matters: $(cat err)"
 gzip -k none.json
 expect 2 compare none.json.gz
 says 'gunzip it first'

@@ -127,7 +127,9 @@ says '---- torchtitan.toml ----' out
 expect 2 launch --model llama-2-7b --gpu h100-sxm --gpus 8 --loss chunked
 says 'loss = chunked: what torchtitan reads cannot say it, there it is eager; give --loss eager'
 expect 2 launch --model gpt-2 --gpu h100-sxm --gpus 8 --runtime dtplan --strategy ddp
-says 'is started by dtplan run'
+says 'runtime dtplan is started by dtplan run'
+expect 2 launch --model gpt-2 --gpu h100-sxm --gpus 1 --runtime peft --strategy ddp
+says 'runtime peft is started by programs of its users; launch writes for torchtitan'
 expect 2 launch --model llama-2-7b --gpu h100-sxm --gpus 8 --to megatron
 says 'starts runtime megatron'
 [[ $failures == 0 ]] || exit 1

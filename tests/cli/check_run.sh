@@ -57,6 +57,16 @@ expect 2 "$2/scenarios/llama3-8b-8xh100.ini" --runtime megatron --device host
 says 'runtime: is megatron, but only plans of --runtime dtplan and torch are run'
 [[ $(wc -l <err) == 1 ]] || failed "more than what matters: $(cat err)"
 
+# Nothing is started of what no machine holds.
+expect 2 "${tiny[@]}" --steps 3 --gpus 2048
+says '2048 ranks are asked for, the host device has at most 1024'
+expect 2 "${tiny[@]}" --steps 3 --resume .
+says 'is a folder, no scenario file'
+expect 2 "${tiny[@]}" --steps 3 --lora 8 --base int8
+says 'base: int8 is not run under runtime dtplan yet; use nf4 or none'
+expect 2 "${tiny[@]}" --steps 3 --lora 3
+says 'kernels read rows; use 8'
+
 # ---- what is left behind, and what is said early -----------------------------------------------------------------------
 
 # Killed without a chance to clean up, a run leaves no file of its own.

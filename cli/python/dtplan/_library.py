@@ -142,6 +142,8 @@ def _word(key: str, value: Any) -> str:
 
     >>> _word("gpus", 8), _word("strategy", ["ddp", "zero3"]), _word("compile", True), _word("prefetch", False)
     ('gpus=8', 'strategy=ddp,zero3', 'compile', 'no_prefetch')
+    >>> _word("model", b"gpt2")
+    'model=gpt2'
     """
     if value is True:
         return key
@@ -149,6 +151,8 @@ def _word(key: str, value: Any) -> str:
         return "no_" + key
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
+    if isinstance(value, bytes):
+        value = os.fsdecode(value)
     if not isinstance(value, str) and hasattr(value, "__iter__"):
         value = ",".join(str(one) for one in value)
     return f"{key}={value}"
@@ -184,19 +188,28 @@ class Planner:
     >>> planner = Planner()
     >>> planner.plan(model="gpt2", gpus=1, gpu="a10", strategy="ddp").ok
     True
+
+    A copy, or what another process is sent of it, is a planner of its own, which reads the catalogues again:
+
+    >>> import pickle
+    >>> pickle.loads(pickle.dumps(planner)).plan(model="gpt2", gpus=1, gpu="a10", strategy="ddp").ok
+    True
     """
 
     def __init__(
         self, data: "Optional[Union[str, os.PathLike[str]]]" = None, catalogs: "Sequence[Union[str, os.PathLike[str]]]" = ()
     ) -> None:
         self._handle: Optional[int] = None
+        if isinstance(catalogs, (str, os.PathLike)):
+            catalogs = [catalogs]
+        self._read = (data, tuple(catalogs))
         own = _HERE / "share" / "dtplan"
         if data is None and not os.environ.get("DTPLAN_DATA") and (own / "gpus.csv").exists():
             data = own
         handle, messages = _pointer(), _pointer()
         status = _lib.dtplan_create(
             None if data is None else _bytes_of(os.fspath(data)),
-            _array([_bytes_of(os.fspath(path)) for path in catalogs]),
+            _array([_bytes_of(os.fspath(path)) for path in self._read[1]]),
             ctypes.byref(handle),
             ctypes.byref(messages),
         )
@@ -209,6 +222,9 @@ class Planner:
         if getattr(self, "_handle", None):
             _lib.dtplan_destroy(self._handle)
             self._handle = None
+
+    def __reduce__(self) -> "tuple[Any, ...]":
+        return type(self), self._read  # the handle is of this process, and is given back once
 
     @staticmethod
     def _lines(messages: Any) -> List[str]:

@@ -208,7 +208,6 @@ static void check_adapters(struct dtp_resolver *r)
         bool asked;
     } choices[] = {{"lora_dropout", p->adapters.dropout > 0},
                    {"train_ends", p->adapters.train_ends},
-                   {"base", p->adapters.base != DTP_BASE_NONE && p->adapters.base != DTP_BASE_NF4},
                    {"precision", p->precision.compute == DTP_FP16},
                    {"gelu_epilogue", e->gelu_epilogue},
                    {"gradient_stream", e->gradient_stream},
@@ -220,14 +219,19 @@ static void check_adapters(struct dtp_resolver *r)
         if (choices[i].asked)
             dtp_plan_refuse(r, choices[i].key,
                             "is not run together with adapters (lora) under runtime dtplan yet; leave it out");
+    if (p->adapters.base != DTP_BASE_NONE && p->adapters.base != DTP_BASE_NF4)
+        dtp_plan_refuse(r, "base", "%s is not run under runtime dtplan yet; use nf4 or none",
+                        dtp_base_text(p->adapters.base));
     check_packed(r);
     if (dtp_plan_shard_ranks(r->cluster, p) > 1)
         dtp_plan_refuse(r, "strategy",
                         "%s shards what is small beside frozen weights, which rest whole under runtime dtplan; use ddp",
                         dtp_strategy_text(p->strategy));
     if (p->adapters.rank % DTP_PARAMETER_ALIGNMENT)
-        dtp_plan_refuse(r, "lora", "rank %" PRIu32 " is no multiple of %u, as runtime dtplan's kernels read rows",
-                        p->adapters.rank, DTP_PARAMETER_ALIGNMENT);
+        dtp_plan_refuse(r, "lora",
+                        "rank %" PRIu32 " is no multiple of %u, as runtime dtplan's kernels read rows; use %" PRIu32,
+                        p->adapters.rank, DTP_PARAMETER_ALIGNMENT,
+                        (p->adapters.rank / DTP_PARAMETER_ALIGNMENT + 1) * DTP_PARAMETER_ALIGNMENT);
 }
 
 static void check(struct dtp_resolver *r)
