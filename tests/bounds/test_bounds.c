@@ -55,7 +55,7 @@ static void check_memory(const struct random_job *job, const struct dtp_program 
     }
     double surely = (double)bounds->least_bytes / (double)peak_bytes - 1;
     tally->surely = fmax(tally->surely, surely);
-    if (surely > DTP_BOUND_LEAST_ABOVE) {
+    if (surely > DTP_BOUND_LEAST_ABOVE + most.surely) {
         random_executor_describe(job);
         fail_msg("%s %s: what surely stands is %+.1f %% off", job->plan.runtime->name,
                  dtp_strategy_text(job->plan.strategy), 100 * surely);
