@@ -241,6 +241,25 @@ struct matmul_case {
     int extras;
 };
 
+/* The same on the host, with copies of all that the matmul reads or adds to. */
+static struct dtp_matmul_args on_host(const struct dtp_matmul_args *gpu)
+{
+    const enum dtp_element in = gpu->element, out = gpu->result_element;
+    const uint64_t results = gpu->m * gpu->n, bias_bytes = gpu->n * dtp_element_bytes(dtp_matmul_bias_element(in, out));
+    const uint64_t result_bytes = results * dtp_element_bytes(out);
+    struct dtp_matmul_args host = *gpu;
+    host.a = host_copy(gpu->a, gpu->m * gpu->k * dtp_element_bytes(in));
+    host.b = host_copy(gpu->b, gpu->n * gpu->k * dtp_element_bytes(dtp_matmul_b_element(gpu)));
+    host.a_scale = gpu->a_scale ? host_copy(gpu->a_scale, sizeof(float)) : NULL;
+    host.b_scale = gpu->b_scale ? host_copy(gpu->b_scale, sizeof(float)) : NULL;
+    host.result = host_copy(gpu->result, result_bytes);
+    host.addend = !gpu->addend ? NULL : gpu->addend == gpu->result ? host.result : host_copy(gpu->addend, result_bytes);
+    host.bias = gpu->bias ? host_copy(gpu->bias, bias_bytes) : NULL;
+    host.bias_gradient = gpu->bias_gradient ? host_copy(gpu->bias_gradient, gpu->m * dtp_element_bytes(out)) : NULL;
+    host.aux = gpu->aux ? host_copy(gpu->aux, results * dtp_element_bytes(in)) : NULL;
+    return host;
+}
+
 static void check_matmul(struct dtp_matmul *matmul, const struct matmul_case *from)
 {
     struct dtp_faults faults = {0};
@@ -289,16 +308,7 @@ static void check_matmul(struct dtp_matmul *matmul, const struct matmul_case *fr
         failures++;
         return;
     }
-    struct dtp_matmul_args host = gpu;
-    host.a = host_copy(gpu.a, from->m * from->k * dtp_element_bytes(in));
-    host.b = host_copy(gpu.b, from->n * from->k * dtp_element_bytes(in_b));
-    host.a_scale = narrow ? host_copy(gpu.a_scale, sizeof(float)) : NULL;
-    host.b_scale = narrow ? host_copy(gpu.b_scale, sizeof(float)) : NULL;
-    host.result = host_copy(gpu.result, result_bytes);
-    host.addend = !gpu.addend ? NULL : gpu.addend == gpu.result ? host.result : host_copy(gpu.addend, result_bytes);
-    host.bias = gpu.bias ? host_copy(gpu.bias, from->n * dtp_element_bytes(dtp_matmul_bias_element(in, out))) : NULL;
-    host.bias_gradient = gpu.bias_gradient ? host_copy(gpu.bias_gradient, from->m * dtp_element_bytes(out)) : NULL;
-    host.aux = gpu.aux ? host_copy(gpu.aux, from->m * from->n * dtp_element_bytes(in)) : NULL;
+    const struct dtp_matmul_args host = on_host(&gpu);
 
     const int code = dtp_matmul_run(matmul, &gpu, NULL);
     if (code) {
