@@ -21,6 +21,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#ifdef __CUDACC__
+#define DTP_ON_DEVICE __host__ __device__
+#else
+#define DTP_ON_DEVICE
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -186,7 +192,7 @@ struct dtp_routes {
     int32_t *expert, *place, *order, *starts;
 };
 #define DTP_ROUTES_INTS(rows, experts) (3 * (uint64_t)(rows) + (experts) + 1)
-static inline struct dtp_routes dtp_routes_at(void *routes, uint64_t rows)
+DTP_ON_DEVICE static inline struct dtp_routes dtp_routes_at(void *routes, uint64_t rows)
 {
     int32_t *at = (int32_t *)routes;
     struct dtp_routes parts = {at, at + rows, at + 2 * rows, at + 3 * rows};
@@ -244,8 +250,8 @@ struct dtp_unpermute_args {
     uint32_t width, chosen;
     enum dtp_element element;
 };
-/* Of the last two: shared_gradient = gradient * sigmoid(score), score_gradient = its slope times the sum over the row of
- * gradient * shared. */
+/* Of the last two: shared_gradient = gradient * sigmoid(score), score_gradient = its slope times the sum over the row
+ * of gradient * shared. */
 struct dtp_shared_gate_backward_args {
     const void *gradient, *shared, *shared_score;
     void *shared_gradient, *score_gradient;

@@ -117,16 +117,15 @@ static void fill_shared_gate(struct dtp_binder *b, struct dtp_bound_op *out)
 static void fill_activation(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     out->kernel = DTP_KERNEL_expert_activation;
-    out->arguments.expert_activation =
-        (struct dtp_expert_activation_args){.up = need(b, DTP_ROLE_INPUT),
-                                            .weights = need(b, DTP_ROLE_STATISTICS),
-                                            .routes = need(b, DTP_ROLE_ROUTES),
-                                            .result = need(b, DTP_ROLE_RESULT),
-                                            .tokens = rows(b),
-                                            .width = width(b),
-                                            .chosen = chosen(b),
-                                            .kind = activation_kind(b),
-                                            .element = element_of(b, DTP_ROLE_INPUT)};
+    out->arguments.expert_activation = (struct dtp_expert_activation_args){.up = need(b, DTP_ROLE_INPUT),
+                                                                           .weights = need(b, DTP_ROLE_STATISTICS),
+                                                                           .routes = need(b, DTP_ROLE_ROUTES),
+                                                                           .result = need(b, DTP_ROLE_RESULT),
+                                                                           .tokens = rows(b),
+                                                                           .width = width(b),
+                                                                           .chosen = chosen(b),
+                                                                           .kind = activation_kind(b),
+                                                                           .element = element_of(b, DTP_ROLE_INPUT)};
 }
 
 static void fill_activation_backward(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -158,11 +157,11 @@ static struct grouped grouped_of(const struct dtp_binder *b)
 {
     uint64_t m = whole(b->op->demand->m), n = whole(b->op->demand->n), k = whole(b->op->demand->k);
     if (operand(b, DTP_ROLE_WEIGHT_GRADIENT))
-        return (struct grouped){DTP_GROUPED_WEIGHT_GRADIENT, DTP_ROLE_GRADIENT, DTP_ROLE_INPUT,
-                                DTP_ROLE_WEIGHT_GRADIENT,    m,                 n};
+        return (struct grouped){
+            DTP_GROUPED_WEIGHT_GRADIENT, DTP_ROLE_GRADIENT, DTP_ROLE_INPUT, DTP_ROLE_WEIGHT_GRADIENT, m, n};
     if (operand(b, DTP_ROLE_INPUT_GRADIENT))
-        return (struct grouped){DTP_GROUPED_INPUT_GRADIENT, DTP_ROLE_GRADIENT, DTP_ROLE_WEIGHT,
-                                DTP_ROLE_INPUT_GRADIENT,    k,                 n};
+        return (struct grouped){
+            DTP_GROUPED_INPUT_GRADIENT, DTP_ROLE_GRADIENT, DTP_ROLE_WEIGHT, DTP_ROLE_INPUT_GRADIENT, k, n};
     return (struct grouped){DTP_GROUPED_FORWARD, DTP_ROLE_INPUT, DTP_ROLE_WEIGHT, DTP_ROLE_RESULT, n, k};
 }
 
@@ -221,9 +220,9 @@ static void grouped_room(struct dtp_binder *b)
     struct grouped g = grouped_of(b);
     bool weights = g.product == DTP_GROUPED_WEIGHT_GRADIENT, forward = g.product == DTP_GROUPED_FORWARD;
     dtp_bind_demand(b, g.result,
-                    g.out && g.in && rows(b) && g.out <= INT32_MAX && g.in <= INT32_MAX &&
-                        !operand(b, DTP_ROLE_BIAS) && !operand(b, DTP_ROLE_BIAS_GRADIENT) &&
-                        !operand(b, DTP_ROLE_AUX) && !operand(b, DTP_ROLE_ADDEND));
+                    g.out && g.in && rows(b) && g.out <= INT32_MAX && g.in <= INT32_MAX && !operand(b, DTP_ROLE_BIAS) &&
+                        !operand(b, DTP_ROLE_BIAS_GRADIENT) && !operand(b, DTP_ROLE_AUX) &&
+                        !operand(b, DTP_ROLE_ADDEND));
     routes_room(b, rows(b));
     dtp_bind_room_of(b, g.a, rows(b), forward ? g.in : g.out);
     dtp_bind_room_of(b, g.b, weights ? rows(b) : experts(b) * g.out, g.in);
@@ -244,12 +243,13 @@ void dtp_bind_expert_room(struct dtp_binder *b)
     bool shared = kind == DTP_OP_UNPERMUTE_BACKWARD && operand(b, DTP_ROLE_AUX);
     bool routes = kind == DTP_OP_ROUTER || kind == DTP_OP_ROUTER_BACKWARD;
     bool activates = kind == DTP_OP_ACTIVATION || kind == DTP_OP_ACTIVATION_BACKWARD;
-    dtp_bind_demand(b, DTP_ROLE_INPUT,
-                    columns && tokens <= INT32_MAX / 2 && chosen(b) >= 1 && chosen(b) <= DTP_ROUTER_CHOSEN &&
-                        chosen(b) <= experts(b) &&
-                        (!activates || b->op->demand->form == DTP_FORM_SWIGLU || b->op->demand->form == DTP_FORM_GEGLU) &&
-                        (!routes || (b->op->demand->form >= DTP_FORM_SOFTMAX &&
-                                     b->op->demand->form <= DTP_FORM_SIGMOID_NORMALISED)));
+    dtp_bind_demand(
+        b, DTP_ROLE_INPUT,
+        columns && tokens <= INT32_MAX / 2 && chosen(b) >= 1 && chosen(b) <= DTP_ROUTER_CHOSEN &&
+            chosen(b) <= experts(b) &&
+            (!activates || b->op->demand->form == DTP_FORM_SWIGLU || b->op->demand->form == DTP_FORM_GEGLU) &&
+            (!routes ||
+             (b->op->demand->form >= DTP_FORM_SOFTMAX && b->op->demand->form <= DTP_FORM_SIGMOID_NORMALISED)));
     routes_room(b, all);
     uint64_t input = activates || kind == DTP_OP_UNPERMUTE ? all : tokens;
     dtp_bind_room_of(b, DTP_ROLE_INPUT, input, activates ? 2 * columns : columns);
@@ -262,8 +262,7 @@ void dtp_bind_expert_room(struct dtp_binder *b)
     dtp_bind_room_of(b, DTP_ROLE_STATISTICS, all, 1);
     dtp_bind_room_of(b, DTP_ROLE_STATISTICS_GRADIENT, all, 1);
     const struct dtp_operand *counts = operand(b, DTP_ROLE_WORKSPACE);
-    dtp_bind_demand(b, DTP_ROLE_WORKSPACE,
-                    !counts || operand_bytes(b, counts) / (4 * DTP_ROUTER_CHUNKS) >= experts(b));
+    dtp_bind_demand(b, DTP_ROLE_WORKSPACE, !counts || operand_bytes(b, counts) / (4 * DTP_ROUTER_CHUNKS) >= experts(b));
     static const enum dtp_role others[] = {DTP_ROLE_RESULT, DTP_ROLE_INPUT_GRADIENT, DTP_ROLE_ADDEND, DTP_ROLE_SAVED,
                                            DTP_ROLE_AUX};
     enum dtp_role first = operand(b, DTP_ROLE_INPUT) ? DTP_ROLE_INPUT : DTP_ROLE_GRADIENT;

@@ -107,8 +107,7 @@ static void add_block_matrix(const struct dtp_transformer *t, const struct dtp_l
     enum dtp_parameter weight = dtp_parameter_of_matrix(matrix->id);
     bool residual =
         weight == DTP_PARAMETER_OUTPUT || weight == DTP_PARAMETER_DOWN || weight == DTP_PARAMETER_SHARED_DOWN;
-    add(out, weight, matrix->groups * matrix->out, matrix->in, 0,
-        residual ? 0.02 / sqrt(2 * (double)t->layers) : 0.02);
+    add(out, weight, matrix->groups * matrix->out, matrix->in, 0, residual ? 0.02 / sqrt(2 * (double)t->layers) : 0.02);
     out->tensor[weight].decays = true;
     add_vector(out, weight + 1, matrix->bias, matrix->groups * matrix->out, 0);
 }

@@ -37,7 +37,8 @@
     GOLDEN_LLAMA_GQA "qk_norm=true experts=4 experts_per_token=2 expert_ffn=24 router_norm=true "
 #define GOLDEN_EXPERTS_SIGMOID                                                                                         \
     GOLDEN_LLAMA_GQA                                                                                                   \
-    "experts=5 experts_per_token=2 expert_ffn=24 shared_expert_ffn=16 router=sigmoid router_norm=true router_scale=2.5 "
+    "experts=5 experts_per_token=2 expert_ffn=24 shared_expert_ffn=16 router=sigmoid router_norm=true "                \
+    "router_scale=2.5 "
 #define GOLDEN_LLAMA_WIDE "layers=1 hidden=64 heads=1 head_dim=64 ffn=88 vocab=101 seq=128 micro_batch=2 "
 #define GOLDEN_TRAINED "layers=2 hidden=64 heads=2 kv_heads=1 head_dim=32 ffn=96 vocab=101 seq=128 micro_batch=2 "
 #define GOLDEN_BIASED                                                                                                  \

@@ -131,6 +131,18 @@ static void draw_adapted(struct random_job *job, int i)
     random_executor_adapted_job(job);
 }
 
+static void draw_experts(struct random_job *job, int i)
+{
+    (void)i;
+    random_executor_expert_job(job);
+}
+
+static void test_expert_arena(void **state)
+{
+    (void)state;
+    check_arenas(draw_experts, 80);
+}
+
 static void test_adapted_arena(void **state)
 {
     (void)state;
@@ -287,6 +299,12 @@ static void test_cut_work_and_traffic(void **state)
     }
 }
 
+static void test_expert_work_and_traffic(void **state)
+{
+    (void)state;
+    check_works(draw_experts);
+}
+
 static void test_adapted_work_and_traffic(void **state)
 {
     (void)state;
@@ -303,6 +321,8 @@ int main(void)
                                        cmocka_unit_test(test_cut_arena),
                                        cmocka_unit_test(test_cut_work_and_traffic),
                                        cmocka_unit_test(test_adapted_arena),
-                                       cmocka_unit_test(test_adapted_work_and_traffic)};
+                                       cmocka_unit_test(test_adapted_work_and_traffic),
+                                       cmocka_unit_test(test_expert_arena),
+                                       cmocka_unit_test(test_expert_work_and_traffic)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

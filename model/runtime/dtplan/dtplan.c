@@ -261,7 +261,8 @@ static void check_experts(struct dtp_resolver *r)
                    {"activation", t->activation != DTP_SWIGLU && t->activation != DTP_GEGLU}};
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
         if (choices[i].asked)
-            dtp_plan_refuse(r, choices[i].key, "as it is here is not run together with experts under runtime dtplan yet");
+            dtp_plan_refuse(r, choices[i].key,
+                            "as it is here is not run together with experts under runtime dtplan yet");
     if (t->experts > DTP_EXECUTOR_ROUTER_EXPERTS)
         dtp_plan_refuse(r, "experts", "%" PRIu64 " are more than runtime dtplan's router takes, %u", t->experts,
                         DTP_EXECUTOR_ROUTER_EXPERTS);

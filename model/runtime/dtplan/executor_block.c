@@ -601,26 +601,3 @@ struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_execu
     default: return (struct dtp_executor_traffic){activation_bytes(block, op, 2, again ? 2 : 1), 1};
     }
 }
-
-/* It reads the stream as a block's first norm does. */
-static struct dtp_executor_operator final_norm(void)
-{
-    return (struct dtp_executor_operator){.kind = DTP_OP_NORM,
-                                          .input = T(INPUT),
-                                          .result = T(NORM1),
-                                          .addend = DTP_EXECUTOR_NONE,
-                                          .statistics = T(STATISTICS1)};
-}
-
-double dtp_executor_final_norm_bytes(const struct dtp_executor_block *block)
-{
-    struct dtp_executor_operator op = final_norm();
-    return dtp_executor_forward_traffic(block, &op).bytes;
-}
-
-double dtp_executor_final_norm_backward_bytes(const struct dtp_executor_block *block)
-{
-    struct dtp_executor_operator op = final_norm();
-    op.input = DTP_EXECUTOR_NONE;
-    return dtp_executor_backward_traffic(block, &op, false).bytes;
-}

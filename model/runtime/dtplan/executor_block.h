@@ -32,8 +32,8 @@
 
 /* Tensors of a block by enum dtp_layer_tensor; Q_RAW stands for q and k as they were, twelve that only other runtimes
  * make for the casts of what projections read (dtp_executor_cast) and for x A^T of adapters (dtp_executor_low);
- * ROUTER_WEIGHTS are those of a token's experts alone, ROUTES are laid out as routes_layout.h says. Behind them what the
- * block returns, the next block's input, and none at all. */
+ * ROUTER_WEIGHTS are those of a token's experts alone, ROUTES are laid out as routes_layout.h says. Behind them what
+ * the block returns, the next block's input, and none at all. */
 #define DTP_EXECUTOR_CASTS 4
 enum { DTP_EXECUTOR_OUT = DTP_TENSOR_COUNT, DTP_EXECUTOR_TENSORS, DTP_EXECUTOR_NONE = DTP_EXECUTOR_TENSORS };
 /* Which cast a tensor is: [0, CASTS) by rows, [CASTS, 2 CASTS) by columns; -1: none. */

@@ -54,9 +54,8 @@ static double shared_gate_backward(struct dtp_executor *x, uint64_t layer, dtp_b
     x->gradients[DTP_TENSOR_SHARED_DOWN] =
         dtp_executor_new(x, &draft, DTP_ROLE_RESULT, "gradient of shared experts", DTP_OWNER_WORKSPACE,
                          dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_SHARED_DOWN), DTP_WRITE);
-    x->gradients[DTP_TENSOR_SHARED_WEIGHT] =
-        dtp_executor_new(x, &draft, DTP_ROLE_INPUT_GRADIENT, "gradient of their weight", DTP_OWNER_WORKSPACE,
-                         score_bytes, DTP_WRITE);
+    x->gradients[DTP_TENSOR_SHARED_WEIGHT] = dtp_executor_new(
+        x, &draft, DTP_ROLE_INPUT_GRADIENT, "gradient of their weight", DTP_OWNER_WORKSPACE, score_bytes, DTP_WRITE);
     const double bytes = 3 * h + 2 * (double)score_bytes;
     end(x, &draft, x->h, bytes, 1);
     return bytes;

@@ -1,4 +1,4 @@
-/* Forward of the embedding and of blocks, and what of it checkpointed blocks repeat. */
+/* Forward of blocks, and what of it checkpointed blocks repeat. */
 #include "runtime/dtplan/lower_executor_state.h"
 
 #include "base/bytes.h"
@@ -376,25 +376,6 @@ static void run(const struct pass *pass)
 }
 
 /* ---- the skeleton's -------------------------------------------------------------------------------------------- */
-
-void dtp_executor_embedding(struct dtp_executor *x)
-{
-    struct dtp_executor_module *module = &x->modules[0];
-    struct dtp_draft draft;
-    bool learned = dtp_executor_has(module, DTP_PARAMETER_POSITION);
-    dtp_executor_begin(x, &draft, DTP_OP_EMBEDDING, "embedding");
-    dtp_draft_role(&draft, DTP_ROLE_BATCH, dtp_executor_batch(x), DTP_READ, 0);
-    dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, module, DTP_PARAMETER_EMBEDDING);
-    if (learned)
-        dtp_executor_weight(x, &draft, DTP_ROLE_POSITION, module, DTP_PARAMETER_POSITION);
-    dtp_buffer_id rows = dtp_executor_new(x, &draft, DTP_ROLE_RESULT, "block input", DTP_OWNER_ACTIVATIONS,
-                                          x->rules.tokens * x->h * x->element_bytes, DTP_WRITE);
-    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_embedding_bytes(x), 1);
-    dtp_executor_end(x, &draft);
-    x->stream_input = dtp_executor_is_cut(x)
-                          ? dtp_executor_scatter_sum(x, "embedding", rows, "block input", DTP_OWNER_ACTIVATIONS)
-                          : rows;
-}
 
 /* The block's result is the residual stream, which the next block keeps as its input or the final norm reads. */
 void dtp_executor_block_forward(struct dtp_executor *x, uint64_t layer)

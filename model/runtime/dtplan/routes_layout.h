@@ -1,5 +1,5 @@
-/* What the router says of where tokens go, one buffer of whole numbers of 4 bytes: kernels/kernels.h, struct dtp_routes.
- * And the scratch that it counts in. */
+/* What the router says of where tokens go, one buffer of whole numbers of 4 bytes: kernels/kernels.h, struct
+ * dtp_routes. And the scratch that it counts in. */
 #ifndef DTP_ROUTES_LAYOUT_H
 #define DTP_ROUTES_LAYOUT_H
 
