@@ -66,6 +66,8 @@ struct dtp_runtime {
                                   (enable_input_require_grads of Transformers) */
     bool defends_results;      /* the result of a packed matrix is copied before an adapter's is added to it
                                   (result.clone() of peft's tuners/lora/bnb.py and gptq.py) */
+    bool copies_trained;       /* whole modules that are trained are copies, beside which the frozen ones stand
+                                  (ModulesToSaveWrapper of peft's utils/other.py) */
     bool packs_scales;         /* 4-bit weights have packed scales always (torchao) */
     bool unpacks_by_operators; /* eagerly these are unpacked by a chain of operators, not by one kernel (torchao) */
 
