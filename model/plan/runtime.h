@@ -74,6 +74,7 @@ struct dtp_runtime {
     /* ---- tensor parallel ranks ---- */
     bool experts;         /* knows layers with experts */
     bool expert_parallel; /* and ranks that divide them */
+    bool loops_experts;   /* products and casts of experts are calls of a library, one for each of them */
     bool weighs_rows; /* their weights multiply rows within the activation, and rows are moved by one kernel each way */
     bool latent_attention, attention_sinks, clamped_swiglu;
     bool copies_values; /* values of latent attention become a tensor of their own, and what was projected goes */
