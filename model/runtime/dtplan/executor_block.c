@@ -436,20 +436,6 @@ bool dtp_executor_amax_fused(const struct dtp_executor_block *block, const struc
     return maker >= 0 && (block->op[maker].kind == DTP_OP_NORM || block->op[maker].kind == DTP_OP_ACTIVATION);
 }
 
-int dtp_executor_cast_matrix(const struct dtp_executor_block *block, const struct dtp_executor_operator *cast)
-{
-    int first = 0;
-    while (block->op[first].operand != cast->result)
-        first++;
-    return (int)(block->op[first].matrix - block->kind.matrix);
-}
-
-/* The stream's by the norm behind the projection, that of the packed MLP by the activation's backward. */
-bool dtp_executor_gradient_amax_fused(const struct dtp_executor_operator *projection)
-{
-    return projection->addend != DTP_EXECUTOR_NONE || projection->result == T(UP);
-}
-
 /* ---- bytes through HBM -------------------------------------------------------------------------------------------
  *
  * Notation: T rows of a micro-step, h hidden, f ffn, c bytes of the compute dtype. */
