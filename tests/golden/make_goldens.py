@@ -295,6 +295,8 @@ if __name__ == "__main__":
     make("experts_shared", MIXTURE._replace(shared_ffn=32, shared_gate=True, tied=True))
     make("experts_norm", MIXTURE._replace(experts=4, normalise=True, qk_norm=True))
     make("experts_sigmoid", MIXTURE._replace(shared_ffn=16, router="sigmoid", normalise=True, scale=2.5))
+    # Widths of heads and of the MLP whose rows in 16 bits begin at no multiple of 16 bytes (open-llama-3b, stories-260k)
+    make("odd_widths", SMALL._replace(kv_heads=1, hidden=24, head_dim=12, ffn=44))
     make("olmo2", SMALL._replace(kv_heads=1, norms="after", wide=True))
     # Hidden 24, whose root is no number that bf16 holds; an epsilon that shows.
     make("gemma2", SMALL._replace(kv_heads=1, hidden=24, norms="both", gemma=True, tied=True, window=3, pattern=2,

@@ -29,6 +29,7 @@
     "layers=2 hidden=24 heads=2 kv_heads=1 head_dim=8 ffn=40 vocab=50 seq=8 micro_batch=2 sliding_window=3 "           \
     "sliding_window_pattern=2 embedding_scale=true norm_eps=1e-3 norm_place=both tied_head=true activation=geglu "     \
     "norm_unit_offset=true attention_softcap=2 final_softcap=3 "
+#define GOLDEN_ODD_WIDTHS "layers=2 hidden=24 heads=2 kv_heads=1 head_dim=12 ffn=44 vocab=50 seq=8 micro_batch=2 "
 #define GOLDEN_EXPERTS GOLDEN_LLAMA_GQA "experts=5 experts_per_token=2 expert_ffn=24 "
 #define GOLDEN_EXPERTS_SHARED                                                                                          \
     GOLDEN_LLAMA_GQA                                                                                                   \
@@ -437,11 +438,9 @@ static void golden_blocks(void **state)
     static const struct {
         const char *name, *words;
         bool gelu;
-    } models[] = {{"gpt_j", GOLDEN_GPT_J, true},
-                  {"falcon", GOLDEN_FALCON, true},
-                  {"gpt_neox", GOLDEN_GPT_NEOX, true},
-                  {"olmo2", GOLDEN_OLMO2, false},
-                  {"gemma2", GOLDEN_GEMMA2, false}};
+    } models[] = {
+        {"gpt_j", GOLDEN_GPT_J, true},  {"falcon", GOLDEN_FALCON, true},          {"gpt_neox", GOLDEN_GPT_NEOX, true},
+        {"olmo2", GOLDEN_OLMO2, false}, {"odd_widths", GOLDEN_ODD_WIDTHS, false}, {"gemma2", GOLDEN_GEMMA2, false}};
     static const char *const plans[] = {"",
                                         "checkpointing=full gradient_stream=true",
                                         "checkpointing=selective-matmul gradient_stream=true loss_chunk=5",

@@ -13,6 +13,7 @@ static inline struct dtp_transformer random_executor_transformer(void)
     uint64_t kept = random_state;                  /* what follows is drawn as before there were soft caps */
     t.attention_softcap = random_frozen || random_below(8) ? 0 : 50;
     t.final_softcap = random_frozen || random_below(8) ? 0 : 30;
+    t.ffn += random_frozen || random_below(4) ? 0 : 4; /* rows that begin at no whole word */
     random_state = kept;
     t.qk_layer_norm = t.qk_norm_bias = t.norm_without_weight = false;
     t.qk_norm_weight = DTP_QK_NORM_SHARED;

@@ -82,23 +82,24 @@ static void check_collective_choices(struct dtp_resolver *r)
         check_peer_memory(r, "reduce_engine");
 }
 
-/* Kernels and tensors' places know no other shape, so that nothing of the executor's would be predicted. */
+/* What has been run. Rows of heads and of the MLP may begin at multiples of 8 bytes: kernels then read them in smaller
+ * pieces, and matmuls are slower (dtp_matmul_s). Rows of the stream and of experts fill whole words of 16 bytes. */
 static void check_widths(struct dtp_resolver *r)
 {
     const struct dtp_transformer *t = r->transformer;
     const struct {
         const char *key;
-        uint64_t width;
-    } widths[] = {{"hidden", t->hidden},
-                  {"ffn", t->ffn},
-                  {"head_dim", t->head_dim},
-                  {"expert_ffn", t->expert_ffn},
-                  {"shared_expert_ffn", t->shared_expert_ffn}};
+        uint64_t width, multiple;
+    } widths[] = {{"hidden", t->hidden, DTP_PARAMETER_ALIGNMENT},
+                  {"ffn", t->ffn, DTP_PARAMETER_ALIGNMENT / 2},
+                  {"head_dim", t->head_dim, DTP_PARAMETER_ALIGNMENT / 2},
+                  {"expert_ffn", t->expert_ffn, DTP_PARAMETER_ALIGNMENT},
+                  {"shared_expert_ffn", t->shared_expert_ffn, DTP_PARAMETER_ALIGNMENT}};
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
-        if (widths[i].width % DTP_PARAMETER_ALIGNMENT)
+        if (widths[i].width % widths[i].multiple)
             dtp_plan_refuse(r, widths[i].key,
-                            "%" PRIu64 " is no multiple of %u, as hidden, ffn and head_dim must be for runtime dtplan",
-                            widths[i].width, DTP_PARAMETER_ALIGNMENT);
+                            "%" PRIu64 " is no multiple of %" PRIu64 ", as it must be for runtime dtplan",
+                            widths[i].width, widths[i].multiple);
 }
 
 /* Choices that have not been run on ranks that divide the model. */
