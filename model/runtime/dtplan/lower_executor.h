@@ -162,6 +162,7 @@ struct dtp_executor_rules {
     uint64_t tensor_ranks;        /* that divide matrices, and the rows of what lies between them */
     uint64_t stream_tokens;       /* T / tensor_ranks */
     uint64_t vocab_stride;        /* columns of the logits: dtp_parameter_head_rows */
+    uint64_t sequence;            /* tokens of a sequence that the rank has: context parallel ranks share it */
     uint64_t chunk_tokens, chunk_count; /* of head and loss; the last chunk may have fewer rows */
     uint64_t up_width;                  /* columns of the up matmul's result: f, or 2 f with a gate */
     uint64_t statistics_bytes;          /* of a norm, for a row */
