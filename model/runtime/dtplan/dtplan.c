@@ -294,6 +294,7 @@ const struct dtp_runtime dtp_runtime_dtplan = {
     .vocab_multiple = DTP_PARAMETER_ALIGNMENT,
     .splits = DTP_AXES(TP) | DTP_AXES(PP) | DTP_AXES(CP),
     .cp_comms = 1u << DTP_CP_P2P,
+    .sums_apart = true,
     .gathers_again = true,
     .schedules = ~0u,
     .sends_beside = true,
