@@ -1,4 +1,5 @@
 #include "runtime/dtplan/executor_block.h"
+#include "runtime/dtplan/executor_context_work.h"
 
 #include "base/bytes.h"
 #include "plan/layer_tensors.h"
@@ -495,45 +496,6 @@ static double rotary_bytes(const struct dtp_executor_block *b)
     return 2 * rows_of(b, b->kind.d_q + b->kind.d_kv) + 4 * (double)(b->kind.head_dim * b->sequence);
 }
 
-/* ---- attention of context parallel ranks (lower_executor_context.c) ---- */
-
-double dtp_executor_context_copied(const struct dtp_executor_block *block)
-{
-    return 2 * rows_of(block, 2 * block->kind.d_kv);
-}
-
-/* Of the steps behind the first half of all ranks have all queries, the others half of them: on average over ranks
- * c + (c - 1) / 2 halves and the first step's whole are read. */
-double dtp_executor_context_merged(const struct dtp_executor_block *block)
-{
-    double ring = block->ring, parts = 1 + (ring - 1) * 0.75;
-    return rows_of(block, block->kind.d_q) * (parts + 1) +
-           (double)dtp_executor_tensor_bytes(block, T(CORE_STATE)) * (parts + 1);
-}
-
-/* On average over ranks a step has terms of three quarters of the queries and of the keys: each read, and read and
- * written where it is added; the first sum is written whole. */
-double dtp_executor_context_added(const struct dtp_executor_block *block, uint32_t step)
-{
-    double queries = 0.75 * rows_of(block, block->kind.d_q), keys = rows_of(block, 2 * block->kind.d_kv);
-    return 3 * queries + 0.75 * keys + (step > 1 ? 1.5 : 1) * keys;
-}
-
-static struct dtp_executor_traffic context_forward(const struct dtp_executor_block *block)
-{
-    return (struct dtp_executor_traffic){dtp_executor_context_copied(block) + dtp_executor_context_merged(block),
-                                         block->ring + 2};
-}
-
-static struct dtp_executor_traffic context_backward(const struct dtp_executor_block *block)
-{
-    double bytes = 2.5 * dtp_executor_context_copied(block);
-    for (uint32_t step = 1; step < block->ring; step++)
-        bytes += dtp_executor_context_added(block, step);
-    return (struct dtp_executor_traffic){bytes,
-                                         1 + DTP_EXECUTOR_ATTENTION_BACKWARD_LAUNCHES * block->ring + block->ring};
-}
-
 struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_executor_block *block,
                                                          const struct dtp_executor_operator *op)
 {
@@ -556,7 +518,8 @@ struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_execut
         return (struct dtp_executor_traffic){0, launches_of(op)};
     case DTP_OP_QUANTIZE: return (struct dtp_executor_traffic){0, 0}; /* by which casts it makes: executor_fp8_work.c */
     case DTP_OP_ATTENTION:
-        return block->ring > 1 ? context_forward(block) : (struct dtp_executor_traffic){0, launches_of(op)};
+        return block->ring > 1 ? dtp_executor_context_forward_traffic(block)
+                               : (struct dtp_executor_traffic){0, launches_of(op)};
     default: return (struct dtp_executor_traffic){0, launches_of(op)};
     }
 }
@@ -579,7 +542,7 @@ struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_execu
                                              dtp_executor_norm_launches(block)};
     case DTP_OP_ROTARY: return (struct dtp_executor_traffic){rotary_bytes(block), 1};
     case DTP_OP_ATTENTION:
-        return block->ring > 1 ? context_backward(block)
+        return block->ring > 1 ? dtp_executor_context_backward_traffic(block)
                                : (struct dtp_executor_traffic){0, DTP_EXECUTOR_ATTENTION_BACKWARD_LAUNCHES};
     case DTP_OP_MATMUL:
         if (dtp_executor_adds_gradient(block, (int)(op - block->op)))

@@ -110,11 +110,6 @@ struct dtp_executor_traffic {
     double bytes;
     uint32_t kernels;
 };
-/* Bytes of kernels around attention in steps: keys and values copied, results merged, terms of a step's gradients
- * added. */
-double dtp_executor_context_copied(const struct dtp_executor_block *block);
-double dtp_executor_context_merged(const struct dtp_executor_block *block);
-double dtp_executor_context_added(const struct dtp_executor_block *block, uint32_t step);
 /* Of cuDNN: row sums, the gradients, the cast of dq. */
 #define DTP_EXECUTOR_ATTENTION_BACKWARD_LAUNCHES 3u
 struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_executor_block *block,

@@ -14,6 +14,7 @@
  *
  * Transfers run on the stream `context`; their buffers come from compute's pool, and go by operations of compute that
  * have waited for them. */
+#include "runtime/dtplan/executor_context_work.h"
 #include "runtime/dtplan/lower_executor_state.h"
 
 #include "base/bytes.h"
@@ -56,7 +57,7 @@ static dtp_buffer_id side_by_side(struct dtp_executor *x, dtp_buffer_id qkv)
     dtp_draft_role(&draft, DTP_ROLE_INPUT, qkv, DTP_READ, 0);
     dtp_buffer_id keys =
         dtp_executor_new(x, &draft, DTP_ROLE_RESULT, "keys and values", DTP_OWNER_WORKSPACE, keys_bytes(x), DTP_WRITE);
-    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_context_copied(&x->shape), 1);
+    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_context_copied_bytes(&x->shape), 1);
     dtp_executor_end(x, &draft);
     return keys;
 }
@@ -143,7 +144,7 @@ void dtp_executor_context_forward(struct dtp_executor *x, struct dtp_draft *draf
     dtp_draft_role(draft, DTP_ROLE_INPUT, results, DTP_READ | DTP_FREE, 0);
     dtp_draft_role(draft, DTP_ROLE_SAVED, sums, DTP_READ | DTP_FREE, 0);
     dtp_draft_use(draft, ring.at_hand, DTP_FREE);
-    dtp_executor_memory(draft, x->rules.tokens, dtp_executor_context_merged(&x->shape), 1);
+    dtp_executor_memory(draft, x->rules.tokens, dtp_executor_context_merged_bytes(&x->shape), 1);
     draft->op.demand.n = steps;
 }
 
@@ -164,7 +165,7 @@ static void add_terms(struct dtp_executor *x, uint32_t step, const dtp_buffer_id
                                 keys_bytes(x), DTP_WRITE);
     else
         dtp_draft_role(&draft, DTP_ROLE_RESULT, *sum, DTP_UPDATE, 0);
-    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_context_added(&x->shape, step), 1);
+    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_context_added_bytes(&x->shape, step), 1);
     draft.op.demand.n = step;
     dtp_executor_end(x, &draft);
 }
@@ -222,7 +223,7 @@ dtp_buffer_id dtp_executor_context_backward(struct dtp_executor *x, const struct
     dtp_draft_role(&draft, DTP_ROLE_RESULT, gradient, DTP_UPDATE, 0);
     dtp_draft_use(&draft, sent, DTP_FREE);
     dtp_draft_use(&draft, ring.at_hand, DTP_FREE);
-    dtp_executor_memory(&draft, x->rules.tokens, 1.5 * dtp_executor_context_copied(&x->shape), 1);
+    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_context_returned_bytes(&x->shape), 1);
     dtp_executor_end(x, &draft);
     return gradient;
 }
