@@ -6,6 +6,9 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "lib/random_draws.h"
+
+#define STEPS RANDOM_DRAWS(50) /* each on a batch that is drawn */
 #define LAYOUT_FOLDER "context"
 /* As test_run_tensor.c says. */
 #define LEARNING_RATE "1e-3"
