@@ -510,7 +510,8 @@ static enum dtp_status fill(struct dtp_binder *b, struct dtp_bound_op *out)
     case DTP_OP_ZERO: dtp_bind_zero(b, out); return DTP_OK;
     case DTP_OP_SQUARE_SUM: dtp_bind_square_sum(b, out); return DTP_OK;
     case DTP_OP_CLIP_SCALE: dtp_bind_clip_scale(b, out); return DTP_OK;
-    case DTP_OP_OPTIMIZER: return dtp_bind_optimizer(b, out);
+    case DTP_OP_NEWTON_SCHULZ: dtp_bind_product(b, out); return DTP_OK;
+    case DTP_OP_OPTIMIZER: return dtp_bind_is_muon(b) ? dtp_bind_muon(b, out) : dtp_bind_optimizer(b, out);
     case DTP_OP_HOST_OPTIMIZER: return dtp_bind_host_optimizer(b, out);
     case DTP_OP_CAST: dtp_bind_cast(b, out); return DTP_OK;
     case DTP_OP_ACCUMULATE: dtp_bind_add(b, out); return DTP_OK;

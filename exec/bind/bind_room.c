@@ -318,6 +318,7 @@ void dtp_bind_room(struct dtp_binder *b)
     case DTP_OP_NORM:
     case DTP_OP_NORM_BACKWARD: norm(b); break;
     case DTP_OP_MATMUL: matmul(b); break;
+    case DTP_OP_NEWTON_SCHULZ: dtp_bind_product_room(b); break;
     case DTP_OP_QUANTIZE: quantize(b); break;
     case DTP_OP_ROTARY:
     case DTP_OP_ROTARY_BACKWARD:

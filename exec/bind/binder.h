@@ -185,7 +185,13 @@ void dtp_bind_room(struct dtp_binder *b);
 void dtp_bind_zero(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_square_sum(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_clip_scale(struct dtp_binder *b, struct dtp_bound_op *out);
+enum dtp_status dtp_bind_decay(const struct dtp_binder *b, uint64_t module, uint64_t first, struct dtp_adamw_args *out);
 enum dtp_status dtp_bind_optimizer(struct dtp_binder *b, struct dtp_bound_op *out);
+/* bind_muon.c: Muon's passes over a matrix, by the operation's form, and its products. */
+bool dtp_bind_is_muon(const struct dtp_binder *b);
+enum dtp_status dtp_bind_muon(struct dtp_binder *b, struct dtp_bound_op *out);
+void dtp_bind_product(struct dtp_binder *b, struct dtp_bound_op *out);
+void dtp_bind_product_room(struct dtp_binder *b);
 enum dtp_status dtp_bind_host_optimizer(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_cast(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_add(struct dtp_binder *b, struct dtp_bound_op *out);

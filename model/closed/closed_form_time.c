@@ -358,7 +358,7 @@ static struct micro_step micro_step(const struct dtp_timing *c)
 static double device_optimizer_s(const struct dtp_timing *c)
 {
     if (c->own)
-        return c->own->update_bytes / c->streaming_bytes_per_s;
+        return c->own->update_bytes / c->streaming_bytes_per_s + dtp_timing_newton_schulz_s(c);
     if (c->plan->offload != DTP_OFFLOAD_NONE)
         return 0;
     const struct dtp_closed_form_hooks *hooks = c->plan->runtime->closed;

@@ -323,6 +323,7 @@ const struct dtp_runtime dtp_runtime_dtplan = {
     .adapters = true,
     .fused_kernels = true,
     .own_kernels = true,
+    .optimizer_shapes = 1u << DTP_STATE_MATRICES,
     .packs_matrices = true,
     .chunks_loss = true,
     .stops_replay = true,

@@ -166,8 +166,10 @@ static void make_state(struct dtp_executor *x, uint64_t index)
     struct dtp_executor_module *module = &x->modules[index];
     const struct dtp_parameter_module *layout = module->layout;
     const uint64_t own = dtp_executor_is_trained(x, module) ? layout->shard_elements : 0;
-    uint64_t moments = x->rules.keeps_moments ? own : 0;
+    uint64_t moments = x->rules.moment_count ? own : 0, second = x->rules.moment_count > 1 ? own : 0;
     uint64_t scales = x->rules.moments == DTP_INT8 ? moments / DTP_EXECUTOR_MOMENT_BLOCK : 0;
+    if (x->rules.orthogonal && layout == &x->block)
+        second = dtp_parameter_vector_elements(layout);
     const bool packed = layout == &x->packed;
     const struct {
         enum dtp_owner owner;
@@ -178,7 +180,7 @@ static void make_state(struct dtp_executor *x, uint64_t index)
                                   packed ? DTP_INT8 : x->rules.compute},
         [DTP_EXECUTOR_MASTER] = {DTP_OWNER_OPTIMIZER, x->rules.master ? own : 0, DTP_FP32},
         [DTP_EXECUTOR_MOMENT1] = {DTP_OWNER_OPTIMIZER, moments, x->rules.moments},
-        [DTP_EXECUTOR_MOMENT2] = {DTP_OWNER_OPTIMIZER, moments, x->rules.moments},
+        [DTP_EXECUTOR_MOMENT2] = {DTP_OWNER_OPTIMIZER, second, x->rules.moments},
         [DTP_EXECUTOR_SCALES1] = {packed ? DTP_OWNER_PARAMS : DTP_OWNER_OPTIMIZER,
                                   packed ? layout->elements / DTP_PARAMETER_PACKED_BLOCK : scales, DTP_FP32},
         [DTP_EXECUTOR_SCALES2] = {DTP_OWNER_OPTIMIZER, scales, DTP_FP32}};

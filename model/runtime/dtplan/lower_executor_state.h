@@ -422,6 +422,9 @@ static inline bool dtp_executor_updates_alone(const struct dtp_executor *x, cons
 void dtp_executor_update_alone(struct dtp_executor *x, struct dtp_executor_module *module);
 void dtp_executor_update(struct dtp_executor *x);
 
+/* lower_executor_muon.c: Muon of a block's matrices, AdamW of its vectors; its gradients go. */
+void dtp_executor_muon(struct dtp_executor *x, struct dtp_executor_module *module);
+
 /* lower_executor_bytes.c */
 double dtp_executor_attention_flops(const struct dtp_executor *x); /* forward */
 double dtp_executor_embedding_bytes(const struct dtp_executor *x);
@@ -429,6 +432,12 @@ double dtp_executor_embedding_backward_bytes(const struct dtp_executor *x);
 double dtp_executor_loss_bytes(const struct dtp_executor *x, uint64_t rows);
 double dtp_executor_loss_parts_bytes(const struct dtp_executor *x, uint64_t rows);
 double dtp_executor_optimizer_bytes(const struct dtp_executor *x, const struct dtp_executor_module *module);
+double dtp_executor_update_bytes(const struct dtp_executor *x, const struct dtp_executor_module *module,
+                                 uint64_t elements); /* of AdamW and its like, for so many of the module's */
+double dtp_executor_muon_momentum_bytes(const struct dtp_executor *x, const struct dtp_executor_module *module,
+                                        uint64_t elements);
+double dtp_executor_muon_unit_bytes(uint64_t elements);
+double dtp_executor_muon_step_bytes(const struct dtp_executor *x, uint64_t elements);
 
 /* Tensors that survive forward in block `layer`. */
 uint64_t dtp_executor_kept(const struct dtp_executor *x, uint64_t layer);
