@@ -219,6 +219,9 @@ static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
         bytes += b->units.ranks * reduced; /* what the others sent of a shard */
     else if (x->shards && x->always)
         bytes += reduced;
+    bool replicas = b->cluster->gpus > b->units.ranks;
+    if (replicas && (plan->comm_hook == DTP_COMM_HOOK_FP16 || plan->comm_hook == DTP_COMM_HOOK_BF16))
+        bytes += 2 * largest; /* what they sum, in 16 bits */
     return bytes;
 }
 

@@ -27,7 +27,8 @@
     X(STRATEGY, "strategy", "strategy", "no other strategy")                                                           \
     X(LOSS, "loss", "loss", "no other loss")                                                                           \
     X(OPTIMIZER, "optimizer", "optimizer", "no other optimizer")                                                       \
-    X(COMM_HOOK, "comm_hook", "compressed gradients", "only ddp under runtime torch takes a communication hook")       \
+    X(COMM_HOOK, "comm_hook", "compressed gradients",                                                                  \
+      "only ddp takes a communication hook, of dtplan hybrid_shard too")                                               \
     X(PRECISION, "precision", "precision", "no other precision")                                                       \
     X(PARALLELISM, "parallelism", "parallelism",                                                                       \
       "no other degree of tensor, context or pipeline parallelism goes with this runtime, model and cluster")          \

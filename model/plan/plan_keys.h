@@ -25,6 +25,8 @@
       "FSDP2 with prefetch and runtime dtplan")                                                                        \
     X(SHARDED, dtp_plan_shards_params(p), "sharded parameters")                                                        \
     X(DDP, p->strategy == DTP_DDP && p->runtime->ddp, "ddp under runtime torch")                                       \
+    X(HOOKED, p->runtime->hooked >> p->strategy & 1u,                                                                  \
+      "ddp under runtime torch and dtplan, hybrid_shard under runtime dtplan")                                         \
     X(POWERSGD, p->comm_hook == DTP_COMM_HOOK_POWERSGD, "comm_hook powersgd")                                          \
     X(BUCKETS, p->strategy == DTP_DDP && (p->runtime->ddp || p->runtime->sums_gradients),                              \
       "ddp under runtime torch and nanotron")                                                                          \

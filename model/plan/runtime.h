@@ -35,6 +35,7 @@ struct dtp_runtime {
     /* ---- strategies ---- */
     bool ddp;             /* replicated parameters are trained by PyTorch's DDP: autocast casts them on the fly, buckets
                              take the gradients */
+    uint32_t hooked;      /* bits of enum dtp_strategy under which what replicas sum may be compressed (comm_hook.h) */
     bool fsdp;            /* sharded ones by FSDP: in units of layers; zero3 is another word for full_shard */
     bool fetches_modules; /* sharded ones are fetched module by module, each tensor cut by elements */
     bool partial_groups;  /* ZeRO's stages may shard over a part of the GPUs */

@@ -166,6 +166,30 @@ static void test_sums_of_bf16_gradients_are_fp32(void **state)
     assert_true(run_apart(&first, &alone) < 1e-4);
 }
 
+/* What replicas sum goes over the wire in 16 bits: of ddp's gradients and of hybrid's shards. Each sum is rounded, so
+ * losses differ, and by less than the 2^-9 of bf16 or 2^-12 of fp16 does to gradients. */
+static void test_hooks_of_sixteen_bits(void **state)
+{
+    static const struct {
+        const char *words;
+        double most;
+    } cases[] = {{"gpus=4 strategy=ddp micro_batch=2 comm_hook=fp16", 2e-4},
+                 {"gpus=2 strategy=ddp micro_batch=2 accumulate=2 accumulate_sync=true comm_hook=bf16", 2e-3},
+                 {"gpus=4 strategy=hybrid_shard shard_group=2 micro_batch=2 comm_hook=bf16", 2e-3},
+                 {"gpus=1 strategy=ddp micro_batch=8 comm_hook=bf16", 1e-9}};
+    char line[1024];
+    (void)state;
+    rank_run(RUN_LLAMA "gpus=1 strategy=ddp micro_batch=8", "--steps 30 --lr 1e-3", &alone);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        snprintf(line, sizeof line, RUN_LLAMA "%s", cases[i].words);
+        rank_run(line, "--steps 30 --lr 1e-3", &together);
+        assert_int_equal(together.status, DTP_OK);
+        double apart = run_apart(&together, &alone);
+        if (!(apart < cases[i].most) || (i < 3 && apart < 1e-6))
+            fail_msg("%s: losses %g apart", cases[i].words, apart);
+    }
+}
+
 /* ---- resuming elsewhere ------------------------------------------------------------------------------------------ */
 
 static void test_other_ranks_resume(void **state)
@@ -265,6 +289,7 @@ int main(void)
                                        cmocka_unit_test(test_exchanged_gradients_learn_the_same),
                                        cmocka_unit_test(test_updates_in_backward_change_no_digit),
                                        cmocka_unit_test(test_sums_of_bf16_gradients_are_fp32),
+                                       cmocka_unit_test(test_hooks_of_sixteen_bits),
                                        cmocka_unit_test(test_other_ranks_resume),
                                        cmocka_unit_test(test_a_killed_rank_ends_the_others)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -51,7 +51,7 @@ static inline void elastic_become(const struct elastic_run *run, const char *wor
     static const char *const model =
         "--set runtime=dtplan --set precision=fp32 --set gpus=4 --set strategy=full_shard --set layers=2 --set "
         "hidden=32 "
-        "--set heads=2 --set ffn=64 --set vocab=64 --set seq=16 --set accumulate=3 --set gradient_norm=true";
+        "--set heads=2 --set ffn=64 --set vocab=64 --set seq=8 --set accumulate=3 --set gradient_norm=true";
     static char line[8192];
     char *argv[128];
     int argc = 0;

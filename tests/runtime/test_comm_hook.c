@@ -139,6 +139,30 @@ static void test_factored_at_once(void **state)
     }
 }
 
+/* Our executor: a bucket is a module, of 34. Under ddp half of what fp32 gradients take on the wire; what stands is the
+ * largest of them in 16 bits, a block of 202,383,360 elements. Under hybrid_shard over 2 copies of 4 ranks each, halves
+ * of a quarter: 2 x 1/2 x 2 bytes of psi / 4; a quarter of the block stands. */
+static void test_sixteen_bits_of_the_executor(void **state)
+{
+    (void)state;
+    struct dtp_communication communication;
+    double sent_bytes;
+    uint64_t count, waits;
+    for (int hybrid = 0; hybrid < 2; hybrid++) {
+        struct dtp_plan plan = hooked_plan(hybrid ? DTP_COMM_HOOK_FP16 : DTP_COMM_HOOK_BF16, 1);
+        plan.runtime = &dtp_runtime_dtplan;
+        plan.strategy = hybrid ? DTP_HYBRID_SHARD : DTP_DDP, plan.shard_group = hybrid ? 4 : 0;
+        struct dtp_program *program = lower(&plan, &communication);
+        count_reductions(program, &sent_bytes, &count, &waits);
+        uint64_t expected = hybrid ? psi / 4 * 2 : psi * 2 * 2 * 7 / 8;
+        assert_int_equal(sent_bytes, expected);
+        assert_int_equal(communication.bytes[DTP_ALL_REDUCE], expected);
+        assert_int_equal(count, 34);
+        assert_int_equal(standing(program), 2 * UINT64_C(202383360) / (hybrid ? 4 : 1));
+        dtp_program_destroy(program);
+    }
+}
+
 static void assert_refused(const struct dtp_plan *asked, const char *reason)
 {
     struct dtp_transformer t = llama_7b();
@@ -155,20 +179,22 @@ static void test_refusals(void **state)
     (void)state;
     struct dtp_plan plan = hooked_plan(DTP_COMM_HOOK_FP16, 1);
     plan.strategy = DTP_FULL_SHARD;
-    assert_refused(&plan, "comm_hook: is for ddp under runtime torch only");
+    assert_refused(&plan,
+                   "comm_hook: is for ddp under runtime torch and dtplan, hybrid_shard under runtime dtplan only");
     plan = hooked_plan(DTP_COMM_HOOK_FP16, 1);
     plan.pp = 2, plan.accumulate = 4;
     assert_refused(&plan, "comm_hook: fp16 is not modelled with tensor, context or pipeline parallelism");
+    plan = hooked_plan(DTP_COMM_HOOK_FP16, 1);
+    plan.runtime = &dtp_runtime_dtplan, plan.precision.reduce = DTP_BF16;
+    assert_refused(&plan, "comm_hook: fp16: gradients are summed in bf16, which is no wider");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sixteen_bits),
-        cmocka_unit_test(test_powersgd),
-        cmocka_unit_test(test_what_is_not_worth_it),
-        cmocka_unit_test(test_factored_at_once),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_sixteen_bits),     cmocka_unit_test(test_sixteen_bits_of_the_executor),
+        cmocka_unit_test(test_powersgd),         cmocka_unit_test(test_what_is_not_worth_it),
+        cmocka_unit_test(test_factored_at_once), cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -234,10 +234,28 @@ static void check_adapters(struct dtp_resolver *r)
                         (p->adapters.rank / DTP_PARAMETER_ALIGNMENT + 1) * DTP_PARAMETER_ALIGNMENT);
 }
 
+/* A hook that casts to 16 bits what has no more. */
+static void check_hook(struct dtp_resolver *r)
+{
+    struct dtp_executor_rules rules;
+    if (r->plan->comm_hook == DTP_COMM_HOOK_NONE)
+        return;
+    dtp_executor_rules(r->transformer, r->cluster, r->plan, &rules);
+    enum dtp_dtype sums = dtp_executor_gradient_dtypes(r->transformer, &rules, 0).shard;
+    if (rules.replicas > 1 && dtp_executor_casts_sums(&rules) && dtp_dtype_bytes(sums) <= dtp_dtype_bytes(rules.wire))
+        dtp_plan_refuse(r, "comm_hook",
+                        "%s: gradients are summed in %s, which is no wider; use reduce_dtype fp32, or none",
+                        dtp_comm_hook_text(r->plan->comm_hook), dtp_dtype_text(sums));
+    if (r->plan->comm_hook == DTP_COMM_HOOK_POWERSGD)
+        dtp_plan_refuse(r, "comm_hook",
+                        "powersgd has no step program under runtime dtplan yet; use fp16, bf16 or none");
+}
+
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
     check_widths(r);
+    check_hook(r);
     check_adapters(r);
     if (p->executor.gelu_epilogue && r->transformer->activation != DTP_GELU)
         dtp_plan_refuse(r, "gelu_epilogue", "needs a model with GELU");
@@ -283,6 +301,7 @@ const struct dtp_runtime dtp_runtime_dtplan = {
     .partial_groups = true,
     .own_prefetch = true,
     .keeps_root = true,
+    .hooked = 1u << DTP_DDP | 1u << DTP_HYBRID_SHARD,
     .adapters = true,
     .fused_kernels = true,
     .own_kernels = true,

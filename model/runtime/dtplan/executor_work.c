@@ -247,6 +247,21 @@ static void count_sums(const struct shape *s, double reductions, struct dtp_step
     out->step_kernels += (s->rules.exchanges ? reductions : sums) * s->modules;
 }
 
+static double cast_bytes(const struct shape *s, int i)
+{
+    return (double)s->layout[i].shard_elements * (s->shard_element[i] + dtp_dtype_bytes(s->rules.wire));
+}
+
+/* What replicas sum is cast to 16 bits and back: whole gradients at each reduction, shards in the last micro-step. */
+static void count_hook(const struct shape *s, double reductions, struct dtp_step_work *out)
+{
+    double sums = s->rules.shard_ranks > 1 ? 1 : reductions;
+    if (!dtp_executor_casts_sums(&s->rules))
+        return;
+    out->gradient_bytes += 2 * sums * over_modules(s, cast_bytes);
+    out->step_kernels += 2 * sums * s->modules;
+}
+
 /* AdamW reads gradients, writes weights (and reads them where there is no master), reads and writes the rest. */
 static double updated(const struct shape *s, int i)
 {
@@ -268,6 +283,7 @@ static void count_step(const struct shape *s, struct dtp_step_work *out)
     out->host_update_bytes = s->rules.host_optimizer ? over_modules(s, updated) : 0;
     out->step_kernels = opened * over_modules(s, zero_launches);
     count_sums(s, opened, out);
+    count_hook(s, opened, out);
     out->step_kernels += s->rules.host_optimizer ? 0 : s->modules;
     if (s->rules.gradient_norm) {
         out->update_bytes += over_modules(s, shard_bytes) + 2 * partials;

@@ -177,6 +177,8 @@ struct dtp_executor_rules {
     bool updates_in_backward; /* a block's optimizer stands right behind its reduction, or on one rank its backward */
     bool streams_gradients;   /* of blocks, sharded: through two shards on the device, to the host or into that */
     bool gradient_norm;       /* square sums and clip_scale are in the program */
+    enum dtp_comm_hook hook;  /* of what replicas sum, where there are any */
+    enum dtp_dtype wire;      /* in which they do, of a hook that casts */
     bool scales_loss;         /* fp16: the loss' gradient is multiplied by a scale that changes from step to step */
 };
 void dtp_executor_rules(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
@@ -192,6 +194,11 @@ struct dtp_gradient_dtypes {
 };
 struct dtp_gradient_dtypes dtp_executor_gradient_dtypes(const struct dtp_transformer *transformer,
                                                         const struct dtp_executor_rules *rules, uint64_t module);
+/* Whether a hook casts what replicas sum to 16 bits: before, and back behind. */
+static inline bool dtp_executor_casts_sums(const struct dtp_executor_rules *rules)
+{
+    return rules->hook == DTP_COMM_HOOK_FP16 || rules->hook == DTP_COMM_HOOK_BF16;
+}
 
 /* lower_executor_tensor.c: of a module's tensors from *next on, the next run of those whose gradients tensor parallel
  * ranks sum, `returned` elements from *begin on; 0: none is left. */

@@ -156,20 +156,6 @@ static void drain_later(struct dtp_executor *x, dtp_buffer_id buffer, dtp_op_id 
     x->draining[x->draining_count++] = (struct dtp_executor_draining){buffer, reader};
 }
 
-/* Sums of all ranks of `group`, in place. */
-static dtp_op_id all_reduce(struct dtp_executor *x, struct dtp_executor_module *module, dtp_buffer_id buffer,
-                            uint64_t bytes, enum dtp_stream stream, dtp_op_id after)
-{
-    struct dtp_draft draft;
-    dtp_executor_begin_at(x, module, &draft, DTP_OP_ALL_REDUCE, NULL);
-    dtp_draft_role(&draft, DTP_ROLE_INPUT, buffer, DTP_READ, 0);
-    dtp_draft_role(&draft, DTP_ROLE_RESULT, buffer, DTP_WRITE, 0);
-    dtp_draft_after(&draft, after);
-    dtp_draft_after(&draft, x->l->last_op[DTP_STREAM_WEIGHT_GRADIENT]);
-    dtp_draft_after(&draft, x->l->last_op[DTP_STREAM_TENSOR]);
-    return dtp_executor_collective(x, &draft, stream, x->replica_group, 2 * dtp_lower_ring(bytes, x->rules.replicas));
-}
-
 /* `values` are added to what the module has reduced so far, behind the reduction that made them. */
 static dtp_op_id accumulate(struct dtp_executor *x, struct dtp_executor_module *module, dtp_buffer_id values,
                             dtp_buffer_id total, uint64_t elements)
@@ -187,9 +173,8 @@ static dtp_op_id accumulate(struct dtp_executor *x, struct dtp_executor_module *
 /* One copy of the gradients a rank: summed where they are. Later micro-steps that reduce too are added. */
 static void reduce_whole(struct dtp_executor *x, struct dtp_executor_module *module)
 {
-    uint64_t bytes = module->layout->elements * module->gradient_element_bytes;
-    dtp_op_id reduced =
-        all_reduce(x, module, module->gradient, bytes, DTP_STREAM_REDUCE, x->l->last_op[DTP_STREAM_COMPUTE]);
+    dtp_op_id reduced = dtp_executor_sum_replicas(x, module, module->gradient, module->layout->elements,
+                                                  DTP_STREAM_REDUCE, x->l->last_op[DTP_STREAM_COMPUTE]);
     if (!x->rules.reduces_always) {
         module->reduced_by = reduced;
         return;
@@ -298,8 +283,8 @@ static void reduce_shards(struct dtp_executor *x, struct dtp_executor_module *mo
     module->gradient = DTP_NO_BUFFER;
     bool last = x->l->last_micro_step;
     if (last && x->rules.replicas > 1)
-        module->reduced_by =
-            all_reduce(x, module, module->reduced, shard_bytes(module), DTP_STREAM_REPLICATE, module->reduced_by);
+        module->reduced_by = dtp_executor_sum_replicas(x, module, module->reduced, module->layout->shard_elements,
+                                                       DTP_STREAM_REPLICATE, module->reduced_by);
     if (last && x->rules.streams_gradients && x->rules.gradient_norm)
         module->reduced_by = dtp_executor_square_sum_behind(x, module);
     if (x->rules.updates_in_backward && dtp_executor_streams(x, module))

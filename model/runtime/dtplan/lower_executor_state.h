@@ -98,6 +98,7 @@ struct dtp_executor {
     dtp_buffer_id shard[2];  /* gradients of blocks that do not stay, by turns */
     dtp_op_id shard_read[2]; /* by what takes them: a download, an update */
     dtp_buffer_id scattered; /* shards of later micro-steps before they are added */
+    dtp_buffer_id narrow;    /* what replicas sum of a module, in a hook's 16 bits */
     dtp_buffer_id exchanged; /* all ranks' gradients of this rank's shard, to be added up */
     uint32_t shard_group, gather_group, exchange_group, replica_group; /* communicators; DTP_NO_INDEX: none */
     uint32_t tensor_group;                                             /* of tensor parallel ranks */
@@ -229,6 +230,12 @@ void dtp_executor_zero_unwritten(struct dtp_executor *x, struct dtp_executor_mod
 void dtp_executor_close_gradient(struct dtp_executor *x, struct dtp_executor_module *module);
 /* All reductions are issued: what they read goes. */
 void dtp_executor_drain(struct dtp_executor *x, int left);
+
+/* lower_executor_hook.c: sums over replicas, as the plan's communication hook has them. */
+void dtp_executor_make_hook(struct dtp_executor *x);
+/* `elements` of the module in `buffer` become the sum over replicas, behind `after` on `stream`: its last operation. */
+dtp_op_id dtp_executor_sum_replicas(struct dtp_executor *x, struct dtp_executor_module *module, dtp_buffer_id buffer,
+                                    uint64_t elements, enum dtp_stream stream, dtp_op_id after);
 
 /* ---- the others -------------------------------------------------------------------------------------------------- */
 

@@ -220,6 +220,7 @@ void dtp_executor_make_groups(struct dtp_executor *x)
         dtp_program_set_element(x->l->program, x->staging[i], x->rules.compute);
     }
     dtp_executor_make_reduction_buffers(x);
+    dtp_executor_make_hook(x);
 }
 
 void dtp_executor_step_begins(struct dtp_executor *x)

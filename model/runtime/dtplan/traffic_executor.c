@@ -6,6 +6,12 @@
 #include "runtime/dtplan/executor_adapters.h"
 #include "runtime/dtplan/lower_executor.h"
 
+/* Bytes of a module's gradients as replicas sum them. */
+static uint64_t summed(const struct dtp_executor_rules *rules, uint64_t elements, enum dtp_dtype dtype)
+{
+    return dtp_bytes_product(elements, dtp_dtype_bytes(dtp_executor_casts_sums(rules) ? rules->wire : dtype));
+}
+
 /* Modules are gathered and reduced whole. The blocks at the turns between forward and backward and between micro-steps
  * are still in the ring, so of 2 K passes over L blocks the first gathers all and the others L - ring; where weights
  * rest whole, one gather a step brings what the other ranks updated. Replicas sum shards once a step, and ranks with
@@ -38,7 +44,8 @@ void dtp_executor_traffic(struct dtp_traffic *job)
                               dtp_traffic_ring(dtp_bytes_product(layout.elements, job->bytes.compute), r.shard_ranks));
         reduced +=
             dtp_bytes_product(count, dtp_traffic_ring(dtp_bytes_product(layout.elements, element), r.shard_ranks));
-        replicated += dtp_bytes_product(count, 2 * dtp_traffic_ring(shard, r.replicas));
+        replicated +=
+            dtp_bytes_product(count, 2 * dtp_traffic_ring(summed(&r, layout.shard_elements, dtype.shard), r.replicas));
         up += dtp_bytes_product(!r.host_params ? count
                                 : i == 1       ? passes
                                                : edges,

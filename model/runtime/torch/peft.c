@@ -73,6 +73,7 @@ const struct dtp_runtime dtp_runtime_peft = {
     .wide_scores = true,
     .vocab_multiple = 1,
     .ddp = true,
+    .hooked = 1u << DTP_DDP,
     .fsdp = true,
     .foreach_optimizer = true,
     .copies_heads = true,

@@ -163,6 +163,7 @@ const struct dtp_runtime dtp_runtime_torch = {
     .wide_scores = true,
     .vocab_multiple = 1,
     .ddp = true,
+    .hooked = 1u << DTP_DDP,
     .fsdp = true,
     .splits = DTP_AXES(TP) | DTP_AXES(CP) | DTP_AXES(PP),
     .schedules = 1u << DTP_SCHEDULE_GPIPE | 1u << DTP_SCHEDULE_1F1B | 1u << DTP_SCHEDULE_INTERLEAVED |

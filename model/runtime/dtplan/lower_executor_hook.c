@@ -1,0 +1,84 @@
+/* What replicas sum of gradients: whole ones under ddp, shards under hybrid_shard, a module at a time, in place; or
+ * what a communication hook (plan/comm_hook.h) makes of them. A module is what a bucket is to DDP.
+ *
+ * fp16, bf16: the module is cast into a buffer that stands, for one is on its way at a time; that is summed and cast
+ * back. The factor 1/ranks, by which PyTorch divides behind its cast, is in the gradient of the loss already. All of it
+ * stands on the stream of the sum, beside backward. */
+#include "runtime/dtplan/lower_executor_state.h"
+
+#include "base/bytes.h"
+
+void dtp_executor_make_hook(struct dtp_executor *x)
+{
+    if (!dtp_executor_casts_sums(&x->rules))
+        return;
+    x->narrow =
+        dtp_lower_buffer(x->l, "gradients in 16 bits", DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE,
+                         dtp_bytes_product(dtp_executor_largest_shard(x), dtp_dtype_bytes(x->rules.wire)), true);
+    dtp_program_set_element(x->l->program, x->narrow, x->rules.wire);
+}
+
+/* What a sum over replicas must wait for: `after`, and who else writes gradients. */
+static void await_gradients(const struct dtp_executor *x, struct dtp_draft *draft, dtp_op_id after)
+{
+    dtp_draft_after(draft, after);
+    dtp_draft_after(draft, x->l->last_op[DTP_STREAM_WEIGHT_GRADIENT]);
+    dtp_draft_after(draft, x->l->last_op[DTP_STREAM_TENSOR]);
+}
+
+/* The first `bytes` of a buffer, in place. */
+static void begin_sum(struct dtp_executor *x, const struct dtp_executor_module *module, struct dtp_draft *draft,
+                      dtp_buffer_id buffer, uint64_t bytes)
+{
+    dtp_executor_begin_at(x, module, draft, DTP_OP_ALL_REDUCE, NULL);
+    dtp_draft_role(draft, DTP_ROLE_INPUT, buffer, DTP_READ, 0)->bytes = bytes;
+    dtp_draft_role(draft, DTP_ROLE_RESULT, buffer, DTP_WRITE, 0)->bytes = bytes;
+}
+
+static dtp_op_id end_sum(struct dtp_executor *x, struct dtp_draft *draft, uint64_t bytes, enum dtp_stream stream)
+{
+    return dtp_executor_collective(x, draft, stream, x->replica_group, 2 * dtp_lower_ring(bytes, x->rules.replicas));
+}
+
+/* `elements` from one of the buffers into the other, of which `narrow` has room for more. */
+static void begin_cast(struct dtp_executor *x, const struct dtp_executor_module *module, struct dtp_draft *draft,
+                       const char *name, enum dtp_stream stream, uint64_t elements)
+{
+    const uint64_t element = module->shard_element_bytes + dtp_dtype_bytes(x->rules.wire);
+    dtp_executor_begin_at(x, module, draft, DTP_OP_CAST, name);
+    draft->op.stream = stream;
+    dtp_executor_memory(draft, elements, (double)dtp_bytes_product(elements, element), 1);
+    draft->op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+}
+
+static dtp_op_id sum_cast(struct dtp_executor *x, const struct dtp_executor_module *module, dtp_buffer_id buffer,
+                          uint64_t elements, enum dtp_stream stream, dtp_op_id after)
+{
+    const uint64_t bytes = dtp_bytes_product(elements, dtp_dtype_bytes(x->rules.wire));
+    struct dtp_draft draft;
+    begin_cast(x, module, &draft, "gradients to 16 bits", stream, elements);
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, buffer, DTP_READ, 0);
+    dtp_draft_role(&draft, DTP_ROLE_RESULT, x->narrow, DTP_WRITE, 0)->bytes = bytes;
+    await_gradients(x, &draft, after);
+    dtp_draft_end(x->l, &draft);
+    begin_sum(x, module, &draft, x->narrow, bytes);
+    end_sum(x, &draft, bytes, stream);
+    begin_cast(x, module, &draft, "gradients from 16 bits", stream, elements);
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, x->narrow, DTP_READ, 0)->bytes = bytes;
+    dtp_draft_role(&draft, DTP_ROLE_RESULT, buffer, DTP_WRITE, 0);
+    return dtp_draft_end(x->l, &draft);
+}
+
+dtp_op_id dtp_executor_sum_replicas(struct dtp_executor *x, struct dtp_executor_module *module, dtp_buffer_id buffer,
+                                    uint64_t elements, enum dtp_stream stream, dtp_op_id after)
+{
+    const uint64_t bytes = dtp_bytes_product(elements, module->shard_element_bytes);
+    struct dtp_draft draft;
+    if (dtp_executor_casts_sums(&x->rules))
+        return sum_cast(x, module, buffer, elements, stream, after);
+    dtp_executor_begin_at(x, module, &draft, DTP_OP_ALL_REDUCE, NULL);
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, buffer, DTP_READ, 0);
+    dtp_draft_role(&draft, DTP_ROLE_RESULT, buffer, DTP_WRITE, 0);
+    await_gradients(x, &draft, after);
+    return end_sum(x, &draft, bytes, stream);
+}
