@@ -208,7 +208,7 @@ def measure_passes(rows, device, sizes, events):
     def gated(gate, up):
         return F.silu(gate) * up
 
-    compiled = torch.compile(gated) if device.type == "cuda" else None
+    compiled = torch.compile(gated, dynamic=False) if device.type == "cuda" else None
     for elements in sizes:
         wide = torch.randn(elements, device=device)
         narrow, other = wide.to(torch.bfloat16), torch.randn(elements, device=device).to(torch.bfloat16)

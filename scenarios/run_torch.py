@@ -416,21 +416,24 @@ def choose_attention(choices, shape, device):
     if wanted is None:
         return "of the host"
     from torch.nn.attention import SDPBackend
-    order = [SDPBackend[wanted]] + [SDPBackend.FLASH_ATTENTION] * (wanted == "CUDNN_ATTENTION")
+    order = [getattr(SDPBackend, wanted)] + [SDPBackend.FLASH_ATTENTION] * (wanted == "CUDNN_ATTENTION")
     for name, switch in (("MATH", torch.backends.cuda.enable_math_sdp),
                          ("FLASH_ATTENTION", torch.backends.cuda.enable_flash_sdp),
                          ("EFFICIENT_ATTENTION", torch.backends.cuda.enable_mem_efficient_sdp),
                          ("CUDNN_ATTENTION", torch.backends.cuda.enable_cudnn_sdp)):
-        switch(SDPBackend[name] in order)
+        switch(getattr(SDPBackend, name) in order)
     before = torch._C._get_sdp_priority_order()
     torch._C._set_sdp_priority_order([int(one) for one in order] + [one for one in before if one not in map(int, order)])
     sizes = ((shape.heads, shape.head_dim), (shape.kv_heads, shape.head_dim))
     q, k = (torch.empty(choices.micro_batch, heads, choices.sequence, width, device=device, dtype=DTYPES[choices.compute],
                         requires_grad=True) for heads, width in sizes)
-    chosen = SDPBackend(torch._fused_sdp_choice(q, k, k, is_causal=True, enable_gqa=shape.heads != shape.kv_heads))
+    try:
+        chosen = SDPBackend(torch._fused_sdp_choice(q, k, k, is_causal=True, enable_gqa=shape.heads != shape.kv_heads))
+    except RuntimeError:  # none that is switched on takes it
+        chosen = None
     if chosen not in order:
         raise Refused(f"attention: {choices.attention}: {wanted} does not take {choices.micro_batch} x {choices.sequence} "
-                      f"tokens in heads of {shape.head_dim} on this GPU; take math or flash2")
+                      f"tokens in heads of {shape.head_dim} on this GPU; take math" + (" or flash2" if choices.compute == "bf16" else ""))
     return chosen.name.lower().replace("_", " ")
 
 
