@@ -125,6 +125,7 @@ struct dtp_runtime {
     bool executed;         /* dtplan-exec runs its programs */
     const char *reference; /* script of the data directory that trains its plans with the framework itself; NULL: there
                               is none, plans are only predicted unless they are executed */
+    const char *prober;    /* script beside it that measures a machine with the framework's own kernels; NULL: none */
 
     /* ---- hooks; NULL: nothing ---- */
     /* The runtime's part of dtp_plan_resolve: what follows under it, and what it refuses. Keys that it alone reads are
