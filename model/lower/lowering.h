@@ -193,6 +193,7 @@ struct dtp_lowering {
     uint16_t layer, micro_step; /* of the rank's layers, of the step */
     enum dtp_model_end end;     /* outside of the layers: at which end */
     bool recompute;
+    enum dtp_issue issue;                   /* of kernels at the operator at hand: APART, or REPLAYED by a graph */
     bool first_micro_step, last_micro_step; /* of those that pass through the chunk */
     bool last_pass;                         /* of the rank's: gradients of all its weights are whole behind it */
     bool reduces;
@@ -251,6 +252,7 @@ static inline void dtp_draft_begin(const struct dtp_lowering *l, struct dtp_draf
     draft->op = (struct dtp_new_op){
         .kind = kind, .stream = DTP_STREAM_COMPUTE, .layer = l->layer, .micro_step = l->micro_step, .name = name};
     draft->op.demand.recompute = l->recompute;
+    draft->op.demand.issue = (uint8_t)l->issue;
     draft->operand_count = draft->after_count = 0;
 }
 /* Adds bits of access; a buffer DTP_NO_INDEX is no operand. */
@@ -309,7 +311,6 @@ void dtp_draft_product(const struct dtp_lowering *l, struct dtp_draft *draft, co
 uint32_t dtp_lower_data_group(struct dtp_lowering *l, uint32_t ranks, uint32_t apart);
 /* What each rank sends around a ring of a tensor of `bytes`: the shards of all others, padded to whole bytes. */
 uint64_t dtp_lower_ring(uint64_t bytes, uint64_t ranks);
-
 static inline struct dtp_module_state *dtp_lower_state(struct dtp_lowering *l)
 {
     return &l->state[l->layer == DTP_NO_LAYER ? l->transformer->layers : l->layer];

@@ -11,6 +11,9 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "lib/random_draws.h"
+
+#define STEPS RANDOM_DRAWS(50) /* each on a batch that is drawn */
 #define LAYOUT_FOLDER "stages"
 #include "lib/layout_fixture.h"
 #include "schedule/schedule.h"

@@ -9,6 +9,9 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "lib/random_draws.h"
+
+#define STEPS RANDOM_DRAWS(50) /* each on a batch that is drawn */
 #define LAYOUT_FOLDER "tensor"
 /* At 1e-2 Adam takes whole steps along gradients that are rounding alone: losses of two data parallel ranks then differ
  * from those of one by 5e-5 too, for sums of theirs are made in another order as well. */

@@ -10,12 +10,13 @@
 #include "import/write.h"
 #include "job/job_values.h"
 #include "lib/import_fixture.h"
+#include "lib/random_draws.h"
 #include "lib/random_plans.h"
 
 #include <ctype.h>
 
-#define WRITTEN 2000
-#define MOST_DRAWS 20000
+#define WRITTEN RANDOM_DRAWS(2000)
+#define MOST_DRAWS (10 * WRITTEN)
 
 static struct dtp_faults faults;
 

@@ -1,13 +1,12 @@
 /* Runs of one model in two layouts of ranks on the host device, compared: losses, gradient norms, and all state,
  * element by element, through checkpoints, which any layout reads; moments are sums of gradients, so that these are
- * compared too. LAYOUT_FOLDER names the folders of the test that includes this. */
+ * compared too. LAYOUT_FOLDER names the folders of the test that includes this, STEPS says how many a run makes. */
 #ifndef TEST_LAYOUT_FIXTURE_H
 #define TEST_LAYOUT_FIXTURE_H
 
 #include "lib/rank_fixture.h"
 #include "lib/remove_all.h"
 
-#define STEPS 50
 #ifndef LEARNING_RATE
 #define LEARNING_RATE "1e-2"
 #endif
@@ -74,8 +73,8 @@ static inline float *read_state(const char *name, const char *model, const struc
 static inline void read_identity(const char *name, char *out, size_t bytes)
 {
     char line[3200];
-    snprintf(line, sizeof line, "sed -n 's/.*\"model\": *\"\\([^\"]*\\)\".*/\\1/p' '%s'/step-00000050/manifest.json",
-             folder(name));
+    snprintf(line, sizeof line, "sed -n 's/.*\"model\": *\"\\([^\"]*\\)\".*/\\1/p' '%s'/step-%08d/manifest.json",
+             folder(name), STEPS);
     FILE *pipe = popen(line, "r");
     assert_non_null(pipe);
     assert_non_null(fgets(out, (int)bytes, pipe));
