@@ -218,6 +218,20 @@ const char *dtp_form_text(enum dtp_form form);
 /* Of the table but NONE. */
 bool dtp_form_parse(const char *text, enum dtp_form *out);
 
+/* How the host issues the kernels of an operation: one after the other, from the Python of a layer; a loop of a library
+ * that launches the same kernel for one tensor after the other, of which the first alone pays for the layer's Python;
+ * or not at all, for a captured graph replays them. X(suffix, text) */
+#define DTP_ISSUE_TABLE(X) X(APART, "") X(LOOPED, "looped") X(REPLAYED, "replayed")
+enum dtp_issue {
+#define DTP_ISSUE_ENUM(suffix, text) DTP_ISSUE_##suffix,
+    DTP_ISSUE_TABLE(DTP_ISSUE_ENUM)
+#undef DTP_ISSUE_ENUM
+        DTP_ISSUE_COUNT
+};
+const char *dtp_issue_text(enum dtp_issue issue);
+/* Of the table but APART. */
+bool dtp_issue_parse(const char *text, enum dtp_issue *out);
+
 const char *dtp_role_text(enum dtp_role role);
 bool dtp_role_parse(const char *text, enum dtp_role *out);
 

@@ -66,12 +66,15 @@ struct dtp_runtime {
                                   (enable_input_require_grads of Transformers) */
     bool defends_results;      /* the result of a packed matrix is copied before an adapter's is added to it
                                   (result.clone() of peft's tuners/lora/bnb.py and gptq.py) */
+    bool copies_trained;       /* whole modules that are trained are copies, beside which the frozen ones stand
+                                  (ModulesToSaveWrapper of peft's utils/other.py) */
     bool packs_scales;         /* 4-bit weights have packed scales always (torchao) */
     bool unpacks_by_operators; /* eagerly these are unpacked by a chain of operators, not by one kernel (torchao) */
 
     /* ---- tensor parallel ranks ---- */
     bool experts;         /* knows layers with experts */
     bool expert_parallel; /* and ranks that divide them */
+    bool loops_experts;   /* products and casts of experts are calls of a library, one for each of them */
     bool weighs_rows; /* their weights multiply rows within the activation, and rows are moved by one kernel each way */
     bool latent_attention, attention_sinks, clamped_swiglu;
     bool copies_values; /* values of latent attention become a tensor of their own, and what was projected goes */

@@ -309,8 +309,8 @@ static const char *fault_of_demand(const struct dtp_demand *demand)
         return "a demand is negative, not finite or absurdly large";
     if ((unsigned)demand->dtype >= DTP_DTYPE_COUNT)
         return "no such format";
-    if (demand->memory_kernel >= DTP_MEMORY_KERNEL_COUNT || demand->recompute > 1)
-        return "no such memory_kernel, or recompute is neither 0 nor 1";
+    if (demand->memory_kernel >= DTP_MEMORY_KERNEL_COUNT || demand->issue >= DTP_ISSUE_COUNT || demand->recompute > 1)
+        return "no such memory_kernel or issue, or recompute is neither 0 nor 1";
     return NULL;
 }
 
