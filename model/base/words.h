@@ -174,7 +174,8 @@ bool dtp_stream_parse(const char *text, enum dtp_stream *out);
     X(AMAX, "amax")                                                                                                    \
     X(SCALE, "scale")                                                                                                  \
     X(OTHER_SCALE, "other_scale")                                                                                      \
-    X(TRANSPOSED, "transposed")
+    X(TRANSPOSED, "transposed")                                                                                        \
+    X(KEYS, "keys")
 enum dtp_role {
 #define DTP_ROLE_ENUM(suffix, text) DTP_ROLE_##suffix,
     DTP_ROLE_TABLE(DTP_ROLE_ENUM)
@@ -184,7 +185,8 @@ enum dtp_role {
 /* Which of its forms a kernel computes: X(suffix, text). Activations of the MLP; norms by mean and deviation or by the
  * root mean square, whose weights multiply as they are or with 1 added; the two formats of fp8; a matmul whose operands
  * of a row a token are some of the columns of wider ones; of a matmul, terms of a sum over tensor parallel ranks, of
- * which the first alone adds the bias. */
+ * which the first alone adds the bias; Muon's products (a matrix by itself, by rows or columns; a polynomial of that;
+ * that times the matrix, from either side) and its passes over the matrix. */
 #define DTP_FORM_TABLE(X)                                                                                              \
     X(NONE, "")                                                                                                        \
     X(SWIGLU, "swiglu")                                                                                                \
@@ -198,7 +200,15 @@ enum dtp_role {
     X(E4M3, "e4m3")                                                                                                    \
     X(E5M2, "e5m2")                                                                                                    \
     X(COLUMNS, "columns")                                                                                              \
-    X(TERMS, "terms")
+    X(TERMS, "terms")                                                                                                  \
+    X(GRAM, "gram")                                                                                                    \
+    X(GRAM_OF_COLUMNS, "gram_of_columns")                                                                              \
+    X(POLYNOMIAL, "polynomial")                                                                                        \
+    X(FROM_LEFT, "from_left")                                                                                          \
+    X(FROM_RIGHT, "from_right")                                                                                        \
+    X(MUON_MOMENTUM, "muon_momentum")                                                                                  \
+    X(MUON_UNIT, "muon_unit")                                                                                          \
+    X(MUON_STEP, "muon_step")
 enum dtp_form {
 #define DTP_FORM_ENUM(suffix, text) DTP_FORM_##suffix,
     DTP_FORM_TABLE(DTP_FORM_ENUM)

@@ -358,12 +358,13 @@ static struct micro_step micro_step(const struct dtp_timing *c)
 static double device_optimizer_s(const struct dtp_timing *c)
 {
     if (c->own)
-        return c->own->update_bytes / c->streaming_bytes_per_s;
+        return c->own->update_bytes / c->streaming_bytes_per_s + dtp_timing_newton_schulz_s(c);
     if (c->plan->offload != DTP_OFFLOAD_NONE)
         return 0;
     const struct dtp_closed_form_hooks *hooks = c->plan->runtime->closed;
     double apart = (double)dtp_optimizer_matrix_elements(c->transformer, c->plan);
     double bytes = (dtp_timing_optimizer_shard(c) - apart) * dtp_optimizer_bytes_per_parameter(c->plan);
+    bytes += dtp_adapted_ends_bytes(c->transformer, c->plan);
     bytes += apart * dtp_optimizer_matrix_bytes_per_parameter(c->plan);
     return bytes / c->streaming_bytes_per_s + (hooks->beside_update_s ? hooks->beside_update_s(c) : 0);
 }

@@ -271,6 +271,8 @@ static void derive(struct dtp_lowering *l)
     const struct dtp_transformer *t = l->transformer;
     const struct dtp_plan *plan = l->plan;
     dtp_element_bytes_count(plan, &l->bytes);
+    dtp_plan_of_ends(plan, &l->ends);
+    dtp_element_bytes_count(&l->ends, &l->ends_bytes);
     l->tokens = dtp_plan_tokens(plan);
     l->compute = dtp_plan_compute_bytes(plan);
     l->autocast = dtp_plan_autocast(plan);

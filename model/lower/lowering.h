@@ -161,7 +161,8 @@ struct dtp_lowering {
     struct dtp_program *program;
     struct dtp_faults *faults;
 
-    struct dtp_element_bytes bytes;
+    struct dtp_element_bytes bytes, ends_bytes; /* ends: of embedding and head (dtp_plan_of_ends) */
+    struct dtp_plan ends;
     uint64_t tokens, compute, residual, d_q, d_kv, d_v;
     uint64_t between; /* elements of a token between the matmuls: hidden, or a rank's part under sequence parallelism */
     uint64_t scores_bytes; /* of math attention: one tensor [heads, s] for every token; 0 otherwise */
@@ -588,13 +589,13 @@ void dtp_lower_unfetch(struct dtp_lowering *l);
 
 /* Elements of the largest parameter. */
 uint64_t dtp_lower_largest_tensor(const struct dtp_lowering *l);
-/* lower_optimizer.c: the update of `elements` parameters, with their buffers. */
+/* lower_optimizer.c: bytes of what the module trains; the update of `elements` parameters, with their buffers. */
+const struct dtp_element_bytes *dtp_lower_bytes(const struct dtp_lowering *l);
 void dtp_lower_update(struct dtp_lowering *l, dtp_buffer_id params, struct dtp_lower_moments moments,
                       const dtp_buffer_id *grads, int grad_count, uint64_t elements);
-/* Adds the optimizer's tensors of one parameter of `elements` to those made just before; starts from {DTP_NO_BUFFER,
- * 0}. */
+/* Adds the optimizer's tensors of one parameter of `elements`, or one of `bytes` (nothing for 0), to those made just
+ * before; starts from {DTP_NO_BUFFER, 0}. */
 void dtp_lower_add_moments(struct dtp_lowering *l, struct dtp_lower_moments *moments, uint64_t elements);
-/* Adds one tensor of `bytes`, in the same way; nothing for 0. */
 void dtp_lower_add_state(struct dtp_lowering *l, struct dtp_lower_moments *moments, uint64_t bytes);
 
 #endif

@@ -191,6 +191,8 @@ static void write_adapters(struct writer *w)
     if (run->experts)
         REFUSE(w, "adapters (lora_rank %" PRIu64 ") of a mixture of experts are not modelled", run->lora_rank);
     set_count(w, "lora", run->lora_rank);
+    if (strstr(run->notes, "embedding and output layer trained"))
+        set_switch(w, "train_ends", true);
     set_text(w, "lora_targets", targets);
     if (!narrow_adapters(run))
         set_text(w, "lora_dtype", "fp32");
