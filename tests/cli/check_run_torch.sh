@@ -118,7 +118,7 @@ prober=$PWD/prober
 DTPLAN_PYTHON=$prober expect 0 probe --runtime torch -o m.csv
 [[ $(cat line) == "$source/scenarios/probe_torch.py" ]] || failed "the line: $(cat line)"
 for row in about,gpu_key,,,,,,,,,,,,,,,,,h200-sxm about,machine_key,,,,,,,,,,,,,,,,,dgx-h200 about,runtime,,,,,,,,,,,,,,,,,torch \
-    about,gpus,,,,,,,,,,,,,,,,,1 kernel,widening,,,,,,,,,400000000,,,,0.0002,0.0002,0.0002,1,; do
+    about,gpus,,,,,,,,,,,,,,,,,1 'kernel,widening,,,,,,,,,400000000,,,,0.0002,0.0002,0.0002,1,'; do
     says "$row" m.csv
 done
 expect 0 plan --machine m.csv --model llama-1.3b --gpus 1 --strategy ddp
