@@ -118,7 +118,8 @@ static bool measured_matmuls(const struct dtp_cluster *cluster, enum dtp_dtype d
 
 double dtp_cluster_matmul_speedup(const struct dtp_cluster *cluster, double matmul_s, double other_s)
 {
-    return measured_matmuls(cluster, DTP_BF16) ? 1 : dtp_matmul_speedup(&cluster->gpu, matmul_s, other_s);
+    bool in_steps = measured_matmuls(cluster, DTP_BF16) && !dtp_measured_sustained(cluster->measured);
+    return in_steps ? 1 : dtp_matmul_speedup(&cluster->gpu, matmul_s, other_s);
 }
 
 double dtp_cluster_most_matmul_flops_per_s(const struct dtp_cluster *cluster, enum dtp_dtype dtype)
