@@ -76,7 +76,7 @@ LET_BE = {
         "of FSDP1, which is refused": "limit_all_gathers",
         "of formats in 8 bits, which are refused": "fp8_recipe fp8_all_gather",
         "of PowerSGD, which is refused": "powersgd_rank",
-        "of runtime peft": "fast_kernels",
+        "of runtime peft": "fast_kernels gptq_operators narrow_logits transformers_layers",
     },
 }
 
