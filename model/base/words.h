@@ -184,7 +184,7 @@ enum dtp_role {
 /* Which of its forms a kernel computes: X(suffix, text). Activations of the MLP; norms by mean and deviation or by the
  * root mean square, whose weights multiply as they are or with 1 added; the two formats of fp8; a matmul whose operands
  * of a row a token are some of the columns of wider ones; of a matmul, terms of a sum over tensor parallel ranks, of
- * which the first alone adds the bias. */
+ * which the first alone adds the bias; a product that is subtracted. */
 #define DTP_FORM_TABLE(X)                                                                                              \
     X(NONE, "")                                                                                                        \
     X(SWIGLU, "swiglu")                                                                                                \
@@ -198,7 +198,8 @@ enum dtp_role {
     X(E4M3, "e4m3")                                                                                                    \
     X(E5M2, "e5m2")                                                                                                    \
     X(COLUMNS, "columns")                                                                                              \
-    X(TERMS, "terms")
+    X(TERMS, "terms")                                                                                                  \
+    X(SUBTRACTED, "subtracted")
 enum dtp_form {
 #define DTP_FORM_ENUM(suffix, text) DTP_FORM_##suffix,
     DTP_FORM_TABLE(DTP_FORM_ENUM)
@@ -213,7 +214,7 @@ const char *dtp_role_text(enum dtp_role role);
 bool dtp_role_parse(const char *text, enum dtp_role *out);
 
 /* X(suffix, spelling): what a buffer is to whoever runs the program step after step: state of one module that stays,
- * the first six, or what passes between the host and a step. Programs that are only simulated leave NONE. */
+ * the first eight, or what passes between the host and a step. Programs that are only simulated leave NONE. */
 #define DTP_CONTENT_TABLE(X)                                                                                           \
     X(NONE, "")                                                                                                        \
     X(WEIGHTS, "weights")                                                                                              \
@@ -222,6 +223,8 @@ bool dtp_role_parse(const char *text, enum dtp_role *out);
     X(MOMENT2, "moment2")                                                                                              \
     X(SCALES1, "scales1")                                                                                              \
     X(SCALES2, "scales2")                                                                                              \
+    X(LOST, "lost")                                                                                                    \
+    X(FACTOR_Q, "factor_q")                                                                                            \
     X(BATCH, "batch")                                                                                                  \
     X(HOST_BATCH, "host_batch")                                                                                        \
     X(SCALARS, "scalars")                                                                                              \
@@ -237,7 +240,7 @@ enum dtp_content {
 };
 static inline bool dtp_content_is_state(enum dtp_content content)
 {
-    return content >= DTP_CONTENT_WEIGHTS && content <= DTP_CONTENT_SCALES2;
+    return content >= DTP_CONTENT_WEIGHTS && content <= DTP_CONTENT_FACTOR_Q;
 }
 const char *dtp_content_text(enum dtp_content content);
 bool dtp_content_parse(const char *text, enum dtp_content *out);
