@@ -48,6 +48,9 @@ static struct adapted adapted_of(const struct dtp_bound *b)
 {
     const struct dtp_units *u = &b->units;
     struct adapted a = {.gradients = b->bytes.grads * (dtp_plan_shards_grads(b->plan) ? u->trained_shard : u->trained)};
+    if (dtp_plan_mixes_ends(b->plan))
+        a.gradients -= (b->bytes.grads - dtp_dtype_bytes(b->plan->precision.params)) *
+                       dtp_plan_trained_ends(b->transformer, b->plan);
     count_matrices(b, &a);
     if (dtp_plan_shards_params(b->plan)) {
         a.root = u->root_wire * u->ranks;

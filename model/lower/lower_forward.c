@@ -4,6 +4,7 @@
  * checkpointed one that keeps some, and the replay that makes the missing ones again. A step is emitted when one of its
  * results does not exist yet. Bytes of memory-bound steps are reads and writes per token, kernel by kernel for eager
  * PyTorch, one pass between matmuls where they are fused (compared with block_work.c by the tests). */
+#include "lower/lower_graphs.h"
 #include "lower/block_forward.h"
 #include "lower/lower_context.h"
 #include "lower/lower_fp8.h"
@@ -436,33 +437,6 @@ static void core_copy(const struct pass *pass)
     dtp_draft_end(l, &draft);
 }
 
-/* ---- MLP --------------------------------------------------------------------------------------------------------- */
-
-/* eager SwiGLU: silu reads and writes f, the product reads two and writes one; fused: two in, one out; GELU one in, one
- * out; eager squared ReLU does that twice. Clamped, eager: two clamps, a multiple, a sigmoid, up plus one of 2 f each
- * and two products of 3 f. */
-static void activation(const struct pass *pass, uint64_t makes)
-{
-    struct dtp_lowering *l = pass->l;
-    struct dtp_layer_activation at = dtp_layer_activation(makes);
-    if (!wanted(pass, at.product) && !wanted(pass, at.silu))
-        return;
-    double f = (double)dtp_lower_product_bytes(l, at.product);
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION, "");
-    make(pass, &draft, at.silu);
-    make(pass, &draft, at.product);
-    if (l->gated && !l->compiled && !pass->replay && !(pass->save & UINT64_C(1) << at.silu) && exists(pass, at.silu))
-        read(pass, &draft, at.silu, true);
-    read(pass, &draft, at.gate, true);
-    read(pass, &draft, at.up, true);
-    bool squares = l->tensors.kind.squares, two = (l->gated || squares) && !l->fused;
-    bool clamps = l->tensors.kind.clamps && !l->fused;
-    double passes = clamps ? 16 : l->gated ? (l->fused ? 3 : 5) : two ? 4 : 2;
-    dtp_draft_memory(l, &draft, per_token(l, passes * f), clamps ? 7 : two ? 2 : 1);
-    dtp_draft_end(l, &draft);
-}
-
 /* ---- the block --------------------------------------------------------------------------------------------------- */
 
 /* A replay has this for its dropout's mask alone, for the sum is there; a reentrant one makes it again and holds it, a
@@ -522,6 +496,7 @@ static void call_experts(const struct pass *pass, void (*hook)(struct dtp_loweri
 
 static void run(const struct pass *pass, int index)
 {
+    dtp_lower_at_operator(pass->l, index);
     switch (operator_at(pass, index)->kind) {
     case DTP_LAYER_OP_NORM:
         if (operator_at(pass, index)->reads & DTP_LAYER_STREAM)
@@ -542,7 +517,7 @@ static void run(const struct pass *pass, int index)
         break;
     case DTP_LAYER_OP_LATENT_NORM: dtp_forward_latent_norm(pass, operator_at(pass, index)); break;
     case DTP_LAYER_OP_LATENT_HEADS: dtp_forward_latent_heads(pass); break;
-    case DTP_LAYER_OP_ACTIVATION: activation(pass, operator_at(pass, index)->makes); break;
+    case DTP_LAYER_OP_ACTIVATION: dtp_forward_activation(pass, operator_at(pass, index)->makes); break;
     case DTP_LAYER_OP_ROUTER: dtp_forward_router(pass); break;
     case DTP_LAYER_OP_PERMUTE:
         dtp_forward_permute(pass, operator_at(pass, index));
@@ -566,6 +541,7 @@ void dtp_lower_block_forward(struct dtp_lowering *l)
     struct pass pass = {l, dtp_lower_flight_module(l), save, false};
     for (int index = 0; index < l->tensors.operators; index++)
         run(&pass, index);
+    dtp_lower_behind_operators(l);
     free_locals(&pass);
 }
 
@@ -595,6 +571,7 @@ void dtp_lower_block_recompute(struct dtp_lowering *l)
         run(&pass, index);
     for (int index = end; index < l->tensors.operators; index++)
         projection(&pass, index, call_again);
+    dtp_lower_behind_operators(l);
     free_locals(&pass);
     l->recompute = false;
 }

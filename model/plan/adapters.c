@@ -139,6 +139,13 @@ void dtp_plan_adapt_kind(const struct dtp_plan *plan, struct dtp_layer_kind *kin
     }
 }
 
+uint64_t dtp_plan_trained_ends(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+{
+    const struct dtp_parameter_count count = dtp_transformer_count(transformer);
+    return plan->adapters.train_ends ? count.embedding + count.position + (transformer->tied_head ? 0 : count.embedding)
+                                     : 0;
+}
+
 void dtp_plan_trained(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
                       struct dtp_trained_count *out)
 {
@@ -157,12 +164,10 @@ void dtp_plan_trained(const struct dtp_transformer *transformer, const struct dt
         matrices += matrix->out * matrix->in;
         packed += dtp_base_bytes(plan->adapters.base, matrix->out, matrix->in, params);
     }
-    uint64_t ends = plan->adapters.train_ends
-                        ? count.embedding + count.position + (transformer->tied_head ? 0 : count.embedding)
-                        : 0;
+    uint64_t ends = dtp_plan_trained_ends(transformer, plan);
     *out = (struct dtp_trained_count){.adapters = transformer->layers * adapters};
     out->trained = out->adapters + ends;
-    out->frozen = count.total - ends;
+    out->frozen = count.total - (plan->runtime->copies_trained ? 0 : ends);
     out->frozen_bytes = transformer->layers * packed + params * (out->frozen - transformer->layers * matrices);
 }
 

@@ -335,11 +335,12 @@ static void cut_first(struct dtp_layer_tensors *out, const struct dtp_plan *plan
     out->saved_first &= needed;
 }
 
-/* Under eager autocast each linear that reads a norm's result saves a cast of its own. Measured of pipelines, which
- * alone count it. */
+/* Under eager autocast each linear that reads a norm's fp32 result casts it for itself and saves that cast: autocast
+ * caches casts of leaves that require a gradient, weights, and of nothing else (cached_cast, aten's autocast_mode.cpp).
+ */
 static void count_casts(struct dtp_layer_tensors *out, const struct dtp_plan *plan)
 {
-    if (!dtp_plan_autocast(plan) || out->fused || plan->pp <= 1)
+    if (!dtp_plan_autocast(plan) || out->fused)
         return;
     for (int i = 0; i < out->operators; i++) {
         if (out->op[i].kind != DTP_LAYER_OP_NORM || !out->op[i].makes)

@@ -33,7 +33,8 @@
     X(ACCUMULATION, p->accumulate > 1, "accumulate above 1")                                                           \
     X(TENSOR, p->runtime->splits &DTP_AXES(TP),                                                                        \
       "runtimes with tensor parallelism (deepspeed, dtplan, megatron, nanotron, torch)")                               \
-    X(CONTEXT, p->runtime->splits &DTP_AXES(CP), "runtimes with context parallelism (deepspeed, megatron, torch)")     \
+    X(CONTEXT, p->runtime->splits &DTP_AXES(CP),                                                                       \
+      "runtimes with context parallelism (deepspeed, dtplan, megatron, torch)")                                        \
     X(EXPERTS, p->runtime->expert_parallel, "runtimes with expert parallelism (megatron, torch)")                      \
     X(SPLIT_EXPERTS, p->ep > 1, "expert parallelism (ep above 1)")                                                     \
     X(SPLIT_TENSORS, p->tp > 1, "tensor parallelism (tp above 1)")                                                     \

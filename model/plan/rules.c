@@ -176,6 +176,22 @@ static uint64_t wire_bytes(const struct dtp_plan *plan, uint64_t grads)
     return dtp_dtype_bytes(plan->precision.reduce);
 }
 
+bool dtp_plan_mixes_ends(const struct dtp_plan *plan)
+{
+    return dtp_plan_adapts(plan) && plan->adapters.train_ends && plan->adapters.dtype != plan->precision.params;
+}
+
+/* PyTorch's optimizers make state like the parameter. */
+void dtp_plan_of_ends(const struct dtp_plan *plan, struct dtp_plan *out)
+{
+    *out = *plan;
+    if (!dtp_plan_mixes_ends(plan))
+        return;
+    out->adapters.dtype = out->precision.reduce = plan->precision.params;
+    if (plan->precision.moments != DTP_INT8)
+        out->precision.moments = plan->precision.params;
+}
+
 void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_bytes *out)
 {
     uint64_t stored = stored_bytes(plan), master = dtp_dtype_bytes(plan->precision.master);

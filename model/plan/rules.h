@@ -23,6 +23,10 @@ struct dtp_element_bytes {
     uint64_t optimizer; /* both */
     uint64_t block_elements, block_bytes; /* of the optimizer's states: scales of so many elements; 0: there are none */
 };
+/* Embedding and head that are trained beside adapters of another dtype have gradients and state in their own; `out`: a
+ * plan whose adapters had that. */
+bool dtp_plan_mixes_ends(const struct dtp_plan *plan);
+void dtp_plan_of_ends(const struct dtp_plan *plan, struct dtp_plan *out);
 /* Of the optimizer's state of so many elements: `optimizer` for each, and scales. */
 uint64_t dtp_optimizer_bytes(const struct dtp_element_bytes *bytes, uint64_t elements);
 /* True where torch.amp.GradScaler scales the loss, so that gradients in fp16 do not vanish: fp32 parameters, fp16

@@ -124,7 +124,8 @@ static const struct dtp_run_framework frameworks[] = {
     {.word = "DeepSpeed", DEEPSPEED_RULES},
     /* lora_dropout: scripts/benchmarks/scenarios.yaml; finetune.py, LoraArguments; of LoraConfig by itself 0 */
     {.word = "fms-acceleration", PEFT_RULES, .lora_dropout = 0.1},
-    {.word = "finetune.py", PEFT_RULES, .lora_dropout = 0.05},
+    /* Qwen's finetune.py prints no memory, nor does Trainer by itself (training_args.py, skip_memory_metrics). */
+    {.word = "finetune.py", PEFT_RULES, .lora_dropout = 0.05, .logs_no_memory = true},
     {.word = "Trainer", PEFT_RULES},
     {.word = "PEFT", PEFT_RULES},
     {.word = "", TORCH_RULES},
@@ -133,6 +134,14 @@ static const struct dtp_run_framework frameworks[] = {
 /* Programs whose runs none of the runtimes describes. */
 static const char *const foreign[] = {"JAX",    "MaxText", "Paxml",      "Colossal", "MindSpore",
                                       "Paddle", "OneFlow", "TensorFlow", "Praxis"};
+
+enum dtp_run_memory dtp_run_unstated_memory(const char *framework)
+{
+    const struct dtp_run_framework *found = frameworks;
+    while (!strcasestr(framework, found->word))
+        found++;
+    return found->logs_no_memory ? DTP_RUN_UNLOGGED : DTP_RUN_UNSTATED;
+}
 
 const struct dtp_run_framework *dtp_run_framework_of(const struct dtp_run *run, struct dtp_faults *faults)
 {

@@ -41,8 +41,13 @@ struct dtp_run_framework {
     bool rope_fp32;        /* written as fp32 halves, each product a kernel */
     bool keeps_root;       /* FSDP2's root unit stays gathered from forward to backward */
     bool counts_ends;      /* of a pipeline's stages embedding and head count as one layer each */
+    bool logs_no_memory;   /* neither the program nor its trainer prints what it holds: a figure without a kind is the
+                              driver's */
     bool eager_loss;       /* compile leaves the loss alone */
 };
+
+/* Where a figure of memory without a kind comes from: UNLOGGED under a program that prints none, else UNSTATED. */
+enum dtp_run_memory dtp_run_unstated_memory(const char *framework);
 
 /* The first entry that fits the row's words, PyTorch's where none else does. NULL with a fault: a program whose runs
  * none of the runtimes describes. */

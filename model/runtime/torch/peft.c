@@ -83,6 +83,7 @@ const struct dtp_runtime dtp_runtime_peft = {
     .adapters = true,
     .inputs_require_grad = true,
     .defends_results = true,
+    .copies_trained = true,
     .check = check,
     .check_offload = check_offload,
     .words = words,
