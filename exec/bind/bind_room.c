@@ -137,6 +137,8 @@ static void matmul(struct dtp_binder *b)
     enum dtp_role result = weight_gradient                       ? DTP_ROLE_WEIGHT_GRADIENT
                            : operand(b, DTP_ROLE_INPUT_GRADIENT) ? DTP_ROLE_INPUT_GRADIENT
                                                                  : DTP_ROLE_RESULT;
+    if (b->op->demand->form == DTP_FORM_SUBTRACTED) /* from what is there, which a plain product would overwrite */
+        demand(b, result, b->op->demand->scale > 0 && updates(b, result) && !operand(b, DTP_ROLE_AUX));
     demand(b, result, m && n && k && m <= INT32_MAX && n <= INT32_MAX && k <= INT32_MAX && b->op->demand->groups <= 1);
     if (b->op->demand->form != DTP_FORM_COLUMNS || weight_gradient)
         room(b, result, m, n);
@@ -224,14 +226,22 @@ static void heads_in_place(struct dtp_binder *b)
     room_bytes(b, DTP_ROLE_WORKSPACE, DTP_EXECUTOR_PARTIAL_ROWS * UINT64_C(4), weights);
 }
 
+/* Causal over the rank's own tokens, or without a mask over half as many keys of another that shares its sequences. */
 static void attention(struct dtp_binder *b)
 {
+    bool around = operand(b, DTP_ROLE_KEYS) != NULL, backward = operand(b, DTP_ROLE_INPUT_GRADIENT) != NULL;
+    uint64_t keys_width = packed_width(b) - query_width(b);
+    bool step = heads(b)->queries == 2 * heads(b)->keys && !heads(b)->causal && !heads(b)->window &&
+                dtp_bind_context_place(&b->binding->job).pieces == 2;
     demand(b, DTP_ROLE_INPUT,
            whole_sequences(b) && query_width(b) > 0 && heads(b)->kv_heads > 0 &&
-               heads(b)->heads % heads(b)->kv_heads == 0 && heads(b)->keys == heads(b)->queries && heads(b)->causal);
+               heads(b)->heads % heads(b)->kv_heads == 0 &&
+               (around ? step : heads(b)->keys == heads(b)->queries && heads(b)->causal));
     room(b, DTP_ROLE_INPUT, rows(b), packed_width(b));
-    room(b, DTP_ROLE_INPUT_GRADIENT, rows(b), packed_width(b));
-    room(b, DTP_ROLE_RESULT, rows(b), query_width(b));
+    room(b, DTP_ROLE_KEYS, rows(b), keys_width);
+    room(b, DTP_ROLE_INPUT_GRADIENT, rows(b), around ? query_width(b) : packed_width(b));
+    room(b, DTP_ROLE_RESULT, rows(b), around && backward ? keys_width : query_width(b));
+    alike(b, DTP_ROLE_INPUT, DTP_ROLE_KEYS);
     room(b, DTP_ROLE_SAVED, rows(b), query_width(b));
     room(b, DTP_ROLE_GRADIENT, rows(b), query_width(b));
     alike(b, DTP_ROLE_INPUT, DTP_ROLE_INPUT_GRADIENT);
@@ -278,6 +288,15 @@ static void others(struct dtp_binder *b)
         room(b, DTP_ROLE_INPUT, rows(b), 1);
         room(b, DTP_ROLE_RESULT, rows(b), 1);
         break;
+    case DTP_OP_ORTHOGONALIZE: {
+        bool by_columns = d->form == DTP_FORM_COLUMNS;
+        uint64_t vectors = by_columns ? width(b) : rows(b), length = by_columns ? rows(b) : width(b);
+        demand(b, DTP_ROLE_RESULT,
+               vectors > 0 && vectors <= length && vectors <= DTP_ORTHOGONALIZE_VECTORS &&
+                   operand(b, DTP_ROLE_RESULT) && element_of(b, DTP_ROLE_RESULT) == DTP_ELEMENT_FP32);
+        room(b, DTP_ROLE_RESULT, rows(b), width(b));
+        break;
+    }
     case DTP_OP_SQUARE_SUM: room_bytes(b, DTP_ROLE_PARTIALS, DTP_EXECUTOR_SQUARE_SUM_PARTIALS, 4); break;
     case DTP_OP_BIAS_BACKWARD:
         room(b, DTP_ROLE_GRADIENT, rows(b), width(b));
@@ -348,6 +367,7 @@ void dtp_bind_room(struct dtp_binder *b)
     case DTP_OP_NORM:
     case DTP_OP_NORM_BACKWARD: norm(b); break;
     case DTP_OP_MATMUL: matmul(b); break;
+    case DTP_OP_NEWTON_SCHULZ: dtp_bind_product_room(b); break;
     case DTP_OP_QUANTIZE: quantize(b); break;
     case DTP_OP_ROTARY:
     case DTP_OP_ROTARY_BACKWARD:
@@ -357,6 +377,9 @@ void dtp_bind_room(struct dtp_binder *b)
     case DTP_OP_ATTENTION_BACKWARD: attention(b); break;
     case DTP_OP_ACTIVATION:
     case DTP_OP_ACTIVATION_BACKWARD: (dtp_bind_has_routes(b) ? dtp_bind_expert_room : activation)(b); break;
+    case DTP_OP_COPY_IN:
+    case DTP_OP_COPY_OUT:
+    case DTP_OP_MERGE: dtp_bind_room_of_context(b); break;
     case DTP_OP_LOSS_PARTS:
     case DTP_OP_LOSS_BACKWARD: loss_backward(b); break;
     default: others(b);

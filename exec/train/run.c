@@ -145,11 +145,26 @@ static int initialise_tensor(struct dtp_run *run, const struct dtp_state_part *p
     return kernels->initialise(kernels->self, &g, run->device->verbs->stream(run->device, DTP_STREAM_COMPUTE));
 }
 
+/* Q of PowerSGD starts as normal numbers, the same on all ranks. Tensors of the model have smaller keys. */
+static int initialise_factors(struct dtp_run *run, const struct dtp_state_part *part, uint64_t seed)
+{
+    struct dtp_initialise_args g = {.values = part->values,
+                                    .count = part->end - part->begin,
+                                    .seed = seed,
+                                    .tensor = UINT32_MAX - part->module,
+                                    .deviation = 1,
+                                    .element = part->element};
+    struct dtp_kernels *kernels = &run->device->kernels;
+    return kernels->initialise(kernels->self, &g, run->device->verbs->stream(run->device, DTP_STREAM_COMPUTE));
+}
+
 static int initialise_part(struct dtp_run *run, const struct dtp_state_part *part, uint64_t seed)
 {
     const struct dtp_bind_job *job = &run->binding->job;
     struct dtp_parameter_module layout;
     int code = 0;
+    if (part->kind == DTP_STATE_FACTOR_Q)
+        return initialise_factors(run, part, seed);
     if ((part->kind != DTP_STATE_WEIGHTS && part->kind != DTP_STATE_MASTER) || dtp_packed_weights_are(part))
         return 0;
     dtp_program_module(job->program, part->module, &layout);
@@ -184,8 +199,10 @@ static enum dtp_status fill_tables(struct dtp_run *run, struct dtp_faults *fault
     if (status != DTP_OK)
         return status;
     float *cosines = staging;
+    struct dtp_context_place place = dtp_bind_context_place(job);
     for (uint64_t i = 0; i < count; i++) {
-        double angle = (double)(i / half) * pow(ROTARY_BASE, -(double)(i % half) / (double)half);
+        double position = (double)dtp_context_position(&place, run->binding->map.sequence, i / half);
+        double angle = position * pow(ROTARY_BASE, -(double)(i % half) / (double)half);
         cosines[i] = (float)cos(angle);
         cosines[count + i] = (float)sin(angle);
     }

@@ -19,6 +19,7 @@
 
 #include "cost/attention_workspace.h"
 #include "net/parameter_layout.h"
+#include "plan/comm_hook.h"
 #include "plan/runtime.h"
 #include "plan/runtime_sizes.h"
 
@@ -57,7 +58,7 @@ static uint64_t core_workspace(const struct dtp_bound *b)
     const struct dtp_transformer *t = b->transformer;
     const struct dtp_plan *plan = b->plan;
     const struct dtp_attention_size size = {.batch = (uint32_t)plan->micro_batch,
-                                            .sequence = (uint32_t)plan->sequence,
+                                            .sequence = (uint32_t)(plan->sequence / (plan->cp ? plan->cp : 1)),
                                             .heads = (uint32_t)t->heads,
                                             .kv_heads = (uint32_t)t->kv_heads,
                                             .head_dim = (uint32_t)t->head_dim,
@@ -65,6 +66,14 @@ static uint64_t core_workspace(const struct dtp_bound *b)
                                             .deterministic = !plan->executor.atomic_attention};
     bool fused = dtp_attention_is_fused(b->bytes.compute == 2, size.sequence, size.head_dim, t->attention_softcap > 0);
     return fused ? dtp_divide_up(dtp_attention_workspace_bytes(&size), b->tokens) : 0;
+}
+
+/* Of a token, beside attention's gradients where it runs in steps of a ring: a step's terms of those of q, of k and v,
+ * keys and values at hand and on their way, and sums of their gradients, which come and go. */
+static uint64_t around(const struct dtp_bound *b, uint64_t q_bytes, uint64_t kv_bytes)
+{
+    uint64_t ring = b->plan->cp ? b->plan->cp : 1;
+    return ring > 1 ? q_bytes + (ring > 2 ? 5 : 3) * kv_bytes : 0;
 }
 
 /* Of a token: x A^T of all adapters of a block. */
@@ -130,9 +139,10 @@ static void size_block(struct dtp_bound *b, struct executor *x)
     if (fp8) /* up's gradient beside its casts, by rows and by columns, for which the activation has gone */
         again = 2 * up - f;
     b->stage[0] = (struct dtp_bound_stage){mlp + beside + again, 0, 0};
-    b->stage[1] = (struct dtp_bound_stage){attention - (norms == 2 && lost ? c * h : 0) + beside + c * q + qkv +
-                                               core_workspace(b) + (apart && !output ? held : 0),
-                                           0, 0};
+    b->stage[1] =
+        (struct dtp_bound_stage){attention - (norms == 2 && lost ? c * h : 0) + beside + c * q + qkv +
+                                     core_workspace(b) + around(b, c * q, 2 * c * kv) + (apart && !output ? held : 0),
+                                 0, 0};
     b->stage[2] = b->stage[3] = b->stage[4] = b->stage[1];
     uint64_t passing = a->layer_kept == c * h ? c * (up + f) : lost ? c * f : 0;
     x->passing = dtp_bound_tokens(b, c * h + passing);
@@ -209,6 +219,30 @@ static struct executor executor_of(const struct dtp_bound *b, bool chunks)
     return x;
 }
 
+/* What PowerSGD keeps: what was lost of matrices that it factors and their Q; P of one module, with what is not
+ * factored beside it; a workspace. */
+static uint64_t factored_bytes(const struct dtp_bound *b)
+{
+    const struct dtp_transformer *t = b->transformer;
+    const uint64_t module[] = {0, 1, t->layers + 1}, count[] = {1, t->layers, 1};
+    uint64_t lost = 0, q = 0, p = 0;
+    for (int i = 0; i < KINDS; i++) {
+        struct dtp_parameter_module layout;
+        struct dtp_factored f = {0};
+        uint64_t all = 0;
+        dtp_parameter_module(t, 1, module[i], &layout);
+        for (int k = 0; k < DTP_PARAMETER_COUNT; k++) {
+            const struct dtp_parameter_tensor *tensor = &layout.tensor[k];
+            uint64_t elements = tensor->exists ? tensor->rows * tensor->columns : 0;
+            all += elements;
+            dtp_factored_add(&f, elements, tensor->columns, 1, b->plan->powersgd_rank);
+        }
+        lost += count[i] * (all - f.whole), q += count[i] * f.q;
+        p = larger(p, f.matrices ? f.p + f.whole : 0);
+    }
+    return p ? 4 * (lost + q + p) + DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES : 0;
+}
+
 /* State; the matmuls' workspaces; batches; a ring of gathered blocks; what shards are made of and go through. */
 static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
 {
@@ -232,6 +266,8 @@ static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
     bool replicas = b->cluster->gpus > b->units.ranks;
     if (replicas && (plan->comm_hook == DTP_COMM_HOOK_FP16 || plan->comm_hook == DTP_COMM_HOOK_BF16))
         bytes += 2 * largest; /* what they sum, in 16 bits */
+    else if (replicas && plan->comm_hook == DTP_COMM_HOOK_POWERSGD)
+        bytes += factored_bytes(b);
     return bytes;
 }
 

@@ -188,6 +188,21 @@ static void check_tensor(struct dtp_resolver *r)
     check_beside(r, "tp");
 }
 
+/* Tables of learned positions have a row for each token of a sequence, of which a rank here has some alone. */
+static void check_context(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (p->cp < 2)
+        return;
+    if (r->transformer->position == DTP_POSITION_LEARNED)
+        dtp_plan_refuse(r, "cp",
+                        "with learned positions, of which a rank has some rows alone, is not run under runtime "
+                        "dtplan yet; use a model with rope");
+    if (dtp_plan_adapts(p))
+        dtp_plan_refuse(r, "cp", "with adapters (lora) is not run under runtime dtplan yet; leave it out");
+    check_beside(r, "cp");
+}
+
 /* A kernel packs whole blocks of neighbours. */
 static void check_packed(struct dtp_resolver *r)
 {
@@ -272,21 +287,34 @@ static void check_experts(struct dtp_resolver *r)
                         t->experts_per_token, DTP_EXECUTOR_ROUTER_CHOSEN);
 }
 
-/* A hook that casts to 16 bits what has no more. */
+/* Hooks that have nothing to compress or no program. PowerSGD factors whole matrices, in fp32; what was lost of a step
+ * is of its loss scale. */
 static void check_hook(struct dtp_resolver *r)
 {
+    const struct dtp_plan *p = r->plan;
     struct dtp_executor_rules rules;
-    if (r->plan->comm_hook == DTP_COMM_HOOK_NONE)
+    if (p->comm_hook == DTP_COMM_HOOK_NONE)
         return;
-    dtp_executor_rules(r->transformer, r->cluster, r->plan, &rules);
+    dtp_executor_rules(r->transformer, r->cluster, p, &rules);
     enum dtp_dtype sums = dtp_executor_gradient_dtypes(r->transformer, &rules, 0).shard;
+    const char *hook = dtp_comm_hook_text(p->comm_hook);
     if (rules.replicas > 1 && dtp_executor_casts_sums(&rules) && dtp_dtype_bytes(sums) <= dtp_dtype_bytes(rules.wire))
         dtp_plan_refuse(r, "comm_hook",
-                        "%s: gradients are summed in %s, which is no wider; use reduce_dtype fp32, or none",
-                        dtp_comm_hook_text(r->plan->comm_hook), dtp_dtype_text(sums));
-    if (r->plan->comm_hook == DTP_COMM_HOOK_POWERSGD)
+                        "%s: gradients are summed in %s, which is no wider; use reduce_dtype fp32, or none", hook,
+                        dtp_dtype_text(sums));
+    if (p->comm_hook != DTP_COMM_HOOK_POWERSGD)
+        return;
+    if (p->strategy != DTP_DDP)
         dtp_plan_refuse(r, "comm_hook",
-                        "powersgd has no step program under runtime dtplan yet; use fp16, bf16 or none");
+                        "powersgd factors whole matrices, of which ranks of %s sum parts; use fp16 or bf16, or ddp",
+                        dtp_strategy_text(p->strategy));
+    if (p->precision.reduce != DTP_FP32)
+        dtp_plan_refuse(r, "comm_hook", "powersgd is run on gradients in fp32, these are in %s; use reduce_dtype fp32",
+                        dtp_dtype_text(p->precision.reduce));
+    if (rules.scales_loss)
+        dtp_plan_refuse(r, "comm_hook",
+                        "powersgd keeps what it lost from step to step, and fp16's loss scale changes between them; "
+                        "use bf16 compute, or comm_hook fp16");
 }
 
 static void check(struct dtp_resolver *r)
@@ -301,6 +329,7 @@ static void check(struct dtp_resolver *r)
     check_collective_choices(r);
     check_stages(r);
     check_tensor(r);
+    check_context(r);
     check_update_in_backward(r);
 }
 
@@ -333,7 +362,9 @@ const struct dtp_runtime dtp_runtime_dtplan = {
     .keeps_fp8 = true,
     .gradients_in_matmul = true,
     .vocab_multiple = DTP_PARAMETER_ALIGNMENT,
-    .splits = DTP_AXES(TP) | DTP_AXES(PP),
+    .splits = DTP_AXES(TP) | DTP_AXES(PP) | DTP_AXES(CP),
+    .cp_comms = 1u << DTP_CP_P2P,
+    .sums_apart = true,
     .gathers_again = true,
     .schedules = ~0u,
     .sends_beside = true,
@@ -344,6 +375,7 @@ const struct dtp_runtime dtp_runtime_dtplan = {
     .adapters = true,
     .fused_kernels = true,
     .own_kernels = true,
+    .optimizer_shapes = 1u << DTP_STATE_MATRICES,
     .packs_matrices = true,
     .experts = true,
     .weighs_rows = true,
