@@ -181,7 +181,8 @@ static void test_the_wrong_width_is_named(void **state)
 {
     struct dtp_job job;
     (void)state;
-    assert_int_equal(resolve("model=stories-260k ffn=170 runtime=dtplan gpu=host gpus=1", NULL, true, &job), DTP_BAD_INPUT);
+    const char *words = "model=stories-260k ffn=170 runtime=dtplan gpu=host gpus=1";
+    assert_int_equal(resolve(words, NULL, true, &job), DTP_BAD_INPUT);
     assert_non_null(strstr(faults.text[0], "ffn: 170 is no multiple of 4"));
 }
 

@@ -273,8 +273,8 @@ struct dtp_executor_norm_gradient {
     uint64_t amax;                    /* fp8: 1 + the slot for the amax of what it makes; 0: nobody asks */
     double bytes;                     /* without the weight's own gradient */
 };
-/* Adds to the residual's gradient, or makes it where there is none; returns what it wrote. What the norm's forward left
- * goes. */
+/* lower_executor_norm.c: adds to the residual's gradient, or makes it where there is none; returns what it wrote. What
+ * the norm's forward left goes. */
 dtp_buffer_id dtp_executor_norm_backward(struct dtp_executor *x, struct dtp_executor_module *module,
                                          const struct dtp_executor_norm_gradient *norm);
 void dtp_executor_block_backward(struct dtp_executor *x, uint64_t layer);
