@@ -111,7 +111,9 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
     };
     for (int i = 0; i < DTP_MEMORY_KERNEL_COUNT; i++)
         out->memory_kernel_bytes_per_s[i] =
-            dtp_memory_kernel_bytes_per_s(&cluster->gpu, execution, (enum dtp_memory_kernel)i);
+            execution->own_kernels /* each of whose kernels was measured by itself, or none */
+                ? dtp_memory_kernel_bytes_per_s(&cluster->gpu, execution, (enum dtp_memory_kernel)i)
+                : dtp_cluster_memory_kernel_bytes_per_s(cluster, execution, (enum dtp_memory_kernel)i);
     if (cluster->measured) {
         out->measured_s = dtp_measured_op_seconds(program, cluster);
         if (!out->measured_s)

@@ -118,6 +118,23 @@ uint32_t dtp_bind_data_rank(const struct dtp_bind_job *job)
     return rank / (ranks * stride) * stride + rank % stride;
 }
 
+struct dtp_context_place dtp_bind_context_place(const struct dtp_bind_job *job)
+{
+    const struct dtp_execution *e = dtp_program_execution(job->program);
+    uint32_t ranks = e->context_ranks ? e->context_ranks : 1;
+    return (struct dtp_context_place){dtp_bind_data_rank(job) % ranks, ranks,
+                                      e->context_pieces ? e->context_pieces : 1};
+}
+
+/* Zigzag: of 2 c pieces the i-th from the front, and the i-th from the back. */
+uint64_t dtp_context_position(const struct dtp_context_place *place, uint64_t tokens, uint64_t token)
+{
+    uint64_t piece = tokens / place->pieces;
+    if (token < piece)
+        return place->index * piece + token;
+    return ((uint64_t)place->ranks * place->pieces - 1 - place->index) * piece + token - piece;
+}
+
 /* ---- state ------------------------------------------------------------------------------------------------------- */
 
 /* What this rank has of one state of a module: elements [begin, end) at `values`. */

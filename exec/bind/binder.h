@@ -200,4 +200,16 @@ void dtp_bind_copy(struct dtp_binder *b, struct dtp_bound_op *out);
 enum dtp_status dtp_bind_transfer(struct dtp_binder *b, struct dtp_bound_op *out);
 enum dtp_status dtp_bind_collective(struct dtp_binder *b, struct dtp_bound_op *out);
 
+/* bind_context.c: steps of attention of context parallel ranks, and what stands around them. */
+struct dtp_context_step_place {
+    uint32_t first_query, key_count;
+};
+/* What of this rank's queries, and of the keys at hand, step `demand.n` has. */
+struct dtp_context_step_place dtp_bind_context_step(const struct dtp_binder *b);
+void dtp_bind_copied_columns(struct dtp_binder *b, struct dtp_bound_op *out);
+void dtp_bind_merge(struct dtp_binder *b, struct dtp_bound_op *out);
+enum dtp_status dtp_bind_shift(struct dtp_binder *b, struct dtp_bound_op *out);
+/* Operands have room for what kernels do to them. */
+void dtp_bind_room_of_context(struct dtp_binder *b);
+
 #endif

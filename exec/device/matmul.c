@@ -17,7 +17,7 @@
 struct dtp_matmul {
     cublasLtHandle_t handle;
     struct dtp_matmul_choices choices;
-    bool brief;
+    enum dtp_matmul_effort effort;
     uint32_t count;
     struct dtp_matmul_prepared prepared[MOST_SHAPES];
 };
@@ -273,8 +273,8 @@ enum dtp_status dtp_matmul_prepare(struct dtp_matmul *matmul, const struct dtp_m
     struct dtp_matmul_prepared *next = &matmul->prepared[matmul->count];
     enum dtp_status status = DTP_OK;
     if (!restore(matmul, arguments, next)) {
-        status = dtp_matmul_search(matmul->handle, arguments, matmul->brief, stream, next, faults);
-        if (status == DTP_OK && !matmul->brief)
+        status = dtp_matmul_search(matmul->handle, arguments, matmul->effort, stream, next, faults);
+        if (status == DTP_OK && matmul->effort == DTP_MATMUL_THOROUGHLY)
             status = pin(matmul, next, faults);
     }
     if (status == DTP_OK)
@@ -313,9 +313,9 @@ enum dtp_status dtp_matmul_create(const char *gpu, const char *choices_path, str
     return loaded;
 }
 
-void dtp_matmul_search_briefly(struct dtp_matmul *matmul)
+void dtp_matmul_search_as(struct dtp_matmul *matmul, enum dtp_matmul_effort effort)
 {
-    matmul->brief = true;
+    matmul->effort = effort;
 }
 
 void dtp_matmul_destroy(struct dtp_matmul *matmul)

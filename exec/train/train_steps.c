@@ -28,7 +28,7 @@ static enum dtp_status write_inputs(struct dtp_trainer *t)
     const struct dtp_settings *s = t->settings;
     const void *batches = NULL;
     enum dtp_status status = t->batches ? dtp_batches_take(t->batches, &batches, t->faults) : DTP_OK;
-    uint64_t bytes = dtp_batch_layout_of((uint64_t)t->batch.micro_batch * t->batch.sequence).bytes;
+    uint64_t bytes = dtp_batch_layout_of(t->batch.micro_batch * (t->batch.sequence / t->batch.context.ranks)).bytes;
     if (status != DTP_OK)
         return status;
     for (uint32_t m = 0; m < t->binding.map.micro_steps; m++)
@@ -184,7 +184,9 @@ static void say_step(struct dtp_trainer *t, const struct dtp_step_record *r, enu
     t->reported = true;
     if (t->first_rank && t->world.board)
         tell_launcher(t->world.board, r->step);
-    if (first && t->device->asynchronous && t->device->verbs->memory(t->device, &memory, t->faults) == DTP_OK)
+    /* What the driver says of a GPU that others use too is none of this rank's. */
+    bool alone = t->device->asynchronous && t->ranks_a_gpu == 1;
+    if (first && alone && t->device->verbs->memory(t->device, &memory, t->faults) == DTP_OK)
         dtp_event_memory(t->events, &memory);
 }
 

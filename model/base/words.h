@@ -174,7 +174,8 @@ bool dtp_stream_parse(const char *text, enum dtp_stream *out);
     X(AMAX, "amax")                                                                                                    \
     X(SCALE, "scale")                                                                                                  \
     X(OTHER_SCALE, "other_scale")                                                                                      \
-    X(TRANSPOSED, "transposed")
+    X(TRANSPOSED, "transposed")                                                                                        \
+    X(KEYS, "keys")
 enum dtp_role {
 #define DTP_ROLE_ENUM(suffix, text) DTP_ROLE_##suffix,
     DTP_ROLE_TABLE(DTP_ROLE_ENUM)

@@ -90,6 +90,7 @@ struct dtp_runtime {
 
     /* ---- context parallel ranks ---- */
     uint32_t cp_comms;   /* bits of enum dtp_cp_comm that it has */
+    bool sums_apart;     /* in a ring gradients of keys and values go around by themselves, behind each step */
     bool walks_gathered; /* keys and values are gathered as one tensor, of which each rank's part is an attention core
                             of its own; partial results are merged by eager kernels in fp32, gradients of keys and
                             values go around a ring in fp32 */
@@ -106,9 +107,10 @@ struct dtp_runtime {
     bool chains_norms;         /* RMSNorm is written in operators on an fp32 copy (norm_chain.h) */
     bool shifts_logits;        /* an eager loss is of an fp32 copy of the logits and of a copy of that without the last
                                   token, while the model holds the 16-bit ones (dtp_plan_shifts_logits) */
-    bool holds_replayed;       /* a replay makes all of a block, whose result stands until its backward is through
-                                  (reentrant torch.utils.checkpoint) */
-    bool fused_norms;          /* a norm's backward is one kernel, eager as the rest may be */
+    const struct dtp_runtime *transformers; /* whose layers it trains where transformers_layers asks for that */
+    bool holds_replayed;   /* a replay makes all of a block, whose result stands until its backward is through
+                              (reentrant torch.utils.checkpoint) */
+    bool fused_norms;      /* a norm's backward is one kernel, eager as the rest may be */
     bool softmax_in_place; /* an eager loss turns fp32 logits into probabilities, and these into the gradient, in one
                               tensor (sharded cross entropy) */
     bool repacks_heads;    /* k and v are put side by side anew for the flash kernel: with fewer of them than of q the
@@ -124,6 +126,7 @@ struct dtp_runtime {
     bool executed;         /* dtplan-exec runs its programs */
     const char *reference; /* script of the data directory that trains its plans with the framework itself; NULL: there
                               is none, plans are only predicted unless they are executed */
+    const char *prober;    /* script beside it that measures a machine with the framework's own kernels; NULL: none */
 
     /* ---- hooks; NULL: nothing ---- */
     /* The runtime's part of dtp_plan_resolve: what follows under it, and what it refuses. Keys that it alone reads are

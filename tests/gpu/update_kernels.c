@@ -302,6 +302,51 @@ static void test_sum_parts(uint64_t count, uint32_t part_count, enum dtp_element
     VERIFY(sum_parts, a);
 }
 
+/* Columns of a part: runs of its width, whole rows apart; the same numbers as in the whole tensor. */
+static void test_initialise_part(uint64_t rows, uint64_t run, uint64_t stride, enum dtp_element element)
+{
+    case_begin("initialise %s %llu rows of %llu of %llu", named(element), (unsigned long long)rows,
+               (unsigned long long)run, (unsigned long long)stride);
+    uint64_t first = stride - run;
+    struct tensor *part = result("part", element, rows * run, 1, 0),
+                  *whole = result("whole", element, rows * stride, 1, 0);
+    struct dtp_initialise_args a[SIDES], b[SIDES];
+    for (int s = 0; s < SIDES; s++) {
+        a[s] = (struct dtp_initialise_args){.values = part->at[s],
+                                            .count = rows * run,
+                                            .first_element = 5 + first,
+                                            .seed = 3,
+                                            .tensor = 9,
+                                            .deviation = 0.02f,
+                                            .element = element,
+                                            .run = run,
+                                            .stride = stride};
+        b[s] = a[s];
+        b[s].values = whole->at[s];
+        b[s].count = rows * stride;
+        b[s].first_element = 5;
+        b[s].run = b[s].stride = 0;
+    }
+    int status = dtp_reference_initialise(NULL, &a[HOST], NULL) || dtp_reference_initialise(NULL, &b[HOST], NULL);
+    for (int round = 0; round < 2; round++) {
+        restore_device();
+        status = status ? status : dtp_cuda_initialise(NULL, &a[DEVICE], NULL);
+        status = status ? status : dtp_cuda_initialise(NULL, &b[DEVICE], NULL);
+        keep_round(round);
+    }
+    compare(status);
+    size_t size = element == DTP_ELEMENT_FP32 ? 4 : 2;
+    for (uint64_t row = 0; row < rows; row++) {
+        const char *of_part = (const char *)part->of_round[1] + row * run * size;
+        const char *of_whole = (const char *)whole->of_round[1] + (row * stride + first) * size;
+        if (memcmp(of_part, of_whole, run * size) != 0) {
+            printf("row %llu of the part is not that of the whole\n", (unsigned long long)row);
+            failures++;
+            return;
+        }
+    }
+}
+
 static void test_elementwise(uint64_t count, enum dtp_element from, enum dtp_element to)
 {
     case_begin("cast %s to %s %llu", named(from), named(to), (unsigned long long)count);
@@ -349,6 +394,11 @@ static void test_elementwise(uint64_t count, enum dtp_element from, enum dtp_ele
 void test_elementwises(void)
 {
     const uint64_t counts[] = {1, 7, 4096, 100003};
+    for (int k = 0; k < 2; k++) {
+        test_initialise_part(1, 1, 2, k ? halves : DTP_ELEMENT_FP32);
+        test_initialise_part(7, 3, 9, k ? halves : DTP_ELEMENT_FP32);
+        test_initialise_part(33, 1024, 4096, k ? halves : DTP_ELEMENT_FP32);
+    }
     for (size_t i = 0; i < COUNT(counts) - small; i++)
         for (int k = 0; k < 4; k++)
             test_elementwise(counts[i], k & 1 ? halves : DTP_ELEMENT_FP32, k & 2 ? halves : DTP_ELEMENT_FP32);

@@ -154,7 +154,7 @@ static double forward_kernels(const struct shape *s, uint32_t operators)
 static void count_bytes(const struct shape *s, struct dtp_step_work *out)
 {
     bool learned = s->t->position == DTP_POSITION_LEARNED;
-    double sequence = learned ? (double)s->plan->sequence : 0;
+    double sequence = learned ? (double)s->rules.sequence : 0;
     double cut = (double)s->rules.tensor_ranks;
     out->forward_bytes = (1 + 1 / cut) * s->tokens * s->h * s->c + sequence * s->h * s->c + 4 * s->tokens +
                          s->layers * forward_traffic(s, ~0u).bytes + dtp_executor_final_norm_bytes(&s->block);
@@ -224,7 +224,7 @@ static double written(const struct shape *s, int i)
         vectors += (double)dtp_executor_norm_elements(&s->block, &s->block.op[k]);
     if (i)
         return (i == 1 ? vectors : s->h * (double)dtp_transformer_norm_vectors(s->t)) * s->element[i];
-    rows += s->t->position == DTP_POSITION_LEARNED ? (double)s->plan->sequence : 0;
+    rows += s->t->position == DTP_POSITION_LEARNED ? (double)s->rules.sequence : 0;
     return 2 * rows * s->h * s->element[i];
 }
 

@@ -260,7 +260,7 @@ static void make_standing_buffers(struct dtp_executor *x)
     x->host_results = dtp_lower_host_buffer(l, "host results", DTP_OWNER_WORKSPACE, DTP_EXECUTOR_SCALARS_BYTES);
     if (x->t->position == DTP_POSITION_ROPE)
         x->tables = dtp_lower_buffer(l, "cosines and sines", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
-                                     dtp_bytes_product(4 * x->t->head_dim, x->plan->sequence), true);
+                                     dtp_bytes_product(4 * x->t->head_dim, x->rules.sequence), true);
     if (x->rules.gradient_norm)
         x->partials = dtp_lower_buffer(l, "square sums", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
                                        dtp_executor_partials_bytes(x), true);
@@ -539,6 +539,7 @@ enum dtp_status dtp_lower_executor(struct dtp_lowering *l)
         make_standing_buffers(&x);
         dtp_executor_make_groups(&x);
         dtp_executor_tensor_make(&x);
+        dtp_executor_context_make(&x);
         step(&x);
     }
     release(&x);

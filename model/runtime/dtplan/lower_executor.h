@@ -41,6 +41,14 @@
  *                            WORKSPACE
  *   ATTENTION_BACKWARD       INPUT, SAVED (RESULT of forward), STATISTICS, GRADIENT [T, d_q] -> INPUT_GRADIENT
  *                            (packed), WORKSPACE
+ *   both, with KEYS          [T, 2 d_kv], what came around a ring: step demand.n of an attention that context parallel
+ *                            ranks share, of which the first has none. Which queries and keys it has exec/bind derives
+ *                            from the rank. Backward has the merged SAVED and STATISTICS and makes terms apart:
+ *                            INPUT_GRADIENT [T, d_q], RESULT [T, 2 d_kv]
+ *   COPY_IN, COPY_OUT        INPUT (packed qkv) -> RESULT [T, 2 d_kv]; INPUT [T, 2 d_kv] -> RESULT (packed): +=
+ *   MERGE                    INPUT [steps, T, d_q], SAVED (log-sum-exps of the steps) -> RESULT [T, d_q], STATISTICS.
+ *                            With INPUT_GRADIENT: GRADIENT [T, d_q], KEYS [T, 2 d_kv], terms of step demand.n ->
+ *                            INPUT_GRADIENT (packed): its queries +=, RESULT [T, 2 d_kv], UPDATE adds
  *   ACTIVATION               INPUT [T, up] -> RESULT [T, f]; up is f, or 2 f with the gate first
  *   ACTIVATION_BACKWARD      GRADIENT [T, f], INPUT [T, up] UPDATE: its gradient takes its place; RESULT [T, f], over
  *                            GRADIENT, where forward's result is made again
@@ -80,6 +88,7 @@
  *                            RESULT; reduce_scatter: RESULT gets this rank's part; sums, no averages. all_to_all: part
  *                            j of INPUT becomes this rank's part of rank j's RESULT, which is another buffer
  *   send, recv               INPUT; RESULT: both ends of a transfer between roles (program_set.h)
+ *   SHIFT                    INPUT -> RESULT: to the next rank of the group, from the one before
  *
  * Tensor parallel ranks (execution.tensor_ranks) run the same program. `k` of the tables' and the loss' operations is
  * the model's vocabulary, of which each rank takes its slice (dtp_parameter_vocab_slice); a matmul of form terms has
@@ -170,6 +179,7 @@ struct dtp_executor_rules {
     uint64_t tensor_ranks;        /* that divide matrices, and the rows of what lies between them */
     uint64_t stream_tokens;       /* T / tensor_ranks */
     uint64_t vocab_stride;        /* columns of the logits: dtp_parameter_head_rows */
+    uint64_t sequence;            /* tokens of a sequence that the rank has: context parallel ranks share it */
     uint64_t chunk_tokens, chunk_count; /* of head and loss; the last chunk may have fewer rows */
     uint64_t up_width;                  /* columns of the up matmul's result: f, or 2 f with a gate */
     uint64_t statistics_bytes;          /* of a norm, for a row */

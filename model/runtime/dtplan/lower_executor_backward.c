@@ -494,6 +494,15 @@ static void attention_backward(const struct place *at)
     if (tensor(x, at->layer, op->result).index == DTP_NO_INDEX) /* a frozen projection behind it has not read it */
         dtp_executor_block_again(x, at->layer, UINT32_C(1) << at->index);
     dtp_buffer_id core = tensor(x, at->layer, op->result);
+    if (dtp_executor_shares_sequence(x)) {
+        x->gradients[op->input] = dtp_executor_context_backward(
+            x, &(struct dtp_executor_core){.qkv = tensor(x, at->layer, op->input),
+                                           .result = core,
+                                           .statistics = tensor(x, at->layer, op->statistics),
+                                           .gradient = x->gradients[op->result],
+                                           .result_access = last_read(x, core)});
+        return;
+    }
     struct dtp_draft draft;
     dtp_executor_begin(x, &draft, DTP_OP_ATTENTION_BACKWARD, op->name);
     dtp_draft_role(&draft, DTP_ROLE_INPUT, tensor(x, at->layer, op->input), DTP_READ | DTP_FREE, 0);

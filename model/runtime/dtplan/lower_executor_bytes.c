@@ -19,7 +19,7 @@ double dtp_executor_attention_flops(const struct dtp_executor *x)
  * tokens, the result. */
 double dtp_executor_embedding_bytes(const struct dtp_executor *x)
 {
-    double positions = x->t->position == DTP_POSITION_LEARNED ? (double)x->plan->sequence : 0;
+    double positions = x->t->position == DTP_POSITION_LEARNED ? (double)x->rules.sequence : 0;
     return (1 + 1 / (double)x->rules.tensor_ranks) * rows_of(x, x->h) + positions * (double)(x->h * x->element_bytes) +
            4 * (double)x->rules.tokens;
 }
@@ -42,7 +42,7 @@ double dtp_executor_loss_parts_bytes(const struct dtp_executor *x, uint64_t rows
 double dtp_executor_embedding_backward_bytes(const struct dtp_executor *x)
 {
     uint64_t tokens = x->rules.tokens, rows = tokens < x->t->vocab ? tokens : x->t->vocab;
-    rows += x->t->position == DTP_POSITION_LEARNED ? x->plan->sequence : 0;
+    rows += x->t->position == DTP_POSITION_LEARNED ? x->rules.sequence : 0;
     return rows_of(x, x->h) + 12 * (double)tokens +
            2 * (double)rows * (double)(x->h * x->modules[0].gradient_element_bytes);
 }

@@ -247,6 +247,23 @@ static void attention(const struct pass *pass, struct dtp_draft *draft, int inde
     draft->op.demand.kernels = 1;
 }
 
+/* The same in steps, one for each rank that shares the sequence. */
+static void shared_attention(const struct pass *pass, int index)
+{
+    struct dtp_executor *x = pass->x;
+    const struct dtp_executor_operator *op = &x->shape.op[index];
+    dtp_buffer_id *qkv = tensor_of(pass, op->input);
+    struct dtp_draft draft;
+    dtp_executor_context_forward(x, &draft, *qkv);
+    if (!is_wanted(pass, index, op->input)) {
+        dtp_draft_use(&draft, *qkv, DTP_FREE);
+        *qkv = DTP_NO_BUFFER;
+    }
+    make(pass, &draft, DTP_ROLE_RESULT, index, op->result);
+    make(pass, &draft, DTP_ROLE_STATISTICS, index, op->statistics);
+    dtp_executor_end(x, &draft);
+}
+
 static void activation(const struct pass *pass, struct dtp_draft *draft, int index)
 {
     const struct dtp_executor_operator *op = &pass->x->shape.op[index];
@@ -313,6 +330,10 @@ static void run_operator(const struct pass *pass, int index)
             op->gathers ? dtp_executor_gather_rows(x, op->name, *tensor_of(pass, op->input)) : DTP_NO_BUFFER;
         dtp_executor_begin(x, &draft, op->kind, op->name);
         cut_projection(pass, &draft, index, gathered);
+        return;
+    }
+    if (op->kind == DTP_OP_ATTENTION && dtp_executor_shares_sequence(x)) {
+        shared_attention(pass, index);
         return;
     }
     dtp_executor_begin(x, &draft, op->kind, op->name);

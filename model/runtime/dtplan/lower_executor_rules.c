@@ -24,7 +24,7 @@ static uint64_t chunk_tokens(const struct dtp_plan *plan, uint64_t tokens, uint6
 static uint64_t attention_workspace(const struct dtp_transformer *t, const struct dtp_plan *plan, bool backward)
 {
     const struct dtp_attention_size size = {.batch = (uint32_t)plan->micro_batch,
-                                            .sequence = (uint32_t)plan->sequence,
+                                            .sequence = (uint32_t)(plan->sequence / (plan->cp ? plan->cp : 1)),
                                             .heads = (uint32_t)t->heads,
                                             .kv_heads = (uint32_t)t->kv_heads,
                                             .head_dim = (uint32_t)t->head_dim,
@@ -76,7 +76,7 @@ void dtp_executor_rules(const struct dtp_transformer *transformer, const struct 
 {
     const struct dtp_transformer *t = transformer;
     const struct dtp_precision *p = &plan->precision;
-    uint64_t element = dtp_plan_compute_bytes(plan), tokens = dtp_bytes_product(plan->micro_batch, plan->sequence);
+    uint64_t element = dtp_plan_compute_bytes(plan), tokens = dtp_plan_tokens(plan);
     enum dtp_dtype stored = dtp_plan_adapts(plan) ? plan->adapters.dtype : p->master; /* of what is trained */
     *out = (struct dtp_executor_rules){.compute = p->compute == DTP_FP8 ? DTP_BF16 : p->compute,
                                        .moments = p->moments,
@@ -84,6 +84,7 @@ void dtp_executor_rules(const struct dtp_transformer *transformer, const struct 
                                        .orthogonal = plan->optimizer == DTP_MUON,
                                        .master = element < 4 && dtp_dtype_bytes(stored) == 4,
                                        .tokens = tokens,
+                                       .sequence = plan->sequence / (plan->cp ? plan->cp : 1),
                                        .tensor_ranks = plan->sequence_shards ? plan->sequence_shards : 1,
                                        .vocab_stride = dtp_parameter_head_rows(t),
                                        .up_width = dtp_activation_is_gated(t->activation) ? 2 * t->ffn : t->ffn,
@@ -170,8 +171,8 @@ static void check_fp8(struct checker *c)
 static void check_divided(struct checker *c)
 {
     const struct dtp_plan *p = c->plan;
-    const char *axis = p->pp > 1 ? "pp" : "tp";
-    if (p->pp <= 1 && p->tp <= 1)
+    const char *axis = p->pp > 1 ? "pp" : p->tp > 1 ? "tp" : "cp";
+    if (p->pp <= 1 && p->tp <= 1 && p->cp <= 1)
         return;
     if (p->precision.compute == DTP_FP8 || p->precision.compute == DTP_FP16)
         REFUSE(c, "precision", "%s with %s " NOT_RUN, dtp_dtype_text(p->precision.compute), axis);

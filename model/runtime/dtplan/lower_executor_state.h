@@ -101,7 +101,7 @@ struct dtp_executor {
     dtp_buffer_id narrow;    /* what replicas sum of a module, in a hook's 16 bits */
     dtp_buffer_id exchanged; /* all ranks' gradients of this rank's shard, to be added up */
     uint32_t shard_group, gather_group, exchange_group, replica_group; /* communicators; DTP_NO_INDEX: none */
-    uint32_t tensor_group;                                             /* of tensor parallel ranks */
+    uint32_t tensor_group, context_group;                              /* of tensor, of context parallel ranks */
 };
 
 /* ---- drafts ------------------------------------------------------------------------------------------------------ */
@@ -289,6 +289,25 @@ dtp_buffer_id dtp_executor_gather_parts(struct dtp_executor *x, dtp_buffer_id pa
 /* What each rank made of its rows or heads alone, of gradients of weights that all of them have whole: becomes their
  * sum, on all of them. */
 void dtp_executor_sum_replicated(struct dtp_executor *x, struct dtp_executor_module *module);
+
+/* lower_executor_context.c: attention of context parallel ranks. Without such ranks nobody calls these but the first.
+ */
+static inline bool dtp_executor_shares_sequence(const struct dtp_executor *x)
+{
+    return x->plan->cp > 1;
+}
+void dtp_executor_context_make(struct dtp_executor *x);
+/* All of attention but the end of its last operation, a draft in which the caller makes the result, in role RESULT, and
+ * its log-sum-exp, in role STATISTICS. */
+void dtp_executor_context_forward(struct dtp_executor *x, struct dtp_draft *draft, dtp_buffer_id qkv);
+/* What backward reads, which goes behind its last use: of the result the caller says how it is read then. */
+struct dtp_executor_core {
+    dtp_buffer_id qkv, result, statistics, gradient;
+    uint32_t result_access;
+};
+/* The gradient of the packed qkv, fresh. */
+dtp_buffer_id dtp_executor_context_backward(struct dtp_executor *x, const struct dtp_executor_core *core);
+
 /* lower_executor_adapters.c: an adapter's half, forward and backward. The gradients of its result and of its input are
  * `result` and `input`, of which the latter is added to. `frees`: nobody else reads the former. */
 /* A matmul reads what it adds to while it computes, but one of a few columns by a few rows is nothing but reads and

@@ -158,6 +158,7 @@ const struct dtp_runtime dtp_runtime_torch = {
     .shards_all = DTP_FULL_SHARD,
     .issuer = DTP_ISSUER_PYTORCH,
     .reference = "run_torch.py",
+    .prober = "probe_torch.py",
     .plain_host_adam = true,
     .wide_scores = true,
     .vocab_multiple = 1,
