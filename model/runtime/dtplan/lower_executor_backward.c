@@ -556,8 +556,14 @@ void dtp_executor_block_backward(struct dtp_executor *x, uint64_t layer)
     dtp_executor_open_gradient(x, module);
     for (int i = 0; i < DTP_EXECUTOR_TENSORS; i++)
         x->gradients[i] = DTP_NO_BUFFER;
-    for (int i = shape->count - 1; i >= 0; i--)
+    for (int i = shape->count - 1; i >= 0; i--) {
+        bool behind = i > 0 && shape->op[i].passes && shape->op[i].kind == DTP_OP_MATMUL && !shape->op[i].adapter &&
+                      shape->op[i - 1].half == DTP_EXECUTOR_A; /* a projection, which then adds to what A makes */
+        if (behind)
+            operator_backward(&(struct place){x, layer, i - 1, &shape->op[i - 1]});
         operator_backward(&(struct place){x, layer, i, &shape->op[i]});
+        i -= behind;
+    }
     if (shape->adapted && layer == 0) { /* nothing below the first adapter is trained */
         dtp_executor_free(x, x->gradient, "below the first adapter");
         x->gradient = DTP_NO_BUFFER;

@@ -310,8 +310,12 @@ dtp_buffer_id dtp_executor_context_backward(struct dtp_executor *x, const struct
 
 /* lower_executor_adapters.c: an adapter's half, forward and backward. The gradients of its result and of its input are
  * `result` and `input`, of which the latter is added to. `frees`: nobody else reads the former. */
+/* A matmul reads what it adds to while it computes, but one of a few columns by a few rows is nothing but reads and
+ * writes. So B writes the projection's result first (`leads`) and the projection adds to that, where B writes all of
+ * it; else B adds to what the projection has written. Likewise A's part of the input's gradient comes first. */
+bool dtp_executor_adapter_leads(const struct dtp_executor *x, int projection);
 void dtp_executor_adapter_forward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op,
-                                  dtp_buffer_id low, uint32_t low_frees, dtp_buffer_id result);
+                                  dtp_buffer_id low, uint32_t low_frees, dtp_buffer_id *result, bool leads);
 dtp_buffer_id dtp_executor_adapter_b_backward(struct dtp_executor *x, uint64_t layer,
                                               const struct dtp_executor_operator *op, dtp_buffer_id gradient,
                                               bool frees, dtp_buffer_id low);
