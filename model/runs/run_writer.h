@@ -63,5 +63,7 @@ static inline bool flag(struct writer *w, const char *column, const char *text, 
 /* The precision of a row with fp8 matmuls: as its recipe, its notes or its framework say. */
 const char *dtp_run_fp8_precision(const struct writer *w);
 bool dtp_run_write_parts(struct writer *w);
+/* What a run under DeepSpeed's engine sets there. */
+void dtp_run_write_engine(struct writer *w);
 
 #endif
