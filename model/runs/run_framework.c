@@ -123,7 +123,10 @@ static const struct dtp_run_framework frameworks[] = {
     {.word = "InternEvo", MEGATRON_RULES, .attention = "flash2"},
     {.word = "DeepSpeed", DEEPSPEED_RULES},
     /* lora_dropout: scripts/benchmarks/scenarios.yaml; finetune.py, LoraArguments; of LoraConfig by itself 0 */
-    {.word = "fms-acceleration", PEFT_RULES, .lora_dropout = 0.1},
+    {.word = "fms-acceleration",
+     PEFT_RULES,
+     .lora_dropout = 0.1,
+     .packed = 4096}, /* benchmark.py, max_seq_len_matrix */
     /* Qwen's finetune.py prints no memory, nor does Trainer by itself (training_args.py, skip_memory_metrics). */
     {.word = "finetune.py", PEFT_RULES, .lora_dropout = 0.05, .logs_no_memory = true},
     {.word = "Trainer", PEFT_RULES},

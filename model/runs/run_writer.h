@@ -48,6 +48,9 @@ static inline void set_switch(struct writer *w, const char *key, bool on)
 
 #define REFUSE(w, ...) ((w)->status = dtp_fault((w)->faults, DTP_BAD_INPUT, NULL, 0, __VA_ARGS__))
 
+/* Of a row that does not state what a job needs: no complete one. */
+#define UNSTATED(w, ...) (dtp_run_lacks((w)->run), REFUSE(w, __VA_ARGS__))
+
 /* A 0 | 1 column; `otherwise` where it is empty. */
 static inline bool flag(struct writer *w, const char *column, const char *text, bool otherwise)
 {
