@@ -81,8 +81,8 @@ static void count_kernels(const struct dtp_layer_kind *kind, const struct dtp_pl
         struct dtp_unpacking unpacking = dtp_base_unpacking(plan, matrix->out, matrix->in);
         out->forward_unpacked_bytes += unpacking.bytes;
         out->forward_kernels += unpacking.kernels;
-        out->backward_unpacked_bytes += plan->compile ? 0 : unpacking.bytes;
-        out->backward_kernels += plan->compile ? 0 : unpacking.kernels;
+        out->backward_unpacked_bytes += dtp_base_stays_unpacked(plan) ? 0 : unpacking.bytes;
+        out->backward_kernels += dtp_base_stays_unpacked(plan) ? 0 : unpacking.kernels;
     }
 }
 

@@ -216,7 +216,7 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
         return cast * (4 + w) +
                total * ((w + 4) + (plan->accumulate > 1 ? 12 : 0) + (reduces && !alone ? 8 + hook : 0));
     if (c->own)
-        return c->own->gradient_bytes / plan->accumulate;
+        return (c->own->gradient_bytes + c->own->product_bytes) / plan->accumulate;
     bool in_matmul = plan->runtime->gradients_in_matmul;
     const struct dtp_closed_form_hooks *hooks = plan->runtime->closed;
     double own = hooks->gradient_bytes ? hooks->gradient_bytes(plan, reduces && !alone) : 0;

@@ -265,7 +265,8 @@ static void linear(const struct pass *pass, int index)
     bool drops_cast = l->compiled && again && !pass->replay;
     uint32_t access = drops_cast ? DTP_READ | DTP_FREE : DTP_READ;
     if (dtp_lower_packs(l, index))
-        access = dtp_lower_unpacked_access(l, index, l->compiled && dtp_adapter_stays_unpacked(pass, index));
+        access = dtp_lower_unpacked_access(l, index,
+                                           dtp_base_stays_unpacked(l->plan) && dtp_adapter_stays_unpacked(pass, index));
     dtp_draft_use(&draft, weight, access);
     if (drops_cast)
         dtp_lower_state(l)->weight[index] = DTP_NO_BUFFER;
@@ -455,8 +456,8 @@ static void block_result(const struct pass *pass, int index)
                       dtp_bytes_product(l->tokens, l->compute * l->between), DTP_UPDATE | DTP_FREE);
     dtp_buffer_id result = dtp_draft_new(
         l, &draft, dtp_layer_tensor_text(DTP_TENSOR_INPUT), DTP_OWNER_ACTIVATIONS, l->tensor_bytes[DTP_TENSOR_INPUT],
-        pass->replay && !l->plan->runtime->holds_replayed ? DTP_WRITE | DTP_FREE : DTP_WRITE);
-    l->flight->replayed = pass->replay && l->plan->runtime->holds_replayed ? result : DTP_NO_BUFFER;
+        pass->replay && !dtp_plan_layers(l->plan)->holds_replayed ? DTP_WRITE | DTP_FREE : DTP_WRITE);
+    l->flight->replayed = pass->replay && dtp_plan_layers(l->plan)->holds_replayed ? result : DTP_NO_BUFFER;
     double mask = (double)make_mask(pass, &draft, op);
     double added = l->fused ? (branches - 1) * c : 3 * (branches - 1) * c;
     dtp_draft_memory(l, &draft, per_token(l, (2 * e + c + mask + added) * (double)l->between),
@@ -527,7 +528,8 @@ static void run(const struct pass *pass, int index)
     case DTP_LAYER_OP_RESIDUAL:
         if (operator_at(pass, index)->makes)
             residual(pass, index);
-        else if (!pass->replay || operator_at(pass, index)->statistics || pass->l->plan->runtime->holds_replayed)
+        else if (!pass->replay || operator_at(pass, index)->statistics ||
+                 dtp_plan_layers(pass->l->plan)->holds_replayed)
             block_result(pass, index);
         break;
     }

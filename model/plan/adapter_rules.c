@@ -77,7 +77,7 @@ static void check_formats(struct dtp_resolver *r)
     if (dtp_plan_mixes_ends(p) && p->precision.params == DTP_FP16)
         dtp_plan_refuse(r, "train_ends",
                         "of a 16-bit base in fp16 has gradients that GradScaler does not unscale; use bf16");
-    if (a->train_ends && p->runtime->copies_trained && !whole)
+    if (a->train_ends && dtp_plan_layers(p)->copies_trained && !whole)
         dtp_plan_refuse(r, "train_ends",
                         "in shards is not modelled under runtime %s, which keeps a frozen copy as well; "
                         "use ddp, or runtime torch",

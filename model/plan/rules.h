@@ -8,6 +8,9 @@
 #include "machine/measured_row.h"
 #include "plan/runtime.h"
 
+/* Whose layers the plan trains, with their loss and checkpoints: its runtime's, or Transformers' under DeepSpeed. */
+const struct dtp_runtime *dtp_plan_layers(const struct dtp_plan *plan);
+
 /* One kernel between matmuls, compiled or not. */
 bool dtp_plan_fuses(const struct dtp_plan *plan);
 
@@ -61,6 +64,10 @@ bool dtp_plan_casts_weights(const struct dtp_plan *plan);
  * ForCausalLMLoss): logits.float(), then logits[..., :-1, :].contiguous(), beside the 16-bit logits that the model's
  * forward still names. Later ones shift the labels. */
 bool dtp_plan_shifts_logits(const struct dtp_plan *plan);
+/* Bytes of an element of that loss, and of the copy without the last token: fp32, or of models whose code leaves logits
+ * alone (narrow_logits) the copy in the compute dtype, the loss in fp32 where autocast makes it so. */
+uint64_t dtp_plan_shifted_loss_bytes(const struct dtp_plan *plan);
+uint64_t dtp_plan_shifted_copy_bytes(const struct dtp_plan *plan);
 
 /* Bytes of one activation or compute weight; fp8 recipes keep activations in bf16. */
 unsigned dtp_plan_compute_bytes(const struct dtp_plan *plan);

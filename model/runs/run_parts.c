@@ -179,7 +179,9 @@ static const char *noted_targets(const char *notes)
  * (autocast_adapter_dtype of get_peft_model, true by default). */
 static bool narrow_adapters(const struct dtp_run *run)
 {
-    return strstr(run->notes, "adapters stored in bf16") || strstr(run->precision_recipe, "pure");
+    const char *strategy = run->strategy_key; /* DeepSpeed casts the whole model */
+    return strstr(run->notes, "adapters stored in bf16") || strstr(run->precision_recipe, "pure") ||
+           strcmp(strategy, "zero2") == 0 || strcmp(strategy, "zero3") == 0;
 }
 
 /* A row that says how its frozen base is kept has adapters, whether it states their rank or not. */
@@ -203,7 +205,7 @@ static void write_adapters(struct writer *w)
     if (strstr(run->notes, "embedding and output layer trained"))
         set_switch(w, "train_ends", true);
     set_text(w, "lora_targets", targets);
-    if (!narrow_adapters(run))
+    if (!narrow_adapters(run) && strcmp(w->framework->runtime, "deepspeed") != 0)
         set_text(w, "lora_dtype", "fp32");
     /* fms-acceleration's plugin packs scales of bitsandbytes' 4 bits (framework_plugin_bnb.py) */
     if (*base)
