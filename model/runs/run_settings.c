@@ -363,7 +363,8 @@ static void write_strategy(struct writer *w)
         set_switch(w, "megatron_layers", true);
     if (strcmp(runtime_of(w), "deepspeed") == 0) {
         set_switch(w, "transformers_layers", w->framework->single != NULL);
-        set_switch(w, "deepspeed_overlap", w->framework->deepspeed_overlap);
+        if (w->framework->deepspeed_overlap)
+            set_switch(w, "deepspeed_overlap", true);
         if (w->framework->reduce_bucket)
             set_count(w, "reduce_bucket_size", w->framework->reduce_bucket);
     }
@@ -567,34 +568,6 @@ static enum dtp_status set_all(const struct dtp_run *row, const struct dtp_catal
     return w.status > shaped ? w.status : shaped;
 }
 
-/* A run that was published fitted its GPUs. So where the source leaves open how much was recomputed, a job whose
- * tensors alone (no context, no fragments) exceed the memory is not the job that ran: "selective" in blocks is then
- * every block, and not stated at all is refused. */
-static enum dtp_status settle_checkpointing(const struct dtp_run *run, const struct dtp_catalog *catalog,
-                                            struct dtp_scenario *scenario, struct dtp_job *job,
-                                            struct dtp_faults *faults)
-{
-    struct dtp_memory estimate;
-    const struct dtp_memory *memory = &estimate;
-    bool by_block = strcmp(run->checkpointing, "selective") == 0 && job->plan.checkpointing == DTP_CHECKPOINT_EVERY_N &&
-                    !strstr(run->notes, "selective(layer)");
-    if (*run->checkpointing && !by_block)
-        return DTP_OK;
-    enum dtp_status status = dtp_estimate_memory(&job->transformer, &job->cluster, &job->plan, &estimate, NULL, faults);
-    if (status != DTP_OK)
-        return status;
-    if (memory->allocated_peak_bytes <= memory->capacity_bytes)
-        return DTP_OK;
-    if (!by_block)
-        return dtp_run_lacks(run),
-               dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
-                         "activation_checkpointing is empty, and without it the job takes %.0f of %.0f GiB",
-                         (double)memory->allocated_peak_bytes / 1073741824,
-                         (double)memory->capacity_bytes / 1073741824);
-    status = dtp_scenario_set(scenario, "checkpointing", "full", NULL, 0, faults);
-    return status ? status : dtp_scenario_resolve(scenario, catalog, job, faults);
-}
-
 enum dtp_status dtp_run_job(const struct dtp_run *run, const struct dtp_catalog *catalog, struct dtp_job *job,
                             struct dtp_faults *faults)
 {
@@ -605,7 +578,7 @@ enum dtp_status dtp_run_job(const struct dtp_run *run, const struct dtp_catalog 
     if (status == DTP_OK)
         status = dtp_scenario_resolve(scenario, catalog, job, faults);
     if (status == DTP_OK)
-        status = settle_checkpointing(run, catalog, scenario, job, faults);
+        status = dtp_run_settle_checkpointing(run, catalog, scenario, job, faults);
     dtp_scenario_destroy(scenario);
     return status;
 }
