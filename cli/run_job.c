@@ -131,12 +131,13 @@ static enum dtp_status measure_exposed(struct dtp_ran_job *ran, struct dtp_fault
 {
     const struct dtp_measured_spans spans = {ran->measured.start_s, ran->measured.end_s};
     struct dtp_simulated measured;
-    if (ran->simulated.job.plan.tp < 2)
+    if (ran->simulated.job.plan.tp < 2 && ran->simulated.job.plan.cp < 2)
         return DTP_OK;
     enum dtp_status status = dtp_simulated_as_measured(&ran->simulated, &spans, &measured, faults);
     if (status != DTP_OK)
         return status;
     ran->report.exposed_tensor_s = measured.timeline.exposed_by_stream_s[DTP_STREAM_TENSOR];
+    ran->report.exposed_context_s = measured.timeline.exposed_by_stream_s[DTP_STREAM_CONTEXT];
     dtp_simulated_measured_release(&measured);
     return DTP_OK;
 }

@@ -15,6 +15,8 @@ constexpr int side = 16, threads = side * side;
 
 struct shape {
     uint32_t batch, sequence, heads, kv_heads, dim;
+    uint32_t first_query, keys; /* queries begin there; keys of a sequence */
+    bool around;                /* keys and values lie by themselves, and every query sees all of them */
 
     __device__ uint64_t packed_row(uint32_t b, uint32_t i) const
     {
@@ -26,9 +28,14 @@ struct shape {
         return packed_row(b, i) + (uint64_t)head * dim;
     }
 
+    __device__ uint64_t key_row(uint32_t b, uint32_t i) const
+    {
+        return around ? ((uint64_t)b * sequence + i) * 2 * kv_heads * dim : packed_row(b, i);
+    }
+
     __device__ uint64_t key(uint32_t b, uint32_t i, uint32_t kv_head) const
     {
-        return packed_row(b, i) + (uint64_t)(heads + kv_head) * dim;
+        return key_row(b, i) + (uint64_t)((around ? 0 : heads) + kv_head) * dim;
     }
 
     __device__ uint64_t value(uint32_t b, uint32_t i, uint32_t kv_head) const
@@ -45,7 +52,31 @@ struct shape {
     {
         return ((uint64_t)b * heads + head) * sequence + i;
     }
+
+    /* Of a step's own: those of its queries alone. */
+    __device__ uint64_t own_statistic(uint32_t b, uint32_t i, uint32_t head) const
+    {
+        return ((uint64_t)b * heads + head) * (sequence - first_query) + i - first_query;
+    }
+
+    __device__ bool sees(uint32_t query, uint32_t key, uint32_t window) const
+    {
+        return around ? key < keys : key <= query && (window == 0 || query - key < window);
+    }
 };
+
+template <typename Arguments> __device__ shape shape_of(const Arguments &a)
+{
+    const bool around = a.keys != nullptr;
+    return {a.batch,
+            a.sequence,
+            a.heads,
+            a.kv_heads,
+            a.head_dim,
+            around ? a.first_query : 0,
+            around ? a.key_count : a.sequence,
+            around};
+}
 
 /* TILE rows, the first at element `first`, into shared memory; rows past `rows` are zero. */
 template <typename T, int TILE>
@@ -57,15 +88,15 @@ __device__ void load_tile(float *tile, const void *from, uint64_t first, uint64_
     }
 }
 
-__device__ bool sees(uint32_t query, uint32_t key, uint32_t window)
+/* The tile in which the first key lies that `query` sees, and the end of those that some query of its tile sees. */
+template <int TILE> __device__ uint32_t first_seen(const shape &s, uint32_t query, uint32_t window)
 {
-    return key <= query && (window == 0 || query - key < window);
+    return !s.around && window && query >= window ? (query + 1 - window) / TILE * TILE : 0;
 }
 
-/* The tile in which the first key lies that `query` sees. */
-template <int TILE> __device__ uint32_t first_seen(uint32_t query, uint32_t window)
+template <int TILE> __device__ uint32_t seen_end(const shape &s, uint32_t query)
 {
-    return window && query >= window ? (query + 1 - window) / TILE * TILE : 0;
+    return s.around ? s.keys : query + 1;
 }
 
 /* products[i][j] = row y * EDGE + i of a . row x + 16 j of b */
@@ -137,20 +168,21 @@ __global__ void __launch_bounds__(threads) forward(const __grid_constant__ struc
 {
     constexpr int E = forward_edge, tile = forward_tile;
     extern __shared__ float memory[];
-    const shape s = {a.batch, a.sequence, a.heads, a.kv_heads, a.head_dim};
+    const shape s = shape_of(a);
+    const void *at_hand = s.around ? a.keys : a.qkv;
     float *queries = memory, *keys = queries + tile * (s.dim + 1), *weights = keys + tile * (s.dim + 1);
     const uint32_t x = threadIdx.x % side, y = threadIdx.x / side, head = blockIdx.y, b = blockIdx.z;
     const uint32_t kv_head = head / (s.heads / s.kv_heads);
-    const uint32_t first = (gridDim.x - 1 - blockIdx.x) * tile; /* long rows start first */
-    const uint64_t stride = s.packed_row(0, 1);
+    const uint32_t first = s.first_query + (gridDim.x - 1 - blockIdx.x) * tile; /* long rows start first */
+    const uint64_t stride = s.packed_row(0, 1), key_stride = s.key_row(0, 1);
     load_tile<T, tile>(queries, a.qkv, s.query(b, first, head), stride, s.sequence - first, s.dim);
     float result[E][COLUMNS] = {}, largest[E], total[E] = {};
     for (int i = 0; i < E; i++)
         largest[i] = -INFINITY;
-    for (uint32_t key = first_seen<tile>(first, a.window); key <= first; key += tile) {
+    for (uint32_t key = first_seen<tile>(s, first, a.window); key < seen_end<tile>(s, first); key += tile) {
         float scores[E][E];
         __syncthreads();
-        load_tile<T, tile>(keys, a.qkv, s.key(b, key, kv_head), stride, s.sequence - key, s.dim);
+        load_tile<T, tile>(keys, at_hand, s.key(b, key, kv_head), key_stride, s.keys - key, s.dim);
         __syncthreads();
         multiply_rows<E>(scores, queries, keys, s.dim);
 #pragma unroll
@@ -160,8 +192,8 @@ __global__ void __launch_bounds__(threads) forward(const __grid_constant__ struc
             float above = before;
 #pragma unroll
             for (int j = 0; j < E; j++) {
-                scores[i][j] =
-                    sees(query, key + x + side * j, a.window) ? soft_cap(scores[i][j] * a.scale, a.softcap) : -INFINITY;
+                scores[i][j] = s.sees(query, key + x + side * j, a.window) ? soft_cap(scores[i][j] * a.scale, a.softcap)
+                                                                           : -INFINITY;
                 above = fmaxf(above, scores[i][j]);
             }
             above = warp_max(above, side);
@@ -181,14 +213,14 @@ __global__ void __launch_bounds__(threads) forward(const __grid_constant__ struc
                 result[i][c] *= shrink;
         }
         __syncthreads();
-        load_tile<T, tile>(keys, a.qkv, s.value(b, key, kv_head), stride, s.sequence - key, s.dim);
+        load_tile<T, tile>(keys, at_hand, s.value(b, key, kv_head), key_stride, s.keys - key, s.dim);
         __syncthreads();
         add_weighted<E, COLUMNS, false>(result, weights, keys, s.dim);
     }
 #pragma unroll
     for (int i = 0; i < E; i++) {
         if (x == 0 && first + y * E + i < s.sequence)
-            a.log_sum_exp[s.statistic(b, first + y * E + i, head)] = largest[i] + logf(total[i]);
+            a.log_sum_exp[s.own_statistic(b, first + y * E + i, head)] = largest[i] + logf(total[i]);
 #pragma unroll
         for (int c = 0; c < COLUMNS; c++)
             result[i][c] /= total[i];
@@ -241,9 +273,10 @@ template <typename T> struct backward_head {
 
     __device__ void load_keys(uint32_t kv_head, uint32_t first) const
     {
-        const uint32_t rows = s.sequence - first;
-        load_tile<T, backward_tile>(t.keys, a.qkv, s.key(b, first, kv_head), s.packed_row(0, 1), rows, s.dim);
-        load_tile<T, backward_tile>(t.values, a.qkv, s.value(b, first, kv_head), s.packed_row(0, 1), rows, s.dim);
+        const uint32_t rows = s.keys - first;
+        const void *at_hand = s.around ? a.keys : a.qkv;
+        load_tile<T, backward_tile>(t.keys, at_hand, s.key(b, first, kv_head), s.key_row(0, 1), rows, s.dim);
+        load_tile<T, backward_tile>(t.values, at_hand, s.value(b, first, kv_head), s.key_row(0, 1), rows, s.dim);
     }
 
     /* Fills weights and slopes of the tiles loaded; queries past the end have weight 0, keys past the end are never
@@ -260,7 +293,7 @@ template <typename T> struct backward_head {
 #pragma unroll
             for (int j = 0; j < E; j++) {
                 uint32_t query = y * E + i, key = x + side * j, at = query * (backward_tile + 1) + key;
-                bool seen = sees(first_query + query, first_key + key, a.window);
+                bool seen = s.sees(first_query + query, first_key + key, a.window);
                 float score = soft_cap(scores[i][j] * a.scale, a.softcap);
                 float weight = seen ? expf(score - t.log_sum_exp[query]) : 0.0f;
                 t.weights[at] = weight;
@@ -275,15 +308,16 @@ __global__ void __launch_bounds__(threads) backward_keys(const __grid_constant__
 {
     constexpr int E = backward_edge, tile = backward_tile;
     extern __shared__ float memory[];
-    const shape s = {a.batch, a.sequence, a.heads, a.kv_heads, a.head_dim};
+    const shape s = shape_of(a);
     const uint32_t kv_head = blockIdx.y, b = blockIdx.z, first_key = blockIdx.x * tile, group = s.heads / s.kv_heads;
     const backward_head<T> of = {a, s, b, tiles_in(memory, s.dim)};
     of.load_keys(kv_head, first_key);
     float of_keys[E][COLUMNS] = {}, of_values[E][COLUMNS] = {};
     const uint32_t last_key = first_key + tile - 1, unseen = s.sequence - last_key; /* queries behind it, or wrapped */
-    const uint32_t end = a.window && last_key < s.sequence && unseen > a.window ? last_key + a.window : s.sequence;
+    const bool windowed = !s.around && a.window && last_key < s.sequence && unseen > a.window;
+    const uint32_t begin = s.around ? s.first_query : first_key, end = windowed ? last_key + a.window : s.sequence;
     for (uint32_t head = kv_head * group; head < (kv_head + 1) * group; head++)
-        for (uint32_t query = first_key; query < end; query += tile) {
+        for (uint32_t query = begin; query < end; query += tile) {
             __syncthreads();
             of.load_queries(head, query);
             __syncthreads();
@@ -292,9 +326,10 @@ __global__ void __launch_bounds__(threads) backward_keys(const __grid_constant__
             add_weighted<E, COLUMNS, true>(of_values, of.t.weights, of.t.gradients, s.dim);
             add_weighted<E, COLUMNS, true>(of_keys, of.t.slopes, of.t.queries, s.dim);
         }
-    const uint64_t stride = s.packed_row(0, 1);
-    store_rows<T>(a.qkv_gradient, s.key(b, first_key, kv_head), stride, s.sequence - first_key, of_keys, s.dim);
-    store_rows<T>(a.qkv_gradient, s.value(b, first_key, kv_head), stride, s.sequence - first_key, of_values, s.dim);
+    const uint64_t stride = s.key_row(0, 1);
+    void *to = s.around ? a.keys_gradient : a.qkv_gradient;
+    store_rows<T>(to, s.key(b, first_key, kv_head), stride, s.keys - first_key, of_keys, s.dim);
+    store_rows<T>(to, s.value(b, first_key, kv_head), stride, s.keys - first_key, of_values, s.dim);
 }
 
 template <typename T, int COLUMNS>
@@ -303,12 +338,13 @@ __global__ void __launch_bounds__(threads)
 {
     constexpr int E = backward_edge, tile = backward_tile;
     extern __shared__ float memory[];
-    const shape s = {a.batch, a.sequence, a.heads, a.kv_heads, a.head_dim};
-    const uint32_t head = blockIdx.y, b = blockIdx.z, first_query = (gridDim.x - 1 - blockIdx.x) * tile;
+    const shape s = shape_of(a);
+    const uint32_t head = blockIdx.y, b = blockIdx.z;
+    const uint32_t first_query = s.first_query + (gridDim.x - 1 - blockIdx.x) * tile;
     const backward_head<T> of = {a, s, b, tiles_in(memory, s.dim)};
     of.load_queries(head, first_query);
     float of_queries[E][COLUMNS] = {};
-    for (uint32_t key = first_seen<tile>(first_query, a.window); key <= first_query; key += tile) {
+    for (uint32_t key = first_seen<tile>(s, first_query, a.window); key < seen_end<tile>(s, first_query); key += tile) {
         __syncthreads();
         of.load_keys(head / (s.heads / s.kv_heads), key);
         __syncthreads();
@@ -316,13 +352,22 @@ __global__ void __launch_bounds__(threads)
         __syncthreads();
         add_weighted<E, COLUMNS, false>(of_queries, of.t.slopes, of.t.keys, s.dim);
     }
-    store_rows<T>(a.qkv_gradient, s.query(b, first_query, head), s.packed_row(0, 1), s.sequence - first_query,
-                  of_queries, s.dim);
+    if (s.around)
+        store_rows<T>(a.query_gradient, s.result(b, first_query, head), (uint64_t)s.heads * s.dim,
+                      s.sequence - first_query, of_queries, s.dim);
+    else
+        store_rows<T>(a.qkv_gradient, s.query(b, first_query, head), s.packed_row(0, 1), s.sequence - first_query,
+                      of_queries, s.dim);
 }
 
 unsigned tiles_of(uint32_t sequence, uint32_t tile)
 {
     return (sequence + tile - 1) / tile;
+}
+
+template <typename Arguments> uint32_t queries_of(const Arguments &a)
+{
+    return a.keys ? a.sequence - a.first_query : a.sequence;
 }
 
 template <typename Kernel> int allow_memory(Kernel kernel, size_t bytes)
@@ -337,7 +382,7 @@ template <typename T, int COLUMNS> int launch(const struct dtp_attention_args &a
     int status = allow_memory(forward<T, COLUMNS>, bytes);
     if (status)
         return status;
-    forward<T, COLUMNS><<<dim3(tiles_of(a.sequence, tile), a.heads, a.batch), threads, bytes, stream>>>(a);
+    forward<T, COLUMNS><<<dim3(tiles_of(queries_of(a), tile), a.heads, a.batch), threads, bytes, stream>>>(a);
     return launched();
 }
 
@@ -350,9 +395,9 @@ template <typename T, int COLUMNS> int launch(const struct dtp_attention_backwar
         status = allow_memory(backward_queries<T, COLUMNS>, bytes);
     if (status)
         return status;
-    unsigned parts = tiles_of(a.sequence, tile);
-    backward_keys<T, COLUMNS><<<dim3(parts, a.kv_heads, a.batch), threads, bytes, stream>>>(a);
-    backward_queries<T, COLUMNS><<<dim3(parts, a.heads, a.batch), threads, bytes, stream>>>(a);
+    unsigned of_keys = tiles_of(a.keys ? a.key_count : a.sequence, tile), of_queries = tiles_of(queries_of(a), tile);
+    backward_keys<T, COLUMNS><<<dim3(of_keys, a.kv_heads, a.batch), threads, bytes, stream>>>(a);
+    backward_queries<T, COLUMNS><<<dim3(of_queries, a.heads, a.batch), threads, bytes, stream>>>(a);
     return launched();
 }
 

@@ -258,7 +258,8 @@ struct dtp_clip_scale_args {
  * DTP_MOMENT_BLOCK, the largest of its magnitudes (Dettmers et al. 2022), counted from that of 0, so that memory of
  * zeros is moments of 0 whatever the scale; `count` is whole blocks. The step is taken with the new moments before they
  * are rounded (torchao's AdamW8bit, optim/adam.py). sgd: weights -= rate * (gradient + decay * weight), as
- * torch.optim.SGD without momentum; moments NULL. */
+ * torch.optim.SGD; with a moment1, that is first added to beta1 times it, which is the step. Moment2 is NULL. A factor
+ * above 0 stands for clip_scale: the gradient is a step that was made of clipped ones (Muon). */
 #define DTP_DECAY_RANGES 16u
 #define DTP_MOMENT_BLOCK 256u /* neighbours that share a scale of adamw8 */
 struct dtp_adamw_args {
@@ -268,12 +269,35 @@ struct dtp_adamw_args {
     void *moment1, *moment2;
     float *scale1, *scale2;        /* of adamw8's blocks */
     uint64_t count, first_element; /* the latter in the model's own numbering, so that shards round alike */
-    float beta1, beta2, epsilon, decay;
+    float beta1, beta2, epsilon, decay, factor;
     uint32_t range_count;
     uint64_t range_begin[DTP_DECAY_RANGES], range_end[DTP_DECAY_RANGES];
     const struct dtp_step_scalars *scalars;
     enum dtp_element gradient_element, weight_element, moment_element;
     bool stochastic_rounding;
+};
+
+/* Muon's passes over a matrix of `count` elements, around products of it (torch/optim/_muon.py). muon_momentum:
+ * momentum
+ * += (1 - factor) (gradient - momentum), the gradient times clip_scale; `result`, in bf16, is the gradient and the
+ * momentum mixed once more (Nesterov), `partial` [DTP_SQUARE_SUM_PARTIALS] adds up to its squares. muon_unit: values,
+ * in bf16, are divided by their norm, which is rounded to bf16 as torch has it, or by epsilon. Both leave a step alone
+ * that is skipped. */
+#define DTP_MUON_EPSILON 1e-7
+struct dtp_muon_momentum_args {
+    const void *gradient;
+    void *momentum, *result;
+    float *partial;
+    uint64_t count;
+    float factor;
+    const struct dtp_step_scalars *scalars;
+    enum dtp_element gradient_element, momentum_element;
+};
+struct dtp_muon_unit_args {
+    void *values;
+    const float *partial;
+    uint64_t count;
+    const struct dtp_step_scalars *scalars;
 };
 
 struct dtp_cast_args {
@@ -353,36 +377,76 @@ struct dtp_initialise_args {
 /* Causal self-attention on packed qkv [batch, sequence, (heads + 2 kv_heads), head_dim]: q heads, then k, then v; query
  * head h reads k and v of head h / (heads / kv_heads). `window` > 0: a query sees so many keys, its own the last of
  * them; 0: all up to its own. softcap c > 0: scaled scores x become c tanh(x / c). result [batch, sequence, heads,
- * head_dim]; log_sum_exp [batch, heads, sequence] of the scaled scores. */
+ * head_dim]; log_sum_exp [batch, heads, sequence] of the scaled scores.
+ *
+ * With `keys`, [batch, sequence, 2 kv_heads, head_dim]: k heads, then v, this is a step of a ring of context parallel
+ * ranks (merge_attention): queries from first_query on see the first key_count of those keys, each of them, and no
+ * window. Rows of the result before first_query stay; log_sum_exp is [batch, heads, sequence - first_query]. */
 struct dtp_attention_args {
-    const void *qkv;
+    const void *qkv, *keys;
     void *result;
     float *log_sum_exp;
     void *workspace;
     uint64_t workspace_bytes;
     uint32_t batch, sequence, heads, kv_heads, head_dim, window;
+    uint32_t first_query, key_count; /* with keys */
     float scale, softcap;
     enum dtp_element element;
 };
 /* qkv_gradient is packed as qkv and overwritten. atomic: a library may add up dQ by atomics, faster, but last bits
- * differ from run to run; as the program was lowered (model/cost/attention_workspace.h). */
+ * differ from run to run; as the program was lowered (model/cost/attention_workspace.h). With `keys` result, gradient
+ * and log_sum_exp, [batch, heads, sequence], are of all steps together, and what this step adds to the gradients is
+ * apart: query_gradient [batch, sequence, heads, head_dim] from first_query on, keys_gradient as keys, the first
+ * key_count rows; other rows stay. */
 struct dtp_attention_backward_args {
-    const void *qkv, *result, *gradient; /* gradient of the result */
+    const void *qkv, *keys, *result, *gradient; /* gradient of the result */
     const float *log_sum_exp;
-    void *qkv_gradient;
+    void *qkv_gradient, *query_gradient, *keys_gradient;
     void *workspace;
     uint64_t workspace_bytes;
     uint32_t batch, sequence, heads, kv_heads, head_dim, window;
+    uint32_t first_query, key_count; /* with keys */
     float scale, softcap;
     bool atomic;
     enum dtp_element element;
 };
+/* Results of steps of attention that saw some of the keys each, into that over all of them: with L = log sum exp(lse_i)
+ * it is sum of exp(lse_i - L) result_i, in fp32. parts [steps][batch, sequence, heads, head_dim], part_log_sum_exp
+ * [steps][batch heads sequence] floats. The first `whole` steps had all queries; the others those of the second half of
+ * each sequence, whose log-sum-exps lie dense at the begin of theirs. */
+struct dtp_merge_attention_args {
+    const void *parts;
+    const float *part_log_sum_exp;
+    void *result;
+    float *log_sum_exp; /* [batch, heads, sequence] */
+    uint32_t steps, whole, batch, sequence, heads, head_dim;
+    enum dtp_element element;
+};
+/* What a step with `keys` added: the rows of qkv_gradient's queries from first_query on += query_gradient; of sum,
+ * which goes around the ring, the first key_count rows of each sequence += keys_gradient (accumulate) or = it, and the
+ * others stay or are zero. */
+struct dtp_merge_gradients_args {
+    const void *query_gradient, *keys_gradient;
+    void *qkv_gradient, *sum;
+    uint32_t batch, sequence, heads, kv_heads, head_dim, first_query, key_count;
+    enum dtp_element element;
+    bool accumulate;
+};
+/* Columns of rows into columns of other rows, as they are or added to what stands there: for i < count[0], j <
+ * count[1], k < count[2] the `width` elements from i from_step[0] + j from_step[1] + k from_step[2] on. */
+struct dtp_columns_args {
+    const void *from;
+    void *to;
+    uint64_t width, count[3], from_step[3], to_step[3]; /* elements */
+    enum dtp_element element;
+    bool accumulate;
+};
 
-/* result[m, n] = scale a b + addend (NULL: nothing) + bias[n] (or NULL). a is stored [m, k], or [k, m] where
- * a_transposed; b [k, n], or [n, k] where b_transposed; leading dimensions count elements of a stored row. A linear
- * layer forward: b_transposed with b = weight [out, in]; its input gradient: neither; its weight gradient [out, in]:
- * a_transposed with a = gradient [rows, out] and b = input [rows, in]. The addend may be the result (accumulation) or
- * another matrix (residual). GELU_AUX: aux (as result) receives the product with bias, result its tanh GELU; DGELU:
+/* result[m, n] = scale a b + addend_scale addend (NULL: nothing) + bias[n] (or NULL). a is stored [m, k], or [k, m]
+ * where a_transposed; b [k, n], or [n, k] where b_transposed; leading dimensions count elements of a stored row. A
+ * linear layer forward: b_transposed with b = weight [out, in]; its input gradient: neither; its weight gradient [out,
+ * in]: a_transposed with a = gradient [rows, out] and b = input [rows, in]. The addend may be the result (accumulation)
+ * or another matrix (residual). GELU_AUX: aux (as result) receives the product with bias, result its tanh GELU; DGELU:
  * result = product * gelu'(aux). bias_gradient, with a_transposed only: sum over k of a, [m], element of the result;
  * overwritten, or added to where addend is the result. Of fp8, a is E4M3 or E5M2 and b E4M3, a plain and b transposed,
  * as tensor cores have it; the product is multiplied by *a_scale and *b_scale, a bias has the result's element, and
@@ -399,12 +463,18 @@ struct dtp_matmul_args {
     enum dtp_element element, result_element; /* of a, b, bias, aux; of result, addend and bias_gradient */
     bool a_transposed, b_transposed;
     enum dtp_epilogue epilogue;
-    uint32_t sms; /* that it may count on; 0: all. For whoever chooses algorithms */
-    float scale;  /* 0: 1; others without a bias alone */
+    uint32_t sms;       /* that it may count on; 0: all. For whoever chooses algorithms */
+    float scale;        /* 0: 1; others without a bias alone */
+    float addend_scale; /* the same; others where the addend is not the result, of operands that are not fp8 */
+    bool alike;         /* every rank makes the same bits of it: the algorithm is not chosen by time */
 };
 static inline float dtp_matmul_scale(const struct dtp_matmul_args *arguments)
 {
     return arguments->scale > 0 ? arguments->scale : 1.0f;
+}
+static inline float dtp_matmul_addend_scale(const struct dtp_matmul_args *arguments)
+{
+    return arguments->addend_scale > 0 || arguments->addend_scale < 0 ? arguments->addend_scale : 1.0f;
 }
 
 /* X(name, arguments). `self` is the table's own state: handles, plan caches. */
@@ -427,6 +497,8 @@ static inline float dtp_matmul_scale(const struct dtp_matmul_args *arguments)
     X(adamw, dtp_adamw_args)                                                                                           \
     X(adamw8, dtp_adamw_args)                                                                                          \
     X(sgd, dtp_adamw_args)                                                                                             \
+    X(muon_momentum, dtp_muon_momentum_args)                                                                           \
+    X(muon_unit, dtp_muon_unit_args)                                                                                   \
     X(cast, dtp_cast_args)                                                                                             \
     X(add, dtp_add_args)                                                                                               \
     X(sum_parts, dtp_sum_parts_args)                                                                                   \
@@ -438,6 +510,9 @@ static inline float dtp_matmul_scale(const struct dtp_matmul_args *arguments)
     X(initialise, dtp_initialise_args)                                                                                 \
     X(attention, dtp_attention_args)                                                                                   \
     X(attention_backward, dtp_attention_backward_args)                                                                 \
+    X(merge_attention, dtp_merge_attention_args)                                                                       \
+    X(merge_gradients, dtp_merge_gradients_args)                                                                       \
+    X(columns, dtp_columns_args)                                                                                       \
     X(matmul, dtp_matmul_args)
 struct dtp_kernels {
     void *self;

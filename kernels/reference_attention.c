@@ -7,7 +7,7 @@
 /* One key and value head of one sequence in double, both ways round: as rows [sequence, D] for sums over keys, and as
  * columns [D, sequence] for products with all keys at once; the inner loops then run over neighbours. */
 struct head {
-    uint32_t sequence, dim;
+    uint32_t sequence, dim; /* keys, elements of each */
     double *keys, *values, *key_columns, *value_columns;
     double *key_gradient, *value_gradient; /* [sequence, D] */
     double *scores, *slopes;               /* [sequence]; a query's */
@@ -46,6 +46,12 @@ static struct packing packing_of(uint32_t heads, uint32_t kv_heads, uint32_t dim
                             .values = (heads + (uint64_t)kv_heads) * dim};
 }
 
+/* Of a step of a ring, where keys and values lie by themselves. */
+static struct packing packing_of_keys(uint32_t kv_heads, uint32_t dim)
+{
+    return (struct packing){.row = 2 * (uint64_t)kv_heads * dim, .keys = 0, .values = (uint64_t)kv_heads * dim};
+}
+
 static void head_load(struct head *h, const void *qkv, enum dtp_element element, uint64_t first_row,
                       struct packing packing, uint64_t kv_head)
 {
@@ -68,6 +74,12 @@ struct seen {
 static struct seen seen_by(uint32_t query, uint32_t window)
 {
     return (struct seen){window && query >= window ? query + 1 - window : 0, query + 1};
+}
+
+/* A step's query sees all keys of the step. */
+static struct seen seen_of(const void *keys, uint32_t key_count, uint32_t query, uint32_t window)
+{
+    return keys ? (struct seen){0, key_count} : seen_by(query, window);
 }
 
 /* products[j] = vector . column j, for the columns seen. */
@@ -113,17 +125,18 @@ int dtp_reference_attention(void *self, const struct dtp_attention_args *a, void
 {
     (void)self, (void)stream;
     struct head h;
-    if (!head_create(&h, a->sequence, a->head_dim))
+    if (!head_create(&h, a->keys ? a->key_count : a->sequence, a->head_dim))
         return DTP_REFERENCE_NO_MEMORY;
     struct packing packing = packing_of(a->heads, a->kv_heads, a->head_dim);
-    uint32_t group = a->heads / a->kv_heads;
+    struct packing of_keys = a->keys ? packing_of_keys(a->kv_heads, a->head_dim) : packing;
+    uint32_t group = a->heads / a->kv_heads, first = a->keys ? a->first_query : 0, queries = a->sequence - first;
     for (uint64_t b = 0; b < a->batch; b++)
         for (uint64_t head = 0; head < a->heads; head++) {
             if (head % group == 0)
-                head_load(&h, a->qkv, a->element, b * a->sequence, packing, head / group);
-            for (uint32_t i = 0; i < a->sequence; i++) {
+                head_load(&h, a->keys ? a->keys : a->qkv, a->element, b * a->sequence, of_keys, head / group);
+            for (uint32_t i = first; i < a->sequence; i++) {
                 uint64_t row = b * a->sequence + i;
-                struct seen seen = seen_by(i, a->window);
+                struct seen seen = seen_of(a->keys, a->key_count, i, a->window);
                 dtp_load_row(a->qkv, a->element, row * packing.row + head * a->head_dim, a->head_dim, h.query);
                 double log_sum_exp = score_query(&h, seen, (double)a->scale, (double)a->softcap);
                 memset(h.result, 0, a->head_dim * sizeof(double));
@@ -131,7 +144,7 @@ int dtp_reference_attention(void *self, const struct dtp_attention_args *a, void
                     add_scaled(h.result, exp(h.scores[j] - log_sum_exp), h.values + (size_t)j * a->head_dim,
                                a->head_dim);
                 dtp_store_row(a->result, a->element, (row * a->heads + head) * a->head_dim, a->head_dim, h.result);
-                a->log_sum_exp[(b * a->heads + head) * a->sequence + i] = (float)log_sum_exp;
+                a->log_sum_exp[(b * a->heads + head) * queries + i - first] = (float)log_sum_exp;
             }
         }
     free(h.storage);
@@ -144,7 +157,7 @@ static void query_backward(struct head *h, const struct dtp_attention_backward_a
                            uint32_t i)
 {
     struct packing packing = packing_of(a->heads, a->kv_heads, a->head_dim);
-    struct seen seen = seen_by(i, a->window);
+    struct seen seen = seen_of(a->keys, a->key_count, i, a->window);
     uint64_t row = b * a->sequence + i, query = row * packing.row + head * a->head_dim;
     uint64_t result = (row * a->heads + head) * a->head_dim;
     double scale = (double)a->scale, cap = (double)a->softcap,
@@ -164,29 +177,35 @@ static void query_backward(struct head *h, const struct dtp_attention_backward_a
         add_scaled(h->key_gradient + at, slope, h->query, a->head_dim);
         add_scaled(h->result, slope, h->keys + at, a->head_dim);
     }
-    dtp_store_row(a->qkv_gradient, a->element, query, a->head_dim, h->result);
+    if (a->keys)
+        dtp_store_row(a->query_gradient, a->element, result, a->head_dim, h->result);
+    else
+        dtp_store_row(a->qkv_gradient, a->element, query, a->head_dim, h->result);
 }
 
 int dtp_reference_attention_backward(void *self, const struct dtp_attention_backward_args *a, void *stream)
 {
     (void)self, (void)stream;
     struct head h;
-    if (!head_create(&h, a->sequence, a->head_dim))
+    if (!head_create(&h, a->keys ? a->key_count : a->sequence, a->head_dim))
         return DTP_REFERENCE_NO_MEMORY;
-    struct packing packing = packing_of(a->heads, a->kv_heads, a->head_dim);
+    struct packing packing =
+        a->keys ? packing_of_keys(a->kv_heads, a->head_dim) : packing_of(a->heads, a->kv_heads, a->head_dim);
+    const void *keys = a->keys ? a->keys : a->qkv;
+    void *gradient = a->keys ? a->keys_gradient : a->qkv_gradient;
     uint32_t group = a->heads / a->kv_heads;
     for (uint64_t b = 0; b < a->batch; b++)
         for (uint64_t kv_head = 0; kv_head < a->kv_heads; kv_head++) {
-            head_load(&h, a->qkv, a->element, b * a->sequence, packing, kv_head);
-            memset(h.key_gradient, 0, 2 * (size_t)a->sequence * a->head_dim * sizeof(double));
+            head_load(&h, keys, a->element, b * a->sequence, packing, kv_head);
+            memset(h.key_gradient, 0, 2 * (size_t)h.sequence * a->head_dim * sizeof(double));
             for (uint64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
-                for (uint32_t i = 0; i < a->sequence; i++)
+                for (uint32_t i = a->keys ? a->first_query : 0; i < a->sequence; i++)
                     query_backward(&h, a, b, head, i);
-            for (uint32_t j = 0; j < a->sequence; j++) {
+            for (uint32_t j = 0; j < h.sequence; j++) {
                 uint64_t row = (b * a->sequence + j) * packing.row + kv_head * a->head_dim;
-                dtp_store_row(a->qkv_gradient, a->element, row + packing.keys, a->head_dim,
+                dtp_store_row(gradient, a->element, row + packing.keys, a->head_dim,
                               h.key_gradient + (size_t)j * a->head_dim);
-                dtp_store_row(a->qkv_gradient, a->element, row + packing.values, a->head_dim,
+                dtp_store_row(gradient, a->element, row + packing.values, a->head_dim,
                               h.value_gradient + (size_t)j * a->head_dim);
             }
         }

@@ -118,6 +118,23 @@ uint32_t dtp_bind_data_rank(const struct dtp_bind_job *job)
     return rank / (ranks * stride) * stride + rank % stride;
 }
 
+struct dtp_context_place dtp_bind_context_place(const struct dtp_bind_job *job)
+{
+    const struct dtp_execution *e = dtp_program_execution(job->program);
+    uint32_t ranks = e->context_ranks ? e->context_ranks : 1;
+    return (struct dtp_context_place){dtp_bind_data_rank(job) % ranks, ranks,
+                                      e->context_pieces ? e->context_pieces : 1};
+}
+
+/* Zigzag: of 2 c pieces the i-th from the front, and the i-th from the back. */
+uint64_t dtp_context_position(const struct dtp_context_place *place, uint64_t tokens, uint64_t token)
+{
+    uint64_t piece = tokens / place->pieces;
+    if (token < piece)
+        return place->index * piece + token;
+    return ((uint64_t)place->ranks * place->pieces - 1 - place->index) * piece + token - piece;
+}
+
 /* ---- state ------------------------------------------------------------------------------------------------------- */
 
 /* What this rank has of one state of a module: elements [begin, end) at `values`. */
@@ -259,6 +276,22 @@ static void add_slices(struct dtp_binding *b, const struct dtp_parameter_module 
     }
 }
 
+/* Second moments of vectors alone, one run of them behind the other (lower_executor_muon.c), where each rank has all of
+ * the module: the first writes it. */
+static void add_vectors(struct dtp_binding *b, const struct dtp_parameter_module *layout,
+                        const struct state_range *range, bool writes)
+{
+    struct dtp_parameter_run run = {.elements = 0};
+    for (int next = 0; dtp_parameter_next_vectors(layout, &next, &run);) {
+        struct state_range of_run = *range;
+        of_run.begin = run.begin;
+        of_run.values = range->values + run.place * dtp_element_bytes(range->kind.element);
+        add_part(b->parts, &b->part_count, &of_run, run.begin, run.begin + run.elements, 0);
+        if (writes)
+            add_part(b->own, &b->own_count, &of_run, run.begin, run.begin + run.elements, 0);
+    }
+}
+
 /* A buffer of whole size is this rank's to write only in its own shard; padding is in no part. False: of no format, or
  * of neither the module's nor a shard's size. */
 static bool add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_state state)
@@ -278,7 +311,9 @@ static bool add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_
     uint32_t rank = dtp_bind_data_rank(&b->job), shards = dtp_binding_shards(b);
     uint64_t first = rank % shards * layout.shard_elements, last = first + layout.shard_elements;
     bool whole = held == layout.elements;
-    if (!whole && held != layout.shard_elements)
+    bool vectors = state == DTP_EXECUTOR_MOMENT2 && layout.elements == layout.shard_elements && !whole &&
+                   held == dtp_parameter_vector_elements(&layout);
+    if (!whole && held != layout.shard_elements && !vectors)
         return false;
     struct state_range range = {
         .kind = {.module = (uint32_t)module, .kind = (enum dtp_state_kind)state, .element = element},
@@ -286,6 +321,10 @@ static bool add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_
         .end = whole ? layout.elements : last,
         .values = values};
     bool writes = rank < shards && role_owns(&b->job, module, dtp_executor_content(state));
+    if (vectors) {
+        add_vectors(b, &layout, &range, writes);
+        return true;
+    }
     struct dtp_tensor_place tensor = dtp_bind_tensor_place(&b->job);
     if (tensor.ranks > 1) {
         add_slices(b, &layout, &range, tensor.index, writes ? first : 0, writes ? last : 0);
@@ -306,7 +345,8 @@ static enum dtp_status bind_state(struct dtp_binding *b, struct dtp_faults *faul
     enum dtp_status status = dtp_executor_find(b->job.program, &b->map, faults);
     if (status != DTP_OK)
         return status;
-    size_t most = 2 * (b->map.module_count + 1) * DTP_STATE_KIND_COUNT; /* before and behind the head's padding */
+    /* before and behind the head's padding; as many runs of vectors as a block has matrices, and one */
+    size_t most = (2 * DTP_STATE_KIND_COUNT + DTP_EXECUTOR_MOST_RUNS) * (b->map.module_count + 1);
     if (dtp_bind_tensor_place(&b->job).ranks > 1) /* whole rows, and one that begins and one that ends in its middle */
         most *= DTP_PARAMETER_COUNT * DTP_PARAMETER_PARTS * 3;
     b->parts = dtp_host_arena_take_zeroed(&b->memory, most, sizeof *b->parts);

@@ -15,9 +15,9 @@
 #include "runtime/dtplan/lower_executor.h"
 #include "ranks/world.h"
 
-/* What AdamW takes besides the learning rate, which changes from step to step. */
+/* What optimizers take besides the learning rate, which changes from step to step; momentum: of SGD and Muon. */
 struct dtp_optimizer_settings {
-    float beta1, beta2, epsilon, decay;
+    float beta1, beta2, epsilon, decay, momentum;
 };
 
 struct dtp_bind_job {
@@ -109,6 +109,13 @@ struct dtp_tensor_place {
 struct dtp_tensor_place dtp_bind_tensor_place(const struct dtp_bind_job *job);
 /* Its place among the ranks that have the same slice, which share out batches and shards. */
 uint32_t dtp_bind_data_rank(const struct dtp_bind_job *job);
+/* Among those of them that share each sequence, which follow each other. */
+struct dtp_context_place {
+    uint32_t index, ranks, pieces; /* pieces of a sequence that each has */
+};
+struct dtp_context_place dtp_bind_context_place(const struct dtp_bind_job *job);
+/* Where a token of this rank's part of a sequence of so many tokens stands in the whole. */
+uint64_t dtp_context_position(const struct dtp_context_place *place, uint64_t tokens, uint64_t token);
 
 /* Address of a buffer of the program; NULL for DTP_NO_INDEX and for one that the step never uses. */
 void *dtp_binding_address(const struct dtp_binding *binding, dtp_buffer_id buffer);

@@ -340,9 +340,11 @@ static void fill_attention(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     const struct dtp_attention_shape *t = heads(b);
     const struct dtp_operand *workspace = operand(b, DTP_ROLE_WORKSPACE);
+    const struct dtp_context_step_place step = dtp_bind_context_step(b);
     out->kernel = DTP_KERNEL_attention;
     out->arguments.attention =
         (struct dtp_attention_args){.qkv = need(b, DTP_ROLE_INPUT),
+                                    .keys = maybe(b, DTP_ROLE_KEYS),
                                     .result = need(b, DTP_ROLE_RESULT),
                                     .log_sum_exp = need(b, DTP_ROLE_STATISTICS),
                                     .workspace = maybe(b, DTP_ROLE_WORKSPACE),
@@ -353,6 +355,8 @@ static void fill_attention(struct dtp_binder *b, struct dtp_bound_op *out)
                                     .kv_heads = t->kv_heads,
                                     .head_dim = t->head_dim,
                                     .window = t->window,
+                                    .first_query = step.first_query,
+                                    .key_count = step.key_count,
                                     .scale = (float)(1 / sqrt((double)t->head_dim)),
                                     .softcap = (float)t->softcap,
                                     .element = element_of(b, DTP_ROLE_INPUT)};
@@ -362,13 +366,18 @@ static void fill_attention_backward(struct dtp_binder *b, struct dtp_bound_op *o
 {
     const struct dtp_attention_shape *t = heads(b);
     const struct dtp_operand *workspace = operand(b, DTP_ROLE_WORKSPACE);
+    const struct dtp_context_step_place step = dtp_bind_context_step(b);
+    void *gradient = need(b, DTP_ROLE_INPUT_GRADIENT), *keys = maybe(b, DTP_ROLE_KEYS);
     out->kernel = DTP_KERNEL_attention_backward;
     out->arguments.attention_backward =
         (struct dtp_attention_backward_args){.qkv = need(b, DTP_ROLE_INPUT),
+                                             .keys = keys,
                                              .result = need(b, DTP_ROLE_SAVED),
                                              .gradient = need(b, DTP_ROLE_GRADIENT),
                                              .log_sum_exp = need(b, DTP_ROLE_STATISTICS),
-                                             .qkv_gradient = need(b, DTP_ROLE_INPUT_GRADIENT),
+                                             .qkv_gradient = keys ? NULL : gradient,
+                                             .query_gradient = keys ? gradient : NULL,
+                                             .keys_gradient = keys ? need(b, DTP_ROLE_RESULT) : NULL,
                                              .workspace = maybe(b, DTP_ROLE_WORKSPACE),
                                              .workspace_bytes = workspace ? operand_bytes(b, workspace) : 0,
                                              .batch = (uint32_t)(rows(b) / t->queries),
@@ -377,6 +386,8 @@ static void fill_attention_backward(struct dtp_binder *b, struct dtp_bound_op *o
                                              .kv_heads = t->kv_heads,
                                              .head_dim = t->head_dim,
                                              .window = t->window,
+                                             .first_query = step.first_query,
+                                             .key_count = step.key_count,
                                              .scale = (float)(1 / sqrt((double)t->head_dim)),
                                              .softcap = (float)t->softcap,
                                              .atomic = t->atomic,
@@ -499,11 +510,16 @@ static enum dtp_status fill(struct dtp_binder *b, struct dtp_bound_op *out)
     case DTP_OP_ZERO: dtp_bind_zero(b, out); return DTP_OK;
     case DTP_OP_SQUARE_SUM: dtp_bind_square_sum(b, out); return DTP_OK;
     case DTP_OP_CLIP_SCALE: dtp_bind_clip_scale(b, out); return DTP_OK;
-    case DTP_OP_OPTIMIZER: return dtp_bind_optimizer(b, out);
+    case DTP_OP_NEWTON_SCHULZ: dtp_bind_product(b, out); return DTP_OK;
+    case DTP_OP_OPTIMIZER: return dtp_bind_is_muon(b) ? dtp_bind_muon(b, out) : dtp_bind_optimizer(b, out);
     case DTP_OP_HOST_OPTIMIZER: return dtp_bind_host_optimizer(b, out);
     case DTP_OP_CAST: dtp_bind_cast(b, out); return DTP_OK;
     case DTP_OP_ACCUMULATE: dtp_bind_add(b, out); return DTP_OK;
     case DTP_OP_SUM_PARTS: dtp_bind_sum_parts(b, out); return DTP_OK;
+    case DTP_OP_COPY_IN:
+    case DTP_OP_COPY_OUT: dtp_bind_copied_columns(b, out); return DTP_OK;
+    case DTP_OP_MERGE: dtp_bind_merge(b, out); return DTP_OK;
+    case DTP_OP_SHIFT: return dtp_bind_shift(b, out);
     case DTP_OP_UPLOAD:
     case DTP_OP_DOWNLOAD: dtp_bind_copy(b, out); return DTP_OK;
     case DTP_OP_ALL_GATHER:
@@ -515,6 +531,7 @@ static enum dtp_status fill(struct dtp_binder *b, struct dtp_bound_op *out)
     case DTP_OP_ALLOC:
     case DTP_OP_FREE:
     case DTP_OP_HOST_GROUPS:
+    case DTP_OP_HOST_REPLAY:
     case DTP_OP_HOST_HOOKS:
     case DTP_OP_MARK: out->kind = DTP_BOUND_NOTHING; return DTP_OK;
     default: break;

@@ -209,14 +209,22 @@ static void heads_in_place(struct dtp_binder *b)
     room_bytes(b, DTP_ROLE_WORKSPACE, DTP_EXECUTOR_PARTIAL_ROWS * UINT64_C(4), weights);
 }
 
+/* Causal over the rank's own tokens, or without a mask over half as many keys of another that shares its sequences. */
 static void attention(struct dtp_binder *b)
 {
+    bool around = operand(b, DTP_ROLE_KEYS) != NULL, backward = operand(b, DTP_ROLE_INPUT_GRADIENT) != NULL;
+    uint64_t keys_width = packed_width(b) - query_width(b);
+    bool step = heads(b)->queries == 2 * heads(b)->keys && !heads(b)->causal && !heads(b)->window &&
+                dtp_bind_context_place(&b->binding->job).pieces == 2;
     demand(b, DTP_ROLE_INPUT,
            whole_sequences(b) && query_width(b) > 0 && heads(b)->kv_heads > 0 &&
-               heads(b)->heads % heads(b)->kv_heads == 0 && heads(b)->keys == heads(b)->queries && heads(b)->causal);
+               heads(b)->heads % heads(b)->kv_heads == 0 &&
+               (around ? step : heads(b)->keys == heads(b)->queries && heads(b)->causal));
     room(b, DTP_ROLE_INPUT, rows(b), packed_width(b));
-    room(b, DTP_ROLE_INPUT_GRADIENT, rows(b), packed_width(b));
-    room(b, DTP_ROLE_RESULT, rows(b), query_width(b));
+    room(b, DTP_ROLE_KEYS, rows(b), keys_width);
+    room(b, DTP_ROLE_INPUT_GRADIENT, rows(b), around ? query_width(b) : packed_width(b));
+    room(b, DTP_ROLE_RESULT, rows(b), around && backward ? keys_width : query_width(b));
+    alike(b, DTP_ROLE_INPUT, DTP_ROLE_KEYS);
     room(b, DTP_ROLE_SAVED, rows(b), query_width(b));
     room(b, DTP_ROLE_GRADIENT, rows(b), query_width(b));
     alike(b, DTP_ROLE_INPUT, DTP_ROLE_INPUT_GRADIENT);
@@ -310,6 +318,7 @@ void dtp_bind_room(struct dtp_binder *b)
     case DTP_OP_NORM:
     case DTP_OP_NORM_BACKWARD: norm(b); break;
     case DTP_OP_MATMUL: matmul(b); break;
+    case DTP_OP_NEWTON_SCHULZ: dtp_bind_product_room(b); break;
     case DTP_OP_QUANTIZE: quantize(b); break;
     case DTP_OP_ROTARY:
     case DTP_OP_ROTARY_BACKWARD:
@@ -319,6 +328,9 @@ void dtp_bind_room(struct dtp_binder *b)
     case DTP_OP_ATTENTION_BACKWARD: attention(b); break;
     case DTP_OP_ACTIVATION:
     case DTP_OP_ACTIVATION_BACKWARD: activation(b); break;
+    case DTP_OP_COPY_IN:
+    case DTP_OP_COPY_OUT:
+    case DTP_OP_MERGE: dtp_bind_room_of_context(b); break;
     case DTP_OP_LOSS_PARTS:
     case DTP_OP_LOSS_BACKWARD: loss_backward(b); break;
     default: others(b);

@@ -185,7 +185,13 @@ void dtp_bind_room(struct dtp_binder *b);
 void dtp_bind_zero(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_square_sum(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_clip_scale(struct dtp_binder *b, struct dtp_bound_op *out);
+enum dtp_status dtp_bind_decay(const struct dtp_binder *b, uint64_t module, uint64_t first, struct dtp_adamw_args *out);
 enum dtp_status dtp_bind_optimizer(struct dtp_binder *b, struct dtp_bound_op *out);
+/* bind_muon.c: Muon's passes over a matrix, by the operation's form, and its products. */
+bool dtp_bind_is_muon(const struct dtp_binder *b);
+enum dtp_status dtp_bind_muon(struct dtp_binder *b, struct dtp_bound_op *out);
+void dtp_bind_product(struct dtp_binder *b, struct dtp_bound_op *out);
+void dtp_bind_product_room(struct dtp_binder *b);
 enum dtp_status dtp_bind_host_optimizer(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_cast(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_add(struct dtp_binder *b, struct dtp_bound_op *out);
@@ -193,5 +199,17 @@ void dtp_bind_sum_parts(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_copy(struct dtp_binder *b, struct dtp_bound_op *out);
 enum dtp_status dtp_bind_transfer(struct dtp_binder *b, struct dtp_bound_op *out);
 enum dtp_status dtp_bind_collective(struct dtp_binder *b, struct dtp_bound_op *out);
+
+/* bind_context.c: steps of attention of context parallel ranks, and what stands around them. */
+struct dtp_context_step_place {
+    uint32_t first_query, key_count;
+};
+/* What of this rank's queries, and of the keys at hand, step `demand.n` has. */
+struct dtp_context_step_place dtp_bind_context_step(const struct dtp_binder *b);
+void dtp_bind_copied_columns(struct dtp_binder *b, struct dtp_bound_op *out);
+void dtp_bind_merge(struct dtp_binder *b, struct dtp_bound_op *out);
+enum dtp_status dtp_bind_shift(struct dtp_binder *b, struct dtp_bound_op *out);
+/* Operands have room for what kernels do to them. */
+void dtp_bind_room_of_context(struct dtp_binder *b);
 
 #endif

@@ -283,7 +283,8 @@ enum dtp_status dtp_matmul_search(cublasLtHandle_t handle, const struct dtp_matm
         [DTP_MATMUL_THOROUGHLY] = &thorough, [DTP_MATMUL_BRIEFLY] = &brief_effort, [DTP_MATMUL_UNTIMED] = NULL};
     struct way ways[2] = {{0}};
     struct candidate candidates[2 * CANDIDATES];
-    const uint32_t count = gather_candidates(handle, arguments, ways, candidates);
+    const uint32_t found = gather_candidates(handle, arguments, ways, candidates);
+    const uint32_t count = arguments->alike && found ? 1 : found;
     enum dtp_status status = DTP_OK;
     if (!count) {
         const struct dtp_matmul_key key = dtp_matmul_key_of(arguments);

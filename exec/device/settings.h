@@ -34,6 +34,7 @@
     NUMBER(weight_decay, "weight-decay", 0, 1e3, 0.1)                                                                  \
     NUMBER(beta1, "beta1", 0, 0.999999, 0.9)                                                                           \
     NUMBER(beta2, "beta2", 0, 0.9999999, 0.95)                                                                         \
+    NUMBER(momentum, "momentum", 0, 0.999999, 0.95)                                                                    \
     NUMBER(epsilon, "adam-epsilon", 1e-30, 1, 1e-8)                                                                    \
     TEXT(data, "data")                                                                                                 \
     TEXT(data_type, "data-type")                                                                                       \

@@ -16,7 +16,8 @@
  * may lie at its place in the result), of reduce_scatter the result is (it may lie at its place in the input);
  * all_reduce may work in place. all_to_all gives member j part j of the input, and part j of the result is from member
  * j; the two are apart. bytes must be a multiple of ranks elements. send_recv is one end of a transfer of all bytes,
- * whose other end the peer calls: the k-th that it sends here is the k-th that is received here in that group. */
+ * whose other end the peer calls: the k-th that it sends here is the k-th that is received here in that group. With
+ * `shifts` it is both at once: all bytes of `input` to the next member of the group, `result` from the one before. */
 struct dtp_collective_args {
     enum dtp_collective collective;
     uint32_t group;
@@ -26,6 +27,7 @@ struct dtp_collective_args {
     enum dtp_element element;
     uint32_t peer; /* of send_recv: the rank at the other end, of the same group */
     bool receives; /* of send_recv: `result` gets what the peer's call gives as `input`; else the reverse */
+    bool shifts;   /* of send_recv: around the ring of the group, without a peer */
 };
 
 /* How the plan wants them carried; all zero: as the library chooses. Windows and copies need `arena`, memory of the

@@ -163,6 +163,29 @@ static int receive_from(struct host_communicator *c, const struct dtp_collective
     return code;
 }
 
+/* To the next member, from the one before, slot by slot: what each has in its slot its neighbour takes before it is
+ * filled again. Nobody waits for who takes before it has taken itself, so that a ring of any length goes on. */
+static int shift_around(struct host_communicator *c, const struct dtp_collective_args *args)
+{
+    const struct dtp_group_place place = dtp_group_place(&c->groups[args->group], c->ranks.rank);
+    uint32_t rank = c->ranks.rank, group = args->group, last = place.ranks - 1;
+    uint32_t next = place.first + (place.index == last ? 0 : place.index + 1) * place.stride;
+    uint32_t before = place.first + (place.index == 0 ? last : place.index - 1) * place.stride;
+    int code = 0;
+    for (uint64_t at = 0; code == 0 && at < args->bytes; at += SLOT_BYTES) {
+        uint64_t bytes = args->bytes - at < SLOT_BYTES ? args->bytes - at : SLOT_BYTES;
+        memcpy(transfer_slot_of(c, group, rank), (const unsigned char *)args->input + at, bytes);
+        fill_mailbox(c, group, rank, 1 + next);
+        code = await_mailbox(c, group, before, 1 + rank);
+        if (code != 0)
+            return code;
+        memcpy((unsigned char *)args->result + at, transfer_slot_of(c, group, before), bytes);
+        fill_mailbox(c, group, before, 0);
+        code = await_mailbox(c, group, rank, 0);
+    }
+    return code;
+}
+
 struct transfer {
     struct host_communicator *c;
     struct dtp_collective_args args;
@@ -171,6 +194,8 @@ struct transfer {
 static int carry(void *argument)
 {
     const struct transfer *transfer = argument;
+    if (transfer->args.shifts)
+        return shift_around(transfer->c, &transfer->args);
     return transfer->args.receives ? receive_from(transfer->c, &transfer->args) : send_to(transfer->c, &transfer->args);
 }
 

@@ -52,6 +52,22 @@ static ncclDataType_t type_of(enum dtp_element element)
     return element == DTP_ELEMENT_BF16 ? ncclBfloat16 : element == DTP_ELEMENT_FP16 ? ncclFloat16 : ncclFloat32;
 }
 
+/* Both ends of a rank as one group of calls, so that none waits for the other. */
+static int shift_around(struct nccl_communicator *c, const struct dtp_collective_args *args, size_t count, void *stream)
+{
+    ncclComm_t comm = c->group[args->group];
+    int ranks = (int)c->member[args->group].ranks, index = 0;
+    if (ncclCommUserRank(comm, &index) != ncclSuccess)
+        return (int)ncclInvalidArgument;
+    ncclResult_t code = ncclGroupStart();
+    if (code == ncclSuccess)
+        code = ncclSend(args->input, count, type_of(args->element), (index + 1) % ranks, comm, stream);
+    if (code == ncclSuccess)
+        code = ncclRecv(args->result, count, type_of(args->element), (index + ranks - 1) % ranks, comm, stream);
+    ncclResult_t ended = ncclGroupEnd();
+    return (int)(code == ncclSuccess ? ended : code);
+}
+
 static int issue(struct dtp_communicator *communicator, const struct dtp_collective_args *args, void *stream)
 {
     struct nccl_communicator *c = own(communicator);
@@ -59,6 +75,8 @@ static int issue(struct dtp_communicator *communicator, const struct dtp_collect
     uint32_t ranks = c->member[args->group].ranks;
     size_t count = args->bytes / (args->element == DTP_ELEMENT_FP32 ? 4 : 2);
     dtp_communicator_count(communicator, args, ranks);
+    if (args->collective == DTP_SEND_RECV && args->shifts)
+        return shift_around(c, args, count, stream);
     if (args->collective == DTP_SEND_RECV) {
         int peer = (int)((args->peer - c->member[args->group].first) / c->member[args->group].stride);
         return (int)(args->receives ? ncclRecv(args->result, count, type_of(args->element), peer, comm, stream)

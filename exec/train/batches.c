@@ -12,7 +12,7 @@ struct dtp_batches {
     struct dtp_batch_job job;
     struct dtp_device *device;
     struct dtp_batch_layout layout;
-    uint64_t rows;
+    uint64_t rows, own_tokens; /* of a batch; of each of its sequences */
     char *ring;                /* RING steps of `accumulate` batches, in host memory of the device */
     int32_t *sample, *scratch; /* of the thread */
 
@@ -59,6 +59,17 @@ static char *slot(const struct dtp_batches *b, uint64_t step)
     return b->ring + step % RING * b->job.accumulate * b->layout.bytes;
 }
 
+/* Of a sequence and the token behind it: the rank's pieces, and what follows each of their tokens. */
+static void take_own(const struct dtp_batch_job *job, const int32_t *sample, int32_t *tokens, int32_t *targets)
+{
+    const uint64_t own = job->sequence / job->context.ranks, piece = own / job->context.pieces;
+    for (uint32_t i = 0; i < job->context.pieces; i++) {
+        uint64_t from = dtp_context_position(&job->context, own, i * piece);
+        memcpy(tokens + i * piece, sample + from, piece * sizeof *tokens);
+        memcpy(targets + i * piece, sample + from + 1, piece * sizeof *targets);
+    }
+}
+
 static enum dtp_status make_batch(struct dtp_batches *b, uint64_t step, uint32_t micro_step, char *batch)
 {
     const struct dtp_batch_job *job = &b->job;
@@ -69,8 +80,7 @@ static enum dtp_status make_batch(struct dtp_batches *b, uint64_t step, uint32_t
         enum dtp_status status = dtp_token_source_read(job->source, slice * job->micro_batch + i, b->sample, &b->said);
         if (status != DTP_OK)
             return status;
-        memcpy(tokens + i * job->sequence, b->sample, job->sequence * sizeof *tokens);
-        memcpy(targets + i * job->sequence, b->sample + 1, job->sequence * sizeof *targets);
+        take_own(job, b->sample, tokens + i * b->own_tokens, targets + i * b->own_tokens);
     }
     dtp_batch_index(tokens, b->rows, job->vocab, (int32_t *)(batch + b->layout.order_offset_bytes),
                     (int32_t *)(batch + b->layout.starts_offset_bytes),
@@ -139,7 +149,10 @@ enum dtp_status dtp_batches_start(const struct dtp_batch_job *job, struct dtp_de
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     b->job = *job;
     b->device = device;
-    b->rows = job->micro_batch * job->sequence;
+    if (!b->job.context.ranks)
+        b->job.context = (struct dtp_context_place){.ranks = 1, .pieces = 1};
+    b->own_tokens = job->sequence / b->job.context.ranks;
+    b->rows = job->micro_batch * b->own_tokens;
     b->layout = dtp_batch_layout_of(b->rows);
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->changed, NULL);

@@ -3,10 +3,12 @@
  * A batch is laid out as batch_layout.h says: tokens, targets, and the index by which the embedding's gradient is
  * summed in a fixed order. Which sample stands where is arithmetic: sequence b of micro-step m of rank r reads sample
  * ((step * accumulate + m) * ranks + r) * micro_batch + b. So N ranks with K micro-steps train on the samples of one
- * rank with N K of them, and a run that is resumed goes on where it stopped. */
+ * rank with N K of them, and a run that is resumed goes on where it stopped. Ranks that share each sequence read the
+ * same samples, of which each has its own tokens (dtp_context_position), and count as one of these ranks. */
 #ifndef DTP_BATCHES_H
 #define DTP_BATCHES_H
 
+#include "bind/bind.h"
 #include "device/device.h"
 #include "data/token_source.h"
 
@@ -14,6 +16,7 @@ struct dtp_batch_job {
     const struct dtp_token_source *source; /* borrowed until dtp_batches_stop */
     uint64_t vocab, sequence, first_step;
     uint32_t micro_batch, accumulate, rank, ranks;
+    struct dtp_context_place context; /* who of those that share each sequence this is; all 0: nobody does */
 };
 
 /* Samples all ranks read in one step. */

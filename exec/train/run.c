@@ -184,8 +184,10 @@ static enum dtp_status fill_tables(struct dtp_run *run, struct dtp_faults *fault
     if (status != DTP_OK)
         return status;
     float *cosines = staging;
+    struct dtp_context_place place = dtp_bind_context_place(job);
     for (uint64_t i = 0; i < count; i++) {
-        double angle = (double)(i / half) * pow(ROTARY_BASE, -(double)(i % half) / (double)half);
+        double position = (double)dtp_context_position(&place, run->binding->map.sequence, i / half);
+        double angle = position * pow(ROTARY_BASE, -(double)(i % half) / (double)half);
         cosines[i] = (float)cos(angle);
         cosines[count + i] = (float)sin(angle);
     }

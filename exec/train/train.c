@@ -201,7 +201,7 @@ static enum dtp_status bind(struct dtp_trainer *t)
         .host_base = t->host_base,
         .world = t->ranks > 1 ? &t->world : NULL,
         .set = t->set,
-        .optimizer = {(float)s->beta1, (float)s->beta2, (float)s->epsilon, (float)s->weight_decay},
+        .optimizer = {(float)s->beta1, (float)s->beta2, (float)s->epsilon, (float)s->weight_decay, (float)s->momentum},
         .rank = t->of->ranks.rank};
     enum dtp_status status = dtp_bind(&job, &t->binding, t->faults);
     return status == DTP_OK ? dtp_run_create(&t->binding, t->settings->poison, &t->run, t->faults) : status;

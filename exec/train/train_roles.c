@@ -54,15 +54,16 @@ enum dtp_status dtp_train_shape(struct dtp_trainer *t)
         return dtp_fault(t->faults, DTP_BAD_INPUT, t->settings->program, 0,
                          "is no step of training: its roles must agree in the tokens of a batch, of a sequence, of the "
                          "vocabulary and of the step, and one must take batches and one compute a loss");
-    uint32_t rank =
-        dtp_bind_data_rank(&(struct dtp_bind_job){.program = t->program, .set = t->set, .rank = t->of->ranks.rank});
+    const struct dtp_bind_job job = {.program = t->program, .set = t->set, .rank = t->of->ranks.rank};
+    const struct dtp_context_place context = dtp_bind_context_place(&job);
     t->step_tokens = said.tokens;
     t->batch = (struct dtp_batch_job){.vocab = said.vocab,
-                                      .sequence = said.sequence,
+                                      .sequence = said.sequence * context.ranks,
                                       .micro_batch = (uint32_t)(said.rows / said.sequence),
                                       .accumulate = (uint32_t)said.micro_steps,
-                                      .rank = rank,
-                                      .ranks = (uint32_t)said.ranks};
+                                      .rank = dtp_bind_data_rank(&job) / context.ranks,
+                                      .ranks = (uint32_t)said.ranks / context.ranks,
+                                      .context = context};
     return DTP_OK;
 }
 

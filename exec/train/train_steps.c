@@ -28,7 +28,7 @@ static enum dtp_status write_inputs(struct dtp_trainer *t)
     const struct dtp_settings *s = t->settings;
     const void *batches = NULL;
     enum dtp_status status = t->batches ? dtp_batches_take(t->batches, &batches, t->faults) : DTP_OK;
-    uint64_t bytes = dtp_batch_layout_of((uint64_t)t->batch.micro_batch * t->batch.sequence).bytes;
+    uint64_t bytes = dtp_batch_layout_of(t->batch.micro_batch * (t->batch.sequence / t->batch.context.ranks)).bytes;
     if (status != DTP_OK)
         return status;
     for (uint32_t m = 0; m < t->binding.map.micro_steps; m++)

@@ -46,6 +46,8 @@ struct dtp_execution {
     uint32_t tensor_ranks;          /* that divide each layer's matrices; 0: one */
     uint32_t tensor_stride;         /* how many of the role's ranks these are apart; 0: neighbours */
     uint32_t shard_stride;          /* the same of ranks that share a copy */
+    uint32_t context_ranks;         /* that share each sequence, neighbours among ranks of one slice; 0: one */
+    uint32_t context_pieces;        /* of a sequence that each of them has: 1, or 2, one from either end (context.h) */
     double clip_norm;               /* of gradients; 0: they are not clipped */
     uint32_t matmul_sms;            /* that matmuls are made for; 0: all */
     uint32_t collective_ctas;       /* most that a collective may take; 0: the library's choice */

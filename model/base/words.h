@@ -174,7 +174,8 @@ bool dtp_stream_parse(const char *text, enum dtp_stream *out);
     X(AMAX, "amax")                                                                                                    \
     X(SCALE, "scale")                                                                                                  \
     X(OTHER_SCALE, "other_scale")                                                                                      \
-    X(TRANSPOSED, "transposed")
+    X(TRANSPOSED, "transposed")                                                                                        \
+    X(KEYS, "keys")
 enum dtp_role {
 #define DTP_ROLE_ENUM(suffix, text) DTP_ROLE_##suffix,
     DTP_ROLE_TABLE(DTP_ROLE_ENUM)
@@ -184,7 +185,8 @@ enum dtp_role {
 /* Which of its forms a kernel computes: X(suffix, text). Activations of the MLP; norms by mean and deviation or by the
  * root mean square, whose weights multiply as they are or with 1 added; the two formats of fp8; a matmul whose operands
  * of a row a token are some of the columns of wider ones; of a matmul, terms of a sum over tensor parallel ranks, of
- * which the first alone adds the bias. */
+ * which the first alone adds the bias; Muon's products (a matrix by itself, by rows or columns; a polynomial of that;
+ * that times the matrix, from either side) and its passes over the matrix. */
 #define DTP_FORM_TABLE(X)                                                                                              \
     X(NONE, "")                                                                                                        \
     X(SWIGLU, "swiglu")                                                                                                \
@@ -198,7 +200,15 @@ enum dtp_role {
     X(E4M3, "e4m3")                                                                                                    \
     X(E5M2, "e5m2")                                                                                                    \
     X(COLUMNS, "columns")                                                                                              \
-    X(TERMS, "terms")
+    X(TERMS, "terms")                                                                                                  \
+    X(GRAM, "gram")                                                                                                    \
+    X(GRAM_OF_COLUMNS, "gram_of_columns")                                                                              \
+    X(POLYNOMIAL, "polynomial")                                                                                        \
+    X(FROM_LEFT, "from_left")                                                                                          \
+    X(FROM_RIGHT, "from_right")                                                                                        \
+    X(MUON_MOMENTUM, "muon_momentum")                                                                                  \
+    X(MUON_UNIT, "muon_unit")                                                                                          \
+    X(MUON_STEP, "muon_step")
 enum dtp_form {
 #define DTP_FORM_ENUM(suffix, text) DTP_FORM_##suffix,
     DTP_FORM_TABLE(DTP_FORM_ENUM)
@@ -208,6 +218,20 @@ enum dtp_form {
 const char *dtp_form_text(enum dtp_form form);
 /* Of the table but NONE. */
 bool dtp_form_parse(const char *text, enum dtp_form *out);
+
+/* How the host issues the kernels of an operation: one after the other, from the Python of a layer; a loop of a library
+ * that launches the same kernel for one tensor after the other, of which the first alone pays for the layer's Python;
+ * or not at all, for a captured graph replays them. X(suffix, text) */
+#define DTP_ISSUE_TABLE(X) X(APART, "") X(LOOPED, "looped") X(REPLAYED, "replayed")
+enum dtp_issue {
+#define DTP_ISSUE_ENUM(suffix, text) DTP_ISSUE_##suffix,
+    DTP_ISSUE_TABLE(DTP_ISSUE_ENUM)
+#undef DTP_ISSUE_ENUM
+        DTP_ISSUE_COUNT
+};
+const char *dtp_issue_text(enum dtp_issue issue);
+/* Of the table but APART. */
+bool dtp_issue_parse(const char *text, enum dtp_issue *out);
 
 const char *dtp_role_text(enum dtp_role role);
 bool dtp_role_parse(const char *text, enum dtp_role *out);

@@ -57,7 +57,7 @@ static uint64_t core_workspace(const struct dtp_bound *b)
     const struct dtp_transformer *t = b->transformer;
     const struct dtp_plan *plan = b->plan;
     const struct dtp_attention_size size = {.batch = (uint32_t)plan->micro_batch,
-                                            .sequence = (uint32_t)plan->sequence,
+                                            .sequence = (uint32_t)(plan->sequence / (plan->cp ? plan->cp : 1)),
                                             .heads = (uint32_t)t->heads,
                                             .kv_heads = (uint32_t)t->kv_heads,
                                             .head_dim = (uint32_t)t->head_dim,
@@ -65,6 +65,14 @@ static uint64_t core_workspace(const struct dtp_bound *b)
                                             .deterministic = !plan->executor.atomic_attention};
     bool fused = dtp_attention_is_fused(b->bytes.compute == 2, size.sequence, size.head_dim, t->attention_softcap > 0);
     return fused ? dtp_divide_up(dtp_attention_workspace_bytes(&size), b->tokens) : 0;
+}
+
+/* Of a token, beside attention's gradients where it runs in steps of a ring: a step's terms of those of q, of k and v,
+ * keys and values at hand and on their way, and sums of their gradients, which come and go. */
+static uint64_t around(const struct dtp_bound *b, uint64_t q_bytes, uint64_t kv_bytes)
+{
+    uint64_t ring = b->plan->cp ? b->plan->cp : 1;
+    return ring > 1 ? q_bytes + (ring > 2 ? 5 : 3) * kv_bytes : 0;
 }
 
 /* Of a token: x A^T of all adapters of a block. */
@@ -120,9 +128,10 @@ static void size_block(struct dtp_bound *b, struct executor *x)
     if (fp8) /* up's gradient beside its casts, by rows and by columns, for which the activation has gone */
         again = 2 * up - f;
     b->stage[0] = (struct dtp_bound_stage){mlp + beside + again, 0, 0};
-    b->stage[1] = (struct dtp_bound_stage){attention - (norms == 2 && lost ? c * h : 0) + beside + c * q + qkv +
-                                               core_workspace(b) + (apart && !output ? held : 0),
-                                           0, 0};
+    b->stage[1] =
+        (struct dtp_bound_stage){attention - (norms == 2 && lost ? c * h : 0) + beside + c * q + qkv +
+                                     core_workspace(b) + around(b, c * q, 2 * c * kv) + (apart && !output ? held : 0),
+                                 0, 0};
     b->stage[2] = b->stage[3] = b->stage[4] = b->stage[1];
     uint64_t passing = a->layer_kept == c * h ? c * (up + f) : lost ? c * f : 0;
     x->passing = dtp_bound_tokens(b, c * h + passing);

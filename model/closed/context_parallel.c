@@ -3,7 +3,8 @@
  * of a rank's queries, keys, values in the compute dtype, W those of K and V in fp32. Of a layer and micro-step:
  *
  *              forward                                  backward
- *   ring       r-1 shifts of K+V                        r-1 of K+V and as many of their gradients, in r shifts
+ *   ring       r-1 shifts of K+V                        r-1 of K+V and as many of their gradients, in r shifts; or
+ *                                                       each by itself, the last of them beside nothing
  *   gathered   all-gathers of c K and of c V            the same, and their gradients' reduce-scatters
  *   walked     an all-gather of c (K+V), or c-1 shifts  the same but where it is kept, and c shifts of W
  *   exchange   all-to-alls of Q, K, V and the result    of the result's gradient, and of those of Q, K and V
@@ -49,6 +50,11 @@ static bool walks(const struct job *job)
     return job->plan->runtime->walks_gathered;
 }
 
+static bool sums_apart(const struct job *job)
+{
+    return job->plan->runtime->sums_apart;
+}
+
 /* `bytes` in `count` operations together. */
 static void add(struct pass *pass, enum dtp_collective collective, uint64_t bytes, uint64_t count)
 {
@@ -82,7 +88,7 @@ static void add_keys(const struct job *job, struct pass *pass, bool with_gradien
     else if (!with_gradients)
         add(pass, DTP_SEND_RECV, dtp_bytes_product(job->kv, r - 1), r - 1);
     else
-        add(pass, DTP_SEND_RECV, dtp_bytes_product(2 * job->kv, r - 1), r);
+        add(pass, DTP_SEND_RECV, dtp_bytes_product(2 * job->kv, r - 1), sums_apart(job) ? 2 * (r - 1) : r);
 }
 
 static struct pass forward_of(const struct job *job, bool core_alone)
@@ -166,8 +172,20 @@ static double seconds_of(const struct dtp_timing *c, const struct dtp_context *c
     return (double)sent->count * dtp_collective_time(&cost, (double)sent->bytes / (double)sent->count);
 }
 
+/* Seconds of shifts, one of which takes shift_s, beside cores of core_s each, where gradients go around by themselves:
+ * keys and values for the next core beside each but the last, gradients of the one before beside each from the third
+ * on, and the last gradients beside none. */
+static double exposed_apart_s(uint32_t ring, double shift_s, double core_s)
+{
+    double exposed_s = shift_s;
+    for (uint32_t step = 0; step < ring; step++)
+        exposed_s += fmax(0, ((step + 1 < ring) + (step > 1)) * shift_s - core_s);
+    return exposed_s;
+}
+
 /* Of one pass over one layer: each shift runs beside a core, what is gathered to be walked through beside the first. */
-static double exposed_of(const struct dtp_timing *c, const struct job *job, const struct pass *pass, double core_s)
+static double exposed_of(const struct dtp_timing *c, const struct job *job, const struct pass *pass, double core_s,
+                         bool backward)
 {
     double exposed_s = 0;
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
@@ -175,7 +193,10 @@ static double exposed_of(const struct dtp_timing *c, const struct job *job, cons
         double beside = i == DTP_SEND_RECV                               ? (double)pass->of[i].count
                         : i == DTP_ALL_GATHER && !job->context.by_pieces ? 1
                                                                          : 0;
-        exposed_s += fmax(0, s - beside * core_s);
+        if (i == DTP_SEND_RECV && backward && sums_apart(job) && job->context.ring > 1)
+            exposed_s += exposed_apart_s(job->context.ring, s / beside, core_s);
+        else
+            exposed_s += fmax(0, s - beside * core_s);
     }
     return exposed_s;
 }
@@ -191,9 +212,9 @@ double dtp_context_add_time(const struct dtp_timing *c, const struct dtp_communi
     struct dtp_attention_time core = dtp_cluster_attention_time(c->cluster, c->transformer, c->plan, c->tokens);
     struct pass forward = forward_of(&job, false), repeated = forward_of(&job, core_alone), back = backward_of(&job);
     double steps = job.context.steps;
-    double exposed_s = c->layers * exposed_of(c, &job, &forward, core.forward_s / steps) +
-                       again * exposed_of(c, &job, &repeated, core.forward_s / steps) +
-                       c->layers * exposed_of(c, &job, &back, core.backward_s / steps);
+    double exposed_s = c->layers * exposed_of(c, &job, &forward, core.forward_s / steps, false) +
+                       again * exposed_of(c, &job, &repeated, core.forward_s / steps, false) +
+                       c->layers * exposed_of(c, &job, &back, core.backward_s / steps, true);
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         double s = seconds_of(c, &job.context, (enum dtp_collective)i, &communication->context[i]);
         time->collective_s[i] += s;

@@ -142,9 +142,29 @@ static bool measured_kernels(const struct dtp_cluster *cluster, const struct dtp
     return cluster->measured && execution->own_kernels;
 }
 
+/* A framework's kernels of a kind as they were measured with its own program; NAN: they were not. */
+static double framework_bytes_per_s(const struct dtp_cluster *cluster, enum dtp_memory_kernel kind)
+{
+    switch (kind) {
+    case DTP_KERNEL_EAGER: return dtp_measured_pass_bytes_per_s(cluster->measured, DTP_MEASURED_PASS_EAGER);
+    case DTP_KERNEL_FUSED: return dtp_measured_pass_bytes_per_s(cluster->measured, DTP_MEASURED_PASS_FUSED);
+    case DTP_KERNEL_STREAMING: return dtp_measured_pass_bytes_per_s(cluster->measured, DTP_MEASURED_PASS_STREAMING);
+    case DTP_KERNEL_INDEXED:
+    case DTP_KERNEL_OUTER:
+    case DTP_KERNEL_TRANSPOSING:
+    case DTP_KERNEL_COLUMNS:
+    case DTP_MEMORY_KERNEL_COUNT: break;
+    }
+    return (double)NAN;
+}
+
 double dtp_cluster_memory_kernel_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution,
                                              enum dtp_memory_kernel kind)
 {
+    if (cluster->measured && !execution->own_kernels) {
+        double framework = framework_bytes_per_s(cluster, kind);
+        return isfinite(framework) ? framework : dtp_memory_kernel_bytes_per_s(&cluster->gpu, execution, kind);
+    }
     double measured = measured_kernels(cluster, execution)
                           ? dtp_measured_kernels_bytes_per_s(
                                 cluster->measured, kind == DTP_KERNEL_STREAMING ? is_optimizer : is_of_a_block)

@@ -23,6 +23,7 @@
 #include "base/bytes.h"
 #include "lower/block_backward.h"
 #include "lower/block_forward.h"
+#include "lower/lower_graphs.h"
 
 /* Of a token: c bytes of the compute dtype, k rows of h. */
 struct rows {
@@ -163,7 +164,11 @@ static void read_splits(struct dtp_lowering *l)
     dtp_draft_begin(l, &draft, DTP_OP_ROUTER, "splits");
     dtp_draft_use(&draft, splits, DTP_READ | DTP_FREE);
     draft_eager(l, &draft, 0, 4);
+    if (dtp_plan_replays(l->plan, DTP_GRAPH_MOE_PREPROCESS))
+        draft.op.demand.issue = DTP_ISSUE_REPLAYED;
     dtp_op_id copied = dtp_draft_end(l, &draft);
+    if (dtp_plan_replays_all(l->plan)) /* they stay on the device */
+        return;
     dtp_draft_begin(l, &draft, DTP_OP_HOST_WAIT, "splits");
     draft.op.stream = DTP_STREAM_HOST;
     dtp_draft_after(&draft, copied);

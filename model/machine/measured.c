@@ -123,6 +123,11 @@ static void sum_rows(struct dtp_measured *m)
             m->kernel_bytes[kind] += row->number[DTP_MEASURED_bytes];
             m->kernel_s[kind] += row->number[DTP_MEASURED_seconds];
         }
+        for (int pass = 0; pass < DTP_MEASURED_PASS_COUNT && row->measurement == DTP_MEASUREMENT_KERNEL; pass++)
+            if (strcmp(row->what, dtp_measured_pass_text((enum dtp_measured_pass)pass)) == 0) {
+                m->pass_bytes[pass] += row->number[DTP_MEASURED_bytes];
+                m->pass_s[pass] += row->number[DTP_MEASURED_seconds];
+            }
         for (int pass = 0; pass < DTP_MEASURED_MATMUL_COUNT && row->measurement == DTP_MEASUREMENT_MATMUL; pass++)
             if (strcmp(row->what, dtp_measured_matmul_text((enum dtp_measured_matmul)pass)) == 0)
                 m->knows[row->dtype][pass] = true;
@@ -301,6 +306,11 @@ double dtp_measured_kernels_bytes_per_s(const struct dtp_measured *measured, boo
             seconds += measured->kernel_s[kind];
         }
     return bytes / seconds; /* NAN: 0 / 0 */
+}
+
+double dtp_measured_pass_bytes_per_s(const struct dtp_measured *measured, enum dtp_measured_pass pass)
+{
+    return measured->pass_bytes[pass] / measured->pass_s[pass]; /* NAN: 0 / 0 */
 }
 
 double dtp_measured_step_s(const struct dtp_measured *measured, const char *what)

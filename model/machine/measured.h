@@ -62,6 +62,8 @@ double dtp_measured_matmul_s(const struct dtp_measured *measured, enum dtp_measu
                              double m, double n, double k);
 /* Bytes/s of all measured kernels of these kinds together, as the closed form counts their bytes; NAN: none. */
 double dtp_measured_kernels_bytes_per_s(const struct dtp_measured *measured, bool (*is_one)(enum dtp_op_kind kind));
+/* Bytes/s of all rows of a framework's kernels with that word; NAN: none. */
+double dtp_measured_pass_bytes_per_s(const struct dtp_measured *measured, enum dtp_measured_pass pass);
 /* Of a row of step: "gap_live", "gap_graph", "launch", DTP_MEASURED_PACE; NAN: not measured. */
 double dtp_measured_step_s(const struct dtp_measured *measured, const char *what);
 

@@ -320,6 +320,34 @@ void dtp_parameter_adapter_module(const struct dtp_parameter_adapter adapters[DT
     dtp_parameter_shard(out, shard_group);
 }
 
+/* Tensors of a module in their order: the next vector, then all up to the matrix behind it. */
+bool dtp_parameter_next_vectors(const struct dtp_parameter_module *module, int *next, struct dtp_parameter_run *run)
+{
+    bool found = false;
+    uint64_t place = *next ? run->place + run->elements : 0;
+    for (; *next < DTP_PARAMETER_COUNT; ++*next) {
+        const struct dtp_parameter_tensor *t = &module->tensor[*next];
+        if (!t->exists || (!found && t->rows > 1))
+            continue;
+        if (t->rows > 1)
+            break;
+        run->begin = found ? run->begin : t->offset_elements;
+        run->elements = t->offset_elements + t->extent_elements - run->begin;
+        found = true;
+    }
+    run->elements = found ? round_up(run->elements, DTP_PARAMETER_ALIGNMENT) : 0;
+    run->place = place;
+    return found;
+}
+
+uint64_t dtp_parameter_vector_elements(const struct dtp_parameter_module *module)
+{
+    struct dtp_parameter_run run = {.elements = 0};
+    for (int next = 0; dtp_parameter_next_vectors(module, &next, &run);)
+        continue;
+    return round_up(run.place, DTP_PARAMETER_SHARD_ALIGNMENT);
+}
+
 void dtp_parameter_shard(struct dtp_parameter_module *module, uint64_t shard_group)
 {
     module->shard_elements = round_up(dtp_divide_up(module->elements, shard_group), DTP_PARAMETER_SHARD_ALIGNMENT);

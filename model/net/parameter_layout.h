@@ -128,6 +128,16 @@ struct dtp_parameter_module {
 void dtp_parameter_shard(struct dtp_parameter_module *module, uint64_t shard_group);
 bool dtp_parameter_parse(const char *text, enum dtp_parameter *out);
 
+/* Vectors that follow each other in a module, between its matrices, as one run: its elements [begin, begin + elements)
+ * of the module, with what lies between them; `place` is where it stands among all runs, one behind the other. False:
+ * there is none from *next on. */
+struct dtp_parameter_run {
+    uint64_t begin, elements, place;
+};
+bool dtp_parameter_next_vectors(const struct dtp_parameter_module *module, int *next, struct dtp_parameter_run *run);
+/* Of all runs, to a multiple of DTP_PARAMETER_SHARD_ALIGNMENT. */
+uint64_t dtp_parameter_vector_elements(const struct dtp_parameter_module *module);
+
 /* L + 2. */
 uint64_t dtp_parameter_module_count(const struct dtp_transformer *transformer);
 /* All blocks are alike, so any of 1 .. L gives the same. Matrices start with deviation 0.02, those that write into the

@@ -48,7 +48,7 @@ static bool copies_core(const struct dtp_layer_kind *kind, const struct dtp_cont
         return true;
     if (kind->kv_latent) /* they lie by tokens; a padded result is cut to size */
         return kind->pads_values || dtp_plan_keeps_fp8(plan);
-    return dtp_plan_keeps_fp8(plan) || (kind->rotary && plan->rope_fp32 && plan->runtime->copies_heads) ||
+    return dtp_plan_keeps_fp8(plan) || (kind->rotary && plan->rope_fp32 && dtp_plan_layers(plan)->copies_heads) ||
            context->exchanged > 1 || context->by_pieces || (context->ring > 1 && plan->runtime->walks_gathered);
 }
 
@@ -316,7 +316,7 @@ static void cut_first(struct dtp_layer_tensors *out, const struct dtp_plan *plan
 {
     uint64_t needed = 0;
     out->saved_first = out->saved;
-    out->cut = out->kind.adapted && !plan->adapters.train_ends && !plan->runtime->inputs_require_grad;
+    out->cut = out->kind.adapted && !plan->adapters.train_ends && !dtp_plan_layers(plan)->inputs_require_grad;
     if (!out->cut)
         return;
     for (int i = 0; i < out->operators; i++) {
@@ -335,11 +335,12 @@ static void cut_first(struct dtp_layer_tensors *out, const struct dtp_plan *plan
     out->saved_first &= needed;
 }
 
-/* Under eager autocast each linear that reads a norm's result saves a cast of its own. Measured of pipelines, which
- * alone count it. */
+/* Under eager autocast each linear that reads a norm's fp32 result casts it for itself and saves that cast: autocast
+ * caches casts of leaves that require a gradient, weights, and of nothing else (cached_cast, aten's autocast_mode.cpp).
+ */
 static void count_casts(struct dtp_layer_tensors *out, const struct dtp_plan *plan)
 {
-    if (!dtp_plan_autocast(plan) || out->fused || plan->pp <= 1)
+    if (!dtp_plan_autocast(plan) || out->fused)
         return;
     for (int i = 0; i < out->operators; i++) {
         if (out->op[i].kind != DTP_LAYER_OP_NORM || !out->op[i].makes)

@@ -33,7 +33,8 @@
     X(ACCUMULATION, p->accumulate > 1, "accumulate above 1")                                                           \
     X(TENSOR, p->runtime->splits &DTP_AXES(TP),                                                                        \
       "runtimes with tensor parallelism (deepspeed, dtplan, megatron, nanotron, torch)")                               \
-    X(CONTEXT, p->runtime->splits &DTP_AXES(CP), "runtimes with context parallelism (deepspeed, megatron, torch)")     \
+    X(CONTEXT, p->runtime->splits &DTP_AXES(CP),                                                                       \
+      "runtimes with context parallelism (deepspeed, dtplan, megatron, torch)")                                        \
     X(EXPERTS, p->runtime->expert_parallel, "runtimes with expert parallelism (megatron, torch)")                      \
     X(SPLIT_EXPERTS, p->ep > 1, "expert parallelism (ep above 1)")                                                     \
     X(SPLIT_TENSORS, p->tp > 1, "tensor parallelism (tp above 1)")                                                     \
@@ -51,8 +52,9 @@
     X(ULYSSES, p->runtime->overlap_comm && p->cp > 1, "context parallelism (cp above 1) under runtime deepspeed")      \
     X(ZERO3, dtp_plan_fetches_modules(p), "zero3 under runtime deepspeed")                                             \
     X(SEGMENTS, !p->runtime->arena, "PyTorch's allocator, which all runtimes but dtplan have")                         \
-    X(CHAINS, p->runtime->chains_norms, "runtime peft")                                                                \
+    X(CHAINS, dtp_plan_layers(p)->chains_norms, "runtime peft, or deepspeed with transformers_layers")                 \
     X(ADAPTERS, p->adapters.rank, "adapters (lora)")                                                                   \
+    X(INT4, p->adapters.rank && p->adapters.base == DTP_BASE_INT4, "adapters (lora) on base int4")                     \
     X(EXECUTOR, p->runtime->executed, "runtime dtplan")                                                                \
     X(EXECUTOR_NORM, p->runtime->executed && !p->executor.update_in_backward,                                          \
       "runtime dtplan without update_in_backward")

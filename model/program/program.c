@@ -309,8 +309,8 @@ static const char *fault_of_demand(const struct dtp_demand *demand)
         return "a demand is negative, not finite or absurdly large";
     if ((unsigned)demand->dtype >= DTP_DTYPE_COUNT)
         return "no such format";
-    if (demand->memory_kernel >= DTP_MEMORY_KERNEL_COUNT || demand->recompute > 1)
-        return "no such memory_kernel, or recompute is neither 0 nor 1";
+    if (demand->memory_kernel >= DTP_MEMORY_KERNEL_COUNT || demand->issue >= DTP_ISSUE_COUNT || demand->recompute > 1)
+        return "no such memory_kernel or issue, or recompute is neither 0 nor 1";
     return NULL;
 }
 
@@ -356,12 +356,14 @@ static const char *fault_of_operand(struct dtp_program *program, bool memory_onl
     return fault;
 }
 
-/* Heads of rotary and norms of q and k, tokens of a sequence of an embedding, the soft cap of a loss. */
+/* Heads of rotary, norms of q and k and what stands around attention in steps, tokens of a sequence of an embedding,
+ * the soft cap of a loss. */
 static bool takes_shape(enum dtp_op_kind kind)
 {
     return dtp_op_kind_class(kind) == DTP_CLASS_ATTENTION || kind == DTP_OP_ROTARY || kind == DTP_OP_ROTARY_BACKWARD ||
            kind == DTP_OP_QK_NORM || kind == DTP_OP_QK_NORM_BACKWARD || kind == DTP_OP_EMBEDDING ||
-           kind == DTP_OP_EMBEDDING_BACKWARD || kind == DTP_OP_LOSS_PARTS || kind == DTP_OP_LOSS_BACKWARD;
+           kind == DTP_OP_EMBEDDING_BACKWARD || kind == DTP_OP_COPY_IN || kind == DTP_OP_COPY_OUT ||
+           kind == DTP_OP_MERGE || kind == DTP_OP_LOSS_PARTS || kind == DTP_OP_LOSS_BACKWARD;
 }
 
 /* What is wrong with the shapes of an operation, or NULL: without one attention has no price, and others have none. */

@@ -105,7 +105,7 @@ struct dtp_demand {
     uint8_t memory_kernel; /* enum dtp_memory_kernel, for class MEMORY */
     uint8_t recompute;     /* 1: repeated forward work */
     uint8_t form;          /* enum dtp_form, of a kernel that has several */
-    uint8_t zero;          /* no hole lies here: equal demands are equal bytes */
+    uint8_t issue;         /* enum dtp_issue. No hole lies behind: equal demands are equal bytes */
 };
 
 /* As it is added. */

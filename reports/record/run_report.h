@@ -55,7 +55,8 @@ struct dtp_run_report {
     struct dtp_error_split split;
     struct dtp_class_times classes[DTP_CLASS_STORAGE + 1];
     struct dtp_phase_times phases[DTP_COMPARE_PHASE_COUNT];
-    double exposed_tensor_s; /* measured: collectives of tensor parallel ranks that nothing hides */
+    double exposed_tensor_s;  /* measured: collectives of tensor parallel ranks that nothing hides */
+    double exposed_context_s; /* the same of context parallel ones */
 };
 
 /* Whether the times that were measured are of what was predicted: a GPU's of a GPU, which no other rank shares; a

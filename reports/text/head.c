@@ -194,7 +194,8 @@ void dtp_report_runtime_words(const struct dtp_plan *plan, char *out, size_t byt
 static void strategy_words(const struct dtp_job *job, char *out, size_t bytes)
 {
     const struct dtp_plan *p = &job->plan;
-    char runtime[64], group[64] = "", tensor[64] = "", experts[64] = "", chunks[32] = "", stages[256] = "";
+    char runtime[64], group[64] = "", tensor[64] = "", context[64] = "", experts[64] = "", chunks[32] = "",
+                      stages[256] = "";
     dtp_report_runtime_words(p, runtime, sizeof runtime);
     if (p->strategy != DTP_DDP && job->cluster.gpus > 1)
         snprintf(group, sizeof group, " over %u GPUs%s", p->shard_group,
@@ -202,6 +203,8 @@ static void strategy_words(const struct dtp_job *job, char *out, size_t bytes)
     if (p->tp > 1)
         snprintf(tensor, sizeof tensor, "tensor parallel %u%s, ", p->tp,
                  p->sequence_parallel ? " with sequence parallel" : "");
+    if (p->cp > 1)
+        snprintf(context, sizeof context, "context parallel %u (%s), ", p->cp, dtp_cp_comm_text(p->cp_comm));
     if (p->ep > 1)
         snprintf(experts, sizeof experts, "experts divided among %u GPUs, ", p->ep);
     if (p->pp > 1 && p->virtual_stages > 1)
@@ -210,7 +213,8 @@ static void strategy_words(const struct dtp_job *job, char *out, size_t bytes)
         snprintf(stages, sizeof stages, "pipeline of %u ranks (%s%s%s%s), ", p->pp, dtp_schedule_row(p->schedule)->word,
                  chunks, p->stages.cut == DTP_STAGE_CUT_EVEN ? "" : ", stages ",
                  p->stages.cut == DTP_STAGE_CUT_EVEN ? "" : dtp_stage_choice_text(&p->stages));
-    snprintf(out, bytes, "%s%s%s%s%s, %s, ", tensor, experts, stages, dtp_strategy_text(p->strategy), group, runtime);
+    snprintf(out, bytes, "%s%s%s%s%s%s, %s, ", tensor, context, experts, stages, dtp_strategy_text(p->strategy), group,
+             runtime);
 }
 
 /* ", gather_engine copy": a key and its value, of a switch the key alone. */

@@ -152,22 +152,21 @@ static void print_phases(const struct dtp_run_report *r, const struct dtp_page *
     dtp_grid_end(&grid, page, 2);
 }
 
-/* What tensor parallel ranks wait for each other. */
-static void print_tensor(const struct dtp_run_report *r, const struct dtp_page *page)
+/* What ranks that divide the model, or share sequences, wait for each other. */
+static void print_exposed(const struct dtp_run_report *r, const char *heading, enum dtp_stream stream,
+                          double measured_s, const struct dtp_page *page)
 {
     struct dtp_unit unit = dtp_unit_time(r->measured->step_s);
     struct dtp_grid grid;
-    double predicted_s = r->simulated->timeline.exposed_by_stream_s[DTP_STREAM_TENSOR];
-    if (r->simulated->job.plan.tp < 2)
-        return;
-    dtp_page_heading(page, "TENSOR PARALLEL", "collectives that nothing hides, in %s", unit.name);
+    double predicted_s = r->simulated->timeline.exposed_by_stream_s[stream];
+    dtp_page_heading(page, heading, "collectives that nothing hides, in %s", unit.name);
     if (!dtp_run_report_comparable(r)) {
-        fprintf(page->file, "  exposed in a step, measured %.3f\n", r->exposed_tensor_s / unit.divisor);
+        fprintf(page->file, "  exposed in a step, measured %.3f\n", measured_s / unit.divisor);
         return;
     }
     dtp_grid_create(&grid, "lrrr");
     put_header(&grid);
-    put_figures(&grid, unit.divisor, 3, "exposed in a step", predicted_s, r->exposed_tensor_s);
+    put_figures(&grid, unit.divisor, 3, "exposed in a step", predicted_s, measured_s);
     dtp_grid_end(&grid, page, 2);
 }
 
@@ -288,7 +287,10 @@ void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *pa
     print_step(report, page);
     if (m->alone_s) {
         print_phases(report, page);
-        print_tensor(report, page);
+        if (report->simulated->job.plan.tp > 1)
+            print_exposed(report, "TENSOR PARALLEL", DTP_STREAM_TENSOR, report->exposed_tensor_s, page);
+        if (report->simulated->job.plan.cp > 1)
+            print_exposed(report, "CONTEXT PARALLEL", DTP_STREAM_CONTEXT, report->exposed_context_s, page);
         print_classes(report, page);
     }
     if (report->split_known)

@@ -9,15 +9,21 @@
 #include <inttypes.h>
 #include <math.h>
 
-/* Whether tensor parallel ranks divide the stages: then what they wait for each other is a column. */
-static bool is_cut(const struct dtp_stages_report *r)
+/* Whether tensor parallel ranks divide the stages, and context parallel ones sequences: then what these wait for each
+ * other is a column. */
+struct shared {
+    bool tensor, context;
+};
+
+static struct shared shared_by(const struct dtp_stages_report *r)
 {
-    return r->simulated->job.plan.tp > 1;
+    return (struct shared){r->simulated->job.plan.tp > 1, r->simulated->job.plan.cp > 1};
 }
 
-static void put_heads(struct dtp_grid *grid, const struct dtp_unit *memory, const struct dtp_unit *time, bool cut)
+static void put_heads(struct dtp_grid *grid, const struct dtp_unit *memory, const struct dtp_unit *time,
+                      struct shared shared)
 {
-    static const char *const heads[] = {"sends", "tp", "idle: warm-up", "steady", "drain"};
+    static const char *const heads[] = {"sends", "tp", "cp", "idle: warm-up", "steady", "drain"};
     dtp_grid_row(grid, DTP_INK_BOLD);
     dtp_grid_cell(grid, "rank");
     dtp_grid_cell(grid, "layers");
@@ -27,7 +33,7 @@ static void put_heads(struct dtp_grid *grid, const struct dtp_unit *memory, cons
     dtp_grid_cell(grid, "busy %%");
     dtp_grid_cell(grid, "computes, %s", time->name);
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
-        if (cut || i != 1)
+        if ((shared.tensor || i != 1) && (shared.context || i != 2))
             dtp_grid_cell(grid, "%s", heads[i]);
     for (int i = 0; i < DTP_WAIT_COUNT; i++)
         dtp_grid_cell(grid, i ? "%s" : "for %s", dtp_wait_text((enum dtp_wait)i));
@@ -44,18 +50,19 @@ static void put_bytes(struct dtp_grid *grid, double bytes, const struct dtp_unit
 }
 
 static void put_times(struct dtp_grid *grid, const struct dtp_pipeline_stages *s, uint32_t index,
-                      const struct dtp_unit *time, bool cut)
+                      const struct dtp_unit *time, struct shared shared)
 {
     const struct dtp_pipeline_rank *r = &s->ranks[index];
     const double seconds[] = {r->compute_s + r->optimizer_s,
                               r->exposed_transfers_s,
                               r->exposed_tensor_s,
+                              r->exposed_context_s,
                               r->warm_up_idle_s,
                               r->steady_idle_s,
                               r->drain_idle_s};
     dtp_grid_cell(grid, "%.1f", 100 * dtp_pipeline_busy_fraction(s, index));
     for (size_t i = 0; i < sizeof seconds / sizeof *seconds; i++)
-        if (cut || i != 2)
+        if ((shared.tensor || i != 2) && (shared.context || i != 3))
             dtp_grid_cell(grid, "%.3f", seconds[i] / time->divisor);
     for (int i = 0; i < DTP_WAIT_COUNT; i++)
         dtp_grid_cell(grid, "%.3f", r->idle_for_s[i] / time->divisor);
@@ -90,7 +97,7 @@ static void put_stage(struct dtp_grid *grid, const struct dtp_stages_report *r, 
     put_bytes(grid, (double)role->memory.allocated_peak_bytes, memory);
     put_bytes(grid, sent(role->totals.sent_bytes, 1), memory);
     if (r->comparable)
-        put_times(grid, r->predicted, index, time, is_cut(r));
+        put_times(grid, r->predicted, index, time, shared_by(r));
     dtp_grid_row(grid, DTP_INK_PLAIN);
     dtp_grid_cell(grid, "%s", "");
     dtp_grid_cell(grid, "%s", "");
@@ -99,7 +106,7 @@ static void put_stage(struct dtp_grid *grid, const struct dtp_stages_report *r, 
     put_bytes(grid, outcome && outcome->steps ? sent(outcome->sent_bytes, (double)outcome->steps) : (double)NAN,
               memory);
     if (r->ran)
-        put_times(grid, r->ran, index, time, is_cut(r));
+        put_times(grid, r->ran, index, time, shared_by(r));
 }
 
 static void put_stages(const struct dtp_stages_report *r, const struct dtp_page *page)
@@ -110,17 +117,21 @@ static void put_stages(const struct dtp_stages_report *r, const struct dtp_page 
     struct dtp_grid grid;
     dtp_page_heading(page, "STAGES", "%s, %" PRIu32 " stages of ranks: what each takes, sends and waits for in a step",
                      dtp_schedule_row(r->predicted->schedule)->word, r->predicted->rank_count);
-    dtp_grid_create(&grid, is_cut(r) ? "lllrrrrrrrrrrrrrr" : "lllrrrrrrrrrrrrr");
-    put_heads(&grid, &memory, &time, is_cut(r));
+    const struct shared shared = shared_by(r);
+    char alignment[] = "lllrrrrrrrrrrrrrrr";
+    alignment[sizeof alignment - 3 + shared.tensor + shared.context] = '\0';
+    dtp_grid_create(&grid, alignment);
+    put_heads(&grid, &memory, &time, shared);
     for (uint32_t i = 0; i < r->predicted->rank_count; i++)
         put_stage(&grid, r, i, &memory, &time);
     dtp_grid_end(&grid, page, 2);
     dtp_page_say(
         page, 2, 2,
-        "busy: with a kernel. sends: transfers that nothing hides. %sIdle before the first backward (warm-up), "
+        "busy: with a kernel. sends: transfers that nothing hides. %s%sIdle before the first backward (warm-up), "
         "behind the last forward (drain), between (steady), and by what is waited for. queues: most activations "
         "and gradients that had been made and waited. Of the last step, in which each operation is timed.%s",
-        is_cut(r) ? "tp: collectives of tensor parallel ranks that nothing hides. " : "",
+        shared.tensor ? "tp: collectives of tensor parallel ranks that nothing hides. " : "",
+        shared.context ? "cp: the same of context parallel ranks. " : "",
         r->comparable ? ""
         : dtp_run_shares(r->measured)
             ? " No time is predicted: those of shared GPUs mean nothing."

@@ -225,6 +225,8 @@ def make(name, s):
 TRAINED = Shape(128, 2, 101, 64, 2, 1, 32, 96, 2, gpt=False, tied=False)
 ADAPTED = TRAINED._replace(rank=8, alpha=16, targets=TARGETS)
 BIASED = TRAINED._replace(layers=1, gpt=True)
+# Small enough for two hundred steps.
+FOLLOWED = Shape(32, 4, 53, 32, 2, 1, 16, 48, 1, gpt=False, tied=False)
 
 if __name__ == "__main__":
     # A vocabulary of 50 or 101 makes rows of logits that do not begin at multiples of 16 bytes.
@@ -253,3 +255,4 @@ if __name__ == "__main__":
     make("llama_wide", Shape(128, 2, 101, 64, 1, 1, 64, 88, 1, gpt=False, tied=False))
     make("trained", TRAINED)
     make("biased", BIASED)
+    make("followed", FOLLOWED)

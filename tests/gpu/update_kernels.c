@@ -162,6 +162,84 @@ static void test_adamw8(uint64_t blocks, int mode, bool plain)
         VERIFY(adamw8, a);
 }
 
+static void test_sgd_momentum(uint64_t count, int mode)
+{
+    const enum dtp_element element = mode ? halves : DTP_ELEMENT_FP32;
+    case_begin("sgd with momentum %s %llu", named(element), (unsigned long long)count);
+    struct dtp_step_scalars of_step = {.learning_rate = 1e-2f, .step = 3, .seed = 11, .clip_scale = 0.6f};
+    struct tensor *scalars = bytes_of("scalars", &of_step, sizeof of_step),
+                  *gradient = input("gradient", element, count, 1);
+    struct tensor *weights = updated(input("weights", element, count, 1), ulps_of(element), 8 * EPSILON),
+                  *momentum = updated(input("momentum", element, count, 1), ulps_of(element), 8 * EPSILON);
+    struct dtp_adamw_args a[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        a[s] = (struct dtp_adamw_args){.gradient = gradient->at[s],
+                                       .weights = weights->at[s],
+                                       .moment1 = momentum->at[s],
+                                       .count = count,
+                                       .beta1 = 0.9f,
+                                       .decay = 0.1f,
+                                       .range_count = 1,
+                                       .range_begin = {0},
+                                       .range_end = {count / 3},
+                                       .scalars = scalars->at[s],
+                                       .gradient_element = element,
+                                       .weight_element = element,
+                                       .moment_element = element};
+    VERIFY(sgd, a);
+}
+
+/* The three passes of Muon, without products between them. Sums of squares are cut alike on both sides. */
+static void test_muon(uint64_t count, int mode)
+{
+    const enum dtp_element element = mode ? halves : DTP_ELEMENT_FP32;
+    case_begin("muon %s %llu", named(element), (unsigned long long)count);
+    struct dtp_step_scalars of_step = {.learning_rate = 1e-2f, .step = 3, .seed = 11, .clip_scale = 0.6f};
+    struct tensor *scalars = bytes_of("scalars", &of_step, sizeof of_step),
+                  *gradient = input("gradient", element, count, 1);
+    struct tensor *momentum = updated(input("momentum", element, count, 1), ulps_of(element), 8 * EPSILON);
+    struct tensor *update = result("update", DTP_ELEMENT_BF16, count, 2, 1e-6),
+                  *partial = result("partial", DTP_ELEMENT_FP32, DTP_SQUARE_SUM_PARTIALS, 2e4, 1e-2);
+    struct tensor *weights = updated(input("weights", element, count, 1), ulps_of(element), 1e-3);
+    struct dtp_muon_momentum_args m[SIDES];
+    struct dtp_muon_unit_args u[SIDES];
+    struct dtp_adamw_args a[SIDES];
+    for (int s = 0; s < SIDES; s++) {
+        m[s] = (struct dtp_muon_momentum_args){.gradient = gradient->at[s],
+                                               .momentum = momentum->at[s],
+                                               .result = update->at[s],
+                                               .partial = partial->at[s],
+                                               .count = count,
+                                               .factor = 0.95f,
+                                               .scalars = scalars->at[s],
+                                               .gradient_element = element,
+                                               .momentum_element = element};
+        u[s] = (struct dtp_muon_unit_args){
+            .values = update->at[s], .partial = partial->at[s], .count = count, .scalars = scalars->at[s]};
+        a[s] = (struct dtp_adamw_args){.gradient = update->at[s],
+                                       .weights = weights->at[s],
+                                       .count = count,
+                                       .decay = 0.1f,
+                                       .factor = 3,
+                                       .range_count = 1,
+                                       .range_begin = {0},
+                                       .range_end = {count},
+                                       .scalars = scalars->at[s],
+                                       .gradient_element = DTP_ELEMENT_BF16,
+                                       .weight_element = element};
+    }
+    int status = dtp_reference_muon_momentum(NULL, &m[HOST], NULL) || dtp_reference_muon_unit(NULL, &u[HOST], NULL) ||
+                 dtp_reference_sgd(NULL, &a[HOST], NULL);
+    for (int round = 0; round < 2; round++) {
+        restore_device();
+        status = status ? status : dtp_cuda_muon_momentum(NULL, &m[DEVICE], NULL);
+        status = status ? status : dtp_cuda_muon_unit(NULL, &u[DEVICE], NULL);
+        status = status ? status : dtp_cuda_sgd(NULL, &a[DEVICE], NULL);
+        keep_round(round);
+    }
+    compare(status);
+}
+
 static void test_skipped_step(void)
 {
     case_begin("adamw skipped");
@@ -188,6 +266,11 @@ void test_optimizer(void)
             test_adamw8(1, mode, plain);
             test_adamw8(small ? 40 : 9000, mode, plain);
         }
+    }
+    for (int mode = 0; mode < 2; mode++) {
+        test_sgd_momentum(1003, mode);
+        test_muon(64, mode);
+        test_muon(small ? 96 * 688 : 4096 * 1000, mode);
     }
     for (int mode = 0; mode < 8; mode++) {
         test_adamw(1, 0, mode);

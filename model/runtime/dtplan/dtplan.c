@@ -182,6 +182,21 @@ static void check_tensor(struct dtp_resolver *r)
     check_beside(r, "tp");
 }
 
+/* Tables of learned positions have a row for each token of a sequence, of which a rank here has some alone. */
+static void check_context(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (p->cp < 2)
+        return;
+    if (r->transformer->position == DTP_POSITION_LEARNED)
+        dtp_plan_refuse(r, "cp",
+                        "with learned positions, of which a rank has some rows alone, is not run under runtime "
+                        "dtplan yet; use a model with rope");
+    if (dtp_plan_adapts(p))
+        dtp_plan_refuse(r, "cp", "with adapters (lora) is not run under runtime dtplan yet; leave it out");
+    check_beside(r, "cp");
+}
+
 /* A kernel packs whole blocks of neighbours. */
 static void check_packed(struct dtp_resolver *r)
 {
@@ -262,6 +277,7 @@ static void check(struct dtp_resolver *r)
     check_collective_choices(r);
     check_stages(r);
     check_tensor(r);
+    check_context(r);
     check_update_in_backward(r);
 }
 
@@ -294,7 +310,9 @@ const struct dtp_runtime dtp_runtime_dtplan = {
     .keeps_fp8 = true,
     .gradients_in_matmul = true,
     .vocab_multiple = DTP_PARAMETER_ALIGNMENT,
-    .splits = DTP_AXES(TP) | DTP_AXES(PP),
+    .splits = DTP_AXES(TP) | DTP_AXES(PP) | DTP_AXES(CP),
+    .cp_comms = 1u << DTP_CP_P2P,
+    .sums_apart = true,
     .gathers_again = true,
     .schedules = ~0u,
     .sends_beside = true,
@@ -305,6 +323,7 @@ const struct dtp_runtime dtp_runtime_dtplan = {
     .adapters = true,
     .fused_kernels = true,
     .own_kernels = true,
+    .optimizer_shapes = 1u << DTP_STATE_MATRICES,
     .packs_matrices = true,
     .chunks_loss = true,
     .stops_replay = true,

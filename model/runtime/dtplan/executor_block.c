@@ -1,4 +1,5 @@
 #include "runtime/dtplan/executor_block.h"
+#include "runtime/dtplan/executor_context_work.h"
 
 #include "base/bytes.h"
 #include "plan/layer_tensors.h"
@@ -325,10 +326,11 @@ void dtp_executor_block_of(const struct dtp_transformer *transformer, const stru
                            struct dtp_executor_block *out)
 {
     struct dtp_layer_operator from[DTP_LAYER_OPERATORS];
-    *out = (struct dtp_executor_block){.tokens = dtp_bytes_product(plan->micro_batch, plan->sequence),
-                                       .stream_tokens = dtp_bytes_product(plan->micro_batch, plan->sequence) /
-                                                        (plan->sequence_shards ? plan->sequence_shards : 1),
-                                       .sequence = plan->sequence,
+    *out = (struct dtp_executor_block){.tokens = dtp_plan_tokens(plan),
+                                       .stream_tokens =
+                                           dtp_plan_tokens(plan) / (plan->sequence_shards ? plan->sequence_shards : 1),
+                                       .sequence = plan->sequence / (plan->cp ? plan->cp : 1),
+                                       .ring = plan->cp ? plan->cp : 1,
                                        .element_bytes = dtp_plan_compute_bytes(plan),
                                        .epilogue = plan->executor.gelu_epilogue,
                                        .fp8 = plan->precision.compute == DTP_FP8,
@@ -515,6 +517,9 @@ struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_execut
             return (struct dtp_executor_traffic){dtp_executor_added_bytes(block), 2};
         return (struct dtp_executor_traffic){0, launches_of(op)};
     case DTP_OP_QUANTIZE: return (struct dtp_executor_traffic){0, 0}; /* by which casts it makes: executor_fp8_work.c */
+    case DTP_OP_ATTENTION:
+        return block->ring > 1 ? dtp_executor_context_forward_traffic(block)
+                               : (struct dtp_executor_traffic){0, launches_of(op)};
     default: return (struct dtp_executor_traffic){0, launches_of(op)};
     }
 }
@@ -536,7 +541,9 @@ struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_execu
         return (struct dtp_executor_traffic){dtp_executor_forward_traffic(block, op).bytes + partial_bytes(block, op),
                                              dtp_executor_norm_launches(block)};
     case DTP_OP_ROTARY: return (struct dtp_executor_traffic){rotary_bytes(block), 1};
-    case DTP_OP_ATTENTION: return (struct dtp_executor_traffic){0, 3}; /* row sums, the gradients, the cast of dq */
+    case DTP_OP_ATTENTION:
+        return block->ring > 1 ? dtp_executor_context_backward_traffic(block)
+                               : (struct dtp_executor_traffic){0, DTP_EXECUTOR_ATTENTION_BACKWARD_LAUNCHES};
     case DTP_OP_MATMUL:
         if (dtp_executor_adds_gradient(block, (int)(op - block->op)))
             return (struct dtp_executor_traffic){dtp_executor_added_bytes(block), 3};

@@ -61,6 +61,7 @@ struct dtp_executor_operator {
 
 struct dtp_executor_block {
     struct dtp_layer_kind kind;
+    uint32_t ring;                            /* context parallel ranks that send keys and values around; 1: none do */
     uint64_t tokens, sequence, element_bytes; /* T; of the compute dtype */
     uint64_t stream_tokens;                   /* rows that this rank has of what lies between matmuls */
     bool epilogue, fp8;
@@ -109,6 +110,8 @@ struct dtp_executor_traffic {
     double bytes;
     uint32_t kernels;
 };
+/* Of cuDNN: row sums, the gradients, the cast of dq. */
+#define DTP_EXECUTOR_ATTENTION_BACKWARD_LAUNCHES 3u
 struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_executor_block *block,
                                                          const struct dtp_executor_operator *op);
 struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_executor_block *block,

@@ -2,7 +2,9 @@
 
 #include "base/bytes.h"
 #include "plan/checkpointing.h"
+#include "plan/optimizer_state.h"
 #include "plan/rules.h"
+#include "plan/runtime_sizes.h"
 #include "runtime/dtplan/executor_block.h"
 #include "runtime/dtplan/executor_fp8_work.h"
 
@@ -152,7 +154,7 @@ static double forward_kernels(const struct shape *s, uint32_t operators)
 static void count_bytes(const struct shape *s, struct dtp_step_work *out)
 {
     bool learned = s->t->position == DTP_POSITION_LEARNED;
-    double sequence = learned ? (double)s->plan->sequence : 0;
+    double sequence = learned ? (double)s->rules.sequence : 0;
     double cut = (double)s->rules.tensor_ranks;
     out->forward_bytes = (1 + 1 / cut) * s->tokens * s->h * s->c + sequence * s->h * s->c + 4 * s->tokens +
                          s->layers * forward_traffic(s, ~0u).bytes + dtp_executor_final_norm_bytes(&s->block);
@@ -222,7 +224,7 @@ static double written(const struct shape *s, int i)
         vectors += (double)dtp_executor_norm_elements(&s->block, &s->block.op[k]);
     if (i)
         return (i == 1 ? vectors : s->h * (double)dtp_transformer_norm_vectors(s->t)) * s->element[i];
-    rows += s->t->position == DTP_POSITION_LEARNED ? (double)s->plan->sequence : 0;
+    rows += s->t->position == DTP_POSITION_LEARNED ? (double)s->rules.sequence : 0;
     return 2 * rows * s->h * s->element[i];
 }
 
@@ -247,6 +249,54 @@ static void count_sums(const struct shape *s, double reductions, struct dtp_step
     out->step_kernels += (s->rules.exchanges ? reductions : sums) * s->modules;
 }
 
+/* Muon's passes over matrices of a block: gradient and momentum into what is multiplied, which is divided by its norm;
+ * that into the weights. */
+static double matrices_updated(const struct shape *s)
+{
+    const double momentum = 2 * (double)dtp_dtype_bytes(s->rules.moments),
+                 partials = 4.0 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS;
+    const double weights = (s->rules.master ? 1 : 2) * s->c + (s->rules.master ? 8 : 0);
+    double bytes = 0;
+    for (int i = 0; i < s->block.kind.matrices; i++) {
+        const struct dtp_layer_matrix *m = &s->block.kind.matrix[i];
+        bytes += (double)(m->out * m->in) * (s->shard_element[1] + momentum + 2 + 4 + 2 + weights) + 2 * partials;
+    }
+    return bytes;
+}
+
+/* Launches of a block's Muon: its passes, its products, AdamW of the vectors between matrices. */
+static double matrix_launches(const struct shape *s)
+{
+    struct dtp_parameter_run run = {.elements = 0};
+    double launches = (double)(3 + 3 * DTP_NEWTON_SCHULZ_STEPS) * s->block.kind.matrices;
+    for (int next = 0; dtp_parameter_next_vectors(&s->layout[1], &next, &run);)
+        launches++;
+    return launches;
+}
+
+static double matrix_flops(const struct shape *s)
+{
+    double flops = 0;
+    for (int i = 0; i < s->block.kind.matrices; i++) {
+        struct dtp_newton_schulz products;
+        dtp_newton_schulz_of(s->plan, s->block.kind.matrix[i].out, s->block.kind.matrix[i].in, &products);
+        flops += products.flops;
+    }
+    return flops;
+}
+
+/* Elements of a module whose update is one pass with all moments. */
+static double alike(const struct shape *s, int i)
+{
+    struct dtp_parameter_run run = {.elements = 0};
+    double elements = 0;
+    if (!s->rules.orthogonal || i != 1)
+        return (double)s->layout[i].shard_elements;
+    for (int next = 0; dtp_parameter_next_vectors(&s->layout[1], &next, &run);)
+        elements += (double)run.elements;
+    return elements;
+}
+
 static double cast_bytes(const struct shape *s, int i)
 {
     return (double)s->layout[i].shard_elements * (s->shard_element[i] + dtp_dtype_bytes(s->rules.wire));
@@ -266,8 +316,8 @@ static void count_hook(const struct shape *s, double reductions, struct dtp_step
 static double updated(const struct shape *s, int i)
 {
     double weights = (s->rules.master ? 1 : 2) * s->c, master = s->rules.master ? 8 : 0;
-    return (double)s->layout[i].shard_elements *
-           (s->shard_element[i] + weights + master + dtp_executor_moment_bytes(&s->rules));
+    return alike(s, i) * (s->shard_element[i] + weights + master + dtp_executor_moment_bytes(&s->rules)) +
+           (s->rules.orthogonal && i == 1 ? matrices_updated(s) : 0);
 }
 
 static void count_step(const struct shape *s, struct dtp_step_work *out)
@@ -285,6 +335,10 @@ static void count_step(const struct shape *s, struct dtp_step_work *out)
     count_sums(s, opened, out);
     count_hook(s, opened, out);
     out->step_kernels += s->rules.host_optimizer ? 0 : s->modules;
+    if (s->rules.orthogonal) {
+        out->step_kernels += s->layers * (matrix_launches(s) - 1);
+        out->update_matmul_flops = s->layers * matrix_flops(s);
+    }
     if (s->rules.gradient_norm) {
         out->update_bytes += over_modules(s, shard_bytes) + 2 * partials;
         out->step_kernels += s->modules + 1;

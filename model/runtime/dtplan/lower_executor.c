@@ -166,8 +166,10 @@ static void make_state(struct dtp_executor *x, uint64_t index)
     struct dtp_executor_module *module = &x->modules[index];
     const struct dtp_parameter_module *layout = module->layout;
     const uint64_t own = dtp_executor_is_trained(x, module) ? layout->shard_elements : 0;
-    uint64_t moments = x->rules.keeps_moments ? own : 0;
+    uint64_t moments = x->rules.moment_count ? own : 0, second = x->rules.moment_count > 1 ? own : 0;
     uint64_t scales = x->rules.moments == DTP_INT8 ? moments / DTP_EXECUTOR_MOMENT_BLOCK : 0;
+    if (x->rules.orthogonal && layout == &x->block)
+        second = dtp_parameter_vector_elements(layout);
     const bool packed = layout == &x->packed;
     const struct {
         enum dtp_owner owner;
@@ -178,7 +180,7 @@ static void make_state(struct dtp_executor *x, uint64_t index)
                                   packed ? DTP_INT8 : x->rules.compute},
         [DTP_EXECUTOR_MASTER] = {DTP_OWNER_OPTIMIZER, x->rules.master ? own : 0, DTP_FP32},
         [DTP_EXECUTOR_MOMENT1] = {DTP_OWNER_OPTIMIZER, moments, x->rules.moments},
-        [DTP_EXECUTOR_MOMENT2] = {DTP_OWNER_OPTIMIZER, moments, x->rules.moments},
+        [DTP_EXECUTOR_MOMENT2] = {DTP_OWNER_OPTIMIZER, second, x->rules.moments},
         [DTP_EXECUTOR_SCALES1] = {packed ? DTP_OWNER_PARAMS : DTP_OWNER_OPTIMIZER,
                                   packed ? layout->elements / DTP_PARAMETER_PACKED_BLOCK : scales, DTP_FP32},
         [DTP_EXECUTOR_SCALES2] = {DTP_OWNER_OPTIMIZER, scales, DTP_FP32}};
@@ -258,7 +260,7 @@ static void make_standing_buffers(struct dtp_executor *x)
     x->host_results = dtp_lower_host_buffer(l, "host results", DTP_OWNER_WORKSPACE, DTP_EXECUTOR_SCALARS_BYTES);
     if (x->t->position == DTP_POSITION_ROPE)
         x->tables = dtp_lower_buffer(l, "cosines and sines", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
-                                     dtp_bytes_product(4 * x->t->head_dim, x->plan->sequence), true);
+                                     dtp_bytes_product(4 * x->t->head_dim, x->rules.sequence), true);
     if (x->rules.gradient_norm)
         x->partials = dtp_lower_buffer(l, "square sums", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
                                        dtp_executor_partials_bytes(x), true);
@@ -537,6 +539,7 @@ enum dtp_status dtp_lower_executor(struct dtp_lowering *l)
         make_standing_buffers(&x);
         dtp_executor_make_groups(&x);
         dtp_executor_tensor_make(&x);
+        dtp_executor_context_make(&x);
         step(&x);
     }
     release(&x);

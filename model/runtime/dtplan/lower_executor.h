@@ -41,6 +41,14 @@
  *                            WORKSPACE
  *   ATTENTION_BACKWARD       INPUT, SAVED (RESULT of forward), STATISTICS, GRADIENT [T, d_q] -> INPUT_GRADIENT
  *                            (packed), WORKSPACE
+ *   both, with KEYS          [T, 2 d_kv], what came around a ring: step demand.n of an attention that context parallel
+ *                            ranks share, of which the first has none. Which queries and keys it has exec/bind derives
+ *                            from the rank. Backward has the merged SAVED and STATISTICS and makes terms apart:
+ *                            INPUT_GRADIENT [T, d_q], RESULT [T, 2 d_kv]
+ *   COPY_IN, COPY_OUT        INPUT (packed qkv) -> RESULT [T, 2 d_kv]; INPUT [T, 2 d_kv] -> RESULT (packed): +=
+ *   MERGE                    INPUT [steps, T, d_q], SAVED (log-sum-exps of the steps) -> RESULT [T, d_q], STATISTICS.
+ *                            With INPUT_GRADIENT: GRADIENT [T, d_q], KEYS [T, 2 d_kv], terms of step demand.n ->
+ *                            INPUT_GRADIENT (packed): its queries +=, RESULT [T, 2 d_kv], UPDATE adds
  *   ACTIVATION               INPUT [T, up] -> RESULT [T, f]; up is f, or 2 f with the gate first
  *   ACTIVATION_BACKWARD      GRADIENT [T, f], INPUT [T, up] UPDATE: its gradient takes its place; RESULT [T, f], over
  *                            GRADIENT, where forward's result is made again
@@ -62,7 +70,13 @@
  *   CLIP_SCALE               PARTIALS (all modules) -> SCALARS UPDATE; clips by plan.executor.clip_norm, 0: not
  *   OPTIMIZER                WEIGHT_GRADIENT, SCALARS, WEIGHT, MASTER (bf16-mixed), MOMENT1, MOMENT2 of one module, or
  *                            of this rank's shard of it. Moments of 8 bits have SCALE and OTHER_SCALE (fp32, of each
- *                            DTP_EXECUTOR_MOMENT_BLOCK elements); without moments it is SGD
+ *                            DTP_EXECUTOR_MOMENT_BLOCK elements); without a second or both it is SGD
+ *   OPTIMIZER, Muon's        of one matrix; of a run of vectors of a block as above. muon_momentum: WEIGHT_GRADIENT,
+ *                            SCALARS, MOMENT1 UPDATE -> RESULT (bf16), PARTIALS. muon_unit: RESULT UPDATE, PARTIALS,
+ *                            SCALARS. muon_step: WEIGHT, MASTER, INPUT (bf16), SCALARS
+ *   NEWTON_SCHULZ            INPUT X or X X^T -> RESULT, all bf16. gram: X X^T; gram_of_columns: X^T X; polynomial:
+ *                            b INPUT + c INPUT^2; from_left: a INPUT + WEIGHT INPUT; from_right: a INPUT + INPUT
+ *                            WEIGHT^T. a, b, c: DTP_NEWTON_SCHULZ_A, _B, _C
  *   HOST_OPTIMIZER           as OPTIMIZER, all of it in host memory; SCALARS are those downloaded after CLIP_SCALE, or
  *                            where there is none, those that were uploaded
  *   CAST with SCALE          INPUT (bytes of two NF4 codes), SCALE (fp32, of each 64 numbers) -> RESULT,
@@ -74,6 +88,7 @@
  *                            RESULT; reduce_scatter: RESULT gets this rank's part; sums, no averages. all_to_all: part
  *                            j of INPUT becomes this rank's part of rank j's RESULT, which is another buffer
  *   send, recv               INPUT; RESULT: both ends of a transfer between roles (program_set.h)
+ *   SHIFT                    INPUT -> RESULT: to the next rank of the group, from the one before
  *
  * Tensor parallel ranks (execution.tensor_ranks) run the same program. `k` of the tables' and the loss' operations is
  * the model's vocabulary, of which each rank takes its slice (dtp_parameter_vocab_slice); a matmul of form terms has
@@ -92,6 +107,7 @@
 /* What kernels/kernels.h asks for; exec/ asserts that they agree. */
 #define DTP_EXECUTOR_PARTIAL_ROWS 264u
 #define DTP_EXECUTOR_MOMENT_BLOCK 256u
+#define DTP_EXECUTOR_MOST_RUNS 5u /* of vectors between the matrices of a block */
 #define DTP_EXECUTOR_SQUARE_SUM_PARTIALS 512u
 #define DTP_EXECUTOR_LOSS_PART_BYTES 12u /* of a row, what a part of the vocabulary says of its loss: three floats */
 #define DTP_EXECUTOR_SCALARS_BYTES 64u   /* at least sizeof(struct dtp_step_scalars) */
@@ -152,7 +168,8 @@ void dtp_executor_arena_release(struct dtp_executor_arena *arena);
 struct dtp_executor_rules {
     enum dtp_dtype compute; /* activations, weights, and gradients of activations */
     enum dtp_dtype moments;
-    bool keeps_moments;           /* the optimizer is one of Adam's */
+    uint32_t moment_count;        /* that the optimizer keeps: Adam's two, a momentum, none */
+    bool orthogonal;              /* blocks' matrices by Muon: they have the first alone */
     bool master;                  /* fp32 copy of the weights in the optimizer */
     enum dtp_dtype gradient;      /* of a module whose gradients are made by one operation each */
     enum dtp_dtype head_gradient; /* of the module that has the head's matrix: chunks, and a tied embedding, add up */
@@ -162,6 +179,7 @@ struct dtp_executor_rules {
     uint64_t tensor_ranks;        /* that divide matrices, and the rows of what lies between them */
     uint64_t stream_tokens;       /* T / tensor_ranks */
     uint64_t vocab_stride;        /* columns of the logits: dtp_parameter_head_rows */
+    uint64_t sequence;            /* tokens of a sequence that the rank has: context parallel ranks share it */
     uint64_t chunk_tokens, chunk_count; /* of head and loss; the last chunk may have fewer rows */
     uint64_t up_width;                  /* columns of the up matmul's result: f, or 2 f with a gate */
     uint64_t statistics_bytes;          /* of a norm, for a row */

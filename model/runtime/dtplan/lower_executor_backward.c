@@ -494,6 +494,15 @@ static void attention_backward(const struct place *at)
     if (tensor(x, at->layer, op->result).index == DTP_NO_INDEX) /* a frozen projection behind it has not read it */
         dtp_executor_block_again(x, at->layer, UINT32_C(1) << at->index);
     dtp_buffer_id core = tensor(x, at->layer, op->result);
+    if (dtp_executor_shares_sequence(x)) {
+        x->gradients[op->input] = dtp_executor_context_backward(
+            x, &(struct dtp_executor_core){.qkv = tensor(x, at->layer, op->input),
+                                           .result = core,
+                                           .statistics = tensor(x, at->layer, op->statistics),
+                                           .gradient = x->gradients[op->result],
+                                           .result_access = last_read(x, core)});
+        return;
+    }
     struct dtp_draft draft;
     dtp_executor_begin(x, &draft, DTP_OP_ATTENTION_BACKWARD, op->name);
     dtp_draft_role(&draft, DTP_ROLE_INPUT, tensor(x, at->layer, op->input), DTP_READ | DTP_FREE, 0);
@@ -547,8 +556,14 @@ void dtp_executor_block_backward(struct dtp_executor *x, uint64_t layer)
     dtp_executor_open_gradient(x, module);
     for (int i = 0; i < DTP_EXECUTOR_TENSORS; i++)
         x->gradients[i] = DTP_NO_BUFFER;
-    for (int i = shape->count - 1; i >= 0; i--)
+    for (int i = shape->count - 1; i >= 0; i--) {
+        bool behind = i > 0 && shape->op[i].passes && shape->op[i].kind == DTP_OP_MATMUL && !shape->op[i].adapter &&
+                      shape->op[i - 1].half == DTP_EXECUTOR_A; /* a projection, which then adds to what A makes */
+        if (behind)
+            operator_backward(&(struct place){x, layer, i - 1, &shape->op[i - 1]});
         operator_backward(&(struct place){x, layer, i, &shape->op[i]});
+        i -= behind;
+    }
     if (shape->adapted && layer == 0) { /* nothing below the first adapter is trained */
         dtp_executor_free(x, x->gradient, "below the first adapter");
         x->gradient = DTP_NO_BUFFER;

@@ -179,14 +179,22 @@ static void adapter_a(const struct pass *pass, struct dtp_draft *draft, int inde
     make(pass, draft, DTP_ROLE_RESULT, index, op->result);
 }
 
-static void adapter_b(const struct pass *pass, int index)
+static void adapter_b(const struct pass *pass, int index, bool leads)
 {
     const struct dtp_executor_operator *op = &pass->x->shape.op[index];
     dtp_buffer_id *low = tensor_of(pass, op->input);
     bool goes = !is_wanted(pass, index, op->input);
-    dtp_executor_adapter_forward(pass->x, pass->layer, op, *low, goes ? DTP_FREE : 0, *tensor_of(pass, op->result));
+    dtp_executor_adapter_forward(pass->x, pass->layer, op, *low, goes ? DTP_FREE : 0, tensor_of(pass, op->result),
+                                 leads);
     if (goes)
         *low = DTP_NO_BUFFER;
+}
+
+/* Whether the adapter behind the projection has written its result before it. */
+static bool leads(const struct pass *pass, int projection)
+{
+    uint32_t both = 3u << projection;
+    return dtp_executor_adapter_leads(pass->x, projection) && (pass->runs & both) == both;
 }
 
 static void projection(const struct pass *pass, struct dtp_draft *draft, int index, dtp_buffer_id unpacked)
@@ -203,7 +211,10 @@ static void projection(const struct pass *pass, struct dtp_draft *draft, int ind
     take_addend(pass, draft, index);
     if (op->aux != DTP_EXECUTOR_NONE)
         make(pass, draft, DTP_ROLE_AUX, index, op->aux);
-    make(pass, draft, DTP_ROLE_RESULT, index, op->result);
+    if (leads(pass, index))
+        dtp_draft_role(draft, DTP_ROLE_RESULT, *tensor_of(pass, op->result), DTP_UPDATE, 0);
+    else
+        make(pass, draft, DTP_ROLE_RESULT, index, op->result);
 }
 
 /* In place; backward reads q and k as they were. */
@@ -234,6 +245,23 @@ static void attention(const struct pass *pass, struct dtp_draft *draft, int inde
     draft->op.demand.tokens = (double)x->rules.tokens;
     draft->op.demand.flops = dtp_executor_attention_flops(x);
     draft->op.demand.kernels = 1;
+}
+
+/* The same in steps, one for each rank that shares the sequence. */
+static void shared_attention(const struct pass *pass, int index)
+{
+    struct dtp_executor *x = pass->x;
+    const struct dtp_executor_operator *op = &x->shape.op[index];
+    dtp_buffer_id *qkv = tensor_of(pass, op->input);
+    struct dtp_draft draft;
+    dtp_executor_context_forward(x, &draft, *qkv);
+    if (!is_wanted(pass, index, op->input)) {
+        dtp_draft_use(&draft, *qkv, DTP_FREE);
+        *qkv = DTP_NO_BUFFER;
+    }
+    make(pass, &draft, DTP_ROLE_RESULT, index, op->result);
+    make(pass, &draft, DTP_ROLE_STATISTICS, index, op->statistics);
+    dtp_executor_end(x, &draft);
 }
 
 static void activation(const struct pass *pass, struct dtp_draft *draft, int index)
@@ -290,15 +318,22 @@ static void run_operator(const struct pass *pass, int index)
     const struct dtp_executor_operator *op = &x->shape.op[index];
     struct dtp_draft draft;
     if (op->half == DTP_EXECUTOR_B) {
-        adapter_b(pass, index);
+        if (!leads(pass, index - 1))
+            adapter_b(pass, index, false);
         return;
     }
+    if (leads(pass, index))
+        adapter_b(pass, index + 1, true);
     dtp_buffer_id narrow = before_operator(pass, index);
     if (op->gathers || op->sums) {
         dtp_buffer_id gathered =
             op->gathers ? dtp_executor_gather_rows(x, op->name, *tensor_of(pass, op->input)) : DTP_NO_BUFFER;
         dtp_executor_begin(x, &draft, op->kind, op->name);
         cut_projection(pass, &draft, index, gathered);
+        return;
+    }
+    if (op->kind == DTP_OP_ATTENTION && dtp_executor_shares_sequence(x)) {
+        shared_attention(pass, index);
         return;
     }
     dtp_executor_begin(x, &draft, op->kind, op->name);

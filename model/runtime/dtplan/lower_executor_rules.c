@@ -24,7 +24,7 @@ static uint64_t chunk_tokens(const struct dtp_plan *plan, uint64_t tokens, uint6
 static uint64_t attention_workspace(const struct dtp_transformer *t, const struct dtp_plan *plan, bool backward)
 {
     const struct dtp_attention_size size = {.batch = (uint32_t)plan->micro_batch,
-                                            .sequence = (uint32_t)plan->sequence,
+                                            .sequence = (uint32_t)(plan->sequence / (plan->cp ? plan->cp : 1)),
                                             .heads = (uint32_t)t->heads,
                                             .kv_heads = (uint32_t)t->kv_heads,
                                             .head_dim = (uint32_t)t->head_dim,
@@ -64,18 +64,27 @@ static bool keeps_wide_sums(const struct dtp_executor_rules *rules)
     return rules->exchanges && rules->master && !rules->host_optimizer;
 }
 
+/* Of Muon, where its matrices have but one, the others'. */
+static uint32_t moments_of(const struct dtp_plan *plan)
+{
+    const struct dtp_optimizer_row *row = dtp_optimizer_row(plan->optimizer);
+    return row->shape == DTP_STATE_MATRICES ? 2 : (uint32_t)row->states;
+}
+
 void dtp_executor_rules(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                         const struct dtp_plan *plan, struct dtp_executor_rules *out)
 {
     const struct dtp_transformer *t = transformer;
     const struct dtp_precision *p = &plan->precision;
-    uint64_t element = dtp_plan_compute_bytes(plan), tokens = dtp_bytes_product(plan->micro_batch, plan->sequence);
+    uint64_t element = dtp_plan_compute_bytes(plan), tokens = dtp_plan_tokens(plan);
     enum dtp_dtype stored = dtp_plan_adapts(plan) ? plan->adapters.dtype : p->master; /* of what is trained */
     *out = (struct dtp_executor_rules){.compute = p->compute == DTP_FP8 ? DTP_BF16 : p->compute,
                                        .moments = p->moments,
-                                       .keeps_moments = plan->optimizer != DTP_SGD,
+                                       .moment_count = moments_of(plan),
+                                       .orthogonal = plan->optimizer == DTP_MUON,
                                        .master = element < 4 && dtp_dtype_bytes(stored) == 4,
                                        .tokens = tokens,
+                                       .sequence = plan->sequence / (plan->cp ? plan->cp : 1),
                                        .tensor_ranks = plan->sequence_shards ? plan->sequence_shards : 1,
                                        .vocab_stride = dtp_parameter_head_rows(t),
                                        .up_width = dtp_activation_is_gated(t->activation) ? 2 * t->ffn : t->ffn,
@@ -162,8 +171,8 @@ static void check_fp8(struct checker *c)
 static void check_divided(struct checker *c)
 {
     const struct dtp_plan *p = c->plan;
-    const char *axis = p->pp > 1 ? "pp" : "tp";
-    if (p->pp <= 1 && p->tp <= 1)
+    const char *axis = p->pp > 1 ? "pp" : p->tp > 1 ? "tp" : "cp";
+    if (p->pp <= 1 && p->tp <= 1 && p->cp <= 1)
         return;
     if (p->precision.compute == DTP_FP8 || p->precision.compute == DTP_FP16)
         REFUSE(c, "precision", "%s with %s " NOT_RUN, dtp_dtype_text(p->precision.compute), axis);
@@ -183,8 +192,11 @@ static void check_plan(struct checker *c)
         REFUSE(c, "reduce_dtype", "%s " NOT_RUN, dtp_dtype_text(d->reduce));
     if (p->attention == DTP_ATTENTION_MATH)
         REFUSE(c, "attention", "math " NOT_RUN);
-    if (p->optimizer == DTP_ADAMW_FOREACH)
+    if (p->optimizer != DTP_ADAMW_FUSED && p->optimizer != DTP_SGD && p->optimizer != DTP_MOMENTUM &&
+        p->optimizer != DTP_ADAM8BIT && p->optimizer != DTP_MUON)
         REFUSE(c, "optimizer", "%s " NOT_RUN, dtp_optimizer_text(p->optimizer));
+    if (p->optimizer == DTP_MUON && p->executor.update_in_backward)
+        REFUSE(c, "update_in_backward", "with muon " NOT_RUN);
     if (p->optimizer != DTP_ADAMW_FUSED && p->offload != DTP_OFFLOAD_NONE)
         REFUSE(c, "offload", "with optimizer %s " NOT_RUN, dtp_optimizer_text(p->optimizer));
     if (p->wrap_layers != 1)

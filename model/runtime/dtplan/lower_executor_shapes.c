@@ -30,7 +30,7 @@ static void take_heads(const struct dtp_executor *x, struct dtp_demand *demand)
     demand->attention.heads = (uint32_t)x->t->heads;
     demand->attention.kv_heads = (uint32_t)x->t->kv_heads;
     demand->attention.head_dim = (uint32_t)x->t->head_dim;
-    demand->attention.queries = x->plan->sequence;
+    demand->attention.queries = x->rules.sequence;
 }
 
 void dtp_executor_shape(const struct dtp_executor *x, struct dtp_draft *draft)
@@ -41,7 +41,7 @@ void dtp_executor_shape(const struct dtp_executor *x, struct dtp_draft *draft)
     case DTP_OP_EMBEDDING_BACKWARD:
         demand->n = (double)x->h;
         demand->k = (double)x->l->model->vocab;
-        demand->attention.queries = x->plan->sequence;
+        demand->attention.queries = x->rules.sequence;
         break;
     case DTP_OP_NORM:
     case DTP_OP_NORM_BACKWARD:
@@ -49,7 +49,10 @@ void dtp_executor_shape(const struct dtp_executor *x, struct dtp_draft *draft)
         demand->form = (uint8_t)norm_form(x->t);
         break;
     case DTP_OP_ROTARY:
-    case DTP_OP_ROTARY_BACKWARD: take_heads(x, demand); break;
+    case DTP_OP_ROTARY_BACKWARD:
+    case DTP_OP_COPY_IN:
+    case DTP_OP_COPY_OUT:
+    case DTP_OP_MERGE: take_heads(x, demand); break;
     case DTP_OP_QK_NORM:
     case DTP_OP_QK_NORM_BACKWARD:
         take_heads(x, demand);
@@ -98,6 +101,10 @@ void dtp_executor_describe(struct dtp_executor *x)
         execution.tensor_ranks = x->l->tp;
         execution.tensor_stride = of_role(x, x->l->tp_stride);
         execution.shard_stride = of_role(x, x->l->data_stride);
+    }
+    if (dtp_executor_shares_sequence(x)) {
+        execution.context_ranks = x->plan->cp;
+        execution.context_pieces = 2;
     }
     dtp_program_set_execution(x->l->program, &execution);
     add_tensors(x, &x->embedding, 0, 1);

@@ -101,7 +101,7 @@ struct dtp_executor {
     dtp_buffer_id narrow;    /* what replicas sum of a module, in a hook's 16 bits */
     dtp_buffer_id exchanged; /* all ranks' gradients of this rank's shard, to be added up */
     uint32_t shard_group, gather_group, exchange_group, replica_group; /* communicators; DTP_NO_INDEX: none */
-    uint32_t tensor_group;                                             /* of tensor parallel ranks */
+    uint32_t tensor_group, context_group;                              /* of tensor, of context parallel ranks */
 };
 
 /* ---- drafts ------------------------------------------------------------------------------------------------------ */
@@ -289,10 +289,33 @@ dtp_buffer_id dtp_executor_gather_parts(struct dtp_executor *x, dtp_buffer_id pa
 /* What each rank made of its rows or heads alone, of gradients of weights that all of them have whole: becomes their
  * sum, on all of them. */
 void dtp_executor_sum_replicated(struct dtp_executor *x, struct dtp_executor_module *module);
+
+/* lower_executor_context.c: attention of context parallel ranks. Without such ranks nobody calls these but the first.
+ */
+static inline bool dtp_executor_shares_sequence(const struct dtp_executor *x)
+{
+    return x->plan->cp > 1;
+}
+void dtp_executor_context_make(struct dtp_executor *x);
+/* All of attention but the end of its last operation, a draft in which the caller makes the result, in role RESULT, and
+ * its log-sum-exp, in role STATISTICS. */
+void dtp_executor_context_forward(struct dtp_executor *x, struct dtp_draft *draft, dtp_buffer_id qkv);
+/* What backward reads, which goes behind its last use: of the result the caller says how it is read then. */
+struct dtp_executor_core {
+    dtp_buffer_id qkv, result, statistics, gradient;
+    uint32_t result_access;
+};
+/* The gradient of the packed qkv, fresh. */
+dtp_buffer_id dtp_executor_context_backward(struct dtp_executor *x, const struct dtp_executor_core *core);
+
 /* lower_executor_adapters.c: an adapter's half, forward and backward. The gradients of its result and of its input are
  * `result` and `input`, of which the latter is added to. `frees`: nobody else reads the former. */
+/* A matmul reads what it adds to while it computes, but one of a few columns by a few rows is nothing but reads and
+ * writes. So B writes the projection's result first (`leads`) and the projection adds to that, where B writes all of
+ * it; else B adds to what the projection has written. Likewise A's part of the input's gradient comes first. */
+bool dtp_executor_adapter_leads(const struct dtp_executor *x, int projection);
 void dtp_executor_adapter_forward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op,
-                                  dtp_buffer_id low, uint32_t low_frees, dtp_buffer_id result);
+                                  dtp_buffer_id low, uint32_t low_frees, dtp_buffer_id *result, bool leads);
 dtp_buffer_id dtp_executor_adapter_b_backward(struct dtp_executor *x, uint64_t layer,
                                               const struct dtp_executor_operator *op, dtp_buffer_id gradient,
                                               bool frees, dtp_buffer_id low);
@@ -403,6 +426,9 @@ static inline bool dtp_executor_updates_alone(const struct dtp_executor *x, cons
 void dtp_executor_update_alone(struct dtp_executor *x, struct dtp_executor_module *module);
 void dtp_executor_update(struct dtp_executor *x);
 
+/* lower_executor_muon.c: Muon of a block's matrices, AdamW of its vectors; its gradients go. */
+void dtp_executor_muon(struct dtp_executor *x, struct dtp_executor_module *module);
+
 /* lower_executor_bytes.c */
 double dtp_executor_attention_flops(const struct dtp_executor *x); /* forward */
 double dtp_executor_embedding_bytes(const struct dtp_executor *x);
@@ -410,6 +436,12 @@ double dtp_executor_embedding_backward_bytes(const struct dtp_executor *x);
 double dtp_executor_loss_bytes(const struct dtp_executor *x, uint64_t rows);
 double dtp_executor_loss_parts_bytes(const struct dtp_executor *x, uint64_t rows);
 double dtp_executor_optimizer_bytes(const struct dtp_executor *x, const struct dtp_executor_module *module);
+double dtp_executor_update_bytes(const struct dtp_executor *x, const struct dtp_executor_module *module,
+                                 uint64_t elements); /* of AdamW and its like, for so many of the module's */
+double dtp_executor_muon_momentum_bytes(const struct dtp_executor *x, const struct dtp_executor_module *module,
+                                        uint64_t elements);
+double dtp_executor_muon_unit_bytes(uint64_t elements);
+double dtp_executor_muon_step_bytes(const struct dtp_executor *x, uint64_t elements);
 
 /* Tensors that survive forward in block `layer`. */
 uint64_t dtp_executor_kept(const struct dtp_executor *x, uint64_t layer);

@@ -1,0 +1,176 @@
+#include "kernels/vector.cuh"
+
+#include <math.h>
+
+/* Around the steps of context parallel ranks' attention: results merged, gradients added up, columns moved. */
+namespace dtp
+{
+namespace
+{
+
+constexpr int threads = 256, heads_per_block = threads / 32;
+
+/* Where a step's log-sum-exp of a query stands, and whether it has that query. */
+__device__ bool part_statistic(const struct dtp_merge_attention_args &a, uint32_t step, uint64_t head, uint32_t query,
+                               uint64_t *at)
+{
+    const uint32_t first = step < a.whole ? 0 : a.sequence / 2;
+    *at = (uint64_t)step * a.batch * a.heads * a.sequence + head * (a.sequence - first) + query - first;
+    return query >= first;
+}
+
+/* A warp has a head of a query. */
+template <typename T>
+__global__ void __launch_bounds__(threads) merge_attention(const __grid_constant__ struct dtp_merge_attention_args a)
+{
+    const uint64_t rows = (uint64_t)a.batch * a.sequence,
+                   index = (uint64_t)blockIdx.x * heads_per_block + threadIdx.x / 32;
+    if (index >= rows * a.heads)
+        return;
+    const uint64_t row = index / a.heads, head = row / a.sequence * a.heads + index % a.heads;
+    const uint32_t query = (uint32_t)(row % a.sequence), lane = threadIdx.x % 32;
+    float largest = -INFINITY, sum = 0;
+    uint64_t at;
+    for (uint32_t step = 0; step < a.steps; step++)
+        if (part_statistic(a, step, head, query, &at))
+            largest = fmaxf(largest, a.part_log_sum_exp[at]);
+    for (uint32_t step = 0; step < a.steps; step++)
+        if (part_statistic(a, step, head, query, &at))
+            sum += expf(a.part_log_sum_exp[at] - largest);
+    const float log_sum_exp = largest + logf(sum);
+    for (uint32_t d = lane; d < a.head_dim; d += 32) {
+        float result = 0;
+        for (uint32_t step = 0; step < a.steps; step++)
+            if (part_statistic(a, step, head, query, &at))
+                result += expf(a.part_log_sum_exp[at] - log_sum_exp) *
+                          to_float(((const T *)a.parts)[(step * rows * a.heads + index) * a.head_dim + d]);
+        ((T *)a.result)[index * a.head_dim + d] = from_float<T>(result);
+    }
+    if (lane == 0)
+        a.log_sum_exp[head * a.sequence + query] = log_sum_exp;
+}
+
+/* Rows of queries, then rows of keys and values, N elements a thread. */
+template <typename T, int N>
+__global__ void __launch_bounds__(threads) merge_gradients(const __grid_constant__ struct dtp_merge_gradients_args a)
+{
+    const uint64_t d_q = (uint64_t)a.heads * a.head_dim, d_kv = 2 * (uint64_t)a.kv_heads * a.head_dim,
+                   width = d_q + d_kv;
+    const uint64_t element = ((uint64_t)blockIdx.x * threads + threadIdx.x) * N;
+    if (element >= (uint64_t)a.batch * a.sequence * width)
+        return;
+    const uint64_t row = element / width, column = element % width;
+    const uint32_t i = (uint32_t)(row % a.sequence);
+    float result[N];
+    if (column < d_q) {
+        if (i < a.first_query)
+            return;
+        const auto total = load<N>((const T *)a.qkv_gradient + element);
+        const auto added = load<N>((const T *)a.query_gradient + row * d_q + column);
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            result[e] = total[e] + added[e];
+        store((T *)a.qkv_gradient + element, result);
+        return;
+    }
+    const uint64_t at = row * d_kv + column - d_q;
+    const bool made = i < a.key_count;
+    if (!made && a.accumulate)
+        return;
+    packed<T, N> total = {}, added = {};
+    if (a.accumulate)
+        total = load<N>((const T *)a.sum + at);
+    if (made)
+        added = load<N>((const T *)a.keys_gradient + at);
+#pragma unroll
+    for (int e = 0; e < N; e++)
+        result[e] = (a.accumulate ? total[e] : 0.0f) + (made ? added[e] : 0.0f);
+    store((T *)a.sum + at, result);
+}
+
+template <typename T, int N>
+__global__ void __launch_bounds__(threads) columns(const __grid_constant__ struct dtp_columns_args a)
+{
+    const uint64_t across = a.width / N, index = (uint64_t)blockIdx.x * threads + threadIdx.x;
+    if (index >= a.count[0] * a.count[1] * a.count[2] * across)
+        return;
+    const uint64_t d = index % across * N, k = index / across % a.count[2],
+                   j = index / across / a.count[2] % a.count[1];
+    const uint64_t i = index / across / a.count[2] / a.count[1];
+    const T *from = (const T *)a.from + i * a.from_step[0] + j * a.from_step[1] + k * a.from_step[2] + d;
+    T *to = (T *)a.to + i * a.to_step[0] + j * a.to_step[1] + k * a.to_step[2] + d;
+    const auto value = load<N>(from);
+    if (!a.accumulate) {
+        store(to, value);
+        return;
+    }
+    const auto total = load<N>((const T *)to);
+    float result[N];
+#pragma unroll
+    for (int e = 0; e < N; e++)
+        result[e] = total[e] + value[e];
+    store(to, result);
+}
+
+/* Whether rows begin at whole vectors of so many bytes. */
+bool whole_vectors(const struct dtp_columns_args &a, uint64_t n, uint64_t element_bytes)
+{
+    bool whole =
+        a.width % n == 0 && (uintptr_t)a.from % (n * element_bytes) == 0 && (uintptr_t)a.to % (n * element_bytes) == 0;
+    for (int i = 0; i < 3; i++)
+        whole = whole && a.from_step[i] % n == 0 && a.to_step[i] % n == 0;
+    return whole;
+}
+
+} // namespace
+} // namespace dtp
+
+extern "C" int dtp_cuda_merge_attention(void *self, const struct dtp_merge_attention_args *a, void *stream)
+{
+    (void)self;
+    const uint64_t all = (uint64_t)a->batch * a->sequence * a->heads;
+    if (all == 0 || a->steps == 0)
+        return 0;
+    return dtp::with_element(a->element, [&](auto of) {
+        using T = decltype(of);
+        dtp::merge_attention<T>
+            <<<dtp::blocks_for(all, dtp::heads_per_block), dtp::threads, 0, dtp::stream_of(stream)>>>(*a);
+        return dtp::launched();
+    });
+}
+
+extern "C" int dtp_cuda_merge_gradients(void *self, const struct dtp_merge_gradients_args *a, void *stream)
+{
+    (void)self;
+    const uint64_t all = (uint64_t)a->batch * a->sequence * (a->heads + 2 * (uint64_t)a->kv_heads) * a->head_dim;
+    if (all == 0)
+        return 0;
+    return dtp::with_element(a->element, [&](auto of) {
+        using T = decltype(of);
+        constexpr int N = dtp::full<T>;
+        if (a->head_dim % N == 0)
+            dtp::merge_gradients<T, N>
+                <<<dtp::blocks_for(all, dtp::threads * N), dtp::threads, 0, dtp::stream_of(stream)>>>(*a);
+        else
+            dtp::merge_gradients<T, 1>
+                <<<dtp::blocks_for(all, dtp::threads), dtp::threads, 0, dtp::stream_of(stream)>>>(*a);
+        return dtp::launched();
+    });
+}
+
+extern "C" int dtp_cuda_columns(void *self, const struct dtp_columns_args *a, void *stream)
+{
+    (void)self;
+    const uint64_t all = a->count[0] * a->count[1] * a->count[2] * a->width;
+    if (all == 0)
+        return 0;
+    return dtp::with_element(a->element, [&](auto of) {
+        using T = decltype(of);
+        constexpr int N = dtp::full<T>;
+        if (dtp::whole_vectors(*a, N, sizeof(T)))
+            dtp::columns<T, N><<<dtp::blocks_for(all, dtp::threads * N), dtp::threads, 0, dtp::stream_of(stream)>>>(*a);
+        else
+            dtp::columns<T, 1><<<dtp::blocks_for(all, dtp::threads), dtp::threads, 0, dtp::stream_of(stream)>>>(*a);
+        return dtp::launched();
+    });
+}

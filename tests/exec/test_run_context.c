@@ -1,0 +1,207 @@
+/* Context parallel ranks on the host device: ranks with two pieces of each sequence learn what one rank with all of it
+ * learns, alone and together with every other way to divide a job, and hold and send what their programs say. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "lib/random_draws.h"
+
+#define STEPS RANDOM_DRAWS(50) /* each on a batch that is drawn */
+#define LAYOUT_FOLDER "context"
+/* As test_run_tensor.c says. */
+#define LEARNING_RATE "1e-3"
+#include "lib/layout_fixture.h"
+
+#define MODEL "layers=2 hidden=16 heads=4 kv_heads=2 head_dim=8 ffn=32 vocab=41 seq=16 micro_batch=2 clip_norm=0.5 "
+
+static void test_learns_as_one_rank(void **state)
+{
+    struct run_result one;
+    (void)state;
+    train(MODEL "accumulate=2 gpus=1", "one", &one);
+    assert_true(one.loss[STEPS - 1] < one.loss[0]);
+    learns_as_one(MODEL, "accumulate=2 gpus=2 cp=2", &one, "one", false);
+    learns_as_one(MODEL, "accumulate=2 gpus=4 cp=4 checkpointing=full", &one, "one", false);
+    learns_as_one(MODEL, "accumulate=2 gpus=8 cp=8 checkpointing=selective loss_chunk=3", &one, "one", false);
+    remove_all(folder("one"));
+}
+
+/* Ranks that share a sequence shard and sum gradients together with those that have others, divide the model as well,
+ * and stand in stages of it. */
+static void test_with_all_other_ranks(void **state)
+{
+    static const char *const plans[] = {"gpus=2 cp=2 accumulate=2 strategy=ddp accumulate_sync=true",
+                                        "gpus=4 cp=4 accumulate=2 strategy=zero1",
+                                        "gpus=4 cp=2 accumulate=1 strategy=hybrid_shard shard_group=2",
+                                        "gpus=4 tp=2 cp=2 accumulate=2 checkpointing=full",
+                                        "gpus=4 cp=2 pp=2 strategy=ddp accumulate=2 schedule=zb-h1",
+                                        "gpus=8 tp=2 cp=2 accumulate=1 strategy=full_shard",
+                                        "gpus=8 tp=2 cp=2 pp=2 strategy=zero1 accumulate=2 schedule=1f1b"};
+    struct run_result one;
+    (void)state;
+    train(MODEL "accumulate=2 gpus=1", "one", &one);
+    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++)
+        learns_as_one(MODEL, plans[i], &one, "one", false);
+    remove_all(folder("one"));
+}
+
+/* Blocks of other orders, of tied and of grouped heads; how a block is kept for backward changes no bit. */
+static void test_blocks_of_every_order(void **state)
+{
+    static const char *const models[] = {
+        "kv_heads=2 qk_norm=true tied_head=true ",
+        "activation=geglu norm_unit_offset=true attention_softcap=2 final_softcap=3 ",
+        "norm=layer_norm activation=gelu gelu_epilogue=true bias=true ",
+        "norm=layer_norm activation=gelu bias=true parallel_block=two_norms ",
+        "kv_heads=1 norm_place=after qk_norm=true qk_norm_wide=true ",
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct run_result one, shared, kept;
+        char words[600];
+        snprintf(words, sizeof words,
+                 "layers=2 hidden=16 heads=4 head_dim=8 ffn=48 vocab=50 seq=8 micro_batch=2 accumulate=2 %s",
+                 models[i]);
+        train_for(words, "one", 4, &one);
+        strcat(words, "gpus=2 cp=2");
+        train_for(words, "run", 4, &shared);
+        for (size_t k = 0; k < 4; k++)
+            if (fabs(shared.loss[k] - one.loss[k]) > DIFFERS_BY ||
+                fabs(shared.gradient_norm[k] / one.gradient_norm[k] - 1) > 1e-5)
+                fail_msg("%s: step %zu: loss %.9g and %.9g, norm %.9g and %.9g", words, k + 1, one.loss[k],
+                         shared.loss[k], one.gradient_norm[k], shared.gradient_norm[k]);
+        strcat(words, i % 2 ? " checkpointing=full" : " checkpointing=selective");
+        train_for(words, "run", 4, &kept);
+        run_same(&kept, &shared, words);
+    }
+    remove_all(folder("one"));
+    remove_all(folder("run"));
+}
+
+/* bf16 rounds the results of steps and sums of their gradients: as far from one rank's as bf16 is from fp32. */
+static void test_bf16(void **state)
+{
+    struct run_result wide, one, shared;
+    (void)state;
+    train_for(MODEL "gpus=1 accumulate=2", "one", 20, &wide);
+    train_for(MODEL "gpus=1 accumulate=2 precision=bf16-mixed", "one", 20, &one);
+    train_for(MODEL "gpus=8 cp=4 strategy=zero1 precision=bf16-mixed", "run", 20, &shared);
+    double bf16 = run_apart(&one, &wide), context = run_apart(&shared, &wide);
+    assert_true(bf16 > 0 && context < 2 * bf16);
+    remove_all(folder("one"));
+    remove_all(folder("run"));
+}
+
+/* What ranks of one layout wrote goes on in any other. */
+static void test_checkpoints_of_any_layout(void **state)
+{
+    static const char *const layouts[] = {"gpus=2 cp=2 accumulate=2",
+                                          "gpus=1 accumulate=2",
+                                          "gpus=4 cp=4 strategy=zero1 accumulate=2",
+                                          "gpus=4 tp=2 cp=2 accumulate=2",
+                                          "gpus=4 cp=2 strategy=full_shard",
+                                          "gpus=4 cp=2 pp=2 strategy=ddp accumulate=2",
+                                          "gpus=2 cp=2 strategy=full_shard accumulate=2"};
+    struct run_result whole, part;
+    char words[400], flags[3200];
+    (void)state;
+    rank_run(MODEL "gpus=1 accumulate=2", "--steps 14 --lr 1e-3 --min-lr 1e-3", &whole);
+    assert_int_equal(whole.status, DTP_OK);
+    remove_all(folder("run"));
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        snprintf(words, sizeof words, MODEL "%s", layouts[i]);
+        snprintf(flags, sizeof flags, "--steps %zu --lr 1e-3 --min-lr 1e-3 --checkpoint '%s' %s", 2 * (i + 1),
+                 folder("run"), i ? "--resume" : "");
+        rank_run(words, flags, &part);
+        assert_int_equal(part.status, DTP_OK);
+        for (size_t k = 0; k < 2; k++)
+            if (fabs(part.loss[k] - whole.loss[2 * i + k]) > DIFFERS_BY)
+                fail_msg("%s: step %zu: loss %.9g, %.9g of one rank", layouts[i], 2 * i + k + 1, part.loss[k],
+                         whole.loss[2 * i + k]);
+    }
+    remove_all(folder("run"));
+}
+
+/* What is not run is refused by name, with what to do. */
+static void test_refusals(void **state)
+{
+    static const struct {
+        const char *words, *key, *says;
+    } refused[] = {{"gpus=3 cp=3", "cp", "do not divide seq 16"},
+                   {"gpus=2 cp=2 cp_comm=all_gather", "cp_comm", "p2p"},
+                   {"gpus=2 cp=2 gradient_stream=true", "gradient_stream", "leave it out"},
+                   {"gpus=2 cp=2 optimizer=adam8bit", "optimizer", "leave it out"},
+                   {"gpus=2 cp=2 positions=16 position=learned", "cp", "rope"},
+                   {"gpus=2 cp=2 sliding_window=4", "sliding_window", "a2a"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        char line[4096], said[4096] = "";
+        char words[600];
+        snprintf(words, sizeof words, MODEL "%s", refused[i].words);
+        rank_command_line(words, "--steps 1 2>&1", line, sizeof line);
+        FILE *pipe = popen(line, "r");
+        assert_non_null(pipe);
+        size_t bytes = fread(said, 1, sizeof said - 1, pipe);
+        said[bytes] = '\0';
+        assert_int_equal(WEXITSTATUS(pclose(pipe)), DTP_BAD_INPUT);
+        if (!strstr(said, refused[i].key) || !strstr(said, refused[i].says))
+            fail_msg("%s: \"%s\" says nothing of %s and \"%s\"", refused[i].words, said, refused[i].key,
+                     refused[i].says);
+    }
+}
+
+static int times_said(const char *text, const char *words)
+{
+    int count = 0;
+    for (; (text = strstr(text, words)); text += strlen(words))
+        count++;
+    return count;
+}
+
+static void run_report(const char *words, char *said, size_t bytes)
+{
+    char line[1600];
+    snprintf(line, sizeof line,
+             "'" TEST_BINARY_DIR
+             "/dtplan' run --runtime dtplan --device host --threads 1 --steps 4 --layers 2 --hidden "
+             "64 --heads 4 --ffn 64 --vocab 101 --seq 64 --precision fp32 --clip-norm 1 %s 2>&1",
+             words);
+    FILE *pipe = popen(line, "r");
+    assert_non_null(pipe);
+    size_t count = fread(said, 1, bytes - 1, pipe);
+    said[count] = '\0';
+    if (WEXITSTATUS(pclose(pipe)) != 0)
+        fail_msg("%s: %s", words, said);
+}
+
+/* Arenas of all ranks, and bytes of collectives and of what goes around the ring; what ranks wait for each other is
+ * said. */
+static void test_report_of_a_run(void **state)
+{
+    static char said[1 << 16];
+    (void)state;
+    run_report("--gpus 4 --cp 2 --pp 2 --accumulate 4 --strategy ddp", said, sizeof said);
+    assert_true(times_said(said, "as predicted, to the byte, on all 4 ranks") >= 3);
+    assert_non_null(strstr(said, "cp: the same of"));
+    run_report("--gpus 4 --cp 4 --accumulate 2 --strategy zero1", said, sizeof said);
+    char *sent = strstr(said, "COMMUNICATION"), *arena = strstr(said, "  arena ");
+    assert_true(sent && arena && strstr(said, "CONTEXT PARALLEL"));
+    *strstr(sent, "STEP TIME") = '\0';
+    assert_int_equal(times_said(sent, " 1.000"), 4); /* all_gather, reduce_scatter, all_reduce, send_recv */
+    *strchr(arena + 1, '\n') = '\0';
+    assert_int_equal(times_said(arena, " 1.000"), 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_learns_as_one_rank),
+                                       cmocka_unit_test(test_with_all_other_ranks),
+                                       cmocka_unit_test(test_blocks_of_every_order),
+                                       cmocka_unit_test(test_bf16),
+                                       cmocka_unit_test(test_checkpoints_of_any_layout),
+                                       cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_report_of_a_run)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
