@@ -442,6 +442,18 @@ struct dtp_columns_args {
     bool accumulate;
 };
 
+/* `vectors` of `length` fp32 elements each become orthonormal, in their order (modified Gram-Schmidt, twice: Giraud et
+ * al. 2005). One that the others span, but for rounding (below DTP_ORTHOGONALIZE_LEAST of what it was), gives way to
+ * numbers that are drawn by its place, so that a factor keeps its rank; one with elements that are not finite stays so.
+ * vectors <= length, at most DTP_ORTHOGONALIZE_VECTORS. */
+#define DTP_ORTHOGONALIZE_VECTORS 1024u
+#define DTP_ORTHOGONALIZE_LEAST 1e-5
+struct dtp_orthogonalize_args {
+    float *values;
+    uint64_t length, element_stride, vector_stride; /* in elements */
+    uint32_t vectors;
+};
+
 /* result[m, n] = scale a b + addend_scale addend (NULL: nothing) + bias[n] (or NULL). a is stored [m, k], or [k, m]
  * where a_transposed; b [k, n], or [n, k] where b_transposed; leading dimensions count elements of a stored row. A
  * linear layer forward: b_transposed with b = weight [out, in]; its input gradient: neither; its weight gradient [out,
@@ -470,7 +482,7 @@ struct dtp_matmul_args {
 };
 static inline float dtp_matmul_scale(const struct dtp_matmul_args *arguments)
 {
-    return arguments->scale > 0 ? arguments->scale : 1.0f;
+    return arguments->scale > 0 || arguments->scale < 0 ? arguments->scale : 1.0f;
 }
 static inline float dtp_matmul_addend_scale(const struct dtp_matmul_args *arguments)
 {
@@ -501,6 +513,7 @@ static inline float dtp_matmul_addend_scale(const struct dtp_matmul_args *argume
     X(muon_unit, dtp_muon_unit_args)                                                                                   \
     X(cast, dtp_cast_args)                                                                                             \
     X(add, dtp_add_args)                                                                                               \
+    X(orthogonalize, dtp_orthogonalize_args)                                                                           \
     X(sum_parts, dtp_sum_parts_args)                                                                                   \
     X(amax, dtp_amax_args)                                                                                             \
     X(quantize, dtp_quantize_args)                                                                                     \

@@ -227,7 +227,8 @@ static void fill_matmul_columns(struct dtp_binder *b, struct dtp_matmul_args *g)
 
 static void fill_matmul(struct dtp_binder *b, struct dtp_bound_op *out)
 {
-    struct dtp_matmul_args g = {.scale = (float)b->op->demand->scale,
+    const bool subtracted = b->op->demand->form == DTP_FORM_SUBTRACTED;
+    struct dtp_matmul_args g = {.scale = (float)(subtracted ? -b->op->demand->scale : b->op->demand->scale),
                                 .m = (uint64_t)b->op->demand->m,
                                 .n = (uint64_t)b->op->demand->n,
                                 .k = (uint64_t)b->op->demand->k,
@@ -516,6 +517,7 @@ static enum dtp_status fill(struct dtp_binder *b, struct dtp_bound_op *out)
     case DTP_OP_CAST: dtp_bind_cast(b, out); return DTP_OK;
     case DTP_OP_ACCUMULATE: dtp_bind_add(b, out); return DTP_OK;
     case DTP_OP_SUM_PARTS: dtp_bind_sum_parts(b, out); return DTP_OK;
+    case DTP_OP_ORTHOGONALIZE: dtp_bind_orthogonalize(b, out); return DTP_OK;
     case DTP_OP_COPY_IN:
     case DTP_OP_COPY_OUT: dtp_bind_copied_columns(b, out); return DTP_OK;
     case DTP_OP_MERGE: dtp_bind_merge(b, out); return DTP_OK;

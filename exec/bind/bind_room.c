@@ -122,6 +122,8 @@ static void matmul(struct dtp_binder *b)
     enum dtp_role result = weight_gradient                       ? DTP_ROLE_WEIGHT_GRADIENT
                            : operand(b, DTP_ROLE_INPUT_GRADIENT) ? DTP_ROLE_INPUT_GRADIENT
                                                                  : DTP_ROLE_RESULT;
+    if (b->op->demand->form == DTP_FORM_SUBTRACTED) /* from what is there, which a plain product would overwrite */
+        demand(b, result, b->op->demand->scale > 0 && updates(b, result) && !operand(b, DTP_ROLE_AUX));
     demand(b, result, m && n && k && m <= INT32_MAX && n <= INT32_MAX && k <= INT32_MAX && b->op->demand->groups <= 1);
     if (b->op->demand->form != DTP_FORM_COLUMNS || weight_gradient)
         room(b, result, m, n);
@@ -271,6 +273,15 @@ static void others(struct dtp_binder *b)
         room(b, DTP_ROLE_INPUT, rows(b), 1);
         room(b, DTP_ROLE_RESULT, rows(b), 1);
         break;
+    case DTP_OP_ORTHOGONALIZE: {
+        bool by_columns = d->form == DTP_FORM_COLUMNS;
+        uint64_t vectors = by_columns ? width(b) : rows(b), length = by_columns ? rows(b) : width(b);
+        demand(b, DTP_ROLE_RESULT,
+               vectors > 0 && vectors <= length && vectors <= DTP_ORTHOGONALIZE_VECTORS &&
+                   operand(b, DTP_ROLE_RESULT) && element_of(b, DTP_ROLE_RESULT) == DTP_ELEMENT_FP32);
+        room(b, DTP_ROLE_RESULT, rows(b), width(b));
+        break;
+    }
     case DTP_OP_SQUARE_SUM: room_bytes(b, DTP_ROLE_PARTIALS, DTP_EXECUTOR_SQUARE_SUM_PARTIALS, 4); break;
     case DTP_OP_BIAS_BACKWARD:
         room(b, DTP_ROLE_GRADIENT, rows(b), width(b));

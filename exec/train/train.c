@@ -308,9 +308,23 @@ static enum dtp_status initialise(struct dtp_trainer *t)
     return dtp_run_initialise(t->run, t->settings->seed, t->faults);
 }
 
+/* A step that is left out has changed what PowerSGD lost already. */
+static enum dtp_status check_skipping(const struct dtp_trainer *t)
+{
+    for (size_t i = 0; i < t->binding.part_count && t->settings->skip_not_finite; i++)
+        if (t->binding.parts[i].kind == DTP_STATE_LOST)
+            return dtp_fault(
+                t->faults, DTP_BAD_INPUT, NULL, 0,
+                "--not-finite skip: comm_hook powersgd keeps what it loses of each step's gradients, those "
+                "that are not finite too; leave it out, or use comm_hook fp16 or bf16");
+    return DTP_OK;
+}
+
 static enum dtp_status start_state(struct dtp_trainer *t)
 {
-    enum dtp_status status = dtp_keep_resume(t);
+    enum dtp_status status = check_skipping(t);
+    if (status == DTP_OK)
+        status = dtp_keep_resume(t);
     if (status == DTP_OK)
         status = dtp_loss_scale_start(t->settings, dtp_program_execution(t->program)->compute == DTP_FP16, &t->position,
                                       t->faults);

@@ -19,6 +19,7 @@
 
 #include "cost/attention_workspace.h"
 #include "net/parameter_layout.h"
+#include "plan/comm_hook.h"
 #include "plan/runtime.h"
 #include "plan/runtime_sizes.h"
 
@@ -208,6 +209,30 @@ static struct executor executor_of(const struct dtp_bound *b, bool chunks)
     return x;
 }
 
+/* What PowerSGD keeps: what was lost of matrices that it factors and their Q; P of one module, with what is not
+ * factored beside it; a workspace. */
+static uint64_t factored_bytes(const struct dtp_bound *b)
+{
+    const struct dtp_transformer *t = b->transformer;
+    const uint64_t module[] = {0, 1, t->layers + 1}, count[] = {1, t->layers, 1};
+    uint64_t lost = 0, q = 0, p = 0;
+    for (int i = 0; i < KINDS; i++) {
+        struct dtp_parameter_module layout;
+        struct dtp_factored f = {0};
+        uint64_t all = 0;
+        dtp_parameter_module(t, 1, module[i], &layout);
+        for (int k = 0; k < DTP_PARAMETER_COUNT; k++) {
+            const struct dtp_parameter_tensor *tensor = &layout.tensor[k];
+            uint64_t elements = tensor->exists ? tensor->rows * tensor->columns : 0;
+            all += elements;
+            dtp_factored_add(&f, elements, tensor->columns, 1, b->plan->powersgd_rank);
+        }
+        lost += count[i] * (all - f.whole), q += count[i] * f.q;
+        p = larger(p, f.matrices ? f.p + f.whole : 0);
+    }
+    return p ? 4 * (lost + q + p) + DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES : 0;
+}
+
 /* State; the matmuls' workspaces; batches; a ring of gathered blocks; what shards are made of and go through. */
 static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
 {
@@ -231,6 +256,8 @@ static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
     bool replicas = b->cluster->gpus > b->units.ranks;
     if (replicas && (plan->comm_hook == DTP_COMM_HOOK_FP16 || plan->comm_hook == DTP_COMM_HOOK_BF16))
         bytes += 2 * largest; /* what they sum, in 16 bits */
+    else if (replicas && plan->comm_hook == DTP_COMM_HOOK_POWERSGD)
+        bytes += factored_bytes(b);
     return bytes;
 }
 

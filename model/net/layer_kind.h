@@ -79,6 +79,7 @@ struct dtp_layer_kind {
     uint64_t experts, experts_per_token;                        /* 0 and 1 where there are none */
     uint64_t own_experts; /* of these, those that the rank has: all, or a part of them that ranks divide */
     bool exchanged;       /* a part of them: rows of tokens go to the ranks that have their experts, and back */
+    bool sinks_inside;    /* of the runtime: its attention kernel has them */
     bool weighs_rows;     /* of the runtime: what they return is weighed before it is put back by tokens */
     uint64_t mlp_width;   /* of one MLP: the model's, or an expert's */
     uint64_t shared_ffn;

@@ -190,6 +190,46 @@ static void test_hooks_of_sixteen_bits(void **state)
     }
 }
 
+/* PowerSGD: what is lost comes later, so it learns, if not what it would without. A resumed run goes on bit for bit:
+ * what each rank lost and Q are kept. It may begin where a run without it stopped; other ranks or factors are refused,
+ * and a loss that is left out would be kept. */
+#define FACTORED "gpus=4 strategy=ddp micro_batch=2 comm_hook=powersgd powersgd_rank="
+static void test_powersgd(void **state)
+{
+    static const struct {
+        const char *words, *flags;
+        int status;
+    } cases[] = {
+        {FACTORED "2", "--steps 30 --resume-previous", DTP_OK},
+        {FACTORED "4", "--steps 40 --resume", DTP_BAD_INPUT},
+        {"gpus=2 strategy=ddp micro_batch=4 comm_hook=powersgd powersgd_rank=2", "--steps 40 --resume", DTP_BAD_INPUT},
+        {FACTORED "2", "--steps 40 --resume --not-finite skip", DTP_BAD_INPUT},
+        {"gpus=4 strategy=ddp micro_batch=2", "--steps 40 --resume", DTP_OK},
+        {FACTORED "4", "--steps 50 --resume", DTP_OK}};
+    char flags[3200], line[1024];
+    (void)state;
+    snprintf(directory, sizeof directory, "%s/tests/factored_checkpoints.%ld", TEST_BINARY_DIR, (long)getpid());
+    remove_all(directory);
+    rank_run(RUN_LLAMA FACTORED "2", "--steps 30 --lr 1e-3 --min-lr 1e-3", &alone);
+    assert_int_equal(alone.status, DTP_OK);
+    assert_true(alone.loss[29] < 0.99 * alone.loss[0]);
+    snprintf(flags, sizeof flags, "--steps 30 --lr 1e-3 --min-lr 1e-3 --checkpoint '%s' --checkpoint-every 10",
+             directory);
+    rank_run(RUN_LLAMA FACTORED "2", flags, &together);
+    run_same(&together, &alone, "with checkpoints");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        snprintf(line, sizeof line, RUN_LLAMA "%s", cases[i].words);
+        snprintf(flags, sizeof flags, "%s --lr 1e-3 --min-lr 1e-3 --checkpoint '%s'", cases[i].flags, directory);
+        rank_run(line, flags, &together);
+        if ((int)together.status != cases[i].status)
+            fail_msg("%s %s: status %d", cases[i].words, cases[i].flags, (int)together.status);
+        for (size_t k = 0; i == 0 && k < 10; k++)
+            assert_true(together.loss[k] == alone.loss[20 + k]);
+        assert_true(i < 4 || (together.steps == 10 && together.loss[9] < alone.loss[0]));
+    }
+    remove_all(directory);
+}
+
 /* ---- resuming elsewhere ------------------------------------------------------------------------------------------ */
 
 static void test_other_ranks_resume(void **state)
@@ -290,6 +330,7 @@ int main(void)
                                        cmocka_unit_test(test_updates_in_backward_change_no_digit),
                                        cmocka_unit_test(test_sums_of_bf16_gradients_are_fp32),
                                        cmocka_unit_test(test_hooks_of_sixteen_bits),
+                                       cmocka_unit_test(test_powersgd),
                                        cmocka_unit_test(test_other_ranks_resume),
                                        cmocka_unit_test(test_a_killed_rank_ends_the_others)};
     return cmocka_run_group_tests(tests, NULL, NULL);

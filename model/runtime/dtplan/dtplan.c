@@ -249,21 +249,34 @@ static void check_adapters(struct dtp_resolver *r)
                         (p->adapters.rank / DTP_PARAMETER_ALIGNMENT + 1) * DTP_PARAMETER_ALIGNMENT);
 }
 
-/* A hook that casts to 16 bits what has no more. */
+/* Hooks that have nothing to compress or no program. PowerSGD factors whole matrices, in fp32; what was lost of a step
+ * is of its loss scale. */
 static void check_hook(struct dtp_resolver *r)
 {
+    const struct dtp_plan *p = r->plan;
     struct dtp_executor_rules rules;
-    if (r->plan->comm_hook == DTP_COMM_HOOK_NONE)
+    if (p->comm_hook == DTP_COMM_HOOK_NONE)
         return;
-    dtp_executor_rules(r->transformer, r->cluster, r->plan, &rules);
+    dtp_executor_rules(r->transformer, r->cluster, p, &rules);
     enum dtp_dtype sums = dtp_executor_gradient_dtypes(r->transformer, &rules, 0).shard;
+    const char *hook = dtp_comm_hook_text(p->comm_hook);
     if (rules.replicas > 1 && dtp_executor_casts_sums(&rules) && dtp_dtype_bytes(sums) <= dtp_dtype_bytes(rules.wire))
         dtp_plan_refuse(r, "comm_hook",
-                        "%s: gradients are summed in %s, which is no wider; use reduce_dtype fp32, or none",
-                        dtp_comm_hook_text(r->plan->comm_hook), dtp_dtype_text(sums));
-    if (r->plan->comm_hook == DTP_COMM_HOOK_POWERSGD)
+                        "%s: gradients are summed in %s, which is no wider; use reduce_dtype fp32, or none", hook,
+                        dtp_dtype_text(sums));
+    if (p->comm_hook != DTP_COMM_HOOK_POWERSGD)
+        return;
+    if (p->strategy != DTP_DDP)
         dtp_plan_refuse(r, "comm_hook",
-                        "powersgd has no step program under runtime dtplan yet; use fp16, bf16 or none");
+                        "powersgd factors whole matrices, of which ranks of %s sum parts; use fp16 or bf16, or ddp",
+                        dtp_strategy_text(p->strategy));
+    if (p->precision.reduce != DTP_FP32)
+        dtp_plan_refuse(r, "comm_hook", "powersgd is run on gradients in fp32, these are in %s; use reduce_dtype fp32",
+                        dtp_dtype_text(p->precision.reduce));
+    if (rules.scales_loss)
+        dtp_plan_refuse(r, "comm_hook",
+                        "powersgd keeps what it lost from step to step, and fp16's loss scale changes between them; "
+                        "use bf16 compute, or comm_hook fp16");
 }
 
 static void check(struct dtp_resolver *r)

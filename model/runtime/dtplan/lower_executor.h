@@ -25,7 +25,8 @@
  *                            OTHER_SCALE of the second (fp32); no BIAS, no AUX. GRADIENT is E5M2, all else E4M3
  *                            forward, RESULT may be UPDATE too. With demand.scale the product is multiplied by that;
  *                            of the form "columns" operands of a row a token are columns, from their offset on, of
- *                            buffers of as many rows: all but WEIGHT and WEIGHT_GRADIENT
+ *                            buffers of as many rows: all but WEIGHT and WEIGHT_GRADIENT; of the form "subtracted" the
+ *                            product is taken from what is there
  *   QUANTIZE                 INPUT [T, n], AMAX (fp32) -> RESULT [T, n] and TRANSPOSED [n, T], one of which may be
  *                            absent, in fp8 of demand.form, SCALE. With neither: AMAX UPDATE is raised to that of INPUT
  *   AMAX                     of NORM, NORM_BACKWARD, ACTIVATION, ACTIVATION_BACKWARD: UPDATE, raised to that of what
@@ -82,6 +83,8 @@
  *   CAST with SCALE          INPUT (bytes of two NF4 codes), SCALE (fp32, of each 64 numbers) -> RESULT,
  *                            demand.tokens elements
  *   CAST, ACCUMULATE         INPUT -> RESULT (ACCUMULATE: +=), demand.tokens elements
+ *   ORTHOGONALIZE            RESULT [T, n] UPDATE (fp32): its rows become orthonormal, of the form "columns" its
+ *                            columns
  *   SUM_PARTS                INPUT [ranks of the shard group, demand.tokens elements] -> RESULT: their sum; UPDATE adds
  *                            it
  *   collectives              INPUT, RESULT; the same buffer where in place. all_gather: INPUT is this rank's part of
@@ -118,7 +121,10 @@
 #define DTP_EXECUTOR_STATE_TABLE(X)                                                                                    \
     X(WEIGHTS, "weights")                                                                                              \
     X(MASTER, "master")                                                                                                \
-    X(MOMENT1, "moment1") X(MOMENT2, "moment2") X(SCALES1, "scales of moment1") X(SCALES2, "scales of moment2")
+    X(MOMENT1, "moment1")                                                                                              \
+    X(MOMENT2, "moment2")                                                                                              \
+    X(SCALES1, "scales of moment1") X(SCALES2, "scales of moment2") X(LOST, "what was lost")                           \
+        X(FACTOR_Q, "Q of gradients")
 enum dtp_executor_state {
 #define DTP_EXECUTOR_STATE_ENUM(suffix, text) DTP_EXECUTOR_##suffix,
     DTP_EXECUTOR_STATE_TABLE(DTP_EXECUTOR_STATE_ENUM)

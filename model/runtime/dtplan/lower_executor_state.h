@@ -6,6 +6,7 @@
 #define DTP_LOWER_EXECUTOR_STATE_H
 
 #include "runtime/dtplan/executor_block.h"
+#include "runtime/dtplan/executor_factors.h"
 #include "runtime/dtplan/lower_executor.h"
 #include "lower/lowering.h"
 
@@ -98,7 +99,8 @@ struct dtp_executor {
     dtp_buffer_id shard[2];  /* gradients of blocks that do not stay, by turns */
     dtp_op_id shard_read[2]; /* by what takes them: a download, an update */
     dtp_buffer_id scattered; /* shards of later micro-steps before they are added */
-    dtp_buffer_id narrow;    /* what replicas sum of a module, in a hook's 16 bits */
+    dtp_buffer_id narrow;    /* what replicas sum of a module: in a hook's 16 bits, or as P and what is not factored */
+    dtp_buffer_id factor_workspace;
     dtp_buffer_id exchanged; /* all ranks' gradients of this rank's shard, to be added up */
     uint32_t shard_group, gather_group, exchange_group, replica_group; /* communicators; DTP_NO_INDEX: none */
     uint32_t tensor_group, context_group;                              /* of tensor, of context parallel ranks */
@@ -236,6 +238,13 @@ void dtp_executor_make_hook(struct dtp_executor *x);
 /* `elements` of the module in `buffer` become the sum over replicas, behind `after` on `stream`: its last operation. */
 dtp_op_id dtp_executor_sum_replicas(struct dtp_executor *x, struct dtp_executor_module *module, dtp_buffer_id buffer,
                                     uint64_t elements, enum dtp_stream stream, dtp_op_id after);
+/* What a sum over replicas must wait for: `after`, and who else writes gradients. */
+void dtp_executor_await_gradients(const struct dtp_executor *x, struct dtp_draft *draft, dtp_op_id after);
+/* lower_executor_factors.c: the same where PowerSGD factors them. */
+void dtp_executor_make_factors(struct dtp_executor *x);
+dtp_op_id dtp_executor_sum_factored(struct dtp_executor *x, struct dtp_executor_module *module,
+                                    const struct dtp_executor_factors *factors, dtp_buffer_id gradient,
+                                    dtp_op_id after);
 
 /* ---- the others -------------------------------------------------------------------------------------------------- */
 
