@@ -51,8 +51,8 @@ LET_BE = {
         "derived or said elsewhere": "name params active_params flops_per_token shape_note note bias max_seq "
                                      "max_sequence config",
         "of experts, which are refused": "experts_per_token expert_ffn shared_expert_ffn shared_expert_gate dense_layers "
-                                         "expert_layer_step router router_bias expert_bias expert_groups "
-                                         "groups_per_token",
+                                         "expert_layer_step router router_norm router_scale router_bias expert_bias "
+                                         "expert_groups groups_per_token",
         "of latent attention, which is refused": "q_latent rope_head_dim value_head_dim",
         "of norms of q and k, which are refused": "qk_norm_wide qk_layer_norm qk_norm_bias qk_norm_weight",
         "of windows, which are refused": "sliding_window_pattern",

@@ -89,6 +89,7 @@ struct dtp_layer_kind {
     bool chains_norms;        /* of the plan: norms before are chains on a copy in fp32 (plan/norm_chain.h) */
     uint64_t norm_statistics; /* numbers a norm keeps of a token: RMSNorm its scale, LayerNorm mean and scale */
     bool packs_qkv, packs_up; /* q, k and v are one matrix; gate and up are one */
+    bool packs_shared;        /* those of shared experts are one */
     bool gated, rotary, qk_norm;
     enum dtp_parallel_block parallel;
     bool norms_before, norms_after, qk_norm_wide, qk_norm_bias;
