@@ -502,8 +502,17 @@ static enum dtp_status fill(struct dtp_binder *b, struct dtp_bound_op *out)
     case DTP_OP_QK_NORM_BACKWARD: fill_qk_norm_backward(b, out); return DTP_OK;
     case DTP_OP_ATTENTION: fill_attention(b, out); return DTP_OK;
     case DTP_OP_ATTENTION_BACKWARD: fill_attention_backward(b, out); return DTP_OK;
-    case DTP_OP_ACTIVATION: fill_activation(b, out); return DTP_OK;
-    case DTP_OP_ACTIVATION_BACKWARD: fill_activation_backward(b, out); return DTP_OK;
+    case DTP_OP_ACTIVATION: (dtp_bind_has_routes(b) ? dtp_bind_expert : fill_activation)(b, out); return DTP_OK;
+    case DTP_OP_ACTIVATION_BACKWARD:
+        (dtp_bind_has_routes(b) ? dtp_bind_expert : fill_activation_backward)(b, out);
+        return DTP_OK;
+    case DTP_OP_GROUPED_MATMUL:
+    case DTP_OP_ROUTER:
+    case DTP_OP_ROUTER_BACKWARD:
+    case DTP_OP_PERMUTE:
+    case DTP_OP_PERMUTE_BACKWARD:
+    case DTP_OP_UNPERMUTE:
+    case DTP_OP_UNPERMUTE_BACKWARD: dtp_bind_expert(b, out); return DTP_OK;
     case DTP_OP_BIAS_BACKWARD: fill_bias_backward(b, out); return DTP_OK;
     case DTP_OP_LOSS_PARTS: fill_loss_parts(b, out); return DTP_OK;
     case DTP_OP_LOSS_BACKWARD: fill_loss_backward(b, out); return DTP_OK;

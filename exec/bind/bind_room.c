@@ -39,6 +39,21 @@ static void alike(struct dtp_binder *b, enum dtp_role role, enum dtp_role other)
         b->missing |= 1u << other;
 }
 
+void dtp_bind_room_of(struct dtp_binder *b, enum dtp_role role, uint64_t rows, uint64_t columns)
+{
+    room(b, role, rows, columns);
+}
+
+void dtp_bind_demand(struct dtp_binder *b, enum dtp_role role, bool holds)
+{
+    demand(b, role, holds);
+}
+
+void dtp_bind_alike(struct dtp_binder *b, enum dtp_role role, enum dtp_role other)
+{
+    alike(b, role, other);
+}
+
 static bool whole_sequences(const struct dtp_binder *b)
 {
     uint64_t tokens = heads(b)->queries;
@@ -320,10 +335,33 @@ static void batch(struct dtp_binder *b)
     }
 }
 
+/* Routes are row numbers too: only a router writes there, all of it. */
+static void routes(struct dtp_binder *b)
+{
+    const struct dtp_operand *operands = dtp_program_operands(b->binding->job.program, b->op);
+    for (uint32_t i = 0; i < b->op->operand_count; i++) {
+        const struct dtp_operand *o = &operands[i];
+        bool are = buffer_of(b, o)->content == DTP_CONTENT_ROUTES, writes = o->access & DTP_WRITE;
+        demand(b, (enum dtp_role)o->role,
+               are ? (o->role == DTP_ROLE_ROUTES && !o->offset_bytes && !o->shard &&
+                      writes == (b->op->kind == DTP_OP_ROUTER)) ||
+                         !(o->access & DTP_UPDATE)
+                   : o->role != DTP_ROLE_ROUTES);
+    }
+}
+
 void dtp_bind_room(struct dtp_binder *b)
 {
     batch(b);
+    routes(b);
     switch (b->op->kind) {
+    case DTP_OP_GROUPED_MATMUL:
+    case DTP_OP_ROUTER:
+    case DTP_OP_ROUTER_BACKWARD:
+    case DTP_OP_PERMUTE:
+    case DTP_OP_PERMUTE_BACKWARD:
+    case DTP_OP_UNPERMUTE:
+    case DTP_OP_UNPERMUTE_BACKWARD: dtp_bind_expert_room(b); break;
     case DTP_OP_EMBEDDING:
     case DTP_OP_EMBEDDING_BACKWARD: embedding(b); break;
     case DTP_OP_NORM:
@@ -338,7 +376,7 @@ void dtp_bind_room(struct dtp_binder *b)
     case DTP_OP_ATTENTION:
     case DTP_OP_ATTENTION_BACKWARD: attention(b); break;
     case DTP_OP_ACTIVATION:
-    case DTP_OP_ACTIVATION_BACKWARD: activation(b); break;
+    case DTP_OP_ACTIVATION_BACKWARD: (dtp_bind_has_routes(b) ? dtp_bind_expert_room : activation)(b); break;
     case DTP_OP_COPY_IN:
     case DTP_OP_COPY_OUT:
     case DTP_OP_MERGE: dtp_bind_room_of_context(b); break;

@@ -269,6 +269,15 @@ static void describe_details(struct dtp_trainer *t)
         {"qk_norm_wide", m->qk_norm_wide},
         {"attention_softcap", m->attention_softcap},
         {"final_softcap", m->final_softcap},
+        {"experts", (double)m->experts},
+        {"experts_per_token", (double)m->experts_per_token},
+        {"expert_ffn", (double)m->expert_ffn},
+        {"shared_expert_ffn", (double)m->shared_expert_ffn},
+        {"shared_expert_gate", m->shared_expert_gate},
+        {"router", m->router},
+        {"router_norm", m->router_norm},
+        {"router_scale", m->router_scale},
+        {"router_bias", m->router_bias},
         {"sliding_window", cuts ? (double)m->sliding_window : 0},
         {"sliding_window_pattern", cuts ? (double)m->sliding_window_pattern : 0}};
     for (size_t i = 0; i < sizeof details / sizeof *details; i++)

@@ -175,7 +175,9 @@ bool dtp_stream_parse(const char *text, enum dtp_stream *out);
     X(SCALE, "scale")                                                                                                  \
     X(OTHER_SCALE, "other_scale")                                                                                      \
     X(TRANSPOSED, "transposed")                                                                                        \
-    X(KEYS, "keys")
+    X(KEYS, "keys")                                                                                                    \
+    X(ROUTES, "routes")                                                                                                \
+    X(STATISTICS_GRADIENT, "statistics_gradient")
 enum dtp_role {
 #define DTP_ROLE_ENUM(suffix, text) DTP_ROLE_##suffix,
     DTP_ROLE_TABLE(DTP_ROLE_ENUM)
@@ -209,7 +211,11 @@ enum dtp_role {
     X(MUON_MOMENTUM, "muon_momentum")                                                                                  \
     X(MUON_UNIT, "muon_unit")                                                                                          \
     X(MUON_STEP, "muon_step")                                                                                          \
-    X(SUBTRACTED, "subtracted")
+    X(SUBTRACTED, "subtracted")                                                                                        \
+    X(SOFTMAX, "softmax")                                                                                              \
+    X(SOFTMAX_NORMALISED, "softmax_normalised")                                                                        \
+    X(SIGMOID, "sigmoid")                                                                                              \
+    X(SIGMOID_NORMALISED, "sigmoid_normalised")
 enum dtp_form {
 #define DTP_FORM_ENUM(suffix, text) DTP_FORM_##suffix,
     DTP_FORM_TABLE(DTP_FORM_ENUM)
@@ -255,7 +261,8 @@ bool dtp_role_parse(const char *text, enum dtp_role *out);
     X(HOST_SCALARS, "host_scalars")                                                                                    \
     X(HOST_RESULTS, "host_results")                                                                                    \
     X(TABLES, "tables")                                                                                                \
-    X(PARTIALS, "partials")
+    X(PARTIALS, "partials")                                                                                            \
+    X(ROUTES, "routes")
 enum dtp_content {
 #define DTP_CONTENT_ENUM(suffix, text) DTP_CONTENT_##suffix,
     DTP_CONTENT_TABLE(DTP_CONTENT_ENUM)

@@ -364,8 +364,7 @@ static double device_optimizer_s(const struct dtp_timing *c)
     const struct dtp_closed_form_hooks *hooks = c->plan->runtime->closed;
     double apart = (double)dtp_optimizer_matrix_elements(c->transformer, c->plan);
     double bytes = (dtp_timing_optimizer_shard(c) - apart) * dtp_optimizer_bytes_per_parameter(c->plan);
-    bytes += dtp_adapted_ends_bytes(c->transformer, c->plan);
-    bytes += apart * dtp_optimizer_matrix_bytes_per_parameter(c->plan);
+    bytes += apart * dtp_optimizer_matrix_bytes_per_parameter(c->plan) + dtp_adapted_ends(c->plan, c->transformer);
     return bytes / c->streaming_bytes_per_s + (hooks->beside_update_s ? hooks->beside_update_s(c) : 0);
 }
 
@@ -422,10 +421,9 @@ static void add_compute(const struct dtp_timing *c, struct dtp_time *time, struc
     time->loss_s = n * m.loss_s;
     time->recompute_s = n * (m.recompute_matmul_s / speedup + m.recompute_other_s);
     time->compute_s = n * (matmul / speedup + other + weights);
-    double launch_s = dtp_cluster_kernel_launch_s(c->cluster, &c->execution);
-    time->host_launch_s = n * m.kernels * launch_s;
-    EACH_KIND(c, block)
-    time->host_launch_s += n * dtp_block_more_host_s(block, launch_s);
+    double launch_s = dtp_cluster_kernel_launch_s(c->cluster, &c->execution), more_s = 0;
+    EACH_KIND(c, block) more_s += dtp_block_more_host_s(block, launch_s);
+    time->host_launch_s = n * (m.kernels * launch_s + more_s);
     window->head_s = m.head_s / speedup + m.loss_s;
     window->forward_s = m.matmul_forward_s / speedup + m.attention_forward_s + m.memory_forward_s;
     window->backward_s = time->compute_s / n - window->forward_s - window->head_s;

@@ -86,6 +86,19 @@ static void test_other_blocks_learn_the_same(void **state)
             words, sizeof words / sizeof words[0]);
 }
 
+/* Experts, all of them on each rank: rows of a rank's tokens alone go to its copies of them. */
+static void test_experts_learn_the_same(void **state)
+{
+    static const char *const words[] = {"gpus=2 strategy=full_shard micro_batch=4 checkpointing=full",
+                                        "gpus=4 strategy=zero2 micro_batch=2 gradient_stream=true",
+                                        "gpus=2 strategy=ddp micro_batch=2 accumulate=2"};
+    (void)state;
+    compare(RUN_LLAMA "experts=6 experts_per_token=2 expert_ffn=24 router_norm=true ", words, 3);
+    compare(RUN_LLAMA "experts=4 experts_per_token=1 expert_ffn=40 shared_expert_ffn=32 shared_expert_gate=true "
+                      "router=sigmoid router_bias=true ",
+            words, 3);
+}
+
 /* Gradients exchanged and added up instead of scattered: the program that copy engines run between GPUs. */
 static void test_exchanged_gradients_learn_the_same(void **state)
 {
@@ -326,6 +339,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_strategy_learns_the_same),
                                        cmocka_unit_test(test_a_tied_model_learns_the_same),
                                        cmocka_unit_test(test_other_blocks_learn_the_same),
+                                       cmocka_unit_test(test_experts_learn_the_same),
                                        cmocka_unit_test(test_exchanged_gradients_learn_the_same),
                                        cmocka_unit_test(test_updates_in_backward_change_no_digit),
                                        cmocka_unit_test(test_sums_of_bf16_gradients_are_fp32),

@@ -156,6 +156,18 @@ static void test_optimized_arena(void **state)
     check_arenas(draw_optimized, 85);
 }
 
+static void draw_experts(struct random_job *job, int i)
+{
+    (void)i;
+    random_executor_expert_job(job);
+}
+
+static void test_expert_arena(void **state)
+{
+    (void)state;
+    check_arenas(draw_experts, 80);
+}
+
 static void test_adapted_arena(void **state)
 {
     (void)state;
@@ -319,6 +331,12 @@ static void test_cut_work_and_traffic(void **state)
     }
 }
 
+static void test_expert_work_and_traffic(void **state)
+{
+    (void)state;
+    check_works(draw_experts);
+}
+
 static void test_adapted_work_and_traffic(void **state)
 {
     (void)state;
@@ -337,6 +355,8 @@ int main(void)
                                        cmocka_unit_test(test_cut_arena),
                                        cmocka_unit_test(test_cut_work_and_traffic),
                                        cmocka_unit_test(test_adapted_arena),
-                                       cmocka_unit_test(test_adapted_work_and_traffic)};
+                                       cmocka_unit_test(test_adapted_work_and_traffic),
+                                       cmocka_unit_test(test_expert_arena),
+                                       cmocka_unit_test(test_expert_work_and_traffic)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

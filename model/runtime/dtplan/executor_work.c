@@ -71,7 +71,7 @@ static double matrix_elements(const struct shape *s, uint32_t operators)
     double elements = 0;
     for (int i = 0; i < s->block.count; i++)
         if (operators & 1u << i)
-            elements += dtp_executor_multiplied(&s->block.op[i]);
+            elements += dtp_executor_multiplied(&s->block, &s->block.op[i]);
     return elements;
 }
 
@@ -80,7 +80,7 @@ static double backward_elements(const struct dtp_executor_block *block)
 {
     double elements = 0;
     for (int i = 0; i < block->count; i++)
-        elements += dtp_executor_products(block, &block->op[i]) * dtp_executor_multiplied(&block->op[i]);
+        elements += dtp_executor_products(block, &block->op[i]) * dtp_executor_multiplied(block, &block->op[i]);
     return elements;
 }
 

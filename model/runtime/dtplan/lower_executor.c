@@ -40,8 +40,11 @@ dtp_buffer_id dtp_executor_new(struct dtp_executor *x, struct dtp_draft *draft, 
                                enum dtp_owner owner, uint64_t bytes, uint32_t access)
 {
     dtp_buffer_id buffer = dtp_lower_buffer(x->l, name, owner, DTP_STREAM_COMPUTE, bytes, false);
-    if (role != DTP_ROLE_WORKSPACE)
-        dtp_program_set_element(x->l->program, buffer, role == DTP_ROLE_STATISTICS ? DTP_FP32 : x->rules.compute);
+    bool wide = role == DTP_ROLE_STATISTICS || role == DTP_ROLE_STATISTICS_GRADIENT;
+    if (role != DTP_ROLE_WORKSPACE && role != DTP_ROLE_ROUTES) /* which are whole numbers */
+        dtp_program_set_element(x->l->program, buffer, wide ? DTP_FP32 : x->rules.compute);
+    if (role == DTP_ROLE_ROUTES)
+        dtp_program_set_content(x->l->program, buffer, DTP_CONTENT_ROUTES, 0);
     if (buffer.index != DTP_NO_INDEX)
         dtp_draft_role(draft, role, buffer, access | DTP_ALLOC, 0);
     return buffer;

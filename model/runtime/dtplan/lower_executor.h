@@ -53,6 +53,21 @@
  *   ACTIVATION               INPUT [T, up] -> RESULT [T, f]; up is f, or 2 f with the gate first
  *   ACTIVATION_BACKWARD      GRADIENT [T, f], INPUT [T, up] UPDATE: its gradient takes its place; RESULT [T, f], over
  *                            GRADIENT, where forward's result is made again
+ *   GROUPED_MATMUL           as MATMUL, of rows by experts, demand.tokens of them, of which m, or of a weight's
+ *                            gradient k, are an expert's where all have as many, and demand.groups matrices; ROUTES
+ *                            (routes_layout.h) say which rows are whose. No BIAS, no AUX, no ADDEND, no WORKSPACE
+ *   ROUTER                   INPUT (scores [T, n]) -> STATISTICS (fp32 weights [T, k] of each token's k experts),
+ *                            ROUTES; WORKSPACE (DTP_EXECUTOR_ROUTER_CHUNKS n whole numbers of 4 bytes). Of the form
+ *                            affinities have, times demand.scale
+ *   ROUTER_BACKWARD          INPUT, GRADIENT (of the weights), ROUTES -> INPUT_GRADIENT [T, n]
+ *   PERMUTE                  INPUT [T, h], ROUTES -> RESULT [T k, h], rows by experts
+ *   PERMUTE_BACKWARD         GRADIENT [T k, h], ROUTES -> INPUT_GRADIENT [T, h] UPDATE
+ *   UNPERMUTE                INPUT [T k, h], ROUTES, ADDEND, SAVED (what shared experts return [T, h]), AUX (its score
+ *                            [T]) -> RESULT [T, h]
+ *   UNPERMUTE_BACKWARD       GRADIENT [T, h], ROUTES -> INPUT_GRADIENT [T k, h]; with AUX: GRADIENT, SAVED, AUX ->
+ *                            RESULT (gradient of SAVED), INPUT_GRADIENT (of AUX)
+ *   ACTIVATION, with ROUTES  of T k rows by experts, each times its weight: STATISTICS. Backward also makes
+ *                            STATISTICS_GRADIENT (fp32 [T, k])
  *   NORM_BACKWARD            GRADIENT, INPUT, STATISTICS, WEIGHT -> RESIDUAL_GRADIENT (UPDATE adds, WRITE overwrites,
  *                            by the sum with ADDEND where there is one), WEIGHT_GRADIENT, BIAS_GRADIENT, WORKSPACE (2
  *                            DTP_EXECUTOR_PARTIAL_ROWS h floats)

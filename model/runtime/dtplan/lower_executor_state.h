@@ -19,12 +19,18 @@ struct dtp_executor_module {
     dtp_op_id gathered_by;                                /* compute has not waited for it yet; DTP_NO_OP: it has */
     dtp_buffer_id gradient;                    /* whole, of this micro-step or added up; DTP_NO_BUFFER: none alive */
     bool allocates;                            /* the next operation on `gradient` brings it to life */
-    uint32_t written;                          /* bits of parameters whose gradient holds something */
+    uint64_t written;                          /* bits of parameters whose gradient holds something */
     dtp_buffer_id reduced;                     /* what the optimizer reads, where that is not `gradient` */
     dtp_op_id reduced_by;                      /* last operation of another stream on gradient or reduced */
     dtp_buffer_id host_gradient, host_weights; /* offloaded: where gradients land, and new weights leave from */
     dtp_op_id downloaded;
 };
+
+_Static_assert(DTP_PARAMETER_COUNT < 63, "sets of parameters are bits of 64, the last of which says something else");
+static inline uint64_t dtp_executor_written_bit(enum dtp_parameter which)
+{
+    return UINT64_C(1) << which;
+}
 
 /* A buffer that an operation of another stream still reads: whole gradients that are reduced, operands of weight
  * gradients. */
@@ -32,7 +38,7 @@ struct dtp_executor_draining {
     dtp_buffer_id buffer;
     dtp_op_id reader;
 };
-#define DTP_EXECUTOR_MOST_HELD 12
+#define DTP_EXECUTOR_MOST_HELD 20
 
 /* A weight gradient that a backward of inputs alone leaves to a pass of its own (lower_executor_split.c). */
 struct dtp_executor_deferred {
@@ -337,6 +343,19 @@ void dtp_executor_matrix(struct dtp_executor *x, struct dtp_draft *draft, uint64
                          const struct dtp_executor_operator *op, dtp_buffer_id unpacked);
 /* Factor of what goes through an adapter: alpha / rank. */
 double dtp_executor_adapter_scale(const struct dtp_executor *x);
+
+/* lower_executor_experts.c: shape of a product with experts' matrices, which reads where rows go (role ROUTES). */
+void dtp_executor_grouped(struct dtp_executor *x, struct dtp_draft *draft, const struct dtp_executor_operator *op,
+                          enum dtp_product product);
+/* Shape of what stands around them, `width` columns wide. */
+void dtp_executor_routed(struct dtp_executor *x, struct dtp_draft *draft, uint64_t width);
+/* Backward of what stands around them; `gradient` is the stream's. What forward kept goes, but for routes, which the
+ * router's backward reads last, with `routes_access`. */
+void dtp_executor_unpermute_backward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op,
+                                     dtp_buffer_id gradient);
+void dtp_executor_permute_backward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op);
+void dtp_executor_router_backward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op,
+                                  uint32_t routes_access);
 
 /* lower_executor_split.c: backward in two passes. In a backward of inputs alone: */
 static inline bool dtp_executor_splits(const struct dtp_executor *x)
