@@ -184,11 +184,23 @@ static bool narrow_adapters(const struct dtp_run *run)
            strcmp(strategy, "zero2") == 0 || strcmp(strategy, "zero3") == 0;
 }
 
+void dtp_run_write_engine(struct writer *w)
+{
+    const struct dtp_run_framework *framework = w->framework;
+    set_switch(w, "transformers_layers", framework->single != NULL);
+    if (framework->deepspeed_overlap) /* ZeRO-3 has no say in it */
+        set_switch(w, "deepspeed_overlap", true);
+    if (framework->reduce_bucket)
+        set_count(w, "reduce_bucket_size", framework->reduce_bucket);
+}
+
 /* A row that says how its frozen base is kept has adapters, whether it states their rank or not. */
 static void write_adapters(struct writer *w)
 {
     const struct dtp_run *run = w->run;
     const char *targets = noted_targets(run->notes), *base = run->quantised_base;
+    if (w->framework->narrow_logits)
+        set_switch(w, "narrow_logits", true);
     if (!run->lora_rank && !*base)
         return;
     if (!run->lora_rank) {
@@ -202,6 +214,8 @@ static void write_adapters(struct writer *w)
     if (run->experts)
         REFUSE(w, "adapters (lora_rank %" PRIu64 ") of a mixture of experts are not modelled", run->lora_rank);
     set_count(w, "lora", run->lora_rank);
+    if (w->framework->gptq_operators)
+        set_switch(w, "gptq_operators", true);
     if (strstr(run->notes, "embedding and output layer trained"))
         set_switch(w, "train_ends", true);
     set_text(w, "lora_targets", targets);

@@ -361,13 +361,8 @@ static void write_strategy(struct writer *w)
         set_switch(w, "megatron_overlap", w->framework->overlaps && !run->experts); /* not modelled with experts */
     if (w->framework->megatron_layers)
         set_switch(w, "megatron_layers", true);
-    if (strcmp(runtime_of(w), "deepspeed") == 0) {
-        set_switch(w, "transformers_layers", w->framework->single != NULL);
-        if (w->framework->deepspeed_overlap)
-            set_switch(w, "deepspeed_overlap", true);
-        if (w->framework->reduce_bucket)
-            set_count(w, "reduce_bucket_size", w->framework->reduce_bucket);
-    }
+    if (strcmp(runtime_of(w), "deepspeed") == 0)
+        dtp_run_write_engine(w);
     if (w->framework->bf16_optimizer && strcmp(run->param_dtype, "bf16") == 0)
         set_switch(w, "bf16_optimizer", true);
     if (run->shard_group)
@@ -508,10 +503,6 @@ static void write_kernels(struct writer *w)
     }
     if (framework->rope_fp32)
         set_switch(w, "rope_fp32", true);
-    if (framework->narrow_logits)
-        set_switch(w, "narrow_logits", true);
-    if (framework->gptq_operators && run->lora_rank)
-        set_switch(w, "gptq_operators", true);
     if (framework->lora_dropout > 0 && run->lora_rank)
         set(w, "lora_dropout", "%g", framework->lora_dropout);
     if (strstr(run->notes, "foak")) /* fms-acceleration's Triton kernels of norms and of cross entropy */

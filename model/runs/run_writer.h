@@ -66,6 +66,8 @@ static inline bool flag(struct writer *w, const char *column, const char *text, 
 /* The precision of a row with fp8 matmuls: as its recipe, its notes or its framework say. */
 const char *dtp_run_fp8_precision(const struct writer *w);
 bool dtp_run_write_parts(struct writer *w);
+/* What a run under DeepSpeed's engine sets there. */
+void dtp_run_write_engine(struct writer *w);
 /* run_checkpointing.c: settles what `job`, made of `scenario`, recomputes. */
 enum dtp_status dtp_run_settle_checkpointing(const struct dtp_run *run, const struct dtp_catalog *catalog,
                                              struct dtp_scenario *scenario, struct dtp_job *job,
