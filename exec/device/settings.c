@@ -96,9 +96,18 @@ static enum dtp_status check_elastic(struct dtp_settings *s, struct dtp_faults *
     if (s->on_loss && strcmp(s->on_loss, "wait") != 0 && strcmp(s->on_loss, "shrink") != 0)
         status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--on-loss: '%s' is neither shrink nor wait", s->on_loss);
     s->waits = s->on_loss && strcmp(s->on_loss, "wait") == 0;
-    if ((s->on_loss || s->snapshots) && !s->elastic)
-        status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--%s needs --elastic MIN:MAX",
-                           s->on_loss ? "on-loss" : "snapshots");
+    const bool every = s->snapshot_every != UINT64_MAX, returns = s->return_after != UINT64_MAX;
+    const char *alone = s->on_loss     ? "on-loss"
+                        : s->snapshots ? "snapshots"
+                        : every        ? "snapshot-every"
+                        : returns      ? "return-after"
+                                       : NULL;
+    if (alone && !s->elastic)
+        status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--%s needs --elastic MIN:MAX", alone);
+    if (s->elastic && !every)
+        s->snapshot_every = DTP_SETTINGS_SNAPSHOT_EVERY;
+    if (s->elastic && !returns)
+        s->return_after = DTP_SETTINGS_RETURN_AFTER;
     if (s->async_checkpoints && !s->checkpoint)
         status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--async-checkpoints needs --checkpoint DIR");
     if (s->elastic && s->alone)

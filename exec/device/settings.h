@@ -13,6 +13,9 @@
 
 #define DTP_SETTINGS_STEPS_MAX 1000000000u
 
+#define DTP_SETTINGS_SNAPSHOT_EVERY 10 /* of an elastic run that says nothing; others are refused either flag */
+#define DTP_SETTINGS_RETURN_AFTER 60
+
 /* Of `poison` see run.h; it is for tests and not among the flags of `dtplan run`. `program`: the text that dtplan
  * predicted, which is what runs; without it the job's words are lowered. `alone`: that text is a set that somebody
  * wrote, and no words of a model and a plan stand beside it. `probe`: probe.h, instead of training. `share_gpu`: ranks
@@ -27,8 +30,8 @@
     WHOLE(checkpoint_every, "checkpoint-every", 1, DTP_SETTINGS_STEPS_MAX, 0)                                          \
     WHOLE(seconds, "seconds", 1, 86400, 60)                                                                            \
     WHOLE(threads, "threads", 1, 4096, 0)                                                                              \
-    WHOLE(snapshot_every, "snapshot-every", 1, DTP_SETTINGS_STEPS_MAX, 10)                                             \
-    WHOLE(return_after, "return-after", 0, 31536000, 60)                                                               \
+    WHOLE(snapshot_every, "snapshot-every", 1, DTP_SETTINGS_STEPS_MAX, UINT64_MAX)                                     \
+    WHOLE(return_after, "return-after", 0, 31536000, UINT64_MAX)                                                       \
     NUMBER(learning_rate, "lr", 0, 1e6, 3e-4)                                                                          \
     NUMBER(min_learning_rate, "min-lr", 0, 1e6, 0)                                                                     \
     NUMBER(weight_decay, "weight-decay", 0, 1e3, 0.1)                                                                  \

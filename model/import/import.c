@@ -178,8 +178,8 @@ enum dtp_status dtp_import_read(struct dtp_import *import, const char *path, str
 {
     FILE *file = dtp_input_open(path);
     const char *name = dtp_input_name(path);
-    if (!file)
-        return dtp_fault(faults, DTP_ENVIRONMENT, name, 0, "cannot be read: %s", strerror(errno));
+    if (!file) /* as of a scenario that is not there: the line names another file than the user has */
+        return dtp_fault(faults, DTP_BAD_INPUT, name, 0, "cannot be read: %s", strerror(errno));
     char *text = malloc(DTP_ENTRIES_MOST_FILE_BYTES + 1);
     size_t bytes = text ? fread(text, 1, DTP_ENTRIES_MOST_FILE_BYTES + 1, file) : 0;
     enum dtp_status status = DTP_OK;

@@ -88,7 +88,7 @@ says 'refused.toml:8: training.deterministic = true: not modelled'
 says 'refused.toml:16: activation_checkpoint.mode = memory_budget'
 expect 2 report --from llama3_8b.toml --gpu h100-sxm --gpus 8 -o llama3_8b.toml
 says 'would write over'
-expect 3 plan --from missing.toml
+expect 2 plan --from missing.toml
 says 'missing.toml: cannot be read'
 printf '[plan]\nstrategy = zero1\n' >own.ini
 expect 2 plan --from own.ini

@@ -384,6 +384,10 @@ static void test_what_does_not_fit_is_refused(void **state)
         {"--elastic 4:2", "--elastic: '4:2' is not MIN:MAX"},
         {"--elastic 0:4", "--elastic: '0:4' is not MIN:MAX"},
         {"--on-loss wait", "--on-loss needs --elastic MIN:MAX"},
+        {"--snapshot-every 10", "--snapshot-every needs --elastic MIN:MAX"},
+        {"--return-after 60", "--return-after needs --elastic MIN:MAX"},
+        {"--elastic 2:4 --set strategy=ddp --set comm_hook=powersgd --set hidden=64",
+         "no other number goes on with it; use --elastic 4:4 --on-loss wait"},
         {"--elastic 2:4 --on-loss maybe", "'maybe' is neither shrink nor wait"},
         {"--elastic 2:4 --set pp=2 --set strategy=ddp", "--elastic: ranks of a pipeline"},
         /* 4 x 1 sequences do not divide by three ranks */
