@@ -4,6 +4,7 @@
 #include "plan/checkpointing.h"
 #include "plan/rules.h"
 #include "runtime/dtplan/executor_block.h"
+#include "runtime/dtplan/executor_context_work.h"
 #include "runtime/dtplan/executor_fp8_work.h"
 
 struct shape {
@@ -95,6 +96,11 @@ static struct dtp_executor_traffic forward_traffic(const struct shape *s, uint32
         struct dtp_executor_traffic one = dtp_executor_forward_traffic(&s->block, &s->block.op[i]);
         sum.bytes += operators & 1u << i ? one.bytes : 0;
         sum.kernels += operators & 1u << i ? one.kernels : 0;
+    }
+    if (operators & 1u << dtp_executor_maker(&s->block, DTP_TENSOR_CORE) &&
+        !(operators & 1u << dtp_executor_maker(&s->block, DTP_TENSOR_QKV))) {
+        struct dtp_executor_traffic inputs = dtp_executor_context_inputs_traffic(&s->block);
+        sum.bytes -= inputs.bytes, sum.kernels -= inputs.kernels;
     }
     return sum;
 }

@@ -495,12 +495,13 @@ static void attention_backward(const struct place *at)
         dtp_executor_block_again(x, at->layer, UINT32_C(1) << at->index);
     dtp_buffer_id core = tensor(x, at->layer, op->result);
     if (dtp_executor_shares_sequence(x)) {
-        x->gradients[op->input] = dtp_executor_context_backward(
-            x, &(struct dtp_executor_core){.qkv = tensor(x, at->layer, op->input),
-                                           .result = core,
-                                           .statistics = tensor(x, at->layer, op->statistics),
-                                           .gradient = x->gradients[op->result],
-                                           .result_access = last_read(x, core)});
+        const struct dtp_executor_core shared = {.qkv = tensor(x, at->layer, op->input),
+                                                 .result = core,
+                                                 .statistics = tensor(x, at->layer, op->statistics),
+                                                 .gradient = x->gradients[op->result],
+                                                 .result_access = last_read(x, core)};
+        x->gradients[op->input] = dtp_executor_exchanges_heads(x) ? dtp_executor_exchange_backward(x, &shared)
+                                                                  : dtp_executor_context_backward(x, &shared);
         return;
     }
     struct dtp_draft draft;
