@@ -7,6 +7,7 @@
 #include "cli/probe_events.h"
 #include "record/measured_report.h"
 #include "cli/run_process.h"
+#include "runtime/runtimes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,88 @@ static void forget_counts(const struct dtp_arguments *a, struct dtp_scenario *sc
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         if (!typed(a, counts[i]))
             dtp_scenario_unset(scenario, counts[i]);
+}
+
+/* ---- by a framework's own program ------------------------------------------------------------------------------- */
+
+/* The runtime whose kernels are asked for; NULL: the executor's. */
+static enum dtp_status find_framework(const struct dtp_context *context, const struct dtp_scenario *scenario,
+                                      const struct dtp_runtime **out)
+{
+    size_t line;
+    const char *where = dtp_scenario_place(scenario, "runtime", &line);
+    const struct dtp_runtime *runtime = dtp_runtime_find(dtp_scenario_get(scenario, "runtime"));
+    *out = runtime && !runtime->executed ? runtime : NULL;
+    if (!*out || (*out)->prober)
+        return DTP_OK;
+    return dtp_fault_about(context->faults, DTP_BAD_INPUT, where, line, "runtime",
+                           "is %s, whose kernels no program that ships measures; take torch or leave it out",
+                           runtime->name);
+}
+
+/* Its program measures shapes of its own on one GPU, and no job's. */
+static enum dtp_status check_framework(const struct dtp_context *context, const struct dtp_scenario *scenario)
+{
+    static const char *const taken[] = {"runtime", "gpu", "machine", "gpus", "gpus_per_node"};
+    enum dtp_status worst = DTP_OK;
+    size_t key_count, line;
+    const struct dtp_scenario_key *keys = dtp_scenario_keys(&key_count);
+    const char *gpus = dtp_scenario_get(scenario, "gpus");
+    for (size_t i = 0; i < key_count; i++) {
+        bool is_taken = false;
+        for (size_t k = 0; k < sizeof taken / sizeof *taken; k++)
+            is_taken |= strcmp(keys[i].key, taken[k]) == 0;
+        if (is_taken || !dtp_scenario_get(scenario, keys[i].key))
+            continue;
+        const char *where = dtp_scenario_place(scenario, keys[i].key, &line);
+        worst = dtp_fault_about(context->faults, DTP_BAD_INPUT, where, line, keys[i].key,
+                                "PyTorch's kernels are measured over shapes of their own, not a job's; leave it out");
+    }
+    if (gpus && strcmp(gpus, "1") != 0)
+        worst =
+            dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
+                      "gpus: PyTorch's kernels are measured on one GPU; take 1, then measure the collectives of all "
+                      "with dtplan probe --machine %s",
+                      context->arguments->output);
+    return worst;
+}
+
+/* The catalogue's rows that the file refines, which dtplan-exec finds by itself. */
+static enum dtp_status add_keys(const struct dtp_context *context, const struct dtp_catalog *catalog,
+                                const struct dtp_scenario *scenario, const struct dtp_runtime *framework,
+                                struct dtp_probe_heard *heard)
+{
+    const char *given = dtp_scenario_get(scenario, "gpu"), *name = dtp_probe_heard_text(heard, "gpu");
+    const char *memory = dtp_probe_heard_text(heard, "gpu_memory_bytes"),
+               *place = dtp_scenario_get(scenario, "machine");
+    uint64_t bytes = 0;
+    if (!heard->gpu)
+        return dtp_fault(
+            context->faults, DTP_BAD_INPUT, NULL, 0,
+            "--device host: %s only shows on cores that it works; what it takes there is no machine's, and "
+            "dtplan probe --device host measures one",
+            framework->prober);
+    if (!name || !memory || !dtp_number_parse_integer(memory, false, 1, UINT64_MAX, &bytes))
+        return dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "%s did not say which GPU it measured",
+                         framework->prober);
+    const struct dtp_gpu *gpu =
+        given ? dtp_catalog_gpu(catalog, given, NULL, 0, context->faults) : dtp_catalog_gpu_named(catalog, name, bytes);
+    if (!gpu)
+        return given ? DTP_BAD_INPUT
+                     : dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
+                                 "--gpu KEY is needed: %s is no GPU that the catalogue has a row of; name the one to "
+                                 "refine (dtplan catalog gpus), or add a row with --catalog",
+                                 name);
+    const struct dtp_machine *machine = place && !dtp_machine_is_file(place)
+                                            ? dtp_catalog_machine(catalog, place, NULL, 0, context->faults)
+                                            : dtp_catalog_default_machine(catalog, gpu);
+    if (!machine)
+        return DTP_BAD_INPUT;
+    bool kept = dtp_probe_heard_about(heard, "gpu_key", gpu->key) &&
+                dtp_probe_heard_about(heard, "machine_key", machine->key) &&
+                dtp_probe_heard_about(heard, "gpus", "1") && dtp_probe_heard_about(heard, "gpus_per_node", "1") &&
+                dtp_probe_heard_about(heard, "runtime", framework->name);
+    return kept ? DTP_OK : dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
 }
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
@@ -90,9 +173,9 @@ static enum dtp_status check_rows(const struct dtp_probe_heard *heard, struct dt
 {
     enum dtp_status worst = DTP_OK;
     if (!heard->ended || heard->damaged || heard->count == 0)
-        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "dtplan-exec did not say all that it measured");
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "not all that was measured was said");
     for (size_t i = 0; i < heard->count; i++)
-        worst = dtp_worse(worst, dtp_measured_row_check(&heard->rows[i], "dtplan-exec", i + 1, faults));
+        worst = dtp_worse(worst, dtp_measured_row_check(&heard->rows[i], "what was measured", i + 1, faults));
     return worst == DTP_OK ? DTP_OK : DTP_ENVIRONMENT;
 }
 
@@ -159,7 +242,13 @@ static enum dtp_status probe(const struct dtp_context *context, const struct dtp
     struct dtp_probe_heard heard = dtp_probe_heard_start();
     struct dtp_run_process process = {
         .context = context, .scenario = scenario, .probe = true, .hear = dtp_probe_hear, .listener = &heard};
-    enum dtp_status status = dtp_run_process(&process);
+    const struct dtp_runtime *framework = NULL;
+    enum dtp_status status = find_framework(context, scenario, &framework);
+    if (status == DTP_OK && framework)
+        status = check_framework(context, scenario);
+    process.reference = framework ? framework->prober : NULL;
+    if (status == DTP_OK)
+        status = dtp_run_process(&process);
     dtp_progress_end(&heard.progress);
     if (status == DTP_OK && !heard.started) { /* one of several that a launcher started: the first writes */
         dtp_probe_heard_release(&heard);
@@ -167,6 +256,8 @@ static enum dtp_status probe(const struct dtp_context *context, const struct dtp
     }
     if (status == DTP_OK && !dtp_probe_heard_join(&heard))
         status = dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (status == DTP_OK && framework)
+        status = add_keys(context, catalog, scenario, framework, &heard);
     if (status == DTP_OK)
         status = add_about(&heard, context->faults);
     if (status == DTP_OK)

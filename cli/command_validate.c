@@ -106,7 +106,8 @@ static void make_run(struct dtp_validate *v, uint64_t run, const struct dtp_cont
         dtp_validation_plan(&ran.simulated, row);
     if (ran.measured.last_step > ran.measured.first_step)
         dtp_validation_measure(&ran.report, row);
-    if (status == DTP_OK && !ran.measured.interrupted && !isfinite(row->step_s[DTP_VALIDATION_MEASURED]))
+    if (status == DTP_OK && !ran.measured.interrupted && !dtp_run_shares(&ran.measured) &&
+        !isfinite(row->step_s[DTP_VALIDATION_MEASURED]))
         status = dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
                            "the run ended before a step that counts; take --steps %d or more", LEAST_STEPS);
     take_reason(row, status, &ran, context->faults);
@@ -126,6 +127,8 @@ static void say_after(const struct dtp_validate *v, uint64_t run, const struct d
     double left_s = elapsed_s * (double)(v->list.count - run - 1) / (double)(run + 1 - v->resumed);
     if (row->status != DTP_OK)
         fprintf(stderr, "  failed: %s", row->reason);
+    else if (row->ranks_a_gpu > 1)
+        fprintf(stderr, "  GPUs shared by %" PRIu64 " ranks: times mean nothing", row->ranks_a_gpu);
     else
         fprintf(stderr, "  step %.2f ms", 1e3 * row->step_s[DTP_VALIDATION_MEASURED]);
     if (row->status == DTP_OK && isfinite(row->undisturbed_step_s))

@@ -162,6 +162,8 @@ static const struct dtp_command_help helps[DTP_COMMAND_COUNT] = {
          "evidence. Traces of several ranks on one line show a slow one.",
          {{"dtplan compare trace.json --model llama-3-8b --gpu h100 --gpus 8 --seq 8k", "a trace beside its plan"},
           {"dtplan compare memory.pickle --from train.toml --gpu h100 --gpus 8", "of torchtitan's configuration"},
+          {"dtplan compare trace.json --model llama-3-8b --gpu h100 --gpus 8 --seq 8k -o machine.csv",
+           "and a machine file fitted to it"},
           {"dtplan compare rank0.json rank1.json rank2.json rank3.json", "which rank do the others wait for"}}},
     [DTP_COMMAND_PROBE] =
         {"dtplan probe [-o MACHINE.csv] [--force] [--gpu KEY] [--gpus N] [--device cuda|host] [--seconds N] "
@@ -169,12 +171,16 @@ static const struct dtp_command_help helps[DTP_COMMAND_COUNT] = {
          "Measures this machine in some three minutes: matmul, attention and kernels inside running steps of many "
          "shapes, collectives over sizes and groups of GPUs, what both do to each other, copies and AdamW of the host. "
          "Results are checked before a figure is taken. Writes a machine file that every command takes with --machine, "
-         "and prints rates beside those of the catalogue. Keys of a job have its shapes measured as well.",
+         "and prints rates beside those of the catalogue. Keys of a job have its shapes measured as well. With "
+         "--runtime "
+         "torch PyTorch's own kernels are measured, inside steps that PyTorch trains on one GPU, for plans that it "
+         "runs.",
          {{"dtplan probe -o machine.csv", "all GPUs of this machine"},
           {"dtplan probe --gpus 1 -o one.csv", "one of them"},
           {"dtplan probe --machine one.csv --gpus 4 --gpus-per-node 2 --pretend-nodes -o nodes.csv",
            "what a GPU does by itself from a file, only collectives measured"},
           {"dtplan probe --model llama-3-8b --seq 8k --micro-batch 1 -o machine.csv", "and the shapes of a job"},
+          {"dtplan probe --runtime torch -o torch.csv", "PyTorch's kernels, by probe_torch.py"},
           {"dtplan probe --device host -o here.csv", "no GPU: the cores of this machine, in a minute"},
           {"dtplan validate --device host --machine here.csv --layers 4 --hidden 256 --gpus 1,2",
            "and how far off predictions by that are"}}},

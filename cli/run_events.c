@@ -81,7 +81,7 @@ static void mfu_text(const struct dtp_run_listener *l, double tokens_per_s, char
         return;
     double peak = job->cluster.gpu.peak_flops_per_s[job->plan.precision.compute] * job->cluster.gpus;
     double flops = dtp_plan_model_flops_per_token(&job->transformer, &job->plan) * tokens_per_s;
-    if (l->out->gpu && peak > 0)
+    if (l->out->gpu && l->out->ranks_a_gpu < 2 && peak > 0)
         snprintf(out, bytes, "  MFU %.1f %%", 100 * flops / peak);
 }
 
@@ -119,6 +119,7 @@ static void hear_start(struct dtp_run_listener *l, const json_t *event)
     text(event, "collectives", m->collectives, sizeof m->collectives);
     text(event, "data", m->data, sizeof m->data);
     m->gpu = json_is_true(json_object_get(event, "gpu"));
+    m->ranks_a_gpu = whole(event, "ranks_a_gpu");
     m->operations = whole(event, "operations");
     m->device_arena_bytes = whole(event, "device_arena_bytes");
     m->host_arena_bytes = whole(event, "host_arena_bytes");

@@ -1,5 +1,6 @@
 #include "cli/run_process.h"
 #include "cli/stages_run.h"
+#include "cost/calibration.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -123,22 +124,26 @@ static enum dtp_status write_line(const struct dtp_run_process *p, const char *p
     return line->failed ? dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory") : DTP_OK;
 }
 
-/* Of the executor's flags those that a framework's own program has. */
-static enum dtp_status add_reference_flags(const struct dtp_arguments *a, struct line *line, struct dtp_faults *faults)
+/* Of the executor's flags those that a framework's own program has; of its prober's there are two. */
+static enum dtp_status add_reference_flags(const struct dtp_run_process *p, struct line *line)
 {
-    static const char *const known[] = {"--steps", "--seed", "--lr", "--device", "--log"};
+    static const char *const of_runs[] = {"--steps", "--seed", "--lr", "--device", "--log", NULL};
+    static const char *const of_probes[] = {"--device", NULL};
+    const char *const *known = p->probe ? of_probes : of_runs;
+    const struct dtp_arguments *a = p->context->arguments;
     enum dtp_status worst = DTP_OK;
     for (size_t i = 0; i < a->passed_count; i++) {
         bool is_known = false;
-        for (size_t k = 0; k < sizeof known / sizeof *known; k++)
+        for (size_t k = 0; known[k]; k++)
             is_known |= strcmp(known[k], a->passed[i].flag) == 0;
         if (is_known)
             add_two(line, a->passed[i].flag, a->passed[i].value);
         else
-            worst = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
-                              "%s: is of dtplan's own executor; a run by PyTorch's program has --steps, --seed, --lr, "
-                              "--device, --log, --trace and --snapshot",
-                              a->passed[i].flag);
+            worst = dtp_fault(p->context->faults, DTP_BAD_INPUT, NULL, 0, "%s: is of dtplan's own executor; %s",
+                              a->passed[i].flag,
+                              p->probe ? "a probe by PyTorch's program has --device"
+                                       : "a run by PyTorch's program has --steps, --seed, --lr, --device, --log, "
+                                         "--trace and --snapshot");
     }
     if (a->trace)
         add_two(line, "--trace", a->trace);
@@ -151,7 +156,7 @@ static enum dtp_status add_reference_flags(const struct dtp_arguments *a, struct
 static enum dtp_status write_reference_line(const struct dtp_run_process *p, struct line *line)
 {
     const char *given = getenv("DTPLAN_PYTHON");
-    char directory[4096], script[4200], ranks[16];
+    char directory[4096], script[4200], ranks[16], headroom[32];
     enum dtp_status status = dtp_data_directory(directory, sizeof directory, p->context->faults);
     if (status != DTP_OK)
         return status;
@@ -167,8 +172,13 @@ static enum dtp_status write_reference_line(const struct dtp_run_process *p, str
         add_two(line, "--nproc-per-node", ranks);
     }
     add(line, script);
-    add_two(line, "--plan", p->plan);
-    status = add_reference_flags(p->context->arguments, line, p->context->faults);
+    if (p->plan)
+        add_two(line, "--plan", p->plan);
+    if (p->probe) {
+        snprintf(headroom, sizeof headroom, "%g", dtp_calibration.matmul_power_headroom);
+        add_two(line, "--power-headroom", headroom);
+    }
+    status = add_reference_flags(p, line);
     return line->failed ? dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory") : status;
 }
 

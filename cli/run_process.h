@@ -18,7 +18,7 @@ struct dtp_run_process {
     bool probe;            /* it measures instead of training */
     bool alone;            /* the program is a set that stands alone: of the keys the cluster's count */
     const char *reference; /* script of the data directory that is started in place of it, NULL: none; with */
-    const char *plan;      /* the file of its plan, JSON, and */
+    const char *plan;      /* the file of its plan, JSON (NULL: it measures the machine), and */
     uint32_t ranks;        /* so many processes, torchrun's where there are several */
     void (*hear)(void *listener, const char *line);
     void *listener;

@@ -129,7 +129,8 @@ static struct dtp_roles_report report_of(const struct set_job *job, const struct
     return (struct dtp_roles_report){.name = job->context->arguments->program_file,
                                      .set = &job->set,
                                      .cluster = &job->cluster,
-                                     .timelines = job->timed ? job->timelines : NULL,
+                                     .timelines =
+                                         job->timed && !(measured && dtp_run_shares(measured)) ? job->timelines : NULL,
                                      .arena_bytes = job->arena_bytes,
                                      .measured = measured};
 }

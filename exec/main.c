@@ -183,11 +183,17 @@ static enum dtp_status check_gpus(const struct dtp_settings *settings, uint32_t 
                          "%" PRIu32 " ranks are asked for, the host device has at most %d; take fewer --gpus", gpus,
                          DTP_HOST_MOST_RANKS);
     enum dtp_status status = settings->cuda ? dtp_open_device_count(settings, &there, faults) : DTP_OK;
-    if (status != DTP_OK || gpus <= there)
+    if (status != DTP_OK || (gpus <= there) != settings->share_gpu)
         return status;
+    if (settings->share_gpu)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "--share-gpu: each of %" PRIu32 " ranks has a GPU of its own here, of %" PRIu32
+                         "; leave it out",
+                         gpus, there);
     return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                      "%" PRIu32 " GPUs are asked for, this machine shows %" PRIu32
-                     "; take fewer --gpus, or start ranks on several machines by torchrun or srun",
+                     "; take fewer --gpus, or start ranks on several machines by torchrun or srun; --share-gpu tries "
+                     "the plan without its times",
                      gpus, there);
 }
 
@@ -198,6 +204,8 @@ static enum dtp_status share_out(char **argv, uint32_t gpus, const struct dtp_tr
 {
     const struct dtp_ranks *ranks = &one->ranks;
     *here = ranks->world == gpus;
+    if (*here && one->settings->share_gpu)
+        return check_gpus(one->settings, gpus, faults);
     if (!*here && ranks->world == 1) {
         enum dtp_status status = check_gpus(one->settings, gpus, faults);
         return status == DTP_OK ? dtp_launch(argv, gpus, faults) : status;
@@ -278,7 +286,8 @@ static enum dtp_status train_job(char **argv, struct dtp_scenario *scenario, str
                                  struct dtp_faults *faults)
 {
     static struct dtp_program_set set;
-    struct dtp_nodes nodes = {&job->cluster, one->settings->pretend_nodes, one->settings->cuda};
+    struct dtp_nodes nodes = {&job->cluster, one->settings->pretend_nodes, one->settings->cuda,
+                              one->settings->share_gpu};
     bool here = false, alone = one->settings->alone, stages = !alone && job->plan.pp > 1;
     enum dtp_status status = DTP_OK;
     if (alone)
@@ -377,7 +386,7 @@ static enum dtp_status probe(char **argv, const struct words *words, const struc
                                 .events = one->events,
                                 .stop = one->stop};
     struct dtp_cluster cluster;
-    struct dtp_nodes nodes = {&cluster, one->settings->pretend_nodes, one->settings->cuda};
+    struct dtp_nodes nodes = {&cluster, one->settings->pretend_nodes, one->settings->cuda, false};
     uint32_t gpus = 0;
     bool here = false, launched = false;
     enum dtp_status status = read_machine(words, catalog, &job.known, faults);

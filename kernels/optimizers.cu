@@ -34,11 +34,16 @@ __device__ bool decays(const struct dtp_adamw_args &a, uint64_t i)
     return inside;
 }
 
-template <typename W> __device__ void move(const struct dtp_adamw_args &a, uint64_t i, float step)
+template <typename W> __device__ float decay_of(const struct dtp_adamw_args &a, uint64_t i)
+{
+    return decays(a, i) ? a.decay * (a.master ? a.master[i] : to_float(((const W *)a.weights)[i])) : 0.0f;
+}
+
+template <typename W> __device__ void move(const struct dtp_adamw_args &a, uint64_t i, float step, float decay)
 {
     W *weights = (W *)a.weights;
     float weight = a.master ? a.master[i] : to_float(weights[i]);
-    weight -= a.scalars->learning_rate * (step + (decays(a, i) ? a.decay * weight : 0.0f));
+    weight -= a.scalars->learning_rate * (step + decay);
     if (a.master)
         a.master[i] = weight;
     if constexpr (same<W, bf16>)
@@ -79,7 +84,7 @@ __global__ void __launch_bounds__(threads) adamw8(const __grid_constant__ struct
         const float m =
             a.beta1 * (maps[0][(uint8_t)(first[i] + DTP_SIGNED_ZERO)] * a.scale1[block]) + (1 - a.beta1) * gradient;
         const float v = a.beta2 * (maps[1][second[i]] * a.scale2[block]) + (1 - a.beta2) * gradient * gradient;
-        move<W>(a, i, m / s.correction1 / (sqrtf(v / s.correction2) + a.epsilon));
+        move<W>(a, i, m / s.correction1 / (sqrtf(v / s.correction2) + a.epsilon), decay_of<W>(a, i));
         const float largest1 = block_max(fabsf(m), of_warp[0]), largest2 = block_max(v, of_warp[1]);
         first[i] = (uint8_t)(nearest(maps[0], largest1 > 0 ? m / largest1 : 0.0f) - DTP_SIGNED_ZERO);
         second[i] = nearest(maps[1], largest2 > 0 ? v / largest2 : 0.0f);
@@ -96,7 +101,21 @@ __global__ void __launch_bounds__(threads) sgd(const __grid_constant__ struct dt
 {
     const uint64_t i = (uint64_t)blockIdx.x * threads + threadIdx.x;
     if (i < a.count && !a.scalars->skip)
-        move<W>(a, i, to_float(((const G *)a.gradient)[i]) * a.scalars->clip_scale);
+        move<W>(a, i, to_float(((const G *)a.gradient)[i]) * (a.factor > 0 ? a.factor : a.scalars->clip_scale),
+                decay_of<W>(a, i));
+}
+
+template <typename G, typename W, typename M>
+__global__ void __launch_bounds__(threads) sgd_momentum(const __grid_constant__ struct dtp_adamw_args a)
+{
+    const uint64_t i = (uint64_t)blockIdx.x * threads + threadIdx.x;
+    M *momentum = (M *)a.moment1;
+    if (i >= a.count || a.scalars->skip)
+        return;
+    const float step = to_float(((const G *)a.gradient)[i]) * a.scalars->clip_scale + decay_of<W>(a, i) +
+                       a.beta1 * to_float(momentum[i]);
+    momentum[i] = from_float<M>(step);
+    move<W>(a, i, step, 0);
 }
 
 } // namespace
@@ -124,8 +143,16 @@ extern "C" int dtp_cuda_sgd(void *self, const struct dtp_adamw_args *a, void *st
     (void)self;
     if (a->count == 0)
         return 0;
+    if (a->moment1 && a->factor > 0)
+        return (int)cudaErrorInvalidValue;
     return dtp::with_element(a->gradient_element, [&](auto of_gradient) {
         return dtp::with_element(a->weight_element, [&](auto of_weight) {
+            if (a->moment1)
+                return dtp::with_element(a->moment_element, [&](auto of_moment) {
+                    dtp::sgd_momentum<decltype(of_gradient), decltype(of_weight), decltype(of_moment)>
+                        <<<dtp::blocks_for(a->count, dtp::threads), dtp::threads, 0, dtp::stream_of(stream)>>>(*a);
+                    return dtp::launched();
+                });
             dtp::sgd<decltype(of_gradient), decltype(of_weight)>
                 <<<dtp::blocks_for(a->count, dtp::threads), dtp::threads, 0, dtp::stream_of(stream)>>>(*a);
             return dtp::launched();

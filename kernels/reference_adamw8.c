@@ -1,4 +1,4 @@
-/* Optimizers with less state than AdamW's: moments in 8 bits, none at all. */
+/* Optimizers with less state than AdamW's: moments in 8 bits, one, none at all. */
 #include "kernels/dynamic_map.h"
 #include "kernels/element.h"
 #include "kernels/random.h"
@@ -29,11 +29,21 @@ static bool decays(const struct dtp_adamw_args *a, uint64_t i)
     return false;
 }
 
-/* One more sum on the weight, or on its master. */
-static void move(const struct dtp_adamw_args *a, uint64_t i, double step)
+static double weight_of(const struct dtp_adamw_args *a, uint64_t i)
 {
-    double weight = a->master ? (double)a->master[i] : dtp_load(a->weights, a->weight_element, i);
-    weight -= (double)a->scalars->learning_rate * (step + (decays(a, i) ? (double)a->decay * weight : 0));
+    return a->master ? (double)a->master[i] : dtp_load(a->weights, a->weight_element, i);
+}
+
+static double decay_of(const struct dtp_adamw_args *a, uint64_t i)
+{
+    return decays(a, i) ? (double)a->decay * weight_of(a, i) : 0;
+}
+
+/* One more sum on the weight, or on its master. */
+static void move(const struct dtp_adamw_args *a, uint64_t i, double step, double decay)
+{
+    double weight = weight_of(a, i);
+    weight -= (double)a->scalars->learning_rate * (step + decay);
     if (a->master)
         a->master[i] = (float)weight;
     if (a->master || !a->stochastic_rounding || a->weight_element != DTP_ELEMENT_BF16) {
@@ -73,7 +83,8 @@ static void update_block(const struct dtp_adamw_args *a, uint64_t block)
         double m = beta1 * (double)(signed_map[(uint8_t)(first[i] + DTP_SIGNED_ZERO)] * a->scale1[block]) +
                    (1 - beta1) * gradient;
         double v = beta2 * (double)(unsigned_map[second[i]] * a->scale2[block]) + (1 - beta2) * gradient * gradient;
-        move(a, at, m / (double)s->correction1 / (sqrt(v / (double)s->correction2) + (double)a->epsilon));
+        move(a, at, m / (double)s->correction1 / (sqrt(v / (double)s->correction2) + (double)a->epsilon),
+             decay_of(a, at));
         moment1[i] = (float)m, moment2[i] = (float)v;
     }
     keep(first, signed_map, DTP_SIGNED_ZERO, &a->scale1[block], moment1);
@@ -91,7 +102,14 @@ int dtp_reference_adamw8(void *self, const struct dtp_adamw_args *a, void *strea
 int dtp_reference_sgd(void *self, const struct dtp_adamw_args *a, void *stream)
 {
     (void)self, (void)stream;
-    for (uint64_t i = 0; i < a->count && !a->scalars->skip; i++)
-        move(a, i, gradient_of(a, i));
+    for (uint64_t i = 0; i < a->count && !a->scalars->skip; i++) {
+        double step =
+            a->factor > 0 ? (double)a->factor * dtp_load(a->gradient, a->gradient_element, i) : gradient_of(a, i);
+        if (a->moment1) {
+            step += decay_of(a, i) + (double)a->beta1 * dtp_load(a->moment1, a->moment_element, i);
+            dtp_store(a->moment1, a->moment_element, i, step);
+        }
+        move(a, i, step, a->moment1 ? 0 : decay_of(a, i));
+    }
     return 0;
 }

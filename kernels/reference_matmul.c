@@ -34,7 +34,7 @@ static void store_result(const struct dtp_matmul_args *a, uint64_t at, uint64_t 
     if (a->a_scale)
         value *= (double)*a->a_scale * (double)*a->b_scale;
     if (a->addend)
-        value += dtp_load(a->addend, a->result_element, at);
+        value += (double)dtp_matmul_addend_scale(a) * dtp_load(a->addend, a->result_element, at);
     if (a->bias)
         value += dtp_load(a->bias, dtp_matmul_bias_element(a->element, a->result_element), column);
     if (a->epilogue == DTP_EPILOGUE_GELU_AUX) {

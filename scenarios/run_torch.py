@@ -51,8 +51,8 @@ LET_BE = {
         "derived or said elsewhere": "name params active_params flops_per_token shape_note note bias max_seq "
                                      "max_sequence config",
         "of experts, which are refused": "experts_per_token expert_ffn shared_expert_ffn shared_expert_gate dense_layers "
-                                         "expert_layer_step router router_bias expert_bias expert_groups "
-                                         "groups_per_token",
+                                         "expert_layer_step router router_norm router_scale router_bias expert_bias "
+                                         "expert_groups groups_per_token",
         "of latent attention, which is refused": "q_latent rope_head_dim value_head_dim",
         "of norms of q and k, which are refused": "qk_norm_wide qk_layer_norm qk_norm_bias qk_norm_weight",
         "of windows, which are refused": "sliding_window_pattern",
@@ -64,10 +64,10 @@ LET_BE = {
             "layout_order sequence_parallel tp_overlap cp_comm schedule virtual_stages microbatch_group stages "
             "post_validation expert_imbalance",
         "of Megatron": "megatron_overlap megatron_scatter_gather flex_dispatcher fused_qkv_rope "
-                       "avoid_record_streams expert_overlap recompute_modules",
+                       "avoid_record_streams expert_overlap recompute_modules cuda_graph_modules",
         "of DeepSpeed": "megatron_layers bf16_optimizer deepspeed_overlap reduce_bucket_size stage3_max_live_parameters "
                         "stage3_max_reuse_distance stage3_prefetch_bucket_size stage3_param_persistence_threshold "
-                        "seq_parallel_communication_data_type zero_hpz_partition_size zero_quantized_weights "
+                        "transformers_layers seq_parallel_communication_data_type zero_hpz_partition_size zero_quantized_weights "
                         "zero_quantized_gradients",
         "of dtplan's executor": "clip_norm gradient_norm loss_chunk gelu_epilogue stochastic_rounding gradient_stream "
                                 "update_in_backward cuda_graph atomic_attention matmul_sms collective_ctas "
@@ -76,7 +76,7 @@ LET_BE = {
         "of FSDP1, which is refused": "limit_all_gathers",
         "of formats in 8 bits, which are refused": "fp8_recipe fp8_all_gather",
         "of PowerSGD, which is refused": "powersgd_rank",
-        "of runtime peft": "fast_kernels",
+        "of runtime peft": "fast_kernels gptq_operators narrow_logits",
     },
 }
 
@@ -395,15 +395,46 @@ def make_optimizer(model, choices, ranks, rate):
     return torch.optim.AdamW(model.parameters(), **how)
 
 
-def choose_attention(choices, device):
-    """One kernel or none: PyTorch falls back to math without a word otherwise."""
+def expected_attention(choices, shape, device):
+    """The backend that a plan means, as torch.nn.attention.SDPBackend names it. flash is the fastest fused kernel of the
+    GPU: cuDNN's from Hopper on, in 16 bits, where heads are no wider than 128; PyTorch itself would take FlashAttention 2
+    first (aten/src/ATen/Context.h: sdp_priority_order), which is what flash2 means."""
     if device.type != "cuda":
-        return
-    math = choices.attention == "math"
-    torch.backends.cuda.enable_math_sdp(math)
-    torch.backends.cuda.enable_flash_sdp(not math)
-    torch.backends.cuda.enable_mem_efficient_sdp(not math and choices.attention != "flash2")
-    torch.backends.cuda.enable_cudnn_sdp(not math and choices.attention != "flash2")
+        return None
+    if choices.attention == "math":
+        return "MATH"
+    if choices.compute == "fp32":
+        return "EFFICIENT_ATTENTION"
+    hopper = torch.cuda.get_device_capability(device)[0] >= 9
+    return "CUDNN_ATTENTION" if choices.attention == "flash" and hopper and shape.head_dim <= 128 else "FLASH_ATTENTION"
+
+
+def choose_attention(choices, shape, device):
+    """That one first, and FlashAttention 2 where it takes no such shape; says which it is. PyTorch by itself falls back to
+    the next kernel, down to math, without a word."""
+    wanted = expected_attention(choices, shape, device)
+    if wanted is None:
+        return "of the host"
+    from torch.nn.attention import SDPBackend
+    order = [getattr(SDPBackend, wanted)] + [SDPBackend.FLASH_ATTENTION] * (wanted == "CUDNN_ATTENTION")
+    for name, switch in (("MATH", torch.backends.cuda.enable_math_sdp),
+                         ("FLASH_ATTENTION", torch.backends.cuda.enable_flash_sdp),
+                         ("EFFICIENT_ATTENTION", torch.backends.cuda.enable_mem_efficient_sdp),
+                         ("CUDNN_ATTENTION", torch.backends.cuda.enable_cudnn_sdp)):
+        switch(getattr(SDPBackend, name) in order)
+    before = torch._C._get_sdp_priority_order()
+    torch._C._set_sdp_priority_order([int(one) for one in order] + [one for one in before if one not in map(int, order)])
+    sizes = ((shape.heads, shape.head_dim), (shape.kv_heads, shape.head_dim))
+    q, k = (torch.empty(choices.micro_batch, heads, choices.sequence, width, device=device, dtype=DTYPES[choices.compute],
+                        requires_grad=True) for heads, width in sizes)
+    try:
+        chosen = SDPBackend(torch._fused_sdp_choice(q, k, k, is_causal=True, enable_gqa=shape.heads != shape.kv_heads))
+    except RuntimeError:  # none that is switched on takes it
+        chosen = None
+    if chosen not in order:
+        raise Refused(f"attention: {choices.attention}: {wanted} does not take {choices.micro_batch} x {choices.sequence} "
+                      f"tokens in heads of {shape.head_dim} on this GPU; take math" + (" or flash2" if choices.compute == "bf16" else ""))
+    return chosen.name.lower().replace("_", " ")
 
 
 # ---- events ----------------------------------------------------------------------------------------------------------
@@ -451,7 +482,7 @@ class Run:
         self.cuda = device.type == "cuda"
         self.sequence, self.gradient_bytes = choices.sequence, 0
         torch.manual_seed(arguments.seed)
-        choose_attention(choices, device)
+        self.attention = choose_attention(choices, shape, device)
         self.build(shape)
         generator = torch.Generator(device=device).manual_seed(100 + arguments.seed + rank)
         self.data = torch.randint(0, shape.vocab, (choices.accumulate, choices.micro_batch, self.sequence + 1),
@@ -473,7 +504,7 @@ class Run:
         with torch.device("meta"):
             model = Decoder(shape, choices).to(DTYPES[choices.params])
         count = sum(parameter.numel() for parameter in model.parameters())
-        if count != shape.params:
+        if not self.count_is_right(count, shape):
             raise Refused(f"the net has {count} parameters here and {shape.params} in the plan; please report that")
         checkpointed(model, choices)
         if choices.compile:
@@ -490,6 +521,9 @@ class Run:
         self.model = model
         self.ddp = None if choices.sharded else replicated(model, choices, device, self.ranks)
         self.optimizer = make_optimizer(model, choices, self.ranks, self.arguments.lr)
+
+    def count_is_right(self, count, shape):
+        return count == shape.params
 
     def wait(self):
         if self.cuda:
@@ -632,7 +666,7 @@ def run_plan(arguments, events, ranks, rank):
             signal.signal(number, lambda *_: stopped.append(True))
     run = Run(arguments, shape, choices, ranks, rank, device)
     name = torch.cuda.get_device_name(device) if run.cuda else "cores of this machine"
-    events.say("start", device=name, libraries=libraries(run.cuda), gpu=run.cuda, data="random tokens", first_step=0,
+    events.say("start", device=name, libraries=f"{libraries(run.cuda)}, {run.attention}", gpu=run.cuda, data="random tokens", first_step=0,
                steps=arguments.steps, parameters=shape.params, ranks=ranks)
     train(run, events, stopped)
     if ranks > 1:

@@ -35,18 +35,25 @@ struct dtp_engine_op {
     bool waits : 1;    /* it stops the host */
     bool computes : 1; /* it is a kernel that computes */
     bool matmul : 1;
-    bool plain : 1; /* dtp_op_is_plain: what issues others otherwise */
+    bool grouped : 1; /* a matmul of experts */
+    bool plain : 1;   /* dtp_op_is_plain: what issues others otherwise */
     bool collective : 1;
+    uint8_t issue : 2; /* enum dtp_issue */
     uint8_t calls : 2; /* the host's own work, which launches nothing: 1 + enum dtp_host_call; or 0 */
 };
 
-/* Host seconds of each of its kernels. */
+/* Host seconds of each of its kernels; of those of a loop on average, of which all but the first are plain launches. */
 static inline double dtp_engine_launch_s(const struct dtp_op_rates *rates, const struct dtp_engine_op *op)
 {
-    return op->calls        ? rates->call_s[op->calls - 1]
-           : op->collective ? rates->collective_launch_s
-           : op->plain      ? rates->plain_launch_s
-                            : rates->launch_s;
+    double one_s = op->calls        ? rates->call_s[op->calls - 1]
+                   : op->collective ? rates->collective_launch_s
+                   : op->plain      ? rates->plain_launch_s
+                                    : rates->launch_s;
+    switch (op->issue) {
+    case DTP_ISSUE_LOOPED: return op->kernels ? (one_s + (op->kernels - 1) * rates->loop_launch_s) / op->kernels : 0;
+    case DTP_ISSUE_REPLAYED: return 0;
+    default: return one_s;
+    }
 }
 
 /* What does not change between passes over the same program: who waits for whom. Lies in `arena`. `one_by_one`: every

@@ -100,6 +100,7 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
         .launch_s = dtp_cluster_kernel_launch_s(cluster, execution),
         .plain_launch_s = plain_launch_s(cluster, execution),
         .collective_launch_s = collective_launch_s(cluster, execution),
+        .loop_launch_s = collective_launch_s(cluster, execution), /* a plain launch too */
         .call_s = {[DTP_HOST_GROUP] = dtp_calibration.split_group_s,
                    [DTP_HOST_HOOK] = dtp_calibration.unit_hooks_s,
                    [DTP_HOST_EXCHANGE] = dtp_calibration.expert_exchange_s},
@@ -110,7 +111,9 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
     };
     for (int i = 0; i < DTP_MEMORY_KERNEL_COUNT; i++)
         out->memory_kernel_bytes_per_s[i] =
-            dtp_memory_kernel_bytes_per_s(&cluster->gpu, execution, (enum dtp_memory_kernel)i);
+            execution->own_kernels /* each of whose kernels was measured by itself, or none */
+                ? dtp_memory_kernel_bytes_per_s(&cluster->gpu, execution, (enum dtp_memory_kernel)i)
+                : dtp_cluster_memory_kernel_bytes_per_s(cluster, execution, (enum dtp_memory_kernel)i);
     if (cluster->measured) {
         out->measured_s = dtp_measured_op_seconds(program, cluster);
         if (!out->measured_s)
@@ -185,6 +188,11 @@ static double attention_seconds(const struct dtp_op_rates *rates, const struct d
     return d->tokens * (op->kind == DTP_OP_ATTENTION ? token.forward_s : token.backward_s);
 }
 
+static double gaps_of(const struct dtp_op_rates *rates, const struct dtp_op *op)
+{
+    return dtp_op_gaps(op->kind == DTP_OP_GROUPED_MATMUL, op->demand->kernels) * rates->gap_s;
+}
+
 static double ratio(double amount, double rate)
 {
     return amount > 0 ? amount / rate : 0;
@@ -193,7 +201,7 @@ static double ratio(double amount, double rate)
 double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
 {
     const struct dtp_demand *d = op->demand;
-    double gaps_s = d->kernels * rates->gap_s;
+    double gaps_s = gaps_of(rates, op);
     if (rates->measured_s && isfinite(rates->measured_s[op - rates->ops]))
         return rates->measured_s[op - rates->ops] + (dtp_op_is_kernel(op) ? gaps_s : 0);
     switch (dtp_op_kind_class(op->kind)) {
@@ -244,7 +252,7 @@ double dtp_op_in_step_s(const struct dtp_op_rates *rates, const struct dtp_op *o
     bool matmul = dtp_op_kind_class(op->kind) == DTP_CLASS_MATMUL;
     if (!dtp_op_is_kernel(op))
         return alone_s;
-    return dtp_kernel_in_step_s(matmul, op->demand->kernels * rates->gap_s, alone_s, factor, speedup);
+    return dtp_kernel_in_step_s(matmul, gaps_of(rates, op), alone_s, factor, speedup);
 }
 
 void dtp_op_sum_kernels(const struct dtp_op_rates *rates, const double *alone_s, double *matmul_s, double *other_s)
@@ -255,7 +263,7 @@ void dtp_op_sum_kernels(const struct dtp_op_rates *rates, const double *alone_s,
         bool computes = ops[i].stream == DTP_STREAM_COMPUTE || ops[i].stream == DTP_STREAM_WEIGHT_GRADIENT;
         if (!computes || !dtp_op_is_kernel(&ops[i]))
             continue;
-        double gaps_s = ops[i].demand->kernels * rates->gap_s;
+        double gaps_s = gaps_of(rates, &ops[i]);
         bool matmul = dtp_op_kind_class(ops[i].kind) == DTP_CLASS_MATMUL;
         *matmul_s += matmul ? alone_s[i] - gaps_s : 0;
         *other_s += matmul ? gaps_s : alone_s[i];

@@ -22,6 +22,7 @@ struct dtp_op_rates {
     double gap_s, launch_s;         /* device and host time per kernel */
     double plain_launch_s;          /* the same of what is plain (dtp_op_is_plain) */
     double collective_launch_s;     /* the same of collectives */
+    double loop_launch_s;           /* the same of a library's loop (DTP_ISSUE_LOOPED) */
     double call_s[DTP_HOST_CALLS];  /* host time of what launches nothing */
     struct dtp_group_rates {
         struct dtp_collective_cost cost[DTP_COLLECTIVE_COUNT];
@@ -52,6 +53,12 @@ double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
  * as i, whose own it is where none is known. */
 void dtp_op_seconds_all(const struct dtp_op_rates *rates, double *out, uint32_t *alike);
 
+/* Gaps between kernels that the device idles in: those of grouped matmuls in a loop are on several streams (Transformer
+ * Engine's four, multi_stream.cpp), where one begins in the other's tail. */
+static inline double dtp_op_gaps(bool grouped, uint32_t kernels)
+{
+    return grouped && kernels ? 1 : kernels;
+}
 /* The same in a step, of what takes `alone_s` at the sustained rate: kernels are those of the slowest rank, `factor`
  * times as long, and matmuls run `speedup` times as fast by what power allows. */
 double dtp_op_in_step_s(const struct dtp_op_rates *rates, const struct dtp_op *op, double alone_s, double factor,

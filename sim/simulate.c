@@ -80,9 +80,11 @@ static void scale(struct simulation *s, double factor, double speedup)
 {
     const struct dtp_engine_op *ops = s->graph.ops;
     for (size_t i = 0; i < s->count; i++)
-        s->seconds[i] = ops[i].computes ? dtp_kernel_in_step_s(ops[i].matmul, ops[i].kernels * s->rates.gap_s,
-                                                               s->alone_s[i], factor, speedup)
-                                        : s->alone_s[i];
+        s->seconds[i] =
+            ops[i].computes
+                ? dtp_kernel_in_step_s(ops[i].matmul, dtp_op_gaps(ops[i].grouped, ops[i].kernels) * s->rates.gap_s,
+                                       s->alone_s[i], factor, speedup)
+                : s->alone_s[i];
 }
 
 /* Of roles that begin their steps apart: steps that are run, and by how much one may be longer for one than another. */

@@ -259,6 +259,23 @@ static bool add_scales(struct dtp_binding *b, uint64_t module, enum dtp_executor
     return true;
 }
 
+/* Of PowerSGD. What a rank lost is its own: of N ranks those of number r stand behind those of all smaller N and r, so
+ * that no other number of ranks finds its elements there. Factors are the same on all, and the first writes them. */
+static void add_hooked(struct dtp_binding *b, uint64_t module, enum dtp_executor_state state, char *values)
+{
+    uint64_t count = dtp_program_buffers(b->job.program)[b->map.module[module][state].index].bytes / sizeof(float);
+    uint64_t rank = dtp_bind_data_rank(&b->job), ranks = b->job.world ? b->job.world->ranks.world : 1;
+    uint64_t first = state == DTP_EXECUTOR_LOST ? (ranks * (ranks - 1) / 2 + rank) * count : 0;
+    struct state_range range = {
+        .kind = {.module = (uint32_t)module, .kind = (enum dtp_state_kind)state, .element = DTP_ELEMENT_FP32},
+        .begin = first,
+        .end = first + count,
+        .values = values};
+    add_part(b->parts, &b->part_count, &range, first, range.end, 0);
+    if (state == DTP_EXECUTOR_LOST || rank == 0)
+        add_part(b->own, &b->own_count, &range, first, range.end, 0);
+}
+
 /* Of a slice: all that the rank holds of it, and what of [first, last) it is to write: of what all ranks have whole the
  * first one does. */
 static void add_slices(struct dtp_binding *b, const struct dtp_parameter_module *layout,
@@ -276,6 +293,22 @@ static void add_slices(struct dtp_binding *b, const struct dtp_parameter_module 
     }
 }
 
+/* Second moments of vectors alone, one run of them behind the other (lower_executor_muon.c), where each rank has all of
+ * the module: the first writes it. */
+static void add_vectors(struct dtp_binding *b, const struct dtp_parameter_module *layout,
+                        const struct state_range *range, bool writes)
+{
+    struct dtp_parameter_run run = {.elements = 0};
+    for (int next = 0; dtp_parameter_next_vectors(layout, &next, &run);) {
+        struct state_range of_run = *range;
+        of_run.begin = run.begin;
+        of_run.values = range->values + run.place * dtp_element_bytes(range->kind.element);
+        add_part(b->parts, &b->part_count, &of_run, run.begin, run.begin + run.elements, 0);
+        if (writes)
+            add_part(b->own, &b->own_count, &of_run, run.begin, run.begin + run.elements, 0);
+    }
+}
+
 /* A buffer of whole size is this rank's to write only in its own shard; padding is in no part. False: of no format, or
  * of neither the module's nor a shard's size. */
 static bool add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_state state)
@@ -289,13 +322,19 @@ static bool add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_
         return false;
     if (state == DTP_EXECUTOR_SCALES1 || state == DTP_EXECUTOR_SCALES2)
         return element == DTP_ELEMENT_FP32 && add_scales(b, module, state, values);
+    if (state == DTP_EXECUTOR_LOST || state == DTP_EXECUTOR_FACTOR_Q) {
+        add_hooked(b, module, state, values);
+        return element == DTP_ELEMENT_FP32;
+    }
     struct dtp_parameter_module layout;
     dtp_program_module(b->job.program, module, &layout);
     uint64_t held = dtp_program_buffers(b->job.program)[id.index].bytes / dtp_element_bytes(element);
     uint32_t rank = dtp_bind_data_rank(&b->job), shards = dtp_binding_shards(b);
     uint64_t first = rank % shards * layout.shard_elements, last = first + layout.shard_elements;
     bool whole = held == layout.elements;
-    if (!whole && held != layout.shard_elements)
+    bool vectors = state == DTP_EXECUTOR_MOMENT2 && layout.elements == layout.shard_elements && !whole &&
+                   held == dtp_parameter_vector_elements(&layout);
+    if (!whole && held != layout.shard_elements && !vectors)
         return false;
     struct state_range range = {
         .kind = {.module = (uint32_t)module, .kind = (enum dtp_state_kind)state, .element = element},
@@ -303,6 +342,10 @@ static bool add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_
         .end = whole ? layout.elements : last,
         .values = values};
     bool writes = rank < shards && role_owns(&b->job, module, dtp_executor_content(state));
+    if (vectors) {
+        add_vectors(b, &layout, &range, writes);
+        return true;
+    }
     struct dtp_tensor_place tensor = dtp_bind_tensor_place(&b->job);
     if (tensor.ranks > 1) {
         add_slices(b, &layout, &range, tensor.index, writes ? first : 0, writes ? last : 0);
@@ -323,7 +366,8 @@ static enum dtp_status bind_state(struct dtp_binding *b, struct dtp_faults *faul
     enum dtp_status status = dtp_executor_find(b->job.program, &b->map, faults);
     if (status != DTP_OK)
         return status;
-    size_t most = 2 * (b->map.module_count + 1) * DTP_STATE_KIND_COUNT; /* before and behind the head's padding */
+    /* before and behind the head's padding; as many runs of vectors as a block has matrices, and one */
+    size_t most = (2 * DTP_STATE_KIND_COUNT + DTP_EXECUTOR_MOST_RUNS) * (b->map.module_count + 1);
     if (dtp_bind_tensor_place(&b->job).ranks > 1) /* whole rows, and one that begins and one that ends in its middle */
         most *= DTP_PARAMETER_COUNT * DTP_PARAMETER_PARTS * 3;
     b->parts = dtp_host_arena_take_zeroed(&b->memory, most, sizeof *b->parts);

@@ -15,9 +15,9 @@
 #include "runtime/dtplan/lower_executor.h"
 #include "ranks/world.h"
 
-/* What AdamW takes besides the learning rate, which changes from step to step. */
+/* What optimizers take besides the learning rate, which changes from step to step; momentum: of SGD and Muon. */
 struct dtp_optimizer_settings {
-    float beta1, beta2, epsilon, decay;
+    float beta1, beta2, epsilon, decay, momentum;
 };
 
 struct dtp_bind_job {

@@ -69,8 +69,7 @@ void dtp_bind_clip_scale(struct dtp_binder *b, struct dtp_bound_op *out)
 
 /* Where weight decay applies among elements [first, first + count) of a module. Neighbours that both decay are one
  * range: the padding between them is zero and stays so. */
-static enum dtp_status decay_ranges(const struct dtp_binder *b, uint64_t module, uint64_t first,
-                                    struct dtp_adamw_args *out)
+enum dtp_status dtp_bind_decay(const struct dtp_binder *b, uint64_t module, uint64_t first, struct dtp_adamw_args *out)
 {
     struct dtp_parameter_module layout;
     dtp_program_module(b->binding->job.program, module, &layout);
@@ -97,14 +96,20 @@ static enum dtp_status decay_ranges(const struct dtp_binder *b, uint64_t module,
     return DTP_OK;
 }
 
-/* Moments as the optimizer that these are of has them: none of SGD, of 8 bits with a scale a block. */
+/* Moments as the optimizer that these are of has them: none of SGD, or its momentum, of 8 bits with a scale a block. */
 static enum dtp_kernel bind_moments(struct dtp_binder *b, struct dtp_adamw_args *g)
 {
-    if (!operand(b, DTP_ROLE_MOMENT1) && !operand(b, DTP_ROLE_MOMENT2))
+    g->moment1 = maybe(b, DTP_ROLE_MOMENT1);
+    if (!g->moment1 && !operand(b, DTP_ROLE_MOMENT2))
         return DTP_KERNEL_sgd;
-    g->moment1 = need(b, DTP_ROLE_MOMENT1);
-    g->moment2 = need(b, DTP_ROLE_MOMENT2);
     g->moment_element = element_of_all(b, DTP_ROLE_MOMENT1, g->count);
+    if (!operand(b, DTP_ROLE_MOMENT2)) {
+        g->beta1 = b->binding->job.optimizer.momentum;
+        if (g->moment_element == DTP_ELEMENT_INT8)
+            b->missing |= 1u << DTP_ROLE_MOMENT1;
+        return DTP_KERNEL_sgd;
+    }
+    g->moment2 = need(b, DTP_ROLE_MOMENT2);
     if (element_of_all(b, DTP_ROLE_MOMENT2, g->count) != g->moment_element)
         b->missing |= 1u << DTP_ROLE_MOMENT2;
     if (g->moment_element != DTP_ELEMENT_INT8)
@@ -114,6 +119,19 @@ static enum dtp_kernel bind_moments(struct dtp_binder *b, struct dtp_adamw_args 
     element_of_all(b, DTP_ROLE_SCALE, g->count / DTP_MOMENT_BLOCK);
     element_of_all(b, DTP_ROLE_OTHER_SCALE, g->count / DTP_MOMENT_BLOCK);
     return DTP_KERNEL_adamw8;
+}
+
+/* Which elements of the module these are: all of them, this rank's shard, or where each rank has the whole some of them
+ * from the weight's offset on. */
+static bool place_of(const struct dtp_binder *b, const struct dtp_parameter_module *layout, uint64_t count,
+                     enum dtp_element element, uint64_t *first)
+{
+    const struct dtp_operand *weight = operand(b, DTP_ROLE_WEIGHT);
+    uint64_t held = buffer_of(b, weight)->bytes / dtp_element_bytes(element);
+    bool part = layout->elements == layout->shard_elements && held == layout->elements && !weight->shard;
+    *first = part ? weight->offset_bytes / dtp_element_bytes(element)
+                  : (count < layout->elements ? group_index(b) * layout->shard_elements : 0);
+    return count == layout->elements || count == layout->shard_elements || (part && *first + count <= layout->elements);
 }
 
 enum dtp_status dtp_bind_optimizer(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -144,12 +162,11 @@ enum dtp_status dtp_bind_optimizer(struct dtp_binder *b, struct dtp_bound_op *ou
     out->kernel = bind_moments(b, &g);
     if (g.master && element_of_all(b, DTP_ROLE_MASTER, g.count) != DTP_ELEMENT_FP32)
         b->missing |= 1u << DTP_ROLE_MASTER;
-    bool part = g.count < layout.elements;
-    uint64_t first = part ? group_index(b) * layout.shard_elements : 0;
-    g.first_element = dtp_parameter_element_key(module, first);
-    if (g.count != layout.elements && g.count != layout.shard_elements)
+    uint64_t first;
+    if (!place_of(b, &layout, g.count, g.weight_element, &first))
         b->missing |= 1u << DTP_ROLE_WEIGHT;
-    enum dtp_status status = decay_ranges(b, module, first, &g);
+    g.first_element = dtp_parameter_element_key(module, first);
+    enum dtp_status status = dtp_bind_decay(b, module, first, &g);
     out->arguments.adamw = g;
     return status;
 }
@@ -222,6 +239,18 @@ void dtp_bind_sum_parts(struct dtp_binder *b, struct dtp_bound_op *out)
                                                            .element = element_of_all(b, DTP_ROLE_INPUT, ranks * count),
                                                            .total_element = element_of_all(b, DTP_ROLE_RESULT, count),
                                                            .accumulate = updates(b, DTP_ROLE_RESULT)};
+}
+
+void dtp_bind_orthogonalize(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    const bool by_columns = b->op->demand->form == DTP_FORM_COLUMNS;
+    const uint64_t count = rows(b), columns = width(b);
+    out->kernel = DTP_KERNEL_orthogonalize;
+    out->arguments.orthogonalize = (struct dtp_orthogonalize_args){.values = need(b, DTP_ROLE_RESULT),
+                                                                   .length = by_columns ? count : columns,
+                                                                   .element_stride = by_columns ? columns : 1,
+                                                                   .vector_stride = by_columns ? 1 : columns,
+                                                                   .vectors = (uint32_t)(by_columns ? columns : count)};
 }
 
 void dtp_bind_copy(struct dtp_binder *b, struct dtp_bound_op *out)

@@ -35,8 +35,10 @@ struct dtp_device_options {
     const char *choices_path; /* file of matmul algorithms, read and added to, its folders made; NULL: none */
     uint32_t matmul_sms;      /* as matmuls will be asked for, 0: all; algorithms chosen for a part are kept apart */
     bool peer_memory;         /* device memory is allocated so that NCCL can map it into the peers' address space */
-    bool brief_search; /* algorithms that the file does not have are chosen in a tenth of a second each, and not kept:
-                          for who asks for hundreds of shapes */
+    bool brief_search;   /* algorithms that the file does not have are chosen in a tenth of a second each, and not kept:
+                            for who asks for hundreds of shapes */
+    bool untimed_search; /* of such algorithms the first that cuBLASLt names and that runs: on a GPU that others use too
+                            no time tells them apart, and all who share it choose alike. Not kept */
 };
 
 struct dtp_device;

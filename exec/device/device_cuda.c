@@ -489,7 +489,9 @@ enum dtp_status dtp_device_cuda_create(const struct dtp_device_options *options,
     if (status == DTP_OK)
         status = dtp_matmul_create(owner, options->choices_path, &cuda->matmul, faults);
     if (status == DTP_OK && options->brief_search)
-        dtp_matmul_search_briefly(cuda->matmul);
+        dtp_matmul_search_as(cuda->matmul, DTP_MATMUL_BRIEFLY);
+    if (status == DTP_OK && options->untimed_search)
+        dtp_matmul_search_as(cuda->matmul, DTP_MATMUL_UNTIMED);
     if (status == DTP_OK)
         status = dtp_attention_create(&cuda->attention, faults);
     if (status != DTP_OK) {

@@ -114,9 +114,10 @@ static bool write_start(const struct dtp_matmul_args *g, float *start, uint64_t 
         return false;
     if (g->addend == start && !g->bias)
         return true;
+    const double scale = (double)dtp_matmul_addend_scale(g);
     for (uint64_t i = 0; i < g->m; i++)
         for (uint64_t j = 0; j < g->n; j++) {
-            double value = g->addend ? dtp_load(g->addend, g->result_element, i * g->ldd + j) : 0;
+            double value = g->addend ? scale * dtp_load(g->addend, g->result_element, i * g->ldd + j) : 0;
             start[i * stride + j] = (float)(value + (g->bias ? dtp_load(g->bias, g->element, j) : 0));
         }
     return true;

@@ -17,7 +17,7 @@
 struct dtp_matmul {
     cublasLtHandle_t handle;
     struct dtp_matmul_choices choices;
-    bool brief;
+    enum dtp_matmul_effort effort;
     uint32_t count;
     struct dtp_matmul_prepared prepared[MOST_SHAPES];
 };
@@ -47,9 +47,9 @@ struct dtp_matmul_key dtp_matmul_key_of(const struct dtp_matmul_args *from)
         .a_transposed = from->a_transposed,
         .b_transposed = from->b_transposed,
         .epilogue = from->epilogue,
-        .addend = !from->addend                  ? 0
-                  : from->addend == from->result ? 1
-                                                 : 2,
+        .addend = (from->alike ? DTP_MATMUL_ALIKE : 0) + (!from->addend                  ? 0
+                                                          : from->addend == from->result ? 1
+                                                                                         : 2),
         .bias = from->bias != NULL,
         .bias_gradient = from->bias_gradient != NULL,
         .workspace_bytes = from->workspace_bytes,
@@ -63,7 +63,7 @@ void dtp_matmul_words(const struct dtp_matmul_key *key, char *out, size_t bytes)
     snprintf(out, bytes, "matmul [%llu, %llu] = %s[%llu] %s, %s to %s%s%s%s%s", (unsigned long long)key->m,
              (unsigned long long)key->n, key->a_transposed ? "transposed " : "", (unsigned long long)key->k,
              key->b_transposed ? "transposed" : "plain", elements[key->element % 5], elements[key->result_element % 5],
-             epilogues[key->epilogue % 3], key->addend ? ", added" : "", key->bias ? ", bias" : "",
+             epilogues[key->epilogue % 3], key->addend % DTP_MATMUL_ALIKE ? ", added" : "", key->bias ? ", bias" : "",
              key->bias_gradient ? ", bias gradient" : "");
 }
 
@@ -189,7 +189,7 @@ static int run_bias_gradient(const struct dtp_matmul_args *from, void *stream)
 int dtp_matmul_issue(cublasLtHandle_t handle, const struct dtp_matmul_prepared *prepared,
                      const struct dtp_matmul_args *from, void *stream)
 {
-    const float scale = dtp_matmul_scale(from), beta = from->addend ? 1 : 0;
+    const float scale = dtp_matmul_scale(from), beta = from->addend ? dtp_matmul_addend_scale(from) : 0;
     cublasStatus_t status = set_pointers(prepared->operation, from, prepared->bias_apart);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cublasLtMatmul(handle, prepared->operation, &scale, from->b, prepared->a, from->a, prepared->b, &beta,
@@ -273,8 +273,8 @@ enum dtp_status dtp_matmul_prepare(struct dtp_matmul *matmul, const struct dtp_m
     struct dtp_matmul_prepared *next = &matmul->prepared[matmul->count];
     enum dtp_status status = DTP_OK;
     if (!restore(matmul, arguments, next)) {
-        status = dtp_matmul_search(matmul->handle, arguments, matmul->brief, stream, next, faults);
-        if (status == DTP_OK && !matmul->brief)
+        status = dtp_matmul_search(matmul->handle, arguments, matmul->effort, stream, next, faults);
+        if (status == DTP_OK && matmul->effort == DTP_MATMUL_THOROUGHLY)
             status = pin(matmul, next, faults);
     }
     if (status == DTP_OK)
@@ -313,9 +313,9 @@ enum dtp_status dtp_matmul_create(const char *gpu, const char *choices_path, str
     return loaded;
 }
 
-void dtp_matmul_search_briefly(struct dtp_matmul *matmul)
+void dtp_matmul_search_as(struct dtp_matmul *matmul, enum dtp_matmul_effort effort)
 {
-    matmul->brief = true;
+    matmul->effort = effort;
 }
 
 void dtp_matmul_destroy(struct dtp_matmul *matmul)

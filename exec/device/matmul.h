@@ -19,8 +19,11 @@ struct dtp_matmul;
  * words. Damaged lines of the file are not used; dtp_matmul_damaged_lines tells how many there were. */
 enum dtp_status dtp_matmul_create(const char *gpu, const char *choices_path, struct dtp_matmul **out,
                                   struct dtp_faults *faults);
-/* From now on: shapes that the file does not have are searched for a tenth of a second each, and not added to it. */
-void dtp_matmul_search_briefly(struct dtp_matmul *matmul);
+/* How shapes that the file does not have are searched from now on: as long as it takes, at first; for a tenth of a
+ * second each; not at all, then the first algorithm that runs is taken. Only what was searched for thoroughly is added
+ * to the file. */
+enum dtp_matmul_effort { DTP_MATMUL_THOROUGHLY, DTP_MATMUL_BRIEFLY, DTP_MATMUL_UNTIMED };
+void dtp_matmul_search_as(struct dtp_matmul *matmul, enum dtp_matmul_effort effort);
 void dtp_matmul_destroy(struct dtp_matmul *matmul);
 uint32_t dtp_matmul_damaged_lines(const struct dtp_matmul *matmul);
 

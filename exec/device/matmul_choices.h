@@ -16,7 +16,7 @@
 /* clang-format off */
 #define DTP_MATMUL_KEY(X) \
     X(m) X(n) X(k) X(lda) X(ldb) X(ldd) X(element) X(result_element) X(a_transposed) X(b_transposed) X(epilogue) \
-    X(addend)                /* 0: none, 1: the result itself, 2: another matrix */ \
+    X(addend)                /* 0: none, 1: the result itself, 2: another matrix; with DTP_MATMUL_ALIKE on top */ \
     X(bias) X(bias_gradient) /* 0 or 1 */ \
     X(workspace_bytes)       /* at its disposal */
 /* clang-format on */
@@ -25,6 +25,8 @@ struct dtp_matmul_key {
     DTP_MATMUL_KEY(X)
 #undef X
 };
+/* All ranks need the same algorithm: it is the first of cuBLASLt's own order, and not the fastest on one of them. */
+#define DTP_MATMUL_ALIKE 4u
 bool dtp_matmul_key_equal(const struct dtp_matmul_key *a, const struct dtp_matmul_key *b);
 
 #define DTP_MATMUL_ALGORITHM_WORDS 8

@@ -217,6 +217,21 @@ static uint32_t nearest(const struct candidate *candidates, uint32_t count, doub
     return near;
 }
 
+/* The first that runs becomes candidates[0]; its time is FAILS where none does. */
+static void take_first(cublasLtHandle_t handle, const struct dtp_matmul_args *arguments, struct way ways[2],
+                       struct candidate *candidates, uint32_t count, cudaEvent_t events[2], void *stream)
+{
+    double time_s = -1;
+    for (uint32_t i = 0; i < count && time_s < 0; i++) {
+        struct dtp_matmul_prepared *prepared = &ways[candidates[i].bias_apart].prepared;
+        prepared->algorithm = candidates[i].algorithm;
+        time_s = time_round(handle, prepared, arguments, 1, events, stream);
+        candidates[0] = candidates[i];
+    }
+    candidates[0].time_s = time_s < 0 ? FAILS : time_s;
+}
+
+/* `effort` NULL: untimed. */
 static enum dtp_status choose(cublasLtHandle_t handle, const struct dtp_matmul_args *arguments,
                               const struct effort *effort, struct way ways[2], struct candidate *candidates,
                               uint32_t count, void *stream, struct dtp_matmul_prepared *out, struct dtp_faults *faults)
@@ -231,10 +246,14 @@ static enum dtp_status choose(cublasLtHandle_t handle, const struct dtp_matmul_a
     if (cudaEventCreate(&events[0]) != cudaSuccess || cudaEventCreate(&events[1]) != cudaSuccess)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "%s: no events to time it with", words);
     candidates[0].first = true;
-    time_candidates(handle, arguments, ways, candidates, count, events, stream);
+    if (effort)
+        time_candidates(handle, arguments, ways, candidates, count, events, stream);
+    else
+        take_first(handle, arguments, ways, candidates, count, events, stream);
     double first_s = candidates[0].time_s;
-    qsort(candidates, count, sizeof candidates[0], compare_candidates);
-    if (candidates[0].time_s < FAILS) {
+    if (effort)
+        qsort(candidates, count, sizeof candidates[0], compare_candidates);
+    if (effort && candidates[0].time_s < FAILS) {
         const uint32_t near = nearest(candidates, count < effort->most ? count : effort->most, effort->near);
         time_under_load(handle, arguments, ways, effort, candidates, near, 1, events, stream);
         for (uint32_t i = 0; i < near; i++)
@@ -256,12 +275,16 @@ static enum dtp_status choose(cublasLtHandle_t handle, const struct dtp_matmul_a
     return DTP_OK;
 }
 
-enum dtp_status dtp_matmul_search(cublasLtHandle_t handle, const struct dtp_matmul_args *arguments, bool brief,
-                                  void *stream, struct dtp_matmul_prepared *out, struct dtp_faults *faults)
+enum dtp_status dtp_matmul_search(cublasLtHandle_t handle, const struct dtp_matmul_args *arguments,
+                                  enum dtp_matmul_effort effort, void *stream, struct dtp_matmul_prepared *out,
+                                  struct dtp_faults *faults)
 {
+    static const struct effort *const efforts[] = {
+        [DTP_MATMUL_THOROUGHLY] = &thorough, [DTP_MATMUL_BRIEFLY] = &brief_effort, [DTP_MATMUL_UNTIMED] = NULL};
     struct way ways[2] = {{0}};
     struct candidate candidates[2 * CANDIDATES];
-    const uint32_t count = gather_candidates(handle, arguments, ways, candidates);
+    const uint32_t found = gather_candidates(handle, arguments, ways, candidates);
+    const uint32_t count = arguments->alike && found ? 1 : found;
     enum dtp_status status = DTP_OK;
     if (!count) {
         const struct dtp_matmul_key key = dtp_matmul_key_of(arguments);
@@ -271,8 +294,7 @@ enum dtp_status dtp_matmul_search(cublasLtHandle_t handle, const struct dtp_matm
                            "cuBLASLt %zu has no algorithm for %s; take another precision or the epilogue apart",
                            cublasLtGetVersion(), words);
     } else {
-        status =
-            choose(handle, arguments, brief ? &brief_effort : &thorough, ways, candidates, count, stream, out, faults);
+        status = choose(handle, arguments, efforts[effort], ways, candidates, count, stream, out, faults);
     }
     for (int apart = 0; apart < 2; apart++)
         if (ways[apart].possible)

@@ -31,10 +31,11 @@ bool dtp_matmul_can_split_bias(const struct dtp_matmul_args *arguments);
 int dtp_matmul_issue(cublasLtHandle_t handle, const struct dtp_matmul_prepared *prepared,
                      const struct dtp_matmul_args *from, void *stream);
 
-/* Describes the shape with the algorithm that is fastest under load, `brief` of a load as short as that of a step's
- * single matmul; overwrites all the memory that the arguments point to. DTP_BAD_INPUT: cuBLASLt has none.
- * DTP_ENVIRONMENT: none runs. */
-enum dtp_status dtp_matmul_search(cublasLtHandle_t handle, const struct dtp_matmul_args *arguments, bool brief,
-                                  void *stream, struct dtp_matmul_prepared *out, struct dtp_faults *faults);
+/* Describes the shape with the algorithm that is fastest under load, briefly of a load as short as that of a step's
+ * single matmul, untimed with the first that runs; overwrites all the memory that the arguments point to.
+ * DTP_BAD_INPUT: cuBLASLt has none. DTP_ENVIRONMENT: none runs. */
+enum dtp_status dtp_matmul_search(cublasLtHandle_t handle, const struct dtp_matmul_args *arguments,
+                                  enum dtp_matmul_effort effort, void *stream, struct dtp_matmul_prepared *out,
+                                  struct dtp_faults *faults);
 
 #endif

@@ -23,15 +23,18 @@ static uint32_t threads_of(const struct dtp_settings *settings, uint32_t ranks)
     return (uint32_t)cores > ranks ? (uint32_t)cores / ranks : 1;
 }
 
-#if DTP_WITH_CUDA
-/* srun --gpus-per-task and its like show each rank one GPU, its own, whatever its number on the machine. */
-static uint32_t ordinal_of(const struct dtp_ranks *ranks)
+/* srun --gpus-per-task and its like show each rank one GPU, its own, whatever its number on the machine. Ranks that
+ * share GPUs are dealt to them in turn. */
+uint32_t dtp_open_device_ordinal(const struct dtp_settings *settings, const struct dtp_ranks *ranks)
 {
     uint32_t count = 0;
     bool binds = strcmp(ranks->launcher, "srun") == 0 || strcmp(ranks->launcher, "mpirun") == 0;
-    return binds && dtp_device_cuda_count(&count, NULL) == DTP_OK && count == 1 ? 0 : ranks->local_rank;
+    if (!settings->cuda || dtp_open_device_count(settings, &count, NULL) != DTP_OK || count == 0)
+        return settings->cuda ? ranks->local_rank : 0;
+    if (settings->share_gpu)
+        return ranks->local_rank % count;
+    return binds && count == 1 ? 0 : ranks->local_rank;
 }
-#endif
 
 enum dtp_status dtp_open_device(const struct dtp_settings *settings, const struct dtp_ranks *ranks,
                                 const struct dtp_execution *execution, struct dtp_device **out,
@@ -42,11 +45,12 @@ enum dtp_status dtp_open_device(const struct dtp_settings *settings, const struc
                                          .matmul_sms = execution ? execution->matmul_sms : 0,
                                          .peer_memory =
                                              ranks->world > 1 && execution && (execution->windows || execution->copied),
-                                         .brief_search = !execution};
+                                         .brief_search = !execution,
+                                         .untimed_search = settings->share_gpu || settings->untimed_matmuls};
     if (!settings->cuda)
         return dtp_device_host_create(&options, out, faults);
 #if DTP_WITH_CUDA
-    options.ordinal = ordinal_of(ranks);
+    options.ordinal = dtp_open_device_ordinal(settings, ranks);
     return dtp_device_cuda_create(&options, out, faults);
 #else
     return no_cuda(faults);
@@ -69,7 +73,8 @@ enum dtp_status dtp_take_cores(const struct dtp_settings *settings, struct dtp_w
 {
 #if DTP_WITH_CUDA
     if (settings->cuda)
-        return dtp_cores_take(world, dtp_device_cuda_numa_node(ordinal_of(&world->ranks)), faults);
+        return dtp_cores_take(world, dtp_device_cuda_numa_node(dtp_open_device_ordinal(settings, &world->ranks)),
+                              faults);
 #endif
     (void)settings, (void)world, (void)faults;
     return DTP_OK;

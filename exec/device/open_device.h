@@ -17,6 +17,9 @@ enum dtp_status dtp_open_device(const struct dtp_settings *settings, const struc
 /* GPUs of this machine that --device cuda may use; 1 for the host device. No context is made. */
 enum dtp_status dtp_open_device_count(const struct dtp_settings *settings, uint32_t *out, struct dtp_faults *faults);
 
+/* Which of them is this rank's; 0 for the host device. */
+uint32_t dtp_open_device_ordinal(const struct dtp_settings *settings, const struct dtp_ranks *ranks);
+
 /* Binds this rank to its share of its machine's cores (cores.h), where it drives a GPU; before anything makes threads,
  * which inherit it. All ranks call it. The host device's ranks may be more than there are cores. */
 enum dtp_status dtp_take_cores(const struct dtp_settings *settings, struct dtp_world *world, struct dtp_faults *faults);

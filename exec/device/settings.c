@@ -142,9 +142,22 @@ void dtp_settings_print(FILE *file)
 #undef PRINT_SWITCH
 }
 
+static enum dtp_status check_share(const struct dtp_settings *s, struct dtp_faults *faults)
+{
+    if (s->share_gpu && !s->cuda)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "--share-gpu: ranks of the host device share its cores anyway; leave it out");
+    if (s->share_gpu && s->probe)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "--share-gpu: what ranks that share a GPU take says nothing of GPUs; probe as many as there "
+                         "are");
+    return DTP_OK;
+}
+
 enum dtp_status dtp_settings_check(struct dtp_settings *s, struct dtp_faults *faults)
 {
     enum dtp_status status = dtp_worse(check_words(s, faults), check_elastic(s, faults));
+    status = dtp_worse(status, check_share(s, faults));
     s->resume = s->resume || s->resume_previous;
     if (s->warmup > s->steps)
         status =

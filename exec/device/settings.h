@@ -15,7 +15,8 @@
 
 /* Of `poison` see run.h; it is for tests and not among the flags of `dtplan run`. `program`: the text that dtplan
  * predicted, which is what runs; without it the job's words are lowered. `alone`: that text is a set that somebody
- * wrote, and no words of a model and a plan stand beside it. `probe`: probe.h, instead of training.
+ * wrote, and no words of a model and a plan stand beside it. `probe`: probe.h, instead of training. `share_gpu`: ranks
+ * may be more than this machine has GPUs (nodes.h).
  *
  * X(field, flag, kind, parameters of the kind). WHOLE: minimum, maximum, default. NUMBER: the same. TEXT: file or
  * folder names, default NULL. SWITCH: default false. */
@@ -33,6 +34,7 @@
     NUMBER(weight_decay, "weight-decay", 0, 1e3, 0.1)                                                                  \
     NUMBER(beta1, "beta1", 0, 0.999999, 0.9)                                                                           \
     NUMBER(beta2, "beta2", 0, 0.9999999, 0.95)                                                                         \
+    NUMBER(momentum, "momentum", 0, 0.999999, 0.95)                                                                    \
     NUMBER(epsilon, "adam-epsilon", 1e-30, 1, 1e-8)                                                                    \
     TEXT(data, "data")                                                                                                 \
     TEXT(data_type, "data-type")                                                                                       \
@@ -51,6 +53,8 @@
     SWITCH(resume_previous, "resume-previous")                                                                         \
     SWITCH(async_checkpoints, "async-checkpoints")                                                                     \
     SWITCH(pretend_nodes, "pretend-nodes")                                                                             \
+    SWITCH(share_gpu, "share-gpu")                                                                                     \
+    SWITCH(untimed_matmuls, "untimed-matmuls")                                                                         \
     SWITCH(alone, "program-alone")                                                                                     \
     SWITCH(poison, "poison")                                                                                           \
     SWITCH(probe, "probe")

@@ -141,7 +141,7 @@ static enum dtp_status find_row(struct dtp_prober *p, const struct dtp_device_me
     if (key)
         return DTP_OK;
     if (p->device->asynchronous)
-        gpu = dtp_probe_find_gpu(p->of->catalog, p->device->name, memory->total_bytes);
+        gpu = dtp_catalog_gpu_named(p->of->catalog, p->device->name, memory->total_bytes);
     else
         gpu = &p->of->catalog->host_gpu;
     if (!gpu)

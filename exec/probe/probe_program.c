@@ -46,7 +46,7 @@ static enum dtp_status bind(struct dtp_prober *p, bool together, struct dtp_prob
                                .device_base = p->device_base,
                                .host_base = p->host_base,
                                .world = together ? &p->world : NULL,
-                               .optimizer = {0.9f, 0.95f, 1e-8f, 0.1f},
+                               .optimizer = {0.9f, 0.95f, 1e-8f, 0.1f, 0.9f},
                                .rank = together ? p->of->ranks.rank : 0};
     enum dtp_status status = dtp_bind(&job, &out->binding, p->faults);
     return status == DTP_OK ? dtp_run_create(&out->binding, false, &out->run, p->faults) : status;

@@ -71,9 +71,6 @@ enum dtp_status dtp_prober_device_failed(struct dtp_prober *p, int code, const c
 int dtp_prober_fill(struct dtp_prober *p, void *values, uint64_t count, uint64_t first, uint32_t tensor,
                     enum dtp_element element);
 
-/* probe_gpu.c: by the driver's name and memory; NULL: none of the catalogue. Borrowed from it. */
-const struct dtp_gpu *dtp_probe_find_gpu(const struct dtp_catalog *catalog, const char *name, uint64_t memory_bytes);
-
 /* probe_table.c: a job of a step program. */
 struct dtp_probe_step {
     struct dtp_job job;

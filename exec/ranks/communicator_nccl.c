@@ -6,6 +6,7 @@
 #include "ranks/communicator.h"
 
 #include "base/append.h"
+#include "base/clock.h"
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -13,9 +14,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* Codes of NCCL's kind; those of ours are above. */
-enum { CODE_UNSUPPORTED = 1000 };
+enum { CODE_UNSUPPORTED = 1000, CODE_ABORTED };
 
 /* Of windows, and of copy engines. */
 #define VERSION_WITH_WINDOWS 22700
@@ -36,7 +38,8 @@ struct nccl_communicator {
     struct member *member;    /* [group_count] */
     struct dtp_communicator_choice choice;
     uint32_t group_count;
-    atomic_bool aborted;
+    atomic_bool aborted, gone; /* an abort has begun; it has ended */
+    atomic_int inside;         /* calls of NCCL that use its communicators */
 };
 
 static struct nccl_communicator *own(struct dtp_communicator *communicator)
@@ -65,7 +68,7 @@ static int shift_around(struct nccl_communicator *c, const struct dtp_collective
     return (int)(code == ncclSuccess ? ended : code);
 }
 
-static int collective(struct dtp_communicator *communicator, const struct dtp_collective_args *args, void *stream)
+static int issue(struct dtp_communicator *communicator, const struct dtp_collective_args *args, void *stream)
 {
     struct nccl_communicator *c = own(communicator);
     ncclComm_t comm = c->group[args->group];
@@ -101,32 +104,83 @@ static int collective(struct dtp_communicator *communicator, const struct dtp_co
     }
 }
 
+/* An abort frees the communicators, and comes from another thread than that which issues steps ahead: each call is
+ * either made before it, or not. */
+static bool enter(struct nccl_communicator *c)
+{
+    atomic_fetch_add(&c->inside, 1);
+    if (!atomic_load(&c->aborted))
+        return true;
+    atomic_fetch_sub(&c->inside, 1);
+    return false;
+}
+
+static void leave(struct nccl_communicator *c)
+{
+    atomic_fetch_sub(&c->inside, 1);
+}
+
+static int collective(struct dtp_communicator *communicator, const struct dtp_collective_args *args, void *stream)
+{
+    struct nccl_communicator *c = own(communicator);
+    if (!enter(c))
+        return CODE_ABORTED;
+    int code = issue(communicator, args, stream);
+    leave(c);
+    return code;
+}
+
 static int poll_errors(struct dtp_communicator *communicator)
 {
     struct nccl_communicator *c = own(communicator);
     ncclResult_t worst = ncclSuccess, code;
+    if (!enter(c))
+        return CODE_ABORTED;
     for (uint32_t i = 0; i < c->group_count && worst == ncclSuccess; i++)
         if (c->group[i] && ncclCommGetAsyncError(c->group[i], &code) == ncclSuccess)
             worst = code;
+    leave(c);
     return (int)worst;
+}
+
+#define CALL_S                                                                                                         \
+    1.0 /* that a call may take before its communicator is taken from it: the first connects, and may hang             \
+         */
+
+static void await(const atomic_bool *done, const atomic_int *none, double seconds)
+{
+    const struct timespec tick = {.tv_nsec = 1000000};
+    for (double until_s = dtp_now_s() + seconds; dtp_now_s() < until_s; nanosleep(&tick, NULL))
+        if (done ? atomic_load(done) : atomic_load(none) == 0)
+            return;
 }
 
 static void abort_all(struct dtp_communicator *communicator)
 {
     struct nccl_communicator *c = own(communicator);
-    if (atomic_exchange(&c->aborted, true))
+    if (atomic_exchange(&c->aborted, true)) {
+        await(&c->gone, NULL, 10 * CALL_S);
         return;
+    }
+    await(NULL, &c->inside, CALL_S);
     for (uint32_t i = 0; i < c->group_count; i++)
         if (c->group[i] && c->group[i] != c->world)
             ncclCommAbort(c->group[i]);
     ncclCommAbort(c->world);
+    atomic_store(&c->gone, true);
 }
 
 static const char *error_text(struct dtp_communicator *communicator, int code)
 {
     if (code == CODE_UNSUPPORTED)
         return "no step program uses that collective";
-    const char *last = ncclGetLastError(own(communicator)->world);
+    if (code == CODE_ABORTED)
+        return "the run is being ended";
+    const char *last = NULL;
+    if (enter(own(communicator))) {
+        last = ncclGetLastError(own(communicator)->world);
+        leave(own(communicator));
+    }
     return last && last[0] ? last : ncclGetErrorString((ncclResult_t)code);
 }
 
@@ -262,7 +316,9 @@ static void forget_windows(struct nccl_communicator *c)
 static void destroy(struct dtp_communicator *communicator)
 {
     struct nccl_communicator *c = own(communicator);
-    if (!atomic_load(&c->aborted)) {
+    if (atomic_load(&c->aborted)) {
+        await(&c->gone, NULL, 10 * CALL_S);
+    } else {
         forget_windows(c);
         for (uint32_t i = 0; c->group && i < c->group_count; i++)
             if (c->group[i] && c->group[i] != c->world)

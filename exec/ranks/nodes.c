@@ -40,6 +40,11 @@ enum dtp_status dtp_nodes_check_rank(const struct dtp_nodes *n, const struct dtp
     const struct dtp_cluster *c = n->cluster;
     bool one_machine = n->pretend || !n->cuda, by_nodes = !n->pretend;
     enum dtp_status status = check_pretence(n, faults);
+    if (status == DTP_OK && n->share && !placed(r, r->world))
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "--share-gpu: rank %u is number %u of its machine, where all %u ranks should be on one; leave "
+                         "it out on several machines",
+                         r->rank, r->local_rank, r->world);
     if (status != DTP_OK || (by_nodes && placed(r, c->gpus_per_node)) || (one_machine && placed(r, r->world)))
         return status;
     if (n->pretend)
@@ -56,24 +61,43 @@ enum dtp_status dtp_nodes_check_rank(const struct dtp_nodes *n, const struct dtp
 
 /* ---- what NCCL is told ------------------------------------------------------------------------------------------- */
 
-/* NCCL's own choice is one thread and one connection but on some clouds. Their product may be 64 at most. */
-static const char *const of_sockets[][2] = {{"NCCL_SOCKET_NTHREADS", "4"}, {"NCCL_NSOCKS_PERTHREAD", "2"}};
-/* No InfiniBand, no fabric of NVLink over nodes, no other network's plugin. */
-static const char *const of_pretence[][2] = {
-    {"NCCL_NET", "Socket"}, {"NCCL_SOCKET_IFNAME", "lo"}, {"NCCL_IB_DISABLE", "1"}, {"NCCL_MNNVL_ENABLE", "0"}};
+struct variable {
+    const char *name, *value;
+};
 
-void dtp_nodes_environment(const struct dtp_nodes *n, const struct dtp_ranks *r,
-                           int (*set)(const char *name, const char *value, int overwrite))
+/* NCCL's own choice is one thread and one connection but on some clouds. Their product may be 64 at most. */
+static const struct variable of_sockets[] = {{"NCCL_SOCKET_NTHREADS", "4"}, {"NCCL_NSOCKS_PERTHREAD", "2"}, {0}};
+/* No InfiniBand, no fabric of NVLink over nodes, no other network's plugin. */
+static const struct variable of_pretence[] = {
+    {"NCCL_NET", "Socket"}, {"NCCL_SOCKET_IFNAME", "lo"}, {"NCCL_IB_DISABLE", "1"}, {"NCCL_MNNVL_ENABLE", "0"}, {0}};
+/* Nothing that maps one rank's memory into another's, and few thread blocks: those that wait must leave room. */
+static const struct variable of_sharing[] = {
+    {"NCCL_P2P_DISABLE", "1"}, {"NCCL_SHM_DISABLE", "1"}, {"NCCL_NVLS_ENABLE", "0"}, {"NCCL_MAX_NCHANNELS", "2"}, {0}};
+
+typedef int set_variable(const char *name, const char *value, int overwrite);
+
+static void set_all(const struct variable *variables, set_variable *set)
+{
+    for (; variables->name; variables++)
+        set(variables->name, variables->value, 0);
+}
+
+void dtp_nodes_environment(const struct dtp_nodes *n, const struct dtp_ranks *r, set_variable *set)
 {
     char name[32];
-    if (n->cluster->nodes == 1 || !n->cuda)
+    bool several = n->cluster->nodes > 1, shares = n->share && r->world > 1;
+    if (!n->cuda || !(several || shares))
         return;
-    for (size_t i = 0; i < sizeof of_sockets / sizeof *of_sockets && n->cluster->network == DTP_NETWORK_SOCKETS; i++)
-        set(of_sockets[i][0], of_sockets[i][1], 0);
-    if (!n->pretend)
+    if (several && n->cluster->network == DTP_NETWORK_SOCKETS)
+        set_all(of_sockets, set);
+    if (!n->pretend && !shares)
         return;
-    snprintf(name, sizeof name, "dtplan-node-%u", r->rank / n->cluster->gpus_per_node);
+    if (shares)
+        snprintf(name, sizeof name, "dtplan-rank-%u", r->rank);
+    else
+        snprintf(name, sizeof name, "dtplan-node-%u", r->rank / n->cluster->gpus_per_node);
     set("NCCL_HOSTID", name, 1);
-    for (size_t i = 0; i < sizeof of_pretence / sizeof *of_pretence; i++)
-        set(of_pretence[i][0], of_pretence[i][1], 0);
+    set_all(of_pretence, set);
+    if (shares)
+        set_all(of_sharing, set);
 }

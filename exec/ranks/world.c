@@ -75,12 +75,13 @@ static void clean_checkpoints(const struct dtp_world *world)
 static void fail_together(void *context, const struct dtp_control_failure *failure)
 {
     struct dtp_world *world = context;
-    char there[256], here[256];
+    char there[256], here[256], words[1024];
     words_of(world, failure->rank, failure->place, there, sizeof there);
     words_of(world, world->ranks.rank, dtp_control_where(world->control), here, sizeof here);
     bool elsewhere = failure->rank != world->ranks.rank && strcmp(there, here) != 0;
-    fprintf(stderr, "dtplan: rank %" PRIu32 ": rank %" PRIu32 " %s %s%s%s\n", world->ranks.rank, failure->rank,
-            failure->words, there, elsewhere ? "; this rank was " : "", elsewhere ? here : "");
+    snprintf(words, sizeof words, "dtplan: rank %" PRIu32 ": rank %" PRIu32 " %s %s%s%s\n", world->ranks.rank,
+             failure->rank, failure->words, there, elsewhere ? "; this rank was " : "", elsewhere ? here : "");
+    fputs(words, stderr); /* in one piece, beside other ranks' */
     dtp_board_accuse(world->board, world->ranks.rank, failure->rank);
     failed_with = (sig_atomic_t)failure->status;
     signal(SIGALRM, leave_at_once);

@@ -35,13 +35,47 @@ static void suggest(const struct dtp_trainer *t, uint64_t free_bytes, char *out,
              helps ? advice.changes[0].flags : "");
 }
 
-static enum dtp_status check_memory(const struct dtp_trainer *t)
+/* What a rank tells the others of its GPU, where they may share it. */
+struct claim {
+    uint64_t gpu, arena_bytes;
+};
+
+/* How many ranks have this rank's GPU, and the bytes of their arenas. */
+static enum dtp_status sum_claims(struct dtp_trainer *t, uint64_t *bytes)
+{
+    const struct claim mine = {dtp_open_device_ordinal(t->settings, &t->of->ranks), t->arena.device_bytes};
+    struct claim *all = calloc(t->ranks, sizeof *all);
+    enum dtp_status status = all ? dtp_world_exchange(&t->world, &mine, sizeof mine, all, t->faults)
+                                 : dtp_fault(t->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    t->ranks_a_gpu = 0;
+    *bytes = 0;
+    for (uint32_t i = 0; i < t->ranks && status == DTP_OK; i++)
+        if (all[i].gpu == mine.gpu) {
+            t->ranks_a_gpu++;
+            *bytes += all[i].arena_bytes;
+        }
+    free(all);
+    return status;
+}
+
+/* All ranks have their contexts by now, and none its arena. */
+static enum dtp_status check_memory(struct dtp_trainer *t)
 {
     struct dtp_device_memory memory;
     char advice[300];
-    enum dtp_status status = t->device->verbs->memory(t->device, &memory, t->faults);
-    if (status != DTP_OK || t->arena.device_bytes <= memory.free_bytes)
+    uint64_t all_bytes = t->arena.device_bytes;
+    enum dtp_status status = t->settings->share_gpu ? sum_claims(t, &all_bytes) : DTP_OK;
+    if (status == DTP_OK)
+        status = t->device->verbs->memory(t->device, &memory, t->faults);
+    if (status != DTP_OK || all_bytes <= memory.free_bytes)
         return status;
+    if (t->arena.device_bytes <= memory.free_bytes)
+        return dtp_fault(t->faults, DTP_NO, NULL, 0,
+                         "--share-gpu: %" PRIu32 " ranks share %s, their arenas take %.2f GiB together, and it has "
+                         "%.2f GiB free of %.2f beside their contexts; nothing was allocated; take fewer ranks, or a "
+                         "smaller batch, sequence or model",
+                         t->ranks_a_gpu, t->device->name, (double)all_bytes / 0x1p30,
+                         (double)memory.free_bytes / 0x1p30, (double)memory.total_bytes / 0x1p30);
     suggest(t, memory.free_bytes, advice, sizeof advice);
     return dtp_fault(t->faults, DTP_NO, NULL, 0,
                      "the step needs an arena of %.2f GiB, %s has %.2f GiB free of %.2f; nothing was allocated; %s",
@@ -52,9 +86,7 @@ static enum dtp_status check_memory(const struct dtp_trainer *t)
 static enum dtp_status allocate(struct dtp_trainer *t)
 {
     const struct dtp_device_verbs *verbs = t->device->verbs;
-    enum dtp_status status = check_memory(t);
-    if (status == DTP_OK)
-        status = verbs->allocate(t->device, t->arena.device_bytes, &t->device_base, t->faults);
+    enum dtp_status status = verbs->allocate(t->device, t->arena.device_bytes, &t->device_base, t->faults);
     if (status == DTP_OK)
         status = verbs->allocate_host(t->device, t->arena.host_bytes, &t->host_base, t->faults);
     return status;
@@ -147,9 +179,15 @@ static enum dtp_status connect(struct dtp_trainer *t)
 
 static enum dtp_status make_device(struct dtp_trainer *t)
 {
+    const struct dtp_execution *execution = dtp_program_execution(t->program);
+    if (t->settings->share_gpu && (execution->windows || execution->copied))
+        return dtp_fault(t->faults, DTP_BAD_INPUT, NULL, 0,
+                         "--share-gpu: %s memory of GPUs into each other, and ranks that share one talk by sockets; "
+                         "leave it out",
+                         execution->windows ? "symmetric_windows maps" : "gather_engine or reduce_engine copy maps");
     if (t->set && t->settings->cuda)
         setenv("CUDA_DEVICE_MAX_CONNECTIONS", QUEUES, 0); /* before the first context is made */
-    return dtp_open_device(t->settings, &t->of->ranks, dtp_program_execution(t->program), &t->device, t->faults);
+    return dtp_open_device(t->settings, &t->of->ranks, execution, &t->device, t->faults);
 }
 
 static enum dtp_status bind(struct dtp_trainer *t)
@@ -163,7 +201,7 @@ static enum dtp_status bind(struct dtp_trainer *t)
         .host_base = t->host_base,
         .world = t->ranks > 1 ? &t->world : NULL,
         .set = t->set,
-        .optimizer = {(float)s->beta1, (float)s->beta2, (float)s->epsilon, (float)s->weight_decay},
+        .optimizer = {(float)s->beta1, (float)s->beta2, (float)s->epsilon, (float)s->weight_decay, (float)s->momentum},
         .rank = t->of->ranks.rank};
     enum dtp_status status = dtp_bind(&job, &t->binding, t->faults);
     return status == DTP_OK ? dtp_run_create(&t->binding, t->settings->poison, &t->run, t->faults) : status;
@@ -231,6 +269,15 @@ static void describe_details(struct dtp_trainer *t)
         {"qk_norm_wide", m->qk_norm_wide},
         {"attention_softcap", m->attention_softcap},
         {"final_softcap", m->final_softcap},
+        {"experts", (double)m->experts},
+        {"experts_per_token", (double)m->experts_per_token},
+        {"expert_ffn", (double)m->expert_ffn},
+        {"shared_expert_ffn", (double)m->shared_expert_ffn},
+        {"shared_expert_gate", m->shared_expert_gate},
+        {"router", m->router},
+        {"router_norm", m->router_norm},
+        {"router_scale", m->router_scale},
+        {"router_bias", m->router_bias},
         {"sliding_window", cuts ? (double)m->sliding_window : 0},
         {"sliding_window_pattern", cuts ? (double)m->sliding_window_pattern : 0}};
     for (size_t i = 0; i < sizeof details / sizeof *details; i++)
@@ -262,9 +309,23 @@ static enum dtp_status initialise(struct dtp_trainer *t)
     return dtp_run_initialise(t->run, t->settings->seed, t->faults);
 }
 
+/* A step that is left out has changed what PowerSGD lost already. */
+static enum dtp_status check_skipping(const struct dtp_trainer *t)
+{
+    for (size_t i = 0; i < t->binding.part_count && t->settings->skip_not_finite; i++)
+        if (t->binding.parts[i].kind == DTP_STATE_LOST)
+            return dtp_fault(
+                t->faults, DTP_BAD_INPUT, NULL, 0,
+                "--not-finite skip: comm_hook powersgd keeps what it loses of each step's gradients, those "
+                "that are not finite too; leave it out, or use comm_hook fp16 or bf16");
+    return DTP_OK;
+}
+
 static enum dtp_status start_state(struct dtp_trainer *t)
 {
-    enum dtp_status status = dtp_keep_resume(t);
+    enum dtp_status status = check_skipping(t);
+    if (status == DTP_OK)
+        status = dtp_keep_resume(t);
     if (status == DTP_OK)
         status = dtp_loss_scale_start(t->settings, dtp_program_execution(t->program)->compute == DTP_FP16, &t->position,
                                       t->faults);
@@ -318,8 +379,10 @@ static enum dtp_status open_log(struct dtp_trainer *t)
 static enum dtp_status set_up(struct dtp_trainer *t)
 {
     typedef enum dtp_status stage(struct dtp_trainer * t);
-    static stage *const groups[][7] = {
-        {make_program, take_cores, open_source, dtp_keep_prepare, make_device, allocate},
+    static stage *const groups[][6] = {
+        {make_program, take_cores, open_source, dtp_keep_prepare, make_device},
+        {check_memory},
+        {allocate},
         {check_tokens, connect, bind},
         {dtp_keep_open},
         {prove, initialise},
@@ -331,7 +394,7 @@ static enum dtp_status set_up(struct dtp_trainer *t)
         for (size_t i = 0; groups[g][i] && status == DTP_OK; i++)
             status = groups[g][i](t);
         status = dtp_world_begin_together(&t->world, status, t->faults);
-        if (g == 1) {
+        if (groups[g][2] == bind) {
             t->world.checkpoints = t->settings->checkpoint;
             t->world.clean = dtp_checkpoint_clean;
         }
@@ -382,11 +445,13 @@ enum dtp_status dtp_train(const struct dtp_train_job *job, struct dtp_faults *fa
                             .settings = job->settings,
                             .faults = faults,
                             .first_rank = job->ranks.rank == 0,
-                            .ranks = job->set ? dtp_program_set_ranks(job->set) : job->job->cluster.gpus};
+                            .ranks = job->set ? dtp_program_set_ranks(job->set) : job->job->cluster.gpus,
+                            .ranks_a_gpu = 1};
     t.events = t.first_rank ? job->events : NULL;
     enum dtp_status status = set_up(&t);
     if (status == DTP_OK) {
-        dtp_event_start(t.events, &t.binding, t.digest, t.source, t.position.step, job->settings->steps);
+        const struct dtp_run_start start = {t.digest, t.source, t.position.step, job->settings->steps, t.ranks_a_gpu};
+        dtp_event_start(t.events, &t.binding, &start);
         dtp_event_begin(t.events, t.ranks, t.from);
         status = dtp_train_steps(&t);
     }

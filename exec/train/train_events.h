@@ -1,10 +1,10 @@
 /* What a run says to whoever started it: one JSON object per line, flushed as it is said.
  *
  *   start       program (digest of its text), device, libraries, parameters, arena bytes, words and entropy of the
- *               data, first step and last
+ *               data, first step and last, ranks_a_gpu that share the first rank's GPU (1: none does)
  *   step        step, loss, gradient_norm (null: not computed), learning_rate, step_s, loop_s (of pace.h; null: not
  *               timed), tokens, skipped, mode
- *   memory      used_bytes and total_bytes of the GPU after the first step
+ *   memory      used_bytes and total_bytes of the GPU after the first step, where no other rank shares it
  *   checkpoint  step, directory, stall_s that training waited for it
  *   snapshot    step, stall_s: whole on all ranks
  *   generation  of an elastic run, before its ranks are started: number, ranks, why the one before ended
@@ -24,8 +24,13 @@
 #include <stdio.h>
 
 /* All do nothing where `file` is NULL. */
-void dtp_event_start(FILE *file, const struct dtp_binding *binding, uint64_t digest,
-                     const struct dtp_token_source *source, uint64_t first_step, uint64_t steps);
+struct dtp_run_start {
+    uint64_t digest; /* of the program's text */
+    const struct dtp_token_source *source;
+    uint64_t first_step, steps;
+    uint32_t ranks_a_gpu; /* that share the first rank's */
+};
+void dtp_event_start(FILE *file, const struct dtp_binding *binding, const struct dtp_run_start *start);
 void dtp_event_step(FILE *file, const struct dtp_step_record *record, uint64_t tokens, enum dtp_run_mode mode);
 void dtp_event_memory(FILE *file, const struct dtp_device_memory *memory);
 void dtp_event_checkpoint(FILE *file, uint64_t step, const char *directory, double stall_s);

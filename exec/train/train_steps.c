@@ -184,7 +184,9 @@ static void say_step(struct dtp_trainer *t, const struct dtp_step_record *r, enu
     t->reported = true;
     if (t->first_rank && t->world.board)
         tell_launcher(t->world.board, r->step);
-    if (first && t->device->asynchronous && t->device->verbs->memory(t->device, &memory, t->faults) == DTP_OK)
+    /* What the driver says of a GPU that others use too is none of this rank's. */
+    bool alone = t->device->asynchronous && t->ranks_a_gpu == 1;
+    if (first && alone && t->device->verbs->memory(t->device, &memory, t->faults) == DTP_OK)
         dtp_event_memory(t->events, &memory);
 }
 

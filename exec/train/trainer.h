@@ -18,6 +18,7 @@ struct dtp_trainer {
     FILE *events;
     bool first_rank, reported, steps_measured;
     uint32_t ranks;
+    uint32_t ranks_a_gpu; /* that share this rank's; 1: it has one of its own */
 
     struct dtp_batch_job batch;  /* what the program says of batches, and which part of them is this rank's */
     double step_tokens;          /* of the loss of a step on all ranks */

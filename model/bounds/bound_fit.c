@@ -10,7 +10,8 @@ struct dtp_bound_off dtp_bound_most_off(const struct dtp_transformer *transforme
         return plan->runtime->dtensor ? (struct dtp_bound_off){0.45, 1.05, 1} : (struct dtp_bound_off){0.25, 0.60, 0};
     if (dtp_plan_adapts(plan))
         return (struct dtp_bound_off){0.60, 5, 0}; /* coarse: units of unlike size, unpacked weights */
-    if (plan->runtime->chains_norms) /* it takes whole kept tensors for both norms' copies and for what is replayed */
+    if (dtp_plan_layers(plan)
+            ->chains_norms) /* it takes whole kept tensors for both norms' copies and for what is replayed */
         return (struct dtp_bound_off){0.40, 0.60, 0.05};
     if (dtp_plan_fetches_modules(plan))
         return (struct dtp_bound_off){0.45, 0.80, 0};

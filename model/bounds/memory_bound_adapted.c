@@ -41,13 +41,18 @@ static void count_matrices(const struct dtp_bound *b, struct adapted *a)
         a->largest = larger(a->largest, unpacking.workspace_bytes + c * m->out * m->in);
     }
     if (!plan->compile)
-        a->terms = a->unpacked = 0;
+        a->terms = 0;
+    if (!dtp_base_stays_unpacked(plan))
+        a->unpacked = 0;
 }
 
 static struct adapted adapted_of(const struct dtp_bound *b)
 {
     const struct dtp_units *u = &b->units;
     struct adapted a = {.gradients = b->bytes.grads * (dtp_plan_shards_grads(b->plan) ? u->trained_shard : u->trained)};
+    if (dtp_plan_mixes_ends(b->plan))
+        a.gradients -= (b->bytes.grads - dtp_dtype_bytes(b->plan->precision.params)) *
+                       dtp_plan_trained_ends(b->transformer, b->plan);
     count_matrices(b, &a);
     if (dtp_plan_shards_params(b->plan)) {
         a.root = u->root_wire * u->ranks;
@@ -74,6 +79,9 @@ void dtp_bound_adapted(struct dtp_bound *b)
     bool buckets = dtp_plan_has_ddp_buckets(b->plan, b->cluster), several = b->plan->accumulate > 1;
     bool chunked = dtp_plan_loss(b->plan) == DTP_LOSS_CHUNKED;
     uint64_t before = (buckets || several ? a.gradients : 0) + (buckets && several ? a.gradients : 0);
+    if (b->plan->runtime->counts_elements) /* DeepSpeed's buckets, one flattened, and the partition it keeps */
+        before = b->bytes.reduce * ((b->plan->deepspeed.overlap_comm ? 3 : 2) * b->plan->deepspeed.reduce_bucket_size) +
+                 a.gradients;
     uint64_t weights = a.root + larger(a.units, 2 * a.unit), below = saved(b, &a, b->layers - 1);
     uint64_t kept = saved(b, &a, b->layers) + dtp_bound_tokens(b, t->head);
     uint64_t ends = b->plan->adapters.train_ends ? b->bytes.compute * b->units.embedding : 0;

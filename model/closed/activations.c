@@ -43,6 +43,10 @@ static void count_loss(const struct ends *s, struct dtp_activations *out)
     bool shifts = dtp_plan_shifts_logits(s->plan);
     uint64_t shifted = shifts && s->c != 4 ? s->c : 0;                    /* whose forward is the more */
     uint64_t eager = 12 + shifted + (s->t->final_softcap > 0 ? s->c : 0); /* of a logit; soft caps keep their tanh */
+    if (s->plan->narrow_logits) { /* logits, the copy, its cast, log-softmax; backward three of these */
+        uint64_t state = dtp_plan_shifted_loss_bytes(s->plan), cast = state == s->c ? 0 : state;
+        eager = 2 * s->c + cast + state > 3 * state ? 2 * s->c + cast + state : 3 * state;
+    }
     switch (dtp_plan_loss(s->plan)) {
     case DTP_LOSS_EAGER:
         out->logits = (dtp_plan_softmax_in_place(s->plan) ? s->c + 4 : s->c) * vocab;

@@ -1,5 +1,6 @@
 #include "closed/adapted_work.h"
 
+#include "cost/op_cost.h"
 #include "plan/layer_tensors.h"
 
 static double matrix_flops(const struct dtp_layer_matrix *matrix)
@@ -80,8 +81,8 @@ static void count_kernels(const struct dtp_layer_kind *kind, const struct dtp_pl
         struct dtp_unpacking unpacking = dtp_base_unpacking(plan, matrix->out, matrix->in);
         out->forward_unpacked_bytes += unpacking.bytes;
         out->forward_kernels += unpacking.kernels;
-        out->backward_unpacked_bytes += plan->compile ? 0 : unpacking.bytes;
-        out->backward_kernels += plan->compile ? 0 : unpacking.kernels;
+        out->backward_unpacked_bytes += dtp_base_stays_unpacked(plan) ? 0 : unpacking.bytes;
+        out->backward_kernels += dtp_base_stays_unpacked(plan) ? 0 : unpacking.kernels;
     }
 }
 
@@ -116,12 +117,25 @@ void dtp_adapted_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan 
     }
 }
 
+double dtp_adapted_ends_bytes(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+{
+    struct dtp_plan ends;
+    if (!dtp_plan_mixes_ends(plan))
+        return 0;
+    dtp_plan_of_ends(plan, &ends);
+    return (double)dtp_plan_trained_ends(transformer, plan) *
+           (dtp_optimizer_bytes_per_parameter(&ends) - dtp_optimizer_bytes_per_parameter(plan));
+}
+
 double dtp_adapted_traffic_bytes(const struct dtp_transformer *transformer, const struct dtp_plan *plan, bool reduces)
 {
     struct dtp_trained_count count;
     dtp_plan_trained(transformer, plan, &count);
     double a = dtp_dtype_bytes(plan->adapters.dtype), trained = (double)count.trained;
     double adds = plan->accumulate > 1 ? 3 * a : 0, copies = reduces ? 2 * a : 0;
+    if (dtp_plan_mixes_ends(plan))
+        trained -= (double)dtp_plan_trained_ends(transformer, plan) *
+                   (1 - dtp_dtype_bytes(plan->precision.params) / a); /* on one rank: bytes to add alone */
     if (!dtp_plan_shards_params(plan))
         return trained * (adds + copies);
     double gathers = plan->reshard_after_forward ? 2 : 1;

@@ -3,8 +3,11 @@
 #include "closed/activations.h"
 #include "closed/adapted_work.h"
 #include "closed/closed_form_hooks.h"
+#include "plan/fp8_casts.h"
+#include "plan/graph_modules.h"
 #include "plan/layer_tensors.h"
 #include "plan/slice.h"
+#include "cost/calibration.h"
 #include "cost/op_cost.h"
 #include "net/layer_kind.h"
 #include "plan/norm_chain.h"
@@ -51,6 +54,7 @@ struct counted {
     double parts; /* of the tokens, one of which each tensor parallel rank has between matmuls */
     double cast;  /* a row of the stream between fp32 and the compute dtype, under autocast */
     bool autocast;
+    bool within; /* experts' activations and biases are part of their products */
 };
 /* Of one token: what an operator's kernels read and write. */
 struct moved {
@@ -100,19 +104,29 @@ static double expert_biases(const struct counted *c, const struct dtp_layer_oper
     return experts && c->block->experts ? (c->plan->compile ? 2 : 4) * bias_bytes(c, op) : 0;
 }
 
-/* What lower_sinks.c derives. */
-static struct moved sinks_moved(const struct counted *c, bool fused)
-{
-    double result = c->w * (double)c->block->d_core, heads = (double)c->block->heads;
-    if (!c->block->sinks)
-        return (struct moved){0, 0};
-    return (struct moved){2 * result + (fused ? 4 : 20 + c->w) * heads, (fused ? 3 : 6) * result};
-}
-
 /* Rows that a rank's experts get, over those that it sends. */
 static double received(const struct counted *c)
 {
     return c->block->exchanged ? c->plan->expert_imbalance : 1;
+}
+
+/* Of experts whose rows are weighed: the second product's alone (lower_experts.c). */
+static struct moved weighed_biases(const struct counted *c, const struct dtp_layer_operator *op)
+{
+    bool down = op->makes & DTP_TENSOR_BIT(EXPERT_DOWN);
+    if (!down || bias_bytes(c, op) <= 0 || c->within)
+        return (struct moved){0, 0};
+    double rows = (double)c->block->experts_per_token * c->h * received(c);
+    return (struct moved){rows * (2 * c->w + (dtp_plan_replays_all(c->plan) ? 28 : 24)), rows * (4 * c->w + 32)};
+}
+
+/* What lower_sinks.c derives. */
+static struct moved sinks_moved(const struct counted *c, bool fused)
+{
+    double result = c->w * (double)c->block->d_core, heads = (double)c->block->heads;
+    if (!c->block->sinks || c->block->sinks_inside)
+        return (struct moved){0, 0};
+    return (struct moved){2 * result + (fused ? 4 : 20 + c->w) * heads, (fused ? 3 : 6) * result};
 }
 
 /* Where rows are weighed within the activation: each token's row is read or written once for its k; rows of experts
@@ -293,8 +307,13 @@ static struct moved fused_norm(const struct counted *c, const struct dtp_layer_o
 static struct moved fused_projection(const struct counted *c, const struct dtp_layer_operator *op)
 {
     bool bare = begins_branch(op) && !c->block->norms_before, first = bare && !(op->makes & DTP_TENSOR_BIT(UP));
-    return (struct moved){(first ? (c->p + c->w) * c->h : 0) + expert_biases(c, op),
-                          (bare ? (2 * c->p + c->w) * c->h : 0) + bias_bytes(c, op)};
+    bool weighed = c->block->experts && c->block->weighs_rows &&
+                   op->makes & (DTP_TENSOR_BIT(GATE) | DTP_TENSOR_BIT(UP) | DTP_TENSOR_BIT(EXPERT_DOWN));
+    struct moved biases = {expert_biases(c, op), bias_bytes(c, op)};
+    if (weighed)
+        biases = weighed_biases(c, op);
+    return (struct moved){(first ? (c->p + c->w) * c->h : 0) + biases.forward,
+                          (bare ? (2 * c->p + c->w) * c->h : 0) + biases.backward};
 }
 
 /* One pass between matmuls: a tensor is read or written once per pass. */
@@ -313,6 +332,8 @@ static struct moved fused_moved(const struct counted *c, const struct dtp_layer_
         return (struct moved){sinks.forward, sinks.backward + (c->block->kv_latent ? 0 : 2 * c->w * c->q)};
     }
     case DTP_LAYER_OP_ACTIVATION:
+        if (c->within && !shared)
+            return (struct moved){0, 0};
         return c->block->gated ? (struct moved){3 * row, 6 * row} : (struct moved){2 * row, 4 * row};
     case DTP_LAYER_OP_RESIDUAL: return fused_residual(c, op);
     case DTP_LAYER_OP_LATENT_NORM:
@@ -386,6 +407,45 @@ static void count_again(const struct counted *c, const struct dtp_layer_tensors 
     }
 }
 
+/* Loops over experts: a product of each for each of their matrices, forward and two backward, and casts of what each is
+ * given, forward and backward. */
+static void count_loops(const struct counted *c, const struct dtp_cluster *cluster, struct dtp_block_work *work)
+{
+    uint64_t experts = c->block->own_experts;
+    if (!c->block->experts || !experts)
+        return;
+    double matrices = c->block->gated && !c->block->packs_up ? 3 : 2;
+    work->looped_kernels = 3 * matrices * (dtp_plan_expert_products(c->plan, experts) - 1);
+    if (c->plan->precision.compute != DTP_FP8)
+        return;
+    struct dtp_fp8_casts casts;
+    dtp_fp8_casts_of(c->plan, &cluster->gpu, &casts);
+    uint32_t kernels = casts.of[DTP_FP8_INPUT].kernels + casts.of[DTP_FP8_GRADIENT_ROWS].kernels;
+    work->looped_kernels += matrices * kernels * (dtp_plan_expert_casts(c->plan, experts) - 1);
+}
+
+/* What graphs replay of the kernels of count_fused_launches: of attention its norm, two matmuls, the core and the sum,
+ * with rope; of an MLP the rest; of one of experts the norm, the router and its matmul. */
+static void count_replays(const struct counted *c, bool rope, struct dtp_block_work *work)
+{
+    const struct dtp_plan *plan = c->plan;
+    double all = work->forward_kernels + work->backward_kernels, attention = 5 + 9 + (rope ? 4 : 0);
+    bool experts = c->block->experts;
+    if (dtp_plan_replays_all(plan)) {
+        work->replayed_kernels = all;
+        work->looped_kernels = 0;
+        return;
+    }
+    if (dtp_plan_replays(plan, DTP_GRAPH_ATTN))
+        work->replayed_kernels += attention, work->replays += 2;
+    if (!experts && dtp_plan_replays(plan, DTP_GRAPH_MLP))
+        work->replayed_kernels += all - attention, work->replays += 2;
+    if (experts && dtp_plan_replays(plan, DTP_GRAPH_MOE_ROUTER))
+        work->replayed_kernels += 8 + 8, work->replays += 2;
+    if (experts && c->block->exchanged && dtp_plan_replays(plan, DTP_GRAPH_MOE_PREPROCESS))
+        work->replayed_kernels += 4;
+}
+
 /* Megatron's layers: two norms, four matmuls, an attention of two kernels, activation and sum; backward twice that for
  * matmuls, with a kernel for each bias. */
 static void count_fused_launches(const struct dtp_transformer *t, const struct dtp_layer_kind *block, bool biased,
@@ -427,11 +487,13 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
                       &block);
     dtp_plan_adapt_kind(plan, &block);
     block.weighs_rows = plan->runtime->weighs_rows;
+    block.sinks_inside = plan->runtime->sinks_in_kernel;
     block.pads_values = dtp_plan_pads_values(transformer, cluster, plan);
     block.own_values = block.pads_values || plan->runtime->copies_values;
     block.dropout = plan->dropout > 0;
     block.chains_norms = dtp_plan_chains_norms(transformer, plan);
     struct counted counted = counted_of(transformer, plan, &block);
+    counted.within = block.experts && dtp_plan_fuses_experts(plan, cluster);
     bool biased = dtp_layer_bias_elements(&block) > 0;
     counted.parts = plan->sequence_shards > 1 ? plan->sequence_shards : 1;
     if (work.fused) /* rows of the stream are cut */
@@ -441,14 +503,23 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     list_matmuls(&block, packed, plan->ep > 1 ? plan->expert_imbalance : 1, counted.parts, &work);
     count_bytes(&counted, &work);
     count_launches(&counted, biased, &work);
-    if (dtp_plan_execution(plan).issuer == DTP_ISSUER_MEGATRON)
+    if (dtp_plan_execution(plan).issuer == DTP_ISSUER_MEGATRON) {
         count_fused_launches(transformer, &block, biased, &work);
+        count_loops(&counted, cluster, &work);
+        count_replays(&counted, transformer->position == DTP_POSITION_ROPE, &work);
+    }
     if (plan->megatron.recompute) {
         struct dtp_layer_tensors tensors;
         dtp_layer_tensors_of(&own, mlp, cluster, plan, &tensors);
         count_again(&counted, &tensors, &work);
     }
     return work;
+}
+
+double dtp_block_more_host_s(const struct dtp_block_work *work, double launch_s)
+{
+    double loops_s = work->looped_kernels * dtp_calibration.torch_launch_s;
+    return work->layers * ((work->replays - work->replayed_kernels) * launch_s + loops_s);
 }
 
 double dtp_loss_bytes_per_token(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
@@ -459,6 +530,9 @@ double dtp_loss_bytes_per_token(const struct dtp_transformer *transformer, const
         /* logits.float(): w+4; maximum 4, difference 8, exponential 8, sum 4, quotient 8; times the loss's gradient 8;
          * cast back 4+w */
         return vocab * (2 * (4 + w) + 32 + 8);
+    double state = (double)dtp_plan_shifted_loss_bytes(plan);
+    if (plan->narrow_logits) /* shifted 2 w, cast there and back, log_softmax 2 and 3, of the shift 3 w */
+        return vocab * (5 * w + (state == w ? 0 : 2 * (w + state)) + 5 * state + cap);
     if (dtp_plan_shifts_logits(plan))
         /* to fp32 w+4, shifted 4+4, log_softmax 4+4 (one kernel: read 4, and its gradient over them 4+4); backward of
          * it 12, of the shift zeros 4 and 4+4; cast back 4+w */

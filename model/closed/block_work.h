@@ -30,6 +30,9 @@ struct dtp_block_work {
     double indexed_bytes, outer_bytes; /* of these, of forward's kernels of kind INDEXED, of backward's of OUTER */
     double forward_kernels, backward_kernels; /* launches of one block, matmuls included */
     double root_kernels;                      /* of embedding, head and loss, both ways */
+    double replayed_kernels;                  /* of a block, both ways: by CUDA graphs (plan/graph_modules.h) */
+    double replays;                           /* calls for these */
+    double looped_kernels;                    /* beyond the first of each loop over experts, both ways */
     bool fused;                               /* pointwise operations are fused */
     double again_bytes, again_kernels;        /* of parts of a layer that run again: of a token; launches */
     double layers, layers_again; /* of the model that are such blocks; of these, whose forward runs again */
@@ -38,6 +41,10 @@ struct dtp_block_work {
 /* Of the model's blocks with such an MLP, of which it may have none. */
 struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, enum dtp_layer_mlp mlp,
                                      const struct dtp_cluster *cluster, const struct dtp_plan *plan);
+
+/* Host seconds of the model's such blocks in a micro-step beyond a launch for each kernel; below 0 where graphs save
+ * some. */
+double dtp_block_more_host_s(const struct dtp_block_work *work, double launch_s);
 
 /* Bytes of memory-bound kernels per token of logits and cross entropy, forward and backward together. */
 double dtp_loss_bytes_per_token(const struct dtp_transformer *transformer, const struct dtp_plan *plan);

@@ -44,6 +44,8 @@ void dtp_timing_add_collectives(struct dtp_timing *c, const struct dtp_communica
                                 struct dtp_time *time);
 /* Seconds of them that no window hides, at most all. Fills c->last_backward_exposed_s. */
 double dtp_timing_exposed_s(struct dtp_timing *c, const struct dtp_time *time, const struct dtp_windows *window);
+/* Of Muon's products of all blocks' matrices, one after another; 0 under other optimizers. */
+double dtp_timing_newton_schulz_s(const struct dtp_timing *c);
 /* Seconds that compute loses beside the hidden ones. */
 double dtp_timing_contention_s(const struct dtp_timing *c, const struct dtp_communication *communication,
                                const struct dtp_time *time, double exposed_s);

@@ -64,6 +64,8 @@ static void sum_layer(const struct dtp_layer_kind *block, struct tensor_sum *sum
     }
     for (int i = dtp_layer_list_vectors(block, vectors); i > 0; i--)
         add_tensors(sum, 1, vectors[i - 1], 1);
+    if (block->exchanged) /* biases lie with their experts, where ranks divide these in flat buffers */
+        sum->expert_elements += block->own_experts * dtp_layer_expert_bias_elements(block);
 }
 
 static void sum_root(const struct dtp_transformer *t, struct tensor_sum *sum)
@@ -308,13 +310,19 @@ static void adapted_state(const struct dtp_transformer *transformer, const struc
     dtp_plan_trained(transformer, plan, &count);
     bool shards = dtp_plan_shards_params(plan);
     uint64_t shard = shards ? units->trained_shard : dtp_divide_up(units->trained, units->ranks);
+    struct dtp_plan of_ends;
+    struct dtp_element_bytes in;
+    dtp_plan_of_ends(plan, &of_ends);
+    dtp_element_bytes_count(&of_ends, &in);
+    uint64_t ends = dtp_plan_mixes_ends(plan) ? dtp_plan_trained_ends(transformer, plan) : 0; /* on one rank, whole */
     out->grads_elements = dtp_plan_shards_grads(plan) ? shard : units->trained;
     out->optimizer_elements = dtp_plan_shards_optimizer(plan) ? shard : units->trained;
-    out->params = shards ? (units->count ? units->layers * units->layer_wire : 0) + units->root_wire
-                         : count.frozen_bytes +
-                               (plan->runtime->stores_compute_dtype ? bytes->compute : bytes->grads) * count.trained;
-    out->grads = bytes->grads * out->grads_elements;
-    out->optimizer = bytes->optimizer * out->optimizer_elements;
+    out->params =
+        shards ? (units->count ? units->layers * units->layer_wire : 0) + units->root_wire
+               : count.frozen_bytes + in.grads * ends +
+                     (plan->runtime->stores_compute_dtype ? bytes->compute : bytes->grads) * (count.trained - ends);
+    out->grads = bytes->grads * (out->grads_elements - ends) + in.grads * ends;
+    out->optimizer = bytes->optimizer * (out->optimizer_elements - ends) + in.optimizer * ends;
 }
 
 void dtp_state_bytes_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,

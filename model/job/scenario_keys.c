@@ -3,6 +3,7 @@
 
 #include "net/models.h"
 #include "plan/checkpointing.h"
+#include "plan/graph_modules.h"
 #include "base/nearest.h"
 #include "base/number.h"
 
@@ -192,6 +193,17 @@ static bool parse_recompute(const char *text, void *field)
 static void write_recompute(const void *field, struct dtp_job_value *out)
 {
     dtp_recompute_text(*(const uint32_t *)field, out->buffer);
+    write_word(out->buffer, out);
+}
+
+static bool parse_graphs(const char *text, void *field)
+{
+    return dtp_graphs_parse(text, field);
+}
+
+static void write_graphs(const void *field, struct dtp_job_value *out)
+{
+    dtp_graphs_text(*(const uint32_t *)field, out->buffer);
     write_word(out->buffer, out);
 }
 

@@ -70,6 +70,9 @@ static inline double per_token(const struct dtp_lowering *l, double bytes)
     return bytes * (double)l->tokens;
 }
 
+/* lower_activation.c */
+void dtp_forward_activation(const struct pass *pass, uint64_t makes);
+
 /* lower_adapters.c: adds an adapter's result to that of its matrix, which stands. `alone`: x A^T is all that is made
  * again, for backward reads nothing behind it. */
 void dtp_forward_adapter(const struct pass *pass, int matrix, bool alone);

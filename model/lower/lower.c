@@ -3,6 +3,7 @@
 #include "lower/lower_context.h"
 
 #include "base/bytes.h"
+#include "lower/lower_graphs.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -123,6 +124,7 @@ void dtp_draft_product(const struct dtp_lowering *l, struct dtp_draft *draft, co
     *counted = rows / (double)matrix->groups; /* of one expert, where all have as many */
     draft->op.kind = DTP_OP_GROUPED_MATMUL;
     demand->groups = (uint32_t)matrix->groups;
+    dtp_draft_loop(draft, 1, dtp_plan_expert_products(l->plan, matrix->groups));
     demand->flops = 2 * rows * (double)out * (double)in;
 }
 
@@ -269,6 +271,8 @@ static void derive(struct dtp_lowering *l)
     const struct dtp_transformer *t = l->transformer;
     const struct dtp_plan *plan = l->plan;
     dtp_element_bytes_count(plan, &l->bytes);
+    dtp_plan_of_ends(plan, &l->ends);
+    dtp_element_bytes_count(&l->ends, &l->ends_bytes);
     l->tokens = dtp_plan_tokens(plan);
     l->compute = dtp_plan_compute_bytes(plan);
     l->autocast = dtp_plan_autocast(plan);

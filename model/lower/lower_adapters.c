@@ -74,6 +74,8 @@ void dtp_lower_count_bytes(const struct dtp_lowering *l, struct dtp_lower_module
         module->trained_elements += module->trained[part] ? elements : 0;
         module->trained_shard += module->trained[part] ? shard : 0;
     }
+    if (module == &l->root && l->adapts && dtp_plan_layers(l->plan)->copies_trained)
+        module->all_bytes += l->bytes.params * module->trained_elements;
     if (!l->adapts) /* flat parameters pad their end only */
         module->trained_shard = module->all_shard;
 }

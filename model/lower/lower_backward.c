@@ -6,6 +6,7 @@
  *   output  weight gradient, input gradient; attention core; RoPE; the gradient of qkv as one
  *   qkv     weight gradient, input gradient; norm 1
  * Saved tensors go as soon as the last step that reads them has been issued. */
+#include "lower/lower_graphs.h"
 #include "lower/lower_context.h"
 
 #include "plan/norm_chain.h"
@@ -205,7 +206,7 @@ static dtp_buffer_id product(const struct dtp_block_backward *b, const struct dt
     dtp_backward_consume(b, &draft, at->silu, DTP_READ | DTP_FREE);
     bool apart = l->tensor_bytes[at->gate];
     dtp_backward_consume(b, &draft, at->up, apart ? DTP_READ | DTP_FREE : DTP_READ);
-    dtp_draft_memory(l, &draft, 6 * (double)l->tensor_bytes[at->product], 2);
+    dtp_draft_memory(l, &draft, 6 * (double)f, 2);
     dtp_draft_end(l, &draft);
     return up_gradient;
 }
@@ -231,10 +232,7 @@ static void gated_eager(struct dtp_block_backward *b, const struct dtp_layer_act
     double passes = l->tensors.kind.clamps ? 34 : apart ? 3 : 7;
     if (l->tensors.kind.clamps)
         dtp_backward_workspace(l, &draft, "gradients of halves", 4 * f, DTP_UPDATE | DTP_FREE);
-    dtp_draft_memory(l, &draft, passes * (double)l->tensor_bytes[at->product],
-                     l->tensors.kind.clamps ? 13
-                     : apart                ? 1
-                                            : 2);
+    dtp_draft_memory(l, &draft, passes * (double)gradient_bytes(l, at), l->tensors.kind.clamps ? 13 : apart ? 1 : 2);
     dtp_draft_end(l, &draft);
     b->gradient[at->gate] = apart ? made : DTP_NO_BUFFER;
     b->gradient[at->up] = apart ? up_gradient : made;
@@ -245,7 +243,7 @@ static void gated_eager(struct dtp_block_backward *b, const struct dtp_layer_act
 static void in_one(struct dtp_block_backward *b, const struct dtp_layer_activation *at, dtp_buffer_id gradient)
 {
     struct dtp_lowering *l = b->l;
-    double f = (double)l->tensor_bytes[at->product];
+    double f = (double)gradient_bytes(l, at);
     uint64_t gate = l->tensor_bytes[at->gate], up = l->tensor_bytes[at->up];
     bool in_place = l->compiled && !l->gated, squares = l->tensors.kind.squares && !l->fused;
     struct dtp_draft draft;
@@ -266,7 +264,17 @@ static void in_one(struct dtp_block_backward *b, const struct dtp_layer_activati
     if (squares)
         dtp_draft_new(l, &draft, "derivative of the square", DTP_OWNER_WORKSPACE, gradient_bytes(l, at),
                       DTP_UPDATE | DTP_FREE);
-    dtp_draft_memory(l, &draft, (l->gated ? 6 : l->fused ? 4 : squares ? 10 : 3) * f, squares ? 4 : 1);
+    bool within = dtp_lower_activates_within(l, at->product);
+    dtp_draft_memory(l, &draft,
+                     within ? 0
+                            : (l->gated   ? 6
+                               : l->fused ? 4
+                               : squares  ? 10
+                                          : 3) *
+                                  f,
+                     within    ? 0
+                     : squares ? 4
+                               : 1);
     dtp_draft_end(l, &draft);
 }
 
@@ -405,6 +413,7 @@ static void vectors(struct dtp_lowering *l)
 
 static void run(struct dtp_block_backward *b)
 {
+    dtp_lower_at_operator(b->l, b->index);
     switch (dtp_backward_operator(b)->kind) {
     case DTP_LAYER_OP_NORM: norm(b); break;
     case DTP_LAYER_OP_PROJECTION:
@@ -458,6 +467,7 @@ void dtp_lower_block_backward(struct dtp_lowering *l)
     for (b.index = l->tensors.operators - 1; b.index >= 0; b.index--)
         if (!dtp_lower_cut(l) || dtp_layer_tensors_first_runs(&l->tensors, b.index))
             run(&b);
+    dtp_lower_behind_operators(l);
     dtp_backward_end_frozen(&b);
     vectors(l);
     if (l->flight->replayed.index == DTP_NO_INDEX)

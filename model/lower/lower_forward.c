@@ -4,6 +4,7 @@
  * checkpointed one that keeps some, and the replay that makes the missing ones again. A step is emitted when one of its
  * results does not exist yet. Bytes of memory-bound steps are reads and writes per token, kernel by kernel for eager
  * PyTorch, one pass between matmuls where they are fused (compared with block_work.c by the tests). */
+#include "lower/lower_graphs.h"
 #include "lower/block_forward.h"
 #include "lower/lower_context.h"
 #include "lower/lower_fp8.h"
@@ -264,7 +265,8 @@ static void linear(const struct pass *pass, int index)
     bool drops_cast = l->compiled && again && !pass->replay;
     uint32_t access = drops_cast ? DTP_READ | DTP_FREE : DTP_READ;
     if (dtp_lower_packs(l, index))
-        access = dtp_lower_unpacked_access(l, index, l->compiled && dtp_adapter_stays_unpacked(pass, index));
+        access = dtp_lower_unpacked_access(l, index,
+                                           dtp_base_stays_unpacked(l->plan) && dtp_adapter_stays_unpacked(pass, index));
     dtp_draft_use(&draft, weight, access);
     if (drops_cast)
         dtp_lower_state(l)->weight[index] = DTP_NO_BUFFER;
@@ -424,7 +426,7 @@ static void core_copy(const struct pass *pass)
         exchange_result(pass);
         return;
     }
-    if (l->tensors.kind.sinks) {
+    if (l->tensors.kind.sinks && !l->tensors.kind.sinks_inside) {
         dtp_forward_sinks(pass);
         return;
     }
@@ -433,33 +435,6 @@ static void core_copy(const struct pass *pass)
     read(pass, &draft, DTP_TENSOR_CORE, true);
     bool cut = l->tensors.kind.pads_values;
     dtp_draft_memory(l, &draft, cut ? per_token(l, 2 * (double)(l->compute * l->tensors.kind.d_core)) : 0, 1);
-    dtp_draft_end(l, &draft);
-}
-
-/* ---- MLP --------------------------------------------------------------------------------------------------------- */
-
-/* eager SwiGLU: silu reads and writes f, the product reads two and writes one; fused: two in, one out; GELU one in, one
- * out; eager squared ReLU does that twice. Clamped, eager: two clamps, a multiple, a sigmoid, up plus one of 2 f each
- * and two products of 3 f. */
-static void activation(const struct pass *pass, uint64_t makes)
-{
-    struct dtp_lowering *l = pass->l;
-    struct dtp_layer_activation at = dtp_layer_activation(makes);
-    if (!wanted(pass, at.product) && !wanted(pass, at.silu))
-        return;
-    double f = (double)dtp_lower_product_bytes(l, at.product);
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION, "");
-    make(pass, &draft, at.silu);
-    make(pass, &draft, at.product);
-    if (l->gated && !l->compiled && !pass->replay && !(pass->save & UINT64_C(1) << at.silu) && exists(pass, at.silu))
-        read(pass, &draft, at.silu, true);
-    read(pass, &draft, at.gate, true);
-    read(pass, &draft, at.up, true);
-    bool squares = l->tensors.kind.squares, two = (l->gated || squares) && !l->fused;
-    bool clamps = l->tensors.kind.clamps && !l->fused;
-    double passes = clamps ? 16 : l->gated ? (l->fused ? 3 : 5) : two ? 4 : 2;
-    dtp_draft_memory(l, &draft, per_token(l, passes * f), clamps ? 7 : two ? 2 : 1);
     dtp_draft_end(l, &draft);
 }
 
@@ -481,8 +456,8 @@ static void block_result(const struct pass *pass, int index)
                       dtp_bytes_product(l->tokens, l->compute * l->between), DTP_UPDATE | DTP_FREE);
     dtp_buffer_id result = dtp_draft_new(
         l, &draft, dtp_layer_tensor_text(DTP_TENSOR_INPUT), DTP_OWNER_ACTIVATIONS, l->tensor_bytes[DTP_TENSOR_INPUT],
-        pass->replay && !l->plan->runtime->holds_replayed ? DTP_WRITE | DTP_FREE : DTP_WRITE);
-    l->flight->replayed = pass->replay && l->plan->runtime->holds_replayed ? result : DTP_NO_BUFFER;
+        pass->replay && !dtp_plan_layers(l->plan)->holds_replayed ? DTP_WRITE | DTP_FREE : DTP_WRITE);
+    l->flight->replayed = pass->replay && dtp_plan_layers(l->plan)->holds_replayed ? result : DTP_NO_BUFFER;
     double mask = (double)make_mask(pass, &draft, op);
     double added = l->fused ? (branches - 1) * c : 3 * (branches - 1) * c;
     dtp_draft_memory(l, &draft, per_token(l, (2 * e + c + mask + added) * (double)l->between),
@@ -522,6 +497,7 @@ static void call_experts(const struct pass *pass, void (*hook)(struct dtp_loweri
 
 static void run(const struct pass *pass, int index)
 {
+    dtp_lower_at_operator(pass->l, index);
     switch (operator_at(pass, index)->kind) {
     case DTP_LAYER_OP_NORM:
         if (operator_at(pass, index)->reads & DTP_LAYER_STREAM)
@@ -542,7 +518,7 @@ static void run(const struct pass *pass, int index)
         break;
     case DTP_LAYER_OP_LATENT_NORM: dtp_forward_latent_norm(pass, operator_at(pass, index)); break;
     case DTP_LAYER_OP_LATENT_HEADS: dtp_forward_latent_heads(pass); break;
-    case DTP_LAYER_OP_ACTIVATION: activation(pass, operator_at(pass, index)->makes); break;
+    case DTP_LAYER_OP_ACTIVATION: dtp_forward_activation(pass, operator_at(pass, index)->makes); break;
     case DTP_LAYER_OP_ROUTER: dtp_forward_router(pass); break;
     case DTP_LAYER_OP_PERMUTE:
         dtp_forward_permute(pass, operator_at(pass, index));
@@ -552,7 +528,8 @@ static void run(const struct pass *pass, int index)
     case DTP_LAYER_OP_RESIDUAL:
         if (operator_at(pass, index)->makes)
             residual(pass, index);
-        else if (!pass->replay || operator_at(pass, index)->statistics || pass->l->plan->runtime->holds_replayed)
+        else if (!pass->replay || operator_at(pass, index)->statistics ||
+                 dtp_plan_layers(pass->l->plan)->holds_replayed)
             block_result(pass, index);
         break;
     }
@@ -566,6 +543,7 @@ void dtp_lower_block_forward(struct dtp_lowering *l)
     struct pass pass = {l, dtp_lower_flight_module(l), save, false};
     for (int index = 0; index < l->tensors.operators; index++)
         run(&pass, index);
+    dtp_lower_behind_operators(l);
     free_locals(&pass);
 }
 
@@ -595,6 +573,7 @@ void dtp_lower_block_recompute(struct dtp_lowering *l)
         run(&pass, index);
     for (int index = end; index < l->tensors.operators; index++)
         projection(&pass, index, call_again);
+    dtp_lower_behind_operators(l);
     free_locals(&pass);
     l->recompute = false;
 }

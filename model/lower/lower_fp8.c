@@ -2,6 +2,8 @@
  * not kept for backward, of which it then is the tensor. */
 #include "lower/lower_fp8.h"
 
+#include "lower/lower_graphs.h"
+
 static const char *const names[DTP_FP8_OPERAND_COUNT] = {
     [DTP_FP8_INPUT] = "input in fp8",
     [DTP_FP8_WEIGHT] = "weight in fp8",
@@ -28,6 +30,14 @@ static uint64_t elements_of(const struct dtp_lowering *l, enum dtp_fp8_operand o
     return dtp_bytes_product(rows, matrix->out);
 }
 
+/* Casts that the kernel before makes where experts are fused: of what the first product's and the activation's give the
+ * second, and of the gradient that these give the first. */
+static bool in_product(enum dtp_fp8_operand operand, const struct dtp_layer_matrix *matrix)
+{
+    bool down = matrix->result == DTP_TENSOR_EXPERT_DOWN;
+    return down ? operand == DTP_FP8_INPUT : operand == DTP_FP8_GRADIENT_ROWS;
+}
+
 dtp_buffer_id dtp_lower_fp8_cast(struct dtp_lowering *l, enum dtp_fp8_operand operand,
                                  const struct dtp_layer_matrix *matrix, dtp_buffer_id source)
 {
@@ -44,7 +54,10 @@ dtp_buffer_id dtp_lower_fp8_cast(struct dtp_lowering *l, enum dtp_fp8_operand op
     dtp_buffer_id made =
         dtp_draft_new(l, &draft, names[operand], DTP_OWNER_WORKSPACE,
                       l->casts.kept ? 0 : dtp_fp8_bytes(l->plan->precision.fp8_recipe, elements), DTP_WRITE);
-    dtp_draft_memory(l, &draft, cast->bytes * (double)elements, cast->kernels);
+    bool within = matrix->expert && dtp_plan_fuses_experts(l->plan, l->cluster) && in_product(operand, matrix);
+    dtp_draft_memory(l, &draft, within ? 0 : cast->bytes * (double)elements, within ? 0 : cast->kernels);
+    if (matrix->expert && !within)
+        dtp_draft_loop(&draft, cast->kernels, dtp_plan_expert_casts(l->plan, matrix->groups));
     if (cast->walk != DTP_FP8_ALONG_ROWS)
         draft.op.demand.memory_kernel = cast->walk == DTP_FP8_TRANSPOSING ? DTP_KERNEL_TRANSPOSING : DTP_KERNEL_COLUMNS;
     dtp_draft_end(l, &draft);

@@ -303,7 +303,7 @@ static void logits_gradient(struct dtp_lowering *l, uint64_t tokens)
     }
     if (dtp_plan_shifts_logits(l->plan)) {
         dtp_lower_shifted_gradient(l, tokens);
-        if (l->compute != 4)
+        if (l->compute != 4 && !l->plan->narrow_logits)
             narrow_gradient(l, tokens, l->flight->logits_gradient);
         return;
     }

@@ -3,6 +3,11 @@
 
 #include "base/bytes.h"
 
+const struct dtp_element_bytes *dtp_lower_bytes(const struct dtp_lowering *l)
+{
+    return l->layer == DTP_NO_LAYER ? &l->ends_bytes : &l->bytes;
+}
+
 void dtp_lower_add_state(struct dtp_lowering *l, struct dtp_lower_moments *moments, uint64_t bytes)
 {
     dtp_buffer_id made = dtp_lower_buffer(l, "optimizer state", DTP_OWNER_OPTIMIZER, DTP_STREAM_COMPUTE, bytes, true);
@@ -15,8 +20,9 @@ void dtp_lower_add_state(struct dtp_lowering *l, struct dtp_lower_moments *momen
 /* Each state with its scales, and what else there is (a master copy) as one more. */
 void dtp_lower_add_moments(struct dtp_lowering *l, struct dtp_lower_moments *moments, uint64_t elements)
 {
-    uint64_t states = dtp_optimizer_row(l->plan->optimizer)->states, all = dtp_optimizer_bytes(&l->bytes, elements);
-    uint64_t master = dtp_bytes_product(l->bytes.master, elements);
+    const struct dtp_element_bytes *bytes = dtp_lower_bytes(l);
+    uint64_t states = dtp_optimizer_row(l->plan->optimizer)->states, all = dtp_optimizer_bytes(bytes, elements);
+    uint64_t master = dtp_bytes_product(bytes->master, elements);
     for (uint64_t i = 0; i < states; i++)
         dtp_lower_add_state(l, moments, (all - master) / states);
     dtp_lower_add_state(l, moments, master);
@@ -25,6 +31,7 @@ void dtp_lower_add_moments(struct dtp_lowering *l, struct dtp_lower_moments *mom
 void dtp_lower_update(struct dtp_lowering *l, dtp_buffer_id params, struct dtp_lower_moments moments,
                       const dtp_buffer_id *grads, int grad_count, uint64_t elements)
 {
+    const struct dtp_plan *plan = l->layer == DTP_NO_LAYER ? &l->ends : l->plan;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_OPTIMIZER, "");
     dtp_draft_use(&draft, params, DTP_UPDATE);
@@ -36,7 +43,7 @@ void dtp_lower_update(struct dtp_lowering *l, dtp_buffer_id params, struct dtp_l
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_REPLICATE]);
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COPY]); /* gathers read the shards */
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_GATHER]);
-    dtp_draft_memory(l, &draft, dtp_optimizer_bytes_per_parameter(l->plan) * (double)elements, 3);
+    dtp_draft_memory(l, &draft, dtp_optimizer_bytes_per_parameter(plan) * (double)elements, 3);
     draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     dtp_draft_end(l, &draft);
 }

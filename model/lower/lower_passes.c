@@ -1,5 +1,6 @@
 /* The walk over a rank's passes: each forward or backward of one micro-batch through one chunk of the model, with the
  * runtime's hooks around it. Where nothing is cut into stages, that is a forward and a backward for each micro-step. */
+#include "lower/lower_graphs.h"
 #include "lower/lowering.h"
 
 #include <stdlib.h>
@@ -366,6 +367,7 @@ enum dtp_status dtp_lower_passes(struct dtp_lowering *l)
     if (!take_flights(l, &flights))
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     l->before_next = DTP_NO_OP;
+    dtp_lower_begin_graphs(l);
     for (int what = 0; what < DTP_LENT_COUNT; what++)
         l->lent[what].rows = DTP_NO_BUFFER;
     for (uint32_t i = 0; i < l->role.pass_count; i++) {
@@ -382,6 +384,7 @@ enum dtp_status dtp_lower_passes(struct dtp_lowering *l)
             expected = true;
         }
     }
+    dtp_lower_end_graphs(l);
     dtp_lower_forget_all_casts(l);
     for (int what = 0; what < DTP_LENT_COUNT; what++)
         dtp_lower_take_back(l, (enum dtp_lent)what);

@@ -90,7 +90,7 @@ void dtp_lower_gradient_result(struct dtp_lowering *l, struct dtp_draft *draft, 
     /* the sum of earlier micro-steps is read in the matmul's own output pass */
     dtp_draft_use(draft, state->gradient_buffer, l->first_micro_step ? DTP_WRITE : DTP_UPDATE);
     if (draft->op.kind == DTP_OP_MATMUL) /* the first time it adds to zeros */
-        draft->op.demand.bytes = (double)((2 * l->bytes.grads - element_bytes) * elements);
+        draft->op.demand.bytes = (double)((2 * dtp_lower_bytes(l)->grads - element_bytes) * elements);
 }
 
 void dtp_lower_add_gradient(struct dtp_lowering *l, int part, dtp_buffer_id before)
@@ -119,9 +119,9 @@ void dtp_lower_cast_gradient(struct dtp_lowering *l, int part)
     dtp_draft_begin(l, &draft, DTP_OP_CAST, module(l)->gradient_name[part]);
     dtp_buffer_id wide =
         dtp_draft_new(l, &draft, module(l)->gradient_name[part], alone ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE,
-                      l->bytes.grads * elements, DTP_WRITE);
+                      dtp_lower_bytes(l)->grads * elements, DTP_WRITE);
     dtp_draft_use(&draft, state->gradient[part], DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft, (double)((l->bytes.grads + l->compute) * elements), 1);
+    dtp_draft_memory(l, &draft, (double)((dtp_lower_bytes(l)->grads + l->compute) * elements), 1);
     draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
     dtp_draft_end(l, &draft);
     state->gradient[part] = wide;
@@ -134,7 +134,7 @@ static void accumulate(struct dtp_lowering *l, struct dtp_module_state *state, i
     dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, module(l)->gradient_name[part]);
     dtp_draft_use(&draft, state->kept[part], DTP_UPDATE);
     dtp_draft_use(&draft, state->gradient[part], DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft, 3 * (double)(l->bytes.grads * module(l)->elements[part]), 1);
+    dtp_draft_memory(l, &draft, 3 * (double)(dtp_lower_bytes(l)->grads * module(l)->elements[part]), 1);
     draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
     dtp_draft_end(l, &draft);
     state->gradient[part] = DTP_NO_BUFFER;

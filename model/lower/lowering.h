@@ -161,7 +161,8 @@ struct dtp_lowering {
     struct dtp_program *program;
     struct dtp_faults *faults;
 
-    struct dtp_element_bytes bytes;
+    struct dtp_element_bytes bytes, ends_bytes; /* ends: of embedding and head (dtp_plan_of_ends) */
+    struct dtp_plan ends;
     uint64_t tokens, compute, residual, d_q, d_kv, d_v;
     uint64_t between; /* elements of a token between the matmuls: hidden, or a rank's part under sequence parallelism */
     uint64_t scores_bytes; /* of math attention: one tensor [heads, s] for every token; 0 otherwise */
@@ -192,6 +193,7 @@ struct dtp_lowering {
     uint16_t layer, micro_step; /* of the rank's layers, of the step */
     enum dtp_model_end end;     /* outside of the layers: at which end */
     bool recompute;
+    enum dtp_issue issue;                   /* of kernels at the operator at hand: APART, or REPLAYED by a graph */
     bool first_micro_step, last_micro_step; /* of those that pass through the chunk */
     bool last_pass;                         /* of the rank's: gradients of all its weights are whole behind it */
     bool reduces;
@@ -216,11 +218,10 @@ struct dtp_lowering {
     dtp_buffer_id given, given_by_first;    /* what the pass at hand, and the first of a pair, made for another rank */
     dtp_op_id before_next;                  /* a transfer that the next pass waits for besides what it takes */
     uint32_t transfer_group[DTP_TRANSFER_GROUPS];
-    dtp_buffer_id norm; /* of all gradients, where a step is validated after it */
+    dtp_buffer_id tokens_in, norm; /* norm: of all gradients, where a step is validated after it */
     dtp_op_id norm_sent;
     struct dtp_handed norm_before; /* of the ranks before this one */
     bool validates;                /* the step before, in the warm-up of this one */
-    dtp_buffer_id tokens_in;
 };
 
 /* lower.c: refuses what has no step program, or one of more than `op_limit` operations on a rank of its pipeline. */
@@ -250,6 +251,7 @@ static inline void dtp_draft_begin(const struct dtp_lowering *l, struct dtp_draf
     draft->op = (struct dtp_new_op){
         .kind = kind, .stream = DTP_STREAM_COMPUTE, .layer = l->layer, .micro_step = l->micro_step, .name = name};
     draft->op.demand.recompute = l->recompute;
+    draft->op.demand.issue = (uint8_t)l->issue;
     draft->operand_count = draft->after_count = 0;
 }
 /* Adds bits of access; a buffer DTP_NO_INDEX is no operand. */
@@ -308,7 +310,6 @@ void dtp_draft_product(const struct dtp_lowering *l, struct dtp_draft *draft, co
 uint32_t dtp_lower_data_group(struct dtp_lowering *l, uint32_t ranks, uint32_t apart);
 /* What each rank sends around a ring of a tensor of `bytes`: the shards of all others, padded to whole bytes. */
 uint64_t dtp_lower_ring(uint64_t bytes, uint64_t ranks);
-
 static inline struct dtp_module_state *dtp_lower_state(struct dtp_lowering *l)
 {
     return &l->state[l->layer == DTP_NO_LAYER ? l->transformer->layers : l->layer];
@@ -587,13 +588,13 @@ void dtp_lower_unfetch(struct dtp_lowering *l);
 
 /* Elements of the largest parameter. */
 uint64_t dtp_lower_largest_tensor(const struct dtp_lowering *l);
-/* lower_optimizer.c: the update of `elements` parameters, with their buffers. */
+/* lower_optimizer.c: bytes of what the module trains; the update of `elements` parameters, with their buffers. */
+const struct dtp_element_bytes *dtp_lower_bytes(const struct dtp_lowering *l);
 void dtp_lower_update(struct dtp_lowering *l, dtp_buffer_id params, struct dtp_lower_moments moments,
                       const dtp_buffer_id *grads, int grad_count, uint64_t elements);
-/* Adds the optimizer's tensors of one parameter of `elements` to those made just before; starts from {DTP_NO_BUFFER,
- * 0}. */
+/* Adds the optimizer's tensors of one parameter of `elements`, or one of `bytes` (nothing for 0), to those made just
+ * before; starts from {DTP_NO_BUFFER, 0}. */
 void dtp_lower_add_moments(struct dtp_lowering *l, struct dtp_lower_moments *moments, uint64_t elements);
-/* Adds one tensor of `bytes`, in the same way; nothing for 0. */
 void dtp_lower_add_state(struct dtp_lowering *l, struct dtp_lower_moments *moments, uint64_t bytes);
 
 #endif

@@ -117,6 +117,8 @@ const struct dtp_machine *dtp_catalog_machine(const struct dtp_catalog *catalog,
                                               size_t line, struct dtp_faults *faults);
 const struct dtp_transformer *dtp_catalog_model(const struct dtp_catalog *catalog, const char *name, const char *where,
                                                 size_t line, struct dtp_faults *faults);
+/* gpu_name.c: the row of a GPU by the name that its driver has for it and its memory; NULL: none of the catalogue. */
+const struct dtp_gpu *dtp_catalog_gpu_named(const struct dtp_catalog *catalog, const char *name, uint64_t memory_bytes);
 /* NULL when no price is known. */
 const struct dtp_price *dtp_catalog_price(const struct dtp_catalog *catalog, const char *gpu_key);
 /* The machine a GPU usually sits in (first of machines.csv with that gpu_key), or the first for any GPU (the generic

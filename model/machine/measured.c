@@ -123,6 +123,11 @@ static void sum_rows(struct dtp_measured *m)
             m->kernel_bytes[kind] += row->number[DTP_MEASURED_bytes];
             m->kernel_s[kind] += row->number[DTP_MEASURED_seconds];
         }
+        for (int pass = 0; pass < DTP_MEASURED_PASS_COUNT && row->measurement == DTP_MEASUREMENT_KERNEL; pass++)
+            if (strcmp(row->what, dtp_measured_pass_text((enum dtp_measured_pass)pass)) == 0) {
+                m->pass_bytes[pass] += row->number[DTP_MEASURED_bytes];
+                m->pass_s[pass] += row->number[DTP_MEASURED_seconds];
+            }
         for (int pass = 0; pass < DTP_MEASURED_MATMUL_COUNT && row->measurement == DTP_MEASUREMENT_MATMUL; pass++)
             if (strcmp(row->what, dtp_measured_matmul_text((enum dtp_measured_matmul)pass)) == 0)
                 m->knows[row->dtype][pass] = true;
@@ -152,6 +157,8 @@ enum dtp_status dtp_measured_create(const char *name, struct dtp_measured_rows *
     if (status == DTP_OK) {
         qsort(m->sorted, m->rows.count, sizeof *m->sorted, by_key);
         sum_rows(m);
+        const char *power = dtp_measured_about(m, "power");
+        m->sustained = power && strcmp(power, DTP_MEASURED_SUSTAINED) == 0;
         status = make_parts(m, faults);
     }
     if (status != DTP_OK) {
@@ -287,6 +294,11 @@ double dtp_measured_matmul_s(const struct dtp_measured *measured, enum dtp_measu
     return dtp_measured_s(measured, &row);
 }
 
+bool dtp_measured_sustained(const struct dtp_measured *measured)
+{
+    return measured->sustained;
+}
+
 bool dtp_measured_knows_pass(const struct dtp_measured *measured, enum dtp_measured_matmul pass, enum dtp_dtype dtype)
 {
     return measured->knows[dtype][pass];
@@ -301,6 +313,11 @@ double dtp_measured_kernels_bytes_per_s(const struct dtp_measured *measured, boo
             seconds += measured->kernel_s[kind];
         }
     return bytes / seconds; /* NAN: 0 / 0 */
+}
+
+double dtp_measured_pass_bytes_per_s(const struct dtp_measured *measured, enum dtp_measured_pass pass)
+{
+    return measured->pass_bytes[pass] / measured->pass_s[pass]; /* NAN: 0 / 0 */
 }
 
 double dtp_measured_step_s(const struct dtp_measured *measured, const char *what)

@@ -57,11 +57,15 @@ uint32_t dtp_measured_count(const struct dtp_measured *measured, const char *wha
 double dtp_measured_s(const struct dtp_measured *measured, const struct dtp_measured_row *question);
 /* Whether a matmul's pass was measured itself, or is told by the others of its shape. */
 bool dtp_measured_knows_pass(const struct dtp_measured *measured, enum dtp_measured_matmul pass, enum dtp_dtype dtype);
+/* Whether its matmuls are of the sustained rate (DTP_MEASURED_SUSTAINED). */
+bool dtp_measured_sustained(const struct dtp_measured *measured);
 /* Seconds of a matmul of a GPU; NAN as above. */
 double dtp_measured_matmul_s(const struct dtp_measured *measured, enum dtp_measured_matmul pass, enum dtp_dtype dtype,
                              double m, double n, double k);
 /* Bytes/s of all measured kernels of these kinds together, as the closed form counts their bytes; NAN: none. */
 double dtp_measured_kernels_bytes_per_s(const struct dtp_measured *measured, bool (*is_one)(enum dtp_op_kind kind));
+/* Bytes/s of all rows of a framework's kernels with that word; NAN: none. */
+double dtp_measured_pass_bytes_per_s(const struct dtp_measured *measured, enum dtp_measured_pass pass);
 /* Of a row of step: "gap_live", "gap_graph", "launch", DTP_MEASURED_PACE; NAN: not measured. */
 double dtp_measured_step_s(const struct dtp_measured *measured, const char *what);
 

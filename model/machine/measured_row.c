@@ -24,6 +24,7 @@ static const char *const columns[] = {
 static const char *const about_words[] = {DTP_MEASURED_ABOUT_TABLE(DTP_ROW_WORD)};
 static const char *const matmul_words[] = {DTP_MEASURED_MATMUL_TABLE(DTP_ROW_WORD)};
 static const char *const attention_words[] = {DTP_MEASURED_ATTENTION_TABLE(DTP_ROW_WORD)};
+static const char *const pass_words[] = {DTP_MEASURED_PASS_TABLE(DTP_ROW_WORD)};
 static const char *const step_words[] = {"gap_live", "gap_graph", "launch", DTP_MEASURED_PACE};
 static const char *const copy_words[] = {"upload", "download", "both"};
 static const char *const host_adam_words[] = {DTP_MEASURED_HOST_ADAM};
@@ -35,6 +36,7 @@ enum { SHAPE_COUNT = DTP_MEASURED_nodes + 1 };
 DTP_TEXT_AND_PARSE_OF_ARRAY(measurement, measurement_texts, 0)
 DTP_WORDS_OF_ARRAY(dtp_measured_matmul_text, dtp_measured_matmul, matmul_words)
 DTP_WORDS_OF_ARRAY(dtp_measured_attention_text, dtp_measured_attention, attention_words)
+DTP_WORDS_OF_ARRAY(dtp_measured_pass_text, dtp_measured_pass, pass_words)
 
 enum dtp_measured_attention dtp_measured_attention_of(bool atomic, bool backward)
 {
@@ -53,7 +55,7 @@ bool dtp_measured_attention_is_backward(const struct dtp_measured_row *row)
 static bool is_kernel(const char *word)
 {
     enum dtp_op_kind kind;
-    return dtp_op_kind_parse(word, &kind) && dtp_op_kind_class(kind) == DTP_CLASS_MEMORY;
+    return AMONG(word, pass_words) || (dtp_op_kind_parse(word, &kind) && dtp_op_kind_class(kind) == DTP_CLASS_MEMORY);
 }
 
 /* NAME, or NAME and `suffix`. */

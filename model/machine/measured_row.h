@@ -54,7 +54,8 @@ enum dtp_measured_column {
 /* X(suffix, spelling, columns a row needs; a row fills no others but low_s, high_s and samples)
  *   about        what: a word of DTP_MEASURED_ABOUT_TABLE; its value is text
  *   matmul       one kernel inside a running step on one GPU
- *   attention, kernel  the same; what of a kernel: dtp_op_kind_text
+ *   attention, kernel  the same; what of a kernel: dtp_op_kind_text, or of a framework's a word of
+ *                DTP_MEASURED_PASS_TABLE
  *   step         seconds a kernel of a step adds: gap_live and gap_graph between two on the device, launch on the host
  *                thread
  *   collective   alone, nothing else on the device
@@ -108,8 +109,14 @@ bool dtp_measurement_parse(const char *text, enum dtp_measurement *out);
     X(HOST_CPU, "host_cpu")                                                                                            \
     X(HOST_CORES, "host_cores")                                                                                        \
     X(PROBE_SECONDS, "probe_seconds")                                                                                  \
-    X(KERNELS_OF, "kernels_of")
+    X(KERNELS_OF, "kernels_of")                                                                                        \
+    X(RUNTIME, "runtime")                                                                                              \
+    X(POWER, "power")
 #define DTP_MEASURED_ROWS "rows"
+/* `power`: the one word that it has. Matmul rows are then of the rate at which the GPU multiplies with nothing beside
+ * it, and a step whose other kernels draw less power has them faster (dtp_matmul_speedup); without it they are as in a
+ * step. */
+#define DTP_MEASURED_SUSTAINED "sustained"
 /* Of a step: seconds of a fixed loop on a host's core at its best, by which steps of runs are compared (pace.h). */
 #define DTP_MEASURED_PACE "pace"
 /* Words of matmul: what its kernel computes. SUM adds to a gradient that stands there, GELU has it in the epilogue. */
@@ -134,6 +141,19 @@ static inline bool dtp_measured_matmul_of_weights(enum dtp_measured_matmul matmu
 {
     return matmul == DTP_MEASURED_MATMUL_WEIGHT_GRADIENT || matmul == DTP_MEASURED_MATMUL_WEIGHT_GRADIENT_SUM;
 }
+/* Words of kernels that a framework has in place of ours, by how they pass over memory and not by what they compute:
+ * op_cost.h's kinds. */
+#define DTP_MEASURED_PASS_TABLE(X)                                                                                     \
+    X(EAGER, "eager")                                                                                                  \
+    X(FUSED, "fused")                                                                                                  \
+    X(STREAMING, "streaming")
+enum dtp_measured_pass {
+#define DTP_MEASURED_PASS_ENUM(suffix, text) DTP_MEASURED_PASS_##suffix,
+    DTP_MEASURED_PASS_TABLE(DTP_MEASURED_PASS_ENUM)
+#undef DTP_MEASURED_PASS_ENUM
+        DTP_MEASURED_PASS_COUNT
+};
+const char *dtp_measured_pass_text(enum dtp_measured_pass pass);
 /* Words of attention's core. ATOMIC: the library may add up dQ by atomics (plan.executor.atomic_attention). */
 #define DTP_MEASURED_ATTENTION_TABLE(X)                                                                                \
     X(FORWARD, "forward")                                                                                              \

@@ -69,9 +69,19 @@ static void check_formats(struct dtp_resolver *r)
     const struct dtp_adapter_choice *a = &p->adapters;
     if (p->precision.compute == DTP_FP8)
         dtp_plan_refuse(r, "precision", "fp8 matmuls with adapters (lora) are not modelled; use bf16");
-    if (a->train_ends && a->dtype != p->precision.params)
+    bool whole = p->strategy == DTP_DDP, alone = whole && r->cluster->gpus == 1;
+    if (dtp_plan_mixes_ends(p) && !alone)
         dtp_plan_refuse(r, "train_ends",
-                        "with adapters of another dtype than the base is not modelled; leave lora_dtype out");
+                        "with adapters of another dtype than the base is modelled on one GPU only, for buckets and "
+                        "shards of two dtypes are not; leave lora_dtype out");
+    if (dtp_plan_mixes_ends(p) && p->precision.params == DTP_FP16)
+        dtp_plan_refuse(r, "train_ends",
+                        "of a 16-bit base in fp16 has gradients that GradScaler does not unscale; use bf16");
+    if (a->train_ends && dtp_plan_layers(p)->copies_trained && !whole)
+        dtp_plan_refuse(r, "train_ends",
+                        "in shards is not modelled under runtime %s, which keeps a frozen copy as well; "
+                        "use ddp, or runtime torch",
+                        p->runtime->name);
     if (a->train_ends && r->transformer->tied_head)
         dtp_plan_refuse(r, "train_ends", "of a head that is tied to the embedding is not modelled; leave it out");
     if (!(a->dropout >= 0 && a->dropout < 1))

@@ -20,7 +20,7 @@ bool dtp_plan_adapts(const struct dtp_plan *plan)
 
 bool dtp_plan_defends_results(const struct dtp_plan *plan)
 {
-    return plan->runtime->defends_results && plan->adapters.base != DTP_BASE_NONE;
+    return dtp_plan_layers(plan)->defends_results && plan->adapters.base != DTP_BASE_NONE;
 }
 
 /* ---- words ------------------------------------------------------------------------------------------------------- */
@@ -139,6 +139,13 @@ void dtp_plan_adapt_kind(const struct dtp_plan *plan, struct dtp_layer_kind *kin
     }
 }
 
+uint64_t dtp_plan_trained_ends(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+{
+    const struct dtp_parameter_count count = dtp_transformer_count(transformer);
+    return plan->adapters.train_ends ? count.embedding + count.position + (transformer->tied_head ? 0 : count.embedding)
+                                     : 0;
+}
+
 void dtp_plan_trained(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
                       struct dtp_trained_count *out)
 {
@@ -157,12 +164,10 @@ void dtp_plan_trained(const struct dtp_transformer *transformer, const struct dt
         matrices += matrix->out * matrix->in;
         packed += dtp_base_bytes(plan->adapters.base, matrix->out, matrix->in, params);
     }
-    uint64_t ends = plan->adapters.train_ends
-                        ? count.embedding + count.position + (transformer->tied_head ? 0 : count.embedding)
-                        : 0;
+    uint64_t ends = dtp_plan_trained_ends(transformer, plan);
     *out = (struct dtp_trained_count){.adapters = transformer->layers * adapters};
     out->trained = out->adapters + ends;
-    out->frozen = count.total - ends;
+    out->frozen = count.total - (dtp_plan_layers(plan)->copies_trained ? 0 : ends);
     out->frozen_bytes = transformer->layers * packed + params * (out->frozen - transformer->layers * matrices);
 }
 
@@ -204,10 +209,26 @@ uint64_t dtp_base_bytes(enum dtp_base base, uint64_t rows, uint64_t width, uint6
  * c); the scales are repeated 2 c, multiplied 2 (2 c + c), and both halves are laid side by side 2 c + 2 c: 38 + 14 c.
  * The indices, what they looked up and its products stand until the function returns: 8 + 2 c of an element. A compiler
  * makes one kernel of it, and others have one: packed in, c out. */
+bool dtp_base_stays_unpacked(const struct dtp_plan *plan)
+{
+    return plan->compile || plan->adapters.gptq_operators;
+}
+
+/* auto-gptq's (nn_modules/qlinear/qlinear_cuda_old.py, from 128 tokens on): of an element, packed in half a byte, the
+ * shift writes 4, the cast 4 + 1, the mask 1 + 1 in place, zeros taken off 1 + 1, scales 1 + 2: 16.5, in five kernels,
+ * and four of zeros, which are one for 128. Integers of 4 and 1 bytes stand at once, where the result is not made yet.
+ */
+static struct dtp_unpacking gptq_unpacking(uint64_t elements)
+{
+    return (struct dtp_unpacking){16.5 * (double)elements, 9, 3 * elements};
+}
+
 struct dtp_unpacking dtp_base_unpacking(const struct dtp_plan *plan, uint64_t rows, uint64_t width)
 {
     uint64_t c = dtp_plan_compute_bytes(plan), elements = rows * width;
     if (plan->runtime->unpacks_by_operators && !plan->compile && plan->adapters.base == DTP_BASE_NF4_DOUBLE)
         return (struct dtp_unpacking){(double)((19 + 7 * c) * elements), 16, (8 + 2 * c) * elements};
+    if (plan->adapters.gptq_operators && !plan->compile)
+        return gptq_unpacking(elements);
     return (struct dtp_unpacking){(double)(dtp_base_bytes(plan->adapters.base, rows, width, c) + c * elements), 1, 0};
 }

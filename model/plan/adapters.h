@@ -61,6 +61,7 @@ struct dtp_adapter_choice {
     enum dtp_base base;
     double dropout;      /* of what A reads */
     double alpha;        /* B A x is multiplied by alpha / rank; 0: by 1 */
+    bool gptq_operators; /* int4 is unpacked by operators, once for forward and backward */
     bool train_ends;     /* embedding and head are trained as well (modules_to_save of peft) */
     bool picks_strategy; /* nobody gave one: dtp_plan_picks_ddp */
 };
@@ -88,8 +89,13 @@ struct dtp_unpacking {
     uint32_t kernels;
     uint64_t workspace_bytes;
 };
+/* Unpacked once, and kept until backward has read them: a compiler has both in a graph, and of a matmul of PyTorch's
+ * autograd keeps what it read. */
+bool dtp_base_stays_unpacked(const struct dtp_plan *plan);
 struct dtp_unpacking dtp_base_unpacking(const struct dtp_plan *plan, uint64_t rows, uint64_t width);
 
+/* Elements of embedding and head, where they are trained beside adapters; 0: they are not. */
+uint64_t dtp_plan_trained_ends(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
 /* Parameters of the whole model: adapters and what else is trained; frozen ones, and the bytes that all ranks together
  * would store of these once. */
 struct dtp_trained_count {

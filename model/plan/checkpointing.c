@@ -1,46 +1,23 @@
 #include "plan/checkpointing.h"
 
 #include "base/bytes.h"
-
-#include <stdio.h>
-#include <string.h>
+#include "base/word_set.h"
 
 static const char *const recompute_words[DTP_RECOMPUTE_COUNT] = {
 #define DTP_RECOMPUTE_WORD(suffix, word) word,
     DTP_RECOMPUTE_TABLE(DTP_RECOMPUTE_WORD)
 #undef DTP_RECOMPUTE_WORD
 };
+static const struct dtp_word_list recompute_list = {recompute_words, DTP_RECOMPUTE_COUNT};
 
 void dtp_recompute_text(uint32_t set, char out[DTP_RECOMPUTE_BYTES])
 {
-    size_t used = (size_t)snprintf(out, DTP_RECOMPUTE_BYTES, "%s", set ? "" : "none");
-    for (int i = 0; i < DTP_RECOMPUTE_COUNT; i++)
-        if (set >> i & 1)
-            used +=
-                (size_t)snprintf(out + used, DTP_RECOMPUTE_BYTES - used, "%s%s", used ? "+" : "", recompute_words[i]);
+    dtp_word_set_text(&recompute_list, set, out, DTP_RECOMPUTE_BYTES);
 }
 
 bool dtp_recompute_parse(const char *text, uint32_t *out)
 {
-    static const char between[] = "+, ";
-    uint32_t set = 0;
-    if (!text || strcmp(text, "none") == 0) {
-        *out = 0;
-        return text != NULL;
-    }
-    for (text += strspn(text, between); *text; text += strspn(text, between)) {
-        size_t length = strcspn(text, between);
-        int i = 0;
-        while (i < DTP_RECOMPUTE_COUNT &&
-               (strlen(recompute_words[i]) != length || memcmp(text, recompute_words[i], length) != 0))
-            i++;
-        if (i == DTP_RECOMPUTE_COUNT)
-            return false;
-        set |= 1u << i;
-        text += length;
-    }
-    *out = set;
-    return set != 0;
+    return dtp_word_set_parse(&recompute_list, text, out);
 }
 
 struct dtp_checkpoint_rule dtp_plan_checkpoint_rule(const struct dtp_plan *plan)

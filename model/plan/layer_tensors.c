@@ -44,11 +44,11 @@ static bool cut_by_ddp(const struct dtp_transformer *t, const struct dtp_cluster
 static bool copies_core(const struct dtp_layer_kind *kind, const struct dtp_context *context,
                         const struct dtp_plan *plan)
 {
-    if (kind->sinks) /* the result is weighed by what sinks leave of it */
+    if (kind->sinks && !kind->sinks_inside) /* the result is weighed by what sinks leave of it */
         return true;
     if (kind->kv_latent) /* they lie by tokens; a padded result is cut to size */
         return kind->pads_values || dtp_plan_keeps_fp8(plan);
-    return dtp_plan_keeps_fp8(plan) || (kind->rotary && plan->rope_fp32 && plan->runtime->copies_heads) ||
+    return dtp_plan_keeps_fp8(plan) || (kind->rotary && plan->rope_fp32 && dtp_plan_layers(plan)->copies_heads) ||
            context->exchanged > 1 || context->by_pieces || (context->ring > 1 && plan->runtime->walks_gathered);
 }
 
@@ -316,7 +316,7 @@ static void cut_first(struct dtp_layer_tensors *out, const struct dtp_plan *plan
 {
     uint64_t needed = 0;
     out->saved_first = out->saved;
-    out->cut = out->kind.adapted && !plan->adapters.train_ends && !plan->runtime->inputs_require_grad;
+    out->cut = out->kind.adapted && !plan->adapters.train_ends && !dtp_plan_layers(plan)->inputs_require_grad;
     if (!out->cut)
         return;
     for (int i = 0; i < out->operators; i++) {
@@ -335,11 +335,12 @@ static void cut_first(struct dtp_layer_tensors *out, const struct dtp_plan *plan
     out->saved_first &= needed;
 }
 
-/* Under eager autocast each linear that reads a norm's result saves a cast of its own. Measured of pipelines, which
- * alone count it. */
+/* Under eager autocast each linear that reads a norm's fp32 result casts it for itself and saves that cast: autocast
+ * caches casts of leaves that require a gradient, weights, and of nothing else (cached_cast, aten's autocast_mode.cpp).
+ */
 static void count_casts(struct dtp_layer_tensors *out, const struct dtp_plan *plan)
 {
-    if (!dtp_plan_autocast(plan) || out->fused || plan->pp <= 1)
+    if (!dtp_plan_autocast(plan) || out->fused)
         return;
     for (int i = 0; i < out->operators; i++) {
         if (out->op[i].kind != DTP_LAYER_OP_NORM || !out->op[i].makes)
@@ -432,6 +433,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     dtp_plan_adapt_kind(plan, &out->kind);
     out->kind.narrows = dtp_plan_autocast(plan) || dtp_plan_keeps_fp8(plan);
     out->kind.weighs_rows = plan->runtime->weighs_rows;
+    out->kind.sinks_inside = plan->runtime->sinks_in_kernel;
     out->received = out->kind.exchanged ? plan->expert_imbalance : 1;
     out->kind.dropout = plan->dropout > 0;
     out->kind.chains_norms = dtp_plan_chains_norms(transformer, plan);

@@ -2,7 +2,7 @@
 
 bool dtp_plan_chains_norms(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
-    return plan->runtime->chains_norms && !plan->fast_kernels && !dtp_plan_fuses(plan) &&
+    return dtp_plan_layers(plan)->chains_norms && !plan->fast_kernels && !dtp_plan_fuses(plan) &&
            transformer->norm == DTP_RMS_NORM && !transformer->norm_without_weight;
 }
 

@@ -111,8 +111,10 @@ uint64_t dtp_optimizer_scratch_bytes(const struct dtp_transformer *transformer, 
     uint64_t element_bytes = dtp_dtype_bytes(plan->precision.moments);
     if (plan->offload != DTP_OFFLOAD_NONE)
         return 0;
-    if (plan->optimizer == DTP_ADAMW_FOREACH)
-        return element_bytes * elements;
+    if (plan->optimizer == DTP_ADAMW_FOREACH) {
+        uint64_t ends = dtp_plan_mixes_ends(plan) ? dtp_plan_trained_ends(transformer, plan) : 0;
+        return element_bytes * (elements - ends) + dtp_dtype_bytes(plan->precision.params) * ends;
+    }
     if (!dtp_optimizer_by_tensor(plan))
         return 0;
     struct walk walk = walk_model(transformer, plan);

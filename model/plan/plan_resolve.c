@@ -386,7 +386,7 @@ static void check_nvme(struct dtp_resolver *r)
 static void check_state_by_tensor(struct dtp_resolver *r, const struct dtp_optimizer_row *row)
 {
     const struct dtp_plan *p = r->plan;
-    if (!p->runtime->optimizer_by_tensor)
+    if (!(p->runtime->optimizer_shapes & 1u << row->shape))
         dtp_plan_refuse(r, "optimizer", "%s is PyTorch's; under runtime %s use adamw", row->word, p->runtime->name);
     else if (p->strategy != DTP_DDP)
         dtp_plan_refuse(
@@ -405,7 +405,8 @@ static void check_state_by_tensor(struct dtp_resolver *r, const struct dtp_optim
                         row->word);
     else if (row->shape == DTP_STATE_MATRICES && !(r->cluster->gpu.peak_flops_per_s[DTP_BF16] > 0))
         dtp_plan_refuse(r, "optimizer", "%s multiplies in bf16, which this GPU has not; use adamw", row->word);
-    else if (p->precision.moments != p->precision.params || p->precision.master != p->precision.params)
+    else if (!p->runtime->own_kernels && /* which take any format of each */
+             (p->precision.moments != p->precision.params || p->precision.master != p->precision.params))
         dtp_plan_refuse(r, "moment_dtype", "%s keeps its state as its parameters, in %s, not in %s; set it to that",
                         row->word, dtp_dtype_text(p->precision.params), dtp_dtype_text(p->precision.moments));
 }

@@ -42,9 +42,27 @@ bool dtp_plan_casts_weights(const struct dtp_plan *plan)
     return dtp_plan_autocast(plan) && !(plan->precision.fp8_recipe && dtp_plan_fp8_library(plan) == DTP_FP8_TORCHAO);
 }
 
+const struct dtp_runtime *dtp_plan_layers(const struct dtp_plan *plan)
+{
+    const struct dtp_runtime *layers = plan->runtime->transformers;
+    return plan->deepspeed.transformers_layers && layers ? layers : plan->runtime;
+}
+
+/* torch.autocast casts what cross entropy reads (autocast_mode.h, fp32 list); DeepSpeed's engine casts the model. */
+uint64_t dtp_plan_shifted_loss_bytes(const struct dtp_plan *plan)
+{
+    bool autocast = dtp_plan_layers(plan) == plan->runtime;
+    return plan->narrow_logits && !autocast ? dtp_plan_compute_bytes(plan) : 4;
+}
+
+uint64_t dtp_plan_shifted_copy_bytes(const struct dtp_plan *plan)
+{
+    return plan->narrow_logits ? dtp_plan_compute_bytes(plan) : 4;
+}
+
 bool dtp_plan_shifts_logits(const struct dtp_plan *plan)
 {
-    return plan->runtime->shifts_logits && plan->loss != DTP_LOSS_CHUNKED && !plan->compile;
+    return dtp_plan_layers(plan)->shifts_logits && plan->loss != DTP_LOSS_CHUNKED && !plan->compile;
 }
 
 bool dtp_plan_fuses(const struct dtp_plan *plan)
@@ -174,6 +192,22 @@ static uint64_t wire_bytes(const struct dtp_plan *plan, uint64_t grads)
     if ((plan->runtime->ddp && replicated) || plan->runtime->reduces_own_dtype)
         return grads;
     return dtp_dtype_bytes(plan->precision.reduce);
+}
+
+bool dtp_plan_mixes_ends(const struct dtp_plan *plan)
+{
+    return dtp_plan_adapts(plan) && plan->adapters.train_ends && plan->adapters.dtype != plan->precision.params;
+}
+
+/* PyTorch's optimizers make state like the parameter. */
+void dtp_plan_of_ends(const struct dtp_plan *plan, struct dtp_plan *out)
+{
+    *out = *plan;
+    if (!dtp_plan_mixes_ends(plan))
+        return;
+    out->adapters.dtype = out->precision.reduce = plan->precision.params;
+    if (plan->precision.moments != DTP_INT8)
+        out->precision.moments = plan->precision.params;
 }
 
 void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_bytes *out)

@@ -8,6 +8,9 @@
 #include "machine/measured_row.h"
 #include "plan/runtime.h"
 
+/* Whose layers the plan trains, with their loss and checkpoints: its runtime's, or Transformers' under DeepSpeed. */
+const struct dtp_runtime *dtp_plan_layers(const struct dtp_plan *plan);
+
 /* One kernel between matmuls, compiled or not. */
 bool dtp_plan_fuses(const struct dtp_plan *plan);
 
@@ -23,6 +26,10 @@ struct dtp_element_bytes {
     uint64_t optimizer; /* both */
     uint64_t block_elements, block_bytes; /* of the optimizer's states: scales of so many elements; 0: there are none */
 };
+/* Embedding and head that are trained beside adapters of another dtype have gradients and state in their own; `out`: a
+ * plan whose adapters had that. */
+bool dtp_plan_mixes_ends(const struct dtp_plan *plan);
+void dtp_plan_of_ends(const struct dtp_plan *plan, struct dtp_plan *out);
 /* Of the optimizer's state of so many elements: `optimizer` for each, and scales. */
 uint64_t dtp_optimizer_bytes(const struct dtp_element_bytes *bytes, uint64_t elements);
 /* True where torch.amp.GradScaler scales the loss, so that gradients in fp16 do not vanish: fp32 parameters, fp16
@@ -57,6 +64,10 @@ bool dtp_plan_casts_weights(const struct dtp_plan *plan);
  * ForCausalLMLoss): logits.float(), then logits[..., :-1, :].contiguous(), beside the 16-bit logits that the model's
  * forward still names. Later ones shift the labels. */
 bool dtp_plan_shifts_logits(const struct dtp_plan *plan);
+/* Bytes of an element of that loss, and of the copy without the last token: fp32, or of models whose code leaves logits
+ * alone (narrow_logits) the copy in the compute dtype, the loss in fp32 where autocast makes it so. */
+uint64_t dtp_plan_shifted_loss_bytes(const struct dtp_plan *plan);
+uint64_t dtp_plan_shifted_copy_bytes(const struct dtp_plan *plan);
 
 /* Bytes of one activation or compute weight; fp8 recipes keep activations in bf16. */
 unsigned dtp_plan_compute_bytes(const struct dtp_plan *plan);

@@ -66,14 +66,18 @@ struct dtp_runtime {
                                   (enable_input_require_grads of Transformers) */
     bool defends_results;      /* the result of a packed matrix is copied before an adapter's is added to it
                                   (result.clone() of peft's tuners/lora/bnb.py and gptq.py) */
+    bool copies_trained;       /* whole modules that are trained are copies, beside which the frozen ones stand
+                                  (ModulesToSaveWrapper of peft's utils/other.py) */
     bool packs_scales;         /* 4-bit weights have packed scales always (torchao) */
     bool unpacks_by_operators; /* eagerly these are unpacked by a chain of operators, not by one kernel (torchao) */
 
     /* ---- tensor parallel ranks ---- */
     bool experts;         /* knows layers with experts */
     bool expert_parallel; /* and ranks that divide them */
+    bool loops_experts;   /* products and casts of experts are calls of a library, one for each of them */
     bool weighs_rows; /* their weights multiply rows within the activation, and rows are moved by one kernel each way */
     bool latent_attention, attention_sinks, clamped_swiglu;
+    bool sinks_in_kernel; /* its attention kernel adds sinks to the sum of exponentials, and returns their gradient */
     bool copies_values; /* values of latent attention become a tensor of their own, and what was projected goes */
     bool whole_stream;  /* each has all of the residual stream: no sequence parallelism */
     bool whole_vocab;   /* and all of embedding, head and loss, where the model does not divide itself */
@@ -95,26 +99,27 @@ struct dtp_runtime {
                              values go around a ring in fp32 */
 
     /* ---- kernels ---- */
-    bool compiles;            /* torch.compile */
-    bool foreach_optimizer;   /* PyTorch's AdamW tensor by tensor */
-    bool optimizer_by_tensor; /* and its optimizers whose state follows from the shape of each tensor */
-    bool fused_kernels;       /* one kernel between matmuls, without a compiler */
-    bool own_kernels;         /* kernels of this project, whose rates are calibrated and probed apart */
-    bool plain_host_adam;     /* AdamW on the host is PyTorch's, not a vectorised one */
-    bool packs_matrices;      /* q, k, v are one matmul and gate, up one, each with its result kept */
-    bool chunks_loss;         /* head and loss always run chunk by chunk */
-    bool chains_norms;        /* RMSNorm is written in operators on an fp32 copy (norm_chain.h) */
-    bool shifts_logits;       /* an eager loss is of an fp32 copy of the logits and of a copy of that without the last
-                                 token, while the model holds the 16-bit ones (dtp_plan_shifts_logits) */
-    bool holds_replayed;      /* a replay makes all of a block, whose result stands until its backward is through
-                                 (reentrant torch.utils.checkpoint) */
-    bool fused_norms;         /* a norm's backward is one kernel, eager as the rest may be */
-    bool softmax_in_place;    /* an eager loss turns fp32 logits into probabilities, and these into the gradient, in one
-                                 tensor (sharded cross entropy) */
-    bool repacks_heads; /* k and v are put side by side anew for the flash kernel: with fewer of them than of q the
-                           matmul's result is not what stays */
-    bool copies_heads;  /* fp32 RoPE ends in a cat, after which heads are put side by side by a copy */
-    bool stops_replay;  /* a replay ends at the last saved tensor: the last matmul does not run again */
+    bool compiles;             /* torch.compile */
+    bool foreach_optimizer;    /* PyTorch's AdamW tensor by tensor */
+    uint32_t optimizer_shapes; /* bits of enum dtp_optimizer_shape: whose state follows from the shape of each tensor */
+    bool fused_kernels;        /* one kernel between matmuls, without a compiler */
+    bool own_kernels;          /* kernels of this project, whose rates are calibrated and probed apart */
+    bool plain_host_adam;      /* AdamW on the host is PyTorch's, not a vectorised one */
+    bool packs_matrices;       /* q, k, v are one matmul and gate, up one, each with its result kept */
+    bool chunks_loss;          /* head and loss always run chunk by chunk */
+    bool chains_norms;         /* RMSNorm is written in operators on an fp32 copy (norm_chain.h) */
+    bool shifts_logits;        /* an eager loss is of an fp32 copy of the logits and of a copy of that without the last
+                                  token, while the model holds the 16-bit ones (dtp_plan_shifts_logits) */
+    const struct dtp_runtime *transformers; /* whose layers it trains where transformers_layers asks for that */
+    bool holds_replayed;   /* a replay makes all of a block, whose result stands until its backward is through
+                              (reentrant torch.utils.checkpoint) */
+    bool fused_norms;      /* a norm's backward is one kernel, eager as the rest may be */
+    bool softmax_in_place; /* an eager loss turns fp32 logits into probabilities, and these into the gradient, in one
+                              tensor (sharded cross entropy) */
+    bool repacks_heads;    /* k and v are put side by side anew for the flash kernel: with fewer of them than of q the
+                              matmul's result is not what stays */
+    bool copies_heads;     /* fp32 RoPE ends in a cat, after which heads are put side by side by a copy */
+    bool stops_replay;     /* a replay ends at the last saved tensor: the last matmul does not run again */
 
     /* ---- memory and execution ---- */
     bool one_queue; /* kernels of all streams go to the device through one queue (CUDA_DEVICE_MAX_CONNECTIONS=1) */
@@ -124,6 +129,7 @@ struct dtp_runtime {
     bool executed;         /* dtplan-exec runs its programs */
     const char *reference; /* script of the data directory that trains its plans with the framework itself; NULL: there
                               is none, plans are only predicted unless they are executed */
+    const char *prober;    /* script beside it that measures a machine with the framework's own kernels; NULL: none */
 
     /* ---- hooks; NULL: nothing ---- */
     /* The runtime's part of dtp_plan_resolve: what follows under it, and what it refuses. Keys that it alone reads are

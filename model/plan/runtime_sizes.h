@@ -29,6 +29,10 @@
 #define DTP_DEEPSPEED_SWAP_BUFFERS 4u                   /* of the largest sub-group: fp32 weight, moments, gradient */
 #define DTP_DEEPSPEED_PARAM_BUFFERS UINT64_C(500000000) /* 5 buffers of 1e8 for parameters read from NVMe */
 
+/* Of a step X -> a X + (b X X^T + c (X X^T)^2) X (ns_coefficients). */
+#define DTP_NEWTON_SCHULZ_A 3.4445
+#define DTP_NEWTON_SCHULZ_B (-4.775)
+#define DTP_NEWTON_SCHULZ_C 2.0315
 #define DTP_NEWTON_SCHULZ_STEPS 5 /* torch.optim.Muon's ns_steps */
 
 #endif

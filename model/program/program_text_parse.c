@@ -213,6 +213,7 @@ static const char *const op_keys[] = {"buffers",
                                       "atomic",
                                       "dropout",
                                       "form",
+                                      "issue",
 #define X(field, most) #field,
                                       DTP_ATTENTION_TABLE(X)
 #undef X
@@ -239,6 +240,7 @@ enum {
     KEY_ATOMIC,
     KEY_DROPOUT,
     KEY_FORM,
+    KEY_ISSUE,
 #define X(field, most) KEY_ATTENTION_##field,
     DTP_ATTENTION_TABLE(X)
 #undef X
@@ -271,6 +273,14 @@ static void read_form(struct reader *reader, uint8_t *out)
     if (read_word(reader, "form") && !dtp_form_parse(reader->word, &form))
         REFUSE(reader, "unknown form \"%s\"", reader->word);
     *out = (uint8_t)form;
+}
+
+static void read_issue(struct reader *reader, uint8_t *out)
+{
+    enum dtp_issue issue = DTP_ISSUE_APART;
+    if (read_word(reader, "issue") && !dtp_issue_parse(reader->word, &issue))
+        REFUSE(reader, "unknown issue \"%s\"", reader->word);
+    *out = (uint8_t)issue;
 }
 
 static void read_op_key(struct reader *reader, int key, struct op_line *line)
@@ -321,6 +331,7 @@ static void read_op_key(struct reader *reader, int key, struct op_line *line)
     case KEY_ATOMIC: op->demand.attention.atomic = true; break;
     case KEY_DROPOUT: op->demand.attention.dropout = true; break;
     case KEY_FORM: read_form(reader, &op->demand.form); break;
+    case KEY_ISSUE: read_issue(reader, &op->demand.issue); break;
     case KEY_SOFTCAP: read_number(reader, "softcap", &op->demand.attention.softcap); break;
     case KEY_GROUPS:
         if (read_whole(reader, "groups", 0, UINT32_MAX, &value))

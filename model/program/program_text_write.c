@@ -147,6 +147,8 @@ static void write_demand(FILE *file, const struct dtp_op *op)
         fprintf(file, " kernel %s", memory_kernels[demand->memory_kernel]);
     if (demand->recompute)
         fputs(" recompute", file);
+    if (demand->issue)
+        fprintf(file, " issue %s", dtp_issue_text((enum dtp_issue)demand->issue));
 }
 
 static void write_op(FILE *file, const struct dtp_program *program, const struct dtp_op *op, size_t index)

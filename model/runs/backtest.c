@@ -17,6 +17,7 @@ double dtp_backtest_predicted_memory(const struct dtp_prediction *prediction, en
     case DTP_RUN_UNSTATED: /* what frameworks log most */
     case DTP_RUN_ALLOCATED: return (double)memory->allocated_peak_bytes;
     case DTP_RUN_RESERVED: return (double)memory->reserved_peak_bytes;
+    case DTP_RUN_UNLOGGED:   /* read off nvidia-smi, for nothing else prints it */
     case DTP_RUN_NVIDIA_SMI: /* the driver's figure under another name */
     case DTP_RUN_DEVICE: return (double)memory->device_peak_bytes;
     case DTP_RUN_AFTER_INIT: return (double)memory->after_init_bytes;

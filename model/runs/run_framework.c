@@ -62,9 +62,18 @@
     .selective = DTP_SELECTIVE_MATMUL, .sequence_parallel = true
 /* Transformers' Trainer and TRL's with peft's adapters; its AdamW was PyTorch's foreach until release 5
  * (training_args.py: optim adamw_torch), Accelerate's FSDP FSDP1 (fsdp_version 1). */
-#define PEFT_RULES                                                                                                     \
-    .runtime = "peft", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2",                           \
-    .selective = DTP_SELECTIVE_ATTENTION, .fsdp1 = true
+#define TRAINER_RULES                                                                                                  \
+    .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2", .selective = DTP_SELECTIVE_ATTENTION,        \
+    .fsdp1 = true
+#define PEFT_RULES .runtime = "peft", TRAINER_RULES
+/* Qwen's finetune.py (QwenLM/Qwen): lora_dropout of its LoraArguments; neither it nor Trainer by itself prints memory
+ * (training_args.py, skip_memory_metrics); modeling_qwen.py has logits as the head made them. With 4 bits its script
+ * for one GPU trains under DeepSpeed (finetune_qlora_single_gpu.sh: fp16, finetune/ds_config_zero2.json: overlap_comm,
+ * buckets of 2e8), without exllama (GPTQConfig(disable_exllama=True)), Qwen's packed weights without act-order:
+ * qlinear_cuda_old. */
+#define QWEN_RULES                                                                                                     \
+    TRAINER_RULES, .lora_dropout = 0.05, .logs_no_memory = true, .narrow_logits = true, .single = "zero2",             \
+                   .deepspeed_overlap = true, .reduce_bucket = 200000000
 #define DEEPSPEED_RULES                                                                                                \
     .runtime = "deepspeed", .optimizer = "adamw", .loss = "eager", .attention = "flash2",                              \
     .selective = DTP_SELECTIVE_ATTENTION
@@ -124,7 +133,8 @@ static const struct dtp_run_framework frameworks[] = {
     {.word = "DeepSpeed", DEEPSPEED_RULES},
     /* lora_dropout: scripts/benchmarks/scenarios.yaml; finetune.py, LoraArguments; of LoraConfig by itself 0 */
     {.word = "fms-acceleration", PEFT_RULES, .lora_dropout = 0.1},
-    {.word = "finetune.py", PEFT_RULES, .lora_dropout = 0.05},
+    {.word = "finetune.py", .note = "GPTQ", .runtime = "deepspeed", QWEN_RULES, .gptq_operators = true},
+    {.word = "finetune.py", .runtime = "peft", QWEN_RULES},
     {.word = "Trainer", PEFT_RULES},
     {.word = "PEFT", PEFT_RULES},
     {.word = "", TORCH_RULES},
@@ -133,6 +143,14 @@ static const struct dtp_run_framework frameworks[] = {
 /* Programs whose runs none of the runtimes describes. */
 static const char *const foreign[] = {"JAX",    "MaxText", "Paxml",      "Colossal", "MindSpore",
                                       "Paddle", "OneFlow", "TensorFlow", "Praxis"};
+
+enum dtp_run_memory dtp_run_unstated_memory(const char *framework)
+{
+    const struct dtp_run_framework *found = frameworks;
+    while (!strcasestr(framework, found->word))
+        found++;
+    return found->logs_no_memory ? DTP_RUN_UNLOGGED : DTP_RUN_UNSTATED;
+}
 
 const struct dtp_run_framework *dtp_run_framework_of(const struct dtp_run *run, struct dtp_faults *faults)
 {

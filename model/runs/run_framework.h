@@ -34,15 +34,25 @@ struct dtp_run_framework {
     bool unfused_unless_asked; /* an empty flash_attention means none */
     bool fsdp_syncs_always;    /* reduces in every micro-step of an accumulation */
     bool fsdp1, fused_matmuls;
-    bool reference_script; /* of the H200 runs: its initialisation */
-    bool megatron_layers;  /* under DeepSpeed's engine */
-    bool bf16_optimizer;   /* of which bf16 gradients are summed in fp32 */
-    bool untied_head;      /* the head has weights of its own, whatever its family's do */
-    bool rope_fp32;        /* written as fp32 halves, each product a kernel */
-    bool keeps_root;       /* FSDP2's root unit stays gathered from forward to backward */
-    bool counts_ends;      /* of a pipeline's stages embedding and head count as one layer each */
-    bool eager_loss;       /* compile leaves the loss alone */
+    bool reference_script;  /* of the H200 runs: its initialisation */
+    bool megatron_layers;   /* under DeepSpeed's engine */
+    bool bf16_optimizer;    /* of which bf16 gradients are summed in fp32 */
+    bool untied_head;       /* the head has weights of its own, whatever its family's do */
+    bool rope_fp32;         /* written as fp32 halves, each product a kernel */
+    bool keeps_root;        /* FSDP2's root unit stays gathered from forward to backward */
+    bool counts_ends;       /* of a pipeline's stages embedding and head count as one layer each */
+    const char *single;     /* strategy of one GPU under DeepSpeed; NULL = zero1 */
+    bool deepspeed_overlap; /* under it overlap_comm, and elements of its buckets; 0 = its default */
+    uint64_t reduce_bucket;
+    bool narrow_logits;  /* logits stay as the head made them */
+    bool gptq_operators; /* int4 is unpacked by operators */
+    bool logs_no_memory; /* neither the program nor its trainer prints what it holds: a figure without a kind is the
+                            driver's */
+    bool eager_loss;     /* compile leaves the loss alone */
 };
+
+/* Where a figure of memory without a kind comes from: UNLOGGED under a program that prints none, else UNSTATED. */
+enum dtp_run_memory dtp_run_unstated_memory(const char *framework);
 
 /* The first entry that fits the row's words, PyTorch's where none else does. NULL with a fault: a program whose runs
  * none of the runtimes describes. */

@@ -2,6 +2,7 @@
  * tables that say more than the program can predict are refused here, by the name of what is missing. Each subject is a
  * function of its own; once it is modelled, its columns become settings there. */
 #include "plan/checkpointing.h"
+#include "plan/graph_modules.h"
 #include "runs/run_writer.h"
 
 #include <stdlib.h>
@@ -60,6 +61,45 @@ static uint32_t recomputed_parts(const struct dtp_run *run)
             break;
     }
     return set;
+}
+
+/* What CUDA graphs replay, as notes have it: "cuda_graph=IMPLEMENTATION:MODULES", modules joined by '+', the whole
+ * iteration as either; "CUDA graphs attn+router+preprocess", without "moe_". */
+static uint32_t noted_graphs(const struct dtp_run *run)
+{
+    static const struct {
+        const char *word;
+        enum dtp_graph_module module;
+    } words[] = {{"attn", DTP_GRAPH_ATTN},
+                 {"mlp", DTP_GRAPH_MLP},
+                 {"moe_router", DTP_GRAPH_MOE_ROUTER},
+                 {"router", DTP_GRAPH_MOE_ROUTER},
+                 {"moe_preprocess", DTP_GRAPH_MOE_PREPROCESS},
+                 {"preprocess", DTP_GRAPH_MOE_PREPROCESS},
+                 {"full_iteration", DTP_GRAPH_FULL_ITERATION}};
+    static const char *const keys[] = {"cuda_graph=", "CUDA graphs "};
+    uint32_t set = 0;
+    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+        const char *note = strstr(run->notes, keys[k]);
+        for (note = note ? note + strlen(keys[k]) : ""; *note && *note != ';'; note += strspn(note, "+: ")) {
+            size_t length = strcspn(note, "+:; ");
+            for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+                if (strlen(words[i].word) == length && memcmp(words[i].word, note, length) == 0)
+                    set |= 1u << words[i].module;
+            note += length;
+        }
+    }
+    return set >> DTP_GRAPH_FULL_ITERATION & 1 ? 1u << DTP_GRAPH_FULL_ITERATION : set;
+}
+
+static void write_graphs(struct writer *w)
+{
+    char modules[DTP_GRAPHS_BYTES];
+    uint32_t set = noted_graphs(w->run);
+    if (!set || strcmp(w->framework->runtime, "megatron") != 0)
+        return;
+    dtp_graphs_text(set, modules);
+    set_text(w, "cuda_graph_modules", modules);
 }
 
 static bool is_flex(const struct dtp_run *run)
@@ -130,7 +170,9 @@ static const char *noted_targets(const char *notes)
  * (autocast_adapter_dtype of get_peft_model, true by default). */
 static bool narrow_adapters(const struct dtp_run *run)
 {
-    return strstr(run->notes, "adapters stored in bf16") || strstr(run->precision_recipe, "pure");
+    const char *strategy = run->strategy_key; /* DeepSpeed casts the whole model */
+    return strstr(run->notes, "adapters stored in bf16") || strstr(run->precision_recipe, "pure") ||
+           strcmp(strategy, "zero2") == 0 || strcmp(strategy, "zero3") == 0;
 }
 
 /* A row that says how its frozen base is kept has adapters, whether it states their rank or not. */
@@ -151,8 +193,10 @@ static void write_adapters(struct writer *w)
     if (run->experts)
         REFUSE(w, "adapters (lora_rank %" PRIu64 ") of a mixture of experts are not modelled", run->lora_rank);
     set_count(w, "lora", run->lora_rank);
+    if (strstr(run->notes, "embedding and output layer trained"))
+        set_switch(w, "train_ends", true);
     set_text(w, "lora_targets", targets);
-    if (!narrow_adapters(run))
+    if (!narrow_adapters(run) && strcmp(w->framework->runtime, "deepspeed") != 0)
         set_text(w, "lora_dtype", "fp32");
     /* fms-acceleration's plugin packs scales of bitsandbytes' 4 bits (framework_plugin_bnb.py) */
     if (*base)
@@ -247,8 +291,8 @@ static void write_hooks(struct writer *w)
 
 bool dtp_run_write_parts(struct writer *w)
 {
-    static void (*const parts[])(struct writer *) = {write_experts, write_attention, write_adapters, write_recipe,
-                                                     write_hooks};
+    static void (*const parts[])(struct writer *) = {write_experts,  write_graphs, write_attention,
+                                                     write_adapters, write_recipe, write_hooks};
     enum dtp_status before = w->status;
     w->status = DTP_OK;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)

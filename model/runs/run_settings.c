@@ -61,6 +61,8 @@ static void write_expert_dimensions(struct writer *w, const struct dtp_transform
     set_count(w, "dense_layers", shape->dense_layers);
     set_count(w, "expert_layer_step", shape->expert_layer_step);
     set(w, "router", "%s", dtp_router_text(shape->router));
+    set_switch(w, "router_norm", shape->router_norm);
+    set(w, "router_scale", "%g", shape->router_scale);
     set_switch(w, "router_bias", shape->router_bias);
     set_switch(w, "expert_bias", shape->expert_bias);
     set_count(w, "expert_groups", shape->expert_groups);
@@ -327,7 +329,7 @@ static const char *single_strategy(const struct writer *w)
     const char *runtime = runtime_of(w), *offload = w->run->offload_key;
     bool offloads = *offload && strcmp(offload, "none");
     if (strcmp(runtime, "deepspeed") == 0 || (strcmp(runtime, "dtplan") == 0 && offloads))
-        return "zero1";
+        return w->framework->single && *offload == '\0' ? w->framework->single : "zero1";
     /* divided by tp, PyTorch's mixed precision is FSDP2's on a mesh of one rank; autocast there is not modelled */
     bool shards = offloads || ((w->run->tp > 1 || w->run->pp > 1) && !strstr(w->run->notes, "amp=autocast"));
     return is_pytorch(runtime) && shards ? "full_shard" : "ddp";
@@ -359,6 +361,12 @@ static void write_strategy(struct writer *w)
         set_switch(w, "megatron_overlap", w->framework->overlaps && !run->experts); /* not modelled with experts */
     if (w->framework->megatron_layers)
         set_switch(w, "megatron_layers", true);
+    if (strcmp(runtime_of(w), "deepspeed") == 0) {
+        set_switch(w, "transformers_layers", w->framework->single != NULL);
+        set_switch(w, "deepspeed_overlap", w->framework->deepspeed_overlap);
+        if (w->framework->reduce_bucket)
+            set_count(w, "reduce_bucket_size", w->framework->reduce_bucket);
+    }
     if (w->framework->bf16_optimizer && strcmp(run->param_dtype, "bf16") == 0)
         set_switch(w, "bf16_optimizer", true);
     if (run->shard_group)
@@ -499,6 +507,10 @@ static void write_kernels(struct writer *w)
     }
     if (framework->rope_fp32)
         set_switch(w, "rope_fp32", true);
+    if (framework->narrow_logits)
+        set_switch(w, "narrow_logits", true);
+    if (framework->gptq_operators && run->lora_rank)
+        set_switch(w, "gptq_operators", true);
     if (framework->lora_dropout > 0 && run->lora_rank)
         set(w, "lora_dropout", "%g", framework->lora_dropout);
     if (strstr(run->notes, "foak")) /* fms-acceleration's Triton kernels of norms and of cross entropy */

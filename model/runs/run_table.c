@@ -1,6 +1,7 @@
 #include "runs/run_table.h"
 
 #include "base/number.h"
+#include "runs/run_framework.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -161,7 +162,8 @@ static enum dtp_status read_rounded_memory(const struct dtp_table *table, size_t
     if (gib <= 0)
         return status;
     const char *word = dtp_table_text(table, row, where->mem_kind);
-    word = *word ? word : dtp_run_memory_word(DTP_RUN_UNSTATED);
+    const char *framework = dtp_table_text(table, row, where->text[DTP_RUN_TEXT_framework]);
+    word = *word ? word : dtp_run_memory_word(dtp_run_unstated_memory(framework));
     for (int kind = 0; kind < DTP_RUN_MEMORY_COUNT; kind++) {
         if (strcmp(word, memory_kinds[kind].word) == 0) {
             if (out->memory_bytes[kind] <= 0)

@@ -106,7 +106,8 @@ static inline bool dtp_run_is_data_parallel(const struct dtp_run *run)
     X(DEVICE, "device", "device_used_bytes")                                                                           \
     X(AFTER_INIT, "after_init", "after_init_allocated_bytes")                                                          \
     X(STAGES, "stages", NULL)     /* allocated, of the rank that is furthest off */                                    \
-    X(UNSTATED, "unstated", NULL) /* mem_kind is empty: held against what is allocated, apart from all others */
+    X(UNSTATED, "unstated", NULL) /* mem_kind is empty: held against what is allocated, apart from all others */       \
+    X(UNLOGGED, "unlogged", NULL) /* nor does the program log memory: against the driver's figure, apart as well */
 enum dtp_run_memory {
 #define DTP_RUN_MEMORY_ENUM(suffix, word, column) DTP_RUN_##suffix,
     DTP_RUN_MEMORY_TABLE(DTP_RUN_MEMORY_ENUM)

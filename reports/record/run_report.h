@@ -15,6 +15,7 @@ struct dtp_run_outcome {
     char collectives[512]; /* how NCCL carries them, where the plan chose; "": as it likes */
     char reason[512];      /* the first fault it named, "": none */
     bool gpu;              /* a GPU's times can be compared with the prediction's, a host's cannot */
+    uint64_t ranks_a_gpu;  /* that share one; beyond 1 times mean nothing, and the driver says no rank's memory */
     bool interrupted;
     uint64_t operations, device_arena_bytes, host_arena_bytes, used_bytes, gpu_bytes;
     uint64_t owner_bytes[DTP_OWNER_COUNT];        /* at the peak of the arena, as counted while the step ran */
@@ -58,9 +59,12 @@ struct dtp_run_report {
     double exposed_context_s; /* the same of context parallel ones */
 };
 
-/* Whether the times that were measured are of what was predicted: a GPU's of a GPU; a host's of its cores, once they
- * were probed. */
+/* Whether the times that were measured are of what was predicted: a GPU's of a GPU, which no other rank shares; a
+ * host's of its cores, once they were probed. */
 bool dtp_run_report_comparable(const struct dtp_run_report *report);
+/* Whether ranks shared GPUs, and what is said then. */
+bool dtp_run_shares(const struct dtp_run_outcome *outcome);
+void dtp_run_say_sharing(const struct dtp_run_outcome *outcome, const struct dtp_page *page);
 
 /* Of an elastic run: the share of its time that steps took which count; and what was to be expected of as many failures
  * spread evenly, where each costs half of what lies between two snapshots and as long as the first start took. */

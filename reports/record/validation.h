@@ -29,6 +29,8 @@ struct dtp_validation {
     char reason[512];  /* why */
     char outside[256]; /* what is beyond its bound, "": nothing; dtp_validation_judge */
     uint64_t compared; /* 1: its times can be compared with the prediction's */
+    uint64_t
+        ranks_a_gpu; /* beyond 1 they shared one, and no time means anything; 0: a row of before there was sharing */
     uint64_t on_gpu, timed_steps, tokens_per_step, operations;
     double wall_s; /* of the whole run, start and end of the executor included */
     double step_s[DTP_VALIDATION_SIDE_COUNT], tokens_per_s[DTP_VALIDATION_SIDE_COUNT];

@@ -9,7 +9,8 @@
 /* Of cores that nobody measured there is no time, and null says so. */
 static json_t *predicted_s(const struct dtp_run_report *r, double seconds)
 {
-    return dtp_json_real(dtp_cluster_has_times(&r->simulated->job.cluster) ? seconds : (double)NAN);
+    bool known = dtp_cluster_has_times(&r->simulated->job.cluster) && !dtp_run_shares(r->measured);
+    return dtp_json_real(known ? seconds : (double)NAN);
 }
 
 /* Of a run by the framework's own program; null of the executor's. */
@@ -126,15 +127,15 @@ enum dtp_status dtp_run_json(const struct dtp_run_report *r, FILE *file, struct 
 {
     const struct dtp_run_outcome *m = r->measured;
     const struct dtp_prediction *p = &r->simulated->prediction;
-    json_t *run =
-        json_pack("{s:s,s:o,s:o,s:o,s:o,s:b,s:b,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "schema", "dtplan.run/1", "model",
-                  dtp_json_text(r->simulated->job.transformer.name), "program", dtp_json_text(m->program), "device",
-                  dtp_json_text(m->device), "data", dtp_json_text(m->data), "gpu", (int)m->gpu, "interrupted",
-                  (int)m->interrupted, "first_step", dtp_json_whole(m->first_step), "last_step",
-                  dtp_json_whole(m->last_step), "skipped_steps", dtp_json_whole(m->skipped_steps), "memory",
-                  memory_json(r), "communication", communication_json(r), "error_split", split_json(r), "loss",
-                  json_pack("{s:o,s:o,s:o}", "first", dtp_json_real(m->first_loss), "last", dtp_json_real(m->last_loss),
-                            "entropy", dtp_json_real(m->entropy)));
+    json_t *run = json_pack(
+        "{s:s,s:o,s:o,s:o,s:o,s:b,s:o,s:b,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "schema", "dtplan.run/1", "model",
+        dtp_json_text(r->simulated->job.transformer.name), "program", dtp_json_text(m->program), "device",
+        dtp_json_text(m->device), "data", dtp_json_text(m->data), "gpu", (int)m->gpu, "ranks_a_gpu",
+        dtp_json_whole(m->ranks_a_gpu), "interrupted", (int)m->interrupted, "first_step", dtp_json_whole(m->first_step),
+        "last_step", dtp_json_whole(m->last_step), "skipped_steps", dtp_json_whole(m->skipped_steps), "memory",
+        memory_json(r), "communication", communication_json(r), "error_split", split_json(r), "loss",
+        json_pack("{s:o,s:o,s:o}", "first", dtp_json_real(m->first_loss), "last", dtp_json_real(m->last_loss),
+                  "entropy", dtp_json_real(m->entropy)));
     json_t *time =
         json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "phases", phases_json(r), "operations", operations_json(r),
                   "predicted_step_s", predicted_s(r, p->time.step_s), "measured_step_s", dtp_json_real(m->step_s),

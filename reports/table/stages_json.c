@@ -56,6 +56,7 @@ enum dtp_status dtp_stages_run_json(const struct dtp_stages_report *r, FILE *fil
     json_object_set_new(root, "predicted", dtp_pipeline_json(r->predicted));
     json_object_set_new(root, "measured", r->ran ? dtp_pipeline_json(r->ran) : json_null());
     json_object_set_new(root, "times_comparable", json_boolean(r->comparable));
+    json_object_set_new(root, "ranks_a_gpu", dtp_json_whole(r->measured->ranks_a_gpu));
     json_object_set_new(root, "measured_step_s",
                         r->measured->timed_steps ? dtp_json_real(r->measured->step_s) : json_null());
     json_object_set_new(root, "steps", dtp_json_whole(r->measured->last_step - r->measured->first_step));

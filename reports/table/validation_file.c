@@ -59,6 +59,8 @@
 #define LAST_PAIR_TABLE(X)                                                                                             \
     X(WHOLE, allocated_bytes, "allocated_bytes")                                                                       \
     X(WHOLE, reserved_bytes, "reserved_bytes")
+/* Of ranks that share GPUs. */
+#define LAST_SINGLE_TABLE(X) X(WHOLE, ranks_a_gpu, "ranks_a_gpu_count")
 #define PAIR_TABLE(X)                                                                                                  \
     X(REAL, step_s, "step_s")                                                                                          \
     X(REAL, tokens_per_s, "tokens_per_s")                                                                              \
@@ -124,6 +126,9 @@ size_t dtp_validation_fields(struct dtp_validation_field out[DTP_VALIDATION_MAX_
 #undef ADD
 #define ADD(kind, member, text) add_pair(&f, DTP_VALIDATION_##kind, AT(member), text);
     LAST_PAIR_TABLE(ADD)
+#undef ADD
+#define ADD(kind, member, text) add(&f, DTP_VALIDATION_##kind, AT(member), SIZE(member), text);
+    LAST_SINGLE_TABLE(ADD)
 #undef ADD
 #undef SIZE
 #undef AT

@@ -82,7 +82,9 @@ void dtp_roles_text(const struct dtp_roles_report *r, const struct dtp_page *pag
             r->cluster->gpu.name, r->measured ? "; run on " : "", r->measured ? r->measured->device : "");
     dtp_page_heading(page, "ROLES", "what each rank does in a step; it waits for the other roles and for transfers");
     put_roles(r, page);
-    if (!r->timelines)
+    if (r->measured && dtp_run_shares(r->measured))
+        dtp_run_say_sharing(r->measured, page);
+    else if (!r->timelines)
         dtp_page_wrap(page, 0, 2,
                       "  no time is predicted: these cores were not measured; dtplan probe --device host does it");
     if (r->timelines) {

@@ -55,7 +55,7 @@ static void print_memory(const struct dtp_run_report *r, const struct dtp_page *
                   r->measured->owner_bytes[owner]);
     put_bytes(&grid, unit, "= peak of what is alive", m->allocated_peak_bytes, 0);
     put_bytes(&grid, unit, "arena", r->simulated->placement.arena_bytes, r->measured->device_arena_bytes);
-    if (r->measured->gpu)
+    if (r->measured->gpu && !dtp_run_shares(r->measured))
         put_bytes(&grid, unit, "device, what the driver says", m->device_peak_bytes, r->measured->used_bytes);
     if (r->simulated->job.plan.offload != DTP_OFFLOAD_NONE)
         put_bytes(&grid, unit, "host arena", m->host_bytes / r->simulated->job.cluster.gpus_per_node,
@@ -200,7 +200,9 @@ static void print_step(const struct dtp_run_report *r, const struct dtp_page *pa
     if (!dtp_run_report_comparable(r)) {
         struct dtp_unit unit = dtp_unit_time(m->step_s);
         fprintf(page->file, "  measured %.3f %s, %.0f tokens/s", m->step_s / unit.divisor, unit.name, tokens_per_s);
-        if (dtp_cluster_has_times(&job->cluster))
+        if (dtp_run_shares(m))
+            fputs(", which mean nothing: GPUs are shared", page->file);
+        else if (dtp_cluster_has_times(&job->cluster))
             fprintf(page->file, " (the prediction is of %s)", job->cluster.gpu.name);
         fputc('\n', page->file);
         return;
@@ -270,6 +272,7 @@ void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *pa
     const struct dtp_run_outcome *m = report->measured;
     dtp_report_head(&report->simulated->job, DTP_HEAD_PLAN, page);
     fprintf(page->file, "device   %s; %s\n", m->device, m->libraries);
+    dtp_run_say_sharing(m, page);
     if (m->collectives[0])
         fprintf(page->file, "         %s\n", m->collectives);
     const struct dtp_runtime *runtime = report->simulated->job.plan.runtime;
@@ -299,5 +302,20 @@ void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *pa
 bool dtp_run_report_comparable(const struct dtp_run_report *report)
 {
     const struct dtp_cluster *c = &report->simulated->job.cluster;
-    return report->measured->gpu != dtp_cluster_is_host(c) && dtp_cluster_has_times(c);
+    return report->measured->gpu != dtp_cluster_is_host(c) && dtp_cluster_has_times(c) &&
+           !dtp_run_shares(report->measured);
+}
+
+bool dtp_run_shares(const struct dtp_run_outcome *outcome)
+{
+    return outcome->ranks_a_gpu > 1;
+}
+
+void dtp_run_say_sharing(const struct dtp_run_outcome *outcome, const struct dtp_page *page)
+{
+    if (dtp_run_shares(outcome))
+        dtp_page_say(page, 9, 9,
+                     "GPUs are shared, by %" PRIu64 " ranks each: losses and bytes are the plan's, times mean nothing "
+                     "and are not compared, and the driver cannot tell whose memory is used",
+                     outcome->ranks_a_gpu);
 }

@@ -133,8 +133,10 @@ static void put_stages(const struct dtp_stages_report *r, const struct dtp_page 
         shared.tensor ? "tp: collectives of tensor parallel ranks that nothing hides. " : "",
         shared.context ? "cp: the same of context parallel ranks. " : "",
         r->comparable ? ""
-                      : " No time is predicted: these cores were not measured; dtplan probe --device host "
-                        "does it.");
+        : dtp_run_shares(r->measured)
+            ? " No time is predicted: those of shared GPUs mean nothing."
+            : " No time is predicted: these cores were not measured; dtplan probe --device host "
+              "does it.");
 }
 
 /* ---- what must be equal ------------------------------------------------------------------------------------------ */
@@ -197,6 +199,7 @@ void dtp_stages_run_text(const struct dtp_stages_report *r, const struct dtp_pag
             r->measured->device);
     fprintf(page->file, "program  " DTP_PROGRAM_DIGEST_FORMAT ", %" PRIu32 " roles: what was predicted is what ran\n",
             digest, r->simulated->set.role_count);
+    dtp_run_say_sharing(r->measured, page);
     put_stages(r, page);
     put_exact_all(r, page);
     put_step(r, page);

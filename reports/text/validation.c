@@ -116,6 +116,7 @@ void dtp_validation_measure(const struct dtp_run_report *r, struct dtp_validatio
     snprintf(v->data, sizeof v->data, "%s", m->data);
     snprintf(v->program, sizeof v->program, "%s", m->program);
     v->on_gpu = m->gpu;
+    v->ranks_a_gpu = m->ranks_a_gpu;
     v->timed_steps = m->timed_steps;
     v->tokens_per_step = m->tokens_per_step;
     v->operations = m->operations;
@@ -133,13 +134,15 @@ void dtp_validation_measure(const struct dtp_run_report *r, struct dtp_validatio
         v->sent_bytes[i][DTP_VALIDATION_MEASURED] = m->sent_bytes[i] / steps;
     v->host_to_device_bytes[DTP_VALIDATION_MEASURED] = steps > 0 ? m->host_to_device_bytes / steps : 0;
     v->device_to_host_bytes[DTP_VALIDATION_MEASURED] = steps > 0 ? m->device_to_host_bytes / steps : 0;
-    put_times(r, v);
+    if (!dtp_run_shares(m))
+        put_times(r, v);
 }
 
 void dtp_validation_outcome(const struct dtp_validation *v, struct dtp_run_outcome *m)
 {
     *m = (struct dtp_run_outcome){
         .gpu = v->on_gpu != 0,
+        .ranks_a_gpu = v->ranks_a_gpu,
         .operations = v->operations,
         .device_arena_bytes = v->arena_bytes[DTP_VALIDATION_MEASURED],
         .host_arena_bytes = v->host_arena_bytes,

@@ -154,6 +154,14 @@ static void print_classes(const struct dtp_validation *rows, size_t count, const
 
 /* ---- in the end -------------------------------------------------------------------------------------------------- */
 
+static bool all_share(const struct dtp_validation *rows, size_t count)
+{
+    bool all = true;
+    for (size_t i = 0; i < count; i++)
+        all = all && (rows[i].status != DTP_OK || rows[i].ranks_a_gpu > 1);
+    return all;
+}
+
 static void print_errors(const struct dtp_validation *rows, size_t count, const struct dtp_page *page)
 {
     double *errors = calloc(count + 1, sizeof *errors);
@@ -165,6 +173,8 @@ static void print_errors(const struct dtp_validation *rows, size_t count, const 
         double median = dtp_median(errors, 1, compared); /* which sorts them */
         fprintf(page->file, "  step time of %zu: |error| median %.1f %%, largest %.1f %%\n", compared, 100 * median,
                 100 * errors[compared - 1]);
+    } else if (count > 0 && all_share(rows, count)) {
+        dtp_page_say(page, 2, 2, "step times are not compared: ranks shared GPUs, and times mean nothing");
     } else {
         dtp_page_say(page, 2, 2,
                      "step times are not compared: the runs were on cores of this machine, of which no times are "

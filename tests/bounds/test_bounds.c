@@ -181,7 +181,8 @@ static void test_adapters(void **state)
     while (tally.plans < DRAWN_JOBS) {
         struct random_job job;
         assert_true(random_job(&job));
-        if (random_peft(&job))
+        bool engine = random_below(4) == 0;
+        if (engine ? random_peft_deepspeed(&job) : random_peft(&job))
             check_job(&job, &tally);
     }
     check_tally("peft", &tally);

@@ -97,6 +97,58 @@ expect 2 run --device host --layers 1 --hidden 32 --heads 2 --ffn 64 --vocab 300
 says '--snapshot: PyTorch writes it'
 [[ ! -e x.csv && ! -e x.pickle ]] || failed "a refused run left files"
 
+# probe: rows that PyTorch's own kernels gave make a machine file, of the catalogue's row that the driver's name says.
+cat >prober <<'END'
+#!/usr/bin/env bash
+printf '%s\n' "$*" >line
+cat >&3 <<EVENTS
+{"event":"start","gpu":${GPU:-true}}
+{"event":"row","measurement":"about","what":"gpu","text":"${NAME:-NVIDIA H200}"}
+{"event":"row","measurement":"about","what":"gpu_memory_bytes","text":"150109880320"}
+{"event":"row","measurement":"about","what":"device","text":"cuda"}
+{"event":"row","measurement":"about","what":"power","text":"sustained"}
+{"event":"progress","done":0,"count":1,"words":"steps"}
+{"event":"row","measurement":"matmul","what":"forward","dtype":"bf16","text":"","m":8192,"n":2048,"k":2048,"seconds":1e-4,"low_s":1e-4,"high_s":1e-4,"samples":3}
+{"event":"row","measurement":"attention","what":"forward","dtype":"bf16","text":"","m":4,"sequence":2048,"heads":16,"kv_heads":16,"head_dim":128,"seconds":2e-4,"low_s":2e-4,"high_s":2e-4,"samples":3}
+{"event":"row","measurement":"kernel","what":"${WORD:-streaming}","dtype":"","text":"","bytes":4e8,"seconds":2e-4,"low_s":2e-4,"high_s":2e-4,"samples":1}
+{"event":"end","interrupted":false}
+EVENTS
+END
+chmod +x prober
+prober=$PWD/prober
+DTPLAN_PYTHON=$prober expect 0 probe --runtime torch -o m.csv
+[[ $(cat line) == "$source/scenarios/probe_torch.py --power-headroom 0.21" ]] || failed "the line: $(cat line)"
+for row in about,gpu_key,,,,,,,,,,,,,,,,,h200-sxm about,machine_key,,,,,,,,,,,,,,,,,dgx-h200 about,runtime,,,,,,,,,,,,,,,,,torch \
+    about,gpus,,,,,,,,,,,,,,,,,1 'kernel,streaming,,,,,,,,,400000000,,,,0.0002,0.0002,0.0002,1,'; do
+    says "$row" m.csv
+done
+# Matmuls of the sustained rate run faster in a step of other kernels; those measured in a step are taken as they are.
+predicted_s() {
+    "$program" simulate --machine "$1" --model llama-1.3b --gpus 1 --strategy ddp --json |
+        python3 -c 'import json, sys; print(json.load(sys.stdin)["time"]["step_s"])'
+}
+sed '/^about,power/d; /^about,rows/d' m.csv >in_steps.csv
+python3 -c "import sys; sys.exit(not 0.9 < $(predicted_s m.csv) / $(predicted_s in_steps.csv) < 0.99)" ||
+    failed "sustained $(predicted_s m.csv) s, in steps $(predicted_s in_steps.csv) s"
+rm m.csv
+NAME='A GPU' DTPLAN_PYTHON=$prober expect 2 probe --runtime torch -o m.csv
+says 'A GPU is no GPU that the catalogue has a row of'
+NAME='A GPU' DTPLAN_PYTHON=$prober expect 0 probe --runtime torch --gpu h100 -o m.csv --force
+says 'about,gpu_key,,,,,,,,,,,,,,,,,h100-sxm' m.csv
+GPU=false DTPLAN_PYTHON=$prober expect 2 probe --runtime torch --device host -o m2.csv
+says '--device host: probe_torch.py only shows on cores'
+WORD=nothing DTPLAN_PYTHON=$prober expect 3 probe --runtime torch -o m2.csv
+says "'nothing' is nothing that is measured of kernel"
+expect 2 probe --runtime torch --gpus 4 -o m2.csv
+says 'dtplan probe --machine m2.csv'
+expect 2 probe --runtime torch --model llama-1.3b -o m2.csv
+says 'model: PyTorch'
+expect 2 probe --runtime torch --seconds 3 -o m2.csv
+says '--seconds: is of dtplan'
+expect 2 probe --runtime megatron -o m2.csv
+says 'is megatron, whose kernels no program that ships measures'
+[[ ! -e m2.csv ]] || failed "a refused probe left a file"
+
 # validate: bounds of what PyTorch's allocator says, no arena, no bytes sent; rows are read again.
 peak=$(python3 -c 'import json; print(json.load(open("asked.json"))["memory"]["allocated_peak_bytes"])')
 ALLOCATED=$peak expect 1 validate --runtime torch "${tiny[@]}" -o v.csv

@@ -102,6 +102,38 @@ static void test_what_nccl_hears(void **state)
     assert_non_null(strstr(heard, " NCCL_SOCKET_IFNAME=lo "));
 }
 
+/* Each of those that share a GPU is a host of its own, whatever nodes the plan has; nothing of one rank is mapped into
+ * another. On the host device there is nothing to say, and of one rank nobody to tell. */
+static void test_what_nccl_hears_of_ranks_that_share(void **state)
+{
+    struct dtp_nodes shared = {.cluster = &one_node, .cuda = true, .share = true};
+    struct dtp_ranks alone = {.world = 1};
+    (void)state;
+    assert_string_equal(environment_of(shared, 3),
+                        "!NCCL_HOSTID=dtplan-rank-3 NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 "
+                        "NCCL_MNNVL_ENABLE=0 NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NVLS_ENABLE=0 "
+                        "NCCL_MAX_NCHANNELS=2 ");
+    shared.cluster = &cluster;
+    shared.pretend = true;
+    assert_non_null(strstr(environment_of(shared, 1), "!NCCL_HOSTID=dtplan-rank-1 "));
+    shared.cuda = false;
+    assert_string_equal(environment_of(shared, 1), "");
+    shared = (struct dtp_nodes){.cluster = &one_node, .cuda = true, .share = true};
+    heard[0] = '\0';
+    dtp_nodes_environment(&shared, &alone, hear);
+    assert_string_equal(heard, "");
+}
+
+static void test_ranks_that_share_are_on_one_machine(void **state)
+{
+    struct dtp_nodes shared = {.cluster = &cluster, .cuda = true, .share = true};
+    (void)state;
+    expect_rank(shared, rank_of(3, 1, 2),
+                "--share-gpu: rank 3 is number 1 of its machine, where all 4 ranks should be");
+    shared.cluster = &one_node;
+    expect_rank(shared, rank_of(3, 3, 4), NULL);
+}
+
 /* ---- two machines of the host device ----------------------------------------------------------------------------- */
 
 #define PLAN RUN_LLAMA "gpus=4 gpus_per_node=2 strategy=hybrid_shard shard_group=2 micro_batch=2"
@@ -161,6 +193,8 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_starting_here),
                                        cmocka_unit_test(test_numbers_of_ranks),
                                        cmocka_unit_test(test_what_nccl_hears),
+                                       cmocka_unit_test(test_what_nccl_hears_of_ranks_that_share),
+                                       cmocka_unit_test(test_ranks_that_share_are_on_one_machine),
                                        cmocka_unit_test(test_as_torchrun_starts_two_nodes),
                                        cmocka_unit_test(test_nodes_pretended_on_a_host),
                                        cmocka_unit_test(test_ranks_dealt_to_nodes_in_turn)};

@@ -191,6 +191,8 @@ static void test_a_resumed_run_goes_on_bit_for_bit(void **state)
     resumed(NARROW "precision=fp8-tensorwise");
     resumed(NARROW "precision=bf16-mixed optimizer=adam8bit");
     resumed(NARROW "precision=bf16-pure stochastic_rounding=true optimizer=sgd");
+    resumed(NARROW "precision=bf16-pure optimizer=momentum");
+    resumed(NARROW "precision=bf16-mixed optimizer=muon bias=true norm=layer_norm clip_norm=1");
 }
 
 /* 12 rows, though the last four steps were trained twice. */

@@ -81,10 +81,27 @@ static void test_what_does_not_fit_together(void **state)
     assert_true(s.cuda);
 }
 
+/* Cores are shared anyway, and a probe of GPUs that are would be of nothing. */
+static void test_sharing_is_refused(void **state)
+{
+    struct dtp_settings s = dtp_settings_default();
+    (void)state;
+    set(&s, "share-gpu", NULL, DTP_OK, true);
+    assert_int_equal(dtp_settings_check(&s, &faults), DTP_OK);
+    s.probe = true;
+    assert_int_equal(dtp_settings_check(&s, &faults), DTP_BAD_INPUT);
+    s.probe = false;
+    s.device = "host";
+    assert_int_equal(dtp_settings_check(&s, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "--share-gpu: what ranks that share a GPU take"));
+    assert_non_null(strstr(faults.text[1], "--share-gpu: ranks of the host device share its cores anyway"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup(test_schedule, reset),
                                        cmocka_unit_test_setup(test_flags, reset),
-                                       cmocka_unit_test_setup(test_what_does_not_fit_together, reset)};
+                                       cmocka_unit_test_setup(test_what_does_not_fit_together, reset),
+                                       cmocka_unit_test_setup(test_sharing_is_refused, reset)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

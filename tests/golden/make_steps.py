@@ -1,15 +1,18 @@
-"""Losses of thirty steps by PyTorch in each recipe: what tests/exec/test_goldens.c holds ours against.
+"""Losses of steps by PyTorch in each recipe: what tests/exec/test_goldens.c holds ours against.
 
-    pip install torch torchao numpy; python3 tests/golden/make_steps.py
+    pip install torch torchao numpy; python3 tests/golden/make_steps.py [trained] [followed]
 
-The model of trained.golden (make_goldens.py), of adapted.golden for lora, its one batch again and again, AdamW as PyTorch has it (betas 0.9 and
-0.95, decay 0.1 of matrices alone). Writes trained.steps beside this script: a line a recipe, its name and losses.
+Thirty of the model of trained.golden (make_goldens.py), of adapted.golden for lora, its one batch again and again, AdamW as PyTorch has it (betas
+0.9 and 0.95, decay 0.1 of matrices alone): trained.steps beside this script, a line a recipe, its name and losses. Two hundred of followed.golden's
+model on new tokens in each step, of a chain where each is followed by one of four: followed.steps.
 
 fp32: double throughout. bf16 and fp16: fp32 parameters, cast for use, as autocast casts weights; fp16 under
 torch.amp.GradScaler from 1024 on, where nothing overflows. fp8: the same in bf16 with the blocks' projections by torchao's tensorwise recipe, emulated: what
 its Float8Linear computes where there are no tensor cores for it.
 """
+import itertools
 import os
+import sys
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +23,7 @@ from torchao.optim import AdamW8bit
 import make_goldens
 
 STEPS, RATE, SGD_RATE = 30, 1e-3, 0.1
+FOLLOWED_STEPS, FOLLOWED_RATE, FOLLOWED_SGD_RATE = 200, 3e-3, 0.3
 plain_linear = F.linear
 
 
@@ -43,36 +47,73 @@ def linear_fp8(inputs, weight, bias=None):
     return torch.func.functional_call(module, values, (inputs,))
 
 
-def adamw(leaves):
-    groups = [{"params": [p for p in leaves if p.dim() > 1], "weight_decay": 0.1},
-              {"params": [p for p in leaves if p.dim() == 1], "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.95), eps=1e-8)
+def decayed(leaves):
+    return [{"params": [p for p in leaves if p.dim() > 1], "weight_decay": 0.1},
+            {"params": [p for p in leaves if p.dim() == 1], "weight_decay": 0.0}]
 
 
-def sgd(leaves):
-    groups = [{"params": [p for p in leaves if p.dim() > 1], "weight_decay": 0.1},
-              {"params": [p for p in leaves if p.dim() == 1], "weight_decay": 0.0}]
-    return torch.optim.SGD(groups, lr=SGD_RATE)
+def adamw(leaves, rate=RATE):
+    return torch.optim.AdamW(decayed(leaves), lr=rate, betas=(0.9, 0.95), eps=1e-8)
 
 
-def adam8bit(leaves):
+def sgd(leaves, rate=SGD_RATE):
+    return torch.optim.SGD(decayed(leaves), lr=rate)
+
+
+def momentum(leaves, rate=SGD_RATE):
+    return torch.optim.SGD(decayed(leaves), lr=rate, momentum=0.95)
+
+
+def adam8bit(leaves, rate=RATE):
     torch.compile = lambda function, **_: function  # which would want a compiler for these few numbers
-    groups = [{"params": [p for p in leaves if p.dim() > 1], "weight_decay": 0.1},
-              {"params": [p for p in leaves if p.dim() == 1], "weight_decay": 0.0}]
-    return AdamW8bit(groups, lr=RATE, betas=(0.9, 0.95), eps=1e-8)
+    return AdamW8bit(decayed(leaves), lr=rate, betas=(0.9, 0.95), eps=1e-8)
 
 
-def train(shape, made, tokens, targets, used, stored=torch.float32, optimizer=adamw, linear=plain_linear):
+class Muon:
+    """Of blocks' matrices; AdamW of vectors, embedding and head, which are first and last."""
+
+    def __init__(self, leaves, rate=RATE):
+        inner = [p for p in leaves[1:-1] if p.dim() > 1]
+        self.parts = [torch.optim.Muon(inner, lr=rate, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
+                      adamw([leaves[0], leaves[-1]] + [p for p in leaves if p.dim() == 1], rate)]
+
+    def zero_grad(self):
+        for part in self.parts:
+            part.zero_grad()
+
+    def step(self):
+        for part in self.parts:
+            part.step()
+
+
+def chain(shape):
+    """Tokens and targets of one step after the other."""
+    state = 1
+    while True:
+        rows = []
+        for _ in range(shape.batch):
+            row = []
+            for i in range(shape.sequence + 1):
+                state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+                row.append((5 * row[-1] + 1 + (state >> 33) % 4 if i else state >> 33) % shape.vocab)
+            rows.append(row)
+        rows = torch.tensor(rows)
+        yield rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+
+def train(shape, made, tokens, targets, used, stored=torch.float32, optimizer=adamw, linear=plain_linear, rate=None):
     p = Trained(made, stored, used)
-    update = optimizer([leaf for leaf in p.leaves if leaf.requires_grad])
+    leaves = [leaf for leaf in p.leaves if leaf.requires_grad]
+    update = optimizer(leaves, rate) if rate else optimizer(leaves)
+    batches = chain(shape) if rate else itertools.repeat((tokens, targets))
     scaler = torch.amp.GradScaler("cpu", init_scale=1024, enabled=used == torch.float16)
     losses = []
     F.linear = linear
-    for _ in range(STEPS):
+    for tokens, targets in itertools.islice(batches, FOLLOWED_STEPS if rate else STEPS):
         loss = make_goldens.loss_of(shape, p, tokens, targets)
         update.zero_grad()
         scaler.scale(loss).backward()
-        scaler.step(update)
+        scaler.step(update) if scaler.is_enabled() else update.step()
         scaler.update()
         losses.append(loss.item())
     F.linear = plain_linear
@@ -80,9 +121,10 @@ def train(shape, made, tokens, targets, used, stored=torch.float32, optimizer=ad
 
 
 if __name__ == "__main__":
+    files = sys.argv[1:] or ["trained", "followed"]
     models = {name: (shape, *make_goldens.make(name, shape))
               for name, shape in (("trained", make_goldens.TRAINED), ("biased", make_goldens.BIASED),
-                                  ("adapted", make_goldens.ADAPTED))}
+                                  ("adapted", make_goldens.ADAPTED), ("followed", make_goldens.FOLLOWED))}
     recipes = {
         "fp32": dict(used=torch.float64, stored=torch.float64),
         "bf16": dict(used=torch.bfloat16),
@@ -94,8 +136,19 @@ if __name__ == "__main__":
         "lora": dict(model="adapted", used=torch.float64, stored=torch.float64),
         "lora_bf16": dict(model="adapted", used=torch.bfloat16),
     }
+    followed = {
+        "fp16": dict(used=torch.float16, rate=FOLLOWED_RATE),
+        "adam8bit": dict(used=torch.float32, optimizer=adam8bit, rate=FOLLOWED_RATE),
+        "sgd": dict(used=torch.float32, optimizer=sgd, rate=FOLLOWED_SGD_RATE),
+        "momentum": dict(used=torch.float32, optimizer=momentum, rate=FOLLOWED_SGD_RATE / 20),
+        "muon": dict(used=torch.float32, optimizer=Muon, rate=FOLLOWED_RATE),
+        "muon_bf16": dict(used=torch.bfloat16, optimizer=Muon, rate=FOLLOWED_RATE),
+    }
     folder = os.path.dirname(os.path.abspath(__file__))
-    with open(os.path.join(folder, "trained.steps"), "w") as file:
-        for name, how in recipes.items():
-            losses = train(*models[how.pop("model", "trained")], **how)
-            file.write(" ".join([name] + [f"{loss:.9g}" for loss in losses]) + "\n")
+    for file_name, trained in (("trained", recipes), ("followed", followed)):
+        if file_name not in files:
+            continue
+        with open(os.path.join(folder, file_name + ".steps"), "w") as file:
+            for name, how in trained.items():
+                losses = train(*models[how.pop("model", file_name)], **how)
+                file.write(" ".join([name] + [f"{loss:.9g}" for loss in losses]) + "\n")

@@ -1,4 +1,5 @@
-/* Kernels of embedding and head: rows of tokens gathered and their gradients scattered, the loss of a row of logits. */
+/* Kernels of embedding and head: rows of tokens gathered and their gradients scattered, the loss of a row of logits;
+ * whole, and of the part of a vocabulary that one tensor parallel rank has. */
 #include "gpu/kernel_tests.h"
 
 #include <math.h>
@@ -20,8 +21,14 @@ static int32_t sort_tokens(const int32_t *tokens, int32_t rows, int32_t vocab, i
     return distinct;
 }
 
-static void test_embedding(int32_t rows, uint32_t sequence, uint32_t width, int32_t vocab, enum dtp_element element,
-                           bool positions)
+/* A rank has `count` tokens from `first` on. */
+struct part {
+    uint32_t first, count;
+};
+
+/* The table is a part's; tokens are of the whole vocabulary. */
+static void test_embedding(int32_t rows, uint32_t sequence, uint32_t width, int32_t vocab, struct part part,
+                           enum dtp_element element, bool positions)
 {
     enum dtp_element of_gradient = positions ? DTP_ELEMENT_FP32 : element;
     int32_t *tokens = malloc((size_t)rows * 4), *order = malloc((size_t)rows * 4),
@@ -30,9 +37,10 @@ static void test_embedding(int32_t rows, uint32_t sequence, uint32_t width, int3
         tokens[i] = (int32_t)random_below(1 + random_below((uint32_t)vocab));
     int32_t distinct = sort_tokens(tokens, rows, vocab, order, starts);
 
-    case_begin("embedding %s %d x %u of %d%s", named(element), rows, width, vocab, positions ? ", positions" : "");
+    case_begin("embedding %s %d x %u of %u from %u%s", named(element), rows, width, part.count, part.first,
+               positions ? ", positions" : "");
     struct tensor *ids = integers("tokens", tokens, (uint64_t)rows),
-                  *table = input("table", element, (uint64_t)vocab * width, 1);
+                  *table = input("table", element, (uint64_t)part.count * width, 1);
     struct tensor *position = input("positions", element, (uint64_t)sequence * width, 1);
     struct tensor *y = result("result", element, (uint64_t)rows * width, ulps_of(element), 0);
     struct dtp_embedding_args a[SIDES];
@@ -43,14 +51,15 @@ static void test_embedding(int32_t rows, uint32_t sequence, uint32_t width, int3
                                            .result = y->at[s],
                                            .rows = (uint64_t)rows,
                                            .width = width,
-                                           .vocab = (uint32_t)vocab,
+                                           .vocab = part.count,
                                            .sequence = sequence,
                                            .scale = width % 2 ? 3 : 1,
                                            .element = element,
-                                           .result_element = element};
+                                           .result_element = element,
+                                           .first_token = part.first};
     VERIFY(embedding, a);
 
-    case_begin("embedding_backward %s %d x %u of %d%s", named(element), rows, width, vocab,
+    case_begin("embedding_backward %s %d x %u of %u from %u%s", named(element), rows, width, part.count, part.first,
                positions ? ", positions" : "");
     double sum_error = 16 * EPSILON * sqrt((double)rows), ulps = ulps_of(of_gradient);
     ids = integers("tokens", tokens, (uint64_t)rows);
@@ -59,7 +68,7 @@ static void test_embedding(int32_t rows, uint32_t sequence, uint32_t width, int3
     struct tensor *count = integers("distinct", &distinct, 1),
                   *gradient = input("gradient", element, (uint64_t)rows * width, 1);
     struct tensor *of_table =
-        updated(input("table gradient", of_gradient, (uint64_t)vocab * width, 1), ulps, sum_error);
+        updated(input("table gradient", of_gradient, (uint64_t)part.count * width, 1), ulps, sum_error);
     struct tensor *of_position =
         !positions  ? NULL
         : width % 2 ? updated(input("positions gradient", of_gradient, (uint64_t)sequence * width, 1), ulps, sum_error)
@@ -75,12 +84,13 @@ static void test_embedding(int32_t rows, uint32_t sequence, uint32_t width, int3
                                                        .positions_gradient = positions ? of_position->at[s] : NULL,
                                                        .rows = (uint64_t)rows,
                                                        .width = width,
-                                                       .vocab = (uint32_t)vocab,
+                                                       .vocab = part.count,
                                                        .sequence = sequence,
                                                        .scale = width % 2 ? 3 : 1,
                                                        .element = element,
                                                        .gradient_element = of_gradient,
-                                                       .accumulate_positions = width % 2};
+                                                       .accumulate_positions = width % 2,
+                                                       .first_token = part.first};
     VERIFY(embedding_backward, back);
     free(tokens), free(order), free(starts);
 }
@@ -89,10 +99,14 @@ void test_embeddings(void)
 {
     for (int k = 0; k < 4; k++) {
         enum dtp_element element = k & 1 ? halves : DTP_ELEMENT_FP32;
-        test_embedding(1, 1, 16, 5, element, k & 2);
-        test_embedding(66, 33, 768, 50257 >> 4, element, k & 2);
-        test_embedding(510, 255, 80, 7, element, k & 2); /* each token many times */
-        test_embedding(99, 33, 129, 300, element, k & 2);
+        test_embedding(1, 1, 16, 5, (struct part){0, 5}, element, k & 2);
+        test_embedding(66, 33, 768, 50257 >> 4, (struct part){0, 50257 >> 4}, element, k & 2);
+        test_embedding(510, 255, 80, 7, (struct part){0, 7}, element, k & 2); /* each token many times */
+        test_embedding(99, 33, 129, 300, (struct part){0, 300}, element, k & 2);
+        test_embedding(66, 33, 768, 50257 >> 4, (struct part){0, 50257 >> 5}, element, k & 2);
+        test_embedding(510, 255, 80, 8, (struct part){2, 2}, element, k & 2);
+        test_embedding(99, 33, 129, 300, (struct part){225, 75}, element, k & 2);   /* the last of four */
+        test_embedding(33, 33, 64, 300, (struct part){100000, 75}, element, k & 2); /* of which no token is */
     }
 }
 
@@ -123,6 +137,66 @@ static void test_loss(uint64_t rows, uint32_t vocab, uint32_t stride, enum dtp_e
     free(aims);
 }
 
+/* Each part says of each row what the loss needs of it; what one says is compared, and what all said is read when the
+ * gradients of one part are made. */
+static void test_loss_in_parts(uint64_t rows, uint32_t vocab, uint32_t part_count, uint32_t at,
+                               enum dtp_element element)
+{
+    uint32_t width = vocab / part_count, stride = (width + 7) / 8 * 8;
+    float softcap = rows % 2 ? 3 : 0;
+    int32_t *aims = malloc(rows * 4);
+    struct dtp_loss_part *said = calloc(rows * part_count, sizeof *said);
+    void *own = malloc(rows * stride * 4);
+    for (uint64_t i = 0; i < rows; i++)
+        aims[i] = i % 5 == 4 ? -1 : (int32_t)random_below(vocab);
+    aims[0] = (int32_t)(at * width);
+    case_begin("loss_parts %s %llu x %u of %u parts", named(element), (unsigned long long)rows, width, part_count);
+    struct tensor *logits = input("logits", element, rows * stride, 4), *targets = integers("targets", aims, rows);
+    struct tensor *part = result("part", DTP_ELEMENT_FP32, 3 * rows, 64, 64 * EPSILON);
+    struct dtp_loss_parts_args a[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        a[s] = (struct dtp_loss_parts_args){.logits = logits->at[s],
+                                            .targets = targets->at[s],
+                                            .part = part->at[s],
+                                            .rows = rows,
+                                            .vocab = width,
+                                            .stride = stride,
+                                            .first_token = at * width,
+                                            .softcap = softcap,
+                                            .element = element};
+    VERIFY(loss_parts, a);
+    for (uint32_t p = 0; p < part_count; p++) {
+        struct dtp_loss_parts_args other = a[HOST];
+        other.part = said + p * rows;
+        other.first_token = p * width;
+        other.logits = own;
+        fill_random(own, element, rows * stride, 4);
+        dtp_reference_loss_parts(NULL, &other, NULL);
+    }
+    case_begin("loss %s %llu x %u of %u parts", named(element), (unsigned long long)rows, width, part_count);
+    logits = updated(input("logits", element, rows * stride, 4), ulps_of(element) + (element == DTP_ELEMENT_FP32) * 60,
+                     4 * EPSILON);
+    targets = integers("targets", aims, rows);
+    struct tensor *parts = bytes_of("parts", said, rows * part_count * sizeof *said),
+                  *row_loss = result("row loss", DTP_ELEMENT_FP32, rows, 4, 64 * EPSILON);
+    struct dtp_loss_args b[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        b[s] = (struct dtp_loss_args){.logits = logits->at[s],
+                                      .targets = targets->at[s],
+                                      .row_loss = row_loss->at[s],
+                                      .rows = rows,
+                                      .vocab = width,
+                                      .stride = stride,
+                                      .scale = 0.5f,
+                                      .softcap = softcap,
+                                      .element = element,
+                                      .parts = parts->at[s],
+                                      .part_count = part_count,
+                                      .first_token = at * width};
+    VERIFY(loss, b);
+    free(aims), free(said), free(own);
+}
+
 void test_losses(void)
 {
     for (int k = 0; k < 2; k++) {
@@ -136,5 +210,10 @@ void test_losses(void)
         if (!small)
             test_loss(270, 128256, 128256, element);
         test_loss(small ? 1 : 140, 200019, 200064, element); /* longer than shared memory */
+        test_loss_in_parts(6, 64, 2, 1, element);
+        test_loss_in_parts(7, 52, 4, 0, element); /* 13 tokens of rows of 16 */
+        test_loss_in_parts(small ? 3 : 300, 32000, 4, 3, element);
+        test_loss_in_parts(small ? 2 : 301, 50264, 2, 1, element);
+        test_loss_in_parts(small ? 1 : 140, 400128, 2, 0, element);
     }
 }

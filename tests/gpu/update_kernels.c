@@ -162,6 +162,84 @@ static void test_adamw8(uint64_t blocks, int mode, bool plain)
         VERIFY(adamw8, a);
 }
 
+static void test_sgd_momentum(uint64_t count, int mode)
+{
+    const enum dtp_element element = mode ? halves : DTP_ELEMENT_FP32;
+    case_begin("sgd with momentum %s %llu", named(element), (unsigned long long)count);
+    struct dtp_step_scalars of_step = {.learning_rate = 1e-2f, .step = 3, .seed = 11, .clip_scale = 0.6f};
+    struct tensor *scalars = bytes_of("scalars", &of_step, sizeof of_step),
+                  *gradient = input("gradient", element, count, 1);
+    struct tensor *weights = updated(input("weights", element, count, 1), ulps_of(element), 8 * EPSILON),
+                  *momentum = updated(input("momentum", element, count, 1), ulps_of(element), 8 * EPSILON);
+    struct dtp_adamw_args a[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        a[s] = (struct dtp_adamw_args){.gradient = gradient->at[s],
+                                       .weights = weights->at[s],
+                                       .moment1 = momentum->at[s],
+                                       .count = count,
+                                       .beta1 = 0.9f,
+                                       .decay = 0.1f,
+                                       .range_count = 1,
+                                       .range_begin = {0},
+                                       .range_end = {count / 3},
+                                       .scalars = scalars->at[s],
+                                       .gradient_element = element,
+                                       .weight_element = element,
+                                       .moment_element = element};
+    VERIFY(sgd, a);
+}
+
+/* The three passes of Muon, without products between them. Sums of squares are cut alike on both sides. */
+static void test_muon(uint64_t count, int mode)
+{
+    const enum dtp_element element = mode ? halves : DTP_ELEMENT_FP32;
+    case_begin("muon %s %llu", named(element), (unsigned long long)count);
+    struct dtp_step_scalars of_step = {.learning_rate = 1e-2f, .step = 3, .seed = 11, .clip_scale = 0.6f};
+    struct tensor *scalars = bytes_of("scalars", &of_step, sizeof of_step),
+                  *gradient = input("gradient", element, count, 1);
+    struct tensor *momentum = updated(input("momentum", element, count, 1), ulps_of(element), 8 * EPSILON);
+    struct tensor *update = result("update", DTP_ELEMENT_BF16, count, 2, 1e-6),
+                  *partial = result("partial", DTP_ELEMENT_FP32, DTP_SQUARE_SUM_PARTIALS, 2e4, 1e-2);
+    struct tensor *weights = updated(input("weights", element, count, 1), ulps_of(element), 1e-3);
+    struct dtp_muon_momentum_args m[SIDES];
+    struct dtp_muon_unit_args u[SIDES];
+    struct dtp_adamw_args a[SIDES];
+    for (int s = 0; s < SIDES; s++) {
+        m[s] = (struct dtp_muon_momentum_args){.gradient = gradient->at[s],
+                                               .momentum = momentum->at[s],
+                                               .result = update->at[s],
+                                               .partial = partial->at[s],
+                                               .count = count,
+                                               .factor = 0.95f,
+                                               .scalars = scalars->at[s],
+                                               .gradient_element = element,
+                                               .momentum_element = element};
+        u[s] = (struct dtp_muon_unit_args){
+            .values = update->at[s], .partial = partial->at[s], .count = count, .scalars = scalars->at[s]};
+        a[s] = (struct dtp_adamw_args){.gradient = update->at[s],
+                                       .weights = weights->at[s],
+                                       .count = count,
+                                       .decay = 0.1f,
+                                       .factor = 3,
+                                       .range_count = 1,
+                                       .range_begin = {0},
+                                       .range_end = {count},
+                                       .scalars = scalars->at[s],
+                                       .gradient_element = DTP_ELEMENT_BF16,
+                                       .weight_element = element};
+    }
+    int status = dtp_reference_muon_momentum(NULL, &m[HOST], NULL) || dtp_reference_muon_unit(NULL, &u[HOST], NULL) ||
+                 dtp_reference_sgd(NULL, &a[HOST], NULL);
+    for (int round = 0; round < 2; round++) {
+        restore_device();
+        status = status ? status : dtp_cuda_muon_momentum(NULL, &m[DEVICE], NULL);
+        status = status ? status : dtp_cuda_muon_unit(NULL, &u[DEVICE], NULL);
+        status = status ? status : dtp_cuda_sgd(NULL, &a[DEVICE], NULL);
+        keep_round(round);
+    }
+    compare(status);
+}
+
 static void test_skipped_step(void)
 {
     case_begin("adamw skipped");
@@ -188,6 +266,11 @@ void test_optimizer(void)
             test_adamw8(1, mode, plain);
             test_adamw8(small ? 40 : 9000, mode, plain);
         }
+    }
+    for (int mode = 0; mode < 2; mode++) {
+        test_sgd_momentum(1003, mode);
+        test_muon(64, mode);
+        test_muon(small ? 96 * 688 : 4096 * 1000, mode);
     }
     for (int mode = 0; mode < 8; mode++) {
         test_adamw(1, 0, mode);
@@ -217,6 +300,66 @@ static void test_sum_parts(uint64_t count, uint32_t part_count, enum dtp_element
                                            .total_element = of_total,
                                            .accumulate = accumulate};
     VERIFY(sum_parts, a);
+}
+
+/* Rows or columns of a factor; numbers that are drawn are never nearly dependent, and sums are double on both sides. */
+static void test_orthogonalize(uint64_t length, uint32_t vectors, bool by_columns)
+{
+    case_begin("orthogonalize %u %s of %llu", vectors, by_columns ? "columns" : "rows", (unsigned long long)length);
+    struct tensor *values = updated(input("values", DTP_ELEMENT_FP32, length * vectors, 1), 16, 64 * EPSILON);
+    struct dtp_orthogonalize_args a[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        a[s] = (struct dtp_orthogonalize_args){.values = (float *)values->at[s],
+                                               .length = length,
+                                               .element_stride = by_columns ? vectors : 1,
+                                               .vector_stride = by_columns ? 1 : length,
+                                               .vectors = vectors};
+    VERIFY(orthogonalize, a);
+}
+
+/* Columns of a part: runs of its width, whole rows apart; the same numbers as in the whole tensor. */
+static void test_initialise_part(uint64_t rows, uint64_t run, uint64_t stride, enum dtp_element element)
+{
+    case_begin("initialise %s %llu rows of %llu of %llu", named(element), (unsigned long long)rows,
+               (unsigned long long)run, (unsigned long long)stride);
+    uint64_t first = stride - run;
+    struct tensor *part = result("part", element, rows * run, 1, 0),
+                  *whole = result("whole", element, rows * stride, 1, 0);
+    struct dtp_initialise_args a[SIDES], b[SIDES];
+    for (int s = 0; s < SIDES; s++) {
+        a[s] = (struct dtp_initialise_args){.values = part->at[s],
+                                            .count = rows * run,
+                                            .first_element = 5 + first,
+                                            .seed = 3,
+                                            .tensor = 9,
+                                            .deviation = 0.02f,
+                                            .element = element,
+                                            .run = run,
+                                            .stride = stride};
+        b[s] = a[s];
+        b[s].values = whole->at[s];
+        b[s].count = rows * stride;
+        b[s].first_element = 5;
+        b[s].run = b[s].stride = 0;
+    }
+    int status = dtp_reference_initialise(NULL, &a[HOST], NULL) || dtp_reference_initialise(NULL, &b[HOST], NULL);
+    for (int round = 0; round < 2; round++) {
+        restore_device();
+        status = status ? status : dtp_cuda_initialise(NULL, &a[DEVICE], NULL);
+        status = status ? status : dtp_cuda_initialise(NULL, &b[DEVICE], NULL);
+        keep_round(round);
+    }
+    compare(status);
+    size_t size = element == DTP_ELEMENT_FP32 ? 4 : 2;
+    for (uint64_t row = 0; row < rows; row++) {
+        const char *of_part = (const char *)part->of_round[1] + row * run * size;
+        const char *of_whole = (const char *)whole->of_round[1] + (row * stride + first) * size;
+        if (memcmp(of_part, of_whole, run * size) != 0) {
+            printf("row %llu of the part is not that of the whole\n", (unsigned long long)row);
+            failures++;
+            return;
+        }
+    }
 }
 
 static void test_elementwise(uint64_t count, enum dtp_element from, enum dtp_element to)
@@ -265,7 +408,16 @@ static void test_elementwise(uint64_t count, enum dtp_element from, enum dtp_ele
 
 void test_elementwises(void)
 {
+    const uint32_t vectors[] = {1, 2, 4, 32};
+    for (size_t i = 0; i < COUNT(vectors) - small; i++)
+        for (uint64_t length = 33; length < 50000; length = length * 37 + 5)
+            test_orthogonalize(length, vectors[i], (length + i) % 2);
     const uint64_t counts[] = {1, 7, 4096, 100003};
+    for (int k = 0; k < 2; k++) {
+        test_initialise_part(1, 1, 2, k ? halves : DTP_ELEMENT_FP32);
+        test_initialise_part(7, 3, 9, k ? halves : DTP_ELEMENT_FP32);
+        test_initialise_part(33, 1024, 4096, k ? halves : DTP_ELEMENT_FP32);
+    }
     for (size_t i = 0; i < COUNT(counts) - small; i++)
         for (int k = 0; k < 4; k++)
             test_elementwise(counts[i], k & 1 ? halves : DTP_ELEMENT_FP32, k & 2 ? halves : DTP_ELEMENT_FP32);

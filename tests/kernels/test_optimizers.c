@@ -99,9 +99,75 @@ static void test_sgd(void **state)
     assert_true(weights[0] == 10 - 0.5f * (1 + 1.25f) && weights[1] == 11);
 }
 
+/* The step is 0.75 m + 0.25 g + 0.125 w: of m = 8, g = 4, w = 8 it is 6 + 1 + 1 = 8, which is the new momentum too. */
+static void test_sgd_with_momentum(void **state)
+{
+    (void)state;
+    float gradient[] = {4, 4}, weights[] = {8, 8}, momentum[] = {8, 0};
+    struct dtp_step_scalars scalars = {.learning_rate = 0.5f, .clip_scale = 0.25f};
+    struct dtp_adamw_args a = {.gradient = gradient,
+                               .weights = weights,
+                               .moment1 = momentum,
+                               .beta1 = 0.75f,
+                               .count = 2,
+                               .decay = 0.125f,
+                               .range_count = 1,
+                               .range_begin = {0},
+                               .range_end = {1},
+                               .scalars = &scalars};
+    assert_int_equal(dtp_reference_sgd(NULL, &a, NULL), 0);
+    assert_true(momentum[0] == 8 && weights[0] == 4 && momentum[1] == 1 && weights[1] == 7.5f);
+    scalars.skip = 1;
+    dtp_reference_sgd(NULL, &a, NULL);
+    assert_true(momentum[0] == 8 && weights[0] == 4);
+}
+
+/* Momentum 0.75, gradients 4 and 8 clipped to 1 and 2: momenta 8 + 0.25 (1 - 8) = 6.25 and 0 + 0.5 = 0.5, of which
+ * 1 + 0.75 (6.25 - 1) = 4.9375 and 2 + 0.75 (0.5 - 2) = 0.875 go on, their squares 24.37890625 and 0.765625. The root
+ * of the sum is 5.0144, in bf16 5; quotients 0.9875 and 0.175 are 0.98828125 and 0.1748046875 there. With 16 on top of
+ * their factor 2 weights move by 0.5 (2 x 0.98828125 + 0.125 w). */
+static void test_muon(void **state)
+{
+    (void)state;
+    float gradient[] = {4, 8}, momentum[] = {8, 0}, partial[DTP_SQUARE_SUM_PARTIALS], weights[] = {16, 16};
+    uint16_t update[2];
+    struct dtp_step_scalars scalars = {.learning_rate = 0.5f, .clip_scale = 0.25f};
+    struct dtp_muon_momentum_args m = {.gradient = gradient,
+                                       .momentum = momentum,
+                                       .result = update,
+                                       .partial = partial,
+                                       .count = 2,
+                                       .factor = 0.75f,
+                                       .scalars = &scalars};
+    struct dtp_muon_unit_args u = {.values = update, .partial = partial, .count = 2, .scalars = &scalars};
+    struct dtp_adamw_args step = {.gradient = update,
+                                  .weights = weights,
+                                  .count = 2,
+                                  .decay = 0.125f,
+                                  .factor = 2,
+                                  .range_count = 1,
+                                  .range_begin = {0},
+                                  .range_end = {1},
+                                  .scalars = &scalars,
+                                  .gradient_element = DTP_ELEMENT_BF16};
+    assert_int_equal(dtp_reference_muon_momentum(NULL, &m, NULL), 0);
+    assert_true(momentum[0] == 6.25f && momentum[1] == 0.5f);
+    assert_true(dtp_bf16_to_float(update[0]) == 4.9375f && dtp_bf16_to_float(update[1]) == 0.875f);
+    assert_true(partial[0] == 24.37890625f && partial[1] == 0.765625f && partial[2] == 0 && partial[511] == 0);
+    assert_int_equal(dtp_reference_muon_unit(NULL, &u, NULL), 0);
+    assert_true(dtp_bf16_to_float(update[0]) == 0.98828125f && dtp_bf16_to_float(update[1]) == 0.1748046875f);
+    assert_int_equal(dtp_reference_sgd(NULL, &step, NULL), 0);
+    assert_true(weights[0] == 16 - 0.5f * (2 * 0.98828125f + 2) && weights[1] == 16 - 0.1748046875f);
+    scalars.skip = 1;
+    dtp_reference_muon_momentum(NULL, &m, NULL);
+    dtp_reference_muon_unit(NULL, &u, NULL);
+    assert_true(momentum[0] == 6.25f && dtp_bf16_to_float(update[0]) == 0.98828125f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_maps), cmocka_unit_test(test_first_step_of_adamw8),
-                                       cmocka_unit_test(test_sgd)};
+                                       cmocka_unit_test(test_sgd), cmocka_unit_test(test_sgd_with_momentum),
+                                       cmocka_unit_test(test_muon)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,6 +28,13 @@ struct elastic_run {
     char folder[2048], memory[2100]; /* of its files; of its snapshots */
 };
 
+/* What ranks run on: cores, unless GPUs are asked for ("--device cuda --share-gpu"). */
+static inline const char *elastic_device(void)
+{
+    const char *given = getenv("DTPLAN_TEST_DEVICE");
+    return given ? given : "--device host --threads 1";
+}
+
 static inline double elastic_now_s(void)
 {
     struct timespec t;
@@ -58,8 +65,8 @@ static inline void elastic_become(const struct elastic_run *run, const char *wor
     elastic_redirect(run, "out", STDOUT_FILENO);
     elastic_redirect(run, "err", STDERR_FILENO);
     bool elastic = strstr(words, "--elastic") != NULL;
-    snprintf(line, sizeof line, "%s/dtplan-exec --data-directory %s/scenarios --device host --threads 1 %s %s %s %s",
-             TEST_BINARY_DIR, TEST_SOURCE_DIR, elastic ? "--snapshots" : "", elastic ? run->memory : "", model, words);
+    snprintf(line, sizeof line, "%s/dtplan-exec --data-directory %s/scenarios %s %s %s %s %s", TEST_BINARY_DIR,
+             TEST_SOURCE_DIR, elastic_device(), elastic ? "--snapshots" : "", elastic ? run->memory : "", model, words);
     for (char *word = strtok(line, " "); word && argc < 127; word = strtok(NULL, " "))
         argv[argc++] = word;
     argv[argc] = NULL;

@@ -3,8 +3,9 @@
 #ifndef TEST_FROZEN_ADAPTERS_H
 #define TEST_FROZEN_ADAPTERS_H
 
-static const enum dtp_key frozen_adapter_keys[] = {DTP_KEY_lora_alpha,   DTP_KEY_lora_targets, DTP_KEY_lora_dtype,
-                                                   DTP_KEY_lora_dropout, DTP_KEY_base,         DTP_KEY_train_ends};
+static const enum dtp_key frozen_adapter_keys[] = {DTP_KEY_lora_alpha,    DTP_KEY_lora_targets, DTP_KEY_lora_dtype,
+                                                   DTP_KEY_lora_dropout,  DTP_KEY_base,         DTP_KEY_train_ends,
+                                                   DTP_KEY_gptq_operators};
 
 static inline bool frozen_of_adapters(enum dtp_key key)
 {
@@ -18,7 +19,8 @@ static inline bool frozen_of_adapters(enum dtp_key key)
 static inline bool frozen_came_later(enum dtp_key key)
 {
     return key == DTP_KEY_layout_order || key == DTP_KEY_schedule || key == DTP_KEY_microbatch_group ||
-           key == DTP_KEY_stages || key == DTP_KEY_fast_kernels || frozen_of_adapters(key) || key == DTP_KEY_cp_comm ||
+           key == DTP_KEY_stages || key == DTP_KEY_fast_kernels || key == DTP_KEY_narrow_logits ||
+           key == DTP_KEY_transformers_layers || frozen_of_adapters(key) || key == DTP_KEY_cp_comm ||
            key == DTP_KEY_post_validation || (key >= DTP_KEY_qk_layer_norm && key <= DTP_KEY_norm_without_weight);
 }
 
@@ -46,6 +48,14 @@ static inline void frozen_keep_adapted(struct frozen_job *job)
     bool adapted = job->value[DTP_KEY_lora][0], ends = job->value[DTP_KEY_train_ends][0];
     for (size_t i = 0; !adapted && i < sizeof frozen_adapter_keys / sizeof *frozen_adapter_keys; i++)
         job->value[frozen_adapter_keys[i]][0] = '\0';
+    bool other = job->value[DTP_KEY_tp][0] || job->value[DTP_KEY_pp][0] || job->value[DTP_KEY_cp][0] ||
+                 frozen_is(job, DTP_KEY_megatron_layers, "true") || frozen_is(job, DTP_KEY_loss, "chunked") ||
+                 strncmp(job->value[DTP_KEY_checkpointing], "selective", 9) == 0 ||
+                 strncmp(job->value[DTP_KEY_checkpointing], "every", 5) == 0;
+    if (other)
+        job->value[DTP_KEY_transformers_layers][0] = '\0';
+    if (frozen_is(job, DTP_KEY_loss, "fused"))
+        job->value[DTP_KEY_narrow_logits][0] = '\0';
     if (!adapted)
         return;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
@@ -56,6 +66,8 @@ static inline void frozen_keep_adapted(struct frozen_job *job)
         job->value[DTP_KEY_precision][0] = '\0';
     if (frozen_is(job, DTP_KEY_checkpointing, "selective"))
         job->value[DTP_KEY_checkpointing][0] = '\0';
+    if (!frozen_is(job, DTP_KEY_base, "int4"))
+        job->value[DTP_KEY_gptq_operators][0] = '\0';
     if (ends) /* of a head of its own, in the dtype of the base */
         job->value[DTP_KEY_lora_dtype][0] = job->value[DTP_KEY_tied_head][0] = '\0';
 }

@@ -24,6 +24,7 @@ static inline bool random_adapters(struct random_job *job)
     a->base = (enum dtp_base)random_below(DTP_BASE_COUNT);
     a->dropout = random_below(4) ? 0 : 0.05;
     a->train_ends = random_below(4) == 0;
+    a->gptq_operators = a->base == DTP_BASE_INT4 && random_bool();
     return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK;
 }
 
@@ -48,6 +49,26 @@ static inline bool random_peft(struct random_job *job)
     if (plan.precision.compute == DTP_FP8)
         dtp_precision_recipe("bf16", &plan.precision);
     job->transformer.norm_place = DTP_NORMS_BEFORE, job->transformer.final_softcap = 0;
+    plan.narrow_logits = plan.loss == DTP_LOSS_EAGER && random_bool();
+    job->plan = plan;
+    return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK;
+}
+
+/* And under DeepSpeed's engine, which casts the whole model. */
+static inline bool random_peft_deepspeed(struct random_job *job)
+{
+    random_peft(job);
+    struct dtp_plan plan = job->plan;
+    plan.runtime = &dtp_runtime_deepspeed;
+    plan.strategy = random_bool() ? DTP_ZERO1 : DTP_ZERO2;
+    plan.fsdp1 = plan.reshard_after_forward = false, plan.shard_group = 0;
+    plan.deepspeed.transformers_layers = true;
+    plan.deepspeed.overlap_comm = random_bool();
+    plan.deepspeed.reduce_bucket_size = UINT64_C(1) << (10 + random_below(18));
+    plan.adapters.train_ends = false;
+    plan.adapters.dtype = DTP_BF16;
+    plan.optimizer = DTP_ADAMW_FUSED;
+    dtp_precision_recipe(random_bool() ? "bf16-mixed" : "fp16-mixed", &plan.precision);
     job->plan = plan;
     return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK;
 }

@@ -213,12 +213,13 @@ static inline void random_runtime_choices(const struct dtp_cluster *cluster, str
 /* Fields of keys that one runtime alone reads and that are drawn by name, here or in frozen_jobs.h. Any other is drawn
  * from its row: a key that is new needs nothing here. */
 static const char random_named_fields[] =
-    " compile compile_loss fast_kernels fsdp1 limit_all_gathers keep_root ddp_bucket_view comm_hook powersgd_rank "
+    " compile compile_loss fast_kernels narrow_logits transformers_layers fsdp1 limit_all_gathers keep_root "
+    "ddp_bucket_view comm_hook powersgd_rank "
     "overlap_comm "
     "reduce_bucket_size stage3_max_live_parameters stage3_max_reuse_distance "
     "stage3_prefetch_bucket_size stage3_param_persistence_threshold zero_hpz_partition_size "
     "zero_quantized_weights zero_quantized_gradients pipeline sequence_dtype megatron_layers bf16_optimizer overlap "
-    "flex_dispatcher expert_overlap recompute "
+    "flex_dispatcher expert_overlap recompute graphs "
     "clip_norm gradient_norm loss_chunk "
     "gelu_epilogue stochastic_rounding gradient_stream update_in_backward cuda_graph "
     "atomic_attention matmul_sms collective_ctas symmetric_windows gather_engine reduce_engine ";

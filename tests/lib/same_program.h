@@ -31,7 +31,8 @@ static inline bool same_demand(const struct dtp_demand *a, const struct dtp_dema
            a->attention.keys == b->attention.keys && a->attention.causal == b->attention.causal &&
            a->attention.kernel == b->attention.kernel && a->attention.wide == b->attention.wide &&
            a->attention.atomic == b->attention.atomic && same_number(a->attention.softcap, b->attention.softcap) &&
-           a->memory_kernel == b->memory_kernel && a->recompute == b->recompute && a->form == b->form;
+           a->memory_kernel == b->memory_kernel && a->recompute == b->recompute && a->form == b->form &&
+           a->issue == b->issue;
 }
 
 static inline bool same_op(const struct dtp_program *p, const struct dtp_op *a, const struct dtp_program *q,

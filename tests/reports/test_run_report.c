@@ -91,6 +91,35 @@ static void test_json(void **state)
     free(text);
 }
 
+/* Ranks that share a GPU take turns: their times are said to mean nothing, and stand beside no prediction. */
+static void test_shared_gpus_are_not_compared(void **state)
+{
+    size_t bytes;
+    (void)state;
+    outcome.ranks_a_gpu = 2;
+    report.split_known = false;
+    assert_false(dtp_run_report_comparable(&report));
+    struct dtp_page page = {.file = open_memstream(&text, &bytes)};
+    dtp_run_text(&report, &page);
+    fclose(page.file);
+    contains("GPUs are shared, by 2 ranks each");
+    contains("tokens/s, which mean nothing: GPUs are shared");
+    contains("arena");
+    assert_null(strstr(text, "what the driver says"));
+    assert_null(strstr(text, "0.909"));
+    assert_null(strstr(text, "MFU"));
+    free(text);
+    FILE *file = open_memstream(&text, &bytes);
+    assert_int_equal(dtp_run_json(&report, file, &faults), DTP_OK);
+    fclose(file);
+    contains("\"ranks_a_gpu\": 2");
+    contains("\"predicted_step_s\": null");
+    free(text);
+    outcome.ranks_a_gpu = 1;
+    report.split_known = true;
+    assert_true(dtp_run_report_comparable(&report));
+}
+
 /* What a host needs is no prediction of a GPU's time. */
 static void test_a_host_is_not_compared(void **state)
 {
@@ -110,6 +139,7 @@ static void test_a_host_is_not_compared(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_text), cmocka_unit_test(test_json),
+                                       cmocka_unit_test(test_shared_gpus_are_not_compared),
                                        cmocka_unit_test(test_a_host_is_not_compared)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -193,6 +193,34 @@ static void test_reports(void **state)
     free(text);
 }
 
+/* Of ranks that shared a GPU bytes are judged and no time is, which no column shows. */
+static void test_shared_gpus_are_judged_by_bytes(void **state)
+{
+    struct dtp_validation_bounds bounds = dtp_validation_bounds_default();
+    struct dtp_validation row;
+    char *text;
+    size_t bytes;
+    (void)state;
+    outcome.ranks_a_gpu = 4;
+    row = row_of_report();
+    outcome.ranks_a_gpu = 1;
+    assert_int_equal(row.compared, 0);
+    assert_int_equal(row.ranks_a_gpu, 4);
+    assert_true(isnan(row.step_s[DTP_VALIDATION_MEASURED]) && isfinite(row.step_s[DTP_VALIDATION_PREDICTED]));
+    assert_true(isnan(dtp_validation_step_error(&row)));
+    assert_true(dtp_validation_judge(&row, &bounds));
+    row.arena_bytes[DTP_VALIDATION_MEASURED]++;
+    assert_false(dtp_validation_judge(&row, &bounds));
+    row.arena_bytes[DTP_VALIDATION_MEASURED]--;
+    dtp_validation_judge(&row, &bounds);
+    struct dtp_page page = {.file = open_memstream(&text, &bytes)};
+    dtp_validation_text(&row, 1, &bounds, &page);
+    fclose(page.file);
+    assert_non_null(strstr(text, "ranks shared GPUs, and times mean nothing"));
+    assert_null(strstr(text, "-20.0"));
+    free(text);
+}
+
 /* Runs whose names say the same are told apart by what was typed for one and not for the other. */
 static void test_like_names_are_told_apart(void **state)
 {
@@ -225,6 +253,7 @@ int main(void)
                                        cmocka_unit_test(test_rows_without_a_program_are_read),
                                        cmocka_unit_test(test_a_broken_file_is_refused),
                                        cmocka_unit_test(test_reports),
+                                       cmocka_unit_test(test_shared_gpus_are_judged_by_bytes),
                                        cmocka_unit_test(test_like_names_are_told_apart)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

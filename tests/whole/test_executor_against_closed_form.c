@@ -131,6 +131,43 @@ static void draw_adapted(struct random_job *job, int i)
     random_executor_adapted_job(job);
 }
 
+/* SGD with momentum of any plan, Muon of those whose ranks have the whole model. */
+static void draw_optimized(struct random_job *job, int i)
+{
+    for (;;) {
+        assert_true(random_executor_job(job));
+        struct dtp_plan plan = job->asked;
+        plan.offload = DTP_OFFLOAD_NONE;
+        plan.optimizer = i % 3 ? DTP_MUON : DTP_MOMENTUM;
+        if (i % 3) {
+            plan.strategy = DTP_DDP, plan.shard_group = 0, plan.executor.update_in_backward = false;
+            plan.executor.gather_engine = plan.executor.reduce_engine = DTP_ENGINE_SM;
+        }
+        job->asked = job->plan = plan;
+        if (dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK &&
+            dtp_executor_check(&job->transformer, &job->cluster, &job->plan, NULL) == DTP_OK)
+            return;
+    }
+}
+
+static void test_optimized_arena(void **state)
+{
+    (void)state;
+    check_arenas(draw_optimized, 85);
+}
+
+static void draw_experts(struct random_job *job, int i)
+{
+    (void)i;
+    random_executor_expert_job(job);
+}
+
+static void test_expert_arena(void **state)
+{
+    (void)state;
+    check_arenas(draw_experts, 80);
+}
+
 static void test_adapted_arena(void **state)
 {
     (void)state;
@@ -184,7 +221,8 @@ static void check_work(const struct random_job *job, const struct dtp_program_to
     dtp_executor_work(&job->transformer, &job->cluster, &job->plan, &w);
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
         collectives += (double)totals->count[i];
-    check_equal(totals->matmul_flops, k * (w.matmul_flops + w.recompute_matmul_flops), job);
+    check_equal(totals->matmul_flops,
+                k * (w.matmul_flops + w.recompute_matmul_flops) + w.update_matmul_flops + w.product_flops, job);
     check_equal(totals->attention_flops, k * (w.attention_flops + w.recompute_attention_flops), job);
     check_equal(totals->recompute_flops, k * (w.recompute_matmul_flops + w.recompute_attention_flops), job);
     check_equal(totals->memory_bytes,
@@ -225,6 +263,12 @@ static void test_work_and_traffic(void **state)
 {
     (void)state;
     check_works(draw_any);
+}
+
+static void test_optimized_work_and_traffic(void **state)
+{
+    (void)state;
+    check_works(draw_optimized);
 }
 
 static void test_narrow_work_and_traffic(void **state)
@@ -287,6 +331,12 @@ static void test_cut_work_and_traffic(void **state)
     }
 }
 
+static void test_expert_work_and_traffic(void **state)
+{
+    (void)state;
+    check_works(draw_experts);
+}
+
 static void test_adapted_work_and_traffic(void **state)
 {
     (void)state;
@@ -296,6 +346,8 @@ static void test_adapted_work_and_traffic(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_arena),
+                                       cmocka_unit_test(test_optimized_arena),
+                                       cmocka_unit_test(test_optimized_work_and_traffic),
                                        cmocka_unit_test(test_few_large_spans),
                                        cmocka_unit_test(test_work_and_traffic),
                                        cmocka_unit_test(test_narrow_arena),
@@ -303,6 +355,8 @@ int main(void)
                                        cmocka_unit_test(test_cut_arena),
                                        cmocka_unit_test(test_cut_work_and_traffic),
                                        cmocka_unit_test(test_adapted_arena),
-                                       cmocka_unit_test(test_adapted_work_and_traffic)};
+                                       cmocka_unit_test(test_adapted_work_and_traffic),
+                                       cmocka_unit_test(test_expert_arena),
+                                       cmocka_unit_test(test_expert_work_and_traffic)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

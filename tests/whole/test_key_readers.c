@@ -26,8 +26,8 @@ static const char *const only_keys[] = {
 /* Values that are no key's default: one of them is taken. */
 static bool set_other(enum dtp_key key, struct dtp_draft *draft)
 {
-    static const char *const values[] = {"false", "true", "1",    "2",   "64",  "copy", "cp-tp", "a2a",
-                                         "gpipe", "cost", "bf16", "q+v", "nf4", "fp16", "0.1",   "core_attn"};
+    static const char *const values[] = {"false", "true", "1",   "2",   "64",   "copy", "cp-tp",     "a2a", "gpipe",
+                                         "cost",  "bf16", "q+v", "nf4", "fp16", "0.1",  "core_attn", "attn"};
     const struct dtp_draft standard = {.plan = dtp_plan_default()};
     char why[256];
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)

@@ -263,7 +263,7 @@ static void check_adapted_flops(const struct random_job *job, const struct dtp_p
     double back = p->attention == DTP_ATTENTION_MATH ? 2 : 2.5, flops = 0, below = 0;
     double head = (double)(t->vocab * t->hidden) * (a->train_ends ? 6 : 4);
     struct projection projection[4];
-    bool all = a->train_ends || p->runtime->inputs_require_grad, found = all;
+    bool all = a->train_ends || dtp_plan_layers(p)->inputs_require_grad, found = all;
     for (int i = 0; i < projections_of(t, projection); i++) {
         double once = 0, adapters = 0, into = 0;
         if (i == 2 && t->parallel_block) /* the MLP reads what the layer reads */
@@ -318,18 +318,19 @@ static void test_random_adapters(void **state)
     assert_true(packed > drawn / 8 && sharded > drawn / 12 && below > drawn / 60 && dropped > drawn / 60);
 }
 
-/* Transformers' layers and loss, whole models and adapters. */
+/* Transformers' layers and loss, whole models and adapters, under PyTorch's strategies and DeepSpeed's. */
 static void test_random_peft(void **state)
 {
     (void)state;
     random_seed();
-    int chained = 0, adapted = 0;
+    int chained = 0, adapted = 0, engines = 0;
     for (int plans = 0; plans < DRAWN_JOBS;) {
         struct random_job job;
         struct dtp_program *program;
         struct dtp_program_totals totals;
         assert_true(random_job(&job));
-        if (!random_peft(&job) || dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, NULL) != DTP_OK)
+        bool engine = random_below(4) == 0, resolved = engine ? random_peft_deepspeed(&job) : random_peft(&job);
+        if (!resolved || dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, NULL) != DTP_OK)
             continue;
         bool adapts = dtp_plan_adapts(&job.plan);
         dtp_program_sum(program, &totals);
@@ -342,9 +343,10 @@ static void test_random_peft(void **state)
         check_proofs(&job, program);
         dtp_program_destroy(program);
         plans++;
+        engines += engine && adapts;
         adapted += adapts, chained += dtp_plan_chains_norms(&job.transformer, &job.plan);
     }
-    assert_true(chained > DRAWN_JOBS / 10 && adapted > DRAWN_JOBS / 4);
+    assert_true(chained > DRAWN_JOBS / 10 && adapted > DRAWN_JOBS / 4 && engines > DRAWN_JOBS / 40);
 }
 
 /* Layers with experts beside layers without. */

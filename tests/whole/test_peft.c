@@ -90,6 +90,26 @@ static void test_norm_chain(void **state)
     assert_false(dtp_plan_chains_norms(&t, &plan));
 }
 
+/* Modules of modules_to_save are copies in the base's dtype beside the frozen ones, with gradients and moments of that;
+ * adapters in fp32. All weights 2 x 6,738,415,616; embedding and head again, 2 x 262,144,000; adapters of rank 16 on q,
+ * k, v and o are 32 x 4 x 16 x 8192 = 16,777,216. */
+static void test_trained_ends(void **state)
+{
+    (void)state;
+    const uint64_t all = 6738415616, ends = 262144000, adapters = 16777216;
+    struct dtp_plan plan = trainer(16);
+    dtp_precision_recipe("bf16-mixed", &plan.precision);
+    plan.adapters.train_ends = true;
+    struct dtp_memory memory = predict(&plan, &one_gpu);
+    assert_int_equal(memory.params_bytes, 2 * all + 2 * ends + 4 * adapters);
+    assert_int_equal(memory.grads_bytes, 2 * ends + 4 * adapters);
+    assert_int_equal(memory.optimizer_bytes, 4 * ends + 8 * adapters);
+    plan.runtime = &dtp_runtime_torch,
+    plan.checkpointing = DTP_CHECKPOINT_NONE; /* which trains the modules themselves */
+    memory = predict(&plan, &one_gpu);
+    assert_int_equal(memory.params_bytes, 2 * all + 4 * adapters);
+}
+
 static void assert_refused(struct dtp_plan plan, const char *key)
 {
     static struct dtp_faults faults;
@@ -101,6 +121,70 @@ static void assert_refused(struct dtp_plan plan, const char *key)
         cluster.gpu.peak_flops_per_s[i] = 1e15;
     assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
     assert_non_null(strstr(faults.text[0], key));
+}
+
+/* Logits that stay as the head made them: 2, their copy 2, its cast under autocast 4, log-softmax 4: 12 x 32000 in
+ * place of 14. DeepSpeed has the whole model in 16 bits: 2, 2, 2. What a layer keeps is the same, of the final norm
+ * too. */
+static void test_narrow_logits(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = trainer(16);
+    plan.narrow_logits = true;
+    assert_near(of_a_token(plan), 32 * 2 * 4096 + 12 * 32000 + 6 * 4096);
+    assert_int_equal(dtp_plan_shifted_loss_bytes(&plan), 4);
+    plan.runtime = &dtp_runtime_deepspeed, plan.strategy = DTP_ZERO2;
+    plan.deepspeed.transformers_layers = true;
+    assert_int_equal(dtp_plan_shifted_loss_bytes(&plan), 2);
+    assert_int_equal(dtp_plan_shifted_copy_bytes(&plan), 2);
+    plan.narrow_logits = false;
+    assert_int_equal(dtp_plan_shifted_loss_bytes(&plan), 4);
+}
+
+/* DeepSpeed's ZeRO-2 on one GPU: all weights in fp16, adapters too; of these, 16,777,216, an fp32 master and two
+ * moments: 12 bytes. */
+static void test_deepspeed(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = trainer(16);
+    dtp_precision_recipe("fp16-mixed", &plan.precision);
+    plan.runtime = &dtp_runtime_deepspeed, plan.strategy = DTP_ZERO2, plan.adapters.dtype = DTP_FP16;
+    plan.optimizer = DTP_ADAMW_FUSED;
+    struct dtp_memory memory = predict(&plan, &one_gpu);
+    assert_int_equal(memory.params_bytes, 2 * (UINT64_C(6738415616) + 16777216));
+    assert_int_equal(memory.optimizer_bytes, 12 * 16777216);
+    assert_int_equal(memory.grads_bytes, 2 * 16777216);
+    memory = predict(&plan, &eight_gpus); /* an eighth of what is trained */
+    assert_int_equal(memory.optimizer_bytes, 12 * 16777216 / 8);
+    plan.adapters.dtype = DTP_FP32;
+    assert_refused(plan, "lora_dtype");
+    plan.adapters.dtype = DTP_FP16, plan.strategy = DTP_ZERO3;
+    assert_refused(plan, "lora");
+}
+
+/* Of 2^24 weights in four bits auto-gptq's operators move 16.5 bytes each and hold 3 beside the result; a layer's seven
+ * stay from its replay to its backward, 2 x 202,375,168, which a kernel that unpacks anew does not leave. */
+static void test_gptq(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = trainer(16);
+    plan.adapters.base = DTP_BASE_INT4;
+    uint64_t anew = predict(&plan, &one_gpu).params_bytes;
+    assert_false(dtp_base_stays_unpacked(&plan));
+    plan.adapters.gptq_operators = true;
+    struct dtp_unpacking work = dtp_base_unpacking(&plan, 4096, 4096);
+    assert_true(work.bytes == 16.5 * (1 << 24));
+    assert_int_equal(work.workspace_bytes, 3 << 24);
+    assert_true(dtp_base_stays_unpacked(&plan));
+    assert_int_equal(predict(&plan, &one_gpu).params_bytes, anew);
+    plan.micro_batch = 1; /* little beside the weights: the peak is the layer's backward */
+    plan.sequence = 256;
+    uint64_t kept = predict(&plan, &one_gpu).allocated_peak_bytes;
+    plan.adapters.gptq_operators = false;
+    uint64_t fresh = predict(&plan, &one_gpu).allocated_peak_bytes;
+    assert_true(kept > fresh + 2 * UINT64_C(202375168) / 2 && kept < fresh + 2 * UINT64_C(202375168) + (3 << 26));
+    plan.adapters.base = DTP_BASE_NF4, plan.adapters.gptq_operators = true;
+    assert_refused(plan, "gptq_operators");
 }
 
 static void test_refused(void **state)
@@ -116,13 +200,18 @@ static void test_refused(void **state)
     plan.checkpointing = DTP_CHECKPOINT_SELECTIVE_ATTENTION;
     assert_refused(plan, "checkpointing");
     plan = trainer(16);
+    plan.adapters.train_ends = true, plan.strategy = DTP_FULL_SHARD;
+    assert_refused(plan, "train_ends");
+    plan = trainer(16);
     plan.runtime = &dtp_runtime_torch, plan.fast_kernels = true;
     assert_refused(plan, "fast_kernels");
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_loss), cmocka_unit_test(test_layer),
-                                       cmocka_unit_test(test_norm_chain), cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_loss),          cmocka_unit_test(test_layer),
+                                       cmocka_unit_test(test_norm_chain),    cmocka_unit_test(test_trained_ends),
+                                       cmocka_unit_test(test_narrow_logits), cmocka_unit_test(test_deepspeed),
+                                       cmocka_unit_test(test_gptq),          cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
 #include "plan/rules.h"
 #include "plan/runtime.h"
 #include "runtime/deepspeed/zero3_fetch.h"
+#include "runtime/runtimes.h"
 
 #include <inttypes.h>
 
@@ -143,6 +144,33 @@ static void check_model_parallel(struct dtp_resolver *r)
                         "chunked is not modelled together with tp or pp under runtime deepspeed; use eager or fused");
 }
 
+/* Trainer with --deepspeed (transformers/integrations/deepspeed.py). module.half() or .bfloat16() takes adapters, too
+ * (engine.py, _configure_distributed_model). */
+static void check_transformers(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (p->deepspeed.transformers_layers) {
+        dtp_plan_check_transformers(r);
+        if (p->tp > 1 || p->cp > 1)
+            dtp_plan_refuse(r, "transformers_layers", "with tp or cp above 1 is not modelled; use 1");
+        if (p->deepspeed.megatron_layers)
+            dtp_plan_refuse(r, "transformers_layers", "and megatron_layers exclude each other; leave one out");
+    }
+    if (!dtp_plan_adapts(p))
+        return;
+    if (p->strategy == DTP_ZERO3)
+        dtp_plan_refuse(r, "lora",
+                        "with zero3 under runtime deepspeed is not modelled; use zero2, or full_shard under runtime "
+                        "torch or peft");
+    if (p->deepspeed.bf16_optimizer)
+        dtp_plan_refuse(r, "bf16_optimizer", "with adapters (lora) is not modelled; leave it out");
+    if (p->adapters.dtype != p->precision.params)
+        dtp_plan_refuse(r, "lora_dtype",
+                        "is that of the model under runtime deepspeed, which casts it whole; leave it out");
+    if (p->adapters.train_ends)
+        dtp_plan_refuse(r, "train_ends", "is not modelled under runtime deepspeed; leave it out, or use runtime peft");
+}
+
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -165,6 +193,7 @@ static void check(struct dtp_resolver *r)
                         dtp_optimizer_text(p->optimizer));
     if (p->optimizer == DTP_SGD && p->offload != DTP_OFFLOAD_NONE)
         dtp_plan_refuse(r, "optimizer", "DeepSpeed offloads to its CPU Adam only; use adamw");
+    check_transformers(r);
     check_tensor_parallel(r);
     check_pipeline(r);
     check_model_parallel(r);
@@ -190,6 +219,8 @@ static void derive(struct dtp_plan *p)
     p->accumulate_sync = p->strategy == DTP_ZERO2 || p->strategy == DTP_ZERO3; /* engine.py allreduce_gradients */
     p->deepspeed.overlap_comm = p->deepspeed.overlap_comm || p->strategy == DTP_ZERO3;
     p->deepspeed.pipeline = p->pp > 1;
+    if (dtp_plan_adapts(p))
+        p->deepspeed.transformers_layers = true;
     if (p->deepspeed.megatron_layers) /* query_key_value and dense_h_to_4h are one matmul each */
         p->fused_qkv = p->fused_gate_up = true;
 }
@@ -221,6 +252,8 @@ const struct dtp_runtime dtp_runtime_deepspeed = {
     .reduces_own_dtype = true,
     .wide_scores = true,
     .vocab_multiple = 1,
+    .adapters = true,
+    .transformers = &dtp_runtime_peft,
     .fetches_modules = true,
     .counts_elements = true,
     .reduces_shards_always = true,

@@ -11,12 +11,29 @@ static void add(struct buckets *b, const struct dtp_deepspeed_part *part)
     b->filled = (begins ? 0 : b->filled) + part->elements;
 }
 
+/* Of adapters alone, each matrix' A and B together, as backward goes through the matrices. */
+static uint64_t adapters_count(const struct dtp_transformer *t, const struct dtp_plan *plan,
+                               const struct dtp_deepspeed_parts *parts, struct buckets *b)
+{
+    struct dtp_layer_kind kind;
+    int order[DTP_ZERO3_PARTS], count = dtp_deepspeed_backward_order(parts, order);
+    dtp_layer_kind_of(t, DTP_LAYER_DENSE, false, false, &kind);
+    dtp_plan_adapt_kind(plan, &kind);
+    for (uint64_t layer = 0; layer < t->layers; layer++)
+        for (int i = 0; i < count; i++)
+            if (order[i] < kind.matrices)
+                add(b, &(struct dtp_deepspeed_part){.elements = dtp_adapter_elements(&kind.matrix[order[i]])});
+    return b->count;
+}
+
 uint64_t dtp_buckets_count(const struct dtp_transformer *t, const struct dtp_plan *plan)
 {
     struct dtp_deepspeed_parts parts;
     struct buckets b = {.size = plan->deepspeed.reduce_bucket_size};
     int order[DTP_ZERO3_PARTS];
     dtp_deepspeed_list_parts(t, plan, 1, &parts);
+    if (dtp_plan_adapts(plan))
+        return adapters_count(t, plan, &parts, &b);
     int count = dtp_deepspeed_backward_order(&parts, order);
     add(&b, &parts.root[DTP_ZERO3_HEAD]);
     add(&b, &parts.root[DTP_ZERO3_VECTORS]);

@@ -19,7 +19,7 @@
 
 struct dtp_lower_ipg {
     struct dtp_lower_host host;       /* first: lower_infinity.h */
-    uint64_t elements, partition;     /* of the model; of this rank */
+    uint64_t elements, partition;     /* that are trained: of the model; of this rank */
     uint64_t bucket, filled, reduced; /* elements of a bucket, in the current one, in those before it */
     dtp_buffer_id bucket_buffer[2];
     dtp_buffer_id oversized; /* the gradient that is the current bucket by itself */
@@ -42,13 +42,13 @@ static enum dtp_status make(struct dtp_lowering *l)
     struct dtp_lower_ipg *ipg = l->own = calloc(1, sizeof *ipg);
     if (!ipg)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
-    ipg->elements = l->transformer->layers * l->block.all_elements + l->root.all_elements;
+    ipg->elements = l->transformer->layers * l->block.trained_elements + l->root.trained_elements;
+    uint64_t params = l->transformer->layers * l->block.all_bytes + l->root.all_bytes;
     ipg->partition = dtp_divide_up(ipg->elements, l->plan->shard_group);
     ipg->bucket = l->plan->deepspeed.reduce_bucket_size;
     ipg->bucket_buffer[0] = ipg->bucket_buffer[1] = ipg->oversized = ipg->grads = DTP_NO_BUFFER;
     struct dtp_module_state *all = whole(l);
-    all->params =
-        dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * ipg->elements, true);
+    all->params = dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, params, true);
     all->moments = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
     if (l->plan->offload == DTP_OFFLOAD_NONE)
         dtp_lower_add_moments(l, &all->moments, ipg->partition);

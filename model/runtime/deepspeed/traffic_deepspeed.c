@@ -16,10 +16,11 @@ static void stages_1_and_2(struct dtp_traffic *job)
     uint64_t reductions = job->reductions;
     bool one = job->plan->deepspeed.bf16_optimizer; /* all sums together */
     dtp_traffic_add(job, DTP_ALL_REDUCE,
-                    dtp_bytes_product(reductions, 2 * dtp_traffic_ring(u->total * job->bytes.reduce, gpus)),
+                    dtp_bytes_product(reductions, 2 * dtp_traffic_ring(u->trained * job->bytes.reduce, gpus)),
                     reductions * (one ? 1 : dtp_buckets_count(job->transformer, job->plan)), gpus, 1);
     if (job->plan->strategy != DTP_DDP)
-        dtp_traffic_add(job, DTP_ALL_GATHER, dtp_traffic_ring(u->total * job->bytes.params, u->ranks), 1, u->ranks, 1);
+        dtp_traffic_add(job, DTP_ALL_GATHER, dtp_traffic_ring(u->trained * job->bytes.params, u->ranks), 1, u->ranks,
+                        1);
 }
 
 /* Weights in the compute dtype, or as int8 and their scales, which are a collective of their own. */

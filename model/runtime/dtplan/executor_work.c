@@ -2,9 +2,12 @@
 
 #include "base/bytes.h"
 #include "plan/checkpointing.h"
+#include "plan/optimizer_state.h"
 #include "plan/rules.h"
+#include "plan/runtime_sizes.h"
 #include "runtime/dtplan/executor_block.h"
 #include "runtime/dtplan/executor_context_work.h"
+#include "runtime/dtplan/executor_factors.h"
 #include "runtime/dtplan/executor_fp8_work.h"
 
 struct shape {
@@ -69,7 +72,7 @@ static double matrix_elements(const struct shape *s, uint32_t operators)
     double elements = 0;
     for (int i = 0; i < s->block.count; i++)
         if (operators & 1u << i)
-            elements += dtp_executor_multiplied(&s->block.op[i]);
+            elements += dtp_executor_multiplied(&s->block, &s->block.op[i]);
     return elements;
 }
 
@@ -78,7 +81,7 @@ static double backward_elements(const struct dtp_executor_block *block)
 {
     double elements = 0;
     for (int i = 0; i < block->count; i++)
-        elements += dtp_executor_products(block, &block->op[i]) * dtp_executor_multiplied(&block->op[i]);
+        elements += dtp_executor_products(block, &block->op[i]) * dtp_executor_multiplied(block, &block->op[i]);
     return elements;
 }
 
@@ -253,15 +256,90 @@ static void count_sums(const struct shape *s, double reductions, struct dtp_step
     out->step_kernels += (s->rules.exchanges ? reductions : sums) * s->modules;
 }
 
+/* Muon's passes over matrices of a block: gradient and momentum into what is multiplied, which is divided by its norm;
+ * that into the weights. */
+static double matrices_updated(const struct shape *s)
+{
+    const double momentum = 2 * (double)dtp_dtype_bytes(s->rules.moments),
+                 partials = 4.0 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS;
+    const double weights = (s->rules.master ? 1 : 2) * s->c + (s->rules.master ? 8 : 0);
+    double bytes = 0;
+    for (int i = 0; i < s->block.kind.matrices; i++) {
+        const struct dtp_layer_matrix *m = &s->block.kind.matrix[i];
+        bytes += (double)(m->out * m->in) * (s->shard_element[1] + momentum + 2 + 4 + 2 + weights) + 2 * partials;
+    }
+    return bytes;
+}
+
+/* Launches of a block's Muon: its passes, its products, AdamW of the vectors between matrices. */
+static double matrix_launches(const struct shape *s)
+{
+    struct dtp_parameter_run run = {.elements = 0};
+    double launches = (double)(3 + 3 * DTP_NEWTON_SCHULZ_STEPS) * s->block.kind.matrices;
+    for (int next = 0; dtp_parameter_next_vectors(&s->layout[1], &next, &run);)
+        launches++;
+    return launches;
+}
+
+static double matrix_flops(const struct shape *s)
+{
+    double flops = 0;
+    for (int i = 0; i < s->block.kind.matrices; i++) {
+        struct dtp_newton_schulz products;
+        dtp_newton_schulz_of(s->plan, s->block.kind.matrix[i].out, s->block.kind.matrix[i].in, &products);
+        flops += products.flops;
+    }
+    return flops;
+}
+
+/* Elements of a module whose update is one pass with all moments. */
+static double alike(const struct shape *s, int i)
+{
+    struct dtp_parameter_run run = {.elements = 0};
+    double elements = 0;
+    if (!s->rules.orthogonal || i != 1)
+        return (double)s->layout[i].shard_elements;
+    for (int next = 0; dtp_parameter_next_vectors(&s->layout[1], &next, &run);)
+        elements += (double)run.elements;
+    return elements;
+}
+
 static double cast_bytes(const struct shape *s, int i)
 {
     return (double)s->layout[i].shard_elements * (s->shard_element[i] + dtp_dtype_bytes(s->rules.wire));
 }
 
-/* What replicas sum is cast to 16 bits and back: whole gradients at each reduction, shards in the last micro-step. */
+/* Of PowerSGD: what was lost is added (3 passes), P and Q are made orthonormal (2), what is not factored goes and comes
+ * (2 each). Four products read or write the matrix: for P and for Q, as the sum, and twice as what is lost now. */
+static void count_factors(const struct shape *s, double sums, struct dtp_step_work *out)
+{
+    for (int i = 0; i < 3; i++) {
+        struct dtp_executor_factors f;
+        double modules = sums * (i == 1 ? s->layers : 1);
+        dtp_executor_factors_of(&s->layout[i], s->plan->powersgd_rank, &f);
+        for (uint32_t k = 0; k < f.count; k++) {
+            const struct dtp_executor_factor *factor = &f.factor[k];
+            double elements = (double)(factor->rows * factor->columns), r = (double)factor->rank;
+            double sides = r * (double)(factor->rows + factor->columns);
+            out->gradient_bytes += modules * 4 * (3 * elements + 2 * sides);
+            out->product_flops += modules * 8 * elements * r;
+            out->product_bytes += modules * 4 * (5 * elements + 4 * sides);
+            out->step_kernels += 7 * modules;
+        }
+        for (uint32_t k = 0; k < f.run_count && f.count; k++) {
+            out->gradient_bytes += modules * 4 * 4 * (double)f.run[k].elements;
+            out->step_kernels += 2 * modules;
+        }
+    }
+}
+
+/* What replicas sum is cast to 16 bits and back, whole gradients at each reduction, shards in the last micro-step; or
+ * is factored. */
 static void count_hook(const struct shape *s, double reductions, struct dtp_step_work *out)
 {
     double sums = s->rules.shard_ranks > 1 ? 1 : reductions;
+    if (s->rules.hook == DTP_COMM_HOOK_POWERSGD)
+        count_factors(s, sums, out);
     if (!dtp_executor_casts_sums(&s->rules))
         return;
     out->gradient_bytes += 2 * sums * over_modules(s, cast_bytes);
@@ -272,8 +350,8 @@ static void count_hook(const struct shape *s, double reductions, struct dtp_step
 static double updated(const struct shape *s, int i)
 {
     double weights = (s->rules.master ? 1 : 2) * s->c, master = s->rules.master ? 8 : 0;
-    return (double)s->layout[i].shard_elements *
-           (s->shard_element[i] + weights + master + dtp_executor_moment_bytes(&s->rules));
+    return alike(s, i) * (s->shard_element[i] + weights + master + dtp_executor_moment_bytes(&s->rules)) +
+           (s->rules.orthogonal && i == 1 ? matrices_updated(s) : 0);
 }
 
 static void count_step(const struct shape *s, struct dtp_step_work *out)
@@ -291,6 +369,10 @@ static void count_step(const struct shape *s, struct dtp_step_work *out)
     count_sums(s, opened, out);
     count_hook(s, opened, out);
     out->step_kernels += s->rules.host_optimizer ? 0 : s->modules;
+    if (s->rules.orthogonal) {
+        out->step_kernels += s->layers * (matrix_launches(s) - 1);
+        out->update_matmul_flops = s->layers * matrix_flops(s);
+    }
     if (s->rules.gradient_norm) {
         out->update_bytes += over_modules(s, shard_bytes) + 2 * partials;
         out->step_kernels += s->modules + 1;
@@ -360,6 +442,7 @@ void dtp_executor_work(const struct dtp_transformer *transformer, const struct d
 {
     struct shape s;
     shape_of(transformer, cluster, plan, &s);
+    out->product_flops = out->product_bytes = 0;
     count_flops(&s, out);
     count_bytes(&s, out);
     count_kernels(&s, out);

@@ -25,7 +25,8 @@
  *                            OTHER_SCALE of the second (fp32); no BIAS, no AUX. GRADIENT is E5M2, all else E4M3
  *                            forward, RESULT may be UPDATE too. With demand.scale the product is multiplied by that;
  *                            of the form "columns" operands of a row a token are columns, from their offset on, of
- *                            buffers of as many rows: all but WEIGHT and WEIGHT_GRADIENT
+ *                            buffers of as many rows: all but WEIGHT and WEIGHT_GRADIENT; of the form "subtracted" the
+ *                            product is taken from what is there
  *   QUANTIZE                 INPUT [T, n], AMAX (fp32) -> RESULT [T, n] and TRANSPOSED [n, T], one of which may be
  *                            absent, in fp8 of demand.form, SCALE. With neither: AMAX UPDATE is raised to that of INPUT
  *   AMAX                     of NORM, NORM_BACKWARD, ACTIVATION, ACTIVATION_BACKWARD: UPDATE, raised to that of what
@@ -54,6 +55,21 @@
  *   ACTIVATION               INPUT [T, up] -> RESULT [T, f]; up is f, or 2 f with the gate first
  *   ACTIVATION_BACKWARD      GRADIENT [T, f], INPUT [T, up] UPDATE: its gradient takes its place; RESULT [T, f], over
  *                            GRADIENT, where forward's result is made again
+ *   GROUPED_MATMUL           as MATMUL, of rows by experts, demand.tokens of them, of which m, or of a weight's
+ *                            gradient k, are an expert's where all have as many, and demand.groups matrices; ROUTES
+ *                            (routes_layout.h) say which rows are whose. No BIAS, no AUX, no ADDEND, no WORKSPACE
+ *   ROUTER                   INPUT (scores [T, n]) -> STATISTICS (fp32 weights [T, k] of each token's k experts),
+ *                            ROUTES; WORKSPACE (DTP_EXECUTOR_ROUTER_CHUNKS n whole numbers of 4 bytes). Of the form
+ *                            affinities have, times demand.scale
+ *   ROUTER_BACKWARD          INPUT, GRADIENT (of the weights), ROUTES -> INPUT_GRADIENT [T, n]
+ *   PERMUTE                  INPUT [T, h], ROUTES -> RESULT [T k, h], rows by experts
+ *   PERMUTE_BACKWARD         GRADIENT [T k, h], ROUTES -> INPUT_GRADIENT [T, h] UPDATE
+ *   UNPERMUTE                INPUT [T k, h], ROUTES, ADDEND, SAVED (what shared experts return [T, h]), AUX (its score
+ *                            [T]) -> RESULT [T, h]
+ *   UNPERMUTE_BACKWARD       GRADIENT [T, h], ROUTES -> INPUT_GRADIENT [T k, h]; with AUX: GRADIENT, SAVED, AUX ->
+ *                            RESULT (gradient of SAVED), INPUT_GRADIENT (of AUX)
+ *   ACTIVATION, with ROUTES  of T k rows by experts, each times its weight: STATISTICS. Backward also makes
+ *                            STATISTICS_GRADIENT (fp32 [T, k])
  *   NORM_BACKWARD            GRADIENT, INPUT, STATISTICS, WEIGHT -> RESIDUAL_GRADIENT (UPDATE adds, WRITE overwrites,
  *                            by the sum with ADDEND where there is one), WEIGHT_GRADIENT, BIAS_GRADIENT, WORKSPACE (2
  *                            DTP_EXECUTOR_PARTIAL_ROWS h floats)
@@ -72,12 +88,20 @@
  *   CLIP_SCALE               PARTIALS (all modules) -> SCALARS UPDATE; clips by plan.executor.clip_norm, 0: not
  *   OPTIMIZER                WEIGHT_GRADIENT, SCALARS, WEIGHT, MASTER (bf16-mixed), MOMENT1, MOMENT2 of one module, or
  *                            of this rank's shard of it. Moments of 8 bits have SCALE and OTHER_SCALE (fp32, of each
- *                            DTP_EXECUTOR_MOMENT_BLOCK elements); without moments it is SGD
+ *                            DTP_EXECUTOR_MOMENT_BLOCK elements); without a second or both it is SGD
+ *   OPTIMIZER, Muon's        of one matrix; of a run of vectors of a block as above. muon_momentum: WEIGHT_GRADIENT,
+ *                            SCALARS, MOMENT1 UPDATE -> RESULT (bf16), PARTIALS. muon_unit: RESULT UPDATE, PARTIALS,
+ *                            SCALARS. muon_step: WEIGHT, MASTER, INPUT (bf16), SCALARS
+ *   NEWTON_SCHULZ            INPUT X or X X^T -> RESULT, all bf16. gram: X X^T; gram_of_columns: X^T X; polynomial:
+ *                            b INPUT + c INPUT^2; from_left: a INPUT + WEIGHT INPUT; from_right: a INPUT + INPUT
+ *                            WEIGHT^T. a, b, c: DTP_NEWTON_SCHULZ_A, _B, _C
  *   HOST_OPTIMIZER           as OPTIMIZER, all of it in host memory; SCALARS are those downloaded after CLIP_SCALE, or
  *                            where there is none, those that were uploaded
  *   CAST with SCALE          INPUT (bytes of two NF4 codes), SCALE (fp32, of each 64 numbers) -> RESULT,
  *                            demand.tokens elements
  *   CAST, ACCUMULATE         INPUT -> RESULT (ACCUMULATE: +=), demand.tokens elements
+ *   ORTHOGONALIZE            RESULT [T, n] UPDATE (fp32): its rows become orthonormal, of the form "columns" its
+ *                            columns
  *   SUM_PARTS                INPUT [ranks of the shard group, demand.tokens elements] -> RESULT: their sum; UPDATE adds
  *                            it
  *   collectives              INPUT, RESULT; the same buffer where in place. all_gather: INPUT is this rank's part of
@@ -103,6 +127,7 @@
 /* What kernels/kernels.h asks for; exec/ asserts that they agree. */
 #define DTP_EXECUTOR_PARTIAL_ROWS 264u
 #define DTP_EXECUTOR_MOMENT_BLOCK 256u
+#define DTP_EXECUTOR_MOST_RUNS 5u /* of vectors between the matrices of a block */
 #define DTP_EXECUTOR_SQUARE_SUM_PARTIALS 512u
 #define DTP_EXECUTOR_LOSS_PART_BYTES 12u /* of a row, what a part of the vocabulary says of its loss: three floats */
 #define DTP_EXECUTOR_SCALARS_BYTES 64u   /* at least sizeof(struct dtp_step_scalars) */
@@ -113,7 +138,10 @@
 #define DTP_EXECUTOR_STATE_TABLE(X)                                                                                    \
     X(WEIGHTS, "weights")                                                                                              \
     X(MASTER, "master")                                                                                                \
-    X(MOMENT1, "moment1") X(MOMENT2, "moment2") X(SCALES1, "scales of moment1") X(SCALES2, "scales of moment2")
+    X(MOMENT1, "moment1")                                                                                              \
+    X(MOMENT2, "moment2")                                                                                              \
+    X(SCALES1, "scales of moment1") X(SCALES2, "scales of moment2") X(LOST, "what was lost")                           \
+        X(FACTOR_Q, "Q of gradients")
 enum dtp_executor_state {
 #define DTP_EXECUTOR_STATE_ENUM(suffix, text) DTP_EXECUTOR_##suffix,
     DTP_EXECUTOR_STATE_TABLE(DTP_EXECUTOR_STATE_ENUM)
@@ -163,7 +191,8 @@ void dtp_executor_arena_release(struct dtp_executor_arena *arena);
 struct dtp_executor_rules {
     enum dtp_dtype compute; /* activations, weights, and gradients of activations */
     enum dtp_dtype moments;
-    bool keeps_moments;           /* the optimizer is one of Adam's */
+    uint32_t moment_count;        /* that the optimizer keeps: Adam's two, a momentum, none */
+    bool orthogonal;              /* blocks' matrices by Muon: they have the first alone */
     bool master;                  /* fp32 copy of the weights in the optimizer */
     enum dtp_dtype gradient;      /* of a module whose gradients are made by one operation each */
     enum dtp_dtype head_gradient; /* of the module that has the head's matrix: chunks, and a tied embedding, add up */

@@ -77,8 +77,16 @@ static void product(const struct place *at, struct dtp_draft *draft, uint64_t m,
     draft->op.demand.form = DTP_FORM_COLUMNS;
 }
 
+bool dtp_executor_adapter_leads(const struct dtp_executor *x, int projection)
+{
+    const struct dtp_executor_operator *op = &x->shape.op[projection], *behind = op + 1;
+    return op->kind == DTP_OP_MATMUL && op->half != DTP_EXECUTOR_A && op->half != DTP_EXECUTOR_B &&
+           projection + 1 < x->shape.count && behind->half == DTP_EXECUTOR_B && op->addend == DTP_EXECUTOR_NONE &&
+           op->aux == DTP_EXECUTOR_NONE && dtp_executor_adapter_out(behind->adapter) == op->matrix->out;
+}
+
 void dtp_executor_adapter_forward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op,
-                                  dtp_buffer_id low_rows, uint32_t low_frees, dtp_buffer_id result)
+                                  dtp_buffer_id low_rows, uint32_t low_frees, dtp_buffer_id *result, bool leads)
 {
     const struct dtp_executor_adapter *adapter = op->adapter;
     struct place at = {.x = x, .module = dtp_executor_adapters(x, layer), .op = op};
@@ -88,7 +96,12 @@ void dtp_executor_adapter_forward(struct dtp_executor *x, uint64_t layer, const 
         dtp_executor_begin(x, &draft, DTP_OP_MATMUL, op->name);
         low(&at, &draft, DTP_ROLE_INPUT, low_rows, DTP_READ | (last ? low_frees : 0));
         weight(&at, &draft);
-        wide(&at, &draft, DTP_ROLE_RESULT, result, DTP_UPDATE);
+        if (result->index == DTP_NO_INDEX)
+            *result =
+                dtp_executor_new(x, &draft, DTP_ROLE_RESULT, dtp_executor_tensor_name(op->result),
+                                 DTP_OWNER_ACTIVATIONS, dtp_executor_tensor_bytes(&x->shape, op->result), DTP_WRITE);
+        else
+            wide(&at, &draft, DTP_ROLE_RESULT, *result, leads ? DTP_WRITE : DTP_UPDATE);
         product(&at, &draft, x->rules.tokens, adapter->part[at.part].out, adapter->rank);
         dtp_executor_end(x, &draft);
     }
@@ -132,7 +145,7 @@ dtp_buffer_id dtp_executor_adapter_b_backward(struct dtp_executor *x, uint64_t l
                                               bool frees, dtp_buffer_id low_rows)
 {
     struct place at = {.x = x, .module = dtp_executor_adapters(x, layer), .op = op};
-    bool adds = at.module->written & 1u << op->weight;
+    bool adds = at.module->written & dtp_executor_written_bit(op->weight);
     dtp_buffer_id made = DTP_NO_BUFFER;
     for (; at.part < op->adapter->parts; at.row += op->adapter->part[at.part++].out) {
         b_gradient(&at, gradient, low_rows, adds);
@@ -141,7 +154,7 @@ dtp_buffer_id dtp_executor_adapter_b_backward(struct dtp_executor *x, uint64_t l
     return made;
 }
 
-/* [ranks, in] (+)= low's gradient[T, ranks]^T x[T, in]; x's gradient += low's gradient A. */
+/* [ranks, in] (+)= low's gradient[T, ranks]^T x[T, in]; x's gradient (+)= low's gradient A. */
 void dtp_executor_adapter_a_backward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op,
                                      dtp_buffer_id low_rows, dtp_buffer_id input, bool input_goes,
                                      dtp_buffer_id *input_gradient)
@@ -161,7 +174,12 @@ void dtp_executor_adapter_a_backward(struct dtp_executor *x, uint64_t layer, con
     dtp_executor_begin(x, &draft, DTP_OP_MATMUL, "adapter A input gradient");
     dtp_draft_role(&draft, DTP_ROLE_GRADIENT, low_rows, DTP_READ | DTP_FREE, 0);
     dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, module, op->weight);
-    dtp_draft_role(&draft, DTP_ROLE_INPUT_GRADIENT, *input_gradient, DTP_UPDATE, 0);
+    if (input_gradient->index == DTP_NO_INDEX)
+        *input_gradient =
+            dtp_executor_new(x, &draft, DTP_ROLE_INPUT_GRADIENT, op->matrix->input_gradient_name, DTP_OWNER_WORKSPACE,
+                             x->rules.tokens * op->matrix->in * x->element_bytes, DTP_WRITE);
+    else
+        dtp_draft_role(&draft, DTP_ROLE_INPUT_GRADIENT, *input_gradient, DTP_UPDATE, 0);
     dtp_executor_matmul(x, &draft, x->rules.tokens, adapter->in, width);
     dtp_executor_end(x, &draft);
 }

@@ -50,13 +50,39 @@ double dtp_executor_embedding_backward_bytes(const struct dtp_executor *x)
 double dtp_executor_moment_bytes(const struct dtp_executor_rules *rules)
 {
     double scale = rules->moments == DTP_INT8 ? (double)4 / DTP_EXECUTOR_MOMENT_BLOCK : 0;
-    return rules->keeps_moments ? 4 * (dtp_dtype_bytes(rules->moments) + scale) : 0;
+    return 2 * rules->moment_count * (dtp_dtype_bytes(rules->moments) + scale);
 }
 
 /* Gradient read; weights written, and read where they are their own master; master and moments both. */
-double dtp_executor_optimizer_bytes(const struct dtp_executor *x, const struct dtp_executor_module *module)
+double dtp_executor_update_bytes(const struct dtp_executor *x, const struct dtp_executor_module *module,
+                                 uint64_t elements)
 {
     double weights = (x->rules.master ? 1 : 2) * (double)x->element_bytes, master = x->rules.master ? 8 : 0;
     double moments = dtp_executor_moment_bytes(&x->rules);
-    return (double)module->layout->shard_elements * ((double)module->shard_element_bytes + weights + master + moments);
+    return (double)elements * ((double)module->shard_element_bytes + weights + master + moments);
+}
+
+double dtp_executor_optimizer_bytes(const struct dtp_executor *x, const struct dtp_executor_module *module)
+{
+    return dtp_executor_update_bytes(x, module, module->layout->shard_elements);
+}
+
+/* Of Muon's passes over a matrix: the gradient into the momentum and both into what is multiplied, with its squares;
+ * that divided in place; the step added to weights. */
+double dtp_executor_muon_momentum_bytes(const struct dtp_executor *x, const struct dtp_executor_module *module,
+                                        uint64_t elements)
+{
+    uint64_t state = 2 * dtp_dtype_bytes(x->rules.moments), narrow = dtp_dtype_bytes(DTP_BF16);
+    return (double)(elements * (module->shard_element_bytes + state + narrow) + 4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS);
+}
+
+double dtp_executor_muon_unit_bytes(uint64_t elements)
+{
+    return (double)(2 * elements * dtp_dtype_bytes(DTP_BF16) + 4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS);
+}
+
+double dtp_executor_muon_step_bytes(const struct dtp_executor *x, uint64_t elements)
+{
+    uint64_t weights = (x->rules.master ? 1 : 2) * x->element_bytes + (x->rules.master ? 8 : 0);
+    return (double)(elements * (weights + dtp_dtype_bytes(DTP_BF16)));
 }

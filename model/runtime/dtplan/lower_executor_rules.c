@@ -65,6 +65,13 @@ static bool keeps_wide_sums(const struct dtp_executor_rules *rules)
     return rules->exchanges && rules->master && !rules->host_optimizer;
 }
 
+/* Of Muon, where its matrices have but one, the others'. */
+static uint32_t moments_of(const struct dtp_plan *plan)
+{
+    const struct dtp_optimizer_row *row = dtp_optimizer_row(plan->optimizer);
+    return row->shape == DTP_STATE_MATRICES ? 2 : (uint32_t)row->states;
+}
+
 void dtp_executor_rules(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                         const struct dtp_plan *plan, struct dtp_executor_rules *out)
 {
@@ -74,7 +81,8 @@ void dtp_executor_rules(const struct dtp_transformer *transformer, const struct 
     enum dtp_dtype stored = dtp_plan_adapts(plan) ? plan->adapters.dtype : p->master; /* of what is trained */
     *out = (struct dtp_executor_rules){.compute = p->compute == DTP_FP8 ? DTP_BF16 : p->compute,
                                        .moments = p->moments,
-                                       .keeps_moments = plan->optimizer != DTP_SGD,
+                                       .moment_count = moments_of(plan),
+                                       .orthogonal = plan->optimizer == DTP_MUON,
                                        .master = element < 4 && dtp_dtype_bytes(stored) == 4,
                                        .tokens = tokens,
                                        .sequence = plan->sequence / (plan->cp ? plan->cp : 1),
@@ -185,8 +193,11 @@ static void check_plan(struct checker *c)
         REFUSE(c, "reduce_dtype", "%s " NOT_RUN, dtp_dtype_text(d->reduce));
     if (p->attention == DTP_ATTENTION_MATH)
         REFUSE(c, "attention", "math " NOT_RUN);
-    if (p->optimizer == DTP_ADAMW_FOREACH)
+    if (p->optimizer != DTP_ADAMW_FUSED && p->optimizer != DTP_SGD && p->optimizer != DTP_MOMENTUM &&
+        p->optimizer != DTP_ADAM8BIT && p->optimizer != DTP_MUON)
         REFUSE(c, "optimizer", "%s " NOT_RUN, dtp_optimizer_text(p->optimizer));
+    if (p->optimizer == DTP_MUON && p->executor.update_in_backward)
+        REFUSE(c, "update_in_backward", "with muon " NOT_RUN);
     if (p->optimizer != DTP_ADAMW_FUSED && p->offload != DTP_OFFLOAD_NONE)
         REFUSE(c, "offload", "with optimizer %s " NOT_RUN, dtp_optimizer_text(p->optimizer));
     if (p->wrap_layers != 1)

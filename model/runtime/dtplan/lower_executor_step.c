@@ -149,11 +149,11 @@ static void update_draft(struct dtp_executor *x, struct dtp_draft *draft, struct
     weight->shard = x->rules.gathers_once;
     if (x->rules.master)
         dtp_draft_role(draft, DTP_ROLE_MASTER, module->state[DTP_EXECUTOR_MASTER], DTP_UPDATE, 0);
-    if (x->rules.keeps_moments) {
+    if (x->rules.moment_count)
         dtp_draft_role(draft, DTP_ROLE_MOMENT1, module->state[DTP_EXECUTOR_MOMENT1], DTP_UPDATE, 0);
+    if (x->rules.moment_count > 1)
         dtp_draft_role(draft, DTP_ROLE_MOMENT2, module->state[DTP_EXECUTOR_MOMENT2], DTP_UPDATE, 0);
-    }
-    if (x->rules.keeps_moments && x->rules.moments == DTP_INT8) {
+    if (x->rules.moment_count && x->rules.moments == DTP_INT8) {
         dtp_draft_role(draft, DTP_ROLE_SCALE, module->state[DTP_EXECUTOR_SCALES1], DTP_UPDATE, 0);
         dtp_draft_role(draft, DTP_ROLE_OTHER_SCALE, module->state[DTP_EXECUTOR_SCALES2], DTP_UPDATE, 0);
     }
@@ -165,8 +165,13 @@ static void update_draft(struct dtp_executor *x, struct dtp_draft *draft, struct
 static void update(struct dtp_executor *x, uint64_t index)
 {
     struct dtp_draft draft;
-    begin(x, &draft, DTP_OP_OPTIMIZER, index);
     await_reduced(x, &x->modules[index]);
+    if (x->rules.orthogonal && x->modules[index].layout == &x->block) {
+        x->l->layer = dtp_executor_layer_of(x, index);
+        dtp_executor_muon(x, &x->modules[index]);
+        return;
+    }
+    begin(x, &draft, DTP_OP_OPTIMIZER, index);
     update_draft(x, &draft, &x->modules[index]);
     dtp_executor_end(x, &draft);
 }

@@ -5,6 +5,7 @@
 #include "lower/lower_hooks.h"
 #include "net/models.h"
 #include "plan/checkpointing.h"
+#include "plan/graph_modules.h"
 #include "plan/rules.h"
 #include "plan/runtime_sizes.h"
 #include "plan/runtime.h"
@@ -40,8 +41,6 @@ static void check_experts(struct dtp_resolver *r)
         dtp_plan_refuse(r, "schedule", "dualpipe is not modelled with experts; use 1f1b or interleaved");
     if (p->post_validation)
         dtp_plan_refuse(r, "post_validation", "is not modelled with experts; leave it out");
-    if (r->transformer->expert_bias)
-        dtp_plan_refuse(r, "expert_bias", "is not modelled under runtime megatron; use runtime torch");
     if (r->transformer->expert_layer_step > 1 && p->pp > 1)
         dtp_plan_refuse(r, "expert_layer_step", "is not modelled with stages under runtime megatron; use 0");
 }
@@ -88,6 +87,8 @@ static void check(struct dtp_resolver *r)
     if (p->optimizer != DTP_ADAMW_FUSED && p->optimizer != DTP_ADAMW_FOREACH && p->optimizer != DTP_SGD)
         dtp_plan_refuse(r, "optimizer", "%s is not modelled under runtime megatron; use adamw",
                         dtp_optimizer_text(p->optimizer));
+    if (dtp_plan_replays_all(p) && p->megatron.graphs != 1u << DTP_GRAPH_FULL_ITERATION)
+        dtp_plan_refuse(r, "cuda_graph_modules", "full_iteration has all modules in it; name it alone");
     check_experts(r);
 }
 
@@ -139,6 +140,10 @@ const struct dtp_runtime dtp_runtime_megatron = {
     .experts = true,
     .expert_parallel = true,
     .weighs_rows = true,
+    .loops_experts = true,
+    .attention_sinks = true,
+    .sinks_in_kernel = true,
+    .clamped_swiglu = true,
     .latent_attention = true,
     .copies_values = true,
     .derive = derive,

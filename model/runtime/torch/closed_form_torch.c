@@ -66,26 +66,21 @@ static void offload_state(const struct dtp_transformer *transformer, const struc
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
 
-/* Muon's products of each matrix of a block, one after another. */
+/* Copies into the results of Muon's products, and these. */
 static double products_s(const struct dtp_timing *timing)
 {
     const struct dtp_plan *plan = timing->plan;
     struct dtp_layer_kind kind;
-    double all_s = 0;
+    double bytes = 0;
     if (!dtp_optimizer_matrix_elements(timing->transformer, plan))
         return 0;
     dtp_layer_kind_of(timing->transformer, DTP_LAYER_DENSE, plan->fused_qkv, plan->fused_gate_up, &kind);
     for (int i = 0; i < kind.matrices; i++) {
         struct dtp_newton_schulz p;
         dtp_newton_schulz_of(plan, kind.matrix[i].out, kind.matrix[i].in, &p);
-        double step_s = 0;
-        const double shapes[][3] = {{p.n, p.n, p.m}, {p.n, p.n, p.n}, {p.n, p.m, p.n}};
-        for (int product = 0; product < 3; product++)
-            step_s += dtp_cluster_matmul_s(timing->cluster, &timing->execution, DTP_MEASURED_MATMUL_FORWARD, DTP_BF16,
-                                           shapes[product][0], shapes[product][1], shapes[product][2]);
-        all_s += DTP_NEWTON_SCHULZ_STEPS * step_s + p.bytes / timing->streaming_bytes_per_s;
+        bytes += p.bytes;
     }
-    return timing->layers * all_s;
+    return dtp_timing_newton_schulz_s(timing) + timing->layers * bytes / timing->streaming_bytes_per_s;
 }
 
 /* PowerSGD's factors are orthogonalised one after another, by small kernels. */

@@ -1,5 +1,5 @@
 /* Names as drivers write them, with the memory they report, and the catalogue's row that each is. */
-#include "probe/prober.h"
+#include "machine/catalog.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,7 +39,7 @@ static void names_find_their_rows(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
         const struct dtp_gpu *gpu =
-            dtp_probe_find_gpu(&catalog, devices[i].name, (uint64_t)(devices[i].memory_gib * 0x1p30));
+            dtp_catalog_gpu_named(&catalog, devices[i].name, (uint64_t)(devices[i].memory_gib * 0x1p30));
         const char *key = gpu ? gpu->key : "none", *wanted = devices[i].key ? devices[i].key : "none";
         if (strcmp(key, wanted) != 0)
             fail_msg("\"%s\" of %g GiB is taken for %s, not for %s", devices[i].name, devices[i].memory_gib, key,

@@ -1,10 +1,11 @@
 /* Which row of the catalogue a GPU is: drivers and catalogues write names differently ("NVIDIA H100 80GB HBM3",
  * h100-sxm). */
-#include "probe/prober.h"
+#include "machine/catalog.h"
 
 #include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #define MEMORY_TOLERANCE 0.15 /* "80 GB" is 79.6 to 81.6 GiB or GB, as who counts */
@@ -57,7 +58,7 @@ static double likeness(const struct dtp_gpu *gpu, const char *name, uint64_t mem
     return strstr(name, model) && off <= MEMORY_TOLERANCE ? 1 + parts_in(gpu->key + length, name) + (1 - off) / 2 : 0;
 }
 
-const struct dtp_gpu *dtp_probe_find_gpu(const struct dtp_catalog *catalog, const char *name, uint64_t memory_bytes)
+const struct dtp_gpu *dtp_catalog_gpu_named(const struct dtp_catalog *catalog, const char *name, uint64_t memory_bytes)
 {
     char written[128];
     const struct dtp_gpu *best = NULL;

@@ -1,0 +1,29 @@
+/* The activation of an MLP, or of experts, forward. */
+#include "lower/lower_graphs.h"
+#include "lower/block_forward.h"
+
+/* eager SwiGLU: silu reads and writes f, the product reads two and writes one; fused: two in, one out; GELU one in, one
+ * out; eager squared ReLU does that twice. Clamped, eager: two clamps, a multiple, a sigmoid, up plus one of 2 f each
+ * and two products of 3 f. */
+void dtp_forward_activation(const struct pass *pass, uint64_t makes)
+{
+    struct dtp_lowering *l = pass->l;
+    struct dtp_layer_activation at = dtp_layer_activation(makes);
+    if (!wanted(pass, at.product) && !wanted(pass, at.silu))
+        return;
+    double f = (double)dtp_lower_product_bytes(l, at.product);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION, "");
+    make(pass, &draft, at.silu);
+    make(pass, &draft, at.product);
+    if (l->gated && !l->compiled && !pass->replay && !(pass->save & UINT64_C(1) << at.silu) && exists(pass, at.silu))
+        read(pass, &draft, at.silu, true);
+    read(pass, &draft, at.gate, true);
+    read(pass, &draft, at.up, true);
+    bool squares = l->tensors.kind.squares, two = (l->gated || squares) && !l->fused;
+    bool clamps = l->tensors.kind.clamps && !l->fused;
+    double passes = clamps ? 16 : l->gated ? (l->fused ? 3 : 5) : two ? 4 : 2;
+    bool within = dtp_lower_activates_within(l, at.product);
+    dtp_draft_memory(l, &draft, within ? 0 : per_token(l, passes * f), within ? 0 : clamps ? 7 : two ? 2 : 1);
+    dtp_draft_end(l, &draft);
+}

@@ -1,0 +1,297 @@
+"""Measures this machine by PyTorch's own kernels, for dtplan probe --runtime torch.
+
+Steps of models of two or three layers are trained as run_torch.py trains them, and PyTorch's profiler says what each
+matmul and each attention of them took on the device: with the library, the algorithms and, since whole steps run one
+after the other, the power that a training has. Kernels that pass over memory are timed by themselves, each form that
+PyTorch has of them over several sizes. What comes out goes as JSON lines to descriptor 3, rows of a machine file.
+
+python3 probe_torch.py [--device cuda|host] [--seconds-each S]: on the cores of a host the mechanics run, over two tiny models.
+"""
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+import types
+
+import run_torch  # which says what is missing where PyTorch is
+import torch
+
+# ---- what is trained ---------------------------------------------------------------------------------------------------
+
+# Widths of models that one GPU trains: hidden, heads, kv_heads, ffn, vocab, gated. Of shapes between them fits tell.
+GPT_2 = (768, 12, 12, 3072, 50304, False)
+GPT_2_XL = (1600, 25, 25, 6400, 50257, False)
+LLAMA_1B = (2048, 16, 16, 5504, 32000, True)
+LLAMA_3B = (3072, 24, 8, 8192, 128256, True)
+LLAMA_7B = (4096, 32, 32, 11008, 32000, True)
+LLAMA_8B = (4096, 32, 8, 14336, 128256, True)
+LLAMA_13B = (5120, 40, 40, 13824, 32000, True)
+# Of one: widths, sequence, micro-batches, precision.
+LINES = (
+    (LLAMA_1B, 2048, (1, 2, 4, 8), "bf16-mixed"),
+    (LLAMA_1B, 4096, (2, 4), "bf16-mixed"),
+    (LLAMA_7B, 2048, (1, 2, 4), "bf16-pure"),
+    (LLAMA_7B, 4096, (2,), "bf16-pure"),
+    (LLAMA_7B, 8192, (1,), "bf16-pure"),
+    (LLAMA_3B, 2048, (2, 4), "bf16-mixed"),
+    (LLAMA_3B, 4096, (1,), "bf16-mixed"),
+    (LLAMA_8B, 4096, (1,), "bf16-pure"),
+    (LLAMA_13B, 2048, (1, 2), "bf16-pure"),
+    (GPT_2, 1024, (4, 16, 32), "bf16-mixed"),
+    (GPT_2_XL, 1024, (4, 8), "bf16-mixed"),
+)
+TINY = (((64, 4, 2, 160, 96, True), 32, (2,), "bf16-mixed"), ((64, 4, 4, 192, 96, False), 32, (3,), "bf16-mixed"))
+PACKED = (False, True)  # q, k, v and gate, up as matmuls of their own and as one
+LAYERS = 2
+
+
+def shape_of(widths):
+    hidden, heads, kv_heads, ffn, vocab, gated = widths
+    return types.SimpleNamespace(
+        layers=LAYERS, hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=hidden // heads, ffn=ffn, vocab=vocab,
+        positions=0 if gated else 1024, norm_bias=not gated, qkv_bias=not gated, attention_output_bias=not gated,
+        mlp_bias=not gated, head_bias=False, tied_head=not gated, norm_eps=1e-5, norm="rms_norm" if gated else "layer_norm",
+        activation="swiglu" if gated else "gelu", position="rope" if gated else "learned", gated=gated, params=None)
+
+
+def choices_of(sequence, micro_batch, precision, packed, attention):
+    params = "bf16" if precision == "bf16-pure" else "fp32"
+    return types.SimpleNamespace(
+        compile=False, compile_loss=False, shard_group=1, micro_batch=micro_batch, accumulate=1, accumulate_sync=False,
+        reshard_after_forward=False, keep_root=False, ddp_bucket_mib=25, ddp_bucket_view=False, wrap_layers=1,
+        fused_qkv=packed, fused_gate_up=packed, rope_fp32=False, expandable_segments=False, prefetch_depth=1,
+        sequence=sequence, strategy="ddp", params=params, compute="bf16", reduce=params, checkpointing="none",
+        attention=attention, loss="eager", optimizer="adamw", comm_hook="none", sharded=False, mixed=params == "fp32")
+
+
+# ---- what came of it ---------------------------------------------------------------------------------------------------
+
+class Rows:
+    """Samples of each row, by what it is of."""
+
+    def __init__(self):
+        self.samples = {}
+
+    def add(self, measurement, what, seconds, dtype="", **shape):
+        if seconds > 0:
+            self.samples.setdefault((measurement, what, dtype, tuple(sorted(shape.items()))), []).append(seconds)
+
+    def say(self, events):
+        for (measurement, what, dtype, shape), samples in self.samples.items():
+            samples.sort()
+            count = len(samples)
+            events.say("row", measurement=measurement, what=what, dtype=dtype, text="", **dict(shape),
+                       seconds=samples[count // 2], low_s=samples[count // 4], high_s=samples[(3 * count) // 4],
+                       samples=count)
+
+
+def device_us(event):
+    return sum(kernel.duration for kernel in event.kernels)
+
+
+def above(event, part):
+    while event is not None:
+        if part in event.name:
+            return True
+        event = event.cpu_parent
+    return False
+
+
+class Harvest:
+    """Rows of the operators of a profiled step. Forward multiplies [tokens, in] by [in, out]; of the two products of its
+    backward the engine makes the weight's gradient first, over tokens, [out, tokens] by [tokens, in]
+    (torch/csrc/autograd/generated/Functions.cpp: MmBackward0; derivatives.yaml: mm_mat2_grad)."""
+
+    def __init__(self, rows, tokens, shape, choices, cuda, headroom):
+        self.rows, self.tokens, self.shape, self.choices, self.headroom = rows, tokens, shape, choices, headroom
+        self.took = device_us if cuda else (lambda event: event.self_cpu_time_total)
+        self.first = {}  # the first product of a backward: which node's
+
+    def matmul(self, event):
+        left, right = event.input_shapes[-2:] if event.name == "aten::mm" else event.input_shapes[1:3]
+        if len(left) != 2 or len(right) != 2:
+            return
+        what = "forward"
+        if above(event, "Backward"):
+            parent = event.cpu_parent
+            clash = self.tokens in (left[0], right[1]) and left[1] == self.tokens
+            if clash:
+                what = "input_gradient" if id(parent) in self.first else "weight_gradient"
+                self.first[id(parent)] = True
+            else:
+                what = "weight_gradient" if left[1] == self.tokens else "input_gradient"
+        self.rows.add("matmul", what, self.slower * self.took(event) / 1e6, "bf16", m=left[0], n=right[1], k=left[1])
+
+    def take(self, events, step_s):
+        """step_s: of all the steps together. Matmuls are 1 + headroom * (1 - their share) times as fast as with nothing
+        beside them (dtp_matmul_speedup)."""
+        matmul_s = sum(self.took(event) for event in events if event.name in ("aten::mm", "aten::addmm")) / 1e6
+        self.slower = 1 + self.headroom * (1 - min(1, matmul_s / step_s))
+        whole = {}  # of each attention its kernels, whichever of its parts starts them
+        for event in events:
+            if event.name in ("aten::mm", "aten::addmm"):
+                self.matmul(event)
+            elif self.took(event) > 0:
+                outer = self.attention_above(event)
+                if outer is not None:
+                    whole.setdefault(id(outer), [outer, 0])[1] += self.took(event)
+        for outer, microseconds in whole.values():
+            self.rows.add("attention", "backward" if "backward" in outer.name else "forward", microseconds / 1e6, "bf16",
+                          m=self.choices.micro_batch, sequence=self.choices.sequence, heads=self.shape.heads,
+                          kv_heads=self.shape.kv_heads, head_dim=self.shape.head_dim)
+
+    @staticmethod
+    def attention_above(event):
+        """The outermost operator of attention that an event is of."""
+        found = None
+        while event is not None:
+            if event.name.startswith("aten::") and "dot_product" in event.name:
+                found = event
+            event = event.cpu_parent
+        return found
+
+
+# ---- steps -------------------------------------------------------------------------------------------------------------
+
+def profiled(run, load_s, steps):
+    """The operators of `steps` steps that follow `load_s` seconds of others without a pause, in which clocks and power
+    settle; and what these steps took together."""
+    from torch.profiler import ProfilerActivity, profile, schedule
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if run.cuda else [])
+    step_s = min(run.step(False)[0] for _ in range(3))
+    before, found, took_s = max(1, int(load_s / step_s)), [], 0
+    with profile(activities=activities, record_shapes=True, on_trace_ready=lambda p: found.extend(p.events()),
+                 schedule=schedule(wait=0, warmup=before, active=steps, repeat=1)) as profiler:
+        for i in range(before + steps):
+            began = time.perf_counter()
+            run.step(False)
+            took_s += time.perf_counter() - began if i >= before else 0
+            profiler.step()
+    return found, took_s
+
+
+def at_power_limit(device):
+    """From Hopper on; what dtplan assumes (model/cost/op_cost.c: dtp_matmul_speedup)."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+
+
+def measure_steps(arguments, rows, device, widths, line, packed):
+    sequence, micro_batch, precision = line
+    shape, choices = shape_of(widths), choices_of(sequence, micro_batch, precision, packed, arguments.attention)
+    run = ProbeRun(types.SimpleNamespace(seed=1, lr=1e-4), shape, choices, 1, 0, device)
+    headroom = arguments.power_headroom if at_power_limit(device) else 0
+    harvest = Harvest(rows, sequence * micro_batch, shape, choices, run.cuda, headroom)
+    harvest.take(*profiled(run, arguments.seconds_each, 2))
+    del run
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+class ProbeRun(run_torch.Run):
+    def count_is_right(self, count, shape):
+        return True
+
+
+# ---- the optimizer --------------------------------------------------------------------------------------------------------
+
+def measure_optimizer(rows, device, elements):
+    """Fused AdamW in fp32: p, g and two moments read, three of them written, 28 bytes an element. Other kernels that pass over
+    memory are as fast as what they compute lets them be, and are left to the catalogue, or to dtplan compare --output."""
+    parameter = torch.nn.Parameter(torch.randn(elements, device=device))
+    parameter.grad = torch.randn(elements, device=device)
+    optimizer, times = torch.optim.AdamW([parameter], lr=1e-4, fused=True), 10
+    for _ in range(3):
+        optimizer.step()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(times):
+        optimizer.step()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    rows.add("kernel", "streaming", (time.perf_counter() - began) / times, bytes=28 * elements)
+
+
+# ---- all of it ----------------------------------------------------------------------------------------------------------
+
+def processor():
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for text in file:
+                if text.startswith("model name"):
+                    return text.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return "unknown"
+
+
+def say_machine(events, device):
+    cuda = device.type == "cuda"
+    events.say("start", gpu=cuda)
+    about = {
+        "gpu": torch.cuda.get_device_name(device) if cuda else "cores of this machine",
+        "gpu_memory_bytes": str(torch.cuda.get_device_properties(device).total_memory if cuda else 1 << 30),
+        "device": "cuda" if cuda else "host",
+        "libraries": run_torch.libraries(cuda) + (f", CUDA {torch.version.cuda}" if cuda else ""),
+        "host_cpu": processor(),
+        "host_cores": str(len(os.sched_getaffinity(0))),
+    }
+    if at_power_limit(device):
+        about["power"] = "sustained"
+    for what, text in about.items():
+        events.say("row", measurement="about", what=what, text=text)
+
+
+def probe(arguments, events, stopped):
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        raise run_torch.Lacking("PyTorch sees no GPU here; --device host runs the mechanics on cores, whose times say nothing")
+    device = torch.device("cuda", 0) if arguments.device == "cuda" else torch.device("cpu")
+    rows, lines = Rows(), LINES if device.type == "cuda" else TINY
+    jobs = [(widths, (sequence, micro_batch, precision), packed) for widths, sequence, micro_batches, precision in lines
+            for micro_batch in micro_batches for packed in PACKED
+            if not packed or micro_batch == micro_batches[-1]]
+    say_machine(events, device)
+    count = len(jobs) + 1
+    memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
+    for done, (widths, line, packed) in enumerate(jobs):
+        if stopped:
+            break
+        events.say("progress", done=done, count=count, words=f"width {widths[0]}, {line[1]} x {line[0]} tokens")
+        try:
+            measure_steps(arguments, rows, device, widths, line, packed)
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            events.say("warning", words=f"width {widths[0]}, {line[1]} x {line[0]} tokens does not fit into "
+                                        f"{memory / 2 ** 30:.0f} GiB and was left out")
+    if not stopped:
+        events.say("progress", done=count - 1, count=count, words="the optimizer")
+        for elements in (1 << 26, 1 << 28) if device.type == "cuda" else (1 << 16,):
+            measure_optimizer(rows, device, elements)
+    rows.say(events)
+    events.say("end", interrupted=bool(stopped))
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="probe_torch.py", description=__doc__.split("\n", 1)[0], allow_abbrev=False)
+    parser.add_argument("--device", choices=("cuda", "host"), default="cuda")
+    parser.add_argument("--seconds-each", type=float, default=0.5, help="of load before steps are measured")
+    parser.add_argument("--power-headroom", type=float, required=True,
+                        help="how much faster matmuls run where they are none of a step: dtplan's matmul_power_headroom")
+    parser.add_argument("--attention", choices=("flash", "flash2"), default="flash")
+    arguments = parser.parse_args()
+    events, stopped = run_torch.Events(0), []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.append(True))
+    try:
+        probe(arguments, events, stopped)
+        return 0
+    except (run_torch.Refused, run_torch.Lacking) as lacking:
+        events.say("fault", words=str(lacking))
+        print(f"dtplan: {lacking}", file=sys.stderr)
+        return 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())
