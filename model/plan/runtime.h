@@ -78,9 +78,9 @@ struct dtp_runtime {
     bool weighs_rows; /* their weights multiply rows within the activation, and rows are moved by one kernel each way */
     bool latent_attention, attention_sinks, clamped_swiglu;
     bool sinks_in_kernel; /* its attention kernel adds sinks to the sum of exponentials, and returns their gradient */
-    bool copies_values; /* values of latent attention become a tensor of their own, and what was projected goes */
-    bool whole_stream;  /* each has all of the residual stream: no sequence parallelism */
-    bool whole_vocab;   /* and all of embedding, head and loss, where the model does not divide itself */
+    bool copies_values;   /* values of latent attention become a tensor of their own, and what was projected goes */
+    bool whole_stream;    /* each has all of the residual stream: no sequence parallelism */
+    bool whole_vocab;     /* and all of embedding, head and loss, where the model does not divide itself */
     bool gathers_again; /* what a matmul reads is not kept as it was gathered, but as the rank's rows, and gathered for
                            the weight gradient once more */
     bool sums_beside;   /* input gradients are summed over ranks beside the weight gradient's matmul */

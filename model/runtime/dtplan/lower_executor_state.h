@@ -335,6 +335,8 @@ dtp_buffer_id dtp_executor_exchange_core(struct dtp_executor *x, struct dtp_draf
 /* A draft in which the caller makes the rank's result, in role RESULT, of that of all tokens. */
 void dtp_executor_exchange_result(struct dtp_executor *x, struct dtp_draft *draft, dtp_buffer_id core);
 dtp_buffer_id dtp_executor_exchange_backward(struct dtp_executor *x, const struct dtp_executor_core *core);
+/* lower_executor_attention.c: however attention is shared. */
+dtp_buffer_id dtp_executor_attention_backward(struct dtp_executor *x, const struct dtp_executor_core *core);
 
 /* lower_executor_adapters.c: an adapter's half, forward and backward. The gradients of its result and of its input are
  * `result` and `input`, of which the latter is added to. `frees`: nobody else reads the former. */
