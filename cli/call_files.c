@@ -1,6 +1,7 @@
 #include "cli/call_files.h"
 
 #include "chart/chart.h"
+#include "runs/run_files.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -340,12 +341,18 @@ static enum dtp_status hold_pipe(struct use *use, struct dtp_faults *faults)
     return dtp_fault(faults, DTP_ENVIRONMENT, use->path, 0, "cannot be written: %s", strerror(errno));
 }
 
+/* An event file says who wrote it in bytes that are no text (exec/train/event_file.h). */
+static bool opener_judges(const struct use *use)
+{
+    return use->kind == DTP_OUTPUT_STEP_LOG && dtp_step_log_is_events(use->path);
+}
+
 enum dtp_status dtp_call_files_check(struct dtp_call_files *files, const struct dtp_arguments *a,
                                      struct dtp_faults *faults)
 {
     enum dtp_status worst = dtp_call_files_add_line(files, a, faults);
     for (size_t i = 0; i < files->count && worst == DTP_OK && !a->force; i++)
-        if (files->uses[i].written)
+        if (files->uses[i].written && !opener_judges(&files->uses[i]))
             worst = dtp_output_may_replace(files->uses[i].path, files->uses[i].kind, faults);
     for (size_t i = 0; i < files->count && worst == DTP_OK; i++)
         worst = hold_pipe(&files->uses[i], faults);

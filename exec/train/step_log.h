@@ -1,4 +1,5 @@
-/* The log of a run: a CSV row per step, on disk in whole lines as soon as the step is done.
+/* The log of a run: a CSV row per step, or where its name has "tfevents" in it a record of TensorBoard's
+ * (event_file.h), on disk in whole lines as soon as the step is done.
  *
  * A run that is resumed goes on in the file of the one before: rows beyond the checkpoint, which will be trained again,
  * are cut off. A row that cannot be written whole (full disk) is taken back; what is there stays. */
