@@ -380,73 +380,7 @@ struct dtp_initialise_args {
     uint64_t run, stride; /* run 0: one behind the other */
 };
 
-/* Causal self-attention on packed qkv [batch, sequence, (heads + 2 kv_heads), head_dim]: q heads, then k, then v; query
- * head h reads k and v of head h / (heads / kv_heads). `window` > 0: a query sees so many keys, its own the last of
- * them; 0: all up to its own. softcap c > 0: scaled scores x become c tanh(x / c). result [batch, sequence, heads,
- * head_dim]; log_sum_exp [batch, heads, sequence] of the scaled scores.
- *
- * With `keys`, [batch, sequence, 2 kv_heads, head_dim]: k heads, then v, this is a step of a ring of context parallel
- * ranks (merge_attention): queries from first_query on see the first key_count of those keys, each of them, and no
- * window. Rows of the result before first_query stay; log_sum_exp is [batch, heads, sequence - first_query]. */
-struct dtp_attention_args {
-    const void *qkv, *keys;
-    void *result;
-    float *log_sum_exp;
-    void *workspace;
-    uint64_t workspace_bytes;
-    uint32_t batch, sequence, heads, kv_heads, head_dim, window;
-    uint32_t first_query, key_count; /* with keys */
-    float scale, softcap;
-    enum dtp_element element;
-};
-/* qkv_gradient is packed as qkv and overwritten. atomic: a library may add up dQ by atomics, faster, but last bits
- * differ from run to run; as the program was lowered (model/cost/attention_workspace.h). With `keys` result, gradient
- * and log_sum_exp, [batch, heads, sequence], are of all steps together, and what this step adds to the gradients is
- * apart: query_gradient [batch, sequence, heads, head_dim] from first_query on, keys_gradient as keys, the first
- * key_count rows; other rows stay. */
-struct dtp_attention_backward_args {
-    const void *qkv, *keys, *result, *gradient; /* gradient of the result */
-    const float *log_sum_exp;
-    void *qkv_gradient, *query_gradient, *keys_gradient;
-    void *workspace;
-    uint64_t workspace_bytes;
-    uint32_t batch, sequence, heads, kv_heads, head_dim, window;
-    uint32_t first_query, key_count; /* with keys */
-    float scale, softcap;
-    bool atomic;
-    enum dtp_element element;
-};
-/* Results of steps of attention that saw some of the keys each, into that over all of them: with L = log sum exp(lse_i)
- * it is sum of exp(lse_i - L) result_i, in fp32. parts [steps][batch, sequence, heads, head_dim], part_log_sum_exp
- * [steps][batch heads sequence] floats. The first `whole` steps had all queries; the others those of the second half of
- * each sequence, whose log-sum-exps lie dense at the begin of theirs. */
-struct dtp_merge_attention_args {
-    const void *parts;
-    const float *part_log_sum_exp;
-    void *result;
-    float *log_sum_exp; /* [batch, heads, sequence] */
-    uint32_t steps, whole, batch, sequence, heads, head_dim;
-    enum dtp_element element;
-};
-/* What a step with `keys` added: the rows of qkv_gradient's queries from first_query on += query_gradient; of sum,
- * which goes around the ring, the first key_count rows of each sequence += keys_gradient (accumulate) or = it, and the
- * others stay or are zero. */
-struct dtp_merge_gradients_args {
-    const void *query_gradient, *keys_gradient;
-    void *qkv_gradient, *sum;
-    uint32_t batch, sequence, heads, kv_heads, head_dim, first_query, key_count;
-    enum dtp_element element;
-    bool accumulate;
-};
-/* Columns of rows into columns of other rows, as they are or added to what stands there: for i < count[0], j <
- * count[1], k < count[2] the `width` elements from i from_step[0] + j from_step[1] + k from_step[2] on. */
-struct dtp_columns_args {
-    const void *from;
-    void *to;
-    uint64_t width, count[3], from_step[3], to_step[3]; /* elements */
-    enum dtp_element element;
-    bool accumulate;
-};
+#include "kernels/attention_arguments.h"
 
 /* `vectors` of `length` fp32 elements each become orthonormal, in their order (modified Gram-Schmidt, twice: Giraud et
  * al. 2005). One that the others span, but for rounding (below DTP_ORTHOGONALIZE_LEAST of what it was), gives way to
@@ -460,36 +394,7 @@ struct dtp_orthogonalize_args {
     uint32_t vectors;
 };
 
-/* result[m, n] = scale a b + addend_scale addend (NULL: nothing) + bias[n] (or NULL). a is stored [m, k], or [k, m]
- * where a_transposed; b [k, n], or [n, k] where b_transposed; leading dimensions count elements of a stored row. A
- * linear layer forward: b_transposed with b = weight [out, in]; its input gradient: neither; its weight gradient [out,
- * in]: a_transposed with a = gradient [rows, out] and b = input [rows, in]. The addend may be the result (accumulation)
- * or another matrix (residual). GELU_AUX: aux (as result) receives the product with bias, result its tanh GELU; DGELU:
- * result = product * gelu'(aux). bias_gradient, with a_transposed only: sum over k of a, [m], element of the result;
- * overwritten, or added to where addend is the result. Of fp8, a is E4M3 or E5M2 and b E4M3, a plain and b transposed,
- * as tensor cores have it; the product is multiplied by *a_scale and *b_scale, a bias has the result's element, and
- * there are neither gradients of biases nor epilogues. */
-enum dtp_epilogue { DTP_EPILOGUE_NONE, DTP_EPILOGUE_GELU_AUX, DTP_EPILOGUE_DGELU };
-struct dtp_matmul_args {
-    const void *a, *b, *addend, *bias;
-    void *result, *aux, *bias_gradient;
-    const float *a_scale, *b_scale; /* of fp8; else NULL */
-    void *workspace;
-    uint64_t workspace_bytes;
-    uint64_t m, n, k;
-    uint64_t lda, ldb, ldd;                   /* the addend has ldd */
-    enum dtp_element element, result_element; /* of a, b, bias, aux; of result, addend and bias_gradient */
-    bool a_transposed, b_transposed;
-    enum dtp_epilogue epilogue;
-    uint32_t sms;       /* that it may count on; 0: all. For whoever chooses algorithms */
-    float scale;        /* 0: 1; others without a bias alone */
-    float addend_scale; /* the same; others where the addend is not the result, of operands that are not fp8 */
-    bool alike;         /* every rank makes the same bits of it: the algorithm is not chosen by time */
-};
-static inline float dtp_matmul_scale(const struct dtp_matmul_args *arguments)
-{
-    return arguments->scale > 0 || arguments->scale < 0 ? arguments->scale : 1.0f;
-}
+#include "kernels/matmul_arguments.h"
 static inline float dtp_matmul_addend_scale(const struct dtp_matmul_args *arguments)
 {
     return arguments->addend_scale > 0 || arguments->addend_scale < 0 ? arguments->addend_scale : 1.0f;

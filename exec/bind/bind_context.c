@@ -24,9 +24,86 @@ static bool in_ring(const struct dtp_binder *b)
     return place.ranks > 1 && place.pieces == 2 && heads(b)->queries % 2 == 0;
 }
 
+/* ---- tokens exchanged for heads ---------------------------------------------------------------------------------- */
+
+/* A part of packed rows: of the rank's tokens with all heads, or of all tokens with the rank's heads. */
+struct part {
+    uint64_t ranks, width, tokens, own_tokens, batch; /* width: of the part, of a rank's heads */
+    uint64_t row, offset, all_row, all_offset;        /* elements of rows, where the part begins: own tokens, all */
+};
+
+static struct part part_of(const struct dtp_binder *b)
+{
+    const uint64_t ranks = dtp_bind_context_place(&b->binding->job).ranks, q = query_width(b), kv = keys_width(b) / 2;
+    const enum dtp_executor_part which = (enum dtp_executor_part)b->op->demand->n;
+    const bool queries = which == DTP_EXECUTOR_QUERIES || which == DTP_EXECUTOR_RESULT;
+    struct part p = {.ranks = ranks, .width = (queries ? q : kv) / ranks, .own_tokens = heads(b)->queries};
+    p.tokens = p.own_tokens * ranks, p.batch = rows(b) / p.own_tokens;
+    p.row = which == DTP_EXECUTOR_RESULT ? q : packed_width(b);
+    p.offset = queries ? 0 : which == DTP_EXECUTOR_KEYS ? q : q + kv;
+    p.all_row = p.row / ranks, p.all_offset = p.offset / ranks;
+    return p;
+}
+
+/* Side by side by ranks, [ranks][rows][width], as an all-to-all takes and gives them: on the one side each rank's heads
+ * of the own tokens, on the other the own heads of each rank's tokens. */
+static void exchanged_columns(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    const bool in = b->op->kind == DTP_OP_COPY_IN, back = b->op->demand->k > 0, own = in != back;
+    const struct part p = part_of(b);
+    const enum dtp_element element = element_of(b, DTP_ROLE_INPUT);
+    const uint64_t side[] = {rows(b) * p.width, p.own_tokens * p.width, p.width};
+    const uint64_t of_own[] = {p.width, p.own_tokens * p.row, p.row};
+    const uint64_t of_all[] = {p.own_tokens * p.all_row, p.tokens * p.all_row, p.all_row};
+    const uint64_t *packed = own ? of_own : of_all;
+    const uint64_t offset = (own ? p.offset : p.all_offset) * dtp_element_bytes(element);
+    const char *from = need(b, DTP_ROLE_INPUT);
+    char *to = need(b, DTP_ROLE_RESULT);
+    out->kernel = DTP_KERNEL_columns;
+    if (!from || !to)
+        return;
+    struct dtp_columns_args g = {.from = in ? from + offset : from,
+                                 .to = in ? to : to + offset,
+                                 .width = p.width,
+                                 .count = {p.ranks, p.batch, p.own_tokens},
+                                 .element = element};
+    for (int i = 0; i < 3; i++) {
+        g.from_step[i] = in ? packed[i] : side[i];
+        g.to_step[i] = in ? side[i] : packed[i];
+    }
+    out->arguments.columns = g;
+}
+
+static bool exchanges(const struct dtp_binder *b)
+{
+    const struct dtp_context_place place = dtp_bind_context_place(&b->binding->job);
+    return place.ranks > 1 && place.pieces == 1;
+}
+
+static void has_elements(struct dtp_binder *b, enum dtp_role role, enum dtp_role like, uint64_t count);
+
+static void room_of_exchange(struct dtp_binder *b)
+{
+    const struct part p = part_of(b);
+    const enum dtp_role packed = b->op->kind == DTP_OP_COPY_IN ? DTP_ROLE_INPUT : DTP_ROLE_RESULT;
+    const enum dtp_role side = packed == DTP_ROLE_INPUT ? DTP_ROLE_RESULT : DTP_ROLE_INPUT;
+    if (b->op->demand->n > DTP_EXECUTOR_RESULT || heads(b)->heads % p.ranks || heads(b)->kv_heads % p.ranks) {
+        b->missing |= 1u << DTP_ROLE_RESULT;
+        return;
+    }
+    has_elements(b, side, DTP_ROLE_INPUT, rows(b) * p.width * p.ranks);
+    has_elements(b, packed, DTP_ROLE_INPUT, rows(b) * p.row);
+}
+
+/* ---- steps of a ring --------------------------------------------------------------------------------------------- */
+
 /* Keys and values out of packed rows, or added to theirs. */
 void dtp_bind_copied_columns(struct dtp_binder *b, struct dtp_bound_op *out)
 {
+    if (exchanges(b)) {
+        exchanged_columns(b, out);
+        return;
+    }
     const bool adds = b->op->kind == DTP_OP_COPY_OUT;
     const enum dtp_element element = element_of(b, DTP_ROLE_INPUT);
     const uint64_t packed = packed_width(b), keys = keys_width(b),
@@ -131,6 +208,10 @@ void dtp_bind_room_of_context(struct dtp_binder *b)
 {
     const uint64_t tokens = heads(b)->queries, steps = dtp_bind_context_place(&b->binding->job).ranks;
     const bool whole = tokens > 0 && tokens <= INT32_MAX && rows(b) <= INT32_MAX && rows(b) % tokens == 0;
+    if (exchanges(b) && whole && heads(b)->kv_heads && query_width(b) && b->op->kind != DTP_OP_MERGE) {
+        room_of_exchange(b);
+        return;
+    }
     if (!in_ring(b) || !whole || !heads(b)->kv_heads || heads(b)->heads % heads(b)->kv_heads || !query_width(b) ||
         packed_width(b) > INT32_MAX) {
         b->missing |= 1u << DTP_ROLE_RESULT;

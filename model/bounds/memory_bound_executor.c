@@ -57,10 +57,11 @@ static uint64_t core_workspace(const struct dtp_bound *b)
 {
     const struct dtp_transformer *t = b->transformer;
     const struct dtp_plan *plan = b->plan;
+    const uint32_t cp = plan->cp ? plan->cp : 1, heads = plan->cp_comm == DTP_CP_A2A ? cp : 1, tokens = cp / heads;
     const struct dtp_attention_size size = {.batch = (uint32_t)plan->micro_batch,
-                                            .sequence = (uint32_t)(plan->sequence / (plan->cp ? plan->cp : 1)),
-                                            .heads = (uint32_t)t->heads,
-                                            .kv_heads = (uint32_t)t->kv_heads,
+                                            .sequence = (uint32_t)(plan->sequence / tokens),
+                                            .heads = (uint32_t)(t->heads / heads),
+                                            .kv_heads = (uint32_t)(t->kv_heads / heads),
                                             .head_dim = (uint32_t)t->head_dim,
                                             .backward = true,
                                             .deterministic = !plan->executor.atomic_attention};
@@ -72,7 +73,7 @@ static uint64_t core_workspace(const struct dtp_bound *b)
  * keys and values at hand and on their way, and sums of their gradients, which come and go. */
 static uint64_t around(const struct dtp_bound *b, uint64_t q_bytes, uint64_t kv_bytes)
 {
-    uint64_t ring = b->plan->cp ? b->plan->cp : 1;
+    uint64_t ring = b->plan->cp && b->plan->cp_comm != DTP_CP_A2A ? b->plan->cp : 1;
     return ring > 1 ? q_bytes + (ring > 2 ? 5 : 3) * kv_bytes : 0;
 }
 

@@ -7,7 +7,8 @@
  *                                                       each by itself, the last of them beside nothing
  *   gathered   all-gathers of c K and of c V            the same, and their gradients' reduce-scatters
  *   walked     an all-gather of c (K+V), or c-1 shifts  the same but where it is kept, and c shifts of W
- *   exchange   all-to-alls of Q, K, V and the result    of the result's gradient, and of those of Q, K and V
+ *   exchange   all-to-alls of Q, K, V and the result    of the result's gradient, and of those of Q, K and V; where
+ *                                                       they are kept exchanged, of the result itself too
  *
  * A layer that runs again in backward sends again what forward sent. A model that turns no queries hands over q, k and
  * v as the one tensor that their matmul made. */
@@ -42,7 +43,8 @@ static struct job job_of(const struct dtp_transformer *t, const struct dtp_clust
                         .q = dtp_bytes_product(tokens, t->heads * t->head_dim * element),
                         .kv = dtp_bytes_product(keys, element),
                         .wide = dtp_bytes_product(keys, 4),
-                        .apart = t->position == DTP_POSITION_ROPE || t->qk_norm || !plan->fused_qkv};
+                        .apart = t->position == DTP_POSITION_ROPE || t->qk_norm || !plan->fused_qkv ||
+                                 plan->runtime->keeps_exchanged};
 }
 
 static bool walks(const struct job *job)
@@ -91,11 +93,14 @@ static void add_keys(const struct job *job, struct pass *pass, bool with_gradien
         add(pass, DTP_SEND_RECV, dtp_bytes_product(2 * job->kv, r - 1), sums_apart(job) ? 2 * (r - 1) : r);
 }
 
+/* The core alone: made again, of inputs that were kept exchanged or are exchanged once more. */
 static struct pass forward_of(const struct job *job, bool core_alone)
 {
     struct pass pass = {0};
-    add_exchange(job, &pass, true);
-    if (!core_alone)
+    bool kept = job->plan->runtime->keeps_exchanged;
+    if (!core_alone || !kept)
+        add_exchange(job, &pass, true);
+    if (!core_alone || kept)
         add_exchange(job, &pass, false);
     if (job->context.ring > 1)
         add_keys(job, &pass, false);
@@ -109,6 +114,8 @@ static struct pass backward_of(const struct job *job)
     struct job apart = *job;
     apart.apart = true; /* gradients are made one by one */
     add_exchange(job, &pass, false);
+    if (job->plan->runtime->keeps_exchanged) /* the result, beside its gradient */
+        add_exchange(job, &pass, false);
     add_exchange(&apart, &pass, true);
     if (r < 2)
         return pass;

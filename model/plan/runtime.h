@@ -90,11 +90,13 @@ struct dtp_runtime {
                            each rank has whole are summed as soon as they are made */
 
     /* ---- context parallel ranks ---- */
-    uint32_t cp_comms;   /* bits of enum dtp_cp_comm that it has */
-    bool sums_apart;     /* in a ring gradients of keys and values go around by themselves, behind each step */
-    bool walks_gathered; /* keys and values are gathered as one tensor, of which each rank's part is an attention core
-                            of its own; partial results are merged by eager kernels in fp32, gradients of keys and
-                            values go around a ring in fp32 */
+    uint32_t cp_comms;    /* bits of enum dtp_cp_comm that it has */
+    bool sums_apart;      /* in a ring gradients of keys and values go around by themselves, behind each step */
+    bool keeps_exchanged; /* what was exchanged of q, k and v is what is kept; the result is exchanged again in backward
+                           */
+    bool walks_gathered;  /* keys and values are gathered as one tensor, of which each rank's part is an attention core
+                             of its own; partial results are merged by eager kernels in fp32, gradients of keys and
+                             values go around a ring in fp32 */
 
     /* ---- kernels ---- */
     bool compiles;             /* torch.compile */

@@ -14,7 +14,7 @@
 #define LEARNING_RATE "1e-3"
 #include "lib/layout_fixture.h"
 
-#define MODEL "layers=2 hidden=16 heads=4 kv_heads=2 head_dim=8 ffn=32 vocab=41 seq=16 micro_batch=2 clip_norm=0.5 "
+#define MODEL "layers=2 hidden=16 heads=8 kv_heads=4 head_dim=8 ffn=32 vocab=41 seq=16 micro_batch=2 clip_norm=0.5 "
 
 static void test_learns_as_one_rank(void **state)
 {
@@ -25,6 +25,7 @@ static void test_learns_as_one_rank(void **state)
     learns_as_one(MODEL, "accumulate=2 gpus=2 cp=2", &one, "one", false);
     learns_as_one(MODEL, "accumulate=2 gpus=4 cp=4 checkpointing=full", &one, "one", false);
     learns_as_one(MODEL, "accumulate=2 gpus=8 cp=8 checkpointing=selective loss_chunk=3", &one, "one", false);
+    learns_as_one(MODEL, "accumulate=2 gpus=4 cp=4 cp_comm=a2a checkpointing=selective", &one, "one", false);
     remove_all(folder("one"));
 }
 
@@ -32,13 +33,14 @@ static void test_learns_as_one_rank(void **state)
  * and stand in stages of it. */
 static void test_with_all_other_ranks(void **state)
 {
-    static const char *const plans[] = {"gpus=2 cp=2 accumulate=2 strategy=ddp accumulate_sync=true",
-                                        "gpus=4 cp=4 accumulate=2 strategy=zero1",
-                                        "gpus=4 cp=2 accumulate=1 strategy=hybrid_shard shard_group=2",
-                                        "gpus=4 tp=2 cp=2 accumulate=2 checkpointing=full",
-                                        "gpus=4 cp=2 pp=2 strategy=ddp accumulate=2 schedule=zb-h1",
-                                        "gpus=8 tp=2 cp=2 accumulate=1 strategy=full_shard",
-                                        "gpus=8 tp=2 cp=2 pp=2 strategy=zero1 accumulate=2 schedule=1f1b"};
+    static const char *const plans[] = {
+        "gpus=2 cp=2 accumulate=2 strategy=ddp accumulate_sync=true",
+        "gpus=4 cp=4 accumulate=2 strategy=zero1",
+        "gpus=4 cp=2 accumulate=1 strategy=hybrid_shard shard_group=2",
+        "gpus=4 cp=2 pp=2 strategy=ddp accumulate=2 schedule=zb-h1",
+        "gpus=8 tp=2 cp=2 cp_comm=a2a accumulate=1 strategy=full_shard checkpointing=full",
+        "gpus=4 cp=2 pp=2 cp_comm=a2a strategy=ddp accumulate=2 schedule=zb-h2",
+        "gpus=8 tp=2 cp=2 pp=2 strategy=zero1 accumulate=2 schedule=1f1b checkpointing=full"};
     struct run_result one;
     (void)state;
     train(MODEL "accumulate=2 gpus=1", "one", &one);
@@ -56,6 +58,8 @@ static void test_blocks_of_every_order(void **state)
         "norm=layer_norm activation=gelu gelu_epilogue=true bias=true ",
         "norm=layer_norm activation=gelu bias=true parallel_block=two_norms ",
         "kv_heads=1 norm_place=after qk_norm=true qk_norm_wide=true ",
+        "kv_heads=2 sliding_window=3 sliding_window_pattern=2 embedding_scale=true norm_place=both ",
+        "kv_heads=2 sliding_window=3 qk_norm=true ",
     };
     (void)state;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
@@ -65,7 +69,7 @@ static void test_blocks_of_every_order(void **state)
                  "layers=2 hidden=16 heads=4 head_dim=8 ffn=48 vocab=50 seq=8 micro_batch=2 accumulate=2 %s",
                  models[i]);
         train_for(words, "one", 4, &one);
-        strcat(words, "gpus=2 cp=2");
+        strcat(words, strstr(words, "window") ? "gpus=2 cp=2 cp_comm=a2a" : "gpus=2 cp=2");
         train_for(words, "run", 4, &shared);
         for (size_t k = 0; k < 4; k++)
             if (fabs(shared.loss[k] - one.loss[k]) > DIFFERS_BY ||
@@ -131,6 +135,7 @@ static void test_refusals(void **state)
         const char *words, *key, *says;
     } refused[] = {{"gpus=3 cp=3", "cp", "do not divide seq 16"},
                    {"gpus=2 cp=2 cp_comm=all_gather", "cp_comm", "p2p"},
+                   {"gpus=8 cp=8 cp_comm=a2a", "cp", "cp_comm p2p takes any"},
                    {"gpus=2 cp=2 gradient_stream=true", "gradient_stream", "leave it out"},
                    {"gpus=2 cp=2 optimizer=adam8bit", "optimizer", "leave it out"},
                    {"gpus=2 cp=2 positions=16 position=learned", "cp", "rope"},
@@ -185,6 +190,8 @@ static void test_report_of_a_run(void **state)
     run_report("--gpus 4 --cp 2 --pp 2 --accumulate 4 --strategy ddp", said, sizeof said);
     assert_true(times_said(said, "as predicted, to the byte, on all 4 ranks") >= 3);
     assert_non_null(strstr(said, "cp: the same of"));
+    run_report("--gpus 4 --cp 2 --cp-comm a2a --pp 2 --accumulate 4 --strategy ddp", said, sizeof said);
+    assert_true(times_said(said, "as predicted, to the byte, on all 4 ranks") >= 4); /* all_to_all too */
     run_report("--gpus 4 --cp 4 --accumulate 2 --strategy zero1", said, sizeof said);
     char *sent = strstr(said, "COMMUNICATION"), *arena = strstr(said, "  arena ");
     assert_true(sent && arena && strstr(said, "CONTEXT PARALLEL"));

@@ -46,6 +46,9 @@ void test_sums(void);
 void test_optimizer(void);
 void test_elementwises(void);
 
+/* context_kernels.c */
+void test_contexts(void);
+
 /* quantize_kernels.c */
 void test_quantizes(void);
 

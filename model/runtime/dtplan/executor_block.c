@@ -364,7 +364,8 @@ void dtp_executor_block_of(const struct dtp_transformer *transformer, const stru
                                        .stream_tokens =
                                            dtp_plan_tokens(plan) / (plan->sequence_shards ? plan->sequence_shards : 1),
                                        .sequence = plan->sequence / (plan->cp ? plan->cp : 1),
-                                       .ring = plan->cp ? plan->cp : 1,
+                                       .ring = plan->cp && plan->cp_comm != DTP_CP_A2A ? plan->cp : 1,
+                                       .exchanged = plan->cp && plan->cp_comm == DTP_CP_A2A ? plan->cp : 1,
                                        .element_bytes = dtp_plan_compute_bytes(plan),
                                        .epilogue = plan->executor.gelu_epilogue,
                                        .fp8 = plan->precision.compute == DTP_FP8,
@@ -556,8 +557,8 @@ struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_execut
         return (struct dtp_executor_traffic){0, launches_of(op)};
     case DTP_OP_QUANTIZE: return (struct dtp_executor_traffic){0, 0}; /* by which casts it makes: executor_fp8_work.c */
     case DTP_OP_ATTENTION:
-        return block->ring > 1 ? dtp_executor_context_forward_traffic(block)
-                               : (struct dtp_executor_traffic){0, launches_of(op)};
+        return block->ring > 1 || block->exchanged > 1 ? dtp_executor_context_forward_traffic(block)
+                                                       : (struct dtp_executor_traffic){0, launches_of(op)};
     default: return (struct dtp_executor_traffic){0, launches_of(op)};
     }
 }
@@ -580,8 +581,9 @@ struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_execu
                                              dtp_executor_norm_launches(block)};
     case DTP_OP_ROTARY: return (struct dtp_executor_traffic){rotary_bytes(block), 1};
     case DTP_OP_ATTENTION:
-        return block->ring > 1 ? dtp_executor_context_backward_traffic(block)
-                               : (struct dtp_executor_traffic){0, DTP_EXECUTOR_ATTENTION_BACKWARD_LAUNCHES};
+        return block->ring > 1 || block->exchanged > 1
+                   ? dtp_executor_context_backward_traffic(block)
+                   : (struct dtp_executor_traffic){0, DTP_EXECUTOR_ATTENTION_BACKWARD_LAUNCHES};
     case DTP_OP_MATMUL:
         if (dtp_executor_adds_gradient(block, (int)(op - block->op)))
             return (struct dtp_executor_traffic){dtp_executor_added_bytes(block), 3};

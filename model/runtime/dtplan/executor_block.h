@@ -65,7 +65,8 @@ struct dtp_executor_operator {
 
 struct dtp_executor_block {
     struct dtp_layer_kind kind;
-    uint32_t ring;                            /* context parallel ranks that send keys and values around; 1: none do */
+    /* Context parallel ranks that send keys and values around, or exchange tokens for heads; 1: none do. */
+    uint32_t ring, exchanged;
     uint64_t tokens, sequence, element_bytes; /* T; of the compute dtype */
     uint64_t stream_tokens;                   /* rows that this rank has of what lies between matmuls */
     bool epilogue, fp8;

@@ -45,9 +45,26 @@ double dtp_executor_context_added_bytes(const struct dtp_executor_block *block, 
     return added + (step > 1 ? 3 * of_step(keys(block)) : of_step(keys(block)) + keys(block));
 }
 
+/* Copies before and behind an all-to-all: of results, and of queries, keys and values, each of which is one. */
+static struct dtp_executor_traffic exchanges(const struct dtp_executor_block *block, uint32_t results, uint32_t packed)
+{
+    double bytes = results * queries(block) + packed * (queries(block) + keys(block));
+    return (struct dtp_executor_traffic){4 * bytes, 2 * (results + 3 * packed)};
+}
+
+struct dtp_executor_traffic dtp_executor_context_inputs_traffic(const struct dtp_executor_block *block)
+{
+    return block->exchanged > 1 ? exchanges(block, 0, 1) : (struct dtp_executor_traffic){0, 0};
+}
+
 /* Side by side, a core a step, the merge. */
 struct dtp_executor_traffic dtp_executor_context_forward_traffic(const struct dtp_executor_block *block)
 {
+    if (block->exchanged > 1) {
+        struct dtp_executor_traffic moved = exchanges(block, 1, 1);
+        moved.kernels++;
+        return moved;
+    }
     return (struct dtp_executor_traffic){
         dtp_executor_context_copied_bytes(block) + dtp_executor_context_merged_bytes(block), block->ring + 2};
 }
@@ -55,6 +72,11 @@ struct dtp_executor_traffic dtp_executor_context_forward_traffic(const struct dt
 /* Side by side, a core a step, what each but the first adds, what comes home. */
 struct dtp_executor_traffic dtp_executor_context_backward_traffic(const struct dtp_executor_block *block)
 {
+    if (block->exchanged > 1) {
+        struct dtp_executor_traffic moved = exchanges(block, 2, 1);
+        moved.kernels += DTP_EXECUTOR_ATTENTION_BACKWARD_LAUNCHES;
+        return moved;
+    }
     double bytes = dtp_executor_context_copied_bytes(block) + dtp_executor_context_returned_bytes(block);
     for (uint32_t step = 1; step < block->ring; step++)
         bytes += dtp_executor_context_added_bytes(block, step);

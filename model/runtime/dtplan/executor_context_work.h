@@ -14,6 +14,10 @@ double dtp_executor_context_merged_bytes(const struct dtp_executor_block *block)
 /* Terms of step `step`, 1 and up, added. */
 double dtp_executor_context_added_bytes(const struct dtp_executor_block *block, uint32_t step);
 
+/* Of tokens exchanged for heads: copies around the all-to-alls of queries, keys and values, which are forward's but
+ * where attention is made again of what was kept exchanged. */
+struct dtp_executor_traffic dtp_executor_context_inputs_traffic(const struct dtp_executor_block *block);
+
 /* All of attention, forward and backward. */
 struct dtp_executor_traffic dtp_executor_context_forward_traffic(const struct dtp_executor_block *block);
 struct dtp_executor_traffic dtp_executor_context_backward_traffic(const struct dtp_executor_block *block);

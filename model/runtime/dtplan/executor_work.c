@@ -6,6 +6,7 @@
 #include "plan/rules.h"
 #include "plan/runtime_sizes.h"
 #include "runtime/dtplan/executor_block.h"
+#include "runtime/dtplan/executor_context_work.h"
 #include "runtime/dtplan/executor_factors.h"
 #include "runtime/dtplan/executor_fp8_work.h"
 
@@ -98,6 +99,11 @@ static struct dtp_executor_traffic forward_traffic(const struct shape *s, uint32
         struct dtp_executor_traffic one = dtp_executor_forward_traffic(&s->block, &s->block.op[i]);
         sum.bytes += operators & 1u << i ? one.bytes : 0;
         sum.kernels += operators & 1u << i ? one.kernels : 0;
+    }
+    if (operators & 1u << dtp_executor_maker(&s->block, DTP_TENSOR_CORE) &&
+        !(operators & 1u << dtp_executor_maker(&s->block, DTP_TENSOR_QKV))) {
+        struct dtp_executor_traffic inputs = dtp_executor_context_inputs_traffic(&s->block);
+        sum.bytes -= inputs.bytes, sum.kernels -= inputs.kernels;
     }
     return sum;
 }

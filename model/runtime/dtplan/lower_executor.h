@@ -47,6 +47,8 @@
  *                            from the rank. Backward has the merged SAVED and STATISTICS and makes terms apart:
  *                            INPUT_GRADIENT [T, d_q], RESULT [T, 2 d_kv]
  *   COPY_IN, COPY_OUT        INPUT (packed qkv) -> RESULT [T, 2 d_kv]; INPUT [T, 2 d_kv] -> RESULT (packed): +=
+ *                            Of tokens exchanged for heads: part demand.n (enum dtp_executor_part) of INPUT side by
+ *                            side by ranks in RESULT, or of the reverse, with demand.k on the way back
  *   MERGE                    INPUT [steps, T, d_q], SAVED (log-sum-exps of the steps) -> RESULT [T, d_q], STATISTICS.
  *                            With INPUT_GRADIENT: GRADIENT [T, d_q], KEYS [T, 2 d_kv], terms of step demand.n ->
  *                            INPUT_GRADIENT (packed): its queries +=, RESULT [T, 2 d_kv], UPDATE adds
@@ -242,6 +244,9 @@ static inline bool dtp_executor_casts_sums(const struct dtp_executor_rules *rule
 /* lower_executor_tensor.c: of a module's tensors from *next on, the next run of those whose gradients tensor parallel
  * ranks sum, `returned` elements from *begin on; 0: none is left. */
 uint64_t dtp_executor_summed_run(const struct dtp_parameter_module *layout, int *next, uint64_t *begin);
+
+/* What of packed rows, or of rows of results, a copy around an all-to-all moves. */
+enum dtp_executor_part { DTP_EXECUTOR_QUERIES, DTP_EXECUTOR_KEYS, DTP_EXECUTOR_VALUES, DTP_EXECUTOR_RESULT };
 
 /* Name of the buffers that hold reduced shards of gradients. */
 #define DTP_EXECUTOR_GRADIENT_SHARD "gradient shard"

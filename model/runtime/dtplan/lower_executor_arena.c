@@ -37,6 +37,9 @@ static void say(uint64_t *known, double said, bool *differ)
 static bool find_shape(const struct dtp_program *program, struct dtp_executor_map *out)
 {
     const struct dtp_op *ops = dtp_program_ops(program);
+    const struct dtp_execution *e = dtp_program_execution(program);
+    const bool exchanges =
+        e->context_ranks > 1 && e->context_pieces < 2; /* attention then has other ranks' tokens too */
     uint64_t tokens = 0, loss_rows = 0;
     bool differ = false;
     for (size_t i = 0; i < dtp_program_op_count(program); i++) {
@@ -44,7 +47,8 @@ static bool find_shape(const struct dtp_program *program, struct dtp_executor_ma
         bool embeds = ops[i].kind == DTP_OP_EMBEDDING || ops[i].kind == DTP_OP_EMBEDDING_BACKWARD;
         bool loses = ops[i].kind == DTP_OP_LOSS_BACKWARD;
         out->gradient_norm |= ops[i].kind == DTP_OP_CLIP_SCALE;
-        say(&out->sequence, (double)d->attention.queries, &differ);
+        if (!exchanges || dtp_op_kind_class(ops[i].kind) != DTP_CLASS_ATTENTION)
+            say(&out->sequence, (double)d->attention.queries, &differ);
         if (embeds)
             say(&out->rows, d->tokens, &differ);
         if (embeds || loses)

@@ -475,29 +475,12 @@ static void attention_backward(const struct place *at)
     if (tensor(x, at->layer, op->result).index == DTP_NO_INDEX) /* a frozen projection behind it has not read it */
         dtp_executor_block_again(x, at->layer, UINT32_C(1) << at->index);
     dtp_buffer_id core = tensor(x, at->layer, op->result);
-    if (dtp_executor_shares_sequence(x)) {
-        x->gradients[op->input] = dtp_executor_context_backward(
-            x, &(struct dtp_executor_core){.qkv = tensor(x, at->layer, op->input),
-                                           .result = core,
-                                           .statistics = tensor(x, at->layer, op->statistics),
-                                           .gradient = x->gradients[op->result],
-                                           .result_access = last_read(x, core)});
-        return;
-    }
-    struct dtp_draft draft;
-    dtp_executor_begin(x, &draft, DTP_OP_ATTENTION_BACKWARD, op->name);
-    dtp_draft_role(&draft, DTP_ROLE_INPUT, tensor(x, at->layer, op->input), DTP_READ | DTP_FREE, 0);
-    dtp_draft_role(&draft, DTP_ROLE_SAVED, core, last_read(x, core), 0);
-    dtp_draft_role(&draft, DTP_ROLE_STATISTICS, tensor(x, at->layer, op->statistics), DTP_READ | DTP_FREE, 0);
-    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, x->gradients[op->result], DTP_READ | DTP_FREE, 0);
-    x->gradients[op->input] = dtp_executor_new(x, &draft, DTP_ROLE_INPUT_GRADIENT, "qkv gradient", DTP_OWNER_WORKSPACE,
-                                               dtp_executor_tensor_bytes(&x->shape, op->input), DTP_WRITE);
-    dtp_executor_new(x, &draft, DTP_ROLE_WORKSPACE, "attention workspace", DTP_OWNER_WORKSPACE,
-                     x->rules.attention_backward_workspace_bytes, DTP_UPDATE | DTP_FREE);
-    draft.op.demand.tokens = (double)x->rules.tokens;
-    draft.op.demand.flops = DTP_ATTENTION_BACKWARD_FLOPS * dtp_executor_attention_flops(x);
-    draft.op.demand.kernels = dtp_executor_backward_traffic(&x->shape, op, false).kernels;
-    dtp_executor_end(x, &draft);
+    x->gradients[op->input] = dtp_executor_attention_backward(
+        x, &(struct dtp_executor_core){.qkv = tensor(x, at->layer, op->input),
+                                       .result = core,
+                                       .statistics = tensor(x, at->layer, op->statistics),
+                                       .gradient = x->gradients[op->result],
+                                       .result_access = last_read(x, core)});
 }
 
 static void operator_backward(const struct place *at)

@@ -253,6 +253,27 @@ static void attention(const struct pass *pass, struct dtp_draft *draft, int inde
     draft->op.demand.kernels = 1;
 }
 
+/* Of all tokens with some of the heads. A pass that did not make the input finds it exchanged. */
+static void exchanged_attention(const struct pass *pass, int index)
+{
+    struct dtp_executor *x = pass->x;
+    const struct dtp_executor_operator *op = &x->shape.op[index];
+    dtp_buffer_id *qkv = tensor_of(pass, op->input);
+    struct dtp_draft draft;
+    if (pass->runs & 1u << dtp_executor_maker(&x->shape, op->input))
+        dtp_executor_exchange_inputs(x, qkv);
+    dtp_buffer_id core = dtp_executor_exchange_core(x, &draft, *qkv);
+    make(pass, &draft, DTP_ROLE_STATISTICS, index, op->statistics);
+    if (!is_wanted(pass, index, op->input)) {
+        dtp_draft_use(&draft, *qkv, DTP_FREE);
+        *qkv = DTP_NO_BUFFER;
+    }
+    dtp_executor_end(x, &draft);
+    dtp_executor_exchange_result(x, &draft, core);
+    make(pass, &draft, DTP_ROLE_RESULT, index, op->result);
+    dtp_executor_end(x, &draft);
+}
+
 /* The same in steps, one for each rank that shares the sequence. */
 static void shared_attention(const struct pass *pass, int index)
 {
@@ -260,6 +281,10 @@ static void shared_attention(const struct pass *pass, int index)
     const struct dtp_executor_operator *op = &x->shape.op[index];
     dtp_buffer_id *qkv = tensor_of(pass, op->input);
     struct dtp_draft draft;
+    if (dtp_executor_exchanges_heads(x)) {
+        exchanged_attention(pass, index);
+        return;
+    }
     dtp_executor_context_forward(x, &draft, *qkv);
     if (!is_wanted(pass, index, op->input)) {
         dtp_draft_use(&draft, *qkv, DTP_FREE);

@@ -23,10 +23,11 @@ static uint64_t chunk_tokens(const struct dtp_plan *plan, uint64_t tokens, uint6
 /* Our own attention, which takes what cuDNN's does not, needs none. */
 static uint64_t attention_workspace(const struct dtp_transformer *t, const struct dtp_plan *plan, bool backward)
 {
+    const uint32_t cp = plan->cp ? plan->cp : 1, heads = plan->cp_comm == DTP_CP_A2A ? cp : 1, tokens = cp / heads;
     const struct dtp_attention_size size = {.batch = (uint32_t)plan->micro_batch,
-                                            .sequence = (uint32_t)(plan->sequence / (plan->cp ? plan->cp : 1)),
-                                            .heads = (uint32_t)t->heads,
-                                            .kv_heads = (uint32_t)t->kv_heads,
+                                            .sequence = (uint32_t)(plan->sequence / tokens),
+                                            .heads = (uint32_t)(t->heads / heads),
+                                            .kv_heads = (uint32_t)(t->kv_heads / heads),
                                             .head_dim = (uint32_t)t->head_dim,
                                             .backward = backward,
                                             .deterministic = !plan->executor.atomic_attention};

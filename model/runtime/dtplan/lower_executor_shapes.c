@@ -116,7 +116,7 @@ void dtp_executor_describe(struct dtp_executor *x)
     }
     if (dtp_executor_shares_sequence(x)) {
         execution.context_ranks = x->plan->cp;
-        execution.context_pieces = 2;
+        execution.context_pieces = dtp_context_exchanged(x->plan, x->l->cluster) > 1 ? 1 : 2;
     }
     dtp_program_set_execution(x->l->program, &execution);
     add_tensors(x, &x->embedding, 0, 1);

@@ -323,6 +323,21 @@ struct dtp_executor_core {
 /* The gradient of the packed qkv, fresh. */
 dtp_buffer_id dtp_executor_context_backward(struct dtp_executor *x, const struct dtp_executor_core *core);
 
+/* lower_executor_exchange.c: where they exchange tokens for heads. */
+static inline bool dtp_executor_exchanges_heads(const struct dtp_executor *x)
+{
+    return x->l->context.exchanged > 1;
+}
+/* The packed qkv of all tokens takes the place of the rank's. */
+void dtp_executor_exchange_inputs(struct dtp_executor *x, dtp_buffer_id *qkv);
+/* A draft of attention over all tokens; the log-sum-exp and the end are the caller's. Returns the result. */
+dtp_buffer_id dtp_executor_exchange_core(struct dtp_executor *x, struct dtp_draft *draft, dtp_buffer_id qkv);
+/* A draft in which the caller makes the rank's result, in role RESULT, of that of all tokens. */
+void dtp_executor_exchange_result(struct dtp_executor *x, struct dtp_draft *draft, dtp_buffer_id core);
+dtp_buffer_id dtp_executor_exchange_backward(struct dtp_executor *x, const struct dtp_executor_core *core);
+/* lower_executor_attention.c: however attention is shared. */
+dtp_buffer_id dtp_executor_attention_backward(struct dtp_executor *x, const struct dtp_executor_core *core);
+
 /* lower_executor_adapters.c: an adapter's half, forward and backward. The gradients of its result and of its input are
  * `result` and `input`, of which the latter is added to. `frees`: nobody else reads the former. */
 /* A matmul reads what it adds to while it computes, but one of a few columns by a few rows is nothing but reads and

@@ -1,0 +1,74 @@
+/* Arguments of attention and of what context parallel ranks have around it: a part of kernels.h, which alone includes
+ * it, behind the element types. */
+#ifndef DTP_ATTENTION_ARGUMENTS_H
+#define DTP_ATTENTION_ARGUMENTS_H
+
+/* Causal self-attention on packed qkv [batch, sequence, (heads + 2 kv_heads), head_dim]: q heads, then k, then v; query
+ * head h reads k and v of head h / (heads / kv_heads). `window` > 0: a query sees so many keys, its own the last of
+ * them; 0: all up to its own. softcap c > 0: scaled scores x become c tanh(x / c). result [batch, sequence, heads,
+ * head_dim]; log_sum_exp [batch, heads, sequence] of the scaled scores.
+ *
+ * With `keys`, [batch, sequence, 2 kv_heads, head_dim]: k heads, then v, this is a step of a ring of context parallel
+ * ranks (merge_attention): queries from first_query on see the first key_count of those keys, each of them, and no
+ * window. Rows of the result before first_query stay; log_sum_exp is [batch, heads, sequence - first_query]. */
+struct dtp_attention_args {
+    const void *qkv, *keys;
+    void *result;
+    float *log_sum_exp;
+    void *workspace;
+    uint64_t workspace_bytes;
+    uint32_t batch, sequence, heads, kv_heads, head_dim, window;
+    uint32_t first_query, key_count; /* with keys */
+    float scale, softcap;
+    enum dtp_element element;
+};
+/* qkv_gradient is packed as qkv and overwritten. atomic: a library may add up dQ by atomics, faster, but last bits
+ * differ from run to run; as the program was lowered (model/cost/attention_workspace.h). With `keys` result, gradient
+ * and log_sum_exp, [batch, heads, sequence], are of all steps together, and what this step adds to the gradients is
+ * apart: query_gradient [batch, sequence, heads, head_dim] from first_query on, keys_gradient as keys, the first
+ * key_count rows; other rows stay. */
+struct dtp_attention_backward_args {
+    const void *qkv, *keys, *result, *gradient; /* gradient of the result */
+    const float *log_sum_exp;
+    void *qkv_gradient, *query_gradient, *keys_gradient;
+    void *workspace;
+    uint64_t workspace_bytes;
+    uint32_t batch, sequence, heads, kv_heads, head_dim, window;
+    uint32_t first_query, key_count; /* with keys */
+    float scale, softcap;
+    bool atomic;
+    enum dtp_element element;
+};
+/* Results of steps of attention that saw some of the keys each, into that over all of them: with L = log sum exp(lse_i)
+ * it is sum of exp(lse_i - L) result_i, in fp32. parts [steps][batch, sequence, heads, head_dim], part_log_sum_exp
+ * [steps][batch heads sequence] floats. The first `whole` steps had all queries; the others those of the second half of
+ * each sequence, whose log-sum-exps lie dense at the begin of theirs. */
+struct dtp_merge_attention_args {
+    const void *parts;
+    const float *part_log_sum_exp;
+    void *result;
+    float *log_sum_exp; /* [batch, heads, sequence] */
+    uint32_t steps, whole, batch, sequence, heads, head_dim;
+    enum dtp_element element;
+};
+/* What a step with `keys` added: the rows of qkv_gradient's queries from first_query on += query_gradient; of sum,
+ * which goes around the ring, the first key_count rows of each sequence += keys_gradient (accumulate) or = it, and the
+ * others stay or are zero. */
+struct dtp_merge_gradients_args {
+    const void *query_gradient, *keys_gradient;
+    void *qkv_gradient, *sum;
+    uint32_t batch, sequence, heads, kv_heads, head_dim, first_query, key_count;
+    enum dtp_element element;
+    bool accumulate;
+};
+/* Columns of rows into columns of other rows, as they are or added to what stands there: for i < count[0], j <
+ * count[1], k < count[2] the `width` elements from i from_step[0] + j from_step[1] + k from_step[2] on. */
+struct dtp_columns_args {
+    const void *from;
+    void *to;
+    uint64_t width, count[3], from_step[3], to_step[3]; /* elements */
+    enum dtp_element element;
+    bool accumulate;
+};
+
+#endif
