@@ -23,7 +23,8 @@
 #define ON_FROM (ON_PLANS & ~ON(VALIDATE) & ~ON(PROBE))
 #define ON_EXECUTOR (ON_RUNS | ON(PROBE))
 /* what replaces files */
-#define ON_WRITERS (ON(SIMULATE) | ON(LAUNCH) | ON(BACKTEST) | ON(CHART) | ON(REPORT) | ON(SCHEDULE) | ON_EXECUTOR)
+#define ON_WRITERS                                                                                                     \
+    (ON(COMPARE) | ON(SIMULATE) | ON(LAUNCH) | ON(BACKTEST) | ON(CHART) | ON(REPORT) | ON(SCHEDULE) | ON_EXECUTOR)
 #define ON_PRINTERS                                                                                                    \
     (ON(SWEEP) | ON(CHART) | ON(REPORT) | ON(LAUNCH)) /* whose output, without -o, is all of standard output */
 #define ON_ALL (ON_PLANS | ON(BACKTEST) | ON(CHART) | ON(CATALOG) | ON(SCHEDULE) | ON(DOCTOR) | ON(HELP))
@@ -145,7 +146,7 @@ static void add_file(struct dtp_arguments *a, enum option option, const char *pa
         [DTP_COMMAND_BACKTEST] = DTP_OUTPUT_BACKTEST, [DTP_COMMAND_SWEEP] = DTP_OUTPUT_ROWS,
         [DTP_COMMAND_CHART] = DTP_OUTPUT_FIGURE,      [DTP_COMMAND_REPORT] = DTP_OUTPUT_PAGE,
         [DTP_COMMAND_VALIDATE] = DTP_OUTPUT_ROWS,     [DTP_COMMAND_PROBE] = DTP_OUTPUT_MACHINE,
-        [DTP_COMMAND_LAUNCH] = DTP_OUTPUT_FOLDER,
+        [DTP_COMMAND_COMPARE] = DTP_OUTPUT_MACHINE,   [DTP_COMMAND_LAUNCH] = DTP_OUTPUT_FOLDER,
     };
     const struct dtp_option *o = &options[option];
     enum dtp_output_kind kind = option == OPTION_OUTPUT ? outputs[a->command] : o->kind;

@@ -1,5 +1,6 @@
 /* dtplan compare FILE ... [SCENARIO.ini] [--KEY VALUE ...]: what other tools recorded of a run, beside its plan. */
 #include "cli/command.h"
+#include "cli/compare_refit.h"
 
 #include "record/beside_report.h"
 
@@ -70,6 +71,8 @@ static enum dtp_status judge_job(struct compare *c, const struct dtp_context *co
             dtp_beside_plan_of(simulated, &c->beside->plan);
         if (predicted)
             status = say(c);
+        if (status == DTP_OK && context->arguments->output)
+            status = dtp_compare_refit(context, c->beside, simulated);
         if (predicted)
             dtp_simulated_release(simulated);
         dtp_scenario_destroy(scenario);
@@ -96,7 +99,11 @@ enum dtp_status dtp_command_compare(const struct dtp_context *context)
         arguments.word_count = scenario_count;
         jobs.arguments = &arguments;
         bool planned = scenario_count + arguments.setting_count + arguments.from_count > 0;
-        status = planned ? judge_job(&c, &jobs) : say(&c);
+        if (arguments.output && !planned)
+            status = dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
+                               "--output: a machine file is fitted to what a plan does; add the keys of the run's");
+        else
+            status = planned ? judge_job(&c, &jobs) : say(&c);
     }
     free(scenarios);
     free(c.observed);

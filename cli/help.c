@@ -162,6 +162,8 @@ static const struct dtp_command_help helps[DTP_COMMAND_COUNT] = {
          "evidence. Traces of several ranks on one line show a slow one.",
          {{"dtplan compare trace.json --model llama-3-8b --gpu h100 --gpus 8 --seq 8k", "a trace beside its plan"},
           {"dtplan compare memory.pickle --from train.toml --gpu h100 --gpus 8", "of torchtitan's configuration"},
+          {"dtplan compare trace.json --model llama-3-8b --gpu h100 --gpus 8 --seq 8k -o machine.csv",
+           "and a machine file fitted to it"},
           {"dtplan compare rank0.json rank1.json rank2.json rank3.json", "which rank do the others wait for"}}},
     [DTP_COMMAND_PROBE] =
         {"dtplan probe [-o MACHINE.csv] [--force] [--gpu KEY] [--gpus N] [--device cuda|host] [--seconds N] "

@@ -96,6 +96,11 @@ static inline enum dtp_element dtp_matmul_bias_element(enum dtp_element element,
 /* reference_quantize.c: *amax, where there is one, raised to the largest magnitude of these elements. */
 void dtp_raise_amax(float *amax, const void *values, enum dtp_element element, uint64_t first, uint64_t count);
 
+/* reference_experts.c: of one expert a matmul of its rows, or of its weights' gradient over them; m 0: it has none. */
+struct dtp_matmul_args dtp_grouped_matmul_of(const struct dtp_grouped_matmul_args *a, uint32_t expert);
+struct dtp_matmul_args dtp_grouped_matmul_of_rows(const struct dtp_grouped_matmul_args *a, uint32_t expert,
+                                                  uint64_t begin, uint64_t count);
+
 /* Gradients that may be added up: one rounding of the sum. */
 static inline void dtp_accumulate(void *values, enum dtp_element element, uint64_t i, double value, bool add)
 {

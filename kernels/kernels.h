@@ -21,6 +21,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#ifdef __CUDACC__
+#define DTP_ON_DEVICE __host__ __device__
+#else
+#define DTP_ON_DEVICE
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -174,6 +180,122 @@ struct dtp_activation_backward_args {
     uint32_t width;
     enum dtp_activation_kind kind;
     enum dtp_element element;
+};
+
+/* ---- experts -----------------------------------------------------------------------------------------------------
+ *
+ * Of `experts` each of `tokens` rows goes to `chosen`. Where they go is one buffer of int32, `routes`, of R = tokens *
+ * chosen rows by experts: which expert [tokens, chosen]; each one's place among the rows by experts [tokens, chosen];
+ * of these rows which of [tokens, chosen] each is [R]; where each expert's rows begin [experts + 1]. Rows by experts
+ * are in the order of experts and then of tokens. */
+struct dtp_routes {
+    int32_t *expert, *place, *order, *starts;
+};
+#define DTP_ROUTES_INTS(rows, experts) (3 * (uint64_t)(rows) + (experts) + 1)
+DTP_ON_DEVICE static inline struct dtp_routes dtp_routes_at(void *routes, uint64_t rows)
+{
+    int32_t *at = (int32_t *)routes;
+    struct dtp_routes parts = {at, at + rows, at + 2 * rows, at + 3 * rows};
+    return parts;
+}
+
+/* Affinities of a token to experts are the softmax of its scores, or the sigmoid of each; it goes to the `chosen`
+ * largest scores, of equal ones to those of lower number. Their affinities, `normalise`: divided by their sum, times
+ * `scale` are the weights. A score that is no number counts as the least. On CUDA at most DTP_ROUTER_EXPERTS experts,
+ * DTP_ROUTER_CHOSEN chosen. */
+enum dtp_router_kind { DTP_ROUTER_KIND_SOFTMAX, DTP_ROUTER_KIND_SIGMOID };
+#define DTP_ROUTER_EXPERTS 1024u
+#define DTP_ROUTER_CHOSEN 32u
+#define DTP_ROUTER_CHUNKS 128u /* workspace: DTP_ROUTER_CHUNKS * experts int32 */
+struct dtp_router_args {
+    const void *scores; /* [tokens, experts] */
+    float *weights;     /* [tokens, chosen] */
+    void *routes;
+    int32_t *workspace;
+    uint64_t tokens;
+    uint32_t experts, chosen;
+    float scale;
+    enum dtp_router_kind kind;
+    bool normalise;
+    enum dtp_element element;
+};
+struct dtp_router_backward_args {
+    const void *scores;
+    const float *gradient; /* of the weights */
+    const void *routes;
+    void *score_gradient; /* [tokens, experts] */
+    uint64_t tokens;
+    uint32_t experts, chosen;
+    float scale;
+    enum dtp_router_kind kind;
+    bool normalise;
+    enum dtp_element element;
+};
+/* rows[r] = values[order[r] / chosen]: of each token as many as it has experts. */
+struct dtp_permute_args {
+    const void *values; /* [tokens, width] */
+    const void *routes;
+    void *rows; /* [tokens * chosen, width] */
+    uint64_t tokens;
+    uint32_t width, chosen;
+    enum dtp_element element;
+};
+/* result[t] = addend[t] + the sum of a token's rows + shared[t], times sigmoid(shared_score[t]) where that is not NULL;
+ * the addend may be the result, and both it and `shared` may be NULL. */
+struct dtp_unpermute_args {
+    const void *rows, *addend, *shared, *shared_score; /* [tokens * chosen, width], [tokens, width] twice, [tokens] */
+    const void *routes;
+    void *result; /* [tokens, width] */
+    uint64_t tokens;
+    uint32_t width, chosen;
+    enum dtp_element element;
+};
+/* Of the last two: shared_gradient = gradient * sigmoid(score), score_gradient = its slope times the sum over the row
+ * of gradient * shared. */
+struct dtp_shared_gate_backward_args {
+    const void *gradient, *shared, *shared_score;
+    void *shared_gradient, *score_gradient;
+    uint64_t tokens;
+    uint32_t width;
+    enum dtp_element element;
+};
+/* As dtp_activation_args over rows by experts, of gated kinds, each row times the weight of its token's choice; the
+ * gradient of that weight is the sum over the row of gradient * unweighed result. */
+struct dtp_expert_activation_args {
+    const void *up; /* [tokens * chosen, 2 width] */
+    const float *weights;
+    const void *routes;
+    void *result; /* [tokens * chosen, width] */
+    uint64_t tokens;
+    uint32_t width, chosen;
+    enum dtp_activation_kind kind;
+    enum dtp_element element;
+};
+struct dtp_expert_activation_backward_args {
+    const void *gradient, *up;
+    const float *weights;
+    const void *routes;
+    void *up_gradient;      /* may be `up` itself */
+    float *weight_gradient; /* [tokens, chosen] */
+    uint64_t tokens;
+    uint32_t width, chosen;
+    enum dtp_activation_kind kind;
+    enum dtp_element element;
+};
+/* Rows of each expert by its own matrix, of which `weight` has [experts, out, in] one behind the other. FORWARD: result
+ * [rows, out] = a [rows, in] by weight^T; INPUT_GRADIENT: result [rows, in] = a [rows, out] by weight; WEIGHT_GRADIENT:
+ * result [experts, out, in] = a [rows, out]^T by b [rows, in], of an expert without rows zeros, or where `accumulate`
+ * what was there. Routes are of `rows` rows by experts. */
+enum dtp_grouped_product { DTP_GROUPED_FORWARD, DTP_GROUPED_INPUT_GRADIENT, DTP_GROUPED_WEIGHT_GRADIENT };
+struct dtp_grouped_matmul_args {
+    const void *a, *b; /* b: the weights; of WEIGHT_GRADIENT the forward's input */
+    const void *routes;
+    void *result;
+    uint64_t rows, out, in;
+    uint32_t experts;
+    enum dtp_grouped_product product;
+    enum dtp_element element, result_element;
+    bool accumulate;
 };
 
 /* bias_gradient[j] (+)= sum of column j; workspace as norm_backward's. */
@@ -442,6 +564,18 @@ struct dtp_columns_args {
     bool accumulate;
 };
 
+/* `vectors` of `length` fp32 elements each become orthonormal, in their order (modified Gram-Schmidt, twice: Giraud et
+ * al. 2005). One that the others span, but for rounding (below DTP_ORTHOGONALIZE_LEAST of what it was), gives way to
+ * numbers that are drawn by its place, so that a factor keeps its rank; one with elements that are not finite stays so.
+ * vectors <= length, at most DTP_ORTHOGONALIZE_VECTORS. */
+#define DTP_ORTHOGONALIZE_VECTORS 1024u
+#define DTP_ORTHOGONALIZE_LEAST 1e-5
+struct dtp_orthogonalize_args {
+    float *values;
+    uint64_t length, element_stride, vector_stride; /* in elements */
+    uint32_t vectors;
+};
+
 /* result[m, n] = scale a b + addend_scale addend (NULL: nothing) + bias[n] (or NULL). a is stored [m, k], or [k, m]
  * where a_transposed; b [k, n], or [n, k] where b_transposed; leading dimensions count elements of a stored row. A
  * linear layer forward: b_transposed with b = weight [out, in]; its input gradient: neither; its weight gradient [out,
@@ -470,7 +604,7 @@ struct dtp_matmul_args {
 };
 static inline float dtp_matmul_scale(const struct dtp_matmul_args *arguments)
 {
-    return arguments->scale > 0 ? arguments->scale : 1.0f;
+    return arguments->scale > 0 || arguments->scale < 0 ? arguments->scale : 1.0f;
 }
 static inline float dtp_matmul_addend_scale(const struct dtp_matmul_args *arguments)
 {
@@ -501,6 +635,7 @@ static inline float dtp_matmul_addend_scale(const struct dtp_matmul_args *argume
     X(muon_unit, dtp_muon_unit_args)                                                                                   \
     X(cast, dtp_cast_args)                                                                                             \
     X(add, dtp_add_args)                                                                                               \
+    X(orthogonalize, dtp_orthogonalize_args)                                                                           \
     X(sum_parts, dtp_sum_parts_args)                                                                                   \
     X(amax, dtp_amax_args)                                                                                             \
     X(quantize, dtp_quantize_args)                                                                                     \
@@ -513,6 +648,14 @@ static inline float dtp_matmul_addend_scale(const struct dtp_matmul_args *argume
     X(merge_attention, dtp_merge_attention_args)                                                                       \
     X(merge_gradients, dtp_merge_gradients_args)                                                                       \
     X(columns, dtp_columns_args)                                                                                       \
+    X(router, dtp_router_args)                                                                                         \
+    X(router_backward, dtp_router_backward_args)                                                                       \
+    X(permute, dtp_permute_args)                                                                                       \
+    X(unpermute, dtp_unpermute_args)                                                                                   \
+    X(shared_gate_backward, dtp_shared_gate_backward_args)                                                             \
+    X(expert_activation, dtp_expert_activation_args)                                                                   \
+    X(expert_activation_backward, dtp_expert_activation_backward_args)                                                 \
+    X(grouped_matmul, dtp_grouped_matmul_args)                                                                         \
     X(matmul, dtp_matmul_args)
 struct dtp_kernels {
     void *self;

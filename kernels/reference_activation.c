@@ -1,40 +1,9 @@
+#include "kernels/activate.h"
 #include "kernels/element.h"
-#include "kernels/gelu.h"
-
-#include <math.h>
-
-static double sigmoid(double x)
-{
-    return 1 / (1 + exp(-x));
-}
 
 static bool is_gated(enum dtp_activation_kind kind)
 {
     return kind == DTP_ACTIVATION_SWIGLU || kind == DTP_ACTIVATION_GEGLU;
-}
-
-/* Of a gate, or of what has none. */
-static double activate(enum dtp_activation_kind kind, double x)
-{
-    switch (kind) {
-    case DTP_ACTIVATION_SWIGLU: return x * sigmoid(x);
-    case DTP_ACTIVATION_GELU:
-    case DTP_ACTIVATION_GEGLU: return dtp_gelu(x);
-    case DTP_ACTIVATION_RELU: break;
-    }
-    return fmax(x, 0);
-}
-
-/* (x sigmoid(x))' = sigmoid (1 + x (1 - sigmoid)). */
-static double slope(enum dtp_activation_kind kind, double x)
-{
-    switch (kind) {
-    case DTP_ACTIVATION_SWIGLU: return sigmoid(x) * (1 + x * (1 - sigmoid(x)));
-    case DTP_ACTIVATION_GELU:
-    case DTP_ACTIVATION_GEGLU: return dtp_gelu_slope(x);
-    case DTP_ACTIVATION_RELU: break;
-    }
-    return x > 0;
 }
 
 int dtp_reference_activation(void *self, const struct dtp_activation_args *a, void *stream)
@@ -44,7 +13,7 @@ int dtp_reference_activation(void *self, const struct dtp_activation_args *a, vo
     for (uint64_t i = 0; i < a->rows; i++)
         for (uint32_t j = 0; j < a->width; j++) {
             double x = dtp_load(a->up, a->element, i * columns + j), result;
-            result = activate(a->kind, x);
+            result = dtp_activate(a->kind, x).value;
             if (is_gated(a->kind))
                 result *= dtp_load(a->up, a->element, i * columns + a->width + j);
             dtp_store(a->result, a->element, i * a->width + j, result);
@@ -58,18 +27,18 @@ static void gated_backward(const struct dtp_activation_backward_args *a, uint64_
     uint64_t at = i * 2 * a->width + j;
     double gradient = dtp_load(a->gradient, a->element, i * a->width + j);
     double gate = dtp_load(a->up, a->element, at), up = dtp_load(a->up, a->element, at + a->width);
-    dtp_store(a->up_gradient, a->element, at, gradient * up * slope(a->kind, gate));
-    dtp_store(a->up_gradient, a->element, at + a->width, gradient * activate(a->kind, gate));
+    dtp_store(a->up_gradient, a->element, at, gradient * up * dtp_activate(a->kind, gate).slope);
+    dtp_store(a->up_gradient, a->element, at + a->width, gradient * dtp_activate(a->kind, gate).value);
     if (a->result)
-        dtp_store(a->result, a->element, i * a->width + j, activate(a->kind, gate) * up);
+        dtp_store(a->result, a->element, i * a->width + j, dtp_activate(a->kind, gate).value * up);
 }
 
 static void plain_backward(const struct dtp_activation_backward_args *a, uint64_t at)
 {
     double gradient = dtp_load(a->gradient, a->element, at), x = dtp_load(a->up, a->element, at);
-    dtp_store(a->up_gradient, a->element, at, gradient * slope(a->kind, x));
+    dtp_store(a->up_gradient, a->element, at, gradient * dtp_activate(a->kind, x).slope);
     if (a->result)
-        dtp_store(a->result, a->element, at, activate(a->kind, x));
+        dtp_store(a->result, a->element, at, dtp_activate(a->kind, x).value);
 }
 
 int dtp_reference_activation_backward(void *self, const struct dtp_activation_backward_args *a, void *stream)

@@ -17,11 +17,10 @@ import types
 
 import run_torch  # which says what is missing where PyTorch is
 import torch
-import torch.nn.functional as F
 
 # ---- what is trained ---------------------------------------------------------------------------------------------------
 
-# Widths of models that one GPU trains: hidden, heads, kv_heads, ffn, vocab, gated. What is asked of shapes between them is fitted.
+# Widths of models that one GPU trains: hidden, heads, kv_heads, ffn, vocab, gated. Of shapes between them fits tell.
 GPT_2 = (768, 12, 12, 3072, 50304, False)
 GPT_2_XL = (1600, 25, 25, 6400, 50257, False)
 LLAMA_1B = (2048, 16, 16, 5504, 32000, True)
@@ -105,8 +104,8 @@ class Harvest:
     backward the engine makes the weight's gradient first, over tokens, [out, tokens] by [tokens, in]
     (torch/csrc/autograd/generated/Functions.cpp: MmBackward0; derivatives.yaml: mm_mat2_grad)."""
 
-    def __init__(self, rows, tokens, shape, choices, cuda):
-        self.rows, self.tokens, self.shape, self.choices = rows, tokens, shape, choices
+    def __init__(self, rows, tokens, shape, choices, cuda, headroom):
+        self.rows, self.tokens, self.shape, self.choices, self.headroom = rows, tokens, shape, choices, headroom
         self.took = device_us if cuda else (lambda event: event.self_cpu_time_total)
         self.first = {}  # the first product of a backward: which node's
 
@@ -123,9 +122,13 @@ class Harvest:
                 self.first[id(parent)] = True
             else:
                 what = "weight_gradient" if left[1] == self.tokens else "input_gradient"
-        self.rows.add("matmul", what, self.took(event) / 1e6, "bf16", m=left[0], n=right[1], k=left[1])
+        self.rows.add("matmul", what, self.slower * self.took(event) / 1e6, "bf16", m=left[0], n=right[1], k=left[1])
 
-    def take(self, events):
+    def take(self, events, step_s):
+        """step_s: of all the steps together. Matmuls are 1 + headroom * (1 - their share) times as fast as with nothing
+        beside them (dtp_matmul_speedup)."""
+        matmul_s = sum(self.took(event) for event in events if event.name in ("aten::mm", "aten::addmm")) / 1e6
+        self.slower = 1 + self.headroom * (1 - min(1, matmul_s / step_s))
         whole = {}  # of each attention its kernels, whichever of its parts starts them
         for event in events:
             if event.name in ("aten::mm", "aten::addmm"):
@@ -154,24 +157,33 @@ class Harvest:
 
 def profiled(run, load_s, steps):
     """The operators of `steps` steps that follow `load_s` seconds of others without a pause, in which clocks and power
-    settle."""
+    settle; and what these steps took together."""
     from torch.profiler import ProfilerActivity, profile, schedule
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if run.cuda else [])
     step_s = min(run.step(False)[0] for _ in range(3))
-    before, found = max(1, int(load_s / step_s)), []
+    before, found, took_s = max(1, int(load_s / step_s)), [], 0
     with profile(activities=activities, record_shapes=True, on_trace_ready=lambda p: found.extend(p.events()),
                  schedule=schedule(wait=0, warmup=before, active=steps, repeat=1)) as profiler:
-        for _ in range(before + steps):
+        for i in range(before + steps):
+            began = time.perf_counter()
             run.step(False)
+            took_s += time.perf_counter() - began if i >= before else 0
             profiler.step()
-    return found
+    return found, took_s
+
+
+def at_power_limit(device):
+    """From Hopper on; what dtplan assumes (model/cost/op_cost.c: dtp_matmul_speedup)."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
 
 
 def measure_steps(arguments, rows, device, widths, line, packed):
     sequence, micro_batch, precision = line
     shape, choices = shape_of(widths), choices_of(sequence, micro_batch, precision, packed, arguments.attention)
     run = ProbeRun(types.SimpleNamespace(seed=1, lr=1e-4), shape, choices, 1, 0, device)
-    Harvest(rows, sequence * micro_batch, shape, choices, run.cuda).take(profiled(run, arguments.seconds_each, 2))
+    headroom = arguments.power_headroom if at_power_limit(device) else 0
+    harvest = Harvest(rows, sequence * micro_batch, shape, choices, run.cuda, headroom)
+    harvest.take(*profiled(run, arguments.seconds_each, 2))
     del run
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -182,62 +194,24 @@ class ProbeRun(run_torch.Run):
         return True
 
 
-# ---- kernels that pass over memory --------------------------------------------------------------------------------------
-
-def seconds_of(work, device, times):
-    """Of one call among `times` that follow each other on the device."""
-    for _ in range(3):
-        work()
-    if device.type != "cuda":
-        began = time.perf_counter()
-        for _ in range(times):
-            work()
-        return (time.perf_counter() - began) / times
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    start.record()
-    for _ in range(times):
-        work()
-    end.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(end) / 1e3 / times
-
-
-def measure_passes(rows, device, sizes, events):
-    """Forms of kernels of PyTorch's, by bytes read and written. Of compiled ones the one that most models have."""
-    def gated(gate, up):
-        return F.silu(gate) * up
-
-    compiled = torch.compile(gated, dynamic=False) if device.type == "cuda" else None
-    for elements in sizes:
-        wide = torch.randn(elements, device=device)
-        narrow, other = wide.to(torch.bfloat16), torch.randn(elements, device=device).to(torch.bfloat16)
-        out, wide_out, narrow_out = torch.empty_like(narrow), torch.empty_like(wide), torch.empty_like(narrow)
-        times = max(5, min(50, 2 ** 32 // elements))
-        forms = [
-            ("eager", 12, lambda: torch.add(wide, wide, out=wide_out)),
-            ("eager", 6, lambda: torch.mul(narrow, other, out=out)),
-            ("eager", 6, lambda: narrow_out.copy_(wide)),
-            ("widening", 6, lambda: wide_out.copy_(narrow)),
-        ]
-        for what, per_element, work in forms:
-            rows.add("kernel", what, seconds_of(work, device, times), bytes=elements * per_element)
-        if compiled:
-            try:
-                rows.add("kernel", "fused", seconds_of(lambda: compiled(narrow, other), device, times), bytes=elements * 6)
-            except Exception as wrong:  # noqa: BLE001: without a compiler nothing is compiled in training either
-                events.say("warning", words=f"nothing is compiled here ({type(wrong).__name__}): kernels of compiled "
-                                            "layers are priced by the catalogue")
-                compiled = None
-        measure_optimizer(rows, device, elements)
-
+# ---- the optimizer --------------------------------------------------------------------------------------------------------
 
 def measure_optimizer(rows, device, elements):
-    """p, g and two moments read, three of them written: 28 bytes of fp32."""
+    """Fused AdamW in fp32: p, g and two moments read, three of them written, 28 bytes an element. Other kernels that pass over
+    memory are as fast as what they compute lets them be, and are left to the catalogue, or to dtplan compare --output."""
     parameter = torch.nn.Parameter(torch.randn(elements, device=device))
     parameter.grad = torch.randn(elements, device=device)
-    optimizer = torch.optim.AdamW([parameter], lr=1e-4, fused=True)
-    rows.add("kernel", "streaming", seconds_of(optimizer.step, device, 5), bytes=28 * elements)
+    optimizer, times = torch.optim.AdamW([parameter], lr=1e-4, fused=True), 10
+    for _ in range(3):
+        optimizer.step()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(times):
+        optimizer.step()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    rows.add("kernel", "streaming", (time.perf_counter() - began) / times, bytes=28 * elements)
 
 
 # ---- all of it ----------------------------------------------------------------------------------------------------------
@@ -264,6 +238,8 @@ def say_machine(events, device):
         "host_cpu": processor(),
         "host_cores": str(len(os.sched_getaffinity(0))),
     }
+    if at_power_limit(device):
+        about["power"] = "sustained"
     for what, text in about.items():
         events.say("row", measurement="about", what=what, text=text)
 
@@ -290,8 +266,9 @@ def probe(arguments, events, stopped):
             events.say("warning", words=f"width {widths[0]}, {line[1]} x {line[0]} tokens does not fit into "
                                         f"{memory / 2 ** 30:.0f} GiB and was left out")
     if not stopped:
-        events.say("progress", done=count - 1, count=count, words="passes over memory")
-        measure_passes(rows, device, (1 << 24, 1 << 26, 1 << 28) if device.type == "cuda" else (1 << 16,), events)
+        events.say("progress", done=count - 1, count=count, words="the optimizer")
+        for elements in (1 << 26, 1 << 28) if device.type == "cuda" else (1 << 16,):
+            measure_optimizer(rows, device, elements)
     rows.say(events)
     events.say("end", interrupted=bool(stopped))
 
@@ -300,6 +277,8 @@ def main():
     parser = argparse.ArgumentParser(prog="probe_torch.py", description=__doc__.split("\n", 1)[0], allow_abbrev=False)
     parser.add_argument("--device", choices=("cuda", "host"), default="cuda")
     parser.add_argument("--seconds-each", type=float, default=0.5, help="of load before steps are measured")
+    parser.add_argument("--power-headroom", type=float, required=True,
+                        help="how much faster matmuls run where they are none of a step: dtplan's matmul_power_headroom")
     parser.add_argument("--attention", choices=("flash", "flash2"), default="flash")
     arguments = parser.parse_args()
     events, stopped = run_torch.Events(0), []

@@ -51,8 +51,8 @@ LET_BE = {
         "derived or said elsewhere": "name params active_params flops_per_token shape_note note bias max_seq "
                                      "max_sequence config",
         "of experts, which are refused": "experts_per_token expert_ffn shared_expert_ffn shared_expert_gate dense_layers "
-                                         "expert_layer_step router router_bias expert_bias expert_groups "
-                                         "groups_per_token",
+                                         "expert_layer_step router router_norm router_scale router_bias expert_bias "
+                                         "expert_groups groups_per_token",
         "of latent attention, which is refused": "q_latent rope_head_dim value_head_dim",
         "of norms of q and k, which are refused": "qk_norm_wide qk_layer_norm qk_norm_bias qk_norm_weight",
         "of windows, which are refused": "sliding_window_pattern",
@@ -67,7 +67,7 @@ LET_BE = {
                        "avoid_record_streams expert_overlap recompute_modules cuda_graph_modules",
         "of DeepSpeed": "megatron_layers bf16_optimizer deepspeed_overlap reduce_bucket_size stage3_max_live_parameters "
                         "stage3_max_reuse_distance stage3_prefetch_bucket_size stage3_param_persistence_threshold "
-                        "seq_parallel_communication_data_type zero_hpz_partition_size zero_quantized_weights "
+                        "transformers_layers seq_parallel_communication_data_type zero_hpz_partition_size zero_quantized_weights "
                         "zero_quantized_gradients",
         "of dtplan's executor": "clip_norm gradient_norm loss_chunk gelu_epilogue stochastic_rounding gradient_stream "
                                 "update_in_backward cuda_graph atomic_attention matmul_sms collective_ctas "
@@ -76,7 +76,7 @@ LET_BE = {
         "of FSDP1, which is refused": "limit_all_gathers",
         "of formats in 8 bits, which are refused": "fp8_recipe fp8_all_gather",
         "of PowerSGD, which is refused": "powersgd_rank",
-        "of runtime peft": "fast_kernels",
+        "of runtime peft": "fast_kernels gptq_operators narrow_logits",
     },
 }
 

@@ -259,6 +259,23 @@ static bool add_scales(struct dtp_binding *b, uint64_t module, enum dtp_executor
     return true;
 }
 
+/* Of PowerSGD. What a rank lost is its own: of N ranks those of number r stand behind those of all smaller N and r, so
+ * that no other number of ranks finds its elements there. Factors are the same on all, and the first writes them. */
+static void add_hooked(struct dtp_binding *b, uint64_t module, enum dtp_executor_state state, char *values)
+{
+    uint64_t count = dtp_program_buffers(b->job.program)[b->map.module[module][state].index].bytes / sizeof(float);
+    uint64_t rank = dtp_bind_data_rank(&b->job), ranks = b->job.world ? b->job.world->ranks.world : 1;
+    uint64_t first = state == DTP_EXECUTOR_LOST ? (ranks * (ranks - 1) / 2 + rank) * count : 0;
+    struct state_range range = {
+        .kind = {.module = (uint32_t)module, .kind = (enum dtp_state_kind)state, .element = DTP_ELEMENT_FP32},
+        .begin = first,
+        .end = first + count,
+        .values = values};
+    add_part(b->parts, &b->part_count, &range, first, range.end, 0);
+    if (state == DTP_EXECUTOR_LOST || rank == 0)
+        add_part(b->own, &b->own_count, &range, first, range.end, 0);
+}
+
 /* Of a slice: all that the rank holds of it, and what of [first, last) it is to write: of what all ranks have whole the
  * first one does. */
 static void add_slices(struct dtp_binding *b, const struct dtp_parameter_module *layout,
@@ -305,6 +322,10 @@ static bool add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_
         return false;
     if (state == DTP_EXECUTOR_SCALES1 || state == DTP_EXECUTOR_SCALES2)
         return element == DTP_ELEMENT_FP32 && add_scales(b, module, state, values);
+    if (state == DTP_EXECUTOR_LOST || state == DTP_EXECUTOR_FACTOR_Q) {
+        add_hooked(b, module, state, values);
+        return element == DTP_ELEMENT_FP32;
+    }
     struct dtp_parameter_module layout;
     dtp_program_module(b->job.program, module, &layout);
     uint64_t held = dtp_program_buffers(b->job.program)[id.index].bytes / dtp_element_bytes(element);

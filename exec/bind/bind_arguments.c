@@ -227,7 +227,8 @@ static void fill_matmul_columns(struct dtp_binder *b, struct dtp_matmul_args *g)
 
 static void fill_matmul(struct dtp_binder *b, struct dtp_bound_op *out)
 {
-    struct dtp_matmul_args g = {.scale = (float)b->op->demand->scale,
+    const bool subtracted = b->op->demand->form == DTP_FORM_SUBTRACTED;
+    struct dtp_matmul_args g = {.scale = (float)(subtracted ? -b->op->demand->scale : b->op->demand->scale),
                                 .m = (uint64_t)b->op->demand->m,
                                 .n = (uint64_t)b->op->demand->n,
                                 .k = (uint64_t)b->op->demand->k,
@@ -501,8 +502,17 @@ static enum dtp_status fill(struct dtp_binder *b, struct dtp_bound_op *out)
     case DTP_OP_QK_NORM_BACKWARD: fill_qk_norm_backward(b, out); return DTP_OK;
     case DTP_OP_ATTENTION: fill_attention(b, out); return DTP_OK;
     case DTP_OP_ATTENTION_BACKWARD: fill_attention_backward(b, out); return DTP_OK;
-    case DTP_OP_ACTIVATION: fill_activation(b, out); return DTP_OK;
-    case DTP_OP_ACTIVATION_BACKWARD: fill_activation_backward(b, out); return DTP_OK;
+    case DTP_OP_ACTIVATION: (dtp_bind_has_routes(b) ? dtp_bind_expert : fill_activation)(b, out); return DTP_OK;
+    case DTP_OP_ACTIVATION_BACKWARD:
+        (dtp_bind_has_routes(b) ? dtp_bind_expert : fill_activation_backward)(b, out);
+        return DTP_OK;
+    case DTP_OP_GROUPED_MATMUL:
+    case DTP_OP_ROUTER:
+    case DTP_OP_ROUTER_BACKWARD:
+    case DTP_OP_PERMUTE:
+    case DTP_OP_PERMUTE_BACKWARD:
+    case DTP_OP_UNPERMUTE:
+    case DTP_OP_UNPERMUTE_BACKWARD: dtp_bind_expert(b, out); return DTP_OK;
     case DTP_OP_BIAS_BACKWARD: fill_bias_backward(b, out); return DTP_OK;
     case DTP_OP_LOSS_PARTS: fill_loss_parts(b, out); return DTP_OK;
     case DTP_OP_LOSS_BACKWARD: fill_loss_backward(b, out); return DTP_OK;
@@ -516,6 +526,7 @@ static enum dtp_status fill(struct dtp_binder *b, struct dtp_bound_op *out)
     case DTP_OP_CAST: dtp_bind_cast(b, out); return DTP_OK;
     case DTP_OP_ACCUMULATE: dtp_bind_add(b, out); return DTP_OK;
     case DTP_OP_SUM_PARTS: dtp_bind_sum_parts(b, out); return DTP_OK;
+    case DTP_OP_ORTHOGONALIZE: dtp_bind_orthogonalize(b, out); return DTP_OK;
     case DTP_OP_COPY_IN:
     case DTP_OP_COPY_OUT: dtp_bind_copied_columns(b, out); return DTP_OK;
     case DTP_OP_MERGE: dtp_bind_merge(b, out); return DTP_OK;

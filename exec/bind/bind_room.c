@@ -39,6 +39,21 @@ static void alike(struct dtp_binder *b, enum dtp_role role, enum dtp_role other)
         b->missing |= 1u << other;
 }
 
+void dtp_bind_room_of(struct dtp_binder *b, enum dtp_role role, uint64_t rows, uint64_t columns)
+{
+    room(b, role, rows, columns);
+}
+
+void dtp_bind_demand(struct dtp_binder *b, enum dtp_role role, bool holds)
+{
+    demand(b, role, holds);
+}
+
+void dtp_bind_alike(struct dtp_binder *b, enum dtp_role role, enum dtp_role other)
+{
+    alike(b, role, other);
+}
+
 static bool whole_sequences(const struct dtp_binder *b)
 {
     uint64_t tokens = heads(b)->queries;
@@ -122,6 +137,8 @@ static void matmul(struct dtp_binder *b)
     enum dtp_role result = weight_gradient                       ? DTP_ROLE_WEIGHT_GRADIENT
                            : operand(b, DTP_ROLE_INPUT_GRADIENT) ? DTP_ROLE_INPUT_GRADIENT
                                                                  : DTP_ROLE_RESULT;
+    if (b->op->demand->form == DTP_FORM_SUBTRACTED) /* from what is there, which a plain product would overwrite */
+        demand(b, result, b->op->demand->scale > 0 && updates(b, result) && !operand(b, DTP_ROLE_AUX));
     demand(b, result, m && n && k && m <= INT32_MAX && n <= INT32_MAX && k <= INT32_MAX && b->op->demand->groups <= 1);
     if (b->op->demand->form != DTP_FORM_COLUMNS || weight_gradient)
         room(b, result, m, n);
@@ -271,6 +288,15 @@ static void others(struct dtp_binder *b)
         room(b, DTP_ROLE_INPUT, rows(b), 1);
         room(b, DTP_ROLE_RESULT, rows(b), 1);
         break;
+    case DTP_OP_ORTHOGONALIZE: {
+        bool by_columns = d->form == DTP_FORM_COLUMNS;
+        uint64_t vectors = by_columns ? width(b) : rows(b), length = by_columns ? rows(b) : width(b);
+        demand(b, DTP_ROLE_RESULT,
+               vectors > 0 && vectors <= length && vectors <= DTP_ORTHOGONALIZE_VECTORS &&
+                   operand(b, DTP_ROLE_RESULT) && element_of(b, DTP_ROLE_RESULT) == DTP_ELEMENT_FP32);
+        room(b, DTP_ROLE_RESULT, rows(b), width(b));
+        break;
+    }
     case DTP_OP_SQUARE_SUM: room_bytes(b, DTP_ROLE_PARTIALS, DTP_EXECUTOR_SQUARE_SUM_PARTIALS, 4); break;
     case DTP_OP_BIAS_BACKWARD:
         room(b, DTP_ROLE_GRADIENT, rows(b), width(b));
@@ -309,10 +335,33 @@ static void batch(struct dtp_binder *b)
     }
 }
 
+/* Routes are row numbers too: only a router writes there, all of it. */
+static void routes(struct dtp_binder *b)
+{
+    const struct dtp_operand *operands = dtp_program_operands(b->binding->job.program, b->op);
+    for (uint32_t i = 0; i < b->op->operand_count; i++) {
+        const struct dtp_operand *o = &operands[i];
+        bool are = buffer_of(b, o)->content == DTP_CONTENT_ROUTES, writes = o->access & DTP_WRITE;
+        demand(b, (enum dtp_role)o->role,
+               are ? (o->role == DTP_ROLE_ROUTES && !o->offset_bytes && !o->shard &&
+                      writes == (b->op->kind == DTP_OP_ROUTER)) ||
+                         !(o->access & DTP_UPDATE)
+                   : o->role != DTP_ROLE_ROUTES);
+    }
+}
+
 void dtp_bind_room(struct dtp_binder *b)
 {
     batch(b);
+    routes(b);
     switch (b->op->kind) {
+    case DTP_OP_GROUPED_MATMUL:
+    case DTP_OP_ROUTER:
+    case DTP_OP_ROUTER_BACKWARD:
+    case DTP_OP_PERMUTE:
+    case DTP_OP_PERMUTE_BACKWARD:
+    case DTP_OP_UNPERMUTE:
+    case DTP_OP_UNPERMUTE_BACKWARD: dtp_bind_expert_room(b); break;
     case DTP_OP_EMBEDDING:
     case DTP_OP_EMBEDDING_BACKWARD: embedding(b); break;
     case DTP_OP_NORM:
@@ -327,7 +376,7 @@ void dtp_bind_room(struct dtp_binder *b)
     case DTP_OP_ATTENTION:
     case DTP_OP_ATTENTION_BACKWARD: attention(b); break;
     case DTP_OP_ACTIVATION:
-    case DTP_OP_ACTIVATION_BACKWARD: activation(b); break;
+    case DTP_OP_ACTIVATION_BACKWARD: (dtp_bind_has_routes(b) ? dtp_bind_expert_room : activation)(b); break;
     case DTP_OP_COPY_IN:
     case DTP_OP_COPY_OUT:
     case DTP_OP_MERGE: dtp_bind_room_of_context(b); break;

@@ -241,6 +241,18 @@ void dtp_bind_sum_parts(struct dtp_binder *b, struct dtp_bound_op *out)
                                                            .accumulate = updates(b, DTP_ROLE_RESULT)};
 }
 
+void dtp_bind_orthogonalize(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    const bool by_columns = b->op->demand->form == DTP_FORM_COLUMNS;
+    const uint64_t count = rows(b), columns = width(b);
+    out->kernel = DTP_KERNEL_orthogonalize;
+    out->arguments.orthogonalize = (struct dtp_orthogonalize_args){.values = need(b, DTP_ROLE_RESULT),
+                                                                   .length = by_columns ? count : columns,
+                                                                   .element_stride = by_columns ? columns : 1,
+                                                                   .vector_stride = by_columns ? 1 : columns,
+                                                                   .vectors = (uint32_t)(by_columns ? columns : count)};
+}
+
 void dtp_bind_copy(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     out->kind = DTP_BOUND_COPY;

@@ -181,6 +181,19 @@ uint64_t dtp_bind_row_elements(const struct dtp_binder *b, enum dtp_role role);
  * is among b->missing. */
 void dtp_bind_room(struct dtp_binder *b);
 
+/* bind_experts.c: products with experts' matrices and what stands around them, activations of their rows with it; the
+ * room of all these. */
+static inline bool dtp_bind_has_routes(const struct dtp_binder *b)
+{
+    return operand(b, DTP_ROLE_ROUTES) != NULL;
+}
+void dtp_bind_expert(struct dtp_binder *b, struct dtp_bound_op *out);
+void dtp_bind_expert_room(struct dtp_binder *b);
+/* bind_room.c, which it is made of. */
+void dtp_bind_room_of(struct dtp_binder *b, enum dtp_role role, uint64_t rows, uint64_t columns);
+void dtp_bind_demand(struct dtp_binder *b, enum dtp_role role, bool holds);
+void dtp_bind_alike(struct dtp_binder *b, enum dtp_role role, enum dtp_role other);
+
 /* bind_update.c: the optimizer, element by element work, copies and collectives. */
 void dtp_bind_zero(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_square_sum(struct dtp_binder *b, struct dtp_bound_op *out);
@@ -196,6 +209,7 @@ enum dtp_status dtp_bind_host_optimizer(struct dtp_binder *b, struct dtp_bound_o
 void dtp_bind_cast(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_add(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_sum_parts(struct dtp_binder *b, struct dtp_bound_op *out);
+void dtp_bind_orthogonalize(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_copy(struct dtp_binder *b, struct dtp_bound_op *out);
 enum dtp_status dtp_bind_transfer(struct dtp_binder *b, struct dtp_bound_op *out);
 enum dtp_status dtp_bind_collective(struct dtp_binder *b, struct dtp_bound_op *out);

@@ -21,7 +21,9 @@
     X(MOMENT1, "moment1")                                                                                              \
     X(MOMENT2, "moment2")                                                                                              \
     X(SCALES1, "scales1")                                                                                              \
-    X(SCALES2, "scales2")
+    X(SCALES2, "scales2")                                                                                              \
+    X(LOST, "lost")                                                                                                    \
+    X(FACTOR_Q, "factor_q")
 enum dtp_state_kind {
 #define X(suffix, text) DTP_STATE_##suffix,
     DTP_STATE_TABLE(X)

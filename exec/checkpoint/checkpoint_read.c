@@ -310,8 +310,14 @@ static enum dtp_status check_cover(const struct reader *r, const struct dtp_stat
 {
     const struct runs runs = runs_of_part(part);
     size_t begin, end = blocks_of(r, part, &begin), which;
+    if (begin == end && (part->kind == DTP_STATE_LOST || part->kind == DTP_STATE_FACTOR_Q))
+        return DTP_OK; /* of a run without PowerSGD, which begins here with what it begins with */
     for (uint64_t at = part->begin, left; next_of(&runs, &at, part->end, &left);) {
         uint64_t held = held_from(r, begin, end, at, &which);
+        if (!held && (part->kind == DTP_STATE_LOST || part->kind == DTP_STATE_FACTOR_Q))
+            return dtp_fault(r->faults, DTP_BAD_INPUT, r->folder, 0,
+                             "holds what PowerSGD lost on another number of ranks, or at another rank of its factors; "
+                             "resume with those that it was made with");
         if (!held)
             return dtp_fault(r->faults, DTP_BAD_INPUT, r->folder, 0,
                              "does not hold the %s of module %" PRIu32 " from element %" PRIu64

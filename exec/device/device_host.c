@@ -3,6 +3,7 @@
 #include "device/device.h"
 
 #include "device/host_matmul.h"
+#include "kernels/element.h"
 #include "ranks/lane.h"
 
 #include <inttypes.h>
@@ -250,9 +251,32 @@ static int matmul(void *self, const struct dtp_matmul_args *arguments, void *str
     return dtp_host_matmul(&own(self)->matmul, arguments);
 }
 
+/* Expert by expert. */
+static int grouped_matmul(void *self, const struct dtp_grouped_matmul_args *arguments, void *stream)
+{
+    int code = 0;
+    (void)stream;
+    for (uint32_t e = 0; e < arguments->experts && !code; e++) {
+        struct dtp_matmul_args one = dtp_grouped_matmul_of(arguments, e);
+        if (one.m)
+            code = dtp_host_matmul(&own(self)->matmul, &one);
+    }
+    return code;
+}
+
+/* One expert may get all rows. */
+static enum dtp_status prepare_grouped(struct host_device *host, const struct dtp_grouped_matmul_args *arguments,
+                                       struct dtp_faults *faults)
+{
+    struct dtp_matmul_args all = dtp_grouped_matmul_of_rows(arguments, 0, 0, arguments->rows);
+    return dtp_host_matmul_prepare(&host->matmul, &all, faults);
+}
+
 static enum dtp_status prepare(struct dtp_device *device, enum dtp_kernel kernel, const void *arguments,
                                struct dtp_faults *faults)
 {
+    if (kernel == DTP_KERNEL_grouped_matmul)
+        return prepare_grouped(own(device), arguments, faults);
     return kernel == DTP_KERNEL_matmul ? dtp_host_matmul_prepare(&own(device)->matmul, arguments, faults) : DTP_OK;
 }
 
@@ -321,6 +345,7 @@ enum dtp_status dtp_device_host_create(const struct dtp_device_options *options,
 #undef X
     host->device.kernels.self = host;
     host->device.kernels.matmul = matmul;
+    host->device.kernels.grouped_matmul = grouped_matmul;
     uint32_t threads = dtp_host_matmul_threads(options->threads);
     snprintf(host->device.name, sizeof host->device.name, "host (%" PRIu32 " thread%s)", threads,
              threads == 1 ? "" : "s");

@@ -41,6 +41,12 @@ enum dtp_status dtp_elastic_job(struct dtp_scenario *scenario, const struct dtp_
     enum dtp_status status = check_parallel(job, faults);
     if (status != DTP_OK || ranks == job->cluster.gpus)
         return status;
+    if (job->plan.comm_hook == DTP_COMM_HOOK_POWERSGD)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "--elastic: what comm_hook powersgd lost of gradients is of %" PRIu32
+                         " ranks, and no other number goes on with it; use --elastic %" PRIu32 ":%" PRIu32
+                         " --on-loss wait, or comm_hook fp16 or bf16",
+                         job->cluster.gpus, job->cluster.gpus, job->cluster.gpus);
     snprintf(gpus, sizeof gpus, "%" PRIu32, ranks);
     snprintf(sequences, sizeof sequences, "%" PRIu64, step_sequences(job));
     const char *const derived[] = {"accumulate", "global_batch_tokens", "nodes"};

@@ -145,11 +145,26 @@ static int initialise_tensor(struct dtp_run *run, const struct dtp_state_part *p
     return kernels->initialise(kernels->self, &g, run->device->verbs->stream(run->device, DTP_STREAM_COMPUTE));
 }
 
+/* Q of PowerSGD starts as normal numbers, the same on all ranks. Tensors of the model have smaller keys. */
+static int initialise_factors(struct dtp_run *run, const struct dtp_state_part *part, uint64_t seed)
+{
+    struct dtp_initialise_args g = {.values = part->values,
+                                    .count = part->end - part->begin,
+                                    .seed = seed,
+                                    .tensor = UINT32_MAX - part->module,
+                                    .deviation = 1,
+                                    .element = part->element};
+    struct dtp_kernels *kernels = &run->device->kernels;
+    return kernels->initialise(kernels->self, &g, run->device->verbs->stream(run->device, DTP_STREAM_COMPUTE));
+}
+
 static int initialise_part(struct dtp_run *run, const struct dtp_state_part *part, uint64_t seed)
 {
     const struct dtp_bind_job *job = &run->binding->job;
     struct dtp_parameter_module layout;
     int code = 0;
+    if (part->kind == DTP_STATE_FACTOR_Q)
+        return initialise_factors(run, part, seed);
     if ((part->kind != DTP_STATE_WEIGHTS && part->kind != DTP_STATE_MASTER) || dtp_packed_weights_are(part))
         return 0;
     dtp_program_module(job->program, part->module, &layout);

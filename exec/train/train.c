@@ -269,6 +269,15 @@ static void describe_details(struct dtp_trainer *t)
         {"qk_norm_wide", m->qk_norm_wide},
         {"attention_softcap", m->attention_softcap},
         {"final_softcap", m->final_softcap},
+        {"experts", (double)m->experts},
+        {"experts_per_token", (double)m->experts_per_token},
+        {"expert_ffn", (double)m->expert_ffn},
+        {"shared_expert_ffn", (double)m->shared_expert_ffn},
+        {"shared_expert_gate", m->shared_expert_gate},
+        {"router", m->router},
+        {"router_norm", m->router_norm},
+        {"router_scale", m->router_scale},
+        {"router_bias", m->router_bias},
         {"sliding_window", cuts ? (double)m->sliding_window : 0},
         {"sliding_window_pattern", cuts ? (double)m->sliding_window_pattern : 0}};
     for (size_t i = 0; i < sizeof details / sizeof *details; i++)
@@ -300,9 +309,23 @@ static enum dtp_status initialise(struct dtp_trainer *t)
     return dtp_run_initialise(t->run, t->settings->seed, t->faults);
 }
 
+/* A step that is left out has changed what PowerSGD lost already. */
+static enum dtp_status check_skipping(const struct dtp_trainer *t)
+{
+    for (size_t i = 0; i < t->binding.part_count && t->settings->skip_not_finite; i++)
+        if (t->binding.parts[i].kind == DTP_STATE_LOST)
+            return dtp_fault(
+                t->faults, DTP_BAD_INPUT, NULL, 0,
+                "--not-finite skip: comm_hook powersgd keeps what it loses of each step's gradients, those "
+                "that are not finite too; leave it out, or use comm_hook fp16 or bf16");
+    return DTP_OK;
+}
+
 static enum dtp_status start_state(struct dtp_trainer *t)
 {
-    enum dtp_status status = dtp_keep_resume(t);
+    enum dtp_status status = check_skipping(t);
+    if (status == DTP_OK)
+        status = dtp_keep_resume(t);
     if (status == DTP_OK)
         status = dtp_loss_scale_start(t->settings, dtp_program_execution(t->program)->compute == DTP_FP16, &t->position,
                                       t->faults);

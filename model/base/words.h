@@ -175,7 +175,9 @@ bool dtp_stream_parse(const char *text, enum dtp_stream *out);
     X(SCALE, "scale")                                                                                                  \
     X(OTHER_SCALE, "other_scale")                                                                                      \
     X(TRANSPOSED, "transposed")                                                                                        \
-    X(KEYS, "keys")
+    X(KEYS, "keys")                                                                                                    \
+    X(ROUTES, "routes")                                                                                                \
+    X(STATISTICS_GRADIENT, "statistics_gradient")
 enum dtp_role {
 #define DTP_ROLE_ENUM(suffix, text) DTP_ROLE_##suffix,
     DTP_ROLE_TABLE(DTP_ROLE_ENUM)
@@ -186,7 +188,7 @@ enum dtp_role {
  * root mean square, whose weights multiply as they are or with 1 added; the two formats of fp8; a matmul whose operands
  * of a row a token are some of the columns of wider ones; of a matmul, terms of a sum over tensor parallel ranks, of
  * which the first alone adds the bias; Muon's products (a matrix by itself, by rows or columns; a polynomial of that;
- * that times the matrix, from either side) and its passes over the matrix. */
+ * that times the matrix, from either side) and its passes over the matrix; a product that is subtracted. */
 #define DTP_FORM_TABLE(X)                                                                                              \
     X(NONE, "")                                                                                                        \
     X(SWIGLU, "swiglu")                                                                                                \
@@ -208,7 +210,12 @@ enum dtp_role {
     X(FROM_RIGHT, "from_right")                                                                                        \
     X(MUON_MOMENTUM, "muon_momentum")                                                                                  \
     X(MUON_UNIT, "muon_unit")                                                                                          \
-    X(MUON_STEP, "muon_step")
+    X(MUON_STEP, "muon_step")                                                                                          \
+    X(SUBTRACTED, "subtracted")                                                                                        \
+    X(SOFTMAX, "softmax")                                                                                              \
+    X(SOFTMAX_NORMALISED, "softmax_normalised")                                                                        \
+    X(SIGMOID, "sigmoid")                                                                                              \
+    X(SIGMOID_NORMALISED, "sigmoid_normalised")
 enum dtp_form {
 #define DTP_FORM_ENUM(suffix, text) DTP_FORM_##suffix,
     DTP_FORM_TABLE(DTP_FORM_ENUM)
@@ -237,7 +244,7 @@ const char *dtp_role_text(enum dtp_role role);
 bool dtp_role_parse(const char *text, enum dtp_role *out);
 
 /* X(suffix, spelling): what a buffer is to whoever runs the program step after step: state of one module that stays,
- * the first six, or what passes between the host and a step. Programs that are only simulated leave NONE. */
+ * the first eight, or what passes between the host and a step. Programs that are only simulated leave NONE. */
 #define DTP_CONTENT_TABLE(X)                                                                                           \
     X(NONE, "")                                                                                                        \
     X(WEIGHTS, "weights")                                                                                              \
@@ -246,13 +253,16 @@ bool dtp_role_parse(const char *text, enum dtp_role *out);
     X(MOMENT2, "moment2")                                                                                              \
     X(SCALES1, "scales1")                                                                                              \
     X(SCALES2, "scales2")                                                                                              \
+    X(LOST, "lost")                                                                                                    \
+    X(FACTOR_Q, "factor_q")                                                                                            \
     X(BATCH, "batch")                                                                                                  \
     X(HOST_BATCH, "host_batch")                                                                                        \
     X(SCALARS, "scalars")                                                                                              \
     X(HOST_SCALARS, "host_scalars")                                                                                    \
     X(HOST_RESULTS, "host_results")                                                                                    \
     X(TABLES, "tables")                                                                                                \
-    X(PARTIALS, "partials")
+    X(PARTIALS, "partials")                                                                                            \
+    X(ROUTES, "routes")
 enum dtp_content {
 #define DTP_CONTENT_ENUM(suffix, text) DTP_CONTENT_##suffix,
     DTP_CONTENT_TABLE(DTP_CONTENT_ENUM)
@@ -261,7 +271,7 @@ enum dtp_content {
 };
 static inline bool dtp_content_is_state(enum dtp_content content)
 {
-    return content >= DTP_CONTENT_WEIGHTS && content <= DTP_CONTENT_SCALES2;
+    return content >= DTP_CONTENT_WEIGHTS && content <= DTP_CONTENT_FACTOR_Q;
 }
 const char *dtp_content_text(enum dtp_content content);
 bool dtp_content_parse(const char *text, enum dtp_content *out);

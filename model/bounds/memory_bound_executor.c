@@ -19,6 +19,7 @@
 
 #include "cost/attention_workspace.h"
 #include "net/parameter_layout.h"
+#include "plan/comm_hook.h"
 #include "plan/runtime.h"
 #include "plan/runtime_sizes.h"
 
@@ -89,6 +90,16 @@ static uint64_t low_width(const struct dtp_bound *b)
     return width;
 }
 
+/* Of a token, around experts' matmuls: rows for each of its experts, scores, weights and routes; shared experts. */
+static uint64_t around_experts(const struct dtp_bound *b)
+{
+    const struct dtp_transformer *t = b->transformer;
+    uint64_t c = b->bytes.compute, shared = t->shared_expert_gate ? t->hidden + 1 : 0;
+    return t->experts ? c * (t->experts_per_token * t->hidden + t->experts + 3 * t->shared_expert_ffn + shared) +
+                            16 * t->experts_per_token
+                      : 0;
+}
+
 /* What a block's backward has beside the stream's gradient, in two stages. mlp: what was kept; a product or second norm
  * that was not is made again, beside its gradient. core: attention's tensors, its gradients and workspace. With a
  * stream of weight gradients, what these read stands until a norm's backward behind the branch's last one: up's
@@ -101,7 +112,7 @@ static void size_block(struct dtp_bound *b, struct executor *x)
     struct dtp_activations *a = &b->activations;
     bool fp8 = b->plan->precision.compute == DTP_FP8; /* what projections read is kept as its cast */
     uint64_t c = b->bytes.compute, n = fp8 ? 1 : c, h = t->hidden, q = t->heads * t->head_dim,
-             kv = t->kv_heads * t->head_dim, f = t->ffn;
+             kv = t->kv_heads * t->head_dim, f = t->experts ? t->experts_per_token * t->expert_ffn : t->ffn;
     uint64_t up = dtp_activation_is_gated(t->activation) ? 2 * f : f, statistics = t->norm == DTP_RMS_NORM ? 4 : 8;
     uint64_t qkv = c * (q + 2 * kv), core = c * q + 4 * t->heads;
     enum dtp_checkpointing policy = b->plan->checkpointing;
@@ -115,7 +126,7 @@ static void size_block(struct dtp_bound *b, struct executor *x)
         behind || norms == 1 ? c * h : 0; /* a gradient that waits for the other branch, or for its norm */
     uint64_t attention = c * h + (front ? norm : 0) + qkv + raw + core + returned + c * low_width(b);
     a->layer_input = c * h;
-    a->layer_all = attention + sum + (norms == 2 ? norm : 0) + returned + c * up + n * f;
+    a->layer_all = attention + sum + (norms == 2 ? norm : 0) + returned + c * up + n * f + around_experts(b);
     a->layer_kept = policy == DTP_CHECKPOINT_NONE                  ? a->layer_all
                     : policy == DTP_CHECKPOINT_SELECTIVE_ATTENTION ? a->layer_all - core
                     : lost                                         ? a->layer_all - norms * n * h - n * f
@@ -208,6 +219,30 @@ static struct executor executor_of(const struct dtp_bound *b, bool chunks)
     return x;
 }
 
+/* What PowerSGD keeps: what was lost of matrices that it factors and their Q; P of one module, with what is not
+ * factored beside it; a workspace. */
+static uint64_t factored_bytes(const struct dtp_bound *b)
+{
+    const struct dtp_transformer *t = b->transformer;
+    const uint64_t module[] = {0, 1, t->layers + 1}, count[] = {1, t->layers, 1};
+    uint64_t lost = 0, q = 0, p = 0;
+    for (int i = 0; i < KINDS; i++) {
+        struct dtp_parameter_module layout;
+        struct dtp_factored f = {0};
+        uint64_t all = 0;
+        dtp_parameter_module(t, 1, module[i], &layout);
+        for (int k = 0; k < DTP_PARAMETER_COUNT; k++) {
+            const struct dtp_parameter_tensor *tensor = &layout.tensor[k];
+            uint64_t elements = tensor->exists ? tensor->rows * tensor->columns : 0;
+            all += elements;
+            dtp_factored_add(&f, elements, tensor->columns, 1, b->plan->powersgd_rank);
+        }
+        lost += count[i] * (all - f.whole), q += count[i] * f.q;
+        p = larger(p, f.matrices ? f.p + f.whole : 0);
+    }
+    return p ? 4 * (lost + q + p) + DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES : 0;
+}
+
 /* State; the matmuls' workspaces; batches; a ring of gathered blocks; what shards are made of and go through. */
 static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
 {
@@ -231,6 +266,8 @@ static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
     bool replicas = b->cluster->gpus > b->units.ranks;
     if (replicas && (plan->comm_hook == DTP_COMM_HOOK_FP16 || plan->comm_hook == DTP_COMM_HOOK_BF16))
         bytes += 2 * largest; /* what they sum, in 16 bits */
+    else if (replicas && plan->comm_hook == DTP_COMM_HOOK_POWERSGD)
+        bytes += factored_bytes(b);
     return bytes;
 }
 
@@ -302,6 +339,7 @@ void dtp_bound_executor(struct dtp_bound *b)
     dtp_bound_hold(b, x.shards ? shards : wholes);
     dtp_bound_keep(b, resting + (moves ? x.whole[FIRST] + x.whole[BLOCK] : 0) +
                           larger(stream, x.shards && !x.always ? first : 0));
-    if (dtp_plan_adapts(b->plan)) /* what a block keeps depends on which of its linears have one */
+    /* what a block keeps depends on which of its linears have one; of experts what backward makes is not counted */
+    if (dtp_plan_adapts(b->plan) || b->transformer->experts)
         b->least_bytes = b->rest_bytes;
 }

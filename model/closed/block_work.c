@@ -54,6 +54,7 @@ struct counted {
     double parts; /* of the tokens, one of which each tensor parallel rank has between matmuls */
     double cast;  /* a row of the stream between fp32 and the compute dtype, under autocast */
     bool autocast;
+    bool within; /* experts' activations and biases are part of their products */
 };
 /* Of one token: what an operator's kernels read and write. */
 struct moved {
@@ -103,19 +104,29 @@ static double expert_biases(const struct counted *c, const struct dtp_layer_oper
     return experts && c->block->experts ? (c->plan->compile ? 2 : 4) * bias_bytes(c, op) : 0;
 }
 
-/* What lower_sinks.c derives. */
-static struct moved sinks_moved(const struct counted *c, bool fused)
-{
-    double result = c->w * (double)c->block->d_core, heads = (double)c->block->heads;
-    if (!c->block->sinks)
-        return (struct moved){0, 0};
-    return (struct moved){2 * result + (fused ? 4 : 20 + c->w) * heads, (fused ? 3 : 6) * result};
-}
-
 /* Rows that a rank's experts get, over those that it sends. */
 static double received(const struct counted *c)
 {
     return c->block->exchanged ? c->plan->expert_imbalance : 1;
+}
+
+/* Of experts whose rows are weighed: the second product's alone (lower_experts.c). */
+static struct moved weighed_biases(const struct counted *c, const struct dtp_layer_operator *op)
+{
+    bool down = op->makes & DTP_TENSOR_BIT(EXPERT_DOWN);
+    if (!down || bias_bytes(c, op) <= 0 || c->within)
+        return (struct moved){0, 0};
+    double rows = (double)c->block->experts_per_token * c->h * received(c);
+    return (struct moved){rows * (2 * c->w + (dtp_plan_replays_all(c->plan) ? 28 : 24)), rows * (4 * c->w + 32)};
+}
+
+/* What lower_sinks.c derives. */
+static struct moved sinks_moved(const struct counted *c, bool fused)
+{
+    double result = c->w * (double)c->block->d_core, heads = (double)c->block->heads;
+    if (!c->block->sinks || c->block->sinks_inside)
+        return (struct moved){0, 0};
+    return (struct moved){2 * result + (fused ? 4 : 20 + c->w) * heads, (fused ? 3 : 6) * result};
 }
 
 /* Where rows are weighed within the activation: each token's row is read or written once for its k; rows of experts
@@ -296,8 +307,13 @@ static struct moved fused_norm(const struct counted *c, const struct dtp_layer_o
 static struct moved fused_projection(const struct counted *c, const struct dtp_layer_operator *op)
 {
     bool bare = begins_branch(op) && !c->block->norms_before, first = bare && !(op->makes & DTP_TENSOR_BIT(UP));
-    return (struct moved){(first ? (c->p + c->w) * c->h : 0) + expert_biases(c, op),
-                          (bare ? (2 * c->p + c->w) * c->h : 0) + bias_bytes(c, op)};
+    bool weighed = c->block->experts && c->block->weighs_rows &&
+                   op->makes & (DTP_TENSOR_BIT(GATE) | DTP_TENSOR_BIT(UP) | DTP_TENSOR_BIT(EXPERT_DOWN));
+    struct moved biases = {expert_biases(c, op), bias_bytes(c, op)};
+    if (weighed)
+        biases = weighed_biases(c, op);
+    return (struct moved){(first ? (c->p + c->w) * c->h : 0) + biases.forward,
+                          (bare ? (2 * c->p + c->w) * c->h : 0) + biases.backward};
 }
 
 /* One pass between matmuls: a tensor is read or written once per pass. */
@@ -316,6 +332,8 @@ static struct moved fused_moved(const struct counted *c, const struct dtp_layer_
         return (struct moved){sinks.forward, sinks.backward + (c->block->kv_latent ? 0 : 2 * c->w * c->q)};
     }
     case DTP_LAYER_OP_ACTIVATION:
+        if (c->within && !shared)
+            return (struct moved){0, 0};
         return c->block->gated ? (struct moved){3 * row, 6 * row} : (struct moved){2 * row, 4 * row};
     case DTP_LAYER_OP_RESIDUAL: return fused_residual(c, op);
     case DTP_LAYER_OP_LATENT_NORM:
@@ -469,11 +487,13 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
                       &block);
     dtp_plan_adapt_kind(plan, &block);
     block.weighs_rows = plan->runtime->weighs_rows;
+    block.sinks_inside = plan->runtime->sinks_in_kernel;
     block.pads_values = dtp_plan_pads_values(transformer, cluster, plan);
     block.own_values = block.pads_values || plan->runtime->copies_values;
     block.dropout = plan->dropout > 0;
     block.chains_norms = dtp_plan_chains_norms(transformer, plan);
     struct counted counted = counted_of(transformer, plan, &block);
+    counted.within = block.experts && dtp_plan_fuses_experts(plan, cluster);
     bool biased = dtp_layer_bias_elements(&block) > 0;
     counted.parts = plan->sequence_shards > 1 ? plan->sequence_shards : 1;
     if (work.fused) /* rows of the stream are cut */

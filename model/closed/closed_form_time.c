@@ -216,7 +216,7 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
         return cast * (4 + w) +
                total * ((w + 4) + (plan->accumulate > 1 ? 12 : 0) + (reduces && !alone ? 8 + hook : 0));
     if (c->own)
-        return c->own->gradient_bytes / plan->accumulate;
+        return (c->own->gradient_bytes + c->own->product_bytes) / plan->accumulate;
     bool in_matmul = plan->runtime->gradients_in_matmul;
     const struct dtp_closed_form_hooks *hooks = plan->runtime->closed;
     double own = hooks->gradient_bytes ? hooks->gradient_bytes(plan, reduces && !alone) : 0;
@@ -422,10 +422,9 @@ static void add_compute(const struct dtp_timing *c, struct dtp_time *time, struc
     time->loss_s = n * m.loss_s;
     time->recompute_s = n * (m.recompute_matmul_s / speedup + m.recompute_other_s);
     time->compute_s = n * (matmul / speedup + other + weights);
-    double launch_s = dtp_cluster_kernel_launch_s(c->cluster, &c->execution);
-    time->host_launch_s = n * m.kernels * launch_s;
-    EACH_KIND(c, block)
-    time->host_launch_s += n * dtp_block_more_host_s(block, launch_s);
+    double launch_s = dtp_cluster_kernel_launch_s(c->cluster, &c->execution), more_s = 0;
+    EACH_KIND(c, block) more_s += dtp_block_more_host_s(block, launch_s);
+    time->host_launch_s = n * (m.kernels * launch_s + more_s);
     window->head_s = m.head_s / speedup + m.loss_s;
     window->forward_s = m.matmul_forward_s / speedup + m.attention_forward_s + m.memory_forward_s;
     window->backward_s = time->compute_s / n - window->forward_s - window->head_s;

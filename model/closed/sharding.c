@@ -64,6 +64,8 @@ static void sum_layer(const struct dtp_layer_kind *block, struct tensor_sum *sum
     }
     for (int i = dtp_layer_list_vectors(block, vectors); i > 0; i--)
         add_tensors(sum, 1, vectors[i - 1], 1);
+    if (block->exchanged) /* biases lie with their experts, where ranks divide these in flat buffers */
+        sum->expert_elements += block->own_experts * dtp_layer_expert_bias_elements(block);
 }
 
 static void sum_root(const struct dtp_transformer *t, struct tensor_sum *sum)

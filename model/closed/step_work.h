@@ -10,8 +10,9 @@ struct dtp_step_work {
     double kernels;
     /* Of the whole step: zeros, sums of gradients, norm, update. */
     double gradient_bytes, update_bytes, step_kernels;
-    double update_matmul_flops; /* of the optimizer */
-    double host_update_bytes;   /* of host memory, where the optimizer is offloaded */
+    double product_flops, product_bytes; /* matmuls that gradients go through before they are summed, and their bytes */
+    double update_matmul_flops;          /* of the optimizer */
+    double host_update_bytes;            /* of host memory, where the optimizer is offloaded */
     /* Head and loss run in chunks of so many tokens, the last with what is left; columns of the logits. */
     double head_rows, head_columns;
 };

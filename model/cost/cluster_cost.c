@@ -118,7 +118,8 @@ static bool measured_matmuls(const struct dtp_cluster *cluster, enum dtp_dtype d
 
 double dtp_cluster_matmul_speedup(const struct dtp_cluster *cluster, double matmul_s, double other_s)
 {
-    return measured_matmuls(cluster, DTP_BF16) ? 1 : dtp_matmul_speedup(&cluster->gpu, matmul_s, other_s);
+    bool in_steps = measured_matmuls(cluster, DTP_BF16) && !dtp_measured_sustained(cluster->measured);
+    return in_steps ? 1 : dtp_matmul_speedup(&cluster->gpu, matmul_s, other_s);
 }
 
 double dtp_cluster_most_matmul_flops_per_s(const struct dtp_cluster *cluster, enum dtp_dtype dtype)
@@ -142,27 +143,28 @@ static bool measured_kernels(const struct dtp_cluster *cluster, const struct dtp
     return cluster->measured && execution->own_kernels;
 }
 
-/* A framework's kernels of a kind as they were measured with its own program; NAN: they were not. */
-static double framework_bytes_per_s(const struct dtp_cluster *cluster, enum dtp_memory_kernel kind)
+bool dtp_memory_kernel_pass(enum dtp_memory_kernel kind, enum dtp_measured_pass *out)
 {
     switch (kind) {
-    case DTP_KERNEL_EAGER: return dtp_measured_pass_bytes_per_s(cluster->measured, DTP_MEASURED_PASS_EAGER);
-    case DTP_KERNEL_FUSED: return dtp_measured_pass_bytes_per_s(cluster->measured, DTP_MEASURED_PASS_FUSED);
-    case DTP_KERNEL_STREAMING: return dtp_measured_pass_bytes_per_s(cluster->measured, DTP_MEASURED_PASS_STREAMING);
+    case DTP_KERNEL_EAGER: *out = DTP_MEASURED_PASS_EAGER; return true;
+    case DTP_KERNEL_FUSED: *out = DTP_MEASURED_PASS_FUSED; return true;
+    case DTP_KERNEL_STREAMING: *out = DTP_MEASURED_PASS_STREAMING; return true;
     case DTP_KERNEL_INDEXED:
     case DTP_KERNEL_OUTER:
     case DTP_KERNEL_TRANSPOSING:
     case DTP_KERNEL_COLUMNS:
     case DTP_MEMORY_KERNEL_COUNT: break;
     }
-    return (double)NAN;
+    return false;
 }
 
 double dtp_cluster_memory_kernel_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution,
                                              enum dtp_memory_kernel kind)
 {
     if (cluster->measured && !execution->own_kernels) {
-        double framework = framework_bytes_per_s(cluster, kind);
+        enum dtp_measured_pass pass;
+        double framework =
+            dtp_memory_kernel_pass(kind, &pass) ? dtp_measured_pass_bytes_per_s(cluster->measured, pass) : (double)NAN;
         return isfinite(framework) ? framework : dtp_memory_kernel_bytes_per_s(&cluster->gpu, execution, kind);
     }
     double measured = measured_kernels(cluster, execution)

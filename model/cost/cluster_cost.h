@@ -33,6 +33,8 @@ double dtp_cluster_matmul_speedup(const struct dtp_cluster *cluster, double matm
 double dtp_cluster_most_matmul_flops_per_s(const struct dtp_cluster *cluster, enum dtp_dtype dtype);
 
 /* The closed form's memory-bound kernels: all of a class together. */
+/* The pass of a machine file by which a framework's kernels of that kind are priced; false: by none. */
+bool dtp_memory_kernel_pass(enum dtp_memory_kernel kind, enum dtp_measured_pass *out);
 double dtp_cluster_memory_kernel_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution,
                                              enum dtp_memory_kernel kind);
 double dtp_cluster_kernel_gap_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution);

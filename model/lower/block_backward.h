@@ -46,6 +46,9 @@ void dtp_backward_end_frozen(const struct dtp_block_backward *b);
 void dtp_backward_router(struct dtp_block_backward *b);
 void dtp_backward_permute(struct dtp_block_backward *b);
 void dtp_backward_unpermute(struct dtp_block_backward *b);
+/* lower_experts.c: gradients of biases that are weighed as rows are; false: it is none of such experts. */
+bool dtp_backward_weighed_bias(struct dtp_lowering *l, const struct dtp_layer_matrix *matrix,
+                               dtp_buffer_id output_gradient);
 /* lower_sinks.c: the gradient of the core's result, and of what it was weighed by; nothing without sinks. */
 void dtp_backward_sinks(struct dtp_block_backward *b);
 /* lower_latent.c */

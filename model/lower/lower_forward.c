@@ -426,7 +426,7 @@ static void core_copy(const struct pass *pass)
         exchange_result(pass);
         return;
     }
-    if (l->tensors.kind.sinks) {
+    if (l->tensors.kind.sinks && !l->tensors.kind.sinks_inside) {
         dtp_forward_sinks(pass);
         return;
     }

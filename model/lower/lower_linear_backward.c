@@ -107,7 +107,7 @@ dtp_buffer_id dtp_backward_input_gradient(const struct dtp_block_backward *b, in
 
 static void bias_gradient(struct dtp_lowering *l, const struct dtp_layer_matrix *matrix, dtp_buffer_id output_gradient)
 {
-    if (!matrix->bias)
+    if (!matrix->bias || dtp_backward_weighed_bias(l, matrix, output_gradient))
         return;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_BIAS_BACKWARD, matrix->name);

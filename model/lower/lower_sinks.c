@@ -25,7 +25,7 @@ void dtp_forward_sinks(const struct pass *pass)
 void dtp_backward_sinks(struct dtp_block_backward *b)
 {
     struct dtp_lowering *l = b->l;
-    if (!l->tensors.kind.sinks)
+    if (!l->tensors.kind.sinks || l->tensors.kind.sinks_inside)
         return;
     double result = (double)(l->compute * l->tensors.kind.d_core);
     uint64_t bytes = dtp_backward_token_bytes(l, l->compute * l->tensors.kind.d_core);

@@ -218,11 +218,10 @@ struct dtp_lowering {
     dtp_buffer_id given, given_by_first;    /* what the pass at hand, and the first of a pair, made for another rank */
     dtp_op_id before_next;                  /* a transfer that the next pass waits for besides what it takes */
     uint32_t transfer_group[DTP_TRANSFER_GROUPS];
-    dtp_buffer_id norm; /* of all gradients, where a step is validated after it */
+    dtp_buffer_id tokens_in, norm; /* norm: of all gradients, where a step is validated after it */
     dtp_op_id norm_sent;
     struct dtp_handed norm_before; /* of the ranks before this one */
     bool validates;                /* the step before, in the warm-up of this one */
-    dtp_buffer_id tokens_in;
 };
 
 /* lower.c: refuses what has no step program, or one of more than `op_limit` operations on a rank of its pipeline. */

@@ -157,6 +157,8 @@ enum dtp_status dtp_measured_create(const char *name, struct dtp_measured_rows *
     if (status == DTP_OK) {
         qsort(m->sorted, m->rows.count, sizeof *m->sorted, by_key);
         sum_rows(m);
+        const char *power = dtp_measured_about(m, "power");
+        m->sustained = power && strcmp(power, DTP_MEASURED_SUSTAINED) == 0;
         status = make_parts(m, faults);
     }
     if (status != DTP_OK) {
@@ -290,6 +292,11 @@ double dtp_measured_matmul_s(const struct dtp_measured *measured, enum dtp_measu
 {
     struct dtp_measured_row row = dtp_measured_row_of_matmul(pass, dtype, m, n, k);
     return dtp_measured_s(measured, &row);
+}
+
+bool dtp_measured_sustained(const struct dtp_measured *measured)
+{
+    return measured->sustained;
 }
 
 bool dtp_measured_knows_pass(const struct dtp_measured *measured, enum dtp_measured_matmul pass, enum dtp_dtype dtype)

@@ -57,6 +57,8 @@ uint32_t dtp_measured_count(const struct dtp_measured *measured, const char *wha
 double dtp_measured_s(const struct dtp_measured *measured, const struct dtp_measured_row *question);
 /* Whether a matmul's pass was measured itself, or is told by the others of its shape. */
 bool dtp_measured_knows_pass(const struct dtp_measured *measured, enum dtp_measured_matmul pass, enum dtp_dtype dtype);
+/* Whether its matmuls are of the sustained rate (DTP_MEASURED_SUSTAINED). */
+bool dtp_measured_sustained(const struct dtp_measured *measured);
 /* Seconds of a matmul of a GPU; NAN as above. */
 double dtp_measured_matmul_s(const struct dtp_measured *measured, enum dtp_measured_matmul pass, enum dtp_dtype dtype,
                              double m, double n, double k);

@@ -110,8 +110,13 @@ bool dtp_measurement_parse(const char *text, enum dtp_measurement *out);
     X(HOST_CORES, "host_cores")                                                                                        \
     X(PROBE_SECONDS, "probe_seconds")                                                                                  \
     X(KERNELS_OF, "kernels_of")                                                                                        \
-    X(RUNTIME, "runtime")
+    X(RUNTIME, "runtime")                                                                                              \
+    X(POWER, "power")
 #define DTP_MEASURED_ROWS "rows"
+/* `power`: the one word that it has. Matmul rows are then of the rate at which the GPU multiplies with nothing beside
+ * it, and a step whose other kernels draw less power has them faster (dtp_matmul_speedup); without it they are as in a
+ * step. */
+#define DTP_MEASURED_SUSTAINED "sustained"
 /* Of a step: seconds of a fixed loop on a host's core at its best, by which steps of runs are compared (pace.h). */
 #define DTP_MEASURED_PACE "pace"
 /* Words of matmul: what its kernel computes. SUM adds to a gradient that stands there, GELU has it in the epilogue. */
@@ -137,10 +142,9 @@ static inline bool dtp_measured_matmul_of_weights(enum dtp_measured_matmul matmu
     return matmul == DTP_MEASURED_MATMUL_WEIGHT_GRADIENT || matmul == DTP_MEASURED_MATMUL_WEIGHT_GRADIENT_SUM;
 }
 /* Words of kernels that a framework has in place of ours, by how they pass over memory and not by what they compute:
- * op_cost.h's kinds. WIDENING reads 16-bit numbers and writes fp32. */
+ * op_cost.h's kinds. */
 #define DTP_MEASURED_PASS_TABLE(X)                                                                                     \
     X(EAGER, "eager")                                                                                                  \
-    X(WIDENING, "widening")                                                                                            \
     X(FUSED, "fused")                                                                                                  \
     X(STREAMING, "streaming")
 enum dtp_measured_pass {

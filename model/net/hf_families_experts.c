@@ -16,11 +16,21 @@ static void read_experts(struct dtp_hf_reader *reader, const char *key, uint64_t
     t->experts_per_token = dtp_hf_integer(reader, "num_experts_per_tok", per_token, 1, MAX_EXPERTS);
 }
 
+/* Of models that ask: Qwen and DeepSeek. Others divide always (MixtralTopKRouter; GraniteMoeTopKGating and
+ * GptOssTopKRouter take the softmax of the chosen alone, which is that) or never. */
+static void read_weights(struct dtp_hf_reader *reader, bool divides, double scale, struct dtp_transformer *t)
+{
+    t->router_norm = dtp_hf_switch(reader, "norm_topk_prob", divides);
+    if (scale > 0)
+        t->router_scale = dtp_hf_number(reader, "routed_scaling_factor", scale, 0, 1e6);
+}
+
 /* Each expert is as wide as intermediate_size says. */
 static void finish_mixtral(struct dtp_hf_reader *reader, struct dtp_transformer *t)
 {
     read_experts(reader, "num_local_experts", 8, 2, t);
     t->expert_ffn = t->ffn;
+    t->router_norm = true;
     dtp_hf_read_window(reader, DTP_HF_MAX_SEQUENCE, t);
 }
 
@@ -40,6 +50,7 @@ static void finish_granitemoe(struct dtp_hf_reader *reader, struct dtp_transform
 {
     read_experts(reader, "num_local_experts", 8, 2, t);
     t->expert_ffn = t->ffn;
+    t->router_norm = true;
     t->qkv_bias = t->attention_output_bias = dtp_hf_switch(reader, "attention_bias", false);
 }
 
@@ -47,6 +58,7 @@ static void finish_granitemoe(struct dtp_hf_reader *reader, struct dtp_transform
 static void finish_olmoe(struct dtp_hf_reader *reader, struct dtp_transformer *t)
 {
     read_experts(reader, "num_experts", 64, 8, t);
+    read_weights(reader, false, 0, t);
     t->expert_ffn = t->ffn;
     t->qk_norm = t->qk_norm_wide = true;
     t->qkv_bias = t->attention_output_bias = dtp_hf_switch(reader, "attention_bias", false);
@@ -58,6 +70,7 @@ static void read_qwen_experts(struct dtp_hf_reader *reader, uint64_t experts, ui
                               struct dtp_transformer *t)
 {
     read_experts(reader, "num_experts", experts, per_token, t);
+    read_weights(reader, false, 0, t);
     t->expert_ffn = dtp_hf_integer(reader, "moe_intermediate_size", width, 1, DTP_HF_MAX_WIDTH);
     t->expert_layer_step = dtp_hf_integer(reader, "decoder_sparse_step", 1, 1, DTP_HF_MAX_LAYERS);
     const json_t *dense = dtp_hf_value(reader, "mlp_only_layers");
@@ -97,7 +110,7 @@ static void finish_gpt_oss(struct dtp_hf_reader *reader, struct dtp_transformer 
     read_experts(reader, "num_local_experts", 128, 4, t);
     t->expert_ffn = t->ffn;
     t->qkv_bias = t->attention_output_bias = dtp_hf_switch(reader, "attention_bias", true);
-    t->expert_bias = t->router_bias = t->attention_sinks = true;
+    t->expert_bias = t->router_bias = t->attention_sinks = t->router_norm = true;
     t->activation = DTP_SWIGLU_CLAMPED;
     dtp_hf_read_window_pattern(reader, 128, 2, t);
 }
@@ -141,6 +154,7 @@ static void finish_deepseek_v2(struct dtp_hf_reader *reader, struct dtp_transfor
     const struct dtp_transformer absent = {.experts = 64, .experts_per_token = 6, .expert_ffn = 1407};
     read_routed(reader, &absent, 2, t);
     read_latents(reader, t);
+    read_weights(reader, false, 1, t);
     if (strcmp(dtp_hf_text(reader, "topk_method", "greedy"), "greedy") != 0) /* which looks at no groups */
         read_groups(reader, 0, 0, t);
 }
@@ -153,6 +167,7 @@ static void finish_deepseek_v3(struct dtp_hf_reader *reader, struct dtp_transfor
     read_routed(reader, &absent, 1, t);
     read_latents(reader, t);
     read_groups(reader, 8, 4, t);
+    read_weights(reader, true, 2.5, t);
     t->router = DTP_ROUTER_SIGMOID;
 }
 
@@ -163,6 +178,7 @@ static void finish_glm4_moe(struct dtp_hf_reader *reader, struct dtp_transformer
         .experts = 128, .experts_per_token = 8, .expert_ffn = 1408, .dense_layers = 1};
     read_routed(reader, &absent, 1, t);
     read_groups(reader, 1, 1, t);
+    read_weights(reader, true, 1, t);
     t->router = DTP_ROUTER_SIGMOID;
     t->qkv_bias = dtp_hf_switch(reader, "attention_bias", false);
     t->qk_norm = dtp_hf_switch(reader, "use_qk_norm", false);

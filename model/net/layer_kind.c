@@ -55,6 +55,7 @@ static void set_experts(const struct dtp_transformer *t, struct dtp_layer_kind *
     k->ffn = t->experts_per_token * t->expert_ffn;
     k->shared_ffn = t->shared_expert_ffn;
     k->packs_up = k->gated && t->experts_packed;
+    k->packs_shared = k->gated && t->shared_packed;
     k->mlp_bias = t->expert_bias;
     k->router_bias = t->router_bias;
     k->shared_gate = t->shared_expert_gate && t->shared_expert_ffn;

@@ -79,6 +79,7 @@ struct dtp_layer_kind {
     uint64_t experts, experts_per_token;                        /* 0 and 1 where there are none */
     uint64_t own_experts; /* of these, those that the rank has: all, or a part of them that ranks divide */
     bool exchanged;       /* a part of them: rows of tokens go to the ranks that have their experts, and back */
+    bool sinks_inside;    /* of the runtime: its attention kernel has them */
     bool weighs_rows;     /* of the runtime: what they return is weighed before it is put back by tokens */
     uint64_t mlp_width;   /* of one MLP: the model's, or an expert's */
     uint64_t shared_ffn;
@@ -88,6 +89,7 @@ struct dtp_layer_kind {
     bool chains_norms;        /* of the plan: norms before are chains on a copy in fp32 (plan/norm_chain.h) */
     uint64_t norm_statistics; /* numbers a norm keeps of a token: RMSNorm its scale, LayerNorm mean and scale */
     bool packs_qkv, packs_up; /* q, k and v are one matrix; gate and up are one */
+    bool packs_shared;        /* those of shared experts are one */
     bool gated, rotary, qk_norm;
     enum dtp_parallel_block parallel;
     bool norms_before, norms_after, qk_norm_wide, qk_norm_bias;

@@ -84,18 +84,32 @@ enum dtp_parameter dtp_parameter_of_matrix(enum dtp_layer_matrix_id matrix)
     static const enum dtp_parameter weights[DTP_MATRIX_COUNT] = {[DTP_MATRIX_QKV] = DTP_PARAMETER_QKV,
                                                                  [DTP_MATRIX_OUTPUT] = DTP_PARAMETER_OUTPUT,
                                                                  [DTP_MATRIX_UP] = DTP_PARAMETER_UP,
-                                                                 [DTP_MATRIX_DOWN] = DTP_PARAMETER_DOWN};
+                                                                 [DTP_MATRIX_DOWN] = DTP_PARAMETER_DOWN,
+                                                                 [DTP_MATRIX_ROUTER] = DTP_PARAMETER_ROUTER,
+                                                                 [DTP_MATRIX_SHARED_UP] = DTP_PARAMETER_SHARED_UP,
+                                                                 [DTP_MATRIX_SHARED_DOWN] = DTP_PARAMETER_SHARED_DOWN,
+                                                                 [DTP_MATRIX_SHARED_WEIGHT] =
+                                                                     DTP_PARAMETER_SHARED_WEIGHT};
     return weights[matrix];
 }
 
-/* Those that write into the residual stream start smaller. */
+void dtp_parameter_block_kind(const struct dtp_transformer *transformer, bool experts, struct dtp_layer_kind *out)
+{
+    struct dtp_transformer packed = *transformer;
+    packed.experts_packed = packed.shared_packed = true;
+    dtp_layer_kind_of(&packed, experts ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE, true, true, out);
+}
+
+/* Those that write into the residual stream start smaller. A matrix is one also where it has one row. */
 static void add_block_matrix(const struct dtp_transformer *t, const struct dtp_layer_matrix *matrix,
                              struct dtp_parameter_module *out)
 {
     enum dtp_parameter weight = dtp_parameter_of_matrix(matrix->id);
-    bool residual = weight == DTP_PARAMETER_OUTPUT || weight == DTP_PARAMETER_DOWN;
-    add(out, weight, matrix->out, matrix->in, 0, residual ? 0.02 / sqrt(2 * (double)t->layers) : 0.02);
-    add_vector(out, weight + 1, matrix->bias, matrix->out, 0);
+    bool residual =
+        weight == DTP_PARAMETER_OUTPUT || weight == DTP_PARAMETER_DOWN || weight == DTP_PARAMETER_SHARED_DOWN;
+    add(out, weight, matrix->groups * matrix->out, matrix->in, 0, residual ? 0.02 / sqrt(2 * (double)t->layers) : 0.02);
+    out->tensor[weight].decays = true;
+    add_vector(out, weight + 1, matrix->bias, matrix->groups * matrix->out, 0);
 }
 
 static void add_norm(const struct dtp_transformer *t, enum dtp_parameter weight, struct dtp_parameter_module *out)
@@ -104,11 +118,19 @@ static void add_norm(const struct dtp_transformer *t, enum dtp_parameter weight,
     add_vector(out, weight + 1, t->norm_bias, t->hidden, 0);
 }
 
-static void add_block(const struct dtp_transformer *t, struct dtp_parameter_module *out)
+/* The matrices around experts stand behind the others, in the order of enum dtp_parameter. */
+static bool stands_behind(const struct dtp_layer_matrix *matrix)
+{
+    return dtp_parameter_of_matrix(matrix->id) >= DTP_PARAMETER_ROUTER;
+}
+
+static void add_block(const struct dtp_transformer *t, bool experts, struct dtp_parameter_module *out)
 {
     struct dtp_layer_kind block;
-    dtp_layer_kind_of(t, DTP_LAYER_DENSE, true, true, &block);
+    dtp_parameter_block_kind(t, experts, &block);
     for (int i = 0; i < block.matrices; i++) {
+        if (stands_behind(&block.matrix[i]))
+            continue;
         if (block.matrix[i].id == DTP_MATRIX_QKV && block.vectors & UINT32_C(1) << DTP_VECTOR_NORM1)
             add_norm(t, DTP_PARAMETER_NORM1, out);
         if (block.matrix[i].id == DTP_MATRIX_UP && block.vectors & UINT32_C(1) << DTP_VECTOR_NORM2)
@@ -121,6 +143,9 @@ static void add_block(const struct dtp_transformer *t, struct dtp_parameter_modu
         add_norm(t, DTP_PARAMETER_POST_NORM1, out);
         add_norm(t, DTP_PARAMETER_POST_NORM2, out);
     }
+    for (int i = 0; i < block.matrices; i++)
+        if (stands_behind(&block.matrix[i]))
+            add_block_matrix(t, &block.matrix[i], out);
 }
 
 void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t shard_group, uint64_t module,
@@ -135,7 +160,7 @@ void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t sh
         if (t->position == DTP_POSITION_LEARNED)
             add_matrix(out, DTP_PARAMETER_POSITION, t->positions, t->hidden);
     } else if (module <= t->layers) {
-        add_block(t, out);
+        add_block(t, t->experts && dtp_transformer_layer_has_experts(t, module - 1), out);
     } else {
         add_vector(out, DTP_PARAMETER_FINAL_NORM, t->final_norm && !t->norm_without_weight, t->hidden, norm_start(t));
         add_vector(out, DTP_PARAMETER_FINAL_NORM_BIAS, t->final_norm && t->norm_bias, t->hidden, 0);
@@ -357,6 +382,13 @@ void dtp_parameter_shard(struct dtp_parameter_module *module, uint64_t shard_gro
 uint32_t dtp_parameter_key(uint64_t module, enum dtp_parameter parameter)
 {
     _Static_assert(DTP_PARAMETER_HEAD_BIAS + 1 == DTP_PARAMETERS_DRAWN, "keys of random numbers");
+    switch (parameter) {
+    case DTP_PARAMETER_ROUTER: parameter = DTP_PARAMETER_HEAD; break;
+    case DTP_PARAMETER_SHARED_UP: parameter = DTP_PARAMETER_EMBEDDING; break;
+    case DTP_PARAMETER_SHARED_DOWN: parameter = DTP_PARAMETER_POSITION; break;
+    case DTP_PARAMETER_SHARED_WEIGHT: parameter = DTP_PARAMETER_FINAL_NORM; break;
+    default: break;
+    }
     if (parameter >= DTP_PARAMETER_QKV_ADAPTER_A)
         return (uint32_t)(module * DTP_PARAMETERS_DRAWN + (uint64_t)(parameter - DTP_PARAMETER_QKV_ADAPTER_A));
     if ((unsigned)parameter >= DTP_PARAMETERS_DRAWN)

@@ -54,6 +54,14 @@
     X(POST_NORM1_BIAS, "norm after attention bias")                                                                    \
     X(POST_NORM2, "norm after MLP")                                                                                    \
     X(POST_NORM2_BIAS, "norm after MLP bias")                                                                          \
+    X(ROUTER, "router")                                                                                                \
+    X(ROUTER_BIAS, "router bias")                                                                                      \
+    X(SHARED_UP, "shared up")                                                                                          \
+    X(SHARED_UP_BIAS, "shared up bias")                                                                                \
+    X(SHARED_DOWN, "shared down")                                                                                      \
+    X(SHARED_DOWN_BIAS, "shared down bias")                                                                            \
+    X(SHARED_WEIGHT, "shared expert gate")                                                                             \
+    X(SHARED_WEIGHT_BIAS, "shared expert gate bias")                                                                   \
     X(QKV_ADAPTER_A, "qkv adapter A")                                                                                  \
     X(QKV_ADAPTER_B, "qkv adapter B")                                                                                  \
     X(OUTPUT_ADAPTER_A, "output adapter A")                                                                            \
@@ -69,6 +77,9 @@ enum dtp_parameter {
         DTP_PARAMETER_COUNT
 };
 const char *dtp_parameter_text(enum dtp_parameter parameter);
+/* A block as modules have it: q, k and v are one matrix, gate and up another, of experts [experts, 2 width, hidden] one
+ * expert behind the other. Of a model whose layers have experts, or of those of its layers that have none. */
+void dtp_parameter_block_kind(const struct dtp_transformer *transformer, bool experts, struct dtp_layer_kind *out);
 /* Of a block's matrix with projections packed; its bias is the parameter after it. */
 enum dtp_parameter dtp_parameter_of_matrix(enum dtp_layer_matrix_id matrix);
 
@@ -173,7 +184,8 @@ uint64_t dtp_parameter_head_rows(const struct dtp_transformer *transformer);
 /* Keys of random numbers that no shard group changes: of a tensor (initialisation), and of element `offset_elements` of
  * a module (stochastic rounding). A seed draws the same model as ever: the first DTP_PARAMETERS_DRAWN have keys of
  * their own in every module; what the table has beyond them starts as a constant, draws nothing and shares one, but for
- * adapters, which have the keys of the first in modules that have none of these. */
+ * adapters, which have the keys of the first in modules that have none of these, and for the matrices around experts,
+ * which have those of the model's ends. */
 #define DTP_PARAMETERS_DRAWN 18u
 uint32_t dtp_parameter_key(uint64_t module, enum dtp_parameter parameter);
 uint64_t dtp_parameter_element_key(uint64_t module, uint64_t offset_elements);

@@ -9,6 +9,7 @@
 #define MAX_WIDTH 100000000u /* any one dimension of a matrix */
 #define MAX_MTP_LAYERS 1000u
 #define MAX_EXPERTS 65536u
+#define MAX_ROUTER_SCALE 1e6
 #define MAX_SEQUENCE 1000000000u
 #define MAX_PARAMETERS 1e15
 #define MIN_SOFTCAP 1e-3 /* smaller ones leave nothing of the scores, in the end not even a float */
@@ -122,6 +123,8 @@ static void check_latents(const struct dtp_transformer *t, struct place *place)
 static void check_routing(const struct dtp_transformer *t, struct place *place)
 {
     uint64_t groups = t->expert_groups ? t->expert_groups : 1;
+    if (!(t->router_scale >= 0 && t->router_scale <= MAX_ROUTER_SCALE))
+        FAULT(place, "router_scale is %g; 0 (none) to %g is supported", t->router_scale, MAX_ROUTER_SCALE);
     if ((unsigned)t->router > DTP_ROUTER_SIGMOID)
         FAULT(place, "router %d is no router", (int)t->router);
     if (t->experts_per_token > t->experts)
@@ -141,7 +144,8 @@ static void check_experts(const struct dtp_transformer *t, struct place *place)
 {
     if (!t->experts) {
         if (t->experts_per_token || t->expert_ffn || t->shared_expert_ffn || t->dense_layers || t->expert_layer_step ||
-            t->expert_groups || t->groups_per_token || t->expert_bias || t->router_bias || t->shared_expert_gate)
+            t->expert_groups || t->groups_per_token || t->expert_bias || t->router_bias || t->shared_expert_gate ||
+            t->router_norm || t->router_scale > 0)
             FAULT(place, "experts_per_token, expert_ffn and other choices of experts need experts");
         return;
     }
@@ -266,7 +270,8 @@ struct dtp_transformer dtp_transformer_all_alike(const struct dtp_transformer *t
         return alike;
     alike.experts = alike.experts_per_token = alike.expert_ffn = alike.shared_expert_ffn = 0;
     alike.expert_groups = alike.groups_per_token = 0;
-    alike.expert_bias = alike.router_bias = alike.shared_expert_gate = false;
+    alike.expert_bias = alike.router_bias = alike.shared_expert_gate = alike.router_norm = false;
+    alike.router_scale = 0;
     return alike;
 }
 

@@ -72,9 +72,12 @@ struct dtp_transformer {
     uint64_t expert_layer_step; /* of the others, every so-manieth of the model has experts: layers n - 1, 2n - 1, ...
                                  * counted from 0 (Llama 4: interleave_moe_layer_step); 0, 1: all */
     enum dtp_router router;
+    bool router_norm;    /* affinities to a token's experts are divided by their sum (Mixtral, Qwen3: norm_topk_prob) */
+    double router_scale; /* and multiplied by this (DeepSeek: routed_scaling_factor); 0: 1 */
     uint32_t
         expert_ranks;    /* of a rank's slice of a model: so many ranks divide the experts; 0, 1: it has all of them */
     bool experts_packed; /* of a slice: gate and up of an expert are one matrix */
+    bool shared_packed;  /* the same of its shared experts */
     uint64_t expert_groups;    /* groups that experts are routed in (DeepSeek: n_group); 0: one */
     uint64_t groups_per_token; /* a token's experts are of so many groups (topk_group); 0: all */
     bool expert_bias;          /* biases of the experts (gpt-oss) */

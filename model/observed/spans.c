@@ -166,6 +166,7 @@ static void count_span(const struct dtp_gpu_span *g, struct dtp_observed_time *t
     t->wide_matmuls += g->trait == DTP_TRAIT_WIDE && g->kind == DTP_OBSERVED_MATMUL;
     t->wide_matmul_s += g->trait == DTP_TRAIT_WIDE && g->kind == DTP_OBSERVED_MATMUL ? seconds : 0;
     t->attention_forwards += g->trait == DTP_TRAIT_FORWARD;
+    t->attention_forward_s += g->trait == DTP_TRAIT_FORWARD ? seconds : 0;
     t->attention_backwards += g->trait == DTP_TRAIT_BACKWARD;
     t->softmaxes += g->trait == DTP_TRAIT_SOFTMAX && g->kind != DTP_OBSERVED_OPTIMIZER;
     t->fused_optimizers += g->trait == DTP_TRAIT_FUSED;
@@ -204,6 +205,7 @@ static void per_step(struct dtp_observed_time *t)
                       &t->wide_matmuls,
                       &t->matmuls,
                       &t->attention_forwards,
+                      &t->attention_forward_s,
                       &t->attention_backwards,
                       &t->softmaxes,
                       &t->fused_optimizers,

@@ -9,13 +9,19 @@ static uint64_t least(uint64_t a, uint64_t b)
 }
 
 /* A tensor is taken as matrix [n, m] of its first dimension and the rest; r is at most either (_should_compress). */
+uint64_t dtp_factored_rank(uint64_t rows, uint64_t columns, uint64_t rank)
+{
+    uint64_t r = least(rank, least(rows, columns));
+    return (rows + columns) * r * DTP_POWERSGD_RATE < rows * columns ? r : 0;
+}
+
 void dtp_factored_add(struct dtp_factored *factored, uint64_t elements, uint64_t columns, uint64_t tensors,
                       uint64_t rank)
 {
     if (!elements)
         return;
-    uint64_t rows = columns ? elements / columns / tensors : 0, r = least(rank, least(rows, columns));
-    if (!r || (rows + columns) * r * DTP_POWERSGD_RATE >= rows * columns) {
+    uint64_t rows = columns ? elements / columns / tensors : 0, r = dtp_factored_rank(rows, columns, rank);
+    if (!r) {
         factored->whole += elements;
         return;
     }

@@ -28,6 +28,8 @@ struct dtp_factored {
     uint64_t p, q, whole, matrices;
 };
 
+/* The rank that a matrix is factored with; 0: it is sent as it is. */
+uint64_t dtp_factored_rank(uint64_t rows, uint64_t columns, uint64_t rank);
 /* Adds `tensors` equal ones of `elements` together, matrices of `columns` columns; 0: vectors. rank > 0. */
 void dtp_factored_add(struct dtp_factored *factored, uint64_t elements, uint64_t columns, uint64_t tensors,
                       uint64_t rank);

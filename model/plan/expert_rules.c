@@ -128,8 +128,8 @@ static void check_expert_parallel(struct dtp_resolver *r)
         dtp_plan_refuse(r, "ep", "%" PRIu32 " does not divide %" PRIu64 " experts", p->ep, t->experts);
     else
         check_sharded(r);
-    if (t->expert_bias)
-        dtp_plan_refuse(r, "ep", "with biases of experts is not modelled yet; use 1");
+    if (t->expert_bias && !p->runtime->weighs_rows)
+        dtp_plan_refuse(r, "ep", "with biases of experts is not modelled under runtime %s; use 1", p->runtime->name);
     if (p->expert_imbalance > p->ep)
         dtp_plan_refuse(r, "expert_imbalance", "%g is more than %" PRIu32 ", where one rank receives all tokens",
                         p->expert_imbalance, p->ep);

@@ -44,7 +44,7 @@ static bool cut_by_ddp(const struct dtp_transformer *t, const struct dtp_cluster
 static bool copies_core(const struct dtp_layer_kind *kind, const struct dtp_context *context,
                         const struct dtp_plan *plan)
 {
-    if (kind->sinks) /* the result is weighed by what sinks leave of it */
+    if (kind->sinks && !kind->sinks_inside) /* the result is weighed by what sinks leave of it */
         return true;
     if (kind->kv_latent) /* they lie by tokens; a padded result is cut to size */
         return kind->pads_values || dtp_plan_keeps_fp8(plan);
@@ -433,6 +433,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     dtp_plan_adapt_kind(plan, &out->kind);
     out->kind.narrows = dtp_plan_autocast(plan) || dtp_plan_keeps_fp8(plan);
     out->kind.weighs_rows = plan->runtime->weighs_rows;
+    out->kind.sinks_inside = plan->runtime->sinks_in_kernel;
     out->received = out->kind.exchanged ? plan->expert_imbalance : 1;
     out->kind.dropout = plan->dropout > 0;
     out->kind.chains_norms = dtp_plan_chains_norms(transformer, plan);

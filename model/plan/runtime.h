@@ -77,6 +77,7 @@ struct dtp_runtime {
     bool loops_experts;   /* products and casts of experts are calls of a library, one for each of them */
     bool weighs_rows; /* their weights multiply rows within the activation, and rows are moved by one kernel each way */
     bool latent_attention, attention_sinks, clamped_swiglu;
+    bool sinks_in_kernel; /* its attention kernel adds sinks to the sum of exponentials, and returns their gradient */
     bool copies_values; /* values of latent attention become a tensor of their own, and what was projected goes */
     bool whole_stream;  /* each has all of the residual stream: no sequence parallelism */
     bool whole_vocab;   /* and all of embedding, head and loss, where the model does not divide itself */

@@ -366,6 +366,12 @@ static bool takes_shape(enum dtp_op_kind kind)
            kind == DTP_OP_MERGE || kind == DTP_OP_LOSS_PARTS || kind == DTP_OP_LOSS_BACKWARD;
 }
 
+static bool stands_around_experts(enum dtp_op_kind kind)
+{
+    return (kind >= DTP_OP_ROUTER && kind <= DTP_OP_UNPERMUTE_BACKWARD) || kind == DTP_OP_ACTIVATION ||
+           kind == DTP_OP_ACTIVATION_BACKWARD;
+}
+
 /* What is wrong with the shapes of an operation, or NULL: without one attention has no price, and others have none. */
 static const char *fault_of_shapes(const struct dtp_new_op *op)
 {
@@ -384,7 +390,8 @@ static const char *fault_of_shapes(const struct dtp_new_op *op)
         return "attention needs heads, kv_heads, head_dim, queries and keys";
     if (a->kernel >= DTP_ATTENTION_COUNT)
         return "no such kernel of attention";
-    return class != DTP_CLASS_MATMUL && op->demand.groups ? "only a matmul has groups" : NULL;
+    bool grouped = class == DTP_CLASS_MATMUL || stands_around_experts(op->kind);
+    return !grouped && op->demand.groups ? "only a matmul and what stands around experts have groups" : NULL;
 }
 
 static const char *fault_of_op(struct dtp_program *program, const struct dtp_new_op *op,

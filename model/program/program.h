@@ -99,7 +99,8 @@ struct dtp_demand {
     double epsilon;    /* norms that are run: what is added to the mean square; 0: DTP_NORM_EPSILON */
     double scale;      /* embedding that is run: what rows of the table are multiplied by; 0: 1 */
     struct dtp_attention_shape attention; /* and what of it kernels around attention need (program.c) */
-    uint32_t groups;                      /* matmul: so many of that shape side by side; 0: one */
+    uint32_t groups;                      /* matmul: so many of that shape side by side; 0: one; of what stands
+                                           * around experts: of those that there are */
     uint32_t kernels;      /* launches the operation stands for (eager pointwise chains are one operation) */
     enum dtp_dtype dtype;  /* matmul */
     uint8_t memory_kernel; /* enum dtp_memory_kernel, for class MEMORY */

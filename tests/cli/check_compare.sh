@@ -153,6 +153,33 @@ d = json.load(open("out"))
 assert d["schema"] == "dtplan.beside/1" and len(d["files"]) == 2, d
 assert [c["cause"] for c in d["causes"]][:2] == 2 * ["another attention kernel"], d["causes"]' || failed "--json: $(head -c 900 out)"
 
+# ---- a machine file fitted to it ---------------------------------------------------------------------------------------
+
+# The trace's own step, 71.2 ms with 1.9 of them idle under the profiler, is what the plan takes by the file; another depth
+# of the same layers is predicted by it too. Attention's rows are of the kernel that was planned.
+step_ms() {
+    "$program" simulate "$@" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["time"]["step_s"] * 1e3)'
+}
+expect 0 compare none.json "${plan[@]}" -o fit.csv
+says 'REFIT  fit.csv' out
+grep -qE '^ +matmul +x 0\.9[0-9]+  \(34\.60 ms' out || failed "matmuls: $(grep ' x ' out)"
+grep -qE '^ +attention forward +x 1\.[0-9]+  \(2\.14 ms' out || failed "attention: $(grep ' x ' out)"
+[[ $(grep -c ^attention fit.csv) == 2 && $(grep -c '^kernel,\(eager\|fused\|streaming\)' fit.csv) == 3 ]] ||
+    failed "rows: $(cut -d, -f1-3 fit.csv)"
+python3 -c "import sys; sys.exit(not 0.96 < $(step_ms "${plan[@]}" --machine fit.csv) / 70.4 < 1.01)" ||
+    failed "the step by the file: $(step_ms "${plan[@]}" --machine fit.csv) ms, not 70.4"
+expect 0 compare none.json "${plan[@]}" --attention flash2 -o fit.csv --force
+says 'attention forward            left as it was' out
+expect 2 compare none.json -o other.csv
+says "--output: a machine file is fitted to what a plan does; add the keys of the run's"
+expect 2 compare leak.pickle "${plan[@]}" -o other.csv
+says '--output: a machine file is fitted to a trace'
+expect 2 compare none.json "${plan[@]}" --runtime dtplan -o other.csv
+says 'dtplan validate --refit fits a machine file'
+expect 2 compare none.json "${plan[@]}" --experts 4 --experts-per-token 2 --expert-ffn 1024 -o other.csv
+says '--output: matmuls of experts are of no one shape'
+[[ ! -e other.csv ]] || failed "a refused fit left a file"
+
 if ((failures)); then
     echo "$failures failed"
     exit 1

@@ -106,22 +106,30 @@ cat >&3 <<EVENTS
 {"event":"row","measurement":"about","what":"gpu","text":"${NAME:-NVIDIA H200}"}
 {"event":"row","measurement":"about","what":"gpu_memory_bytes","text":"150109880320"}
 {"event":"row","measurement":"about","what":"device","text":"cuda"}
+{"event":"row","measurement":"about","what":"power","text":"sustained"}
 {"event":"progress","done":0,"count":1,"words":"steps"}
 {"event":"row","measurement":"matmul","what":"forward","dtype":"bf16","text":"","m":8192,"n":2048,"k":2048,"seconds":1e-4,"low_s":1e-4,"high_s":1e-4,"samples":3}
 {"event":"row","measurement":"attention","what":"forward","dtype":"bf16","text":"","m":4,"sequence":2048,"heads":16,"kv_heads":16,"head_dim":128,"seconds":2e-4,"low_s":2e-4,"high_s":2e-4,"samples":3}
-{"event":"row","measurement":"kernel","what":"${WORD:-widening}","dtype":"","text":"","bytes":4e8,"seconds":2e-4,"low_s":2e-4,"high_s":2e-4,"samples":1}
+{"event":"row","measurement":"kernel","what":"${WORD:-streaming}","dtype":"","text":"","bytes":4e8,"seconds":2e-4,"low_s":2e-4,"high_s":2e-4,"samples":1}
 {"event":"end","interrupted":false}
 EVENTS
 END
 chmod +x prober
 prober=$PWD/prober
 DTPLAN_PYTHON=$prober expect 0 probe --runtime torch -o m.csv
-[[ $(cat line) == "$source/scenarios/probe_torch.py" ]] || failed "the line: $(cat line)"
+[[ $(cat line) == "$source/scenarios/probe_torch.py --power-headroom 0.21" ]] || failed "the line: $(cat line)"
 for row in about,gpu_key,,,,,,,,,,,,,,,,,h200-sxm about,machine_key,,,,,,,,,,,,,,,,,dgx-h200 about,runtime,,,,,,,,,,,,,,,,,torch \
-    about,gpus,,,,,,,,,,,,,,,,,1 kernel,widening,,,,,,,,,400000000,,,,0.0002,0.0002,0.0002,1,; do
+    about,gpus,,,,,,,,,,,,,,,,,1 'kernel,streaming,,,,,,,,,400000000,,,,0.0002,0.0002,0.0002,1,'; do
     says "$row" m.csv
 done
-expect 0 plan --machine m.csv --model llama-1.3b --gpus 1 --strategy ddp
+# Matmuls of the sustained rate run faster in a step of other kernels; those measured in a step are taken as they are.
+predicted_s() {
+    "$program" simulate --machine "$1" --model llama-1.3b --gpus 1 --strategy ddp --json |
+        python3 -c 'import json, sys; print(json.load(sys.stdin)["time"]["step_s"])'
+}
+sed '/^about,power/d; /^about,rows/d' m.csv >in_steps.csv
+python3 -c "import sys; sys.exit(not 0.9 < $(predicted_s m.csv) / $(predicted_s in_steps.csv) < 0.99)" ||
+    failed "sustained $(predicted_s m.csv) s, in steps $(predicted_s in_steps.csv) s"
 rm m.csv
 NAME='A GPU' DTPLAN_PYTHON=$prober expect 2 probe --runtime torch -o m.csv
 says 'A GPU is no GPU that the catalogue has a row of'

@@ -94,6 +94,19 @@ static void test_other_blocks_learn_the_same(void **state)
             words, sizeof words / sizeof words[0]);
 }
 
+/* Experts, all of them on each rank: rows of a rank's tokens alone go to its copies of them. */
+static void test_experts_learn_the_same(void **state)
+{
+    static const char *const words[] = {"gpus=2 strategy=full_shard micro_batch=4 checkpointing=full",
+                                        "gpus=4 strategy=zero2 micro_batch=2 gradient_stream=true",
+                                        "gpus=2 strategy=ddp micro_batch=2 accumulate=2"};
+    (void)state;
+    compare(RUN_LLAMA "experts=6 experts_per_token=2 expert_ffn=24 router_norm=true ", words, 3);
+    compare(RUN_LLAMA "experts=4 experts_per_token=1 expert_ffn=40 shared_expert_ffn=32 shared_expert_gate=true "
+                      "router=sigmoid router_bias=true ",
+            words, 3);
+}
+
 /* Gradients exchanged and added up instead of scattered: the program that copy engines run between GPUs. */
 static void test_exchanged_gradients_learn_the_same(void **state)
 {
@@ -198,6 +211,46 @@ static void test_hooks_of_sixteen_bits(void **state)
     }
 }
 
+/* PowerSGD: what is lost comes later, so it learns, if not what it would without. A resumed run goes on bit for bit:
+ * what each rank lost and Q are kept. It may begin where a run without it stopped; other ranks or factors are refused,
+ * and a loss that is left out would be kept. */
+#define FACTORED "gpus=4 strategy=ddp micro_batch=2 comm_hook=powersgd powersgd_rank="
+static void test_powersgd(void **state)
+{
+    static const struct {
+        const char *words, *flags;
+        int status;
+    } cases[] = {
+        {FACTORED "2", "--steps 30 --resume-previous", DTP_OK},
+        {FACTORED "4", "--steps 40 --resume", DTP_BAD_INPUT},
+        {"gpus=2 strategy=ddp micro_batch=4 comm_hook=powersgd powersgd_rank=2", "--steps 40 --resume", DTP_BAD_INPUT},
+        {FACTORED "2", "--steps 40 --resume --not-finite skip", DTP_BAD_INPUT},
+        {"gpus=4 strategy=ddp micro_batch=2", "--steps 40 --resume", DTP_OK},
+        {FACTORED "4", "--steps 50 --resume", DTP_OK}};
+    char flags[3200], line[1024];
+    (void)state;
+    snprintf(directory, sizeof directory, "%s/tests/factored_checkpoints.%ld", TEST_BINARY_DIR, (long)getpid());
+    remove_all(directory);
+    rank_run(RUN_LLAMA FACTORED "2", "--steps 30 --lr 1e-3 --min-lr 1e-3", &alone);
+    assert_int_equal(alone.status, DTP_OK);
+    assert_true(alone.loss[29] < 0.99 * alone.loss[0]);
+    snprintf(flags, sizeof flags, "--steps 30 --lr 1e-3 --min-lr 1e-3 --checkpoint '%s' --checkpoint-every 10",
+             directory);
+    rank_run(RUN_LLAMA FACTORED "2", flags, &together);
+    run_same(&together, &alone, "with checkpoints");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        snprintf(line, sizeof line, RUN_LLAMA "%s", cases[i].words);
+        snprintf(flags, sizeof flags, "%s --lr 1e-3 --min-lr 1e-3 --checkpoint '%s'", cases[i].flags, directory);
+        rank_run(line, flags, &together);
+        if ((int)together.status != cases[i].status)
+            fail_msg("%s %s: status %d", cases[i].words, cases[i].flags, (int)together.status);
+        for (size_t k = 0; i == 0 && k < 10; k++)
+            assert_true(together.loss[k] == alone.loss[20 + k]);
+        assert_true(i < 4 || (together.steps == 10 && together.loss[9] < alone.loss[0]));
+    }
+    remove_all(directory);
+}
+
 /* ---- resuming elsewhere ------------------------------------------------------------------------------------------ */
 
 static void test_other_ranks_resume(void **state)
@@ -295,10 +348,12 @@ int main(void)
                                        cmocka_unit_test(test_momentum_learns_the_same),
                                        cmocka_unit_test(test_a_tied_model_learns_the_same),
                                        cmocka_unit_test(test_other_blocks_learn_the_same),
+                                       cmocka_unit_test(test_experts_learn_the_same),
                                        cmocka_unit_test(test_exchanged_gradients_learn_the_same),
                                        cmocka_unit_test(test_updates_in_backward_change_no_digit),
                                        cmocka_unit_test(test_sums_of_bf16_gradients_are_fp32),
                                        cmocka_unit_test(test_hooks_of_sixteen_bits),
+                                       cmocka_unit_test(test_powersgd),
                                        cmocka_unit_test(test_other_ranks_resume),
                                        cmocka_unit_test(test_a_killed_rank_ends_the_others)};
     return cmocka_run_group_tests(tests, NULL, NULL);

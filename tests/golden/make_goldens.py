@@ -9,6 +9,7 @@ what that format costs PyTorch itself: "bf16 LOSS" is the loss it gets, BF16 of 
 over the gradient's own norm.
 """
 import collections
+import itertools
 import math
 import os
 
@@ -17,8 +18,10 @@ import torch.nn.functional as F
 
 Shape = collections.namedtuple("Shape", "sequence batch vocab hidden heads kv_heads head_dim ffn layers gpt tied "
                                       "qk_norm window pattern gemma parallel norms wide rope biases head_bias epsilon rank alpha "
-                                      "targets packed",
-                               defaults=[False, 0, 0, False, 0, "before", False, None, None, False, 1e-5, 0, 0, (), False])
+                                      "targets packed experts chosen expert_ffn shared_ffn shared_gate router normalise "
+                                      "scale",
+                               defaults=[False, 0, 0, False, 0, "before", False, None, None, False, 1e-5, 0, 0, (), False,
+                                         0, 0, 0, 0, False, "softmax", False, 1.0])
 ATTENTION_CAP, FINAL_CAP = 2.0, 3.0  # of Gemma-like models; low, so that they bend what small models make
 # gpt: LayerNorm with bias and GELU; unless said otherwise a learned position table and biases everywhere, else RoPE and
 # none. parallel: the number of norms in front of two branches side by side. biases: of linear layers, by name.
@@ -26,6 +29,10 @@ LINEARS = ("qkv", "output", "up", "down")
 # rank: adapters of that rank stand beside the linears of `targets`, their product times alpha / rank, and they alone are
 # trained: gradients of all else are left out, such tensors are written as "frozen". Of a packed linear the A's lie one
 # behind the other, and so do the B's.
+# experts: in place of the MLP so many, of which a token goes to the `chosen` of largest score. Their softmax over all, or
+# sigmoid, `normalise`: divided by their sum, times `scale` weighs what they return (as in torchtitan's models/moe/moe.py
+# and Transformers' modeling_qwen2_moe.py, where one over all tokens, weighed by a sigmoid of its own, is `shared_gate`).
+# Nothing but the loss of tokens is minimised: there is no auxiliary one.
 # packed: these linears have numbers that NF4 holds (QLoRA, appendix E): quantiles of a normal distribution times a scale
 # for each 64 of them, here one that bf16 holds.
 TARGETS = ("q", "k", "v", "output", "gate", "up", "down")
@@ -52,6 +59,7 @@ class Parameters:
 
     def __init__(self, other=None, adapted=False, packed=False):
         self.list, self.other, self.adapted, self.packed = [], other, adapted, packed
+        self.margins = []  # between the scores of a token's last expert and the next, layer by layer
 
     def make(self, module, name, *shape, mean=0.0, deviation=0.15):
         if self.other:
@@ -159,11 +167,40 @@ def block(s, p, module, x):
             product = (F.gelu(gate, approximate="tanh") if s.gemma else F.silu(gate)) * value
         return linear("down", product, s.hidden)
 
+    def glu(up, width):
+        gate, value = up.split(width, -1)
+        return F.silu(gate) * value
+
+    def experts(inputs):
+        rows = inputs.reshape(-1, s.hidden)
+        scores = F.linear(rows, p.make(module, "router", s.experts, s.hidden, deviation=0.5))
+        all_affinities = scores.float() if scores.dtype == torch.bfloat16 else scores
+        all_affinities = all_affinities.softmax(-1) if s.router == "softmax" else all_affinities.sigmoid()
+        chosen = scores.topk(s.chosen, -1).indices
+        best = scores.detach().topk(s.chosen + 1, -1).values
+        p.margins.append((best[:, -2] - best[:, -1]).min().item())
+        weights = all_affinities.gather(-1, chosen)
+        weights = (weights / weights.sum(-1, keepdim=True) if s.normalise else weights) * s.scale
+        up = p.make(module, "up", s.experts * 2 * s.expert_ffn, s.hidden).view(s.experts, 2 * s.expert_ffn, s.hidden)
+        down = p.make(module, "down", s.experts * s.hidden, s.expert_ffn).view(s.experts, s.hidden, s.expert_ffn)
+        result = torch.zeros_like(rows)
+        for e in range(s.experts):
+            token, choice = (chosen == e).nonzero(as_tuple=True)
+            returned = F.linear(glu(F.linear(rows[token], up[e]), s.expert_ffn), down[e])
+            result = result.index_add(0, token, returned * weights[token, choice].type_as(rows)[:, None])
+        if s.shared_ffn:
+            shared = F.linear(rows, p.make(module, "shared up", 2 * s.shared_ffn, s.hidden))
+            shared = F.linear(glu(shared, s.shared_ffn), p.make(module, "shared down", s.hidden, s.shared_ffn))
+            if s.shared_gate:
+                shared = shared * F.linear(rows, p.make(module, "shared expert gate", 1, s.hidden)).sigmoid()
+            result = result + shared
+        return result.view(inputs.shape)
+
     first = before("norm 1", x)
     if s.parallel:
         return x + attention(first) + mlp(first if s.parallel == 1 else before("norm 2", x))
     x = x + after("norm after attention", attention(first))
-    return x + after("norm after MLP", mlp(before("norm 2", x)))
+    return x + after("norm after MLP", (experts if s.experts else mlp)(before("norm 2", x)))
 
 
 def loss_of(s, p, tokens, targets):
@@ -194,12 +231,19 @@ def with_gradients(s, p, tokens, targets):
     return loss.item()
 
 
+# Scores of experts that bf16 rounds by less than they differ, or its error would be that of other choices.
+MARGIN = 0.04
+
+
 def make(name, s):
-    torch.manual_seed(1)
-    tokens = torch.randint(s.vocab, (s.batch, s.sequence))
-    targets = torch.randint(s.vocab, (s.batch, s.sequence))
-    p = Parameters(adapted=s.rank > 0, packed=s.packed)
-    loss = with_gradients(s, p, tokens, targets)
+    for seed in itertools.count(1):
+        torch.manual_seed(seed)
+        tokens = torch.randint(s.vocab, (s.batch, s.sequence))
+        targets = torch.randint(s.vocab, (s.batch, s.sequence))
+        p = Parameters(adapted=s.rank > 0, packed=s.packed)
+        loss = with_gradients(s, p, tokens, targets)
+        if all(margin > MARGIN for margin in p.margins):
+            break
     rounded = Parameters(p)
     loss_bf16 = with_gradients(s, rounded, tokens, targets)
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".golden")
@@ -247,6 +291,12 @@ if __name__ == "__main__":
     make("gpt_j", GPT_J)
     make("falcon", GPT_J._replace(kv_heads=1, biases=(), tied=True, head_bias=False))
     make("gpt_neox", GPT_J._replace(biases=None, parallel=2, head_bias=False))
+    # Experts: OLMoE's, Qwen2-MoE's, Mixtral's with GQA, and as DeepSeek-V3's affinities are
+    MIXTURE = SMALL._replace(kv_heads=1, experts=5, chosen=2, expert_ffn=24)
+    make("experts", MIXTURE)
+    make("experts_shared", MIXTURE._replace(shared_ffn=32, shared_gate=True, tied=True))
+    make("experts_norm", MIXTURE._replace(experts=4, normalise=True, qk_norm=True))
+    make("experts_sigmoid", MIXTURE._replace(shared_ffn=16, router="sigmoid", normalise=True, scale=2.5))
     make("olmo2", SMALL._replace(kv_heads=1, norms="after", wide=True))
     # Hidden 24, whose root is no number that bf16 holds; an epsilon that shows.
     make("gemma2", SMALL._replace(kv_heads=1, hidden=24, norms="both", gemma=True, tied=True, window=3, pattern=2,

@@ -34,6 +34,9 @@ void test_activations(void);
 void test_biases(void);
 void test_attentions(void);
 
+/* expert_kernels.c */
+void test_experts(void);
+
 /* root_kernels.c */
 void test_embeddings(void);
 void test_losses(void);

@@ -1,6 +1,7 @@
 /* Every CUDA kernel against the plain C one.   test_kernels [--small] [--seed N] | --bench [PART OF A NAME]
  *
- * The cases stand in block_kernels.c, root_kernels.c and update_kernels.c, what is allowed in kernel_tests.h. */
+ * The cases stand in block_kernels.c, expert_kernels.c, root_kernels.c and update_kernels.c, what is allowed in
+ * kernel_tests.h. */
 #include "gpu/kernel_tests.h"
 
 #include <cuda_runtime.h>
@@ -29,9 +30,9 @@ int main(int count, char **arguments)
         else
             return fprintf(stderr, "usage: test_kernels [--small] [--seed N] | --bench [PART]\n"), 2;
     printf("seed %llu\n", (unsigned long long)random_state);
-    void (*const tests[])(void) = {test_norms,      test_rotaries,     test_qk_norms,  test_activations,
-                                   test_embeddings, test_losses,       test_sums,      test_biases,
-                                   test_optimizer,  test_elementwises, test_attentions};
+    void (*const tests[])(void) = {test_norms,      test_rotaries,     test_qk_norms,   test_activations,
+                                   test_embeddings, test_losses,       test_sums,       test_biases,
+                                   test_optimizer,  test_elementwises, test_attentions, test_experts};
     for (size_t i = 0; i < COUNT(tests); i++)
         tests[i]();
     test_quantizes();

@@ -302,6 +302,21 @@ static void test_sum_parts(uint64_t count, uint32_t part_count, enum dtp_element
     VERIFY(sum_parts, a);
 }
 
+/* Rows or columns of a factor; numbers that are drawn are never nearly dependent, and sums are double on both sides. */
+static void test_orthogonalize(uint64_t length, uint32_t vectors, bool by_columns)
+{
+    case_begin("orthogonalize %u %s of %llu", vectors, by_columns ? "columns" : "rows", (unsigned long long)length);
+    struct tensor *values = updated(input("values", DTP_ELEMENT_FP32, length * vectors, 1), 16, 64 * EPSILON);
+    struct dtp_orthogonalize_args a[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        a[s] = (struct dtp_orthogonalize_args){.values = (float *)values->at[s],
+                                               .length = length,
+                                               .element_stride = by_columns ? vectors : 1,
+                                               .vector_stride = by_columns ? 1 : length,
+                                               .vectors = vectors};
+    VERIFY(orthogonalize, a);
+}
+
 /* Columns of a part: runs of its width, whole rows apart; the same numbers as in the whole tensor. */
 static void test_initialise_part(uint64_t rows, uint64_t run, uint64_t stride, enum dtp_element element)
 {
@@ -393,6 +408,10 @@ static void test_elementwise(uint64_t count, enum dtp_element from, enum dtp_ele
 
 void test_elementwises(void)
 {
+    const uint32_t vectors[] = {1, 2, 4, 32};
+    for (size_t i = 0; i < COUNT(vectors) - small; i++)
+        for (uint64_t length = 33; length < 50000; length = length * 37 + 5)
+            test_orthogonalize(length, vectors[i], (length + i) % 2);
     const uint64_t counts[] = {1, 7, 4096, 100003};
     for (int k = 0; k < 2; k++) {
         test_initialise_part(1, 1, 2, k ? halves : DTP_ELEMENT_FP32);

@@ -1,4 +1,4 @@
-/* The plain C matmul and attention. */
+/* The plain C matmul and attention, and the kernel that makes vectors orthonormal. */
 #include "lib/kernel_fixture.h"
 
 enum { M = 5, N = 70, K = 3, LD = 80 }; /* N beyond one panel, rows longer than they are used */
@@ -180,14 +180,36 @@ static void test_attention_by_hand(void **state)
     assert_close(lse[1], 2 * tanh(0.5 * 7 / 2), 1e-6);
 }
 
+/* (3, 4, 0), (3, 4, 5): the first over 5; of the second (0, 0, 5) is left, over 5. The third is the sum of both and
+ * gives way to what is neither: (4, -3, 0) / 5 with either sign. As columns of a matrix the same. One that is not
+ * finite does not hide, and neither does what comes behind it. */
+static void test_orthogonalize(void **state)
+{
+    static const float rows[] = {3, 4, 0, 3, 4, 5, 6, 8, 5}, expected[] = {0.6f, 0.8f, 0, 0, 0, 1, 0.8f, -0.6f, 0};
+    (void)state;
+    for (int columns = 0; columns < 2; columns++) {
+        float values[9];
+        for (int i = 0; i < 9; i++)
+            values[columns ? i % 3 * 3 + i / 3 : i] = rows[i];
+        struct dtp_orthogonalize_args a = {values, 3, columns ? 3 : 1, columns ? 1 : 3, 3};
+        assert_int_equal(dtp_reference_orthogonalize(NULL, &a, NULL), 0);
+        float sign = values[columns ? 2 : 6] < 0 ? -1.0f : 1.0f;
+        for (int i = 0; i < 9; i++) {
+            float value = values[columns ? i % 3 * 3 + i / 3 : i];
+            assert_true(fabsf(value - (i < 6 ? 1.0f : sign) * expected[i]) < 1e-6f);
+        }
+        values[0] = INFINITY;
+        assert_int_equal(dtp_reference_orthogonalize(NULL, &a, NULL), 0);
+        assert_true(isnan(values[0]) && isnan(values[8]));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matmul),
-        cmocka_unit_test(test_matmul_bias_gradient),
-        cmocka_unit_test(test_matmul_gelu),
-        cmocka_unit_test(test_attention_gradient),
-        cmocka_unit_test(test_attention_by_hand),
+        cmocka_unit_test(test_orthogonalize),        cmocka_unit_test(test_matmul),
+        cmocka_unit_test(test_matmul_bias_gradient), cmocka_unit_test(test_matmul_gelu),
+        cmocka_unit_test(test_attention_gradient),   cmocka_unit_test(test_attention_by_hand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,6 +29,16 @@
     "layers=2 hidden=24 heads=2 kv_heads=1 head_dim=8 ffn=40 vocab=50 seq=8 micro_batch=2 sliding_window=3 "           \
     "sliding_window_pattern=2 embedding_scale=true norm_eps=1e-3 norm_place=both tied_head=true activation=geglu "     \
     "norm_unit_offset=true attention_softcap=2 final_softcap=3 "
+#define GOLDEN_EXPERTS GOLDEN_LLAMA_GQA "experts=5 experts_per_token=2 expert_ffn=24 "
+#define GOLDEN_EXPERTS_SHARED                                                                                          \
+    GOLDEN_LLAMA_GQA                                                                                                   \
+    "tied_head=true experts=5 experts_per_token=2 expert_ffn=24 shared_expert_ffn=32 shared_expert_gate=true "
+#define GOLDEN_EXPERTS_NORM                                                                                            \
+    GOLDEN_LLAMA_GQA "qk_norm=true experts=4 experts_per_token=2 expert_ffn=24 router_norm=true "
+#define GOLDEN_EXPERTS_SIGMOID                                                                                         \
+    GOLDEN_LLAMA_GQA                                                                                                   \
+    "experts=5 experts_per_token=2 expert_ffn=24 shared_expert_ffn=16 router=sigmoid router_norm=true "                \
+    "router_scale=2.5 "
 #define GOLDEN_LLAMA_WIDE "layers=1 hidden=64 heads=1 head_dim=64 ffn=88 vocab=101 seq=128 micro_batch=2 "
 #define GOLDEN_TRAINED "layers=2 hidden=64 heads=2 kv_heads=1 head_dim=32 ffn=96 vocab=101 seq=128 micro_batch=2 "
 #define GOLDEN_FOLLOWED "layers=1 hidden=32 heads=2 kv_heads=1 head_dim=16 ffn=48 vocab=53 seq=32 micro_batch=4 "
@@ -445,6 +455,29 @@ static void golden_blocks(void **state)
         for (size_t k = 0; k < sizeof plans / sizeof *plans; k++) {
             if (strstr(plans[k], "gelu_epilogue") && !models[i].gelu)
                 continue;
+            snprintf(words, sizeof words, "%s precision=fp32 %s", models[i].words, plans[k]);
+            golden_compare_model(models[i].name, words, 1e-6, 1e-5, 0);
+        }
+        snprintf(words, sizeof words, "%s precision=bf16-mixed", models[i].words);
+        golden_compare_model(models[i].name, words, 2e-3, BF16_FLOOR, BF16_SHARE);
+    }
+}
+
+/* Experts: whatever is kept or on another stream, and micro-steps' sums. */
+static void golden_experts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *words;
+    } models[] = {{"experts", GOLDEN_EXPERTS},
+                  {"experts_shared", GOLDEN_EXPERTS_SHARED},
+                  {"experts_norm", GOLDEN_EXPERTS_NORM},
+                  {"experts_sigmoid", GOLDEN_EXPERTS_SIGMOID}};
+    static const char *const plans[] = {"", "checkpointing=full gradient_stream=true", "gradient_stream=true",
+                                        "checkpointing=selective-attention loss_chunk=5"};
+    char words[1024];
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        for (size_t k = 0; k < sizeof plans / sizeof *plans; k++) {
             snprintf(words, sizeof words, "%s precision=fp32 %s", models[i].words, plans[k]);
             golden_compare_model(models[i].name, words, 1e-6, 1e-5, 0);
         }

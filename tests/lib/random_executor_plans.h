@@ -73,7 +73,7 @@ static inline struct dtp_plan random_executor_plan(const struct dtp_cluster *clu
     plan.executor.reduce_engine = random_below(3) ? DTP_ENGINE_SM : DTP_ENGINE_COPY;
     uint64_t kept = random_state; /* what follows is drawn as before there were hooks */
     if (!random_frozen && plan.runtime->hooked >> plan.strategy & 1u && random_below(3) == 0)
-        plan.comm_hook = random_bool() ? DTP_COMM_HOOK_FP16 : DTP_COMM_HOOK_BF16;
+        plan.comm_hook = (enum dtp_comm_hook)(1 + random_below(3)), plan.powersgd_rank = 1u << random_below(4);
     random_state = kept;
     return plan;
 }
@@ -115,6 +115,36 @@ static inline void random_executor_adapted_job(struct random_job *job)
         job->asked = job->plan = plan;
         if (dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK &&
             dtp_executor_check(&job->transformer, &job->cluster, &job->plan, NULL) == DTP_OK)
+            return;
+    }
+}
+
+/* Such a job with experts in all layers, of any choices that the executor takes. */
+static inline void random_executor_expert_job(struct random_job *job)
+{
+    for (;;) {
+        if (!random_executor_job(job))
+            fail_msg("no job of the executor is drawn");
+        struct dtp_transformer *t = &job->transformer;
+        struct dtp_plan plan = job->asked;
+        t->parallel_block = DTP_PARALLEL_NONE, t->norm_place = DTP_NORMS_BEFORE;
+        t->activation = random_bool() ? DTP_SWIGLU : DTP_GEGLU;
+        t->experts = 1 + random_below(random_bool() ? 8 : 130);
+        t->experts_per_token = 1 + random_below(t->experts < 8 ? t->experts : 8);
+        t->expert_ffn = 8 * (1 + random_below(64));
+        t->shared_expert_ffn = random_bool() ? 0 : 8 * (1 + random_below(64));
+        t->shared_expert_gate = t->shared_expert_ffn && random_bool();
+        t->router = random_bool() ? DTP_ROUTER_SOFTMAX : DTP_ROUTER_SIGMOID;
+        t->router_norm = random_bool(), t->router_bias = random_below(4) == 0;
+        t->router_scale = random_bool() ? 0 : 2.5;
+        plan.executor.gelu_epilogue = false;
+        plan.offload = DTP_OFFLOAD_NONE;
+        if (plan.checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
+            plan.checkpointing = DTP_CHECKPOINT_FULL;
+        job->asked = job->plan = plan;
+        if (dtp_transformer_check(t, NULL, 0, NULL) == DTP_OK &&
+            dtp_plan_resolve(&job->plan, t, &job->cluster, NULL) == DTP_OK &&
+            dtp_executor_check(t, &job->cluster, &job->plan, NULL) == DTP_OK)
             return;
     }
 }

@@ -2,9 +2,11 @@
  * second layer. */
 #include "closed/activations.h"
 #include "lower/lower.h"
+#include "plan/graph_modules.h"
 #include "program/verify.h"
 #include "runtime/runtimes.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -133,14 +135,56 @@ static void test_refused(void **state)
     t.experts = t.experts_per_token = t.expert_ffn = 0;
     t.expert_bias = t.router_bias = t.attention_sinks = false;
     plan = dtp_plan_default(), memset(&faults, 0, sizeof faults);
-    plan.strategy = DTP_ZERO1, plan.runtime = &dtp_runtime_megatron;
+    plan.strategy = DTP_ZERO1, plan.runtime = &dtp_runtime_deepspeed;
     assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
     assert_non_null(strstr(faults.text[0], "swiglu_clamped"));
+}
+
+/* Under Megatron, of 8 ranks that have 4 experts each: sinks are the attention kernel's, biases of gate and up their
+ * product's. Those of down are added in fp32: 4 + (2 + 8) + 8 + (4 + 2) bytes an element of a row of 2880, of four rows
+ * a token, by two kernels an expert and gradients by four; backward (2 + 4) + (4 + 2) + 2 x 2 + 2 x (8 + 4). With all
+ * passes in one graph rows of biases are made whole: 4 bytes more. In MXFP8 on Blackwell they are part of the product.
+ */
+static void test_megatron(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = two_layers();
+    const double elements = 4.0 * 2880;
+    for (int i = 0; i < 3; i++) {
+        struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+        struct dtp_plan plan = dtp_plan_default();
+        struct dtp_faults faults = {0};
+        struct dtp_program *program;
+        int count;
+        plan.strategy = DTP_ZERO1, plan.runtime = &dtp_runtime_megatron, plan.ep = 8;
+        plan.sequence = TOKENS;
+        plan.megatron.graphs = i ? 1u << DTP_GRAPH_FULL_ITERATION : 0;
+        cluster.gpu.architecture = i == 2 ? DTP_GPU_BLACKWELL : cluster.gpu.architecture;
+        assert_true(dtp_precision_recipe(i == 2 ? "mxfp8" : "bf16-mixed", &plan.precision));
+        if (dtp_plan_resolve(&plan, &t, &cluster, &faults) != DTP_OK)
+            fail_msg("%s", faults.text[0]);
+        assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, &faults), DTP_OK);
+        double forward = bytes_of(program, DTP_OP_RESIDUAL, "biases of experts", &count);
+        assert_int_equal(count, i == 2 ? 0 : 1);
+        assert_true(fabs(forward - (i == 2 ? 0 : (i ? 32 : 28) * elements)) < 1e-6);
+        double backward = bytes_of(program, DTP_OP_BIAS_BACKWARD, "down", &count);
+        assert_true(fabs(backward - (i == 2 ? 0 : 40 * elements)) < 1e-6);
+        assert_int_equal(bytes_of(program, DTP_OP_RESIDUAL, "sinks", &count) > 0 || count, 0);
+        for (size_t op = 0; op < dtp_program_op_count(program) && !i; op++) {
+            const struct dtp_op *o = &dtp_program_ops(program)[op];
+            if (strcmp(o->name, "biases of experts") == 0)
+                assert_true(o->demand->kernels == 2 * 4 && o->demand->issue == DTP_ISSUE_LOOPED);
+            if (o->kind == DTP_OP_BIAS_BACKWARD && strcmp(o->name, "down") == 0)
+                assert_int_equal(o->demand->kernels, 4 * 4);
+        }
+        dtp_program_destroy(program);
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_is_saved), cmocka_unit_test(test_flops),
-                                       cmocka_unit_test(test_bytes_of_kernels), cmocka_unit_test(test_refused)};
+                                       cmocka_unit_test(test_bytes_of_kernels), cmocka_unit_test(test_megatron),
+                                       cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

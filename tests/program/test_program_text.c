@@ -299,7 +299,7 @@ static const struct {
     {"op 0 attention compute tokens 16 heads 8 kv_heads 8 head_dim 64 queries 8", "attention needs heads, kv_heads"},
     {"op 0 attention compute tokens 16 heads 4294967296", "heads is \"4294967296\""},
     {"op 0 norm compute heads 8", "only attention and what stands around it"},
-    {"op 0 norm compute groups 8", "only a matmul has groups"},
+    {"op 0 norm compute groups 8", "only a matmul and what stands around experts have groups"},
     {"op 0 norm compute causal causal", "causal is given twice"},
     {"group 0 ranks 2 stride 1", "group 0 stands where group 1 is expected"},
     {"group 1 ranks 0 stride 1", "ranks is \"0\"; a whole number from 1"},

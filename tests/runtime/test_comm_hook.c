@@ -3,6 +3,7 @@
 #include "closed/closed_form.h"
 #include "closed/closed_form_hooks.h"
 #include "lower/lower.h"
+#include "plan/runtime_sizes.h"
 #include "runtime/runtimes.h"
 
 #include <setjmp.h>
@@ -163,6 +164,30 @@ static void test_sixteen_bits_of_the_executor(void **state)
     }
 }
 
+/* Rank 4 of LLaMA-7B's modules: a block's P are of 12288 (q, k, v), 4096, 22016 (gate, up) and 4096 rows, beside which
+ * two norms of 4096 go: 4 x 42496 + 8192 elements; its Q of 4096, 4096, 4096 and 11008 columns, 4 x 23296. Of the
+ * embedding P 4 x 32000, Q 4 x 4096; the head the same and a norm of 4096. Each is summed twice, in fp32; what stands
+ * is all that may be lost, all Q, the largest P and a workspace. */
+static void test_powersgd_of_the_executor(void **state)
+{
+    (void)state;
+    struct dtp_communication communication;
+    double sent_bytes;
+    uint64_t count, waits;
+    struct dtp_plan plan = hooked_plan(DTP_COMM_HOOK_POWERSGD, 4);
+    plan.runtime = &dtp_runtime_dtplan;
+    struct dtp_program *program = lower(&plan, &communication);
+    uint64_t block_p = 4 * 42496 + 2 * 4096, block_q = 4 * 23296, end_p = 4 * 32000, end_q = 4 * 4096;
+    uint64_t elements = 32 * (block_p + block_q) + 2 * (end_p + end_q) + 4096;
+    count_reductions(program, &sent_bytes, &count, &waits);
+    assert_int_equal(sent_bytes, elements * 4 * 2 * 7 / 8);
+    assert_int_equal(communication.bytes[DTP_ALL_REDUCE], elements * 4 * 2 * 7 / 8);
+    assert_int_equal(count, 2 * 34);
+    uint64_t lost = psi - 32 * 2 * 4096 - 4096, q = 32 * block_q + 2 * end_q;
+    assert_int_equal(standing(program), 4 * (lost + q + block_p) + DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES);
+    dtp_program_destroy(program);
+}
+
 static void assert_refused(const struct dtp_plan *asked, const char *reason)
 {
     struct dtp_transformer t = llama_7b();
@@ -187,14 +212,22 @@ static void test_refusals(void **state)
     plan = hooked_plan(DTP_COMM_HOOK_FP16, 1);
     plan.runtime = &dtp_runtime_dtplan, plan.precision.reduce = DTP_BF16;
     assert_refused(&plan, "comm_hook: fp16: gradients are summed in bf16, which is no wider");
+    plan.comm_hook = DTP_COMM_HOOK_POWERSGD;
+    assert_refused(&plan, "comm_hook: powersgd is run on gradients in fp32, these are in bf16");
+    plan.precision.reduce = DTP_FP32, plan.strategy = DTP_HYBRID_SHARD, plan.shard_group = 4;
+    assert_refused(&plan, "comm_hook: powersgd factors whole matrices, of which ranks of hybrid_shard sum parts");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sixteen_bits),     cmocka_unit_test(test_sixteen_bits_of_the_executor),
-        cmocka_unit_test(test_powersgd),         cmocka_unit_test(test_what_is_not_worth_it),
-        cmocka_unit_test(test_factored_at_once), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_sixteen_bits),
+        cmocka_unit_test(test_sixteen_bits_of_the_executor),
+        cmocka_unit_test(test_powersgd_of_the_executor),
+        cmocka_unit_test(test_powersgd),
+        cmocka_unit_test(test_what_is_not_worth_it),
+        cmocka_unit_test(test_factored_at_once),
+        cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -169,7 +169,7 @@ static void test_adapters_stand_beside(void **state)
     assert_int_equal(qkv->parts, 2);
     assert_int_equal(qkv->part[1].column, 4 * 16 + 2 * 16); /* v stands behind q and k */
     assert_int_equal(dtp_executor_adapter_out(qkv), 4 * 16 + 2 * 16);
-    assert_true(dtp_executor_multiplied(&block.op[1]) == 2 * 8 * 64 &&
+    assert_true(dtp_executor_multiplied(&block, &block.op[1]) == 2 * 8 * 64 &&
                 dtp_executor_products(&block, &block.op[1]) == 2);
     assert_int_equal(dtp_executor_products(&block, &block.op[2]), 1); /* of the input alone */
     dtp_executor_block_of(&t, &plan, true, &block);

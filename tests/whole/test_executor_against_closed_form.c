@@ -156,6 +156,18 @@ static void test_optimized_arena(void **state)
     check_arenas(draw_optimized, 85);
 }
 
+static void draw_experts(struct random_job *job, int i)
+{
+    (void)i;
+    random_executor_expert_job(job);
+}
+
+static void test_expert_arena(void **state)
+{
+    (void)state;
+    check_arenas(draw_experts, 80);
+}
+
 static void test_adapted_arena(void **state)
 {
     (void)state;
@@ -209,7 +221,8 @@ static void check_work(const struct random_job *job, const struct dtp_program_to
     dtp_executor_work(&job->transformer, &job->cluster, &job->plan, &w);
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
         collectives += (double)totals->count[i];
-    check_equal(totals->matmul_flops, k * (w.matmul_flops + w.recompute_matmul_flops) + w.update_matmul_flops, job);
+    check_equal(totals->matmul_flops,
+                k * (w.matmul_flops + w.recompute_matmul_flops) + w.update_matmul_flops + w.product_flops, job);
     check_equal(totals->attention_flops, k * (w.attention_flops + w.recompute_attention_flops), job);
     check_equal(totals->recompute_flops, k * (w.recompute_matmul_flops + w.recompute_attention_flops), job);
     check_equal(totals->memory_bytes,
@@ -318,6 +331,12 @@ static void test_cut_work_and_traffic(void **state)
     }
 }
 
+static void test_expert_work_and_traffic(void **state)
+{
+    (void)state;
+    check_works(draw_experts);
+}
+
 static void test_adapted_work_and_traffic(void **state)
 {
     (void)state;
@@ -336,6 +355,8 @@ int main(void)
                                        cmocka_unit_test(test_cut_arena),
                                        cmocka_unit_test(test_cut_work_and_traffic),
                                        cmocka_unit_test(test_adapted_arena),
-                                       cmocka_unit_test(test_adapted_work_and_traffic)};
+                                       cmocka_unit_test(test_adapted_work_and_traffic),
+                                       cmocka_unit_test(test_expert_arena),
+                                       cmocka_unit_test(test_expert_work_and_traffic)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 #include "plan/rules.h"
 #include "plan/runtime.h"
 #include "runtime/dtplan/lower_executor_state.h"
+#include "runtime/dtplan/routes_layout.h"
 
 #include <inttypes.h>
 
@@ -88,7 +89,11 @@ static void check_widths(struct dtp_resolver *r)
     const struct {
         const char *key;
         uint64_t width;
-    } widths[] = {{"hidden", t->hidden}, {"ffn", t->ffn}, {"head_dim", t->head_dim}};
+    } widths[] = {{"hidden", t->hidden},
+                  {"ffn", t->ffn},
+                  {"head_dim", t->head_dim},
+                  {"expert_ffn", t->expert_ffn},
+                  {"shared_expert_ffn", t->shared_expert_ffn}};
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
         if (widths[i].width % DTP_PARAMETER_ALIGNMENT)
             dtp_plan_refuse(r, widths[i].key,
@@ -249,27 +254,73 @@ static void check_adapters(struct dtp_resolver *r)
                         (p->adapters.rank / DTP_PARAMETER_ALIGNMENT + 1) * DTP_PARAMETER_ALIGNMENT);
 }
 
-/* A hook that casts to 16 bits what has no more. */
+/* What has been run of experts: in layers that are all alike, each rank with all of them. */
+static void check_experts(struct dtp_resolver *r)
+{
+    const struct dtp_transformer *t = r->transformer;
+    const struct dtp_plan *p = r->plan;
+    if (!t->experts)
+        return;
+    const struct {
+        const char *key;
+        bool asked;
+    } choices[] = {{"tp", p->tp > 1},
+                   {"pp", p->pp > 1},
+                   {"cp", p->cp > 1},
+                   {"precision", p->precision.compute == DTP_FP8},
+                   {"parallel_block", t->parallel_block != DTP_PARALLEL_NONE},
+                   {"norm_place", t->norm_place != DTP_NORMS_BEFORE},
+                   {"expert_bias", t->expert_bias},
+                   {"expert_groups", t->expert_groups > 1},
+                   {"dense_layers", !dtp_transformer_is_uniform(t)},
+                   {"activation", t->activation != DTP_SWIGLU && t->activation != DTP_GEGLU}};
+    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
+        if (choices[i].asked)
+            dtp_plan_refuse(r, choices[i].key,
+                            "as it is here is not run together with experts under runtime dtplan yet");
+    if (t->experts > DTP_EXECUTOR_ROUTER_EXPERTS)
+        dtp_plan_refuse(r, "experts", "%" PRIu64 " are more than runtime dtplan's router takes, %u", t->experts,
+                        DTP_EXECUTOR_ROUTER_EXPERTS);
+    if (t->experts_per_token > DTP_EXECUTOR_ROUTER_CHOSEN)
+        dtp_plan_refuse(r, "experts_per_token", "%" PRIu64 " are more than runtime dtplan's router takes, %u",
+                        t->experts_per_token, DTP_EXECUTOR_ROUTER_CHOSEN);
+}
+
+/* Hooks that have nothing to compress or no program. PowerSGD factors whole matrices, in fp32; what was lost of a step
+ * is of its loss scale. */
 static void check_hook(struct dtp_resolver *r)
 {
+    const struct dtp_plan *p = r->plan;
     struct dtp_executor_rules rules;
-    if (r->plan->comm_hook == DTP_COMM_HOOK_NONE)
+    if (p->comm_hook == DTP_COMM_HOOK_NONE)
         return;
-    dtp_executor_rules(r->transformer, r->cluster, r->plan, &rules);
+    dtp_executor_rules(r->transformer, r->cluster, p, &rules);
     enum dtp_dtype sums = dtp_executor_gradient_dtypes(r->transformer, &rules, 0).shard;
+    const char *hook = dtp_comm_hook_text(p->comm_hook);
     if (rules.replicas > 1 && dtp_executor_casts_sums(&rules) && dtp_dtype_bytes(sums) <= dtp_dtype_bytes(rules.wire))
         dtp_plan_refuse(r, "comm_hook",
-                        "%s: gradients are summed in %s, which is no wider; use reduce_dtype fp32, or none",
-                        dtp_comm_hook_text(r->plan->comm_hook), dtp_dtype_text(sums));
-    if (r->plan->comm_hook == DTP_COMM_HOOK_POWERSGD)
+                        "%s: gradients are summed in %s, which is no wider; use reduce_dtype fp32, or none", hook,
+                        dtp_dtype_text(sums));
+    if (p->comm_hook != DTP_COMM_HOOK_POWERSGD)
+        return;
+    if (p->strategy != DTP_DDP)
         dtp_plan_refuse(r, "comm_hook",
-                        "powersgd has no step program under runtime dtplan yet; use fp16, bf16 or none");
+                        "powersgd factors whole matrices, of which ranks of %s sum parts; use fp16 or bf16, or ddp",
+                        dtp_strategy_text(p->strategy));
+    if (p->precision.reduce != DTP_FP32)
+        dtp_plan_refuse(r, "comm_hook", "powersgd is run on gradients in fp32, these are in %s; use reduce_dtype fp32",
+                        dtp_dtype_text(p->precision.reduce));
+    if (rules.scales_loss)
+        dtp_plan_refuse(r, "comm_hook",
+                        "powersgd keeps what it lost from step to step, and fp16's loss scale changes between them; "
+                        "use bf16 compute, or comm_hook fp16");
 }
 
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
     check_widths(r);
+    check_experts(r);
     check_hook(r);
     check_adapters(r);
     if (p->executor.gelu_epilogue && r->transformer->activation != DTP_GELU)
@@ -325,6 +376,8 @@ const struct dtp_runtime dtp_runtime_dtplan = {
     .own_kernels = true,
     .optimizer_shapes = 1u << DTP_STATE_MATRICES,
     .packs_matrices = true,
+    .experts = true,
+    .weighs_rows = true,
     .chunks_loss = true,
     .stops_replay = true,
     .arena = true,

@@ -4,6 +4,8 @@
 #include "base/bytes.h"
 #include "plan/layer_tensors.h"
 #include "plan/rules.h"
+#include "runtime/dtplan/executor_expert_traffic.h"
+#include "runtime/dtplan/routes_layout.h"
 
 #include <assert.h>
 #include <string.h>
@@ -25,8 +27,8 @@ int dtp_executor_cast(int tensor)
 }
 
 /* x A^T of adapters, in the order of DTP_PARAMETER_ADAPTERS. */
-static const enum dtp_layer_tensor lows[DTP_PARAMETER_ADAPTERS] = {T(Q_LATENT), T(KV_LATENT), T(ROUTER_SCORES),
-                                                                   T(SHARED_DOWN)};
+static const enum dtp_layer_tensor lows[DTP_PARAMETER_ADAPTERS] = {T(WIDE_Q_LATENT), T(WIDE_KV_LATENT), T(MASK1),
+                                                                   T(MASK2)};
 
 int dtp_executor_low(int tensor)
 {
@@ -82,6 +84,10 @@ uint64_t dtp_executor_tensor_bytes(const struct dtp_executor_block *block, int t
     if (dtp_executor_low(tensor) >= 0)
         return dtp_bytes_product(block->tokens * block->element_bytes,
                                  dtp_executor_low_width(&block->adapter[dtp_executor_low(tensor)]));
+    if (tensor == T(ROUTES))
+        return dtp_routes_bytes(dtp_executor_expert_rows(block), block->kind.experts);
+    if (tensor == T(ROUTER_WEIGHTS))
+        return dtp_bytes_product(dtp_executor_expert_rows(block), 4);
     uint64_t width = dtp_layer_tensor_width(&block->kind, of);
     if (tensor == T(Q_RAW))
         width += dtp_layer_tensor_width(&block->kind, T(K_RAW));
@@ -162,13 +168,15 @@ static void add_projection(struct dtp_executor_block *b, const struct dtp_layer_
         const struct dtp_layer_matrix *matrix = &b->kind.matrix[i];
         if (!(from->makes & DTP_EXECUTOR_BIT(matrix->result)))
             continue;
-        struct dtp_executor_operator *op =
-            add(b, DTP_OP_MATMUL, matrix->name, first_of(from->reads), (int)matrix->result);
+        struct dtp_executor_operator *op = add(b, matrix->expert ? DTP_OP_GROUPED_MATMUL : DTP_OP_MATMUL, matrix->name,
+                                               first_of(from->reads), (int)matrix->result);
         op->matrix = matrix;
         op->weight = dtp_parameter_of_matrix(matrix->id);
         op->operand = b->fp8 ? (int)casts[cast] : op->input;
         op->kept = b->fp8 ? by_columns(cast) : op->input;
-        op->needs = bit_of(op->kept);
+        op->reads = matrix->expert ? bit_of(T(ROUTES)) : 0;
+        op->to_stream = matrix->id == DTP_MATRIX_SHARED_DOWN && !b->kind.shared_gate;
+        op->needs = bit_of(op->kept) | op->reads;
         bool columns = dtp_parameter_cut_way_of(op->weight) == DTP_PARAMETER_CUT_COLUMNS;
         op->sums = b->stream_tokens < b->tokens && columns;
         op->gathers = b->stream_tokens < b->tokens && !columns;
@@ -197,8 +205,9 @@ static void add_attention(struct dtp_executor_block *b)
 }
 
 /* Behind the up projection, which takes it into itself as an epilogue: that keeps what its derivative reads. */
-static void add_activation(struct dtp_executor_block *b)
+static void add_activation(struct dtp_executor_block *b, const struct dtp_layer_operator *from)
 {
+    const struct dtp_layer_activation tensors = dtp_layer_activation(from->makes);
     struct dtp_executor_operator *op = &b->op[b->count - 1];
     if (b->epilogue) {
         op->aux = op->result;
@@ -206,8 +215,33 @@ static void add_activation(struct dtp_executor_block *b)
         op->needs |= bit_of(op->aux);
         return;
     }
-    op = add(b, DTP_OP_ACTIVATION, "activation", T(UP), T(PRODUCT));
-    op->needs = bit_of(op->input);
+    op = add(b, DTP_OP_ACTIVATION, tensors.product == T(PRODUCT) ? "activation" : "shared activation", (int)tensors.up,
+             (int)tensors.product);
+    op->reads = dtp_executor_weighs(b, op) ? bit_of(T(ROUTER_WEIGHTS)) | bit_of(T(ROUTES)) : 0;
+    op->needs = bit_of(op->input) | op->reads;
+}
+
+/* Experts of each token, their weights and where rows go. */
+static void add_router(struct dtp_executor_block *b)
+{
+    struct dtp_executor_operator *op = add(b, DTP_OP_ROUTER, "router", T(ROUTER_SCORES), T(ROUTER_WEIGHTS));
+    op->saved = T(ROUTES);
+    op->needs = bit_of(op->input) | bit_of(op->saved);
+}
+
+static void add_permute(struct dtp_executor_block *b, const struct dtp_layer_operator *from)
+{
+    struct dtp_executor_operator *op = add(b, DTP_OP_PERMUTE, "rows by experts", first_of(from->reads), T(PERMUTED));
+    op->reads = op->needs = bit_of(T(ROUTES));
+}
+
+/* What shared experts return is read again where their weight has a gradient. */
+static void add_unpermute(struct dtp_executor_block *b, const struct dtp_layer_operator *from)
+{
+    struct dtp_executor_operator *op = add(b, DTP_OP_UNPERMUTE, "rows by tokens", T(EXPERT_DOWN), T(DOWN));
+    uint64_t shared = from->reads & (bit_of(T(SHARED_DOWN)) | bit_of(T(SHARED_WEIGHT)));
+    op->reads = bit_of(T(ROUTES)) | shared;
+    op->needs = bit_of(T(ROUTES)) | (b->kind.shared_gate ? shared : 0);
 }
 
 /* Whatever makes a term of the sum adds what came before. */
@@ -233,14 +267,14 @@ static void add_operator(struct dtp_executor_block *b, const struct dtp_layer_op
     case DTP_LAYER_OP_PROJECTION: add_projection(b, from); break;
     case DTP_LAYER_OP_ROTARY: add_rotary(b); break;
     case DTP_LAYER_OP_ATTENTION: add_attention(b); break;
-    case DTP_LAYER_OP_ACTIVATION: add_activation(b); break;
+    case DTP_LAYER_OP_ACTIVATION: add_activation(b, from); break;
     case DTP_LAYER_OP_RESIDUAL: add_to_stream(b, from); break;
     case DTP_LAYER_OP_CAST: break; /* the stream has the format that matmuls read */
     case DTP_LAYER_OP_LATENT_NORM:
     case DTP_LAYER_OP_LATENT_HEADS: break; /* plans with latent attention are refused */
-    case DTP_LAYER_OP_ROUTER:
-    case DTP_LAYER_OP_PERMUTE:
-    case DTP_LAYER_OP_UNPERMUTE: break; /* plans with experts are refused */
+    case DTP_LAYER_OP_ROUTER: add_router(b); break;
+    case DTP_LAYER_OP_PERMUTE: add_permute(b, from); break;
+    case DTP_LAYER_OP_UNPERMUTE: add_unpermute(b, from); break;
     }
 }
 
@@ -318,7 +352,7 @@ static void find_replayed(struct dtp_executor_block *b)
         b->replayed |= UINT32_C(1) << i;
         if (wanted & bit_of(op->result))
             wanted |= bit_of(op->addend);
-        wanted |= bit_of(op->operand);
+        wanted |= bit_of(op->operand) | op->reads;
     }
 }
 
@@ -336,7 +370,7 @@ void dtp_executor_block_of(const struct dtp_transformer *transformer, const stru
                                        .fp8 = plan->precision.compute == DTP_FP8,
                                        .adapted = dtp_plan_adapts(plan),
                                        .packed = plan->adapters.base != DTP_BASE_NONE};
-    dtp_layer_kind_of(transformer, DTP_LAYER_DENSE, true, true, &out->kind);
+    dtp_parameter_block_kind(transformer, dtp_layer_mlp_of(transformer) == DTP_LAYER_EXPERTS, &out->kind);
     int count = dtp_layer_operators(&out->kind, from);
     for (int i = 0; i < count; i++)
         add_operator(out, &from[i]);
@@ -404,20 +438,6 @@ bool dtp_executor_amax_fused(const struct dtp_executor_block *block, const struc
     return maker >= 0 && (block->op[maker].kind == DTP_OP_NORM || block->op[maker].kind == DTP_OP_ACTIVATION);
 }
 
-int dtp_executor_cast_matrix(const struct dtp_executor_block *block, const struct dtp_executor_operator *cast)
-{
-    int first = 0;
-    while (block->op[first].operand != cast->result)
-        first++;
-    return (int)(block->op[first].matrix - block->kind.matrix);
-}
-
-/* The stream's by the norm behind the projection, that of the packed MLP by the activation's backward. */
-bool dtp_executor_gradient_amax_fused(const struct dtp_executor_operator *projection)
-{
-    return projection->addend != DTP_EXECUTOR_NONE || projection->result == T(UP);
-}
-
 /* ---- bytes through HBM -------------------------------------------------------------------------------------------
  *
  * Notation: T rows of a micro-step, h hidden, f ffn, c bytes of the compute dtype. */
@@ -455,14 +475,20 @@ uint64_t dtp_executor_norm_elements(const struct dtp_executor_block *block, cons
     return dtp_layer_qk_norm_elements(&block->kind);
 }
 
-double dtp_executor_multiplied(const struct dtp_executor_operator *op)
+/* Rows that an operator's matrix multiplies, of a token. */
+static double rows_of_token(const struct dtp_executor_block *block, const struct dtp_executor_operator *op)
+{
+    return op->matrix->expert ? (double)block->kind.experts_per_token : 1;
+}
+
+double dtp_executor_multiplied(const struct dtp_executor_block *block, const struct dtp_executor_operator *op)
 {
     switch (op->half) {
     case DTP_EXECUTOR_A: return (double)(dtp_executor_low_width(op->adapter) * op->adapter->in);
     case DTP_EXECUTOR_B: return (double)(dtp_executor_adapter_out(op->adapter) * op->adapter->rank);
     case DTP_EXECUTOR_PLAIN: break;
     }
-    return op->matrix ? (double)(op->matrix->out * op->matrix->in) : 0;
+    return op->matrix ? (double)(op->matrix->out * op->matrix->in) * rows_of_token(block, op) : 0;
 }
 
 /* Gradients of the weight, where it is trained, and of the input, where something before it is. */
@@ -496,6 +522,17 @@ static double rotary_bytes(const struct dtp_executor_block *b)
     return 2 * rows_of(b, b->kind.d_q + b->kind.d_kv) + 4 * (double)(b->kind.head_dim * b->sequence);
 }
 
+/* Passes over what an activation reads and makes. `op` may say nothing but its kind: that of the layer's own MLP. */
+static double activation_bytes(const struct dtp_executor_block *b, const struct dtp_executor_operator *op, int read,
+                               int made)
+{
+    const bool shared = op->result == T(SHARED_PRODUCT);
+    uint64_t up = dtp_layer_tensor_width(&b->kind, shared ? T(SHARED_UP) : T(UP));
+    uint64_t product = dtp_layer_tensor_width(&b->kind, shared ? T(SHARED_PRODUCT) : T(PRODUCT));
+    double weighed = b->kind.experts && !shared ? 4.0 * read * (double)dtp_executor_expert_rows(b) : 0;
+    return rows_of(b, (uint64_t)read * up + (uint64_t)made * product) + 2 * weighed; /* a weight and whose it is */
+}
+
 struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_executor_block *block,
                                                          const struct dtp_executor_operator *op)
 {
@@ -509,9 +546,10 @@ struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_execut
         return (struct dtp_executor_traffic){
             3 * rows_of(block, k->d_q + k->d_kv) + statistics_bytes(block, op) + weights, 1};
     case DTP_OP_ROTARY: return (struct dtp_executor_traffic){rotary_bytes(block), 1};
-    case DTP_OP_ACTIVATION:
-        return (struct dtp_executor_traffic){
-            rows_of(block, dtp_layer_tensor_width(k, T(UP)) + dtp_layer_tensor_width(k, T(PRODUCT))), 1};
+    case DTP_OP_ACTIVATION: return (struct dtp_executor_traffic){activation_bytes(block, op, 1, 1), 1};
+    case DTP_OP_ROUTER:
+    case DTP_OP_PERMUTE:
+    case DTP_OP_UNPERMUTE: return dtp_executor_expert_forward_traffic(block, op);
     case DTP_OP_MATMUL: /* what came before is added behind a sum over ranks */
         if (op->sums && op->addend != DTP_EXECUTOR_NONE)
             return (struct dtp_executor_traffic){dtp_executor_added_bytes(block), 2};
@@ -548,34 +586,11 @@ struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_execu
         if (dtp_executor_adds_gradient(block, (int)(op - block->op)))
             return (struct dtp_executor_traffic){dtp_executor_added_bytes(block), 3};
         return (struct dtp_executor_traffic){0, (uint32_t)dtp_executor_products(block, op) * launches_of(op)};
+    case DTP_OP_GROUPED_MATMUL: return (struct dtp_executor_traffic){0, (uint32_t)dtp_executor_products(block, op)};
+    case DTP_OP_ROUTER:
+    case DTP_OP_PERMUTE:
+    case DTP_OP_UNPERMUTE: return dtp_executor_expert_backward_traffic(block, op);
     case DTP_OP_QUANTIZE: return (struct dtp_executor_traffic){0, 0};
-    default:
-        return (struct dtp_executor_traffic){
-            rows_of(block,
-                    2 * dtp_layer_tensor_width(k, T(UP)) + (again ? 2 : 1) * dtp_layer_tensor_width(k, T(PRODUCT))),
-            1};
+    default: return (struct dtp_executor_traffic){activation_bytes(block, op, 2, again ? 2 : 1), 1};
     }
-}
-
-/* It reads the stream as a block's first norm does. */
-static struct dtp_executor_operator final_norm(void)
-{
-    return (struct dtp_executor_operator){.kind = DTP_OP_NORM,
-                                          .input = T(INPUT),
-                                          .result = T(NORM1),
-                                          .addend = DTP_EXECUTOR_NONE,
-                                          .statistics = T(STATISTICS1)};
-}
-
-double dtp_executor_final_norm_bytes(const struct dtp_executor_block *block)
-{
-    struct dtp_executor_operator op = final_norm();
-    return dtp_executor_forward_traffic(block, &op).bytes;
-}
-
-double dtp_executor_final_norm_backward_bytes(const struct dtp_executor_block *block)
-{
-    struct dtp_executor_operator op = final_norm();
-    op.input = DTP_EXECUTOR_NONE;
-    return dtp_executor_backward_traffic(block, &op, false).bytes;
 }

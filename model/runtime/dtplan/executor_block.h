@@ -15,6 +15,9 @@
  *     came before is added to that behind it;
  *   - of adapters, x A^T of all that a packed projection has is one matmul in front of it, B of each one behind it,
  *     which adds to the projection's result in place (executor_adapters.h);
+ *   - rows of tokens that go to experts are multiplied by their weights within the activation, so that what experts
+ *     return needs not stay: the weights' gradient is a product of what the activation reads. The last sum over a
+ *     token's experts adds what shared experts return and the stream;
  *   - backward is the same list from its end, and norms that read the stream add to its gradient. In a parallel block
  *     both branches have to read that gradient first, so the second norm stands before the output projection.
  *
@@ -27,10 +30,10 @@
 #include "runtime/dtplan/executor_adapters.h"
 #include "runtime/dtplan/lower_executor.h"
 
-/* Tensors of a block by enum dtp_layer_tensor; Q_RAW stands for q and k as they were, eight that only other runtimes
- * make for the casts of what projections read (dtp_executor_cast), and four of models that this one does not run for
- * x A^T of adapters (dtp_executor_low). Behind them what the block returns, the
- * next block's input, and none at all. */
+/* Tensors of a block by enum dtp_layer_tensor; Q_RAW stands for q and k as they were, twelve that only other runtimes
+ * make for the casts of what projections read (dtp_executor_cast) and for x A^T of adapters (dtp_executor_low);
+ * ROUTER_WEIGHTS are those of a token's experts alone, ROUTES are laid out as routes_layout.h says. Behind them what
+ * the block returns, the next block's input, and none at all. */
 #define DTP_EXECUTOR_CASTS 4
 enum { DTP_EXECUTOR_OUT = DTP_TENSOR_COUNT, DTP_EXECUTOR_TENSORS, DTP_EXECUTOR_NONE = DTP_EXECUTOR_TENSORS };
 /* Which cast a tensor is: [0, CASTS) by rows, [CASTS, 2 CASTS) by columns; -1: none. */
@@ -48,6 +51,7 @@ struct dtp_executor_operator {
                                               QUANTIZE the cast by rows, aux by columns */
     int operand, kept;                     /* of a projection: its input as forward and the weight's gradient read it */
     int statistics, saved;
+    uint64_t reads; /* other tensors that forward reads: routes, weights of rows, what shared experts return */
     enum dtp_executor_half half; /* of matmuls of adapters, `matrix` is that beside which they stand */
     const struct dtp_executor_adapter *adapter;
     bool to_stream; /* what is made is added to the stream: whose gradient is the stream's */
@@ -57,7 +61,7 @@ struct dtp_executor_operator {
     bool gathers;   /* a projection of tensor parallel ranks that reads its input's rows of all of them */
     bool sums;      /* one whose result is a sum of theirs, of which each has its rows */
 };
-#define DTP_EXECUTOR_OPERATORS 20
+#define DTP_EXECUTOR_OPERATORS 24
 
 struct dtp_executor_block {
     struct dtp_layer_kind kind;
@@ -79,11 +83,27 @@ void dtp_executor_block_of(const struct dtp_transformer *transformer, const stru
                            struct dtp_executor_block *out);
 /* Elements of what a matmul of forward multiplies by; 0 of other operators. And how often backward multiplies by or for
  * as many. */
-double dtp_executor_multiplied(const struct dtp_executor_operator *op);
+double dtp_executor_multiplied(const struct dtp_executor_block *block, const struct dtp_executor_operator *op);
 int dtp_executor_products(const struct dtp_executor_block *block, const struct dtp_executor_operator *op);
 
 const char *dtp_executor_tensor_name(int tensor);
 uint64_t dtp_executor_tensor_bytes(const struct dtp_executor_block *block, int tensor);
+/* Rows of tokens that go to experts. */
+static inline uint64_t dtp_executor_expert_rows(const struct dtp_executor_block *block)
+{
+    return block->tokens * block->kind.experts_per_token;
+}
+/* Of the matrix: those, or all of the micro-step's. */
+static inline uint64_t dtp_executor_matrix_rows(const struct dtp_executor_block *block,
+                                                const struct dtp_layer_matrix *matrix)
+{
+    return matrix->expert ? dtp_executor_expert_rows(block) : block->tokens;
+}
+/* Whether the activation is that of experts' rows, which their weights multiply. */
+static inline bool dtp_executor_weighs(const struct dtp_executor_block *block, const struct dtp_executor_operator *op)
+{
+    return block->kind.experts && op->result == DTP_TENSOR_PRODUCT;
+}
 
 /* Rows of it on this rank. */
 uint64_t dtp_executor_tensor_rows(const struct dtp_executor_block *block, int tensor);

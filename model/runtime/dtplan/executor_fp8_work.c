@@ -99,3 +99,17 @@ struct dtp_executor_fp8_work dtp_executor_fp8_work(const struct dtp_executor_blo
             work.weights_amax.bytes += cast_bytes(weights_of(&b->op[i]), 0), work.weights_amax.kernels++;
     return work;
 }
+
+int dtp_executor_cast_matrix(const struct dtp_executor_block *block, const struct dtp_executor_operator *cast)
+{
+    int first = 0;
+    while (block->op[first].operand != cast->result)
+        first++;
+    return (int)(block->op[first].matrix - block->kind.matrix);
+}
+
+/* The stream's by the norm behind the projection, that of the packed MLP by the activation's backward. */
+bool dtp_executor_gradient_amax_fused(const struct dtp_executor_operator *projection)
+{
+    return projection->addend != DTP_EXECUTOR_NONE || projection->result == DTP_TENSOR_UP;
+}

@@ -6,6 +6,7 @@
 #include "plan/rules.h"
 #include "plan/runtime_sizes.h"
 #include "runtime/dtplan/executor_block.h"
+#include "runtime/dtplan/executor_factors.h"
 #include "runtime/dtplan/executor_fp8_work.h"
 
 struct shape {
@@ -70,7 +71,7 @@ static double matrix_elements(const struct shape *s, uint32_t operators)
     double elements = 0;
     for (int i = 0; i < s->block.count; i++)
         if (operators & 1u << i)
-            elements += dtp_executor_multiplied(&s->block.op[i]);
+            elements += dtp_executor_multiplied(&s->block, &s->block.op[i]);
     return elements;
 }
 
@@ -79,7 +80,7 @@ static double backward_elements(const struct dtp_executor_block *block)
 {
     double elements = 0;
     for (int i = 0; i < block->count; i++)
-        elements += dtp_executor_products(block, &block->op[i]) * dtp_executor_multiplied(&block->op[i]);
+        elements += dtp_executor_products(block, &block->op[i]) * dtp_executor_multiplied(block, &block->op[i]);
     return elements;
 }
 
@@ -302,10 +303,37 @@ static double cast_bytes(const struct shape *s, int i)
     return (double)s->layout[i].shard_elements * (s->shard_element[i] + dtp_dtype_bytes(s->rules.wire));
 }
 
-/* What replicas sum is cast to 16 bits and back: whole gradients at each reduction, shards in the last micro-step. */
+/* Of PowerSGD: what was lost is added (3 passes), P and Q are made orthonormal (2), what is not factored goes and comes
+ * (2 each). Four products read or write the matrix: for P and for Q, as the sum, and twice as what is lost now. */
+static void count_factors(const struct shape *s, double sums, struct dtp_step_work *out)
+{
+    for (int i = 0; i < 3; i++) {
+        struct dtp_executor_factors f;
+        double modules = sums * (i == 1 ? s->layers : 1);
+        dtp_executor_factors_of(&s->layout[i], s->plan->powersgd_rank, &f);
+        for (uint32_t k = 0; k < f.count; k++) {
+            const struct dtp_executor_factor *factor = &f.factor[k];
+            double elements = (double)(factor->rows * factor->columns), r = (double)factor->rank;
+            double sides = r * (double)(factor->rows + factor->columns);
+            out->gradient_bytes += modules * 4 * (3 * elements + 2 * sides);
+            out->product_flops += modules * 8 * elements * r;
+            out->product_bytes += modules * 4 * (5 * elements + 4 * sides);
+            out->step_kernels += 7 * modules;
+        }
+        for (uint32_t k = 0; k < f.run_count && f.count; k++) {
+            out->gradient_bytes += modules * 4 * 4 * (double)f.run[k].elements;
+            out->step_kernels += 2 * modules;
+        }
+    }
+}
+
+/* What replicas sum is cast to 16 bits and back, whole gradients at each reduction, shards in the last micro-step; or
+ * is factored. */
 static void count_hook(const struct shape *s, double reductions, struct dtp_step_work *out)
 {
     double sums = s->rules.shard_ranks > 1 ? 1 : reductions;
+    if (s->rules.hook == DTP_COMM_HOOK_POWERSGD)
+        count_factors(s, sums, out);
     if (!dtp_executor_casts_sums(&s->rules))
         return;
     out->gradient_bytes += 2 * sums * over_modules(s, cast_bytes);
@@ -408,6 +436,7 @@ void dtp_executor_work(const struct dtp_transformer *transformer, const struct d
 {
     struct shape s;
     shape_of(transformer, cluster, plan, &s);
+    out->product_flops = out->product_bytes = 0;
     count_flops(&s, out);
     count_bytes(&s, out);
     count_kernels(&s, out);

@@ -40,8 +40,11 @@ dtp_buffer_id dtp_executor_new(struct dtp_executor *x, struct dtp_draft *draft, 
                                enum dtp_owner owner, uint64_t bytes, uint32_t access)
 {
     dtp_buffer_id buffer = dtp_lower_buffer(x->l, name, owner, DTP_STREAM_COMPUTE, bytes, false);
-    if (role != DTP_ROLE_WORKSPACE)
-        dtp_program_set_element(x->l->program, buffer, role == DTP_ROLE_STATISTICS ? DTP_FP32 : x->rules.compute);
+    bool wide = role == DTP_ROLE_STATISTICS || role == DTP_ROLE_STATISTICS_GRADIENT;
+    if (role != DTP_ROLE_WORKSPACE && role != DTP_ROLE_ROUTES) /* which are whole numbers */
+        dtp_program_set_element(x->l->program, buffer, wide ? DTP_FP32 : x->rules.compute);
+    if (role == DTP_ROLE_ROUTES)
+        dtp_program_set_content(x->l->program, buffer, DTP_CONTENT_ROUTES, 0);
     if (buffer.index != DTP_NO_INDEX)
         dtp_draft_role(draft, role, buffer, access | DTP_ALLOC, 0);
     return buffer;
@@ -129,7 +132,7 @@ static void derive(struct dtp_executor *x, struct dtp_lowering *l)
     for (int s = 0; s < DTP_STREAM_COUNT; s++)
         x->await[s] = l->last_op[s] = DTP_NO_OP;
     x->batch_read[0] = x->batch_read[1] = x->gradient_read = DTP_NO_OP;
-    x->scattered = x->exchanged = x->narrow = x->partials = x->tables = DTP_NO_BUFFER;
+    x->scattered = x->exchanged = x->narrow = x->factor_workspace = x->partials = x->tables = DTP_NO_BUFFER;
     x->shard_group = x->gather_group = x->exchange_group = x->replica_group = DTP_NO_INDEX;
     l->layer = DTP_NO_LAYER;
     l->tensor_bytes[DTP_TENSOR_INPUT] = dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_INPUT);
@@ -171,6 +174,9 @@ static void make_state(struct dtp_executor *x, uint64_t index)
     if (x->rules.orthogonal && layout == &x->block)
         second = dtp_parameter_vector_elements(layout);
     const bool packed = layout == &x->packed;
+    struct dtp_executor_factors factors = {.count = 0};
+    if (x->rules.hook == DTP_COMM_HOOK_POWERSGD)
+        dtp_executor_factors_of(layout, x->plan->powersgd_rank, &factors);
     const struct {
         enum dtp_owner owner;
         uint64_t elements;
@@ -183,11 +189,14 @@ static void make_state(struct dtp_executor *x, uint64_t index)
         [DTP_EXECUTOR_MOMENT2] = {DTP_OWNER_OPTIMIZER, second, x->rules.moments},
         [DTP_EXECUTOR_SCALES1] = {packed ? DTP_OWNER_PARAMS : DTP_OWNER_OPTIMIZER,
                                   packed ? layout->elements / DTP_PARAMETER_PACKED_BLOCK : scales, DTP_FP32},
-        [DTP_EXECUTOR_SCALES2] = {DTP_OWNER_OPTIMIZER, scales, DTP_FP32}};
+        [DTP_EXECUTOR_SCALES2] = {DTP_OWNER_OPTIMIZER, scales, DTP_FP32},
+        [DTP_EXECUTOR_LOST] = {DTP_OWNER_REDUCE, factors.lost_elements, DTP_FP32},
+        [DTP_EXECUTOR_FACTOR_Q] = {DTP_OWNER_REDUCE, factors.q_elements, DTP_FP32}};
     for (int s = 0; s < DTP_EXECUTOR_STATE_COUNT; s++) {
         const char *name = state_name(x, index, (enum dtp_executor_state)s);
         uint64_t bytes = dtp_bytes_product(state[s].elements, dtp_dtype_bytes(state[s].dtype));
-        bool on_host = s == DTP_EXECUTOR_WEIGHTS ? x->rules.host_params : x->rules.host_optimizer;
+        bool of_hook = s == DTP_EXECUTOR_LOST || s == DTP_EXECUTOR_FACTOR_Q;
+        bool on_host = s == DTP_EXECUTOR_WEIGHTS ? x->rules.host_params : x->rules.host_optimizer && !of_hook;
         module->state[s] = on_host ? dtp_lower_host_buffer(x->l, name, state[s].owner, bytes)
                                    : dtp_lower_buffer(x->l, name, state[s].owner, DTP_STREAM_COMPUTE, bytes, true);
         dtp_program_set_element(x->l->program, module->state[s], state[s].dtype);

@@ -25,7 +25,8 @@
  *                            OTHER_SCALE of the second (fp32); no BIAS, no AUX. GRADIENT is E5M2, all else E4M3
  *                            forward, RESULT may be UPDATE too. With demand.scale the product is multiplied by that;
  *                            of the form "columns" operands of a row a token are columns, from their offset on, of
- *                            buffers of as many rows: all but WEIGHT and WEIGHT_GRADIENT
+ *                            buffers of as many rows: all but WEIGHT and WEIGHT_GRADIENT; of the form "subtracted" the
+ *                            product is taken from what is there
  *   QUANTIZE                 INPUT [T, n], AMAX (fp32) -> RESULT [T, n] and TRANSPOSED [n, T], one of which may be
  *                            absent, in fp8 of demand.form, SCALE. With neither: AMAX UPDATE is raised to that of INPUT
  *   AMAX                     of NORM, NORM_BACKWARD, ACTIVATION, ACTIVATION_BACKWARD: UPDATE, raised to that of what
@@ -52,6 +53,21 @@
  *   ACTIVATION               INPUT [T, up] -> RESULT [T, f]; up is f, or 2 f with the gate first
  *   ACTIVATION_BACKWARD      GRADIENT [T, f], INPUT [T, up] UPDATE: its gradient takes its place; RESULT [T, f], over
  *                            GRADIENT, where forward's result is made again
+ *   GROUPED_MATMUL           as MATMUL, of rows by experts, demand.tokens of them, of which m, or of a weight's
+ *                            gradient k, are an expert's where all have as many, and demand.groups matrices; ROUTES
+ *                            (routes_layout.h) say which rows are whose. No BIAS, no AUX, no ADDEND, no WORKSPACE
+ *   ROUTER                   INPUT (scores [T, n]) -> STATISTICS (fp32 weights [T, k] of each token's k experts),
+ *                            ROUTES; WORKSPACE (DTP_EXECUTOR_ROUTER_CHUNKS n whole numbers of 4 bytes). Of the form
+ *                            affinities have, times demand.scale
+ *   ROUTER_BACKWARD          INPUT, GRADIENT (of the weights), ROUTES -> INPUT_GRADIENT [T, n]
+ *   PERMUTE                  INPUT [T, h], ROUTES -> RESULT [T k, h], rows by experts
+ *   PERMUTE_BACKWARD         GRADIENT [T k, h], ROUTES -> INPUT_GRADIENT [T, h] UPDATE
+ *   UNPERMUTE                INPUT [T k, h], ROUTES, ADDEND, SAVED (what shared experts return [T, h]), AUX (its score
+ *                            [T]) -> RESULT [T, h]
+ *   UNPERMUTE_BACKWARD       GRADIENT [T, h], ROUTES -> INPUT_GRADIENT [T k, h]; with AUX: GRADIENT, SAVED, AUX ->
+ *                            RESULT (gradient of SAVED), INPUT_GRADIENT (of AUX)
+ *   ACTIVATION, with ROUTES  of T k rows by experts, each times its weight: STATISTICS. Backward also makes
+ *                            STATISTICS_GRADIENT (fp32 [T, k])
  *   NORM_BACKWARD            GRADIENT, INPUT, STATISTICS, WEIGHT -> RESIDUAL_GRADIENT (UPDATE adds, WRITE overwrites,
  *                            by the sum with ADDEND where there is one), WEIGHT_GRADIENT, BIAS_GRADIENT, WORKSPACE (2
  *                            DTP_EXECUTOR_PARTIAL_ROWS h floats)
@@ -82,6 +98,8 @@
  *   CAST with SCALE          INPUT (bytes of two NF4 codes), SCALE (fp32, of each 64 numbers) -> RESULT,
  *                            demand.tokens elements
  *   CAST, ACCUMULATE         INPUT -> RESULT (ACCUMULATE: +=), demand.tokens elements
+ *   ORTHOGONALIZE            RESULT [T, n] UPDATE (fp32): its rows become orthonormal, of the form "columns" its
+ *                            columns
  *   SUM_PARTS                INPUT [ranks of the shard group, demand.tokens elements] -> RESULT: their sum; UPDATE adds
  *                            it
  *   collectives              INPUT, RESULT; the same buffer where in place. all_gather: INPUT is this rank's part of
@@ -118,7 +136,10 @@
 #define DTP_EXECUTOR_STATE_TABLE(X)                                                                                    \
     X(WEIGHTS, "weights")                                                                                              \
     X(MASTER, "master")                                                                                                \
-    X(MOMENT1, "moment1") X(MOMENT2, "moment2") X(SCALES1, "scales of moment1") X(SCALES2, "scales of moment2")
+    X(MOMENT1, "moment1")                                                                                              \
+    X(MOMENT2, "moment2")                                                                                              \
+    X(SCALES1, "scales of moment1") X(SCALES2, "scales of moment2") X(LOST, "what was lost")                           \
+        X(FACTOR_Q, "Q of gradients")
 enum dtp_executor_state {
 #define DTP_EXECUTOR_STATE_ENUM(suffix, text) DTP_EXECUTOR_##suffix,
     DTP_EXECUTOR_STATE_TABLE(DTP_EXECUTOR_STATE_ENUM)

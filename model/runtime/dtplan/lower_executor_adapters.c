@@ -145,7 +145,7 @@ dtp_buffer_id dtp_executor_adapter_b_backward(struct dtp_executor *x, uint64_t l
                                               bool frees, dtp_buffer_id low_rows)
 {
     struct place at = {.x = x, .module = dtp_executor_adapters(x, layer), .op = op};
-    bool adds = at.module->written & 1u << op->weight;
+    bool adds = at.module->written & dtp_executor_written_bit(op->weight);
     dtp_buffer_id made = DTP_NO_BUFFER;
     for (; at.part < op->adapter->parts; at.row += op->adapter->part[at.part++].out) {
         b_gradient(&at, gradient, low_rows, adds);

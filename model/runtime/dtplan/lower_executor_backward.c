@@ -1,4 +1,4 @@
-/* Backward of blocks and of the embedding. The residual stream's gradient is one buffer from the final norm down to the
+/* Backward of blocks. The residual stream's gradient is one buffer from the final norm down to the
  * embedding: norms add to it. */
 #include "runtime/dtplan/executor_fp8_work.h"
 #include "runtime/dtplan/lower_executor_state.h"
@@ -143,7 +143,7 @@ void dtp_executor_weight_gradient(struct dtp_executor *x, struct dtp_draft *draf
     struct dtp_executor_module *module = dtp_executor_block(x, layer);
     bool apart = x->plan->executor.gradient_stream;
     dtp_buffer_id rows = of->gathers ? dtp_executor_gather_rows(x, of->matrix->gradient_name, input) : DTP_NO_BUFFER;
-    dtp_executor_begin(x, draft, DTP_OP_MATMUL, of->matrix->gradient_name);
+    dtp_executor_begin(x, draft, of->kind, of->matrix->gradient_name);
     dtp_draft_role(draft, DTP_ROLE_GRADIENT, gradient, DTP_READ | gradient_frees, 0);
     if (of->gathers)
         dtp_draft_role(draft, DTP_ROLE_INPUT, rows, DTP_READ | DTP_FREE, 0);
@@ -154,6 +154,11 @@ void dtp_executor_weight_gradient(struct dtp_executor *x, struct dtp_draft *draf
     dtp_executor_gradient(draft, DTP_ROLE_WEIGHT_GRADIENT, module, of->weight);
     if (dtp_executor_has(module, of->weight + 1))
         dtp_executor_gradient(draft, DTP_ROLE_BIAS_GRADIENT, module, of->weight + 1);
+    if (of->kind == DTP_OP_GROUPED_MATMUL) {
+        dtp_draft_role(draft, DTP_ROLE_ROUTES, tensor(x, layer, DTP_TENSOR_ROUTES), DTP_READ, 0);
+        dtp_executor_grouped(x, draft, of, DTP_PRODUCT_WEIGHT_GRADIENT);
+        return;
+    }
     dtp_draft_matmul(x->l, draft, of->matrix->out, of->matrix->in, x->rules.tokens, false);
     dtp_draft_role(draft, DTP_ROLE_WORKSPACE, apart ? x->gradient_workspace : x->workspace, DTP_UPDATE, 0);
 }
@@ -201,9 +206,12 @@ static void input_gradient(const struct place *at, dtp_buffer_id gradient, bool 
     dtp_buffer_id *made = in_stream(at->op->input) ? &x->gradient : &x->gradients[at->op->input];
     struct dtp_draft draft;
     dtp_buffer_id unpacked = x->shape.packed ? dtp_executor_unpack(x, at->layer, at->op) : DTP_NO_BUFFER;
-    dtp_executor_begin(x, &draft, DTP_OP_MATMUL, matrix->input_gradient_name);
+    uint64_t rows = dtp_executor_matrix_rows(&x->shape, matrix);
+    dtp_executor_begin(x, &draft, at->op->kind, matrix->input_gradient_name);
     dtp_draft_role(&draft, DTP_ROLE_GRADIENT, gradient, freed ? last_read(x, gradient) : DTP_READ, 0);
     dtp_executor_matrix(x, &draft, at->layer, at->op, unpacked);
+    if (matrix->expert)
+        dtp_draft_role(&draft, DTP_ROLE_ROUTES, tensor(x, at->layer, DTP_TENSOR_ROUTES), DTP_READ, 0);
     if (aux.index != DTP_NO_INDEX)
         dtp_draft_role(&draft, DTP_ROLE_AUX, aux, DTP_READ | DTP_FREE, 0);
     bool adds = made->index != DTP_NO_INDEX, stays = adds && dtp_executor_is_deferred(x, *made);
@@ -213,8 +221,11 @@ static void input_gradient(const struct place *at, dtp_buffer_id gradient, bool 
         dtp_draft_role(&draft, DTP_ROLE_INPUT_GRADIENT, *made, DTP_UPDATE, 0);
     else
         *made = dtp_executor_new(x, &draft, DTP_ROLE_INPUT_GRADIENT, matrix->input_gradient_name, DTP_OWNER_WORKSPACE,
-                                 x->rules.tokens * matrix->in * x->element_bytes, DTP_WRITE);
-    dtp_executor_matmul(x, &draft, x->rules.tokens, matrix->in, matrix->out);
+                                 rows * matrix->in * x->element_bytes, DTP_WRITE);
+    if (matrix->expert)
+        dtp_executor_grouped(x, &draft, at->op, DTP_PRODUCT_INPUT_GRADIENT);
+    else
+        dtp_executor_matmul(x, &draft, rows, matrix->in, matrix->out);
     dtp_executor_end(x, &draft);
 }
 
@@ -245,12 +256,27 @@ static uint64_t gradient_slot(const struct dtp_executor *x, uint64_t layer, cons
     return dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_GRADIENT, layer, (int)(op->matrix - x->shape.kind.matrix));
 }
 
+/* Rows by experts are weighed within the activation, which so makes the gradient of their weights. */
+static void weigh_back(const struct place *at, struct dtp_draft *draft)
+{
+    struct dtp_executor *x = at->x;
+    dtp_draft_role(draft, DTP_ROLE_STATISTICS, tensor(x, at->layer, DTP_TENSOR_ROUTER_WEIGHTS), DTP_READ | DTP_FREE, 0);
+    dtp_draft_role(draft, DTP_ROLE_ROUTES, tensor(x, at->layer, DTP_TENSOR_ROUTES), DTP_READ, 0);
+    x->gradients[DTP_TENSOR_ROUTER_WEIGHTS] =
+        dtp_executor_new(x, draft, DTP_ROLE_STATISTICS_GRADIENT, "router weight gradient", DTP_OWNER_WORKSPACE,
+                         dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_ROUTER_WEIGHTS), DTP_WRITE);
+    dtp_executor_routed(x, draft, x->shape.kind.mlp_width);
+}
+
 /* The gradient of `up` takes its place; the product, in the place of its own gradient, where it was not kept. */
 static void activation_backward(const struct place *at, bool again)
 {
     struct dtp_executor *x = at->x;
-    const struct dtp_executor_operator activation = {.kind = DTP_OP_ACTIVATION};
-    dtp_buffer_id product_gradient = x->gradients[DTP_TENSOR_PRODUCT], up = tensor(x, at->layer, DTP_TENSOR_UP);
+    const bool shared = at->op->result == DTP_TENSOR_SHARED_PRODUCT;
+    const struct dtp_executor_operator activation = {.kind = DTP_OP_ACTIVATION,
+                                                     .result = shared ? DTP_TENSOR_SHARED_PRODUCT : DTP_TENSOR_PRODUCT};
+    const int made = shared ? DTP_TENSOR_SHARED_UP : DTP_TENSOR_UP;
+    dtp_buffer_id product_gradient = x->gradients[activation.result], up = tensor(x, at->layer, made);
     struct dtp_draft draft;
     dtp_executor_begin(x, &draft, DTP_OP_ACTIVATION_BACKWARD, "activation");
     dtp_draft_role(&draft, DTP_ROLE_GRADIENT, product_gradient, again ? DTP_READ : DTP_READ | DTP_FREE, 0);
@@ -261,9 +287,13 @@ static void activation_backward(const struct place *at, bool again)
     if (x->shape.fp8)
         dtp_executor_fp8_amax(x, &draft, gradient_slot(x, at->layer, &x->shape.op[maker]), DTP_UPDATE);
     struct dtp_executor_traffic traffic = dtp_executor_backward_traffic(&x->shape, &activation, again);
+    if (dtp_executor_weighs(&x->shape, &activation))
+        weigh_back(at, &draft);
+    else if (shared)
+        draft.op.demand.n = (double)x->shape.kind.shared_ffn;
     dtp_executor_memory(&draft, x->rules.tokens, traffic.bytes, traffic.kernels);
     dtp_executor_end(x, &draft);
-    x->gradients[DTP_TENSOR_UP] = up;
+    x->gradients[made] = up;
 }
 
 /* That of the result, of tensor parallel ranks' sum with the rows of all of them; this rank's own go then where nobody
@@ -533,6 +563,13 @@ static void operator_backward(const struct place *at)
         else
             projection_backward(at);
         break;
+    case DTP_OP_GROUPED_MATMUL: projection_backward(at); break;
+    case DTP_OP_UNPERMUTE: dtp_executor_unpermute_backward(at->x, at->layer, at->op, result_gradient(at)); break;
+    case DTP_OP_PERMUTE: dtp_executor_permute_backward(at->x, at->layer, at->op); break;
+    case DTP_OP_ROUTER:
+        dtp_executor_router_backward(at->x, at->layer, at->op,
+                                     last_read(at->x, tensor(at->x, at->layer, at->op->saved)));
+        break;
     case DTP_OP_QUANTIZE: break; /* its gradient is that of what it casts */
     case DTP_OP_QK_NORM: qk_norm_backward(at); break;
     case DTP_OP_ROTARY: rotary_backward(at); break;
@@ -569,36 +606,5 @@ void dtp_executor_block_backward(struct dtp_executor *x, uint64_t layer)
         x->gradient = DTP_NO_BUFFER;
     }
     if (!dtp_executor_splits(x))
-        dtp_executor_close_gradient(x, module);
-}
-
-/* Rows of the table's gradient that no token names stay as they are, so the buffer is zeroed before, or holds the
- * head's gradient already. */
-void dtp_executor_embedding_backward(struct dtp_executor *x)
-{
-    struct dtp_executor_module *module = &x->modules[0];
-    struct dtp_draft draft;
-    dtp_executor_await_gradient(x, x->l->last_op[DTP_STREAM_WEIGHT_GRADIENT]);
-    x->gradient_read = DTP_NO_OP;
-    dtp_executor_open_gradient(x, module);
-    dtp_executor_zero_unwritten(x, module);
-    dtp_buffer_id whole =
-        dtp_executor_is_cut(x) ? dtp_executor_gather_rows(x, "embedding", x->gradient) : DTP_NO_BUFFER;
-    dtp_executor_begin(x, &draft, DTP_OP_EMBEDDING_BACKWARD, "embedding");
-    if (dtp_executor_is_cut(x)) {
-        dtp_draft_role(&draft, DTP_ROLE_GRADIENT, whole, DTP_READ | DTP_FREE, 0);
-        if (dtp_executor_lets_go(x, x->gradient))
-            dtp_draft_use(&draft, x->gradient, DTP_FREE);
-    } else {
-        dtp_draft_role(&draft, DTP_ROLE_GRADIENT, x->gradient, DTP_READ | dtp_executor_lets_go(x, x->gradient), 0);
-    }
-    dtp_draft_role(&draft, DTP_ROLE_BATCH, dtp_executor_batch(x), DTP_READ, 0);
-    dtp_executor_gradient(&draft, DTP_ROLE_WEIGHT_GRADIENT, module, DTP_PARAMETER_EMBEDDING);
-    bool learned = dtp_executor_has(module, DTP_PARAMETER_POSITION);
-    if (learned)
-        dtp_executor_gradient(&draft, DTP_ROLE_POSITION_GRADIENT, module, DTP_PARAMETER_POSITION);
-    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_embedding_backward_bytes(x), learned ? 2 : 1);
-    dtp_executor_end(x, &draft);
-    if (!x->l->role.pipeline) /* of a stage: lower_executor_stages.c */
         dtp_executor_close_gradient(x, module);
 }

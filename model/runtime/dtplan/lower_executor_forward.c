@@ -1,7 +1,8 @@
-/* Forward of the embedding and of blocks, and what of it checkpointed blocks repeat. */
+/* Forward of blocks, and what of it checkpointed blocks repeat. */
 #include "runtime/dtplan/lower_executor_state.h"
 
 #include "base/bytes.h"
+#include "runtime/dtplan/routes_layout.h"
 
 uint64_t dtp_executor_kept(const struct dtp_executor *x, uint64_t layer)
 {
@@ -28,7 +29,7 @@ static bool is_wanted(const struct pass *pass, int index, int tensor)
 {
     const struct dtp_executor_block *block = &pass->x->shape;
     for (int i = index + 1; i < block->count; i++)
-        if (pass->runs & 1u << i && (block->op[i].operand == tensor ||
+        if (pass->runs & 1u << i && (block->op[i].operand == tensor || block->op[i].reads & DTP_EXECUTOR_BIT(tensor) ||
                                      (block->op[i].addend == tensor && is_wanted(pass, i, block->op[i].result))))
             return true;
     return pass->kept & DTP_EXECUTOR_BIT(tensor);
@@ -207,7 +208,12 @@ static void projection(const struct pass *pass, struct dtp_draft *draft, int ind
     }
     take(pass, draft, DTP_ROLE_INPUT, index, op->input);
     take_weight(pass, draft, op, unpacked);
-    dtp_executor_matmul(x, draft, x->rules.tokens, op->matrix->out, op->matrix->in);
+    if (op->kind == DTP_OP_GROUPED_MATMUL) {
+        take(pass, draft, DTP_ROLE_ROUTES, index, DTP_TENSOR_ROUTES);
+        dtp_executor_grouped(x, draft, op, DTP_PRODUCT_FORWARD);
+    } else {
+        dtp_executor_matmul(x, draft, x->rules.tokens, op->matrix->out, op->matrix->in);
+    }
     take_addend(pass, draft, index);
     if (op->aux != DTP_EXECUTOR_NONE)
         make(pass, draft, DTP_ROLE_AUX, index, op->aux);
@@ -268,8 +274,44 @@ static void activation(const struct pass *pass, struct dtp_draft *draft, int ind
 {
     const struct dtp_executor_operator *op = &pass->x->shape.op[index];
     take(pass, draft, DTP_ROLE_INPUT, index, op->input);
+    if (dtp_executor_weighs(&pass->x->shape, op)) {
+        take(pass, draft, DTP_ROLE_STATISTICS, index, DTP_TENSOR_ROUTER_WEIGHTS);
+        take(pass, draft, DTP_ROLE_ROUTES, index, DTP_TENSOR_ROUTES);
+        dtp_executor_routed(pass->x, draft, pass->x->shape.kind.mlp_width);
+    } else if (op->result == DTP_TENSOR_SHARED_PRODUCT) {
+        draft->op.demand.n = (double)pass->x->shape.kind.shared_ffn;
+    }
     make(pass, draft, DTP_ROLE_RESULT, index, op->result);
     take_amax(pass, draft, op);
+}
+
+/* Experts of each token, of its scores. */
+static void router(const struct pass *pass, struct dtp_draft *draft, int index)
+{
+    struct dtp_executor *x = pass->x;
+    const struct dtp_executor_operator *op = &x->shape.op[index];
+    take(pass, draft, DTP_ROLE_INPUT, index, op->input);
+    make(pass, draft, DTP_ROLE_STATISTICS, index, op->result);
+    make(pass, draft, DTP_ROLE_ROUTES, index, op->saved);
+    dtp_executor_new(x, draft, DTP_ROLE_WORKSPACE, "counts of experts", DTP_OWNER_WORKSPACE,
+                     4 * DTP_EXECUTOR_ROUTER_CHUNKS * x->shape.kind.experts, DTP_UPDATE | DTP_FREE);
+    dtp_executor_routed(x, draft, x->shape.kind.experts);
+}
+
+/* Rows to experts, and back with what shared experts return and what came before. */
+static void permute(const struct pass *pass, struct dtp_draft *draft, int index)
+{
+    struct dtp_executor *x = pass->x;
+    const struct dtp_executor_operator *op = &x->shape.op[index];
+    take(pass, draft, DTP_ROLE_INPUT, index, op->input);
+    take(pass, draft, DTP_ROLE_ROUTES, index, DTP_TENSOR_ROUTES);
+    if (op->reads & DTP_EXECUTOR_BIT(DTP_TENSOR_SHARED_DOWN))
+        take(pass, draft, DTP_ROLE_SAVED, index, DTP_TENSOR_SHARED_DOWN);
+    if (op->reads & DTP_EXECUTOR_BIT(DTP_TENSOR_SHARED_WEIGHT))
+        take(pass, draft, DTP_ROLE_AUX, index, DTP_TENSOR_SHARED_WEIGHT);
+    take_addend(pass, draft, index);
+    make(pass, draft, DTP_ROLE_RESULT, index, op->result);
+    dtp_executor_routed(x, draft, x->h);
 }
 
 /* By rows where a projection of this pass reads it, by columns where it stays for backward. */
@@ -349,6 +391,10 @@ static void run_operator(const struct pass *pass, int index)
     case DTP_OP_QK_NORM: qk_norm(pass, &draft, index); break;
     case DTP_OP_ROTARY: rotary(pass, &draft, index); break;
     case DTP_OP_ATTENTION: attention(pass, &draft, index); break;
+    case DTP_OP_GROUPED_MATMUL: projection(pass, &draft, index, narrow); break;
+    case DTP_OP_ROUTER: router(pass, &draft, index); break;
+    case DTP_OP_PERMUTE:
+    case DTP_OP_UNPERMUTE: permute(pass, &draft, index); break;
     default: activation(pass, &draft, index); break;
     }
     struct dtp_executor_traffic traffic = dtp_executor_forward_traffic(&x->shape, op);
@@ -365,25 +411,6 @@ static void run(const struct pass *pass)
 }
 
 /* ---- the skeleton's -------------------------------------------------------------------------------------------- */
-
-void dtp_executor_embedding(struct dtp_executor *x)
-{
-    struct dtp_executor_module *module = &x->modules[0];
-    struct dtp_draft draft;
-    bool learned = dtp_executor_has(module, DTP_PARAMETER_POSITION);
-    dtp_executor_begin(x, &draft, DTP_OP_EMBEDDING, "embedding");
-    dtp_draft_role(&draft, DTP_ROLE_BATCH, dtp_executor_batch(x), DTP_READ, 0);
-    dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, module, DTP_PARAMETER_EMBEDDING);
-    if (learned)
-        dtp_executor_weight(x, &draft, DTP_ROLE_POSITION, module, DTP_PARAMETER_POSITION);
-    dtp_buffer_id rows = dtp_executor_new(x, &draft, DTP_ROLE_RESULT, "block input", DTP_OWNER_ACTIVATIONS,
-                                          x->rules.tokens * x->h * x->element_bytes, DTP_WRITE);
-    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_embedding_bytes(x), 1);
-    dtp_executor_end(x, &draft);
-    x->stream_input = dtp_executor_is_cut(x)
-                          ? dtp_executor_scatter_sum(x, "embedding", rows, "block input", DTP_OWNER_ACTIVATIONS)
-                          : rows;
-}
 
 /* The block's result is the residual stream, which the next block keeps as its input or the final norm reads. */
 void dtp_executor_block_forward(struct dtp_executor *x, uint64_t layer)

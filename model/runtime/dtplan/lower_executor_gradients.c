@@ -6,7 +6,7 @@
 
 #include "base/bytes.h"
 
-#define PADDING_ZEROED (1u << 31)
+#define PADDING_ZEROED (UINT64_C(1) << 63)
 
 /* ---- buffers ----------------------------------------------------------------------------------------------------- */
 
@@ -51,14 +51,14 @@ void dtp_executor_make_reduction_buffers(struct dtp_executor *x)
 bool dtp_executor_gradient(struct dtp_draft *draft, enum dtp_role role, struct dtp_executor_module *module,
                            enum dtp_parameter which)
 {
-    bool adds = module->written & 1u << which;
+    bool adds = module->written & dtp_executor_written_bit(which);
     const struct dtp_parameter_tensor *tensor = &module->layout->tensor[which];
     struct dtp_operand *operand = dtp_draft_role(draft, role, module->gradient,
                                                  (module->allocates ? DTP_ALLOC : 0) | (adds ? DTP_UPDATE : DTP_WRITE),
                                                  tensor->offset_elements * module->gradient_element_bytes);
     operand->bytes = tensor->extent_elements * module->gradient_element_bytes;
     module->allocates = false;
-    module->written |= 1u << which;
+    module->written |= dtp_executor_written_bit(which);
     return adds;
 }
 
@@ -71,7 +71,7 @@ void dtp_executor_gradient_part(struct dtp_draft *draft, struct dtp_executor_mod
                                                  (tensor->offset_elements + begin) * module->gradient_element_bytes);
     operand->bytes = elements * module->gradient_element_bytes;
     module->allocates = false;
-    module->written |= 1u << which;
+    module->written |= dtp_executor_written_bit(which);
 }
 
 /* [begin, end) elements of the module's gradients. */
@@ -133,9 +133,10 @@ void dtp_executor_zero_unwritten(struct dtp_executor *x, struct dtp_executor_mod
     const struct dtp_parameter_tensor *table = &module->layout->tensor[DTP_PARAMETER_EMBEDDING];
     if (module->written & PADDING_ZEROED)
         return;
-    bool written = module->written & 1u << DTP_PARAMETER_EMBEDDING;
+    bool written = module->written & dtp_executor_written_bit(DTP_PARAMETER_EMBEDDING);
     zero(x, module, written ? table->extent_elements : 0, module->layout->elements);
-    module->written |= PADDING_ZEROED | 1u << DTP_PARAMETER_EMBEDDING | 1u << DTP_PARAMETER_POSITION;
+    module->written |= PADDING_ZEROED | dtp_executor_written_bit(DTP_PARAMETER_EMBEDDING) |
+                       dtp_executor_written_bit(DTP_PARAMETER_POSITION);
 }
 
 /* ---- reductions -------------------------------------------------------------------------------------------------- */

@@ -3,13 +3,15 @@
  *
  * fp16, bf16: the module is cast into a buffer that stands, for one is on its way at a time; that is summed and cast
  * back. The factor 1/ranks, by which PyTorch divides behind its cast, is in the gradient of the loss already. All of it
- * stands on the stream of the sum, beside backward. */
+ * stands on the stream of the sum, beside backward. powersgd: lower_executor_factors.c. */
 #include "runtime/dtplan/lower_executor_state.h"
 
 #include "base/bytes.h"
 
 void dtp_executor_make_hook(struct dtp_executor *x)
 {
+    if (x->rules.hook == DTP_COMM_HOOK_POWERSGD)
+        dtp_executor_make_factors(x);
     if (!dtp_executor_casts_sums(&x->rules))
         return;
     x->narrow =
@@ -18,8 +20,7 @@ void dtp_executor_make_hook(struct dtp_executor *x)
     dtp_program_set_element(x->l->program, x->narrow, x->rules.wire);
 }
 
-/* What a sum over replicas must wait for: `after`, and who else writes gradients. */
-static void await_gradients(const struct dtp_executor *x, struct dtp_draft *draft, dtp_op_id after)
+void dtp_executor_await_gradients(const struct dtp_executor *x, struct dtp_draft *draft, dtp_op_id after)
 {
     dtp_draft_after(draft, after);
     dtp_draft_after(draft, x->l->last_op[DTP_STREAM_WEIGHT_GRADIENT]);
@@ -59,7 +60,7 @@ static dtp_op_id sum_cast(struct dtp_executor *x, const struct dtp_executor_modu
     begin_cast(x, module, &draft, "gradients to 16 bits", stream, elements);
     dtp_draft_role(&draft, DTP_ROLE_INPUT, buffer, DTP_READ, 0);
     dtp_draft_role(&draft, DTP_ROLE_RESULT, x->narrow, DTP_WRITE, 0)->bytes = bytes;
-    await_gradients(x, &draft, after);
+    dtp_executor_await_gradients(x, &draft, after);
     dtp_draft_end(x->l, &draft);
     begin_sum(x, module, &draft, x->narrow, bytes);
     end_sum(x, &draft, bytes, stream);
@@ -76,9 +77,14 @@ dtp_op_id dtp_executor_sum_replicas(struct dtp_executor *x, struct dtp_executor_
     struct dtp_draft draft;
     if (dtp_executor_casts_sums(&x->rules))
         return sum_cast(x, module, buffer, elements, stream, after);
+    struct dtp_executor_factors factors = {.count = 0};
+    if (x->rules.hook == DTP_COMM_HOOK_POWERSGD)
+        dtp_executor_factors_of(module->layout, x->plan->powersgd_rank, &factors);
+    if (factors.count)
+        return dtp_executor_sum_factored(x, module, &factors, buffer, after);
     dtp_executor_begin_at(x, module, &draft, DTP_OP_ALL_REDUCE, NULL);
     dtp_draft_role(&draft, DTP_ROLE_INPUT, buffer, DTP_READ, 0);
     dtp_draft_role(&draft, DTP_ROLE_RESULT, buffer, DTP_WRITE, 0);
-    await_gradients(x, &draft, after);
+    dtp_executor_await_gradients(x, &draft, after);
     return end_sum(x, &draft, bytes, stream);
 }

@@ -25,6 +25,13 @@ static enum dtp_form activation_form(const struct dtp_transformer *t)
     return DTP_FORM_SWIGLU;
 }
 
+static enum dtp_form router_form(const struct dtp_transformer *t)
+{
+    if (t->router == DTP_ROUTER_SIGMOID)
+        return t->router_norm ? DTP_FORM_SIGMOID_NORMALISED : DTP_FORM_SIGMOID;
+    return t->router_norm ? DTP_FORM_SOFTMAX_NORMALISED : DTP_FORM_SOFTMAX;
+}
+
 static void take_heads(const struct dtp_executor *x, struct dtp_demand *demand)
 {
     demand->attention.heads = (uint32_t)x->t->heads;
@@ -61,8 +68,13 @@ void dtp_executor_shape(const struct dtp_executor *x, struct dtp_draft *draft)
         break;
     case DTP_OP_ACTIVATION:
     case DTP_OP_ACTIVATION_BACKWARD:
-        demand->n = (double)x->t->ffn;
+        demand->n = demand->n > 0 ? demand->n : (double)x->t->ffn; /* experts' say so themselves */
         demand->form = (uint8_t)activation_form(x->t);
+        break;
+    case DTP_OP_ROUTER:
+    case DTP_OP_ROUTER_BACKWARD:
+        demand->form = (uint8_t)router_form(x->t);
+        demand->scale = x->t->router_scale;
         break;
     case DTP_OP_LOSS_PARTS:
     case DTP_OP_LOSS_BACKWARD:

@@ -6,6 +6,7 @@
 #define DTP_LOWER_EXECUTOR_STATE_H
 
 #include "runtime/dtplan/executor_block.h"
+#include "runtime/dtplan/executor_factors.h"
 #include "runtime/dtplan/lower_executor.h"
 #include "lower/lowering.h"
 
@@ -18,12 +19,18 @@ struct dtp_executor_module {
     dtp_op_id gathered_by;                                /* compute has not waited for it yet; DTP_NO_OP: it has */
     dtp_buffer_id gradient;                    /* whole, of this micro-step or added up; DTP_NO_BUFFER: none alive */
     bool allocates;                            /* the next operation on `gradient` brings it to life */
-    uint32_t written;                          /* bits of parameters whose gradient holds something */
+    uint64_t written;                          /* bits of parameters whose gradient holds something */
     dtp_buffer_id reduced;                     /* what the optimizer reads, where that is not `gradient` */
     dtp_op_id reduced_by;                      /* last operation of another stream on gradient or reduced */
     dtp_buffer_id host_gradient, host_weights; /* offloaded: where gradients land, and new weights leave from */
     dtp_op_id downloaded;
 };
+
+_Static_assert(DTP_PARAMETER_COUNT < 63, "sets of parameters are bits of 64, the last of which says something else");
+static inline uint64_t dtp_executor_written_bit(enum dtp_parameter which)
+{
+    return UINT64_C(1) << which;
+}
 
 /* A buffer that an operation of another stream still reads: whole gradients that are reduced, operands of weight
  * gradients. */
@@ -31,7 +38,7 @@ struct dtp_executor_draining {
     dtp_buffer_id buffer;
     dtp_op_id reader;
 };
-#define DTP_EXECUTOR_MOST_HELD 12
+#define DTP_EXECUTOR_MOST_HELD 20
 
 /* A weight gradient that a backward of inputs alone leaves to a pass of its own (lower_executor_split.c). */
 struct dtp_executor_deferred {
@@ -98,7 +105,8 @@ struct dtp_executor {
     dtp_buffer_id shard[2];  /* gradients of blocks that do not stay, by turns */
     dtp_op_id shard_read[2]; /* by what takes them: a download, an update */
     dtp_buffer_id scattered; /* shards of later micro-steps before they are added */
-    dtp_buffer_id narrow;    /* what replicas sum of a module, in a hook's 16 bits */
+    dtp_buffer_id narrow;    /* what replicas sum of a module: in a hook's 16 bits, or as P and what is not factored */
+    dtp_buffer_id factor_workspace;
     dtp_buffer_id exchanged; /* all ranks' gradients of this rank's shard, to be added up */
     uint32_t shard_group, gather_group, exchange_group, replica_group; /* communicators; DTP_NO_INDEX: none */
     uint32_t tensor_group, context_group;                              /* of tensor, of context parallel ranks */
@@ -236,6 +244,13 @@ void dtp_executor_make_hook(struct dtp_executor *x);
 /* `elements` of the module in `buffer` become the sum over replicas, behind `after` on `stream`: its last operation. */
 dtp_op_id dtp_executor_sum_replicas(struct dtp_executor *x, struct dtp_executor_module *module, dtp_buffer_id buffer,
                                     uint64_t elements, enum dtp_stream stream, dtp_op_id after);
+/* What a sum over replicas must wait for: `after`, and who else writes gradients. */
+void dtp_executor_await_gradients(const struct dtp_executor *x, struct dtp_draft *draft, dtp_op_id after);
+/* lower_executor_factors.c: the same where PowerSGD factors them. */
+void dtp_executor_make_factors(struct dtp_executor *x);
+dtp_op_id dtp_executor_sum_factored(struct dtp_executor *x, struct dtp_executor_module *module,
+                                    const struct dtp_executor_factors *factors, dtp_buffer_id gradient,
+                                    dtp_op_id after);
 
 /* ---- the others -------------------------------------------------------------------------------------------------- */
 
@@ -328,6 +343,19 @@ void dtp_executor_matrix(struct dtp_executor *x, struct dtp_draft *draft, uint64
                          const struct dtp_executor_operator *op, dtp_buffer_id unpacked);
 /* Factor of what goes through an adapter: alpha / rank. */
 double dtp_executor_adapter_scale(const struct dtp_executor *x);
+
+/* lower_executor_experts.c: shape of a product with experts' matrices, which reads where rows go (role ROUTES). */
+void dtp_executor_grouped(struct dtp_executor *x, struct dtp_draft *draft, const struct dtp_executor_operator *op,
+                          enum dtp_product product);
+/* Shape of what stands around them, `width` columns wide. */
+void dtp_executor_routed(struct dtp_executor *x, struct dtp_draft *draft, uint64_t width);
+/* Backward of what stands around them; `gradient` is the stream's. What forward kept goes, but for routes, which the
+ * router's backward reads last, with `routes_access`. */
+void dtp_executor_unpermute_backward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op,
+                                     dtp_buffer_id gradient);
+void dtp_executor_permute_backward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op);
+void dtp_executor_router_backward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op,
+                                  uint32_t routes_access);
 
 /* lower_executor_split.c: backward in two passes. In a backward of inputs alone: */
 static inline bool dtp_executor_splits(const struct dtp_executor *x)

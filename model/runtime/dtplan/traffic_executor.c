@@ -4,12 +4,22 @@
 #include "base/bytes.h"
 #include "runtime/dtplan/batch_layout.h"
 #include "runtime/dtplan/executor_adapters.h"
+#include "runtime/dtplan/executor_factors.h"
 #include "runtime/dtplan/lower_executor.h"
 
-/* Bytes of a module's gradients as replicas sum them. */
-static uint64_t summed(const struct dtp_executor_rules *rules, uint64_t elements, enum dtp_dtype dtype)
+/* Sends of a module's sum over replicas, and in how many operations: of PowerSGD two where anything is factored. */
+static uint64_t summed(const struct dtp_executor_rules *rules, const struct dtp_plan *plan,
+                       const struct dtp_parameter_module *layout, enum dtp_dtype dtype, uint64_t *count)
 {
-    return dtp_bytes_product(elements, dtp_dtype_bytes(dtp_executor_casts_sums(rules) ? rules->wire : dtype));
+    struct dtp_executor_factors f = {.count = 0};
+    uint64_t element = dtp_dtype_bytes(dtp_executor_casts_sums(rules) ? rules->wire : dtype);
+    if (rules->hook == DTP_COMM_HOOK_POWERSGD)
+        dtp_executor_factors_of(layout, plan->powersgd_rank, &f);
+    *count = f.count ? 2 : 1;
+    if (f.count)
+        return 2 * (dtp_traffic_ring(4 * f.p_elements, rules->replicas) +
+                    dtp_traffic_ring(4 * f.q_elements, rules->replicas));
+    return 2 * dtp_traffic_ring(dtp_bytes_product(layout->shard_elements, element), rules->replicas);
 }
 
 /* Modules are gathered and reduced whole. The blocks at the turns between forward and backward and between micro-steps
@@ -26,7 +36,7 @@ void dtp_executor_traffic(struct dtp_traffic *job)
     dtp_executor_rules(t, job->cluster, job->plan, &r);
     uint64_t reductions = r.reduces_always ? micro_steps : 1, gathered = 0, reduced = 0, replicated = 0;
     uint64_t passes = r.sharded ? layers + (2 * micro_steps - 1) * (layers - r.ring) : layers;
-    uint64_t edges = r.sharded ? micro_steps : 1, up = 0, down = 0;
+    uint64_t edges = r.sharded ? micro_steps : 1, up = 0, down = 0, replications = 0, operations;
     for (int i = 0; i < 3; i++) {
         const uint64_t module[] = {0, 1, layers + 1};
         struct dtp_parameter_module layout;
@@ -44,8 +54,8 @@ void dtp_executor_traffic(struct dtp_traffic *job)
                               dtp_traffic_ring(dtp_bytes_product(layout.elements, job->bytes.compute), r.shard_ranks));
         reduced +=
             dtp_bytes_product(count, dtp_traffic_ring(dtp_bytes_product(layout.elements, element), r.shard_ranks));
-        replicated +=
-            dtp_bytes_product(count, 2 * dtp_traffic_ring(summed(&r, layout.shard_elements, dtype.shard), r.replicas));
+        replicated += dtp_bytes_product(count, summed(&r, job->plan, &layout, dtype.shard, &operations));
+        replications += count * operations;
         up += dtp_bytes_product(!r.host_params ? count
                                 : i == 1       ? passes
                                                : edges,
@@ -56,7 +66,8 @@ void dtp_executor_traffic(struct dtp_traffic *job)
     dtp_traffic_add(job, r.exchanges ? DTP_ALL_TO_ALL : DTP_REDUCE_SCATTER, dtp_bytes_product(reductions, reduced),
                     reductions * all, r.shard_ranks, 1);
     uint64_t sums = r.shard_ranks == 1 ? reductions : 1;
-    dtp_traffic_add(job, DTP_ALL_REDUCE, dtp_bytes_product(sums, replicated), sums * all, r.replicas, r.shard_ranks);
+    dtp_traffic_add(job, DTP_ALL_REDUCE, dtp_bytes_product(sums, replicated), dtp_bytes_product(sums, replications),
+                    r.replicas, r.shard_ranks);
     if (r.gradient_norm)
         dtp_traffic_add(job, DTP_ALL_REDUCE,
                         2 * dtp_traffic_ring(4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * all, r.shard_ranks), 1,

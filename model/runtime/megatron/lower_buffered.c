@@ -79,6 +79,8 @@ static uint64_t expert_elements(const struct dtp_lowering *l)
     uint64_t elements = 0;
     for (int part = 0; l->plan->ep > 1 && part < kind->tensors.kind.matrices; part++)
         elements += kind->tensors.kind.matrix[part].expert ? kind->block.elements[part] : 0;
+    if (l->plan->ep > 1)
+        elements += kind->tensors.kind.own_experts * dtp_layer_expert_bias_elements(&kind->tensors.kind);
     return expert_layers(l) * elements;
 }
 

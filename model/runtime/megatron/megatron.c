@@ -41,8 +41,6 @@ static void check_experts(struct dtp_resolver *r)
         dtp_plan_refuse(r, "schedule", "dualpipe is not modelled with experts; use 1f1b or interleaved");
     if (p->post_validation)
         dtp_plan_refuse(r, "post_validation", "is not modelled with experts; leave it out");
-    if (r->transformer->expert_bias)
-        dtp_plan_refuse(r, "expert_bias", "is not modelled under runtime megatron; use runtime torch");
     if (r->transformer->expert_layer_step > 1 && p->pp > 1)
         dtp_plan_refuse(r, "expert_layer_step", "is not modelled with stages under runtime megatron; use 0");
 }
@@ -143,6 +141,9 @@ const struct dtp_runtime dtp_runtime_megatron = {
     .expert_parallel = true,
     .weighs_rows = true,
     .loops_experts = true,
+    .attention_sinks = true,
+    .sinks_in_kernel = true,
+    .clamped_swiglu = true,
     .latent_attention = true,
     .copies_values = true,
     .derive = derive,

@@ -1,0 +1,466 @@
+#include "kernels/vector.cuh"
+
+/* Experts: a warp a token chooses and, backward, passes gradients through the affinities; rows to experts and back are
+ * a block each. Counting takes no atomics, so that rows of an expert stand in the order of their tokens: each chunk of
+ * tokens is counted by a block, whose threads are experts; one block finds where each chunk's rows of each expert
+ * begin; then chunks place theirs. */
+namespace dtp
+{
+namespace
+{
+
+constexpr int threads = 256, warps = threads / 32, staged = 2048;
+constexpr unsigned all_lanes = 0xFFFFFFFFu;
+
+__device__ float exact_sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+/* The largest of a warp's scores, of equal ones that of the lowest number; in every lane. */
+__device__ void warp_best(float &score, int &expert)
+{
+    for (int distance = 16; distance > 0; distance /= 2) {
+        float other = __shfl_xor_sync(all_lanes, score, distance);
+        int of = __shfl_xor_sync(all_lanes, expert, distance);
+        if (other > score || (other == score && of < expert))
+            score = other, expert = of;
+    }
+}
+
+/* Lane l has the scores of experts l, l + 32, ...; those beyond the last are the least and never chosen. */
+template <typename T, int PER>
+__device__ void load_scores(const void *scores, uint64_t token, uint32_t experts, float (&score)[PER])
+{
+    const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < PER; i++)
+        score[i] = i * 32 + lane < experts ? to_float(((const T *)scores)[token * experts + i * 32 + lane]) : -INFINITY;
+}
+
+/* Largest and sum of exponentials of a softmax. */
+template <int PER> __device__ float2 softmax_of(const float (&score)[PER], uint32_t experts)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    float largest = -INFINITY, sum = 0;
+#pragma unroll
+    for (int i = 0; i < PER; i++)
+        largest = fmaxf(largest, score[i]);
+    largest = warp_max(largest);
+#pragma unroll
+    for (int i = 0; i < PER; i++)
+        sum += i * 32 + lane < experts ? expf(score[i] - largest) : 0.0f;
+    return make_float2(largest, warp_sum(sum));
+}
+
+template <typename T, int PER> __global__ void __launch_bounds__(threads) choose(struct dtp_router_args a)
+{
+    const uint64_t token = (uint64_t)blockIdx.x * warps + threadIdx.x / 32;
+    const int lane = (int)(threadIdx.x % 32);
+    if (token >= a.tokens)
+        return;
+    const bool softmax = a.kind == DTP_ROUTER_KIND_SOFTMAX;
+    float score[PER], weight = 0, sum = 0;
+    int mine = 0;
+    uint32_t taken = 0; /* bits of this lane's experts */
+    load_scores<T>(a.scores, token, a.experts, score);
+    const float2 all = softmax ? softmax_of(score, a.experts) : make_float2(0, 1);
+    for (uint32_t j = 0; j < a.chosen; j++) {
+        float best = -INFINITY;
+        int expert = INT32_MAX;
+#pragma unroll
+        for (int i = 0; i < PER; i++) {
+            float value = isnan(score[i]) ? -INFINITY : score[i];
+            bool there = i * 32 + lane < (int)a.experts && !(taken >> i & 1);
+            if (there && (value > best || expert == INT32_MAX))
+                best = value, expert = i * 32 + lane;
+        }
+        warp_best(best, expert);
+        float raw = 0;
+#pragma unroll
+        for (int i = 0; i < PER; i++)
+            if (i * 32 + lane == expert)
+                taken |= 1u << i, raw = score[i];
+        raw = __shfl_sync(all_lanes, raw, expert % 32);
+        float affinity = softmax ? expf(raw - all.x) / all.y : exact_sigmoid(raw);
+        sum += affinity;
+        if (lane == (int)j)
+            weight = affinity, mine = expert;
+    }
+    if (lane < (int)a.chosen) {
+        a.weights[token * a.chosen + lane] = a.scale * (a.normalise ? weight / sum : weight);
+        dtp_routes_at(a.routes, a.tokens * a.chosen).expert[token * a.chosen + lane] = mine;
+    }
+}
+
+/* Rows [*begin, *end) of a chunk of tokens. */
+__device__ void chunk_of(uint64_t tokens, uint32_t chosen, uint64_t *begin, uint64_t *end)
+{
+    const uint64_t each = (tokens + gridDim.x - 1) / gridDim.x, first = blockIdx.x * each;
+    *begin = (first < tokens ? first : tokens) * chosen;
+    *end = (first + each < tokens ? first + each : tokens) * chosen;
+}
+
+/* For each row of the chunk, in order, `seen(row, expert)`; all threads see all rows. */
+template <typename Seen> __device__ void each_row(const int32_t *expert, uint64_t begin, uint64_t end, Seen seen)
+{
+    __shared__ int32_t stage[staged];
+    for (uint64_t at = begin; at < end; at += staged) {
+        const int count = end - at < staged ? (int)(end - at) : staged;
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x)
+            stage[i] = expert[at + i];
+        __syncthreads();
+        for (int i = 0; i < count; i++)
+            seen(at + i, stage[i]);
+    }
+}
+
+/* A thread's expert; there may be more experts than threads. */
+__global__ void __launch_bounds__(threads) count_rows(struct dtp_router_args a)
+{
+    const struct dtp_routes routes = dtp_routes_at(a.routes, a.tokens * a.chosen);
+    uint64_t begin, end;
+    chunk_of(a.tokens, a.chosen, &begin, &end);
+    for (uint32_t first = 0; first < a.experts; first += threads) {
+        const int32_t own = (int32_t)(first + threadIdx.x);
+        int32_t count = 0;
+        each_row(routes.expert, begin, end, [&](uint64_t, int32_t expert) { count += expert == own; });
+        if ((uint32_t)own < a.experts)
+            a.workspace[(uint64_t)blockIdx.x * a.experts + own] = count;
+    }
+}
+
+/* One block, a thread an expert: counts become where the chunk's rows of the expert begin. */
+__global__ void __launch_bounds__(1024) find_starts(struct dtp_router_args a)
+{
+    __shared__ int32_t before[1024];
+    const uint32_t e = threadIdx.x;
+    const struct dtp_routes routes = dtp_routes_at(a.routes, a.tokens * a.chosen);
+    int32_t total = 0;
+    for (uint32_t c = 0; c < DTP_ROUTER_CHUNKS && e < a.experts; c++)
+        total += a.workspace[c * a.experts + e];
+    before[e] = total;
+    for (uint32_t distance = 1; distance < 1024; distance *= 2) {
+        __syncthreads();
+        const int32_t add = e >= distance ? before[e - distance] : 0;
+        __syncthreads();
+        before[e] += add;
+    }
+    int32_t at = before[e] - total;
+    if (e >= a.experts)
+        return;
+    routes.starts[e] = at;
+    if (e + 1 == a.experts)
+        routes.starts[a.experts] = before[e];
+    for (uint32_t c = 0; c < DTP_ROUTER_CHUNKS; c++) {
+        const int32_t count = a.workspace[c * a.experts + e];
+        a.workspace[c * a.experts + e] = at;
+        at += count;
+    }
+}
+
+__global__ void __launch_bounds__(threads) place_rows(struct dtp_router_args a)
+{
+    const struct dtp_routes routes = dtp_routes_at(a.routes, a.tokens * a.chosen);
+    uint64_t begin, end;
+    chunk_of(a.tokens, a.chosen, &begin, &end);
+    for (uint32_t first = 0; first < a.experts; first += threads) {
+        const int32_t own = (int32_t)(first + threadIdx.x);
+        int32_t at = (uint32_t)own < a.experts ? a.workspace[(uint64_t)blockIdx.x * a.experts + own] : 0;
+        each_row(routes.expert, begin, end, [&](uint64_t row, int32_t expert) {
+            if (expert != own)
+                return;
+            routes.order[at] = (int32_t)row;
+            routes.place[row] = at++;
+        });
+    }
+}
+
+/* reference_experts.c has the derivation. */
+template <typename T, int PER> __global__ void __launch_bounds__(threads) choose_back(struct dtp_router_backward_args a)
+{
+    const uint64_t token = (uint64_t)blockIdx.x * warps + threadIdx.x / 32;
+    const int lane = (int)(threadIdx.x % 32);
+    if (token >= a.tokens)
+        return;
+    const bool softmax = a.kind == DTP_ROUTER_KIND_SOFTMAX;
+    const int32_t *chosen = (const int32_t *)a.routes + token * a.chosen;
+    float p[PER], of_chosen[PER], sum = 0, mean = 0, inner = 0;
+    load_scores<T>(a.scores, token, a.experts, p);
+    const float2 all = softmax ? softmax_of(p, a.experts) : make_float2(0, 1);
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        p[i] = softmax ? expf(p[i] - all.x) / all.y : exact_sigmoid(p[i]);
+        of_chosen[i] = 0;
+    }
+    for (uint32_t j = 0; j < a.chosen; j++) {
+        const float g = a.gradient[token * a.chosen + j];
+#pragma unroll
+        for (int i = 0; i < PER; i++)
+            if (i * 32 + lane == chosen[j])
+                of_chosen[i] = a.scale * g, sum += p[i], mean += g * p[i];
+    }
+    sum = warp_sum(sum), mean = warp_sum(mean) / sum;
+    for (uint32_t j = 0; j < a.chosen; j++) {
+#pragma unroll
+        for (int i = 0; i < PER; i++)
+            if (i * 32 + lane == chosen[j]) {
+                if (a.normalise)
+                    of_chosen[i] = (of_chosen[i] - a.scale * mean) / sum;
+                inner += of_chosen[i] * p[i];
+            }
+    }
+    inner = warp_sum(inner);
+#pragma unroll
+    for (int i = 0; i < PER; i++)
+        if (i * 32 + lane < (int)a.experts)
+            ((T *)a.score_gradient)[token * a.experts + i * 32 + lane] =
+                from_float<T>(softmax ? p[i] * (of_chosen[i] - inner) : of_chosen[i] * p[i] * (1 - p[i]));
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+template <typename T, int N> __global__ void __launch_bounds__(threads) to_experts(struct dtp_permute_args a)
+{
+    const uint64_t row = blockIdx.x;
+    const int32_t *order = dtp_routes_at((void *)a.routes, a.tokens * a.chosen).order;
+    const T *from = (const T *)a.values + (uint64_t)((uint32_t)order[row] / a.chosen) * a.width;
+    T *to = (T *)a.rows + row * a.width;
+    for (uint32_t i = threadIdx.x * N; i < a.width; i += threads * N)
+        store(to + i, load<N>(from + i));
+}
+
+template <typename T, int N> __global__ void __launch_bounds__(threads) to_tokens(struct dtp_unpermute_args a)
+{
+    const uint64_t token = blockIdx.x, first = token * a.width;
+    const int32_t *place = dtp_routes_at((void *)a.routes, a.tokens * a.chosen).place + token * a.chosen;
+    const float gate = a.shared_score ? exact_sigmoid(to_float(((const T *)a.shared_score)[token])) : 1.0f;
+    for (uint32_t i = threadIdx.x * N; i < a.width; i += threads * N) {
+        float sum[N] = {};
+        if (a.addend) {
+            packed<T, N> value = load<N>((const T *)a.addend + first + i);
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                sum[e] = value[e];
+        }
+        for (uint32_t j = 0; j < a.chosen; j++) {
+            packed<T, N> value = load<N>((const T *)a.rows + (uint64_t)place[j] * a.width + i);
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                sum[e] += value[e];
+        }
+        if (a.shared) {
+            packed<T, N> value = load<N>((const T *)a.shared + first + i);
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                sum[e] += gate * value[e];
+        }
+        store((T *)a.result + first + i, sum);
+    }
+}
+
+template <typename T, int N>
+__global__ void __launch_bounds__(threads) shared_gate_back(struct dtp_shared_gate_backward_args a)
+{
+    const uint64_t token = blockIdx.x, first = token * a.width;
+    const float gate = exact_sigmoid(to_float(((const T *)a.shared_score)[token]));
+    double sum = 0;
+    for (uint32_t i = threadIdx.x * N; i < a.width; i += threads * N) {
+        packed<T, N> gradient = load<N>((const T *)a.gradient + first + i);
+        packed<T, N> shared = load<N>((const T *)a.shared + first + i);
+        float made[N], part = 0;
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            made[e] = gate * gradient[e], part += gradient[e] * shared[e];
+        sum += (double)part;
+        store((T *)a.shared_gradient + first + i, made);
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        ((T *)a.score_gradient)[token] = from_float<T>((float)sum * gate * (1 - gate));
+}
+
+/* silu or gelu (tanh form) of x, and its slope. */
+__device__ float2 gate_of(enum dtp_activation_kind kind, float x)
+{
+    if (kind == DTP_ACTIVATION_SWIGLU) {
+        float s = sigmoid(x), silu = x * s;
+        return make_float2(silu, s + silu * (1 - s));
+    }
+    float s = sigmoid(1.5957691216057308f * x * (1.0f + 0.044715f * x * x));
+    return make_float2(x * s, s + x * s * (1 - s) * 1.5957691216057308f * (1.0f + 3 * 0.044715f * x * x));
+}
+
+template <typename T, int N>
+__global__ void __launch_bounds__(threads) activate_rows(struct dtp_expert_activation_args a)
+{
+    const uint64_t row = blockIdx.x;
+    const float weight = a.weights[dtp_routes_at((void *)a.routes, a.tokens * a.chosen).order[row]];
+    const T *up = (const T *)a.up + 2 * row * a.width;
+    for (uint32_t i = threadIdx.x * N; i < a.width; i += threads * N) {
+        packed<T, N> gate = load<N>(up + i), value = load<N>(up + a.width + i);
+        float result[N];
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            result[e] = weight * gate_of(a.kind, gate[e]).x * value[e];
+        store((T *)a.result + row * a.width + i, result);
+    }
+}
+
+template <typename T, int N>
+__global__ void __launch_bounds__(threads) activate_rows_back(struct dtp_expert_activation_backward_args a)
+{
+    const uint64_t row = blockIdx.x;
+    const int32_t whose = dtp_routes_at((void *)a.routes, a.tokens * a.chosen).order[row];
+    const float weight = a.weights[whose];
+    const T *up = (const T *)a.up + 2 * row * a.width;
+    T *made = (T *)a.up_gradient + 2 * row * a.width;
+    double sum = 0;
+    for (uint32_t i = threadIdx.x * N; i < a.width; i += threads * N) {
+        packed<T, N> gradient = load<N>((const T *)a.gradient + row * a.width + i);
+        packed<T, N> gate = load<N>(up + i), value = load<N>(up + a.width + i);
+        float of_gate[N], of_up[N], part = 0;
+#pragma unroll
+        for (int e = 0; e < N; e++) {
+            float2 at = gate_of(a.kind, gate[e]);
+            part += gradient[e] * at.x * value[e];
+            of_gate[e] = weight * gradient[e] * value[e] * at.y;
+            of_up[e] = weight * gradient[e] * at.x;
+        }
+        sum += (double)part;
+        store(made + i, of_gate);
+        store(made + a.width + i, of_up);
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        a.weight_gradient[whose] = (float)sum;
+}
+
+/* ---- launches ---------------------------------------------------------------------------------------------------- */
+
+/* Experts that a lane of a warp has. */
+template <typename Body> int with_lanes(uint32_t experts, Body body)
+{
+    if (experts <= 32)
+        return body.template operator()<1>();
+    if (experts <= 64)
+        return body.template operator()<2>();
+    if (experts <= 128)
+        return body.template operator()<4>();
+    if (experts <= 256)
+        return body.template operator()<8>();
+    if (experts <= 512)
+        return body.template operator()<16>();
+    return body.template operator()<32>();
+}
+
+bool fits(uint64_t tokens, uint32_t experts, uint32_t chosen)
+{
+    return experts >= 1 && experts <= DTP_ROUTER_EXPERTS && chosen >= 1 && chosen <= DTP_ROUTER_CHOSEN &&
+           chosen <= experts && tokens * chosen <= INT32_MAX;
+}
+
+template <typename T> struct chooses {
+    const struct dtp_router_args &a;
+    cudaStream_t stream;
+    template <int PER> int operator()()
+    {
+        choose<T, PER><<<blocks_for(a.tokens, warps), threads, 0, stream>>>(a);
+        return launched();
+    }
+};
+
+template <typename T> struct chooses_back {
+    const struct dtp_router_backward_args &a;
+    cudaStream_t stream;
+    template <int PER> int operator()()
+    {
+        choose_back<T, PER><<<blocks_for(a.tokens, warps), threads, 0, stream>>>(a);
+        return launched();
+    }
+};
+
+} // namespace
+} // namespace dtp
+
+/* A block for each of `rows`, of whole vectors where rows hold them. */
+#define LAUNCH_ROWS(kernel, a, rows, stream)                                                                           \
+    do {                                                                                                               \
+        if ((rows) == 0 || (a)->width == 0)                                                                            \
+            return 0;                                                                                                  \
+        if ((rows) > INT32_MAX)                                                                                        \
+            return (int)cudaErrorInvalidValue;                                                                         \
+        return dtp::with_element((a)->element, [&](auto of) {                                                          \
+            using T = decltype(of);                                                                                    \
+            if ((a)->width % dtp::full<T>)                                                                             \
+                dtp::kernel<T, 1><<<(unsigned)(rows), dtp::threads, 0, dtp::stream_of(stream)>>>(*(a));                \
+            else                                                                                                       \
+                dtp::kernel<T, dtp::full<T>><<<(unsigned)(rows), dtp::threads, 0, dtp::stream_of(stream)>>>(*(a));     \
+            return dtp::launched();                                                                                    \
+        });                                                                                                            \
+    } while (0)
+
+extern "C" int dtp_cuda_router(void *self, const struct dtp_router_args *a, void *stream)
+{
+    (void)self;
+    if (!dtp::fits(a->tokens, a->experts, a->chosen))
+        return (int)cudaErrorInvalidValue;
+    if (a->tokens == 0)
+        return 0;
+    cudaStream_t on = dtp::stream_of(stream);
+    int status = dtp::with_element(a->element, [&](auto of) {
+        using T = decltype(of);
+        return dtp::with_lanes(a->experts, dtp::chooses<T>{*a, on});
+    });
+    if (status)
+        return status;
+    dtp::count_rows<<<DTP_ROUTER_CHUNKS, dtp::threads, 0, on>>>(*a);
+    dtp::find_starts<<<1, 1024, 0, on>>>(*a);
+    dtp::place_rows<<<DTP_ROUTER_CHUNKS, dtp::threads, 0, on>>>(*a);
+    return dtp::launched();
+}
+
+extern "C" int dtp_cuda_router_backward(void *self, const struct dtp_router_backward_args *a, void *stream)
+{
+    (void)self;
+    if (!dtp::fits(a->tokens, a->experts, a->chosen))
+        return (int)cudaErrorInvalidValue;
+    if (a->tokens == 0)
+        return 0;
+    return dtp::with_element(a->element, [&](auto of) {
+        using T = decltype(of);
+        return dtp::with_lanes(a->experts, dtp::chooses_back<T>{*a, dtp::stream_of(stream)});
+    });
+}
+
+extern "C" int dtp_cuda_permute(void *self, const struct dtp_permute_args *a, void *stream)
+{
+    (void)self;
+    LAUNCH_ROWS(to_experts, a, a->tokens * a->chosen, stream);
+}
+
+extern "C" int dtp_cuda_unpermute(void *self, const struct dtp_unpermute_args *a, void *stream)
+{
+    (void)self;
+    LAUNCH_ROWS(to_tokens, a, a->tokens, stream);
+}
+
+extern "C" int dtp_cuda_shared_gate_backward(void *self, const struct dtp_shared_gate_backward_args *a, void *stream)
+{
+    (void)self;
+    LAUNCH_ROWS(shared_gate_back, a, a->tokens, stream);
+}
+
+extern "C" int dtp_cuda_expert_activation(void *self, const struct dtp_expert_activation_args *a, void *stream)
+{
+    (void)self;
+    LAUNCH_ROWS(activate_rows, a, a->tokens * a->chosen, stream);
+}
+
+extern "C" int dtp_cuda_expert_activation_backward(void *self, const struct dtp_expert_activation_backward_args *a,
+                                                   void *stream)
+{
+    (void)self;
+    LAUNCH_ROWS(activate_rows_back, a, a->tokens * a->chosen, stream);
+}

@@ -1,0 +1,218 @@
+/* What stands around experts' matmuls: who goes where, rows there and back, activations weighed. */
+#include "kernels/activate.h"
+#include "kernels/element.h"
+
+#include <math.h>
+#include <string.h>
+
+/* A score that is no number is the least. */
+static double score_of(const void *scores, enum dtp_element element, uint64_t i)
+{
+    double score = dtp_load(scores, element, i);
+    return isnan(score) ? -INFINITY : score;
+}
+
+/* The largest of a token's scores that come behind (`last`, `expert`) in their order: less, or as large with a higher
+ * number. */
+static int32_t next_largest(const struct dtp_router_args *a, uint64_t token, double last, int32_t expert)
+{
+    int32_t found = -1;
+    double largest = 0;
+    for (uint32_t e = 0; e < a->experts; e++) {
+        double score = score_of(a->scores, a->element, token * a->experts + e);
+        bool behind = expert < 0 || score < last || (score <= last && (int32_t)e > expert);
+        if (behind && (found < 0 || score > largest))
+            found = (int32_t)e, largest = score;
+    }
+    return found;
+}
+
+/* Of all experts to a token, whose scores begin at `first`. */
+static void affinities(const void *scores, enum dtp_element element, uint64_t first, uint32_t experts,
+                       enum dtp_router_kind kind, double *p)
+{
+    double largest = -INFINITY, sum = 0;
+    for (uint32_t e = 0; e < experts; e++)
+        p[e] = dtp_load(scores, element, first + e), largest = fmax(largest, p[e]);
+    for (uint32_t e = 0; e < experts; e++)
+        sum += exp(p[e] - largest);
+    for (uint32_t e = 0; e < experts; e++)
+        p[e] = kind == DTP_ROUTER_KIND_SIGMOID ? dtp_sigmoid(p[e]) : exp(p[e] - largest) / sum;
+}
+
+static void choose(const struct dtp_router_args *a, uint64_t token, int32_t *expert)
+{
+    double sum = 0, last = 0, p[DTP_ROUTER_EXPERTS];
+    affinities(a->scores, a->element, token * a->experts, a->experts, a->kind, p);
+    for (uint32_t j = 0; j < a->chosen; j++) {
+        expert[j] = next_largest(a, token, last, j ? expert[j - 1] : -1);
+        last = score_of(a->scores, a->element, token * a->experts + (uint32_t)expert[j]);
+        sum += p[expert[j]];
+    }
+    for (uint32_t j = 0; j < a->chosen; j++)
+        a->weights[token * a->chosen + j] = (float)((double)a->scale * p[expert[j]] / (a->normalise ? sum : 1));
+}
+
+int dtp_reference_router(void *self, const struct dtp_router_args *a, void *stream)
+{
+    (void)self, (void)stream;
+    uint64_t rows = a->tokens * a->chosen;
+    struct dtp_routes routes = dtp_routes_at(a->routes, rows);
+    int32_t at = 0;
+    for (uint64_t t = 0; t < a->tokens; t++)
+        choose(a, t, routes.expert + t * a->chosen);
+    for (uint32_t e = 0; e < a->experts; e++) {
+        routes.starts[e] = at;
+        for (uint64_t i = 0; i < rows; i++)
+            if (routes.expert[i] == (int32_t)e) {
+                routes.order[at] = (int32_t)i;
+                routes.place[i] = at++;
+            }
+    }
+    routes.starts[a->experts] = at;
+    return 0;
+}
+
+/* With affinities p of all and weights scale p_j / S of the chosen: dL/dp_j = scale (g_j - sum of g w / scale) / S,
+ * where they are not divided scale g_j; then through the softmax or each sigmoid. */
+int dtp_reference_router_backward(void *self, const struct dtp_router_backward_args *a, void *stream)
+{
+    (void)self, (void)stream;
+    const int32_t *expert = a->routes;
+    double of_chosen[DTP_ROUTER_EXPERTS], p[DTP_ROUTER_EXPERTS];
+    for (uint64_t t = 0; t < a->tokens; t++) {
+        const int32_t *mine = expert + t * a->chosen;
+        double sum = 0, mean = 0, inner = 0;
+        affinities(a->scores, a->element, t * a->experts, a->experts, a->kind, p);
+        memset(of_chosen, 0, sizeof of_chosen);
+        for (uint32_t j = 0; j < a->chosen; j++)
+            sum += p[mine[j]];
+        for (uint32_t j = 0; j < a->chosen; j++)
+            mean += (double)a->gradient[t * a->chosen + j] * p[mine[j]] / sum;
+        for (uint32_t j = 0; j < a->chosen; j++) {
+            double g = (double)a->gradient[t * a->chosen + j];
+            of_chosen[mine[j]] = (double)a->scale * (a->normalise ? (g - mean) / sum : g);
+            inner += of_chosen[mine[j]] * p[mine[j]];
+        }
+        for (uint32_t e = 0; e < a->experts; e++)
+            dtp_store(a->score_gradient, a->element, t * a->experts + e,
+                      a->kind == DTP_ROUTER_KIND_SIGMOID ? of_chosen[e] * p[e] * (1 - p[e])
+                                                         : p[e] * (of_chosen[e] - inner));
+    }
+    return 0;
+}
+
+int dtp_reference_permute(void *self, const struct dtp_permute_args *a, void *stream)
+{
+    (void)self, (void)stream;
+    uint64_t rows = a->tokens * a->chosen, bytes = a->width * dtp_element_bytes(a->element);
+    const int32_t *order = dtp_routes_at((void *)(uintptr_t)a->routes, rows).order;
+    for (uint64_t r = 0; r < rows; r++)
+        memcpy((char *)a->rows + r * bytes, (const char *)a->values + (uint32_t)order[r] / a->chosen * bytes, bytes);
+    return 0;
+}
+
+int dtp_reference_unpermute(void *self, const struct dtp_unpermute_args *a, void *stream)
+{
+    (void)self, (void)stream;
+    const int32_t *place = dtp_routes_at((void *)(uintptr_t)a->routes, a->tokens * a->chosen).place;
+    for (uint64_t t = 0; t < a->tokens; t++) {
+        double gate = a->shared_score ? dtp_sigmoid(dtp_load(a->shared_score, a->element, t)) : 1;
+        for (uint32_t i = 0; i < a->width; i++) {
+            double sum = a->addend ? dtp_load(a->addend, a->element, t * a->width + i) : 0;
+            for (uint32_t j = 0; j < a->chosen; j++)
+                sum += dtp_load(a->rows, a->element, (uint64_t)place[t * a->chosen + j] * a->width + i);
+            sum += a->shared ? gate * dtp_load(a->shared, a->element, t * a->width + i) : 0;
+            dtp_store(a->result, a->element, t * a->width + i, sum);
+        }
+    }
+    return 0;
+}
+
+int dtp_reference_shared_gate_backward(void *self, const struct dtp_shared_gate_backward_args *a, void *stream)
+{
+    (void)self, (void)stream;
+    for (uint64_t t = 0; t < a->tokens; t++) {
+        double gate = dtp_sigmoid(dtp_load(a->shared_score, a->element, t)), sum = 0;
+        for (uint64_t i = t * a->width; i < (t + 1) * a->width; i++) {
+            double gradient = dtp_load(a->gradient, a->element, i);
+            sum += gradient * dtp_load(a->shared, a->element, i);
+            dtp_store(a->shared_gradient, a->element, i, gate * gradient);
+        }
+        dtp_store(a->score_gradient, a->element, t, sum * gate * (1 - gate));
+    }
+    return 0;
+}
+
+int dtp_reference_expert_activation(void *self, const struct dtp_expert_activation_args *a, void *stream)
+{
+    (void)self, (void)stream;
+    uint64_t rows = a->tokens * a->chosen;
+    const int32_t *order = dtp_routes_at((void *)(uintptr_t)a->routes, rows).order;
+    for (uint64_t r = 0; r < rows; r++)
+        for (uint32_t i = 0; i < a->width; i++) {
+            double gate = dtp_load(a->up, a->element, 2 * r * a->width + i);
+            double up = dtp_load(a->up, a->element, (2 * r + 1) * a->width + i);
+            dtp_store(a->result, a->element, r * a->width + i,
+                      (double)a->weights[order[r]] * dtp_activate(a->kind, gate).value * up);
+        }
+    return 0;
+}
+
+int dtp_reference_expert_activation_backward(void *self, const struct dtp_expert_activation_backward_args *a,
+                                             void *stream)
+{
+    (void)self, (void)stream;
+    uint64_t rows = a->tokens * a->chosen;
+    const int32_t *order = dtp_routes_at((void *)(uintptr_t)a->routes, rows).order;
+    for (uint64_t r = 0; r < rows; r++) {
+        double weight = (double)a->weights[order[r]], sum = 0;
+        for (uint32_t i = 0; i < a->width; i++) {
+            uint64_t at = 2 * r * a->width + i;
+            double gradient = dtp_load(a->gradient, a->element, r * a->width + i);
+            double up = dtp_load(a->up, a->element, at + a->width);
+            struct dtp_activated gate = dtp_activate(a->kind, dtp_load(a->up, a->element, at));
+            sum += gradient * gate.value * up;
+            dtp_store(a->up_gradient, a->element, at, weight * gradient * up * gate.slope);
+            dtp_store(a->up_gradient, a->element, at + a->width, weight * gradient * gate.value);
+        }
+        a->weight_gradient[order[r]] = (float)sum;
+    }
+    return 0;
+}
+
+struct dtp_matmul_args dtp_grouped_matmul_of(const struct dtp_grouped_matmul_args *a, uint32_t expert)
+{
+    const int32_t *starts = dtp_routes_at((void *)(uintptr_t)a->routes, a->rows).starts;
+    return dtp_grouped_matmul_of_rows(a, expert, (uint64_t)starts[expert],
+                                      (uint64_t)(starts[expert + 1] - starts[expert]));
+}
+
+struct dtp_matmul_args dtp_grouped_matmul_of_rows(const struct dtp_grouped_matmul_args *a, uint32_t expert,
+                                                  uint64_t begin, uint64_t count)
+{
+    uint64_t bytes = dtp_element_bytes(a->element), matrix = expert * a->out * a->in;
+    uint64_t result_bytes = dtp_element_bytes(a->result_element);
+    bool forward = a->product == DTP_GROUPED_FORWARD, weights = a->product == DTP_GROUPED_WEIGHT_GRADIENT;
+    struct dtp_matmul_args one = {.element = a->element, .result_element = a->result_element};
+    uint64_t a_width = forward ? a->in : a->out, result_width = forward ? a->out : a->in;
+    one.a = (const char *)a->a + begin * a_width * bytes;
+    one.b = (const char *)a->b + (weights ? begin * a->in : matrix) * bytes;
+    one.result = (char *)a->result + (weights ? matrix : begin * result_width) * result_bytes;
+    one.m = weights ? a->out : count, one.n = result_width, one.k = weights ? count : a_width;
+    one.a_transposed = weights, one.b_transposed = forward;
+    one.lda = a_width, one.ldb = a->in, one.ldd = result_width;
+    one.addend = a->accumulate ? one.result : NULL;
+    return one;
+}
+
+int dtp_reference_grouped_matmul(void *self, const struct dtp_grouped_matmul_args *a, void *stream)
+{
+    int status = 0;
+    for (uint32_t e = 0; e < a->experts && !status; e++) {
+        struct dtp_matmul_args one = dtp_grouped_matmul_of(a, e);
+        if (one.m) /* without rows a gradient is zeros */
+            status = dtp_reference_matmul(self, &one, stream);
+    }
+    return status;
+}

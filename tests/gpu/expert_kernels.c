@@ -1,0 +1,252 @@
+/* Kernels of experts: who goes where, rows there and back, activations weighed, products of each expert's rows. */
+#include "gpu/kernel_tests.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct mixture {
+    uint64_t tokens;
+    uint32_t experts, chosen;
+};
+
+static uint64_t rows_of(const struct mixture *m)
+{
+    return m->tokens * m->chosen;
+}
+
+static const char *text_of(const struct mixture *m)
+{
+    static char text[64];
+    snprintf(text, sizeof text, "%llu of %u, %u each", (unsigned long long)m->tokens, m->experts, m->chosen);
+    return text;
+}
+
+/* Routes that a router makes of random scores: the second of each three tokens prefers the first expert, so that
+ * experts differ in rows, and some have none. */
+static struct tensor *routes_of(const struct mixture *m)
+{
+    uint64_t scores = m->tokens * m->experts, bytes = 4 * DTP_ROUTES_INTS(rows_of(m), m->experts);
+    float *score = malloc(scores * sizeof *score), *weights = malloc(rows_of(m) * sizeof *weights);
+    void *routes = malloc(bytes);
+    fill_random(score, DTP_ELEMENT_FP32, scores, 1);
+    for (uint64_t t = 1; t < m->tokens; t += 3)
+        score[t * m->experts] += 4;
+    for (uint64_t t = 0; t < m->tokens && m->experts > 4; t++)
+        score[t * m->experts + 3] = -100; /* nobody's, where there are others */
+    struct dtp_router_args a = {.scores = score,
+                                .weights = weights,
+                                .routes = routes,
+                                .tokens = m->tokens,
+                                .experts = m->experts,
+                                .chosen = m->chosen,
+                                .scale = 1,
+                                .element = DTP_ELEMENT_FP32};
+    dtp_reference_router(NULL, &a, NULL);
+    struct tensor *made = bytes_of("routes", routes, bytes);
+    free(score), free(weights), free(routes);
+    return made;
+}
+
+static void test_router(const struct mixture *m, enum dtp_element element, enum dtp_router_kind kind, bool normalise)
+{
+    uint64_t scores = m->tokens * m->experts, rows = rows_of(m), bytes = 4 * DTP_ROUTES_INTS(rows, m->experts);
+    void *zeros = calloc(1, bytes + 4 * DTP_ROUTER_CHUNKS * m->experts);
+    case_begin("router %s %s%s %s", kind ? "sigmoid" : "softmax", named(element), normalise ? " /" : "", text_of(m));
+    struct tensor *score = input("scores", element, scores, 2);
+    struct tensor *weights = result("weights", DTP_ELEMENT_FP32, rows, 16, 16 * EPSILON);
+    struct tensor *routes = updated(bytes_of("routes", zeros, bytes), 0, 0);
+    struct tensor *counts = bytes_of("counts", zeros, 4 * DTP_ROUTER_CHUNKS * m->experts);
+    struct dtp_router_args a[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        a[s] = (struct dtp_router_args){.scores = score->at[s],
+                                        .weights = weights->at[s],
+                                        .routes = routes->at[s],
+                                        .workspace = counts->at[s],
+                                        .tokens = m->tokens,
+                                        .experts = m->experts,
+                                        .chosen = m->chosen,
+                                        .scale = 2.5f,
+                                        .kind = kind,
+                                        .normalise = normalise,
+                                        .element = element};
+    VERIFY(router, a);
+
+    case_begin("router_backward %s %s%s %s", kind ? "sigmoid" : "softmax", named(element), normalise ? " /" : "",
+               text_of(m));
+    score = input("scores", element, scores, 2), routes = routes_of(m);
+    struct tensor *gradient = input("gradient", DTP_ELEMENT_FP32, rows, 1);
+    struct tensor *made = result("score gradient", element, scores, ulps_of(element), 512 * EPSILON);
+    struct dtp_router_backward_args back[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        back[s] = (struct dtp_router_backward_args){.scores = score->at[s],
+                                                    .gradient = gradient->at[s],
+                                                    .routes = routes->at[s],
+                                                    .score_gradient = made->at[s],
+                                                    .tokens = m->tokens,
+                                                    .experts = m->experts,
+                                                    .chosen = m->chosen,
+                                                    .scale = 1,
+                                                    .kind = kind,
+                                                    .normalise = normalise,
+                                                    .element = element};
+    VERIFY(router_backward, back);
+    free(zeros);
+}
+
+static void test_rows(const struct mixture *m, uint32_t width, enum dtp_element element, int shared)
+{
+    uint64_t all = m->tokens * width, rows = rows_of(m) * width;
+    case_begin("permute %s %s by %u", named(element), text_of(m), width);
+    struct tensor *x = input("x", element, all, 1), *routes = routes_of(m), *y = result("rows", element, rows, 0, 0);
+    struct dtp_permute_args a[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        a[s] = (struct dtp_permute_args){.values = x->at[s],
+                                         .routes = routes->at[s],
+                                         .rows = y->at[s],
+                                         .tokens = m->tokens,
+                                         .width = width,
+                                         .chosen = m->chosen,
+                                         .element = element};
+    VERIFY(permute, a);
+
+    case_begin("unpermute %s %s by %u, %d more", named(element), text_of(m), width, shared);
+    y = input("rows", element, rows, 1), routes = routes_of(m);
+    struct tensor *addend = input("addend", element, all, 1), *more = input("shared", element, all, 1);
+    struct tensor *score = input("score", element, m->tokens, 1);
+    struct tensor *sum = result("sum", element, all, ulps_of(element), 8 * m->chosen * EPSILON);
+    struct dtp_unpermute_args b[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        b[s] = (struct dtp_unpermute_args){.rows = y->at[s],
+                                           .addend = shared ? addend->at[s] : NULL,
+                                           .shared = shared > 1 ? more->at[s] : NULL,
+                                           .shared_score = shared > 2 ? score->at[s] : NULL,
+                                           .routes = routes->at[s],
+                                           .result = sum->at[s],
+                                           .tokens = m->tokens,
+                                           .width = width,
+                                           .chosen = m->chosen,
+                                           .element = element};
+    VERIFY(unpermute, b);
+
+    case_begin("shared_gate_backward %s %llu by %u", named(element), (unsigned long long)m->tokens, width);
+    struct tensor *gradient = input("gradient", element, all, 1);
+    more = input("shared", element, all, 1), score = input("score", element, m->tokens, 1);
+    struct tensor *of_shared = result("shared gradient", element, all, ulps_of(element), 8 * EPSILON);
+    struct tensor *of_score =
+        result("score gradient", element, m->tokens, ulps_of(element), 4 * EPSILON * (double)width);
+    struct dtp_shared_gate_backward_args c[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        c[s] = (struct dtp_shared_gate_backward_args){.gradient = gradient->at[s],
+                                                      .shared = more->at[s],
+                                                      .shared_score = score->at[s],
+                                                      .shared_gradient = of_shared->at[s],
+                                                      .score_gradient = of_score->at[s],
+                                                      .tokens = m->tokens,
+                                                      .width = width,
+                                                      .element = element};
+    VERIFY(shared_gate_backward, c);
+}
+
+static void test_activation(const struct mixture *m, uint32_t width, enum dtp_element element,
+                            enum dtp_activation_kind kind)
+{
+    uint64_t rows = rows_of(m), all = rows * width;
+    const char *name = kind == DTP_ACTIVATION_SWIGLU ? "swiglu" : "geglu";
+    case_begin("expert_activation %s %s %s by %u", name, named(element), text_of(m), width);
+    struct tensor *up = input("up", element, 2 * all, 1), *weights = input("weights", DTP_ELEMENT_FP32, rows, 1);
+    struct tensor *routes = routes_of(m), *y = result("result", element, all, ulps_of(element), 32 * EPSILON);
+    struct dtp_expert_activation_args a[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        a[s] = (struct dtp_expert_activation_args){.up = up->at[s],
+                                                   .weights = weights->at[s],
+                                                   .routes = routes->at[s],
+                                                   .result = y->at[s],
+                                                   .tokens = m->tokens,
+                                                   .width = width,
+                                                   .chosen = m->chosen,
+                                                   .kind = kind,
+                                                   .element = element};
+    VERIFY(expert_activation, a);
+
+    case_begin("expert_activation_backward %s %s %s by %u", name, named(element), text_of(m), width);
+    struct tensor *gradient = input("gradient", element, all, 1);
+    up = updated(input("up", element, 2 * all, 1), ulps_of(element), 64 * EPSILON);
+    weights = input("weights", DTP_ELEMENT_FP32, rows, 1), routes = routes_of(m);
+    struct tensor *of_weight = result("weight gradient", DTP_ELEMENT_FP32, rows, 4, 8 * EPSILON * (double)width);
+    struct dtp_expert_activation_backward_args b[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        b[s] = (struct dtp_expert_activation_backward_args){.gradient = gradient->at[s],
+                                                            .up = up->at[s],
+                                                            .weights = weights->at[s],
+                                                            .routes = routes->at[s],
+                                                            .up_gradient = up->at[s],
+                                                            .weight_gradient = of_weight->at[s],
+                                                            .tokens = m->tokens,
+                                                            .width = width,
+                                                            .chosen = m->chosen,
+                                                            .kind = kind,
+                                                            .element = element};
+    VERIFY(expert_activation_backward, b);
+}
+
+/* Sums of `depth` products of numbers about 1 are off by what fp32 loses on the way. */
+static void test_product(const struct mixture *m, uint64_t out, uint64_t in, enum dtp_element element,
+                         enum dtp_grouped_product product, bool accumulate)
+{
+    static const char *const names[] = {"forward", "input gradient", "weight gradient"};
+    uint64_t rows = rows_of(m), matrices = m->experts * out * in;
+    bool weights = product == DTP_GROUPED_WEIGHT_GRADIENT, forward = product == DTP_GROUPED_FORWARD;
+    enum dtp_element made = accumulate ? DTP_ELEMENT_FP32 : element;
+    uint64_t count = weights ? matrices : rows * (forward ? out : in), depth = weights ? rows : forward ? in : out;
+    case_begin("grouped_matmul %s%s %s %s, %llu x %llu", names[product], accumulate ? " +" : "", named(element),
+               text_of(m), (unsigned long long)out, (unsigned long long)in);
+    struct tensor *a = input("a", element, rows * (forward ? in : out), 1);
+    struct tensor *b = input("b", element, weights ? rows * in : matrices, 1), *routes = routes_of(m);
+    double off = 2 * EPSILON * (double)depth + 16 * EPSILON;
+    struct tensor *y = accumulate ? updated(input("result", made, count, 1), ulps_of(made), off)
+                                  : result("result", made, count, ulps_of(made), off);
+    struct dtp_grouped_matmul_args g[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        g[s] = (struct dtp_grouped_matmul_args){.a = a->at[s],
+                                                .b = b->at[s],
+                                                .routes = routes->at[s],
+                                                .result = y->at[s],
+                                                .rows = rows,
+                                                .out = out,
+                                                .in = in,
+                                                .experts = m->experts,
+                                                .product = product,
+                                                .element = element,
+                                                .result_element = made,
+                                                .accumulate = accumulate};
+    VERIFY(grouped_matmul, g);
+}
+
+void test_experts(void)
+{
+    static const struct mixture mixtures[] = {{1, 8, 2},    {300, 64, 8},   {257, 60, 4}, {1000, 128, 8},
+                                              {64, 384, 8}, {33, 1024, 32}, {5, 1, 1},    {513, 16, 1}};
+    for (size_t i = 0; i < COUNT(mixtures); i++)
+        for (int k = 0; k < 8; k++)
+            test_router(&mixtures[i], k & 1 ? halves : DTP_ELEMENT_FP32,
+                        k & 2 ? DTP_ROUTER_KIND_SIGMOID : DTP_ROUTER_KIND_SOFTMAX, k & 4);
+    static const uint32_t widths[] = {8, 128, 1416, 33};
+    for (size_t i = 0; i < COUNT(widths); i++)
+        for (int k = 0; k < 8; k++) {
+            const struct mixture *m = &mixtures[1 + i % 2];
+            test_rows(m, widths[i], k & 1 ? halves : DTP_ELEMENT_FP32, k / 2);
+            if (k < 4)
+                test_activation(m, widths[i], k & 1 ? halves : DTP_ELEMENT_FP32,
+                                k & 2 ? DTP_ACTIVATION_GEGLU : DTP_ACTIVATION_SWIGLU);
+        }
+    static const uint64_t shapes[][2] = {{8, 8}, {40, 136}, {128, 256}, {200, 72}};
+    for (size_t i = 0; i < COUNT(shapes); i++)
+        for (int k = 0; k < 6; k++) {
+            const struct mixture *m = i % 2 ? &mixtures[7] : &(const struct mixture){150, 8, 2};
+            test_product(m, shapes[i][0], shapes[i][1], k & 1 ? halves : DTP_ELEMENT_FP32,
+                         (enum dtp_grouped_product)(k / 2), false);
+            if (k / 2 == DTP_GROUPED_WEIGHT_GRADIENT)
+                test_product(m, shapes[i][0], shapes[i][1], k & 1 ? halves : DTP_ELEMENT_FP32,
+                             DTP_GROUPED_WEIGHT_GRADIENT, true);
+        }
+}

@@ -1,0 +1,245 @@
+/* What stands around experts' matmuls, in plain C: values by hand, gradients against finite differences, products of
+ * each expert's rows against one matmul each. */
+#include "lib/kernel_fixture.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TOKENS = 7, EXPERTS = 5, CHOSEN = 2, ROWS = TOKENS * CHOSEN, WIDTH = 6 };
+
+static float scores[TOKENS * EXPERTS], weights[ROWS];
+static int32_t routes[DTP_ROUTES_INTS(ROWS, EXPERTS)];
+
+static struct dtp_router_args router_of(enum dtp_router_kind kind, bool normalise)
+{
+    return (struct dtp_router_args){.scores = scores,
+                                    .weights = weights,
+                                    .routes = routes,
+                                    .tokens = TOKENS,
+                                    .experts = EXPERTS,
+                                    .chosen = CHOSEN,
+                                    .scale = 1.5f,
+                                    .kind = kind,
+                                    .normalise = normalise,
+                                    .element = DTP_ELEMENT_FP32};
+}
+
+/* Scores far enough apart that a finite difference changes no choice. */
+static void spread_scores(void)
+{
+    for (int t = 0; t < TOKENS; t++)
+        for (int e = 0; e < EXPERTS; e++)
+            scores[t * EXPERTS + e] = 0.3f * (float)((e * 3 + t * 2) % EXPERTS) + 0.01f * (float)t;
+}
+
+/* Three tokens, three experts, two each. Scores ln 1, ln 2, ln 5: affinities 1/8, 2/8, 5/8; equal scores go to lower
+ * numbers: 0 and 1. */
+static void test_choices(void **state)
+{
+    (void)state;
+    const float score[9] = {0, logf(2), logf(5), 1, 1, 1, 3, NAN, 2};
+    float weight[6];
+    int32_t all[DTP_ROUTES_INTS(6, 3)];
+    struct dtp_router_args a = {.scores = score,
+                                .weights = weight,
+                                .routes = all,
+                                .tokens = 3,
+                                .experts = 3,
+                                .chosen = 2,
+                                .scale = 4,
+                                .element = DTP_ELEMENT_FP32};
+    struct dtp_routes r = dtp_routes_at(all, 6);
+    assert_int_equal(dtp_reference_router(NULL, &a, NULL), 0);
+    const int32_t expert[6] = {2, 1, 0, 1, 0, 2}, starts[4] = {0, 2, 4, 6};
+    const int32_t order[6] = {2, 4, 1, 3, 0, 5}, place[6] = {4, 2, 0, 3, 1, 5};
+    assert_memory_equal(r.expert, expert, sizeof expert);
+    assert_memory_equal(r.starts, starts, sizeof starts);
+    assert_memory_equal(r.order, order, sizeof order);
+    assert_memory_equal(r.place, place, sizeof place);
+    assert_close(weight[0], 4 * 5 / 8.0, 1e-6);
+    assert_close(weight[1], 4 * 2 / 8.0, 1e-6);
+    a.normalise = true;
+    assert_int_equal(dtp_reference_router(NULL, &a, NULL), 0);
+    assert_close(weight[0], 4 * 5 / 7.0, 1e-6);
+    assert_close(weight[1], 4 * 2 / 7.0, 1e-6);
+    a.kind = DTP_ROUTER_KIND_SIGMOID, a.normalise = false; /* of ln 5: 5 / 6 */
+    assert_int_equal(dtp_reference_router(NULL, &a, NULL), 0);
+    assert_close(weight[0], 4 * 5 / 6.0, 1e-6);
+}
+
+static int run_router(void *context)
+{
+    return dtp_reference_router(NULL, context, NULL);
+}
+
+static void test_router_gradient(void **state)
+{
+    (void)state;
+    float cotangent[ROWS], gradient[TOKENS * EXPERTS];
+    fill(cotangent, ROWS, 1);
+    for (int k = 0; k < 4; k++) {
+        struct dtp_router_args a = router_of(k & 1 ? DTP_ROUTER_KIND_SIGMOID : DTP_ROUTER_KIND_SOFTMAX, k & 2);
+        spread_scores();
+        assert_int_equal(run_router(&a), 0);
+        struct dtp_router_backward_args back = {.scores = scores,
+                                                .gradient = cotangent,
+                                                .routes = routes,
+                                                .score_gradient = gradient,
+                                                .tokens = TOKENS,
+                                                .experts = EXPERTS,
+                                                .chosen = CHOSEN,
+                                                .scale = a.scale,
+                                                .kind = a.kind,
+                                                .normalise = a.normalise,
+                                                .element = DTP_ELEMENT_FP32};
+        assert_int_equal(dtp_reference_router_backward(NULL, &back, NULL), 0);
+        check_slopes(&(struct slope){run_router, &a, weights, cotangent, ROWS}, scores, gradient, TOKENS * EXPERTS);
+    }
+}
+
+static void route(void)
+{
+    struct dtp_router_args a = router_of(DTP_ROUTER_KIND_SOFTMAX, false);
+    spread_scores();
+    assert_int_equal(run_router(&a), 0);
+}
+
+/* Rows to experts and back: each token's is there k times. */
+static void test_rows(void **state)
+{
+    (void)state;
+    float x[TOKENS * WIDTH], rows[ROWS * WIDTH], sum[TOKENS * WIDTH], score[TOKENS];
+    route();
+    fill(x, TOKENS * WIDTH, 2);
+    fill(score, TOKENS, 3);
+    struct dtp_permute_args to = {x, routes, rows, TOKENS, WIDTH, CHOSEN, DTP_ELEMENT_FP32};
+    struct dtp_unpermute_args from = {.rows = rows,
+                                      .addend = x,
+                                      .shared = x,
+                                      .shared_score = score,
+                                      .routes = routes,
+                                      .result = sum,
+                                      .tokens = TOKENS,
+                                      .width = WIDTH,
+                                      .chosen = CHOSEN,
+                                      .element = DTP_ELEMENT_FP32};
+    assert_int_equal(dtp_reference_permute(NULL, &to, NULL), 0);
+    assert_int_equal(dtp_reference_unpermute(NULL, &from, NULL), 0);
+    for (int i = 0; i < TOKENS * WIDTH; i++)
+        assert_close(sum[i], (CHOSEN + 1 + 1 / (1 + exp(-(double)score[i / WIDTH]))) * (double)x[i], 1e-6);
+}
+
+static int run_unpermute(void *context)
+{
+    return dtp_reference_unpermute(NULL, context, NULL);
+}
+
+static void test_shared_gate_gradient(void **state)
+{
+    (void)state;
+    float rows[ROWS * WIDTH], shared[TOKENS * WIDTH], score[TOKENS], sum[TOKENS * WIDTH], cotangent[TOKENS * WIDTH];
+    float of_shared[TOKENS * WIDTH], of_score[TOKENS];
+    route();
+    fill(rows, ROWS * WIDTH, 4), fill(shared, TOKENS * WIDTH, 5), fill(score, TOKENS, 6);
+    fill(cotangent, TOKENS * WIDTH, 7);
+    struct dtp_unpermute_args a = {.rows = rows,
+                                   .shared = shared,
+                                   .shared_score = score,
+                                   .routes = routes,
+                                   .result = sum,
+                                   .tokens = TOKENS,
+                                   .width = WIDTH,
+                                   .chosen = CHOSEN,
+                                   .element = DTP_ELEMENT_FP32};
+    struct dtp_shared_gate_backward_args back = {cotangent, shared, score, of_shared,
+                                                 of_score,  TOKENS, WIDTH, DTP_ELEMENT_FP32};
+    struct slope slope = {run_unpermute, &a, sum, cotangent, TOKENS * WIDTH};
+    assert_int_equal(dtp_reference_shared_gate_backward(NULL, &back, NULL), 0);
+    check_slopes(&slope, shared, of_shared, TOKENS * WIDTH);
+    check_slopes(&slope, score, of_score, TOKENS);
+}
+
+static int run_activation(void *context)
+{
+    return dtp_reference_expert_activation(NULL, context, NULL);
+}
+
+static void test_activation_gradient(void **state)
+{
+    (void)state;
+    float up[2 * ROWS * WIDTH], result[ROWS * WIDTH], cotangent[ROWS * WIDTH], of_up[2 * ROWS * WIDTH], of_weight[ROWS];
+    route();
+    fill(up, 2 * ROWS * WIDTH, 8), fill(cotangent, ROWS * WIDTH, 9), fill(weights, ROWS, 10);
+    for (int k = 0; k < 2; k++) {
+        enum dtp_activation_kind kind = k ? DTP_ACTIVATION_GEGLU : DTP_ACTIVATION_SWIGLU;
+        struct dtp_expert_activation_args a = {up,    weights, routes, result,          TOKENS,
+                                               WIDTH, CHOSEN,  kind,   DTP_ELEMENT_FP32};
+        struct dtp_expert_activation_backward_args back = {
+            cotangent, up, weights, routes, of_up, of_weight, TOKENS, WIDTH, CHOSEN, kind, DTP_ELEMENT_FP32};
+        struct slope slope = {run_activation, &a, result, cotangent, ROWS * WIDTH};
+        assert_int_equal(dtp_reference_expert_activation_backward(NULL, &back, NULL), 0);
+        check_slopes(&slope, up, of_up, 2 * ROWS * WIDTH);
+        check_slopes(&slope, weights, of_weight, ROWS);
+    }
+}
+
+/* An expert's rows by its own matrix, of the first expert by hand; without rows a gradient is zeros, or what was there.
+ */
+static void test_products(void **state)
+{
+    (void)state;
+    enum { OUT = 3, IN = 4 };
+    float x[ROWS * IN], w[EXPERTS * OUT * IN], y[ROWS * OUT], dx[ROWS * IN], dw[EXPERTS * OUT * IN];
+    struct dtp_routes r = dtp_routes_at(routes, ROWS);
+    route();
+    r.starts[1] = r.starts[2]; /* the second expert has none: its rows are the first one's */
+    fill(x, ROWS * IN, 11), fill(w, EXPERTS * OUT * IN, 12), fill(y, ROWS * OUT, 13);
+    memset(dw, 0x7f, sizeof dw);
+    struct dtp_grouped_matmul_args back = {.a = y,
+                                           .b = x,
+                                           .routes = routes,
+                                           .result = dw,
+                                           .rows = ROWS,
+                                           .out = OUT,
+                                           .in = IN,
+                                           .experts = EXPERTS,
+                                           .product = DTP_GROUPED_WEIGHT_GRADIENT};
+    assert_int_equal(dtp_reference_grouped_matmul(NULL, &back, NULL), 0);
+    for (int i = 0; i < OUT * IN; i++) {
+        double sum = 0;
+        for (int32_t row = 0; row < r.starts[1]; row++)
+            sum += (double)y[row * OUT + i / IN] * (double)x[row * IN + i % IN];
+        assert_close(dw[i], sum, 1e-6);
+        assert_true(dw[OUT * IN + i] == 0);
+    }
+    const float once = dw[0];
+    back.accumulate = true;
+    assert_int_equal(dtp_reference_grouped_matmul(NULL, &back, NULL), 0);
+    assert_close(dw[0], 2 * (double)once, 1e-6);
+    assert_true(dw[OUT * IN] == 0);
+    struct dtp_grouped_matmul_args input = back;
+    input.a = y, input.b = w, input.result = dx, input.product = DTP_GROUPED_INPUT_GRADIENT, input.accumulate = false;
+    assert_int_equal(dtp_reference_grouped_matmul(NULL, &input, NULL), 0);
+    struct dtp_grouped_matmul_args forward = input;
+    forward.a = x, forward.result = y, forward.product = DTP_GROUPED_FORWARD;
+    float before[ROWS * OUT];
+    memcpy(before, y, sizeof y);
+    assert_int_equal(dtp_reference_grouped_matmul(NULL, &forward, NULL), 0);
+    double through = 0, back_through = 0; /* y . (x W^T) = x . (y W) */
+    for (int i = 0; i < ROWS * OUT; i++)
+        through += (double)before[i] * (double)y[i];
+    for (int i = 0; i < ROWS * IN; i++)
+        back_through += (double)x[i] * (double)dx[i];
+    assert_close(through, back_through, 1e-5);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_choices),
+                                       cmocka_unit_test(test_router_gradient),
+                                       cmocka_unit_test(test_rows),
+                                       cmocka_unit_test(test_shared_gate_gradient),
+                                       cmocka_unit_test(test_activation_gradient),
+                                       cmocka_unit_test(test_products)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
