@@ -158,11 +158,16 @@ static void rebuild_buckets(struct replay *r)
     r->buckets_rebuilt = true;
 }
 
-/* When the host comes to an operation. Where all kernels go through one queue the device takes them in order, and the
- * host, which waits for nothing else in a micro-step, is ahead by as many as the queue holds. */
+/* When the host comes to an operation. What a CUDA graph replays has its memory since it was captured, where a block
+ * that another stream reads is free again for what the graph puts behind that (graph_capture_record_stream_reuse, as
+ * recipes of Megatron-Bridge set it): as if it were taken when the operation starts. Where all kernels go through one
+ * queue the device takes them in order, and the host, which waits for nothing else in a micro-step, is ahead by as many
+ * as the queue holds. */
 static double host_s(struct replay *r, size_t index)
 {
     const struct dtp_op *ops = dtp_program_ops(r->program);
+    if (ops[index].demand->issue == DTP_ISSUE_REPLAYED)
+        return r->step_start_s + r->timeline->span[index].start_s;
     if (!dtp_program_execution(r->program)->one_queue)
         return r->step_start_s + r->timeline->issue_s[index];
     for (r->queued += ops[index].demand->kernels; r->queued > dtp_calibration.launch_queue && r->taken < index;

@@ -117,7 +117,7 @@ void dtp_adapted_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan 
     }
 }
 
-double dtp_adapted_ends_bytes(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+double dtp_adapted_ends(const struct dtp_plan *plan, const struct dtp_transformer *transformer)
 {
     struct dtp_plan ends;
     if (!dtp_plan_mixes_ends(plan))

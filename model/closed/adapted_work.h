@@ -29,6 +29,6 @@ double dtp_adapted_unneeded_flops(const struct dtp_transformer *transformer, con
                                   const struct dtp_adapted_work *work);
 
 /* What the update of trained ends moves beyond so many elements of adapters, in their own dtype (dtp_plan_of_ends). */
-double dtp_adapted_ends_bytes(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
+double dtp_adapted_ends(const struct dtp_plan *plan, const struct dtp_transformer *transformer);
 
 #endif

@@ -364,8 +364,7 @@ static double device_optimizer_s(const struct dtp_timing *c)
     const struct dtp_closed_form_hooks *hooks = c->plan->runtime->closed;
     double apart = (double)dtp_optimizer_matrix_elements(c->transformer, c->plan);
     double bytes = (dtp_timing_optimizer_shard(c) - apart) * dtp_optimizer_bytes_per_parameter(c->plan);
-    bytes += dtp_adapted_ends_bytes(c->transformer, c->plan);
-    bytes += apart * dtp_optimizer_matrix_bytes_per_parameter(c->plan);
+    bytes += apart * dtp_optimizer_matrix_bytes_per_parameter(c->plan) + dtp_adapted_ends(c->plan, c->transformer);
     return bytes / c->streaming_bytes_per_s + (hooks->beside_update_s ? hooks->beside_update_s(c) : 0);
 }
 

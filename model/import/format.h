@@ -108,6 +108,7 @@ struct dtp_adapter_defaults {
     const char *rank, *alpha, *dropout;
     bool nested; /* scales of 4 bits are packed */
     bool linear; /* the format has fact lora_linear */
+    bool alone;  /* the format is of adapters alone, and says nothing of how what is frozen is kept */
 };
 enum dtp_status dtp_make_adapters(struct dtp_reading *reading, const struct dtp_adapter_defaults *defaults);
 /* Whether the file has adapters. */

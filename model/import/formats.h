@@ -14,7 +14,8 @@
     X(megatron)                                                                                                        \
     X(torchtune)                                                                                                       \
     X(axolotl)                                                                                                         \
-    X(foundry)
+    X(foundry)                                                                                                         \
+    X(peft)
 
 #define DTP_FORMAT_DECLARE(name) extern const struct dtp_format dtp_format_##name;
 DTP_FORMAT_TABLE(DTP_FORMAT_DECLARE)

@@ -34,6 +34,8 @@ static enum dtp_status make_base(struct dtp_reading *r, const struct dtp_adapter
 
 enum dtp_status dtp_make_adapters(struct dtp_reading *r, const struct dtp_adapter_defaults *defaults)
 {
+    if (!dtp_adapter_fact(r) && defaults->alone)
+        return DTP_OK;
     if (!dtp_adapter_fact(r)) {
         const char *bits = is(r, "in_4bit", "true") ? "in_4bit" : is(r, "in_8bit", "true") ? "in_8bit" : NULL;
         return bits ? dtp_refuse_fact(r, bits, "is a frozen base without adapters, which nothing trains") : DTP_OK;
@@ -50,5 +52,5 @@ enum dtp_status dtp_make_adapters(struct dtp_reading *r, const struct dtp_adapte
     worst = dtp_worse(worst, make(r, "lora_alpha", "lora_alpha", defaults->alpha));
     worst = dtp_worse(worst, make(r, "lora_dropout", "lora_dropout", defaults->dropout));
     worst = dtp_worse(worst, dtp_make_key(r, "lora_dtype", "fp32", NULL)); /* autocast_adapter_dtype */
-    return dtp_worse(worst, make_base(r, defaults));
+    return defaults->alone ? worst : dtp_worse(worst, make_base(r, defaults));
 }

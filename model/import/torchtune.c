@@ -1,6 +1,7 @@
 /* torchtune: what several of its settings say together. */
 #include "import/formats.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const struct dtp_row rows[] = {
@@ -36,17 +37,78 @@ static bool is(const char *text, const char *word)
     return text && strcmp(text, word) == 0;
 }
 
+/* What a builder of adapters is called before the model's name (models/llama3_1/_model_builders.py): qlora_ is lora_
+ * with quantize_base. */
+static const char *without_adapters(const char *name, char *room, size_t bytes)
+{
+    static const char *const prefixes[] = {"qlora_", "lora_"};
+    const char *last = strrchr(name, '.') ? strrchr(name, '.') + 1 : name;
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
+        if (strncmp(last, prefixes[i], strlen(prefixes[i])) == 0) {
+            snprintf(room, bytes, "%.*s%s", (int)(last - name), name, last + strlen(prefixes[i]));
+            return room;
+        }
+    return name;
+}
+
+static bool has_adapters(const struct dtp_reading *r)
+{
+    const char *name = dtp_fact(r, "component");
+    return name && strstr(name, "lora_");
+}
+
 static enum dtp_status read_model(struct dtp_reading *r)
 {
     const char *name = dtp_fact(r, "component");
+    char room[256];
     if (!name || dtp_is_typed(r, "model"))
         return name ? dtp_make_key(r, "model", name, "component") : DTP_OK;
-    if (strstr(name, "lora"))
-        return dtp_refuse_fact(r, "component", "adapters are not read from torchtune's files");
+    const char *plain = without_adapters(name, room, sizeof room);
     for (size_t i = 0; i < sizeof builders / sizeof *builders; i++)
-        if (strcmp(builders[i].name, name) == 0)
+        if (strcmp(builders[i].name, plain) == 0)
             return dtp_make_key(r, "model", builders[i].model, "component");
     return dtp_refuse_fact(r, "component", "is no model that dtplan knows by that name; give --model config.json");
+}
+
+/* "q_proj,output_proj" and the MLP's switch as lora_targets has them. */
+static enum dtp_status make_targets(struct dtp_reading *r)
+{
+    static const char *const words[][2] = {{"q_proj", "q"}, {"k_proj", "k"}, {"v_proj", "v"}, {"output_proj", "o"}};
+    const char *rest = dtp_fact(r, "lora_attention");
+    char targets[64] = "";
+    while (rest && *rest) {
+        size_t length = strcspn(rest, ","), i = 0;
+        while (i < 4 && (strlen(words[i][0]) != length || strncmp(rest, words[i][0], length) != 0))
+            i++;
+        if (i == 4)
+            return dtp_refuse_fact(r, "lora_attention",
+                                   "names a module that is none of q_proj, k_proj, v_proj, output_proj");
+        if (!strstr(targets, words[i][1])) /* a list may say one twice */
+            snprintf(targets + strlen(targets), sizeof targets - strlen(targets), "%s%s", *targets ? "+" : "",
+                     words[i][1]);
+        rest += length + (rest[length] == ',');
+    }
+    if (is(dtp_fact(r, "lora_mlp"), "true"))
+        snprintf(targets + strlen(targets), sizeof targets - strlen(targets), "%sgate+up+down", *targets ? "+" : "");
+    return *targets
+               ? dtp_make_key(r, "lora_targets", targets, dtp_fact(r, "lora_attention") ? "lora_attention" : "lora_mlp")
+               : dtp_refuse_fact(r, "component", "has no module with an adapter; write model.lora_attn_modules");
+}
+
+/* Rank 8, alpha 16 and no dropout where a file is silent (lora_llama3_1_8b and its like). Adapters are in the model's
+ * dtype; NF4's scales are packed (torchao's to_nf4). */
+static enum dtp_status read_adapters(struct dtp_reading *r)
+{
+    static const char *const keys[][3] = {
+        {"lora", "lora_r", "8"}, {"lora_alpha", "lora_alpha", "16"}, {"lora_dropout", "lora_dropout", NULL}};
+    enum dtp_status worst = make_targets(r);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const char *said = dtp_fact(r, keys[i][1]), *value = said ? said : keys[i][2];
+        if (value)
+            worst = dtp_worse(worst, dtp_make_key(r, keys[i][0], value, said ? keys[i][1] : NULL));
+    }
+    bool packed = strstr(dtp_fact(r, "component"), "qlora_") || is(dtp_fact(r, "quantized"), "true");
+    return packed ? dtp_worse(worst, dtp_make_key(r, "base", "nf4", "component")) : worst;
 }
 
 /* FSDP2 of a model that is stored in `dtype`, as are its gradients and its optimizer's state (shard_model). */
@@ -55,6 +117,8 @@ static enum dtp_status read_settings(struct dtp_reading *r)
     const char *dtype = dtp_fact(r, "dtype"), *optimizer = dtp_fact(r, "optimizer"), *reshard = dtp_fact(r, "reshard");
     enum dtp_status worst = dtp_make_key(r, "runtime", "torch", NULL);
     worst = dtp_worse(worst, read_model(r));
+    if (has_adapters(r))
+        worst = dtp_worse(worst, read_adapters(r));
     worst = dtp_worse(worst, dtp_make_key(r, "strategy", reshard ? reshard : "full_shard", reshard ? "reshard" : NULL));
     worst = dtp_worse(worst, dtp_make_key(r, "precision", dtype ? dtype : "bf16-pure", "dtype"));
     if (!is(dtype, "fp32"))

@@ -36,8 +36,7 @@ struct dtp_lower_module {
     bool trained[DTP_MAX_PARTS]; /* it has a gradient and optimizer state */
     uint64_t bytes[DTP_MAX_PARTS], shard_bytes[DTP_MAX_PARTS], wire_bytes[DTP_MAX_PARTS]; /* at rest: whole, a rank's;
                                                                                             of that, in a gather */
-    uint64_t all_bytes, all_shard_bytes;
-    uint64_t trained_elements, trained_shard;
+    uint64_t all_bytes, all_shard_bytes, trained_elements, trained_shard;
     int adapter[DTP_LAYER_MATRICES]; /* the part with a matrix's adapter, A and B as one; 0: it has none */
 };
 enum { DTP_ROOT_EMBEDDING, DTP_ROOT_POSITION, DTP_ROOT_VECTORS, DTP_ROOT_HEAD, DTP_ROOT_PARTS };
@@ -161,8 +160,8 @@ struct dtp_lowering {
     struct dtp_program *program;
     struct dtp_faults *faults;
 
-    struct dtp_element_bytes bytes, ends_bytes; /* ends: of embedding and head (dtp_plan_of_ends) */
-    struct dtp_plan ends;
+    struct dtp_element_bytes bytes, ends_bytes;
+    struct dtp_plan ends; /* of embedding and head (dtp_plan_of_ends) */
     uint64_t tokens, compute, residual, d_q, d_kv, d_v;
     uint64_t between; /* elements of a token between the matmuls: hidden, or a rank's part under sequence parallelism */
     uint64_t scores_bytes; /* of math attention: one tensor [heads, s] for every token; 0 otherwise */

@@ -28,7 +28,7 @@ void dtp_plan_check(struct dtp_resolver *resolver);
 /* Ranges that rules of several folders hold keys to: 1 to `maximum`. */
 void dtp_plan_check_range(struct dtp_resolver *resolver, const char *key, uint64_t value, uint64_t maximum);
 
-/* What Transformers' layers under its Trainer are not modelled with (runtime/torch/peft.c). */
+/* What Transformers' layers under its Trainer are not modelled with (transformers_layers.c). */
 void dtp_plan_check_transformers(struct dtp_resolver *resolver);
 
 #endif

@@ -42,24 +42,6 @@ bool dtp_plan_casts_weights(const struct dtp_plan *plan)
     return dtp_plan_autocast(plan) && !(plan->precision.fp8_recipe && dtp_plan_fp8_library(plan) == DTP_FP8_TORCHAO);
 }
 
-const struct dtp_runtime *dtp_plan_layers(const struct dtp_plan *plan)
-{
-    const struct dtp_runtime *layers = plan->runtime->transformers;
-    return plan->deepspeed.transformers_layers && layers ? layers : plan->runtime;
-}
-
-/* torch.autocast casts what cross entropy reads (autocast_mode.h, fp32 list); DeepSpeed's engine casts the model. */
-uint64_t dtp_plan_shifted_loss_bytes(const struct dtp_plan *plan)
-{
-    bool autocast = dtp_plan_layers(plan) == plan->runtime;
-    return plan->narrow_logits && !autocast ? dtp_plan_compute_bytes(plan) : 4;
-}
-
-uint64_t dtp_plan_shifted_copy_bytes(const struct dtp_plan *plan)
-{
-    return plan->narrow_logits ? dtp_plan_compute_bytes(plan) : 4;
-}
-
 bool dtp_plan_shifts_logits(const struct dtp_plan *plan)
 {
     return dtp_plan_layers(plan)->shifts_logits && plan->loss != DTP_LOSS_CHUNKED && !plan->compile;

@@ -78,9 +78,9 @@ struct dtp_runtime {
     bool weighs_rows; /* their weights multiply rows within the activation, and rows are moved by one kernel each way */
     bool latent_attention, attention_sinks, clamped_swiglu;
     bool sinks_in_kernel; /* its attention kernel adds sinks to the sum of exponentials, and returns their gradient */
-    bool copies_values; /* values of latent attention become a tensor of their own, and what was projected goes */
-    bool whole_stream;  /* each has all of the residual stream: no sequence parallelism */
-    bool whole_vocab;   /* and all of embedding, head and loss, where the model does not divide itself */
+    bool copies_values;   /* values of latent attention become a tensor of their own, and what was projected goes */
+    bool whole_stream;    /* each has all of the residual stream: no sequence parallelism */
+    bool whole_vocab;     /* and all of embedding, head and loss, where the model does not divide itself */
     bool gathers_again; /* what a matmul reads is not kept as it was gathered, but as the rank's rows, and gathered for
                            the weight gradient once more */
     bool sums_beside;   /* input gradients are summed over ranks beside the weight gradient's matmul */
@@ -108,10 +108,9 @@ struct dtp_runtime {
     bool chains_norms;         /* RMSNorm is written in operators on an fp32 copy (norm_chain.h) */
     bool shifts_logits;        /* an eager loss is of an fp32 copy of the logits and of a copy of that without the last
                                   token, while the model holds the 16-bit ones (dtp_plan_shifts_logits) */
-    const struct dtp_runtime *transformers; /* whose layers it trains where transformers_layers asks for that */
-    bool holds_replayed;   /* a replay makes all of a block, whose result stands until its backward is through
-                              (reentrant torch.utils.checkpoint) */
-    bool fused_norms;      /* a norm's backward is one kernel, eager as the rest may be */
+    bool holds_replayed;       /* a replay makes all of a block, whose result stands until its backward is through
+                                  (reentrant torch.utils.checkpoint) */
+    bool fused_norms;          /* a norm's backward is one kernel, eager as the rest may be */
     bool softmax_in_place; /* an eager loss turns fp32 logits into probabilities, and these into the gradient, in one
                               tensor (sharded cross entropy) */
     bool repacks_heads;    /* k and v are put side by side anew for the flash kernel: with fewer of them than of q the

@@ -29,12 +29,12 @@ double dtp_backtest_predicted_memory(const struct dtp_prediction *prediction, en
 
 /* From configuration to forecast. The only way into the predictor, and no measured value fits through it. */
 static enum dtp_status forecast_of(const struct dtp_run *run, const struct dtp_predictor *predictor,
-                                   const struct dtp_catalog *catalog, struct dtp_backtest_forecast *out,
+                                   const struct dtp_catalog *catalog, struct dtp_backtest_forecast *out, bool *unstated,
                                    struct dtp_faults *faults)
 {
     struct dtp_job job;
     struct dtp_run read = *run;
-    read.machine = predictor->machine;
+    read.machine = predictor->machine, read.unstated = unstated;
     enum dtp_status status = dtp_run_job(&read, catalog, &job, faults);
     if (status)
         return status;
@@ -134,7 +134,7 @@ static void score_row(struct dtp_backtest_row *row, const struct place *place, c
     row->table = place->table;
     forget_errors(row);
     if (dtp_run_read(place->table, place->row, place->columns, &row->run, &faults) == DTP_OK)
-        row->predicted = forecast_of(&row->run, predictor, catalog, &row->forecast, &faults) == DTP_OK;
+        row->predicted = forecast_of(&row->run, predictor, catalog, &row->forecast, &row->unstated, &faults) == DTP_OK;
     if (dtp_run_read_measured(place->table, place->row, place->columns, &row->measured, &faults) == DTP_OK &&
         row->predicted)
         compare(row, &faults);
@@ -298,6 +298,7 @@ static enum dtp_status count_rows(struct dtp_backtest *backtest, struct dtp_faul
     for (size_t i = 0; i < backtest->row_count; i++) {
         const struct dtp_backtest_row *row = &backtest->rows[i];
         *(row->verdict == DTP_BACKTEST_OK ? &backtest->scored : &backtest->refused) += 1;
+        backtest->unstated += row->verdict == DTP_BACKTEST_REFUSED && row->unstated;
         if (row->verdict != DTP_BACKTEST_OK)
             continue;
         backtest->fit_count[row->measured.end][row->forecast.prediction.memory.verdict]++;

@@ -60,6 +60,7 @@ struct dtp_backtest_row {
     double unseen_baseline_error_pct;              /* by the MFU of other sources' rows; NaN = no other has any */
     double memory_error_pct[DTP_RUN_MEMORY_COUNT]; /* NaN = none */
     enum dtp_backtest_verdict verdict;
+    bool unstated;          /* refused, and it does not state all that a job needs */
     char reason[512];       /* of a refusal; several are joined by "; " */
     char first_reason[200]; /* the first of them: what refusals are counted by */
 };
@@ -95,6 +96,8 @@ struct dtp_backtest_refusal {
     char reason[200];
     const char *same; /* what all its rows say to the letter, borrowed from one; or NULL */
     size_t rows;
+    char ids[400];      /* of its rows: "mm-003, mm-011 to mm-013"; cut off with "..." */
+    size_t first, last; /* rows of the run of neighbours that `ids` ends with */
 };
 
 struct dtp_backtest {
@@ -105,6 +108,7 @@ struct dtp_backtest {
     size_t table_count;
     struct dtp_backtest_row *rows; /* in the order of the tables */
     size_t row_count, scored, refused;
+    size_t unstated; /* of the refused: rows that do not state all that a job needs, and so are not complete */
     struct dtp_error_statistics throughput, baseline, unseen_baseline, memory[DTP_RUN_MEMORY_COUNT];
     double macro_median_abs_pct, baseline_macro_median_abs_pct; /* NaN when nothing was scored */
     /* Of the scored rows, by how they ended and enum dtp_verdict: oom of one that ran is a false alarm, fits or tight

@@ -1,5 +1,6 @@
 #include "runs/backtest_statistics.h"
 
+#include "base/append.h"
 #include "base/quantile.h"
 
 #include <ctype.h>
@@ -239,6 +240,23 @@ static void fold_reason(const char *reason, char *out, size_t bytes)
     out[used] = '\0';
 }
 
+/* Neighbours of the table that are refused alike are named by the first and the last of them. */
+static void name_row(const struct dtp_backtest *backtest, struct dtp_backtest_refusal *refusal, size_t row)
+{
+    const char *id = backtest->rows[row].run.id;
+    if (refusal->rows && refusal->last + 1 == row) {
+        char *to = strrchr(refusal->ids, ' ');
+        if (refusal->first < refusal->last && to) /* the end of that run, named anew */
+            to[1] = '\0', dtp_append(refusal->ids, sizeof refusal->ids, "%s", id);
+        else
+            dtp_append(refusal->ids, sizeof refusal->ids, " to %s", id);
+    } else {
+        dtp_append_part(refusal->ids, sizeof refusal->ids, ", ", "%s", id);
+        refusal->first = row;
+    }
+    refusal->last = row;
+}
+
 static bool count_refusals(struct dtp_backtest *backtest)
 {
     struct dtp_name_index *index = dtp_name_index_create(backtest->row_count);
@@ -257,6 +275,7 @@ static bool count_refusals(struct dtp_backtest *backtest)
         }
         struct dtp_backtest_refusal *refusal = &backtest->refusals[number];
         refusal->same = refusal->same && strcmp(refusal->same, row->first_reason) == 0 ? refusal->same : NULL;
+        name_row(backtest, refusal, i);
         refusal->rows++;
     }
     dtp_name_index_destroy(index); /* which borrows their texts until here */

@@ -132,7 +132,8 @@ static const struct dtp_run_framework frameworks[] = {
     {.word = "InternEvo", MEGATRON_RULES, .attention = "flash2"},
     {.word = "DeepSpeed", DEEPSPEED_RULES},
     /* lora_dropout: scripts/benchmarks/scenarios.yaml; finetune.py, LoraArguments; of LoraConfig by itself 0 */
-    {.word = "fms-acceleration", PEFT_RULES, .lora_dropout = 0.1},
+    /* packed: scripts/benchmarks/benchmark.py, max_seq_len_matrix */
+    {.word = "fms-acceleration", PEFT_RULES, .lora_dropout = 0.1, .packed = 4096},
     {.word = "finetune.py", .note = "GPTQ", .runtime = "deepspeed", QWEN_RULES, .gptq_operators = true},
     {.word = "finetune.py", .runtime = "peft", QWEN_RULES},
     {.word = "Trainer", PEFT_RULES},

@@ -23,6 +23,7 @@ struct dtp_run_framework {
     const char *optimizer, *loss;
     const char *attention; /* its fused kernel; unfused where flash_attention is 0 */
     const char *dtype;     /* where the row states none; NULL = bf16 */
+    uint64_t packed;       /* tokens of packed sequences where a row states none; 0: unknown */
     double lora_dropout;   /* of what adapters read */
     double dropout;        /* of Megatron's layers */
     const char *reduce;    /* dtype of gradients on the wire under bf16 compute; NULL = the precision recipe's */

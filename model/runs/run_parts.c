@@ -11,14 +11,21 @@
 
 /* ---- experts --------------------------------------------------------------------------------------------------- */
 
-/* What notes of some rows say of experts that is not modelled. */
+/* What notes of some rows say of experts that is not modelled. A rank's capacity is the size of Megatron-Core's buffers
+ * for rows whose number stays on the device (moe_expert_rank_capacity_factor); it drops none of balanced ones. */
 static void refuse_ways(struct writer *w)
 {
-    static const char *const words[] = {"capacity factor", "ScatterMoE", "scattermoe", "real dropless",
-                                        "Megatron-FSDP"};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (strstr(w->run->notes, words[i]))
+    static const char *const words[] = {"capacity factor", "ScatterMoE", "scattermoe", "Megatron-FSDP"};
+    static const char of_rank[] = "rank ";
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        const char *note = strstr(w->run->notes, words[i]);
+        bool rank = note && note - w->run->notes >= (ptrdiff_t)strlen(of_rank) &&
+                    memcmp(note - strlen(of_rank), of_rank, strlen(of_rank)) == 0;
+        if (note && !rank)
             REFUSE(w, "experts with '%s', as notes say, are not modelled", words[i]);
+    }
+    if (strstr(w->run->notes, "real dropless"))
+        UNSTATED(w, "how many tokens the fullest rank receives under real routing, as notes have it, is not stated");
 }
 
 /* Exchanges that run beside another micro-batch. */
@@ -89,6 +96,8 @@ static uint32_t noted_graphs(const struct dtp_run *run)
             note += length;
         }
     }
+    if (strstr(run->notes, "full-iteration graph"))
+        set |= 1u << DTP_GRAPH_FULL_ITERATION;
     return set >> DTP_GRAPH_FULL_ITERATION & 1 ? 1u << DTP_GRAPH_FULL_ITERATION : set;
 }
 
@@ -113,8 +122,8 @@ static void write_experts(struct writer *w)
 {
     const struct dtp_run *run = w->run;
     if (run->experts && (!run->top_k || !run->expert_ffn))
-        REFUSE(w, "n_experts %" PRIu64 " without top_k or moe_ffn_hidden: what a token passes is not stated",
-               run->experts);
+        UNSTATED(w, "n_experts %" PRIu64 " without top_k or moe_ffn_hidden: what a token passes is not stated",
+                 run->experts);
     if (run->etp > 1)
         REFUSE(w, "etp %" PRIu64 " (tensor parallel experts) is not modelled; 1 is", run->etp);
     if (run->experts) {
@@ -129,8 +138,8 @@ static void write_experts(struct writer *w)
         dtp_recompute_text(recomputed_parts(run), parts);
         set_text(w, "recompute_modules", parts);
     } else if (run->ep > 1 || run->etp > 1)
-        REFUSE(w, "ep %" PRIu64 " or etp %" PRIu64 " without n_experts: which layers have experts is not stated",
-               run->ep, run->etp);
+        UNSTATED(w, "ep %" PRIu64 " or etp %" PRIu64 " without n_experts: which layers have experts is not stated",
+                 run->ep, run->etp);
 }
 
 /* ---- attention ------------------------------------------------------------------------------------------------- */
@@ -175,24 +184,37 @@ static bool narrow_adapters(const struct dtp_run *run)
            strcmp(strategy, "zero2") == 0 || strcmp(strategy, "zero3") == 0;
 }
 
+void dtp_run_write_engine(struct writer *w)
+{
+    const struct dtp_run_framework *framework = w->framework;
+    set_switch(w, "transformers_layers", framework->single != NULL);
+    set_switch(w, "deepspeed_overlap", framework->deepspeed_overlap);
+    if (framework->reduce_bucket)
+        set_count(w, "reduce_bucket_size", framework->reduce_bucket);
+}
+
 /* A row that says how its frozen base is kept has adapters, whether it states their rank or not. */
 static void write_adapters(struct writer *w)
 {
     const struct dtp_run *run = w->run;
     const char *targets = noted_targets(run->notes), *base = run->quantised_base;
+    if (w->framework->narrow_logits)
+        set_switch(w, "narrow_logits", true);
     if (!run->lora_rank && !*base)
         return;
     if (!run->lora_rank) {
-        REFUSE(w, "lora_rank is not stated (quantised_base %.20s): how many weights are trained is unknown", base);
+        UNSTATED(w, "lora_rank is not stated (quantised_base %.20s): how many weights are trained is unknown", base);
         return;
     }
     if (!targets) {
-        REFUSE(w, "which linears have adapters (lora_rank %" PRIu64 ") is not stated in notes", run->lora_rank);
+        UNSTATED(w, "which linears have adapters (lora_rank %" PRIu64 ") is not stated in notes", run->lora_rank);
         return;
     }
     if (run->experts)
         REFUSE(w, "adapters (lora_rank %" PRIu64 ") of a mixture of experts are not modelled", run->lora_rank);
     set_count(w, "lora", run->lora_rank);
+    if (w->framework->gptq_operators)
+        set_switch(w, "gptq_operators", true);
     if (strstr(run->notes, "embedding and output layer trained"))
         set_switch(w, "train_ends", true);
     set_text(w, "lora_targets", targets);

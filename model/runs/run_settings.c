@@ -224,7 +224,7 @@ static void write_batch(struct writer *w)
     const struct dtp_run *run = w->run;
     const uint64_t most = UINT32_MAX; /* keeps the product below 2^64 */
     if (!run->micro_batch)
-        REFUSE(w, "micro_batch_per_gpu is empty");
+        UNSTATED(w, "micro_batch_per_gpu is empty");
     else if (run->micro_batch > most || run->gpus > most || run->accumulate > most)
         REFUSE(w, "micro_batch_per_gpu, gpus or grad_accum is beyond %" PRIu64, most);
     else if (run->gpus) {
@@ -315,7 +315,7 @@ static void write_parallelism(struct writer *w)
     if (run->pp > 1)
         write_pipeline(w);
     if (!run->gpus)
-        REFUSE(w, "gpus is empty");
+        UNSTATED(w, "gpus is empty");
     else if (!slices || run->gpus % slices)
         REFUSE(w, "tp x pp x cp is %" PRIu64 ", which does not divide gpus %" PRIu64, slices, run->gpus);
     else if (run->dp && run->dp != data_ranks)
@@ -349,7 +349,7 @@ static void write_strategy(struct writer *w)
     write_parallelism(w);
     set(w, "runtime", "%s", runtime_of(w));
     if (!*run->strategy_key)
-        REFUSE(w, "strategy_key is empty");
+        UNSTATED(w, "strategy_key is empty");
     else if (strcmp(run->strategy_key, "single") == 0) {
         if (run->gpus > slices_of(run))
             REFUSE(w, "strategy_key single contradicts gpus %" PRIu64 " of which tp x pp x cp are %" PRIu64, run->gpus,
@@ -361,12 +361,8 @@ static void write_strategy(struct writer *w)
         set_switch(w, "megatron_overlap", w->framework->overlaps && !run->experts); /* not modelled with experts */
     if (w->framework->megatron_layers)
         set_switch(w, "megatron_layers", true);
-    if (strcmp(runtime_of(w), "deepspeed") == 0) {
-        set_switch(w, "transformers_layers", w->framework->single != NULL);
-        set_switch(w, "deepspeed_overlap", w->framework->deepspeed_overlap);
-        if (w->framework->reduce_bucket)
-            set_count(w, "reduce_bucket_size", w->framework->reduce_bucket);
-    }
+    if (strcmp(runtime_of(w), "deepspeed") == 0)
+        dtp_run_write_engine(w);
     if (w->framework->bf16_optimizer && strcmp(run->param_dtype, "bf16") == 0)
         set_switch(w, "bf16_optimizer", true);
     if (run->shard_group)
@@ -507,10 +503,6 @@ static void write_kernels(struct writer *w)
     }
     if (framework->rope_fp32)
         set_switch(w, "rope_fp32", true);
-    if (framework->narrow_logits)
-        set_switch(w, "narrow_logits", true);
-    if (framework->gptq_operators && run->lora_rank)
-        set_switch(w, "gptq_operators", true);
     if (framework->lora_dropout > 0 && run->lora_rank)
         set(w, "lora_dropout", "%g", framework->lora_dropout);
     if (strstr(run->notes, "foak")) /* fms-acceleration's Triton kernels of norms and of cross entropy */
@@ -534,7 +526,7 @@ static enum dtp_status shape_of(struct dtp_run *run, const struct dtp_catalog *c
         return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                          "the preset %s has %.0f parameters, the params column says %.0f (2 %% allowed)", preset->name,
                          count, stated);
-    return run->sequence ? DTP_OK : dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "seq_len is empty");
+    return run->sequence ? DTP_OK : (dtp_run_lacks(run), dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "seq_len is empty"));
 }
 
 static enum dtp_status set_all(const struct dtp_run *row, const struct dtp_catalog *catalog,
@@ -547,13 +539,15 @@ static enum dtp_status set_all(const struct dtp_run *row, const struct dtp_catal
     w.framework = dtp_run_framework_of(run, faults);
     if (!w.framework)
         return DTP_BAD_INPUT;
+    if (!filled.sequence && strstr(filled.notes, "packed sequences"))
+        filled.sequence = w.framework->packed;
     /* The strategy first: what refuses most rows is then the first reason given. */
     write_strategy(&w);
     if (!dtp_run_write_parts(&w))
         return w.status; /* shapes and counts of what is not modelled would only be refused in other words */
     enum dtp_status shaped = shape_of(run, catalog, &shape, &named, faults);
     if (shaped == DTP_OK && strcasecmp(run->attention, "mla") == 0 && !shape.kv_latent)
-        REFUSE(&w, "latent attention (attention mla) of a model that is no preset: widths of latents are not stated");
+        UNSTATED(&w, "latent attention (attention mla) of a model that is no preset: widths of latents are not stated");
     if (shaped == DTP_OK)
         write_model(&w, &shape, named);
     write_cluster(&w, catalog);
@@ -563,33 +557,6 @@ static enum dtp_status set_all(const struct dtp_run *row, const struct dtp_catal
     write_offload(&w);
     write_kernels(&w);
     return w.status > shaped ? w.status : shaped;
-}
-
-/* A run that was published fitted its GPUs. So where the source leaves open how much was recomputed, a job whose
- * tensors alone (no context, no fragments) exceed the memory is not the job that ran: "selective" in blocks is then
- * every block, and not stated at all is refused. */
-static enum dtp_status settle_checkpointing(const struct dtp_run *run, const struct dtp_catalog *catalog,
-                                            struct dtp_scenario *scenario, struct dtp_job *job,
-                                            struct dtp_faults *faults)
-{
-    struct dtp_memory estimate;
-    const struct dtp_memory *memory = &estimate;
-    bool by_block = strcmp(run->checkpointing, "selective") == 0 && job->plan.checkpointing == DTP_CHECKPOINT_EVERY_N &&
-                    !strstr(run->notes, "selective(layer)");
-    if (*run->checkpointing && !by_block)
-        return DTP_OK;
-    enum dtp_status status = dtp_estimate_memory(&job->transformer, &job->cluster, &job->plan, &estimate, NULL, faults);
-    if (status != DTP_OK)
-        return status;
-    if (memory->allocated_peak_bytes <= memory->capacity_bytes)
-        return DTP_OK;
-    if (!by_block)
-        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
-                         "activation_checkpointing is empty, and without it the job takes %.0f of %.0f GiB",
-                         (double)memory->allocated_peak_bytes / 1073741824,
-                         (double)memory->capacity_bytes / 1073741824);
-    status = dtp_scenario_set(scenario, "checkpointing", "full", NULL, 0, faults);
-    return status ? status : dtp_scenario_resolve(scenario, catalog, job, faults);
 }
 
 enum dtp_status dtp_run_job(const struct dtp_run *run, const struct dtp_catalog *catalog, struct dtp_job *job,
@@ -602,7 +569,7 @@ enum dtp_status dtp_run_job(const struct dtp_run *run, const struct dtp_catalog 
     if (status == DTP_OK)
         status = dtp_scenario_resolve(scenario, catalog, job, faults);
     if (status == DTP_OK)
-        status = settle_checkpointing(run, catalog, scenario, job, faults);
+        status = dtp_run_settle_checkpointing(run, catalog, scenario, job, faults);
     dtp_scenario_destroy(scenario);
     return status;
 }

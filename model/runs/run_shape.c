@@ -284,7 +284,7 @@ static enum dtp_status check_dimensions(const struct dtp_run *run, const struct 
                   {"vocab", run->vocab},
                   {"seq_len", run->sequence}};
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (!needed[i].value && i < sizeof needed / sizeof *needed - 1)
+        if (!needed[i].value && (dtp_run_lacks(run), i < sizeof needed / sizeof *needed - 1))
             status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                                "%s is empty, and '%.40s' is no preset that states it (dtplan catalog models)",
                                needed[i].name, run->model_name);
@@ -293,8 +293,8 @@ static enum dtp_status check_dimensions(const struct dtp_run *run, const struct 
     bool grouped = !family || (family->style != GPT && family->style != MPT && family->style != OPT &&
                                family->style != BLOOM && family->style != NEOX);
     if (!run->kv_heads && !run->params && grouped)
-        status =
-            dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "n_kv_heads is empty, and no params column confirms a guess");
+        dtp_run_lacks(run), status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                                               "n_kv_heads is empty, and no params column confirms a guess");
     if (run->heads && run->hidden % run->heads && !head_dim_of_name(folded))
         status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "n_heads %" PRIu64 " do not divide hidden %" PRIu64,
                            run->heads, run->hidden);

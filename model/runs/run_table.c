@@ -242,7 +242,8 @@ enum dtp_status dtp_run_read_measured(const struct dtp_table *table, size_t row,
 {
     enum dtp_status status = DTP_OK;
     out->status = dtp_table_text(table, row, where->status);
-    out->end = end_of(out->status);
+    const char *notes = dtp_table_text(table, row, where->text[DTP_RUN_TEXT_notes]);
+    out->end = where->status < 0 && strstr(notes, "OUT OF MEMORY") ? DTP_RUN_OOM : end_of(out->status);
     read_positive(table, row, where->tokens_per_s_per_gpu, "tokens_per_s_per_gpu", &out->tokens_per_s_per_gpu, faults,
                   &status);
     read_positive(table, row, where->step_time, "step_time_s", &out->step_s, faults, &status);

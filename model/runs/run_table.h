@@ -87,9 +87,17 @@ struct dtp_run {
 #define DTP_RUN_PART_FIELD(field, column, words) uint64_t field;
     DTP_RUN_PART_TABLE(DTP_RUN_PART_FIELD)
 #undef DTP_RUN_PART_FIELD
+    bool *unstated;      /* set where a row is refused for what it does not state; NULL: nobody asks */
     const char *machine; /* no column: a measured machine file of the catalogue, for runs on its GPU; or NULL */
     double node_network_gbit_per_s; /* column inter_gbit_per_s_per_node; 0 = not stated */
 };
+
+/* It is refused for what it does not state: no complete row. */
+static inline void dtp_run_lacks(const struct dtp_run *run)
+{
+    if (run->unstated)
+        *run->unstated = true;
+}
 
 /* Whether each of its GPUs trains the whole model. */
 static inline bool dtp_run_is_data_parallel(const struct dtp_run *run)

@@ -48,6 +48,9 @@ static inline void set_switch(struct writer *w, const char *key, bool on)
 
 #define REFUSE(w, ...) ((w)->status = dtp_fault((w)->faults, DTP_BAD_INPUT, NULL, 0, __VA_ARGS__))
 
+/* Of a row that does not state what a job needs: no complete one. */
+#define UNSTATED(w, ...) (dtp_run_lacks((w)->run), REFUSE(w, __VA_ARGS__))
+
 /* A 0 | 1 column; `otherwise` where it is empty. */
 static inline bool flag(struct writer *w, const char *column, const char *text, bool otherwise)
 {
@@ -63,5 +66,11 @@ static inline bool flag(struct writer *w, const char *column, const char *text, 
 /* The precision of a row with fp8 matmuls: as its recipe, its notes or its framework say. */
 const char *dtp_run_fp8_precision(const struct writer *w);
 bool dtp_run_write_parts(struct writer *w);
+/* What a run under DeepSpeed's engine sets there. */
+void dtp_run_write_engine(struct writer *w);
+/* run_checkpointing.c: settles what `job`, made of `scenario`, recomputes. */
+enum dtp_status dtp_run_settle_checkpointing(const struct dtp_run *run, const struct dtp_catalog *catalog,
+                                             struct dtp_scenario *scenario, struct dtp_job *job,
+                                             struct dtp_faults *faults);
 
 #endif

@@ -136,8 +136,9 @@ static json_t *refusals_array(const struct dtp_backtest *backtest)
 {
     json_t *array = json_array();
     for (size_t i = 0; i < backtest->refusal_count; i++)
-        json_array_append_new(array, json_pack("{s:s, s:I}", "reason", backtest->refusals[i].reason, "rows",
-                                               (json_int_t)backtest->refusals[i].rows));
+        json_array_append_new(array,
+                              json_pack("{s:s, s:I, s:s}", "reason", backtest->refusals[i].reason, "rows",
+                                        (json_int_t)backtest->refusals[i].rows, "ids", backtest->refusals[i].ids));
     return array;
 }
 
@@ -161,6 +162,7 @@ enum dtp_status dtp_backtest_write_json(FILE *file, const struct dtp_backtest *b
     json_object_set_new(root, "rows", json_integer((json_int_t)backtest->row_count));
     json_object_set_new(root, "scored", json_integer((json_int_t)backtest->scored));
     json_object_set_new(root, "refused", json_integer((json_int_t)backtest->refused));
+    json_object_set_new(root, "unstated", json_integer((json_int_t)backtest->unstated));
     json_object_set_new(root, "throughput", throughput_object(backtest));
     json_object_set_new(root, "memory", memory_object(backtest->memory));
     json_object_set_new(root, "predicted_fit", fit_object(backtest->fit_count[DTP_RUN_RAN]));

@@ -230,11 +230,18 @@ static void print_refusals(const struct dtp_backtest *backtest, const struct dtp
 {
     if (!backtest->refused)
         return;
+    size_t complete = backtest->row_count - backtest->unstated;
     dtp_page_heading(page, "REFUSED:", "%zu of %zu rows, by first reason", backtest->refused, backtest->row_count);
     for (size_t i = 0; i < backtest->refusal_count; i++) {
-        fprintf(page->file, "  %5zu  ", backtest->refusals[i].rows);
-        dtp_page_wrap(page, 9, 9, backtest->refusals[i].reason);
+        const struct dtp_backtest_refusal *refusal = &backtest->refusals[i];
+        fprintf(page->file, "  %5zu  ", refusal->rows);
+        dtp_page_wrap(page, 9, 9, refusal->reason);
+        dtp_page_say(page, 11, 11, "%s", refusal->ids);
     }
+    dtp_page_say(page, 2, 2,
+                 "%zu rows do not state all that a job needs; of the %zu complete ones %zu are scored: %.1f %%",
+                 backtest->unstated, complete, backtest->scored,
+                 complete ? 100 * (double)backtest->scored / (double)complete : 0);
 }
 
 /* ---- the rows furthest off ------------------------------------------------------------------------------------- */

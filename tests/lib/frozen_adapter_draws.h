@@ -11,7 +11,7 @@
     X(base, ADAPTED, 2, "nf4|nf4|int8|fp8|int4")                                                                       \
     X(gptq_operators, ADAPTED, 1, "true")                                                                              \
     X(narrow_logits, PEFT, 8, "true")                                                                                  \
-    X(transformers_layers, DIVIDED, 4, "true")                                                                        \
+    X(transformers_layers, DIVIDED, 4, "true")                                                                         \
     X(train_ends, ADAPTED, 2, "true")                                                                                  \
     X(strategy, PEFT, 1, "ddp|full_shard|shard_grad_op")                                                               \
     X(checkpointing, PEFT, 1, "none|full")                                                                             \

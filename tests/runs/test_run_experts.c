@@ -1,6 +1,8 @@
 /* Rows of models with experts become jobs, or say what is missing. */
 #include "runs/run_table.h"
 
+#include "plan/graph_modules.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -118,9 +120,66 @@ static void test_latent_preset(void **state)
     assert_int_equal(job.cluster.gpus_per_node, 4);
 }
 
+/* What notes say of CUDA graphs, of buffers and of routing: Megatron's alone has such graphs. */
+static void test_notes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *notes;
+        uint32_t graphs;
+    } cases[] = {{"cuda_graph=full_iteration:; x", 1u << DTP_GRAPH_FULL_ITERATION},
+                 {"cuda_graph=none:full_iteration; x", 1u << DTP_GRAPH_FULL_ITERATION},
+                 {"cuda_graph=none:; mlp", 0},
+                 {"cuda_graph=transformer_engine:moe_router+moe_preprocess; attn",
+                  1u << DTP_GRAPH_MOE_ROUTER | 1u << DTP_GRAPH_MOE_PREPROCESS},
+                 {"CUDA graphs attn+router", 1u << DTP_GRAPH_ATTN | 1u << DTP_GRAPH_MOE_ROUTER},
+                 {"no CUDA graphs, no fused permutation", 0},
+                 {"paged stash; full-iteration graph; rank capacity factor 1.2", 1u << DTP_GRAPH_FULL_ITERATION}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dtp_run run = olmoe();
+        struct dtp_faults faults = {0};
+        struct dtp_job job;
+        run.notes = cases[i].notes, run.params = 0;
+        assert_int_equal(dtp_run_job(&run, &catalog, &job, &faults), DTP_OK);
+        assert_int_equal(job.plan.megatron.graphs, 0);
+        run.framework = "Megatron-Bridge", run.strategy_key = "zero1";
+        if (dtp_run_job(&run, &catalog, &job, &faults))
+            fail_msg("%s: %s", cases[i].notes, faults.text[0]);
+        assert_int_equal(job.plan.megatron.graphs, cases[i].graphs);
+    }
+    struct dtp_run run = olmoe();
+    bool unstated = false;
+    run.notes = "capacity factor 1.25", run.unstated = &unstated;
+    assert_refused(run, "experts with 'capacity factor'");
+    assert_false(unstated);
+    run.notes = "real dropless routing";
+    assert_refused(run, "how many tokens the fullest rank receives");
+    assert_true(unstated);
+}
+
+/* fms-acceleration's benchmark packs sequences of 4096 where nobody says otherwise. */
+static void test_packed(void **state)
+{
+    (void)state;
+    struct dtp_run run = olmoe();
+    struct dtp_faults faults = {0};
+    struct dtp_job job;
+    run.model_name = "Mistral-7B", run.experts = run.top_k = run.expert_ffn = run.ep = 0, run.params = 0;
+    run.layers = 32, run.hidden = 4096, run.heads = 32, run.kv_heads = 8, run.ffn = 14336, run.vocab = 32000;
+    run.sequence = 0, run.notes = "packed sequences";
+    assert_refused(run, "seq_len is empty");
+    run.framework = "HF SFTTrainer + accelerate FSDP (fms-acceleration)";
+    if (dtp_run_job(&run, &catalog, &job, &faults))
+        fail_msg("%s", faults.text[0]);
+    assert_int_equal(job.plan.sequence, 4096);
+    run.notes = "";
+    assert_refused(run, "seq_len is empty");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_experts), cmocka_unit_test(test_latent_preset),
-                                       cmocka_unit_test(test_refused)};
+                                       cmocka_unit_test(test_refused), cmocka_unit_test(test_notes),
+                                       cmocka_unit_test(test_packed)};
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
 }

@@ -9,7 +9,6 @@
 #include "plan/rules.h"
 #include "plan/runtime.h"
 #include "runtime/deepspeed/zero3_fetch.h"
-#include "runtime/runtimes.h"
 
 #include <inttypes.h>
 
@@ -253,7 +252,6 @@ const struct dtp_runtime dtp_runtime_deepspeed = {
     .wide_scores = true,
     .vocab_multiple = 1,
     .adapters = true,
-    .transformers = &dtp_runtime_peft,
     .fetches_modules = true,
     .counts_elements = true,
     .reduces_shards_always = true,

@@ -18,27 +18,9 @@
 
 #include "plan/rules.h"
 #include "plan/runtime.h"
+#include "plan/transformers_layers.h"
 
 #include <stdio.h>
-
-void dtp_plan_check_transformers(struct dtp_resolver *r)
-{
-    const struct dtp_plan *p = r->plan;
-    if (p->narrow_logits && p->loss != DTP_LOSS_EAGER)
-        dtp_plan_refuse(r, "narrow_logits", "is of an eager loss; use loss eager");
-    if (p->checkpointing != DTP_CHECKPOINT_NONE && p->checkpointing != DTP_CHECKPOINT_FULL)
-        dtp_plan_refuse(r, "checkpointing", "Transformers' gradient_checkpointing is of every layer; use full or none");
-    if (p->loss == DTP_LOSS_CHUNKED)
-        dtp_plan_refuse(r, "loss", "chunked is not what Transformers' models have; use eager or fused");
-    if (p->compile)
-        dtp_plan_refuse(r, "compile", "is not modelled with Transformers' layers; leave it out, or use runtime torch");
-    if (p->pp > 1)
-        dtp_plan_refuse(r, "pp", "above 1 does not exist in Trainer; use 1");
-    if (r->transformer->norm_place != DTP_NORMS_BEFORE)
-        dtp_plan_refuse(r, "norm_place", "other than before is not modelled under runtime peft; use runtime torch");
-    if (r->transformer->final_softcap > 0)
-        dtp_plan_refuse(r, "final_softcap", "is not modelled under runtime peft; use runtime torch");
-}
 
 static void check(struct dtp_resolver *r)
 {
@@ -83,14 +65,8 @@ const struct dtp_runtime dtp_runtime_peft = {
     .hooked = 1u << DTP_DDP,
     .fsdp = true,
     .foreach_optimizer = true,
-    .copies_heads = true,
-    .chains_norms = true,
-    .shifts_logits = true,
-    .holds_replayed = true,
     .adapters = true,
-    .inputs_require_grad = true,
-    .defends_results = true,
-    .copies_trained = true,
+    DTP_TRANSFORMERS_HABITS,
     .check = check,
     .check_offload = check_offload,
     .words = words,

@@ -1,0 +1,41 @@
+#include "plan/transformers_layers.h"
+
+#include "plan/rules.h"
+
+static const struct dtp_runtime layers = {DTP_TRANSFORMERS_HABITS};
+
+const struct dtp_runtime *dtp_plan_layers(const struct dtp_plan *plan)
+{
+    return plan->deepspeed.transformers_layers ? &layers : plan->runtime;
+}
+
+/* torch.autocast casts what cross entropy reads (autocast_mode.h, fp32 list); DeepSpeed's engine casts the model. */
+uint64_t dtp_plan_shifted_loss_bytes(const struct dtp_plan *plan)
+{
+    bool autocast = dtp_plan_layers(plan) == plan->runtime;
+    return plan->narrow_logits && !autocast ? dtp_plan_compute_bytes(plan) : 4;
+}
+
+uint64_t dtp_plan_shifted_copy_bytes(const struct dtp_plan *plan)
+{
+    return plan->narrow_logits ? dtp_plan_compute_bytes(plan) : 4;
+}
+
+void dtp_plan_check_transformers(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (p->narrow_logits && p->loss != DTP_LOSS_EAGER)
+        dtp_plan_refuse(r, "narrow_logits", "is of an eager loss; use loss eager");
+    if (p->checkpointing != DTP_CHECKPOINT_NONE && p->checkpointing != DTP_CHECKPOINT_FULL)
+        dtp_plan_refuse(r, "checkpointing", "Transformers' gradient_checkpointing is of every layer; use full or none");
+    if (p->loss == DTP_LOSS_CHUNKED)
+        dtp_plan_refuse(r, "loss", "chunked is not what Transformers' models have; use eager or fused");
+    if (p->compile)
+        dtp_plan_refuse(r, "compile", "is not modelled with Transformers' layers; leave it out, or use runtime torch");
+    if (p->pp > 1)
+        dtp_plan_refuse(r, "pp", "above 1 does not exist in Trainer; use 1");
+    if (r->transformer->norm_place != DTP_NORMS_BEFORE)
+        dtp_plan_refuse(r, "norm_place", "other than before is not modelled under runtime peft; use runtime torch");
+    if (r->transformer->final_softcap > 0)
+        dtp_plan_refuse(r, "final_softcap", "is not modelled under runtime peft; use runtime torch");
+}
