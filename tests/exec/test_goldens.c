@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "lib/golden_model.h"
+#include "lib/golden_steps.h"
 
 static enum dtp_status golden_device(struct dtp_device **out, struct dtp_faults *faults)
 {

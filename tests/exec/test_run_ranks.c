@@ -61,6 +61,14 @@ static void test_every_strategy_learns_the_same(void **state)
     compare(RUN_LLAMA, words, sizeof words / sizeof words[0]);
 }
 
+/* A momentum is a state as any, which shards hold a part of. */
+static void test_momentum_learns_the_same(void **state)
+{
+    static const char *const words[] = {"gpus=2 strategy=full_shard micro_batch=4"};
+    (void)state;
+    compare(RUN_LLAMA "optimizer=momentum ", words, 1);
+}
+
 static void test_a_tied_model_learns_the_same(void **state)
 {
     static const char *const words[] = {"gpus=2 strategy=full_shard micro_batch=4",
@@ -337,6 +345,7 @@ static void test_a_killed_rank_ends_the_others(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_strategy_learns_the_same),
+                                       cmocka_unit_test(test_momentum_learns_the_same),
                                        cmocka_unit_test(test_a_tied_model_learns_the_same),
                                        cmocka_unit_test(test_other_blocks_learn_the_same),
                                        cmocka_unit_test(test_experts_learn_the_same),

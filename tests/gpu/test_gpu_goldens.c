@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "lib/golden_model.h"
+#include "lib/golden_steps.h"
 
 #define SKIPPED 77
 

@@ -263,7 +263,7 @@ void dtp_executor_block_again(struct dtp_executor *x, uint64_t layer, uint32_t o
 /* lower_executor_loss.c: final norm, head and loss, each with its backward. */
 void dtp_executor_loss(struct dtp_executor *x);
 
-/* lower_executor_backward.c */
+/* lower_executor_norm.c; block_backward: lower_executor_backward.c */
 struct dtp_executor_norm_gradient {
     const char *name;
     enum dtp_parameter weight; /* its bias is the parameter after it */
