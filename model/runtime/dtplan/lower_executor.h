@@ -138,8 +138,8 @@
     X(MASTER, "master")                                                                                                \
     X(MOMENT1, "moment1")                                                                                              \
     X(MOMENT2, "moment2")                                                                                              \
-    X(SCALES1, "scales of moment1") X(SCALES2, "scales of moment2") X(LOST, "what was lost")                           \
-        X(FACTOR_Q, "Q of gradients")
+    X(SCALES1, "scales of moment1")                                                                                    \
+    X(SCALES2, "scales of moment2") X(LOST, "what was lost") X(FACTOR_Q, "Q of gradients")
 enum dtp_executor_state {
 #define DTP_EXECUTOR_STATE_ENUM(suffix, text) DTP_EXECUTOR_##suffix,
     DTP_EXECUTOR_STATE_TABLE(DTP_EXECUTOR_STATE_ENUM)
