@@ -301,6 +301,23 @@ static int compute(struct dtp_run *run, const struct dtp_bound_op *op)
     return -1;
 }
 
+enum dtp_status dtp_run_rehearse(struct dtp_run *run, struct dtp_faults *faults)
+{
+    const struct dtp_bind_job *job = &run->binding->job;
+    const struct dtp_kernels *kernels = &run->device->kernels;
+    const struct dtp_zero_args all = {job->device_base, job->arena->device_bytes};
+    void *stream = run->device->verbs->stream(run->device, DTP_STREAM_COMPUTE);
+    int code = kernels->zero(kernels->self, &all, stream);
+    code = code ? code : run->device->verbs->synchronise(run->device);
+    for (size_t i = 0; i < run->binding->op_count && !code; i++) {
+        code = run->binding->ops[i].kind == DTP_BOUND_COMPUTE ? compute(run, &run->binding->ops[i]) : 0;
+        if (code)
+            return op_failed(run, i, code, faults);
+    }
+    code = code ? code : run->device->verbs->synchronise(run->device);
+    return code ? device_failed(run, code, "kernels could not be tried", faults) : DTP_OK;
+}
+
 static void update_on_host(void *argument)
 {
     const struct dtp_host_update *update = argument;

@@ -24,6 +24,11 @@ enum dtp_status dtp_run_create(struct dtp_binding *binding, bool poison, struct 
                                struct dtp_faults *faults);
 void dtp_run_destroy(struct dtp_run *run);
 
+/* Launches every kernel of the step once, on an arena of zeros, before dtp_run_initialise fills it. CUDA loads a kernel
+ * when it is first launched, and may wait for all that runs to do so (CUDA C++ Programming Guide, lazy loading,
+ * "concurrent execution"): for a receive, say, that waits for a stage which waits the same way for this one. */
+enum dtp_status dtp_run_rehearse(struct dtp_run *run, struct dtp_faults *faults);
+
 /* Fills weights and optimizer state with what training starts from and all else with zero: parameter_layout.h says how.
  * `seed` decides the weights, on any number of ranks and any device alike. */
 enum dtp_status dtp_run_initialise(struct dtp_run *run, uint64_t seed, struct dtp_faults *faults);

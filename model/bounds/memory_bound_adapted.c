@@ -8,6 +8,7 @@
  * Under FSDP the root and two units of weights stand beside, as they are gathered, and the unit's flat buffer. */
 #include "bounds/memory_bound.h"
 
+#include "base/bytes.h"
 #include "plan/layer_tensors.h"
 
 struct adapted {
@@ -95,7 +96,9 @@ void dtp_bound_adapted(struct dtp_bound *b)
                           (chunked ? ends : 0));
     dtp_bound_keep(b, before + weights - (a.units ? 0 : a.unit) + kept + ends +
                           dtp_bound_tokens(b, t->logits_gradient + t->norm_gradient));
-    dtp_bound_keep(b, before + weights + below + worst + ends);
+    /* what FSDP1's hooks hold of each layer: the gradient of its input; the input stands as it was kept */
+    uint64_t held = b->plan->fsdp1 ? dtp_bytes_product(b->layers, dtp_bound_tokens(b, t->gradient)) : 0;
+    dtp_bound_keep(b, before + weights + below + worst + ends + held);
     dtp_bound_keep_late(b, larger(before, a.gradients) + a.root + a.unit + worst + 2 * ends);
     dtp_bound_keep(b, larger(before, a.gradients) + dtp_bound_optimizer_list(b, b->units.trained_shard));
     /* no activation surely stands: the first layer keeps few, and what a replay drops depends on the targets */

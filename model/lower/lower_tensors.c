@@ -161,7 +161,7 @@ static void make_kind(struct dtp_lowering *l, enum dtp_layer_mlp mlp)
     list_matrices(l);
     list_block_vectors(l);
     dtp_lower_list_adapters(l);
-    if (l->plan->fsdp1) /* one flat parameter, cut into equal shards across tensors */
+    if (l->plan->fsdp1 && !l->adapts) /* one flat parameter, cut into equal shards across tensors */
         l->block.all_shard = dtp_divide_up(l->block.all_elements, l->plan->shard_group);
     dtp_lower_count_bytes(l, &l->block);
     keep_kind(l);
@@ -174,7 +174,7 @@ void dtp_lower_tensors(struct dtp_lowering *l)
         make_kind(l, DTP_LAYER_EXPERTS);
     make_kind(l, DTP_LAYER_DENSE);
     list_root(l);
-    if (l->plan->fsdp1)
+    if (l->plan->fsdp1 && !l->adapts)
         l->root.all_shard = dtp_divide_up(l->root.all_elements, l->plan->shard_group);
     dtp_lower_count_bytes(l, &l->root);
     dtp_lower_take_kind(l, dtp_lower_mlp(l, 0));

@@ -46,11 +46,11 @@ static void check_runtime(struct dtp_resolver *r)
         dtp_plan_refuse(r, "offload", "with adapters (lora) is not modelled yet; use none");
     if (p->comm_hook != DTP_COMM_HOOK_NONE)
         dtp_plan_refuse(r, "comm_hook", "with adapters (lora) is not modelled; leave it out");
-    if (p->fsdp1)
-        dtp_plan_refuse(
-            r, "fsdp1",
-            "with adapters (lora) is not modelled: one flat parameter would hold frozen and trained weights; "
-            "leave it out");
+    if (p->fsdp1 &&
+        (p->checkpointing != DTP_CHECKPOINT_FULL || !p->runtime->inputs_require_grad || p->adapters.train_ends))
+        dtp_plan_refuse(r, "fsdp1",
+                        "with adapters (lora) is modelled under runtime peft with checkpointing full and without "
+                        "train_ends; leave it out");
     if (p->strategy == DTP_HYBRID_SHARD || p->reshard_group)
         dtp_plan_refuse(r, p->reshard_group ? "reshard_after_forward" : "strategy",
                         "%s with adapters (lora) is not modelled yet; use full_shard",

@@ -91,7 +91,7 @@ enum dtp_shard_cut dtp_plan_shard_cut(const struct dtp_plan *plan)
 {
     if (dtp_plan_fetches_modules(plan))
         return DTP_CUT_ELEMENTS;
-    return plan->runtime->fsdp && !plan->fsdp1 ? DTP_CUT_ROWS : DTP_CUT_FLAT;
+    return plan->runtime->fsdp && (!plan->fsdp1 || dtp_plan_adapts(plan)) ? DTP_CUT_ROWS : DTP_CUT_FLAT;
 }
 
 bool dtp_plan_takes_prefetch_depth(const struct dtp_plan *plan)

@@ -188,7 +188,8 @@ void dtp_run_write_engine(struct writer *w)
 {
     const struct dtp_run_framework *framework = w->framework;
     set_switch(w, "transformers_layers", framework->single != NULL);
-    set_switch(w, "deepspeed_overlap", framework->deepspeed_overlap);
+    if (framework->deepspeed_overlap) /* ZeRO-3 has no say in it */
+        set_switch(w, "deepspeed_overlap", true);
     if (framework->reduce_bucket)
         set_count(w, "reduce_bucket_size", framework->reduce_bucket);
 }

@@ -55,6 +55,7 @@ def cases():
                 ("ddp 4", 4, 4, f"--strategy ddp {share(4)}"),
                 ("zero3 4", 4, 4, f"--strategy zero3 {share(4, 2)}"),
                 ("hybrid_shard 2x2", 4, 4, f"--strategy hybrid_shard --shard-group 2 {share(4, 2)}"),
+                ("ddp 2 sums in bf16", 2, 4, f"--strategy ddp --comm-hook bf16 {share(2)}"),
                 ("zero1 2", 2, 4, f"--strategy zero1 {share(2)}"),
                 ("zero2 4", 4, 4, f"--strategy zero2 {share(4)}"),
                 ("pp 2 zero1 2 zb-h1", 4, 8, f"--pp 2 --schedule zb-h1 --strategy zero1 {share(2)}"),
@@ -65,6 +66,7 @@ def cases():
                 ("1f1b pp 2 checkpointing", 2, 8, f"--pp 2 --schedule 1f1b --checkpointing full {share(1)}"),
                 ("zero1 4", 4, 4, f"--strategy zero1 {share(4)}"), ("zero2 2", 2, 4, f"--strategy zero2 {share(2)}"),
                 ("zero3 2", 2, 4, f"--strategy zero3 {share(2, 2)}"),
+                ("ddp 4 sums in fp16", 4, 4, f"--strategy ddp --comm-hook fp16 {share(4)}"),
                 ("shard_grad_op 4", 4, 4, f"--strategy shard_grad_op {share(4, 2)}")]
     every = []
     while stages or tensor or replicas:
@@ -84,6 +86,7 @@ class Bench:
         self.gpus = 0 if self.host else count_gpus()
         self.rows, self.failures, self.skipped = [], 0, 0
         self.references = {}
+        self.words = self.arenas = self.sent = ""
         self.losses = open(os.path.join(self.folder, "losses.csv"), "w", newline="")
         self.loss_writer = csv.writer(self.losses)
         self.loss_writer.writerow(["case", "model", "precision", "step", "loss", "loss_of_one_rank"])
@@ -113,6 +116,7 @@ class Bench:
                     out, err = process.communicate(timeout=limit)
                     status = process.returncode
                 except subprocess.TimeoutExpired:
+                    self.look_where(process.pid)
                     os.killpg(process.pid, 15)
                     try:
                         out, err = process.communicate(timeout=10)
@@ -123,6 +127,8 @@ class Bench:
         except OSError as error:
             out, err, status = "", str(error), 127
         self.wall_s = time.monotonic() - began
+        self.words = keys_of([*MODELS[model].split(), "--layers", str(layers), "--precision", precision, "--gpus",
+                              str(ranks), *words.split(), *([] if "--strategy" in words else ["--strategy", "ddp"])])
         with open(os.path.join(self.folder, "said.txt"), "a") as file:
             file.write(f"== {name}, {model}, {precision}: {' '.join(line)}\n-- exit status {status}\n{err[-3000:]}\n")
         losses = []
@@ -133,7 +139,24 @@ class Bench:
             told = json.loads(out)
         except ValueError:
             told = {}
+        self.arenas, self.sent = bytes_of(told)
         return status, losses, told, err.strip().splitlines()
+
+    def look_where(self, group):
+        """What stands on the stacks of the ranks of a run that hangs, once: the debugger takes seconds."""
+        path = os.path.join(self.folder, "hangs.txt")
+        if self.host or os.path.exists(path) or not shutil.which("cuda-gdb"):
+            return
+        with open(path, "w") as file:
+            for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+                try:
+                    if os.getpgid(pid) != group or b"RANK=" not in open(f"/proc/{pid}/environ", "rb").read():
+                        continue
+                    done = subprocess.run(["cuda-gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt 12"],
+                                          capture_output=True, text=True, timeout=12, check=False)
+                    file.write(f"== {pid}\n{done.stdout[-12000:]}\n")
+                except (OSError, subprocess.TimeoutExpired):
+                    file.write(f"== {pid}: no stack\n")
 
     def reference(self, model, precision, layers):
         key = (model, precision, layers)
@@ -149,7 +172,8 @@ class Bench:
         at = max(range(len(apart)), key=lambda i: apart[i]) if apart else -1
         self.rows.append([name, model, precision, ranks, status, len(losses), f"{apart[at]:.3e}" if apart else "",
                           at + 1 if apart else "", "" if exact is None else int(exact), f"{self.wall_s:.1f}",
-                          losses[0] if losses else "", losses[-1] if losses else "", " | ".join(said[-3:])[:400]])
+                          losses[0] if losses else "", losses[-1] if losses else "", self.words, self.arenas, self.sent,
+                          " | ".join(said[-3:])[:400]])
         verdict = "FAILED" if bad else "ok"
         print(f"{verdict:6} {name:24} {model} {precision:10} {ranks} ranks: {len(losses)} steps"
               f"{f', at most {apart[at]:.1e} apart' if apart else ''}"
@@ -158,7 +182,8 @@ class Bench:
         with open(os.path.join(self.folder, "layouts.csv"), "w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(["case", "model", "precision", "ranks", "status", "steps", "largest_apart", "at_step",
-                             "bytes_equal", "wall_s", "first_loss", "last_loss", "said"])
+                             "bytes_equal", "wall_s", "first_loss", "last_loss", "keys", "arena_bytes",
+                             "sent_bytes_a_step", "said"])
             writer.writerows(self.rows)
 
     def compare(self, name, model, precision, ranks, layers, words):
@@ -171,6 +196,26 @@ class Bench:
         exact = bytes_equal(told)
         bad = status != 0 or len(losses) != STEPS or not apart or max(apart) > WITHIN or exact is not True
         self.note(name, model, precision, ranks, status, losses, apart, exact, said if bad else [], bad)
+
+
+def keys_of(flags):
+    """Flags with values, as keys of a scenario."""
+    pairs = zip(flags[::2], flags[1::2])
+    return " ".join(f"{flag[2:].replace('-', '_')}={value}" for flag, value in pairs)
+
+
+def bytes_of(told):
+    """What was measured of each rank, or of the first where all run one program: its arena, and what it sent in a step."""
+    if "ranks" in told:
+        arenas = [rank["measured_arena_bytes"] for rank in told["ranks"]]
+        sent = [sum(rank["sent_bytes_in_all_steps"].values()) // told["steps"] for rank in told["ranks"]]
+    elif "communication" in told:
+        arenas = [told["memory"]["arena"]["measured_bytes"]]
+        kinds = [kind for kind in told["communication"] if not kind.endswith(("_device", "_host"))]
+        sent = [sum(told["communication"][kind]["measured_bytes"] for kind in kinds)]
+    else:
+        return "", ""
+    return ";".join(map(str, arenas)), ";".join(map(str, sent))
 
 
 def bytes_equal(told):
@@ -259,6 +304,12 @@ def check_refusals(bench):
         print("       ", done.stderr.strip()[-400:])
 
 
+def picked(only):
+    """The cases whose names have one of these words, in the order of the words; all without."""
+    every = cases()
+    return list(dict.fromkeys(case for word in only for case in every if word in case[0])) if only else every
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("dtplan")
@@ -284,10 +335,8 @@ def main():
     for precision in arguments.precisions.split(","):
         if "split" in parts:
             check_split(bench, precision)
-        for name, ranks, layers, words in cases() if "layouts" in parts else []:
+        for name, ranks, layers, words in picked(only) if "layouts" in parts else []:
             for model in arguments.models.split(","):
-                if only and not any(word in name for word in only):
-                    continue
                 if bench.left() < 20:
                     bench.skipped += 1
                     continue

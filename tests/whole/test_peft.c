@@ -162,6 +162,38 @@ static void test_deepspeed(void **state)
     assert_refused(plan, "lora");
 }
 
+/* FSDP1's hooks hold of each layer the replay's input and its gradient until backward ends: 2 + 2 bytes x 4096 a layer,
+ * where a checkpoint alone has 2. Few words, so that the peak is in layers. */
+static double of_a_layer(struct dtp_plan plan, const struct dtp_cluster *cluster)
+{
+    double token_bytes[2];
+    struct dtp_transformer t = llama_7b();
+    t.vocab = 512;
+    for (int i = 0; i < 2; i++) {
+        t.layers = i ? 32 : 16;
+        plan.micro_batch = 2;
+        double few = (double)estimate(&t, &plan, cluster).allocated_peak_bytes;
+        plan.micro_batch = 4;
+        token_bytes[i] = ((double)estimate(&t, &plan, cluster).allocated_peak_bytes - few) / (2 * 2048);
+    }
+    return (token_bytes[1] - token_bytes[0]) / 16;
+}
+
+static void test_held_by_hooks(void **state)
+{
+    (void)state;
+    struct dtp_cluster two = eight_gpus;
+    two.gpus = two.gpus_per_node = 2;
+    struct dtp_plan plan = trainer(16);
+    assert_near(of_a_layer(plan, &two), 2 * 4096);
+    plan.strategy = DTP_FULL_SHARD, plan.fsdp1 = true;
+    assert_near(of_a_layer(plan, &two), (2 + 2) * 4096);
+    plan.fsdp1 = false; /* FSDP2 has a hook on its own post-backward function */
+    assert_near(of_a_layer(plan, &two), 2 * 4096);
+    plan.fsdp1 = true, plan.checkpointing = DTP_CHECKPOINT_NONE;
+    assert_refused(plan, "fsdp1");
+}
+
 /* Of 2^24 weights in four bits auto-gptq's operators move 16.5 bytes each and hold 3 beside the result; a layer's seven
  * stay from its replay to its backward, 2 x 202,375,168, which a kernel that unpacks anew does not leave. */
 static void test_gptq(void **state)
@@ -209,9 +241,9 @@ static void test_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_loss),          cmocka_unit_test(test_layer),
-                                       cmocka_unit_test(test_norm_chain),    cmocka_unit_test(test_trained_ends),
-                                       cmocka_unit_test(test_narrow_logits), cmocka_unit_test(test_deepspeed),
-                                       cmocka_unit_test(test_gptq),          cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_loss),         cmocka_unit_test(test_layer),         cmocka_unit_test(test_norm_chain),
+        cmocka_unit_test(test_trained_ends), cmocka_unit_test(test_narrow_logits), cmocka_unit_test(test_deepspeed),
+        cmocka_unit_test(test_gptq),         cmocka_unit_test(test_held_by_hooks), cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -377,6 +377,11 @@ static void finish_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 static void after_backward(struct dtp_lowering *l)
 {
     struct dtp_lower_unit *unit = dtp_lower_unit_here(l);
+    bool holds = dtp_lower_sharding_of(l)->hooked != NULL;
+    if (holds && l->layer != DTP_NO_LAYER)
+        dtp_lower_hook_holds(l);
+    else if (holds && l->end == DTP_END_NONE)
+        dtp_lower_hooks_end(l);
     if (!unit || (!unit->root && l->layer != unit->first))
         return;
     if (l->role.pipeline)

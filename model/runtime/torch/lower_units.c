@@ -46,7 +46,7 @@ static void add_module(struct dtp_lowering *l, struct dtp_lower_unit *unit, uint
         bytes += at.module->wire_bytes[part];
         rest += at.module->shard_bytes[part];
     }
-    if (l->plan->fsdp1) { /* cut across tensors */
+    if (l->plan->fsdp1 && !l->adapts) { /* cut across tensors; of adapters each is a unit (lower_held.c) */
         shard = at.module->all_shard;
         bytes = shard * l->bytes.compute;
         rest = shard * l->bytes.params;
@@ -175,9 +175,13 @@ enum dtp_status dtp_lower_units_make(struct dtp_lowering *l)
         s->unit = calloc(count + 2, sizeof *s->unit);
         s->of_layer = calloc(l->transformer->layers + 1, sizeof *s->of_layer);
     }
+    bool holds = dtp_lower_hooks_hold(l);
+    if (s && holds && (s->hooked = calloc(2 * l->transformer->layers, sizeof *s->hooked)))
+        for (uint64_t i = 0; i < 2 * l->transformer->layers; i++)
+            s->hooked[i] = DTP_NO_BUFFER;
     if (s && l->plan->ep > 1)
         s->experts = calloc(l->transformer->layers + 1, sizeof *s->experts);
-    if (!s || !s->unit || !s->of_layer || (l->plan->ep > 1 && !s->experts))
+    if (!s || !s->unit || !s->of_layer || (l->plan->ep > 1 && !s->experts) || (holds && !s->hooked))
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     s->copied = s->awaited = DTP_NO_OP;
     make_groups(l);
@@ -195,6 +199,7 @@ void dtp_lower_units_release(struct dtp_lowering *l)
         free(dtp_lower_sharding_of(l)->unit);
         free(dtp_lower_sharding_of(l)->of_layer);
         free(dtp_lower_sharding_of(l)->experts);
+        free(dtp_lower_sharding_of(l)->hooked);
     }
     free(l->own);
 }

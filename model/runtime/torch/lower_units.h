@@ -46,6 +46,7 @@ struct dtp_lower_sharding {
     dtp_op_id copied, awaited;       /* the last copy-out; the one that the gather's streams have waited for */
     dtp_op_id released[2];           /* FSDP1: releases of weights that no gather has waited for, oldest first */
     uint32_t released_count;
+    dtp_buffer_id *hooked;     /* of each layer an input and a gradient (lower_held.c); NULL: nothing is held */
     uint64_t replicated_bytes; /* all-reduced so far in this reduction, so that rounding adds up */
 };
 
@@ -58,6 +59,10 @@ static inline bool dtp_lower_offloads(const struct dtp_lowering *l)
 {
     return l->plan->offload != DTP_OFFLOAD_NONE;
 }
+/* lower_held.c: of each layer, when its backward is through; and when all is. */
+bool dtp_lower_hooks_hold(const struct dtp_lowering *l);
+void dtp_lower_hook_holds(struct dtp_lowering *l);
+void dtp_lower_hooks_end(struct dtp_lowering *l);
 /* lower_units.c. DTP_ENVIRONMENT: no memory. */
 enum dtp_status dtp_lower_units_make(struct dtp_lowering *l);
 void dtp_lower_units_release(struct dtp_lowering *l);
