@@ -195,7 +195,7 @@ static void strategy_words(const struct dtp_job *job, char *out, size_t bytes)
 {
     const struct dtp_plan *p = &job->plan;
     char runtime[64], group[64] = "", tensor[64] = "", context[64] = "", experts[64] = "", chunks[32] = "",
-                      stages[256] = "";
+                      stages[512] = "";
     dtp_report_runtime_words(p, runtime, sizeof runtime);
     if (p->strategy != DTP_DDP && job->cluster.gpus > 1)
         snprintf(group, sizeof group, " over %u GPUs%s", p->shard_group,
