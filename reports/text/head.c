@@ -195,7 +195,7 @@ static void strategy_words(const struct dtp_job *job, char *out, size_t bytes)
 {
     const struct dtp_plan *p = &job->plan;
     char runtime[64], group[64] = "", tensor[64] = "", context[64] = "", experts[64] = "", chunks[32] = "",
-                      stages[512] = "";
+                      stages[256] = "";
     dtp_report_runtime_words(p, runtime, sizeof runtime);
     if (p->strategy != DTP_DDP && job->cluster.gpus > 1)
         snprintf(group, sizeof group, " over %u GPUs%s", p->shard_group,
@@ -258,7 +258,7 @@ static void print_plan(const struct dtp_job *job, enum dtp_head head, const stru
 {
     const struct dtp_plan *p = &job->plan;
     const char *times = dtp_page_times(page);
-    char line[1600], strategy[512] = "", checkpointing[48], attention[64], executor[600], tokens[32];
+    char line[2200], strategy[1024] = "", checkpointing[48], attention[64], executor[600], tokens[32];
     uint32_t ranks = dtp_plan_data_ranks(p, &job->cluster);
     const char *what = dtp_plan_model_parallel(p) || p->cp > 1 ? "data-parallel rank" : "GPU";
     if (head == DTP_HEAD_PLAN)
