@@ -368,8 +368,10 @@ for line in "sweep ${job[*]} -o" "report o.ini -o" "simulate o.ini --trace" "run
     [[ $status == 3 ]] || failed "exit status $status: dtplan $line pipe: $(head -c 600 err)"
     says 'pipe: is a pipe that nobody reads; start its reader first'
 done
-cat pipe >got &
-expect 0 run "${tiny[@]}" --log pipe
+timeout -k 5 120 cat pipe >got &
+exec 4>pipe # waits for the reader, however late it starts
+expect 0 run "${tiny[@]}" --log pipe 4>&-
+exec 4>&-
 wait "$!"
 [[ $(wc -l <got) == 4 ]] || failed "a log through a pipe: $(cat got)"
 
