@@ -1,18 +1,14 @@
 #!/usr/bin/env bash
 # Charts as a user meets them, drawn and not drawn, and tables that want to be more than tables: check_chart.sh DTPLAN SOURCE
 set -uo pipefail
+# shellcheck source=tests/cli/says.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
 program=$1
 source=$2
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 cd -- "$scratch" || exit 1
-failures=0
-
-failed() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
 
 # expect STATUS ARGUMENT...: output in out and err.
 expect() {

@@ -4,6 +4,8 @@
 # Exit statuses, streams, colours, encodings, careless and hostile lines. The words of errors and of help are compared
 # with tests/golden/cli_*.txt; DTPLAN_UPDATE=1 ./test.sh -R command_line rewrites them.
 set -uo pipefail
+# shellcheck source=tests/cli/says.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
 program=$1
 source=$2
@@ -13,12 +15,6 @@ unset NO_COLOR
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 cd -- "$scratch" || exit 1
-failures=0
-
-failed() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
 
 # run ARGUMENTS: leaves out, err and status behind.
 run() {

@@ -2,6 +2,8 @@
 # dtplan compare: check_compare.sh DTPLAN SOURCE_TREE. Every planted difference is named first, and nothing where nothing was
 # planted: of records that make_records.py makes up, and of those of an H200 (reports/h200/compare).
 set -uo pipefail
+# shellcheck source=tests/cli/says.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
 program=$1
 source=$2
@@ -9,12 +11,6 @@ export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8 COLUMNS=160
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 cd -- "$scratch" || exit 1
-failures=0
-
-failed() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
 
 expect() {
     local wanted=$1 status

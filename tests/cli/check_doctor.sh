@@ -3,6 +3,8 @@
 #
 # The machines are made up: a copy of dtplan beside a dtplan-exec of a few lines, and a PATH with nothing but stubs.
 set -uo pipefail
+# shellcheck source=tests/cli/says.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
 program=$1
 source=$2
@@ -12,12 +14,6 @@ scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 cd -- "$scratch" || exit 1
 bash=$(command -v bash)
-failures=0
-
-failed() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
 
 # expect STATUS ARGUMENTS: leaves out and err behind.
 expect() {

@@ -3,6 +3,8 @@
 #
 # Every command and every option that names an output, against every kind of input, by its own name and by links.
 set -uo pipefail
+# shellcheck source=tests/cli/says.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
 program=$1
 source=$2
@@ -10,12 +12,6 @@ export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 cd -- "$scratch" || exit 1
-failures=0
-
-failed() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
 
 # expect STATUS ARGUMENTS: leaves out and err behind.
 expect() {
@@ -24,11 +20,6 @@ expect() {
     timeout 120 "$program" "$@" >out 2>err </dev/null
     status=$?
     [[ $status == "$wanted" ]] || failed "exit status $status, not $wanted: dtplan $*: $(head -c 600 err)"
-}
-
-# says TEXT [FILE]
-says() {
-    grep -qF -e "$1" "${2:-err}" || failed "${2:-err} lacks '$1': $(head -c 600 "${2:-err}")"
 }
 
 # spares FILE ARGUMENTS: refused with status 2 before any work, the file as it was, and nothing new beside it.

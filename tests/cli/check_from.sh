@@ -1,21 +1,17 @@
 #!/usr/bin/env bash
 # Configuration files of frameworks on the command line: check_from.sh DTPLAN SOURCE_TREE
 set -uo pipefail
+# shellcheck source=tests/cli/says.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
 program=$1
 source=$2
 export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
-failures=0
 cp -- "$source"/tests/data/configs/deepspeed/zero3_auto.json "$source"/tests/data/configs/torchtitan/llama3_8b.toml \
     "$source"/tests/data/configs/torchtitan/refused.toml "$scratch"
 cd -- "$scratch" || exit 1
-
-failed() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
 
 # expect STATUS ARGUMENTS: leaves out and err behind.
 expect() {
@@ -24,11 +20,6 @@ expect() {
     timeout 300 "$program" "$@" >out 2>err </dev/null
     status=$?
     [[ $status == "$wanted" ]] || failed "exit status $status, not $wanted: dtplan $*: $(head -c 600 err)"
-}
-
-# says TEXT [FILE]
-says() {
-    grep -qF -e "$1" "${2:-err}" || failed "${2:-err} lacks '$1': $(head -c 600 "${2:-err}")"
 }
 
 # What nobody says is asked for, with the flags that say it.

@@ -4,6 +4,8 @@
 # The tree is installed, moved, and the example program compiled against it by nothing but pkg-config; its symbols are
 # those of the map, and all of them are functions of the header.
 set -uo pipefail
+# shellcheck source=tests/cli/says.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
 build=$1
 source=$2
@@ -11,12 +13,6 @@ unset DTPLAN_DATA LD_LIBRARY_PATH
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 cd -- "$scratch" || exit 1
-failures=0
-
-failed() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
 
 cmake --install "$build" --prefix "$scratch/first" >log 2>&1 || { cat log && exit 1; }
 mv first "a moved tree"

@@ -4,6 +4,8 @@
 # Runs each command of reports/paths.md in its order, in one folder with the configurations that the page speaks of. A command
 # may answer no (exit status 1); what stands behind "#>" below it is in what it printed.
 set -uo pipefail
+# shellcheck source=tests/cli/says.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
 program=$1
 source=$2
@@ -15,14 +17,8 @@ cp -- "$configs/torchtitan/llama3_8b.toml" "$scratch/train.toml"
 cp -- "$configs/deepspeed/zero3_auto.json" "$scratch/ds_config.json"
 cp -- "$configs/megatron/llama3_8b.sh" "$scratch/pretrain.sh"
 cd -- "$scratch" || exit 1
-failures=0
 commands=0
 answers=0
-
-failed() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
 
 : >out
 while IFS= read -r line; do

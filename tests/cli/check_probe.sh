@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # dtplan probe as its users call it, on the host device: check_probe.sh DTPLAN SOURCE_TREE
 set -uo pipefail
+# shellcheck source=tests/cli/says.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
 program=$1
 source=$2
@@ -8,12 +10,6 @@ export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 cd -- "$scratch" || exit 1
-failures=0
-
-failed() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
 
 host=(--device host --threads 1 --seconds 1)
 
@@ -25,11 +21,6 @@ expect() {
     status=$?
     [[ $status == "$wanted" ]] || failed "exit status $status, not $wanted: dtplan probe $*: $(head -c 900 err)"
     ((wanted == 0)) || grep -q '^dtplan: ' err || failed "no message: dtplan probe $*"
-}
-
-# says TEXT [FILE]
-says() {
-    grep -qF -e "$1" "${2:-err}" || failed "${2:-err} lacks '$1': $(head -c 900 "${2:-err}")"
 }
 
 # rows FILE MEASUREMENT [WHAT]: how many there are.

@@ -1,18 +1,14 @@
 #!/usr/bin/env bash
 # dtplan simulate and run --program-file, on the host device: check_program_file.sh DTPLAN SOURCE_TREE
 set -uo pipefail
+# shellcheck source=tests/cli/says.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
 program=$1
 source=$2
 export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
-failures=0
-
-failed() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
 
 # Two stages learn what one rank does, and each says how long it computed.
 DEVICE=host "$source/tests/gpu/check_two_stages.sh" "$program" "$source" >"$scratch/stages" 2>&1 ||
@@ -27,11 +23,6 @@ expect() {
     timeout 300 "$program" "$@" >out 2>err </dev/null
     status=$?
     [[ $status == "$wanted" ]] || failed "exit status $status, not $wanted: dtplan $*: $(head -c 600 err)"
-}
-
-# says TEXT [FILE]
-says() {
-    grep -qF -e "$1" "${2:-err}" || failed "${2:-err} lacks '$1': $(head -c 600 "${2:-err}")"
 }
 
 # ---- simulated ---------------------------------------------------------------------------------------------------------

@@ -2,18 +2,14 @@
 # Pages of dtplan report: complete in themselves, of any input, and in a browser where there is one:
 # check_report.sh DTPLAN SOURCE
 set -uo pipefail
+# shellcheck source=tests/cli/says.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
 program=$1
 source=$2
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 cd -- "$scratch" || exit 1
-failures=0
-
-failed() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
 
 expect() {
     local wanted=$1 status

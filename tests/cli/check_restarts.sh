@@ -4,18 +4,14 @@
 # the default: ranks as Slurm starts them, by its variables, and again when the job is requeued (same SLURM_JOB_ID, SLURM_RESTART_COUNT
 # 1; sbatch(1), --requeue). Both end with the loss of the run that nothing happened to.
 set -uo pipefail
+# shellcheck source=tests/cli/says.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
 program=$1
 source=$2
 kind=${3:-srun}
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
-failures=0
-
-failed() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
 
 torchrun=${TORCHRUN:-torchrun}
 if [[ $kind == torchrun ]] && ! command -v "$torchrun" >/dev/null; then

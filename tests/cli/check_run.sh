@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # dtplan run as its users call it, on the host device: check_run.sh DTPLAN SOURCE_TREE
 set -uo pipefail
+# shellcheck source=tests/cli/says.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
 program=$1
 source=$2
@@ -8,12 +10,6 @@ export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 cd -- "$scratch" || exit 1
-failures=0
-
-failed() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
 
 tiny=(--layers 1 --hidden 32 --heads 2 --ffn 64 --vocab 300 --seq 16 --gpus 1 --strategy ddp --device host --threads 1)
 
@@ -25,11 +21,6 @@ expect() {
     status=$?
     [[ $status == "$wanted" ]] || failed "exit status $status, not $wanted: dtplan run $*: $(head -c 600 err)"
     ((wanted == 0)) || grep -q '^dtplan: ' err || failed "no message: dtplan run $*"
-}
-
-# says TEXT [FILE]
-says() {
-    grep -qF -e "$1" "${2:-err}" || failed "${2:-err} lacks '$1': $(head -c 600 "${2:-err}")"
 }
 
 # ---- what works --------------------------------------------------------------------------------------------------------

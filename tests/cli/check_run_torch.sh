@@ -3,6 +3,8 @@
 # what is said, by a program in the place of Python's; what of a plan the real one takes, by a stub of PyTorch; and, where
 # PyTorch is installed (DTPLAN_TEST_TORCH=1 asks for it), the real one on cores.
 set -uo pipefail
+# shellcheck source=tests/cli/says.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
 program=$1
 source=$2
@@ -10,12 +12,6 @@ export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8 COLUMNS=100
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 cd -- "$scratch" || exit 1
-failures=0
-
-failed() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
 
 tiny=(--layers 2 --hidden 64 --heads 4 --kv-heads 2 --ffn 128 --vocab 128 --gpu h200 --gpus 1 --seq 32 --micro-batch 2
     --strategy ddp)
@@ -27,11 +23,6 @@ expect() {
     timeout 600 "$program" "$@" >out 2>err </dev/null
     status=$?
     [[ $status == "$wanted" ]] || failed "exit status $status, not $wanted: dtplan $*: $(head -c 900 err out)"
-}
-
-# says TEXT [FILE]
-says() {
-    grep -qF -e "$1" "${2:-err}" || failed "${2:-err} lacks '$1': $(head -c 900 "${2:-err}")"
 }
 
 # ---- a program in the place of Python's --------------------------------------------------------------------------------

@@ -1,17 +1,13 @@
 #!/usr/bin/env bash
 # dtplan schedule as a user meets it: tables, picture, files, refusals: check_schedule.sh DTPLAN SOURCE
 set -uo pipefail
+# shellcheck source=tests/cli/says.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
 program=$1
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 cd -- "$scratch" || exit 1
-failures=0
-
-failed() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
 
 # expect STATUS ARGUMENT...: output in out and err.
 expect() {

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # dtplan search and the training of plan as their users call them: check_search.sh DTPLAN SOURCE_TREE
 set -uo pipefail
+# shellcheck source=tests/cli/says.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
 program=$1
 source=$2
@@ -8,12 +10,6 @@ export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 cd -- "$scratch" || exit 1
-failures=0
-
-failed() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
 
 # expect STATUS ARGUMENTS: leaves out, err and status behind.
 expect() {
@@ -31,10 +27,6 @@ page_says() {
     local words
     words=$(tr -s ' \n' ' ' <out)
     [[ $words == *"$1"* ]]
-}
-
-says() {
-    grep -qF -e "$1" err || failed "stderr lacks '$1': $(head -c 400 err)"
 }
 
 small=(search --model llama-2-7b --gpu h100-sxm --gpus "8,16" --global-batch 64 --tokens 10B)

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # reports/h200/side_by_side.sh with small jobs on the host and a launcher in PyTorch's place: check_side_by_side.sh DTPLAN SOURCE_TREE
 set -uo pipefail
+# shellcheck source=tests/cli/says.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
 program=$1
 source=$2
@@ -9,12 +11,6 @@ export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 cd -- "$scratch" || exit 1
-failures=0
-
-failed() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
 
 # What torch.distributed.run would be: it is called as that is, and writes what the reference would, or its error.
 cat >launcher.py <<'END'

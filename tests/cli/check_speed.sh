@@ -3,18 +3,14 @@
 #
 # Run with nothing beside it and not under sanitizers; bounds are several times what an idle machine takes.
 set -uo pipefail
+# shellcheck source=tests/cli/says.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
 program=$1
 export DTPLAN_DATA=$2/scenarios LC_ALL=C.UTF-8
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 cd -- "$scratch" || exit 1
-failures=0
-
-failed() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
 
 processor_ms() { # of a command; where it fails, more than any bound
     local TIMEFORMAT='%3U %3S' user system

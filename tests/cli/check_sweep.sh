@@ -3,6 +3,8 @@
 #
 # Rows are whole whatever happens: a full disk, a kill, a cut file, two writers, hostile names.
 set -uo pipefail
+# shellcheck source=tests/cli/says.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
 program=$1
 source=$2
@@ -10,12 +12,6 @@ export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 cd -- "$scratch" || exit 1
-failures=0
-
-failed() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
 
 # expect STATUS ARGUMENTS of sweep: leaves out, err and status behind.
 expect() {
@@ -25,10 +21,6 @@ expect() {
     status=$?
     [[ $status == "$wanted" ]] || failed "exit status $status, not $wanted: dtplan sweep $*: $(head -c 300 err)"
     ! grep -qv '^dtplan: ' err || failed "stderr: $(grep -v '^dtplan: ' err | head -c 300)"
-}
-
-says() {
-    grep -qF -e "$1" err || failed "stderr lacks '$1': $(head -c 400 err)"
 }
 
 small=(--params 1B --gpus 1..8x2 --strategy all --micro-batch "1,2")

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Every command at several widths of the terminal: no line is wider, whatever is printed: check_width.sh DTPLAN SOURCE
 set -uo pipefail
+# shellcheck source=tests/cli/says.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
 program=$1
 source=$2
@@ -9,12 +11,6 @@ trap 'rm -rf -- "$scratch"' EXIT
 cd -- "$scratch" || exit 1
 export LC_ALL=C.UTF-8 TERM=dumb
 unset NO_COLOR
-failures=0
-
-failed() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
 
 # Lines of `out` that are wider than $1 columns and are no single word, which cannot be broken.
 too_wide() {
