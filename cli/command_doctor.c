@@ -88,7 +88,8 @@ static void print_commands(const struct question *q, const struct dtp_need *need
 {
     char said[DTP_COMMAND_COUNT][900], names[400];
     enum dtp_ink inks[DTP_COMMAND_COUNT];
-    unsigned told = 1u << DTP_COMMAND_HELP | 1u << DTP_COMMAND_DOCTOR, asked = q->commands ? q->commands : ~0u;
+    unsigned always = 1u << DTP_COMMAND_HELP | 1u << DTP_COMMAND_DOCTOR; /* told of where they are named */
+    unsigned told = q->commands ? 0 : always, asked = q->commands ? q->commands : ~0u;
     struct dtp_grid grid;
     for (int c = 0; c < DTP_COMMAND_COUNT; c++)
         inks[c] = say_command(q, needs, count, c, said[c], sizeof said[c]);
@@ -115,12 +116,15 @@ static void print_text(const struct question *q, const struct dtp_need *needs, s
 {
     struct dtp_grid grid;
     char commands[200];
+    bool needed = false;
     print_commands(q, needs, count, page);
-    dtp_page_heading(page, "NEEDS", "what they use, and where it is");
     dtp_grid_create(&grid, "lll");
     for (size_t i = 0; i < count; i++) {
         if (!is_asked(q, &needs[i]))
             continue;
+        if (!needed)
+            dtp_page_heading(page, "NEEDS", "what they use, and where it is");
+        needed = true;
         dtp_grid_row(&grid, needs[i].found ? DTP_INK_PLAIN : stops(q, &needs[i]) ? DTP_INK_RED : DTP_INK_YELLOW);
         dtp_grid_cell(&grid, "%.*s", (int)strcspn(needs[i].name, "|"), needs[i].name);
         dtp_grid_cell(&grid, "%s", needs[i].found ? "found" : "MISSING");

@@ -1,4 +1,5 @@
 /* From settings to a cluster: which GPU and machine, how many of a node, what network. */
+#include "machine/host_machine.h"
 #include "machine/measured.h"
 #include "base/append.h"
 #include "job/scenario_resolution.h"
@@ -128,10 +129,14 @@ static bool count_nodes(struct dtp_resolution *r, struct dtp_cluster *c)
         return !by_nodes || check_nodes(r, c, node);
     enum dtp_key key = given(r, DTP_KEY_gpus_per_node) ? DTP_KEY_gpus_per_node : DTP_KEY_gpus;
     uint32_t less = c->nodes * node;
-    refuse(r, key,
-           "%" PRIu32 " GPUs are no whole number of nodes of %" PRIu32 "; use %" PRIu32 " or %" PRIu32
-           " GPUs, or set gpus_per_node",
-           c->gpus, node, less, less + node);
+    if (c->gpu.architecture == DTP_GPU_HOST && c->gpus > DTP_HOST_MOST_RANKS) /* which more nodes would not mend */
+        refuse(r, key, "%" PRIu32 " ranks are asked for, the host device has at most %d; take fewer", c->gpus,
+               DTP_HOST_MOST_RANKS);
+    else
+        refuse(r, key,
+               "%" PRIu32 " GPUs are no whole number of nodes of %" PRIu32 "; use %" PRIu32 " or %" PRIu32
+               " GPUs, or set gpus_per_node",
+               c->gpus, node, less, less + node);
     return false;
 }
 

@@ -17,7 +17,8 @@ static void read_experts(struct dtp_hf_reader *reader, const char *key, uint64_t
 }
 
 /* Of models that ask: Qwen and DeepSeek. Others divide always (MixtralTopKRouter; GraniteMoeTopKGating and
- * GptOssTopKRouter take the softmax of the chosen alone, which is that) or never. */
+ * GptOssTopKRouter take the softmax of the chosen alone, which is that) or never (Llama4Router's sigmoids; phimoe's
+ * sparsemixer, whose softmax is over experts close to the best alone). */
 static void read_weights(struct dtp_hf_reader *reader, bool divides, double scale, struct dtp_transformer *t)
 {
     t->router_norm = dtp_hf_switch(reader, "norm_topk_prob", divides);

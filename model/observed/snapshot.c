@@ -192,28 +192,56 @@ static void write_place(const json_t *frames, char *out, size_t bytes)
     dtp_make_printable(out);
 }
 
-static void find_leak(const struct replay *r, size_t events, struct dtp_observed_memory *m)
+/* Of equal stacks the same. */
+static uint64_t hash_frames(const json_t *frames)
 {
-    for (size_t i = 0; i < r->count; i++) {
-        const struct block *one = &r->alive[i];
+    uint64_t hash = UINT64_C(0xCBF29CE484222325); /* FNV-1a */
+    for (size_t i = 0; i < json_array_size(frames); i++) {
+        const json_t *frame = json_array_get(frames, i);
+        const char *texts[] = {json_string_value(json_object_get(frame, "name")),
+                               json_string_value(json_object_get(frame, "filename"))};
+        for (size_t k = 0; k < sizeof texts / sizeof *texts; k++)
+            for (const char *at = texts[k]; at && *at; at++)
+                hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001B3);
+        hash = (hash ^ (uint64_t)json_integer_value(json_object_get(frame, "line"))) * UINT64_C(0x100000001B3);
+    }
+    return hash;
+}
+
+/* `address` is the hash of the stack by now. */
+static int like_together(const void *a, const void *b)
+{
+    const struct block *x = a, *y = b;
+    if (x->bytes != y->bytes)
+        return x->bytes < y->bytes ? 1 : -1;
+    if (x->part != y->part)
+        return x->part < y->part ? -1 : 1;
+    if (x->address != y->address)
+        return x->address < y->address ? -1 : 1;
+    return x->event < y->event ? -1 : x->event > y->event;
+}
+
+static bool is_like(const struct block *a, const struct block *b)
+{
+    return a->bytes == b->bytes && a->part == b->part && a->address == b->address && json_equal(a->frames, b->frames);
+}
+
+/* Sorts the blocks, and loses their addresses. */
+static void find_leak(struct replay *r, size_t events, struct dtp_observed_memory *m)
+{
+    for (size_t i = 0; i < r->count; i++)
+        r->alive[i].address = hash_frames(r->alive[i].frames);
+    if (r->count > 0) /* else there may be no table */
+        qsort(r->alive, r->count, sizeof *r->alive, like_together);
+    for (size_t first = 0, end = 0; first < r->count; first = end) {
+        const struct block *one = &r->alive[first];
+        for (end = first + 1; end < r->count && is_like(one, &r->alive[end]);)
+            end++;
+        uint64_t count = end - first, bytes = count * one->bytes;
         if (one->part == DTP_OBSERVED_PART_WEIGHTS || one->part == DTP_OBSERVED_PART_OPTIMIZER_STATE)
             continue;
-        bool first = true, again = false;
-        uint64_t bytes = 0, count = 0;
-        uint32_t least = UINT32_MAX, most = 0;
-        for (size_t k = 0; k < r->count; k++) {
-            const struct block *other = &r->alive[k];
-            if (other->bytes != one->bytes || other->part != one->part || !json_equal(other->frames, one->frames))
-                continue;
-            again |= k < i;
-            first &= k >= i;
-            bytes += other->bytes;
-            count++;
-            least = other->event < least ? other->event : least;
-            most = other->event > most ? other->event : most;
-        }
         /* parts of one backward, or of one step, are near each other */
-        if (again || !first || count < LEAST_LEAKS || most - least < events / 4 || bytes <= m->leak.bytes)
+        if (count < LEAST_LEAKS || r->alive[end - 1].event - one->event < events / 4 || bytes <= m->leak.bytes)
             continue;
         m->leak.bytes = bytes;
         m->leak.count = count;
@@ -248,8 +276,7 @@ static enum dtp_status replay(const json_t *events, struct dtp_observed_memory *
     uint64_t before = active_bytes > r.bytes ? active_bytes - r.bytes : 0;
     if (ok) {
         gather(&r);
-        if (r.count < 20000) /* a step has some thousands at most */
-            find_leak(&r, count, m);
+        find_leak(&r, count, m);
         free(r.alive);
         struct replay again = {0};
         for (size_t i = 0; i <= r.peak_event && i < count && ok; i++)

@@ -53,6 +53,10 @@ expect 0 plan sweep
 expect 3 run --device host
 grep -q '^dtplan: dtplan-exec is missing' err || failed "no word of dtplan-exec: $(cat err)"
 expect 0 chart # draws without gnuplot: data and script
+# Commands that need nothing but dtplan are answered for where they are named, without a table of nothing.
+expect 0 doctor help
+shows '^  doctor, help  *ready'
+! grep -q '^NEEDS' out || failed "needs of commands without any: $(cat out)"
 
 # An executor for the cores alone.
 stub dtplan-exec 'echo host'

@@ -138,7 +138,7 @@ class History:
 FORWARD, OPTIM = frame("forward", 10), frame("_init_group", 5, "/site-packages/torch/optim/adamw.py")
 
 
-def history(name, sizes, leak=0, scores=0, steps=6, layers=LAYERS, weights=(1 << 20,) * LAYERS, logits=()):
+def history(name, sizes, leak=0, crumbs=0, scores=0, steps=6, layers=LAYERS, weights=(1 << 20,) * LAYERS, logits=()):
     made = History()
     for size in weights:
         made.alloc(size, frame("to_empty", 3))
@@ -148,6 +148,8 @@ def history(name, sizes, leak=0, scores=0, steps=6, layers=LAYERS, weights=(1 <<
         alive += [made.alloc(size, frame("cross_entropy", 30)) for size in logits]
         if leak:
             made.alloc(leak, frame("remember", 77))
+        for _ in range(crumbs):
+            made.alloc(512, frame("note", 80))
         for block in reversed(alive):
             made.free(block)
         if number == 0:
@@ -160,6 +162,7 @@ def histories():
     # a model of 4 layers, hidden 256, 4 heads, sequence 512, micro batch 2, vocabulary 1024: T = 1024 tokens
     width = 1024 * 256 * 2
     history("leak.pickle", (width, width), leak=8 << 20)
+    history("many.pickle", (width, width), leak=8 << 20, crumbs=4000)
     history("kept.pickle", (width, width))
     history("scores.pickle", (width, width), scores=2 * 4 * 512 * 512 * 4)
     history("logits.pickle", (width,), logits=(1024 * 1024 * 4,) * 3)

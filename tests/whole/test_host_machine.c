@@ -186,6 +186,35 @@ static void test_the_wrong_width_is_named(void **state)
     assert_non_null(strstr(faults.text[0], "ffn: 170 is no multiple of 4"));
 }
 
+/* Each width is refused once: where tp divides it in no way that is said, where it leaves a rank too odd a part, what
+ * fits. */
+static void test_tensor_parallel_widths_are_named_once(void **state)
+{
+    struct dtp_job job;
+    (void)state;
+    const char *job_words = "layers=2 hidden=128 heads=4 vocab=512 seq=128 runtime=dtplan gpu=host gpus=2 tp=2 ";
+    char words[200];
+    snprintf(words, sizeof words, "%sffn=511", job_words);
+    assert_int_equal(resolve(words, NULL, true, &job), DTP_BAD_INPUT);
+    assert_int_equal(faults.count, 2);
+    assert_non_null(strstr(faults.text[0], "tp: 2 does not divide ffn 511"));
+    assert_non_null(strstr(faults.text[1], "ffn: 511 is no multiple of 4"));
+    snprintf(words, sizeof words, "%sffn=508", job_words);
+    assert_int_equal(resolve(words, NULL, true, &job), DTP_BAD_INPUT);
+    assert_int_equal(faults.count, 1); /* 254 is no multiple of 8 */
+    assert_non_null(strstr(faults.text[0], "the nearest that fits is 1, or set ffn to a multiple of 16"));
+}
+
+/* Twice as many would be whole nodes of the host, and refused by whatever starts them. */
+static void test_too_many_ranks_are_not_made_more(void **state)
+{
+    struct dtp_job job;
+    (void)state;
+    assert_int_equal(resolve(JOB "gpu=host gpus=1025", NULL, true, &job), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "1025 ranks are asked for, the host device has at most 1024; take fewer"));
+    assert_null(strstr(faults.text[0], "2048"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_this_machine),
@@ -193,6 +222,8 @@ int main(void)
                                        cmocka_unit_test(test_ranks_share_the_cores),
                                        cmocka_unit_test(test_one_operation_follows_the_other),
                                        cmocka_unit_test(test_pretended_nodes_are_one_machine),
-                                       cmocka_unit_test(test_the_wrong_width_is_named)};
+                                       cmocka_unit_test(test_the_wrong_width_is_named),
+                                       cmocka_unit_test(test_tensor_parallel_widths_are_named_once),
+                                       cmocka_unit_test(test_too_many_ranks_are_not_made_more)};
     return cmocka_run_group_tests(tests, write_machine, remove_machine);
 }

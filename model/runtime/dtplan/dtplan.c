@@ -168,12 +168,13 @@ static void check_tensor(struct dtp_resolver *r)
                         "%" PRIu32 " does not divide %" PRIu64
                         " key/value heads, of which runtime dtplan keeps no copies; the nearest that fits is %" PRIu32,
                         p->tp, t->kv_heads, lower_tp(r));
-    else if (t->ffn % ((uint64_t)p->tp * DTP_PARAMETER_ALIGNMENT))
+    else if (t->ffn % p->tp == 0 && t->ffn % (DTP_PARAMETER_ALIGNMENT / 2) == 0 && /* else it is refused already */
+             t->ffn % ((uint64_t)p->tp * DTP_PARAMETER_ALIGNMENT))
         dtp_plan_refuse(r, "tp",
                         "%" PRIu32 " leaves a rank ffn %" PRIu64
                         " / tp, which is no multiple of %u, as it must be for runtime dtplan; the nearest that fits is "
-                        "%" PRIu32,
-                        p->tp, t->ffn, DTP_PARAMETER_ALIGNMENT, lower_tp(r));
+                        "%" PRIu32 ", or set ffn to a multiple of %" PRIu64,
+                        p->tp, t->ffn, DTP_PARAMETER_ALIGNMENT, lower_tp(r), (uint64_t)p->tp * DTP_PARAMETER_ALIGNMENT);
     uint64_t first;
     if (!dtp_parameter_vocab_slice(t->vocab, p->tp, p->tp - 1, &first))
         dtp_plan_refuse(r, "tp", "%" PRIu32 " leaves the last rank none of %" PRIu64 " tokens of the vocabulary", p->tp,
