@@ -18,7 +18,8 @@
 #include "lib/random_executor_plans.h"
 #include "lib/random_mixed.h"
 
-#define JOBS RANDOM_DRAWS(1200)
+#define JOBS_OF_ALL_BUILDS 1200
+#define JOBS RANDOM_DRAWS(JOBS_OF_ALL_BUILDS)
 #define DRAWN_JOBS 150
 #define SLICED_JOBS RANDOM_DRAWS(200)
 
@@ -125,7 +126,9 @@ static void test_random_plans(void **state)
         outside += tally[i].outside;
     }
     assert_true(close * 100 >= plans * CLOSE_PERCENT);
-    assert_true(outside * 1000 <= plans * MOST_OUTSIDE_PER_MILLE);
+    /* Of few plans, as sanitizers draw, chance makes more: three standard deviations of a count are allowed. */
+    double expected = plans * MOST_OUTSIDE_PER_MILLE / 1000.0;
+    assert_true(outside <= expected + (plans < JOBS_OF_ALL_BUILDS ? 3 * sqrt(expected) : 0));
 }
 
 /* Layers with experts beside layers without. */

@@ -174,7 +174,7 @@ static void test_refusals(void **state)
         {"gpus=8 tp_overlap=true", "tp above 1"},
         {"gpus=8 tp=2 runtime=torch strategy=ddp", "FSDP2 alone"},
         {"gpus=8 tp=2 offload=optimizer", "offload"},
-        {"gpus=8 cp=2 runtime=nanotron", "context parallelism (deepspeed, megatron, torch)"},
+        {"gpus=8 cp=2 runtime=nanotron", "context parallelism (deepspeed, dtplan, megatron, torch)"},
         {"gpus=8 runtime=torch strategy=ddp megatron_overlap=true", "megatron only"},
         {"gpus=8 tp=2 micro_batch=1 global_batch=6", "4 data-parallel ranks"}};
     (void)state;
