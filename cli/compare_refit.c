@@ -56,13 +56,14 @@ static enum dtp_status whole_file(const struct dtp_job *job, const struct dtp_ob
     return DTP_OK;
 }
 
-static enum dtp_status write_file(const char *path, const struct dtp_measured_rows *rows, struct dtp_faults *faults)
+static enum dtp_status write_file(const char *path, const struct dtp_measured_row *rows, size_t count,
+                                  struct dtp_faults *faults)
 {
     struct dtp_output_file output;
     enum dtp_status status = dtp_output_open(path, &output, faults);
     if (status != DTP_OK)
         return status;
-    dtp_measured_write(output.file, rows->row, rows->count);
+    dtp_measured_write(output.file, rows, count);
     return dtp_output_close(&output, faults);
 }
 
@@ -135,10 +136,17 @@ enum dtp_status dtp_compare_refit(const struct dtp_context *context, const struc
         return status;
     status = whole_file(&simulated->job, trace, &refit.rows, &rows, context->faults);
     dtp_measured_rows_release(&refit.rows);
-    if (status == DTP_OK)
-        status = write_file(path, &rows, context->faults);
-    if (status == DTP_OK)
+    const size_t count = rows.count;
+    struct dtp_measured_row *kept = status == DTP_OK ? malloc(count * sizeof *kept) : NULL;
+    if (status == DTP_OK && !kept)
+        status = dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (kept) {
+        memcpy(kept, rows.row, count * sizeof *kept);
         status = predict(&simulated->job, path, &rows, &step_s, context->faults);
+    }
+    if (status == DTP_OK) /* not before: what no command would read is not left behind */
+        status = write_file(path, kept, count, context->faults);
+    free(kept);
     if (status == DTP_OK && !context->arguments->json)
         say(&refit, trace, step_s, path, &context->page);
     dtp_measured_rows_release(&rows);

@@ -281,6 +281,15 @@ static enum dtp_status share_out_elastic(char **argv, struct dtp_scenario *scena
     return dtp_elastic_job(scenario, catalog, ranks->world, job, faults);
 }
 
+static enum dtp_status check_momentum(const struct dtp_settings *settings, const struct dtp_plan *plan,
+                                      struct dtp_faults *faults)
+{
+    if (!settings->names_momentum || plan->optimizer == DTP_MOMENTUM || plan->optimizer == DTP_MUON)
+        return DTP_OK;
+    return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                     "--momentum: is of optimizers momentum and muon; leave it out, or name one of them");
+}
+
 static enum dtp_status train_job(char **argv, struct dtp_scenario *scenario, struct dtp_job *job,
                                  struct dtp_train_job *one, const struct dtp_catalog *catalog,
                                  struct dtp_faults *faults)
@@ -289,7 +298,9 @@ static enum dtp_status train_job(char **argv, struct dtp_scenario *scenario, str
     struct dtp_nodes nodes = {&job->cluster, one->settings->pretend_nodes, one->settings->cuda,
                               one->settings->share_gpu};
     bool here = false, alone = one->settings->alone, stages = !alone && job->plan.pp > 1;
-    enum dtp_status status = DTP_OK;
+    enum dtp_status status = alone ? DTP_OK : check_momentum(one->settings, &job->plan, faults);
+    if (status != DTP_OK)
+        return status;
     if (alone)
         status = read_set(one->settings, job->cluster.gpus, &set, faults);
     if (stages)

@@ -72,6 +72,7 @@ enum dtp_status dtp_settings_set(struct dtp_settings *settings, const char *name
             return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--%s: '%s' is no number from %g to %g", name, value,
                              s->minimum, s->maximum);
         *(double *)field = number;
+        settings->names_momentum |= field == &settings->momentum;
     }
     return DTP_OK;
 }

@@ -77,6 +77,7 @@ struct dtp_settings {
     bool skip_not_finite;              /* of not_finite: skip or stop (default) */
     double fixed_loss_scale;           /* of loss_scale; 0: dynamic (default) */
     uint64_t elastic_min, elastic_max; /* ranks, of elastic; 0: a rank that is lost ends the run */
+    bool names_momentum;               /* it was given */
     bool waits;                        /* of on_loss: wait for lost ranks, or shrink (default) */
 };
 

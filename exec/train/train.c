@@ -250,7 +250,7 @@ static enum dtp_status check_tokens(struct dtp_trainer *t)
 }
 
 /* Details that few models have, named where they are there, and windows where they cut: other checkpoints say what they
- * always said. */
+ * always said. So are scales of adapters, and optimizers whose one momentum is no first moment of AdamW's. */
 static void describe_details(struct dtp_trainer *t)
 {
     const struct dtp_transformer *m = &t->job->transformer;
@@ -278,6 +278,10 @@ static void describe_details(struct dtp_trainer *t)
         {"router_norm", m->router_norm},
         {"router_scale", m->router_scale},
         {"router_bias", m->router_bias},
+        {"lora", (double)t->job->plan.adapters.rank},
+        {"lora_alpha", t->job->plan.adapters.rank ? t->job->plan.adapters.alpha : 0},
+        {"momentum", t->job->plan.optimizer == DTP_MOMENTUM},
+        {"muon", t->job->plan.optimizer == DTP_MUON},
         {"sliding_window", cuts ? (double)m->sliding_window : 0},
         {"sliding_window_pattern", cuts ? (double)m->sliding_window_pattern : 0}};
     for (size_t i = 0; i < sizeof details / sizeof *details; i++)

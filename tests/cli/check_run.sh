@@ -57,6 +57,8 @@ expect 2 "${tiny[@]}" --steps 3 --lora 8 --base int8
 says 'base: int8 is not run under runtime dtplan yet; use nf4 or none'
 expect 2 "${tiny[@]}" --steps 3 --lora 3
 says 'kernels read rows; use 8'
+expect 2 "${tiny[@]}" --steps 3 --optimizer sgd --momentum 0.9
+says '--momentum: is of optimizers momentum and muon'
 
 # ---- what is left behind, and what is said early -----------------------------------------------------------------------
 

@@ -232,8 +232,9 @@ static void test_what_cannot_be_resumed_is_refused(void **state)
     run_train(RUN_LLAMA "precision=bf16-mixed", &settings, &other);
     assert_int_equal(other.status, DTP_BAD_INPUT);
     assert_non_null(strstr(other.said, "another model"));
-    static const char *const others[] = {"qk_norm=true", "parallel_block=two_norms", "norm_place=after",
-                                         "norm_eps=1e-6", "embedding_scale=true"};
+    static const char *const others[] = {"qk_norm=true",      "parallel_block=two_norms", "norm_place=after",
+                                         "norm_eps=1e-6",     "embedding_scale=true",     "optimizer=muon",
+                                         "optimizer=momentum"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) { /* most have as many weights, at the same places */
         char words[512];
         snprintf(words, sizeof words, "%s precision=fp32 %s", RUN_LLAMA, others[i]);
