@@ -74,7 +74,7 @@ def check_faults():
     raises(dtplan.BadInput, "writes a file", dtplan.simulate, params="7B", gpus=8, trace="x.json")
     raises(dtplan.BadInput, "gpus.csv", dtplan.Planner, data="/no/such/folder")
     raises(dtplan.DtplanError, "no table", dtplan.backtest)
-    raises(OSError, "ds_config", dtplan.plan, params="7B", gpus=8, **{"from": "/no/such/ds_config.json"})
+    raises(dtplan.BadInput, "ds_config", dtplan.plan, params="7B", gpus=8, **{"from": "/no/such/ds_config.json"})
 
 
 def check_catalogs():
