@@ -131,4 +131,89 @@ static inline void learns_as_one(const char *model, const char *words, const str
     remove_all(folder("run"));
 }
 
+/* What ranks of one layout wrote goes on in the next, two steps each. `first` is one rank's. */
+static inline void goes_on_in_any(const char *model, const char *first, const char *const *layouts, size_t count)
+{
+    struct run_result whole, part;
+    char words[400], flags[3200];
+    snprintf(words, sizeof words, "%s%s", model, first);
+    snprintf(flags, sizeof flags, "--steps %zu --lr 1e-3 --min-lr 1e-3", 2 * count);
+    rank_run(words, flags, &whole);
+    assert_int_equal(whole.status, DTP_OK);
+    remove_all(folder("run"));
+    for (size_t i = 0; i < count; i++) {
+        snprintf(words, sizeof words, "%s%s", model, layouts[i]);
+        snprintf(flags, sizeof flags, "--steps %zu --lr 1e-3 --min-lr 1e-3 --checkpoint '%s' %s", 2 * (i + 1),
+                 folder("run"), i ? "--resume" : "");
+        rank_run(words, flags, &part);
+        assert_int_equal(part.status, DTP_OK);
+        for (size_t k = 0; k < 2; k++)
+            if (fabs(part.loss[k] - whole.loss[2 * i + k]) > DIFFERS_BY)
+                fail_msg("%s: step %zu: loss %.9g, %.9g of one rank", layouts[i], 2 * i + k + 1, part.loss[k],
+                         whole.loss[2 * i + k]);
+    }
+    remove_all(folder("run"));
+}
+
+/* ---- what runs say ----------------------------------------------------------------------------------------------- */
+
+/* All that a shell's line says, and the status that it ends with. */
+static inline int said_by(const char *line, char *said, size_t bytes)
+{
+    FILE *pipe = popen(line, "r");
+    assert_non_null(pipe);
+    said[fread(said, 1, bytes - 1, pipe)] = '\0';
+    return WEXITSTATUS(pclose(pipe));
+}
+
+/* What is not run: the key that is named, and words of the reason. */
+struct refused_layout {
+    const char *words, *key, *says;
+};
+
+static inline void are_refused(const char *model, const struct refused_layout *refused, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        char line[4096], said[4096], words[600];
+        snprintf(words, sizeof words, "%s%s", model, refused[i].words);
+        rank_command_line(words, "--steps 1 2>&1", line, sizeof line);
+        assert_int_equal(said_by(line, said, sizeof said), DTP_BAD_INPUT);
+        if (!strstr(said, refused[i].key) || !strstr(said, refused[i].says))
+            fail_msg("%s: \"%s\" says nothing of %s and \"%s\"", refused[i].words, said, refused[i].key,
+                     refused[i].says);
+    }
+}
+
+static inline int times_said(const char *text, const char *words)
+{
+    int count = 0;
+    for (; (text = strstr(text, words)); text += strlen(words))
+        count++;
+    return count;
+}
+
+/* The report of four steps of a small model. */
+static inline void run_report(const char *words, char *said, size_t bytes)
+{
+    char line[1600];
+    snprintf(line, sizeof line,
+             "'" TEST_BINARY_DIR
+             "/dtplan' run --runtime dtplan --device host --threads 1 --steps 4 --layers 2 --hidden 64 --heads 4 --ffn "
+             "64 --vocab 101 --precision fp32 --clip-norm 1 %s 2>&1",
+             words);
+    if (said_by(line, said, bytes) != 0)
+        fail_msg("%s: %s", words, said);
+}
+
+/* So many kinds of transfers, and the arena, are what was predicted. Ends `said` behind them. */
+static inline void sent_as_predicted(char *said, int kinds)
+{
+    char *sent = strstr(said, "COMMUNICATION"), *arena = strstr(said, "  arena ");
+    assert_true(sent && arena);
+    *strstr(sent, "STEP TIME") = '\0';
+    assert_int_equal(times_said(sent, " 1.000"), kinds);
+    *strchr(arena + 1, '\n') = '\0';
+    assert_int_equal(times_said(arena, " 1.000"), 1);
+}
+
 #endif
