@@ -15,6 +15,7 @@ struct adapted {
     uint64_t low;               /* of a token and layer: x A^T, dropout's result and mask */
     uint64_t terms;             /* of a token: what a compiler's kernel between the MLP's matmuls has besides */
     uint64_t unpacked;          /* of one layer, where a compiler keeps it */
+    bool replays;               /* checkpointed layers make something again: then weights too */
     uint64_t largest;           /* to unpack one matrix: with what it is made of */
     uint64_t root, unit, units; /* gathered weights: root, a unit, all of them where they are kept */
     uint64_t gradients;
@@ -27,6 +28,7 @@ static void count_matrices(const struct dtp_bound *b, struct adapted *a)
     uint64_t c = b->bytes.compute, drops = plan->adapters.dropout > 0 ? c + 1 : 0;
     bool replays = b->activations.checkpoint_every && plan->compile;
     dtp_layer_tensors_of(b->transformer, dtp_layer_mlp_of(b->transformer), b->cluster, plan, &tensors);
+    a->replays = tensors.kept != tensors.saved;
     for (int i = 0; i < tensors.kind.matrices; i++) {
         const struct dtp_layer_matrix *m = &tensors.kind.matrix[i];
         bool made = m->result == DTP_TENSOR_GATE || m->result == DTP_TENSOR_UP;
@@ -69,7 +71,8 @@ static uint64_t saved(const struct dtp_bound *b, const struct adapted *a, uint64
     uint64_t every = b->activations.checkpoint_every, replayed = every ? dtp_divide_up(layers, every) : 0;
     bool keeps = b->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION;
     uint64_t whole = keeps ? layers : layers - replayed;
-    uint64_t unpacked = whole ? (whole - 1) * a->unpacked : 0; /* the first layer's is not all read again */
+    uint64_t stay = keeps && a->replays ? layers - replayed : whole;
+    uint64_t unpacked = stay ? (stay - 1) * a->unpacked : 0; /* the first layer's is not all read again */
     return dtp_bound_saved(b, layers) + whole * dtp_bound_tokens(b, a->low) + unpacked;
 }
 
