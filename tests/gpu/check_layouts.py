@@ -68,10 +68,18 @@ def cases():
                 ("zero3 2", 2, 4, f"--strategy zero3 {share(2, 2)}"),
                 ("ddp 4 sums in fp16", 4, 4, f"--strategy ddp --comm-hook fp16 {share(4)}"),
                 ("shard_grad_op 4", 4, 4, f"--strategy shard_grad_op {share(4, 2)}")]
+    context = [("cp 2 ring", 2, 4, f"--cp 2 {share(1, 4)}"),
+               ("cp 2 a2a", 2, 4, f"--cp 2 --cp-comm a2a {share(1, 4)}"),
+               ("cp 4 ring", 4, 4, f"--cp 4 {share(1, 4)}"),
+               ("cp 4 a2a", 4, 4, f"--cp 4 --cp-comm a2a {share(1, 4)}"),
+               ("cp 2 tp 2", 4, 4, f"--cp 2 --tp 2 {share(1, 4)}"),
+               ("cp 2 pp 2 zb-h1", 4, 8, f"--cp 2 --pp 2 --schedule zb-h1 {share(1)}"),
+               ("cp 2 full_shard 2", 4, 4, f"--cp 2 --strategy full_shard {share(2, 4)}"),
+               ("cp 2 checkpointing", 2, 4, f"--cp 2 --checkpointing full {share(1, 4)}")]
     every = []
-    while stages or tensor or replicas:
-        every += stages[:2] + replicas[:2] + tensor[:1]
-        stages, replicas, tensor = stages[2:], replicas[2:], tensor[1:]
+    while stages or tensor or replicas or context:
+        every += stages[:2] + replicas[:2] + tensor[:1] + context[:1]
+        stages, replicas, tensor, context = stages[2:], replicas[2:], tensor[1:], context[1:]
     return every
 
 
