@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Every layout that the executor runs learns on GPUs what one GPU learns, and holds and sends what was predicted:
-check_layouts.py DTPLAN SOURCE_TREE [--device host] [--out FOLDER] [--seconds N] [--only WORD,...] [--case-seconds N]
+check_layouts.py DTPLAN SOURCE_TREE [--device host] [--out FOLDER] [--seconds N] [--only WORD,...] [--case-seconds N] [--debugger]
 
 Where there are fewer GPUs than ranks they share them (dtplan run --share-gpu), so that one GPU is enough; nothing here
 is a time. Losses of 50 steps are compared step by step with those of one rank that takes the same sequences: within
@@ -151,9 +151,10 @@ class Bench:
         return status, losses, told, err.strip().splitlines()
 
     def look_where(self, group):
-        """What stands on the stacks of the ranks of a run that hangs, once: the debugger takes seconds."""
+        """What stands on the stacks of the ranks of a run that hangs, once: the debugger takes seconds, and ends ranks
+        that only were slow (signal 11) where it cannot attach to CUDA."""
         path = os.path.join(self.folder, "hangs.txt")
-        if self.host or os.path.exists(path) or not shutil.which("cuda-gdb"):
+        if self.host or not self.a.debugger or os.path.exists(path) or not shutil.which("cuda-gdb"):
             return
         with open(path, "w") as file:
             for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
@@ -326,6 +327,7 @@ def main():
     parser.add_argument("--out")
     parser.add_argument("--seconds", type=float, default=1800)
     parser.add_argument("--case-seconds", type=float, default=120)
+    parser.add_argument("--debugger", action="store_true", help="where a case takes too long, what its ranks' stacks hold")
     parser.add_argument("--only", help="parts of names of cases, comma between")
     parser.add_argument("--precisions", default="fp32,bf16-mixed")
     parser.add_argument("--models", default="gqa,mha")
