@@ -526,6 +526,8 @@ static enum dtp_status fill(struct dtp_binder *b, struct dtp_bound_op *out)
     case DTP_OP_CAST: dtp_bind_cast(b, out); return DTP_OK;
     case DTP_OP_ACCUMULATE: dtp_bind_add(b, out); return DTP_OK;
     case DTP_OP_SUM_PARTS: dtp_bind_sum_parts(b, out); return DTP_OK;
+    case DTP_OP_PACK8: dtp_bind_pack8(b, out); return DTP_OK;
+    case DTP_OP_SUM_PACKED8: dtp_bind_sum_packed8(b, out); return DTP_OK;
     case DTP_OP_ORTHOGONALIZE: dtp_bind_orthogonalize(b, out); return DTP_OK;
     case DTP_OP_COPY_IN:
     case DTP_OP_COPY_OUT: dtp_bind_copied_columns(b, out); return DTP_OK;

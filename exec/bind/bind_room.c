@@ -186,8 +186,8 @@ static void quantize(struct dtp_binder *b)
     room(b, DTP_ROLE_TRANSPOSED, rows(b), columns);
 }
 
-/* Floats of 8 bits are cast and multiplied; places in a table are moments, or weights that are unpacked; and nothing
- * else. */
+/* Floats of 8 bits are cast and multiplied; places in a table are moments, weights that are unpacked, or
+ * gradients on their way; and nothing else. */
 static void narrow(struct dtp_binder *b)
 {
     const struct dtp_operand *operands = dtp_program_operands(b->binding->job.program, b->op);
@@ -198,7 +198,9 @@ static void narrow(struct dtp_binder *b)
         bool is_narrow = known && element == DTP_ELEMENT_E4M3;
         bool moment = b->op->kind == DTP_OP_OPTIMIZER && (role == DTP_ROLE_MOMENT1 || role == DTP_ROLE_MOMENT2);
         bool packed = b->op->kind == DTP_OP_CAST && role == DTP_ROLE_INPUT && operand(b, DTP_ROLE_SCALE);
-        if (known && element == DTP_ELEMENT_INT8 && !moment && !packed)
+        bool sent =
+            b->op->kind == DTP_OP_PACK8 || b->op->kind == DTP_OP_ALL_GATHER || b->op->kind == DTP_OP_SUM_PACKED8;
+        if (known && element == DTP_ELEMENT_INT8 && !moment && !packed && !sent)
             b->missing |= 1u << role;
         bool made = b->op->kind == DTP_OP_QUANTIZE && (role == DTP_ROLE_RESULT || role == DTP_ROLE_TRANSPOSED);
         bool read = b->op->kind == DTP_OP_MATMUL &&

@@ -209,6 +209,8 @@ enum dtp_status dtp_bind_host_optimizer(struct dtp_binder *b, struct dtp_bound_o
 void dtp_bind_cast(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_add(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_sum_parts(struct dtp_binder *b, struct dtp_bound_op *out);
+void dtp_bind_pack8(struct dtp_binder *b, struct dtp_bound_op *out);
+void dtp_bind_sum_packed8(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_orthogonalize(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_copy(struct dtp_binder *b, struct dtp_bound_op *out);
 enum dtp_status dtp_bind_transfer(struct dtp_binder *b, struct dtp_bound_op *out);

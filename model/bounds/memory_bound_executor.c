@@ -266,7 +266,9 @@ static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
         bytes += reduced;
     bool replicas = b->cluster->gpus > b->units.ranks;
     if (replicas && (plan->comm_hook == DTP_COMM_HOOK_FP16 || plan->comm_hook == DTP_COMM_HOOK_BF16))
-        bytes += 2 * largest; /* what they sum, in 16 bits */
+        bytes += 2 * largest;                                   /* what they sum, in 16 bits */
+    else if (replicas && plan->comm_hook == DTP_COMM_HOOK_INT8) /* its part and all */
+        bytes += (1 + b->cluster->gpus / b->units.ranks) * dtp_int8_part_bytes(largest);
     else if (replicas && plan->comm_hook == DTP_COMM_HOOK_POWERSGD)
         bytes += factored_bytes(b);
     return bytes;

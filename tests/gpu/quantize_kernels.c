@@ -67,8 +67,48 @@ static void test_pack4(enum dtp_element element, uint64_t count, double deviatio
     compare(status);
 }
 
+/* Two ranks' gradients in 8 bits, and their sum. */
+static void test_pack8(enum dtp_element element, uint64_t count, double deviation)
+{
+    case_begin("pack8 and sum_packed8 %s %llu", named(element), (unsigned long long)count);
+    const uint64_t part_bytes = (8 * ((count + DTP_PACK8_RUN - 1) / DTP_PACK8_RUN) + count + 127) / 128 * 128;
+    struct tensor *x[2] = {input("values", element, count, deviation), input("others", element, count, deviation)};
+    struct tensor *parts = result("parts", DTP_ELEMENT_INT8, 2 * part_bytes, 0, 0);
+    struct tensor *total = result("total", element, count, 0, 0);
+    struct dtp_pack8_args pack[SIDES][2];
+    struct dtp_sum_packed8_args sum[SIDES];
+    for (int s = 0; s < SIDES; s++) {
+        for (int r = 0; r < 2; r++)
+            pack[s][r] = (struct dtp_pack8_args){.values = x[r]->at[s],
+                                                 .part = (char *)parts->at[s] + (uint64_t)r * part_bytes,
+                                                 .count = count,
+                                                 .element = element};
+        sum[s] = (struct dtp_sum_packed8_args){.parts = parts->at[s],
+                                               .total = total->at[s],
+                                               .count = count,
+                                               .part_bytes = part_bytes,
+                                               .part_count = 2,
+                                               .element = element};
+    }
+    int status = dtp_reference_pack8(NULL, &pack[HOST][0], NULL) || dtp_reference_pack8(NULL, &pack[HOST][1], NULL) ||
+                 dtp_reference_sum_packed8(NULL, &sum[HOST], NULL);
+    for (int round = 0; round < 2; round++) {
+        restore_device();
+        for (int r = 0; r < 2; r++)
+            status = status ? status : dtp_cuda_pack8(NULL, &pack[DEVICE][r], NULL);
+        status = status ? status : dtp_cuda_sum_packed8(NULL, &sum[DEVICE], NULL);
+        keep_round(round);
+    }
+    compare(status);
+}
+
 void test_quantizes(void)
 {
+    const uint64_t odd[] = {8, 511, 512, 4096 * 688 + 24};
+    for (size_t i = 0; i < COUNT(odd) - small; i++) {
+        test_pack8(DTP_ELEMENT_FP32, odd[i], i == 1 ? 1e-9 : 3);
+        test_pack8(DTP_ELEMENT_BF16, odd[i], i == 2 ? 0 : 0.02);
+    }
     const uint64_t shapes[][2] = {{16, 16}, {128, 128}, {144, 272}, {16, 4096}, {1040, 688}, {2048, 2048}};
     for (size_t i = 0; i < COUNT(shapes) - small; i++)
         for (int k = 0; k < 6; k++)

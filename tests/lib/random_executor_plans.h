@@ -74,7 +74,7 @@ static inline struct dtp_plan random_executor_plan(const struct dtp_cluster *clu
     plan.executor.reduce_engine = random_below(3) ? DTP_ENGINE_SM : DTP_ENGINE_COPY;
     uint64_t kept = random_state; /* what follows is drawn as before there were hooks */
     if (!random_frozen && plan.runtime->hooked >> plan.strategy & 1u && random_below(3) == 0)
-        plan.comm_hook = (enum dtp_comm_hook)(1 + random_below(3)), plan.powersgd_rank = 1u << random_below(4);
+        plan.comm_hook = (enum dtp_comm_hook)(1 + random_below(4)), plan.powersgd_rank = 1u << random_below(4);
     random_state = kept;
     return plan;
 }

@@ -102,6 +102,8 @@
  *   CAST, ACCUMULATE         INPUT -> RESULT (ACCUMULATE: +=), demand.tokens elements
  *   ORTHOGONALIZE            RESULT [T, n] UPDATE (fp32): its rows become orthonormal, of the form "columns" its
  *                            columns
+ *   PACK8                    INPUT (demand.tokens elements) -> RESULT, a part of dtp_int8_part_bytes
+ *   SUM_PACKED8              INPUT (parts of all replicas) -> RESULT (demand.tokens elements), their sum
  *   SUM_PARTS                INPUT [ranks of the shard group, demand.tokens elements] -> RESULT: their sum; UPDATE adds
  *                            it
  *   collectives              INPUT, RESULT; the same buffer where in place. all_gather: INPUT is this rank's part of

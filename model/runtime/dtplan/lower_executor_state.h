@@ -105,7 +105,8 @@ struct dtp_executor {
     dtp_buffer_id shard[2];  /* gradients of blocks that do not stay, by turns */
     dtp_op_id shard_read[2]; /* by what takes them: a download, an update */
     dtp_buffer_id scattered; /* shards of later micro-steps before they are added */
-    dtp_buffer_id narrow;    /* what replicas sum of a module: in a hook's 16 bits, or as P and what is not factored */
+    dtp_buffer_id narrow; /* what replicas sum of a module: in a hook's 16 or 8 bits, or P and what is not factored */
+    dtp_buffer_id packed_parts; /* what all of them have in 8 bits */
     dtp_buffer_id factor_workspace;
     dtp_buffer_id exchanged; /* all ranks' gradients of this rank's shard, to be added up */
     uint32_t shard_group, gather_group, exchange_group, replica_group; /* communicators; DTP_NO_INDEX: none */
