@@ -21,11 +21,12 @@ static void cast_part(const struct cast *c, uint64_t row, uint64_t column, uint6
     for (uint64_t i = row; i < row + rows && i < c->rows; i++)
         for (uint64_t j = column; j < column + columns && j < c->columns; j++)
             largest = fmaxf(largest, fabsf(value_at(c, i, j)));
-    float factor = dtp_scale_factor(c->args->scaling, largest);
+    const float factor = dtp_scale_factor(c->args->scaling, largest);
+    uint8_t *result = c->result;
     for (uint64_t i = row; i < row + rows && i < c->rows; i++) {
         c->scales[dtp_scale_place(c->args->scaling, c->rows, c->columns, i, column)] = 1 / factor;
         for (uint64_t j = column; j < column + columns && j < c->columns; j++)
-            dtp_store(c->result, DTP_ELEMENT_E4M3, i * c->columns + j, (double)(value_at(c, i, j) * factor));
+            result[i * c->columns + j] = dtp_e4m3_from_float(value_at(c, i, j) * factor);
     }
 }
 

@@ -79,8 +79,11 @@ static const float *widened(const void *values, enum dtp_element element, uint64
             scratch[i * width + j] = element == DTP_ELEMENT_BF16 ? dtp_bf16_to_float(from[i * stride + j])
                                                                  : dtp_load_float(values, element, i * stride + j);
     for (uint64_t i = 0; i < rows && scaling != DTP_SCALED_WHOLE; i++)
-        for (uint64_t j = 0; j < width; j++)
-            scratch[i * width + j] *= dtp_operand_scale(scales, scaling, rows, width, i, j);
+        for (uint64_t first = 0; first < width; first += DTP_SCALED_RUN) { /* neighbours in a run have one scale */
+            float scale = dtp_operand_scale(scales, scaling, rows, width, i, first);
+            for (uint64_t j = first; j < first + DTP_SCALED_RUN && j < width; j++)
+                scratch[i * width + j] *= scale;
+        }
     return scratch;
 }
 

@@ -430,22 +430,6 @@ uint32_t dtp_executor_makers(const struct dtp_executor_block *block, int tensor,
     return makers;
 }
 
-int dtp_executor_caster(const struct dtp_executor_block *block, int tensor)
-{
-    for (int i = 0; i < block->count; i++)
-        if (block->op[i].kind == DTP_OP_QUANTIZE && block->op[i].input == tensor)
-            return i;
-    return -1;
-}
-
-bool dtp_executor_amax_fused(const struct dtp_executor_block *block, const struct dtp_executor_operator *cast)
-{
-    int maker = dtp_executor_maker(block, cast->input);
-    if (dtp_executor_scales_parts(block))
-        return true;
-    return maker >= 0 && (block->op[maker].kind == DTP_OP_NORM || block->op[maker].kind == DTP_OP_ACTIVATION);
-}
-
 /* ---- bytes through HBM -------------------------------------------------------------------------------------------
  *
  * Notation: T rows of a micro-step, h hidden, f ffn, c bytes of the compute dtype. */

@@ -124,6 +124,22 @@ struct dtp_executor_fp8_work dtp_executor_fp8_work(const struct dtp_executor_blo
     return work;
 }
 
+int dtp_executor_caster(const struct dtp_executor_block *block, int tensor)
+{
+    for (int i = 0; i < block->count; i++)
+        if (block->op[i].kind == DTP_OP_QUANTIZE && block->op[i].input == tensor)
+            return i;
+    return -1;
+}
+
+bool dtp_executor_amax_fused(const struct dtp_executor_block *block, const struct dtp_executor_operator *cast)
+{
+    int maker = dtp_executor_maker(block, cast->input);
+    if (dtp_executor_scales_parts(block))
+        return true;
+    return maker >= 0 && (block->op[maker].kind == DTP_OP_NORM || block->op[maker].kind == DTP_OP_ACTIVATION);
+}
+
 int dtp_executor_cast_matrix(const struct dtp_executor_block *block, const struct dtp_executor_operator *cast)
 {
     int first = 0;
