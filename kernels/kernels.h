@@ -367,6 +367,8 @@ struct dtp_quantize_args {
     uint64_t rows, columns;
     enum dtp_element element, result_element;
 };
+#include "kernels/scaling.h"
+
 /* NF4 (nf4.h): pack4 makes codes of `values` and the largest magnitude of each DTP_NF4_BLOCK of them, unpack4 numbers
  * of both. `count` is whole blocks, `codes` half as many bytes. */
 #define DTP_NF4_BLOCK 64u
@@ -451,6 +453,7 @@ static inline float dtp_matmul_addend_scale(const struct dtp_matmul_args *argume
     X(sum_packed8, dtp_sum_packed8_args)                                                                               \
     X(amax, dtp_amax_args)                                                                                             \
     X(quantize, dtp_quantize_args)                                                                                     \
+    X(scaled_quantize, dtp_scaled_quantize_args)                                                                       \
     X(pack4, dtp_pack4_args)                                                                                           \
     X(unpack4, dtp_unpack4_args)                                                                                       \
     X(zero, dtp_zero_args)                                                                                             \

@@ -28,7 +28,9 @@ struct shape {
 /* Those that make what backward reads of what is kept. */
 static uint32_t operators_again(const struct dtp_executor_block *block, enum dtp_checkpoint_keeps keeps)
 {
-    uint64_t missing = block->saved & ~dtp_executor_block_keeps(block, keeps) & ~DTP_EXECUTOR_BIT(DTP_TENSOR_PRODUCT);
+    /* the activation's backward makes the product; in fp8 whose weights' gradients are not, a replay does */
+    uint64_t by_backward = block->fp8 ? 0 : DTP_EXECUTOR_BIT(DTP_TENSOR_PRODUCT);
+    uint64_t missing = block->saved & ~dtp_executor_block_keeps(block, keeps) & ~by_backward;
     uint32_t again = 0;
     if (keeps == DTP_KEEPS_INPUT)
         return block->replayed;
@@ -442,6 +444,8 @@ static void count_fp8(const struct shape *s, struct dtp_step_work *out)
         whole * (w.forward.kernels + w.backward.kernels) +
         s->checkpointed * (w.checkpointed_forward.kernels + w.checkpointed_backward.kernels + w.again.kernels);
     out->forward_bytes += s->layers * w.weights_amax.bytes / steps;
+    if (dtp_executor_scales_parts(&s->block))
+        return;
     out->gradient_bytes += 4 * slots * (1 + 2 * steps);
     out->step_kernels += s->layers * w.weights_amax.kernels + steps;
 }
