@@ -14,17 +14,12 @@
 /* ---- formats ------------------------------------------------------------------------------------------------------
  */
 
-/* Asked of each row for each setting again and again: most differ early. */
 bool dtp_path_suits(const char *pattern, const char *path)
 {
-    for (;; pattern++, path++) {
-        if (*pattern == '*' && pattern[1] == '\0')
-            return true;
-        if (*pattern != *path)
-            return false;
-        if (*pattern == '\0')
-            return true;
-    }
+    size_t length = strlen(pattern);
+    if (length && pattern[length - 1] == '*')
+        return strncmp(pattern, path, length - 1) == 0;
+    return strcmp(pattern, path) == 0;
 }
 
 /* The path by which rows know it. */

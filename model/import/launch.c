@@ -206,11 +206,10 @@ static enum dtp_status compare(const struct dtp_launcher *launcher, const struct
         const char *key = a[i].key->key;
         value_text(&a[i], mine, sizeof mine);
         value_text(&b[i], theirs, sizeof theirs);
+        bool read = dtp_scenario_reads(scenario, key) || dtp_scenario_reads(again, key);
         bool idle = strcmp(key, "accumulate_sync") == 0 && wanted->plan.accumulate == 1 && got->plan.accumulate == 1;
         char flag[64];
-        if (strcmp(mine, theirs) == 0 || idle || is_word_for_others(key))
-            continue;
-        if (!dtp_scenario_reads(scenario, key) && !dtp_scenario_reads(again, key))
+        if (strcmp(mine, theirs) == 0 || !read || idle || is_word_for_others(key))
             continue;
         flag_of(key, flag, sizeof flag);
         status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
