@@ -66,10 +66,9 @@ static void count_below(const struct dtp_layer_tensors *tensors, struct dtp_adap
             out->unneeded_attention = true;
         for (int m = 0; m < tensors->kind.matrices; m++)
             if (makes(op, &tensors->kind.matrix[m]) && !(reads & tensors->first_gradients))
-                out->unneeded_flops +=
-                    matrix_flops(&tensors->kind, &tensors->kind.matrix[m]) +
-                    2 * rows_of(&tensors->kind, &tensors->kind.matrix[m]) *
-                        (double)(tensors->kind.matrix[m].rank * tensors->kind.matrix[m].in);
+                out->unneeded_flops += matrix_flops(&tensors->kind, &tensors->kind.matrix[m]) +
+                                       2 * rows_of(&tensors->kind, &tensors->kind.matrix[m]) *
+                                           (double)(tensors->kind.matrix[m].rank * tensors->kind.matrix[m].in);
     }
 }
 

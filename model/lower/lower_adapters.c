@@ -66,7 +66,8 @@ void dtp_lower_count_bytes(const struct dtp_lowering *l, struct dtp_lower_module
             const struct dtp_layer_matrix *matrix = &l->matrix[part];
             enum dtp_base base = l->plan->adapters.base;
             module->bytes[part] = matrix->groups * dtp_base_bytes(base, matrix->out, matrix->in, rest);
-            module->shard_bytes[part] = dtp_base_bytes(base, dtp_divide_up(shard, matrix->in), matrix->in, rest);
+            uint64_t rows = dtp_divide_up(shard / matrix->groups, matrix->in); /* of each expert's */
+            module->shard_bytes[part] = matrix->groups * dtp_base_bytes(base, rows, matrix->in, rest);
             module->wire_bytes[part] = module->shard_bytes[part];
         }
         module->all_bytes += module->bytes[part];
@@ -119,6 +120,19 @@ uint32_t dtp_lower_unpacked_access(struct dtp_lowering *l, int matrix, bool stay
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
+/* Kernels of what is done for each expert that is called, once for each; of others one. */
+static uint32_t calls_of(const struct dtp_lowering *l, const struct dtp_layer_matrix *matrix)
+{
+    return matrix->expert ? (uint32_t)dtp_layer_calls(&l->tensors.kind) : 1;
+}
+
+/* A product of all experts' rows is as many of these of its own: `rows` is m or k of the draft's. */
+static void call_each(struct dtp_draft *draft, const struct dtp_layer_matrix *matrix, double *rows)
+{
+    draft->op.demand.groups = draft->op.demand.kernels = (uint32_t)matrix->groups;
+    *rows /= (double)matrix->groups;
+}
+
 /* Rows that go through a matrix and its adapter: of experts those of all. */
 static uint64_t rows_of(const struct dtp_lowering *l, const struct dtp_layer_matrix *matrix)
 {
@@ -139,7 +153,7 @@ static void multiply_rows(const struct dtp_lowering *l, struct dtp_draft *draft,
 {
     dtp_draft_matmul(l, draft, rows_of(l, matrix), out, in, false);
     if (matrix->expert)
-        dtp_draft_called(draft, matrix, &draft->op.demand.m);
+        call_each(draft, matrix, &draft->op.demand.m);
 }
 
 /* A sum over the rows, [out, in]. */
@@ -148,7 +162,7 @@ static void sum_rows(const struct dtp_lowering *l, struct dtp_draft *draft, cons
 {
     dtp_draft_matmul(l, draft, out, in, rows_of(l, matrix), false);
     if (matrix->expert)
-        dtp_draft_called(draft, matrix, &draft->op.demand.k);
+        call_each(draft, matrix, &draft->op.demand.k);
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
@@ -176,11 +190,10 @@ static dtp_buffer_id drop_out(const struct pass *pass, int index)
         return DTP_NO_BUFFER;
     dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION, "dropout");
     read(pass, &draft, l->tensors.input[index], dtp_layer_tensors_last_reader(&l->tensors, index));
-    dtp_buffer_id made = dtp_draft_new(l, &draft, "input of an adapter and its mask", DTP_OWNER_ACTIVATIONS,
-                                       dtp_backward_called_bytes(l, matrix->expert && !keeps(pass),
-                                                                 (l->compute + 1) * elements),
-                                       DTP_WRITE);
-    dtp_draft_memory(l, &draft, (double)((2 * l->compute + 1) * elements), dtp_lower_calls(l, matrix));
+    dtp_buffer_id made = dtp_draft_new(
+        l, &draft, "input of an adapter and its mask", DTP_OWNER_ACTIVATIONS,
+        dtp_backward_called_bytes(l, matrix->expert && !keeps(pass), (l->compute + 1) * elements), DTP_WRITE);
+    dtp_draft_memory(l, &draft, (double)((2 * l->compute + 1) * elements), calls_of(l, matrix));
     dtp_draft_end(l, &draft);
     return made;
 }
@@ -241,21 +254,19 @@ static void add_to_result(const struct pass *pass, int index, dtp_buffer_id wide
     dtp_draft_use(&draft, wide, DTP_READ | DTP_FREE);
     uint64_t apart = dtp_backward_called_bytes(l, matrix->expert, bytes);
     dtp_buffer_id scaled = dtp_draft_new(l, &draft, "scaled adapter", DTP_OWNER_WORKSPACE, apart, DTP_WRITE);
-    dtp_draft_memory(l, &draft, 2 * (double)bytes, dtp_lower_calls(l, matrix));
+    dtp_draft_memory(l, &draft, 2 * (double)bytes, calls_of(l, matrix));
     dtp_draft_end(l, &draft);
     bool copies = dtp_plan_defends_results(l->plan);
     dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, "adapter");
     dtp_draft_new(l, &draft, "copied result", DTP_OWNER_WORKSPACE, copies ? apart : 0, DTP_UPDATE | DTP_FREE);
+    dtp_draft_use(&draft, *result, matrix->expert ? DTP_UPDATE : DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, scaled, DTP_READ | DTP_FREE);
-    if (matrix->expert) { /* results of all experts stand as they were made, and each one's sum in its place */
-        dtp_draft_use(&draft, *result, DTP_UPDATE);
+    if (matrix->expert) /* results of all experts stand as they were made, and each one's sum in its place */
         dtp_draft_new(l, &draft, "sum", DTP_OWNER_WORKSPACE, apart, DTP_UPDATE | DTP_FREE);
-    } else {
-        dtp_draft_use(&draft, *result, DTP_READ | DTP_FREE);
+    else
         *result =
             dtp_draft_new(l, &draft, dtp_layer_tensor_text(matrix->result), DTP_OWNER_ACTIVATIONS, bytes, DTP_WRITE);
-    }
-    dtp_draft_memory(l, &draft, (copies ? 5 : 3) * (double)bytes, (copies ? 2 : 1) * dtp_lower_calls(l, matrix));
+    dtp_draft_memory(l, &draft, (copies ? 5 : 3) * (double)bytes, (copies ? 2 : 1) * calls_of(l, matrix));
     dtp_draft_end(l, &draft);
 }
 
@@ -340,7 +351,7 @@ static dtp_buffer_id scale(const struct dtp_block_backward *b, int index, dtp_bu
     b->module->wide[index] = DTP_NO_BUFFER;
     dtp_buffer_id scaled =
         dtp_backward_workspace(l, &draft, "scaled gradient", rows_bytes(l, matrix, matrix->out, true), DTP_WRITE);
-    dtp_draft_memory(l, &draft, (l->fused ? 1 : 2) * bytes, dtp_lower_calls(l, matrix));
+    dtp_draft_memory(l, &draft, (l->fused ? 1 : 2) * bytes, calls_of(l, matrix));
     dtp_draft_end(l, &draft);
     return scaled;
 }
@@ -362,8 +373,8 @@ static dtp_buffer_id back_through_b(const struct dtp_block_backward *b, int inde
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "adapter B input gradient");
     dtp_draft_use(&draft, scaled, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, dtp_lower_weight(l, part), DTP_READ);
-    dtp_buffer_id low = dtp_backward_workspace(l, &draft, "gradient of x A",
-                                               rows_bytes(l, matrix, matrix->rank, true), DTP_WRITE);
+    dtp_buffer_id low =
+        dtp_backward_workspace(l, &draft, "gradient of x A", rows_bytes(l, matrix, matrix->rank, true), DTP_WRITE);
     multiply_rows(l, &draft, matrix, matrix->rank, matrix->out);
     dtp_draft_end(l, &draft);
     return low;
@@ -383,7 +394,7 @@ static dtp_buffer_id undrop(const struct dtp_block_backward *b, int index, dtp_b
     dtp_draft_use(&draft, *dropped, DTP_READ | DTP_FREE);
     *dropped = DTP_NO_BUFFER;
     dtp_draft_use(&draft, gradient, DTP_UPDATE);
-    dtp_draft_memory(l, &draft, (double)((2 * l->compute + 1) * elements), dtp_lower_calls(l, matrix));
+    dtp_draft_memory(l, &draft, (double)((2 * l->compute + 1) * elements), calls_of(l, matrix));
     dtp_draft_end(l, &draft);
     return gradient;
 }

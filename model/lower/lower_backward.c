@@ -250,7 +250,8 @@ static void in_one(struct dtp_block_backward *b, const struct dtp_layer_activati
 {
     struct dtp_lowering *l = b->l;
     double f = (double)gradient_bytes(l, at);
-    uint64_t gate = standing_bytes(l, at, l->tensor_bytes[at->gate]), up = standing_bytes(l, at, l->tensor_bytes[at->up]);
+    uint64_t gate = standing_bytes(l, at, l->tensor_bytes[at->gate]),
+             up = standing_bytes(l, at, l->tensor_bytes[at->up]);
     bool in_place = l->compiled && !l->gated, squares = l->tensors.kind.squares && !l->fused;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION_BACKWARD, "");
@@ -459,6 +460,13 @@ int dtp_lower_ready_order(const struct dtp_lowering *l, uint64_t layer, int orde
     return count;
 }
 
+static void replay(struct dtp_lowering *l)
+{
+    dtp_lower_block_recompute(l);
+    if (l->hooks->after_replay)
+        l->hooks->after_replay(l);
+}
+
 void dtp_lower_block_backward(struct dtp_lowering *l)
 {
     struct dtp_block_backward b = {.l = l, .module = dtp_lower_flight_module(l)};
@@ -469,7 +477,7 @@ void dtp_lower_block_backward(struct dtp_lowering *l)
     if (dtp_lower_keeps_graph(l))
         b.kept_for_weights = UINT64_MAX;
     if (dtp_lower_checkpointed(l, l->layer) && l->tensors.kept != l->tensors.saved)
-        dtp_lower_block_recompute(l);
+        replay(l);
     for (b.index = l->tensors.operators - 1; b.index >= 0; b.index--)
         if (!dtp_lower_cut(l) || dtp_layer_tensors_first_runs(&l->tensors, b.index))
             run(&b);

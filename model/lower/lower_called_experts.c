@@ -59,13 +59,15 @@ void dtp_forward_called_router(const struct pass *pass)
     dtp_draft_end(l, &draft);
 }
 
-/* The host reads how many tokens each expert has before it launches what works on them; once a layer stands for all. */
-static void wait_for_counts(struct dtp_lowering *l, dtp_op_id counted)
+/* The host reads how many tokens each expert has before it launches what works on them, which the device comes to when
+ * it is through with the expert before: what follows a layer is not issued until its experts are through, but for the
+ * last one. */
+static void wait_for_counts(struct dtp_lowering *l)
 {
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_HOST_WAIT, "tokens of an expert");
     draft.op.stream = DTP_STREAM_HOST;
-    dtp_draft_after(&draft, counted);
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
     dtp_draft_end(l, &draft);
 }
 
@@ -82,7 +84,7 @@ void dtp_forward_called_permute(const struct pass *pass, const struct dtp_layer_
     read(pass, &draft, DTP_TENSOR_ROUTES, false);
     dtp_draft_memory(l, &draft, per_token(l, 2 * rows_bytes(l)), 5 * experts_of(l));
     draft.op.demand.memory_kernel = DTP_KERNEL_EAGER;
-    wait_for_counts(l, dtp_draft_end(l, &draft));
+    dtp_draft_end(l, &draft);
 }
 
 /* Zeros c h; rows times their weights 2 c k h, added by index 3 c k h; shared experts' result, and its weight's
@@ -94,6 +96,7 @@ void dtp_forward_called_unpermute(const struct pass *pass, const struct dtp_laye
         return;
     bool shared = op->reads & DTP_TENSOR_BIT(SHARED_DOWN), weighed = op->reads & DTP_TENSOR_BIT(SHARED_WEIGHT);
     struct dtp_draft draft;
+    wait_for_counts(l);
     dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE, "");
     make(pass, &draft, DTP_TENSOR_DOWN);
     dtp_draft_new(l, &draft, "weighed rows", DTP_OWNER_WORKSPACE, called_rows_bytes(l), DTP_UPDATE | DTP_FREE);
@@ -107,9 +110,9 @@ void dtp_forward_called_unpermute(const struct pass *pass, const struct dtp_laye
     dtp_draft_end(l, &draft);
 }
 
-/* Rows of the result's gradient, gathered (2 c k h); times their weights (2 c k h); times what the experts returned (3 c
- * k h), summed to gradients of weights (c k h). What was returned goes expert by expert: behind the last, for the first
- * one's gradients stand beside all others' results. */
+/* Rows of the result's gradient, gathered (2 c k h); times their weights (2 c k h); times what the experts returned (3
+ * c k h), summed to gradients of weights (c k h). What was returned goes expert by expert: behind the last, for the
+ * first one's gradients stand beside all others' results. */
 void dtp_backward_called_unpermute(struct dtp_block_backward *b)
 {
     struct dtp_lowering *l = b->l;
@@ -122,9 +125,9 @@ void dtp_backward_called_unpermute(struct dtp_block_backward *b)
     b->gradient[DTP_TENSOR_EXPERT_DOWN] =
         dtp_backward_workspace(l, &draft, "gradient of results", called_rows_bytes(l), DTP_WRITE);
     dtp_backward_workspace(l, &draft, "gradient of weighed rows", called_rows_bytes(l), DTP_UPDATE | DTP_FREE);
-    b->gradient[DTP_TENSOR_ROUTER_WEIGHTS] = dtp_backward_workspace(
-        l, &draft, "router weight gradient", dtp_backward_token_bytes(l, 4 * l->tensors.kind.experts_per_token),
-        DTP_WRITE);
+    b->gradient[DTP_TENSOR_ROUTER_WEIGHTS] =
+        dtp_backward_workspace(l, &draft, "router weight gradient",
+                               dtp_backward_token_bytes(l, 4 * l->tensors.kind.experts_per_token), DTP_WRITE);
     dtp_backward_consume(b, &draft, DTP_TENSOR_EXPERT_DOWN, DTP_READ);
     bool stays = gradient.index == l->flight->gradient.index || dtp_backward_shared(b, gradient);
     dtp_draft_use(&draft, gradient, stays ? DTP_READ : DTP_READ | DTP_FREE);

@@ -372,17 +372,6 @@ static inline void dtp_lower_stand_at(struct dtp_lowering *l, uint64_t index)
 /* Of all modules: parameters that are trained, and what one rank stores of them. */
 uint64_t dtp_lower_all_elements(const struct dtp_lowering *l);
 uint64_t dtp_lower_all_shard(const struct dtp_lowering *l);
-/* Kernels of what is done for each expert that is called, once for each; of others one. */
-static inline uint32_t dtp_lower_calls(const struct dtp_lowering *l, const struct dtp_layer_matrix *matrix)
-{
-    return matrix->expert ? (uint32_t)dtp_layer_calls(&l->tensors.kind) : 1;
-}
-/* A product of all experts' rows is as many of these of its own: `rows` is m or k of the draft's. */
-static inline void dtp_draft_called(struct dtp_draft *draft, const struct dtp_layer_matrix *matrix, double *rows)
-{
-    draft->op.demand.groups = draft->op.demand.kernels = (uint32_t)matrix->groups;
-    *rows /= (double)matrix->groups;
-}
 /* Of one token, an MLP's product in the compute dtype: of experts as many rows as they receive. */
 static inline uint64_t dtp_lower_product_bytes(const struct dtp_lowering *l, enum dtp_layer_tensor product)
 {

@@ -86,6 +86,13 @@ enum dtp_shard_cut dtp_plan_shard_cut(const struct dtp_plan *plan);
 bool dtp_plan_fetches_modules(const struct dtp_plan *plan);
 
 /* True where the plan may say how many units are gathered ahead. */
+/* FSDP1 around layers that are checkpointed by reentrant functions (fsdp/_runtime_utils.py). Their first forward is
+ * without autograd, in which no hook of their backward is registered (_register_pre_backward_hooks), and without that
+ * none of them is gathered ahead (_get_handle_to_prefetch asks for _needs_pre_backward_unshard). A replay is a forward
+ * as any: it lets go what it has gathered (_post_forward_reshard), which its backward gathers again. */
+bool dtp_plan_gathers_for_replays(const struct dtp_plan *plan);
+/* Units are gathered ahead in backward. */
+bool dtp_plan_prefetches_backward(const struct dtp_plan *plan);
 bool dtp_plan_takes_prefetch_depth(const struct dtp_plan *plan);
 
 /* True where reductions of replicated parameters run beside backward. */
