@@ -50,9 +50,9 @@ struct dtp_router_backward_args {
     bool normalise;
     enum dtp_element element;
 };
-/* Routes of rows that came from other ranks in the order of this rank's experts: of each of `ranks` ranks where its rows
- * of each of `experts` experts begin, which are cumulative; of these `own` from number `first` on are this rank's. Rows
- * are where they are: order[r] = r, for all that there is room for; starts [own + 1]. */
+/* Routes of rows that came from other ranks in the order of this rank's experts: of each of `ranks` ranks where its
+ * rows of each of `experts` experts begin, which are cumulative; of these `own` from number `first` on are this rank's.
+ * Rows are where they are: order[r] = r, for all that there is room for; starts [own + 1]. */
 struct dtp_received_args {
     const int32_t *begins; /* [ranks, experts + 1] */
     void *routes;          /* of `rows` rows by `own` experts */

@@ -378,7 +378,8 @@ static enum dtp_status bind_state(struct dtp_binding *b, struct dtp_faults *faul
         return status;
     /* before and behind the head's padding; as many runs of vectors as a block has matrices, and one */
     size_t most = (2 * DTP_STATE_KIND_COUNT + DTP_EXECUTOR_MOST_RUNS) * (b->map.module_count + 1);
-    if (dtp_bind_tensor_place(&b->job).ranks > 1 || dtp_bind_expert_place(&b->job).ranks > 1) /* whole rows, and one that begins and one that ends in its middle */
+    if (dtp_bind_tensor_place(&b->job).ranks > 1 ||
+        dtp_bind_expert_place(&b->job).ranks > 1) /* whole rows, and one that begins and one that ends in its middle */
         most *= DTP_PARAMETER_COUNT * DTP_PARAMETER_PARTS * 3;
     b->parts = dtp_host_arena_take_zeroed(&b->memory, most, sizeof *b->parts);
     b->own = dtp_host_arena_take_zeroed(&b->memory, most, sizeof *b->own);

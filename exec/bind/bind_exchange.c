@@ -1,5 +1,5 @@
-/* Arguments of ranks that divide experts: who sends which rows to whom, and where those are that came. What ranks say of
- * their rows is checked on the host before anything follows from it. */
+/* Arguments of ranks that divide experts: who sends which rows to whom, and where those are that came. What ranks say
+ * of their rows is checked on the host before anything follows from it. */
 #include "bind/binder.h"
 
 #include "runtime/dtplan/routes_layout.h"

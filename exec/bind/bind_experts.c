@@ -73,16 +73,16 @@ static void fill_router_backward(struct dtp_binder *b, struct dtp_bound_op *out)
 static void fill_permute(struct dtp_binder *b, enum dtp_role from, enum dtp_role to, struct dtp_bound_op *out)
 {
     out->kernel = DTP_KERNEL_permute;
-    out->arguments.permute = (struct dtp_permute_args){.values = need(b, from),
-                                                       .routes = need(b, DTP_ROLE_ROUTES),
-                                                       .rows = need(b, to),
-                                                       .tokens = rows(b),
-                                                       .width = width(b),
-                                                       .chosen = chosen(b),
-                                                       .element = element_of(b, from),
-                                                       .weights = operand(b, DTP_ROLE_AUX) ? need(b, DTP_ROLE_STATISTICS)
-                                                                                           : NULL,
-                                                       .row_weights = maybe(b, DTP_ROLE_AUX)};
+    out->arguments.permute =
+        (struct dtp_permute_args){.values = need(b, from),
+                                  .routes = need(b, DTP_ROLE_ROUTES),
+                                  .rows = need(b, to),
+                                  .tokens = rows(b),
+                                  .width = width(b),
+                                  .chosen = chosen(b),
+                                  .element = element_of(b, from),
+                                  .weights = operand(b, DTP_ROLE_AUX) ? need(b, DTP_ROLE_STATISTICS) : NULL,
+                                  .row_weights = maybe(b, DTP_ROLE_AUX)};
 }
 
 /* And a token's rows added up. */
@@ -274,8 +274,8 @@ void dtp_bind_expert_room(struct dtp_binder *b)
     dtp_bind_room_of(b, DTP_ROLE_RESULT, by_experts || activates ? all : tokens, columns);
     dtp_bind_room_of(b, DTP_ROLE_INPUT_GRADIENT, sums || routes || shared ? tokens : all, shared ? one : columns);
     dtp_bind_room_of(b, DTP_ROLE_AUX, by_experts ? all : tokens, 1); /* of rows by ranks their weights, in fp32 */
-    dtp_bind_demand(b, DTP_ROLE_AUX, !by_experts || !operand(b, DTP_ROLE_AUX) ||
-                                         element_of(b, DTP_ROLE_AUX) == DTP_ELEMENT_FP32);
+    dtp_bind_demand(b, DTP_ROLE_AUX,
+                    !by_experts || !operand(b, DTP_ROLE_AUX) || element_of(b, DTP_ROLE_AUX) == DTP_ELEMENT_FP32);
     for (size_t i = 0; i < sizeof by_tokens / sizeof *by_tokens; i++)
         dtp_bind_room_of(b, by_tokens[i], tokens, columns);
     dtp_bind_room_of(b, DTP_ROLE_STATISTICS, all, 1);

@@ -23,8 +23,7 @@ static uint64_t rows_before(const struct dtp_exchange *x, uint32_t rank, uint32_
 static uint64_t place_received(const struct dtp_exchange *x, uint32_t owner, uint32_t of, uint32_t expert)
 {
     uint32_t first = owner * own(x);
-    return rows_before(x, x->ranks, first, first + expert) +
-           rows_before(x, of, first + expert, first + expert + 1);
+    return rows_before(x, x->ranks, first, first + expert) + rows_before(x, of, first + expert, first + expert + 1);
 }
 
 struct dtp_exchange_piece dtp_exchange_piece(const struct dtp_exchange *x, uint32_t sender, uint32_t receiver,

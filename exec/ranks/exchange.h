@@ -7,16 +7,16 @@
 #include <stdint.h>
 
 struct dtp_exchange {
-    const int32_t *begins;   /* on the host: [ranks, experts + 1], where each rank's rows of each expert begin */
-    const void *more;        /* what goes along with each row, `more_bytes` of it, or NULL */
+    const int32_t *begins; /* on the host: [ranks, experts + 1], where each rank's rows of each expert begin */
+    const void *more;      /* what goes along with each row, `more_bytes` of it, or NULL */
     void *more_result;
     uint32_t ranks, experts; /* `experts` of all ranks, of which each has as many */
     uint32_t row_bytes, more_bytes;
-    bool back;               /* from the ranks that have the experts to those that sent the rows */
+    bool back; /* from the ranks that have the experts to those that sent the rows */
 };
 
-/* Of one of the owner's experts, by its number there: rows [from, from + rows) of what `sender` sends are rows [to, ...)
- * of what `receiver` gets. The owner is the receiver, or on the way back the sender. */
+/* Of one of the owner's experts, by its number there: rows [from, from + rows) of what `sender` sends are rows [to,
+ * ...) of what `receiver` gets. The owner is the receiver, or on the way back the sender. */
 struct dtp_exchange_piece {
     uint64_t from, to, rows;
 };

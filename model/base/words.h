@@ -213,7 +213,7 @@ enum dtp_role {
     X(MUON_UNIT, "muon_unit")                                                                                          \
     X(MUON_STEP, "muon_step")                                                                                          \
     X(SUBTRACTED, "subtracted")                                                                                        \
-    X(RETURNED, "returned")                                                                                        \
+    X(RETURNED, "returned")                                                                                            \
     X(SOFTMAX, "softmax")                                                                                              \
     X(SOFTMAX_NORMALISED, "softmax_normalised")                                                                        \
     X(SIGMOID, "sigmoid")                                                                                              \

@@ -346,13 +346,13 @@ void dtp_parameter_split_experts(const struct dtp_transformer *whole, const stru
         struct dtp_parameter_module *to = divided ? experts : rest;
         add(to, (enum dtp_parameter)i, t->rows, t->columns, of->mean, of->deviation);
         to->tensor[i].decays = of->decays;
-        to->tensor[i].cut = (struct dtp_parameter_cut){
-            .way = divided ? DTP_PARAMETER_CUT_ROWS : DTP_PARAMETER_CUT_WHOLE,
-            .parts = 1,
-            .first_part = t->rows,
-            .whole_rows = of->rows,
-            .whole_columns = of->columns,
-            .whole_saved_offset_elements = of->saved_offset_elements};
+        to->tensor[i].cut =
+            (struct dtp_parameter_cut){.way = divided ? DTP_PARAMETER_CUT_ROWS : DTP_PARAMETER_CUT_WHOLE,
+                                       .parts = 1,
+                                       .first_part = t->rows,
+                                       .whole_rows = of->rows,
+                                       .whole_columns = of->columns,
+                                       .whole_saved_offset_elements = of->saved_offset_elements};
     }
     dtp_parameter_shard(rest, shard_group);
     dtp_parameter_shard(experts, expert_shard_group);

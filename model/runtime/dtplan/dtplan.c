@@ -265,8 +265,9 @@ static void check_divided_experts(struct dtp_resolver *r)
         return;
     dtp_executor_rules(r->transformer, r->cluster, p, &rules);
     if (rules.shard_ranks > 1 && rules.replicas > 1)
-        dtp_plan_refuse(r, "ep", "with copies of shards (hybrid_shard, shard_group) is not run under runtime dtplan yet; "
-                                 "use full_shard or ddp");
+        dtp_plan_refuse(r, "ep",
+                        "with copies of shards (hybrid_shard, shard_group) is not run under runtime dtplan yet; "
+                        "use full_shard or ddp");
     if (p->comm_hook != DTP_COMM_HOOK_NONE)
         dtp_plan_refuse(r, "comm_hook", "with ep is not run under runtime dtplan yet; use none");
     check_beside(r, "ep");

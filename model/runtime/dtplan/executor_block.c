@@ -146,7 +146,8 @@ static enum dtp_parameter norm_weight(int result)
 
 static void add_norm(struct dtp_executor_block *b, const struct dtp_layer_operator *from)
 {
-    struct dtp_executor_operator *op = dtp_executor_add_operator(b, DTP_OP_NORM, from->name, first_of(from->reads), first_of(from->makes));
+    struct dtp_executor_operator *op =
+        dtp_executor_add_operator(b, DTP_OP_NORM, from->name, first_of(from->reads), first_of(from->makes));
     op->weight = norm_weight(op->result);
     op->statistics = first_of(from->statistics);
     op->needs = bit_of(op->input) | bit_of(op->statistics);
@@ -160,8 +161,8 @@ static int add_cast(struct dtp_executor_block *b, int input)
         cast++;
     assert(cast < DTP_EXECUTOR_CASTS); /* other blocks are refused: dtp_executor_check */
     if (dtp_executor_caster(b, input) < 0) {
-        struct dtp_executor_operator *op =
-            dtp_executor_add_operator(b, DTP_OP_QUANTIZE, dtp_executor_tensor_name((int)casts[cast]), input, (int)casts[cast]);
+        struct dtp_executor_operator *op = dtp_executor_add_operator(
+            b, DTP_OP_QUANTIZE, dtp_executor_tensor_name((int)casts[cast]), input, (int)casts[cast]);
         op->aux = by_columns(cast);
     }
     return cast;
@@ -174,8 +175,9 @@ static void add_projection(struct dtp_executor_block *b, const struct dtp_layer_
         const struct dtp_layer_matrix *matrix = &b->kind.matrix[i];
         if (!(from->makes & DTP_EXECUTOR_BIT(matrix->result)))
             continue;
-        struct dtp_executor_operator *op = dtp_executor_add_operator(b, matrix->expert ? DTP_OP_GROUPED_MATMUL : DTP_OP_MATMUL, matrix->name,
-                                               first_of(from->reads), (int)matrix->result);
+        struct dtp_executor_operator *op =
+            dtp_executor_add_operator(b, matrix->expert ? DTP_OP_GROUPED_MATMUL : DTP_OP_MATMUL, matrix->name,
+                                      first_of(from->reads), (int)matrix->result);
         op->matrix = matrix;
         op->weight = dtp_parameter_of_matrix(matrix->id);
         op->operand = b->fp8 ? (int)casts[cast] : op->input;
@@ -193,7 +195,8 @@ static void add_projection(struct dtp_executor_block *b, const struct dtp_layer_
 static void add_rotary(struct dtp_executor_block *b)
 {
     if (b->kind.qk_norm) {
-        struct dtp_executor_operator *op = dtp_executor_add_operator(b, DTP_OP_QK_NORM, "q and k norms", T(QKV), T(QKV));
+        struct dtp_executor_operator *op =
+            dtp_executor_add_operator(b, DTP_OP_QK_NORM, "q and k norms", T(QKV), T(QKV));
         op->weight = DTP_PARAMETER_QK_NORM;
         op->saved = T(Q_RAW);
         op->statistics = T(QK_STATISTICS);
@@ -221,8 +224,9 @@ static void add_activation(struct dtp_executor_block *b, const struct dtp_layer_
         op->needs |= bit_of(op->aux);
         return;
     }
-    op = dtp_executor_add_operator(b, DTP_OP_ACTIVATION, tensors.product == T(PRODUCT) ? "activation" : "shared activation", (int)tensors.up,
-             (int)tensors.product);
+    op = dtp_executor_add_operator(b, DTP_OP_ACTIVATION,
+                                   tensors.product == T(PRODUCT) ? "activation" : "shared activation", (int)tensors.up,
+                                   (int)tensors.product);
     op->reads = dtp_executor_weighs(b, op) ? bit_of(dtp_executor_weights_of(b)) | bit_of(dtp_executor_routes_of(b)) : 0;
     op->needs = bit_of(op->input) | op->reads;
 }

@@ -161,9 +161,8 @@ struct dtp_executor_traffic dtp_executor_expert_backward_traffic(const struct dt
     switch (op->kind) {
     case DTP_OP_ROUTER: return (struct dtp_executor_traffic){2 * rows_of(b, k->experts) + 8 * rows, 1};
     case DTP_OP_PERMUTE:
-        return (struct dtp_executor_traffic){by_experts + (k->exchanged ? 12 : 4) * rows +
-                                                 (k->shared_ffn ? 2 : 1) * rows_of(b, k->hidden),
-                                             1};
+        return (struct dtp_executor_traffic){
+            by_experts + (k->exchanged ? 12 : 4) * rows + (k->shared_ffn ? 2 : 1) * rows_of(b, k->hidden), 1};
     case DTP_OP_ALL_TO_ALL: return (struct dtp_executor_traffic){0, 0};
     default:
         return (struct dtp_executor_traffic){2 * by_experts + 4 * rows +

@@ -232,12 +232,12 @@ static void make_modules(struct dtp_executor *x)
         const bool experts = x->expert_count && i >= x->module_count;
         module->shard_ranks = experts ? dtp_executor_expert_shards(x->plan, &x->rules) : x->rules.shard_ranks;
         module->replicas = experts ? dtp_executor_expert_copies(x->plan, &x->rules) : x->rules.replicas;
-        module->layout = experts                                 ? &x->experts
+        module->layout = experts                                   ? &x->experts
                          : i >= x->module_count + x->adapter_count ? &x->packed
-                         : i >= x->module_count                  ? &x->adapters
-                         : i == 0                                ? &x->embedding
-                         : layer == DTP_NO_LAYER                 ? &x->head
-                                                                 : &x->block;
+                         : i >= x->module_count                    ? &x->adapters
+                         : i == 0                                  ? &x->embedding
+                         : layer == DTP_NO_LAYER                   ? &x->head
+                                                                   : &x->block;
         module->gradient_element_bytes = dtp_dtype_bytes(dtype.whole);
         module->shard_element_bytes = dtp_dtype_bytes(dtype.shard);
         module->gradient = module->reduced = DTP_NO_BUFFER;
@@ -549,7 +549,8 @@ static bool take_memory(struct dtp_executor *x)
     x->host_starts = calloc(x->t->layers + 1, sizeof *x->host_starts);
     x->slot_block = calloc(x->rules.ring, sizeof *x->slot_block);
     x->slot_read = calloc(x->rules.ring, sizeof *x->slot_read);
-    return x->batch && x->modules && x->slot && x->expert_slot && x->host_starts && x->slot_block && x->slot_read && take_flights(x);
+    return x->batch && x->modules && x->slot && x->expert_slot && x->host_starts && x->slot_block && x->slot_read &&
+           take_flights(x);
 }
 
 enum dtp_status dtp_lower_executor(struct dtp_lowering *l)

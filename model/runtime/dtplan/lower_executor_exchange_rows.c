@@ -1,10 +1,10 @@
 /* Ranks that divide experts (Lepikhin et al. 2020; Megatron-Core's and torchtitan's all-to-all dispatchers): rows of
  * tokens go to the rank of each one's experts, with what they are multiplied by, and results come back.
  *
- * Rows of a rank lie by experts, so by ranks. All ranks that divide the same experts first hear where each one's rows of
- * each expert begin: a few numbers an expert, by which each knows what comes from where, and whether any rank gets more
- * than it has room for. A copy brings them to the host, which waits for it, for it is the host that says how much is
- * sent; that is the one place of a step where it waits. If any rank has too little room all end there, with the same
+ * Rows of a rank lie by experts, so by ranks. All ranks that divide the same experts first hear where each one's rows
+ * of each expert begin: a few numbers an expert, by which each knows what comes from where, and whether any rank gets
+ * more than it has room for. A copy brings them to the host, which waits for it, for it is the host that says how much
+ * is sent; that is the one place of a step where it waits. If any rank has too little room all end there, with the same
  * words. Rows of one rank for one expert are a transfer of their own, so that what comes lies by experts as it comes,
  * rows of each in the order of ranks and then of tokens: nothing is put in another order by who receives it.
  *
@@ -23,8 +23,8 @@ void dtp_executor_experts_make(struct dtp_executor *x)
         x->same_experts_group = dtp_lower_data_group(x->l, same, ep);
     for (uint64_t layer = 0; layer < x->t->layers; layer++) {
         x->l->layer = (uint16_t)layer;
-        x->host_starts[layer] = dtp_lower_host_buffer(x->l, "rows of all ranks", DTP_OWNER_WORKSPACE,
-                                                      dtp_executor_heard_bytes(&x->shape));
+        x->host_starts[layer] =
+            dtp_lower_host_buffer(x->l, "rows of all ranks", DTP_OWNER_WORKSPACE, dtp_executor_heard_bytes(&x->shape));
         dtp_program_set_content(x->l->program, x->host_starts[layer], DTP_CONTENT_ROUTES, 0);
     }
     x->l->layer = DTP_NO_LAYER;
@@ -81,8 +81,8 @@ dtp_buffer_id dtp_executor_place_received(struct dtp_executor *x, uint64_t layer
     dtp_executor_begin(x, &draft, DTP_OP_ROUTER, "rows received");
     dtp_draft_role(&draft, DTP_ROLE_INPUT, x->heard, DTP_READ | DTP_FREE, 0);
     dtp_buffer_id places =
-        dtp_executor_new(x, &draft, DTP_ROLE_ROUTES, dtp_executor_tensor_name(DTP_TENSOR_PLACES),
-                         DTP_OWNER_ACTIVATIONS, dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_PLACES), DTP_WRITE);
+        dtp_executor_new(x, &draft, DTP_ROLE_ROUTES, dtp_executor_tensor_name(DTP_TENSOR_PLACES), DTP_OWNER_ACTIVATIONS,
+                         dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_PLACES), DTP_WRITE);
     dtp_executor_memory(&draft, x->shape.expert_room, traffic.bytes, traffic.kernels);
     draft.op.demand.n = (double)x->shape.kind.experts;
     draft.op.demand.k = 1;
@@ -113,16 +113,14 @@ void dtp_executor_end_exchange(struct dtp_executor *x, struct dtp_draft *draft, 
 }
 
 /* The gradient of one of the ways: that of what came is sent, the way back. */
-void dtp_executor_exchange_backward_rows(struct dtp_executor *x, uint64_t layer,
-                                         const struct dtp_executor_operator *op)
+void dtp_executor_exchange_backward_rows(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op)
 {
     const bool weighed = op->saved != DTP_EXECUTOR_NONE;
     struct dtp_draft draft;
     dtp_executor_begin_exchange(x, &draft, layer, op->name, weighed);
     dtp_draft_role(&draft, DTP_ROLE_INPUT, x->gradients[op->result], DTP_READ, 0);
-    x->gradients[op->input] =
-        dtp_executor_new(x, &draft, DTP_ROLE_RESULT, "gradient of rows", DTP_OWNER_WORKSPACE,
-                         dtp_executor_tensor_bytes(&x->shape, op->input), DTP_WRITE);
+    x->gradients[op->input] = dtp_executor_new(x, &draft, DTP_ROLE_RESULT, "gradient of rows", DTP_OWNER_WORKSPACE,
+                                               dtp_executor_tensor_bytes(&x->shape, op->input), DTP_WRITE);
     if (weighed) {
         dtp_draft_role(&draft, DTP_ROLE_SAVED, x->gradients[op->statistics], DTP_READ, 0);
         x->gradients[DTP_EXECUTOR_SENT_WEIGHTS] =

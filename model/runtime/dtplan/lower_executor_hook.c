@@ -39,7 +39,8 @@ static void begin_sum(struct dtp_executor *x, const struct dtp_executor_module *
 static dtp_op_id end_sum(struct dtp_executor *x, const struct dtp_executor_module *module, struct dtp_draft *draft,
                          uint64_t bytes, enum dtp_stream stream)
 {
-    return dtp_executor_collective(x, draft, stream, module->replica_group, 2 * dtp_lower_ring(bytes, module->replicas));
+    return dtp_executor_collective(x, draft, stream, module->replica_group,
+                                   2 * dtp_lower_ring(bytes, module->replicas));
 }
 
 /* `elements` from one of the buffers into the other, of which `narrow` has room for more. */

@@ -13,8 +13,8 @@
 /* One module in the step. */
 struct dtp_executor_module {
     const struct dtp_parameter_module *layout;
-    uint64_t shard_ranks, replicas;                     /* ranks that share a copy of it; copies */
-    uint32_t shard_group, gather_group, replica_group;  /* communicators; DTP_NO_INDEX: none */
+    uint64_t shard_ranks, replicas;                       /* ranks that share a copy of it; copies */
+    uint32_t shard_group, gather_group, replica_group;    /* communicators; DTP_NO_INDEX: none */
     uint64_t gradient_element_bytes, shard_element_bytes; /* of whole gradients, of what the optimizer reads */
     dtp_buffer_id state[DTP_EXECUTOR_STATE_COUNT];        /* at rest; whole or this rank's shard */
     dtp_buffer_id gathered;                               /* whole weights that operations read now */
@@ -71,7 +71,7 @@ struct dtp_executor {
     struct dtp_parameter_module experts;                /* of a block's where ranks divide them */
     struct dtp_executor_module *modules; /* [module_count + all counts behind it]; of what the rank holds */
     uint64_t module_count, adapter_count, packed_count, expert_count; /* of the latter three one a block, or none */
-    uint64_t model_layers;                              /* of all ranks */
+    uint64_t model_layers;                                            /* of all ranks */
 
     uint64_t element_bytes, h;                      /* of the compute dtype; the stream's width */
     struct dtp_executor_block shape, first_shape;   /* of each block; of the model's first */
@@ -399,8 +399,9 @@ void dtp_executor_permute_backward(struct dtp_executor *x, uint64_t layer, const
 void dtp_executor_router_backward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op,
                                   uint32_t routes_access);
 
-/* lower_executor_exchange_rows.c, where ranks divide experts. Before rows are put by ranks: each hears where the others'
- * rows of each expert begin. Then the host has heard it too, and what is returned says where the rows that come are. */
+/* lower_executor_exchange_rows.c, where ranks divide experts. Before rows are put by ranks: each hears where the
+ * others' rows of each expert begin. Then the host has heard it too, and what is returned says where the rows that come
+ * are. */
 void dtp_executor_experts_make(struct dtp_executor *x);
 void dtp_executor_hear_starts(struct dtp_executor *x, uint64_t layer);
 dtp_buffer_id dtp_executor_place_received(struct dtp_executor *x, uint64_t layer);

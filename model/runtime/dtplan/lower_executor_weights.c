@@ -193,9 +193,8 @@ static void make_ring(struct dtp_executor *x)
         dtp_program_set_element(x->l->program, x->slot[slot], x->rules.compute);
         x->expert_slot[slot] = DTP_NO_BUFFER;
         if (experts)
-            x->expert_slot[slot] =
-                dtp_lower_buffer(x->l, "gathered experts", DTP_OWNER_WEIGHTS, DTP_STREAM_COMPUTE,
-                                 weight_bytes(x, dtp_executor_experts(x, 0)), true);
+            x->expert_slot[slot] = dtp_lower_buffer(x->l, "gathered experts", DTP_OWNER_WEIGHTS, DTP_STREAM_COMPUTE,
+                                                    weight_bytes(x, dtp_executor_experts(x, 0)), true);
         dtp_program_set_element(x->l->program, x->expert_slot[slot], x->rules.compute);
     }
 }
