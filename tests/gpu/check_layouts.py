@@ -1,53 +1,47 @@
-#!/ usr / bin / env python3
-""
-    "Every layout that the executor runs learns on GPUs what one GPU learns, and holds and sends what was predicted:
-    check_layouts.py DTPLAN SOURCE_TREE[--device host][--out FOLDER][--seconds N][--only WORD, ...][--case -seconds N]
+#!/usr/bin/env python3
+"""Every layout that the executor runs learns on GPUs what one GPU learns, and holds and sends what was predicted:
+check_layouts.py DTPLAN SOURCE_TREE [--device host] [--out FOLDER] [--seconds N] [--only WORD,...] [--case-seconds N] [--debugger]
 
-    Where there are fewer GPUs than ranks they share
-    them(dtplan run-- share - gpu),
-    so that one GPU is enough;
-nothing here is a time.Losses of 50 steps are compared step by step with those of one rank that takes the same sequences
-    : within 0.05 %
-        .Sums of gradients are made in another order,
-    and of tensor parallel ranks sums of products
-            too.
+Where there are fewer GPUs than ranks they share them (dtplan run --share-gpu), so that one GPU is enough; nothing here
+is a time. Losses of 50 steps are compared step by step with those of one rank that takes the same sequences: within
+0.05 %. Sums of gradients are made in another order, and of tensor parallel ranks sums of products too.
 
-        FOLDER gets layouts.csv,
-    a row a case, and losses.csv,
-    a row a step of a case.77 : no GPU here.""
-                                            "
-                                import argparse import csv import filecmp import json import os import shutil import
-                                    subprocess import sys import tempfile import time
+FOLDER gets layouts.csv, a row a case, and losses.csv, a row a step of a case. 77: no GPU here."""
+import argparse
+import csv
+import filecmp
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
 
-                                        STEPS = 50 WITHIN = 5e-4
+STEPS = 50
+WITHIN = 5e-4
 
-#As 7B : as many heads for k and v as for q, ffn 2.7 times hidden; and grouped heads.Wider or deeper ones go through a
-#spike of the loss at this learning rate, where a last digit grows a thousandfold in two steps, on cores as on GPUs.
-    MODELS = {
-        "mha" : "--hidden 128 --heads 4 --ffn 352 --vocab 512 --seq 64",
-        "gqa" : "--hidden 128 --heads 8 --kv-heads 4 --ffn 448 --vocab 509 --seq 64",
-    }
-#Of ranks that divide experts, beside the two : eight of them and one for all tokens.
-    EXPERTS = "--experts 8 --experts-per-token 2 --expert-ffn 128 --shared-expert-ffn 64 --router-norm" SEQUENCES =
-        8 #of a step,
-                                        whatever the layout
+# As 7B: as many heads for k and v as for q, ffn 2.7 times hidden; and grouped heads. Wider or deeper ones go through a
+# spike of the loss at this learning rate, where a last digit grows a thousandfold in two steps, on cores as on GPUs.
+MODELS = {
+    "mha": "--hidden 128 --heads 4 --ffn 352 --vocab 512 --seq 64",
+    "gqa": "--hidden 128 --heads 8 --kv-heads 4 --ffn 448 --vocab 509 --seq 64",
+}
+# Of ranks that divide experts, beside the two: eight of them and one for all tokens.
+EXPERTS = "--experts 8 --experts-per-token 2 --expert-ffn 128 --shared-expert-ffn 64 --router-norm"
+SEQUENCES = 8  # of a step, whatever the layout
 
-                                            SCHEDULES =
-                                                [
-                                                    "1f1b", "zb-h1", "dualpipe", "zb-v", "interleaved", "dualpipev",
-                                                    "gpipe", "zb-h2", "v-half", "v-min"
-                                                ]
+SCHEDULES = ["1f1b", "zb-h1", "dualpipe", "zb-v", "interleaved", "dualpipev", "gpipe", "zb-h2", "v-half", "v-min"]
 
-                                        def share(ranks, micro = 1)
-    : ""
-      "The step's sequences divided among data parallel ranks."
-      "" return f "--micro-batch {micro} --accumulate {SEQUENCES // ranks // micro}"
 
-      def
-      cases()
-    : ""
-      "(name, ranks, layers, words), those first that say most. Stages take as many micro-batches as there are
-      sequences; tensor parallel ranks wait in each, so that they take few."""
+def share(ranks, micro=1):
+    """The step's sequences divided among data parallel ranks."""
+    return f"--micro-batch {micro} --accumulate {SEQUENCES // ranks // micro}"
+
+
+def cases():
+    """(name, ranks, layers, words), those first that say most. Stages take as many micro-batches as there are
+    sequences; tensor parallel ranks wait in each, so that they take few."""
     stages = [(f"{s} pp {n}", n, 8, f"--pp {n} --schedule {s} {share(1)}") for s in SCHEDULES for n in (2, 4)]
     tensor = [
         ("tp 2", 2, 4, f"--tp 2 {share(1, 4)}"),
@@ -76,6 +70,14 @@ nothing here is a time.Losses of 50 steps are compared step by step with those o
                 ("zero3 2", 2, 4, f"--strategy zero3 {share(2, 2)}"),
                 ("ddp 4 sums in fp16", 4, 4, f"--strategy ddp --comm-hook fp16 {share(4)}"),
                 ("shard_grad_op 4", 4, 4, f"--strategy shard_grad_op {share(4, 2)}")]
+    context = [("cp 2 ring", 2, 4, f"--cp 2 {share(1, 4)}"),
+               ("cp 2 a2a", 2, 4, f"--cp 2 --cp-comm a2a {share(1, 4)}"),
+               ("cp 4 ring", 4, 4, f"--cp 4 {share(1, 4)}"),
+               ("cp 4 a2a", 4, 4, f"--cp 4 --cp-comm a2a {share(1, 4)}"),
+               ("cp 2 tp 2", 4, 4, f"--cp 2 --tp 2 {share(1, 4)}"),
+               ("cp 2 pp 2 zb-h1", 4, 8, f"--cp 2 --pp 2 --schedule zb-h1 {share(1)}"),
+               ("cp 2 full_shard 2", 4, 4, f"--cp 2 --strategy full_shard {share(2, 4)}"),
+               ("cp 2 checkpointing", 2, 4, f"--cp 2 --checkpointing full {share(1, 4)}")]
     room = lambda ratio: f"--expert-imbalance {ratio} {EXPERTS}"
     experts = [("experts ep 2", 2, 4, f"--ep 2 --strategy ddp {room(2)} {share(2, 2)}"),
                ("experts ep 4", 4, 4, f"--ep 4 --strategy ddp {room(4)} {share(4, 2)}"),
@@ -89,9 +91,9 @@ nothing here is a time.Losses of 50 steps are compared step by step with those o
                ("experts ep 4 full_shard 4", 4, 4, f"--ep 4 --strategy full_shard {room(4)} {share(4, 2)}"),
                ("experts ep 2 shard_grad_op 4", 4, 4, f"--ep 2 --strategy shard_grad_op {room(2)} {share(4)}")]
     every = []
-    while stages or tensor or replicas or experts:
-        every += stages[:2] + replicas[:2] + tensor[:1] + experts[:1]
-        stages, replicas, tensor, experts = stages[2:], replicas[2:], tensor[1:], experts[1:]
+    while stages or tensor or replicas or context or experts:
+        every += stages[:2] + replicas[:2] + tensor[:1] + context[:1] + experts[:1]
+        stages, replicas, tensor, context, experts = stages[2:], replicas[2:], tensor[1:], context[1:], experts[1:]
     return every
 
 
@@ -105,44 +107,41 @@ class Bench:
         self.scratch = tempfile.mkdtemp()
         self.gpus = 0 if self.host else count_gpus()
         self.rows, self.failures, self.skipped = [], 0, 0
-        self.references =
-{
-} self.words = self.arenas = self.sent = "" self.losses =
-    open(os.path.join(self.folder, "losses.csv"), "w", newline = "") self.loss_writer =
-        csv.writer(self.losses) self.loss_writer
-            .writerow([ "case", "model", "precision", "step", "loss", "loss_of_one_rank" ])
+        self.references = {}
+        self.words = self.arenas = self.sent = ""
+        self.losses = open(os.path.join(self.folder, "losses.csv"), "w", newline="")
+        self.loss_writer = csv.writer(self.losses)
+        self.loss_writer.writerow(["case", "model", "precision", "step", "loss", "loss_of_one_rank"])
 
-                def
-                left(self)
-    : return self.a.seconds -
-        (time.monotonic() - self.began)
+    def left(self):
+        return self.a.seconds - (time.monotonic() - self.began)
 
-            def
-            run(self, name, model, precision, ranks, layers, words, more = "", steps = STEPS)
-    : ""
-      "One run: exit status, losses, its JSON, what it said."
-      "" log = os.path.join(self.scratch, "log.csv") if os.path.exists(log)
-    : os.remove(log) line =
-            [
-                self.a.dtplan, "run",       *MODELS[model].split(),
-                "--layers",    str(layers), "--precision",
-                precision,     "--gpu",     "h200",
-                "--gpus",      str(ranks),  "--steps",
-                str(steps),    "--lr",      "1e-3",
-                "--min-lr",    "1e-3",      "--log",
-                log,           "--json",    *words.split(),
-                *more.split()
-            ] line += [ "--device", "host", "--threads",
-                        "1" ] if self.host else["--device", "cuda", "--untimed-matmuls"] if not self.host and
-                      ranks > self.gpus : line.append("--share-gpu") if "--strategy" not in words : line +=
-    [ "--strategy", "ddp" ] began = time.monotonic() limit = max(5, min(self.a.case_seconds, self.left()))
-try : with subprocess
-    .Popen(line, stdout = subprocess.PIPE, stderr = subprocess.PIPE, text = True, start_new_session = True,
-           stdin = subprocess.DEVNULL) as process:
-    try : out, err
-        = process.communicate(timeout = limit) status = process.returncode except subprocess.TimeoutExpired
-            : self.look_where(process.pid) os.killpg(process.pid, 15)
-        try : out, err = process.communicate(timeout=10)
+    def run(self, name, model, precision, ranks, layers, words, more="", steps=STEPS):
+        """One run: exit status, losses, its JSON, what it said."""
+        log = os.path.join(self.scratch, "log.csv")
+        if os.path.exists(log):
+            os.remove(log)
+        line = [self.a.dtplan, "run", *MODELS[model].split(), "--layers", str(layers), "--precision", precision,
+                "--gpu", "h200", "--gpus", str(ranks), "--steps", str(steps), "--lr", "1e-3", "--min-lr", "1e-3",
+                "--log", log, "--json", *words.split(), *more.split()]
+        line += ["--device", "host", "--threads", "1"] if self.host else ["--device", "cuda", "--untimed-matmuls"]
+        if not self.host and ranks > self.gpus:
+            line.append("--share-gpu")
+        if "--strategy" not in words:
+            line += ["--strategy", "ddp"]
+        began = time.monotonic()
+        limit = max(5, min(self.a.case_seconds, self.left()))
+        try:
+            with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  start_new_session=True, stdin=subprocess.DEVNULL) as process:
+                try:
+                    out, err = process.communicate(timeout=limit)
+                    status = process.returncode
+                except subprocess.TimeoutExpired:
+                    self.look_where(process.pid)
+                    os.killpg(process.pid, 15)
+                    try:
+                        out, err = process.communicate(timeout=10)
                     except subprocess.TimeoutExpired:
                         os.killpg(process.pid, 9)
                         out, err = process.communicate()
@@ -158,16 +157,18 @@ try : with subprocess
         if os.path.exists(log):
             with open(log, newline="") as file:
                 losses = [float(row["loss"]) for row in csv.DictReader(file)]
-            try : told = json.loads(out)
+        try:
+            told = json.loads(out)
         except ValueError:
             told = {}
         self.arenas, self.sent = bytes_of(told)
         return status, losses, told, err.strip().splitlines()
 
     def look_where(self, group):
-        """What stands on the stacks of the ranks of a run that hangs, once: the debugger takes seconds."""
+        """What stands on the stacks of the ranks of a run that hangs, once: the debugger takes seconds, and ends ranks
+        that only were slow (signal 11) where it cannot attach to CUDA."""
         path = os.path.join(self.folder, "hangs.txt")
-        if self.host or os.path.exists(path) or not shutil.which("cuda-gdb"):
+        if self.host or not self.a.debugger or os.path.exists(path) or not shutil.which("cuda-gdb"):
             return
         with open(path, "w") as file:
             for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
@@ -347,6 +348,7 @@ def main():
     parser.add_argument("--out")
     parser.add_argument("--seconds", type=float, default=1800)
     parser.add_argument("--case-seconds", type=float, default=120)
+    parser.add_argument("--debugger", action="store_true", help="where a case takes too long, what its ranks' stacks hold")
     parser.add_argument("--only", help="parts of names of cases, comma between")
     parser.add_argument("--precisions", default="fp32,bf16-mixed")
     parser.add_argument("--models", default="gqa,mha")
