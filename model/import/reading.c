@@ -128,7 +128,7 @@ static enum dtp_status set_key(struct dtp_reading *r, const char *key, const cha
         if (entry && same && here && line == entry->line && entry->words && entry->words[0])
             return DTP_OK; /* said already, of this setting */
         if (entry)
-            settle(r, entry, same ? DTP_ENTRY_USED : DTP_ENTRY_REPLACED, "%s %s%s%.60s:%zu says %.60s", key,
+            settle(r, entry, same ? DTP_ENTRY_USED : DTP_ENTRY_REPLACED, "%s %s%s%s:%zu says %.60s", key,
                    same ? value : "", same ? "; " : "of ", place ? place : "elsewhere", line, there);
         return DTP_OK;
     }
