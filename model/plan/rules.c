@@ -94,6 +94,17 @@ enum dtp_shard_cut dtp_plan_shard_cut(const struct dtp_plan *plan)
     return plan->runtime->fsdp && (!plan->fsdp1 || dtp_plan_adapts(plan)) ? DTP_CUT_ROWS : DTP_CUT_FLAT;
 }
 
+bool dtp_plan_gathers_for_replays(const struct dtp_plan *plan)
+{
+    return plan->fsdp1 && plan->reshard_after_forward && plan->wrap_layers == 1 && dtp_plan_shards_params(plan) &&
+           plan->checkpointing == DTP_CHECKPOINT_FULL && dtp_plan_layers(plan)->holds_replayed;
+}
+
+bool dtp_plan_prefetches_backward(const struct dtp_plan *plan)
+{
+    return plan->prefetch && !dtp_plan_gathers_for_replays(plan);
+}
+
 bool dtp_plan_takes_prefetch_depth(const struct dtp_plan *plan)
 {
     return plan->runtime->own_prefetch || (dtp_plan_is_fsdp(plan) && !plan->fsdp1);

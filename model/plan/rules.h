@@ -10,6 +10,8 @@
 
 /* Whose layers the plan trains, with their loss and checkpoints: its runtime's, or Transformers' under DeepSpeed. */
 const struct dtp_runtime *dtp_plan_layers(const struct dtp_plan *plan);
+/* Says of a kind whether its experts are called one after the other, which then are parameters of their own. */
+void dtp_plan_call_experts(const struct dtp_plan *plan, struct dtp_layer_kind *kind);
 
 /* One kernel between matmuls, compiled or not. */
 bool dtp_plan_fuses(const struct dtp_plan *plan);
@@ -84,6 +86,13 @@ enum dtp_shard_cut dtp_plan_shard_cut(const struct dtp_plan *plan);
 bool dtp_plan_fetches_modules(const struct dtp_plan *plan);
 
 /* True where the plan may say how many units are gathered ahead. */
+/* FSDP1 around layers that are checkpointed by reentrant functions (fsdp/_runtime_utils.py). Their first forward is
+ * without autograd, in which no hook of their backward is registered (_register_pre_backward_hooks), and without that
+ * none of them is gathered ahead (_get_handle_to_prefetch asks for _needs_pre_backward_unshard). A replay is a forward
+ * as any: it lets go what it has gathered (_post_forward_reshard), which its backward gathers again. */
+bool dtp_plan_gathers_for_replays(const struct dtp_plan *plan);
+/* Units are gathered ahead in backward. */
+bool dtp_plan_prefetches_backward(const struct dtp_plan *plan);
 bool dtp_plan_takes_prefetch_depth(const struct dtp_plan *plan);
 
 /* True where reductions of replicated parameters run beside backward. */

@@ -75,6 +75,8 @@ struct dtp_runtime {
     bool experts;         /* knows layers with experts */
     bool expert_parallel; /* and ranks that divide them */
     bool loops_experts;   /* products and casts of experts are calls of a library, one for each of them */
+    bool calls_experts;   /* experts are modules, called one after the other with rows gathered for each (Transformers'
+                             MixtralSparseMoeBlock, Qwen2MoeSparseMoeBlock and others until release 5) */
     bool weighs_rows; /* their weights multiply rows within the activation, and rows are moved by one kernel each way */
     bool latent_attention, attention_sinks, clamped_swiglu;
     bool sinks_in_kernel; /* its attention kernel adds sinks to the sum of exponentials, and returns their gradient */
