@@ -124,6 +124,9 @@ static enum dtp_status set_key(struct dtp_reading *r, const char *key, const cha
     if (there) {
         const char *place = dtp_scenario_place(r->scenario, key, &line);
         bool same = strcmp(there, value) == 0;
+        bool here = place && strcmp(place, r->file->path) == 0;
+        if (entry && same && here && line == entry->line && entry->words && entry->words[0])
+            return DTP_OK; /* said already, of this setting */
         if (entry)
             settle(r, entry, same ? DTP_ENTRY_USED : DTP_ENTRY_REPLACED, "%s %s%s%.60s:%zu says %.60s", key,
                    same ? value : "", same ? "; " : "of ", place ? place : "elsewhere", line, there);
@@ -158,9 +161,20 @@ static const struct dtp_row *row_of_fact(const struct dtp_format *format, const 
     return NULL;
 }
 
+/* A fact is one of the format's or, where formats share code, of another's. */
+static bool fact_is_known(const struct dtp_format *own, const char *fact)
+{
+    size_t count;
+    const struct dtp_format *const *formats = dtp_formats(&count);
+    bool known = row_of_fact(own, fact) != NULL;
+    for (size_t i = 0; i < count && !known; i++)
+        known = row_of_fact(formats[i], fact) != NULL;
+    return known;
+}
+
 static struct dtp_entry *entry_of(const struct dtp_reading *r, const char *fact)
 {
-    assert(row_of_fact(r->file->format, fact));
+    assert(fact_is_known(r->file->format, fact));
     for (size_t i = 0; i < r->file->entries.count; i++) {
         struct dtp_entry *entry = &r->file->entries.items[i];
         const struct dtp_row *row = dtp_format_row(r->file->format, entry->path);
@@ -177,7 +191,14 @@ const char *dtp_fact(const struct dtp_reading *r, const char *fact)
     if (!entry || is_auto(r, entry) ||
         !dtp_row_ours(dtp_format_row(r->file->format, entry->path), entry->value, ours, sizeof ours))
         return NULL;
+    if (!*ours && *dtp_format_row(r->file->format, entry->path)->values)
+        return NULL; /* a word for what is done anyway */
     return dtp_entries_text(&r->file->entries, "%s", ours);
+}
+
+bool dtp_says_fact(const struct dtp_reading *r, const char *fact)
+{
+    return entry_of(r, fact) != NULL;
 }
 
 bool dtp_fact_is_auto(const struct dtp_reading *r, const char *fact)
