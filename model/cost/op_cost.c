@@ -321,8 +321,8 @@ struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const st
     /* Flash kernels skip what a sliding window hides; math attention computes it all and masks it. */
     flops *= dtp_attention_length(shape) / s;
     /* What a tile of queries costs beside its keys is spread over those it sees: in the causal square, of which the
-     * rates were measured, half the sequence. */
-    double seen = !shape->causal ? 2 * s : shape->queries < shape->keys ? dtp_attention_length(shape) : s;
+     * rates were measured, half the sequence; under a window no more than that. */
+    double seen = !shape->causal ? 2 * s : dtp_attention_length(shape);
     double forward = rates.forward * head * seen / (seen + rates.forward_half_sequence);
     double backward = least(rates.backward * seen / (seen + rates.backward_half_sequence), rates.most_backward) * head;
     double again = dtp_attention_backward_width(shape) / width; /* 2.5 where widths are equal */
