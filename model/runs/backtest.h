@@ -89,6 +89,8 @@ struct dtp_backtest_decision {
 /* Over the sweeps that are judged; NaN where there are none (or none has a rank correlation). */
 struct dtp_backtest_choices {
     double median_rank_correlation, least_rank_correlation, mean_of_best, least_of_best;
+    /* Pairs of runs of one sweep that differ in one setting and in speed: all, ordered right, predicted alike. */
+    size_t pairs, pairs_right, pairs_alike;
 };
 
 /* Reasons that differ in figures and quoted names alone are one: those are N and '...' then. */

@@ -201,11 +201,11 @@ static void sum_up(const struct judge *j)
     }
     gsl_sort(correlations, 1, known);
     bool any = backtest->decision_count > 0;
-    backtest->choices = (struct dtp_backtest_choices){
-        .median_rank_correlation = known ? gsl_stats_median_from_sorted_data(correlations, 1, known) : (double)NAN,
-        .least_rank_correlation = known ? correlations[0] : (double)NAN,
-        .mean_of_best = any ? of_best / (double)backtest->decision_count : (double)NAN,
-        .least_of_best = any ? least : (double)NAN};
+    struct dtp_backtest_choices *choices = &backtest->choices;
+    choices->median_rank_correlation = known ? gsl_stats_median_from_sorted_data(correlations, 1, known) : (double)NAN;
+    choices->least_rank_correlation = known ? correlations[0] : (double)NAN;
+    choices->mean_of_best = any ? of_best / (double)backtest->decision_count : (double)NAN;
+    choices->least_of_best = any ? least : (double)NAN;
 }
 
 static bool make_room(struct judge *j)
@@ -226,6 +226,7 @@ enum dtp_status dtp_backtest_judge(struct dtp_backtest *backtest, struct dtp_fau
 {
     struct judge j = {.backtest = backtest};
     bool ok = make_room(&j);
+    backtest->choices = (struct dtp_backtest_choices){.pairs = 0};
     for (size_t i = 0; ok && i < backtest->row_count; i++)
         if (takes_part(&backtest->rows[i]))
             j.rows[j.row_count++] = &backtest->rows[i];
@@ -235,6 +236,7 @@ enum dtp_status dtp_backtest_judge(struct dtp_backtest *backtest, struct dtp_fau
         for (end = first + 1; end < j.row_count && by_sweep(&j.rows[first], &j.rows[end]) == 0; end++)
             continue;
         judge_sweep(&j, j.rows + first, end - first);
+        dtp_backtest_judge_pairs(&backtest->choices, j.rows + first, end - first);
     }
     if (ok)
         sum_up(&j);

@@ -20,5 +20,7 @@ bool dtp_backtest_fit_baseline(struct dtp_backtest *backtest);
 enum dtp_status dtp_backtest_summarise(struct dtp_backtest *backtest, struct dtp_faults *faults);
 /* Fills decisions and choices from rows that have their source_group (backtest_decisions.c). */
 enum dtp_status dtp_backtest_judge(struct dtp_backtest *backtest, struct dtp_faults *faults);
+/* Adds the pairs of a sweep's rows (backtest_pairs.c). */
+void dtp_backtest_judge_pairs(struct dtp_backtest_choices *choices, struct dtp_backtest_row *const *rows, size_t count);
 
 #endif

@@ -543,8 +543,11 @@ static enum dtp_status set_all(const struct dtp_run *row, const struct dtp_catal
         filled.sequence = w.framework->packed;
     /* The strategy first: what refuses most rows is then the first reason given. */
     write_strategy(&w);
-    if (!dtp_run_write_parts(&w))
-        return w.status; /* shapes and counts of what is not modelled would only be refused in other words */
+    if (!dtp_run_write_parts(&w)) { /* shapes and counts of what is not modelled would only be refused in other words */
+        if (!run->sequence)
+            UNSTATED(&w, "seq_len is empty"); /* nor would it be a job if its parts were modelled */
+        return w.status;
+    }
     enum dtp_status shaped = shape_of(run, catalog, &shape, &named, faults);
     if (shaped == DTP_OK && strcasecmp(run->attention, "mla") == 0 && !shape.kv_latent)
         UNSTATED(&w, "latent attention (attention mla) of a model that is no preset: widths of latents are not stated");

@@ -226,6 +226,19 @@ static void print_decisions(const struct dtp_backtest *backtest, size_t worst, c
     fputc('\n', page->file);
 }
 
+/* Runs of a sweep, of three configurations or not. */
+static void print_pairs(const struct dtp_backtest *backtest, const struct dtp_page *page)
+{
+    const struct dtp_backtest_choices *c = &backtest->choices;
+    if (!c->pairs)
+        return;
+    fprintf(
+        page->file,
+        "  pairs of runs that differ in one setting, and by 2 %% or more in speed: %zu of %zu ordered right, %.1f %%; "
+        "%zu predicted alike\n",
+        c->pairs_right, c->pairs, 100 * (double)c->pairs_right / (double)c->pairs, c->pairs_alike);
+}
+
 static void print_refusals(const struct dtp_backtest *backtest, const struct dtp_page *page)
 {
     if (!backtest->refused)
@@ -296,6 +309,7 @@ void dtp_backtest_write_text(const struct dtp_backtest *backtest, size_t worst, 
     print_throughput(backtest, page);
     print_memory(backtest, page);
     print_decisions(backtest, worst, page);
+    print_pairs(backtest, page);
     print_refusals(backtest, page);
     print_worst(backtest, worst, page);
 }

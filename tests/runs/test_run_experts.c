@@ -152,6 +152,10 @@ static void test_notes(void **state)
     run.notes = "capacity factor 1.25", run.unstated = &unstated;
     assert_refused(run, "experts with 'capacity factor'");
     assert_false(unstated);
+    run.sequence = 0; /* no job, whatever else is modelled */
+    assert_refused(run, "experts with 'capacity factor'");
+    assert_true(unstated);
+    run = olmoe(), unstated = false, run.unstated = &unstated;
     run.notes = "real dropless routing";
     assert_refused(run, "how many tokens the fullest rank receives");
     assert_true(unstated);

@@ -176,6 +176,26 @@ static void test_a_sweep(void **state)
     }
     assert_close(backtest->choices.mean_of_best, 0.8, 1e-9);
     assert_close(backtest->choices.median_rank_correlation, 0.2, 1e-9);
+    /* all six pairs differ in micro_batch alone: those of the slowest run are in order, those of the others reversed */
+    assert_int_equal(backtest->choices.pairs, 6);
+    assert_int_equal(backtest->choices.pairs_right, 3);
+    assert_int_equal(backtest->choices.pairs_alike, 0);
+    dtp_backtest_destroy(backtest);
+}
+
+/* 100 and 99 are not told apart; rows that differ in micro_batch and checkpointing are no pair; one predicted alike is
+ * not ordered right. */
+static void test_pairs(void **state)
+{
+    (void)state;
+    static const struct run runs[] = {{2048, 10, FITS, "100", ""},
+                                      {2048, 20, FITS, "99", ""},
+                                      {2048, 30, TIGHT, "50", ""},
+                                      {2048, 10, TIGHT, "80", ""}};
+    struct dtp_backtest *backtest = SCORE(runs);
+    assert_int_equal(backtest->choices.pairs, 2); /* 100 and 80 by checkpointing, 50 and 80 by micro_batch */
+    assert_int_equal(backtest->choices.pairs_alike, 1);
+    assert_int_equal(backtest->choices.pairs_right, 0);
     dtp_backtest_destroy(backtest);
 }
 
@@ -368,6 +388,7 @@ int main(void)
         cmocka_unit_test(test_status_says_why_nothing_was_measured),
         cmocka_unit_test(test_tables_together),
         cmocka_unit_test(test_a_sweep),
+        cmocka_unit_test(test_pairs),
         cmocka_unit_test(test_ties),
         cmocka_unit_test(test_memory_verdicts_decide),
         cmocka_unit_test(test_what_died_may_be_chosen),
