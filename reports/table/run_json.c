@@ -71,7 +71,7 @@ static json_t *communication_json(const struct dtp_run_report *r)
     const struct dtp_program_totals *totals = &r->simulated->totals;
     json_t *list = json_object();
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
-        put_bytes(list, r, dtp_collective_text((enum dtp_collective)i), totals->sent_bytes[i],
+        put_bytes(list, r, dtp_collective_text((enum dtp_collective)i), dtp_run_sent_bytes(r, (enum dtp_collective)i),
                   r->measured->sent_bytes[i]);
     put_bytes(list, r, "host_to_device", totals->host_to_device_bytes, r->measured->host_to_device_bytes);
     put_bytes(list, r, "device_to_host", totals->device_to_host_bytes, r->measured->device_to_host_bytes);
@@ -150,5 +150,9 @@ enum dtp_status dtp_run_json(const struct dtp_run_report *r, FILE *file, struct 
     json_decref(time);
     if (m->elastic.known)
         json_object_set_new(run, "elastic", elastic_json(&m->elastic));
+    if (r->beside.path)
+        json_object_set_new(
+            run, "loss_beside",
+            json_pack("{s:o,s:o}", "log", dtp_json_text(r->beside.path), "last", dtp_json_real(r->beside.last_loss)));
     return dtp_json_dump(run, file, faults);
 }
