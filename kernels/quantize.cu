@@ -1,81 +1,27 @@
-#include "kernels/amax.cuh"
+#include "kernels/quantize.cuh"
+#include "kernels/scale_factor.h"
 
-#include <cuda_fp8.h>
-
-/* fp8 of a matrix by rows, by columns or both. A block takes a tile of 128 by 128 elements, a thread eight rows of
- * eight, so that what it reads and what it writes by rows are whole sectors; columns are put together in shared memory.
- */
+/* fp8 of a matrix by rows, by columns or both, by one scale. */
 namespace dtp
 {
 namespace
 {
 
-constexpr int threads = 256, edge = 128, piece = 8, pieces = edge / piece;
+using namespace quantizing;
 constexpr float least_amax = 1e-12f;
-
-template <enum dtp_element E> constexpr float largest_of = E == DTP_ELEMENT_E4M3 ? 448.0f : 57344.0f;
-
-/* Eight elements, the first in the lowest byte. */
-template <enum dtp_element E> __device__ uint2 eight_of(const float (&values)[piece])
-{
-    constexpr __nv_fp8_interpretation_t kind = E == DTP_ELEMENT_E4M3 ? __NV_E4M3 : __NV_E5M2;
-    uint32_t two[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        two[i] = __nv_cvt_float2_to_fp8x2(make_float2(values[2 * i], values[2 * i + 1]), __NV_SATFINITE, kind);
-    return make_uint2(two[0] | two[1] << 16, two[2] | two[3] << 16);
-}
-
-/* Four words of four bytes each as a matrix, transposed. */
-__device__ void transpose_bytes(uint32_t (&w)[4])
-{
-    const uint32_t a = __byte_perm(w[0], w[1], 0x5140), b = __byte_perm(w[2], w[3], 0x5140);
-    const uint32_t c = __byte_perm(w[0], w[1], 0x7362), d = __byte_perm(w[2], w[3], 0x7362);
-    w[0] = __byte_perm(a, b, 0x5410), w[1] = __byte_perm(a, b, 0x7632);
-    w[2] = __byte_perm(c, d, 0x5410), w[3] = __byte_perm(c, d, 0x7632);
-}
-
-/* Rows of eight bytes become columns: of[c] has byte c of each row. */
-__device__ void transpose_piece(const uint2 (&row)[piece], uint2 (&of)[piece])
-{
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        uint32_t upper[4], lower[4];
-#pragma unroll
-        for (int r = 0; r < 4; r++) {
-            upper[r] = half ? row[r].y : row[r].x;
-            lower[r] = half ? row[r + 4].y : row[r + 4].x;
-        }
-        transpose_bytes(upper);
-        transpose_bytes(lower);
-#pragma unroll
-        for (int c = 0; c < 4; c++)
-            of[4 * half + c] = make_uint2(upper[c], lower[c]);
-    }
-}
-
-/* A column of the tile lies in 128 bytes, its pieces of eight rows exchanged by the thread's column so that sixteen
- * threads that write the same rows of other columns meet no bank twice. */
-struct columns_tile {
-    uint2 at[edge][pieces];
-
-    __device__ uint2 &slot(int column, int row_piece)
-    {
-        return at[column][row_piece ^ (column / piece)];
-    }
-};
 
 template <typename T, enum dtp_element E, bool ROWS, bool COLUMNS>
 __global__ void __launch_bounds__(threads) quantize(const __grid_constant__ struct dtp_quantize_args a)
 {
     __shared__ columns_tile tile;
-    const float scale = __fdiv_rn(largest_of<E>, fmaxf(*a.amax, least_amax));
+    const float scale = a.delayed ? a.scale[1] : __fdiv_rn(largest_of<E>, fmaxf(*a.amax, least_amax));
+    float largest = 0;
     const int x = threadIdx.x % pieces, y = threadIdx.x / pieces;
     const uint64_t row = (uint64_t)blockIdx.y * edge + y * piece, column = (uint64_t)blockIdx.x * edge + x * piece;
     const bool inside = row < a.rows && column < a.columns;
-    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
+    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0 && !a.delayed)
         *a.scale = __fdiv_rn(1.0f, scale);
-    uint2 rows[piece], columns[piece];
+    uint2 rows[piece];
     if (inside) {
         packed<T, piece> values[piece];
 #pragma unroll
@@ -86,31 +32,18 @@ __global__ void __launch_bounds__(threads) quantize(const __grid_constant__ stru
             float scaled[piece];
 #pragma unroll
             for (int e = 0; e < piece; e++)
-                scaled[e] = values[r][e] * scale;
+                scaled[e] = values[r][e] * scale, largest = fmaxf(largest, fabsf(values[r][e]));
             rows[r] = eight_of<E>(scaled);
             if constexpr (ROWS)
                 *reinterpret_cast<uint2 *>((char *)a.result + (row + r) * a.columns + column) = rows[r];
         }
     }
+    if (a.delayed && a.amax)
+        raise_amax<T>(a.amax, largest);
     if constexpr (COLUMNS) {
-        if (inside) {
-            transpose_piece(rows, columns);
-#pragma unroll
-            for (int c = 0; c < piece; c++)
-                tile.slot(x * piece + c, y) = columns[c];
-        }
-        __syncthreads();
-        /* Sixteen rows of a column at a time: eight threads write the 128 bytes that a column has of the tile. */
-#pragma unroll
-        for (int turn = 0; turn < edge * edge / 16 / threads; turn++) {
-            const int at = turn * threads + threadIdx.x, c = at / (edge / 16), r = at % (edge / 16) * 2;
-            const uint64_t to = (uint64_t)blockIdx.x * edge + c, first = (uint64_t)blockIdx.y * edge + r * piece;
-            if (to >= a.columns || first >= a.rows)
-                continue;
-            const uint2 low = tile.slot(c, r), high = tile.slot(c, r + 1);
-            *reinterpret_cast<uint4 *>((char *)a.transposed + to * a.rows + first) =
-                make_uint4(low.x, low.y, high.x, high.y);
-        }
+        if (inside)
+            put_columns(tile, rows, x, y);
+        write_columns(tile, (char *)a.transposed, a.rows, a.columns);
     }
 }
 
@@ -124,6 +57,38 @@ template <typename T, enum dtp_element E> int launch(const struct dtp_quantize_a
     else
         quantize<T, E, false, true><<<grid, threads, 0, stream>>>(a);
     return launched();
+}
+
+/* A block has a tensor's history; each thread reads what it writes one place further before anybody writes. */
+__global__ void __launch_bounds__(threads) from_history(const struct dtp_from_history_args a)
+{
+    constexpr int each = DTP_AMAX_HISTORY / threads;
+    __shared__ float of_warps[threads / 32];
+    float *history = a.history + (uint64_t)blockIdx.x * DTP_AMAX_HISTORY, of[each];
+    float largest = isfinite(history[0]) ? history[0] : 0; /* every thread's, as of its own */
+#pragma unroll
+    for (int k = 0; k < each; k++) {
+        const int i = k * threads + threadIdx.x;
+        of[k] = history[i + 1 < (int)DTP_AMAX_HISTORY ? i + 1 : 0];
+        largest = isfinite(of[k]) ? fmaxf(largest, of[k]) : largest;
+    }
+    largest = warp_max(largest);
+    if (threadIdx.x % 32 == 0)
+        of_warps[threadIdx.x / 32] = largest;
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < each; k++) {
+        const int i = k * threads + threadIdx.x;
+        history[i] = i ? of[k] : 0;
+    }
+    if (threadIdx.x)
+        return;
+    for (int w = 1; w < threads / 32; w++)
+        largest = fmaxf(largest, of_warps[w]);
+    float *scale = a.scale + (uint64_t)blockIdx.x * DTP_AMAX_SCALE;
+    const float most = blockIdx.x < a.wide ? largest_of<DTP_ELEMENT_E4M3> : largest_of<DTP_ELEMENT_E5M2>;
+    scale[1] = dtp_delayed_factor(most, largest);
+    scale[0] = __fdiv_rn(1.0f, scale[1]);
 }
 
 template <typename T> __global__ void __launch_bounds__(threads) amax(const struct dtp_amax_args a)
@@ -165,6 +130,14 @@ extern "C" int dtp_cuda_amax(void *self, const struct dtp_amax_args *a, void *st
         dtp::amax<T><<<(unsigned)(blocks < most ? blocks : most), dtp::threads, 0, dtp::stream_of(stream)>>>(*a);
         return dtp::launched();
     });
+}
+
+extern "C" int dtp_cuda_from_history(void *self, const struct dtp_from_history_args *a, void *stream)
+{
+    (void)self;
+    if (a->count)
+        dtp::from_history<<<(unsigned)a->count, dtp::threads, 0, dtp::stream_of(stream)>>>(*a);
+    return dtp::launched();
 }
 
 extern "C" int dtp_cuda_quantize(void *self, const struct dtp_quantize_args *a, void *stream)

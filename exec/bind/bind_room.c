@@ -157,6 +157,11 @@ static void matmul(struct dtp_binder *b)
         room(b, left, m, k);
     alike(b, left, right);
     bool fp8 = operand(b, left) && element_of(b, left) == DTP_ELEMENT_E4M3;
+    enum dtp_form form = (enum dtp_form)b->op->demand->form;
+    if (fp8 && dtp_fp8_scales_behind(form)) {
+        room_bytes(b, left, 1, dtp_fp8_matrix_bytes(form, m, k));
+        room_bytes(b, right, 1, dtp_fp8_matrix_bytes(dtp_bind_weight_form(b), n, k));
+    }
     alike(b, fp8 ? result : left, DTP_ROLE_BIAS);
     alike(b, left, DTP_ROLE_AUX);
     alike(b, result, DTP_ROLE_ADDEND);
@@ -167,7 +172,8 @@ static void matmul(struct dtp_binder *b)
     room(b, DTP_ROLE_AUX, m, n);
     if (!fp8)
         return;
-    demand(b, DTP_ROLE_SCALE, operand(b, DTP_ROLE_SCALE) && operand(b, DTP_ROLE_OTHER_SCALE));
+    demand(b, DTP_ROLE_SCALE,
+           dtp_fp8_scales_behind(form) || (operand(b, DTP_ROLE_SCALE) && operand(b, DTP_ROLE_OTHER_SCALE)));
     demand(b, left, m % DTP_FP8_MULTIPLE == 0 && n % DTP_FP8_MULTIPLE == 0 && k % DTP_FP8_MULTIPLE == 0);
     demand(b, DTP_ROLE_BIAS_GRADIENT, !operand(b, DTP_ROLE_BIAS_GRADIENT));
     demand(b, DTP_ROLE_AUX, !operand(b, DTP_ROLE_AUX));
@@ -176,11 +182,24 @@ static void matmul(struct dtp_binder *b)
 static void quantize(struct dtp_binder *b)
 {
     uint64_t columns = whole(b->op->demand->n);
+    if (b->op->demand->form == DTP_FORM_FROM_HISTORY) {
+        demand(b, DTP_ROLE_AMAX, whole(b->op->demand->k) <= columns && columns <= INT32_MAX);
+        room_bytes(b, DTP_ROLE_AMAX, columns, DTP_AMAX_HISTORY * sizeof(float));
+        room_bytes(b, DTP_ROLE_SCALE, columns, DTP_AMAX_SCALE * sizeof(float));
+        return;
+    }
     bool casts = operand(b, DTP_ROLE_RESULT) || operand(b, DTP_ROLE_TRANSPOSED);
     demand(b, DTP_ROLE_INPUT,
            columns > 0 && columns <= INT32_MAX && rows(b) <= INT32_MAX && rows(b) % DTP_FP8_MULTIPLE == 0 &&
                columns % DTP_FP8_MULTIPLE == 0);
-    demand(b, DTP_ROLE_SCALE, !casts || operand(b, DTP_ROLE_SCALE));
+    enum dtp_form form = (enum dtp_form)b->op->demand->form;
+    bool behind = dtp_fp8_scales_behind(form);
+    demand(b, DTP_ROLE_SCALE, !casts || behind || operand(b, DTP_ROLE_SCALE));
+    demand(b, DTP_ROLE_RESULT, !behind || (casts && (form != DTP_FORM_E4M3_ALIKE || !operand(b, DTP_ROLE_RESULT))));
+    if (behind) {
+        room_bytes(b, DTP_ROLE_RESULT, 1, dtp_fp8_matrix_bytes(form, rows(b), columns));
+        room_bytes(b, DTP_ROLE_TRANSPOSED, 1, dtp_fp8_matrix_bytes(form, columns, rows(b)));
+    }
     room(b, DTP_ROLE_INPUT, rows(b), columns);
     room(b, DTP_ROLE_RESULT, rows(b), columns);
     room(b, DTP_ROLE_TRANSPOSED, rows(b), columns);
@@ -337,6 +356,16 @@ static void batch(struct dtp_binder *b)
     }
 }
 
+/* Of ranks that divide experts: a gather, or a copy to the host, of what a router wrote; another reads that. */
+static bool carries_routes(const struct dtp_binder *b)
+{
+    const struct dtp_operand *input = operand(b, DTP_ROLE_INPUT), *result = operand(b, DTP_ROLE_RESULT);
+    bool carries = b->op->kind == DTP_OP_ALL_GATHER || b->op->kind == DTP_OP_DOWNLOAD;
+    return (carries && input && result && buffer_of(b, input)->content == DTP_CONTENT_ROUTES &&
+            buffer_of(b, result)->content == DTP_CONTENT_ROUTES) ||
+           dtp_bind_receives(b);
+}
+
 /* Routes are row numbers too: only a router writes there, all of it. */
 static void routes(struct dtp_binder *b)
 {
@@ -347,7 +376,7 @@ static void routes(struct dtp_binder *b)
         demand(b, (enum dtp_role)o->role,
                are ? (o->role == DTP_ROLE_ROUTES && !o->offset_bytes && !o->shard &&
                       writes == (b->op->kind == DTP_OP_ROUTER)) ||
-                         !(o->access & DTP_UPDATE)
+                         !(o->access & DTP_UPDATE) || carries_routes(b)
                    : o->role != DTP_ROLE_ROUTES);
     }
 }

@@ -5,6 +5,7 @@
 
 #include "bind/bind.h"
 #include "kernels/element.h"
+#include "runtime/dtplan/fp8_layout.h"
 
 /* What is being bound; `missing` collects roles that the kind needs and the operation lacks. */
 struct dtp_binder {
@@ -33,9 +34,16 @@ static inline const struct dtp_buffer *buffer_of(const struct dtp_binder *b, con
 /* Ranks among which `shard` cuts a buffer, and this rank's place among them. */
 static inline struct dtp_program_group shard_group(const struct dtp_binder *b)
 {
+    const struct dtp_program *program = b->binding->job.program;
+    const struct dtp_execution *e = dtp_program_execution(program);
+    const struct dtp_operand *operands = dtp_program_operands(program, b->op);
+    uint64_t module = 0;
     if (b->op->group != DTP_NO_INDEX)
-        return dtp_program_groups(b->binding->job.program)[b->op->group];
-    return (struct dtp_program_group){dtp_binding_shards(b->binding), dtp_binding_shard_stride(b->binding)};
+        return dtp_program_groups(program)[b->op->group];
+    for (uint32_t i = 0; i < b->op->operand_count; i++) /* of state: that of the ranks that have the module's */
+        if (dtp_content_is_state((enum dtp_content)dtp_program_buffers(program)[operands[i].buffer.index].content))
+            module = dtp_program_buffers(program)[operands[i].buffer.index].module;
+    return (struct dtp_program_group){dtp_execution_shards(e, module), dtp_execution_shard_stride(e, module)};
 }
 
 static inline uint32_t group_index(const struct dtp_binder *b)
@@ -177,6 +185,12 @@ static inline uint64_t up_width(const struct dtp_binder *b)
  * are a matmul's tokens (DTP_FORM_COLUMNS); 0: it is none. */
 uint64_t dtp_bind_row_elements(const struct dtp_binder *b, enum dtp_role role);
 
+/* bind_fp8.c: what fp8 operands change of a matmul's arguments; casts. Of a matmul whose form is that of its first
+ * operand's scales, the form of the second's. */
+void dtp_bind_matmul_fp8(struct dtp_binder *b, struct dtp_matmul_args *g);
+void dtp_bind_quantize(struct dtp_binder *b, struct dtp_bound_op *out);
+enum dtp_form dtp_bind_weight_form(const struct dtp_binder *b);
+
 /* bind_room.c: the operation's operands have room for what its shapes say, and its shapes fit each other; what does not
  * is among b->missing. */
 void dtp_bind_room(struct dtp_binder *b);
@@ -189,6 +203,15 @@ static inline bool dtp_bind_has_routes(const struct dtp_binder *b)
 }
 void dtp_bind_expert(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_expert_room(struct dtp_binder *b);
+/* Rows of ranks that divide experts: on their way, and what the host is to know of them first. */
+enum dtp_status dtp_bind_exchange(struct dtp_binder *b, struct dtp_bound_op *out);
+static inline bool dtp_bind_receives(const struct dtp_binder *b) /* routes of rows that came */
+{
+    return b->op->kind == DTP_OP_ROUTER && !operand(b, DTP_ROLE_STATISTICS);
+}
+void dtp_bind_received(struct dtp_binder *b, struct dtp_bound_op *out);
+void dtp_bind_received_room(struct dtp_binder *b);
+void dtp_bind_heard(struct dtp_binder *b, struct dtp_bound_op *out);
 /* bind_room.c, which it is made of. */
 void dtp_bind_room_of(struct dtp_binder *b, enum dtp_role role, uint64_t rows, uint64_t columns);
 void dtp_bind_demand(struct dtp_binder *b, enum dtp_role role, bool holds);

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #define SLOT_BYTES (1u << 20)
-#define SPINS 2000 /* before a waiting rank sleeps */
+#define SPINS 2000 /* before a waiting rank sleeps, where each has a core to itself */
 enum { CODE_ABORTED = 1, CODE_UNSUPPORTED, CODE_UNEVEN };
 
 /* Sense-reversing barrier of one instance of a group, on a cache line of its own. */
@@ -48,6 +48,7 @@ struct host_communicator {
     struct dtp_program_group *groups;
     struct shared *shared;
     size_t mapped_bytes, mailboxes_offset, slots_offset;
+    uint32_t spins;
 };
 
 static struct host_communicator *own(struct dtp_communicator *communicator)
@@ -79,57 +80,58 @@ static unsigned char *transfer_slot_of(const struct host_communicator *c, uint32
 
 /* ---- meeting ----------------------------------------------------------------------------------------------------- */
 
-/* Lets others run, the longer the more often it was called. */
-static int wait_a_little(struct host_communicator *c, uint32_t *spins)
+/* futex(2) of memory that processes share, for where more threads wait than there are cores: one that looked again and
+ * again would keep from computing whoever it waits for. */
+#define FUTEX_WAIT 0
+#define FUTEX_WAKE 1
+#define LOOK_AGAIN_NS 20000000 /* whether a rank gave up */
+
+static void sleep_while(atomic_uint *word, unsigned value)
 {
-    const struct timespec pause = {.tv_nsec = 50000};
-    if (atomic_load(&c->shared->aborted))
-        return CODE_ABORTED;
-    if (++*spins < SPINS)
-        sched_yield();
-    else
-        nanosleep(&pause, NULL);
-    return 0;
+    const struct timespec pause = {.tv_nsec = LOOK_AGAIN_NS};
+    syscall(SYS_futex, word, FUTEX_WAIT, value, &pause, NULL, 0);
+}
+
+static void set_and_wake(atomic_uint *word, unsigned value)
+{
+    atomic_store(word, value);
+    syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
 static int meet(struct host_communicator *c, uint32_t group, const struct dtp_group_place *place)
 {
     struct meeting *m = meeting_of(c, group, place->instance);
     unsigned turn = atomic_load(&m->turn);
-    uint32_t spins = 0;
-    int code = 0;
     if (atomic_fetch_add(&m->come, 1) + 1 == place->ranks) {
         atomic_store(&m->come, 0);
-        atomic_store(&m->turn, turn + 1);
+        set_and_wake(&m->turn, turn + 1);
         return 0;
     }
-    while (code == 0 && atomic_load(&m->turn) == turn)
-        code = wait_a_little(c, &spins);
-    return code;
+    for (uint32_t spins = 0; atomic_load(&m->turn) == turn; spins++) {
+        if (atomic_load(&c->shared->aborted))
+            return CODE_ABORTED;
+        if (spins < c->spins)
+            sched_yield();
+        else
+            sleep_while(&m->turn, turn);
+    }
+    return 0;
 }
-
-/* futex(2) of memory that processes share. Lanes of all ranks wait here, more threads than there are cores: one that
- * looked again and again would keep from computing whoever it waits for. */
-#define FUTEX_WAIT 0
-#define FUTEX_WAKE 1
-#define LOOK_AGAIN_NS 20000000 /* whether a rank gave up */
 
 static int await_mailbox(struct host_communicator *c, uint32_t group, uint32_t rank, unsigned wanted)
 {
-    const struct timespec pause = {.tv_nsec = LOOK_AGAIN_NS};
     atomic_uint *mailbox = mailbox_of(c, group, rank);
     for (unsigned now = atomic_load(mailbox); now != wanted; now = atomic_load(mailbox)) {
         if (atomic_load(&c->shared->aborted))
             return CODE_ABORTED;
-        syscall(SYS_futex, mailbox, FUTEX_WAIT, now, &pause, NULL, 0);
+        sleep_while(mailbox, now);
     }
     return 0;
 }
 
 static void fill_mailbox(struct host_communicator *c, uint32_t group, uint32_t rank, unsigned value)
 {
-    atomic_store(mailbox_of(c, group, rank), value);
-    syscall(SYS_futex, mailbox_of(c, group, rank), FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    set_and_wake(mailbox_of(c, group, rank), value);
 }
 
 /* ---- transfers --------------------------------------------------------------------------------------------------- */
@@ -298,6 +300,56 @@ static int reduce(const struct move *move)
     return code;
 }
 
+/* Rows that the member sends in all. */
+static uint64_t sent_rows(const struct dtp_exchange *x, uint32_t member)
+{
+    return x->back ? dtp_exchange_received(x, member) : dtp_exchange_made(x, member);
+}
+
+/* Rows [at, at + count) of each member's are in its slot: those of them that are for this one. */
+static void take_rows(const struct move *move, uint64_t at, uint64_t count, uint32_t row_bytes, unsigned char *result)
+{
+    const struct dtp_exchange *x = &move->args->exchange;
+    for (uint32_t m = 0; m < move->place.ranks; m++)
+        for (uint32_t e = 0; e < x->experts / x->ranks; e++) {
+            struct dtp_exchange_piece piece = dtp_exchange_piece(x, m, move->place.index, e);
+            uint64_t first = piece.from > at ? piece.from : at, last = piece.from + piece.rows;
+            last = last < at + count ? last : at + count;
+            if (first < last)
+                memcpy(result + (piece.to + first - piece.from) * row_bytes,
+                       member_slot(move, m) + (first - at) * row_bytes, (last - first) * row_bytes);
+        }
+}
+
+static int exchange_rows(const struct move *move, const unsigned char *input, unsigned char *result, uint32_t row_bytes)
+{
+    const struct dtp_exchange *x = &move->args->exchange;
+    uint64_t count = SLOT_BYTES / row_bytes, most = 0, mine = sent_rows(x, move->place.index);
+    int code = count ? 0 : CODE_UNEVEN;
+    for (uint32_t m = 0; m < x->ranks; m++)
+        most = sent_rows(x, m) > most ? sent_rows(x, m) : most;
+    for (uint64_t at = 0; code == 0 && at < most; at += count) {
+        uint64_t left = at < mine ? mine - at : 0;
+        memcpy(slot_of(move->c, move->c->ranks.rank), input + (left ? at * row_bytes : 0),
+               (left < count ? left : count) * row_bytes);
+        code = meet(move->c, move->args->group, &move->place);
+        if (code == 0)
+            take_rows(move, at, count, row_bytes, result);
+        if (code == 0)
+            code = meet(move->c, move->args->group, &move->place);
+    }
+    return code;
+}
+
+static int exchange(struct host_communicator *c, const struct dtp_collective_args *args)
+{
+    const struct dtp_exchange *x = &args->exchange;
+    struct move move = {c, args, dtp_group_place(&c->groups[args->group], c->ranks.rank), 0, 0};
+    dtp_communicator_count_rows(&c->base, x, move.place.index);
+    int code = exchange_rows(&move, args->input, args->result, x->row_bytes);
+    return code || !x->more ? code : exchange_rows(&move, x->more, x->more_result, x->more_bytes);
+}
+
 static int collective(struct dtp_communicator *communicator, const struct dtp_collective_args *args, void *stream)
 {
     struct host_communicator *c = own(communicator);
@@ -305,6 +357,8 @@ static int collective(struct dtp_communicator *communicator, const struct dtp_co
         dtp_communicator_count(communicator, args, 0);
         return transfer(c, args, stream);
     }
+    if (args->exchange.begins)
+        return exchange(c, args);
     struct move move = {c, args, dtp_group_place(&c->groups[args->group], c->ranks.rank),
                         dtp_element_bytes(args->element), 0};
     move.shard_bytes = args->bytes / move.place.ranks;
@@ -440,6 +494,7 @@ enum dtp_status dtp_communicator_host_create(const struct dtp_communicator_optio
     if (options->group_count)
         memcpy(c->groups, options->groups, options->group_count * sizeof *c->groups);
     c->ranks = *options->ranks;
+    c->spins = c->ranks.world <= sysconf(_SC_NPROCESSORS_ONLN) ? SPINS : 0;
     c->base.verbs = &verbs;
     snprintf(c->base.name, sizeof c->base.name, "shared memory");
     c->mailboxes_offset = (size_t)options->group_count * c->ranks.world * sizeof(struct meeting);

@@ -111,7 +111,8 @@ static void size_block(struct dtp_bound *b, struct executor *x)
 {
     const struct dtp_transformer *t = b->transformer;
     struct dtp_activations *a = &b->activations;
-    bool fp8 = b->plan->precision.compute == DTP_FP8; /* what projections read is kept as its cast */
+    /* what projections read is kept as its cast, if that is what their weights' gradients are made of */
+    bool fp8 = b->plan->precision.compute == DTP_FP8 && dtp_plan_runs_narrow(b->plan, DTP_PRODUCT_WEIGHT_GRADIENT);
     uint64_t c = b->bytes.compute, n = fp8 ? 1 : c, h = t->hidden, q = t->heads * t->head_dim,
              kv = t->kv_heads * t->head_dim, f = t->experts ? t->experts_per_token * t->expert_ffn : t->ffn;
     uint64_t up = dtp_activation_is_gated(t->activation) ? 2 * f : f, statistics = t->norm == DTP_RMS_NORM ? 4 : 8;

@@ -10,6 +10,7 @@
 # allowed. The environment may say
 #   RECIPES    flags of each, by its name (below)    SEEDS     (1 2 3)
 #   STEPS      of a run (2000)                       ALLOWED   percent (0.5)
+#   JOBS       seeds of a recipe at once (3)
 #   DEVICE     cuda, or host to try the script       GPU_KEY   its catalogue key (h200)
 #   MODEL      flags of the model and its batch (4 layers of 256, 8 x 256 tokens)
 #   LIBRARIES  folders that dtplan finds its libraries in first
@@ -25,7 +26,7 @@ mkdir -p -- "$3" || exit 3
 output=$(realpath -- "$3")
 steps=${STEPS:-2000}
 model=${MODEL:---layers 4 --hidden 256 --heads 4 --ffn 688 --vocab 256 --seq 256 --micro-batch 8}
-recipes=${RECIPES:-bf16=--precision bf16-mixed;fp16=--precision fp16-mixed;fp8-tensorwise=--precision fp8-tensorwise;adam8bit=--precision bf16-mixed --optimizer adam8bit}
+recipes=${RECIPES:-bf16=--precision bf16-mixed;fp16=--precision fp16-mixed;fp8-tensorwise=--precision fp8-tensorwise;fp8-rowwise=--precision fp8-rowwise;fp8-rowwise-gw-hp=--precision fp8-rowwise-gw-hp;fp8-blockwise=--precision fp8-blockwise;adam8bit=--precision bf16-mixed --optimizer adam8bit}
 rows=$output/rows.csv
 echo 'recipe,seed,steps,loss,status' >"$rows"
 
@@ -44,8 +45,12 @@ run() {
 
 while IFS='=' read -r -d ';' recipe flags; do
     for seed in ${SEEDS:-1 2 3}; do
-        run "$recipe" "$flags" "$seed"
+        while (($(jobs -rp | wc -l) >= ${JOBS:-3})); do
+            wait -n
+        done
+        run "$recipe" "$flags" "$seed" &
     done
+    wait
 done <<<"$recipes;"
 
 # The first recipe is what the others stand beside.
