@@ -38,7 +38,7 @@ program_digest=$(sed -n 's/^program  \([0-9a-f]\{16\}\): [0-9]* operations.*/\1/
 [[ $(head -c 1 trace.json) == '{' && $(tail -n 1 trace.json) == ']}' ]] || failed "the trace is cut short"
 grep -q '^[0-9]*,compute,matmul,matmul,head,' timeline.csv || failed "no head in the timeline"
 expect 0 "${tiny[@]}" --steps 6 --loss-beside log.csv
-says ' there, here +0.0000, +0.00 %' out
+grep -qE ' there, here [+-]0[.]0000, [+-]0[.]00 %' out || failed "a run beside its own log: $(grep beside out)"
 for other in '--seed 2:same model, --data and --seed' '--lr 1e-2:a learning rate of' '--micro-batch 2:is of steps of 16 tokens' \
     '--steps 7:has not all of step 1 and the last 7'; do
     # shellcheck disable=SC2086
