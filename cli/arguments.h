@@ -97,6 +97,7 @@ struct dtp_arguments {
     bool resume, force;                    /* validate --resume; --force of all that write files */
     double tolerance;                      /* validate: a fraction; 0: not given */
     const char *chart, *refit;             /* a figure; of validate, a machine file; or NULL */
+    const char *loss_beside;               /* run: another one's log, or NULL */
     const char *only;                      /* --only PREFIX, or NULL */
     const char *notes;                     /* --notes TEXT, or NULL */
     const char *trace, *timeline, *memory; /* files of simulate, or NULL */

@@ -2,6 +2,7 @@
 #include "cli/command.h"
 
 #include "page/output_file.h"
+#include "cli/loss_beside.h"
 #include "cli/run_job.h"
 #include "cli/set_job.h"
 #include "cli/stages_run.h"
@@ -105,12 +106,18 @@ static enum dtp_status run(const struct dtp_context *context, const struct dtp_c
     if (status == DTP_OK)
         status = check_files(a, scenario, context->faults);
     if (status == DTP_OK)
+        status = dtp_loss_beside_check(a->loss_beside, context->faults);
+    if (status == DTP_OK)
         status = dtp_run_take_device(scenario, a->passed, a->passed_count, context->faults);
     if (status != DTP_OK)
         return status;
     status = dtp_job_run(&job, &ran);
-    if (ran.measured.last_step > ran.measured.first_step)
-        said = say(context, &ran);
+    if (ran.measured.last_step > ran.measured.first_step) {
+        enum dtp_status beside = status == DTP_OK && a->loss_beside
+                                     ? dtp_loss_beside_read(a->loss_beside, &ran.report, context->faults)
+                                     : DTP_OK;
+        said = dtp_worse(beside, say(context, &ran));
+    }
     if (status == DTP_OK && ran.measured.interrupted)
         status = say_stopped(context, ran.measured.last_step);
     dtp_ran_job_release(&ran);

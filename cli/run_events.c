@@ -165,6 +165,7 @@ static void hear_step(struct dtp_run_listener *l, const json_t *event)
     m->skipped_steps += json_is_true(json_object_get(event, "skipped"));
     if (l->seen == 0)
         m->first_loss = loss;
+    m->last_rate = number(event, "learning_rate");
     dtp_elastic_hear_step(&l->elastic, m->last_step, seconds);
     l->losses[l->seen++ % LAST_LOSSES] = loss;
     l->recent_s = l->seen == 1 ? seconds : 0.9 * l->recent_s + 0.1 * seconds;

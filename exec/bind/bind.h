@@ -82,7 +82,8 @@ struct dtp_binding {
     struct dtp_host_arena memory; /* of the arrays */
     struct dtp_bind_job job;
     struct dtp_executor_map map;
-    struct dtp_bound_op *ops; /* one per operation of the program */
+    struct dtp_bound_op *ops;      /* one per operation of the program */
+    struct dtp_bound_op *factored; /* what they are once PowerSGD begins; NULL: it has, or there is none */
     size_t op_count;
     struct dtp_host_adam *adam;     /* where operations update on the host */
     bool streams[DTP_STREAM_COUNT]; /* that have operations */
@@ -98,6 +99,11 @@ uint32_t dtp_bind_role_rank(const struct dtp_bind_job *job);
  * DTP_BAD_INPUT: an operation that the device cannot run, or whose operands are not what its kind needs. */
 enum dtp_status dtp_bind(const struct dtp_bind_job *job, struct dtp_binding *out, struct dtp_faults *faults);
 void dtp_binding_release(struct dtp_binding *binding);
+
+/* bind_start.c: until begin_factors, which says whether anything was held, steps sum whole gradients in place of
+ * PowerSGD's factors. Nothing is on its way then. */
+enum dtp_status dtp_binding_hold_factors(struct dtp_binding *binding, struct dtp_faults *faults);
+bool dtp_binding_begin_factors(struct dtp_binding *binding);
 
 /* That collectives are carried as the plan chose: every rank calls it once, before anything is initialised. */
 enum dtp_status dtp_binding_prove(const struct dtp_binding *binding, struct dtp_faults *faults);

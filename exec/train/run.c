@@ -510,6 +510,13 @@ static enum dtp_status capture(struct dtp_run *run, struct dtp_faults *faults)
     return status == DTP_OK ? ended : status;
 }
 
+void dtp_run_rebound(struct dtp_run *run)
+{
+    if (run->graph)
+        run->device->verbs->graph_destroy(run->device, run->graph);
+    run->graph = NULL;
+}
+
 static enum dtp_status make_op_events(struct dtp_run *run, struct dtp_faults *faults)
 {
     size_t count = run->binding->op_count;

@@ -37,6 +37,9 @@ enum dtp_status dtp_run_initialise(struct dtp_run *run, uint64_t seed, struct dt
  * were initialised, or read from a checkpoint. */
 enum dtp_status dtp_run_copy_weights_down(struct dtp_run *run, struct dtp_faults *faults);
 
+/* The binding's operations are others from the next step on: a graph of them is captured anew. */
+void dtp_run_rebound(struct dtp_run *run);
+
 /* Address in the host arena of what a step uploads: batches of all micro-steps, one after the other; its scalars. And
  * of the scalars it downloads at its end. */
 void *dtp_run_host_batch(struct dtp_run *run, uint32_t micro_step);

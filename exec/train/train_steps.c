@@ -53,9 +53,17 @@ static enum dtp_status write_inputs(struct dtp_trainer *t)
 #define SLOW_STEP_S 60.0
 #define SLOW_STEPS 30.0
 
+/* PyTorch's start_powerSGD_iter: so many steps of the run go before, a resumed one's of earlier processes too. */
+static void begin_factors(struct dtp_trainer *t)
+{
+    if (t->job && t->position.step >= t->job->plan.powersgd_start_step && dtp_binding_begin_factors(&t->binding))
+        dtp_run_rebound(t->run);
+}
+
 static enum dtp_status begin_step(struct dtp_trainer *t)
 {
     enum dtp_status status = write_inputs(t);
+    begin_factors(t);
     t->mode = mode_of(t);
     dtp_world_step(&t->world, t->position.step + 1);
     dtp_world_deadline(&t->world, (t->last_step_s > 0 ? SLOW_STEP_S : SLOW_FIRST_STEP_S) + SLOW_STEPS * t->last_step_s);

@@ -3,6 +3,7 @@
 #include "sim/simulated.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static enum dtp_status simulate(const struct dtp_job *job, uint32_t op_limit, struct dtp_report *out,
@@ -50,12 +51,32 @@ static enum dtp_status predict(const struct dtp_job *job, enum dtp_fidelity fide
     return formulas.predict(formulas.context, job, &out->prediction, faults);
 }
 
+/* Steps whose gradients are summed as they are, before PowerSGD begins. Our arena has room for both from the first. */
+static enum dtp_status predict_before(const struct dtp_job *job, enum dtp_fidelity fidelity, struct dtp_report *out,
+                                      struct dtp_faults *faults)
+{
+    struct dtp_job plain = *job;
+    struct dtp_report *of = calloc(1, sizeof *of);
+    if (!of)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    plain.plan.comm_hook = DTP_COMM_HOOK_NONE;
+    enum dtp_status status = predict(&plain, fidelity, of, faults);
+    const struct dtp_memory *memory = job->plan.runtime->arena ? &out->prediction.memory : &of->prediction.memory;
+    out->plain_step_s = of->prediction.time.step_s;
+    out->plain_device_bytes = (double)memory->device_peak_bytes;
+    free(of);
+    return status;
+}
+
 enum dtp_status dtp_report_predict(const struct dtp_job *job, const struct dtp_catalog *catalog,
                                    enum dtp_fidelity fidelity, struct dtp_report *out, struct dtp_faults *faults)
 {
     struct dtp_prediction closed;
     out->job = *job;
     enum dtp_status status = predict(job, fidelity, out, faults);
+    out->plain_step_s = out->plain_device_bytes = 0;
+    if (status == DTP_OK && job->plan.powersgd_start_step)
+        status = predict_before(job, fidelity, out, faults);
     if (status != DTP_OK)
         return status;
     closed = out->prediction;

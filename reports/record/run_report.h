@@ -26,6 +26,7 @@ struct dtp_run_outcome {
     uint64_t first_step, last_step, tokens_per_step, skipped_steps, timed_steps;
     uint64_t sent_bytes[DTP_COLLECTIVE_COUNT], host_to_device_bytes, device_to_host_bytes;
     double entropy, first_loss, last_loss; /* nats per token; the last is the mean of the last ten */
+    double last_rate;                      /* learning rate of the last step; 0: not said */
     double step_s;                         /* median of the timed steps */
     double undisturbed_s; /* the same on cores that nothing disturbs: exec/device/pace.h; 0: not said */
     uint32_t role_count;  /* of a set: what each role's ranks did in a step */
@@ -63,7 +64,14 @@ struct dtp_run_report {
     struct dtp_phase_times phases[DTP_COMPARE_PHASE_COUNT];
     double exposed_tensor_s;  /* measured: collectives of tensor parallel ranks that nothing hides */
     double exposed_context_s; /* the same of context parallel ones */
+    struct dtp_loss_beside {  /* of the log of another run */
+        const char *path;     /* NULL: none was asked for */
+        double last_loss;     /* the mean of as many losses, up to the same step */
+    } beside;
 };
+/* Bytes that the program sends in a step of the run, the mean of its steps: those before PowerSGD begins
+ * (powersgd_start_step) send gradients as they are. */
+uint64_t dtp_run_sent_bytes(const struct dtp_run_report *report, enum dtp_collective collective);
 
 /* Whether the times that were measured are of what was predicted: a GPU's of a GPU, which no other rank shares; a
  * host's of its cores, once they were probed. */

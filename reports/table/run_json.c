@@ -72,7 +72,7 @@ static json_t *communication_json(const struct dtp_run_report *r)
     json_t *list = json_object();
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         const char *name = dtp_collective_text((enum dtp_collective)i);
-        put_bytes(list, r, name, totals->sent_bytes[i], r->measured->sent_bytes[i]);
+        put_bytes(list, r, name, dtp_run_sent_bytes(r, (enum dtp_collective)i), r->measured->sent_bytes[i]);
         if (dtp_run_expects(&r->simulated->job.plan, (enum dtp_collective)i))
             json_object_set_new(json_object_get(list, name), "expected", json_true());
     }
@@ -153,5 +153,9 @@ enum dtp_status dtp_run_json(const struct dtp_run_report *r, FILE *file, struct 
     json_decref(time);
     if (m->elastic.known)
         json_object_set_new(run, "elastic", elastic_json(&m->elastic));
+    if (r->beside.path)
+        json_object_set_new(
+            run, "loss_beside",
+            json_pack("{s:o,s:o}", "log", dtp_json_text(r->beside.path), "last", dtp_json_real(r->beside.last_loss)));
     return dtp_json_dump(run, file, faults);
 }

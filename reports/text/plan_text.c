@@ -5,6 +5,7 @@
 #include "base/append.h"
 
 #include <math.h>
+#include <inttypes.h>
 #include <string.h>
 
 #define BAR_COLUMNS 40
@@ -234,6 +235,16 @@ static void print_why_not_simulated(const struct dtp_report *report, const struc
     dtp_page_say(page, 2, 2, "not simulated: %s", report->not_simulated_because);
 }
 
+/* Of PowerSGD that begins later. */
+static void print_before(const struct dtp_report *report, const struct dtp_page *page)
+{
+    struct dtp_unit unit = dtp_unit_time(report->plain_step_s);
+    if (report->plain_step_s > 0)
+        dtp_page_say(page, 2, 2, "up to step %" PRIu32 " gradients are summed as they are: %.3f %s a step, %.2f GiB",
+                     report->job.plan.powersgd_start_step, report->plain_step_s / unit.divisor, unit.name,
+                     report->plain_device_bytes / 0x1p30);
+}
+
 static void print_time(const struct dtp_report *report, const struct dtp_page *page)
 {
     const struct dtp_time *t = &report->prediction.time;
@@ -267,12 +278,14 @@ static void print_time(const struct dtp_report *report, const struct dtp_page *p
         print_seconds(page, "waiting for the slowest rank", rest, t->step_s, unit, "");
     if (t->step_no_overlap_s <= t->step_perfect_overlap_s * (1 + 1e-9)) { /* nothing that could overlap */
         print_seconds(page, "= step", t->step_s, 0, unit, "best estimate");
+        print_before(report, page);
         return;
     }
     snprintf(words, sizeof words, "best estimate; %.*f to %.*f", digits, t->step_perfect_overlap_s / unit.divisor,
              digits, t->step_no_overlap_s / unit.divisor);
     print_seconds(page, "= step", t->step_s, 0, unit, words);
     dtp_page_print(page, DTP_INK_DIM, "    to either side: computing and sending overlap perfectly, or not at all\n");
+    print_before(report, page);
 }
 
 /* ---- throughput and money --------------------------------------------------------------------------------------- */

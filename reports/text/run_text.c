@@ -1,5 +1,6 @@
 #include "record/run_report.h"
 
+#include "closed/closed_form.h"
 #include "page/grid.h"
 #include "machine/measured.h"
 #include "plan/runtime.h"
@@ -225,6 +226,22 @@ static void print_step(const struct dtp_run_report *r, const struct dtp_page *pa
 
 /* ---- communication and loss -------------------------------------------------------------------------------------- */
 
+uint64_t dtp_run_sent_bytes(const struct dtp_run_report *r, enum dtp_collective collective)
+{
+    const struct dtp_job *job = &r->simulated->job;
+    const struct dtp_run_outcome *m = r->measured;
+    uint64_t bytes = r->simulated->totals.sent_bytes[collective], steps = m->last_step - m->first_step;
+    uint64_t before = job->plan.powersgd_start_step > m->first_step ? job->plan.powersgd_start_step - m->first_step : 0;
+    if (before == 0 || steps == 0)
+        return bytes;
+    before = before < steps ? before : steps;
+    struct dtp_plan plain = job->plan;
+    struct dtp_communication c = {0};
+    plain.comm_hook = DTP_COMM_HOOK_NONE;
+    dtp_closed_form_communication(&job->transformer, &job->cluster, &plain, &c);
+    return (c.bytes[collective] * before + bytes * (steps - before)) / steps;
+}
+
 static void print_communication(const struct dtp_run_report *r, const struct dtp_page *page)
 {
     const struct dtp_program_totals *c = &r->simulated->totals;
@@ -247,7 +264,7 @@ static void print_communication(const struct dtp_run_report *r, const struct dtp
         bool expected = dtp_run_expects(&r->simulated->job.plan, (enum dtp_collective)i);
         snprintf(name, sizeof name, "%s%s", dtp_collective_text((enum dtp_collective)i),
                  expected ? ", expected" : ""); /* as where each expert gets as many rows */
-        put_bytes(&grid, unit, name, c->sent_bytes[i], r->measured->sent_bytes[i] / steps);
+        put_bytes(&grid, unit, name, dtp_run_sent_bytes(r, (enum dtp_collective)i), r->measured->sent_bytes[i] / steps);
     }
     if (copies) {
         put_bytes(&grid, unit, "to the device", c->host_to_device_bytes, r->measured->host_to_device_bytes / steps);
@@ -269,6 +286,9 @@ static void print_learning(const struct dtp_run_report *r, const struct dtp_page
     if (isfinite(m->entropy))
         fprintf(page->file, "  entropy of the data %.4f: the loss is %+.1f %% above it\n", m->entropy,
                 100 * (m->last_loss / m->entropy - 1));
+    if (r->beside.path)
+        fprintf(page->file, "  beside %s: %.4f there, here %+.4f, %+.2f %%\n", r->beside.path, r->beside.last_loss,
+                m->last_loss - r->beside.last_loss, 100 * (m->last_loss / r->beside.last_loss - 1));
 }
 
 void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *page)

@@ -37,6 +37,16 @@ program_digest=$(sed -n 's/^program  \([0-9a-f]\{16\}\): [0-9]* operations.*/\1/
     failed "the log does not say which program ran: $(grep ^program out), $(tail -n 1 log.csv)"
 [[ $(head -c 1 trace.json) == '{' && $(tail -n 1 trace.json) == ']}' ]] || failed "the trace is cut short"
 grep -q '^[0-9]*,compute,matmul,matmul,head,' timeline.csv || failed "no head in the timeline"
+expect 0 "${tiny[@]}" --steps 6 --loss-beside log.csv
+grep -qE ' there, here [+-]0[.]0000, [+-]0[.]00 %' out || failed "a run beside its own log: $(grep beside out)"
+for other in '--seed 2:same model, --data and --seed' '--lr 1e-2:a learning rate of' '--micro-batch 2:is of steps of 16 tokens' \
+    '--steps 7:has not all of step 1 and the last 7'; do
+    # shellcheck disable=SC2086
+    expect 2 "${tiny[@]}" --steps 6 --loss-beside log.csv ${other%%:*}
+    says "${other#*:}"
+done
+expect 2 "${tiny[@]}" --loss-beside timeline.csv
+says 'timeline.csv:1: is no log of dtplan run'
 expect 0 "${tiny[@]}" --steps 3 --json
 says '"schema": "dtplan.run/1"' out
 ! grep -qiE '\b(nan|inf|infinity)\b' out || failed "--json: a number that is none"

@@ -257,6 +257,33 @@ static void test_powersgd(void **state)
     remove_all(directory);
 }
 
+/* Gradients are summed as they are up to the start step: losses are those without a hook, bit by bit, the one behind it
+ * too, whose update was made before; from then on what is factored tells. A run resumed there goes on as one that went
+ * through, whether what it resumes was begun with the hook or without. */
+static void test_start_of_powersgd(void **state)
+{
+    enum { START = 10, ALL = 20 };
+    static struct run_result plain;
+    char flags[3200];
+    (void)state;
+    snprintf(directory, sizeof directory, "%s/tests/start_checkpoints.%ld", TEST_BINARY_DIR, (long)getpid());
+    remove_all(directory);
+    rank_run(RUN_LLAMA "gpus=4 strategy=ddp micro_batch=2", "--steps 20 --lr 1e-3 --min-lr 1e-3", &plain);
+    snprintf(flags, sizeof flags, "--steps 20 --lr 1e-3 --min-lr 1e-3 --checkpoint '%s' --checkpoint-every 10",
+             directory);
+    rank_run(RUN_LLAMA FACTORED "2 powersgd_start_step=10", flags, &alone);
+    assert_int_equal(alone.status, DTP_OK);
+    for (size_t k = 0; k < ALL; k++)
+        if ((alone.loss[k] == plain.loss[k]) != (k <= START))
+            fail_msg("step %zu: %.9g, without a hook %.9g", k + 1, alone.loss[k], plain.loss[k]);
+    snprintf(flags, sizeof flags, "--steps 20 --lr 1e-3 --min-lr 1e-3 --checkpoint '%s' --resume-previous", directory);
+    rank_run(RUN_LLAMA FACTORED "2 powersgd_start_step=10", flags, &together);
+    assert_int_equal(together.status, DTP_OK);
+    for (size_t k = 0; k < ALL - START; k++)
+        assert_true(together.loss[k] == alone.loss[START + k]);
+    remove_all(directory);
+}
+
 /* ---- resuming elsewhere ------------------------------------------------------------------------------------------ */
 
 static void test_other_ranks_resume(void **state)
@@ -360,6 +387,7 @@ int main(void)
                                        cmocka_unit_test(test_sums_of_bf16_gradients_are_fp32),
                                        cmocka_unit_test(test_hooks_of_few_bits),
                                        cmocka_unit_test(test_powersgd),
+                                       cmocka_unit_test(test_start_of_powersgd),
                                        cmocka_unit_test(test_other_ranks_resume),
                                        cmocka_unit_test(test_a_killed_rank_ends_the_others)};
     return cmocka_run_group_tests(tests, NULL, NULL);
