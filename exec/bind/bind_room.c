@@ -182,6 +182,12 @@ static void matmul(struct dtp_binder *b)
 static void quantize(struct dtp_binder *b)
 {
     uint64_t columns = whole(b->op->demand->n);
+    if (b->op->demand->form == DTP_FORM_FROM_HISTORY) {
+        demand(b, DTP_ROLE_AMAX, whole(b->op->demand->k) <= columns && columns <= INT32_MAX);
+        room_bytes(b, DTP_ROLE_AMAX, columns, DTP_AMAX_HISTORY * sizeof(float));
+        room_bytes(b, DTP_ROLE_SCALE, columns, DTP_AMAX_SCALE * sizeof(float));
+        return;
+    }
     bool casts = operand(b, DTP_ROLE_RESULT) || operand(b, DTP_ROLE_TRANSPOSED);
     demand(b, DTP_ROLE_INPUT,
            columns > 0 && columns <= INT32_MAX && rows(b) <= INT32_MAX && rows(b) % DTP_FP8_MULTIPLE == 0 &&

@@ -174,8 +174,8 @@ static inline void random_executor_expert_job(struct random_job *job)
 /* Such a job in 16 or 8 bits, each recipe in turn: with what fp8 refuses taken out, and widths that it takes. */
 static inline void random_executor_narrow_job(struct random_job *job, int turn)
 {
-    static const char *const recipes[] = {"fp16-mixed", "fp8-tensorwise", "fp8-rowwise", "fp8-rowwise-gw-hp",
-                                          "fp8-blockwise"};
+    static const char *const recipes[] = {"fp16-mixed",        "fp8-tensorwise", "fp8-rowwise",
+                                          "fp8-rowwise-gw-hp", "fp8-blockwise",  "fp8-delayed"};
     const char *recipe = recipes[(size_t)turn % (sizeof recipes / sizeof *recipes)];
     for (;;) {
         if (!random_executor_job(job))

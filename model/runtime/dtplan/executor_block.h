@@ -142,6 +142,21 @@ static inline bool dtp_executor_scales_parts(const struct dtp_executor_block *bl
 {
     return block->recipe && block->recipe->granularity != DTP_FP8_BY_TENSOR;
 }
+/* Whether it is of earlier steps. */
+static inline bool dtp_executor_delays_scales(const struct dtp_executor_block *block)
+{
+    return block->recipe && block->recipe->amax == DTP_FP8_AMAX_HISTORY;
+}
+/* Whether scales are made of amaxes of this step, for which there are passes where nobody else finds them. */
+static inline bool dtp_executor_seeks_amax(const struct dtp_executor_block *block)
+{
+    return block->fp8 && !dtp_executor_scales_parts(block) && !dtp_executor_delays_scales(block);
+}
+/* Amaxes that a block keeps of earlier steps: of weights, inputs and gradients of each matrix. */
+static inline uint64_t dtp_executor_fp8_history(const struct dtp_executor_block *block)
+{
+    return dtp_executor_delays_scales(block) ? 3u * (uint64_t)block->kind.matrices * DTP_EXECUTOR_AMAX_HISTORY : 0;
+}
 static inline bool dtp_executor_narrow_gradients(const struct dtp_executor_block *block)
 {
     return block->recipe && block->recipe->narrow >> DTP_PRODUCT_WEIGHT_GRADIENT & 1;
@@ -150,15 +165,13 @@ static inline bool dtp_executor_narrow_gradients(const struct dtp_executor_block
 enum dtp_executor_cast_of { DTP_EXECUTOR_CAST_WEIGHT, DTP_EXECUTOR_CAST_INPUT, DTP_EXECUTOR_CAST_GRADIENT };
 enum dtp_form dtp_executor_cast_form(const struct dtp_executor_block *block, enum dtp_executor_cast_of what,
                                      bool columns);
-/* The operator that casts a tensor; -1: none does. Whether the kernel that makes what it casts finds its amax too,
- * or no one has to. */
+/* The operator that casts a tensor; -1: none does. Whether the kernel that makes what it casts finds its amax too. */
 int dtp_executor_caster(const struct dtp_executor_block *block, int tensor);
-bool dtp_executor_amax_fused(const struct dtp_executor_block *block, const struct dtp_executor_operator *cast);
+bool dtp_executor_amax_found(const struct dtp_executor_block *block, const struct dtp_executor_operator *cast);
 /* The first projection that reads the cast, by its place among the block's matrices. */
 int dtp_executor_cast_matrix(const struct dtp_executor_block *block, const struct dtp_executor_operator *cast);
-/* Whether the gradient of a projection's result is made by a kernel that finds its amax too, or needs none. */
-bool dtp_executor_gradient_amax_fused(const struct dtp_executor_block *block,
-                                      const struct dtp_executor_operator *projection);
+/* Whether the gradient of a projection's result is made by a kernel that finds its amax too. */
+bool dtp_executor_gradient_amax_found(const struct dtp_executor_operator *projection);
 
 /* What a memory-bound operator moves through HBM, reads and writes of whole tensors, and its launches. Backward without
  * the weights' own gradient, which is the module's; `again`: an activation that makes its result once more. */

@@ -466,6 +466,11 @@ static void count_fp8(const struct shape *s, struct dtp_step_work *out)
     out->forward_bytes += s->layers * w.weights_amax.bytes / steps;
     if (dtp_executor_scales_parts(&s->block))
         return;
+    if (dtp_executor_delays_scales(&s->block)) {
+        out->gradient_bytes += dtp_executor_history_bytes(slots * (1 + 2 * steps));
+        out->step_kernels += s->layers * steps;
+        return;
+    }
     out->gradient_bytes += 4 * slots * (1 + 2 * steps);
     out->step_kernels += s->layers * w.weights_amax.kernels + steps;
 }

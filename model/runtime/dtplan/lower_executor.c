@@ -205,12 +205,14 @@ static void make_state(struct dtp_executor *x, uint64_t index)
                                   packed ? layout->elements / DTP_PARAMETER_PACKED_BLOCK : scales, DTP_FP32},
         [DTP_EXECUTOR_SCALES2] = {DTP_OWNER_OPTIMIZER, scales, DTP_FP32},
         [DTP_EXECUTOR_LOST] = {DTP_OWNER_REDUCE, factors.lost_elements, DTP_FP32},
-        [DTP_EXECUTOR_FACTOR_Q] = {DTP_OWNER_REDUCE, factors.q_elements, DTP_FP32}};
+        [DTP_EXECUTOR_FACTOR_Q] = {DTP_OWNER_REDUCE, factors.q_elements, DTP_FP32},
+        [DTP_EXECUTOR_AMAX] = {DTP_OWNER_WORKSPACE, layout == &x->block ? dtp_executor_fp8_history(&x->shape) : 0,
+                               DTP_FP32}};
     for (int s = 0; s < DTP_EXECUTOR_STATE_COUNT; s++) {
         const char *name = state_name(x, index, (enum dtp_executor_state)s);
         uint64_t bytes = dtp_bytes_product(state[s].elements, dtp_dtype_bytes(state[s].dtype));
-        bool of_hook = s == DTP_EXECUTOR_LOST || s == DTP_EXECUTOR_FACTOR_Q;
-        bool on_host = s == DTP_EXECUTOR_WEIGHTS ? x->rules.host_params : x->rules.host_optimizer && !of_hook;
+        bool on_device = s == DTP_EXECUTOR_LOST || s == DTP_EXECUTOR_FACTOR_Q || s == DTP_EXECUTOR_AMAX;
+        bool on_host = s == DTP_EXECUTOR_WEIGHTS ? x->rules.host_params : x->rules.host_optimizer && !on_device;
         module->state[s] = on_host ? dtp_lower_host_buffer(x->l, name, state[s].owner, bytes)
                                    : dtp_lower_buffer(x->l, name, state[s].owner, DTP_STREAM_COMPUTE, bytes, true);
         dtp_program_set_element(x->l->program, module->state[s], state[s].dtype);

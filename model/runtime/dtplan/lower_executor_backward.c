@@ -360,9 +360,10 @@ static void fp8_projection_backward(const struct place *at)
                                      .slot = gradient_slot(x, at->layer, at->op),
                                      .what = DTP_EXECUTOR_CAST_GRADIENT,
                                      .frees = !adds_to_stream(at->op) && narrow,
+                                     .finds = !dtp_executor_gradient_amax_found(at->op),
                                      .by_rows = true,
                                      .by_columns = narrow};
-    if (!dtp_executor_gradient_amax_fused(&x->shape, at->op))
+    if (dtp_executor_seeks_amax(&x->shape) && cast.finds)
         dtp_executor_fp8_measure(x, &cast);
     if (narrow)
         fp8_bias_gradient(at);

@@ -381,12 +381,11 @@ static void quantize(const struct pass *pass, struct dtp_draft *draft, int index
     bool rows = is_wanted(pass, index, op->result), columns = pass->kept & DTP_EXECUTOR_BIT(op->aux);
     uint64_t width = dtp_layer_tensor_width(&x->shape.kind, (enum dtp_layer_tensor)op->input);
     take(pass, draft, DTP_ROLE_INPUT, index, op->input);
-    dtp_executor_fp8_amax(x, draft, slot, DTP_READ);
     if (rows)
         make(pass, draft, DTP_ROLE_RESULT, index, op->result);
     if (columns)
         make(pass, draft, DTP_ROLE_TRANSPOSED, index, op->aux);
-    dtp_executor_fp8_scale(x, draft, DTP_ROLE_SCALE, slot, DTP_WRITE);
+    dtp_executor_fp8_scales(x, draft, slot, !dtp_executor_amax_found(&x->shape, op) && !x->l->recompute);
     dtp_executor_fp8_demand(draft, dtp_executor_cast_form(&x->shape, DTP_EXECUTOR_CAST_INPUT, !rows), x->rules.tokens,
                             width, rows, columns);
 }
@@ -401,7 +400,8 @@ static dtp_buffer_id before_operator(const struct pass *pass, int index)
         return dtp_executor_unpack(x, pass->layer, op);
     if (!x->shape.fp8)
         return DTP_NO_BUFFER;
-    if (op->kind == DTP_OP_QUANTIZE && !dtp_executor_amax_fused(&x->shape, op) && !x->l->recompute)
+    bool seeks = op->kind == DTP_OP_QUANTIZE && dtp_executor_seeks_amax(&x->shape);
+    if (seeks && !dtp_executor_amax_found(&x->shape, op) && !x->l->recompute)
         dtp_executor_fp8_measure(
             x, &(struct dtp_executor_cast){.tensor = *tensor_of(pass, op->input),
                                            .rows = x->rules.tokens,

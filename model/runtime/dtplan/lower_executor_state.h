@@ -461,6 +461,9 @@ void dtp_executor_fp8_begins(struct dtp_executor *x, uint32_t micro_step);
 void dtp_executor_fp8_amax(struct dtp_executor *x, struct dtp_draft *draft, uint64_t slot, uint32_t access);
 void dtp_executor_fp8_scale(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_role role, uint64_t slot,
                             uint32_t access);
+/* What a cast needs for its scale, which it makes of the amax, or which was made of earlier steps': then it may find
+ * that of this step on the way. */
+void dtp_executor_fp8_scales(struct dtp_executor *x, struct dtp_draft *draft, uint64_t slot, bool finds);
 /* A pass over what is to be cast, for its amax. `weight`: of the module in place of `tensor`. */
 struct dtp_executor_cast {
     const char *name;
@@ -469,6 +472,7 @@ struct dtp_executor_cast {
     uint64_t layer, rows, columns, slot;
     enum dtp_executor_cast_of what;
     bool frees, by_rows, by_columns;
+    bool finds; /* the amax, for later steps, where nobody before it has */
 };
 void dtp_executor_fp8_measure(struct dtp_executor *x, const struct dtp_executor_cast *cast);
 /* The casts, which are fresh buffers. */
