@@ -227,6 +227,21 @@ static void hear_ranks(struct dtp_run_listener *l, const json_t *event)
     }
 }
 
+static void hear_experts(struct dtp_run_listener *l, const json_t *event)
+{
+    const json_t *layers = json_object_get(event, "rows");
+    struct dtp_run_outcome *m = l->out;
+    size_t count = json_array_size(layers), experts = json_array_size(json_array_get(layers, 0));
+    if (m->expert_rows || !count || !experts || count > UINT16_MAX || experts > UINT16_MAX ||
+        !(m->expert_rows = calloc(count * experts, sizeof *m->expert_rows)))
+        return;
+    m->expert_layers = (uint32_t)count, m->experts = (uint32_t)experts;
+    for (size_t i = 0; i < count * experts; i++) {
+        json_int_t rows = json_integer_value(json_array_get(json_array_get(layers, i / experts), i % experts));
+        m->expert_rows[i] = rows > 0 ? (uint64_t)rows : 0;
+    }
+}
+
 void dtp_run_listener_hear(void *listener, const char *line)
 {
     struct dtp_run_listener *l = listener;
@@ -249,6 +264,8 @@ void dtp_run_listener_hear(void *listener, const char *line)
         hear_roles(l, event);
     else if (strcmp(kind, "ranks") == 0)
         hear_ranks(l, event);
+    else if (strcmp(kind, "experts") == 0)
+        hear_experts(l, event);
     else if (strcmp(kind, "memory") == 0)
         hear_memory(l, event);
     else if (strcmp(kind, "end") == 0)

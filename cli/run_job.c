@@ -339,6 +339,7 @@ void dtp_ran_job_release(struct dtp_ran_job *ran)
     free(ran->measured.alone_s);
     free(ran->measured.roles);
     free(ran->measured.ranks);
+    free(ran->measured.expert_rows);
     free(ran->spans);
     if (ran->predicted)
         dtp_simulated_release(&ran->simulated);

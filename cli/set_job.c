@@ -30,6 +30,7 @@ static void release(struct set_job *job)
     free(job->arena_bytes);
     free(job->measured.roles);
     free(job->measured.ranks);
+    free(job->measured.expert_rows);
     dtp_program_set_release(&job->set);
     dtp_scenario_destroy(job->scenario);
     dtp_catalog_destroy(&job->catalog);

@@ -468,6 +468,7 @@ static const struct dtp_bound_op *largest(const struct dtp_binding *b, enum dtp_
     for (size_t i = 0; i < b->op_count; i++) {
         const struct dtp_collective_args *args = &b->ops[i].arguments.collective;
         if (b->ops[i].kind == DTP_BOUND_COLLECTIVE && args->collective == collective && args->group == group &&
+            !args->exchange.begins && /* of sizes that nobody knows yet */
             (!best || args->bytes > best->arguments.collective.bytes))
             best = &b->ops[i];
     }

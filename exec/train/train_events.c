@@ -150,6 +150,21 @@ void dtp_event_ranks(FILE *file, const struct dtp_rank_account *ranks, uint32_t 
         json_decref(list);
 }
 
+void dtp_event_experts(FILE *file, const struct dtp_expert_rows *rows)
+{
+    json_t *layers = json_array();
+    for (uint32_t layer = 0; layer < rows->layers; layer++) {
+        json_t *list = json_array();
+        for (uint32_t e = 0; e < rows->experts; e++)
+            json_array_append_new(list, json_integer((json_int_t)rows->rows[(size_t)layer * rows->experts + e]));
+        json_array_append_new(layers, list);
+    }
+    if (file)
+        say(file, json_pack("{s:s,s:o}", "event", "experts", "rows", layers));
+    else
+        json_decref(layers);
+}
+
 void dtp_event_end(FILE *file, uint64_t step, const struct dtp_communicator *communicator,
                    const struct dtp_copied_bytes *copied, bool interrupted)
 {

@@ -48,6 +48,7 @@ struct dtp_rank_account {
     uint64_t sent_bytes[DTP_COLLECTIVE_COUNT];
 };
 void dtp_event_ranks(FILE *file, const struct dtp_rank_account *ranks, uint32_t count);
+void dtp_event_experts(FILE *file, const struct dtp_expert_rows *rows);
 void dtp_event_end(FILE *file, uint64_t step, const struct dtp_communicator *communicator,
                    const struct dtp_copied_bytes *copied, bool interrupted);
 void dtp_event_fault(FILE *file, const char *words);

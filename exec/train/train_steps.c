@@ -284,6 +284,8 @@ enum dtp_status dtp_train_steps(struct dtp_trainer *t)
         status = dtp_train_write_spans(t);
     if (status == DTP_OK && t->set)
         status = dtp_train_say_ranks(t);
+    if (status == DTP_OK && !t->regroups)
+        status = dtp_train_say_experts(t);
     struct dtp_board *board = t->first_rank && status == DTP_OK ? t->world.board : NULL;
     if (board)
         atomic_store(t->regroups ? &board->regrouped : &board->finished, true);

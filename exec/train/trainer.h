@@ -68,6 +68,8 @@ enum dtp_status dtp_train_say_roles(struct dtp_trainer *trainer);
 /* What each rank took and sent, the same way; and spans of operations of the measured step to settings->op_times. */
 enum dtp_status dtp_train_say_ranks(struct dtp_trainer *trainer);
 enum dtp_status dtp_train_write_spans(struct dtp_trainer *trainer);
+/* train_experts.c: rows that each expert got, the same way. */
+enum dtp_status dtp_train_say_experts(struct dtp_trainer *trainer);
 /* train_keep.c: checkpoints and snapshots. Before ranks meet; when they have; and the state that training goes on from,
  * where that is not its beginning. */
 enum dtp_status dtp_keep_prepare(struct dtp_trainer *trainer);

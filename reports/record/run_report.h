@@ -36,7 +36,9 @@ struct dtp_run_outcome {
     uint32_t rank_count;       /* of a set: what each rank took and sent in so many steps */
     struct dtp_rank_outcome {
         uint64_t role, device_arena_bytes, steps, sent_bytes[DTP_COLLECTIVE_COUNT];
-    } * ranks;                         /* NULL: they did not say */
+    } * ranks; /* NULL: they did not say */
+    uint32_t expert_layers, experts;
+    uint64_t *expert_rows; /* [expert_layers, experts] of tokens, in all steps, where ranks divide experts; else NULL */
     double *alone_s, *start_s, *end_s; /* per operation; NULL where no step was measured */
     struct dtp_elastic_outcome {
         bool known;                      /* it was an elastic run; else nothing here is set */

@@ -116,6 +116,19 @@ static json_t *split_json(const struct dtp_run_report *r)
                      dtp_json_real(s->measured_s));
 }
 
+/* Rows of tokens that each expert of each layer got in all steps. */
+static json_t *experts_json(const struct dtp_run_outcome *m)
+{
+    json_t *layers = json_array();
+    for (uint32_t layer = 0; layer < m->expert_layers; layer++) {
+        json_t *rows = json_array();
+        for (uint32_t e = 0; e < m->experts; e++)
+            json_array_append_new(rows, dtp_json_whole(m->expert_rows[(size_t)layer * m->experts + e]));
+        json_array_append_new(layers, rows);
+    }
+    return layers;
+}
+
 static json_t *elastic_json(const struct dtp_elastic_outcome *e)
 {
     return json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "generations", dtp_json_whole(e->generations),
@@ -157,5 +170,7 @@ enum dtp_status dtp_run_json(const struct dtp_run_report *r, FILE *file, struct 
         json_object_set_new(
             run, "loss_beside",
             json_pack("{s:o,s:o}", "log", dtp_json_text(r->beside.path), "last", dtp_json_real(r->beside.last_loss)));
+    if (m->expert_rows)
+        json_object_set_new(run, "experts", experts_json(m));
     return dtp_json_dump(run, file, faults);
 }

@@ -6,6 +6,7 @@
 #include "plan/runtime.h"
 #include "record/report.h"
 #include "record/simulation_report.h"
+#include "text/run_experts_text.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -304,6 +305,7 @@ void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *pa
         fprintf(page->file, "program  %s: %" PRIu64 " operations, handed over as text\n", m->program, m->operations);
         print_memory(report, page);
         print_communication(report, page);
+        dtp_run_experts_text(m, report->simulated->job.plan.ep, page);
     } else {
         fprintf(page->file, "program  %s, which read the plan as JSON\n", runtime->reference);
         print_reference_memory(report, page);

@@ -100,6 +100,8 @@ static void test_rows(const struct mixture *m, uint32_t width, enum dtp_element 
     uint64_t all = m->tokens * width, rows = rows_of(m) * width;
     case_begin("permute %s %s by %u", named(element), text_of(m), width);
     struct tensor *x = input("x", element, all, 1), *routes = routes_of(m), *y = result("rows", element, rows, 0, 0);
+    struct tensor *weights = input("weights", DTP_ELEMENT_FP32, rows_of(m), 1);
+    struct tensor *row_weights = result("weights of rows", DTP_ELEMENT_FP32, rows_of(m), 0, 0);
     struct dtp_permute_args a[SIDES];
     for (int s = 0; s < SIDES; s++)
         a[s] = (struct dtp_permute_args){.values = x->at[s],
@@ -108,7 +110,9 @@ static void test_rows(const struct mixture *m, uint32_t width, enum dtp_element 
                                          .tokens = m->tokens,
                                          .width = width,
                                          .chosen = m->chosen,
-                                         .element = element};
+                                         .element = element,
+                                         .weights = weights->at[s],
+                                         .row_weights = row_weights->at[s]};
     VERIFY(permute, a);
 
     case_begin("unpermute %s %s by %u, %d more", named(element), text_of(m), width, shared);
@@ -116,6 +120,8 @@ static void test_rows(const struct mixture *m, uint32_t width, enum dtp_element 
     struct tensor *addend = input("addend", element, all, 1), *more = input("shared", element, all, 1);
     struct tensor *score = input("score", element, m->tokens, 1);
     struct tensor *sum = result("sum", element, all, ulps_of(element), 8 * m->chosen * EPSILON);
+    row_weights = input("gradients of weights of rows", DTP_ELEMENT_FP32, rows_of(m), 1);
+    weights = result("gradients of weights", DTP_ELEMENT_FP32, rows_of(m), 0, 0);
     struct dtp_unpermute_args b[SIDES];
     for (int s = 0; s < SIDES; s++)
         b[s] = (struct dtp_unpermute_args){.rows = y->at[s],
@@ -127,7 +133,9 @@ static void test_rows(const struct mixture *m, uint32_t width, enum dtp_element 
                                            .tokens = m->tokens,
                                            .width = width,
                                            .chosen = m->chosen,
-                                           .element = element};
+                                           .element = element,
+                                           .row_weights = row_weights->at[s],
+                                           .weights = weights->at[s]};
     VERIFY(unpermute, b);
 
     case_begin("shared_gate_backward %s %llu by %u", named(element), (unsigned long long)m->tokens, width);
@@ -147,6 +155,35 @@ static void test_rows(const struct mixture *m, uint32_t width, enum dtp_element 
                                                       .width = width,
                                                       .element = element};
     VERIFY(shared_gate_backward, c);
+}
+
+/* Of rows that came from several ranks: each has other numbers of them, of one expert none. */
+static void test_received(uint32_t ranks, uint32_t experts)
+{
+    const uint32_t own = experts / ranks;
+    const uint64_t count = (uint64_t)ranks * (experts + 1);
+    int32_t *begins = calloc(count, sizeof *begins);
+    uint64_t rows = 40;
+    for (uint64_t i = 0; i < count; i++)
+        begins[i] = i % (experts + 1) ? begins[i - 1] + (int32_t)((i * 7919) % 5) * (i % (experts + 1) != 2) : 0;
+    for (uint32_t rank = 0; rank < ranks; rank++)
+        rows += (uint64_t)begins[(uint64_t)rank * (experts + 1) + experts];
+    case_begin("received of %u ranks, %u experts", ranks, experts);
+    struct tensor *said = bytes_of("begins", begins, 4 * count);
+    uint64_t bytes = 4 * DTP_ROUTES_INTS(rows, own);
+    void *zeros = calloc(1, bytes);
+    struct tensor *routes = updated(bytes_of("routes", zeros, bytes), 0, 0);
+    struct dtp_received_args a[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        a[s] = (struct dtp_received_args){.begins = said->at[s],
+                                          .routes = routes->at[s],
+                                          .rows = rows,
+                                          .ranks = ranks,
+                                          .experts = experts,
+                                          .own = own,
+                                          .first = (ranks - 1) * own};
+    VERIFY(received, a);
+    free(begins), free(zeros);
 }
 
 static void test_activation(const struct mixture *m, uint32_t width, enum dtp_element element,
@@ -232,6 +269,9 @@ void test_experts(void)
         for (int k = 0; k < 8; k++)
             test_router(&mixtures[i], k & 1 ? halves : DTP_ELEMENT_FP32,
                         k & 2 ? DTP_ROUTER_KIND_SIGMOID : DTP_ROUTER_KIND_SOFTMAX, k & 4);
+    test_received(2, 8);
+    test_received(4, 64);
+    test_received(8, 1024);
     static const uint32_t widths[] = {8, 128, 1416, 33};
     for (size_t i = 0; i < COUNT(widths); i++)
         for (int k = 0; k < 8; k++) {

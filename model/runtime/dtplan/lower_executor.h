@@ -68,7 +68,9 @@
  *                            ROUTES; WORKSPACE (DTP_EXECUTOR_ROUTER_CHUNKS n whole numbers of 4 bytes). Of the form
  *                            affinities have, times demand.scale
  *   ROUTER_BACKWARD          INPUT, GRADIENT (of the weights), ROUTES -> INPUT_GRADIENT [T, n]
- *   PERMUTE                  INPUT [T, h], ROUTES -> RESULT [T k, h], rows by experts
+ *   PERMUTE                  INPUT [T, h], ROUTES -> RESULT [T k, h], rows by experts; with STATISTICS (weights [T, k])
+ *                            -> AUX (fp32 [T k], those of each row), and backward STATISTICS (gradients of these) ->
+ *                            STATISTICS_GRADIENT [T, k]
  *   PERMUTE_BACKWARD         GRADIENT [T k, h], ROUTES -> INPUT_GRADIENT [T, h] UPDATE
  *   UNPERMUTE                INPUT [T k, h], ROUTES, ADDEND, SAVED (what shared experts return [T, h]), AUX (its score
  *                            [T]) -> RESULT [T, h]
@@ -115,6 +117,12 @@
  *   collectives              INPUT, RESULT; the same buffer where in place. all_gather: INPUT is this rank's part of
  *                            RESULT; reduce_scatter: RESULT gets this rank's part; sums, no averages. all_to_all: part
  *                            j of INPUT becomes this rank's part of rank j's RESULT, which is another buffer
+ *   ranks that divide experts (execution.expert_ranks): all_gather of where each one's ROUTES begin, and a download.
+ *                            HOST_WAIT has ROUTES, those of all on the host [ranks, n + 1], and demand.tokens, for so
+ *                            many rows is room. ROUTER without STATISTICS: INPUT, the same on the device -> ROUTES of
+ *                            the rows that came. all_to_all with ROUTES (on the host): INPUT [T k, h] -> RESULT
+ *                            [room, h], SAVED -> STATISTICS, fp32, one of each row; of the form returned the other way.
+ *                            Modules from execution.expert_modules on are their experts
  *   send, recv               INPUT; RESULT: both ends of a transfer between roles (program_set.h)
  *   SHIFT                    INPUT -> RESULT: to the next rank of the group, from the one before
  *
