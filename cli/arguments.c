@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define DEFAULT_SAMPLES 10000
 #define MAX_SAMPLES 10000000
@@ -249,6 +250,19 @@ static bool is_switched_by_word(int argc, char **argv, int *at, struct dtp_fault
     return false;
 }
 
+/* A switch with a plain word behind it that is no file: it was meant as a value, and would be looked for as a scenario.
+ */
+static bool is_followed_by_word(int argc, char **argv, int *at, struct dtp_faults *faults)
+{
+    const char *flag = argv[*at], *word = *at + 1 < argc ? argv[*at + 1] : "";
+    if (!*word || *word == '-' || strpbrk(word, "./") || access(word, F_OK) == 0)
+        return false;
+    dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s %s: is a switch, and no word goes with it; write %s=true or %s=false",
+              flag, word, flag, flag);
+    ++*at;
+    return true;
+}
+
 /* A key of the scenario table, or no_ before a switch. False when it is neither. */
 static bool take_setting(struct dtp_arguments *a, int argc, char **argv, int *at, struct dtp_faults *faults)
 {
@@ -265,7 +279,7 @@ static bool take_setting(struct dtp_arguments *a, int argc, char **argv, int *at
         value = "false";
     } else if (found && (found->value || strchr(flag, '='))) {
         value = take_value(argc, argv, at, faults);
-    } else if (found && is_switched_by_word(argc, argv, at, faults)) {
+    } else if (found && (is_switched_by_word(argc, argv, at, faults) || is_followed_by_word(argc, argv, at, faults))) {
         return true;
     }
     if (found && value && is_said_otherwise(a, found, key, flag, faults))

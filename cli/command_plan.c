@@ -1,9 +1,11 @@
 /* dtplan plan: one plan, or several strategies in one table. */
 #include "cli/command.h"
 
+#include "base/number.h"
 #include "job/estimate.h"
 #include "record/report.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,11 +55,32 @@ static bool is_no(const struct dtp_report *report)
 
 /* ---- one plan --------------------------------------------------------------------------------------------------- */
 
-static enum dtp_status plan_one(const struct dtp_context *context, const struct dtp_scenario *scenario,
+/* The fewest GPUs are looked for from a plan that exists: degrees that divide the ranks need as many of them. */
+static enum dtp_status begin_with_ranks(const struct dtp_context *context, struct dtp_scenario *scenario)
+{
+    static const char *const degrees[] = {"tp", "pp", "cp", "ep"};
+    const struct dtp_arguments *a = context->arguments;
+    uint64_t ranks = 1, degree;
+    char text[32];
+    if (!a->solves || a->goal != DTP_SOLVE_MIN_GPUS || dtp_scenario_get(scenario, "gpus") ||
+        dtp_scenario_get(scenario, "nodes"))
+        return DTP_OK;
+    for (size_t i = 0; i < sizeof degrees / sizeof *degrees; i++) {
+        const char *value = dtp_scenario_get(scenario, degrees[i]);
+        if (value && dtp_number_parse_integer(value, true, 1, 1 << 14, &degree) && ranks * degree <= DTP_SOLVE_MAX_GPUS)
+            ranks *= degree;
+    }
+    snprintf(text, sizeof text, "%" PRIu64, ranks);
+    return ranks == 1 ? DTP_OK : dtp_scenario_set(scenario, "gpus", text, "--min-gpus", 0, context->faults);
+}
+
+static enum dtp_status plan_one(const struct dtp_context *context, struct dtp_scenario *scenario,
                                 const struct dtp_catalog *catalog)
 {
     struct dtp_job job;
-    enum dtp_status status = dtp_scenario_resolve(scenario, catalog, &job, context->faults);
+    enum dtp_status status = begin_with_ranks(context, scenario);
+    if (status == DTP_OK)
+        status = dtp_scenario_resolve(scenario, catalog, &job, context->faults);
     struct dtp_report *report = status == DTP_OK ? calloc(1, sizeof *report) : NULL;
     if (status == DTP_OK && !report)
         status = dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");

@@ -72,9 +72,22 @@ static const char *strategies_of(const struct dtp_runtime *runtime, const char *
     return out;
 }
 
+/* Whether the model that is named has experts; one that is given as a list, or none, counts as without. */
+static bool has_experts(const struct dtp_arguments *a, const struct dtp_scenario *base,
+                        const struct dtp_catalog *catalog)
+{
+    const char *experts = given(a, base, "experts"), *model = given(a, base, "model");
+    if (experts || !model)
+        return experts && strcmp(experts, "0") != 0;
+    const struct dtp_hf_config *config = dtp_catalog_config(catalog, model);
+    const struct dtp_transformer *preset =
+        config ? &config->transformer : dtp_catalog_model(catalog, model, NULL, 0, NULL);
+    return preset && preset->experts;
+}
+
 /* What the search takes for a key nobody gave: the table's, or what depends on others. NULL: no axis at all. */
-static const char *default_values(const struct dtp_arguments *a, const struct dtp_scenario *base, size_t index,
-                                  char *out, size_t bytes)
+static const char *default_values(const struct dtp_arguments *a, const struct dtp_scenario *base,
+                                  const struct dtp_catalog *catalog, size_t index, char *out, size_t bytes)
 {
     const char *key = defaults[index].key;
     const char *word = given(a, base, "runtime");
@@ -92,6 +105,9 @@ static const char *default_values(const struct dtp_arguments *a, const struct dt
     if (strcmp(key, "accumulate") == 0)
         return given(a, base, "global_batch") || given(a, base, "global_batch_tokens") ? NULL : "1,2,4,8";
     if (axis && !(runtime && runtime->splits & axis && is_one_kind_of_gpu(a, base)))
+        return NULL;
+    if (strcmp(key, "ep") == 0 &&
+        !(runtime && runtime->expert_parallel && is_one_kind_of_gpu(a, base) && has_experts(a, base, catalog)))
         return NULL;
     if (strcmp(key, "compile") == 0 && runtime && !runtime->compiles)
         return NULL;
@@ -114,7 +130,7 @@ static enum dtp_status read_axes(const struct dtp_context *context, const struct
     for (size_t i = 0; i < DEFAULT_COUNT; i++) {
         const char *values = given(a, base, defaults[i].key);
         if (!values)
-            values = default_values(a, base, i, text, sizeof text);
+            values = default_values(a, base, catalog, i, text, sizeof text);
         worst = dtp_worse(worst,
                           values ? dtp_axes_add(axes, catalog, defaults[i].key, values, "command line", context->faults)
                                  : DTP_OK);

@@ -70,9 +70,9 @@ static const struct dtp_command_help helps[DTP_COMMAND_COUNT] = {
          "Finds which GPUs, how many of them and which plan train N tokens cheapest within deadline and budget "
          "(fastest, with a budget alone). Every key can be pinned, or given a list or range as in sweep; GPU, number "
          "of GPUs, strategy, shard group, micro batch, accumulation, checkpointing, offload, precision and compilation "
-         "vary where they are not, tp, pp, cp and virtual stages too once runtime and GPU are given. Formulas predict "
-         "all combinations, simulation ranks the best and replays their memory. Without a plan it says which limit to "
-         "move and how far.",
+         "vary where they are not, tp, pp, cp, virtual stages and, of models with experts, ep too once runtime and GPU "
+         "are given. Formulas predict all combinations, simulation ranks the best and replays their memory. Without a "
+         "plan it says which limit to move and how far.",
          {{"dtplan search --model llama-3-8b --tokens 2T --deadline 30d --budget 500k --gpu h100-sxm,a100-80-sxm --seq "
            "8k --global-batch-tokens 4M",
            "which cluster to rent"},

@@ -36,6 +36,7 @@
     X("tp", "1,2,4,8")                                                                                                 \
     X("pp", "1,2,4,8,16")                                                                                              \
     X("cp", "1,2,4,8")                                                                                                 \
+    X("ep", "1,2,4,8,16,32,64") /* of models with experts alone */                                                     \
     X("precision", "bf16-mixed,bf16,fp8-tensorwise")                                                                   \
     X("virtual_stages", "1,2,3,4,5,6,8,10")                                                                            \
     X("strategy", "ddp,zero1,zero2,full_shard,shard_grad_op,hybrid_shard") /* zero3 is full_shard, or DeepSpeed's */   \

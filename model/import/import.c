@@ -201,6 +201,8 @@ enum dtp_status dtp_import_read(struct dtp_import *import, const char *path, str
     enum dtp_status status = DTP_OK;
     if (!text)
         status = dtp_fault(faults, DTP_ENVIRONMENT, name, 0, "out of memory");
+    else if (ferror(file) && errno == EISDIR)
+        status = dtp_fault(faults, DTP_BAD_INPUT, name, 0, "is a folder; name the file in it");
     else if (ferror(file))
         status = dtp_fault(faults, DTP_ENVIRONMENT, name, 0, "cannot be read: %s", strerror(errno));
     else if (bytes > DTP_ENTRIES_MOST_FILE_BYTES)

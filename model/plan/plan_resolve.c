@@ -390,6 +390,8 @@ static void check_state_by_tensor(struct dtp_resolver *r, const struct dtp_optim
     const struct dtp_plan *p = r->plan;
     if (!(p->runtime->optimizer_shapes & 1u << row->shape))
         dtp_plan_refuse(r, "optimizer", "%s is PyTorch's; under runtime %s use adamw", row->word, p->runtime->name);
+    else if (dtp_plan_adapts(p)) /* under no strategy, so that none is advised first */
+        dtp_plan_refuse(r, "optimizer", "%s of adapters is not modelled; use adamw", row->word);
     else if (p->strategy != DTP_DDP)
         dtp_plan_refuse(
             r, "optimizer",
@@ -400,8 +402,6 @@ static void check_state_by_tensor(struct dtp_resolver *r, const struct dtp_optim
         dtp_plan_refuse(r, "optimizer", "%s is not modelled on the host; use adamw", row->word);
     else if (p->tp > 1 || p->pp > 1 || p->ep > 1)
         dtp_plan_refuse(r, "optimizer", "%s with tp, pp or ep is not modelled; use adamw or adam8bit", row->word);
-    else if (dtp_plan_adapts(p))
-        dtp_plan_refuse(r, "optimizer", "%s of adapters is not modelled; use adamw", row->word);
     else if (row->shape == DTP_STATE_MATRICES && r->transformer->experts)
         dtp_plan_refuse(r, "optimizer", "%s takes matrices alone, not stacks of experts (torch.optim.Muon); use adamw",
                         row->word);

@@ -285,8 +285,8 @@ static void print_learning(const struct dtp_run_report *r, const struct dtp_page
     fprintf(page->file, "  step %" PRIu64 ": %.4f   last ten of %" PRIu64 ": %.4f%s%s\n", m->first_step + 1,
             m->first_loss, m->last_step, m->last_loss, skipped, m->interrupted ? ", interrupted" : "");
     if (isfinite(m->entropy))
-        fprintf(page->file, "  entropy of the data %.4f: the loss is %+.1f %% above it\n", m->entropy,
-                100 * (m->last_loss / m->entropy - 1));
+        fprintf(page->file, "  entropy of the data %.4f: the loss is %.1f %% %s it\n", m->entropy,
+                100 * fabs(m->last_loss / m->entropy - 1), m->last_loss < m->entropy ? "below" : "above");
     if (r->beside.path)
         fprintf(page->file, "  beside %s: %.4f there, here %+.4f, %+.2f %%\n", r->beside.path, r->beside.last_loss,
                 m->last_loss - r->beside.last_loss, 100 * (m->last_loss / r->beside.last_loss - 1));

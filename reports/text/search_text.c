@@ -46,6 +46,8 @@ static void describe(const struct dtp_candidate *c, char *out, size_t bytes)
     if (dtp_plan_model_parallel(p))
         snprintf(slices, sizeof slices, p->virtual_stages > 1 ? "tp %u pp %u x %u, " : "tp %u pp %u, ", p->tp, p->pp,
                  p->virtual_stages);
+    if (p->ep > 1)
+        snprintf(slices + strlen(slices), sizeof slices - strlen(slices), "ep %u, ", p->ep);
     if (p->offload != DTP_OFFLOAD_NONE)
         snprintf(offload, sizeof offload, ", offload %s", dtp_offload_text(p->offload));
     snprintf(out, bytes, "%s%s%s, %s, %s, %u x %u%s%s", slices, dtp_strategy_text(p->strategy), group, runtime,

@@ -120,6 +120,10 @@ says '-x CUDA_DEVICE_MAX_CONNECTIONS' out
 PATH=$PWD/stubs:$PATH BY=ssh 'run megatron/launch.sh' >out 2>err && failed "launch.sh by what there is not"
 says 'BY=ssh is neither srun nor mpirun'
 
+# A folder is no file, and none of dtplan's own failures.
+expect 2 plan --from . --gpu h100
+says '.: is a folder; name the file in it'
+
 # Nothing of others is written over, nor what is read; without a folder it is printed.
 expect 2 launch --model llama-3-8b --gpu h100-sxm --gpus 16 --seq 4k -o 'run torchtitan'
 says 'is there already; --force replaces it'

@@ -245,6 +245,25 @@ static void test_refused(void **state)
     memset(&faults, 0, sizeof faults);
     assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
     assert_non_null(strstr(faults.text[0], "cuda_graph_modules: full_iteration has all modules"));
+    /* What no layer has: experts of a dense model, an MLP where each layer has experts. */
+    static const struct {
+        const char *modules, *words;
+        uint64_t experts, dense;
+    } cases[] = {{"attn+moe_router", "moe_router is of layers of experts, which this model has not", 0, 0},
+                 {"moe_preprocess", "moe_preprocess is of layers of experts", 0, 0},
+                 {"attn+mlp", "mlp is of layers without experts, which this model has not", 8, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        t = model(), plan = dtp_plan_default();
+        plan.runtime = &dtp_runtime_megatron, plan.strategy = DTP_ZERO1;
+        t.experts = cases[i].experts, t.dense_layers = cases[i].dense;
+        if (!t.experts)
+            t.experts_per_token = t.expert_ffn = t.shared_expert_ffn = 0;
+        assert_true(dtp_graphs_parse(cases[i].modules, &plan.megatron.graphs));
+        memset(&faults, 0, sizeof faults);
+        assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
+        if (!strstr(faults.text[0], cases[i].words))
+            fail_msg("%s", faults.text[0]);
+    }
 }
 
 int main(void)

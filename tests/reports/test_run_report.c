@@ -72,7 +72,7 @@ static void test_text(void **state)
     contains("cost model                    +0.00 %");
     contains("contention                    -9.09 %");
     contains("= step time                   -9.09 %");
-    contains("entropy of the data 1.5000: the loss is +100.0 % above it");
+    contains("entropy of the data 1.5000: the loss is 100.0 % above it");
     free(text);
 }
 

@@ -45,6 +45,27 @@ static void check_experts(struct dtp_resolver *r)
         dtp_plan_refuse(r, "expert_layer_step", "is not modelled with stages under runtime megatron; use 0");
 }
 
+/* A graph of a module that no layer has would be silently nothing; Megatron asserts the same (transformer_config.py,
+ * __post_init__, cuda_graph_modules). */
+static void check_graphs(struct dtp_resolver *r)
+{
+    static const struct {
+        enum dtp_graph_module module;
+        const char *word, *of;
+        bool experts;
+    } parts[] = {{DTP_GRAPH_MLP, "mlp", "layers without experts", false},
+                 {DTP_GRAPH_MOE_ROUTER, "moe_router", "layers of experts", true},
+                 {DTP_GRAPH_MOE_PREPROCESS, "moe_preprocess", "layers of experts", true}};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        bool has = false;
+        for (uint64_t layer = 0; layer < r->transformer->layers && !has; layer++)
+            has = dtp_transformer_layer_has_experts(r->transformer, layer) == parts[i].experts;
+        if (r->plan->megatron.graphs >> parts[i].module & 1 && !has)
+            dtp_plan_refuse(r, "cuda_graph_modules", "%s is of %s, which this model has not; leave it out",
+                            parts[i].word, parts[i].of);
+    }
+}
+
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -89,6 +110,7 @@ static void check(struct dtp_resolver *r)
                         dtp_optimizer_text(p->optimizer));
     if (dtp_plan_replays_all(p) && p->megatron.graphs != 1u << DTP_GRAPH_FULL_ITERATION)
         dtp_plan_refuse(r, "cuda_graph_modules", "full_iteration has all modules in it; name it alone");
+    check_graphs(r);
     check_experts(r);
 }
 
