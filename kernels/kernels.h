@@ -478,6 +478,7 @@ static inline float dtp_matmul_addend_scale(const struct dtp_matmul_args *argume
     X(columns, dtp_columns_args)                                                                                       \
     X(router, dtp_router_args)                                                                                         \
     X(router_backward, dtp_router_backward_args)                                                                       \
+    X(received, dtp_received_args)                                                                                     \
     X(permute, dtp_permute_args)                                                                                       \
     X(unpermute, dtp_unpermute_args)                                                                                   \
     X(shared_gate_backward, dtp_shared_gate_backward_args)                                                             \

@@ -356,6 +356,16 @@ static void batch(struct dtp_binder *b)
     }
 }
 
+/* Of ranks that divide experts: a gather, or a copy to the host, of what a router wrote; another reads that. */
+static bool carries_routes(const struct dtp_binder *b)
+{
+    const struct dtp_operand *input = operand(b, DTP_ROLE_INPUT), *result = operand(b, DTP_ROLE_RESULT);
+    bool carries = b->op->kind == DTP_OP_ALL_GATHER || b->op->kind == DTP_OP_DOWNLOAD;
+    return (carries && input && result && buffer_of(b, input)->content == DTP_CONTENT_ROUTES &&
+            buffer_of(b, result)->content == DTP_CONTENT_ROUTES) ||
+           dtp_bind_receives(b);
+}
+
 /* Routes are row numbers too: only a router writes there, all of it. */
 static void routes(struct dtp_binder *b)
 {
@@ -366,7 +376,7 @@ static void routes(struct dtp_binder *b)
         demand(b, (enum dtp_role)o->role,
                are ? (o->role == DTP_ROLE_ROUTES && !o->offset_bytes && !o->shard &&
                       writes == (b->op->kind == DTP_OP_ROUTER)) ||
-                         !(o->access & DTP_UPDATE)
+                         !(o->access & DTP_UPDATE) || carries_routes(b)
                    : o->role != DTP_ROLE_ROUTES);
     }
 }

@@ -190,7 +190,7 @@ enum dtp_role {
  * of 128; a matmul whose operands of a row a token are some of the columns of wider ones; of a matmul, terms of a sum
  * over tensor parallel ranks, of which the first alone adds the bias; Muon's products (a matrix by itself, by rows or
  * columns; a polynomial of that; that times the matrix, from either side) and its passes over the matrix; a product
- * that is subtracted. */
+ * that is subtracted; rows that go back from experts to the ranks that sent them. */
 #define DTP_FORM_TABLE(X)                                                                                              \
     X(NONE, "")                                                                                                        \
     X(SWIGLU, "swiglu")                                                                                                \
@@ -219,6 +219,7 @@ enum dtp_role {
     X(MUON_UNIT, "muon_unit")                                                                                          \
     X(MUON_STEP, "muon_step")                                                                                          \
     X(SUBTRACTED, "subtracted")                                                                                        \
+    X(RETURNED, "returned")                                                                                            \
     X(SOFTMAX, "softmax")                                                                                              \
     X(SOFTMAX_NORMALISED, "softmax_normalised")                                                                        \
     X(SIGMOID, "sigmoid")                                                                                              \

@@ -235,6 +235,10 @@ struct dtp_executor_rules {
 void dtp_executor_rules(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                         const struct dtp_plan *plan, struct dtp_executor_rules *out);
 
+/* Where ranks divide experts: ranks that share a copy of a block's, and copies of it. */
+uint64_t dtp_executor_expert_shards(const struct dtp_plan *plan, const struct dtp_executor_rules *rules);
+uint64_t dtp_executor_expert_copies(const struct dtp_plan *plan, const struct dtp_executor_rules *rules);
+
 /* Of an element's moments, both read and written by the optimizer. */
 double dtp_executor_moment_bytes(const struct dtp_executor_rules *rules);
 
