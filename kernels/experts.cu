@@ -60,7 +60,7 @@ template <typename T, int PER> __global__ void __launch_bounds__(threads) choose
     if (token >= a.tokens)
         return;
     const bool softmax = a.kind == DTP_ROUTER_KIND_SOFTMAX;
-    float score[PER], weight = 0, sum = 0;
+    float score[PER], weight = 0, sum = DTP_ROUTER_LEAST_SUM;
     int mine = 0;
     uint32_t taken = 0; /* bits of this lane's experts */
     load_scores<T>(a.scores, token, a.experts, score);
@@ -201,7 +201,7 @@ template <typename T, int PER> __global__ void __launch_bounds__(threads) choose
             if (i * 32 + lane == chosen[j])
                 of_chosen[i] = a.scale * g, sum += p[i], mean += g * p[i];
     }
-    sum = warp_sum(sum), mean = warp_sum(mean) / sum;
+    sum = warp_sum(sum) + DTP_ROUTER_LEAST_SUM, mean = warp_sum(mean) / sum;
     for (uint32_t j = 0; j < a.chosen; j++) {
 #pragma unroll
         for (int i = 0; i < PER; i++)

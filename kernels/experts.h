@@ -20,11 +20,13 @@ DTP_ON_DEVICE static inline struct dtp_routes dtp_routes_at(void *routes, uint64
 
 /* Affinities of a token to experts are the softmax of its scores, or the sigmoid of each; it goes to the `chosen`
  * largest scores, of equal ones to those of lower number. Their affinities, `normalise`: divided by their sum, times
- * `scale` are the weights. A score that is no number counts as the least. On CUDA at most DTP_ROUTER_EXPERTS experts,
- * DTP_ROUTER_CHOSEN chosen. */
+ * `scale` are the weights. The sum is DTP_ROUTER_LEAST_SUM more, too little for softmaxes' to notice: sigmoids of all
+ * may be 0 (DeepSeek-V3's MoEGate adds as much, modeling_deepseek.py). A score that is no number counts as the least.
+ * On CUDA at most DTP_ROUTER_EXPERTS experts, DTP_ROUTER_CHOSEN chosen. */
 enum dtp_router_kind { DTP_ROUTER_KIND_SOFTMAX, DTP_ROUTER_KIND_SIGMOID };
 #define DTP_ROUTER_EXPERTS 1024u
 #define DTP_ROUTER_CHOSEN 32u
+#define DTP_ROUTER_LEAST_SUM 1e-20f
 #define DTP_ROUTER_CHUNKS 128u /* workspace: DTP_ROUTER_CHUNKS * experts int32 */
 struct dtp_router_args {
     const void *scores; /* [tokens, experts] */

@@ -42,7 +42,7 @@ static void affinities(const void *scores, enum dtp_element element, uint64_t fi
 
 static void choose(const struct dtp_router_args *a, uint64_t token, int32_t *expert)
 {
-    double sum = 0, last = 0, p[DTP_ROUTER_EXPERTS];
+    double sum = (double)DTP_ROUTER_LEAST_SUM, last = 0, p[DTP_ROUTER_EXPERTS];
     affinities(a->scores, a->element, token * a->experts, a->experts, a->kind, p);
     for (uint32_t j = 0; j < a->chosen; j++) {
         expert[j] = next_largest(a, token, last, j ? expert[j - 1] : -1);
@@ -82,7 +82,7 @@ int dtp_reference_router_backward(void *self, const struct dtp_router_backward_a
     double of_chosen[DTP_ROUTER_EXPERTS], p[DTP_ROUTER_EXPERTS];
     for (uint64_t t = 0; t < a->tokens; t++) {
         const int32_t *mine = expert + t * a->chosen;
-        double sum = 0, mean = 0, inner = 0;
+        double sum = (double)DTP_ROUTER_LEAST_SUM, mean = 0, inner = 0;
         affinities(a->scores, a->element, t * a->experts, a->experts, a->kind, p);
         memset(of_chosen, 0, sizeof of_chosen);
         for (uint32_t j = 0; j < a->chosen; j++)

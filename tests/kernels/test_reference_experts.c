@@ -65,6 +65,28 @@ static void test_choices(void **state)
     a.kind = DTP_ROUTER_KIND_SIGMOID, a.normalise = false; /* of ln 5: 5 / 6 */
     assert_int_equal(dtp_reference_router(NULL, &a, NULL), 0);
     assert_close(weight[0], 4 * 5 / 6.0, 1e-6);
+    /* sigmoids that are all 0 have no sum to divide by: weights and gradients are 0, and no NaN */
+    const float none[9] = {-1000, -1000, -1000, -1000, -1000, -1000, -1000, -1000, -1000};
+    const float cotangent[6] = {1, -2, 3, 1, 1, 1};
+    float gradient[9];
+    a.scores = none, a.normalise = true;
+    assert_int_equal(dtp_reference_router(NULL, &a, NULL), 0);
+    struct dtp_router_backward_args back = {.scores = none,
+                                            .gradient = cotangent,
+                                            .routes = all,
+                                            .score_gradient = gradient,
+                                            .tokens = 3,
+                                            .experts = 3,
+                                            .chosen = 2,
+                                            .scale = 4,
+                                            .kind = DTP_ROUTER_KIND_SIGMOID,
+                                            .normalise = true,
+                                            .element = DTP_ELEMENT_FP32};
+    assert_int_equal(dtp_reference_router_backward(NULL, &back, NULL), 0);
+    for (int i = 0; i < 6; i++)
+        assert_true(weight[i] == 0);
+    for (int i = 0; i < 9; i++)
+        assert_true(gradient[i] == 0);
 }
 
 static int run_router(void *context)
