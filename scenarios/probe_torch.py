@@ -1,10 +1,10 @@
 """Measures this machine by PyTorch's own kernels, for dtplan probe --runtime torch.
 
-Steps of models of two layers are trained as run_torch.py trains them, and PyTorch's profiler says what each matmul, each
-attention and each step of fused AdamW of them took on the device: with the library, the algorithms and, since whole steps
-run one after the other, the power that a training has. Other kernels that pass over memory are as fast as what they
-compute lets them be, and are left to the catalogue, or to dtplan compare --output. What comes out goes as JSON lines to
-descriptor 3, rows of a machine file.
+Steps of models of two layers are trained as run_torch.py trains them, and PyTorch's profiler says what each matmul and each
+attention of them took on the device: with the library, the algorithms and, since whole steps run one after the other, the
+power that a training has. Kernels that pass over memory are as fast as what they compute lets them be (AdamW over two
+layers and large ends is 10 to 20 % slower than over a whole model), and are left to the catalogue, or to dtplan compare
+--output. What comes out goes as JSON lines to descriptor 3, rows of a machine file.
 
 python3 probe_torch.py [--device cuda|host] [--seconds-each S]: on the cores of a host the mechanics run, over two tiny models.
 """
@@ -108,8 +108,7 @@ class Harvest:
     def __init__(self, rows, run, shape, headroom):
         self.rows, self.shape, self.choices, self.headroom = rows, shape, run.choices, headroom
         self.tokens = self.choices.sequence * self.choices.micro_batch
-        self.parameters, cuda = sum(parameter.numel() for parameter in run.model.parameters()), run.cuda
-        self.took = device_us if cuda else (lambda event: event.self_cpu_time_total)
+        self.took = device_us if run.cuda else (lambda event: event.self_cpu_time_total)
         self.first = {}  # the first product of a backward: which node's
 
     def matmul(self, event):
@@ -127,10 +126,10 @@ class Harvest:
                 what = "weight_gradient" if left[1] == self.tokens else "input_gradient"
         self.rows.add("matmul", what, self.slower * self.took(event) / 1e6, "bf16", m=left[0], n=right[1], k=left[1])
 
-    def take(self, events, step_s, steps):
+    def take(self, events, step_s):
         """step_s: of all the steps together. What tensor cores do, matmuls and attention, is 1 + headroom * (1 - their
         share) times as fast as with nothing beside it (dtp_matmul_speedup)."""
-        products, updates_s, tensor_s, whole = [], 0, 0, {}  # of each attention its kernels, whichever part starts them
+        products, tensor_s, whole = [], 0, {}  # of each attention its kernels, whichever part starts them
         for event in events:
             seconds, outer = self.took(event) / 1e6, self.attention_above(event)
             if outer is not None:
@@ -139,8 +138,6 @@ class Harvest:
             elif event.name in ("aten::mm", "aten::addmm"):
                 products.append(event)
                 tensor_s += seconds
-            elif event.name == "aten::_fused_adamw_":
-                updates_s += seconds
         self.slower = 1 + self.headroom * (1 - min(1, tensor_s / step_s))
         for event in products:
             self.matmul(event)
@@ -148,10 +145,6 @@ class Harvest:
             self.rows.add("attention", "backward" if "backward" in outer.name else "forward", self.slower * seconds, "bf16",
                           m=self.choices.micro_batch, sequence=self.choices.sequence, heads=self.shape.heads,
                           kv_heads=self.shape.kv_heads, head_dim=self.shape.head_dim)
-        # p, g and two moments read, three of them written, all in the parameters' format.
-        narrow = self.choices.params == "bf16"
-        self.rows.add("kernel", "narrow_update" if narrow else "streaming", updates_s / steps,
-                      bytes=7 * (2 if narrow else 4) * self.parameters)
 
     @staticmethod
     def attention_above(event):
@@ -193,9 +186,8 @@ def measure_steps(arguments, rows, device, widths, line, packed):
     shape, choices = shape_of(widths), choices_of(sequence, micro_batch, precision, packed, arguments.attention)
     run = ProbeRun(types.SimpleNamespace(seed=1, lr=1e-4), shape, choices, 1, 0, device)
     headroom = arguments.power_headroom if at_power_limit(device) else 0
-    harvest, steps = Harvest(rows, run, shape, headroom), 2
-    harvest.take(*profiled(run, arguments.seconds_each, steps), steps)
-    del run, harvest
+    Harvest(rows, run, shape, headroom).take(*profiled(run, arguments.seconds_each, 2))
+    del run
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
