@@ -35,4 +35,4 @@ exec 9>&-
 cd -- "$build"
 export ASAN_OPTIONS=${ASAN_OPTIONS-detect_leaks=1:strict_string_checks=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS-print_stacktrace=1}
-exec ctest --no-tests=error --output-on-failure -j "$(nproc)" "$@"
+exec ctest --no-tests=error --output-on-failure -j "$(($(nproc) + 1))" "$@" # some wait for what they ended on purpose

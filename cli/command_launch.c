@@ -72,7 +72,7 @@ static void say_back(const struct launch *launch, const char *folder, const stru
     if (!out)
         return;
     fputs("dtplan plan", out);
-    for (size_t i = 0; i < 2 && launch->launcher->files[i]; i++) {
+    for (size_t i = 0; i < DTP_LAUNCH_CONFIGS_MOST && launch->launcher->files[i]; i++) {
         char *path = path_of(folder, launch->launcher->files[i]);
         fputs(" --from ", out);
         dtp_shell_word(out, path ? path : launch->launcher->files[i]);

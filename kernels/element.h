@@ -87,6 +87,21 @@ static inline enum dtp_element dtp_matmul_b_element(const struct dtp_matmul_args
     return args->element == DTP_ELEMENT_E5M2 ? DTP_ELEMENT_E4M3 : args->element;
 }
 
+/* The scale of element (row, column) of an fp8 operand, stored [rows, columns]; 1 where the whole has one, which the
+ * product is multiplied by. */
+static inline float dtp_operand_scale(const float *scales, enum dtp_scaling scaling, uint64_t rows, uint64_t columns,
+                                      uint64_t row, uint64_t column)
+{
+    return scaling == DTP_SCALED_WHOLE ? 1 : scales[dtp_scale_place(scaling, rows, columns, row, column)];
+}
+
+/* Of operands with a scale each. */
+static inline double dtp_product_scale(const struct dtp_matmul_args *args)
+{
+    return (args->a_scaling == DTP_SCALED_WHOLE ? (double)*args->a_scale : 1) *
+           (args->b_scaling == DTP_SCALED_WHOLE ? (double)*args->b_scale : 1);
+}
+
 /* Of the bias that a matmul of operands of `element` adds: theirs, and of fp8 its result's. */
 static inline enum dtp_element dtp_matmul_bias_element(enum dtp_element element, enum dtp_element result_element)
 {

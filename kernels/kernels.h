@@ -329,6 +329,25 @@ struct dtp_sum_parts_args {
     enum dtp_element element, total_element;
     bool accumulate;
 };
+/* Numbers in 8 bits, as PyTorch's quantization_perchannel_hook sends them (torch/distributed/algorithms/
+ * ddp_comm_hooks/quantization_hooks.py): each DTP_PACK8_RUN neighbours have codes of their own, 256 steps from the
+ * least of them, or 0, to the largest, or 0. A part has two floats a run, these, and a byte a number behind; it is
+ * `part_bytes` long. A number that is not finite makes all of its run so, whoever unpacks it. sum: total[i] = what part
+ * 0 says, part 1, ..., added up as floats in that order, so that all ranks have the same. */
+#define DTP_PACK8_RUN 512u
+struct dtp_pack8_args {
+    const void *values;
+    void *part;
+    uint64_t count;
+    enum dtp_element element;
+};
+struct dtp_sum_packed8_args {
+    const void *parts; /* [part_count] of part_bytes */
+    void *total;
+    uint64_t count, part_bytes;
+    uint32_t part_count;
+    enum dtp_element element; /* of the total */
+};
 /* fp8. *amax is raised to the largest magnitude of `values`. quantize: with s = (largest number of result_element) /
  * max(*amax, 1e-12), as torchao's tensorwise scaling has it (amax_to_scale in float8_utils.py), result and transposed,
  * of which one may be NULL, are fp8(values * s), and *scale becomes 1 / s, which a matmul multiplies by. Rows and
@@ -348,6 +367,8 @@ struct dtp_quantize_args {
     uint64_t rows, columns;
     enum dtp_element element, result_element;
 };
+#include "kernels/scaling.h"
+
 /* NF4 (nf4.h): pack4 makes codes of `values` and the largest magnitude of each DTP_NF4_BLOCK of them, unpack4 numbers
  * of both. `count` is whole blocks, `codes` half as many bytes. */
 #define DTP_NF4_BLOCK 64u
@@ -428,8 +449,11 @@ static inline float dtp_matmul_addend_scale(const struct dtp_matmul_args *argume
     X(add, dtp_add_args)                                                                                               \
     X(orthogonalize, dtp_orthogonalize_args)                                                                           \
     X(sum_parts, dtp_sum_parts_args)                                                                                   \
+    X(pack8, dtp_pack8_args)                                                                                           \
+    X(sum_packed8, dtp_sum_packed8_args)                                                                               \
     X(amax, dtp_amax_args)                                                                                             \
     X(quantize, dtp_quantize_args)                                                                                     \
+    X(scaled_quantize, dtp_scaled_quantize_args)                                                                       \
     X(pack4, dtp_pack4_args)                                                                                           \
     X(unpack4, dtp_unpack4_args)                                                                                       \
     X(zero, dtp_zero_args)                                                                                             \

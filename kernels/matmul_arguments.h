@@ -9,13 +9,16 @@
  * or another matrix (residual). GELU_AUX: aux (as result) receives the product with bias, result its tanh GELU; DGELU:
  * result = product * gelu'(aux). bias_gradient, with a_transposed only: sum over k of a, [m], element of the result;
  * overwritten, or added to where addend is the result. Of fp8, a is E4M3 or E5M2 and b E4M3, a plain and b transposed,
- * as tensor cores have it; the product is multiplied by *a_scale and *b_scale, a bias has the result's element, and
- * there are neither gradients of biases nor epilogues. */
+ * as tensor cores have it; operands are multiplied by their scales, *a_scale and *b_scale or those of their rows and
+ * blocks (scaling.h; both of E4M3 then), a bias has the result's element, and there are neither gradients of biases nor
+ * epilogues. */
 enum dtp_epilogue { DTP_EPILOGUE_NONE, DTP_EPILOGUE_GELU_AUX, DTP_EPILOGUE_DGELU };
 struct dtp_matmul_args {
     const void *a, *b, *addend, *bias;
     void *result, *aux, *bias_gradient;
     const float *a_scale, *b_scale; /* of fp8; else NULL */
+    enum dtp_scaling a_scaling, b_scaling;
+    bool fast; /* sums of fp8 products may be kept in fewer bits than fp32's */
     void *workspace;
     uint64_t workspace_bytes;
     uint64_t m, n, k;

@@ -1,69 +1,13 @@
-#include "kernels/amax.cuh"
+#include "kernels/quantize.cuh"
 
-#include <cuda_fp8.h>
-
-/* fp8 of a matrix by rows, by columns or both. A block takes a tile of 128 by 128 elements, a thread eight rows of
- * eight, so that what it reads and what it writes by rows are whole sectors; columns are put together in shared memory.
- */
+/* fp8 of a matrix by rows, by columns or both, by one scale. */
 namespace dtp
 {
 namespace
 {
 
-constexpr int threads = 256, edge = 128, piece = 8, pieces = edge / piece;
+using namespace quantizing;
 constexpr float least_amax = 1e-12f;
-
-template <enum dtp_element E> constexpr float largest_of = E == DTP_ELEMENT_E4M3 ? 448.0f : 57344.0f;
-
-/* Eight elements, the first in the lowest byte. */
-template <enum dtp_element E> __device__ uint2 eight_of(const float (&values)[piece])
-{
-    constexpr __nv_fp8_interpretation_t kind = E == DTP_ELEMENT_E4M3 ? __NV_E4M3 : __NV_E5M2;
-    uint32_t two[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        two[i] = __nv_cvt_float2_to_fp8x2(make_float2(values[2 * i], values[2 * i + 1]), __NV_SATFINITE, kind);
-    return make_uint2(two[0] | two[1] << 16, two[2] | two[3] << 16);
-}
-
-/* Four words of four bytes each as a matrix, transposed. */
-__device__ void transpose_bytes(uint32_t (&w)[4])
-{
-    const uint32_t a = __byte_perm(w[0], w[1], 0x5140), b = __byte_perm(w[2], w[3], 0x5140);
-    const uint32_t c = __byte_perm(w[0], w[1], 0x7362), d = __byte_perm(w[2], w[3], 0x7362);
-    w[0] = __byte_perm(a, b, 0x5410), w[1] = __byte_perm(a, b, 0x7632);
-    w[2] = __byte_perm(c, d, 0x5410), w[3] = __byte_perm(c, d, 0x7632);
-}
-
-/* Rows of eight bytes become columns: of[c] has byte c of each row. */
-__device__ void transpose_piece(const uint2 (&row)[piece], uint2 (&of)[piece])
-{
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        uint32_t upper[4], lower[4];
-#pragma unroll
-        for (int r = 0; r < 4; r++) {
-            upper[r] = half ? row[r].y : row[r].x;
-            lower[r] = half ? row[r + 4].y : row[r + 4].x;
-        }
-        transpose_bytes(upper);
-        transpose_bytes(lower);
-#pragma unroll
-        for (int c = 0; c < 4; c++)
-            of[4 * half + c] = make_uint2(upper[c], lower[c]);
-    }
-}
-
-/* A column of the tile lies in 128 bytes, its pieces of eight rows exchanged by the thread's column so that sixteen
- * threads that write the same rows of other columns meet no bank twice. */
-struct columns_tile {
-    uint2 at[edge][pieces];
-
-    __device__ uint2 &slot(int column, int row_piece)
-    {
-        return at[column][row_piece ^ (column / piece)];
-    }
-};
 
 template <typename T, enum dtp_element E, bool ROWS, bool COLUMNS>
 __global__ void __launch_bounds__(threads) quantize(const __grid_constant__ struct dtp_quantize_args a)
@@ -75,7 +19,7 @@ __global__ void __launch_bounds__(threads) quantize(const __grid_constant__ stru
     const bool inside = row < a.rows && column < a.columns;
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
         *a.scale = __fdiv_rn(1.0f, scale);
-    uint2 rows[piece], columns[piece];
+    uint2 rows[piece];
     if (inside) {
         packed<T, piece> values[piece];
 #pragma unroll
@@ -93,24 +37,9 @@ __global__ void __launch_bounds__(threads) quantize(const __grid_constant__ stru
         }
     }
     if constexpr (COLUMNS) {
-        if (inside) {
-            transpose_piece(rows, columns);
-#pragma unroll
-            for (int c = 0; c < piece; c++)
-                tile.slot(x * piece + c, y) = columns[c];
-        }
-        __syncthreads();
-        /* Sixteen rows of a column at a time: eight threads write the 128 bytes that a column has of the tile. */
-#pragma unroll
-        for (int turn = 0; turn < edge * edge / 16 / threads; turn++) {
-            const int at = turn * threads + threadIdx.x, c = at / (edge / 16), r = at % (edge / 16) * 2;
-            const uint64_t to = (uint64_t)blockIdx.x * edge + c, first = (uint64_t)blockIdx.y * edge + r * piece;
-            if (to >= a.columns || first >= a.rows)
-                continue;
-            const uint2 low = tile.slot(c, r), high = tile.slot(c, r + 1);
-            *reinterpret_cast<uint4 *>((char *)a.transposed + to * a.rows + first) =
-                make_uint4(low.x, low.y, high.x, high.y);
-        }
+        if (inside)
+            put_columns(tile, rows, x, y);
+        write_columns(tile, (char *)a.transposed, a.rows, a.columns);
     }
 }
 

@@ -24,7 +24,9 @@ static void load_panel(const struct matmul *m, uint64_t first, uint64_t columns)
     for (uint64_t p = 0; p < a->k; p++)
         for (uint64_t j = 0; j < PANEL; j++)
             m->panel[p * PANEL + j] =
-                j < columns ? stored(a->b, dtp_matmul_b_element(a), p, first + j, a->ldb, a->b_transposed) : 0;
+                j < columns ? stored(a->b, dtp_matmul_b_element(a), p, first + j, a->ldb, a->b_transposed) *
+                                  (double)dtp_operand_scale(a->b_scale, a->b_scaling, a->n, a->k, first + j, p)
+                            : 0;
 }
 
 static void store_result(const struct dtp_matmul_args *a, uint64_t at, uint64_t column, double value)
@@ -32,7 +34,7 @@ static void store_result(const struct dtp_matmul_args *a, uint64_t at, uint64_t 
     if (a->scale > 0)
         value *= (double)a->scale;
     if (a->a_scale)
-        value *= (double)*a->a_scale * (double)*a->b_scale;
+        value *= dtp_product_scale(a);
     if (a->addend)
         value += (double)dtp_matmul_addend_scale(a) * dtp_load(a->addend, a->result_element, at);
     if (a->bias)
@@ -51,7 +53,8 @@ static void multiply_row(const struct matmul *m, uint64_t i, uint64_t first, uin
     const struct dtp_matmul_args *a = m->args;
     double sums[PANEL] = {0};
     for (uint64_t p = 0; p < a->k; p++)
-        m->row[p] = stored(a->a, a->element, i, p, a->lda, a->a_transposed);
+        m->row[p] = stored(a->a, a->element, i, p, a->lda, a->a_transposed) *
+                    (double)dtp_operand_scale(a->a_scale, a->a_scaling, a->m, a->k, i, p);
     for (uint64_t p = 0; p < a->k; p++)
         for (uint64_t j = 0; j < PANEL; j++)
             sums[j] += m->row[p] * m->panel[p * PANEL + j];

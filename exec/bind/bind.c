@@ -1,6 +1,7 @@
 #include "bind/bind.h"
 
 #include "kernels/element.h"
+#include "plan/comm_hook.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 _Static_assert(DTP_EXECUTOR_PARTIAL_ROWS == DTP_PARTIAL_SUM_ROWS, "rows of partial sums");
 _Static_assert(DTP_EXECUTOR_MOMENT_BLOCK == DTP_MOMENT_BLOCK, "elements that share a scale");
 _Static_assert(2 * DTP_PARAMETER_PACKED_BLOCK == DTP_NF4_BLOCK, "packed weights that share a scale");
+_Static_assert(DTP_INT8_RUN == DTP_PACK8_RUN, "gradients that share a range");
 _Static_assert(DTP_EXECUTOR_SQUARE_SUM_PARTIALS == DTP_SQUARE_SUM_PARTIALS, "partial sums of squares");
 _Static_assert(DTP_EXECUTOR_SCALARS_BYTES >= sizeof(struct dtp_step_scalars), "room for a step's scalars");
 

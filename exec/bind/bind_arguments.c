@@ -168,20 +168,6 @@ static void fill_matmul_forward(struct dtp_binder *b, struct dtp_matmul_args *g)
     g->result_element = element_of(b, DTP_ROLE_RESULT);
 }
 
-/* Both operands by the dimension that is summed over, whichever of the three products it is. */
-static void fill_matmul_fp8(struct dtp_binder *b, struct dtp_matmul_args *g)
-{
-    if (g->element != DTP_ELEMENT_E4M3)
-        return;
-    if (operand(b, DTP_ROLE_GRADIENT))
-        g->element = DTP_ELEMENT_E5M2;
-    g->a_scale = need(b, DTP_ROLE_SCALE);
-    g->b_scale = need(b, DTP_ROLE_OTHER_SCALE);
-    g->a_transposed = false;
-    g->b_transposed = true;
-    g->lda = g->ldb = g->k;
-}
-
 static void fill_matmul_input_gradient(struct dtp_binder *b, struct dtp_matmul_args *g)
 {
     g->a = need(b, DTP_ROLE_GRADIENT);
@@ -242,36 +228,10 @@ static void fill_matmul(struct dtp_binder *b, struct dtp_bound_op *out)
         fill_matmul_input_gradient(b, &g);
     else
         fill_matmul_forward(b, &g);
-    fill_matmul_fp8(b, &g);
+    dtp_bind_matmul_fp8(b, &g);
     fill_matmul_columns(b, &g);
     out->kernel = DTP_KERNEL_matmul;
     out->arguments.matmul = g;
-}
-
-/* Without a result it finds the amax alone. */
-static void fill_quantize(struct dtp_binder *b, struct dtp_bound_op *out)
-{
-    uint64_t columns = whole(b->op->demand->n);
-    if (!operand(b, DTP_ROLE_RESULT) && !operand(b, DTP_ROLE_TRANSPOSED)) {
-        out->kernel = DTP_KERNEL_amax;
-        out->arguments.amax = (struct dtp_amax_args){.values = need(b, DTP_ROLE_INPUT),
-                                                     .amax = need(b, DTP_ROLE_AMAX),
-                                                     .count = rows(b) * columns,
-                                                     .element = element_of(b, DTP_ROLE_INPUT)};
-        return;
-    }
-    bool gradient = b->op->demand->form == DTP_FORM_E5M2;
-    out->kernel = DTP_KERNEL_quantize;
-    out->arguments.quantize =
-        (struct dtp_quantize_args){.values = need(b, DTP_ROLE_INPUT),
-                                   .amax = need(b, DTP_ROLE_AMAX),
-                                   .scale = need(b, DTP_ROLE_SCALE),
-                                   .result = maybe(b, DTP_ROLE_RESULT),
-                                   .transposed = maybe(b, DTP_ROLE_TRANSPOSED),
-                                   .rows = rows(b),
-                                   .columns = columns,
-                                   .element = element_of(b, DTP_ROLE_INPUT),
-                                   .result_element = gradient ? DTP_ELEMENT_E5M2 : DTP_ELEMENT_E4M3};
 }
 
 /* ---- attention and activations ----------------------------------------------------------------------------------- */
@@ -495,7 +455,7 @@ static enum dtp_status fill(struct dtp_binder *b, struct dtp_bound_op *out)
     case DTP_OP_NORM: fill_norm(b, out); return DTP_OK;
     case DTP_OP_NORM_BACKWARD: fill_norm_backward(b, out); return DTP_OK;
     case DTP_OP_MATMUL: fill_matmul(b, out); return DTP_OK;
-    case DTP_OP_QUANTIZE: fill_quantize(b, out); return DTP_OK;
+    case DTP_OP_QUANTIZE: dtp_bind_quantize(b, out); return DTP_OK;
     case DTP_OP_ROTARY:
     case DTP_OP_ROTARY_BACKWARD: fill_rotary(b, out); return DTP_OK;
     case DTP_OP_QK_NORM: fill_qk_norm(b, out); return DTP_OK;
@@ -526,6 +486,8 @@ static enum dtp_status fill(struct dtp_binder *b, struct dtp_bound_op *out)
     case DTP_OP_CAST: dtp_bind_cast(b, out); return DTP_OK;
     case DTP_OP_ACCUMULATE: dtp_bind_add(b, out); return DTP_OK;
     case DTP_OP_SUM_PARTS: dtp_bind_sum_parts(b, out); return DTP_OK;
+    case DTP_OP_PACK8: dtp_bind_pack8(b, out); return DTP_OK;
+    case DTP_OP_SUM_PACKED8: dtp_bind_sum_packed8(b, out); return DTP_OK;
     case DTP_OP_ORTHOGONALIZE: dtp_bind_orthogonalize(b, out); return DTP_OK;
     case DTP_OP_COPY_IN:
     case DTP_OP_COPY_OUT: dtp_bind_copied_columns(b, out); return DTP_OK;

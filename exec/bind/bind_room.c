@@ -157,6 +157,11 @@ static void matmul(struct dtp_binder *b)
         room(b, left, m, k);
     alike(b, left, right);
     bool fp8 = operand(b, left) && element_of(b, left) == DTP_ELEMENT_E4M3;
+    enum dtp_form form = (enum dtp_form)b->op->demand->form;
+    if (fp8 && dtp_fp8_scales_behind(form)) {
+        room_bytes(b, left, 1, dtp_fp8_matrix_bytes(form, m, k));
+        room_bytes(b, right, 1, dtp_fp8_matrix_bytes(dtp_bind_weight_form(b), n, k));
+    }
     alike(b, fp8 ? result : left, DTP_ROLE_BIAS);
     alike(b, left, DTP_ROLE_AUX);
     alike(b, result, DTP_ROLE_ADDEND);
@@ -167,7 +172,8 @@ static void matmul(struct dtp_binder *b)
     room(b, DTP_ROLE_AUX, m, n);
     if (!fp8)
         return;
-    demand(b, DTP_ROLE_SCALE, operand(b, DTP_ROLE_SCALE) && operand(b, DTP_ROLE_OTHER_SCALE));
+    demand(b, DTP_ROLE_SCALE,
+           dtp_fp8_scales_behind(form) || (operand(b, DTP_ROLE_SCALE) && operand(b, DTP_ROLE_OTHER_SCALE)));
     demand(b, left, m % DTP_FP8_MULTIPLE == 0 && n % DTP_FP8_MULTIPLE == 0 && k % DTP_FP8_MULTIPLE == 0);
     demand(b, DTP_ROLE_BIAS_GRADIENT, !operand(b, DTP_ROLE_BIAS_GRADIENT));
     demand(b, DTP_ROLE_AUX, !operand(b, DTP_ROLE_AUX));
@@ -180,14 +186,21 @@ static void quantize(struct dtp_binder *b)
     demand(b, DTP_ROLE_INPUT,
            columns > 0 && columns <= INT32_MAX && rows(b) <= INT32_MAX && rows(b) % DTP_FP8_MULTIPLE == 0 &&
                columns % DTP_FP8_MULTIPLE == 0);
-    demand(b, DTP_ROLE_SCALE, !casts || operand(b, DTP_ROLE_SCALE));
+    enum dtp_form form = (enum dtp_form)b->op->demand->form;
+    bool behind = dtp_fp8_scales_behind(form);
+    demand(b, DTP_ROLE_SCALE, !casts || behind || operand(b, DTP_ROLE_SCALE));
+    demand(b, DTP_ROLE_RESULT, !behind || (casts && (form != DTP_FORM_E4M3_ALIKE || !operand(b, DTP_ROLE_RESULT))));
+    if (behind) {
+        room_bytes(b, DTP_ROLE_RESULT, 1, dtp_fp8_matrix_bytes(form, rows(b), columns));
+        room_bytes(b, DTP_ROLE_TRANSPOSED, 1, dtp_fp8_matrix_bytes(form, columns, rows(b)));
+    }
     room(b, DTP_ROLE_INPUT, rows(b), columns);
     room(b, DTP_ROLE_RESULT, rows(b), columns);
     room(b, DTP_ROLE_TRANSPOSED, rows(b), columns);
 }
 
-/* Floats of 8 bits are cast and multiplied; places in a table are moments, or weights that are unpacked; and nothing
- * else. */
+/* Floats of 8 bits are cast and multiplied; places in a table are moments, weights that are unpacked, or
+ * gradients on their way; and nothing else. */
 static void narrow(struct dtp_binder *b)
 {
     const struct dtp_operand *operands = dtp_program_operands(b->binding->job.program, b->op);
@@ -198,7 +211,9 @@ static void narrow(struct dtp_binder *b)
         bool is_narrow = known && element == DTP_ELEMENT_E4M3;
         bool moment = b->op->kind == DTP_OP_OPTIMIZER && (role == DTP_ROLE_MOMENT1 || role == DTP_ROLE_MOMENT2);
         bool packed = b->op->kind == DTP_OP_CAST && role == DTP_ROLE_INPUT && operand(b, DTP_ROLE_SCALE);
-        if (known && element == DTP_ELEMENT_INT8 && !moment && !packed)
+        bool sent =
+            b->op->kind == DTP_OP_PACK8 || b->op->kind == DTP_OP_ALL_GATHER || b->op->kind == DTP_OP_SUM_PACKED8;
+        if (known && element == DTP_ELEMENT_INT8 && !moment && !packed && !sent)
             b->missing |= 1u << role;
         bool made = b->op->kind == DTP_OP_QUANTIZE && (role == DTP_ROLE_RESULT || role == DTP_ROLE_TRANSPOSED);
         bool read = b->op->kind == DTP_OP_MATMUL &&

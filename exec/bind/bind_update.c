@@ -1,6 +1,8 @@
 /* What happens to gradients and state once they are made: norm, AdamW, additions, copies, collectives. */
 #include "bind/binder.h"
 
+#include "plan/comm_hook.h"
+
 #include <inttypes.h>
 
 /* ---- optimizer --------------------------------------------------------------------------------------------------- */
@@ -239,6 +241,35 @@ void dtp_bind_sum_parts(struct dtp_binder *b, struct dtp_bound_op *out)
                                                            .element = element_of_all(b, DTP_ROLE_INPUT, ranks * count),
                                                            .total_element = element_of_all(b, DTP_ROLE_RESULT, count),
                                                            .accumulate = updates(b, DTP_ROLE_RESULT)};
+}
+
+/* To 8 bits, of which a part has all that this rank gives; or from those of all ranks. */
+void dtp_bind_pack8(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    const uint64_t count = rows(b), part_bytes = dtp_int8_part_bytes(count);
+    out->kernel = DTP_KERNEL_pack8;
+    out->arguments.pack8 = (struct dtp_pack8_args){.values = need(b, DTP_ROLE_INPUT),
+                                                   .part = need(b, DTP_ROLE_RESULT),
+                                                   .count = count,
+                                                   .element = element_of_all(b, DTP_ROLE_INPUT, count)};
+    if (element_of_all(b, DTP_ROLE_RESULT, part_bytes) != DTP_ELEMENT_INT8)
+        b->missing |= 1u << DTP_ROLE_RESULT;
+}
+
+void dtp_bind_sum_packed8(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    const struct dtp_operand *parts = operand(b, DTP_ROLE_INPUT);
+    const uint64_t count = rows(b), part_bytes = dtp_int8_part_bytes(count);
+    const uint64_t ranks = parts && part_bytes ? operand_bytes(b, parts) / part_bytes : 0;
+    out->kernel = DTP_KERNEL_sum_packed8;
+    out->arguments.sum_packed8 = (struct dtp_sum_packed8_args){.parts = need(b, DTP_ROLE_INPUT),
+                                                               .total = need(b, DTP_ROLE_RESULT),
+                                                               .count = count,
+                                                               .part_bytes = part_bytes,
+                                                               .part_count = (uint32_t)ranks,
+                                                               .element = element_of_all(b, DTP_ROLE_RESULT, count)};
+    if (ranks > DTP_RANKS_MAX || element_of_all(b, DTP_ROLE_INPUT, ranks * part_bytes) != DTP_ELEMENT_INT8)
+        b->missing |= 1u << DTP_ROLE_INPUT;
 }
 
 void dtp_bind_orthogonalize(struct dtp_binder *b, struct dtp_bound_op *out)

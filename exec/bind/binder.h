@@ -5,6 +5,7 @@
 
 #include "bind/bind.h"
 #include "kernels/element.h"
+#include "runtime/dtplan/fp8_layout.h"
 
 /* What is being bound; `missing` collects roles that the kind needs and the operation lacks. */
 struct dtp_binder {
@@ -177,6 +178,12 @@ static inline uint64_t up_width(const struct dtp_binder *b)
  * are a matmul's tokens (DTP_FORM_COLUMNS); 0: it is none. */
 uint64_t dtp_bind_row_elements(const struct dtp_binder *b, enum dtp_role role);
 
+/* bind_fp8.c: what fp8 operands change of a matmul's arguments; casts. Of a matmul whose form is that of its first
+ * operand's scales, the form of the second's. */
+void dtp_bind_matmul_fp8(struct dtp_binder *b, struct dtp_matmul_args *g);
+void dtp_bind_quantize(struct dtp_binder *b, struct dtp_bound_op *out);
+enum dtp_form dtp_bind_weight_form(const struct dtp_binder *b);
+
 /* bind_room.c: the operation's operands have room for what its shapes say, and its shapes fit each other; what does not
  * is among b->missing. */
 void dtp_bind_room(struct dtp_binder *b);
@@ -209,6 +216,8 @@ enum dtp_status dtp_bind_host_optimizer(struct dtp_binder *b, struct dtp_bound_o
 void dtp_bind_cast(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_add(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_sum_parts(struct dtp_binder *b, struct dtp_bound_op *out);
+void dtp_bind_pack8(struct dtp_binder *b, struct dtp_bound_op *out);
+void dtp_bind_sum_packed8(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_orthogonalize(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_copy(struct dtp_binder *b, struct dtp_bound_op *out);
 enum dtp_status dtp_bind_transfer(struct dtp_binder *b, struct dtp_bound_op *out);

@@ -69,14 +69,21 @@ void dtp_host_matmul_release(struct dtp_host_matmul *state)
 
 /* ---- the product ------------------------------------------------------------------------------------------------- */
 
+/* Scales of rows and blocks, powers of two, are taken in here: no number is rounded. */
 static const float *widened(const void *values, enum dtp_element element, uint64_t rows, uint64_t width,
-                            uint64_t stride, float *scratch)
+                            uint64_t stride, enum dtp_scaling scaling, const float *scales, float *scratch)
 {
     const uint16_t *from = values;
     for (uint64_t i = 0; i < rows; i++)
         for (uint64_t j = 0; j < width; j++)
             scratch[i * width + j] = element == DTP_ELEMENT_BF16 ? dtp_bf16_to_float(from[i * stride + j])
                                                                  : dtp_load_float(values, element, i * stride + j);
+    for (uint64_t i = 0; i < rows && scaling != DTP_SCALED_WHOLE; i++)
+        for (uint64_t first = 0; first < width; first += DTP_SCALED_RUN) { /* neighbours in a run have one scale */
+            float scale = dtp_operand_scale(scales, scaling, rows, width, i, first);
+            for (uint64_t j = first; j < first + DTP_SCALED_RUN && j < width; j++)
+                scratch[i * width + j] *= scale;
+        }
     return scratch;
 }
 
@@ -132,8 +139,7 @@ static void finish(const struct dtp_matmul_args *g, const float *product)
             double value = (double)product[i * g->n + j];
             uint64_t at = i * g->ldd + j;
             if (g->a_scale)
-                value = value * (double)*g->a_scale * (double)*g->b_scale +
-                        (g->addend ? dtp_load(g->addend, g->result_element, at) : 0) +
+                value = value * dtp_product_scale(g) + (g->addend ? dtp_load(g->addend, g->result_element, at) : 0) +
                         (g->bias ? dtp_load(g->bias, dtp_matmul_bias_element(g->element, g->result_element), j) : 0);
             if (g->epilogue == DTP_EPILOGUE_GELU_AUX) {
                 dtp_store(g->aux, g->element, at, value);
@@ -163,8 +169,9 @@ int dtp_host_matmul(struct dtp_host_matmul *state, const struct dtp_matmul_args 
     const float *a = g->a, *b = g->b;
     uint64_t lda = g->lda, ldb = g->ldb;
     if (l.a_elements) {
-        a = widened(g->a, g->element, l.a_rows, l.a_stride, g->lda, state->scratch);
-        b = widened(g->b, dtp_matmul_b_element(g), l.b_rows, l.b_stride, g->ldb, state->scratch + l.a_elements);
+        a = widened(g->a, g->element, l.a_rows, l.a_stride, g->lda, g->a_scaling, g->a_scale, state->scratch);
+        b = widened(g->b, dtp_matmul_b_element(g), l.b_rows, l.b_stride, g->ldb, g->b_scaling, g->b_scale,
+                    state->scratch + l.a_elements);
         lda = l.a_stride;
         ldb = l.b_stride;
     }

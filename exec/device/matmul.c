@@ -53,6 +53,8 @@ struct dtp_matmul_key dtp_matmul_key_of(const struct dtp_matmul_args *from)
         .bias = from->bias != NULL,
         .bias_gradient = from->bias_gradient != NULL,
         .workspace_bytes = from->workspace_bytes,
+        .scaling = from->a_scaling + DTP_MATMUL_SCALINGS * (uint64_t)from->b_scaling,
+        .fast = from->fast,
     };
 }
 
@@ -60,11 +62,14 @@ void dtp_matmul_words(const struct dtp_matmul_key *key, char *out, size_t bytes)
 {
     static const char *const epilogues[] = {"", ", GELU kept", ", gradient of GELU"};
     static const char *const elements[] = {"fp32", "bf16", "fp16", "e4m3", "e5m2"};
-    snprintf(out, bytes, "matmul [%llu, %llu] = %s[%llu] %s, %s to %s%s%s%s%s", (unsigned long long)key->m,
+    static const char *const scalings[] = {"", ", scales of rows", ", scales of rows", ", scales of runs",
+                                           ", scales of squares"};
+    snprintf(out, bytes, "matmul [%llu, %llu] = %s[%llu] %s, %s to %s%s%s%s%s%s%s", (unsigned long long)key->m,
              (unsigned long long)key->n, key->a_transposed ? "transposed " : "", (unsigned long long)key->k,
              key->b_transposed ? "transposed" : "plain", elements[key->element % 5], elements[key->result_element % 5],
              epilogues[key->epilogue % 3], key->addend % DTP_MATMUL_ALIKE ? ", added" : "", key->bias ? ", bias" : "",
-             key->bias_gradient ? ", bias gradient" : "");
+             key->bias_gradient ? ", bias gradient" : "", scalings[key->scaling % DTP_MATMUL_SCALINGS % 5],
+             scalings[key->scaling / DTP_MATMUL_SCALINGS % 5]);
 }
 
 /* ---- descriptors ------------------------------------------------------------------------------------------------- */
@@ -101,6 +106,26 @@ static cublasStatus_t set_pointers(cublasLtMatmulDesc_t operation, const struct 
     return status;
 }
 
+/* Scales of parts; rows of ours are columns there, and so the outer ones of either operand. */
+static cublasStatus_t describe_scales(const struct dtp_matmul_key *key, cublasLtMatmulDesc_t out)
+{
+#if CUBLAS_VERSION >= 120900
+    static const int32_t modes[] = {
+        [DTP_SCALED_WHOLE] = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
+        [DTP_SCALED_ROWS] = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F,
+        [DTP_SCALED_ALIKE] = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F,
+        [DTP_SCALED_RUNS] = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+        [DTP_SCALED_SQUARES] = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F,
+    };
+    const int32_t a = modes[key->scaling % DTP_MATMUL_SCALINGS], b = modes[key->scaling / DTP_MATMUL_SCALINGS];
+    cublasStatus_t status = key->scaling ? SET(out, A_SCALE_MODE, b) : CUBLAS_STATUS_SUCCESS;
+    return key->scaling && status == CUBLAS_STATUS_SUCCESS ? SET(out, B_SCALE_MODE, a) : status;
+#else
+    (void)out;
+    return key->scaling ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
+#endif
+}
+
 static cublasStatus_t describe_operation(const struct dtp_matmul_key *key, bool bias_apart, cublasLtMatmulDesc_t out)
 {
     const cublasOperation_t first = key->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -108,11 +133,12 @@ static cublasStatus_t describe_operation(const struct dtp_matmul_key *key, bool 
     const cublasLtEpilogue_t epilogue = epilogue_of(key, bias_apart);
     const int64_t aux_leading = (int64_t)key->ldd;
     const cudaDataType_t element = data_type(key->element), result_element = data_type(key->result_element);
-    const int8_t fast = key->element == DTP_ELEMENT_E4M3;
+    const int8_t fast = key->fast != 0;
     cublasStatus_t status = SET(out, TRANSA, first);
-    /* Sums of fp8 products in fewer bits forward, where torchao has it so too; gradients in all of fp32's. */
     if (status == CUBLAS_STATUS_SUCCESS && fast)
         status = SET(out, FAST_ACCUM, fast);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = describe_scales(key, out);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = SET(out, TRANSB, second);
     if (status == CUBLAS_STATUS_SUCCESS)

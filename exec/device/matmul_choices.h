@@ -18,7 +18,8 @@
     X(m) X(n) X(k) X(lda) X(ldb) X(ldd) X(element) X(result_element) X(a_transposed) X(b_transposed) X(epilogue) \
     X(addend)                /* 0: none, 1: the result itself, 2: another matrix; with DTP_MATMUL_ALIKE on top */ \
     X(bias) X(bias_gradient) /* 0 or 1 */ \
-    X(workspace_bytes)       /* at its disposal */
+    X(workspace_bytes)       /* at its disposal */ \
+    X(scaling) X(fast)       /* of fp8: enum dtp_scaling of a, and DTP_MATMUL_SCALINGS times that of b; 0 or 1 */
 /* clang-format on */
 struct dtp_matmul_key {
 #define X(field) uint64_t field;
@@ -27,6 +28,7 @@ struct dtp_matmul_key {
 };
 /* All ranks need the same algorithm: it is the first of cuBLASLt's own order, and not the fastest on one of them. */
 #define DTP_MATMUL_ALIKE 4u
+#define DTP_MATMUL_SCALINGS 8u
 bool dtp_matmul_key_equal(const struct dtp_matmul_key *a, const struct dtp_matmul_key *b);
 
 #define DTP_MATMUL_ALGORITHM_WORDS 8

@@ -38,11 +38,18 @@ static int fill(const void *values, uint64_t rows, uint64_t columns, uint64_t le
     return dtp_cuda_initialise(NULL, &arguments, stream);
 }
 
+/* All that lie before the last one's. */
+static uint64_t scales_of(enum dtp_scaling scaling, uint64_t rows, uint64_t columns)
+{
+    return 1 + dtp_scale_place(scaling, rows, columns, rows - 1, columns - 1);
+}
+
 /* Random numbers everywhere: GEMMs on zeros run 13 % faster, on constants too (power). */
 static int fill_operands(const struct dtp_matmul_args *to, void *stream)
 {
-    const struct dtp_initialise_args ones[] = {{.values = (void *)(uintptr_t)to->a_scale, .count = 1, .mean = 1},
-                                               {.values = (void *)(uintptr_t)to->b_scale, .count = 1, .mean = 1}};
+    const struct dtp_initialise_args ones[] = {
+        {.values = (void *)(uintptr_t)to->a_scale, .count = scales_of(to->a_scaling, to->m, to->k), .mean = 1},
+        {.values = (void *)(uintptr_t)to->b_scale, .count = scales_of(to->b_scaling, to->n, to->k), .mean = 1}};
     int code = to->a_scale ? dtp_cuda_initialise(NULL, &ones[0], stream) : 0;
     if (!code && to->b_scale)
         code = dtp_cuda_initialise(NULL, &ones[1], stream);

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #define SLOT_BYTES (1u << 20)
-#define SPINS 2000 /* before a waiting rank sleeps */
+#define SPINS 2000 /* before a waiting rank sleeps, where each has a core to itself */
 enum { CODE_ABORTED = 1, CODE_UNSUPPORTED, CODE_UNEVEN };
 
 /* Sense-reversing barrier of one instance of a group, on a cache line of its own. */
@@ -48,6 +48,7 @@ struct host_communicator {
     struct dtp_program_group *groups;
     struct shared *shared;
     size_t mapped_bytes, mailboxes_offset, slots_offset;
+    uint32_t spins;
 };
 
 static struct host_communicator *own(struct dtp_communicator *communicator)
@@ -79,57 +80,58 @@ static unsigned char *transfer_slot_of(const struct host_communicator *c, uint32
 
 /* ---- meeting ----------------------------------------------------------------------------------------------------- */
 
-/* Lets others run, the longer the more often it was called. */
-static int wait_a_little(struct host_communicator *c, uint32_t *spins)
+/* futex(2) of memory that processes share, for where more threads wait than there are cores: one that looked again and
+ * again would keep from computing whoever it waits for. */
+#define FUTEX_WAIT 0
+#define FUTEX_WAKE 1
+#define LOOK_AGAIN_NS 20000000 /* whether a rank gave up */
+
+static void sleep_while(atomic_uint *word, unsigned value)
 {
-    const struct timespec pause = {.tv_nsec = 50000};
-    if (atomic_load(&c->shared->aborted))
-        return CODE_ABORTED;
-    if (++*spins < SPINS)
-        sched_yield();
-    else
-        nanosleep(&pause, NULL);
-    return 0;
+    const struct timespec pause = {.tv_nsec = LOOK_AGAIN_NS};
+    syscall(SYS_futex, word, FUTEX_WAIT, value, &pause, NULL, 0);
+}
+
+static void set_and_wake(atomic_uint *word, unsigned value)
+{
+    atomic_store(word, value);
+    syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
 static int meet(struct host_communicator *c, uint32_t group, const struct dtp_group_place *place)
 {
     struct meeting *m = meeting_of(c, group, place->instance);
     unsigned turn = atomic_load(&m->turn);
-    uint32_t spins = 0;
-    int code = 0;
     if (atomic_fetch_add(&m->come, 1) + 1 == place->ranks) {
         atomic_store(&m->come, 0);
-        atomic_store(&m->turn, turn + 1);
+        set_and_wake(&m->turn, turn + 1);
         return 0;
     }
-    while (code == 0 && atomic_load(&m->turn) == turn)
-        code = wait_a_little(c, &spins);
-    return code;
+    for (uint32_t spins = 0; atomic_load(&m->turn) == turn; spins++) {
+        if (atomic_load(&c->shared->aborted))
+            return CODE_ABORTED;
+        if (spins < c->spins)
+            sched_yield();
+        else
+            sleep_while(&m->turn, turn);
+    }
+    return 0;
 }
-
-/* futex(2) of memory that processes share. Lanes of all ranks wait here, more threads than there are cores: one that
- * looked again and again would keep from computing whoever it waits for. */
-#define FUTEX_WAIT 0
-#define FUTEX_WAKE 1
-#define LOOK_AGAIN_NS 20000000 /* whether a rank gave up */
 
 static int await_mailbox(struct host_communicator *c, uint32_t group, uint32_t rank, unsigned wanted)
 {
-    const struct timespec pause = {.tv_nsec = LOOK_AGAIN_NS};
     atomic_uint *mailbox = mailbox_of(c, group, rank);
     for (unsigned now = atomic_load(mailbox); now != wanted; now = atomic_load(mailbox)) {
         if (atomic_load(&c->shared->aborted))
             return CODE_ABORTED;
-        syscall(SYS_futex, mailbox, FUTEX_WAIT, now, &pause, NULL, 0);
+        sleep_while(mailbox, now);
     }
     return 0;
 }
 
 static void fill_mailbox(struct host_communicator *c, uint32_t group, uint32_t rank, unsigned value)
 {
-    atomic_store(mailbox_of(c, group, rank), value);
-    syscall(SYS_futex, mailbox_of(c, group, rank), FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    set_and_wake(mailbox_of(c, group, rank), value);
 }
 
 /* ---- transfers --------------------------------------------------------------------------------------------------- */
@@ -440,6 +442,7 @@ enum dtp_status dtp_communicator_host_create(const struct dtp_communicator_optio
     if (options->group_count)
         memcpy(c->groups, options->groups, options->group_count * sizeof *c->groups);
     c->ranks = *options->ranks;
+    c->spins = c->ranks.world <= sysconf(_SC_NPROCESSORS_ONLN) ? SPINS : 0;
     c->base.verbs = &verbs;
     snprintf(c->base.name, sizeof c->base.name, "shared memory");
     c->mailboxes_offset = (size_t)options->group_count * c->ranks.world * sizeof(struct meeting);

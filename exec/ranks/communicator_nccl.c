@@ -7,6 +7,7 @@
 
 #include "base/append.h"
 #include "base/clock.h"
+#include "kernels/element.h"
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -49,7 +50,12 @@ static struct nccl_communicator *own(struct dtp_communicator *communicator)
 
 static ncclDataType_t type_of(enum dtp_element element)
 {
-    return element == DTP_ELEMENT_BF16 ? ncclBfloat16 : element == DTP_ELEMENT_FP16 ? ncclFloat16 : ncclFloat32;
+    switch (element) {
+    case DTP_ELEMENT_BF16: return ncclBfloat16;
+    case DTP_ELEMENT_FP16: return ncclFloat16;
+    case DTP_ELEMENT_INT8: return ncclUint8;
+    default: return ncclFloat32;
+    }
 }
 
 /* Both ends of a rank as one group of calls, so that none waits for the other. */
@@ -73,7 +79,7 @@ static int issue(struct dtp_communicator *communicator, const struct dtp_collect
     struct nccl_communicator *c = own(communicator);
     ncclComm_t comm = c->group[args->group];
     uint32_t ranks = c->member[args->group].ranks;
-    size_t count = args->bytes / (args->element == DTP_ELEMENT_FP32 ? 4 : 2);
+    size_t count = args->bytes / dtp_element_bytes(args->element);
     dtp_communicator_count(communicator, args, ranks);
     if (args->collective == DTP_SEND_RECV && args->shifts)
         return shift_around(c, args, count, stream);

@@ -115,8 +115,8 @@ static enum dtp_status finish_step(struct dtp_trainer *t, struct dtp_step_record
     const struct dtp_step_scalars *results = dtp_run_host_results(t->run);
     t->results = results ? *results : (struct dtp_step_scalars){0};
     *record = record_of(t, end_s - t->last_end_s);
-    /* Of an elastic run all time is accounted for, and this is none of its. */
-    bool paced = !t->device->asynchronous && t->paced < PACED_STEPS && !t->settings->elastic;
+    /* Of an elastic run all time is accounted for, and this is none of its; of one with poison no time is asked. */
+    bool paced = !t->device->asynchronous && t->paced < PACED_STEPS && !t->settings->elastic && !t->settings->poison;
     record->loop_s = paced ? dtp_pace_loop_s(PACE_SHARE * record->seconds) : (double)NAN;
     t->paced += paced;
     t->last_end_s = paced ? dtp_now_s() : end_s;

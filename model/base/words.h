@@ -185,10 +185,11 @@ enum dtp_role {
         DTP_ROLE_COUNT
 };
 /* Which of its forms a kernel computes: X(suffix, text). Activations of the MLP; norms by mean and deviation or by the
- * root mean square, whose weights multiply as they are or with 1 added; the two formats of fp8; a matmul whose operands
- * of a row a token are some of the columns of wider ones; of a matmul, terms of a sum over tensor parallel ranks, of
- * which the first alone adds the bias; Muon's products (a matrix by itself, by rows or columns; a polynomial of that;
- * that times the matrix, from either side) and its passes over the matrix; a product that is subtracted. */
+ * root mean square, whose weights multiply as they are or with 1 added; the two formats of fp8, and E4M3 with scales of
+ * rows, of rows but all alike, of runs of 128 and of squares of 128; a matmul whose operands of a row a token are some
+ * of the columns of wider ones; of a matmul, terms of a sum over tensor parallel ranks, of which the first alone adds
+ * the bias; Muon's products (a matrix by itself, by rows or columns; a polynomial of that; that times the matrix, from
+ * either side) and its passes over the matrix; a product that is subtracted. */
 #define DTP_FORM_TABLE(X)                                                                                              \
     X(NONE, "")                                                                                                        \
     X(SWIGLU, "swiglu")                                                                                                \
@@ -201,6 +202,10 @@ enum dtp_role {
     X(RMS_NORM_PLUS_ONE, "rms_norm_plus_one")                                                                          \
     X(E4M3, "e4m3")                                                                                                    \
     X(E5M2, "e5m2")                                                                                                    \
+    X(E4M3_ROWS, "e4m3_rows")                                                                                          \
+    X(E4M3_ALIKE, "e4m3_alike")                                                                                        \
+    X(E4M3_RUNS, "e4m3_runs")                                                                                          \
+    X(E4M3_SQUARES, "e4m3_squares")                                                                                    \
     X(COLUMNS, "columns")                                                                                              \
     X(TERMS, "terms")                                                                                                  \
     X(GRAM, "gram")                                                                                                    \

@@ -19,6 +19,8 @@ struct dtp_bound_off dtp_bound_most_off(const struct dtp_transformer *transforme
         return (struct dtp_bound_off){0.25, 1.05, 0};
     if (dtp_plan_shards_params(plan))
         return (struct dtp_bound_off){0.25, 0.25, 0};
+    if (plan->comm_hook == DTP_COMM_HOOK_INT8 && !plan->runtime->arena) /* which bucket meets which instant is open */
+        return (struct dtp_bound_off){0.15, 1.05, 0};
     return (struct dtp_bound_off){0.15, 0.20, 0};
 }
 

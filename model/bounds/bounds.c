@@ -182,15 +182,15 @@ static uint64_t dummy_gradients(const struct dtp_bound *b)
     return b->plan->runtime->gradients_in_matmul ? b->bytes.compute * (elements + (pair ? 3 : 2) * h * t->ffn) : 0;
 }
 
-/* What DDP's hook keeps of gradients (plan/comm_hook.h): 16-bit copies; PowerSGD's errors and factors, a workspace of
- * `cublas` bytes of each stream. */
+/* What DDP's hook keeps of gradients (plan/comm_hook.h): 16-bit copies; sums of what int8 gathers; PowerSGD's errors
+ * and factors, a workspace of `cublas` bytes of each stream. */
 static uint64_t hooked(const struct dtp_bound *b, uint64_t cublas)
 {
     const struct dtp_plan *plan = b->plan;
     if (!plan->comm_hook || !dtp_plan_has_ddp_buckets(plan, b->cluster))
         return 0;
     if (plan->comm_hook != DTP_COMM_HOOK_POWERSGD)
-        return b->bytes.reduce * b->units.total;
+        return (plan->comm_hook == DTP_COMM_HOOK_INT8 ? b->bytes.grads : b->bytes.reduce) * b->units.total;
     struct dtp_traffic job = {b->transformer, b->cluster, plan, .units = b->units};
     struct dtp_factored f = dtp_traffic_factored(&job);
     return b->bytes.grads * (b->units.total + f.p + f.q) + DTP_POWERSGD_STREAMS * cublas;
@@ -240,6 +240,23 @@ static double model_flops(const struct dtp_bound *b)
     return tokens * (6 * weights + 6 * length * dtp_transformer_core_width(t) * (double)t->layers);
 }
 
+/* What int8 makes of a bucket while it is reduced: its bytes, those of all ranks flat and apart, a rank's as numbers. A
+ * block's bucket may meet any instant of backward; the head's is the first, that of the embedding the last. */
+static void add_gathered_buckets(struct dtp_bound *b)
+{
+    const struct dtp_units *u = &b->units;
+    uint64_t g = b->bytes.grads, element = 1 + 2 * (uint64_t)b->cluster->gpus + 3 * g;
+    uint64_t filled = b->plan->ddp_bucket_bytes / g, before = b->most_bytes;
+    uint64_t block = smaller(filled + u->largest, b->layers * u->layer), last = u->embedding + u->position;
+    if (b->plan->comm_hook != DTP_COMM_HOOK_INT8 || !dtp_plan_has_ddp_buckets(b->plan, b->cluster))
+        return;
+    if (dtp_plan_adapts(b->plan))
+        last = u->trained, block = smaller(filled, u->trained);
+    dtp_bound_keep(b, dtp_bound_saved(b, b->layers) + g * u->head + dtp_bytes_product(element, u->head));
+    b->most_bytes = larger(b->most_bytes, before + dtp_bytes_product(element, block));
+    dtp_bound_keep_late(b, g * u->trained + dtp_bytes_product(element, last + smaller(filled, u->trained - last)));
+}
+
 void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                    const struct dtp_plan *plan, struct dtp_bounds *out)
 {
@@ -265,6 +282,7 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
         dtp_bound_fetched(&b);
     else
         dtp_bound_replicated(&b);
+    add_gathered_buckets(&b);
     /* our executor's head keeps nothing: it goes through its logits in chunks */
     out->kept_bytes =
         dtp_bound_saved(&b, b.layers) + (plan->runtime->arena ? 0 : dtp_bound_tokens(&b, b.activations.head));

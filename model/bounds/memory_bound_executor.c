@@ -111,7 +111,8 @@ static void size_block(struct dtp_bound *b, struct executor *x)
 {
     const struct dtp_transformer *t = b->transformer;
     struct dtp_activations *a = &b->activations;
-    bool fp8 = b->plan->precision.compute == DTP_FP8; /* what projections read is kept as its cast */
+    /* what projections read is kept as its cast, if that is what their weights' gradients are made of */
+    bool fp8 = b->plan->precision.compute == DTP_FP8 && dtp_plan_runs_narrow(b->plan, DTP_PRODUCT_WEIGHT_GRADIENT);
     uint64_t c = b->bytes.compute, n = fp8 ? 1 : c, h = t->hidden, q = t->heads * t->head_dim,
              kv = t->kv_heads * t->head_dim, f = t->experts ? t->experts_per_token * t->expert_ffn : t->ffn;
     uint64_t up = dtp_activation_is_gated(t->activation) ? 2 * f : f, statistics = t->norm == DTP_RMS_NORM ? 4 : 8;
@@ -266,7 +267,9 @@ static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
         bytes += reduced;
     bool replicas = b->cluster->gpus > b->units.ranks;
     if (replicas && (plan->comm_hook == DTP_COMM_HOOK_FP16 || plan->comm_hook == DTP_COMM_HOOK_BF16))
-        bytes += 2 * largest; /* what they sum, in 16 bits */
+        bytes += 2 * largest;                                   /* what they sum, in 16 bits */
+    else if (replicas && plan->comm_hook == DTP_COMM_HOOK_INT8) /* its part and all */
+        bytes += (1 + b->cluster->gpus / b->units.ranks) * dtp_int8_part_bytes(largest);
     else if (replicas && plan->comm_hook == DTP_COMM_HOOK_POWERSGD)
         bytes += factored_bytes(b);
     return bytes;

@@ -209,7 +209,8 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
     bool alone = c->cluster->gpus == 1;
     if (dtp_plan_adapts(plan) && !c->own)
         return dtp_adapted_traffic_bytes(c->transformer, plan, reduces && !alone);
-    double hook = reduces && !alone ? dtp_comm_hook_bytes(plan, dtp_dtype_bytes(plan->precision.params)) : 0;
+    double hook =
+        reduces && !alone ? dtp_comm_hook_bytes(plan, c->cluster->gpus, dtp_dtype_bytes(plan->precision.params)) : 0;
     double cast = dtp_plan_casts_weights(plan) ? total : total - layers_weights(c);
     if (dtp_plan_autocast(plan))
         return cast * (4 + w) +

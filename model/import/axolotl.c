@@ -1,5 +1,8 @@
 /* axolotl: what several of its settings say together. It trains by Transformers' trainer. */
 #include "import/formats.h"
+#include "import/write.h"
+#include "plan/rules.h"
+#include "plan/runtime.h"
 
 #include "base/number.h"
 
@@ -77,6 +80,53 @@ static enum dtp_status read_settings(struct dtp_reading *r)
                      dtp_make_key(r, "optimizer", deepspeed || !optim ? "adamw" : optim, optim ? "optim" : NULL));
 }
 
+/* ---- the other way ------------------------------------------------------------------------------------------------
+ */
+
+static void write_fsdp(struct dtp_writing *w, const struct dtp_plan *plan)
+{
+    bool second = !plan->fsdp1;
+    dtp_say(w, "fsdp_version", second ? "2" : "1");
+    if (!second)
+        dtp_say(w, "fsdp", "full_shard");
+    dtp_say(w, second ? "reshard" : "sharding", plan->strategy == DTP_SHARD_GRAD_OP ? "shard_grad_op" : "full_shard");
+    dtp_say_key(w, "wrap_layers");
+    dtp_say_key(w, "offload");
+    if (plan->tp * plan->cp > 1) {
+        dtp_say_key(w, "tp");
+        dtp_say_key(w, "cp");
+        dtp_say_count(w, "shard", dtp_written_job(w)->cluster.gpus / plan->tp / plan->cp);
+    }
+}
+
+/* base_model is dtplan's word: the user's folder or name on the hub takes its place. */
+static void write_settings(struct dtp_writing *w)
+{
+    const struct dtp_job *job = dtp_written_job(w);
+    const struct dtp_plan *plan = &job->plan;
+    dtp_say(w, "model", job->transformer.name);
+    dtp_say_key(w, "seq");
+    dtp_say_path(w, "pad_to_sequence_len", "true", false);
+    dtp_say_key(w, "micro_batch");
+    dtp_say_key(w, "accumulate");
+    dtp_say(w, "bf16", plan->precision.compute == DTP_BF16 ? "true" : "false");
+    dtp_say(w, "fp16", plan->precision.compute == DTP_FP16 ? "true" : "false");
+    dtp_say_key(w, "checkpointing");
+    dtp_say_key(w, "compile");
+    dtp_say(w, "optim", dtp_written_value(w, "optimizer"));
+    dtp_say(w, "attention", dtp_attention_text(plan->attention));
+    if (dtp_plan_is_fsdp(plan))
+        write_fsdp(w, plan);
+    if (plan->adapters.rank) {
+        dtp_say(w, "adapter", plan->adapters.base == DTP_BASE_NF4_DOUBLE ? "qlora" : "lora");
+        dtp_write_adapters(w);
+        dtp_write_base(w);
+    }
+    dtp_say_path(w, "output_dir", "out", false);
+    dtp_say_path(w, "num_epochs", "1", false);
+    dtp_say_path(w, "learning_rate", "0.0002", false);
+}
+
 const struct dtp_format dtp_format_axolotl = {
     .name = "axolotl",
     .title = "axolotl's configuration",
@@ -86,4 +136,6 @@ const struct dtp_format dtp_format_axolotl = {
     .row_count = sizeof rows / sizeof *rows,
     .silent = "the GPUs; sequences are counted at their full length",
     .read = read_settings,
+    .write = write_settings,
+    .writes_yaml = true,
 };

@@ -1,5 +1,8 @@
 #include "import/entries.h"
 
+#include "base/number.h"
+
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,6 +71,39 @@ enum dtp_status dtp_entries_add(struct dtp_entries *entries, const char *path, c
     return DTP_OK;
 }
 
+/* ".name" is beside the setting that says it: what OmegaConf calls relative. */
+static const struct dtp_entry *find_from(const struct dtp_entries *entries, const struct dtp_entry *from,
+                                         const char *path)
+{
+    char whole[512];
+    const char *last = strrchr(from->path, '.');
+    if (path[0] != '.')
+        return dtp_entries_find(entries, path);
+    snprintf(whole, sizeof whole, "%.*s%.200s", last ? (int)(last - from->path) : 0, from->path,
+             last ? path : path + 1);
+    return dtp_entries_find(entries, whole);
+}
+
+/* NeMo's resolver "${multiply:4, ${.hidden_size}}" of two whole numbers; what else it is stays as it stands. */
+static void multiply(struct dtp_entries *entries, struct dtp_entry *entry)
+{
+    char factor[2][256], path[256];
+    uint64_t product = 1;
+    if (sscanf(entry->value, "${multiply:%255[^,], %255[^\n]", factor[0], factor[1]) != 2)
+        return;
+    factor[1][strlen(factor[1]) - 1] = '\0'; /* the brace that ends the whole */
+    for (size_t i = 0; i < 2; i++) {
+        uint64_t number;
+        const struct dtp_entry *target =
+            sscanf(factor[i], "${%255[^}]", path) == 1 ? find_from(entries, entry, path) : NULL;
+        if (!dtp_number_parse_integer(target ? target->value : factor[i], false, 1, 1u << 30, &number))
+            return;
+        product *= number;
+    }
+    const char *text = dtp_entries_text(entries, "%" PRIu64, product);
+    entry->value = text ? text : entry->value;
+}
+
 /* The path between "${" and "}", where the value is nothing else. */
 static bool is_reference(const char *value, char *path, size_t bytes)
 {
@@ -84,8 +120,9 @@ enum dtp_status dtp_entries_interpolate(struct dtp_entries *entries, struct dtp_
     char path[256];
     for (size_t i = 0; i < entries->count; i++) {
         struct dtp_entry *entry = &entries->items[i];
+        multiply(entries, entry);
         for (int steps = 0; is_reference(entry->value, path, sizeof path); steps++) {
-            const struct dtp_entry *target = dtp_entries_find(entries, path);
+            const struct dtp_entry *target = find_from(entries, entry, path);
             if (!target)
                 break; /* of a table, or of what is set elsewhere: whoever uses the value refuses it */
             if (steps == DTP_ENTRIES_MOST_DEPTH) {

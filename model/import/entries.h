@@ -18,13 +18,16 @@ enum dtp_entry_fate {
     DTP_ENTRY_REFUSED,
 };
 
+struct dtp_row; /* format.h */
+
 struct dtp_entry {
     const char *path;
     const char *value; /* "" of an empty list or table; true and false whatever the language's words for them are */
     size_t line;
     bool null; /* null, ~ or None: as if it were not there */
     enum dtp_entry_fate fate;
-    const char *words; /* what it became, or why not; NULL while unread */
+    const struct dtp_row *row; /* of its format, once it is read; NULL: no setting of it */
+    const char *words;         /* what it became, or why not; NULL while unread */
 };
 
 #define DTP_ENTRIES_MOST 5000

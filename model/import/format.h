@@ -45,6 +45,8 @@ struct dtp_format {
     const char *const *signs;
     const struct dtp_row *rows;
     size_t row_count;
+    /* Beginnings of paths that say the same: {"model_config.", "model."}; NULL behind the last. */
+    const char *const (*prefixes)[2];
     bool has_auto; /* "auto" stands for what another program fills in */
     /* Of these it is made of the model's hidden width h: factor h^power; NULL behind the last. */
     const struct dtp_width_rule {
@@ -77,8 +79,11 @@ const char *dtp_row_choices(const struct dtp_row *row, char *out, size_t bytes);
 
 /* ---- what a format's own code may do (reading.c) ----------------------------------------------------------------- */
 
-/* The fact of that name as ours says it, or NULL where the file does not say it. `fact` is one of the format's. */
+/* The fact of that name as ours says it, or NULL where the file does not say it or says what is done anyway ("false=").
+ * `fact` is one of the format's or, where several share code, of another's. */
 const char *dtp_fact(const struct dtp_reading *reading, const char *fact);
+/* Whether the file has a setting of that fact, whatever it says. */
+bool dtp_says_fact(const struct dtp_reading *reading, const char *fact);
 /* Whether the file says auto for it. */
 bool dtp_fact_is_auto(const struct dtp_reading *reading, const char *fact);
 /* Our key, made of a fact: faults about it name the fact's line. `fact` NULL: it follows from the format itself. */

@@ -11,6 +11,8 @@
     X(torchtitan)                                                                                                      \
     X(trainer)                                                                                                         \
     X(nanotron)                                                                                                        \
+    X(nemo)                                                                                                            \
+    X(bridge)                                                                                                          \
     X(megatron)                                                                                                        \
     X(torchtune)                                                                                                       \
     X(axolotl)                                                                                                         \

@@ -22,8 +22,23 @@ bool dtp_path_suits(const char *pattern, const char *path)
     return strcmp(pattern, path) == 0;
 }
 
+/* The path by which rows know it. */
+static const char *known_path(const struct dtp_format *format, const char *path, char *out, size_t bytes)
+{
+    for (size_t i = 0; format->prefixes && format->prefixes[i][0]; i++) {
+        size_t length = strlen(format->prefixes[i][0]);
+        if (strncmp(path, format->prefixes[i][0], length) == 0) {
+            snprintf(out, bytes, "%s%s", format->prefixes[i][1], path + length);
+            return out;
+        }
+    }
+    return path;
+}
+
 const struct dtp_row *dtp_format_row(const struct dtp_format *format, const char *path)
 {
+    char text[256];
+    path = known_path(format, path, text, sizeof text);
     for (size_t i = 0; i < format->row_count; i++)
         if (dtp_path_suits(format->rows[i].path, path))
             return &format->rows[i];
@@ -41,9 +56,10 @@ const char *dtp_syntax_text(enum dtp_syntax syntax)
 
 static bool has_sign(const struct dtp_format *format, const struct dtp_entries *entries)
 {
+    char text[256];
     for (const char *const *sign = format->signs; *sign; sign++)
         for (size_t i = 0; i < entries->count; i++)
-            if (dtp_path_suits(*sign, entries->items[i].path))
+            if (dtp_path_suits(*sign, known_path(format, entries->items[i].path, text, sizeof text)))
                 return true;
     return false;
 }

@@ -11,6 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The rank of a node is Slurm's or Open MPI's. */
+#define ACCELERATE                                                                                                     \
+    "accelerate launch --config_file \"$here/accelerate.yaml\" --machine_rank "                                        \
+    "\"${SLURM_NODEID:-${OMPI_COMM_WORLD_RANK:-0}}\" --main_process_ip \"$MASTER_ADDR\" --main_process_port "          \
+    "\"$MASTER_PORT\" \"${TRAIN:?your training program}\" \"$here/training_arguments.json\""
+
 static const struct dtp_launcher launchers[] = {
     {"torchtitan",
      "torch",
@@ -23,10 +29,7 @@ static const struct dtp_launcher launchers[] = {
      {"accelerate.yaml", "training_arguments.json"},
      {"accelerate", "trainer"},
      {NULL, NULL},
-     "accelerate launch --config_file \"$here/accelerate.yaml\" --machine_rank \"${SLURM_NODEID:-0}\" "
-     "--main_process_ip "
-     "\"$MASTER_ADDR\" --main_process_port \"$MASTER_PORT\" \"${TRAIN:?your training program}\" "
-     "\"$here/training_arguments.json\""},
+     ACCELERATE},
     {"deepspeed",
      "deepspeed",
      {"ds_config.json", "training_arguments.json"},
@@ -45,6 +48,24 @@ static const struct dtp_launcher launchers[] = {
      {"nanotron", NULL},
      {NULL, NULL},
      "torchrun $ranks \"${TRAIN:-run_train.py}\" --config-file \"$here/nanotron.yaml\""},
+    {"peft",
+     "peft",
+     {"accelerate.yaml", "training_arguments.json", "adapter_config.json"},
+     {"accelerate", "trainer", "peft"},
+     {NULL, NULL},
+     ACCELERATE " \"$here/adapter_config.json\""},
+    {"torchtune",
+     "torch",
+     {"torchtune.yaml"},
+     {"torchtune"},
+     {NULL, NULL},
+     "tune run $ranks \"$RECIPE\" --config \"$here/torchtune.yaml\""},
+    {"axolotl",
+     "torch|peft",
+     {"axolotl.yaml"},
+     {"axolotl"},
+     {NULL, NULL},
+     "torchrun $ranks -m axolotl.cli.train \"$here/axolotl.yaml\""},
 };
 
 const struct dtp_launcher *dtp_launchers(size_t *count)
@@ -91,6 +112,29 @@ const struct dtp_launcher *dtp_launcher_of(const char *name, const struct dtp_jo
 /* ---- the script ---------------------------------------------------------------------------------------------------
  */
 
+static bool is_for(const struct dtp_launcher *launcher, const char *name)
+{
+    return strcmp(launcher->name, name) == 0;
+}
+
+/* What a program reads beside its files, and what mpirun hands on of it. */
+static void write_settings(const struct dtp_launcher *launcher, const struct dtp_job *job, FILE *out)
+{
+    if (is_for(launcher, "megatron"))
+        fputs("export CUDA_DEVICE_MAX_CONNECTIONS=1\n", out);
+    if (is_for(launcher, "torchtune"))
+        fprintf(out, "export RECIPE=%s_finetune_distributed\n", job->plan.adapters.rank ? "lora" : "full");
+    if (is_for(launcher, "axolotl"))
+        fputs("# base_model of axolotl.yaml is dtplan\'s name: write your folder or the hub\'s name there.\n", out);
+}
+
+static const char *exported(const struct dtp_launcher *launcher)
+{
+    return is_for(launcher, "megatron")    ? " -x CUDA_DEVICE_MAX_CONNECTIONS"
+           : is_for(launcher, "torchtune") ? " -x RECIPE"
+                                           : "";
+}
+
 static char *script_of(const struct dtp_launcher *launcher, const struct dtp_job *job)
 {
     char *text = NULL;
@@ -106,8 +150,7 @@ static char *script_of(const struct dtp_launcher *launcher, const struct dtp_job
             job->cluster.gpus, each, nodes, nodes == 1 ? "" : "s");
     if (launcher->names[0]) /* by a name without a folder */
         fputs("[[ -z ${TRAIN:-} ]] || TRAIN=$(realpath -- \"$TRAIN\")\nexport TRAIN\ncd -- \"$here\"\n", out);
-    if (strcmp(launcher->name, "megatron") == 0)
-        fputs("export CUDA_DEVICE_MAX_CONNECTIONS=1\n", out);
+    write_settings(launcher, job, out);
     if (nodes == 1)
         fprintf(out, "ranks=\"--standalone --nnodes=1 --nproc-per-node=%" PRIu32 "\"\nexec %s\n", each,
                 launcher->command);
@@ -115,9 +158,16 @@ static char *script_of(const struct dtp_launcher *launcher, const struct dtp_job
         fprintf(out,
                 "export ranks=\"--nnodes=%" PRIu32 " --nproc-per-node=%" PRIu32
                 " --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT\"\n"
-                "# MASTER_ADDR is the first node. Without Slurm start what stands between the quotes on every node.\n"
-                "exec srun --nodes=%" PRIu32 " --ntasks-per-node=1 bash -c '%s'\n",
-                nodes, each, nodes, launcher->command);
+                "# MASTER_ADDR is the first node. Slurm starts a process on each of its nodes; with BY=mpirun Open MPI "
+                "does, "
+                "on\n# those of HOSTFILE. Without either start what stands between the quotes on every node.\n"
+                "start='%s'\ncase ${BY:-srun} in\n"
+                "srun) exec srun --nodes=%" PRIu32 " --ntasks-per-node=1 bash -c \"$start\" ;;\n"
+                "mpirun) exec mpirun -np %" PRIu32
+                " --map-by ppr:1:node ${HOSTFILE:+--hostfile \"$HOSTFILE\"} -x MASTER_ADDR "
+                "-x MASTER_PORT \\\n    -x here -x ranks%s ${TRAIN:+-x TRAIN} bash -c \"$start\" ;;\n"
+                "*) echo \"BY=$BY is neither srun nor mpirun\" >&2 && exit 2 ;;\nesac\n",
+                nodes, each, launcher->command, nodes, nodes, exported(launcher));
     return fclose(out) == 0 ? text : NULL;
 }
 
@@ -206,10 +256,10 @@ static enum dtp_status compare(const struct dtp_launcher *launcher, const struct
         const char *key = a[i].key->key;
         value_text(&a[i], mine, sizeof mine);
         value_text(&b[i], theirs, sizeof theirs);
-        bool read = dtp_scenario_reads(scenario, key) || dtp_scenario_reads(again, key);
         bool idle = strcmp(key, "accumulate_sync") == 0 && wanted->plan.accumulate == 1 && got->plan.accumulate == 1;
         char flag[64];
-        if (strcmp(mine, theirs) == 0 || !read || idle || is_word_for_others(key))
+        if (strcmp(mine, theirs) == 0 || idle || is_word_for_others(key) ||
+            !(dtp_scenario_reads(scenario, key) || dtp_scenario_reads(again, key)))
             continue;
         flag_of(key, flag, sizeof flag);
         status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
@@ -230,7 +280,7 @@ static enum dtp_status read_back(const struct dtp_launcher *launcher, const stru
     struct dtp_job *got = calloc(1, sizeof *got);
     enum dtp_status status = import && got ? dtp_scenario_create(&again, faults)
                                            : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    for (size_t i = 0; i < 2 && launcher->files[i] && status == DTP_OK; i++)
+    for (size_t i = 0; i < DTP_LAUNCH_CONFIGS_MOST && launcher->files[i] && status == DTP_OK; i++)
         status = dtp_import_parse(import, files[i].name, files[i].text, strlen(files[i].text), faults);
     if (status == DTP_OK)
         status = dtp_import_apply(import, again, NULL, faults);
@@ -254,7 +304,7 @@ enum dtp_status dtp_launch_write(const struct dtp_launcher *launcher, const stru
     enum dtp_status status = DTP_OK;
     *count = 0;
     typed[0] = '\0';
-    for (size_t i = 0; i < 2 && launcher->files[i] && status == DTP_OK; i++) {
+    for (size_t i = 0; i < DTP_LAUNCH_CONFIGS_MOST && launcher->files[i] && status == DTP_OK; i++) {
         struct dtp_launch_file *file = &files[(*count)++];
         *file = (struct dtp_launch_file){launcher->files[i], NULL};
         status = dtp_format_write(dtp_format_of(launcher->formats[i]), job, i == 1 ? launcher->names : NULL,

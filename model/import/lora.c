@@ -1,6 +1,9 @@
-/* Adapters of peft in files of axolotl and TRL. */
-#include "import/format.h"
+/* Adapters of peft in files of axolotl, TRL and its own, both ways. */
+#include "import/write.h"
 
+#include "plan/adapters.h"
+
+#include <stdio.h>
 #include <string.h>
 
 static bool is(const struct dtp_reading *r, const char *fact, const char *word)
@@ -38,6 +41,8 @@ enum dtp_status dtp_make_adapters(struct dtp_reading *r, const struct dtp_adapte
         return DTP_OK;
     if (!dtp_adapter_fact(r)) {
         const char *bits = is(r, "in_4bit", "true") ? "in_4bit" : is(r, "in_8bit", "true") ? "in_8bit" : NULL;
+        if (bits && dtp_reads_beside(r, "peft"))
+            return make_base(r, defaults);
         return bits ? dtp_refuse_fact(r, bits, "is a frozen base without adapters, which nothing trains") : DTP_OK;
     }
     if (!dtp_fact(r, "lora_r") && !defaults->rank)
@@ -53,4 +58,44 @@ enum dtp_status dtp_make_adapters(struct dtp_reading *r, const struct dtp_adapte
     worst = dtp_worse(worst, make(r, "lora_dropout", "lora_dropout", defaults->dropout));
     worst = dtp_worse(worst, dtp_make_key(r, "lora_dtype", "fp32", NULL)); /* autocast_adapter_dtype */
     return defaults->alone ? worst : dtp_worse(worst, make_base(r, defaults));
+}
+
+/* ---- the other way ------------------------------------------------------------------------------------------------
+ */
+
+/* Transformers' names: "q_proj,v_proj". */
+static void say_targets(struct dtp_writing *w)
+{
+    char list[128] = "", one[DTP_TARGETS_BYTES];
+    uint32_t targets = dtp_written_job(w)->plan.adapters.targets;
+    for (int i = 0; i < DTP_TARGET_COUNT; i++)
+        if (targets & 1u << i) {
+            dtp_targets_text(1u << i, one);
+            snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s_proj", *list ? "," : "", one);
+        }
+    dtp_say(w, "lora_targets", list);
+}
+
+void dtp_write_adapters(struct dtp_writing *w)
+{
+    static const char *const facts[][2] = {
+        {"lora_r", "lora"}, {"lora_alpha", "lora_alpha"}, {"lora_dropout", "lora_dropout"}};
+    char text[64];
+    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
+        snprintf(text, sizeof text, "%s", dtp_written_value(w, facts[i][1]));
+        dtp_say(w, facts[i][0], text);
+    }
+    say_targets(w);
+}
+
+void dtp_write_base(struct dtp_writing *w)
+{
+    enum dtp_base base = dtp_written_job(w)->plan.adapters.base;
+    bool bits4 = base == DTP_BASE_NF4 || base == DTP_BASE_NF4_DOUBLE;
+    if (bits4) {
+        dtp_say(w, "in_4bit", "true");
+        dtp_say(w, "nested", base == DTP_BASE_NF4_DOUBLE ? "true" : "false");
+    }
+    if (base == DTP_BASE_INT8)
+        dtp_say(w, "in_8bit", "true");
 }

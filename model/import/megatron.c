@@ -17,7 +17,7 @@ static const struct dtp_row rows[] = {
 static const char *const signs[] = {"tensor_model_parallel_size", "num_attention_heads", "micro_batch_size",
                                     "use_distributed_optimizer", NULL};
 
-static bool is(const char *text, const char *word)
+bool dtp_megatron_is(const char *text, const char *word)
 {
     return text && strcmp(text, word) == 0;
 }
@@ -47,9 +47,9 @@ enum dtp_status dtp_megatron_make_count(struct dtp_reading *r, enum dtp_status w
 static enum dtp_status read_model(struct dtp_reading *r)
 {
     const char *norm = dtp_fact(r, "normalization"), *position = dtp_fact(r, "position");
-    bool rotary = is(dtp_fact(r, "rotary"), "true"), untied = dtp_fact(r, "untied") != NULL;
+    bool rotary = dtp_megatron_is(dtp_fact(r, "rotary"), "true"), untied = dtp_fact(r, "untied") != NULL;
     enum dtp_status worst = DTP_OK;
-    if (!dtp_fact(r, "layers")) /* a list of flags beside a model that is named */
+    if (!dtp_fact(r, "layers") || !dtp_fact(r, "hidden")) /* a list of flags beside a model that is named */
         return DTP_OK;
     if (!dtp_is_said(r, "vocab"))
         worst = dtp_refuse_fact(r, "layers", "the vocabulary is the tokenizer's; give --vocab N");
@@ -57,16 +57,19 @@ static enum dtp_status read_model(struct dtp_reading *r)
         position = rotary ? "rope" : "learned";
     worst = dtp_megatron_make(r, worst, "norm", norm ? norm : "layer_norm", "normalization");
     worst = dtp_megatron_make(r, worst, "activation",
-                              dtp_fact(r, "swiglu")         ? "swiglu"
+                              dtp_fact(r, "activation")     ? dtp_fact(r, "activation")
+                              : dtp_fact(r, "swiglu")       ? "swiglu"
                               : dtp_fact(r, "squared_relu") ? "relu2"
                                                             : "gelu",
-                              dtp_fact(r, "swiglu") ? "swiglu" : "squared_relu");
+                              dtp_fact(r, "activation") ? "activation"
+                              : dtp_fact(r, "swiglu")   ? "swiglu"
+                                                        : "squared_relu");
     worst = dtp_megatron_make(r, worst, "position", position, rotary ? "rotary" : "position");
     worst = dtp_megatron_make(r, worst, "tied_head", untied ? "false" : "true", "untied");
     worst = dtp_megatron_make(r, worst, "bias", dtp_fact(r, "no_bias") ? "false" : "true", "no_bias");
-    if (is(norm, "layer_norm") || !norm) /* which disable_bias_linear leaves alone */
+    if (dtp_megatron_is(norm, "layer_norm") || !norm) /* which disable_bias_linear leaves alone */
         worst = dtp_megatron_make(r, worst, "norm_bias", "true", "normalization");
-    if (is(position, "learned") && dtp_fact(r, "positions"))
+    if (dtp_megatron_is(position, "learned") && dtp_fact(r, "positions"))
         worst = dtp_megatron_make(r, worst, "positions", dtp_fact(r, "positions"), "positions");
     worst = dtp_worse(worst, dtp_megatron_read_heads(r));
     uint64_t wide = 4 * dtp_megatron_count(r, "hidden", 0);
@@ -86,6 +89,16 @@ static enum dtp_status read_cluster(struct dtp_reading *r)
     return nodes > 1 ? dtp_megatron_make_count(r, worst, "gpus_per_node", each, "each") : worst;
 }
 
+enum dtp_status dtp_megatron_read_overlap(struct dtp_reading *r, bool sharded, bool reduce, bool gather)
+{
+    enum dtp_status worst = DTP_OK;
+    if (sharded && reduce != gather && !dtp_is_said(r, "megatron_overlap"))
+        worst = dtp_refuse_fact(r, reduce ? "overlap_reduce" : "overlap_gather",
+                                "one of overlap_grad_reduce and overlap_param_gather is not modelled; both or none");
+    return dtp_megatron_make(r, worst, "megatron_overlap", reduce ? "true" : "false",
+                             dtp_fact(r, "overlap_reduce") ? "overlap_reduce" : "overlap_gather");
+}
+
 static enum dtp_status read_parallel(struct dtp_reading *r)
 {
     uint64_t tp = dtp_megatron_count(r, "tp", 1), pp = dtp_megatron_count(r, "pp", 1),
@@ -93,10 +106,7 @@ static enum dtp_status read_parallel(struct dtp_reading *r)
     bool reduce = dtp_fact(r, "overlap_reduce") != NULL, gather = dtp_fact(r, "overlap_gather") != NULL,
          sharded = dtp_fact(r, "sharded") != NULL;
     enum dtp_status worst = dtp_megatron_make(r, DTP_OK, "strategy", sharded ? "zero1" : "ddp", "sharded");
-    if (sharded && reduce != gather)
-        return dtp_refuse_fact(r, reduce ? "overlap_reduce" : "overlap_gather",
-                               "one of overlap_grad_reduce and overlap_param_gather is not modelled; both or none");
-    worst = dtp_megatron_make(r, worst, "megatron_overlap", reduce ? "true" : "false", "overlap_reduce");
+    worst = dtp_worse(worst, dtp_megatron_read_overlap(r, sharded, reduce, gather));
     if (tp > 1)
         worst =
             dtp_megatron_make(r, worst, "sequence_parallel", dtp_fact(r, "sequence") ? "true" : "false", "sequence");
@@ -170,11 +180,11 @@ static enum dtp_status read_checkpointing(struct dtp_reading *r)
     bool older = !granularity && dtp_fact(r, "recompute");
     if (older)
         granularity = "selective";
-    if (!granularity || is(granularity, "selective"))
+    if (!granularity || dtp_megatron_is(granularity, "selective"))
         return read_selective(r, older ? "recompute" : granularity ? "granularity" : NULL);
-    if ((is(method, "uniform") && count != 1) || (is(method, "block") && count < layers))
+    if ((dtp_megatron_is(method, "uniform") && count != 1) || (dtp_megatron_is(method, "block") && count < layers))
         return dtp_refuse_fact(r, "recomputed", "recomputing %s is not modelled: each layer for itself (uniform, 1) is",
-                               is(method, "block") ? "some layers of a stage" : "several layers at once");
+                               dtp_megatron_is(method, "block") ? "some layers of a stage" : "several layers at once");
     return dtp_megatron_make(r, DTP_OK, "checkpointing", "full", "granularity");
 }
 
@@ -192,7 +202,7 @@ static enum dtp_status read_dropout(struct dtp_reading *r)
     return dtp_make_key(r, "dropout", attention ? attention : "0.1", attention ? "attention_dropout" : NULL);
 }
 
-static enum dtp_status read_settings(struct dtp_reading *r)
+enum dtp_status dtp_megatron_read(struct dtp_reading *r)
 {
     const char *backend = dtp_fact(r, "backend"), *optimizer = dtp_fact(r, "optimizer");
     enum dtp_status worst = dtp_make_key(r, "runtime", "megatron", NULL);
@@ -317,6 +327,6 @@ const struct dtp_format dtp_format_megatron = {
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
     .silent = "the GPU, and without torchrun's flags their number",
-    .read = read_settings,
+    .read = dtp_megatron_read,
     .write = write_settings,
 };

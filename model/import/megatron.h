@@ -1,4 +1,5 @@
-/* Inside of the Megatron format: what its flags say of experts and latent attention, both ways. */
+/* Inside of the formats of Megatron's words (its flags, NeMo's and Megatron-Bridge's yaml): what settings of these
+ * names say together, and of experts and latent attention both ways. */
 #ifndef DTP_IMPORT_MEGATRON_H
 #define DTP_IMPORT_MEGATRON_H
 
@@ -13,6 +14,15 @@ enum dtp_status dtp_megatron_make_count(struct dtp_reading *r, enum dtp_status w
                                         const char *fact);
 /* A switch that is off is not there. */
 void dtp_megatron_say_if(struct dtp_writing *w, const char *name, bool on);
+
+/* All that facts of Megatron's names say. A key that the caller has made stays as it is, so that what a program does
+ * otherwise than Megatron's flags is made before. */
+enum dtp_status dtp_megatron_read(struct dtp_reading *r);
+bool dtp_megatron_is(const char *text, const char *word);
+/* One of two overlaps alone is not modelled. */
+enum dtp_status dtp_megatron_read_overlap(struct dtp_reading *r, bool sharded, bool reduce, bool gather);
+/* Which layers have experts; for a file that says it of a model that is named elsewhere. */
+enum dtp_status dtp_megatron_read_layers(struct dtp_reading *r);
 
 /* Heads, whether queries, keys and values are projected from the stream or from latents. */
 enum dtp_status dtp_megatron_read_heads(struct dtp_reading *r);

@@ -120,14 +120,19 @@ static bool expand_frequency(const char *text, bool has[MOST_LAYERS], uint64_t l
     return true;
 }
 
-static enum dtp_status read_layers(struct dtp_reading *r)
+enum dtp_status dtp_megatron_read_layers(struct dtp_reading *r)
 {
     const char *text = dtp_fact(r, "layer_freq");
+    char list[2 * MOST_LAYERS + 8];
     bool has[MOST_LAYERS] = {false};
     struct dtp_transformer t = {.layers = dtp_megatron_count(r, "layers", 0), .experts = 1};
     uint64_t count = t.layers, first = 0;
     if (!text)
         return DTP_OK;
+    if (strchr(text, ',') && !strchr(text, '[')) { /* a list of yaml */
+        snprintf(list, sizeof list, "[%.*s]", 2 * MOST_LAYERS, text);
+        text = list;
+    }
     if (t.layers > MOST_LAYERS || (!expand_frequency(text, has, t.layers) && !expand_pattern(text, has, &count)))
         return dtp_refuse_fact(r, "layer_freq", "is neither a number nor lists of 0 and 1 such as ([0]*1+[1]*26)");
     if (count != t.layers)
@@ -216,7 +221,7 @@ enum dtp_status dtp_megatron_read_experts(struct dtp_reading *r, uint64_t ffn)
     uint64_t experts = dtp_megatron_count(r, "experts", 0);
     if (!experts)
         return DTP_OK;
-    enum dtp_status worst = read_layers(r);
+    enum dtp_status worst = dtp_megatron_read_layers(r);
     worst = dtp_megatron_make_count(r, worst, "experts_per_token", dtp_megatron_count(r, "topk", 2), "topk");
     worst = dtp_megatron_make_count(r, worst, "expert_ffn", dtp_megatron_count(r, "expert_width", ffn), "expert_width");
     if (!dtp_fact(r, "no_bias"))

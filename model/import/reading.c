@@ -124,8 +124,11 @@ static enum dtp_status set_key(struct dtp_reading *r, const char *key, const cha
     if (there) {
         const char *place = dtp_scenario_place(r->scenario, key, &line);
         bool same = strcmp(there, value) == 0;
+        bool here = place && strcmp(place, r->file->path) == 0;
+        if (entry && same && here && line == entry->line && entry->words && entry->words[0])
+            return DTP_OK; /* said already, of this setting */
         if (entry)
-            settle(r, entry, same ? DTP_ENTRY_USED : DTP_ENTRY_REPLACED, "%s %s%s%.60s:%zu says %.60s", key,
+            settle(r, entry, same ? DTP_ENTRY_USED : DTP_ENTRY_REPLACED, "%s %s%s%s:%zu says %.60s", key,
                    same ? value : "", same ? "; " : "of ", place ? place : "elsewhere", line, there);
         return DTP_OK;
     }
@@ -140,9 +143,9 @@ enum dtp_status dtp_make_key(struct dtp_reading *r, const char *key, const char 
 {
     struct dtp_entry *entry = NULL;
     for (size_t i = 0; fact && i < r->file->entries.count && !entry; i++) {
-        const struct dtp_row *row = dtp_format_row(r->file->format, r->file->entries.items[i].path);
-        if (row && row->name && strcmp(row->name, fact) == 0 && !r->file->entries.items[i].null)
-            entry = &r->file->entries.items[i];
+        struct dtp_entry *at = &r->file->entries.items[i];
+        if (at->row && at->row->name && strcmp(at->row->name, fact) == 0 && !at->null)
+            entry = at;
     }
     return set_key(r, key, value, entry);
 }
@@ -158,12 +161,23 @@ static const struct dtp_row *row_of_fact(const struct dtp_format *format, const 
     return NULL;
 }
 
+/* A fact is one of the format's or, where formats share code, of another's. */
+static bool fact_is_known(const struct dtp_format *own, const char *fact)
+{
+    size_t count;
+    const struct dtp_format *const *formats = dtp_formats(&count);
+    bool known = row_of_fact(own, fact) != NULL;
+    for (size_t i = 0; i < count && !known; i++)
+        known = row_of_fact(formats[i], fact) != NULL;
+    return known;
+}
+
 static struct dtp_entry *entry_of(const struct dtp_reading *r, const char *fact)
 {
-    assert(row_of_fact(r->file->format, fact));
+    assert(fact_is_known(r->file->format, fact));
     for (size_t i = 0; i < r->file->entries.count; i++) {
         struct dtp_entry *entry = &r->file->entries.items[i];
-        const struct dtp_row *row = dtp_format_row(r->file->format, entry->path);
+        const struct dtp_row *row = entry->row;
         if (!entry->null && row && row->name && strcmp(row->name, fact) == 0)
             return entry;
     }
@@ -174,10 +188,16 @@ const char *dtp_fact(const struct dtp_reading *r, const char *fact)
 {
     const struct dtp_entry *entry = entry_of(r, fact);
     char ours[1024];
-    if (!entry || is_auto(r, entry) ||
-        !dtp_row_ours(dtp_format_row(r->file->format, entry->path), entry->value, ours, sizeof ours))
+    if (!entry || is_auto(r, entry) || !dtp_row_ours(entry->row, entry->value, ours, sizeof ours))
         return NULL;
+    if (!*ours && *entry->row->values)
+        return NULL; /* a word for what is done anyway */
     return dtp_entries_text(&r->file->entries, "%s", ours);
+}
+
+bool dtp_says_fact(const struct dtp_reading *r, const char *fact)
+{
+    return entry_of(r, fact) != NULL;
 }
 
 bool dtp_fact_is_auto(const struct dtp_reading *r, const char *fact)
@@ -316,7 +336,7 @@ static enum dtp_status read_value(struct dtp_reading *r, struct dtp_entry *entry
 
 static enum dtp_status read_entry(struct dtp_reading *r, struct dtp_entry *entry)
 {
-    const struct dtp_row *row = dtp_format_row(r->file->format, entry->path);
+    const struct dtp_row *row = entry->row;
     if (!row)
         return refuse_unknown(r, entry);
     if (row->kind == DTP_ROW_ASIDE)
@@ -341,6 +361,8 @@ bool dtp_row_is_sound(const struct dtp_row *row)
 enum dtp_status dtp_reading_run(struct dtp_reading *r)
 {
     enum dtp_status worst = DTP_OK;
+    for (size_t i = 0; i < r->file->entries.count; i++)
+        r->file->entries.items[i].row = dtp_format_row(r->file->format, r->file->entries.items[i].path);
     for (size_t i = 0; i < r->file->entries.count; i++)
         worst = dtp_worse(worst, read_entry(r, &r->file->entries.items[i]));
     if (worst == DTP_OK && r->file->format->read)

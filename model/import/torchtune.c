@@ -1,5 +1,8 @@
 /* torchtune: what several of its settings say together. */
 #include "import/formats.h"
+#include "import/write.h"
+
+#include "plan/adapters.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -128,6 +131,69 @@ static enum dtp_status read_settings(struct dtp_reading *r)
     return optimizer ? dtp_worse(worst, dtp_make_key(r, "optimizer", optimizer, "optimizer")) : worst;
 }
 
+/* ---- the other way ------------------------------------------------------------------------------------------------
+ */
+
+/* The builder of the model, of its adapters where there are some. */
+static void write_model(struct dtp_writing *w)
+{
+    const struct dtp_job *job = dtp_written_job(w);
+    const struct dtp_adapter_choice *adapters = &job->plan.adapters;
+    char name[128];
+    for (size_t i = 0; i < sizeof builders / sizeof *builders; i++)
+        if (strcmp(builders[i].model, job->transformer.name) == 0) {
+            const char *last = strrchr(builders[i].name, '.') + 1;
+            snprintf(name, sizeof name, "%.*s%s%s", (int)(last - builders[i].name), builders[i].name,
+                     !adapters->rank                   ? ""
+                     : adapters->base == DTP_BASE_NONE ? "lora_"
+                                                       : "qlora_",
+                     last);
+            dtp_say(w, "component", name);
+            return;
+        }
+    dtp_refuse_writing(w, "has no builder of %.60s; it has those of llama, mistral, qwen2.5, qwen3 and phi3",
+                       job->transformer.name);
+}
+
+static void write_adapters(struct dtp_writing *w)
+{
+    static const char *const modules[][2] = {{"q", "q_proj"}, {"k", "k_proj"}, {"v", "v_proj"}, {"o", "output_proj"}};
+    uint32_t targets = dtp_written_job(w)->plan.adapters.targets,
+             mlp = 1u << DTP_TARGET_GATE | 1u << DTP_TARGET_UP | 1u << DTP_TARGET_DOWN;
+    char list[64] = "", text[DTP_TARGETS_BYTES];
+    static const enum dtp_adapter_target order[] = {DTP_TARGET_Q, DTP_TARGET_K, DTP_TARGET_V, DTP_TARGET_OUTPUT};
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++)
+        if (targets & 1u << order[i])
+            snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", *list ? "," : "", modules[i][1]);
+    if (*list)
+        dtp_say(w, "lora_attention", list);
+    dtp_say(w, "lora_mlp", (targets & mlp) == mlp ? "true" : "false");
+    snprintf(text, sizeof text, "%s", dtp_written_value(w, "lora"));
+    dtp_say(w, "lora_r", text);
+    dtp_say_key(w, "lora_alpha");
+    dtp_say_key(w, "lora_dropout");
+}
+
+static void write_settings(struct dtp_writing *w)
+{
+    static const char *const keys[] = {"seq",     "micro_batch", "accumulate", "checkpointing",
+                                       "compile", "loss",        "offload"};
+    const struct dtp_plan *plan = &dtp_written_job(w)->plan;
+    write_model(w);
+    if (plan->adapters.rank)
+        write_adapters(w);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        dtp_say_key(w, keys[i]);
+    dtp_say(w, "dtype", plan->precision.params == DTP_BF16 ? "bf16-pure" : "fp32");
+    dtp_say(w, "optimizer", plan->optimizer == DTP_ADAMW_FOREACH ? "adamw" : dtp_optimizer_text(plan->optimizer));
+    dtp_say(w, "fused", plan->optimizer == DTP_ADAMW_FOREACH ? "false" : "true");
+    dtp_say(w, "reshard", dtp_strategy_text(plan->strategy));
+    if (plan->tp > 1)
+        dtp_say_key(w, "tp");
+    if (plan->cp > 1)
+        dtp_say_key(w, "cp");
+}
+
 const struct dtp_format dtp_format_torchtune = {
     .name = "torchtune",
     .title = "torchtune's configuration",
@@ -137,4 +203,6 @@ const struct dtp_format dtp_format_torchtune = {
     .row_count = sizeof rows / sizeof *rows,
     .silent = "the GPUs; sequences are counted at their full length",
     .read = read_settings,
+    .write = write_settings,
+    .writes_yaml = true,
 };

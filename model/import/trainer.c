@@ -76,6 +76,7 @@ static void write_settings(struct dtp_writing *w)
     dtp_say(w, "optim", dtp_written_value(w, "optimizer"));
     if (!deepspeed)
         dtp_say_key(w, "compile");
+    dtp_write_base(w);
 }
 
 const struct dtp_format dtp_format_trainer = {

@@ -105,8 +105,7 @@ void dtp_say(struct dtp_writing *w, const char *name, const char *ours)
         const struct dtp_row *row = &w->format->rows[i];
         if (row->name && strcmp(row->name, name) == 0 && dtp_row_theirs(row, ours, theirs, sizeof theirs)) {
             dtp_say_path(w, row->path, theirs,
-                         strcmp(row->words, "a list of parts") == 0 ||
-                             strcmp(row->words, "a list of converters") == 0 ||
+                         strncmp(row->words, "a list of ", 10) == 0 ||
                              strcmp(row->words, "layers that stay as they are") == 0);
             return;
         }

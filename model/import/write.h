@@ -25,6 +25,11 @@ void dtp_say_path(struct dtp_writing *writing, const char *path, const char *the
 /* The job is none of this format. */
 void dtp_refuse_writing(struct dtp_writing *writing, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Adapters of peft, as axolotl, TRL and adapter_config.json name them: facts lora_r, lora_alpha, lora_dropout and
+ * lora_targets; and of how what is frozen is kept in_4bit, in_8bit and nested (lora.c). */
+void dtp_write_adapters(struct dtp_writing *writing);
+void dtp_write_base(struct dtp_writing *writing);
+
 /* ---- for whoever wants files ------------------------------------------------------------------------------------- */
 
 /* The configuration of the job, with a setting more where `more` has one (path and value), a text that the caller
@@ -39,11 +44,12 @@ struct dtp_launch_file {
     char *text; /* the caller frees it */
 };
 
-#define DTP_LAUNCH_FILES_MOST 3
+#define DTP_LAUNCH_CONFIGS_MOST 3
+#define DTP_LAUNCH_FILES_MOST (DTP_LAUNCH_CONFIGS_MOST + 1) /* and the script */
 
 struct dtp_launcher {
     const char *name, *runtimes;
-    const char *files[2], *formats[2];
+    const char *files[DTP_LAUNCH_CONFIGS_MOST], *formats[DTP_LAUNCH_CONFIGS_MOST]; /* NULL behind the last */
     const char *names[2]; /* a setting of the second file that names the first, and the name; or NULL */
     const char *command;  /* one line of a shell script: $here is its folder, $TRAIN the user's program */
 };

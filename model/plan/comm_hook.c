@@ -30,12 +30,20 @@ void dtp_factored_add(struct dtp_factored *factored, uint64_t elements, uint64_t
     factored->matrices += tensors;
 }
 
-double dtp_comm_hook_bytes(const struct dtp_plan *plan, double grad_bytes)
+uint64_t dtp_int8_part_bytes(uint64_t elements)
+{
+    uint64_t runs = elements / DTP_INT8_RUN + (elements % DTP_INT8_RUN != 0);
+    uint64_t bytes = elements + 8 * runs, over = bytes % DTP_INT8_ALIGNMENT;
+    return over ? bytes + DTP_INT8_ALIGNMENT - over : bytes;
+}
+
+double dtp_comm_hook_bytes(const struct dtp_plan *plan, uint64_t ranks, double grad_bytes)
 {
     switch (plan->comm_hook) {
     case DTP_COMM_HOOK_NONE: break;
     case DTP_COMM_HOOK_FP16:
     case DTP_COMM_HOOK_BF16: return 2 * (grad_bytes + 2) + 2 * 2;
+    case DTP_COMM_HOOK_INT8: return (1 + 9 + 3) * grad_bytes + 1 + (double)ranks * (4 + 8 * grad_bytes);
     case DTP_COMM_HOOK_POWERSGD: return (3 + 2 + 2 + 1 + 3) * grad_bytes;
     }
     return 0;
@@ -50,6 +58,6 @@ void dtp_plan_check_comm_hook(struct dtp_resolver *r)
         dtp_plan_refuse(r, "comm_hook", "%s is not modelled with tensor, context or pipeline parallelism; use none",
                         dtp_comm_hook_text(p->comm_hook));
     if (p->comm_hook == DTP_COMM_HOOK_POWERSGD && (r->transformer->experts || r->transformer->kv_latent))
-        dtp_plan_refuse(r, "comm_hook", "powersgd is not modelled of %s; use fp16, bf16 or none",
+        dtp_plan_refuse(r, "comm_hook", "powersgd is not modelled of %s; use fp16, bf16, int8 or none",
                         r->transformer->experts ? "experts" : "latent attention");
 }

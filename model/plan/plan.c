@@ -125,7 +125,8 @@ static const struct word cp_comm_words[] = {
 static const struct word comm_hook_words[] = {{"none", DTP_COMM_HOOK_NONE},
                                               {"fp16", DTP_COMM_HOOK_FP16},
                                               {"bf16", DTP_COMM_HOOK_BF16},
-                                              {"powersgd", DTP_COMM_HOOK_POWERSGD}};
+                                              {"powersgd", DTP_COMM_HOOK_POWERSGD},
+                                              {"int8", DTP_COMM_HOOK_INT8}};
 static const struct word engine_words[] = {{"sm", DTP_ENGINE_SM}, {"copy", DTP_ENGINE_COPY}};
 
 #define DEFINE_WORDS(name)                                                                                             \

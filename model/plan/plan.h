@@ -49,7 +49,13 @@ enum dtp_checkpointing {
 enum dtp_engine { DTP_ENGINE_SM, DTP_ENGINE_COPY };
 enum dtp_loss { DTP_LOSS_EAGER, DTP_LOSS_FUSED, DTP_LOSS_CHUNKED }; /* cross entropy: 12*T*V | 4*T*V | one chunk */
 /* What DDP sends in place of a bucket (comm_hook.h). */
-enum dtp_comm_hook { DTP_COMM_HOOK_NONE, DTP_COMM_HOOK_FP16, DTP_COMM_HOOK_BF16, DTP_COMM_HOOK_POWERSGD };
+enum dtp_comm_hook {
+    DTP_COMM_HOOK_NONE,
+    DTP_COMM_HOOK_FP16,
+    DTP_COMM_HOOK_BF16,
+    DTP_COMM_HOOK_POWERSGD,
+    DTP_COMM_HOOK_INT8
+};
 /* How context parallel ranks exchange keys and values: around a ring while they compute, all at once, or heads for
  * tokens (Ulysses); or the last within a node and the ring across. */
 enum dtp_cp_comm { DTP_CP_P2P, DTP_CP_ALL_GATHER, DTP_CP_A2A, DTP_CP_A2A_P2P };

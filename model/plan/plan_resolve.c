@@ -320,10 +320,12 @@ static void check_recipe_parts(struct dtp_resolver *r, const struct dtp_fp8_reci
 }
 
 /* Operands of blocks are cut along the sums, so that these are whole blocks: 128 of blockwise, 32 of MXFP8; NVFP4's
- * transforms and tiles want 32 too. */
-static unsigned fp8_multiple(const struct dtp_fp8_recipe_row *row)
+ * transforms and tiles want 32 too. Kernels of ours and cuBLASLt take a last block that is cut short. */
+static unsigned fp8_multiple(const struct dtp_plan *plan, const struct dtp_fp8_recipe_row *row)
 {
-    return row->granularity != DTP_FP8_BY_BLOCK ? FP8_MULTIPLE : row->block < 32 ? 32 : row->block;
+    return row->granularity != DTP_FP8_BY_BLOCK || dtp_plan_fp8_library(plan) == DTP_FP8_OWN ? FP8_MULTIPLE
+           : row->block < 32                                                                 ? 32
+                                                                                             : row->block;
 }
 
 static void check_fp8(struct dtp_resolver *r)
@@ -356,9 +358,9 @@ static void check_fp8(struct dtp_resolver *r)
                   {"ffn", t->ffn},
                   {"seq", p->micro_batch * p->sequence}};
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
-        if (widths[i].value % fp8_multiple(row))
+        if (widths[i].value % fp8_multiple(p, row))
             dtp_plan_refuse(r, widths[i].key, "%s matmuls need multiples of %u, and this one is %" PRIu64 " wide",
-                            row->bits < 8 ? "fp4" : "fp8", fp8_multiple(row), widths[i].value);
+                            row->bits < 8 ? "fp4" : "fp8", fp8_multiple(p, row), widths[i].value);
 }
 
 /* ---- offload, optimizer, checkpointing, shape -------------------------------------------------------------------- */

@@ -25,7 +25,7 @@ mkdir -p -- "$3" || exit 3
 output=$(realpath -- "$3")
 steps=${STEPS:-2000}
 model=${MODEL:---layers 4 --hidden 256 --heads 4 --ffn 688 --vocab 256 --seq 256 --micro-batch 8}
-recipes=${RECIPES:-bf16=--precision bf16-mixed;fp16=--precision fp16-mixed;fp8-tensorwise=--precision fp8-tensorwise;adam8bit=--precision bf16-mixed --optimizer adam8bit}
+recipes=${RECIPES:-bf16=--precision bf16-mixed;fp16=--precision fp16-mixed;fp8-tensorwise=--precision fp8-tensorwise;fp8-rowwise=--precision fp8-rowwise;fp8-rowwise-gw-hp=--precision fp8-rowwise-gw-hp;fp8-blockwise=--precision fp8-blockwise;adam8bit=--precision bf16-mixed --optimizer adam8bit}
 rows=$output/rows.csv
 echo 'recipe,seed,steps,loss,status' >"$rows"
 

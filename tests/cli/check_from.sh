@@ -106,6 +106,19 @@ launches --to accelerate --model llama-2-7b --reduce-dtype bf16 --checkpointing 
 launches --to deepspeed --model llama-2-7b --runtime deepspeed --strategy zero2 --accumulate 4
 launches --to megatron --model llama-3-8b --runtime megatron --strategy zero1 --tp 2 --pp 2 --accumulate 8
 launches --to nanotron --model llama-3-8b --runtime nanotron --strategy zero1 --tp 2
+launches --to torchtune --model llama-3.1-8b --strategy full_shard --precision bf16-pure --lora 16 --lora-alpha 32 --base nf4 --checkpointing full
+launches --to axolotl --model llama-2-7b --strategy ddp --precision bf16-mixed --lora 16 --lora-alpha 32 --lora-dtype fp32 --runtime peft --checkpointing full
+launches --to peft --model llama-2-7b --strategy ddp --precision bf16-mixed --lora 16 --lora-alpha 32 --lora-dtype fp32 --runtime peft --checkpointing full
+
+# Without Slurm the nodes are Open MPI's.
+mkdir -p stubs
+printf '#!/bin/sh\necho "$@"\n' >stubs/mpirun
+chmod +x stubs/mpirun
+PATH=$PWD/stubs:$PATH BY=mpirun HOSTFILE=nodes 'run megatron/launch.sh' >out 2>err || failed "launch.sh by mpirun: $(cat err)"
+says '-np 2 --map-by ppr:1:node --hostfile nodes -x MASTER_ADDR' out
+says '-x CUDA_DEVICE_MAX_CONNECTIONS' out
+PATH=$PWD/stubs:$PATH BY=ssh 'run megatron/launch.sh' >out 2>err && failed "launch.sh by what there is not"
+says 'BY=ssh is neither srun nor mpirun'
 
 # Nothing of others is written over, nor what is read; without a folder it is printed.
 expect 2 launch --model llama-3-8b --gpu h100-sxm --gpus 16 --seq 4k -o 'run torchtitan'
@@ -120,7 +133,7 @@ says 'loss = chunked: what torchtitan reads cannot say it, there it is eager; gi
 expect 2 launch --model gpt-2 --gpu h100-sxm --gpus 8 --runtime dtplan --strategy ddp
 says 'runtime dtplan is started by dtplan run'
 expect 2 launch --model gpt-2 --gpu h100-sxm --gpus 1 --runtime peft --strategy ddp
-says 'runtime peft is started by programs of its users; launch writes for torchtitan'
+says 'the plan has none; give --lora N'
 expect 2 launch --model llama-2-7b --gpu h100-sxm --gpus 8 --to megatron
 says 'starts runtime megatron'
 [[ $failures == 0 ]] || exit 1

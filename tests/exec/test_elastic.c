@@ -10,9 +10,14 @@
 #include "base/status.h"
 #include "lib/elastic_fixture.h"
 
-#define EVERY 10        /* steps between snapshots */
-#define STEPS 200       /* of each case */
-#define LONG_STEPS 500  /* of one in which ranks come back after a second */
+#define EVERY 10            /* steps between snapshots */
+#ifdef __SANITIZE_ADDRESS__ /* a step takes ten times as long: as much happens within fewer */
+#define STEPS 110
+#define LONG_STEPS 200
+#else
+#define STEPS 200      /* of each case */
+#define LONG_STEPS 500 /* of one in which ranks come back after a second */
+#endif
 #define STRIKE 40       /* step after which it happens */
 #define RESUMED_S 20.0  /* until a step is done again */
 #define BUSY_S 180.0    /* the same on a machine that has more to do than cores for it */
@@ -200,7 +205,9 @@ static void kill_launcher(struct elastic_run *run)
 /* ---- trials ------------------------------------------------------------------------------------------------------ */
 
 #define LINE_OF "--elastic 2:4 --snapshot-every 10 --steps "
-#define LINE LINE_OF "200 "
+#define TEXT_OF(number) #number
+#define NUMBER(macro) TEXT_OF(macro)
+#define LINE LINE_OF NUMBER(STEPS) " "
 /* Those that wait for a silent rank come first, all at once. */
 static const struct trial trials[] = {
     {"stopped", LINE "--on-loss wait", stop_one, DTP_OK, true, 2, 4, "snapshot", "rank 1 has been silent for 10 s"},
@@ -221,7 +228,7 @@ static const struct trial trials[] = {
     {"damaged_twice", LINE "--on-loss wait", damage_own_and_copy, DTP_OK, true, 2, 4, "snapshot",
      "is damaged; another is taken"},
     {"told_to_stop", LINE "--on-loss wait", end_run, DTP_OK, false, 1, 4, "start", NULL},
-    {"returned", LINE_OF "500 --return-after 1", kill_one, DTP_OK, true, 3, 4, "snapshot",
+    {"returned", LINE_OF NUMBER(LONG_STEPS) " --return-after 1", kill_one, DTP_OK, true, 3, 4, "snapshot",
      "ranks came back; generation 2 goes on with 4 ranks"},
     {"disk_full", LINE "--checkpoint FOLDER/saved --checkpoint-every 100", fill_one, DTP_ENVIRONMENT, true, 1, 4,
      "start", "the checkpoint could not be written: File too large"},
@@ -494,8 +501,8 @@ static int learn_undisturbed(void **state)
 {
     struct elastic_run plain, longer, elastic;
     (void)state;
-    elastic_start(&plain, "plain", "--steps 200", true);
-    elastic_start(&longer, "longer", "--steps 500", true);
+    elastic_start(&plain, "plain", "--steps " NUMBER(STEPS), true);
+    elastic_start(&longer, "longer", "--steps " NUMBER(LONG_STEPS), true);
     elastic_start(&elastic, "undisturbed",
                   LINE "--async-checkpoints --checkpoint-every 20 --checkpoint " TEST_BINARY_DIR
                        "/tests/elastic_undisturbed/saved",

@@ -100,6 +100,13 @@ static void test_narrow_formats_learn(void **state)
     near(NARROW "precision=fp8-tensorwise", 0.02);
     near(NARROW "precision=fp8-tensorwise micro_batch=1 accumulate=2", 0.02); /* each has its own amax */
     near(NARROW "precision=fp8-tensorwise param_dtype=bf16 master_dtype=bf16 moment_dtype=bf16", 0.05);
+    near(NARROW "precision=fp8-rowwise", 0.02);
+    near(NARROW "precision=fp8-rowwise-gw-hp param_dtype=bf16 master_dtype=bf16 moment_dtype=bf16", 0.05);
+    near(NARROW "precision=fp8-blockwise micro_batch=1 accumulate=2", 0.02);
+    run_well(NARROW "precision=fp8-rowwise-gw-hp", &settings, &plain);
+    near(NARROW "precision=fp8-rowwise-gw-hp checkpointing=selective-matmul", 1e-300);
+    run_well(NARROW "precision=fp8-blockwise", &settings, &plain);
+    near(NARROW "precision=fp8-blockwise checkpointing=full", 1e-300);
     run_well(NARROW "precision=fp8-tensorwise", &settings, &plain);
     near(NARROW "precision=fp8-tensorwise checkpointing=full", 1e-300);
     near(NARROW "precision=fp8-tensorwise checkpointing=selective-matmul", 1e-300);

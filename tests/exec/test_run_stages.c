@@ -86,6 +86,8 @@ static void test_blocks_of_every_order(void **state)
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         struct run_result one, stages;
         char words[600];
+        if (!draw_row())
+            continue;
         snprintf(words, sizeof words,
                  "layers=4 hidden=16 heads=2 head_dim=8 ffn=40 vocab=50 seq=8 micro_batch=2 accumulate=2 %s",
                  models[i]);

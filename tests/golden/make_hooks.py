@@ -11,11 +11,11 @@ import os
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook, quantization_hooks
 
 RANKS, STEPS, EVERY = 2, 3, 5
 SHAPES = [(16,), (48, 16), (16, 16), (16,), (64, 16), (16, 32)]
-HOOKS = ["fp16", "bf16", "powersgd 2", "powersgd 4"]
+HOOKS = ["fp16", "bf16", "powersgd 2", "powersgd 4", "int8"]
 BEFORE = 2  # the least of start_powerSGD_iter with error feedback
 
 
@@ -41,7 +41,36 @@ class Block(torch.nn.Module):
         return sum((p * gradient(rank, step, i)).sum() for i, p in enumerate(self.tensors))
 
 
+class InOrder:
+    """A bucket whose tensors follow each other as ours do: runs that share a range are then the same."""
+
+    def __init__(self, gradients):
+        self.flat = torch.cat([g.reshape(-1) for g in gradients])
+
+    def buffer(self):
+        return self.flat
+
+
+def perchannel(model):
+    def hook(_, bucket):
+        places = [next(i for i, p in enumerate(model.tensors) if p is q) for q in bucket.parameters()]
+        sizes = [torch.Size(shape).numel() for shape in SHAPES]
+        given = dict(zip(places, bucket.gradients()))
+        future = quantization_hooks.quantization_perchannel_hook(None, InOrder([given[i] for i in range(len(SHAPES))]))
+
+        def back(done):
+            pieces = done.value().split(sizes)
+            return torch.cat([pieces[i] for i in places])
+
+        return future.then(back)
+
+    return hook
+
+
 def hook_of(name, ddp, model):
+    if name == "int8":
+        ddp.register_comm_hook(None, perchannel(model))
+        return
     if name in ("fp16", "bf16"):
         ddp.register_comm_hook(None, getattr(default_hooks, name + "_compress_hook"))
         return

@@ -8,8 +8,11 @@ model on new tokens in each step, of a chain where each is followed by one of fo
 
 fp32: double throughout. bf16 and fp16: fp32 parameters, cast for use, as autocast casts weights; fp16 under
 torch.amp.GradScaler from 1024 on, where nothing overflows. fp8: the same in bf16 with the blocks' projections by torchao's tensorwise recipe, emulated: what
-its Float8Linear computes where there are no tensor cores for it.
+its Float8Linear computes where there are no tensor cores for it; fp8_rowwise and fp8_gw_hp by its rowwise and rowwise_with_gw_hp.
+fp8_blockwise: as Transformer Engine's Float8BlockScaling has it, whose kernels run on Hopper alone, so made here of its description: scales of 1 x 128
+of inputs and gradients, of 128 x 128 of weights, powers of two, all in E4M3. Twelve steps of these three.
 """
+import dataclasses
 import itertools
 import os
 import sys
@@ -22,7 +25,7 @@ from torchao.optim import AdamW8bit
 
 import make_goldens
 
-STEPS, RATE, SGD_RATE = 30, 1e-3, 0.1
+STEPS, FEW_STEPS, RATE, SGD_RATE = 30, 12, 1e-3, 0.1
 FOLLOWED_STEPS, FOLLOWED_RATE, FOLLOWED_SGD_RATE = 200, 3e-3, 0.3
 plain_linear = F.linear
 
@@ -40,11 +43,50 @@ class Trained:
         return self.leaves[(self.next - 1) % len(self.leaves)].to(self.used)
 
 
-def linear_fp8(inputs, weight, bias=None):
-    module = Float8Linear(weight.shape[1], weight.shape[0], bias=bias is not None,
-                          config=Float8LinearConfig(emulate=True))
+def linear_fp8(inputs, weight, bias=None, recipe="tensorwise"):
+    config = dataclasses.replace(Float8LinearConfig.from_recipe_name(recipe), emulate=True)
+    module = Float8Linear(weight.shape[1], weight.shape[0], bias=bias is not None, config=config)
     values = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
     return torch.func.functional_call(module, values, (inputs,))
+
+
+def linear_rowwise(inputs, weight, bias=None):
+    return linear_fp8(inputs, weight, bias, "rowwise")
+
+
+def linear_gw_hp(inputs, weight, bias=None):
+    return linear_fp8(inputs, weight, bias, "rowwise_with_gw_hp")
+
+
+def blocks(values, rows, columns=128):
+    """What of a matrix is left in E4M3 with a scale for each rows x columns of it, in fp32."""
+    height, width = values.shape
+    padded = F.pad(values.float(), (0, -width % columns, 0, -height % rows))
+    tiles = padded.reshape(padded.shape[0] // rows, rows, padded.shape[1] // columns, columns)
+    largest = tiles.abs().amax(dim=(1, 3), keepdim=True)
+    scale = torch.where(largest > 0, torch.exp2(torch.floor(torch.log2(448.0 / largest.double()))), 1.0).float()
+    cast = (tiles * scale).clamp(-448, 448).to(torch.float8_e4m3fn).float() / scale
+    return cast.reshape(padded.shape)[:height, :width]
+
+
+class Blockwise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, inputs, weight):
+        ctx.save_for_backward(inputs, weight)
+        rows = inputs.reshape(-1, inputs.shape[-1])
+        return (blocks(rows, 1) @ blocks(weight, 128).t()).to(inputs.dtype).reshape(*inputs.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        inputs, weight = ctx.saved_tensors
+        rows, above = inputs.reshape(-1, inputs.shape[-1]), gradient.reshape(-1, gradient.shape[-1])
+        of_inputs = (blocks(above, 1) @ blocks(weight, 128)).to(inputs.dtype).reshape(inputs.shape)
+        return of_inputs, (blocks(above.t(), 1) @ blocks(rows.t(), 1).t()).to(weight.dtype)
+
+
+def linear_blockwise(inputs, weight, bias=None):
+    made = Blockwise.apply(inputs, weight)
+    return made if bias is None else made + bias
 
 
 def decayed(leaves):
@@ -101,7 +143,7 @@ def chain(shape):
         yield rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
 
-def train(shape, made, tokens, targets, used, stored=torch.float32, optimizer=adamw, linear=plain_linear, rate=None):
+def train(shape, made, tokens, targets, used, stored=torch.float32, optimizer=adamw, linear=plain_linear, rate=None, steps=STEPS):
     p = Trained(made, stored, used)
     leaves = [leaf for leaf in p.leaves if leaf.requires_grad]
     update = optimizer(leaves, rate) if rate else optimizer(leaves)
@@ -109,7 +151,7 @@ def train(shape, made, tokens, targets, used, stored=torch.float32, optimizer=ad
     scaler = torch.amp.GradScaler("cpu", init_scale=1024, enabled=used == torch.float16)
     losses = []
     F.linear = linear
-    for tokens, targets in itertools.islice(batches, FOLLOWED_STEPS if rate else STEPS):
+    for tokens, targets in itertools.islice(batches, FOLLOWED_STEPS if rate else steps):
         loss = make_goldens.loss_of(shape, p, tokens, targets)
         update.zero_grad()
         scaler.scale(loss).backward()
@@ -130,6 +172,9 @@ if __name__ == "__main__":
         "bf16": dict(used=torch.bfloat16),
         "fp16": dict(used=torch.float16),
         "fp8": dict(used=torch.bfloat16, linear=linear_fp8),
+        "fp8_rowwise": dict(used=torch.bfloat16, linear=linear_rowwise, steps=FEW_STEPS),
+        "fp8_gw_hp": dict(used=torch.bfloat16, linear=linear_gw_hp, steps=FEW_STEPS),
+        "fp8_blockwise": dict(used=torch.bfloat16, linear=linear_blockwise, steps=FEW_STEPS),
         "fp8_biased": dict(model="biased", used=torch.bfloat16, linear=linear_fp8),
         "sgd": dict(used=torch.float64, stored=torch.float64, optimizer=sgd),
         "adam8bit": dict(used=torch.float32, optimizer=adam8bit),

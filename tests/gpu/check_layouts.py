@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Every layout that the executor runs learns on GPUs what one GPU learns, and holds and sends what was predicted:
-check_layouts.py DTPLAN SOURCE_TREE [--device host] [--out FOLDER] [--seconds N] [--only WORD,...] [--case-seconds N]
+check_layouts.py DTPLAN SOURCE_TREE [--device host] [--out FOLDER] [--seconds N] [--only WORD,...] [--case-seconds N] [--debugger]
 
 Where there are fewer GPUs than ranks they share them (dtplan run --share-gpu), so that one GPU is enough; nothing here
 is a time. Losses of 50 steps are compared step by step with those of one rank that takes the same sequences: within
@@ -68,10 +68,18 @@ def cases():
                 ("zero3 2", 2, 4, f"--strategy zero3 {share(2, 2)}"),
                 ("ddp 4 sums in fp16", 4, 4, f"--strategy ddp --comm-hook fp16 {share(4)}"),
                 ("shard_grad_op 4", 4, 4, f"--strategy shard_grad_op {share(4, 2)}")]
+    context = [("cp 2 ring", 2, 4, f"--cp 2 {share(1, 4)}"),
+               ("cp 2 a2a", 2, 4, f"--cp 2 --cp-comm a2a {share(1, 4)}"),
+               ("cp 4 ring", 4, 4, f"--cp 4 {share(1, 4)}"),
+               ("cp 4 a2a", 4, 4, f"--cp 4 --cp-comm a2a {share(1, 4)}"),
+               ("cp 2 tp 2", 4, 4, f"--cp 2 --tp 2 {share(1, 4)}"),
+               ("cp 2 pp 2 zb-h1", 4, 8, f"--cp 2 --pp 2 --schedule zb-h1 {share(1)}"),
+               ("cp 2 full_shard 2", 4, 4, f"--cp 2 --strategy full_shard {share(2, 4)}"),
+               ("cp 2 checkpointing", 2, 4, f"--cp 2 --checkpointing full {share(1, 4)}")]
     every = []
-    while stages or tensor or replicas:
-        every += stages[:2] + replicas[:2] + tensor[:1]
-        stages, replicas, tensor = stages[2:], replicas[2:], tensor[1:]
+    while stages or tensor or replicas or context:
+        every += stages[:2] + replicas[:2] + tensor[:1] + context[:1]
+        stages, replicas, tensor, context = stages[2:], replicas[2:], tensor[1:], context[1:]
     return every
 
 
@@ -143,9 +151,10 @@ class Bench:
         return status, losses, told, err.strip().splitlines()
 
     def look_where(self, group):
-        """What stands on the stacks of the ranks of a run that hangs, once: the debugger takes seconds."""
+        """What stands on the stacks of the ranks of a run that hangs, once: the debugger takes seconds, and ends ranks
+        that only were slow (signal 11) where it cannot attach to CUDA."""
         path = os.path.join(self.folder, "hangs.txt")
-        if self.host or os.path.exists(path) or not shutil.which("cuda-gdb"):
+        if self.host or not self.a.debugger or os.path.exists(path) or not shutil.which("cuda-gdb"):
             return
         with open(path, "w") as file:
             for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
@@ -318,6 +327,7 @@ def main():
     parser.add_argument("--out")
     parser.add_argument("--seconds", type=float, default=1800)
     parser.add_argument("--case-seconds", type=float, default=120)
+    parser.add_argument("--debugger", action="store_true", help="where a case takes too long, what its ranks' stacks hold")
     parser.add_argument("--only", help="parts of names of cases, comma between")
     parser.add_argument("--precisions", default="fp32,bf16-mixed")
     parser.add_argument("--models", default="gqa,mha")

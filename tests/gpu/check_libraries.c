@@ -239,7 +239,12 @@ struct matmul_case {
     enum dtp_element element, result_element;
     enum dtp_epilogue epilogue;
     int extras;
+    enum dtp_scaling a_scaling, b_scaling;
+    bool precise;
 };
+
+/* Up to the last element's scale. */
+#define SCALES_BYTES(scaling, rows, columns) (4 + 4 * dtp_scale_place(scaling, rows, columns, (rows)-1, (columns)-1))
 
 /* The same on the host, with copies of all that the matmul reads or adds to. */
 static struct dtp_matmul_args on_host(const struct dtp_matmul_args *gpu)
@@ -250,8 +255,8 @@ static struct dtp_matmul_args on_host(const struct dtp_matmul_args *gpu)
     struct dtp_matmul_args host = *gpu;
     host.a = host_copy(gpu->a, gpu->m * gpu->k * dtp_element_bytes(in));
     host.b = host_copy(gpu->b, gpu->n * gpu->k * dtp_element_bytes(dtp_matmul_b_element(gpu)));
-    host.a_scale = gpu->a_scale ? host_copy(gpu->a_scale, sizeof(float)) : NULL;
-    host.b_scale = gpu->b_scale ? host_copy(gpu->b_scale, sizeof(float)) : NULL;
+    host.a_scale = gpu->a_scale ? host_copy(gpu->a_scale, SCALES_BYTES(gpu->a_scaling, gpu->m, gpu->k)) : NULL;
+    host.b_scale = gpu->b_scale ? host_copy(gpu->b_scale, SCALES_BYTES(gpu->b_scaling, gpu->n, gpu->k)) : NULL;
     host.result = host_copy(gpu->result, result_bytes);
     host.addend = !gpu->addend ? NULL : gpu->addend == gpu->result ? host.result : host_copy(gpu->addend, result_bytes);
     host.bias = gpu->bias ? host_copy(gpu->bias, bias_bytes) : NULL;
@@ -269,14 +274,15 @@ static void check_matmul(struct dtp_matmul *matmul, const struct matmul_case *fr
     const enum dtp_element in_b = in == DTP_ELEMENT_E5M2 ? DTP_ELEMENT_E4M3 : in;
     static const char *const names[] = {"fp32", "bf16", "fp16", "e4m3", "e5m2"};
     char what[100];
-    snprintf(what, sizeof what, "matmul %" PRIu64 "x%" PRIu64 "x%" PRIu64 " %c%c %s>%s epilogue %d extras %d", from->m,
+    snprintf(what, sizeof what,
+             "matmul %" PRIu64 "x%" PRIu64 "x%" PRIu64 " %c%c %s>%s epilogue %d extras %d scales %d %d", from->m,
              from->n, from->k, from->a_transposed ? 't' : 'n', from->b_transposed ? 't' : 'n', names[in], names[out],
-             (int)from->epilogue, from->extras);
+             (int)from->epilogue, from->extras, (int)from->a_scaling, (int)from->b_scaling);
     struct dtp_matmul_args gpu = {
         .a = device_buffer(from->m * from->k, in, 1, 1),
         .b = device_buffer(from->n * from->k, in_b, 2, 1),
-        .a_scale = narrow ? device_buffer(4, DTP_ELEMENT_FP32, 8, 1) : NULL,
-        .b_scale = narrow ? device_buffer(4, DTP_ELEMENT_FP32, 9, 1) : NULL,
+        .a_scale = narrow ? device_buffer(from->m * from->k, DTP_ELEMENT_FP32, 8, 1) : NULL,
+        .b_scale = narrow ? device_buffer(from->n * from->k, DTP_ELEMENT_FP32, 9, 1) : NULL,
         .result = device_buffer(from->m * from->n, out, 3, 1),
         .workspace_bytes = WORKSPACE_BYTES,
         .workspace = device_buffer(WORKSPACE_BYTES / 4, DTP_ELEMENT_FP32, 0, -1),
@@ -291,6 +297,9 @@ static void check_matmul(struct dtp_matmul *matmul, const struct matmul_case *fr
         .a_transposed = from->a_transposed,
         .b_transposed = from->b_transposed,
         .epilogue = from->epilogue,
+        .a_scaling = from->a_scaling,
+        .b_scaling = from->b_scaling,
+        .fast = in == DTP_ELEMENT_E4M3 && !from->precise,
     };
     if (from->extras & ADD_IN_PLACE)
         gpu.addend = gpu.result;
@@ -341,6 +350,10 @@ static void check_matmuls(const char *choices)
 #define H DTP_ELEMENT_FP16
 #define E4 DTP_ELEMENT_E4M3
 #define E5 DTP_ELEMENT_E5M2
+#define SCALED(m, n, k, out, extras, of_a, of_b, precise)                                                              \
+    {                                                                                                                  \
+        m, n, k, false, true, E4, out, DTP_EPILOGUE_NONE, extras, DTP_SCALED_##of_a, DTP_SCALED_##of_b, precise        \
+    }
     static const struct matmul_case cases[] = {
         {256, 384, 512, false, true, E4, B, DTP_EPILOGUE_NONE, 0},
         {256, 384, 512, false, true, E4, B, DTP_EPILOGUE_NONE, ADD_OTHER},
@@ -351,6 +364,23 @@ static void check_matmuls(const char *choices)
         {256, 384, 512, false, true, E5, F, DTP_EPILOGUE_NONE, 0},
         {256, 384, 512, false, true, E5, F, DTP_EPILOGUE_NONE, ADD_IN_PLACE},
         {2048, 1376, 272, false, true, E4, B, DTP_EPILOGUE_NONE, ADD_OTHER},
+        SCALED(256, 384, 512, B, 0, ROWS, ROWS, false),
+        SCALED(256, 384, 512, B, ADD_OTHER, ROWS, ROWS, false),
+        SCALED(256, 384, 512, B, BIAS, ROWS, ROWS, false),
+        SCALED(256, 384, 512, B, BIAS | ADD_OTHER, ROWS, ROWS, false),
+        SCALED(256, 384, 512, B, 0, ROWS, ROWS, true),
+        SCALED(256, 384, 512, F, 0, ROWS, ROWS, true),
+        SCALED(256, 384, 512, F, ADD_IN_PLACE, ROWS, ROWS, true),
+        SCALED(2048, 1376, 272, B, ADD_IN_PLACE, ROWS, ROWS, true),
+        SCALED(256, 384, 512, B, 0, RUNS, SQUARES, true),
+        SCALED(256, 384, 512, B, ADD_OTHER, RUNS, SQUARES, true),
+        SCALED(256, 384, 512, B, BIAS, RUNS, SQUARES, true),
+        SCALED(256, 384, 512, B, BIAS | ADD_OTHER, RUNS, SQUARES, true),
+        SCALED(256, 384, 512, B, 0, RUNS, RUNS, true),
+        SCALED(256, 384, 512, F, 0, RUNS, RUNS, true),
+        SCALED(256, 384, 512, F, ADD_IN_PLACE, RUNS, RUNS, true),
+        SCALED(2048, 1376, 1040, B, ADD_OTHER, RUNS, SQUARES, true),
+        SCALED(208, 272, 1040, F, ADD_IN_PLACE, RUNS, RUNS, true),
         {256, 384, 128, false, true, H, H, DTP_EPILOGUE_NONE, ADD_OTHER | BIAS},
         {256, 384, 128, false, true, H, H, DTP_EPILOGUE_GELU_AUX, BIAS},
         {256, 384, 128, false, false, H, H, DTP_EPILOGUE_DGELU, 0},
@@ -381,6 +411,7 @@ static void check_matmuls(const char *choices)
 #undef H
 #undef E4
 #undef E5
+#undef SCALED
     struct dtp_faults faults = {0};
     struct dtp_matmul *matmul;
     if (dtp_matmul_create("GPU", choices, &matmul, &faults) != DTP_OK) {

@@ -1,6 +1,8 @@
 /* Casts to fp8, bit for bit, and the amax that they go by. */
 #include "gpu/kernel_tests.h"
 
+#include <stdlib.h>
+
 static void test_quantize(uint64_t rows, uint64_t columns, enum dtp_element to, bool by_rows, bool by_columns,
                           double deviation)
 {
@@ -38,6 +40,56 @@ static void test_quantize(uint64_t rows, uint64_t columns, enum dtp_element to, 
     compare(status);
 }
 
+/* Casts with scales of rows or blocks: bytes, scales and the maxima behind them, bit for bit. Rows' scales are not
+ * there before, and of squares what is padding stays as it was. */
+static void test_scaled(enum dtp_scaling scaling, uint64_t rows, uint64_t columns, bool by_rows, bool by_columns,
+                        double deviation)
+{
+    static const char *const scalings[] = {"whole", "rows", "alike", "runs", "squares"};
+    const uint64_t all = rows * columns, blocks = DTP_SCALED_RUN - 1;
+    const uint64_t most = (rows + blocks) * (columns + 4 * blocks + 4) / DTP_SCALED_RUN + rows + columns;
+    case_begin("quantize scales of %s %llu x %llu%s%s", scalings[scaling], (unsigned long long)rows,
+               (unsigned long long)columns, by_rows ? " rows" : "", by_columns ? " columns" : "");
+    float *nothing = calloc(most, sizeof *nothing);
+    struct tensor *x = input("values", DTP_ELEMENT_BF16, all, deviation);
+    struct tensor *narrow = by_rows ? result("rows", DTP_ELEMENT_E4M3, all, 0, 0) : NULL;
+    struct tensor *transposed = by_columns ? result("columns", DTP_ELEMENT_E4M3, all, 0, 0) : NULL;
+    struct tensor *scales = updated(bytes_of("scales of rows", nothing, most * sizeof *nothing), 0, 0);
+    struct tensor *others = updated(bytes_of("scales of columns", nothing, most * sizeof *nothing), 0, 0);
+    float *maxima[SIDES][2] = {{NULL, NULL}, {NULL, NULL}};
+    struct tensor *scratch[2] = {bytes_of("maxima of rows", nothing, rows * sizeof *nothing),
+                                 bytes_of("maxima of columns", nothing, columns * sizeof *nothing)};
+    maxima[DEVICE][0] = scratch[0]->at[DEVICE], maxima[DEVICE][1] = scratch[1]->at[DEVICE];
+    struct dtp_scaled_quantize_args then[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        then[s] = (struct dtp_scaled_quantize_args){.values = x->at[s],
+                                                    .result = narrow ? narrow->at[s] : NULL,
+                                                    .transposed = transposed ? transposed->at[s] : NULL,
+                                                    .result_scales = scales->at[s],
+                                                    .transposed_scales = others->at[s],
+                                                    .result_maxima = maxima[s][0],
+                                                    .transposed_maxima = maxima[s][1],
+                                                    .rows = rows,
+                                                    .columns = columns,
+                                                    .element = DTP_ELEMENT_BF16,
+                                                    .scaling = scaling};
+    int status = dtp_reference_scaled_quantize(NULL, &then[HOST], NULL);
+    for (int round = 0; round < 2; round++) {
+        restore_device();
+        status = status ? status : dtp_cuda_scaled_quantize(NULL, &then[DEVICE], NULL);
+        keep_round(round);
+    }
+    compare(status);
+    free(nothing);
+}
+
+static void test_all_scaled(uint64_t rows, uint64_t columns, double deviation)
+{
+    for (int s = DTP_SCALED_ROWS; s <= DTP_SCALED_SQUARES; s++)
+        for (int k = s == DTP_SCALED_ALIKE ? 2 : 0; k < 3; k++)
+            test_scaled((enum dtp_scaling)s, rows, columns, k != 2, k != 0, deviation);
+}
+
 /* NF4 there and back. */
 static void test_pack4(enum dtp_element element, uint64_t count, double deviation)
 {
@@ -67,13 +119,56 @@ static void test_pack4(enum dtp_element element, uint64_t count, double deviatio
     compare(status);
 }
 
+/* Two ranks' gradients in 8 bits, and their sum. */
+static void test_pack8(enum dtp_element element, uint64_t count, double deviation)
+{
+    case_begin("pack8 and sum_packed8 %s %llu", named(element), (unsigned long long)count);
+    const uint64_t part_bytes = (8 * ((count + DTP_PACK8_RUN - 1) / DTP_PACK8_RUN) + count + 127) / 128 * 128;
+    struct tensor *x[2] = {input("values", element, count, deviation), input("others", element, count, deviation)};
+    struct tensor *parts = result("parts", DTP_ELEMENT_INT8, 2 * part_bytes, 0, 0);
+    struct tensor *total = result("total", element, count, 0, 0);
+    struct dtp_pack8_args pack[SIDES][2];
+    struct dtp_sum_packed8_args sum[SIDES];
+    for (int s = 0; s < SIDES; s++) {
+        for (int r = 0; r < 2; r++)
+            pack[s][r] = (struct dtp_pack8_args){.values = x[r]->at[s],
+                                                 .part = (char *)parts->at[s] + (uint64_t)r * part_bytes,
+                                                 .count = count,
+                                                 .element = element};
+        sum[s] = (struct dtp_sum_packed8_args){.parts = parts->at[s],
+                                               .total = total->at[s],
+                                               .count = count,
+                                               .part_bytes = part_bytes,
+                                               .part_count = 2,
+                                               .element = element};
+    }
+    int status = dtp_reference_pack8(NULL, &pack[HOST][0], NULL) || dtp_reference_pack8(NULL, &pack[HOST][1], NULL) ||
+                 dtp_reference_sum_packed8(NULL, &sum[HOST], NULL);
+    for (int round = 0; round < 2; round++) {
+        restore_device();
+        for (int r = 0; r < 2; r++)
+            status = status ? status : dtp_cuda_pack8(NULL, &pack[DEVICE][r], NULL);
+        status = status ? status : dtp_cuda_sum_packed8(NULL, &sum[DEVICE], NULL);
+        keep_round(round);
+    }
+    compare(status);
+}
+
 void test_quantizes(void)
 {
+    const uint64_t odd[] = {8, 511, 512, 4096 * 688 + 24};
+    for (size_t i = 0; i < COUNT(odd) - small; i++) {
+        test_pack8(DTP_ELEMENT_FP32, odd[i], i == 1 ? 1e-9 : 3);
+        test_pack8(DTP_ELEMENT_BF16, odd[i], i == 2 ? 0 : 0.02);
+    }
     const uint64_t shapes[][2] = {{16, 16}, {128, 128}, {144, 272}, {16, 4096}, {1040, 688}, {2048, 2048}};
     for (size_t i = 0; i < COUNT(shapes) - small; i++)
         for (int k = 0; k < 6; k++)
             test_quantize(shapes[i][0], shapes[i][1], k % 2 ? DTP_ELEMENT_E5M2 : DTP_ELEMENT_E4M3, k / 2 != 1,
                           k / 2 != 0, k == 5 ? 1e-9 : 3);
+    for (size_t i = 0; i < COUNT(shapes) - small; i++)
+        test_all_scaled(shapes[i][0], shapes[i][1], i % 2 ? 3 : 1e-9);
+    test_all_scaled(272, 144, 0);
     const uint64_t counts[] = {64, 192, 64 * 1023, 4096 * 688};
     for (size_t i = 0; i < COUNT(counts) - small; i++) {
         test_pack4(DTP_ELEMENT_BF16, counts[i], 0.02);

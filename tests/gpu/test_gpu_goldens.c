@@ -1,5 +1,5 @@
 /* Loss and every gradient of a whole model on the GPU against PyTorch's: what test_goldens does on the host's cores.
- * test_gpu_goldens [FOLDER of the golden files]; 77: no GPU here. */
+ * test_gpu_goldens [FOLDER of the golden files [NAME of tests, with *]]; 77: no GPU here. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,5 +27,7 @@ int main(int argc, char **argv)
         printf("no GPU: nothing to compare\n");
         return SKIPPED;
     }
+    if (argc > 2)
+        cmocka_set_test_filter(argv[2]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -204,12 +204,46 @@ static void test_orthogonalize(void **state)
     }
 }
 
+/* From -1 to 4 the step is 5 / 255 and 0 has code 51: 1 is 51 steps above, 102; 0.03 a step and a half, which is 2. A
+ * run of zeros alone has step 1, code 0. What is not finite makes its own run so, no other. */
+static void test_eight_bits(void **state)
+{
+    (void)state;
+    enum { COUNT = DTP_PACK8_RUN + 3, PART = 8 * 2 + DTP_PACK8_RUN + 128 };
+    static float values[COUNT], total[COUNT];
+    static _Alignas(16) uint8_t parts[2 * PART];
+    struct dtp_pack8_args pack = {.values = values, .part = parts, .count = COUNT};
+    struct dtp_sum_packed8_args sum = {
+        .parts = parts, .total = total, .count = COUNT, .part_bytes = PART, .part_count = 2};
+    values[0] = -1, values[1] = 4, values[2] = 1, values[3] = 0.03f;
+    assert_int_equal(dtp_reference_pack8(NULL, &pack, NULL), 0);
+    const float *ends = (const float *)parts;
+    const uint8_t *codes = parts + 8 * 2;
+    assert_true(ends[0] == -1 && ends[1] == 4 && ends[2] == 0 && ends[3] == 0);
+    assert_true(codes[0] == 0 && codes[1] == 255 && codes[2] == 102 && codes[3] == 53 && codes[4] == 51);
+    assert_int_equal(codes[DTP_PACK8_RUN], 0);
+    memcpy(parts + PART, parts, PART);
+    assert_int_equal(dtp_reference_sum_packed8(NULL, &sum, NULL), 0);
+    assert_true(fabsf(total[2] - 2) < 1e-6f && fabsf(total[3] - 4 * 5 / 255.0f) < 1e-6f && total[4] == 0 &&
+                total[COUNT - 1] == 0);
+    for (int infinite = 0; infinite < 2; infinite++) {
+        values[DTP_PACK8_RUN] = infinite ? INFINITY : NAN;
+        assert_int_equal(dtp_reference_pack8(NULL, &pack, NULL), 0);
+        assert_int_equal(dtp_reference_sum_packed8(NULL, &sum, NULL), 0);
+        assert_true(isfinite(total[DTP_PACK8_RUN - 1]) && !isfinite(total[DTP_PACK8_RUN]));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_orthogonalize),        cmocka_unit_test(test_matmul),
-        cmocka_unit_test(test_matmul_bias_gradient), cmocka_unit_test(test_matmul_gelu),
-        cmocka_unit_test(test_attention_gradient),   cmocka_unit_test(test_attention_by_hand),
+        cmocka_unit_test(test_orthogonalize),
+        cmocka_unit_test(test_eight_bits),
+        cmocka_unit_test(test_matmul),
+        cmocka_unit_test(test_matmul_bias_gradient),
+        cmocka_unit_test(test_matmul_gelu),
+        cmocka_unit_test(test_attention_gradient),
+        cmocka_unit_test(test_attention_by_hand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -108,6 +108,74 @@ static void test_scaled_matmul(void **state)
         assert_true(result[i] == 14);
 }
 
+/* Scales of rows: 448 / 3 is 149.3, the largest power of two in that 128, the scale its inverse; of the first column's
+ * 7 exactly 64. Runs of 128 of a row of 144: the second has 16 elements of its own, and lies 16 rows on. A square's
+ * largest is 7 for all 16 x 128, the next one's 0, for which the scale is 1; by columns squares are in the other order,
+ * each row of theirs padded to 4. */
+static void test_scaled_quantize(void **state)
+{
+    (void)state;
+    enum { ROWS = 16, COLUMNS = 144 };
+    static float values[ROWS * COLUMNS], scales[2 * COLUMNS], others[2 * COLUMNS];
+    static uint8_t rows[ROWS * COLUMNS], columns[ROWS * COLUMNS];
+    values[0] = 7, values[1 * COLUMNS + 5] = -3, values[2 * COLUMNS + 130] = 0.5f;
+    struct dtp_scaled_quantize_args a = {.values = values,
+                                         .result = rows,
+                                         .transposed = columns,
+                                         .result_scales = scales,
+                                         .transposed_scales = others,
+                                         .rows = ROWS,
+                                         .columns = COLUMNS,
+                                         .scaling = DTP_SCALED_ROWS};
+    assert_int_equal(dtp_reference_scaled_quantize(NULL, &a, NULL), 0);
+    assert_true(scales[0] == 1.0f / 64 && scales[1] == 1.0f / 128 && scales[2] == 1.0f / 512);
+    assert_true(others[0] == 1.0f / 64 && others[5] == 1.0f / 128 && others[130] == 1.0f / 512);
+    assert_true(dtp_e4m3_to_float(rows[COLUMNS + 5]) == -384 && dtp_e4m3_to_float(columns[5 * ROWS + 1]) == -384);
+    a.scaling = DTP_SCALED_RUNS;
+    assert_int_equal(dtp_reference_scaled_quantize(NULL, &a, NULL), 0);
+    assert_true(scales[2] == 1 && scales[ROWS + 2] == 1.0f / 512 && scales[ROWS + 1] == 1 && scales[1] == 1.0f / 128);
+    assert_true(dtp_e4m3_to_float(rows[2 * COLUMNS + 130]) == 256);
+    a.scaling = DTP_SCALED_SQUARES;
+    assert_int_equal(dtp_reference_scaled_quantize(NULL, &a, NULL), 0);
+    assert_true(scales[0] == 1.0f / 64 && scales[1] == 1.0f / 512 && others[0] == 1.0f / 64 && others[4] == scales[1]);
+    assert_true(dtp_e4m3_to_float(rows[COLUMNS + 5]) == -192 && dtp_e4m3_to_float(columns[5 * ROWS + 1]) == -192);
+    a.scaling = DTP_SCALED_ALIKE, a.result = NULL;
+    assert_int_equal(dtp_reference_scaled_quantize(NULL, &a, NULL), 0);
+    assert_true(others[0] == 1.0f / 64 && others[COLUMNS - 1] == 1.0f / 64);
+    assert_true(dtp_scale_place(DTP_SCALED_RUNS, 32, 256, 7, 129) == 39);
+    assert_true(dtp_scale_place(DTP_SCALED_SQUARES, 300, 640, 257, 639) == 2 * 8 + 4); /* 5 squares of a row: 8 */
+}
+
+/* [2, 256] by [1, 256] of ones, both scaled by runs: (128 x 2 x 3 + 128 x 4 x 5) in the first row. By rows: 256 x 7 x
+ * 11 in the second. */
+static void test_scales_of_parts(void **state)
+{
+    (void)state;
+    static uint8_t ones[2 * 256];
+    memset(ones, dtp_e4m3_from_float(1), sizeof ones);
+    float runs[4] = {2, 1, 4, 1}, others[2] = {3, 5}, rows[2] = {1, 7}, row = 11, result[2];
+    struct dtp_matmul_args a = {.a = ones,
+                                .b = ones,
+                                .a_scale = runs,
+                                .b_scale = others,
+                                .a_scaling = DTP_SCALED_RUNS,
+                                .b_scaling = DTP_SCALED_RUNS,
+                                .result = result,
+                                .m = 2,
+                                .n = 1,
+                                .k = 256,
+                                .lda = 256,
+                                .ldb = 256,
+                                .ldd = 1,
+                                .element = DTP_ELEMENT_E4M3,
+                                .b_transposed = true};
+    assert_int_equal(dtp_reference_matmul(NULL, &a, NULL), 0);
+    assert_true(result[0] == 128 * 6 + 128 * 20 && result[1] == 128 * 8);
+    a.a_scale = rows, a.b_scale = &row, a.a_scaling = a.b_scaling = DTP_SCALED_ROWS;
+    assert_int_equal(dtp_reference_matmul(NULL, &a, NULL), 0);
+    assert_true(result[0] == 256 * 11 && result[1] == 256 * 77);
+}
+
 /* Norms say the amax of what they write. Of a row of equal numbers the normed ones are 1 (epsilon 0), times weights of
  * up to 3. */
 static void test_norm_finds_its_amax(void **state)
@@ -153,10 +221,14 @@ static void test_loss_scale(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fp16),           cmocka_unit_test(test_fp8),
-        cmocka_unit_test(test_fp8_is_nearest), cmocka_unit_test(test_quantize),
-        cmocka_unit_test(test_scaled_matmul),  cmocka_unit_test(test_norm_finds_its_amax),
-        cmocka_unit_test(test_loss_scale)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fp16),
+                                       cmocka_unit_test(test_fp8),
+                                       cmocka_unit_test(test_fp8_is_nearest),
+                                       cmocka_unit_test(test_quantize),
+                                       cmocka_unit_test(test_scaled_quantize),
+                                       cmocka_unit_test(test_scales_of_parts),
+                                       cmocka_unit_test(test_scaled_matmul),
+                                       cmocka_unit_test(test_norm_finds_its_amax),
+                                       cmocka_unit_test(test_loss_scale)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #ifndef TEST_LAYOUT_FIXTURE_H
 #define TEST_LAYOUT_FIXTURE_H
 
+#include "lib/random_draws.h"
 #include "lib/rank_fixture.h"
 #include "lib/remove_all.h"
 
@@ -110,12 +111,15 @@ static inline double state_apart(const char *a, const char *b, const struct dtp_
 
 /* ---- runs -------------------------------------------------------------------------------------------------------- */
 
+/* A row of a list that draw_row() tries. */
 static inline void learns_as_one(const char *model, const char *words, const struct run_result *one,
                                  const char *one_name, bool to_the_bit)
 {
     static struct dtp_job job;
     struct run_result stages;
     char all[1200];
+    if (!draw_row())
+        return;
     snprintf(all, sizeof all, "%s%s", model, words);
     run_job(model, &job);
     train(all, "run", &stages);

@@ -1,6 +1,10 @@
 #ifndef TEST_RANDOM_DRAWS_H
 #define TEST_RANDOM_DRAWS_H
 
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+
 /* How many of `count` draws: under sanitizers each takes four times as long, and draws something else each time that
  * the seed is another; without, all. A test that says this is also run without (label `randomised`). */
 #ifdef __SANITIZE_ADDRESS__
@@ -8,5 +12,21 @@
 #else
 #define RANDOM_DRAWS(count) (count)
 #endif
+
+/* Whether the next row of a list is tried: without sanitizers each is; under them about half, by the seed and by how
+ * often this was asked, so that each row has its turn within a few seeds. */
+static inline bool draw_row(void)
+{
+#ifdef __SANITIZE_ADDRESS__
+    static uint64_t asked;
+    const char *seed = getenv("DTPLAN_TEST_SEED");
+    uint64_t z = (seed ? strtoull(seed, NULL, 10) : 0) + 0x9e3779b97f4a7c15u * ++asked; /* splitmix64's mixing */
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (z ^ z >> 31) & 1;
+#else
+    return true;
+#endif
+}
 
 #endif

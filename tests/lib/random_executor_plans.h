@@ -74,7 +74,7 @@ static inline struct dtp_plan random_executor_plan(const struct dtp_cluster *clu
     plan.executor.reduce_engine = random_below(3) ? DTP_ENGINE_SM : DTP_ENGINE_COPY;
     uint64_t kept = random_state; /* what follows is drawn as before there were hooks */
     if (!random_frozen && plan.runtime->hooked >> plan.strategy & 1u && random_below(3) == 0)
-        plan.comm_hook = (enum dtp_comm_hook)(1 + random_below(3)), plan.powersgd_rank = 1u << random_below(4);
+        plan.comm_hook = (enum dtp_comm_hook)(1 + random_below(4)), plan.powersgd_rank = 1u << random_below(4);
     random_state = kept;
     return plan;
 }
@@ -150,9 +150,12 @@ static inline void random_executor_expert_job(struct random_job *job)
     }
 }
 
-/* Such a job in 16 or 8 bits: with what fp8 refuses taken out, and widths that it takes. */
-static inline void random_executor_narrow_job(struct random_job *job, const char *recipe)
+/* Such a job in 16 or 8 bits, each recipe in turn: with what fp8 refuses taken out, and widths that it takes. */
+static inline void random_executor_narrow_job(struct random_job *job, int turn)
 {
+    static const char *const recipes[] = {"fp16-mixed", "fp8-tensorwise", "fp8-rowwise", "fp8-rowwise-gw-hp",
+                                          "fp8-blockwise"};
+    const char *recipe = recipes[(size_t)turn % (sizeof recipes / sizeof *recipes)];
     for (;;) {
         if (!random_executor_job(job))
             fail_msg("no job of the executor is drawn");

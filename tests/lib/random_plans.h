@@ -200,7 +200,7 @@ static inline void random_runtime_choices(const struct dtp_cluster *cluster, str
         plan->executor.reduce_engine = DTP_ENGINE_COPY;
     random_key("comm_hook");
     if (plan->runtime == &dtp_runtime_torch && plan->strategy == DTP_DDP && !random_frozen && random_below(3) == 0) {
-        plan->comm_hook = (enum dtp_comm_hook)(1 + random_below(3));
+        plan->comm_hook = (enum dtp_comm_hook)(1 + random_below(4));
         plan->powersgd_rank = 1u << random_below(4);
     }
     random_key("update_in_backward");

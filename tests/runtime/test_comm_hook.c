@@ -49,17 +49,23 @@ static uint64_t standing(const struct dtp_program *program)
     return bytes;
 }
 
-static void count_reductions(const struct dtp_program *program, double *sent_bytes, uint64_t *count, uint64_t *waits)
+static void count_collectives(const struct dtp_program *program, enum dtp_op_kind kind, double *sent_bytes,
+                              uint64_t *count, uint64_t *waits)
 {
     *sent_bytes = 0, *count = 0, *waits = 0;
     for (size_t i = 0; i < dtp_program_op_count(program); i++) {
         const struct dtp_op *op = &dtp_program_ops(program)[i];
         *waits += op->kind == DTP_OP_HOST_WAIT;
-        if (op->kind != DTP_OP_ALL_REDUCE)
+        if (op->kind != kind)
             continue;
         *sent_bytes += op->demand->sent_bytes;
         ++*count;
     }
+}
+
+static void count_reductions(const struct dtp_program *program, double *sent_bytes, uint64_t *count, uint64_t *waits)
+{
+    count_collectives(program, DTP_OP_ALL_REDUCE, sent_bytes, count, waits);
 }
 
 /* Half of what fp32 gradients take on the wire, 2 x 7/8 of 2 bytes a parameter, of which a copy stands; as many
@@ -81,6 +87,49 @@ static void test_sixteen_bits(void **state)
     assert_int_equal(count, with.count[DTP_ALL_REDUCE]);
     assert_int_equal(waits, 0);
     assert_int_equal(standing(program), 2 * psi);
+    dtp_program_destroy(program);
+}
+
+/* A byte a parameter to each of seven others, where fp32 sums send 7 bytes too: nothing is gained among eight ranks. Of
+ * each bucket two floats go before, for which the host waits, and a sum stands. */
+static void test_eight_bits(void **state)
+{
+    (void)state;
+    struct dtp_communication with, without;
+    struct dtp_plan plain = hooked_plan(DTP_COMM_HOOK_NONE, 1), plan = hooked_plan(DTP_COMM_HOOK_INT8, 1);
+    dtp_program_destroy(lower(&plain, &without));
+    struct dtp_program *program = lower(&plan, &with);
+    double sent_bytes;
+    uint64_t count, waits, buckets = without.count[DTP_ALL_REDUCE];
+    count_collectives(program, DTP_OP_ALL_GATHER, &sent_bytes, &count, &waits);
+    assert_int_equal(with.bytes[DTP_ALL_GATHER], 7 * psi + buckets * 7 * 8);
+    assert_int_equal(without.bytes[DTP_ALL_REDUCE], 7 * psi);
+    assert_int_equal(with.bytes[DTP_ALL_REDUCE], 0);
+    assert_true(sent_bytes == (double)with.bytes[DTP_ALL_GATHER]);
+    assert_int_equal(count, 2 * buckets);
+    assert_int_equal(with.count[DTP_ALL_GATHER], 2 * buckets);
+    assert_int_equal(waits, buckets);
+    assert_int_equal(standing(program), 4 * psi);
+    dtp_program_destroy(program);
+}
+
+/* Our executor: a part of a module is a byte an element and 8 for each 512. A block of 202,383,360 has 395,280 runs,
+ * 205,545,600 bytes; embedding 131,072,000 and 256,000, 133,120,000; the head 4,096 more and 8 runs, 133,124,160, which
+ * makes 133,124,224 in pieces of 128. Seven ranks get each; what stands is the block's part and those of eight. */
+static void test_eight_bits_of_the_executor(void **state)
+{
+    (void)state;
+    struct dtp_communication communication;
+    struct dtp_plan plan = hooked_plan(DTP_COMM_HOOK_INT8, 1);
+    plan.runtime = &dtp_runtime_dtplan;
+    struct dtp_program *program = lower(&plan, &communication);
+    double sent_bytes;
+    uint64_t count, waits, expected = 7 * (32 * UINT64_C(205545600) + 133120000 + 133124224);
+    count_collectives(program, DTP_OP_ALL_GATHER, &sent_bytes, &count, &waits);
+    assert_int_equal(sent_bytes, expected);
+    assert_int_equal(communication.bytes[DTP_ALL_GATHER], expected);
+    assert_int_equal(count, 34);
+    assert_int_equal(standing(program), 9 * UINT64_C(205545600));
     dtp_program_destroy(program);
 }
 
@@ -222,6 +271,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sixteen_bits),
+        cmocka_unit_test(test_eight_bits),
+        cmocka_unit_test(test_eight_bits_of_the_executor),
         cmocka_unit_test(test_sixteen_bits_of_the_executor),
         cmocka_unit_test(test_powersgd_of_the_executor),
         cmocka_unit_test(test_powersgd),

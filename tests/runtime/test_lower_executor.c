@@ -529,7 +529,7 @@ static void test_narrow_plans_verify(void **state)
         struct random_job job;
         struct dtp_program *program;
         faults = (struct dtp_faults){0};
-        random_executor_narrow_job(&job, i % 3 ? "fp8-tensorwise" : "fp16-mixed");
+        random_executor_narrow_job(&job, i);
         if (dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, &faults) != DTP_OK ||
             dtp_program_verify(program, &faults) != DTP_OK)
             fail_with(&job, &faults);

@@ -122,7 +122,7 @@ static void draw_any(struct random_job *job, int i)
 
 static void draw_narrow(struct random_job *job, int i)
 {
-    random_executor_narrow_job(job, i % 3 ? "fp8-tensorwise" : "fp16-mixed");
+    random_executor_narrow_job(job, i);
 }
 
 static void draw_adapted(struct random_job *job, int i)

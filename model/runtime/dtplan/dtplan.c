@@ -306,9 +306,10 @@ static void check_hook(struct dtp_resolver *r)
     if (p->comm_hook != DTP_COMM_HOOK_POWERSGD)
         return;
     if (p->strategy != DTP_DDP)
-        dtp_plan_refuse(r, "comm_hook",
-                        "powersgd factors whole matrices, of which ranks of %s sum parts; use fp16 or bf16, or ddp",
-                        dtp_strategy_text(p->strategy));
+        dtp_plan_refuse(
+            r, "comm_hook",
+            "powersgd factors whole matrices, of which ranks of %s sum parts; use fp16, bf16 or int8, or ddp",
+            dtp_strategy_text(p->strategy));
     if (p->precision.reduce != DTP_FP32)
         dtp_plan_refuse(r, "comm_hook", "powersgd is run on gradients in fp32, these are in %s; use reduce_dtype fp32",
                         dtp_dtype_text(p->precision.reduce));

@@ -5,6 +5,7 @@
 #include "plan/layer_tensors.h"
 #include "plan/rules.h"
 #include "runtime/dtplan/executor_expert_traffic.h"
+#include "runtime/dtplan/fp8_layout.h"
 #include "runtime/dtplan/routes_layout.h"
 
 #include <assert.h>
@@ -78,8 +79,11 @@ uint64_t dtp_executor_tensor_bytes(const struct dtp_executor_block *block, int t
 {
     enum dtp_layer_tensor of = plain(tensor);
     if (dtp_executor_cast(tensor) >= 0) {
-        of = cast_tensors[dtp_executor_cast(tensor) % DTP_EXECUTOR_CASTS];
-        return dtp_bytes_product(block->tokens, dtp_layer_tensor_width(&block->kind, of));
+        bool columns = dtp_executor_cast(tensor) >= DTP_EXECUTOR_CASTS;
+        uint64_t in =
+            dtp_layer_tensor_width(&block->kind, cast_tensors[dtp_executor_cast(tensor) % DTP_EXECUTOR_CASTS]);
+        return dtp_fp8_matrix_bytes(dtp_executor_cast_form(block, DTP_EXECUTOR_CAST_INPUT, columns),
+                                    columns ? in : block->tokens, columns ? block->tokens : in);
     }
     if (dtp_executor_low(tensor) >= 0)
         return dtp_bytes_product(block->tokens * block->element_bytes,
@@ -156,7 +160,7 @@ static int add_cast(struct dtp_executor_block *b, int input)
     if (dtp_executor_caster(b, input) < 0) {
         struct dtp_executor_operator *op =
             add(b, DTP_OP_QUANTIZE, dtp_executor_tensor_name((int)casts[cast]), input, (int)casts[cast]);
-        op->aux = by_columns(cast);
+        op->aux = dtp_executor_narrow_gradients(b) ? by_columns(cast) : DTP_EXECUTOR_NONE;
     }
     return cast;
 }
@@ -173,7 +177,7 @@ static void add_projection(struct dtp_executor_block *b, const struct dtp_layer_
         op->matrix = matrix;
         op->weight = dtp_parameter_of_matrix(matrix->id);
         op->operand = b->fp8 ? (int)casts[cast] : op->input;
-        op->kept = b->fp8 ? by_columns(cast) : op->input;
+        op->kept = dtp_executor_narrow_gradients(b) ? by_columns(cast) : op->input;
         op->reads = matrix->expert ? bit_of(T(ROUTES)) : 0;
         op->to_stream = matrix->id == DTP_MATRIX_SHARED_DOWN && !b->kind.shared_gate;
         op->needs = bit_of(op->kept) | op->reads;
@@ -369,6 +373,7 @@ void dtp_executor_block_of(const struct dtp_transformer *transformer, const stru
                                        .element_bytes = dtp_plan_compute_bytes(plan),
                                        .epilogue = plan->executor.gelu_epilogue,
                                        .fp8 = plan->precision.compute == DTP_FP8,
+                                       .recipe = dtp_fp8_recipe_row(plan->precision.fp8_recipe),
                                        .adapted = dtp_plan_adapts(plan),
                                        .packed = plan->adapters.base != DTP_BASE_NONE};
     dtp_parameter_block_kind(transformer, dtp_layer_mlp_of(transformer) == DTP_LAYER_EXPERTS, &out->kind);
@@ -423,20 +428,6 @@ uint32_t dtp_executor_makers(const struct dtp_executor_block *block, int tensor,
     if (block->op[maker].kind == DTP_OP_QUANTIZE && !(there & bit_of(block->op[maker].input)))
         makers |= UINT32_C(1) << dtp_executor_maker(block, block->op[maker].input);
     return makers;
-}
-
-int dtp_executor_caster(const struct dtp_executor_block *block, int tensor)
-{
-    for (int i = 0; i < block->count; i++)
-        if (block->op[i].kind == DTP_OP_QUANTIZE && block->op[i].input == tensor)
-            return i;
-    return -1;
-}
-
-bool dtp_executor_amax_fused(const struct dtp_executor_block *block, const struct dtp_executor_operator *cast)
-{
-    int maker = dtp_executor_maker(block, cast->input);
-    return maker >= 0 && (block->op[maker].kind == DTP_OP_NORM || block->op[maker].kind == DTP_OP_ACTIVATION);
 }
 
 /* ---- bytes through HBM -------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@
 #ifndef DTP_EXECUTOR_BLOCK_H
 #define DTP_EXECUTOR_BLOCK_H
 
+#include "base/fp8_recipe.h"
 #include "net/layer_kind.h"
 #include "plan/checkpointing.h"
 #include "runtime/dtplan/executor_adapters.h"
@@ -70,8 +71,9 @@ struct dtp_executor_block {
     uint64_t tokens, sequence, element_bytes; /* T; of the compute dtype */
     uint64_t stream_tokens;                   /* rows that this rank has of what lies between matmuls */
     bool epilogue, fp8;
-    bool adapted; /* adapters are trained alone */
-    bool packed;  /* matrices lie in 4 bits, and are unpacked for each product */
+    const struct dtp_fp8_recipe_row *recipe; /* of fp8; else NULL */
+    bool adapted;                            /* adapters are trained alone */
+    bool packed;                             /* matrices lie in 4 bits, and are unpacked for each product */
     struct dtp_executor_adapter adapter[DTP_PARAMETER_ADAPTERS];
     struct dtp_executor_operator op[DTP_EXECUTOR_OPERATORS];
     int count;
@@ -116,14 +118,29 @@ int dtp_executor_maker(const struct dtp_executor_block *block, int tensor);
 /* The operators, as bits, that make a tensor once more of what backward keeps: `there`. Of a cast also who makes what
  * it casts, where that is not kept. */
 uint32_t dtp_executor_makers(const struct dtp_executor_block *block, int tensor, uint64_t there);
-/* fp8. The operator that casts a tensor; -1: none does. Whether the kernel that makes what it casts finds its amax too.
- */
+/* fp8. Whether operands have a scale for each row or block, which the cast finds itself, and not one whose amax is
+ * known before; whether a weight's gradient is a product in fp8. */
+static inline bool dtp_executor_scales_parts(const struct dtp_executor_block *block)
+{
+    return block->recipe && block->recipe->granularity != DTP_FP8_BY_TENSOR;
+}
+static inline bool dtp_executor_narrow_gradients(const struct dtp_executor_block *block)
+{
+    return block->recipe && block->recipe->narrow >> DTP_PRODUCT_WEIGHT_GRADIENT & 1;
+}
+/* The form of a cast of what a projection reads, as a matmul reads it. */
+enum dtp_executor_cast_of { DTP_EXECUTOR_CAST_WEIGHT, DTP_EXECUTOR_CAST_INPUT, DTP_EXECUTOR_CAST_GRADIENT };
+enum dtp_form dtp_executor_cast_form(const struct dtp_executor_block *block, enum dtp_executor_cast_of what,
+                                     bool columns);
+/* The operator that casts a tensor; -1: none does. Whether the kernel that makes what it casts finds its amax too,
+ * or no one has to. */
 int dtp_executor_caster(const struct dtp_executor_block *block, int tensor);
 bool dtp_executor_amax_fused(const struct dtp_executor_block *block, const struct dtp_executor_operator *cast);
 /* The first projection that reads the cast, by its place among the block's matrices. */
 int dtp_executor_cast_matrix(const struct dtp_executor_block *block, const struct dtp_executor_operator *cast);
-/* Whether the gradient of a projection's result is made by a kernel that finds its amax too. */
-bool dtp_executor_gradient_amax_fused(const struct dtp_executor_operator *projection);
+/* Whether the gradient of a projection's result is made by a kernel that finds its amax too, or needs none. */
+bool dtp_executor_gradient_amax_fused(const struct dtp_executor_block *block,
+                                      const struct dtp_executor_operator *projection);
 
 /* What a memory-bound operator moves through HBM, reads and writes of whole tensors, and its launches. Backward without
  * the weights' own gradient, which is the module's; `again`: an activation that makes its result once more. */

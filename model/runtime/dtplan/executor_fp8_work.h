@@ -3,6 +3,12 @@
 
 #include "runtime/dtplan/executor_block.h"
 
+/* A cast of so many elements into this form, by rows, by columns or both: bytes read and written, and launches. Where
+ * scales are of parts, the largest of rows are found in a row's second reading, out of cache, those of columns in a
+ * pass before, and those of blocks in the cast itself. Scales are left out, 3 % of a cast at most. */
+struct dtp_executor_traffic dtp_executor_cast_traffic(enum dtp_form form, double elements, bool by_rows,
+                                                      bool by_columns);
+
 /* Of a block and a micro-step, beside what its operators move in bf16: forward, a checkpointed block's forward and
  * replay, backward of either; the weights' amax once a step. Zeros where the plan is not in fp8. A checkpointed block
  * keeps `keeps` and runs the operators of `again` once more. */

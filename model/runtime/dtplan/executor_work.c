@@ -2,6 +2,7 @@
 
 #include "base/bytes.h"
 #include "plan/checkpointing.h"
+#include "plan/comm_hook.h"
 #include "plan/optimizer_state.h"
 #include "plan/rules.h"
 #include "plan/runtime_sizes.h"
@@ -27,7 +28,9 @@ struct shape {
 /* Those that make what backward reads of what is kept. */
 static uint32_t operators_again(const struct dtp_executor_block *block, enum dtp_checkpoint_keeps keeps)
 {
-    uint64_t missing = block->saved & ~dtp_executor_block_keeps(block, keeps) & ~DTP_EXECUTOR_BIT(DTP_TENSOR_PRODUCT);
+    /* the activation's backward makes the product; in fp8 whose weights' gradients are not, a replay does */
+    uint64_t by_backward = block->fp8 ? 0 : DTP_EXECUTOR_BIT(DTP_TENSOR_PRODUCT);
+    uint64_t missing = block->saved & ~dtp_executor_block_keeps(block, keeps) & ~by_backward;
     uint32_t again = 0;
     if (keeps == DTP_KEEPS_INPUT)
         return block->replayed;
@@ -309,6 +312,13 @@ static double cast_bytes(const struct shape *s, int i)
     return (double)s->layout[i].shard_elements * (s->shard_element[i] + dtp_dtype_bytes(s->rules.wire));
 }
 
+/* Packed from whole elements and added up into them. */
+static double packed_bytes(const struct shape *s, int i)
+{
+    double part = (double)dtp_int8_part_bytes(s->layout[i].shard_elements);
+    return 2 * (double)s->layout[i].shard_elements * s->shard_element[i] + part * (1 + (double)s->rules.replicas);
+}
+
 /* Of PowerSGD: what was lost is added (3 passes), P and Q are made orthonormal (2), what is not factored goes and comes
  * (2 each). Four products read or write the matrix: for P and for Q, as the sum, and twice as what is lost now. */
 static void count_factors(const struct shape *s, double sums, struct dtp_step_work *out)
@@ -333,16 +343,17 @@ static void count_factors(const struct shape *s, double sums, struct dtp_step_wo
     }
 }
 
-/* What replicas sum is cast to 16 bits and back, whole gradients at each reduction, shards in the last micro-step; or
- * is factored. */
+/* What replicas sum is cast to 16 or 8 bits and back, whole gradients at each reduction, shards in the last micro-step;
+ * or is factored. */
 static void count_hook(const struct shape *s, double reductions, struct dtp_step_work *out)
 {
     double sums = s->rules.shard_ranks > 1 ? 1 : reductions;
     if (s->rules.hook == DTP_COMM_HOOK_POWERSGD)
         count_factors(s, sums, out);
-    if (!dtp_executor_casts_sums(&s->rules))
+    if (!dtp_executor_casts_sums(&s->rules) && s->rules.hook != DTP_COMM_HOOK_INT8)
         return;
-    out->gradient_bytes += 2 * sums * over_modules(s, cast_bytes);
+    out->gradient_bytes +=
+        sums * (s->rules.hook == DTP_COMM_HOOK_INT8 ? over_modules(s, packed_bytes) : 2 * over_modules(s, cast_bytes));
     out->step_kernels += 2 * sums * s->modules;
 }
 
@@ -433,6 +444,8 @@ static void count_fp8(const struct shape *s, struct dtp_step_work *out)
         whole * (w.forward.kernels + w.backward.kernels) +
         s->checkpointed * (w.checkpointed_forward.kernels + w.checkpointed_backward.kernels + w.again.kernels);
     out->forward_bytes += s->layers * w.weights_amax.bytes / steps;
+    if (dtp_executor_scales_parts(&s->block))
+        return;
     out->gradient_bytes += 4 * slots * (1 + 2 * steps);
     out->step_kernels += s->layers * w.weights_amax.kernels + steps;
 }

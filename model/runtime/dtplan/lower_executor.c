@@ -132,7 +132,8 @@ static void derive(struct dtp_executor *x, struct dtp_lowering *l)
     for (int s = 0; s < DTP_STREAM_COUNT; s++)
         x->await[s] = l->last_op[s] = DTP_NO_OP;
     x->batch_read[0] = x->batch_read[1] = x->gradient_read = DTP_NO_OP;
-    x->scattered = x->exchanged = x->narrow = x->factor_workspace = x->partials = x->tables = DTP_NO_BUFFER;
+    x->scattered = x->exchanged = x->narrow = x->packed_parts = x->factor_workspace = x->partials = x->tables =
+        DTP_NO_BUFFER;
     x->shard_group = x->gather_group = x->exchange_group = x->replica_group = DTP_NO_INDEX;
     l->layer = DTP_NO_LAYER;
     l->tensor_bytes[DTP_TENSOR_INPUT] = dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_INPUT);

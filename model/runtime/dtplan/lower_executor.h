@@ -23,12 +23,15 @@
  *                            operands lie by the dimension that is summed over, the input gradient's WEIGHT as [n, k],
  *                            the weight gradient's GRADIENT as [m, k] and INPUT as [n, k]; SCALE of the first,
  *                            OTHER_SCALE of the second (fp32); no BIAS, no AUX. GRADIENT is E5M2, all else E4M3
- *                            forward, RESULT may be UPDATE too. With demand.scale the product is multiplied by that;
+ *                            forward, RESULT may be UPDATE too. Of the forms "e4m3_rows" and "e4m3_runs" all is E4M3
+ *                            and scales lie behind what they are of (fp8_layout.h), rows' or runs', of WEIGHT beside
+ *                            runs those of squares. With demand.scale the product is multiplied by that;
  *                            of the form "columns" operands of a row a token are columns, from their offset on, of
  *                            buffers of as many rows: all but WEIGHT and WEIGHT_GRADIENT; of the form "subtracted" the
  *                            product is taken from what is there
  *   QUANTIZE                 INPUT [T, n], AMAX (fp32) -> RESULT [T, n] and TRANSPOSED [n, T], one of which may be
- *                            absent, in fp8 of demand.form, SCALE. With neither: AMAX UPDATE is raised to that of INPUT
+ *                            absent, in fp8 of demand.form, SCALE; of forms whose scales lie behind each result there
+ *                            are neither AMAX nor SCALE. With neither result: AMAX UPDATE is raised to that of INPUT
  *   AMAX                     of NORM, NORM_BACKWARD, ACTIVATION, ACTIVATION_BACKWARD: UPDATE, raised to that of what
  *                            they write
  *   ROTARY(_BACKWARD)        RESULT [T, d_q + 2 d_kv] UPDATE, in place; TABLES (fp32: cosines [s, head_dim / 2], then
@@ -102,6 +105,8 @@
  *   CAST, ACCUMULATE         INPUT -> RESULT (ACCUMULATE: +=), demand.tokens elements
  *   ORTHOGONALIZE            RESULT [T, n] UPDATE (fp32): its rows become orthonormal, of the form "columns" its
  *                            columns
+ *   PACK8                    INPUT (demand.tokens elements) -> RESULT, a part of dtp_int8_part_bytes
+ *   SUM_PACKED8              INPUT (parts of all replicas) -> RESULT (demand.tokens elements), their sum
  *   SUM_PARTS                INPUT [ranks of the shard group, demand.tokens elements] -> RESULT: their sum; UPDATE adds
  *                            it
  *   collectives              INPUT, RESULT; the same buffer where in place. all_gather: INPUT is this rank's part of

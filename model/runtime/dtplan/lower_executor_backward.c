@@ -280,38 +280,41 @@ static void projection_of_lost_activation(const struct place *at)
         x->gradients[DTP_TENSOR_UP]; /* what an up projection with an epilogue asks for */
 }
 
-/* Both products of fp8 operands, which lie by the dimension that is summed over: gradient[out, T] by input[in, T] and
+/* Products of fp8 operands, which lie by the dimension that is summed over: gradient[out, T] by input[in, T] and
  * gradient[T, out] by weight[in, out]. */
-static void fp8_products(const struct place *at, struct dtp_executor_casts gradient, dtp_buffer_id weight)
+static void fp8_weight_gradient(const struct place *at, dtp_buffer_id gradient)
 {
     struct dtp_executor *x = at->x;
-    struct dtp_executor_module *module = dtp_executor_block(x, at->layer);
     const struct dtp_layer_matrix *matrix = at->op->matrix;
     const struct dtp_executor_operator *cast = &x->shape.op[dtp_executor_caster(&x->shape, at->op->input)];
-    const int own = (int)(matrix - x->shape.kind.matrix), of_input = dtp_executor_cast_matrix(&x->shape, cast);
-    dtp_buffer_id *made = &x->gradients[at->op->input];
+    const int of_input = dtp_executor_cast_matrix(&x->shape, cast);
     struct dtp_draft draft;
     dtp_executor_begin(x, &draft, DTP_OP_MATMUL, matrix->gradient_name);
-    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, gradient.columns, DTP_READ | DTP_FREE, 0);
+    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, gradient, DTP_READ | DTP_FREE, 0);
     dtp_draft_role(&draft, DTP_ROLE_INPUT, tensor(x, at->layer, at->op->kept),
                    stays(at, at->op->kept) ? DTP_READ : DTP_READ | DTP_FREE, 0);
-    dtp_executor_gradient(&draft, DTP_ROLE_WEIGHT_GRADIENT, module, at->op->weight);
-    dtp_executor_fp8_scale(x, &draft, DTP_ROLE_SCALE, gradient_slot(x, at->layer, at->op), DTP_READ);
-    dtp_executor_fp8_scale(x, &draft, DTP_ROLE_OTHER_SCALE,
-                           dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_INPUT, at->layer, of_input), DTP_READ);
+    dtp_executor_gradient(&draft, DTP_ROLE_WEIGHT_GRADIENT, dtp_executor_block(x, at->layer), at->op->weight);
     dtp_executor_matmul(x, &draft, matrix->out, matrix->in, x->rules.tokens);
-    draft.op.demand.dtype = DTP_FP8;
+    dtp_executor_fp8_product(x, &draft, gradient_slot(x, at->layer, at->op),
+                             dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_INPUT, at->layer, of_input));
     dtp_executor_end(x, &draft);
+}
+
+static void fp8_input_gradient(const struct place *at, dtp_buffer_id gradient, dtp_buffer_id weight)
+{
+    struct dtp_executor *x = at->x;
+    const struct dtp_layer_matrix *matrix = at->op->matrix;
+    dtp_buffer_id *made = &x->gradients[at->op->input];
+    struct dtp_draft draft;
     dtp_executor_begin(x, &draft, DTP_OP_MATMUL, matrix->input_gradient_name);
-    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, gradient.rows, DTP_READ | DTP_FREE, 0);
+    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, gradient, DTP_READ | DTP_FREE, 0);
     dtp_draft_role(&draft, DTP_ROLE_WEIGHT, weight, DTP_READ | DTP_FREE, 0);
-    dtp_executor_fp8_scale(x, &draft, DTP_ROLE_SCALE, gradient_slot(x, at->layer, at->op), DTP_READ);
-    dtp_executor_fp8_scale(x, &draft, DTP_ROLE_OTHER_SCALE,
-                           dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_WEIGHT, at->layer, own), DTP_READ);
     *made = dtp_executor_new(x, &draft, DTP_ROLE_INPUT_GRADIENT, matrix->input_gradient_name, DTP_OWNER_WORKSPACE,
                              x->rules.tokens * matrix->in * x->element_bytes, DTP_WRITE);
     dtp_executor_matmul(x, &draft, x->rules.tokens, matrix->in, matrix->out);
-    draft.op.demand.dtype = DTP_FP8;
+    dtp_executor_fp8_product(
+        x, &draft, gradient_slot(x, at->layer, at->op),
+        dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_WEIGHT, at->layer, (int)(matrix - x->shape.kind.matrix)));
     dtp_executor_end(x, &draft);
 }
 
@@ -346,21 +349,29 @@ static void fp8_projection_backward(const struct place *at)
         there |= tensor(x, at->layer, i).index != DTP_NO_INDEX ? DTP_EXECUTOR_BIT(i) : 0;
     if (!(there & DTP_EXECUTOR_BIT(at->op->kept)))
         dtp_executor_block_again(x, at->layer, dtp_executor_makers(&x->shape, at->op->kept, there));
+    bool narrow = dtp_executor_narrow_gradients(&x->shape); /* else the weight's gradient is of what was cast */
     struct dtp_executor_cast cast = {.name = at->op->matrix->input_gradient_name,
                                      .tensor = result_gradient(at),
                                      .layer = at->layer,
                                      .rows = x->rules.tokens,
                                      .columns = at->op->matrix->out,
                                      .slot = gradient_slot(x, at->layer, at->op),
-                                     .frees = !adds_to_stream(at->op),
+                                     .what = DTP_EXECUTOR_CAST_GRADIENT,
+                                     .frees = !adds_to_stream(at->op) && narrow,
                                      .by_rows = true,
-                                     .by_columns = true,
-                                     .gradient = true};
-    if (!dtp_executor_gradient_amax_fused(at->op))
+                                     .by_columns = narrow};
+    if (!dtp_executor_gradient_amax_fused(&x->shape, at->op))
         dtp_executor_fp8_measure(x, &cast);
-    fp8_bias_gradient(at);
+    if (narrow)
+        fp8_bias_gradient(at);
     struct dtp_executor_casts gradient = dtp_executor_fp8_cast(x, &cast);
-    fp8_products(at, gradient, dtp_executor_fp8_weight(x, at->op, at->layer, true));
+    if (!narrow)
+        weight_gradient(at, cast.tensor, tensor(x, at->layer, at->op->kept), !stays(at, at->op->kept),
+                        !adds_to_stream(at->op));
+    dtp_buffer_id weight = dtp_executor_fp8_weight(x, at->op, at->layer, true);
+    if (narrow)
+        fp8_weight_gradient(at, gradient.columns);
+    fp8_input_gradient(at, gradient.rows, weight);
 }
 
 /* What a first block's frozen projection would pass on, nobody wants: the gradient goes with the adapter's. */

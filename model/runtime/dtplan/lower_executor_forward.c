@@ -115,16 +115,11 @@ static void fp8_projection(const struct pass *pass, struct dtp_draft *draft, int
     dtp_draft_role(draft, DTP_ROLE_WEIGHT, weight, DTP_READ | DTP_FREE, 0);
     if (dtp_executor_has(module, op->weight + 1))
         dtp_executor_weight(x, draft, DTP_ROLE_BIAS, module, op->weight + 1);
-    dtp_executor_fp8_scale(
-        x, draft, DTP_ROLE_SCALE,
-        dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_INPUT, pass->layer, dtp_executor_cast_matrix(&x->shape, cast)),
-        DTP_READ);
-    dtp_executor_fp8_scale(
-        x, draft, DTP_ROLE_OTHER_SCALE,
-        dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_WEIGHT, pass->layer, (int)(op->matrix - x->shape.kind.matrix)),
-        DTP_READ);
     dtp_executor_matmul(x, draft, x->rules.tokens, op->matrix->out, op->matrix->in);
-    draft->op.demand.dtype = DTP_FP8;
+    dtp_executor_fp8_product(
+        x, draft,
+        dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_INPUT, pass->layer, dtp_executor_cast_matrix(&x->shape, cast)),
+        dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_WEIGHT, pass->layer, (int)(op->matrix - x->shape.kind.matrix)));
     take_addend(pass, draft, index);
     make(pass, draft, DTP_ROLE_RESULT, index, op->result);
 }
@@ -347,6 +342,7 @@ static void quantize(const struct pass *pass, struct dtp_draft *draft, int index
     uint64_t slot =
         dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_INPUT, pass->layer, dtp_executor_cast_matrix(&x->shape, op));
     bool rows = is_wanted(pass, index, op->result), columns = pass->kept & DTP_EXECUTOR_BIT(op->aux);
+    uint64_t width = dtp_layer_tensor_width(&x->shape.kind, (enum dtp_layer_tensor)op->input);
     take(pass, draft, DTP_ROLE_INPUT, index, op->input);
     dtp_executor_fp8_amax(x, draft, slot, DTP_READ);
     if (rows)
@@ -354,9 +350,8 @@ static void quantize(const struct pass *pass, struct dtp_draft *draft, int index
     if (columns)
         make(pass, draft, DTP_ROLE_TRANSPOSED, index, op->aux);
     dtp_executor_fp8_scale(x, draft, DTP_ROLE_SCALE, slot, DTP_WRITE);
-    dtp_executor_fp8_demand(draft, x->rules.tokens, dtp_executor_tensor_bytes(&x->shape, op->result) / x->rules.tokens,
-                            (uint32_t)rows + columns);
-    draft->op.demand.form = DTP_FORM_E4M3;
+    dtp_executor_fp8_demand(draft, dtp_executor_cast_form(&x->shape, DTP_EXECUTOR_CAST_INPUT, !rows), x->rules.tokens,
+                            width, rows, columns);
 }
 
 /* What an operator needs made before it: its weight unpacked; in fp8 the amax of its input that no kernel has found,
@@ -370,12 +365,13 @@ static dtp_buffer_id before_operator(const struct pass *pass, int index)
     if (!x->shape.fp8)
         return DTP_NO_BUFFER;
     if (op->kind == DTP_OP_QUANTIZE && !dtp_executor_amax_fused(&x->shape, op) && !x->l->recompute)
-        dtp_executor_fp8_measure(x, &(struct dtp_executor_cast){
-                                        .tensor = *tensor_of(pass, op->input),
-                                        .rows = x->rules.tokens,
-                                        .columns = dtp_executor_tensor_bytes(&x->shape, op->result) / x->rules.tokens,
-                                        .slot = dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_INPUT, pass->layer,
-                                                                      dtp_executor_cast_matrix(&x->shape, op))});
+        dtp_executor_fp8_measure(
+            x, &(struct dtp_executor_cast){.tensor = *tensor_of(pass, op->input),
+                                           .rows = x->rules.tokens,
+                                           .columns =
+                                               dtp_layer_tensor_width(&x->shape.kind, (enum dtp_layer_tensor)op->input),
+                                           .slot = dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_INPUT, pass->layer,
+                                                                         dtp_executor_cast_matrix(&x->shape, op))});
     return op->kind == DTP_OP_MATMUL ? dtp_executor_fp8_weight(x, op, pass->layer, false) : DTP_NO_BUFFER;
 }
 

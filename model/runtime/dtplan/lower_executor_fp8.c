@@ -1,10 +1,15 @@
-/* fp8 with a scale for each tensor, of its amax in this step: as torchao's tensorwise recipe (Float8LinearConfig) has
- * it for the projections of blocks. What they read is E4M3, gradients are E5M2.
+/* fp8 of the projections of blocks, by recipe (base/fp8_recipe.def). With a scale for each tensor, of its amax in this
+ * step, what they read is E4M3, gradients are E5M2, as torchao's tensorwise recipe (Float8LinearConfig) has it. With
+ * scales of rows (its rowwise, rowwise_with_gw_hp) or blocks (Transformer Engine's Float8BlockScaling) all is E4M3, and
+ * scales lie behind what they belong to (fp8_layout.h); a cast then finds them itself.
  *
  * Tensor cores take both operands by the dimension that is summed over. So an input is cast by rows for forward and by
  * columns for the weight's gradient, which alone stays; the gradient of a result both ways; a weight by rows for
  * forward and by columns for the input's gradient, each time anew, for the two casts would stand in as many bytes as
- * the weight. Its amax is found once a step. Kernels that make an operand find its amax on the way. */
+ * the weight. Its amax, of a tensor's scale, is found once a step. Kernels that make an operand find its amax on the
+ * way. */
+#include "runtime/dtplan/executor_fp8_work.h"
+#include "runtime/dtplan/fp8_layout.h"
 #include "runtime/dtplan/lower_executor_state.h"
 
 #define AMAX_BYTES 4u
@@ -25,7 +30,7 @@ uint64_t dtp_executor_fp8_slot(const struct dtp_executor *x, enum dtp_executor_c
 
 uint64_t dtp_executor_fp8_stream_slot(const struct dtp_executor *x, uint64_t layer, int index)
 {
-    if (!x->shape.fp8)
+    if (!x->shape.fp8 || dtp_executor_scales_parts(&x->shape))
         return 0;
     for (int turn = 0; turn < 2; turn++) {
         for (int i = index - 1; i >= 0; i--)
@@ -44,7 +49,7 @@ void dtp_executor_fp8_make(struct dtp_executor *x)
 {
     uint64_t slots = 3 * x->t->layers * matrices(x);
     x->amax = x->scales = DTP_NO_BUFFER;
-    if (!x->shape.fp8)
+    if (!x->shape.fp8 || dtp_executor_scales_parts(&x->shape))
         return;
     x->amax = dtp_lower_buffer(x->l, "amax", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, slots * AMAX_BYTES, true);
     x->scales = dtp_lower_buffer(x->l, "scales", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, slots * SCALE_BYTES, true);
@@ -56,7 +61,7 @@ void dtp_executor_fp8_begins(struct dtp_executor *x, uint32_t micro_step)
 {
     struct dtp_draft draft;
     uint64_t first = micro_step ? x->t->layers * matrices(x) : 0, bytes;
-    if (!x->shape.fp8)
+    if (x->amax.index == DTP_NO_INDEX)
         return;
     bytes = (3 * x->t->layers * matrices(x) - first) * AMAX_BYTES;
     dtp_executor_begin(x, &draft, DTP_OP_ZERO, "amax");
@@ -69,12 +74,16 @@ void dtp_executor_fp8_begins(struct dtp_executor *x, uint32_t micro_step)
 
 void dtp_executor_fp8_amax(struct dtp_executor *x, struct dtp_draft *draft, uint64_t slot, uint32_t access)
 {
+    if (x->amax.index == DTP_NO_INDEX) /* scales are of rows or blocks */
+        return;
     dtp_draft_role(draft, DTP_ROLE_AMAX, x->amax, access, slot * AMAX_BYTES)->bytes = AMAX_BYTES;
 }
 
 void dtp_executor_fp8_scale(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_role role, uint64_t slot,
                             uint32_t access)
 {
+    if (x->scales.index == DTP_NO_INDEX)
+        return;
     dtp_draft_role(draft, role, x->scales, access, slot * SCALE_BYTES)->bytes = SCALE_BYTES;
 }
 
@@ -89,10 +98,23 @@ static void take_source(struct dtp_executor *x, struct dtp_draft *draft, const s
         dtp_draft_role(draft, DTP_ROLE_INPUT, cast->tensor, DTP_READ | frees, 0);
 }
 
-void dtp_executor_fp8_demand(struct dtp_draft *draft, uint64_t rows, uint64_t columns, uint32_t results)
+void dtp_executor_fp8_demand(struct dtp_draft *draft, enum dtp_form form, uint64_t rows, uint64_t columns, bool by_rows,
+                             bool by_columns)
 {
-    dtp_executor_memory(draft, rows, (double)rows * (double)columns * (2 + results), 1);
+    struct dtp_executor_traffic traffic =
+        dtp_executor_cast_traffic(form, (double)rows * (double)columns, by_rows, by_columns);
+    dtp_executor_memory(draft, rows, traffic.bytes, traffic.kernels);
     draft->op.demand.n = (double)columns;
+    draft->op.demand.form = (uint8_t)form;
+}
+
+void dtp_executor_fp8_product(struct dtp_executor *x, struct dtp_draft *draft, uint64_t slot, uint64_t other_slot)
+{
+    dtp_executor_fp8_scale(x, draft, DTP_ROLE_SCALE, slot, DTP_READ);
+    dtp_executor_fp8_scale(x, draft, DTP_ROLE_OTHER_SCALE, other_slot, DTP_READ);
+    draft->op.demand.dtype = DTP_FP8;
+    if (dtp_executor_scales_parts(&x->shape))
+        draft->op.demand.form = (uint8_t)dtp_executor_cast_form(&x->shape, DTP_EXECUTOR_CAST_INPUT, false);
 }
 
 void dtp_executor_fp8_measure(struct dtp_executor *x, const struct dtp_executor_cast *cast)
@@ -101,15 +123,18 @@ void dtp_executor_fp8_measure(struct dtp_executor *x, const struct dtp_executor_
     dtp_executor_begin(x, &draft, DTP_OP_QUANTIZE, "amax");
     take_source(x, &draft, cast, 0);
     dtp_executor_fp8_amax(x, &draft, cast->slot, DTP_UPDATE);
-    dtp_executor_fp8_demand(&draft, cast->rows, cast->columns, 0);
+    dtp_executor_fp8_demand(&draft, DTP_FORM_NONE, cast->rows, cast->columns, false, false);
     dtp_executor_end(x, &draft);
 }
 
-static dtp_buffer_id result(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_role role,
+static dtp_buffer_id result(struct dtp_executor *x, struct dtp_draft *draft, bool columns,
                             const struct dtp_executor_cast *cast, const char *name)
 {
-    dtp_buffer_id made =
-        dtp_executor_new(x, draft, role, name, DTP_OWNER_WORKSPACE, cast->rows * cast->columns, DTP_WRITE);
+    enum dtp_form form = dtp_executor_cast_form(&x->shape, cast->what, columns);
+    uint64_t bytes =
+        dtp_fp8_matrix_bytes(form, columns ? cast->columns : cast->rows, columns ? cast->rows : cast->columns);
+    dtp_buffer_id made = dtp_executor_new(x, draft, columns ? DTP_ROLE_TRANSPOSED : DTP_ROLE_RESULT, name,
+                                          DTP_OWNER_WORKSPACE, bytes, DTP_WRITE);
     dtp_program_set_element(x->l->program, made, DTP_FP8);
     return made;
 }
@@ -118,17 +143,17 @@ struct dtp_executor_casts dtp_executor_fp8_cast(struct dtp_executor *x, const st
 {
     struct dtp_executor_casts made = {DTP_NO_BUFFER, DTP_NO_BUFFER};
     struct dtp_draft draft;
+    bool gradient = cast->what == DTP_EXECUTOR_CAST_GRADIENT;
     dtp_executor_begin(x, &draft, DTP_OP_QUANTIZE, cast->name);
     take_source(x, &draft, cast, cast->frees ? DTP_FREE : 0);
     dtp_executor_fp8_amax(x, &draft, cast->slot, DTP_READ);
     if (cast->by_rows)
-        made.rows = result(x, &draft, DTP_ROLE_RESULT, cast, cast->gradient ? "fp8 gradient" : "fp8 weight");
+        made.rows = result(x, &draft, false, cast, gradient ? "fp8 gradient" : "fp8 weight");
     if (cast->by_columns)
-        made.columns = result(x, &draft, DTP_ROLE_TRANSPOSED, cast,
-                              cast->gradient ? "fp8 gradient columns" : "fp8 weight columns");
+        made.columns = result(x, &draft, true, cast, gradient ? "fp8 gradient columns" : "fp8 weight columns");
     dtp_executor_fp8_scale(x, &draft, DTP_ROLE_SCALE, cast->slot, DTP_WRITE);
-    dtp_executor_fp8_demand(&draft, cast->rows, cast->columns, (uint32_t)cast->by_rows + cast->by_columns);
-    draft.op.demand.form = cast->gradient ? DTP_FORM_E5M2 : DTP_FORM_E4M3;
+    dtp_executor_fp8_demand(&draft, dtp_executor_cast_form(&x->shape, cast->what, !cast->by_rows), cast->rows,
+                            cast->columns, cast->by_rows, cast->by_columns);
     dtp_executor_end(x, &draft);
     return made;
 }
@@ -145,7 +170,7 @@ dtp_buffer_id dtp_executor_fp8_weight(struct dtp_executor *x, const struct dtp_e
         .slot = dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_WEIGHT, layer, (int)(op->matrix - x->shape.kind.matrix)),
         .by_rows = !columns,
         .by_columns = columns};
-    if (!columns && !x->l->recompute && x->l->micro_step == 0)
+    if (!columns && !x->l->recompute && x->l->micro_step == 0 && !dtp_executor_scales_parts(&x->shape))
         dtp_executor_fp8_measure(x, &cast);
     struct dtp_executor_casts made = dtp_executor_fp8_cast(x, &cast);
     return columns ? made.columns : made.rows;

@@ -51,7 +51,7 @@ static void find_sharding(const struct dtp_transformer *t, const struct dtp_clus
     out->updates_in_backward = plan->executor.update_in_backward;
     out->streams_gradients = (out->host_optimizer || out->updates_in_backward) && shards && !out->reduces_always;
     out->hook = out->replicas > 1 ? plan->comm_hook : DTP_COMM_HOOK_NONE;
-    out->wire = out->hook == DTP_COMM_HOOK_FP16 ? DTP_FP16 : DTP_BF16;
+    out->wire = out->hook == DTP_COMM_HOOK_FP16 ? DTP_FP16 : out->hook == DTP_COMM_HOOK_INT8 ? DTP_INT8 : DTP_BF16;
     out->ring = plan->prefetch ? (uint64_t)plan->prefetch_depth + 1 : 1;
     out->ring = out->ring < t->layers ? out->ring : t->layers;
 }

@@ -105,7 +105,8 @@ struct dtp_executor {
     dtp_buffer_id shard[2];  /* gradients of blocks that do not stay, by turns */
     dtp_op_id shard_read[2]; /* by what takes them: a download, an update */
     dtp_buffer_id scattered; /* shards of later micro-steps before they are added */
-    dtp_buffer_id narrow;    /* what replicas sum of a module: in a hook's 16 bits, or as P and what is not factored */
+    dtp_buffer_id narrow; /* what replicas sum of a module: in a hook's 16 or 8 bits, or P and what is not factored */
+    dtp_buffer_id packed_parts; /* what all of them have in 8 bits */
     dtp_buffer_id factor_workspace;
     dtp_buffer_id exchanged; /* all ranks' gradients of this rank's shard, to be added up */
     uint32_t shard_group, gather_group, exchange_group, replica_group; /* communicators; DTP_NO_INDEX: none */
@@ -405,9 +406,8 @@ static inline uint64_t dtp_executor_partials_bytes(const struct dtp_executor *x)
 /* Whether no rank before this one holds the module too: of several copies one is counted, and saved. */
 bool dtp_executor_owns(const struct dtp_executor *x, uint64_t index);
 
-/* lower_executor_fp8.c: casts of matmuls' operands. A slot has the amax of a tensor and, once it was cast, what its
- * numbers are to be multiplied by. */
-enum dtp_executor_cast_of { DTP_EXECUTOR_CAST_WEIGHT, DTP_EXECUTOR_CAST_INPUT, DTP_EXECUTOR_CAST_GRADIENT };
+/* lower_executor_fp8.c: casts of matmuls' operands. Where one scale is for a whole tensor, a slot has the amax of a
+ * tensor and, once it was cast, what its numbers are to be multiplied by. */
 uint64_t dtp_executor_fp8_slot(const struct dtp_executor *x, enum dtp_executor_cast_of what, uint64_t layer,
                                int matrix);
 /* That of the stream's gradient which the backward of operator `index` makes, plus 1; 0: no projection reads it.
@@ -425,7 +425,8 @@ struct dtp_executor_cast {
     dtp_buffer_id tensor;
     const struct dtp_executor_operator *weight;
     uint64_t layer, rows, columns, slot;
-    bool frees, by_rows, by_columns, gradient;
+    enum dtp_executor_cast_of what;
+    bool frees, by_rows, by_columns;
 };
 void dtp_executor_fp8_measure(struct dtp_executor *x, const struct dtp_executor_cast *cast);
 /* The casts, which are fresh buffers. */
@@ -433,8 +434,12 @@ struct dtp_executor_casts {
     dtp_buffer_id rows, columns;
 };
 struct dtp_executor_casts dtp_executor_fp8_cast(struct dtp_executor *x, const struct dtp_executor_cast *cast);
-/* Bytes and shape of a draft that casts to so many results. */
-void dtp_executor_fp8_demand(struct dtp_draft *draft, uint64_t rows, uint64_t columns, uint32_t results);
+/* Bytes, shape and form of a draft that casts by rows, by columns or both; by neither it finds the amax. */
+void dtp_executor_fp8_demand(struct dtp_draft *draft, enum dtp_form form, uint64_t rows, uint64_t columns, bool by_rows,
+                             bool by_columns);
+/* The form and the scales of a product of two casts, of which `gradient` is the first in backward; those of tensors lie
+ * in slots. */
+void dtp_executor_fp8_product(struct dtp_executor *x, struct dtp_draft *draft, uint64_t slot, uint64_t other_slot);
 /* A projection's weight, by rows or columns; its amax comes first where this is its first use of the step. */
 dtp_buffer_id dtp_executor_fp8_weight(struct dtp_executor *x, const struct dtp_executor_operator *op, uint64_t layer,
                                       bool columns);

@@ -2,6 +2,7 @@
 #include "runtime/dtplan/closed_form_executor.h"
 
 #include "base/bytes.h"
+#include "plan/comm_hook.h"
 #include "runtime/dtplan/batch_layout.h"
 #include "runtime/dtplan/executor_adapters.h"
 #include "runtime/dtplan/executor_factors.h"
@@ -13,9 +14,14 @@ static uint64_t summed(const struct dtp_executor_rules *rules, const struct dtp_
 {
     struct dtp_executor_factors f = {.count = 0};
     uint64_t element = dtp_dtype_bytes(dtp_executor_casts_sums(rules) ? rules->wire : dtype);
+    *count = 1;
+    if (rules->hook == DTP_COMM_HOOK_INT8)
+        return dtp_traffic_ring(dtp_bytes_product(rules->replicas, dtp_int8_part_bytes(layout->shard_elements)),
+                                rules->replicas);
     if (rules->hook == DTP_COMM_HOOK_POWERSGD)
         dtp_executor_factors_of(layout, plan->powersgd_rank, &f);
-    *count = f.count ? 2 : 1;
+    if (f.count)
+        *count = 2;
     if (f.count)
         return 2 * (dtp_traffic_ring(4 * f.p_elements, rules->replicas) +
                     dtp_traffic_ring(4 * f.q_elements, rules->replicas));
@@ -66,8 +72,9 @@ void dtp_executor_traffic(struct dtp_traffic *job)
     dtp_traffic_add(job, r.exchanges ? DTP_ALL_TO_ALL : DTP_REDUCE_SCATTER, dtp_bytes_product(reductions, reduced),
                     reductions * all, r.shard_ranks, 1);
     uint64_t sums = r.shard_ranks == 1 ? reductions : 1;
-    dtp_traffic_add(job, DTP_ALL_REDUCE, dtp_bytes_product(sums, replicated), dtp_bytes_product(sums, replications),
-                    r.replicas, r.shard_ranks);
+    dtp_traffic_add(job, r.hook == DTP_COMM_HOOK_INT8 ? DTP_ALL_GATHER : DTP_ALL_REDUCE,
+                    dtp_bytes_product(sums, replicated), dtp_bytes_product(sums, replications), r.replicas,
+                    r.shard_ranks);
     if (r.gradient_norm)
         dtp_traffic_add(job, DTP_ALL_REDUCE,
                         2 * dtp_traffic_ring(4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * all, r.shard_ranks), 1,

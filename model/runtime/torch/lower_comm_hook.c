@@ -48,6 +48,18 @@ static void make_powersgd(struct dtp_lowering *l, const struct dtp_ddp_buckets *
                          dtp_lower_cublas_workspace_bytes(l), true);
 }
 
+/* What the hook returns is what gradients are copied out of, until it returns the next (populate_bucket_views_out in
+ * reducer.cpp); the bucket stays beside it. */
+static void make_sums(struct dtp_lowering *l, const struct dtp_ddp_buckets *buckets, struct dtp_hooked_bucket *hooked)
+{
+    for (uint32_t i = 0; i < buckets->count; i++) {
+        hooked[i].compressed = dtp_lower_buffer(l, "sum of a bucket", DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE,
+                                                buckets->bucket[i].bytes, true);
+        hooked[i].before_bytes = l->data_ranks * (buckets->bucket[i].before / l->bytes.grads);
+        hooked[i].error = DTP_NO_BUFFER;
+    }
+}
+
 static void make_casts(struct dtp_lowering *l, const struct dtp_ddp_buckets *buckets, struct dtp_hooked_bucket *hooked)
 {
     for (uint32_t i = 0; i < buckets->count; i++) {
@@ -67,6 +79,8 @@ struct dtp_hooked_bucket *dtp_hooked_make(struct dtp_lowering *l, const struct d
         return NULL;
     if (l->plan->comm_hook == DTP_COMM_HOOK_POWERSGD)
         make_powersgd(l, buckets, hooked);
+    else if (l->plan->comm_hook == DTP_COMM_HOOK_INT8)
+        make_sums(l, buckets, hooked);
     else
         make_casts(l, buckets, hooked);
     return hooked;
@@ -119,6 +133,88 @@ static void reduce_cast(struct dtp_lowering *l, const struct dtp_ddp_bucket *buc
     dtp_draft_use(&draft, bucket->buffer, DTP_WRITE);
     dtp_draft_after(&draft, reduced);
     end_memory(l, &draft, (r + r + r + g) * elements, 2);
+}
+
+/* ---- 8 bits ------------------------------------------------------------------------------------------------------ */
+
+/* Scale and code of 0, two floats of each rank, are read by the host, which so waits for backward; they are gathered
+ * apart. */
+#define INT8_RANGE_BYTES 8u
+/* Kernels of the ends of a range and what follows from them (MinMaxObserver's forward and calculate_qparams). */
+#define INT8_RANGE_KERNELS 16u
+
+static dtp_op_id gather(struct dtp_lowering *l, const char *name, dtp_buffer_id own, dtp_buffer_id all, uint64_t bytes,
+                        uint64_t sent_bytes, uint32_t group)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, name);
+    draft.op.stream = DTP_STREAM_REDUCE;
+    draft.op.group = group;
+    dtp_draft_use(&draft, own, DTP_READ);
+    dtp_draft_use(&draft, all, DTP_WRITE);
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_COPY]);
+    draft.op.demand.sent_bytes = (double)sent_bytes;
+    draft.op.demand.bytes = (double)(l->data_ranks * bytes);
+    return dtp_draft_end(l, &draft);
+}
+
+/* The ends of the bucket's range, on backward's stream. */
+static void find_range(struct dtp_lowering *l, const struct dtp_ddp_bucket *bucket, uint32_t group)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_QUANTIZE, "range of a bucket");
+    dtp_buffer_id range = dtp_draft_new(l, &draft, "range", DTP_OWNER_REDUCE, INT8_RANGE_BYTES, DTP_WRITE);
+    dtp_draft_use(&draft, bucket->buffer, DTP_READ);
+    end_memory(l, &draft, (double)bucket->bytes, INT8_RANGE_KERNELS);
+    dtp_draft_begin(l, &draft, DTP_OP_HOST_WAIT, "range of a bucket");
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
+    dtp_draft_end(l, &draft);
+    dtp_draft_begin(l, &draft, DTP_OP_ALLOC, "ranges");
+    dtp_buffer_id ranges = dtp_draft_new(l, &draft, "ranges", DTP_OWNER_REDUCE, INT8_RANGE_BYTES * l->data_ranks, 0);
+    dtp_draft_end(l, &draft);
+    dtp_op_id gathered = gather(l, "ranges", range, ranges, INT8_RANGE_BYTES,
+                                dtp_lower_ring(INT8_RANGE_BYTES * l->data_ranks, l->data_ranks), group);
+    dtp_draft_begin(l, &draft, DTP_OP_FREE, "ranges");
+    dtp_draft_use(&draft, range, DTP_FREE);
+    dtp_draft_use(&draft, ranges, DTP_FREE);
+    dtp_draft_after(&draft, gathered);
+    dtp_draft_end(l, &draft);
+}
+
+/* Quotient, rounded, with the code of 0, clamped, cast; gathered flat and copied to a tensor a rank; each of these a
+ * number again, added up; divided by the ranks. Temporaries of a kernel's result live until the next has read it. */
+static void reduce_int8(struct dtp_lowering *l, const struct dtp_ddp_bucket *bucket,
+                        const struct dtp_hooked_bucket *hooked, uint32_t group)
+{
+    uint64_t elements = bucket->bytes / l->bytes.grads, ranks = l->data_ranks;
+    double e = (double)elements, g = (double)l->bytes.grads, n = (double)ranks;
+    struct dtp_draft draft;
+    find_range(l, bucket, group);
+    dtp_draft_begin(l, &draft, DTP_OP_QUANTIZE, "bucket");
+    draft.op.stream = DTP_STREAM_COPY;
+    dtp_buffer_id own = dtp_draft_new(l, &draft, "bucket in 8 bits", DTP_OWNER_REDUCE, elements, DTP_WRITE);
+    dtp_draft_new(l, &draft, "quotients", DTP_OWNER_REDUCE, 2 * bucket->bytes, DTP_WRITE | DTP_FREE);
+    dtp_draft_use(&draft, bucket->buffer, DTP_READ);
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_REDUCE]);
+    end_memory(l, &draft, (9 * g + 1) * e, 5);
+    dtp_draft_begin(l, &draft, DTP_OP_ALLOC, "all ranks' buckets");
+    draft.op.stream = DTP_STREAM_COPY;
+    dtp_buffer_id all = dtp_draft_new(l, &draft, "all ranks' buckets", DTP_OWNER_REDUCE, ranks * elements, 0);
+    dtp_buffer_id list = dtp_draft_new(l, &draft, "a bucket a rank", DTP_OWNER_REDUCE, ranks * elements, 0);
+    dtp_draft_end(l, &draft);
+    uint64_t sent =
+        dtp_lower_ring(hooked->before_bytes + ranks * elements, ranks) - dtp_lower_ring(hooked->before_bytes, ranks);
+    dtp_op_id gathered = gather(l, "bucket in 8 bits", own, all, elements, sent, group);
+    dtp_draft_begin(l, &draft, DTP_OP_QUANTIZE, "reduced bucket");
+    draft.op.stream = DTP_STREAM_COPY;
+    dtp_draft_use(&draft, own, DTP_FREE);
+    dtp_draft_use(&draft, all, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, list, DTP_WRITE | DTP_FREE);
+    dtp_draft_new(l, &draft, "numbers of a rank", DTP_OWNER_REDUCE, 3 * bucket->bytes, DTP_WRITE | DTP_FREE);
+    dtp_draft_use(&draft, hooked->compressed, DTP_WRITE);
+    dtp_draft_after(&draft, gathered);
+    end_memory(l, &draft, (n * (4 + 8 * g) + 3 * g) * e, (uint32_t)(6 * ranks + 2));
 }
 
 /* ---- PowerSGD ---------------------------------------------------------------------------------------------------- */
@@ -217,6 +313,8 @@ void dtp_hooked_reduce(struct dtp_lowering *l, const struct dtp_ddp_bucket *buck
 {
     if (l->plan->comm_hook == DTP_COMM_HOOK_POWERSGD)
         reduce_powersgd(l, bucket, hooked, group);
+    else if (l->plan->comm_hook == DTP_COMM_HOOK_INT8)
+        reduce_int8(l, bucket, hooked, group);
     else
         reduce_cast(l, bucket, hooked, group);
 }

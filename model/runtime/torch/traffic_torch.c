@@ -20,6 +20,12 @@ static void replicated(struct dtp_traffic *job)
         elements = dtp_factored_elements(&buckets.factored);
         count = 2 * buckets.factored_buckets + buckets.whole_buckets;
     }
+    if (job->plan->comm_hook == DTP_COMM_HOOK_INT8) { /* ranges, two floats a rank, and bytes */
+        uint64_t ranges = count * dtp_traffic_ring(8 * gpus, gpus);
+        dtp_traffic_add(job, DTP_ALL_GATHER, job->reductions * (ranges + dtp_traffic_ring(elements * gpus, gpus)),
+                        job->reductions * 2 * count, gpus, 1);
+        return;
+    }
     dtp_traffic_add(job, DTP_ALL_REDUCE, job->reductions * 2 * dtp_traffic_ring(elements * job->bytes.reduce, gpus),
                     job->reductions * count, gpus, 1);
     if (job->plan->strategy == DTP_ZERO1)

@@ -1,0 +1,223 @@
+/* Megatron-Bridge: a container of Megatron's settings, whole, or as much of it as is put over a recipe. What a recipe
+ * would say and the file does not is the model that is named beside it and what recipes of language models share:
+ * bf16_mixed, a distributed optimizer that overlaps, a fused loss, no dropout (src/megatron/bridge/recipes). */
+#include "import/formats.h"
+#include "import/megatron.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct dtp_row rows[] = {
+#include "import/bridge.def"
+};
+
+static const char *const signs[] = {"ddp.*",
+                                    "train.global_batch_size",
+                                    "train.train_iters",
+                                    "model.tensor_model_parallel_size",
+                                    "perf_matrix*",
+                                    "mixed_precision*",
+                                    NULL};
+
+static const char *const prefixes[][2] = {{"ConfigContainer.", ""},
+                                          {"model_config.", "model."},
+                                          {"train_config.", "train."},
+                                          {"optimizer_config.", "optimizer."},
+                                          {"scheduler_config.", "scheduler."},
+                                          {"checkpoint_config.", "checkpoint."},
+                                          {"logger_config.", "logger."},
+                                          {"dataset_config.", "dataset."},
+                                          {"rng_config.", "rng."},
+                                          {"ddp_config.", "ddp."},
+                                          {"profiling_config.", "profiling."},
+                                          {"comm_overlap_config.", "comm_overlap."},
+                                          {"tokenizer_config.", "tokenizer."},
+                                          {"dist_config.", "dist."},
+                                          {NULL, NULL}};
+
+/* ---- the model ----------------------------------------------------------------------------------------------------
+ */
+
+/* gpt-oss: gates that are clamped, of which the linear part has 1 added (gpt_oss_provider.py). A file that gates and
+ * names no function leaves it to its provider, which has silu (all but Gemma's, whose files name theirs). */
+static enum dtp_status read_activation(struct dtp_reading *r)
+{
+    const char *function = dtp_fact(r, "activation_function");
+    bool gated = dtp_fact(r, "gated") != NULL, silu = !function || dtp_megatron_is(function, "silu"),
+         quick = dtp_megatron_is(function, "quick_gelu"), clamped = dtp_fact(r, "clamp") != NULL;
+    const char *name = gated && silu && !clamped                                    ? "swiglu"
+                       : gated && quick && clamped && dtp_fact(r, "gate_offset")    ? "swiglu_clamped"
+                       : !gated && (!function || dtp_megatron_is(function, "gelu")) ? "gelu"
+                                                                                    : NULL;
+    if (!name)
+        return dtp_refuse_fact(r, function ? "activation_function" : "gated",
+                               "not modelled as an activation: silu with gated_linear_unit, gelu without, or gpt-oss' "
+                               "clamped gates are");
+    return dtp_megatron_make(r, DTP_OK, "activation", name, function ? "activation_function" : "gated");
+}
+
+/* "127,0" is a window of 128 tokens, that of the token itself among them. */
+static enum dtp_status read_window(struct dtp_reading *r)
+{
+    const char *window = dtp_fact(r, "window"), *step = dtp_fact(r, "window_step");
+    char *end;
+    enum dtp_status worst = DTP_OK;
+    if (!window)
+        return DTP_OK;
+    unsigned long long back = strtoull(window, &end, 10);
+    if (end == window || strcmp(end, ",0") != 0 || back > 100000000)
+        return dtp_refuse_fact(r, "window", "is no window of so many tokens back, [N, 0]");
+    worst = dtp_megatron_make_count(r, worst, "sliding_window", back + 1, "window");
+    return step ? dtp_megatron_make(r, worst, "sliding_window_pattern", step, "window_step") : worst;
+}
+
+/* Of a whole model; of a part over a recipe only what a key says by itself. */
+static enum dtp_status read_model(struct dtp_reading *r)
+{
+    static const char *const shaped[] = {"topk",     "expert_width", "latent",        "q_rank",
+                                         "kv_rank",  "key_dim",      "rope_dim",      "value_dim",
+                                         "channels", "query_groups", "normalization", "activation_function",
+                                         "untied",   "no_bias",      "window"};
+    enum dtp_status worst = DTP_OK;
+    if (!dtp_fact(r, "hidden")) {
+        for (size_t i = 0; i < sizeof shaped / sizeof *shaped; i++)
+            if (dtp_fact(r, shaped[i]))
+                worst = dtp_refuse_fact(r, shaped[i],
+                                        "changes a model whose width only the recipe says; write the "
+                                        "model out or give --model config.json without it");
+        if (dtp_fact(r, "layer_freq") && !dtp_fact(r, "layers"))
+            worst = dtp_refuse_fact(r, "layer_freq", "needs num_layers");
+        else
+            worst = dtp_worse(worst, dtp_megatron_read_layers(r));
+        return worst;
+    }
+    worst = dtp_worse(read_activation(r), read_window(r));
+    if (dtp_fact(r, "query_groups") && !dtp_fact(r, "latent"))
+        worst = dtp_megatron_make(r, worst, "kv_heads", dtp_fact(r, "query_groups"), "query_groups");
+    if (dtp_fact(r, "zero_centered"))
+        worst = dtp_megatron_make(r, worst, "norm_unit_offset", "true", "zero_centered");
+    if (dtp_fact(r, "softmax_type"))
+        worst = dtp_megatron_make(r, worst, "attention_sinks", "true", "softmax_type");
+    if (dtp_fact(r, "experts") && dtp_fact(r, "score"))
+        worst = dtp_megatron_make(r, worst, "router", dtp_fact(r, "score"), "score");
+    return worst;
+}
+
+/* Exchanges on as many SMs as the libraries' own defaults, which their rates were measured with. */
+static enum dtp_status check_exchange(struct dtp_reading *r)
+{
+    bool flex = dtp_megatron_is(dtp_fact(r, "dispatcher"), "flex"),
+         hybrid = dtp_megatron_is(dtp_fact(r, "flex_backend"), "hybridep");
+    const char *fact = hybrid ? "hybridep_sms" : "deepep_sms", *sms = dtp_fact(r, fact);
+    if (flex && sms && strcmp(sms, hybrid ? "16" : "20") != 0)
+        return dtp_refuse_fact(r, fact, "not modelled: exchanges on more or fewer SMs; only with %s",
+                               hybrid ? "16" : "20");
+    return DTP_OK;
+}
+
+/* ---- the plan -----------------------------------------------------------------------------------------------------
+ */
+
+/* comm_overlap.py: what it does not say of the distributed optimizer is overlapped. */
+static enum dtp_status read_overlap(struct dtp_reading *r)
+{
+    const char *reduce = dtp_fact(r, "plan_reduce"), *gather = dtp_fact(r, "plan_gather");
+    bool whole = dtp_fact(r, "hidden") != NULL, planned = reduce || gather || dtp_fact(r, "plans_overlap"),
+         sharded = dtp_fact(r, "sharded") || dtp_fact(r, "sharded_too") ||
+                   !(dtp_says_fact(r, "sharded") || dtp_says_fact(r, "sharded_too")),
+         otherwise = planned || !whole;
+    bool reduces = reduce                                           ? dtp_megatron_is(reduce, "true")
+                   : !planned && dtp_says_fact(r, "overlap_reduce") ? dtp_fact(r, "overlap_reduce") != NULL
+                                                                    : otherwise,
+         gathers = gather                                           ? dtp_megatron_is(gather, "true")
+                   : !planned && dtp_says_fact(r, "overlap_gather") ? dtp_fact(r, "overlap_gather") != NULL
+                                                                    : otherwise;
+    enum dtp_status worst = dtp_megatron_make(r, DTP_OK, "strategy", sharded ? "zero1" : "ddp",
+                                              dtp_fact(r, "sharded") ? "sharded" : "sharded_too");
+    return dtp_worse(worst, dtp_megatron_read_overlap(r, sharded, reduces, sharded && gathers));
+}
+
+static enum dtp_status read_parallel(struct dtp_reading *r)
+{
+    uint64_t tp = dtp_megatron_count(r, "tp", 1), cp = dtp_megatron_count(r, "cp", 1);
+    bool embedding = dtp_fact(r, "counts_embedding") != NULL, loss = dtp_fact(r, "counts_loss") != NULL;
+    const char *overlap = dtp_fact(r, "plan_tp") ? "plan_tp" : "own_tp",
+               *experts = dtp_fact(r, "plan_experts") ? "plan_experts" : "own_experts";
+    enum dtp_status worst = read_overlap(r);
+    if (dtp_fact(r, overlap) && tp > 1 && dtp_fact(r, "sequence")) /* otherwise it is switched off: comm_overlap.py */
+        worst = dtp_megatron_make(r, worst, "tp_overlap", "true", overlap);
+    if (dtp_fact(r, experts))
+        worst = dtp_megatron_make(r, worst, "expert_overlap", "true", experts);
+    if (dtp_fact(r, "context_exchange") && cp > 1)
+        worst = dtp_megatron_make(r, worst, "cp_comm", dtp_fact(r, "context_exchange"), "context_exchange");
+    if (embedding != loss)
+        return dtp_refuse_fact(r, embedding ? "counts_embedding" : "counts_loss",
+                               "not modelled: stages that count one of embedding and loss alone; give --stages");
+    return embedding ? dtp_megatron_make(r, worst, "stages", "counted", "counts_embedding") : worst;
+}
+
+/* transformer_engine's graphs are of parts, in a list; local ones of all that is computed (transformer_config.py). */
+static enum dtp_status read_graphs(struct dtp_reading *r)
+{
+    const char *kind = dtp_fact(r, "graph_kind"), *scope = dtp_fact(r, "graph_scope");
+    char modules[128];
+    if (!kind || dtp_megatron_is(kind, "none"))
+        return DTP_OK;
+    if (dtp_megatron_is(kind, "whole") != dtp_megatron_is(scope, "full_iteration") || !scope)
+        return dtp_refuse_fact(r, "graph_kind",
+                               "not modelled: local graphs but of full_iteration, and those of "
+                               "transformer_engine without a list of parts in cuda_graph_scope");
+    snprintf(modules, sizeof modules, "%s", scope);
+    for (char *c = modules; *c; c++)
+        *c = *c == ',' ? '+' : *c;
+    return dtp_make_key(r, "cuda_graph_modules", modules, "graph_scope");
+}
+
+/* mixed_precision.py: gradients are summed in fp32 unless grad_reduce_in_fp32 says otherwise, under fp16_mixed in fp16.
+ */
+static enum dtp_status read_formats(struct dtp_reading *r)
+{
+    const char *recipe = dtp_fact(r, "precision_recipe"), *wide = dtp_fact(r, "reduce_wide");
+    bool stated = dtp_fact(r, "bf16") || dtp_fact(r, "fp16"),
+         fp16 = recipe ? dtp_megatron_is(recipe, "fp16-mixed") : dtp_fact(r, "fp16") != NULL;
+    const char *sums = wide             ? (dtp_megatron_is(wide, "true") ? "fp32"
+                                           : fp16                        ? "fp16"
+                                                                         : "bf16")
+                       : fp16 && recipe ? "fp16"
+                                        : "fp32";
+    enum dtp_status worst = DTP_OK;
+    if (recipe || !stated)
+        worst = dtp_megatron_make(r, worst, "precision", recipe ? recipe : "bf16-mixed", "precision_recipe");
+    return dtp_megatron_make(r, worst, "reduce_dtype", sums, "reduce_wide");
+}
+
+static enum dtp_status read_settings(struct dtp_reading *r)
+{
+    bool whole = dtp_fact(r, "hidden") != NULL;
+    const char *loss = dtp_fact(r, "loss_fusion"), *sequence = dtp_fact(r, "model_sequence");
+    enum dtp_status worst = read_model(r);
+    worst = dtp_worse(worst, check_exchange(r));
+    worst = dtp_worse(worst, read_parallel(r));
+    worst = dtp_worse(worst, read_graphs(r));
+    worst = dtp_worse(worst, read_formats(r));
+    worst = dtp_megatron_make(r, worst, "loss", loss ? loss : "fused", "loss_fusion");
+    if (sequence && !dtp_fact(r, "seq"))
+        worst = dtp_megatron_make(r, worst, "seq", sequence, "model_sequence");
+    if (!whole && !dtp_fact(r, "attention_dropout") && !dtp_fact(r, "hidden_dropout"))
+        worst = dtp_megatron_make(r, worst, "dropout", "0", NULL);
+    return dtp_worse(worst, dtp_megatron_read(r));
+}
+
+const struct dtp_format dtp_format_bridge = {
+    .name = "bridge",
+    .title = "Megatron-Bridge's configuration",
+    .syntaxes = 1u << DTP_SYNTAX_YAML,
+    .signs = signs,
+    .rows = rows,
+    .row_count = sizeof rows / sizeof *rows,
+    .prefixes = prefixes,
+    .silent = "the GPUs and, over a recipe, the model",
+    .read = read_settings,
+};
