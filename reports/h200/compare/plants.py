@@ -70,6 +70,7 @@ def stall(run):
 def wide(run):
     run.autocast = False
     torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.enable_mem_efficient_sdp(True)  # which takes fp32
 
 
 def empty_cache(run):
