@@ -135,7 +135,9 @@ static struct at_work at_work_of(const struct dtp_bound *b, const struct fsdp *f
 {
     const struct dtp_units *u = &b->units;
     struct at_work w = {.begin = unit * u->layers_per_unit, .width = width_of(b, unit)};
-    uint64_t end = w.begin + w.width, depth = !b->plan->prefetch ? 0 : f->flat ? b->plan->prefetch_depth : 1;
+    uint64_t end = w.begin + w.width, depth = !dtp_plan_prefetches_backward(b->plan) ? 0
+                                              : f->flat                              ? b->plan->prefetch_depth
+                                                                                     : 1;
     w.own = u->count ? w.width * f->largest : 0;
     if (u->count && !f->keeps) {
         w.ahead = smaller(depth, unit) * f->unit;
@@ -254,7 +256,8 @@ static void loss_and_head(struct dtp_bound *b, const struct fsdp *f, uint64_t st
     if (f->flat && !f->keeps && !plan->keep_root && !f->ends)
         dtp_bound_keep(b, standing + kept + larger(2 * f->head, plan->offload == DTP_OFFLOAD_PARAMS ? uploaded(b) : 0) +
                               made + dtp_bound_tokens(b, a->logits_gradient));
-    dtp_bound_keep(b, standing - again + kept + f->head + (plan->prefetch && !f->keeps ? f->last : 0) + gradient +
+    dtp_bound_keep(b, standing - again + kept + f->head +
+                          (dtp_plan_prefetches_backward(plan) && !f->keeps ? f->last : 0) + gradient +
                           dtp_bound_tokens(b, a->logits_gradient + (chunked ? 0 : a->norm_gradient)));
 }
 

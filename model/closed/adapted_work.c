@@ -3,9 +3,15 @@
 #include "cost/op_cost.h"
 #include "plan/layer_tensors.h"
 
-static double matrix_flops(const struct dtp_layer_matrix *matrix)
+/* Rows of a token that go through it. */
+static double rows_of(const struct dtp_layer_kind *kind, const struct dtp_layer_matrix *matrix)
 {
-    return 2 * (double)matrix->out * (double)matrix->in;
+    return matrix->expert ? (double)kind->experts_per_token : 1;
+}
+
+static double matrix_flops(const struct dtp_layer_kind *kind, const struct dtp_layer_matrix *matrix)
+{
+    return 2 * rows_of(kind, matrix) * (double)matrix->out * (double)matrix->in;
 }
 
 static bool makes(const struct dtp_layer_operator *op, const struct dtp_layer_matrix *matrix)
@@ -37,7 +43,7 @@ static double replay_flops(const struct dtp_layer_tensors *tensors, const struct
             const struct dtp_layer_matrix *matrix = &kind->matrix[m];
             if (!makes(&tensors->op[i], matrix))
                 continue;
-            flops += matrix_flops(matrix) + 2 * (double)dtp_adapter_elements(matrix);
+            flops += matrix_flops(kind, matrix) + 2 * (double)dtp_adapter_active_elements(kind, matrix);
             last = i + 1 == end ? m : last;
         }
     if (last < 0 || !plan->runtime->stops_replay || !kind->matrix[last].rank ||
@@ -45,7 +51,7 @@ static double replay_flops(const struct dtp_layer_tensors *tensors, const struct
         return flops;
     const struct dtp_layer_matrix *matrix = &kind->matrix[last];
     flops -= 2 * (double)(matrix->rank * matrix->out);
-    return plan->compile ? flops - matrix_flops(matrix) : flops;
+    return plan->compile ? flops - matrix_flops(kind, matrix) : flops;
 }
 
 /* What the first layer's backward leaves out: operators that reach no adapter, and of a linear gradients of an input
@@ -60,8 +66,9 @@ static void count_below(const struct dtp_layer_tensors *tensors, struct dtp_adap
             out->unneeded_attention = true;
         for (int m = 0; m < tensors->kind.matrices; m++)
             if (makes(op, &tensors->kind.matrix[m]) && !(reads & tensors->first_gradients))
-                out->unneeded_flops += matrix_flops(&tensors->kind.matrix[m]) +
-                                       2 * (double)(tensors->kind.matrix[m].rank * tensors->kind.matrix[m].in);
+                out->unneeded_flops += matrix_flops(&tensors->kind, &tensors->kind.matrix[m]) +
+                                       2 * rows_of(&tensors->kind, &tensors->kind.matrix[m]) *
+                                           (double)(tensors->kind.matrix[m].rank * tensors->kind.matrix[m].in);
     }
 }
 
@@ -71,18 +78,19 @@ static void count_kernels(const struct dtp_layer_kind *kind, const struct dtp_pl
 {
     for (int m = 0; m < kind->matrices; m++) {
         const struct dtp_layer_matrix *matrix = &kind->matrix[m];
-        out->backward_kernels -= 1;
+        double calls = (double)matrix->groups; /* of experts, which are called one after the other */
+        out->backward_kernels -= calls;
         if (matrix->rank) {
-            out->forward_kernels += (plan->compile ? 3 : 4) + (dtp_plan_defends_results(plan) ? 1 : 0);
-            out->backward_kernels += plan->compile ? 5 : 6;
+            out->forward_kernels += calls * ((plan->compile ? 3 : 4) + (dtp_plan_defends_results(plan) ? 1 : 0));
+            out->backward_kernels += calls * (plan->compile ? 5 : 6);
         }
         if (plan->adapters.base == DTP_BASE_NONE)
             continue;
         struct dtp_unpacking unpacking = dtp_base_unpacking(plan, matrix->out, matrix->in);
-        out->forward_unpacked_bytes += unpacking.bytes;
-        out->forward_kernels += unpacking.kernels;
-        out->backward_unpacked_bytes += dtp_base_stays_unpacked(plan) ? 0 : unpacking.bytes;
-        out->backward_kernels += dtp_base_stays_unpacked(plan) ? 0 : unpacking.kernels;
+        out->forward_unpacked_bytes += calls * unpacking.bytes;
+        out->forward_kernels += calls * unpacking.kernels;
+        out->backward_unpacked_bytes += dtp_base_stays_unpacked(plan) ? 0 : calls * unpacking.bytes;
+        out->backward_kernels += dtp_base_stays_unpacked(plan) ? 0 : calls * unpacking.kernels;
     }
 }
 
@@ -109,7 +117,7 @@ void dtp_adapted_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan 
     bool fused = dtp_plan_fuses(plan);
     for (int m = 0; m < kind->matrices; m++) {
         const struct dtp_layer_matrix *matrix = &kind->matrix[m];
-        double out = (double)matrix->out, in = (double)matrix->in;
+        double out = rows_of(kind, matrix) * (double)matrix->out, in = rows_of(kind, matrix) * (double)matrix->in;
         if (!matrix->rank)
             continue;
         *forward += (fused ? 2 : dtp_plan_defends_results(plan) ? 7 : 5) * w * out + dropped * in;

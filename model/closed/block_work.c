@@ -36,7 +36,7 @@ static void list_matmuls(const struct dtp_layer_kind *block, bool packed, double
                                                      .rows = rows,
                                                      .rank = (double)matrix->rank,
                                                      .frozen = matrix->frozen,
-                                                     .grouped = matrix->expert,
+                                                     .grouped = matrix->expert && !block->calls_experts,
                                                      .wide = matrix->wide,
                                                      .recomputed = !packed && i % 2 == 1,
                                                      .ends = i == block->matrices - 1 && !block->experts};
@@ -144,6 +144,20 @@ static struct moved weighing_moved(const struct counted *c, enum dtp_layer_opera
     return (struct moved){once + ordered + shared + weighed, once + ordered + gradients};
 }
 
+/* What lower_called_experts.c derives. */
+static struct moved called_moved(const struct counted *c, enum dtp_layer_operator_kind kind)
+{
+    const struct dtp_layer_kind *b = c->block;
+    double k = (double)b->experts_per_token, e = (double)b->experts, kh = c->w * k * c->h, h = c->w * c->h;
+    if (kind == DTP_LAYER_OP_ROUTER) /* its backward as elsewhere, and the sum of what router and experts give back */
+        return (struct moved){(c->w + 16) * e + 24 * k * e + 32 * k, (20 + c->w) * e + 3 * h};
+    if (kind == DTP_LAYER_OP_PERMUTE)
+        return (struct moved){2 * kh, 3 * kh + (4 * e - 3) * h + (b->gated && !b->packs_up ? 3 * kh : 0)};
+    double shared = b->shared_ffn ? 3 * h : 0, weighed = b->shared_gate ? 2 * h : 0;
+    double gradients = (b->shared_ffn ? 3 * h * (b->gated ? 2 : 1) : 0) + (b->shared_gate ? 7 * h : 0);
+    return (struct moved){5 * kh + h + shared + weighed, 8 * kh + gradients};
+}
+
 /* What lower_experts.c derives: router, rows to experts and back, their weighed sum. They are eager, but the router's
  * softmax where a compiler has it. */
 static struct moved expert_moved(const struct counted *c, const struct dtp_layer_operator *op, bool compiled)
@@ -152,6 +166,8 @@ static struct moved expert_moved(const struct counted *c, const struct dtp_layer
     double k = (double)b->experts_per_token, e = (double)b->experts, kh = k * c->h;
     double came = b->exchanged ? c->plan->expert_imbalance : 0; /* rows of experts elsewhere, over those sent */
     double sum = 3 * c->w * c->h; /* of two gradients of what router, experts and shared ones read */
+    if (b->calls_experts)
+        return called_moved(c, op->kind);
     if (b->weighs_rows && op->kind != DTP_LAYER_OP_ROUTER)
         return weighing_moved(c, op->kind, came);
     switch (op->kind) {
@@ -325,6 +341,9 @@ static struct moved fused_moved(const struct counted *c, const struct dtp_layer_
     case DTP_LAYER_OP_NORM: return fused_norm(c, op);
     case DTP_LAYER_OP_PROJECTION: return fused_projection(c, op);
     case DTP_LAYER_OP_ROTARY:
+        if (dtp_plan_turns_eagerly(c->plan, c->block))
+            return (struct moved){DTP_EAGER_TURN_PASSES * c->w * (c->q + c->kv),
+                                  DTP_EAGER_TURN_PASSES_BACK * c->w * (c->q + c->kv) + 2 * c->w * (c->q + 2 * c->kv)};
         return (struct moved){(c->block->rotary ? 2 * c->w * (c->q + c->kv) : 0) + norm,
                               (c->block->rotary ? 2 * c->w * (c->q + 2 * c->kv) : 0) + 2.5 * norm};
     case DTP_LAYER_OP_ATTENTION: { /* it returns heads before tokens */
@@ -350,7 +369,7 @@ static struct moved fused_moved(const struct counted *c, const struct dtp_layer_
 static void count_bytes(const struct counted *c, struct dtp_block_work *work)
 {
     double rows = (double)c->block->experts_per_token * c->h;
-    if (c->block->experts && !c->block->weighs_rows) {
+    if (dtp_layer_orders_rows(c->block)) {
         work->indexed_bytes = 2 * c->w * rows * (1 + (c->block->exchanged ? received(c) : 0));
         work->outer_bytes = 4 * dtp_outer_rows((double)c->block->experts_per_token) * c->h;
     }
@@ -385,7 +404,12 @@ static void count_launches(const struct counted *c, bool biased, struct dtp_bloc
         work->forward_kernels += c->block->q_latent ? 5 : 3;
         work->backward_kernels += c->block->q_latent ? 9 : 6;
     }
-    if (c->block->experts) { /* router's matmul, router, rows there and back; gate and up apart */
+    if (c->block->experts && c->block->calls_experts) { /* router; gate, up, down, activation and rows of each */
+        double e = (double)c->block->own_experts, matrices = c->block->gated && !c->block->packs_up ? 3 : 2;
+        double activation = c->block->gated || c->block->squares ? 2 : 1;
+        work->forward_kernels += 1 + 10 + 1 + e * (8 + matrices + activation) - 2 - activation;
+        work->backward_kernels += 2 + 8 + e * (19 + 2 * matrices + 1) - 4;
+    } else if (c->block->experts) { /* router's matmul, router, rows there and back; gate and up apart */
         work->forward_kernels += 2 + (c->plan->compile ? 14 : 22) + 2 + 6;
         work->backward_kernels += 4 + (c->plan->compile ? 4 : 8) + 10 + 6 + 2;
         work->forward_kernels += c->block->exchanged ? 24 : 0; /* splits, order of ranks and of experts, all-to-alls */
@@ -408,15 +432,17 @@ static void count_again(const struct counted *c, const struct dtp_layer_tensors 
     }
 }
 
-/* Loops over experts: a product of each for each of their matrices, forward and two backward, and casts of what each is
- * given, forward and backward. */
+/* Loops over queries and keys, and over experts: a product of each for each of their matrices, forward and two
+ * backward, and casts of what each is given, forward and backward. */
 static void count_loops(const struct counted *c, const struct dtp_cluster *cluster, struct dtp_block_work *work)
 {
     uint64_t experts = c->block->own_experts;
+    if (dtp_plan_turns_eagerly(c->plan, c->block) && !dtp_plan_replays(c->plan, DTP_GRAPH_ATTN))
+        work->looped_kernels = 2 * (DTP_EAGER_TURN_KERNELS + DTP_EAGER_TURN_KERNELS_BACK - 1);
     if (!c->block->experts || !experts)
         return;
     double matrices = c->block->gated && !c->block->packs_up ? 3 : 2;
-    work->looped_kernels = 3 * matrices * (dtp_plan_expert_products(c->plan, experts) - 1);
+    work->looped_kernels += 3 * matrices * (dtp_plan_expert_products(c->plan, experts) - 1);
     if (c->plan->precision.compute != DTP_FP8)
         return;
     struct dtp_fp8_casts casts;
@@ -488,6 +514,7 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
                       &block);
     dtp_plan_adapt_kind(plan, &block);
     block.weighs_rows = plan->runtime->weighs_rows;
+    dtp_plan_call_experts(plan, &block);
     block.sinks_inside = plan->runtime->sinks_in_kernel;
     block.pads_values = dtp_plan_pads_values(transformer, cluster, plan);
     block.own_values = block.pads_values || plan->runtime->copies_values;

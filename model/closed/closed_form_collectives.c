@@ -105,7 +105,8 @@ static double exposed_gathering(const struct dtp_timing *c, const struct dtp_tim
     double again = plan->reshard_after_forward ? 1 - kept : 0;
     double narrow_s = c->narrow_gather_s, wide_s = time->collective_s[DTP_ALL_GATHER] - narrow_s;
     bool apart = narrow_group(plan);
-    double gather_s = apart ? wide_s / micro_steps : wide_s / (micro_steps * (1 + again));
+    double replays = dtp_plan_gathers_for_replays(plan) ? 1 - root : 0; /* beside what they compute */
+    double gather_s = apart ? wide_s / micro_steps : wide_s / (micro_steps * (1 + again + replays));
     double again_s = apart ? narrow_s / (micro_steps * again) : gather_s;
     double reduce_s = (time->collective_s[DTP_REDUCE_SCATTER] + time->collective_s[DTP_ALL_TO_ALL]) / reductions;
     double all_reduce_s = time->collective_s[DTP_ALL_REDUCE] / reductions;
@@ -118,6 +119,7 @@ static double exposed_gathering(const struct dtp_timing *c, const struct dtp_tim
         backward = again_s * (ends ? 0 : back) + fmax(0, again_s * unit - (plan->prefetch ? window->head_s : 0));
         behind_blocks = again_s * (prefetched + (ends && plan->prefetch ? back : 0));
         backward += again_s * (1 - tail + (ends ? back : 0)) - behind_blocks;
+        behind_blocks += again_s * replays;
     }
     /* In micro-steps that reduce: gathers and reduce-scatters share a FIFO, unless the gathers are within a group of
      * their own; the replicas' all-reduce has another. */

@@ -35,7 +35,7 @@ static double product_s(const struct dtp_timing *c, const struct dtp_weight_matm
         dtype = DTP_BF16;
     return matmul->grouped
                ? dtp_cluster_grouped_matmul_s(c->cluster, &c->execution, pass, dtype, matmul->copies, m, n, k)
-               : dtp_cluster_matmul_s(c->cluster, &c->execution, pass, dtype, m, n, k);
+               : matmul->copies * dtp_cluster_matmul_s(c->cluster, &c->execution, pass, dtype, m, n, k);
 }
 
 /* Of an adapter: x A^T and B of that; backward gradients of both, of what lies between, of x. */

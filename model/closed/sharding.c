@@ -55,7 +55,7 @@ static void sum_layer(const struct dtp_layer_kind *block, struct tensor_sum *sum
         sum->ranks = block->matrix[i].expert ? sum->expert_ranks : ranks;
         struct dtp_layer_cut cut = dtp_layer_matrix_cut(&block->matrix[i], sum->ranks);
         add_tensors(sum, cut.count, cut.rows, cut.width);
-        sum->tensors -= cut.count - 1;
+        sum->tensors -= block->matrix[i].apart ? 0 : cut.count - 1;
         sum->ranks = ranks;
         if (block->matrix[i].expert && block->exchanged) {
             sum->expert_elements += cut.count * cut.rows * cut.width;
@@ -105,12 +105,12 @@ static void count_adapters(const struct dtp_plan *plan, const struct dtp_layer_k
     out->layer_wire = 0;
     for (int i = 0; i < block->matrices; i++) {
         const struct dtp_layer_matrix *matrix = &block->matrix[i];
-        out->layer_wire +=
-            dtp_base_bytes(plan->adapters.base, dtp_divide_up(matrix->out, out->ranks), matrix->in, params);
+        out->layer_wire += matrix->groups * dtp_base_bytes(plan->adapters.base, dtp_divide_up(matrix->out, out->ranks),
+                                                           matrix->in, params);
         if (!matrix->rank)
             continue;
-        add_tensors(adapters, 1, matrix->rank, matrix->in);
-        add_tensors(adapters, 1, matrix->out, matrix->rank);
+        add_tensors(adapters, matrix->groups, matrix->rank, matrix->in);
+        add_tensors(adapters, matrix->groups, matrix->out, matrix->rank);
     }
     for (int i = dtp_layer_list_vectors(block, vectors); i > 0; i--)
         add_tensors(&frozen, 1, vectors[i - 1], 1);
@@ -208,6 +208,7 @@ static void count_alike(const struct dtp_transformer *t, const struct dtp_cluste
     struct dtp_layer_kind kind;
     struct dtp_transformer own = dtp_plan_own_experts(t, plan);
     dtp_layer_kind_of(&own, dtp_layer_mlp_of(t), plan->fused_qkv, plan->fused_gate_up, &kind);
+    dtp_plan_call_experts(plan, &kind);
     dtp_units_of(t, cluster, plan, &kind, out);
 }
 

@@ -33,6 +33,8 @@ void dtp_backward_projection(struct dtp_block_backward *b);
 /* `sum` with a gradient of the same tensor added to it, if there is one. */
 dtp_buffer_id dtp_backward_add(const struct dtp_block_backward *b, enum dtp_layer_tensor of, dtp_buffer_id sum,
                                dtp_buffer_id gradient);
+/* Of the gradient of what a linear reads. */
+uint64_t dtp_backward_input_bytes(const struct dtp_lowering *l, int index);
 /* Gradient of what a linear reads, and lets go of the result's where it is its last reader. */
 dtp_buffer_id dtp_backward_input_gradient(const struct dtp_block_backward *b, int index, dtp_buffer_id output_gradient,
                                           bool last, bool frees_input);
@@ -46,6 +48,11 @@ void dtp_backward_end_frozen(const struct dtp_block_backward *b);
 void dtp_backward_router(struct dtp_block_backward *b);
 void dtp_backward_permute(struct dtp_block_backward *b);
 void dtp_backward_unpermute(struct dtp_block_backward *b);
+/* Of what shared experts add to a block's result, whose gradient is this. */
+void dtp_backward_shared_experts(struct dtp_block_backward *b, dtp_buffer_id gradient);
+/* lower_called_experts.c */
+void dtp_backward_called_unpermute(struct dtp_block_backward *b);
+void dtp_backward_called_permute(struct dtp_block_backward *b);
 /* lower_experts.c: gradients of biases that are weighed as rows are; false: it is none of such experts. */
 bool dtp_backward_weighed_bias(struct dtp_lowering *l, const struct dtp_layer_matrix *matrix,
                                dtp_buffer_id output_gradient);
@@ -72,6 +79,11 @@ static inline double dtp_backward_per_token(const struct dtp_lowering *l, double
 static inline uint64_t dtp_backward_token_bytes(const struct dtp_lowering *l, uint64_t bytes)
 {
     return dtp_bytes_product(l->tokens, bytes);
+}
+/* Of what an MLP works on in backward, where experts are called: one expert's. */
+static inline uint64_t dtp_backward_called_bytes(const struct dtp_lowering *l, bool expert, uint64_t bytes)
+{
+    return expert ? dtp_divide_up(bytes, dtp_layer_calls(&l->tensors.kind)) : bytes;
 }
 static inline dtp_buffer_id dtp_backward_workspace(struct dtp_lowering *l, struct dtp_draft *draft, const char *name,
                                                    uint64_t bytes, uint32_t access)

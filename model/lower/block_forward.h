@@ -4,6 +4,7 @@
 #ifndef DTP_LOWER_BLOCK_FORWARD_H
 #define DTP_LOWER_BLOCK_FORWARD_H
 
+#include "base/bytes.h"
 #include "lower/lowering.h"
 
 /* One pass over a block: `save` survives it. */
@@ -37,12 +38,20 @@ static inline bool wanted(const struct pass *pass, enum dtp_layer_tensor tensor)
     return pass->l->checkpointing.keeps != DTP_KEEPS_ALL_BUT_CORE || (pass->save & UINT64_C(1) << tensor);
 }
 
+/* Of experts that are called, those of one where they do not survive the pass. */
+static inline uint64_t made_bytes(const struct pass *pass, enum dtp_layer_tensor tensor)
+{
+    const struct dtp_layer_kind *kind = &pass->l->tensors.kind;
+    uint64_t bit = UINT64_C(1) << tensor, bytes = pass->l->tensor_bytes[tensor];
+    return dtp_layer_called_tensors(kind) & bit & ~pass->save ? dtp_divide_up(bytes, dtp_layer_calls(kind)) : bytes;
+}
+
 static inline void make(const struct pass *pass, struct dtp_draft *draft, enum dtp_layer_tensor tensor)
 {
     if (!missing(pass, tensor))
         return;
     pass->module->tensor[tensor] = dtp_draft_new(pass->l, draft, dtp_layer_tensor_text(tensor), DTP_OWNER_ACTIVATIONS,
-                                                 pass->l->tensor_bytes[tensor], DTP_WRITE);
+                                                 made_bytes(pass, tensor), DTP_WRITE);
     pass->module->alive |= UINT64_C(1) << tensor;
     pass->module->gathered &= ~(UINT64_C(1) << tensor);
 }
@@ -91,6 +100,10 @@ void dtp_forward_permute(const struct pass *pass, const struct dtp_layer_operato
 /* Behind a matmul of experts that has biases; nothing behind others. */
 void dtp_forward_expert_bias(const struct pass *pass, int matrix);
 void dtp_forward_unpermute(const struct pass *pass, const struct dtp_layer_operator *op);
+/* lower_called_experts.c: of experts that are called one after the other. */
+void dtp_forward_called_router(const struct pass *pass);
+void dtp_forward_called_permute(const struct pass *pass, const struct dtp_layer_operator *op);
+void dtp_forward_called_unpermute(const struct pass *pass, const struct dtp_layer_operator *op);
 /* lower_sinks.c: the core's result, weighed. */
 void dtp_forward_sinks(const struct pass *pass);
 /* lower_latent.c: of latent attention. */

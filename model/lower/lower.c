@@ -122,9 +122,13 @@ void dtp_draft_product(const struct dtp_lowering *l, struct dtp_draft *draft, co
     double rows = (double)(tokens * l->tensors.kind.experts_per_token) * l->tensors.received;
     double *counted = product == DTP_PRODUCT_WEIGHT_GRADIENT ? &demand->k : &demand->m;
     *counted = rows / (double)matrix->groups; /* of one expert, where all have as many */
-    draft->op.kind = DTP_OP_GROUPED_MATMUL;
     demand->groups = (uint32_t)matrix->groups;
-    dtp_draft_loop(draft, 1, dtp_plan_expert_products(l->plan, matrix->groups));
+    if (l->tensors.kind.calls_experts) {
+        demand->kernels = demand->groups;
+    } else {
+        draft->op.kind = DTP_OP_GROUPED_MATMUL;
+        dtp_draft_loop(draft, 1, dtp_plan_expert_products(l->plan, matrix->groups));
+    }
     demand->flops = 2 * rows * (double)out * (double)in;
 }
 

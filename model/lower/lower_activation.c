@@ -24,6 +24,8 @@ void dtp_forward_activation(const struct pass *pass, uint64_t makes)
     bool clamps = l->tensors.kind.clamps && !l->fused;
     double passes = clamps ? 16 : l->gated ? (l->fused ? 3 : 5) : two ? 4 : 2;
     bool within = dtp_lower_activates_within(l, at.product);
-    dtp_draft_memory(l, &draft, within ? 0 : per_token(l, passes * f), within ? 0 : clamps ? 7 : two ? 2 : 1);
+    uint32_t calls = at.product == DTP_TENSOR_PRODUCT ? (uint32_t)dtp_layer_calls(&l->tensors.kind) : 1;
+    uint32_t kernels = clamps ? 7 : two ? 2 : 1;
+    dtp_draft_memory(l, &draft, within ? 0 : per_token(l, passes * f), within ? 0 : calls * kernels);
     dtp_draft_end(l, &draft);
 }

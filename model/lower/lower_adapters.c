@@ -26,9 +26,10 @@ void dtp_lower_list_adapters(struct dtp_lowering *l)
         bool flat = dtp_plan_shard_cut(l->plan) == DTP_CUT_ELEMENTS;
         block->elements[part] = block->largest[part] = elements;
         block->shard[part] =
-            flat ? dtp_divide_up(matrix->rank * matrix->in, ranks) + dtp_divide_up(matrix->rank * matrix->out, ranks)
-                 : dtp_divide_up(matrix->rank, ranks) * matrix->in + dtp_divide_up(matrix->out, ranks) * matrix->rank;
-        block->tensors[part] = 2;
+            matrix->groups *
+            (flat ? dtp_divide_up(matrix->rank * matrix->in, ranks) + dtp_divide_up(matrix->rank * matrix->out, ranks)
+                  : dtp_divide_up(matrix->rank, ranks) * matrix->in + dtp_divide_up(matrix->out, ranks) * matrix->rank);
+        block->tensors[part] = 2 * (uint32_t)matrix->groups;
         block->all_elements += elements;
         block->all_shard += block->shard[part];
         block->weight_name[part] = "adapter";
@@ -64,8 +65,9 @@ void dtp_lower_count_bytes(const struct dtp_lowering *l, struct dtp_lower_module
         if (is_packed(l, module, part)) {
             const struct dtp_layer_matrix *matrix = &l->matrix[part];
             enum dtp_base base = l->plan->adapters.base;
-            module->bytes[part] = dtp_base_bytes(base, matrix->out, matrix->in, rest);
-            module->shard_bytes[part] = dtp_base_bytes(base, dtp_divide_up(shard, matrix->in), matrix->in, rest);
+            module->bytes[part] = matrix->groups * dtp_base_bytes(base, matrix->out, matrix->in, rest);
+            uint64_t rows = dtp_divide_up(shard / matrix->groups, matrix->in); /* of each expert's */
+            module->shard_bytes[part] = matrix->groups * dtp_base_bytes(base, rows, matrix->in, rest);
             module->wire_bytes[part] = module->shard_bytes[part];
         }
         module->all_bytes += module->bytes[part];
@@ -87,6 +89,7 @@ bool dtp_lower_packs(const struct dtp_lowering *l, int part)
     return l->layer != DTP_NO_LAYER && is_packed(l, &l->block, part);
 }
 
+/* One matrix; of experts one after the other. */
 dtp_buffer_id dtp_lower_unpack(struct dtp_lowering *l, int index)
 {
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
@@ -102,7 +105,7 @@ dtp_buffer_id dtp_lower_unpack(struct dtp_lowering *l, int index)
     dtp_draft_new(l, &draft, "unpacking", DTP_OWNER_WORKSPACE, work.workspace_bytes, DTP_UPDATE | DTP_FREE);
     *unpacked = dtp_draft_new(l, &draft, "unpacked weight", DTP_OWNER_WEIGHTS, l->compute * matrix->out * matrix->in,
                               DTP_WRITE);
-    dtp_draft_memory(l, &draft, work.bytes, work.kernels);
+    dtp_draft_memory(l, &draft, (double)matrix->groups * work.bytes, (uint32_t)matrix->groups * work.kernels);
     dtp_draft_end(l, &draft);
     return *unpacked;
 }
@@ -113,6 +116,53 @@ uint32_t dtp_lower_unpacked_access(struct dtp_lowering *l, int matrix, bool stay
         return DTP_READ;
     dtp_lower_flight_module(l)->unpacked[matrix] = DTP_NO_BUFFER;
     return DTP_READ | DTP_FREE;
+}
+
+/* ---- products ---------------------------------------------------------------------------------------------------- */
+
+/* Kernels of what is done for each expert that is called, once for each; of others one. */
+static uint32_t calls_of(const struct dtp_lowering *l, const struct dtp_layer_matrix *matrix)
+{
+    return matrix->expert ? (uint32_t)dtp_layer_calls(&l->tensors.kind) : 1;
+}
+
+/* A product of all experts' rows is as many of these of its own: `rows` is m or k of the draft's. */
+static void call_each(struct dtp_draft *draft, const struct dtp_layer_matrix *matrix, double *rows)
+{
+    draft->op.demand.groups = draft->op.demand.kernels = (uint32_t)matrix->groups;
+    *rows /= (double)matrix->groups;
+}
+
+/* Rows that go through a matrix and its adapter: of experts those of all. */
+static uint64_t rows_of(const struct dtp_lowering *l, const struct dtp_layer_matrix *matrix)
+{
+    return dtp_lower_matrix_rows(l, matrix);
+}
+
+/* Of `width` columns; `apart`: what does not survive the pass is of one expert at a time. */
+static uint64_t rows_bytes(const struct dtp_lowering *l, const struct dtp_layer_matrix *matrix, uint64_t width,
+                           bool apart)
+{
+    uint64_t bytes = dtp_bytes_product(rows_of(l, matrix), l->compute * width);
+    return dtp_backward_called_bytes(l, matrix->expert && apart, bytes);
+}
+
+/* The rows times [in, out], of experts a product of each. */
+static void multiply_rows(const struct dtp_lowering *l, struct dtp_draft *draft, const struct dtp_layer_matrix *matrix,
+                          uint64_t out, uint64_t in)
+{
+    dtp_draft_matmul(l, draft, rows_of(l, matrix), out, in, false);
+    if (matrix->expert)
+        call_each(draft, matrix, &draft->op.demand.m);
+}
+
+/* A sum over the rows, [out, in]. */
+static void sum_rows(const struct dtp_lowering *l, struct dtp_draft *draft, const struct dtp_layer_matrix *matrix,
+                     uint64_t out, uint64_t in)
+{
+    dtp_draft_matmul(l, draft, out, in, rows_of(l, matrix), false);
+    if (matrix->expert)
+        call_each(draft, matrix, &draft->op.demand.k);
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
@@ -133,15 +183,17 @@ static bool keeps(const struct pass *pass)
 static dtp_buffer_id drop_out(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
-    uint64_t elements = l->tokens * l->matrix[index].in;
+    const struct dtp_layer_matrix *matrix = &l->matrix[index];
+    uint64_t elements = rows_of(l, matrix) * matrix->in;
     struct dtp_draft draft;
     if (l->plan->adapters.dropout <= 0)
         return DTP_NO_BUFFER;
     dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION, "dropout");
     read(pass, &draft, l->tensors.input[index], dtp_layer_tensors_last_reader(&l->tensors, index));
-    dtp_buffer_id made = dtp_draft_new(l, &draft, "input of an adapter and its mask", DTP_OWNER_ACTIVATIONS,
-                                       (l->compute + 1) * elements, DTP_WRITE);
-    dtp_draft_memory(l, &draft, (double)((2 * l->compute + 1) * elements), 1);
+    dtp_buffer_id made = dtp_draft_new(
+        l, &draft, "input of an adapter and its mask", DTP_OWNER_ACTIVATIONS,
+        dtp_backward_called_bytes(l, matrix->expert && !keeps(pass), (l->compute + 1) * elements), DTP_WRITE);
+    dtp_draft_memory(l, &draft, (double)((2 * l->compute + 1) * elements), calls_of(l, matrix));
     dtp_draft_end(l, &draft);
     return made;
 }
@@ -162,12 +214,12 @@ static void make_low(const struct pass *pass, int index)
         read(pass, &draft, l->tensors.input[index], dtp_layer_tensors_last_reader(&l->tensors, index));
     dtp_draft_use(&draft, dtp_lower_weight(l, l->block.adapter[index]), DTP_READ);
     module->low[index] = dtp_draft_new(l, &draft, "x A", DTP_OWNER_ACTIVATIONS,
-                                       dtp_bytes_product(l->tokens, l->compute * matrix->rank), DTP_WRITE);
+                                       rows_bytes(l, matrix, matrix->rank, !keeps(pass)), DTP_WRITE);
     if (apart && !keeps(pass)) {
         dtp_draft_use(&draft, module->dropped[index], DTP_FREE);
         module->dropped[index] = DTP_NO_BUFFER;
     }
-    dtp_draft_matmul(l, &draft, l->tokens, matrix->rank, matrix->in, false);
+    multiply_rows(l, &draft, matrix, matrix->rank, matrix->in);
     dtp_draft_end(l, &draft);
 }
 
@@ -200,16 +252,21 @@ static void add_to_result(const struct pass *pass, int index, dtp_buffer_id wide
     }
     dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, "scaled adapter");
     dtp_draft_use(&draft, wide, DTP_READ | DTP_FREE);
-    dtp_buffer_id scaled = dtp_draft_new(l, &draft, "scaled adapter", DTP_OWNER_WORKSPACE, bytes, DTP_WRITE);
-    dtp_draft_memory(l, &draft, 2 * (double)bytes, 1);
+    uint64_t apart = dtp_backward_called_bytes(l, matrix->expert, bytes);
+    dtp_buffer_id scaled = dtp_draft_new(l, &draft, "scaled adapter", DTP_OWNER_WORKSPACE, apart, DTP_WRITE);
+    dtp_draft_memory(l, &draft, 2 * (double)bytes, calls_of(l, matrix));
     dtp_draft_end(l, &draft);
     bool copies = dtp_plan_defends_results(l->plan);
     dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, "adapter");
-    dtp_draft_new(l, &draft, "copied result", DTP_OWNER_WORKSPACE, copies ? bytes : 0, DTP_UPDATE | DTP_FREE);
-    dtp_draft_use(&draft, *result, DTP_READ | DTP_FREE);
+    dtp_draft_new(l, &draft, "copied result", DTP_OWNER_WORKSPACE, copies ? apart : 0, DTP_UPDATE | DTP_FREE);
+    dtp_draft_use(&draft, *result, matrix->expert ? DTP_UPDATE : DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, scaled, DTP_READ | DTP_FREE);
-    *result = dtp_draft_new(l, &draft, dtp_layer_tensor_text(matrix->result), DTP_OWNER_ACTIVATIONS, bytes, DTP_WRITE);
-    dtp_draft_memory(l, &draft, (copies ? 5 : 3) * (double)bytes, copies ? 2 : 1);
+    if (matrix->expert) /* results of all experts stand as they were made, and each one's sum in its place */
+        dtp_draft_new(l, &draft, "sum", DTP_OWNER_WORKSPACE, apart, DTP_UPDATE | DTP_FREE);
+    else
+        *result =
+            dtp_draft_new(l, &draft, dtp_layer_tensor_text(matrix->result), DTP_OWNER_ACTIVATIONS, bytes, DTP_WRITE);
+    dtp_draft_memory(l, &draft, (copies ? 5 : 3) * (double)bytes, (copies ? 2 : 1) * calls_of(l, matrix));
     dtp_draft_end(l, &draft);
 }
 
@@ -228,8 +285,9 @@ void dtp_forward_adapter(const struct pass *pass, int index, bool alone)
         module->low[index] = DTP_NO_BUFFER;
     dtp_draft_use(&draft, dtp_lower_weight(l, l->block.adapter[index]), DTP_READ);
     dtp_buffer_id wide =
-        dtp_draft_new(l, &draft, "adapter result", DTP_OWNER_WORKSPACE, l->tensor_bytes[matrix->result], DTP_WRITE);
-    dtp_draft_matmul(l, &draft, l->tokens, matrix->out, matrix->rank, false);
+        dtp_draft_new(l, &draft, "adapter result", DTP_OWNER_WORKSPACE,
+                      dtp_backward_called_bytes(l, matrix->expert, l->tensor_bytes[matrix->result]), DTP_WRITE);
+    multiply_rows(l, &draft, matrix, matrix->out, matrix->rank);
     dtp_draft_end(l, &draft);
     add_to_result(pass, index, wide);
 }
@@ -281,16 +339,19 @@ bool dtp_adapter_stays_unpacked(const struct pass *pass, int index)
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* s g, a tensor of its own; a compiler writes it beside g. */
-static dtp_buffer_id scale(const struct dtp_block_backward *b, int index, dtp_buffer_id gradient, uint64_t bytes)
+static dtp_buffer_id scale(const struct dtp_block_backward *b, int index, dtp_buffer_id gradient)
 {
     struct dtp_lowering *l = b->l;
+    const struct dtp_layer_matrix *matrix = &l->matrix[index];
+    double bytes = (double)rows_bytes(l, matrix, matrix->out, false);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL_BACKWARD, "scaled gradient");
     dtp_draft_use(&draft, gradient, DTP_READ);
     dtp_draft_use(&draft, b->module->wide[index], DTP_FREE);
     b->module->wide[index] = DTP_NO_BUFFER;
-    dtp_buffer_id scaled = dtp_backward_workspace(l, &draft, "scaled gradient", bytes, DTP_WRITE);
-    dtp_draft_memory(l, &draft, (l->fused ? 1 : 2) * (double)bytes, 1);
+    dtp_buffer_id scaled =
+        dtp_backward_workspace(l, &draft, "scaled gradient", rows_bytes(l, matrix, matrix->out, true), DTP_WRITE);
+    dtp_draft_memory(l, &draft, (l->fused ? 1 : 2) * bytes, calls_of(l, matrix));
     dtp_draft_end(l, &draft);
     return scaled;
 }
@@ -307,14 +368,14 @@ static dtp_buffer_id back_through_b(const struct dtp_block_backward *b, int inde
     dtp_draft_use(&draft, b->module->low[index], DTP_READ | DTP_FREE);
     dtp_lower_gradient_result(l, &draft, part, l->bytes.grads);
     b->module->low[index] = DTP_NO_BUFFER;
-    dtp_draft_matmul(l, &draft, matrix->out, matrix->rank, l->tokens, false);
+    sum_rows(l, &draft, matrix, matrix->out, matrix->rank);
     dtp_draft_end(l, &draft);
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "adapter B input gradient");
     dtp_draft_use(&draft, scaled, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, dtp_lower_weight(l, part), DTP_READ);
-    dtp_buffer_id low = dtp_backward_workspace(l, &draft, "gradient of x A",
-                                               dtp_bytes_product(l->tokens, l->compute * matrix->rank), DTP_WRITE);
-    dtp_draft_matmul(l, &draft, l->tokens, matrix->rank, matrix->out, false);
+    dtp_buffer_id low =
+        dtp_backward_workspace(l, &draft, "gradient of x A", rows_bytes(l, matrix, matrix->rank, true), DTP_WRITE);
+    multiply_rows(l, &draft, matrix, matrix->rank, matrix->out);
     dtp_draft_end(l, &draft);
     return low;
 }
@@ -324,7 +385,8 @@ static dtp_buffer_id undrop(const struct dtp_block_backward *b, int index, dtp_b
 {
     struct dtp_lowering *l = b->l;
     dtp_buffer_id *dropped = &b->module->dropped[index];
-    uint64_t elements = l->tokens * l->matrix[index].in;
+    const struct dtp_layer_matrix *matrix = &l->matrix[index];
+    uint64_t elements = rows_of(l, matrix) * matrix->in;
     struct dtp_draft draft;
     if (dropped->index == DTP_NO_INDEX)
         return gradient;
@@ -332,7 +394,7 @@ static dtp_buffer_id undrop(const struct dtp_block_backward *b, int index, dtp_b
     dtp_draft_use(&draft, *dropped, DTP_READ | DTP_FREE);
     *dropped = DTP_NO_BUFFER;
     dtp_draft_use(&draft, gradient, DTP_UPDATE);
-    dtp_draft_memory(l, &draft, (double)((2 * l->compute + 1) * elements), 1);
+    dtp_draft_memory(l, &draft, (double)((2 * l->compute + 1) * elements), calls_of(l, matrix));
     dtp_draft_end(l, &draft);
     return gradient;
 }
@@ -354,7 +416,7 @@ static dtp_buffer_id back_through_a(const struct dtp_block_backward *b, int inde
     const struct dtp_module_state *state = dtp_lower_state(l);
     dtp_draft_use(&draft, state->gradient[part].index != DTP_NO_INDEX ? state->gradient[part] : state->gradient_buffer,
                   DTP_UPDATE);
-    dtp_draft_matmul(l, &draft, matrix->rank, matrix->in, l->tokens, false);
+    sum_rows(l, &draft, matrix, matrix->rank, matrix->in);
     dtp_draft_end(l, &draft);
     if (!wanted) {
         b->module->dropped[index] = DTP_NO_BUFFER;
@@ -363,9 +425,8 @@ static dtp_buffer_id back_through_a(const struct dtp_block_backward *b, int inde
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "adapter A input gradient");
     dtp_draft_use(&draft, low, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, dtp_lower_weight(l, part), DTP_READ);
-    input = dtp_backward_workspace(l, &draft, "input gradient", dtp_backward_token_bytes(l, l->compute * matrix->in),
-                                   DTP_WRITE);
-    dtp_draft_matmul(l, &draft, l->tokens, matrix->in, matrix->rank, false);
+    input = dtp_backward_workspace(l, &draft, "input gradient", rows_bytes(l, matrix, matrix->in, true), DTP_WRITE);
+    multiply_rows(l, &draft, matrix, matrix->in, matrix->rank);
     dtp_draft_end(l, &draft);
     return undrop(b, index, input);
 }
@@ -407,7 +468,7 @@ dtp_buffer_id dtp_backward_frozen(const struct dtp_block_backward *b, int index,
     dtp_buffer_id made = DTP_NO_BUFFER;
     dtp_lower_fetch(l, index);
     if (matrix->rank) {
-        dtp_buffer_id scaled = scale(b, index, gradient, dtp_backward_token_bytes(l, l->compute * matrix->out));
+        dtp_buffer_id scaled = scale(b, index, gradient);
         made = back_through_a(b, index, back_through_b(b, index, scaled), wanted);
     }
     if (wanted) {

@@ -192,16 +192,22 @@ static uint64_t gradient_bytes(const struct dtp_lowering *l, const struct dtp_la
     return dtp_backward_token_bytes(l, dtp_lower_product_bytes(l, at->product));
 }
 
+/* Of those that stand at once. */
+static uint64_t standing_bytes(const struct dtp_lowering *l, const struct dtp_layer_activation *at, uint64_t bytes)
+{
+    return dtp_backward_called_bytes(l, at->product == DTP_TENSOR_PRODUCT, bytes);
+}
+
 /* eager SwiGLU, first step: d silu and d up from the product's gradient (2 reads and 1 write each: 6 f). */
 static dtp_buffer_id product(const struct dtp_block_backward *b, const struct dtp_layer_activation *at,
                              dtp_buffer_id gradient, dtp_buffer_id *silu_gradient)
 {
     struct dtp_lowering *l = b->l;
-    uint64_t f = gradient_bytes(l, at);
+    uint64_t f = gradient_bytes(l, at), made = standing_bytes(l, at, f);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION_BACKWARD, "product");
-    *silu_gradient = dtp_backward_workspace(l, &draft, "silu gradient", f, DTP_WRITE);
-    dtp_buffer_id up_gradient = dtp_backward_workspace(l, &draft, "up gradient", f, DTP_WRITE);
+    *silu_gradient = dtp_backward_workspace(l, &draft, "silu gradient", made, DTP_WRITE);
+    dtp_buffer_id up_gradient = dtp_backward_workspace(l, &draft, "up gradient", made, DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     dtp_backward_consume(b, &draft, at->silu, DTP_READ | DTP_FREE);
     bool apart = l->tensor_bytes[at->gate];
@@ -218,7 +224,7 @@ static dtp_buffer_id product(const struct dtp_block_backward *b, const struct dt
 static void gated_eager(struct dtp_block_backward *b, const struct dtp_layer_activation *at, dtp_buffer_id gradient)
 {
     struct dtp_lowering *l = b->l;
-    uint64_t f = gradient_bytes(l, at);
+    uint64_t f = standing_bytes(l, at, gradient_bytes(l, at));
     bool apart = l->tensor_bytes[at->gate];
     dtp_buffer_id silu_gradient, up_gradient = product(b, at, gradient, &silu_gradient);
     struct dtp_draft draft;
@@ -244,7 +250,8 @@ static void in_one(struct dtp_block_backward *b, const struct dtp_layer_activati
 {
     struct dtp_lowering *l = b->l;
     double f = (double)gradient_bytes(l, at);
-    uint64_t gate = l->tensor_bytes[at->gate], up = l->tensor_bytes[at->up];
+    uint64_t gate = standing_bytes(l, at, l->tensor_bytes[at->gate]),
+             up = standing_bytes(l, at, l->tensor_bytes[at->up]);
     bool in_place = l->compiled && !l->gated, squares = l->tensors.kind.squares && !l->fused;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION_BACKWARD, "");
@@ -262,8 +269,8 @@ static void in_one(struct dtp_block_backward *b, const struct dtp_layer_activati
     if (l->compiled)
         dtp_backward_workspace(l, &draft, "terms of adapters", dtp_backward_terms_bytes(l, at), DTP_UPDATE | DTP_FREE);
     if (squares)
-        dtp_draft_new(l, &draft, "derivative of the square", DTP_OWNER_WORKSPACE, gradient_bytes(l, at),
-                      DTP_UPDATE | DTP_FREE);
+        dtp_draft_new(l, &draft, "derivative of the square", DTP_OWNER_WORKSPACE,
+                      standing_bytes(l, at, gradient_bytes(l, at)), DTP_UPDATE | DTP_FREE);
     bool within = dtp_lower_activates_within(l, at->product);
     dtp_draft_memory(l, &draft,
                      within ? 0
@@ -370,6 +377,12 @@ static void rotary(const struct dtp_block_backward *b)
     dtp_draft_memory(l, &draft, dtp_backward_per_token(l, rope + norms), kernels);
     if (dtp_lower_rotates_rows(l))
         draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+    if (dtp_plan_turns_eagerly(l->plan, &l->tensors.kind)) {
+        double bytes = DTP_EAGER_TURN_PASSES_BACK * c * width + 2 * c * all;
+        dtp_draft_memory(l, &draft, dtp_backward_per_token(l, bytes), 1);
+        draft.op.demand.memory_kernel = DTP_KERNEL_EAGER;
+        dtp_draft_loop(&draft, DTP_EAGER_TURN_KERNELS_BACK, 2);
+    }
     dtp_draft_end(l, &draft);
 }
 
@@ -453,6 +466,13 @@ int dtp_lower_ready_order(const struct dtp_lowering *l, uint64_t layer, int orde
     return count;
 }
 
+static void replay(struct dtp_lowering *l)
+{
+    dtp_lower_block_recompute(l);
+    if (l->hooks->after_replay)
+        l->hooks->after_replay(l);
+}
+
 void dtp_lower_block_backward(struct dtp_lowering *l)
 {
     struct dtp_block_backward b = {.l = l, .module = dtp_lower_flight_module(l)};
@@ -463,7 +483,7 @@ void dtp_lower_block_backward(struct dtp_lowering *l)
     if (dtp_lower_keeps_graph(l))
         b.kept_for_weights = UINT64_MAX;
     if (dtp_lower_checkpointed(l, l->layer) && l->tensors.kept != l->tensors.saved)
-        dtp_lower_block_recompute(l);
+        replay(l);
     for (b.index = l->tensors.operators - 1; b.index >= 0; b.index--)
         if (!dtp_lower_cut(l) || dtp_layer_tensors_first_runs(&l->tensors, b.index))
             run(&b);

@@ -55,6 +55,12 @@ static bool weighs(const struct dtp_lowering *l)
     return l->tensors.kind.weighs_rows;
 }
 
+/* Transformers'. */
+static bool calls(const struct dtp_lowering *l)
+{
+    return l->tensors.kind.calls_experts;
+}
+
 /* Each token's row read once and written for each of its experts, or the other way: else both k times. */
 static double row_bytes_moved(const struct dtp_lowering *l)
 {
@@ -76,6 +82,10 @@ void dtp_forward_router(const struct pass *pass)
 {
     struct dtp_lowering *l = pass->l;
     struct rows r = rows_of(l);
+    if (calls(l)) {
+        dtp_forward_called_router(pass);
+        return;
+    }
     if (!wanted(pass, DTP_TENSOR_ROUTER_WEIGHTS) && !wanted(pass, DTP_TENSOR_ROUTES))
         return;
     struct dtp_draft draft;
@@ -206,6 +216,10 @@ static void dispatch(const struct pass *pass, const struct dtp_layer_operator *o
 void dtp_forward_permute(const struct pass *pass, const struct dtp_layer_operator *op)
 {
     struct dtp_lowering *l = pass->l;
+    if (calls(l)) {
+        dtp_forward_called_permute(pass, op);
+        return;
+    }
     if (!wanted(pass, DTP_TENSOR_PERMUTED))
         return;
     if (l->tensors.kind.exchanged) {
@@ -358,6 +372,10 @@ void dtp_forward_unpermute(const struct pass *pass, const struct dtp_layer_opera
 {
     struct dtp_lowering *l = pass->l;
     struct rows r = rows_of(l);
+    if (calls(l)) {
+        dtp_forward_called_unpermute(pass, op);
+        return;
+    }
     if (!wanted(pass, DTP_TENSOR_DOWN) && !wanted(pass, DTP_TENSOR_WIDE_RESULTS))
         return;
     if (l->tensors.kind.exchanged)
@@ -455,7 +473,7 @@ static dtp_buffer_id exchange_back(struct dtp_block_backward *b, dtp_buffer_id g
 }
 
 /* What shared experts add has the gradient as it is; weighed, a product of it, and their weight a sum of another. */
-static void shared_gradients(struct dtp_block_backward *b, dtp_buffer_id gradient)
+void dtp_backward_shared_experts(struct dtp_block_backward *b, dtp_buffer_id gradient)
 {
     struct dtp_lowering *l = b->l;
     double h = (double)(l->compute * l->tensors.kind.hidden);
@@ -492,11 +510,15 @@ static dtp_buffer_id spread_gradient(struct dtp_block_backward *b, dtp_buffer_id
 
 void dtp_backward_unpermute(struct dtp_block_backward *b)
 {
+    if (calls(b->l)) {
+        dtp_backward_called_unpermute(b);
+        return;
+    }
     struct rows r = rows_of(b->l);
     dtp_buffer_id gradient = b->gradient[DTP_TENSOR_DOWN];
     b->gradient[DTP_TENSOR_DOWN] = DTP_NO_BUFFER;
     if (b->l->tensors.kind.shared_ffn)
-        shared_gradients(b, gradient);
+        dtp_backward_shared_experts(b, gradient);
     struct dtp_lowering *l = b->l;
     uint64_t sent = row_bytes(l), came = dtp_layer_received(&l->tensors, sent);
     const char *name = l->tensors.kind.exchanged ? "rows by ranks" : "rows by experts";
@@ -538,6 +560,10 @@ void dtp_backward_permute(struct dtp_block_backward *b)
 {
     struct dtp_lowering *l = b->l;
     struct rows r = rows_of(l);
+    if (calls(l)) {
+        dtp_backward_called_permute(b);
+        return;
+    }
     if (l->tensors.kind.exchanged)
         b->gradient[DTP_TENSOR_PERMUTED] = rows_by_ranks(b, b->gradient[DTP_TENSOR_PERMUTED]);
     enum dtp_layer_tensor of = dtp_layer_first(dtp_backward_operator(b)->reads);

@@ -33,6 +33,8 @@ struct dtp_lower_hooks {
     void (*begin_backward)(struct dtp_lowering *l);
     void (*before_backward)(struct dtp_lowering *l);
     void (*after_backward)(struct dtp_lowering *l);
+    /* Behind the replay of a checkpointed block, before its backward. */
+    void (*after_replay)(struct dtp_lowering *l);
     void (*end_backward)(struct dtp_lowering *l);
     /* Around the matmuls of a block's experts, in forward and in backward. */
     void (*before_experts)(struct dtp_lowering *l, bool backward);

@@ -74,6 +74,12 @@ static uint64_t input_width(const struct dtp_lowering *l, int index)
     return of_stream && (l->tp == 1 || matrix->own_rows) ? l->between : matrix->in;
 }
 
+uint64_t dtp_backward_input_bytes(const struct dtp_lowering *l, int index)
+{
+    uint64_t bytes = dtp_backward_token_bytes(l, l->compute * input_width(l, index));
+    return dtp_backward_called_bytes(l, l->matrix[index].expert, bytes);
+}
+
 dtp_buffer_id dtp_backward_input_gradient(const struct dtp_block_backward *b, int index, dtp_buffer_id output_gradient,
                                           bool last, bool frees_input)
 {
@@ -91,9 +97,8 @@ dtp_buffer_id dtp_backward_input_gradient(const struct dtp_block_backward *b, in
     if (dtp_lower_packs(l, index))
         access = dtp_lower_unpacked_access(l, index, false);
     dtp_draft_use(&draft, weight, access);
-    uint64_t width = input_width(l, index);
     dtp_buffer_id gradient =
-        dtp_backward_workspace(l, &draft, "input gradient", dtp_backward_token_bytes(l, l->compute * width), DTP_WRITE);
+        dtp_backward_workspace(l, &draft, "input gradient", dtp_backward_input_bytes(l, index), DTP_WRITE);
     use_result_gradient(b, &draft, output_gradient, last);
     if (frees_input)
         dtp_backward_consume(b, &draft, l->tensors.input[index], DTP_FREE);

@@ -47,7 +47,7 @@ static void list_matrices(struct dtp_lowering *l)
         struct dtp_layer_cut cut = dtp_layer_matrix_cut(matrix, weight.ranks);
         for (uint64_t i = 0; i < cut.count; i++)
             add_tensor(&weight, cut.rows, cut.width);
-        l->block.tensors[part] = 1;
+        l->block.tensors[part] = matrix->apart ? (uint32_t)cut.count : 1;
         l->block.rows[part] = matrix->groups * matrix->out, l->block.columns[part] = matrix->groups * matrix->in;
         l->block.matrix[part] = true;
         l->block.weight_name[part] = matrix->weight_name;

@@ -54,6 +54,7 @@ struct dtp_layer_matrix {
     uint64_t out, in;
     uint64_t groups; /* so many of them, one of each expert that the rank has: [groups, out, in]; others 1 */
     bool expert;     /* of experts, be it one */
+    bool apart;      /* of the runtime: each expert's is a parameter of its own */
     bool bias;       /* [groups, out] */
     bool own_rows;   /* it reads the rank's rows of the stream, where tensor parallel ranks have some each: experts,
                         routers */
@@ -81,6 +82,7 @@ struct dtp_layer_kind {
     bool exchanged;       /* a part of them: rows of tokens go to the ranks that have their experts, and back */
     bool sinks_inside;    /* of the runtime: its attention kernel has them */
     bool weighs_rows;     /* of the runtime: what they return is weighed before it is put back by tokens */
+    bool calls_experts;   /* of the runtime: experts are called one after the other, each with its tokens' rows */
     uint64_t mlp_width;   /* of one MLP: the model's, or an expert's */
     uint64_t shared_ffn;
     uint64_t d_core;                             /* what the output matrix reads: heads times the width of a value */
@@ -110,6 +112,24 @@ struct dtp_layer_kind {
     bool adapted;     /* of the plan: matrices are frozen, and so are norms and biases */
     uint32_t vectors; /* norms that exist, bits by enum dtp_layer_vector */
 };
+/* Rows of all experts lie in one tensor, by experts, and are put back by tokens unweighed. */
+static inline bool dtp_layer_orders_rows(const struct dtp_layer_kind *kind)
+{
+    return kind->experts && !kind->weighs_rows && !kind->calls_experts;
+}
+/* Tensors of which each expert that is called has its own part. */
+static inline uint64_t dtp_layer_called_tensors(const struct dtp_layer_kind *kind)
+{
+    return kind->experts && kind->calls_experts
+               ? DTP_TENSOR_BIT(PERMUTED) | DTP_TENSOR_BIT(GATE) | DTP_TENSOR_BIT(UP) | DTP_TENSOR_BIT(SILU) |
+                     DTP_TENSOR_BIT(PRODUCT) | DTP_TENSOR_BIT(EXPERT_DOWN)
+               : 0;
+}
+/* So many of these stand one after the other, where nothing keeps them: 1 where there is but one of each. */
+static inline uint64_t dtp_layer_calls(const struct dtp_layer_kind *kind)
+{
+    return kind->experts && kind->calls_experts ? kind->own_experts : 1;
+}
 /* Of the model's layers that have such an MLP. packs_up says nothing where there is no gate, nor of experts, whose gate
  * and up are apart; packs_qkv nothing of latent attention. */
 void dtp_layer_kind_of(const struct dtp_transformer *transformer, enum dtp_layer_mlp mlp, bool packs_qkv, bool packs_up,
@@ -138,7 +158,7 @@ struct dtp_layer_cut {
 };
 static inline struct dtp_layer_cut dtp_layer_matrix_cut(const struct dtp_layer_matrix *matrix, uint64_t ranks)
 {
-    if (matrix->expert && ranks <= matrix->groups)
+    if (matrix->expert && !matrix->apart && ranks <= matrix->groups)
         return (struct dtp_layer_cut){1, matrix->groups, matrix->out * matrix->in};
     return (struct dtp_layer_cut){matrix->groups, matrix->out, matrix->in};
 }

@@ -96,7 +96,7 @@ static void check_matrices(struct dtp_resolver *r)
     const struct dtp_adapter_choice *a = &r->plan->adapters;
     struct dtp_layer_kind kind;
     uint32_t adapted = 0, absent = a->targets;
-    dtp_layer_kind_of(r->transformer, DTP_LAYER_DENSE, false, false, &kind);
+    dtp_layer_kind_of(r->transformer, dtp_layer_mlp_of(r->transformer), false, false, &kind);
     dtp_plan_adapt_kind(r->plan, &kind);
     for (int i = 0; i < kind.matrices; i++) {
         const struct dtp_layer_matrix *matrix = &kind.matrix[i];
@@ -122,8 +122,12 @@ void dtp_plan_check_adapters(struct dtp_resolver *r)
 {
     if (!dtp_plan_adapts(r->plan))
         return;
-    if (r->transformer->experts)
-        dtp_plan_refuse(r, "lora", "with experts is not modelled yet; use a dense model");
+    const struct dtp_transformer *t = r->transformer;
+    if (t->experts && !dtp_plan_layers(r->plan)->calls_experts)
+        dtp_plan_refuse(r, "lora", "with experts is not modelled under runtime %s; use runtime peft",
+                        r->plan->runtime->name);
+    else if (t->experts && !dtp_transformer_is_uniform(t))
+        dtp_plan_refuse(r, "lora", "with experts in some of the layers only is not modelled yet");
     else if (r->transformer->kv_latent)
         dtp_plan_refuse(r, "lora", "with latent attention is not modelled yet; use a model without");
     else

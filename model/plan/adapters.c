@@ -119,10 +119,13 @@ static enum dtp_adapter_target target_of(enum dtp_layer_matrix_id id)
     case DTP_MATRIX_K: return DTP_TARGET_K;
     case DTP_MATRIX_V: return DTP_TARGET_V;
     case DTP_MATRIX_OUTPUT: return DTP_TARGET_OUTPUT;
-    case DTP_MATRIX_GATE: return DTP_TARGET_GATE;
-    case DTP_MATRIX_UP: return DTP_TARGET_UP;
-    case DTP_MATRIX_DOWN: return DTP_TARGET_DOWN;
-    default: return DTP_TARGET_COUNT; /* of experts, latents and packed ones, which are refused */
+    case DTP_MATRIX_GATE:
+    case DTP_MATRIX_SHARED_GATE: return DTP_TARGET_GATE;
+    case DTP_MATRIX_UP:
+    case DTP_MATRIX_SHARED_UP: return DTP_TARGET_UP;
+    case DTP_MATRIX_DOWN:
+    case DTP_MATRIX_SHARED_DOWN: return DTP_TARGET_DOWN;
+    default: return DTP_TARGET_COUNT; /* routers; latents and packed ones, which are refused */
     }
 }
 
@@ -150,7 +153,7 @@ void dtp_plan_trained(const struct dtp_transformer *transformer, const struct dt
                       struct dtp_trained_count *out)
 {
     const struct dtp_parameter_count count = dtp_transformer_count(transformer);
-    uint64_t params = dtp_dtype_bytes(plan->precision.params), matrices = 0, packed = 0, adapters = 0;
+    uint64_t params = dtp_dtype_bytes(plan->precision.params), matrices = 0, packed = 0, adapters = 0, active = 0;
     struct dtp_layer_kind kind;
     if (!dtp_plan_adapts(plan)) {
         *out = (struct dtp_trained_count){.trained = count.total};
@@ -161,11 +164,13 @@ void dtp_plan_trained(const struct dtp_transformer *transformer, const struct dt
     for (int i = 0; i < kind.matrices; i++) {
         const struct dtp_layer_matrix *matrix = &kind.matrix[i];
         adapters += dtp_adapter_elements(matrix);
-        matrices += matrix->out * matrix->in;
-        packed += dtp_base_bytes(plan->adapters.base, matrix->out, matrix->in, params);
+        active += dtp_adapter_active_elements(&kind, matrix);
+        matrices += matrix->groups * matrix->out * matrix->in;
+        packed += matrix->groups * dtp_base_bytes(plan->adapters.base, matrix->out, matrix->in, params);
     }
     uint64_t ends = dtp_plan_trained_ends(transformer, plan);
-    *out = (struct dtp_trained_count){.adapters = transformer->layers * adapters};
+    *out = (struct dtp_trained_count){.adapters = transformer->layers * adapters,
+                                      .active_adapters = transformer->layers * active};
     out->trained = out->adapters + ends;
     out->frozen = count.total - (dtp_plan_layers(plan)->copies_trained ? 0 : ends);
     out->frozen_bytes = transformer->layers * packed + params * (out->frozen - transformer->layers * matrices);
@@ -181,7 +186,7 @@ double dtp_plan_model_flops_per_token(const struct dtp_transformer *transformer,
     double frozen = (double)dtp_transformer_count(transformer).matmul;
     if (plan->adapters.train_ends) /* the head's */
         frozen -= (double)(transformer->vocab * transformer->hidden);
-    return all - 2 * frozen + 6 * (double)trained.adapters;
+    return all - 2 * frozen + 6 * (double)trained.active_adapters;
 }
 
 /* ---- how they are kept ------------------------------------------------------------------------------------------- */

@@ -74,10 +74,16 @@ bool dtp_plan_adapts(const struct dtp_plan *plan);
 bool dtp_plan_defends_results(const struct dtp_plan *plan);
 /* Which matrices of the kind are frozen, and the ranks beside them. */
 void dtp_plan_adapt_kind(const struct dtp_plan *plan, struct dtp_layer_kind *kind);
-/* Elements of a matrix's A and B. */
+/* Elements of a matrix's A and B; of experts each has its own. */
 static inline uint64_t dtp_adapter_elements(const struct dtp_layer_matrix *matrix)
 {
-    return matrix->rank * (matrix->in + matrix->out);
+    return matrix->groups * matrix->rank * (matrix->in + matrix->out);
+}
+/* Of these, the ones that multiply a token. */
+static inline uint64_t dtp_adapter_active_elements(const struct dtp_layer_kind *kind,
+                                                   const struct dtp_layer_matrix *matrix)
+{
+    return (matrix->expert ? kind->experts_per_token : 1) * matrix->rank * (matrix->in + matrix->out);
 }
 
 /* Bytes of `rows` rows of a matrix that are `width` wide, packed by `base`; of `element_bytes` each by none. */
@@ -100,6 +106,7 @@ uint64_t dtp_plan_trained_ends(const struct dtp_transformer *transformer, const 
  * would store of these once. */
 struct dtp_trained_count {
     uint64_t adapters, trained, frozen, frozen_bytes;
+    uint64_t active_adapters; /* that multiply a token */
 };
 void dtp_plan_trained(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
                       struct dtp_trained_count *out);

@@ -26,8 +26,16 @@ static void check_runtime(struct dtp_resolver *r)
                         p->runtime->name);
     if (p->offload != DTP_OFFLOAD_NONE)
         dtp_plan_refuse(r, "offload", "with experts is not modelled; use none");
-    if (p->fsdp1)
+    bool calls = dtp_plan_layers(p)->calls_experts; /* whose layer is one flat parameter, as any */
+    if (p->fsdp1 && !calls)
         dtp_plan_refuse(r, "fsdp1", "with experts is not modelled; use FSDP2");
+    if (calls && dtp_plan_autocast(p))
+        dtp_plan_refuse(r, "precision",
+                        "with experts under autocast is not modelled under runtime %s, where each of them casts the "
+                        "rows of its tokens for itself; use bf16-pure, or full_shard",
+                        p->runtime->name);
+    if (calls && r->transformer->experts_packed)
+        dtp_plan_refuse(r, "experts_packed", "is not how Transformers' experts that are called one by one are kept");
     if (p->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
         dtp_plan_refuse(r, "checkpointing", "selective with experts is not modelled; use full, every-N or none");
 }

@@ -19,7 +19,7 @@ static uint64_t adapted_mlp_bytes(const struct dtp_transformer *t, const struct 
 {
     struct dtp_layer_kind kind;
     uint64_t elements = 0;
-    dtp_layer_kind_of(t, DTP_LAYER_DENSE, plan->fused_qkv, plan->fused_gate_up, &kind);
+    dtp_layer_kind_of(t, dtp_layer_mlp_of(t), plan->fused_qkv, plan->fused_gate_up, &kind);
     dtp_plan_adapt_kind(plan, &kind);
     for (int i = 0; i < kind.matrices; i++)
         if (kind.matrix[i].id == DTP_MATRIX_GATE || kind.matrix[i].id == DTP_MATRIX_UP ||
@@ -122,7 +122,7 @@ static bool has_own_rows(const struct dtp_layer_kind *kind, enum dtp_layer_tenso
 static uint64_t expert_locals(const struct dtp_layer_kind *kind)
 {
     uint64_t there = kind->exchanged ? BIT(RECEIVED) | BIT(RETURNING) | BIT(RETURNED) : BIT(EXPERT_DOWN);
-    if (kind->weighs_rows) /* functions of their own let go what they have passed on */
+    if (!dtp_layer_orders_rows(kind)) /* functions of their own let go what they have passed on */
         return 0;
     return there | BIT(UNPERMUTED) | BIT(PERMUTED);
 }
@@ -245,6 +245,8 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
         habits.made |= BIT(SILU), habits.saved |= BIT(SILU);
     if (out->kind.shared_ffn && out->kind.gated && !out->fused)
         habits.made |= BIT(SHARED_SILU), habits.saved |= BIT(SHARED_SILU);
+    if (out->kind.experts && out->kind.calls_experts) /* what a weight multiplies is read for the weight's gradient */
+        habits.saved |= BIT(EXPERT_DOWN);
     if (out->kind.shared_gate) /* a product of both */
         habits.saved |= BIT(SHARED_DOWN) | BIT(SHARED_WEIGHT);
     if (out->added_again)
@@ -433,6 +435,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     dtp_plan_adapt_kind(plan, &out->kind);
     out->kind.narrows = dtp_plan_autocast(plan) || dtp_plan_keeps_fp8(plan);
     out->kind.weighs_rows = plan->runtime->weighs_rows;
+    dtp_plan_call_experts(plan, &out->kind);
     out->kind.sinks_inside = plan->runtime->sinks_in_kernel;
     out->received = out->kind.exchanged ? plan->expert_imbalance : 1;
     out->kind.dropout = plan->dropout > 0;

@@ -9,6 +9,13 @@ const struct dtp_runtime *dtp_plan_layers(const struct dtp_plan *plan)
     return plan->deepspeed.transformers_layers ? &layers : plan->runtime;
 }
 
+void dtp_plan_call_experts(const struct dtp_plan *plan, struct dtp_layer_kind *kind)
+{
+    kind->calls_experts = dtp_plan_layers(plan)->calls_experts;
+    for (int i = 0; i < kind->matrices && kind->calls_experts; i++)
+        kind->matrix[i].apart = kind->matrix[i].expert;
+}
+
 /* torch.autocast casts what cross entropy reads (autocast_mode.h, fp32 list); DeepSpeed's engine casts the model. */
 uint64_t dtp_plan_shifted_loss_bytes(const struct dtp_plan *plan)
 {

@@ -211,8 +211,6 @@ static void write_adapters(struct writer *w)
         UNSTATED(w, "which linears have adapters (lora_rank %" PRIu64 ") is not stated in notes", run->lora_rank);
         return;
     }
-    if (run->experts)
-        REFUSE(w, "adapters (lora_rank %" PRIu64 ") of a mixture of experts are not modelled", run->lora_rank);
     set_count(w, "lora", run->lora_rank);
     if (w->framework->gptq_operators)
         set_switch(w, "gptq_operators", true);

@@ -124,8 +124,8 @@ static void explain_adapted(const struct dtp_job *job, double tokens, struct dtp
     dtp_plan_trained(m, &job->plan, &count);
     dtp_explain_term(e, "frozen matmuls of the layers", "4 x weights x tokens", 4.0 * (double)c.layers_matmul * tokens,
                      "4 x %.5g x %.0f", (double)c.layers_matmul, tokens);
-    dtp_explain_term(e, "adapters", "6 x weights x tokens", 6.0 * (double)count.adapters * tokens, "6 x %llu x %.0f",
-                     ULL(count.adapters), tokens);
+    dtp_explain_term(e, "adapters", "6 x weights x tokens", 6.0 * (double)count.active_adapters * tokens,
+                     "6 x %llu x %.0f", ULL(count.active_adapters), tokens);
     dtp_explain_term(e, "output head", "4 V h x tokens, 6 where it is trained",
                      head * (double)(m->vocab * m->hidden) * tokens, "%d x %llu x %llu x %.0f", head, ULL(m->vocab),
                      ULL(m->hidden), tokens);

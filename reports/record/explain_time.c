@@ -318,7 +318,7 @@ static void explain_adapted(const struct dtp_job *job, const struct dtp_time_par
     struct dtp_trained_count count;
     dtp_plan_trained(&job->transformer, &job->plan, &count);
     double forward = forward_flops(job, tokens), up = t->matmul_speedup > 0 ? t->matmul_speedup : 1;
-    double adapters = 2 * tokens * (double)count.adapters;
+    double adapters = 2 * tokens * (double)count.active_adapters;
     double head =
         (job->plan.adapters.train_ends ? 6 : 4) * tokens * (double)(job->transformer.vocab * job->transformer.hidden);
     explain_matmul(e, "matmuls, forward", "2 x (frozen + adapters) x tokens / rate of their shapes", forward + adapters,

@@ -235,18 +235,32 @@ struct projection {
     uint64_t in, out[3];
     enum dtp_adapter_target target[3];
     int count;
+    uint64_t experts; /* that a token goes through, each with matrices of its own; 0: none */
 };
 
-static int projections_of(const struct dtp_transformer *t, struct projection out[4])
+/* The MLP's: an expert's, shared ones', or the only one's. */
+static int mlp_of(uint64_t h, uint64_t f, bool gated, uint64_t experts, struct projection *out)
 {
-    uint64_t h = t->hidden, q = t->heads * t->head_dim, kv = t->kv_heads * t->head_dim, f = t->ffn;
+    out[0] = gated ? (struct projection){h, {f, f}, {DTP_TARGET_GATE, DTP_TARGET_UP}, 2, experts}
+                   : (struct projection){h, {f}, {DTP_TARGET_UP}, 1, experts};
+    out[1] = (struct projection){f, {h}, {DTP_TARGET_DOWN}, 1, experts};
+    return 2;
+}
+
+#define PROJECTIONS 8
+static int projections_of(const struct dtp_transformer *t, struct projection out[PROJECTIONS])
+{
+    uint64_t h = t->hidden, q = t->heads * t->head_dim, kv = t->kv_heads * t->head_dim;
     bool gated = dtp_activation_is_gated(t->activation);
+    int count = 2;
     out[0] = (struct projection){h, {q, kv, kv}, {DTP_TARGET_Q, DTP_TARGET_K, DTP_TARGET_V}, 3};
     out[1] = (struct projection){q, {h}, {DTP_TARGET_OUTPUT}, 1};
-    out[2] = gated ? (struct projection){h, {f, f}, {DTP_TARGET_GATE, DTP_TARGET_UP}, 2}
-                   : (struct projection){h, {f}, {DTP_TARGET_UP}, 1};
-    out[3] = (struct projection){f, {h}, {DTP_TARGET_DOWN}, 1};
-    return 4;
+    if (!t->experts)
+        return count + mlp_of(h, t->ffn, gated, 0, out + count);
+    out[count++] =
+        (struct projection){h, {t->experts, t->shared_expert_gate}, {DTP_TARGET_COUNT, DTP_TARGET_COUNT}, 2, 0};
+    count += mlp_of(h, t->expert_ffn, gated, t->experts_per_token, out + count);
+    return count + (t->shared_expert_ffn ? mlp_of(h, t->shared_expert_ffn, gated, 0, out + count) : 0);
 }
 
 /* 4 for each frozen weight and token, 6 for each of adapters, the core 2 s d_q forward and 2 or 2.5 times that
@@ -262,7 +276,7 @@ static void check_adapted_flops(const struct random_job *job, const struct dtp_p
     double first = 2 * dtp_transformer_layer_attention_length(t, 0, p->sequence) * (double)(t->heads * t->head_dim);
     double back = p->attention == DTP_ATTENTION_MATH ? 2 : 2.5, flops = 0, below = 0;
     double head = (double)(t->vocab * t->hidden) * (a->train_ends ? 6 : 4);
-    struct projection projection[4];
+    struct projection projection[PROJECTIONS];
     bool all = a->train_ends || dtp_plan_layers(p)->inputs_require_grad, found = all;
     for (int i = 0; i < projections_of(t, projection); i++) {
         double once = 0, adapters = 0, into = 0;
@@ -274,7 +288,8 @@ static void check_adapted_flops(const struct random_job *job, const struct dtp_p
             adapters += adapted ? r * (double)(projection[i].in + projection[i].out[m]) : 0;
             into += adapted ? r * (double)projection[i].in : 0;
         }
-        flops += layers * (4 * once + 6 * adapters);
+        double rows = projection[i].experts ? (double)projection[i].experts : 1;
+        flops += layers * rows * (4 * once + 6 * adapters);
         if (!found)
             below += 2 * once + 2 * into;
         if (!found && i == 0 && adapters <= 0)
@@ -363,12 +378,45 @@ static void test_mixed(void **state)
     }
 }
 
+/* Experts that are called one after the other, frozen or trained. */
+static void test_called(void **state)
+{
+    (void)state;
+    random_seed();
+    int adapted = 0;
+    for (int checked = 0; checked < 100;) {
+        struct random_job job;
+        struct dtp_program *program;
+        struct dtp_program_totals totals;
+        if (!random_called_job(1 + random_below(6), &job))
+            continue;
+        bool adapts = dtp_plan_adapts(&job.plan);
+        if (dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, NULL) != DTP_OK)
+            continue;
+        dtp_program_sum(program, &totals);
+        if (adapts)
+            check_adapted_flops(&job, &totals);
+        else
+            check_flops(&job, &totals);
+        check_hardware_flops(&job, &totals);
+        check_traffic(&job, &totals);
+        check_proofs(&job, program);
+        dtp_program_destroy(program);
+        adapted += adapts;
+        checked++;
+    }
+    assert_true(adapted > 30 && adapted < 90);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_experts),         cmocka_unit_test(test_mixed),
-        cmocka_unit_test(test_random_adapters), cmocka_unit_test(test_random_peft),
-        cmocka_unit_test(test_random_plans),    cmocka_unit_test(test_random_deepspeed_offload),
-        cmocka_unit_test(test_random_zeropp)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_experts),
+                                       cmocka_unit_test(test_mixed),
+                                       cmocka_unit_test(test_called),
+                                       cmocka_unit_test(test_random_adapters),
+                                       cmocka_unit_test(test_random_peft),
+                                       cmocka_unit_test(test_random_plans),
+                                       cmocka_unit_test(test_random_deepspeed_offload),
+                                       cmocka_unit_test(test_random_zeropp)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -110,17 +110,29 @@ static void test_trained_ends(void **state)
     assert_int_equal(memory.params_bytes, 2 * all + 4 * adapters);
 }
 
-static void assert_refused(struct dtp_plan plan, const char *key)
+/* Of a GPU that computes in every format. */
+static enum dtp_status resolved(const struct dtp_transformer *t, struct dtp_plan *plan, struct dtp_cluster *cluster,
+                                struct dtp_faults *faults)
+{
+    memset(faults, 0, sizeof *faults);
+    cluster->oversubscription = 1;
+    for (int i = 0; i < DTP_DTYPE_COUNT; i++)
+        cluster->gpu.peak_flops_per_s[i] = 1e15;
+    return dtp_plan_resolve(plan, t, cluster, faults);
+}
+
+static void assert_refused_of(const struct dtp_transformer *t, struct dtp_plan plan, const char *key)
 {
     static struct dtp_faults faults;
-    struct dtp_transformer t = llama_7b();
     struct dtp_cluster cluster = one_gpu;
-    memset(&faults, 0, sizeof faults);
-    cluster.oversubscription = 1;
-    for (int i = 0; i < DTP_DTYPE_COUNT; i++)
-        cluster.gpu.peak_flops_per_s[i] = 1e15;
-    assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
+    assert_int_equal(resolved(t, &plan, &cluster, &faults), DTP_BAD_INPUT);
     assert_non_null(strstr(faults.text[0], key));
+}
+
+static void assert_refused(struct dtp_plan plan, const char *key)
+{
+    struct dtp_transformer t = llama_7b();
+    assert_refused_of(&t, plan, key);
 }
 
 /* Logits that stay as the head made them: 2, their copy 2, its cast under autocast 4, log-softmax 4: 12 x 32000 in
@@ -219,6 +231,101 @@ static void test_gptq(void **state)
     assert_refused(plan, "gptq_operators");
 }
 
+/* Mixtral 8x7B (32 layers, 4096 wide, 8 of 32 heads for keys, 8 experts of 14336, 2 a token, 32000 words). */
+static struct dtp_transformer mixtral(void)
+{
+    struct dtp_transformer t = llama_7b();
+    t.kv_heads = 8, t.experts = 8, t.experts_per_token = 2, t.expert_ffn = 14336, t.router_norm = true;
+    return t;
+}
+
+/* Rank 16 beside q, k, v and o of Mixtral: 32 x 16 x (8192 + 5120 + 5120 + 8192); beside each expert's three: 32 x 8 x
+ * 3 x 16 x (4096 + 14336) more, of which a token meets 2 in 8. Qwen3-30B-A3B (48 layers, 2048, heads of 128, 32 and 4,
+ * 128 experts of 768, 8 a token): 48 x 16 x (6144 + 2560 + 2560 + 6144) and 48 x 128 x 3 x 16 x (2048 + 768). All of it
+ * frozen in 4 bits: nf4's 4.5 of 32 x (8 x 3 x 4096 x 14336 + 2 x 4096 x 4096 + 2 x 4096 x 1024 + 8 x 4096), 16 of the
+ * rest. */
+static void test_adapters_of_experts(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = mixtral();
+    struct dtp_trained_count count;
+    struct dtp_plan plan = trainer(16);
+    plan.precision.params = DTP_BF16;
+    dtp_plan_trained(&t, &plan, &count);
+    assert_int_equal(count.adapters, 13631488);
+    assert_int_equal(count.frozen, UINT64_C(46702792704));
+    plan.adapters.targets = DTP_TARGETS_ALL;
+    dtp_plan_trained(&t, &plan, &count);
+    assert_int_equal(count.adapters, 13631488 + 226492416);
+    assert_int_equal(count.active_adapters, 13631488 + 226492416 / 4);
+    plan.adapters.base = DTP_BASE_NF4;
+    dtp_plan_trained(&t, &plan, &count);
+    const uint64_t packed = UINT64_C(32) * (1409286144 + 33554432 + 8388608 + 32768);
+    assert_int_equal(count.frozen_bytes, packed / 16 * 9 + 2 * (count.frozen - packed));
+    t.layers = 48, t.hidden = 2048, t.head_dim = 128, t.kv_heads = 4, t.experts = 128, t.experts_per_token = 8;
+    t.expert_ffn = 768;
+    dtp_plan_trained(&t, &plan, &count);
+    assert_int_equal(count.adapters, 13369344 + UINT64_C(830472192));
+    assert_int_equal(count.active_adapters, 13369344 + UINT64_C(830472192) / 16);
+}
+
+static double of_a_token_of(const struct dtp_transformer *t, struct dtp_plan plan)
+{
+    struct dtp_cluster cluster = one_gpu;
+    cluster.gpu.memory_bytes = UINT64_C(400) << 30;
+    plan.micro_batch = 2;
+    double few = (double)estimate(t, &plan, &cluster).allocated_peak_bytes;
+    plan.micro_batch = 4;
+    return ((double)estimate(t, &plan, &cluster).allocated_peak_bytes - few) / (2 * 2048);
+}
+
+/* Few words, so that the peak is in a layer's backward. Of a token in units of h = 8192 bytes: inputs 2 of 32 layers
+ * (64/2 = 32 x 1); of the layer the copies of both norms in fp32, 2 + 2, what dropout made of the inputs of q, k, v and
+ * o with masks, 1.5 x 4, q and the core's result 1 + 1, k and v 1/4 each; of two experts gate, silu and up, 3.5 x 3 x
+ * 2, and what they returned, 2; the block's result once more 1, its gradient 1; the first expert's gradients of its
+ * product, of silu and of up, each an eighth of 7. Besides in bytes: x A of four 2 x 16 each, a number of each of 32
+ * heads, of both norms 4, a token's index 8, the router's weights 4 x 8, of each of two routes 32 and the gradient of
+ * its weight 4. fms-acceleration's QLoRA of Mixtral differs by 734,711 bytes a token where the loss is the peak (fa-069
+ * and fa-071 of published_runs_3d_moe.csv). */
+static void test_called_experts(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = mixtral();
+    t.vocab = 512;
+    double units = 32 + 2 + 2 + 6 + 2 + 0.5 + 21 + 2 + 1 + 1 + 3 * 7.0 / 8;
+    assert_near(of_a_token_of(&t, trainer(16)), 8192 * units + 128 + 128 + 8 + 8 + 32 + 64 + 8);
+    t.vocab = 32000;
+    assert_near(of_a_token_of(&t, trainer(16)), 32 * 2 * 4096 + 14 * 32000 + 6 * 4096);
+    struct dtp_plan plan = trainer(0);
+    dtp_precision_recipe("bf16-mixed", &plan.precision); /* under autocast */
+    assert_refused_of(&t, plan, "precision");
+    plan = trainer(16), plan.runtime = &dtp_runtime_torch;
+    assert_refused_of(&t, plan, "lora");
+    t.dense_layers = 3;
+    assert_refused_of(&t, trainer(16), "lora");
+}
+
+/* FSDP1 around reentrant checkpoints gathers a layer three times, none ahead in backward: 2 x (32 layers of 2 x
+ * 202,383,360 bytes) of 8 GPUs beside twice the root's once. */
+static void test_gathers_of_replays(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = trainer(0);
+    plan.strategy = DTP_FULL_SHARD, plan.fsdp1 = true;
+    struct dtp_transformer t = llama_7b();
+    struct dtp_cluster cluster = eight_gpus;
+    static struct dtp_faults faults;
+    assert_int_equal(resolved(&t, &plan, &cluster, &faults), DTP_OK);
+    assert_true(dtp_plan_gathers_for_replays(&plan) && !dtp_plan_prefetches_backward(&plan));
+    struct dtp_communication c;
+    dtp_closed_form_communication(&t, &cluster, &plan, &c);
+    uint64_t layer = 202383360, root = 2 * 32000 * 4096 + 4096;
+    assert_int_equal(c.count[DTP_ALL_GATHER], 3 * 32 + 1);
+    assert_int_equal(c.bytes[DTP_ALL_GATHER], (3 * 32 * 2 * layer + 2 * root) / 8 * 7);
+    plan.checkpointing = DTP_CHECKPOINT_NONE;
+    assert_false(dtp_plan_gathers_for_replays(&plan));
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -241,9 +348,17 @@ static void test_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_loss),         cmocka_unit_test(test_layer),         cmocka_unit_test(test_norm_chain),
-        cmocka_unit_test(test_trained_ends), cmocka_unit_test(test_narrow_logits), cmocka_unit_test(test_deepspeed),
-        cmocka_unit_test(test_gptq),         cmocka_unit_test(test_held_by_hooks), cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_loss),
+                                       cmocka_unit_test(test_layer),
+                                       cmocka_unit_test(test_norm_chain),
+                                       cmocka_unit_test(test_trained_ends),
+                                       cmocka_unit_test(test_narrow_logits),
+                                       cmocka_unit_test(test_deepspeed),
+                                       cmocka_unit_test(test_gptq),
+                                       cmocka_unit_test(test_held_by_hooks),
+                                       cmocka_unit_test(test_adapters_of_experts),
+                                       cmocka_unit_test(test_called_experts),
+                                       cmocka_unit_test(test_gathers_of_replays),
+                                       cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -351,10 +351,20 @@ static void before_backward(struct dtp_lowering *l)
         if (!l->plan->fsdp1)
             s->awaited = s->copied;
     }
-    uint32_t ahead = !l->plan->prefetch ? 0 : unit->root ? 1 : l->plan->prefetch_depth;
+    uint32_t ahead = !dtp_plan_prefetches_backward(l->plan) ? 0 : unit->root ? 1 : l->plan->prefetch_depth;
     for (struct dtp_lower_unit *next = dtp_lower_unit_below(l, unit); next && ahead;
          next = dtp_lower_unit_below(l, next), ahead--)
         gather_ahead(l, next, !unit->root);
+}
+
+static void after_replay(struct dtp_lowering *l)
+{
+    struct dtp_lower_unit *unit = dtp_lower_unit_here(l);
+    if (!unit || !dtp_plan_gathers_for_replays(l->plan))
+        return;
+    release_weights(l, unit);
+    gather(l, unit, gather_after(l, true));
+    copy_out(l, unit, unit);
 }
 
 static void finish_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit)
@@ -496,6 +506,7 @@ const struct dtp_lower_hooks dtp_lower_fsdp = {
     .model_done = release_gathered,
     .before_backward = before_backward,
     .after_backward = after_backward,
+    .after_replay = after_replay,
     .before_experts = before_experts,
     .after_experts = after_experts,
     .chunk_done = chunk_done,

@@ -108,6 +108,7 @@ static void sharded_units(struct dtp_traffic *job)
         dtp_traffic_add(job, DTP_ALL_GATHER, job->out->narrow_gather_bytes, job->out->narrow_gather_count, group, 1);
         gathers = root_gathers = steps;
     }
+    gathers += dtp_plan_gathers_for_replays(plan) ? steps : 0; /* of layers alone */
     uint64_t gathered = dtp_bytes_product(gathers, dtp_traffic_ring(layers_bytes(job), u->ranks)) +
                         dtp_bytes_product(root_gathers, dtp_traffic_ring(root_bytes(job) - head, u->ranks)) +
                         dtp_bytes_product(steps, dtp_traffic_ring(head, u->ranks));
