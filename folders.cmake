@@ -19,6 +19,7 @@ set(DTP_SYSTEM_csv "csv\\.h")
 set(DTP_SYSTEM_jansson "jansson\\.h")
 set(DTP_SYSTEM_inih "ini\\.h")
 set(DTP_SYSTEM_yaml "yaml\\.h")
+set(DTP_SYSTEM_sqlite "sqlite3\\.h")
 set(DTP_SYSTEM_cuda "(cuda|cuda_[a-z0-9_]+|cooperative_groups|mma|curand_kernel|vector_types)\\.h|cub/[a-z_]+\\.cuh|math_constants\\.h")
 set(DTP_SYSTEM_gpu_libraries "nccl\\.h|nccl_device\\.h|cublas[A-Za-z_0-9]*\\.h|cudnn[a-z_0-9]*\\.h")
 set(DTP_SYSTEM_loader "dlfcn\\.h")
@@ -73,7 +74,7 @@ dtp_folder(model/runtime USES model/runtime/torch model/runtime/deepspeed model/
 # a job as users write it: keys, scenario files, sweeps' axes
 dtp_folder(model/job USES model/runtime model/bounds SYSTEM libc inih)
 # what other tools recorded of a run: histories of memory, traces, logs
-dtp_folder(model/observed USES model/base SYSTEM libc jansson)
+dtp_folder(model/observed USES model/base SYSTEM libc jansson sqlite)
 # configuration files of training frameworks, as if their settings had been typed
 dtp_folder(model/import USES model/job SYSTEM libc jansson yaml)
 # what to do: advice, what-if, solvers, money, failures

@@ -32,6 +32,7 @@ missing_packages() {
     has_pkg_config jansson || echo libjansson-dev
     has_pkg_config inih || echo libinih-dev
     has_pkg_config yaml-0.1 || echo libyaml-dev
+    has_pkg_config sqlite3 || echo libsqlite3-dev
     has_c_header csv.h || echo libcsv-dev
     has_pkg_config openblas || echo libopenblas-dev
     if [[ $with_tests == tests ]]; then

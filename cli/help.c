@@ -154,10 +154,9 @@ static const struct dtp_command_help helps[DTP_COMMAND_COUNT] = {
     [DTP_COMMAND_COMPARE] =
         {"dtplan compare FILE ... [SCENARIO.ini] [--KEY VALUE ...] [--json]",
          "Reads what other tools recorded of a run: PyTorch's history of memory (pickle, nothing in it is executed), a "
-         "trace "
-         "of its profiler (JSON), nsys stats' cuda_gpu_trace as CSV, a log of torchtitan or Megatron-LM. Says where "
-         "memory "
-         "and time went, beside the plan where its keys are given, and the likely causes of what differs, each with "
+         "trace of its profiler (JSON), nsys' database (nsys export --type sqlite) or table, a log of torchtitan or "
+         "Megatron-LM. Says where memory and time went, beside the plan where its keys are given, and the likely "
+         "causes of what differs, each with "
          "its "
          "evidence. Traces of several ranks on one line show a slow one.",
          {{"dtplan compare trace.json --model llama-3-8b --gpu h100 --gpus 8 --seq 8k", "a trace beside its plan"},

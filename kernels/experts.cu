@@ -219,6 +219,22 @@ template <typename T, int PER> __global__ void __launch_bounds__(threads) choose
                 from_float<T>(softmax ? p[i] * (of_chosen[i] - inner) : of_chosen[i] * p[i] * (1 - p[i]));
 }
 
+__global__ void __launch_bounds__(threads) rows_received(struct dtp_received_args a)
+{
+    const struct dtp_routes routes = dtp_routes_at(a.routes, a.rows);
+    const uint64_t i = (uint64_t)blockIdx.x * threads + threadIdx.x;
+    if (i < a.rows)
+        routes.order[i] = (int32_t)i;
+    if (i > a.own)
+        return;
+    int32_t start = 0;
+    for (uint32_t rank = 0; rank < a.ranks; rank++) {
+        const int32_t *begins = a.begins + (uint64_t)rank * (a.experts + 1) + a.first;
+        start += begins[i] - begins[0];
+    }
+    routes.starts[i] = start;
+}
+
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 template <typename T, int N> __global__ void __launch_bounds__(threads) to_experts(struct dtp_permute_args a)
@@ -227,6 +243,8 @@ template <typename T, int N> __global__ void __launch_bounds__(threads) to_exper
     const int32_t *order = dtp_routes_at((void *)a.routes, a.tokens * a.chosen).order;
     const T *from = (const T *)a.values + (uint64_t)((uint32_t)order[row] / a.chosen) * a.width;
     T *to = (T *)a.rows + row * a.width;
+    if (a.weights && threadIdx.x == 0)
+        a.row_weights[row] = a.weights[order[row]];
     for (uint32_t i = threadIdx.x * N; i < a.width; i += threads * N)
         store(to + i, load<N>(from + i));
 }
@@ -235,6 +253,8 @@ template <typename T, int N> __global__ void __launch_bounds__(threads) to_token
 {
     const uint64_t token = blockIdx.x, first = token * a.width;
     const int32_t *place = dtp_routes_at((void *)a.routes, a.tokens * a.chosen).place + token * a.chosen;
+    for (uint32_t j = threadIdx.x; a.row_weights && j < a.chosen; j += threads)
+        a.weights[token * a.chosen + j] = a.row_weights[place[j]];
     const float gate = a.shared_score ? exact_sigmoid(to_float(((const T *)a.shared_score)[token])) : 1.0f;
     for (uint32_t i = threadIdx.x * N; i < a.width; i += threads * N) {
         float sum[N] = {};
@@ -296,7 +316,10 @@ template <typename T, int N>
 __global__ void __launch_bounds__(threads) activate_rows(struct dtp_expert_activation_args a)
 {
     const uint64_t row = blockIdx.x;
-    const float weight = a.weights[dtp_routes_at((void *)a.routes, a.tokens * a.chosen).order[row]];
+    const struct dtp_routes routes = dtp_routes_at((void *)a.routes, a.tokens * a.chosen);
+    if (a.experts && row >= (uint64_t)routes.starts[a.experts])
+        return;
+    const float weight = a.weights[routes.order[row]];
     const T *up = (const T *)a.up + 2 * row * a.width;
     for (uint32_t i = threadIdx.x * N; i < a.width; i += threads * N) {
         packed<T, N> gate = load<N>(up + i), value = load<N>(up + a.width + i);
@@ -312,7 +335,10 @@ template <typename T, int N>
 __global__ void __launch_bounds__(threads) activate_rows_back(struct dtp_expert_activation_backward_args a)
 {
     const uint64_t row = blockIdx.x;
-    const int32_t whose = dtp_routes_at((void *)a.routes, a.tokens * a.chosen).order[row];
+    const struct dtp_routes routes = dtp_routes_at((void *)a.routes, a.tokens * a.chosen);
+    if (a.experts && row >= (uint64_t)routes.starts[a.experts])
+        return;
+    const int32_t whose = routes.order[row];
     const float weight = a.weights[whose];
     const T *up = (const T *)a.up + 2 * row * a.width;
     T *made = (T *)a.up_gradient + 2 * row * a.width;
@@ -432,6 +458,16 @@ extern "C" int dtp_cuda_router_backward(void *self, const struct dtp_router_back
         using T = decltype(of);
         return dtp::with_lanes(a->experts, dtp::chooses_back<T>{*a, dtp::stream_of(stream)});
     });
+}
+
+extern "C" int dtp_cuda_received(void *self, const struct dtp_received_args *a, void *stream)
+{
+    (void)self;
+    if (a->rows > INT32_MAX / 2 || a->experts > DTP_ROUTER_EXPERTS || a->own > a->experts)
+        return (int)cudaErrorInvalidValue;
+    const uint64_t most = a->rows > a->own ? a->rows : a->own + 1;
+    dtp::rows_received<<<dtp::blocks_for(most, dtp::threads), dtp::threads, 0, dtp::stream_of(stream)>>>(*a);
+    return dtp::launched();
 }
 
 extern "C" int dtp_cuda_permute(void *self, const struct dtp_permute_args *a, void *stream)

@@ -50,7 +50,17 @@ struct dtp_router_backward_args {
     bool normalise;
     enum dtp_element element;
 };
-/* rows[r] = values[order[r] / chosen]: of each token as many as it has experts. */
+/* Routes of rows that came from other ranks in the order of this rank's experts: of each of `ranks` ranks where its
+ * rows of each of `experts` experts begin, which are cumulative; of these `own` from number `first` on are this rank's.
+ * Rows are where they are: order[r] = r, for all that there is room for; starts [own + 1]. */
+struct dtp_received_args {
+    const int32_t *begins; /* [ranks, experts + 1] */
+    void *routes;          /* of `rows` rows by `own` experts */
+    uint64_t rows;
+    uint32_t ranks, experts, own, first;
+};
+/* rows[r] = values[order[r] / chosen]: of each token as many as it has experts. Where `weights` are, row_weights[r] =
+ * weights[order[r]]. */
 struct dtp_permute_args {
     const void *values; /* [tokens, width] */
     const void *routes;
@@ -58,9 +68,12 @@ struct dtp_permute_args {
     uint64_t tokens;
     uint32_t width, chosen;
     enum dtp_element element;
+    const float *weights; /* [tokens, chosen], or NULL */
+    float *row_weights;   /* [tokens * chosen] */
 };
 /* result[t] = addend[t] + the sum of a token's rows + shared[t], times sigmoid(shared_score[t]) where that is not NULL;
- * the addend may be the result, and both it and `shared` may be NULL. */
+ * the addend may be the result, and both it and `shared` may be NULL. Where `row_weights` are, weights[i] =
+ * row_weights[place[i]]. */
 struct dtp_unpermute_args {
     const void *rows, *addend, *shared, *shared_score; /* [tokens * chosen, width], [tokens, width] twice, [tokens] */
     const void *routes;
@@ -68,6 +81,8 @@ struct dtp_unpermute_args {
     uint64_t tokens;
     uint32_t width, chosen;
     enum dtp_element element;
+    const float *row_weights; /* [tokens * chosen], or NULL */
+    float *weights;           /* [tokens, chosen] */
 };
 /* Of the last two: shared_gradient = gradient * sigmoid(score), score_gradient = its slope times the sum over the row
  * of gradient * shared. */
@@ -79,7 +94,8 @@ struct dtp_shared_gate_backward_args {
     enum dtp_element element;
 };
 /* As dtp_activation_args over rows by experts, of gated kinds, each row times the weight of its token's choice; the
- * gradient of that weight is the sum over the row of gradient * unweighed result. */
+ * gradient of that weight is the sum over the row of gradient * unweighed result. Of rows that there is room for those
+ * that are there: up to the end of the last of `experts`, by the routes; 0: all. */
 struct dtp_expert_activation_args {
     const void *up; /* [tokens * chosen, 2 width] */
     const float *weights;
@@ -89,6 +105,7 @@ struct dtp_expert_activation_args {
     uint32_t width, chosen;
     enum dtp_activation_kind kind;
     enum dtp_element element;
+    uint32_t experts;
 };
 struct dtp_expert_activation_backward_args {
     const void *gradient, *up;
@@ -100,6 +117,7 @@ struct dtp_expert_activation_backward_args {
     uint32_t width, chosen;
     enum dtp_activation_kind kind;
     enum dtp_element element;
+    uint32_t experts;
 };
 /* Rows of each expert by its own matrix, of which `weight` has [experts, out, in] one behind the other. FORWARD: result
  * [rows, out] = a [rows, in] by weight^T; INPUT_GRADIENT: result [rows, in] = a [rows, out] by weight; WEIGHT_GRADIENT:

@@ -350,8 +350,12 @@ struct dtp_sum_packed8_args {
 };
 /* fp8. *amax is raised to the largest magnitude of `values`. quantize: with s = (largest number of result_element) /
  * max(*amax, 1e-12), as torchao's tensorwise scaling has it (amax_to_scale in float8_utils.py), result and transposed,
- * of which one may be NULL, are fp8(values * s), and *scale becomes 1 / s, which a matmul multiplies by. Rows and
- * columns are multiples of 16. */
+ * of which one may be NULL, are fp8(values * s), and *scale becomes 1 / s, which a matmul multiplies by. Delayed, s is
+ * scale[1], which is only read, and *amax, where there is one, is raised. Rows and columns are multiples of 16.
+ * from_history: of each of `count` tensors, whose last DTP_AMAX_HISTORY largest magnitudes are `history`, the newest
+ * first: scale[0] and scale[1], DTP_AMAX_SCALE floats apart, become 1 / s and s, of the largest that is finite (1 where
+ * there is none above 0); the newest becomes the last of the others, the oldest of which goes, and 0 takes its place.
+ * The first `wide` are E4M3, the others E5M2. */
 struct dtp_amax_args {
     const void *values;
     float *amax;
@@ -361,11 +365,19 @@ struct dtp_amax_args {
 #define DTP_FP8_MULTIPLE 16u
 struct dtp_quantize_args {
     const void *values; /* [rows, columns] */
-    const float *amax;
+    float *amax;        /* delayed: may be NULL */
     float *scale;
     void *result, *transposed; /* [rows, columns]; [columns, rows] */
     uint64_t rows, columns;
     enum dtp_element element, result_element;
+    bool delayed;
+};
+#define DTP_AMAX_HISTORY 1024u
+#define DTP_AMAX_SCALE 4u
+struct dtp_from_history_args {
+    float *history; /* [count, DTP_AMAX_HISTORY] */
+    float *scale;
+    uint64_t count, wide;
 };
 #include "kernels/scaling.h"
 
@@ -454,6 +466,7 @@ static inline float dtp_matmul_addend_scale(const struct dtp_matmul_args *argume
     X(amax, dtp_amax_args)                                                                                             \
     X(quantize, dtp_quantize_args)                                                                                     \
     X(scaled_quantize, dtp_scaled_quantize_args)                                                                       \
+    X(from_history, dtp_from_history_args)                                                                             \
     X(pack4, dtp_pack4_args)                                                                                           \
     X(unpack4, dtp_unpack4_args)                                                                                       \
     X(zero, dtp_zero_args)                                                                                             \
@@ -465,6 +478,7 @@ static inline float dtp_matmul_addend_scale(const struct dtp_matmul_args *argume
     X(columns, dtp_columns_args)                                                                                       \
     X(router, dtp_router_args)                                                                                         \
     X(router_backward, dtp_router_backward_args)                                                                       \
+    X(received, dtp_received_args)                                                                                     \
     X(permute, dtp_permute_args)                                                                                       \
     X(unpermute, dtp_unpermute_args)                                                                                   \
     X(shared_gate_backward, dtp_shared_gate_backward_args)                                                             \

@@ -102,6 +102,22 @@ int dtp_reference_router_backward(void *self, const struct dtp_router_backward_a
     return 0;
 }
 
+int dtp_reference_received(void *self, const struct dtp_received_args *a, void *stream)
+{
+    (void)self, (void)stream;
+    struct dtp_routes routes = dtp_routes_at(a->routes, a->rows);
+    for (uint64_t r = 0; r < a->rows; r++)
+        routes.order[r] = (int32_t)r;
+    for (uint32_t e = 0; e <= a->own; e++) {
+        routes.starts[e] = 0;
+        for (uint32_t rank = 0; rank < a->ranks; rank++) {
+            const int32_t *begins = a->begins + (uint64_t)rank * (a->experts + 1) + a->first;
+            routes.starts[e] += begins[e] - begins[0];
+        }
+    }
+    return 0;
+}
+
 int dtp_reference_permute(void *self, const struct dtp_permute_args *a, void *stream)
 {
     (void)self, (void)stream;
@@ -109,6 +125,8 @@ int dtp_reference_permute(void *self, const struct dtp_permute_args *a, void *st
     const int32_t *order = dtp_routes_at((void *)(uintptr_t)a->routes, rows).order;
     for (uint64_t r = 0; r < rows; r++)
         memcpy((char *)a->rows + r * bytes, (const char *)a->values + (uint32_t)order[r] / a->chosen * bytes, bytes);
+    for (uint64_t r = 0; r < rows && a->weights; r++)
+        a->row_weights[r] = a->weights[order[r]];
     return 0;
 }
 
@@ -126,6 +144,8 @@ int dtp_reference_unpermute(void *self, const struct dtp_unpermute_args *a, void
             dtp_store(a->result, a->element, t * a->width + i, sum);
         }
     }
+    for (uint64_t i = 0; i < a->tokens * a->chosen && a->row_weights; i++)
+        a->weights[i] = a->row_weights[place[i]];
     return 0;
 }
 
@@ -144,12 +164,18 @@ int dtp_reference_shared_gate_backward(void *self, const struct dtp_shared_gate_
     return 0;
 }
 
+/* Those that are there. */
+static uint64_t rows_there(const void *routes, uint64_t rows, uint32_t experts)
+{
+    return experts ? (uint64_t)dtp_routes_at((void *)(uintptr_t)routes, rows).starts[experts] : rows;
+}
+
 int dtp_reference_expert_activation(void *self, const struct dtp_expert_activation_args *a, void *stream)
 {
     (void)self, (void)stream;
-    uint64_t rows = a->tokens * a->chosen;
+    uint64_t rows = a->tokens * a->chosen, there = rows_there(a->routes, rows, a->experts);
     const int32_t *order = dtp_routes_at((void *)(uintptr_t)a->routes, rows).order;
-    for (uint64_t r = 0; r < rows; r++)
+    for (uint64_t r = 0; r < there; r++)
         for (uint32_t i = 0; i < a->width; i++) {
             double gate = dtp_load(a->up, a->element, 2 * r * a->width + i);
             double up = dtp_load(a->up, a->element, (2 * r + 1) * a->width + i);
@@ -163,9 +189,9 @@ int dtp_reference_expert_activation_backward(void *self, const struct dtp_expert
                                              void *stream)
 {
     (void)self, (void)stream;
-    uint64_t rows = a->tokens * a->chosen;
+    uint64_t rows = a->tokens * a->chosen, there = rows_there(a->routes, rows, a->experts);
     const int32_t *order = dtp_routes_at((void *)(uintptr_t)a->routes, rows).order;
-    for (uint64_t r = 0; r < rows; r++) {
+    for (uint64_t r = 0; r < there; r++) {
         double weight = (double)a->weights[order[r]], sum = 0;
         for (uint32_t i = 0; i < a->width; i++) {
             uint64_t at = 2 * r * a->width + i;

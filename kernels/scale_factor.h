@@ -42,4 +42,11 @@ DTP_ON_DEVICE static inline float dtp_scale_factor(enum dtp_scaling scaling, flo
     return dtp_power_of_two_below(fminf(dtp_quotient(DTP_SCALE_LARGEST, largest), FLT_MAX));
 }
 
+/* The same of a whole tensor by what was largest in earlier steps (Transformer Engine's delayed_scaling.cu, margin 0),
+ * no power of two. */
+DTP_ON_DEVICE static inline float dtp_delayed_factor(float most, float largest)
+{
+    return largest > 0 ? fminf(dtp_quotient(most, largest), FLT_MAX) : 1;
+}
+
 #endif

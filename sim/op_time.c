@@ -96,6 +96,7 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
         .storage_write_bytes_per_s = cluster->machine.nvme_write_bytes_per_s / ranks,
         .host_memory_bytes_per_s = cluster->machine.host_memory_bytes_per_s / ranks,
         .matmul_share = dtp_matmul_share(&cluster->gpu, execution),
+        .accumulated_bytes_per_s = dtp_accumulated_bytes_per_s(&cluster->gpu),
         .gap_s = dtp_cluster_kernel_gap_s(cluster, execution),
         .launch_s = dtp_cluster_kernel_launch_s(cluster, execution),
         .plain_launch_s = plain_launch_s(cluster, execution),
@@ -208,7 +209,7 @@ double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
     case DTP_CLASS_NONE: return 0;
     case DTP_CLASS_MATMUL:
         return gaps_s + matmul_seconds(rates, op) / rates->matmul_share +
-               ratio(d->bytes, rates->memory_kernel_bytes_per_s[DTP_KERNEL_FUSED]);
+               ratio(d->bytes, rates->accumulated_bytes_per_s);
     case DTP_CLASS_ATTENTION: return gaps_s + attention_seconds(rates, op);
     case DTP_CLASS_MEMORY: return gaps_s + ratio(d->bytes, rates->memory_kernel_bytes_per_s[d->memory_kernel]);
     case DTP_CLASS_COLLECTIVE:

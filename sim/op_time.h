@@ -19,6 +19,7 @@ struct dtp_op_rates {
     double copy_bytes_per_s, host_optimizer_bytes_per_s, storage_read_bytes_per_s, storage_write_bytes_per_s;
     double host_memory_bytes_per_s; /* one GPU's share of the node's; 0 unknown */
     double matmul_share;            /* of the SMs */
+    double accumulated_bytes_per_s; /* of sums that matmuls add to */
     double gap_s, launch_s;         /* device and host time per kernel */
     double plain_launch_s;          /* the same of what is plain (dtp_op_is_plain) */
     double collective_launch_s;     /* the same of collectives */

@@ -85,7 +85,7 @@ static enum dtp_status bind_ops(struct dtp_binding *b, struct dtp_faults *faults
             return status;
         bound->stream_index = ops[i].stream;
         bound->stream = device->verbs->stream(device, ops[i].stream);
-        b->streams[ops[i].stream] |= bound->kind != DTP_BOUND_NOTHING;
+        b->streams[ops[i].stream] |= bound->kind != DTP_BOUND_NOTHING && bound->kind != DTP_BOUND_HEARD;
     }
     return DTP_OK;
 }
@@ -261,20 +261,22 @@ static bool add_scales(struct dtp_binding *b, uint64_t module, enum dtp_executor
     return true;
 }
 
-/* Of PowerSGD. What a rank lost is its own: of N ranks those of number r stand behind those of all smaller N and r, so
- * that no other number of ranks finds its elements there. Factors are the same on all, and the first writes them. */
+/* Of PowerSGD, and amaxes of fp8. What a rank lost, or found, is its own: of N ranks those of number r stand behind
+ * those of all smaller N and r, so that no other number of ranks finds its elements there. Factors are the same on all,
+ * and the first writes them. */
 static void add_hooked(struct dtp_binding *b, uint64_t module, enum dtp_executor_state state, char *values)
 {
     uint64_t count = dtp_program_buffers(b->job.program)[b->map.module[module][state].index].bytes / sizeof(float);
     uint64_t rank = dtp_bind_data_rank(&b->job), ranks = b->job.world ? b->job.world->ranks.world : 1;
-    uint64_t first = state == DTP_EXECUTOR_LOST ? (ranks * (ranks - 1) / 2 + rank) * count : 0;
+    bool own = state == DTP_EXECUTOR_LOST || state == DTP_EXECUTOR_AMAX;
+    uint64_t first = own ? (ranks * (ranks - 1) / 2 + rank) * count : 0;
     struct state_range range = {
         .kind = {.module = (uint32_t)module, .kind = (enum dtp_state_kind)state, .element = DTP_ELEMENT_FP32},
         .begin = first,
         .end = first + count,
         .values = values};
     add_part(b->parts, &b->part_count, &range, first, range.end, 0);
-    if (state == DTP_EXECUTOR_LOST || rank == 0)
+    if (own || rank == 0)
         add_part(b->own, &b->own_count, &range, first, range.end, 0);
 }
 
@@ -324,14 +326,18 @@ static bool add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_
         return false;
     if (state == DTP_EXECUTOR_SCALES1 || state == DTP_EXECUTOR_SCALES2)
         return element == DTP_ELEMENT_FP32 && add_scales(b, module, state, values);
-    if (state == DTP_EXECUTOR_LOST || state == DTP_EXECUTOR_FACTOR_Q) {
+    if (state == DTP_EXECUTOR_LOST || state == DTP_EXECUTOR_FACTOR_Q || state == DTP_EXECUTOR_AMAX) {
         add_hooked(b, module, state, values);
         return element == DTP_ELEMENT_FP32;
     }
     struct dtp_parameter_module layout;
     dtp_program_module(b->job.program, module, &layout);
     uint64_t held = dtp_program_buffers(b->job.program)[id.index].bytes / dtp_element_bytes(element);
-    uint32_t rank = dtp_bind_data_rank(&b->job), shards = dtp_binding_shards(b);
+    const struct dtp_execution *e = dtp_program_execution(b->job.program);
+    const bool experts = e->expert_modules && module >= e->expert_modules;
+    const struct dtp_tensor_place divided = dtp_bind_expert_place(&b->job);
+    uint32_t rank = dtp_bind_data_rank(&b->job) / (experts ? divided.ranks : 1),
+             shards = dtp_execution_shards(e, module);
     uint64_t first = rank % shards * layout.shard_elements, last = first + layout.shard_elements;
     bool whole = held == layout.elements;
     bool vectors = state == DTP_EXECUTOR_MOMENT2 && layout.elements == layout.shard_elements && !whole &&
@@ -339,7 +345,9 @@ static bool add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_
     if (!whole && held != layout.shard_elements && !vectors)
         return false;
     struct state_range range = {
-        .kind = {.module = (uint32_t)module, .kind = (enum dtp_state_kind)state, .element = element},
+        .kind = {.module = (uint32_t)(experts ? module - e->expert_modules + 1 : module), /* which checkpoints have */
+                 .kind = (enum dtp_state_kind)state,
+                 .element = element},
         .begin = whole ? 0 : first,
         .end = whole ? layout.elements : last,
         .values = values};
@@ -349,6 +357,10 @@ static bool add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_
         return true;
     }
     struct dtp_tensor_place tensor = dtp_bind_tensor_place(&b->job);
+    if (divided.ranks > 1) { /* what all have is one rank's to write, by its shard */
+        add_slices(b, &layout, &range, experts ? divided.index : 0, writes ? first : 0, writes ? last : 0);
+        return true;
+    }
     if (tensor.ranks > 1) {
         add_slices(b, &layout, &range, tensor.index, writes ? first : 0, writes ? last : 0);
         return true;
@@ -370,7 +382,8 @@ static enum dtp_status bind_state(struct dtp_binding *b, struct dtp_faults *faul
         return status;
     /* before and behind the head's padding; as many runs of vectors as a block has matrices, and one */
     size_t most = (2 * DTP_STATE_KIND_COUNT + DTP_EXECUTOR_MOST_RUNS) * (b->map.module_count + 1);
-    if (dtp_bind_tensor_place(&b->job).ranks > 1) /* whole rows, and one that begins and one that ends in its middle */
+    if (dtp_bind_tensor_place(&b->job).ranks > 1 ||
+        dtp_bind_expert_place(&b->job).ranks > 1) /* whole rows, and one that begins and one that ends in its middle */
         most *= DTP_PARAMETER_COUNT * DTP_PARAMETER_PARTS * 3;
     b->parts = dtp_host_arena_take_zeroed(&b->memory, most, sizeof *b->parts);
     b->own = dtp_host_arena_take_zeroed(&b->memory, most, sizeof *b->own);

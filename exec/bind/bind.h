@@ -43,7 +43,21 @@ struct dtp_host_update {
     struct dtp_adamw_args adamw;
 };
 
-enum dtp_bound_kind { DTP_BOUND_NOTHING, DTP_BOUND_COMPUTE, DTP_BOUND_COPY, DTP_BOUND_COLLECTIVE, DTP_BOUND_HOST };
+/* What ranks that divide experts have said of their rows, once the host has it: each has `made` of them, and room for
+ * `room`. */
+struct dtp_heard_args {
+    struct dtp_exchange rows;
+    uint64_t made, room;
+};
+
+enum dtp_bound_kind {
+    DTP_BOUND_NOTHING,
+    DTP_BOUND_COMPUTE,
+    DTP_BOUND_COPY,
+    DTP_BOUND_COLLECTIVE,
+    DTP_BOUND_HOST,
+    DTP_BOUND_HEARD /* the host waits, and looks whether all rows have room */
+};
 
 struct dtp_bound_op {
     enum dtp_bound_kind kind;
@@ -60,6 +74,7 @@ struct dtp_bound_op {
         struct dtp_copy_args copy;
         struct dtp_collective_args collective;
         struct dtp_host_update host;
+        struct dtp_heard_args heard;
     } arguments;
 };
 
@@ -116,6 +131,9 @@ struct dtp_context_place {
 struct dtp_context_place dtp_bind_context_place(const struct dtp_bind_job *job);
 /* Where a token of this rank's part of a sequence of so many tokens stands in the whole. */
 uint64_t dtp_context_position(const struct dtp_context_place *place, uint64_t tokens, uint64_t token);
+
+/* Among those that divide the experts of each layer, which are neighbours. */
+struct dtp_tensor_place dtp_bind_expert_place(const struct dtp_bind_job *job);
 
 /* Address of a buffer of the program; NULL for DTP_NO_INDEX and for one that the step never uses. */
 void *dtp_binding_address(const struct dtp_binding *binding, dtp_buffer_id buffer);

@@ -495,10 +495,11 @@ static enum dtp_status fill(struct dtp_binder *b, struct dtp_bound_op *out)
     case DTP_OP_SHIFT: return dtp_bind_shift(b, out);
     case DTP_OP_UPLOAD:
     case DTP_OP_DOWNLOAD: dtp_bind_copy(b, out); return DTP_OK;
+    case DTP_OP_HOST_WAIT: dtp_bind_heard(b, out); return DTP_OK;
     case DTP_OP_ALL_GATHER:
     case DTP_OP_REDUCE_SCATTER:
-    case DTP_OP_ALL_REDUCE:
-    case DTP_OP_ALL_TO_ALL: return dtp_bind_collective(b, out);
+    case DTP_OP_ALL_REDUCE: return dtp_bind_collective(b, out);
+    case DTP_OP_ALL_TO_ALL: return dtp_bind_has_routes(b) ? dtp_bind_exchange(b, out) : dtp_bind_collective(b, out);
     case DTP_OP_SEND:
     case DTP_OP_RECV: return dtp_bind_transfer(b, out);
     case DTP_OP_ALLOC:

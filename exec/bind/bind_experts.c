@@ -73,19 +73,23 @@ static void fill_router_backward(struct dtp_binder *b, struct dtp_bound_op *out)
 static void fill_permute(struct dtp_binder *b, enum dtp_role from, enum dtp_role to, struct dtp_bound_op *out)
 {
     out->kernel = DTP_KERNEL_permute;
-    out->arguments.permute = (struct dtp_permute_args){.values = need(b, from),
-                                                       .routes = need(b, DTP_ROLE_ROUTES),
-                                                       .rows = need(b, to),
-                                                       .tokens = rows(b),
-                                                       .width = width(b),
-                                                       .chosen = chosen(b),
-                                                       .element = element_of(b, from)};
+    out->arguments.permute =
+        (struct dtp_permute_args){.values = need(b, from),
+                                  .routes = need(b, DTP_ROLE_ROUTES),
+                                  .rows = need(b, to),
+                                  .tokens = rows(b),
+                                  .width = width(b),
+                                  .chosen = chosen(b),
+                                  .element = element_of(b, from),
+                                  .weights = operand(b, DTP_ROLE_AUX) ? need(b, DTP_ROLE_STATISTICS) : NULL,
+                                  .row_weights = maybe(b, DTP_ROLE_AUX)};
 }
 
 /* And a token's rows added up. */
 static void fill_unpermute(struct dtp_binder *b, enum dtp_role from, enum dtp_role to, struct dtp_bound_op *out)
 {
     void *result = need(b, to);
+    const bool weighed = operand(b, DTP_ROLE_STATISTICS_GRADIENT);
     out->kernel = DTP_KERNEL_unpermute;
     out->arguments.unpermute =
         (struct dtp_unpermute_args){.rows = need(b, from),
@@ -97,7 +101,9 @@ static void fill_unpermute(struct dtp_binder *b, enum dtp_role from, enum dtp_ro
                                     .tokens = rows(b),
                                     .width = width(b),
                                     .chosen = chosen(b),
-                                    .element = element_of(b, from)};
+                                    .element = element_of(b, from),
+                                    .row_weights = weighed ? need(b, DTP_ROLE_STATISTICS) : NULL,
+                                    .weights = maybe(b, DTP_ROLE_STATISTICS_GRADIENT)};
 }
 
 static void fill_shared_gate(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -125,7 +131,8 @@ static void fill_activation(struct dtp_binder *b, struct dtp_bound_op *out)
                                                                            .width = width(b),
                                                                            .chosen = chosen(b),
                                                                            .kind = activation_kind(b),
-                                                                           .element = element_of(b, DTP_ROLE_INPUT)};
+                                                                           .element = element_of(b, DTP_ROLE_INPUT),
+                                                                           .experts = experts(b)};
 }
 
 static void fill_activation_backward(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -143,7 +150,8 @@ static void fill_activation_backward(struct dtp_binder *b, struct dtp_bound_op *
                                                      .width = width(b),
                                                      .chosen = chosen(b),
                                                      .kind = activation_kind(b),
-                                                     .element = element_of(b, DTP_ROLE_INPUT)};
+                                                     .element = element_of(b, DTP_ROLE_INPUT),
+                                                     .experts = experts(b)};
 }
 
 /* Which of the three products it is, and where its operands are. */
@@ -188,7 +196,12 @@ void dtp_bind_expert(struct dtp_binder *b, struct dtp_bound_op *out)
     out->kind = DTP_BOUND_COMPUTE;
     switch (b->op->kind) {
     case DTP_OP_GROUPED_MATMUL: fill_grouped(b, out); break;
-    case DTP_OP_ROUTER: fill_router(b, out); break;
+    case DTP_OP_ROUTER:
+        if (dtp_bind_receives(b))
+            dtp_bind_received(b, out);
+        else
+            fill_router(b, out);
+        break;
     case DTP_OP_ROUTER_BACKWARD: fill_router_backward(b, out); break;
     case DTP_OP_PERMUTE: fill_permute(b, DTP_ROLE_INPUT, DTP_ROLE_RESULT, out); break;
     case DTP_OP_PERMUTE_BACKWARD: fill_unpermute(b, DTP_ROLE_GRADIENT, DTP_ROLE_INPUT_GRADIENT, out); break;
@@ -239,6 +252,10 @@ void dtp_bind_expert_room(struct dtp_binder *b)
         grouped_room(b);
         return;
     }
+    if (dtp_bind_receives(b)) {
+        dtp_bind_received_room(b);
+        return;
+    }
     bool sums = kind == DTP_OP_UNPERMUTE || kind == DTP_OP_PERMUTE_BACKWARD, by_experts = kind == DTP_OP_PERMUTE;
     bool shared = kind == DTP_OP_UNPERMUTE_BACKWARD && operand(b, DTP_ROLE_AUX);
     bool routes = kind == DTP_OP_ROUTER || kind == DTP_OP_ROUTER_BACKWARD;
@@ -256,7 +273,9 @@ void dtp_bind_expert_room(struct dtp_binder *b)
     dtp_bind_room_of(b, DTP_ROLE_GRADIENT, routes || sums || activates ? all : tokens, routes ? one : columns);
     dtp_bind_room_of(b, DTP_ROLE_RESULT, by_experts || activates ? all : tokens, columns);
     dtp_bind_room_of(b, DTP_ROLE_INPUT_GRADIENT, sums || routes || shared ? tokens : all, shared ? one : columns);
-    dtp_bind_room_of(b, DTP_ROLE_AUX, tokens, 1);
+    dtp_bind_room_of(b, DTP_ROLE_AUX, by_experts ? all : tokens, 1); /* of rows by ranks their weights, in fp32 */
+    dtp_bind_demand(b, DTP_ROLE_AUX,
+                    !by_experts || !operand(b, DTP_ROLE_AUX) || element_of(b, DTP_ROLE_AUX) == DTP_ELEMENT_FP32);
     for (size_t i = 0; i < sizeof by_tokens / sizeof *by_tokens; i++)
         dtp_bind_room_of(b, by_tokens[i], tokens, columns);
     dtp_bind_room_of(b, DTP_ROLE_STATISTICS, all, 1);
@@ -266,7 +285,7 @@ void dtp_bind_expert_room(struct dtp_binder *b)
     static const enum dtp_role others[] = {DTP_ROLE_RESULT, DTP_ROLE_INPUT_GRADIENT, DTP_ROLE_ADDEND, DTP_ROLE_SAVED,
                                            DTP_ROLE_AUX};
     enum dtp_role first = operand(b, DTP_ROLE_INPUT) ? DTP_ROLE_INPUT : DTP_ROLE_GRADIENT;
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+    for (size_t i = 0; i < sizeof others / sizeof *others - by_experts; i++)
         dtp_bind_alike(b, first, others[i]);
     if (activates)
         dtp_bind_alike(b, DTP_ROLE_INPUT, DTP_ROLE_GRADIENT);

@@ -1,6 +1,7 @@
 /* Casts to fp8 and the matmuls that read them. */
 #include "bind/binder.h"
 
+_Static_assert(DTP_AMAX_HISTORY == DTP_EXECUTOR_AMAX_HISTORY, "amaxes of earlier steps");
 _Static_assert(DTP_FP8_BLOCK == DTP_SCALED_RUN && DTP_FP8_BLOCKS_PADDED == DTP_SCALED_PADDING, "scales of blocks");
 
 /* Of parts of weights other parts have a scale than of what multiplies them. */
@@ -76,7 +77,8 @@ void dtp_bind_quantize(struct dtp_binder *b, struct dtp_bound_op *out)
         fill_scaled_quantize(b, out);
         return;
     }
-    if (!operand(b, DTP_ROLE_RESULT) && !operand(b, DTP_ROLE_TRANSPOSED)) {
+    bool history = b->op->demand->form == DTP_FORM_FROM_HISTORY;
+    if (!history && !operand(b, DTP_ROLE_RESULT) && !operand(b, DTP_ROLE_TRANSPOSED)) {
         out->kernel = DTP_KERNEL_amax;
         out->arguments.amax = (struct dtp_amax_args){.values = need(b, DTP_ROLE_INPUT),
                                                      .amax = need(b, DTP_ROLE_AMAX),
@@ -84,11 +86,21 @@ void dtp_bind_quantize(struct dtp_binder *b, struct dtp_bound_op *out)
                                                      .element = element_of(b, DTP_ROLE_INPUT)};
         return;
     }
-    bool gradient = b->op->demand->form == DTP_FORM_E5M2;
+    if (history) {
+        out->kernel = DTP_KERNEL_from_history;
+        out->arguments.from_history = (struct dtp_from_history_args){.history = need(b, DTP_ROLE_AMAX),
+                                                                     .scale = need(b, DTP_ROLE_SCALE),
+                                                                     .count = columns,
+                                                                     .wide = whole(b->op->demand->k)};
+        return;
+    }
+    const struct dtp_operand *scale = operand(b, DTP_ROLE_SCALE);
+    bool gradient = b->op->demand->form == DTP_FORM_E5M2, delayed = scale && !(scale->access & DTP_WRITE);
     out->kernel = DTP_KERNEL_quantize;
     out->arguments.quantize =
         (struct dtp_quantize_args){.values = need(b, DTP_ROLE_INPUT),
-                                   .amax = need(b, DTP_ROLE_AMAX),
+                                   .amax = delayed ? maybe(b, DTP_ROLE_AMAX) : need(b, DTP_ROLE_AMAX),
+                                   .delayed = delayed,
                                    .scale = need(b, DTP_ROLE_SCALE),
                                    .result = maybe(b, DTP_ROLE_RESULT),
                                    .transposed = maybe(b, DTP_ROLE_TRANSPOSED),

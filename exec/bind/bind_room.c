@@ -182,6 +182,12 @@ static void matmul(struct dtp_binder *b)
 static void quantize(struct dtp_binder *b)
 {
     uint64_t columns = whole(b->op->demand->n);
+    if (b->op->demand->form == DTP_FORM_FROM_HISTORY) {
+        demand(b, DTP_ROLE_AMAX, whole(b->op->demand->k) <= columns && columns <= INT32_MAX);
+        room_bytes(b, DTP_ROLE_AMAX, columns, DTP_AMAX_HISTORY * sizeof(float));
+        room_bytes(b, DTP_ROLE_SCALE, columns, DTP_AMAX_SCALE * sizeof(float));
+        return;
+    }
     bool casts = operand(b, DTP_ROLE_RESULT) || operand(b, DTP_ROLE_TRANSPOSED);
     demand(b, DTP_ROLE_INPUT,
            columns > 0 && columns <= INT32_MAX && rows(b) <= INT32_MAX && rows(b) % DTP_FP8_MULTIPLE == 0 &&
@@ -350,6 +356,16 @@ static void batch(struct dtp_binder *b)
     }
 }
 
+/* Of ranks that divide experts: a gather, or a copy to the host, of what a router wrote; another reads that. */
+static bool carries_routes(const struct dtp_binder *b)
+{
+    const struct dtp_operand *input = operand(b, DTP_ROLE_INPUT), *result = operand(b, DTP_ROLE_RESULT);
+    bool carries = b->op->kind == DTP_OP_ALL_GATHER || b->op->kind == DTP_OP_DOWNLOAD;
+    return (carries && input && result && buffer_of(b, input)->content == DTP_CONTENT_ROUTES &&
+            buffer_of(b, result)->content == DTP_CONTENT_ROUTES) ||
+           dtp_bind_receives(b);
+}
+
 /* Routes are row numbers too: only a router writes there, all of it. */
 static void routes(struct dtp_binder *b)
 {
@@ -360,7 +376,7 @@ static void routes(struct dtp_binder *b)
         demand(b, (enum dtp_role)o->role,
                are ? (o->role == DTP_ROLE_ROUTES && !o->offset_bytes && !o->shard &&
                       writes == (b->op->kind == DTP_OP_ROUTER)) ||
-                         !(o->access & DTP_UPDATE)
+                         !(o->access & DTP_UPDATE) || carries_routes(b)
                    : o->role != DTP_ROLE_ROUTES);
     }
 }

@@ -306,7 +306,8 @@ enum dtp_status dtp_bind_collective(struct dtp_binder *b, struct dtp_bound_op *o
     if (!input || !result)
         return DTP_OK;
     uint64_t given = operand_bytes(b, input), received = operand_bytes(b, result);
-    g.element = element_of(b, DTP_ROLE_INPUT);
+    bool words = buffer_of(b, input)->content == DTP_CONTENT_ROUTES; /* of 4 bytes, carried as they are */
+    g.element = words ? DTP_ELEMENT_FP32 : element_of(b, DTP_ROLE_INPUT);
     g.bytes = collective == DTP_ALL_GATHER ? given * ranks : given;
     if (collective == DTP_ALL_GATHER && g.bytes > received) /* from where an upload of any module has room */
         g.bytes = received;

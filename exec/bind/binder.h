@@ -34,9 +34,16 @@ static inline const struct dtp_buffer *buffer_of(const struct dtp_binder *b, con
 /* Ranks among which `shard` cuts a buffer, and this rank's place among them. */
 static inline struct dtp_program_group shard_group(const struct dtp_binder *b)
 {
+    const struct dtp_program *program = b->binding->job.program;
+    const struct dtp_execution *e = dtp_program_execution(program);
+    const struct dtp_operand *operands = dtp_program_operands(program, b->op);
+    uint64_t module = 0;
     if (b->op->group != DTP_NO_INDEX)
-        return dtp_program_groups(b->binding->job.program)[b->op->group];
-    return (struct dtp_program_group){dtp_binding_shards(b->binding), dtp_binding_shard_stride(b->binding)};
+        return dtp_program_groups(program)[b->op->group];
+    for (uint32_t i = 0; i < b->op->operand_count; i++) /* of state: that of the ranks that have the module's */
+        if (dtp_content_is_state((enum dtp_content)dtp_program_buffers(program)[operands[i].buffer.index].content))
+            module = dtp_program_buffers(program)[operands[i].buffer.index].module;
+    return (struct dtp_program_group){dtp_execution_shards(e, module), dtp_execution_shard_stride(e, module)};
 }
 
 static inline uint32_t group_index(const struct dtp_binder *b)
@@ -196,6 +203,15 @@ static inline bool dtp_bind_has_routes(const struct dtp_binder *b)
 }
 void dtp_bind_expert(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_expert_room(struct dtp_binder *b);
+/* Rows of ranks that divide experts: on their way, and what the host is to know of them first. */
+enum dtp_status dtp_bind_exchange(struct dtp_binder *b, struct dtp_bound_op *out);
+static inline bool dtp_bind_receives(const struct dtp_binder *b) /* routes of rows that came */
+{
+    return b->op->kind == DTP_OP_ROUTER && !operand(b, DTP_ROLE_STATISTICS);
+}
+void dtp_bind_received(struct dtp_binder *b, struct dtp_bound_op *out);
+void dtp_bind_received_room(struct dtp_binder *b);
+void dtp_bind_heard(struct dtp_binder *b, struct dtp_bound_op *out);
 /* bind_room.c, which it is made of. */
 void dtp_bind_room_of(struct dtp_binder *b, enum dtp_role role, uint64_t rows, uint64_t columns);
 void dtp_bind_demand(struct dtp_binder *b, enum dtp_role role, bool holds);

@@ -23,7 +23,8 @@
     X(SCALES1, "scales1")                                                                                              \
     X(SCALES2, "scales2")                                                                                              \
     X(LOST, "lost")                                                                                                    \
-    X(FACTOR_Q, "factor_q")
+    X(FACTOR_Q, "factor_q")                                                                                            \
+    X(AMAX, "amax")
 enum dtp_state_kind {
 #define X(suffix, text) DTP_STATE_##suffix,
     DTP_STATE_TABLE(X)

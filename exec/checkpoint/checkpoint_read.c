@@ -314,6 +314,11 @@ static enum dtp_status check_cover(const struct reader *r, const struct dtp_stat
         return DTP_OK; /* of a run without PowerSGD, which begins here with what it begins with */
     for (uint64_t at = part->begin, left; next_of(&runs, &at, part->end, &left);) {
         uint64_t held = held_from(r, begin, end, at, &which);
+        if (!held && part->kind == DTP_STATE_AMAX)
+            return dtp_fault(
+                r->faults, DTP_BAD_INPUT, r->folder, 0,
+                "holds the amaxes that fp8's scales are made of by rank, of another number of ranks; resume "
+                "with as many as it was made with");
         if (!held && (part->kind == DTP_STATE_LOST || part->kind == DTP_STATE_FACTOR_Q))
             return dtp_fault(r->faults, DTP_BAD_INPUT, r->folder, 0,
                              "holds what PowerSGD lost on another number of ranks, or at another rank of its factors; "

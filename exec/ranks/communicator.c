@@ -24,6 +24,12 @@ enum dtp_status dtp_groups_check(const struct dtp_communicator_options *options,
     return DTP_OK;
 }
 
+void dtp_communicator_count_rows(struct dtp_communicator *c, const struct dtp_exchange *exchange, uint32_t member)
+{
+    c->calls[DTP_ALL_TO_ALL]++;
+    c->sent_bytes[DTP_ALL_TO_ALL] += dtp_exchange_sent_bytes(exchange, member);
+}
+
 void dtp_communicator_count(struct dtp_communicator *c, const struct dtp_collective_args *args, uint32_t ranks)
 {
     c->calls[args->collective]++;

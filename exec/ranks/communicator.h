@@ -9,6 +9,7 @@
 #define DTP_COMMUNICATOR_H
 
 #include "ranks/control.h"
+#include "ranks/exchange.h"
 #include "kernels/kernels.h"
 #include "program/program.h"
 
@@ -17,7 +18,8 @@
  * all_reduce may work in place. all_to_all gives member j part j of the input, and part j of the result is from member
  * j; the two are apart. bytes must be a multiple of ranks elements. send_recv is one end of a transfer of all bytes,
  * whose other end the peer calls: the k-th that it sends here is the k-th that is received here in that group. With
- * `shifts` it is both at once: all bytes of `input` to the next member of the group, `result` from the one before. */
+ * `shifts` it is both at once: all bytes of `input` to the next member of the group, `result` from the one before. An
+ * all_to_all with an `exchange` has parts of other sizes, which that says; `bytes` says nothing then. */
 struct dtp_collective_args {
     enum dtp_collective collective;
     uint32_t group;
@@ -28,6 +30,7 @@ struct dtp_collective_args {
     uint32_t peer; /* of send_recv: the rank at the other end, of the same group */
     bool receives; /* of send_recv: `result` gets what the peer's call gives as `input`; else the reverse */
     bool shifts;   /* of send_recv: around the ring of the group, without a peer */
+    struct dtp_exchange exchange; /* of all_to_all; begins NULL: equal parts */
 };
 
 /* How the plan wants them carried; all zero: as the library chooses. Windows and copies need `arena`, memory of the
@@ -93,6 +96,8 @@ struct dtp_group_place dtp_group_place(const struct dtp_program_group *group, ui
 enum dtp_status dtp_groups_check(const struct dtp_communicator_options *options, struct dtp_faults *faults);
 void dtp_communicator_count(struct dtp_communicator *communicator, const struct dtp_collective_args *args,
                             uint32_t ranks);
+void dtp_communicator_count_rows(struct dtp_communicator *communicator, const struct dtp_exchange *exchange,
+                                 uint32_t member);
 
 #if DTP_WITH_CUDA
 /* communicator_proof.c: how NCCL launched a collective that was captured into `graph` (cudaGraph_t): the name of its

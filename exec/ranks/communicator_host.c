@@ -300,6 +300,56 @@ static int reduce(const struct move *move)
     return code;
 }
 
+/* Rows that the member sends in all. */
+static uint64_t sent_rows(const struct dtp_exchange *x, uint32_t member)
+{
+    return x->back ? dtp_exchange_received(x, member) : dtp_exchange_made(x, member);
+}
+
+/* Rows [at, at + count) of each member's are in its slot: those of them that are for this one. */
+static void take_rows(const struct move *move, uint64_t at, uint64_t count, uint32_t row_bytes, unsigned char *result)
+{
+    const struct dtp_exchange *x = &move->args->exchange;
+    for (uint32_t m = 0; m < move->place.ranks; m++)
+        for (uint32_t e = 0; e < x->experts / x->ranks; e++) {
+            struct dtp_exchange_piece piece = dtp_exchange_piece(x, m, move->place.index, e);
+            uint64_t first = piece.from > at ? piece.from : at, last = piece.from + piece.rows;
+            last = last < at + count ? last : at + count;
+            if (first < last)
+                memcpy(result + (piece.to + first - piece.from) * row_bytes,
+                       member_slot(move, m) + (first - at) * row_bytes, (last - first) * row_bytes);
+        }
+}
+
+static int exchange_rows(const struct move *move, const unsigned char *input, unsigned char *result, uint32_t row_bytes)
+{
+    const struct dtp_exchange *x = &move->args->exchange;
+    uint64_t count = SLOT_BYTES / row_bytes, most = 0, mine = sent_rows(x, move->place.index);
+    int code = count ? 0 : CODE_UNEVEN;
+    for (uint32_t m = 0; m < x->ranks; m++)
+        most = sent_rows(x, m) > most ? sent_rows(x, m) : most;
+    for (uint64_t at = 0; code == 0 && at < most; at += count) {
+        uint64_t left = at < mine ? mine - at : 0;
+        memcpy(slot_of(move->c, move->c->ranks.rank), input + (left ? at * row_bytes : 0),
+               (left < count ? left : count) * row_bytes);
+        code = meet(move->c, move->args->group, &move->place);
+        if (code == 0)
+            take_rows(move, at, count, row_bytes, result);
+        if (code == 0)
+            code = meet(move->c, move->args->group, &move->place);
+    }
+    return code;
+}
+
+static int exchange(struct host_communicator *c, const struct dtp_collective_args *args)
+{
+    const struct dtp_exchange *x = &args->exchange;
+    struct move move = {c, args, dtp_group_place(&c->groups[args->group], c->ranks.rank), 0, 0};
+    dtp_communicator_count_rows(&c->base, x, move.place.index);
+    int code = exchange_rows(&move, args->input, args->result, x->row_bytes);
+    return code || !x->more ? code : exchange_rows(&move, x->more, x->more_result, x->more_bytes);
+}
+
 static int collective(struct dtp_communicator *communicator, const struct dtp_collective_args *args, void *stream)
 {
     struct host_communicator *c = own(communicator);
@@ -307,6 +357,8 @@ static int collective(struct dtp_communicator *communicator, const struct dtp_co
         dtp_communicator_count(communicator, args, 0);
         return transfer(c, args, stream);
     }
+    if (args->exchange.begins)
+        return exchange(c, args);
     struct move move = {c, args, dtp_group_place(&c->groups[args->group], c->ranks.rank),
                         dtp_element_bytes(args->element), 0};
     move.shard_bytes = args->bytes / move.place.ranks;

@@ -74,12 +74,54 @@ static int shift_around(struct nccl_communicator *c, const struct dtp_collective
     return (int)(code == ncclSuccess ? ended : code);
 }
 
+/* Of each expert a transfer of its own, in the same order at both ends; a rank's own rows are copied. */
+static ncclResult_t exchange_pieces(const struct dtp_exchange *x, uint32_t index, const char *input, char *result,
+                                    uint64_t row_bytes, ncclComm_t comm, cudaStream_t stream)
+{
+    ncclResult_t code = ncclSuccess;
+    for (uint32_t peer = 0; peer < x->ranks; peer++)
+        for (uint32_t e = 0; e < x->experts / x->ranks && code == ncclSuccess; e++) {
+            struct dtp_exchange_piece away = dtp_exchange_piece(x, index, peer, e);
+            struct dtp_exchange_piece here = dtp_exchange_piece(x, peer, index, e);
+            const char *from = input + away.from * row_bytes;
+            if (peer == index && away.rows &&
+                cudaMemcpyAsync(result + away.to * row_bytes, from, away.rows * row_bytes, cudaMemcpyDeviceToDevice,
+                                stream) != cudaSuccess)
+                code = ncclUnhandledCudaError;
+            if (peer != index && away.rows)
+                code = ncclSend(from, away.rows * row_bytes, ncclInt8, (int)peer, comm, stream);
+            if (peer != index && here.rows && code == ncclSuccess)
+                code = ncclRecv(result + here.to * row_bytes, here.rows * row_bytes, ncclInt8, (int)peer, comm, stream);
+        }
+    return code;
+}
+
+static int exchange(struct nccl_communicator *c, const struct dtp_collective_args *args, void *stream)
+{
+    const struct dtp_exchange *x = &args->exchange;
+    ncclComm_t comm = c->group[args->group];
+    cudaStream_t on = (cudaStream_t)stream;
+    int index = 0;
+    if (ncclCommUserRank(comm, &index) != ncclSuccess)
+        return (int)ncclInvalidArgument;
+    dtp_communicator_count_rows(&c->base, x, (uint32_t)index);
+    ncclResult_t code = ncclGroupStart();
+    if (code == ncclSuccess)
+        code = exchange_pieces(x, (uint32_t)index, args->input, args->result, x->row_bytes, comm, on);
+    if (code == ncclSuccess && x->more)
+        code = exchange_pieces(x, (uint32_t)index, x->more, x->more_result, x->more_bytes, comm, on);
+    ncclResult_t ended = ncclGroupEnd();
+    return (int)(code == ncclSuccess ? ended : code);
+}
+
 static int issue(struct dtp_communicator *communicator, const struct dtp_collective_args *args, void *stream)
 {
     struct nccl_communicator *c = own(communicator);
     ncclComm_t comm = c->group[args->group];
     uint32_t ranks = c->member[args->group].ranks;
     size_t count = args->bytes / dtp_element_bytes(args->element);
+    if (args->exchange.begins)
+        return exchange(c, args, stream);
     dtp_communicator_count(communicator, args, ranks);
     if (args->collective == DTP_SEND_RECV && args->shifts)
         return shift_around(c, args, count, stream);

@@ -12,7 +12,7 @@
 struct dtp_lane; /* opaque */
 
 /* Bytes of an argument, which is copied. */
-#define DTP_LANE_ARGUMENT_BYTES 64u
+#define DTP_LANE_ARGUMENT_BYTES 128u
 
 /* DTP_ENVIRONMENT: no thread, no memory. Destroying waits for all calls. */
 enum dtp_status dtp_lane_create(struct dtp_lane **out, struct dtp_faults *faults);

@@ -47,6 +47,12 @@ enum dtp_status dtp_elastic_job(struct dtp_scenario *scenario, const struct dtp_
                          " ranks, and no other number goes on with it; use --elastic %" PRIu32 ":%" PRIu32
                          " --on-loss wait, or comm_hook fp16 or bf16",
                          job->cluster.gpus, job->cluster.gpus, job->cluster.gpus);
+    if (job->plan.precision.fp8_recipe == DTP_FP8_DELAYED)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "--elastic: the amaxes that fp8_recipe delayed makes scales of are of %" PRIu32
+                         " ranks, and no other number goes on with them; use --elastic %" PRIu32 ":%" PRIu32
+                         " --on-loss wait, or precision fp8-tensorwise",
+                         job->cluster.gpus, job->cluster.gpus, job->cluster.gpus);
     snprintf(gpus, sizeof gpus, "%" PRIu32, ranks);
     snprintf(sequences, sizeof sequences, "%" PRIu64, step_sequences(job));
     const char *const derived[] = {"accumulate", "global_batch_tokens", "nodes"};

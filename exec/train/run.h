@@ -55,6 +55,14 @@ struct dtp_copied_bytes {
 };
 struct dtp_copied_bytes dtp_run_copied(const struct dtp_run *run);
 
+/* Where ranks divide experts: rows of tokens that each expert got of the ranks that divide them with this one, in all
+ * steps so far. Borrowed. */
+struct dtp_expert_rows {
+    uint64_t *rows; /* [layers, experts] */
+    uint32_t layers, experts;
+};
+const struct dtp_expert_rows *dtp_run_heard(const struct dtp_run *run);
+
 /* Of the last measured or isolated step: when operation `op` began and ended, seconds since the step did. */
 enum dtp_status dtp_run_span(struct dtp_run *run, size_t op, double *start_s, double *end_s, struct dtp_faults *faults);
 

@@ -48,6 +48,8 @@ struct dtp_execution {
     uint32_t shard_stride;          /* the same of ranks that share a copy */
     uint32_t context_ranks;         /* that share each sequence, neighbours among ranks of one slice; 0: one */
     uint32_t context_pieces;        /* of a sequence that each of them has: 1, or 2, one from either end (context.h) */
+    uint32_t expert_ranks;          /* that divide each layer's experts, neighbours; 0: one */
+    uint32_t expert_modules;        /* number of the first of the modules that have these; 0: there are none */
     double clip_norm;               /* of gradients; 0: they are not clipped */
     uint32_t matmul_sms;            /* that matmuls are made for; 0: all */
     uint32_t collective_ctas;       /* most that a collective may take; 0: the library's choice */
@@ -61,6 +63,22 @@ const char *dtp_allocator_text(enum dtp_allocator allocator);
 static inline bool dtp_execution_copies(const struct dtp_execution *execution, enum dtp_collective collective)
 {
     return execution->copied >> collective & 1;
+}
+
+/* Ranks that share a copy of a module's state: those that have the same experts are fewer. And how many of the role's
+ * ranks these are apart. */
+static inline uint32_t dtp_execution_shards(const struct dtp_execution *execution, uint64_t module)
+{
+    const struct dtp_execution *e = execution;
+    uint32_t shards = e->shards ? e->shards : 1;
+    bool experts = e->expert_modules && module >= e->expert_modules && e->expert_ranks > 1;
+    return experts && shards > e->expert_ranks ? shards / e->expert_ranks : experts ? 1 : shards;
+}
+static inline uint32_t dtp_execution_shard_stride(const struct dtp_execution *execution, uint64_t module)
+{
+    const struct dtp_execution *e = execution;
+    bool experts = e->expert_modules && module >= e->expert_modules;
+    return experts ? e->expert_ranks : e->shard_stride ? e->shard_stride : 1;
 }
 
 #endif

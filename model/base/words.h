@@ -185,11 +185,12 @@ enum dtp_role {
         DTP_ROLE_COUNT
 };
 /* Which of its forms a kernel computes: X(suffix, text). Activations of the MLP; norms by mean and deviation or by the
- * root mean square, whose weights multiply as they are or with 1 added; the two formats of fp8, and E4M3 with scales of
- * rows, of rows but all alike, of runs of 128 and of squares of 128; a matmul whose operands of a row a token are some
- * of the columns of wider ones; of a matmul, terms of a sum over tensor parallel ranks, of which the first alone adds
- * the bias; Muon's products (a matrix by itself, by rows or columns; a polynomial of that; that times the matrix, from
- * either side) and its passes over the matrix; a product that is subtracted. */
+ * root mean square, whose weights multiply as they are or with 1 added; the two formats of fp8; their scales made
+ * of what was largest in earlier steps; E4M3 with scales of rows, of rows but all alike, of runs of 128 and of squares
+ * of 128; a matmul whose operands of a row a token are some of the columns of wider ones; of a matmul, terms of a sum
+ * over tensor parallel ranks, of which the first alone adds the bias; Muon's products (a matrix by itself, by rows or
+ * columns; a polynomial of that; that times the matrix, from either side) and its passes over the matrix; a product
+ * that is subtracted; rows that go back from experts to the ranks that sent them. */
 #define DTP_FORM_TABLE(X)                                                                                              \
     X(NONE, "")                                                                                                        \
     X(SWIGLU, "swiglu")                                                                                                \
@@ -202,6 +203,7 @@ enum dtp_role {
     X(RMS_NORM_PLUS_ONE, "rms_norm_plus_one")                                                                          \
     X(E4M3, "e4m3")                                                                                                    \
     X(E5M2, "e5m2")                                                                                                    \
+    X(FROM_HISTORY, "from_history")                                                                                    \
     X(E4M3_ROWS, "e4m3_rows")                                                                                          \
     X(E4M3_ALIKE, "e4m3_alike")                                                                                        \
     X(E4M3_RUNS, "e4m3_runs")                                                                                          \
@@ -217,6 +219,7 @@ enum dtp_role {
     X(MUON_UNIT, "muon_unit")                                                                                          \
     X(MUON_STEP, "muon_step")                                                                                          \
     X(SUBTRACTED, "subtracted")                                                                                        \
+    X(RETURNED, "returned")                                                                                            \
     X(SOFTMAX, "softmax")                                                                                              \
     X(SOFTMAX_NORMALISED, "softmax_normalised")                                                                        \
     X(SIGMOID, "sigmoid")                                                                                              \
@@ -249,7 +252,7 @@ const char *dtp_role_text(enum dtp_role role);
 bool dtp_role_parse(const char *text, enum dtp_role *out);
 
 /* X(suffix, spelling): what a buffer is to whoever runs the program step after step: state of one module that stays,
- * the first eight, or what passes between the host and a step. Programs that are only simulated leave NONE. */
+ * the first nine, or what passes between the host and a step. Programs that are only simulated leave NONE. */
 #define DTP_CONTENT_TABLE(X)                                                                                           \
     X(NONE, "")                                                                                                        \
     X(WEIGHTS, "weights")                                                                                              \
@@ -260,6 +263,7 @@ bool dtp_role_parse(const char *text, enum dtp_role *out);
     X(SCALES2, "scales2")                                                                                              \
     X(LOST, "lost")                                                                                                    \
     X(FACTOR_Q, "factor_q")                                                                                            \
+    X(AMAX, "amax")                                                                                                    \
     X(BATCH, "batch")                                                                                                  \
     X(HOST_BATCH, "host_batch")                                                                                        \
     X(SCALARS, "scalars")                                                                                              \
@@ -276,7 +280,7 @@ enum dtp_content {
 };
 static inline bool dtp_content_is_state(enum dtp_content content)
 {
-    return content >= DTP_CONTENT_WEIGHTS && content <= DTP_CONTENT_FACTOR_Q;
+    return content >= DTP_CONTENT_WEIGHTS && content <= DTP_CONTENT_AMAX;
 }
 const char *dtp_content_text(enum dtp_content content);
 bool dtp_content_parse(const char *text, enum dtp_content *out);

@@ -341,6 +341,9 @@ static struct moved fused_moved(const struct counted *c, const struct dtp_layer_
     case DTP_LAYER_OP_NORM: return fused_norm(c, op);
     case DTP_LAYER_OP_PROJECTION: return fused_projection(c, op);
     case DTP_LAYER_OP_ROTARY:
+        if (dtp_plan_turns_eagerly(c->plan, c->block))
+            return (struct moved){DTP_EAGER_TURN_PASSES * c->w * (c->q + c->kv),
+                                  DTP_EAGER_TURN_PASSES_BACK * c->w * (c->q + c->kv) + 2 * c->w * (c->q + 2 * c->kv)};
         return (struct moved){(c->block->rotary ? 2 * c->w * (c->q + c->kv) : 0) + norm,
                               (c->block->rotary ? 2 * c->w * (c->q + 2 * c->kv) : 0) + 2.5 * norm};
     case DTP_LAYER_OP_ATTENTION: { /* it returns heads before tokens */
@@ -428,15 +431,17 @@ static void count_again(const struct counted *c, const struct dtp_layer_tensors 
     }
 }
 
-/* Loops over experts: a product of each for each of their matrices, forward and two backward, and casts of what each is
- * given, forward and backward. */
+/* Loops over queries and keys, and over experts: a product of each for each of their matrices, forward and two
+ * backward, and casts of what each is given, forward and backward. */
 static void count_loops(const struct counted *c, const struct dtp_cluster *cluster, struct dtp_block_work *work)
 {
     uint64_t experts = c->block->own_experts;
+    if (dtp_plan_turns_eagerly(c->plan, c->block) && !dtp_plan_replays(c->plan, DTP_GRAPH_ATTN))
+        work->looped_kernels = 2 * (DTP_EAGER_TURN_KERNELS + DTP_EAGER_TURN_KERNELS_BACK - 1);
     if (!c->block->experts || !experts)
         return;
     double matrices = c->block->gated && !c->block->packs_up ? 3 : 2;
-    work->looped_kernels = 3 * matrices * (dtp_plan_expert_products(c->plan, experts) - 1);
+    work->looped_kernels += 3 * matrices * (dtp_plan_expert_products(c->plan, experts) - 1);
     if (c->plan->precision.compute != DTP_FP8)
         return;
     struct dtp_fp8_casts casts;

@@ -47,7 +47,7 @@ void dtp_expert_traffic(struct dtp_traffic *traffic)
 {
     const struct dtp_transformer *t = traffic->transformer;
     const struct dtp_plan *plan = traffic->plan;
-    if (plan->ep < 2)
+    if (plan->ep < 2 || plan->runtime->executed) /* whose traffic says it */
         return;
     uint64_t all = dtp_bytes_product(dtp_plan_tokens(plan), t->experts_per_token * t->hidden * traffic->bytes.compute);
     uint64_t sent = dtp_divide_up(all, plan->sequence_shards > 1 ? plan->sequence_shards : 1);

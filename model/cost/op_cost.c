@@ -13,9 +13,11 @@ static bool is_hopper_or_later(const struct dtp_gpu *gpu)
     return gpu->architecture == DTP_GPU_HOPPER || gpu->architecture == DTP_GPU_BLACKWELL;
 }
 
+/* Significands of 11 bits where bf16 has 8 take more power to multiply, and chips at their limit clock down for it. */
 double dtp_matmul_flops_per_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype)
 {
-    return gpu->peak_flops_per_s[dtype] * gpu->matmul_fraction;
+    double narrow = dtype == DTP_FP16 && gpu->architecture == DTP_GPU_AMPERE ? dtp_calibration.fp16_on_ampere : 1;
+    return gpu->peak_flops_per_s[dtype] * gpu->matmul_fraction * narrow;
 }
 
 /* fmin and fmax are calls; the closed form prices some forty matmuls a plan. */
@@ -160,6 +162,11 @@ double dtp_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, enu
     double compute_s = dtype == DTP_FP8 ? dtp_fp8_matmul_s(gpu, recipe, product, all_m, n, all_k)
                                         : dtp_matmul_s(gpu, dtype, weight_gradient, all_m, n, all_k);
     return most(compute_s * (1 + more / rows), bytes / gpu->memory_bytes_per_s / dtp_calibration.hbm_fraction);
+}
+
+double dtp_accumulated_bytes_per_s(const struct dtp_gpu *gpu)
+{
+    return gpu->memory_bytes_per_s * dtp_calibration.hbm_fraction / dtp_calibration.accumulation_share;
 }
 
 double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_execution *execution)
@@ -314,8 +321,8 @@ struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const st
     /* Flash kernels skip what a sliding window hides; math attention computes it all and masks it. */
     flops *= dtp_attention_length(shape) / s;
     /* What a tile of queries costs beside its keys is spread over those it sees: in the causal square, of which the
-     * rates were measured, half the sequence. */
-    double seen = !shape->causal ? 2 * s : shape->queries < shape->keys ? dtp_attention_length(shape) : s;
+     * rates were measured, half the sequence; under a window no more than that. */
+    double seen = !shape->causal ? 2 * s : dtp_attention_length(shape);
     double forward = rates.forward * head * seen / (seen + rates.forward_half_sequence);
     double backward = least(rates.backward * seen / (seen + rates.backward_half_sequence), rates.most_backward) * head;
     double again = dtp_attention_backward_width(shape) / width; /* 2.5 where widths are equal */

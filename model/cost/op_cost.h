@@ -22,6 +22,10 @@ double dtp_fp8_matmul_rate(const struct dtp_gpu *gpu, enum dtp_fp8_recipe recipe
 double dtp_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, enum dtp_fp8_recipe recipe,
                             enum dtp_product product, double groups, double m, double n, double k);
 
+/* Bytes a second of sums that a matmul adds its result to: they are read and written while tiles are computed, all but
+ * what shows. */
+double dtp_accumulated_bytes_per_s(const struct dtp_gpu *gpu);
+
 /* Share of the SMs that matmuls are made for; their rate falls with it. */
 double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_execution *execution);
 

@@ -377,6 +377,12 @@ static void rotary(const struct dtp_block_backward *b)
     dtp_draft_memory(l, &draft, dtp_backward_per_token(l, rope + norms), kernels);
     if (dtp_lower_rotates_rows(l))
         draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+    if (dtp_plan_turns_eagerly(l->plan, &l->tensors.kind)) {
+        double bytes = DTP_EAGER_TURN_PASSES_BACK * c * width + 2 * c * all;
+        dtp_draft_memory(l, &draft, dtp_backward_per_token(l, bytes), 1);
+        draft.op.demand.memory_kernel = DTP_KERNEL_EAGER;
+        dtp_draft_loop(&draft, DTP_EAGER_TURN_KERNELS_BACK, 2);
+    }
     dtp_draft_end(l, &draft);
 }
 

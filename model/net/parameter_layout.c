@@ -330,6 +330,34 @@ void dtp_parameter_split_packed(const struct dtp_parameter_module *block, uint64
     dtp_parameter_shard(matrices, shard_group);
 }
 
+void dtp_parameter_split_experts(const struct dtp_transformer *whole, const struct dtp_transformer *slice,
+                                 uint64_t shard_group, uint64_t expert_shard_group, struct dtp_parameter_module *rest,
+                                 struct dtp_parameter_module *experts)
+{
+    struct dtp_parameter_module model, own;
+    dtp_parameter_module(whole, 1, 1, &model);
+    dtp_parameter_module(slice, 1, 1, &own);
+    *rest = *experts = (struct dtp_parameter_module){.elements = 0};
+    for (int i = 0; i < DTP_PARAMETER_COUNT; i++) {
+        const struct dtp_parameter_tensor *t = &own.tensor[i], *of = &model.tensor[i];
+        bool divided = i == DTP_PARAMETER_UP || i == DTP_PARAMETER_DOWN;
+        if (!t->exists)
+            continue;
+        struct dtp_parameter_module *to = divided ? experts : rest;
+        add(to, (enum dtp_parameter)i, t->rows, t->columns, of->mean, of->deviation);
+        to->tensor[i].decays = of->decays;
+        to->tensor[i].cut =
+            (struct dtp_parameter_cut){.way = divided ? DTP_PARAMETER_CUT_ROWS : DTP_PARAMETER_CUT_WHOLE,
+                                       .parts = 1,
+                                       .first_part = t->rows,
+                                       .whole_rows = of->rows,
+                                       .whole_columns = of->columns,
+                                       .whole_saved_offset_elements = of->saved_offset_elements};
+    }
+    dtp_parameter_shard(rest, shard_group);
+    dtp_parameter_shard(experts, expert_shard_group);
+}
+
 void dtp_parameter_adapter_module(const struct dtp_parameter_adapter adapters[DTP_PARAMETER_ADAPTERS], uint64_t rank,
                                   uint64_t shard_group, struct dtp_parameter_module *out)
 {

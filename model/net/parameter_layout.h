@@ -176,6 +176,12 @@ void dtp_parameter_adapter_module(const struct dtp_parameter_adapter adapters[DT
  * model's modules 2 L + 2 .. 3 L + 1, whose elements are bytes of two numbers each. A scale of fp32 stands for each
  * DTP_PARAMETER_PACKED_BLOCK of them, the same 64 numbers that kernels/kernels.h says. */
 #define DTP_PARAMETER_PACKED_BLOCK 32u
+/* Of a block whose experts ranks divide: what each has whole, in its place, and its experts' matrices, in the model's
+ * modules L + 2 .. 2 L + 1. `slice` is the model as one of the ranks has it (dtp_plan_own_experts); tensors say where
+ * the model's block has them, as which checkpoints hold both. */
+void dtp_parameter_split_experts(const struct dtp_transformer *whole, const struct dtp_transformer *slice,
+                                 uint64_t shard_group, uint64_t expert_shard_group, struct dtp_parameter_module *rest,
+                                 struct dtp_parameter_module *experts);
 void dtp_parameter_split_packed(const struct dtp_parameter_module *block, uint64_t shard_group,
                                 struct dtp_parameter_module *vectors, struct dtp_parameter_module *matrices);
 /* Rows of the head's matrix as operations take it, columns of the logits: the vocabulary with its padding. */

@@ -24,10 +24,7 @@ enum dtp_status dtp_observed_parse(const char *path, const char *text, size_t by
     if (bytes > 1 && (unsigned char)text[0] == 0x80)
         return dtp_read_snapshot(path, text, bytes, out, faults);
     if (begins(text, bytes, sqlite_begins))
-        return dtp_fault(faults, DTP_BAD_INPUT, path, 0,
-                         "is nsys' database, which is not read itself; nsys stats --report cuda_gpu_trace --format csv "
-                         "--output FILE %s writes the table that is",
-                         path);
+        return dtp_read_nsys_database(path, text, bytes, out, faults);
     if (bytes > 1 && (unsigned char)text[0] == 0x1f && (unsigned char)text[1] == 0x8b)
         return dtp_fault(faults, DTP_BAD_INPUT, path, 0, "is packed; gunzip it first");
     if (begins(text, bytes, nsys_begins))
@@ -40,10 +37,10 @@ enum dtp_status dtp_observed_parse(const char *path, const char *text, size_t by
         return dtp_read_train_log(path, text, out, faults);
     if (at < bytes && text[at] == '[')
         return dtp_read_kineto(path, text, bytes, out, faults);
-    return dtp_fault(
-        faults, DTP_BAD_INPUT, path, 0,
-        "is none of what is read: a history of memory (torch.cuda.memory._dump_snapshot), a trace of "
-        "PyTorch's profiler (JSON), nsys stats' cuda_gpu_trace as CSV, or a log of torchtitan or Megatron-LM");
+    return dtp_fault(faults, DTP_BAD_INPUT, path, 0,
+                     "is none of what is read: a history of memory (torch.cuda.memory._dump_snapshot), a trace of "
+                     "PyTorch's profiler (JSON), nsys' database (nsys export --type sqlite) or its table, or a log of "
+                     "torchtitan or Megatron-LM");
 }
 
 static enum dtp_status read_all(FILE *file, const char *path, char **out, size_t *bytes, struct dtp_faults *faults)

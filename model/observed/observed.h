@@ -110,6 +110,9 @@ enum dtp_status dtp_read_kineto(const char *path, const char *text, size_t bytes
                                 struct dtp_faults *faults);
 /* `nsys stats --report cuda_gpu_trace --format csv`. */
 enum dtp_status dtp_read_nsys(const char *path, const char *text, struct dtp_observed *out, struct dtp_faults *faults);
+/* nsys' own database, `nsys export --type sqlite`; refused by name where dtplan was built without libsqlite3. */
+enum dtp_status dtp_read_nsys_database(const char *path, const char *bytes, size_t count, struct dtp_observed *out,
+                                       struct dtp_faults *faults);
 /* torch.cuda.memory._dump_snapshot. */
 enum dtp_status dtp_read_snapshot(const char *path, const char *bytes, size_t count, struct dtp_observed *out,
                                   struct dtp_faults *faults);

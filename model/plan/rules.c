@@ -1,6 +1,7 @@
 #include "plan/rules.h"
 
 #include "base/bytes.h"
+#include "net/layer_kind.h"
 #include "plan/runtime_sizes.h"
 
 #include <limits.h>
@@ -127,9 +128,15 @@ enum dtp_loss dtp_plan_loss(const struct dtp_plan *plan)
     return plan->loss == DTP_LOSS_EAGER && plan->compile && plan->compile_loss ? DTP_LOSS_FUSED : plan->loss;
 }
 
+bool dtp_plan_turns_eagerly(const struct dtp_plan *plan, const struct dtp_layer_kind *kind)
+{
+    return plan->runtime->unscaled_rope && kind->sinks && kind->rotary;
+}
+
 bool dtp_plan_softmax_in_place(const struct dtp_plan *plan)
 {
-    return plan->runtime->softmax_in_place && dtp_plan_loss(plan) == DTP_LOSS_EAGER;
+    return (plan->runtime->softmax_in_place || plan->deepspeed.megatron_layers) &&
+           dtp_plan_loss(plan) == DTP_LOSS_EAGER;
 }
 
 /* torch stores what the recipe calls params and casts on the way to the matmul; the other runtimes hold the weights in

@@ -103,6 +103,19 @@ bool dtp_plan_overlaps_gather(const struct dtp_plan *plan);
 /* The loss that runs: torch.compile fuses the eager one, our executor always chunks. */
 enum dtp_loss dtp_plan_loss(const struct dtp_plan *plan);
 /* An eager loss whose probabilities are made in place of the fp32 logits, and the gradient in place of these. */
+/* RoPE of a model with sinks, which is gpt-oss: its YaRN stretches 32 times and so multiplies by 1.35, which fused
+ * kernels of Transformer Engine do not (rope_utils.py, apply_rotary_pos_emb: mscale). Then by operators (c bytes an
+ * element of q and k): half of it negated c, put behind the other half 2 c, products with cosine and sine 2 c each,
+ * their sum 3 c, a cat with the none that does not turn 2 c; backward both products 4 c, the half c, its cat 2 c, their
+ * sum 3 c, and zeros for what does not turn, added, 4 c. Six and seven kernels for each of q and k, forward as many
+ * small ones for the angles. */
+struct dtp_layer_kind;
+bool dtp_plan_turns_eagerly(const struct dtp_plan *plan, const struct dtp_layer_kind *kind);
+#define DTP_EAGER_TURN_PASSES 12
+#define DTP_EAGER_TURN_PASSES_BACK 14
+#define DTP_EAGER_TURN_KERNELS 12
+#define DTP_EAGER_TURN_KERNELS_BACK 7
+
 bool dtp_plan_softmax_in_place(const struct dtp_plan *plan);
 
 /* N: ranks that share one copy: 1 under ddp, all for the ZeRO stages and FSDP, the shard group where the plan names

@@ -115,8 +115,9 @@ struct dtp_runtime {
     bool holds_replayed;       /* a replay makes all of a block, whose result stands until its backward is through
                                   (reentrant torch.utils.checkpoint) */
     bool fused_norms;          /* a norm's backward is one kernel, eager as the rest may be */
+    bool unscaled_rope; /* its fused RoPE multiplies by no factor: what has one (YaRN's) turns operator by operator */
     bool softmax_in_place; /* an eager loss turns fp32 logits into probabilities, and these into the gradient, in one
-                              tensor (sharded cross entropy) */
+                              tensor (vocab_parallel_cross_entropy of Megatron's layers, nanotron's after it) */
     bool repacks_heads;    /* k and v are put side by side anew for the flash kernel: with fewer of them than of q the
                               matmul's result is not what stays */
     bool copies_heads;     /* fp32 RoPE ends in a cat, after which heads are put side by side by a copy */

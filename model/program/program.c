@@ -369,7 +369,7 @@ static bool takes_shape(enum dtp_op_kind kind)
 static bool stands_around_experts(enum dtp_op_kind kind)
 {
     return (kind >= DTP_OP_ROUTER && kind <= DTP_OP_UNPERMUTE_BACKWARD) || kind == DTP_OP_ACTIVATION ||
-           kind == DTP_OP_ACTIVATION_BACKWARD;
+           kind == DTP_OP_ACTIVATION_BACKWARD || kind == DTP_OP_ALL_TO_ALL || kind == DTP_OP_HOST_WAIT;
 }
 
 /* What is wrong with the shapes of an operation, or NULL: without one attention has no price, and others have none. */
@@ -579,7 +579,7 @@ void dtp_program_module(const struct dtp_program *program, uint64_t module, stru
         if (out->elements < at->offset_elements + at->extent_elements)
             out->elements = at->offset_elements + at->extent_elements;
     }
-    dtp_parameter_shard(out, program->execution.shards ? program->execution.shards : 1);
+    dtp_parameter_shard(out, dtp_execution_shards(&program->execution, module));
 }
 
 const struct dtp_operand *dtp_program_operands(const struct dtp_program *program, const struct dtp_op *op)

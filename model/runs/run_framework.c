@@ -7,18 +7,22 @@
  * was asked for. Sequence parallelism came with Megatron-Core; what came before, and the DeepSpeed fork, has none, and
  * scatters what stages send over tensor parallel ranks. */
 #define MEGATRON_RULES                                                                                                 \
-    .runtime = "megatron", .optimizer = "adamw-fused", .loss = "fused", .selective = DTP_SELECTIVE_ATTENTION,          \
-    .fused_matmuls = true
+    .runtime = "megatron", .optimizer = "adamw-fused", .selective = DTP_SELECTIVE_ATTENTION, .fused_matmuls = true
 /* What pretrain_gpt.py of Megatron-LM and its forks does where no argument says otherwise: attention_dropout and
  * hidden_dropout are 0.1 (arguments.py, _add_regularization_args), and neither BLOOM's slurm files nor the examples of
  * the forks change that; NeMo-Megatron's megatron_gpt_config.yaml has the same. Today's recipes of LLaMA set 0. */
 #define GPT_DROPOUT .dropout = 0.1
+/* And their loss is vocab_parallel_cross_entropy of logits in fp32, operator by operator: gpt_model.py,
+ * post_language_model_processing, unless fp16_lm_cross_entropy, which none of these scripts sets. Fused kernels came
+ * with Megatron-Core 0.5 (cross_entropy_loss_fusion, off by default; recipes whose speed is published turn it on). */
+#define EAGER_LOSS .loss = "eager"
 /* NeMo 2 and Megatron-Bridge turn on all overlaps where there is something to overlap (MegatronCommOverlapCallback and
  * CommOverlapConfig: overlap_grad_reduce and overlap_param_gather with more than one data parallel rank), and in the
  * recipes whose speed they publish (pretrain_performance_optimizations) tp_comm_overlap, and sums of gradients in bf16
  * (grad_reduce_in_fp32). Their fp8 was scaled by earlier steps (bf16_with_fp8_mixed) until Megatron-Bridge, whose
  * summaries of 2025 on say FP8-CS where they say any. */
-#define NEMO_RULES MEGATRON_RULES, .attention = "flash", .reduce = "bf16", .sequence_parallel = true, .overlaps = true
+#define NEMO_RULES                                                                                                     \
+    MEGATRON_RULES, .loss = "fused", .attention = "flash", .reduce = "bf16", .sequence_parallel = true, .overlaps = true
 /* llmq is a C++/CUDA program of fused kernels without an autograd graph, as our executor is. */
 #define EXECUTOR_RULES                                                                                                 \
     .runtime = "dtplan", .optimizer = "adamw-fused", .loss = "fused", .selective = DTP_SELECTIVE_POINTWISE,            \
@@ -80,7 +84,7 @@
 /* Where the fork says that ZeRO shards, DeepSpeed's engines train Megatron's layers. A pipeline in
  * bf16 was its BF16_Optimizer's from the first (deepspeed#1801, 2022). */
 #define MEGATRON_DEEPSPEED_RULES                                                                                       \
-    .runtime = "deepspeed", .optimizer = "adamw", .loss = "fused", .attention = "flash1",                              \
+    .runtime = "deepspeed", .optimizer = "adamw", EAGER_LOSS, .attention = "flash1",                                   \
     .selective = DTP_SELECTIVE_ATTENTION, .unfused_unless_asked = true, .fused_matmuls = true,                         \
     .megatron_layers = true, .bf16_optimizer = true, GPT_DROPOUT
 /* The zero-bubble paper's fork of Megatron-LM: post-validation asks for fp16 (arguments.py, validate_args), its example
@@ -88,8 +92,8 @@
  * (pretrain_zbh1.sh), and the paper counts activations of attention without flash kernels, with dropout
  * (arXiv:2401.10241, section 3: M_B = s b h (34 + 5 a s / h)). */
 #define ZERO_BUBBLE_RULES                                                                                              \
-    MEGATRON_RULES, GPT_DROPOUT, .attention = "flash1", .unfused_unless_asked = true, .dtype = "fp16",                 \
-                                 .untied_head = true
+    MEGATRON_RULES, EAGER_LOSS, GPT_DROPOUT, .attention = "flash1", .unfused_unless_asked = true, .dtype = "fp16",     \
+                                             .untied_head = true
 /* nanotron's scaling benchmarks; its text names Megatron too. */
 #define NANOTRON_RULES                                                                                                 \
     .runtime = "nanotron", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash2",                         \
@@ -109,27 +113,30 @@ static const struct dtp_run_framework frameworks[] = {
     {.word = "sail-sg", ZERO_BUBBLE_RULES},
     {.word = "Megatron-DeepSpeed",
      MEGATRON_RULES,
+     EAGER_LOSS,
      GPT_DROPOUT,
      .attention = "flash1",
      .unfused_unless_asked = true,
      .scatter_gather = true},
     {.word = "NeMo-Megatron",
      MEGATRON_RULES,
+     EAGER_LOSS,
      GPT_DROPOUT,
      .attention = "flash1",
      .unfused_unless_asked = true,
      .sequence_parallel = true},
     {.word = "PTD-P",
      MEGATRON_RULES,
+     EAGER_LOSS,
      GPT_DROPOUT,
      .attention = "flash1",
      .unfused_unless_asked = true,
      .scatter_gather = true},
     {.word = "Megatron-Bridge", NEMO_RULES, .fp8 = "fp8-current"},
     {.word = "NeMo", NEMO_RULES, .fp8 = "fp8-delayed"},
-    {.word = "Megatron-Core", MEGATRON_RULES, .attention = "flash", .sequence_parallel = true},
-    {.word = "Megatron", MEGATRON_RULES, .attention = "flash", .scatter_gather = true},
-    {.word = "InternEvo", MEGATRON_RULES, .attention = "flash2"},
+    {.word = "Megatron-Core", MEGATRON_RULES, .loss = "fused", .attention = "flash", .sequence_parallel = true},
+    {.word = "Megatron", MEGATRON_RULES, .loss = "fused", .attention = "flash", .scatter_gather = true},
+    {.word = "InternEvo", MEGATRON_RULES, .loss = "fused", .attention = "flash2"},
     {.word = "DeepSpeed", DEEPSPEED_RULES},
     /* lora_dropout: scripts/benchmarks/scenarios.yaml; finetune.py, LoraArguments; of LoraConfig by itself 0 */
     /* packed: scripts/benchmarks/benchmark.py, max_seq_len_matrix */

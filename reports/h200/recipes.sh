@@ -10,6 +10,7 @@
 # allowed. The environment may say
 #   RECIPES    flags of each, by its name (below)    SEEDS     (1 2 3)
 #   STEPS      of a run (2000)                       ALLOWED   percent (0.5)
+#   JOBS       seeds of a recipe at once (3)
 #   DEVICE     cuda, or host to try the script       GPU_KEY   its catalogue key (h200)
 #   MODEL      flags of the model and its batch (4 layers of 256, 8 x 256 tokens)
 #   LIBRARIES  folders that dtplan finds its libraries in first
@@ -44,8 +45,12 @@ run() {
 
 while IFS='=' read -r -d ';' recipe flags; do
     for seed in ${SEEDS:-1 2 3}; do
-        run "$recipe" "$flags" "$seed"
+        while (($(jobs -rp | wc -l) >= ${JOBS:-3})); do
+            wait -n
+        done
+        run "$recipe" "$flags" "$seed" &
     done
+    wait
 done <<<"$recipes;"
 
 # The first recipe is what the others stand beside.

@@ -48,6 +48,12 @@ struct dtp_run_outcome {
     } elastic;
 };
 
+/* Whether what a collective sends is known on average alone: rows of tokens to experts that ranks divide. */
+static inline bool dtp_run_expects(const struct dtp_plan *plan, enum dtp_collective collective)
+{
+    return plan->ep > 1 && collective == DTP_ALL_TO_ALL;
+}
+
 struct dtp_run_report {
     const struct dtp_simulated *simulated; /* the prediction */
     const struct dtp_run_outcome *measured;

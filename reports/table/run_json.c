@@ -70,9 +70,12 @@ static json_t *communication_json(const struct dtp_run_report *r)
 {
     const struct dtp_program_totals *totals = &r->simulated->totals;
     json_t *list = json_object();
-    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
-        put_bytes(list, r, dtp_collective_text((enum dtp_collective)i), totals->sent_bytes[i],
-                  r->measured->sent_bytes[i]);
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
+        const char *name = dtp_collective_text((enum dtp_collective)i);
+        put_bytes(list, r, name, totals->sent_bytes[i], r->measured->sent_bytes[i]);
+        if (dtp_run_expects(&r->simulated->job.plan, (enum dtp_collective)i))
+            json_object_set_new(json_object_get(list, name), "expected", json_true());
+    }
     put_bytes(list, r, "host_to_device", totals->host_to_device_bytes, r->measured->host_to_device_bytes);
     put_bytes(list, r, "device_to_host", totals->device_to_host_bytes, r->measured->device_to_host_bytes);
     return list;

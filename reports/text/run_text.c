@@ -242,9 +242,13 @@ static void print_communication(const struct dtp_run_report *r, const struct dtp
                      copies ? " and copied" : "", unit.name);
     dtp_grid_create(&grid, "lrrr");
     put_header(&grid);
-    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
-        put_bytes(&grid, unit, dtp_collective_text((enum dtp_collective)i), c->sent_bytes[i],
-                  r->measured->sent_bytes[i] / steps);
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
+        char name[40];
+        bool expected = dtp_run_expects(&r->simulated->job.plan, (enum dtp_collective)i);
+        snprintf(name, sizeof name, "%s%s", dtp_collective_text((enum dtp_collective)i),
+                 expected ? ", expected" : ""); /* as where each expert gets as many rows */
+        put_bytes(&grid, unit, name, c->sent_bytes[i], r->measured->sent_bytes[i] / steps);
+    }
     if (copies) {
         put_bytes(&grid, unit, "to the device", c->host_to_device_bytes, r->measured->host_to_device_bytes / steps);
         put_bytes(&grid, unit, "to the host", c->device_to_host_bytes, r->measured->device_to_host_bytes / steps);

@@ -79,7 +79,7 @@ expect 2 compare
 says 'no record of a run is named'
 printf 'SQLite format 3\0' >profile.sqlite
 expect 2 compare profile.sqlite
-says 'nsys stats --report cuda_gpu_trace --format csv'
+grep -qE 'no database of nsys that can be read|built without libsqlite3' err || failed "a broken database: $(cat err)"
 python3 -c 'import os, pickle
 class Evil:
     def __reduce__(self): return (os.system, ("touch obeyed",))

@@ -103,10 +103,13 @@ static void test_narrow_formats_learn(void **state)
     near(NARROW "precision=fp8-rowwise", 0.02);
     near(NARROW "precision=fp8-rowwise-gw-hp param_dtype=bf16 master_dtype=bf16 moment_dtype=bf16", 0.05);
     near(NARROW "precision=fp8-blockwise micro_batch=1 accumulate=2", 0.02);
+    near(NARROW "precision=fp8-delayed", 0.02);
     run_well(NARROW "precision=fp8-rowwise-gw-hp", &settings, &plain);
     near(NARROW "precision=fp8-rowwise-gw-hp checkpointing=selective-matmul", 1e-300);
     run_well(NARROW "precision=fp8-blockwise", &settings, &plain);
     near(NARROW "precision=fp8-blockwise checkpointing=full", 1e-300);
+    run_well(NARROW "precision=fp8-delayed", &settings, &plain);
+    near(NARROW "precision=fp8-delayed checkpointing=full", 1e-300);
     run_well(NARROW "precision=fp8-tensorwise", &settings, &plain);
     near(NARROW "precision=fp8-tensorwise checkpointing=full", 1e-300);
     near(NARROW "precision=fp8-tensorwise checkpointing=selective-matmul", 1e-300);
@@ -196,6 +199,7 @@ static void test_a_resumed_run_goes_on_bit_for_bit(void **state)
     resumed(RUN_LLAMA "qk_norm=true micro_batch=2 precision=bf16-mixed");
     resumed(NARROW "precision=fp16-mixed");
     resumed(NARROW "precision=fp8-tensorwise");
+    resumed(NARROW "precision=fp8-delayed");
     resumed(NARROW "precision=bf16-mixed optimizer=adam8bit");
     resumed(NARROW "precision=bf16-pure stochastic_rounding=true optimizer=sgd");
     resumed(NARROW "precision=bf16-pure optimizer=momentum");

@@ -10,7 +10,8 @@ fp32: double throughout. bf16 and fp16: fp32 parameters, cast for use, as autoca
 torch.amp.GradScaler from 1024 on, where nothing overflows. fp8: the same in bf16 with the blocks' projections by torchao's tensorwise recipe, emulated: what
 its Float8Linear computes where there are no tensor cores for it; fp8_rowwise and fp8_gw_hp by its rowwise and rowwise_with_gw_hp.
 fp8_blockwise: as Transformer Engine's Float8BlockScaling has it, whose kernels run on Hopper alone, so made here of its description: scales of 1 x 128
-of inputs and gradients, of 128 x 128 of weights, powers of two, all in E4M3. Twelve steps of these three.
+of inputs and gradients, of 128 x 128 of weights, powers of two, all in E4M3. fp8_delayed: its DelayedScaling, E4M3 and
+gradients in E5M2 by the largest of the last 1024 steps before this one. Twelve steps of these four.
 """
 import dataclasses
 import itertools
@@ -89,6 +90,50 @@ def linear_blockwise(inputs, weight, bias=None):
     return made if bias is None else made + bias
 
 
+def delayed():
+    """A linear whose operands are scaled by what was largest in earlier steps: the n-th call of a step has the n-th histories. No step is as
+    long as 1024."""
+    histories, called = [], [0]
+
+    class Delayed(torch.autograd.Function):
+        @staticmethod
+        def cast(values, history, kind):
+            values = values.float()
+            factor = torch.finfo(kind).max / history[0] if history[0] > 0 else torch.tensor(1.0)
+            history[1] = torch.maximum(history[1], values.abs().max())
+            most = torch.finfo(kind).max
+            return (values * factor).clamp(-most, most).to(kind).float() * (1 / factor)
+
+        @staticmethod
+        def forward(ctx, inputs, weight, own):
+            rows = Delayed.cast(inputs.reshape(-1, inputs.shape[-1]), own[0], torch.float8_e4m3fn)
+            cast = Delayed.cast(weight, own[1], torch.float8_e4m3fn)
+            ctx.save_for_backward(rows, cast)
+            ctx.own, ctx.shape, ctx.used = own, inputs.shape, inputs.dtype
+            return (rows @ cast.t()).to(inputs.dtype).reshape(*inputs.shape[:-1], -1)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            rows, cast = ctx.saved_tensors
+            above = Delayed.cast(gradient.reshape(-1, gradient.shape[-1]), ctx.own[2], torch.float8_e5m2)
+            return (above @ cast).to(ctx.used).reshape(ctx.shape), (above.t() @ rows).to(ctx.used), None
+
+    def linear(inputs, weight, bias=None):
+        if called[0] == len(histories):
+            histories.append([[torch.tensor(0.0), torch.tensor(0.0)] for _ in range(3)])
+        called[0] += 1
+        made = Delayed.apply(inputs, weight, histories[called[0] - 1])
+        return made if bias is None else made + bias
+
+    def next_step():
+        called[0] = 0
+        for history in itertools.chain.from_iterable(histories):
+            history[0], history[1] = torch.maximum(history[0], history[1]), torch.tensor(0.0)
+
+    linear.next_step = next_step
+    return linear
+
+
 def decayed(leaves):
     return [{"params": [p for p in leaves if p.dim() > 1], "weight_decay": 0.1},
             {"params": [p for p in leaves if p.dim() == 1], "weight_decay": 0.0}]
@@ -157,6 +202,7 @@ def train(shape, made, tokens, targets, used, stored=torch.float32, optimizer=ad
         scaler.scale(loss).backward()
         scaler.step(update) if scaler.is_enabled() else update.step()
         scaler.update()
+        getattr(linear, "next_step", lambda: None)()
         losses.append(loss.item())
     F.linear = plain_linear
     return losses
@@ -175,6 +221,7 @@ if __name__ == "__main__":
         "fp8_rowwise": dict(used=torch.bfloat16, linear=linear_rowwise, steps=FEW_STEPS),
         "fp8_gw_hp": dict(used=torch.bfloat16, linear=linear_gw_hp, steps=FEW_STEPS),
         "fp8_blockwise": dict(used=torch.bfloat16, linear=linear_blockwise, steps=FEW_STEPS),
+        "fp8_delayed": dict(used=torch.bfloat16, linear=delayed(), steps=FEW_STEPS),
         "fp8_biased": dict(model="biased", used=torch.bfloat16, linear=linear_fp8),
         "sgd": dict(used=torch.float64, stored=torch.float64, optimizer=sgd),
         "adam8bit": dict(used=torch.float32, optimizer=adam8bit),

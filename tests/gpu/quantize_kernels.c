@@ -1,6 +1,7 @@
 /* Casts to fp8, bit for bit, and the amax that they go by. */
 #include "gpu/kernel_tests.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 static void test_quantize(uint64_t rows, uint64_t columns, enum dtp_element to, bool by_rows, bool by_columns,
@@ -38,6 +39,51 @@ static void test_quantize(uint64_t rows, uint64_t columns, enum dtp_element to, 
         keep_round(round);
     }
     compare(status);
+}
+
+/* Scales of earlier steps' amaxes, and a cast by the last of them, which raises an amax that is below, or none. The
+ * second tensor's history is all 0, the third's has infinity in it. */
+static void test_delayed(uint64_t count, bool raises)
+{
+    const uint64_t rows = 144, columns = 272, all = rows * columns, amaxes = count * DTP_AMAX_HISTORY;
+    case_begin("scales of earlier steps %llu%s", (unsigned long long)count, raises ? ", raised" : "");
+    float *history = calloc(amaxes, sizeof *history), *scales = calloc(count * DTP_AMAX_SCALE, sizeof *scales);
+    for (uint64_t i = 0; i < amaxes; i++)
+        history[i] = i / DTP_AMAX_HISTORY == 1 ? 0 : (float)random_below(1u << 20) / 65536;
+    history[amaxes - 5] = INFINITY;
+    struct tensor *x = input("values", DTP_ELEMENT_BF16, all, 3);
+    struct tensor *kept = updated(bytes_of("history", history, amaxes * sizeof *history), 0, 0);
+    struct tensor *scale = updated(bytes_of("scales", scales, count * DTP_AMAX_SCALE * sizeof *scales), 0, 0);
+    struct tensor *narrow = result("rows", DTP_ELEMENT_E4M3, all, 0, 0);
+    struct tensor *transposed = result("columns", DTP_ELEMENT_E4M3, all, 0, 0);
+    struct dtp_from_history_args first[SIDES];
+    struct dtp_quantize_args then[SIDES];
+    for (int s = 0; s < SIDES; s++) {
+        float *last = (float *)scale->at[s] + (count - 1) * DTP_AMAX_SCALE;
+        first[s] = (struct dtp_from_history_args){
+            .history = kept->at[s], .scale = scale->at[s], .count = count, .wide = count - 1};
+        then[s] = (struct dtp_quantize_args){.values = x->at[s],
+                                             .amax = raises ? kept->at[s] : NULL,
+                                             .scale = last,
+                                             .result = narrow->at[s],
+                                             .transposed = transposed->at[s],
+                                             .rows = rows,
+                                             .columns = columns,
+                                             .element = DTP_ELEMENT_BF16,
+                                             .result_element = DTP_ELEMENT_E4M3,
+                                             .delayed = true};
+    }
+    int status =
+        dtp_reference_from_history(NULL, &first[HOST], NULL) || dtp_reference_quantize(NULL, &then[HOST], NULL);
+    for (int round = 0; round < 2; round++) {
+        restore_device();
+        status = status ? status : dtp_cuda_from_history(NULL, &first[DEVICE], NULL);
+        status = status ? status : dtp_cuda_quantize(NULL, &then[DEVICE], NULL);
+        keep_round(round);
+    }
+    compare(status);
+    free(history);
+    free(scales);
 }
 
 /* Casts with scales of rows or blocks: bytes, scales and the maxima behind them, bit for bit. Rows' scales are not
@@ -169,6 +215,8 @@ void test_quantizes(void)
     for (size_t i = 0; i < COUNT(shapes) - small; i++)
         test_all_scaled(shapes[i][0], shapes[i][1], i % 2 ? 3 : 1e-9);
     test_all_scaled(272, 144, 0);
+    for (uint64_t count = 1; count < 13; count += 4)
+        test_delayed(count, count > 1);
     const uint64_t counts[] = {64, 192, 64 * 1023, 4096 * 688};
     for (size_t i = 0; i < COUNT(counts) - small; i++) {
         test_pack4(DTP_ELEMENT_BF16, counts[i], 0.02);

@@ -112,7 +112,7 @@ static void test_rows(void **state)
     route();
     fill(x, TOKENS * WIDTH, 2);
     fill(score, TOKENS, 3);
-    struct dtp_permute_args to = {x, routes, rows, TOKENS, WIDTH, CHOSEN, DTP_ELEMENT_FP32};
+    struct dtp_permute_args to = {x, routes, rows, TOKENS, WIDTH, CHOSEN, DTP_ELEMENT_FP32, NULL, NULL};
     struct dtp_unpermute_args from = {.rows = rows,
                                       .addend = x,
                                       .shared = x,

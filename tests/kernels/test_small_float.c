@@ -146,6 +146,37 @@ static void test_scaled_quantize(void **state)
     assert_true(dtp_scale_place(DTP_SCALED_SQUARES, 300, 640, 257, 639) == 2 * 8 + 4); /* 5 squares of a row: 8 */
 }
 
+/* The largest that is finite of 3 in the oldest place, infinity, and 1, the newest: 448 / 3; of a gradient 57344 / 3. A
+ * step later the oldest has gone, and the newest is in the last place: 448. Of zeros it is 1. A cast by it raises the
+ * newest, which is 0 again, to 7, and what is beyond 448 becomes that. */
+static void test_scales_of_earlier_steps(void **state)
+{
+    (void)state;
+    static float history[3][DTP_AMAX_HISTORY], scale[3][DTP_AMAX_SCALE], values[256] = {-7, 0.5f};
+    static uint8_t result[256];
+    history[0][0] = 1, history[0][1] = 3, history[0][700] = INFINITY, history[2][1] = 3;
+    struct dtp_from_history_args a = {.history = history[0], .scale = scale[0], .count = 3, .wide = 2};
+    assert_int_equal(dtp_reference_from_history(NULL, &a, NULL), 0);
+    assert_true(scale[0][1] == 448.0f / 3 && scale[0][0] == 1 / scale[0][1]);
+    assert_true(scale[1][1] == 1 && scale[1][0] == 1 && scale[2][1] == 57344.0f / 3);
+    assert_true(history[0][0] == 0 && history[0][DTP_AMAX_HISTORY - 1] == 1 && isinf(history[0][699]));
+    dtp_reference_from_history(NULL, &a, NULL);
+    assert_true(scale[0][1] == 448 && history[0][DTP_AMAX_HISTORY - 2] == 1 && history[0][DTP_AMAX_HISTORY - 1] == 0);
+    struct dtp_quantize_args cast = {.values = values,
+                                     .amax = history[0],
+                                     .scale = scale[0],
+                                     .result = result,
+                                     .rows = 16,
+                                     .columns = 16,
+                                     .result_element = DTP_ELEMENT_E4M3,
+                                     .delayed = true};
+    assert_int_equal(dtp_reference_quantize(NULL, &cast, NULL), 0);
+    assert_true(history[0][0] == 7 && scale[0][1] == 448);
+    assert_true(dtp_e4m3_to_float(result[0]) == -448 && dtp_e4m3_to_float(result[1]) == 224);
+    cast.amax = NULL;
+    assert_int_equal(dtp_reference_quantize(NULL, &cast, NULL), 0);
+}
+
 /* [2, 256] by [1, 256] of ones, both scaled by runs: (128 x 2 x 3 + 128 x 4 x 5) in the first row. By rows: 256 x 7 x
  * 11 in the second. */
 static void test_scales_of_parts(void **state)
@@ -227,6 +258,7 @@ int main(void)
                                        cmocka_unit_test(test_quantize),
                                        cmocka_unit_test(test_scaled_quantize),
                                        cmocka_unit_test(test_scales_of_parts),
+                                       cmocka_unit_test(test_scales_of_earlier_steps),
                                        cmocka_unit_test(test_scaled_matmul),
                                        cmocka_unit_test(test_norm_finds_its_amax),
                                        cmocka_unit_test(test_loss_scale)};

@@ -97,6 +97,7 @@ static void golden_steps(void **state)
     golden_follow("trained", "fp8_rowwise", GOLDEN_TRAINED "precision=fp8-rowwise", 1e-3f, 1e-2);
     golden_follow("trained", "fp8_gw_hp", GOLDEN_TRAINED "precision=fp8-rowwise-gw-hp", 1e-3f, 1e-2);
     golden_follow("trained", "fp8_blockwise", GOLDEN_TRAINED "precision=fp8-blockwise", 1e-3f, 1e-2);
+    golden_follow("trained", "fp8_delayed", GOLDEN_TRAINED "precision=fp8-delayed", 1e-3f, 1e-2);
     golden_follow("biased", "fp8_biased", GOLDEN_BIASED "precision=fp8-tensorwise", 1e-3f, 1e-2);
     golden_follow("adapted", "lora", GOLDEN_TRAINED "precision=fp32 lora=8 lora_alpha=16", 1e-3f, 1e-5);
     golden_follow("adapted", "lora_bf16", GOLDEN_TRAINED "precision=bf16-mixed lora=8 lora_alpha=16 lora_dtype=fp32",

@@ -121,6 +121,25 @@ static inline void random_executor_adapted_job(struct random_job *job)
 }
 
 /* Such a job with experts in all layers, of any choices that the executor takes. */
+/* Ranks that divide the experts, where what the plan asks for is run with them. */
+static inline void random_divided_experts(struct random_job *job, struct dtp_plan *plan)
+{
+    uint32_t gpus = job->cluster.gpus, ep = 2 + (uint32_t)random_below(7);
+    while (gpus % ep || job->cluster.gpus_per_node % ep)
+        ep--;
+    if (ep < 2)
+        return;
+    plan->ep = ep;
+    plan->expert_imbalance = 1 + (random_bool() ? (ep - 1) / 2.0 : 0);
+    job->transformer.experts = ep * (1 + random_below(8));
+    job->transformer.experts_per_token = 1 + random_below(job->transformer.experts < 8 ? job->transformer.experts : 8);
+    plan->strategy = plan->strategy == DTP_HYBRID_SHARD ? DTP_FULL_SHARD : plan->strategy, plan->shard_group = 0;
+    plan->comm_hook = DTP_COMM_HOOK_NONE;
+    plan->executor.gradient_stream = plan->executor.update_in_backward = plan->executor.symmetric_windows = false;
+    plan->executor.gather_engine = plan->executor.reduce_engine = DTP_ENGINE_SM;
+    plan->executor.cuda_graph = false;
+}
+
 static inline void random_executor_expert_job(struct random_job *job)
 {
     for (;;) {
@@ -140,6 +159,8 @@ static inline void random_executor_expert_job(struct random_job *job)
         t->router_scale = random_bool() ? 0 : 2.5;
         plan.executor.gelu_epilogue = false;
         plan.offload = DTP_OFFLOAD_NONE;
+        if (random_bool())
+            random_divided_experts(job, &plan);
         if (plan.checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
             plan.checkpointing = DTP_CHECKPOINT_FULL;
         job->asked = job->plan = plan;
@@ -153,8 +174,8 @@ static inline void random_executor_expert_job(struct random_job *job)
 /* Such a job in 16 or 8 bits, each recipe in turn: with what fp8 refuses taken out, and widths that it takes. */
 static inline void random_executor_narrow_job(struct random_job *job, int turn)
 {
-    static const char *const recipes[] = {"fp16-mixed", "fp8-tensorwise", "fp8-rowwise", "fp8-rowwise-gw-hp",
-                                          "fp8-blockwise"};
+    static const char *const recipes[] = {"fp16-mixed",        "fp8-tensorwise", "fp8-rowwise",
+                                          "fp8-rowwise-gw-hp", "fp8-blockwise",  "fp8-delayed"};
     const char *recipe = recipes[(size_t)turn % (sizeof recipes / sizeof *recipes)];
     for (;;) {
         if (!random_executor_job(job))
@@ -189,7 +210,7 @@ static inline void random_executor_describe(const struct random_job *job)
         "qk_norm %d window %llu of %llu; %u "
         "GPUs (%u a node) %s group %u reshard %d micro %u accumulate %u sync %d seq %llu checkpointing %s precision %s "
         "reduce %s clip %g prefetch %d depth %u chunk %llu epilogue %d engines %d %d gradient stream %d "
-        "update in backward %d\n",
+        "update in backward %d; %llu experts of %llu, %llu a token, shared %llu%s, ep %u, imbalance %g\n",
         (unsigned long long)t->layers, (unsigned long long)t->hidden, (unsigned long long)t->heads,
         (unsigned long long)t->kv_heads, (unsigned long long)t->head_dim, (unsigned long long)t->ffn,
         (unsigned long long)t->vocab, t->tied_head, t->norm, t->activation, t->position, t->qkv_bias, t->norm_bias,
@@ -199,7 +220,9 @@ static inline void random_executor_describe(const struct random_job *job)
         checkpointing, dtp_precision_name(&p->precision), dtp_dtype_text(p->precision.reduce), p->executor.clip_norm,
         p->prefetch, p->prefetch_depth, (unsigned long long)p->executor.loss_chunk, p->executor.gelu_epilogue,
         (int)p->executor.gather_engine, (int)p->executor.reduce_engine, p->executor.gradient_stream,
-        p->executor.update_in_backward);
+        p->executor.update_in_backward, (unsigned long long)t->experts, (unsigned long long)t->expert_ffn,
+        (unsigned long long)t->experts_per_token, (unsigned long long)t->shared_expert_ffn,
+        t->shared_expert_gate ? " with a gate" : "", p->ep, p->expert_imbalance);
 }
 
 #endif

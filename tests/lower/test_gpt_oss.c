@@ -144,7 +144,8 @@ static void test_refused(void **state)
  * product's. Those of down are added in fp32: 4 + (2 + 8) + 8 + (4 + 2) bytes an element of a row of 2880, of four rows
  * a token, by two kernels an expert and gradients by four; backward (2 + 4) + (4 + 2) + 2 x 2 + 2 x (8 + 4). With all
  * passes in one graph rows of biases are made whole: 4 bytes more. In MXFP8 on Blackwell they are part of the product.
- */
+ * YaRN's factor turns queries and keys, 64 and 8 heads of 64, operator by operator: 12 passes of 2 bytes, back 14 and
+ * the cat with values, by 12 kernels each and 7. */
 static void test_megatron(void **state)
 {
     (void)state;
@@ -170,12 +171,19 @@ static void test_megatron(void **state)
         double backward = bytes_of(program, DTP_OP_BIAS_BACKWARD, "down", &count);
         assert_true(fabs(backward - (i == 2 ? 0 : 40 * elements)) < 1e-6);
         assert_int_equal(bytes_of(program, DTP_OP_RESIDUAL, "sinks", &count) > 0 || count, 0);
+        const double turned = 2 * 72 * 64;
+        assert_true(fabs(bytes_of(program, DTP_OP_ROTARY, "", &count) - 12 * turned) < 1e-6);
+        assert_true(fabs(bytes_of(program, DTP_OP_ROTARY_BACKWARD, "", &count) - 14 * turned - 2 * 2 * 80 * 64) < 1e-6);
         for (size_t op = 0; op < dtp_program_op_count(program) && !i; op++) {
             const struct dtp_op *o = &dtp_program_ops(program)[op];
             if (strcmp(o->name, "biases of experts") == 0)
                 assert_true(o->demand->kernels == 2 * 4 && o->demand->issue == DTP_ISSUE_LOOPED);
             if (o->kind == DTP_OP_BIAS_BACKWARD && strcmp(o->name, "down") == 0)
                 assert_int_equal(o->demand->kernels, 4 * 4);
+            if (o->kind == DTP_OP_ROTARY)
+                assert_int_equal(o->demand->kernels, 2 * 12);
+            if (o->kind == DTP_OP_ROTARY_BACKWARD)
+                assert_int_equal(o->demand->kernels, 2 * 7);
         }
         dtp_program_destroy(program);
     }

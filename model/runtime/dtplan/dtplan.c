@@ -256,7 +256,24 @@ static void check_adapters(struct dtp_resolver *r)
                         (p->adapters.rank / DTP_PARAMETER_ALIGNMENT + 1) * DTP_PARAMETER_ALIGNMENT);
 }
 
-/* What has been run of experts: in layers that are all alike, each rank with all of them. */
+/* Ranks that divide experts are among those that share state, or all have all of it. */
+static void check_divided_experts(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    struct dtp_executor_rules rules;
+    if (p->ep < 2)
+        return;
+    dtp_executor_rules(r->transformer, r->cluster, p, &rules);
+    if (rules.shard_ranks > 1 && rules.replicas > 1)
+        dtp_plan_refuse(r, "ep",
+                        "with copies of shards (hybrid_shard, shard_group) is not run under runtime dtplan yet; "
+                        "use full_shard or ddp");
+    if (p->comm_hook != DTP_COMM_HOOK_NONE)
+        dtp_plan_refuse(r, "comm_hook", "with ep is not run under runtime dtplan yet; use none");
+    check_beside(r, "ep");
+}
+
+/* What has been run of experts: in layers that are all alike. */
 static void check_experts(struct dtp_resolver *r)
 {
     const struct dtp_transformer *t = r->transformer;
@@ -280,6 +297,7 @@ static void check_experts(struct dtp_resolver *r)
         if (choices[i].asked)
             dtp_plan_refuse(r, choices[i].key,
                             "as it is here is not run together with experts under runtime dtplan yet");
+    check_divided_experts(r);
     if (t->experts > DTP_EXECUTOR_ROUTER_EXPERTS)
         dtp_plan_refuse(r, "experts", "%" PRIu64 " are more than runtime dtplan's router takes, %u", t->experts,
                         DTP_EXECUTOR_ROUTER_EXPERTS);
@@ -381,6 +399,7 @@ const struct dtp_runtime dtp_runtime_dtplan = {
     .optimizer_shapes = 1u << DTP_STATE_MATRICES,
     .packs_matrices = true,
     .experts = true,
+    .expert_parallel = true,
     .weighs_rows = true,
     .chunks_loss = true,
     .stops_replay = true,

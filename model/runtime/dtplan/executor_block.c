@@ -58,6 +58,9 @@ const char *dtp_executor_tensor_name(int tensor)
         return low_names[dtp_executor_low(tensor)];
     switch (tensor) {
     case T(CORE_STATE): return "attention log-sum-exp";
+    case DTP_EXECUTOR_SENT_WEIGHTS: return "weights of rows by ranks";
+    case DTP_EXECUTOR_RECEIVED_WEIGHTS: return "weights of rows received";
+    case T(PLACES): return "routes of rows received";
     case T(Q_RAW): return "q and k before their norms";
     case T(QK_STATISTICS): return "q and k norm statistics";
     case DTP_EXECUTOR_OUT: return dtp_layer_tensor_text(T(INPUT));
@@ -72,6 +75,8 @@ static enum dtp_layer_tensor plain(int tensor)
 
 uint64_t dtp_executor_tensor_rows(const struct dtp_executor_block *block, int tensor)
 {
+    if (block->kind.exchanged && dtp_executor_is_received(tensor))
+        return block->expert_room;
     return dtp_layer_lies_between_matmuls(plain(tensor)) ? block->stream_tokens : block->tokens;
 }
 
@@ -88,9 +93,11 @@ uint64_t dtp_executor_tensor_bytes(const struct dtp_executor_block *block, int t
     if (dtp_executor_low(tensor) >= 0)
         return dtp_bytes_product(block->tokens * block->element_bytes,
                                  dtp_executor_low_width(&block->adapter[dtp_executor_low(tensor)]));
+    if (block->kind.exchanged && dtp_executor_is_received(tensor))
+        return dtp_executor_received_bytes(block, tensor);
     if (tensor == T(ROUTES))
         return dtp_routes_bytes(dtp_executor_expert_rows(block), block->kind.experts);
-    if (tensor == T(ROUTER_WEIGHTS))
+    if (tensor == T(ROUTER_WEIGHTS) || tensor == DTP_EXECUTOR_SENT_WEIGHTS)
         return dtp_bytes_product(dtp_executor_expert_rows(block), 4);
     uint64_t width = dtp_layer_tensor_width(&block->kind, of);
     if (tensor == T(Q_RAW))
@@ -115,9 +122,8 @@ static uint64_t bit_of(int tensor)
     return tensor == DTP_EXECUTOR_NONE ? 0 : DTP_EXECUTOR_BIT(tensor);
 }
 
-/* A list entry with one input and one result. */
-static struct dtp_executor_operator *add(struct dtp_executor_block *b, enum dtp_op_kind kind, const char *name,
-                                         int input, int result)
+struct dtp_executor_operator *dtp_executor_add_operator(struct dtp_executor_block *b, enum dtp_op_kind kind,
+                                                        const char *name, int input, int result)
 {
     struct dtp_executor_operator *op = &b->op[b->count++];
     assert(b->count <= DTP_EXECUTOR_OPERATORS);
@@ -144,7 +150,8 @@ static enum dtp_parameter norm_weight(int result)
 
 static void add_norm(struct dtp_executor_block *b, const struct dtp_layer_operator *from)
 {
-    struct dtp_executor_operator *op = add(b, DTP_OP_NORM, from->name, first_of(from->reads), first_of(from->makes));
+    struct dtp_executor_operator *op =
+        dtp_executor_add_operator(b, DTP_OP_NORM, from->name, first_of(from->reads), first_of(from->makes));
     op->weight = norm_weight(op->result);
     op->statistics = first_of(from->statistics);
     op->needs = bit_of(op->input) | bit_of(op->statistics);
@@ -158,8 +165,8 @@ static int add_cast(struct dtp_executor_block *b, int input)
         cast++;
     assert(cast < DTP_EXECUTOR_CASTS); /* other blocks are refused: dtp_executor_check */
     if (dtp_executor_caster(b, input) < 0) {
-        struct dtp_executor_operator *op =
-            add(b, DTP_OP_QUANTIZE, dtp_executor_tensor_name((int)casts[cast]), input, (int)casts[cast]);
+        struct dtp_executor_operator *op = dtp_executor_add_operator(
+            b, DTP_OP_QUANTIZE, dtp_executor_tensor_name((int)casts[cast]), input, (int)casts[cast]);
         op->aux = dtp_executor_narrow_gradients(b) ? by_columns(cast) : DTP_EXECUTOR_NONE;
     }
     return cast;
@@ -172,13 +179,14 @@ static void add_projection(struct dtp_executor_block *b, const struct dtp_layer_
         const struct dtp_layer_matrix *matrix = &b->kind.matrix[i];
         if (!(from->makes & DTP_EXECUTOR_BIT(matrix->result)))
             continue;
-        struct dtp_executor_operator *op = add(b, matrix->expert ? DTP_OP_GROUPED_MATMUL : DTP_OP_MATMUL, matrix->name,
-                                               first_of(from->reads), (int)matrix->result);
+        struct dtp_executor_operator *op =
+            dtp_executor_add_operator(b, matrix->expert ? DTP_OP_GROUPED_MATMUL : DTP_OP_MATMUL, matrix->name,
+                                      first_of(from->reads), (int)matrix->result);
         op->matrix = matrix;
         op->weight = dtp_parameter_of_matrix(matrix->id);
         op->operand = b->fp8 ? (int)casts[cast] : op->input;
         op->kept = dtp_executor_narrow_gradients(b) ? by_columns(cast) : op->input;
-        op->reads = matrix->expert ? bit_of(T(ROUTES)) : 0;
+        op->reads = matrix->expert ? bit_of(dtp_executor_routes_of(b)) : 0;
         op->to_stream = matrix->id == DTP_MATRIX_SHARED_DOWN && !b->kind.shared_gate;
         op->needs = bit_of(op->kept) | op->reads;
         bool columns = dtp_parameter_cut_way_of(op->weight) == DTP_PARAMETER_CUT_COLUMNS;
@@ -191,19 +199,20 @@ static void add_projection(struct dtp_executor_block *b, const struct dtp_layer_
 static void add_rotary(struct dtp_executor_block *b)
 {
     if (b->kind.qk_norm) {
-        struct dtp_executor_operator *op = add(b, DTP_OP_QK_NORM, "q and k norms", T(QKV), T(QKV));
+        struct dtp_executor_operator *op =
+            dtp_executor_add_operator(b, DTP_OP_QK_NORM, "q and k norms", T(QKV), T(QKV));
         op->weight = DTP_PARAMETER_QK_NORM;
         op->saved = T(Q_RAW);
         op->statistics = T(QK_STATISTICS);
         op->needs = bit_of(op->saved) | bit_of(op->statistics);
     }
     if (b->kind.rotary)
-        add(b, DTP_OP_ROTARY, "rotary", T(QKV), T(QKV));
+        dtp_executor_add_operator(b, DTP_OP_ROTARY, "rotary", T(QKV), T(QKV));
 }
 
 static void add_attention(struct dtp_executor_block *b)
 {
-    struct dtp_executor_operator *op = add(b, DTP_OP_ATTENTION, "attention", T(QKV), T(CORE));
+    struct dtp_executor_operator *op = dtp_executor_add_operator(b, DTP_OP_ATTENTION, "attention", T(QKV), T(CORE));
     op->statistics = T(CORE_STATE);
     op->needs = bit_of(op->input) | bit_of(op->result) | bit_of(op->statistics);
 }
@@ -219,33 +228,11 @@ static void add_activation(struct dtp_executor_block *b, const struct dtp_layer_
         op->needs |= bit_of(op->aux);
         return;
     }
-    op = add(b, DTP_OP_ACTIVATION, tensors.product == T(PRODUCT) ? "activation" : "shared activation", (int)tensors.up,
-             (int)tensors.product);
-    op->reads = dtp_executor_weighs(b, op) ? bit_of(T(ROUTER_WEIGHTS)) | bit_of(T(ROUTES)) : 0;
+    op = dtp_executor_add_operator(b, DTP_OP_ACTIVATION,
+                                   tensors.product == T(PRODUCT) ? "activation" : "shared activation", (int)tensors.up,
+                                   (int)tensors.product);
+    op->reads = dtp_executor_weighs(b, op) ? bit_of(dtp_executor_weights_of(b)) | bit_of(dtp_executor_routes_of(b)) : 0;
     op->needs = bit_of(op->input) | op->reads;
-}
-
-/* Experts of each token, their weights and where rows go. */
-static void add_router(struct dtp_executor_block *b)
-{
-    struct dtp_executor_operator *op = add(b, DTP_OP_ROUTER, "router", T(ROUTER_SCORES), T(ROUTER_WEIGHTS));
-    op->saved = T(ROUTES);
-    op->needs = bit_of(op->input) | bit_of(op->saved);
-}
-
-static void add_permute(struct dtp_executor_block *b, const struct dtp_layer_operator *from)
-{
-    struct dtp_executor_operator *op = add(b, DTP_OP_PERMUTE, "rows by experts", first_of(from->reads), T(PERMUTED));
-    op->reads = op->needs = bit_of(T(ROUTES));
-}
-
-/* What shared experts return is read again where their weight has a gradient. */
-static void add_unpermute(struct dtp_executor_block *b, const struct dtp_layer_operator *from)
-{
-    struct dtp_executor_operator *op = add(b, DTP_OP_UNPERMUTE, "rows by tokens", T(EXPERT_DOWN), T(DOWN));
-    uint64_t shared = from->reads & (bit_of(T(SHARED_DOWN)) | bit_of(T(SHARED_WEIGHT)));
-    op->reads = bit_of(T(ROUTES)) | shared;
-    op->needs = bit_of(T(ROUTES)) | (b->kind.shared_gate ? shared : 0);
 }
 
 /* Whatever makes a term of the sum adds what came before. */
@@ -276,9 +263,9 @@ static void add_operator(struct dtp_executor_block *b, const struct dtp_layer_op
     case DTP_LAYER_OP_CAST: break; /* the stream has the format that matmuls read */
     case DTP_LAYER_OP_LATENT_NORM:
     case DTP_LAYER_OP_LATENT_HEADS: break; /* plans with latent attention are refused */
-    case DTP_LAYER_OP_ROUTER: add_router(b); break;
-    case DTP_LAYER_OP_PERMUTE: add_permute(b, from); break;
-    case DTP_LAYER_OP_UNPERMUTE: add_unpermute(b, from); break;
+    case DTP_LAYER_OP_ROUTER: dtp_executor_add_router(b); break;
+    case DTP_LAYER_OP_PERMUTE: dtp_executor_add_permute(b, from); break;
+    case DTP_LAYER_OP_UNPERMUTE: dtp_executor_add_unpermute(b, from); break;
     }
 }
 
@@ -310,7 +297,7 @@ static void add_adapters(struct dtp_executor_block *b)
             if (b->adapter[k].parts && b->adapter[k].matrix == plain[i].matrix->id)
                 adapter = &b->adapter[k], low = (int)lows[k];
         if (adapter) {
-            op = add(b, DTP_OP_MATMUL, "adapter A", plain[i].input, low);
+            op = dtp_executor_add_operator(b, DTP_OP_MATMUL, "adapter A", plain[i].input, low);
             op->matrix = plain[i].matrix, op->adapter = adapter, op->half = DTP_EXECUTOR_A, op->weight = adapter->a;
             op->needs = bit_of(op->input);
         }
@@ -318,7 +305,7 @@ static void add_adapters(struct dtp_executor_block *b)
             plain[i].needs = 0; /* it is frozen */
         b->op[b->count++] = plain[i];
         if (adapter) {
-            op = add(b, DTP_OP_MATMUL, "adapter B", low, plain[i].result);
+            op = dtp_executor_add_operator(b, DTP_OP_MATMUL, "adapter B", low, plain[i].result);
             op->matrix = plain[i].matrix, op->adapter = adapter, op->half = DTP_EXECUTOR_B, op->weight = adapter->a + 1;
             op->needs = bit_of(op->input), op->to_stream = plain[i].addend != DTP_EXECUTOR_NONE;
         }
@@ -377,6 +364,7 @@ void dtp_executor_block_of(const struct dtp_transformer *transformer, const stru
                                        .adapted = dtp_plan_adapts(plan),
                                        .packed = plan->adapters.base != DTP_BASE_NONE};
     dtp_parameter_block_kind(transformer, dtp_layer_mlp_of(transformer) == DTP_LAYER_EXPERTS, &out->kind);
+    out->expert_room = dtp_executor_room_of(out, plan);
     int count = dtp_layer_operators(&out->kind, from);
     for (int i = 0; i < count; i++)
         add_operator(out, &from[i]);
@@ -541,7 +529,8 @@ struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_execut
     case DTP_OP_ACTIVATION: return (struct dtp_executor_traffic){activation_bytes(block, op, 1, 1), 1};
     case DTP_OP_ROUTER:
     case DTP_OP_PERMUTE:
-    case DTP_OP_UNPERMUTE: return dtp_executor_expert_forward_traffic(block, op);
+    case DTP_OP_UNPERMUTE:
+    case DTP_OP_ALL_TO_ALL: return dtp_executor_expert_forward_traffic(block, op);
     case DTP_OP_MATMUL: /* what came before is added behind a sum over ranks */
         if (op->sums && op->addend != DTP_EXECUTOR_NONE)
             return (struct dtp_executor_traffic){dtp_executor_added_bytes(block), 2};
@@ -582,7 +571,8 @@ struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_execu
     case DTP_OP_GROUPED_MATMUL: return (struct dtp_executor_traffic){0, (uint32_t)dtp_executor_products(block, op)};
     case DTP_OP_ROUTER:
     case DTP_OP_PERMUTE:
-    case DTP_OP_UNPERMUTE: return dtp_executor_expert_backward_traffic(block, op);
+    case DTP_OP_UNPERMUTE:
+    case DTP_OP_ALL_TO_ALL: return dtp_executor_expert_backward_traffic(block, op);
     case DTP_OP_QUANTIZE: return (struct dtp_executor_traffic){0, 0};
     default: return (struct dtp_executor_traffic){activation_bytes(block, op, 2, again ? 2 : 1), 1};
     }

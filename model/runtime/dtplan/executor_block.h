@@ -43,6 +43,10 @@ int dtp_executor_cast(int tensor);
 int dtp_executor_low(int tensor);
 #define DTP_EXECUTOR_BIT(tensor) (UINT64_C(1) << (tensor)) /* nobody asks for that of NONE but to test for it */
 
+/* Two more that others make otherwise: of rows by ranks and of those that came, what they are multiplied by. */
+#define DTP_EXECUTOR_SENT_WEIGHTS DTP_TENSOR_WIDE_RESULTS
+#define DTP_EXECUTOR_RECEIVED_WEIGHTS DTP_TENSOR_RECEIVED
+
 struct dtp_executor_operator {
     enum dtp_op_kind kind;                 /* forward's operation */
     const char *name;                      /* of a projection the matrix has names for backward too */
@@ -70,6 +74,7 @@ struct dtp_executor_block {
     uint32_t ring, exchanged;
     uint64_t tokens, sequence, element_bytes; /* T; of the compute dtype */
     uint64_t stream_tokens;                   /* rows that this rank has of what lies between matmuls */
+    uint64_t expert_room;                     /* rows of tokens that the rank's experts have room for */
     bool epilogue, fp8;
     const struct dtp_fp8_recipe_row *recipe; /* of fp8; else NULL */
     bool adapted;                            /* adapters are trained alone */
@@ -89,18 +94,31 @@ void dtp_executor_block_of(const struct dtp_transformer *transformer, const stru
 double dtp_executor_multiplied(const struct dtp_executor_block *block, const struct dtp_executor_operator *op);
 int dtp_executor_products(const struct dtp_executor_block *block, const struct dtp_executor_operator *op);
 
+/* A list entry with one input and one result, behind those that there are. */
+struct dtp_executor_operator *dtp_executor_add_operator(struct dtp_executor_block *block, enum dtp_op_kind kind,
+                                                        const char *name, int input, int result);
+
 const char *dtp_executor_tensor_name(int tensor);
 uint64_t dtp_executor_tensor_bytes(const struct dtp_executor_block *block, int tensor);
-/* Rows of tokens that go to experts. */
+/* Rows of the rank's tokens that go to experts; where ranks divide these, as many come from all of them on average. */
 static inline uint64_t dtp_executor_expert_rows(const struct dtp_executor_block *block)
 {
     return block->tokens * block->kind.experts_per_token;
 }
-/* Of the matrix: those, or all of the micro-step's. */
+/* Of the matrix: those that there is room for, or all of the micro-step's. */
 static inline uint64_t dtp_executor_matrix_rows(const struct dtp_executor_block *block,
                                                 const struct dtp_layer_matrix *matrix)
 {
-    return matrix->expert ? dtp_executor_expert_rows(block) : block->tokens;
+    return matrix->expert ? block->expert_room : block->tokens;
+}
+/* Where ranks divide experts: where rows that came are, and what they are multiplied by. */
+static inline int dtp_executor_routes_of(const struct dtp_executor_block *block)
+{
+    return block->kind.exchanged ? DTP_TENSOR_PLACES : DTP_TENSOR_ROUTES;
+}
+static inline int dtp_executor_weights_of(const struct dtp_executor_block *block)
+{
+    return block->kind.exchanged ? DTP_EXECUTOR_RECEIVED_WEIGHTS : DTP_TENSOR_ROUTER_WEIGHTS;
 }
 /* Whether the activation is that of experts' rows, which their weights multiply. */
 static inline bool dtp_executor_weighs(const struct dtp_executor_block *block, const struct dtp_executor_operator *op)
@@ -124,6 +142,21 @@ static inline bool dtp_executor_scales_parts(const struct dtp_executor_block *bl
 {
     return block->recipe && block->recipe->granularity != DTP_FP8_BY_TENSOR;
 }
+/* Whether it is of earlier steps. */
+static inline bool dtp_executor_delays_scales(const struct dtp_executor_block *block)
+{
+    return block->recipe && block->recipe->amax == DTP_FP8_AMAX_HISTORY;
+}
+/* Whether scales are made of amaxes of this step, for which there are passes where nobody else finds them. */
+static inline bool dtp_executor_seeks_amax(const struct dtp_executor_block *block)
+{
+    return block->fp8 && !dtp_executor_scales_parts(block) && !dtp_executor_delays_scales(block);
+}
+/* Amaxes that a block keeps of earlier steps: of weights, inputs and gradients of each matrix. */
+static inline uint64_t dtp_executor_fp8_history(const struct dtp_executor_block *block)
+{
+    return dtp_executor_delays_scales(block) ? 3u * (uint64_t)block->kind.matrices * DTP_EXECUTOR_AMAX_HISTORY : 0;
+}
 static inline bool dtp_executor_narrow_gradients(const struct dtp_executor_block *block)
 {
     return block->recipe && block->recipe->narrow >> DTP_PRODUCT_WEIGHT_GRADIENT & 1;
@@ -132,15 +165,13 @@ static inline bool dtp_executor_narrow_gradients(const struct dtp_executor_block
 enum dtp_executor_cast_of { DTP_EXECUTOR_CAST_WEIGHT, DTP_EXECUTOR_CAST_INPUT, DTP_EXECUTOR_CAST_GRADIENT };
 enum dtp_form dtp_executor_cast_form(const struct dtp_executor_block *block, enum dtp_executor_cast_of what,
                                      bool columns);
-/* The operator that casts a tensor; -1: none does. Whether the kernel that makes what it casts finds its amax too,
- * or no one has to. */
+/* The operator that casts a tensor; -1: none does. Whether the kernel that makes what it casts finds its amax too. */
 int dtp_executor_caster(const struct dtp_executor_block *block, int tensor);
-bool dtp_executor_amax_fused(const struct dtp_executor_block *block, const struct dtp_executor_operator *cast);
+bool dtp_executor_amax_found(const struct dtp_executor_block *block, const struct dtp_executor_operator *cast);
 /* The first projection that reads the cast, by its place among the block's matrices. */
 int dtp_executor_cast_matrix(const struct dtp_executor_block *block, const struct dtp_executor_operator *cast);
-/* Whether the gradient of a projection's result is made by a kernel that finds its amax too, or needs none. */
-bool dtp_executor_gradient_amax_fused(const struct dtp_executor_block *block,
-                                      const struct dtp_executor_operator *projection);
+/* Whether the gradient of a projection's result is made by a kernel that finds its amax too. */
+bool dtp_executor_gradient_amax_found(const struct dtp_executor_operator *projection);
 
 /* What a memory-bound operator moves through HBM, reads and writes of whole tensors, and its launches. Backward without
  * the weights' own gradient, which is the module's; `again`: an activation that makes its result once more. */

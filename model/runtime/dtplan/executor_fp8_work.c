@@ -61,7 +61,7 @@ static struct dtp_executor_traffic pass_over(const struct dtp_executor_block *b,
             read |= runs & 1u << k && b->op[k].operand == op->result;
         add(&sum, dtp_executor_cast_traffic(dtp_executor_cast_form(b, DTP_EXECUTOR_CAST_INPUT, false),
                                             elements_of(b, op), read, stays & DTP_EXECUTOR_BIT(op->aux)));
-        if (!again && !dtp_executor_amax_fused(b, op))
+        if (!again && dtp_executor_seeks_amax(b) && !dtp_executor_amax_found(b, op))
             add(&sum, amax_traffic(elements_of(b, op)));
     }
     return sum;
@@ -99,7 +99,7 @@ static struct dtp_executor_traffic backward_of(const struct dtp_executor_block *
                                             true, dtp_executor_narrow_gradients(b)));
         add(&sum, dtp_executor_cast_traffic(dtp_executor_cast_form(b, DTP_EXECUTOR_CAST_WEIGHT, true), weights_of(op),
                                             false, true));
-        if (!dtp_executor_gradient_amax_fused(b, op))
+        if (dtp_executor_seeks_amax(b) && !dtp_executor_gradient_amax_found(op))
             add(&sum, amax_traffic(elements));
         if (op->matrix->bias && dtp_executor_narrow_gradients(b))
             add(&sum, (struct dtp_executor_traffic){dtp_executor_bias_gradient_bytes(b, op->matrix), 2});
@@ -119,7 +119,7 @@ struct dtp_executor_fp8_work dtp_executor_fp8_work(const struct dtp_executor_blo
     work.backward = backward_of(b, false);
     work.checkpointed_backward = backward_of(b, true);
     for (int i = 0; i < b->count; i++)
-        if (b->op[i].matrix && !dtp_executor_scales_parts(b))
+        if (b->op[i].matrix && dtp_executor_seeks_amax(b))
             add(&work.weights_amax, amax_traffic(weights_of(&b->op[i])));
     return work;
 }
@@ -132,11 +132,9 @@ int dtp_executor_caster(const struct dtp_executor_block *block, int tensor)
     return -1;
 }
 
-bool dtp_executor_amax_fused(const struct dtp_executor_block *block, const struct dtp_executor_operator *cast)
+bool dtp_executor_amax_found(const struct dtp_executor_block *block, const struct dtp_executor_operator *cast)
 {
     int maker = dtp_executor_maker(block, cast->input);
-    if (dtp_executor_scales_parts(block))
-        return true;
     return maker >= 0 && (block->op[maker].kind == DTP_OP_NORM || block->op[maker].kind == DTP_OP_ACTIVATION);
 }
 
@@ -149,9 +147,7 @@ int dtp_executor_cast_matrix(const struct dtp_executor_block *block, const struc
 }
 
 /* The stream's by the norm behind the projection, that of the packed MLP by the activation's backward. */
-bool dtp_executor_gradient_amax_fused(const struct dtp_executor_block *block,
-                                      const struct dtp_executor_operator *projection)
+bool dtp_executor_gradient_amax_found(const struct dtp_executor_operator *projection)
 {
-    return dtp_executor_scales_parts(block) || projection->addend != DTP_EXECUTOR_NONE ||
-           projection->result == DTP_TENSOR_UP;
+    return projection->addend != DTP_EXECUTOR_NONE || projection->result == DTP_TENSOR_UP;
 }

@@ -18,6 +18,12 @@ struct dtp_executor_fp8_work {
 struct dtp_executor_fp8_work dtp_executor_fp8_work(const struct dtp_executor_block *block,
                                                    enum dtp_checkpoint_keeps keeps, uint32_t again);
 
+/* What is moved where scales of so many tensors are made of what was largest in earlier steps. */
+static inline double dtp_executor_history_bytes(double tensors)
+{
+    return tensors * (2.0 * 4 * DTP_EXECUTOR_AMAX_HISTORY + 8);
+}
+
 /* Gradient of a projection's bias, whose sums are a pass of their own: bytes of the result's gradient read and of
  * partial sums written and read. */
 double dtp_executor_bias_gradient_bytes(const struct dtp_executor_block *block, const struct dtp_layer_matrix *matrix);

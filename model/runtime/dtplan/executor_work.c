@@ -6,8 +6,10 @@
 #include "plan/optimizer_state.h"
 #include "plan/rules.h"
 #include "plan/runtime_sizes.h"
+#include "plan/slice.h"
 #include "runtime/dtplan/executor_block.h"
 #include "runtime/dtplan/executor_context_work.h"
+#include "runtime/dtplan/executor_expert_traffic.h"
 #include "runtime/dtplan/executor_factors.h"
 #include "runtime/dtplan/executor_fp8_work.h"
 
@@ -16,8 +18,11 @@ struct shape {
     const struct dtp_plan *plan;
     struct dtp_executor_rules rules;
     struct dtp_executor_block block, first; /* the model's first */
-    struct dtp_parameter_module layout[3];  /* of what is trained: embedding, a block or its adapters, head */
-    double element[3], shard_element[3];    /* bytes of their gradients', whole and reduced */
+    struct dtp_transformer own;             /* with the experts that a rank has */
+    struct dtp_parameter_module layout[4];  /* of what is trained: embedding, a block or its adapters, head, and a
+                                               block's  experts where ranks divide them */
+    double element[4], shard_element[4];    /* bytes of their gradients', whole and reduced */
+    double opened[4];                       /* how often a step makes whole gradients of each */
     double tokens, h, vocab, layers, modules, c;
     double checkpointed;         /* blocks */
     uint32_t again, first_again; /* operators that a checkpointed block runs once more, as bits; the first block */
@@ -45,28 +50,36 @@ static void shape_of(const struct dtp_transformer *t, const struct dtp_cluster *
                      struct shape *s)
 {
     struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(plan);
-    *s = (struct shape){.t = t, .plan = plan};
+    *s = (struct shape){.plan = plan, .own = dtp_plan_own_experts(t, plan)};
+    const bool divided = plan->ep > 1;
+    s->t = &s->own;
     dtp_executor_rules(t, cluster, plan, &s->rules);
-    dtp_executor_block_of(t, plan, false, &s->block);
-    dtp_executor_block_of(t, plan, true, &s->first);
+    dtp_executor_block_of(s->t, plan, false, &s->block);
+    dtp_executor_block_of(s->t, plan, true, &s->first);
     s->adapted = s->block.adapted;
     s->tokens = (double)s->rules.tokens, s->h = (double)t->hidden, s->vocab = (double)t->vocab;
     s->layers = (double)t->layers, s->modules = s->adapted ? s->layers : (double)dtp_parameter_module_count(t);
+    s->modules += divided ? s->layers : 0;
     s->c = dtp_plan_compute_bytes(plan);
     s->checkpointed = (double)dtp_checkpointed_layers(&rule, t->layers);
     s->first_checkpointed = s->checkpointed > 0 && dtp_checkpointed(&rule, 0);
     s->again = operators_again(&s->block, rule.keeps);
     s->first_again = operators_again(&s->first, rule.keeps);
     s->remakes = rule.keeps == DTP_KEEPS_SECOND_MATMULS && !s->block.fp8;
-    for (int i = 0; i < 3; i++) {
-        const uint64_t module = i == 0 ? 0 : i == 1 ? 1 : t->layers + 1;
+    for (int i = 0; i < 4; i++) {
+        const uint64_t module = i == 0 ? 0 : i == 2 ? t->layers + 1 : 1;
         struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(t, &s->rules, module);
-        if (!s->adapted)
+        if (!s->adapted && i < 3)
             dtp_parameter_module(t, s->rules.shard_ranks, module, &s->layout[i]);
         else if (i == 1)
             dtp_executor_adapter_module(t, plan, s->rules.shard_ranks, &s->layout[i]);
         s->element[i] = dtp_dtype_bytes(dtype.whole), s->shard_element[i] = dtp_dtype_bytes(dtype.shard);
+        uint64_t ranks = s->rules.shard_ranks * s->rules.replicas / (i == 3 && divided ? plan->ep : 1);
+        s->opened[i] = s->rules.reduces_always && ranks > 1 ? plan->accumulate : 1;
     }
+    if (divided)
+        dtp_parameter_split_experts(t, s->t, s->rules.shard_ranks, dtp_executor_expert_shards(plan, &s->rules),
+                                    &s->layout[1], &s->layout[3]);
 }
 
 /* Of the operators whose bits are set: elements of the matrices that they multiply by; bytes and launches forward. */
@@ -192,7 +205,7 @@ static void count_kernels(const struct shape *s, struct dtp_step_work *out)
 /* Sums over modules: block modules count L times. */
 static double over_modules(const struct shape *s, double (*of)(const struct shape *, int))
 {
-    return of(s, 0) + s->layers * of(s, 1) + of(s, 2);
+    return of(s, 0) + s->layers * of(s, 1) + of(s, 2) + (s->layout[3].elements ? s->layers * of(s, 3) : 0);
 }
 
 /* Bytes that the module's first operations zero: padding; of the embedding all that the head's gradient does not write.
@@ -202,8 +215,9 @@ static double zeroed(const struct shape *s, int i)
     const struct dtp_parameter_module *layout = &s->layout[i];
     if (!layout->elements)
         return 0;
+    const double opened = s->opened[i];
     uint64_t table = s->t->tied_head ? layout->tensor[DTP_PARAMETER_EMBEDDING].extent_elements : 0;
-    return (double)(layout->elements - (i == 0 ? table : layout->extent_elements)) * s->element[i];
+    return opened * (double)(layout->elements - (i == 0 ? table : layout->extent_elements)) * s->element[i];
 }
 
 static double zero_launches(const struct shape *s, int i)
@@ -212,14 +226,14 @@ static double zero_launches(const struct shape *s, int i)
     uint64_t end = 0;
     double launches = 0;
     if (i == 0)
-        return zeroed(s, i) > 0;
+        return s->opened[i] * (zeroed(s, i) > 0);
     for (int p = 0; p < DTP_PARAMETER_COUNT; p++) {
         if (!layout->tensor[p].exists)
             continue;
         launches += layout->tensor[p].offset_elements > end;
         end = layout->tensor[p].offset_elements + layout->tensor[p].extent_elements;
     }
-    return launches + (layout->elements > end);
+    return s->opened[i] * (launches + (layout->elements > end));
 }
 
 /* Norm weights' gradients (and biases', in fp8 those of projections too), of a micro-step that overwrites them; rows of
@@ -228,7 +242,7 @@ static double written(const struct shape *s, int i)
 {
     double rows = s->tokens < s->vocab ? s->tokens : s->vocab;
     double vectors = (double)dtp_executor_fp8_bias_elements(&s->block);
-    if (s->adapted)
+    if (s->adapted || i == 3) /* experts have matrices alone */
         return 0;
     for (int k = 0; k < s->block.count; k++)
         vectors += (double)dtp_executor_norm_elements(&s->block, &s->block.op[k]);
@@ -236,6 +250,12 @@ static double written(const struct shape *s, int i)
         return (i == 1 ? vectors : s->h * (double)dtp_transformer_norm_vectors(s->t)) * s->element[i];
     rows += s->t->position == DTP_POSITION_LEARNED ? (double)s->rules.sequence : 0;
     return 2 * rows * s->h * s->element[i];
+}
+
+/* Results of reductions that are added to those before. */
+static double added_bytes(const struct shape *s, int i)
+{
+    return 3 * (s->opened[i] - 1) * (double)s->layout[i].shard_elements * s->shard_element[i];
 }
 
 static double shard_bytes(const struct shape *s, int i)
@@ -255,8 +275,10 @@ static void count_sums(const struct shape *s, double reductions, struct dtp_step
     double shards = over_modules(s, shard_bytes), sums = reductions - 1;
     out->gradient_bytes += s->rules.exchanges
                                ? reductions * over_modules(s, whole_bytes) + (2 * reductions - 1) * shards
-                               : 3 * sums * shards;
-    out->step_kernels += (s->rules.exchanges ? reductions : sums) * s->modules;
+                               : over_modules(s, added_bytes);
+    double experts = s->layout[3].elements ? s->layers : 0;
+    out->step_kernels +=
+        (s->rules.exchanges ? reductions : sums) * (s->modules - experts) + (s->opened[3] - 1) * experts;
 }
 
 /* Muon's passes over matrices of a block: gradient and momentum into what is multiplied, which is divided by its norm;
@@ -368,15 +390,13 @@ static double updated(const struct shape *s, int i)
 static void count_step(const struct shape *s, struct dtp_step_work *out)
 {
     double steps = s->plan->accumulate;
-    bool anew = s->rules.reduces_always && (s->rules.shard_ranks > 1 || s->rules.replicas > 1);
-    double opened = anew ? steps : 1;
+    double opened = s->opened[1];
     double vectors = over_modules(s, written), partials = 4.0 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * s->modules;
     /* a micro-step that adds reads norms' gradients too; the embedding's rows are read in any case */
-    out->gradient_bytes =
-        opened * over_modules(s, zeroed) + steps * vectors + (steps - opened) * (vectors - written(s, 0));
+    out->gradient_bytes = over_modules(s, zeroed) + steps * vectors + (steps - opened) * (vectors - written(s, 0));
     out->update_bytes = s->rules.host_optimizer ? 0 : over_modules(s, updated);
     out->host_update_bytes = s->rules.host_optimizer ? over_modules(s, updated) : 0;
-    out->step_kernels = opened * over_modules(s, zero_launches);
+    out->step_kernels = over_modules(s, zero_launches);
     count_sums(s, opened, out);
     count_hook(s, opened, out);
     out->step_kernels += s->rules.host_optimizer ? 0 : s->modules;
@@ -446,6 +466,11 @@ static void count_fp8(const struct shape *s, struct dtp_step_work *out)
     out->forward_bytes += s->layers * w.weights_amax.bytes / steps;
     if (dtp_executor_scales_parts(&s->block))
         return;
+    if (dtp_executor_delays_scales(&s->block)) {
+        out->gradient_bytes += dtp_executor_history_bytes(slots * (1 + 2 * steps));
+        out->step_kernels += s->layers * steps;
+        return;
+    }
     out->gradient_bytes += 4 * slots * (1 + 2 * steps);
     out->step_kernels += s->layers * w.weights_amax.kernels + steps;
 }
@@ -464,6 +489,25 @@ void dtp_executor_work(const struct dtp_transformer *transformer, const struct d
     count_packed(&s, out);
     out->head_rows = (double)s.rules.chunk_tokens;
     out->head_columns = (double)s.rules.vocab_stride;
+}
+
+void dtp_executor_row_traffic(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
+                              const struct dtp_plan *plan, struct dtp_row_traffic *out)
+{
+    struct shape s;
+    shape_of(t, cluster, plan, &s);
+    *out = (struct dtp_row_traffic){.starts_bytes = dtp_executor_starts_bytes(&s.block) * (plan->ep - 1),
+                                    .heard_bytes = dtp_executor_heard_bytes(&s.block)};
+    for (int i = 0; i < s.block.count; i++) {
+        const struct dtp_executor_operator *op = &s.block.op[i];
+        if (op->kind != DTP_OP_ALL_TO_ALL)
+            continue;
+        const bool weighed = op->saved != DTP_EXECUTOR_NONE;
+        uint64_t again = s.again & 1u << i ? (uint64_t)s.checkpointed : 0, forwards = t->layers + again;
+        out->heard += weighed ? forwards : 0;
+        out->exchanges += forwards + t->layers;
+        out->exchanged_bytes += dtp_bytes_product(forwards + t->layers, dtp_executor_sent_bytes(&s.block, weighed));
+    }
 }
 
 /* Gathers and scattered sums of the operators whose bits are set, forward. */
@@ -489,8 +533,7 @@ void dtp_executor_tensor_traffic(const struct dtp_slice *slice, struct dtp_tenso
     out->sums += once.sums + once.gathers + 2;
     out->small_gathers = s.rules.chunk_count;
     out->small_bytes = dtp_bytes_product(s.rules.tokens * DTP_EXECUTOR_LOSS_PART_BYTES, s.rules.tensor_ranks - 1);
-    bool anew = s.rules.reduces_always && (s.rules.shard_ranks > 1 || s.rules.replicas > 1);
-    uint64_t times = anew ? slice->plan.accumulate : 1, begin, elements;
+    uint64_t times = (uint64_t)s.opened[1], begin, elements;
     for (int i = 0; i < 3; i++)
         for (int next = 0; (elements = dtp_executor_summed_run(&s.layout[i], &next, &begin)) > 0;) {
             uint64_t count = times * (i == 1 ? slice->transformer.layers : 1);

@@ -13,4 +13,13 @@ void dtp_executor_work(const struct dtp_transformer *transformer, const struct d
 /* What tensor parallel ranks send, of one's slice. */
 void dtp_executor_tensor_traffic(const struct dtp_slice *slice, struct dtp_tensor_traffic *out);
 
+/* Of a micro-step, where ranks divide experts: how often each hears where the others' rows begin, bytes that a rank
+ * sends of that and that come to the host; exchanges of rows, bytes that a rank sends in all of them on average. */
+struct dtp_row_traffic {
+    uint64_t heard, starts_bytes, heard_bytes;
+    uint64_t exchanges, exchanged_bytes;
+};
+void dtp_executor_row_traffic(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                              const struct dtp_plan *plan, struct dtp_row_traffic *out);
+
 #endif

@@ -128,22 +128,29 @@ static void derive(struct dtp_executor *x, struct dtp_lowering *l)
     dtp_executor_adapter_module(t, l->plan, x->rules.shard_ranks, &x->adapters);
     if (x->shape.packed)
         dtp_parameter_split_packed(&x->block, x->rules.shard_ranks, &x->block, &x->packed);
+    if (x->shape.kind.exchanged) {
+        x->expert_count = t->layers;
+        dtp_parameter_split_experts(l->model, t, x->rules.shard_ranks, dtp_executor_expert_shards(l->plan, &x->rules),
+                                    &x->block, &x->experts);
+    }
     take_ends(x);
     for (int s = 0; s < DTP_STREAM_COUNT; s++)
         x->await[s] = l->last_op[s] = DTP_NO_OP;
     x->batch_read[0] = x->batch_read[1] = x->gradient_read = DTP_NO_OP;
     x->scattered = x->exchanged = x->narrow = x->packed_parts = x->factor_workspace = x->partials = x->tables =
         DTP_NO_BUFFER;
+    x->expert_group = x->same_experts_group = DTP_NO_INDEX;
+    x->starts_down = DTP_NO_OP, x->heard = DTP_NO_BUFFER;
     x->shard_group = x->gather_group = x->exchange_group = x->replica_group = DTP_NO_INDEX;
     l->layer = DTP_NO_LAYER;
     l->tensor_bytes[DTP_TENSOR_INPUT] = dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_INPUT);
     l->before_next = DTP_NO_OP;
 }
 
-/* "weights" of a block, "embedding weights", "head weights", "adapter weights", "packed weights". */
+/* "weights" of a block, "embedding weights", "head weights", "adapter weights", "packed weights", "expert weights". */
 static const char *state_name(const struct dtp_executor *x, uint64_t module, enum dtp_executor_state state)
 {
-    static const char *const names[5][DTP_EXECUTOR_STATE_COUNT] = {
+    static const char *const names[6][DTP_EXECUTOR_STATE_COUNT] = {
 #define NAME(suffix, text) text,
         {DTP_EXECUTOR_STATE_TABLE(NAME)},
 #undef NAME
@@ -159,8 +166,13 @@ static const char *state_name(const struct dtp_executor *x, uint64_t module, enu
 #define NAME(suffix, text) "packed " text,
         {DTP_EXECUTOR_STATE_TABLE(NAME)},
 #undef NAME
+#define NAME(suffix, text) "expert " text,
+        {DTP_EXECUTOR_STATE_TABLE(NAME)},
+#undef NAME
     };
     const uint64_t last = x->module_count - 1;
+    if (x->expert_count && module > last)
+        return names[5][state];
     int kind = module == 0 ? 1 : module < last ? 0 : module == last ? 2 : module <= last + x->adapter_count ? 3 : 4;
     return names[kind][state];
 }
@@ -183,7 +195,8 @@ static void make_state(struct dtp_executor *x, uint64_t index)
         uint64_t elements;
         enum dtp_dtype dtype;
     } state[DTP_EXECUTOR_STATE_COUNT] = {
-        [DTP_EXECUTOR_WEIGHTS] = {DTP_OWNER_PARAMS, x->rules.sharded ? layout->shard_elements : layout->elements,
+        [DTP_EXECUTOR_WEIGHTS] = {DTP_OWNER_PARAMS,
+                                  dtp_executor_is_sharded(x, module) ? layout->shard_elements : layout->elements,
                                   packed ? DTP_INT8 : x->rules.compute},
         [DTP_EXECUTOR_MASTER] = {DTP_OWNER_OPTIMIZER, x->rules.master ? own : 0, DTP_FP32},
         [DTP_EXECUTOR_MOMENT1] = {DTP_OWNER_OPTIMIZER, moments, x->rules.moments},
@@ -192,12 +205,14 @@ static void make_state(struct dtp_executor *x, uint64_t index)
                                   packed ? layout->elements / DTP_PARAMETER_PACKED_BLOCK : scales, DTP_FP32},
         [DTP_EXECUTOR_SCALES2] = {DTP_OWNER_OPTIMIZER, scales, DTP_FP32},
         [DTP_EXECUTOR_LOST] = {DTP_OWNER_REDUCE, factors.lost_elements, DTP_FP32},
-        [DTP_EXECUTOR_FACTOR_Q] = {DTP_OWNER_REDUCE, factors.q_elements, DTP_FP32}};
+        [DTP_EXECUTOR_FACTOR_Q] = {DTP_OWNER_REDUCE, factors.q_elements, DTP_FP32},
+        [DTP_EXECUTOR_AMAX] = {DTP_OWNER_WORKSPACE, layout == &x->block ? dtp_executor_fp8_history(&x->shape) : 0,
+                               DTP_FP32}};
     for (int s = 0; s < DTP_EXECUTOR_STATE_COUNT; s++) {
         const char *name = state_name(x, index, (enum dtp_executor_state)s);
         uint64_t bytes = dtp_bytes_product(state[s].elements, dtp_dtype_bytes(state[s].dtype));
-        bool of_hook = s == DTP_EXECUTOR_LOST || s == DTP_EXECUTOR_FACTOR_Q;
-        bool on_host = s == DTP_EXECUTOR_WEIGHTS ? x->rules.host_params : x->rules.host_optimizer && !of_hook;
+        bool on_device = s == DTP_EXECUTOR_LOST || s == DTP_EXECUTOR_FACTOR_Q || s == DTP_EXECUTOR_AMAX;
+        bool on_host = s == DTP_EXECUTOR_WEIGHTS ? x->rules.host_params : x->rules.host_optimizer && !on_device;
         module->state[s] = on_host ? dtp_lower_host_buffer(x->l, name, state[s].owner, bytes)
                                    : dtp_lower_buffer(x->l, name, state[s].owner, DTP_STREAM_COMPUTE, bytes, true);
         dtp_program_set_element(x->l->program, module->state[s], state[s].dtype);
@@ -208,7 +223,7 @@ static void make_state(struct dtp_executor *x, uint64_t index)
     module->downloaded = DTP_NO_OP;
     if (x->rules.host_optimizer)
         dtp_executor_make_host(x, index);
-    module->gathered = x->rules.sharded ? DTP_NO_BUFFER : module->state[DTP_EXECUTOR_WEIGHTS];
+    module->gathered = dtp_executor_is_sharded(x, module) ? DTP_NO_BUFFER : module->state[DTP_EXECUTOR_WEIGHTS];
 }
 
 static void make_modules(struct dtp_executor *x)
@@ -217,11 +232,15 @@ static void make_modules(struct dtp_executor *x)
         struct dtp_executor_module *module = &x->modules[i];
         uint16_t layer = dtp_executor_layer_of(x, i);
         struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(x->t, &x->rules, i);
-        module->layout = i >= x->module_count + x->adapter_count ? &x->packed
-                         : i >= x->module_count                  ? &x->adapters
-                         : i == 0                                ? &x->embedding
-                         : layer == DTP_NO_LAYER                 ? &x->head
-                                                                 : &x->block;
+        const bool experts = x->expert_count && i >= x->module_count;
+        module->shard_ranks = experts ? dtp_executor_expert_shards(x->plan, &x->rules) : x->rules.shard_ranks;
+        module->replicas = experts ? dtp_executor_expert_copies(x->plan, &x->rules) : x->rules.replicas;
+        module->layout = experts                                   ? &x->experts
+                         : i >= x->module_count + x->adapter_count ? &x->packed
+                         : i >= x->module_count                    ? &x->adapters
+                         : i == 0                                  ? &x->embedding
+                         : layer == DTP_NO_LAYER                   ? &x->head
+                                                                   : &x->block;
         module->gradient_element_bytes = dtp_dtype_bytes(dtype.whole);
         module->shard_element_bytes = dtp_dtype_bytes(dtype.shard);
         module->gradient = module->reduced = DTP_NO_BUFFER;
@@ -487,6 +506,8 @@ static void release(struct dtp_executor *x)
     free(x->batch);
     free(x->modules);
     free(x->slot);
+    free(x->expert_slot);
+    free(x->host_starts);
     free(x->slot_block);
     free(x->slot_read);
 }
@@ -527,9 +548,12 @@ static bool take_memory(struct dtp_executor *x)
     x->batch = calloc(x->batch_count, sizeof *x->batch);
     x->modules = calloc(dtp_executor_all_modules(x), sizeof *x->modules);
     x->slot = calloc(x->rules.ring, sizeof *x->slot);
+    x->expert_slot = calloc(x->rules.ring, sizeof *x->expert_slot);
+    x->host_starts = calloc(x->t->layers + 1, sizeof *x->host_starts);
     x->slot_block = calloc(x->rules.ring, sizeof *x->slot_block);
     x->slot_read = calloc(x->rules.ring, sizeof *x->slot_read);
-    return x->batch && x->modules && x->slot && x->slot_block && x->slot_read && take_flights(x);
+    return x->batch && x->modules && x->slot && x->expert_slot && x->host_starts && x->slot_block && x->slot_read &&
+           take_flights(x);
 }
 
 enum dtp_status dtp_lower_executor(struct dtp_lowering *l)
@@ -547,6 +571,7 @@ enum dtp_status dtp_lower_executor(struct dtp_lowering *l)
         dtp_executor_describe(&x);
         make_modules(&x);
         make_standing_buffers(&x);
+        dtp_executor_experts_make(&x);
         dtp_executor_make_groups(&x);
         dtp_executor_tensor_make(&x);
         dtp_executor_context_make(&x);

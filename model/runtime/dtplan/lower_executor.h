@@ -30,7 +30,10 @@
  *                            buffers of as many rows: all but WEIGHT and WEIGHT_GRADIENT; of the form "subtracted" the
  *                            product is taken from what is there
  *   QUANTIZE                 INPUT [T, n], AMAX (fp32) -> RESULT [T, n] and TRANSPOSED [n, T], one of which may be
- *                            absent, in fp8 of demand.form, SCALE; of forms whose scales lie behind each result there
+ *                            absent, in fp8 of demand.form, SCALE; where that is READ it was made before, and AMAX,
+ *                            if it is there, is raised; of the form "from_history" SCALE of demand.n tensors is made of
+ *                            AMAX [n, DTP_EXECUTOR_AMAX_HISTORY], which goes on by one, the first demand.k of them
+ *                            E4M3, the others E5M2; of forms whose scales lie behind each result there
  *                            are neither AMAX nor SCALE. With neither result: AMAX UPDATE is raised to that of INPUT
  *   AMAX                     of NORM, NORM_BACKWARD, ACTIVATION, ACTIVATION_BACKWARD: UPDATE, raised to that of what
  *                            they write
@@ -132,6 +135,7 @@
 /* What kernels/kernels.h asks for; exec/ asserts that they agree. */
 #define DTP_EXECUTOR_PARTIAL_ROWS 264u
 #define DTP_EXECUTOR_MOMENT_BLOCK 256u
+#define DTP_EXECUTOR_AMAX_HISTORY 1024u
 #define DTP_EXECUTOR_MOST_RUNS 5u /* of vectors between the matrices of a block */
 #define DTP_EXECUTOR_SQUARE_SUM_PARTIALS 512u
 #define DTP_EXECUTOR_LOSS_PART_BYTES 12u /* of a row, what a part of the vocabulary says of its loss: three floats */
@@ -146,7 +150,8 @@
     X(MOMENT1, "moment1")                                                                                              \
     X(MOMENT2, "moment2")                                                                                              \
     X(SCALES1, "scales of moment1")                                                                                    \
-    X(SCALES2, "scales of moment2") X(LOST, "what was lost") X(FACTOR_Q, "Q of gradients")
+    X(SCALES2, "scales of moment2")                                                                                    \
+    X(LOST, "what was lost") X(FACTOR_Q, "Q of gradients") X(AMAX, "amax of earlier steps")
 enum dtp_executor_state {
 #define DTP_EXECUTOR_STATE_ENUM(suffix, text) DTP_EXECUTOR_##suffix,
     DTP_EXECUTOR_STATE_TABLE(DTP_EXECUTOR_STATE_ENUM)
@@ -229,6 +234,10 @@ struct dtp_executor_rules {
 };
 void dtp_executor_rules(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                         const struct dtp_plan *plan, struct dtp_executor_rules *out);
+
+/* Where ranks divide experts: ranks that share a copy of a block's, and copies of it. */
+uint64_t dtp_executor_expert_shards(const struct dtp_plan *plan, const struct dtp_executor_rules *rules);
+uint64_t dtp_executor_expert_copies(const struct dtp_plan *plan, const struct dtp_executor_rules *rules);
 
 /* Of an element's moments, both read and written by the optimizer. */
 double dtp_executor_moment_bytes(const struct dtp_executor_rules *rules);

@@ -38,7 +38,7 @@ void dtp_executor_matrix(struct dtp_executor *x, struct dtp_draft *draft, uint64
     if (unpacked.index != DTP_NO_INDEX)
         dtp_draft_role(draft, DTP_ROLE_WEIGHT, unpacked, DTP_READ | DTP_FREE, 0);
     else
-        dtp_executor_weight(x, draft, DTP_ROLE_WEIGHT, dtp_executor_block(x, layer), op->weight);
+        dtp_executor_weight(x, draft, DTP_ROLE_WEIGHT, dtp_executor_module_of(x, layer, op), op->weight);
 }
 
 /* ---- adapters ---------------------------------------------------------------------------------------------------- */

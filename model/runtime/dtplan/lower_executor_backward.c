@@ -91,7 +91,7 @@ void dtp_executor_weight_gradient(struct dtp_executor *x, struct dtp_draft *draf
                                   uint32_t input_frees)
 {
     const struct dtp_executor_operator *of = &x->shape.op[op];
-    struct dtp_executor_module *module = dtp_executor_block(x, layer);
+    struct dtp_executor_module *module = dtp_executor_module_of(x, layer, of);
     bool apart = x->plan->executor.gradient_stream;
     dtp_buffer_id rows = of->gathers ? dtp_executor_gather_rows(x, of->matrix->gradient_name, input) : DTP_NO_BUFFER;
     dtp_executor_begin(x, draft, of->kind, of->matrix->gradient_name);
@@ -106,7 +106,7 @@ void dtp_executor_weight_gradient(struct dtp_executor *x, struct dtp_draft *draf
     if (dtp_executor_has(module, of->weight + 1))
         dtp_executor_gradient(draft, DTP_ROLE_BIAS_GRADIENT, module, of->weight + 1);
     if (of->kind == DTP_OP_GROUPED_MATMUL) {
-        dtp_draft_role(draft, DTP_ROLE_ROUTES, tensor(x, layer, DTP_TENSOR_ROUTES), DTP_READ, 0);
+        dtp_draft_role(draft, DTP_ROLE_ROUTES, tensor(x, layer, dtp_executor_routes_of(&x->shape)), DTP_READ, 0);
         dtp_executor_grouped(x, draft, of, DTP_PRODUCT_WEIGHT_GRADIENT);
         return;
     }
@@ -162,7 +162,7 @@ static void input_gradient(const struct place *at, dtp_buffer_id gradient, bool 
     dtp_draft_role(&draft, DTP_ROLE_GRADIENT, gradient, freed ? last_read(x, gradient) : DTP_READ, 0);
     dtp_executor_matrix(x, &draft, at->layer, at->op, unpacked);
     if (matrix->expert)
-        dtp_draft_role(&draft, DTP_ROLE_ROUTES, tensor(x, at->layer, DTP_TENSOR_ROUTES), DTP_READ, 0);
+        dtp_draft_role(&draft, DTP_ROLE_ROUTES, tensor(x, at->layer, dtp_executor_routes_of(&x->shape)), DTP_READ, 0);
     if (aux.index != DTP_NO_INDEX)
         dtp_draft_role(&draft, DTP_ROLE_AUX, aux, DTP_READ | DTP_FREE, 0);
     bool adds = made->index != DTP_NO_INDEX, stays = adds && dtp_executor_is_deferred(x, *made);
@@ -211,12 +211,13 @@ static uint64_t gradient_slot(const struct dtp_executor *x, uint64_t layer, cons
 static void weigh_back(const struct place *at, struct dtp_draft *draft)
 {
     struct dtp_executor *x = at->x;
-    dtp_draft_role(draft, DTP_ROLE_STATISTICS, tensor(x, at->layer, DTP_TENSOR_ROUTER_WEIGHTS), DTP_READ | DTP_FREE, 0);
-    dtp_draft_role(draft, DTP_ROLE_ROUTES, tensor(x, at->layer, DTP_TENSOR_ROUTES), DTP_READ, 0);
-    x->gradients[DTP_TENSOR_ROUTER_WEIGHTS] =
+    const int weights = dtp_executor_weights_of(&x->shape);
+    dtp_draft_role(draft, DTP_ROLE_STATISTICS, tensor(x, at->layer, weights), DTP_READ | DTP_FREE, 0);
+    dtp_draft_role(draft, DTP_ROLE_ROUTES, tensor(x, at->layer, dtp_executor_routes_of(&x->shape)), DTP_READ, 0);
+    x->gradients[weights] =
         dtp_executor_new(x, draft, DTP_ROLE_STATISTICS_GRADIENT, "router weight gradient", DTP_OWNER_WORKSPACE,
-                         dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_ROUTER_WEIGHTS), DTP_WRITE);
-    dtp_executor_routed(x, draft, x->shape.kind.mlp_width);
+                         dtp_executor_tensor_bytes(&x->shape, weights), DTP_WRITE);
+    dtp_executor_worked(x, draft, x->shape.kind.mlp_width);
 }
 
 /* The gradient of `up` takes its place; the product, in the place of its own gradient, where it was not kept. */
@@ -242,7 +243,8 @@ static void activation_backward(const struct place *at, bool again)
         weigh_back(at, &draft);
     else if (shared)
         draft.op.demand.n = (double)x->shape.kind.shared_ffn;
-    dtp_executor_memory(&draft, x->rules.tokens, traffic.bytes, traffic.kernels);
+    dtp_executor_memory(&draft, shared ? x->rules.tokens : dtp_executor_tensor_rows(&x->shape, DTP_TENSOR_PRODUCT),
+                        traffic.bytes, traffic.kernels);
     dtp_executor_end(x, &draft);
     x->gradients[made] = up;
 }
@@ -358,9 +360,10 @@ static void fp8_projection_backward(const struct place *at)
                                      .slot = gradient_slot(x, at->layer, at->op),
                                      .what = DTP_EXECUTOR_CAST_GRADIENT,
                                      .frees = !adds_to_stream(at->op) && narrow,
+                                     .finds = !dtp_executor_gradient_amax_found(at->op),
                                      .by_rows = true,
                                      .by_columns = narrow};
-    if (!dtp_executor_gradient_amax_fused(&x->shape, at->op))
+    if (dtp_executor_seeks_amax(&x->shape) && cast.finds)
         dtp_executor_fp8_measure(x, &cast);
     if (narrow)
         fp8_bias_gradient(at);
@@ -510,6 +513,7 @@ static void operator_backward(const struct place *at)
         break;
     case DTP_OP_GROUPED_MATMUL: projection_backward(at); break;
     case DTP_OP_UNPERMUTE: dtp_executor_unpermute_backward(at->x, at->layer, at->op, result_gradient(at)); break;
+    case DTP_OP_ALL_TO_ALL: dtp_executor_exchange_backward_rows(at->x, at->layer, at->op); break;
     case DTP_OP_PERMUTE: dtp_executor_permute_backward(at->x, at->layer, at->op); break;
     case DTP_OP_ROUTER:
         dtp_executor_router_backward(at->x, at->layer, at->op,
@@ -536,6 +540,8 @@ void dtp_executor_block_backward(struct dtp_executor *x, uint64_t layer)
     if (dtp_executor_kept(x, layer) == DTP_EXECUTOR_BIT(DTP_TENSOR_INPUT))
         dtp_executor_block_again(x, layer, shape->replayed);
     dtp_executor_open_gradient(x, module);
+    if (x->expert_count)
+        dtp_executor_open_gradient(x, dtp_executor_experts(x, layer));
     for (int i = 0; i < DTP_EXECUTOR_TENSORS; i++)
         x->gradients[i] = DTP_NO_BUFFER;
     for (int i = shape->count - 1; i >= 0; i--) {

@@ -22,7 +22,7 @@ void dtp_executor_grouped(struct dtp_executor *x, struct dtp_draft *draft, const
     double *counted = product == DTP_PRODUCT_WEIGHT_GRADIENT ? &demand->k : &demand->m;
     *counted = (double)rows / (double)matrix->groups;
     demand->groups = (uint32_t)matrix->groups;
-    demand->tokens = (double)rows;
+    demand->tokens = (double)x->shape.expert_room;
     demand->dtype = x->rules.compute;
 }
 
@@ -32,6 +32,15 @@ void dtp_executor_routed(struct dtp_executor *x, struct dtp_draft *draft, uint64
     demand->n = (double)width;
     demand->k = (double)x->shape.kind.experts_per_token;
     demand->groups = (uint32_t)x->shape.kind.experts;
+}
+
+void dtp_executor_worked(struct dtp_executor *x, struct dtp_draft *draft, uint64_t width)
+{
+    dtp_executor_routed(x, draft, width);
+    if (!x->shape.kind.exchanged)
+        return;
+    draft->op.demand.k = 1;
+    draft->op.demand.groups = (uint32_t)x->shape.kind.own_experts;
 }
 
 static void end(struct dtp_executor *x, struct dtp_draft *draft, uint64_t width, double bytes, uint32_t kernels)
@@ -85,6 +94,12 @@ void dtp_executor_permute_backward(struct dtp_executor *x, uint64_t layer, const
     dtp_executor_begin(x, &draft, DTP_OP_PERMUTE_BACKWARD, op->name);
     dtp_draft_role(&draft, DTP_ROLE_GRADIENT, x->gradients[op->result], DTP_READ | DTP_FREE, 0);
     dtp_draft_role(&draft, DTP_ROLE_ROUTES, tensor(x, layer, DTP_TENSOR_ROUTES), DTP_READ, 0);
+    if (op->aux != DTP_EXECUTOR_NONE) {
+        dtp_draft_role(&draft, DTP_ROLE_STATISTICS, x->gradients[op->aux], DTP_READ | DTP_FREE, 0);
+        x->gradients[DTP_TENSOR_ROUTER_WEIGHTS] =
+            dtp_executor_new(x, &draft, DTP_ROLE_STATISTICS_GRADIENT, "router weight gradient", DTP_OWNER_WORKSPACE,
+                             dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_ROUTER_WEIGHTS), DTP_WRITE);
+    }
     if (made->index != DTP_NO_INDEX)
         dtp_draft_role(&draft, DTP_ROLE_INPUT_GRADIENT, *made, DTP_UPDATE, 0);
     else

@@ -49,6 +49,8 @@ static void make(const struct pass *pass, struct dtp_draft *draft, enum dtp_role
                                dtp_executor_tensor_bytes(&x->shape, tensor), DTP_WRITE | (goes ? DTP_FREE : 0));
     if (dtp_executor_cast(tensor) >= 0)
         dtp_program_set_element(x->l->program, *buffer, DTP_FP8);
+    if (tensor == DTP_EXECUTOR_SENT_WEIGHTS)
+        dtp_program_set_element(x->l->program, *buffer, DTP_FP32);
     if (goes)
         *buffer = DTP_NO_BUFFER;
 }
@@ -68,7 +70,7 @@ static void take(const struct pass *pass, struct dtp_draft *draft, enum dtp_role
 static void take_weight(const struct pass *pass, struct dtp_draft *draft, const struct dtp_executor_operator *op,
                         dtp_buffer_id unpacked)
 {
-    struct dtp_executor_module *module = dtp_executor_block(pass->x, pass->layer);
+    struct dtp_executor_module *module = dtp_executor_module_of(pass->x, pass->layer, op);
     dtp_executor_matrix(pass->x, draft, pass->layer, op, unpacked);
     if (op->kind != DTP_OP_QK_NORM && dtp_executor_has(module, op->weight + 1))
         dtp_executor_weight(pass->x, draft, DTP_ROLE_BIAS, module, op->weight + 1);
@@ -204,7 +206,7 @@ static void projection(const struct pass *pass, struct dtp_draft *draft, int ind
     take(pass, draft, DTP_ROLE_INPUT, index, op->input);
     take_weight(pass, draft, op, unpacked);
     if (op->kind == DTP_OP_GROUPED_MATMUL) {
-        take(pass, draft, DTP_ROLE_ROUTES, index, DTP_TENSOR_ROUTES);
+        take(pass, draft, DTP_ROLE_ROUTES, index, dtp_executor_routes_of(&x->shape));
         dtp_executor_grouped(x, draft, op, DTP_PRODUCT_FORWARD);
     } else {
         dtp_executor_matmul(x, draft, x->rules.tokens, op->matrix->out, op->matrix->in);
@@ -295,9 +297,9 @@ static void activation(const struct pass *pass, struct dtp_draft *draft, int ind
     const struct dtp_executor_operator *op = &pass->x->shape.op[index];
     take(pass, draft, DTP_ROLE_INPUT, index, op->input);
     if (dtp_executor_weighs(&pass->x->shape, op)) {
-        take(pass, draft, DTP_ROLE_STATISTICS, index, DTP_TENSOR_ROUTER_WEIGHTS);
-        take(pass, draft, DTP_ROLE_ROUTES, index, DTP_TENSOR_ROUTES);
-        dtp_executor_routed(pass->x, draft, pass->x->shape.kind.mlp_width);
+        take(pass, draft, DTP_ROLE_STATISTICS, index, dtp_executor_weights_of(&pass->x->shape));
+        take(pass, draft, DTP_ROLE_ROUTES, index, dtp_executor_routes_of(&pass->x->shape));
+        dtp_executor_worked(pass->x, draft, pass->x->shape.kind.mlp_width);
     } else if (op->result == DTP_TENSOR_SHARED_PRODUCT) {
         draft->op.demand.n = (double)pass->x->shape.kind.shared_ffn;
     }
@@ -329,9 +331,44 @@ static void permute(const struct pass *pass, struct dtp_draft *draft, int index)
         take(pass, draft, DTP_ROLE_SAVED, index, DTP_TENSOR_SHARED_DOWN);
     if (op->reads & DTP_EXECUTOR_BIT(DTP_TENSOR_SHARED_WEIGHT))
         take(pass, draft, DTP_ROLE_AUX, index, DTP_TENSOR_SHARED_WEIGHT);
+    if (op->aux != DTP_EXECUTOR_NONE) {
+        take(pass, draft, DTP_ROLE_STATISTICS, index, DTP_TENSOR_ROUTER_WEIGHTS);
+        make(pass, draft, DTP_ROLE_AUX, index, op->aux);
+    }
     take_addend(pass, draft, index);
     make(pass, draft, DTP_ROLE_RESULT, index, op->result);
     dtp_executor_routed(x, draft, x->h);
+}
+
+/* What an operation of another stream has read goes when compute has waited for it, where nobody else wants it. */
+static void let_go(const struct pass *pass, int index, int tensor)
+{
+    if (is_wanted(pass, index, tensor))
+        return;
+    dtp_executor_free(pass->x, *tensor_of(pass, tensor), dtp_executor_tensor_name(tensor));
+    *tensor_of(pass, tensor) = DTP_NO_BUFFER;
+}
+
+/* Rows to the ranks of their experts, with what they are multiplied by, or results back. */
+static void exchange(const struct pass *pass, int index)
+{
+    struct dtp_executor *x = pass->x;
+    const struct dtp_executor_operator *op = &x->shape.op[index];
+    const bool weighed = op->saved != DTP_EXECUTOR_NONE;
+    struct dtp_draft draft;
+    if (weighed)
+        *tensor_of(pass, op->saved) = dtp_executor_place_received(x, pass->layer);
+    dtp_executor_begin_exchange(x, &draft, pass->layer, op->name, !weighed);
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, *tensor_of(pass, op->input), DTP_READ, 0);
+    if (weighed)
+        dtp_draft_role(&draft, DTP_ROLE_SAVED, *tensor_of(pass, DTP_EXECUTOR_SENT_WEIGHTS), DTP_READ, 0);
+    make(pass, &draft, DTP_ROLE_RESULT, index, op->result);
+    if (weighed)
+        make(pass, &draft, DTP_ROLE_STATISTICS, index, op->statistics);
+    dtp_executor_end_exchange(x, &draft, weighed);
+    let_go(pass, index, op->input);
+    if (weighed)
+        let_go(pass, index, DTP_EXECUTOR_SENT_WEIGHTS);
 }
 
 /* By rows where a projection of this pass reads it, by columns where it stays for backward. */
@@ -344,12 +381,11 @@ static void quantize(const struct pass *pass, struct dtp_draft *draft, int index
     bool rows = is_wanted(pass, index, op->result), columns = pass->kept & DTP_EXECUTOR_BIT(op->aux);
     uint64_t width = dtp_layer_tensor_width(&x->shape.kind, (enum dtp_layer_tensor)op->input);
     take(pass, draft, DTP_ROLE_INPUT, index, op->input);
-    dtp_executor_fp8_amax(x, draft, slot, DTP_READ);
     if (rows)
         make(pass, draft, DTP_ROLE_RESULT, index, op->result);
     if (columns)
         make(pass, draft, DTP_ROLE_TRANSPOSED, index, op->aux);
-    dtp_executor_fp8_scale(x, draft, DTP_ROLE_SCALE, slot, DTP_WRITE);
+    dtp_executor_fp8_scales(x, draft, slot, !dtp_executor_amax_found(&x->shape, op) && !x->l->recompute);
     dtp_executor_fp8_demand(draft, dtp_executor_cast_form(&x->shape, DTP_EXECUTOR_CAST_INPUT, !rows), x->rules.tokens,
                             width, rows, columns);
 }
@@ -364,7 +400,8 @@ static dtp_buffer_id before_operator(const struct pass *pass, int index)
         return dtp_executor_unpack(x, pass->layer, op);
     if (!x->shape.fp8)
         return DTP_NO_BUFFER;
-    if (op->kind == DTP_OP_QUANTIZE && !dtp_executor_amax_fused(&x->shape, op) && !x->l->recompute)
+    bool seeks = op->kind == DTP_OP_QUANTIZE && dtp_executor_seeks_amax(&x->shape);
+    if (seeks && !dtp_executor_amax_found(&x->shape, op) && !x->l->recompute)
         dtp_executor_fp8_measure(
             x, &(struct dtp_executor_cast){.tensor = *tensor_of(pass, op->input),
                                            .rows = x->rules.tokens,
@@ -399,6 +436,12 @@ static void run_operator(const struct pass *pass, int index)
         shared_attention(pass, index);
         return;
     }
+    if (op->kind == DTP_OP_ALL_TO_ALL) {
+        exchange(pass, index);
+        return;
+    }
+    if (op->kind == DTP_OP_PERMUTE && x->expert_count)
+        dtp_executor_hear_starts(x, pass->layer);
     dtp_executor_begin(x, &draft, op->kind, op->name);
     switch (op->kind) {
     case DTP_OP_NORM: norm(pass, &draft, index); break;

@@ -112,11 +112,11 @@ void dtp_executor_open_gradient(struct dtp_executor *x, struct dtp_executor_modu
     uint64_t index = (uint64_t)(module - x->modules);
     uint16_t layer = x->l->layer;
     x->l->layer = dtp_executor_layer_of(x, index);
-    const char *name = index >= x->module_count      ? "adapter gradients"
+    const char *name = index >= x->module_count      ? (x->expert_count ? "expert gradients" : "adapter gradients")
                        : x->l->layer != DTP_NO_LAYER ? "gradients"
                        : index == 0                  ? "embedding gradients"
                                                      : "head gradients";
-    bool rests = x->rules.shard_ranks == 1 || (x->plan->accumulate > 1 && !x->rules.reduces_always);
+    bool rests = module->shard_ranks == 1 || (x->plan->accumulate > 1 && !x->rules.reduces_always);
     module->gradient =
         dtp_lower_buffer(x->l, name, rests ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE,
                          dtp_bytes_product(module->layout->elements, module->gradient_element_bytes), false);
@@ -227,7 +227,7 @@ static dtp_op_id end_reduction(struct dtp_executor *x, const struct dtp_executor
     dtp_draft_after(draft, x->l->last_op[DTP_STREAM_COMPUTE]);
     dtp_draft_after(draft, x->l->last_op[DTP_STREAM_WEIGHT_GRADIENT]);
     dtp_draft_after(draft, x->l->last_op[DTP_STREAM_TENSOR]);
-    return dtp_executor_collective(x, draft, DTP_STREAM_REDUCE, group, dtp_lower_ring(bytes, x->rules.shard_ranks));
+    return dtp_executor_collective(x, draft, DTP_STREAM_REDUCE, group, dtp_lower_ring(bytes, module->shard_ranks));
 }
 
 /* What the others sent is added up here; later reductions of a step add to the first one's sum in the same pass. */
@@ -271,7 +271,7 @@ static void scatter_shards(struct dtp_executor *x, struct dtp_executor_module *m
         make_shard(x, module, &draft);
     else
         dtp_draft_role(&draft, DTP_ROLE_RESULT, x->scattered, DTP_WRITE, 0);
-    module->reduced_by = end_reduction(x, module, &draft, x->shard_group);
+    module->reduced_by = end_reduction(x, module, &draft, module->shard_group);
     drain_later(x, module->gradient, module->reduced_by);
     if (!first)
         module->reduced_by = accumulate(x, module, x->scattered, module->reduced, module->layout->shard_elements);
@@ -283,7 +283,7 @@ static void reduce_shards(struct dtp_executor *x, struct dtp_executor_module *mo
     (x->rules.exchanges ? exchange_shards : scatter_shards)(x, module);
     module->gradient = DTP_NO_BUFFER;
     bool last = x->l->last_micro_step;
-    if (last && x->rules.replicas > 1)
+    if (last && module->replicas > 1)
         module->reduced_by = dtp_executor_sum_replicas(x, module, module->reduced, module->layout->shard_elements,
                                                        DTP_STREAM_REPLICATE, module->reduced_by);
     if (last && x->rules.streams_gradients && x->rules.gradient_norm)
@@ -299,12 +299,12 @@ void dtp_executor_close_gradient(struct dtp_executor *x, struct dtp_executor_mod
         dtp_executor_await_gradient(x, x->l->last_op[DTP_STREAM_WEIGHT_GRADIENT]);
     if (!module->layout->elements || (!last && !x->rules.reduces_always))
         return;
-    bool reduces = x->rules.shard_ranks > 1 || x->rules.replicas > 1;
+    bool reduces = module->shard_ranks > 1 || module->replicas > 1;
     if (dtp_executor_is_cut(x) && (last || reduces))
         dtp_executor_sum_replicated(x, module);
-    if (x->rules.shard_ranks > 1)
+    if (module->shard_ranks > 1)
         reduce_shards(x, module);
-    else if (x->rules.replicas > 1)
+    else if (module->replicas > 1)
         reduce_whole(x, module);
     if (last && x->rules.host_optimizer)
         dtp_executor_download(x, module);

@@ -48,9 +48,11 @@ static void begin_sum(struct dtp_executor *x, const struct dtp_executor_module *
     dtp_draft_role(draft, DTP_ROLE_RESULT, buffer, DTP_WRITE, 0)->bytes = bytes;
 }
 
-static dtp_op_id end_sum(struct dtp_executor *x, struct dtp_draft *draft, uint64_t bytes, enum dtp_stream stream)
+static dtp_op_id end_sum(struct dtp_executor *x, const struct dtp_executor_module *module, struct dtp_draft *draft,
+                         uint64_t bytes, enum dtp_stream stream)
 {
-    return dtp_executor_collective(x, draft, stream, x->replica_group, 2 * dtp_lower_ring(bytes, x->rules.replicas));
+    return dtp_executor_collective(x, draft, stream, module->replica_group,
+                                   2 * dtp_lower_ring(bytes, module->replicas));
 }
 
 /* `elements` from one of the buffers into the other, of which `narrow` has room for more. */
@@ -75,7 +77,7 @@ static dtp_op_id sum_cast(struct dtp_executor *x, const struct dtp_executor_modu
     dtp_executor_await_gradients(x, &draft, after);
     dtp_draft_end(x->l, &draft);
     begin_sum(x, module, &draft, x->narrow, bytes);
-    end_sum(x, &draft, bytes, stream);
+    end_sum(x, module, &draft, bytes, stream);
     begin_cast(x, module, &draft, "gradients from 16 bits", stream, elements);
     dtp_draft_role(&draft, DTP_ROLE_INPUT, x->narrow, DTP_READ, 0)->bytes = bytes;
     dtp_draft_role(&draft, DTP_ROLE_RESULT, buffer, DTP_WRITE, 0);
@@ -131,5 +133,5 @@ dtp_op_id dtp_executor_sum_replicas(struct dtp_executor *x, struct dtp_executor_
     dtp_draft_role(&draft, DTP_ROLE_INPUT, buffer, DTP_READ, 0);
     dtp_draft_role(&draft, DTP_ROLE_RESULT, buffer, DTP_WRITE, 0);
     dtp_executor_await_gradients(x, &draft, after);
-    return end_sum(x, &draft, bytes, stream);
+    return end_sum(x, module, &draft, bytes, stream);
 }

@@ -56,6 +56,18 @@ static void find_sharding(const struct dtp_transformer *t, const struct dtp_clus
     out->ring = out->ring < t->layers ? out->ring : t->layers;
 }
 
+uint64_t dtp_executor_expert_shards(const struct dtp_plan *plan, const struct dtp_executor_rules *rules)
+{
+    uint64_t ep = plan->ep > 1 ? plan->ep : 1;
+    return rules->shard_ranks > ep ? rules->shard_ranks / ep : 1;
+}
+
+uint64_t dtp_executor_expert_copies(const struct dtp_plan *plan, const struct dtp_executor_rules *rules)
+{
+    uint64_t ep = plan->ep > 1 ? plan->ep : 1;
+    return rules->replicas * rules->shard_ranks / ep / dtp_executor_expert_shards(plan, rules);
+}
+
 /* Our kernel adds up in fp32 what copy engines exchange. Kept so, bf16 gradients give the optimizer what FSDP2 with an
  * fp32 reduce_dtype gives it: each rounded once where it is made, their sum not at all (PyTorch: foreach_reduce in
  * _fsdp_collectives.py). The head's, made in chunks, and whole ones over several micro-steps still add up in bf16. Only

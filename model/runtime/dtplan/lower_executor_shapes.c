@@ -118,6 +118,10 @@ void dtp_executor_describe(struct dtp_executor *x)
         execution.context_ranks = x->plan->cp;
         execution.context_pieces = dtp_context_exchanged(x->plan, x->l->cluster) > 1 ? 1 : 2;
     }
+    if (x->expert_count) {
+        execution.expert_ranks = x->plan->ep;
+        execution.expert_modules = (uint32_t)x->model_layers + 2;
+    }
     dtp_program_set_execution(x->l->program, &execution);
     add_tensors(x, &x->embedding, 0, 1);
     for (uint32_t i = 0; i < x->l->role.chunk_count; i++)
@@ -126,6 +130,8 @@ void dtp_executor_describe(struct dtp_executor *x)
     add_tensors(x, &x->head, x->model_layers + 1, 1);
     if (x->adapter_count)
         add_tensors(x, &x->adapters, x->model_layers + 2, x->adapter_count);
+    if (x->expert_count)
+        add_tensors(x, &x->experts, x->model_layers + 2, x->expert_count);
     if (x->packed_count)
         add_tensors(x, &x->packed, x->model_layers + 2 + x->adapter_count, x->packed_count);
 }

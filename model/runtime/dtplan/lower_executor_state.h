@@ -13,6 +13,8 @@
 /* One module in the step. */
 struct dtp_executor_module {
     const struct dtp_parameter_module *layout;
+    uint64_t shard_ranks, replicas;                       /* ranks that share a copy of it; copies */
+    uint32_t shard_group, gather_group, replica_group;    /* communicators; DTP_NO_INDEX: none */
     uint64_t gradient_element_bytes, shard_element_bytes; /* of whole gradients, of what the optimizer reads */
     dtp_buffer_id state[DTP_EXECUTOR_STATE_COUNT];        /* at rest; whole or this rank's shard */
     dtp_buffer_id gathered;                               /* whole weights that operations read now */
@@ -66,9 +68,10 @@ struct dtp_executor {
     struct dtp_executor_rules rules;
     struct dtp_parameter_module embedding, block, head; /* layouts */
     struct dtp_parameter_module adapters, packed;       /* of a block's; of its matrices in 4 bits */
-    struct dtp_executor_module *modules; /* [module_count + adapter_count + packed_count]; of what the rank holds */
-    uint64_t module_count, adapter_count, packed_count; /* of the latter two one a block, or none */
-    uint64_t model_layers;                              /* of all ranks */
+    struct dtp_parameter_module experts;                /* of a block's where ranks divide them */
+    struct dtp_executor_module *modules; /* [module_count + all counts behind it]; of what the rank holds */
+    uint64_t module_count, adapter_count, packed_count, expert_count; /* of the latter three one a block, or none */
+    uint64_t model_layers;                                            /* of all ranks */
 
     uint64_t element_bytes, h;                      /* of the compute dtype; the stream's width */
     struct dtp_executor_block shape, first_shape;   /* of each block; of the model's first */
@@ -89,7 +92,7 @@ struct dtp_executor {
     dtp_op_id batch_read[2];           /* last operation that read each batch buffer */
 
     /* Gathered blocks: slots of a ring, filled ahead in the order of use (lower_executor_weights.c). */
-    dtp_buffer_id *slot;
+    dtp_buffer_id *slot, *expert_slot;
     uint64_t *slot_block;                     /* block in each; UINT64_MAX: none */
     dtp_op_id *slot_read;                     /* last compute operation that read it */
     uint64_t next_use;                        /* position in the step's sequence of block passes */
@@ -111,6 +114,10 @@ struct dtp_executor {
     dtp_buffer_id exchanged; /* all ranks' gradients of this rank's shard, to be added up */
     uint32_t shard_group, gather_group, exchange_group, replica_group; /* communicators; DTP_NO_INDEX: none */
     uint32_t tensor_group, context_group;                              /* of tensor, of context parallel ranks */
+    uint32_t expert_group, same_experts_group; /* of ranks that divide experts, of those with the same ones */
+    dtp_buffer_id *host_starts;                /* [layers] where ranks divide experts: what was heard of their rows */
+    dtp_buffer_id heard;                       /* the same on the device, of the block at hand */
+    dtp_op_id starts_down;                     /* brings it there */
 };
 
 /* ---- drafts ------------------------------------------------------------------------------------------------------ */
@@ -150,13 +157,13 @@ static inline const struct dtp_executor_block *dtp_executor_shape_of(const struc
 static inline uint16_t dtp_executor_layer_of(const struct dtp_executor *x, uint64_t index)
 {
     if (index >= x->module_count)
-        return (uint16_t)((index - x->module_count) % x->adapter_count);
+        return (uint16_t)((index - x->module_count) % (x->adapter_count ? x->adapter_count : x->expert_count));
     return index == 0 || index + 1 == x->module_count ? DTP_NO_LAYER : (uint16_t)(index - 1);
 }
 static inline const char *dtp_executor_module_name(const struct dtp_executor *x, uint64_t index)
 {
     if (index >= x->module_count)
-        return "adapters";
+        return x->expert_count ? "experts" : "adapters";
     return index == 0 ? "embedding" : index + 1 == x->module_count ? "head" : "block";
 }
 /* Modules that have gradients and state of the optimizer: all, or adapters alone. */
@@ -167,7 +174,7 @@ static inline bool dtp_executor_is_trained(const struct dtp_executor *x, const s
 }
 static inline uint64_t dtp_executor_all_modules(const struct dtp_executor *x)
 {
-    return x->module_count + x->adapter_count + x->packed_count;
+    return x->module_count + x->adapter_count + x->packed_count + x->expert_count;
 }
 static inline struct dtp_executor_module *dtp_executor_adapters(struct dtp_executor *x, uint64_t layer)
 {
@@ -180,10 +187,28 @@ static inline struct dtp_executor_module *dtp_executor_packed(struct dtp_executo
     return &x->modules[x->module_count + x->adapter_count + layer];
 }
 
+/* Of its experts, where ranks divide them. */
+static inline struct dtp_executor_module *dtp_executor_experts(struct dtp_executor *x, uint64_t layer)
+{
+    return &x->modules[x->module_count + x->adapter_count + x->packed_count + layer];
+}
+
 /* Module of a block: layer + 1. */
 static inline struct dtp_executor_module *dtp_executor_block(struct dtp_executor *x, uint64_t layer)
 {
     return &x->modules[layer + 1];
+}
+/* That of an operator's weight. */
+static inline struct dtp_executor_module *dtp_executor_module_of(struct dtp_executor *x, uint64_t layer,
+                                                                 const struct dtp_executor_operator *op)
+{
+    return x->expert_count && op->matrix && op->matrix->expert ? dtp_executor_experts(x, layer)
+                                                               : dtp_executor_block(x, layer);
+}
+/* Whether its weights rest as shards, and are gathered when they are read. */
+static inline bool dtp_executor_is_sharded(const struct dtp_executor *x, const struct dtp_executor_module *module)
+{
+    return x->rules.sharded && (module->shard_ranks > 1 || x->rules.host_params);
 }
 static inline struct dtp_executor_module *dtp_executor_head(struct dtp_executor *x)
 {
@@ -365,6 +390,8 @@ void dtp_executor_grouped(struct dtp_executor *x, struct dtp_draft *draft, const
                           enum dtp_product product);
 /* Shape of what stands around them, `width` columns wide. */
 void dtp_executor_routed(struct dtp_executor *x, struct dtp_draft *draft, uint64_t width);
+/* The same of an activation of experts' rows: those that there is room for where they came from other ranks. */
+void dtp_executor_worked(struct dtp_executor *x, struct dtp_draft *draft, uint64_t width);
 /* Backward of what stands around them; `gradient` is the stream's. What forward kept goes, but for routes, which the
  * router's backward reads last, with `routes_access`. */
 void dtp_executor_unpermute_backward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op,
@@ -372,6 +399,21 @@ void dtp_executor_unpermute_backward(struct dtp_executor *x, uint64_t layer, con
 void dtp_executor_permute_backward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op);
 void dtp_executor_router_backward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op,
                                   uint32_t routes_access);
+
+/* lower_executor_exchange_rows.c, where ranks divide experts. Before rows are put by ranks: each hears where the
+ * others' rows of each expert begin. Then the host has heard it too, and what is returned says where the rows that come
+ * are. */
+void dtp_executor_experts_make(struct dtp_executor *x);
+void dtp_executor_hear_starts(struct dtp_executor *x, uint64_t layer);
+dtp_buffer_id dtp_executor_place_received(struct dtp_executor *x, uint64_t layer);
+/* A draft of rows' way to the ranks of their experts, or `back`, whose operands are the caller's: INPUT, RESULT, and
+ * where what they are multiplied by goes along (`weighed`) SAVED and STATISTICS. And its end, for which compute waits.
+ */
+void dtp_executor_begin_exchange(struct dtp_executor *x, struct dtp_draft *draft, uint64_t layer, const char *name,
+                                 bool back);
+void dtp_executor_end_exchange(struct dtp_executor *x, struct dtp_draft *draft, bool weighed);
+void dtp_executor_exchange_backward_rows(struct dtp_executor *x, uint64_t layer,
+                                         const struct dtp_executor_operator *op);
 
 /* lower_executor_split.c: backward in two passes. In a backward of inputs alone: */
 static inline bool dtp_executor_splits(const struct dtp_executor *x)
@@ -400,7 +442,7 @@ uint64_t dtp_executor_model_module(const struct dtp_executor *x, uint64_t index)
 /* Partial sums of squares of all modules of the model that are trained. */
 static inline uint64_t dtp_executor_partials_bytes(const struct dtp_executor *x)
 {
-    uint64_t modules = x->shape.adapted ? x->adapter_count : x->model_layers + 2;
+    uint64_t modules = x->shape.adapted ? x->adapter_count : x->model_layers + 2 + x->expert_count;
     return 4 * (uint64_t)DTP_EXECUTOR_SQUARE_SUM_PARTIALS * modules;
 }
 /* Whether no rank before this one holds the module too: of several copies one is counted, and saved. */
@@ -419,6 +461,9 @@ void dtp_executor_fp8_begins(struct dtp_executor *x, uint32_t micro_step);
 void dtp_executor_fp8_amax(struct dtp_executor *x, struct dtp_draft *draft, uint64_t slot, uint32_t access);
 void dtp_executor_fp8_scale(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_role role, uint64_t slot,
                             uint32_t access);
+/* What a cast needs for its scale, which it makes of the amax, or which was made of earlier steps': then it may find
+ * that of this step on the way. */
+void dtp_executor_fp8_scales(struct dtp_executor *x, struct dtp_draft *draft, uint64_t slot, bool finds);
 /* A pass over what is to be cast, for its amax. `weight`: of the module in place of `tensor`. */
 struct dtp_executor_cast {
     const char *name;
@@ -427,6 +472,7 @@ struct dtp_executor_cast {
     uint64_t layer, rows, columns, slot;
     enum dtp_executor_cast_of what;
     bool frees, by_rows, by_columns;
+    bool finds; /* the amax, for later steps, where nobody before it has */
 };
 void dtp_executor_fp8_measure(struct dtp_executor *x, const struct dtp_executor_cast *cast);
 /* The casts, which are fresh buffers. */

@@ -11,7 +11,7 @@ dtp_buffer_id dtp_executor_gradients_of(const struct dtp_executor_module *module
 
 static uint64_t module_end(const struct dtp_executor *x)
 {
-    return x->module_count + x->adapter_count;
+    return x->module_count + x->adapter_count + x->expert_count;
 }
 
 static bool is_updated(const struct dtp_executor *x, uint64_t index)
@@ -74,30 +74,34 @@ dtp_op_id dtp_executor_square_sum_behind(struct dtp_executor *x, struct dtp_exec
     return dtp_draft_end(x->l, &draft);
 }
 
-static void sum_partials(struct dtp_executor *x, uint32_t group, uint64_t ranks)
+/* Of all modules from number `first` on. */
+static void sum_partials(struct dtp_executor *x, uint64_t first, uint32_t group, uint64_t ranks)
 {
-    uint64_t bytes = dtp_executor_partials_bytes(x);
+    uint64_t begin = 4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * first, bytes = dtp_executor_partials_bytes(x) - begin;
     struct dtp_draft draft;
     dtp_draft_begin(x->l, &draft, DTP_OP_ALL_REDUCE, "square sums");
     draft.op.stream = DTP_STREAM_REDUCE;
     draft.op.group = group;
     draft.op.demand.sent_bytes = 2 * (double)dtp_lower_ring(bytes, ranks);
     draft.op.demand.kernels = 1;
-    dtp_draft_role(&draft, DTP_ROLE_INPUT, x->partials, DTP_READ, 0);
-    dtp_draft_role(&draft, DTP_ROLE_RESULT, x->partials, DTP_WRITE, 0);
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, x->partials, DTP_READ, begin);
+    dtp_draft_role(&draft, DTP_ROLE_RESULT, x->partials, DTP_WRITE, begin);
     dtp_draft_after(&draft, x->l->last_op[DTP_STREAM_COMPUTE]);
     dtp_draft_after(&draft, x->l->last_op[last_reducing(x)]);
     dtp_executor_await(x, DTP_STREAM_REDUCE, dtp_draft_end(x->l, &draft));
 }
 
 /* Ranks that hold different shards add up their partial sums, and so do those that hold different slices, of which the
- * first counted what all of them have. */
+ * first counted what all of them have. Where all have the same of everything but experts, those of these are added up:
+ * where state is sharded too, the shard group has all ranks that divide experts. */
 static void reduce_partials(struct dtp_executor *x)
 {
     if (x->rules.shard_ranks > 1)
-        sum_partials(x, x->shard_group, x->rules.shard_ranks);
+        sum_partials(x, 0, x->shard_group, x->rules.shard_ranks);
     if (dtp_executor_is_cut(x))
-        sum_partials(x, x->tensor_group, x->rules.tensor_ranks);
+        sum_partials(x, 0, x->tensor_group, x->rules.tensor_ranks);
+    if (x->expert_count && x->rules.shard_ranks == 1)
+        sum_partials(x, x->model_layers + 2, x->expert_group, x->plan->ep);
 }
 
 /* Of modules that other stages hold there is nothing to add here. */
@@ -146,7 +150,7 @@ static void update_draft(struct dtp_executor *x, struct dtp_draft *draft, struct
     dtp_draft_role(draft, DTP_ROLE_WEIGHT_GRADIENT, dtp_executor_gradients_of(module), DTP_READ | frees, 0);
     struct dtp_operand *weight = dtp_draft_role(draft, DTP_ROLE_WEIGHT, module->state[DTP_EXECUTOR_WEIGHTS],
                                                 x->rules.master ? DTP_WRITE : DTP_UPDATE, 0);
-    weight->shard = x->rules.gathers_once;
+    weight->shard = x->rules.gathers_once && module->shard_ranks > 1;
     if (x->rules.master)
         dtp_draft_role(draft, DTP_ROLE_MASTER, module->state[DTP_EXECUTOR_MASTER], DTP_UPDATE, 0);
     if (x->rules.moment_count)

@@ -59,10 +59,10 @@ static void gather(struct dtp_executor *x, struct dtp_executor_module *module, d
                    dtp_op_id after)
 {
     struct dtp_draft draft;
-    dtp_buffer_id from = x->rules.shard_ranks == 1 ? to : module->state[DTP_EXECUTOR_WEIGHTS];
+    dtp_buffer_id from = module->shard_ranks == 1 ? to : module->state[DTP_EXECUTOR_WEIGHTS];
     if (x->rules.host_params) {
         dtp_op_id uploaded = dtp_executor_upload(x, module, &from, allocates, after);
-        if (x->rules.shard_ranks == 1) {
+        if (module->shard_ranks == 1) {
             module->gathered = to;
             module->gathered_by = uploaded;
             return;
@@ -77,8 +77,8 @@ static void gather(struct dtp_executor *x, struct dtp_executor_module *module, d
     dtp_draft_role(&draft, DTP_ROLE_RESULT, to, DTP_WRITE | (allocates ? DTP_ALLOC : 0), 0);
     dtp_draft_after(&draft, after);
     module->gathered = to;
-    module->gathered_by = dtp_executor_collective(x, &draft, DTP_STREAM_GATHER, x->gather_group,
-                                                  dtp_lower_ring(weight_bytes(x, module), x->rules.shard_ranks));
+    module->gathered_by = dtp_executor_collective(x, &draft, DTP_STREAM_GATHER, module->gather_group,
+                                                  dtp_lower_ring(weight_bytes(x, module), module->shard_ranks));
     if (x->rules.host_params)
         x->staging_read[1 - x->staging_next] = module->gathered_by;
 }
@@ -152,10 +152,15 @@ static uint64_t victim(const struct dtp_executor *x)
 
 static void fill_slot(struct dtp_executor *x, uint64_t slot, uint64_t block)
 {
+    bool experts = x->expert_slot[slot].index != DTP_NO_INDEX;
     if (x->slot_block[slot] != NO_BLOCK)
         dtp_executor_block(x, x->slot_block[slot])->gathered = DTP_NO_BUFFER;
+    if (x->slot_block[slot] != NO_BLOCK && experts)
+        dtp_executor_experts(x, x->slot_block[slot])->gathered = DTP_NO_BUFFER;
     x->slot_block[slot] = block;
     gather(x, dtp_executor_block(x, block), x->slot[slot], false, x->slot_read[slot]);
+    if (experts)
+        gather(x, dtp_executor_experts(x, block), x->expert_slot[slot], false, x->slot_read[slot]);
 }
 
 void dtp_executor_before_block(struct dtp_executor *x, uint64_t layer)
@@ -179,20 +184,39 @@ void dtp_executor_after_block(struct dtp_executor *x, uint64_t layer)
 
 static void make_ring(struct dtp_executor *x)
 {
+    const bool experts = x->expert_count && dtp_executor_is_sharded(x, dtp_executor_experts(x, 0));
     for (uint64_t slot = 0; slot < x->rules.ring; slot++) {
         x->slot_block[slot] = NO_BLOCK;
         x->slot_read[slot] = DTP_NO_OP;
         x->slot[slot] = dtp_lower_buffer(x->l, "gathered block", DTP_OWNER_WEIGHTS, DTP_STREAM_COMPUTE,
                                          weight_bytes(x, dtp_executor_block(x, 0)), true);
         dtp_program_set_element(x->l->program, x->slot[slot], x->rules.compute);
+        x->expert_slot[slot] = DTP_NO_BUFFER;
+        if (experts)
+            x->expert_slot[slot] = dtp_lower_buffer(x->l, "gathered experts", DTP_OWNER_WEIGHTS, DTP_STREAM_COMPUTE,
+                                                    weight_bytes(x, dtp_executor_experts(x, 0)), true);
+        dtp_program_set_element(x->l->program, x->expert_slot[slot], x->rules.compute);
     }
 }
 
 uint64_t dtp_executor_largest_shard(const struct dtp_executor *x)
 {
     uint64_t shard = x->block.shard_elements;
+    shard = x->expert_count && x->experts.shard_elements > shard ? x->experts.shard_elements : shard;
     shard = x->embedding.shard_elements > shard ? x->embedding.shard_elements : shard;
     return x->head.shard_elements > shard ? x->head.shard_elements : shard;
+}
+
+/* Ranks that have the same experts share their state, and sum their gradients. */
+static void give_groups(struct dtp_executor *x)
+{
+    for (uint64_t i = 0; i < dtp_executor_all_modules(x); i++) {
+        struct dtp_executor_module *module = &x->modules[i];
+        const bool experts = x->expert_count && i >= x->module_count;
+        module->shard_group = experts ? x->same_experts_group : x->shard_group;
+        module->gather_group = experts ? x->same_experts_group : x->gather_group;
+        module->replica_group = experts ? x->same_experts_group : x->replica_group;
+    }
 }
 
 void dtp_executor_make_groups(struct dtp_executor *x)
@@ -208,6 +232,7 @@ void dtp_executor_make_groups(struct dtp_executor *x)
         x->exchange_group = dtp_lower_data_group(x->l, ranks, 1);
     if (replicas > 1)
         x->replica_group = dtp_lower_data_group(x->l, replicas, ranks);
+    give_groups(x);
     if (x->rules.sharded)
         make_ring(x);
     uint64_t shard = dtp_executor_largest_shard(x);
@@ -225,9 +250,13 @@ void dtp_executor_make_groups(struct dtp_executor *x)
 
 void dtp_executor_step_begins(struct dtp_executor *x)
 {
-    for (uint64_t i = 0; i < x->module_count && x->rules.gathers_once; i++)
+    for (uint64_t i = 0; i < x->module_count && x->rules.gathers_once; i++) {
         if (x->modules[i].layout->elements)
             gather(x, &x->modules[i], x->modules[i].gathered, false, DTP_NO_OP);
+        uint16_t layer = dtp_executor_layer_of(x, i); /* its experts, in the order of use */
+        if (layer != DTP_NO_LAYER && x->expert_count && dtp_executor_experts(x, layer)->shard_ranks > 1)
+            gather(x, dtp_executor_experts(x, layer), dtp_executor_experts(x, layer)->gathered, false, DTP_NO_OP);
+    }
 }
 
 void dtp_executor_before_embedding(struct dtp_executor *x)

@@ -51,6 +51,8 @@ uint64_t dtp_executor_nccl_bytes(const struct dtp_beside *b, struct dtp_memory_l
     uint64_t bytes = tensor + dtp_nccl_library_bytes(list) + group(b, rules.replicas, rules.shard_ranks, list);
     if (copies < 2 || rules.gradient_norm) /* whose partial sums are all-reduced, whatever carries gradients */
         bytes += group(b, rules.shard_ranks, 1, list);
+    if (plan->ep > 1)
+        bytes += group(b, plan->ep, 1, list) + group(b, rules.shard_ranks * rules.replicas / plan->ep, plan->ep, list);
     if (copies)
         bytes += dtp_memory_part(list, DTP_TERM_NCCL_COPIES, copies, 1,
                                  (uint64_t)dtp_calibration.nccl_copy_communicator_bytes);

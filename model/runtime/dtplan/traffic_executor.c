@@ -3,9 +3,11 @@
 
 #include "base/bytes.h"
 #include "plan/comm_hook.h"
+#include "plan/slice.h"
 #include "runtime/dtplan/batch_layout.h"
 #include "runtime/dtplan/executor_adapters.h"
 #include "runtime/dtplan/executor_factors.h"
+#include "runtime/dtplan/executor_work.h"
 #include "runtime/dtplan/lower_executor.h"
 
 /* Sends of a module's sum over replicas, and in how many operations: of PowerSGD two where anything is factored. */
@@ -26,6 +28,39 @@ static uint64_t summed(const struct dtp_executor_rules *rules, const struct dtp_
         return 2 * (dtp_traffic_ring(4 * f.p_elements, rules->replicas) +
                     dtp_traffic_ring(4 * f.q_elements, rules->replicas));
     return 2 * dtp_traffic_ring(dtp_bytes_product(layout->shard_elements, element), rules->replicas);
+}
+
+/* Of a block's experts where ranks divide them, among the ranks with the same ones: as a block's, without a turn of
+ * their own. And rows of tokens that go to them, with what is said of these first. */
+static void add_experts(struct dtp_traffic *job, const struct dtp_executor_rules *r, uint64_t passes)
+{
+    const struct dtp_plan *plan = job->plan;
+    const struct dtp_transformer own = dtp_plan_own_experts(job->transformer, plan);
+    const struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(&own, r, 1);
+    const uint64_t layers = own.layers, steps = plan->accumulate, shards = dtp_executor_expert_shards(plan, r),
+                   copies = dtp_executor_expert_copies(plan, r), reductions = r->reduces_always ? steps : 1;
+    struct dtp_parameter_module rest, experts;
+    struct dtp_row_traffic rows;
+    dtp_parameter_split_experts(job->transformer, &own, r->shard_ranks, shards, &rest, &experts);
+    uint64_t weights = dtp_traffic_ring(dtp_bytes_product(experts.elements, job->bytes.compute), shards);
+    uint64_t gradients = dtp_bytes_product(experts.elements, dtp_dtype_bytes(dtype.whole));
+    dtp_traffic_add(job, DTP_ALL_GATHER, dtp_bytes_product(passes, weights), passes, shards, plan->ep);
+    dtp_traffic_add(job, DTP_REDUCE_SCATTER,
+                    dtp_bytes_product(reductions * layers, dtp_traffic_ring(gradients, shards)), reductions * layers,
+                    shards, plan->ep);
+    dtp_traffic_add(job, DTP_ALL_REDUCE,
+                    dtp_bytes_product(reductions * layers, 2 * dtp_traffic_ring(gradients, copies)),
+                    reductions * layers, copies, plan->ep);
+    if (r->gradient_norm && r->shard_ranks == 1)
+        dtp_traffic_add(job, DTP_ALL_REDUCE,
+                        2 * dtp_traffic_ring(4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * layers, plan->ep), 1, plan->ep, 1);
+    dtp_executor_row_traffic(job->transformer, job->cluster, plan, &rows);
+    dtp_traffic_add(job, DTP_ALL_GATHER, dtp_bytes_product(steps * rows.heard, rows.starts_bytes), steps * rows.heard,
+                    plan->ep, 1);
+    struct dtp_scales *out = &job->out->experts[DTP_ALL_TO_ALL];
+    out->bytes = dtp_bytes_product(steps, rows.exchanged_bytes), out->count = steps * rows.exchanges;
+    dtp_expert_traffic_add(job, DTP_ALL_TO_ALL, out, plan->ep, 1);
+    job->out->device_to_host_bytes += dtp_bytes_product(steps * rows.heard, rows.heard_bytes);
 }
 
 /* Modules are gathered and reduced whole. The blocks at the turns between forward and backward and between micro-steps
@@ -52,6 +87,11 @@ void dtp_executor_traffic(struct dtp_traffic *job)
             dtp_executor_adapter_module(t, job->plan, r.shard_ranks, &layout);
         else
             dtp_parameter_module(t, r.shard_ranks, module[i], &layout);
+        if (job->plan->ep > 1 && i == 1) {
+            const struct dtp_transformer own = dtp_plan_own_experts(t, job->plan);
+            struct dtp_parameter_module experts;
+            dtp_parameter_split_experts(t, &own, r.shard_ranks, 1, &layout, &experts);
+        }
         struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(t, &r, module[i]);
         uint64_t element = dtp_dtype_bytes(dtype.whole), count = i == 1 ? layers : 1;
         uint64_t shard = dtp_bytes_product(layout.shard_elements, dtp_dtype_bytes(dtype.shard));
@@ -76,10 +116,14 @@ void dtp_executor_traffic(struct dtp_traffic *job)
                     dtp_bytes_product(sums, replicated), dtp_bytes_product(sums, replications), r.replicas,
                     r.shard_ranks);
     if (r.gradient_norm)
-        dtp_traffic_add(job, DTP_ALL_REDUCE,
-                        2 * dtp_traffic_ring(4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * all, r.shard_ranks), 1,
-                        r.shard_ranks, 1);
+        dtp_traffic_add(
+            job, DTP_ALL_REDUCE,
+            2 * dtp_traffic_ring(4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * (all + (job->plan->ep > 1 ? layers : 0)),
+                                 r.shard_ranks),
+            1, r.shard_ranks, 1);
     job->out->host_to_device_bytes = dtp_bytes_product(micro_steps, dtp_batch_layout_of(r.tokens).bytes) +
                                      DTP_EXECUTOR_SCALARS_BYTES + (r.host_optimizer ? up : 0);
     job->out->device_to_host_bytes = DTP_EXECUTOR_SCALARS_BYTES + (r.host_optimizer ? down : 0);
+    if (job->plan->ep > 1)
+        add_experts(job, &r, passes);
 }
