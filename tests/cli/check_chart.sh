@@ -4,20 +4,7 @@ set -uo pipefail
 # shellcheck source=tests/cli/says.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
-program=$1
-source=$2
-scratch=$(mktemp -d)
-trap 'rm -rf -- "$scratch"' EXIT
-cd -- "$scratch" || exit 1
-
-# expect STATUS ARGUMENT...: output in out and err.
-expect() {
-    local wanted=$1 status
-    shift
-    "$program" "$@" >out 2>err </dev/null
-    status=$?
-    [[ $status == "$wanted" ]] || failed "dtplan $*: exit status $status, not $wanted: $(cat err)"
-}
+enter "$@"
 
 is_picture() {
     case $1 in

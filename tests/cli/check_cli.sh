@@ -7,14 +7,9 @@ set -uo pipefail
 # shellcheck source=tests/cli/says.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
-program=$1
-source=$2
+enter "$@"
 golden=$source/tests/golden
-export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8
 unset NO_COLOR
-scratch=$(mktemp -d)
-trap 'rm -rf -- "$scratch"' EXIT
-cd -- "$scratch" || exit 1
 
 # run ARGUMENTS: leaves out, err and status behind.
 run() {

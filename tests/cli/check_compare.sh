@@ -5,24 +5,8 @@ set -uo pipefail
 # shellcheck source=tests/cli/says.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
-program=$1
-source=$2
-export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8 COLUMNS=160
-scratch=$(mktemp -d)
-trap 'rm -rf -- "$scratch"' EXIT
-cd -- "$scratch" || exit 1
-
-expect() {
-    local wanted=$1 status
-    shift
-    timeout 300 "$program" "$@" >out 2>err </dev/null
-    status=$?
-    [[ $status == "$wanted" ]] || failed "exit status $status, not $wanted: dtplan $*: $(head -c 900 err out)"
-}
-
-says() {
-    grep -qF -e "$1" "${2:-err}" || failed "${2:-err} lacks '$1': $(head -c 1500 "${2:-err}")"
-}
+enter "$@"
+export COLUMNS=160
 
 # first CAUSE ARGUMENTS: of dtplan compare; "" for none
 first() {

@@ -6,13 +6,8 @@ set -uo pipefail
 # shellcheck source=tests/cli/says.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
-program=$1
-source=$2
-export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8
+enter "$@"
 unset NO_COLOR LD_LIBRARY_PATH
-scratch=$(mktemp -d)
-trap 'rm -rf -- "$scratch"' EXIT
-cd -- "$scratch" || exit 1
 bash=$(command -v bash)
 
 # expect STATUS ARGUMENTS: leaves out and err behind.

@@ -6,21 +6,7 @@ set -uo pipefail
 # shellcheck source=tests/cli/says.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
-program=$1
-source=$2
-export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8
-scratch=$(mktemp -d)
-trap 'rm -rf -- "$scratch"' EXIT
-cd -- "$scratch" || exit 1
-
-# expect STATUS ARGUMENTS: leaves out and err behind.
-expect() {
-    local wanted=$1 status
-    shift
-    timeout 120 "$program" "$@" >out 2>err </dev/null
-    status=$?
-    [[ $status == "$wanted" ]] || failed "exit status $status, not $wanted: dtplan $*: $(head -c 600 err)"
-}
+enter "$@"
 
 # spares FILE ARGUMENTS: refused with status 2 before any work, the file as it was, and nothing new beside it.
 spares() {

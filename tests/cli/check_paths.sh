@@ -7,16 +7,12 @@ set -uo pipefail
 # shellcheck source=tests/cli/says.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
-program=$1
-source=$2
-export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8 COLUMNS=160
-scratch=$(mktemp -d)
-trap 'rm -rf -- "$scratch"' EXIT
+enter "$@"
+export COLUMNS=160
 configs=$source/tests/data/configs
-cp -- "$configs/torchtitan/llama3_8b.toml" "$scratch/train.toml"
-cp -- "$configs/deepspeed/zero3_auto.json" "$scratch/ds_config.json"
-cp -- "$configs/megatron/llama3_8b.sh" "$scratch/pretrain.sh"
-cd -- "$scratch" || exit 1
+cp -- "$configs/torchtitan/llama3_8b.toml" train.toml
+cp -- "$configs/deepspeed/zero3_auto.json" ds_config.json
+cp -- "$configs/megatron/llama3_8b.sh" pretrain.sh
 commands=0
 answers=0
 

@@ -4,26 +4,12 @@ set -uo pipefail
 # shellcheck source=tests/cli/says.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
-program=$1
-source=$2
-export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8
-scratch=$(mktemp -d)
-trap 'rm -rf -- "$scratch"' EXIT
+enter "$@"
 
 # Two stages learn what one rank does, and each says how long it computed.
-DEVICE=host "$source/tests/gpu/check_two_stages.sh" "$program" "$source" >"$scratch/stages" 2>&1 ||
-    failed "two stages: $(cat "$scratch/stages")"
-cd -- "$scratch" || exit 1
+DEVICE=host "$source/tests/gpu/check_two_stages.sh" "$program" "$source" >stages 2>&1 ||
+    failed "two stages: $(cat stages)"
 set=$source/scenarios/two-stages.set
-
-# expect STATUS ARGUMENTS: leaves out and err behind.
-expect() {
-    local wanted=$1 status
-    shift
-    timeout 300 "$program" "$@" >out 2>err </dev/null
-    status=$?
-    [[ $status == "$wanted" ]] || failed "exit status $status, not $wanted: dtplan $*: $(head -c 600 err)"
-}
 
 # ---- simulated ---------------------------------------------------------------------------------------------------------
 

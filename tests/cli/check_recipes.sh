@@ -4,12 +4,7 @@ set -uo pipefail
 # shellcheck source=tests/cli/says.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
-program=$1
-source=$2
-export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8
-scratch=$(mktemp -d)
-trap 'rm -rf -- "$scratch"' EXIT
-cd -- "$scratch" || exit 1
+enter "$@"
 
 recipes() {
     DEVICE=host STEPS=10 SEEDS=1 MODEL="--layers 1 --hidden 32 --heads 2 --ffn 48 --vocab 256 --seq 32 --micro-batch 1" \

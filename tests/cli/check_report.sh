@@ -5,19 +5,7 @@ set -uo pipefail
 # shellcheck source=tests/cli/says.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
-program=$1
-source=$2
-scratch=$(mktemp -d)
-trap 'rm -rf -- "$scratch"' EXIT
-cd -- "$scratch" || exit 1
-
-expect() {
-    local wanted=$1 status
-    shift
-    "$program" "$@" >out 2>err </dev/null
-    status=$?
-    [[ $status == "$wanted" ]] || failed "dtplan $*: exit status $status, not $wanted: $(cat err)"
-}
+enter "$@"
 
 # What loads something, or is markup that came from a name.
 is_closed() {

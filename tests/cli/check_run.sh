@@ -4,24 +4,10 @@ set -uo pipefail
 # shellcheck source=tests/cli/says.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
-program=$1
-source=$2
-export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8
-scratch=$(mktemp -d)
-trap 'rm -rf -- "$scratch"' EXIT
-cd -- "$scratch" || exit 1
+enter "$@"
+verb=(run)
 
 tiny=(--layers 1 --hidden 32 --heads 2 --ffn 64 --vocab 300 --seq 16 --gpus 1 --strategy ddp --device host --threads 1)
-
-# expect STATUS ARGUMENTS: leaves out and err behind.
-expect() {
-    local wanted=$1 status
-    shift
-    timeout 900 "$program" run "$@" >out 2>err </dev/null
-    status=$?
-    [[ $status == "$wanted" ]] || failed "exit status $status, not $wanted: dtplan run $*: $(head -c 600 err)"
-    ((wanted == 0)) || grep -q '^dtplan: ' err || failed "no message: dtplan run $*"
-}
 
 # ---- what works --------------------------------------------------------------------------------------------------------
 

@@ -6,24 +6,12 @@ set -uo pipefail
 # shellcheck source=tests/cli/says.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
-program=$1
-source=$2
-export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8 COLUMNS=100
-scratch=$(mktemp -d)
-trap 'rm -rf -- "$scratch"' EXIT
-cd -- "$scratch" || exit 1
+enter "$@"
+reason=.
+export COLUMNS=100
 
 tiny=(--layers 2 --hidden 64 --heads 4 --kv-heads 2 --ffn 128 --vocab 128 --gpu h200 --gpus 1 --seq 32 --micro-batch 2
     --strategy ddp)
-
-# expect STATUS ARGUMENTS: leaves out and err behind.
-expect() {
-    local wanted=$1 status
-    shift
-    timeout 600 "$program" "$@" >out 2>err </dev/null
-    status=$?
-    [[ $status == "$wanted" ]] || failed "exit status $status, not $wanted: dtplan $*: $(head -c 900 err out)"
-}
 
 # ---- a program in the place of Python's --------------------------------------------------------------------------------
 

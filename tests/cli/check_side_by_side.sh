@@ -4,13 +4,8 @@ set -uo pipefail
 # shellcheck source=tests/cli/says.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
-program=$1
-source=$2
 command -v python3 >/dev/null || { echo "no python3: nothing can run PyTorch here" && exit 77; }
-export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8
-scratch=$(mktemp -d)
-trap 'rm -rf -- "$scratch"' EXIT
-cd -- "$scratch" || exit 1
+enter "$@"
 
 # What torch.distributed.run would be: it is called as that is, and writes what the reference would, or its error.
 cat >launcher.py <<'END'

@@ -6,11 +6,7 @@ set -uo pipefail
 # shellcheck source=tests/cli/says.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
-program=$1
-export DTPLAN_DATA=$2/scenarios LC_ALL=C.UTF-8
-scratch=$(mktemp -d)
-trap 'rm -rf -- "$scratch"' EXIT
-cd -- "$scratch" || exit 1
+enter "$@"
 
 processor_ms() { # of a command; where it fails, more than any bound
     local TIMEFORMAT='%3U %3S' user system

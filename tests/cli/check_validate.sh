@@ -4,23 +4,11 @@ set -uo pipefail
 # shellcheck source=tests/cli/says.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
-program=$1
-source=$2
-export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8
-scratch=$(mktemp -d)
-trap 'rm -rf -- "$scratch"' EXIT
-cd -- "$scratch" || exit 1
+enter "$@"
+verb=(validate)
+reason=.
 
 tiny=(--layers 1 --hidden 32 --heads 2 --ffn 64 --vocab 300 --seq 16 --device host --threads 1)
-
-# expect STATUS ARGUMENTS: leaves out and err behind.
-expect() {
-    local wanted=$1 status
-    shift
-    timeout 900 "$program" validate "$@" >out 2>err </dev/null
-    status=$?
-    [[ $status == "$wanted" ]] || failed "exit status $status, not $wanted: dtplan validate $*: $(head -c 900 err out)"
-}
 
 # cell FILE ROW COLUMN: of a table without commas in the columns before it.
 cell() {

@@ -4,11 +4,7 @@ set -uo pipefail
 # shellcheck source=tests/cli/says.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
-program=$1
-source=$2
-scratch=$(mktemp -d)
-trap 'rm -rf -- "$scratch"' EXIT
-cd -- "$scratch" || exit 1
+enter "$@"
 export LC_ALL=C.UTF-8 TERM=dumb
 unset NO_COLOR
 
