@@ -59,8 +59,7 @@ struct dtp_observed_time {
     double wide_matmul_s, wide_matmuls, matmuls;               /* in fp32 or tf32; how many; of how many */
     double attention_forwards, attention_backwards, softmaxes; /* fused kernels; softmax without a logarithm */
     double attention_forward_s;                                /* of the sum, in fused kernels forward */
-    double fused_optimizers, compiled, flash2_forwards;        /* kernels: of a fused optimizer, torch.compile's,
-                                                                  FlashAttention 2's        forward */
+    double fused_optimizers;                                   /* kernels of a fused optimizer */
 };
 
 #define DTP_OBSERVED_MOST_SIZES 512
