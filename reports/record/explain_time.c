@@ -68,6 +68,8 @@ static void explain_rest(const struct wire *w, enum dtp_collective collective, d
                  w->job->plan.powersgd_rank);
     if (why[0])
         dtp_explain_term(e, "  less", "", rest, "%s", why);
+    else if (rest > 0 && w->job->plan.comm_hook == DTP_COMM_HOOK_INT8)
+        dtp_explain_term(e, "  more", "", rest, "%s", "ranges go before the bytes, two floats of each rank a bucket");
     else if (rest > 0 && w->job->plan.runtime->fetches_modules)
         dtp_explain_term(e, "  more", "", rest, "%s", "each tensor is padded to equal shards, int8 has scales");
     else if (fabs(rest) <= ROUNDING * predicted)
@@ -149,6 +151,9 @@ static void explain_sharded(const struct wire *w, struct dtp_explanation *e)
 static void explain_replicated(const struct wire *w, struct dtp_explanation *e)
 {
     double gpus = (double)w->job->cluster.gpus;
+    if (w->job->plan.comm_hook == DTP_COMM_HOOK_INT8)
+        return explain_collective(w, DTP_ALL_GATHER, "all-gather of gradients in bytes",
+                                  "reductions x n psi x 1 B x (n-1)/n", w->reductions, 1, gpus * w->psi, gpus, e);
     explain_collective(w, DTP_ALL_REDUCE, "all-reduce of gradients", "reductions x 2 bytes x psi x (n-1)/n",
                        w->reductions, 2 * (double)w->b.reduce, w->psi, gpus, e);
     explain_reduction(w, w->psi, gpus, e);
