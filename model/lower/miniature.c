@@ -57,10 +57,12 @@ static uint64_t layers_from(uint64_t least, const struct dtp_transformer *transf
     return least + (transformer->layers + period - least % period) % period;
 }
 
-/* What PowerSGD needs for a bucket at a time goes by where buckets end, which is anywhere in a layer. */
+/* What PowerSGD and bytes of all ranks need for a bucket at a time goes by where buckets end, which is anywhere in a
+ * layer. */
 static bool has_period(const struct dtp_plan *plan)
 {
-    return !plan->runtime->counts_elements && plan->comm_hook != DTP_COMM_HOOK_POWERSGD;
+    return !plan->runtime->counts_elements && plan->comm_hook != DTP_COMM_HOOK_POWERSGD &&
+           plan->comm_hook != DTP_COMM_HOOK_INT8;
 }
 
 struct dtp_miniature_size dtp_miniature_size_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
