@@ -103,8 +103,10 @@ static void test_scaled(enum dtp_scaling scaling, uint64_t rows, uint64_t column
     struct tensor *scales = updated(bytes_of("scales of rows", nothing, most * sizeof *nothing), 0, 0);
     struct tensor *others = updated(bytes_of("scales of columns", nothing, most * sizeof *nothing), 0, 0);
     float *maxima[SIDES][2] = {{NULL, NULL}, {NULL, NULL}};
-    struct tensor *scratch[2] = {bytes_of("maxima of rows", nothing, rows * sizeof *nothing),
-                                 bytes_of("maxima of columns", nothing, columns * sizeof *nothing)};
+    struct tensor *scratch[2] = {
+        /* written as the device likes, within their bounds */
+        updated(bytes_of("maxima of rows", nothing, rows * sizeof *nothing), 0, INFINITY),
+        updated(bytes_of("maxima of columns", nothing, columns * sizeof *nothing), 0, INFINITY)};
     maxima[DEVICE][0] = scratch[0]->at[DEVICE], maxima[DEVICE][1] = scratch[1]->at[DEVICE];
     struct dtp_scaled_quantize_args then[SIDES];
     for (int s = 0; s < SIDES; s++)
