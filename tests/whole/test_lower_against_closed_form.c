@@ -305,6 +305,20 @@ static void check_adapted_flops(const struct random_job *job, const struct dtp_p
              a->targets, a->train_ends);
 }
 
+/* What a program does against what the formulas say, adapters or not. */
+static void check_program(const struct random_job *job, const struct dtp_program *program)
+{
+    struct dtp_program_totals totals;
+    dtp_program_sum(program, &totals);
+    if (dtp_plan_adapts(&job->plan))
+        check_adapted_flops(job, &totals);
+    else
+        check_flops(job, &totals);
+    check_hardware_flops(job, &totals);
+    check_traffic(job, &totals);
+    check_proofs(job, program);
+}
+
 /* Under PyTorch: each strategy, eager and compiled, with and without checkpointing, all targets and bases. */
 static void test_random_adapters(void **state)
 {
@@ -315,15 +329,10 @@ static void test_random_adapters(void **state)
     for (int plans = 0; plans < drawn;) {
         struct random_job job;
         struct dtp_program *program;
-        struct dtp_program_totals totals;
         assert_true(random_job(&job));
         if (!random_adapters(&job) || dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, NULL) != DTP_OK)
             continue;
-        dtp_program_sum(program, &totals);
-        check_adapted_flops(&job, &totals);
-        check_hardware_flops(&job, &totals);
-        check_traffic(&job, &totals);
-        check_proofs(&job, program);
+        check_program(&job, program);
         dtp_program_destroy(program);
         plans++;
         packed += job.plan.adapters.base != DTP_BASE_NONE, dropped += job.plan.adapters.dropout > 0;
@@ -342,20 +351,12 @@ static void test_random_peft(void **state)
     for (int plans = 0; plans < DRAWN_JOBS;) {
         struct random_job job;
         struct dtp_program *program;
-        struct dtp_program_totals totals;
         assert_true(random_job(&job));
         bool engine = random_below(4) == 0, resolved = engine ? random_peft_deepspeed(&job) : random_peft(&job);
         if (!resolved || dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, NULL) != DTP_OK)
             continue;
         bool adapts = dtp_plan_adapts(&job.plan);
-        dtp_program_sum(program, &totals);
-        if (adapts)
-            check_adapted_flops(&job, &totals);
-        else
-            check_flops(&job, &totals);
-        check_hardware_flops(&job, &totals);
-        check_traffic(&job, &totals);
-        check_proofs(&job, program);
+        check_program(&job, program);
         dtp_program_destroy(program);
         plans++;
         engines += engine && adapts;
@@ -387,20 +388,12 @@ static void test_called(void **state)
     for (int checked = 0; checked < 100;) {
         struct random_job job;
         struct dtp_program *program;
-        struct dtp_program_totals totals;
         if (!random_called_job(1 + random_below(6), &job))
             continue;
         bool adapts = dtp_plan_adapts(&job.plan);
         if (dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, NULL) != DTP_OK)
             continue;
-        dtp_program_sum(program, &totals);
-        if (adapts)
-            check_adapted_flops(&job, &totals);
-        else
-            check_flops(&job, &totals);
-        check_hardware_flops(&job, &totals);
-        check_traffic(&job, &totals);
-        check_proofs(&job, program);
+        check_program(&job, program);
         dtp_program_destroy(program);
         adapted += adapts;
         checked++;
