@@ -20,8 +20,14 @@
 #define DTP_EXECUTION_NUMBERS(X)                                                                                       \
     X(matmul_sms)                                                                                                      \
     X(collective_ctas)                                                                                                 \
-    X(shards) X(tensor_ranks) X(tensor_stride) X(shard_stride) X(context_ranks) X(context_pieces) X(expert_ranks)      \
-        X(expert_modules)
+    X(shards)                                                                                                          \
+    X(tensor_ranks)                                                                                                    \
+    X(tensor_stride)                                                                                                   \
+    X(shard_stride)                                                                                                    \
+    X(context_ranks)                                                                                                   \
+    X(context_pieces)                                                                                                  \
+    X(expert_ranks)                                                                                                    \
+    X(expert_modules)
 
 /* By enum dtp_space, enum dtp_attention and enum dtp_memory_kernel. */
 #define DTP_SPACE_WORDS                                                                                                \
