@@ -203,7 +203,8 @@ static struct moved latent_moved(const struct counted *c, const struct dtp_layer
     const struct dtp_layer_kind *b = c->block;
     bool q = op->makes & DTP_TENSOR_BIT(Q_LATENT_NORM), casts = c->autocast && !fused;
     double width = (double)(q ? b->q_latent : b->kv_latent), w = c->w, e = casts ? 4 : w;
-    double join = !q && !fused ? 2 * w * (double)(b->kv_latent + b->rope_head_dim) : 0;
+    width /= c->parts;
+    double join = !q && !fused ? 2 * w * (double)(b->kv_latent + b->rope_head_dim) / c->parts : 0;
     if (op->kind == DTP_LAYER_OP_LATENT_NORM)
         return (struct moved){(casts ? 2 * (w + 4) + 8 : 2 * w) * width,
                               (fused ? 3 * w : 5 * e + (casts ? 2 * (4 + w) : 0)) * width + join};

@@ -133,6 +133,46 @@ static void add_own_tensor(const struct job *j, struct stages *s)
     s->wait_sum_s += s->tensor_s * (double)j->transformer->layers / (double)j->slice.transformer.layers;
 }
 
+/* What tensor parallel ranks do once: seconds, bytes that one sends, pairs of a gather and a sum (or all-reduces). */
+struct exchanged {
+    double s, bytes;
+    uint64_t count;
+};
+
+/* Of the stream. */
+static struct exchanged stream_exchanged(const struct job *j)
+{
+    struct dtp_group group = tensor_group(j);
+    double sent = (double)j->stream_bytes * (j->plan->tp - 1) / j->plan->tp;
+    struct dtp_collective_cost gather = dtp_collective_cost(j->cluster, &group, DTP_ALL_GATHER);
+    struct dtp_collective_cost scatter = dtp_collective_cost(j->cluster, &group, DTP_REDUCE_SCATTER);
+    struct dtp_collective_cost reduce = dtp_collective_cost(j->cluster, &group, DTP_ALL_REDUCE);
+    double s = j->plan->sequence_parallel ? dtp_collective_time(&gather, sent) + dtp_collective_time(&scatter, sent)
+                                          : dtp_collective_time(&reduce, 2 * sent);
+    return (struct exchanged){s, 2 * sent, 1};
+}
+
+/* Latent attention gathers what it projects up: the latent of queries (or the stream), that of keys and values and the
+ * keys' part that all heads share; its result is summed as any. Backward is the same the other way. So a pass has
+ * two pairs. */
+static struct exchanged attention_exchanged(const struct job *j, const struct exchanged *stream)
+{
+    const struct dtp_transformer *t = j->transformer;
+    if (!t->kv_latent)
+        return *stream;
+    struct dtp_group group = tensor_group(j);
+    struct dtp_collective_cost gather = dtp_collective_cost(j->cluster, &group, DTP_ALL_GATHER);
+    struct dtp_collective_cost scatter = dtp_collective_cost(j->cluster, &group, DTP_REDUCE_SCATTER);
+    const uint64_t widths[] = {t->q_latent ? t->q_latent : t->hidden, t->kv_latent, t->rope_head_dim};
+    double sent = stream->bytes / 2;
+    struct exchanged out = {dtp_collective_time(&scatter, sent), sent, 2};
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        double part = sent * (double)widths[i] / (double)t->hidden;
+        out.s += dtp_collective_time(&gather, part), out.bytes += part;
+    }
+    return out;
+}
+
 static void add_tensor(const struct job *j, struct stages *s)
 {
     const struct dtp_plan *plan = j->plan;
@@ -142,24 +182,17 @@ static void add_tensor(const struct job *j, struct stages *s)
         add_own_tensor(j, s);
         return;
     }
-    struct dtp_group group = tensor_group(j);
-    double sent = (double)j->stream_bytes * (plan->tp - 1) / plan->tp, once_s = 0;
-    struct dtp_collective_cost gather = dtp_collective_cost(j->cluster, &group, DTP_ALL_GATHER);
-    struct dtp_collective_cost scatter = dtp_collective_cost(j->cluster, &group, DTP_REDUCE_SCATTER);
-    struct dtp_collective_cost reduce = dtp_collective_cost(j->cluster, &group, DTP_ALL_REDUCE);
-    once_s = plan->sequence_parallel ? dtp_collective_time(&gather, sent) + dtp_collective_time(&scatter, sent)
-                                     : dtp_collective_time(&reduce, 2 * sent);
-    uint64_t per_layer = plan->checkpointing == DTP_CHECKPOINT_FULL ? 6 : 4;
-    if (j->transformer->experts && !j->transformer->shared_expert_ffn) /* attention's alone */
-        per_layer /= 2;
+    struct exchanged stream = stream_exchanged(j), attention = attention_exchanged(j, &stream);
+    bool divides_mlp = !j->transformer->experts || j->transformer->shared_expert_ffn; /* else attention's alone */
+    uint64_t passes = plan->checkpointing == DTP_CHECKPOINT_FULL ? 3 : 2, mlp = divides_mlp ? passes : 0;
     uint64_t layers = j->slice.transformer.layers, all_ends = dtp_plan_divides_vocab(plan) ? 2 : 0;
     uint64_t ends = plan->pp > 1 ? all_ends / 2 : all_ends;
-    double share = exposed_share(plan);
-    s->tensor_count = per_layer * layers + ends;
-    s->tensor_s = once_s * (double)s->tensor_count;
-    s->tensor_bytes = s->tensor_count * (uint64_t)(2 * sent);
+    double share = exposed_share(plan), layer_s = (double)passes * attention.s + (double)mlp * stream.s;
+    s->tensor_count = (passes * attention.count + mlp) * layers + ends;
+    s->tensor_s = layer_s * (double)layers + stream.s * (double)ends;
+    s->tensor_bytes = passes * layers * (uint64_t)attention.bytes + (mlp * layers + ends) * (uint64_t)stream.bytes;
     s->wait_slowest_s += share * s->tensor_s;
-    s->wait_sum_s += share * (once_s * (double)per_layer * (double)j->transformer->layers + (double)all_ends * once_s);
+    s->wait_sum_s += share * (layer_s * (double)j->transformer->layers + (double)all_ends * stream.s);
 }
 
 /* Stages are so many ranks apart, in one node where those fit: dp*tp by default. */

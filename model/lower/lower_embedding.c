@@ -111,7 +111,8 @@ static void gather_gradient(struct dtp_lowering *l)
         return;
     dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, "embedding gradient");
     dtp_draft_use(&draft, l->flight->gradient, DTP_READ | DTP_FREE);
-    l->flight->gradient = dtp_lower_gather_rows(l, &draft, DTP_OWNER_WORKSPACE, l->residual, NULL);
+    l->flight->gradient =
+        dtp_lower_gather_rows(l, &draft, DTP_OWNER_WORKSPACE, dtp_lower_whole_stream(l, l->residual), NULL);
 }
 
 /* Nothing below the first adapter is trained: what is left goes. */

@@ -161,6 +161,15 @@ static void call_again(const struct pass *pass, int index)
     dtp_lower_unfetch(pass->l);
 }
 
+/* A later matrix reads the same: the rank's own rows of it, or all of them. */
+static bool read_later(const struct dtp_lowering *l, int index, bool own_rows)
+{
+    for (int later = index + 1; later < l->matrices; later++)
+        if (l->tensors.input[later] == l->tensors.input[index] && l->matrix[later].own_rows == own_rows)
+            return true;
+    return false;
+}
+
 /* Where each rank has rows of a matmul's input, all of them are gathered before the first matmul that reads it. What is
  * gathered again in backward goes behind the last of these; else it is what the matmuls save. Returns what to await
  * behind the first. */
@@ -175,11 +184,11 @@ static dtp_op_id gather_input(const struct pass *pass, int index)
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, dtp_layer_tensor_text(input));
     if (again)
-        read(pass, &draft, input, true);
+        read(pass, &draft, input, !read_later(l, index, true));
     else
         dtp_draft_use(&draft, pass->module->tensor[input], DTP_READ | DTP_FREE);
     dtp_buffer_id gathered = dtp_lower_gather_rows(l, &draft, again ? DTP_OWNER_WORKSPACE : DTP_OWNER_ACTIVATIONS,
-                                                   l->tensor_bytes[input] / (l->tokens * l->between), &beside);
+                                                   dtp_lower_whole_input(l, index), &beside);
     if (again) {
         l->gathered = gathered;
     } else {
@@ -193,10 +202,11 @@ static void read_input(const struct pass *pass, struct dtp_draft *draft, int ind
 {
     struct dtp_lowering *l = pass->l;
     bool last = dtp_layer_tensors_last_reader(&l->tensors, index) && !l->matrix[index].rank; /* else its adapter is */
-    if (l->gathered.index == DTP_NO_INDEX) {
+    if (l->gathered.index == DTP_NO_INDEX || l->matrix[index].own_rows) {
         read(pass, draft, l->tensors.input[index], last);
         return;
     }
+    last = !read_later(l, index, false) && !l->matrix[index].rank;
     dtp_draft_use(draft, l->gathered, last ? DTP_READ | DTP_FREE : DTP_READ);
     if (last)
         l->gathered = DTP_NO_BUFFER;

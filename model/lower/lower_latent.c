@@ -8,7 +8,13 @@
  *           is saved, or are padded with zeros
  *
  * Compiled, heads of queries, of keys and padded values are a pass each. Backward: split's gradient puts both parts of
- * queries together; dn of keys and values together are what was projected; dr of keys is summed over heads. */
+ * queries together; dn of keys and values together are what was projected; dr of keys is summed over heads.
+ *
+ * Of tensor parallel ranks that share out the tokens each has latents of its own, by matrices that all have whole. What
+ * is projected up is cut by columns, for its heads, and reads the latents of all (lower_tensor_parallel.c); of keys' dr
+ * those of all tokens are gathered here, and its gradient's terms summed back (Megatron-Core's
+ * multi_latent_attention.py, k_pos_emb). */
+#include "base/bytes.h"
 #include "lower/block_backward.h"
 #include "lower/block_forward.h"
 
@@ -37,10 +43,21 @@ static enum dtp_layer_tensor wide_of(enum dtp_layer_tensor latent)
     return latent == DTP_TENSOR_Q_LATENT ? DTP_TENSOR_WIDE_Q_LATENT : DTP_TENSOR_WIDE_KV_LATENT;
 }
 
-/* Elements that the norm is over. */
-static double normed(const struct dtp_lowering *l, const struct dtp_layer_operator *op)
+/* Of a token's so many elements those that a rank has, where each has other tokens. */
+static double own(const struct dtp_lowering *l, uint64_t width)
 {
-    return (double)dtp_layer_tensor_width(&l->tensors.kind, dtp_layer_first(op->makes));
+    return (double)width / (double)dtp_lower_token_parts(l);
+}
+
+static uint64_t own_bytes(const struct dtp_lowering *l, uint64_t token_bytes)
+{
+    return dtp_divide_up(dtp_backward_token_bytes(l, token_bytes), dtp_lower_token_parts(l));
+}
+
+/* Elements that the norm is over. */
+static uint64_t normed(const struct dtp_lowering *l, const struct dtp_layer_operator *op)
+{
+    return dtp_layer_tensor_width(&l->tensors.kind, dtp_layer_first(op->makes));
 }
 
 /* Rope in the runtime's form, as in the closed form: bytes that an element of it moves, and launches. */
@@ -73,7 +90,7 @@ void dtp_forward_latent_norm(const struct pass *pass, const struct dtp_layer_ope
     enum dtp_layer_tensor latent = dtp_layer_first(op->reads), result = dtp_layer_first(op->makes);
     if (!wanted(pass, result))
         return;
-    double c = (double)l->compute, width = normed(l, op);
+    double c = (double)l->compute, width = own(l, normed(l, op));
     bool casts = l->tensor_bytes[wide_of(latent)];
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM, op->name);
@@ -81,11 +98,28 @@ void dtp_forward_latent_norm(const struct pass *pass, const struct dtp_layer_ope
     make(pass, &draft, dtp_layer_first(op->statistics));
     make(pass, &draft, result);
     if (casts)
-        dtp_draft_new(l, &draft, "latent normed in fp32", DTP_OWNER_WORKSPACE,
-                      dtp_backward_token_bytes(l, (uint64_t)(4 * width)), DTP_UPDATE | DTP_FREE);
+        dtp_draft_new(l, &draft, "latent normed in fp32", DTP_OWNER_WORKSPACE, own_bytes(l, 4 * normed(l, op)),
+                      DTP_UPDATE | DTP_FREE);
     read(pass, &draft, latent, latent == DTP_TENSOR_Q_LATENT); /* heads read the other's rest */
     dtp_draft_memory(l, &draft, per_token(l, (casts ? 2 * (c + 4) + 8 : 2 * c) * width), casts ? 3 : 1);
     dtp_draft_end(l, &draft);
+}
+
+/* The keys' part that all heads share, of all ranks' tokens. */
+static uint64_t shared_bytes(const struct dtp_lowering *l)
+{
+    return dtp_backward_token_bytes(l, l->compute * l->tensors.kind.rope_head_dim);
+}
+
+static dtp_buffer_id gather_shared(const struct pass *pass)
+{
+    struct dtp_lowering *l = pass->l;
+    struct dtp_draft draft;
+    if (!dtp_lower_spreads(l))
+        return DTP_NO_BUFFER;
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, "shared keys");
+    read(pass, &draft, DTP_TENSOR_KV_LATENT, false);
+    return dtp_lower_gather_rows(l, &draft, DTP_OWNER_WORKSPACE, shared_bytes(l), NULL);
 }
 
 void dtp_forward_latent_heads(const struct pass *pass)
@@ -94,6 +128,7 @@ void dtp_forward_latent_heads(const struct pass *pass)
     struct widths w = widths_of(l);
     if (!wanted(pass, DTP_TENSOR_Q))
         return;
+    dtp_buffer_id shared = gather_shared(pass);
     bool pads = l->tensors.kind.pads_values, own = l->tensors.kind.own_values;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ROTARY, "heads");
@@ -102,6 +137,7 @@ void dtp_forward_latent_heads(const struct pass *pass)
     make(pass, &draft, DTP_TENSOR_V);
     rope_workspace(l, &draft, false);
     read(pass, &draft, DTP_TENSOR_Q_RAW, true);
+    dtp_draft_use(&draft, shared, DTP_READ | DTP_FREE);
     read(pass, &draft, DTP_TENSOR_KV_LATENT, true);
     read(pass, &draft, DTP_TENSOR_KV_RAW, own);
     double rope = l->fused ? 0 : rope_bytes(l, false) * (w.turned + w.shared);
@@ -145,9 +181,8 @@ void dtp_backward_latent_heads(struct dtp_block_backward *b)
     dtp_buffer_id queries = dtp_backward_workspace(l, &draft, "q projection gradient", q, DTP_WRITE);
     b->gradient[DTP_TENSOR_KV_RAW] =
         dtp_backward_workspace(l, &draft, "keys and values gradient", projected, DTP_WRITE);
-    b->gradient[DTP_TENSOR_KV_LATENT] =
-        dtp_backward_workspace(l, &draft, "shared key gradient",
-                               dtp_backward_token_bytes(l, l->compute * l->tensors.kind.rope_head_dim), DTP_WRITE);
+    dtp_buffer_id shared = dtp_backward_workspace(l, &draft, "shared key gradient", shared_bytes(l), DTP_WRITE);
+    b->gradient[DTP_TENSOR_KV_LATENT] = shared;
     rope_workspace(l, &draft, true);
     dtp_draft_use(&draft, b->gradient[DTP_TENSOR_Q_RAW], DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, b->gradient[DTP_TENSOR_K_RAW], DTP_READ | DTP_FREE);
@@ -158,6 +193,9 @@ void dtp_backward_latent_heads(struct dtp_block_backward *b)
     double bytes = w.c * (2 * w.q + 2 * w.projected + w.turned + w.shared);
     dtp_draft_memory(l, &draft, dtp_backward_per_token(l, rope + bytes), l->fused ? 3 : 3 + rope_kernels(l, true));
     dtp_draft_end(l, &draft);
+    if (dtp_lower_spreads(l))
+        b->gradient[DTP_TENSOR_KV_LATENT] =
+            dtp_lower_sum_of_rows(l, "shared keys", shared, DTP_READ | DTP_FREE, l->tensors.kind.rope_head_dim);
 }
 
 /* Input gradient 3 c w, weight gradient 2 c w, fused in one pass of 3 c w; under eager autocast in fp32 with a cast to
@@ -168,19 +206,15 @@ void dtp_backward_latent_norm(struct dtp_block_backward *b)
     const struct dtp_layer_operator *op = dtp_backward_operator(b);
     enum dtp_layer_tensor latent = dtp_layer_first(op->reads), result = dtp_layer_first(op->makes);
     bool shared = latent == DTP_TENSOR_KV_LATENT, casts = l->tensor_bytes[wide_of(latent)];
-    double c = (double)l->compute, e = casts ? 4 : c, width = normed(l, op);
+    double c = (double)l->compute, e = casts ? 4 : c, width = own(l, normed(l, op));
+    uint64_t in_parts = (casts ? 8 : shared ? l->compute : 0) * normed(l, op);
     uint64_t all = dtp_layer_tensor_width(&l->tensors.kind, latent);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, op->name);
     if (!l->fused)
-        dtp_backward_workspace(l, &draft, "latent gradient in parts",
-                               dtp_backward_token_bytes(l, (uint64_t)((casts    ? 8
-                                                                       : shared ? c
-                                                                                : 0) *
-                                                                      width)),
-                               DTP_UPDATE | DTP_FREE);
+        dtp_backward_workspace(l, &draft, "latent gradient in parts", own_bytes(l, in_parts), DTP_UPDATE | DTP_FREE);
     dtp_buffer_id made =
-        dtp_backward_workspace(l, &draft, "latent gradient", dtp_backward_token_bytes(l, l->compute * all), DTP_WRITE);
+        dtp_backward_workspace(l, &draft, "latent gradient", own_bytes(l, l->compute * all), DTP_WRITE);
     dtp_draft_use(&draft, b->gradient[result], DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, b->gradient[latent], DTP_READ | DTP_FREE);
     b->gradient[result] = DTP_NO_BUFFER;
@@ -189,7 +223,7 @@ void dtp_backward_latent_norm(struct dtp_block_backward *b)
     dtp_backward_consume(b, &draft, latent, DTP_READ | DTP_FREE);
     dtp_backward_consume(b, &draft, dtp_layer_first(op->statistics), DTP_READ | DTP_FREE);
     double bytes = l->fused ? 3 * c * width : (5 * e + (casts ? 2 * (4 + c) : 0)) * width;
-    double join = shared && !l->fused ? 2 * c * (double)all : 0;
+    double join = shared && !l->fused ? 2 * c * own(l, all) : 0;
     dtp_draft_memory(l, &draft, dtp_backward_per_token(l, bytes + join),
                      (l->fused ? 2u
                       : casts  ? 4u

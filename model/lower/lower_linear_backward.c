@@ -129,7 +129,7 @@ static dtp_op_id gather_again(const struct dtp_block_backward *b, int index)
     enum dtp_layer_tensor input = l->tensors.input[index];
     if (!dtp_lower_spreads(l) || !l->plan->runtime->gathers_again)
         return DTP_NO_OP;
-    uint64_t whole = dtp_lower_whole_stream(l, l->tensor_bytes[input] / (l->tokens * l->between));
+    uint64_t whole = dtp_lower_whole_input(l, index);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, dtp_layer_tensor_text(input));
     dtp_backward_consume(b, &draft, input, DTP_READ);
@@ -145,7 +145,7 @@ static dtp_buffer_id gradients_beside(const struct dtp_block_backward *b, int in
     struct dtp_lowering *l = b->l;
     dtp_op_id gathered = gather_again(b, index);
     dtp_buffer_id terms = dtp_backward_input_gradient(b, index, output_gradient, false, false);
-    dtp_buffer_id sum = dtp_lower_sum_of_stream(l, l->matrix[index].name, terms, DTP_READ);
+    dtp_buffer_id sum = dtp_lower_sum_of_rows(l, l->matrix[index].name, terms, DTP_READ, l->matrix[index].in);
     struct dtp_draft draft;
     dtp_op_id summed = l->awaited;
     l->awaited = gathered;
@@ -171,7 +171,7 @@ static dtp_buffer_id gather_result_gradient(const struct dtp_block_backward *b, 
         return gradient;
     dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, l->matrix[index].name);
     use_result_gradient(b, &draft, gradient, true);
-    return dtp_lower_gather_rows(l, &draft, DTP_OWNER_WORKSPACE, l->compute, beside);
+    return dtp_lower_gather_rows(l, &draft, DTP_OWNER_WORKSPACE, dtp_lower_whole_stream(l, l->compute), beside);
 }
 
 /* The gradient of the weight is left for a pass of its own, which reads what is kept until then. */
@@ -186,7 +186,7 @@ static dtp_buffer_id input_gradient_alone(const struct dtp_block_backward *b, in
         (struct dtp_deferred_gradient){output_gradient, l->layer, (uint16_t)index};
     dtp_buffer_id gradient = dtp_backward_input_gradient(b, index, output_gradient, false, false);
     if (dtp_lower_cut_by_columns(l, index) && l->plan->runtime->sums_beside)
-        gradient = dtp_lower_sum_of_stream(l, l->matrix[index].name, gradient, DTP_READ | DTP_FREE);
+        gradient = dtp_lower_sum_of_rows(l, l->matrix[index].name, gradient, DTP_READ | DTP_FREE, l->matrix[index].in);
     return gradient;
 }
 
@@ -240,7 +240,10 @@ dtp_buffer_id dtp_backward_add(const struct dtp_block_backward *b, enum dtp_laye
     dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL_BACKWARD, "sum of input gradients");
     dtp_draft_use(&draft, sum, DTP_UPDATE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
-    uint64_t width = of == DTP_TENSOR_PERMUTED ? l->tensors.bytes[of] / l->compute : l->transformer->hidden;
+    bool summed = l->plan->runtime->sums_beside; /* over ranks, before they are added to each other */
+    uint64_t width = of == DTP_TENSOR_PERMUTED ? l->tensors.bytes[of] / l->compute
+                     : summed                  ? l->between
+                                               : l->transformer->hidden;
     dtp_draft_memory(l, &draft, passes ? dtp_backward_per_token(l, (double)(3 * l->compute * width)) : 0, 1);
     dtp_draft_end(l, &draft);
     return sum;
@@ -263,7 +266,8 @@ void dtp_backward_projection(struct dtp_block_backward *b)
         if (made.index != DTP_NO_INDEX)
             b->gradient[input] = dtp_backward_add(b, input, b->gradient[input], made);
         if (!left && dtp_lower_cut_by_columns(l, i) && !l->plan->runtime->sums_beside)
-            b->gradient[input] = dtp_lower_sum_of_stream(l, op->name, b->gradient[input], DTP_READ | DTP_FREE);
+            b->gradient[input] =
+                dtp_lower_sum_of_rows(l, op->name, b->gradient[input], DTP_READ | DTP_FREE, l->transformer->hidden);
     }
 }
 

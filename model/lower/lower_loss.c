@@ -204,8 +204,8 @@ static void gather_head_input(struct dtp_lowering *l)
         return;
     dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, "final norm");
     dtp_draft_use(&draft, l->flight->final_norm, again ? DTP_READ : DTP_READ | DTP_FREE);
-    dtp_buffer_id gathered =
-        dtp_lower_gather_rows(l, &draft, again ? DTP_OWNER_WORKSPACE : DTP_OWNER_ACTIVATIONS, l->compute, NULL);
+    dtp_buffer_id gathered = dtp_lower_gather_rows(l, &draft, again ? DTP_OWNER_WORKSPACE : DTP_OWNER_ACTIVATIONS,
+                                                   dtp_lower_whole_stream(l, l->compute), NULL);
     *(again ? &l->gathered : &l->flight->final_norm) = gathered;
 }
 
@@ -465,7 +465,7 @@ static dtp_buffer_id gradients_beside(struct dtp_lowering *l)
         l->awaited = DTP_NO_OP;
     }
     dtp_buffer_id terms = head_input_gradient(l, l->tokens, DTP_NO_BUFFER, false);
-    dtp_buffer_id sum = dtp_lower_sum_of_stream(l, "head", terms, DTP_READ);
+    dtp_buffer_id sum = dtp_lower_sum_of_rows(l, "head", terms, DTP_READ, l->transformer->hidden);
     dtp_op_id summed = l->awaited;
     l->awaited = gathered;
     head_weight_gradient(l, l->tokens, true, true);
@@ -483,13 +483,17 @@ static dtp_buffer_id head_gradients(struct dtp_lowering *l)
     if (dtp_lower_keeps_graph(l)) {
         l->flight->head_deferred = true;
         dtp_buffer_id terms = head_input_gradient(l, l->tokens, DTP_NO_BUFFER, false);
-        return l->vocab_ranks == 1 ? terms : dtp_lower_sum_of_stream(l, "head", terms, DTP_READ | DTP_FREE);
+        return l->vocab_ranks == 1
+                   ? terms
+                   : dtp_lower_sum_of_rows(l, "head", terms, DTP_READ | DTP_FREE, l->transformer->hidden);
     }
     if (l->vocab_ranks > 1 && l->plan->runtime->sums_beside)
         return gradients_beside(l);
     head_weight_gradient(l, l->tokens, true, false);
     dtp_buffer_id gradient = head_input_gradient(l, l->tokens, DTP_NO_BUFFER, true);
-    return l->vocab_ranks == 1 ? gradient : dtp_lower_sum_of_stream(l, "head", gradient, DTP_READ | DTP_FREE);
+    return l->vocab_ranks == 1
+               ? gradient
+               : dtp_lower_sum_of_rows(l, "head", gradient, DTP_READ | DTP_FREE, l->transformer->hidden);
 }
 
 void dtp_lower_head_backward(struct dtp_lowering *l)

@@ -43,6 +43,13 @@ uint64_t dtp_lower_whole_stream(const struct dtp_lowering *l, uint64_t element_b
     return dtp_bytes_product(l->tokens, element_bytes * l->transformer->hidden);
 }
 
+uint64_t dtp_lower_whole_input(const struct dtp_lowering *l, int index)
+{
+    enum dtp_layer_tensor input = l->tensors.input[index];
+    uint64_t elements = dtp_bytes_product(l->tokens, l->matrix[index].in);
+    return dtp_bytes_product(elements, l->tensor_bytes[input] * dtp_lower_token_parts(l) / elements);
+}
+
 /* What each rank sends of a tensor that all of them have together, or as terms of a sum. */
 static double sent_bytes(const struct dtp_lowering *l, enum dtp_op_kind kind, uint64_t whole_bytes)
 {
@@ -109,18 +116,23 @@ static uint64_t norm_elements(const struct dtp_transformer *t, bool present)
     return present ? t->hidden * dtp_transformer_norm_vectors(t) : 0;
 }
 
-/* Routers, which each rank has whole and multiplies with its own tokens. */
-static uint64_t routers(const struct dtp_lowering *l)
+/* Routers and matrices to latents, which each rank has whole and multiplies with its own tokens (Megatron-Core's
+ * TELinear, parallel_mode duplicated: its gradients are summed as those of norms are). */
+static uint64_t whole_matrices(const struct dtp_lowering *l)
 {
-    const struct dtp_layer_kind *kind = &l->kind[DTP_LAYER_EXPERTS].tensors.kind;
-    uint64_t of_layer = 0, elements = 0;
-    for (int i = 0; i < kind->matrices; i++)
-        of_layer += kind->matrix[i].own_rows && !kind->matrix[i].expert ? kind->matrix[i].out * kind->matrix[i].in : 0;
-    for (uint64_t layer = 0; of_layer && layer < l->transformer->layers; layer++)
-        elements += dtp_lower_mlp(l, layer) == DTP_LAYER_EXPERTS ? of_layer : 0;
+    uint64_t of_layer[DTP_LAYER_MLPS] = {0}, elements = 0;
+    for (int mlp = 0; mlp < DTP_LAYER_MLPS; mlp++) {
+        const struct dtp_layer_kind *kind = &l->kind[mlp].tensors.kind;
+        for (int i = 0; i < kind->matrices; i++)
+            of_layer[mlp] +=
+                kind->matrix[i].own_rows && !kind->matrix[i].expert ? kind->matrix[i].out * kind->matrix[i].in : 0;
+    }
+    for (uint64_t layer = 0; layer < l->transformer->layers; layer++)
+        elements += of_layer[dtp_lower_mlp(l, layer)];
     return elements;
 }
 
+/* Where each has rows of the stream, norms and biases behind matrices cut by rows; the norms of q and k always. */
 uint64_t dtp_lower_replicated_elements(const struct dtp_lowering *l)
 {
     const struct dtp_layer_kind *kind = &l->tensors.kind;
@@ -134,19 +146,18 @@ uint64_t dtp_lower_replicated_elements(const struct dtp_lowering *l)
             layer += l->matrix[i].bias && dtp_lower_cut_by_rows(l, i) ? l->matrix[i].out : 0;
         root = norm_elements(t, t->embedding_norm) + norm_elements(t, t->final_norm);
     }
-    return t->layers * layer + routers(l) + root;
+    return t->layers * layer + whole_matrices(l) + root;
 }
 
 /* ---- what they are for ------------------------------------------------------------------------------------------- */
 
 dtp_buffer_id dtp_lower_gather_rows(struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_owner owner,
-                                    uint64_t element_bytes, dtp_op_id *beside)
+                                    uint64_t whole_bytes, dtp_op_id *beside)
 {
-    uint64_t whole = dtp_lower_whole_stream(l, element_bytes);
-    dtp_buffer_id gathered = dtp_draft_new(l, draft, "gathered rows", owner, whole, DTP_WRITE);
-    l->awaited = dtp_lower_tensor_end(l, draft, whole, beside != NULL);
+    dtp_buffer_id gathered = dtp_draft_new(l, draft, "gathered rows", owner, whole_bytes, DTP_WRITE);
+    l->awaited = dtp_lower_tensor_end(l, draft, whole_bytes, beside != NULL);
     if (beside)
-        *beside = dtp_lower_tensor_beside(l, DTP_OP_ALL_GATHER, draft->op.name, whole);
+        *beside = dtp_lower_tensor_beside(l, DTP_OP_ALL_GATHER, draft->op.name, whole_bytes);
     return gathered;
 }
 
@@ -170,22 +181,31 @@ uint32_t dtp_lower_held_terms(const struct dtp_lowering *l)
     return l->plan->runtime->records_terms ? DTP_DEFER : 0;
 }
 
-dtp_buffer_id dtp_lower_scatter_sum(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,
-                                    const char *result, enum dtp_owner owner, bool in_pieces)
+/* Rows of `width` elements. */
+static dtp_buffer_id scatter(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,
+                             const char *result, enum dtp_owner owner, uint64_t width, bool in_pieces)
 {
+    uint64_t whole = dtp_bytes_product(l->tokens, l->compute * width);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_REDUCE_SCATTER, name);
     dtp_buffer_id sum =
-        dtp_draft_new(l, &draft, result, owner, dtp_bytes_product(l->tokens, l->compute * l->between), DTP_WRITE);
+        dtp_draft_new(l, &draft, result, owner, dtp_divide_up(whole, dtp_lower_token_parts(l)), DTP_WRITE);
     dtp_draft_use(&draft, terms, access & DTP_FREE ? access | dtp_lower_held_terms(l) : access);
-    l->awaited = dtp_lower_tensor_end(l, &draft, dtp_lower_whole_stream(l, l->compute), in_pieces);
+    l->awaited = dtp_lower_tensor_end(l, &draft, whole, in_pieces);
     return sum;
 }
 
-dtp_buffer_id dtp_lower_sum_of_stream(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access)
+dtp_buffer_id dtp_lower_scatter_sum(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,
+                                    const char *result, enum dtp_owner owner, bool in_pieces)
+{
+    return scatter(l, name, terms, access, result, owner, l->transformer->hidden, in_pieces);
+}
+
+dtp_buffer_id dtp_lower_sum_of_rows(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,
+                                    uint64_t width)
 {
     if (dtp_lower_spreads(l))
-        return dtp_lower_scatter_sum(l, name, terms, access, "input gradient", DTP_OWNER_WORKSPACE, false);
-    dtp_lower_sum_in_place(l, name, terms, dtp_lower_whole_stream(l, l->compute), false);
+        return scatter(l, name, terms, access, "input gradient", DTP_OWNER_WORKSPACE, width, false);
+    dtp_lower_sum_in_place(l, name, terms, dtp_bytes_product(l->tokens, l->compute * width), false);
     return terms;
 }

@@ -531,8 +531,9 @@ bool dtp_lower_cut_by_columns(const struct dtp_lowering *l, int matrix);
 bool dtp_lower_cut_by_rows(const struct dtp_lowering *l, int matrix);
 /* Their group, and what stands for the whole step. */
 void dtp_lower_tensor_make(struct dtp_lowering *l);
-/* Bytes of the stream of all tokens. */
+/* Bytes of all tokens' rows: of the stream; of what a matrix reads, as it stands. */
 uint64_t dtp_lower_whole_stream(const struct dtp_lowering *l, uint64_t element_bytes);
+uint64_t dtp_lower_whole_input(const struct dtp_lowering *l, int index);
 /* A draft, begun as one of compute for its buffers are from that pool, becomes a collective of the tensor parallel
  * ranks over `whole_bytes`; it runs behind all compute so far. `in_pieces`: with tp_overlap it is what stays exposed,
  * and dtp_lower_tensor_beside issues the rest, beside a matmul that is about to come; DTP_NO_OP where all is exposed.
@@ -540,21 +541,21 @@ uint64_t dtp_lower_whole_stream(const struct dtp_lowering *l, uint64_t element_b
 dtp_op_id dtp_lower_tensor_end(struct dtp_lowering *l, struct dtp_draft *draft, uint64_t whole_bytes, bool in_pieces);
 dtp_op_id dtp_lower_tensor_beside(struct dtp_lowering *l, enum dtp_op_kind kind, const char *name,
                                   uint64_t whole_bytes);
-/* Parameters that each rank has whole and whose gradients it has terms of: where each has rows of the stream, norms and
- * biases behind matrices cut by rows; the norms of q and k always. */
+/* Parameters that each rank has whole, and whose gradients it has terms of. */
 uint64_t dtp_lower_replicated_elements(const struct dtp_lowering *l);
 /* Where they are summed at once: of a norm of that width, in gradient `part` of the module. */
 void dtp_lower_sum_norm_gradient(struct dtp_lowering *l, int part, uint64_t width);
 /* Each is awaited by compute. The draft is an all-gather's that reads a rank's rows; behind the matmul that reads what
  * is returned `*beside` is to be awaited; NULL: none is there. A sum over ranks in place; a rank's rows of one, whose
- * terms are used by `access`; of a gradient of the stream whichever it takes. */
+ * terms are used by `access`; of a gradient of rows so wide whichever it takes. */
 dtp_buffer_id dtp_lower_gather_rows(struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_owner owner,
-                                    uint64_t element_bytes, dtp_op_id *beside);
+                                    uint64_t whole_bytes, dtp_op_id *beside);
 void dtp_lower_sum_in_place(struct dtp_lowering *l, const char *name, dtp_buffer_id buffer, uint64_t bytes,
                             bool in_pieces);
 dtp_buffer_id dtp_lower_scatter_sum(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,
                                     const char *result, enum dtp_owner owner, bool in_pieces);
-dtp_buffer_id dtp_lower_sum_of_stream(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access);
+dtp_buffer_id dtp_lower_sum_of_rows(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,
+                                    uint64_t width);
 /* DTP_DEFER where the terms of a scattered sum are let go while it runs, else 0. */
 uint32_t dtp_lower_held_terms(const struct dtp_lowering *l);
 

@@ -13,8 +13,9 @@ static void add_matrix(struct dtp_layer_kind *kind, struct dtp_layer_matrix matr
 {
     matrix.expert = kind->experts && (matrix.result == DTP_TENSOR_GATE || matrix.result == DTP_TENSOR_UP ||
                                       matrix.result == DTP_TENSOR_EXPERT_DOWN);
-    matrix.own_rows =
-        matrix.expert || matrix.result == DTP_TENSOR_ROUTER_SCORES || matrix.result == DTP_TENSOR_SHARED_WEIGHT;
+    matrix.own_rows = matrix.expert || matrix.result == DTP_TENSOR_ROUTER_SCORES ||
+                      matrix.result == DTP_TENSOR_SHARED_WEIGHT || matrix.result == DTP_TENSOR_Q_LATENT ||
+                      matrix.result == DTP_TENSOR_KV_LATENT;
     matrix.wide = matrix.result == DTP_TENSOR_ROUTER_SCORES || matrix.result == DTP_TENSOR_SHARED_WEIGHT;
     kind->matrix[kind->matrices++] = matrix;
 }

@@ -40,16 +40,20 @@ static void check_runtime(struct dtp_resolver *r)
         dtp_plan_refuse(r, "checkpointing", "selective with experts is not modelled; use full, every-N or none");
 }
 
-/* Latent attention, as PyTorch's models have it. */
+/* Latent attention, as PyTorch's models have it, and Megatron-Core's, whose tensor parallel ranks have latents of their
+ * own tokens. */
 static void check_latent(struct dtp_resolver *r)
 {
     const struct dtp_transformer *t = r->transformer;
     const struct dtp_plan *p = r->plan;
     if (!p->runtime->latent_attention)
         dtp_plan_refuse(r, "runtime", "%s is not modelled with latent attention; use runtime torch", p->runtime->name);
-    bool stages = p->pp > 1 && !p->runtime->copies_values;
-    if (p->tp > 1 || stages || p->cp > 1)
-        dtp_plan_refuse(r, p->tp > 1 ? "tp" : stages ? "pp" : "cp", "with latent attention is not modelled yet; use 1");
+    bool stages = p->pp > 1 && !p->runtime->copies_values, tensor = p->tp > 1 && !p->runtime->copies_values;
+    if (tensor || stages || p->cp > 1)
+        dtp_plan_refuse(r, tensor ? "tp" : stages ? "pp" : "cp", "with latent attention is not modelled yet; use 1");
+    if (p->tp > 1 && !tensor && !p->sequence_parallel)
+        dtp_plan_refuse(r, "sequence_parallel",
+                        "is how tensor parallel ranks share out the tokens of latents; leave it on");
     if (p->precision.compute == DTP_FP8 && !p->runtime->keeps_fp8)
         dtp_plan_refuse(r, "precision", "fp8 with latent attention is not modelled under runtime %s; use bf16-mixed",
                         p->runtime->name);

@@ -108,12 +108,14 @@ bool dtp_layer_lies_between_matmuls(enum dtp_layer_tensor tensor)
 }
 
 /* So are rows of experts and what the router has of tokens; shared experts are an MLP that tensor parallel ranks
- * divide.
+ * divide. Latents, whose matrices each rank has whole, are of its rows until they are projected up.
  */
 static bool has_own_rows(const struct dtp_layer_kind *kind, enum dtp_layer_tensor tensor)
 {
     const uint64_t divided = BIT(SHARED_GATE) | BIT(SHARED_UP) | BIT(SHARED_SILU) | BIT(SHARED_PRODUCT);
-    return dtp_layer_lies_between_matmuls(tensor) ||
+    const uint64_t latents = BIT(Q_LATENT) | BIT(WIDE_Q_LATENT) | BIT(Q_LATENT_STATISTICS) | BIT(Q_LATENT_NORM) |
+                             BIT(KV_LATENT) | BIT(WIDE_KV_LATENT) | BIT(KV_LATENT_STATISTICS) | BIT(KV_LATENT_NORM);
+    return dtp_layer_lies_between_matmuls(tensor) || latents & UINT64_C(1) << tensor ||
            (kind->experts && dtp_layer_tensor_part(tensor) == DTP_PART_MLP && !(divided & UINT64_C(1) << tensor));
 }
 

@@ -5,6 +5,7 @@
 #include "closed/closed_form.h"
 #include "cost/op_cost.h"
 #include "lower/lower.h"
+#include "plan/slice.h"
 #include "program/verify.h"
 #include "runtime/runtimes.h"
 
@@ -208,6 +209,79 @@ static void test_price_of_two_widths(void **state)
     }
 }
 
+/* Four heads of keys 32 and 16 that rope turns and of values 32, hidden 256, an MLP of 384, latents of 128 and 96, T =
+ * 2 x 128 tokens, under Megatron with two tensor parallel ranks. */
+#define LATENT_TOKENS 256
+
+static struct dtp_program_totals divided(uint64_t layers, uint64_t q_latent, struct dtp_activations *kept)
+{
+    static struct dtp_faults faults;
+    struct dtp_transformer t = dtp_transformer_default(), slice;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 2, 8);
+    struct dtp_plan plan = dtp_plan_default();
+    struct dtp_program_totals totals;
+    struct dtp_program *program;
+    t.layers = layers, t.hidden = 256, t.heads = t.kv_heads = 4, t.head_dim = 48, t.vocab = 1024, t.ffn = 384;
+    t.rope_head_dim = 16, t.value_head_dim = 32, t.kv_latent = 96, t.q_latent = q_latent;
+    plan.runtime = &dtp_runtime_megatron, plan.strategy = DTP_ZERO1, plan.tp = 2, plan.sequence_parallel = true;
+    plan.sequence = 128, plan.micro_batch = 2;
+    memset(&faults, 0, sizeof faults);
+    if (dtp_plan_resolve(&plan, &t, &cluster, &faults) != DTP_OK ||
+        dtp_lower(&t, &cluster, &plan, 0, &program, &faults) != DTP_OK ||
+        dtp_program_verify(program, &faults) != DTP_OK)
+        fail_msg("%s", faults.text[0]);
+    dtp_program_sum(program, &totals);
+    dtp_program_destroy(program);
+    slice = dtp_plan_slice(&t, &plan);
+    dtp_activations_count(&slice, &cluster, &plan, kept);
+    return totals;
+}
+
+/* What a layer adds, of a rank, bf16:
+ *
+ *   FLOPs     6 of each weight and token: of half the tokens those to latents, 256 x (128 + 112); of all tokens half
+ *             of what is projected up, 2 x 48 x 128 and 2 x 64 x 96, of the output 64 x 256, of the MLP 3 x 192 x 256;
+ *             the core of 2 heads, 128 tokens, QK^T once again: 4 x 48 + 3 x 32 each
+ *   gathered  forward latents 128, 96 and the keys' 16, and 256 for the MLP; backward 256 of both results' gradients,
+ *             and again 128, 96 and 256 for gradients of weights; half of it is sent
+ *   summed    forward 256 twice; backward 128, 96 and 16, and 256 for the MLP
+ *   norms     gradients in fp32 of 256 x (128 + 112) + 128 + 96 + 2 x 256 elements that both have
+ *   kept      latents 2 (128 + 112 + 128 + 96) + 8 by each of two, queries and keys 2 x 2 x 48 each, values and what
+ *             the core returns 2 x 2 x 32 each, its log-sum-exp 4 x 2 */
+static void test_tensor_parallel(void **state)
+{
+    (void)state;
+    struct dtp_activations kept;
+    struct dtp_program_totals one = divided(1, 128, &kept), two = divided(2, 128, &kept);
+    double weights = 256 * 240 / 2.0 + 2 * 48 * 128 + 2 * 64 * 96 + 64 * 256 + 3 * 192 * 256;
+    double core = 2 * 128 * (4 * 48 + 3 * 32), sent = 2.0 * LATENT_TOKENS / 2;
+    assert_true(fabs(two.matmul_flops - one.matmul_flops - 6 * weights * LATENT_TOKENS) < 1);
+    assert_true(fabs(two.attention_flops - one.attention_flops - core * LATENT_TOKENS) < 1);
+    assert_int_equal(two.sent_bytes[DTP_ALL_GATHER] - one.sent_bytes[DTP_ALL_GATHER],
+                     (uint64_t)(sent * (240 + 256 + 256 + 256 + 224 + 256)));
+    assert_int_equal(two.count[DTP_ALL_GATHER] - one.count[DTP_ALL_GATHER], 4 + 2 + 3);
+    assert_int_equal(two.sent_bytes[DTP_REDUCE_SCATTER] - one.sent_bytes[DTP_REDUCE_SCATTER],
+                     (uint64_t)(sent * (512 + 240 + 256)));
+    assert_int_equal(two.sent_bytes[DTP_ALL_REDUCE] - one.sent_bytes[DTP_ALL_REDUCE], 4 * (256 * 240 + 128 + 96 + 512));
+    assert_int_equal(kept.layer_attention, (2 * (128 + 112 + 128 + 96) + 8) / 2 + 2 * 192 + 2 * 128 + 8);
+}
+
+/* Without a latent of queries the stream is gathered for these, beside the rows that the matrix to the other latent
+ * reads. */
+static void test_tensor_parallel_without_a_query_latent(void **state)
+{
+    (void)state;
+    struct dtp_activations kept;
+    struct dtp_program_totals one = divided(1, 0, &kept), two = divided(2, 0, &kept);
+    double weights = 256 * 112 / 2.0 + 2 * 48 * 256 + 2 * 64 * 96 + 64 * 256 + 3 * 192 * 256;
+    double sent = 2.0 * LATENT_TOKENS / 2;
+    assert_true(fabs(two.matmul_flops - one.matmul_flops - 6 * weights * LATENT_TOKENS) < 1);
+    assert_int_equal(two.sent_bytes[DTP_ALL_GATHER] - one.sent_bytes[DTP_ALL_GATHER],
+                     (uint64_t)(sent * (256 + 112 + 256 + 256 + 256 + 256 + 96 + 256)));
+    assert_int_equal(two.sent_bytes[DTP_REDUCE_SCATTER] - one.sent_bytes[DTP_REDUCE_SCATTER],
+                     (uint64_t)(sent * (512 + 256 + 112 + 256)));
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -218,6 +292,10 @@ static void test_refused(void **state)
     plan.strategy = DTP_FULL_SHARD, plan.runtime = &dtp_runtime_dtplan;
     assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
     assert_non_null(strstr(faults.text[0], "latent attention"));
+    plan = dtp_plan_default(), memset(&faults, 0, sizeof faults);
+    plan.strategy = DTP_ZERO1, plan.runtime = &dtp_runtime_megatron, plan.tp = 2, plan.sequence_parallel = false;
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "sequence_parallel"));
 }
 
 int main(void)
@@ -228,6 +306,8 @@ int main(void)
                                        cmocka_unit_test(test_queries_without_a_latent),
                                        cmocka_unit_test(test_bytes_of_kernels),
                                        cmocka_unit_test(test_price_of_two_widths),
+                                       cmocka_unit_test(test_tensor_parallel),
+                                       cmocka_unit_test(test_tensor_parallel_without_a_query_latent),
                                        cmocka_unit_test(test_refused),
                                        cmocka_unit_test(test_measured_layer)};
     return cmocka_run_group_tests(tests, NULL, NULL);
