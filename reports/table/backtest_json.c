@@ -129,6 +129,9 @@ static json_t *choices_object(const struct dtp_backtest *backtest)
     json_object_set_new(object, "least_rank_correlation", dtp_json_real(choices->least_rank_correlation));
     json_object_set_new(object, "mean_regret", dtp_json_real(choices->mean_of_best));
     json_object_set_new(object, "worst_regret", dtp_json_real(choices->least_of_best));
+    json_object_set_new(object, "pairs", json_integer((json_int_t)choices->pairs));
+    json_object_set_new(object, "pairs_right", json_integer((json_int_t)choices->pairs_right));
+    json_object_set_new(object, "pairs_alike", json_integer((json_int_t)choices->pairs_alike));
     return object;
 }
 
