@@ -31,8 +31,7 @@
 
 #define MOST_OUTSIDE_PERCENT 5      /* of plans of one runtime that are further off: ZeRO-3's */
 #define MOST_OUTSIDE_PER_MILLE 8    /* of all */
-#define MOST_OUTSIDE_OF_ADAPTERS 10 /* percent of plans with adapters, whose bound is one formula for all strategies   \
-                                     */
+#define MOST_OUTSIDE_OF_ADAPTERS 10 /* percent of plans with adapters: one formula for all strategies */
 
 struct tally {
     int plans, close, outside;
