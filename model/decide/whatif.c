@@ -4,6 +4,7 @@
 #include "base/parallel.h"
 #include "closed/sharding.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -199,6 +200,36 @@ static void try_batches(struct search *search)
         try_batch(search, micro_batch, 1);
 }
 
+/* The same tokens packed into longer or shorter sequences. */
+static void try_sequences(struct search *search)
+{
+    const struct dtp_plan *asked = &search->job->asked;
+    char flags[80];
+    uint64_t length = search->job->plan.sequence;
+    if (asked->micro_batch % 2 == 0) {
+        snprintf(flags, sizeof flags, "--seq %" PRIu64 " --micro-batch %u", 2 * length, asked->micro_batch / 2);
+        try(search, DTP_QUESTION_SEQUENCE, flags);
+    }
+    if (length % 2 == 0 && asked->micro_batch <= UINT32_MAX / 2) {
+        snprintf(flags, sizeof flags, "--seq %" PRIu64 " --micro-batch %u", length / 2, asked->micro_batch * 2);
+        try(search, DTP_QUESTION_SEQUENCE, flags);
+    }
+}
+
+/* By another framework's rules, each with the strategy that most use there. */
+static void try_runtimes(struct search *search)
+{
+    static const struct {
+        const char *runtime, *flags;
+    } ways[] = {{"torch", "--runtime torch --strategy full_shard"},
+                {"deepspeed", "--runtime deepspeed --strategy zero3"},
+                {"deepspeed", "--runtime deepspeed --strategy zero1"},
+                {"megatron", "--runtime megatron --strategy zero1"}};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways && search->job->cluster.gpus > 1; i++)
+        if (strcmp(search->job->plan.runtime->name, ways[i].runtime) != 0)
+            try(search, DTP_QUESTION_RUNTIME, ways[i].flags);
+}
+
 /* Groups of half, a quarter and twice the size, and those of a node. Under hybrid_shard the strategy stays. */
 static void try_shard_degrees(struct search *search)
 {
@@ -309,6 +340,8 @@ static void propose(struct search *search)
     try_rules(search);
     try_wrapping(search);
     try_batches(search);
+    try_sequences(search);
+    try_runtimes(search);
     try_shard_degrees(search);
     try_reshard_groups(search);
     try_second_copy(search);

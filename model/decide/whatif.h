@@ -22,7 +22,7 @@ struct dtp_whatif_row {
     struct dtp_variant variant;
 };
 
-#define DTP_WHATIF_MAX_ROWS 96
+#define DTP_WHATIF_MAX_ROWS 128
 struct dtp_whatif {
     struct dtp_variant base;
     const char *predictor;       /* who predicted it */
@@ -31,7 +31,7 @@ struct dtp_whatif {
     struct dtp_whatif_row rows[DTP_WHATIF_MAX_ROWS];
 };
 
-/* About 200 KiB: the caller allocates. `predictor` predicts the plan and its changes, on all cores. Where it refuses a
+/* About 300 KiB: the caller allocates. `predictor` predicts the plan and its changes, on all cores. Where it refuses a
  * change (or the plan, and then all), `otherwise` does (NULL: then it is refused), and the plan it is compared with
  * too: a gain is never the difference between two ways to predict. Fails where neither predicts the plan as it stands.
  */

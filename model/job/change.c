@@ -144,6 +144,11 @@ static void settle(const struct dtp_plan *before, struct dtp_plan *asked)
 {
     if (asked->strategy != before->strategy)
         asked->reshard_after_forward = dtp_strategy_frees_weights(asked->strategy);
+    /* Megatron's parts of a layer and whole layers are not recomputed both. */
+    if (asked->megatron.recompute != before->megatron.recompute && asked->megatron.recompute)
+        asked->checkpointing = DTP_CHECKPOINT_NONE;
+    else if (asked->checkpointing != before->checkpointing)
+        asked->megatron.recompute = 0;
     if (!dtp_key_reader_reads(DTP_READER_RESHARDING, asked))
         asked->reshard_group = 0;
     dtp_plan_drop_unread(asked);
@@ -186,7 +191,9 @@ bool dtp_change_try(const struct dtp_change_rule *rule, struct dtp_plan *asked)
     struct dtp_job_value value;
     if (rule->from) {
         dtp_key_value(rule->key, &draft, &value);
-        if (!is_among(value.word, rule->from))
+        char number[32];
+        snprintf(number, sizeof number, "%" PRIu64, value.whole);
+        if (!is_among(value.kind == DTP_VALUE_WORD ? value.word : number, rule->from))
             return false;
     }
     return dtp_change_apply(rule->flags, asked);
@@ -211,7 +218,8 @@ bool dtp_change_vocabulary(const struct dtp_job *job, struct dtp_job *out, char 
 void dtp_change_flags(const struct dtp_job *job, const struct dtp_plan *asked, const char *flags, char *out,
                       size_t bytes)
 {
-    bool brings_runtime = asked->strategy != job->asked.strategy && asked->runtime != dtp_runtimes[0];
+    bool brings_runtime =
+        asked->strategy != job->asked.strategy && asked->runtime != dtp_runtimes[0] && !strstr(flags, "--runtime ");
     snprintf(out, bytes, "%s%s%s", flags, brings_runtime ? " --runtime " : "",
              brings_runtime ? asked->runtime->name : "");
 }

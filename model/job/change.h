@@ -34,6 +34,8 @@
       "no other degree of tensor, context or pipeline parallelism goes with this runtime, model and cluster")          \
     X(PIPELINE, "pipeline", "pipeline", "there is no pipeline to schedule; it takes --pp 2 or more")                   \
     X(ADAPTERS, "adapters", "adapters", "all weights are trained; it takes --lora 16, say")                            \
+    X(SEQUENCE, "sequence", "sequence length", "no other length with as many tokens is possible")                      \
+    X(RUNTIME, "runtime", "runtime", "on one GPU there is nothing that another framework divides otherwise")           \
     X(GPUS, "gpus", "GPUs", "no other number")                                                                         \
     X(VOCAB, "vocab", "vocabulary", "rows of the logits begin at multiples of 16 bytes")
 enum dtp_question {
@@ -61,7 +63,7 @@ struct dtp_change_rule {
     bool numerics;    /* it changes what is computed, not only how fast and where */
     const char *from; /* values of the key, bars between, that it is tried on; NULL: any other */
 };
-#define DTP_CHANGE_RULES_MAX 112 /* change.c does not compile where rows have more */
+#define DTP_CHANGE_RULES_MAX 144 /* change.c does not compile where rows have more */
 /* All of them in the order of keys and values; returns how many. */
 size_t dtp_change_rules(struct dtp_change_rule out[DTP_CHANGE_RULES_MAX]);
 /* Makes the change in a plan as it was asked for; false where it is not tried on that plan or would change nothing. */

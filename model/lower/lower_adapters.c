@@ -173,10 +173,11 @@ void dtp_lower_clear_adapters(struct dtp_flight_module *module)
         module->low[i] = module->dropped[i] = module->unpacked[i] = module->wide[i] = DTP_NO_BUFFER;
 }
 
-/* Its input, which its backward reads, stays: what the block keeps is decided before (layer_tensors.c). */
+/* Its input, which its backward reads, stays: what the block keeps is decided before (layer_tensors.c). Where attention
+ * alone is replayed linears are outside of it, and what they keep is not made again. */
 static bool keeps(const struct pass *pass)
 {
-    return pass->replay || pass->save == dtp_lower_saved(pass->l);
+    return pass->replay || pass->save == dtp_lower_saved(pass->l) || !pass->l->checkpointing.calls_modules;
 }
 
 /* A result of its own, and a mask of a byte each: read c, written c + 1; kept both. */

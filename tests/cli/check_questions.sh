@@ -72,6 +72,22 @@ answers 14 0 'megatron' sweep "${eight[@]}" --gpus 8 --strategy zero1 --runtime 
 answers 14 2 'expert' plan --model mixtral-8x7b --runtime deepspeed --strategy zero2 --gpu h100 --gpus 16
 # 15. Is fp8 worth it?
 answers 15 0 'precision=fp8-tensorwise' sweep "${eight[@]}" --gpus 8 --compile --precision bf16-mixed,fp8-tensorwise,fp8-rowwise
+# What if: the same questions as single changes of one plan, each predicted.
+answers 'of adapters' 0 '^ +--lora 8 +' whatif --model llama-3.1-8b --lora 16 --base nf4 --gpu rtx-4090 --runtime peft
+also 'of adapters' '^ +--lora 64 +'
+also 'of adapters' '^ +--base nf4-double +'
+also 'of adapters' '^ +--seq 1024 --micro-batch 2 +'
+also 'of adapters' '^ +--optimizer adam8bit +'
+answers 'of experts' 0 '^ +--ep 4 +' whatif "${mixtral[@]}" "${sixteen[@]}"
+also 'of experts' '^ +--expert-imbalance 1.5 +'
+also 'of experts' '^ +--recompute-modules moe_act --checkpointing none'
+also 'of experts' '^ +--flex-dispatcher +'
+also 'of experts' '^ +--cuda-graph-modules attn +'
+also 'of experts' '^ +--runtime torch --strategy full_shard'
+answers 'of stages' 0 '^ +--schedule zb-h1 +' whatif "${eight[@]}" --runtime megatron --strategy zero1 --gpus 8 --pp 4 --accumulate 16
+also 'of stages' '^ +--stages counted +'
+also 'of stages' '^ +--runtime deepspeed --strategy zero1'
+answers 'of formats' 0 '^ +--precision fp8-tensorwise +' whatif "${eight[@]}" --gpus 8 --compile
 # A word behind a switch, Muon of adapters: the message is the last one, not what leads to another.
 answers 'of a switch' 2 'router-norm softmax: is a switch' plan "${mixtral[@]}" --router-norm softmax
 answers 'of Muon' 2 'muon of adapters is not modelled; use adamw' plan "${eight[@]}" --gpus 8 --optimizer muon --lora 8

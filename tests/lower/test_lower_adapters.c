@@ -1,0 +1,69 @@
+/* What adapters keep beside frozen matrices, in step programs. */
+#include "lower/lower.h"
+#include "plan/adapters.h"
+#include "program/live_buffers.h"
+#include "runtime/runtimes.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "lib/hardware.h"
+
+/* Bytes of all buffers of a name at the step's fullest instant. */
+static uint64_t bytes_at_peak(const struct dtp_program *program, const char *name)
+{
+    struct dtp_live_buffers live;
+    uint64_t bytes = 0;
+    assert_int_equal(dtp_live_buffers_of(program, &live, NULL), DTP_OK);
+    for (size_t i = 0; i < live.count; i++)
+        bytes += strcmp(live.kind[i].name, name) == 0 ? live.kind[i].bytes : 0;
+    free(live.kind);
+    return bytes;
+}
+
+static int count_operations(const struct dtp_program *program, const char *name)
+{
+    const struct dtp_op *ops = dtp_program_ops(program);
+    int count = 0;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++)
+        count += strcmp(ops[i].name, name) == 0;
+    return count;
+}
+
+/* Where attention alone is replayed, linears are outside of the checkpoint: x A^T of q and v (16 wide) and what dropout
+ * let through with its mask (4096 wide, 2 + 1 bytes) stay in all 32 layers as without checkpointing, and backward goes
+ * through the dropouts. T = 512 tokens at the loss, whose 128,256 logits are the fullest instant; the first layer keeps
+ * them too. */
+static void test_selective_attention_keeps(void **state)
+{
+    (void)state;
+    static const enum dtp_checkpointing ways[] = {DTP_CHECKPOINT_NONE, DTP_CHECKPOINT_SELECTIVE_ATTENTION};
+    struct dtp_transformer t = dtp_transformer_default();
+    struct dtp_cluster one = test_cluster(test_h200(), 1, 1);
+    t.layers = 32, t.hidden = 4096, t.heads = t.kv_heads = 32, t.head_dim = 128, t.ffn = 11008, t.vocab = 128256;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        struct dtp_plan plan = dtp_plan_default();
+        struct dtp_program *program;
+        plan.strategy = DTP_DDP, plan.sequence = 512, plan.checkpointing = ways[i];
+        plan.adapters.rank = 16, plan.adapters.dropout = 0.05;
+        plan.adapters.targets = 1u << DTP_TARGET_Q | 1u << DTP_TARGET_V;
+        assert_true(dtp_precision_recipe("bf16-pure", &plan.precision));
+        assert_int_equal(dtp_plan_resolve(&plan, &t, &one, NULL), DTP_OK);
+        assert_int_equal(dtp_lower(&t, &one, &plan, 0, &program, NULL), DTP_OK);
+        assert_int_equal(bytes_at_peak(program, "x A"), 512 * 32 * 2 * (2 * 16));
+        assert_int_equal(bytes_at_peak(program, "input of an adapter and its mask"), 512 * 32 * 2 * (2 + 1) * 4096);
+        /* forward and backward, but for the first layer's, which reads what nobody trains */
+        assert_int_equal(count_operations(program, "dropout"), 2 * 2 * 32 - 2);
+        dtp_program_destroy(program);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_selective_attention_keeps)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
