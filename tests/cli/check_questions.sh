@@ -65,8 +65,9 @@ answers 11 0 'fewest GPUs that fit: [0-9]+' plan --model llama-3-70b --runtime m
     --checkpointing full --min-gpus
 # 12. Latent attention and experts' groups; what is not modelled says so.
 answers 12 0 '15,706,484,224' plan --model deepseek-v2-lite --runtime megatron --strategy zero1 --gpu h100 --gpus 8 --ep 8 --seq 4k
-answers 12 2 'with latent attention is not modelled' plan --model deepseek-v2-lite --runtime megatron --strategy zero1 --gpu h100 \
-    --gpus 8 --ep 8 --tp 2 --seq 4k
+answers 12 0 'tensor parallel 2' plan --model deepseek-v2-lite --runtime megatron --strategy zero1 --gpu h100 --gpus 8 --ep 8 --tp 2 --seq 4k
+answers 12 2 'cp: with latent attention is not modelled' plan --model deepseek-v2-lite --runtime megatron --strategy zero1 --gpu h100 \
+    --gpus 8 --ep 4 --cp 2 --seq 4k
 # 14. DeepSpeed's way or Megatron's?
 answers 14 0 'megatron' sweep "${eight[@]}" --gpus 8 --strategy zero1 --runtime deepspeed,megatron --checkpointing full
 answers 14 2 'expert' plan --model mixtral-8x7b --runtime deepspeed --strategy zero2 --gpu h100 --gpus 16
