@@ -100,7 +100,7 @@ uint64_t dtp_executor_tensor_bytes(const struct dtp_executor_block *block, int t
     if (tensor == T(ROUTER_WEIGHTS) || tensor == DTP_EXECUTOR_SENT_WEIGHTS)
         return dtp_bytes_product(dtp_executor_expert_rows(block), 4);
     uint64_t width = dtp_layer_tensor_width(&block->kind, of);
-    if (tensor == T(Q_RAW))
+    if (tensor == T(Q_RAW) && !block->kind.kv_latent)
         width += dtp_layer_tensor_width(&block->kind, T(K_RAW));
     bool wide = dtp_layer_tensor_element(of) == DTP_LAYER_ELEMENT_FP32;
     return dtp_bytes_product(dtp_executor_tensor_rows(block, tensor), width * (wide ? 4 : block->element_bytes));
@@ -142,10 +142,14 @@ struct dtp_executor_operator *dtp_executor_add_operator(struct dtp_executor_bloc
 
 static enum dtp_parameter norm_weight(int result)
 {
-    return result == T(NORM1)   ? DTP_PARAMETER_NORM1
-           : result == T(NORM2) ? DTP_PARAMETER_NORM2
-           : result == T(POST1) ? DTP_PARAMETER_POST_NORM1
-                                : DTP_PARAMETER_POST_NORM2;
+    switch (result) {
+    case T(NORM1): return DTP_PARAMETER_NORM1;
+    case T(NORM2): return DTP_PARAMETER_NORM2;
+    case T(POST1): return DTP_PARAMETER_POST_NORM1;
+    case T(Q_LATENT_NORM): return DTP_PARAMETER_Q_LATENT_NORM;
+    case T(KV_LATENT_NORM): return DTP_PARAMETER_KV_LATENT_NORM;
+    default: return DTP_PARAMETER_POST_NORM2;
+    }
 }
 
 static void add_norm(struct dtp_executor_block *b, const struct dtp_layer_operator *from)
@@ -210,6 +214,13 @@ static void add_rotary(struct dtp_executor_block *b)
         dtp_executor_add_operator(b, DTP_OP_ROTARY, "rotary", T(QKV), T(QKV));
 }
 
+/* Of what latent attention projects, queries, keys and values packed as other attention has them. */
+static void add_heads(struct dtp_executor_block *b)
+{
+    struct dtp_executor_operator *op = dtp_executor_add_operator(b, DTP_OP_ROTARY, "heads", T(Q_RAW), T(QKV));
+    op->reads = bit_of(T(KV_LATENT)) | bit_of(T(KV_RAW));
+}
+
 static void add_attention(struct dtp_executor_block *b)
 {
     struct dtp_executor_operator *op = dtp_executor_add_operator(b, DTP_OP_ATTENTION, "attention", T(QKV), T(CORE));
@@ -261,8 +272,8 @@ static void add_operator(struct dtp_executor_block *b, const struct dtp_layer_op
     case DTP_LAYER_OP_ACTIVATION: add_activation(b, from); break;
     case DTP_LAYER_OP_RESIDUAL: add_to_stream(b, from); break;
     case DTP_LAYER_OP_CAST: break; /* the stream has the format that matmuls read */
-    case DTP_LAYER_OP_LATENT_NORM:
-    case DTP_LAYER_OP_LATENT_HEADS: break; /* plans with latent attention are refused */
+    case DTP_LAYER_OP_LATENT_NORM: add_norm(b, from); break;
+    case DTP_LAYER_OP_LATENT_HEADS: add_heads(b); break;
     case DTP_LAYER_OP_ROUTER: dtp_executor_add_router(b); break;
     case DTP_LAYER_OP_PERMUTE: dtp_executor_add_permute(b, from); break;
     case DTP_LAYER_OP_UNPERMUTE: dtp_executor_add_unpermute(b, from); break;
@@ -448,6 +459,8 @@ static double rows_of(const struct dtp_executor_block *b, uint64_t width)
 
 uint64_t dtp_executor_norm_elements(const struct dtp_executor_block *block, const struct dtp_executor_operator *op)
 {
+    if (dtp_executor_latent_norm_width(block, op))
+        return dtp_executor_latent_norm_width(block, op);
     if (op->kind == DTP_OP_NORM)
         return block->kind.hidden * (block->kind.norm_bias ? 2 : 1);
     if (op->kind != DTP_OP_QK_NORM)
@@ -496,10 +509,30 @@ static double statistics_bytes(const struct dtp_executor_block *b, const struct 
     return (double)dtp_executor_tensor_bytes(b, op->statistics);
 }
 
+/* The gradient and x read, x's gradient written. */
+static double latent_norm_backward_bytes(const struct dtp_executor_block *b, const struct dtp_executor_operator *op)
+{
+    uint64_t width = dtp_executor_latent_norm_width(b, op);
+    return 3 * rows_of(b, width) + statistics_bytes(b, op) + (double)(width * b->element_bytes) + partial_bytes(b, op);
+}
+
 /* q and k in place; cosines and sines of each position. */
 static double rotary_bytes(const struct dtp_executor_block *b)
 {
     return 2 * rows_of(b, b->kind.d_q + b->kind.d_kv) + 4 * (double)(b->kind.head_dim * b->sequence);
+}
+
+/* Reads what latent attention projects and writes the packed heads, or their gradients the other way. */
+static double heads_bytes(const struct dtp_executor_block *b)
+{
+    const struct dtp_layer_kind *k = &b->kind;
+    uint64_t projected = k->d_q + dtp_layer_tensor_width(k, T(KV_RAW)) + k->rope_head_dim;
+    return rows_of(b, projected + dtp_layer_tensor_width(k, T(QKV))) + 4 * (double)(k->rope_head_dim * b->sequence);
+}
+
+static double turn_bytes(const struct dtp_executor_block *b, const struct dtp_executor_operator *op)
+{
+    return op->input == T(Q_RAW) ? heads_bytes(b) : rotary_bytes(b);
 }
 
 /* Passes over what an activation reads and makes. `op` may say nothing but its kind: that of the layer's own MLP. */
@@ -520,12 +553,16 @@ struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_execut
     double weights = (double)(dtp_executor_norm_elements(block, op) * block->element_bytes), passes;
     switch (op->kind) {
     case DTP_OP_NORM:
+        if (dtp_executor_latent_norm_width(block, op))
+            return (struct dtp_executor_traffic){2 * rows_of(block, dtp_executor_latent_norm_width(block, op)) +
+                                                     statistics_bytes(block, op) + weights,
+                                                 1};
         passes = op->addend == DTP_EXECUTOR_NONE ? 2 : 3;
         return (struct dtp_executor_traffic){passes * stream_of(block) + statistics_bytes(block, op) + weights, 1};
     case DTP_OP_QK_NORM: /* q and k read, kept as they were, and overwritten */
         return (struct dtp_executor_traffic){
             3 * rows_of(block, k->d_q + k->d_kv) + statistics_bytes(block, op) + weights, 1};
-    case DTP_OP_ROTARY: return (struct dtp_executor_traffic){rotary_bytes(block), 1};
+    case DTP_OP_ROTARY: return (struct dtp_executor_traffic){turn_bytes(block, op), 1};
     case DTP_OP_ACTIVATION: return (struct dtp_executor_traffic){activation_bytes(block, op, 1, 1), 1};
     case DTP_OP_ROUTER:
     case DTP_OP_PERMUTE:
@@ -552,6 +589,9 @@ struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_execu
     double passes;
     switch (op->kind) {
     case DTP_OP_NORM:
+        if (dtp_executor_latent_norm_width(block, op))
+            return (struct dtp_executor_traffic){latent_norm_backward_bytes(block, op),
+                                                 dtp_executor_norm_launches(block)};
         passes = bit_of(op->input) & STREAM ? 4 : 3;
         return (struct dtp_executor_traffic){passes * stream_of(block) + statistics_bytes(block, op) +
                                                  (double)(k->hidden * block->element_bytes) + partial_bytes(block, op),
@@ -559,7 +599,7 @@ struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_execu
     case DTP_OP_QK_NORM:
         return (struct dtp_executor_traffic){dtp_executor_forward_traffic(block, op).bytes + partial_bytes(block, op),
                                              dtp_executor_norm_launches(block)};
-    case DTP_OP_ROTARY: return (struct dtp_executor_traffic){rotary_bytes(block), 1};
+    case DTP_OP_ROTARY: return (struct dtp_executor_traffic){turn_bytes(block, op), 1};
     case DTP_OP_ATTENTION:
         return block->ring > 1 || block->exchanged > 1
                    ? dtp_executor_context_backward_traffic(block)
