@@ -8,9 +8,11 @@ enum dtp_kernel_trait {
     DTP_TRAIT_PLAIN,
     DTP_TRAIT_WIDE,
     DTP_TRAIT_FORWARD,
+    DTP_TRAIT_FORWARD_2,
     DTP_TRAIT_BACKWARD,
     DTP_TRAIT_SOFTMAX,
-    DTP_TRAIT_FUSED
+    DTP_TRAIT_FUSED,
+    DTP_TRAIT_COMPILED
 };
 struct dtp_kernel_kind {
     enum dtp_observed_kind kind;

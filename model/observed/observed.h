@@ -59,7 +59,8 @@ struct dtp_observed_time {
     double wide_matmul_s, wide_matmuls, matmuls;               /* in fp32 or tf32; how many; of how many */
     double attention_forwards, attention_backwards, softmaxes; /* fused kernels; softmax without a logarithm */
     double attention_forward_s;                                /* of the sum, in fused kernels forward */
-    double fused_optimizers;                                   /* kernels of a fused optimizer */
+    double fused_optimizers, compiled, flash2_forwards;        /* kernels: of a fused optimizer, torch.compile's,
+                                                                  FlashAttention 2's        forward */
 };
 
 #define DTP_OBSERVED_MOST_SIZES 512

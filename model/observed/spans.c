@@ -165,11 +165,14 @@ static void count_span(const struct dtp_gpu_span *g, struct dtp_observed_time *t
     t->matmuls += g->kind == DTP_OBSERVED_MATMUL;
     t->wide_matmuls += g->trait == DTP_TRAIT_WIDE && g->kind == DTP_OBSERVED_MATMUL;
     t->wide_matmul_s += g->trait == DTP_TRAIT_WIDE && g->kind == DTP_OBSERVED_MATMUL ? seconds : 0;
-    t->attention_forwards += g->trait == DTP_TRAIT_FORWARD;
-    t->attention_forward_s += g->trait == DTP_TRAIT_FORWARD ? seconds : 0;
+    bool flash2 = g->trait == DTP_TRAIT_FORWARD_2, forward = flash2 || g->trait == DTP_TRAIT_FORWARD;
+    t->attention_forwards += forward;
+    t->flash2_forwards += flash2;
+    t->attention_forward_s += forward ? seconds : 0;
     t->attention_backwards += g->trait == DTP_TRAIT_BACKWARD;
     t->softmaxes += g->trait == DTP_TRAIT_SOFTMAX && g->kind != DTP_OBSERVED_OPTIMIZER;
     t->fused_optimizers += g->trait == DTP_TRAIT_FUSED;
+    t->compiled += g->trait == DTP_TRAIT_COMPILED;
 }
 
 static void count_gaps(const struct dtp_spans *s, const struct cover *busy, double begin_s, double end_s,
@@ -209,6 +212,8 @@ static void per_step(struct dtp_observed_time *t)
                       &t->attention_backwards,
                       &t->softmaxes,
                       &t->fused_optimizers,
+                      &t->compiled,
+                      &t->flash2_forwards,
                       &t->step_s};
     for (size_t i = 0; i < sizeof sums / sizeof *sums; i++)
         *sums[i] /= t->steps;

@@ -2,10 +2,10 @@
  * the likely cause.
  *
  * A cause is named by its own evidence in the record, never by a difference alone: kernels of math attention, matmuls
- * in fp32, an optimizer without a fused kernel, as many attention kernels forward as backward under checkpointing,
- * reductions in every micro-step, all-gathers beside which nothing computes, a rank that computes longer than the
- * others, a host that does nothing while its GPU waits, tensors of one place that are never freed. Causes are ordered
- * by the seconds or bytes that they account for. */
+ * in fp32, an optimizer without a fused kernel, a compiled plan without a compiler's kernels, as many attention kernels
+ * forward as backward under checkpointing, reductions in every micro-step, all-gathers beside which nothing computes, a
+ * rank that computes longer than the others, a host that does nothing while its GPU waits, tensors of one place that
+ * are never freed. Causes are ordered by the seconds or bytes that they account for. */
 #ifndef DTP_BESIDE_H
 #define DTP_BESIDE_H
 
@@ -26,7 +26,8 @@
     X(SYNC_EVERY_MICRO_STEP, "gradients are reduced in every micro-step")                                              \
     X(INPUT_STALL, "the GPU waits for its input")                                                                      \
     X(HOST_BOUND, "the host launches too slowly")                                                                      \
-    X(WAITING_COLLECTIVES, "collectives wait")
+    X(WAITING_COLLECTIVES, "collectives wait")                                                                         \
+    X(NOT_COMPILED, "the model is not compiled")
 enum dtp_cause_kind {
 #define DTP_CAUSE_ENUM(suffix, words) DTP_CAUSE_##suffix,
     DTP_CAUSE_TABLE(DTP_CAUSE_ENUM)

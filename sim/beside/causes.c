@@ -74,6 +74,38 @@ static void judge_attention(struct dtp_compared *b, const struct dtp_observed_ti
         t->softmaxes, plan ? "the plan has a flash kernel" : "a flash kernel needs none of it");
 }
 
+/* On Hopper and later the plan's flash attention is cuDNN's, where that takes the heads (run_torch.py:
+ * expected_attention); PyTorch by itself takes FlashAttention 2 first. */
+static void judge_flash(struct dtp_compared *b, const struct dtp_observed_time *t)
+{
+    const struct dtp_plan *plan = plan_of(b);
+    if (!plan || plan->attention != DTP_ATTENTION_FLASH || t->flash2_forwards < 1 ||
+        (b->plan.job->cluster.gpu.architecture != DTP_GPU_HOPPER &&
+         b->plan.job->cluster.gpu.architecture != DTP_GPU_BLACKWELL) ||
+        b->plan.job->transformer.head_dim > 128)
+        return;
+    say(add(b, DTP_CAUSE_ATTENTION_KERNEL, t->kind_s[DTP_OBSERVED_ATTENTION] - b->plan.kind_s[DTP_OBSERVED_ATTENTION],
+            0,
+            "with torch.nn.attention.sdpa_kernel(SDPBackend.CUDNN_ATTENTION) it is cuDNN's; or plan with --attention "
+            "flash2"),
+        "%.0f kernels of FlashAttention 2 forward a step, where the plan has cuDNN's: %.1f ms a step, predicted %.1f",
+        t->flash2_forwards, 1e3 * t->kind_s[DTP_OBSERVED_ATTENTION], 1e3 * b->plan.kind_s[DTP_OBSERVED_ATTENTION]);
+}
+
+static void judge_compiler(struct dtp_compared *b, const struct dtp_observed_time *t)
+{
+    const struct dtp_plan *plan = plan_of(b);
+    if (!plan || !plan->compile || t->compiled > 0 || t->kind_count[DTP_OBSERVED_ELEMENTWISE] == 0)
+        return;
+    double beyond_s = t->kind_s[DTP_OBSERVED_ELEMENTWISE] - b->plan.kind_s[DTP_OBSERVED_ELEMENTWISE];
+    say(add(b, DTP_CAUSE_NOT_COMPILED, beyond_s, 0,
+            "call torch.compile on each block (block.compile()) before it is sharded, and look for graph breaks with "
+            "TORCH_LOGS=graph_breaks,recompiles"),
+        "none of %.0f small kernels a step is a compiler's: they take %.1f ms, predicted %.1f",
+        t->kind_count[DTP_OBSERVED_ELEMENTWISE], 1e3 * t->kind_s[DTP_OBSERVED_ELEMENTWISE],
+        1e3 * b->plan.kind_s[DTP_OBSERVED_ELEMENTWISE]);
+}
+
 static void judge_precision(struct dtp_compared *b, const struct dtp_observed_time *t)
 {
     const struct dtp_plan *plan = plan_of(b);
@@ -221,7 +253,7 @@ static void judge_waiting(struct dtp_compared *b, const struct dtp_observed_time
 {
     double seen_s = communication_s(t->exposed_s), meant_s = communication_s(b->plan.exposed_s);
     if (!b->plan.known || seen_s - meant_s < 2 * LEAST_SHARE * t->step_s || has(b, DTP_CAUSE_NO_PREFETCH) ||
-        has(b, DTP_CAUSE_SYNC_EVERY_MICRO_STEP) || has(b, DTP_CAUSE_SLOW_RANK))
+        has(b, DTP_CAUSE_SYNC_EVERY_MICRO_STEP) || has(b, DTP_CAUSE_SLOW_RANK) || has(b, DTP_CAUSE_INPUT_STALL))
         return;
     say(add(b, DTP_CAUSE_WAITING_COLLECTIVES, seen_s - meant_s, 0,
             "name the traces of several ranks on one line: a rank that computes longer than the others shows; if none "
@@ -234,24 +266,42 @@ static void judge_waiting(struct dtp_compared *b, const struct dtp_observed_time
 
 /* ---- the host ---------------------------------------------------------------------------------------------------- */
 
+static double stall_s(const struct dtp_observed_time *t)
+{
+    return fmax(t->host_gap_s, t->loader_s);
+}
+
+/* Of the trace whose GPU waits longest: the others wait for it in collectives. */
+static void judge_stall(struct dtp_compared *b)
+{
+    const struct dtp_observed *longest = NULL;
+    for (size_t i = 0; i < b->count; i++)
+        if (b->observed[i].what == DTP_OBSERVED_TIME &&
+            (!longest || stall_s(&b->observed[i].time) > stall_s(&longest->time)))
+            longest = &b->observed[i];
+    if (!longest || stall_s(&longest->time) <= 1.5 * LEAST_SHARE * longest->time.step_s)
+        return;
+    const char *slash = strrchr(longest->path, '/');
+    double seconds = stall_s(&longest->time);
+    say(add(b, DTP_CAUSE_INPUT_STALL, seconds, 0,
+            "more workers of the DataLoader (num_workers, pin_memory, prefetch_factor), batches copied with "
+            "non_blocking=True"),
+        longest->time.loader_s > 0.5 * seconds
+            ? "the GPU of %.80s is idle for %.1f ms a step while the host is inside PyTorch's DataLoader"
+            : "the GPU of %.80s is idle for %.1f ms a step while the host does nothing that PyTorch knows: it waits "
+              "for "
+              "data, sleeps, or is in Python between steps",
+        slash ? slash + 1 : longest->path, 1e3 * seconds);
+}
+
 static void judge_host(struct dtp_compared *b, const struct dtp_observed_time *t)
 {
-    double stall_s = fmax(t->host_gap_s, t->loader_s), late_s = t->idle_s - stall_s - b->plan.idle_s;
-    if (stall_s > 1.5 * LEAST_SHARE * t->step_s)
-        say(add(b, DTP_CAUSE_INPUT_STALL, stall_s, 0,
-                "more workers of the DataLoader (num_workers, pin_memory, prefetch_factor), batches copied with "
-                "non_blocking=True"),
-            t->loader_s > 0.5 * stall_s
-                ? "the GPU is idle for %.1f ms a step while the host is inside PyTorch's DataLoader"
-                : "the GPU is idle for %.1f ms a step while the host does nothing that PyTorch knows: it waits for "
-                  "data, sleeps, "
-                  "or is in Python between steps",
-            1e3 * stall_s);
+    double late_s = t->idle_s - stall_s(t) - b->plan.idle_s;
     if (t->host_known && late_s > 5 * LEAST_SHARE * t->step_s && b->plan.known)
         say(add(b, DTP_CAUSE_HOST_BOUND, late_s, 0,
                 "torch.compile, larger micro-batches, or CUDA graphs; a profiler's own cost shows here too"),
             "the GPU is idle for %.1f ms a step between kernels while the host launches them, predicted %.1f",
-            1e3 * (t->idle_s - stall_s), 1e3 * b->plan.idle_s);
+            1e3 * (t->idle_s - stall_s(t)), 1e3 * b->plan.idle_s);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
@@ -351,6 +401,8 @@ static double weight(const struct dtp_compared *b, const struct dtp_cause *cause
 static void judge_time(struct dtp_compared *b, const struct dtp_observed_time *t)
 {
     judge_attention(b, t);
+    judge_flash(b, t);
+    judge_compiler(b, t);
     judge_precision(b, t);
     judge_optimizer(b, t);
     judge_checkpointing(b, t);
@@ -367,6 +419,7 @@ void dtp_beside_judge(struct dtp_compared *b)
     bool timed = false;
     b->cause_count = 0;
     judge_ranks(b);
+    judge_stall(b);
     for (size_t i = 0; i < b->count; i++) {
         if (b->observed[i].what == DTP_OBSERVED_TIME && !timed)
             judge_time(b, &b->observed[i].time);

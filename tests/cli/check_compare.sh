@@ -124,12 +124,26 @@ fp32_matmuls json none matmuls in fp32
 optimizer_not_fused json none the optimizer is not fused
 checkpointing_off json full activations are not checkpointed
 dataloader json none the GPU waits for its input
+flash2 json none another attention kernel
 none pickle none
 full pickle full
 leak pickle none tensors that are never freed
 math_attention pickle none another attention kernel
 checkpointing_off pickle full activations are not checkpointed
 END
+for name in compiled not_compiled; do
+    gunzip -c "$recorded/$name.json.gz" >"$name.json" || failed "$name.json.gz"
+done
+first '' compiled.json "${plan[@]}" --compile
+first 'the model is not compiled' not_compiled.json "${plan[@]}" --compile
+first '' flash2.json "${plan[@]}" --attention flash2
+# Of two ranks, which shared one GPU and talked over loopback sockets, one waits for its input, whichever is named first.
+two=("${plan[@]}" --gpus 2 --gpus-per-node 1 --network sockets --network-gbit-per-s 10 --strategy full_shard)
+for rank in 0 1; do
+    gunzip -c "$recorded/stalled_rank$rank.json.gz" >"stalled_rank$rank.json" || failed "stalled_rank$rank.json.gz"
+done
+first 'the GPU waits for its input' stalled_rank0.json stalled_rank1.json "${two[@]}"
+says 'the GPU of stalled_rank1.json is idle for 52' <(tr -s ' \n' ' ' <out)
 expect 0 compare math_attention.json math_attention.pickle "${plan[@]}" --json
 python3 -c 'import json
 d = json.load(open("out"))
@@ -138,19 +152,27 @@ assert [c["cause"] for c in d["causes"]][:2] == 2 * ["another attention kernel"]
 
 # ---- a machine file fitted to it ---------------------------------------------------------------------------------------
 
-# The trace's own step, 71.2 ms with 1.9 of them idle under the profiler, is what the plan takes by the file; another depth
-# of the same layers is predicted by it too. Attention's rows are of the kernel that was planned.
+# What the plan takes by the file is what the run took before it was traced (plants.jsonl), within 2 %; under the profiler GPUs
+# idle longer between steps. Of the compiled run 2 ms of 53 are idle, which no row of a file says: 3.5 %. Attention's rows
+# are of the kernel that was planned.
 step_ms() {
     "$program" simulate "$@" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["time"]["step_s"] * 1e3)'
 }
-expect 0 compare none.json "${plan[@]}" -o fit.csv
-says 'REFIT  fit.csv' out
-grep -qE '^ +matmul +x 0\.9[0-9]+  \(34\.60 ms' out || failed "matmuls: $(grep ' x ' out)"
-grep -qE '^ +attention forward +x 1\.[0-9]+  \(2\.14 ms' out || failed "attention: $(grep ' x ' out)"
+while read -r name ran within flags; do
+    read -ra more <<<"$flags"
+    expect 0 compare "$name.json" "${plan[@]}" "${more[@]}" -o fit.csv --force
+    says 'REFIT  fit.csv' out
+    python3 -c "import sys; sys.exit(not abs($(step_ms "${plan[@]}" "${more[@]}" --machine fit.csv) / $ran - 1) < $within)" ||
+        failed "$name: the step by the file: $(step_ms "${plan[@]}" "${more[@]}" --machine fit.csv) ms, not $ran"
+done <<'END'
+full 80.57 0.02 --checkpointing full
+compiled 53.23 0.04 --compile
+none 66.33 0.02 --checkpointing none
+END
+grep -qE '^ +matmul +x [01]\.[0-9]+  \(34\.15 ms' out || failed "matmuls: $(grep ' x ' out)"
+grep -qE '^ +attention forward +x [01]\.[0-9]+  \(1\.11 ms' out || failed "attention: $(grep ' x ' out)"
 [[ $(grep -c ^attention fit.csv) == 2 && $(grep -c '^kernel,\(eager\|fused\|streaming\)' fit.csv) == 3 ]] ||
     failed "rows: $(cut -d, -f1-3 fit.csv)"
-python3 -c "import sys; sys.exit(not 0.96 < $(step_ms "${plan[@]}" --machine fit.csv) / 70.4 < 1.01)" ||
-    failed "the step by the file: $(step_ms "${plan[@]}" --machine fit.csv) ms, not 70.4"
 expect 0 compare none.json "${plan[@]}" --attention flash2 -o fit.csv --force
 says 'attention forward            left as it was' out
 expect 2 compare none.json -o other.csv

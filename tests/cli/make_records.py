@@ -6,7 +6,7 @@ import pickle
 import sys
 
 FOLDER = sys.argv[1]
-FLASH_F, FLASH_B = "pytorch_flash::flash_fwd_kernel<128>", "pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<128>"
+FLASH_F, FLASH_B = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16<128>", "cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16<128>"
 MATMUL, WIDE = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT", "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8"
 SMALL, SOFTMAX = "vectorized_elementwise_kernel<8, silu>", "softmax_warp_forward<float, float, float, 11>"
 FUSED = "multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>, FusedAdamMathFunctor<float>>"

@@ -99,7 +99,8 @@ static void test_kernels(void **state)
     } rows[] = {
         {"sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8", DTP_OBSERVED_MATMUL, DTP_TRAIT_WIDE},
         {"nvjet_sm90_tst_192x192_64x4_1x2_h_bz_coopB_TNN", DTP_OBSERVED_MATMUL, DTP_TRAIT_PLAIN},
-        {"void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128", DTP_OBSERVED_ATTENTION, DTP_TRAIT_FORWARD},
+        {"void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128", DTP_OBSERVED_ATTENTION,
+         DTP_TRAIT_FORWARD_2},
         {"void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<", DTP_OBSERVED_ATTENTION,
          DTP_TRAIT_BACKWARD},
         {"void pytorch_flash::flash_bwd_dot_do_o_kernel<true", DTP_OBSERVED_ATTENTION, DTP_TRAIT_PLAIN},
@@ -108,7 +109,7 @@ static void test_kernels(void **state)
         {"cunn_SoftMaxForward<4, float, float, float, LogSoftMaxForwardEpilogue>", DTP_OBSERVED_ELEMENTWISE,
          DTP_TRAIT_PLAIN},
         {"ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", DTP_OBSERVED_REDUCE_SCATTER, DTP_TRAIT_PLAIN},
-        {"triton_poi_fused_add_mul_3", DTP_OBSERVED_ELEMENTWISE, DTP_TRAIT_PLAIN},
+        {"triton_poi_fused_add_mul_3", DTP_OBSERVED_ELEMENTWISE, DTP_TRAIT_COMPILED},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -78,6 +78,9 @@ static uint64_t sent(const struct dtp_program_totals *totals)
     return bytes;
 }
 
+#define ROUTED_WITHIN                                                                                                  \
+    0.02 /* of what is sent where the router says where rows go, and each expert is expected as many */
+
 static void hold(const char *words, const char *arenas, const char *sends)
 {
     static struct dtp_simulated simulated;
@@ -91,7 +94,8 @@ static void hold(const char *words, const char *arenas, const char *sends)
         uint32_t role = stages ? dtp_program_set_role_of(&simulated.set, rank) : 0;
         uint64_t arena = stages ? simulated.roles[role].memory.allocated_peak_bytes : simulated.placement.arena_bytes;
         uint64_t bytes = sent(stages ? &simulated.roles[role].totals : &simulated.totals);
-        if (arena != listed(arenas, rank) || bytes != listed(sends, rank))
+        double measured = (double)listed(sends, rank), apart = fabs((double)bytes - measured);
+        if (arena != listed(arenas, rank) || !(apart <= (job.plan.ep > 1 ? ROUTED_WITHIN * measured : 0)))
             fail_msg("%s: rank %u: arena %" PRIu64 ", sent %" PRIu64 " predicted; measured %s, %s", words, rank, arena,
                      bytes, arenas, sends);
     }

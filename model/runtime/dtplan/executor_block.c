@@ -214,13 +214,6 @@ static void add_rotary(struct dtp_executor_block *b)
         dtp_executor_add_operator(b, DTP_OP_ROTARY, "rotary", T(QKV), T(QKV));
 }
 
-/* Of what latent attention projects, queries, keys and values packed as other attention has them. */
-static void add_heads(struct dtp_executor_block *b)
-{
-    struct dtp_executor_operator *op = dtp_executor_add_operator(b, DTP_OP_ROTARY, "heads", T(Q_RAW), T(QKV));
-    op->reads = bit_of(T(KV_LATENT)) | bit_of(T(KV_RAW));
-}
-
 static void add_attention(struct dtp_executor_block *b)
 {
     struct dtp_executor_operator *op = dtp_executor_add_operator(b, DTP_OP_ATTENTION, "attention", T(QKV), T(CORE));
@@ -273,7 +266,7 @@ static void add_operator(struct dtp_executor_block *b, const struct dtp_layer_op
     case DTP_LAYER_OP_RESIDUAL: add_to_stream(b, from); break;
     case DTP_LAYER_OP_CAST: break; /* the stream has the format that matmuls read */
     case DTP_LAYER_OP_LATENT_NORM: add_norm(b, from); break;
-    case DTP_LAYER_OP_LATENT_HEADS: add_heads(b); break;
+    case DTP_LAYER_OP_LATENT_HEADS: dtp_executor_add_heads(b); break;
     case DTP_LAYER_OP_ROUTER: dtp_executor_add_router(b); break;
     case DTP_LAYER_OP_PERMUTE: dtp_executor_add_permute(b, from); break;
     case DTP_LAYER_OP_UNPERMUTE: dtp_executor_add_unpermute(b, from); break;
@@ -358,8 +351,8 @@ static void find_replayed(struct dtp_executor_block *b)
     }
 }
 
-void dtp_executor_block_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan, bool first,
-                           struct dtp_executor_block *out)
+void dtp_executor_block_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                           enum dtp_layer_mlp mlp, bool first, struct dtp_executor_block *out)
 {
     struct dtp_layer_operator from[DTP_LAYER_OPERATORS];
     *out = (struct dtp_executor_block){.tokens = dtp_plan_tokens(plan),
@@ -374,7 +367,7 @@ void dtp_executor_block_of(const struct dtp_transformer *transformer, const stru
                                        .recipe = dtp_fp8_recipe_row(plan->precision.fp8_recipe),
                                        .adapted = dtp_plan_adapts(plan),
                                        .packed = plan->adapters.base != DTP_BASE_NONE};
-    dtp_parameter_block_kind(transformer, dtp_layer_mlp_of(transformer) == DTP_LAYER_EXPERTS, &out->kind);
+    dtp_parameter_block_kind(transformer, mlp == DTP_LAYER_EXPERTS, &out->kind);
     out->expert_room = dtp_executor_room_of(out, plan);
     int count = dtp_layer_operators(&out->kind, from);
     for (int i = 0; i < count; i++)
@@ -509,30 +502,10 @@ static double statistics_bytes(const struct dtp_executor_block *b, const struct 
     return (double)dtp_executor_tensor_bytes(b, op->statistics);
 }
 
-/* The gradient and x read, x's gradient written. */
-static double latent_norm_backward_bytes(const struct dtp_executor_block *b, const struct dtp_executor_operator *op)
-{
-    uint64_t width = dtp_executor_latent_norm_width(b, op);
-    return 3 * rows_of(b, width) + statistics_bytes(b, op) + (double)(width * b->element_bytes) + partial_bytes(b, op);
-}
-
 /* q and k in place; cosines and sines of each position. */
 static double rotary_bytes(const struct dtp_executor_block *b)
 {
     return 2 * rows_of(b, b->kind.d_q + b->kind.d_kv) + 4 * (double)(b->kind.head_dim * b->sequence);
-}
-
-/* Reads what latent attention projects and writes the packed heads, or their gradients the other way. */
-static double heads_bytes(const struct dtp_executor_block *b)
-{
-    const struct dtp_layer_kind *k = &b->kind;
-    uint64_t projected = k->d_q + dtp_layer_tensor_width(k, T(KV_RAW)) + k->rope_head_dim;
-    return rows_of(b, projected + dtp_layer_tensor_width(k, T(QKV))) + 4 * (double)(k->rope_head_dim * b->sequence);
-}
-
-static double turn_bytes(const struct dtp_executor_block *b, const struct dtp_executor_operator *op)
-{
-    return op->input == T(Q_RAW) ? heads_bytes(b) : rotary_bytes(b);
 }
 
 /* Passes over what an activation reads and makes. `op` may say nothing but its kind: that of the layer's own MLP. */
@@ -551,18 +524,16 @@ struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_execut
 {
     const struct dtp_layer_kind *k = &block->kind;
     double weights = (double)(dtp_executor_norm_elements(block, op) * block->element_bytes), passes;
+    if (dtp_executor_is_latent(block, op))
+        return dtp_executor_latent_traffic(block, op, false);
     switch (op->kind) {
     case DTP_OP_NORM:
-        if (dtp_executor_latent_norm_width(block, op))
-            return (struct dtp_executor_traffic){2 * rows_of(block, dtp_executor_latent_norm_width(block, op)) +
-                                                     statistics_bytes(block, op) + weights,
-                                                 1};
         passes = op->addend == DTP_EXECUTOR_NONE ? 2 : 3;
         return (struct dtp_executor_traffic){passes * stream_of(block) + statistics_bytes(block, op) + weights, 1};
     case DTP_OP_QK_NORM: /* q and k read, kept as they were, and overwritten */
         return (struct dtp_executor_traffic){
             3 * rows_of(block, k->d_q + k->d_kv) + statistics_bytes(block, op) + weights, 1};
-    case DTP_OP_ROTARY: return (struct dtp_executor_traffic){turn_bytes(block, op), 1};
+    case DTP_OP_ROTARY: return (struct dtp_executor_traffic){rotary_bytes(block), 1};
     case DTP_OP_ACTIVATION: return (struct dtp_executor_traffic){activation_bytes(block, op, 1, 1), 1};
     case DTP_OP_ROUTER:
     case DTP_OP_PERMUTE:
@@ -587,11 +558,10 @@ struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_execu
 {
     const struct dtp_layer_kind *k = &block->kind;
     double passes;
+    if (dtp_executor_is_latent(block, op))
+        return dtp_executor_latent_traffic(block, op, true);
     switch (op->kind) {
     case DTP_OP_NORM:
-        if (dtp_executor_latent_norm_width(block, op))
-            return (struct dtp_executor_traffic){latent_norm_backward_bytes(block, op),
-                                                 dtp_executor_norm_launches(block)};
         passes = bit_of(op->input) & STREAM ? 4 : 3;
         return (struct dtp_executor_traffic){passes * stream_of(block) + statistics_bytes(block, op) +
                                                  (double)(k->hidden * block->element_bytes) + partial_bytes(block, op),
@@ -599,7 +569,7 @@ struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_execu
     case DTP_OP_QK_NORM:
         return (struct dtp_executor_traffic){dtp_executor_forward_traffic(block, op).bytes + partial_bytes(block, op),
                                              dtp_executor_norm_launches(block)};
-    case DTP_OP_ROTARY: return (struct dtp_executor_traffic){turn_bytes(block, op), 1};
+    case DTP_OP_ROTARY: return (struct dtp_executor_traffic){rotary_bytes(block), 1};
     case DTP_OP_ATTENTION:
         return block->ring > 1 || block->exchanged > 1
                    ? dtp_executor_context_backward_traffic(block)

@@ -87,10 +87,11 @@ struct dtp_executor_block {
     uint64_t saved;    /* tensors that backward reads */
     uint32_t replayed; /* operators, as bits, that make them of the block's input */
 };
-/* The model's first block has the same operators, but where adapters alone are trained nothing before it is: its
- * backward ends at its first adapter. *out points into itself and is not to be copied. */
-void dtp_executor_block_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan, bool first,
-                           struct dtp_executor_block *out);
+/* Of the model's layers with such an MLP. The model's first block has the same operators, but where adapters alone are
+ * trained nothing before it is: its backward ends at its first adapter. *out points into itself and is not to be
+ * copied. */
+void dtp_executor_block_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                           enum dtp_layer_mlp mlp, bool first, struct dtp_executor_block *out);
 /* Elements of what a matmul of forward multiplies by; 0 of other operators. And how often backward multiplies by or for
  * as many. */
 double dtp_executor_multiplied(const struct dtp_executor_block *block, const struct dtp_executor_operator *op);
@@ -208,6 +209,16 @@ struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_execut
                                                          const struct dtp_executor_operator *op);
 struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_executor_block *block,
                                                           const struct dtp_executor_operator *op, bool again);
+/* executor_latent_work.c: of what latent attention projects, queries, keys and values packed as other attention has
+ * them; what norms of latents and that operator, which are latent, move. */
+void dtp_executor_add_heads(struct dtp_executor_block *block);
+static inline bool dtp_executor_is_latent(const struct dtp_executor_block *block,
+                                          const struct dtp_executor_operator *op)
+{
+    return dtp_executor_latent_norm_width(block, op) || (op->kind == DTP_OP_ROTARY && block->kind.kv_latent);
+}
+struct dtp_executor_traffic dtp_executor_latent_traffic(const struct dtp_executor_block *block,
+                                                        const struct dtp_executor_operator *op, bool backward);
 /* Of what came before, added to a sum over tensor parallel ranks; of another projection's gradient of the same input.
  */
 double dtp_executor_added_bytes(const struct dtp_executor_block *block);

@@ -3,10 +3,6 @@
  * stands before that, and its gradient is made of two operations' columns. */
 #include "runtime/dtplan/lower_executor_state.h"
 
-/* Transformers' DeepseekV3Attention makes q_a_layernorm and kv_a_layernorm without a word of their epsilon, so with
- * RMSNorm's default there, whatever the model's rms_norm_eps is (modeling_deepseek_v3.py). */
-#define LATENT_NORM_EPSILON 1e-6
-
 static bool has_shared_part(const struct dtp_executor_operator *op)
 {
     return op->input == DTP_TENSOR_KV_LATENT;
@@ -14,8 +10,8 @@ static bool has_shared_part(const struct dtp_executor_operator *op)
 
 static void shape_of_norm(const struct dtp_executor *x, struct dtp_draft *draft, const struct dtp_executor_operator *op)
 {
-    uint64_t row = dtp_layer_tensor_width(&x->shape.kind, (enum dtp_layer_tensor)op->input);
-    draft->op.demand.n = (double)dtp_executor_latent_norm_width(&x->shape, op);
+    uint64_t row = dtp_layer_tensor_width(&x->shape->kind, (enum dtp_layer_tensor)op->input);
+    draft->op.demand.n = (double)dtp_executor_latent_norm_width(x->shape, op);
     draft->op.demand.k = has_shared_part(op) ? (double)row : 0;
     draft->op.demand.form = DTP_FORM_RMS_NORM;
 }
@@ -23,22 +19,22 @@ static void shape_of_norm(const struct dtp_executor *x, struct dtp_draft *draft,
 void dtp_executor_latent_norm(const struct dtp_executor *x, struct dtp_draft *draft,
                               const struct dtp_executor_operator *op)
 {
-    if (!dtp_executor_latent_norm_width(&x->shape, op))
+    if (!dtp_executor_latent_norm_width(x->shape, op))
         return;
     shape_of_norm(x, draft, op);
-    draft->op.demand.epsilon = LATENT_NORM_EPSILON;
+    draft->op.demand.epsilon = DTP_LATENT_NORM_EPSILON;
 }
 
 void dtp_executor_latent_shape(const struct dtp_executor *x, struct dtp_draft *draft)
 {
-    draft->op.demand.n = (double)x->shape.kind.rope_head_dim;
-    draft->op.demand.k = (double)dtp_layer_tensor_width(&x->shape.kind, DTP_TENSOR_KV_LATENT);
+    draft->op.demand.n = (double)x->shape->kind.rope_head_dim;
+    draft->op.demand.k = (double)dtp_layer_tensor_width(&x->shape->kind, DTP_TENSOR_KV_LATENT);
 }
 
 static dtp_buffer_id new_gradient(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_role role, const char *name,
                                   enum dtp_layer_tensor of)
 {
-    return dtp_executor_new(x, draft, role, name, DTP_OWNER_WORKSPACE, dtp_executor_tensor_bytes(&x->shape, (int)of),
+    return dtp_executor_new(x, draft, role, name, DTP_OWNER_WORKSPACE, dtp_executor_tensor_bytes(x->shape, (int)of),
                             DTP_WRITE);
 }
 
@@ -56,7 +52,7 @@ void dtp_executor_latent_heads_backward(struct dtp_executor *x, const struct dtp
         new_gradient(x, &draft, DTP_ROLE_KEYS, "keys and values gradient", DTP_TENSOR_KV_RAW);
     x->gradients[op->result] = DTP_NO_BUFFER;
     dtp_executor_latent_shape(x, &draft);
-    struct dtp_executor_traffic traffic = dtp_executor_backward_traffic(&x->shape, op, false);
+    struct dtp_executor_traffic traffic = dtp_executor_backward_traffic(x->shape, op, false);
     dtp_executor_memory(&draft, x->rules.tokens, traffic.bytes, traffic.kernels);
     dtp_executor_end(x, &draft);
 }
@@ -65,7 +61,7 @@ void dtp_executor_latent_norm_backward(struct dtp_executor *x, uint64_t layer, c
                                        dtp_buffer_id latent)
 {
     struct dtp_executor_module *module = dtp_executor_block(x, layer);
-    const uint64_t width = dtp_executor_latent_norm_width(&x->shape, op);
+    const uint64_t width = dtp_executor_latent_norm_width(x->shape, op);
     struct dtp_draft draft;
     dtp_executor_begin(x, &draft, DTP_OP_NORM_BACKWARD, op->name);
     shape_of_norm(x, &draft, op);
@@ -81,7 +77,7 @@ void dtp_executor_latent_norm_backward(struct dtp_executor *x, uint64_t layer, c
     bool accumulates = dtp_executor_gradient(&draft, DTP_ROLE_WEIGHT_GRADIENT, module, op->weight);
     dtp_executor_new(x, &draft, DTP_ROLE_WORKSPACE, "partial sums", DTP_OWNER_WORKSPACE,
                      2 * 4 * DTP_EXECUTOR_PARTIAL_ROWS * width, DTP_UPDATE | DTP_FREE);
-    struct dtp_executor_traffic traffic = dtp_executor_backward_traffic(&x->shape, op, false);
+    struct dtp_executor_traffic traffic = dtp_executor_backward_traffic(x->shape, op, false);
     double gradient_bytes = (double)((accumulates ? 2 : 1) * width * module->gradient_element_bytes);
     dtp_executor_memory(&draft, x->rules.tokens, traffic.bytes + gradient_bytes, traffic.kernels);
     dtp_executor_end(x, &draft);

@@ -1,14 +1,18 @@
 """Runs that differ from their plan by one planted thing, for dtplan compare: traces and memory histories of PyTorch's.
 
-python3 plants.py --plan DIR --out DIR [--device host] [--only NAME,...]: DIR/plan.json and DIR/plan_full.json as dtplan
-plan --json prints them, of the same model without and with full checkpointing. run_torch.py must be found on PYTHONPATH.
-Each plant changes the program, never the plan.
+python3 plants.py --plan DIR --out DIR [--device host] [--only NAME,...], for plants of two ranks under torchrun: DIR has
+the plans that PLANTS names, NAME.json as dtplan plan --json prints it, all of the same model. run_torch.py must be found on
+PYTHONPATH. Each plant changes the program, never the plan. A file is NAME.json.gz or NAME.pickle.gz, of two ranks
+NAME_rank0.json.gz and NAME_rank1.json.gz.
 """
 import argparse
+import gc
 import gzip
 import json
 import os
 import shutil
+import signal
+import subprocess
 import sys
 import time
 
@@ -66,6 +70,64 @@ def stall(run):
 def wide(run):
     run.autocast = False
     torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.enable_mem_efficient_sdp(True)  # which takes fp32
+
+
+def empty_cache(run):
+    before = run.optimizer.step
+
+    def step():
+        before()
+        torch.cuda.empty_cache()
+
+    run.optimizer.step = step
+
+
+def reads_losses(run):
+    """A number that the host asks for behind every layer, as of a norm that is logged."""
+    seen = []
+    for layer in run.model.layers:
+        layer.register_forward_hook(lambda _module, _inputs, result: seen.append(result.float().norm().item()))
+
+
+def not_ahead(run):
+    """Backward gathers no unit before its own, and the host waits before each: nothing is gathered beside computing."""
+    def wait(*_):
+        if run.cuda:
+            torch.cuda.synchronize()
+
+    for layer in run.model.layers:
+        layer.set_modules_to_backward_prefetch([layer])
+        layer.register_forward_pre_hook(wait)
+        layer.register_full_backward_pre_hook(wait)
+
+
+BURN = """
+import torch
+a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+while True:
+    for _ in range(20):
+        b = a @ a
+    torch.cuda.synchronize()
+"""
+
+
+def slow(run):
+    """Another process works on the second rank's GPU."""
+    if run.rank == 1:
+        devices = os.environ.get("CUDA_VISIBLE_DEVICES", "0,1").split(",")
+        run.beside = subprocess.Popen([sys.executable, "-c", BURN], env={**os.environ, "CUDA_VISIBLE_DEVICES": devices[1]})
+        time.sleep(8)
+    torch.distributed.barrier()
+
+
+def sync_always(choices):
+    choices.accumulate_sync = True
+
+
+def stall_of_one(run):
+    if run.rank == 1:
+        stall(run)
 
 
 def nothing(run):
@@ -80,6 +142,18 @@ def no_checkpointing(choices):
     choices.checkpointing = "none"
 
 
+def flash2(choices):
+    choices.attention = "flash2"
+
+
+def eager(choices):
+    choices.compile, choices.compile_loss, choices.loss = False, False, "eager"
+
+
+def half(choices):
+    choices.micro_batch //= 2
+
+
 # name: (plan, change of the choices before it is built, change of the run)
 PLANTS = {
     "none": ("plan", None, nothing),
@@ -91,38 +165,76 @@ PLANTS = {
     "checkpointing_off": ("plan_full", no_checkpointing, nothing),
     "fp32_matmuls": ("plan", None, wide),
     "dataloader": ("plan", None, stall),
+    "flash2": ("plan", flash2, nothing),
+    "half": ("plan", half, nothing),
+    "empty_cache": ("plan", None, empty_cache),
+    "reads_losses": ("plan", None, reads_losses),
+    "pure": ("plan_pure", None, nothing),
+    "compiled": ("plan_compiled", None, nothing),
+    "not_compiled": ("plan_compiled", eager, nothing),
+}
+OF_TWO = {
+    "sharded": ("plan_sharded", None, nothing),
+    "not_ahead": ("plan_sharded", None, not_ahead),
+    "slow_rank": ("plan_sharded", None, slow),
+    "stalled_rank": ("plan_sharded", None, stall_of_one),
+    "accumulated": ("plan_accumulated", None, nothing),
+    "every_micro_step": ("plan_accumulated", sync_always, nothing),
 }
 
 
-def measure(name, arguments, device):
-    plan, choose, change = PLANTS[name]
+def traced(run, path):
+    """Two more steps of each rank, behind one that warms the profiler up."""
+    from torch.profiler import ProfilerActivity, profile, schedule
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if run.cuda else [])
+    with profile(activities=activities, schedule=schedule(wait=0, warmup=1, active=2),
+                 on_trace_ready=lambda profiler: profiler.export_chrome_trace(path)) as profiler:
+        for _ in range(3):
+            run.step(False)
+            profiler.step()
+
+
+def packed(path):
+    if os.path.exists(path):
+        with open(path, "rb") as plain, gzip.open(path + ".gz", "wb", 9) as file:
+            shutil.copyfileobj(plain, file)
+        os.remove(path)
+
+
+def measure(name, arguments, ranks, rank, device):
+    plan, choose, change = (OF_TWO if ranks > 1 else PLANTS)[name]
     shape, choices = parts(os.path.join(arguments.plan, plan + ".json"))
     if choose:
         choose(choices)
     arguments.steps, arguments.seed, arguments.lr, arguments.log = 6, 1, 3e-4, None
     cuda = device.type == "cuda"
+    history = cuda and ranks == 1
+    torch.backends.cuda.matmul.allow_tf32 = False
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
+    if history:
         torch.cuda.memory._record_memory_history(max_entries=200000, stacks="python")
-    run = run_torch.Run(arguments, shape, choices, 1, 0, device)
-    change(run)
-    seconds = [run.step(False)[0] for _ in range(arguments.steps)]
-    base = os.path.join(arguments.out, name)
-    said = {"name": name, "plan": plan, "step_s": sorted(seconds[2:])[2], **run.memory()}
-    if cuda:
-        torch.cuda.memory._dump_snapshot(base + ".pickle")
-        torch.cuda.memory._record_memory_history(enabled=None)
-    run_torch.traced(run, base + ".json")
+    run = run_torch.Run(arguments, shape, choices, ranks, rank, device)
+    run.beside = None
+    base = os.path.join(arguments.out, name + (f"_rank{rank}" if ranks > 1 else ""))
+    try:
+        change(run)
+        seconds = [run.step(False)[0] for _ in range(arguments.steps)]
+        said = {"name": name, "plan": plan, "rank": rank, "step_s": sorted(seconds[2:])[2], **run.memory()}
+        if history:
+            torch.cuda.memory._dump_snapshot(base + ".pickle")
+            torch.cuda.memory._record_memory_history(enabled=None)
+        traced(run, base + ".json")
+    finally:
+        if run.beside:
+            run.beside.send_signal(signal.SIGKILL)
+            run.beside.wait()
     print(json.dumps(said), flush=True)
     with open(os.path.join(arguments.out, "plants.jsonl"), "a", encoding="utf-8") as file:
         file.write(json.dumps(said) + "\n")
-    torch.backends.cuda.matmul.allow_tf32 = False
     for ending in (".pickle", ".json"):
-        if os.path.exists(base + ending):
-            with open(base + ending, "rb") as plain, gzip.open(base + ending + ".gz", "wb", 6) as packed:
-                shutil.copyfileobj(plain, packed)
-            os.remove(base + ending)
+        packed(base + ending)
 
 
 def main():
@@ -130,14 +242,22 @@ def main():
     for flag in ("--plan", "--out"):
         parser.add_argument(flag, required=True)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--only", default=",".join(PLANTS))
+    parser.add_argument("--only")
     arguments = parser.parse_args()
-    device = torch.device("cpu") if arguments.device == "host" else torch.device("cuda", 0)
-    for name in arguments.only.split(","):
+    rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    device = torch.device("cpu") if arguments.device == "host" else torch.device("cuda", rank)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if ranks > 1:
+        torch.distributed.init_process_group("gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl")
+    for name in arguments.only.split(",") if arguments.only else OF_TWO if ranks > 1 else PLANTS:
         try:
-            measure(name, arguments, device)
+            measure(name, arguments, ranks, rank, device)
         except Exception as wrong:  # noqa: BLE001: one plant must not cost the others
-            print(json.dumps({"name": name, "error": repr(wrong)[:500]}), flush=True)
+            print(json.dumps({"name": name, "rank": rank, "error": repr(wrong)[:500]}), flush=True)
+        gc.collect()  # hooks and runs refer to each other
+    if ranks > 1:
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
