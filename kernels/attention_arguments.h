@@ -6,7 +6,8 @@
 /* Causal self-attention on packed qkv [batch, sequence, (heads + 2 kv_heads), head_dim]: q heads, then k, then v; query
  * head h reads k and v of head h / (heads / kv_heads). `window` > 0: a query sees so many keys, its own the last of
  * them; 0: all up to its own. softcap c > 0: scaled scores x become c tanh(x / c). result [batch, sequence, heads,
- * head_dim]; log_sum_exp [batch, heads, sequence] of the scaled scores.
+ * head_dim]; log_sum_exp [batch, heads, sequence] of the scaled scores. value_dim > 0, without `keys`: values, and so
+ * heads of the result, are so wide instead of head_dim (latent attention).
  *
  * With `keys`, [batch, sequence, 2 kv_heads, head_dim]: k heads, then v, this is a step of a ring of context parallel
  * ranks (merge_attention): queries from first_query on see the first key_count of those keys, each of them, and no
@@ -18,6 +19,7 @@ struct dtp_attention_args {
     void *workspace;
     uint64_t workspace_bytes;
     uint32_t batch, sequence, heads, kv_heads, head_dim, window;
+    uint32_t value_dim;              /* 0: head_dim */
     uint32_t first_query, key_count; /* with keys */
     float scale, softcap;
     enum dtp_element element;
@@ -34,6 +36,7 @@ struct dtp_attention_backward_args {
     void *workspace;
     uint64_t workspace_bytes;
     uint32_t batch, sequence, heads, kv_heads, head_dim, window;
+    uint32_t value_dim;              /* 0: head_dim */
     uint32_t first_query, key_count; /* with keys */
     float scale, softcap;
     bool atomic;
@@ -69,6 +72,31 @@ struct dtp_columns_args {
     uint64_t width, count[3], from_step[3], to_step[3]; /* elements */
     enum dtp_element element;
     bool accumulate;
+};
+/* Heads of latent attention (DeepSeek-V2, section 2.1), packed as attention reads them, from what was projected.
+ * queries [rows, heads, head_dim]; latents [rows, latent_row], whose last rope_dim columns are a part of keys that all
+ * heads share; keys_values [rows, heads, head_dim - rope_dim + value_dim], in each head the rest of its key, then its
+ * value. packed [rows, heads (2 head_dim + value_dim)]: queries, then keys, then values. Rope turns the last rope_dim
+ * elements of queries and keys, neighbours (2 i, 2 i + 1) by the angle of pair i, as DeepSeek's weights have them
+ * (rope_interleave in Transformers' modeling_deepseek_v3.py, which then puts first halves of pairs before second ones,
+ * of queries and keys alike: their products are the same). */
+struct dtp_latent_heads_args {
+    const void *queries, *latents, *keys_values;
+    void *packed;
+    const float *cosines, *sines; /* [sequence, rope_dim / 2] */
+    uint64_t rows;
+    uint32_t sequence, heads, head_dim, rope_dim, value_dim, latent_row;
+    enum dtp_element element;
+};
+/* The gradients of the same; of latents that of the shared part alone, summed over heads in their order: the columns
+ * before it stay. */
+struct dtp_latent_heads_backward_args {
+    const void *packed; /* gradient */
+    void *queries, *latents, *keys_values;
+    const float *cosines, *sines;
+    uint64_t rows;
+    uint32_t sequence, heads, head_dim, rope_dim, value_dim, latent_row;
+    enum dtp_element element;
 };
 
 #endif

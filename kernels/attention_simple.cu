@@ -14,13 +14,13 @@ namespace
 constexpr int side = 16, threads = side * side;
 
 struct shape {
-    uint32_t batch, sequence, heads, kv_heads, dim;
-    uint32_t first_query, keys; /* queries begin there; keys of a sequence */
-    bool around;                /* keys and values lie by themselves, and every query sees all of them */
+    uint32_t batch, sequence, heads, kv_heads, dim, value_dim; /* of queries and keys; of values and results */
+    uint32_t first_query, keys;                                /* queries begin there; keys of a sequence */
+    bool around; /* keys and values lie by themselves, and every query sees all of them */
 
     __device__ uint64_t packed_row(uint32_t b, uint32_t i) const
     {
-        return ((uint64_t)b * sequence + i) * (heads + 2 * kv_heads) * dim;
+        return ((uint64_t)b * sequence + i) * ((heads + kv_heads) * dim + kv_heads * value_dim);
     }
 
     __device__ uint64_t query(uint32_t b, uint32_t i, uint32_t head) const
@@ -40,12 +40,12 @@ struct shape {
 
     __device__ uint64_t value(uint32_t b, uint32_t i, uint32_t kv_head) const
     {
-        return key(b, i, kv_head) + (uint64_t)kv_heads * dim;
+        return key_row(b, i) + (uint64_t)((around ? 0 : heads) + kv_heads) * dim + (uint64_t)kv_head * value_dim;
     }
 
     __device__ uint64_t result(uint32_t b, uint32_t i, uint32_t head) const
     {
-        return (((uint64_t)b * sequence + i) * heads + head) * dim;
+        return (((uint64_t)b * sequence + i) * heads + head) * value_dim;
     }
 
     __device__ uint64_t statistic(uint32_t b, uint32_t i, uint32_t head) const
@@ -73,6 +73,7 @@ template <typename Arguments> __device__ shape shape_of(const Arguments &a)
             a.heads,
             a.kv_heads,
             a.head_dim,
+            a.value_dim ? a.value_dim : a.head_dim,
             around ? a.first_query : 0,
             around ? a.key_count : a.sequence,
             around};
@@ -170,7 +171,8 @@ __global__ void __launch_bounds__(threads) forward(const __grid_constant__ struc
     extern __shared__ float memory[];
     const shape s = shape_of(a);
     const void *at_hand = s.around ? a.keys : a.qkv;
-    float *queries = memory, *keys = queries + tile * (s.dim + 1), *weights = keys + tile * (s.dim + 1);
+    float *queries = memory, *keys = queries + tile * (s.dim + 1);
+    float *weights = keys + tile * (max(s.dim, s.value_dim) + 1); /* values take the keys' place */
     const uint32_t x = threadIdx.x % side, y = threadIdx.x / side, head = blockIdx.y, b = blockIdx.z;
     const uint32_t kv_head = head / (s.heads / s.kv_heads);
     const uint32_t first = s.first_query + (gridDim.x - 1 - blockIdx.x) * tile; /* long rows start first */
@@ -213,9 +215,9 @@ __global__ void __launch_bounds__(threads) forward(const __grid_constant__ struc
                 result[i][c] *= shrink;
         }
         __syncthreads();
-        load_tile<T, tile>(keys, at_hand, s.value(b, key, kv_head), key_stride, s.keys - key, s.dim);
+        load_tile<T, tile>(keys, at_hand, s.value(b, key, kv_head), key_stride, s.keys - key, s.value_dim);
         __syncthreads();
-        add_weighted<E, COLUMNS, false>(result, weights, keys, s.dim);
+        add_weighted<E, COLUMNS, false>(result, weights, keys, s.value_dim);
     }
 #pragma unroll
     for (int i = 0; i < E; i++) {
@@ -225,7 +227,8 @@ __global__ void __launch_bounds__(threads) forward(const __grid_constant__ struc
         for (int c = 0; c < COLUMNS; c++)
             result[i][c] /= total[i];
     }
-    store_rows<T>(a.result, s.result(b, first, head), (uint64_t)s.heads * s.dim, s.sequence - first, result, s.dim);
+    store_rows<T>(a.result, s.result(b, first, head), (uint64_t)s.heads * s.value_dim, s.sequence - first, result,
+                  s.value_dim);
 }
 
 /* Backward. p = exp(score - lse) is made again from the statistics. With g the gradient of the result, the gradient of
@@ -239,13 +242,13 @@ struct tiles {
     float *log_sum_exp, *taken_back;            /* [tile]: of queries */
 };
 
-__device__ tiles tiles_in(float *memory, uint32_t dim)
+__device__ tiles tiles_in(float *memory, const shape &s)
 {
     constexpr uint32_t tile = backward_tile;
-    uint32_t matrix = tile * (dim + 1), square = tile * (tile + 1);
-    float *squares = memory + 4 * matrix;
-    return {memory,  memory + matrix,  memory + 2 * matrix,  memory + 3 * matrix,
-            squares, squares + square, squares + 2 * square, squares + 2 * square + tile};
+    uint32_t keys = tile * (s.dim + 1), values = tile * (s.value_dim + 1), square = tile * (tile + 1);
+    float *squares = memory + 2 * (keys + values);
+    return {memory,  memory + keys,    memory + keys + values, memory + 2 * keys + values,
+            squares, squares + square, squares + 2 * square,   squares + 2 * square + tile};
 }
 
 template <typename T> struct backward_head {
@@ -256,12 +259,12 @@ template <typename T> struct backward_head {
 
     __device__ void load_queries(uint32_t head, uint32_t first) const
     {
-        const uint64_t stride = (uint64_t)s.heads * s.dim, at = s.result(b, first, head);
+        const uint64_t stride = (uint64_t)s.heads * s.value_dim, at = s.result(b, first, head);
         const uint32_t rows = s.sequence - first, row = threadIdx.x / 8, lane = threadIdx.x % 8;
         load_tile<T, backward_tile>(t.queries, a.qkv, s.query(b, first, head), s.packed_row(0, 1), rows, s.dim);
-        load_tile<T, backward_tile>(t.gradients, a.gradient, at, stride, rows, s.dim);
+        load_tile<T, backward_tile>(t.gradients, a.gradient, at, stride, rows, s.value_dim);
         float product = 0; /* eight threads a row */
-        for (uint32_t d = lane; d < s.dim && row < rows; d += 8)
+        for (uint32_t d = lane; d < s.value_dim && row < rows; d += 8)
             product += to_float(((const T *)a.gradient)[at + row * stride + d]) *
                        to_float(((const T *)a.result)[at + row * stride + d]);
         product = warp_sum(product, 8);
@@ -276,7 +279,7 @@ template <typename T> struct backward_head {
         const uint32_t rows = s.keys - first;
         const void *at_hand = s.around ? a.keys : a.qkv;
         load_tile<T, backward_tile>(t.keys, at_hand, s.key(b, first, kv_head), s.key_row(0, 1), rows, s.dim);
-        load_tile<T, backward_tile>(t.values, at_hand, s.value(b, first, kv_head), s.key_row(0, 1), rows, s.dim);
+        load_tile<T, backward_tile>(t.values, at_hand, s.value(b, first, kv_head), s.key_row(0, 1), rows, s.value_dim);
     }
 
     /* Fills weights and slopes of the tiles loaded; queries past the end have weight 0, keys past the end are never
@@ -287,7 +290,7 @@ template <typename T> struct backward_head {
         const uint32_t x = threadIdx.x % side, y = threadIdx.x / side;
         float scores[E][E], slopes[E][E];
         multiply_rows<E>(scores, t.queries, t.keys, s.dim);
-        multiply_rows<E>(slopes, t.gradients, t.values, s.dim);
+        multiply_rows<E>(slopes, t.gradients, t.values, s.value_dim);
 #pragma unroll
         for (int i = 0; i < E; i++)
 #pragma unroll
@@ -310,7 +313,7 @@ __global__ void __launch_bounds__(threads) backward_keys(const __grid_constant__
     extern __shared__ float memory[];
     const shape s = shape_of(a);
     const uint32_t kv_head = blockIdx.y, b = blockIdx.z, first_key = blockIdx.x * tile, group = s.heads / s.kv_heads;
-    const backward_head<T> of = {a, s, b, tiles_in(memory, s.dim)};
+    const backward_head<T> of = {a, s, b, tiles_in(memory, s)};
     of.load_keys(kv_head, first_key);
     float of_keys[E][COLUMNS] = {}, of_values[E][COLUMNS] = {};
     const uint32_t last_key = first_key + tile - 1, unseen = s.sequence - last_key; /* queries behind it, or wrapped */
@@ -323,13 +326,13 @@ __global__ void __launch_bounds__(threads) backward_keys(const __grid_constant__
             __syncthreads();
             of.weigh(query, first_key);
             __syncthreads();
-            add_weighted<E, COLUMNS, true>(of_values, of.t.weights, of.t.gradients, s.dim);
+            add_weighted<E, COLUMNS, true>(of_values, of.t.weights, of.t.gradients, s.value_dim);
             add_weighted<E, COLUMNS, true>(of_keys, of.t.slopes, of.t.queries, s.dim);
         }
     const uint64_t stride = s.key_row(0, 1);
     void *to = s.around ? a.keys_gradient : a.qkv_gradient;
     store_rows<T>(to, s.key(b, first_key, kv_head), stride, s.keys - first_key, of_keys, s.dim);
-    store_rows<T>(to, s.value(b, first_key, kv_head), stride, s.keys - first_key, of_values, s.dim);
+    store_rows<T>(to, s.value(b, first_key, kv_head), stride, s.keys - first_key, of_values, s.value_dim);
 }
 
 template <typename T, int COLUMNS>
@@ -341,7 +344,7 @@ __global__ void __launch_bounds__(threads)
     const shape s = shape_of(a);
     const uint32_t head = blockIdx.y, b = blockIdx.z;
     const uint32_t first_query = s.first_query + (gridDim.x - 1 - blockIdx.x) * tile;
-    const backward_head<T> of = {a, s, b, tiles_in(memory, s.dim)};
+    const backward_head<T> of = {a, s, b, tiles_in(memory, s)};
     of.load_queries(head, first_query);
     float of_queries[E][COLUMNS] = {};
     for (uint32_t key = first_seen<tile>(s, first_query, a.window); key < seen_end<tile>(s, first_query); key += tile) {
@@ -370,6 +373,16 @@ template <typename Arguments> uint32_t queries_of(const Arguments &a)
     return a.keys ? a.sequence - a.first_query : a.sequence;
 }
 
+template <typename Arguments> size_t value_of(const Arguments &a)
+{
+    return a.value_dim ? a.value_dim : a.head_dim;
+}
+
+template <typename Arguments> size_t widest(const Arguments &a)
+{
+    return a.head_dim > value_of(a) ? a.head_dim : value_of(a);
+}
+
 template <typename Kernel> int allow_memory(Kernel kernel, size_t bytes)
 {
     return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
@@ -378,7 +391,7 @@ template <typename Kernel> int allow_memory(Kernel kernel, size_t bytes)
 template <typename T, int COLUMNS> int launch(const struct dtp_attention_args &a, cudaStream_t stream)
 {
     constexpr size_t tile = forward_tile;
-    size_t bytes = (2 * tile * (a.head_dim + 1) + tile * (tile + 1)) * sizeof(float);
+    size_t bytes = (tile * (a.head_dim + widest(a) + 2) + tile * (tile + 1)) * sizeof(float);
     int status = allow_memory(forward<T, COLUMNS>, bytes);
     if (status)
         return status;
@@ -389,7 +402,8 @@ template <typename T, int COLUMNS> int launch(const struct dtp_attention_args &a
 template <typename T, int COLUMNS> int launch(const struct dtp_attention_backward_args &a, cudaStream_t stream)
 {
     constexpr size_t tile = backward_tile;
-    size_t bytes = (4 * tile * (a.head_dim + 1) + 2 * tile * (tile + 1) + 2 * tile) * sizeof(float);
+    size_t widths = 2 * (a.head_dim + value_of(a) + 2);
+    size_t bytes = (tile * widths + 2 * tile * (tile + 1) + 2 * tile) * sizeof(float);
     int status = allow_memory(backward_keys<T, COLUMNS>, bytes);
     if (!status)
         status = allow_memory(backward_queries<T, COLUMNS>, bytes);
@@ -408,11 +422,11 @@ template <typename Arguments> int launch_any(const Arguments &a, void *stream)
         return 0;
     return with_element(a.element, [&](auto of) {
         using T = decltype(of);
-        if (a.head_dim <= 64)
+        if (widest(a) <= 64)
             return launch<T, 4>(a, stream_of(stream));
-        if (a.head_dim <= 128)
+        if (widest(a) <= 128)
             return launch<T, 8>(a, stream_of(stream));
-        return a.head_dim <= 256 ? launch<T, 16>(a, stream_of(stream)) : (int)cudaErrorInvalidValue;
+        return widest(a) <= 256 ? launch<T, 16>(a, stream_of(stream)) : (int)cudaErrorInvalidValue;
     });
 }
 

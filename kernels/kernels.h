@@ -88,14 +88,15 @@ struct dtp_embedding_backward_args {
 
 /* mean NULL: RMSNorm, result = x * rsqrt(mean(x^2) + epsilon) * (weight_offset + weight); else LayerNorm with bias (may
  * be NULL). An addend [rows, width] that is not NULL is added to that: the residual stream, to what a branch returned.
- */
+ * x_row: elements from one row of x to the next, where the norm is over the first `width` of them alone (a latent
+ * beside the keys' part that rope turns); 0: width. Backward's residual_gradient and addend lie as x does. */
 struct dtp_norm_args {
     const void *x, *weight, *bias, *addend;
     void *result;
     float *inverse_deviation, *mean; /* [rows] each, written */
     float *amax;                     /* of the result */
     uint64_t rows;
-    uint32_t width;
+    uint32_t width, x_row;
     float epsilon, weight_offset;
     enum dtp_element element, weight_element;
 };
@@ -113,7 +114,7 @@ struct dtp_norm_backward_args {
     float *workspace;
     float *amax; /* of the residual's gradient */
     uint64_t rows;
-    uint32_t width;
+    uint32_t width, x_row;
     float weight_offset;
     enum dtp_element element, weight_element, gradient_element; /* activations; weight; weight_gradient */
     bool add_to_residual;                                       /* false: residual_gradient is overwritten */
@@ -442,6 +443,8 @@ static inline float dtp_matmul_addend_scale(const struct dtp_matmul_args *argume
     X(norm, dtp_norm_args)                                                                                             \
     X(norm_backward, dtp_norm_backward_args)                                                                           \
     X(rotary, dtp_rotary_args)                                                                                         \
+    X(latent_heads, dtp_latent_heads_args)                                                                             \
+    X(latent_heads_backward, dtp_latent_heads_backward_args)                                                           \
     X(qk_norm, dtp_qk_norm_args)                                                                                       \
     X(qk_norm_backward, dtp_qk_norm_backward_args)                                                                     \
     X(activation, dtp_activation_args)                                                                                 \

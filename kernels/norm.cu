@@ -61,17 +61,23 @@ struct row_sums {
     }
 };
 
+/* Elements from one row of x to the next. */
+template <typename Arguments> __host__ __device__ uint32_t row_of(const Arguments &a)
+{
+    return a.x_row ? a.x_row : a.width;
+}
+
 /* A thread's part of a row. */
 template <typename T, int N, int V> struct part {
     packed<T, N> of[V];
 
-    __device__ void read(const void *from, uint64_t row, uint32_t width)
+    __device__ void read(const void *from, uint64_t first, uint32_t width)
     {
 #pragma unroll
         for (int v = 0; v < V; v++) {
             uint32_t column = (threadIdx.x + v * blockDim.x) * N;
             if (column < width) {
-                of[v] = load<N>((const T *)from + row * width + column);
+                of[v] = load<N>((const T *)from + first + column);
             } else {
 #pragma unroll
                 for (int e = 0; e < N; e++)
@@ -100,7 +106,7 @@ __global__ void __launch_bounds__(most_lanes) forward(const __grid_constant__ st
     if (row >= a.rows)
         return; /* a whole warp: blocks of several rows have no barrier */
     part<T, N, V> x;
-    x.read(a.x, row, a.width);
+    x.read(a.x, row * row_of(a), a.width);
     float mean = 0, square = 0;
     if constexpr (LAYER) {
 #pragma unroll
@@ -182,7 +188,7 @@ template <typename T, int N, int V> struct row_reader {
     {
         const void *residual = a.addend ? a.addend : a.residual_gradient;
         const void *base = which == GRADIENT ? a.gradient : which == X ? a.x : residual;
-        return (const T *)base + row * a.width + column(v);
+        return (const T *)base + row * (which == GRADIENT ? a.width : row_of(a)) + column(v);
     }
 
     __device__ uint4 *slot(int stage, int which, int v) const
@@ -300,7 +306,7 @@ __global__ void __launch_bounds__(most_lanes, resident<V>)
                 float n = (x[e] - mean) * inverse, h = gradient[e] * weight[e];
                 result[e] = residual[e] + inverse * (h - (LAYER ? mean_h : 0.0f) - n * mean_hn);
             }
-            store((T *)a.residual_gradient + row * a.width + reader.column(v), result);
+            store((T *)a.residual_gradient + row * row_of(a) + reader.column(v), result);
             largest = magnitude(result, largest);
         }
     }
@@ -324,10 +330,10 @@ unsigned backward_blocks(uint64_t rows, layout l)
 }
 
 /* Elements a thread reads at a time. */
-uint32_t vector_of(enum dtp_element element, uint32_t width)
+template <typename Arguments> uint32_t vector_of(const Arguments &a)
 {
-    uint32_t whole = element == DTP_ELEMENT_FP32 ? full<float> : full<bf16>;
-    return width % whole == 0 ? whole : 1;
+    uint32_t whole = a.element == DTP_ELEMENT_FP32 ? full<float> : full<bf16>;
+    return a.width % whole == 0 && row_of(a) % whole == 0 ? whole : 1;
 }
 
 template <typename T, int N, int V, bool LAYER> int launch(const struct dtp_norm_args &a, layout l, cudaStream_t stream)
@@ -368,7 +374,7 @@ template <typename Arguments> int launch_any(const Arguments &a, layout l, void 
     return with_element(a.element, [&](auto of) {
         using T = decltype(of);
         constexpr int N = full<T>, V = most_per_lane;
-        if (vector_of(a.element, a.width) == 1)
+        if (vector_of(a) == 1)
             return a.mean ? launch<T, 1, V, true>(a, l, stream_of(stream))
                           : launch<T, 1, V, false>(a, l, stream_of(stream));
         return a.mean ? launch_layout<T, N, true>(a, l, stream_of(stream))
@@ -384,7 +390,7 @@ extern "C" int dtp_cuda_norm(void *self, const struct dtp_norm_args *a, void *st
     (void)self;
     if (a->rows == 0)
         return 0;
-    return dtp::launch_any(*a, dtp::forward_layout(a->width / dtp::vector_of(a->element, a->width)), stream);
+    return dtp::launch_any(*a, dtp::forward_layout(a->width / dtp::vector_of(*a)), stream);
 }
 
 extern "C" int dtp_cuda_norm_backward(void *self, const struct dtp_norm_backward_args *a, void *stream)
@@ -392,7 +398,7 @@ extern "C" int dtp_cuda_norm_backward(void *self, const struct dtp_norm_backward
     (void)self;
     if (a->rows == 0)
         return 0;
-    dtp::layout l = dtp::backward_layout(a->width / dtp::vector_of(a->element, a->width));
+    dtp::layout l = dtp::backward_layout(a->width / dtp::vector_of(*a));
     int status = dtp::launch_any(*a, l, stream);
     if (status || !a->weight_gradient)
         return status;

@@ -5,32 +5,36 @@
 #include <stdlib.h>
 
 /* One key and value head of one sequence in double, both ways round: as rows [sequence, D] for sums over keys, and as
- * columns [D, sequence] for products with all keys at once; the inner loops then run over neighbours. */
+ * columns [D, sequence] for products with all keys at once; the inner loops then run over neighbours. D of values may
+ * be another than that of keys and queries. */
 struct head {
-    uint32_t sequence, dim; /* keys, elements of each */
+    uint32_t sequence, dim, value_dim; /* keys, elements of each, of each value */
     double *keys, *values, *key_columns, *value_columns;
     double *key_gradient, *value_gradient; /* [sequence, D] */
     double *scores, *slopes;               /* [sequence]; a query's */
-    double *query, *gradient, *result;     /* [D] each */
+    double *query, *gradient, *result;     /* a query's, its gradient's or value's; the wider D each */
     void *storage;
 };
 
-static bool head_create(struct head *h, uint32_t sequence, uint32_t dim)
+static bool head_create(struct head *h, uint32_t sequence, uint32_t dim, uint32_t value_dim)
 {
-    size_t matrix = (size_t)sequence * dim;
-    double *at = malloc((6 * matrix + 2 * (size_t)sequence + 3 * (size_t)dim + 1) * sizeof *at);
-    *h = (struct head){.sequence = sequence, .dim = dim, .storage = at};
+    size_t keys = (size_t)sequence * dim, values = (size_t)sequence * value_dim;
+    size_t widest = dim > value_dim ? dim : value_dim;
+    double *at = malloc((3 * (keys + values) + 2 * (size_t)sequence + 3 * widest + 1) * sizeof *at);
+    *h = (struct head){.sequence = sequence, .dim = dim, .value_dim = value_dim, .storage = at};
     if (!at)
         return false;
     double **matrices[] = {&h->keys,          &h->values,       &h->key_columns,
                            &h->value_columns, &h->key_gradient, &h->value_gradient};
-    for (int i = 0; i < 6; i++, at += matrix)
+    for (int i = 0; i < 6; i++) {
         *matrices[i] = at;
+        at += i % 2 ? values : keys;
+    }
     h->scores = at;
     h->slopes = at + sequence;
     h->query = at + 2 * (size_t)sequence;
-    h->gradient = h->query + dim;
-    h->result = h->gradient + dim;
+    h->gradient = h->query + widest;
+    h->result = h->gradient + widest;
     return true;
 }
 
@@ -39,9 +43,9 @@ struct packing {
     uint64_t row, keys, values; /* elements */
 };
 
-static struct packing packing_of(uint32_t heads, uint32_t kv_heads, uint32_t dim)
+static struct packing packing_of(uint32_t heads, uint32_t kv_heads, uint32_t dim, uint32_t value_dim)
 {
-    return (struct packing){.row = (heads + 2 * (uint64_t)kv_heads) * dim,
+    return (struct packing){.row = (heads + (uint64_t)kv_heads) * dim + (uint64_t)kv_heads * value_dim,
                             .keys = (uint64_t)heads * dim,
                             .values = (heads + (uint64_t)kv_heads) * dim};
 }
@@ -56,13 +60,14 @@ static void head_load(struct head *h, const void *qkv, enum dtp_element element,
                       struct packing packing, uint64_t kv_head)
 {
     for (uint32_t j = 0; j < h->sequence; j++) {
-        uint64_t row = (first_row + j) * packing.row + kv_head * h->dim;
-        dtp_load_row(qkv, element, row + packing.keys, h->dim, h->keys + (size_t)j * h->dim);
-        dtp_load_row(qkv, element, row + packing.values, h->dim, h->values + (size_t)j * h->dim);
-        for (uint32_t d = 0; d < h->dim; d++) {
-            h->key_columns[(size_t)d * h->sequence + j] = h->keys[(size_t)j * h->dim + d];
-            h->value_columns[(size_t)d * h->sequence + j] = h->values[(size_t)j * h->dim + d];
-        }
+        uint64_t row = (first_row + j) * packing.row;
+        double *key = h->keys + (size_t)j * h->dim, *value = h->values + (size_t)j * h->value_dim;
+        dtp_load_row(qkv, element, row + packing.keys + kv_head * h->dim, h->dim, key);
+        dtp_load_row(qkv, element, row + packing.values + kv_head * h->value_dim, h->value_dim, value);
+        for (uint32_t d = 0; d < h->dim; d++)
+            h->key_columns[(size_t)d * h->sequence + j] = key[d];
+        for (uint32_t d = 0; d < h->value_dim; d++)
+            h->value_columns[(size_t)d * h->sequence + j] = value[d];
     }
 }
 
@@ -83,11 +88,11 @@ static struct seen seen_of(const void *keys, uint32_t key_count, uint32_t query,
 }
 
 /* products[j] = vector . column j, for the columns seen. */
-static void multiply_columns(const struct head *h, const double *vector, const double *columns, struct seen seen,
-                             double *products)
+static void multiply_columns(const struct head *h, const double *vector, const double *columns, uint32_t dim,
+                             struct seen seen, double *products)
 {
     memset(products + seen.first, 0, (seen.end - seen.first) * sizeof *products);
-    for (uint32_t d = 0; d < h->dim; d++)
+    for (uint32_t d = 0; d < dim; d++)
         for (uint32_t j = seen.first; j < seen.end; j++)
             products[j] += vector[d] * columns[(size_t)d * h->sequence + j];
 }
@@ -111,7 +116,7 @@ static double dot(const double *a, const double *b, uint32_t dim)
 static double score_query(struct head *h, struct seen seen, double scale, double cap)
 {
     double largest = -INFINITY, sum = 0;
-    multiply_columns(h, h->query, h->key_columns, seen, h->scores);
+    multiply_columns(h, h->query, h->key_columns, h->dim, seen, h->scores);
     for (uint32_t j = seen.first; j < seen.end; j++) {
         h->scores[j] = dtp_soft_cap(h->scores[j] * scale, cap);
         largest = fmax(largest, h->scores[j]);
@@ -121,13 +126,15 @@ static double score_query(struct head *h, struct seen seen, double scale, double
     return largest + log(sum);
 }
 
+#define VALUE_DIM(a) ((a)->value_dim ? (a)->value_dim : (a)->head_dim)
+
 int dtp_reference_attention(void *self, const struct dtp_attention_args *a, void *stream)
 {
     (void)self, (void)stream;
     struct head h;
-    if (!head_create(&h, a->keys ? a->key_count : a->sequence, a->head_dim))
+    if (!head_create(&h, a->keys ? a->key_count : a->sequence, a->head_dim, VALUE_DIM(a)))
         return DTP_REFERENCE_NO_MEMORY;
-    struct packing packing = packing_of(a->heads, a->kv_heads, a->head_dim);
+    struct packing packing = packing_of(a->heads, a->kv_heads, a->head_dim, VALUE_DIM(a));
     struct packing of_keys = a->keys ? packing_of_keys(a->kv_heads, a->head_dim) : packing;
     uint32_t group = a->heads / a->kv_heads, first = a->keys ? a->first_query : 0, queries = a->sequence - first;
     for (uint64_t b = 0; b < a->batch; b++)
@@ -139,11 +146,11 @@ int dtp_reference_attention(void *self, const struct dtp_attention_args *a, void
                 struct seen seen = seen_of(a->keys, a->key_count, i, a->window);
                 dtp_load_row(a->qkv, a->element, row * packing.row + head * a->head_dim, a->head_dim, h.query);
                 double log_sum_exp = score_query(&h, seen, (double)a->scale, (double)a->softcap);
-                memset(h.result, 0, a->head_dim * sizeof(double));
+                memset(h.result, 0, h.value_dim * sizeof(double));
                 for (uint32_t j = seen.first; j < seen.end; j++)
-                    add_scaled(h.result, exp(h.scores[j] - log_sum_exp), h.values + (size_t)j * a->head_dim,
-                               a->head_dim);
-                dtp_store_row(a->result, a->element, (row * a->heads + head) * a->head_dim, a->head_dim, h.result);
+                    add_scaled(h.result, exp(h.scores[j] - log_sum_exp), h.values + (size_t)j * h.value_dim,
+                               h.value_dim);
+                dtp_store_row(a->result, a->element, (row * a->heads + head) * h.value_dim, h.value_dim, h.result);
                 a->log_sum_exp[(b * a->heads + head) * queries + i - first] = (float)log_sum_exp;
             }
         }
@@ -156,24 +163,24 @@ int dtp_reference_attention(void *self, const struct dtp_attention_args *a, void
 static void query_backward(struct head *h, const struct dtp_attention_backward_args *a, uint64_t b, uint64_t head,
                            uint32_t i)
 {
-    struct packing packing = packing_of(a->heads, a->kv_heads, a->head_dim);
+    struct packing packing = packing_of(a->heads, a->kv_heads, a->head_dim, VALUE_DIM(a));
     struct seen seen = seen_of(a->keys, a->key_count, i, a->window);
     uint64_t row = b * a->sequence + i, query = row * packing.row + head * a->head_dim;
-    uint64_t result = (row * a->heads + head) * a->head_dim;
+    uint64_t result = (row * a->heads + head) * h->value_dim;
     double scale = (double)a->scale, cap = (double)a->softcap,
            log_sum_exp = (double)a->log_sum_exp[(b * a->heads + head) * a->sequence + i];
     dtp_load_row(a->qkv, a->element, query, a->head_dim, h->query);
-    dtp_load_row(a->gradient, a->element, result, a->head_dim, h->gradient);
-    dtp_load_row(a->result, a->element, result, a->head_dim, h->result);
-    double taken_back = dot(h->gradient, h->result, a->head_dim);
-    multiply_columns(h, h->query, h->key_columns, seen, h->scores);
-    multiply_columns(h, h->gradient, h->value_columns, seen, h->slopes);
+    dtp_load_row(a->gradient, a->element, result, h->value_dim, h->gradient);
+    dtp_load_row(a->result, a->element, result, h->value_dim, h->result);
+    double taken_back = dot(h->gradient, h->result, h->value_dim);
+    multiply_columns(h, h->query, h->key_columns, h->dim, seen, h->scores);
+    multiply_columns(h, h->gradient, h->value_columns, h->value_dim, seen, h->slopes);
     memset(h->result, 0, a->head_dim * sizeof(double));
     for (uint32_t j = seen.first; j < seen.end; j++) {
         double score = dtp_soft_cap(h->scores[j] * scale, cap), probability = exp(score - log_sum_exp);
         double slope = scale * dtp_soft_cap_slope(score, cap) * probability * (h->slopes[j] - taken_back);
         size_t at = (size_t)j * a->head_dim;
-        add_scaled(h->value_gradient + at, probability, h->gradient, a->head_dim);
+        add_scaled(h->value_gradient + (size_t)j * h->value_dim, probability, h->gradient, h->value_dim);
         add_scaled(h->key_gradient + at, slope, h->query, a->head_dim);
         add_scaled(h->result, slope, h->keys + at, a->head_dim);
     }
@@ -187,26 +194,26 @@ int dtp_reference_attention_backward(void *self, const struct dtp_attention_back
 {
     (void)self, (void)stream;
     struct head h;
-    if (!head_create(&h, a->keys ? a->key_count : a->sequence, a->head_dim))
+    if (!head_create(&h, a->keys ? a->key_count : a->sequence, a->head_dim, VALUE_DIM(a)))
         return DTP_REFERENCE_NO_MEMORY;
-    struct packing packing =
-        a->keys ? packing_of_keys(a->kv_heads, a->head_dim) : packing_of(a->heads, a->kv_heads, a->head_dim);
+    struct packing packing = a->keys ? packing_of_keys(a->kv_heads, a->head_dim)
+                                     : packing_of(a->heads, a->kv_heads, a->head_dim, VALUE_DIM(a));
     const void *keys = a->keys ? a->keys : a->qkv;
     void *gradient = a->keys ? a->keys_gradient : a->qkv_gradient;
     uint32_t group = a->heads / a->kv_heads;
     for (uint64_t b = 0; b < a->batch; b++)
         for (uint64_t kv_head = 0; kv_head < a->kv_heads; kv_head++) {
             head_load(&h, keys, a->element, b * a->sequence, packing, kv_head);
-            memset(h.key_gradient, 0, 2 * (size_t)h.sequence * a->head_dim * sizeof(double));
+            memset(h.key_gradient, 0, (size_t)h.sequence * (h.dim + h.value_dim) * sizeof(double));
             for (uint64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
                 for (uint32_t i = a->keys ? a->first_query : 0; i < a->sequence; i++)
                     query_backward(&h, a, b, head, i);
             for (uint32_t j = 0; j < h.sequence; j++) {
-                uint64_t row = (b * a->sequence + j) * packing.row + kv_head * a->head_dim;
-                dtp_store_row(gradient, a->element, row + packing.keys, a->head_dim,
-                              h.key_gradient + (size_t)j * a->head_dim);
-                dtp_store_row(gradient, a->element, row + packing.values, a->head_dim,
-                              h.value_gradient + (size_t)j * a->head_dim);
+                uint64_t row = (b * a->sequence + j) * packing.row;
+                dtp_store_row(gradient, a->element, row + packing.keys + kv_head * h.dim, h.dim,
+                              h.key_gradient + (size_t)j * h.dim);
+                dtp_store_row(gradient, a->element, row + packing.values + kv_head * h.value_dim, h.value_dim,
+                              h.value_gradient + (size_t)j * h.value_dim);
             }
         }
     free(h.storage);

@@ -109,6 +109,7 @@ static void fill_norm(struct dtp_binder *b, struct dtp_bound_op *out)
                                                  .amax = maybe(b, DTP_ROLE_AMAX),
                                                  .rows = rows(b),
                                                  .width = width(b),
+                                                 .x_row = norm_row(b),
                                                  .epsilon = norm_epsilon(b),
                                                  .weight_offset = weight_offset(b),
                                                  .element = element_of(b, DTP_ROLE_INPUT),
@@ -141,11 +142,13 @@ static void fill_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out)
                                         .amax = maybe(b, DTP_ROLE_AMAX),
                                         .rows = rows(b),
                                         .width = width(b),
+                                        .x_row = norm_row(b),
                                         .weight_offset = weight_offset(b),
                                         .element = element_of(b, DTP_ROLE_GRADIENT),
                                         .weight_element = element_of(b, DTP_ROLE_WEIGHT),
                                         .gradient_element = element_of(b, DTP_ROLE_WEIGHT_GRADIENT),
-                                        .add_to_residual = updates(b, DTP_ROLE_RESIDUAL_GRADIENT),
+                                        /* of some columns alone those stay that others have written */
+                                        .add_to_residual = updates(b, DTP_ROLE_RESIDUAL_GRADIENT) && !norm_row(b),
                                         .accumulate = updates(b, DTP_ROLE_WEIGHT_GRADIENT)};
 }
 
@@ -315,6 +318,7 @@ static void fill_attention(struct dtp_binder *b, struct dtp_bound_op *out)
                                     .heads = t->heads,
                                     .kv_heads = t->kv_heads,
                                     .head_dim = t->head_dim,
+                                    .value_dim = t->value_dim,
                                     .window = t->window,
                                     .first_query = step.first_query,
                                     .key_count = step.key_count,
@@ -346,6 +350,7 @@ static void fill_attention_backward(struct dtp_binder *b, struct dtp_bound_op *o
                                              .heads = t->heads,
                                              .kv_heads = t->kv_heads,
                                              .head_dim = t->head_dim,
+                                             .value_dim = t->value_dim,
                                              .window = t->window,
                                              .first_query = step.first_query,
                                              .key_count = step.key_count,
@@ -457,7 +462,7 @@ static enum dtp_status fill(struct dtp_binder *b, struct dtp_bound_op *out)
     case DTP_OP_MATMUL: fill_matmul(b, out); return DTP_OK;
     case DTP_OP_QUANTIZE: dtp_bind_quantize(b, out); return DTP_OK;
     case DTP_OP_ROTARY:
-    case DTP_OP_ROTARY_BACKWARD: fill_rotary(b, out); return DTP_OK;
+    case DTP_OP_ROTARY_BACKWARD: (dtp_bind_packs_heads(b) ? dtp_bind_latent_heads : fill_rotary)(b, out); return DTP_OK;
     case DTP_OP_QK_NORM: fill_qk_norm(b, out); return DTP_OK;
     case DTP_OP_QK_NORM_BACKWARD: fill_qk_norm_backward(b, out); return DTP_OK;
     case DTP_OP_ATTENTION: fill_attention(b, out); return DTP_OK;

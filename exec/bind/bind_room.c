@@ -92,8 +92,12 @@ static void norm(struct dtp_binder *b)
     demand(b, DTP_ROLE_INPUT, width(b) > 0 && form >= DTP_FORM_LAYER_NORM && form <= DTP_FORM_RMS_NORM_PLUS_ONE);
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)
         room(b, vectors[i], 1, width(b));
-    for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++)
-        room(b, matrices[i], rows(b), width(b)), alike(b, DTP_ROLE_INPUT, matrices[i]);
+    demand(b, DTP_ROLE_INPUT, !norm_row(b) || norm_row(b) >= width(b));
+    for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) {
+        bool dense = matrices[i] == DTP_ROLE_RESULT || matrices[i] == DTP_ROLE_GRADIENT;
+        room(b, matrices[i], rows(b), dense || !norm_row(b) ? width(b) : norm_row(b));
+        alike(b, DTP_ROLE_INPUT, matrices[i]);
+    }
     alike(b, DTP_ROLE_WEIGHT, DTP_ROLE_BIAS);
     alike(b, DTP_ROLE_WEIGHT_GRADIENT, DTP_ROLE_BIAS_GRADIENT);
     room_bytes(b, DTP_ROLE_STATISTICS, rows(b), has_mean(b) ? 8 : 4);
@@ -257,14 +261,14 @@ static void attention(struct dtp_binder *b)
     demand(b, DTP_ROLE_INPUT,
            whole_sequences(b) && query_width(b) > 0 && heads(b)->kv_heads > 0 &&
                heads(b)->heads % heads(b)->kv_heads == 0 &&
-               (around ? step : heads(b)->keys == heads(b)->queries && heads(b)->causal));
+               (around ? step && !heads(b)->value_dim : heads(b)->keys == heads(b)->queries && heads(b)->causal));
     room(b, DTP_ROLE_INPUT, rows(b), packed_width(b));
     room(b, DTP_ROLE_KEYS, rows(b), keys_width);
     room(b, DTP_ROLE_INPUT_GRADIENT, rows(b), around ? query_width(b) : packed_width(b));
-    room(b, DTP_ROLE_RESULT, rows(b), around && backward ? keys_width : query_width(b));
+    room(b, DTP_ROLE_RESULT, rows(b), around && backward ? keys_width : core_width(b));
     alike(b, DTP_ROLE_INPUT, DTP_ROLE_KEYS);
-    room(b, DTP_ROLE_SAVED, rows(b), query_width(b));
-    room(b, DTP_ROLE_GRADIENT, rows(b), query_width(b));
+    room(b, DTP_ROLE_SAVED, rows(b), core_width(b));
+    room(b, DTP_ROLE_GRADIENT, rows(b), core_width(b));
     alike(b, DTP_ROLE_INPUT, DTP_ROLE_INPUT_GRADIENT);
     alike(b, DTP_ROLE_INPUT, DTP_ROLE_RESULT);
     alike(b, DTP_ROLE_INPUT, DTP_ROLE_SAVED);
@@ -401,7 +405,7 @@ void dtp_bind_room(struct dtp_binder *b)
     case DTP_OP_NEWTON_SCHULZ: dtp_bind_product_room(b); break;
     case DTP_OP_QUANTIZE: quantize(b); break;
     case DTP_OP_ROTARY:
-    case DTP_OP_ROTARY_BACKWARD:
+    case DTP_OP_ROTARY_BACKWARD: (dtp_bind_packs_heads(b) ? dtp_bind_latent_room : heads_in_place)(b); break;
     case DTP_OP_QK_NORM:
     case DTP_OP_QK_NORM_BACKWARD: heads_in_place(b); break;
     case DTP_OP_ATTENTION:

@@ -135,10 +135,20 @@ static inline const struct dtp_attention_shape *heads(const struct dtp_binder *b
     return &b->op->demand->attention;
 }
 
-/* Columns of q, k and v side by side, and of q alone. */
+/* Of a value of one head. */
+static inline uint32_t value_dim(const struct dtp_binder *b)
+{
+    return heads(b)->value_dim ? heads(b)->value_dim : heads(b)->head_dim;
+}
+/* Columns of q, k and v side by side, of attention's result, and of q alone. */
 static inline uint64_t packed_width(const struct dtp_binder *b)
 {
-    return ((uint64_t)heads(b)->heads + 2 * (uint64_t)heads(b)->kv_heads) * heads(b)->head_dim;
+    const uint64_t keys = (uint64_t)heads(b)->kv_heads * heads(b)->head_dim;
+    return (uint64_t)heads(b)->heads * heads(b)->head_dim + keys + (uint64_t)heads(b)->kv_heads * value_dim(b);
+}
+static inline uint64_t core_width(const struct dtp_binder *b)
+{
+    return (uint64_t)heads(b)->heads * value_dim(b);
 }
 static inline uint64_t query_width(const struct dtp_binder *b)
 {
@@ -149,6 +159,12 @@ static inline uint64_t query_width(const struct dtp_binder *b)
 static inline uint32_t sequence(const struct dtp_binder *b)
 {
     return (uint32_t)heads(b)->queries;
+}
+
+/* Of a norm over some of the columns of what it reads: those of a whole row; else 0. */
+static inline uint32_t norm_row(const struct dtp_binder *b)
+{
+    return b->op->demand->k < UINT32_MAX ? (uint32_t)b->op->demand->k : UINT32_MAX;
 }
 
 /* What norms add to their weights. */
@@ -238,6 +254,14 @@ void dtp_bind_orthogonalize(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_copy(struct dtp_binder *b, struct dtp_bound_op *out);
 enum dtp_status dtp_bind_transfer(struct dtp_binder *b, struct dtp_bound_op *out);
 enum dtp_status dtp_bind_collective(struct dtp_binder *b, struct dtp_bound_op *out);
+
+/* bind_latent.c: heads of latent attention packed from what is projected, and back; the room of both. */
+static inline bool dtp_bind_packs_heads(const struct dtp_binder *b)
+{
+    return operand(b, DTP_ROLE_KEYS) != NULL;
+}
+void dtp_bind_latent_heads(struct dtp_binder *b, struct dtp_bound_op *out);
+void dtp_bind_latent_room(struct dtp_binder *b);
 
 /* bind_context.c: steps of attention of context parallel ranks, and what stands around them. */
 struct dtp_context_step_place {

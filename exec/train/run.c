@@ -231,8 +231,11 @@ static enum dtp_status fill_tables(struct dtp_run *run, struct dtp_faults *fault
     char *tables = dtp_binding_address(run->binding, run->binding->map.buffer[DTP_CONTENT_TABLES]);
     uint64_t half = 0, count = 0;
     void *staging;
-    for (size_t i = 0; i < dtp_program_op_count(job->program) && !half; i++)
-        half = ops[i].kind == DTP_OP_ROTARY ? ops[i].demand->attention.head_dim / 2 : 0;
+    for (size_t i = 0; i < dtp_program_op_count(job->program) && !half; i++) {
+        double part = ops[i].demand->n; /* of a head, what is turned; else all of it */
+        if (ops[i].kind == DTP_OP_ROTARY)
+            half = (part > 0 && part < UINT32_MAX ? (uint64_t)part : ops[i].demand->attention.head_dim) / 2;
+    }
     count = run->binding->map.sequence * half;
     if (!tables || !count)
         return DTP_OK;

@@ -82,6 +82,10 @@ static double norm_start(const struct dtp_transformer *t)
 enum dtp_parameter dtp_parameter_of_matrix(enum dtp_layer_matrix_id matrix)
 {
     static const enum dtp_parameter weights[DTP_MATRIX_COUNT] = {[DTP_MATRIX_QKV] = DTP_PARAMETER_QKV,
+                                                                 [DTP_MATRIX_Q_A] = DTP_PARAMETER_Q_DOWN,
+                                                                 [DTP_MATRIX_Q] = DTP_PARAMETER_Q,
+                                                                 [DTP_MATRIX_KV_A] = DTP_PARAMETER_KV_DOWN,
+                                                                 [DTP_MATRIX_KV_B] = DTP_PARAMETER_KV,
                                                                  [DTP_MATRIX_OUTPUT] = DTP_PARAMETER_OUTPUT,
                                                                  [DTP_MATRIX_UP] = DTP_PARAMETER_UP,
                                                                  [DTP_MATRIX_DOWN] = DTP_PARAMETER_DOWN,
@@ -118,10 +122,10 @@ static void add_norm(const struct dtp_transformer *t, enum dtp_parameter weight,
     add_vector(out, weight + 1, t->norm_bias, t->hidden, 0);
 }
 
-/* The matrices around experts stand behind the others, in the order of enum dtp_parameter. */
+/* The matrices of latents and those around experts stand behind the others, in the order of enum dtp_parameter. */
 static bool stands_behind(const struct dtp_layer_matrix *matrix)
 {
-    return dtp_parameter_of_matrix(matrix->id) >= DTP_PARAMETER_ROUTER;
+    return dtp_parameter_of_matrix(matrix->id) >= DTP_PARAMETER_Q_DOWN;
 }
 
 static void add_block(const struct dtp_transformer *t, bool experts, struct dtp_parameter_module *out)
@@ -131,7 +135,8 @@ static void add_block(const struct dtp_transformer *t, bool experts, struct dtp_
     for (int i = 0; i < block.matrices; i++) {
         if (stands_behind(&block.matrix[i]))
             continue;
-        if (block.matrix[i].id == DTP_MATRIX_QKV && block.vectors & UINT32_C(1) << DTP_VECTOR_NORM1)
+        bool first = block.matrix[i].id == (block.kv_latent ? DTP_MATRIX_OUTPUT : DTP_MATRIX_QKV);
+        if (first && block.vectors & UINT32_C(1) << DTP_VECTOR_NORM1)
             add_norm(t, DTP_PARAMETER_NORM1, out);
         if (block.matrix[i].id == DTP_MATRIX_UP && block.vectors & UINT32_C(1) << DTP_VECTOR_NORM2)
             add_norm(t, DTP_PARAMETER_NORM2, out);
@@ -143,6 +148,8 @@ static void add_block(const struct dtp_transformer *t, bool experts, struct dtp_
         add_norm(t, DTP_PARAMETER_POST_NORM1, out);
         add_norm(t, DTP_PARAMETER_POST_NORM2, out);
     }
+    add_vector(out, DTP_PARAMETER_Q_LATENT_NORM, block.q_latent > 0, block.q_latent, 1);
+    add_vector(out, DTP_PARAMETER_KV_LATENT_NORM, block.kv_latent > 0, block.kv_latent, 1);
     for (int i = 0; i < block.matrices; i++)
         if (stands_behind(&block.matrix[i]))
             add_block_matrix(t, &block.matrix[i], out);
@@ -433,6 +440,10 @@ uint32_t dtp_parameter_key(uint64_t module, enum dtp_parameter parameter)
     case DTP_PARAMETER_SHARED_UP: parameter = DTP_PARAMETER_EMBEDDING; break;
     case DTP_PARAMETER_SHARED_DOWN: parameter = DTP_PARAMETER_POSITION; break;
     case DTP_PARAMETER_SHARED_WEIGHT: parameter = DTP_PARAMETER_FINAL_NORM; break;
+    case DTP_PARAMETER_Q_DOWN: parameter = DTP_PARAMETER_QKV_BIAS; break;
+    case DTP_PARAMETER_Q: parameter = DTP_PARAMETER_QKV; break;
+    case DTP_PARAMETER_KV_DOWN: parameter = DTP_PARAMETER_FINAL_NORM_BIAS; break;
+    case DTP_PARAMETER_KV: parameter = DTP_PARAMETER_HEAD_BIAS; break;
     default: break;
     }
     if (parameter >= DTP_PARAMETER_QKV_ADAPTER_A)

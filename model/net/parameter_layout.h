@@ -27,7 +27,8 @@
 
 /* X(suffix, name). Weight matrices are [out, in], rows of `in` elements; qkv packs q, k and v, up packs gate and up
  * (gate first) where the activation has a gate. The norms of q and k are one vector of two head widths, where they are
- * wide of all heads' widths, q's first. A block's tensors that stand behind the head's lie at its end. Adapters are
+ * wide of all heads' widths, q's first. In place of qkv latent attention has what projects down to latents and up from
+ * them, keys and values head by head. A block's tensors that stand behind the head's lie at its end. Adapters are
  * tensors of modules of their own, a block's beside its block: L + 2 .. 2 L + 1. Beside a packed matrix stand the
  * adapters of what is packed, A [their ranks, in] and B [their rows, rank], one behind the other. */
 #define DTP_PARAMETER_TABLE(X)                                                                                         \
@@ -54,6 +55,18 @@
     X(POST_NORM1_BIAS, "norm after attention bias")                                                                    \
     X(POST_NORM2, "norm after MLP")                                                                                    \
     X(POST_NORM2_BIAS, "norm after MLP bias")                                                                          \
+    X(Q_LATENT_NORM, "q latent norm")                                                                                  \
+    X(Q_LATENT_NORM_BIAS, "q latent norm bias")                                                                        \
+    X(KV_LATENT_NORM, "kv latent norm")                                                                                \
+    X(KV_LATENT_NORM_BIAS, "kv latent norm bias")                                                                      \
+    X(Q_DOWN, "q down")                                                                                                \
+    X(Q_DOWN_BIAS, "q down bias")                                                                                      \
+    X(Q, "queries")                                                                                                    \
+    X(Q_BIAS, "q bias")                                                                                                \
+    X(KV_DOWN, "kv down")                                                                                              \
+    X(KV_DOWN_BIAS, "kv down bias")                                                                                    \
+    X(KV, "kv")                                                                                                        \
+    X(KV_BIAS, "kv bias")                                                                                              \
     X(ROUTER, "router")                                                                                                \
     X(ROUTER_BIAS, "router bias")                                                                                      \
     X(SHARED_UP, "shared up")                                                                                          \
@@ -198,7 +211,8 @@ uint64_t dtp_parameter_head_rows(const struct dtp_transformer *transformer);
  * a module (stochastic rounding). A seed draws the same model as ever: the first DTP_PARAMETERS_DRAWN have keys of
  * their own in every module; what the table has beyond them starts as a constant, draws nothing and shares one, but for
  * adapters, which have the keys of the first in modules that have none of these, and for the matrices around experts,
- * which have those of the model's ends. */
+ * which have those of the model's ends, as two of latent attention's matrices have; the other two
+ * have those of qkv, which such a block has not. */
 #define DTP_PARAMETERS_DRAWN 18u
 uint32_t dtp_parameter_key(uint64_t module, enum dtp_parameter parameter);
 uint64_t dtp_parameter_element_key(uint64_t module, uint64_t offset_elements);

@@ -147,6 +147,9 @@ static inline uint64_t dtp_transformer_norm_vectors(const struct dtp_transformer
 
 /* LLaMA 2's and GPT-2's (rms_norm_eps, layer_norm_epsilon of their configs). */
 #define DTP_NORM_EPSILON 1e-5
+/* Transformers' DeepseekV3Attention makes q_a_layernorm and kv_a_layernorm without a word of their epsilon, so with
+ * RMSNorm's default there, whatever the model's rms_norm_eps is (modeling_deepseek_v3.py). */
+#define DTP_LATENT_NORM_EPSILON 1e-6
 
 /* LLaMA-like defaults with all dimensions zero (the caller fills them). */
 struct dtp_transformer dtp_transformer_default(void);

@@ -17,13 +17,13 @@ static struct dtp_attention_size ordered(struct dtp_attention_size size)
 static void fused_shapes(void **state)
 {
     (void)state;
-    assert_true(dtp_attention_is_fused(true, 2048, 128, false));
-    assert_true(dtp_attention_is_fused(true, 128, 8, false));
-    assert_false(dtp_attention_is_fused(true, 128, 8, true));      /* soft-capped */
-    assert_false(dtp_attention_is_fused(false, 2048, 128, false)); /* fp32 */
-    assert_false(dtp_attention_is_fused(true, 1000, 128, false));
-    assert_false(dtp_attention_is_fused(true, 2048, 132, false));
-    assert_false(dtp_attention_is_fused(true, 2048, 136, false));
+    assert_true(dtp_attention_is_fused(true, 2048, 128, 0, false));
+    assert_true(dtp_attention_is_fused(true, 128, 8, 0, false));
+    assert_false(dtp_attention_is_fused(true, 128, 8, 0, true));      /* soft-capped */
+    assert_false(dtp_attention_is_fused(false, 2048, 128, 0, false)); /* fp32 */
+    assert_false(dtp_attention_is_fused(true, 1000, 128, 0, false));
+    assert_false(dtp_attention_is_fused(true, 2048, 132, 0, false));
+    assert_false(dtp_attention_is_fused(true, 2048, 136, 0, false));
 }
 
 /* What cuDNN 9.14 asked for on an H200: its own part of the workspace, less its 256 bytes. */

@@ -248,9 +248,9 @@ static void test_plain_attention_is_its_kernel(void **state)
     static const char *const said[] = {"constexpr int side = 16, threads = side * side;",
                                        "constexpr int forward_edge = 4, forward_tile = forward_edge * side;",
                                        "constexpr int backward_edge = 2, backward_tile = backward_edge * side;",
-                                       "if (a.head_dim <= 64)\n            return launch<T, 4>(",
-                                       "if (a.head_dim <= 128)\n            return launch<T, 8>(",
-                                       "return a.head_dim <= 256 ? launch<T, 16>("};
+                                       "if (widest(a) <= 64)\n            return launch<T, 4>(",
+                                       "if (widest(a) <= 128)\n            return launch<T, 8>(",
+                                       "return widest(a) <= 256 ? launch<T, 16>("};
     static char text[1 << 16];
     FILE *file = fopen(TEST_SOURCE_DIR "/kernels/attention_simple.cu", "r");
     assert_non_null(file);

@@ -14,9 +14,9 @@ static enum dtp_status golden_device(struct dtp_device **out, struct dtp_faults 
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(golden_fp32),    cmocka_unit_test(golden_bf16),
-                                       cmocka_unit_test(golden_blocks),  cmocka_unit_test(golden_experts),
-                                       cmocka_unit_test(golden_steps),   cmocka_unit_test(golden_two_hundred),
-                                       cmocka_unit_test(golden_adapters)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(golden_fp32),        cmocka_unit_test(golden_bf16),
+                                       cmocka_unit_test(golden_blocks),      cmocka_unit_test(golden_experts),
+                                       cmocka_unit_test(golden_latent),      cmocka_unit_test(golden_steps),
+                                       cmocka_unit_test(golden_two_hundred), cmocka_unit_test(golden_adapters)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

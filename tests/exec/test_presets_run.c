@@ -76,6 +76,10 @@ static struct dtp_transformer cut(const struct dtp_transformer *of)
     t.kv_heads = t.kv_heads > 2 ? 2 : t.kv_heads;
     t.heads = t.kv_heads * shared;
     t.head_dim = t.head_dim > 16 ? 16 : t.head_dim;
+    if (t.kv_latent) { /* keys of 16 and 8 that rope turns, values narrower than both */
+        t.head_dim = 24, t.rope_head_dim = 8, t.value_head_dim = 16;
+        t.kv_latent = 24, t.q_latent = t.q_latent ? 32 : 0;
+    }
     t.hidden = of->hidden == of->heads * of->head_dim ? t.heads * t.head_dim : 48;
     t.ffn = 72, t.vocab = 131;
     t.dense_layers = t.dense_layers > 1 ? 1 : t.dense_layers;

@@ -109,6 +109,17 @@ static void test_experts_learn_the_same(void **state)
             words, 3);
 }
 
+/* Latent attention, with queries from a latent and not, beside experts as well. */
+static void test_latent_attention_learns_the_same(void **state)
+{
+    static const char *const words[] = {"gpus=2 strategy=full_shard micro_batch=4 checkpointing=full",
+                                        "gpus=4 strategy=zero2 micro_batch=2 gradient_stream=true",
+                                        "gpus=2 strategy=ddp micro_batch=2 accumulate=2"};
+    (void)state;
+    compare(RUN_LATENT "q_latent=24 ", words, 3);
+    compare(RUN_LATENT "experts=4 experts_per_token=2 expert_ffn=24 shared_expert_ffn=16 router=sigmoid ", words, 1);
+}
+
 /* Layers of two kinds, the larger first or last: what is gathered into slots that have room for either, or exchanged.
  */
 static void test_two_kinds_of_layers_learn_the_same(void **state)
@@ -399,6 +410,7 @@ int main(void)
                                        cmocka_unit_test(test_a_tied_model_learns_the_same),
                                        cmocka_unit_test(test_other_blocks_learn_the_same),
                                        cmocka_unit_test(test_experts_learn_the_same),
+                                       cmocka_unit_test(test_latent_attention_learns_the_same),
                                        cmocka_unit_test(test_two_kinds_of_layers_learn_the_same),
                                        cmocka_unit_test(test_exchanged_gradients_learn_the_same),
                                        cmocka_unit_test(test_updates_in_backward_change_no_digit),

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 Shape = collections.namedtuple("Shape", "sequence batch vocab hidden heads kv_heads head_dim ffn layers gpt tied "
                                       "qk_norm window pattern gemma parallel norms wide rope biases head_bias epsilon rank alpha "
                                       "targets packed experts chosen expert_ffn shared_ffn shared_gate router normalise "
-                                      "scale dense",
+                                      "scale dense q_latent kv_latent rope_dim value_dim",
                                defaults=[False, 0, 0, False, 0, "before", False, None, None, False, 1e-5, 0, 0, (), False,
-                                         0, 0, 0, 0, False, "softmax", False, 1.0, 0])
+                                         0, 0, 0, 0, False, "softmax", False, 1.0, 0, 0, 0, 0, 0])
 ATTENTION_CAP, FINAL_CAP = 2.0, 3.0  # of Gemma-like models; low, so that they bend what small models make
 # gpt: LayerNorm with bias and GELU; unless said otherwise a learned position table and biases everywhere, else RoPE and
 # none. parallel: the number of norms in front of two branches side by side. biases: of linear layers, by name.
@@ -33,6 +33,8 @@ LINEARS = ("qkv", "output", "up", "down")
 # sigmoid, `normalise`: divided by their sum, times `scale` weighs what they return (as in torchtitan's models/moe/moe.py
 # and Transformers' modeling_qwen2_moe.py, where one over all tokens, weighed by a sigmoid of its own, is `shared_gate`).
 # Nothing but the loss of tokens is minimised: there is no auxiliary one. `dense`: so many layers come first that have none.
+# kv_latent: latent attention as Transformers' modeling_deepseek_v3.py has it (check_latent below holds this one against
+# that): rope turns neighbours, the last rope_dim elements of queries and a part of keys that heads share.
 # packed: these linears have numbers that NF4 holds (QLoRA, appendix E): quantiles of a normal distribution times a scale
 # for each 64 of them, here one that bf16 holds.
 TARGETS = ("q", "k", "v", "output", "gate", "up", "down")
@@ -88,6 +90,63 @@ def rotate(s, x):
     return torch.cat([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], -1).type_as(x)
 
 
+def rotate_pairs(s, x):
+    """The same of neighbours: [batch, heads, sequence, rope_dim]."""
+    pairs = x.unflatten(-1, (-1, 2))
+    angle = torch.arange(s.sequence).double()[:, None] * 10000.0 ** (-torch.arange(pairs.shape[-2]).double() / pairs.shape[-2])
+    a, b = pairs[..., 0], pairs[..., 1]
+    return torch.stack([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], -1).flatten(-2).type_as(x)
+
+
+LATENT_EPSILON = 1e-6  # of the norms of latents, whatever the model's is (DeepseekV3RMSNorm's default)
+
+
+def latent_attention(s, p, module, inputs):
+    """The result of the heads, before the output projection."""
+    plain = s.head_dim - s.rope_dim
+
+    def latent_norm(name, x):
+        return norm(s._replace(epsilon=LATENT_EPSILON), x, p.make(module, name, x.shape[-1], mean=1.0), None, False)
+
+    def linear(name, x, out):
+        return F.linear(x, p.make(module, name, out, x.shape[-1]))
+
+    of_queries = latent_norm("q latent norm", linear("q down", inputs, s.q_latent)) if s.q_latent else inputs
+    q = split_heads(s, linear("queries", of_queries, s.heads * s.head_dim), s.heads)
+    latent, shared = linear("kv down", inputs, s.kv_latent + s.rope_dim).split([s.kv_latent, s.rope_dim], -1)
+    projected = linear("kv", latent_norm("kv latent norm", latent), s.heads * (plain + s.value_dim))
+    k, v = projected.view(s.batch, s.sequence, s.heads, -1).transpose(1, 2).split([plain, s.value_dim], -1)
+    q = torch.cat([q[..., :plain], rotate_pairs(s, q[..., plain:])], -1)
+    shared = rotate_pairs(s, shared[:, None]).expand(-1, s.heads, -1, -1)
+    scores = q @ torch.cat([k, shared], -1).transpose(-1, -2) / math.sqrt(s.head_dim)
+    mask = torch.ones(s.sequence, s.sequence, dtype=torch.bool).tril()
+    core = scores.masked_fill(~mask, -math.inf).softmax(-1) @ v
+    return core.transpose(1, 2).reshape(s.batch, s.sequence, -1)
+
+
+def check_latent(s):
+    """Transformers' own attention, with the same weights, returns the same."""
+    from transformers.models.deepseek_v3 import modeling_deepseek_v3 as deepseek
+    config = deepseek.DeepseekV3Config(hidden_size=s.hidden, num_attention_heads=s.heads, num_key_value_heads=s.heads,
+                                       q_lora_rank=s.q_latent or None, kv_lora_rank=s.kv_latent, qk_rope_head_dim=s.rope_dim,
+                                       qk_nope_head_dim=s.head_dim - s.rope_dim, v_head_dim=s.value_dim, rope_theta=10000.0,
+                                       max_position_embeddings=s.sequence, rope_scaling=None)
+    config._attn_implementation = "eager"
+    torch.manual_seed(1)
+    theirs, p = deepseek.DeepseekV3Attention(config, 0).double(), Parameters()
+    inputs = torch.randn(s.batch, s.sequence, s.hidden).double()
+    ours = F.linear(latent_attention(s, p, 1, inputs), p.make(1, "output", s.hidden, s.heads * s.value_dim))
+    names = {"q down": "q_a_proj", "q latent norm": "q_a_layernorm", "queries": "q_b_proj" if s.q_latent else "q_proj",
+             "kv down": "kv_a_proj_with_mqa", "kv latent norm": "kv_a_layernorm", "kv": "kv_b_proj", "output": "o_proj"}
+    for _, name, values in p.list:
+        getattr(theirs, names[name]).weight.data = values.detach()
+    positions = torch.arange(s.sequence)[None]
+    turns_by = deepseek.DeepseekV3RotaryEmbedding(config)(inputs, positions)
+    mask = torch.full((s.sequence, s.sequence), -math.inf).double().triu(1)[None, None]
+    apart = (theirs(inputs, turns_by, mask)[0] - ours).abs().max().item() / ours.abs().max().item()
+    assert apart < 1e-6, apart  # their cosines are floats
+
+
 def cap(x, at):
     return at * torch.tanh(x / at)
 
@@ -137,6 +196,8 @@ def block(s, p, module, x):
         return normed(name, returned) if s.norms != "before" else returned
 
     def attention(inputs):
+        if s.kv_latent:
+            return linear("output", latent_attention(s, p, module, inputs), s.hidden)
         qkv = linear("qkv", inputs, width + 2 * kv_width)
         q, k, v = qkv.split([width, kv_width, kv_width], -1)
         if s.wide:
@@ -298,6 +359,15 @@ if __name__ == "__main__":
     make("experts_norm", MIXTURE._replace(experts=4, normalise=True, qk_norm=True))
     make("experts_sigmoid", MIXTURE._replace(shared_ffn=16, router="sigmoid", normalise=True, scale=2.5))
     make("experts_late", MIXTURE._replace(layers=3, dense=1, shared_ffn=16, vocab=23))
+    # Latent attention: queries from a latent and not, values narrower than keys and not
+    LATENT = SMALL._replace(head_dim=24, q_latent=24, kv_latent=16, rope_dim=8, value_dim=16)
+    DIRECT = LATENT._replace(q_latent=0, rope_dim=16, value_dim=24, tied=True)
+    for latent in (LATENT, DIRECT):
+        check_latent(latent)
+    make("latent", LATENT)
+    make("latent_direct", DIRECT)
+    make("latent_experts", LATENT._replace(q_latent=0, experts=5, chosen=2, expert_ffn=24, shared_ffn=16, router="sigmoid",
+                                           normalise=True, scale=2.5))
     # Widths of heads and of the MLP whose rows in 16 bits begin at no multiple of 16 bytes (open-llama-3b, stories-260k)
     make("odd_widths", SMALL._replace(kv_heads=1, hidden=24, head_dim=12, ffn=44))
     make("olmo2", SMALL._replace(kv_heads=1, norms="after", wide=True))

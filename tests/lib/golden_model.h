@@ -427,6 +427,27 @@ static void golden_blocks(void **state)
     }
 }
 
+/* Latent attention, as experts below. */
+static void golden_latent(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *words;
+    } models[] = {
+        {"latent", GOLDEN_LATENT}, {"latent_direct", GOLDEN_LATENT_DIRECT}, {"latent_experts", GOLDEN_LATENT_EXPERTS}};
+    static const char *const plans[] = {"", "checkpointing=full gradient_stream=true", "gradient_stream=true",
+                                        "checkpointing=selective-attention loss_chunk=5"};
+    char words[1024];
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        for (size_t k = 0; k < sizeof plans / sizeof *plans; k++) {
+            snprintf(words, sizeof words, "%s precision=fp32 %s", models[i].words, plans[k]);
+            golden_compare_model(models[i].name, words, 1e-6, 1e-5, 0);
+        }
+        snprintf(words, sizeof words, "%s precision=bf16-mixed", models[i].words);
+        golden_compare_model(models[i].name, words, 2e-3, BF16_FLOOR, BF16_SHARE);
+    }
+}
+
 /* Experts: whatever is kept or on another stream, and micro-steps' sums. */
 static void golden_experts(void **state)
 {

@@ -36,6 +36,16 @@
     GOLDEN_LLAMA_GQA                                                                                                   \
     "experts=5 experts_per_token=2 expert_ffn=24 shared_expert_ffn=16 router=sigmoid router_norm=true "                \
     "router_scale=2.5 "
+#define GOLDEN_LATENT                                                                                                  \
+    "layers=2 hidden=16 heads=2 head_dim=24 ffn=40 vocab=50 seq=8 micro_batch=2 kv_latent=16 q_latent=24 "             \
+    "rope_head_dim=8 value_head_dim=16 "
+#define GOLDEN_LATENT_DIRECT                                                                                           \
+    "layers=2 hidden=16 heads=2 head_dim=24 ffn=40 vocab=50 seq=8 micro_batch=2 kv_latent=16 rope_head_dim=16 "        \
+    "value_head_dim=24 tied_head=true "
+#define GOLDEN_LATENT_EXPERTS                                                                                          \
+    "layers=2 hidden=16 heads=2 head_dim=24 ffn=40 vocab=50 seq=8 micro_batch=2 kv_latent=16 rope_head_dim=8 "         \
+    "value_head_dim=16 experts=5 experts_per_token=2 expert_ffn=24 shared_expert_ffn=16 router=sigmoid "               \
+    "router_norm=true router_scale=2.5 "
 #define GOLDEN_LLAMA_WIDE "layers=1 hidden=64 heads=1 head_dim=64 ffn=88 vocab=101 seq=128 micro_batch=2 "
 #define GOLDEN_TRAINED "layers=2 hidden=64 heads=2 kv_heads=1 head_dim=32 ffn=96 vocab=101 seq=128 micro_batch=2 "
 #define GOLDEN_FOLLOWED "layers=1 hidden=32 heads=2 kv_heads=1 head_dim=16 ffn=48 vocab=53 seq=32 micro_batch=4 "

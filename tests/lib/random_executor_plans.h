@@ -174,6 +174,35 @@ static inline void random_executor_expert_job(struct random_job *job)
     }
 }
 
+/* Such a job with latent attention, each second one with experts. */
+static inline void random_executor_latent_job(struct random_job *job, int turn)
+{
+    for (;;) {
+        if (turn % 2)
+            random_executor_expert_job(job);
+        else if (!random_executor_job(job))
+            fail_msg("no job of the executor is drawn");
+        struct dtp_transformer *t = &job->transformer;
+        struct dtp_plan plan = job->asked;
+        t->parallel_block = DTP_PARALLEL_NONE, t->norm_place = DTP_NORMS_BEFORE, t->position = DTP_POSITION_ROPE;
+        t->positions = 0, t->kv_heads = t->heads;
+        t->qk_norm = t->qk_norm_wide = t->qkv_bias = t->attention_output_bias = false;
+        t->sliding_window = t->sliding_window_pattern = 0, t->attention_softcap = 0;
+        t->q_latent = random_bool() ? 0 : 8 * (1 + random_below(64));
+        t->kv_latent = 8 * (1 + random_below(64)), t->rope_head_dim = 8 * (1 + random_below(8));
+        t->head_dim = t->rope_head_dim + 8 * random_below(16);
+        t->value_head_dim = 8 * (1 + random_below(t->head_dim / 8));
+        plan.offload = DTP_OFFLOAD_NONE;
+        if (plan.checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
+            plan.checkpointing = DTP_CHECKPOINT_FULL;
+        job->asked = job->plan = plan;
+        if (dtp_transformer_check(t, NULL, 0, NULL) == DTP_OK &&
+            dtp_plan_resolve(&job->plan, t, &job->cluster, NULL) == DTP_OK &&
+            dtp_executor_check(t, &job->cluster, &job->plan, NULL) == DTP_OK)
+            return;
+    }
+}
+
 /* Such a job in 16 or 8 bits, each recipe in turn: with what fp8 refuses taken out, and widths that it takes. */
 static inline void random_executor_narrow_job(struct random_job *job, int turn)
 {

@@ -125,6 +125,8 @@ static inline void run_same(const struct run_result *a, const struct run_result 
 }
 
 #define RUN_LLAMA "layers=2 hidden=32 heads=4 kv_heads=2 ffn=88 vocab=50 seq=16 "
+#define RUN_LATENT                                                                                                     \
+    "layers=2 hidden=32 heads=4 head_dim=24 kv_latent=16 rope_head_dim=8 value_head_dim=16 ffn=88 vocab=50 seq=16 "
 #define RUN_GPT2                                                                                                       \
     "layers=2 hidden=32 heads=4 ffn=128 vocab=50 seq=16 positions=16 norm=layer_norm activation=gelu "                 \
     "position=learned "                                                                                                \

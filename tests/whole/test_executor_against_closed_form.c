@@ -168,6 +168,17 @@ static void test_expert_arena(void **state)
     check_arenas(draw_experts, 80);
 }
 
+static void draw_latent(struct random_job *job, int i)
+{
+    random_executor_latent_job(job, i);
+}
+
+static void test_latent_arena(void **state)
+{
+    (void)state;
+    check_arenas(draw_latent, 80);
+}
+
 static void test_adapted_arena(void **state)
 {
     (void)state;
@@ -337,6 +348,12 @@ static void test_expert_work_and_traffic(void **state)
     check_works(draw_experts);
 }
 
+static void test_latent_work_and_traffic(void **state)
+{
+    (void)state;
+    check_works(draw_latent);
+}
+
 static void test_adapted_work_and_traffic(void **state)
 {
     (void)state;
@@ -356,6 +373,8 @@ int main(void)
                                        cmocka_unit_test(test_cut_work_and_traffic),
                                        cmocka_unit_test(test_adapted_arena),
                                        cmocka_unit_test(test_adapted_work_and_traffic),
+                                       cmocka_unit_test(test_latent_arena),
+                                       cmocka_unit_test(test_latent_work_and_traffic),
                                        cmocka_unit_test(test_expert_arena),
                                        cmocka_unit_test(test_expert_work_and_traffic)};
     return cmocka_run_group_tests(tests, NULL, NULL);

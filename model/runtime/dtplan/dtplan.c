@@ -94,7 +94,11 @@ static void check_widths(struct dtp_resolver *r)
                   {"ffn", t->ffn, DTP_PARAMETER_ALIGNMENT / 2},
                   {"head_dim", t->head_dim, DTP_PARAMETER_ALIGNMENT / 2},
                   {"expert_ffn", t->expert_ffn, DTP_PARAMETER_ALIGNMENT},
-                  {"shared_expert_ffn", t->shared_expert_ffn, DTP_PARAMETER_ALIGNMENT}};
+                  {"shared_expert_ffn", t->shared_expert_ffn, DTP_PARAMETER_ALIGNMENT},
+                  {"q_latent", t->q_latent, DTP_PARAMETER_ALIGNMENT},
+                  {"kv_latent", t->kv_latent, DTP_PARAMETER_ALIGNMENT},
+                  {"rope_head_dim", t->rope_head_dim, DTP_PARAMETER_ALIGNMENT},
+                  {"value_head_dim", t->value_head_dim, DTP_PARAMETER_ALIGNMENT}};
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
         if (widths[i].width % widths[i].multiple)
             dtp_plan_refuse(r, widths[i].key,
@@ -312,6 +316,27 @@ static void check_experts(struct dtp_resolver *r)
                         t->experts_per_token, DTP_EXECUTOR_ROUTER_CHOSEN);
 }
 
+/* What has been run of latent attention. */
+static void check_latent(struct dtp_resolver *r)
+{
+    const struct dtp_transformer *t = r->transformer;
+    const struct dtp_plan *p = r->plan;
+    if (!t->kv_latent)
+        return;
+    const struct {
+        const char *key;
+        bool asked;
+    } choices[] = {{"precision", p->precision.compute == DTP_FP8},
+                   {"optimizer", p->optimizer == DTP_MUON},
+                   {"sliding_window", t->sliding_window > 0},
+                   {"attention_softcap", t->attention_softcap > 0},
+                   {"attention_output_bias", t->attention_output_bias}};
+    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
+        if (choices[i].asked)
+            dtp_plan_refuse(r, choices[i].key,
+                            "as it is here is not run together with latent attention under runtime dtplan yet");
+}
+
 /* Hooks that have nothing to compress or no program. PowerSGD factors whole matrices, in fp32; what was lost of a step
  * is of its loss scale. */
 static void check_hook(struct dtp_resolver *r)
@@ -348,6 +373,7 @@ static void check(struct dtp_resolver *r)
     const struct dtp_plan *p = r->plan;
     check_widths(r);
     check_experts(r);
+    check_latent(r);
     check_hook(r);
     check_adapters(r);
     if (p->executor.gelu_epilogue && r->transformer->activation != DTP_GELU)
@@ -405,6 +431,8 @@ const struct dtp_runtime dtp_runtime_dtplan = {
     .optimizer_shapes = 1u << DTP_STATE_MATRICES,
     .packs_matrices = true,
     .experts = true,
+    .latent_attention = true,
+    .copies_values = true,
     .expert_parallel = true,
     .weighs_rows = true,
     .chunks_loss = true,

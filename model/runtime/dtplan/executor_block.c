@@ -100,7 +100,7 @@ uint64_t dtp_executor_tensor_bytes(const struct dtp_executor_block *block, int t
     if (tensor == T(ROUTER_WEIGHTS) || tensor == DTP_EXECUTOR_SENT_WEIGHTS)
         return dtp_bytes_product(dtp_executor_expert_rows(block), 4);
     uint64_t width = dtp_layer_tensor_width(&block->kind, of);
-    if (tensor == T(Q_RAW))
+    if (tensor == T(Q_RAW) && !block->kind.kv_latent)
         width += dtp_layer_tensor_width(&block->kind, T(K_RAW));
     bool wide = dtp_layer_tensor_element(of) == DTP_LAYER_ELEMENT_FP32;
     return dtp_bytes_product(dtp_executor_tensor_rows(block, tensor), width * (wide ? 4 : block->element_bytes));
@@ -142,10 +142,14 @@ struct dtp_executor_operator *dtp_executor_add_operator(struct dtp_executor_bloc
 
 static enum dtp_parameter norm_weight(int result)
 {
-    return result == T(NORM1)   ? DTP_PARAMETER_NORM1
-           : result == T(NORM2) ? DTP_PARAMETER_NORM2
-           : result == T(POST1) ? DTP_PARAMETER_POST_NORM1
-                                : DTP_PARAMETER_POST_NORM2;
+    switch (result) {
+    case T(NORM1): return DTP_PARAMETER_NORM1;
+    case T(NORM2): return DTP_PARAMETER_NORM2;
+    case T(POST1): return DTP_PARAMETER_POST_NORM1;
+    case T(Q_LATENT_NORM): return DTP_PARAMETER_Q_LATENT_NORM;
+    case T(KV_LATENT_NORM): return DTP_PARAMETER_KV_LATENT_NORM;
+    default: return DTP_PARAMETER_POST_NORM2;
+    }
 }
 
 static void add_norm(struct dtp_executor_block *b, const struct dtp_layer_operator *from)
@@ -261,8 +265,8 @@ static void add_operator(struct dtp_executor_block *b, const struct dtp_layer_op
     case DTP_LAYER_OP_ACTIVATION: add_activation(b, from); break;
     case DTP_LAYER_OP_RESIDUAL: add_to_stream(b, from); break;
     case DTP_LAYER_OP_CAST: break; /* the stream has the format that matmuls read */
-    case DTP_LAYER_OP_LATENT_NORM:
-    case DTP_LAYER_OP_LATENT_HEADS: break; /* plans with latent attention are refused */
+    case DTP_LAYER_OP_LATENT_NORM: add_norm(b, from); break;
+    case DTP_LAYER_OP_LATENT_HEADS: dtp_executor_add_heads(b); break;
     case DTP_LAYER_OP_ROUTER: dtp_executor_add_router(b); break;
     case DTP_LAYER_OP_PERMUTE: dtp_executor_add_permute(b, from); break;
     case DTP_LAYER_OP_UNPERMUTE: dtp_executor_add_unpermute(b, from); break;
@@ -448,6 +452,8 @@ static double rows_of(const struct dtp_executor_block *b, uint64_t width)
 
 uint64_t dtp_executor_norm_elements(const struct dtp_executor_block *block, const struct dtp_executor_operator *op)
 {
+    if (dtp_executor_latent_norm_width(block, op))
+        return dtp_executor_latent_norm_width(block, op);
     if (op->kind == DTP_OP_NORM)
         return block->kind.hidden * (block->kind.norm_bias ? 2 : 1);
     if (op->kind != DTP_OP_QK_NORM)
@@ -518,6 +524,8 @@ struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_execut
 {
     const struct dtp_layer_kind *k = &block->kind;
     double weights = (double)(dtp_executor_norm_elements(block, op) * block->element_bytes), passes;
+    if (dtp_executor_is_latent(block, op))
+        return dtp_executor_latent_traffic(block, op, false);
     switch (op->kind) {
     case DTP_OP_NORM:
         passes = op->addend == DTP_EXECUTOR_NONE ? 2 : 3;
@@ -550,6 +558,8 @@ struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_execu
 {
     const struct dtp_layer_kind *k = &block->kind;
     double passes;
+    if (dtp_executor_is_latent(block, op))
+        return dtp_executor_latent_traffic(block, op, true);
     switch (op->kind) {
     case DTP_OP_NORM:
         passes = bit_of(op->input) & STREAM ? 4 : 3;

@@ -18,6 +18,8 @@
  *   - rows of tokens that go to experts are multiplied by their weights within the activation, so that what experts
  *     return needs not stay: the weights' gradient is a product of what the activation reads. The last sum over a
  *     token's experts adds what shared experts return and the stream;
+ *   - latent attention's norms and projections are operators as others are; one more packs queries, keys and values of
+ *     what they made as qkv is packed, with values of their own width, and turns the parts that rope turns;
  *   - backward is the same list from its end, and norms that read the stream add to its gradient. In a parallel block
  *     both branches have to read that gradient first, so the second norm stands before the output projection.
  *
@@ -66,7 +68,7 @@ struct dtp_executor_operator {
     bool gathers;   /* a projection of tensor parallel ranks that reads its input's rows of all of them */
     bool sums;      /* one whose result is a sum of theirs, of which each has its rows */
 };
-#define DTP_EXECUTOR_OPERATORS 24
+#define DTP_EXECUTOR_OPERATORS 30
 
 struct dtp_executor_block {
     struct dtp_layer_kind kind;
@@ -120,6 +122,27 @@ static inline int dtp_executor_routes_of(const struct dtp_executor_block *block)
 static inline int dtp_executor_weights_of(const struct dtp_executor_block *block)
 {
     return block->kind.exchanged ? DTP_EXECUTOR_RECEIVED_WEIGHTS : DTP_TENSOR_ROUTER_WEIGHTS;
+}
+/* Elements of a latent that its norm is over; 0 of other operators. */
+static inline uint64_t dtp_executor_latent_norm_width(const struct dtp_executor_block *block,
+                                                      const struct dtp_executor_operator *op)
+{
+    if (op->kind != DTP_OP_NORM)
+        return 0;
+    return op->result == DTP_TENSOR_Q_LATENT_NORM    ? block->kind.q_latent
+           : op->result == DTP_TENSOR_KV_LATENT_NORM ? block->kind.kv_latent
+                                                     : 0;
+}
+/* Widths that the FLOPs of attention's core go by, of all heads: forward has a product of queries and one of values,
+ * backward three and two. */
+static inline double dtp_executor_core_width(const struct dtp_executor_block *block)
+{
+    return (double)(block->kind.d_q + block->kind.d_core) / 2;
+}
+static inline double dtp_executor_core_backward(const struct dtp_executor_block *block) /* times forward's FLOPs */
+{
+    double keys = (double)block->kind.d_q, values = (double)block->kind.d_core;
+    return (3 * keys + 2 * values) / (keys + values);
 }
 /* Whether the activation is that of experts' rows, which their weights multiply. */
 static inline bool dtp_executor_weighs(const struct dtp_executor_block *block, const struct dtp_executor_operator *op)
@@ -186,6 +209,16 @@ struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_execut
                                                          const struct dtp_executor_operator *op);
 struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_executor_block *block,
                                                           const struct dtp_executor_operator *op, bool again);
+/* executor_latent_work.c: of what latent attention projects, queries, keys and values packed as other attention has
+ * them; what norms of latents and that operator, which are latent, move. */
+void dtp_executor_add_heads(struct dtp_executor_block *block);
+static inline bool dtp_executor_is_latent(const struct dtp_executor_block *block,
+                                          const struct dtp_executor_operator *op)
+{
+    return dtp_executor_latent_norm_width(block, op) || (op->kind == DTP_OP_ROTARY && block->kind.kv_latent);
+}
+struct dtp_executor_traffic dtp_executor_latent_traffic(const struct dtp_executor_block *block,
+                                                        const struct dtp_executor_operator *op, bool backward);
 /* Of what came before, added to a sum over tensor parallel ranks; of another projection's gradient of the same input.
  */
 double dtp_executor_added_bytes(const struct dtp_executor_block *block);

@@ -167,21 +167,23 @@ static struct dtp_executor_traffic backward_traffic(const struct shape *s, const
 static void count_flops(const struct shape *s, struct dtp_step_work *out)
 {
     const double all = (double)s->t->layers; /* attention is the same in all kinds: counted with the ends */
-    double core = 2 * dtp_transformer_attention_length(s->t, s->plan->sequence) * (double)s->block.kind.d_q * s->tokens;
+    double core =
+        2 * dtp_transformer_attention_length(s->t, s->plan->sequence) * dtp_executor_core_width(&s->block) * s->tokens;
     double logits = (double)s->rules.vocab_stride;
     struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(s->plan);
     double again = dtp_checkpointed_attention(&rule, s->t, s->plan->sequence);
     int attention = dtp_executor_maker(&s->block, DTP_TENSOR_CORE);
     bool first = s->first.op[attention].passes; /* the first block's attention has a backward */
-    double first_core =
-        2 * dtp_transformer_layer_attention_length(s->t, 0, s->plan->sequence) * (double)s->block.kind.d_q * s->tokens;
+    double first_core = 2 * dtp_transformer_layer_attention_length(s->t, 0, s->plan->sequence) *
+                        dtp_executor_core_width(&s->block) * s->tokens;
     double blocks = s->layers * matrix_elements(s, ~0u) + (s->layers - 1) * backward_elements(&s->block) +
                     backward_elements(&s->first);
     out->matmul_flops += 2 * s->tokens * (blocks + s->ends * (s->adapted ? 2 : 3) * logits * s->h);
     out->recompute_matmul_flops += 2 * s->tokens * over_again(s, matrix_elements);
     if (s->ends <= 0)
         return;
-    out->attention_flops = 3.5 * core * all - (first ? 0 : DTP_ATTENTION_BACKWARD_FLOPS * first_core);
+    const double backward = dtp_executor_core_backward(&s->block);
+    out->attention_flops = (1 + backward) * core * all - (first ? 0 : backward * first_core);
     double checkpointed = (double)dtp_checkpointed_layers(&rule, s->t->layers);
     out->recompute_attention_flops = s->again & 1u << attention ? core * checkpointed * again : 0;
     if (s->first_checkpointed && s->again & ~s->first_again & 1u << attention)

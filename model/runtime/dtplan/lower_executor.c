@@ -244,8 +244,9 @@ static void make_standing_buffers(struct dtp_executor *x)
     x->host_scalars = dtp_lower_host_buffer(l, "host scalars", DTP_OWNER_WORKSPACE, DTP_EXECUTOR_SCALARS_BYTES);
     x->host_results = dtp_lower_host_buffer(l, "host results", DTP_OWNER_WORKSPACE, DTP_EXECUTOR_SCALARS_BYTES);
     if (x->t->position == DTP_POSITION_ROPE)
-        x->tables = dtp_lower_buffer(l, "cosines and sines", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
-                                     dtp_bytes_product(4 * x->t->head_dim, x->rules.sequence), true);
+        x->tables = dtp_lower_buffer(
+            l, "cosines and sines", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
+            dtp_bytes_product(4 * (x->t->kv_latent ? x->t->rope_head_dim : x->t->head_dim), x->rules.sequence), true);
     if (x->rules.gradient_norm)
         x->partials = dtp_lower_buffer(l, "square sums", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
                                        dtp_executor_partials_bytes(x), true);

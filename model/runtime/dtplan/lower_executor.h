@@ -13,6 +13,8 @@
  *   EMBEDDING                BATCH, WEIGHT, POSITION (learned positions) -> RESULT [T, h]
  *   NORM                     INPUT [T, h], WEIGHT, BIAS, ADDEND [T, h] -> RESULT [T, h], STATISTICS (fp32: inverse
  *                            deviations [T], then for LayerNorm means [T])
+ *   NORM(_BACKWARD), demand.k over the first demand.n of so many columns of INPUT, and of RESIDUAL_GRADIENT, whose
+ *                            others stay where it is UPDATE
  *   MATMUL forward           INPUT [m, k], WEIGHT [n, k], BIAS [n], ADDEND [m, n] -> RESULT [m, n]; with AUX: GELU
  *                            epilogue, AUX receives the product with bias
  *   MATMUL input gradient    GRADIENT [m, k], WEIGHT [k, n], ADDEND [m, n] -> INPUT_GRADIENT [m, n]; with AUX: times
@@ -39,6 +41,10 @@
  *                            they write
  *   ROTARY(_BACKWARD)        RESULT [T, d_q + 2 d_kv] UPDATE, in place; TABLES (fp32: cosines [s, head_dim / 2], then
  *                            sines)
+ *   ROTARY with KEYS         of latent attention: INPUT (queries [T, d_q]), SAVED (kv latents [T, demand.k], whose last
+ *                            demand.n columns are the keys' part of all heads that rope turns), KEYS (of each head the
+ *                            rest of its key and its value), TABLES (of demand.n) -> RESULT (packed, values value_dim
+ *                            wide). Backward GRADIENT (packed) -> INPUT_GRADIENT, SAVED (those columns alone), KEYS
  *   QK_NORM                  RESULT [T, d_q + 2 d_kv] UPDATE, in place; WEIGHT [2, head_dim] -> SAVED (q and k before:
  *                            [T, d_q + d_kv]), STATISTICS (fp32 [T, heads + kv_heads]); over all heads at once, where
  *                            the model has it so: WEIGHT [d_q + d_kv], STATISTICS [T, 2]

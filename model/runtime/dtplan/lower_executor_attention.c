@@ -14,7 +14,7 @@ static dtp_buffer_id core_backward(struct dtp_executor *x, const struct dtp_exec
     dtp_executor_new(x, &draft, DTP_ROLE_WORKSPACE, "attention workspace", DTP_OWNER_WORKSPACE,
                      x->rules.attention_backward_workspace_bytes, DTP_UPDATE | DTP_FREE);
     draft.op.demand.tokens = (double)x->rules.tokens;
-    draft.op.demand.flops = DTP_ATTENTION_BACKWARD_FLOPS * dtp_executor_attention_flops(x);
+    draft.op.demand.flops = dtp_executor_core_backward(x->shape) * dtp_executor_attention_flops(x);
     draft.op.demand.kernels = DTP_EXECUTOR_ATTENTION_BACKWARD_LAUNCHES;
     dtp_executor_end(x, &draft);
     return gradient;

@@ -430,6 +430,10 @@ static void norm_backward(const struct place *at)
 {
     struct dtp_executor *x = at->x;
     const struct dtp_executor_operator *op = at->op;
+    if (dtp_executor_latent_norm_width(x->shape, op)) {
+        dtp_executor_latent_norm_backward(x, at->layer, op, tensor(x, at->layer, op->input));
+        return;
+    }
     const struct dtp_executor_norm_gradient norm = {.name = op->name,
                                                     .weight = op->weight,
                                                     .gradient = result_gradient(at),
@@ -449,6 +453,10 @@ static void rotary_backward(const struct place *at)
 {
     struct dtp_executor *x = at->x;
     struct dtp_draft draft;
+    if (x->shape->kind.kv_latent) {
+        dtp_executor_latent_heads_backward(x, at->op);
+        return;
+    }
     dtp_executor_begin(x, &draft, DTP_OP_ROTARY_BACKWARD, at->op->name);
     dtp_draft_role(&draft, DTP_ROLE_RESULT, x->gradients[at->op->result], DTP_UPDATE, 0);
     dtp_draft_role(&draft, DTP_ROLE_TABLES, x->tables, DTP_READ, 0);

@@ -8,11 +8,11 @@ static double rows_of(const struct dtp_executor *x, uint64_t width)
 }
 
 /* Of the layer at which the skeleton stands. Causal: s/2 tokens seen on average, less under a window; two products of
- * d_q. */
+ * d_q, or one of values' width. */
 double dtp_executor_attention_flops(const struct dtp_executor *x)
 {
     double length = dtp_transformer_layer_attention_length(x->t, dtp_lower_model_layer(x->l), x->plan->sequence);
-    return 2 * length * (double)x->shape->kind.d_q * (double)x->rules.tokens;
+    return 2 * length * dtp_executor_core_width(x->shape) * (double)x->rules.tokens;
 }
 
 /* Rows of the table, of tensor parallel ranks those of its tokens, and of the positions (once a sequence position),

@@ -45,8 +45,10 @@ static void make(const struct pass *pass, struct dtp_draft *draft, enum dtp_role
         return;
     }
     bool goes = !is_wanted(pass, index, tensor);
-    *buffer = dtp_executor_new(x, draft, role, dtp_executor_tensor_name(tensor), DTP_OWNER_ACTIVATIONS,
-                               dtp_executor_tensor_bytes(x->shape, tensor), DTP_WRITE | (goes ? DTP_FREE : 0));
+    const bool queries = tensor == DTP_TENSOR_Q_RAW && x->shape->kind.kv_latent;
+    const char *name = queries ? dtp_layer_tensor_text(DTP_TENSOR_Q_RAW) : dtp_executor_tensor_name(tensor);
+    *buffer = dtp_executor_new(x, draft, role, name, DTP_OWNER_ACTIVATIONS, dtp_executor_tensor_bytes(x->shape, tensor),
+                               DTP_WRITE | (goes ? DTP_FREE : 0));
     if (dtp_executor_cast(tensor) >= 0)
         dtp_program_set_element(x->l->program, *buffer, DTP_FP8);
     if (tensor == DTP_EXECUTOR_SENT_WEIGHTS)
@@ -99,6 +101,7 @@ static void take_addend(const struct pass *pass, struct dtp_draft *draft, int in
 static void norm(const struct pass *pass, struct dtp_draft *draft, int index)
 {
     const struct dtp_executor_operator *op = &pass->x->shape->op[index];
+    dtp_executor_latent_norm(pass->x, draft, op);
     take(pass, draft, DTP_ROLE_INPUT, index, op->input);
     take_weight(pass, draft, op, DTP_NO_BUFFER);
     take_addend(pass, draft, index);
@@ -230,8 +233,24 @@ static void qk_norm(const struct pass *pass, struct dtp_draft *draft, int index)
     make(pass, draft, DTP_ROLE_STATISTICS, index, op->statistics);
 }
 
+/* Queries, keys and values of latent attention, packed. */
+static void latent_heads(const struct pass *pass, struct dtp_draft *draft, int index)
+{
+    const struct dtp_executor_operator *op = &pass->x->shape->op[index];
+    take(pass, draft, DTP_ROLE_INPUT, index, op->input);
+    take(pass, draft, DTP_ROLE_SAVED, index, DTP_TENSOR_KV_LATENT);
+    take(pass, draft, DTP_ROLE_KEYS, index, DTP_TENSOR_KV_RAW);
+    dtp_draft_role(draft, DTP_ROLE_TABLES, pass->x->tables, DTP_READ, 0);
+    make(pass, draft, DTP_ROLE_RESULT, index, op->result);
+    dtp_executor_latent_shape(pass->x, draft);
+}
+
 static void rotary(const struct pass *pass, struct dtp_draft *draft, int index)
 {
+    if (pass->x->shape->kind.kv_latent) {
+        latent_heads(pass, draft, index);
+        return;
+    }
     dtp_draft_role(draft, DTP_ROLE_RESULT, *tensor_of(pass, pass->x->shape->op[index].result), DTP_UPDATE, 0);
     dtp_draft_role(draft, DTP_ROLE_TABLES, pass->x->tables, DTP_READ, 0);
 }

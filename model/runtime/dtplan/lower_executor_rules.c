@@ -32,7 +32,8 @@ static uint64_t attention_workspace(const struct dtp_transformer *t, const struc
                                             .backward = backward,
                                             .deterministic = !plan->executor.atomic_attention};
     const bool halves = dtp_plan_compute_bytes(plan) == 2;
-    const bool fused = dtp_attention_is_fused(halves, size.sequence, size.head_dim, t->attention_softcap > 0);
+    const bool fused = dtp_attention_is_fused(halves, size.sequence, size.head_dim, (uint32_t)t->value_head_dim,
+                                              t->attention_softcap > 0);
     return fused ? dtp_attention_workspace_bytes(&size) : 0;
 }
 

@@ -38,6 +38,8 @@ static void take_heads(const struct dtp_executor *x, struct dtp_demand *demand)
     demand->attention.kv_heads = (uint32_t)x->t->kv_heads;
     demand->attention.head_dim = (uint32_t)x->t->head_dim;
     demand->attention.queries = x->rules.sequence;
+    if (x->t->kv_latent && x->t->value_head_dim != x->t->head_dim)
+        demand->attention.value_dim = (uint32_t)x->t->value_head_dim;
 }
 
 void dtp_executor_shape(const struct dtp_executor *x, struct dtp_draft *draft)
@@ -52,6 +54,8 @@ void dtp_executor_shape(const struct dtp_executor *x, struct dtp_draft *draft)
         break;
     case DTP_OP_NORM:
     case DTP_OP_NORM_BACKWARD:
+        if (demand->n > 0) /* a latent's says so itself */
+            break;
         demand->n = (double)x->h;
         demand->form = (uint8_t)norm_form(x->t);
         break;

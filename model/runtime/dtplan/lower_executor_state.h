@@ -421,6 +421,18 @@ void dtp_executor_matrix(struct dtp_executor *x, struct dtp_draft *draft, uint64
 /* Factor of what goes through an adapter: alpha / rank. */
 double dtp_executor_adapter_scale(const struct dtp_executor *x);
 
+/* lower_executor_latent.c: latent attention. What a norm of a latent says besides what others say; nothing of others.
+ */
+void dtp_executor_latent_norm(const struct dtp_executor *x, struct dtp_draft *draft,
+                              const struct dtp_executor_operator *op);
+/* Columns that rope turns, and those of a row of the kv latent, of what packs heads. */
+void dtp_executor_latent_shape(const struct dtp_executor *x, struct dtp_draft *draft);
+/* Gradients of what was projected of those of packed heads, which go; of a latent of its norm's, whose forward left
+ * `latent`, which goes. */
+void dtp_executor_latent_heads_backward(struct dtp_executor *x, const struct dtp_executor_operator *op);
+void dtp_executor_latent_norm_backward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op,
+                                       dtp_buffer_id latent);
+
 /* lower_executor_experts.c: shape of a product with experts' matrices, which reads where rows go (role ROUTES). */
 void dtp_executor_grouped(struct dtp_executor *x, struct dtp_draft *draft, const struct dtp_executor_operator *op,
                           enum dtp_product product);
