@@ -114,7 +114,11 @@ enum dtp_status dtp_ranks_read(char *(*get)(const char *name), struct dtp_ranks 
     out->rank = whole(&r, names->launcher, names->rank, DTP_RANKS_MAX - 1, UINT32_MAX);
     out->world = whole(&r, names->launcher, names->world, DTP_RANKS_MAX, UINT32_MAX);
     out->local_rank = whole(&r, names->launcher, names->local_rank, DTP_RANKS_MAX - 1, UINT32_MAX);
-    uint32_t all_here = value_of(&r, "MASTER_ADDR") || strcmp(names->launcher, "srun") == 0 ? 0 : out->world;
+    bool srun =
+        strcmp(names->launcher, "srun") == 0; /* which does not say how many it starts on each of several nodes */
+    bool here = srun ? whole(&r, names->launcher, "SLURM_STEP_NUM_NODES", UINT32_MAX, 0) == 1
+                     : value_of(&r, "MASTER_ADDR") == NULL;
+    uint32_t all_here = here ? out->world : 0;
     out->local_world = whole(&r, names->launcher, names->local_world, DTP_RANKS_MAX, all_here);
     if (r.status == DTP_OK && out->rank >= out->world)
         r.status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: rank %u of %u; ranks count from 0 to %s - 1",

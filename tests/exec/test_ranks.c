@@ -79,6 +79,12 @@ static void test_srun(void **state)
     assert_int_equal(r.port, 20000 + 4123456 % 40000);
     ENVIRONMENT("SLURM_PROCID=0", "SLURM_NTASKS=2", "SLURM_LOCALID=0", "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=a,b");
     assert_string_equal(read_ranks().host, "a");
+    /* Of one node all are here, whatever Slurm calls it: its name need be none that a resolver knows. */
+    ENVIRONMENT("SLURM_PROCID=1", "SLURM_NTASKS=4", "SLURM_LOCALID=1", "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=node1",
+                "SLURM_STEP_NUM_NODES=1");
+    r = read_ranks();
+    assert_string_equal(r.host, "127.0.0.1");
+    assert_int_equal(r.local_world, 4);
 }
 
 static void test_mpirun(void **state)
