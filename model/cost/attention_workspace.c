@@ -1,8 +1,8 @@
 #include "cost/attention_workspace.h"
 
-bool dtp_attention_is_fused(bool halves, uint32_t sequence, uint32_t head_dim, bool softcap)
+bool dtp_attention_is_fused(bool halves, uint32_t sequence, uint32_t head_dim, bool bent)
 {
-    return halves && !softcap && sequence % 128 == 0 && head_dim % 8 == 0 && head_dim <= 128;
+    return halves && !bent && sequence % 128 == 0 && head_dim % 8 == 0 && head_dim <= 128;
 }
 
 /* Largest divisor of `count` of which `each_bytes` times it stays within the bound; at least 1. */

@@ -13,8 +13,9 @@
 
 /* Whether cuDNN's flash attention computes a shape: bf16 or fp16, heads of up to 128 elements in whole 16 bytes, and
  * sequences of whole blocks of 128 (engines before 9.16 need a mask beside the causal one for others). Our own slow
- * attention takes the rest, and scores with a soft cap, whose derivative the engines of backward do not know. */
-bool dtp_attention_is_fused(bool halves, uint32_t sequence, uint32_t head_dim, bool softcap);
+ * attention takes the rest, and scores that are `bent`: by a soft cap, whose derivative the engines of backward do not
+ * know, or by biases of ALiBi, which engines take as a tensor alone. */
+bool dtp_attention_is_fused(bool halves, uint32_t sequence, uint32_t head_dim, bool bent);
 
 struct dtp_attention_size {
     uint32_t batch, sequence, heads, kv_heads, head_dim;
