@@ -5,9 +5,10 @@
 
 /* Causal self-attention on packed qkv [batch, sequence, (heads + 2 kv_heads), head_dim]: q heads, then k, then v; query
  * head h reads k and v of head h / (heads / kv_heads). `window` > 0: a query sees so many keys, its own the last of
- * them; 0: all up to its own. softcap c > 0: scaled scores x become c tanh(x / c). result [batch, sequence, heads,
- * head_dim]; log_sum_exp [batch, heads, sequence] of the scaled scores. value_dim > 0, without `keys`: values, and so
- * heads of the result, are so wide instead of head_dim (latent attention).
+ * them; 0: all up to its own. softcap c > 0: scaled scores x become c tanh(x / c). alibi: a bias by distance is added
+ * to them (alibi.h), not with `keys`. result [batch, sequence, heads, head_dim]; log_sum_exp [batch, heads, sequence]
+ * of the scaled scores. value_dim > 0, without `keys`: values, and so heads of the result, are so wide instead of
+ * head_dim (latent attention).
  *
  * With `keys`, [batch, sequence, 2 kv_heads, head_dim]: k heads, then v, this is a step of a ring of context parallel
  * ranks (merge_attention): queries from first_query on see the first key_count of those keys, each of them, and no
@@ -22,6 +23,7 @@ struct dtp_attention_args {
     uint32_t value_dim;              /* 0: head_dim */
     uint32_t first_query, key_count; /* with keys */
     float scale, softcap;
+    bool alibi;
     enum dtp_element element;
 };
 /* qkv_gradient is packed as qkv and overwritten. atomic: a library may add up dQ by atomics, faster, but last bits
@@ -39,7 +41,7 @@ struct dtp_attention_backward_args {
     uint32_t value_dim;              /* 0: head_dim */
     uint32_t first_query, key_count; /* with keys */
     float scale, softcap;
-    bool atomic;
+    bool atomic, alibi;
     enum dtp_element element;
 };
 /* Results of steps of attention that saw some of the keys each, into that over all of them: with L = log sum exp(lse_i)

@@ -1,3 +1,4 @@
+#include "kernels/alibi.h"
 #include "kernels/vector.cuh"
 
 #include <math.h>
@@ -77,6 +78,12 @@ template <typename Arguments> __device__ shape shape_of(const Arguments &a)
             around ? a.first_query : 0,
             around ? a.key_count : a.sequence,
             around};
+}
+
+/* What ALiBi adds to the score of a key; 0 with a slope of 0. */
+__device__ float bias(float slope, uint32_t query, uint32_t key)
+{
+    return slope * ((float)key - (float)query);
 }
 
 /* TILE rows, the first at element `first`, into shared memory; rows past `rows` are zero. */
@@ -178,6 +185,7 @@ __global__ void __launch_bounds__(threads) forward(const __grid_constant__ struc
     const uint32_t first = s.first_query + (gridDim.x - 1 - blockIdx.x) * tile; /* long rows start first */
     const uint64_t stride = s.packed_row(0, 1), key_stride = s.key_row(0, 1);
     load_tile<T, tile>(queries, a.qkv, s.query(b, first, head), stride, s.sequence - first, s.dim);
+    const float slope = a.alibi ? dtp_alibi_slope(head, s.heads) : 0.0f;
     float result[E][COLUMNS] = {}, largest[E], total[E] = {};
     for (int i = 0; i < E; i++)
         largest[i] = -INFINITY;
@@ -194,8 +202,9 @@ __global__ void __launch_bounds__(threads) forward(const __grid_constant__ struc
             float above = before;
 #pragma unroll
             for (int j = 0; j < E; j++) {
-                scores[i][j] = s.sees(query, key + x + side * j, a.window) ? soft_cap(scores[i][j] * a.scale, a.softcap)
-                                                                           : -INFINITY;
+                const uint32_t at = key + x + side * j;
+                const float score = soft_cap(scores[i][j] * a.scale, a.softcap) + bias(slope, query, at);
+                scores[i][j] = s.sees(query, at, a.window) ? score : -INFINITY;
                 above = fmaxf(above, scores[i][j]);
             }
             above = warp_max(above, side);
@@ -284,9 +293,10 @@ template <typename T> struct backward_head {
 
     /* Fills weights and slopes of the tiles loaded; queries past the end have weight 0, keys past the end are never
      * seen. */
-    __device__ void weigh(uint32_t first_query, uint32_t first_key) const
+    __device__ void weigh(uint32_t head, uint32_t first_query, uint32_t first_key) const
     {
         constexpr int E = backward_edge;
+        const float alibi = a.alibi ? dtp_alibi_slope(head, s.heads) : 0.0f;
         const uint32_t x = threadIdx.x % side, y = threadIdx.x / side;
         float scores[E][E], slopes[E][E];
         multiply_rows<E>(scores, t.queries, t.keys, s.dim);
@@ -298,7 +308,8 @@ template <typename T> struct backward_head {
                 uint32_t query = y * E + i, key = x + side * j, at = query * (backward_tile + 1) + key;
                 bool seen = s.sees(first_query + query, first_key + key, a.window);
                 float score = soft_cap(scores[i][j] * a.scale, a.softcap);
-                float weight = seen ? expf(score - t.log_sum_exp[query]) : 0.0f;
+                float biased = score + bias(alibi, first_query + query, first_key + key);
+                float weight = seen ? expf(biased - t.log_sum_exp[query]) : 0.0f;
                 t.weights[at] = weight;
                 t.slopes[at] =
                     a.scale * soft_cap_slope(score, a.softcap) * weight * (slopes[i][j] - t.taken_back[query]);
@@ -324,7 +335,7 @@ __global__ void __launch_bounds__(threads) backward_keys(const __grid_constant__
             __syncthreads();
             of.load_queries(head, query);
             __syncthreads();
-            of.weigh(query, first_key);
+            of.weigh(head, query, first_key);
             __syncthreads();
             add_weighted<E, COLUMNS, true>(of_values, of.t.weights, of.t.gradients, s.value_dim);
             add_weighted<E, COLUMNS, true>(of_keys, of.t.slopes, of.t.queries, s.dim);
@@ -351,7 +362,7 @@ __global__ void __launch_bounds__(threads)
         __syncthreads();
         of.load_keys(head / (s.heads / s.kv_heads), key);
         __syncthreads();
-        of.weigh(first_query, key);
+        of.weigh(head, first_query, key);
         __syncthreads();
         add_weighted<E, COLUMNS, false>(of_queries, of.t.slopes, of.t.keys, s.dim);
     }

@@ -1,5 +1,6 @@
 #include "kernels/element.h"
 #include "kernels/soft_cap.h"
+#include "kernels/alibi.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -112,13 +113,23 @@ static double dot(const double *a, const double *b, uint32_t dim)
     return sum;
 }
 
+/* What scaled scores become; to that of a key `slope` times its distance to the query is added. */
+struct bent {
+    double scale, cap, slope;
+};
+
+static double biased(const struct bent *bent, double capped, uint32_t query, uint32_t key)
+{
+    return capped + bent->slope * ((double)key - (double)query);
+}
+
 /* scores of the keys seen become scaled scores; returns their log-sum-exp. */
-static double score_query(struct head *h, struct seen seen, double scale, double cap)
+static double score_query(struct head *h, struct seen seen, const struct bent *bent, uint32_t query)
 {
     double largest = -INFINITY, sum = 0;
     multiply_columns(h, h->query, h->key_columns, h->dim, seen, h->scores);
     for (uint32_t j = seen.first; j < seen.end; j++) {
-        h->scores[j] = dtp_soft_cap(h->scores[j] * scale, cap);
+        h->scores[j] = biased(bent, dtp_soft_cap(h->scores[j] * bent->scale, bent->cap), query, j);
         largest = fmax(largest, h->scores[j]);
     }
     for (uint32_t j = seen.first; j < seen.end; j++)
@@ -139,13 +150,15 @@ int dtp_reference_attention(void *self, const struct dtp_attention_args *a, void
     uint32_t group = a->heads / a->kv_heads, first = a->keys ? a->first_query : 0, queries = a->sequence - first;
     for (uint64_t b = 0; b < a->batch; b++)
         for (uint64_t head = 0; head < a->heads; head++) {
+            const struct bent bent = {(double)a->scale, (double)a->softcap,
+                                      a->alibi ? (double)dtp_alibi_slope((uint32_t)head, a->heads) : 0};
             if (head % group == 0)
                 head_load(&h, a->keys ? a->keys : a->qkv, a->element, b * a->sequence, of_keys, head / group);
             for (uint32_t i = first; i < a->sequence; i++) {
                 uint64_t row = b * a->sequence + i;
                 struct seen seen = seen_of(a->keys, a->key_count, i, a->window);
                 dtp_load_row(a->qkv, a->element, row * packing.row + head * a->head_dim, a->head_dim, h.query);
-                double log_sum_exp = score_query(&h, seen, (double)a->scale, (double)a->softcap);
+                double log_sum_exp = score_query(&h, seen, &bent, i);
                 memset(h.result, 0, h.value_dim * sizeof(double));
                 for (uint32_t j = seen.first; j < seen.end; j++)
                     add_scaled(h.result, exp(h.scores[j] - log_sum_exp), h.values + (size_t)j * h.value_dim,
@@ -167,8 +180,9 @@ static void query_backward(struct head *h, const struct dtp_attention_backward_a
     struct seen seen = seen_of(a->keys, a->key_count, i, a->window);
     uint64_t row = b * a->sequence + i, query = row * packing.row + head * a->head_dim;
     uint64_t result = (row * a->heads + head) * h->value_dim;
-    double scale = (double)a->scale, cap = (double)a->softcap,
-           log_sum_exp = (double)a->log_sum_exp[(b * a->heads + head) * a->sequence + i];
+    const struct bent bent = {(double)a->scale, (double)a->softcap,
+                              a->alibi ? (double)dtp_alibi_slope((uint32_t)head, a->heads) : 0};
+    double log_sum_exp = (double)a->log_sum_exp[(b * a->heads + head) * a->sequence + i];
     dtp_load_row(a->qkv, a->element, query, a->head_dim, h->query);
     dtp_load_row(a->gradient, a->element, result, h->value_dim, h->gradient);
     dtp_load_row(a->result, a->element, result, h->value_dim, h->result);
@@ -177,8 +191,9 @@ static void query_backward(struct head *h, const struct dtp_attention_backward_a
     multiply_columns(h, h->gradient, h->value_columns, h->value_dim, seen, h->slopes);
     memset(h->result, 0, a->head_dim * sizeof(double));
     for (uint32_t j = seen.first; j < seen.end; j++) {
-        double score = dtp_soft_cap(h->scores[j] * scale, cap), probability = exp(score - log_sum_exp);
-        double slope = scale * dtp_soft_cap_slope(score, cap) * probability * (h->slopes[j] - taken_back);
+        double score = dtp_soft_cap(h->scores[j] * bent.scale, bent.cap);
+        double probability = exp(biased(&bent, score, i, j) - log_sum_exp);
+        double slope = bent.scale * dtp_soft_cap_slope(score, bent.cap) * probability * (h->slopes[j] - taken_back);
         size_t at = (size_t)j * a->head_dim;
         add_scaled(h->value_gradient + (size_t)j * h->value_dim, probability, h->gradient, h->value_dim);
         add_scaled(h->key_gradient + at, slope, h->query, a->head_dim);

@@ -324,6 +324,7 @@ static void fill_attention(struct dtp_binder *b, struct dtp_bound_op *out)
                                     .key_count = step.key_count,
                                     .scale = (float)(1 / sqrt((double)t->head_dim)),
                                     .softcap = (float)t->softcap,
+                                    .alibi = t->alibi,
                                     .element = element_of(b, DTP_ROLE_INPUT)};
 }
 
@@ -357,6 +358,7 @@ static void fill_attention_backward(struct dtp_binder *b, struct dtp_bound_op *o
                                              .scale = (float)(1 / sqrt((double)t->head_dim)),
                                              .softcap = (float)t->softcap,
                                              .atomic = t->atomic,
+                                             .alibi = t->alibi,
                                              .element = element_of(b, DTP_ROLE_INPUT)};
 }
 

@@ -261,7 +261,8 @@ static void attention(struct dtp_binder *b)
     demand(b, DTP_ROLE_INPUT,
            whole_sequences(b) && query_width(b) > 0 && heads(b)->kv_heads > 0 &&
                heads(b)->heads % heads(b)->kv_heads == 0 &&
-               (around ? step && !heads(b)->value_dim : heads(b)->keys == heads(b)->queries && heads(b)->causal));
+               (around ? step && !heads(b)->value_dim && !heads(b)->alibi
+                       : heads(b)->keys == heads(b)->queries && heads(b)->causal));
     room(b, DTP_ROLE_INPUT, rows(b), packed_width(b));
     room(b, DTP_ROLE_KEYS, rows(b), keys_width);
     room(b, DTP_ROLE_INPUT_GRADIENT, rows(b), around ? query_width(b) : packed_width(b));

@@ -289,23 +289,21 @@ int dtp_cuda_matmul(void *self, const struct dtp_matmul_args *arguments, void *s
     return matmul_code(dtp_matmul_run(own(self)->matmul, arguments, stream));
 }
 
-static bool is_fused(enum dtp_element element, uint32_t sequence, uint32_t head_dim, uint32_t value_dim, float softcap)
-{
-    return dtp_attention_is_fused(element != DTP_ELEMENT_FP32, sequence, head_dim, value_dim, softcap > 0);
-}
+/* Of the arguments of either direction. */
+#define IS_FUSED(a)                                                                                                    \
+    (!(a)->keys && dtp_attention_is_fused((a)->element != DTP_ELEMENT_FP32, (a)->sequence, (a)->head_dim,              \
+                                          (a)->value_dim, (a)->softcap > 0 || (a)->alibi))
 
 static int attention(void *self, const struct dtp_attention_args *arguments, void *stream)
 {
-    if (arguments->keys || !is_fused(arguments->element, arguments->sequence, arguments->head_dim, arguments->value_dim,
-                                     arguments->softcap))
+    if (!IS_FUSED(arguments))
         return dtp_cuda_attention(NULL, arguments, stream);
     return cudnn_code(dtp_attention_forward(own(self)->attention, arguments, stream));
 }
 
 static int attention_backward(void *self, const struct dtp_attention_backward_args *arguments, void *stream)
 {
-    if (arguments->keys || !is_fused(arguments->element, arguments->sequence, arguments->head_dim, arguments->value_dim,
-                                     arguments->softcap))
+    if (!IS_FUSED(arguments))
         return dtp_cuda_attention_backward(NULL, arguments, stream);
     return cudnn_code(dtp_attention_backward(own(self)->attention, arguments, stream));
 }
@@ -320,15 +318,9 @@ static enum dtp_status prepare(struct dtp_device *device, enum dtp_kernel kernel
     case DTP_KERNEL_matmul:
         return dtp_matmul_prepare(cuda->matmul, arguments, cuda->streams[DTP_STREAM_COMPUTE], faults);
     case DTP_KERNEL_attention:
-        return !forward->keys && is_fused(forward->element, forward->sequence, forward->head_dim, forward->value_dim,
-                                          forward->softcap)
-                   ? dtp_attention_prepare(cuda->attention, forward, faults)
-                   : DTP_OK;
+        return IS_FUSED(forward) ? dtp_attention_prepare(cuda->attention, forward, faults) : DTP_OK;
     case DTP_KERNEL_attention_backward:
-        return !backward->keys && is_fused(backward->element, backward->sequence, backward->head_dim,
-                                           backward->value_dim, backward->softcap)
-                   ? dtp_attention_prepare_backward(cuda->attention, backward, faults)
-                   : DTP_OK;
+        return IS_FUSED(backward) ? dtp_attention_prepare_backward(cuda->attention, backward, faults) : DTP_OK;
     default: return DTP_OK;
     }
 }

@@ -1,9 +1,9 @@
 #include "cost/attention_workspace.h"
 
-bool dtp_attention_is_fused(bool halves, uint32_t sequence, uint32_t head_dim, uint32_t value_dim, bool softcap)
+bool dtp_attention_is_fused(bool halves, uint32_t sequence, uint32_t head_dim, uint32_t value_dim, bool bent)
 {
     bool equal = !value_dim || value_dim == head_dim;
-    return halves && !softcap && equal && sequence % 128 == 0 && head_dim % 8 == 0 && head_dim <= 128;
+    return halves && !bent && equal && sequence % 128 == 0 && head_dim % 8 == 0 && head_dim <= 128;
 }
 
 /* Largest divisor of `count` of which `each_bytes` times it stays within the bound; at least 1. */

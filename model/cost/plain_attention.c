@@ -12,7 +12,7 @@ bool dtp_attention_is_plain(const struct dtp_gpu *gpu, const struct dtp_attentio
     const bool halves = compute == DTP_BF16 || compute == DTP_FP16 || compute == DTP_FP8;
     return execution->own_kernels && gpu->architecture != DTP_GPU_HOST && shape->kernel == DTP_ATTENTION_FLASH &&
            !dtp_attention_is_fused(halves, (uint32_t)shape->keys, shape->head_dim, shape->value_dim,
-                                   shape->softcap > 0);
+                                   shape->softcap > 0 || shape->alibi);
 }
 
 /* A pass makes squares of `tile` queries by as many keys, one after the other, by `warps` of which each thread has a

@@ -184,6 +184,8 @@ void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t sh
             pad_head(out, t, DTP_PARAMETER_EMBEDDING);
         if (t->position == DTP_POSITION_LEARNED)
             add_matrix(out, DTP_PARAMETER_POSITION, t->positions, t->hidden);
+        if (t->embedding_norm && !t->norm_without_weight)
+            add_norm(t, DTP_PARAMETER_EMBEDDING_NORM, out);
     } else if (module <= t->layers) {
         add_block(t, t->experts && dtp_transformer_layer_has_experts(t, module - 1), out);
     } else {

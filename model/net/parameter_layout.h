@@ -75,6 +75,8 @@
     X(SHARED_DOWN_BIAS, "shared down bias")                                                                            \
     X(SHARED_WEIGHT, "shared expert gate")                                                                             \
     X(SHARED_WEIGHT_BIAS, "shared expert gate bias")                                                                   \
+    X(EMBEDDING_NORM, "embedding norm")                                                                                \
+    X(EMBEDDING_NORM_BIAS, "embedding norm bias")                                                                      \
     X(QKV_ADAPTER_A, "qkv adapter A")                                                                                  \
     X(QKV_ADAPTER_B, "qkv adapter B")                                                                                  \
     X(OUTPUT_ADAPTER_A, "output adapter A")                                                                            \

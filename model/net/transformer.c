@@ -346,6 +346,7 @@ struct dtp_attention_shape dtp_transformer_attention(const struct dtp_transforme
                                         .queries = chunks ? window : sequence,
                                         .keys = chunks ? window : sequence,
                                         .causal = true,
+                                        .alibi = transformer->position == DTP_POSITION_ALIBI,
                                         .softcap = transformer->attention_softcap};
 }
 

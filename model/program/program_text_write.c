@@ -123,6 +123,7 @@ static void write_attention(FILE *file, const struct dtp_attention_shape *attent
     fputs(attention->wide ? " wide" : "", file);
     fputs(attention->atomic ? " atomic" : "", file);
     fputs(attention->dropout ? " dropout" : "", file);
+    fputs(attention->alibi ? " alibi" : "", file);
     if (attention->kernel)
         fprintf(file, " kernel %s", kernels[attention->kernel]);
 }

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 Shape = collections.namedtuple("Shape", "sequence batch vocab hidden heads kv_heads head_dim ffn layers gpt tied "
                                       "qk_norm window pattern gemma parallel norms wide rope biases head_bias epsilon rank alpha "
                                       "targets packed experts chosen expert_ffn shared_ffn shared_gate router normalise "
-                                      "scale dense q_latent kv_latent rope_dim value_dim",
+                                      "scale dense q_latent kv_latent rope_dim value_dim alibi",
                                defaults=[False, 0, 0, False, 0, "before", False, None, None, False, 1e-5, 0, 0, (), False,
-                                         0, 0, 0, 0, False, "softmax", False, 1.0, 0, 0, 0, 0, 0])
+                                         0, 0, 0, 0, False, "softmax", False, 1.0, 0, 0, 0, 0, 0, False])
 ATTENTION_CAP, FINAL_CAP = 2.0, 3.0  # of Gemma-like models; low, so that they bend what small models make
 # gpt: LayerNorm with bias and GELU; unless said otherwise a learned position table and biases everywhere, else RoPE and
 # none. parallel: the number of norms in front of two branches side by side. biases: of linear layers, by name.
@@ -37,6 +37,7 @@ LINEARS = ("qkv", "output", "up", "down")
 # that): rope turns neighbours, the last rope_dim elements of queries and a part of keys that heads share.
 # packed: these linears have numbers that NF4 holds (QLoRA, appendix E): quantiles of a normal distribution times a scale
 # for each 64 of them, here one that bf16 holds.
+# alibi: a bias by distance on scores, as BLOOM's build_alibi_tensor slopes it; and, with gpt, a norm behind the embedding.
 TARGETS = ("q", "k", "v", "output", "gate", "up", "down")
 
 
@@ -156,7 +157,7 @@ def rms_weight(s, weight):
 
 
 def turns(s):
-    return not s.gpt if s.rope is None else s.rope
+    return (not s.gpt and not s.alibi) if s.rope is None else s.rope
 
 
 def split_heads(s, x, heads):
@@ -213,6 +214,12 @@ def block(s, p, module, x):
         scores = q @ k.transpose(-1, -2) / math.sqrt(s.head_dim)
         if s.gemma:
             scores = cap(scores, ATTENTION_CAP)
+        if s.alibi:
+            n = 2 ** int(math.log2(s.heads))
+            slopes = [2 ** (-8 * (h + 1) / n) for h in range(n)] + [2 ** (-4 * (2 * h + 1) / n) for h in range(s.heads - n)]
+            place = torch.arange(s.sequence).double()
+            distance = place[None, :] - place[:, None]
+            scores = scores + (torch.tensor(slopes).double()[:, None, None] * distance).type_as(scores)
         mask = torch.ones(s.sequence, s.sequence, dtype=torch.bool).tril()
         if s.window and not (s.pattern and module % s.pattern == 0):
             mask = mask.triu(1 - s.window)
@@ -270,8 +277,10 @@ def loss_of(s, p, tokens, targets):
     x = table[tokens]
     if s.norms == "both":
         x = x * math.sqrt(s.hidden)
-    if s.gpt and not turns(s):
+    if s.gpt and not turns(s) and not s.alibi:
         x = x + p.make(0, "position", s.sequence, s.hidden)
+    if s.gpt and s.alibi:
+        x = norm(s, x, p.make(0, "embedding norm", s.hidden, mean=1.0), p.make(0, "embedding norm bias", s.hidden), True)
     for layer in range(s.layers):
         x = block(s, p, layer + 1, x)
     weight = rms_weight(s, p.make(s.layers + 1, "final norm", s.hidden, mean=0.0 if s.gemma else 1.0))
@@ -350,6 +359,9 @@ if __name__ == "__main__":
     make("gpt2", SMALL._replace(tied=True, gpt=True))
     GPT_J = SMALL._replace(gpt=True, rope=True, biases=("up", "down"), parallel=1, head_bias=True)
     make("gpt_j", GPT_J)
+    # Three heads, of which the last has a slope between those of a power of two
+    make("bloom", SMALL._replace(hidden=24, heads=3, kv_heads=3, gpt=True, tied=True, alibi=True))
+    make("alibi", SMALL._replace(alibi=True))
     make("falcon", GPT_J._replace(kv_heads=1, biases=(), tied=True, head_bias=False))
     make("gpt_neox", GPT_J._replace(biases=None, parallel=2, head_bias=False))
     # Experts: OLMoE's, Qwen2-MoE's, Mixtral's with GQA, and as DeepSeek-V3's affinities are

@@ -301,7 +301,7 @@ void test_biases(void)
     }
 }
 
-/* Scores of deviation about 1; sums over a head and over the sequence in fp32. */
+/* Scores of deviation about 1, of some shapes with biases of ALiBi; sums over a head and over the sequence in fp32. */
 static void test_attention(uint32_t batch, uint32_t sequence, uint32_t heads, uint32_t kv_heads, uint32_t dim,
                            uint32_t window, enum dtp_element element)
 {
@@ -325,6 +325,7 @@ static void test_attention(uint32_t batch, uint32_t sequence, uint32_t heads, ui
                                            .window = window,
                                            .scale = scale,
                                            .softcap = window % 2 ? 1.5f : 0,
+                                           .alibi = heads == 3 || window == 37,
                                            .element = element};
     VERIFY(attention, a);
 
@@ -354,6 +355,7 @@ static void test_attention(uint32_t batch, uint32_t sequence, uint32_t heads, ui
                                                        .window = window,
                                                        .scale = scale,
                                                        .softcap = window % 2 ? 1.5f : 0,
+                                                       .alibi = heads == 3 || window == 37,
                                                        .element = element};
     VERIFY(attention_backward, back);
     free(kept_qkv), free(kept_result), free(kept_lse);

@@ -1,4 +1,5 @@
 /* The plain C matmul and attention, and the kernel that makes vectors orthonormal. */
+#include "kernels/alibi.h"
 #include "lib/kernel_fixture.h"
 
 enum { M = 5, N = 70, K = 3, LD = 80 }; /* N beyond one panel, rows longer than they are used */
@@ -106,7 +107,7 @@ static int run_attention(void *arguments)
 }
 
 /* Four query heads on two key heads: the gradient of a key collects its group's. */
-static void check_attention_gradient(uint32_t window, float softcap)
+static void check_attention_gradient(uint32_t window, float softcap, bool alibi)
 {
     enum { B = 2, S = 4, H = 4, KV = 2, D = 2, PACKED = B * S * (H + 2 * KV) * D, OUT = B * S * H * D };
     float qkv[PACKED], result[OUT], lse[B * H * S], gradient[OUT], qkv_gradient[PACKED];
@@ -121,7 +122,8 @@ static void check_attention_gradient(uint32_t window, float softcap)
                                    .head_dim = D,
                                    .window = window,
                                    .scale = 0.7f,
-                                   .softcap = softcap};
+                                   .softcap = softcap,
+                                   .alibi = alibi};
     assert_int_equal(run_attention(&a), 0);
     struct dtp_attention_backward_args back = {.qkv = qkv,
                                                .result = result,
@@ -135,7 +137,8 @@ static void check_attention_gradient(uint32_t window, float softcap)
                                                .head_dim = D,
                                                .window = window,
                                                .scale = 0.7f,
-                                               .softcap = softcap};
+                                               .softcap = softcap,
+                                               .alibi = alibi};
     assert_int_equal(dtp_reference_attention_backward(NULL, &back, NULL), 0);
     struct slope s = {run_attention, &a, result, gradient, OUT};
     check_slopes(&s, qkv, qkv_gradient, PACKED);
@@ -144,11 +147,13 @@ static void check_attention_gradient(uint32_t window, float softcap)
 static void test_attention_gradient(void **state)
 {
     (void)state;
-    check_attention_gradient(0, 0);
-    check_attention_gradient(2, 0);
-    check_attention_gradient(4, 0); /* all of the sequence */
-    check_attention_gradient(0, 0.8f);
-    check_attention_gradient(2, 0.8f);
+    check_attention_gradient(0, 0, false);
+    check_attention_gradient(2, 0, false);
+    check_attention_gradient(4, 0, false); /* all of the sequence */
+    check_attention_gradient(0, 0.8f, false);
+    check_attention_gradient(2, 0.8f, false);
+    check_attention_gradient(0, 0, true);
+    check_attention_gradient(2, 0.8f, true);
 }
 
 /* The first token sees itself alone: its result is its value, its log-sum-exp its own score. The second of two with
@@ -171,6 +176,11 @@ static void test_attention_by_hand(void **state)
     assert_close(lse[0], 0.5 * (1 * 3 + 2 * 4), 1e-6);
     assert_close(result[1][1], 8, 1e-6);
     assert_close(lse[1], 0.5 * 7 + log(2), 1e-6);
+    a.alibi = true; /* one head: the first key, one token back, has 2^-8 less; the second's weight is e^(2^-8) of it */
+    run_attention(&a);
+    assert_close(lse[1], 0.5 * 7 + log(1 + exp(-1.0 / 256)), 1e-6);
+    assert_close(result[1][1], 6 + 4 / (1 + exp(-1.0 / 256)), 1e-6);
+    a.alibi = false;
     a.window = 1; /* each sees itself alone */
     run_attention(&a);
     assert_close(result[1][1], 10, 1e-6);
@@ -178,6 +188,19 @@ static void test_attention_by_hand(void **state)
     a.softcap = 2;
     run_attention(&a);
     assert_close(lse[1], 2 * tanh(0.5 * 7 / 2), 1e-6);
+}
+
+/* Eight heads: 1/2, 1/4, ... 1/256. Six: those of four, 2^-2 to 2^-8, then the first and third of eight, 2^-1 and 2^-3.
+ */
+static void test_slopes_of_alibi(void **state)
+{
+    static const float six[] = {1 / 4.0f, 1 / 16.0f, 1 / 64.0f, 1 / 256.0f, 1 / 2.0f, 1 / 8.0f};
+    (void)state;
+    for (uint32_t head = 0; head < 8; head++)
+        assert_close(dtp_alibi_slope(head, 8), ldexp(1, -1 - (int)head), 1e-7);
+    for (uint32_t head = 0; head < 6; head++)
+        assert_close(dtp_alibi_slope(head, 6), six[head], 1e-7);
+    assert_close(dtp_alibi_slope(0, 1), 1 / 256.0, 1e-7);
 }
 
 /* (3, 4, 0), (3, 4, 5): the first over 5; of the second (0, 0, 5) is left, over 5. The third is the sum of both and
@@ -244,6 +267,7 @@ int main(void)
         cmocka_unit_test(test_matmul_gelu),
         cmocka_unit_test(test_attention_gradient),
         cmocka_unit_test(test_attention_by_hand),
+        cmocka_unit_test(test_slopes_of_alibi),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

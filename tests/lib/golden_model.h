@@ -404,9 +404,14 @@ static void golden_blocks(void **state)
     static const struct {
         const char *name, *words;
         bool gelu;
-    } models[] = {
-        {"gpt_j", GOLDEN_GPT_J, true},  {"falcon", GOLDEN_FALCON, true},          {"gpt_neox", GOLDEN_GPT_NEOX, true},
-        {"olmo2", GOLDEN_OLMO2, false}, {"odd_widths", GOLDEN_ODD_WIDTHS, false}, {"gemma2", GOLDEN_GEMMA2, false}};
+    } models[] = {{"gpt_j", GOLDEN_GPT_J, true},
+                  {"falcon", GOLDEN_FALCON, true},
+                  {"gpt_neox", GOLDEN_GPT_NEOX, true},
+                  {"bloom", GOLDEN_BLOOM, true},
+                  {"alibi", GOLDEN_ALIBI, false},
+                  {"olmo2", GOLDEN_OLMO2, false},
+                  {"odd_widths", GOLDEN_ODD_WIDTHS, false},
+                  {"gemma2", GOLDEN_GEMMA2, false}};
     static const char *const plans[] = {"",
                                         "checkpointing=full gradient_stream=true",
                                         "checkpointing=selective-matmul gradient_stream=true loss_chunk=5",

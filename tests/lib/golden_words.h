@@ -17,6 +17,10 @@
 #define GOLDEN_FALCON GOLDEN_PARALLEL "kv_heads=1 tied_head=true parallel_block=one_norm "
 #define GOLDEN_GPT_NEOX GOLDEN_PARALLEL "bias=true parallel_block=two_norms "
 #define GOLDEN_OLMO2 GOLDEN_LLAMA_GQA "norm_place=after qk_norm=true qk_norm_wide=true "
+#define GOLDEN_ALIBI GOLDEN_SMALL "position=alibi "
+#define GOLDEN_BLOOM                                                                                                   \
+    GOLDEN_SMALL                                                                                                       \
+    "hidden=24 heads=3 norm=layer_norm activation=gelu position=alibi bias=true tied_head=true embedding_norm=true "
 #define GOLDEN_GEMMA2                                                                                                  \
     "layers=2 hidden=24 heads=2 kv_heads=1 head_dim=8 ffn=40 vocab=50 seq=8 micro_batch=2 sliding_window=3 "           \
     "sliding_window_pattern=2 embedding_scale=true norm_eps=1e-3 norm_place=both tied_head=true activation=geglu "     \

@@ -9,8 +9,8 @@
 static inline struct dtp_transformer random_executor_transformer(void)
 {
     struct dtp_transformer t = random_transformer();
-    t.final_norm = true, t.embedding_norm = false; /* which it refuses */
-    uint64_t kept = random_state;                  /* what follows is drawn as before there were soft caps */
+    t.final_norm = true, t.embedding_norm = !random_frozen && t.embedding_norm;
+    uint64_t kept = random_state; /* what follows is drawn as before there were soft caps */
     t.attention_softcap = random_frozen || random_below(8) ? 0 : 50;
     t.final_softcap = random_frozen || random_below(8) ? 0 : 30;
     t.ffn += random_frozen || random_below(4) ? 0 : 4; /* rows that begin at no whole word */
@@ -19,7 +19,7 @@ static inline struct dtp_transformer random_executor_transformer(void)
     t.qk_norm_weight = DTP_QK_NORM_SHARED;
     if (t.activation == DTP_RELU2)
         t.activation = DTP_GELU;
-    if (t.position == DTP_POSITION_ALIBI)
+    if (random_frozen && t.position == DTP_POSITION_ALIBI)
         t.position = DTP_POSITION_NONE;
     random_key("executor activation");
     if (random_below(8) == 0)

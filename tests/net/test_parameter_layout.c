@@ -54,7 +54,7 @@ static void test_random_models(void **state)
     for (int i = 0; i < 2000; i++) {
         struct dtp_transformer t = random_transformer();
         uint64_t ranks = 1 + random_below(9), total = 0;
-        bool runs = !t.embedding_norm && !t.parallel_block && t.norm_place == DTP_NORMS_BEFORE && !t.qk_norm_wide;
+        bool runs = !t.parallel_block && t.norm_place == DTP_NORMS_BEFORE && !t.qk_norm_wide;
         if (dtp_transformer_check(&t, NULL, 0, NULL) != DTP_OK || !runs) /* what our executor refuses has no layout */
             continue;
         for (uint64_t module = 0; module < dtp_parameter_module_count(&t); module++) {

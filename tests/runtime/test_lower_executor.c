@@ -480,7 +480,7 @@ static void test_refusals(void **state)
     struct dtp_transformer t = tiny();
     struct dtp_plan plan = plan_of(DTP_DDP);
     struct dtp_program *program = NULL;
-    t.position = DTP_POSITION_ALIBI;
+    t.norm_without_weight = true;
     plan.attention = DTP_ATTENTION_MATH;
     assert_true(dtp_precision_recipe("fp16-mixed", &plan.precision));
     plan.precision.params = plan.precision.master = DTP_FP16;

@@ -200,20 +200,26 @@ static double forward_kernels(const struct shape *s, uint32_t operators)
     return forward_traffic(s, operators).kernels;
 }
 
+/* The final norm, and the embedding's where there is one. */
+static double norms_of_ends(const struct shape *s)
+{
+    return s->t->embedding_norm ? 2 : 1;
+}
+
 static void count_bytes(const struct shape *s, struct dtp_step_work *out)
 {
     bool learned = s->t->position == DTP_POSITION_LEARNED;
     double sequence = learned ? (double)s->rules.sequence : 0;
-    double cut = (double)s->rules.tensor_ranks;
+    double cut = (double)s->rules.tensor_ranks, norms = norms_of_ends(s);
     out->forward_bytes += s->ends * ((1 + 1 / cut) * s->tokens * s->h * s->c + sequence * s->h * s->c + 4 * s->tokens +
-                                     dtp_executor_final_norm_bytes(&s->block)) +
+                                     norms * dtp_executor_final_norm_bytes(&s->block)) +
                           s->layers * forward_traffic(s, ~0u).bytes;
     out->loss_bytes += s->ends * (3 * s->tokens * s->vocab * s->c + 12 * s->tokens);
     if (cut > 1) /* what ranks say of their parts of the vocabulary, by targets, and what each reads of all */
         out->loss_bytes += s->ends * (4 + DTP_EXECUTOR_LOSS_PART_BYTES * (1 + cut)) * s->tokens;
     out->backward_bytes += (s->layers - 1) * backward_traffic(s, &s->block).bytes +
                            backward_traffic(s, &s->first).bytes +
-                           s->ends * (dtp_executor_final_norm_backward_bytes(&s->block) +
+                           s->ends * (norms * dtp_executor_final_norm_backward_bytes(&s->block) +
                                       (s->adapted ? 0 : s->tokens * s->h * s->c + 12 * s->tokens));
     out->recompute_bytes += over_again(s, forward_bytes);
 }
@@ -225,8 +231,8 @@ static void count_kernels(const struct shape *s, struct dtp_step_work *out)
     double chunks = (double)s->rules.chunk_count, of_chunk = s->rules.tensor_ranks > 1 ? 5 : 4;
     double learned = s->t->position == DTP_POSITION_LEARNED ? 1 : 0, embedding_backward = s->adapted ? 0 : 1 + learned;
     double backward = (s->layers - 1) * backward_traffic(s, &s->block).kernels + backward_traffic(s, &s->first).kernels;
-    double ends = 1 + 1 + (of_chunk - (s->adapted ? 1 : 0)) * chunks + 1 + dtp_executor_norm_launches(&s->block) +
-                  embedding_backward;
+    double norms = norms_of_ends(s) * (1 + dtp_executor_norm_launches(&s->block));
+    double ends = 1 + (of_chunk - (s->adapted ? 1 : 0)) * chunks + 1 + norms + embedding_backward;
     out->kernels +=
         s->ends * ends + s->layers * forward_traffic(s, ~0u).kernels + backward + over_again(s, forward_kernels);
 }
@@ -278,6 +284,7 @@ static double written(const struct shape *s, int i)
     if (i)
         return (i == 1 ? vectors : s->h * (double)dtp_transformer_norm_vectors(s->t)) * s->element[i];
     rows += s->t->position == DTP_POSITION_LEARNED ? (double)s->rules.sequence : 0;
+    rows += s->t->embedding_norm ? (double)dtp_transformer_norm_vectors(s->t) : 0; /* added to zeros */
     return 2 * rows * s->h * s->element[i];
 }
 

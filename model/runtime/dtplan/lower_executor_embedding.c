@@ -18,6 +18,24 @@ void dtp_executor_embedding(struct dtp_executor *x)
     x->stream_input = dtp_executor_is_cut(x)
                           ? dtp_executor_scatter_sum(x, "embedding", rows, "block input", DTP_OWNER_ACTIVATIONS)
                           : rows;
+    if (!dtp_executor_has(module, DTP_PARAMETER_EMBEDDING_NORM))
+        return;
+    x->embedded = x->stream_input;
+    dtp_executor_norm_forward(x, module, "embedding norm", DTP_PARAMETER_EMBEDDING_NORM, x->embedded, &x->stream_input,
+                              &x->embedded_statistics);
+}
+
+/* The gradient of the stream becomes that of the embedding's rows. */
+static void norm_backward(struct dtp_executor *x, struct dtp_executor_module *module)
+{
+    const struct dtp_executor_norm_gradient norm = {.name = "embedding norm",
+                                                    .weight = DTP_PARAMETER_EMBEDDING_NORM,
+                                                    .gradient = x->gradient,
+                                                    .input = x->embedded,
+                                                    .statistics = x->embedded_statistics,
+                                                    .bytes = dtp_executor_final_norm_backward_bytes(x->shape)};
+    x->gradient = DTP_NO_BUFFER;
+    dtp_executor_norm_backward(x, module, &norm);
 }
 
 /* Rows of the table's gradient that no token names stay as they are, so the buffer is zeroed before, or holds the
@@ -30,6 +48,8 @@ void dtp_executor_embedding_backward(struct dtp_executor *x)
     x->gradient_read = DTP_NO_OP;
     dtp_executor_open_gradient(x, module);
     dtp_executor_zero_unwritten(x, module);
+    if (dtp_executor_has(module, DTP_PARAMETER_EMBEDDING_NORM))
+        norm_backward(x, module);
     dtp_buffer_id whole =
         dtp_executor_is_cut(x) ? dtp_executor_gather_rows(x, "embedding", x->gradient) : DTP_NO_BUFFER;
     dtp_executor_begin(x, &draft, DTP_OP_EMBEDDING_BACKWARD, "embedding");

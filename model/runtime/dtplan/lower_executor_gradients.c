@@ -146,7 +146,9 @@ void dtp_executor_zero_unwritten(struct dtp_executor *x, struct dtp_executor_mod
     bool written = module->written & dtp_executor_written_bit(DTP_PARAMETER_EMBEDDING);
     zero(x, module, written ? table->extent_elements : 0, module->layout->elements);
     module->written |= PADDING_ZEROED | dtp_executor_written_bit(DTP_PARAMETER_EMBEDDING) |
-                       dtp_executor_written_bit(DTP_PARAMETER_POSITION);
+                       dtp_executor_written_bit(DTP_PARAMETER_POSITION) |
+                       dtp_executor_written_bit(DTP_PARAMETER_EMBEDDING_NORM) |
+                       dtp_executor_written_bit(DTP_PARAMETER_EMBEDDING_NORM_BIAS);
 }
 
 /* ---- reductions -------------------------------------------------------------------------------------------------- */

@@ -18,20 +18,8 @@ static enum dtp_parameter head_weight(const struct dtp_executor *x)
 
 static void final_norm(struct dtp_executor *x)
 {
-    struct dtp_executor_module *module = dtp_executor_head(x);
-    struct dtp_draft draft;
-    dtp_executor_begin(x, &draft, DTP_OP_NORM, "final norm");
-    dtp_draft_role(&draft, DTP_ROLE_INPUT, x->stream_input, DTP_READ, 0);
-    dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, module, DTP_PARAMETER_FINAL_NORM);
-    if (dtp_executor_has(module, DTP_PARAMETER_FINAL_NORM_BIAS))
-        dtp_executor_weight(x, &draft, DTP_ROLE_BIAS, module, DTP_PARAMETER_FINAL_NORM_BIAS);
-    x->final_norm = dtp_executor_new(x, &draft, DTP_ROLE_RESULT, "final norm", DTP_OWNER_ACTIVATIONS,
-                                     dtp_executor_tensor_bytes(x->shape, DTP_TENSOR_NORM1), DTP_WRITE);
-    x->final_statistics =
-        dtp_executor_new(x, &draft, DTP_ROLE_STATISTICS, "final norm statistics", DTP_OWNER_ACTIVATIONS,
-                         dtp_executor_tensor_bytes(x->shape, DTP_TENSOR_STATISTICS1), DTP_WRITE);
-    dtp_executor_memory(&draft, x->rules.stream_tokens, dtp_executor_final_norm_bytes(x->shape), 1);
-    dtp_executor_end(x, &draft);
+    dtp_executor_norm_forward(x, dtp_executor_head(x), "final norm", DTP_PARAMETER_FINAL_NORM, x->stream_input,
+                              &x->final_norm, &x->final_statistics);
     if (!dtp_executor_is_cut(x))
         return;
     dtp_buffer_id rows = x->final_norm;

@@ -1,6 +1,26 @@
 /* Backward of a norm, of blocks and the final one. */
 #include "runtime/dtplan/lower_executor_state.h"
 
+void dtp_executor_norm_forward(struct dtp_executor *x, struct dtp_executor_module *module, const char *name,
+                               enum dtp_parameter norm, dtp_buffer_id input, dtp_buffer_id *result,
+                               dtp_buffer_id *statistics)
+{
+    struct dtp_draft draft;
+    char of[64];
+    dtp_executor_begin(x, &draft, DTP_OP_NORM, name);
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, input, DTP_READ, 0);
+    dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, module, norm);
+    if (dtp_executor_has(module, norm + 1))
+        dtp_executor_weight(x, &draft, DTP_ROLE_BIAS, module, norm + 1);
+    *result = dtp_executor_new(x, &draft, DTP_ROLE_RESULT, name, DTP_OWNER_ACTIVATIONS,
+                               dtp_executor_tensor_bytes(x->shape, DTP_TENSOR_NORM1), DTP_WRITE);
+    snprintf(of, sizeof of, "%s statistics", name);
+    *statistics = dtp_executor_new(x, &draft, DTP_ROLE_STATISTICS, of, DTP_OWNER_ACTIVATIONS,
+                                   dtp_executor_tensor_bytes(x->shape, DTP_TENSOR_STATISTICS1), DTP_WRITE);
+    dtp_executor_memory(&draft, x->rules.stream_tokens, dtp_executor_final_norm_bytes(x->shape), 1);
+    dtp_executor_end(x, &draft);
+}
+
 /* Its operands; what they move through memory. */
 static double norm_weight_gradient(struct dtp_executor *x, struct dtp_draft *draft, struct dtp_executor_module *module,
                                    const struct dtp_executor_norm_gradient *norm)

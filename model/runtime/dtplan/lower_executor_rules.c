@@ -33,7 +33,7 @@ static uint64_t attention_workspace(const struct dtp_transformer *t, const struc
                                             .deterministic = !plan->executor.atomic_attention};
     const bool halves = dtp_plan_compute_bytes(plan) == 2;
     const bool fused = dtp_attention_is_fused(halves, size.sequence, size.head_dim, (uint32_t)t->value_head_dim,
-                                              t->attention_softcap > 0);
+                                              t->attention_softcap > 0 || t->position == DTP_POSITION_ALIBI);
     return fused ? dtp_attention_workspace_bytes(&size) : 0;
 }
 
@@ -132,6 +132,7 @@ struct dtp_gradient_dtypes dtp_executor_gradient_dtypes(const struct dtp_transfo
 
 struct checker {
     const struct dtp_transformer *t;
+    const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
     struct dtp_faults *faults;
     enum dtp_status status;
@@ -146,15 +147,20 @@ struct checker {
 static void check_model(struct checker *c)
 {
     const struct dtp_transformer *t = c->t;
-    if (t->position == DTP_POSITION_ALIBI)
-        REFUSE(c, "position", "alibi " NOT_RUN);
     for (uint64_t layer = 0; layer < t->layers && t->chunked_attention; layer++)
         if (dtp_transformer_layer_window(t, layer, c->plan->sequence)) {
             REFUSE(c, "chunked_attention", "of sequences longer than a chunk " NOT_RUN);
             break;
         }
-    if (t->embedding_norm)
-        REFUSE(c, "embedding_norm", NOT_RUN);
+    if (t->embedding_norm && dtp_plan_adapts(c->plan))
+        REFUSE(c, "embedding_norm", "with adapters (lora) " NOT_RUN);
+    struct dtp_executor_rules rules;
+    dtp_executor_rules(t, c->cluster, c->plan, &rules);
+    if (t->embedding_norm && rules.sharded) /* whose weight went with the table that backward does not read */
+        REFUSE(c, "embedding_norm",
+               "with %s, which gathers weights, has no step program under runtime dtplan; use "
+               "zero1, zero2, shard_grad_op or ddp",
+               dtp_strategy_text(c->plan->strategy));
     if (!t->final_norm)
         REFUSE(c, "model", "without a final norm " NOT_RUN);
     if (t->norm_without_weight)
@@ -195,6 +201,10 @@ static void check_divided(struct checker *c)
         return;
     if (p->precision.compute == DTP_FP8 || p->precision.compute == DTP_FP16)
         REFUSE(c, "precision", "%s with %s " NOT_RUN, dtp_dtype_text(p->precision.compute), axis);
+    if (c->t->position == DTP_POSITION_ALIBI) /* slopes are of the model's heads and distances of its tokens */
+        REFUSE(c, "position", "alibi with %s " NOT_RUN, axis);
+    if (c->t->embedding_norm)
+        REFUSE(c, "embedding_norm", "with %s " NOT_RUN, axis);
     if (p->optimizer != DTP_ADAMW_FUSED)
         REFUSE(c, "optimizer", "%s with %s " NOT_RUN, dtp_optimizer_text(p->optimizer), axis);
 }
@@ -242,8 +252,7 @@ static void check_sizes(struct checker *c)
 enum dtp_status dtp_executor_check(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                    const struct dtp_plan *plan, struct dtp_faults *faults)
 {
-    struct checker c = {transformer, plan, faults, DTP_OK};
-    (void)cluster;
+    struct checker c = {transformer, cluster, plan, faults, DTP_OK};
     check_model(&c);
     check_plan(&c);
     check_fp8(&c);

@@ -90,9 +90,10 @@ struct dtp_executor {
     dtp_buffer_id gradient_workspace; /* of the stream of weight gradients */
     dtp_buffer_id stream_input;       /* the residual stream where the next module begins */
     dtp_buffer_id final_norm, final_statistics;
-    dtp_buffer_id gradient;            /* of the residual stream */
-    dtp_op_id await[DTP_STREAM_COUNT]; /* what the next compute operation waits for */
-    dtp_op_id batch_read[2];           /* last operation that read each batch buffer */
+    dtp_buffer_id embedded, embedded_statistics; /* what the embedding's norm read, where there is one */
+    dtp_buffer_id gradient;                      /* of the residual stream */
+    dtp_op_id await[DTP_STREAM_COUNT];           /* what the next compute operation waits for */
+    dtp_op_id batch_read[2];                     /* last operation that read each batch buffer */
 
     /* Gathered blocks: slots of a ring, filled ahead in the order of use (lower_executor_weights.c). */
     dtp_buffer_id *slot, *expert_slot;
@@ -325,7 +326,12 @@ void dtp_executor_block_again(struct dtp_executor *x, uint64_t layer, uint32_t o
 /* lower_executor_loss.c: final norm, head and loss, each with its backward. */
 void dtp_executor_loss(struct dtp_executor *x);
 
-/* lower_executor_norm.c; block_backward: lower_executor_backward.c */
+/* lower_executor_norm.c. A norm that stands by itself, of the residual stream: `norm` its weight, whose bias is behind;
+ * makes *result and *statistics. */
+void dtp_executor_norm_forward(struct dtp_executor *x, struct dtp_executor_module *module, const char *name,
+                               enum dtp_parameter norm, dtp_buffer_id input, dtp_buffer_id *result,
+                               dtp_buffer_id *statistics);
+/* block_backward: lower_executor_backward.c */
 struct dtp_executor_norm_gradient {
     const char *name;
     enum dtp_parameter weight; /* its bias is the parameter after it */
