@@ -129,7 +129,7 @@ static inline void random_divided_experts(struct random_job *job, struct dtp_pla
     if (ep < 2)
         return;
     plan->ep = ep;
-    plan->expert_imbalance = 1 + (random_bool() ? (ep - 1) / 2.0 : 0);
+    plan->executor.expert_room = random_bool() ? 0 : 1 + (random_bool() ? (ep - 1) / 2.0 : 0);
     job->transformer.experts = ep * (1 + random_below(8));
     job->transformer.experts_per_token = 1 + random_below(job->transformer.experts < 8 ? job->transformer.experts : 8);
     plan->strategy = plan->strategy == DTP_HYBRID_SHARD ? DTP_FULL_SHARD : plan->strategy, plan->shard_group = 0;
@@ -225,7 +225,7 @@ static inline void random_executor_describe(const struct random_job *job)
         (int)p->executor.gather_engine, (int)p->executor.reduce_engine, p->executor.gradient_stream,
         p->executor.update_in_backward, (unsigned long long)t->experts, (unsigned long long)t->expert_ffn,
         (unsigned long long)t->experts_per_token, (unsigned long long)t->shared_expert_ffn,
-        t->shared_expert_gate ? " with a gate" : "", p->ep, p->expert_imbalance);
+        t->shared_expert_gate ? " with a gate" : "", p->ep, p->executor.expert_room);
 }
 
 #endif

@@ -268,6 +268,9 @@ static void check_divided_experts(struct dtp_resolver *r)
         dtp_plan_refuse(r, "ep",
                         "with copies of shards (hybrid_shard, shard_group) is not run under runtime dtplan yet; "
                         "use full_shard or ddp");
+    if (p->executor.expert_room > p->ep)
+        dtp_plan_refuse(r, "expert_room", "%g is more than %" PRIu32 ", where one rank receives all tokens",
+                        p->executor.expert_room, p->ep);
     if (p->comm_hook != DTP_COMM_HOOK_NONE)
         dtp_plan_refuse(r, "comm_hook", "with ep is not run under runtime dtplan yet; use none");
     if (!dtp_transformer_is_uniform(r->transformer))
