@@ -13,14 +13,17 @@
 
 #include "lib/frozen_adapter_draws.h"
 #include "lib/frozen_draws.h"
+#include "lib/frozen_later_draws.h"
 #include "lib/random_executor_plans.h"
 #include "lib/shipped_catalog.h"
 
 #include <unistd.h>
 
-#define FROZEN_JOBS 2500u
+#define FROZEN_JOBS 2620u
 #define FROZEN_NANOTRON_FROM 2000u /* which came when the others stood: its jobs are the last */
 #define FROZEN_PEFT_FROM 2200u     /* and this one later yet */
+#define FROZEN_ROUTED_FROM 2500u   /* Megatron's models with experts */
+#define FROZEN_HOOKED_FROM 2580u   /* and what our executor's replicas sum in place of gradients */
 #define FROZEN_VALUE_BYTES 64
 
 struct frozen_job {
@@ -49,6 +52,8 @@ enum frozen_who {
     FROZEN_DIVIDED, /* DeepSpeed, drawn later */
     FROZEN_ADAPTED, /* PyTorch's, drawn later: models that are fine-tuned by adapters */
     FROZEN_PEFT,
+    FROZEN_ROUTED, /* Megatron, models with experts */
+    FROZEN_HOOKED, /* our executor, jobs with a communication hook */
 };
 
 static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
@@ -75,6 +80,8 @@ static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
     case FROZEN_ALLOCATOR: return !executor;
     case FROZEN_NANOTRON: return p->runtime == &dtp_runtime_nanotron;
     case FROZEN_PEFT: return p->runtime == &dtp_runtime_peft;
+    case FROZEN_ROUTED: return p->runtime == &dtp_runtime_megatron && d->transformer.experts;
+    case FROZEN_HOOKED: return executor && random_job_number >= FROZEN_HOOKED_FROM;
     case FROZEN_DIVIDED: return p->runtime == &dtp_runtime_deepspeed;
     case FROZEN_ADAPTED: return p->runtime == &dtp_runtime_torch && p->strategy != DTP_HYBRID_SHARD;
     }
@@ -104,7 +111,7 @@ static const struct {
     const char *values;
 } frozen_draws[] = {
 #define FROZEN_DRAW(key, who, one_in, values) {DTP_KEY_##key, FROZEN_##who, one_in, values},
-    FROZEN_DRAWS(FROZEN_DRAW) FROZEN_ADAPTER_DRAWS(FROZEN_DRAW)
+    FROZEN_DRAWS(FROZEN_DRAW) FROZEN_ADAPTER_DRAWS(FROZEN_DRAW) FROZEN_LATER_DRAWS(FROZEN_DRAW)
 #undef FROZEN_DRAW
 };
 
@@ -154,13 +161,18 @@ static inline struct dtp_draft frozen_draft(void)
     struct dtp_cluster cluster = random_cluster();
     random_key("executor");
     bool executor = random_below(4) == 0;
+    if (random_job_number >= FROZEN_ROUTED_FROM)
+        executor = random_job_number >= FROZEN_HOOKED_FROM;
     draft.transformer = executor ? random_executor_transformer() : random_transformer();
     draft.plan = executor ? random_executor_plan(&cluster, &draft.transformer) : random_plan(&cluster);
     random_key("torch"); /* what most people ask for */
     if (!executor && random_bool())
         draft.plan.runtime = &dtp_runtime_torch;
     if (random_job_number >= FROZEN_NANOTRON_FROM)
-        draft.plan.runtime = random_job_number < FROZEN_PEFT_FROM ? &dtp_runtime_nanotron : &dtp_runtime_peft;
+        draft.plan.runtime = random_job_number < FROZEN_PEFT_FROM     ? &dtp_runtime_nanotron
+                             : random_job_number < FROZEN_ROUTED_FROM ? &dtp_runtime_peft
+                             : random_job_number < FROZEN_HOOKED_FROM ? &dtp_runtime_megatron
+                                                                      : &dtp_runtime_dtplan;
     draft.plan.precision = dtp_plan_default().precision; /* frozen_draws has its recipes */
     random_key("shallow");
     if (random_below(16))
@@ -168,6 +180,12 @@ static inline struct dtp_draft frozen_draft(void)
     random_key("even sizes"); /* fp8 takes multiples of 16 */
     if (random_bool())
         draft.transformer.vocab = draft.transformer.vocab / 128 * 128, draft.transformer.ffn &= ~UINT64_C(15);
+    if (random_job_number >= FROZEN_ROUTED_FROM && random_job_number < FROZEN_HOOKED_FROM) {
+        random_key("experts");
+        draft.transformer.experts = UINT64_C(8) << random_below(3), draft.transformer.experts_per_token = 2;
+        draft.transformer.expert_ffn = UINT64_C(256) << random_below(3);
+        draft.transformer.router_norm = random_bool();
+    }
     draft.gpus = cluster.gpus;
     draft.gpus_per_node = cluster.gpus_per_node;
     draft.network_gbit_per_s = cluster.machine.network_bytes_per_s * 8e-9;
@@ -200,6 +218,10 @@ static inline bool frozen_takes_fp8(const struct frozen_job *job)
 /* Takes away what other keys leave no meaning. */
 static inline void frozen_keep_meaningful(struct frozen_job *job)
 {
+    static const enum dtp_key degrees[] = {DTP_KEY_tp, DTP_KEY_pp, DTP_KEY_cp};
+    for (size_t i = 0; i < sizeof degrees / sizeof *degrees; i++)
+        if (frozen_is(job, degrees[i], "1")) /* what belongs to more goes with them */
+            job->value[degrees[i]][0] = '\0';
     bool zero_bubble = job->value[DTP_KEY_pp][0] && strncmp(job->value[DTP_KEY_schedule], "zb", 2) == 0;
     const struct {
         bool meaningless;
@@ -293,14 +315,12 @@ static inline void frozen_draw_keys(struct frozen_job *job, bool strategies, boo
     X(attention) X(wrap_layers) X(ddp_bucket_view) X(deepspeed_overlap) X(reduce_bucket_size) \
     X(stage3_max_live_parameters) X(stage3_max_reuse_distance) X(stage3_prefetch_bucket_size) \
     X(stage3_param_persistence_threshold) X(prefetch) X(fused_qkv) X(fused_gate_up) X(rope_fp32) X(clip_norm) \
-    X(loss_chunk) X(gelu_epilogue) X(gradient_stream) X(gather_engine) X(reduce_engine)
-/* Of models with experts or latent attention: no job has them yet. */
+    X(loss_chunk) X(gelu_epilogue) X(gradient_stream) X(gather_engine) X(reduce_engine) \
+    X(experts) X(experts_per_token) X(expert_ffn) X(router_norm)
+/* Of other models with experts, or latent attention: no job has them yet. */
 #define FROZEN_REFUSED_KEYS(X) \
-    X(experts) X(experts_per_token) X(expert_ffn) X(shared_expert_ffn) X(shared_expert_gate) X(dense_layers) \
-    X(expert_layer_step) X(router) X(router_norm) X(router_scale) X(router_bias) X(expert_bias) \
-    X(expert_groups) X(groups_per_token) \
-    X(ep) X(expert_imbalance) X(expert_room) \
-    X(flex_dispatcher) X(expert_overlap) X(recompute_modules) X(cuda_graph_modules) \
+    X(shared_expert_ffn) X(shared_expert_gate) X(dense_layers) X(expert_layer_step) X(router) X(router_scale) \
+    X(router_bias) X(expert_bias) X(expert_groups) X(groups_per_token) X(expert_room) \
     X(chunked_attention) X(attention_sinks) X(q_latent) X(kv_latent) X(rope_head_dim) X(value_head_dim) X(mtp_layers)
 /* clang-format on */
 #define FROZEN_KEY(key) DTP_KEY_##key,

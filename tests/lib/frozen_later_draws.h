@@ -1,0 +1,32 @@
+/* Of frozen jobs, rows of FROZEN_DRAWS (frozen_jobs.h) for jobs that came last: Megatron's models with experts, and
+ * communication hooks of our executor. */
+#ifndef TEST_FROZEN_LATER_DRAWS_H
+#define TEST_FROZEN_LATER_DRAWS_H
+
+#define FROZEN_LATER_DRAWS(X)                                                                                          \
+    X(ep, ROUTED, 1, "2|2|4|8")                                                                                        \
+    X(expert_imbalance, ROUTED, 3, "1.5|2")                                                                            \
+    X(flex_dispatcher, ROUTED, 3, "true")                                                                              \
+    X(expert_overlap, ROUTED, 3, "true")                                                                               \
+    X(recompute_modules, ROUTED, 2, "moe_act|moe|moe_act+layernorm|core_attn")                                         \
+    X(cuda_graph_modules, ROUTED, 3, "attn|attn+moe_router|full_iteration")                                            \
+    X(checkpointing, ROUTED, 1, "none")                                                                                \
+    X(strategy, ROUTED, 1, "zero1")                                                                                    \
+    X(precision, ROUTED, 1, "bf16-mixed")                                                                              \
+    X(norm, ROUTED, 1, "rms_norm")                                                                                     \
+    X(activation, ROUTED, 1, "swiglu")                                                                                 \
+    X(position, ROUTED, 1, "rope")                                                                                     \
+    X(tp, ROUTED, 1, "1")                                                                                              \
+    X(cp, ROUTED, 1, "1")                                                                                              \
+    X(pp, ROUTED, 1, "1|1|2")                                                                                          \
+    X(schedule, ROUTED, 1, "1f1b")                                                                                     \
+    X(optimizer, ROUTED, 1, "adamw")                                                                                   \
+    X(megatron_overlap, ROUTED, 1, "false")                                                                            \
+    X(offload, HOOKED, 1, "none")                                                                                      \
+    X(precision, HOOKED, 1, "bf16-mixed|fp32")                                                                         \
+    X(reduce_dtype, HOOKED, 1, "fp32")                                                                                 \
+    X(strategy, HOOKED, 1, "ddp|ddp|hybrid_shard")                                                                     \
+    X(comm_hook, HOOKED, 1, "fp16|bf16|int8|powersgd")                                                                 \
+    X(powersgd_rank, HOOKED, 2, "2|4")
+
+#endif
