@@ -2,17 +2,42 @@
 
 #include "base/clock.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define ASKED "ranks came back" /* of generations.c: no failure ended the one before */
+
+/* The failure that the last generation is the answer to; NULL: none, or one of those that are not told one by one. */
+static struct dtp_elastic_failure *failure_of(struct dtp_elastic_listener *l)
+{
+    uint32_t count = l->out->failures;
+    return l->answers && count > 0 && count <= DTP_ELASTIC_FAILURES_TOLD ? &l->out->failure[count - 1] : NULL;
+}
+
+/* One that waits for ranks is told of twice. */
+static void hear_failure(struct dtp_elastic_listener *l, uint32_t number, const char *why)
+{
+    if (number == 0 || number == l->number)
+        return;
+    l->number = number;
+    l->answers = strcmp(why, ASKED) != 0;
+    l->out->failures += l->answers;
+    l->lost_at_s = dtp_now_s();
+    struct dtp_elastic_failure *failure = failure_of(l);
+    if (!failure)
+        return;
+    snprintf(failure->why, sizeof failure->why, "%s", why);
+    failure->ended_s = l->last_s > 0 ? l->lost_at_s - l->last_s : 0;
+}
 
 void dtp_elastic_hear_generation(struct dtp_elastic_listener *l, uint32_t number, uint32_t ranks, const char *why)
 {
     l->out->known = true;
     l->out->generations = number + 1;
     l->out->ranks = ranks;
-    l->out->failures += number > 0 && strcmp(why, ASKED) != 0;
+    hear_failure(l, number, why);
     if (number == 0)
         l->launched_s = dtp_now_s();
 }
@@ -24,6 +49,9 @@ void dtp_elastic_hear_start(struct dtp_elastic_listener *l, uint64_t first_step)
         return;
     if (l->out->generations == 1)
         l->first_step = l->last_step = first_step;
+    struct dtp_elastic_failure *failure = failure_of(l);
+    if (failure)
+        failure->steps_again += l->last_step > first_step ? l->last_step - first_step : 0;
     for (uint64_t step = first_step + 1; step <= l->last_step && step - l->first_step - 1 < l->room; step++) {
         l->out->again++;
         l->out->again_s += l->step_s[step - l->first_step - 1];
@@ -59,7 +87,11 @@ void dtp_elastic_hear_step(struct dtp_elastic_listener *l, uint64_t step, double
     } else if (l->waits && time_s - l->last_s > seconds) {
         l->out->down_s += time_s - l->last_s - seconds;
     }
+    struct dtp_elastic_failure *failure = l->waits ? failure_of(l) : NULL;
+    if (failure)
+        failure->rejoin_s = fmax(time_s - seconds - l->lost_at_s, 0);
     l->waits = false;
+    l->out->steps = step - l->first_step;
     l->last_step = step;
     l->last_s = time_s;
     l->out->useful_s += seconds;

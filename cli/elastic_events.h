@@ -10,7 +10,10 @@ struct dtp_elastic_listener {
     double launched_s, began_s, last_s; /* the first ranks' launch; their first step's begin; the last step's end */
     double *step_s;                     /* of each step that counts, from the first on */
     uint64_t first_step, last_step, room;
-    bool waits; /* no step has ended since ranks were started */
+    uint32_t number;  /* of the generation that was heard of last */
+    double lost_at_s; /* when it was, first: a lost one's ranks had all ended */
+    bool answers;     /* it follows on a failure */
+    bool waits;       /* no step has ended since ranks were started */
 };
 
 /* A generation is to be started, for the reason that `why` gives. */

@@ -8,6 +8,8 @@
 #include "sim/compare.h"
 #include "sim/pipeline_stages.h"
 
+#define DTP_ELASTIC_FAILURES_TOLD 16 /* one by one; of more there are sums alone */
+
 /* What the executor said of a run. 0 and NAN: it did not say. */
 struct dtp_run_outcome {
     char program[DTP_PROGRAM_DIGEST_BYTES]; /* digest of the text that ran */
@@ -48,6 +50,13 @@ struct dtp_run_outcome {
         double wall_s, useful_s;         /* since the first ranks began; of that the steps that count */
         double again_s, down_s, stall_s; /* steps done again; from a failure to the next step; copies for snapshots */
         double first_start_s;            /* from the launch of the first ranks to their first step */
+        uint64_t steps;                  /* that count */
+        struct dtp_elastic_failure {     /* of the first of `failures` */
+            char why[96];                /* who was lost and how, as the launcher says */
+            uint64_t steps_again;        /* that were lost and done again */
+            double ended_s;              /* from the last step's end to all ranks' */
+            double rejoin_s;             /* from there to the begin of the next step, waits for ranks included */
+        } failure[DTP_ELASTIC_FAILURES_TOLD];
     } elastic;
 };
 
@@ -86,6 +95,8 @@ void dtp_run_say_sharing(const struct dtp_run_outcome *outcome, const struct dtp
  * spread evenly, where each costs half of what lies between two snapshots and as long as the first start took. */
 double dtp_elastic_goodput(const struct dtp_elastic_outcome *outcome);
 double dtp_elastic_expected(const struct dtp_elastic_outcome *outcome);
+/* Of one failure: steps that are done again, half of those between two snapshots. */
+double dtp_elastic_expected_steps(const struct dtp_elastic_outcome *outcome);
 void dtp_elastic_text(const struct dtp_elastic_outcome *outcome, const struct dtp_page *page);
 
 void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *page);

@@ -129,14 +129,28 @@ static json_t *experts_json(const struct dtp_run_outcome *m)
     return layers;
 }
 
+static json_t *failures_json(const struct dtp_elastic_outcome *e)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < e->failures && i < DTP_ELASTIC_FAILURES_TOLD; i++) {
+        const struct dtp_elastic_failure *f = &e->failure[i];
+        json_array_append_new(list, json_pack("{s:s,s:o,s:o,s:o}", "why", f->why, "steps_again",
+                                              dtp_json_whole(f->steps_again), "ended_s", dtp_json_real(f->ended_s),
+                                              "rejoin_s", dtp_json_real(f->rejoin_s)));
+    }
+    return list;
+}
+
 static json_t *elastic_json(const struct dtp_elastic_outcome *e)
 {
-    return json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "generations", dtp_json_whole(e->generations),
-                     "ranks", dtp_json_whole(e->ranks), "failures", dtp_json_whole(e->failures), "snapshots",
-                     dtp_json_whole(e->snapshots), "steps_again", dtp_json_whole(e->again), "wall_s",
-                     dtp_json_real(e->wall_s), "again_s", dtp_json_real(e->again_s), "down_s", dtp_json_real(e->down_s),
-                     "snapshot_stall_s", dtp_json_real(e->stall_s), "goodput", dtp_json_real(dtp_elastic_goodput(e)),
-                     "expected_goodput", dtp_json_real(dtp_elastic_expected(e)));
+    return json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "generations",
+                     dtp_json_whole(e->generations), "ranks", dtp_json_whole(e->ranks), "failures",
+                     dtp_json_whole(e->failures), "snapshots", dtp_json_whole(e->snapshots), "steps_again",
+                     dtp_json_whole(e->again), "wall_s", dtp_json_real(e->wall_s), "again_s", dtp_json_real(e->again_s),
+                     "down_s", dtp_json_real(e->down_s), "snapshot_stall_s", dtp_json_real(e->stall_s), "goodput",
+                     dtp_json_real(dtp_elastic_goodput(e)), "expected_goodput", dtp_json_real(dtp_elastic_expected(e)),
+                     "expected_steps_again", dtp_json_real(dtp_elastic_expected_steps(e)), "expected_rejoin_s",
+                     dtp_json_real(e->first_start_s), "each_failure", failures_json(e));
 }
 
 enum dtp_status dtp_run_json(const struct dtp_run_report *r, FILE *file, struct dtp_faults *faults)

@@ -1,6 +1,8 @@
 /* What became of an elastic run's time: goodput as it was beside what was to be expected. */
 #include "record/run_report.h"
 
+#include "page/grid.h"
+
 #include <inttypes.h>
 
 double dtp_elastic_goodput(const struct dtp_elastic_outcome *e)
@@ -16,6 +18,41 @@ double dtp_elastic_expected(const struct dtp_elastic_outcome *e)
     return wall_s > 0 ? e->useful_s / wall_s : 0;
 }
 
+double dtp_elastic_expected_steps(const struct dtp_elastic_outcome *e)
+{
+    return e->snapshots > 0 ? (double)e->steps / (double)e->snapshots / 2 : (double)e->steps / 2;
+}
+
+static void failures_text(const struct dtp_elastic_outcome *e, const struct dtp_page *page)
+{
+    struct dtp_grid grid;
+    if (!e->failures)
+        return;
+    dtp_grid_create(&grid, "rrrrl");
+    dtp_grid_row(&grid, DTP_INK_DIM);
+    dtp_grid_cell(&grid, "failure");
+    dtp_grid_cell(&grid, "steps again");
+    dtp_grid_cell(&grid, "ranks ended");
+    dtp_grid_cell(&grid, "a step again");
+    dtp_grid_cell(&grid, "who was lost");
+    dtp_grid_row(&grid, DTP_INK_DIM);
+    dtp_grid_cell(&grid, "predicted");
+    dtp_grid_cell(&grid, "%.1f", dtp_elastic_expected_steps(e));
+    dtp_grid_cell(&grid, "-");
+    dtp_grid_cell(&grid, "%.1f s", e->first_start_s);
+    dtp_grid_cell(&grid, "half between snapshots, the first start");
+    for (uint32_t i = 0; i < e->failures && i < DTP_ELASTIC_FAILURES_TOLD; i++) {
+        const struct dtp_elastic_failure *f = &e->failure[i];
+        dtp_grid_row(&grid, DTP_INK_PLAIN);
+        dtp_grid_cell(&grid, "%" PRIu32, i + 1);
+        dtp_grid_cell(&grid, "%" PRIu64, f->steps_again);
+        dtp_grid_cell(&grid, "%.1f s", f->ended_s);
+        dtp_grid_cell(&grid, "%.1f s", f->rejoin_s);
+        dtp_grid_cell(&grid, "%s", f->why);
+    }
+    dtp_grid_end(&grid, page, 2);
+}
+
 void dtp_elastic_text(const struct dtp_elastic_outcome *e, const struct dtp_page *page)
 {
     if (!e->known)
@@ -29,4 +66,5 @@ void dtp_elastic_text(const struct dtp_elastic_outcome *e, const struct dtp_page
             e->wall_s > 0 ? 100 * e->stall_s / e->wall_s : 0);
     fprintf(page->file, "  goodput predicted %.1f %%, measured %.1f %%\n", 100 * dtp_elastic_expected(e),
             100 * dtp_elastic_goodput(e));
+    failures_text(e, page);
 }

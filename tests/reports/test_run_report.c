@@ -136,10 +136,36 @@ static void test_a_host_is_not_compared(void **state)
     free(text);
 }
 
+/* Two failures of 100 steps with 20 snapshots: each was to cost 100 / 20 / 2 = 2.5 steps, and as long as the first
+ * start took. */
+static void test_each_failure(void **state)
+{
+    size_t bytes;
+    (void)state;
+    struct dtp_elastic_outcome e = {.known = true,
+                                    .generations = 3,
+                                    .ranks = 2,
+                                    .failures = 2,
+                                    .snapshots = 20,
+                                    .steps = 100,
+                                    .wall_s = 50,
+                                    .useful_s = 40,
+                                    .first_start_s = 3};
+    e.failure[0] = (struct dtp_elastic_failure){"rank 1 was ended by signal 9", 4, 0.25, 3.5};
+    e.failure[1] = (struct dtp_elastic_failure){"rank 0 failed, was silent or cut off", 1, 12, 4};
+    struct dtp_page page = {.file = open_memstream(&text, &bytes), .columns = 160};
+    dtp_elastic_text(&e, &page);
+    fclose(page.file);
+    contains("predicted          2.5            -         3.0 s");
+    contains("1            4        0.2 s         3.5 s  rank 1 was ended by signal 9");
+    contains("2            1       12.0 s         4.0 s  rank 0 failed, was silent or cut off");
+    free(text);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_text), cmocka_unit_test(test_json),
-                                       cmocka_unit_test(test_shared_gpus_are_not_compared),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_each_failure), cmocka_unit_test(test_text),
+                                       cmocka_unit_test(test_json), cmocka_unit_test(test_shared_gpus_are_not_compared),
                                        cmocka_unit_test(test_a_host_is_not_compared)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
