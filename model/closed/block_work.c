@@ -107,7 +107,7 @@ static double expert_biases(const struct counted *c, const struct dtp_layer_oper
 /* Rows that a rank's experts get, over those that it sends. */
 static double received(const struct counted *c)
 {
-    return c->block->exchanged ? c->plan->expert_imbalance : 1;
+    return c->block->exchanged ? dtp_plan_expert_rows(c->plan) : 1;
 }
 
 /* Of experts whose rows are weighed: the second product's alone (lower_experts.c). */
@@ -528,7 +528,7 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
         counted.h /= counted.parts;
     if (block.experts)
         counted.f /= counted.parts;
-    list_matmuls(&block, packed, plan->ep > 1 ? plan->expert_imbalance : 1, counted.parts, &work);
+    list_matmuls(&block, packed, dtp_plan_expert_rows(plan), counted.parts, &work);
     count_bytes(&counted, &work);
     count_launches(&counted, biased, &work);
     if (dtp_plan_execution(plan).issuer == DTP_ISSUER_MEGATRON) {

@@ -31,6 +31,7 @@ struct dtp_communication {
         uint64_t bytes, count;
     } gather_scales, narrow_gather_scales, exchange_scales, narrow_exchange_scales;
     struct dtp_scales experts[DTP_COLLECTIVE_COUNT]; /* of these, of weights and rows of experts that ranks divide */
+    struct dtp_scales expert_rows; /* and, of all-gathers and as many reduce-scatters, rows for parts of one expert */
     struct dtp_scales context[DTP_COLLECTIVE_COUNT]; /* of these, what context parallel ranks send for attention */
     uint64_t host_to_device_bytes, device_to_host_bytes;
     uint64_t total_bytes;               /* sum over collectives; host copies are not in it */

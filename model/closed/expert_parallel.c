@@ -43,6 +43,20 @@ void dtp_expert_traffic_add(struct dtp_traffic *traffic, enum dtp_collective col
     traffic->cluster = slice;
 }
 
+/* Rows that came are gathered by the ranks that have a part each of these experts, and what they make of them is
+ * summed; backward is the same the other way. */
+static void add_expert_rows(struct dtp_traffic *traffic, uint64_t crossed, uint64_t passes)
+{
+    uint64_t etp = traffic->plan->megatron.etp;
+    struct dtp_scales *out = &traffic->out->expert_rows;
+    if (etp < 2)
+        return;
+    out->count = traffic->plan->accumulate * passes;
+    out->bytes = dtp_bytes_product(out->count, dtp_traffic_ring(dtp_bytes_product(etp, crossed), etp));
+    dtp_expert_traffic_add(traffic, DTP_ALL_GATHER, out, etp, 1);
+    dtp_expert_traffic_add(traffic, DTP_REDUCE_SCATTER, out, etp, 1);
+}
+
 void dtp_expert_traffic(struct dtp_traffic *traffic)
 {
     const struct dtp_transformer *t = traffic->transformer;
@@ -59,16 +73,17 @@ void dtp_expert_traffic(struct dtp_traffic *traffic)
     out->bytes =
         dtp_bytes_product(plan->accumulate, forwards * splits + 2 * dtp_bytes_product(forwards + backwards, rows));
     out->count = (uint64_t)plan->accumulate * (3 * forwards + 2 * backwards);
-    dtp_expert_traffic_add(traffic, DTP_ALL_TO_ALL, out, plan->ep, 1);
+    dtp_expert_traffic_add(traffic, DTP_ALL_TO_ALL, out, plan->ep, plan->megatron.etp);
+    add_expert_rows(traffic, fullest, forwards + backwards);
 }
 
-static double seconds_of(const struct dtp_timing *c, enum dtp_collective collective, const struct dtp_scales *sent)
+static double seconds_of(const struct dtp_timing *c, enum dtp_collective collective, const struct dtp_scales *sent,
+                         uint32_t ranks, uint32_t stride)
 {
-    uint32_t ep = c->plan->ep, same = (uint32_t)dtp_plan_expert_shard_ranks(c->cluster, c->plan);
     struct dtp_cluster all = folded(c->cluster, c->plan);
-    struct dtp_group group = collective == DTP_ALL_TO_ALL ? dtp_group_of(&all, ep, 1) : dtp_group_of(&all, same, ep);
     if (!sent->count)
         return 0;
+    struct dtp_group group = dtp_group_of(&all, ranks, stride);
     struct dtp_collective_cost cost = dtp_collective_cost(&all, &group, collective);
     dtp_collective_choose(&all, &group, &c->execution, collective, &cost);
     return (double)sent->count * dtp_collective_time(&cost, (double)sent->bytes / (double)sent->count);
@@ -79,8 +94,18 @@ double dtp_expert_add_time(const struct dtp_timing *c, const struct dtp_communic
                            struct dtp_time *time)
 {
     double exposed_s = 0;
-    for (int i = 0; i < DTP_COLLECTIVE_COUNT && c->plan->ep > 1; i++) {
-        double s = seconds_of(c, (enum dtp_collective)i, &communication->experts[i]);
+    uint32_t ep = c->plan->ep, etp = c->plan->megatron.etp,
+             same = (uint32_t)dtp_plan_expert_shard_ranks(c->cluster, c->plan);
+    for (int i = DTP_ALL_GATHER; etp > 1; i = DTP_REDUCE_SCATTER) {
+        double s = seconds_of(c, (enum dtp_collective)i, &communication->expert_rows, etp, 1);
+        time->collective_s[i] += s, time->communication_s += s, exposed_s += s;
+        if (i == DTP_REDUCE_SCATTER)
+            break;
+    }
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT && ep > 1; i++) {
+        bool rows = i == DTP_ALL_TO_ALL;
+        double s =
+            seconds_of(c, (enum dtp_collective)i, &communication->experts[i], rows ? ep : same, rows ? etp : ep * etp);
         time->collective_s[i] += s;
         time->communication_s += s;
         exposed_s += i != DTP_ALL_TO_ALL ? 0 : c->plan->megatron.expert_overlap ? s / c->plan->accumulate : s;

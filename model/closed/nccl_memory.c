@@ -19,6 +19,7 @@ static uint64_t communicators(const struct dtp_beside *b)
     uint32_t tensor = plan->tp > 1 ? (data > 1 ? 2 : 1) : 0; /* of tensor parallel ranks, and of those with one slice */
     uint32_t same = (uint32_t)dtp_plan_expert_shard_ranks(b->cluster, plan);
     uint32_t experts = plan->ep > 1 ? (same > 1 ? 2 : 1) : 0; /* of who divides experts, of who has the same ones */
+    experts += plan->megatron.etp > 1 ? 1 : 0;                /* of who divides each of them */
     return (hybrid ? 3u : 1u) + (plan->reshard_group ? 1u : 0u) + tensor + experts +
            (hooks->more_communicators ? hooks->more_communicators(plan, b->cluster) : 0u);
 }

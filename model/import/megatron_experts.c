@@ -201,11 +201,13 @@ static enum dtp_status check_exchange(struct dtp_reading *r, enum dtp_status wor
     uint64_t tp = dtp_megatron_count(r, "tp", 1), ep = dtp_megatron_count(r, "ep", 1),
              expert_tp = dtp_megatron_count(r, "expert_tp", tp);
     const char *dispatcher = dtp_fact(r, "dispatcher");
-    if (expert_tp != 1)
+    if (expert_tp != 1 && ep < 2)
         worst = dtp_worse(worst, dtp_refuse_fact(r, dtp_fact(r, "expert_tp") ? "expert_tp" : "experts",
-                                                 "each cut over %" PRIu64 " ranks is not modelled; give "
-                                                 "--expert-tensor-parallel-size 1",
+                                                 "each cut over %" PRIu64 " ranks is not modelled without expert "
+                                                 "parallelism; give --expert-tensor-parallel-size 1",
                                                  expert_tp));
+    else if (expert_tp != 1)
+        worst = dtp_megatron_make_count(r, worst, "etp", expert_tp, dtp_fact(r, "expert_tp") ? "expert_tp" : NULL);
     if ((ep > 1 || tp > 1) && (!dispatcher || strcmp(dispatcher, "allgather") == 0))
         worst =
             dtp_worse(worst, dtp_refuse_fact(r, dispatcher ? "dispatcher" : "experts",
@@ -254,5 +256,5 @@ void dtp_megatron_write_experts(struct dtp_writing *w)
     dtp_say(w, "dispatcher", plan->megatron.flex_dispatcher ? "flex" : "alltoall");
     dtp_megatron_say_if(w, "expert_overlap", plan->megatron.expert_overlap);
     dtp_say_key(w, "ep");
-    dtp_say(w, "expert_tp", "1");
+    dtp_say_count(w, "expert_tp", plan->megatron.etp);
 }

@@ -265,7 +265,7 @@ static void derive_groups(struct dtp_lowering *l)
     l->tp = tensor.size;
     l->vocab_ranks = dtp_plan_divides_vocab(l->plan) ? l->tp : 1;
     l->tp_stride = tensor.stride;
-    l->tp_group = l->expert_group = DTP_NO_INDEX;
+    l->tp_group = l->expert_group = l->expert_tensor_group = DTP_NO_INDEX;
     l->data_ranks = data.size;
     l->data_stride = data.stride;
 }
@@ -365,6 +365,9 @@ static enum dtp_status lower(struct dtp_lowering *l)
         l->expert_group = dtp_program_add_group(
             l->program,
             (struct dtp_program_group){l->plan->ep, dtp_plan_group(l->plan, l->cluster, DTP_AXES(EP)).stride});
+    if (l->plan->megatron.etp > 1)
+        l->expert_tensor_group =
+            dtp_program_add_group(l->program, (struct dtp_program_group){l->plan->megatron.etp, 1});
     dtp_lower_context_make(l);
     dtp_lower_tensors(l);
     make_standing_buffers(l);

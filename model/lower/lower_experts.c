@@ -23,6 +23,7 @@
 #include "base/bytes.h"
 #include "lower/block_backward.h"
 #include "lower/block_forward.h"
+#include "lower/lower_exchange_rows.h"
 #include "lower/lower_graphs.h"
 
 /* Of a token: c bytes of the compute dtype, k rows of h. */
@@ -101,58 +102,6 @@ void dtp_forward_router(const struct pass *pass)
     dtp_draft_end(l, &draft);
 }
 
-static bool is_backward(const struct dtp_pass *pass)
-{
-    return pass->kind != DTP_PASS_FORWARD;
-}
-
-/* Whether a pass runs beside one of the other way, of another micro-batch: its neighbour in the rank's order.
- * Megatron's combined_1f1b.py pairs them layer by layer, so that each has work while the other's rows are under way. */
-static bool beside_another(const struct dtp_lowering *l)
-{
-    const struct dtp_pass *pass = l->pass, *first = l->role.passes, *end = first + l->role.pass_count;
-    if (!l->plan->megatron.expert_overlap)
-        return false;
-    for (int step = -1; step <= 1; step += 2) {
-        const struct dtp_pass *other = pass + step;
-        if (other >= first && other < end && is_backward(other) != is_backward(pass) &&
-            (other->micro_batch != pass->micro_batch || other->chunk != pass->chunk))
-            return true;
-    }
-    return false;
-}
-
-/* All-to-alls among the ranks that divide the experts: the fullest one's, which all wait for. The draft is begun as one
- * of compute, whose pool its buffers are from. */
-static void exchange(struct dtp_lowering *l, struct dtp_draft *draft, uint64_t bytes)
-{
-    uint64_t sent = dtp_lower_ring(bytes, l->plan->ep);
-    bool beside = beside_another(l);
-    if (beside) { /* compute finds them at once, and goes on with the other micro-batch while they are under way */
-        const char *name = draft->op.name;
-        draft->op.kind = DTP_OP_PERMUTE;
-        dtp_draft_end(l, draft);
-        dtp_draft_begin(l, draft, DTP_OP_ALL_TO_ALL, name);
-        dtp_draft_use(draft, l->rows_under_way, DTP_UPDATE);
-    }
-    dtp_draft_after(draft, l->last_op[DTP_STREAM_COMPUTE]);
-    draft->op.stream = DTP_STREAM_EXPERT;
-    draft->op.group = l->expert_group;
-    draft->op.demand.sent_bytes = draft->op.demand.bytes = (double)sent;
-    draft->op.demand.kernels = 1;
-    dtp_op_id exchanged = dtp_draft_end(l, draft);
-    l->awaited = beside ? l->awaited : exchanged;
-}
-
-/* Bytes of rows that go to experts, as many as the fullest rank receives. */
-static uint64_t exchanged_bytes(const struct dtp_lowering *l)
-{
-    const struct dtp_layer_kind *kind = &l->tensors.kind;
-    uint64_t rows = local_bytes(l, l->compute * kind->experts_per_token * kind->hidden);
-    double part = dtp_plan_expert_sent_part(l->plan, l->cluster, kind->experts_per_token);
-    return (uint64_t)((double)dtp_layer_received(&l->tensors, rows) * part);
-}
-
 /* When compute has waited for the exchange that read it, or for the one behind. */
 static void let_go(const struct pass *pass, enum dtp_layer_tensor tensor)
 {
@@ -170,7 +119,7 @@ static void read_splits(struct dtp_lowering *l)
     uint64_t bytes = 8 * l->tensors.kind.experts;
     dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, "splits");
     dtp_buffer_id splits = dtp_draft_new(l, &draft, "splits", DTP_OWNER_WORKSPACE, 2 * bytes, DTP_UPDATE);
-    exchange(l, &draft, bytes);
+    dtp_lower_exchange_rows(l, &draft, bytes);
     dtp_draft_begin(l, &draft, DTP_OP_ROUTER, "splits");
     dtp_draft_use(&draft, splits, DTP_READ | DTP_FREE);
     draft_eager(l, &draft, 0, 4);
@@ -202,11 +151,15 @@ static void dispatch(const struct pass *pass, const struct dtp_layer_operator *o
     dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, "dispatch");
     make(pass, &draft, DTP_TENSOR_RECEIVED);
     read(pass, &draft, DTP_TENSOR_SENT, false);
-    exchange(l, &draft, exchanged_bytes(l));
+    dtp_lower_exchange_rows(l, &draft, dtp_lower_exchanged_bytes(l));
     let_go(pass, DTP_TENSOR_SENT);
+    dtp_buffer_id gathered = dtp_lower_gather_expert_rows(l, pass->module->tensor[DTP_TENSOR_RECEIVED]);
+    if (gathered.index != DTP_NO_INDEX)
+        let_go(pass, DTP_TENSOR_RECEIVED);
     dtp_draft_begin(l, &draft, DTP_OP_PERMUTE, "by experts");
     make(pass, &draft, DTP_TENSOR_PLACES);
     make(pass, &draft, DTP_TENSOR_PERMUTED);
+    dtp_draft_use(&draft, gathered, DTP_READ | DTP_FREE);
     read(pass, &draft, DTP_TENSOR_RECEIVED, true);
     draft_eager(l, &draft, received(l) * (2 * r.c * r.k * r.h + 8 * 8 * r.k), weighs(l) ? 2 : 16);
     dtp_draft_end(l, &draft);
@@ -324,11 +277,15 @@ static void give_back(const struct pass *pass)
     if (!weighs(l))
         draft.op.demand.memory_kernel = DTP_KERNEL_INDEXED;
     dtp_draft_end(l, &draft);
+    dtp_buffer_id summed = dtp_lower_sum_expert_rows(l, pass->module->tensor[DTP_TENSOR_RETURNING]);
     dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, "combine");
     make(pass, &draft, DTP_TENSOR_RETURNED);
-    read(pass, &draft, DTP_TENSOR_RETURNING, false);
-    exchange(l, &draft, exchanged_bytes(l));
+    dtp_draft_use(&draft, summed, DTP_READ);
+    if (summed.index == DTP_NO_INDEX)
+        read(pass, &draft, DTP_TENSOR_RETURNING, false);
+    dtp_lower_exchange_rows(l, &draft, dtp_lower_exchanged_bytes(l));
     let_go(pass, DTP_TENSOR_EXPERT_DOWN);
+    dtp_lower_free_expert_rows(l, summed);
     if (weighs(l))
         let_go(pass, DTP_TENSOR_RETURNING);
 }
@@ -465,7 +422,7 @@ static dtp_buffer_id exchange_back(struct dtp_block_backward *b, dtp_buffer_id g
     dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, name);
     dtp_buffer_id made = dtp_backward_workspace(l, &draft, "gradient of rows", made_bytes, DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ);
-    exchange(l, &draft, exchanged_bytes(l));
+    dtp_lower_exchange_rows(l, &draft, dtp_lower_exchanged_bytes(l));
     dtp_draft_begin(l, &draft, DTP_OP_FREE, "gradient of rows");
     dtp_draft_use(&draft, gradient, DTP_FREE);
     dtp_draft_end(l, &draft);
@@ -521,6 +478,7 @@ void dtp_backward_unpermute(struct dtp_block_backward *b)
         dtp_backward_shared_experts(b, gradient);
     struct dtp_lowering *l = b->l;
     uint64_t sent = row_bytes(l), came = dtp_layer_received(&l->tensors, sent);
+    uint64_t crossed = dtp_layer_crossed(&l->tensors, sent);
     const char *name = l->tensors.kind.exchanged ? "rows by ranks" : "rows by experts";
     dtp_buffer_id rows;
     if (weighs(l)) {
@@ -531,7 +489,7 @@ void dtp_backward_unpermute(struct dtp_block_backward *b)
         rows = rows_back(b, by_tokens, name, sent, 2 * r.c * r.k * r.h);
     }
     if (l->tensors.kind.exchanged) {
-        rows = exchange_back(b, rows, "combine", came);
+        rows = dtp_lower_gather_gradient_rows(l, exchange_back(b, rows, "combine", crossed));
         rows = rows_back(b, rows, "rows by experts", came, received(l) * 2 * r.c * r.k * r.h);
     }
     b->gradient[DTP_TENSOR_EXPERT_DOWN] = rows;
@@ -553,7 +511,7 @@ static dtp_buffer_id rows_by_ranks(struct dtp_block_backward *b, dtp_buffer_id g
                 weighs(l) ? received(l) * 2 * r.c * r.k * r.h : received(l) * (4 * r.c * r.k * r.h + 8 * 16 * r.k),
                 weighs(l) ? 1 : 10);
     dtp_draft_end(l, &draft);
-    return exchange_back(b, made, "dispatch", row_bytes(l));
+    return exchange_back(b, dtp_lower_sum_gradient_rows(l, made), "dispatch", row_bytes(l));
 }
 
 void dtp_backward_permute(struct dtp_block_backward *b)

@@ -155,7 +155,7 @@ struct dtp_lowering {
     uint32_t vocab_ranks;                          /* of these, who share out the vocabulary: tp, or 1 */
     struct dtp_context context;                    /* how context parallel ranks share attention */
     uint32_t tp_group, exchange_group, ring_group; /* of the program; DTP_NO_INDEX where they are 1 */
-    uint32_t expert_group;                         /* of ranks that divide experts; the same */
+    uint32_t expert_group, expert_tensor_group;    /* of ranks that divide experts, and each of them; the same */
     uint32_t data_ranks, data_stride;              /* with the same slice, over which gradients are summed */
     struct dtp_program *program;
     struct dtp_faults *faults;

@@ -52,8 +52,8 @@ static void set_experts(const struct dtp_transformer *t, struct dtp_layer_kind *
     k->own_experts = t->expert_ranks > 1 ? t->experts / t->expert_ranks : t->experts;
     k->exchanged = k->own_experts < k->experts;
     k->experts_per_token = t->experts_per_token;
-    k->mlp_width = t->expert_ffn;
-    k->ffn = t->experts_per_token * t->expert_ffn;
+    k->mlp_width = t->expert_tensor_ranks > 1 ? t->expert_ffn / t->expert_tensor_ranks : t->expert_ffn;
+    k->ffn = t->experts_per_token * k->mlp_width;
     k->shared_ffn = t->shared_expert_ffn;
     k->packs_up = k->gated && t->experts_packed;
     k->packs_shared = k->gated && t->shared_packed;

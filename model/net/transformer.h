@@ -74,7 +74,7 @@ struct dtp_transformer {
     enum dtp_router router;
     bool router_norm;    /* affinities to a token's experts are divided by their sum (Mixtral, Qwen3: norm_topk_prob) */
     double router_scale; /* and multiplied by this (DeepSeek: routed_scaling_factor); 0: 1 */
-    uint32_t
+    uint32_t expert_tensor_ranks, /* so many ranks have a part of each expert's width; 0, 1: all of it */
         expert_ranks;    /* of a rank's slice of a model: so many ranks divide the experts; 0, 1: it has all of them */
     bool experts_packed; /* of a slice: gate and up of an expert are one matrix */
     bool shared_packed;  /* the same of its shared experts */

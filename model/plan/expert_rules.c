@@ -109,9 +109,10 @@ static void check_sharded(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
     uint32_t node = r->cluster->gpus_per_node, ranks = dtp_plan_gradient_ranks(p, r->cluster);
+    uint32_t of_experts = p->ep * (p->megatron.etp > 1 ? p->megatron.etp : 1); /* who have all of them together */
     if (!p->runtime->fsdp) {
-        if (ranks * p->tp % p->ep)
-            dtp_plan_refuse(r, "ep", "%" PRIu32 " does not divide the %" PRIu32 " GPUs of a stage", p->ep,
+        if (ranks * p->tp % of_experts)
+            dtp_plan_refuse(r, "ep", "%" PRIu32 " does not divide the %" PRIu32 " GPUs of a stage", of_experts,
                             ranks * p->tp);
     } else if (!dtp_plan_is_fsdp(p) || p->fsdp1)
         dtp_plan_refuse(r, "ep", "above 1 goes with FSDP2 alone in PyTorch, not with %s; use strategy full_shard",
@@ -119,9 +120,9 @@ static void check_sharded(struct dtp_resolver *r)
     else if (p->shard_group && p->shard_group % p->ep)
         dtp_plan_refuse(r, "ep", "%" PRIu32 " does not divide the %" PRIu32 " GPUs that share one copy", p->ep,
                         p->shard_group);
-    if (node % p->ep && p->ep % node)
-        dtp_plan_refuse(r, "ep", "%" PRIu32 " neither divides a node of %" PRIu32 " GPUs nor fills whole nodes", p->ep,
-                        node);
+    if (node % of_experts && of_experts % node)
+        dtp_plan_refuse(r, "ep", "%" PRIu32 " neither divides a node of %" PRIu32 " GPUs nor fills whole nodes",
+                        of_experts, node);
     if (p->runtime->fsdp && p->wrap_layers != 1)
         dtp_plan_refuse(r, "wrap_layers", "other than 1 is not modelled with ep; leave it out");
     if (p->reshard_group)

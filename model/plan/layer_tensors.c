@@ -174,7 +174,7 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
         uint64_t bytes = narrow ? narrow_bytes(&out->kind, plan, tensor, width[tensor])
                                 : width[tensor] * element[dtp_layer_tensor_element(tensor)];
         if (received & UINT64_C(1) << tensor)
-            bytes = dtp_layer_received(out, bytes);
+            bytes = tensor == DTP_TENSOR_RECEIVED ? dtp_layer_crossed(out, bytes) : dtp_layer_received(out, bytes);
         out->bytes[tensor] = plan->sequence_shards > 1 && has_own_rows(&out->kind, tensor)
                                  ? dtp_divide_up(bytes, plan->sequence_shards)
                                  : bytes;
@@ -439,7 +439,8 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     out->kind.weighs_rows = plan->runtime->weighs_rows;
     dtp_plan_call_experts(plan, &out->kind);
     out->kind.sinks_inside = plan->runtime->sinks_in_kernel;
-    out->received = out->kind.exchanged ? plan->expert_imbalance : 1;
+    out->crossed = out->kind.exchanged ? plan->expert_imbalance : 1;
+    out->received = out->kind.exchanged ? dtp_plan_expert_rows(plan) : 1;
     out->kind.dropout = plan->dropout > 0;
     out->kind.chains_norms = dtp_plan_chains_norms(transformer, plan);
     struct dtp_context context = dtp_plan_context(plan, cluster);

@@ -25,7 +25,8 @@ struct dtp_layer_tensors {
     uint64_t again;          /* where parts run again: what they make, to be kept or not */
     uint64_t locals;         /* variables of the layer's function, which live until it returns */
     bool fused;              /* one kernel between matmuls, by a compiler or by the runtime's own */
-    double received;         /* rows of tokens that the rank's experts get, over those that it sends; 1: as many */
+    double crossed;          /* rows of tokens that come to the rank, over those that it sends; 1: as many */
+    double received;         /* that its experts get, those of ranks that have other parts of them with them */
     uint32_t gathered_ranks; /* whose keys and values are kept as they were gathered; 0: they are not */
     /* Of the model's first layer, where what it reads has no gradient, for nothing below is trained: tensors that have
      * one, and what its backward reads. */
@@ -37,6 +38,10 @@ struct dtp_layer_tensors {
 static inline uint64_t dtp_layer_received(const struct dtp_layer_tensors *tensors, uint64_t bytes)
 {
     return tensors->received > 1 ? (uint64_t)ceil((double)bytes * tensors->received) : bytes;
+}
+static inline uint64_t dtp_layer_crossed(const struct dtp_layer_tensors *tensors, uint64_t bytes)
+{
+    return tensors->crossed > 1 ? (uint64_t)ceil((double)bytes * tensors->crossed) : bytes;
 }
 /* Of the model's layers with such an MLP. */
 void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_layer_mlp mlp,

@@ -316,6 +316,7 @@ uint32_t dtp_plan_gradient_ranks(const struct dtp_plan *plan, const struct dtp_c
 uint32_t dtp_plan_expert_replicas(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
 {
     uint64_t slices = (uint64_t)(plan->pp ? plan->pp : 1) * (plan->ep ? plan->ep : 1) * (plan->tp ? plan->tp : 1);
+    slices *= plan->megatron.etp > 1 ? plan->megatron.etp : 1;
     uint64_t ranks =
         (uint64_t)cluster->gpus * dtp_plan_expert_fold(plan); /* of a slice those with the same one alone */
     return slices <= ranks ? (uint32_t)(ranks / slices) : 1;
@@ -335,7 +336,8 @@ double dtp_plan_expert_sent_part(const struct dtp_plan *plan, const struct dtp_c
 uint64_t dtp_plan_expert_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan)
 {
     uint64_t ranks = dtp_plan_shard_ranks(cluster, plan) * dtp_plan_expert_fold(plan);
-    return plan->ep > 1 && ranks >= plan->ep ? ranks / plan->ep : ranks;
+    uint64_t divided = (uint64_t)plan->ep * (plan->megatron.etp > 1 ? plan->megatron.etp : 1);
+    return plan->ep > 1 && ranks >= divided ? ranks / divided : ranks;
 }
 
 uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster)

@@ -181,6 +181,12 @@ uint32_t dtp_plan_expert_replicas(const struct dtp_plan *plan, const struct dtp_
 /* Of these, who share one copy of them where parameters are sharded: the shard group over ep. */
 uint64_t dtp_plan_expert_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan);
 
+/* Rows that a rank's experts work on, over those that it sends: of the fullest, and of ranks with other parts of them.
+ */
+static inline double dtp_plan_expert_rows(const struct dtp_plan *plan)
+{
+    return plan->ep > 1 ? plan->expert_imbalance * (plan->megatron.etp > 1 ? plan->megatron.etp : 1) : 1;
+}
 /* Of what a token's rows are in all, the part that is sent: 1, or less where a row goes once to a rank, or once to
  * another node, that has several of the token's experts. Experts are as good as drawn. */
 double dtp_plan_expert_sent_part(const struct dtp_plan *plan, const struct dtp_cluster *cluster,

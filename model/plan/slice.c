@@ -9,6 +9,7 @@ struct dtp_transformer dtp_plan_own_experts(const struct dtp_transformer *transf
 {
     struct dtp_transformer own = *transformer;
     own.expert_ranks = plan->ep;
+    own.expert_tensor_ranks = plan->megatron.etp;
     own.experts_packed = plan->runtime->weighs_rows && plan->fused_gate_up;
     return own;
 }
@@ -37,6 +38,7 @@ struct dtp_layout dtp_plan_layout(const struct dtp_plan *plan, const struct dtp_
     layout.size[DTP_AXIS_DP_REPLICATE] = data / layout.size[DTP_AXIS_DP_SHARD];
     layout.size[DTP_AXIS_PP] = plan->pp;
     if (plan->ep > 1) {
+        layout.size[DTP_AXIS_ETP] = plan->megatron.etp;
         layout.size[DTP_AXIS_EP] = plan->ep;
         layout.size[DTP_AXIS_EDP] = dtp_plan_expert_replicas(plan, cluster);
     }

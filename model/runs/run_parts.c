@@ -124,12 +124,12 @@ static void write_experts(struct writer *w)
     if (run->experts && (!run->top_k || !run->expert_ffn))
         UNSTATED(w, "n_experts %" PRIu64 " without top_k or moe_ffn_hidden: what a token passes is not stated",
                  run->experts);
-    if (run->etp > 1)
-        REFUSE(w, "etp %" PRIu64 " (tensor parallel experts) is not modelled; 1 is", run->etp);
     if (run->experts) {
         refuse_ways(w);
         if (run->ep > 1)
             set_count(w, "ep", run->ep);
+        if (run->etp > 1)
+            set_count(w, "etp", run->etp);
         if (run->ep > 1 && is_flex(run))
             set_switch(w, "flex_dispatcher", true);
         if (run->ep > 1 && overlaps_exchanges(run))

@@ -194,7 +194,7 @@ void dtp_report_runtime_words(const struct dtp_plan *plan, char *out, size_t byt
 static void strategy_words(const struct dtp_job *job, char *out, size_t bytes)
 {
     const struct dtp_plan *p = &job->plan;
-    char runtime[64], group[64] = "", tensor[64] = "", context[64] = "", experts[64] = "", chunks[32] = "",
+    char runtime[64], group[64] = "", tensor[64] = "", context[64] = "", experts[80] = "", chunks[32] = "",
                       stages[256] = "";
     dtp_report_runtime_words(p, runtime, sizeof runtime);
     if (p->strategy != DTP_DDP && job->cluster.gpus > 1)
@@ -207,6 +207,8 @@ static void strategy_words(const struct dtp_job *job, char *out, size_t bytes)
         snprintf(context, sizeof context, "context parallel %u (%s), ", p->cp, dtp_cp_comm_text(p->cp_comm));
     if (p->ep > 1)
         snprintf(experts, sizeof experts, "experts divided among %u GPUs, ", p->ep);
+    if (p->megatron.etp > 1)
+        snprintf(experts, sizeof experts, "experts divided among %u GPUs and each among %u, ", p->ep, p->megatron.etp);
     if (p->pp > 1 && p->virtual_stages > 1)
         snprintf(chunks, sizeof chunks, ", %u chunks each", p->virtual_stages);
     if (p->pp > 1)

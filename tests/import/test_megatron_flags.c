@@ -48,6 +48,9 @@ static void experts_by_default(void **state)
     assert_int_equal(file.job.plan.ep, 4);
     assert_true(file.job.plan.megatron.flex_dispatcher);
     assert_true(file.job.plan.megatron.expert_overlap);
+    read_flags(DENSE EXPERTS "--bf16 --tensor-model-parallel-size 2 --sequence-parallel "
+                             "--expert-model-parallel-size 4 --moe-token-dispatcher-type alltoall");
+    assert_int_equal(file.job.plan.megatron.etp, 2); /* as tp */
 }
 
 static void latents_by_default(void **state)
@@ -141,9 +144,9 @@ static void refusals_say_what_helps(void **state)
         {DENSE EXPERTS "--bf16 --expert-model-parallel-size 8", "give --moe-token-dispatcher-type alltoall or flex"},
         {DENSE EXPERTS "--bf16 --expert-model-parallel-size 8 --moe-token-dispatcher-type allgather",
          "moe_token_dispatcher_type = allgather"},
-        {DENSE EXPERTS "--bf16 --tensor-model-parallel-size 2 --sequence-parallel --expert-model-parallel-size 4 "
+        {DENSE EXPERTS "--bf16 --tensor-model-parallel-size 2 --sequence-parallel "
                        "--moe-token-dispatcher-type alltoall",
-         "each cut over 2 ranks is not modelled; give --expert-tensor-parallel-size 1"},
+         "each cut over 2 ranks is not modelled without expert parallelism; give --expert-tensor-parallel-size 1"},
         {DENSE EXPERTS "--bf16 --expert-tensor-parallel-size 4", "expert_tensor_parallel_size = 4"},
         {DENSE EXPERTS "--bf16 --overlap-grad-reduce --overlap-param-gather", "use zero1 without overlap"},
         {DENSE EXPERTS "--bf16 --moe-layer-freq 2", "layers without experts that are neither"},

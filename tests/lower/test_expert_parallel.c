@@ -232,6 +232,47 @@ static void test_megatron(void **state)
     dtp_program_destroy(program);
 }
 
+/* Experts divided among 2, each of them among 2: a rank has half the width of 4 a layer, which one other has as well.
+ * Rows go to experts within pairs; of 2 ranks those that came are gathered, 2 x ROWS, of which each sends a half, and
+ * summed on the way back, and as much backward. FLOPs are those of 4 ranks with 2 experts each: twice the rows, half
+ * the width. Where the fullest receives 1.5 times the mean, so many rows are gathered. */
+static void test_parts_of_experts(void **state)
+{
+    (void)state;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    struct dtp_plan plan = megatron(2), whole = megatron(4);
+    struct dtp_communication sent;
+    struct dtp_program_totals parts, alone;
+    const struct dtp_transformer t = model();
+    plan.megatron.etp = 2;
+    resolve(&plan, &cluster);
+    resolve(&whole, &cluster);
+    dtp_closed_form_communication(&t, &cluster, &plan, &sent);
+    uint64_t experts = LAYERS * 4 * EXPERT / 2, dense = LAYERS * (196608 + 2048 + 512) + 2 * 1000 * 256 + 256;
+    assert_int_equal(sent.experts[DTP_REDUCE_SCATTER].bytes, experts * 4 / 2);
+    assert_int_equal(sent.expert_rows.count, LAYERS * 2);
+    assert_int_equal(sent.expert_rows.bytes, LAYERS * 2 * ROWS);
+    assert_int_equal(sent.bytes[DTP_ALL_TO_ALL], LAYERS * (4 * (ROWS / 2) + 64 / 2));
+    struct dtp_program *program = lowered(&plan, &cluster), *other = lowered(&whole, &cluster);
+    check_agreement(program, &sent);
+    dtp_program_sum(program, &parts);
+    dtp_program_sum(other, &alone);
+    assert_true(parts.matmul_flops > 0 && fabs(parts.matmul_flops / alone.matmul_flops - 1) < 1e-12);
+    assert_int_equal(most_bytes(program, "rows for parts of experts"), 2 * ROWS);
+    uint64_t state_bytes = 0;
+    for (size_t i = 0; i < dtp_program_buffer_count(program); i++)
+        state_bytes +=
+            dtp_program_buffers(program)[i].owner == DTP_OWNER_OPTIMIZER ? dtp_program_buffers(program)[i].bytes : 0;
+    assert_int_equal(state_bytes, 12 * (dense / 8 + experts / 2));
+    dtp_program_destroy(program);
+    dtp_program_destroy(other);
+    plan = megatron(2), plan.megatron.etp = 2, plan.expert_imbalance = 1.5;
+    resolve(&plan, &cluster);
+    program = lowered(&plan, &cluster);
+    assert_int_equal(most_bytes(program, "rows for parts of experts"), 3 * ROWS);
+    dtp_program_destroy(program);
+}
+
 /* Replays, replicated parameters, several micro-steps, more experts on a rank or one. */
 static void test_megatron_agrees(void **state)
 {
@@ -344,6 +385,12 @@ static void test_refused(void **state)
     expect_fault(plan, &t, "megatron_overlap");
     plan = megatron(1), plan.megatron.flex_dispatcher = true;
     expect_fault(plan, &t, "flex_dispatcher");
+    plan = megatron(2), plan.megatron.flex_dispatcher = true, plan.megatron.etp = 2;
+    expect_fault(plan, &t, "flex_dispatcher");
+    plan = megatron(1), plan.megatron.etp = 2;
+    expect_fault(plan, &t, "etp");
+    plan = megatron(2), plan.megatron.etp = 5;
+    expect_fault(plan, &t, "etp");
     plan = asked(2), plan.runtime = &dtp_runtime_deepspeed, plan.strategy = DTP_ZERO2;
     expect_fault(plan, &t, "expert parallelism (megatron, torch)");
 }
@@ -351,11 +398,12 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sent_bytes),      cmocka_unit_test(test_replays_send_again),
-        cmocka_unit_test(test_imbalance),       cmocka_unit_test(test_units),
-        cmocka_unit_test(test_megatron),        cmocka_unit_test(test_megatron_agrees),
-        cmocka_unit_test(test_between_nodes),   cmocka_unit_test(test_flex_dispatcher),
-        cmocka_unit_test(test_tensor_parallel), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_sent_bytes),       cmocka_unit_test(test_replays_send_again),
+        cmocka_unit_test(test_imbalance),        cmocka_unit_test(test_units),
+        cmocka_unit_test(test_megatron),         cmocka_unit_test(test_megatron_agrees),
+        cmocka_unit_test(test_between_nodes),    cmocka_unit_test(test_flex_dispatcher),
+        cmocka_unit_test(test_parts_of_experts), cmocka_unit_test(test_tensor_parallel),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

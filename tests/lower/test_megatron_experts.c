@@ -94,6 +94,8 @@ static void test_random_plans(void **state)
         job.asked.ep = 1u << random_below(4);
         job.asked.megatron.flex_dispatcher = job.asked.ep > 1 && random_bool();
         job.asked.megatron.expert_overlap = job.asked.ep > 1 && random_bool();
+        bool whole_rows = job.asked.ep > 1 && !job.asked.megatron.flex_dispatcher && !job.asked.megatron.expert_overlap;
+        job.asked.megatron.etp = whole_rows && random_bool() ? 2 : 1;
         if (random_bool()) {
             assert_true(dtp_precision_recipe("fp8-current", &job.asked.precision));
             job.asked.precision.fp8_recipe = recipes[random_below(2)];

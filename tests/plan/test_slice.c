@@ -47,6 +47,7 @@ static void test_slice(void **state)
     assert_int_equal(slice.kv_heads, 1);
     plan.tp = 1;
     slice = dtp_plan_slice(&whole, &plan);
+    whole.expert_tensor_ranks = 1;
     whole.expert_ranks = 1; /* all experts are on each rank */
     assert_memory_equal(&slice, &whole, sizeof whole);
 }

@@ -23,7 +23,7 @@ static void add_experts(struct dtp_traffic *job, uint64_t elements, uint64_t buc
     }
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
         if (i != DTP_ALL_TO_ALL)
-            dtp_expert_traffic_add(job, (enum dtp_collective)i, &of[i], same, ep);
+            dtp_expert_traffic_add(job, (enum dtp_collective)i, &of[i], same, ep * job->plan->megatron.etp);
 }
 
 /* Megatron reduces its fp32 buffer once a step: all-reduce, or with the distributed optimizer reduce-scatter and an

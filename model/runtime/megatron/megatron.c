@@ -11,11 +11,32 @@
 #include "plan/runtime.h"
 #include "closed/model_parallel.h"
 
+#include <inttypes.h>
+
 /* ---- what it refuses --------------------------------------------------------------------------------------------- */
 
 static bool overlaps(const struct dtp_plan *plan)
 {
     return plan->megatron.overlap || plan->strategy == DTP_ZERO2;
+}
+
+/* Ranks that have a part of each expert's width (expert_tensor_parallel_size). */
+static void check_expert_tensor(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    uint32_t etp = p->megatron.etp;
+    if (etp < 2)
+        return;
+    if (p->ep < 2)
+        dtp_plan_refuse(r, "etp", "is modelled where ranks divide the experts too; use ep above 1, or etp 1");
+    if (p->megatron.flex_dispatcher || p->megatron.expert_overlap)
+        dtp_plan_refuse(r, p->megatron.expert_overlap ? "expert_overlap" : "flex_dispatcher",
+                        "with etp is not modelled; leave it out");
+    if (r->transformer->expert_ffn % etp)
+        dtp_plan_refuse(r, "etp", "%" PRIu32 " does not divide experts %" PRIu64 " wide", etp,
+                        r->transformer->expert_ffn);
+    if (r->transformer->expert_bias)
+        dtp_plan_refuse(r, "etp", "with biases of experts is not modelled; use 1");
 }
 
 /* Megatron-Core's experts: each tensor parallel rank's are divided otherwise than the rest of its layers, and have
@@ -34,6 +55,7 @@ static void check_experts(struct dtp_resolver *r)
         dtp_plan_refuse(r, "expert_overlap", "is not with full recomputation in Megatron-Core; use recompute_modules");
     if (!r->transformer->experts)
         return;
+    check_expert_tensor(r);
     if (overlaps(p))
         dtp_plan_refuse(r, p->strategy == DTP_ZERO2 ? "strategy" : "megatron_overlap",
                         "is not modelled with experts under runtime megatron; use zero1 without overlap");

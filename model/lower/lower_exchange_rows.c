@@ -1,0 +1,130 @@
+/* Rows of tokens between ranks that have experts.
+ *
+ *   all-to-all  among the ranks that divide the experts, to these and back
+ *   etp         ranks that have a part of each expert's width, under Megatron: all rows that any of them received are
+ *               gathered behind the first exchange, and what each makes of all of them is summed before the second, so
+ *               that a rank returns those that it received; gradients go the other way (token_dispatcher.py,
+ *               dispatch_postprocess and combine_preprocess of MoEAlltoAllTokenDispatcher) */
+#include "lower/lower_exchange_rows.h"
+
+#include "base/bytes.h"
+
+static bool is_backward(const struct dtp_pass *pass)
+{
+    return pass->kind != DTP_PASS_FORWARD;
+}
+
+/* Whether a pass runs beside one of the other way, of another micro-batch: its neighbour in the rank's order.
+ * Megatron's combined_1f1b.py pairs them layer by layer, so that each has work while the other's rows are under way. */
+static bool beside_another(const struct dtp_lowering *l)
+{
+    const struct dtp_pass *pass = l->pass, *first = l->role.passes, *end = first + l->role.pass_count;
+    if (!l->plan->megatron.expert_overlap)
+        return false;
+    for (int step = -1; step <= 1; step += 2) {
+        const struct dtp_pass *other = pass + step;
+        if (other >= first && other < end && is_backward(other) != is_backward(pass) &&
+            (other->micro_batch != pass->micro_batch || other->chunk != pass->chunk))
+            return true;
+    }
+    return false;
+}
+
+/* All-to-alls among the ranks that divide the experts: the fullest one's, which all wait for. The draft is begun as one
+ * of compute, whose pool its buffers are from. */
+void dtp_lower_exchange_rows(struct dtp_lowering *l, struct dtp_draft *draft, uint64_t bytes)
+{
+    uint64_t sent = dtp_lower_ring(bytes, l->plan->ep);
+    bool beside = beside_another(l);
+    if (beside) { /* compute finds them at once, and goes on with the other micro-batch while they are under way */
+        const char *name = draft->op.name;
+        draft->op.kind = DTP_OP_PERMUTE;
+        dtp_draft_end(l, draft);
+        dtp_draft_begin(l, draft, DTP_OP_ALL_TO_ALL, name);
+        dtp_draft_use(draft, l->rows_under_way, DTP_UPDATE);
+    }
+    dtp_draft_after(draft, l->last_op[DTP_STREAM_COMPUTE]);
+    draft->op.stream = DTP_STREAM_EXPERT;
+    draft->op.group = l->expert_group;
+    draft->op.demand.sent_bytes = draft->op.demand.bytes = (double)sent;
+    draft->op.demand.kernels = 1;
+    dtp_op_id exchanged = dtp_draft_end(l, draft);
+    l->awaited = beside ? l->awaited : exchanged;
+}
+
+/* Of rows that come to the rank. */
+static uint64_t crossed_bytes(const struct dtp_lowering *l)
+{
+    const struct dtp_layer_kind *kind = &l->tensors.kind;
+    uint64_t sent = dtp_bytes_product(l->tokens, l->compute * kind->experts_per_token * kind->hidden);
+    return dtp_layer_crossed(&l->tensors, dtp_divide_up(sent, dtp_lower_token_parts(l)));
+}
+
+/* Bytes of rows that go to experts, as many as the fullest rank receives. */
+uint64_t dtp_lower_exchanged_bytes(const struct dtp_lowering *l)
+{
+    const struct dtp_layer_kind *kind = &l->tensors.kind;
+    double part = dtp_plan_expert_sent_part(l->plan, l->cluster, kind->experts_per_token);
+    return (uint64_t)((double)crossed_bytes(l) * part);
+}
+
+/* Of the ranks that have parts of the same experts, over the rows of all of them; compute waits for it. */
+static dtp_buffer_id shared_rows(struct dtp_lowering *l, enum dtp_op_kind kind, const char *name, dtp_buffer_id rows)
+{
+    uint32_t etp = l->plan->megatron.etp;
+    uint64_t crossed = crossed_bytes(l), whole = dtp_bytes_product(etp, crossed);
+    struct dtp_draft draft;
+    if (etp < 2)
+        return DTP_NO_BUFFER;
+    dtp_draft_begin(l, &draft, kind, name);
+    dtp_buffer_id made = dtp_draft_new(l, &draft, "rows for parts of experts", DTP_OWNER_WORKSPACE,
+                                       kind == DTP_OP_ALL_GATHER ? whole : crossed, DTP_WRITE);
+    dtp_draft_use(&draft, rows, DTP_READ);
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
+    draft.op.stream = DTP_STREAM_EXPERT;
+    draft.op.group = l->expert_tensor_group;
+    draft.op.demand.sent_bytes = (double)dtp_lower_ring(whole, etp);
+    draft.op.demand.bytes = (double)whole;
+    draft.op.demand.kernels = 1;
+    l->awaited = dtp_draft_end(l, &draft);
+    return made;
+}
+
+dtp_buffer_id dtp_lower_gather_expert_rows(struct dtp_lowering *l, dtp_buffer_id rows)
+{
+    return shared_rows(l, DTP_OP_ALL_GATHER, "dispatch", rows);
+}
+
+dtp_buffer_id dtp_lower_sum_expert_rows(struct dtp_lowering *l, dtp_buffer_id rows)
+{
+    return shared_rows(l, DTP_OP_REDUCE_SCATTER, "combine", rows);
+}
+
+void dtp_lower_free_expert_rows(struct dtp_lowering *l, dtp_buffer_id rows)
+{
+    struct dtp_draft draft;
+    if (rows.index == DTP_NO_INDEX)
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_FREE, "rows for parts of experts");
+    dtp_draft_use(&draft, rows, DTP_FREE);
+    dtp_draft_end(l, &draft);
+}
+
+static dtp_buffer_id gradient_rows(struct dtp_lowering *l, enum dtp_op_kind kind, const char *name, dtp_buffer_id rows)
+{
+    dtp_buffer_id made = shared_rows(l, kind, name, rows);
+    if (made.index == DTP_NO_INDEX)
+        return rows;
+    dtp_lower_free_expert_rows(l, rows);
+    return made;
+}
+
+dtp_buffer_id dtp_lower_gather_gradient_rows(struct dtp_lowering *l, dtp_buffer_id rows)
+{
+    return gradient_rows(l, DTP_OP_ALL_GATHER, "combine", rows);
+}
+
+dtp_buffer_id dtp_lower_sum_gradient_rows(struct dtp_lowering *l, dtp_buffer_id rows)
+{
+    return gradient_rows(l, DTP_OP_REDUCE_SCATTER, "dispatch", rows);
+}
