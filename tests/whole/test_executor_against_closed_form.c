@@ -178,7 +178,7 @@ static void draw_latent(struct random_job *job, int i)
 static void test_latent_arena(void **state)
 {
     (void)state;
-    check_arenas(draw_latent, 80);
+    check_arenas(draw_latent, 80, 5);
 }
 
 static void test_adapted_arena(void **state)
