@@ -366,7 +366,7 @@ static double device_optimizer_s(const struct dtp_timing *c)
     double apart = (double)dtp_optimizer_matrix_elements(c->transformer, c->plan);
     double bytes = (dtp_timing_optimizer_shard(c) - apart) * dtp_optimizer_bytes_per_parameter(c->plan);
     bytes += apart * dtp_optimizer_matrix_bytes_per_parameter(c->plan) + dtp_adapted_ends(c->plan, c->transformer);
-    return bytes / c->streaming_bytes_per_s + (hooks->beside_update_s ? hooks->beside_update_s(c) : 0);
+    return bytes / c->update_bytes_per_s + (hooks->beside_update_s ? hooks->beside_update_s(c) : 0);
 }
 
 /* ---- the record for explain -------------------------------------------------------------------------------------- */
@@ -538,6 +538,7 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     c.eager_bytes_per_s = dtp_cluster_memory_kernel_bytes_per_s(cluster, &c.execution,
                                                                 c.block->fused ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER);
     c.streaming_bytes_per_s = dtp_cluster_memory_kernel_bytes_per_s(cluster, &c.execution, DTP_KERNEL_STREAMING);
+    c.update_bytes_per_s = dtp_cluster_memory_kernel_bytes_per_s(cluster, &c.execution, dtp_update_kernel(plan));
     if (plan->runtime->closed->work) {
         plan->runtime->closed->work(transformer, cluster, plan, &c.work);
         c.own = &c.work;
@@ -555,8 +556,8 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     add_launch_bound(out);
     dtp_timing_add_offload(&c, communication, &window, out);
     parts->slowest_rank = dtp_cluster_slowest_rank(cluster, dtp_rank_deviation(&c.execution));
-    parts->optimizer_bytes = out->optimizer_s * c.streaming_bytes_per_s;
-    parts->optimizer_bytes_per_s = c.streaming_bytes_per_s;
+    parts->optimizer_bytes = out->optimizer_s * c.update_bytes_per_s;
+    parts->optimizer_bytes_per_s = c.update_bytes_per_s;
     double device_s = (out->compute_s + out->optimizer_s) * parts->slowest_rank;
     double longest_s = fmax(longest_communicator_s(&c, &of_state), out->communication_s - of_state.communication_s);
     /* Each kind of collective was hidden by itself; no communicator hides more than there is computing. */

@@ -26,7 +26,7 @@ struct dtp_timing {
     struct dtp_context_moved context;
     double tokens; /* of one micro-step */
     double layers;
-    double eager_bytes_per_s, streaming_bytes_per_s;
+    double eager_bytes_per_s, streaming_bytes_per_s, update_bytes_per_s;
     double narrow_gather_s;         /* of all-gathers: within the group that parameters are resharded to */
     double last_backward_exposed_s; /* of exposed collectives, what the last backward waits for; 0: not known */
     struct dtp_step_work work;

@@ -149,6 +149,7 @@ bool dtp_memory_kernel_pass(enum dtp_memory_kernel kind, enum dtp_measured_pass 
     case DTP_KERNEL_EAGER: *out = DTP_MEASURED_PASS_EAGER; return true;
     case DTP_KERNEL_FUSED: *out = DTP_MEASURED_PASS_FUSED; return true;
     case DTP_KERNEL_STREAMING: *out = DTP_MEASURED_PASS_STREAMING; return true;
+    case DTP_KERNEL_NARROW_UPDATE: *out = DTP_MEASURED_PASS_NARROW_UPDATE; return true;
     case DTP_KERNEL_INDEXED:
     case DTP_KERNEL_OUTER:
     case DTP_KERNEL_TRANSPOSING:

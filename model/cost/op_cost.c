@@ -185,13 +185,23 @@ double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp
                                      enum dtp_memory_kernel kind)
 {
     const struct dtp_calibration *c = &dtp_calibration;
-    const double of_kind[DTP_MEMORY_KERNEL_COUNT] = {
-        [DTP_KERNEL_EAGER] = c->eager_sm_bytes_per_s,         [DTP_KERNEL_FUSED] = c->fused_sm_bytes_per_s,
-        [DTP_KERNEL_STREAMING] = c->streaming_sm_bytes_per_s, [DTP_KERNEL_INDEXED] = c->indexed_sm_bytes_per_s,
-        [DTP_KERNEL_OUTER] = c->outer_sm_bytes_per_s,         [DTP_KERNEL_TRANSPOSING] = c->transposing_sm_bytes_per_s,
-        [DTP_KERNEL_COLUMNS] = c->columns_sm_bytes_per_s};
+    const double of_kind[DTP_MEMORY_KERNEL_COUNT] = {[DTP_KERNEL_EAGER] = c->eager_sm_bytes_per_s,
+                                                     [DTP_KERNEL_FUSED] = c->fused_sm_bytes_per_s,
+                                                     [DTP_KERNEL_STREAMING] = c->streaming_sm_bytes_per_s,
+                                                     [DTP_KERNEL_INDEXED] = c->indexed_sm_bytes_per_s,
+                                                     [DTP_KERNEL_OUTER] = c->outer_sm_bytes_per_s,
+                                                     [DTP_KERNEL_TRANSPOSING] = c->transposing_sm_bytes_per_s,
+                                                     [DTP_KERNEL_COLUMNS] = c->columns_sm_bytes_per_s,
+                                                     [DTP_KERNEL_NARROW_UPDATE] = c->narrow_update_sm_bytes_per_s};
     double per_sm = execution->own_kernels ? c->native_sm_bytes_per_s : of_kind[kind];
     return 1 / (1 / (gpu->memory_bytes_per_s * dtp_calibration.hbm_fraction) + 1 / (per_sm * gpu->sm_count));
+}
+
+enum dtp_memory_kernel dtp_update_kernel(const struct dtp_plan *plan)
+{
+    bool narrow = plan->optimizer == DTP_ADAMW_FUSED && dtp_dtype_bytes(plan->precision.params) == 2 &&
+                  dtp_dtype_bytes(plan->precision.moments) == 2;
+    return narrow ? DTP_KERNEL_NARROW_UPDATE : DTP_KERNEL_STREAMING;
 }
 
 /* In one kernel p, g and states are read, p and states written, scales with them; a master copy stands for p there.
