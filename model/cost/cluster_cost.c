@@ -116,10 +116,11 @@ static bool measured_matmuls(const struct dtp_cluster *cluster, enum dtp_dtype d
            isfinite(measured_matmul_s(cluster, DTP_MEASURED_MATMUL_FORWARD, dtype, 1024, 1024, 1024));
 }
 
-double dtp_cluster_matmul_speedup(const struct dtp_cluster *cluster, double matmul_s, double other_s)
+double dtp_cluster_matmul_speedup(const struct dtp_cluster *cluster, double matmul_s, double attention_s,
+                                  double other_s)
 {
     bool in_steps = measured_matmuls(cluster, DTP_BF16) && !dtp_measured_sustained(cluster->measured);
-    return in_steps ? 1 : dtp_matmul_speedup(&cluster->gpu, matmul_s, other_s);
+    return in_steps ? 1 : dtp_matmul_speedup(&cluster->gpu, matmul_s, attention_s, other_s);
 }
 
 double dtp_cluster_most_matmul_flops_per_s(const struct dtp_cluster *cluster, enum dtp_dtype dtype)

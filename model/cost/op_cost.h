@@ -71,9 +71,13 @@ struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const st
 struct dtp_attention_time dtp_plain_attention_time(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
                                                    double tokens);
 
-/* Factor > 1 by which matmuls run above their sustained rate when they are only part of the work: chips at their power
- * limit clock up while memory-bound kernels run. matmul_s is at the sustained rate, other_s everything else. */
-double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double other_s);
+/* Factor >= 1 by which tensor cores, in matmuls and fused attention, run above their sustained rate when matmuls are
+ * only part of the work: chips at their power limit clock up while other kernels run. matmul_s and attention_s are at
+ * the sustained rate, other_s everything else. */
+double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double attention_s, double other_s);
+/* Whether attention is one of them: fused kernels are, not those that write scores out or do without tensor cores. */
+bool dtp_attention_at_power_limit(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
+                                  const struct dtp_execution *execution);
 
 /* Host time to launch one kernel, and what a kernel takes beyond its work (the device's idle time before it; for our
  * executor also until it is under way). */
