@@ -42,7 +42,7 @@ static enum dtp_status fill_report(const struct dtp_context *context, const stru
         return status;
     if (!a->no_advice)
         dtp_advise(&out->job, &closed, a->solves ? NULL : scenario, catalog, &out->advice);
-    dtp_training_cost_of(&out->job, &out->prediction.throughput, &out->money, true, &out->training);
+    dtp_training_cost_of(&out->job, &out->prediction.throughput, out->plain_step_s, &out->money, true, &out->training);
     return DTP_OK;
 }
 

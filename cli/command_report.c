@@ -233,7 +233,8 @@ static enum dtp_status gather(struct material *m)
         if (status != DTP_OK)
             return status;
         dtp_advise(&job, &estimate, m->scenario, &m->catalog, &m->report.advice);
-        dtp_training_cost_of(&job, &m->report.prediction.throughput, &m->report.money, true, &m->report.training);
+        dtp_training_cost_of(&job, &m->report.prediction.throughput, m->report.plain_step_s, &m->report.money, true,
+                             &m->report.training);
         status = dtp_whatif(m->scenario, &m->catalog, &predictor, NULL, &m->whatif, faults);
     }
     if (status == DTP_OK)

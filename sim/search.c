@@ -49,7 +49,8 @@ static void judge(const struct dtp_search_question *question, struct dtp_candida
     const struct dtp_memory *m = &c->variant.prediction.memory;
     dtp_money_of(job, &c->variant.prediction.throughput, dtp_catalog_price(question->catalog, job->cluster.gpu.key),
                  &c->money);
-    dtp_training_cost_of(job, &c->variant.prediction.throughput, &c->money, false, &c->cost);
+    dtp_training_cost_of(job, &c->variant.prediction.throughput, dtp_training_plain_step_s(job), &c->money, false,
+                         &c->cost);
     c->usual_format = question->precision_pinned || strcmp(dtp_precision_name(&job->plan.precision), "bf16-mixed") == 0;
     c->headroom = 1 - (double)m->device_peak_bytes / (double)m->capacity_bytes;
     c->valid = !c->cost.late && !c->cost.over_budget && !c->cost.goodput.hopeless;
@@ -341,7 +342,8 @@ static void recommend(struct dtp_search *search)
     struct dtp_candidate *best = search->candidates;
     search->recommended = search->count && best->valid ? 0 : -1;
     if (search->recommended == 0) /* of one candidate there is time for the Monte Carlo */
-        dtp_training_cost_of(&best->variant.job, &best->variant.prediction.throughput, &best->money, true, &best->cost);
+        dtp_training_cost_of(&best->variant.job, &best->variant.prediction.throughput,
+                             dtp_training_plain_step_s(&best->variant.job), &best->money, true, &best->cost);
     for (size_t i = 1; i < search->count && search->recommended == 0; i++) {
         const struct dtp_candidate *c = &search->candidates[i];
         if (search->runner_up < 0 && class_of(c) == class_of(best) && differs(c, best))

@@ -191,7 +191,7 @@ static enum fate judge(struct worker *w, size_t group, struct dtp_scan_place pla
         return FATE_TOO_LARGE;
     }
     dtp_closed_form(&job->transformer, &job->cluster, &job->plan, p);
-    place.work_s = dtp_training_work_s(job, &p->throughput);
+    place.work_s = dtp_training_work_s(job, &p->throughput, dtp_training_plain_step_s(job));
     if (isfinite(place.work_s))
         offer(w, group, &place, &fit);
     return FATE_PREDICTED;

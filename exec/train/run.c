@@ -47,7 +47,7 @@ static enum dtp_status no_room(const struct dtp_run *run, size_t i, struct dtp_f
     return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
                      "layer %u: the experts of rank %u of %u get %" PRIu64
                      " rows of tokens, %.2f times the mean, and its "
-                     "arena has room for %" PRIu64 "; raise expert_imbalance (up to ep: then any number has room)",
+                     "arena has room for %" PRIu64 "; raise expert_room, or leave it out: then any number has room",
                      (unsigned)dtp_program_ops(run->binding->job.program)[i].layer, fullest, heard->rows.ranks, most,
                      (double)most / (double)heard->made, heard->room);
 }

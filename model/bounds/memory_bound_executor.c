@@ -155,6 +155,30 @@ static void size_block(struct dtp_bound *b, struct executor *x)
     x->replayed = a->layer_kept == c * h ? x->opened + dtp_bound_tokens(b, behind ? c * h : 0) : 0;
 }
 
+/* The same of layers of two kinds: what each keeps, and what the one with more has at a time. */
+static void size_blocks(struct dtp_bound *b, struct executor *x)
+{
+    if (b->uniform) {
+        size_block(b, x);
+        return;
+    }
+    for (int mlp = 0; mlp < DTP_LAYER_MLPS; mlp++) {
+        const struct dtp_transformer alike = dtp_transformer_all_alike(b->transformer, mlp == DTP_LAYER_EXPERTS);
+        struct dtp_bound of = *b;
+        struct executor one = *x;
+        of.transformer = &alike;
+        size_block(&of, &one);
+        const bool more = mlp == 0 || of.activations.layer_all > b->activations.layer_all;
+        b->layer_all[mlp] = of.activations.layer_all, b->layer_kept[mlp] = of.activations.layer_kept;
+        b->activations = more ? of.activations : b->activations;
+        for (int i = 0; i < DTP_BOUND_STAGES && more; i++)
+            b->stage[i] = of.stage[i];
+        x->passing = larger(x->passing, one.passing), x->carried = larger(x->carried, one.carried);
+        x->opened = larger(x->opened, one.opened), x->replayed = larger(x->replayed, one.replayed);
+    }
+    b->stages = DTP_BOUND_STAGES;
+}
+
 /* Rows of a chunk of logits: the largest power of two, at least LOSS_CHUNK_LEAST, that takes at most LOSS_CHUNK_BYTES.
  */
 static uint64_t chunk_rows(const struct dtp_bound *b, uint64_t row_bytes)
@@ -179,6 +203,20 @@ static uint64_t frozen_bytes(const struct dtp_bound *b)
     return count.frozen_bytes + largest;
 }
 
+/* Where layers are of two kinds the ring has room for the larger; sums over blocks are of their mean, which is
+ * returned.
+ */
+static uint64_t mean_block(const struct dtp_bound *b, struct executor *x)
+{
+    const struct dtp_parameter_count count = dtp_transformer_count(b->transformer);
+    const uint64_t dense = padded(b, count.block), experts = padded(b, count.expert_block);
+    uint64_t blocks = (b->layers - count.expert_layers) * dense + count.expert_layers * experts;
+    x->elements[BLOCK] = larger(dense, experts);
+    x->elements[LAST] = padded(b, count.final_norm + count.head);
+    x->total = x->elements[FIRST] + blocks + x->elements[LAST];
+    return dtp_divide_up(blocks, b->layers);
+}
+
 /* Gradients that are rounded once and read by the optimizer have the type of what they are made of; a head's, where it
  * comes in chunks or is the embedding's too, are added up. */
 static void size_gradients(const struct dtp_bound *b, struct executor *x, bool chunks)
@@ -197,12 +235,16 @@ static void size_gradients(const struct dtp_bound *b, struct executor *x, bool c
         x->elements[FIRST] = x->elements[LAST] = 0, x->elements[BLOCK] = padded(b, u->layer_trained);
     }
     x->total = of_all(b, x->elements);
+    uint64_t block = x->elements[BLOCK];
+    if (!b->uniform)
+        block = mean_block(b, x);
     x->head = u->head ? LAST : FIRST;
     for (int i = 0; i < KINDS; i++) {
         uint64_t bytes = once && (i != x->head || (!chunks && u->head)) ? c : r;
         x->largest = larger(x->largest, x->elements[i]);
-        x->whole[i] = bytes * x->elements[i];
-        x->shard[i] = (wide ? 4 : bytes) * (x->elements[i] / u->ranks);
+        uint64_t elements = i == BLOCK ? block : x->elements[i];
+        x->whole[i] = bytes * elements;
+        x->shard[i] = (wide ? 4 : bytes) * (elements / u->ranks);
     }
     x->all_whole = of_all(b, x->whole), x->all_shard = of_all(b, x->shard);
     x->alone = plan->executor.update_in_backward && b->cluster->gpus == 1;
@@ -226,20 +268,21 @@ static struct executor executor_of(const struct dtp_bound *b, bool chunks)
 static uint64_t factored_bytes(const struct dtp_bound *b)
 {
     const struct dtp_transformer *t = b->transformer;
-    const uint64_t module[] = {0, 1, t->layers + 1}, count[] = {1, t->layers, 1};
+    struct dtp_parameter_alike alike[DTP_PARAMETER_KINDS];
+    const int kinds = dtp_parameter_alike_modules(t, alike);
     uint64_t lost = 0, q = 0, p = 0;
-    for (int i = 0; i < KINDS; i++) {
+    for (int i = 0; i < kinds; i++) {
         struct dtp_parameter_module layout;
         struct dtp_factored f = {0};
         uint64_t all = 0;
-        dtp_parameter_module(t, 1, module[i], &layout);
+        dtp_parameter_module(t, 1, alike[i].module, &layout);
         for (int k = 0; k < DTP_PARAMETER_COUNT; k++) {
             const struct dtp_parameter_tensor *tensor = &layout.tensor[k];
             uint64_t elements = tensor->exists ? tensor->rows * tensor->columns : 0;
             all += elements;
             dtp_factored_add(&f, elements, tensor->columns, 1, b->plan->powersgd_rank);
         }
-        lost += count[i] * (all - f.whole), q += count[i] * f.q;
+        lost += alike[i].count * (all - f.whole), q += alike[i].count * f.q;
         p = larger(p, f.matrices ? f.p + f.whole : 0);
     }
     return p ? 4 * (lost + q + p) + DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES : 0;
@@ -318,7 +361,7 @@ void dtp_bound_executor(struct dtp_bound *b)
     uint64_t row_bytes = dtp_bytes_product(dtp_parameter_head_rows(b->transformer), b->bytes.compute);
     uint64_t rows = chunk_rows(b, row_bytes), stream;
     struct executor x = executor_of(b, rows < b->tokens);
-    size_block(b, &x);
+    size_blocks(b, &x);
     b->most_bytes = b->least_bytes = 0;
     b->rest_bytes = rest_bytes(b, &x);
     stream = dtp_bound_tokens(b, b->activations.gradient);

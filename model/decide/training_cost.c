@@ -36,13 +36,25 @@ static double batch_tokens(const struct dtp_job *job)
     return (double)dtp_job_batch_sequences(job) * (double)job->plan.sequence;
 }
 
-double dtp_training_work_s(const struct dtp_job *job, const struct dtp_throughput *throughput)
+double dtp_training_work_s(const struct dtp_job *job, const struct dtp_throughput *throughput, double plain_step_s)
 {
-    double batch = batch_tokens(job);
-    return ceil(job->training.tokens / batch) * batch / throughput->tokens_per_s;
+    double batch = batch_tokens(job), steps = ceil(job->training.tokens / batch);
+    double plain = plain_step_s > 0 ? fmin(steps, job->plan.powersgd_start_step) : 0;
+    return (steps - plain) * batch / throughput->tokens_per_s + plain * plain_step_s;
 }
 
-void dtp_training_cost_of(const struct dtp_job *job, const struct dtp_throughput *throughput,
+double dtp_training_plain_step_s(const struct dtp_job *job)
+{
+    struct dtp_prediction prediction;
+    struct dtp_plan plain = job->plan;
+    if (!plain.powersgd_start_step)
+        return 0;
+    plain.comm_hook = DTP_COMM_HOOK_NONE;
+    dtp_closed_form(&job->transformer, &job->cluster, &plain, &prediction);
+    return prediction.time.step_s;
+}
+
+void dtp_training_cost_of(const struct dtp_job *job, const struct dtp_throughput *throughput, double plain_step_s,
                           const struct dtp_money *money, bool simulate_failures, struct dtp_training_cost *out)
 {
     memset(out, 0, sizeof *out);
@@ -52,7 +64,7 @@ void dtp_training_cost_of(const struct dtp_job *job, const struct dtp_throughput
     out->tokens = job->training.tokens;
     out->batch_tokens = batch_tokens(job);
     out->steps_count = ceil(out->tokens / out->batch_tokens);
-    out->inputs = dtp_goodput_inputs_of(job, dtp_training_work_s(job, throughput));
+    out->inputs = dtp_goodput_inputs_of(job, dtp_training_work_s(job, throughput, plain_step_s));
     dtp_goodput_of(&out->inputs, &out->goodput);
     if (simulate_failures)
         dtp_goodput_simulate(&out->inputs, out->goodput.interval_s, 0.95, DTP_TRAINING_TRIALS, DTP_TRAINING_SEED,

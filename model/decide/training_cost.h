@@ -33,10 +33,13 @@ struct dtp_training_cost {
         over_budget; /* of a deadline or budget that was given: the expected time or typical price is beyond it */
 };
 
-/* Seconds of computing, in whole steps: the last one takes as long as any other, however few tokens are left for it. */
-double dtp_training_work_s(const struct dtp_job *job, const struct dtp_throughput *throughput);
+/* Seconds of computing, in whole steps: the last one takes as long as any other, however few tokens are left for it.
+ * `plain_step_s` is that of the steps before powersgd_start_step, 0 where the job has none. */
+double dtp_training_work_s(const struct dtp_job *job, const struct dtp_throughput *throughput, double plain_step_s);
+/* Of those steps by the closed form; 0: there are none. */
+double dtp_training_plain_step_s(const struct dtp_job *job);
 /* `simulate_failures`: also the Monte Carlo, some milliseconds. */
-void dtp_training_cost_of(const struct dtp_job *job, const struct dtp_throughput *throughput,
+void dtp_training_cost_of(const struct dtp_job *job, const struct dtp_throughput *throughput, double plain_step_s,
                           const struct dtp_money *money, bool simulate_failures, struct dtp_training_cost *out);
 
 /* Tokens of a step beyond which a larger batch saves few steps: B_crit = 2e8 / L^4.76 at the loss L = (8.8e13 /

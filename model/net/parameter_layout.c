@@ -148,6 +148,24 @@ static void add_block(const struct dtp_transformer *t, bool experts, struct dtp_
             add_block_matrix(t, &block.matrix[i], out);
 }
 
+int dtp_parameter_alike_modules(const struct dtp_transformer *transformer,
+                                struct dtp_parameter_alike out[DTP_PARAMETER_KINDS])
+{
+    const struct dtp_transformer *t = transformer;
+    uint64_t experts = t->experts ? dtp_transformer_expert_layers(t, t->layers) : 0, other = 0;
+    bool first = experts && dtp_transformer_layer_has_experts(t, 0);
+    uint64_t like_first = first ? experts : t->layers - experts;
+    int count = 0;
+    out[count++] = (struct dtp_parameter_alike){0, 1};
+    out[count++] = (struct dtp_parameter_alike){1, like_first};
+    while (other < t->layers && like_first < t->layers && dtp_transformer_layer_has_experts(t, other) == first)
+        other++;
+    if (like_first < t->layers)
+        out[count++] = (struct dtp_parameter_alike){other + 1, t->layers - like_first};
+    out[count++] = (struct dtp_parameter_alike){t->layers + 1, 1};
+    return count;
+}
+
 void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t shard_group, uint64_t module,
                           struct dtp_parameter_module *out)
 {

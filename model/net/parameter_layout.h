@@ -151,8 +151,15 @@ uint64_t dtp_parameter_vector_elements(const struct dtp_parameter_module *module
 
 /* L + 2. */
 uint64_t dtp_parameter_module_count(const struct dtp_transformer *transformer);
-/* All blocks are alike, so any of 1 .. L gives the same. Matrices start with deviation 0.02, those that write into the
- * residual stream (output, down) with 0.02 / sqrt(2 L) (Radford et al. 2019), norms with 1 (those that add 1 to it,
+/* Modules that are alike, by the first of them: embedding, the blocks of each kind of layer, head. Returns how many. */
+#define DTP_PARAMETER_KINDS (2 + DTP_LAYER_MLPS)
+struct dtp_parameter_alike {
+    uint64_t module, count;
+};
+int dtp_parameter_alike_modules(const struct dtp_transformer *transformer,
+                                struct dtp_parameter_alike out[DTP_PARAMETER_KINDS]);
+/* Blocks of a kind are alike, so any of them gives the same. Matrices start with deviation 0.02, those that write into
+ * the residual stream (output, down) with 0.02 / sqrt(2 L) (Radford et al. 2019), norms with 1 (those that add 1 to it,
  * with 0), biases with 0. */
 void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t shard_group, uint64_t module,
                           struct dtp_parameter_module *out);

@@ -36,7 +36,9 @@
     X(CONTEXT, p->runtime->splits &DTP_AXES(CP),                                                                       \
       "runtimes with context parallelism (deepspeed, dtplan, megatron, torch)")                                        \
     X(EXPERTS, p->runtime->expert_parallel, "runtimes with expert parallelism (megatron, torch)")                      \
-    X(SPLIT_EXPERTS, p->ep > 1, "expert parallelism (ep above 1)")                                                     \
+    X(SPLIT_EXPERTS, p->ep > 1 && !p->runtime->executed,                                                               \
+      "expert parallelism (ep above 1) of runtimes megatron, torch")                                                   \
+    X(EXPERT_ROOM, p->ep > 1 && p->runtime->executed, "expert parallelism (ep above 1) under runtime dtplan")          \
     X(SPLIT_TENSORS, p->tp > 1, "tensor parallelism (tp above 1)")                                                     \
     X(STAGES, p->pp > 1, "pipelines (pp above 1)")                                                                     \
     X(INTERLEAVED, dtp_plan_interleaves(p), "the interleaved schedule (pp and virtual_stages above 1)")                \

@@ -171,25 +171,31 @@ static double ring(double bytes, double ranks)
  * each. What one collective of every module sends, in bytes. */
 struct executor_wire {
     struct dtp_executor_rules rules;
-    double ranks, replicas, block, ends; /* elements */
-    double gathered_block, gathered_ends, reduced, replicated;
+    double ranks, replicas, passes, blocks, ends; /* blocks that are gathered; elements of these all, of the ends */
+    double gathered_blocks, gathered_ends, reduced, replicated;
 };
 
 static struct executor_wire executor_wire(const struct wire *w)
 {
     const struct dtp_transformer *t = &w->job->transformer;
-    const uint64_t module[] = {0, 1, t->layers + 1};
-    struct executor_wire x = {.block = 0};
+    struct dtp_parameter_alike alike[DTP_PARAMETER_KINDS];
+    const int kinds = dtp_parameter_alike_modules(t, alike);
+    struct executor_wire x = {.blocks = 0};
     dtp_executor_rules(t, &w->job->cluster, &w->job->plan, &x.rules);
     x.ranks = (double)x.rules.shard_ranks;
     x.replicas = (double)x.rules.replicas;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < kinds; i++) {
         struct dtp_parameter_module layout;
-        dtp_parameter_module(t, x.rules.shard_ranks, module[i], &layout);
-        struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(t, &x.rules, module[i]);
-        double count = i == 1 ? (double)t->layers : 1, elements = (double)layout.elements;
-        *(i == 1 ? &x.block : &x.ends) += elements;
-        *(i == 1 ? &x.gathered_block : &x.gathered_ends) += ring(elements * (double)w->b.compute, x.ranks);
+        dtp_parameter_module(t, x.rules.shard_ranks, alike[i].module, &layout);
+        struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(t, &x.rules, alike[i].module);
+        double count = (double)alike[i].count, elements = (double)layout.elements;
+        double sent = ring(elements * (double)w->b.compute, x.ranks);
+        if (alike[i].module >= 1 && alike[i].module <= t->layers) {
+            double gathers = (double)dtp_executor_block_gathers(t, &x.rules, w->job->plan.accumulate, &alike[i]);
+            x.passes += gathers, x.blocks += gathers * elements, x.gathered_blocks += gathers * sent;
+        } else {
+            x.ends += elements, x.gathered_ends += sent;
+        }
         x.reduced += count * ring(elements * (double)dtp_dtype_bytes(dtype.whole), x.ranks);
         x.replicated +=
             count * 2 * ring((double)layout.shard_elements * (double)dtp_dtype_bytes(dtype.shard), x.replicas);
@@ -201,13 +207,11 @@ static void explain_executor(const struct wire *w, struct dtp_explanation *e)
 {
     struct executor_wire x = executor_wire(w);
     const struct dtp_executor_rules *r = &x.rules;
-    const uint64_t layers = w->job->transformer.layers, steps = w->job->plan.accumulate;
-    double passes = (double)(r->sharded ? layers + (2 * steps - 1) * (layers - r->ring) : layers);
+    const uint64_t steps = w->job->plan.accumulate;
     double edges = r->sharded ? (double)steps : 1, reductions = r->reduces_always ? (double)steps : 1;
     dtp_explain_term(e, "all-gather of weights", "bytes x (P x passes + embedding and head x K) x (N-1)/N",
-                     x.gathered_block * passes + x.gathered_ends * edges,
-                     "%llu B x (%.0f x %.0f + %.0f x %.0f) x %.0f/%.0f", ULL(w->b.compute), x.block, passes, x.ends,
-                     edges, x.ranks - 1, x.ranks);
+                     x.gathered_blocks + x.gathered_ends * edges, "%llu B x (%.0f x %.0f + %.0f x %.0f) x %.0f/%.0f",
+                     ULL(w->b.compute), x.blocks / x.passes, x.passes, x.ends, edges, x.ranks - 1, x.ranks);
     dtp_explain_term(e, r->exchanges ? "all-to-all of gradients" : "reduce-scatter of gradients",
                      "reductions x bytes of all gradients x (N-1)/N", reductions * x.reduced, "%.0f x %.0f B sent",
                      reductions, x.reduced);

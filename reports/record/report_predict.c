@@ -86,6 +86,6 @@ enum dtp_status dtp_report_predict(const struct dtp_job *job, const struct dtp_c
     dtp_scaling_of(&out->job, &closed, &out->scaling); /* of ratios, which must not mix two kinds of prediction */
     dtp_money_of(&out->job, &out->prediction.throughput, dtp_catalog_price(catalog, out->job.cluster.gpu.key),
                  &out->money);
-    dtp_training_cost_of(&out->job, &out->prediction.throughput, &out->money, false, &out->training);
+    dtp_training_cost_of(&out->job, &out->prediction.throughput, out->plain_step_s, &out->money, false, &out->training);
     return DTP_OK;
 }

@@ -31,6 +31,8 @@ struct dtp_validation {
     uint64_t compared; /* 1: its times can be compared with the prediction's */
     uint64_t
         ranks_a_gpu; /* beyond 1 they shared one, and no time means anything; 0: a row of before there was sharing */
+    uint64_t
+        ep; /* ranks that divide experts, whose exchanges are known on average alone; 0: a row of before it was told */
     uint64_t on_gpu, timed_steps, tokens_per_step, operations;
     double wall_s; /* of the whole run, start and end of the executor included */
     double step_s[DTP_VALIDATION_SIDE_COUNT], tokens_per_s[DTP_VALIDATION_SIDE_COUNT];

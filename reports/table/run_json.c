@@ -73,7 +73,7 @@ static json_t *communication_json(const struct dtp_run_report *r)
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         const char *name = dtp_collective_text((enum dtp_collective)i);
         put_bytes(list, r, name, dtp_run_sent_bytes(r, (enum dtp_collective)i), r->measured->sent_bytes[i]);
-        if (dtp_run_expects(&r->simulated->job.plan, (enum dtp_collective)i))
+        if (dtp_run_expects(r->simulated->job.plan.ep, (enum dtp_collective)i))
             json_object_set_new(json_object_get(list, name), "expected", json_true());
     }
     put_bytes(list, r, "host_to_device", totals->host_to_device_bytes, r->measured->host_to_device_bytes);

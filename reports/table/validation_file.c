@@ -60,7 +60,9 @@
     X(WHOLE, allocated_bytes, "allocated_bytes")                                                                       \
     X(WHOLE, reserved_bytes, "reserved_bytes")
 /* Of ranks that share GPUs. */
-#define LAST_SINGLE_TABLE(X) X(WHOLE, ranks_a_gpu, "ranks_a_gpu_count")
+#define LAST_SINGLE_TABLE(X)                                                                                           \
+    X(WHOLE, ranks_a_gpu, "ranks_a_gpu_count")                                                                         \
+    X(WHOLE, ep, "ep_count")
 #define PAIR_TABLE(X)                                                                                                  \
     X(REAL, step_s, "step_s")                                                                                          \
     X(REAL, tokens_per_s, "tokens_per_s")                                                                              \

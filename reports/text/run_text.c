@@ -262,7 +262,7 @@ static void print_communication(const struct dtp_run_report *r, const struct dtp
     put_header(&grid);
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         char name[40];
-        bool expected = dtp_run_expects(&r->simulated->job.plan, (enum dtp_collective)i);
+        bool expected = dtp_run_expects(r->simulated->job.plan.ep, (enum dtp_collective)i);
         snprintf(name, sizeof name, "%s%s", dtp_collective_text((enum dtp_collective)i),
                  expected ? ", expected" : ""); /* as where each expert gets as many rows */
         put_bytes(&grid, unit, name, dtp_run_sent_bytes(r, (enum dtp_collective)i), r->measured->sent_bytes[i] / steps);

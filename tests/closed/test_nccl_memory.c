@@ -74,9 +74,25 @@ static void test_norm_beside_copies(void **state)
                      dtp_calibration.nccl_communicator_bytes + dtp_calibration.nccl_split_bytes);
 }
 
+/* Context parallel ranks send around a ring of their own: two of four are split off, four have the world's like, and
+ * none where there is one. */
+static void test_context_ranks(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = plan_of(&dtp_runtime_dtplan, DTP_FULL_SHARD, "bf16-mixed");
+    struct dtp_cluster four = eight_gpus;
+    four.gpus = 4;
+    const uint64_t without = nccl_bytes(&plan, &four);
+    plan.cp = 2;
+    assert_int_equal(nccl_bytes(&plan, &four) - without,
+                     dtp_calibration.nccl_communicator_bytes + dtp_calibration.nccl_split_bytes);
+    plan.cp = 4;
+    assert_int_equal(nccl_bytes(&plan, &four) - without, dtp_calibration.nccl_communicator_bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_our_communicators),
-                                       cmocka_unit_test(test_norm_beside_copies)};
+                                       cmocka_unit_test(test_norm_beside_copies), cmocka_unit_test(test_context_ranks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -78,12 +78,13 @@ static struct dtp_transformer cut(const struct dtp_transformer *of)
     t.head_dim = t.head_dim > 16 ? 16 : t.head_dim;
     t.hidden = of->hidden == of->heads * of->head_dim ? t.heads * t.head_dim : 48;
     t.ffn = 72, t.vocab = 131;
+    t.dense_layers = t.dense_layers > 1 ? 1 : t.dense_layers;
     t.experts = t.experts > 12 ? 12 : t.experts; /* of which a token goes to as many as it does, up to four */
     t.experts_per_token = t.experts_per_token > 4 ? 4 : t.experts_per_token;
     t.expert_ffn = t.experts ? 24 : 0;
     t.shared_expert_ffn = t.shared_expert_ffn ? 40 : 0;
     t.positions = t.positions ? 64 : 0;
-    t.sliding_window = t.sliding_window ? 24 : 0;
+    t.sliding_window = !t.sliding_window ? 0 : t.chunked_attention ? 64 : 24; /* chunks are not cut yet */
     return t;
 }
 

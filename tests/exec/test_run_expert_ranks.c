@@ -34,10 +34,10 @@ static void learn_as_one(const char *model, const char *const *plans, size_t cou
 static void test_learns_as_one_rank(void **state)
 {
     static const char *const plans[] = {
-        "gpus=2 ep=2 expert_imbalance=2 strategy=ddp micro_batch=4 accumulate=1",
-        "gpus=4 ep=4 expert_imbalance=4 strategy=ddp micro_batch=1 accumulate=2 checkpointing=full",
-        "gpus=4 ep=2 expert_imbalance=2 strategy=ddp micro_batch=1 accumulate=2 accumulate_sync=true",
-        "gpus=8 ep=4 expert_imbalance=4 strategy=full_shard micro_batch=1 accumulate=1",
+        "gpus=2 ep=2 strategy=ddp micro_batch=4 accumulate=1",
+        "gpus=4 ep=4 strategy=ddp micro_batch=1 accumulate=2 checkpointing=full",
+        "gpus=4 ep=2 strategy=ddp micro_batch=1 accumulate=2 accumulate_sync=true",
+        "gpus=8 ep=4 strategy=full_shard micro_batch=1 accumulate=1",
     };
     (void)state;
     learn_as_one(MODEL, plans, sizeof plans / sizeof *plans);
@@ -46,10 +46,10 @@ static void test_learns_as_one_rank(void **state)
 static void test_with_every_strategy(void **state)
 {
     static const char *const plans[] = {
-        "gpus=4 ep=2 expert_imbalance=2 strategy=full_shard micro_batch=2 accumulate=1",
-        "gpus=4 ep=2 expert_imbalance=2 strategy=zero1 micro_batch=1 accumulate=2",
-        "gpus=4 ep=2 expert_imbalance=2 strategy=zero2 micro_batch=1 accumulate=2",
-        "gpus=2 ep=2 expert_imbalance=2 strategy=shard_grad_op micro_batch=2 accumulate=2 checkpointing=full",
+        "gpus=4 ep=2 strategy=full_shard micro_batch=2 accumulate=1",
+        "gpus=4 ep=2 strategy=zero1 micro_batch=1 accumulate=2",
+        "gpus=4 ep=2 strategy=zero2 micro_batch=1 accumulate=2",
+        "gpus=2 ep=2 strategy=shard_grad_op micro_batch=2 accumulate=2 checkpointing=full",
     };
     (void)state;
     learn_as_one(SHARED, plans, sizeof plans / sizeof *plans);
@@ -58,11 +58,11 @@ static void test_with_every_strategy(void **state)
 /* What was written with all experts on each rank goes on with them divided, in shards or not, and back. */
 static void test_checkpoints_of_any_layout(void **state)
 {
-    static const char *const layouts[] = {
-        "gpus=1 micro_batch=1 accumulate=4", "gpus=2 ep=2 expert_imbalance=2 strategy=ddp micro_batch=1 accumulate=2",
-        "gpus=4 ep=2 expert_imbalance=2 strategy=full_shard micro_batch=1 accumulate=1",
-        "gpus=4 ep=4 expert_imbalance=4 strategy=zero1 micro_batch=1 accumulate=1",
-        "gpus=2 strategy=full_shard micro_batch=2 accumulate=1"};
+    static const char *const layouts[] = {"gpus=1 micro_batch=1 accumulate=4",
+                                          "gpus=2 ep=2 strategy=ddp micro_batch=1 accumulate=2",
+                                          "gpus=4 ep=2 strategy=full_shard micro_batch=1 accumulate=1",
+                                          "gpus=4 ep=4 strategy=zero1 micro_batch=1 accumulate=1",
+                                          "gpus=2 strategy=full_shard micro_batch=2 accumulate=1"};
     (void)state;
     goes_on_in_any(SHARED, "gpus=1 micro_batch=1 accumulate=4", layouts, sizeof layouts / sizeof *layouts);
 }
@@ -73,8 +73,7 @@ static void test_bf16(void **state)
     (void)state;
     train_for(MODEL "gpus=1 micro_batch=1 accumulate=4", "one", 10, &wide);
     train_for(MODEL "gpus=1 micro_batch=1 accumulate=4 precision=bf16-mixed", "one", 10, &one);
-    train_for(MODEL "gpus=4 ep=2 expert_imbalance=2 strategy=full_shard micro_batch=1 precision=bf16-mixed", "run", 10,
-              &divided);
+    train_for(MODEL "gpus=4 ep=2 strategy=full_shard micro_batch=1 precision=bf16-mixed", "run", 10, &divided);
     double bf16 = run_apart(&one, &wide), apart = run_apart(&divided, &wide);
     assert_true(bf16 > 0 && apart < 2 * bf16);
     remove_all(folder("one"));
@@ -87,11 +86,11 @@ static void test_too_many_rows(void **state)
 {
     char line[4096], said[8192];
     (void)state;
-    rank_command_line(MODEL "gpus=2 ep=2 strategy=ddp expert_imbalance=1 micro_batch=2", "--steps 3 2>&1", line,
+    rank_command_line(MODEL "gpus=2 ep=2 strategy=ddp expert_room=1 micro_batch=2", "--steps 3 2>&1", line,
                       sizeof line);
     assert_int_equal(said_by(line, said, sizeof said), DTP_ENVIRONMENT);
     assert_non_null(strstr(said, "of 2 get"));
-    assert_non_null(strstr(said, "and its arena has room for 32; raise expert_imbalance"));
+    assert_non_null(strstr(said, "and its arena has room for 32; raise expert_room"));
 }
 
 static void test_refusals(void **state)
@@ -102,7 +101,7 @@ static void test_refusals(void **state)
         {"gpus=4 ep=2 strategy=hybrid_shard shard_group=2", "ep", "use full_shard or ddp"},
         {"gpus=2 ep=2 strategy=ddp comm_hook=bf16", "comm_hook", "use none"},
         {"gpus=2 ep=2 strategy=ddp gradient_stream=true", "gradient_stream", "leave it out"},
-        {"gpus=2 ep=2 strategy=ddp expert_imbalance=3", "expert_imbalance", "where one rank receives all tokens"},
+        {"gpus=2 ep=2 strategy=ddp expert_room=3", "expert_room", "where one rank receives all tokens"},
         {"gpus=4 ep=2 tp=2 strategy=ddp", "tp", "with experts"}};
     (void)state;
     are_refused(MODEL, refused, sizeof refused / sizeof *refused);
@@ -113,7 +112,7 @@ static void test_report_of_a_run(void **state)
 {
     static char said[1 << 16];
     (void)state;
-    run_report("--seq 16 --experts 8 --experts-per-token 2 --expert-ffn 32 --gpus 4 --ep 2 --expert-imbalance 2 "
+    run_report("--seq 16 --experts 8 --experts-per-token 2 --expert-ffn 32 --gpus 4 --ep 2 "
                "--strategy ddp",
                said, sizeof said);
     assert_non_null(strstr(said, "all_to_all, expected"));

@@ -109,6 +109,19 @@ static void test_experts_learn_the_same(void **state)
             words, 3);
 }
 
+/* Layers of two kinds, the larger first or last: what is gathered into slots that have room for either, or exchanged.
+ */
+static void test_two_kinds_of_layers_learn_the_same(void **state)
+{
+    static const char *const words[] = {"gpus=2 strategy=full_shard micro_batch=2 accumulate=2 accumulate_sync=true",
+                                        "gpus=2 strategy=zero3 micro_batch=4 checkpointing=full prefetch_depth=2",
+                                        "gpus=2 strategy=zero2 micro_batch=4 reduce_engine=copy",
+                                        "gpus=2 strategy=shard_grad_op micro_batch=4 clip_norm=1000"};
+    (void)state;
+    compare(RUN_LLAMA "layers=4 experts=6 experts_per_token=2 expert_ffn=24 dense_layers=1 ", words, 4);
+    compare(RUN_LLAMA "layers=3 ffn=400 experts=2 experts_per_token=1 expert_ffn=16 expert_layer_step=2 ", words, 3);
+}
+
 /* Gradients exchanged and added up instead of scattered: the program that copy engines run between GPUs. */
 static void test_exchanged_gradients_learn_the_same(void **state)
 {
@@ -143,6 +156,7 @@ static void test_updates_in_backward_change_no_digit(void **state)
         "gpus=4 strategy=hybrid_shard shard_group=2 micro_batch=1 accumulate=2 reduce_engine=copy",
         "gpus=1 strategy=ddp micro_batch=4 precision=bf16-mixed checkpointing=full",
         "gpus=1 strategy=ddp micro_batch=2 accumulate=2 gradient_stream=true",
+        "gpus=2 strategy=full_shard micro_batch=4", /* layers of two kinds, whose shards take turns apart */
     };
     char line[1024];
     (void)state;
@@ -152,7 +166,10 @@ static void test_updates_in_backward_change_no_digit(void **state)
             continue;
         for (int behind = 0; behind < 2; behind++) {
             snprintf(line, sizeof line, "%s layers=5 gradient_norm=false update_in_backward=%s %s",
-                     i % 2 ? RUN_LLAMA : RUN_GPT2, behind ? "true" : "false", words[i]);
+                     i == 10 ? RUN_LLAMA "experts=4 experts_per_token=2 expert_ffn=24 dense_layers=2 "
+                     : i % 2 ? RUN_LLAMA
+                             : RUN_GPT2,
+                     behind ? "true" : "false", words[i]);
             rank_run(line, "--steps 12 --lr 1e-2", results[behind]);
             if (results[behind]->status != DTP_OK || results[behind]->steps != 12)
                 fail_msg("%s: status %d", line, (int)results[behind]->status);
@@ -382,6 +399,7 @@ int main(void)
                                        cmocka_unit_test(test_a_tied_model_learns_the_same),
                                        cmocka_unit_test(test_other_blocks_learn_the_same),
                                        cmocka_unit_test(test_experts_learn_the_same),
+                                       cmocka_unit_test(test_two_kinds_of_layers_learn_the_same),
                                        cmocka_unit_test(test_exchanged_gradients_learn_the_same),
                                        cmocka_unit_test(test_updates_in_backward_change_no_digit),
                                        cmocka_unit_test(test_sums_of_bf16_gradients_are_fp32),

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 Shape = collections.namedtuple("Shape", "sequence batch vocab hidden heads kv_heads head_dim ffn layers gpt tied "
                                       "qk_norm window pattern gemma parallel norms wide rope biases head_bias epsilon rank alpha "
                                       "targets packed experts chosen expert_ffn shared_ffn shared_gate router normalise "
-                                      "scale",
+                                      "scale dense",
                                defaults=[False, 0, 0, False, 0, "before", False, None, None, False, 1e-5, 0, 0, (), False,
-                                         0, 0, 0, 0, False, "softmax", False, 1.0])
+                                         0, 0, 0, 0, False, "softmax", False, 1.0, 0])
 ATTENTION_CAP, FINAL_CAP = 2.0, 3.0  # of Gemma-like models; low, so that they bend what small models make
 # gpt: LayerNorm with bias and GELU; unless said otherwise a learned position table and biases everywhere, else RoPE and
 # none. parallel: the number of norms in front of two branches side by side. biases: of linear layers, by name.
@@ -32,7 +32,7 @@ LINEARS = ("qkv", "output", "up", "down")
 # experts: in place of the MLP so many, of which a token goes to the `chosen` of largest score. Their softmax over all, or
 # sigmoid, `normalise`: divided by their sum, times `scale` weighs what they return (as in torchtitan's models/moe/moe.py
 # and Transformers' modeling_qwen2_moe.py, where one over all tokens, weighed by a sigmoid of its own, is `shared_gate`).
-# Nothing but the loss of tokens is minimised: there is no auxiliary one.
+# Nothing but the loss of tokens is minimised: there is no auxiliary one. `dense`: so many layers come first that have none.
 # packed: these linears have numbers that NF4 holds (QLoRA, appendix E): quantiles of a normal distribution times a scale
 # for each 64 of them, here one that bf16 holds.
 TARGETS = ("q", "k", "v", "output", "gate", "up", "down")
@@ -200,7 +200,7 @@ def block(s, p, module, x):
     if s.parallel:
         return x + attention(first) + mlp(first if s.parallel == 1 else before("norm 2", x))
     x = x + after("norm after attention", attention(first))
-    return x + after("norm after MLP", (experts if s.experts else mlp)(before("norm 2", x)))
+    return x + after("norm after MLP", (experts if s.experts and module > s.dense else mlp)(before("norm 2", x)))
 
 
 def loss_of(s, p, tokens, targets):
@@ -297,6 +297,7 @@ if __name__ == "__main__":
     make("experts_shared", MIXTURE._replace(shared_ffn=32, shared_gate=True, tied=True))
     make("experts_norm", MIXTURE._replace(experts=4, normalise=True, qk_norm=True))
     make("experts_sigmoid", MIXTURE._replace(shared_ffn=16, router="sigmoid", normalise=True, scale=2.5))
+    make("experts_late", MIXTURE._replace(layers=3, dense=1, shared_ffn=16, vocab=23))
     # Widths of heads and of the MLP whose rows in 16 bits begin at no multiple of 16 bytes (open-llama-3b, stories-260k)
     make("odd_widths", SMALL._replace(kv_heads=1, hidden=24, head_dim=12, ffn=44))
     make("olmo2", SMALL._replace(kv_heads=1, norms="after", wide=True))

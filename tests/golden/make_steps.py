@@ -26,7 +26,7 @@ from torchao.optim import AdamW8bit
 
 import make_goldens
 
-STEPS, FEW_STEPS, RATE, SGD_RATE = 30, 12, 1e-3, 0.1
+STEPS, FEW_STEPS, RATE = 30, 12, 1e-3
 FOLLOWED_STEPS, FOLLOWED_RATE, FOLLOWED_SGD_RATE = 200, 3e-3, 0.3
 plain_linear = F.linear
 
@@ -143,11 +143,11 @@ def adamw(leaves, rate=RATE):
     return torch.optim.AdamW(decayed(leaves), lr=rate, betas=(0.9, 0.95), eps=1e-8)
 
 
-def sgd(leaves, rate=SGD_RATE):
+def sgd(leaves, rate):
     return torch.optim.SGD(decayed(leaves), lr=rate)
 
 
-def momentum(leaves, rate=SGD_RATE):
+def momentum(leaves, rate):
     return torch.optim.SGD(decayed(leaves), lr=rate, momentum=0.95)
 
 
@@ -223,7 +223,6 @@ if __name__ == "__main__":
         "fp8_blockwise": dict(used=torch.bfloat16, linear=linear_blockwise, steps=FEW_STEPS),
         "fp8_delayed": dict(used=torch.bfloat16, linear=delayed(), steps=FEW_STEPS),
         "fp8_biased": dict(model="biased", used=torch.bfloat16, linear=linear_fp8),
-        "sgd": dict(used=torch.float64, stored=torch.float64, optimizer=sgd),
         "adam8bit": dict(used=torch.float32, optimizer=adam8bit),
         "lora": dict(model="adapted", used=torch.float64, stored=torch.float64),
         "lora_bf16": dict(model="adapted", used=torch.bfloat16),

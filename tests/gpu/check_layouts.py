@@ -78,18 +78,17 @@ def cases():
                ("cp 2 pp 2 zb-h1", 4, 8, f"--cp 2 --pp 2 --schedule zb-h1 {share(1)}"),
                ("cp 2 full_shard 2", 4, 4, f"--cp 2 --strategy full_shard {share(2, 4)}"),
                ("cp 2 checkpointing", 2, 4, f"--cp 2 --checkpointing full {share(1, 4)}")]
-    room = lambda ratio: f"--expert-imbalance {ratio} {EXPERTS}"
-    experts = [("experts ep 2", 2, 4, f"--ep 2 --strategy ddp {room(2)} {share(2, 2)}"),
-               ("experts ep 4", 4, 4, f"--ep 4 --strategy ddp {room(4)} {share(4, 2)}"),
+    experts = [("experts ep 2", 2, 4, f"--ep 2 --strategy ddp {EXPERTS} {share(2, 2)}"),
+               ("experts ep 4", 4, 4, f"--ep 4 --strategy ddp {EXPERTS} {share(4, 2)}"),
                ("experts ddp 2", 2, 4, f"--strategy ddp {EXPERTS} {share(2, 2)}"),
-               ("experts ep 2 full_shard 4", 4, 4, f"--ep 2 --strategy full_shard {room(2)} {share(4, 2)}"),
+               ("experts ep 2 full_shard 4", 4, 4, f"--ep 2 --strategy full_shard {EXPERTS} {share(4, 2)}"),
                ("experts full_shard 2", 2, 4, f"--strategy full_shard {EXPERTS} {share(2, 2)}"),
-               ("experts ep 2 ddp 4", 4, 4, f"--ep 2 --strategy ddp {room(2)} {share(4)}"),
+               ("experts ep 2 ddp 4", 4, 4, f"--ep 2 --strategy ddp {EXPERTS} {share(4)}"),
                ("experts ep 2 checkpointing", 2, 4,
-                f"--ep 2 --strategy full_shard --checkpointing full {room(2)} {share(2, 2)}"),
-               ("experts ep 2 zero1 4", 4, 4, f"--ep 2 --strategy zero1 {room(2)} {share(4)}"),
-               ("experts ep 4 full_shard 4", 4, 4, f"--ep 4 --strategy full_shard {room(4)} {share(4, 2)}"),
-               ("experts ep 2 shard_grad_op 4", 4, 4, f"--ep 2 --strategy shard_grad_op {room(2)} {share(4)}")]
+                f"--ep 2 --strategy full_shard --checkpointing full {EXPERTS} {share(2, 2)}"),
+               ("experts ep 2 zero1 4", 4, 4, f"--ep 2 --strategy zero1 {EXPERTS} {share(4)}"),
+               ("experts ep 4 full_shard 4", 4, 4, f"--ep 4 --strategy full_shard {EXPERTS} {share(4, 2)}"),
+               ("experts ep 2 shard_grad_op 4", 4, 4, f"--ep 2 --strategy shard_grad_op {EXPERTS} {share(4)}")]
     every = []
     while stages or tensor or replicas or context or experts:
         every += stages[:2] + replicas[:2] + tensor[:1] + context[:1] + experts[:1]

@@ -152,7 +152,7 @@ static inline void frozen_money(struct frozen_figures *f, const struct dtp_job *
     if (closed->time.step_s > 0) {
         dtp_scaling_of(job, closed, &scaling);
         dtp_money_of(job, &closed->throughput, dtp_catalog_price(catalogue, job->cluster.gpu.key), &money);
-        dtp_training_cost_of(job, &closed->throughput, &money, false, &training);
+        dtp_training_cost_of(job, &closed->throughput, 0, &money, false, &training);
     }
     frozen_real(f, "plan.", "weak_scaling", scaling.efficiency);
     frozen_real(f, "plan.", "strong_scaling", scaling.strong_efficiency);

@@ -299,7 +299,8 @@ static inline void frozen_draw_keys(struct frozen_job *job, bool strategies, boo
     X(experts) X(experts_per_token) X(expert_ffn) X(shared_expert_ffn) X(shared_expert_gate) X(dense_layers) \
     X(expert_layer_step) X(router) X(router_norm) X(router_scale) X(router_bias) X(expert_bias) \
     X(expert_groups) X(groups_per_token) \
-    X(ep) X(expert_imbalance) X(flex_dispatcher) X(expert_overlap) X(recompute_modules) X(cuda_graph_modules) \
+    X(ep) X(expert_imbalance) X(expert_room) \
+    X(flex_dispatcher) X(expert_overlap) X(recompute_modules) X(cuda_graph_modules) \
     X(chunked_attention) X(attention_sinks) X(q_latent) X(kv_latent) X(rope_head_dim) X(value_head_dim) X(mtp_layers)
 /* clang-format on */
 #define FROZEN_KEY(key) DTP_KEY_##key,

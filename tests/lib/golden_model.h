@@ -436,6 +436,7 @@ static void golden_experts(void **state)
     } models[] = {{"experts", GOLDEN_EXPERTS},
                   {"experts_shared", GOLDEN_EXPERTS_SHARED},
                   {"experts_norm", GOLDEN_EXPERTS_NORM},
+                  {"experts_late", GOLDEN_EXPERTS_LATE},
                   {"experts_sigmoid", GOLDEN_EXPERTS_SIGMOID}};
     static const char *const plans[] = {"", "checkpointing=full gradient_stream=true", "gradient_stream=true",
                                         "checkpointing=selective-attention loss_chunk=5"};

@@ -91,7 +91,6 @@ static void golden_steps(void **state)
     golden_follow("trained", "fp32", GOLDEN_TRAINED "precision=fp32", 1e-3f, 1e-5);
     golden_follow("trained", "bf16", GOLDEN_TRAINED "precision=bf16-mixed", 1e-3f, 2e-3);
     golden_follow("trained", "fp16", GOLDEN_TRAINED "precision=fp16-mixed", 1e-3f, 1e-3);
-    golden_follow("trained", "sgd", GOLDEN_TRAINED "precision=fp32 optimizer=sgd", 0.1f, 1e-5);
     golden_follow("trained", "adam8bit", GOLDEN_TRAINED "precision=fp32 optimizer=adam8bit", 1e-3f, 2e-3);
     golden_follow("trained", "fp8", GOLDEN_TRAINED "precision=fp8-tensorwise", 1e-3f, 1e-2);
     golden_follow("trained", "fp8_rowwise", GOLDEN_TRAINED "precision=fp8-rowwise", 1e-3f, 1e-2);

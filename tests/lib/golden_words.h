@@ -28,6 +28,10 @@
     "tied_head=true experts=5 experts_per_token=2 expert_ffn=24 shared_expert_ffn=32 shared_expert_gate=true "
 #define GOLDEN_EXPERTS_NORM                                                                                            \
     GOLDEN_LLAMA_GQA "qk_norm=true experts=4 experts_per_token=2 expert_ffn=24 router_norm=true "
+/* Behind a layer that has none. */
+#define GOLDEN_EXPERTS_LATE                                                                                            \
+    GOLDEN_LLAMA_GQA                                                                                                   \
+    "layers=3 vocab=23 experts=5 experts_per_token=2 expert_ffn=24 shared_expert_ffn=16 dense_layers=1 "
 #define GOLDEN_EXPERTS_SIGMOID                                                                                         \
     GOLDEN_LLAMA_GQA                                                                                                   \
     "experts=5 experts_per_token=2 expert_ffn=24 shared_expert_ffn=16 router=sigmoid router_norm=true "                \

@@ -120,7 +120,6 @@ static inline void random_executor_adapted_job(struct random_job *job)
     }
 }
 
-/* Such a job with experts in all layers, of any choices that the executor takes. */
 /* Ranks that divide the experts, where what the plan asks for is run with them. */
 static inline void random_divided_experts(struct random_job *job, struct dtp_plan *plan)
 {
@@ -130,7 +129,7 @@ static inline void random_divided_experts(struct random_job *job, struct dtp_pla
     if (ep < 2)
         return;
     plan->ep = ep;
-    plan->expert_imbalance = 1 + (random_bool() ? (ep - 1) / 2.0 : 0);
+    plan->executor.expert_room = random_bool() ? 0 : 1 + (random_bool() ? (ep - 1) / 2.0 : 0);
     job->transformer.experts = ep * (1 + random_below(8));
     job->transformer.experts_per_token = 1 + random_below(job->transformer.experts < 8 ? job->transformer.experts : 8);
     plan->strategy = plan->strategy == DTP_HYBRID_SHARD ? DTP_FULL_SHARD : plan->strategy, plan->shard_group = 0;
@@ -140,6 +139,7 @@ static inline void random_divided_experts(struct random_job *job, struct dtp_pla
     plan->executor.cuda_graph = false;
 }
 
+/* Such a job with experts in all layers or some, of any choices that the executor takes. */
 static inline void random_executor_expert_job(struct random_job *job)
 {
     for (;;) {
@@ -152,6 +152,7 @@ static inline void random_executor_expert_job(struct random_job *job)
         t->experts = 1 + random_below(random_bool() ? 8 : 130);
         t->experts_per_token = 1 + random_below(t->experts < 8 ? t->experts : 8);
         t->expert_ffn = 8 * (1 + random_below(64));
+        t->dense_layers = t->expert_layer_step = 0;
         t->shared_expert_ffn = random_bool() ? 0 : 8 * (1 + random_below(64));
         t->shared_expert_gate = t->shared_expert_ffn && random_bool();
         t->router = random_bool() ? DTP_ROUTER_SOFTMAX : DTP_ROUTER_SIGMOID;
@@ -161,6 +162,8 @@ static inline void random_executor_expert_job(struct random_job *job)
         plan.offload = DTP_OFFLOAD_NONE;
         if (random_bool())
             random_divided_experts(job, &plan);
+        if (plan.ep < 2 && t->layers > 1 && random_bool()) /* layers of two kinds: the first, or every other */
+            *(random_bool() ? &t->dense_layers : &t->expert_layer_step) = 1 + random_below(t->layers - 1);
         if (plan.checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
             plan.checkpointing = DTP_CHECKPOINT_FULL;
         job->asked = job->plan = plan;
@@ -222,7 +225,7 @@ static inline void random_executor_describe(const struct random_job *job)
         (int)p->executor.gather_engine, (int)p->executor.reduce_engine, p->executor.gradient_stream,
         p->executor.update_in_backward, (unsigned long long)t->experts, (unsigned long long)t->expert_ffn,
         (unsigned long long)t->experts_per_token, (unsigned long long)t->shared_expert_ffn,
-        t->shared_expert_gate ? " with a gate" : "", p->ep, p->expert_imbalance);
+        t->shared_expert_gate ? " with a gate" : "", p->ep, p->executor.expert_room);
 }
 
 #endif

@@ -193,6 +193,21 @@ static void test_reports(void **state)
     free(text);
 }
 
+/* Where ranks divide experts it is the router that says how much is exchanged: what was predicted is an expectation. */
+static void test_rows_to_experts_are_expected(void **state)
+{
+    struct dtp_validation_bounds bounds = {.step_fraction = 1, .device_fraction = 1};
+    (void)state;
+    struct dtp_validation v = row_of_report();
+    v.sent_bytes[DTP_ALL_TO_ALL][DTP_VALIDATION_MEASURED]++;
+    assert_false(dtp_validation_judge(&v, &bounds));
+    assert_non_null(strstr(v.outside, "all_to_all"));
+    v.ep = 2;
+    assert_true(dtp_validation_judge(&v, &bounds));
+    v.sent_bytes[DTP_ALL_REDUCE][DTP_VALIDATION_MEASURED]++; /* what gradients send is known to the byte all the same */
+    assert_false(dtp_validation_judge(&v, &bounds));
+}
+
 /* Of ranks that shared a GPU bytes are judged and no time is, which no column shows. */
 static void test_shared_gpus_are_judged_by_bytes(void **state)
 {
@@ -248,6 +263,7 @@ static void test_like_names_are_told_apart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_judges),
+                                       cmocka_unit_test(test_rows_to_experts_are_expected),
                                        cmocka_unit_test(test_a_host_is_judged_by_bytes),
                                        cmocka_unit_test(test_a_file_keeps_rows),
                                        cmocka_unit_test(test_rows_without_a_program_are_read),

@@ -65,7 +65,7 @@ static void expect(const struct dtp_transformer *t, bool epilogue, struct expect
     char text[1024];
     plan.runtime = &dtp_runtime_dtplan;
     plan.executor.gelu_epilogue = epilogue;
-    dtp_executor_block_of(t, &plan, false, &block);
+    dtp_executor_block_of(t, &plan, dtp_layer_mlp_of(t), false, &block);
     write_list(text, sizeof text, &block, ~0u);
     assert_string_equal(text, wanted.list);
     write_set(text, sizeof text, block.saved);
@@ -157,7 +157,7 @@ static void test_adapters_stand_beside(void **state)
     plan.runtime = &dtp_runtime_dtplan;
     plan.adapters.rank = 8;
     assert_true(dtp_targets_parse("q+v+down", &plan.adapters.targets));
-    dtp_executor_block_of(&t, &plan, false, &block);
+    dtp_executor_block_of(&t, &plan, DTP_LAYER_DENSE, false, &block);
     write_list(text, sizeof text, &block, ~0u);
     assert_string_equal(text,
                         "norm 1: in -> norm1; adapter A: norm1 -> ?; qkv: norm1 -> qkv; adapter B: ? -> qkv; "
@@ -172,7 +172,7 @@ static void test_adapters_stand_beside(void **state)
     assert_true(dtp_executor_multiplied(&block, &block.op[1]) == 2 * 8 * 64 &&
                 dtp_executor_products(&block, &block.op[1]) == 2);
     assert_int_equal(dtp_executor_products(&block, &block.op[2]), 1); /* of the input alone */
-    dtp_executor_block_of(&t, &plan, true, &block);
+    dtp_executor_block_of(&t, &plan, DTP_LAYER_DENSE, true, &block);
     assert_true(!block.op[0].passes && !block.op[1].passes && !block.op[2].passes && block.op[4].passes);
     assert_int_equal(dtp_executor_products(&block, &block.op[1]), 1);
     assert_false(block.saved & DTP_EXECUTOR_BIT(DTP_TENSOR_STATISTICS1));

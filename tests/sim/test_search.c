@@ -72,15 +72,31 @@ static double usd_of(const struct dtp_job *job, const struct dtp_prediction *p)
     struct dtp_money money;
     struct dtp_training_cost cost;
     dtp_money_of(job, &p->throughput, dtp_catalog_price(&catalog, job->cluster.gpu.key), &money);
-    dtp_training_cost_of(job, &p->throughput, &money, false, &cost);
+    dtp_training_cost_of(job, &p->throughput, 0, &money, false, &cost);
     return cost.usd[DTP_PRICE_TYPICAL];
+}
+
+/* Of 1,000 steps of 1 s the first 100 take 3 s: 1,200 s; where fewer steps than that are made, all of them do. */
+static void test_steps_before_powersgd(void **state)
+{
+    (void)state;
+    struct dtp_job job = {
+        .plan =
+            {.sequence = 100, .micro_batch = 1, .accumulate = 1, .tp = 1, .pp = 1, .cp = 1, .powersgd_start_step = 100},
+        .cluster = {.gpus = 10}};
+    struct dtp_throughput throughput = {.tokens_per_s = 1000};
+    job.training.tokens = 1e6;
+    assert_close(dtp_training_work_s(&job, &throughput, 3), 1200, 1e-12);
+    assert_close(dtp_training_work_s(&job, &throughput, 0), 1000, 1e-12);
+    job.training.tokens = 5e4;
+    assert_close(dtp_training_work_s(&job, &throughput, 3), 150, 1e-12);
 }
 
 static double seconds_of(const struct dtp_job *job, const struct dtp_prediction *p)
 {
     struct dtp_money money = {0};
     struct dtp_training_cost cost;
-    dtp_training_cost_of(job, &p->throughput, &money, false, &cost);
+    dtp_training_cost_of(job, &p->throughput, 0, &money, false, &cost);
     return cost.goodput.expected_s;
 }
 
@@ -491,7 +507,8 @@ static void test_memory_grows_with_the_micro_batch(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_finds_the_cheapest),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_steps_before_powersgd),
+                                       cmocka_unit_test(test_finds_the_cheapest),
                                        cmocka_unit_test(test_finds_the_best_layout),
                                        cmocka_unit_test(test_finds_the_fastest),
                                        cmocka_unit_test(test_threads_do_not_show),

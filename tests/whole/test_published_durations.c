@@ -46,7 +46,7 @@ static void predict(const char *file, const char *const *settings, struct outcom
     if (simulated.predict(simulated.context, &out->job, &out->prediction, NULL) != DTP_OK)
         assert_int_equal(closed.predict(closed.context, &out->job, &out->prediction, &faults), DTP_OK);
     dtp_money_of(&out->job, &out->prediction.throughput, dtp_catalog_price(&catalog, out->job.cluster.gpu.key), &money);
-    dtp_training_cost_of(&out->job, &out->prediction.throughput, &money, false, &out->cost);
+    dtp_training_cost_of(&out->job, &out->prediction.throughput, 0, &money, false, &out->cost);
 }
 
 enum figure { DAYS, GPU_HOURS, STEP_S, TOKENS_PER_S_PER_GPU, FLOPS_PER_S_PER_GPU, HARDWARE_FLOPS_PER_S_PER_GPU };

@@ -82,19 +82,20 @@ static double exposed_offload_s(const struct dtp_timing *c, const struct dtp_com
 
 /* ---- state on the host ------------------------------------------------------------------------------------------- */
 
-/* What a rank has of all modules: elements, and bytes of its gradients. All blocks are alike. */
+/* What a rank has of all modules: elements, and bytes of its gradients. */
 static uint64_t own_elements(const struct dtp_transformer *transformer, const struct dtp_executor_rules *rules,
                              uint64_t *gradient_bytes)
 {
-    const uint64_t module[] = {0, 1, transformer->layers + 1}, count[] = {1, transformer->layers, 1};
+    struct dtp_parameter_alike alike[DTP_PARAMETER_KINDS];
+    const int kinds = dtp_parameter_alike_modules(transformer, alike);
     uint64_t elements = 0;
     *gradient_bytes = 0;
-    for (size_t i = 0; i < sizeof module / sizeof *module; i++) {
+    for (int i = 0; i < kinds; i++) {
         struct dtp_parameter_module layout;
-        dtp_parameter_module(transformer, rules->shard_ranks, module[i], &layout);
-        enum dtp_dtype shard = dtp_executor_gradient_dtypes(transformer, rules, module[i]).shard;
-        elements += count[i] * layout.shard_elements;
-        *gradient_bytes += count[i] * dtp_bytes_product(layout.shard_elements, dtp_dtype_bytes(shard));
+        dtp_parameter_module(transformer, rules->shard_ranks, alike[i].module, &layout);
+        enum dtp_dtype shard = dtp_executor_gradient_dtypes(transformer, rules, alike[i].module).shard;
+        elements += alike[i].count * layout.shard_elements;
+        *gradient_bytes += alike[i].count * dtp_bytes_product(layout.shard_elements, dtp_dtype_bytes(shard));
     }
     return elements;
 }

@@ -268,12 +268,19 @@ static void check_divided_experts(struct dtp_resolver *r)
         dtp_plan_refuse(r, "ep",
                         "with copies of shards (hybrid_shard, shard_group) is not run under runtime dtplan yet; "
                         "use full_shard or ddp");
+    if (p->executor.expert_room > p->ep)
+        dtp_plan_refuse(r, "expert_room", "%g is more than %" PRIu32 ", where one rank receives all tokens",
+                        p->executor.expert_room, p->ep);
     if (p->comm_hook != DTP_COMM_HOOK_NONE)
         dtp_plan_refuse(r, "comm_hook", "with ep is not run under runtime dtplan yet; use none");
+    if (!dtp_transformer_is_uniform(r->transformer))
+        dtp_plan_refuse(r, "ep",
+                        "in a model that has layers without experts (dense_layers, expert_layer_step) is not run under "
+                        "runtime dtplan yet; leave it out");
     check_beside(r, "ep");
 }
 
-/* What has been run of experts: in layers that are all alike. */
+/* What has been run of experts. */
 static void check_experts(struct dtp_resolver *r)
 {
     const struct dtp_transformer *t = r->transformer;
@@ -291,7 +298,6 @@ static void check_experts(struct dtp_resolver *r)
                    {"norm_place", t->norm_place != DTP_NORMS_BEFORE},
                    {"expert_bias", t->expert_bias},
                    {"expert_groups", t->expert_groups > 1},
-                   {"dense_layers", !dtp_transformer_is_uniform(t)},
                    {"activation", t->activation != DTP_SWIGLU && t->activation != DTP_GEGLU}};
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
         if (choices[i].asked)

@@ -347,8 +347,8 @@ static void find_replayed(struct dtp_executor_block *b)
     }
 }
 
-void dtp_executor_block_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan, bool first,
-                           struct dtp_executor_block *out)
+void dtp_executor_block_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                           enum dtp_layer_mlp mlp, bool first, struct dtp_executor_block *out)
 {
     struct dtp_layer_operator from[DTP_LAYER_OPERATORS];
     *out = (struct dtp_executor_block){.tokens = dtp_plan_tokens(plan),
@@ -363,7 +363,7 @@ void dtp_executor_block_of(const struct dtp_transformer *transformer, const stru
                                        .recipe = dtp_fp8_recipe_row(plan->precision.fp8_recipe),
                                        .adapted = dtp_plan_adapts(plan),
                                        .packed = plan->adapters.base != DTP_BASE_NONE};
-    dtp_parameter_block_kind(transformer, dtp_layer_mlp_of(transformer) == DTP_LAYER_EXPERTS, &out->kind);
+    dtp_parameter_block_kind(transformer, mlp == DTP_LAYER_EXPERTS, &out->kind);
     out->expert_room = dtp_executor_room_of(out, plan);
     int count = dtp_layer_operators(&out->kind, from);
     for (int i = 0; i < count; i++)

@@ -85,10 +85,11 @@ struct dtp_executor_block {
     uint64_t saved;    /* tensors that backward reads */
     uint32_t replayed; /* operators, as bits, that make them of the block's input */
 };
-/* The model's first block has the same operators, but where adapters alone are trained nothing before it is: its
- * backward ends at its first adapter. *out points into itself and is not to be copied. */
-void dtp_executor_block_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan, bool first,
-                           struct dtp_executor_block *out);
+/* Of the model's layers with such an MLP. The model's first block has the same operators, but where adapters alone are
+ * trained nothing before it is: its backward ends at its first adapter. *out points into itself and is not to be
+ * copied. */
+void dtp_executor_block_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                           enum dtp_layer_mlp mlp, bool first, struct dtp_executor_block *out);
 /* Elements of what a matmul of forward multiplies by; 0 of other operators. And how often backward multiplies by or for
  * as many. */
 double dtp_executor_multiplied(const struct dtp_executor_block *block, const struct dtp_executor_operator *op);

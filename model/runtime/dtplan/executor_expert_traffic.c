@@ -69,7 +69,7 @@ uint64_t dtp_executor_room_of(const struct dtp_executor_block *b, const struct d
         return rows;
     uint64_t each = k->own_experts < k->experts_per_token ? k->own_experts : k->experts_per_token;
     uint64_t most = dtp_bytes_product(b->tokens * each, k->experts / k->own_experts);
-    double room = ceil((double)rows * plan->expert_imbalance);
+    double room = ceil((double)rows * (plan->executor.expert_room > 0 ? plan->executor.expert_room : plan->ep));
     return room < (double)most ? (uint64_t)room : most;
 }
 

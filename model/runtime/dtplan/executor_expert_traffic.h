@@ -2,7 +2,8 @@
  *
  * Where ranks divide the experts, rows lie by experts, which is by ranks, and go to each rank's experts one by one, so
  * that they come in the order of its experts and nobody puts them in another; results go back the same way, as do
- * gradients of both. Of all that there is room for (plan.expert_imbalance) only the rows that came are worked on. */
+ * gradients of both. Of all that there is room for (plan.executor.expert_room) only the rows that came are worked on.
+ */
 #ifndef DTP_EXECUTOR_EXPERT_TRAFFIC_H
 #define DTP_EXECUTOR_EXPERT_TRAFFIC_H
 

@@ -17,7 +17,8 @@ struct shape {
     const struct dtp_transformer *t;
     const struct dtp_plan *plan;
     struct dtp_executor_rules rules;
-    struct dtp_executor_block block, first; /* the model's first */
+    double ends; /* 1: embedding, head and what a step has once are counted with the layers; 0 */
+    struct dtp_executor_block block, first; /* of the kind; the model's first, where it is of this kind */
     struct dtp_transformer own;             /* with the experts that a rank has */
     struct dtp_parameter_module layout[4];  /* of what is trained: embedding, a block or its adapters, head, and a
                                                block's  experts where ranks divide them */
@@ -45,29 +46,48 @@ static uint32_t operators_again(const struct dtp_executor_block *block, enum dtp
     return again;
 }
 
+/* Of a module of a block. */
+static enum dtp_layer_mlp mlp_of(const struct dtp_transformer *t, uint64_t module)
+{
+    return t->experts && dtp_transformer_layer_has_experts(t, module - 1) ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE;
+}
+
+/* Layers of a kind, and those of them that are checkpointed. */
+static void count_layers(const struct dtp_transformer *t, const struct dtp_parameter_alike *blocks, struct shape *s)
+{
+    const struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(s->plan);
+    s->layers = (double)blocks->count, s->checkpointed = 0;
+    if (blocks->count == t->layers)
+        s->checkpointed = (double)dtp_checkpointed_layers(&rule, t->layers);
+    for (uint64_t layer = 0; layer < t->layers && blocks->count < t->layers; layer++)
+        if (mlp_of(t, layer + 1) == mlp_of(t, blocks->module))
+            s->checkpointed += dtp_checkpointed(&rule, layer);
+}
+
 /* Where it stays: the block's operators point into it. */
 static void shape_of(const struct dtp_transformer *t, const struct dtp_cluster *cluster, const struct dtp_plan *plan,
-                     struct shape *s)
+                     const struct dtp_parameter_alike *blocks, struct shape *s)
 {
+    const enum dtp_layer_mlp mlp = mlp_of(t, blocks->module);
     struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(plan);
     *s = (struct shape){.plan = plan, .own = dtp_plan_own_experts(t, plan)};
     const bool divided = plan->ep > 1;
     s->t = &s->own;
     dtp_executor_rules(t, cluster, plan, &s->rules);
-    dtp_executor_block_of(s->t, plan, false, &s->block);
-    dtp_executor_block_of(s->t, plan, true, &s->first);
+    s->ends = blocks->module == 1 ? 1 : 0;
+    dtp_executor_block_of(s->t, plan, mlp, false, &s->block);
+    dtp_executor_block_of(s->t, plan, mlp, s->ends > 0, &s->first);
     s->adapted = s->block.adapted;
     s->tokens = (double)s->rules.tokens, s->h = (double)t->hidden, s->vocab = (double)t->vocab;
-    s->layers = (double)t->layers, s->modules = s->adapted ? s->layers : (double)dtp_parameter_module_count(t);
-    s->modules += divided ? s->layers : 0;
+    count_layers(t, blocks, s);
+    s->modules = s->layers + (s->adapted ? 0 : 2 * s->ends) + (divided ? s->layers : 0);
     s->c = dtp_plan_compute_bytes(plan);
-    s->checkpointed = (double)dtp_checkpointed_layers(&rule, t->layers);
-    s->first_checkpointed = s->checkpointed > 0 && dtp_checkpointed(&rule, 0);
+    s->first_checkpointed = s->ends > 0 && s->checkpointed > 0 && dtp_checkpointed(&rule, 0);
     s->again = operators_again(&s->block, rule.keeps);
     s->first_again = operators_again(&s->first, rule.keeps);
     s->remakes = rule.keeps == DTP_KEEPS_SECOND_MATMULS && !s->block.fp8;
     for (int i = 0; i < 4; i++) {
-        const uint64_t module = i == 0 ? 0 : i == 2 ? t->layers + 1 : 1;
+        const uint64_t module = i == 0 ? 0 : i == 2 ? t->layers + 1 : blocks->module;
         struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(t, &s->rules, module);
         if (!s->adapted && i < 3)
             dtp_parameter_module(t, s->rules.shard_ranks, module, &s->layout[i]);
@@ -146,6 +166,7 @@ static struct dtp_executor_traffic backward_traffic(const struct shape *s, const
  * unless a norm behind it is to be passed backward. */
 static void count_flops(const struct shape *s, struct dtp_step_work *out)
 {
+    const double all = (double)s->t->layers; /* attention is the same in all kinds: counted with the ends */
     double core = 2 * dtp_transformer_attention_length(s->t, s->plan->sequence) * (double)s->block.kind.d_q * s->tokens;
     double logits = (double)s->rules.vocab_stride;
     struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(s->plan);
@@ -156,10 +177,13 @@ static void count_flops(const struct shape *s, struct dtp_step_work *out)
         2 * dtp_transformer_layer_attention_length(s->t, 0, s->plan->sequence) * (double)s->block.kind.d_q * s->tokens;
     double blocks = s->layers * matrix_elements(s, ~0u) + (s->layers - 1) * backward_elements(&s->block) +
                     backward_elements(&s->first);
-    out->matmul_flops = 2 * s->tokens * (blocks + (s->adapted ? 2 : 3) * logits * s->h);
-    out->attention_flops = 3.5 * core * s->layers - (first ? 0 : DTP_ATTENTION_BACKWARD_FLOPS * first_core);
-    out->recompute_matmul_flops = 2 * s->tokens * over_again(s, matrix_elements);
-    out->recompute_attention_flops = s->again & 1u << attention ? core * s->checkpointed * again : 0;
+    out->matmul_flops += 2 * s->tokens * (blocks + s->ends * (s->adapted ? 2 : 3) * logits * s->h);
+    out->recompute_matmul_flops += 2 * s->tokens * over_again(s, matrix_elements);
+    if (s->ends <= 0)
+        return;
+    out->attention_flops = 3.5 * core * all - (first ? 0 : DTP_ATTENTION_BACKWARD_FLOPS * first_core);
+    double checkpointed = (double)dtp_checkpointed_layers(&rule, s->t->layers);
+    out->recompute_attention_flops = s->again & 1u << attention ? core * checkpointed * again : 0;
     if (s->first_checkpointed && s->again & ~s->first_again & 1u << attention)
         out->recompute_attention_flops -= first_core;
 }
@@ -179,15 +203,17 @@ static void count_bytes(const struct shape *s, struct dtp_step_work *out)
     bool learned = s->t->position == DTP_POSITION_LEARNED;
     double sequence = learned ? (double)s->rules.sequence : 0;
     double cut = (double)s->rules.tensor_ranks;
-    out->forward_bytes = (1 + 1 / cut) * s->tokens * s->h * s->c + sequence * s->h * s->c + 4 * s->tokens +
-                         s->layers * forward_traffic(s, ~0u).bytes + dtp_executor_final_norm_bytes(&s->block);
-    out->loss_bytes = 3 * s->tokens * s->vocab * s->c + 12 * s->tokens;
+    out->forward_bytes += s->ends * ((1 + 1 / cut) * s->tokens * s->h * s->c + sequence * s->h * s->c + 4 * s->tokens +
+                                     dtp_executor_final_norm_bytes(&s->block)) +
+                          s->layers * forward_traffic(s, ~0u).bytes;
+    out->loss_bytes += s->ends * (3 * s->tokens * s->vocab * s->c + 12 * s->tokens);
     if (cut > 1) /* what ranks say of their parts of the vocabulary, by targets, and what each reads of all */
-        out->loss_bytes += (4 + DTP_EXECUTOR_LOSS_PART_BYTES * (1 + cut)) * s->tokens;
-    out->backward_bytes = (s->layers - 1) * backward_traffic(s, &s->block).bytes +
-                          backward_traffic(s, &s->first).bytes + dtp_executor_final_norm_backward_bytes(&s->block) +
-                          (s->adapted ? 0 : s->tokens * s->h * s->c + 12 * s->tokens);
-    out->recompute_bytes = over_again(s, forward_bytes);
+        out->loss_bytes += s->ends * (4 + DTP_EXECUTOR_LOSS_PART_BYTES * (1 + cut)) * s->tokens;
+    out->backward_bytes += (s->layers - 1) * backward_traffic(s, &s->block).bytes +
+                           backward_traffic(s, &s->first).bytes +
+                           s->ends * (dtp_executor_final_norm_backward_bytes(&s->block) +
+                                      (s->adapted ? 0 : s->tokens * s->h * s->c + 12 * s->tokens));
+    out->recompute_bytes += over_again(s, forward_bytes);
 }
 
 /* Launches: the embedding, blocks, a head chunk's three matmuls and cross entropy, the sum of the losses, the final
@@ -197,15 +223,16 @@ static void count_kernels(const struct shape *s, struct dtp_step_work *out)
     double chunks = (double)s->rules.chunk_count, of_chunk = s->rules.tensor_ranks > 1 ? 5 : 4;
     double learned = s->t->position == DTP_POSITION_LEARNED ? 1 : 0, embedding_backward = s->adapted ? 0 : 1 + learned;
     double backward = (s->layers - 1) * backward_traffic(s, &s->block).kernels + backward_traffic(s, &s->first).kernels;
-    out->kernels = 1 + s->layers * forward_traffic(s, ~0u).kernels + backward + over_again(s, forward_kernels) + 1 +
-                   (of_chunk - (s->adapted ? 1 : 0)) * chunks + 1 + dtp_executor_norm_launches(&s->block) +
-                   embedding_backward;
+    double ends = 1 + 1 + (of_chunk - (s->adapted ? 1 : 0)) * chunks + 1 + dtp_executor_norm_launches(&s->block) +
+                  embedding_backward;
+    out->kernels +=
+        s->ends * ends + s->layers * forward_traffic(s, ~0u).kernels + backward + over_again(s, forward_kernels);
 }
 
 /* Sums over modules: block modules count L times. */
 static double over_modules(const struct shape *s, double (*of)(const struct shape *, int))
 {
-    return of(s, 0) + s->layers * of(s, 1) + of(s, 2) + (s->layout[3].elements ? s->layers * of(s, 3) : 0);
+    return s->ends * (of(s, 0) + of(s, 2)) + s->layers * of(s, 1) + (s->layout[3].elements ? s->layers * of(s, 3) : 0);
 }
 
 /* Bytes that the module's first operations zero: padding; of the embedding all that the head's gradient does not write.
@@ -347,7 +374,7 @@ static void count_factors(const struct shape *s, double sums, struct dtp_step_wo
 {
     for (int i = 0; i < 3; i++) {
         struct dtp_executor_factors f;
-        double modules = sums * (i == 1 ? s->layers : 1);
+        double modules = sums * (i == 1 ? s->layers : s->ends);
         dtp_executor_factors_of(&s->layout[i], s->plan->powersgd_rank, &f);
         for (uint32_t k = 0; k < f.count; k++) {
             const struct dtp_executor_factor *factor = &f.factor[k];
@@ -393,20 +420,21 @@ static void count_step(const struct shape *s, struct dtp_step_work *out)
     double opened = s->opened[1];
     double vectors = over_modules(s, written), partials = 4.0 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * s->modules;
     /* a micro-step that adds reads norms' gradients too; the embedding's rows are read in any case */
-    out->gradient_bytes = over_modules(s, zeroed) + steps * vectors + (steps - opened) * (vectors - written(s, 0));
-    out->update_bytes = s->rules.host_optimizer ? 0 : over_modules(s, updated);
-    out->host_update_bytes = s->rules.host_optimizer ? over_modules(s, updated) : 0;
-    out->step_kernels = over_modules(s, zero_launches);
+    out->gradient_bytes +=
+        over_modules(s, zeroed) + steps * vectors + (steps - opened) * (vectors - s->ends * written(s, 0));
+    out->update_bytes += s->rules.host_optimizer ? 0 : over_modules(s, updated);
+    out->host_update_bytes += s->rules.host_optimizer ? over_modules(s, updated) : 0;
+    out->step_kernels += over_modules(s, zero_launches);
     count_sums(s, opened, out);
     count_hook(s, opened, out);
     out->step_kernels += s->rules.host_optimizer ? 0 : s->modules;
     if (s->rules.orthogonal) {
         out->step_kernels += s->layers * (matrix_launches(s) - 1);
-        out->update_matmul_flops = s->layers * matrix_flops(s);
+        out->update_matmul_flops += s->layers * matrix_flops(s);
     }
     if (s->rules.gradient_norm) {
         out->update_bytes += over_modules(s, shard_bytes) + 2 * partials;
-        out->step_kernels += s->modules + 1;
+        out->step_kernels += s->modules + s->ends;
     }
 }
 
@@ -472,30 +500,35 @@ static void count_fp8(const struct shape *s, struct dtp_step_work *out)
         return;
     }
     out->gradient_bytes += 4 * slots * (1 + 2 * steps);
-    out->step_kernels += s->layers * w.weights_amax.kernels + steps;
+    out->step_kernels += s->layers * w.weights_amax.kernels + s->ends * steps;
 }
 
 void dtp_executor_work(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                        const struct dtp_plan *plan, struct dtp_step_work *out)
 {
-    struct shape s;
-    shape_of(transformer, cluster, plan, &s);
-    out->product_flops = out->product_bytes = 0;
-    count_flops(&s, out);
-    count_bytes(&s, out);
-    count_kernels(&s, out);
-    count_step(&s, out);
-    count_fp8(&s, out);
-    count_packed(&s, out);
-    out->head_rows = (double)s.rules.chunk_tokens;
-    out->head_columns = (double)s.rules.vocab_stride;
+    struct dtp_parameter_alike alike[DTP_PARAMETER_KINDS];
+    const int kinds = dtp_parameter_alike_modules(transformer, alike);
+    *out = (struct dtp_step_work){.kernels = 0};
+    for (int kind = 1; kind + 1 < kinds; kind++) {
+        struct shape s;
+        shape_of(transformer, cluster, plan, &alike[kind], &s);
+        count_flops(&s, out);
+        count_bytes(&s, out);
+        count_kernels(&s, out);
+        count_step(&s, out);
+        count_fp8(&s, out);
+        count_packed(&s, out);
+        out->head_rows = (double)s.rules.chunk_tokens;
+        out->head_columns = (double)s.rules.vocab_stride;
+    }
 }
 
 void dtp_executor_row_traffic(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
                               const struct dtp_plan *plan, struct dtp_row_traffic *out)
 {
     struct shape s;
-    shape_of(t, cluster, plan, &s);
+    shape_of(t, cluster, plan, &(struct dtp_parameter_alike){1, t->layers},
+             &s); /* all have experts, or it is refused */
     *out = (struct dtp_row_traffic){.starts_bytes = dtp_executor_starts_bytes(&s.block) * (plan->ep - 1),
                                     .heard_bytes = dtp_executor_heard_bytes(&s.block)};
     for (int i = 0; i < s.block.count; i++) {
@@ -526,7 +559,8 @@ void dtp_executor_tensor_traffic(const struct dtp_slice *slice, struct dtp_tenso
     struct shape s;
     struct dtp_tensor_traffic once = {0};
     *out = (struct dtp_tensor_traffic){0};
-    shape_of(&slice->transformer, &slice->cluster, &slice->plan, &s);
+    const struct dtp_parameter_alike all = {1, slice->transformer.layers}; /* none has experts, or it is refused */
+    shape_of(&slice->transformer, &slice->cluster, &slice->plan, &all, &s);
     count_rows(&s, ~0u, slice->transformer.layers, &once);
     count_rows(&s, s.again, (uint64_t)s.checkpointed, out);
     out->gathers += 2 * once.gathers + once.sums + 2;

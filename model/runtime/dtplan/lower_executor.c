@@ -78,32 +78,6 @@ void dtp_executor_free(struct dtp_executor *x, dtp_buffer_id buffer, const char 
 
 /* ---- standing buffers -------------------------------------------------------------------------------------------- */
 
-/* Of a stage: the ends of the model that it has not are modules without parameters. Where head and embedding are one
- * matrix, a stage with the head has that module too. */
-static void take_ends(struct dtp_executor *x)
-{
-    const struct dtp_lower_role *role = &x->l->role;
-    bool embedding = false, head = false;
-    for (uint32_t i = 0; i < role->chunk_count; i++) {
-        embedding |= role->chunks[i].embedding || (role->chunks[i].head && x->t->tied_head);
-        head |= role->chunks[i].head;
-    }
-    if (!embedding)
-        x->embedding = (struct dtp_parameter_module){.elements = 0};
-    if (!head)
-        x->head = (struct dtp_parameter_module){.elements = 0};
-}
-
-static uint64_t layers_of_model(const struct dtp_lowering *l)
-{
-    const struct dtp_lower_pipeline *pipeline = l->role.pipeline;
-    uint64_t layers = l->transformer->layers;
-    for (uint32_t i = 0; pipeline && i < pipeline->schedule->shape.ranks * pipeline->schedule->shape.chunks; i++)
-        if (pipeline->chunks[i].first_of_model + pipeline->chunks[i].layers > layers)
-            layers = pipeline->chunks[i].first_of_model + pipeline->chunks[i].layers;
-    return layers;
-}
-
 static void derive(struct dtp_executor *x, struct dtp_lowering *l)
 {
     const struct dtp_transformer *t = l->transformer;
@@ -111,29 +85,11 @@ static void derive(struct dtp_executor *x, struct dtp_lowering *l)
     x->l = l, x->t = t, x->plan = l->plan;
     x->element_bytes = dtp_dtype_bytes(x->rules.compute);
     x->h = t->hidden;
-    dtp_executor_block_of(t, l->plan, false, &x->shape);
-    dtp_executor_block_of(t, l->plan, true, &x->first_shape);
+    dtp_executor_derive_blocks(x);
     x->module_count = dtp_parameter_module_count(t);
-    x->adapter_count = x->shape.adapted ? t->layers : 0;
-    x->packed_count = x->shape.packed ? t->layers : 0;
-    x->model_layers = layers_of_model(l);
-    struct dtp_transformer model = *t; /* by whose depth weights are initialised */
-    model.layers = x->model_layers;
-    dtp_parameter_module(&model, x->rules.shard_ranks, 0, &x->embedding);
-    dtp_parameter_module(&model, x->rules.shard_ranks, 1, &x->block);
-    dtp_parameter_module(&model, x->rules.shard_ranks, model.layers + 1, &x->head);
-    dtp_parameter_cut_module(l->model, l->tp, 0, &x->embedding);
-    dtp_parameter_cut_module(l->model, l->tp, 1, &x->block);
-    dtp_parameter_cut_module(l->model, l->tp, l->model->layers + 1, &x->head);
-    dtp_executor_adapter_module(t, l->plan, x->rules.shard_ranks, &x->adapters);
-    if (x->shape.packed)
-        dtp_parameter_split_packed(&x->block, x->rules.shard_ranks, &x->block, &x->packed);
-    if (x->shape.kind.exchanged) {
-        x->expert_count = t->layers;
-        dtp_parameter_split_experts(l->model, t, x->rules.shard_ranks, dtp_executor_expert_shards(l->plan, &x->rules),
-                                    &x->block, &x->experts);
-    }
-    take_ends(x);
+    x->adapter_count = x->shape->adapted ? t->layers : 0;
+    x->packed_count = x->shape->packed ? t->layers : 0;
+    dtp_executor_derive_layouts(x);
     for (int s = 0; s < DTP_STREAM_COUNT; s++)
         x->await[s] = l->last_op[s] = DTP_NO_OP;
     x->batch_read[0] = x->batch_read[1] = x->gradient_read = DTP_NO_OP;
@@ -143,7 +99,7 @@ static void derive(struct dtp_executor *x, struct dtp_lowering *l)
     x->starts_down = DTP_NO_OP, x->heard = DTP_NO_BUFFER;
     x->shard_group = x->gather_group = x->exchange_group = x->replica_group = DTP_NO_INDEX;
     l->layer = DTP_NO_LAYER;
-    l->tensor_bytes[DTP_TENSOR_INPUT] = dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_INPUT);
+    l->tensor_bytes[DTP_TENSOR_INPUT] = dtp_executor_tensor_bytes(x->shape, DTP_TENSOR_INPUT);
     l->before_next = DTP_NO_OP;
 }
 
@@ -184,7 +140,7 @@ static void make_state(struct dtp_executor *x, uint64_t index)
     const uint64_t own = dtp_executor_is_trained(x, module) ? layout->shard_elements : 0;
     uint64_t moments = x->rules.moment_count ? own : 0, second = x->rules.moment_count > 1 ? own : 0;
     uint64_t scales = x->rules.moments == DTP_INT8 ? moments / DTP_EXECUTOR_MOMENT_BLOCK : 0;
-    if (x->rules.orthogonal && layout == &x->block)
+    if (x->rules.orthogonal && dtp_executor_is_block(x, module))
         second = dtp_parameter_vector_elements(layout);
     const bool packed = layout == &x->packed;
     struct dtp_executor_factors factors = {.count = 0};
@@ -206,8 +162,8 @@ static void make_state(struct dtp_executor *x, uint64_t index)
         [DTP_EXECUTOR_SCALES2] = {DTP_OWNER_OPTIMIZER, scales, DTP_FP32},
         [DTP_EXECUTOR_LOST] = {DTP_OWNER_REDUCE, factors.lost_elements, DTP_FP32},
         [DTP_EXECUTOR_FACTOR_Q] = {DTP_OWNER_REDUCE, factors.q_elements, DTP_FP32},
-        [DTP_EXECUTOR_AMAX] = {DTP_OWNER_WORKSPACE, layout == &x->block ? dtp_executor_fp8_history(&x->shape) : 0,
-                               DTP_FP32}};
+        [DTP_EXECUTOR_AMAX] = {DTP_OWNER_WORKSPACE,
+                               dtp_executor_is_block(x, module) ? dtp_executor_fp8_history(x->shape) : 0, DTP_FP32}};
     for (int s = 0; s < DTP_EXECUTOR_STATE_COUNT; s++) {
         const char *name = state_name(x, index, (enum dtp_executor_state)s);
         uint64_t bytes = dtp_bytes_product(state[s].elements, dtp_dtype_bytes(state[s].dtype));
@@ -240,7 +196,7 @@ static void make_modules(struct dtp_executor *x)
                          : i >= x->module_count                    ? &x->adapters
                          : i == 0                                  ? &x->embedding
                          : layer == DTP_NO_LAYER                   ? &x->head
-                                                                   : &x->block;
+                                                                   : &x->block[dtp_executor_mlp_of(x, layer)];
         module->gradient_element_bytes = dtp_dtype_bytes(dtype.whole);
         module->shard_element_bytes = dtp_dtype_bytes(dtype.shard);
         module->gradient = module->reduced = DTP_NO_BUFFER;
@@ -378,7 +334,7 @@ static void forward(struct dtp_executor *x, dtp_op_id *uploaded)
             dtp_executor_drain(x, 0);
         if (chunk->head && place + 1 == chunk->layers && x->plan->prefetch)
             dtp_executor_gather_head(x);
-        l->layer = (uint16_t)layer;
+        dtp_executor_stand_at(x, layer);
         dtp_executor_before_block(x, layer);
         dtp_executor_block_forward(x, layer);
         dtp_executor_after_block(x, layer);
@@ -408,13 +364,13 @@ static void backward(struct dtp_executor *x)
     mark(x, "backward", gradient.received);
     for (uint64_t left = chunk->layers; left > 0; left--) {
         uint64_t layer = chunk->first + left - 1;
-        l->layer = (uint16_t)layer;
+        dtp_executor_stand_at(x, layer);
         dtp_executor_before_block(x, layer);
         dtp_executor_block_backward(x, layer);
         dtp_executor_after_block(x, layer);
         l->layer = DTP_NO_LAYER;
     }
-    if (chunk->embedding && !x->shape.adapted)
+    if (chunk->embedding && !x->shape->adapted)
         dtp_executor_embedding_backward(x);
     else if (!chunk->embedding)
         dtp_lower_give(l, x->gradient);

@@ -243,6 +243,10 @@ struct dtp_executor_rules {
 void dtp_executor_rules(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                         const struct dtp_plan *plan, struct dtp_executor_rules *out);
 
+/* How often a step gathers blocks of a kind: where weights are sharded once for each pass of theirs, but for those that
+ * are still in the ring (traffic_executor.c). */
+uint64_t dtp_executor_block_gathers(const struct dtp_transformer *transformer, const struct dtp_executor_rules *rules,
+                                    uint64_t steps, const struct dtp_parameter_alike *blocks);
 /* Where ranks divide experts: ranks that share a copy of a block's, and copies of it. */
 uint64_t dtp_executor_expert_shards(const struct dtp_plan *plan, const struct dtp_executor_rules *rules);
 uint64_t dtp_executor_expert_copies(const struct dtp_plan *plan, const struct dtp_executor_rules *rules);

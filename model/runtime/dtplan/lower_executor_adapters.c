@@ -79,9 +79,9 @@ static void product(const struct place *at, struct dtp_draft *draft, uint64_t m,
 
 bool dtp_executor_adapter_leads(const struct dtp_executor *x, int projection)
 {
-    const struct dtp_executor_operator *op = &x->shape.op[projection], *behind = op + 1;
+    const struct dtp_executor_operator *op = &x->shape->op[projection], *behind = op + 1;
     return op->kind == DTP_OP_MATMUL && op->half != DTP_EXECUTOR_A && op->half != DTP_EXECUTOR_B &&
-           projection + 1 < x->shape.count && behind->half == DTP_EXECUTOR_B && op->addend == DTP_EXECUTOR_NONE &&
+           projection + 1 < x->shape->count && behind->half == DTP_EXECUTOR_B && op->addend == DTP_EXECUTOR_NONE &&
            op->aux == DTP_EXECUTOR_NONE && dtp_executor_adapter_out(behind->adapter) == op->matrix->out;
 }
 
@@ -99,7 +99,7 @@ void dtp_executor_adapter_forward(struct dtp_executor *x, uint64_t layer, const 
         if (result->index == DTP_NO_INDEX)
             *result =
                 dtp_executor_new(x, &draft, DTP_ROLE_RESULT, dtp_executor_tensor_name(op->result),
-                                 DTP_OWNER_ACTIVATIONS, dtp_executor_tensor_bytes(&x->shape, op->result), DTP_WRITE);
+                                 DTP_OWNER_ACTIVATIONS, dtp_executor_tensor_bytes(x->shape, op->result), DTP_WRITE);
         else
             wide(&at, &draft, DTP_ROLE_RESULT, *result, leads ? DTP_WRITE : DTP_UPDATE);
         product(&at, &draft, x->rules.tokens, adapter->part[at.part].out, adapter->rank);
@@ -132,7 +132,7 @@ static void low_gradient(const struct place *at, dtp_buffer_id gradient, bool fr
     weight(at, &draft);
     if (at->part == 0)
         *made = dtp_executor_new(x, &draft, DTP_ROLE_INPUT_GRADIENT, "gradient of x A", DTP_OWNER_WORKSPACE,
-                                 dtp_executor_tensor_bytes(&x->shape, at->op->input), DTP_WRITE);
+                                 dtp_executor_tensor_bytes(x->shape, at->op->input), DTP_WRITE);
     else
         low(at, &draft, DTP_ROLE_INPUT_GRADIENT, *made, DTP_WRITE);
     product(at, &draft, x->rules.tokens, adapter->rank, adapter->part[at->part].out);

@@ -10,7 +10,7 @@ static dtp_buffer_id core_backward(struct dtp_executor *x, const struct dtp_exec
     dtp_draft_role(&draft, DTP_ROLE_STATISTICS, core->statistics, DTP_READ | DTP_FREE, 0);
     dtp_draft_role(&draft, DTP_ROLE_GRADIENT, core->gradient, DTP_READ | DTP_FREE, 0);
     dtp_buffer_id gradient = dtp_executor_new(x, &draft, DTP_ROLE_INPUT_GRADIENT, "qkv gradient", DTP_OWNER_WORKSPACE,
-                                              dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_QKV), DTP_WRITE);
+                                              dtp_executor_tensor_bytes(x->shape, DTP_TENSOR_QKV), DTP_WRITE);
     dtp_executor_new(x, &draft, DTP_ROLE_WORKSPACE, "attention workspace", DTP_OWNER_WORKSPACE,
                      x->rules.attention_backward_workspace_bytes, DTP_UPDATE | DTP_FREE);
     draft.op.demand.tokens = (double)x->rules.tokens;

@@ -90,7 +90,7 @@ void dtp_executor_weight_gradient(struct dtp_executor *x, struct dtp_draft *draf
                                   dtp_buffer_id gradient, uint32_t gradient_frees, dtp_buffer_id input,
                                   uint32_t input_frees)
 {
-    const struct dtp_executor_operator *of = &x->shape.op[op];
+    const struct dtp_executor_operator *of = &x->shape->op[op];
     struct dtp_executor_module *module = dtp_executor_module_of(x, layer, of);
     bool apart = x->plan->executor.gradient_stream;
     dtp_buffer_id rows = of->gathers ? dtp_executor_gather_rows(x, of->matrix->gradient_name, input) : DTP_NO_BUFFER;
@@ -106,7 +106,7 @@ void dtp_executor_weight_gradient(struct dtp_executor *x, struct dtp_draft *draf
     if (dtp_executor_has(module, of->weight + 1))
         dtp_executor_gradient(draft, DTP_ROLE_BIAS_GRADIENT, module, of->weight + 1);
     if (of->kind == DTP_OP_GROUPED_MATMUL) {
-        dtp_draft_role(draft, DTP_ROLE_ROUTES, tensor(x, layer, dtp_executor_routes_of(&x->shape)), DTP_READ, 0);
+        dtp_draft_role(draft, DTP_ROLE_ROUTES, tensor(x, layer, dtp_executor_routes_of(x->shape)), DTP_READ, 0);
         dtp_executor_grouped(x, draft, of, DTP_PRODUCT_WEIGHT_GRADIENT);
         return;
     }
@@ -156,13 +156,13 @@ static void input_gradient(const struct place *at, dtp_buffer_id gradient, bool 
     const struct dtp_layer_matrix *matrix = at->op->matrix;
     dtp_buffer_id *made = in_stream(at->op->input) ? &x->gradient : &x->gradients[at->op->input];
     struct dtp_draft draft;
-    dtp_buffer_id unpacked = x->shape.packed ? dtp_executor_unpack(x, at->layer, at->op) : DTP_NO_BUFFER;
-    uint64_t rows = dtp_executor_matrix_rows(&x->shape, matrix);
+    dtp_buffer_id unpacked = x->shape->packed ? dtp_executor_unpack(x, at->layer, at->op) : DTP_NO_BUFFER;
+    uint64_t rows = dtp_executor_matrix_rows(x->shape, matrix);
     dtp_executor_begin(x, &draft, at->op->kind, matrix->input_gradient_name);
     dtp_draft_role(&draft, DTP_ROLE_GRADIENT, gradient, freed ? last_read(x, gradient) : DTP_READ, 0);
     dtp_executor_matrix(x, &draft, at->layer, at->op, unpacked);
     if (matrix->expert)
-        dtp_draft_role(&draft, DTP_ROLE_ROUTES, tensor(x, at->layer, dtp_executor_routes_of(&x->shape)), DTP_READ, 0);
+        dtp_draft_role(&draft, DTP_ROLE_ROUTES, tensor(x, at->layer, dtp_executor_routes_of(x->shape)), DTP_READ, 0);
     if (aux.index != DTP_NO_INDEX)
         dtp_draft_role(&draft, DTP_ROLE_AUX, aux, DTP_READ | DTP_FREE, 0);
     bool adds = made->index != DTP_NO_INDEX, stays = adds && dtp_executor_is_deferred(x, *made);
@@ -204,20 +204,20 @@ static void gathered_input_gradient(const struct place *at, dtp_buffer_id gradie
 
 static uint64_t gradient_slot(const struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op)
 {
-    return dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_GRADIENT, layer, (int)(op->matrix - x->shape.kind.matrix));
+    return dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_GRADIENT, layer, (int)(op->matrix - x->shape->kind.matrix));
 }
 
 /* Rows by experts are weighed within the activation, which so makes the gradient of their weights. */
 static void weigh_back(const struct place *at, struct dtp_draft *draft)
 {
     struct dtp_executor *x = at->x;
-    const int weights = dtp_executor_weights_of(&x->shape);
+    const int weights = dtp_executor_weights_of(x->shape);
     dtp_draft_role(draft, DTP_ROLE_STATISTICS, tensor(x, at->layer, weights), DTP_READ | DTP_FREE, 0);
-    dtp_draft_role(draft, DTP_ROLE_ROUTES, tensor(x, at->layer, dtp_executor_routes_of(&x->shape)), DTP_READ, 0);
+    dtp_draft_role(draft, DTP_ROLE_ROUTES, tensor(x, at->layer, dtp_executor_routes_of(x->shape)), DTP_READ, 0);
     x->gradients[weights] =
         dtp_executor_new(x, draft, DTP_ROLE_STATISTICS_GRADIENT, "router weight gradient", DTP_OWNER_WORKSPACE,
-                         dtp_executor_tensor_bytes(&x->shape, weights), DTP_WRITE);
-    dtp_executor_worked(x, draft, x->shape.kind.mlp_width);
+                         dtp_executor_tensor_bytes(x->shape, weights), DTP_WRITE);
+    dtp_executor_worked(x, draft, x->shape->kind.mlp_width);
 }
 
 /* The gradient of `up` takes its place; the product, in the place of its own gradient, where it was not kept. */
@@ -235,15 +235,15 @@ static void activation_backward(const struct place *at, bool again)
     dtp_draft_role(&draft, DTP_ROLE_INPUT, up, DTP_UPDATE, 0);
     if (again)
         dtp_draft_role(&draft, DTP_ROLE_RESULT, product_gradient, DTP_WRITE, 0);
-    int maker = dtp_executor_maker(&x->shape, DTP_TENSOR_UP);
-    if (x->shape.fp8)
-        dtp_executor_fp8_amax(x, &draft, gradient_slot(x, at->layer, &x->shape.op[maker]), DTP_UPDATE);
-    struct dtp_executor_traffic traffic = dtp_executor_backward_traffic(&x->shape, &activation, again);
-    if (dtp_executor_weighs(&x->shape, &activation))
+    int maker = dtp_executor_maker(x->shape, DTP_TENSOR_UP);
+    if (x->shape->fp8)
+        dtp_executor_fp8_amax(x, &draft, gradient_slot(x, at->layer, &x->shape->op[maker]), DTP_UPDATE);
+    struct dtp_executor_traffic traffic = dtp_executor_backward_traffic(x->shape, &activation, again);
+    if (dtp_executor_weighs(x->shape, &activation))
         weigh_back(at, &draft);
     else if (shared)
-        draft.op.demand.n = (double)x->shape.kind.shared_ffn;
-    dtp_executor_memory(&draft, shared ? x->rules.tokens : dtp_executor_tensor_rows(&x->shape, DTP_TENSOR_PRODUCT),
+        draft.op.demand.n = (double)x->shape->kind.shared_ffn;
+    dtp_executor_memory(&draft, shared ? x->rules.tokens : dtp_executor_tensor_rows(x->shape, DTP_TENSOR_PRODUCT),
                         traffic.bytes, traffic.kernels);
     dtp_executor_end(x, &draft);
     x->gradients[made] = up;
@@ -288,8 +288,8 @@ static void fp8_weight_gradient(const struct place *at, dtp_buffer_id gradient)
 {
     struct dtp_executor *x = at->x;
     const struct dtp_layer_matrix *matrix = at->op->matrix;
-    const struct dtp_executor_operator *cast = &x->shape.op[dtp_executor_caster(&x->shape, at->op->input)];
-    const int of_input = dtp_executor_cast_matrix(&x->shape, cast);
+    const struct dtp_executor_operator *cast = &x->shape->op[dtp_executor_caster(x->shape, at->op->input)];
+    const int of_input = dtp_executor_cast_matrix(x->shape, cast);
     struct dtp_draft draft;
     dtp_executor_begin(x, &draft, DTP_OP_MATMUL, matrix->gradient_name);
     dtp_draft_role(&draft, DTP_ROLE_GRADIENT, gradient, DTP_READ | DTP_FREE, 0);
@@ -316,7 +316,7 @@ static void fp8_input_gradient(const struct place *at, dtp_buffer_id gradient, d
     dtp_executor_matmul(x, &draft, x->rules.tokens, matrix->in, matrix->out);
     dtp_executor_fp8_product(
         x, &draft, gradient_slot(x, at->layer, at->op),
-        dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_WEIGHT, at->layer, (int)(matrix - x->shape.kind.matrix)));
+        dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_WEIGHT, at->layer, (int)(matrix - x->shape->kind.matrix)));
     dtp_executor_end(x, &draft);
 }
 
@@ -336,7 +336,7 @@ static void fp8_bias_gradient(const struct place *at)
     dtp_executor_new(x, &draft, DTP_ROLE_WORKSPACE, "partial sums", DTP_OWNER_WORKSPACE,
                      4 * DTP_EXECUTOR_PARTIAL_ROWS * matrix->out, DTP_UPDATE | DTP_FREE);
     dtp_executor_memory(&draft, x->rules.tokens,
-                        dtp_executor_bias_gradient_bytes(&x->shape, matrix) +
+                        dtp_executor_bias_gradient_bytes(x->shape, matrix) +
                             (double)((accumulates ? 2 : 1) * matrix->out * module->gradient_element_bytes),
                         2);
     draft.op.demand.n = (double)matrix->out;
@@ -350,8 +350,8 @@ static void fp8_projection_backward(const struct place *at)
     for (int i = 0; i < DTP_EXECUTOR_TENSORS; i++)
         there |= tensor(x, at->layer, i).index != DTP_NO_INDEX ? DTP_EXECUTOR_BIT(i) : 0;
     if (!(there & DTP_EXECUTOR_BIT(at->op->kept)))
-        dtp_executor_block_again(x, at->layer, dtp_executor_makers(&x->shape, at->op->kept, there));
-    bool narrow = dtp_executor_narrow_gradients(&x->shape); /* else the weight's gradient is of what was cast */
+        dtp_executor_block_again(x, at->layer, dtp_executor_makers(x->shape, at->op->kept, there));
+    bool narrow = dtp_executor_narrow_gradients(x->shape); /* else the weight's gradient is of what was cast */
     struct dtp_executor_cast cast = {.name = at->op->matrix->input_gradient_name,
                                      .tensor = result_gradient(at),
                                      .layer = at->layer,
@@ -363,7 +363,7 @@ static void fp8_projection_backward(const struct place *at)
                                      .finds = !dtp_executor_gradient_amax_found(at->op),
                                      .by_rows = true,
                                      .by_columns = narrow};
-    if (dtp_executor_seeks_amax(&x->shape) && cast.finds)
+    if (dtp_executor_seeks_amax(x->shape) && cast.finds)
         dtp_executor_fp8_measure(x, &cast);
     if (narrow)
         fp8_bias_gradient(at);
@@ -390,7 +390,7 @@ static void adapter_backward(const struct place *at)
         return;
     }
     if (input.index == DTP_NO_INDEX) {
-        dtp_executor_block_again(x, at->layer, UINT32_C(1) << dtp_executor_maker(&x->shape, op->input));
+        dtp_executor_block_again(x, at->layer, UINT32_C(1) << dtp_executor_maker(x->shape, op->input));
         input = tensor(x, at->layer, op->input);
     }
     dtp_buffer_id *made = in_stream(op->input) ? &x->gradient : &x->gradients[op->input];
@@ -403,11 +403,11 @@ static void adapter_backward(const struct place *at)
 static void projection_backward(const struct place *at)
 {
     struct dtp_executor *x = at->x;
-    if (x->shape.adapted) {
+    if (x->shape->adapted) {
         input_gradient(at, result_gradient(at), !adds_to_stream(at->op), DTP_NO_BUFFER);
         return;
     }
-    int input = at->op->input, maker = dtp_executor_maker(&x->shape, input);
+    int input = at->op->input, maker = dtp_executor_maker(x->shape, input);
     bool missing = tensor(x, at->layer, input).index == DTP_NO_INDEX;
     if (missing && input == DTP_TENSOR_PRODUCT) {
         projection_of_lost_activation(at);
@@ -417,8 +417,8 @@ static void projection_backward(const struct place *at)
         dtp_executor_block_again(x, at->layer, UINT32_C(1) << maker);
     dtp_buffer_id gradient = gathered_gradient(at), aux = DTP_NO_BUFFER;
     weight_gradient(at, gradient, tensor(x, at->layer, input), !stays(at, input), false);
-    if (maker >= 0 && x->shape.op[maker].aux != DTP_EXECUTOR_NONE)
-        aux = tensor(x, at->layer, x->shape.op[maker].aux);
+    if (maker >= 0 && x->shape->op[maker].aux != DTP_EXECUTOR_NONE)
+        aux = tensor(x, at->layer, x->shape->op[maker].aux);
     if (at->op->gathers)
         gathered_input_gradient(at, gradient);
     else
@@ -439,7 +439,7 @@ static void norm_backward(const struct place *at)
                                                     .input_stays = stays(at, op->input),
                                                     .apart = !in_stream(op->input),
                                                     .amax = dtp_executor_fp8_stream_slot(x, at->layer, at->index),
-                                                    .bytes = dtp_executor_backward_traffic(&x->shape, op, false).bytes};
+                                                    .bytes = dtp_executor_backward_traffic(x->shape, op, false).bytes};
     dtp_buffer_id made = dtp_executor_norm_backward(x, dtp_executor_block(x, at->layer), &norm);
     if (norm.apart)
         x->gradients[op->input] = made;
@@ -452,7 +452,7 @@ static void rotary_backward(const struct place *at)
     dtp_executor_begin(x, &draft, DTP_OP_ROTARY_BACKWARD, at->op->name);
     dtp_draft_role(&draft, DTP_ROLE_RESULT, x->gradients[at->op->result], DTP_UPDATE, 0);
     dtp_draft_role(&draft, DTP_ROLE_TABLES, x->tables, DTP_READ, 0);
-    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_backward_traffic(&x->shape, at->op, false).bytes, 1);
+    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_backward_traffic(x->shape, at->op, false).bytes, 1);
     dtp_executor_end(x, &draft);
 }
 
@@ -462,7 +462,7 @@ static void qk_norm_backward(const struct place *at)
 {
     struct dtp_executor *x = at->x;
     struct dtp_executor_module *module = dtp_executor_block(x, at->layer);
-    uint64_t elements = dtp_executor_norm_elements(&x->shape, at->op);
+    uint64_t elements = dtp_executor_norm_elements(x->shape, at->op);
     struct dtp_draft draft;
     dtp_executor_begin(x, &draft, DTP_OP_QK_NORM_BACKWARD, at->op->name);
     dtp_draft_role(&draft, DTP_ROLE_RESULT, x->gradients[at->op->result], DTP_UPDATE, 0);
@@ -476,7 +476,7 @@ static void qk_norm_backward(const struct place *at)
                          4 * DTP_EXECUTOR_PARTIAL_ROWS * elements, DTP_UPDATE | DTP_FREE);
         gradient_bytes = (double)((accumulates ? 2 : 1) * elements * module->gradient_element_bytes);
     }
-    struct dtp_executor_traffic traffic = dtp_executor_backward_traffic(&x->shape, at->op, false);
+    struct dtp_executor_traffic traffic = dtp_executor_backward_traffic(x->shape, at->op, false);
     dtp_executor_memory(&draft, x->rules.tokens, traffic.bytes + gradient_bytes, traffic.kernels);
     dtp_executor_end(x, &draft);
 }
@@ -506,7 +506,7 @@ static void operator_backward(const struct place *at)
     case DTP_OP_MATMUL:
         if (at->op->adapter)
             adapter_backward(at);
-        else if (at->x->shape.fp8)
+        else if (at->x->shape->fp8)
             fp8_projection_backward(at);
         else
             projection_backward(at);

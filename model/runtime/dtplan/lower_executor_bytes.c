@@ -12,7 +12,7 @@ static double rows_of(const struct dtp_executor *x, uint64_t width)
 double dtp_executor_attention_flops(const struct dtp_executor *x)
 {
     double length = dtp_transformer_layer_attention_length(x->t, dtp_lower_model_layer(x->l), x->plan->sequence);
-    return 2 * length * (double)x->shape.kind.d_q * (double)x->rules.tokens;
+    return 2 * length * (double)x->shape->kind.d_q * (double)x->rules.tokens;
 }
 
 /* Rows of the table, of tensor parallel ranks those of its tokens, and of the positions (once a sequence position),

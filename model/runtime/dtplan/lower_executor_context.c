@@ -30,12 +30,12 @@ void dtp_executor_context_make(struct dtp_executor *x)
 
 static uint64_t queries_bytes(const struct dtp_executor *x)
 {
-    return dtp_bytes_product(x->rules.tokens, x->shape.kind.d_q * x->element_bytes);
+    return dtp_bytes_product(x->rules.tokens, x->shape->kind.d_q * x->element_bytes);
 }
 
 static uint64_t keys_bytes(const struct dtp_executor *x)
 {
-    return dtp_bytes_product(x->rules.tokens, 2 * x->shape.kind.d_kv * x->element_bytes);
+    return dtp_bytes_product(x->rules.tokens, 2 * x->shape->kind.d_kv * x->element_bytes);
 }
 
 /* ---- what both directions have ----------------------------------------------------------------------------------- */
@@ -57,7 +57,7 @@ static dtp_buffer_id side_by_side(struct dtp_executor *x, dtp_buffer_id qkv)
     dtp_draft_role(&draft, DTP_ROLE_INPUT, qkv, DTP_READ, 0);
     dtp_buffer_id keys =
         dtp_executor_new(x, &draft, DTP_ROLE_RESULT, "keys and values", DTP_OWNER_WORKSPACE, keys_bytes(x), DTP_WRITE);
-    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_context_copied_bytes(&x->shape), 1);
+    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_context_copied_bytes(x->shape), 1);
     dtp_executor_end(x, &draft);
     return keys;
 }
@@ -103,7 +103,7 @@ static void begin_core(struct dtp_executor *x, struct dtp_draft *draft, enum dtp
     demand->n = step;
     double products = demand->attention.causal ? 2 : 4;
     demand->flops =
-        products * dtp_attention_length(&demand->attention) * (double)x->shape.kind.d_q * (double)x->rules.tokens;
+        products * dtp_attention_length(&demand->attention) * (double)x->shape->kind.d_q * (double)x->rules.tokens;
     if (step > 0)
         dtp_draft_role(draft, DTP_ROLE_KEYS, ring->at_hand, DTP_READ, 0);
     if (ring->spent.index != DTP_NO_INDEX)
@@ -116,7 +116,7 @@ static void begin_core(struct dtp_executor *x, struct dtp_draft *draft, enum dtp
 void dtp_executor_context_forward(struct dtp_executor *x, struct dtp_draft *draft, dtp_buffer_id qkv)
 {
     const uint32_t steps = x->l->context.steps;
-    const uint64_t result = queries_bytes(x), statistics = dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_CORE_STATE);
+    const uint64_t result = queries_bytes(x), statistics = dtp_executor_tensor_bytes(x->shape, DTP_TENSOR_CORE_STATE);
     struct ring ring = RING;
     dtp_buffer_id results = DTP_NO_BUFFER, sums = DTP_NO_BUFFER;
     ring.at_hand = side_by_side(x, qkv);
@@ -144,7 +144,7 @@ void dtp_executor_context_forward(struct dtp_executor *x, struct dtp_draft *draf
     dtp_draft_role(draft, DTP_ROLE_INPUT, results, DTP_READ | DTP_FREE, 0);
     dtp_draft_role(draft, DTP_ROLE_SAVED, sums, DTP_READ | DTP_FREE, 0);
     dtp_draft_use(draft, ring.at_hand, DTP_FREE);
-    dtp_executor_memory(draft, x->rules.tokens, dtp_executor_context_merged_bytes(&x->shape), 1);
+    dtp_executor_memory(draft, x->rules.tokens, dtp_executor_context_merged_bytes(x->shape), 1);
     draft->op.demand.n = steps;
 }
 
@@ -165,7 +165,7 @@ static void add_terms(struct dtp_executor *x, uint32_t step, const dtp_buffer_id
                                 keys_bytes(x), DTP_WRITE);
     else
         dtp_draft_role(&draft, DTP_ROLE_RESULT, *sum, DTP_UPDATE, 0);
-    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_context_added_bytes(&x->shape, step), 1);
+    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_context_added_bytes(x->shape, step), 1);
     draft.op.demand.n = step;
     dtp_executor_end(x, &draft);
 }
@@ -183,7 +183,7 @@ static void core_backward(struct dtp_executor *x, struct ring *ring, uint32_t st
     dtp_draft_role(&draft, DTP_ROLE_GRADIENT, core->gradient, DTP_READ | goes, 0);
     if (step == 0) {
         made[0] = dtp_executor_new(x, &draft, DTP_ROLE_INPUT_GRADIENT, "qkv gradient", DTP_OWNER_WORKSPACE,
-                                   dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_QKV), DTP_WRITE);
+                                   dtp_executor_tensor_bytes(x->shape, DTP_TENSOR_QKV), DTP_WRITE);
     } else {
         made[0] = dtp_executor_new(x, &draft, DTP_ROLE_INPUT_GRADIENT, "queries gradient of a step",
                                    DTP_OWNER_WORKSPACE, queries_bytes(x), DTP_WRITE);
@@ -223,7 +223,7 @@ dtp_buffer_id dtp_executor_context_backward(struct dtp_executor *x, const struct
     dtp_draft_role(&draft, DTP_ROLE_RESULT, gradient, DTP_UPDATE, 0);
     dtp_draft_use(&draft, sent, DTP_FREE);
     dtp_draft_use(&draft, ring.at_hand, DTP_FREE);
-    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_context_returned_bytes(&x->shape), 1);
+    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_context_returned_bytes(x->shape), 1);
     dtp_executor_end(x, &draft);
     return gradient;
 }

@@ -16,12 +16,12 @@
 static uint64_t part_bytes(const struct dtp_executor *x, enum dtp_executor_part part)
 {
     bool queries = part == DTP_EXECUTOR_QUERIES || part == DTP_EXECUTOR_RESULT;
-    return dtp_bytes_product(x->rules.tokens, (queries ? x->shape.kind.d_q : x->shape.kind.d_kv) * x->element_bytes);
+    return dtp_bytes_product(x->rules.tokens, (queries ? x->shape->kind.d_q : x->shape->kind.d_kv) * x->element_bytes);
 }
 
 static uint64_t whole_bytes(const struct dtp_executor *x, enum dtp_executor_part part)
 {
-    return part == DTP_EXECUTOR_RESULT ? part_bytes(x, part) : dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_QKV);
+    return part == DTP_EXECUTOR_RESULT ? part_bytes(x, part) : dtp_executor_tensor_bytes(x->shape, DTP_TENSOR_QKV);
 }
 
 /* What part of a packed row moves, and which way. */

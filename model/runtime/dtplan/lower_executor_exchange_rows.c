@@ -24,7 +24,7 @@ void dtp_executor_experts_make(struct dtp_executor *x)
     for (uint64_t layer = 0; layer < x->t->layers; layer++) {
         x->l->layer = (uint16_t)layer;
         x->host_starts[layer] =
-            dtp_lower_host_buffer(x->l, "rows of all ranks", DTP_OWNER_WORKSPACE, dtp_executor_heard_bytes(&x->shape));
+            dtp_lower_host_buffer(x->l, "rows of all ranks", DTP_OWNER_WORKSPACE, dtp_executor_heard_bytes(x->shape));
         dtp_program_set_content(x->l->program, x->host_starts[layer], DTP_CONTENT_ROUTES, 0);
     }
     x->l->layer = DTP_NO_LAYER;
@@ -43,7 +43,7 @@ static void bring_down(struct dtp_executor *x, uint64_t layer, dtp_op_id heard)
     struct dtp_draft draft;
     dtp_draft_begin(x->l, &draft, DTP_OP_DOWNLOAD, "rows of all ranks");
     draft.op.stream = DTP_STREAM_DOWNLOAD;
-    draft.op.demand.sent_bytes = (double)dtp_executor_heard_bytes(&x->shape);
+    draft.op.demand.sent_bytes = (double)dtp_executor_heard_bytes(x->shape);
     dtp_draft_role(&draft, DTP_ROLE_INPUT, x->heard, DTP_READ, 0);
     dtp_draft_role(&draft, DTP_ROLE_RESULT, x->host_starts[layer], DTP_WRITE, 0);
     dtp_draft_after(&draft, heard);
@@ -52,12 +52,12 @@ static void bring_down(struct dtp_executor *x, uint64_t layer, dtp_op_id heard)
 
 void dtp_executor_hear_starts(struct dtp_executor *x, uint64_t layer)
 {
-    const uint64_t own = dtp_executor_starts_bytes(&x->shape), all = dtp_executor_heard_bytes(&x->shape);
+    const uint64_t own = dtp_executor_starts_bytes(x->shape), all = dtp_executor_heard_bytes(x->shape);
     struct dtp_draft draft;
     dtp_draft_begin(x->l, &draft, DTP_OP_ALL_GATHER, "rows of all ranks");
     /* behind three numbers a row (routes_layout.h) */
     dtp_draft_role(&draft, DTP_ROLE_INPUT, x->tensors[layer][DTP_TENSOR_ROUTES], DTP_READ,
-                   12 * dtp_executor_expert_rows(&x->shape))
+                   12 * dtp_executor_expert_rows(x->shape))
         ->bytes = own;
     x->heard = dtp_lower_buffer(x->l, "rows of all ranks", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, all, false);
     dtp_program_set_content(x->l->program, x->heard, DTP_CONTENT_ROUTES, 0);
@@ -69,12 +69,12 @@ void dtp_executor_hear_starts(struct dtp_executor *x, uint64_t layer)
 dtp_buffer_id dtp_executor_place_received(struct dtp_executor *x, uint64_t layer)
 {
     const struct dtp_executor_operator dispatch = {.kind = DTP_OP_ALL_TO_ALL, .saved = DTP_TENSOR_PLACES};
-    struct dtp_executor_traffic traffic = dtp_executor_expert_forward_traffic(&x->shape, &dispatch);
+    struct dtp_executor_traffic traffic = dtp_executor_expert_forward_traffic(x->shape, &dispatch);
     struct dtp_draft draft;
     dtp_draft_begin(x->l, &draft, DTP_OP_HOST_WAIT, "rows of all ranks");
     draft.op.stream = DTP_STREAM_HOST;
-    draft.op.demand.tokens = (double)x->shape.expert_room;
-    draft.op.demand.groups = (uint32_t)x->shape.kind.experts;
+    draft.op.demand.tokens = (double)x->shape->expert_room;
+    draft.op.demand.groups = (uint32_t)x->shape->kind.experts;
     dtp_draft_role(&draft, DTP_ROLE_ROUTES, x->host_starts[layer], DTP_READ, 0);
     dtp_draft_after(&draft, x->starts_down);
     dtp_draft_end(x->l, &draft);
@@ -82,11 +82,11 @@ dtp_buffer_id dtp_executor_place_received(struct dtp_executor *x, uint64_t layer
     dtp_draft_role(&draft, DTP_ROLE_INPUT, x->heard, DTP_READ | DTP_FREE, 0);
     dtp_buffer_id places =
         dtp_executor_new(x, &draft, DTP_ROLE_ROUTES, dtp_executor_tensor_name(DTP_TENSOR_PLACES), DTP_OWNER_ACTIVATIONS,
-                         dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_PLACES), DTP_WRITE);
-    dtp_executor_memory(&draft, x->shape.expert_room, traffic.bytes, traffic.kernels);
-    draft.op.demand.n = (double)x->shape.kind.experts;
+                         dtp_executor_tensor_bytes(x->shape, DTP_TENSOR_PLACES), DTP_WRITE);
+    dtp_executor_memory(&draft, x->shape->expert_room, traffic.bytes, traffic.kernels);
+    draft.op.demand.n = (double)x->shape->kind.experts;
     draft.op.demand.k = 1;
-    draft.op.demand.groups = (uint32_t)x->shape.kind.own_experts;
+    draft.op.demand.groups = (uint32_t)x->shape->kind.own_experts;
     dtp_executor_end(x, &draft);
     x->heard = DTP_NO_BUFFER;
     return places;
@@ -99,9 +99,9 @@ void dtp_executor_begin_exchange(struct dtp_executor *x, struct dtp_draft *draft
 {
     struct dtp_demand *demand = &draft->op.demand;
     dtp_draft_begin(x->l, draft, DTP_OP_ALL_TO_ALL, name);
-    demand->tokens = (double)x->shape.expert_room;
+    demand->tokens = (double)x->shape->expert_room;
     demand->n = (double)x->h;
-    demand->groups = (uint32_t)x->shape.kind.experts;
+    demand->groups = (uint32_t)x->shape->kind.experts;
     demand->form = back ? DTP_FORM_RETURNED : DTP_FORM_NONE;
     dtp_draft_role(draft, DTP_ROLE_ROUTES, x->host_starts[layer], DTP_READ, 0);
     dtp_draft_after(draft, x->starts_down);
@@ -109,7 +109,7 @@ void dtp_executor_begin_exchange(struct dtp_executor *x, struct dtp_draft *draft
 
 void dtp_executor_end_exchange(struct dtp_executor *x, struct dtp_draft *draft, bool weighed)
 {
-    dtp_executor_await(x, DTP_STREAM_EXPERT, issue(x, draft, dtp_executor_sent_bytes(&x->shape, weighed)));
+    dtp_executor_await(x, DTP_STREAM_EXPERT, issue(x, draft, dtp_executor_sent_bytes(x->shape, weighed)));
 }
 
 /* The gradient of one of the ways: that of what came is sent, the way back. */
@@ -120,12 +120,12 @@ void dtp_executor_exchange_backward_rows(struct dtp_executor *x, uint64_t layer,
     dtp_executor_begin_exchange(x, &draft, layer, op->name, weighed);
     dtp_draft_role(&draft, DTP_ROLE_INPUT, x->gradients[op->result], DTP_READ, 0);
     x->gradients[op->input] = dtp_executor_new(x, &draft, DTP_ROLE_RESULT, "gradient of rows", DTP_OWNER_WORKSPACE,
-                                               dtp_executor_tensor_bytes(&x->shape, op->input), DTP_WRITE);
+                                               dtp_executor_tensor_bytes(x->shape, op->input), DTP_WRITE);
     if (weighed) {
         dtp_draft_role(&draft, DTP_ROLE_SAVED, x->gradients[op->statistics], DTP_READ, 0);
         x->gradients[DTP_EXECUTOR_SENT_WEIGHTS] =
             dtp_executor_new(x, &draft, DTP_ROLE_STATISTICS, "router weight gradient", DTP_OWNER_WORKSPACE,
-                             dtp_executor_tensor_bytes(&x->shape, DTP_EXECUTOR_SENT_WEIGHTS), DTP_WRITE);
+                             dtp_executor_tensor_bytes(x->shape, DTP_EXECUTOR_SENT_WEIGHTS), DTP_WRITE);
     }
     dtp_executor_end_exchange(x, &draft, weighed);
     dtp_executor_begin(x, &draft, DTP_OP_FREE, "gradient of rows");

@@ -27,7 +27,7 @@ static dtp_buffer_id *tensor_of(const struct pass *pass, int tensor)
 /* Whether the tensor is read behind operator `index`, in this pass or later: of sums those that anybody reads. */
 static bool is_wanted(const struct pass *pass, int index, int tensor)
 {
-    const struct dtp_executor_block *block = &pass->x->shape;
+    const struct dtp_executor_block *block = pass->x->shape;
     for (int i = index + 1; i < block->count; i++)
         if (pass->runs & 1u << i && (block->op[i].operand == tensor || block->op[i].reads & DTP_EXECUTOR_BIT(tensor) ||
                                      (block->op[i].addend == tensor && is_wanted(pass, i, block->op[i].result))))
@@ -46,7 +46,7 @@ static void make(const struct pass *pass, struct dtp_draft *draft, enum dtp_role
     }
     bool goes = !is_wanted(pass, index, tensor);
     *buffer = dtp_executor_new(x, draft, role, dtp_executor_tensor_name(tensor), DTP_OWNER_ACTIVATIONS,
-                               dtp_executor_tensor_bytes(&x->shape, tensor), DTP_WRITE | (goes ? DTP_FREE : 0));
+                               dtp_executor_tensor_bytes(x->shape, tensor), DTP_WRITE | (goes ? DTP_FREE : 0));
     if (dtp_executor_cast(tensor) >= 0)
         dtp_program_set_element(x->l->program, *buffer, DTP_FP8);
     if (tensor == DTP_EXECUTOR_SENT_WEIGHTS)
@@ -79,7 +79,7 @@ static void take_weight(const struct pass *pass, struct dtp_draft *draft, const 
 /* fp8: the amax of what is made, for who casts it. */
 static void take_amax(const struct pass *pass, struct dtp_draft *draft, const struct dtp_executor_operator *op)
 {
-    const struct dtp_executor_block *block = &pass->x->shape;
+    const struct dtp_executor_block *block = pass->x->shape;
     int caster = dtp_executor_caster(block, op->result);
     if (caster >= 0)
         dtp_executor_fp8_amax(pass->x, draft,
@@ -91,14 +91,14 @@ static void take_amax(const struct pass *pass, struct dtp_draft *draft, const st
 /* A sum that nobody reads is not made. */
 static void take_addend(const struct pass *pass, struct dtp_draft *draft, int index)
 {
-    const struct dtp_executor_operator *op = &pass->x->shape.op[index];
+    const struct dtp_executor_operator *op = &pass->x->shape->op[index];
     if (op->addend != DTP_EXECUTOR_NONE && is_wanted(pass, index, op->result))
         take(pass, draft, DTP_ROLE_ADDEND, index, op->addend);
 }
 
 static void norm(const struct pass *pass, struct dtp_draft *draft, int index)
 {
-    const struct dtp_executor_operator *op = &pass->x->shape.op[index];
+    const struct dtp_executor_operator *op = &pass->x->shape->op[index];
     take(pass, draft, DTP_ROLE_INPUT, index, op->input);
     take_weight(pass, draft, op, DTP_NO_BUFFER);
     take_addend(pass, draft, index);
@@ -110,8 +110,8 @@ static void norm(const struct pass *pass, struct dtp_draft *draft, int index)
 static void fp8_projection(const struct pass *pass, struct dtp_draft *draft, int index, dtp_buffer_id weight)
 {
     struct dtp_executor *x = pass->x;
-    const struct dtp_executor_operator *op = &x->shape.op[index];
-    const struct dtp_executor_operator *cast = &x->shape.op[dtp_executor_caster(&x->shape, op->input)];
+    const struct dtp_executor_operator *op = &x->shape->op[index];
+    const struct dtp_executor_operator *cast = &x->shape->op[dtp_executor_caster(x->shape, op->input)];
     struct dtp_executor_module *module = dtp_executor_block(x, pass->layer);
     take(pass, draft, DTP_ROLE_INPUT, index, op->operand);
     dtp_draft_role(draft, DTP_ROLE_WEIGHT, weight, DTP_READ | DTP_FREE, 0);
@@ -120,8 +120,8 @@ static void fp8_projection(const struct pass *pass, struct dtp_draft *draft, int
     dtp_executor_matmul(x, draft, x->rules.tokens, op->matrix->out, op->matrix->in);
     dtp_executor_fp8_product(
         x, draft,
-        dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_INPUT, pass->layer, dtp_executor_cast_matrix(&x->shape, cast)),
-        dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_WEIGHT, pass->layer, (int)(op->matrix - x->shape.kind.matrix)));
+        dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_INPUT, pass->layer, dtp_executor_cast_matrix(x->shape, cast)),
+        dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_WEIGHT, pass->layer, (int)(op->matrix - x->shape->kind.matrix)));
     take_addend(pass, draft, index);
     make(pass, draft, DTP_ROLE_RESULT, index, op->result);
 }
@@ -130,7 +130,7 @@ static void fp8_projection(const struct pass *pass, struct dtp_draft *draft, int
 static void cut_projection(const struct pass *pass, struct dtp_draft *draft, int index, dtp_buffer_id gathered)
 {
     struct dtp_executor *x = pass->x;
-    const struct dtp_executor_operator *op = &x->shape.op[index];
+    const struct dtp_executor_operator *op = &x->shape->op[index];
     if (op->gathers) {
         dtp_draft_role(draft, DTP_ROLE_INPUT, gathered, DTP_READ | DTP_FREE, 0);
         if (!is_wanted(pass, index, op->input)) {
@@ -169,7 +169,7 @@ static void cut_projection(const struct pass *pass, struct dtp_draft *draft, int
 static void adapter_a(const struct pass *pass, struct dtp_draft *draft, int index)
 {
     struct dtp_executor *x = pass->x;
-    const struct dtp_executor_operator *op = &x->shape.op[index];
+    const struct dtp_executor_operator *op = &x->shape->op[index];
     take(pass, draft, DTP_ROLE_INPUT, index, op->input);
     dtp_executor_weight(x, draft, DTP_ROLE_WEIGHT, dtp_executor_adapters(x, pass->layer), op->weight);
     dtp_executor_matmul(x, draft, x->rules.tokens, dtp_executor_low_width(op->adapter), op->adapter->in);
@@ -179,7 +179,7 @@ static void adapter_a(const struct pass *pass, struct dtp_draft *draft, int inde
 
 static void adapter_b(const struct pass *pass, int index, bool leads)
 {
-    const struct dtp_executor_operator *op = &pass->x->shape.op[index];
+    const struct dtp_executor_operator *op = &pass->x->shape->op[index];
     dtp_buffer_id *low = tensor_of(pass, op->input);
     bool goes = !is_wanted(pass, index, op->input);
     dtp_executor_adapter_forward(pass->x, pass->layer, op, *low, goes ? DTP_FREE : 0, tensor_of(pass, op->result),
@@ -198,7 +198,7 @@ static bool leads(const struct pass *pass, int projection)
 static void projection(const struct pass *pass, struct dtp_draft *draft, int index, dtp_buffer_id unpacked)
 {
     struct dtp_executor *x = pass->x;
-    const struct dtp_executor_operator *op = &x->shape.op[index];
+    const struct dtp_executor_operator *op = &x->shape->op[index];
     if (op->half == DTP_EXECUTOR_A) {
         adapter_a(pass, draft, index);
         return;
@@ -206,7 +206,7 @@ static void projection(const struct pass *pass, struct dtp_draft *draft, int ind
     take(pass, draft, DTP_ROLE_INPUT, index, op->input);
     take_weight(pass, draft, op, unpacked);
     if (op->kind == DTP_OP_GROUPED_MATMUL) {
-        take(pass, draft, DTP_ROLE_ROUTES, index, dtp_executor_routes_of(&x->shape));
+        take(pass, draft, DTP_ROLE_ROUTES, index, dtp_executor_routes_of(x->shape));
         dtp_executor_grouped(x, draft, op, DTP_PRODUCT_FORWARD);
     } else {
         dtp_executor_matmul(x, draft, x->rules.tokens, op->matrix->out, op->matrix->in);
@@ -223,7 +223,7 @@ static void projection(const struct pass *pass, struct dtp_draft *draft, int ind
 /* In place; backward reads q and k as they were. */
 static void qk_norm(const struct pass *pass, struct dtp_draft *draft, int index)
 {
-    const struct dtp_executor_operator *op = &pass->x->shape.op[index];
+    const struct dtp_executor_operator *op = &pass->x->shape->op[index];
     dtp_draft_role(draft, DTP_ROLE_RESULT, *tensor_of(pass, op->result), DTP_UPDATE, 0);
     take_weight(pass, draft, op, DTP_NO_BUFFER);
     make(pass, draft, DTP_ROLE_SAVED, index, op->saved);
@@ -232,14 +232,14 @@ static void qk_norm(const struct pass *pass, struct dtp_draft *draft, int index)
 
 static void rotary(const struct pass *pass, struct dtp_draft *draft, int index)
 {
-    dtp_draft_role(draft, DTP_ROLE_RESULT, *tensor_of(pass, pass->x->shape.op[index].result), DTP_UPDATE, 0);
+    dtp_draft_role(draft, DTP_ROLE_RESULT, *tensor_of(pass, pass->x->shape->op[index].result), DTP_UPDATE, 0);
     dtp_draft_role(draft, DTP_ROLE_TABLES, pass->x->tables, DTP_READ, 0);
 }
 
 static void attention(const struct pass *pass, struct dtp_draft *draft, int index)
 {
     struct dtp_executor *x = pass->x;
-    const struct dtp_executor_operator *op = &x->shape.op[index];
+    const struct dtp_executor_operator *op = &x->shape->op[index];
     take(pass, draft, DTP_ROLE_INPUT, index, op->input);
     make(pass, draft, DTP_ROLE_RESULT, index, op->result);
     make(pass, draft, DTP_ROLE_STATISTICS, index, op->statistics);
@@ -254,10 +254,10 @@ static void attention(const struct pass *pass, struct dtp_draft *draft, int inde
 static void exchanged_attention(const struct pass *pass, int index)
 {
     struct dtp_executor *x = pass->x;
-    const struct dtp_executor_operator *op = &x->shape.op[index];
+    const struct dtp_executor_operator *op = &x->shape->op[index];
     dtp_buffer_id *qkv = tensor_of(pass, op->input);
     struct dtp_draft draft;
-    if (pass->runs & 1u << dtp_executor_maker(&x->shape, op->input))
+    if (pass->runs & 1u << dtp_executor_maker(x->shape, op->input))
         dtp_executor_exchange_inputs(x, qkv);
     dtp_buffer_id core = dtp_executor_exchange_core(x, &draft, *qkv);
     make(pass, &draft, DTP_ROLE_STATISTICS, index, op->statistics);
@@ -275,7 +275,7 @@ static void exchanged_attention(const struct pass *pass, int index)
 static void shared_attention(const struct pass *pass, int index)
 {
     struct dtp_executor *x = pass->x;
-    const struct dtp_executor_operator *op = &x->shape.op[index];
+    const struct dtp_executor_operator *op = &x->shape->op[index];
     dtp_buffer_id *qkv = tensor_of(pass, op->input);
     struct dtp_draft draft;
     if (dtp_executor_exchanges_heads(x)) {
@@ -294,14 +294,14 @@ static void shared_attention(const struct pass *pass, int index)
 
 static void activation(const struct pass *pass, struct dtp_draft *draft, int index)
 {
-    const struct dtp_executor_operator *op = &pass->x->shape.op[index];
+    const struct dtp_executor_operator *op = &pass->x->shape->op[index];
     take(pass, draft, DTP_ROLE_INPUT, index, op->input);
-    if (dtp_executor_weighs(&pass->x->shape, op)) {
-        take(pass, draft, DTP_ROLE_STATISTICS, index, dtp_executor_weights_of(&pass->x->shape));
-        take(pass, draft, DTP_ROLE_ROUTES, index, dtp_executor_routes_of(&pass->x->shape));
-        dtp_executor_worked(pass->x, draft, pass->x->shape.kind.mlp_width);
+    if (dtp_executor_weighs(pass->x->shape, op)) {
+        take(pass, draft, DTP_ROLE_STATISTICS, index, dtp_executor_weights_of(pass->x->shape));
+        take(pass, draft, DTP_ROLE_ROUTES, index, dtp_executor_routes_of(pass->x->shape));
+        dtp_executor_worked(pass->x, draft, pass->x->shape->kind.mlp_width);
     } else if (op->result == DTP_TENSOR_SHARED_PRODUCT) {
-        draft->op.demand.n = (double)pass->x->shape.kind.shared_ffn;
+        draft->op.demand.n = (double)pass->x->shape->kind.shared_ffn;
     }
     make(pass, draft, DTP_ROLE_RESULT, index, op->result);
     take_amax(pass, draft, op);
@@ -311,20 +311,20 @@ static void activation(const struct pass *pass, struct dtp_draft *draft, int ind
 static void router(const struct pass *pass, struct dtp_draft *draft, int index)
 {
     struct dtp_executor *x = pass->x;
-    const struct dtp_executor_operator *op = &x->shape.op[index];
+    const struct dtp_executor_operator *op = &x->shape->op[index];
     take(pass, draft, DTP_ROLE_INPUT, index, op->input);
     make(pass, draft, DTP_ROLE_STATISTICS, index, op->result);
     make(pass, draft, DTP_ROLE_ROUTES, index, op->saved);
     dtp_executor_new(x, draft, DTP_ROLE_WORKSPACE, "counts of experts", DTP_OWNER_WORKSPACE,
-                     4 * DTP_EXECUTOR_ROUTER_CHUNKS * x->shape.kind.experts, DTP_UPDATE | DTP_FREE);
-    dtp_executor_routed(x, draft, x->shape.kind.experts);
+                     4 * DTP_EXECUTOR_ROUTER_CHUNKS * x->shape->kind.experts, DTP_UPDATE | DTP_FREE);
+    dtp_executor_routed(x, draft, x->shape->kind.experts);
 }
 
 /* Rows to experts, and back with what shared experts return and what came before. */
 static void permute(const struct pass *pass, struct dtp_draft *draft, int index)
 {
     struct dtp_executor *x = pass->x;
-    const struct dtp_executor_operator *op = &x->shape.op[index];
+    const struct dtp_executor_operator *op = &x->shape->op[index];
     take(pass, draft, DTP_ROLE_INPUT, index, op->input);
     take(pass, draft, DTP_ROLE_ROUTES, index, DTP_TENSOR_ROUTES);
     if (op->reads & DTP_EXECUTOR_BIT(DTP_TENSOR_SHARED_DOWN))
@@ -353,7 +353,7 @@ static void let_go(const struct pass *pass, int index, int tensor)
 static void exchange(const struct pass *pass, int index)
 {
     struct dtp_executor *x = pass->x;
-    const struct dtp_executor_operator *op = &x->shape.op[index];
+    const struct dtp_executor_operator *op = &x->shape->op[index];
     const bool weighed = op->saved != DTP_EXECUTOR_NONE;
     struct dtp_draft draft;
     if (weighed)
@@ -375,18 +375,18 @@ static void exchange(const struct pass *pass, int index)
 static void quantize(const struct pass *pass, struct dtp_draft *draft, int index)
 {
     struct dtp_executor *x = pass->x;
-    const struct dtp_executor_operator *op = &x->shape.op[index];
+    const struct dtp_executor_operator *op = &x->shape->op[index];
     uint64_t slot =
-        dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_INPUT, pass->layer, dtp_executor_cast_matrix(&x->shape, op));
+        dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_INPUT, pass->layer, dtp_executor_cast_matrix(x->shape, op));
     bool rows = is_wanted(pass, index, op->result), columns = pass->kept & DTP_EXECUTOR_BIT(op->aux);
-    uint64_t width = dtp_layer_tensor_width(&x->shape.kind, (enum dtp_layer_tensor)op->input);
+    uint64_t width = dtp_layer_tensor_width(&x->shape->kind, (enum dtp_layer_tensor)op->input);
     take(pass, draft, DTP_ROLE_INPUT, index, op->input);
     if (rows)
         make(pass, draft, DTP_ROLE_RESULT, index, op->result);
     if (columns)
         make(pass, draft, DTP_ROLE_TRANSPOSED, index, op->aux);
-    dtp_executor_fp8_scales(x, draft, slot, !dtp_executor_amax_found(&x->shape, op) && !x->l->recompute);
-    dtp_executor_fp8_demand(draft, dtp_executor_cast_form(&x->shape, DTP_EXECUTOR_CAST_INPUT, !rows), x->rules.tokens,
+    dtp_executor_fp8_scales(x, draft, slot, !dtp_executor_amax_found(x->shape, op) && !x->l->recompute);
+    dtp_executor_fp8_demand(draft, dtp_executor_cast_form(x->shape, DTP_EXECUTOR_CAST_INPUT, !rows), x->rules.tokens,
                             width, rows, columns);
 }
 
@@ -395,27 +395,27 @@ static void quantize(const struct pass *pass, struct dtp_draft *draft, int index
 static dtp_buffer_id before_operator(const struct pass *pass, int index)
 {
     struct dtp_executor *x = pass->x;
-    const struct dtp_executor_operator *op = &x->shape.op[index];
-    if (x->shape.packed && op->matrix && !op->adapter)
+    const struct dtp_executor_operator *op = &x->shape->op[index];
+    if (x->shape->packed && op->matrix && !op->adapter)
         return dtp_executor_unpack(x, pass->layer, op);
-    if (!x->shape.fp8)
+    if (!x->shape->fp8)
         return DTP_NO_BUFFER;
-    bool seeks = op->kind == DTP_OP_QUANTIZE && dtp_executor_seeks_amax(&x->shape);
-    if (seeks && !dtp_executor_amax_found(&x->shape, op) && !x->l->recompute)
+    bool seeks = op->kind == DTP_OP_QUANTIZE && dtp_executor_seeks_amax(x->shape);
+    if (seeks && !dtp_executor_amax_found(x->shape, op) && !x->l->recompute)
         dtp_executor_fp8_measure(
-            x, &(struct dtp_executor_cast){.tensor = *tensor_of(pass, op->input),
-                                           .rows = x->rules.tokens,
-                                           .columns =
-                                               dtp_layer_tensor_width(&x->shape.kind, (enum dtp_layer_tensor)op->input),
-                                           .slot = dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_INPUT, pass->layer,
-                                                                         dtp_executor_cast_matrix(&x->shape, op))});
+            x, &(struct dtp_executor_cast){
+                   .tensor = *tensor_of(pass, op->input),
+                   .rows = x->rules.tokens,
+                   .columns = dtp_layer_tensor_width(&x->shape->kind, (enum dtp_layer_tensor)op->input),
+                   .slot = dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_INPUT, pass->layer,
+                                                 dtp_executor_cast_matrix(x->shape, op))});
     return op->kind == DTP_OP_MATMUL ? dtp_executor_fp8_weight(x, op, pass->layer, false) : DTP_NO_BUFFER;
 }
 
 static void run_operator(const struct pass *pass, int index)
 {
     struct dtp_executor *x = pass->x;
-    const struct dtp_executor_operator *op = &x->shape.op[index];
+    const struct dtp_executor_operator *op = &x->shape->op[index];
     struct dtp_draft draft;
     if (op->half == DTP_EXECUTOR_B) {
         if (!leads(pass, index - 1))
@@ -446,7 +446,7 @@ static void run_operator(const struct pass *pass, int index)
     switch (op->kind) {
     case DTP_OP_NORM: norm(pass, &draft, index); break;
     case DTP_OP_MATMUL:
-        if (x->shape.fp8)
+        if (x->shape->fp8)
             fp8_projection(pass, &draft, index, narrow);
         else
             projection(pass, &draft, index, narrow);
@@ -461,15 +461,15 @@ static void run_operator(const struct pass *pass, int index)
     case DTP_OP_UNPERMUTE: permute(pass, &draft, index); break;
     default: activation(pass, &draft, index); break;
     }
-    struct dtp_executor_traffic traffic = dtp_executor_forward_traffic(&x->shape, op);
+    struct dtp_executor_traffic traffic = dtp_executor_forward_traffic(x->shape, op);
     if (traffic.bytes > 0)
-        dtp_executor_memory(&draft, dtp_executor_tensor_rows(&x->shape, op->result), traffic.bytes, traffic.kernels);
+        dtp_executor_memory(&draft, dtp_executor_tensor_rows(x->shape, op->result), traffic.bytes, traffic.kernels);
     dtp_executor_end(x, &draft);
 }
 
 static void run(const struct pass *pass)
 {
-    for (int i = 0; i < pass->x->shape.count; i++)
+    for (int i = 0; i < pass->x->shape->count; i++)
         if (pass->runs & 1u << i)
             run_operator(pass, i);
 }

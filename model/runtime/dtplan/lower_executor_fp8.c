@@ -20,14 +20,14 @@
 
 static uint64_t matrices(const struct dtp_executor *x)
 {
-    return (uint64_t)x->shape.kind.matrices;
+    return (uint64_t)x->shape->kind.matrices;
 }
 
 /* Weights come first: theirs stand for the whole step, the others for a micro-step. Where scales are of earlier steps,
  * in each layer: weights, inputs, gradients. */
 uint64_t dtp_executor_fp8_slot(const struct dtp_executor *x, enum dtp_executor_cast_of what, uint64_t layer, int matrix)
 {
-    if (dtp_executor_delays_scales(&x->shape))
+    if (dtp_executor_delays_scales(x->shape))
         return (3 * layer + (uint64_t)what) * matrices(x) + (uint64_t)matrix;
     uint64_t place = what == DTP_EXECUTOR_CAST_WEIGHT ? layer : x->t->layers + 2 * layer;
     place += what == DTP_EXECUTOR_CAST_GRADIENT;
@@ -36,17 +36,17 @@ uint64_t dtp_executor_fp8_slot(const struct dtp_executor *x, enum dtp_executor_c
 
 uint64_t dtp_executor_fp8_stream_slot(const struct dtp_executor *x, uint64_t layer, int index)
 {
-    if (!x->shape.fp8 || dtp_executor_scales_parts(&x->shape))
+    if (!x->shape->fp8 || dtp_executor_scales_parts(x->shape))
         return 0;
     for (int turn = 0; turn < 2; turn++) {
         for (int i = index - 1; i >= 0; i--)
-            if (x->shape.op[i].matrix && x->shape.op[i].addend != DTP_EXECUTOR_NONE)
+            if (x->shape->op[i].matrix && x->shape->op[i].addend != DTP_EXECUTOR_NONE)
                 return 1 + dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_GRADIENT, layer,
-                                                 (int)(x->shape.op[i].matrix - x->shape.kind.matrix));
+                                                 (int)(x->shape->op[i].matrix - x->shape->kind.matrix));
         if (layer == 0)
             return 0;
         layer--;
-        index = x->shape.count;
+        index = x->shape->count;
     }
     return 0;
 }
@@ -55,11 +55,11 @@ void dtp_executor_fp8_make(struct dtp_executor *x)
 {
     uint64_t slots = 3 * x->t->layers * matrices(x);
     x->amax = x->scales = DTP_NO_BUFFER;
-    if (!x->shape.fp8 || dtp_executor_scales_parts(&x->shape))
+    if (!x->shape->fp8 || dtp_executor_scales_parts(x->shape))
         return;
     x->scales = dtp_lower_buffer(x->l, "scales", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, slots * SCALE_BYTES, true);
     dtp_program_set_element(x->l->program, x->scales, DTP_FP32);
-    if (dtp_executor_delays_scales(&x->shape)) /* each block's amaxes are state of its module */
+    if (dtp_executor_delays_scales(x->shape)) /* each block's amaxes are state of its module */
         return;
     x->amax = dtp_lower_buffer(x->l, "amax", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, slots * AMAX_BYTES, true);
     dtp_program_set_element(x->l->program, x->amax, DTP_FP32);
@@ -86,7 +86,7 @@ void dtp_executor_fp8_begins(struct dtp_executor *x, uint32_t micro_step)
 {
     struct dtp_draft draft;
     uint64_t first = micro_step ? x->t->layers * matrices(x) : 0, bytes;
-    for (uint64_t layer = 0; layer < x->t->layers && dtp_executor_delays_scales(&x->shape); layer++)
+    for (uint64_t layer = 0; layer < x->t->layers && dtp_executor_delays_scales(x->shape); layer++)
         delayed_scales(x, layer, micro_step == 0);
     if (x->amax.index == DTP_NO_INDEX)
         return;
@@ -102,7 +102,7 @@ void dtp_executor_fp8_begins(struct dtp_executor *x, uint32_t micro_step)
 void dtp_executor_fp8_amax(struct dtp_executor *x, struct dtp_draft *draft, uint64_t slot, uint32_t access)
 {
     const uint64_t of_layer = 3 * matrices(x);
-    if (dtp_executor_delays_scales(&x->shape))
+    if (dtp_executor_delays_scales(x->shape))
         dtp_draft_role(draft, DTP_ROLE_AMAX, dtp_executor_block(x, slot / of_layer)->state[DTP_EXECUTOR_AMAX], access,
                        slot % of_layer * DTP_EXECUTOR_AMAX_HISTORY * AMAX_BYTES)
             ->bytes = AMAX_BYTES;
@@ -120,7 +120,7 @@ void dtp_executor_fp8_scale(struct dtp_executor *x, struct dtp_draft *draft, enu
 
 void dtp_executor_fp8_scales(struct dtp_executor *x, struct dtp_draft *draft, uint64_t slot, bool finds)
 {
-    bool delayed = dtp_executor_delays_scales(&x->shape);
+    bool delayed = dtp_executor_delays_scales(x->shape);
     if (!delayed || finds)
         dtp_executor_fp8_amax(x, draft, slot, delayed ? DTP_UPDATE : DTP_READ);
     dtp_executor_fp8_scale(x, draft, DTP_ROLE_SCALE, slot, delayed ? DTP_READ : DTP_WRITE);
@@ -152,8 +152,8 @@ void dtp_executor_fp8_product(struct dtp_executor *x, struct dtp_draft *draft, u
     dtp_executor_fp8_scale(x, draft, DTP_ROLE_SCALE, slot, DTP_READ);
     dtp_executor_fp8_scale(x, draft, DTP_ROLE_OTHER_SCALE, other_slot, DTP_READ);
     draft->op.demand.dtype = DTP_FP8;
-    if (dtp_executor_scales_parts(&x->shape))
-        draft->op.demand.form = (uint8_t)dtp_executor_cast_form(&x->shape, DTP_EXECUTOR_CAST_INPUT, false);
+    if (dtp_executor_scales_parts(x->shape))
+        draft->op.demand.form = (uint8_t)dtp_executor_cast_form(x->shape, DTP_EXECUTOR_CAST_INPUT, false);
 }
 
 void dtp_executor_fp8_measure(struct dtp_executor *x, const struct dtp_executor_cast *cast)
@@ -169,7 +169,7 @@ void dtp_executor_fp8_measure(struct dtp_executor *x, const struct dtp_executor_
 static dtp_buffer_id result(struct dtp_executor *x, struct dtp_draft *draft, bool columns,
                             const struct dtp_executor_cast *cast, const char *name)
 {
-    enum dtp_form form = dtp_executor_cast_form(&x->shape, cast->what, columns);
+    enum dtp_form form = dtp_executor_cast_form(x->shape, cast->what, columns);
     uint64_t bytes =
         dtp_fp8_matrix_bytes(form, columns ? cast->columns : cast->rows, columns ? cast->rows : cast->columns);
     dtp_buffer_id made = dtp_executor_new(x, draft, columns ? DTP_ROLE_TRANSPOSED : DTP_ROLE_RESULT, name,
@@ -190,7 +190,7 @@ struct dtp_executor_casts dtp_executor_fp8_cast(struct dtp_executor *x, const st
         made.rows = result(x, &draft, false, cast, gradient ? "fp8 gradient" : "fp8 weight");
     if (cast->by_columns)
         made.columns = result(x, &draft, true, cast, gradient ? "fp8 gradient columns" : "fp8 weight columns");
-    dtp_executor_fp8_demand(&draft, dtp_executor_cast_form(&x->shape, cast->what, !cast->by_rows), cast->rows,
+    dtp_executor_fp8_demand(&draft, dtp_executor_cast_form(x->shape, cast->what, !cast->by_rows), cast->rows,
                             cast->columns, cast->by_rows, cast->by_columns);
     dtp_executor_end(x, &draft);
     return made;
@@ -207,10 +207,10 @@ dtp_buffer_id dtp_executor_fp8_weight(struct dtp_executor *x, const struct dtp_e
         .layer = layer,
         .rows = op->matrix->out,
         .columns = op->matrix->in,
-        .slot = dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_WEIGHT, layer, (int)(op->matrix - x->shape.kind.matrix)),
+        .slot = dtp_executor_fp8_slot(x, DTP_EXECUTOR_CAST_WEIGHT, layer, (int)(op->matrix - x->shape->kind.matrix)),
         .by_rows = !columns,
         .by_columns = columns};
-    if (first && dtp_executor_seeks_amax(&x->shape))
+    if (first && dtp_executor_seeks_amax(x->shape))
         dtp_executor_fp8_measure(x, &cast);
     struct dtp_executor_casts made = dtp_executor_fp8_cast(x, &cast);
     return columns ? made.columns : made.rows;

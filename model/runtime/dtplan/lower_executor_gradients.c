@@ -21,19 +21,29 @@ static struct dtp_gradient_dtypes dtypes_of(const struct dtp_executor *x, const 
     return dtp_executor_gradient_dtypes(x->t, &x->rules, (uint64_t)(module - x->modules));
 }
 
+static void make_turns(struct dtp_executor *x)
+{
+    for (int i = 0; i < 2 * DTP_LAYER_MLPS; i++)
+        x->turns[i / 2].shard[i % 2] = DTP_NO_BUFFER, x->turns[i / 2].read[i % 2] = DTP_NO_OP;
+    uint64_t made[DTP_LAYER_MLPS] = {0};
+    for (uint64_t layer = 0; layer < x->t->layers && x->rules.streams_gradients; layer++) {
+        struct dtp_executor_module *module = dtp_executor_block(x, layer);
+        uint64_t *count = &made[dtp_executor_mlp_of(x, layer)];
+        if (*count == 2)
+            continue;
+        dtp_buffer_id *shard = &dtp_executor_turns_of(x, module)->shard[(*count)++];
+        *shard = dtp_lower_buffer(x->l, DTP_EXECUTOR_GRADIENT_SHARD, DTP_OWNER_GRADS, DTP_STREAM_COMPUTE,
+                                  shard_bytes(module), true);
+        dtp_program_set_element(x->l->program, *shard, dtypes_of(x, module).shard);
+    }
+}
+
 /* Shards that do not stay, and where a reduction's result is before it is added to what is there; exchanged
  * gradients always are. */
 void dtp_executor_make_reduction_buffers(struct dtp_executor *x)
 {
     uint64_t largest = dtp_executor_largest_shard(x) * dtp_dtype_bytes(x->plan->precision.reduce);
-    for (int i = 0; i < 2; i++) {
-        x->shard_read[i] = DTP_NO_OP;
-        x->shard[i] = x->rules.streams_gradients && (uint64_t)i < x->t->layers
-                          ? dtp_lower_buffer(x->l, DTP_EXECUTOR_GRADIENT_SHARD, DTP_OWNER_GRADS, DTP_STREAM_COMPUTE,
-                                             shard_bytes(dtp_executor_block(x, 0)), true)
-                          : DTP_NO_BUFFER;
-        dtp_program_set_element(x->l->program, x->shard[i], dtypes_of(x, dtp_executor_block(x, 0)).shard);
-    }
+    make_turns(x);
     if (x->rules.shard_ranks == 1)
         return;
     if (x->rules.exchanges)
@@ -191,13 +201,13 @@ static void reduce_whole(struct dtp_executor *x, struct dtp_executor_module *mod
 }
 
 /* Of the two shards the one that has been read, or will be first. */
-static dtp_buffer_id take_shard(struct dtp_executor *x, struct dtp_draft *draft)
+static dtp_buffer_id take_shard(struct dtp_executor_turns *turns, struct dtp_draft *draft)
 {
-    dtp_buffer_id shard = x->shard[0];
-    dtp_draft_after(draft, x->shard_read[0]);
+    dtp_buffer_id shard = turns->shard[0];
+    dtp_draft_after(draft, turns->read[0]);
     dtp_draft_role(draft, DTP_ROLE_RESULT, shard, DTP_WRITE, 0);
-    x->shard[0] = x->shard[1], x->shard[1] = shard;
-    x->shard_read[0] = x->shard_read[1], x->shard_read[1] = DTP_NO_OP;
+    turns->shard[0] = turns->shard[1], turns->shard[1] = shard;
+    turns->read[0] = turns->read[1], turns->read[1] = DTP_NO_OP;
     return shard;
 }
 
@@ -205,7 +215,7 @@ static dtp_buffer_id take_shard(struct dtp_executor *x, struct dtp_draft *draft)
 static void make_shard(struct dtp_executor *x, struct dtp_executor_module *module, struct dtp_draft *draft)
 {
     if (dtp_executor_streams(x, module))
-        module->reduced = take_shard(x, draft);
+        module->reduced = take_shard(dtp_executor_turns_of(x, module), draft);
     else
         module->reduced = dtp_executor_new(x, draft, DTP_ROLE_RESULT, DTP_EXECUTOR_GRADIENT_SHARD, DTP_OWNER_GRADS,
                                            shard_bytes(module), DTP_WRITE);
@@ -289,7 +299,7 @@ static void reduce_shards(struct dtp_executor *x, struct dtp_executor_module *mo
     if (last && x->rules.streams_gradients && x->rules.gradient_norm)
         module->reduced_by = dtp_executor_square_sum_behind(x, module);
     if (x->rules.updates_in_backward && dtp_executor_streams(x, module))
-        x->shard_read[1] = dtp_executor_update_behind(x, module);
+        dtp_executor_turns_of(x, module)->read[1] = dtp_executor_update_behind(x, module);
 }
 
 void dtp_executor_close_gradient(struct dtp_executor *x, struct dtp_executor_module *module)

@@ -26,11 +26,11 @@ static void final_norm(struct dtp_executor *x)
     if (dtp_executor_has(module, DTP_PARAMETER_FINAL_NORM_BIAS))
         dtp_executor_weight(x, &draft, DTP_ROLE_BIAS, module, DTP_PARAMETER_FINAL_NORM_BIAS);
     x->final_norm = dtp_executor_new(x, &draft, DTP_ROLE_RESULT, "final norm", DTP_OWNER_ACTIVATIONS,
-                                     dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_NORM1), DTP_WRITE);
+                                     dtp_executor_tensor_bytes(x->shape, DTP_TENSOR_NORM1), DTP_WRITE);
     x->final_statistics =
         dtp_executor_new(x, &draft, DTP_ROLE_STATISTICS, "final norm statistics", DTP_OWNER_ACTIVATIONS,
-                         dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_STATISTICS1), DTP_WRITE);
-    dtp_executor_memory(&draft, x->rules.stream_tokens, dtp_executor_final_norm_bytes(&x->shape), 1);
+                         dtp_executor_tensor_bytes(x->shape, DTP_TENSOR_STATISTICS1), DTP_WRITE);
+    dtp_executor_memory(&draft, x->rules.stream_tokens, dtp_executor_final_norm_bytes(x->shape), 1);
     dtp_executor_end(x, &draft);
     if (!dtp_executor_is_cut(x))
         return;
@@ -153,9 +153,9 @@ void dtp_executor_loss(struct dtp_executor *x)
     struct dtp_executor_module *head = dtp_executor_head(x);
     struct chunk chunk = {.x = x, .first = true};
     final_norm(x);
-    if (!x->shape.adapted)
+    if (!x->shape->adapted)
         dtp_executor_open_gradient(x, head);
-    if (head_module(x) != head && !x->shape.adapted)
+    if (head_module(x) != head && !x->shape->adapted)
         dtp_executor_open_gradient(x, head_module(x));
     for (; chunk.begin < x->rules.tokens; chunk.begin += chunk.rows, chunk.first = false) {
         uint64_t left = x->rules.tokens - chunk.begin;
@@ -163,7 +163,7 @@ void dtp_executor_loss(struct dtp_executor *x)
         chunk.last = chunk.rows == left;
         logits(&chunk);
         logits_gradient(&chunk);
-        if (!x->shape.adapted)
+        if (!x->shape->adapted)
             head_weight_gradient(&chunk);
         head_input_gradient(&chunk);
     }
@@ -178,8 +178,8 @@ void dtp_executor_loss(struct dtp_executor *x)
                                               .input = x->stream_input,
                                               .statistics = x->final_statistics,
                                               .amax = dtp_executor_fp8_stream_slot(x, x->t->layers, -1),
-                                              .bytes = dtp_executor_final_norm_backward_bytes(&x->shape)};
+                                              .bytes = dtp_executor_final_norm_backward_bytes(x->shape)};
     dtp_executor_norm_backward(x, head, &norm);
-    if (!x->shape.adapted)
+    if (!x->shape->adapted)
         dtp_executor_close_gradient(x, head);
 }

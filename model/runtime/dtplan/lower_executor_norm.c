@@ -38,12 +38,12 @@ dtp_buffer_id dtp_executor_norm_backward(struct dtp_executor *x, struct dtp_exec
     else
         made = dtp_executor_new(x, &draft, DTP_ROLE_RESIDUAL_GRADIENT,
                                 norm->apart ? "branch gradient" : "residual gradient", DTP_OWNER_WORKSPACE,
-                                dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_INPUT), DTP_WRITE);
+                                dtp_executor_tensor_bytes(x->shape, DTP_TENSOR_INPUT), DTP_WRITE);
     double gradient_bytes = dtp_executor_is_trained(x, module) ? norm_weight_gradient(x, &draft, module, norm) : 0;
     if (norm->amax)
         dtp_executor_fp8_amax(x, &draft, norm->amax - 1, DTP_UPDATE);
     dtp_executor_memory(&draft, x->rules.stream_tokens, norm->bytes + gradient_bytes,
-                        dtp_executor_norm_launches(&x->shape));
+                        dtp_executor_norm_launches(x->shape));
     dtp_executor_end(x, &draft);
     if (!norm->apart)
         x->gradient = made;

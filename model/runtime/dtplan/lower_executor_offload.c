@@ -64,7 +64,7 @@ void dtp_executor_download(struct dtp_executor *x, struct dtp_executor_module *m
     module->downloaded = copy(x, &draft, DTP_STREAM_DOWNLOAD,
                               dtp_bytes_product(module->layout->shard_elements, module->shard_element_bytes));
     if (dtp_executor_streams(x, module))
-        x->shard_read[1] = module->downloaded;
+        dtp_executor_turns_of(x, module)->read[1] = module->downloaded;
     if (!x->rules.gradient_norm)
         dtp_executor_host_update(x, module, DTP_NO_OP);
 }

@@ -147,6 +147,11 @@ static void check_model(struct checker *c)
     const struct dtp_transformer *t = c->t;
     if (t->position == DTP_POSITION_ALIBI)
         REFUSE(c, "position", "alibi " NOT_RUN);
+    for (uint64_t layer = 0; layer < t->layers && t->chunked_attention; layer++)
+        if (dtp_transformer_layer_window(t, layer, c->plan->sequence)) {
+            REFUSE(c, "chunked_attention", "of sequences longer than a chunk " NOT_RUN);
+            break;
+        }
     if (t->embedding_norm)
         REFUSE(c, "embedding_norm", NOT_RUN);
     if (!t->final_norm)

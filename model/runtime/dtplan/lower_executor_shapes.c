@@ -98,6 +98,18 @@ static void add_tensors(struct dtp_executor *x, const struct dtp_parameter_modul
                                                                                .at = module->tensor[i]});
 }
 
+/* Neighbours of one kind together. */
+static void add_blocks(struct dtp_executor *x, const struct dtp_lower_chunk *chunk)
+{
+    uint64_t first = chunk->first, end = chunk->first + chunk->layers;
+    for (uint64_t layer = first; layer < end; layer++)
+        if (layer + 1 == end || dtp_executor_mlp_of(x, layer + 1) != dtp_executor_mlp_of(x, first)) {
+            add_tensors(x, &x->block[dtp_executor_mlp_of(x, first)], chunk->first_of_model + first - chunk->first + 1,
+                        layer + 1 - first);
+            first = layer + 1;
+        }
+}
+
 /* Ranks so far apart in the job as ranks of a role: stages may stand between them. */
 static uint32_t of_role(const struct dtp_executor *x, uint32_t stride)
 {
@@ -125,8 +137,7 @@ void dtp_executor_describe(struct dtp_executor *x)
     dtp_program_set_execution(x->l->program, &execution);
     add_tensors(x, &x->embedding, 0, 1);
     for (uint32_t i = 0; i < x->l->role.chunk_count; i++)
-        if (x->l->role.chunks[i].layers)
-            add_tensors(x, &x->block, x->l->role.chunks[i].first_of_model + 1, x->l->role.chunks[i].layers);
+        add_blocks(x, &x->l->role.chunks[i]);
     add_tensors(x, &x->head, x->model_layers + 1, 1);
     if (x->adapter_count)
         add_tensors(x, &x->adapters, x->model_layers + 2, x->adapter_count);

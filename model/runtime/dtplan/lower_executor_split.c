@@ -61,7 +61,7 @@ void dtp_executor_weights_backward(struct dtp_executor *x)
     for (uint32_t i = 0; i < f->deferred_count; i++) {
         const struct dtp_executor_deferred *d = &f->deferred[i];
         struct dtp_draft draft;
-        x->l->layer = (uint16_t)d->layer;
+        dtp_executor_stand_at(x, d->layer);
         dtp_executor_weight_gradient(x, &draft, d->layer, d->op, d->gradient, 0, d->input, 0);
         dtp_executor_end(x, &draft);
         if (i + 1 < f->deferred_count && f->deferred[i + 1].layer == d->layer)

@@ -66,15 +66,18 @@ struct dtp_executor {
     const struct dtp_transformer *t;
     const struct dtp_plan *plan;
     struct dtp_executor_rules rules;
-    struct dtp_parameter_module embedding, block, head; /* layouts */
-    struct dtp_parameter_module adapters, packed;       /* of a block's; of its matrices in 4 bits */
-    struct dtp_parameter_module experts;                /* of a block's where ranks divide them */
+    struct dtp_parameter_module embedding, head;       /* layouts */
+    struct dtp_parameter_module block[DTP_LAYER_MLPS]; /* of a block with such an MLP; empty: the model has none */
+    struct dtp_parameter_module adapters, packed;      /* of a block's; of its matrices in 4 bits */
+    struct dtp_parameter_module experts;               /* of a block's where ranks divide them */
     struct dtp_executor_module *modules; /* [module_count + all counts behind it]; of what the rank holds */
     uint64_t module_count, adapter_count, packed_count, expert_count; /* of the latter three one a block, or none */
     uint64_t model_layers;                                            /* of all ranks */
 
-    uint64_t element_bytes, h;                      /* of the compute dtype; the stream's width */
-    struct dtp_executor_block shape, first_shape;   /* of each block; of the model's first */
+    uint64_t element_bytes, h; /* of the compute dtype; the stream's width */
+    struct dtp_executor_block shapes[DTP_LAYER_MLPS],
+        first_shape;                                /* of blocks with such an MLP; of the model's first */
+    const struct dtp_executor_block *shape;         /* of the block at hand; beside blocks one with experts, if any */
     struct dtp_executor_flight *flight;             /* of the micro-batch at hand */
     struct dtp_executor_flight *flights;            /* room for as many as there ever are, */
     uint32_t *flight_of, *unused, unused_count;     /* which is whose: of each chunk and micro-batch */
@@ -105,8 +108,10 @@ struct dtp_executor {
     dtp_buffer_id staging[2];   /* offloaded shards on their way into a gather */
     dtp_op_id staging_read[2];
     int staging_next;
-    dtp_buffer_id shard[2];  /* gradients of blocks that do not stay, by turns */
-    dtp_op_id shard_read[2]; /* by what takes them: a download, an update */
+    struct dtp_executor_turns { /* gradients of blocks that do not stay, of each kind by turns */
+        dtp_buffer_id shard[2];
+        dtp_op_id read[2]; /* by what takes them: a download, an update */
+    } turns[DTP_LAYER_MLPS];
     dtp_buffer_id scattered; /* shards of later micro-steps before they are added */
     dtp_buffer_id narrow; /* what replicas sum of a module: in a hook's 16 or 8 bits, or P and what is not factored */
     dtp_buffer_id packed_parts; /* what all of them have in 8 bits */
@@ -122,6 +127,9 @@ struct dtp_executor {
 
 /* ---- drafts ------------------------------------------------------------------------------------------------------ */
 
+/* lower_executor_layouts.c */
+void dtp_executor_derive_blocks(struct dtp_executor *x);
+void dtp_executor_derive_layouts(struct dtp_executor *x);
 /* lower_executor_shapes.c: shapes of an operation, as its kind needs them; what all of them have in common. */
 void dtp_executor_shape(const struct dtp_executor *x, struct dtp_draft *draft);
 void dtp_executor_describe(struct dtp_executor *x);
@@ -148,10 +156,23 @@ static inline dtp_buffer_id dtp_executor_batch(const struct dtp_executor *x)
  * those before it held goes. */
 void dtp_executor_await_gradient(struct dtp_executor *x, dtp_op_id until);
 
+/* Which of the model's kinds a layer is of. Models of several are on one stage. */
+static inline enum dtp_layer_mlp dtp_executor_mlp_of(const struct dtp_executor *x, uint64_t layer)
+{
+    if (dtp_transformer_is_uniform(x->t))
+        return dtp_layer_mlp_of(x->t);
+    return dtp_transformer_layer_has_experts(x->t, layer) ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE;
+}
+/* Drafts are of this layer's operators from here on. */
+static inline void dtp_executor_stand_at(struct dtp_executor *x, uint64_t layer)
+{
+    x->l->layer = (uint16_t)layer;
+    x->shape = &x->shapes[dtp_executor_mlp_of(x, layer)];
+}
 /* Operators of a block; of the model's first others may be without a backward. */
 static inline const struct dtp_executor_block *dtp_executor_shape_of(const struct dtp_executor *x, uint64_t layer)
 {
-    return x->shape.adapted && layer == 0 ? &x->first_shape : &x->shape;
+    return x->shape->adapted && layer == 0 ? &x->first_shape : &x->shapes[dtp_executor_mlp_of(x, layer)];
 }
 /* Of a module, by its place among all: DTP_NO_LAYER of the model's ends. */
 static inline uint16_t dtp_executor_layer_of(const struct dtp_executor *x, uint64_t index)
@@ -170,7 +191,7 @@ static inline const char *dtp_executor_module_name(const struct dtp_executor *x,
 static inline bool dtp_executor_is_trained(const struct dtp_executor *x, const struct dtp_executor_module *module)
 {
     uint64_t index = (uint64_t)(module - x->modules);
-    return !x->shape.adapted || (index >= x->module_count && index < x->module_count + x->adapter_count);
+    return !x->shape->adapted || (index >= x->module_count && index < x->module_count + x->adapter_count);
 }
 static inline uint64_t dtp_executor_all_modules(const struct dtp_executor *x)
 {
@@ -204,6 +225,21 @@ static inline struct dtp_executor_module *dtp_executor_module_of(struct dtp_exec
 {
     return x->expert_count && op->matrix && op->matrix->expert ? dtp_executor_experts(x, layer)
                                                                : dtp_executor_block(x, layer);
+}
+/* Elements of the largest of the model's blocks. */
+static inline uint64_t dtp_executor_largest_block(const struct dtp_executor *x)
+{
+    const uint64_t dense = x->block[DTP_LAYER_DENSE].elements, experts = x->block[DTP_LAYER_EXPERTS].elements;
+    return dense > experts ? dense : experts;
+}
+static inline bool dtp_executor_is_block(const struct dtp_executor *x, const struct dtp_executor_module *module)
+{
+    return module->layout == &x->block[DTP_LAYER_DENSE] || module->layout == &x->block[DTP_LAYER_EXPERTS];
+}
+static inline struct dtp_executor_turns *dtp_executor_turns_of(struct dtp_executor *x,
+                                                               const struct dtp_executor_module *module)
+{
+    return &x->turns[module->layout == &x->block[DTP_LAYER_EXPERTS] ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE];
 }
 /* Whether its weights rest as shards, and are gathered when they are read. */
 static inline bool dtp_executor_is_sharded(const struct dtp_executor *x, const struct dtp_executor_module *module)
@@ -442,7 +478,7 @@ uint64_t dtp_executor_model_module(const struct dtp_executor *x, uint64_t index)
 /* Partial sums of squares of all modules of the model that are trained. */
 static inline uint64_t dtp_executor_partials_bytes(const struct dtp_executor *x)
 {
-    uint64_t modules = x->shape.adapted ? x->adapter_count : x->model_layers + 2 + x->expert_count;
+    uint64_t modules = x->shape->adapted ? x->adapter_count : x->model_layers + 2 + x->expert_count;
     return 4 * (uint64_t)DTP_EXECUTOR_SQUARE_SUM_PARTIALS * modules;
 }
 /* Whether no rank before this one holds the module too: of several copies one is counted, and saved. */
@@ -508,13 +544,13 @@ dtp_op_id dtp_executor_update_behind(struct dtp_executor *x, struct dtp_executor
 /* Whether the module's do not: a block's, on their way to the host or into the optimizer behind their reduction. */
 static inline bool dtp_executor_streams(const struct dtp_executor *x, const struct dtp_executor_module *module)
 {
-    return x->rules.streams_gradients && module->layout == &x->block;
+    return x->rules.streams_gradients && dtp_executor_is_block(x, module);
 }
 /* On one rank nothing is reduced: a block's gradients are final behind its backward, and go into its weights there. */
 static inline bool dtp_executor_updates_alone(const struct dtp_executor *x, const struct dtp_executor_module *module)
 {
     return x->rules.updates_in_backward && x->rules.shard_ranks == 1 && x->rules.replicas == 1 &&
-           module->layout == &x->block && dtp_executor_is_trained(x, module);
+           dtp_executor_is_block(x, module) && dtp_executor_is_trained(x, module);
 }
 /* AdamW of such a block, in line with its backward; its gradients go. */
 void dtp_executor_update_alone(struct dtp_executor *x, struct dtp_executor_module *module);

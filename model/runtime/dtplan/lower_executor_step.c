@@ -49,7 +49,7 @@ static void begin_behind(struct dtp_executor *x, struct dtp_draft *draft, enum d
 static void square_sum_draft(struct dtp_executor *x, struct dtp_draft *draft, struct dtp_executor_module *module)
 {
     uint64_t partial_bytes = 4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS, place = (uint64_t)(module - x->modules);
-    uint64_t index = x->shape.adapted ? place - x->module_count : dtp_executor_model_module(x, place);
+    uint64_t index = x->shape->adapted ? place - x->module_count : dtp_executor_model_module(x, place);
     dtp_draft_role(draft, DTP_ROLE_INPUT, dtp_executor_gradients_of(module), DTP_READ, 0);
     dtp_draft_role(draft, DTP_ROLE_PARTIALS, x->partials, DTP_WRITE, index * partial_bytes);
     dtp_executor_memory(draft, 0,
@@ -170,7 +170,7 @@ static void update(struct dtp_executor *x, uint64_t index)
 {
     struct dtp_draft draft;
     await_reduced(x, &x->modules[index]);
-    if (x->rules.orthogonal && x->modules[index].layout == &x->block) {
+    if (x->rules.orthogonal && dtp_executor_is_block(x, &x->modules[index])) {
         x->l->layer = dtp_executor_layer_of(x, index);
         dtp_executor_muon(x, &x->modules[index]);
         return;

@@ -68,7 +68,7 @@ dtp_buffer_id dtp_executor_scatter_sum(struct dtp_executor *x, const char *name,
     struct dtp_draft draft;
     dtp_executor_begin_sum(x, &draft, name, terms);
     dtp_buffer_id sum = dtp_executor_new(x, &draft, DTP_ROLE_RESULT, result, owner,
-                                         dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_INPUT), DTP_WRITE);
+                                         dtp_executor_tensor_bytes(x->shape, DTP_TENSOR_INPUT), DTP_WRITE);
     dtp_executor_end_sum(x, &draft, terms);
     return sum;
 }
@@ -80,7 +80,7 @@ void dtp_executor_add_rows(struct dtp_executor *x, const char *name, dtp_buffer_
     dtp_executor_begin(x, &draft, DTP_OP_ACCUMULATE, name);
     dtp_draft_role(&draft, DTP_ROLE_INPUT, values, DTP_READ | access, 0);
     dtp_draft_role(&draft, DTP_ROLE_RESULT, total, DTP_UPDATE, 0);
-    dtp_executor_memory(&draft, x->rules.stream_tokens * x->h, dtp_executor_added_bytes(&x->shape), 1);
+    dtp_executor_memory(&draft, x->rules.stream_tokens * x->h, dtp_executor_added_bytes(x->shape), 1);
     draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     dtp_executor_end(x, &draft);
 }

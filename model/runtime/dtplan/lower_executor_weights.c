@@ -74,7 +74,11 @@ static void gather(struct dtp_executor *x, struct dtp_executor_module *module, d
     }
     struct dtp_operand *input = dtp_draft_role(&draft, DTP_ROLE_INPUT, from, DTP_READ, 0);
     input->shard = from.index == to.index;
-    dtp_draft_role(&draft, DTP_ROLE_RESULT, to, DTP_WRITE | (allocates ? DTP_ALLOC : 0), 0);
+    struct dtp_operand *result =
+        dtp_draft_role(&draft, DTP_ROLE_RESULT, to, DTP_WRITE | (allocates ? DTP_ALLOC : 0), 0);
+    if (x->rules.sharded && dtp_executor_is_block(x, module) &&
+        module->layout->elements < dtp_executor_largest_block(x)) /* a slot has room for any */
+        result->bytes = weight_bytes(x, module);
     dtp_draft_after(&draft, after);
     module->gathered = to;
     module->gathered_by = dtp_executor_collective(x, &draft, DTP_STREAM_GATHER, module->gather_group,
@@ -189,7 +193,7 @@ static void make_ring(struct dtp_executor *x)
         x->slot_block[slot] = NO_BLOCK;
         x->slot_read[slot] = DTP_NO_OP;
         x->slot[slot] = dtp_lower_buffer(x->l, "gathered block", DTP_OWNER_WEIGHTS, DTP_STREAM_COMPUTE,
-                                         weight_bytes(x, dtp_executor_block(x, 0)), true);
+                                         dtp_bytes_product(dtp_executor_largest_block(x), x->element_bytes), true);
         dtp_program_set_element(x->l->program, x->slot[slot], x->rules.compute);
         x->expert_slot[slot] = DTP_NO_BUFFER;
         if (experts)
@@ -201,7 +205,7 @@ static void make_ring(struct dtp_executor *x)
 
 uint64_t dtp_executor_largest_shard(const struct dtp_executor *x)
 {
-    uint64_t shard = x->block.shard_elements;
+    uint64_t shard = dtp_executor_largest_block(x) / x->rules.shard_ranks;
     shard = x->expert_count && x->experts.shard_elements > shard ? x->experts.shard_elements : shard;
     shard = x->embedding.shard_elements > shard ? x->embedding.shard_elements : shard;
     return x->head.shard_elements > shard ? x->head.shard_elements : shard;

@@ -3,6 +3,7 @@
 
 #include "closed/closed_form_hooks.h"
 #include "cost/calibration.h"
+#include "plan/slice.h"
 #include "runtime/dtplan/lower_executor.h"
 
 /* Buffers are made by a communicator's first collective, for as many rings as there are thread blocks; the world's has
@@ -51,6 +52,10 @@ uint64_t dtp_executor_nccl_bytes(const struct dtp_beside *b, struct dtp_memory_l
     uint64_t bytes = tensor + dtp_nccl_library_bytes(list) + group(b, rules.replicas, rules.shard_ranks, list);
     if (copies < 2 || rules.gradient_norm) /* whose partial sums are all-reduced, whatever carries gradients */
         bytes += group(b, rules.shard_ranks, 1, list);
+    if (plan->cp > 1) { /* one of their own, be they all ranks: its transfers run beside reductions */
+        struct dtp_stretch context = dtp_plan_group(plan, b->cluster, DTP_AXES(CP));
+        bytes += group(b, context.size, context.stride, list);
+    }
     if (plan->ep > 1)
         bytes += group(b, plan->ep, 1, list) + group(b, rules.shard_ranks * rules.replicas / plan->ep, plan->ep, list);
     if (copies)

@@ -63,6 +63,19 @@ static void add_experts(struct dtp_traffic *job, const struct dtp_executor_rules
     job->out->device_to_host_bytes += dtp_bytes_product(steps * rows.heard, rows.heard_bytes);
 }
 
+uint64_t dtp_executor_block_gathers(const struct dtp_transformer *t, const struct dtp_executor_rules *r, uint64_t steps,
+                                    const struct dtp_parameter_alike *blocks)
+{
+    const uint64_t layers = t->layers;
+    uint64_t gathers = 0;
+    if (!r->sharded || blocks->count == layers)
+        return r->sharded ? layers + (2 * steps - 1) * (layers - r->ring) : blocks->count;
+    for (uint64_t layer = 0; layer < layers; layer++)
+        if (dtp_transformer_layer_has_experts(t, layer) == dtp_transformer_layer_has_experts(t, blocks->module - 1))
+            gathers += 2 * steps - (layer + r->ring >= layers ? steps : 0) - (layer < r->ring ? steps - 1 : 0);
+    return gathers;
+}
+
 /* Modules are gathered and reduced whole. The blocks at the turns between forward and backward and between micro-steps
  * are still in the ring, so of 2 K passes over L blocks the first gathers all and the others L - ring; where weights
  * rest whole, one gather a step brings what the other ranks updated. Replicas sum shards once a step, and ranks with
@@ -78,33 +91,33 @@ void dtp_executor_traffic(struct dtp_traffic *job)
     uint64_t reductions = r.reduces_always ? micro_steps : 1, gathered = 0, reduced = 0, replicated = 0;
     uint64_t passes = r.sharded ? layers + (2 * micro_steps - 1) * (layers - r.ring) : layers;
     uint64_t edges = r.sharded ? micro_steps : 1, up = 0, down = 0, replications = 0, operations;
-    for (int i = 0; i < 3; i++) {
-        const uint64_t module[] = {0, 1, layers + 1};
+    struct dtp_parameter_alike alike[DTP_PARAMETER_KINDS];
+    const int kinds = dtp_parameter_alike_modules(t, alike);
+    for (int i = 0; i < kinds; i++) {
+        const bool block = alike[i].module >= 1 && alike[i].module <= layers;
+        const uint64_t gathers = block ? dtp_executor_block_gathers(t, &r, micro_steps, &alike[i]) : edges;
         struct dtp_parameter_module layout;
-        if (dtp_plan_adapts(job->plan) && i != 1)
+        if (dtp_plan_adapts(job->plan) && !block)
             continue;
         if (dtp_plan_adapts(job->plan))
             dtp_executor_adapter_module(t, job->plan, r.shard_ranks, &layout);
         else
-            dtp_parameter_module(t, r.shard_ranks, module[i], &layout);
-        if (job->plan->ep > 1 && i == 1) {
+            dtp_parameter_module(t, r.shard_ranks, alike[i].module, &layout);
+        if (job->plan->ep > 1 && block) {
             const struct dtp_transformer own = dtp_plan_own_experts(t, job->plan);
             struct dtp_parameter_module experts;
             dtp_parameter_split_experts(t, &own, r.shard_ranks, 1, &layout, &experts);
         }
-        struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(t, &r, module[i]);
-        uint64_t element = dtp_dtype_bytes(dtype.whole), count = i == 1 ? layers : 1;
+        struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(t, &r, alike[i].module);
+        uint64_t element = dtp_dtype_bytes(dtype.whole), count = alike[i].count;
         uint64_t shard = dtp_bytes_product(layout.shard_elements, dtp_dtype_bytes(dtype.shard));
-        gathered +=
-            dtp_bytes_product(i == 1 ? passes : edges,
-                              dtp_traffic_ring(dtp_bytes_product(layout.elements, job->bytes.compute), r.shard_ranks));
+        gathered += dtp_bytes_product(
+            gathers, dtp_traffic_ring(dtp_bytes_product(layout.elements, job->bytes.compute), r.shard_ranks));
         reduced +=
             dtp_bytes_product(count, dtp_traffic_ring(dtp_bytes_product(layout.elements, element), r.shard_ranks));
         replicated += dtp_bytes_product(count, summed(&r, job->plan, &layout, dtype.shard, &operations));
         replications += count * operations;
-        up += dtp_bytes_product(!r.host_params ? count
-                                : i == 1       ? passes
-                                               : edges,
+        up += dtp_bytes_product(r.host_params ? gathers : count,
                                 dtp_bytes_product(layout.shard_elements, job->bytes.compute));
         down += dtp_bytes_product(count, shard);
     }

@@ -1,0 +1,69 @@
+/* Which operators the rank's blocks have, and where parameters of its modules lie: kind by kind of the model's layers.
+ */
+#include "runtime/dtplan/lower_executor_state.h"
+
+/* Of a stage: the ends of the model that it has not are modules without parameters. Where head and embedding are one
+ * matrix, a stage with the head has that module too. */
+static void take_ends(struct dtp_executor *x)
+{
+    const struct dtp_lower_role *role = &x->l->role;
+    bool embedding = false, head = false;
+    for (uint32_t i = 0; i < role->chunk_count; i++) {
+        embedding |= role->chunks[i].embedding || (role->chunks[i].head && x->t->tied_head);
+        head |= role->chunks[i].head;
+    }
+    if (!embedding)
+        x->embedding = (struct dtp_parameter_module){.elements = 0};
+    if (!head)
+        x->head = (struct dtp_parameter_module){.elements = 0};
+}
+
+static uint64_t layers_of_model(const struct dtp_lowering *l)
+{
+    const struct dtp_lower_pipeline *pipeline = l->role.pipeline;
+    uint64_t layers = l->transformer->layers;
+    for (uint32_t i = 0; pipeline && i < pipeline->schedule->shape.ranks * pipeline->schedule->shape.chunks; i++)
+        if (pipeline->chunks[i].first_of_model + pipeline->chunks[i].layers > layers)
+            layers = pipeline->chunks[i].first_of_model + pipeline->chunks[i].layers;
+    return layers;
+}
+
+void dtp_executor_derive_blocks(struct dtp_executor *x)
+{
+    for (uint64_t layer = 0; layer < x->t->layers; layer++) {
+        enum dtp_layer_mlp mlp = dtp_executor_mlp_of(x, layer);
+        if (!x->shapes[mlp].count)
+            dtp_executor_block_of(x->t, x->plan, mlp, false, &x->shapes[mlp]);
+    }
+    dtp_executor_block_of(x->t, x->plan, dtp_executor_mlp_of(x, 0), true, &x->first_shape);
+    x->shape = &x->shapes[dtp_layer_mlp_of(x->t)];
+}
+
+void dtp_executor_derive_layouts(struct dtp_executor *x)
+{
+    const struct dtp_lowering *l = x->l;
+    const uint64_t shards = x->rules.shard_ranks;
+    x->model_layers = layers_of_model(l);
+    struct dtp_transformer model = *x->t; /* by whose depth weights are initialised */
+    model.layers = x->model_layers;
+    dtp_parameter_module(&model, shards, 0, &x->embedding);
+    dtp_parameter_module(&model, shards, model.layers + 1, &x->head);
+    dtp_parameter_cut_module(l->model, l->tp, 0, &x->embedding);
+    dtp_parameter_cut_module(l->model, l->tp, l->model->layers + 1, &x->head);
+    for (uint64_t layer = 0; layer < x->t->layers; layer++) {
+        struct dtp_parameter_module *block = &x->block[dtp_executor_mlp_of(x, layer)];
+        if (block->elements)
+            continue;
+        dtp_parameter_module(&model, shards, layer + 1, block);
+        dtp_parameter_cut_module(l->model, l->tp, layer + 1, block);
+    }
+    dtp_executor_adapter_module(x->t, x->plan, shards, &x->adapters);
+    if (x->shape->packed)
+        dtp_parameter_split_packed(&x->block[DTP_LAYER_DENSE], shards, &x->block[DTP_LAYER_DENSE], &x->packed);
+    if (x->shape->kind.exchanged) { /* in all layers: others are refused */
+        x->expert_count = x->t->layers;
+        dtp_parameter_split_experts(l->model, x->t, shards, dtp_executor_expert_shards(x->plan, &x->rules),
+                                    &x->block[DTP_LAYER_EXPERTS], &x->experts);
+    }
+    take_ends(x);
+}
