@@ -1,9 +1,10 @@
 """Measures this machine by PyTorch's own kernels, for dtplan probe --runtime torch.
 
-Steps of models of two or three layers are trained as run_torch.py trains them, and PyTorch's profiler says what each
-matmul and each attention of them took on the device: with the library, the algorithms and, since whole steps run one
-after the other, the power that a training has. Kernels that pass over memory are timed by themselves, each form that
-PyTorch has of them over several sizes. What comes out goes as JSON lines to descriptor 3, rows of a machine file.
+Steps of models of two layers are trained as run_torch.py trains them, and PyTorch's profiler says what each matmul and each
+attention of them took on the device: with the library, the algorithms and, since whole steps run one after the other, the
+power that a training has. Kernels that pass over memory are as fast as what they compute lets them be (AdamW over two
+layers and large ends is 10 to 20 % slower than over a whole model), and are left to the catalogue, or to dtplan compare
+--output. What comes out goes as JSON lines to descriptor 3, rows of a machine file.
 
 python3 probe_torch.py [--device cuda|host] [--seconds-each S]: on the cores of a host the mechanics run, over two tiny models.
 """
@@ -104,9 +105,11 @@ class Harvest:
     backward the engine makes the weight's gradient first, over tokens, [out, tokens] by [tokens, in]
     (torch/csrc/autograd/generated/Functions.cpp: MmBackward0; derivatives.yaml: mm_mat2_grad)."""
 
-    def __init__(self, rows, tokens, shape, choices, cuda, headroom):
-        self.rows, self.tokens, self.shape, self.choices, self.headroom = rows, tokens, shape, choices, headroom
-        self.took = device_us if cuda else (lambda event: event.self_cpu_time_total)
+    def __init__(self, rows, run, shape, headroom, attention_power):
+        self.rows, self.shape, self.choices, self.headroom = rows, shape, run.choices, headroom
+        self.attention_power = attention_power
+        self.tokens = self.choices.sequence * self.choices.micro_batch
+        self.took = device_us if run.cuda else (lambda event: event.self_cpu_time_total)
         self.first = {}  # the first product of a backward: which node's
 
     def matmul(self, event):
@@ -125,20 +128,22 @@ class Harvest:
         self.rows.add("matmul", what, self.slower * self.took(event) / 1e6, "bf16", m=left[0], n=right[1], k=left[1])
 
     def take(self, events, step_s):
-        """step_s: of all the steps together. Matmuls are 1 + headroom * (1 - their share) times as fast as with nothing
-        beside them (dtp_matmul_speedup)."""
-        matmul_s = sum(self.took(event) for event in events if event.name in ("aten::mm", "aten::addmm")) / 1e6
-        self.slower = 1 + self.headroom * (1 - min(1, matmul_s / step_s))
-        whole = {}  # of each attention its kernels, whichever of its parts starts them
+        """step_s: of all the steps together. What tensor cores do is 1 + headroom * (1 - their share) times as fast as beside
+        nothing but matmuls, attention counted by the power it draws of a matmul's (dtp_matmul_speedup)."""
+        products, drawing_s, whole = [], 0, {}  # of each attention its kernels, whichever part starts them
         for event in events:
-            if event.name in ("aten::mm", "aten::addmm"):
-                self.matmul(event)
-            elif self.took(event) > 0:
-                outer = self.attention_above(event)
-                if outer is not None:
-                    whole.setdefault(id(outer), [outer, 0])[1] += self.took(event)
-        for outer, microseconds in whole.values():
-            self.rows.add("attention", "backward" if "backward" in outer.name else "forward", microseconds / 1e6, "bf16",
+            seconds, outer = self.took(event) / 1e6, self.attention_above(event)
+            if outer is not None:
+                whole.setdefault(id(outer), [outer, 0])[1] += seconds
+                drawing_s += self.attention_power * seconds
+            elif event.name in ("aten::mm", "aten::addmm"):
+                products.append(event)
+                drawing_s += seconds
+        self.slower = 1 + self.headroom * (1 - min(1, drawing_s / step_s))
+        for event in products:
+            self.matmul(event)
+        for outer, seconds in whole.values():
+            self.rows.add("attention", "backward" if "backward" in outer.name else "forward", self.slower * seconds, "bf16",
                           m=self.choices.micro_batch, sequence=self.choices.sequence, heads=self.shape.heads,
                           kv_heads=self.shape.kv_heads, head_dim=self.shape.head_dim)
 
@@ -173,8 +178,8 @@ def profiled(run, load_s, steps):
 
 
 def at_power_limit(device):
-    """From Hopper on; what dtplan assumes (model/cost/op_cost.c: dtp_matmul_speedup)."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+    """Hopper; what dtplan knows of (model/cost/op_cost.c: dtp_matmul_speedup)."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
 
 
 def measure_steps(arguments, rows, device, widths, line, packed):
@@ -182,8 +187,7 @@ def measure_steps(arguments, rows, device, widths, line, packed):
     shape, choices = shape_of(widths), choices_of(sequence, micro_batch, precision, packed, arguments.attention)
     run = ProbeRun(types.SimpleNamespace(seed=1, lr=1e-4), shape, choices, 1, 0, device)
     headroom = arguments.power_headroom if at_power_limit(device) else 0
-    harvest = Harvest(rows, sequence * micro_batch, shape, choices, run.cuda, headroom)
-    harvest.take(*profiled(run, arguments.seconds_each, 2))
+    Harvest(rows, run, shape, headroom, arguments.attention_power).take(*profiled(run, arguments.seconds_each, 2))
     del run
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -192,26 +196,6 @@ def measure_steps(arguments, rows, device, widths, line, packed):
 class ProbeRun(run_torch.Run):
     def count_is_right(self, count, shape):
         return True
-
-
-# ---- the optimizer --------------------------------------------------------------------------------------------------------
-
-def measure_optimizer(rows, device, elements):
-    """Fused AdamW in fp32: p, g and two moments read, three of them written, 28 bytes an element. Other kernels that pass over
-    memory are as fast as what they compute lets them be, and are left to the catalogue, or to dtplan compare --output."""
-    parameter = torch.nn.Parameter(torch.randn(elements, device=device))
-    parameter.grad = torch.randn(elements, device=device)
-    optimizer, times = torch.optim.AdamW([parameter], lr=1e-4, fused=True), 10
-    for _ in range(3):
-        optimizer.step()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    began = time.perf_counter()
-    for _ in range(times):
-        optimizer.step()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    rows.add("kernel", "streaming", (time.perf_counter() - began) / times, bytes=28 * elements)
 
 
 # ---- all of it ----------------------------------------------------------------------------------------------------------
@@ -253,7 +237,7 @@ def probe(arguments, events, stopped):
             for micro_batch in micro_batches for packed in PACKED
             if not packed or micro_batch == micro_batches[-1]]
     say_machine(events, device)
-    count = len(jobs) + 1
+    count = len(jobs)
     memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
     for done, (widths, line, packed) in enumerate(jobs):
         if stopped:
@@ -265,10 +249,6 @@ def probe(arguments, events, stopped):
             torch.cuda.empty_cache()
             events.say("warning", words=f"width {widths[0]}, {line[1]} x {line[0]} tokens does not fit into "
                                         f"{memory / 2 ** 30:.0f} GiB and was left out")
-    if not stopped:
-        events.say("progress", done=count - 1, count=count, words="the optimizer")
-        for elements in (1 << 26, 1 << 28) if device.type == "cuda" else (1 << 16,):
-            measure_optimizer(rows, device, elements)
     rows.say(events)
     events.say("end", interrupted=bool(stopped))
 
@@ -279,6 +259,8 @@ def main():
     parser.add_argument("--seconds-each", type=float, default=0.5, help="of load before steps are measured")
     parser.add_argument("--power-headroom", type=float, required=True,
                         help="how much faster matmuls run where they are none of a step: dtplan's matmul_power_headroom")
+    parser.add_argument("--attention-power", type=float, required=True,
+                        help="what attention draws of a matmul's power: dtplan's attention_power")
     parser.add_argument("--attention", choices=("flash", "flash2"), default="flash")
     arguments = parser.parse_args()
     events, stopped = run_torch.Events(0), []

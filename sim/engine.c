@@ -57,7 +57,6 @@ bool dtp_engine_link(const struct dtp_program *program, bool one_by_one, struct 
                                              .stream = (uint8_t)ops[i].stream,
                                              .waits = ops[i].kind == DTP_OP_HOST_WAIT,
                                              .computes = dtp_op_is_kernel(&ops[i]),
-                                             .matmul = class == DTP_CLASS_MATMUL,
                                              .grouped = ops[i].kind == DTP_OP_GROUPED_MATMUL,
                                              .plain = dtp_op_is_plain(&ops[i]),
                                              .collective = class == DTP_CLASS_COLLECTIVE,

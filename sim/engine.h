@@ -34,7 +34,7 @@ struct dtp_engine_op {
     uint8_t stream;
     bool waits : 1;    /* it stops the host */
     bool computes : 1; /* it is a kernel that computes */
-    bool matmul : 1;
+    bool tensor : 1;
     bool grouped : 1; /* a matmul of experts */
     bool plain : 1;   /* dtp_op_is_plain: what issues others otherwise */
     bool collective : 1;

@@ -19,7 +19,7 @@ struct corner {
     struct dtp_program *program;
     struct dtp_op_rates rates;
     double *alone_s; /* of each operation, at the sustained rate */
-    double matmul_s, other_s;
+    struct dtp_kernel_sums kernels;
     struct dtp_timeline timeline;
     struct dtp_step_sums sums;
     uint64_t layers;
@@ -70,7 +70,7 @@ static enum dtp_status prepare(const struct dtp_job *job, struct corner *c, stru
     if (!c->alone_s)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     dtp_op_seconds_all(&c->rates, c->alone_s, NULL);
-    dtp_op_sum_kernels(&c->rates, c->alone_s, &c->matmul_s, &c->other_s);
+    c->kernels = dtp_op_sum_kernels(&c->rates, c->alone_s);
     return DTP_OK;
 }
 
@@ -130,8 +130,10 @@ static void sum(const struct miniatures *m, struct dtp_step_sums *out)
 static enum dtp_status simulate_all(struct miniatures *m, struct dtp_miniature_time *out, struct dtp_faults *faults)
 {
     const struct dtp_cluster *cluster = &m->job->cluster;
-    double matmul_s = LINE_OF(m, matmul_s), other_s = LINE_OF(m, other_s), speedup = 0;
-    double wanted = dtp_cluster_matmul_speedup(cluster, matmul_s, other_s);
+    struct dtp_kernel_sums kernels = {LINE_OF(m, kernels.matmul_s), LINE_OF(m, kernels.attention_s),
+                                      LINE_OF(m, kernels.other_s)};
+    double tensor_s = kernels.matmul_s + kernels.attention_s, speedup = 0;
+    double wanted = dtp_kernel_speedup(cluster, &kernels, kernels.other_s);
     enum dtp_status status = DTP_OK;
     for (int pass = 0; pass < 2 && status == DTP_OK; pass++) {
         if (pass && fabs(wanted / speedup - 1) <= DTP_SPEEDUP_TOLERANCE)
@@ -143,7 +145,7 @@ static enum dtp_status simulate_all(struct miniatures *m, struct dtp_miniature_t
         sum(m, &out->sums);
         out->compute_factor = m->corner[0][0].timeline.compute_factor;
         double step_s = out->sums.step_s / out->compute_factor;
-        wanted = dtp_cluster_matmul_speedup(cluster, matmul_s, fmax(0, step_s - matmul_s / speedup));
+        wanted = dtp_kernel_speedup(cluster, &kernels, fmax(0, step_s - tensor_s / speedup));
     }
     out->matmul_speedup = speedup;
     return status;

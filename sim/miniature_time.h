@@ -7,9 +7,9 @@
  *
  *     sums(L, K) = s(p, 2) + n a + m b + n m c      n periods and m micro-steps beyond, a, b, c from the corners
  *
- * How much faster matmuls run by what power allows depends on their share in the *whole* step (op_cost.h): times of
- * kernels alone are lines without any condition, so the share of the whole is known before the miniatures run, and they
- * run at its clock.
+ * How much faster tensor cores run by what power allows depends on their share in the *whole* step (op_cost.h): times
+ * of kernels alone are lines without any condition, so the share of the whole is known before the miniatures run, and
+ * they run at its clock.
  *
  * That it does run steadily cannot be taken for granted: the host's lead over the device, a backlog of collectives, a
  * window of prefetches shrink or grow layer by layer, and where one is used up the rest of the step takes another time.

@@ -185,8 +185,9 @@ static double attention_seconds(const struct dtp_op_rates *rates, const struct d
     const struct dtp_demand *d = op->demand;
     if (d->tokens <= 0)
         return 0;
-    struct dtp_attention_time token = dtp_attention_time(&rates->cluster->gpu, &d->attention, rates->execution, 1);
-    return d->tokens * (op->kind == DTP_OP_ATTENTION ? token.forward_s : token.backward_s);
+    struct dtp_attention_time time =
+        dtp_attention_time(&rates->cluster->gpu, &d->attention, rates->execution, d->tokens);
+    return op->kind == DTP_OP_ATTENTION ? time.forward_s : time.backward_s;
 }
 
 static double gaps_of(const struct dtp_op_rates *rates, const struct dtp_op *op)
@@ -247,28 +248,42 @@ void dtp_op_seconds_all(const struct dtp_op_rates *rates, double *out, uint32_t 
     }
 }
 
+bool dtp_op_at_power_limit(const struct dtp_op_rates *rates, const struct dtp_op *op)
+{
+    enum dtp_op_class class = dtp_op_kind_class(op->kind);
+    return class == DTP_CLASS_MATMUL ||
+           (class == DTP_CLASS_ATTENTION &&
+            dtp_attention_at_power_limit(&rates->cluster->gpu, &op->demand->attention, rates->execution));
+}
+
 double dtp_op_in_step_s(const struct dtp_op_rates *rates, const struct dtp_op *op, double alone_s, double factor,
                         double speedup)
 {
-    bool matmul = dtp_op_kind_class(op->kind) == DTP_CLASS_MATMUL;
     if (!dtp_op_is_kernel(op))
         return alone_s;
-    return dtp_kernel_in_step_s(matmul, gaps_of(rates, op), alone_s, factor, speedup);
+    return dtp_kernel_in_step_s(dtp_op_at_power_limit(rates, op), gaps_of(rates, op), alone_s, factor, speedup);
 }
 
-void dtp_op_sum_kernels(const struct dtp_op_rates *rates, const double *alone_s, double *matmul_s, double *other_s)
+struct dtp_kernel_sums dtp_op_sum_kernels(const struct dtp_op_rates *rates, const double *alone_s)
 {
+    struct dtp_kernel_sums sums = {0, 0, 0};
     const struct dtp_op *ops = dtp_program_ops(rates->program);
-    *matmul_s = *other_s = 0;
     for (size_t i = 0; i < dtp_program_op_count(rates->program); i++) {
         bool computes = ops[i].stream == DTP_STREAM_COMPUTE || ops[i].stream == DTP_STREAM_WEIGHT_GRADIENT;
         if (!computes || !dtp_op_is_kernel(&ops[i]))
             continue;
-        double gaps_s = gaps_of(rates, &ops[i]);
-        bool matmul = dtp_op_kind_class(ops[i].kind) == DTP_CLASS_MATMUL;
-        *matmul_s += matmul ? alone_s[i] - gaps_s : 0;
-        *other_s += matmul ? gaps_s : alone_s[i];
+        bool tensor = dtp_op_at_power_limit(rates, &ops[i]);
+        double gaps_s = tensor ? gaps_of(rates, &ops[i]) : alone_s[i];
+        bool attends = dtp_op_kind_class(ops[i].kind) == DTP_CLASS_ATTENTION;
+        *(attends ? &sums.attention_s : &sums.matmul_s) += alone_s[i] - gaps_s;
+        sums.other_s += gaps_s;
     }
+    return sums;
+}
+
+double dtp_kernel_speedup(const struct dtp_cluster *cluster, const struct dtp_kernel_sums *sums, double other_s)
+{
+    return dtp_cluster_matmul_speedup(cluster, sums->matmul_s, sums->attention_s, other_s);
 }
 
 /* A collective takes its share of the SMs for as long as it runs: its CTAs sit there (contention_sm_share; none where

@@ -61,20 +61,27 @@ static inline double dtp_op_gaps(bool grouped, uint32_t kernels)
     return grouped && kernels ? 1 : kernels;
 }
 /* The same in a step, of what takes `alone_s` at the sustained rate: kernels are those of the slowest rank, `factor`
- * times as long, and matmuls run `speedup` times as fast by what power allows. */
+ * times as long, and tensor cores run `speedup` times as fast by what power allows. */
 double dtp_op_in_step_s(const struct dtp_op_rates *rates, const struct dtp_op *op, double alone_s, double factor,
                         double speedup);
 /* Of a kernel that computes, with `gaps_s` between its launches. */
-static inline double dtp_kernel_in_step_s(bool matmul, double gaps_s, double alone_s, double factor, double speedup)
+static inline double dtp_kernel_in_step_s(bool tensor, double gaps_s, double alone_s, double factor, double speedup)
 {
-    if (matmul)
+    if (tensor)
         alone_s = (alone_s - gaps_s > 0 ? alone_s - gaps_s : 0) / speedup + gaps_s;
     return alone_s * factor;
 }
 
-/* What that speed-up follows from (dtp_matmul_speedup): matmuls and all else that computes, gaps between kernels as
- * else; `alone_s` is of each of the program's operations. */
-void dtp_op_sum_kernels(const struct dtp_op_rates *rates, const double *alone_s, double *matmul_s, double *other_s);
+/* Whether it speeds up: matmuls and fused attention. */
+bool dtp_op_at_power_limit(const struct dtp_op_rates *rates, const struct dtp_op *op);
+/* What that speed-up follows from (dtp_matmul_speedup): tensor cores and all else that computes, gaps between kernels
+ * as else; `alone_s` is of each of the program's operations. */
+struct dtp_kernel_sums {
+    double matmul_s, attention_s, other_s; /* attention that speeds up; what does not is in other_s */
+};
+struct dtp_kernel_sums dtp_op_sum_kernels(const struct dtp_op_rates *rates, const double *alone_s);
+/* That speed-up, where besides tensor cores the step takes other_s. */
+double dtp_kernel_speedup(const struct dtp_cluster *cluster, const struct dtp_kernel_sums *sums, double other_s);
 
 /* What it uses at the speed at which it takes `seconds` > 0. */
 struct dtp_usage dtp_op_usage(const struct dtp_op_rates *rates, const struct dtp_op *op, double seconds);

@@ -35,7 +35,7 @@ struct simulation {
     double *alone_s; /* matmuls at the sustained rate, no slowest rank */
     double *seconds; /* what the engine runs */
     double *starved_s;
-    double matmul_s, other_s; /* sums of alone_s over kernels of the compute stream, gaps counted as other */
+    struct dtp_kernel_sums sums; /* of alone_s over kernels of the compute stream, gaps counted as other */
 };
 
 static bool take_arrays(struct simulation *s, struct dtp_timeline *out)
@@ -63,7 +63,7 @@ static bool price(struct simulation *s)
     uint32_t *alike = s->pending; /* nothing pends yet */
     dtp_op_seconds_all(&s->rates, s->alone_s, alike);
     for (size_t i = 0; i < s->count; i++)
-        s->graph.ops[i].alike = alike[i];
+        s->graph.ops[i].alike = alike[i], s->graph.ops[i].tensor = dtp_op_at_power_limit(&s->rates, &s->ops[i]);
     for (size_t i = 0; i < s->count && s->options->op_s; i++)
         s->alone_s[i] = isfinite(s->options->op_s[i]) ? s->options->op_s[i] : s->alone_s[i];
     for (size_t i = 0; i < s->count && s->options->infinite_bandwidth; i++)
@@ -71,7 +71,7 @@ static bool price(struct simulation *s)
     bool jitters = s->options->seed && s->options->jitter_deviation > 0;
     if (jitters && !dtp_noise_jitter(s->options->seed, s->options->jitter_deviation, s->alone_s, s->count))
         return false;
-    dtp_op_sum_kernels(&s->rates, s->alone_s, &s->matmul_s, &s->other_s);
+    s->sums = dtp_op_sum_kernels(&s->rates, s->alone_s);
     return true;
 }
 
@@ -82,7 +82,7 @@ static void scale(struct simulation *s, double factor, double speedup)
     for (size_t i = 0; i < s->count; i++)
         s->seconds[i] =
             ops[i].computes
-                ? dtp_kernel_in_step_s(ops[i].matmul, dtp_op_gaps(ops[i].grouped, ops[i].kernels) * s->rates.gap_s,
+                ? dtp_kernel_in_step_s(ops[i].tensor, dtp_op_gaps(ops[i].grouped, ops[i].kernels) * s->rates.gap_s,
                                        s->alone_s[i], factor, speedup)
                 : s->alone_s[i];
 }
@@ -181,8 +181,8 @@ static bool speed_up(struct roles *all, double step_s, double tolerance)
         struct simulation *s = &all->role[r];
         struct dtp_timeline *out = &all->out[r];
         double at_full_s = step_s / out->compute_factor;
-        double speedup = dtp_cluster_matmul_speedup(s->rates.cluster, s->matmul_s,
-                                                    fmax(0, at_full_s - s->matmul_s / out->matmul_speedup));
+        double tensor_s = (s->sums.matmul_s + s->sums.attention_s) / out->matmul_speedup;
+        double speedup = dtp_kernel_speedup(s->rates.cluster, &s->sums, fmax(0, at_full_s - tensor_s));
         if (fabs(speedup / out->matmul_speedup - 1) <= tolerance)
             continue;
         out->matmul_speedup = speedup;
@@ -216,7 +216,7 @@ static bool run_at_power_limit(struct roles *all)
     bool headroom = all->role->options->power_headroom && !(given > 0);
     for (uint32_t r = 0; r < all->count; r++) {
         struct simulation *s = &all->role[r];
-        all->out[r].matmul_speedup = headroom    ? dtp_cluster_matmul_speedup(s->rates.cluster, s->matmul_s, s->other_s)
+        all->out[r].matmul_speedup = headroom    ? dtp_kernel_speedup(s->rates.cluster, &s->sums, s->sums.other_s)
                                      : given > 0 ? given
                                                  : 1;
     }

@@ -52,10 +52,10 @@ double dtp_timeline_exposed_transfers_s(const struct dtp_timeline *timeline);
 struct dtp_simulation_options {
     bool contention;                        /* share resources; false: every operation takes its isolated time */
     bool infinite_bandwidth;                /* collectives and copies take no time (limit tests) */
-    bool power_headroom;                    /* matmuls clock up by the share of the step in which none runs */
+    bool power_headroom;                    /* tensor cores clock up by the share of the step in which they idle */
     bool replay_allocator, every_allocator; /* of roles that may be the worst; of all roles */
     const double *op_s;      /* seconds alone of each operation, NAN: as predicted; NULL: all as predicted. Borrowed */
-    double matmul_speedup;   /* at which matmuls run; 0: by what power_headroom says */
+    double matmul_speedup;   /* at which tensor cores run; 0: by what power_headroom says */
     double compute_factor;   /* on the time of kernels; 0: of the slowest of the cluster's ranks, as expected */
     uint64_t seed;           /* of jitter; 0: none */
     double jitter_deviation; /* relative, per operation of a rank */

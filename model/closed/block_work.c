@@ -354,7 +354,8 @@ static struct moved fused_moved(const struct counted *c, const struct dtp_layer_
     case DTP_LAYER_OP_ACTIVATION:
         if (c->within && !shared)
             return (struct moved){0, 0};
-        return c->block->gated ? (struct moved){3 * row, 6 * row} : (struct moved){2 * row, 4 * row};
+        /* gated: three read, two written, for what the next matmul read is kept */
+        return c->block->gated ? (struct moved){3 * row, 5 * row} : (struct moved){2 * row, 4 * row};
     case DTP_LAYER_OP_RESIDUAL: return fused_residual(c, op);
     case DTP_LAYER_OP_LATENT_NORM:
     case DTP_LAYER_OP_LATENT_HEADS: return latent_moved(c, op, true);

@@ -182,3 +182,15 @@ double dtp_timing_contention_s(const struct dtp_timing *c, const struct dtp_comm
     }
     return fmin(loss * hidden_s / time->communication_s, hidden_s);
 }
+
+double dtp_timing_longest_communicator_s(const struct dtp_timing *c, const struct dtp_time *time)
+{
+    double longest_s = time->communication_s - c->narrow_gather_s - time->collective_s[DTP_ALL_TO_ALL];
+    if (dtp_plan_shards_params(c->plan) && c->plan->shard_group < c->cluster->gpus)
+        longest_s = fmax(time->collective_s[DTP_ALL_REDUCE], longest_s - time->collective_s[DTP_ALL_REDUCE]);
+    if (dtp_execution_copies(&c->execution, DTP_ALL_GATHER))
+        longest_s = fmax(time->collective_s[DTP_ALL_GATHER], longest_s - time->collective_s[DTP_ALL_GATHER]);
+    if (dtp_execution_copies(&c->execution, DTP_ALL_TO_ALL))
+        longest_s = fmax(longest_s, time->collective_s[DTP_ALL_TO_ALL]);
+    return fmax(longest_s, c->narrow_gather_s);
+}

@@ -18,7 +18,7 @@
 struct micro_step {
     double matmul_forward_s, matmul_backward_s, attention_forward_s, attention_backward_s;
     double memory_forward_s, memory_backward_s, loss_s, head_s;
-    double recompute_matmul_s, recompute_other_s;
+    double recompute_matmul_s, recompute_attention_s, recompute_other_s;
     double weights_s; /* casts and copies of weights and gradients */
     double fp8_s;
     double kernels;
@@ -167,17 +167,16 @@ static void add_recompute(const struct dtp_timing *c, const struct dtp_attention
     double layers = recomputed_layers(c);
     bool attention_only = c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION;
     if (attention_only) {
-        m->recompute_other_s = layers * attention->forward_s;
+        m->recompute_attention_s = layers * attention->forward_s;
         return;
     }
     EACH_KIND(c, block)
     m->recompute_matmul_s += block->layers_again * replayed_matmuls_s(c, block);
+    m->recompute_attention_s = layers * attention_again_s(c, attention);
     if (c->own) { /* its launches are counted with the others */
-        m->recompute_other_s =
-            layers * attention_again_s(c, attention) + c->own->recompute_bytes / c->eager_bytes_per_s;
+        m->recompute_other_s = c->own->recompute_bytes / c->eager_bytes_per_s;
         return;
     }
-    m->recompute_other_s = layers * attention_again_s(c, attention);
     EACH_KIND(c, block)
     {
         bool parts = c->plan->megatron.recompute;
@@ -366,7 +365,7 @@ static double device_optimizer_s(const struct dtp_timing *c)
     double apart = (double)dtp_optimizer_matrix_elements(c->transformer, c->plan);
     double bytes = (dtp_timing_optimizer_shard(c) - apart) * dtp_optimizer_bytes_per_parameter(c->plan);
     bytes += apart * dtp_optimizer_matrix_bytes_per_parameter(c->plan) + dtp_adapted_ends(c->plan, c->transformer);
-    return bytes / c->streaming_bytes_per_s + (hooks->beside_update_s ? hooks->beside_update_s(c) : 0);
+    return bytes / c->update_bytes_per_s + (hooks->beside_update_s ? hooks->beside_update_s(c) : 0);
 }
 
 /* ---- the record for explain -------------------------------------------------------------------------------------- */
@@ -389,7 +388,7 @@ static void note_compute(const struct dtp_timing *c, const struct micro_step *m,
         .weights_s = n * weights_s,
         .fp8_s = n * m->fp8_s,
         .gaps_s = n * gaps_s,
-        .recompute_other_s = n * m->recompute_other_s,
+        .recompute_other_s = n * (m->recompute_attention_s + m->recompute_other_s),
         .loss_s = n * m->loss_s,
         .kernels_count = n * m->kernels,
         .block_forward_bytes = n * forward_bytes(c),
@@ -403,6 +402,20 @@ static void note_compute(const struct dtp_timing *c, const struct micro_step *m,
 
 /* ---- the whole -------------------------------------------------------------------------------------------------- */
 
+/* Of matmuls; attention that has it too is sped up. */
+static double speed_up(const struct dtp_timing *c, double matmul_s, double passes_s, struct micro_step *m)
+{
+    const struct dtp_attention_shape shape = dtp_plan_attention(c->transformer, c->cluster, c->plan, 0);
+    double *attention[] = {&m->attention_forward_s, &m->attention_backward_s, &m->recompute_attention_s};
+    bool fused = dtp_attention_at_power_limit(&c->cluster->gpu, &shape, &c->execution);
+    double attention_s = *attention[0] + *attention[1] + *attention[2];
+    double clock =
+        dtp_cluster_matmul_speedup(c->cluster, matmul_s, fused ? attention_s : 0, passes_s + (fused ? 0 : attention_s));
+    for (int i = 0; i < 3 && fused; i++)
+        *attention[i] /= clock;
+    return clock;
+}
+
 static void add_compute(const struct dtp_timing *c, struct dtp_time *time, struct dtp_windows *window)
 {
     const struct dtp_plan *plan = c->plan;
@@ -410,17 +423,17 @@ static void add_compute(const struct dtp_timing *c, struct dtp_time *time, struc
     struct micro_step m = micro_step(c);
     double matmul = m.matmul_forward_s + m.matmul_backward_s + m.head_s + m.recompute_matmul_s;
     double gaps = m.kernels * dtp_cluster_kernel_gap_s(c->cluster, &c->execution);
-    double other = m.attention_forward_s + m.attention_backward_s + m.memory_forward_s + m.memory_backward_s +
-                   m.loss_s + m.recompute_other_s + m.fp8_s + gaps;
+    double passes = m.memory_forward_s + m.memory_backward_s + m.loss_s + m.recompute_other_s + m.fp8_s + gaps;
     double quiet_s = n > reductions ? weight_traffic_s(c, false) : 0; /* of a micro-step that reduces nothing */
     double weights = (reductions * m.weights_s + (n - reductions) * quiet_s) / n;
-    double speedup = dtp_cluster_matmul_speedup(c->cluster, matmul, other + weights + time->optimizer_s / n) *
-                     dtp_matmul_share(&c->cluster->gpu, &c->execution);
+    double clock = speed_up(c, matmul, passes + weights + time->optimizer_s / n, &m);
+    double speedup = clock * dtp_matmul_share(&c->cluster->gpu, &c->execution);
+    double other = m.attention_forward_s + m.attention_backward_s + m.recompute_attention_s + passes;
     time->matmul_s = n * matmul / speedup;
     time->attention_s = n * (m.attention_forward_s + m.attention_backward_s);
     time->memory_bound_s = n * (m.memory_forward_s + m.memory_backward_s + m.fp8_s + weights + gaps);
     time->loss_s = n * m.loss_s;
-    time->recompute_s = n * (m.recompute_matmul_s / speedup + m.recompute_other_s);
+    time->recompute_s = n * (m.recompute_matmul_s / speedup + m.recompute_attention_s + m.recompute_other_s);
     time->compute_s = n * (matmul / speedup + other + weights);
     double launch_s = dtp_cluster_kernel_launch_s(c->cluster, &c->execution), more_s = 0;
     EACH_KIND(c, block) more_s += dtp_block_more_host_s(block, launch_s);
@@ -514,21 +527,6 @@ double dtp_closed_form_hardware_flops(const struct dtp_transformer *transformer,
     return hardware_flops(&c);
 }
 
-/* Of collectives of weights and gradients. Shard and replica collectives run on two communicators, which at best
- * overlap each other as well: whichever strategy it is called, a group smaller than the cluster has both; so does the
- * group that parameters are resharded to. */
-static double longest_communicator_s(const struct dtp_timing *c, const struct dtp_time *time)
-{
-    double longest_s = time->communication_s - c->narrow_gather_s - time->collective_s[DTP_ALL_TO_ALL];
-    if (dtp_plan_shards_params(c->plan) && c->plan->shard_group < c->cluster->gpus)
-        longest_s = fmax(time->collective_s[DTP_ALL_REDUCE], longest_s - time->collective_s[DTP_ALL_REDUCE]);
-    if (dtp_execution_copies(&c->execution, DTP_ALL_GATHER))
-        longest_s = fmax(time->collective_s[DTP_ALL_GATHER], longest_s - time->collective_s[DTP_ALL_GATHER]);
-    if (dtp_execution_copies(&c->execution, DTP_ALL_TO_ALL))
-        longest_s = fmax(longest_s, time->collective_s[DTP_ALL_TO_ALL]);
-    return fmax(longest_s, c->narrow_gather_s);
-}
-
 static void predict(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                     const struct dtp_plan *plan, const struct dtp_communication *communication, struct dtp_time *out,
                     struct dtp_throughput *throughput, struct dtp_time_parts *parts)
@@ -538,6 +536,7 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     c.eager_bytes_per_s = dtp_cluster_memory_kernel_bytes_per_s(cluster, &c.execution,
                                                                 c.block->fused ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER);
     c.streaming_bytes_per_s = dtp_cluster_memory_kernel_bytes_per_s(cluster, &c.execution, DTP_KERNEL_STREAMING);
+    c.update_bytes_per_s = dtp_cluster_memory_kernel_bytes_per_s(cluster, &c.execution, dtp_update_kernel(plan));
     if (plan->runtime->closed->work) {
         plan->runtime->closed->work(transformer, cluster, plan, &c.work);
         c.own = &c.work;
@@ -555,10 +554,11 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     add_launch_bound(out);
     dtp_timing_add_offload(&c, communication, &window, out);
     parts->slowest_rank = dtp_cluster_slowest_rank(cluster, dtp_rank_deviation(&c.execution));
-    parts->optimizer_bytes = out->optimizer_s * c.streaming_bytes_per_s;
-    parts->optimizer_bytes_per_s = c.streaming_bytes_per_s;
+    parts->optimizer_bytes = out->optimizer_s * c.update_bytes_per_s;
+    parts->optimizer_bytes_per_s = c.update_bytes_per_s;
     double device_s = (out->compute_s + out->optimizer_s) * parts->slowest_rank;
-    double longest_s = fmax(longest_communicator_s(&c, &of_state), out->communication_s - of_state.communication_s);
+    double longest_s =
+        fmax(dtp_timing_longest_communicator_s(&c, &of_state), out->communication_s - of_state.communication_s);
     /* Each kind of collective was hidden by itself; no communicator hides more than there is computing. */
     out->exposed_communication_s = fmax(out->exposed_communication_s, longest_s - device_s);
     out->step_s = device_s + out->exposed_communication_s + out->exposed_offload_s;

@@ -26,7 +26,7 @@ struct dtp_timing {
     struct dtp_context_moved context;
     double tokens; /* of one micro-step */
     double layers;
-    double eager_bytes_per_s, streaming_bytes_per_s;
+    double eager_bytes_per_s, streaming_bytes_per_s, update_bytes_per_s;
     double narrow_gather_s;         /* of all-gathers: within the group that parameters are resharded to */
     double last_backward_exposed_s; /* of exposed collectives, what the last backward waits for; 0: not known */
     struct dtp_step_work work;
@@ -44,6 +44,10 @@ void dtp_timing_add_collectives(struct dtp_timing *c, const struct dtp_communica
                                 struct dtp_time *time);
 /* Seconds of them that no window hides, at most all. Fills c->last_backward_exposed_s. */
 double dtp_timing_exposed_s(struct dtp_timing *c, const struct dtp_time *time, const struct dtp_windows *window);
+/* Of collectives of weights and gradients. Shard and replica collectives run on two communicators, which at best
+ * overlap each other as well: whichever strategy it is called, a group smaller than the cluster has both; so does the
+ * group that parameters are resharded to. */
+double dtp_timing_longest_communicator_s(const struct dtp_timing *c, const struct dtp_time *time);
 /* Of Muon's products of all blocks' matrices, one after another; 0 under other optimizers. */
 double dtp_timing_newton_schulz_s(const struct dtp_timing *c);
 /* Seconds that compute loses beside the hidden ones. */

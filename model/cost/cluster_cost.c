@@ -116,10 +116,11 @@ static bool measured_matmuls(const struct dtp_cluster *cluster, enum dtp_dtype d
            isfinite(measured_matmul_s(cluster, DTP_MEASURED_MATMUL_FORWARD, dtype, 1024, 1024, 1024));
 }
 
-double dtp_cluster_matmul_speedup(const struct dtp_cluster *cluster, double matmul_s, double other_s)
+double dtp_cluster_matmul_speedup(const struct dtp_cluster *cluster, double matmul_s, double attention_s,
+                                  double other_s)
 {
     bool in_steps = measured_matmuls(cluster, DTP_BF16) && !dtp_measured_sustained(cluster->measured);
-    return in_steps ? 1 : dtp_matmul_speedup(&cluster->gpu, matmul_s, other_s);
+    return in_steps ? 1 : dtp_matmul_speedup(&cluster->gpu, matmul_s, attention_s, other_s);
 }
 
 double dtp_cluster_most_matmul_flops_per_s(const struct dtp_cluster *cluster, enum dtp_dtype dtype)
@@ -149,6 +150,7 @@ bool dtp_memory_kernel_pass(enum dtp_memory_kernel kind, enum dtp_measured_pass 
     case DTP_KERNEL_EAGER: *out = DTP_MEASURED_PASS_EAGER; return true;
     case DTP_KERNEL_FUSED: *out = DTP_MEASURED_PASS_FUSED; return true;
     case DTP_KERNEL_STREAMING: *out = DTP_MEASURED_PASS_STREAMING; return true;
+    case DTP_KERNEL_NARROW_UPDATE: *out = DTP_MEASURED_PASS_NARROW_UPDATE; return true;
     case DTP_KERNEL_INDEXED:
     case DTP_KERNEL_OUTER:
     case DTP_KERNEL_TRANSPOSING:

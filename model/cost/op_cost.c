@@ -185,13 +185,23 @@ double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp
                                      enum dtp_memory_kernel kind)
 {
     const struct dtp_calibration *c = &dtp_calibration;
-    const double of_kind[DTP_MEMORY_KERNEL_COUNT] = {
-        [DTP_KERNEL_EAGER] = c->eager_sm_bytes_per_s,         [DTP_KERNEL_FUSED] = c->fused_sm_bytes_per_s,
-        [DTP_KERNEL_STREAMING] = c->streaming_sm_bytes_per_s, [DTP_KERNEL_INDEXED] = c->indexed_sm_bytes_per_s,
-        [DTP_KERNEL_OUTER] = c->outer_sm_bytes_per_s,         [DTP_KERNEL_TRANSPOSING] = c->transposing_sm_bytes_per_s,
-        [DTP_KERNEL_COLUMNS] = c->columns_sm_bytes_per_s};
+    const double of_kind[DTP_MEMORY_KERNEL_COUNT] = {[DTP_KERNEL_EAGER] = c->eager_sm_bytes_per_s,
+                                                     [DTP_KERNEL_FUSED] = c->fused_sm_bytes_per_s,
+                                                     [DTP_KERNEL_STREAMING] = c->streaming_sm_bytes_per_s,
+                                                     [DTP_KERNEL_INDEXED] = c->indexed_sm_bytes_per_s,
+                                                     [DTP_KERNEL_OUTER] = c->outer_sm_bytes_per_s,
+                                                     [DTP_KERNEL_TRANSPOSING] = c->transposing_sm_bytes_per_s,
+                                                     [DTP_KERNEL_COLUMNS] = c->columns_sm_bytes_per_s,
+                                                     [DTP_KERNEL_NARROW_UPDATE] = c->narrow_update_sm_bytes_per_s};
     double per_sm = execution->own_kernels ? c->native_sm_bytes_per_s : of_kind[kind];
     return 1 / (1 / (gpu->memory_bytes_per_s * dtp_calibration.hbm_fraction) + 1 / (per_sm * gpu->sm_count));
+}
+
+enum dtp_memory_kernel dtp_update_kernel(const struct dtp_plan *plan)
+{
+    bool narrow = plan->optimizer == DTP_ADAMW_FUSED && dtp_dtype_bytes(plan->precision.params) == 2 &&
+                  dtp_dtype_bytes(plan->precision.moments) == 2;
+    return narrow ? DTP_KERNEL_NARROW_UPDATE : DTP_KERNEL_STREAMING;
 }
 
 /* In one kernel p, g and states are read, p and states written, scales with them; a master copy stands for p there.
@@ -242,6 +252,7 @@ struct flash_rates {
     double forward, backward; /* of the sustained matmul rate, so that a part with less power attends slower too */
     double forward_half_sequence, backward_half_sequence; /* at which half of that is reached */
     double most_backward;
+    double forward_tile, backward_tile; /* rows that an SM takes at a time; 0: what the end idles is in the rates */
 };
 
 static struct flash_rates flash_rates(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
@@ -263,7 +274,16 @@ static struct flash_rates flash_rates(const struct dtp_gpu *gpu, const struct dt
         return (struct flash_rates){c->native_flash_forward, c->native_flash_backward,
                                     c->native_flash_forward_half_sequence, c->native_flash_backward_half_sequence,
                                     shape->atomic ? 1 : c->native_flash_reproducible};
-    return (struct flash_rates){c->flash_hopper_forward, c->flash_hopper_backward, forward_half, backward_half, 1};
+    bool hopper = gpu->architecture == DTP_GPU_HOPPER;
+    return (struct flash_rates){
+        .forward = c->flash_hopper_forward,
+        .backward = c->flash_hopper_backward,
+        .forward_half_sequence = c->flash_hopper_forward_half_sequence,
+        .backward_half_sequence = backward_half,
+        .most_backward = 1,
+        .forward_tile = hopper ? c->flash_hopper_tile_queries : c->flash_blackwell_tile_queries,
+        .backward_tile = c->flash_hopper_tile_queries,
+    };
 }
 
 /* Rate of math attention's products in 16 bits. Heads lie beside each other in a row of all, so that a width which is
@@ -326,19 +346,34 @@ struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const st
     double forward = rates.forward * head * seen / (seen + rates.forward_half_sequence);
     double backward = least(rates.backward * seen / (seen + rates.backward_half_sequence), rates.most_backward) * head;
     double again = dtp_attention_backward_width(shape) / width; /* 2.5 where widths are equal */
-    return (struct dtp_attention_time){flops / (rate * forward), again * flops / (rate * backward)};
+    /* SMs take tiles one after another: at the end each waits for half the largest of them, which is twice the mean
+     * where tiles see from none to all of the keys, and the mean where each sees all. */
+    double waits = (double)gpu->sm_count / (tokens * (double)shape->heads) / (shape->causal ? 1 : 2);
+    return (struct dtp_attention_time){(1 + waits * rates.forward_tile) * flops / (rate * forward),
+                                       (1 + waits * rates.backward_tile) * again * flops / (rate * backward)};
 }
 
-/* The time T that matmuls and the rest take settles where speed-up = 1 + headroom * other_s / T and
- * T = matmul_s / speed-up + other_s agree: T^2 - (matmul_s + (1 - headroom) other_s) T - headroom other_s^2 = 0.
- * Solved, not iterated, so that more of either never takes less time. */
-double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double other_s)
+bool dtp_attention_at_power_limit(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
+                                  const struct dtp_execution *execution)
 {
-    if (!is_hopper_or_later(gpu) || matmul_s + other_s <= 0)
+    return shape->kernel != DTP_ATTENTION_MATH && !dtp_attention_is_plain(gpu, shape, execution);
+}
+
+/* Of tensor cores' work the part W draws a matmul's power: all of matmuls, attention_power of attention. The time T
+ * that they and the rest take settles where speed-up = 1 + headroom (1 - W (T - other_s) / T) and T = tensor_s /
+ * speed-up + other_s agree. With a = 1 + headroom (1 - W), the speed-up without anything beside them, and b = headroom
+ * W: a T^2 - (tensor_s + (a - b) other_s) T - b other_s^2 = 0. Solved, not iterated, so that more of any never takes
+ * less time. */
+double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double attention_s, double other_s)
+{
+    double tensor_s = matmul_s + attention_s;
+    if (gpu->architecture != DTP_GPU_HOPPER || tensor_s <= 0)
         return 1;
-    double headroom = dtp_calibration.matmul_power_headroom, half = (matmul_s + (1 - headroom) * other_s) / 2;
-    double total_s = half + sqrt(half * half + headroom * other_s * other_s);
-    return 1 + headroom * other_s / total_s;
+    double drawing = (matmul_s + dtp_calibration.attention_power * attention_s) / tensor_s;
+    double b = dtp_calibration.matmul_power_headroom * drawing, a = 1 + dtp_calibration.matmul_power_headroom - b;
+    double half = (tensor_s + (a - b) * other_s) / 2;
+    double total_s = (half + sqrt(half * half + a * b * other_s * other_s)) / a;
+    return a + b * other_s / total_s;
 }
 
 double dtp_kernel_launch_s(const struct dtp_execution *execution)

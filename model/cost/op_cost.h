@@ -38,8 +38,9 @@ enum dtp_memory_kernel {
     DTP_KERNEL_STREAMING,
     DTP_KERNEL_INDEXED,
     DTP_KERNEL_OUTER,
-    DTP_KERNEL_TRANSPOSING, /* compiled ones that write columns side by side */
-    DTP_KERNEL_COLUMNS,     /* and seek the largest of each before */
+    DTP_KERNEL_TRANSPOSING,   /* compiled ones that write columns side by side */
+    DTP_KERNEL_COLUMNS,       /* and seek the largest of each before */
+    DTP_KERNEL_NARROW_UPDATE, /* fused AdamW on 16 bits: its SMs take as long for an element as in fp32 */
     DTP_MEMORY_KERNEL_COUNT
 };
 /* Rows that such a product is counted with: its tiles have some at least. */
@@ -47,6 +48,8 @@ double dtp_outer_rows(double rows);
 double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp_execution *execution,
                                      enum dtp_memory_kernel kind);
 
+/* Of an optimizer's step. */
+enum dtp_memory_kernel dtp_update_kernel(const struct dtp_plan *plan);
 /* Bytes that an optimizer step moves for each parameter that it updates, state in device memory. */
 double dtp_optimizer_bytes_per_parameter(const struct dtp_plan *plan);
 /* Of an element of a block's matrix, where the optimizer treats these apart, beside its products (Muon). */
@@ -68,9 +71,13 @@ struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const st
 struct dtp_attention_time dtp_plain_attention_time(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
                                                    double tokens);
 
-/* Factor > 1 by which matmuls run above their sustained rate when they are only part of the work: chips at their power
- * limit clock up while memory-bound kernels run. matmul_s is at the sustained rate, other_s everything else. */
-double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double other_s);
+/* Factor >= 1 by which tensor cores, in matmuls and fused attention, run above their sustained rate when matmuls are
+ * only part of the work: chips at their power limit clock up while other kernels run. matmul_s and attention_s are at
+ * the sustained rate, other_s everything else. */
+double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double attention_s, double other_s);
+/* Whether attention is one of them: fused kernels are, not those that write scores out or do without tensor cores. */
+bool dtp_attention_at_power_limit(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
+                                  const struct dtp_execution *execution);
 
 /* Host time to launch one kernel, and what a kernel takes beyond its work (the device's idle time before it; for our
  * executor also until it is under way). */

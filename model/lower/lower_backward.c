@@ -244,7 +244,7 @@ static void gated_eager(struct dtp_block_backward *b, const struct dtp_layer_act
     b->gradient[at->up] = apart ? up_gradient : made;
 }
 
-/* Everything else is one kernel: compiled SwiGLU (6 f), GELU and ReLU (eager 3 f, fused 4 f). A compiler writes GELU's
+/* Everything else is one kernel: fused SwiGLU (5 f), GELU and ReLU (eager 3 f, fused 4 f). A compiler writes GELU's
  * input gradient over its result's. Eager squared ReLU: four (10 f), with what its square is derived from beside. */
 static void in_one(struct dtp_block_backward *b, const struct dtp_layer_activation *at, dtp_buffer_id gradient)
 {
@@ -274,7 +274,7 @@ static void in_one(struct dtp_block_backward *b, const struct dtp_layer_activati
     bool within = dtp_lower_activates_within(l, at->product);
     dtp_draft_memory(l, &draft,
                      within ? 0
-                            : (l->gated   ? 6
+                            : (l->gated   ? 5
                                : l->fused ? 4
                                : squares  ? 10
                                           : 3) *
@@ -291,7 +291,9 @@ static void activation(struct dtp_block_backward *b)
     dtp_buffer_id gradient = b->gradient[at.product];
     b->gradient[at.product] = DTP_NO_BUFFER;
     bool weighed = b->l->tensors.kind.experts && b->l->tensors.kind.weighs_rows; /* in one fused kernel */
-    if (b->l->gated && !b->l->compiled && !weighed)
+    /* A fused kernel makes silu again of the gate; clamped ones are operators where nothing compiles them. */
+    bool in_kernel = b->l->compiled || weighed || (b->l->fused && !b->l->tensors.kind.clamps);
+    if (b->l->gated && !in_kernel)
         gated_eager(b, &at, gradient);
     else
         in_one(b, &at, gradient);

@@ -89,8 +89,7 @@ dtp_buffer_id dtp_backward_input_gradient(const struct dtp_block_backward *b, in
     dtp_buffer_id narrow_gradient = dtp_lower_fp8_cast(l, DTP_FP8_GRADIENT_ROWS, matrix, output_gradient);
     dtp_buffer_id narrow_weight = dtp_lower_fp8_weight_again(l, b->module, index, weight);
     struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "input gradient");
-    draft.op.name = matrix->name;
+    dtp_draft_begin(l, &draft, DTP_OP_MATMUL, matrix->input_gradient_name);
     dtp_draft_use(&draft, narrow_gradient, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, narrow_weight, DTP_READ | DTP_FREE);
     bool cast_goes = dtp_plan_casts_weights(l->plan) && !dtp_lower_casts_stay(l);

@@ -146,7 +146,8 @@ static inline bool dtp_measured_matmul_of_weights(enum dtp_measured_matmul matmu
 #define DTP_MEASURED_PASS_TABLE(X)                                                                                     \
     X(EAGER, "eager")                                                                                                  \
     X(FUSED, "fused")                                                                                                  \
-    X(STREAMING, "streaming")
+    X(STREAMING, "streaming")                                                                                          \
+    X(NARROW_UPDATE, "narrow_update")
 enum dtp_measured_pass {
 #define DTP_MEASURED_PASS_ENUM(suffix, text) DTP_MEASURED_PASS_##suffix,
     DTP_MEASURED_PASS_TABLE(DTP_MEASURED_PASS_ENUM)

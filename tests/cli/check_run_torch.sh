@@ -96,7 +96,7 @@ END
 chmod +x prober
 prober=$PWD/prober
 DTPLAN_PYTHON=$prober expect 0 probe --runtime torch -o m.csv
-[[ $(cat line) == "$source/scenarios/probe_torch.py --power-headroom 0.21" ]] || failed "the line: $(cat line)"
+[[ $(cat line) == "$source/scenarios/probe_torch.py --power-headroom 0.27 --attention-power 0.47" ]] || failed "the line: $(cat line)"
 for row in about,gpu_key,,,,,,,,,,,,,,,,,h200-sxm about,machine_key,,,,,,,,,,,,,,,,,dgx-h200 about,runtime,,,,,,,,,,,,,,,,,torch \
     about,gpus,,,,,,,,,,,,,,,,,1 'kernel,streaming,,,,,,,,,400000000,,,,0.0002,0.0002,0.0002,1,'; do
     says "$row" m.csv

@@ -156,14 +156,19 @@ static void test_more_never_takes_less(void **state)
     for (double matmul_s = 0.01; matmul_s < 2; matmul_s += 0.01)
         for (double other_s = 0; other_s < 2; other_s += 0.05) {
             const struct dtp_gpu *gpu = &gpus[0];
-            double time_s = matmul_s / dtp_matmul_speedup(gpu, matmul_s, other_s) + other_s, more_s = 1e-4;
-            double with_matmul_s = (matmul_s + more_s) / dtp_matmul_speedup(gpu, matmul_s + more_s, other_s) + other_s;
-            double with_other_s = matmul_s / dtp_matmul_speedup(gpu, matmul_s, other_s + more_s) + other_s + more_s;
-            assert_true(with_matmul_s > time_s && with_other_s > time_s);
+            double time_s = matmul_s / dtp_matmul_speedup(gpu, matmul_s, 0, other_s) + other_s, more_s = 1e-4;
+            double with_matmul_s =
+                (matmul_s + more_s) / dtp_matmul_speedup(gpu, matmul_s + more_s, 0, other_s) + other_s;
+            double with_other_s = matmul_s / dtp_matmul_speedup(gpu, matmul_s, 0, other_s + more_s) + other_s + more_s;
+            double attention_s = matmul_s / 3, both_s = matmul_s + attention_s;
+            double attending_s = both_s / dtp_matmul_speedup(gpu, matmul_s, attention_s, other_s) + other_s;
+            assert_true(with_matmul_s > time_s && with_other_s > time_s && attending_s > time_s);
         }
 }
 
-/* cuDNN flash attention on one H200, 16384 tokens of 16 heads of 128 and of 32 heads of 64, causal half counted. */
+/* cuDNN flash attention on one H200, 16384 tokens of 16 heads of 128 and of 32 heads of 64, causal half counted, again
+ * and again: at the power limit it has 1.62 and 1.69 GHz then, where matmuls have 1.46 (reports/h200, "At the power
+ * limit"), at whose clock attention stands in a step that is all matmuls, which is what is said of it. */
 static void test_flash_attention(void **state)
 {
     (void)state;
@@ -173,6 +178,7 @@ static void test_flash_attention(void **state)
     } rows[] = {{128, 1024, 389, 303},  {128, 2048, 454, 381}, {128, 4096, 492, 439}, {128, 8192, 523, 479},
                 {128, 16384, 546, 518}, {64, 1024, 316, 249},  {64, 2048, 368, 319},  {64, 4096, 405, 366},
                 {64, 8192, 421, 398},   {64, 16384, 433, 427}};
+    static const double forward_clock = 1.46 / 1.62, backward_clock = 1.46 / 1.69;
     struct dtp_gpu gpu = test_h200();
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct dtp_attention_shape shape = {.heads = (uint32_t)(2048 / rows[i].width),
@@ -185,15 +191,18 @@ static void test_flash_attention(void **state)
         struct dtp_attention_time time = dtp_attention_time(&gpu, &shape, &execution, 16384), whole;
         shape.causal = false;
         whole = dtp_attention_time(&gpu, &shape, &execution, 16384);
-        assert_in_range((whole.forward_s / time.forward_s) * 1000, 1600, 2000); /* twice as much, of longer rows */
-        assert_in_range((whole.backward_s / time.backward_s) * 1000, 1500, 2000);
-        shape.keys /= 2; /* as many keys of each query as in the square above: as long */
+        assert_in_range((whole.forward_s / time.forward_s) * 1000, 1450, 2000); /* twice as much, of longer rows */
+        assert_in_range((whole.backward_s / time.backward_s) * 1000, 1450, 2000);
+        /* As many keys of each query as in the square above, but alike: the end of a kernel waits half as long. Of
+         * 16384 tokens' heads an SM has 16384 x heads / (128 x 132) tiles, whose mean the causal one waits for. */
+        shape.keys /= 2;
         whole = dtp_attention_time(&gpu, &shape, &execution, 16384);
-        assert_near(whole.forward_s, time.forward_s, 1e-12);
-        assert_near(whole.backward_s, time.backward_s, 1e-12);
+        double waits = 128.0 * 132 / (16384.0 * shape.heads);
+        assert_near(whole.forward_s * (1 + waits), time.forward_s * (1 + waits / 2), 1e-12);
+        assert_near(whole.backward_s * (1 + waits), time.backward_s * (1 + waits / 2), 1e-12);
         double flops = 2.0 * (double)rows[i].sequence * 2048 * 16384 / 1e12;
-        assert_near(flops / time.forward_s, rows[i].forward_tflops, 0.10);
-        assert_near(2.5 * flops / time.backward_s, rows[i].backward_tflops, 0.10);
+        assert_near(flops / time.forward_s, rows[i].forward_tflops * forward_clock, rows[i].width < 128 ? 0.15 : 0.10);
+        assert_near(2.5 * flops / time.backward_s, rows[i].backward_tflops * backward_clock, 0.10);
     }
 }
 
@@ -392,15 +401,22 @@ static void test_the_slowest_of_many_megatron_ranks(void **state)
     assert_true(dtp_simulated_rank_deviation(&torch) == dtp_calibration.simulated_rank_deviation);
 }
 
-/* Profiled steps of a 1.3B LLaMA: 668 TFLOP/s back to back, 716 at a share of 0.65, 764 at 0.43. */
+/* Profiled steps of a 1.3B LLaMA: matmuls have 668 TFLOP/s back to back, 716 where they are 0.65 and attention 0.10 of
+ * the step, 764 where they are 0.43 and 0.09: at 1.072 and 1.144 times the sustained rate. */
 static void test_power_headroom(void **state)
 {
     (void)state;
     struct dtp_gpu gpu = test_h200(), a100 = test_a100();
-    assert_near(dtp_matmul_speedup(&gpu, 1, 0), 1, 1e-12);
-    assert_near(668 * dtp_matmul_speedup(&gpu, 0.0942, 0.0510), 716, 0.03);
-    assert_near(668 * dtp_matmul_speedup(&gpu, 0.0942, 0.1050), 764, 0.03);
-    assert_near(dtp_matmul_speedup(&a100, 1, 1), 1, 1e-12);
+    assert_near(dtp_matmul_speedup(&gpu, 1, 0, 0), 1, 1e-12);
+    assert_near(668 * dtp_matmul_speedup(&gpu, 0.65 * 1.072, 0.10 * 1.072, 0.25), 716, 0.015);
+    assert_near(668 * dtp_matmul_speedup(&gpu, 0.43 * 1.144, 0.09 * 1.144, 0.48), 764, 0.015);
+    assert_near(dtp_matmul_speedup(&a100, 1, 0, 1), 1, 1e-12);
+    /* Alone attention draws 0.47 of a matmul's: 1 + 0.27 x 0.53. In a step of 1 s with 0.4 s of matmuls, 0.2 of
+     * attention and 0.4 of else: 1 + 0.27 (1 - 0.4 - 0.47 x 0.2) = 1.13662. */
+    assert_near(dtp_matmul_speedup(&gpu, 0, 1, 0), 1.1431, 1e-12);
+    assert_near(dtp_matmul_speedup(&gpu, 0.4 * 1.13662, 0.2 * 1.13662, 0.4), 1.13662, 1e-12);
+    gpu.architecture = DTP_GPU_BLACKWELL;
+    assert_near(dtp_matmul_speedup(&gpu, 1, 0, 1), 1, 1e-12);
 }
 
 int main(void)

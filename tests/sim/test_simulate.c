@@ -325,7 +325,7 @@ static void test_power_headroom(void **state)
     dtp_op_id matmul = step_matmul(b.program, 8192, 8192, 8192);
     dtp_op_id kernel = step_kernel(b.program, DTP_STREAM_COMPUTE, 3e9, 0);
     const struct dtp_timeline *t = simulate(&b);
-    double speedup = dtp_matmul_speedup(&b.cluster.gpu, alone_s(&b, matmul), alone_s(&b, kernel));
+    double speedup = dtp_matmul_speedup(&b.cluster.gpu, alone_s(&b, matmul), 0, alone_s(&b, kernel));
     assert_true(speedup > 1.05 && t->matmul_speedup == speedup);
     assert_near(t->step_s, alone_s(&b, matmul) / speedup + alone_s(&b, kernel), 1e-12);
     finish(&b);

