@@ -13,9 +13,10 @@
 
 /* Whether cuDNN's flash attention computes a shape: bf16 or fp16, heads of up to 128 elements in whole 16 bytes, and
  * sequences of whole blocks of 128 (engines before 9.16 need a mask beside the causal one for others). Our own slow
- * attention takes the rest: scores that are `bent`, by a soft cap, whose derivative the engines of backward do not know,
- * or by biases of ALiBi, which engines take as a tensor alone; and values that are narrower than keys (value_dim, where
- * it is not 0): cuDNN has engines for 192 and 128 on Hopper, of which nobody here has read off the workspace yet. */
+ * attention takes the rest: scores that are `bent`, by a soft cap, whose derivative the engines of backward do not
+ * know, or by biases of ALiBi, which engines take as a tensor alone; and values that are narrower than keys (value_dim,
+ * where it is not 0): cuDNN has engines for 192 and 128 on Hopper, of which nobody here has read off the workspace
+ * yet. */
 bool dtp_attention_is_fused(bool halves, uint32_t sequence, uint32_t head_dim, uint32_t value_dim, bool bent);
 
 struct dtp_attention_size {

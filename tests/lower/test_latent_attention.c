@@ -289,7 +289,7 @@ static void test_refused(void **state)
     struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
     struct dtp_faults faults = {0};
     struct dtp_plan plan = dtp_plan_default();
-    plan.strategy = DTP_FULL_SHARD, plan.runtime = &dtp_runtime_dtplan;
+    plan.strategy = DTP_FULL_SHARD, plan.runtime = &dtp_runtime_dtplan, plan.optimizer = DTP_MUON;
     assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
     assert_non_null(strstr(faults.text[0], "latent attention"));
     plan = dtp_plan_default(), memset(&faults, 0, sizeof faults);

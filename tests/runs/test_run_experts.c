@@ -85,7 +85,7 @@ static void test_refused(void **state)
     assert_refused(run, "n_experts 64 without top_k or moe_ffn_hidden");
     run = olmoe();
     run.etp = 2;
-    assert_refused(run, "etp 2 (tensor parallel experts) is not modelled");
+    assert_refused(run, "etp: is for runtime megatron only");
     run = olmoe();
     run.notes = "capacity factor 1.25";
     assert_refused(run, "experts with 'capacity factor', as notes say");

@@ -74,8 +74,8 @@ static void test_what_was_not_measured_is_predicted(void **state)
         alone_s[i] = in_place_s[i] = (double)NAN;
     struct dtp_error_split none;
     assert_int_equal(dtp_compare_split(&simulated, alone_s, in_place_s, 1, &none, &faults), DTP_OK);
-    /* but for the power limit, which a simulation of predicted times alone adds */
-    assert_true(fabs(none.alone_s / s.alone_s - 1) < 0.05 && fabs(none.in_place_s / none.alone_s - 1) < 1e-9);
+    /* but for the power limit, which a simulation of predicted times alone adds: of matmuls and attention */
+    assert_true(fabs(none.alone_s / s.alone_s - 1) < 0.06 && fabs(none.in_place_s / none.alone_s - 1) < 1e-9);
 }
 
 static void test_classes_are_sums(void **state)
