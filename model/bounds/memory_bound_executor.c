@@ -65,9 +65,9 @@ static uint64_t core_workspace(const struct dtp_bound *b)
                                             .head_dim = (uint32_t)t->head_dim,
                                             .backward = true,
                                             .deterministic = !plan->executor.atomic_attention};
-    bool fused = dtp_attention_is_fused(b->bytes.compute == 2, size.sequence, size.head_dim,
-                                        (uint32_t)t->value_head_dim,
-                                        t->attention_softcap > 0 || t->position == DTP_POSITION_ALIBI);
+    bool fused =
+        dtp_attention_is_fused(b->bytes.compute == 2, size.sequence, size.head_dim, (uint32_t)t->value_head_dim,
+                               t->attention_softcap > 0 || t->position == DTP_POSITION_ALIBI);
     return fused ? dtp_divide_up(dtp_attention_workspace_bytes(&size), b->tokens) : 0;
 }
 
