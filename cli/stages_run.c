@@ -92,8 +92,9 @@ static void warn_of_files(const struct dtp_arguments *a)
 static enum dtp_status say(const struct dtp_context *context, const struct dtp_ran_job *ran,
                            const struct dtp_pipeline_stages *predicted, const struct dtp_pipeline_stages *as_it_ran)
 {
-    const struct dtp_stages_report report = {&ran->simulated, &ran->measured, predicted, as_it_ran,
-                                             dtp_run_report_comparable(&ran->report)};
+    const struct dtp_stages_report report = {
+        &ran->simulated,    &ran->measured, predicted, as_it_ran, dtp_run_report_comparable(&ran->report),
+        &ran->report.beside};
     if (context->arguments->json)
         return dtp_stages_run_json(&report, context->out, context->faults);
     dtp_stages_run_text(&report, &context->page);

@@ -357,8 +357,8 @@ bool dtp_plan_pads_values(const struct dtp_transformer *transformer, const struc
     enum dtp_gpu_architecture architecture = cluster->gpu.architecture;
     bool cudnn =
         plan->attention == DTP_ATTENTION_FLASH && (architecture == DTP_GPU_HOPPER || architecture == DTP_GPU_BLACKWELL);
-    return transformer->kv_latent && transformer->value_head_dim < transformer->head_dim && !cudnn &&
-           plan->attention != DTP_ATTENTION_MATH;
+    bool takes_both = cudnn || plan->attention == DTP_ATTENTION_MATH || plan->runtime->own_kernels;
+    return transformer->kv_latent && transformer->value_head_dim < transformer->head_dim && !takes_both;
 }
 
 struct dtp_attention_shape dtp_plan_attention(const struct dtp_transformer *transformer,

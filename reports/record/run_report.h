@@ -90,6 +90,8 @@ bool dtp_run_report_comparable(const struct dtp_run_report *report);
 /* Whether ranks shared GPUs, and what is said then. */
 bool dtp_run_shares(const struct dtp_run_outcome *outcome);
 void dtp_run_say_sharing(const struct dtp_run_outcome *outcome, const struct dtp_page *page);
+/* The loss beside that of another run, where one was asked for. */
+void dtp_run_say_beside(const struct dtp_loss_beside *beside, double last_loss, const struct dtp_page *page);
 
 /* Of an elastic run: the share of its time that steps took which count; and what was to be expected of as many failures
  * spread evenly, where each costs half of what lies between two snapshots and as long as the first start took. */
@@ -120,6 +122,7 @@ struct dtp_stages_report {
     const struct dtp_run_outcome *measured;
     const struct dtp_pipeline_stages *predicted, *ran; /* the latter NULL: no step was measured */
     bool comparable;                                   /* as dtp_run_report_comparable */
+    const struct dtp_loss_beside *beside;
 };
 /* What must be the same to the byte: how many ranks' arena, and bytes of one kind that they sent a step, are not what
  * their role's program says; UINT32_MAX: ranks did not say. */

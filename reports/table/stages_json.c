@@ -62,6 +62,10 @@ enum dtp_status dtp_stages_run_json(const struct dtp_stages_report *r, FILE *fil
     json_object_set_new(root, "steps", dtp_json_whole(r->measured->last_step - r->measured->first_step));
     json_object_set_new(root, "first_loss", dtp_json_real(r->measured->first_loss));
     json_object_set_new(root, "last_loss", dtp_json_real(r->measured->last_loss));
+    if (r->beside->path)
+        json_object_set_new(
+            root, "loss_beside",
+            json_pack("{s:o,s:o}", "log", dtp_json_text(r->beside->path), "last", dtp_json_real(r->beside->last_loss)));
     bool written = json_dumpf(root, file, JSON_INDENT(2)) == 0 && fputc('\n', file) != EOF;
     json_decref(root);
     return written ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "the JSON could not be written");

@@ -287,9 +287,7 @@ static void print_learning(const struct dtp_run_report *r, const struct dtp_page
     if (isfinite(m->entropy))
         fprintf(page->file, "  entropy of the data %.4f: the loss is %.1f %% %s it\n", m->entropy,
                 100 * fabs(m->last_loss / m->entropy - 1), m->last_loss < m->entropy ? "below" : "above");
-    if (r->beside.path)
-        fprintf(page->file, "  beside %s: %.4f there, here %+.4f, %+.2f %%\n", r->beside.path, r->beside.last_loss,
-                m->last_loss - r->beside.last_loss, 100 * (m->last_loss / r->beside.last_loss - 1));
+    dtp_run_say_beside(&r->beside, m->last_loss, page);
 }
 
 void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *page)
@@ -335,6 +333,13 @@ bool dtp_run_report_comparable(const struct dtp_run_report *report)
 bool dtp_run_shares(const struct dtp_run_outcome *outcome)
 {
     return outcome->ranks_a_gpu > 1;
+}
+
+void dtp_run_say_beside(const struct dtp_loss_beside *beside, double last_loss, const struct dtp_page *page)
+{
+    if (beside->path)
+        fprintf(page->file, "  beside %s: %.4f there, here %+.4f, %+.2f %%\n", beside->path, beside->last_loss,
+                last_loss - beside->last_loss, 100 * (last_loss / beside->last_loss - 1));
 }
 
 void dtp_run_say_sharing(const struct dtp_run_outcome *outcome, const struct dtp_page *page)

@@ -188,6 +188,7 @@ static void put_step(const struct dtp_stages_report *r, const struct dtp_page *p
     fprintf(page->file, "\nLOSS       from %.4f to %.4f in %" PRIu64 " steps of %" PRIu64 " tokens\n",
             r->measured->first_loss, r->measured->last_loss, r->measured->last_step - r->measured->first_step,
             r->measured->tokens_per_step);
+    dtp_run_say_beside(r->beside, r->measured->last_loss, page);
 }
 
 void dtp_stages_run_text(const struct dtp_stages_report *r, const struct dtp_page *page)

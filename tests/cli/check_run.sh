@@ -39,6 +39,20 @@ says '"schema": "dtplan.run/1"' out
 expect 0 "${tiny[@]}" --steps 3 --gpus 2 --strategy full_shard --micro-batch 2
 grep -qE '^  all_gather +([0-9.]+) +\1 +1\.000$' out || failed "bytes sent are not what was predicted: $(grep all_ out)"
 
+# What no shape of a LLaMA has, by the program that is handed over: one rank and two lose the same, stage by stage and
+# shard by shard. Heads are planned for the host, whose attention takes values that are narrower than keys.
+two=("${tiny[@]}" --layers 2 --precision fp32 --steps 4)
+latent=(--kv-latent 16 --rope-head-dim 8 --value-head-dim 8)
+experts=(--experts 4 --experts-per-token 2 --expert-ffn 16)
+for kind in "${latent[*]}: --gpus 2 --pp 2 --accumulate 2" "${latent[*]} ${experts[*]} --dense-layers 1: --gpus 2 --strategy full_shard" \
+    "--position alibi --embedding-norm --norm layer_norm: --gpus 2 --strategy zero1"; do
+    # shellcheck disable=SC2086
+    expect 0 "${two[@]}" ${kind%%:*} --accumulate 2 --log one.csv
+    # shellcheck disable=SC2086
+    expect 0 "${two[@]}" ${kind%%:*} ${kind#*:} --loss-beside one.csv
+    grep -qE 'there, here [+-]0[.]0000' out || failed "${kind#*:} of ${kind%%:*}: $(grep beside out)"
+done
+
 # A scenario of a runtime that nobody runs is refused for that, in one line, and not for what follows from it.
 expect 2 "$2/scenarios/llama3-8b-8xh100.ini" --runtime megatron --device host
 says 'runtime: is megatron, but only plans of --runtime dtplan and torch are run'
