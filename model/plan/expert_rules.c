@@ -112,8 +112,8 @@ static void check_sharded(struct dtp_resolver *r)
     uint32_t of_experts = p->ep * (p->megatron.etp > 1 ? p->megatron.etp : 1); /* who have all of them together */
     if (!p->runtime->fsdp) {
         if (ranks * p->tp % of_experts)
-            dtp_plan_refuse(r, "ep", "%" PRIu32 " does not divide the %" PRIu32 " GPUs of a stage", of_experts,
-                            ranks * p->tp);
+            dtp_plan_refuse(r, "ep", "%s%" PRIu32 " does not divide the %" PRIu32 " GPUs of a stage",
+                            of_experts > p->ep ? "times etp, " : "", of_experts, ranks * p->tp);
     } else if (!dtp_plan_is_fsdp(p) || p->fsdp1)
         dtp_plan_refuse(r, "ep", "above 1 goes with FSDP2 alone in PyTorch, not with %s; use strategy full_shard",
                         p->fsdp1 ? "FSDP1" : dtp_strategy_text(p->strategy));
