@@ -2,6 +2,8 @@
 #ifndef DTP_PROGRAM_TEXT_WORDS_H
 #define DTP_PROGRAM_TEXT_WORDS_H
 
+#include "cost/op_cost.h"
+
 /* Numbers of struct dtp_demand under their keys. */
 #define DTP_DEMAND_TABLE(X) X(flops) X(m) X(n) X(k) X(bytes) X(sent_bytes) X(tokens) X(epsilon) X(scale)
 
@@ -40,7 +42,11 @@
     }
 #define DTP_MEMORY_KERNEL_WORDS                                                                                        \
     {                                                                                                                  \
-        "eager", "fused", "streaming", "indexed", "outer", "transposing", "columns"                                    \
+        "eager", "fused", "streaming", "indexed", "outer", "transposing", "columns", "narrow_update"                   \
     }
+_Static_assert(sizeof((const char *const[])DTP_ATTENTION_KERNEL_WORDS) / sizeof(char *) == DTP_ATTENTION_COUNT,
+               "a word for each kernel of attention");
+_Static_assert(sizeof((const char *const[])DTP_MEMORY_KERNEL_WORDS) / sizeof(char *) == DTP_MEMORY_KERNEL_COUNT,
+               "a word for each memory-bound kernel");
 
 #endif
