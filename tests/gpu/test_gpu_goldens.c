@@ -17,10 +17,10 @@ static enum dtp_status golden_device(struct dtp_device **out, struct dtp_faults 
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(golden_fp32),    cmocka_unit_test(golden_bf16),
-                                       cmocka_unit_test(golden_blocks),  cmocka_unit_test(golden_experts),
-                                       cmocka_unit_test(golden_steps),   cmocka_unit_test(golden_two_hundred),
-                                       cmocka_unit_test(golden_adapters)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(golden_fp32),        cmocka_unit_test(golden_bf16),
+                                       cmocka_unit_test(golden_blocks),      cmocka_unit_test(golden_experts),
+                                       cmocka_unit_test(golden_latent),      cmocka_unit_test(golden_steps),
+                                       cmocka_unit_test(golden_two_hundred), cmocka_unit_test(golden_adapters)};
     uint32_t gpus = 0;
     golden_folder = argc > 1 ? argv[1] : golden_folder;
     if (dtp_device_cuda_count(&gpus, NULL) != DTP_OK || gpus == 0) {
