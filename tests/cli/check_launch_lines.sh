@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What `dtplan launch` writes for two nodes is started by a real srun: check_launch_lines.sh DTPLAN SOURCE_TREE. Slurm is the test's own, of
-# two nodes that are this machine (private_slurm.sh; skipped, exit status 77, where it is not installed); torchrun, accelerate and tune are
+# two nodes that are this machine (private_slurm.sh; skipped, exit status 77, where it is not installed or DTPLAN_TEST_LAUNCHERS is empty); torchrun, accelerate and tune are
 # stand-ins that write down where they were started and with which words.
 set -uo pipefail
 # shellcheck source=tests/cli/says.sh
@@ -10,6 +10,7 @@ set -uo pipefail
 
 program=$1
 export DTPLAN_DATA=$2/scenarios
+wants_launchers || exit 77
 missing=$(has_private_slurm) || { echo "skipped: no $missing here" && exit 77; }
 PATH=$PATH:/usr/sbin
 scratch=$(mktemp -d)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Elastic runs that other launchers start again: check_restarts.sh DTPLAN_EXEC SOURCE_TREE KIND. A rank is killed in each, and the run ends
-# with the loss of one that nothing happened to. Skipped, exit status 77, where the launcher is not installed.
+# with the loss of one that nothing happened to. Skipped, exit status 77, where the launcher is not installed; srun and mpirun also
+# without DTPLAN_TEST_LAUNCHERS: whether a rank is still there to be killed is a race between daemons and a run of seconds.
 #   torchrun   PyTorch's own (TORCHRUN names it), which starts all ranks again
 #   srun       four tasks of a job under a Slurm of the test's own (private_slurm.sh); the job asks to be requeued, and Slurm starts it again
 #   mpirun     four ranks by Open MPI, whose command is given once more, with --resume
@@ -24,11 +25,13 @@ case $kind in
         command -v "$torchrun" >/dev/null || { echo "skipped: no torchrun here; TORCHRUN=PATH names one" && exit 77; }
         ;;
     srun)
+        wants_launchers || exit 77
         missing=$(has_private_slurm) || { echo "skipped: no $missing here" && exit 77; }
         PATH=$PATH:/usr/sbin
         ranks=4
         ;;
     mpirun)
+        wants_launchers || exit 77
         mpirun --version 2>/dev/null | grep -q 'Open MPI' || { echo "skipped: no Open MPI here" && exit 77; }
         export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # of a container's tests
         ranks=4

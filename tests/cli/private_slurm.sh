@@ -2,6 +2,11 @@
 # Slurm of one node for one test, sourced: munged, slurmctld and slurmd of the user who runs the test, with a configuration, sockets and
 # logs of their own in a folder, on ports that nothing else has. Nothing of a Slurm that is installed and running is asked or touched.
 
+# Daemons of others start and end as they like: tests of them are asked for.
+wants_launchers() {
+    [[ ${DTPLAN_TEST_LAUNCHERS-} ]] || { echo "skipped: DTPLAN_TEST_LAUNCHERS=1 tries it" && return 1; }
+}
+
 has_private_slurm() {
     local program
     PATH=$PATH:/usr/sbin
