@@ -44,6 +44,6 @@ void dtp_lower_update(struct dtp_lowering *l, dtp_buffer_id params, struct dtp_l
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COPY]); /* gathers read the shards */
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_GATHER]);
     dtp_draft_memory(l, &draft, dtp_optimizer_bytes_per_parameter(plan) * (double)elements, 3);
-    draft.op.demand.memory_kernel = dtp_update_kernel(plan);
+    draft.op.demand.memory_kernel = (uint8_t)dtp_update_kernel(plan);
     dtp_draft_end(l, &draft);
 }
