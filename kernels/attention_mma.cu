@@ -15,7 +15,7 @@ constexpr int threads = 128, queries_tile = threads / 32 * 16, stages = 2;
 template <typename W> struct forward_size {
     static constexpr int keys = W::dim <= 128 ? 64 : 32; /* of a tile: two blocks share an SM's memory */
     static constexpr int queries_end = queries_tile * (W::dim + padding);
-    static constexpr int values = keys * (W::dim + padding);             /* where they begin in a stage */
+    static constexpr int values = keys * (W::dim + padding);            /* where they begin in a stage */
     static constexpr int stage = values + keys * (W::values + padding); /* elements */
     static constexpr size_t bytes = 2 * (queries_end + stages * stage);
 };
@@ -42,8 +42,7 @@ __device__ void bend_scores(float (&scores)[KEYS / 8][4], const attention_shape 
 }
 
 /* Exponents become weights, by the largest of each row so far; what was summed before is made smaller by as much. */
-template <int KEYS, int VALUES>
-__device__ void weigh_scores(float (&scores)[KEYS / 8][4], running<VALUES> &sums)
+template <int KEYS, int VALUES> __device__ void weigh_scores(float (&scores)[KEYS / 8][4], running<VALUES> &sums)
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {

@@ -1,5 +1,5 @@
-/* What forward and backward of attention on tensor cores share (attention_mma.cu, attention_mma_backward.cu): how scores
- * become exponents, which squares of queries by keys need no mask, the widths that there are kernels for. */
+/* What forward and backward of attention on tensor cores share (attention_mma.cu, attention_mma_backward.cu): how
+ * scores become exponents, which squares of queries by keys need no mask, the widths that there are kernels for. */
 #ifndef DTP_ATTENTION_MMA_CUH
 #define DTP_ATTENTION_MMA_CUH
 

@@ -244,8 +244,8 @@ __global__ void __launch_bounds__(keys_threads, keys_size<W>::blocks)
         multiply_rows<W::values, half_tile>(pulled, values + strip * (W::values + padding),
                                             gradients + part * half_tile * (W::values + padding));
         weigh_queries<half_tile, queries>(products, pulled, s, score_rule::of(a, head),
-                                          (const float *)(at_hand + size::statistics) + part * half_tile,
-                                          first + strip, query + part * half_tile,
+                                          (const float *)(at_hand + size::statistics) + part * half_tile, first + strip,
+                                          query + part * half_tile,
                                           all_seen(s, query, queries, first, keys_tile, a.window),
                                           weights + turn + part * half_tile, slopes + turn + part * half_tile);
         __syncthreads();

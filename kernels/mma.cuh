@@ -1,11 +1,11 @@
 /* Tensor cores by the warp: products of 16 x 8 x 16 with 16-bit operands and sums in fp32, whose fragments are read
  * from shared memory 8 x 8 elements at a time (PTX ISA: mma.m16n8k16, ldmatrix). With g = lane / 4 and t = lane % 4 a
- * lane has of the left operand rows g and g + 8 at columns 2 t, 2 t + 1 and those 8 further on; of the right one, column
- * g at rows 2 t, 2 t + 1 and 8 further on; of the sums columns 2 t, 2 t + 1 of row g, then those of row g + 8. Two
- * neighbouring squares of sums, rounded, so are a left operand of the next product.
+ * lane has of the left operand rows g and g + 8 at columns 2 t, 2 t + 1 and those 8 further on; of the right one,
+ * column g at rows 2 t, 2 t + 1 and 8 further on; of the sums columns 2 t, 2 t + 1 of row g, then those of row g + 8.
+ * Two neighbouring squares of sums, rounded, so are a left operand of the next product.
  *
- * Tiles lie in shared memory with rows `padding` longer than they are wide: widths are multiples of 16 elements, so that
- * rows are an odd number of 16-byte words and eight of them at one column lie in all banks. */
+ * Tiles lie in shared memory with rows `padding` longer than they are wide: widths are multiples of 16 elements, so
+ * that rows are an odd number of 16-byte words and eight of them at one column lie in all banks. */
 #ifndef DTP_MMA_CUH
 #define DTP_MMA_CUH
 
@@ -72,9 +72,9 @@ __device__ inline void add_weighted(float (&sums)[COLUMNS / 8][4], const float (
 {
 #pragma unroll
     for (int k = 0; k < COUNT / 8; k += 2) {
-        const uint32_t rounded[4] = {
-            pair_of<T>(weights[k][0], weights[k][1]), pair_of<T>(weights[k][2], weights[k][3]),
-            pair_of<T>(weights[k + 1][0], weights[k + 1][1]), pair_of<T>(weights[k + 1][2], weights[k + 1][3])};
+        const uint32_t rounded[4] = {pair_of<T>(weights[k][0], weights[k][1]), pair_of<T>(weights[k][2], weights[k][3]),
+                                     pair_of<T>(weights[k + 1][0], weights[k + 1][1]),
+                                     pair_of<T>(weights[k + 1][2], weights[k + 1][3])};
         add_rows<WIDTH, COLUMNS>(sums, rounded, rows + k * 8 * (WIDTH + padding));
     }
 }
