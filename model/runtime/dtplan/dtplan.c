@@ -378,6 +378,10 @@ static void check(struct dtp_resolver *r)
     check_adapters(r);
     if (p->executor.gelu_epilogue && r->transformer->activation != DTP_GELU)
         dtp_plan_refuse(r, "gelu_epilogue", "needs a model with GELU");
+    if (p->executor.activation_fp8_input_store && (p->executor.gelu_epilogue || r->transformer->experts))
+        dtp_plan_refuse(r, "activation_fp8_input_store",
+                        "%s is not run that way under runtime dtplan yet; leave it out",
+                        p->executor.gelu_epilogue ? "GELU inside the matmuls" : "what experts' activations read");
     check_collective_choices(r);
     check_stages(r);
     check_tensor(r);
