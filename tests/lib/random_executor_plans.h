@@ -160,10 +160,13 @@ static inline void random_executor_expert_job(struct random_job *job)
         t->router = random_bool() ? DTP_ROUTER_SOFTMAX : DTP_ROUTER_SIGMOID;
         t->router_norm = random_bool(), t->router_bias = random_below(4) == 0;
         t->router_scale = random_bool() ? 0 : 2.5;
+        t->expert_groups = t->groups_per_token = 0;
         plan.executor.gelu_epilogue = plan.executor.activation_fp8_input_store = false;
         plan.offload = DTP_OFFLOAD_NONE;
         if (random_bool())
             random_divided_experts(job, &plan);
+        if (t->experts % 4 == 0 && t->experts >= 2 * t->experts_per_token)
+            t->expert_groups = 4, t->groups_per_token = 2 + random_below(3);
         if (plan.ep < 2 && t->layers > 1 && random_bool()) /* layers of two kinds: the first, or every other */
             *(random_bool() ? &t->dense_layers : &t->expert_layer_step) = 1 + random_below(t->layers - 1);
         if (plan.checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)

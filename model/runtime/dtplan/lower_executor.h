@@ -73,7 +73,8 @@
  *                            (routes_layout.h) say which rows are whose. No BIAS, no AUX, no ADDEND, no WORKSPACE
  *   ROUTER                   INPUT (scores [T, n]) -> STATISTICS (fp32 weights [T, k] of each token's k experts),
  *                            ROUTES; WORKSPACE (DTP_EXECUTOR_ROUTER_CHUNKS n whole numbers of 4 bytes). Of the form
- *                            affinities have, times demand.scale
+ *                            affinities have, times demand.scale. Where demand.m is not 0, experts stand in
+ *                            demand.groups groups, of which a token's experts are of its m best
  *   ROUTER_BACKWARD          INPUT, GRADIENT (of the weights), ROUTES -> INPUT_GRADIENT [T, n]
  *   PERMUTE                  INPUT [T, h], ROUTES -> RESULT [T k, h], rows by experts; with STATISTICS (weights [T, k])
  *                            -> AUX (fp32 [T k], those of each row), and backward STATISTICS (gradients of these) ->

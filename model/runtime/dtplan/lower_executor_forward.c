@@ -347,6 +347,10 @@ static void router(const struct pass *pass, struct dtp_draft *draft, int index)
     dtp_executor_new(x, draft, DTP_ROLE_WORKSPACE, "counts of experts", DTP_OWNER_WORKSPACE,
                      4 * DTP_EXECUTOR_ROUTER_CHUNKS * x->shape->kind.experts, DTP_UPDATE | DTP_FREE);
     dtp_executor_routed(x, draft, x->shape->kind.experts);
+    if (x->t->groups_per_token && x->t->groups_per_token < x->t->expert_groups) {
+        draft->op.demand.m = (double)x->t->groups_per_token;
+        draft->op.demand.groups = (uint32_t)x->t->expert_groups;
+    }
 }
 
 /* Rows to experts, and back with what shared experts return and what came before. */
