@@ -66,13 +66,15 @@ void dtp_expert_traffic(struct dtp_traffic *traffic)
     uint64_t all = dtp_bytes_product(dtp_plan_tokens(plan), t->experts_per_token * t->hidden * traffic->bytes.compute);
     uint64_t sent = dtp_divide_up(all, plan->sequence_shards > 1 ? plan->sequence_shards : 1);
     double part = dtp_plan_expert_sent_part(plan, traffic->cluster, t->experts_per_token);
-    uint64_t fullest = (uint64_t)((double)(uint64_t)ceil((double)sent * plan->expert_imbalance) * part);
-    uint64_t rows = dtp_traffic_ring(fullest, plan->ep), splits = dtp_traffic_ring(8 * t->experts, plan->ep);
+    uint64_t fullest = (uint64_t)((double)(uint64_t)ceil((double)sent * dtp_plan_crossed_rows(plan)) * part);
+    bool counted = !plan->megatron.pad_to_capacity; /* how many rows there are */
+    uint64_t rows = dtp_traffic_ring(fullest, plan->ep),
+             splits = dtp_traffic_ring(counted ? 8 * t->experts : 0, plan->ep);
     uint64_t backwards = dtp_transformer_expert_layers(t, t->layers), forwards = backwards + layers_again(t, plan);
     struct dtp_scales *out = &traffic->out->experts[DTP_ALL_TO_ALL];
     out->bytes =
         dtp_bytes_product(plan->accumulate, forwards * splits + 2 * dtp_bytes_product(forwards + backwards, rows));
-    out->count = (uint64_t)plan->accumulate * (3 * forwards + 2 * backwards);
+    out->count = (uint64_t)plan->accumulate * ((counted ? 3 : 2) * forwards + 2 * backwards);
     dtp_expert_traffic_add(traffic, DTP_ALL_TO_ALL, out, plan->ep, plan->megatron.etp);
     add_expert_rows(traffic, fullest, forwards + backwards);
 }
