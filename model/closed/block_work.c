@@ -552,6 +552,10 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     if (block.experts)
         counted.f /= counted.parts;
     list_matmuls(&block, packed, dtp_plan_expert_rows(plan), counted.parts, &work);
+    for (int i = 0; i < work.matmul_count; i++)
+        for (uint8_t e = DTP_EXCHANGE_DISPATCH; e <= DTP_EXCHANGE_COMBINE; e++)
+            if (dtp_plan_works_beside(plan, &block, UINT64_C(1) << block.matrix[i].result, (enum dtp_exchange)e))
+                work.matmul[i].beside = 1 + e;
     count_bytes(&counted, &work);
     count_launches(&counted, biased, &work);
     if (dtp_plan_execution(plan).issuer == DTP_ISSUER_MEGATRON) {

@@ -176,6 +176,7 @@ static void dispatch(const struct pass *pass, const struct dtp_layer_operator *o
     make(pass, &draft, DTP_TENSOR_RECEIVED);
     read(pass, &draft, DTP_TENSOR_SENT, false);
     dtp_lower_exchange_rows(l, &draft, dtp_lower_exchanged_bytes(l));
+    dtp_forward_beside_exchange(pass, DTP_EXCHANGE_DISPATCH);
     let_go(pass, DTP_TENSOR_SENT);
     dtp_buffer_id gathered = dtp_lower_gather_expert_rows(l, pass->module->tensor[DTP_TENSOR_RECEIVED]);
     if (gathered.index != DTP_NO_INDEX)
@@ -308,6 +309,7 @@ static void give_back(const struct pass *pass)
     if (summed.index == DTP_NO_INDEX)
         read(pass, &draft, DTP_TENSOR_RETURNING, false);
     dtp_lower_exchange_rows(l, &draft, dtp_lower_exchanged_bytes(l));
+    dtp_forward_beside_exchange(pass, DTP_EXCHANGE_COMBINE);
     let_go(pass, DTP_TENSOR_EXPERT_DOWN);
     dtp_lower_free_expert_rows(l, summed);
     if (weighs(l))
@@ -446,15 +448,16 @@ static dtp_buffer_id rows_back(struct dtp_block_backward *b, dtp_buffer_id gradi
 }
 
 /* The gradient of what an all-to-all returned is exchanged the other way. */
-static dtp_buffer_id exchange_back(struct dtp_block_backward *b, dtp_buffer_id gradient, const char *name,
+static dtp_buffer_id exchange_back(struct dtp_block_backward *b, dtp_buffer_id gradient, enum dtp_exchange exchange,
                                    uint64_t made_bytes)
 {
     struct dtp_lowering *l = b->l;
     struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, name);
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, exchange == DTP_EXCHANGE_COMBINE ? "combine" : "dispatch");
     dtp_buffer_id made = dtp_backward_workspace(l, &draft, "gradient of rows", made_bytes, DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ);
     dtp_lower_exchange_rows(l, &draft, dtp_lower_exchanged_bytes(l));
+    dtp_backward_beside_exchange(b, exchange);
     dtp_draft_begin(l, &draft, DTP_OP_FREE, "gradient of rows");
     dtp_draft_use(&draft, gradient, DTP_FREE);
     dtp_draft_end(l, &draft);
@@ -522,7 +525,7 @@ void dtp_backward_unpermute(struct dtp_block_backward *b)
         rows = rows_back(b, by_tokens, name, sent, 2 * r.c * r.k * r.h);
     }
     if (l->tensors.kind.exchanged) {
-        rows = dtp_lower_gather_gradient_rows(l, exchange_back(b, rows, "combine", crossed));
+        rows = dtp_lower_gather_gradient_rows(l, exchange_back(b, rows, DTP_EXCHANGE_COMBINE, crossed));
         rows = rows_back(b, rows, "rows by experts", came, received(l) * 2 * r.c * r.k * r.h);
     }
     b->gradient[DTP_TENSOR_EXPERT_DOWN] = rows;
@@ -544,7 +547,7 @@ static dtp_buffer_id rows_by_ranks(struct dtp_block_backward *b, dtp_buffer_id g
                 weighs(l) ? received(l) * 2 * r.c * r.k * r.h : received(l) * (4 * r.c * r.k * r.h + 8 * 16 * r.k),
                 weighs(l) ? 1 : 10);
     dtp_draft_end(l, &draft);
-    return exchange_back(b, dtp_lower_sum_gradient_rows(l, made), "dispatch",
+    return exchange_back(b, dtp_lower_sum_gradient_rows(l, made), DTP_EXCHANGE_DISPATCH,
                          dtp_layer_sent(&l->tensors, row_bytes(l)));
 }
 

@@ -48,6 +48,16 @@ static inline uint64_t dtp_layer_crossed(const struct dtp_layer_tensors *tensors
 {
     return tensors->crossed > 1 ? (uint64_t)ceil((double)bytes * tensors->crossed) : bytes;
 }
+/* Operators of shared experts that work while rows are on their way: the first projection and the activation behind it
+ * beside the exchange to experts, the second beside the one back. */
+enum dtp_exchange { DTP_EXCHANGE_DISPATCH, DTP_EXCHANGE_COMBINE };
+static inline bool dtp_plan_works_beside(const struct dtp_plan *plan, const struct dtp_layer_kind *kind, uint64_t makes,
+                                         enum dtp_exchange exchange)
+{
+    uint64_t first = DTP_TENSOR_BIT(SHARED_GATE) | DTP_TENSOR_BIT(SHARED_UP) | DTP_TENSOR_BIT(SHARED_PRODUCT);
+    return plan->megatron.shared_overlap && kind->exchanged &&
+           makes & (exchange == DTP_EXCHANGE_DISPATCH ? first : DTP_TENSOR_BIT(SHARED_DOWN));
+}
 /* Of the model's layers with such an MLP. */
 void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_layer_mlp mlp,
                           const struct dtp_cluster *cluster, const struct dtp_plan *plan,

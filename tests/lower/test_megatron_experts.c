@@ -64,9 +64,12 @@ static void check(const struct random_job *job)
     if (fabs((totals.matmul_flops + totals.attention_flops) / flops - 1) >= 1e-12) {
         char text[DTP_RECOMPUTE_BYTES];
         dtp_recompute_text(job->plan.megatron.recompute, text);
-        fail_msg("recompute %s, latent %d, shared %d, dense %d, fp8 %d: the program computes %.17g, formulas %.17g",
+        fail_msg("recompute %s, latent %d, shared %d, dense %d, fp8 %d, ep %u, overlap %d, capacity %g, padded %d: the "
+                 "program computes %.17g, formulas %.17g",
                  text, job->transformer.kv_latent > 0, job->transformer.shared_expert_ffn > 0,
-                 (int)job->transformer.dense_layers, job->plan.precision.compute == DTP_FP8,
+                 (int)job->transformer.dense_layers, job->plan.precision.compute == DTP_FP8, job->plan.ep,
+                 job->plan.megatron.shared_overlap, job->plan.megatron.capacity_factor,
+                 job->plan.megatron.pad_to_capacity,
                  totals.matmul_flops + totals.attention_flops, flops);
     }
     assert_int_equal(dtp_program_verify(program, &faults), DTP_OK);
@@ -98,6 +101,9 @@ static void test_random_plans(void **state)
         job.asked.megatron.capacity_factor = random_bool() ? 0 : 1.25;
         job.asked.megatron.pad_to_capacity =
             job.asked.megatron.capacity_factor > 0 && !job.asked.megatron.flex_dispatcher && random_bool();
+        job.asked.megatron.shared_overlap = job.transformer.shared_expert_ffn > 0 && job.asked.ep > 1 &&
+                                            !job.asked.megatron.flex_dispatcher && !job.asked.megatron.expert_overlap &&
+                                            random_bool();
         bool whole_rows = job.asked.ep > 1 && !job.asked.megatron.flex_dispatcher && !job.asked.megatron.expert_overlap;
         job.asked.megatron.etp = whole_rows && random_bool() ? 2 : 1;
         if (random_bool()) {
@@ -303,6 +309,45 @@ static void test_capacity(void **state)
     assert_true(fabs(cut.matmul_flops / filled.matmul_flops - 1) < 1e-12);
 }
 
+/* Of each exchange of rows the work that stands behind it and does not wait for it: to experts first projection and
+ * activation, back the second, forward and backward, in two layers. */
+static void test_shared_overlap(void **state)
+{
+    (void)state;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    struct dtp_transformer t = model();
+    struct dtp_plan plan = asked();
+    struct dtp_program *program;
+    struct dtp_program_totals totals, plain;
+    plan.ep = 4;
+    resolve(&plan, &t, &cluster);
+    assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, &faults), DTP_OK);
+    dtp_program_sum(program, &plain);
+    dtp_program_destroy(program);
+    plan.megatron.shared_overlap = true;
+    resolve(&plan, &t, &cluster);
+    assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, &faults), DTP_OK);
+    dtp_program_sum(program, &totals);
+    assert_int_equal(dtp_program_verify(program, &faults), DTP_OK);
+    assert_true(fabs(totals.matmul_flops / plain.matmul_flops - 1) < 1e-12);
+    assert_int_equal(totals.sent_bytes[DTP_ALL_TO_ALL], plain.sent_bytes[DTP_ALL_TO_ALL]);
+    const struct dtp_op *op = dtp_program_ops(program);
+    uint32_t matmuls[2] = {0, 0};
+    for (uint32_t i = 0; i + 1 < dtp_program_op_count(program); i++)
+        if (op[i].kind == DTP_OP_ALL_TO_ALL && strcmp(op[i].name, "splits") != 0) {
+            uint32_t k = i + 1; /* up to what lets go of rows that were sent */
+            for (; op[k].kind != DTP_OP_FREE; k++)
+                matmuls[strcmp(op[i].name, "combine") == 0] += dtp_op_kind_class(op[k].kind) == DTP_CLASS_MATMUL;
+        }
+    assert_int_equal(matmuls[0], 2 * (2 + 4)); /* of gate and up; two of each in backward */
+    assert_int_equal(matmuls[1], 2 * (1 + 2));
+    dtp_program_destroy(program);
+    plan.megatron.expert_overlap = true;
+    memset(&faults, 0, sizeof faults);
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "shared_expert_overlap: is not with expert_overlap"));
+}
+
 /* Of three micro-steps the first forward and the last backward stand alone. In each of two layers with experts a
  * forward exchanges three times (how many rows, there, back), a backward twice: 2 x (2 x 3 + 2 x 2) of 2 x 3 x 5 run
  * beside. */
@@ -416,15 +461,11 @@ static void test_grouped_price(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_plans),
-        cmocka_unit_test(test_saved_bytes),
-        cmocka_unit_test(test_recomputed_parts),
-        cmocka_unit_test(test_recomputed_flops),
-        cmocka_unit_test(test_unfused_permute),
-        cmocka_unit_test(test_capacity),
-        cmocka_unit_test(test_overlapped_exchanges),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_casts),
+        cmocka_unit_test(test_random_plans),     cmocka_unit_test(test_saved_bytes),
+        cmocka_unit_test(test_recomputed_parts), cmocka_unit_test(test_recomputed_flops),
+        cmocka_unit_test(test_unfused_permute),  cmocka_unit_test(test_capacity),
+        cmocka_unit_test(test_shared_overlap),   cmocka_unit_test(test_overlapped_exchanges),
+        cmocka_unit_test(test_refused),          cmocka_unit_test(test_casts),
         cmocka_unit_test(test_grouped_price),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
