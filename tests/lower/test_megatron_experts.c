@@ -69,8 +69,7 @@ static void check(const struct random_job *job)
                  text, job->transformer.kv_latent > 0, job->transformer.shared_expert_ffn > 0,
                  (int)job->transformer.dense_layers, job->plan.precision.compute == DTP_FP8, job->plan.ep,
                  job->plan.megatron.shared_overlap, job->plan.megatron.capacity_factor,
-                 job->plan.megatron.pad_to_capacity,
-                 totals.matmul_flops + totals.attention_flops, flops);
+                 job->plan.megatron.pad_to_capacity, totals.matmul_flops + totals.attention_flops, flops);
     }
     assert_int_equal(dtp_program_verify(program, &faults), DTP_OK);
     dtp_program_destroy(program);
