@@ -377,8 +377,9 @@ def fill(model, device, seed):
 def replicated(model, choices, device, ranks):
     if ranks == 1:
         return None
+    said = choices.ddp_bucket_mib != 25  # a size that is said is the first bucket's too, which otherwise has 1 MiB
     ddp = nn.parallel.DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None,
-                                              bucket_cap_mb=choices.ddp_bucket_mib,
+                                              bucket_cap_mb=choices.ddp_bucket_mib if said else None,
                                               gradient_as_bucket_view=choices.ddp_bucket_view)
     if choices.comm_hook != "none":
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
