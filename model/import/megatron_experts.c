@@ -253,6 +253,10 @@ void dtp_megatron_write_experts(struct dtp_writing *w)
     dtp_megatron_say_if(w, "padded", plan->precision.compute == DTP_FP8);
     dtp_say(w, "dispatcher", plan->megatron.flex_dispatcher ? "flex" : "alltoall");
     dtp_megatron_say_if(w, "expert_overlap", plan->megatron.expert_overlap);
+    dtp_megatron_say_if(w, "shared_expert_overlap", plan->megatron.shared_overlap);
+    if (plan->megatron.capacity_factor > 0)
+        dtp_say_key(w, "capacity_factor");
+    dtp_megatron_say_if(w, "pad_to_capacity", plan->megatron.pad_to_capacity);
     dtp_say_key(w, "ep");
     dtp_say_count(w, "expert_tp", plan->megatron.etp);
 }

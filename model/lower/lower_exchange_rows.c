@@ -8,6 +8,7 @@
 #include "lower/lower_exchange_rows.h"
 
 #include "base/bytes.h"
+#include "lower/block_forward.h"
 #include "plan/graph_modules.h"
 
 static bool is_backward(const struct dtp_pass *pass)
@@ -58,6 +59,8 @@ void dtp_lower_read_splits(struct dtp_lowering *l)
 {
     struct dtp_draft draft;
     uint64_t bytes = 8 * l->tensors.kind.experts;
+    if (l->plan->megatron.pad_to_capacity) /* all are known */
+        return;
     dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, "splits");
     dtp_buffer_id splits = dtp_draft_new(l, &draft, "splits", DTP_OWNER_WORKSPACE, 2 * bytes, DTP_UPDATE);
     dtp_lower_exchange_rows(l, &draft, bytes);
@@ -74,6 +77,28 @@ void dtp_lower_read_splits(struct dtp_lowering *l)
     draft.op.stream = DTP_STREAM_HOST;
     dtp_draft_after(&draft, copied);
     dtp_draft_end(l, &draft);
+}
+
+static bool beside(const struct pass *pass, int index, enum dtp_exchange exchange)
+{
+    return dtp_plan_works_beside(pass->l->plan, &pass->l->tensors.kind, pass->l->tensors.op[index].makes, exchange);
+}
+
+void dtp_forward_beside_exchange(const struct pass *pass, enum dtp_exchange exchange)
+{
+    dtp_op_id exchanged = pass->l->awaited;
+    pass->l->awaited = DTP_NO_OP;
+    for (int index = 0; index < pass->l->tensors.operators; index++)
+        if (beside(pass, index, exchange))
+            dtp_forward_operator(pass, index);
+    pass->l->awaited = exchanged;
+}
+
+void dtp_forward_until(const struct pass *pass, int end)
+{
+    for (int index = 0; index < end; index++)
+        if (!beside(pass, index, DTP_EXCHANGE_DISPATCH) && !beside(pass, index, DTP_EXCHANGE_COMBINE))
+            dtp_forward_operator(pass, index);
 }
 
 /* Of rows that come to the rank. */

@@ -28,7 +28,7 @@
 #include "lower/lower_exchange_rows.h"
 #include "lower/lower_graphs.h"
 
-/* Of a token: c bytes of the compute dtype, k rows of h. */
+/* Of a token: c bytes of the compute dtype, k rows of h, which are more where experts' are filled up to a capacity. */
 struct rows {
     double c, k, h, experts;
 };
@@ -36,7 +36,7 @@ struct rows {
 static struct rows rows_of(const struct dtp_lowering *l)
 {
     const struct dtp_layer_kind *kind = &l->tensors.kind;
-    return (struct rows){(double)l->compute, (double)kind->experts_per_token, (double)kind->hidden,
+    return (struct rows){(double)l->compute, (double)kind->experts_per_token * l->tensors.sent, (double)kind->hidden,
                          (double)kind->experts};
 }
 
@@ -49,7 +49,7 @@ static uint64_t local_bytes(const struct dtp_lowering *l, uint64_t bytes_per_tok
 /* Rows that the rank's experts get, for each that it sends. */
 static double received(const struct dtp_lowering *l)
 {
-    return l->tensors.received;
+    return l->tensors.received / l->tensors.sent;
 }
 
 /* Megatron-Core's way. */
@@ -116,7 +116,9 @@ static void draft_sum_by_index(const struct dtp_lowering *l, struct dtp_draft *d
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 /* Scores to fp32 (c + 4) E and through softmax 8 E, where a compiler makes one pass of both; the k largest of 4 E; and
- * of T k whole numbers their histogram, sort (by radix: 8 passes over pairs of 8 bytes) and quotient. */
+ * of T k whole numbers their histogram, sort (by radix: 8 passes over pairs of 8 bytes) and quotient. With a capacity
+ * also each expert's largest weights of all tokens, 4 E read, a mask of them, 4 E zeros and 5 E to bool, and with it
+ * the map, 3 E, and weights, 9 E. */
 void dtp_forward_router(const struct pass *pass)
 {
     struct dtp_lowering *l = pass->l;
@@ -136,7 +138,13 @@ void dtp_forward_router(const struct pass *pass)
                       l->tensor_bytes[DTP_TENSOR_ROUTER_WEIGHTS], DTP_UPDATE | DTP_FREE);
     read(pass, &draft, DTP_TENSOR_ROUTER_SCORES, true);
     double weights = l->compiled ? (r.c + 4) * r.experts : (r.c + 12) * r.experts;
-    draft_eager(l, &draft, weights + 4 * r.experts + (8 * 16 + 6 * 8) * r.k, weighs(l) ? 6 : l->compiled ? 14 : 22);
+    double k = (double)l->tensors.kind.experts_per_token;
+    bool drops = l->plan->megatron.capacity_factor > 0;
+    draft_eager(l, &draft, weights + 4 * r.experts + (8 * 16 + 6 * 8) * k + (drops ? 25 * r.experts : 0),
+                (weighs(l)     ? 6u
+                 : l->compiled ? 14
+                               : 22) +
+                    (drops ? 8 : 0));
     dtp_draft_end(l, &draft);
 }
 
@@ -168,6 +176,7 @@ static void dispatch(const struct pass *pass, const struct dtp_layer_operator *o
     make(pass, &draft, DTP_TENSOR_RECEIVED);
     read(pass, &draft, DTP_TENSOR_SENT, false);
     dtp_lower_exchange_rows(l, &draft, dtp_lower_exchanged_bytes(l));
+    dtp_forward_beside_exchange(pass, DTP_EXCHANGE_DISPATCH);
     let_go(pass, DTP_TENSOR_SENT);
     dtp_buffer_id gathered = dtp_lower_gather_expert_rows(l, pass->module->tensor[DTP_TENSOR_RECEIVED]);
     if (gathered.index != DTP_NO_INDEX)
@@ -300,6 +309,7 @@ static void give_back(const struct pass *pass)
     if (summed.index == DTP_NO_INDEX)
         read(pass, &draft, DTP_TENSOR_RETURNING, false);
     dtp_lower_exchange_rows(l, &draft, dtp_lower_exchanged_bytes(l));
+    dtp_forward_beside_exchange(pass, DTP_EXCHANGE_COMBINE);
     let_go(pass, DTP_TENSOR_EXPERT_DOWN);
     dtp_lower_free_expert_rows(l, summed);
     if (weighs(l))
@@ -417,7 +427,7 @@ static dtp_buffer_id weigh_back(struct dtp_block_backward *b, dtp_buffer_id grad
     return made;
 }
 
-/* Of rows that experts return, in the compute dtype. */
+/* Of rows of the rank's tokens, in the compute dtype. */
 static uint64_t row_bytes(const struct dtp_lowering *l)
 {
     return local_bytes(l, l->compute * dtp_layer_tensor_width(&l->tensors.kind, DTP_TENSOR_EXPERT_DOWN));
@@ -438,15 +448,16 @@ static dtp_buffer_id rows_back(struct dtp_block_backward *b, dtp_buffer_id gradi
 }
 
 /* The gradient of what an all-to-all returned is exchanged the other way. */
-static dtp_buffer_id exchange_back(struct dtp_block_backward *b, dtp_buffer_id gradient, const char *name,
+static dtp_buffer_id exchange_back(struct dtp_block_backward *b, dtp_buffer_id gradient, enum dtp_exchange exchange,
                                    uint64_t made_bytes)
 {
     struct dtp_lowering *l = b->l;
     struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, name);
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, exchange == DTP_EXCHANGE_COMBINE ? "combine" : "dispatch");
     dtp_buffer_id made = dtp_backward_workspace(l, &draft, "gradient of rows", made_bytes, DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ);
     dtp_lower_exchange_rows(l, &draft, dtp_lower_exchanged_bytes(l));
+    dtp_backward_beside_exchange(b, exchange);
     dtp_draft_begin(l, &draft, DTP_OP_FREE, "gradient of rows");
     dtp_draft_use(&draft, gradient, DTP_FREE);
     dtp_draft_end(l, &draft);
@@ -480,7 +491,8 @@ static dtp_buffer_id spread_gradient(struct dtp_block_backward *b, dtp_buffer_id
     struct dtp_lowering *l = b->l;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE_BACKWARD, name);
-    dtp_buffer_id made = dtp_backward_workspace(l, &draft, "gradient of results", row_bytes(l), DTP_WRITE);
+    dtp_buffer_id made =
+        dtp_backward_workspace(l, &draft, "gradient of results", dtp_layer_sent(&l->tensors, row_bytes(l)), DTP_WRITE);
     b->gradient[DTP_TENSOR_ROUTER_WEIGHTS] = dtp_backward_workspace(
         l, &draft, "router weight gradient", local_bytes(l, 4 * l->tensors.kind.experts_per_token), DTP_WRITE);
     use_and_let_go(b, &draft, gradient);
@@ -501,8 +513,8 @@ void dtp_backward_unpermute(struct dtp_block_backward *b)
     if (b->l->tensors.kind.shared_ffn)
         dtp_backward_shared_experts(b, gradient);
     struct dtp_lowering *l = b->l;
-    uint64_t sent = row_bytes(l), came = dtp_layer_received(&l->tensors, sent);
-    uint64_t crossed = dtp_layer_crossed(&l->tensors, sent);
+    uint64_t own = row_bytes(l), came = dtp_layer_received(&l->tensors, own);
+    uint64_t crossed = dtp_layer_crossed(&l->tensors, own), sent = dtp_layer_sent(&l->tensors, own);
     const char *name = l->tensors.kind.exchanged ? "rows by ranks" : "rows by experts";
     dtp_buffer_id rows;
     if (weighs(l)) {
@@ -513,7 +525,7 @@ void dtp_backward_unpermute(struct dtp_block_backward *b)
         rows = rows_back(b, by_tokens, name, sent, 2 * r.c * r.k * r.h);
     }
     if (l->tensors.kind.exchanged) {
-        rows = dtp_lower_gather_gradient_rows(l, exchange_back(b, rows, "combine", crossed));
+        rows = dtp_lower_gather_gradient_rows(l, exchange_back(b, rows, DTP_EXCHANGE_COMBINE, crossed));
         rows = rows_back(b, rows, "rows by experts", came, received(l) * 2 * r.c * r.k * r.h);
     }
     b->gradient[DTP_TENSOR_EXPERT_DOWN] = rows;
@@ -535,7 +547,8 @@ static dtp_buffer_id rows_by_ranks(struct dtp_block_backward *b, dtp_buffer_id g
                 weighs(l) ? received(l) * 2 * r.c * r.k * r.h : received(l) * (4 * r.c * r.k * r.h + 8 * 16 * r.k),
                 weighs(l) ? 1 : 10);
     dtp_draft_end(l, &draft);
-    return exchange_back(b, dtp_lower_sum_gradient_rows(l, made), "dispatch", row_bytes(l));
+    return exchange_back(b, dtp_lower_sum_gradient_rows(l, made), DTP_EXCHANGE_DISPATCH,
+                         dtp_layer_sent(&l->tensors, row_bytes(l)));
 }
 
 void dtp_backward_permute(struct dtp_block_backward *b)
