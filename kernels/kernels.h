@@ -166,11 +166,13 @@ enum dtp_activation_kind { DTP_ACTIVATION_SWIGLU, DTP_ACTIVATION_GELU, DTP_ACTIV
 struct dtp_activation_args {
     const void *up;
     void *result; /* [rows, width] */
-    float *amax;  /* of it */
+    void *stored; /* not NULL: `up` once more, as E4M3 without a scale */
+    float *amax;  /* of the result */
     uint64_t rows;
     uint32_t width;
     enum dtp_activation_kind kind;
     enum dtp_element element;
+    bool up_is_stored; /* `up` is what was stored */
 };
 struct dtp_activation_backward_args {
     const void *gradient, *up; /* gradient of the result */
@@ -181,6 +183,7 @@ struct dtp_activation_backward_args {
     uint32_t width;
     enum dtp_activation_kind kind;
     enum dtp_element element;
+    bool up_is_stored; /* as above; the gradient then lies elsewhere */
 };
 
 /* bias_gradient[j] (+)= sum of column j; workspace as norm_backward's. */
