@@ -63,7 +63,7 @@ LET_BE = {
         "of tensor, context, expert and pipeline parallel ranks, which are refused":
             "layout_order sequence_parallel tp_overlap cp_comm schedule virtual_stages microbatch_group stages "
             "post_validation expert_imbalance etp expert_room",
-        "of Megatron": "megatron_overlap megatron_scatter_gather flex_dispatcher fused_qkv_rope "
+        "of Megatron": "megatron_overlap megatron_scatter_gather flex_dispatcher unfused_permute fused_qkv_rope "
                        "avoid_record_streams expert_overlap recompute_modules cuda_graph_modules",
         "of DeepSpeed": "megatron_layers bf16_optimizer deepspeed_overlap reduce_bucket_size stage3_max_live_parameters "
                         "stage3_max_reuse_distance stage3_prefetch_bucket_size stage3_param_persistence_threshold "

@@ -266,6 +266,19 @@ static struct executor executor_of(const struct dtp_bound *b, bool chunks)
     return x;
 }
 
+/* Of one of `ranks` shards of a module: rows as wide as its first matrix, as many matrices as it has by rank. */
+static struct dtp_factored factored_shard(const struct dtp_bound *b, const struct dtp_parameter_module *layout,
+                                          uint64_t matrices, uint64_t ranks)
+{
+    struct dtp_factored f = {0};
+    uint64_t columns = b->transformer->hidden, parts = (matrices + ranks - 1) / ranks;
+    uint64_t elements = layout->elements / ranks, part = elements / columns / parts * columns;
+    for (uint64_t i = 0; i < parts; i++)
+        dtp_factored_add(&f, part, columns, 1, b->plan->powersgd_rank);
+    f.whole += elements - parts * part;
+    return f;
+}
+
 /* What PowerSGD keeps: what was lost of matrices that it factors and their Q; P of one module, with what is not
  * factored beside it; a workspace. */
 static uint64_t factored_bytes(const struct dtp_bound *b)
@@ -284,6 +297,10 @@ static uint64_t factored_bytes(const struct dtp_bound *b)
             uint64_t elements = tensor->exists ? tensor->rows * tensor->columns : 0;
             all += elements;
             dtp_factored_add(&f, elements, tensor->columns, 1, b->plan->powersgd_rank);
+        }
+        if (f.matrices && b->units.ranks > 1) {
+            all = layout.elements / b->units.ranks;
+            f = factored_shard(b, &layout, f.matrices, b->units.ranks);
         }
         lost += alike[i].count * (all - f.whole), q += alike[i].count * f.q;
         p = larger(p, f.matrices ? f.p + f.whole : 0);

@@ -129,19 +129,30 @@ static struct moved sinks_moved(const struct counted *c, bool fused)
     return (struct moved){2 * result + (fused ? 4 : 20 + c->w) * heads, (fused ? 3 : 6) * result};
 }
 
-/* Where rows are weighed within the activation: each token's row is read or written once for its k; rows of experts
- * elsewhere are put in order both ways. */
+/* Of a token, rows that are added up by index (lower_experts.c). */
+static double added_by_index(const struct counted *c)
+{
+    return c->plan->megatron.unfused_permute ? (2 * (double)c->block->experts_per_token + 1) * c->w * c->h : 0;
+}
+
+/* Where rows are weighed within the activation: each token's row is read or written once for its k, or as
+ * lower_experts.c has it unfused; rows of experts elsewhere are put in order both ways. */
 static struct moved weighing_moved(const struct counted *c, enum dtp_layer_operator_kind kind, double came)
 {
     const struct dtp_layer_kind *b = c->block;
     double k = (double)b->experts_per_token, once = (k + 1) * c->w * c->h, ordered = came * 2 * c->w * k * c->h;
     double sum = 3 * c->w * c->h, rows = (b->exchanged ? came : 1) * k;
+    double added = once, sorting = 0;
+    if (c->plan->megatron.unfused_permute) {
+        once = 2 * k * c->w * c->h, added = added_by_index(c);
+        sorting = (46 * (double)b->experts + 48 * k) / c->parts;
+    }
     if (kind == DTP_LAYER_OP_PERMUTE)
-        return (struct moved){once + ordered + came * 64 * k / c->parts,
-                              once + ordered + (b->gated && !b->packs_up ? rows * sum : 0)};
+        return (struct moved){once + sorting + ordered + came * 64 * k / c->parts,
+                              added + ordered + (b->gated && !b->packs_up ? rows * sum : 0)};
     double shared = b->shared_ffn ? sum : 0, weighed = b->shared_gate ? 2 * c->w * c->h : 0;
     double gradients = (b->shared_ffn ? sum * (b->gated ? 2 : 1) : 0) + (b->shared_gate ? 4 * c->w * c->h + sum : 0);
-    return (struct moved){once + ordered + shared + weighed, once + ordered + gradients};
+    return (struct moved){added + ordered + shared + weighed, once + ordered + gradients};
 }
 
 /* What lower_called_experts.c derives. */
@@ -374,6 +385,8 @@ static void count_bytes(const struct counted *c, struct dtp_block_work *work)
         work->indexed_bytes = 2 * c->w * rows * (1 + (c->block->exchanged ? received(c) : 0));
         work->outer_bytes = 4 * dtp_outer_rows((double)c->block->experts_per_token) * c->h;
     }
+    if (c->block->experts && c->plan->megatron.unfused_permute)
+        work->indexed_bytes = work->indexed_back_bytes = added_by_index(c);
     struct dtp_layer_operator op[DTP_LAYER_OPERATORS];
     int count = dtp_layer_operators(c->block, op);
     for (int i = 0; i < count; i++) {
@@ -476,8 +489,8 @@ static void count_replays(const struct counted *c, bool rope, struct dtp_block_w
 
 /* Megatron's layers: two norms, four matmuls, an attention of two kernels, activation and sum; backward twice that for
  * matmuls, with a kernel for each bias. */
-static void count_fused_launches(const struct dtp_transformer *t, const struct dtp_layer_kind *block, bool biased,
-                                 struct dtp_block_work *work)
+static void count_fused_launches(const struct dtp_transformer *t, const struct dtp_plan *plan,
+                                 const struct dtp_layer_kind *block, bool biased, struct dtp_block_work *work)
 {
     bool rope = t->position == DTP_POSITION_ROPE;
     work->forward_kernels = 10 + (rope ? 1 : 0);
@@ -487,6 +500,8 @@ static void count_fused_launches(const struct dtp_transformer *t, const struct d
         uint32_t apart = block->packs_up ? 0 : 1;
         work->forward_kernels += 1 + 6 + 2 + apart + (block->exchanged ? 10 : 0);
         work->backward_kernels += 2 + 4 + 2 + 2 * apart + (block->exchanged ? 4 : 0);
+        work->forward_kernels += plan->megatron.unfused_permute ? 11 : 0; /* a sort, and zeros of the sum */
+        work->backward_kernels += plan->megatron.unfused_permute ? 1 : 0;
     }
 }
 
@@ -533,7 +548,7 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     count_bytes(&counted, &work);
     count_launches(&counted, biased, &work);
     if (dtp_plan_execution(plan).issuer == DTP_ISSUER_MEGATRON) {
-        count_fused_launches(transformer, &block, biased, &work);
+        count_fused_launches(transformer, plan, &block, biased, &work);
         count_loops(&counted, cluster, &work);
         count_replays(&counted, transformer->position == DTP_POSITION_ROPE, &work);
     }

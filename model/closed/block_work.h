@@ -28,6 +28,7 @@ struct dtp_block_work {
     int matmul_count;
     double forward_bytes_per_token, backward_bytes_per_token; /* memory-bound kernels of one block */
     double indexed_bytes, outer_bytes; /* of these, of forward's kernels of kind INDEXED, of backward's of OUTER */
+    double indexed_back_bytes;         /* of backward's of INDEXED */
     double forward_kernels, backward_kernels; /* launches of one block, matmuls included */
     double root_kernels;                      /* of embedding, head and loss, both ways */
     double replayed_kernels;                  /* of a block, both ways: by CUDA graphs (plan/graph_modules.h) */

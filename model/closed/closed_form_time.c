@@ -320,9 +320,8 @@ static void add_unpacking(const struct dtp_timing *c, struct micro_step *m)
 static double slow_s(const struct dtp_timing *c, const struct dtp_block_work *block, double bytes,
                      enum dtp_memory_kernel kind)
 {
-    double all = block->layers * bytes * c->tokens;
     double rate = dtp_cluster_memory_kernel_bytes_per_s(c->cluster, &c->execution, kind);
-    return bytes > 0 ? all / rate - all / c->eager_bytes_per_s : 0;
+    return bytes > 0 ? block->layers * bytes * c->tokens * (1 / rate - 1 / c->eager_bytes_per_s) : 0;
 }
 
 static struct micro_step micro_step(const struct dtp_timing *c)
@@ -343,7 +342,8 @@ static struct micro_step micro_step(const struct dtp_timing *c)
     EACH_KIND(c, block)
     {
         m.memory_forward_s += slow_s(c, block, block->indexed_bytes, DTP_KERNEL_INDEXED);
-        m.memory_backward_s += slow_s(c, block, block->outer_bytes, DTP_KERNEL_OUTER);
+        m.memory_backward_s += slow_s(c, block, block->indexed_back_bytes, DTP_KERNEL_INDEXED) +
+                               slow_s(c, block, block->outer_bytes, DTP_KERNEL_OUTER);
     }
     m.loss_s = loss_bytes(c) / (dtp_plan_softmax_in_place(c->plan) ? c->streaming_bytes_per_s : c->eager_bytes_per_s);
     m.weights_s = weight_traffic_s(c, true);

@@ -8,6 +8,7 @@
 #include "lower/lower_exchange_rows.h"
 
 #include "base/bytes.h"
+#include "plan/graph_modules.h"
 
 static bool is_backward(const struct dtp_pass *pass)
 {
@@ -50,6 +51,29 @@ void dtp_lower_exchange_rows(struct dtp_lowering *l, struct dtp_draft *draft, ui
     draft->op.demand.kernels = 1;
     dtp_op_id exchanged = dtp_draft_end(l, draft);
     l->awaited = beside ? l->awaited : exchanged;
+}
+
+/* How many rows go where: 8 bytes an expert, summed by ranks and copied to the host, which waits. */
+void dtp_lower_read_splits(struct dtp_lowering *l)
+{
+    struct dtp_draft draft;
+    uint64_t bytes = 8 * l->tensors.kind.experts;
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, "splits");
+    dtp_buffer_id splits = dtp_draft_new(l, &draft, "splits", DTP_OWNER_WORKSPACE, 2 * bytes, DTP_UPDATE);
+    dtp_lower_exchange_rows(l, &draft, bytes);
+    dtp_draft_begin(l, &draft, DTP_OP_ROUTER, "splits");
+    dtp_draft_use(&draft, splits, DTP_READ | DTP_FREE);
+    dtp_draft_memory(l, &draft, 0, 4);
+    draft.op.demand.memory_kernel = l->tensors.kind.weighs_rows ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER;
+    if (dtp_plan_replays(l->plan, DTP_GRAPH_MOE_PREPROCESS))
+        draft.op.demand.issue = DTP_ISSUE_REPLAYED;
+    dtp_op_id copied = dtp_draft_end(l, &draft);
+    if (dtp_plan_replays_all(l->plan)) /* they stay on the device */
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_HOST_WAIT, "splits");
+    draft.op.stream = DTP_STREAM_HOST;
+    dtp_draft_after(&draft, copied);
+    dtp_draft_end(l, &draft);
 }
 
 /* Of rows that come to the rank. */

@@ -15,7 +15,9 @@
  * Megatron-Core (moe_utils.py, token_dispatcher.py, experts.py with moe_permute_fusion): one kernel takes each token's
  * row once and writes it for each of its experts, one puts chunks of ranks into the order of experts, activations
  * multiply rows by their weights (moe_apply_probs_on_input is not that), and one kernel adds a token's rows up again;
- * no row stands in fp32.
+ * no row stands in fp32. Without that fusion (unfused_permute) PyTorch's kernels sort which token goes to which expert,
+ * take rows by index and add them up by index, x.scatter_add(order, y), whose gradients are the same two the other way;
+ * chunks of ranks are put in order by a cat of as many bytes as the kernel moves.
  *
  * Which of these tensors autograd saves follows from derivatives.yaml: softmax its result, topk and the indexing their
  * indices, the batched matmul both inputs, so that results stand in fp32 until backward. Bytes are reads and writes of
@@ -62,17 +64,53 @@ static bool calls(const struct dtp_lowering *l)
     return l->tensors.kind.calls_experts;
 }
 
+/* Megatron-Core's, by PyTorch's kernels. */
+static bool unfused(const struct dtp_lowering *l)
+{
+    return l->plan->megatron.unfused_permute;
+}
+
 /* Each token's row read once and written for each of its experts, or the other way: else both k times. */
 static double row_bytes_moved(const struct dtp_lowering *l)
 {
     struct rows r = rows_of(l);
-    return (weighs(l) ? r.k + 1 : 2 * r.k) * r.c * r.h;
+    return (weighs(l) && !unfused(l) ? r.k + 1 : 2 * r.k) * r.c * r.h;
 }
+
+/* Zeros of a row, to which k rows are added where an index says. */
+static double added_bytes(const struct dtp_lowering *l)
+{
+    struct rows r = rows_of(l);
+    return (2 * r.k + 1) * r.c * r.h;
+}
+
+/* The map of tokens to experts, of a byte, turned, 2 E; a stable sort of it whose places of 8 bytes are written first,
+ * 4 times 9 E; weights in fp32 turned 8 E; places cut, divided, and weights taken by them, 48 k. */
+static double sorting_bytes(const struct dtp_lowering *l)
+{
+    struct rows r = rows_of(l);
+    return unfused(l) ? (2 + 4 * 9 + 8) * r.experts + 48 * r.k : 0;
+}
+#define SORTING_KERNELS 10
 
 static void draft_eager(const struct dtp_lowering *l, struct dtp_draft *draft, double bytes_per_token, uint32_t kernels)
 {
     dtp_draft_memory(l, draft, bytes_per_token * (double)l->tokens / (double)dtp_lower_token_parts(l), kernels);
     draft->op.demand.memory_kernel = weighs(l) ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER;
+}
+
+/* Rows by experts. */
+static void draft_by_experts(const struct dtp_lowering *l, struct dtp_draft *draft)
+{
+    draft_eager(l, draft, row_bytes_moved(l) + sorting_bytes(l),
+                weighs(l) ? 1 + (unfused(l) ? SORTING_KERNELS : 0) : 2);
+}
+
+/* Rows added up by index: zeros and the sum. */
+static void draft_sum_by_index(const struct dtp_lowering *l, struct dtp_draft *draft)
+{
+    draft_eager(l, draft, added_bytes(l), 2);
+    draft->op.demand.memory_kernel = DTP_KERNEL_INDEXED;
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
@@ -112,28 +150,6 @@ static void let_go(const struct pass *pass, enum dtp_layer_tensor tensor)
     drop(pass, tensor);
 }
 
-/* How many rows go where: 8 bytes an expert, summed by ranks and copied to the host, which waits. */
-static void read_splits(struct dtp_lowering *l)
-{
-    struct dtp_draft draft;
-    uint64_t bytes = 8 * l->tensors.kind.experts;
-    dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, "splits");
-    dtp_buffer_id splits = dtp_draft_new(l, &draft, "splits", DTP_OWNER_WORKSPACE, 2 * bytes, DTP_UPDATE);
-    dtp_lower_exchange_rows(l, &draft, bytes);
-    dtp_draft_begin(l, &draft, DTP_OP_ROUTER, "splits");
-    dtp_draft_use(&draft, splits, DTP_READ | DTP_FREE);
-    draft_eager(l, &draft, 0, 4);
-    if (dtp_plan_replays(l->plan, DTP_GRAPH_MOE_PREPROCESS))
-        draft.op.demand.issue = DTP_ISSUE_REPLAYED;
-    dtp_op_id copied = dtp_draft_end(l, &draft);
-    if (dtp_plan_replays_all(l->plan)) /* they stay on the device */
-        return;
-    dtp_draft_begin(l, &draft, DTP_OP_HOST_WAIT, "splits");
-    draft.op.stream = DTP_STREAM_HOST;
-    dtp_draft_after(&draft, copied);
-    dtp_draft_end(l, &draft);
-}
-
 /* x[order / k] to the ranks of its experts, then what came by experts: r[perm], 2 c k h for each row received, behind a
  * dozen kernels that make perm, of 8 bytes a row. What was sent is held until compute has waited. */
 static void dispatch(const struct pass *pass, const struct dtp_layer_operator *op)
@@ -145,9 +161,9 @@ static void dispatch(const struct pass *pass, const struct dtp_layer_operator *o
     make(pass, &draft, DTP_TENSOR_SENT);
     read(pass, &draft, dtp_layer_first(op->reads), false);
     read(pass, &draft, DTP_TENSOR_ROUTES, false);
-    draft_eager(l, &draft, row_bytes_moved(l), weighs(l) ? 1 : 2);
+    draft_by_experts(l, &draft);
     dtp_draft_end(l, &draft);
-    read_splits(l);
+    dtp_lower_read_splits(l);
     dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, "dispatch");
     make(pass, &draft, DTP_TENSOR_RECEIVED);
     read(pass, &draft, DTP_TENSOR_SENT, false);
@@ -184,7 +200,7 @@ void dtp_forward_permute(const struct pass *pass, const struct dtp_layer_operato
     make(pass, &draft, DTP_TENSOR_PERMUTED);
     read(pass, &draft, dtp_layer_first(op->reads), false);
     read(pass, &draft, DTP_TENSOR_ROUTES, false);
-    draft_eager(l, &draft, row_bytes_moved(l), weighs(l) ? 1 : 2);
+    draft_by_experts(l, &draft);
     dtp_draft_end(l, &draft);
 }
 
@@ -316,10 +332,18 @@ static void add_rows(const struct pass *pass, const struct dtp_layer_operator *o
     make(pass, &draft, DTP_TENSOR_DOWN);
     read(pass, &draft, l->tensors.kind.exchanged ? DTP_TENSOR_RETURNED : DTP_TENSOR_EXPERT_DOWN, true);
     read(pass, &draft, DTP_TENSOR_ROUTES, false);
+    if (unfused(l)) {
+        draft_sum_by_index(l, &draft);
+        dtp_draft_end(l, &draft);
+        if (!shared)
+            return;
+        dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE, "shared experts");
+        dtp_draft_use(&draft, pass->module->tensor[DTP_TENSOR_DOWN], DTP_UPDATE);
+    }
     read(pass, &draft, DTP_TENSOR_SHARED_DOWN, true);
     read(pass, &draft, DTP_TENSOR_SHARED_WEIGHT, true);
-    draft_eager(l, &draft, row_bytes_moved(l) + ((shared ? 3 : 0) + (weighed ? 2 : 0)) * r.c * r.h,
-                1u + (shared ? 1u : 0) + (weighed ? 2u : 0));
+    draft_eager(l, &draft, (unfused(l) ? 0 : row_bytes_moved(l)) + ((shared ? 3 : 0) + (weighed ? 2 : 0)) * r.c * r.h,
+                (unfused(l) ? 0 : 1u) + (shared ? 1u : 0) + (weighed ? 2u : 0));
     dtp_draft_end(l, &draft);
 }
 
@@ -532,8 +556,11 @@ void dtp_backward_permute(struct dtp_block_backward *b)
     dtp_draft_use(&draft, b->gradient[DTP_TENSOR_PERMUTED], DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, b->module->tensor[DTP_TENSOR_ROUTES], DTP_READ);
     b->gradient[DTP_TENSOR_PERMUTED] = DTP_NO_BUFFER;
-    draft_eager(l, &draft, weighs(l) ? row_bytes_moved(l) : (3 * r.k + 1) * r.c * r.h + 8 * 16 * r.k,
-                weighs(l) ? 1 : 10);
+    if (unfused(l))
+        draft_sum_by_index(l, &draft);
+    else
+        draft_eager(l, &draft, weighs(l) ? row_bytes_moved(l) : (3 * r.k + 1) * r.c * r.h + 8 * 16 * r.k,
+                    weighs(l) ? 1 : 10);
     dtp_draft_end(l, &draft);
     b->gradient[of] = dtp_backward_add(b, of, b->gradient[of], made);
 }

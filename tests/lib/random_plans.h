@@ -219,7 +219,7 @@ static const char random_named_fields[] =
     "reduce_bucket_size stage3_max_live_parameters stage3_max_reuse_distance "
     "stage3_prefetch_bucket_size stage3_param_persistence_threshold zero_hpz_partition_size "
     "zero_quantized_weights zero_quantized_gradients pipeline sequence_dtype megatron_layers bf16_optimizer overlap "
-    "flex_dispatcher expert_overlap recompute graphs "
+    "flex_dispatcher unfused_permute expert_overlap recompute graphs "
     "clip_norm gradient_norm loss_chunk "
     "gelu_epilogue activation_fp8_input_store stochastic_rounding gradient_stream update_in_backward cuda_graph "
     "atomic_attention matmul_sms collective_ctas symmetric_windows gather_engine reduce_engine ";

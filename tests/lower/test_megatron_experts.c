@@ -94,6 +94,7 @@ static void test_random_plans(void **state)
         job.asked.ep = 1u << random_below(4);
         job.asked.megatron.flex_dispatcher = job.asked.ep > 1 && random_bool();
         job.asked.megatron.expert_overlap = job.asked.ep > 1 && random_bool();
+        job.asked.megatron.unfused_permute = !job.asked.megatron.flex_dispatcher && random_bool();
         bool whole_rows = job.asked.ep > 1 && !job.asked.megatron.flex_dispatcher && !job.asked.megatron.expert_overlap;
         job.asked.megatron.etp = whole_rows && random_bool() ? 2 : 1;
         if (random_bool()) {
@@ -213,6 +214,40 @@ static void test_recomputed_flops(void **state)
     assert_true(fabs(again("mlp") - 2.0 * 3 * 256 * 768) < 1);
 }
 
+/* Bytes and launches of rows to experts and back, of a token of one rank. */
+static double permuting(bool unfused, uint32_t *kernels)
+{
+    struct dtp_cluster cluster = test_cluster(test_h200(), 1, 1);
+    struct dtp_transformer t = model();
+    struct dtp_plan plan = asked();
+    struct dtp_program *program;
+    double bytes = 0;
+    plan.megatron.unfused_permute = unfused;
+    resolve(&plan, &t, &cluster);
+    assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, &faults), DTP_OK);
+    const struct dtp_op *op = dtp_program_ops(program);
+    *kernels = 0;
+    for (uint32_t i = 0; i < dtp_program_op_count(program); i++)
+        if (op[i].kind == DTP_OP_PERMUTE || op[i].kind == DTP_OP_PERMUTE_BACKWARD || op[i].kind == DTP_OP_UNPERMUTE ||
+            op[i].kind == DTP_OP_UNPERMUTE_BACKWARD)
+            bytes += op[i].demand->bytes, *kernels += op[i].demand->kernels;
+    assert_int_equal(dtp_program_verify(program, &faults), DTP_OK);
+    dtp_program_destroy(program);
+    return bytes / 256 / 2; /* two layers have experts */
+}
+
+/* A row of 256 is 512 bytes, of which a token has 2. Fused, each of four kernels moves 3 rows. Unfused: a map of 8
+ * experts turned 16, sorted with places 4 x 72, weights turned 64, places cut, divided and taken by 2 x 48; rows taken
+ * by index 4; zeros and a sum by index 5; backward takes 4 and sums 5. */
+static void test_unfused_permute(void **state)
+{
+    (void)state;
+    uint32_t one, several;
+    double more = permuting(true, &several) - permuting(false, &one);
+    assert_true(fabs(more - (16 + 4 * 72 + 64 + 96 + 512 * (4 + 5 + 4 + 5 - 4 * 3))) < 1e-9);
+    assert_int_equal(several - one, 2 * (10 + 1 + 1)); /* the sort, and zeros of each sum */
+}
+
 /* Of three micro-steps the first forward and the last backward stand alone. In each of two layers with experts a
  * forward exchanges three times (how many rows, there, back), a backward twice: 2 x (2 x 3 + 2 x 2) of 2 x 3 x 5 run
  * beside. */
@@ -326,13 +361,10 @@ static void test_grouped_price(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_plans),
-        cmocka_unit_test(test_saved_bytes),
-        cmocka_unit_test(test_recomputed_parts),
-        cmocka_unit_test(test_recomputed_flops),
-        cmocka_unit_test(test_overlapped_exchanges),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_casts),
+        cmocka_unit_test(test_random_plans),     cmocka_unit_test(test_saved_bytes),
+        cmocka_unit_test(test_recomputed_parts), cmocka_unit_test(test_recomputed_flops),
+        cmocka_unit_test(test_unfused_permute),  cmocka_unit_test(test_overlapped_exchanges),
+        cmocka_unit_test(test_refused),          cmocka_unit_test(test_casts),
         cmocka_unit_test(test_grouped_price),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

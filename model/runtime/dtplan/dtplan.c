@@ -339,8 +339,8 @@ static void check_latent(struct dtp_resolver *r)
                             "as it is here is not run together with latent attention under runtime dtplan yet");
 }
 
-/* Hooks that have nothing to compress or no program. PowerSGD factors whole matrices, in fp32; what was lost of a step
- * is of its loss scale. */
+/* Hooks that have nothing to compress or no program. PowerSGD factors in fp32; what was lost of a step is of its loss
+ * scale. */
 static void check_hook(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -356,11 +356,6 @@ static void check_hook(struct dtp_resolver *r)
                         dtp_dtype_text(sums));
     if (p->comm_hook != DTP_COMM_HOOK_POWERSGD)
         return;
-    if (p->strategy != DTP_DDP)
-        dtp_plan_refuse(
-            r, "comm_hook",
-            "powersgd factors whole matrices, of which ranks of %s sum parts; use fp16, bf16 or int8, or ddp",
-            dtp_strategy_text(p->strategy));
     if (p->precision.reduce != DTP_FP32)
         dtp_plan_refuse(r, "comm_hook", "powersgd is run on gradients in fp32, these are in %s; use reduce_dtype fp32",
                         dtp_dtype_text(p->precision.reduce));

@@ -47,6 +47,15 @@ static void check_experts(struct dtp_resolver *r)
     if (p->megatron.flex_dispatcher && p->ep < 2)
         dtp_plan_refuse(r, "flex_dispatcher",
                         "sends tokens to experts elsewhere, of which ep 1 has none; leave it out");
+    if (p->megatron.unfused_permute && !r->transformer->experts)
+        dtp_plan_refuse(r, "unfused_permute", "is of rows to experts, of which this model has none; leave it out");
+    if (p->megatron.unfused_permute && p->megatron.flex_dispatcher)
+        dtp_plan_refuse(r, "unfused_permute", "with flex_dispatcher is not modelled; leave one of them out");
+    if (p->megatron.unfused_permute && dtp_plan_replays_all(p))
+        dtp_plan_refuse(
+            r, "unfused_permute",
+            "with passes that are one CUDA graph is not modelled, whose buffers of fixed size fused kernels "
+            "fill; leave it out, or full_iteration");
     if (p->megatron.expert_overlap && p->ep < 2)
         dtp_plan_refuse(r, "expert_overlap", "is of rows to experts elsewhere, of which ep 1 has none; leave it out");
     if (p->megatron.expert_overlap && p->pp > 1 && !dtp_plan_interleaves(p) && p->schedule != DTP_SCHEDULE_1F1B)
