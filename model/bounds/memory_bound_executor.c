@@ -52,23 +52,24 @@ static uint64_t of_all(const struct dtp_bound *b, const uint64_t *module)
     return module[FIRST] + b->layers * module[BLOCK] + module[LAST];
 }
 
-/* Scratch of cuDNN's attention backward; our own takes none. */
+/* Scratch of attention's backward. */
 static uint64_t core_workspace(const struct dtp_bound *b)
 {
     const struct dtp_transformer *t = b->transformer;
     const struct dtp_plan *plan = b->plan;
     const uint32_t cp = plan->cp ? plan->cp : 1, heads = plan->cp_comm == DTP_CP_A2A ? cp : 1, tokens = cp / heads;
-    const struct dtp_attention_size size = {.batch = (uint32_t)plan->micro_batch,
-                                            .sequence = (uint32_t)(plan->sequence / tokens),
-                                            .heads = (uint32_t)(t->heads / heads),
-                                            .kv_heads = (uint32_t)(t->kv_heads / heads),
-                                            .head_dim = (uint32_t)t->head_dim,
-                                            .backward = true,
-                                            .deterministic = !plan->executor.atomic_attention};
-    bool fused =
-        dtp_attention_is_fused(b->bytes.compute == 2, size.sequence, size.head_dim, (uint32_t)t->value_head_dim,
-                               t->attention_softcap > 0 || t->position == DTP_POSITION_ALIBI);
-    return fused ? dtp_divide_up(dtp_attention_workspace_bytes(&size), b->tokens) : 0;
+    const struct dtp_attention_asked asked = {.size = {.batch = (uint32_t)plan->micro_batch,
+                                                       .sequence = (uint32_t)(plan->sequence / tokens),
+                                                       .heads = (uint32_t)(t->heads / heads),
+                                                       .kv_heads = (uint32_t)(t->kv_heads / heads),
+                                                       .head_dim = (uint32_t)t->head_dim,
+                                                       .backward = true,
+                                                       .deterministic = !plan->executor.atomic_attention},
+                                              .value_dim = (uint32_t)t->value_head_dim,
+                                              .halves = b->bytes.compute == 2,
+                                              .bent = t->attention_softcap > 0 || t->position == DTP_POSITION_ALIBI,
+                                              .in_steps = tokens > 1};
+    return dtp_divide_up(dtp_attention_planned_bytes(&asked), b->tokens);
 }
 
 /* Of a token, beside attention's gradients where it runs in steps of a ring: a step's terms of those of q, of k and v,

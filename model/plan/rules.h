@@ -46,8 +46,8 @@ bool dtp_plan_autocast(const struct dtp_plan *plan);
 /* Between stages a tensor parallel rank sends its part of what all of them have whole, and gathers the rest. */
 bool dtp_plan_scatters_sends(const struct dtp_plan *plan);
 /* True where matmuls run as Transformer Engine's: inputs are kept for backward as their fp8 cast, and each weight has
- * two fp8 copies, by rows and by columns, for all micro-steps (te.pytorch.module.linear). torchao keeps inputs in bf16.
- */
+ * two fp8 copies, by rows and by columns, for all micro-steps (te.pytorch.module.linear); under torch, which tells no
+ * linear that a micro-step is the first, these go with their matmuls. torchao keeps inputs in bf16. */
 bool dtp_plan_keeps_fp8(const struct dtp_plan *plan);
 
 /* Bytes of a score and a probability of math attention: PyTorch's math kernel computes 16-bit inputs in fp32 unless
@@ -55,7 +55,7 @@ bool dtp_plan_keeps_fp8(const struct dtp_plan *plan);
 unsigned dtp_plan_score_bytes(const struct dtp_plan *plan);
 
 /* Whose code makes the casts of fp8 matmuls. FSDP1's users of fp8 had Transformer Engine's linears (llm-foundry), those
- * of FSDP2 and DDP have torchao's. */
+ * of FSDP2 and DDP have torchao's, and Transformer Engine's where the recipe is one of its alone. */
 enum dtp_fp8_library dtp_plan_fp8_library(const struct dtp_plan *plan);
 /* True where this product of a layer's matrices runs in the recipe's formats; false of 16 bits and of no recipe. */
 bool dtp_plan_runs_narrow(const struct dtp_plan *plan, enum dtp_product product);
