@@ -172,7 +172,12 @@ static void draw_megatron_experts(struct dtp_scenario *s)
     if (ep[0] != '1') {
         set(s, "flex_dispatcher", ONE_OF("true", "false"));
         set(s, "expert_overlap", ONE_OF("true", "false", "false"));
+        set(s, "shared_expert_overlap", ONE_OF("true", "false", "false"));
     }
+    const char *capacity = ONE_OF("", "", "1.25", "2");
+    set(s, "capacity_factor", capacity);
+    set(s, "pad_to_capacity", capacity[0] ? ONE_OF("true", "false") : "");
+    set(s, "unfused_permute", ONE_OF("true", "false", "false"));
     if (random_bool())
         set(s, "recompute_modules", ONE_OF("moe_act", "moe_act+layernorm", "moe", "core_attn", "mlp+shared_experts"));
     else
