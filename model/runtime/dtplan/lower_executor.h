@@ -67,7 +67,8 @@
  *   ACTIVATION               INPUT [T, up] -> RESULT [T, f]; up is f, or 2 f with the gate first; with SAVED [T, up]:
  *                            INPUT in 8 bits (E4M3, no scale), which INPUT may itself be where RESULT is made again
  *   ACTIVATION_BACKWARD      GRADIENT [T, f], INPUT [T, up] UPDATE: its gradient takes its place, or, of an INPUT in 8
- *                            bits, is INPUT_GRADIENT; RESULT [T, f], over GRADIENT, where forward's result is made again
+ *                            bits, is INPUT_GRADIENT; RESULT [T, f], over GRADIENT, where forward's result is made
+ *                            again
  *   GROUPED_MATMUL           as MATMUL, of rows by experts, demand.tokens of them, of which m, or of a weight's
  *                            gradient k, are an expert's where all have as many, and demand.groups matrices; ROUTES
  *                            (routes_layout.h) say which rows are whose. No BIAS, no AUX, no ADDEND, no WORKSPACE
