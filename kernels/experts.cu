@@ -53,6 +53,42 @@ template <int PER> __device__ float2 softmax_of(const float (&score)[PER], uint3
     return make_float2(largest, warp_sum(sum));
 }
 
+/* Bits of the groups that a token's experts are of: lane g has the score of group g. */
+template <int PER> __device__ uint32_t choose_groups(const struct dtp_router_args &a, const float (&score)[PER])
+{
+    const int lane = (int)(threadIdx.x % 32), each = (int)(a.experts / a.groups);
+    const bool softmax = a.kind == DTP_ROUTER_KIND_SOFTMAX;
+    float mine = -INFINITY;
+    uint32_t chosen = 0;
+    for (int group = 0; group < (int)a.groups; group++) {
+        float sum = 0;
+        int first = -1;
+        for (int round = 0; round < (softmax ? 1 : 2); round++) {
+            float best = -INFINITY;
+            int expert = INT32_MAX;
+#pragma unroll
+            for (int i = 0; i < PER; i++) {
+                const int e = i * 32 + lane;
+                const float value = isnan(score[i]) ? -INFINITY : score[i];
+                const bool there = e / each == group && e < (int)a.experts && e != first;
+                if (there && (value > best || expert == INT32_MAX))
+                    best = value, expert = e;
+            }
+            warp_best(best, expert);
+            sum += softmax ? best : exact_sigmoid(best), first = expert;
+        }
+        mine = lane == group ? sum : mine;
+    }
+    for (uint32_t i = 0; i < a.groups_chosen; i++) {
+        const bool there = lane < (int)a.groups && !(chosen >> lane & 1);
+        float best = there ? mine : -INFINITY;
+        int group = there ? lane : INT32_MAX;
+        warp_best(best, group);
+        chosen |= 1u << group;
+    }
+    return chosen;
+}
+
 template <typename T, int PER> __global__ void __launch_bounds__(threads) choose(struct dtp_router_args a)
 {
     const uint64_t token = (uint64_t)blockIdx.x * warps + threadIdx.x / 32;
@@ -64,6 +100,12 @@ template <typename T, int PER> __global__ void __launch_bounds__(threads) choose
     int mine = 0;
     uint32_t taken = 0; /* bits of this lane's experts */
     load_scores<T>(a.scores, token, a.experts, score);
+    if (a.groups_chosen) { /* no other group's experts are there to be chosen */
+        const uint32_t of = choose_groups(a, score), each = a.experts / a.groups;
+#pragma unroll
+        for (int i = 0; i < PER; i++)
+            taken |= i * 32 + lane < (int)a.experts && !(of >> (i * 32 + lane) / each & 1) ? 1u << i : 0;
+    }
     const float2 all = softmax ? softmax_of(score, a.experts) : make_float2(0, 1);
     for (uint32_t j = 0; j < a.chosen; j++) {
         float best = -INFINITY;
@@ -387,6 +429,12 @@ bool fits(uint64_t tokens, uint32_t experts, uint32_t chosen)
            chosen <= experts && tokens * chosen <= INT32_MAX;
 }
 
+bool fit_groups(const struct dtp_router_args &a)
+{
+    return !a.groups_chosen || (a.groups <= DTP_ROUTER_GROUPS && a.groups_chosen <= a.groups &&
+                                a.experts % a.groups == 0 && a.groups_chosen * (a.experts / a.groups) >= a.chosen);
+}
+
 template <typename T> struct chooses {
     const struct dtp_router_args &a;
     cudaStream_t stream;
@@ -430,7 +478,7 @@ template <typename T> struct chooses_back {
 extern "C" int dtp_cuda_router(void *self, const struct dtp_router_args *a, void *stream)
 {
     (void)self;
-    if (!dtp::fits(a->tokens, a->experts, a->chosen))
+    if (!dtp::fits(a->tokens, a->experts, a->chosen) || !dtp::fit_groups(*a))
         return (int)cudaErrorInvalidValue;
     if (a->tokens == 0)
         return 0;

@@ -22,10 +22,17 @@ DTP_ON_DEVICE static inline struct dtp_routes dtp_routes_at(void *routes, uint64
  * largest scores, of equal ones to those of lower number. Their affinities, `normalise`: divided by their sum, times
  * `scale` are the weights. The sum is DTP_ROUTER_LEAST_SUM more, too little for softmaxes' to notice: sigmoids of all
  * may be 0 (DeepSeek-V3's MoEGate adds as much, modeling_deepseek.py). A score that is no number counts as the least.
- * On CUDA at most DTP_ROUTER_EXPERTS experts, DTP_ROUTER_CHOSEN chosen. */
+ * On CUDA at most DTP_ROUTER_EXPERTS experts, DTP_ROUTER_CHOSEN chosen.
+ *
+ * Where `groups_chosen` is not 0, experts stand in `groups` groups of neighbours, DTP_ROUTER_GROUPS at most, and a
+ * token goes to experts of its `groups_chosen` best groups alone. A group is as good as its largest softmax
+ * (DeepSeek-V2's group_limited_greedy), or as the sum of its two largest sigmoids (DeepSeek-V3's noaux_tc, whose
+ * correction bias is no parameter and begins at 0; both modeling_deepseek.py); of equal groups the lower number is
+ * better. */
 enum dtp_router_kind { DTP_ROUTER_KIND_SOFTMAX, DTP_ROUTER_KIND_SIGMOID };
 #define DTP_ROUTER_EXPERTS 1024u
 #define DTP_ROUTER_CHOSEN 32u
+#define DTP_ROUTER_GROUPS 32u
 #define DTP_ROUTER_LEAST_SUM 1e-20f
 #define DTP_ROUTER_CHUNKS 128u /* workspace: DTP_ROUTER_CHUNKS * experts int32 */
 struct dtp_router_args {
@@ -34,7 +41,7 @@ struct dtp_router_args {
     void *routes;
     int32_t *workspace;
     uint64_t tokens;
-    uint32_t experts, chosen;
+    uint32_t experts, chosen, groups, groups_chosen;
     float scale;
     enum dtp_router_kind kind;
     bool normalise;

@@ -12,13 +12,16 @@ static double score_of(const void *scores, enum dtp_element element, uint64_t i)
     return isnan(score) ? -INFINITY : score;
 }
 
-/* The largest of a token's scores that come behind (`last`, `expert`) in their order: less, or as large with a higher
- * number. */
-static int32_t next_largest(const struct dtp_router_args *a, uint64_t token, double last, int32_t expert)
+/* The largest of a token's scores, of experts in `groups`, that come behind (`last`, `expert`) in their order: less, or
+ * as large with a higher number. */
+static int32_t next_largest(const struct dtp_router_args *a, uint64_t token, uint32_t groups, double last,
+                            int32_t expert)
 {
     int32_t found = -1;
     double largest = 0;
     for (uint32_t e = 0; e < a->experts; e++) {
+        if (a->groups_chosen && !(groups >> e / (a->experts / a->groups) & 1))
+            continue;
         double score = score_of(a->scores, a->element, token * a->experts + e);
         bool behind = expert < 0 || score < last || (score <= last && (int32_t)e > expert);
         if (behind && (found < 0 || score > largest))
@@ -40,12 +43,43 @@ static void affinities(const void *scores, enum dtp_element element, uint64_t fi
         p[e] = kind == DTP_ROUTER_KIND_SIGMOID ? dtp_sigmoid(p[e]) : exp(p[e] - largest) / sum;
 }
 
+/* Of a token to the experts of a group, in float as the sums of GPUs are. */
+static float group_score(const struct dtp_router_args *a, uint64_t token, uint32_t group)
+{
+    const uint32_t each = a->experts / a->groups;
+    float first = -INFINITY, second = -INFINITY;
+    for (uint64_t e = token * a->experts + group * each, end = e + each; e < end; e++) {
+        const float score = (float)score_of(a->scores, a->element, e);
+        second = fmaxf(second, fminf(first, score)), first = fmaxf(first, score);
+    }
+    return a->kind == DTP_ROUTER_KIND_SOFTMAX ? first
+                                              : (float)(dtp_sigmoid((double)first) + dtp_sigmoid((double)second));
+}
+
+/* Bits of those that a token's experts are of. */
+static uint32_t choose_groups(const struct dtp_router_args *a, uint64_t token)
+{
+    float score[DTP_ROUTER_GROUPS];
+    uint32_t chosen = 0;
+    for (uint32_t g = 0; g < a->groups && a->groups_chosen; g++)
+        score[g] = group_score(a, token, g);
+    for (uint32_t i = 0; i < a->groups_chosen; i++) {
+        uint32_t best = a->groups;
+        for (uint32_t g = 0; g < a->groups; g++)
+            if (!(chosen >> g & 1) && (best == a->groups || score[g] > score[best]))
+                best = g;
+        chosen |= 1u << best;
+    }
+    return chosen;
+}
+
 static void choose(const struct dtp_router_args *a, uint64_t token, int32_t *expert)
 {
+    const uint32_t groups = choose_groups(a, token);
     double sum = (double)DTP_ROUTER_LEAST_SUM, last = 0, p[DTP_ROUTER_EXPERTS];
     affinities(a->scores, a->element, token * a->experts, a->experts, a->kind, p);
     for (uint32_t j = 0; j < a->chosen; j++) {
-        expert[j] = next_largest(a, token, last, j ? expert[j - 1] : -1);
+        expert[j] = next_largest(a, token, groups, last, j ? expert[j - 1] : -1);
         last = score_of(a->scores, a->element, token * a->experts + (uint32_t)expert[j]);
         sum += p[expert[j]];
     }

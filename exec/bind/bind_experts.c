@@ -6,6 +6,7 @@
 _Static_assert(DTP_EXECUTOR_ROUTER_CHUNKS == DTP_ROUTER_CHUNKS, "chunks of tokens that are counted apart");
 _Static_assert(DTP_EXECUTOR_ROUTER_EXPERTS == DTP_ROUTER_EXPERTS, "most experts");
 _Static_assert(DTP_EXECUTOR_ROUTER_CHOSEN == DTP_ROUTER_CHOSEN, "most experts of a token");
+_Static_assert(DTP_EXECUTOR_ROUTER_GROUPS == DTP_ROUTER_GROUPS, "most groups of experts");
 
 /* Experts that a token goes to, experts that there are. */
 static uint32_t chosen(const struct dtp_binder *b)
@@ -36,6 +37,19 @@ static float router_scale(const struct dtp_binder *b)
     return b->op->demand->scale > 0 ? (float)b->op->demand->scale : 1;
 }
 
+/* Groups that a token's experts are of; 0: any. */
+static uint32_t groups_chosen(const struct dtp_binder *b)
+{
+    return (uint32_t)whole(b->op->demand->m < UINT32_MAX ? b->op->demand->m : UINT32_MAX);
+}
+
+static bool groups_fit(const struct dtp_binder *b)
+{
+    uint32_t groups = b->op->demand->groups, of = groups_chosen(b);
+    return !of || (groups && groups <= DTP_ROUTER_GROUPS && of <= groups && experts(b) % groups == 0 &&
+                   of * (experts(b) / groups) >= chosen(b));
+}
+
 static void fill_router(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     out->kernel = DTP_KERNEL_router;
@@ -46,6 +60,8 @@ static void fill_router(struct dtp_binder *b, struct dtp_bound_op *out)
                                                      .tokens = rows(b),
                                                      .experts = experts(b),
                                                      .chosen = chosen(b),
+                                                     .groups = b->op->demand->groups,
+                                                     .groups_chosen = groups_chosen(b),
                                                      .scale = router_scale(b),
                                                      .kind = router_kind(b),
                                                      .normalise = normalises(b),
@@ -265,6 +281,7 @@ void dtp_bind_expert_room(struct dtp_binder *b)
         columns && tokens <= INT32_MAX / 2 && chosen(b) >= 1 && chosen(b) <= DTP_ROUTER_CHOSEN &&
             chosen(b) <= experts(b) &&
             (!activates || b->op->demand->form == DTP_FORM_SWIGLU || b->op->demand->form == DTP_FORM_GEGLU) &&
+            (kind != DTP_OP_ROUTER || groups_fit(b)) &&
             (!routes ||
              (b->op->demand->form >= DTP_FORM_SOFTMAX && b->op->demand->form <= DTP_FORM_SIGMOID_NORMALISED)));
     routes_room(b, all);

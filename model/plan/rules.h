@@ -186,11 +186,23 @@ uint32_t dtp_plan_expert_replicas(const struct dtp_plan *plan, const struct dtp_
 /* Of these, who share one copy of them where parameters are sharded: the shard group over ep. */
 uint64_t dtp_plan_expert_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan);
 
-/* Rows that a rank's experts work on, over those that it sends: of the fullest, and of ranks with other parts of them.
- */
+/* Rows over those of a rank's tokens, of which each has one for each of its experts. A rank sends as many, or so many
+ * that every expert's are filled up to a capacity. */
+static inline double dtp_plan_padded_rows(const struct dtp_plan *plan)
+{
+    return plan->megatron.pad_to_capacity ? plan->megatron.capacity_factor : 1;
+}
+/* That come to the rank which receives the most. No expert takes more than its capacity, and so no rank. */
+static inline double dtp_plan_crossed_rows(const struct dtp_plan *plan)
+{
+    double most = plan->ep > 1 ? plan->expert_imbalance : 1, capacity = plan->megatron.capacity_factor;
+    bool bound = capacity > 0 && capacity < most;
+    return plan->megatron.pad_to_capacity || bound ? capacity : most;
+}
+/* That its experts work on, those of ranks with other parts of them too. */
 static inline double dtp_plan_expert_rows(const struct dtp_plan *plan)
 {
-    return plan->ep > 1 ? plan->expert_imbalance * (plan->megatron.etp > 1 ? plan->megatron.etp : 1) : 1;
+    return dtp_plan_crossed_rows(plan) * (plan->ep > 1 && plan->megatron.etp > 1 ? plan->megatron.etp : 1);
 }
 /* Of what a token's rows are in all, the part that is sent: 1, or less where a row goes once to a rank, or once to
  * another node, that has several of the token's experts. Experts are as good as drawn. */

@@ -85,6 +85,8 @@ static struct dtp_transformer cut(const struct dtp_transformer *of)
     t.dense_layers = t.dense_layers > 1 ? 1 : t.dense_layers;
     t.experts = t.experts > 12 ? 12 : t.experts; /* of which a token goes to as many as it does, up to four */
     t.experts_per_token = t.experts_per_token > 4 ? 4 : t.experts_per_token;
+    if (t.expert_groups) /* of 3 experts each */
+        t.expert_groups = 4, t.groups_per_token = 2;
     t.expert_ffn = t.experts ? 24 : 0;
     t.shared_expert_ffn = t.shared_expert_ffn ? 40 : 0;
     t.positions = t.positions ? 64 : 0;

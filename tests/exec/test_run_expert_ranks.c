@@ -16,7 +16,9 @@
 #define MODEL                                                                                                          \
     "layers=2 hidden=16 heads=2 head_dim=8 ffn=32 vocab=41 seq=8 clip_norm=0.5 experts=8 experts_per_token=2 "         \
     "expert_ffn=24 "
-#define SHARED MODEL "shared_expert_ffn=16 shared_expert_gate=true router=sigmoid router_norm=true "
+#define SHARED                                                                                                         \
+    MODEL "shared_expert_ffn=16 shared_expert_gate=true router=sigmoid router_norm=true "                              \
+          "expert_groups=4 groups_per_token=2 "
 
 /* Of all ranks' rows one may get up to `ep` times the mean: so much has room here. */
 static void learn_as_one(const char *model, const char *const *plans, size_t count)

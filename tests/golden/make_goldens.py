@@ -1,6 +1,6 @@
 """Losses and gradients of small models by PyTorch's autograd, in double: what tests/exec/test_goldens.c holds ours against.
 
-    pip install torch numpy; python3 tests/golden/make_goldens.py
+    pip install torch numpy transformers; python3 tests/golden/make_goldens.py [NAME ...]
 
 Writes one file per model beside this script: a line of text per tensor ("tensor MODULE ROWS COLUMNS BF16 NAME", names
 and modules as in model/net/parameter_layout.h) followed by its weights and then its gradients as little-endian fp32. Weights
@@ -12,6 +12,7 @@ import collections
 import itertools
 import math
 import os
+import sys
 
 import torch
 import torch.nn.functional as F
@@ -19,9 +20,9 @@ import torch.nn.functional as F
 Shape = collections.namedtuple("Shape", "sequence batch vocab hidden heads kv_heads head_dim ffn layers gpt tied "
                                       "qk_norm window pattern gemma parallel norms wide rope biases head_bias epsilon rank alpha "
                                       "targets packed experts chosen expert_ffn shared_ffn shared_gate router normalise "
-                                      "scale dense q_latent kv_latent rope_dim value_dim alibi",
+                                      "scale dense q_latent kv_latent rope_dim value_dim alibi groups groups_chosen",
                                defaults=[False, 0, 0, False, 0, "before", False, None, None, False, 1e-5, 0, 0, (), False,
-                                         0, 0, 0, 0, False, "softmax", False, 1.0, 0, 0, 0, 0, 0, False])
+                                         0, 0, 0, 0, False, "softmax", False, 1.0, 0, 0, 0, 0, 0, False, 0, 0])
 ATTENTION_CAP, FINAL_CAP = 2.0, 3.0  # of Gemma-like models; low, so that they bend what small models make
 # gpt: LayerNorm with bias and GELU; unless said otherwise a learned position table and biases everywhere, else RoPE and
 # none. parallel: the number of norms in front of two branches side by side. biases: of linear layers, by name.
@@ -33,6 +34,8 @@ LINEARS = ("qkv", "output", "up", "down")
 # sigmoid, `normalise`: divided by their sum, times `scale` weighs what they return (as in torchtitan's models/moe/moe.py
 # and Transformers' modeling_qwen2_moe.py, where one over all tokens, weighed by a sigmoid of its own, is `shared_gate`).
 # Nothing but the loss of tokens is minimised: there is no auxiliary one. `dense`: so many layers come first that have none.
+# groups: a token's experts are of the `groups_chosen` best of so many groups of neighbours, which are as good as their
+# largest softmax or the sum of their two largest sigmoids (check_groups below holds this against DeepSeek-V2's and V3's).
 # kv_latent: latent attention as Transformers' modeling_deepseek_v3.py has it (check_latent below holds this one against
 # that): rope turns neighbours, the last rope_dim elements of queries and a part of keys that heads share.
 # packed: these linears have numbers that NF4 holds (QLoRA, appendix E): quantiles of a normal distribution times a scale
@@ -148,6 +151,41 @@ def check_latent(s):
     assert apart < 1e-6, apart  # their cosines are floats
 
 
+def limit_to_groups(s, p, scores, affinities):
+    """Scores, of experts of other groups than a token's best ones least."""
+    softmax = s.router == "softmax"
+    each = (scores if softmax else affinities).view(len(scores), s.groups, -1)
+    of_groups = each.max(-1).values if softmax else each.topk(2, -1).values.sum(-1)
+    best = of_groups.topk(s.groups_chosen + 1, -1)
+    p.margins.append((best.values[:, -2] - best.values[:, -1]).min().item())
+    taken = torch.zeros_like(of_groups, dtype=torch.bool).scatter(1, best.indices[:, :-1], True)
+    return scores.masked_fill(~taken.repeat_interleave(scores.shape[1] // s.groups, 1), -math.inf)
+
+
+def check_groups(s):
+    """Chosen experts and their weights against Transformers' own routers of DeepSeek-V2 and V3."""
+    from transformers.models.deepseek_v2 import modeling_deepseek_v2 as v2
+    from transformers.models.deepseek_v3 import modeling_deepseek_v3 as v3
+    words = dict(hidden_size=s.hidden, num_attention_heads=s.heads, n_routed_experts=s.experts, num_experts_per_tok=s.chosen, n_group=s.groups,
+                 topk_group=s.groups_chosen, routed_scaling_factor=s.scale, norm_topk_prob=s.normalise)
+    torch.manual_seed(1)
+    rows, p = torch.randn(64, s.hidden), Parameters()
+    weight = p.make(1, "router", s.experts, s.hidden).float().detach()
+    scores = F.linear(rows, weight)
+    affinities = scores.softmax(-1) if s.router == "softmax" else scores.sigmoid()
+    ours = limit_to_groups(s, p, scores, affinities).topk(s.chosen, -1).indices
+    if s.router == "softmax":
+        router = v2.DeepseekV2TopkRouter(v2.DeepseekV2Config(topk_method="group_limited_greedy", **words))
+    else:
+        router = v3.DeepseekV3TopkRouter(v3.DeepseekV3Config(**words))
+    router.weight.data = weight
+    _, weights, theirs = router(rows)
+    assert (theirs.sort(-1).values == ours.sort(-1).values).all()
+    of_ours = affinities.gather(-1, theirs)
+    of_ours = (of_ours / of_ours.sum(-1, keepdim=True) if s.normalise else of_ours) * s.scale
+    assert (of_ours - weights).abs().max() < 1e-6
+
+
 def cap(x, at):
     return at * torch.tanh(x / at)
 
@@ -244,8 +282,9 @@ def block(s, p, module, x):
         scores = F.linear(rows, p.make(module, "router", s.experts, s.hidden, deviation=0.5))
         all_affinities = scores.float() if scores.dtype == torch.bfloat16 else scores
         all_affinities = all_affinities.softmax(-1) if s.router == "softmax" else all_affinities.sigmoid()
-        chosen = scores.topk(s.chosen, -1).indices
-        best = scores.detach().topk(s.chosen + 1, -1).values
+        choices = limit_to_groups(s, p, scores.detach(), all_affinities.detach()) if s.groups else scores.detach()
+        chosen = choices.topk(s.chosen, -1).indices
+        best = choices.topk(s.chosen + 1, -1).values
         p.margins.append((best[:, -2] - best[:, -1]).min().item())
         weights = all_affinities.gather(-1, chosen)
         weights = (weights / weights.sum(-1, keepdim=True) if s.normalise else weights) * s.scale
@@ -306,6 +345,8 @@ MARGIN = 0.04
 
 
 def make(name, s):
+    if __name__ == "__main__" and sys.argv[1:] and name not in sys.argv[1:]:
+        return None
     for seed in itertools.count(1):
         torch.manual_seed(seed)
         tokens = torch.randint(s.vocab, (s.batch, s.sequence))
@@ -371,6 +412,12 @@ if __name__ == "__main__":
     make("experts_norm", MIXTURE._replace(experts=4, normalise=True, qk_norm=True))
     make("experts_sigmoid", MIXTURE._replace(shared_ffn=16, router="sigmoid", normalise=True, scale=2.5))
     make("experts_late", MIXTURE._replace(layers=3, dense=1, shared_ffn=16, vocab=23))
+    # Experts of some groups alone: DeepSeek-V3's, and V2's
+    GROUPS = MIXTURE._replace(experts=8, groups=4, groups_chosen=2, scale=2.5, router="sigmoid", normalise=True)
+    for groups in (GROUPS, GROUPS._replace(router="softmax", normalise=False)):
+        check_groups(groups)
+    make("experts_groups", GROUPS)
+    make("experts_groups_softmax", GROUPS._replace(router="softmax", normalise=False, groups_chosen=3, shared_ffn=16))
     # Latent attention: queries from a latent and not, values narrower than keys and not
     LATENT = SMALL._replace(head_dim=24, q_latent=24, kv_latent=16, rope_dim=8, value_dim=16)
     DIRECT = LATENT._replace(q_latent=0, rope_dim=16, value_dim=24, tied=True)

@@ -89,6 +89,34 @@ static void test_choices(void **state)
         assert_true(gradient[i] == 0);
 }
 
+/* Eight experts in four groups of two, a token's three of two groups. Softmax: groups are as good as their best, 5 and
+ * 4 of groups 0 and 2; sigmoid: as the sum of their two, where group 1 with 3 and 3 is better than group 0 with 5 and
+ * -9, and group 3, with as much as group 1, is not: it comes later. */
+static void test_groups(void **state)
+{
+    (void)state;
+    const float score[8] = {5, -9, 3, 3, 4, 3.5f, 3, 3};
+    const int32_t by_largest[3] = {0, 4, 5}, by_sum[3] = {4, 5, 2};
+    float weight[3];
+    int32_t all[DTP_ROUTES_INTS(3, 8)];
+    struct dtp_router_args a = {.scores = score,
+                                .weights = weight,
+                                .routes = all,
+                                .tokens = 1,
+                                .experts = 8,
+                                .chosen = 3,
+                                .groups = 4,
+                                .groups_chosen = 2,
+                                .scale = 1,
+                                .element = DTP_ELEMENT_FP32};
+    assert_int_equal(dtp_reference_router(NULL, &a, NULL), 0);
+    assert_memory_equal(dtp_routes_at(all, 3).expert, by_largest, sizeof by_largest);
+    a.kind = DTP_ROUTER_KIND_SIGMOID;
+    assert_int_equal(dtp_reference_router(NULL, &a, NULL), 0);
+    assert_memory_equal(dtp_routes_at(all, 3).expert, by_sum, sizeof by_sum);
+    assert_close(weight[2], 1 / (1 + exp(-3)), 1e-6); /* affinities are of all, whichever groups are chosen */
+}
+
 static int run_router(void *context)
 {
     return dtp_reference_router(NULL, context, NULL);
@@ -258,6 +286,7 @@ static void test_products(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_choices),
+                                       cmocka_unit_test(test_groups),
                                        cmocka_unit_test(test_router_gradient),
                                        cmocka_unit_test(test_rows),
                                        cmocka_unit_test(test_shared_gate_gradient),

@@ -463,7 +463,9 @@ static void golden_experts(void **state)
                   {"experts_shared", GOLDEN_EXPERTS_SHARED},
                   {"experts_norm", GOLDEN_EXPERTS_NORM},
                   {"experts_late", GOLDEN_EXPERTS_LATE},
-                  {"experts_sigmoid", GOLDEN_EXPERTS_SIGMOID}};
+                  {"experts_sigmoid", GOLDEN_EXPERTS_SIGMOID},
+                  {"experts_groups", GOLDEN_EXPERTS_GROUPS},
+                  {"experts_groups_softmax", GOLDEN_EXPERTS_GROUPS_SOFTMAX}};
     static const char *const plans[] = {"", "checkpointing=full gradient_stream=true", "gradient_stream=true",
                                         "checkpointing=selective-attention loss_chunk=5"};
     char words[1024];

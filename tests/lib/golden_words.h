@@ -40,6 +40,14 @@
     GOLDEN_LLAMA_GQA                                                                                                   \
     "experts=5 experts_per_token=2 expert_ffn=24 shared_expert_ffn=16 router=sigmoid router_norm=true "                \
     "router_scale=2.5 "
+#define GOLDEN_EXPERTS_GROUPS                                                                                          \
+    GOLDEN_LLAMA_GQA                                                                                                   \
+    "experts=8 experts_per_token=2 expert_ffn=24 router=sigmoid router_norm=true router_scale=2.5 expert_groups=4 "    \
+    "groups_per_token=2 "
+#define GOLDEN_EXPERTS_GROUPS_SOFTMAX                                                                                  \
+    GOLDEN_LLAMA_GQA                                                                                                   \
+    "experts=8 experts_per_token=2 expert_ffn=24 shared_expert_ffn=16 router_scale=2.5 expert_groups=4 "               \
+    "groups_per_token=3 "
 #define GOLDEN_LATENT                                                                                                  \
     "layers=2 hidden=16 heads=2 head_dim=24 ffn=40 vocab=50 seq=8 micro_batch=2 kv_latent=16 q_latent=24 "             \
     "rope_head_dim=8 value_head_dim=16 "

@@ -301,7 +301,6 @@ static void check_experts(struct dtp_resolver *r)
                    {"parallel_block", t->parallel_block != DTP_PARALLEL_NONE},
                    {"norm_place", t->norm_place != DTP_NORMS_BEFORE},
                    {"expert_bias", t->expert_bias},
-                   {"expert_groups", t->expert_groups > 1},
                    {"activation", t->activation != DTP_SWIGLU && t->activation != DTP_GEGLU}};
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
         if (choices[i].asked)
@@ -311,6 +310,9 @@ static void check_experts(struct dtp_resolver *r)
     if (t->experts > DTP_EXECUTOR_ROUTER_EXPERTS)
         dtp_plan_refuse(r, "experts", "%" PRIu64 " are more than runtime dtplan's router takes, %u", t->experts,
                         DTP_EXECUTOR_ROUTER_EXPERTS);
+    if (t->expert_groups > DTP_EXECUTOR_ROUTER_GROUPS)
+        dtp_plan_refuse(r, "expert_groups", "%" PRIu64 " are more than runtime dtplan's router takes, %u",
+                        t->expert_groups, DTP_EXECUTOR_ROUTER_GROUPS);
     if (t->experts_per_token > DTP_EXECUTOR_ROUTER_CHOSEN)
         dtp_plan_refuse(r, "experts_per_token", "%" PRIu64 " are more than runtime dtplan's router takes, %u",
                         t->experts_per_token, DTP_EXECUTOR_ROUTER_CHOSEN);
@@ -337,8 +339,8 @@ static void check_latent(struct dtp_resolver *r)
                             "as it is here is not run together with latent attention under runtime dtplan yet");
 }
 
-/* Hooks that have nothing to compress or no program. PowerSGD factors whole matrices, in fp32; what was lost of a step
- * is of its loss scale. */
+/* Hooks that have nothing to compress or no program. PowerSGD factors in fp32; what was lost of a step is of its loss
+ * scale. */
 static void check_hook(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -354,11 +356,6 @@ static void check_hook(struct dtp_resolver *r)
                         dtp_dtype_text(sums));
     if (p->comm_hook != DTP_COMM_HOOK_POWERSGD)
         return;
-    if (p->strategy != DTP_DDP)
-        dtp_plan_refuse(
-            r, "comm_hook",
-            "powersgd factors whole matrices, of which ranks of %s sum parts; use fp16, bf16 or int8, or ddp",
-            dtp_strategy_text(p->strategy));
     if (p->precision.reduce != DTP_FP32)
         dtp_plan_refuse(r, "comm_hook", "powersgd is run on gradients in fp32, these are in %s; use reduce_dtype fp32",
                         dtp_dtype_text(p->precision.reduce));
@@ -378,6 +375,10 @@ static void check(struct dtp_resolver *r)
     check_adapters(r);
     if (p->executor.gelu_epilogue && r->transformer->activation != DTP_GELU)
         dtp_plan_refuse(r, "gelu_epilogue", "needs a model with GELU");
+    if (p->executor.activation_fp8_input_store && (p->executor.gelu_epilogue || r->transformer->experts))
+        dtp_plan_refuse(r, "activation_fp8_input_store",
+                        "%s is not run that way under runtime dtplan yet; leave it out",
+                        p->executor.gelu_epilogue ? "GELU inside the matmuls" : "what experts' activations read");
     check_collective_choices(r);
     check_stages(r);
     check_tensor(r);

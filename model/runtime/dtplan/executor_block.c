@@ -61,6 +61,8 @@ const char *dtp_executor_tensor_name(int tensor)
     case DTP_EXECUTOR_SENT_WEIGHTS: return "weights of rows by ranks";
     case DTP_EXECUTOR_RECEIVED_WEIGHTS: return "weights of rows received";
     case T(PLACES): return "routes of rows received";
+    case T(GATE): return "MLP input in fp8";
+    case T(SHARED_GATE): return "shared MLP input in fp8";
     case T(Q_RAW): return "q and k before their norms";
     case T(QK_STATISTICS): return "q and k norm statistics";
     case DTP_EXECUTOR_OUT: return dtp_layer_tensor_text(T(INPUT));
@@ -95,6 +97,9 @@ uint64_t dtp_executor_tensor_bytes(const struct dtp_executor_block *block, int t
                                  dtp_executor_low_width(&block->adapter[dtp_executor_low(tensor)]));
     if (block->kind.exchanged && dtp_executor_is_received(tensor))
         return dtp_executor_received_bytes(block, tensor);
+    if (dtp_executor_is_stored(block, tensor))
+        return dtp_bytes_product(block->tokens,
+                                 dtp_layer_tensor_width(&block->kind, tensor == T(GATE) ? T(UP) : T(SHARED_UP)));
     if (tensor == T(ROUTES))
         return dtp_routes_bytes(dtp_executor_expert_rows(block), block->kind.experts);
     if (tensor == T(ROUTER_WEIGHTS) || tensor == DTP_EXECUTOR_SENT_WEIGHTS)
@@ -236,7 +241,9 @@ static void add_activation(struct dtp_executor_block *b, const struct dtp_layer_
                                    tensors.product == T(PRODUCT) ? "activation" : "shared activation", (int)tensors.up,
                                    (int)tensors.product);
     op->reads = dtp_executor_weighs(b, op) ? bit_of(dtp_executor_weights_of(b)) | bit_of(dtp_executor_routes_of(b)) : 0;
-    op->needs = bit_of(op->input) | op->reads;
+    if (b->narrow_input)
+        op->saved = (int)tensors.gate;
+    op->needs = bit_of(b->narrow_input ? op->saved : op->input) | op->reads;
 }
 
 /* Whatever makes a term of the sum adds what came before. */
@@ -363,6 +370,7 @@ void dtp_executor_block_of(const struct dtp_transformer *transformer, const stru
                                        .exchanged = plan->cp && plan->cp_comm == DTP_CP_A2A ? plan->cp : 1,
                                        .element_bytes = dtp_plan_compute_bytes(plan),
                                        .epilogue = plan->executor.gelu_epilogue,
+                                       .narrow_input = plan->executor.activation_fp8_input_store,
                                        .fp8 = plan->precision.compute == DTP_FP8,
                                        .recipe = dtp_fp8_recipe_row(plan->precision.fp8_recipe),
                                        .adapted = dtp_plan_adapts(plan),
@@ -420,170 +428,4 @@ uint32_t dtp_executor_makers(const struct dtp_executor_block *block, int tensor,
     if (block->op[maker].kind == DTP_OP_QUANTIZE && !(there & bit_of(block->op[maker].input)))
         makers |= UINT32_C(1) << dtp_executor_maker(block, block->op[maker].input);
     return makers;
-}
-
-/* ---- bytes through HBM -------------------------------------------------------------------------------------------
- *
- * Notation: T rows of a micro-step, h hidden, f ffn, c bytes of the compute dtype. */
-
-/* Rows of what lies between matmuls. */
-static double stream_of(const struct dtp_executor_block *b)
-{
-    return (double)b->stream_tokens * (double)b->kind.hidden * (double)b->element_bytes;
-}
-
-double dtp_executor_added_bytes(const struct dtp_executor_block *block)
-{
-    return 3 * stream_of(block);
-}
-
-bool dtp_executor_adds_gradient(const struct dtp_executor_block *block, int op)
-{
-    bool stream = bit_of(block->op[op].input) & STREAM, adds = stream && block->op[op].gathers;
-    for (int i = op + 1; i < block->count; i++)
-        adds |= block->op[i].gathers && block->op[i].input == block->op[op].input;
-    return adds && block->op[op].gathers;
-}
-
-static double rows_of(const struct dtp_executor_block *b, uint64_t width)
-{
-    return (double)b->tokens * (double)width * (double)b->element_bytes;
-}
-
-uint64_t dtp_executor_norm_elements(const struct dtp_executor_block *block, const struct dtp_executor_operator *op)
-{
-    if (dtp_executor_latent_norm_width(block, op))
-        return dtp_executor_latent_norm_width(block, op);
-    if (op->kind == DTP_OP_NORM)
-        return block->kind.hidden * (block->kind.norm_bias ? 2 : 1);
-    if (op->kind != DTP_OP_QK_NORM)
-        return 0;
-    return dtp_layer_qk_norm_elements(&block->kind);
-}
-
-/* Rows that an operator's matrix multiplies, of a token. */
-static double rows_of_token(const struct dtp_executor_block *block, const struct dtp_executor_operator *op)
-{
-    return op->matrix->expert ? (double)block->kind.experts_per_token : 1;
-}
-
-double dtp_executor_multiplied(const struct dtp_executor_block *block, const struct dtp_executor_operator *op)
-{
-    switch (op->half) {
-    case DTP_EXECUTOR_A: return (double)(dtp_executor_low_width(op->adapter) * op->adapter->in);
-    case DTP_EXECUTOR_B: return (double)(dtp_executor_adapter_out(op->adapter) * op->adapter->rank);
-    case DTP_EXECUTOR_PLAIN: break;
-    }
-    return op->matrix ? (double)(op->matrix->out * op->matrix->in) * rows_of_token(block, op) : 0;
-}
-
-/* Gradients of the weight, where it is trained, and of the input, where something before it is. */
-int dtp_executor_products(const struct dtp_executor_block *block, const struct dtp_executor_operator *op)
-{
-    return (op->adapter || !block->adapted ? 1 : 0) + (op->passes ? 1 : 0);
-}
-
-/* Launches of a product: of B one for each linear of a packed matrix. */
-static uint32_t launches_of(const struct dtp_executor_operator *op)
-{
-    return op->half == DTP_EXECUTOR_B ? (uint32_t)op->adapter->parts : 1;
-}
-
-/* Partial sums of the gradient of a norm's weights, written and read. */
-static double partial_bytes(const struct dtp_executor_block *b, const struct dtp_executor_operator *op)
-{
-    if (b->adapted)
-        return 0;
-    return 2 * 4.0 * DTP_EXECUTOR_PARTIAL_ROWS * (double)dtp_executor_norm_elements(b, op);
-}
-
-static double statistics_bytes(const struct dtp_executor_block *b, const struct dtp_executor_operator *op)
-{
-    return (double)dtp_executor_tensor_bytes(b, op->statistics);
-}
-
-/* q and k in place; cosines and sines of each position. */
-static double rotary_bytes(const struct dtp_executor_block *b)
-{
-    return 2 * rows_of(b, b->kind.d_q + b->kind.d_kv) + 4 * (double)(b->kind.head_dim * b->sequence);
-}
-
-/* Passes over what an activation reads and makes. `op` may say nothing but its kind: that of the layer's own MLP. */
-static double activation_bytes(const struct dtp_executor_block *b, const struct dtp_executor_operator *op, int read,
-                               int made)
-{
-    const bool shared = op->result == T(SHARED_PRODUCT);
-    uint64_t up = dtp_layer_tensor_width(&b->kind, shared ? T(SHARED_UP) : T(UP));
-    uint64_t product = dtp_layer_tensor_width(&b->kind, shared ? T(SHARED_PRODUCT) : T(PRODUCT));
-    double weighed = b->kind.experts && !shared ? 4.0 * read * (double)dtp_executor_expert_rows(b) : 0;
-    return rows_of(b, (uint64_t)read * up + (uint64_t)made * product) + 2 * weighed; /* a weight and whose it is */
-}
-
-struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_executor_block *block,
-                                                         const struct dtp_executor_operator *op)
-{
-    const struct dtp_layer_kind *k = &block->kind;
-    double weights = (double)(dtp_executor_norm_elements(block, op) * block->element_bytes), passes;
-    if (dtp_executor_is_latent(block, op))
-        return dtp_executor_latent_traffic(block, op, false);
-    switch (op->kind) {
-    case DTP_OP_NORM:
-        passes = op->addend == DTP_EXECUTOR_NONE ? 2 : 3;
-        return (struct dtp_executor_traffic){passes * stream_of(block) + statistics_bytes(block, op) + weights, 1};
-    case DTP_OP_QK_NORM: /* q and k read, kept as they were, and overwritten */
-        return (struct dtp_executor_traffic){
-            3 * rows_of(block, k->d_q + k->d_kv) + statistics_bytes(block, op) + weights, 1};
-    case DTP_OP_ROTARY: return (struct dtp_executor_traffic){rotary_bytes(block), 1};
-    case DTP_OP_ACTIVATION: return (struct dtp_executor_traffic){activation_bytes(block, op, 1, 1), 1};
-    case DTP_OP_ROUTER:
-    case DTP_OP_PERMUTE:
-    case DTP_OP_UNPERMUTE:
-    case DTP_OP_ALL_TO_ALL: return dtp_executor_expert_forward_traffic(block, op);
-    case DTP_OP_MATMUL: /* what came before is added behind a sum over ranks */
-        if (op->sums && op->addend != DTP_EXECUTOR_NONE)
-            return (struct dtp_executor_traffic){dtp_executor_added_bytes(block), 2};
-        return (struct dtp_executor_traffic){0, launches_of(op)};
-    case DTP_OP_QUANTIZE: return (struct dtp_executor_traffic){0, 0}; /* by which casts it makes: executor_fp8_work.c */
-    case DTP_OP_ATTENTION:
-        return block->ring > 1 || block->exchanged > 1 ? dtp_executor_context_forward_traffic(block)
-                                                       : (struct dtp_executor_traffic){0, launches_of(op)};
-    default: return (struct dtp_executor_traffic){0, launches_of(op)};
-    }
-}
-
-/* Of a norm: gradient and x read, x's gradient written, or read too where it is added to the stream's. The gradients of
- * q and k, and of what an activation reads, take the place of what they are made of. */
-struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_executor_block *block,
-                                                          const struct dtp_executor_operator *op, bool again)
-{
-    const struct dtp_layer_kind *k = &block->kind;
-    double passes;
-    if (dtp_executor_is_latent(block, op))
-        return dtp_executor_latent_traffic(block, op, true);
-    switch (op->kind) {
-    case DTP_OP_NORM:
-        passes = bit_of(op->input) & STREAM ? 4 : 3;
-        return (struct dtp_executor_traffic){passes * stream_of(block) + statistics_bytes(block, op) +
-                                                 (double)(k->hidden * block->element_bytes) + partial_bytes(block, op),
-                                             dtp_executor_norm_launches(block)};
-    case DTP_OP_QK_NORM:
-        return (struct dtp_executor_traffic){dtp_executor_forward_traffic(block, op).bytes + partial_bytes(block, op),
-                                             dtp_executor_norm_launches(block)};
-    case DTP_OP_ROTARY: return (struct dtp_executor_traffic){rotary_bytes(block), 1};
-    case DTP_OP_ATTENTION:
-        return block->ring > 1 || block->exchanged > 1
-                   ? dtp_executor_context_backward_traffic(block)
-                   : (struct dtp_executor_traffic){0, DTP_EXECUTOR_ATTENTION_BACKWARD_LAUNCHES};
-    case DTP_OP_MATMUL:
-        if (dtp_executor_adds_gradient(block, (int)(op - block->op)))
-            return (struct dtp_executor_traffic){dtp_executor_added_bytes(block), 3};
-        return (struct dtp_executor_traffic){0, (uint32_t)dtp_executor_products(block, op) * launches_of(op)};
-    case DTP_OP_GROUPED_MATMUL: return (struct dtp_executor_traffic){0, (uint32_t)dtp_executor_products(block, op)};
-    case DTP_OP_ROUTER:
-    case DTP_OP_PERMUTE:
-    case DTP_OP_UNPERMUTE:
-    case DTP_OP_ALL_TO_ALL: return dtp_executor_expert_backward_traffic(block, op);
-    case DTP_OP_QUANTIZE: return (struct dtp_executor_traffic){0, 0};
-    default: return (struct dtp_executor_traffic){activation_bytes(block, op, 2, again ? 2 : 1), 1};
-    }
 }

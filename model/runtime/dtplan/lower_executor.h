@@ -64,15 +64,18 @@
  *   MERGE                    INPUT [steps, T, d_q], SAVED (log-sum-exps of the steps) -> RESULT [T, d_q], STATISTICS.
  *                            With INPUT_GRADIENT: GRADIENT [T, d_q], KEYS [T, 2 d_kv], terms of step demand.n ->
  *                            INPUT_GRADIENT (packed): its queries +=, RESULT [T, 2 d_kv], UPDATE adds
- *   ACTIVATION               INPUT [T, up] -> RESULT [T, f]; up is f, or 2 f with the gate first
- *   ACTIVATION_BACKWARD      GRADIENT [T, f], INPUT [T, up] UPDATE: its gradient takes its place; RESULT [T, f], over
- *                            GRADIENT, where forward's result is made again
+ *   ACTIVATION               INPUT [T, up] -> RESULT [T, f]; up is f, or 2 f with the gate first; with SAVED [T, up]:
+ *                            INPUT in 8 bits (E4M3, no scale), which INPUT may itself be where RESULT is made again
+ *   ACTIVATION_BACKWARD      GRADIENT [T, f], INPUT [T, up] UPDATE: its gradient takes its place, or, of an INPUT in 8
+ *                            bits, is INPUT_GRADIENT; RESULT [T, f], over GRADIENT, where forward's result is made
+ *                            again
  *   GROUPED_MATMUL           as MATMUL, of rows by experts, demand.tokens of them, of which m, or of a weight's
  *                            gradient k, are an expert's where all have as many, and demand.groups matrices; ROUTES
  *                            (routes_layout.h) say which rows are whose. No BIAS, no AUX, no ADDEND, no WORKSPACE
  *   ROUTER                   INPUT (scores [T, n]) -> STATISTICS (fp32 weights [T, k] of each token's k experts),
  *                            ROUTES; WORKSPACE (DTP_EXECUTOR_ROUTER_CHUNKS n whole numbers of 4 bytes). Of the form
- *                            affinities have, times demand.scale
+ *                            affinities have, times demand.scale. Where demand.m is not 0, experts stand in
+ *                            demand.groups groups, of which a token's experts are of its m best
  *   ROUTER_BACKWARD          INPUT, GRADIENT (of the weights), ROUTES -> INPUT_GRADIENT [T, n]
  *   PERMUTE                  INPUT [T, h], ROUTES -> RESULT [T k, h], rows by experts; with STATISTICS (weights [T, k])
  *                            -> AUX (fp32 [T k], those of each row), and backward STATISTICS (gradients of these) ->

@@ -15,5 +15,6 @@ static inline uint64_t dtp_routes_bytes(uint64_t rows, uint64_t experts)
 #define DTP_EXECUTOR_ROUTER_CHUNKS 128u
 #define DTP_EXECUTOR_ROUTER_EXPERTS 1024u
 #define DTP_EXECUTOR_ROUTER_CHOSEN 32u
+#define DTP_EXECUTOR_ROUTER_GROUPS 32u
 
 #endif
