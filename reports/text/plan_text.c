@@ -1,9 +1,9 @@
 /* One plan for people: does it fit, what does it send, how long does a step take, what does it cost, what would help.
  */
-#include "plan/runtime.h"
 #include "record/report.h"
 
 #include "base/append.h"
+#include "plan/runtime.h"
 
 #include <math.h>
 #include <inttypes.h>
