@@ -1,21 +1,16 @@
 #include "kernels/activate.h"
 #include "kernels/element.h"
 
-static bool is_gated(enum dtp_activation_kind kind)
-{
-    return kind == DTP_ACTIVATION_SWIGLU || kind == DTP_ACTIVATION_GEGLU;
-}
-
 int dtp_reference_activation(void *self, const struct dtp_activation_args *a, void *stream)
 {
     (void)self, (void)stream;
-    uint32_t columns = is_gated(a->kind) ? 2 * a->width : a->width;
+    uint32_t columns = dtp_is_gated(a->kind) ? 2 * a->width : a->width;
     for (uint64_t i = 0; i < a->rows; i++)
         for (uint32_t j = 0; j < a->width; j++) {
             double x = dtp_load(a->up, a->element, i * columns + j), result;
             result = dtp_activate(a->kind, x).value;
-            if (is_gated(a->kind))
-                result *= dtp_load(a->up, a->element, i * columns + a->width + j);
+            if (dtp_is_gated(a->kind))
+                result *= dtp_gated(a->kind, dtp_load(a->up, a->element, i * columns + a->width + j)).value;
             dtp_store(a->result, a->element, i * a->width + j, result);
         }
     dtp_raise_amax(a->amax, a->result, a->element, 0, a->rows * a->width);
@@ -26,11 +21,12 @@ static void gated_backward(const struct dtp_activation_backward_args *a, uint64_
 {
     uint64_t at = i * 2 * a->width + j;
     double gradient = dtp_load(a->gradient, a->element, i * a->width + j);
-    double gate = dtp_load(a->up, a->element, at), up = dtp_load(a->up, a->element, at + a->width);
-    dtp_store(a->up_gradient, a->element, at, gradient * up * dtp_activate(a->kind, gate).slope);
-    dtp_store(a->up_gradient, a->element, at + a->width, gradient * dtp_activate(a->kind, gate).value);
+    struct dtp_activated gate = dtp_activate(a->kind, dtp_load(a->up, a->element, at));
+    struct dtp_activated up = dtp_gated(a->kind, dtp_load(a->up, a->element, at + a->width));
+    dtp_store(a->up_gradient, a->element, at, gradient * up.value * gate.slope);
+    dtp_store(a->up_gradient, a->element, at + a->width, gradient * gate.value * up.slope);
     if (a->result)
-        dtp_store(a->result, a->element, i * a->width + j, dtp_activate(a->kind, gate).value * up);
+        dtp_store(a->result, a->element, i * a->width + j, gate.value * up.value);
 }
 
 static void plain_backward(const struct dtp_activation_backward_args *a, uint64_t at)
@@ -46,10 +42,10 @@ int dtp_reference_activation_backward(void *self, const struct dtp_activation_ba
     (void)self, (void)stream;
     for (uint64_t i = 0; i < a->rows; i++)
         for (uint32_t j = 0; j < a->width; j++)
-            if (is_gated(a->kind))
+            if (dtp_is_gated(a->kind))
                 gated_backward(a, i, j);
             else
                 plain_backward(a, i * a->width + j);
-    dtp_raise_amax(a->amax, a->up_gradient, a->element, 0, (is_gated(a->kind) ? 2 : 1) * a->rows * a->width);
+    dtp_raise_amax(a->amax, a->up_gradient, a->element, 0, (dtp_is_gated(a->kind) ? 2 : 1) * a->rows * a->width);
     return 0;
 }

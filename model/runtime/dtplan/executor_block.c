@@ -5,6 +5,7 @@
 #include "plan/layer_tensors.h"
 #include "plan/rules.h"
 #include "runtime/dtplan/executor_expert_traffic.h"
+#include "runtime/dtplan/executor_in_place.h"
 #include "runtime/dtplan/fp8_layout.h"
 #include "runtime/dtplan/routes_layout.h"
 
@@ -196,6 +197,8 @@ static void add_projection(struct dtp_executor_block *b, const struct dtp_layer_
         bool columns = dtp_parameter_cut_way_of(op->weight) == DTP_PARAMETER_CUT_COLUMNS;
         op->sums = b->stream_tokens < b->tokens && columns;
         op->gathers = b->stream_tokens < b->tokens && !columns;
+        if (matrix->expert && matrix->bias)
+            dtp_executor_add_expert_bias(b, matrix);
     }
 }
 
@@ -219,6 +222,8 @@ static void add_attention(struct dtp_executor_block *b)
     struct dtp_executor_operator *op = dtp_executor_add_operator(b, DTP_OP_ATTENTION, "attention", T(QKV), T(CORE));
     op->statistics = T(CORE_STATE);
     op->needs = bit_of(op->input) | bit_of(op->result) | bit_of(op->statistics);
+    if (b->kind.sinks)
+        dtp_executor_add_sinks(b);
 }
 
 /* Behind the up projection, which takes it into itself as an epilogue: that keeps what its derivative reads. */
@@ -417,6 +422,8 @@ uint32_t dtp_executor_makers(const struct dtp_executor_block *block, int tensor,
 {
     int maker = dtp_executor_maker(block, tensor);
     uint32_t makers = UINT32_C(1) << maker;
+    for (int i = maker + 1; i < block->count; i++) /* and who works on it in place, before anybody else reads it */
+        makers |= (uint32_t)(block->op[i].kind == DTP_OP_SINKS && block->op[i].result == tensor) << i;
     if (block->op[maker].kind == DTP_OP_QUANTIZE && !(there & bit_of(block->op[maker].input)))
         makers |= UINT32_C(1) << dtp_executor_maker(block, block->op[maker].input);
     return makers;
@@ -450,17 +457,6 @@ static double rows_of(const struct dtp_executor_block *b, uint64_t width)
     return (double)b->tokens * (double)width * (double)b->element_bytes;
 }
 
-uint64_t dtp_executor_norm_elements(const struct dtp_executor_block *block, const struct dtp_executor_operator *op)
-{
-    if (dtp_executor_latent_norm_width(block, op))
-        return dtp_executor_latent_norm_width(block, op);
-    if (op->kind == DTP_OP_NORM)
-        return block->kind.hidden * (block->kind.norm_bias ? 2 : 1);
-    if (op->kind != DTP_OP_QK_NORM)
-        return 0;
-    return dtp_layer_qk_norm_elements(&block->kind);
-}
-
 /* Rows that an operator's matrix multiplies, of a token. */
 static double rows_of_token(const struct dtp_executor_block *block, const struct dtp_executor_operator *op)
 {
@@ -474,7 +470,9 @@ double dtp_executor_multiplied(const struct dtp_executor_block *block, const str
     case DTP_EXECUTOR_B: return (double)(dtp_executor_adapter_out(op->adapter) * op->adapter->rank);
     case DTP_EXECUTOR_PLAIN: break;
     }
-    return op->matrix ? (double)(op->matrix->out * op->matrix->in) * rows_of_token(block, op) : 0;
+    return op->matrix && op->kind != DTP_OP_EXPERT_BIAS
+               ? (double)(op->matrix->out * op->matrix->in) * rows_of_token(block, op)
+               : 0;
 }
 
 /* Gradients of the weight, where it is trained, and of the input, where something before it is. */
@@ -534,6 +532,8 @@ struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_execut
         return (struct dtp_executor_traffic){
             3 * rows_of(block, k->d_q + k->d_kv) + statistics_bytes(block, op) + weights, 1};
     case DTP_OP_ROTARY: return (struct dtp_executor_traffic){rotary_bytes(block), 1};
+    case DTP_OP_SINKS:
+    case DTP_OP_EXPERT_BIAS: return dtp_executor_in_place_traffic(block, op, false);
     case DTP_OP_ACTIVATION: return (struct dtp_executor_traffic){activation_bytes(block, op, 1, 1), 1};
     case DTP_OP_ROUTER:
     case DTP_OP_PERMUTE:
@@ -557,7 +557,7 @@ struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_execu
                                                           const struct dtp_executor_operator *op, bool again)
 {
     const struct dtp_layer_kind *k = &block->kind;
-    double passes;
+    double passes, weights = (double)dtp_executor_norm_elements(block, op);
     if (dtp_executor_is_latent(block, op))
         return dtp_executor_latent_traffic(block, op, true);
     switch (op->kind) {
@@ -568,8 +568,10 @@ struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_execu
                                              dtp_executor_norm_launches(block)};
     case DTP_OP_QK_NORM:
         return (struct dtp_executor_traffic){dtp_executor_forward_traffic(block, op).bytes + partial_bytes(block, op),
-                                             dtp_executor_norm_launches(block)};
+                                             weights > 0 ? dtp_executor_norm_launches(block) : 1};
     case DTP_OP_ROTARY: return (struct dtp_executor_traffic){rotary_bytes(block), 1};
+    case DTP_OP_SINKS:
+    case DTP_OP_EXPERT_BIAS: return dtp_executor_in_place_traffic(block, op, true);
     case DTP_OP_ATTENTION:
         return block->ring > 1 || block->exchanged > 1
                    ? dtp_executor_context_backward_traffic(block)
