@@ -1,5 +1,7 @@
 #include "kernels/amax.cuh"
 
+#include <cuda_fp8.h>
+
 /* Every vector of the result is one thread's: what it reads, it overwrites later if at all, so that both gradients may
  * lie on their inputs. */
 namespace dtp
@@ -35,6 +37,32 @@ template <enum dtp_activation_kind KIND> __device__ float2 activate(float x)
     return make_float2(x * s, s + x * s * (1 - s) * 1.5957691216057308f * (1.0f + 3 * 0.044715f * x * x));
 }
 
+/* N numbers of an input, of elements T or, where it was stored, of E4M3. */
+template <typename T, int N> __device__ void read(float (&to)[N], const void *from, bool stored, uint64_t at)
+{
+    if (stored) {
+        packed<uint8_t, N> values = *reinterpret_cast<const packed<uint8_t, N> *>((const uint8_t *)from + at);
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            to[e] = __half2float(__half(__nv_cvt_fp8_to_halfraw(values.element[e], __NV_E4M3)));
+        return;
+    }
+    packed<T, N> values = load<N>((const T *)from + at);
+#pragma unroll
+    for (int e = 0; e < N; e++)
+        to[e] = values[e];
+}
+
+/* The same as E4M3; what is beyond the largest of these becomes that one. */
+template <int N> __device__ void keep(void *to, uint64_t at, const float (&values)[N])
+{
+    packed<uint8_t, N> narrow;
+#pragma unroll
+    for (int e = 0; e < N; e++)
+        narrow.element[e] = (uint8_t)__nv_cvt_float_to_fp8(values[e], __NV_SATFINITE, __NV_E4M3);
+    *reinterpret_cast<packed<uint8_t, N> *>((uint8_t *)to + at) = narrow;
+}
+
 template <typename T, int N, enum dtp_activation_kind KIND>
 __global__ void __launch_bounds__(threads) forward(struct dtp_activation_args a, uint32_t vectors)
 {
@@ -43,16 +71,21 @@ __global__ void __launch_bounds__(threads) forward(struct dtp_activation_args a,
     i = beyond ? vectors - 1 : i;
     constexpr bool gated = is_gated<KIND>;
     uint64_t at = (uint64_t)i * N, row = gated ? i / (a.width / N) : 0;
-    const T *up = (const T *)a.up + at + row * a.width; /* a row of `up` is twice as wide */
-    packed<T, N> x = load<N>(up), y;
+    const uint64_t from = at + row * a.width; /* a row of `up` is twice as wide */
+    float x[N], y[N], result[N];
+    read<T>(x, a.up, a.up_is_stored, from);
     if constexpr (gated)
-        y = load<N>(up + a.width);
-    float result[N];
+        read<T>(y, a.up, a.up_is_stored, from + a.width);
 #pragma unroll
     for (int e = 0; e < N; e++)
         result[e] = gated ? activate<KIND>(x[e]).x * gated_up(KIND, y[e]).x : activate<KIND>(x[e]).x;
     if (!beyond)
         store((T *)a.result + at, result);
+    if (!beyond && a.stored) {
+        keep(a.stored, from, x);
+        if constexpr (gated)
+            keep(a.stored, from + a.width, y);
+    }
     if (a.amax)
         raise_amax<T>(a.amax, magnitude(result, 0));
 }
@@ -65,8 +98,9 @@ __global__ void __launch_bounds__(threads) gated_backward(struct dtp_activation_
     i = beyond ? vectors - 1 : i;
     uint64_t at = (uint64_t)i * N, from = at + (uint64_t)(i / (a.width / N)) * a.width;
     packed<T, N> gradient = load<N>((const T *)a.gradient + at);
-    packed<T, N> gate = load<N>((const T *)a.up + from), up = load<N>((const T *)a.up + from + a.width);
-    float of_gate[N], of_up[N], result[N];
+    float gate[N], up[N], of_gate[N], of_up[N], result[N];
+    read<T>(gate, a.up, a.up_is_stored, from);
+    read<T>(up, a.up, a.up_is_stored, from + a.width);
 #pragma unroll
     for (int e = 0; e < N; e++) {
         float2 value_and_slope = activate<KIND>(gate[e]), times = gated_up(KIND, up[e]);
@@ -91,8 +125,9 @@ __global__ void __launch_bounds__(threads) plain_backward(struct dtp_activation_
     const bool beyond = i >= vectors;
     i = beyond ? vectors - 1 : i;
     uint64_t at = (uint64_t)i * N;
-    packed<T, N> gradient = load<N>((const T *)a.gradient + at), x = load<N>((const T *)a.up + at);
-    float of_x[N], result[N];
+    packed<T, N> gradient = load<N>((const T *)a.gradient + at);
+    float x[N], of_x[N], result[N];
+    read<T>(x, a.up, a.up_is_stored, at);
 #pragma unroll
     for (int e = 0; e < N; e++) {
         float2 value_and_slope = activate<KIND>(x[e]);

@@ -1,4 +1,4 @@
-#include "kernels/alibi.h"
+#include "kernels/attention_shape.cuh"
 #include "kernels/vector.cuh"
 
 #include <math.h>
@@ -14,78 +14,6 @@ namespace
 
 constexpr int side = 16, threads = side * side;
 
-struct shape {
-    uint32_t batch, sequence, heads, kv_heads, dim, value_dim; /* of queries and keys; of values and results */
-    uint32_t first_query, keys;                                /* queries begin there; keys of a sequence */
-    bool around; /* keys and values lie by themselves, and every query sees all of them */
-
-    __device__ uint64_t packed_row(uint32_t b, uint32_t i) const
-    {
-        return ((uint64_t)b * sequence + i) * ((heads + kv_heads) * dim + kv_heads * value_dim);
-    }
-
-    __device__ uint64_t query(uint32_t b, uint32_t i, uint32_t head) const
-    {
-        return packed_row(b, i) + (uint64_t)head * dim;
-    }
-
-    __device__ uint64_t key_row(uint32_t b, uint32_t i) const
-    {
-        return around ? ((uint64_t)b * sequence + i) * 2 * kv_heads * dim : packed_row(b, i);
-    }
-
-    __device__ uint64_t key(uint32_t b, uint32_t i, uint32_t kv_head) const
-    {
-        return key_row(b, i) + (uint64_t)((around ? 0 : heads) + kv_head) * dim;
-    }
-
-    __device__ uint64_t value(uint32_t b, uint32_t i, uint32_t kv_head) const
-    {
-        return key_row(b, i) + (uint64_t)((around ? 0 : heads) + kv_heads) * dim + (uint64_t)kv_head * value_dim;
-    }
-
-    __device__ uint64_t result(uint32_t b, uint32_t i, uint32_t head) const
-    {
-        return (((uint64_t)b * sequence + i) * heads + head) * value_dim;
-    }
-
-    __device__ uint64_t statistic(uint32_t b, uint32_t i, uint32_t head) const
-    {
-        return ((uint64_t)b * heads + head) * sequence + i;
-    }
-
-    /* Of a step's own: those of its queries alone. */
-    __device__ uint64_t own_statistic(uint32_t b, uint32_t i, uint32_t head) const
-    {
-        return ((uint64_t)b * heads + head) * (sequence - first_query) + i - first_query;
-    }
-
-    __device__ bool sees(uint32_t query, uint32_t key, uint32_t window) const
-    {
-        return around ? key < keys : key <= query && (window == 0 || query - key < window);
-    }
-};
-
-template <typename Arguments> __device__ shape shape_of(const Arguments &a)
-{
-    const bool around = a.keys != nullptr;
-    return {a.batch,
-            a.sequence,
-            a.heads,
-            a.kv_heads,
-            a.head_dim,
-            a.value_dim ? a.value_dim : a.head_dim,
-            around ? a.first_query : 0,
-            around ? a.key_count : a.sequence,
-            around};
-}
-
-/* What ALiBi adds to the score of a key; 0 with a slope of 0. */
-__device__ float bias(float slope, uint32_t query, uint32_t key)
-{
-    return slope * ((float)key - (float)query);
-}
-
 /* TILE rows, the first at element `first`, into shared memory; rows past `rows` are zero. */
 template <typename T, int TILE>
 __device__ void load_tile(float *tile, const void *from, uint64_t first, uint64_t stride, uint32_t rows, uint32_t dim)
@@ -97,12 +25,12 @@ __device__ void load_tile(float *tile, const void *from, uint64_t first, uint64_
 }
 
 /* The tile in which the first key lies that `query` sees, and the end of those that some query of its tile sees. */
-template <int TILE> __device__ uint32_t first_seen(const shape &s, uint32_t query, uint32_t window)
+template <int TILE> __device__ uint32_t first_seen(const attention_shape &s, uint32_t query, uint32_t window)
 {
     return !s.around && window && query >= window ? (query + 1 - window) / TILE * TILE : 0;
 }
 
-template <int TILE> __device__ uint32_t seen_end(const shape &s, uint32_t query)
+template <int TILE> __device__ uint32_t seen_end(const attention_shape &s, uint32_t query)
 {
     return s.around ? s.keys : query + 1;
 }
@@ -176,7 +104,7 @@ __global__ void __launch_bounds__(threads) forward(const __grid_constant__ struc
 {
     constexpr int E = forward_edge, tile = forward_tile;
     extern __shared__ float memory[];
-    const shape s = shape_of(a);
+    const attention_shape s = shape_of(a);
     const void *at_hand = s.around ? a.keys : a.qkv;
     float *queries = memory, *keys = queries + tile * (s.dim + 1);
     float *weights = keys + tile * (max(s.dim, s.value_dim) + 1); /* values take the keys' place */
@@ -251,7 +179,7 @@ struct tiles {
     float *log_sum_exp, *taken_back;            /* [tile]: of queries */
 };
 
-__device__ tiles tiles_in(float *memory, const shape &s)
+__device__ tiles tiles_in(float *memory, const attention_shape &s)
 {
     constexpr uint32_t tile = backward_tile;
     uint32_t keys = tile * (s.dim + 1), values = tile * (s.value_dim + 1), square = tile * (tile + 1);
@@ -262,7 +190,7 @@ __device__ tiles tiles_in(float *memory, const shape &s)
 
 template <typename T> struct backward_head {
     const struct dtp_attention_backward_args &a;
-    shape s;
+    attention_shape s;
     uint32_t b;
     tiles t;
 
@@ -322,7 +250,7 @@ __global__ void __launch_bounds__(threads) backward_keys(const __grid_constant__
 {
     constexpr int E = backward_edge, tile = backward_tile;
     extern __shared__ float memory[];
-    const shape s = shape_of(a);
+    const attention_shape s = shape_of(a);
     const uint32_t kv_head = blockIdx.y, b = blockIdx.z, first_key = blockIdx.x * tile, group = s.heads / s.kv_heads;
     const backward_head<T> of = {a, s, b, tiles_in(memory, s)};
     of.load_keys(kv_head, first_key);
@@ -352,7 +280,7 @@ __global__ void __launch_bounds__(threads)
 {
     constexpr int E = backward_edge, tile = backward_tile;
     extern __shared__ float memory[];
-    const shape s = shape_of(a);
+    const attention_shape s = shape_of(a);
     const uint32_t head = blockIdx.y, b = blockIdx.z;
     const uint32_t first_query = s.first_query + (gridDim.x - 1 - blockIdx.x) * tile;
     const backward_head<T> of = {a, s, b, tiles_in(memory, s)};
@@ -374,29 +302,9 @@ __global__ void __launch_bounds__(threads)
                       of_queries, s.dim);
 }
 
-unsigned tiles_of(uint32_t sequence, uint32_t tile)
-{
-    return (sequence + tile - 1) / tile;
-}
-
-template <typename Arguments> uint32_t queries_of(const Arguments &a)
-{
-    return a.keys ? a.sequence - a.first_query : a.sequence;
-}
-
-template <typename Arguments> size_t value_of(const Arguments &a)
-{
-    return a.value_dim ? a.value_dim : a.head_dim;
-}
-
 template <typename Arguments> size_t widest(const Arguments &a)
 {
     return a.head_dim > value_of(a) ? a.head_dim : value_of(a);
-}
-
-template <typename Kernel> int allow_memory(Kernel kernel, size_t bytes)
-{
-    return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
 template <typename T, int COLUMNS> int launch(const struct dtp_attention_args &a, cudaStream_t stream)

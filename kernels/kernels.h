@@ -176,11 +176,13 @@ enum dtp_activation_kind {
 struct dtp_activation_args {
     const void *up;
     void *result; /* [rows, width] */
-    float *amax;  /* of it */
+    void *stored; /* not NULL: `up` once more, as E4M3 without a scale */
+    float *amax;  /* of the result */
     uint64_t rows;
     uint32_t width;
     enum dtp_activation_kind kind;
     enum dtp_element element;
+    bool up_is_stored; /* `up` is what was stored */
 };
 struct dtp_activation_backward_args {
     const void *gradient, *up; /* gradient of the result */
@@ -191,6 +193,7 @@ struct dtp_activation_backward_args {
     uint32_t width;
     enum dtp_activation_kind kind;
     enum dtp_element element;
+    bool up_is_stored; /* as above; the gradient then lies elsewhere */
 };
 
 /* bias_gradient[j] (+)= sum of column j; workspace as norm_backward's. */
@@ -519,10 +522,15 @@ DTP_KERNEL_TABLE(X)
 #undef X
 
 /* Our kernels on CUDA, `stream` a cudaStream_t. All of the table but matmul (cuBLASLt, in exec/); attention here is the
- * slow and clear one, oracle of cuDNN's and fallback for shapes it has no engine for. */
+ * slow and clear one, oracle of the others. */
 #define X(name, args) int dtp_cuda_##name(void *self, const struct args *arguments, void *stream);
 DTP_KERNEL_TABLE(X)
 #undef X
+/* The same attention by tensor cores: elements of 16 bits, heads of up to 256 of them in whole 16 bytes, at least
+ * compute capability 8.0. Weights and slopes of scores are rounded to the element. Backward's workspace has a float for
+ * each query of each head. */
+int dtp_cuda_attention_mma(void *self, const struct dtp_attention_args *arguments, void *stream);
+int dtp_cuda_attention_mma_backward(void *self, const struct dtp_attention_backward_args *arguments, void *stream);
 const char *dtp_cuda_error_text(int code);
 
 #ifdef __cplusplus

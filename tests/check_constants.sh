@@ -19,6 +19,12 @@ model/cost/attention_workspace.c 256 bytes it asks for, read off and exact
 model/cost/attention_workspace.h 256u alignment of what our executor lays out
 model/cost/attention_workspace.h 30 a bound that our executor sets itself
 model/cost/cluster_cost.c 1024 a shape to ask a machine file with
+model/cost/mma_attention.c 32 tile of our kernels on tensor cores, heads wider than 128
+model/cost/mma_attention.c 64 their tile and their blocks; widths that they are made for
+model/cost/mma_attention.c 96 widths that they are made for
+model/cost/mma_attention.c 128 widths that they are made for
+model/cost/mma_attention.c 192 widths that they are made for
+model/cost/mma_attention.c 256 widths that they are made for
 model/cost/op_cost.c 128 tiles that cuBLAS has
 model/cost/op_cost.c 192 tiles that cuBLAS has
 model/cost/op_cost.c 256 tiles that cuBLAS has

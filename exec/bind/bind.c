@@ -262,21 +262,23 @@ static bool add_scales(struct dtp_binding *b, uint64_t module, enum dtp_executor
 }
 
 /* Of PowerSGD, and amaxes of fp8. What a rank lost, or found, is its own: of N ranks those of number r stand behind
- * those of all smaller N and r, so that no other number of ranks finds its elements there. Factors are the same on all,
- * and the first writes them. */
+ * those of all smaller N and r, so that no other number of ranks finds its elements there. Factors of a shard are the
+ * same on all copies, and the first of them writes it: of N shards as of N ranks. */
 static void add_hooked(struct dtp_binding *b, uint64_t module, enum dtp_executor_state state, char *values)
 {
     uint64_t count = dtp_program_buffers(b->job.program)[b->map.module[module][state].index].bytes / sizeof(float);
     uint64_t rank = dtp_bind_data_rank(&b->job), ranks = b->job.world ? b->job.world->ranks.world : 1;
     bool own = state == DTP_EXECUTOR_LOST || state == DTP_EXECUTOR_AMAX;
-    uint64_t first = own ? (ranks * (ranks - 1) / 2 + rank) * count : 0;
+    if (!own)
+        ranks = dtp_execution_shards(dtp_program_execution(b->job.program), module);
+    uint64_t first = (ranks * (ranks - 1) / 2 + rank % ranks) * count;
     struct state_range range = {
         .kind = {.module = (uint32_t)module, .kind = (enum dtp_state_kind)state, .element = DTP_ELEMENT_FP32},
         .begin = first,
         .end = first + count,
         .values = values};
     add_part(b->parts, &b->part_count, &range, first, range.end, 0);
-    if (own || rank == 0)
+    if (rank < ranks)
         add_part(b->own, &b->own_count, &range, first, range.end, 0);
 }
 

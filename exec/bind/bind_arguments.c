@@ -398,16 +398,23 @@ static void fill_attention_backward(struct dtp_binder *b, struct dtp_bound_op *o
                                              .element = element_of(b, DTP_ROLE_INPUT)};
 }
 
+static bool input_is_narrow(struct dtp_binder *b)
+{
+    return element_of(b, DTP_ROLE_INPUT) == DTP_ELEMENT_E4M3;
+}
+
 static void fill_activation(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     out->kernel = DTP_KERNEL_activation;
     out->arguments.activation = (struct dtp_activation_args){.up = need(b, DTP_ROLE_INPUT),
                                                              .result = need(b, DTP_ROLE_RESULT),
+                                                             .stored = maybe(b, DTP_ROLE_SAVED),
                                                              .amax = maybe(b, DTP_ROLE_AMAX),
                                                              .rows = rows(b),
                                                              .width = width(b),
                                                              .kind = activation_kind(b),
-                                                             .element = element_of(b, DTP_ROLE_INPUT)};
+                                                             .element = element_of(b, DTP_ROLE_RESULT),
+                                                             .up_is_stored = input_is_narrow(b)};
 }
 
 static void fill_activation_backward(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -423,7 +430,8 @@ static void fill_activation_backward(struct dtp_binder *b, struct dtp_bound_op *
                                               .rows = rows(b),
                                               .width = width(b),
                                               .kind = activation_kind(b),
-                                              .element = element_of(b, DTP_ROLE_GRADIENT)};
+                                              .element = element_of(b, DTP_ROLE_GRADIENT),
+                                              .up_is_stored = input_is_narrow(b)};
 }
 
 static void fill_bias_backward(struct dtp_binder *b, struct dtp_bound_op *out)

@@ -209,8 +209,8 @@ static void quantize(struct dtp_binder *b)
     room(b, DTP_ROLE_TRANSPOSED, rows(b), columns);
 }
 
-/* Floats of 8 bits are cast and multiplied; places in a table are moments, weights that are unpacked, or
- * gradients on their way; and nothing else. */
+/* Floats of 8 bits are cast and multiplied, and stored and read by activations; places in a table are moments, weights
+ * that are unpacked, or gradients on their way; and nothing else. */
 static void narrow(struct dtp_binder *b)
 {
     const struct dtp_operand *operands = dtp_program_operands(b->binding->job.program, b->op);
@@ -228,6 +228,10 @@ static void narrow(struct dtp_binder *b)
         bool made = b->op->kind == DTP_OP_QUANTIZE && (role == DTP_ROLE_RESULT || role == DTP_ROLE_TRANSPOSED);
         bool read = b->op->kind == DTP_OP_MATMUL &&
                     (role == DTP_ROLE_INPUT || role == DTP_ROLE_WEIGHT || role == DTP_ROLE_GRADIENT);
+        bool stored = b->op->kind == DTP_OP_ACTIVATION && role == DTP_ROLE_SAVED;
+        read = read || (role == DTP_ROLE_INPUT &&
+                        (b->op->kind == DTP_OP_ACTIVATION || b->op->kind == DTP_OP_ACTIVATION_BACKWARD));
+        made = made || stored;
         if (role != DTP_ROLE_NONE && (made != is_narrow && !(read && is_narrow)))
             b->missing |= 1u << role;
     }
@@ -299,6 +303,13 @@ static void activation(struct dtp_binder *b)
     room(b, DTP_ROLE_INPUT_GRADIENT, rows(b), up_width(b));
     room(b, DTP_ROLE_RESULT, rows(b), width(b));
     room(b, DTP_ROLE_GRADIENT, rows(b), width(b));
+    room(b, DTP_ROLE_SAVED, rows(b), up_width(b));
+    alike(b, DTP_ROLE_GRADIENT, DTP_ROLE_RESULT);
+    if (element_of(b, DTP_ROLE_INPUT) == DTP_ELEMENT_E4M3) { /* what was stored, which no gradient takes the place of */
+        demand(b, DTP_ROLE_INPUT, !operand(b, DTP_ROLE_GRADIENT) || operand(b, DTP_ROLE_INPUT_GRADIENT));
+        alike(b, DTP_ROLE_GRADIENT, DTP_ROLE_INPUT_GRADIENT);
+        return;
+    }
     alike(b, DTP_ROLE_INPUT, DTP_ROLE_INPUT_GRADIENT);
     alike(b, DTP_ROLE_INPUT, DTP_ROLE_RESULT);
     alike(b, DTP_ROLE_INPUT, DTP_ROLE_GRADIENT);

@@ -294,17 +294,21 @@ int dtp_cuda_matmul(void *self, const struct dtp_matmul_args *arguments, void *s
     (!(a)->keys && dtp_attention_is_fused((a)->element != DTP_ELEMENT_FP32, (a)->sequence, (a)->head_dim,              \
                                           (a)->value_dim, (a)->softcap > 0 || (a)->alibi))
 
+#define IS_OWN_MMA(a) dtp_attention_is_own_mma((a)->element != DTP_ELEMENT_FP32, (a)->head_dim, (a)->value_dim)
+
 static int attention(void *self, const struct dtp_attention_args *arguments, void *stream)
 {
     if (!IS_FUSED(arguments))
-        return dtp_cuda_attention(NULL, arguments, stream);
+        return IS_OWN_MMA(arguments) ? dtp_cuda_attention_mma(NULL, arguments, stream)
+                                     : dtp_cuda_attention(NULL, arguments, stream);
     return cudnn_code(dtp_attention_forward(own(self)->attention, arguments, stream));
 }
 
 static int attention_backward(void *self, const struct dtp_attention_backward_args *arguments, void *stream)
 {
     if (!IS_FUSED(arguments))
-        return dtp_cuda_attention_backward(NULL, arguments, stream);
+        return IS_OWN_MMA(arguments) ? dtp_cuda_attention_mma_backward(NULL, arguments, stream)
+                                     : dtp_cuda_attention_backward(NULL, arguments, stream);
     return cudnn_code(dtp_attention_backward(own(self)->attention, arguments, stream));
 }
 

@@ -87,20 +87,31 @@ static int compare_candidates(const void *a, const void *b)
     return compare_times(&((const struct candidate *)a)->time_s, &((const struct candidate *)b)->time_s);
 }
 
+/* The two between which candidates are timed, and what the last of these that failed said (dtp_matmul_error_text). */
+struct timer {
+    cudaEvent_t events[2];
+    int code;
+};
+
 /* Seconds per matmul of so many in a row; negative where it fails. */
 static double time_round(cublasLtHandle_t handle, const struct dtp_matmul_prepared *prepared,
-                         const struct dtp_matmul_args *arguments, int repeats, cudaEvent_t events[2], void *stream)
+                         const struct dtp_matmul_args *arguments, int repeats, struct timer *timer, void *stream)
 {
     float elapsed_ms = 0;
-    if (cudaEventRecord(events[0], stream) != cudaSuccess)
-        return -1;
-    for (int i = 0; i < repeats; i++)
-        if (dtp_matmul_issue(handle, prepared, arguments, stream))
-            return -1;
-    if (cudaEventRecord(events[1], stream) != cudaSuccess || cudaEventSynchronize(events[1]) != cudaSuccess ||
-        cudaEventElapsedTime(&elapsed_ms, events[0], events[1]) != cudaSuccess)
-        return -1;
-    return (double)elapsed_ms * 1e-3 / repeats;
+    int code = 0;
+    cudaError_t error = cudaEventRecord(timer->events[0], stream);
+    for (int i = 0; i < repeats && error == cudaSuccess && !code; i++)
+        code = dtp_matmul_issue(handle, prepared, arguments, stream);
+    if (error == cudaSuccess && !code)
+        error = cudaEventRecord(timer->events[1], stream);
+    if (error == cudaSuccess && !code)
+        error = cudaEventSynchronize(timer->events[1]);
+    if (error == cudaSuccess && !code)
+        error = cudaEventElapsedTime(&elapsed_ms, timer->events[0], timer->events[1]);
+    if (error == cudaSuccess && !code)
+        return (double)elapsed_ms * 1e-3 / repeats;
+    timer->code = code ? code : DTP_MATMUL_KERNEL + (int)error;
+    return -1;
 }
 
 static uint32_t ask_heuristics(cublasLtHandle_t handle, const struct dtp_matmul_prepared *prepared,
@@ -157,7 +168,7 @@ static uint32_t gather_candidates(cublasLtHandle_t handle, const struct dtp_matm
 /* One round of each candidate after the other, so that all of them see the same clocks and power. Round -1 warms up and
  * tells how often a short matmul is to be repeated. */
 static void time_candidates(cublasLtHandle_t handle, const struct dtp_matmul_args *arguments, struct way ways[2],
-                            struct candidate *candidates, uint32_t count, cudaEvent_t events[2], void *stream)
+                            struct candidate *candidates, uint32_t count, struct timer *timer, void *stream)
 {
     for (int round = -1; round < ROUNDS; round++) {
         for (uint32_t i = 0; i < count; i++) {
@@ -168,7 +179,7 @@ static void time_candidates(cublasLtHandle_t handle, const struct dtp_matmul_arg
                 candidate->repeats = 1;
             double time_s = candidate->time_s >= FAILS
                                 ? FAILS
-                                : time_round(handle, prepared, arguments, candidate->repeats, events, stream);
+                                : time_round(handle, prepared, arguments, candidate->repeats, timer, stream);
             if (time_s < 0)
                 candidate->time_s = time_s = FAILS;
             if (round >= 0)
@@ -195,7 +206,7 @@ static int times_in(double seconds, double time_s)
  * rounds. */
 static void time_under_load(cublasLtHandle_t handle, const struct dtp_matmul_args *arguments, struct way ways[2],
                             const struct effort *effort, struct candidate *candidates, uint32_t count, int rounds,
-                            cudaEvent_t events[2], void *stream)
+                            struct timer *timer, void *stream)
 {
     double total_s[2 * CANDIDATES] = {0};
     for (uint32_t i = 0; i < (uint32_t)rounds * count; i++) {
@@ -204,10 +215,10 @@ static void time_under_load(cublasLtHandle_t handle, const struct dtp_matmul_arg
         struct dtp_matmul_prepared *prepared = &ways[candidate->bias_apart].prepared;
         prepared->algorithm = candidate->algorithm;
         double time_s =
-            time_round(handle, prepared, arguments, times_in(effort->settle_s, candidate->time_s), events, stream);
+            time_round(handle, prepared, arguments, times_in(effort->settle_s, candidate->time_s), timer, stream);
         if (time_s >= 0)
             time_s =
-                time_round(handle, prepared, arguments, times_in(effort->load_s, candidate->time_s), events, stream);
+                time_round(handle, prepared, arguments, times_in(effort->load_s, candidate->time_s), timer, stream);
         total_s[at] += time_s < 0 ? FAILS : time_s;
     }
     for (uint32_t i = 0; i < count; i++)
@@ -226,13 +237,13 @@ static uint32_t nearest(const struct candidate *candidates, uint32_t count, doub
 
 /* The first that runs becomes candidates[0]; its time is FAILS where none does. */
 static void take_first(cublasLtHandle_t handle, const struct dtp_matmul_args *arguments, struct way ways[2],
-                       struct candidate *candidates, uint32_t count, cudaEvent_t events[2], void *stream)
+                       struct candidate *candidates, uint32_t count, struct timer *timer, void *stream)
 {
     double time_s = -1;
     for (uint32_t i = 0; i < count && time_s < 0; i++) {
         struct dtp_matmul_prepared *prepared = &ways[candidates[i].bias_apart].prepared;
         prepared->algorithm = candidates[i].algorithm;
-        time_s = time_round(handle, prepared, arguments, 1, events, stream);
+        time_s = time_round(handle, prepared, arguments, 1, timer, stream);
         candidates[0] = candidates[i];
     }
     candidates[0].time_s = time_s < 0 ? FAILS : time_s;
@@ -243,37 +254,38 @@ static enum dtp_status choose(cublasLtHandle_t handle, const struct dtp_matmul_a
                               const struct effort *effort, struct way ways[2], struct candidate *candidates,
                               uint32_t count, void *stream, struct dtp_matmul_prepared *out, struct dtp_faults *faults)
 {
-    cudaEvent_t events[2] = {NULL, NULL};
+    struct timer timing = {0}, *timer = &timing;
     char words[200];
     dtp_matmul_words(&ways[0].prepared.key, words, sizeof words);
     int code = fill_operands(arguments, stream);
     if (code)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "%s: its operands cannot be filled: %s", words,
                          dtp_cuda_error_text(code));
-    if (cudaEventCreate(&events[0]) != cudaSuccess || cudaEventCreate(&events[1]) != cudaSuccess)
+    if (cudaEventCreate(&timer->events[0]) != cudaSuccess || cudaEventCreate(&timer->events[1]) != cudaSuccess)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "%s: no events to time it with", words);
     candidates[0].first = true;
     if (effort)
-        time_candidates(handle, arguments, ways, candidates, count, events, stream);
+        time_candidates(handle, arguments, ways, candidates, count, timer, stream);
     else
-        take_first(handle, arguments, ways, candidates, count, events, stream);
+        take_first(handle, arguments, ways, candidates, count, timer, stream);
     double first_s = candidates[0].time_s;
     if (effort)
         qsort(candidates, count, sizeof candidates[0], compare_candidates);
     if (effort && candidates[0].time_s < FAILS) {
         const uint32_t near = nearest(candidates, count < effort->most ? count : effort->most, effort->near);
-        time_under_load(handle, arguments, ways, effort, candidates, near, 1, events, stream);
+        time_under_load(handle, arguments, ways, effort, candidates, near, 1, timer, stream);
         for (uint32_t i = 0; i < near; i++)
             first_s = candidates[i].first ? candidates[i].time_s : first_s;
         const uint32_t finalists = nearest(candidates, near < FINALISTS ? near : FINALISTS, NEAR_UNDER_LOAD);
         if (finalists > 1 && effort->final_rounds > 0)
-            time_under_load(handle, arguments, ways, effort, candidates, finalists, effort->final_rounds, events,
+            time_under_load(handle, arguments, ways, effort, candidates, finalists, effort->final_rounds, timer,
                             stream);
     }
-    cudaEventDestroy(events[0]);
-    cudaEventDestroy(events[1]);
+    cudaEventDestroy(timer->events[0]);
+    cudaEventDestroy(timer->events[1]);
     if (candidates[0].time_s >= FAILS)
-        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "%s: none of cuBLASLt's %u algorithms runs", words, count);
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "%s: none of cuBLASLt's %u algorithms runs, the last: %s",
+                         words, count, dtp_matmul_error_text(timer->code));
 
     *out = ways[candidates[0].bias_apart].prepared;
     ways[candidates[0].bias_apart].possible = false; /* its descriptors went to `out` */

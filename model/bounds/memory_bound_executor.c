@@ -52,23 +52,24 @@ static uint64_t of_all(const struct dtp_bound *b, const uint64_t *module)
     return module[FIRST] + b->layers * module[BLOCK] + module[LAST];
 }
 
-/* Scratch of cuDNN's attention backward; our own takes none. */
+/* Scratch of attention's backward. */
 static uint64_t core_workspace(const struct dtp_bound *b)
 {
     const struct dtp_transformer *t = b->transformer;
     const struct dtp_plan *plan = b->plan;
     const uint32_t cp = plan->cp ? plan->cp : 1, heads = plan->cp_comm == DTP_CP_A2A ? cp : 1, tokens = cp / heads;
-    const struct dtp_attention_size size = {.batch = (uint32_t)plan->micro_batch,
-                                            .sequence = (uint32_t)(plan->sequence / tokens),
-                                            .heads = (uint32_t)(t->heads / heads),
-                                            .kv_heads = (uint32_t)(t->kv_heads / heads),
-                                            .head_dim = (uint32_t)t->head_dim,
-                                            .backward = true,
-                                            .deterministic = !plan->executor.atomic_attention};
-    bool fused =
-        dtp_attention_is_fused(b->bytes.compute == 2, size.sequence, size.head_dim, (uint32_t)t->value_head_dim,
-                               t->attention_softcap > 0 || t->position == DTP_POSITION_ALIBI);
-    return fused ? dtp_divide_up(dtp_attention_workspace_bytes(&size), b->tokens) : 0;
+    const struct dtp_attention_asked asked = {.size = {.batch = (uint32_t)plan->micro_batch,
+                                                       .sequence = (uint32_t)(plan->sequence / tokens),
+                                                       .heads = (uint32_t)(t->heads / heads),
+                                                       .kv_heads = (uint32_t)(t->kv_heads / heads),
+                                                       .head_dim = (uint32_t)t->head_dim,
+                                                       .backward = true,
+                                                       .deterministic = !plan->executor.atomic_attention},
+                                              .value_dim = (uint32_t)t->value_head_dim,
+                                              .halves = b->bytes.compute == 2,
+                                              .bent = t->attention_softcap > 0 || t->position == DTP_POSITION_ALIBI,
+                                              .in_steps = tokens > 1};
+    return dtp_divide_up(dtp_attention_planned_bytes(&asked), b->tokens);
 }
 
 /* Of a token, beside attention's gradients where it runs in steps of a ring: a step's terms of those of q, of k and v,
@@ -118,6 +119,7 @@ static void size_block(struct dtp_bound *b, struct executor *x)
     uint64_t c = b->bytes.compute, n = fp8 ? 1 : c, h = t->hidden, q = t->heads * t->head_dim,
              kv = t->kv_heads * t->head_dim, f = t->experts ? t->experts_per_token * t->expert_ffn : t->ffn;
     uint64_t up = dtp_activation_is_gated(t->activation) ? 2 * f : f, statistics = t->norm == DTP_RMS_NORM ? 4 : 8;
+    uint64_t whole_up = c * up, kept_up = b->plan->executor.activation_fp8_input_store ? up : whole_up;
     uint64_t qkv = c * (q + 2 * kv), core = c * q + 4 * t->heads;
     enum dtp_checkpointing policy = b->plan->checkpointing;
     bool apart = b->plan->executor.gradient_stream, lost = policy == DTP_CHECKPOINT_SELECTIVE_MATMUL;
@@ -130,7 +132,7 @@ static void size_block(struct dtp_bound *b, struct executor *x)
         behind || norms == 1 ? c * h : 0; /* a gradient that waits for the other branch, or for its norm */
     uint64_t attention = c * h + (front ? norm : 0) + qkv + raw + core + returned + c * low_width(b);
     a->layer_input = c * h;
-    a->layer_all = attention + sum + (norms == 2 ? norm : 0) + returned + c * up + n * f + around_experts(b);
+    a->layer_all = attention + sum + (norms == 2 ? norm : 0) + returned + kept_up + n * f + around_experts(b);
     a->layer_kept = policy == DTP_CHECKPOINT_NONE                  ? a->layer_all
                     : policy == DTP_CHECKPOINT_SELECTIVE_ATTENTION ? a->layer_all - core
                     : lost                                         ? a->layer_all - norms * n * h - n * f
@@ -142,7 +144,7 @@ static void size_block(struct dtp_bound *b, struct executor *x)
     uint64_t held = c * up + (t->parallel_block ? c * f : second);
     if (fp8) /* up's gradient beside its casts, by rows and by columns, for which the activation has gone */
         again = 2 * up - f;
-    b->stage[0] = (struct dtp_bound_stage){mlp + beside + again, 0, 0};
+    b->stage[0] = (struct dtp_bound_stage){mlp + beside + again + (kept_up < whole_up ? whole_up : 0), 0, 0};
     b->stage[1] =
         (struct dtp_bound_stage){attention - (norms == 2 && lost ? c * h : 0) + beside + c * q + qkv +
                                      core_workspace(b) + around(b, c * q, 2 * c * kv) + (apart && !output ? held : 0),
@@ -265,6 +267,19 @@ static struct executor executor_of(const struct dtp_bound *b, bool chunks)
     return x;
 }
 
+/* Of one of `ranks` shards of a module: rows as wide as its first matrix, as many matrices as it has by rank. */
+static struct dtp_factored factored_shard(const struct dtp_bound *b, const struct dtp_parameter_module *layout,
+                                          uint64_t matrices, uint64_t ranks)
+{
+    struct dtp_factored f = {0};
+    uint64_t columns = b->transformer->hidden, parts = (matrices + ranks - 1) / ranks;
+    uint64_t elements = layout->elements / ranks, part = elements / columns / parts * columns;
+    for (uint64_t i = 0; i < parts; i++)
+        dtp_factored_add(&f, part, columns, 1, b->plan->powersgd_rank);
+    f.whole += elements - parts * part;
+    return f;
+}
+
 /* What PowerSGD keeps: what was lost of matrices that it factors and their Q; P of one module, with what is not
  * factored beside it; a workspace. */
 static uint64_t factored_bytes(const struct dtp_bound *b)
@@ -283,6 +298,10 @@ static uint64_t factored_bytes(const struct dtp_bound *b)
             uint64_t elements = tensor->exists ? tensor->rows * tensor->columns : 0;
             all += elements;
             dtp_factored_add(&f, elements, tensor->columns, 1, b->plan->powersgd_rank);
+        }
+        if (f.matrices && b->units.ranks > 1) {
+            all = layout.elements / b->units.ranks;
+            f = factored_shard(b, &layout, f.matrices, b->units.ranks);
         }
         lost += alike[i].count * (all - f.whole), q += alike[i].count * f.q;
         p = larger(p, f.matrices ? f.p + f.whole : 0);

@@ -107,7 +107,7 @@ static double expert_biases(const struct counted *c, const struct dtp_layer_oper
 /* Rows that a rank's experts get, over those that it sends. */
 static double received(const struct counted *c)
 {
-    return c->block->exchanged ? dtp_plan_expert_rows(c->plan) : 1;
+    return c->block->experts ? dtp_plan_expert_rows(c->plan) : 1;
 }
 
 /* Of experts whose rows are weighed: the second product's alone (lower_experts.c). */
@@ -129,19 +129,32 @@ static struct moved sinks_moved(const struct counted *c, bool fused)
     return (struct moved){2 * result + (fused ? 4 : 20 + c->w) * heads, (fused ? 3 : 6) * result};
 }
 
-/* Where rows are weighed within the activation: each token's row is read or written once for its k; rows of experts
- * elsewhere are put in order both ways. */
+/* Of a token, rows that are added up by index (lower_experts.c). */
+static double added_by_index(const struct counted *c)
+{
+    double k = (double)c->block->experts_per_token * dtp_plan_padded_rows(c->plan);
+    return c->plan->megatron.unfused_permute ? (2 * k + 1) * c->w * c->h : 0;
+}
+
+/* Where rows are weighed within the activation: each token's row is read or written once for its k, or as
+ * lower_experts.c has it unfused; rows of experts elsewhere are put in order both ways. */
 static struct moved weighing_moved(const struct counted *c, enum dtp_layer_operator_kind kind, double came)
 {
     const struct dtp_layer_kind *b = c->block;
-    double k = (double)b->experts_per_token, once = (k + 1) * c->w * c->h, ordered = came * 2 * c->w * k * c->h;
+    double k = (double)b->experts_per_token * dtp_plan_padded_rows(c->plan);
+    double once = (k + 1) * c->w * c->h, ordered = came * 2 * c->w * k * c->h;
     double sum = 3 * c->w * c->h, rows = (b->exchanged ? came : 1) * k;
+    double added = once, sorting = 0;
+    if (c->plan->megatron.unfused_permute) {
+        once = 2 * k * c->w * c->h, added = added_by_index(c);
+        sorting = (46 * (double)b->experts + 48 * k) / c->parts;
+    }
     if (kind == DTP_LAYER_OP_PERMUTE)
-        return (struct moved){once + ordered + came * 64 * k / c->parts,
-                              once + ordered + (b->gated && !b->packs_up ? rows * sum : 0)};
+        return (struct moved){once + sorting + ordered + came * 64 * k / c->parts,
+                              added + ordered + (b->gated && !b->packs_up ? rows * sum : 0)};
     double shared = b->shared_ffn ? sum : 0, weighed = b->shared_gate ? 2 * c->w * c->h : 0;
     double gradients = (b->shared_ffn ? sum * (b->gated ? 2 : 1) : 0) + (b->shared_gate ? 4 * c->w * c->h + sum : 0);
-    return (struct moved){once + ordered + shared + weighed, once + ordered + gradients};
+    return (struct moved){added + ordered + shared + weighed, once + ordered + gradients};
 }
 
 /* What lower_called_experts.c derives. */
@@ -164,7 +177,9 @@ static struct moved expert_moved(const struct counted *c, const struct dtp_layer
 {
     const struct dtp_layer_kind *b = c->block;
     double k = (double)b->experts_per_token, e = (double)b->experts, kh = k * c->h;
-    double came = b->exchanged ? c->plan->expert_imbalance : 0; /* rows of experts elsewhere, over those sent */
+    double padded = dtp_plan_padded_rows(c->plan); /* below, rows of experts elsewhere, over those sent */
+    double came = b->exchanged ? dtp_plan_crossed_rows(c->plan) / padded : 0;
+    double dropping = c->plan->megatron.capacity_factor > 0 ? 25 * e : 0;
     double sum = 3 * c->w * c->h; /* of two gradients of what router, experts and shared ones read */
     if (b->calls_experts)
         return called_moved(c, op->kind);
@@ -172,7 +187,7 @@ static struct moved expert_moved(const struct counted *c, const struct dtp_layer
         return weighing_moved(c, op->kind, came);
     switch (op->kind) {
     case DTP_LAYER_OP_ROUTER:
-        return (struct moved){((c->w + (compiled ? 8 : 16)) * e + 176 * k) / c->parts,
+        return (struct moved){((c->w + (compiled ? 8 : 16)) * e + 176 * k + dropping) / c->parts,
                               (20 + c->w) * e / c->parts + sum};
     case DTP_LAYER_OP_PERMUTE: /* gradients of gate's and up's input are added up; of rows received: by experts */
         return (struct moved){2 * c->w * kh + came * (2 * c->w * kh + 64 * k),
@@ -374,6 +389,8 @@ static void count_bytes(const struct counted *c, struct dtp_block_work *work)
         work->indexed_bytes = 2 * c->w * rows * (1 + (c->block->exchanged ? received(c) : 0));
         work->outer_bytes = 4 * dtp_outer_rows((double)c->block->experts_per_token) * c->h;
     }
+    if (c->block->experts && c->plan->megatron.unfused_permute)
+        work->indexed_bytes = work->indexed_back_bytes = added_by_index(c);
     struct dtp_layer_operator op[DTP_LAYER_OPERATORS];
     int count = dtp_layer_operators(c->block, op);
     for (int i = 0; i < count; i++) {
@@ -470,14 +487,15 @@ static void count_replays(const struct counted *c, bool rope, struct dtp_block_w
         work->replayed_kernels += all - attention, work->replays += 2;
     if (experts && dtp_plan_replays(plan, DTP_GRAPH_MOE_ROUTER))
         work->replayed_kernels += 8 + 8, work->replays += 2;
-    if (experts && c->block->exchanged && dtp_plan_replays(plan, DTP_GRAPH_MOE_PREPROCESS))
+    bool counts = c->block->exchanged && !plan->megatron.pad_to_capacity;
+    if (experts && counts && dtp_plan_replays(plan, DTP_GRAPH_MOE_PREPROCESS))
         work->replayed_kernels += 4;
 }
 
 /* Megatron's layers: two norms, four matmuls, an attention of two kernels, activation and sum; backward twice that for
  * matmuls, with a kernel for each bias. */
-static void count_fused_launches(const struct dtp_transformer *t, const struct dtp_layer_kind *block, bool biased,
-                                 struct dtp_block_work *work)
+static void count_fused_launches(const struct dtp_transformer *t, const struct dtp_plan *plan,
+                                 const struct dtp_layer_kind *block, bool biased, struct dtp_block_work *work)
 {
     bool rope = t->position == DTP_POSITION_ROPE;
     work->forward_kernels = 10 + (rope ? 1 : 0);
@@ -487,6 +505,10 @@ static void count_fused_launches(const struct dtp_transformer *t, const struct d
         uint32_t apart = block->packs_up ? 0 : 1;
         work->forward_kernels += 1 + 6 + 2 + apart + (block->exchanged ? 10 : 0);
         work->backward_kernels += 2 + 4 + 2 + 2 * apart + (block->exchanged ? 4 : 0);
+        work->forward_kernels += plan->megatron.unfused_permute ? 11 : 0; /* a sort, and zeros of the sum */
+        work->forward_kernels += plan->megatron.capacity_factor > 0 ? 8 : 0;
+        work->forward_kernels -= block->exchanged && plan->megatron.pad_to_capacity ? 5 : 0; /* splits */
+        work->backward_kernels += plan->megatron.unfused_permute ? 1 : 0;
     }
 }
 
@@ -530,10 +552,14 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     if (block.experts)
         counted.f /= counted.parts;
     list_matmuls(&block, packed, dtp_plan_expert_rows(plan), counted.parts, &work);
+    for (int i = 0; i < work.matmul_count; i++)
+        for (uint8_t e = DTP_EXCHANGE_DISPATCH; e <= DTP_EXCHANGE_COMBINE; e++)
+            if (dtp_plan_works_beside(plan, &block, UINT64_C(1) << block.matrix[i].result, (enum dtp_exchange)e))
+                work.matmul[i].beside = 1 + e;
     count_bytes(&counted, &work);
     count_launches(&counted, biased, &work);
     if (dtp_plan_execution(plan).issuer == DTP_ISSUER_MEGATRON) {
-        count_fused_launches(transformer, &block, biased, &work);
+        count_fused_launches(transformer, plan, &block, biased, &work);
         count_loops(&counted, cluster, &work);
         count_replays(&counted, transformer->position == DTP_POSITION_ROPE, &work);
     }

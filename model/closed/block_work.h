@@ -15,6 +15,7 @@ struct dtp_weight_matmul {
     double n, k, copies;
     double rows;     /* of a token: 1, of an expert of a rank k / E where all have as many, more on the fullest rank */
     bool grouped;    /* of experts, be it one */
+    uint8_t beside;  /* of shared experts, 1 + enum dtp_exchange that it works beside; or 0 */
     bool again;      /* it runs again with a part of its layer */
     bool wide;       /* in 16 bits under every recipe of fewer */
     double rank;     /* of the adapter beside it */
@@ -28,6 +29,7 @@ struct dtp_block_work {
     int matmul_count;
     double forward_bytes_per_token, backward_bytes_per_token; /* memory-bound kernels of one block */
     double indexed_bytes, outer_bytes; /* of these, of forward's kernels of kind INDEXED, of backward's of OUTER */
+    double indexed_back_bytes;         /* of backward's of INDEXED */
     double forward_kernels, backward_kernels; /* launches of one block, matmuls included */
     double root_kernels;                      /* of embedding, head and loss, both ways */
     double replayed_kernels;                  /* of a block, both ways: by CUDA graphs (plan/graph_modules.h) */

@@ -57,19 +57,22 @@ static double adapter_s(const struct dtp_timing *c, const struct dtp_weight_matm
     for (const struct dtp_block_work *block_ = (c)->block; block_ < (c)->block + DTP_LAYER_MLPS; block_++)             \
         if (block_->layers > 0)
 
+double dtp_timing_matmul_s(const struct dtp_timing *c, const struct dtp_weight_matmul *m, bool backward)
+{
+    double rows = c->tokens * m->rows;
+    double weight_s =
+        backward && !m->frozen ? product_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, m->n, m->k, rows) : 0;
+    double once = backward ? product_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, rows, m->k, m->n) + weight_s
+                           : product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, rows, m->n, m->k);
+    return once + adapter_s(c, m, rows, backward);
+}
+
 /* The matmuls of a block. */
 static double sum_matmuls(const struct dtp_timing *c, const struct dtp_block_work *block, bool backward)
 {
     double total = 0;
-    for (int i = 0; i < block->matmul_count; i++) {
-        const struct dtp_weight_matmul *m = &block->matmul[i];
-        double rows = c->tokens * m->rows;
-        double weight_s =
-            backward && !m->frozen ? product_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, m->n, m->k, rows) : 0;
-        double once = backward ? product_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, rows, m->k, m->n) + weight_s
-                               : product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, rows, m->n, m->k);
-        total += once + adapter_s(c, m, rows, backward);
-    }
+    for (int i = 0; i < block->matmul_count; i++)
+        total += dtp_timing_matmul_s(c, &block->matmul[i], backward);
     return total;
 }
 
@@ -320,21 +323,14 @@ static void add_unpacking(const struct dtp_timing *c, struct micro_step *m)
 static double slow_s(const struct dtp_timing *c, const struct dtp_block_work *block, double bytes,
                      enum dtp_memory_kernel kind)
 {
-    double all = block->layers * bytes * c->tokens;
     double rate = dtp_cluster_memory_kernel_bytes_per_s(c->cluster, &c->execution, kind);
-    return bytes > 0 ? all / rate - all / c->eager_bytes_per_s : 0;
+    return bytes > 0 ? block->layers * bytes * c->tokens * (1 / rate - 1 / c->eager_bytes_per_s) : 0;
 }
 
 static struct micro_step micro_step(const struct dtp_timing *c)
 {
     struct micro_step m = {0};
     struct dtp_attention_time attention = dtp_cluster_attention_time(c->cluster, c->transformer, c->plan, c->tokens);
-    EACH_KIND(c, block)
-    {
-        m.matmul_forward_s += block->layers * sum_matmuls(c, block, false);
-        m.matmul_backward_s += block->layers * sum_matmuls(c, block, true);
-        m.kernels += block->layers * (block->forward_kernels + block->backward_kernels);
-    }
     m.head_s = head_matmuls_s(c);
     m.attention_forward_s = c->layers * attention.forward_s;
     m.attention_backward_s = c->layers * attention.backward_s;
@@ -342,8 +338,12 @@ static struct micro_step micro_step(const struct dtp_timing *c)
     m.memory_backward_s = backward_bytes(c) / c->eager_bytes_per_s;
     EACH_KIND(c, block)
     {
+        m.matmul_forward_s += block->layers * sum_matmuls(c, block, false);
+        m.matmul_backward_s += block->layers * sum_matmuls(c, block, true);
+        m.kernels += block->layers * (block->forward_kernels + block->backward_kernels);
         m.memory_forward_s += slow_s(c, block, block->indexed_bytes, DTP_KERNEL_INDEXED);
-        m.memory_backward_s += slow_s(c, block, block->outer_bytes, DTP_KERNEL_OUTER);
+        m.memory_backward_s += slow_s(c, block, block->indexed_back_bytes, DTP_KERNEL_INDEXED) +
+                               slow_s(c, block, block->outer_bytes, DTP_KERNEL_OUTER);
     }
     m.loss_s = loss_bytes(c) / (dtp_plan_softmax_in_place(c->plan) ? c->streaming_bytes_per_s : c->eager_bytes_per_s);
     m.weights_s = weight_traffic_s(c, true);
@@ -453,8 +453,8 @@ static double model_flops(const struct dtp_timing *c)
     return dtp_plan_model_flops_per_token(c->transformer, c->plan) * c->tokens * c->plan->accumulate;
 }
 
-/* What the hardware multiplies beyond the model's FLOPs: recomputed blocks, and flash attention's backward, which forms
- * QK^T again (7/6 of the core). */
+/* What the hardware multiplies beyond the model's FLOPs: recomputed blocks, rows that fill experts up, and flash
+ * attention's backward, which forms QK^T again (7/6 of the core), of padded values with their padding. */
 static double hardware_flops(const struct dtp_timing *c)
 {
     double s = dtp_transformer_attention_length(c->transformer, c->plan->sequence);
@@ -462,20 +462,20 @@ static double hardware_flops(const struct dtp_timing *c)
     double of_head = 2 * s * (double)c->transformer->heads * c->layers, tokens = c->tokens * c->plan->accumulate;
     double core_forward = of_head * dtp_attention_forward_width(&shape);
     double core_model = 3 * s * (double)(dtp_transformer_core_width(c->transformer) * 2) * c->layers;
-    /* QK^T again; of values that were padded the padding, too */
     double extra = c->plan->attention != DTP_ATTENTION_MATH
                        ? core_forward + of_head * dtp_attention_backward_width(&shape) - core_model
                        : 0;
     double share = recomputed_layers(c) / c->layers, matmuls = 0;
+    bool core_alone = c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION;
     EACH_KIND(c, block)
     for (int i = 0; i < block->matmul_count; i++) {
         const struct dtp_weight_matmul *m = &block->matmul[i];
-        matmuls += runs_again(c, m) ? m->copies * m->rows * 2 * m->n * m->k * block->layers_again : 0;
+        double filled = m->grouped ? 3 * (1 - 1 / dtp_plan_padded_rows(c->plan)) * block->layers : 0;
+        double again = runs_again(c, m) && !core_alone ? block->layers_again : 0;
+        matmuls += m->copies * m->rows * 2 * m->n * m->k * (again + filled);
     }
     if (dtp_plan_adapts(c->plan))
-        matmuls = c->adapted.replay_flops * recomputed_layers(c);
-    if (c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION)
-        matmuls = 0;
+        matmuls = core_alone ? 0 : c->adapted.replay_flops * recomputed_layers(c);
     extra -= dtp_adapted_unneeded_flops(c->transformer, c->plan, &c->adapted);
     if (replays_attention(c->plan))
         extra += share * core_forward * attention_again(c);

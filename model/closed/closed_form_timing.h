@@ -34,6 +34,9 @@ struct dtp_timing {
     struct dtp_time_parts *parts;
 };
 
+/* Of a block's matmul in one micro-step, forward, or the gradients of both it reads; with its adapter's. */
+double dtp_timing_matmul_s(const struct dtp_timing *timing, const struct dtp_weight_matmul *matmul, bool backward);
+
 /* Compute windows of one micro-step behind which collectives can hide. */
 struct dtp_windows {
     double forward_s, backward_s, head_s;

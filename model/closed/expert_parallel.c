@@ -4,11 +4,13 @@
  * that runs again in backward exchanges again what forward did. With each dispatch goes how many rows do: 8 bytes an
  * expert. */
 #include "closed/closed_form_hooks.h"
+#include "closed/closed_form_timing.h"
 
 #include "base/bytes.h"
 #include "cost/cluster_cost.h"
 #include "cost/collective_choice.h"
 #include "plan/checkpointing.h"
+#include "plan/layer_tensors.h"
 
 #include <math.h>
 
@@ -66,13 +68,15 @@ void dtp_expert_traffic(struct dtp_traffic *traffic)
     uint64_t all = dtp_bytes_product(dtp_plan_tokens(plan), t->experts_per_token * t->hidden * traffic->bytes.compute);
     uint64_t sent = dtp_divide_up(all, plan->sequence_shards > 1 ? plan->sequence_shards : 1);
     double part = dtp_plan_expert_sent_part(plan, traffic->cluster, t->experts_per_token);
-    uint64_t fullest = (uint64_t)((double)(uint64_t)ceil((double)sent * plan->expert_imbalance) * part);
-    uint64_t rows = dtp_traffic_ring(fullest, plan->ep), splits = dtp_traffic_ring(8 * t->experts, plan->ep);
+    uint64_t fullest = (uint64_t)((double)(uint64_t)ceil((double)sent * dtp_plan_crossed_rows(plan)) * part);
+    bool counted = !plan->megatron.pad_to_capacity; /* how many rows there are */
+    uint64_t rows = dtp_traffic_ring(fullest, plan->ep),
+             splits = dtp_traffic_ring(counted ? 8 * t->experts : 0, plan->ep);
     uint64_t backwards = dtp_transformer_expert_layers(t, t->layers), forwards = backwards + layers_again(t, plan);
     struct dtp_scales *out = &traffic->out->experts[DTP_ALL_TO_ALL];
     out->bytes =
         dtp_bytes_product(plan->accumulate, forwards * splits + 2 * dtp_bytes_product(forwards + backwards, rows));
-    out->count = (uint64_t)plan->accumulate * (3 * forwards + 2 * backwards);
+    out->count = (uint64_t)plan->accumulate * ((counted ? 3 : 2) * forwards + 2 * backwards);
     dtp_expert_traffic_add(traffic, DTP_ALL_TO_ALL, out, plan->ep, plan->megatron.etp);
     add_expert_rows(traffic, fullest, forwards + backwards);
 }
@@ -87,6 +91,26 @@ static double seconds_of(const struct dtp_timing *c, enum dtp_collective collect
     struct dtp_collective_cost cost = dtp_collective_cost(&all, &group, collective);
     dtp_collective_choose(&all, &group, &c->execution, collective, &cost);
     return (double)sent->count * dtp_collective_time(&cost, (double)sent->bytes / (double)sent->count);
+}
+
+/* Matmuls of shared experts that work beside an exchange, in the whole step. */
+static double beside_s(const struct dtp_timing *c, enum dtp_exchange exchange)
+{
+    const struct dtp_block_work *block = &c->block[DTP_LAYER_EXPERTS];
+    double total = 0;
+    for (int i = 0; i < block->matmul_count; i++)
+        if (block->matmul[i].beside == 1 + exchange)
+            total += dtp_timing_matmul_s(c, &block->matmul[i], false) + dtp_timing_matmul_s(c, &block->matmul[i], true);
+    return total * block->layers * c->plan->accumulate;
+}
+
+/* Of the rows' exchanges, as many there as back, what is waited for. */
+static double waited_for_s(const struct dtp_timing *c, double exchanged_s)
+{
+    double half_s = exchanged_s / 2;
+    if (c->plan->megatron.expert_overlap)
+        return exchanged_s / c->plan->accumulate;
+    return fmax(0, half_s - beside_s(c, DTP_EXCHANGE_DISPATCH)) + fmax(0, half_s - beside_s(c, DTP_EXCHANGE_COMBINE));
 }
 
 /* Paired with another micro-batch, of all passes the first forward and the last backward stand alone. */
@@ -108,7 +132,7 @@ double dtp_expert_add_time(const struct dtp_timing *c, const struct dtp_communic
             seconds_of(c, (enum dtp_collective)i, &communication->experts[i], rows ? ep : same, rows ? etp : ep * etp);
         time->collective_s[i] += s;
         time->communication_s += s;
-        exposed_s += i != DTP_ALL_TO_ALL ? 0 : c->plan->megatron.expert_overlap ? s / c->plan->accumulate : s;
+        exposed_s += rows ? waited_for_s(c, s) : 0;
     }
     return exposed_s;
 }

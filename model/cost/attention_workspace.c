@@ -6,6 +6,12 @@ bool dtp_attention_is_fused(bool halves, uint32_t sequence, uint32_t head_dim, u
     return halves && !bent && equal && sequence % 128 == 0 && head_dim % 8 == 0 && head_dim <= 128;
 }
 
+bool dtp_attention_is_own_mma(bool halves, uint32_t head_dim, uint32_t value_dim)
+{
+    const uint32_t most = 256;
+    return halves && head_dim % 8 == 0 && value_dim % 8 == 0 && head_dim <= most && value_dim <= most;
+}
+
 /* Largest divisor of `count` of which `each_bytes` times it stays within the bound; at least 1. */
 static uint32_t most_at_a_time(uint32_t count, uint64_t each_bytes)
 {
@@ -57,4 +63,23 @@ uint64_t dtp_attention_workspace_bytes(const struct dtp_attention_size *size)
 {
     const struct dtp_attention_workspace workspace = dtp_attention_workspace(size);
     return workspace.row_sums_bytes + workspace.query_sum_bytes + workspace.engine_bytes;
+}
+
+/* A float for each query of each head. */
+static uint64_t own_bytes(const struct dtp_attention_asked *asked)
+{
+    const struct dtp_attention_size *size = &asked->size;
+    if (!size->backward || !dtp_attention_is_own_mma(asked->halves, size->head_dim, asked->value_dim))
+        return 0;
+    return (uint64_t)size->batch * size->heads * size->sequence * sizeof(float);
+}
+
+uint64_t dtp_attention_planned_bytes(const struct dtp_attention_asked *asked)
+{
+    const struct dtp_attention_size *size = &asked->size;
+    const bool fused =
+        dtp_attention_is_fused(asked->halves, size->sequence, size->head_dim, asked->value_dim, asked->bent);
+    const uint64_t of_cudnn = fused ? dtp_attention_workspace_bytes(size) : 0;
+    const uint64_t own = !fused || asked->in_steps ? own_bytes(asked) : 0;
+    return own > of_cudnn ? own : of_cudnn;
 }

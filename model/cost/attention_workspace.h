@@ -12,12 +12,15 @@
 #define DTP_ORDERED_SCORES_BYTES (1u << 30)
 
 /* Whether cuDNN's flash attention computes a shape: bf16 or fp16, heads of up to 128 elements in whole 16 bytes, and
- * sequences of whole blocks of 128 (engines before 9.16 need a mask beside the causal one for others). Our own slow
- * attention takes the rest: scores that are `bent`, by a soft cap, whose derivative the engines of backward do not
- * know, or by biases of ALiBi, which engines take as a tensor alone; and values that are narrower than keys (value_dim,
- * where it is not 0): cuDNN has engines for 192 and 128 on Hopper, of which nobody here has read off the workspace
- * yet. */
+ * sequences of whole blocks of 128 (engines before 9.16 need a mask beside the causal one for others). Our own
+ * attention takes the rest, and steps of a ring: scores that are `bent`, by a soft cap, whose derivative the engines of
+ * backward do not know, or by biases of ALiBi, which engines take as a tensor alone; and values that are narrower than
+ * keys (value_dim, where it is not 0): cuDNN has engines for 192 and 128 on Hopper, of which nobody here has read off
+ * the workspace yet. */
 bool dtp_attention_is_fused(bool halves, uint32_t sequence, uint32_t head_dim, uint32_t value_dim, bool bent);
+/* Of what cuDNN does not take: whether our kernel on tensor cores does (kernels/attention_mma.cu), elements of 16 bits
+ * in heads of whole 16 bytes and no more than 256; the plain one (attention_simple.cu) takes the rest. */
+bool dtp_attention_is_own_mma(bool halves, uint32_t head_dim, uint32_t value_dim);
 
 struct dtp_attention_size {
     uint32_t batch, sequence, heads, kv_heads, head_dim;
@@ -43,5 +46,14 @@ struct dtp_attention_workspace {
 };
 struct dtp_attention_workspace dtp_attention_workspace(const struct dtp_attention_size *size);
 uint64_t dtp_attention_workspace_bytes(const struct dtp_attention_size *size); /* all of it */
+
+/* What a program declares: the largest workspace that a kernel of its attention asks for. Ours on tensor cores has row
+ * sums as well, of all heads at once. in_steps: of a ring, of which cuDNN takes the first step alone. */
+struct dtp_attention_asked {
+    struct dtp_attention_size size;
+    uint32_t value_dim;
+    bool halves, bent, in_steps;
+};
+uint64_t dtp_attention_planned_bytes(const struct dtp_attention_asked *asked);
 
 #endif

@@ -326,9 +326,11 @@ static struct dtp_attention_time math_attention_time(const struct dtp_gpu *gpu, 
 struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
                                              const struct dtp_execution *execution, double tokens)
 {
-    if (dtp_attention_is_plain(gpu, shape, execution))
-        return dtp_plain_attention_time(gpu, shape, tokens);
     enum dtp_dtype dtype = execution->compute == DTP_FP8 ? DTP_BF16 : execution->compute;
+    const enum dtp_own_attention own = dtp_own_attention(gpu, shape, execution);
+    if (own != DTP_OWN_ATTENTION_NONE)
+        return own == DTP_OWN_ATTENTION_MMA ? dtp_mma_attention_time(gpu, shape, dtype, tokens)
+                                            : dtp_plain_attention_time(gpu, shape, tokens);
     double rate = dtp_matmul_flops_per_s(gpu, dtype), s = (double)shape->keys;
     double width = dtp_attention_forward_width(shape), d_q = (double)shape->heads * width;
     double flops = (shape->causal ? 2 : 4) * s * d_q * tokens; /* QK^T and PV, each 2*s*d_q, causal half */
@@ -356,7 +358,7 @@ struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const st
 bool dtp_attention_at_power_limit(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
                                   const struct dtp_execution *execution)
 {
-    return shape->kernel != DTP_ATTENTION_MATH && !dtp_attention_is_plain(gpu, shape, execution);
+    return shape->kernel != DTP_ATTENTION_MATH && dtp_own_attention(gpu, shape, execution) == DTP_OWN_ATTENTION_NONE;
 }
 
 /* Of tensor cores' work the part W draws a matmul's power: all of matmuls, attention_power of attention. The time T

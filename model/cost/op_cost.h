@@ -55,10 +55,12 @@ double dtp_optimizer_bytes_per_parameter(const struct dtp_plan *plan);
 /* Of an element of a block's matrix, where the optimizer treats these apart, beside its products (Muon). */
 double dtp_optimizer_matrix_bytes_per_parameter(const struct dtp_plan *plan);
 
-/* Whether our executor computes it by its plain kernel (kernels/attention_simple.cu), because cuDNN's flash attention
- * does not take it (attention_workspace.h). On the host's cores nothing else is known of. */
-bool dtp_attention_is_plain(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
-                            const struct dtp_execution *execution);
+/* Which kernel of its own our executor computes it by, because cuDNN's flash attention does not take it
+ * (attention_workspace.h): that on tensor cores (kernels/attention_mma.cu) or the plain one (attention_simple.cu). On
+ * the host's cores nothing else is known of, and none is said. */
+enum dtp_own_attention { DTP_OWN_ATTENTION_NONE, DTP_OWN_ATTENTION_MMA, DTP_OWN_ATTENTION_PLAIN };
+enum dtp_own_attention dtp_own_attention(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
+                                         const struct dtp_execution *execution);
 
 /* Seconds of causal attention's core over `tokens` tokens in sequences of `sequence`. */
 struct dtp_attention_time {
@@ -66,16 +68,20 @@ struct dtp_attention_time {
 };
 struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
                                              const struct dtp_execution *execution, double tokens);
-/* The same by that kernel, which multiplies in fp32 off the tensor cores, out of shared memory, and waits for that.
- * dtp_attention_time says it where attention is plain. */
+/* The same by our plain kernel, which multiplies in fp32 off the tensor cores, out of shared memory, and waits for
+ * that. dtp_attention_time says it where that computes it. */
 struct dtp_attention_time dtp_plain_attention_time(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
                                                    double tokens);
+/* And by ours on tensor cores, whose thread blocks come in waves where sequences are short; elements of 16 bits. */
+struct dtp_attention_time dtp_mma_attention_time(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
+                                                 enum dtp_dtype dtype, double tokens);
 
 /* Factor >= 1 by which tensor cores, in matmuls and fused attention, run above their sustained rate when matmuls are
  * only part of the work: chips at their power limit clock up while other kernels run. matmul_s and attention_s are at
  * the sustained rate, other_s everything else. */
 double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double attention_s, double other_s);
-/* Whether attention is one of them: fused kernels are, not those that write scores out or do without tensor cores. */
+/* Whether attention is one of them: fused kernels are, not those that write scores out, and none of ours, which are far
+ * from the limit. */
 bool dtp_attention_at_power_limit(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
                                   const struct dtp_execution *execution);
 

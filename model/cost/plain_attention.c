@@ -5,14 +5,19 @@
 #include "cost/attention_workspace.h"
 #include "cost/calibration.h"
 
-bool dtp_attention_is_plain(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
-                            const struct dtp_execution *execution)
+enum dtp_own_attention dtp_own_attention(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
+                                         const struct dtp_execution *execution)
 {
     const enum dtp_dtype compute = execution->compute; /* FP8: whose attention is in bf16 */
     const bool halves = compute == DTP_BF16 || compute == DTP_FP16 || compute == DTP_FP8;
-    return execution->own_kernels && gpu->architecture != DTP_GPU_HOST && shape->kernel == DTP_ATTENTION_FLASH &&
-           !dtp_attention_is_fused(halves, (uint32_t)shape->keys, shape->head_dim, shape->value_dim,
-                                   shape->softcap > 0 || shape->alibi);
+    if (!execution->own_kernels || gpu->architecture == DTP_GPU_HOST || shape->kernel != DTP_ATTENTION_FLASH)
+        return DTP_OWN_ATTENTION_NONE;
+    /* Without the causal mask it is a later step of a ring. */
+    if (shape->causal && dtp_attention_is_fused(halves, (uint32_t)shape->keys, shape->head_dim, shape->value_dim,
+                                                shape->softcap > 0 || shape->alibi))
+        return DTP_OWN_ATTENTION_NONE;
+    return dtp_attention_is_own_mma(halves, shape->head_dim, shape->value_dim) ? DTP_OWN_ATTENTION_MMA
+                                                                               : DTP_OWN_ATTENTION_PLAIN;
 }
 
 /* A pass makes squares of `tile` queries by as many keys, one after the other, by `warps` of which each thread has a

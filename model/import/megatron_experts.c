@@ -184,9 +184,7 @@ static enum dtp_status check_kernels(struct dtp_reading *r, enum dtp_status wors
                                                  "one matmul after the other, as without a flag, is not "
                                                  "modelled; give --moe-grouped-gemm"));
     if (!dtp_fact(r, "fused_permute"))
-        worst = dtp_worse(worst, dtp_refuse_fact(r, "experts",
-                                                 "rows that several kernels permute, as without a flag, are not "
-                                                 "modelled; give --moe-permute-fusion"));
+        worst = dtp_megatron_make(r, worst, "unfused_permute", "true", NULL);
     if ((dtp_fact(r, "fp8") || dtp_fact(r, "fp4")) && several && !dtp_fact(r, "padded"))
         worst = dtp_worse(worst, dtp_refuse_fact(r, "experts",
                                                  "rows that are filled up by a copy, as 8 bits need, are not modelled; "
@@ -251,10 +249,14 @@ void dtp_megatron_write_experts(struct dtp_writing *w)
     if (t->groups_per_token)
         dtp_say_key(w, "groups_per_token");
     dtp_say(w, "grouped_matmuls", "true");
-    dtp_say(w, "fused_permute", "true");
+    dtp_megatron_say_if(w, "fused_permute", !plan->megatron.unfused_permute);
     dtp_megatron_say_if(w, "padded", plan->precision.compute == DTP_FP8);
     dtp_say(w, "dispatcher", plan->megatron.flex_dispatcher ? "flex" : "alltoall");
     dtp_megatron_say_if(w, "expert_overlap", plan->megatron.expert_overlap);
+    dtp_megatron_say_if(w, "shared_expert_overlap", plan->megatron.shared_overlap);
+    if (plan->megatron.capacity_factor > 0)
+        dtp_say_key(w, "capacity_factor");
+    dtp_megatron_say_if(w, "pad_to_capacity", plan->megatron.pad_to_capacity);
     dtp_say_key(w, "ep");
     dtp_say_count(w, "expert_tp", plan->megatron.etp);
 }

@@ -68,7 +68,7 @@ static void note_sequence(struct dtp_resolution *r, uint64_t sequence)
                        sequence, t->sliding_window, t->sliding_window_pattern ? " where a layer has the window" : "");
 }
 
-/* Attention that our executor does by its plain kernel; and caps elsewhere, whose kernels have not been measured. */
+/* Attention that our executor does by kernels of its own; and caps elsewhere, whose kernels have not been measured. */
 static void note_unfused(struct dtp_resolution *r)
 {
     const struct dtp_transformer *t = &r->job->transformer;
@@ -77,9 +77,14 @@ static void note_unfused(struct dtp_resolution *r)
         return;
     const struct dtp_attention_shape shape = dtp_plan_attention(t, &r->job->cluster, plan, 0);
     const struct dtp_execution execution = dtp_plan_execution(plan);
-    if (dtp_attention_is_plain(&r->job->cluster.gpu, &shape, &execution))
+    const enum dtp_own_attention own = dtp_own_attention(&r->job->cluster.gpu, &shape, &execution);
+    if (own == DTP_OWN_ATTENTION_PLAIN)
         dtp_note_model(r, "attention of these heads, length, format or cap runs on a plain kernel, tens of times as "
                           "slow as a flash kernel and priced as it was measured with heads of 256 on H200");
+    else if (own == DTP_OWN_ATTENTION_MMA)
+        dtp_note_model(r,
+                       "attention of these heads, length or cap runs on a kernel of our own, slower than cuDNN's and "
+                       "priced by rates that are assumed");
     else if (t->attention_softcap > 0)
         dtp_note_model(r,
                        "attention with a soft cap is priced as a flash kernel without one: its time is a lower bound");

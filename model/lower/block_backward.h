@@ -44,6 +44,8 @@ dtp_buffer_id dtp_backward_frozen(const struct dtp_block_backward *b, int index,
                                   bool last_reader);
 uint64_t dtp_backward_terms_bytes(const struct dtp_lowering *l, const struct dtp_layer_activation *at);
 void dtp_backward_end_frozen(const struct dtp_block_backward *b);
+/* lower_backward.c: what works beside the exchange of gradients of rows that compute would wait for next. */
+void dtp_backward_beside_exchange(struct dtp_block_backward *b, enum dtp_exchange exchange);
 /* lower_experts.c */
 void dtp_backward_router(struct dtp_block_backward *b);
 void dtp_backward_permute(struct dtp_block_backward *b);

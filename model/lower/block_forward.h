@@ -74,6 +74,13 @@ static inline void read(const struct pass *pass, struct dtp_draft *draft, enum d
         drop(pass, tensor);
 }
 
+/* lower_forward.c: what an operator of the layer becomes. */
+void dtp_forward_operator(const struct pass *pass, int index);
+/* lower_exchange_rows.c: all before `end` but those that another one has run beside its exchange; these, beside the
+ * exchange of rows that compute would wait for next. */
+void dtp_forward_until(const struct pass *pass, int end);
+void dtp_forward_beside_exchange(const struct pass *pass, enum dtp_exchange exchange);
+
 static inline double per_token(const struct dtp_lowering *l, double bytes)
 {
     return bytes * (double)l->tokens;

@@ -455,6 +455,23 @@ static void run(struct dtp_block_backward *b)
     }
 }
 
+static bool beside(const struct dtp_block_backward *b, enum dtp_exchange exchange)
+{
+    return dtp_plan_works_beside(b->l->plan, &b->l->tensors.kind, dtp_backward_operator(b)->makes, exchange);
+}
+
+void dtp_backward_beside_exchange(struct dtp_block_backward *b, enum dtp_exchange exchange)
+{
+    dtp_op_id exchanged = b->l->awaited;
+    int at = b->index;
+    b->l->awaited = DTP_NO_OP;
+    for (b->index = b->l->tensors.operators - 1; b->index >= 0; b->index--)
+        if (beside(b, exchange))
+            run(b);
+    b->index = at;
+    b->l->awaited = exchanged;
+}
+
 int dtp_lower_ready_order(const struct dtp_lowering *l, uint64_t layer, int order[DTP_MAX_PARTS])
 {
     const struct dtp_layer_tensors *tensors = &l->kind[dtp_lower_mlp(l, layer)].tensors;
@@ -487,7 +504,8 @@ void dtp_lower_block_backward(struct dtp_lowering *l)
     if (dtp_lower_checkpointed(l, l->layer) && l->tensors.kept != l->tensors.saved)
         replay(l);
     for (b.index = l->tensors.operators - 1; b.index >= 0; b.index--)
-        if (!dtp_lower_cut(l) || dtp_layer_tensors_first_runs(&l->tensors, b.index))
+        if (!beside(&b, DTP_EXCHANGE_DISPATCH) && !beside(&b, DTP_EXCHANGE_COMBINE) &&
+            (!dtp_lower_cut(l) || dtp_layer_tensors_first_runs(&l->tensors, b.index)))
             run(&b);
     dtp_lower_behind_operators(l);
     dtp_backward_end_frozen(&b);

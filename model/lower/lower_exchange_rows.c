@@ -8,6 +8,8 @@
 #include "lower/lower_exchange_rows.h"
 
 #include "base/bytes.h"
+#include "lower/block_forward.h"
+#include "plan/graph_modules.h"
 
 static bool is_backward(const struct dtp_pass *pass)
 {
@@ -50,6 +52,53 @@ void dtp_lower_exchange_rows(struct dtp_lowering *l, struct dtp_draft *draft, ui
     draft->op.demand.kernels = 1;
     dtp_op_id exchanged = dtp_draft_end(l, draft);
     l->awaited = beside ? l->awaited : exchanged;
+}
+
+/* How many rows go where: 8 bytes an expert, summed by ranks and copied to the host, which waits. */
+void dtp_lower_read_splits(struct dtp_lowering *l)
+{
+    struct dtp_draft draft;
+    uint64_t bytes = 8 * l->tensors.kind.experts;
+    if (l->plan->megatron.pad_to_capacity) /* all are known */
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, "splits");
+    dtp_buffer_id splits = dtp_draft_new(l, &draft, "splits", DTP_OWNER_WORKSPACE, 2 * bytes, DTP_UPDATE);
+    dtp_lower_exchange_rows(l, &draft, bytes);
+    dtp_draft_begin(l, &draft, DTP_OP_ROUTER, "splits");
+    dtp_draft_use(&draft, splits, DTP_READ | DTP_FREE);
+    dtp_draft_memory(l, &draft, 0, 4);
+    draft.op.demand.memory_kernel = l->tensors.kind.weighs_rows ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER;
+    if (dtp_plan_replays(l->plan, DTP_GRAPH_MOE_PREPROCESS))
+        draft.op.demand.issue = DTP_ISSUE_REPLAYED;
+    dtp_op_id copied = dtp_draft_end(l, &draft);
+    if (dtp_plan_replays_all(l->plan)) /* they stay on the device */
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_HOST_WAIT, "splits");
+    draft.op.stream = DTP_STREAM_HOST;
+    dtp_draft_after(&draft, copied);
+    dtp_draft_end(l, &draft);
+}
+
+static bool beside(const struct pass *pass, int index, enum dtp_exchange exchange)
+{
+    return dtp_plan_works_beside(pass->l->plan, &pass->l->tensors.kind, pass->l->tensors.op[index].makes, exchange);
+}
+
+void dtp_forward_beside_exchange(const struct pass *pass, enum dtp_exchange exchange)
+{
+    dtp_op_id exchanged = pass->l->awaited;
+    pass->l->awaited = DTP_NO_OP;
+    for (int index = 0; index < pass->l->tensors.operators; index++)
+        if (beside(pass, index, exchange))
+            dtp_forward_operator(pass, index);
+    pass->l->awaited = exchanged;
+}
+
+void dtp_forward_until(const struct pass *pass, int end)
+{
+    for (int index = 0; index < end; index++)
+        if (!beside(pass, index, DTP_EXCHANGE_DISPATCH) && !beside(pass, index, DTP_EXCHANGE_COMBINE))
+            dtp_forward_operator(pass, index);
 }
 
 /* Of rows that come to the rank. */

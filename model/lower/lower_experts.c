@@ -15,7 +15,9 @@
  * Megatron-Core (moe_utils.py, token_dispatcher.py, experts.py with moe_permute_fusion): one kernel takes each token's
  * row once and writes it for each of its experts, one puts chunks of ranks into the order of experts, activations
  * multiply rows by their weights (moe_apply_probs_on_input is not that), and one kernel adds a token's rows up again;
- * no row stands in fp32.
+ * no row stands in fp32. Without that fusion (unfused_permute) PyTorch's kernels sort which token goes to which expert,
+ * take rows by index and add them up by index, x.scatter_add(order, y), whose gradients are the same two the other way;
+ * chunks of ranks are put in order by a cat of as many bytes as the kernel moves.
  *
  * Which of these tensors autograd saves follows from derivatives.yaml: softmax its result, topk and the indexing their
  * indices, the batched matmul both inputs, so that results stand in fp32 until backward. Bytes are reads and writes of
@@ -26,7 +28,7 @@
 #include "lower/lower_exchange_rows.h"
 #include "lower/lower_graphs.h"
 
-/* Of a token: c bytes of the compute dtype, k rows of h. */
+/* Of a token: c bytes of the compute dtype, k rows of h, which are more where experts' are filled up to a capacity. */
 struct rows {
     double c, k, h, experts;
 };
@@ -34,7 +36,7 @@ struct rows {
 static struct rows rows_of(const struct dtp_lowering *l)
 {
     const struct dtp_layer_kind *kind = &l->tensors.kind;
-    return (struct rows){(double)l->compute, (double)kind->experts_per_token, (double)kind->hidden,
+    return (struct rows){(double)l->compute, (double)kind->experts_per_token * l->tensors.sent, (double)kind->hidden,
                          (double)kind->experts};
 }
 
@@ -47,7 +49,7 @@ static uint64_t local_bytes(const struct dtp_lowering *l, uint64_t bytes_per_tok
 /* Rows that the rank's experts get, for each that it sends. */
 static double received(const struct dtp_lowering *l)
 {
-    return l->tensors.received;
+    return l->tensors.received / l->tensors.sent;
 }
 
 /* Megatron-Core's way. */
@@ -62,12 +64,34 @@ static bool calls(const struct dtp_lowering *l)
     return l->tensors.kind.calls_experts;
 }
 
+/* Megatron-Core's, by PyTorch's kernels. */
+static bool unfused(const struct dtp_lowering *l)
+{
+    return l->plan->megatron.unfused_permute;
+}
+
 /* Each token's row read once and written for each of its experts, or the other way: else both k times. */
 static double row_bytes_moved(const struct dtp_lowering *l)
 {
     struct rows r = rows_of(l);
-    return (weighs(l) ? r.k + 1 : 2 * r.k) * r.c * r.h;
+    return (weighs(l) && !unfused(l) ? r.k + 1 : 2 * r.k) * r.c * r.h;
 }
+
+/* Zeros of a row, to which k rows are added where an index says. */
+static double added_bytes(const struct dtp_lowering *l)
+{
+    struct rows r = rows_of(l);
+    return (2 * r.k + 1) * r.c * r.h;
+}
+
+/* The map of tokens to experts, of a byte, turned, 2 E; a stable sort of it whose places of 8 bytes are written first,
+ * 4 times 9 E; weights in fp32 turned 8 E; places cut, divided, and weights taken by them, 48 k. */
+static double sorting_bytes(const struct dtp_lowering *l)
+{
+    struct rows r = rows_of(l);
+    return unfused(l) ? (2 + 4 * 9 + 8) * r.experts + 48 * r.k : 0;
+}
+#define SORTING_KERNELS 10
 
 static void draft_eager(const struct dtp_lowering *l, struct dtp_draft *draft, double bytes_per_token, uint32_t kernels)
 {
@@ -75,10 +99,26 @@ static void draft_eager(const struct dtp_lowering *l, struct dtp_draft *draft, d
     draft->op.demand.memory_kernel = weighs(l) ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER;
 }
 
+/* Rows by experts. */
+static void draft_by_experts(const struct dtp_lowering *l, struct dtp_draft *draft)
+{
+    draft_eager(l, draft, row_bytes_moved(l) + sorting_bytes(l),
+                weighs(l) ? 1 + (unfused(l) ? SORTING_KERNELS : 0) : 2);
+}
+
+/* Rows added up by index: zeros and the sum. */
+static void draft_sum_by_index(const struct dtp_lowering *l, struct dtp_draft *draft)
+{
+    draft_eager(l, draft, added_bytes(l), 2);
+    draft->op.demand.memory_kernel = DTP_KERNEL_INDEXED;
+}
+
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 /* Scores to fp32 (c + 4) E and through softmax 8 E, where a compiler makes one pass of both; the k largest of 4 E; and
- * of T k whole numbers their histogram, sort (by radix: 8 passes over pairs of 8 bytes) and quotient. */
+ * of T k whole numbers their histogram, sort (by radix: 8 passes over pairs of 8 bytes) and quotient. With a capacity
+ * also each expert's largest weights of all tokens, 4 E read, a mask of them, 4 E zeros and 5 E to bool, and with it
+ * the map, 3 E, and weights, 9 E. */
 void dtp_forward_router(const struct pass *pass)
 {
     struct dtp_lowering *l = pass->l;
@@ -98,7 +138,13 @@ void dtp_forward_router(const struct pass *pass)
                       l->tensor_bytes[DTP_TENSOR_ROUTER_WEIGHTS], DTP_UPDATE | DTP_FREE);
     read(pass, &draft, DTP_TENSOR_ROUTER_SCORES, true);
     double weights = l->compiled ? (r.c + 4) * r.experts : (r.c + 12) * r.experts;
-    draft_eager(l, &draft, weights + 4 * r.experts + (8 * 16 + 6 * 8) * r.k, weighs(l) ? 6 : l->compiled ? 14 : 22);
+    double k = (double)l->tensors.kind.experts_per_token;
+    bool drops = l->plan->megatron.capacity_factor > 0;
+    draft_eager(l, &draft, weights + 4 * r.experts + (8 * 16 + 6 * 8) * k + (drops ? 25 * r.experts : 0),
+                (weighs(l)     ? 6u
+                 : l->compiled ? 14
+                               : 22) +
+                    (drops ? 8 : 0));
     dtp_draft_end(l, &draft);
 }
 
@@ -112,28 +158,6 @@ static void let_go(const struct pass *pass, enum dtp_layer_tensor tensor)
     drop(pass, tensor);
 }
 
-/* How many rows go where: 8 bytes an expert, summed by ranks and copied to the host, which waits. */
-static void read_splits(struct dtp_lowering *l)
-{
-    struct dtp_draft draft;
-    uint64_t bytes = 8 * l->tensors.kind.experts;
-    dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, "splits");
-    dtp_buffer_id splits = dtp_draft_new(l, &draft, "splits", DTP_OWNER_WORKSPACE, 2 * bytes, DTP_UPDATE);
-    dtp_lower_exchange_rows(l, &draft, bytes);
-    dtp_draft_begin(l, &draft, DTP_OP_ROUTER, "splits");
-    dtp_draft_use(&draft, splits, DTP_READ | DTP_FREE);
-    draft_eager(l, &draft, 0, 4);
-    if (dtp_plan_replays(l->plan, DTP_GRAPH_MOE_PREPROCESS))
-        draft.op.demand.issue = DTP_ISSUE_REPLAYED;
-    dtp_op_id copied = dtp_draft_end(l, &draft);
-    if (dtp_plan_replays_all(l->plan)) /* they stay on the device */
-        return;
-    dtp_draft_begin(l, &draft, DTP_OP_HOST_WAIT, "splits");
-    draft.op.stream = DTP_STREAM_HOST;
-    dtp_draft_after(&draft, copied);
-    dtp_draft_end(l, &draft);
-}
-
 /* x[order / k] to the ranks of its experts, then what came by experts: r[perm], 2 c k h for each row received, behind a
  * dozen kernels that make perm, of 8 bytes a row. What was sent is held until compute has waited. */
 static void dispatch(const struct pass *pass, const struct dtp_layer_operator *op)
@@ -145,13 +169,14 @@ static void dispatch(const struct pass *pass, const struct dtp_layer_operator *o
     make(pass, &draft, DTP_TENSOR_SENT);
     read(pass, &draft, dtp_layer_first(op->reads), false);
     read(pass, &draft, DTP_TENSOR_ROUTES, false);
-    draft_eager(l, &draft, row_bytes_moved(l), weighs(l) ? 1 : 2);
+    draft_by_experts(l, &draft);
     dtp_draft_end(l, &draft);
-    read_splits(l);
+    dtp_lower_read_splits(l);
     dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, "dispatch");
     make(pass, &draft, DTP_TENSOR_RECEIVED);
     read(pass, &draft, DTP_TENSOR_SENT, false);
     dtp_lower_exchange_rows(l, &draft, dtp_lower_exchanged_bytes(l));
+    dtp_forward_beside_exchange(pass, DTP_EXCHANGE_DISPATCH);
     let_go(pass, DTP_TENSOR_SENT);
     dtp_buffer_id gathered = dtp_lower_gather_expert_rows(l, pass->module->tensor[DTP_TENSOR_RECEIVED]);
     if (gathered.index != DTP_NO_INDEX)
@@ -184,7 +209,7 @@ void dtp_forward_permute(const struct pass *pass, const struct dtp_layer_operato
     make(pass, &draft, DTP_TENSOR_PERMUTED);
     read(pass, &draft, dtp_layer_first(op->reads), false);
     read(pass, &draft, DTP_TENSOR_ROUTES, false);
-    draft_eager(l, &draft, row_bytes_moved(l), weighs(l) ? 1 : 2);
+    draft_by_experts(l, &draft);
     dtp_draft_end(l, &draft);
 }
 
@@ -284,6 +309,7 @@ static void give_back(const struct pass *pass)
     if (summed.index == DTP_NO_INDEX)
         read(pass, &draft, DTP_TENSOR_RETURNING, false);
     dtp_lower_exchange_rows(l, &draft, dtp_lower_exchanged_bytes(l));
+    dtp_forward_beside_exchange(pass, DTP_EXCHANGE_COMBINE);
     let_go(pass, DTP_TENSOR_EXPERT_DOWN);
     dtp_lower_free_expert_rows(l, summed);
     if (weighs(l))
@@ -316,10 +342,18 @@ static void add_rows(const struct pass *pass, const struct dtp_layer_operator *o
     make(pass, &draft, DTP_TENSOR_DOWN);
     read(pass, &draft, l->tensors.kind.exchanged ? DTP_TENSOR_RETURNED : DTP_TENSOR_EXPERT_DOWN, true);
     read(pass, &draft, DTP_TENSOR_ROUTES, false);
+    if (unfused(l)) {
+        draft_sum_by_index(l, &draft);
+        dtp_draft_end(l, &draft);
+        if (!shared)
+            return;
+        dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE, "shared experts");
+        dtp_draft_use(&draft, pass->module->tensor[DTP_TENSOR_DOWN], DTP_UPDATE);
+    }
     read(pass, &draft, DTP_TENSOR_SHARED_DOWN, true);
     read(pass, &draft, DTP_TENSOR_SHARED_WEIGHT, true);
-    draft_eager(l, &draft, row_bytes_moved(l) + ((shared ? 3 : 0) + (weighed ? 2 : 0)) * r.c * r.h,
-                1u + (shared ? 1u : 0) + (weighed ? 2u : 0));
+    draft_eager(l, &draft, (unfused(l) ? 0 : row_bytes_moved(l)) + ((shared ? 3 : 0) + (weighed ? 2 : 0)) * r.c * r.h,
+                (unfused(l) ? 0 : 1u) + (shared ? 1u : 0) + (weighed ? 2u : 0));
     dtp_draft_end(l, &draft);
 }
 
@@ -393,7 +427,7 @@ static dtp_buffer_id weigh_back(struct dtp_block_backward *b, dtp_buffer_id grad
     return made;
 }
 
-/* Of rows that experts return, in the compute dtype. */
+/* Of rows of the rank's tokens, in the compute dtype. */
 static uint64_t row_bytes(const struct dtp_lowering *l)
 {
     return local_bytes(l, l->compute * dtp_layer_tensor_width(&l->tensors.kind, DTP_TENSOR_EXPERT_DOWN));
@@ -414,15 +448,16 @@ static dtp_buffer_id rows_back(struct dtp_block_backward *b, dtp_buffer_id gradi
 }
 
 /* The gradient of what an all-to-all returned is exchanged the other way. */
-static dtp_buffer_id exchange_back(struct dtp_block_backward *b, dtp_buffer_id gradient, const char *name,
+static dtp_buffer_id exchange_back(struct dtp_block_backward *b, dtp_buffer_id gradient, enum dtp_exchange exchange,
                                    uint64_t made_bytes)
 {
     struct dtp_lowering *l = b->l;
     struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, name);
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, exchange == DTP_EXCHANGE_COMBINE ? "combine" : "dispatch");
     dtp_buffer_id made = dtp_backward_workspace(l, &draft, "gradient of rows", made_bytes, DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ);
     dtp_lower_exchange_rows(l, &draft, dtp_lower_exchanged_bytes(l));
+    dtp_backward_beside_exchange(b, exchange);
     dtp_draft_begin(l, &draft, DTP_OP_FREE, "gradient of rows");
     dtp_draft_use(&draft, gradient, DTP_FREE);
     dtp_draft_end(l, &draft);
@@ -456,7 +491,8 @@ static dtp_buffer_id spread_gradient(struct dtp_block_backward *b, dtp_buffer_id
     struct dtp_lowering *l = b->l;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE_BACKWARD, name);
-    dtp_buffer_id made = dtp_backward_workspace(l, &draft, "gradient of results", row_bytes(l), DTP_WRITE);
+    dtp_buffer_id made =
+        dtp_backward_workspace(l, &draft, "gradient of results", dtp_layer_sent(&l->tensors, row_bytes(l)), DTP_WRITE);
     b->gradient[DTP_TENSOR_ROUTER_WEIGHTS] = dtp_backward_workspace(
         l, &draft, "router weight gradient", local_bytes(l, 4 * l->tensors.kind.experts_per_token), DTP_WRITE);
     use_and_let_go(b, &draft, gradient);
@@ -477,8 +513,8 @@ void dtp_backward_unpermute(struct dtp_block_backward *b)
     if (b->l->tensors.kind.shared_ffn)
         dtp_backward_shared_experts(b, gradient);
     struct dtp_lowering *l = b->l;
-    uint64_t sent = row_bytes(l), came = dtp_layer_received(&l->tensors, sent);
-    uint64_t crossed = dtp_layer_crossed(&l->tensors, sent);
+    uint64_t own = row_bytes(l), came = dtp_layer_received(&l->tensors, own);
+    uint64_t crossed = dtp_layer_crossed(&l->tensors, own), sent = dtp_layer_sent(&l->tensors, own);
     const char *name = l->tensors.kind.exchanged ? "rows by ranks" : "rows by experts";
     dtp_buffer_id rows;
     if (weighs(l)) {
@@ -489,7 +525,7 @@ void dtp_backward_unpermute(struct dtp_block_backward *b)
         rows = rows_back(b, by_tokens, name, sent, 2 * r.c * r.k * r.h);
     }
     if (l->tensors.kind.exchanged) {
-        rows = dtp_lower_gather_gradient_rows(l, exchange_back(b, rows, "combine", crossed));
+        rows = dtp_lower_gather_gradient_rows(l, exchange_back(b, rows, DTP_EXCHANGE_COMBINE, crossed));
         rows = rows_back(b, rows, "rows by experts", came, received(l) * 2 * r.c * r.k * r.h);
     }
     b->gradient[DTP_TENSOR_EXPERT_DOWN] = rows;
@@ -511,7 +547,8 @@ static dtp_buffer_id rows_by_ranks(struct dtp_block_backward *b, dtp_buffer_id g
                 weighs(l) ? received(l) * 2 * r.c * r.k * r.h : received(l) * (4 * r.c * r.k * r.h + 8 * 16 * r.k),
                 weighs(l) ? 1 : 10);
     dtp_draft_end(l, &draft);
-    return exchange_back(b, dtp_lower_sum_gradient_rows(l, made), "dispatch", row_bytes(l));
+    return exchange_back(b, dtp_lower_sum_gradient_rows(l, made), DTP_EXCHANGE_DISPATCH,
+                         dtp_layer_sent(&l->tensors, row_bytes(l)));
 }
 
 void dtp_backward_permute(struct dtp_block_backward *b)
@@ -532,8 +569,11 @@ void dtp_backward_permute(struct dtp_block_backward *b)
     dtp_draft_use(&draft, b->gradient[DTP_TENSOR_PERMUTED], DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, b->module->tensor[DTP_TENSOR_ROUTES], DTP_READ);
     b->gradient[DTP_TENSOR_PERMUTED] = DTP_NO_BUFFER;
-    draft_eager(l, &draft, weighs(l) ? row_bytes_moved(l) : (3 * r.k + 1) * r.c * r.h + 8 * 16 * r.k,
-                weighs(l) ? 1 : 10);
+    if (unfused(l))
+        draft_sum_by_index(l, &draft);
+    else
+        draft_eager(l, &draft, weighs(l) ? row_bytes_moved(l) : (3 * r.k + 1) * r.c * r.h + 8 * 16 * r.k,
+                    weighs(l) ? 1 : 10);
     dtp_draft_end(l, &draft);
     b->gradient[of] = dtp_backward_add(b, of, b->gradient[of], made);
 }

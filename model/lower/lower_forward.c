@@ -510,7 +510,7 @@ static void call_experts(const struct pass *pass, void (*hook)(struct dtp_loweri
         dtp_lower_around_experts(pass->l, hook, false);
 }
 
-static void run(const struct pass *pass, int index)
+void dtp_forward_operator(const struct pass *pass, int index)
 {
     dtp_lower_at_operator(pass->l, index);
     switch (operator_at(pass, index)->kind) {
@@ -556,8 +556,7 @@ void dtp_lower_block_forward(struct dtp_lowering *l)
     if (l->adapts)
         dtp_lower_clear_adapters(dtp_lower_flight_module(l));
     struct pass pass = {l, dtp_lower_flight_module(l), save, false};
-    for (int index = 0; index < l->tensors.operators; index++)
-        run(&pass, index);
+    dtp_forward_until(&pass, l->tensors.operators);
     dtp_lower_behind_operators(l);
     free_locals(&pass);
 }
@@ -584,8 +583,7 @@ void dtp_lower_block_recompute(struct dtp_lowering *l)
     struct pass pass = {l, dtp_lower_flight_module(l), dtp_lower_saved(l), true};
     int end = dtp_lower_replay_end(l);
     l->recompute = true;
-    for (int index = 0; index < end; index++)
-        run(&pass, index);
+    dtp_forward_until(&pass, end);
     for (int index = end; index < l->tensors.operators; index++)
         projection(&pass, index, call_again);
     dtp_lower_behind_operators(l);

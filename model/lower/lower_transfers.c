@@ -207,12 +207,17 @@ static void transfer_rows(const struct dtp_lowering *l, struct dtp_draft *draft,
         dtp_draft_role(draft, role, rows, access, 0)->bytes = bytes;
 }
 
+static bool takes_from(const struct dtp_lowering *l, const struct dtp_pass *pass, struct dtp_stage_place *from)
+{
+    return dtp_lower_taken_from(l, pass, from) && from->rank != l->role.rank;
+}
+
 /* What pass `i` takes from another rank. Its memory is the compute stream's, who frees it. */
 static void receive(struct dtp_lowering *l, uint32_t i)
 {
     const struct dtp_pass *pass = &l->role.passes[i];
     struct dtp_stage_place from;
-    if (!dtp_lower_taken_from(l, pass, &from) || from.rank == l->role.rank)
+    if (!takes_from(l, pass, &from))
         return;
     uint16_t micro_step = l->micro_step;
     enum way way = way_of(pass);
@@ -232,12 +237,48 @@ static void receive(struct dtp_lowering *l, uint32_t i)
     l->micro_step = micro_step;
 }
 
+/* Megatron-Core (schedules.py, recv_tensor_from_previous_stage): where a group comes from a chunk of the last rank to
+ * the first one's next chunk, or back, the receive is posted when the other rank is at that pass, which is as many
+ * passes early as the group has more micro-batches than there are ranks. What has come waits in a queue
+ * (fwd_recv_buffer). Posted before its own pass alone, the other rank's sends would wait for passes that wait for it.
+ */
+static uint32_t passes_early(const struct dtp_lowering *l, const struct dtp_pass *pass)
+{
+    const struct dtp_schedule_shape *shape = &l->role.pipeline->schedule->shape;
+    struct dtp_stage_place from;
+    if (shape->kind != DTP_SCHEDULE_INTERLEAVED || !takes_from(l, pass, &from))
+        return 0;
+    bool forward = way_of(pass) == FORWARD_WAY;
+    bool wraps = forward ? from.rank > l->role.rank : from.rank < l->role.rank;
+    uint32_t rest = shape->micro_batches - pass->micro_batch / shape->group * shape->group;
+    return wraps ? (rest < shape->group ? rest : shape->group) - shape->ranks : 0;
+}
+
+/* All that is to be received before pass `i` begins, or earlier than its own pass: each once, in the order of passes.
+ */
+static void receive_for(struct dtp_lowering *l, uint32_t i)
+{
+    const struct dtp_pass *passes = l->role.passes;
+    enum way way = way_of(&passes[i]);
+    struct dtp_received_way *next = &l->received.way[way];
+    uint32_t begins = next->begun++;
+    struct dtp_stage_place from;
+    for (; next->pass < l->role.pass_count; next->pass++) {
+        if (way_of(&passes[next->pass]) != way)
+            continue;
+        if (takes_from(l, &passes[next->pass], &from) && next->place > begins + passes_early(l, &passes[next->pass]))
+            return;
+        receive(l, next->pass);
+        next->place++;
+    }
+}
+
 /* The parts of what pass `i` takes, which came over as many sends as there are tensor parallel ranks. */
 static void gather_parts(struct dtp_lowering *l, uint32_t i)
 {
     const struct dtp_pass *pass = &l->role.passes[i];
     struct dtp_stage_place from;
-    if (!dtp_plan_scatters_sends(l->plan) || !dtp_lower_taken_from(l, pass, &from) || from.rank == l->role.rank)
+    if (!dtp_plan_scatters_sends(l->plan) || !takes_from(l, pass, &from))
         return;
     struct dtp_handed *handed = handed_to(l, way_of(pass), pass->chunk, pass->micro_batch);
     struct dtp_draft draft;
@@ -300,8 +341,9 @@ static void post(struct dtp_lowering *l, uint32_t behind)
 {
     const struct dtp_posted *posted = l->role.pipeline->posted;
     const struct dtp_posted_receive *receives = posted->receive + l->role.pipeline->schedule->first[l->role.rank];
-    for (; l->posted < posted->count[l->role.rank] && receives[l->posted].behind == behind; l->posted++)
-        receive(l, receives[l->posted].pass);
+    uint32_t *next = &l->received.posted;
+    for (; *next < posted->count[l->role.rank] && receives[*next].behind == behind; (*next)++)
+        receive(l, receives[*next].pass);
 }
 
 /* A pair of passes is one piece of work: it begins with what both take, and sends what both made when both are done. */
@@ -318,11 +360,11 @@ void dtp_lower_before_pass(struct dtp_lowering *l, uint32_t i)
         return;
     }
     if (i == 0)
-        receive(l, 0);
+        receive_for(l, 0);
     gather_parts(l, i);
     if (l->role.pipeline->blocking || i + 1 == l->role.pass_count)
         return;
-    receive(l, i + 1);
+    receive_for(l, i + 1);
     if (pass->paired && dtp_lower_taken_from(l, pass + 1, &from))
         l->before_next = handed_to(l, way_of(pass + 1), pass[1].chunk, pass[1].micro_batch)->received;
 }
@@ -332,7 +374,7 @@ void dtp_lower_after_pass(struct dtp_lowering *l, uint32_t i)
     if (!l->role.pipeline)
         return;
     if (l->role.pipeline->blocking && i + 1 < l->role.pass_count)
-        receive(l, i + 1); /* before the send, whose memory it must not get */
+        receive_for(l, i + 1); /* before the send, whose memory it must not get */
     if (l->pass->paired) {
         l->given_by_first = l->given;
         return;

@@ -213,7 +213,7 @@ struct dtp_lowering {
     struct dtp_lower_sent *kept_sent; /* lower_sent.c; each until a pass of the rank */
     uint32_t kept_sent_count, *pass_at;
     struct dtp_handed lent[DTP_LENT_COUNT]; /* with the operation that reads it */
-    uint32_t posted;                        /* receives so far, of those of the pipeline's list */
+    struct dtp_received received;           /* by this rank, so far */
     dtp_buffer_id given, given_by_first;    /* what the pass at hand, and the first of a pair, made for another rank */
     dtp_op_id before_next;                  /* a transfer that the next pass waits for besides what it takes */
     uint32_t transfer_group[DTP_TRANSFER_GROUPS];

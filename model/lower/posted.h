@@ -20,4 +20,14 @@ struct dtp_posted {
 enum dtp_status dtp_posted_make(const struct dtp_schedule *schedule, struct dtp_host_arena *arena,
                                 struct dtp_posted *out, struct dtp_faults *faults);
 
+/* How far a rank has received. */
+struct dtp_received {
+    uint32_t posted; /* of the pipeline's list */
+    struct dtp_received_way {
+        uint32_t pass;  /* the next that may take something, of all passes of the rank */
+        uint32_t place; /* of that one among those of its way */
+        uint32_t begun; /* passes of this way that were received for in their turn */
+    } way[2];           /* without such a list: of forwards and of backwards */
+};
+
 #endif

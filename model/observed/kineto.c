@@ -1,5 +1,6 @@
 #include "observed/observed.h"
 
+#include "observed/host_ops.h"
 #include "observed/spans.h"
 
 #include <jansson.h>
@@ -23,11 +24,26 @@ static bool add_event(struct dtp_spans *spans, const json_t *event)
     bool annotation = strcmp(category, "user_annotation") == 0;
     if (annotation && strncmp(name, "ProfilerStep", 12) == 0)
         return dtp_spans_add(spans, DTP_SPANS_STEP, start_s, end_s);
+    if (annotation && spans->on_host && strncmp(name, "Optimizer.step", 14) == 0)
+        return dtp_spans_add(spans, DTP_SPANS_OPTIMIZER, start_s, end_s);
     if (strncmp(name, "enumerate(DataLoader)", 21) == 0)
         return dtp_spans_add(spans, DTP_SPANS_LOADER, start_s, end_s);
     if (strcmp(category, "cpu_op") == 0 || strncmp(category, "cuda_", 5) == 0)
         return dtp_spans_add(spans, DTP_SPANS_HOST, start_s, end_s);
     return true; /* Python's own functions and annotations may span anything */
+}
+
+static bool has_kernels(const json_t *events)
+{
+    const json_t *event;
+    size_t i;
+    json_array_foreach(events, i, event)
+    {
+        const char *category = json_string_value(json_object_get(event, "cat"));
+        if (category && strcmp(category, "kernel") == 0)
+            return true;
+    }
+    return false;
 }
 
 enum dtp_status dtp_read_kineto(const char *path, const char *text, size_t bytes, struct dtp_observed *out,
@@ -46,13 +62,16 @@ enum dtp_status dtp_read_kineto(const char *path, const char *text, size_t bytes
                                  : dtp_fault(faults, DTP_BAD_INPUT, path, 1,
                                              "has no traceEvents; prof.export_chrome_trace(FILE) of PyTorch's profiler "
                                              "writes them");
+    spans.on_host = status == DTP_OK && !has_kernels(events);
     json_array_foreach(events, i, event)
     {
         if (status == DTP_OK && !add_event(&spans, event))
             status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     }
+    if (status == DTP_OK && spans.on_host && !dtp_spans_add_host_ops(&spans, events))
+        status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     json_decref(trace);
-    out->tool = "PyTorch's profiler";
+    out->tool = spans.on_host ? "PyTorch's profiler: operators of a host" : "PyTorch's profiler";
     out->what = DTP_OBSERVED_TIME;
     if (status == DTP_OK)
         status = dtp_spans_sum(&spans, path, &out->time, faults);

@@ -52,15 +52,17 @@ struct dtp_observed_time {
     double kind_s[DTP_OBSERVED_KIND_COUNT], kind_count[DTP_OBSERVED_KIND_COUNT]; /* sums; kernels */
     double exposed_s[DTP_OBSERVED_KIND_COUNT]; /* of collectives and copies: beside which no kernel computes */
     double idle_s;                             /* nothing runs on the GPU */
-    double host_gap_s; /* and for a millisecond or longer the host does nothing either that PyTorch knows; 0 where the
-                          host was not recorded */
+    double host_gap_s; /* and for a millisecond or longer (on_host: 25) the host does nothing either that PyTorch knows;
+                          0 where the host was not recorded */
     double loader_s;   /* of host_gap_s, inside PyTorch's DataLoader */
     bool host_known;
+    bool on_host; /* no GPU was there: kernels are operators that the host computed, idle is the host, and formats of
+                     matmuls are not known */
     double wide_matmul_s, wide_matmuls, matmuls;               /* in fp32 or tf32; how many; of how many */
     double attention_forwards, attention_backwards, softmaxes; /* fused kernels; softmax without a logarithm */
     double attention_forward_s;                                /* of the sum, in fused kernels forward */
     double fused_optimizers, compiled, flash2_forwards;        /* kernels: of a fused optimizer, torch.compile's,
-                                                                  FlashAttention 2's        forward */
+                                                                  FlashAttention 2's forward */
 };
 
 #define DTP_OBSERVED_MOST_SIZES 512

@@ -1,16 +1,17 @@
 #include "observed/spans.h"
 
-#include "observed/kernel_kind.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define LEAST_HOST_GAP_S 1e-3 /* shorter ones are Python's between two operators */
+/* Of a host that computes itself: the scheduler gives its cores to others meanwhile, for slices of up to 24 ms
+ * (sched_latency_ns of Linux on eight cores and more). */
+#define LEAST_CORE_GAP_S 25e-3
 
 /* ---- collecting -------------------------------------------------------------------------------------------------- */
 
-static bool is_span(double start_s, double end_s)
+bool dtp_is_span(double start_s, double end_s)
 {
     return isfinite(start_s) && isfinite(end_s) && end_s >= start_s && fabs(start_s) < 1e15 && fabs(end_s) < 1e15;
 }
@@ -30,14 +31,18 @@ static bool grow(void **list, size_t count, size_t *room, size_t bytes)
 
 bool dtp_spans_add_gpu(struct dtp_spans *s, const char *kernel, double start_s, double end_s)
 {
-    if (!is_span(start_s, end_s))
+    return dtp_spans_add_kind(s, dtp_kernel_kind_of(kernel), start_s, end_s);
+}
+
+bool dtp_spans_add_kind(struct dtp_spans *s, struct dtp_kernel_kind kind, double start_s, double end_s)
+{
+    if (!dtp_is_span(start_s, end_s))
         return true;
     void *list = s->gpu;
     bool grown = grow(&list, s->gpu_count, &s->gpu_room, sizeof *s->gpu);
     s->gpu = list;
     if (!grown)
         return false;
-    struct dtp_kernel_kind kind = dtp_kernel_kind_of(kernel);
     s->gpu[s->gpu_count++] = (struct dtp_gpu_span){start_s, end_s, (uint8_t)kind.kind, (uint8_t)kind.trait};
     return true;
 }
@@ -47,7 +52,7 @@ bool dtp_spans_add(struct dtp_spans *s, enum dtp_spans_of of, double start_s, do
     struct dtp_host_span **lists[] = {&s->host, &s->loader, &s->step, &s->optimizer};
     size_t *counts[] = {&s->host_count, &s->loader_count, &s->step_count, &s->optimizer_count};
     size_t *rooms[] = {&s->host_room, &s->loader_room, &s->step_room, &s->optimizer_room};
-    if (!is_span(start_s, end_s))
+    if (!dtp_is_span(start_s, end_s))
         return true;
     void *list = *lists[of];
     bool grown = grow(&list, *counts[of], rooms[of], sizeof **lists[of]);
@@ -179,13 +184,13 @@ static void count_gaps(const struct dtp_spans *s, const struct cover *busy, doub
                        struct dtp_observed_time *t)
 {
     struct cover host = cover_of(s->host, s->host_count), loader = cover_of(s->loader, s->loader_count);
-    double from = begin_s;
+    double from = begin_s, least_s = s->on_host ? LEAST_CORE_GAP_S : LEAST_HOST_GAP_S;
     t->host_known = s->host_count > 0;
     /* Gaps of the host, each as far as nothing runs on the GPU. */
     for (size_t i = 0; host.list && t->host_known && i <= host.count; i++) {
         double to = i < host.count ? fmin(host.list[i].start_s, end_s) : end_s;
         double idle = to > from ? to - from - covered_s(busy, from, to) : 0;
-        if (idle >= LEAST_HOST_GAP_S)
+        if (idle >= least_s)
             t->host_gap_s += idle;
         if (i < host.count && host.list[i].end_s > from)
             from = host.list[i].end_s;
@@ -250,6 +255,7 @@ static enum dtp_status add_up(struct dtp_spans *s, struct dtp_observed_time *t, 
             t->exposed_s[g->kind] += g->end_s - g->start_s - covered_s(&compute, g->start_s, g->end_s);
     }
     t->steps = (uint32_t)s->step_count;
+    t->on_host = s->on_host;
     t->step_s = end_s - begin_s;
     t->idle_s = end_s - begin_s - covered_s(&busy, begin_s, end_s);
     count_gaps(s, &busy, begin_s, end_s, t);
@@ -265,7 +271,8 @@ enum dtp_status dtp_spans_sum(struct dtp_spans *s, const char *path, struct dtp_
     *out = (struct dtp_observed_time){0};
     if (s->gpu_count == 0)
         return dtp_fault(faults, DTP_BAD_INPUT, path, 0,
-                         "has no kernels of a GPU; record with ProfilerActivity.CUDA among the profiler's activities");
+                         "has no kernels of a GPU, nor operators of cores; record with ProfilerActivity.CUDA, on cores "
+                         "with ProfilerActivity.CPU, among the profiler's activities");
     sort(s->gpu, s->gpu_count, sizeof *s->gpu);
     sort(s->host, s->host_count, sizeof *s->host);
     sort(s->loader, s->loader_count, sizeof *s->loader);

@@ -1,16 +1,19 @@
 /* Communication hooks of PyTorch's DDP (torch.distributed.algorithms.ddp_comm_hooks): what is sent in place of a bucket
  * of gradients.
  *
- *   fp16, bf16   the bucket cast to 16 bits is all-reduced, divided by the ranks and cast back (default_hooks.py)
- *   int8         bytes with a range are gathered, of all ranks, and each adds them up (quantization_hooks.py).
- * PyTorch's quantization_pertensor_hook: a range a bucket, in a gather of its own. Runtime dtplan: a range each
- *                DTP_INT8_RUN elements, as its quantization_perchannel_hook, which launches kernels run by run; the
- *                ranges go with the bytes. Both send (n - 1) times what a rank has, where a ring's sum sends 2 (n - 1)
- * / n times: beyond 8 ranks more than fp32 powersgd     each matrix M [n, m] with (n + m) r 2 < n m becomes P = M Q [n,
- * r] and Q = M^T P [m, r], P and Q are all-reduced, M = P Q^T; everything else of the bucket is all-reduced as it is
- * (powerSGD_hook.py, min_compression_rate 2; Vogels et al. 2019, arXiv:1905.13727). Error feedback and warm start, as
- * by default: what was lost and the factors stay from step to step. Steps before start_powerSGD_iter, which send whole
- * buckets, are not what is predicted. */
+ * - fp16, bf16: the bucket cast to 16 bits is all-reduced, divided by the ranks and cast back (default_hooks.py).
+ *
+ * - int8: bytes with a range are gathered, of all ranks, and each adds them up (quantization_hooks.py). PyTorch's
+ *   quantization_pertensor_hook: a range a bucket, in a gather of its own. Runtime dtplan: a range each DTP_INT8_RUN
+ *   elements, as its quantization_perchannel_hook, which launches kernels run by run; the ranges go with the bytes.
+ *   Both send (n - 1) times what a rank has, where a ring's sum sends 2 (n - 1) / n times: beyond 8 ranks more than
+ * fp32.
+ *
+ * - powersgd: each matrix M [n, m] with (n + m) r 2 < n m becomes P = M Q [n, r] and Q = M^T P [m, r], P and Q are
+ *   all-reduced, M = P Q^T; everything else of the bucket is all-reduced as it is (powerSGD_hook.py,
+ *   min_compression_rate 2; Vogels et al. 2019, arXiv:1905.13727). Error feedback and warm start, as by default: what
+ *   was lost and the factors stay from step to step. Steps before start_powerSGD_iter, which send whole buckets, are
+ *   predicted apart (reports). */
 #ifndef DTP_COMM_HOOK_H
 #define DTP_COMM_HOOK_H
 

@@ -242,12 +242,6 @@ static void resolve_pipeline(struct dtp_resolver *r)
     p->virtual_stages = shape.chunks;
     if (dtp_plan_interleaves(p))
         p->microbatch_group = shape.group;
-    if (p->avoid_record_streams && dtp_plan_interleaves(p) && p->microbatch_group > p->pp)
-        dtp_plan_refuse(r, "avoid_record_streams",
-                        "with groups of %" PRIu32
-                        " micro-batches is not modelled: its transfers would wait for each other; "
-                        "use microbatch_group %" PRIu32,
-                        p->microbatch_group, p->pp);
     if (dtp_plan_stages(p, r->transformer, &stages, &faults) == DTP_OK) {
         dtp_plan_count_layers(p, &stages);
         dtp_stages_destroy(&stages);

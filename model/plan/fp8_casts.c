@@ -87,7 +87,7 @@ static void transformer_engine(const struct dtp_plan *plan, const struct dtp_fp8
     set(out, DTP_FP8_INPUT, fused ? second : whole, kernels);
     set(out, DTP_FP8_WEIGHT, whole, kernels);
     set(out, DTP_FP8_GRADIENT_ROWS, whole, kernels);
-    out->weights_once = out->kept = dtp_plan_keeps_fp8(plan);
+    out->weights_once = out->kept = plan->runtime->keeps_fp8;
 }
 
 void dtp_fp8_casts_of(const struct dtp_plan *plan, const struct dtp_gpu *gpu, struct dtp_fp8_casts *out)
@@ -133,7 +133,7 @@ struct dtp_fp8_traffic dtp_fp8_traffic_of(const struct dtp_fp8_casts *casts, dou
 uint64_t dtp_fp8_standing_bytes(const struct dtp_plan *plan, const struct dtp_gpu *gpu, uint64_t elements)
 {
     const struct dtp_fp8_recipe_row *row = dtp_fp8_recipe_row(plan->precision.fp8_recipe);
-    if (!row || !dtp_plan_keeps_fp8(plan))
+    if (!row || !plan->runtime->keeps_fp8)
         return 0;
     return (writes_columns(row, gpu) ? 2 : 1) * dtp_fp8_bytes(plan->precision.fp8_recipe, elements);
 }

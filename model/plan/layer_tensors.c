@@ -133,7 +133,7 @@ static uint64_t expert_locals(const struct dtp_layer_kind *kind)
 static uint64_t received_rows(const struct dtp_layer_kind *kind)
 {
     uint64_t there = BIT(RECEIVED) | BIT(PLACES) | BIT(PERMUTED) | BIT(EXPERT_DOWN) | BIT(RETURNING);
-    return kind->exchanged ? there | BIT(GATE) | BIT(UP) | BIT(SILU) | BIT(PRODUCT) : 0;
+    return kind->experts ? there | BIT(GATE) | BIT(UP) | BIT(SILU) | BIT(PRODUCT) : 0;
 }
 
 bool dtp_layer_tensors_chain(const struct dtp_layer_tensors *tensors, const struct dtp_layer_operator *op)
@@ -175,6 +175,8 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
                                 : width[tensor] * element[dtp_layer_tensor_element(tensor)];
         if (received & UINT64_C(1) << tensor)
             bytes = tensor == DTP_TENSOR_RECEIVED ? dtp_layer_crossed(out, bytes) : dtp_layer_received(out, bytes);
+        if (tensor == DTP_TENSOR_SENT || tensor == DTP_TENSOR_RETURNED)
+            bytes = dtp_layer_sent(out, bytes);
         out->bytes[tensor] = plan->sequence_shards > 1 && has_own_rows(&out->kind, tensor)
                                  ? dtp_divide_up(bytes, plan->sequence_shards)
                                  : bytes;
@@ -439,8 +441,9 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     out->kind.weighs_rows = plan->runtime->weighs_rows;
     dtp_plan_call_experts(plan, &out->kind);
     out->kind.sinks_inside = plan->runtime->sinks_in_kernel;
-    out->crossed = out->kind.exchanged ? plan->expert_imbalance : 1;
-    out->received = out->kind.exchanged ? dtp_plan_expert_rows(plan) : 1;
+    out->sent = out->kind.experts ? dtp_plan_padded_rows(plan) : 1;
+    out->crossed = out->kind.exchanged ? dtp_plan_crossed_rows(plan) : 1;
+    out->received = out->kind.experts ? dtp_plan_expert_rows(plan) : 1;
     out->kind.dropout = plan->dropout > 0;
     out->kind.chains_norms = dtp_plan_chains_norms(transformer, plan);
     struct dtp_context context = dtp_plan_context(plan, cluster);

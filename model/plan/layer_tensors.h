@@ -25,7 +25,8 @@ struct dtp_layer_tensors {
     uint64_t again;          /* where parts run again: what they make, to be kept or not */
     uint64_t locals;         /* variables of the layer's function, which live until it returns */
     bool fused;              /* one kernel between matmuls, by a compiler or by the runtime's own */
-    double crossed;          /* rows of tokens that come to the rank, over those that it sends; 1: as many */
+    double sent;             /* rows that a rank sends, over those of its tokens (dtp_plan_padded_rows) */
+    double crossed;          /* that come to the rank */
     double received;         /* that its experts get, those of ranks that have other parts of them with them */
     uint32_t gathered_ranks; /* whose keys and values are kept as they were gathered; 0: they are not */
     /* Of the model's first layer, where what it reads has no gradient, for nothing below is trained: tensors that have
@@ -34,7 +35,11 @@ struct dtp_layer_tensors {
     uint64_t first_gradients, saved_first;
     bool added_again; /* the sum after attention is made again in backward, not kept */
 };
-/* Of rows that experts work on, bytes of those that the rank sends, the bytes of those that it gets. */
+/* Of rows of the rank's tokens so many bytes: of those that it sends, that it gets, that come to it. */
+static inline uint64_t dtp_layer_sent(const struct dtp_layer_tensors *tensors, uint64_t bytes)
+{
+    return tensors->sent > 1 ? (uint64_t)ceil((double)bytes * tensors->sent) : bytes;
+}
 static inline uint64_t dtp_layer_received(const struct dtp_layer_tensors *tensors, uint64_t bytes)
 {
     return tensors->received > 1 ? (uint64_t)ceil((double)bytes * tensors->received) : bytes;
@@ -42,6 +47,16 @@ static inline uint64_t dtp_layer_received(const struct dtp_layer_tensors *tensor
 static inline uint64_t dtp_layer_crossed(const struct dtp_layer_tensors *tensors, uint64_t bytes)
 {
     return tensors->crossed > 1 ? (uint64_t)ceil((double)bytes * tensors->crossed) : bytes;
+}
+/* Operators of shared experts that work while rows are on their way: the first projection and the activation behind it
+ * beside the exchange to experts, the second beside the one back. */
+enum dtp_exchange { DTP_EXCHANGE_DISPATCH, DTP_EXCHANGE_COMBINE };
+static inline bool dtp_plan_works_beside(const struct dtp_plan *plan, const struct dtp_layer_kind *kind, uint64_t makes,
+                                         enum dtp_exchange exchange)
+{
+    uint64_t first = DTP_TENSOR_BIT(SHARED_GATE) | DTP_TENSOR_BIT(SHARED_UP) | DTP_TENSOR_BIT(SHARED_PRODUCT);
+    return plan->megatron.shared_overlap && kind->exchanged &&
+           makes & (exchange == DTP_EXCHANGE_DISPATCH ? first : DTP_TENSOR_BIT(SHARED_DOWN));
 }
 /* Of the model's layers with such an MLP. */
 void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_layer_mlp mlp,

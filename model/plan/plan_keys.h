@@ -26,7 +26,8 @@
     X(SHARDED, dtp_plan_shards_params(p), "sharded parameters")                                                        \
     X(DDP, p->strategy == DTP_DDP && p->runtime->ddp, "ddp under runtime torch")                                       \
     X(HOOKED, p->runtime->hooked >> p->strategy & 1u,                                                                  \
-      "ddp under runtime torch and dtplan, hybrid_shard under runtime dtplan")                                         \
+      "ddp under runtime torch and dtplan, hybrid_shard under runtime dtplan (FSDP1 takes no hook there, FSDP2 none "  \
+      "in place of its sum)")                                                                                          \
     X(POWERSGD, p->comm_hook == DTP_COMM_HOOK_POWERSGD, "comm_hook powersgd")                                          \
     X(BUCKETS, p->strategy == DTP_DDP && (p->runtime->ddp || p->runtime->sums_gradients),                              \
       "ddp under runtime torch and nanotron")                                                                          \

@@ -209,8 +209,9 @@ static void derive_precision(struct dtp_plan *p)
     derive_fp8_recipe(p);
     if (dtp_optimizer_row(p->optimizer)->bits)
         p->precision.moments = DTP_INT8;
-    /* torchao gathers fp8 weights through FSDP2's extension points; without them there is nothing to gather. */
-    if (!dtp_plan_is_fsdp(p) || p->fsdp1)
+    /* torchao gathers fp8 weights through FSDP2's extension points; without them there is nothing to gather.
+     * Transformer Engine's weights are in 16 bits here and cast where they are multiplied. */
+    if (!dtp_plan_is_fsdp(p) || p->fsdp1 || dtp_plan_fp8_library(p) == DTP_FP8_TE)
         p->precision.fp8_all_gather = false;
 }
 

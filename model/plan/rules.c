@@ -20,16 +20,18 @@ bool dtp_plan_autocast(const struct dtp_plan *plan)
            dtp_plan_compute_bytes(plan) < 4;
 }
 
-bool dtp_plan_keeps_fp8(const struct dtp_plan *plan)
-{
-    return plan->precision.compute == DTP_FP8 && plan->runtime->keeps_fp8;
-}
-
 enum dtp_fp8_library dtp_plan_fp8_library(const struct dtp_plan *plan)
 {
     if (plan->runtime->own_kernels)
         return DTP_FP8_OWN;
-    return plan->runtime->keeps_fp8 || plan->fsdp1 ? DTP_FP8_TE : DTP_FP8_TORCHAO;
+    const struct dtp_fp8_recipe_row *row = dtp_fp8_recipe_row(plan->precision.fp8_recipe);
+    bool torchao = !row || row->libraries >> DTP_FP8_TORCHAO & 1;
+    return plan->runtime->keeps_fp8 || plan->fsdp1 || !torchao ? DTP_FP8_TE : DTP_FP8_TORCHAO;
+}
+
+bool dtp_plan_keeps_fp8(const struct dtp_plan *plan)
+{
+    return plan->precision.compute == DTP_FP8 && dtp_plan_fp8_library(plan) != DTP_FP8_TORCHAO;
 }
 
 bool dtp_plan_runs_narrow(const struct dtp_plan *plan, enum dtp_product product)

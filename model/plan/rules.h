@@ -46,8 +46,8 @@ bool dtp_plan_autocast(const struct dtp_plan *plan);
 /* Between stages a tensor parallel rank sends its part of what all of them have whole, and gathers the rest. */
 bool dtp_plan_scatters_sends(const struct dtp_plan *plan);
 /* True where matmuls run as Transformer Engine's: inputs are kept for backward as their fp8 cast, and each weight has
- * two fp8 copies, by rows and by columns, for all micro-steps (te.pytorch.module.linear). torchao keeps inputs in bf16.
- */
+ * two fp8 copies, by rows and by columns, for all micro-steps (te.pytorch.module.linear); under torch, which tells no
+ * linear that a micro-step is the first, these go with their matmuls. torchao keeps inputs in bf16. */
 bool dtp_plan_keeps_fp8(const struct dtp_plan *plan);
 
 /* Bytes of a score and a probability of math attention: PyTorch's math kernel computes 16-bit inputs in fp32 unless
@@ -55,7 +55,7 @@ bool dtp_plan_keeps_fp8(const struct dtp_plan *plan);
 unsigned dtp_plan_score_bytes(const struct dtp_plan *plan);
 
 /* Whose code makes the casts of fp8 matmuls. FSDP1's users of fp8 had Transformer Engine's linears (llm-foundry), those
- * of FSDP2 and DDP have torchao's. */
+ * of FSDP2 and DDP have torchao's, and Transformer Engine's where the recipe is one of its alone. */
 enum dtp_fp8_library dtp_plan_fp8_library(const struct dtp_plan *plan);
 /* True where this product of a layer's matrices runs in the recipe's formats; false of 16 bits and of no recipe. */
 bool dtp_plan_runs_narrow(const struct dtp_plan *plan, enum dtp_product product);
@@ -181,11 +181,23 @@ uint32_t dtp_plan_expert_replicas(const struct dtp_plan *plan, const struct dtp_
 /* Of these, who share one copy of them where parameters are sharded: the shard group over ep. */
 uint64_t dtp_plan_expert_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan);
 
-/* Rows that a rank's experts work on, over those that it sends: of the fullest, and of ranks with other parts of them.
- */
+/* Rows over those of a rank's tokens, of which each has one for each of its experts. A rank sends as many, or so many
+ * that every expert's are filled up to a capacity. */
+static inline double dtp_plan_padded_rows(const struct dtp_plan *plan)
+{
+    return plan->megatron.pad_to_capacity ? plan->megatron.capacity_factor : 1;
+}
+/* That come to the rank which receives the most. No expert takes more than its capacity, and so no rank. */
+static inline double dtp_plan_crossed_rows(const struct dtp_plan *plan)
+{
+    double most = plan->ep > 1 ? plan->expert_imbalance : 1, capacity = plan->megatron.capacity_factor;
+    bool bound = capacity > 0 && capacity < most;
+    return plan->megatron.pad_to_capacity || bound ? capacity : most;
+}
+/* That its experts work on, those of ranks with other parts of them too. */
 static inline double dtp_plan_expert_rows(const struct dtp_plan *plan)
 {
-    return plan->ep > 1 ? plan->expert_imbalance * (plan->megatron.etp > 1 ? plan->megatron.etp : 1) : 1;
+    return dtp_plan_crossed_rows(plan) * (plan->ep > 1 && plan->megatron.etp > 1 ? plan->megatron.etp : 1);
 }
 /* Of what a token's rows are in all, the part that is sent: 1, or less where a row goes once to a rank, or once to
  * another node, that has several of the token's experts. Experts are as good as drawn. */

@@ -87,7 +87,8 @@ static uint32_t place_in_order(struct rounds *r, uint32_t count, uint64_t *exten
         if (!span->bytes)
             continue;
         uint32_t at = position_of(r->placed, placed_count, span->offset_bytes);
-        memmove(&r->placed[at + 1], &r->placed[at], (placed_count++ - at) * sizeof *r->placed);
+        for (uint32_t k = placed_count++; k > at; k--)
+            r->placed[k] = r->placed[k - 1];
         r->placed[at] = (struct placed){span->offset_bytes, end_bytes, span->first, span->last};
     }
     if (count == r->count && extent_bytes < r->best_bytes) {

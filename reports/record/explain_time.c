@@ -117,7 +117,7 @@ static void explain_experts(const struct wire *w, struct dtp_explanation *e)
                          (double)sent[DTP_ALL_TO_ALL].bytes,
                          "replays and counts of rows with them: imbalance %g, k = %" PRIu64 ", h = %" PRIu64
                          ", ep = %u",
-                         p->expert_imbalance, t->experts_per_token, t->hidden, p->ep);
+                         dtp_plan_crossed_rows(p), t->experts_per_token, t->hidden, p->ep);
 }
 
 static void explain_sharded(const struct wire *w, struct dtp_explanation *e)

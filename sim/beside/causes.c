@@ -95,7 +95,7 @@ static void judge_flash(struct dtp_compared *b, const struct dtp_observed_time *
 static void judge_compiler(struct dtp_compared *b, const struct dtp_observed_time *t)
 {
     const struct dtp_plan *plan = plan_of(b);
-    if (!plan || !plan->compile || t->compiled > 0 || t->kind_count[DTP_OBSERVED_ELEMENTWISE] == 0)
+    if (!plan || !plan->compile || t->on_host || t->compiled > 0 || t->kind_count[DTP_OBSERVED_ELEMENTWISE] == 0)
         return;
     double beyond_s = t->kind_s[DTP_OBSERVED_ELEMENTWISE] - b->plan.kind_s[DTP_OBSERVED_ELEMENTWISE];
     say(add(b, DTP_CAUSE_NOT_COMPILED, beyond_s, 0,
@@ -190,6 +190,12 @@ static void judge_sync(struct dtp_compared *b, const struct dtp_observed_time *t
     }
 }
 
+/* Times of cores beside those of GPUs say nothing. */
+static bool same_device(const struct dtp_compared *b, const struct dtp_observed_time *t)
+{
+    return b->plan.known && t->on_host == (b->plan.job->cluster.gpu.architecture == DTP_GPU_HOST);
+}
+
 static void judge_prefetch(struct dtp_compared *b, const struct dtp_observed_time *t)
 {
     double all_s = t->kind_s[DTP_OBSERVED_ALL_GATHER], exposed_s = t->exposed_s[DTP_OBSERVED_ALL_GATHER];
@@ -197,9 +203,10 @@ static void judge_prefetch(struct dtp_compared *b, const struct dtp_observed_tim
     if (all_s <= 0 || exposed_s < 0.7 * all_s || t->kind_count[DTP_OBSERVED_ALL_GATHER] < 3 ||
         (plan && !plan->prefetch))
         return;
-    if (plan && b->plan.exposed_s[DTP_OBSERVED_ALL_GATHER] > 0.5 * b->plan.kind_s[DTP_OBSERVED_ALL_GATHER])
+    double meant_s = same_device(b, t) ? b->plan.exposed_s[DTP_OBSERVED_ALL_GATHER] : 0;
+    if (meant_s > 0.5 * b->plan.kind_s[DTP_OBSERVED_ALL_GATHER])
         return; /* they cannot hide in the plan either */
-    say(add(b, DTP_CAUSE_NO_PREFETCH, exposed_s - (plan ? b->plan.exposed_s[DTP_OBSERVED_ALL_GATHER] : 0), 0,
+    say(add(b, DTP_CAUSE_NO_PREFETCH, exposed_s - meant_s, 0,
             "FSDP1: backward_prefetch=BACKWARD_PRE, forward_prefetch=True; FSDP2: set_modules_to_forward_prefetch and "
             "_backward_prefetch; no synchronisation between blocks"),
         "nothing computes beside %.0f %% of the time of all-gathers, %.1f of %.1f ms a step", 100 * exposed_s / all_s,
@@ -252,7 +259,7 @@ static bool has(const struct dtp_compared *b, enum dtp_cause_kind kind)
 static void judge_waiting(struct dtp_compared *b, const struct dtp_observed_time *t)
 {
     double seen_s = communication_s(t->exposed_s), meant_s = communication_s(b->plan.exposed_s);
-    if (!b->plan.known || seen_s - meant_s < 2 * LEAST_SHARE * t->step_s || has(b, DTP_CAUSE_NO_PREFETCH) ||
+    if (!same_device(b, t) || seen_s - meant_s < 2 * LEAST_SHARE * t->step_s || has(b, DTP_CAUSE_NO_PREFETCH) ||
         has(b, DTP_CAUSE_SYNC_EVERY_MICRO_STEP) || has(b, DTP_CAUSE_SLOW_RANK) || has(b, DTP_CAUSE_INPUT_STALL))
         return;
     say(add(b, DTP_CAUSE_WAITING_COLLECTIVES, seen_s - meant_s, 0,
@@ -281,23 +288,22 @@ static void judge_stall(struct dtp_compared *b)
             longest = &b->observed[i];
     if (!longest || stall_s(&longest->time) <= 1.5 * LEAST_SHARE * longest->time.step_s)
         return;
-    const char *slash = strrchr(longest->path, '/');
+    const char *slash = strrchr(longest->path, '/'), *device = longest->time.on_host ? "host" : "GPU";
     double seconds = stall_s(&longest->time);
     say(add(b, DTP_CAUSE_INPUT_STALL, seconds, 0,
             "more workers of the DataLoader (num_workers, pin_memory, prefetch_factor), batches copied with "
             "non_blocking=True"),
         longest->time.loader_s > 0.5 * seconds
-            ? "the GPU of %.80s is idle for %.1f ms a step while the host is inside PyTorch's DataLoader"
-            : "the GPU of %.80s is idle for %.1f ms a step while the host does nothing that PyTorch knows: it waits "
-              "for "
+            ? "the %s of %.80s is idle for %.1f ms a step while the host is inside PyTorch's DataLoader"
+            : "the %s of %.80s is idle for %.1f ms a step while the host does nothing that PyTorch knows: it waits for "
               "data, sleeps, or is in Python between steps",
-        slash ? slash + 1 : longest->path, 1e3 * seconds);
+        device, slash ? slash + 1 : longest->path, 1e3 * seconds);
 }
 
 static void judge_host(struct dtp_compared *b, const struct dtp_observed_time *t)
 {
     double late_s = t->idle_s - stall_s(t) - b->plan.idle_s;
-    if (t->host_known && late_s > 5 * LEAST_SHARE * t->step_s && b->plan.known)
+    if (t->host_known && !t->on_host && late_s > 5 * LEAST_SHARE * t->step_s && b->plan.known)
         say(add(b, DTP_CAUSE_HOST_BOUND, late_s, 0,
                 "torch.compile, larger micro-batches, or CUDA graphs; a profiler's own cost shows here too"),
             "the GPU is idle for %.1f ms a step between kernels while the host launches them, predicted %.1f",

@@ -151,8 +151,12 @@ static bool add_passes(struct refit *r)
     return kept;
 }
 
-static enum dtp_status check(const struct refit *r, struct dtp_faults *faults)
+static enum dtp_status check(const struct refit *r, const struct dtp_observed_time *time, struct dtp_faults *faults)
 {
+    if (time->on_host)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "--output: the trace is of a host's operators, which are none of the kernels that a machine "
+                         "file has; dtplan probe --device host measures cores");
     if (r->execution->own_kernels)
         return dtp_fault(
             faults, DTP_BAD_INPUT, NULL, 0,
@@ -194,7 +198,7 @@ enum dtp_status dtp_trace_refit_make(const struct dtp_simulated *simulated, cons
                       .out = out};
     *out = (struct dtp_trace_refit){.rows = {.count = 0}};
     r.gap_s = dtp_cluster_kernel_gap_s(&simulated->job.cluster, r.execution);
-    enum dtp_status status = check(&r, faults);
+    enum dtp_status status = check(&r, time, faults);
     if (status != DTP_OK)
         return status;
     take_measured(time, out->part);

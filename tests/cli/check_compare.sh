@@ -144,6 +144,32 @@ for rank in 0 1; do
 done
 first 'the GPU waits for its input' stalled_rank0.json stalled_rank1.json "${two[@]}"
 says 'the GPU of stalled_rank1.json is idle for 52' <(tr -s ' \n' ' ' <out)
+# Of two ranks on cores over gloo: operators stand for kernels, and the plan's times, a GPU's, are compared with none of theirs.
+cores=(--layers 4 --hidden 256 --heads 4 --ffn 704 --vocab 1024 --seq 256 --micro-batch 4 --precision fp32 --gpu h200 --gpus 2)
+for file in "$recorded"/cores_*.gz; do
+    gunzip -c "$file" >"$(basename "${file%.gz}")" || failed "$file"
+done
+while read -r name ranks strategy accumulate cause; do
+    files=("cores_${name}_rank0.json")
+    [[ $ranks == 1 ]] || files+=("cores_${name}_rank1.json")
+    first "$cause" "${files[@]}" "${cores[@]}" --strategy "$strategy" --accumulate "$accumulate"
+done <<'END'
+sharded 2 full_shard 1
+not_ahead 2 full_shard 1 weights are not gathered ahead
+not_ahead 1 full_shard 1 weights are not gathered ahead
+slow_rank 2 full_shard 1 a slow rank
+stalled_rank 2 full_shard 1 the GPU waits for its input
+accumulated 1 full_shard 4
+every_micro_step 1 full_shard 4 gradients are reduced in every micro-step
+replicated 1 ddp 4
+replicated_every_micro_step 1 ddp 4 gradients are reduced in every micro-step
+END
+first 'a slow rank' cores_slow_rank_rank1.json cores_slow_rank_rank0.json
+says 'kernels of cores_slow_rank_rank1.json take 1783.7 ms a step, those of the other ranks 1031' <(tr -s ' \n' ' ' <out)
+expect 0 compare cores_sharded_rank0.json
+grep -qF 'operators of a host' out || failed "of what the trace is: $(grep TIME out)"
+expect 2 compare cores_sharded_rank0.json "${cores[@]}" --strategy full_shard -o other.csv
+says "--output: the trace is of a host's operators"
 expect 0 compare math_attention.json math_attention.pickle "${plan[@]}" --json
 python3 -c 'import json
 d = json.load(open("out"))

@@ -26,6 +26,35 @@ static void fused_shapes(void **state)
     assert_false(dtp_attention_is_fused(true, 2048, 136, 0, false));
 }
 
+static void own_shapes(void **state)
+{
+    (void)state;
+    assert_true(dtp_attention_is_own_mma(true, 256, 0));
+    assert_true(dtp_attention_is_own_mma(true, 192, 128));
+    assert_false(dtp_attention_is_own_mma(false, 64, 0));
+    assert_false(dtp_attention_is_own_mma(true, 264, 0));
+    assert_false(dtp_attention_is_own_mma(true, 100, 0));
+    assert_false(dtp_attention_is_own_mma(true, 128, 68));
+}
+
+/* A float for each query of each head in backward, where cuDNN computes nothing or one step of a ring alone. */
+static void planned_bytes(void **state)
+{
+    (void)state;
+    struct dtp_attention_asked asked = {.size = {2, 1000, 16, 4, 256, true, true}, .halves = true};
+    assert_int_equal(dtp_attention_planned_bytes(&asked), 2 * 16 * 1000 * 4);
+    asked.size.backward = false;
+    assert_int_equal(dtp_attention_planned_bytes(&asked), 0);
+    asked.size.backward = true, asked.halves = false;
+    assert_int_equal(dtp_attention_planned_bytes(&asked), 0);
+    asked = (struct dtp_attention_asked){.size = gpt2, .halves = true};
+    assert_int_equal(dtp_attention_planned_bytes(&asked), dtp_attention_workspace_bytes(&gpt2));
+    asked.bent = true;
+    assert_int_equal(dtp_attention_planned_bytes(&asked), 32 * 12 * 1024 * 4);
+    asked = (struct dtp_attention_asked){.size = ordered(gpt2), .halves = true, .in_steps = true};
+    assert_int_equal(dtp_attention_planned_bytes(&asked), dtp_attention_workspace_bytes(&asked.size));
+}
+
 /* What cuDNN 9.14 asked for on an H200: its own part of the workspace, less its 256 bytes. */
 static void engine_bytes_as_measured(void **state)
 {
@@ -90,8 +119,10 @@ static void parts_of_the_heads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fused_shapes),       cmocka_unit_test(engine_bytes_as_measured), cmocka_unit_test(own_bytes),
-        cmocka_unit_test(parts_of_the_batch), cmocka_unit_test(parts_of_the_heads),
+        cmocka_unit_test(fused_shapes),       cmocka_unit_test(own_shapes),
+        cmocka_unit_test(planned_bytes),      cmocka_unit_test(engine_bytes_as_measured),
+        cmocka_unit_test(own_bytes),          cmocka_unit_test(parts_of_the_batch),
+        cmocka_unit_test(parts_of_the_heads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -207,7 +207,8 @@ static void test_flash_attention(void **state)
 }
 
 /* reports/h200/validate/new_models.csv: forward and backward of all layers alone, whose heads of 256 cuDNN's backward
- * does not take. GPT-J 6B: 28 layers of 16 heads, Gemma 2 2B: 26 of 8 with soft caps, 2 x 2048 tokens. */
+ * does not take, when the plain kernel did. GPT-J 6B: 28 layers of 16 heads, Gemma 2 2B: 26 of 8 with soft caps, 2 x
+ * 2048 tokens. */
 static void test_plain_attention(void **state)
 {
     (void)state;
@@ -216,7 +217,6 @@ static void test_plain_attention(void **state)
         double softcap, alone_s;
     } rows[] = {{16, 16, 28, 0, 0.948358609}, {8, 4, 26, 50, 0.484271719}};
     const struct dtp_gpu gpu = test_h200();
-    const struct dtp_execution own = {.own_kernels = true, .compute = DTP_BF16}, theirs = {.compute = DTP_BF16};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const struct dtp_attention_shape shape = {.heads = rows[i].heads,
                                                   .kv_heads = rows[i].kv_heads,
@@ -225,9 +225,7 @@ static void test_plain_attention(void **state)
                                                   .keys = 2048,
                                                   .causal = true,
                                                   .softcap = rows[i].softcap};
-        assert_true(dtp_attention_is_plain(&gpu, &shape, &own));
-        assert_false(dtp_attention_is_plain(&gpu, &shape, &theirs));
-        struct dtp_attention_time time = dtp_attention_time(&gpu, &shape, &own, 4096);
+        struct dtp_attention_time time = dtp_plain_attention_time(&gpu, &shape, 4096);
         assert_near(rows[i].layers * (time.forward_s + time.backward_s), rows[i].alone_s, 0.06);
     }
     /* By hand: the i-th of 32 tiles of 64 queries sees i tiles of 64 keys. For one of those 8 warps load
@@ -235,19 +233,105 @@ static void test_plain_attention(void **state)
     struct dtp_attention_shape shape = {.heads = 1, .kv_heads = 1, .head_dim = 256, .queries = 2048, .keys = 2048};
     shape.causal = true;
     double tile_s = 8 * (256 * 8 + 64 * 20) / (132 * 7.57e8), tiles = 32 * 33 / 2;
-    assert_near(dtp_attention_time(&gpu, &shape, &own, 2048).forward_s, tiles * tile_s, 1e-9);
-    shape.head_dim = 128; /* as cuDNN takes it, also where matmuls are in fp8, and a format that it does not */
-    assert_false(dtp_attention_is_plain(&gpu, &shape, &own));
-    const struct dtp_execution fp8 = {.own_kernels = true, .compute = DTP_FP8};
-    assert_false(dtp_attention_is_plain(&gpu, &shape, &fp8));
     const struct dtp_execution fp32 = {.own_kernels = true, .compute = DTP_FP32};
-    assert_true(dtp_attention_is_plain(&gpu, &shape, &fp32));
+    assert_near(dtp_attention_time(&gpu, &shape, &fp32, 2048).forward_s, tiles * tile_s, 1e-9);
+    shape.head_dim = 128;
     /* Backward by hand: 64 x 65 / 2 squares of 32, four products over the width of 2 + 2 numbers a thread, three over
      * the square of 2 + 8; where blocks share an SM, 1.65 times as fast. */
     double square_s = 8 * (4 * 128 * 4 + 3 * 32 * 10) / (132 * 7.57e8);
     assert_near(dtp_attention_time(&gpu, &shape, &fp32, 2048).backward_s, 64 * 65 / 2 * square_s / 1.65, 1e-9);
-    shape.keys = shape.queries = 2000;
-    assert_true(dtp_attention_is_plain(&gpu, &shape, &own));
+}
+
+/* Which of cuDNN's, ours on tensor cores and the plain one computes a shape. */
+static void test_own_attention(void **state)
+{
+    (void)state;
+    const struct dtp_gpu gpu = test_h200();
+    const struct dtp_execution own = {.own_kernels = true, .compute = DTP_BF16}, theirs = {.compute = DTP_BF16};
+    const struct dtp_execution fp8 = {.own_kernels = true, .compute = DTP_FP8};
+    const struct dtp_execution fp32 = {.own_kernels = true, .compute = DTP_FP32};
+    struct dtp_attention_shape shape = {
+        .heads = 8, .kv_heads = 4, .head_dim = 256, .queries = 2048, .keys = 2048, .causal = true};
+    assert_int_equal(dtp_own_attention(&gpu, &shape, &own), DTP_OWN_ATTENTION_MMA);
+    assert_int_equal(dtp_own_attention(&gpu, &shape, &theirs), DTP_OWN_ATTENTION_NONE);
+    assert_int_equal(dtp_own_attention(&gpu, &shape, &fp32), DTP_OWN_ATTENTION_PLAIN);
+    shape.head_dim = 128;
+    assert_int_equal(dtp_own_attention(&gpu, &shape, &own), DTP_OWN_ATTENTION_NONE);
+    assert_int_equal(dtp_own_attention(&gpu, &shape, &fp8), DTP_OWN_ATTENTION_NONE);
+    shape.causal = false; /* a step of a ring */
+    assert_int_equal(dtp_own_attention(&gpu, &shape, &own), DTP_OWN_ATTENTION_MMA);
+    shape.causal = true, shape.keys = shape.queries = 2000;
+    assert_int_equal(dtp_own_attention(&gpu, &shape, &own), DTP_OWN_ATTENTION_MMA);
+    shape.head_dim = 100;
+    assert_int_equal(dtp_own_attention(&gpu, &shape, &own), DTP_OWN_ATTENTION_PLAIN);
+}
+
+/* By hand. One head of 256: 32 blocks of 64 queries are alone on their SMs, and the last sees 64 tiles of 32 keys. Of
+ * 66 heads of keys under a window of 64, each for four of queries, blocks see one tile of 64 and a part of the next,
+ * the first or last of a head one alone: an SM has eight of the 1056 blocks of keys, and the mean of the 4224 of
+ * queries. */
+static void test_mma_attention(void **state)
+{
+    (void)state;
+    const struct dtp_gpu gpu = test_h200();
+    const struct dtp_calibration *c = &dtp_calibration;
+    const double sm = gpu.peak_flops_per_s[DTP_BF16] * c->mma_of_wgmma / 132, score = c->mma_attention_score_flops;
+    struct dtp_attention_shape shape = {
+        .heads = 1, .kv_heads = 1, .head_dim = 256, .queries = 2048, .keys = 2048, .causal = true};
+    struct dtp_attention_time time = dtp_mma_attention_time(&gpu, &shape, DTP_BF16, 2048);
+    double square = 64 * 32 * (2 * (256 + 256) + score);
+    assert_near(time.forward_s, 64 * square / c->mma_attention_alone / (sm * c->mma_attention_forward), 1e-9);
+    double queries = 64 * square / c->mma_attention_alone, keys = 64 * 64 * 32 * (2 * 4 * 256 + score);
+    queries *= (2 * 3 * 256 + score) / (2 * (256 + 256) + score);
+    assert_near(time.backward_s, (queries + keys) / (sm * c->mma_attention_backward), 1e-9);
+    shape.heads = 264, shape.kv_heads = 66, shape.head_dim = 128, shape.window = 64;
+    shape.queries = shape.keys = 1024;
+    time = dtp_mma_attention_time(&gpu, &shape, DTP_BF16, 1024);
+    queries = 2 * (2 * 15 + 1) * 64 * 64 * (2 * 3 * 128 + score);
+    keys = 8 * 4 * 2 * 64 * 64 * (2 * 4 * 128 + score);
+    assert_near(time.backward_s, (queries + keys) / (sm * c->mma_attention_backward), 1e-9);
+    /* A row more than fills all SMs evenly is a wave more. */
+    shape = (struct dtp_attention_shape){
+        .heads = 264, .kv_heads = 264, .head_dim = 64, .queries = 64, .keys = 64, .causal = true};
+    const double even = dtp_mma_attention_time(&gpu, &shape, DTP_BF16, 64).forward_s;
+    shape.heads = shape.kv_heads = 265;
+    assert_near(dtp_mma_attention_time(&gpu, &shape, DTP_BF16, 64).forward_s, 1.5 * even, 1e-9);
+}
+
+/* What mma_attention.c says of the kernels is what they are. */
+static void test_mma_attention_is_its_kernel(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file, *text;
+    } said[] = {
+        {"attention_mma.cu", "constexpr int threads = 128, queries_tile = threads / 32 * 16,"},
+        {"attention_mma.cu", "static constexpr int keys = W::dim <= 128 ? 64 : 32;"},
+        {"attention_mma.cu", "__launch_bounds__(threads, 2) forward("},
+        {"attention_mma_backward.cu", "constexpr int queries_threads = 128, queries_tile = queries_threads / 32 * 16;"},
+        {"attention_mma_backward.cu", "constexpr int keys_threads = 256, keys_tile = keys_threads / 64 * 16;"},
+        {"attention_mma_backward.cu", "static constexpr int keys = W::dim <= 128 ? 64 : 32;"},
+        {"attention_mma_backward.cu", "static constexpr int queries = W::dim <= 128 ? 64 : 32;"},
+        {"attention_mma_backward.cu", "static constexpr int blocks = W::dim <= 128 ? 2 : 1;"},
+        {"attention_mma_backward.cu", "__launch_bounds__(queries_threads, 2)"},
+        {"attention_mma.cuh", "widths<64, 64>"},
+        {"attention_mma.cuh", "widths<96, 96>"},
+        {"attention_mma.cuh", "widths<128, 128>"},
+        {"attention_mma.cuh", "widths<192, 128>"},
+        {"attention_mma.cuh", "widths<192, 192>"},
+        {"attention_mma.cuh", "widths<256, 256>"}};
+    static char text[1 << 16];
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/kernels/%s", TEST_SOURCE_DIR, said[i].file);
+        FILE *file = fopen(path, "r");
+        assert_non_null(file);
+        text[fread(text, 1, sizeof text - 1, file)] = '\0';
+        fclose(file);
+        if (!strstr(text, said[i].text))
+            fail_msg("kernels/%s has no \"%s\" any more: model/cost/mma_attention.c counts by it", said[i].file,
+                     said[i].text);
+    }
 }
 
 /* What plain_attention.c says of the kernel is what the kernel is. */
@@ -430,6 +514,9 @@ int main(void)
                                        cmocka_unit_test(test_flash_attention),
                                        cmocka_unit_test(test_plain_attention),
                                        cmocka_unit_test(test_plain_attention_is_its_kernel),
+                                       cmocka_unit_test(test_own_attention),
+                                       cmocka_unit_test(test_mma_attention),
+                                       cmocka_unit_test(test_mma_attention_is_its_kernel),
                                        cmocka_unit_test(test_older_attention_is_slower),
                                        cmocka_unit_test(test_attention_that_writes_scores),
                                        cmocka_unit_test(test_heads_at_odd_places),

@@ -116,6 +116,29 @@ static void test_narrow_formats_learn(void **state)
     near(NARROW "precision=fp8-tensorwise checkpointing=selective-attention", 1e-300);
 }
 
+/* What backward reads in 8 bits forward never sees: the first loss is the same to the last bit, and so is what is made
+ * again of the block's input. */
+static void test_inputs_in_8_bits(void **state)
+{
+    static const char *const of_each[] = {
+        NARROW "precision=fp32 ", NARROW "precision=bf16-mixed ", NARROW "precision=fp8-tensorwise ",
+        NARROW "precision=fp16-mixed activation=geglu ", NARROW "precision=bf16-mixed activation=gelu mlp_bias=true "};
+    struct dtp_settings settings = run_settings(30, 3e-3);
+    char words[256];
+    (void)state;
+    for (size_t i = 0; i < sizeof of_each / sizeof *of_each; i++) {
+        snprintf(words, sizeof words, "%sactivation_fp8_input_store=true ", of_each[i]);
+        run_well(of_each[i], &settings, &plain);
+        near(words, 0.02);
+        assert_true(plain.loss[0] == other.loss[0] && plain.loss[29] != other.loss[29]);
+        plain = other;
+        snprintf(words, sizeof words, "%sactivation_fp8_input_store=true checkpointing=full", of_each[i]);
+        near(words, 1e-300);
+        snprintf(words, sizeof words, "%sactivation_fp8_input_store=true checkpointing=selective-matmul", of_each[i]);
+        near(words, 0.02); /* the activation is made again of 8 bits */
+    }
+}
+
 /* The first step overflows at a scale of 2^60, whatever the gradients, and the update is left out: 45 halvings later
  * some gradient is no larger than 65504. */
 static void test_fp16_finds_its_scale(void **state)
@@ -320,6 +343,7 @@ int main(void)
         cmocka_unit_test(test_accumulation_is_one_batch),
         cmocka_unit_test(test_choices_of_kernels_agree),
         cmocka_unit_test(test_narrow_formats_learn),
+        cmocka_unit_test(test_inputs_in_8_bits),
         cmocka_unit_test(test_fp16_finds_its_scale),
         cmocka_unit_test(test_the_loss_reaches_the_entropy),
         cmocka_unit_test_setup(test_a_resumed_run_goes_on_bit_for_bit, make_room),

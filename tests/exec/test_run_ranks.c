@@ -312,6 +312,41 @@ static void test_start_of_powersgd(void **state)
     remove_all(directory);
 }
 
+/* Copies of hybrid_shard sum factors of their shards: what is lost comes later. Resumed, bit for bit: each rank's loss
+ * and each shard's Q are kept; of other shards they are none. Steps before the start are those without a hook. */
+#define FACTORED_SHARDS(shards) "gpus=4 strategy=hybrid_shard shard_group=" shards " micro_batch=2 "
+static void test_powersgd_of_shards(void **state)
+{
+    enum { START = 10, ALL = 30 };
+    static struct run_result plain;
+    static const char factored[] = RUN_LLAMA FACTORED_SHARDS("2") "comm_hook=powersgd powersgd_rank=2";
+    char flags[3200], line[1024];
+    (void)state;
+    snprintf(directory, sizeof directory, "%s/tests/factored_shards.%ld", TEST_BINARY_DIR, (long)getpid());
+    remove_all(directory);
+    rank_run(RUN_LLAMA FACTORED_SHARDS("2"), "--steps 30 --lr 1e-3 --min-lr 1e-3", &plain);
+    snprintf(flags, sizeof flags, "--steps 30 --lr 1e-3 --min-lr 1e-3 --checkpoint '%s' --checkpoint-every 10",
+             directory);
+    rank_run(factored, flags, &alone);
+    assert_int_equal(alone.status, DTP_OK);
+    double apart = run_apart(&alone, &plain);
+    assert_true(apart > 1e-4 && apart < 0.1 && alone.loss[ALL - 1] < 0.99 * alone.loss[0]);
+    snprintf(flags, sizeof flags, "--steps 30 --lr 1e-3 --min-lr 1e-3 --checkpoint '%s' --resume-previous", directory);
+    rank_run(factored, flags, &together);
+    assert_int_equal(together.status, DTP_OK);
+    for (size_t k = 0; k < 10; k++)
+        assert_true(together.loss[k] == alone.loss[20 + k]);
+    snprintf(flags, sizeof flags, "--steps 40 --lr 1e-3 --min-lr 1e-3 --checkpoint '%s' --resume", directory);
+    rank_run(RUN_LLAMA "gpus=4 strategy=ddp micro_batch=2 comm_hook=powersgd powersgd_rank=2", flags, &together);
+    assert_int_equal(together.status, DTP_BAD_INPUT);
+    snprintf(line, sizeof line, "%s powersgd_start_step=%d", factored, START);
+    rank_run(line, "--steps 30 --lr 1e-3 --min-lr 1e-3", &together);
+    for (size_t k = 0; k < ALL; k++)
+        if ((together.loss[k] == plain.loss[k]) != (k <= START))
+            fail_msg("step %zu: %.9g, without a hook %.9g", k + 1, together.loss[k], plain.loss[k]);
+    remove_all(directory);
+}
+
 /* ---- resuming elsewhere ------------------------------------------------------------------------------------------ */
 
 static void test_other_ranks_resume(void **state)
@@ -418,6 +453,7 @@ int main(void)
                                        cmocka_unit_test(test_hooks_of_few_bits),
                                        cmocka_unit_test(test_powersgd),
                                        cmocka_unit_test(test_start_of_powersgd),
+                                       cmocka_unit_test(test_powersgd_of_shards),
                                        cmocka_unit_test(test_other_ranks_resume),
                                        cmocka_unit_test(test_a_killed_rank_ends_the_others)};
     return cmocka_run_group_tests(tests, NULL, NULL);

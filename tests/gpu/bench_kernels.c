@@ -356,6 +356,72 @@ static void bench_attention(uint32_t batch, uint32_t sequence, uint32_t heads, u
           sequence, heads, dim);
 }
 
+/* Attention of a model that cuDNN does not compute. FLOPs are those of keys that queries see: a product with keys and
+ * one with values forward, three and two backward, those made twice counted once. */
+struct model_attention {
+    const char *model;
+    uint32_t heads, kv_heads, dim, value_dim, window;
+    float softcap;
+    bool alibi;
+};
+
+static void bench_mma(const struct model_attention *m, uint32_t batch, uint32_t sequence)
+{
+    const uint64_t rows = (uint64_t)batch * sequence, out = rows * m->heads * m->value_dim;
+    const uint64_t packed = rows * ((m->heads + m->kv_heads) * m->dim + m->kv_heads * m->value_dim);
+    const double s = sequence, w = m->window && m->window < sequence ? m->window : s;
+    const double products = (double)rows * m->heads * (2 * w - w * w / s);
+    struct dtp_attention_args a = {.qkv = take(packed, bf16),
+                                   .result = take(out, bf16),
+                                   .batch = batch,
+                                   .sequence = sequence,
+                                   .heads = m->heads,
+                                   .log_sum_exp = take(rows * m->heads, fp32),
+                                   .kv_heads = m->kv_heads,
+                                   .head_dim = m->dim,
+                                   .value_dim = m->value_dim,
+                                   .window = m->window,
+                                   .softcap = m->softcap,
+                                   .alibi = m->alibi,
+                                   .scale = (float)(1 / sqrt((double)m->dim)),
+                                   .element = bf16};
+    BENCH(attention_mma, a, 2 * (packed + out), products * (m->dim + m->value_dim), "attention_mma %s %u x %u",
+          m->model, batch, sequence);
+    struct dtp_attention_backward_args b = {.qkv = take(packed, bf16),
+                                            .result = take(out, bf16),
+                                            .gradient = take(out, bf16),
+                                            .qkv_gradient = take(packed, bf16),
+                                            .batch = batch,
+                                            .log_sum_exp = take(rows * m->heads, fp32),
+                                            .workspace = take(rows * m->heads, fp32),
+                                            .workspace_bytes = rows * m->heads * sizeof(float),
+                                            .sequence = sequence,
+                                            .heads = m->heads,
+                                            .kv_heads = m->kv_heads,
+                                            .head_dim = m->dim,
+                                            .value_dim = m->value_dim,
+                                            .window = m->window,
+                                            .softcap = m->softcap,
+                                            .alibi = m->alibi,
+                                            .scale = (float)(1 / sqrt((double)m->dim)),
+                                            .element = bf16};
+    BENCH(attention_mma_backward, b, 2 * (2 * packed + 2 * out), products * (3 * m->dim + 2 * m->value_dim),
+          "attention_mma backward %s %u x %u", m->model, batch, sequence);
+}
+
+static void bench_mma_models(void)
+{
+    static const struct model_attention models[] = {
+        {"Gemma 3 1B", 4, 1, 256, 256, 512, 0, false}, {"Gemma 2 2B", 8, 4, 256, 256, 4096, 50, false},
+        {"GPT-J 6B", 16, 16, 256, 256, 0, 0, false},   {"MPT-7B", 32, 32, 128, 128, 0, 0, true},
+        {"BLOOM 1b7", 16, 16, 128, 128, 0, 0, true},   {"DeepSeek-V2-Lite", 16, 16, 192, 128, 0, 0, false},
+        {"heads of 64", 32, 32, 64, 64, 0, 0, false}};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        bench_mma(&models[i], 1, 1024);
+        bench_mma(&models[i], 4, 2048);
+    }
+}
+
 int bench(const char *part_of_name)
 {
     wanted = part_of_name;
@@ -388,6 +454,7 @@ int bench(const char *part_of_name)
     bench_sums();
     bench_attention(4, 2048, 16, 128);
     bench_attention(8, 1024, 12, 64);
+    bench_mma_models();
     bench_copy();
     return 0;
 }

@@ -210,8 +210,9 @@ void test_qk_norms(void)
             test_qk_norm(wide[i][0], wide[i][1], wide[i][2], true, k & 1 ? halves : DTP_ELEMENT_FP32, k & 2);
 }
 
+/* `stores`: forward writes its input once more in 8 bits, backward reads such a one. */
 static void test_activation(uint64_t rows, uint32_t width, enum dtp_activation_kind kind, enum dtp_element element,
-                            bool in_place)
+                            bool in_place, bool stores)
 {
     const char *kinds[] = {"swiglu", "gelu", "relu", "geglu", "swiglu_clamped"};
     const bool gated =
@@ -220,13 +221,16 @@ static void test_activation(uint64_t rows, uint32_t width, enum dtp_activation_k
     double ulps = ulps_of(element), absolute = 32 * EPSILON;
     /* The slope's error is as without a gate, and is multiplied by the other half: of deviation 3, 4 of them. */
     double of_slope = (kind == DTP_ACTIVATION_GEGLU ? 12 : 1) * 4 * absolute;
-    case_begin("activation %s %s %llu x %u", kinds[kind], named(element), (unsigned long long)rows, width);
+    case_begin("activation %s %s %llu x %u%s", kinds[kind], named(element), (unsigned long long)rows, width,
+               stores ? " stored" : "");
     struct tensor *up = input("up", element, inputs, 3), *y = result("result", element, all, ulps, absolute);
     struct tensor *amax = amax_of(element, absolute);
+    struct tensor *stored = stores ? result("stored", DTP_ELEMENT_E4M3, inputs, 0, 0) : NULL;
     struct dtp_activation_args a[SIDES];
     for (int s = 0; s < SIDES; s++)
         a[s] = (struct dtp_activation_args){.up = up->at[s],
                                             .result = y->at[s],
+                                            .stored = stored ? stored->at[s] : NULL,
                                             .amax = amax->at[s],
                                             .rows = rows,
                                             .width = width,
@@ -234,12 +238,12 @@ static void test_activation(uint64_t rows, uint32_t width, enum dtp_activation_k
                                             .element = element};
     VERIFY(activation, a);
 
-    case_begin("activation_backward %s %s %llu x %u%s", kinds[kind], named(element), (unsigned long long)rows, width,
-               in_place ? " in place" : "");
-    up = input("up", element, inputs, 3);
+    case_begin("activation_backward %s %s %llu x %u%s%s", kinds[kind], named(element), (unsigned long long)rows, width,
+               in_place ? " in place" : "", stores ? " stored" : "");
+    up = input("up", stores ? DTP_ELEMENT_E4M3 : element, inputs, 3);
     struct tensor *gradient = input("gradient", element, all, 1);
     struct tensor *of_up =
-        in_place ? updated(up, ulps, of_slope) : result("up gradient", element, inputs, ulps, of_slope);
+        in_place && !stores ? updated(up, ulps, of_slope) : result("up gradient", element, inputs, ulps, of_slope);
     struct tensor *again = in_place ? updated(gradient, ulps, absolute) : NULL;
     amax = amax_of(element, of_slope);
     struct dtp_activation_backward_args back[SIDES];
@@ -252,7 +256,8 @@ static void test_activation(uint64_t rows, uint32_t width, enum dtp_activation_k
                                                         .rows = rows,
                                                         .width = width,
                                                         .kind = kind,
-                                                        .element = element};
+                                                        .element = element,
+                                                        .up_is_stored = stores};
     VERIFY(activation_backward, back);
 }
 
@@ -263,9 +268,9 @@ void test_activations(void)
         uint32_t width;
     } shapes[] = {{1, 8}, {7, 11008}, {129, 344}, {5, 333}, {1, 1}};
     for (size_t i = 0; i < COUNT(shapes); i++)
-        for (int k = 0; k < 20; k++)
+        for (int k = 0; k < 40; k++)
             test_activation(shapes[i].rows, shapes[i].width, (enum dtp_activation_kind)(k % 5),
-                            k / 5 & 1 ? halves : DTP_ELEMENT_FP32, k / 10);
+                            k / 5 & 1 ? halves : DTP_ELEMENT_FP32, k / 10 & 1, k / 20);
 }
 
 static void test_bias(uint64_t rows, uint32_t width, enum dtp_element element, bool accumulate)

@@ -34,6 +34,9 @@ void test_activations(void);
 void test_biases(void);
 void test_attentions(void);
 
+/* attention_kernels.c */
+void test_mma_attentions(void);
+
 /* expert_kernels.c */
 void test_experts(void);
 

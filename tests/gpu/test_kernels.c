@@ -1,7 +1,7 @@
 /* Every CUDA kernel against the plain C one.   test_kernels [--small] [--seed N] | --bench [PART OF A NAME]
  *
- * The cases stand in block_kernels.c, context_kernels.c, expert_kernels.c, root_kernels.c and update_kernels.c, what is
- * allowed in kernel_tests.h. */
+ * The cases stand in attention_kernels.c, block_kernels.c, context_kernels.c, expert_kernels.c, root_kernels.c and
+ * update_kernels.c, what is allowed in kernel_tests.h. */
 #include "gpu/kernel_tests.h"
 
 #include <cuda_runtime.h>
@@ -36,7 +36,9 @@ int main(int count, char **arguments)
     for (size_t i = 0; i < COUNT(tests); i++)
         tests[i]();
     test_quantizes();
+    test_mma_attentions();
     halves = DTP_ELEMENT_FP16;
+    test_mma_attentions();
     for (size_t i = 0; i < COUNT(tests); i++)
         tests[i]();
     case_begin("end");

@@ -43,11 +43,16 @@ static void experts_by_default(void **state)
     assert_int_equal(t->dense_layers, 0);
     assert_int_equal(file.job.plan.ep, 1);
     assert_false(file.job.plan.megatron.flex_dispatcher);
+    assert_false(file.job.plan.megatron.unfused_permute);
+    read_flags(DENSE "--bf16 --num-experts 8 --moe-grouped-gemm");
+    assert_true(file.job.plan.megatron.unfused_permute); /* without --moe-permute-fusion */
     read_flags(DENSE EXPERTS "--bf16 --expert-model-parallel-size 4 --moe-token-dispatcher-type flex "
                              "--overlap-moe-expert-parallel-comm --moe-flex-dispatcher-backend hybridep");
     assert_int_equal(file.job.plan.ep, 4);
     assert_true(file.job.plan.megatron.flex_dispatcher);
     assert_true(file.job.plan.megatron.expert_overlap);
+    read_flags(DENSE EXPERTS "--bf16 --moe-expert-capacity-factor 1.25 --moe-pad-expert-input-to-capacity");
+    assert_true(file.job.plan.megatron.capacity_factor == 1.25 && file.job.plan.megatron.pad_to_capacity);
     read_flags(DENSE EXPERTS "--bf16 --tensor-model-parallel-size 2 --sequence-parallel "
                              "--expert-model-parallel-size 4 --moe-token-dispatcher-type alltoall");
     assert_int_equal(file.job.plan.megatron.etp, 2); /* as tp */
@@ -138,7 +143,6 @@ static void refusals_say_what_helps(void **state)
 {
     (void)state;
     static const char *const cases[][2] = {
-        {DENSE "--bf16 --num-experts 8 --moe-grouped-gemm", "give --moe-permute-fusion"},
         {DENSE PERMUTED "--bf16", "give --moe-grouped-gemm"},
         {DENSE EXPERTS "--bf16 --fp8-format e4m3", "give --moe-router-padding-for-fp8"},
         {DENSE EXPERTS "--bf16 --expert-model-parallel-size 8", "give --moe-token-dispatcher-type alltoall or flex"},

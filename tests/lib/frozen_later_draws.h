@@ -7,6 +7,9 @@
     X(ep, ROUTED, 1, "2|2|4|8")                                                                                        \
     X(expert_imbalance, ROUTED, 3, "1.5|2")                                                                            \
     X(flex_dispatcher, ROUTED, 3, "true")                                                                              \
+    X(unfused_permute, ROUTED, 4, "true")                                                                              \
+    X(capacity_factor, ROUTED, 2, "1.25|2")                                                                            \
+    X(pad_to_capacity, ROUTED, 4, "true")                                                                              \
     X(expert_overlap, ROUTED, 3, "true")                                                                               \
     X(recompute_modules, ROUTED, 2, "moe_act|moe|moe_act+layernorm|core_attn")                                         \
     X(cuda_graph_modules, ROUTED, 3, "attn|attn+moe_router|full_iteration")                                            \

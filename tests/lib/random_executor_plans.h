@@ -64,6 +64,8 @@ static inline struct dtp_plan random_executor_plan(const struct dtp_cluster *clu
     plan.executor.loss_chunk = random_bool() ? 0 : 1 + random_below(2000);
     random_key("executor gelu_epilogue");
     plan.executor.gelu_epilogue = t->activation == DTP_GELU && random_bool();
+    random_key("executor activation_fp8_input_store");
+    plan.executor.activation_fp8_input_store = !plan.executor.gelu_epilogue && random_below(3) == 0;
     random_key("executor gradient_stream");
     plan.executor.gradient_stream = random_bool();
     random_key("executor update_in_backward");
@@ -161,7 +163,7 @@ static inline void random_executor_expert_job(struct random_job *job)
         t->router_norm = random_bool(), t->router_bias = random_below(4) == 0;
         t->router_scale = random_bool() ? 0 : 2.5;
         t->expert_groups = t->groups_per_token = 0;
-        plan.executor.gelu_epilogue = false;
+        plan.executor.gelu_epilogue = plan.executor.activation_fp8_input_store = false;
         plan.offload = DTP_OFFLOAD_NONE;
         if (random_bool())
             random_divided_experts(job, &plan);
@@ -248,7 +250,7 @@ static inline void random_executor_describe(const struct random_job *job)
         "L%llu h%llu heads %llu/%llu d_h%llu f%llu V%llu tied %d norm %d activation %d position %d biases %d %d %d "
         "qk_norm %d window %llu of %llu; %u "
         "GPUs (%u a node) %s group %u reshard %d micro %u accumulate %u sync %d seq %llu checkpointing %s precision %s "
-        "reduce %s clip %g prefetch %d depth %u chunk %llu epilogue %d engines %d %d gradient stream %d "
+        "reduce %s clip %g prefetch %d depth %u chunk %llu epilogue %d input store %d engines %d %d gradient stream %d "
         "update in backward %d; %llu experts of %llu, %llu a token, shared %llu%s, ep %u, imbalance %g\n",
         (unsigned long long)t->layers, (unsigned long long)t->hidden, (unsigned long long)t->heads,
         (unsigned long long)t->kv_heads, (unsigned long long)t->head_dim, (unsigned long long)t->ffn,
@@ -258,10 +260,11 @@ static inline void random_executor_describe(const struct random_job *job)
         p->reshard_after_forward, p->micro_batch, p->accumulate, p->accumulate_sync, (unsigned long long)p->sequence,
         checkpointing, dtp_precision_name(&p->precision), dtp_dtype_text(p->precision.reduce), p->executor.clip_norm,
         p->prefetch, p->prefetch_depth, (unsigned long long)p->executor.loss_chunk, p->executor.gelu_epilogue,
-        (int)p->executor.gather_engine, (int)p->executor.reduce_engine, p->executor.gradient_stream,
-        p->executor.update_in_backward, (unsigned long long)t->experts, (unsigned long long)t->expert_ffn,
-        (unsigned long long)t->experts_per_token, (unsigned long long)t->shared_expert_ffn,
-        t->shared_expert_gate ? " with a gate" : "", p->ep, p->executor.expert_room);
+        p->executor.activation_fp8_input_store, (int)p->executor.gather_engine, (int)p->executor.reduce_engine,
+        p->executor.gradient_stream, p->executor.update_in_backward, (unsigned long long)t->experts,
+        (unsigned long long)t->expert_ffn, (unsigned long long)t->experts_per_token,
+        (unsigned long long)t->shared_expert_ffn, t->shared_expert_gate ? " with a gate" : "", p->ep,
+        p->executor.expert_room);
 }
 
 #endif

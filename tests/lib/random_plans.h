@@ -219,9 +219,9 @@ static const char random_named_fields[] =
     "reduce_bucket_size stage3_max_live_parameters stage3_max_reuse_distance "
     "stage3_prefetch_bucket_size stage3_param_persistence_threshold zero_hpz_partition_size "
     "zero_quantized_weights zero_quantized_gradients pipeline sequence_dtype megatron_layers bf16_optimizer overlap "
-    "flex_dispatcher expert_overlap recompute graphs "
+    "flex_dispatcher unfused_permute capacity_factor pad_to_capacity shared_overlap expert_overlap recompute graphs "
     "clip_norm gradient_norm loss_chunk "
-    "gelu_epilogue stochastic_rounding gradient_stream update_in_backward cuda_graph "
+    "gelu_epilogue activation_fp8_input_store stochastic_rounding gradient_stream update_in_backward cuda_graph "
     "atomic_attention matmul_sms collective_ctas symmetric_windows gather_engine reduce_engine ";
 
 /* Draws whether to draw: of every key that is not named, in one plan of four. */

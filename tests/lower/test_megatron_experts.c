@@ -64,10 +64,12 @@ static void check(const struct random_job *job)
     if (fabs((totals.matmul_flops + totals.attention_flops) / flops - 1) >= 1e-12) {
         char text[DTP_RECOMPUTE_BYTES];
         dtp_recompute_text(job->plan.megatron.recompute, text);
-        fail_msg("recompute %s, latent %d, shared %d, dense %d, fp8 %d: the program computes %.17g, formulas %.17g",
+        fail_msg("recompute %s, latent %d, shared %d, dense %d, fp8 %d, ep %u, overlap %d, capacity %g, padded %d: the "
+                 "program computes %.17g, formulas %.17g",
                  text, job->transformer.kv_latent > 0, job->transformer.shared_expert_ffn > 0,
-                 (int)job->transformer.dense_layers, job->plan.precision.compute == DTP_FP8,
-                 totals.matmul_flops + totals.attention_flops, flops);
+                 (int)job->transformer.dense_layers, job->plan.precision.compute == DTP_FP8, job->plan.ep,
+                 job->plan.megatron.shared_overlap, job->plan.megatron.capacity_factor,
+                 job->plan.megatron.pad_to_capacity, totals.matmul_flops + totals.attention_flops, flops);
     }
     assert_int_equal(dtp_program_verify(program, &faults), DTP_OK);
     dtp_program_destroy(program);
@@ -94,6 +96,13 @@ static void test_random_plans(void **state)
         job.asked.ep = 1u << random_below(4);
         job.asked.megatron.flex_dispatcher = job.asked.ep > 1 && random_bool();
         job.asked.megatron.expert_overlap = job.asked.ep > 1 && random_bool();
+        job.asked.megatron.unfused_permute = !job.asked.megatron.flex_dispatcher && random_bool();
+        job.asked.megatron.capacity_factor = random_bool() ? 0 : 1.25;
+        job.asked.megatron.pad_to_capacity =
+            job.asked.megatron.capacity_factor > 0 && !job.asked.megatron.flex_dispatcher && random_bool();
+        job.asked.megatron.shared_overlap = job.transformer.shared_expert_ffn > 0 && job.asked.ep > 1 &&
+                                            !job.asked.megatron.flex_dispatcher && !job.asked.megatron.expert_overlap &&
+                                            random_bool();
         bool whole_rows = job.asked.ep > 1 && !job.asked.megatron.flex_dispatcher && !job.asked.megatron.expert_overlap;
         job.asked.megatron.etp = whole_rows && random_bool() ? 2 : 1;
         if (random_bool()) {
@@ -213,6 +222,131 @@ static void test_recomputed_flops(void **state)
     assert_true(fabs(again("mlp") - 2.0 * 3 * 256 * 768) < 1);
 }
 
+/* Bytes and launches of rows to experts and back, of a token of one rank. */
+static double permuting(bool unfused, uint32_t *kernels)
+{
+    struct dtp_cluster cluster = test_cluster(test_h200(), 1, 1);
+    struct dtp_transformer t = model();
+    struct dtp_plan plan = asked();
+    struct dtp_program *program;
+    double bytes = 0;
+    plan.megatron.unfused_permute = unfused;
+    resolve(&plan, &t, &cluster);
+    assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, &faults), DTP_OK);
+    const struct dtp_op *op = dtp_program_ops(program);
+    *kernels = 0;
+    for (uint32_t i = 0; i < dtp_program_op_count(program); i++)
+        if (op[i].kind == DTP_OP_PERMUTE || op[i].kind == DTP_OP_PERMUTE_BACKWARD || op[i].kind == DTP_OP_UNPERMUTE ||
+            op[i].kind == DTP_OP_UNPERMUTE_BACKWARD)
+            bytes += op[i].demand->bytes, *kernels += op[i].demand->kernels;
+    assert_int_equal(dtp_program_verify(program, &faults), DTP_OK);
+    dtp_program_destroy(program);
+    return bytes / 256 / 2; /* two layers have experts */
+}
+
+/* A row of 256 is 512 bytes, of which a token has 2. Fused, each of four kernels moves 3 rows. Unfused: a map of 8
+ * experts turned 16, sorted with places 4 x 72, weights turned 64, places cut, divided and taken by 2 x 48; rows taken
+ * by index 4; zeros and a sum by index 5; backward takes 4 and sums 5. */
+static void test_unfused_permute(void **state)
+{
+    (void)state;
+    uint32_t one, several;
+    double more = permuting(true, &several) - permuting(false, &one);
+    assert_true(fabs(more - (16 + 4 * 72 + 64 + 96 + 512 * (4 + 5 + 4 + 5 - 4 * 3))) < 1e-9);
+    assert_int_equal(several - one, 2 * (10 + 1 + 1)); /* the sort, and zeros of each sum */
+}
+
+static struct dtp_program_totals with_capacity(double factor, bool pads, uint32_t ep, double imbalance)
+{
+    struct dtp_cluster cluster = test_cluster(test_h200(), ep, ep);
+    struct dtp_transformer t = model();
+    struct dtp_plan plan = asked();
+    struct dtp_program *program;
+    struct dtp_program_totals totals;
+    plan.ep = ep, plan.expert_imbalance = imbalance;
+    plan.megatron.capacity_factor = factor, plan.megatron.pad_to_capacity = pads;
+    resolve(&plan, &t, &cluster);
+    assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, &faults), DTP_OK);
+    dtp_program_sum(program, &totals);
+    assert_int_equal(dtp_program_verify(program, &faults), DTP_OK);
+    uint32_t waits = 0;
+    for (uint32_t i = 0; i < dtp_program_op_count(program); i++)
+        waits += dtp_program_ops(program)[i].kind == DTP_OP_HOST_WAIT;
+    assert_int_equal(waits, ep > 1 && !pads ? 2 : 0); /* a layer with experts, once */
+    dtp_program_destroy(program);
+    return totals;
+}
+
+/* A capacity of 1.5 that rows are filled up to: half as many rows more of a token's 2, 512 bytes as they came, gate and
+ * up side by side 768, their product 384; matmuls of 3 x 256 x 192 of each, forward and twice backward, 256 tokens, two
+ * layers. Of 4 ranks each sends 3 of 4 rows there and back, twice; numbers of rows, 8 experts of 8 bytes, are sent
+ * where rows are not filled up. The fullest rank of twice the mean receives no more than that capacity. */
+static void test_capacity(void **state)
+{
+    (void)state;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    struct dtp_transformer t = model(), slice;
+    struct dtp_plan plan = asked();
+    struct dtp_layer_tensors tensors, padded;
+    resolve(&plan, &t, &cluster);
+    slice = dtp_plan_slice(&t, &plan);
+    dtp_layer_tensors_of(&slice, DTP_LAYER_EXPERTS, &cluster, &plan, &tensors);
+    plan.megatron.capacity_factor = 1.5, plan.megatron.pad_to_capacity = true;
+    dtp_layer_tensors_of(&slice, DTP_LAYER_EXPERTS, &cluster, &plan, &padded);
+    assert_int_equal(dtp_layer_tensors_bytes(&padded, padded.saved) - dtp_layer_tensors_bytes(&tensors, tensors.saved),
+                     512 + 768 + 384);
+    double flops = with_capacity(1.5, true, 1, 1).matmul_flops - with_capacity(0, false, 1, 1).matmul_flops;
+    assert_true(fabs(flops / (2.0 * 256 * 3 * 3 * 256 * 192 * 2) - 1) < 1e-12);
+    uint64_t rows = 256 * 2 * 512 / 4 * 3, numbers = 64 / 4 * 3;
+    struct dtp_program_totals none = with_capacity(0, false, 4, 1), filled = with_capacity(1.5, true, 4, 1),
+                              fullest = with_capacity(0, false, 4, 2), cut = with_capacity(1.5, false, 4, 2);
+    assert_int_equal(none.sent_bytes[DTP_ALL_TO_ALL], 2 * (4 * rows + numbers));
+    assert_int_equal(filled.sent_bytes[DTP_ALL_TO_ALL], 2 * (4 * rows * 3 / 2));
+    assert_int_equal(filled.count[DTP_ALL_TO_ALL], 2 * 4);
+    assert_int_equal(fullest.sent_bytes[DTP_ALL_TO_ALL], 2 * (4 * rows * 2 + numbers));
+    assert_int_equal(cut.sent_bytes[DTP_ALL_TO_ALL], 2 * (4 * rows * 3 / 2 + numbers));
+    assert_true(fabs(cut.matmul_flops / filled.matmul_flops - 1) < 1e-12);
+}
+
+/* Of each exchange of rows the work that stands behind it and does not wait for it: to experts first projection and
+ * activation, back the second, forward and backward, in two layers. */
+static void test_shared_overlap(void **state)
+{
+    (void)state;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    struct dtp_transformer t = model();
+    struct dtp_plan plan = asked();
+    struct dtp_program *program;
+    struct dtp_program_totals totals, plain;
+    plan.ep = 4;
+    resolve(&plan, &t, &cluster);
+    assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, &faults), DTP_OK);
+    dtp_program_sum(program, &plain);
+    dtp_program_destroy(program);
+    plan.megatron.shared_overlap = true;
+    resolve(&plan, &t, &cluster);
+    assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, &faults), DTP_OK);
+    dtp_program_sum(program, &totals);
+    assert_int_equal(dtp_program_verify(program, &faults), DTP_OK);
+    assert_true(fabs(totals.matmul_flops / plain.matmul_flops - 1) < 1e-12);
+    assert_int_equal(totals.sent_bytes[DTP_ALL_TO_ALL], plain.sent_bytes[DTP_ALL_TO_ALL]);
+    const struct dtp_op *op = dtp_program_ops(program);
+    uint32_t matmuls[2] = {0, 0};
+    for (uint32_t i = 0; i + 1 < dtp_program_op_count(program); i++)
+        if (op[i].kind == DTP_OP_ALL_TO_ALL && strcmp(op[i].name, "splits") != 0) {
+            uint32_t k = i + 1; /* up to what lets go of rows that were sent */
+            for (; op[k].kind != DTP_OP_FREE; k++)
+                matmuls[strcmp(op[i].name, "combine") == 0] += dtp_op_kind_class(op[k].kind) == DTP_CLASS_MATMUL;
+        }
+    assert_int_equal(matmuls[0], 2 * (2 + 4)); /* of gate and up; two of each in backward */
+    assert_int_equal(matmuls[1], 2 * (1 + 2));
+    dtp_program_destroy(program);
+    plan.megatron.expert_overlap = true;
+    memset(&faults, 0, sizeof faults);
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "shared_expert_overlap: is not with expert_overlap"));
+}
+
 /* Of three micro-steps the first forward and the last backward stand alone. In each of two layers with experts a
  * forward exchanges three times (how many rows, there, back), a backward twice: 2 x (2 x 3 + 2 x 2) of 2 x 3 x 5 run
  * beside. */
@@ -326,13 +460,11 @@ static void test_grouped_price(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_plans),
-        cmocka_unit_test(test_saved_bytes),
-        cmocka_unit_test(test_recomputed_parts),
-        cmocka_unit_test(test_recomputed_flops),
-        cmocka_unit_test(test_overlapped_exchanges),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_casts),
+        cmocka_unit_test(test_random_plans),     cmocka_unit_test(test_saved_bytes),
+        cmocka_unit_test(test_recomputed_parts), cmocka_unit_test(test_recomputed_flops),
+        cmocka_unit_test(test_unfused_permute),  cmocka_unit_test(test_capacity),
+        cmocka_unit_test(test_shared_overlap),   cmocka_unit_test(test_overlapped_exchanges),
+        cmocka_unit_test(test_refused),          cmocka_unit_test(test_casts),
         cmocka_unit_test(test_grouped_price),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

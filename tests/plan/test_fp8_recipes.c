@@ -106,6 +106,9 @@ static void test_casts_by_hand(void **state)
     assert_true(moved("zero1", "megatron", "fp8-delayed", false, blackwell, 1, DTP_FP8_ALONG_ROWS) == 3 * w + 3 * g);
     assert_true(moved("zero1", "megatron", "fp8-current", false, hopper, 1, DTP_FP8_ALONG_ROWS) ==
                 6 * i + 6 * w + 6 * g);
+    /* Transformer Engine's linears under FSDP2 and DDP: as Megatron's, but weights in each micro-step. */
+    assert_true(moved("full_shard", "torch", "fp8-current", false, hopper, 4, DTP_FP8_ALONG_ROWS) ==
+                6 * i + 6 * w + 6 * g);
     assert_true(moved("zero1", "megatron", "mxfp8", false, blackwell, 1, DTP_FP8_ALONG_ROWS) ==
                 (2 + 2 * 33.0 / 32) * (i + w + g));
     assert_true(moved("zero1", "megatron", "nvfp4", false, blackwell, 1, DTP_FP8_ALONG_ROWS) ==
@@ -129,6 +132,7 @@ static void test_saved_by_hand(void **state)
         {"full_shard", "torch", "fp8-tensorwise", false, DTP_GPU_HOPPER, 8192, 22016},
         {"full_shard", "torch", "bf16-mixed", true, DTP_GPU_HOPPER, 8192, 22016},
         {"full_shard", "torch", "mxfp8", true, DTP_GPU_BLACKWELL, 8192, 22016},
+        {"full_shard", "torch", "fp8-current", false, DTP_GPU_HOPPER, 4096, 11008},
         {"zero1", "megatron", "fp8-delayed", false, DTP_GPU_HOPPER, 4096, 11008},
         {"zero1", "megatron", "mxfp8", false, DTP_GPU_BLACKWELL, 4224, 11352},
         {"zero1", "megatron", "nvfp4", false, DTP_GPU_BLACKWELL, 2304, 6192},

@@ -237,6 +237,30 @@ static void test_powersgd_of_the_executor(void **state)
     dtp_program_destroy(program);
 }
 
+/* Two copies of 4 ranks each. A block's shard are a quarter of 202,383,360 elements: its four matrices dealt out are
+ * one of 12352 rows of 4096 and 1,048,576 / 4096 more, which leaves nothing of it. Of embedding and head a quarter:
+ * 8000 rows, the head's norm being a row of which each rank has a quarter: 1024 elements are left. */
+static void test_powersgd_of_shards(void **state)
+{
+    (void)state;
+    struct dtp_communication communication;
+    double sent_bytes;
+    uint64_t count, waits;
+    struct dtp_plan plan = hooked_plan(DTP_COMM_HOOK_POWERSGD, 4);
+    plan.runtime = &dtp_runtime_dtplan, plan.strategy = DTP_HYBRID_SHARD, plan.shard_group = 4;
+    struct dtp_program *program = lower(&plan, &communication);
+    uint64_t shard = 202383360 / 4, rows = shard / 4096, left = shard % 4096;
+    uint64_t block_p = 4 * rows + left, block_q = 4 * 4096, end_p = 4 * 8000, end_q = 4 * 4096;
+    uint64_t elements = 32 * (block_p + block_q) + 2 * (end_p + end_q) + 1024;
+    count_reductions(program, &sent_bytes, &count, &waits);
+    assert_int_equal(sent_bytes, elements * 4);
+    assert_int_equal(communication.bytes[DTP_ALL_REDUCE], elements * 4);
+    assert_int_equal(count, 2 * 34);
+    uint64_t lost = 32 * (shard - left) + 2 * (131072000 / 4), q = 32 * block_q + 2 * end_q;
+    assert_int_equal(standing(program), 4 * (lost + q + block_p) + DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES);
+    dtp_program_destroy(program);
+}
+
 static void assert_refused(const struct dtp_plan *asked, const char *reason)
 {
     struct dtp_transformer t = llama_7b();
@@ -254,7 +278,8 @@ static void test_refusals(void **state)
     struct dtp_plan plan = hooked_plan(DTP_COMM_HOOK_FP16, 1);
     plan.strategy = DTP_FULL_SHARD;
     assert_refused(&plan,
-                   "comm_hook: is for ddp under runtime torch and dtplan, hybrid_shard under runtime dtplan only");
+                   "comm_hook: is for ddp under runtime torch and dtplan, hybrid_shard under runtime dtplan (FSDP1 "
+                   "takes no hook there, FSDP2 none in place of its sum) only");
     plan = hooked_plan(DTP_COMM_HOOK_FP16, 1);
     plan.pp = 2, plan.accumulate = 4;
     assert_refused(&plan, "comm_hook: fp16 is not modelled with tensor, context or pipeline parallelism");
@@ -263,8 +288,6 @@ static void test_refusals(void **state)
     assert_refused(&plan, "comm_hook: fp16: gradients are summed in bf16, which is no wider");
     plan.comm_hook = DTP_COMM_HOOK_POWERSGD;
     assert_refused(&plan, "comm_hook: powersgd is run on gradients in fp32, these are in bf16");
-    plan.precision.reduce = DTP_FP32, plan.strategy = DTP_HYBRID_SHARD, plan.shard_group = 4;
-    assert_refused(&plan, "comm_hook: powersgd factors whole matrices, of which ranks of hybrid_shard sum parts");
 }
 
 int main(void)
@@ -275,6 +298,7 @@ int main(void)
         cmocka_unit_test(test_eight_bits_of_the_executor),
         cmocka_unit_test(test_sixteen_bits_of_the_executor),
         cmocka_unit_test(test_powersgd_of_the_executor),
+        cmocka_unit_test(test_powersgd_of_shards),
         cmocka_unit_test(test_powersgd),
         cmocka_unit_test(test_what_is_not_worth_it),
         cmocka_unit_test(test_factored_at_once),

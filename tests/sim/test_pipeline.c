@@ -67,6 +67,31 @@ static void test_bubbles_of_equal_stages(void **state)
     }
 }
 
+/* Groups of more micro-batches than ranks: what a chunk of the last rank makes waits at the first until the group comes
+ * to its next chunk. Nobody waits for that: the bubble is that of groups of as many as ranks, whether or not a rank
+ * holds what it sent until it was taken. */
+static void test_larger_groups_wait_for_nobody(void **state)
+{
+    (void)state;
+    for (uint32_t ranks = 2; ranks <= 5; ranks++)
+        for (uint32_t chunks = 2; chunks <= 4; chunks++)
+            for (uint32_t group = ranks + 1; group <= 2 * ranks + 3; group++)
+                for (uint32_t micro_batches = group; micro_batches <= 3 * group; micro_batches += ranks + 1) {
+                    struct dtp_job job = job_of(ranks, micro_batches, chunks);
+                    uint32_t rest = micro_batches % group;
+                    if (rest && rest < ranks)
+                        continue;
+                    job.plan.microbatch_group = group;
+                    job.plan.avoid_record_streams = (ranks + chunks + group) % 2;
+                    struct dtp_simulated s = simulated(&job);
+                    double expected = (ranks - 1.0) / micro_batches / chunks, is = bubble_share(&s);
+                    if (fabs(is / expected - 1) > 0.01)
+                        fail_msg("pp %u, %u micro-batches in groups of %u, %u chunks: bubble %.4f, not %.4f", ranks,
+                                 micro_batches, group, chunks, is, expected);
+                    dtp_simulated_release(&s);
+                }
+}
+
 /* What the passes of a rank took on the compute stream, by kind: sums over all of them. */
 static void add_passes(const struct dtp_simulated *s, const struct dtp_schedule *schedule, uint32_t rank,
                        double *seconds)
@@ -357,10 +382,14 @@ static void test_no_pipeline(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bubbles_of_equal_stages), cmocka_unit_test(test_steps_are_the_timers),
-        cmocka_unit_test(test_validated_afterwards),    cmocka_unit_test(test_what_ranks_do),
-        cmocka_unit_test(test_what_ranks_wait_for),     cmocka_unit_test(test_passes_follow_each_other),
-        cmocka_unit_test(test_ranks_take_turns),        cmocka_unit_test(test_no_pipeline)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bubbles_of_equal_stages),
+                                       cmocka_unit_test(test_larger_groups_wait_for_nobody),
+                                       cmocka_unit_test(test_steps_are_the_timers),
+                                       cmocka_unit_test(test_validated_afterwards),
+                                       cmocka_unit_test(test_what_ranks_do),
+                                       cmocka_unit_test(test_what_ranks_wait_for),
+                                       cmocka_unit_test(test_passes_follow_each_other),
+                                       cmocka_unit_test(test_ranks_take_turns),
+                                       cmocka_unit_test(test_no_pipeline)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -354,8 +354,8 @@ static void check_latent(struct dtp_resolver *r)
                             "as it is here is not run together with latent attention under runtime dtplan yet");
 }
 
-/* Hooks that have nothing to compress or no program. PowerSGD factors whole matrices, in fp32; what was lost of a step
- * is of its loss scale. */
+/* Hooks that have nothing to compress or no program. PowerSGD factors in fp32; what was lost of a step is of its loss
+ * scale. */
 static void check_hook(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -371,11 +371,6 @@ static void check_hook(struct dtp_resolver *r)
                         dtp_dtype_text(sums));
     if (p->comm_hook != DTP_COMM_HOOK_POWERSGD)
         return;
-    if (p->strategy != DTP_DDP)
-        dtp_plan_refuse(
-            r, "comm_hook",
-            "powersgd factors whole matrices, of which ranks of %s sum parts; use fp16, bf16 or int8, or ddp",
-            dtp_strategy_text(p->strategy));
     if (p->precision.reduce != DTP_FP32)
         dtp_plan_refuse(r, "comm_hook", "powersgd is run on gradients in fp32, these are in %s; use reduce_dtype fp32",
                         dtp_dtype_text(p->precision.reduce));
@@ -396,6 +391,10 @@ static void check(struct dtp_resolver *r)
     check_adapters(r);
     if (p->executor.gelu_epilogue && r->transformer->activation != DTP_GELU)
         dtp_plan_refuse(r, "gelu_epilogue", "needs a model with GELU");
+    if (p->executor.activation_fp8_input_store && (p->executor.gelu_epilogue || r->transformer->experts))
+        dtp_plan_refuse(r, "activation_fp8_input_store",
+                        "%s is not run that way under runtime dtplan yet; leave it out",
+                        p->executor.gelu_epilogue ? "GELU inside the matmuls" : "what experts' activations read");
     check_collective_choices(r);
     check_stages(r);
     check_tensor(r);

@@ -62,6 +62,8 @@ const char *dtp_executor_tensor_name(int tensor)
     case DTP_EXECUTOR_SENT_WEIGHTS: return "weights of rows by ranks";
     case DTP_EXECUTOR_RECEIVED_WEIGHTS: return "weights of rows received";
     case T(PLACES): return "routes of rows received";
+    case T(GATE): return "MLP input in fp8";
+    case T(SHARED_GATE): return "shared MLP input in fp8";
     case T(Q_RAW): return "q and k before their norms";
     case T(QK_STATISTICS): return "q and k norm statistics";
     case DTP_EXECUTOR_OUT: return dtp_layer_tensor_text(T(INPUT));
@@ -96,6 +98,9 @@ uint64_t dtp_executor_tensor_bytes(const struct dtp_executor_block *block, int t
                                  dtp_executor_low_width(&block->adapter[dtp_executor_low(tensor)]));
     if (block->kind.exchanged && dtp_executor_is_received(tensor))
         return dtp_executor_received_bytes(block, tensor);
+    if (dtp_executor_is_stored(block, tensor))
+        return dtp_bytes_product(block->tokens,
+                                 dtp_layer_tensor_width(&block->kind, tensor == T(GATE) ? T(UP) : T(SHARED_UP)));
     if (tensor == T(ROUTES))
         return dtp_routes_bytes(dtp_executor_expert_rows(block), block->kind.experts);
     if (tensor == T(ROUTER_WEIGHTS) || tensor == DTP_EXECUTOR_SENT_WEIGHTS)
@@ -241,7 +246,9 @@ static void add_activation(struct dtp_executor_block *b, const struct dtp_layer_
                                    tensors.product == T(PRODUCT) ? "activation" : "shared activation", (int)tensors.up,
                                    (int)tensors.product);
     op->reads = dtp_executor_weighs(b, op) ? bit_of(dtp_executor_weights_of(b)) | bit_of(dtp_executor_routes_of(b)) : 0;
-    op->needs = bit_of(op->input) | op->reads;
+    if (b->narrow_input)
+        op->saved = (int)tensors.gate;
+    op->needs = bit_of(b->narrow_input ? op->saved : op->input) | op->reads;
 }
 
 /* Whatever makes a term of the sum adds what came before. */
@@ -368,6 +375,7 @@ void dtp_executor_block_of(const struct dtp_transformer *transformer, const stru
                                        .exchanged = plan->cp && plan->cp_comm == DTP_CP_A2A ? plan->cp : 1,
                                        .element_bytes = dtp_plan_compute_bytes(plan),
                                        .epilogue = plan->executor.gelu_epilogue,
+                                       .narrow_input = plan->executor.activation_fp8_input_store,
                                        .fp8 = plan->precision.compute == DTP_FP8,
                                        .recipe = dtp_fp8_recipe_row(plan->precision.fp8_recipe),
                                        .adapted = dtp_plan_adapts(plan),
@@ -416,17 +424,6 @@ int dtp_executor_maker(const struct dtp_executor_block *block, int tensor)
         if (made_by(&block->op[i]) & DTP_EXECUTOR_BIT(tensor))
             return i;
     return -1;
-}
-
-uint32_t dtp_executor_makers(const struct dtp_executor_block *block, int tensor, uint64_t there)
-{
-    int maker = dtp_executor_maker(block, tensor);
-    uint32_t makers = UINT32_C(1) << maker;
-    for (int i = maker + 1; i < block->count; i++) /* and who works on it in place, before anybody else reads it */
-        makers |= (uint32_t)(block->op[i].kind == DTP_OP_SINKS && block->op[i].result == tensor) << i;
-    if (block->op[maker].kind == DTP_OP_QUANTIZE && !(there & bit_of(block->op[maker].input)))
-        makers |= UINT32_C(1) << dtp_executor_maker(block, block->op[maker].input);
-    return makers;
 }
 
 /* ---- bytes through HBM -------------------------------------------------------------------------------------------
@@ -506,15 +503,23 @@ static double rotary_bytes(const struct dtp_executor_block *b)
     return 2 * rows_of(b, b->kind.d_q + b->kind.d_kv) + 4 * (double)(b->kind.head_dim * b->sequence);
 }
 
-/* Passes over what an activation reads and makes. `op` may say nothing but its kind: that of the layer's own MLP. */
+/* Passes over what an activation reads and makes, `narrow` of them over its input in 8 bits. `op` may say nothing but
+ * its kind: that of the layer's own MLP. */
 static double activation_bytes(const struct dtp_executor_block *b, const struct dtp_executor_operator *op, int read,
-                               int made)
+                               int narrow, int made)
 {
     const bool shared = op->result == T(SHARED_PRODUCT);
     uint64_t up = dtp_layer_tensor_width(&b->kind, shared ? T(SHARED_UP) : T(UP));
     uint64_t product = dtp_layer_tensor_width(&b->kind, shared ? T(SHARED_PRODUCT) : T(PRODUCT));
     double weighed = b->kind.experts && !shared ? 4.0 * read * (double)dtp_executor_expert_rows(b) : 0;
-    return rows_of(b, (uint64_t)read * up + (uint64_t)made * product) + 2 * weighed; /* a weight and whose it is */
+    return rows_of(b, (uint64_t)read * up + (uint64_t)made * product) + (double)narrow * (double)(b->tokens * up) +
+           2 * weighed; /* a weight and whose it is */
+}
+
+struct dtp_executor_traffic dtp_executor_activation_again_traffic(const struct dtp_executor_block *block,
+                                                                  const struct dtp_executor_operator *op)
+{
+    return (struct dtp_executor_traffic){activation_bytes(block, op, 0, 1, 1), 1};
 }
 
 struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_executor_block *block,
@@ -534,7 +539,8 @@ struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_execut
     case DTP_OP_ROTARY: return (struct dtp_executor_traffic){rotary_bytes(block), 1};
     case DTP_OP_SINKS:
     case DTP_OP_EXPERT_BIAS: return dtp_executor_in_place_traffic(block, op, false);
-    case DTP_OP_ACTIVATION: return (struct dtp_executor_traffic){activation_bytes(block, op, 1, 1), 1};
+    case DTP_OP_ACTIVATION:
+        return (struct dtp_executor_traffic){activation_bytes(block, op, 1, block->narrow_input, 1), 1};
     case DTP_OP_ROUTER:
     case DTP_OP_PERMUTE:
     case DTP_OP_UNPERMUTE:
@@ -586,6 +592,8 @@ struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_execu
     case DTP_OP_UNPERMUTE:
     case DTP_OP_ALL_TO_ALL: return dtp_executor_expert_backward_traffic(block, op);
     case DTP_OP_QUANTIZE: return (struct dtp_executor_traffic){0, 0};
-    default: return (struct dtp_executor_traffic){activation_bytes(block, op, 2, again ? 2 : 1), 1};
+    default:
+        return (struct dtp_executor_traffic){
+            activation_bytes(block, op, block->narrow_input ? 1 : 2, block->narrow_input, again ? 2 : 1), 1};
     }
 }

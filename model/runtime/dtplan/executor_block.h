@@ -7,7 +7,9 @@
  *   - a sum of the residual stream is the addend of whatever makes its next term, a projection or the norm behind one.
  *     So what attention and MLP return is a tensor only where a norm reads it;
  *   - GELU is the epilogue of the up projection where the plan says so;
- *   - an activation's derivative reads its input, whatever the activation;
+ *   - an activation's derivative reads its input, whatever the activation; or that input as the activation wrote it
+ *     once more, in 8 bits, where the plan says so: DTP_TENSOR_GATE, which this runtime, whose gate and up are one
+ *     matrix, makes of nothing else;
  *   - in fp8 what a projection reads is cast by an operator of its own, by rows for forward and by columns for the
  *     weight's gradient, which stays in its place;
  *   - tensor parallel ranks have a part of the rows of what lies between matmuls; projections into heads and the MLP
@@ -78,6 +80,7 @@ struct dtp_executor_block {
     uint64_t stream_tokens;                   /* rows that this rank has of what lies between matmuls */
     uint64_t expert_room;                     /* rows of tokens that the rank's experts have room for */
     bool epilogue, fp8;
+    bool narrow_input;                       /* what activations read is kept in 8 bits */
     const struct dtp_fp8_recipe_row *recipe; /* of fp8; else NULL */
     bool adapted;                            /* adapters are trained alone */
     bool packed;                             /* matrices lie in 4 bits, and are unpacked for each product */
@@ -150,6 +153,12 @@ static inline bool dtp_executor_weighs(const struct dtp_executor_block *block, c
     return block->kind.experts && op->result == DTP_TENSOR_PRODUCT;
 }
 
+/* Whether the tensor is what an activation read, in 8 bits. */
+static inline bool dtp_executor_is_stored(const struct dtp_executor_block *block, int tensor)
+{
+    return block->narrow_input && (tensor == DTP_TENSOR_GATE || tensor == DTP_TENSOR_SHARED_GATE);
+}
+
 /* Rows of it on this rank. */
 uint64_t dtp_executor_tensor_rows(const struct dtp_executor_block *block, int tensor);
 
@@ -205,6 +214,9 @@ struct dtp_executor_traffic {
 };
 /* Of cuDNN: row sums, the gradients, the cast of dq. */
 #define DTP_EXECUTOR_ATTENTION_BACKWARD_LAUNCHES 3u
+/* Of an activation whose result is made again of its input in 8 bits, which alone is there. */
+struct dtp_executor_traffic dtp_executor_activation_again_traffic(const struct dtp_executor_block *block,
+                                                                  const struct dtp_executor_operator *op);
 struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_executor_block *block,
                                                          const struct dtp_executor_operator *op);
 struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_executor_block *block,

@@ -26,6 +26,17 @@ void dtp_executor_add_expert_bias(struct dtp_executor_block *b, const struct dtp
     op->needs = op->reads;
 }
 
+uint32_t dtp_executor_makers(const struct dtp_executor_block *block, int tensor, uint64_t there)
+{
+    int maker = dtp_executor_maker(block, tensor);
+    uint32_t makers = UINT32_C(1) << maker;
+    for (int i = maker + 1; i < block->count; i++) /* and who works on it in place, before anybody else reads it */
+        makers |= (uint32_t)(block->op[i].kind == DTP_OP_SINKS && block->op[i].result == tensor) << i;
+    if (block->op[maker].kind == DTP_OP_QUANTIZE && !(there & DTP_EXECUTOR_BIT(block->op[maker].input)))
+        makers |= UINT32_C(1) << dtp_executor_maker(block, block->op[maker].input);
+    return makers;
+}
+
 uint64_t dtp_executor_in_place_elements(const struct dtp_executor_block *b, const struct dtp_executor_operator *op)
 {
     return op->kind == DTP_OP_SINKS ? b->kind.heads : op->matrix->groups * op->matrix->out;

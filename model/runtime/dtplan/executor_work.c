@@ -132,7 +132,11 @@ static struct dtp_executor_traffic forward_traffic(const struct shape *s, uint32
 {
     struct dtp_executor_traffic sum = {0, 0};
     for (int i = 0; i < s->block.count; i++) {
-        struct dtp_executor_traffic one = dtp_executor_forward_traffic(&s->block, &s->block.op[i]);
+        const struct dtp_executor_operator *op = &s->block.op[i];
+        bool stored = s->block.narrow_input && op->kind == DTP_OP_ACTIVATION &&
+                      !(operators & 1u << dtp_executor_maker(&s->block, op->input));
+        struct dtp_executor_traffic one =
+            stored ? dtp_executor_activation_again_traffic(&s->block, op) : dtp_executor_forward_traffic(&s->block, op);
         sum.bytes += operators & 1u << i ? one.bytes : 0;
         sum.kernels += operators & 1u << i ? one.kernels : 0;
     }

@@ -64,9 +64,10 @@
  *   MERGE                    INPUT [steps, T, d_q], SAVED (log-sum-exps of the steps) -> RESULT [T, d_q], STATISTICS.
  *                            With INPUT_GRADIENT: GRADIENT [T, d_q], KEYS [T, 2 d_kv], terms of step demand.n ->
  *                            INPUT_GRADIENT (packed): its queries +=, RESULT [T, 2 d_kv], UPDATE adds
- *   ACTIVATION               INPUT [T, up] -> RESULT [T, f]; up is f, or 2 f with the gate first
- *   ACTIVATION_BACKWARD      GRADIENT [T, f], INPUT [T, up] UPDATE: its gradient takes its place; RESULT [T, f], over
- *                            GRADIENT, where forward's result is made again
+ *   ACTIVATION               INPUT [T, up] -> RESULT [T, f]; up is f, or 2 f with the gate first; with SAVED [T, up]:
+ *                            INPUT in 8 bits (E4M3, no scale), which INPUT may itself be where RESULT is made again
+ *   ACTIVATION_BACKWARD      GRADIENT [T, f], INPUT [T, up] UPDATE: its gradient takes its place, or, of an INPUT in 8
+ *                            bits, is INPUT_GRADIENT; RESULT [T, f], over GRADIENT, where forward's is made again
  *   SINKS                    RESULT [T, d_core], STATISTICS (fp32 log-sum-exps) UPDATE, in place; WEIGHT [heads]
  *   SINKS_BACKWARD           SAVED (result), GRADIENT, STATISTICS, WEIGHT -> WEIGHT_GRADIENT; WORKSPACE: partial sums
  *   EXPERT_BIAS              RESULT [T k, n] UPDATE, in place; BIAS [groups, n], ROUTES; STATISTICS: weights [T, k]

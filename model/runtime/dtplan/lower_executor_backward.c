@@ -224,7 +224,21 @@ static void weigh_back(const struct place *at, struct dtp_draft *draft)
     dtp_executor_worked(x, draft, x->shape->kind.mlp_width);
 }
 
-/* The gradient of `up` takes its place; the product, in the place of its own gradient, where it was not kept. */
+/* What an activation read; its gradient takes its place, unless it was kept in 8 bits. Returns the gradient. */
+static dtp_buffer_id activation_input(const struct place *at, struct dtp_draft *draft, int up)
+{
+    struct dtp_executor *x = at->x;
+    const int stored = up == DTP_TENSOR_UP ? DTP_TENSOR_GATE : DTP_TENSOR_SHARED_GATE;
+    if (!x->shape->narrow_input) {
+        dtp_draft_role(draft, DTP_ROLE_INPUT, tensor(x, at->layer, up), DTP_UPDATE, 0);
+        return tensor(x, at->layer, up);
+    }
+    dtp_draft_role(draft, DTP_ROLE_INPUT, tensor(x, at->layer, stored), DTP_READ | DTP_FREE, 0);
+    return dtp_executor_new(x, draft, DTP_ROLE_INPUT_GRADIENT, "MLP input gradient", DTP_OWNER_WORKSPACE,
+                            dtp_executor_tensor_bytes(x->shape, up), DTP_WRITE);
+}
+
+/* The product, in the place of its own gradient, where it was not kept. */
 static void activation_backward(const struct place *at, bool again)
 {
     struct dtp_executor *x = at->x;
@@ -232,11 +246,11 @@ static void activation_backward(const struct place *at, bool again)
     const struct dtp_executor_operator activation = {.kind = DTP_OP_ACTIVATION,
                                                      .result = shared ? DTP_TENSOR_SHARED_PRODUCT : DTP_TENSOR_PRODUCT};
     const int made = shared ? DTP_TENSOR_SHARED_UP : DTP_TENSOR_UP;
-    dtp_buffer_id product_gradient = x->gradients[activation.result], up = tensor(x, at->layer, made);
+    dtp_buffer_id product_gradient = x->gradients[activation.result];
     struct dtp_draft draft;
     dtp_executor_begin(x, &draft, DTP_OP_ACTIVATION_BACKWARD, "activation");
     dtp_draft_role(&draft, DTP_ROLE_GRADIENT, product_gradient, again ? DTP_READ : DTP_READ | DTP_FREE, 0);
-    dtp_draft_role(&draft, DTP_ROLE_INPUT, up, DTP_UPDATE, 0);
+    dtp_buffer_id up = activation_input(at, &draft, made);
     if (again)
         dtp_draft_role(&draft, DTP_ROLE_RESULT, product_gradient, DTP_WRITE, 0);
     int maker = dtp_executor_maker(x->shape, DTP_TENSOR_UP);

@@ -1,5 +1,6 @@
-/* PowerSGD of a module's gradients G, whole matrix by whole matrix M, as PyTorch's powerSGD_hook has it (Vogels et al.
- * 2019, arXiv:1905.13727), on the stream of the sums. With N ranks, whose gradients have the factor 1/N already:
+/* PowerSGD of a module's gradients G, matrix by matrix M, as PyTorch's powerSGD_hook has it (Vogels et al. 2019,
+ * arXiv:1905.13727), on the stream of the sums: of whole gradients under ddp, of what ranks of a copy have summed to
+ * shards under hybrid_shard, which the N copies sum. Gradients have the factor 1/ranks already:
  *
  *   E += G                   what was lost before is added: E is what is to be sent
  *   Q orthonormal, P = E Q   Q is the last step's (warm start)
@@ -42,14 +43,15 @@ struct factoring {
     struct dtp_executor *x;
     struct dtp_executor_module *module;
     dtp_buffer_id gradient, lost, q;
-    dtp_op_id after; /* that the first operation awaits */
+    enum dtp_stream stream; /* of the sums */
+    dtp_op_id after;        /* that the first operation awaits */
     bool waited;
 };
 
 static void begin(struct factoring *f, struct dtp_draft *draft, enum dtp_op_kind kind, const char *name)
 {
     dtp_executor_begin_at(f->x, f->module, draft, kind, name);
-    draft->op.stream = DTP_STREAM_REDUCE;
+    draft->op.stream = f->stream;
     if (!f->waited)
         dtp_executor_await_gradients(f->x, draft, f->after);
     f->waited = true;
@@ -68,17 +70,12 @@ static dtp_op_id end_elements(struct factoring *f, struct dtp_draft *draft, uint
     return dtp_draft_end(f->x->l, draft);
 }
 
-static uint64_t offset_of(const struct factoring *f, const struct dtp_executor_factor *factor)
-{
-    return f->module->layout->tensor[factor->which].offset_elements;
-}
-
 static void add_lost(struct factoring *f, const struct dtp_executor_factor *factor)
 {
     const uint64_t elements = factor->rows * factor->columns;
     struct dtp_draft draft;
     begin(f, &draft, DTP_OP_ACCUMULATE, "what was lost");
-    use(&draft, DTP_ROLE_INPUT, f->gradient, DTP_READ, offset_of(f, factor), elements);
+    use(&draft, DTP_ROLE_INPUT, f->gradient, DTP_READ, factor->begin, elements);
     use(&draft, DTP_ROLE_RESULT, f->lost, DTP_UPDATE, factor->lost, elements);
     end_elements(f, &draft, elements, 3);
 }
@@ -138,7 +135,7 @@ static dtp_op_id multiply(struct factoring *f, const struct dtp_executor_factor 
         draft.op.demand.form = DTP_FORM_SUBTRACTED;
         draft.op.demand.scale = 1 / (double)f->x->rules.replicas;
     } else {
-        use(&draft, DTP_ROLE_INPUT_GRADIENT, f->gradient, DTP_WRITE, offset_of(f, factor), elements);
+        use(&draft, DTP_ROLE_INPUT_GRADIENT, f->gradient, DTP_WRITE, factor->begin, elements);
     }
     return end_product(f, &draft, factor->rows, factor->columns, factor->rank);
 }
@@ -164,16 +161,18 @@ static void sum(struct factoring *f, dtp_buffer_id buffer, uint64_t elements)
     begin(f, &draft, DTP_OP_ALL_REDUCE, NULL);
     use(&draft, DTP_ROLE_INPUT, buffer, DTP_READ, 0, elements);
     use(&draft, DTP_ROLE_RESULT, buffer, DTP_WRITE, 0, elements);
-    dtp_executor_collective(f->x, &draft, DTP_STREAM_REDUCE, f->x->replica_group,
+    dtp_executor_collective(f->x, &draft, f->stream, f->x->replica_group,
                             2 * dtp_lower_ring(ELEMENT * elements, f->x->rules.replicas));
 }
 
 dtp_op_id dtp_executor_sum_factored(struct dtp_executor *x, struct dtp_executor_module *module,
-                                    const struct dtp_executor_factors *factors, dtp_buffer_id gradient, dtp_op_id after)
+                                    const struct dtp_executor_factors *factors, dtp_buffer_id gradient,
+                                    enum dtp_stream stream, dtp_op_id after)
 {
     struct factoring f = {.x = x,
                           .module = module,
                           .gradient = gradient,
+                          .stream = stream,
                           .lost = module->state[DTP_EXECUTOR_LOST],
                           .q = module->state[DTP_EXECUTOR_FACTOR_Q],
                           .after = after};

@@ -49,7 +49,7 @@ static void make(const struct pass *pass, struct dtp_draft *draft, enum dtp_role
     const char *name = queries ? dtp_layer_tensor_text(DTP_TENSOR_Q_RAW) : dtp_executor_tensor_name(tensor);
     *buffer = dtp_executor_new(x, draft, role, name, DTP_OWNER_ACTIVATIONS, dtp_executor_tensor_bytes(x->shape, tensor),
                                DTP_WRITE | (goes ? DTP_FREE : 0));
-    if (dtp_executor_cast(tensor) >= 0)
+    if (dtp_executor_cast(tensor) >= 0 || dtp_executor_is_stored(x->shape, tensor))
         dtp_program_set_element(x->l->program, *buffer, DTP_FP8);
     if (tensor == DTP_EXECUTOR_SENT_WEIGHTS)
         dtp_program_set_element(x->l->program, *buffer, DTP_FP32);
@@ -338,10 +338,20 @@ static void shared_attention(const struct pass *pass, int index)
     dtp_executor_end(x, &draft);
 }
 
+/* Whether its input is there in 8 bits alone: its result is made again of these. */
+static bool reads_stored(const struct pass *pass, const struct dtp_executor_operator *op)
+{
+    return op->kind == DTP_OP_ACTIVATION && op->saved != DTP_EXECUTOR_NONE &&
+           tensor_of(pass, op->input)->index == DTP_NO_INDEX;
+}
+
 static void activation(const struct pass *pass, struct dtp_draft *draft, int index)
 {
     const struct dtp_executor_operator *op = &pass->x->shape->op[index];
-    take(pass, draft, DTP_ROLE_INPUT, index, op->input);
+    const bool stored = reads_stored(pass, op);
+    take(pass, draft, DTP_ROLE_INPUT, index, stored ? op->saved : op->input);
+    if (op->saved != DTP_EXECUTOR_NONE && !stored)
+        make(pass, draft, DTP_ROLE_SAVED, index, op->saved);
     if (dtp_executor_weighs(pass->x->shape, op)) {
         take(pass, draft, DTP_ROLE_STATISTICS, index, dtp_executor_weights_of(pass->x->shape));
         take(pass, draft, DTP_ROLE_ROUTES, index, dtp_executor_routes_of(pass->x->shape));
@@ -492,6 +502,8 @@ static void run_operator(const struct pass *pass, int index)
     }
     if (op->kind == DTP_OP_PERMUTE && x->expert_count)
         dtp_executor_hear_starts(x, pass->layer);
+    struct dtp_executor_traffic traffic = reads_stored(pass, op) ? dtp_executor_activation_again_traffic(x->shape, op)
+                                                                 : dtp_executor_forward_traffic(x->shape, op);
     dtp_executor_begin(x, &draft, op->kind, op->name);
     switch (op->kind) {
     case DTP_OP_NORM: norm(pass, &draft, index); break;
@@ -513,7 +525,6 @@ static void run_operator(const struct pass *pass, int index)
     case DTP_OP_UNPERMUTE: permute(pass, &draft, index); break;
     default: activation(pass, &draft, index); break;
     }
-    struct dtp_executor_traffic traffic = dtp_executor_forward_traffic(x->shape, op);
     if (traffic.bytes > 0)
         dtp_executor_memory(&draft, dtp_executor_tensor_rows(x->shape, op->result), traffic.bytes, traffic.kernels);
     dtp_executor_end(x, &draft);

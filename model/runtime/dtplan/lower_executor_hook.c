@@ -128,7 +128,7 @@ dtp_op_id dtp_executor_sum_replicas(struct dtp_executor *x, struct dtp_executor_
     if (x->rules.hook == DTP_COMM_HOOK_POWERSGD)
         dtp_executor_factors_of(module->layout, x->plan->powersgd_rank, &factors);
     if (factors.count)
-        return dtp_executor_sum_factored(x, module, &factors, buffer, after);
+        return dtp_executor_sum_factored(x, module, &factors, buffer, stream, after);
     dtp_executor_begin_at(x, module, &draft, DTP_OP_ALL_REDUCE, NULL);
     dtp_draft_role(&draft, DTP_ROLE_INPUT, buffer, DTP_READ, 0);
     dtp_draft_role(&draft, DTP_ROLE_RESULT, buffer, DTP_WRITE, 0);

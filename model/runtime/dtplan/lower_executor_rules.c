@@ -20,21 +20,21 @@ static uint64_t chunk_tokens(const struct dtp_plan *plan, uint64_t tokens, uint6
     return tokens < most ? tokens : most;
 }
 
-/* Our own attention, which takes what cuDNN's does not, needs none. */
 static uint64_t attention_workspace(const struct dtp_transformer *t, const struct dtp_plan *plan, bool backward)
 {
     const uint32_t cp = plan->cp ? plan->cp : 1, heads = plan->cp_comm == DTP_CP_A2A ? cp : 1, tokens = cp / heads;
-    const struct dtp_attention_size size = {.batch = (uint32_t)plan->micro_batch,
-                                            .sequence = (uint32_t)(plan->sequence / tokens),
-                                            .heads = (uint32_t)(t->heads / heads),
-                                            .kv_heads = (uint32_t)(t->kv_heads / heads),
-                                            .head_dim = (uint32_t)t->head_dim,
-                                            .backward = backward,
-                                            .deterministic = !plan->executor.atomic_attention};
-    const bool halves = dtp_plan_compute_bytes(plan) == 2;
-    const bool fused = dtp_attention_is_fused(halves, size.sequence, size.head_dim, (uint32_t)t->value_head_dim,
-                                              t->attention_softcap > 0 || t->position == DTP_POSITION_ALIBI);
-    return fused ? dtp_attention_workspace_bytes(&size) : 0;
+    const struct dtp_attention_asked asked = {.size = {.batch = (uint32_t)plan->micro_batch,
+                                                       .sequence = (uint32_t)(plan->sequence / tokens),
+                                                       .heads = (uint32_t)(t->heads / heads),
+                                                       .kv_heads = (uint32_t)(t->kv_heads / heads),
+                                                       .head_dim = (uint32_t)t->head_dim,
+                                                       .backward = backward,
+                                                       .deterministic = !plan->executor.atomic_attention},
+                                              .value_dim = (uint32_t)t->value_head_dim,
+                                              .halves = dtp_plan_compute_bytes(plan) == 2,
+                                              .bent = t->attention_softcap > 0 || t->position == DTP_POSITION_ALIBI,
+                                              .in_steps = tokens > 1};
+    return dtp_attention_planned_bytes(&asked);
 }
 
 static void find_sharding(const struct dtp_transformer *t, const struct dtp_cluster *cluster,

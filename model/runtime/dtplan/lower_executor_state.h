@@ -313,7 +313,7 @@ void dtp_executor_await_gradients(const struct dtp_executor *x, struct dtp_draft
 void dtp_executor_make_factors(struct dtp_executor *x);
 dtp_op_id dtp_executor_sum_factored(struct dtp_executor *x, struct dtp_executor_module *module,
                                     const struct dtp_executor_factors *factors, dtp_buffer_id gradient,
-                                    dtp_op_id after);
+                                    enum dtp_stream stream, dtp_op_id after);
 
 /* ---- the others -------------------------------------------------------------------------------------------------- */
 

@@ -39,6 +39,28 @@ static void check_expert_tensor(struct dtp_resolver *r)
         dtp_plan_refuse(r, "etp", "with biases of experts is not modelled; use 1");
 }
 
+/* Shared experts beside exchanges (transformer_config.py, __post_init__): of all-to-alls alone. */
+static void check_shared_overlap(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    const char *key = "shared_expert_overlap";
+    if (!p->megatron.shared_overlap)
+        return;
+    if (p->ep < 2 || !r->transformer->shared_expert_ffn)
+        dtp_plan_refuse(r, key, "is of %s; leave it out",
+                        p->ep < 2 ? "rows to experts elsewhere, of which ep 1 has none"
+                                  : "shared experts, of which this model has none");
+    if (p->megatron.flex_dispatcher || p->megatron.expert_overlap)
+        dtp_plan_refuse(r, key, "is not with %s in Megatron-Core; leave one of them out",
+                        p->megatron.flex_dispatcher ? "flex_dispatcher" : "expert_overlap");
+    if (dtp_plan_recomputes(p, DTP_RECOMPUTE_SHARED_EXPERTS))
+        dtp_plan_refuse(r, key, "is not with shared experts that run again in Megatron-Core; leave one of them out");
+    if (p->tp > 1)
+        dtp_plan_refuse(r, key, "with tp above 1 is not modelled, whose ranks exchange rows of shared experts too");
+    if (dtp_plan_replays(p, DTP_GRAPH_MOE_ROUTER) && !dtp_plan_replays_all(p))
+        dtp_plan_refuse(r, key, "with graphs of moe_router is not modelled, which then have no shared experts in them");
+}
+
 /* Megatron-Core's experts: each tensor parallel rank's are divided otherwise than the rest of its layers, and have
  * buffers of their own, which overlap by other rules. */
 static void check_experts(struct dtp_resolver *r)
@@ -47,12 +69,29 @@ static void check_experts(struct dtp_resolver *r)
     if (p->megatron.flex_dispatcher && p->ep < 2)
         dtp_plan_refuse(r, "flex_dispatcher",
                         "sends tokens to experts elsewhere, of which ep 1 has none; leave it out");
+    if (p->megatron.capacity_factor > 0 && !r->transformer->experts)
+        dtp_plan_refuse(r, "capacity_factor", "is of experts, of which this model has none; leave it out");
+    if (p->megatron.pad_to_capacity && p->megatron.capacity_factor <= 0)
+        dtp_plan_refuse(r, "pad_to_capacity", "fills rows up to a capacity, which none is set; set capacity_factor");
+    if (p->megatron.pad_to_capacity && p->megatron.flex_dispatcher)
+        dtp_plan_refuse(r, "pad_to_capacity",
+                        "is not with flex dispatchers in Megatron-Core (transformer_config.py); leave one of them out");
+    if (p->megatron.unfused_permute && !r->transformer->experts)
+        dtp_plan_refuse(r, "unfused_permute", "is of rows to experts, of which this model has none; leave it out");
+    if (p->megatron.unfused_permute && p->megatron.flex_dispatcher)
+        dtp_plan_refuse(r, "unfused_permute", "with flex_dispatcher is not modelled; leave one of them out");
+    if (p->megatron.unfused_permute && dtp_plan_replays_all(p))
+        dtp_plan_refuse(
+            r, "unfused_permute",
+            "with passes that are one CUDA graph is not modelled, whose buffers of fixed size fused kernels "
+            "fill; leave it out, or full_iteration");
     if (p->megatron.expert_overlap && p->ep < 2)
         dtp_plan_refuse(r, "expert_overlap", "is of rows to experts elsewhere, of which ep 1 has none; leave it out");
     if (p->megatron.expert_overlap && p->pp > 1 && !dtp_plan_interleaves(p) && p->schedule != DTP_SCHEDULE_1F1B)
         dtp_plan_refuse(r, "expert_overlap", "pairs passes as 1f1b and interleaved have them; use these");
     if (p->megatron.expert_overlap && p->checkpointing == DTP_CHECKPOINT_FULL)
         dtp_plan_refuse(r, "expert_overlap", "is not with full recomputation in Megatron-Core; use recompute_modules");
+    check_shared_overlap(r);
     if (!r->transformer->experts)
         return;
     check_expert_tensor(r);

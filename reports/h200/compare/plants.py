@@ -3,7 +3,8 @@
 python3 plants.py --plan DIR --out DIR [--device host] [--only NAME,...], for plants of two ranks under torchrun: DIR has
 the plans that PLANTS names, NAME.json as dtplan plan --json prints it, all of the same model. run_torch.py must be found on
 PYTHONPATH. Each plant changes the program, never the plan. A file is NAME.json.gz or NAME.pickle.gz, of two ranks
-NAME_rank0.json.gz and NAME_rank1.json.gz.
+NAME_rank0.json.gz and NAME_rank1.json.gz; traces are cut to names, kinds and times. two_ranks.sh records those of two
+ranks on the cores of a host.
 """
 import argparse
 import gc
@@ -90,16 +91,29 @@ def reads_losses(run):
         layer.register_forward_hook(lambda _module, _inputs, result: seen.append(result.float().norm().item()))
 
 
+def ahead(run):
+    """On cores fully_shard waits for each gather where it starts it, unless it is told otherwise: so that a unit is gathered
+    beside the one before, as PyTorch does on GPUs."""
+    if run.cuda:
+        return
+    layers = list(run.model.layers)
+    run.model._set_unshard_async_op(True)
+    for i, layer in enumerate(layers):
+        layer._set_unshard_async_op(True)
+        layer.set_modules_to_forward_prefetch(layers[i + 1:i + 2])
+    run.model.set_modules_to_forward_prefetch(layers[:1])
+
+
 def not_ahead(run):
-    """Backward gathers no unit before its own, and the host waits before each: nothing is gathered beside computing."""
+    """No unit is gathered before its own turn, and whoever computes waits for it."""
     def wait(*_):
-        if run.cuda:
-            torch.cuda.synchronize()
+        torch.cuda.synchronize()
 
     for layer in run.model.layers:
         layer.set_modules_to_backward_prefetch([layer])
-        layer.register_forward_pre_hook(wait)
-        layer.register_full_backward_pre_hook(wait)
+        if run.cuda:
+            layer.register_forward_pre_hook(wait)
+            layer.register_full_backward_pre_hook(wait)
 
 
 BURN = """
@@ -110,15 +124,30 @@ while True:
         b = a @ a
     torch.cuda.synchronize()
 """
+IDLE_LOOP = "while True: pass"
+
+
+def cores_of(rank, ranks):
+    """Two of a host's cores, one for gloo's threads, or as many as there are."""
+    every = sorted(os.sched_getaffinity(0))
+    each = max(1, min(2, len(every) // ranks))
+    return every[rank * each:(rank + 1) * each]
 
 
 def slow(run):
-    """Another process works on the second rank's GPU."""
-    if run.rank == 1:
+    """Other processes work where the second rank computes."""
+    if run.rank == 1 and run.cuda:
         devices = os.environ.get("CUDA_VISIBLE_DEVICES", "0,1").split(",")
-        run.beside = subprocess.Popen([sys.executable, "-c", BURN], env={**os.environ, "CUDA_VISIBLE_DEVICES": devices[1]})
+        run.beside = [subprocess.Popen([sys.executable, "-c", BURN], env={**os.environ, "CUDA_VISIBLE_DEVICES": devices[1]})]
         time.sleep(8)
+    elif run.rank == 1:
+        run.beside = [subprocess.Popen([sys.executable, "-c", IDLE_LOOP]) for _ in os.sched_getaffinity(0)]
     torch.distributed.barrier()
+
+
+def slow_ahead(run):
+    ahead(run)
+    slow(run)
 
 
 def sync_always(choices):
@@ -126,6 +155,7 @@ def sync_always(choices):
 
 
 def stall_of_one(run):
+    ahead(run)
     if run.rank == 1:
         stall(run)
 
@@ -174,12 +204,14 @@ PLANTS = {
     "not_compiled": ("plan_compiled", eager, nothing),
 }
 OF_TWO = {
-    "sharded": ("plan_sharded", None, nothing),
+    "sharded": ("plan_sharded", None, ahead),
     "not_ahead": ("plan_sharded", None, not_ahead),
-    "slow_rank": ("plan_sharded", None, slow),
+    "slow_rank": ("plan_sharded", None, slow_ahead),
     "stalled_rank": ("plan_sharded", None, stall_of_one),
-    "accumulated": ("plan_accumulated", None, nothing),
-    "every_micro_step": ("plan_accumulated", sync_always, nothing),
+    "accumulated": ("plan_accumulated", None, ahead),
+    "every_micro_step": ("plan_accumulated", sync_always, ahead),
+    "replicated": ("plan_replicated", None, nothing),
+    "replicated_every_micro_step": ("plan_replicated", sync_always, nothing),
 }
 
 
@@ -194,8 +226,29 @@ def traced(run, path):
             profiler.step()
 
 
+KEPT = ("ph", "cat", "name", "pid", "tid", "ts", "dur")
+
+
+def cut(path):
+    """Names, kinds and times of a trace, which begins at 0; of cores in whole microseconds, without operators of fewer than
+    20, which are the time of those around them then."""
+    with open(path, encoding="utf-8") as file:
+        events = [event for event in json.load(file)["traceEvents"] if event.get("ph") == "X" and event.get("cat") != "Trace"]
+    first, cores = min(event["ts"] for event in events), not any(event["cat"] == "kernel" for event in events)
+    kept = []
+    for event in events:
+        small = cores and event["cat"] == "cpu_op" and event["dur"] < 20 and not event["name"].startswith("c10d::")
+        event["ts"], event["dur"] = (round(value, 0 if cores else 3) for value in (event["ts"] - first, event["dur"]))
+        if not small:
+            kept.append({key: event[key] for key in KEPT if key in event})
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"traceEvents": kept}, file)
+
+
 def packed(path):
     if os.path.exists(path):
+        if path.endswith(".json"):
+            cut(path)
         with open(path, "rb") as plain, gzip.open(path + ".gz", "wb", 9) as file:
             shutil.copyfileobj(plain, file)
         os.remove(path)
@@ -216,7 +269,7 @@ def measure(name, arguments, ranks, rank, device):
     if history:
         torch.cuda.memory._record_memory_history(max_entries=200000, stacks="python")
     run = run_torch.Run(arguments, shape, choices, ranks, rank, device)
-    run.beside = None
+    run.beside = []
     base = os.path.join(arguments.out, name + (f"_rank{rank}" if ranks > 1 else ""))
     try:
         change(run)
@@ -227,9 +280,9 @@ def measure(name, arguments, ranks, rank, device):
             torch.cuda.memory._record_memory_history(enabled=None)
         traced(run, base + ".json")
     finally:
-        if run.beside:
-            run.beside.send_signal(signal.SIGKILL)
-            run.beside.wait()
+        for other in run.beside:
+            other.send_signal(signal.SIGKILL)
+            other.wait()
     print(json.dumps(said), flush=True)
     with open(os.path.join(arguments.out, "plants.jsonl"), "a", encoding="utf-8") as file:
         file.write(json.dumps(said) + "\n")
@@ -248,6 +301,9 @@ def main():
     device = torch.device("cpu") if arguments.device == "host" else torch.device("cuda", rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    elif ranks > 1:  # before gloo's threads, which are where their process is
+        os.sched_setaffinity(0, cores_of(rank, ranks))
+        torch.set_num_threads(1)
     if ranks > 1:
         torch.distributed.init_process_group("gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl")
     for name in arguments.only.split(",") if arguments.only else OF_TWO if ranks > 1 else PLANTS:
