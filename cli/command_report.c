@@ -321,9 +321,25 @@ static bool is_table(const char *word)
     return length > 4 && strcmp(word + length - 4, ".csv") == 0;
 }
 
+/* A page of HTML under a figure's name, or a table's, opens in no program that people start by it. */
+static enum dtp_status check_name(const char *path, struct dtp_faults *faults)
+{
+    static const char *const others[] = {".csv", ".json", ".pdf", ".png", ".svg", ".txt"};
+    size_t length = path ? strlen(path) : 0;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        size_t ending = strlen(others[i]);
+        if (length > ending && strcmp(path + length - ending, others[i]) == 0)
+            return dtp_fault(faults, DTP_BAD_INPUT, path, 0,
+                             "--output: a report is a page of HTML; give it a name that ends in .html");
+    }
+    return DTP_OK;
+}
+
 enum dtp_status dtp_command_report(const struct dtp_context *context)
 {
     const struct dtp_arguments *a = context->arguments;
+    if (check_name(a->output, context->faults) != DTP_OK)
+        return DTP_BAD_INPUT;
     char *text = NULL;
     size_t bytes = 0;
     FILE *page = open_memstream(&text, &bytes);

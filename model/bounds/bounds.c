@@ -241,20 +241,19 @@ static double model_flops(const struct dtp_bound *b)
 }
 
 /* What int8 makes of a bucket while it is reduced: its bytes, those of all ranks flat and apart, a rank's as numbers. A
- * block's bucket may meet any instant of backward; the head's is the first, that of the embedding the last. */
+ * block's bucket may meet any instant of backward; the first closes behind the head, the last behind the embedding. */
 static void add_gathered_buckets(struct dtp_bound *b)
 {
-    const struct dtp_units *u = &b->units;
+    const struct dtp_traffic job = {b->transformer, b->cluster, b->plan, .units = b->units};
     uint64_t g = b->bytes.grads, element = 1 + 2 * (uint64_t)b->cluster->gpus + 3 * g;
-    uint64_t filled = b->plan->ddp_bucket_bytes / g, before = b->most_bytes;
-    uint64_t block = smaller(filled + u->largest, b->layers * u->layer), last = u->embedding + u->position;
     if (b->plan->comm_hook != DTP_COMM_HOOK_INT8 || !dtp_plan_has_ddp_buckets(b->plan, b->cluster))
         return;
-    if (dtp_plan_adapts(b->plan))
-        last = u->trained, block = smaller(filled, u->trained);
-    dtp_bound_keep(b, dtp_bound_saved(b, b->layers) + g * u->head + dtp_bytes_product(element, u->head));
-    b->most_bytes = larger(b->most_bytes, before + dtp_bytes_product(element, block));
-    dtp_bound_keep_late(b, g * u->trained + dtp_bytes_product(element, last + smaller(filled, u->trained - last)));
+    const struct dtp_ddp_bucket_count buckets = dtp_traffic_ddp_buckets(&job, g);
+    if (buckets.count > 1)
+        dtp_bound_keep(b, b->gradients_bytes + dtp_bound_saved(b, b->layers) +
+                              dtp_bytes_product(element, buckets.first_elements));
+    b->most_bytes = larger(b->most_bytes, b->block_bytes + dtp_bytes_product(element, buckets.largest_elements));
+    dtp_bound_keep_late(b, b->gradients_bytes + dtp_bytes_product(element, buckets.last_elements));
 }
 
 void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,

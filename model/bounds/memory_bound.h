@@ -26,10 +26,12 @@ struct dtp_bound {
     uint64_t kept_columns; /* bytes of a layer's fp8 weights by columns, kept beside its activations */
     uint64_t rest_bytes;   /* parameters, optimizer, workspaces */
     struct dtp_bound_stage stage[DTP_LAYER_MLPS * DTP_BOUND_STAGES];
-    int stages;           /* of the kinds that there are */
-    uint64_t most_bytes;  /* of the instants so far */
-    uint64_t late_bytes;  /* of those at which a block is all that stands of activations */
-    uint64_t least_bytes; /* of what surely stands at one of them */
+    int stages;               /* of the kinds that there are */
+    uint64_t most_bytes;      /* of the instants so far */
+    uint64_t late_bytes;      /* of those at which a block is all that stands of activations */
+    uint64_t least_bytes;     /* of what surely stands at one of them */
+    uint64_t block_bytes;     /* of those at which a block's backward is at work */
+    uint64_t gradients_bytes; /* of DDP's, with its buckets, at the end of backward */
 };
 
 static inline uint64_t smaller(uint64_t a, uint64_t b)
@@ -59,6 +61,13 @@ static inline void dtp_bound_keep_late(struct dtp_bound *b, uint64_t bytes)
 {
     dtp_bound_keep(b, bytes);
     b->late_bytes = larger(b->late_bytes, b->rest_bytes + bytes);
+}
+
+/* One of a block's backward, which the reduction of any bucket may meet. */
+static inline void dtp_bound_keep_block(struct dtp_bound *b, uint64_t bytes, bool late)
+{
+    (late ? dtp_bound_keep_late : dtp_bound_keep)(b, bytes);
+    b->block_bytes = larger(b->block_bytes, b->rest_bytes + bytes);
 }
 
 /* So many bytes surely stand beyond what rests at an instant that every such program has: tensors that are counted, no

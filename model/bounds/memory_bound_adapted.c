@@ -10,22 +10,31 @@
 
 #include "base/bytes.h"
 #include "plan/layer_tensors.h"
+#include "plan/runtime.h"
 
 struct adapted {
-    uint64_t low;      /* of a token and layer: x A^T, dropout's result and mask; of experts as many as it has */
-    uint64_t terms;    /* of a token: what a compiler's kernel between the MLP's matmuls has besides */
-    uint64_t unpacked; /* of one layer, where a compiler keeps it */
-    bool replays;      /* checkpointed layers make something again: then weights too */
-    uint64_t largest;  /* to unpack one matrix: with what it is made of */
-    uint64_t root, unit, units; /* gathered weights: root, a unit, all of them where they are kept */
-    uint64_t ahead;             /* units gathered ahead in backward */
-    uint64_t copy;              /* the flat buffer that forward copied weights out of last */
-    uint64_t casts;             /* of a layer's gathered adapters, where they are wider than what matmuls read */
-    uint64_t made;              /* gradients of a unit, and the input of their reduction */
-    uint64_t waiting;           /* at the end, gradients whose bucket is not full */
+    uint64_t low;   /* of a token and layer: x A^T, dropout's result and mask; of experts as many as it has */
+    uint64_t terms; /* of a token: what a compiler's kernel between the MLP's matmuls has besides */
+    uint64_t stage[DTP_BOUND_STAGES]; /* of a token, uncompiled: what adapters have besides at each stage */
+    uint64_t unpacked;                /* of one layer, where a compiler keeps it */
+    bool replays;                     /* checkpointed layers make something again: then weights too */
+    uint64_t largest;                 /* to unpack one matrix: with what it is made of */
+    uint64_t root, unit, units;       /* gathered weights: root, a unit, all of them where they are kept */
+    uint64_t ahead;                   /* units gathered ahead in backward */
+    uint64_t copy;                    /* the flat buffer that forward copied weights out of last */
+    uint64_t casts;                   /* of a layer's gathered adapters, where they are wider than what matmuls read */
+    uint64_t made;                    /* gradients of a unit, and the input of their reduction */
+    uint64_t waiting;                 /* at the end, gradients whose bucket is not full */
     uint64_t gradients, standing,
         before; /* as the optimizer reads them; beside forward and beside backward of the last micro-step */
 };
+
+/* The stage of a block's backward (bounds.h) in which a matrix' gradients are made. */
+static int stage_of(enum dtp_layer_matrix_id id)
+{
+    bool up = id == DTP_MATRIX_GATE || id == DTP_MATRIX_UP;
+    return id == DTP_MATRIX_DOWN ? 0 : up ? 1 : id == DTP_MATRIX_OUTPUT ? 2 : 3;
+}
 
 static void count_matrices(const struct dtp_bound *b, struct adapted *a)
 {
@@ -43,6 +52,12 @@ static void count_matrices(const struct dtp_bound *b, struct adapted *a)
             a->terms += made ? (replays ? 2 : 1) * c * m->out : 0;
             a->terms += m->id == DTP_MATRIX_DOWN ? c * m->in : 0;
         }
+        uint64_t *stage = &a->stage[stage_of(m->id)];
+        bool whole = !plan->compile && !m->expert; /* of experts one at a time */
+        if (whole && m->id == DTP_MATRIX_DOWN)
+            *stage = c * m->in;
+        else if (whole && m->rank)
+            *stage = larger(*stage, c * larger(m->in, m->out));
         if (plan->adapters.base == DTP_BASE_NONE)
             continue;
         struct dtp_unpacking unpacking = dtp_base_unpacking(plan, m->out, m->in);
@@ -65,6 +80,8 @@ static void count_sharded(const struct dtp_bound *b, struct adapted *a)
     bool several = plan->accumulate > 1, wide = dtp_dtype_bytes(plan->adapters.dtype) > c;
     uint64_t width = u->count ? u->layers_per_unit : b->layers;
     a->root = u->root_wire * u->ranks;
+    if (u->head_end && plan->reshard_after_forward) /* one of two units, which stand one after the other */
+        a->root = a->root / u->root * larger(u->head_end, u->root - u->head_end);
     a->unit = u->layers_per_unit * u->layer_wire * u->ranks;
     a->units = plan->reshard_after_forward || !u->count ? 0 : b->layers * u->layer_wire * u->ranks;
     uint64_t depth = !dtp_plan_prefetches_backward(plan) ? 0 : plan->fsdp1 ? 1 : plan->prefetch_depth;
@@ -110,6 +127,16 @@ static struct adapted adapted_of(const struct dtp_bound *b)
     return a;
 }
 
+/* Of a block's backward. An adapter's scaled gradient, or its term of an input's, stands beside the frozen matrix'; the
+ * gradient of what a frozen down matrix reads takes no kept tensor's room. */
+static uint64_t worst_stage(const struct dtp_bound *b, const struct adapted *a)
+{
+    uint64_t most = 0;
+    for (int i = 0; i < b->stages; i++)
+        most = larger(most, b->stage[i].token_bytes + a->stage[i % DTP_BOUND_STAGES]);
+    return dtp_bound_tokens(b, most + b->activations.gradient);
+}
+
 /* Activations of so many layers from forward to backward. */
 static uint64_t saved(const struct dtp_bound *b, const struct adapted *a, uint64_t layers)
 {
@@ -153,26 +180,33 @@ void dtp_bound_adapted(struct dtp_bound *b)
     uint64_t kept = saved(b, &a, b->layers) + dtp_bound_tokens(b, t->head);
     uint64_t ends = b->plan->adapters.train_ends ? b->bytes.compute * b->units.embedding : 0;
     uint64_t layer = dtp_bound_tokens(b, t->layer_all + a.low) + a.unpacked;
-    uint64_t worst = larger(dtp_bound_block(b, 0, 0) + dtp_bound_tokens(b, a.low + a.terms) + a.unpacked,
+    uint64_t worst = larger(worst_stage(b, &a) + dtp_bound_tokens(b, a.low + a.terms) + a.unpacked,
                             layer + a.largest + dtp_bound_tokens(b, t->gradient));
     uint64_t forward = a.root + larger(a.units, a.unit) + a.copy + a.casts;
-    dtp_bound_keep(b, standing + 2 * a.root + (a.copy < a.root ? a.unit : 0));
+    dtp_bound_keep(b,
+                   standing + 2 * a.root +
+                       (a.copy ? 2 * a.unit + dtp_bound_tokens(b, t->layer_input) : 0)); /* flat buffers and copies */
     if (b->units.count && !b->plan->fsdp1)
         keep_copies(b, &a);
     if (again(b))
         dtp_bound_keep(b, standing + 2 * a.root + kept + dtp_bound_tokens(b, t->logits_gradient));
     dtp_bound_keep(b, standing + forward + below + layer + larger(a.largest, dtp_bound_tokens(b, dtp_bound_scores(b))));
-    dtp_bound_keep(b, standing + a.root + a.units + a.copy + kept + dtp_bound_tokens(b, t->logits));
-    dtp_bound_keep(b, standing + a.root + a.units + kept + dtp_bound_tokens(b, larger(t->logits, t->loss)) +
-                          (chunked ? ends : 0));
+    /* a frozen head reads a norm's result that nobody keeps; Transformers' models hold it to the end of the loss */
+    uint64_t read = b->plan->adapters.train_ends ? 0 : dtp_bound_tokens(b, b->bytes.compute * b->transformer->hidden);
+    uint64_t held_by_loss = chunked || dtp_plan_layers(b->plan)->chains_norms ? read : 0;
+    uint64_t root = chunked || !again(b) ? a.root : 0;
+    dtp_bound_keep(b, standing + a.root + a.units + a.copy + kept + dtp_bound_tokens(b, t->logits) + read);
+    dtp_bound_keep(b, standing + root + a.units + kept + held_by_loss +
+                          dtp_bound_tokens(b, larger(t->logits, t->loss)) + (chunked ? ends : 0));
     dtp_bound_keep(b, before + a.root + larger(a.units, a.ahead ? a.unit : 0) + kept + ends +
                           dtp_bound_tokens(b, t->logits_gradient + t->norm_gradient));
     /* what FSDP1's hooks hold of each layer: the gradient of its input; the input stands as it was kept */
     uint64_t held = b->plan->fsdp1 ? dtp_bytes_product(b->layers, dtp_bound_tokens(b, t->gradient)) : 0;
-    dtp_bound_keep(b, before + weights + a.casts + a.made + below + worst + ends + held);
-    dtp_bound_keep_late(b, larger(before, a.gradients) + a.waiting + a.root + a.unit + a.casts + a.made + worst +
-                               2 * ends);
-    dtp_bound_keep(b, larger(before, a.gradients) + dtp_bound_optimizer_list(b, b->units.trained_shard));
+    b->gradients_bytes = larger(before, a.gradients);
+    dtp_bound_keep_block(b, before + weights + a.casts + a.made + below + worst + ends + held, false);
+    dtp_bound_keep_block(b, b->gradients_bytes + a.waiting + a.root + a.unit + a.casts + a.made + worst + 2 * ends,
+                         true);
+    dtp_bound_keep(b, b->gradients_bytes + dtp_bound_optimizer_list(b, b->units.trained_shard));
     /* no activation surely stands: the first layer keeps few, and what a replay drops depends on the targets */
     dtp_bound_hold(b, dtp_plan_has_ddp_buckets(b->plan, b->cluster) ? a.gradients : 0);
 }

@@ -23,6 +23,10 @@
 #include "plan/runtime.h"
 #include "plan/runtime_sizes.h"
 
+/* Targets that read the first norm's result, and the second's. */
+#define READ_FIRST (1u << DTP_TARGET_Q | 1u << DTP_TARGET_K | 1u << DTP_TARGET_V)
+#define READ_SECOND (1u << DTP_TARGET_GATE | 1u << DTP_TARGET_UP)
+
 enum { FIRST, BLOCK, LAST, KINDS }; /* modules: embeddings, a block, final norm and head */
 
 struct executor {
@@ -127,18 +131,26 @@ static void size_block(struct dtp_bound *b, struct executor *x)
     bool front = t->norm_place != DTP_NORMS_AFTER, behind = t->norm_place != DTP_NORMS_BEFORE;
     uint64_t norms = front ? (t->parallel_block == DTP_PARALLEL_ONE_NORM ? 1 : 2) : 0; /* in front of branches */
     uint64_t norm = n * h + statistics, returned = behind ? norm : 0, sum = t->parallel_block ? 0 : c * h;
+    /* what matrices read is kept for those that are trained, or whose adapters are */
+    uint32_t trained = dtp_plan_adapts(b->plan) ? b->plan->adapters.targets : DTP_TARGETS_ALL;
+    uint32_t of_first = READ_FIRST | (norms == 1 ? READ_SECOND : 0);
+    uint64_t first = norms && trained & of_first ? n * h : 0,
+             second_read = norms == 2 && trained & READ_SECOND ? n * h : 0;
+    uint64_t product = trained & 1u << DTP_TARGET_DOWN ? n * f : 0;
     uint64_t second = norms == 2 ? c * h : 0;
     uint64_t beside =
         behind || norms == 1 ? c * h : 0; /* a gradient that waits for the other branch, or for its norm */
-    uint64_t attention = c * h + (front ? norm : 0) + qkv + raw + core + returned + c * low_width(b);
+    uint64_t attention = c * h + first + (front ? statistics : 0) + qkv + raw + core + returned + c * low_width(b);
     a->layer_input = c * h;
-    a->layer_all = attention + sum + (norms == 2 ? norm : 0) + returned + kept_up + n * f + around_experts(b);
+    a->layer_all = attention + sum + second_read + (norms == 2 ? statistics : 0) + returned + kept_up + product +
+                   around_experts(b);
     a->layer_kept = policy == DTP_CHECKPOINT_NONE                  ? a->layer_all
                     : policy == DTP_CHECKPOINT_SELECTIVE_ATTENTION ? a->layer_all - core
-                    : lost                                         ? a->layer_all - norms * n * h - n * f
+                    : lost                                         ? a->layer_all - first - second_read - product
                                                                    : c * h;
     a->gradient = c * h;
     uint64_t mlp = policy == DTP_CHECKPOINT_SELECTIVE_ATTENTION || lost ? a->layer_kept : a->layer_all;
+    mlp += lost || product ? 0 : c * f; /* its gradient takes the room of what was kept, if that was */
     uint64_t output = t->parallel_block && norms == 2 ? second + c * q : 0;
     uint64_t again = apart && lost ? c * f + 2 * second : apart || lost ? larger(c * f, larger(second, output)) : 0;
     uint64_t held = c * up + (t->parallel_block ? c * f : second);
@@ -146,7 +158,7 @@ static void size_block(struct dtp_bound *b, struct executor *x)
         again = 2 * up - f;
     b->stage[0] = (struct dtp_bound_stage){mlp + beside + again + (kept_up < whole_up ? whole_up : 0), 0, 0};
     b->stage[1] =
-        (struct dtp_bound_stage){attention - (norms == 2 && lost ? c * h : 0) + beside + c * q + qkv +
+        (struct dtp_bound_stage){attention - (norms == 2 && lost && first ? c * h : 0) + beside + c * q + qkv +
                                      core_workspace(b) + around(b, c * q, 2 * c * kv) + (apart && !output ? held : 0),
                                  0, 0};
     b->stage[2] = b->stage[3] = b->stage[4] = b->stage[1];

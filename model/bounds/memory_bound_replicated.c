@@ -130,9 +130,10 @@ static void block(struct dtp_bound *b, const struct replicated *r, uint64_t belo
 {
     bool again = r->kept_casts < b->layers && below % larger(b->activations.checkpoint_every, 1) == 0; /* replayed */
     uint64_t casts = below + 1 == b->layers && r->kept_casts ? r->kept_casts + (again ? 1 : 0) : 1;
-    (below ? dtp_bound_keep : dtp_bound_keep_late)(b, gradients(b, done) + dtp_bound_saved(b, below) +
-                                                          casts * r->casts + r->waiting + r->buckets +
-                                                          dtp_bound_block(b, r->element_bytes, r->last_bytes));
+    dtp_bound_keep_block(b,
+                         gradients(b, done) + dtp_bound_saved(b, below) + casts * r->casts + r->waiting + r->buckets +
+                             dtp_bound_block(b, r->element_bytes, r->last_bytes),
+                         below == 0);
 }
 
 /* DeepSpeed flattens a full bucket, or the tensor that is one, beside the gradient that did not fit. Stage 1 keeps all
@@ -198,6 +199,7 @@ void dtp_bound_replicated(struct dtp_bound *b)
         dtp_bound_buckets(b, close_bucket, &r);
     embeddings(b, &r);
     behind(b);
+    b->gradients_bytes = gradients(b, u->total);
     uint64_t own = dtp_plan_shards_optimizer(plan) ? dtp_divide_up(u->total, u->ranks) : u->total;
     bool own_dtype = plan->runtime->counts_elements && !plan->deepspeed.bf16_optimizer;
     bool wide = own_dtype && b->bytes.grads < 4 && plan->offload == DTP_OFFLOAD_NONE; /* updated in fp32 */

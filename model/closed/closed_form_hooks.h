@@ -51,6 +51,7 @@ double dtp_expert_add_time(const struct dtp_timing *timing, const struct dtp_com
  * and how many buckets have matrices that are factored, and something that is sent whole. */
 struct dtp_ddp_bucket_count {
     uint64_t count, factored_buckets, whole_buckets;
+    uint64_t first_elements, largest_elements, last_elements; /* of the first, of those between, of the last */
     struct dtp_factored factored;
 };
 struct dtp_ddp_bucket_count dtp_traffic_ddp_buckets(const struct dtp_traffic *traffic, uint64_t element_bytes);

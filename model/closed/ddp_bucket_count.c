@@ -13,9 +13,16 @@ struct buckets {
 
 static void close_bucket(struct buckets *buckets)
 {
-    buckets->out->factored_buckets += buckets->last.matrices > 0;
-    buckets->out->whole_buckets += buckets->last.whole > 0;
+    struct dtp_ddp_bucket_count *out = buckets->out;
+    uint64_t elements = buckets->filled / buckets->element_bytes;
+    out->factored_buckets += buckets->last.matrices > 0;
+    out->whole_buckets += buckets->last.whole > 0;
     buckets->last = (struct dtp_factored){0};
+    if (buckets->count == 1)
+        out->first_elements = elements;
+    else if (buckets->count > 2 && out->last_elements > out->largest_elements)
+        out->largest_elements = out->last_elements;
+    out->last_elements = elements;
 }
 
 /* A bucket that has reached its limit is closed before the next tensor. columns 0: of vectors. */
@@ -27,9 +34,9 @@ static void add_to_bucket(struct buckets *buckets, uint64_t elements, uint64_t c
     if (!buckets->count || buckets->filled >= buckets->limit) {
         buckets->limit =
             buckets->count || buckets->cap != DTP_DDP_BUCKET_BYTES ? buckets->cap : DTP_DDP_FIRST_BUCKET_BYTES;
+        close_bucket(buckets);
         buckets->filled = 0;
         buckets->count++;
-        close_bucket(buckets);
     }
     buckets->filled += bytes;
     if (!buckets->rank)
@@ -107,6 +114,7 @@ struct dtp_ddp_bucket_count dtp_traffic_ddp_buckets(const struct dtp_traffic *jo
         buckets.rank = job->plan->powersgd_rank;
     if (dtp_plan_adapts(job->plan)) {
         fill_with_adapters(job, &buckets);
+        close_bucket(&buckets);
         out.count = buckets.count;
         return out;
     }

@@ -3,6 +3,7 @@
  * bf16_mixed, a distributed optimizer that overlaps, a fused loss, no dropout (src/megatron/bridge/recipes). */
 #include "import/formats.h"
 #include "import/megatron.h"
+#include "plan/graph_modules.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -210,6 +211,91 @@ static enum dtp_status read_settings(struct dtp_reading *r)
     return dtp_worse(worst, dtp_megatron_read(r));
 }
 
+/* ---- the other way ------------------------------------------------------------------------------------------------
+ */
+
+#define CLAMP "7.0" /* gpt-oss' (gpt_oss_provider.py) */
+
+static void write_activation(struct dtp_writing *w)
+{
+    enum dtp_activation activation = dtp_written_job(w)->transformer.activation;
+    bool clamped = activation == DTP_SWIGLU_CLAMPED, gated = clamped || activation == DTP_SWIGLU;
+    if (!gated && activation != DTP_GELU) {
+        dtp_refuse_writing(w, "activation = %s: has none but gelu, swiglu and swiglu_clamped",
+                           dtp_written_value(w, "activation"));
+        return;
+    }
+    dtp_say_path(w, "model.gated_linear_unit", gated ? "true" : "false", false);
+    dtp_say(w, "activation_function", clamped ? "quick_gelu" : gated ? "silu" : "gelu");
+    if (clamped) {
+        dtp_say(w, "clamp", CLAMP);
+        dtp_say(w, "gate_offset", "1");
+    }
+}
+
+static void write_net(struct dtp_writing *w)
+{
+    const struct dtp_transformer *t = &dtp_written_job(w)->transformer;
+    char window[40];
+    write_activation(w);
+    if (!t->kv_latent)
+        dtp_say_count(w, "query_groups", t->kv_heads);
+    dtp_megatron_say_if(w, "zero_centered", t->norm_unit_offset);
+    dtp_megatron_say_if(w, "softmax_type", t->attention_sinks);
+    if (t->sliding_window) { /* the token itself is one of them */
+        snprintf(window, sizeof window, "%" PRIu64 ",0", t->sliding_window - 1);
+        dtp_say(w, "window", window);
+        if (t->sliding_window_pattern)
+            dtp_say_count(w, "window_step", t->sliding_window_pattern);
+    }
+    if (t->experts)
+        dtp_say(w, "score", dtp_written_value(w, "router"));
+}
+
+/* What a recipe would have otherwise is said, off as well as on. */
+static void write_overlaps(struct dtp_writing *w)
+{
+    const struct dtp_plan *plan = &dtp_written_job(w)->plan;
+    bool sharded = plan->strategy == DTP_ZERO1;
+    dtp_say_path(w, "ddp.use_distributed_optimizer", sharded ? "true" : "false", false);
+    dtp_say_path(w, "ddp.overlap_grad_reduce", plan->megatron.overlap ? "true" : "false", false);
+    dtp_say_path(w, "ddp.overlap_param_gather", plan->megatron.overlap && sharded ? "true" : "false", false);
+    dtp_megatron_say_if(w, "own_tp", plan->tp_overlap);
+    dtp_megatron_say_if(w, "own_experts", plan->megatron.expert_overlap);
+    if (plan->cp > 1)
+        dtp_say(w, "context_exchange", dtp_written_value(w, "cp_comm"));
+    if (plan->pp > 1 && plan->stages.cut == DTP_STAGE_CUT_COUNTED) {
+        dtp_say(w, "counts_embedding", "true");
+        dtp_say(w, "counts_loss", "true");
+    }
+}
+
+/* Parts in Transformer Engine's graphs, a whole step in a local one. */
+static void write_graphs(struct dtp_writing *w)
+{
+    const struct dtp_plan *plan = &dtp_written_job(w)->plan;
+    char modules[DTP_GRAPHS_BYTES];
+    if (!plan->megatron.graphs)
+        return;
+    dtp_graphs_text(plan->megatron.graphs, modules);
+    for (char *c = modules; *c; c++)
+        *c = *c == '+' ? ',' : *c;
+    dtp_say(w, "graph_kind", plan->megatron.graphs == 1u << DTP_GRAPH_FULL_ITERATION ? "whole" : "modules");
+    dtp_say(w, "graph_scope", modules);
+}
+
+static void write_settings(struct dtp_writing *w)
+{
+    const struct dtp_plan *plan = &dtp_written_job(w)->plan;
+    dtp_megatron_write(w);
+    write_net(w);
+    write_overlaps(w);
+    write_graphs(w);
+    dtp_say(w, "reduce_wide", plan->precision.reduce == DTP_FP32 ? "true" : "false");
+    dtp_say(w, "loss_fusion", plan->loss == DTP_LOSS_FUSED ? "fused" : "eager");
+    dtp_say_count(w, "model_sequence", plan->sequence);
+}
+
 const struct dtp_format dtp_format_bridge = {
     .name = "bridge",
     .title = "Megatron-Bridge's configuration",
@@ -220,4 +306,6 @@ const struct dtp_format dtp_format_bridge = {
     .prefixes = prefixes,
     .silent = "the GPUs and, over a recipe, the model",
     .read = read_settings,
+    .write = write_settings,
+    .writes_yaml = true,
 };

@@ -97,10 +97,11 @@ static enum dtp_status refuse_file(const char *path, enum dtp_syntax syntax, str
     const struct dtp_format *const *formats = dtp_formats(&count);
     for (size_t i = 0; i < count; i++)
         dtp_append_part(known, sizeof known, ", ", "%s", formats[i]->name);
-    return dtp_fault(faults, DTP_BAD_INPUT, path, 0,
-                     "holds %s that is no configuration dtplan knows (%s); a scenario of dtplan's own stands without "
-                     "--from",
-                     dtp_syntax_text(syntax), known);
+    return dtp_fault(
+        faults, DTP_BAD_INPUT, path, 0,
+        "holds %s and is no configuration that dtplan knows (%s); a scenario of dtplan's own stands without "
+        "--from",
+        dtp_syntax_text(syntax), known);
 }
 
 /* ---- files --------------------------------------------------------------------------------------------------------

@@ -42,6 +42,19 @@ static const struct dtp_launcher launchers[] = {
      {"megatron", NULL},
      {NULL, NULL},
      "xargs -a \"$here/flags.txt\" torchrun $ranks \"${TRAIN:-pretrain_gpt.py}\""},
+    {"bridge",
+     "megatron",
+     {"bridge.yaml", NULL},
+     {"bridge", NULL},
+     {NULL, NULL},
+     "torchrun $ranks \"${TRAIN:?a recipe of Megatron-Bridge that reads a file, as its pretrain_llama3_8b.py does}\" "
+     "--config-file \"$here/bridge.yaml\""},
+    {"nemo",
+     "megatron",
+     {"nemo.yaml", NULL},
+     {"nemo", NULL},
+     {NULL, NULL},
+     "torchrun $ranks \"${TRAIN:-megatron_gpt_pretraining.py}\" --config-path=\"$here\" --config-name=nemo"},
     {"nanotron",
      "nanotron",
      {"nanotron.yaml", NULL},
@@ -117,10 +130,15 @@ static bool is_for(const struct dtp_launcher *launcher, const char *name)
     return strcmp(launcher->name, name) == 0;
 }
 
+static bool is_of_megatron(const struct dtp_launcher *launcher)
+{
+    return strcmp(launcher->runtimes, "megatron") == 0;
+}
+
 /* What a program reads beside its files, and what mpirun hands on of it. */
 static void write_settings(const struct dtp_launcher *launcher, const struct dtp_job *job, FILE *out)
 {
-    if (is_for(launcher, "megatron"))
+    if (is_of_megatron(launcher))
         fputs("export CUDA_DEVICE_MAX_CONNECTIONS=1\n", out);
     if (is_for(launcher, "torchtune"))
         fprintf(out, "export RECIPE=%s_finetune_distributed\n", job->plan.adapters.rank ? "lora" : "full");
@@ -130,7 +148,7 @@ static void write_settings(const struct dtp_launcher *launcher, const struct dtp
 
 static const char *exported(const struct dtp_launcher *launcher)
 {
-    return is_for(launcher, "megatron")    ? " -x CUDA_DEVICE_MAX_CONNECTIONS"
+    return is_of_megatron(launcher)        ? " -x CUDA_DEVICE_MAX_CONNECTIONS"
            : is_for(launcher, "torchtune") ? " -x RECIPE"
                                            : "";
 }

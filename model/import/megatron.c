@@ -43,6 +43,17 @@ enum dtp_status dtp_megatron_make_count(struct dtp_reading *r, enum dtp_status w
     return dtp_megatron_make(r, worst, key, text, fact);
 }
 
+/* Those of experts are keys of their own: where every layer has them, what is left is attention's. */
+static enum dtp_status read_biases(struct dtp_reading *r)
+{
+    bool has = !dtp_fact(r, "no_bias"), experts = dtp_megatron_count(r, "experts", 0) && !dtp_fact(r, "layer_freq");
+    enum dtp_status worst = dtp_megatron_make(r, DTP_OK, "bias", has && !experts ? "true" : "false", "no_bias");
+    if (!has || !experts)
+        return worst;
+    worst = dtp_megatron_make(r, worst, "qkv_bias", "true", NULL);
+    return dtp_megatron_make(r, worst, "attention_output_bias", "true", NULL);
+}
+
 /* arguments.py: LayerNorm, GELU, learned positions, biases and a tied head unless flags say otherwise. */
 static enum dtp_status read_model(struct dtp_reading *r)
 {
@@ -66,7 +77,7 @@ static enum dtp_status read_model(struct dtp_reading *r)
                                                         : "squared_relu");
     worst = dtp_megatron_make(r, worst, "position", position, rotary ? "rotary" : "position");
     worst = dtp_megatron_make(r, worst, "tied_head", untied ? "false" : "true", "untied");
-    worst = dtp_megatron_make(r, worst, "bias", dtp_fact(r, "no_bias") ? "false" : "true", "no_bias");
+    worst = dtp_worse(worst, read_biases(r));
     if (dtp_megatron_is(norm, "layer_norm") || !norm) /* which disable_bias_linear leaves alone */
         worst = dtp_megatron_make(r, worst, "norm_bias", "true", "normalization");
     if (dtp_megatron_is(position, "learned") && dtp_fact(r, "positions"))
@@ -241,8 +252,9 @@ static void write_model(struct dtp_writing *w)
     dtp_say(w, "position", dtp_written_value(w, "position"));
     dtp_say_count(w, "positions", t->positions ? t->positions : dtp_written_job(w)->plan.sequence);
     dtp_megatron_say_if(w, "untied", !t->tied_head);
-    dtp_megatron_say_if(w, "no_bias", !t->mlp_bias && !t->attention_output_bias);
-    dtp_megatron_say_if(w, "qkv_bias", t->qkv_bias && !t->mlp_bias);
+    bool biases = t->mlp_bias || t->attention_output_bias;
+    dtp_megatron_say_if(w, "no_bias", !biases);
+    dtp_megatron_say_if(w, "qkv_bias", t->qkv_bias && !biases);
     dtp_megatron_say_if(w, "norm_unit_offset", t->norm_unit_offset);
     char dropout[40];
     snprintf(dropout, sizeof dropout, "%.15g", dtp_written_job(w)->plan.dropout);
@@ -267,6 +279,8 @@ static void write_parallel(struct dtp_writing *w)
     dtp_megatron_say_if(w, "overlap_reduce", plan->megatron.overlap);
     dtp_megatron_say_if(w, "overlap_gather", plan->megatron.overlap && plan->strategy == DTP_ZERO1);
     dtp_megatron_say_if(w, "tp_overlap", plan->tp_overlap);
+    if (plan->pp > 1 && plan->virtual_stages > 1 && plan->microbatch_group)
+        dtp_say_key(w, "microbatch_group");
 }
 
 /* Gradients are e5m2 where a recipe has them so (base/fp8_recipe.def). */
@@ -297,7 +311,7 @@ static void write_checkpointing(struct dtp_writing *w)
     }
 }
 
-static void write_settings(struct dtp_writing *w)
+void dtp_megatron_write(struct dtp_writing *w)
 {
     const struct dtp_job *job = dtp_written_job(w);
     const struct dtp_plan *plan = &job->plan;
@@ -328,5 +342,5 @@ const struct dtp_format dtp_format_megatron = {
     .row_count = sizeof rows / sizeof *rows,
     .silent = "the GPU, and without torchrun's flags their number",
     .read = dtp_megatron_read,
-    .write = write_settings,
+    .write = dtp_megatron_write,
 };

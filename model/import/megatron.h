@@ -28,6 +28,8 @@ enum dtp_status dtp_megatron_read_layers(struct dtp_reading *r);
 enum dtp_status dtp_megatron_read_heads(struct dtp_reading *r);
 /* `ffn` is the width of a layer without experts. */
 enum dtp_status dtp_megatron_read_experts(struct dtp_reading *r, uint64_t ffn);
+/* What facts and keys of Megatron's names can say of the job; those that a format has no row of are left to it. */
+void dtp_megatron_write(struct dtp_writing *w);
 void dtp_megatron_write_heads(struct dtp_writing *w);
 void dtp_megatron_write_experts(struct dtp_writing *w);
 

@@ -216,6 +216,24 @@ static enum dtp_status check_exchange(struct dtp_reading *r, enum dtp_status wor
     return worst;
 }
 
+/* moe_utils.py, topk_routing_with_score_function: a softmax of the chosen experts' scores, whose sum is 1, unless it is
+ * taken before the choice; sigmoids are divided by their sum where there are several. */
+static bool divides(bool sigmoid, bool pre_softmax, uint64_t chosen)
+{
+    return sigmoid ? chosen > 1 : !pre_softmax;
+}
+
+static bool has_sigmoids(const struct dtp_reading *r)
+{
+    return dtp_megatron_is(dtp_fact(r, "score"), "sigmoid") || dtp_megatron_is(dtp_fact(r, "router"), "sigmoid");
+}
+
+static enum dtp_status read_router(struct dtp_reading *r, uint64_t chosen)
+{
+    bool norm = divides(has_sigmoids(r), dtp_fact(r, "pre_softmax") != NULL, chosen);
+    return dtp_megatron_make(r, DTP_OK, "router_norm", norm ? "true" : "false", "pre_softmax");
+}
+
 enum dtp_status dtp_megatron_read_experts(struct dtp_reading *r, uint64_t ffn)
 {
     uint64_t experts = dtp_megatron_count(r, "experts", 0);
@@ -224,8 +242,11 @@ enum dtp_status dtp_megatron_read_experts(struct dtp_reading *r, uint64_t ffn)
     enum dtp_status worst = dtp_megatron_read_layers(r);
     worst = dtp_megatron_make_count(r, worst, "experts_per_token", dtp_megatron_count(r, "topk", 2), "topk");
     worst = dtp_megatron_make_count(r, worst, "expert_ffn", dtp_megatron_count(r, "expert_width", ffn), "expert_width");
-    if (!dtp_fact(r, "no_bias"))
+    worst = dtp_worse(worst, read_router(r, dtp_megatron_count(r, "topk", 2)));
+    if (!dtp_fact(r, "no_bias")) { /* router.py of core 0.14: with add_bias_linear the router has one too */
         worst = dtp_megatron_make(r, worst, "expert_bias", "true", NULL);
+        worst = dtp_megatron_make(r, worst, "router_bias", "true", NULL);
+    }
     worst = check_kernels(r, worst, experts > dtp_megatron_count(r, "ep", 1));
     return check_exchange(r, worst);
 }
@@ -244,6 +265,9 @@ void dtp_megatron_write_experts(struct dtp_writing *w)
     dtp_megatron_say_if(w, "shared_expert_gate", t->shared_expert_gate);
     write_layers(w);
     dtp_say_key(w, "router");
+    dtp_megatron_say_if(w, "pre_softmax", t->router == DTP_ROUTER_SOFTMAX && !t->router_norm);
+    if (t->router_scale > 0)
+        dtp_say_key(w, "router_scale");
     if (t->expert_groups)
         dtp_say_key(w, "expert_groups");
     if (t->groups_per_token)

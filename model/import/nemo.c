@@ -68,6 +68,40 @@ static enum dtp_status read_settings(struct dtp_reading *r)
     return dtp_worse(worst, dtp_megatron_read(r));
 }
 
+/* ---- the other way ------------------------------------------------------------------------------------------------
+ */
+
+static void write_numbers(struct dtp_writing *w)
+{
+    const struct dtp_precision *p = &dtp_written_job(w)->plan.precision;
+    bool narrow = p->compute == DTP_FP8, half = narrow || p->compute == DTP_BF16 || p->compute == DTP_FP16;
+    dtp_say(w, "number_format", p->compute == DTP_FP16 ? "fp16" : half ? "bf16" : "fp32");
+    dtp_megatron_say_if(w, "masters", half);
+    if (narrow)
+        dtp_say(w, "eight_bits", dtp_written_value(w, "precision"));
+    dtp_say(w, "sync_dtype", dtp_written_value(w, "reduce_dtype"));
+}
+
+/* mcore's optimizer where it is sharded: it overlaps what its switches say. */
+static void write_settings(struct dtp_writing *w)
+{
+    const struct dtp_job *job = dtp_written_job(w);
+    bool flash = job->plan.attention == DTP_ATTENTION_FLASH;
+    dtp_megatron_write(w);
+    dtp_say_key(w, "kv_heads");
+    dtp_say_key(w, "head_dim");
+    if (job->transformer.qk_norm)
+        dtp_say_key(w, "qk_norm");
+    dtp_say(w, "activation", dtp_written_value(w, "activation"));
+    dtp_say_count(w, "each", job->cluster.gpus_per_node);
+    dtp_say_count(w, "nodes", job->cluster.nodes);
+    dtp_say(w, "sharded", job->plan.strategy == DTP_ZERO1 ? "core" : "");
+    write_numbers(w);
+    dtp_say(w, "engine", flash ? "true" : "false");
+    dtp_say(w, "flash_attention", flash ? "true" : "false");
+    dtp_say_path(w, "model.mcore_gpt", "true", false);
+}
+
 const struct dtp_format dtp_format_nemo = {
     .name = "nemo",
     .title = "NeMo's configuration",
@@ -77,4 +111,6 @@ const struct dtp_format dtp_format_nemo = {
     .row_count = sizeof rows / sizeof *rows,
     .silent = "the GPU",
     .read = read_settings,
+    .write = write_settings,
+    .writes_yaml = true,
 };

@@ -84,7 +84,7 @@ static void note_unfused(struct dtp_resolution *r)
     else if (own == DTP_OWN_ATTENTION_MMA)
         dtp_note_model(r,
                        "attention of these heads, length or cap runs on a kernel of our own, slower than cuDNN's and "
-                       "priced by rates that are assumed");
+                       "priced by rates that were fitted on H200");
     else if (t->attention_softcap > 0)
         dtp_note_model(r,
                        "attention with a soft cap is priced as a flash kernel without one: its time is a lower bound");

@@ -29,9 +29,9 @@
 #define CLOSE_PERCENT 95
 #define MOST_ABOVE 0.20
 
-#define MOST_OUTSIDE_PERCENT 5      /* of plans of one runtime that are further off: ZeRO-3's */
-#define MOST_OUTSIDE_PER_MILLE 8    /* of all */
-#define MOST_OUTSIDE_OF_ADAPTERS 10 /* percent of plans with adapters: one formula for all strategies */
+#define MOST_OUTSIDE_PERCENT 5     /* of plans of one runtime that are further off: ZeRO-3's */
+#define MOST_OUTSIDE_PER_MILLE 8   /* of all */
+#define MOST_OUTSIDE_OF_ADAPTERS 4 /* percent of plans with adapters: one formula for all strategies */
 
 struct tally {
     int plans, close, outside;
@@ -168,7 +168,7 @@ static void test_other_runtimes(void **state)
     }
 }
 
-/* Of adapters, whose bound is one formula for all strategies: of 4,500 plans -11 to +44 %, 4 % outside. */
+/* Of adapters, whose bound is one formula for all strategies: of 2,700 plans -7 to +33 %, 1.4 % outside. */
 static void test_adapters(void **state)
 {
     (void)state;
@@ -223,6 +223,8 @@ static void test_executor_adapters(void **state)
         assert_true(check_job(&job, &tally));
     }
     check_tally("adapters of dtplan", &tally);
+    assert_true(tally.close * 100 >= tally.plans * (CLOSE_PERCENT - 8)); /* the first block keeps less */
+    assert_true(tally.outside * 100 <= tally.plans * 2);
 }
 
 /* Draws until a plan with tensor or pipeline parallelism is valid. */

@@ -51,6 +51,8 @@ lines torchtitan torchrun --model llama-3-8b --compile --checkpointing selective
 lines accelerate accelerate --model llama-2-7b --reduce-dtype bf16 --checkpointing full --fsdp1
 lines deepspeed torchrun --model llama-2-7b --runtime deepspeed --strategy zero2 --accumulate 4
 lines megatron torchrun --model llama-3-8b --runtime megatron --strategy zero1 --tp 2 --pp 2 --accumulate 8
+lines bridge torchrun --model llama-3-8b --runtime megatron --strategy zero1 --tp 2
+lines nemo torchrun --model llama-3-8b --runtime megatron --strategy zero1 --tp 2
 lines nanotron torchrun --model llama-3-8b --runtime nanotron --strategy zero1 --tp 2
 lines torchtune tune --model llama-3.1-8b --strategy full_shard --precision bf16-pure --lora 16 --lora-alpha 32 --base nf4 --checkpointing full
 lines peft accelerate --model llama-2-7b --strategy ddp --precision bf16-mixed --lora 16 --lora-alpha 32 --lora-dtype fp32 --runtime peft \

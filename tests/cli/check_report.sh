@@ -37,6 +37,9 @@ expect 0 sweep --params 1B --gpus 8..1024x2 --strategy ddp -o scaling.csv
 expect 0 report scaling.csv -o scaling.html
 grep -q '>1024</text>' scaling.html || failed "1024 GPUs are not named as such"
 ! grep -q '1\.02k' scaling.html || failed "1024 GPUs are 1.02k"
+expect 2 report "${job[@]}" -o page.pdf
+says 'a report is a page of HTML'
+[[ ! -e page.pdf ]] || failed "a page of HTML under a name that ends in .pdf"
 expect 0 report "${job[@]}"
 cmp -s out job.html || failed "a report differs from one call to the next"
 expect 1 report --params 70e9 --gpus 8 --strategy ddp -o oom.html

@@ -232,7 +232,7 @@ static void torchtitan_degrees(void **state)
 static void other_files_are_refused(void **state)
 {
     (void)state;
-    expect_refusal("{\"hidden_size\": 4096}", TYPED, "holds JSON that is no configuration dtplan knows");
+    expect_refusal("{\"hidden_size\": 4096}", TYPED, "holds JSON and is no configuration that dtplan knows");
     expect_refusal("[plan]\nstrategy = zero1\n", TYPED, "no TOML: 'zero1' is no value");
     expect_refusal("", TYPED, "is empty");
 }

@@ -172,7 +172,12 @@ static void draw_megatron_experts(struct dtp_scenario *s)
     if (ep[0] != '1') {
         set(s, "flex_dispatcher", ONE_OF("true", "false"));
         set(s, "expert_overlap", ONE_OF("true", "false", "false"));
+        set(s, "shared_expert_overlap", ONE_OF("true", "false", "false"));
     }
+    const char *capacity = ONE_OF("", "", "1.25", "2");
+    set(s, "capacity_factor", capacity);
+    set(s, "pad_to_capacity", capacity[0] ? ONE_OF("true", "false") : "");
+    set(s, "unfused_permute", ONE_OF("true", "false", "false"));
     if (random_bool())
         set(s, "recompute_modules", ONE_OF("moe_act", "moe_act+layernorm", "moe", "core_attn", "mlp+shared_experts"));
     else
@@ -182,6 +187,37 @@ static void draw_megatron_experts(struct dtp_scenario *s)
     set(s, "precision",
         ONE_OF("bf16-mixed", "bf16-mixed", "fp8-delayed", "fp8-current", "fp8-blockwise", "mxfp8", "nvfp4"));
     set(s, "reduce_dtype", ONE_OF("", "", "fp32"));
+}
+
+/* Beside it gpt-oss, whose windows, sinks and clamped gates its files say, and CUDA graphs. */
+static void draw_bridge_experts(struct dtp_scenario *s)
+{
+    draw_megatron_experts(s);
+    if (random_below(3) == 0) {
+        set(s, "model", ONE_OF("gpt-oss-20b", "gpt-oss-120b"));
+        set(s, "tp", "1");
+        set(s, "cp", "1");
+    }
+    if (random_below(4) == 0)
+        set(s, "cuda_graph_modules", ONE_OF("attn", "attn+moe_router", "moe_router"));
+}
+
+/* fp8 by the scales of earlier steps alone, and experts that a softmax chooses. */
+static void draw_nemo(struct dtp_scenario *s)
+{
+    draw_megatron(s);
+    set(s, "recompute_modules", "");
+    bool experts = random_below(4) == 0;
+    set(s, "model", experts ? "mixtral-8x7b" : ONE_OF("llama-3-8b", "llama-2-7b", "gpt-3-6.7b", "qwen3-8b"));
+    set(s, "precision", ONE_OF("bf16-mixed", "bf16-mixed", "fp16-mixed", "fp8-delayed"));
+    set(s, "reduce_dtype", ONE_OF("", "", "fp32", "bf16"));
+    set(s, "checkpointing", ONE_OF("none", "full", "selective-attention"));
+    set(s, "stages", "");
+    if (!experts)
+        return;
+    set(s, "ep", ONE_OF("2", "4", "8"));
+    set(s, "megatron_overlap", "false");
+    set(s, "sequence_parallel", "true");
 }
 
 static void draw_nanotron(struct dtp_scenario *s)
@@ -277,6 +313,7 @@ static const struct scope {
     void (*draw)(struct dtp_scenario *s);
 } scopes[] = {{"torchtitan", draw_torchtitan}, {"accelerate", draw_accelerate}, {"accelerate", draw_deepspeed},
               {"deepspeed", draw_deepspeed},   {"megatron", draw_megatron},     {"megatron", draw_megatron_experts},
+              {"bridge", draw_megatron},       {"bridge", draw_bridge_experts}, {"nemo", draw_nemo},
               {"nanotron", draw_nanotron},     {"torchtune", draw_torchtune},   {"peft", draw_peft},
               {"axolotl", draw_axolotl}};
 

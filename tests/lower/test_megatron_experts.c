@@ -396,6 +396,18 @@ static void test_refused(void **state)
     memset(&faults, 0, sizeof faults);
     assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
     assert_non_null(strstr(faults.text[0], "mla_up_proj is latent attention's"));
+    plan.megatron.recompute = 0, plan.megatron.pad_to_capacity = true;
+    memset(&faults, 0, sizeof faults);
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "pad_to_capacity: fills rows up to a capacity, of which none is set"));
+    plan.ep = 4, plan.megatron.capacity_factor = 2, plan.megatron.flex_dispatcher = true;
+    memset(&faults, 0, sizeof faults);
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "pad_to_capacity: is not with flex dispatchers"));
+    plan.megatron.pad_to_capacity = false, plan.megatron.unfused_permute = true;
+    memset(&faults, 0, sizeof faults);
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "unfused_permute: with flex_dispatcher is not modelled"));
 }
 
 static uint32_t casts_of(const struct dtp_program *program, const char *name, double *bytes)

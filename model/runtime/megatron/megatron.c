@@ -72,7 +72,7 @@ static void check_experts(struct dtp_resolver *r)
     if (p->megatron.capacity_factor > 0 && !r->transformer->experts)
         dtp_plan_refuse(r, "capacity_factor", "is of experts, of which this model has none; leave it out");
     if (p->megatron.pad_to_capacity && p->megatron.capacity_factor <= 0)
-        dtp_plan_refuse(r, "pad_to_capacity", "fills rows up to a capacity, which none is set; set capacity_factor");
+        dtp_plan_refuse(r, "pad_to_capacity", "fills rows up to a capacity, of which none is set; set capacity_factor");
     if (p->megatron.pad_to_capacity && p->megatron.flex_dispatcher)
         dtp_plan_refuse(r, "pad_to_capacity",
                         "is not with flex dispatchers in Megatron-Core (transformer_config.py); leave one of them out");
