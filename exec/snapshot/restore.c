@@ -5,18 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HELD_MAX 64u /* files of a memory that count: two turns, own and copies, of the ranks of a machine */
-
 enum soundness { UNREAD, SOUND, DAMAGED };
 /* A file as its holder tells of it. */
 struct held {
     uint64_t step;
     uint32_t world, rank, copy, turn, soundness;
     uint32_t zero;
-};
-struct inventory {
-    uint64_t count;
-    struct held held[HELD_MAX];
 };
 /* Where a rank of the old world's part is; holder UINT32_MAX: nowhere. */
 struct source {
@@ -27,35 +21,68 @@ struct restoring {
     struct dtp_snapshots *s;
     struct dtp_faults *faults;
     struct dtp_snapshot_entry *entries; /* of this rank's memory, in the order of `mine` */
-    struct inventory mine, *all;        /* of the world */
-    struct source *sources;             /* of the snapshot that was chosen */
+    struct held *mine, *all; /* `width` of each rank, the fullest memory's files; the others' rest are of world 0 */
+    uint64_t width;
+    struct source *sources; /* of the snapshot that was chosen */
     uint64_t step;
     uint32_t world; /* whose snapshot it is */
 };
 
 /* ---- choosing ---------------------------------------------------------------------------------------------------- */
 
-static void look_around(struct restoring *r, uint64_t least)
+/* Files of this rank's memory that count, to `entries`: however many ranks share it. */
+static enum dtp_status look_around(struct restoring *r, uint64_t least, uint64_t *count)
 {
     const struct dtp_snapshot_options *o = &r->s->options;
-    size_t count = dtp_snapshot_list(o->folder, o->identity, r->entries, HELD_MAX);
-    for (size_t i = 0; i < count; i++) {
+    size_t listed = 0;
+    *count = 0;
+    if (!dtp_snapshot_list(o->folder, o->identity, &r->entries, &listed))
+        return dtp_fault(r->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    for (size_t i = 0; i < listed; i++)
+        if (r->entries[i].head.position.step >= least)
+            r->entries[(*count)++] = r->entries[i];
+    return DTP_OK;
+}
+
+/* Room for what all ranks hold, as wide as the fullest memory needs. */
+static enum dtp_status make_room(struct restoring *r, uint64_t count)
+{
+    const uint32_t world = r->s->options.world->ranks.world;
+    uint64_t *counts = calloc(world, sizeof *counts);
+    enum dtp_status status = counts ? DTP_OK : dtp_fault(r->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    status = dtp_world_agree(r->s->options.world, status, r->faults);
+    if (status == DTP_OK)
+        status = dtp_world_exchange(r->s->options.world, &count, sizeof count, counts, r->faults);
+    for (uint32_t rank = 0; rank < world && status == DTP_OK; rank++)
+        r->width = counts[rank] > r->width ? counts[rank] : r->width;
+    free(counts);
+    if (status != DTP_OK)
+        return status;
+    if (r->width > UINT32_MAX / sizeof *r->mine / world)
+        return dtp_fault(r->faults, DTP_ENVIRONMENT, r->s->options.folder, 0, "holds too many snapshots");
+    r->mine = calloc(r->width + 1, sizeof *r->mine);
+    r->all = calloc(world * r->width + 1, sizeof *r->all);
+    status = r->mine && r->all ? DTP_OK : dtp_fault(r->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    for (uint64_t i = 0; i < count && status == DTP_OK; i++) {
         const struct dtp_snapshot_entry *e = &r->entries[i];
-        if (e->head.position.step < least)
-            continue;
-        r->entries[r->mine.count] = *e;
-        r->mine.held[r->mine.count++] = (struct held){.step = e->head.position.step,
-                                                      .world = e->head.world,
-                                                      .rank = e->head.rank,
-                                                      .copy = e->name.copy,
-                                                      .turn = e->name.turn,
-                                                      .soundness = UNREAD};
+        r->mine[i] = (struct held){.step = e->head.position.step,
+                                   .world = e->head.world,
+                                   .rank = e->head.rank,
+                                   .copy = e->name.copy,
+                                   .turn = e->name.turn,
+                                   .soundness = UNREAD};
     }
+    return status;
 }
 
 static enum dtp_status tell_all(struct restoring *r)
 {
-    return dtp_world_exchange(r->s->options.world, &r->mine, sizeof r->mine, r->all, r->faults);
+    return dtp_world_exchange(r->s->options.world, r->mine, (uint32_t)(r->width * sizeof *r->mine), r->all, r->faults);
+}
+
+static const struct held *held_by(const struct restoring *r, const struct source *source)
+{
+    return &r->all[source->holder * r->width + source->index];
 }
 
 /* Whether every rank's part of the snapshot is held by someone, and by whom first. */
@@ -65,8 +92,8 @@ static bool find_sources(const struct restoring *r, uint64_t step, uint32_t worl
     for (uint32_t rank = 0; rank < world; rank++)
         r->sources[rank].holder = UINT32_MAX;
     for (uint32_t holder = 0; holder < r->s->options.world->ranks.world; holder++)
-        for (uint32_t i = 0; i < r->all[holder].count && i < HELD_MAX; i++) {
-            const struct held *h = &r->all[holder].held[i];
+        for (uint32_t i = 0; i < r->width; i++) {
+            const struct held *h = &r->all[holder * r->width + i];
             if (h->step != step || h->world != world || h->rank >= world || h->soundness == DAMAGED ||
                 r->sources[h->rank].holder != UINT32_MAX)
                 continue;
@@ -82,8 +109,8 @@ static bool choose(struct restoring *r)
     bool found = false;
     r->step = 0;
     for (uint32_t holder = 0; holder < r->s->options.world->ranks.world; holder++)
-        for (uint32_t i = 0; i < r->all[holder].count && i < HELD_MAX; i++) {
-            const struct held *h = &r->all[holder].held[i];
+        for (uint32_t i = 0; i < r->width; i++) {
+            const struct held *h = &r->all[holder * r->width + i];
             if (h->world == 0 || h->world > DTP_RANKS_MAX || (found && h->step <= r->step) ||
                 !find_sources(r, h->step, h->world))
                 continue;
@@ -100,7 +127,7 @@ static enum dtp_status check_chosen(struct restoring *r, bool *settled)
     uint32_t own = r->s->options.world->ranks.rank;
     for (uint32_t rank = 0; rank < r->world; rank++) {
         const struct source *source = &r->sources[rank];
-        struct held *h = &r->mine.held[source->index];
+        struct held *h = &r->mine[source->index];
         if (source->holder != own || h->soundness != UNREAD)
             continue;
         h->soundness = dtp_snapshot_verify(r->s->options.folder, &r->entries[source->index]) ? SOUND : DAMAGED;
@@ -113,7 +140,7 @@ static enum dtp_status check_chosen(struct restoring *r, bool *settled)
     enum dtp_status status = tell_all(r);
     *settled = true;
     for (uint32_t rank = 0; rank < r->world && status == DTP_OK; rank++)
-        *settled = *settled && r->all[r->sources[rank].holder].held[r->sources[rank].index].soundness == SOUND;
+        *settled = *settled && held_by(r, &r->sources[rank])->soundness == SOUND;
     return status;
 }
 
@@ -121,7 +148,7 @@ static enum dtp_status check_chosen(struct restoring *r, bool *settled)
 static enum dtp_status settle(struct restoring *r, bool *found)
 {
     bool settled = false;
-    enum dtp_status status = tell_all(r);
+    enum dtp_status status = r->width ? tell_all(r) : DTP_OK;
     *found = status == DTP_OK && choose(r);
     while (status == DTP_OK && *found && !settled) {
         status = check_chosen(r, &settled);
@@ -137,7 +164,7 @@ static enum dtp_status fetch(const struct restoring *r, uint32_t rank, uint64_t 
 {
     const struct dtp_snapshots *s = r->s;
     const struct source *source = &r->sources[rank];
-    const struct held *h = &r->all[source->holder].held[source->index];
+    const struct held *h = held_by(r, source);
     const struct dtp_snapshot_name name = {h->rank, h->copy != 0, h->turn};
     if (source->holder != s->options.world->ranks.rank)
         return dtp_peer_get(&s->peers[source->holder], s->secret, &name, offset, out, bytes, r->faults);
@@ -225,20 +252,17 @@ enum dtp_status dtp_snapshots_restore(struct dtp_snapshots *s, const struct dtp_
                                       uint64_t least, struct dtp_checkpoint_position *position, bool *found,
                                       struct dtp_faults *faults)
 {
-    uint32_t world = s->options.world->ranks.world;
     struct restoring r = {.s = s, .faults = faults};
-    r.entries = calloc(HELD_MAX, sizeof *r.entries);
-    r.all = calloc(world, sizeof *r.all);
+    uint64_t held = 0;
     r.sources = calloc(DTP_RANKS_MAX, sizeof *r.sources);
     *found = false;
-    enum dtp_status status = DTP_OK;
-    if (!r.entries || !r.all || !r.sources)
-        status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    enum dtp_status status =
+        r.sources ? look_around(&r, least, &held) : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     status = dtp_world_agree(s->options.world, status, faults);
-    if (status == DTP_OK) {
-        look_around(&r, least);
+    if (status == DTP_OK)
+        status = dtp_world_agree(s->options.world, make_room(&r, held), faults);
+    if (status == DTP_OK)
         status = settle(&r, found);
-    }
     if (status == DTP_OK && *found)
         status = take_all(&r, parts, count, position);
     /* Nobody writes over a file that another still reads. */
@@ -248,6 +272,7 @@ enum dtp_status dtp_snapshots_restore(struct dtp_snapshots *s, const struct dtp_
         s->whole_world = r.world;
     }
     free(r.entries);
+    free(r.mine);
     free(r.all);
     free(r.sources);
     return status;

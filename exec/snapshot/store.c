@@ -174,33 +174,45 @@ bool dtp_snapshot_verify(const char *folder, const struct dtp_snapshot_entry *en
 }
 
 /* Newest first; of one step own before copy, so that a file at hand is preferred. */
-static bool comes_before(const struct dtp_snapshot_entry *a, const struct dtp_snapshot_entry *b)
+static int by_step(const void *a, const void *b)
 {
-    return a->head.position.step != b->head.position.step ? a->head.position.step > b->head.position.step
-                                                          : a->name.copy < b->name.copy;
+    const struct dtp_snapshot_entry *x = a, *y = b;
+    if (x->head.position.step != y->head.position.step)
+        return x->head.position.step > y->head.position.step ? -1 : 1;
+    if (x->name.copy != y->name.copy)
+        return x->name.copy < y->name.copy ? -1 : 1;
+    return (x->name.rank > y->name.rank) - (x->name.rank < y->name.rank);
 }
 
-size_t dtp_snapshot_list(const char *folder, uint64_t identity, struct dtp_snapshot_entry *out, size_t limit)
+bool dtp_snapshot_list(const char *folder, uint64_t identity, struct dtp_snapshot_entry **out, size_t *count)
 {
     DIR *files = opendir(folder);
-    size_t count = 0;
-    for (const struct dirent *file; files && (file = readdir(files));) {
+    size_t room = 0;
+    bool whole = true;
+    *out = NULL, *count = 0;
+    for (const struct dirent *file; files && whole && (file = readdir(files));) {
         struct dtp_snapshot_entry entry;
         if (!parse_name(file->d_name, &entry.name) ||
             !dtp_snapshot_read(folder, &entry.name, 0, &entry.head, sizeof entry.head) ||
             !dtp_snapshot_sealed(&entry.head) || entry.head.identity != identity || entry.head.rank != entry.name.rank)
             continue;
-        bool room = count < limit;
-        if (!room && !comes_before(&entry, &out[limit - 1]))
-            continue;
-        size_t at = room ? count++ : limit - 1;
-        for (; at > 0 && comes_before(&entry, &out[at - 1]); at--)
-            out[at] = out[at - 1];
-        out[at] = entry;
+        if (*count == room) {
+            struct dtp_snapshot_entry *more = realloc(*out, (room = 2 * room + 16) * sizeof *more);
+            whole = more != NULL;
+            *out = more ? more : *out;
+        }
+        if (whole)
+            (*out)[(*count)++] = entry;
     }
     if (files)
         closedir(files);
-    return count;
+    if (whole && *count)
+        qsort(*out, *count, sizeof **out, by_step);
+    if (whole)
+        return true;
+    free(*out);
+    *out = NULL, *count = 0;
+    return false;
 }
 
 uint32_t dtp_snapshot_turn(const char *folder, uint32_t rank, bool copy, uint64_t keep_step, uint32_t keep_world)

@@ -63,9 +63,9 @@ struct dtp_snapshot_entry {
     struct dtp_snapshot_name name;
     struct dtp_snapshot_head head;
 };
-/* Files of `identity` in the folder that have a head, newest step first, at most `limit`; returns how many. A folder
- * that is not there holds none. */
-size_t dtp_snapshot_list(const char *folder, uint64_t identity, struct dtp_snapshot_entry *out, size_t limit);
+/* Files of `identity` in the folder that have a head, newest step first, however many there are: *out is the caller's
+ * to free. A folder that is not there holds none. False: out of memory, *out is NULL. */
+bool dtp_snapshot_list(const char *folder, uint64_t identity, struct dtp_snapshot_entry **out, size_t *count);
 /* Whether blocks and elements have the sums of the head; reads all of it. */
 bool dtp_snapshot_verify(const char *folder, const struct dtp_snapshot_entry *entry);
 /* Bytes [offset, offset + bytes) of a file, head included. */

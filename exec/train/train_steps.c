@@ -36,10 +36,12 @@ static enum dtp_status write_inputs(struct dtp_trainer *t)
     struct dtp_step_scalars *scalars = dtp_run_host_scalars(t->run);
     if (!scalars)
         return DTP_OK;
-    uint64_t updates = t->position.step - t->position.skipped + 1;
+    uint64_t updates = t->position.step - t->position.skipped + 1, second = updates;
+    if (t->binding.summed[DTP_POWERSGD_WHOLE]) /* none is skipped then */
+        second = dtp_powersgd_second_moments(&t->job->plan, updates);
     *scalars = (struct dtp_step_scalars){.learning_rate = (float)dtp_settings_learning_rate(s, t->position.step),
                                          .correction1 = (float)(1 - pow(s->beta1, (double)updates)),
-                                         .correction2 = (float)(1 - pow(s->beta2, (double)updates)),
+                                         .correction2 = (float)(1 - pow(s->beta2, (double)second)),
                                          .step = (uint32_t)t->position.step,
                                          .seed = (uint32_t)s->seed,
                                          .loss_scale = (float)t->position.loss_scale,
@@ -53,17 +55,17 @@ static enum dtp_status write_inputs(struct dtp_trainer *t)
 #define SLOW_STEP_S 60.0
 #define SLOW_STEPS 30.0
 
-/* PyTorch's start_powerSGD_iter: so many steps of the run go before, a resumed one's of earlier processes too. */
-static void begin_factors(struct dtp_trainer *t)
+/* Counted from the run's first step, a resumed one's in earlier processes too. */
+static void take_sums(struct dtp_trainer *t)
 {
-    if (t->job && t->position.step >= t->job->plan.powersgd_start_step && dtp_binding_begin_factors(&t->binding))
+    if (t->job && dtp_binding_take_sums(&t->binding, dtp_powersgd_sums_of(&t->job->plan, t->position.step)))
         dtp_run_rebound(t->run);
 }
 
 static enum dtp_status begin_step(struct dtp_trainer *t)
 {
     enum dtp_status status = write_inputs(t);
-    begin_factors(t);
+    take_sums(t);
     t->mode = mode_of(t);
     dtp_world_step(&t->world, t->position.step + 1);
     dtp_world_deadline(&t->world, (t->last_step_s > 0 ? SLOW_STEP_S : SLOW_FIRST_STEP_S) + SLOW_STEPS * t->last_step_s);

@@ -30,7 +30,12 @@ static void list_matmuls(const struct dtp_layer_kind *block, bool packed, double
         double groups = (double)matrix->groups;
         double rows = (matrix->expert ? received * (double)block->experts_per_token / groups : 1) /
                       (matrix->own_rows ? parts : 1);
-        work->matmul[i] = (struct dtp_weight_matmul){.n = (double)matrix->out,
+        bool sums =
+            matrix->id == DTP_MATRIX_OUTPUT || matrix->id == DTP_MATRIX_DOWN || matrix->id == DTP_MATRIX_SHARED_DOWN;
+        work->matmul[i] = (struct dtp_weight_matmul){.gathered = matrix->own_rows || parts <= 1 ? DTP_FP8_OPERAND_COUNT
+                                                                 : sums                         ? DTP_FP8_GRADIENT_ROWS
+                                                                                                : DTP_FP8_INPUT,
+                                                     .n = (double)matrix->out,
                                                      .k = (double)matrix->in,
                                                      .copies = groups,
                                                      .rows = rows,

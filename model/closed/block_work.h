@@ -6,6 +6,7 @@
 #ifndef DTP_BLOCK_WORK_H
 #define DTP_BLOCK_WORK_H
 
+#include "plan/fp8_casts.h"
 #include "plan/plan.h"
 #include "net/layer_kind.h"
 
@@ -13,15 +14,16 @@
  */
 struct dtp_weight_matmul {
     double n, k, copies;
-    double rows;     /* of a token: 1, of an expert of a rank k / E where all have as many, more on the fullest rank */
-    bool grouped;    /* of experts, be it one */
-    uint8_t beside;  /* of shared experts, 1 + enum dtp_exchange that it works beside; or 0 */
-    bool again;      /* it runs again with a part of its layer */
-    bool wide;       /* in 16 bits under every recipe of fewer */
-    double rank;     /* of the adapter beside it */
-    bool frozen;     /* it has no gradient */
-    bool recomputed; /* under torchtitan's every-second-matmul checkpointing */
-    bool ends;       /* the last of a block, whose result only the sum behind it reads */
+    double rows;    /* of a token: 1, of an expert of a rank k / E where all have as many, more on the fullest rank */
+    bool grouped;   /* of experts, be it one */
+    uint8_t beside; /* of shared experts, 1 + enum dtp_exchange that it works beside; or 0 */
+    bool again;     /* it runs again with a part of its layer */
+    bool wide;      /* in 16 bits under every recipe of fewer */
+    enum dtp_fp8_operand gathered; /* of tensor parallel ranks' rows; DTP_FP8_OPERAND_COUNT: none */
+    double rank;                   /* of the adapter beside it */
+    bool frozen;                   /* it has no gradient */
+    bool recomputed;               /* under torchtitan's every-second-matmul checkpointing */
+    bool ends;                     /* the last of a block, whose result only the sum behind it reads */
 };
 
 struct dtp_block_work {

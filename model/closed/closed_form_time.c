@@ -264,7 +264,7 @@ static double fp8_casts_s(const struct dtp_timing *c)
             if (m->wide)
                 continue;
             struct dtp_fp8_traffic traffic =
-                dtp_fp8_traffic_of(&casts, c->tokens * m->rows, m->n, m->k, c->plan->accumulate);
+                dtp_fp8_traffic_of(&casts, c->tokens * m->rows, m->n, m->k, c->plan->accumulate, m->gathered);
             for (int walk = 0; walk < DTP_FP8_WALK_COUNT; walk++)
                 seconds += m->copies * traffic.bytes[walk] / bytes_per_s[walk];
         }

@@ -54,8 +54,13 @@ dtp_buffer_id dtp_lower_fp8_cast(struct dtp_lowering *l, enum dtp_fp8_operand op
     dtp_buffer_id made =
         dtp_draft_new(l, &draft, names[operand], DTP_OWNER_WORKSPACE,
                       l->casts.kept ? 0 : dtp_fp8_bytes(l->plan->precision.fp8_recipe, elements), DTP_WRITE);
+    bool gathered = dtp_plan_gathers_casts(l->plan) &&
+                    (operand == DTP_FP8_INPUT           ? dtp_lower_cut_by_columns(l, (int)(matrix - l->matrix))
+                     : operand == DTP_FP8_GRADIENT_ROWS ? dtp_lower_cut_by_rows(l, (int)(matrix - l->matrix))
+                                                        : false);
+    double bytes = gathered ? cast->gathered_bytes : cast->bytes;
     bool within = matrix->expert && dtp_plan_fuses_experts(l->plan, l->cluster) && in_product(operand, matrix);
-    dtp_draft_memory(l, &draft, within ? 0 : cast->bytes * (double)elements, within ? 0 : cast->kernels);
+    dtp_draft_memory(l, &draft, within ? 0 : bytes * (double)elements, within ? 0 : cast->kernels);
     if (matrix->expert && !within)
         dtp_draft_loop(&draft, cast->kernels, dtp_plan_expert_casts(l->plan, matrix->groups));
     if (cast->walk != DTP_FP8_ALONG_ROWS)

@@ -170,7 +170,15 @@ static dtp_buffer_id gather_result_gradient(const struct dtp_block_backward *b, 
         return gradient;
     dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, l->matrix[index].name);
     use_result_gradient(b, &draft, gradient, true);
-    return dtp_lower_gather_rows(l, &draft, DTP_OWNER_WORKSPACE, dtp_lower_whole_stream(l, l->compute), beside);
+    uint64_t elements = dtp_lower_whole_stream(l, 1);
+    if (!dtp_plan_gathers_casts(l->plan))
+        return dtp_lower_gather_rows(l, &draft, DTP_OWNER_WORKSPACE, l->compute * elements, beside);
+    uint64_t wire = dtp_fp8_wire_bytes(l->plan, elements);
+    dtp_buffer_id casts = dtp_draft_new(l, &draft, "gathered rows", DTP_OWNER_WORKSPACE,
+                                        dtp_fp8_standing_bytes(l->plan, &l->cluster->gpu, elements), DTP_WRITE);
+    l->awaited = dtp_lower_tensor_end(l, &draft, wire, true);
+    *beside = dtp_lower_tensor_beside(l, DTP_OP_ALL_GATHER, l->matrix[index].name, wire);
+    return casts;
 }
 
 /* The gradient of the weight is left for a pass of its own, which reads what is kept until then. */

@@ -8,12 +8,12 @@
 
 static void set(struct dtp_fp8_casts *out, enum dtp_fp8_operand operand, double bytes, uint32_t kernels)
 {
-    out->of[operand] = (struct dtp_fp8_cast){bytes, bytes > 0 ? kernels : 0, DTP_FP8_ALONG_ROWS};
+    out->of[operand] = (struct dtp_fp8_cast){bytes, bytes, bytes > 0 ? kernels : 0, DTP_FP8_ALONG_ROWS};
 }
 
 static void set_walk(struct dtp_fp8_casts *out, enum dtp_fp8_operand operand, double bytes, enum dtp_fp8_walk walk)
 {
-    out->of[operand] = (struct dtp_fp8_cast){bytes, walk == DTP_FP8_DOWN_COLUMNS ? 2 : 1, walk};
+    out->of[operand] = (struct dtp_fp8_cast){bytes, bytes, walk == DTP_FP8_DOWN_COLUMNS ? 2 : 1, walk};
 }
 
 /* What a weight has where its cast is read: the fp32 parameter, what FSDP2 gathered in 16 bits, or the cast itself. */
@@ -77,6 +77,16 @@ static bool writes_columns(const struct dtp_fp8_recipe_row *row, const struct dt
     return row->granularity == DTP_FP8_BY_BLOCK || gpu->architecture != DTP_GPU_BLACKWELL;
 }
 
+/* A rank casts its own rows. Behind the gather columns are made of rows that have one scale; those of blocks, which
+ * came by themselves, are put in order, but MXFP8's lie as rows do (_swap_first_dims of the others). */
+static double gathered_bytes(const struct dtp_plan *plan, const struct dtp_fp8_recipe_row *row, double own,
+                             double second)
+{
+    bool blocks = row->granularity == DTP_FP8_BY_BLOCK, ordered = row->parts == DTP_FP8_ON_BLACKWELL && row->bits == 8;
+    double parts = plan->sequence_shards > 1 ? plan->sequence_shards : 1;
+    return (own - (blocks ? 0 : second)) / parts + (ordered ? 0 : 2 * second);
+}
+
 static void transformer_engine(const struct dtp_plan *plan, const struct dtp_fp8_recipe_row *row,
                                const struct dtp_gpu *gpu, struct dtp_fp8_casts *out)
 {
@@ -87,6 +97,10 @@ static void transformer_engine(const struct dtp_plan *plan, const struct dtp_fp8
     set(out, DTP_FP8_INPUT, fused ? second : whole, kernels);
     set(out, DTP_FP8_WEIGHT, whole, kernels);
     set(out, DTP_FP8_GRADIENT_ROWS, whole, kernels);
+    if (dtp_plan_gathers_casts(plan)) {
+        out->of[DTP_FP8_INPUT].gathered_bytes = gathered_bytes(plan, row, fused ? second : whole, second);
+        out->of[DTP_FP8_GRADIENT_ROWS].gathered_bytes = gathered_bytes(plan, row, whole, second);
+    }
     out->weights_once = out->kept = plan->runtime->keeps_fp8;
 }
 
@@ -114,7 +128,7 @@ void dtp_fp8_casts_of(const struct dtp_plan *plan, const struct dtp_gpu *gpu, st
 }
 
 struct dtp_fp8_traffic dtp_fp8_traffic_of(const struct dtp_fp8_casts *casts, double tokens, double out, double in,
-                                          double accumulate)
+                                          double accumulate, enum dtp_fp8_operand gathered)
 {
     const double elements[DTP_FP8_OPERAND_COUNT] = {[DTP_FP8_INPUT] = tokens * in,
                                                     [DTP_FP8_INPUT_AGAIN] = tokens * in,
@@ -125,9 +139,16 @@ struct dtp_fp8_traffic dtp_fp8_traffic_of(const struct dtp_fp8_casts *casts, dou
     struct dtp_fp8_traffic traffic = {{0}};
     for (int i = 0; i < DTP_FP8_OPERAND_COUNT; i++) {
         double times = i == DTP_FP8_WEIGHT && casts->weights_once ? 1 / accumulate : 1;
-        traffic.bytes[casts->of[i].walk] += casts->of[i].bytes * elements[i] * times;
+        double bytes = i == (int)gathered ? casts->of[i].gathered_bytes : casts->of[i].bytes;
+        traffic.bytes[casts->of[i].walk] += bytes * elements[i] * times;
     }
     return traffic;
+}
+
+uint64_t dtp_fp8_wire_bytes(const struct dtp_plan *plan, uint64_t elements)
+{
+    const struct dtp_fp8_recipe_row *row = dtp_fp8_recipe_row(plan->precision.fp8_recipe);
+    return (row->granularity == DTP_FP8_BY_BLOCK ? 2 : 1) * dtp_fp8_bytes(plan->precision.fp8_recipe, elements);
 }
 
 uint64_t dtp_fp8_standing_bytes(const struct dtp_plan *plan, const struct dtp_gpu *gpu, uint64_t elements)

@@ -26,7 +26,8 @@
  * side; down columns, whose largest element it seeks first. */
 enum dtp_fp8_walk { DTP_FP8_ALONG_ROWS, DTP_FP8_TRANSPOSING, DTP_FP8_DOWN_COLUMNS, DTP_FP8_WALK_COUNT };
 struct dtp_fp8_cast {
-    double bytes; /* through HBM, of an element */
+    double bytes;          /* through HBM, of an element */
+    double gathered_bytes; /* where it is cast before tensor parallel ranks gather it: of an element of all they have */
     uint32_t kernels;
     enum dtp_fp8_walk walk;
 };
@@ -58,13 +59,15 @@ static inline bool dtp_fp8_keeps_matrix(const struct dtp_fp8_casts *casts, enum 
 }
 
 /* Bytes that casts of a linear [tokens, in] x [in, out] move, by how their kernels walk: in a micro-step that casts
- * weights once in `accumulate`. */
+ * weights once in `accumulate`. `gathered` of tensor parallel ranks' rows; DTP_FP8_OPERAND_COUNT: none is. */
 struct dtp_fp8_traffic {
     double bytes[DTP_FP8_WALK_COUNT];
 };
 struct dtp_fp8_traffic dtp_fp8_traffic_of(const struct dtp_fp8_casts *casts, double tokens, double out, double in,
-                                          double accumulate);
+                                          double accumulate, enum dtp_fp8_operand gathered);
 
+/* What is gathered of so many elements, dtp_plan_gathers_casts. */
+uint64_t dtp_fp8_wire_bytes(const struct dtp_plan *plan, uint64_t elements);
 /* Bytes of the casts of weights that stand over the step, of so many elements: rows, and columns where they differ. */
 uint64_t dtp_fp8_standing_bytes(const struct dtp_plan *plan, const struct dtp_gpu *gpu, uint64_t elements);
 

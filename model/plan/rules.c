@@ -34,6 +34,12 @@ bool dtp_plan_keeps_fp8(const struct dtp_plan *plan)
     return plan->precision.compute == DTP_FP8 && dtp_plan_fp8_library(plan) != DTP_FP8_TORCHAO;
 }
 
+bool dtp_plan_gathers_casts(const struct dtp_plan *plan)
+{
+    return dtp_plan_keeps_fp8(plan) && plan->runtime->keeps_fp8 && dtp_plan_fp8_library(plan) == DTP_FP8_TE &&
+           plan->sequence_shards > 1;
+}
+
 bool dtp_plan_runs_narrow(const struct dtp_plan *plan, enum dtp_product product)
 {
     const struct dtp_fp8_recipe_row *row = dtp_fp8_recipe_row(plan->precision.fp8_recipe);

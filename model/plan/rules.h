@@ -50,6 +50,11 @@ bool dtp_plan_scatters_sends(const struct dtp_plan *plan);
  * linear that a micro-step is the first, these go with their matmuls. torchao keeps inputs in bf16. */
 bool dtp_plan_keeps_fp8(const struct dtp_plan *plan);
 
+/* Where tensor parallel ranks have rows of what a linear reads, these are cast first and gathered as casts: rows alone
+ * of one scale a tensor, which are transposed behind that where matmuls want columns; rows and columns of blocks
+ * (transformer_engine/pytorch/distributed.py, gather_along_first_dim; module/base.py, grad_output_preprocess). */
+bool dtp_plan_gathers_casts(const struct dtp_plan *plan);
+
 /* Bytes of a score and a probability of math attention: PyTorch's math kernel computes 16-bit inputs in fp32 unless
  * torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp says otherwise; Megatron's and ours stay in 16 bits. */
 unsigned dtp_plan_score_bytes(const struct dtp_plan *plan);

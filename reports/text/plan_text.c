@@ -235,14 +235,21 @@ static void print_why_not_simulated(const struct dtp_report *report, const struc
     dtp_page_say(page, 2, 2, "not simulated: %s", report->not_simulated_because);
 }
 
-/* Of PowerSGD that begins later. */
+/* Of PowerSGD that begins later, or that sends whole gradients now and then. */
 static void print_before(const struct dtp_report *report, const struct dtp_page *page)
 {
     struct dtp_unit unit = dtp_unit_time(report->plain_step_s);
-    if (report->plain_step_s > 0)
+    const struct dtp_plan *plan = &report->job.plan;
+    const uint32_t every = plan->executor.powersgd_whole_every;
+    if (report->plain_step_s > 0 && plan->powersgd_start_step)
         dtp_page_say(page, 2, 2, "up to step %" PRIu32 " gradients are summed as they are: %.3f %s a step, %.2f GiB",
-                     report->job.plan.powersgd_start_step, report->plain_step_s / unit.divisor, unit.name,
+                     plan->powersgd_start_step, report->plain_step_s / unit.divisor, unit.name,
                      report->plain_device_bytes / 0x1p30);
+    if (report->plain_step_s > 0 && every) {
+        double mean_s = (2 * report->plain_step_s + (every - 2) * report->prediction.time.step_s) / every;
+        dtp_page_say(page, 2, 2, "then in 2 of %" PRIu32 " steps: %.3f %s each, %.3f %s a step in the mean", every,
+                     report->plain_step_s / unit.divisor, unit.name, mean_s / unit.divisor, unit.name);
+    }
 }
 
 static void print_time(const struct dtp_report *report, const struct dtp_page *page)

@@ -8,9 +8,10 @@
 
 #include "base/crc64.h"
 #include "lib/remove_all.h"
-#include "snapshot/peers.h"
+#include "snapshot/snapshot.h"
 
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -69,6 +70,18 @@ static void write_file(uint64_t step, uint32_t world, const struct dtp_snapshot_
     dtp_snapshot_close(&file);
 }
 
+/* Of those listed up to `limit`; returns how many there are. */
+static size_t list(const char *folder, uint64_t identity, struct dtp_snapshot_entry *out, size_t limit)
+{
+    struct dtp_snapshot_entry *all;
+    size_t count;
+    assert_true(dtp_snapshot_list(folder, identity, &all, &count));
+    for (size_t i = 0; i < count && i < limit; i++)
+        out[i] = all[i];
+    free(all);
+    return count;
+}
+
 static void change_byte(const char *name, off_t at)
 {
     char path[600];
@@ -88,16 +101,13 @@ static void test_newest_first(void **state)
     write_file(10, 4, &(struct dtp_snapshot_name){2, false, 0}, true);
     write_file(20, 4, &(struct dtp_snapshot_name){2, false, 1}, true);
     write_file(20, 4, &(struct dtp_snapshot_name){1, true, 0}, true);
-    assert_int_equal(dtp_snapshot_list(FOLDER, IDENTITY, entries, 8), 3);
+    assert_int_equal(list(FOLDER, IDENTITY, entries, 8), 3);
     assert_int_equal(entries[0].head.position.step, 20);
     assert_false(entries[0].name.copy); /* one's own first */
     assert_true(entries[1].name.copy && entries[1].name.rank == 1);
     assert_int_equal(entries[2].head.position.step, 10);
-    assert_int_equal(dtp_snapshot_list(FOLDER, IDENTITY, entries, 1),
-                     1); /* the newest stays where there is less room */
-    assert_int_equal(entries[0].head.position.step, 20);
-    assert_int_equal(dtp_snapshot_list(FOLDER, IDENTITY + 1, entries, 8), 0); /* another run's */
-    assert_int_equal(dtp_snapshot_list("/no/such/folder", IDENTITY, entries, 8), 0);
+    assert_int_equal(list(FOLDER, IDENTITY + 1, entries, 8), 0); /* another run's */
+    assert_int_equal(list("/no/such/folder", IDENTITY, entries, 8), 0);
     for (int i = 0; i < 1; i++)
         assert_true(dtp_snapshot_verify(FOLDER, &entries[i]));
 }
@@ -108,7 +118,7 @@ static void test_half_written_is_none(void **state)
     (void)state;
     write_file(10, 4, &(struct dtp_snapshot_name){0, false, 0}, true);
     write_file(20, 4, &(struct dtp_snapshot_name){0, false, 0}, false); /* over the whole one */
-    assert_int_equal(dtp_snapshot_list(FOLDER, IDENTITY, entries, 4), 0);
+    assert_int_equal(list(FOLDER, IDENTITY, entries, 4), 0);
 }
 
 /* Of the head, of the blocks (4096 on), of the elements (4136 on). */
@@ -119,15 +129,15 @@ static void test_each_changed_byte_is_found(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         write_file(10, 4, &(struct dtp_snapshot_name){0, false, 0}, true);
-        assert_int_equal(dtp_snapshot_list(FOLDER, IDENTITY, &entry, 1), 1);
+        assert_int_equal(list(FOLDER, IDENTITY, &entry, 1), 1);
         assert_true(dtp_snapshot_verify(FOLDER, &entry));
         change_byte("own-0000.a", places[i]);
-        bool listed = dtp_snapshot_list(FOLDER, IDENTITY, &entry, 1) == 1;
+        bool listed = list(FOLDER, IDENTITY, &entry, 1) == 1;
         assert_false(listed && dtp_snapshot_verify(FOLDER, &entry));
     }
     write_file(10, 4, &(struct dtp_snapshot_name){0, false, 0}, true);
     assert_int_equal(truncate(FOLDER "/own-0000.a", 5000), 0);
-    assert_int_equal(dtp_snapshot_list(FOLDER, IDENTITY, &entry, 1), 1);
+    assert_int_equal(list(FOLDER, IDENTITY, &entry, 1), 1);
     assert_false(dtp_snapshot_verify(FOLDER, &entry));
 }
 
@@ -151,10 +161,57 @@ static void test_forgetting(void **state)
     write_file(10, 4, &(struct dtp_snapshot_name){0, false, 0}, true);
     write_file(20, 3, &(struct dtp_snapshot_name){0, false, 1}, true);
     dtp_snapshot_forget(FOLDER, 3);
-    assert_int_equal(dtp_snapshot_list(FOLDER, IDENTITY, entries, 4), 1);
+    assert_int_equal(list(FOLDER, IDENTITY, entries, 4), 1);
     assert_int_equal(entries[0].head.world, 3);
     dtp_snapshot_forget(FOLDER, 0);
     assert_int_not_equal(access(FOLDER, F_OK), 0);
+}
+
+/* Forty ranks share a folder. Of step 20 there are 39 ranks' parts and 39 copies of them; of step 10 all, and so it is
+ * taken by the one rank that goes on. */
+static void test_an_older_whole_one_among_many(void **state)
+{
+    enum { RANKS = 40, SHARE = ELEMENTS / RANKS };
+    struct dtp_world world = {.ranks = {.rank = 0, .world = 1}};
+    struct dtp_faults faults = {0};
+    struct dtp_snapshots *snapshots;
+    struct dtp_checkpoint_position position;
+    struct dtp_device *device;
+    float back[ELEMENTS] = {0};
+    bool found;
+    (void)state;
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        for (uint32_t turn = 0; turn < 2; turn++)
+            for (uint32_t copy = 0; copy < 2; copy++) {
+                const struct dtp_snapshot_block part = {
+                    0, DTP_STATE_MASTER, DTP_ELEMENT_FP32, 0, rank * SHARE, (rank + 1) * SHARE, 0};
+                struct dtp_snapshot_head head = head_of(turn ? 20 : 10, RANKS, rank);
+                struct dtp_snapshot_file file;
+                if ((turn == 0 && copy) || (turn == 1 && rank == RANKS - 1))
+                    continue;
+                head.data_bytes = SHARE * sizeof *values;
+                head.blocks_crc = dtp_crc64(0, &part, sizeof part);
+                head.data_crc = dtp_crc64(0, values + rank * SHARE, head.data_bytes);
+                dtp_snapshot_seal(&head);
+                const struct dtp_snapshot_name name = {rank, copy, turn};
+                assert_int_equal(dtp_snapshot_create(FOLDER, &name, &file, &faults), DTP_OK);
+                assert_int_equal(dtp_snapshot_append(&file, &part, sizeof part, &faults), DTP_OK);
+                assert_int_equal(dtp_snapshot_append(&file, values + rank * SHARE, head.data_bytes, &faults), DTP_OK);
+                assert_int_equal(dtp_snapshot_finish(&file, &head, &faults), DTP_OK);
+                dtp_snapshot_close(&file);
+            }
+    assert_int_equal(dtp_device_host_create(&(struct dtp_device_options){.threads = 1}, &device, &faults), DTP_OK);
+    const struct dtp_snapshot_options options = {
+        .world = &world, .device = device, .folder = FOLDER, .identity = IDENTITY};
+    const struct dtp_state_part part = {
+        .kind = DTP_STATE_MASTER, .element = DTP_ELEMENT_FP32, .begin = 0, .end = ELEMENTS, .values = back};
+    assert_int_equal(dtp_snapshots_open(&options, &snapshots, &faults), DTP_OK);
+    assert_int_equal(dtp_snapshots_restore(snapshots, &part, 1, 0, &position, &found, &faults), DTP_OK);
+    assert_true(found);
+    assert_int_equal(position.step, 10);
+    assert_memory_equal(back, values, sizeof values);
+    dtp_snapshots_close(snapshots, false);
+    device->verbs->destroy(device);
 }
 
 /* ---- peers ------------------------------------------------------------------------------------------------------- */
@@ -172,7 +229,7 @@ static void test_copies_arrive(void **state)
     struct dtp_snapshot_head head = head_of(50, 2, 1);
     struct dtp_peer_copy copy = {&head, &block, values, 0, 0};
     assert_int_equal(dtp_peer_put(&peer, 4242, &copy, &faults), DTP_OK);
-    assert_int_equal(dtp_snapshot_list(OTHER, IDENTITY, &entry, 1), 1);
+    assert_int_equal(list(OTHER, IDENTITY, &entry, 1), 1);
     assert_true(entry.name.copy && entry.name.rank == 1 && entry.head.position.step == 50);
     assert_true(dtp_snapshot_verify(OTHER, &entry));
     /* elements 100 to 115 stand behind the head, one block and 100 elements */
@@ -185,14 +242,14 @@ static void test_copies_arrive(void **state)
     copy.keep_step = 50, copy.keep_world = 2;
     assert_int_equal(dtp_peer_put(&peer, 4242, &copy, &faults), DTP_OK);
     struct dtp_snapshot_entry two[2];
-    assert_int_equal(dtp_snapshot_list(OTHER, IDENTITY, two, 2), 2);
+    assert_int_equal(list(OTHER, IDENTITY, two, 2), 2);
     /* elements that do not have the head's sum are no snapshot */
     head = head_of(70, 2, 1);
     head.data_crc ^= 1;
     dtp_snapshot_seal(&head);
     copy.keep_step = 60;
     assert_int_equal(dtp_peer_put(&peer, 4242, &copy, &faults), DTP_ENVIRONMENT);
-    assert_int_equal(dtp_snapshot_list(OTHER, IDENTITY, two, 2), 1);
+    assert_int_equal(list(OTHER, IDENTITY, two, 2), 1);
     assert_int_equal(two[0].head.position.step, 60);
     dtp_peer_stop(server);
     assert_int_equal(dtp_peer_put(&peer, 4242, &copy, &faults), DTP_ENVIRONMENT); /* nobody is there any more */
@@ -206,6 +263,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_each_changed_byte_is_found, fresh, clean),
         cmocka_unit_test_setup_teardown(test_turn_keeps_the_last_whole_one, fresh, clean),
         cmocka_unit_test_setup_teardown(test_forgetting, fresh, clean),
+        cmocka_unit_test_setup_teardown(test_an_older_whole_one_among_many, fresh, clean),
         cmocka_unit_test_setup_teardown(test_copies_arrive, fresh, clean)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
 /* Recipes of fp8 and fp4: what each row says, what casts move and what is saved, by hand. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -74,7 +75,7 @@ static double moved(const char *strategy, const char *runtime, const char *recip
     resolve_on(&plan, &c);
     struct dtp_fp8_casts casts;
     dtp_fp8_casts_of(&plan, &c.gpu, &casts);
-    return dtp_fp8_traffic_of(&casts, 100, 10, 1000, accumulate).bytes[walk];
+    return dtp_fp8_traffic_of(&casts, 100, 10, 1000, accumulate, DTP_FP8_OPERAND_COUNT).bytes[walk];
 }
 
 static void test_casts_by_hand(void **state)
@@ -115,6 +116,36 @@ static void test_casts_by_hand(void **state)
                 (4 + 2 * 9.0 / 16) * (i + w + g));
 }
 
+/* Four tensor parallel ranks, each with 25 of 100 rows of the input: it casts those, and all rows are gathered. With
+ * one scale a tensor the gathered rows are transposed, on Hopper; of blocks columns come too and are put in order, but
+ * MXFP8's. Of 4096 elements rows are sent, of blocks columns too. */
+static void test_casts_before_gathers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *recipe;
+        enum dtp_gpu_architecture architecture;
+        double input; /* bytes of an element of all rows */
+        uint64_t wire;
+    } rows[] = {{"fp8-delayed", DTP_GPU_HOPPER, 2, 4096},
+                {"fp8-current", DTP_GPU_HOPPER, (2 + 2 + 1) / 4.0 + 2, 4096},
+                {"fp8-current", DTP_GPU_BLACKWELL, (2 + 2 + 1) / 4.0, 4096},
+                {"fp8-blockwise", DTP_GPU_HOPPER, (2 + 2 * 132.0 / 128) / 4 + 2 * 132.0 / 128, 2 * 4224},
+                {"mxfp8", DTP_GPU_BLACKWELL, (2 + 2 * 33.0 / 32) / 4, 2 * 4224}};
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        struct dtp_cluster c = cluster_of(rows[r].architecture);
+        struct dtp_plan plan = plan_with("zero1", "megatron", rows[r].recipe, false);
+        plan.tp = 4, plan.sequence_parallel = true;
+        resolve_on(&plan, &c);
+        struct dtp_fp8_casts casts;
+        dtp_fp8_casts_of(&plan, &c.gpu, &casts);
+        double none = dtp_fp8_traffic_of(&casts, 100, 10, 1000, 1, DTP_FP8_OPERAND_COUNT).bytes[DTP_FP8_ALONG_ROWS];
+        double input = dtp_fp8_traffic_of(&casts, 100, 10, 1000, 1, DTP_FP8_INPUT).bytes[DTP_FP8_ALONG_ROWS];
+        assert_true(fabs(none - casts.of[DTP_FP8_INPUT].bytes * 1e5 + rows[r].input * 1e5 - input) < 1);
+        assert_int_equal(dtp_fp8_wire_bytes(&plan, 4096), rows[r].wire);
+    }
+}
+
 /* h 4096, f 11008. Compiled torchao keeps neither norms nor the activation, but where a 16-bit matmul reads them;
  * Transformer Engine keeps them narrow. */
 static void test_saved_by_hand(void **state)
@@ -153,7 +184,8 @@ static void test_saved_by_hand(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_words), cmocka_unit_test(test_bytes),
-                                       cmocka_unit_test(test_casts_by_hand), cmocka_unit_test(test_saved_by_hand)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_words), cmocka_unit_test(test_bytes), cmocka_unit_test(test_casts_by_hand),
+        cmocka_unit_test(test_casts_before_gathers), cmocka_unit_test(test_saved_by_hand)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
