@@ -19,7 +19,8 @@ __device__ float gelu_gate(float x)
 }
 
 template <enum dtp_activation_kind KIND>
-constexpr bool is_gated = KIND == DTP_ACTIVATION_SWIGLU || KIND == DTP_ACTIVATION_GEGLU;
+constexpr bool is_gated =
+    KIND == DTP_ACTIVATION_SWIGLU || KIND == DTP_ACTIVATION_GEGLU || KIND == DTP_ACTIVATION_SWIGLU_CLAMPED;
 
 /* result, slope: of silu, gelu and relu at x. */
 template <enum dtp_activation_kind KIND> __device__ float2 activate(float x)
@@ -28,6 +29,8 @@ template <enum dtp_activation_kind KIND> __device__ float2 activate(float x)
         float s = sigmoid(x), silu = x * s;
         return make_float2(silu, s + silu * (1 - s));
     }
+    if constexpr (KIND == DTP_ACTIVATION_SWIGLU_CLAMPED)
+        return clamped_gate(x);
     if constexpr (KIND == DTP_ACTIVATION_RELU)
         return make_float2(x > 0 ? x : 0.0f * x, x > 0); /* 0 * x: a NaN stays one */
     float s = gelu_gate(x);
@@ -75,7 +78,7 @@ __global__ void __launch_bounds__(threads) forward(struct dtp_activation_args a,
         read<T>(y, a.up, a.up_is_stored, from + a.width);
 #pragma unroll
     for (int e = 0; e < N; e++)
-        result[e] = gated ? activate<KIND>(x[e]).x * y[e] : activate<KIND>(x[e]).x;
+        result[e] = gated ? activate<KIND>(x[e]).x * gated_up(KIND, y[e]).x : activate<KIND>(x[e]).x;
     if (!beyond)
         store((T *)a.result + at, result);
     if (!beyond && a.stored) {
@@ -100,10 +103,10 @@ __global__ void __launch_bounds__(threads) gated_backward(struct dtp_activation_
     read<T>(up, a.up, a.up_is_stored, from + a.width);
 #pragma unroll
     for (int e = 0; e < N; e++) {
-        float2 value_and_slope = activate<KIND>(gate[e]);
-        of_gate[e] = gradient[e] * up[e] * value_and_slope.y;
-        of_up[e] = gradient[e] * value_and_slope.x;
-        result[e] = value_and_slope.x * up[e];
+        float2 value_and_slope = activate<KIND>(gate[e]), times = gated_up(KIND, up[e]);
+        of_gate[e] = gradient[e] * times.x * value_and_slope.y;
+        of_up[e] = gradient[e] * value_and_slope.x * times.y;
+        result[e] = value_and_slope.x * times.x;
     }
     if (!beyond) {
         store((T *)a.up_gradient + from, of_gate);
@@ -147,6 +150,8 @@ template <typename T, int N> void launch(const struct dtp_activation_args &a, ui
         forward<T, N, DTP_ACTIVATION_SWIGLU><<<blocks, threads, 0, stream>>>(a, (uint32_t)vectors);
     else if (a.kind == DTP_ACTIVATION_GEGLU)
         forward<T, N, DTP_ACTIVATION_GEGLU><<<blocks, threads, 0, stream>>>(a, (uint32_t)vectors);
+    else if (a.kind == DTP_ACTIVATION_SWIGLU_CLAMPED)
+        forward<T, N, DTP_ACTIVATION_SWIGLU_CLAMPED><<<blocks, threads, 0, stream>>>(a, (uint32_t)vectors);
     else if (a.kind == DTP_ACTIVATION_GELU)
         forward<T, N, DTP_ACTIVATION_GELU><<<blocks, threads, 0, stream>>>(a, (uint32_t)vectors);
     else
@@ -161,6 +166,8 @@ void launch(const struct dtp_activation_backward_args &a, uint64_t vectors, cuda
         gated_backward<T, N, DTP_ACTIVATION_SWIGLU><<<blocks, threads, 0, stream>>>(a, (uint32_t)vectors);
     else if (a.kind == DTP_ACTIVATION_GEGLU)
         gated_backward<T, N, DTP_ACTIVATION_GEGLU><<<blocks, threads, 0, stream>>>(a, (uint32_t)vectors);
+    else if (a.kind == DTP_ACTIVATION_SWIGLU_CLAMPED)
+        gated_backward<T, N, DTP_ACTIVATION_SWIGLU_CLAMPED><<<blocks, threads, 0, stream>>>(a, (uint32_t)vectors);
     else if (a.kind == DTP_ACTIVATION_GELU)
         plain_backward<T, N, DTP_ACTIVATION_GELU><<<blocks, threads, 0, stream>>>(a, (uint32_t)vectors);
     else

@@ -44,6 +44,29 @@ struct dtp_attention_backward_args {
     bool atomic, alibi;
     enum dtp_element element;
 };
+/* Attention sinks (gpt-oss): a learned score of each head stands beside those of keys and has no value. In place, of
+ * what attention returned without them: result *= exp(lse - L), log_sum_exp = L = log(exp(lse) + exp(sink)). With these
+ * attention's own backward makes the gradients of q, k and v: probabilities are exp(score - L), and what the
+ * normalisation takes back is gradient . result (reference_attention.c), for a sink's value is 0. */
+struct dtp_sinks_args {
+    void *result;       /* [batch, sequence, heads, head_dim] */
+    float *log_sum_exp; /* [batch, heads, sequence] */
+    const void *sinks;  /* [heads] */
+    uint32_t batch, sequence, heads, head_dim;
+    enum dtp_element element, sinks_element;
+};
+/* Of those results, and L: the gradient of a sink is the sum over its head's queries of exp(sink - L) (0 - gradient .
+ * result). */
+struct dtp_sinks_backward_args {
+    const void *result, *gradient;
+    const float *log_sum_exp;
+    const void *sinks;
+    void *sinks_gradient;
+    float *workspace; /* DTP_PARTIAL_SUM_ROWS floats for each head */
+    uint32_t batch, sequence, heads, head_dim;
+    enum dtp_element element, sinks_element, gradient_element;
+    bool accumulate;
+};
 /* Results of steps of attention that saw some of the keys each, into that over all of them: with L = log sum exp(lse_i)
  * it is sum of exp(lse_i - L) result_i, in fp32. parts [steps][batch, sequence, heads, head_dim], part_log_sum_exp
  * [steps][batch heads sequence] floats. The first `whole` steps had all queries; the others those of the second half of

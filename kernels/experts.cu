@@ -343,9 +343,11 @@ __global__ void __launch_bounds__(threads) shared_gate_back(struct dtp_shared_ga
         ((T *)a.score_gradient)[token] = from_float<T>((float)sum * gate * (1 - gate));
 }
 
-/* silu or gelu (tanh form) of x, and its slope. */
+/* silu, clamped or not, or gelu (tanh form) of x, and its slope. */
 __device__ float2 gate_of(enum dtp_activation_kind kind, float x)
 {
+    if (kind == DTP_ACTIVATION_SWIGLU_CLAMPED)
+        return clamped_gate(x);
     if (kind == DTP_ACTIVATION_SWIGLU) {
         float s = sigmoid(x), silu = x * s;
         return make_float2(silu, s + silu * (1 - s));
@@ -368,7 +370,7 @@ __global__ void __launch_bounds__(threads) activate_rows(struct dtp_expert_activ
         float result[N];
 #pragma unroll
         for (int e = 0; e < N; e++)
-            result[e] = weight * gate_of(a.kind, gate[e]).x * value[e];
+            result[e] = weight * gate_of(a.kind, gate[e]).x * gated_up(a.kind, value[e]).x;
         store((T *)a.result + row * a.width + i, result);
     }
 }
@@ -391,10 +393,10 @@ __global__ void __launch_bounds__(threads) activate_rows_back(struct dtp_expert_
         float of_gate[N], of_up[N], part = 0;
 #pragma unroll
         for (int e = 0; e < N; e++) {
-            float2 at = gate_of(a.kind, gate[e]);
-            part += gradient[e] * at.x * value[e];
-            of_gate[e] = weight * gradient[e] * value[e] * at.y;
-            of_up[e] = weight * gradient[e] * at.x;
+            float2 at = gate_of(a.kind, gate[e]), times = gated_up(a.kind, value[e]);
+            part += gradient[e] * at.x * times.x;
+            of_gate[e] = weight * gradient[e] * times.x * at.y;
+            of_up[e] = weight * gradient[e] * at.x * times.y;
         }
         sum += (double)part;
         store(made + i, of_gate);
@@ -402,7 +404,7 @@ __global__ void __launch_bounds__(threads) activate_rows_back(struct dtp_expert_
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0)
-        a.weight_gradient[whose] = (float)sum;
+        a.weight_gradient[whose] = (float)sum + (a.accumulate ? a.weight_gradient[whose] : 0.0f);
 }
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */

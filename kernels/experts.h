@@ -127,6 +127,31 @@ struct dtp_expert_activation_backward_args {
     enum dtp_activation_kind kind;
     enum dtp_element element;
     uint32_t experts;
+    bool accumulate; /* onto weight_gradient, where what stands behind has put its part */
+};
+/* Biases of experts: rows[r] += bias of the row's expert, times weights[order[r]] where there are weights: rows that
+ * were weighed before they were multiplied by a matrix have so their bias weighed too. */
+struct dtp_expert_bias_args {
+    void *rows;       /* [tokens * chosen, width] */
+    const void *bias; /* [experts, width] */
+    const void *routes;
+    const float *weights; /* [tokens, chosen], or NULL */
+    uint64_t tokens;
+    uint32_t width, chosen, experts;
+    enum dtp_element element, bias_element;
+};
+/* Gradients of the same: of an expert's bias the sum over its rows, in their order by eighths, times the weights where
+ * there are; of a weight (weight_gradient NULL: of none) the row's sum of gradient * bias. */
+struct dtp_expert_bias_backward_args {
+    const void *gradient; /* of the rows */
+    const void *bias, *routes;
+    const float *weights;
+    float *weight_gradient; /* [tokens, chosen] */
+    void *bias_gradient;    /* [experts, width] */
+    uint64_t tokens;
+    uint32_t width, chosen, experts;
+    enum dtp_element element, bias_element, gradient_element;
+    bool accumulate; /* of bias_gradient */
 };
 /* Rows of each expert by its own matrix, of which `weight` has [experts, out, in] one behind the other. FORWARD: result
  * [rows, out] = a [rows, in] by weight^T; INPUT_GRADIENT: result [rows, in] = a [rows, out] by weight; WEIGHT_GRADIENT:

@@ -137,8 +137,8 @@ struct dtp_rotary_args {
  * normed as one vector, all of k as another. */
 struct dtp_qk_norm_args {
     void *qkv;
-    const void *weight;       /* [2, head_dim]: of q, of k; wide: [heads * head_dim], [kv_heads * head_dim] */
-    void *raw;                /* [rows, heads + kv_heads, head_dim] */
+    const void *weight; /* [2, head_dim]: of q, of k; wide: [heads * head_dim], [kv_heads * head_dim]; NULL: of 1 */
+    void *raw;          /* [rows, heads + kv_heads, head_dim] */
     float *inverse_deviation; /* [rows, heads + kv_heads], written; wide: [rows, 2] */
     uint64_t rows;
     uint32_t heads, kv_heads, head_dim;
@@ -161,8 +161,18 @@ struct dtp_qk_norm_backward_args {
 };
 
 /* swiglu: `up` is [rows, 2 width], gate first, result = silu(gate) * up; geglu: gelu(gate) * up; gelu (tanh form) and
- * relu: [rows, width]. */
-enum dtp_activation_kind { DTP_ACTIVATION_SWIGLU, DTP_ACTIVATION_GELU, DTP_ACTIVATION_RELU, DTP_ACTIVATION_GEGLU };
+ * relu: [rows, width]. swiglu_clamped, gated too: gate = min(gate, LIMIT), up within LIMIT of 0, result = gate *
+ * sigmoid(ALPHA gate) * (up + 1); no gradient where one is clamped (gpt-oss: swiglu_alpha and swiglu_limit of
+ * Transformers' modeling_gpt_oss.py). */
+enum dtp_activation_kind {
+    DTP_ACTIVATION_SWIGLU,
+    DTP_ACTIVATION_GELU,
+    DTP_ACTIVATION_RELU,
+    DTP_ACTIVATION_GEGLU,
+    DTP_ACTIVATION_SWIGLU_CLAMPED
+};
+#define DTP_SWIGLU_CLAMPED_ALPHA 1.702f
+#define DTP_SWIGLU_CLAMPED_LIMIT 7.0f
 struct dtp_activation_args {
     const void *up;
     void *result; /* [rows, width] */
@@ -479,6 +489,8 @@ static inline float dtp_matmul_addend_scale(const struct dtp_matmul_args *argume
     X(initialise, dtp_initialise_args)                                                                                 \
     X(attention, dtp_attention_args)                                                                                   \
     X(attention_backward, dtp_attention_backward_args)                                                                 \
+    X(sinks, dtp_sinks_args)                                                                                           \
+    X(sinks_backward, dtp_sinks_backward_args)                                                                         \
     X(merge_attention, dtp_merge_attention_args)                                                                       \
     X(merge_gradients, dtp_merge_gradients_args)                                                                       \
     X(columns, dtp_columns_args)                                                                                       \
@@ -490,6 +502,8 @@ static inline float dtp_matmul_addend_scale(const struct dtp_matmul_args *argume
     X(shared_gate_backward, dtp_shared_gate_backward_args)                                                             \
     X(expert_activation, dtp_expert_activation_args)                                                                   \
     X(expert_activation_backward, dtp_expert_activation_backward_args)                                                 \
+    X(expert_bias, dtp_expert_bias_args)                                                                               \
+    X(expert_bias_backward, dtp_expert_bias_backward_args)                                                             \
     X(grouped_matmul, dtp_grouped_matmul_args)                                                                         \
     X(matmul, dtp_matmul_args)
 struct dtp_kernels {

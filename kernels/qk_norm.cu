@@ -53,6 +53,18 @@ template <typename A> __device__ span span_of(const A &a, uint32_t head)
     return {head * a.head_dim, head < a.heads ? 0 : a.head_dim, a.head_dim};
 }
 
+/* Of N columns; 1 where norms have no weights. */
+template <int N, typename A> __device__ void weights_at(float (&to)[N], const A &a, uint32_t column)
+{
+    if (a.weight) {
+        read_weights<N>(to, a.weight, a.weight_element, column, a.weight_offset);
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < N; e++)
+        to[e] = 1;
+}
+
 template <typename A> __device__ uint64_t kept_row(const A &a)
 {
     return (a.heads + (uint64_t)a.kv_heads) * a.head_dim;
@@ -130,7 +142,7 @@ __global__ void __launch_bounds__(threads) forward(const __grid_constant__ struc
         if (!own.holds(v))
             continue;
         float weight[N], result[N];
-        read_weights<N>(weight, a.weight, a.weight_element, head.weights + own.column(v), a.weight_offset);
+        weights_at<N>(weight, a, head.weights + own.column(v));
 #pragma unroll
         for (int e = 0; e < N; e++)
             result[e] = x[v][e] * inverse * weight[e];
@@ -168,7 +180,7 @@ __global__ void __launch_bounds__(threads)
             gradient[v] = own.read(at, v);
             x[v] = own.read((const T *)a.raw + row * kept_row(a) + head.first, v);
             if (own.holds(v))
-                read_weights<N>(weight[v], a.weight, a.weight_element, head.weights + own.column(v), a.weight_offset);
+                weights_at<N>(weight[v], a, head.weights + own.column(v));
 #pragma unroll
             for (int e = 0; e < N; e++) {
                 float n = x[v][e] * inverse;

@@ -214,7 +214,7 @@ int dtp_reference_expert_activation(void *self, const struct dtp_expert_activati
             double gate = dtp_load(a->up, a->element, 2 * r * a->width + i);
             double up = dtp_load(a->up, a->element, (2 * r + 1) * a->width + i);
             dtp_store(a->result, a->element, r * a->width + i,
-                      (double)a->weights[order[r]] * dtp_activate(a->kind, gate).value * up);
+                      (double)a->weights[order[r]] * dtp_activate(a->kind, gate).value * dtp_gated(a->kind, up).value);
         }
     return 0;
 }
@@ -230,13 +230,51 @@ int dtp_reference_expert_activation_backward(void *self, const struct dtp_expert
         for (uint32_t i = 0; i < a->width; i++) {
             uint64_t at = 2 * r * a->width + i;
             double gradient = dtp_load(a->gradient, a->element, r * a->width + i);
-            double up = dtp_load(a->up, a->element, at + a->width);
+            struct dtp_activated up = dtp_gated(a->kind, dtp_load(a->up, a->element, at + a->width));
             struct dtp_activated gate = dtp_activate(a->kind, dtp_load(a->up, a->element, at));
-            sum += gradient * gate.value * up;
-            dtp_store(a->up_gradient, a->element, at, weight * gradient * up * gate.slope);
-            dtp_store(a->up_gradient, a->element, at + a->width, weight * gradient * gate.value);
+            sum += gradient * gate.value * up.value;
+            dtp_store(a->up_gradient, a->element, at, weight * gradient * up.value * gate.slope);
+            dtp_store(a->up_gradient, a->element, at + a->width, weight * gradient * gate.value * up.slope);
         }
-        a->weight_gradient[order[r]] = (float)sum;
+        a->weight_gradient[order[r]] = (float)(sum + (a->accumulate ? (double)a->weight_gradient[order[r]] : 0));
+    }
+    return 0;
+}
+
+int dtp_reference_expert_bias(void *self, const struct dtp_expert_bias_args *a, void *stream)
+{
+    (void)self, (void)stream;
+    const struct dtp_routes routes = dtp_routes_at((void *)(uintptr_t)a->routes, a->tokens * a->chosen);
+    for (uint64_t r = 0; r < a->tokens * a->chosen; r++) {
+        const int32_t whose = routes.order[r];
+        const double weight = a->weights ? (double)a->weights[whose] : 1;
+        for (uint64_t i = 0; i < a->width; i++)
+            dtp_store(a->rows, a->element, r * a->width + i,
+                      dtp_load(a->rows, a->element, r * a->width + i) +
+                          weight * dtp_load(a->bias, a->bias_element, (uint64_t)routes.expert[whose] * a->width + i));
+    }
+    return 0;
+}
+
+int dtp_reference_expert_bias_backward(void *self, const struct dtp_expert_bias_backward_args *a, void *stream)
+{
+    (void)self, (void)stream;
+    const struct dtp_routes routes = dtp_routes_at((void *)(uintptr_t)a->routes, a->tokens * a->chosen);
+    for (uint64_t e = 0; e < a->experts; e++)
+        for (uint64_t i = 0; i < a->width; i++) {
+            double sum = 0;
+            for (int32_t r = routes.starts[e]; r < routes.starts[e + 1]; r++)
+                sum += (a->weights ? (double)a->weights[routes.order[r]] : 1) *
+                       dtp_load(a->gradient, a->element, (uint64_t)r * a->width + i);
+            dtp_accumulate(a->bias_gradient, a->gradient_element, e * a->width + i, sum, a->accumulate);
+        }
+    for (uint64_t r = 0; r < a->tokens * a->chosen && a->weight_gradient; r++) {
+        const int32_t whose = routes.order[r];
+        double sum = 0;
+        for (uint64_t i = 0; i < a->width; i++)
+            sum += dtp_load(a->gradient, a->element, r * a->width + i) *
+                   dtp_load(a->bias, a->bias_element, (uint64_t)routes.expert[whose] * a->width + i);
+        a->weight_gradient[whose] = (float)sum;
     }
     return 0;
 }

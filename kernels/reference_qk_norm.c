@@ -39,6 +39,12 @@ static struct place place_of(uint64_t row, uint32_t which, struct shape s)
                           .width = !s.wide ? s.head_dim : (which ? s.kv_heads : s.heads) * s.head_dim};
 }
 
+/* What is multiplied by; 1 where norms have no weights. */
+static double weight_at(const void *weight, enum dtp_element element, float offset, uint64_t i)
+{
+    return weight ? (double)offset + dtp_load(weight, element, i) : 1;
+}
+
 static void norm_place(const struct dtp_qk_norm_args *a, struct place at)
 {
     double square = 0;
@@ -51,7 +57,7 @@ static void norm_place(const struct dtp_qk_norm_args *a, struct place at)
     for (uint32_t d = 0; d < at.width; d++)
         dtp_store(a->qkv, a->element, at.packed + d,
                   dtp_load(a->raw, a->element, at.kept + d) * inverse *
-                      ((double)a->weight_offset + dtp_load(a->weight, a->weight_element, at.weight + d)));
+                      weight_at(a->weight, a->weight_element, a->weight_offset, at.weight + d));
     a->inverse_deviation[at.deviation] = (float)inverse;
 }
 
@@ -72,14 +78,14 @@ static void place_backward(const struct dtp_qk_norm_backward_args *a, struct pla
     for (uint32_t d = 0; d < at.width; d++) {
         double gradient = dtp_load(a->qkv_gradient, a->element, at.packed + d);
         double n = dtp_load(a->raw, a->element, at.kept + d) * inverse;
-        double weight = (double)a->weight_offset + dtp_load(a->weight, a->weight_element, at.weight + d);
+        double weight = weight_at(a->weight, a->weight_element, a->weight_offset, at.weight + d);
         mean_hn += gradient * weight * n / at.width;
         sums[at.weight + d] += gradient * n;
     }
     for (uint32_t d = 0; d < at.width; d++) {
         double n = dtp_load(a->raw, a->element, at.kept + d) * inverse;
         double h = dtp_load(a->qkv_gradient, a->element, at.packed + d) *
-                   ((double)a->weight_offset + dtp_load(a->weight, a->weight_element, at.weight + d));
+                   weight_at(a->weight, a->weight_element, a->weight_offset, at.weight + d);
         dtp_store(a->qkv_gradient, a->element, at.packed + d, inverse * (h - n * mean_hn));
     }
 }

@@ -244,6 +244,26 @@ __device__ inline float sigmoid(float x)
     return __fdividef(1.0f, 1.0f + exp2_fast(-log2_e * x));
 }
 
+/* Of swiglu_clamped, the gate's value and slope; of gated kinds, what that is multiplied by, and its slope. A NaN stays
+ * one. */
+__device__ inline float2 clamped_gate(float x)
+{
+    const bool clamped = x > DTP_SWIGLU_CLAMPED_LIMIT;
+    const float gate = clamped ? DTP_SWIGLU_CLAMPED_LIMIT : x, open = sigmoid(DTP_SWIGLU_CLAMPED_ALPHA * gate);
+    return make_float2(gate * open, clamped ? 0.0f : open * (1 + DTP_SWIGLU_CLAMPED_ALPHA * gate * (1 - open)));
+}
+
+__device__ inline float2 gated_up(enum dtp_activation_kind kind, float up)
+{
+    if (kind != DTP_ACTIVATION_SWIGLU_CLAMPED)
+        return make_float2(up, 1);
+    const bool above = up > DTP_SWIGLU_CLAMPED_LIMIT, below = up < -DTP_SWIGLU_CLAMPED_LIMIT;
+    return make_float2(1 + (above   ? DTP_SWIGLU_CLAMPED_LIMIT
+                            : below ? -DTP_SWIGLU_CLAMPED_LIMIT
+                                    : up),
+                       above || below ? 0.0f : 1.0f);
+}
+
 /* cap * tanh(x / cap) and, by that value, its derivative; 0 caps nothing. */
 __device__ inline float soft_cap(float x, float cap)
 {

@@ -47,7 +47,7 @@ model/runtime/deepspeed/deepspeed_hooks.c 0.5 bytes of an int4
 model/runtime/deepspeed/lower_infinity.c 28.0 bytes of AdamW on the host, counted by hand
 model/runtime/torch/lower_offload.c 28.0 bytes of AdamW on the host, counted by hand
 model/runtime/dtplan/executor_work.c 4.0 bytes, counted by hand
-model/runtime/dtplan/executor_block.c 4.0 bytes, counted by hand
+model/runtime/dtplan/executor_block_traffic.c 4.0 bytes, counted by hand
 model/runtime/dtplan/executor_latent_work.c 4.0 bytes, counted by hand
 sim/noise.c 0.1 the slowest that a draw may make a GPU
 sim/noise.c 0.50 a quantile

@@ -263,7 +263,7 @@ static void fill_qk_norm(struct dtp_binder *b, struct dtp_bound_op *out)
     const struct dtp_attention_shape *t = heads(b);
     out->kernel = DTP_KERNEL_qk_norm;
     out->arguments.qk_norm = (struct dtp_qk_norm_args){.qkv = need(b, DTP_ROLE_RESULT),
-                                                       .weight = need(b, DTP_ROLE_WEIGHT),
+                                                       .weight = maybe(b, DTP_ROLE_WEIGHT),
                                                        .raw = need(b, DTP_ROLE_SAVED),
                                                        .inverse_deviation = need(b, DTP_ROLE_STATISTICS),
                                                        .rows = rows(b),
@@ -284,7 +284,7 @@ static void fill_qk_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out
     out->arguments.qk_norm_backward =
         (struct dtp_qk_norm_backward_args){.qkv_gradient = need(b, DTP_ROLE_RESULT),
                                            .raw = need(b, DTP_ROLE_SAVED),
-                                           .weight = need(b, DTP_ROLE_WEIGHT),
+                                           .weight = maybe(b, DTP_ROLE_WEIGHT),
                                            .inverse_deviation = need(b, DTP_ROLE_STATISTICS),
                                            .weight_gradient = maybe(b, DTP_ROLE_WEIGHT_GRADIENT),
                                            .workspace = workspace_of_sums(b),
@@ -298,6 +298,42 @@ static void fill_qk_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out
                                            .gradient_element = element_of(b, DTP_ROLE_WEIGHT_GRADIENT),
                                            .accumulate = updates(b, DTP_ROLE_WEIGHT_GRADIENT),
                                            .wide = t->wide};
+}
+
+static void fill_sinks(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    const struct dtp_attention_shape *t = heads(b);
+    out->kernel = DTP_KERNEL_sinks;
+    out->arguments.sinks = (struct dtp_sinks_args){.result = need(b, DTP_ROLE_RESULT),
+                                                   .log_sum_exp = need(b, DTP_ROLE_STATISTICS),
+                                                   .sinks = need(b, DTP_ROLE_WEIGHT),
+                                                   .batch = (uint32_t)(rows(b) / t->queries),
+                                                   .sequence = sequence(b),
+                                                   .heads = t->heads,
+                                                   .head_dim = t->head_dim,
+                                                   .element = element_of(b, DTP_ROLE_RESULT),
+                                                   .sinks_element = element_of(b, DTP_ROLE_WEIGHT)};
+}
+
+static void fill_sinks_backward(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    const struct dtp_attention_shape *t = heads(b);
+    out->kernel = DTP_KERNEL_sinks_backward;
+    out->arguments.sinks_backward =
+        (struct dtp_sinks_backward_args){.result = need(b, DTP_ROLE_SAVED),
+                                         .gradient = need(b, DTP_ROLE_GRADIENT),
+                                         .log_sum_exp = need(b, DTP_ROLE_STATISTICS),
+                                         .sinks = need(b, DTP_ROLE_WEIGHT),
+                                         .sinks_gradient = need(b, DTP_ROLE_WEIGHT_GRADIENT),
+                                         .workspace = need(b, DTP_ROLE_WORKSPACE),
+                                         .batch = (uint32_t)(rows(b) / t->queries),
+                                         .sequence = sequence(b),
+                                         .heads = t->heads,
+                                         .head_dim = t->head_dim,
+                                         .element = element_of(b, DTP_ROLE_SAVED),
+                                         .sinks_element = element_of(b, DTP_ROLE_WEIGHT),
+                                         .gradient_element = element_of(b, DTP_ROLE_WEIGHT_GRADIENT),
+                                         .accumulate = updates(b, DTP_ROLE_WEIGHT_GRADIENT)};
 }
 
 static void fill_attention(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -475,6 +511,8 @@ static enum dtp_status fill(struct dtp_binder *b, struct dtp_bound_op *out)
     case DTP_OP_ROTARY_BACKWARD: (dtp_bind_packs_heads(b) ? dtp_bind_latent_heads : fill_rotary)(b, out); return DTP_OK;
     case DTP_OP_QK_NORM: fill_qk_norm(b, out); return DTP_OK;
     case DTP_OP_QK_NORM_BACKWARD: fill_qk_norm_backward(b, out); return DTP_OK;
+    case DTP_OP_SINKS: fill_sinks(b, out); return DTP_OK;
+    case DTP_OP_SINKS_BACKWARD: fill_sinks_backward(b, out); return DTP_OK;
     case DTP_OP_ATTENTION: fill_attention(b, out); return DTP_OK;
     case DTP_OP_ATTENTION_BACKWARD: fill_attention_backward(b, out); return DTP_OK;
     case DTP_OP_ACTIVATION: (dtp_bind_has_routes(b) ? dtp_bind_expert : fill_activation)(b, out); return DTP_OK;
@@ -486,6 +524,8 @@ static enum dtp_status fill(struct dtp_binder *b, struct dtp_bound_op *out)
     case DTP_OP_ROUTER_BACKWARD:
     case DTP_OP_PERMUTE:
     case DTP_OP_PERMUTE_BACKWARD:
+    case DTP_OP_EXPERT_BIAS:
+    case DTP_OP_EXPERT_BIAS_BACKWARD:
     case DTP_OP_UNPERMUTE:
     case DTP_OP_UNPERMUTE_BACKWARD: dtp_bind_expert(b, out); return DTP_OK;
     case DTP_OP_BIAS_BACKWARD: fill_bias_backward(b, out); return DTP_OK;

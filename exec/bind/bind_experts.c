@@ -167,7 +167,44 @@ static void fill_activation_backward(struct dtp_binder *b, struct dtp_bound_op *
                                                      .chosen = chosen(b),
                                                      .kind = activation_kind(b),
                                                      .element = element_of(b, DTP_ROLE_INPUT),
-                                                     .experts = experts(b)};
+                                                     .experts = experts(b),
+                                                     .accumulate = updates(b, DTP_ROLE_STATISTICS_GRADIENT)};
+}
+
+static void fill_bias(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    out->kernel = DTP_KERNEL_expert_bias;
+    out->arguments.expert_bias = (struct dtp_expert_bias_args){.rows = need(b, DTP_ROLE_RESULT),
+                                                               .bias = need(b, DTP_ROLE_BIAS),
+                                                               .routes = need(b, DTP_ROLE_ROUTES),
+                                                               .weights = maybe(b, DTP_ROLE_STATISTICS),
+                                                               .tokens = rows(b),
+                                                               .width = width(b),
+                                                               .chosen = chosen(b),
+                                                               .experts = experts(b),
+                                                               .element = element_of(b, DTP_ROLE_RESULT),
+                                                               .bias_element = element_of(b, DTP_ROLE_BIAS)};
+}
+
+static void fill_bias_backward(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    const bool weighed = operand(b, DTP_ROLE_STATISTICS);
+    out->kernel = DTP_KERNEL_expert_bias_backward;
+    out->arguments.expert_bias_backward = (struct dtp_expert_bias_backward_args){
+        .gradient = need(b, DTP_ROLE_GRADIENT),
+        .bias = weighed ? need(b, DTP_ROLE_BIAS) : NULL,
+        .routes = need(b, DTP_ROLE_ROUTES),
+        .weights = maybe(b, DTP_ROLE_STATISTICS),
+        .weight_gradient = weighed ? need(b, DTP_ROLE_STATISTICS_GRADIENT) : NULL,
+        .bias_gradient = need(b, DTP_ROLE_BIAS_GRADIENT),
+        .tokens = rows(b),
+        .width = width(b),
+        .chosen = chosen(b),
+        .experts = experts(b),
+        .element = element_of(b, DTP_ROLE_GRADIENT),
+        .bias_element = element_of(b, DTP_ROLE_BIAS),
+        .gradient_element = element_of(b, DTP_ROLE_BIAS_GRADIENT),
+        .accumulate = updates(b, DTP_ROLE_BIAS_GRADIENT)};
 }
 
 /* Which of the three products it is, and where its operands are. */
@@ -219,6 +256,8 @@ void dtp_bind_expert(struct dtp_binder *b, struct dtp_bound_op *out)
             fill_router(b, out);
         break;
     case DTP_OP_ROUTER_BACKWARD: fill_router_backward(b, out); break;
+    case DTP_OP_EXPERT_BIAS: fill_bias(b, out); break;
+    case DTP_OP_EXPERT_BIAS_BACKWARD: fill_bias_backward(b, out); break;
     case DTP_OP_PERMUTE: fill_permute(b, DTP_ROLE_INPUT, DTP_ROLE_RESULT, out); break;
     case DTP_OP_PERMUTE_BACKWARD: fill_unpermute(b, DTP_ROLE_GRADIENT, DTP_ROLE_INPUT_GRADIENT, out); break;
     case DTP_OP_UNPERMUTE: fill_unpermute(b, DTP_ROLE_INPUT, DTP_ROLE_RESULT, out); break;
@@ -259,6 +298,21 @@ static void grouped_room(struct dtp_binder *b)
     dtp_bind_alike(b, g.a, g.b);
 }
 
+static void bias_room(struct dtp_binder *b)
+{
+    const enum dtp_role of = b->op->kind == DTP_OP_EXPERT_BIAS ? DTP_ROLE_RESULT : DTP_ROLE_GRADIENT;
+    const uint64_t all = rows(b) * chosen(b);
+    dtp_bind_demand(b, of,
+                    width(b) && rows(b) <= INT32_MAX / 2 && chosen(b) >= 1 && chosen(b) <= DTP_ROUTER_CHOSEN &&
+                        chosen(b) <= experts(b));
+    routes_room(b, all);
+    dtp_bind_room_of(b, of, all, width(b));
+    dtp_bind_room_of(b, DTP_ROLE_BIAS, experts(b), width(b));
+    dtp_bind_room_of(b, DTP_ROLE_BIAS_GRADIENT, experts(b), width(b));
+    dtp_bind_room_of(b, DTP_ROLE_STATISTICS, all, 1);
+    dtp_bind_room_of(b, DTP_ROLE_STATISTICS_GRADIENT, all, 1);
+}
+
 void dtp_bind_expert_room(struct dtp_binder *b)
 {
     static const enum dtp_role by_tokens[] = {DTP_ROLE_ADDEND, DTP_ROLE_SAVED};
@@ -266,6 +320,10 @@ void dtp_bind_expert_room(struct dtp_binder *b)
     enum dtp_op_kind kind = b->op->kind;
     if (kind == DTP_OP_GROUPED_MATMUL) {
         grouped_room(b);
+        return;
+    }
+    if (kind == DTP_OP_EXPERT_BIAS || kind == DTP_OP_EXPERT_BIAS_BACKWARD) {
+        bias_room(b);
         return;
     }
     if (dtp_bind_receives(b)) {
@@ -276,14 +334,12 @@ void dtp_bind_expert_room(struct dtp_binder *b)
     bool shared = kind == DTP_OP_UNPERMUTE_BACKWARD && operand(b, DTP_ROLE_AUX);
     bool routes = kind == DTP_OP_ROUTER || kind == DTP_OP_ROUTER_BACKWARD;
     bool activates = kind == DTP_OP_ACTIVATION || kind == DTP_OP_ACTIVATION_BACKWARD;
-    dtp_bind_demand(
-        b, DTP_ROLE_INPUT,
-        columns && tokens <= INT32_MAX / 2 && chosen(b) >= 1 && chosen(b) <= DTP_ROUTER_CHOSEN &&
-            chosen(b) <= experts(b) &&
-            (!activates || b->op->demand->form == DTP_FORM_SWIGLU || b->op->demand->form == DTP_FORM_GEGLU) &&
-            (kind != DTP_OP_ROUTER || groups_fit(b)) &&
-            (!routes ||
-             (b->op->demand->form >= DTP_FORM_SOFTMAX && b->op->demand->form <= DTP_FORM_SIGMOID_NORMALISED)));
+    dtp_bind_demand(b, DTP_ROLE_INPUT,
+                    columns && tokens <= INT32_MAX / 2 && chosen(b) >= 1 && chosen(b) <= DTP_ROUTER_CHOSEN &&
+                        chosen(b) <= experts(b) && (!activates || is_gated(b)) &&
+                        (kind != DTP_OP_ROUTER || groups_fit(b)) &&
+                        (!routes || (b->op->demand->form >= DTP_FORM_SOFTMAX &&
+                                     b->op->demand->form <= DTP_FORM_SIGMOID_NORMALISED)));
     routes_room(b, all);
     uint64_t input = activates || kind == DTP_OP_UNPERMUTE ? all : tokens;
     dtp_bind_room_of(b, DTP_ROLE_INPUT, input, activates ? 2 * columns : columns);

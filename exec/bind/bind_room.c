@@ -281,6 +281,20 @@ static void attention(struct dtp_binder *b)
     room_bytes(b, DTP_ROLE_STATISTICS, rows(b), 4 * (uint64_t)heads(b)->heads);
 }
 
+static void sinks(struct dtp_binder *b)
+{
+    const bool backward = b->op->kind == DTP_OP_SINKS_BACKWARD;
+    const enum dtp_role result = backward ? DTP_ROLE_SAVED : DTP_ROLE_RESULT;
+    demand(b, result, whole_sequences(b) && query_width(b) > 0 && !heads(b)->value_dim);
+    room(b, result, rows(b), query_width(b));
+    room(b, DTP_ROLE_GRADIENT, rows(b), query_width(b));
+    alike(b, result, DTP_ROLE_GRADIENT);
+    room(b, DTP_ROLE_WEIGHT, 1, heads(b)->heads);
+    room(b, DTP_ROLE_WEIGHT_GRADIENT, 1, heads(b)->heads);
+    room_bytes(b, DTP_ROLE_STATISTICS, rows(b), 4 * (uint64_t)heads(b)->heads);
+    room_bytes(b, DTP_ROLE_WORKSPACE, DTP_EXECUTOR_PARTIAL_ROWS * UINT64_C(4), heads(b)->heads);
+}
+
 static void activation(struct dtp_binder *b)
 {
     uint32_t form = b->op->demand->form;
@@ -407,6 +421,8 @@ void dtp_bind_room(struct dtp_binder *b)
     case DTP_OP_ROUTER_BACKWARD:
     case DTP_OP_PERMUTE:
     case DTP_OP_PERMUTE_BACKWARD:
+    case DTP_OP_EXPERT_BIAS:
+    case DTP_OP_EXPERT_BIAS_BACKWARD:
     case DTP_OP_UNPERMUTE:
     case DTP_OP_UNPERMUTE_BACKWARD: dtp_bind_expert_room(b); break;
     case DTP_OP_EMBEDDING:
@@ -420,6 +436,8 @@ void dtp_bind_room(struct dtp_binder *b)
     case DTP_OP_ROTARY_BACKWARD: (dtp_bind_packs_heads(b) ? dtp_bind_latent_room : heads_in_place)(b); break;
     case DTP_OP_QK_NORM:
     case DTP_OP_QK_NORM_BACKWARD: heads_in_place(b); break;
+    case DTP_OP_SINKS:
+    case DTP_OP_SINKS_BACKWARD: sinks(b); break;
     case DTP_OP_ATTENTION:
     case DTP_OP_ATTENTION_BACKWARD: attention(b); break;
     case DTP_OP_ACTIVATION:

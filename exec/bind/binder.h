@@ -185,16 +185,21 @@ static inline enum dtp_activation_kind activation_kind(const struct dtp_binder *
     case DTP_FORM_GELU: return DTP_ACTIVATION_GELU;
     case DTP_FORM_RELU: return DTP_ACTIVATION_RELU;
     case DTP_FORM_GEGLU: return DTP_ACTIVATION_GEGLU;
+    case DTP_FORM_SWIGLU_CLAMPED: return DTP_ACTIVATION_SWIGLU_CLAMPED;
     default: break;
     }
     return DTP_ACTIVATION_SWIGLU;
 }
 
+static inline bool is_gated(const struct dtp_binder *b)
+{
+    return b->op->demand->form >= DTP_FORM_SWIGLU && b->op->demand->form <= DTP_FORM_SWIGLU_CLAMPED;
+}
+
 /* Rows of its input: the gate's beside the other's. */
 static inline uint64_t up_width(const struct dtp_binder *b)
 {
-    bool gated = b->op->demand->form == DTP_FORM_SWIGLU || b->op->demand->form == DTP_FORM_GEGLU;
-    return (gated ? 2 : 1) * (uint64_t)width(b);
+    return (is_gated(b) ? 2 : 1) * (uint64_t)width(b);
 }
 
 /* bind_room.c: elements from one row to the next of an operand that is some of the columns of its buffer, whose rows

@@ -195,6 +195,7 @@ enum dtp_role {
     X(NONE, "")                                                                                                        \
     X(SWIGLU, "swiglu")                                                                                                \
     X(GEGLU, "geglu")                                                                                                  \
+    X(SWIGLU_CLAMPED, "swiglu_clamped")                                                                                \
     X(GELU, "gelu")                                                                                                    \
     X(RELU, "relu")                                                                                                    \
     X(LAYER_NORM, "layer_norm")                                                                                        \

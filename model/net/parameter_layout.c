@@ -153,6 +153,7 @@ static void add_block(const struct dtp_transformer *t, bool experts, struct dtp_
     for (int i = 0; i < block.matrices; i++)
         if (stands_behind(&block.matrix[i]))
             add_block_matrix(t, &block.matrix[i], out);
+    add_vector(out, DTP_PARAMETER_SINKS, block.sinks, block.heads, 0);
 }
 
 int dtp_parameter_alike_modules(const struct dtp_transformer *transformer,

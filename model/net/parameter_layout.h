@@ -77,6 +77,7 @@
     X(SHARED_WEIGHT_BIAS, "shared expert gate bias")                                                                   \
     X(EMBEDDING_NORM, "embedding norm")                                                                                \
     X(EMBEDDING_NORM_BIAS, "embedding norm bias")                                                                      \
+    X(SINKS, "attention sinks")                                                                                        \
     X(QKV_ADAPTER_A, "qkv adapter A")                                                                                  \
     X(QKV_ADAPTER_B, "qkv adapter B")                                                                                  \
     X(OUTPUT_ADAPTER_A, "output adapter A")                                                                            \

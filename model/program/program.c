@@ -361,9 +361,10 @@ static const char *fault_of_operand(struct dtp_program *program, bool memory_onl
 static bool takes_shape(enum dtp_op_kind kind)
 {
     return dtp_op_kind_class(kind) == DTP_CLASS_ATTENTION || kind == DTP_OP_ROTARY || kind == DTP_OP_ROTARY_BACKWARD ||
-           kind == DTP_OP_QK_NORM || kind == DTP_OP_QK_NORM_BACKWARD || kind == DTP_OP_EMBEDDING ||
-           kind == DTP_OP_EMBEDDING_BACKWARD || kind == DTP_OP_COPY_IN || kind == DTP_OP_COPY_OUT ||
-           kind == DTP_OP_MERGE || kind == DTP_OP_LOSS_PARTS || kind == DTP_OP_LOSS_BACKWARD;
+           kind == DTP_OP_SINKS || kind == DTP_OP_SINKS_BACKWARD || kind == DTP_OP_QK_NORM ||
+           kind == DTP_OP_QK_NORM_BACKWARD || kind == DTP_OP_EMBEDDING || kind == DTP_OP_EMBEDDING_BACKWARD ||
+           kind == DTP_OP_COPY_IN || kind == DTP_OP_COPY_OUT || kind == DTP_OP_MERGE || kind == DTP_OP_LOSS_PARTS ||
+           kind == DTP_OP_LOSS_BACKWARD;
 }
 
 static bool stands_around_experts(enum dtp_op_kind kind)

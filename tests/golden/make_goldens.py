@@ -20,9 +20,9 @@ import torch.nn.functional as F
 Shape = collections.namedtuple("Shape", "sequence batch vocab hidden heads kv_heads head_dim ffn layers gpt tied "
                                       "qk_norm window pattern gemma parallel norms wide rope biases head_bias epsilon rank alpha "
                                       "targets packed experts chosen expert_ffn shared_ffn shared_gate router normalise "
-                                      "scale dense q_latent kv_latent rope_dim value_dim alibi groups groups_chosen",
+                                      "scale dense q_latent kv_latent rope_dim value_dim alibi groups groups_chosen gpt_oss unweighted",
                                defaults=[False, 0, 0, False, 0, "before", False, None, None, False, 1e-5, 0, 0, (), False,
-                                         0, 0, 0, 0, False, "softmax", False, 1.0, 0, 0, 0, 0, 0, False, 0, 0])
+                                         0, 0, 0, 0, False, "softmax", False, 1.0, 0, 0, 0, 0, 0, False, 0, 0, False, False])
 ATTENTION_CAP, FINAL_CAP = 2.0, 3.0  # of Gemma-like models; low, so that they bend what small models make
 # gpt: LayerNorm with bias and GELU; unless said otherwise a learned position table and biases everywhere, else RoPE and
 # none. parallel: the number of norms in front of two branches side by side. biases: of linear layers, by name.
@@ -36,6 +36,10 @@ LINEARS = ("qkv", "output", "up", "down")
 # Nothing but the loss of tokens is minimised: there is no auxiliary one. `dense`: so many layers come first that have none.
 # groups: a token's experts are of the `groups_chosen` best of so many groups of neighbours, which are as good as their
 # largest softmax or the sum of their two largest sigmoids (check_groups below holds this against DeepSeek-V2's and V3's).
+# gpt_oss: biases of qkv, output, router and experts, sinks beside the scores of keys, SwiGLU that is clamped (check_gpt_oss
+# below holds experts and sinks against Transformers' own); weights of `up` are so large that it clamps.
+# unweighted: norms of q and k multiply by nothing (Llama 4: Llama4TextL2Norm of Transformers' modeling_llama4.py, which
+# comes behind rope there, to the same end: turning a head leaves its length)
 # kv_latent: latent attention as Transformers' modeling_deepseek_v3.py has it (check_latent below holds this one against
 # that): rope turns neighbours, the last rope_dim elements of queries and a part of keys that heads share.
 # packed: these linears have numbers that NF4 holds (QLoRA, appendix E): quantiles of a normal distribution times a scale
@@ -186,6 +190,34 @@ def check_groups(s):
     assert (of_ours - weights).abs().max() < 1e-6
 
 
+def clamped_glu(gate, value):
+    gate, value = gate.clamp(max=7), value.clamp(-7, 7)
+    return gate * (1.702 * gate).sigmoid() * (value + 1)
+
+
+def with_sinks(scores, sinks):
+    """A score more of each query, by head, behind those of keys [batch, heads, queries, keys]."""
+    return torch.cat([scores, sinks[None, :, None, None].expand(*scores.shape[:3], 1)], -1)
+
+
+def check_gpt_oss():
+    """What is clamped and what sinks leave against Transformers' own modules."""
+    from transformers.models.gpt_oss import modeling_gpt_oss as theirs
+    torch.manual_seed(1)
+    config = theirs.GptOssConfig(hidden_size=16, intermediate_size=24, num_local_experts=4, num_experts_per_tok=2,
+                                 num_attention_heads=4, num_key_value_heads=4, head_dim=8, num_hidden_layers=1)
+    experts = theirs.GptOssExperts(config).double()
+    gate, value = 4 * torch.randn(5, 24).double(), 4 * torch.randn(5, 24).double()
+    assert torch.equal(experts._apply_gate(torch.stack([gate, value], -1).flatten(-2)), clamped_glu(gate, value))
+    attention = theirs.GptOssAttention(config, 0).double()
+    attention.sinks.data = torch.randn(4).double()
+    q, k, v = (torch.randn(2, 4, 6, 8).double() for _ in range(3))
+    mask = torch.full((6, 6), -math.inf).double().triu(1)
+    core, _ = theirs.eager_attention_forward(attention, q, k, v, mask[None, None], 8 ** -0.5)
+    ours = with_sinks(q @ k.transpose(-1, -2) * 8 ** -0.5 + mask, attention.sinks).softmax(-1)[..., :6] @ v
+    assert (core.transpose(1, 2) - ours).abs().max() < 1e-12
+
+
 def cap(x, at):
     return at * torch.tanh(x / at)
 
@@ -205,6 +237,7 @@ def split_heads(s, x, heads):
 def block(s, p, module, x):
     width, kv_width, gpt = s.heads * s.head_dim, s.kv_heads * s.head_dim, s.gpt
     biases = (LINEARS if gpt else ()) if s.biases is None else s.biases
+    biases = ("qkv", "output") if s.gpt_oss else biases
 
     def adapters(name, inputs, result):
         parts = {"qkv": (("q", width), ("k", kv_width), ("v", kv_width)), "output": (("output", s.hidden),),
@@ -243,7 +276,9 @@ def block(s, p, module, x):
             weight = p.make(module, "q and k norms", width + kv_width, mean=1.0)
             q, k = (norm(s, t, w, None, False) for t, w in zip((q, k), weight.split([width, kv_width])))
         q, k, v = split_heads(s, q, s.heads), split_heads(s, k, s.kv_heads), split_heads(s, v, s.kv_heads)
-        if s.qk_norm:
+        if s.qk_norm and s.unweighted:
+            q, k = (norm(s, t, 1, None, False) for t in (q, k))
+        elif s.qk_norm:
             weight = rms_weight(s, p.make(module, "q and k norms", 2 * s.head_dim, mean=0.0 if s.gemma else 1.0))
             q, k = (norm(s, t, w, None, False) for t, w in zip((q, k), weight.split(s.head_dim)))
         if turns(s):
@@ -261,7 +296,10 @@ def block(s, p, module, x):
         mask = torch.ones(s.sequence, s.sequence, dtype=torch.bool).tril()
         if s.window and not (s.pattern and module % s.pattern == 0):
             mask = mask.triu(1 - s.window)
-        core = scores.masked_fill(~mask, -math.inf).softmax(-1) @ v
+        scores = scores.masked_fill(~mask, -math.inf)
+        if s.gpt_oss:
+            scores = with_sinks(scores, p.make(module, "attention sinks", s.heads, deviation=1.0))
+        core = scores.softmax(-1)[..., :s.sequence] @ v
         return linear("output", core.transpose(1, 2).reshape(s.batch, s.sequence, width), s.hidden)
 
     def mlp(inputs):
@@ -275,11 +313,12 @@ def block(s, p, module, x):
 
     def glu(up, width):
         gate, value = up.split(width, -1)
-        return F.silu(gate) * value
+        return clamped_glu(gate, value) if s.gpt_oss else F.silu(gate) * value
 
     def experts(inputs):
         rows = inputs.reshape(-1, s.hidden)
-        scores = F.linear(rows, p.make(module, "router", s.experts, s.hidden, deviation=0.5))
+        scores = F.linear(rows, p.make(module, "router", s.experts, s.hidden, deviation=0.5),
+                          p.make(module, "router bias", s.experts) if s.gpt_oss else None)
         all_affinities = scores.float() if scores.dtype == torch.bfloat16 else scores
         all_affinities = all_affinities.softmax(-1) if s.router == "softmax" else all_affinities.sigmoid()
         choices = limit_to_groups(s, p, scores.detach(), all_affinities.detach()) if s.groups else scores.detach()
@@ -288,12 +327,17 @@ def block(s, p, module, x):
         p.margins.append((best[:, -2] - best[:, -1]).min().item())
         weights = all_affinities.gather(-1, chosen)
         weights = (weights / weights.sum(-1, keepdim=True) if s.normalise else weights) * s.scale
-        up = p.make(module, "up", s.experts * 2 * s.expert_ffn, s.hidden).view(s.experts, 2 * s.expert_ffn, s.hidden)
+        up = p.make(module, "up", s.experts * 2 * s.expert_ffn, s.hidden, deviation=1.0 if s.gpt_oss else 0.15)
+        up = up.view(s.experts, 2 * s.expert_ffn, s.hidden)
         down = p.make(module, "down", s.experts * s.hidden, s.expert_ffn).view(s.experts, s.hidden, s.expert_ffn)
+        up_bias = down_bias = [None] * s.experts
+        if s.gpt_oss:
+            up_bias = p.make(module, "up bias", s.experts * 2 * s.expert_ffn).view(s.experts, -1)
+            down_bias = p.make(module, "down bias", s.experts * s.hidden).view(s.experts, -1)
         result = torch.zeros_like(rows)
         for e in range(s.experts):
             token, choice = (chosen == e).nonzero(as_tuple=True)
-            returned = F.linear(glu(F.linear(rows[token], up[e]), s.expert_ffn), down[e])
+            returned = F.linear(glu(F.linear(rows[token], up[e], up_bias[e]), s.expert_ffn), down[e], down_bias[e])
             result = result.index_add(0, token, returned * weights[token, choice].type_as(rows)[:, None])
         if s.shared_ffn:
             shared = F.linear(rows, p.make(module, "shared up", 2 * s.shared_ffn, s.hidden))
@@ -395,6 +439,7 @@ if __name__ == "__main__":
     make("llama_gqa", SMALL._replace(kv_heads=1))
     make("llama_tied", SMALL._replace(tied=True))
     make("qwen3", SMALL._replace(kv_heads=1, qk_norm=True))
+    make("qk_norm_unweighted", SMALL._replace(kv_heads=1, qk_norm=True, unweighted=True))
     make("windows", SMALL._replace(kv_heads=1, window=3, pattern=2))
     make("gemma", SMALL._replace(kv_heads=1, qk_norm=True, gemma=True))
     make("gpt2", SMALL._replace(tied=True, gpt=True))
@@ -418,6 +463,8 @@ if __name__ == "__main__":
         check_groups(groups)
     make("experts_groups", GROUPS)
     make("experts_groups_softmax", GROUPS._replace(router="softmax", normalise=False, groups_chosen=3, shared_ffn=16))
+    check_gpt_oss()
+    make("gpt_oss", MIXTURE._replace(normalise=True, window=3, pattern=2, gpt_oss=True))
     # Latent attention: queries from a latent and not, values narrower than keys and not
     LATENT = SMALL._replace(head_dim=24, q_latent=24, kv_latent=16, rope_dim=8, value_dim=16)
     DIRECT = LATENT._replace(q_latent=0, rope_dim=16, value_dim=24, tied=True)

@@ -135,9 +135,11 @@ void test_rotaries(void)
             test_rotary(shapes[i][0], shapes[i][1], shapes[i][2], k & 1 ? halves : DTP_ELEMENT_FP32, k & 2);
 }
 
+/* The shape of three heads has norms without weights. */
 static void test_qk_norm(uint32_t heads, uint32_t kv_heads, uint32_t dim, bool wide, enum dtp_element element,
                          bool accumulate)
 {
+    const bool weighed = wide || heads != 3;
     const uint32_t rows = small ? 5 : 300;
     const uint64_t packed = (uint64_t)rows * (heads + 2 * kv_heads) * dim, normed = (uint64_t)rows * (heads + kv_heads);
     const uint64_t deviations = wide ? 2 * rows : normed;
@@ -150,7 +152,7 @@ static void test_qk_norm(uint32_t heads, uint32_t kv_heads, uint32_t dim, bool w
     struct dtp_qk_norm_args a[SIDES];
     for (int s = 0; s < SIDES; s++)
         a[s] = (struct dtp_qk_norm_args){.qkv = qkv->at[s],
-                                         .weight = weight->at[s],
+                                         .weight = weighed ? weight->at[s] : NULL,
                                          .raw = raw->at[s],
                                          .inverse_deviation = inverse->at[s],
                                          .rows = rows,
@@ -179,7 +181,7 @@ static void test_qk_norm(uint32_t heads, uint32_t kv_heads, uint32_t dim, bool w
     for (int s = 0; s < SIDES; s++)
         back[s] = (struct dtp_qk_norm_backward_args){.qkv_gradient = gradient->at[s],
                                                      .raw = raw->at[s],
-                                                     .weight = weight->at[s],
+                                                     .weight = weighed ? weight->at[s] : NULL,
                                                      .inverse_deviation = inverse->at[s],
                                                      .weight_gradient = dw->at[s],
                                                      .workspace = workspace->at[s],
@@ -212,8 +214,9 @@ void test_qk_norms(void)
 static void test_activation(uint64_t rows, uint32_t width, enum dtp_activation_kind kind, enum dtp_element element,
                             bool in_place, bool stores)
 {
-    const char *kinds[] = {"swiglu", "gelu", "relu", "geglu"};
-    const bool gated = kind == DTP_ACTIVATION_SWIGLU || kind == DTP_ACTIVATION_GEGLU;
+    const char *kinds[] = {"swiglu", "gelu", "relu", "geglu", "swiglu_clamped"};
+    const bool gated =
+        kind == DTP_ACTIVATION_SWIGLU || kind == DTP_ACTIVATION_GEGLU || kind == DTP_ACTIVATION_SWIGLU_CLAMPED;
     uint64_t all = rows * width, inputs = gated ? 2 * all : all;
     double ulps = ulps_of(element), absolute = 32 * EPSILON;
     /* The slope's error is as without a gate, and is multiplied by the other half: of deviation 3, 4 of them. */
@@ -265,9 +268,9 @@ void test_activations(void)
         uint32_t width;
     } shapes[] = {{1, 8}, {7, 11008}, {129, 344}, {5, 333}, {1, 1}};
     for (size_t i = 0; i < COUNT(shapes); i++)
-        for (int k = 0; k < 32; k++)
-            test_activation(shapes[i].rows, shapes[i].width, (enum dtp_activation_kind)(k % 4),
-                            k / 4 & 1 ? halves : DTP_ELEMENT_FP32, k / 8 & 1, k / 16);
+        for (int k = 0; k < 40; k++)
+            test_activation(shapes[i].rows, shapes[i].width, (enum dtp_activation_kind)(k % 5),
+                            k / 5 & 1 ? halves : DTP_ELEMENT_FP32, k / 10 & 1, k / 20);
 }
 
 static void test_bias(uint64_t rows, uint32_t width, enum dtp_element element, bool accumulate)
@@ -303,6 +306,67 @@ void test_biases(void)
         test_bias(33, 129, element, k & 2);
         if (!small)
             test_bias(20000, 264, element, k & 2);
+    }
+}
+
+static void test_sinks(uint32_t batch, uint32_t sequence, uint32_t heads, uint32_t dim, enum dtp_element element,
+                       bool accumulate)
+{
+    const uint64_t rows = (uint64_t)batch * sequence * heads;
+    case_begin("sinks %s %u x %u, %u heads of %u", named(element), batch, sequence, heads, dim);
+    struct tensor *y = updated(input("result", element, rows * dim, 1), ulps_of(element), 16 * EPSILON);
+    struct tensor *lse = updated(input("log-sum-exp", DTP_ELEMENT_FP32, rows, 2), 8, 16 * EPSILON);
+    struct tensor *sinks = input("sinks", element, heads, 1);
+    struct dtp_sinks_args a[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        a[s] = (struct dtp_sinks_args){.result = y->at[s],
+                                       .log_sum_exp = lse->at[s],
+                                       .sinks = sinks->at[s],
+                                       .batch = batch,
+                                       .sequence = sequence,
+                                       .heads = heads,
+                                       .head_dim = dim,
+                                       .element = element,
+                                       .sinks_element = element};
+    VERIFY(sinks, a);
+
+    const enum dtp_element summed = accumulate ? DTP_ELEMENT_FP32 : element;
+    const double error = 64 * EPSILON * sqrt((double)batch * sequence * dim);
+    case_begin("sinks_backward %s %u x %u, %u heads of %u%s", named(element), batch, sequence, heads, dim,
+               accumulate ? " +" : "");
+    y = input("result", element, rows * dim, 1), lse = input("log-sum-exp", DTP_ELEMENT_FP32, rows, 0.5);
+    sinks = input("sinks", element, heads, 1);
+    struct tensor *gradient = input("gradient", element, rows * dim, 1);
+    struct tensor *workspace =
+        updated(input("workspace", DTP_ELEMENT_FP32, (uint64_t)DTP_PARTIAL_SUM_ROWS * heads, 1), 0, INFINITY);
+    struct tensor *made = accumulate ? updated(input("sinks gradient", summed, heads, 1), ulps_of(summed), error)
+                                     : result("sinks gradient", summed, heads, ulps_of(summed), error);
+    struct dtp_sinks_backward_args b[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        b[s] = (struct dtp_sinks_backward_args){.result = y->at[s],
+                                                .gradient = gradient->at[s],
+                                                .log_sum_exp = lse->at[s],
+                                                .sinks = sinks->at[s],
+                                                .sinks_gradient = made->at[s],
+                                                .workspace = workspace->at[s],
+                                                .batch = batch,
+                                                .sequence = sequence,
+                                                .heads = heads,
+                                                .head_dim = dim,
+                                                .element = element,
+                                                .sinks_element = element,
+                                                .gradient_element = summed,
+                                                .accumulate = accumulate};
+    VERIFY(sinks_backward, b);
+}
+
+static void test_all_sinks(void)
+{
+    for (int k = 0; k < 4; k++) {
+        const enum dtp_element element = k & 1 ? halves : DTP_ELEMENT_FP32;
+        test_sinks(1, 1, 1, 8, element, k & 2);
+        test_sinks(2, 33, 6, 20, element, k & 2);
+        test_sinks(2, small ? 40 : 300, 64, 64, element, k & 2);
     }
 }
 
@@ -368,6 +432,7 @@ static void test_attention(uint32_t batch, uint32_t sequence, uint32_t heads, ui
 
 void test_attentions(void)
 {
+    test_all_sinks();
     const uint32_t shapes[][5] = {{1, 1, 1, 1, 64},  {2, 65, 2, 2, 64},  {1, 33, 8, 1, 128}, {1, 100, 4, 2, 80},
                                   {2, 31, 2, 1, 96}, {1, 70, 1, 1, 256}, {1, 40, 3, 3, 20},  {1, 400, 16, 2, 128}};
     const uint32_t windows[] = {0, 1, 5, 37, 130}; /* below, inside and across tiles; none */

@@ -194,7 +194,7 @@ static void test_activation(const struct mixture *m, uint32_t width, enum dtp_el
                             enum dtp_activation_kind kind)
 {
     uint64_t rows = rows_of(m), all = rows * width;
-    const char *name = kind == DTP_ACTIVATION_SWIGLU ? "swiglu" : "geglu";
+    const char *name = kind == DTP_ACTIVATION_SWIGLU ? "swiglu" : kind == DTP_ACTIVATION_GEGLU ? "geglu" : "clamped";
     case_begin("expert_activation %s %s %s by %u", name, named(element), text_of(m), width);
     struct tensor *up = input("up", element, 2 * all, 1), *weights = input("weights", DTP_ELEMENT_FP32, rows, 1);
     struct tensor *routes = routes_of(m), *y = result("result", element, all, ulps_of(element), 32 * EPSILON);
@@ -232,6 +232,55 @@ static void test_activation(const struct mixture *m, uint32_t width, enum dtp_el
                                                             .kind = kind,
                                                             .element = element};
     VERIFY(expert_activation_backward, b);
+}
+
+static void test_bias(const struct mixture *m, uint32_t width, enum dtp_element element, bool weighed)
+{
+    const uint64_t rows = rows_of(m), all = rows * width, biases = (uint64_t)m->experts * width;
+    case_begin("expert_bias %s %s by %u%s", named(element), text_of(m), width, weighed ? ", weighed" : "");
+    struct tensor *x = updated(input("rows", element, all, 1), ulps_of(element), 8 * EPSILON);
+    struct tensor *bias = input("bias", element, biases, 1), *routes = routes_of(m);
+    struct tensor *weights = input("weights", DTP_ELEMENT_FP32, rows, 1);
+    struct dtp_expert_bias_args a[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        a[s] = (struct dtp_expert_bias_args){.rows = x->at[s],
+                                             .bias = bias->at[s],
+                                             .routes = routes->at[s],
+                                             .weights = weighed ? weights->at[s] : NULL,
+                                             .tokens = m->tokens,
+                                             .width = width,
+                                             .chosen = m->chosen,
+                                             .experts = m->experts,
+                                             .element = element,
+                                             .bias_element = element};
+    VERIFY(expert_bias, a);
+
+    case_begin("expert_bias_backward %s %s by %u%s", named(element), text_of(m), width, weighed ? ", weighed" : "");
+    const enum dtp_element summed = weighed ? DTP_ELEMENT_FP32 : element; /* and added to what is there */
+    const double error = 16 * EPSILON * (double)rows;
+    struct tensor *gradient = input("gradient", element, all, 1);
+    bias = input("bias", element, biases, 1), routes = routes_of(m),
+    weights = input("weights", DTP_ELEMENT_FP32, rows, 1);
+    struct tensor *of_weight = result("weight gradient", DTP_ELEMENT_FP32, weighed ? rows : 1, 4, 8 * EPSILON * width);
+    struct tensor *of_bias = weighed ? updated(input("bias gradient", summed, biases, 1), ulps_of(summed), error)
+                                     : result("bias gradient", summed, biases, ulps_of(summed), error);
+    struct dtp_expert_bias_backward_args b[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        b[s] = (struct dtp_expert_bias_backward_args){.gradient = gradient->at[s],
+                                                      .bias = weighed ? bias->at[s] : NULL,
+                                                      .routes = routes->at[s],
+                                                      .weights = weighed ? weights->at[s] : NULL,
+                                                      .weight_gradient = weighed ? of_weight->at[s] : NULL,
+                                                      .bias_gradient = of_bias->at[s],
+                                                      .tokens = m->tokens,
+                                                      .width = width,
+                                                      .chosen = m->chosen,
+                                                      .experts = m->experts,
+                                                      .element = element,
+                                                      .bias_element = element,
+                                                      .gradient_element = summed,
+                                                      .accumulate = weighed};
+    VERIFY(expert_bias_backward, b);
 }
 
 /* Sums of `depth` products of numbers about 1 are off by what fp32 loses on the way. */
@@ -285,9 +334,13 @@ void test_experts(void)
         for (int k = 0; k < 8; k++) {
             const struct mixture *m = &mixtures[1 + i % 2];
             test_rows(m, widths[i], k & 1 ? halves : DTP_ELEMENT_FP32, k / 2);
-            if (k < 4)
+            if (k < 6)
                 test_activation(m, widths[i], k & 1 ? halves : DTP_ELEMENT_FP32,
-                                k & 2 ? DTP_ACTIVATION_GEGLU : DTP_ACTIVATION_SWIGLU);
+                                k / 2 == 0   ? DTP_ACTIVATION_SWIGLU
+                                : k / 2 == 1 ? DTP_ACTIVATION_GEGLU
+                                             : DTP_ACTIVATION_SWIGLU_CLAMPED);
+            if (k < 4)
+                test_bias(m, widths[i], k & 1 ? halves : DTP_ELEMENT_FP32, k & 2);
         }
     static const uint64_t shapes[][2] = {{8, 8}, {40, 136}, {128, 256}, {200, 72}};
     for (size_t i = 0; i < COUNT(shapes); i++)

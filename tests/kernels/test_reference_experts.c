@@ -220,17 +220,114 @@ static void test_activation_gradient(void **state)
     float up[2 * ROWS * WIDTH], result[ROWS * WIDTH], cotangent[ROWS * WIDTH], of_up[2 * ROWS * WIDTH], of_weight[ROWS];
     route();
     fill(up, 2 * ROWS * WIDTH, 8), fill(cotangent, ROWS * WIDTH, 9), fill(weights, ROWS, 10);
-    for (int k = 0; k < 2; k++) {
-        enum dtp_activation_kind kind = k ? DTP_ACTIVATION_GEGLU : DTP_ACTIVATION_SWIGLU;
+    const enum dtp_activation_kind kinds[] = {DTP_ACTIVATION_SWIGLU, DTP_ACTIVATION_GEGLU,
+                                              DTP_ACTIVATION_SWIGLU_CLAMPED};
+    up[0] = 9, up[1] = 1, up[WIDTH + 2] = 8, up[WIDTH + 3] = -8; /* what is clamped has no gradient */
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        const enum dtp_activation_kind kind = kinds[k];
         struct dtp_expert_activation_args a = {up,    weights, routes, result,          TOKENS,
                                                WIDTH, CHOSEN,  kind,   DTP_ELEMENT_FP32};
         struct dtp_expert_activation_backward_args back = {
-            cotangent, up, weights, routes, of_up, of_weight, TOKENS, WIDTH, CHOSEN, kind, DTP_ELEMENT_FP32};
+            cotangent, up, weights, routes, of_up, of_weight, TOKENS, WIDTH, CHOSEN, kind, DTP_ELEMENT_FP32, 0, false};
         struct slope slope = {run_activation, &a, result, cotangent, ROWS * WIDTH};
         assert_int_equal(dtp_reference_expert_activation_backward(NULL, &back, NULL), 0);
         check_slopes(&slope, up, of_up, 2 * ROWS * WIDTH);
         check_slopes(&slope, weights, of_weight, ROWS);
+        assert_true(kind != DTP_ACTIVATION_SWIGLU_CLAMPED ||
+                    (fabsf(of_up[0]) + fabsf(of_up[WIDTH + 2]) + fabsf(of_up[WIDTH + 3]) <= 0 && fabsf(of_up[1]) > 0));
+        back.accumulate = true;
+        const float once = of_weight[3];
+        assert_int_equal(dtp_reference_expert_activation_backward(NULL, &back, NULL), 0);
+        assert_close(of_weight[3], 2 * once, 1e-6);
     }
+}
+
+/* Biases are added onto what is there: `plain` again before each. */
+struct biased {
+    struct dtp_expert_bias_args args;
+    float plain[ROWS * WIDTH], rows[ROWS * WIDTH];
+};
+
+static int run_bias(void *context)
+{
+    struct biased *b = context;
+    memcpy(b->rows, b->plain, sizeof b->rows);
+    return dtp_reference_expert_bias(NULL, &b->args, NULL);
+}
+
+static void test_bias_gradient(void **state)
+{
+    (void)state;
+    float bias[EXPERTS * WIDTH], cotangent[ROWS * WIDTH], of_bias[EXPERTS * WIDTH], of_weight[ROWS];
+    struct biased b = {.args = {.bias = bias,
+                                .routes = routes,
+                                .weights = weights,
+                                .tokens = TOKENS,
+                                .width = WIDTH,
+                                .chosen = CHOSEN,
+                                .experts = EXPERTS}};
+    route();
+    fill(b.plain, ROWS * WIDTH, 1), fill(bias, EXPERTS * WIDTH, 2), fill(cotangent, ROWS * WIDTH, 3);
+    fill(weights, ROWS, 4);
+    b.args.rows = b.rows;
+    struct dtp_expert_bias_backward_args back = {.gradient = cotangent,
+                                                 .bias = bias,
+                                                 .routes = routes,
+                                                 .weights = weights,
+                                                 .weight_gradient = of_weight,
+                                                 .bias_gradient = of_bias,
+                                                 .tokens = TOKENS,
+                                                 .width = WIDTH,
+                                                 .chosen = CHOSEN,
+                                                 .experts = EXPERTS};
+    struct slope slope = {run_bias, &b, b.rows, cotangent, ROWS * WIDTH};
+    assert_int_equal(dtp_reference_expert_bias_backward(NULL, &back, NULL), 0);
+    check_slopes(&slope, bias, of_bias, EXPERTS * WIDTH);
+    check_slopes(&slope, weights, of_weight, ROWS);
+    const struct dtp_routes r = dtp_routes_at(routes, ROWS);
+    b.args.weights = NULL; /* the first row of all is of expert 0, where it has any */
+    assert_int_equal(run_bias(&b), 0);
+    assert_close(b.rows[0], b.plain[0] + bias[r.expert[r.order[0]] * WIDTH], 1e-6);
+}
+
+/* Sinks work in place, on the result and its log-sum-exps. */
+struct sunk {
+    struct dtp_sinks_args args;
+    float plain[2 * 3 * 2 * 4], plain_sums[2 * 3 * 2], result[2 * 3 * 2 * 4], sums[2 * 3 * 2];
+};
+
+static int run_sinks(void *context)
+{
+    struct sunk *s = context;
+    memcpy(s->result, s->plain, sizeof s->result);
+    memcpy(s->sums, s->plain_sums, sizeof s->sums);
+    return dtp_reference_sinks(NULL, &s->args, NULL);
+}
+
+/* A sink of as much as all keys' scores leaves half of the result. */
+static void test_sinks_gradient(void **state)
+{
+    (void)state;
+    float sinks[2], cotangent[48], gradient[2];
+    struct sunk s = {.args = {.sinks = sinks, .batch = 2, .sequence = 3, .heads = 2, .head_dim = 4}};
+    s.args.result = s.result, s.args.log_sum_exp = s.sums;
+    fill(s.plain, 48, 1), fill(s.plain_sums, 12, 2), fill(cotangent, 48, 3), fill(sinks, 2, 4);
+    sinks[1] = s.plain_sums[(1 * 2 + 1) * 3 + 2]; /* of the second sequence's head 1, its last token */
+    assert_int_equal(run_sinks(&s), 0);
+    for (int i = 44; i < 48; i++)
+        assert_close(s.result[i], s.plain[i] / 2, 1e-6);
+    assert_close(s.sums[11], s.plain_sums[11] + logf(2), 1e-6);
+    struct dtp_sinks_backward_args back = {.result = s.result,
+                                           .gradient = cotangent,
+                                           .log_sum_exp = s.sums,
+                                           .sinks = sinks,
+                                           .sinks_gradient = gradient,
+                                           .batch = 2,
+                                           .sequence = 3,
+                                           .heads = 2,
+                                           .head_dim = 4};
+    assert_int_equal(dtp_reference_sinks_backward(NULL, &back, NULL), 0);
+    check_slopes(&(struct slope){run_sinks, &s, s.result, cotangent, 48}, sinks, gradient, 2);
 }
 
 /* An expert's rows by its own matrix, of the first expert by hand; without rows a gradient is zeros, or what was there.
@@ -291,6 +388,8 @@ int main(void)
                                        cmocka_unit_test(test_rows),
                                        cmocka_unit_test(test_shared_gate_gradient),
                                        cmocka_unit_test(test_activation_gradient),
+                                       cmocka_unit_test(test_bias_gradient),
+                                       cmocka_unit_test(test_sinks_gradient),
                                        cmocka_unit_test(test_products)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

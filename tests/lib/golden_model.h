@@ -365,6 +365,8 @@ static void golden_fp32(void **state)
     golden_compare_model("llama_gqa", GOLDEN_LLAMA_GQA "precision=fp32", 1e-6, 1e-5, 0);
     golden_compare_model("llama_tied", GOLDEN_LLAMA_TIED "precision=fp32", 1e-6, 1e-5, 0);
     golden_compare_model("qwen3", GOLDEN_QWEN3 "precision=fp32", 1e-6, 1e-5, 0);
+    golden_compare_model("qk_norm_unweighted", GOLDEN_UNWEIGHTED "precision=fp32", 1e-6, 1e-5, 0);
+    golden_compare_model("qk_norm_unweighted", GOLDEN_UNWEIGHTED "precision=fp32 checkpointing=full", 1e-6, 1e-5, 0);
     golden_compare_model("qwen3", GOLDEN_QWEN3 "precision=fp32 checkpointing=full gradient_stream=true", 1e-6, 1e-5, 0);
     golden_compare_model("qwen3", GOLDEN_QWEN3 "precision=fp32 checkpointing=selective-matmul", 1e-6, 1e-5, 0);
     golden_compare_model("windows", GOLDEN_WINDOWS "precision=fp32", 1e-6, 1e-5, 0);
@@ -388,6 +390,7 @@ static void golden_bf16(void **state)
     golden_compare_model("llama_gqa", GOLDEN_LLAMA_GQA "precision=bf16-mixed", 2e-3, BF16_FLOOR, BF16_SHARE);
     golden_compare_model("llama_tied", GOLDEN_LLAMA_TIED "precision=bf16-pure", 2e-3, BF16_FLOOR, BF16_SHARE);
     golden_compare_model("qwen3", GOLDEN_QWEN3 "precision=bf16-mixed", 2e-3, BF16_FLOOR, BF16_SHARE);
+    golden_compare_model("qk_norm_unweighted", GOLDEN_UNWEIGHTED "precision=bf16-mixed", 2e-3, BF16_FLOOR, BF16_SHARE);
     golden_compare_model("windows", GOLDEN_WINDOWS "precision=bf16-mixed", 2e-3, BF16_FLOOR, BF16_SHARE);
     golden_compare_model("gemma", GOLDEN_GEMMA "precision=bf16-mixed", 2e-3, BF16_FLOOR, BF16_SHARE);
     golden_compare_model("gpt2", GOLDEN_GPT2 "precision=bf16-mixed", 2e-3, BF16_FLOOR, BF16_SHARE);
@@ -464,6 +467,7 @@ static void golden_experts(void **state)
                   {"experts_norm", GOLDEN_EXPERTS_NORM},
                   {"experts_late", GOLDEN_EXPERTS_LATE},
                   {"experts_sigmoid", GOLDEN_EXPERTS_SIGMOID},
+                  {"gpt_oss", GOLDEN_GPT_OSS},
                   {"experts_groups", GOLDEN_EXPERTS_GROUPS},
                   {"experts_groups_softmax", GOLDEN_EXPERTS_GROUPS_SOFTMAX}};
     static const char *const plans[] = {"", "checkpointing=full gradient_stream=true", "gradient_stream=true",

@@ -6,6 +6,7 @@
 #define GOLDEN_LLAMA_GQA GOLDEN_SMALL "kv_heads=1 "
 #define GOLDEN_LLAMA_TIED GOLDEN_SMALL "tied_head=true "
 #define GOLDEN_QWEN3 GOLDEN_LLAMA_GQA "qk_norm=true "
+#define GOLDEN_UNWEIGHTED GOLDEN_QWEN3 "qk_norm_weight=none "
 #define GOLDEN_WINDOWS GOLDEN_LLAMA_GQA "sliding_window=3 sliding_window_pattern=2 "
 #define GOLDEN_GEMMA GOLDEN_QWEN3 "activation=geglu norm_unit_offset=true attention_softcap=2 final_softcap=3 "
 #define GOLDEN_GPT2                                                                                                    \
@@ -48,6 +49,10 @@
     GOLDEN_LLAMA_GQA                                                                                                   \
     "experts=8 experts_per_token=2 expert_ffn=24 shared_expert_ffn=16 router_scale=2.5 expert_groups=4 "               \
     "groups_per_token=3 "
+#define GOLDEN_GPT_OSS                                                                                                 \
+    GOLDEN_WINDOWS                                                                                                     \
+    "qkv_bias=true attention_output_bias=true attention_sinks=true activation=swiglu_clamped experts=5 "               \
+    "experts_per_token=2 expert_ffn=24 router_norm=true router_bias=true expert_bias=true "
 #define GOLDEN_LATENT                                                                                                  \
     "layers=2 hidden=16 heads=2 head_dim=24 ffn=40 vocab=50 seq=8 micro_batch=2 kv_latent=16 q_latent=24 "             \
     "rope_head_dim=8 value_head_dim=16 "

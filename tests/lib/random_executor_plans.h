@@ -14,9 +14,10 @@ static inline struct dtp_transformer random_executor_transformer(void)
     t.attention_softcap = random_frozen || random_below(8) ? 0 : 50;
     t.final_softcap = random_frozen || random_below(8) ? 0 : 30;
     t.ffn += random_frozen || random_below(4) ? 0 : 4; /* rows that begin at no whole word */
+    t.qk_norm_weight = random_frozen || random_below(4) ? DTP_QK_NORM_SHARED : DTP_QK_NORM_UNWEIGHTED;
+    t.qk_norm_weight = t.qk_norm && !t.qk_norm_wide ? t.qk_norm_weight : DTP_QK_NORM_SHARED;
     random_state = kept;
     t.qk_layer_norm = t.qk_norm_bias = t.norm_without_weight = false;
-    t.qk_norm_weight = DTP_QK_NORM_SHARED;
     if (t.activation == DTP_RELU2)
         t.activation = DTP_GELU;
     if (random_frozen && t.position == DTP_POSITION_ALIBI)
@@ -150,7 +151,8 @@ static inline void random_executor_expert_job(struct random_job *job)
         struct dtp_transformer *t = &job->transformer;
         struct dtp_plan plan = job->asked;
         t->parallel_block = DTP_PARALLEL_NONE, t->norm_place = DTP_NORMS_BEFORE;
-        t->activation = random_bool() ? DTP_SWIGLU : DTP_GEGLU;
+        t->activation = random_bool() ? DTP_SWIGLU : random_bool() ? DTP_GEGLU : DTP_SWIGLU_CLAMPED;
+        t->attention_sinks = random_below(4) == 0;
         t->experts = 1 + random_below(random_bool() ? 8 : 130);
         t->experts_per_token = 1 + random_below(t->experts < 8 ? t->experts : 8);
         t->expert_ffn = 8 * (1 + random_below(64));
@@ -165,6 +167,7 @@ static inline void random_executor_expert_job(struct random_job *job)
         plan.offload = DTP_OFFLOAD_NONE;
         if (random_bool())
             random_divided_experts(job, &plan);
+        t->expert_bias = plan.ep < 2 && random_below(4) == 0;
         if (t->experts % 4 == 0 && t->experts >= 2 * t->experts_per_token)
             t->expert_groups = 4, t->groups_per_token = 2 + random_below(3);
         if (plan.ep < 2 && t->layers > 1 && random_bool()) /* layers of two kinds: the first, or every other */
@@ -192,7 +195,8 @@ static inline void random_executor_latent_job(struct random_job *job, int turn)
         t->parallel_block = DTP_PARALLEL_NONE, t->norm_place = DTP_NORMS_BEFORE, t->position = DTP_POSITION_ROPE;
         t->positions = 0, t->kv_heads = t->heads;
         t->qk_norm = t->qk_norm_wide = t->qkv_bias = t->attention_output_bias = false;
-        t->sliding_window = t->sliding_window_pattern = 0, t->attention_softcap = 0;
+        t->sliding_window = t->sliding_window_pattern = 0, t->attention_softcap = 0, t->attention_sinks = false;
+        t->qk_norm_weight = DTP_QK_NORM_SHARED;
         t->q_latent = random_bool() ? 0 : 8 * (1 + random_below(64));
         t->kv_latent = 8 * (1 + random_below(64)), t->rope_head_dim = 8 * (1 + random_below(8));
         t->head_dim = t->rope_head_dim + 8 * random_below(16);

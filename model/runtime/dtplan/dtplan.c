@@ -300,8 +300,9 @@ static void check_experts(struct dtp_resolver *r)
                    {"precision", p->precision.compute == DTP_FP8},
                    {"parallel_block", t->parallel_block != DTP_PARALLEL_NONE},
                    {"norm_place", t->norm_place != DTP_NORMS_BEFORE},
-                   {"expert_bias", t->expert_bias},
-                   {"activation", t->activation != DTP_SWIGLU && t->activation != DTP_GEGLU}};
+                   {"ep", p->ep > 1 && t->expert_bias},
+                   {"lora", dtp_plan_adapts(p) && t->expert_bias},
+                   {"activation", !dtp_activation_is_gated(t->activation)}};
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
         if (choices[i].asked)
             dtp_plan_refuse(r, choices[i].key,
@@ -316,6 +317,20 @@ static void check_experts(struct dtp_resolver *r)
     if (t->experts_per_token > DTP_EXECUTOR_ROUTER_CHOSEN)
         dtp_plan_refuse(r, "experts_per_token", "%" PRIu64 " are more than runtime dtplan's router takes, %u",
                         t->experts_per_token, DTP_EXECUTOR_ROUTER_CHOSEN);
+}
+
+/* What has been run of attention sinks. */
+static void check_sinks(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    const struct {
+        const char *key;
+        bool asked;
+    } choices[] = {{"lora", dtp_plan_adapts(p)}, {"precision", p->precision.compute == DTP_FP8}};
+    for (size_t i = 0; i < sizeof choices / sizeof *choices && r->transformer->attention_sinks; i++)
+        if (choices[i].asked)
+            dtp_plan_refuse(r, choices[i].key,
+                            "as it is here is not run together with attention sinks under runtime dtplan yet");
 }
 
 /* What has been run of latent attention. */
@@ -371,6 +386,7 @@ static void check(struct dtp_resolver *r)
     check_widths(r);
     check_experts(r);
     check_latent(r);
+    check_sinks(r);
     check_hook(r);
     check_adapters(r);
     if (p->executor.gelu_epilogue && r->transformer->activation != DTP_GELU)
@@ -433,6 +449,8 @@ const struct dtp_runtime dtp_runtime_dtplan = {
     .packs_matrices = true,
     .experts = true,
     .latent_attention = true,
+    .attention_sinks = true,
+    .clamped_swiglu = true,
     .copies_values = true,
     .expert_parallel = true,
     .weighs_rows = true,

@@ -5,6 +5,7 @@
 #include "plan/layer_tensors.h"
 #include "plan/rules.h"
 #include "runtime/dtplan/executor_expert_traffic.h"
+#include "runtime/dtplan/executor_in_place.h"
 #include "runtime/dtplan/fp8_layout.h"
 #include "runtime/dtplan/routes_layout.h"
 
@@ -201,6 +202,8 @@ static void add_projection(struct dtp_executor_block *b, const struct dtp_layer_
         bool columns = dtp_parameter_cut_way_of(op->weight) == DTP_PARAMETER_CUT_COLUMNS;
         op->sums = b->stream_tokens < b->tokens && columns;
         op->gathers = b->stream_tokens < b->tokens && !columns;
+        if (matrix->expert && matrix->bias)
+            dtp_executor_add_expert_bias(b, matrix);
     }
 }
 
@@ -224,6 +227,8 @@ static void add_attention(struct dtp_executor_block *b)
     struct dtp_executor_operator *op = dtp_executor_add_operator(b, DTP_OP_ATTENTION, "attention", T(QKV), T(CORE));
     op->statistics = T(CORE_STATE);
     op->needs = bit_of(op->input) | bit_of(op->result) | bit_of(op->statistics);
+    if (b->kind.sinks)
+        dtp_executor_add_sinks(b);
 }
 
 /* Behind the up projection, which takes it into itself as an epilogue: that keeps what its derivative reads. */
@@ -419,13 +424,4 @@ int dtp_executor_maker(const struct dtp_executor_block *block, int tensor)
         if (made_by(&block->op[i]) & DTP_EXECUTOR_BIT(tensor))
             return i;
     return -1;
-}
-
-uint32_t dtp_executor_makers(const struct dtp_executor_block *block, int tensor, uint64_t there)
-{
-    int maker = dtp_executor_maker(block, tensor);
-    uint32_t makers = UINT32_C(1) << maker;
-    if (block->op[maker].kind == DTP_OP_QUANTIZE && !(there & bit_of(block->op[maker].input)))
-        makers |= UINT32_C(1) << dtp_executor_maker(block, block->op[maker].input);
-    return makers;
 }

@@ -4,6 +4,7 @@
 #include "runtime/dtplan/executor_block.h"
 #include "runtime/dtplan/executor_context_work.h"
 #include "runtime/dtplan/executor_expert_traffic.h"
+#include "runtime/dtplan/executor_in_place.h"
 
 #define T(suffix) DTP_TENSOR_##suffix
 #define STREAM DTP_LAYER_STREAM
@@ -37,17 +38,6 @@ static double rows_of(const struct dtp_executor_block *b, uint64_t width)
     return (double)b->tokens * (double)width * (double)b->element_bytes;
 }
 
-uint64_t dtp_executor_norm_elements(const struct dtp_executor_block *block, const struct dtp_executor_operator *op)
-{
-    if (dtp_executor_latent_norm_width(block, op))
-        return dtp_executor_latent_norm_width(block, op);
-    if (op->kind == DTP_OP_NORM)
-        return block->kind.hidden * (block->kind.norm_bias ? 2 : 1);
-    if (op->kind != DTP_OP_QK_NORM)
-        return 0;
-    return dtp_layer_qk_norm_elements(&block->kind);
-}
-
 /* Rows that an operator's matrix multiplies, of a token. */
 static double rows_of_token(const struct dtp_executor_block *block, const struct dtp_executor_operator *op)
 {
@@ -61,7 +51,9 @@ double dtp_executor_multiplied(const struct dtp_executor_block *block, const str
     case DTP_EXECUTOR_B: return (double)(dtp_executor_adapter_out(op->adapter) * op->adapter->rank);
     case DTP_EXECUTOR_PLAIN: break;
     }
-    return op->matrix ? (double)(op->matrix->out * op->matrix->in) * rows_of_token(block, op) : 0;
+    return op->matrix && op->kind != DTP_OP_EXPERT_BIAS
+               ? (double)(op->matrix->out * op->matrix->in) * rows_of_token(block, op)
+               : 0;
 }
 
 /* Gradients of the weight, where it is trained, and of the input, where something before it is. */
@@ -81,7 +73,7 @@ static double partial_bytes(const struct dtp_executor_block *b, const struct dtp
 {
     if (b->adapted)
         return 0;
-    return 2 * 4.0 * DTP_EXECUTOR_PARTIAL_ROWS * (double)dtp_executor_norm_elements(b, op);
+    return 2 * (double)(4 * DTP_EXECUTOR_PARTIAL_ROWS) * (double)dtp_executor_norm_elements(b, op);
 }
 
 static double statistics_bytes(const struct dtp_executor_block *b, const struct dtp_executor_operator *op)
@@ -129,6 +121,8 @@ struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_execut
         return (struct dtp_executor_traffic){
             3 * rows_of(block, k->d_q + k->d_kv) + statistics_bytes(block, op) + weights, 1};
     case DTP_OP_ROTARY: return (struct dtp_executor_traffic){rotary_bytes(block), 1};
+    case DTP_OP_SINKS:
+    case DTP_OP_EXPERT_BIAS: return dtp_executor_in_place_traffic(block, op, false);
     case DTP_OP_ACTIVATION:
         return (struct dtp_executor_traffic){activation_bytes(block, op, 1, block->narrow_input, 1), 1};
     case DTP_OP_ROUTER:
@@ -164,8 +158,11 @@ struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_execu
                                              dtp_executor_norm_launches(block)};
     case DTP_OP_QK_NORM:
         return (struct dtp_executor_traffic){dtp_executor_forward_traffic(block, op).bytes + partial_bytes(block, op),
-                                             dtp_executor_norm_launches(block)};
+                                             dtp_executor_norm_elements(block, op) ? dtp_executor_norm_launches(block)
+                                                                                   : 1};
     case DTP_OP_ROTARY: return (struct dtp_executor_traffic){rotary_bytes(block), 1};
+    case DTP_OP_SINKS:
+    case DTP_OP_EXPERT_BIAS: return dtp_executor_in_place_traffic(block, op, true);
     case DTP_OP_ATTENTION:
         return block->ring > 1 || block->exchanged > 1
                    ? dtp_executor_context_backward_traffic(block)

@@ -45,9 +45,9 @@
  *                            demand.n columns are the keys' part of all heads that rope turns), KEYS (of each head the
  *                            rest of its key and its value), TABLES (of demand.n) -> RESULT (packed, values value_dim
  *                            wide). Backward GRADIENT (packed) -> INPUT_GRADIENT, SAVED (those columns alone), KEYS
- *   QK_NORM                  RESULT [T, d_q + 2 d_kv] UPDATE, in place; WEIGHT [2, head_dim] -> SAVED (q and k before:
- *                            [T, d_q + d_kv]), STATISTICS (fp32 [T, heads + kv_heads]); over all heads at once, where
- *                            the model has it so: WEIGHT [d_q + d_kv], STATISTICS [T, 2]
+ *   QK_NORM                  RESULT [T, d_q + 2 d_kv] UPDATE, in place; WEIGHT [2, head_dim] or none -> SAVED (q and k
+ *                            before: [T, d_q + d_kv]), STATISTICS (fp32 [T, heads + kv_heads]); over all heads at
+ *                            once, where the model has it so: WEIGHT [d_q + d_kv], STATISTICS [T, 2]
  *   QK_NORM_BACKWARD         RESULT (packed gradient) UPDATE, SAVED, STATISTICS, WEIGHT -> WEIGHT_GRADIENT, WORKSPACE
  *                            (DTP_EXECUTOR_PARTIAL_ROWS floats for each element of WEIGHT)
  *   ATTENTION                INPUT (packed qkv) -> RESULT [T, d_q], STATISTICS (log-sum-exp fp32 [B, heads, s]),
@@ -67,8 +67,12 @@
  *   ACTIVATION               INPUT [T, up] -> RESULT [T, f]; up is f, or 2 f with the gate first; with SAVED [T, up]:
  *                            INPUT in 8 bits (E4M3, no scale), which INPUT may itself be where RESULT is made again
  *   ACTIVATION_BACKWARD      GRADIENT [T, f], INPUT [T, up] UPDATE: its gradient takes its place, or, of an INPUT in 8
- *                            bits, is INPUT_GRADIENT; RESULT [T, f], over GRADIENT, where forward's result is made
- *                            again
+ *                            bits, is INPUT_GRADIENT; RESULT [T, f], over GRADIENT, where forward's is made again
+ *   SINKS                    RESULT [T, d_core], STATISTICS (fp32 log-sum-exps) UPDATE, in place; WEIGHT [heads]
+ *   SINKS_BACKWARD           SAVED (result), GRADIENT, STATISTICS, WEIGHT -> WEIGHT_GRADIENT; WORKSPACE: partial sums
+ *   EXPERT_BIAS              RESULT [T k, n] UPDATE, in place; BIAS [groups, n], ROUTES; STATISTICS: weights [T, k]
+ *   EXPERT_BIAS_BACKWARD     GRADIENT [T k, n], ROUTES -> BIAS_GRADIENT; with STATISTICS and BIAS ->
+ *                            STATISTICS_GRADIENT [T, k], to which the activation's backward adds
  *   GROUPED_MATMUL           as MATMUL, of rows by experts, demand.tokens of them, of which m, or of a weight's
  *                            gradient k, are an expert's where all have as many, and demand.groups matrices; ROUTES
  *                            (routes_layout.h) say which rows are whose. No BIAS, no AUX, no ADDEND, no WORKSPACE

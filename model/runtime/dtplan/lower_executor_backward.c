@@ -1,6 +1,7 @@
 /* Backward of blocks. The residual stream's gradient is one buffer from the final norm down to the
  * embedding: norms add to it. */
 #include "runtime/dtplan/executor_fp8_work.h"
+#include "runtime/dtplan/lower_executor_in_place.h"
 #include "runtime/dtplan/lower_executor_state.h"
 
 #include <assert.h>
@@ -103,7 +104,7 @@ void dtp_executor_weight_gradient(struct dtp_executor *x, struct dtp_draft *draf
     if (of->gathers && input_frees)
         dtp_draft_use(draft, input, input_frees);
     dtp_executor_gradient(draft, DTP_ROLE_WEIGHT_GRADIENT, module, of->weight);
-    if (dtp_executor_has(module, of->weight + 1))
+    if (of->kind != DTP_OP_GROUPED_MATMUL && dtp_executor_has(module, of->weight + 1))
         dtp_executor_gradient(draft, DTP_ROLE_BIAS_GRADIENT, module, of->weight + 1);
     if (of->kind == DTP_OP_GROUPED_MATMUL) {
         dtp_draft_role(draft, DTP_ROLE_ROUTES, tensor(x, layer, dtp_executor_routes_of(x->shape)), DTP_READ, 0);
@@ -214,9 +215,12 @@ static void weigh_back(const struct place *at, struct dtp_draft *draft)
     const int weights = dtp_executor_weights_of(x->shape);
     dtp_draft_role(draft, DTP_ROLE_STATISTICS, tensor(x, at->layer, weights), DTP_READ | DTP_FREE, 0);
     dtp_draft_role(draft, DTP_ROLE_ROUTES, tensor(x, at->layer, dtp_executor_routes_of(x->shape)), DTP_READ, 0);
-    x->gradients[weights] =
-        dtp_executor_new(x, draft, DTP_ROLE_STATISTICS_GRADIENT, "router weight gradient", DTP_OWNER_WORKSPACE,
-                         dtp_executor_tensor_bytes(x->shape, weights), DTP_WRITE);
+    if (x->gradients[weights].index != DTP_NO_INDEX) /* biases have put their part there */
+        dtp_draft_role(draft, DTP_ROLE_STATISTICS_GRADIENT, x->gradients[weights], DTP_UPDATE, 0);
+    else
+        x->gradients[weights] =
+            dtp_executor_new(x, draft, DTP_ROLE_STATISTICS_GRADIENT, "router weight gradient", DTP_OWNER_WORKSPACE,
+                             dtp_executor_tensor_bytes(x->shape, weights), DTP_WRITE);
     dtp_executor_worked(x, draft, x->shape->kind.mlp_width);
 }
 
@@ -428,7 +432,7 @@ static void projection_backward(const struct place *at)
         return;
     }
     if (missing)
-        dtp_executor_block_again(x, at->layer, UINT32_C(1) << maker);
+        dtp_executor_block_again(x, at->layer, dtp_executor_makers(x->shape, input, ~UINT64_C(0)));
     dtp_buffer_id gradient = gathered_gradient(at), aux = DTP_NO_BUFFER;
     weight_gradient(at, gradient, tensor(x, at->layer, input), !stays(at, input), false);
     if (maker >= 0 && x->shape->op[maker].aux != DTP_EXECUTOR_NONE)
@@ -490,9 +494,10 @@ static void qk_norm_backward(const struct place *at)
     dtp_draft_role(&draft, DTP_ROLE_RESULT, x->gradients[at->op->result], DTP_UPDATE, 0);
     dtp_draft_role(&draft, DTP_ROLE_SAVED, tensor(x, at->layer, at->op->saved), DTP_READ | DTP_FREE, 0);
     dtp_draft_role(&draft, DTP_ROLE_STATISTICS, tensor(x, at->layer, at->op->statistics), DTP_READ | DTP_FREE, 0);
-    dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, module, at->op->weight);
+    if (elements)
+        dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, module, at->op->weight);
     double gradient_bytes = 0;
-    if (dtp_executor_is_trained(x, module)) {
+    if (elements && dtp_executor_is_trained(x, module)) {
         bool accumulates = dtp_executor_gradient(&draft, DTP_ROLE_WEIGHT_GRADIENT, module, at->op->weight);
         dtp_executor_new(x, &draft, DTP_ROLE_WORKSPACE, "partial sums", DTP_OWNER_WORKSPACE,
                          4 * DTP_EXECUTOR_PARTIAL_ROWS * elements, DTP_UPDATE | DTP_FREE);
@@ -533,6 +538,8 @@ static void operator_backward(const struct place *at)
         else
             projection_backward(at);
         break;
+    case DTP_OP_SINKS: dtp_executor_sinks_backward(at->x, at->layer, at->op); break;
+    case DTP_OP_EXPERT_BIAS: dtp_executor_expert_bias_backward(at->x, at->layer, at->op); break;
     case DTP_OP_GROUPED_MATMUL: projection_backward(at); break;
     case DTP_OP_UNPERMUTE: dtp_executor_unpermute_backward(at->x, at->layer, at->op, result_gradient(at)); break;
     case DTP_OP_ALL_TO_ALL: dtp_executor_exchange_backward_rows(at->x, at->layer, at->op); break;

@@ -74,7 +74,7 @@ static void take_weight(const struct pass *pass, struct dtp_draft *draft, const 
 {
     struct dtp_executor_module *module = dtp_executor_module_of(pass->x, pass->layer, op);
     dtp_executor_matrix(pass->x, draft, pass->layer, op, unpacked);
-    if (op->kind != DTP_OP_QK_NORM && dtp_executor_has(module, op->weight + 1))
+    if (op->kind != DTP_OP_QK_NORM && op->kind != DTP_OP_GROUPED_MATMUL && dtp_executor_has(module, op->weight + 1))
         dtp_executor_weight(pass->x, draft, DTP_ROLE_BIAS, module, op->weight + 1);
 }
 
@@ -228,9 +228,36 @@ static void qk_norm(const struct pass *pass, struct dtp_draft *draft, int index)
 {
     const struct dtp_executor_operator *op = &pass->x->shape->op[index];
     dtp_draft_role(draft, DTP_ROLE_RESULT, *tensor_of(pass, op->result), DTP_UPDATE, 0);
-    take_weight(pass, draft, op, DTP_NO_BUFFER);
+    if (dtp_executor_norm_elements(pass->x->shape, op))
+        take_weight(pass, draft, op, DTP_NO_BUFFER);
     make(pass, draft, DTP_ROLE_SAVED, index, op->saved);
     make(pass, draft, DTP_ROLE_STATISTICS, index, op->statistics);
+}
+
+/* In place, on the core and its log-sum-exps. */
+static void sinks(const struct pass *pass, struct dtp_draft *draft, int index)
+{
+    const struct dtp_executor_operator *op = &pass->x->shape->op[index];
+    struct dtp_executor_module *module = dtp_executor_module_of(pass->x, pass->layer, op);
+    dtp_draft_role(draft, DTP_ROLE_RESULT, *tensor_of(pass, op->result), DTP_UPDATE, 0);
+    bool goes = !is_wanted(pass, index, op->statistics);
+    dtp_draft_role(draft, DTP_ROLE_STATISTICS, *tensor_of(pass, op->statistics), DTP_UPDATE | (goes ? DTP_FREE : 0), 0);
+    if (goes)
+        *tensor_of(pass, op->statistics) = DTP_NO_BUFFER;
+    dtp_executor_weight(pass->x, draft, DTP_ROLE_WEIGHT, module, op->weight);
+}
+
+/* Onto rows by experts, in place. */
+static void expert_bias(const struct pass *pass, struct dtp_draft *draft, int index)
+{
+    const struct dtp_executor_operator *op = &pass->x->shape->op[index];
+    struct dtp_executor_module *module = dtp_executor_module_of(pass->x, pass->layer, op);
+    dtp_draft_role(draft, DTP_ROLE_RESULT, *tensor_of(pass, op->result), DTP_UPDATE, 0);
+    take(pass, draft, DTP_ROLE_ROUTES, index, DTP_TENSOR_ROUTES);
+    if (op->reads & DTP_EXECUTOR_BIT(DTP_TENSOR_ROUTER_WEIGHTS))
+        take(pass, draft, DTP_ROLE_STATISTICS, index, DTP_TENSOR_ROUTER_WEIGHTS);
+    dtp_executor_weight(pass->x, draft, DTP_ROLE_BIAS, module, op->weight);
+    dtp_executor_routed(pass->x, draft, op->matrix->out);
 }
 
 /* Queries, keys and values of latent attention, packed. */
@@ -490,6 +517,8 @@ static void run_operator(const struct pass *pass, int index)
     case DTP_OP_QK_NORM: qk_norm(pass, &draft, index); break;
     case DTP_OP_ROTARY: rotary(pass, &draft, index); break;
     case DTP_OP_ATTENTION: attention(pass, &draft, index); break;
+    case DTP_OP_SINKS: sinks(pass, &draft, index); break;
+    case DTP_OP_EXPERT_BIAS: expert_bias(pass, &draft, index); break;
     case DTP_OP_GROUPED_MATMUL: projection(pass, &draft, index, narrow); break;
     case DTP_OP_ROUTER: router(pass, &draft, index); break;
     case DTP_OP_PERMUTE:

@@ -169,8 +169,8 @@ static void check_model(struct checker *c)
         REFUSE(c, "activation", "relu2 " NOT_RUN);
     if (t->qk_layer_norm)
         REFUSE(c, "qk_layer_norm", NOT_RUN);
-    if (t->qk_norm_weight != DTP_QK_NORM_SHARED)
-        REFUSE(c, "qk_norm_weight", "other than shared " NOT_RUN);
+    if (t->qk_norm_weight == DTP_QK_NORM_BY_HEAD)
+        REFUSE(c, "qk_norm_weight", "by_head " NOT_RUN);
     if (t->norm_bias && t->norm == DTP_RMS_NORM)
         REFUSE(c, "norm_bias", "of an RMSNorm " NOT_RUN);
 }

@@ -18,8 +18,8 @@ static enum dtp_form activation_form(const struct dtp_transformer *t)
     case DTP_GELU: return DTP_FORM_GELU;
     case DTP_RELU: return DTP_FORM_RELU;
     case DTP_GEGLU: return DTP_FORM_GEGLU;
-    case DTP_RELU2:
-    case DTP_SWIGLU_CLAMPED: break; /* refused */
+    case DTP_SWIGLU_CLAMPED: return DTP_FORM_SWIGLU_CLAMPED;
+    case DTP_RELU2: break; /* refused */
     case DTP_SWIGLU: break;
     }
     return DTP_FORM_SWIGLU;
@@ -59,6 +59,8 @@ void dtp_executor_shape(const struct dtp_executor *x, struct dtp_draft *draft)
         demand->n = (double)x->h;
         demand->form = (uint8_t)norm_form(x->t);
         break;
+    case DTP_OP_SINKS:
+    case DTP_OP_SINKS_BACKWARD:
     case DTP_OP_ROTARY:
     case DTP_OP_ROTARY_BACKWARD:
     case DTP_OP_COPY_IN:
