@@ -581,24 +581,3 @@ double dtp_block_more_host_s(const struct dtp_block_work *work, double launch_s)
     double loops_s = work->looped_kernels * dtp_calibration.torch_launch_s;
     return work->layers * ((work->replays - work->replayed_kernels) * launch_s + loops_s);
 }
-
-double dtp_loss_bytes_per_token(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
-{
-    double w = dtp_plan_compute_bytes(plan), vocab = (double)transformer->vocab;
-    double cap = transformer->final_softcap > 0 ? 13 * w : 0; /* divide, tanh, multiply 2 w each; backward 2, 3, 2 */
-    if (dtp_plan_softmax_in_place(plan))
-        /* logits.float(): w+4; maximum 4, difference 8, exponential 8, sum 4, quotient 8; times the loss's gradient 8;
-         * cast back 4+w */
-        return vocab * (2 * (4 + w) + 32 + 8);
-    double state = (double)dtp_plan_shifted_loss_bytes(plan);
-    if (plan->narrow_logits) /* shifted 2 w, cast there and back, log_softmax 2 and 3, of the shift 3 w */
-        return vocab * (5 * w + (state == w ? 0 : 2 * (w + state)) + 5 * state + cap);
-    if (dtp_plan_shifts_logits(plan))
-        /* to fp32 w+4, shifted 4+4, log_softmax 4+4 (one kernel: read 4, and its gradient over them 4+4); backward of
-         * it 12, of the shift zeros 4 and 4+4; cast back 4+w */
-        return vocab * (2 * (4 + w) + 8 + (dtp_plan_loss(plan) == DTP_LOSS_EAGER ? 20 : 12) + 12 + cap);
-    if (dtp_plan_loss(plan) == DTP_LOSS_EAGER)
-        /* logits.float(): w+4; log_softmax 4+4; its backward reads 4+4 writes 4; cast back 4+w */
-        return vocab * (2 * (4 + w) + 8 + 12 + cap);
-    return vocab * 4 * w; /* fused: read logits for max/sum and for the gradient, write the gradient, and read it */
-}

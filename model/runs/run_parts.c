@@ -132,7 +132,7 @@ static void write_experts(struct writer *w)
             set_count(w, "etp", run->etp);
         if (run->ep > 1 && is_flex(run))
             set_switch(w, "flex_dispatcher", true);
-        if (strstr(run->notes, "no fused permutation"))
+        if (strcmp(w->framework->runtime, "megatron") == 0 && strstr(run->notes, "no fused permutation"))
             set_switch(w, "unfused_permute", true);
         if (run->ep > 1 && overlaps_exchanges(run))
             set_switch(w, "expert_overlap", true);
