@@ -1,3 +1,4 @@
+#include "kernels/grouped_matmul_sm90.h"
 #include "kernels/vector.cuh"
 
 /* Products of rows by experts, of which only the device knows how many each has. A grid as large as any counts need: of
@@ -8,7 +9,8 @@
  * In 16 bits: tiles of 128 x 128 by tensor cores (mma.m16n8k16, sums in fp32), 32 deep, one tile's operands on their
  * way while the one before is multiplied. Operands stand in shared memory as they lie in memory, by rows of the
  * dimension that is summed over or across it, and ldmatrix turns what lies across. Rows of 40 and of 136 elements there
- * begin at different banks. In fp32: 64 x 64 tiles without tensor cores, for tests. */
+ * begin at different banks. Compute capability 9.0 has a kernel of its own, grouped_matmul_sm90.cu.
+ * In fp32: 64 x 64 tiles without tensor cores, for tests. */
 namespace dtp
 {
 namespace
@@ -305,6 +307,10 @@ extern "C" int dtp_cuda_grouped_matmul(void *self, const struct dtp_grouped_matm
         return (int)cudaErrorInvalidValue;
     if (blocks == 0)
         return 0;
+#ifdef DTP_WITH_SM90
+    if (dtp::grouped_matmul_sm90_takes(*a))
+        return dtp::grouped_matmul_sm90(*a, dtp::stream_of(stream));
+#endif
     return dtp::with_element(a->element, [&](auto of) {
         using T = decltype(of);
         dtp::launch<T>(*a, (unsigned)blocks, dtp::stream_of(stream));

@@ -422,6 +422,45 @@ static void bench_mma_models(void)
     }
 }
 
+/* Rows by experts that begin anywhere: each has its share, some dozens more or less. */
+static void *bench_routes(uint64_t rows, uint32_t experts)
+{
+    int32_t *device = take(DTP_ROUTES_INTS(rows, experts), fp32), *starts = calloc(experts + 1, sizeof *starts);
+    if (!starts)
+        exit(1);
+    for (uint32_t e = 1; e <= experts; e++)
+        starts[e] = (int32_t)(rows * e / experts) + (e < experts ? (int32_t)(e * 7919 % 97) - 48 : 0);
+    need(cudaMemcpy(device + 3 * rows, starts, (experts + 1) * sizeof *starts, cudaMemcpyHostToDevice));
+    free(starts);
+    return device;
+}
+
+/* The three products of a matrix of each expert; the last once more as a sum in fp32. */
+static void bench_grouped(const char *model, uint64_t rows, uint32_t experts, uint64_t out, uint64_t in)
+{
+    static const char *const names[] = {"forward", "input gradient", "weight gradient", "weight gradient +"};
+    const double flops = 2.0 * (double)rows * (double)out * (double)in;
+    for (int k = 0; k < 4; k++) {
+        const bool weights = k >= DTP_GROUPED_WEIGHT_GRADIENT, forward = k == DTP_GROUPED_FORWARD, sum = k == 3;
+        const uint64_t matrices = experts * out * in;
+        struct dtp_grouped_matmul_args a = {
+            .a = take(rows * (forward ? in : out), bf16),
+            .b = take(weights ? rows * in : matrices, bf16),
+            .routes = bench_routes(rows, experts),
+            .result = take(weights ? matrices : rows * (forward ? out : in), sum ? fp32 : bf16),
+            .rows = rows,
+            .out = out,
+            .in = in,
+            .experts = experts,
+            .product = sum ? DTP_GROUPED_WEIGHT_GRADIENT : (enum dtp_grouped_product)k,
+            .element = bf16,
+            .result_element = sum ? fp32 : bf16,
+            .accumulate = sum};
+        BENCH(grouped_matmul, a, 2 * (rows * (out + in) + (sum ? 4 : 1) * matrices), flops,
+              "grouped_matmul %s %s %llu x %llu", model, names[k], (unsigned long long)out, (unsigned long long)in);
+    }
+}
+
 int bench(const char *part_of_name)
 {
     wanted = part_of_name;
@@ -455,6 +494,10 @@ int bench(const char *part_of_name)
     bench_attention(4, 2048, 16, 128);
     bench_attention(8, 1024, 12, 64);
     bench_mma_models();
+    bench_grouped("OLMoE up", 65536, 64, 2048, 2048);
+    bench_grouped("OLMoE down", 65536, 64, 2048, 1024);
+    bench_grouped("8 experts up", 16384, 8, 8192, 2048);
+    bench_grouped("8 experts down", 16384, 8, 2048, 4096);
     bench_copy();
     return 0;
 }

@@ -316,6 +316,23 @@ static void test_product(const struct mixture *m, uint64_t out, uint64_t in, enu
     VERIFY(grouped_matmul, g);
 }
 
+/* Of some rows by experts in every product, in both widths of elements; then of enough that an expert has several tiles
+ * in each direction, none of which its rows or widths fill. */
+static void test_products(void)
+{
+    static const uint64_t shapes[][2] = {{8, 8}, {40, 136}, {128, 256}, {200, 72}, {264, 520}, {648, 192}};
+    static const struct mixture few[] = {{150, 8, 2, 0, 0}, {513, 16, 1, 0, 0}},
+                                many[] = {{1100, 8, 2, 0, 0}, {700, 3, 1, 0, 0}};
+    for (size_t i = 0; i < COUNT(shapes); i++)
+        for (int k = 0; k < 6; k++) {
+            const struct mixture *m = i < 4 ? &few[i % 2] : &many[i % 2];
+            const enum dtp_element element = k & 1 ? halves : DTP_ELEMENT_FP32;
+            test_product(m, shapes[i][0], shapes[i][1], element, (enum dtp_grouped_product)(k / 2), false);
+            if (k / 2 == DTP_GROUPED_WEIGHT_GRADIENT)
+                test_product(m, shapes[i][0], shapes[i][1], element, DTP_GROUPED_WEIGHT_GRADIENT, true);
+        }
+}
+
 void test_experts(void)
 {
     static const struct mixture mixtures[] = {
@@ -342,14 +359,5 @@ void test_experts(void)
             if (k < 4)
                 test_bias(m, widths[i], k & 1 ? halves : DTP_ELEMENT_FP32, k & 2);
         }
-    static const uint64_t shapes[][2] = {{8, 8}, {40, 136}, {128, 256}, {200, 72}};
-    for (size_t i = 0; i < COUNT(shapes); i++)
-        for (int k = 0; k < 6; k++) {
-            const struct mixture *m = i % 2 ? &mixtures[7] : &(const struct mixture){150, 8, 2, 0, 0};
-            test_product(m, shapes[i][0], shapes[i][1], k & 1 ? halves : DTP_ELEMENT_FP32,
-                         (enum dtp_grouped_product)(k / 2), false);
-            if (k / 2 == DTP_GROUPED_WEIGHT_GRADIENT)
-                test_product(m, shapes[i][0], shapes[i][1], k & 1 ? halves : DTP_ELEMENT_FP32,
-                             DTP_GROUPED_WEIGHT_GRADIENT, true);
-        }
+    test_products();
 }
