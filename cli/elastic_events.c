@@ -16,29 +16,34 @@ static struct dtp_elastic_failure *failure_of(struct dtp_elastic_listener *l)
     return l->answers && count > 0 && count <= DTP_ELASTIC_FAILURES_TOLD ? &l->out->failure[count - 1] : NULL;
 }
 
-/* One that waits for ranks is told of twice. */
-static void hear_failure(struct dtp_elastic_listener *l, uint32_t number, const char *why)
+/* Told when the next ranks start, which may have had to be waited for: where steps were done, what the launcher timed
+ * counts from the last of them. */
+static void hear_failure(struct dtp_elastic_listener *l, const struct dtp_elastic_heard *heard)
 {
-    if (number == 0 || number == l->number)
+    if (heard->number == 0 || heard->number == l->number)
         return;
-    l->number = number;
-    l->answers = strcmp(why, ASKED) != 0;
+    l->number = heard->number;
+    l->answers = strcmp(heard->why, ASKED) != 0;
     l->out->failures += l->answers;
     l->lost_at_s = dtp_now_s();
+    if (!l->waits && heard->ended_s >= 0)
+        l->lost_at_s = fmin(l->lost_at_s, l->last_s + heard->ended_s);
     struct dtp_elastic_failure *failure = failure_of(l);
     if (!failure)
         return;
-    snprintf(failure->why, sizeof failure->why, "%s", why);
-    failure->ended_s = l->last_s > 0 ? l->lost_at_s - l->last_s : 0;
+    snprintf(failure->why, sizeof failure->why, "%.*s", (int)sizeof failure->why - 1, heard->why);
+    failure->how = heard->how < DTP_LOSS_COUNT ? (enum dtp_rank_loss)heard->how : DTP_LOSS_UNKNOWN;
+    failure->noticed_s = heard->noticed_s;
+    failure->ended_s = heard->ended_s;
 }
 
-void dtp_elastic_hear_generation(struct dtp_elastic_listener *l, uint32_t number, uint32_t ranks, const char *why)
+void dtp_elastic_hear_generation(struct dtp_elastic_listener *l, const struct dtp_elastic_heard *heard)
 {
     l->out->known = true;
-    l->out->generations = number + 1;
-    l->out->ranks = ranks;
-    hear_failure(l, number, why);
-    if (number == 0)
+    l->out->generations = heard->number + 1;
+    l->out->ranks = heard->ranks;
+    hear_failure(l, heard);
+    if (heard->number == 0)
         l->launched_s = dtp_now_s();
 }
 

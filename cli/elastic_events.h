@@ -17,8 +17,13 @@ struct dtp_elastic_listener {
 };
 
 /* A generation is to be started, for the reason that `why` gives. */
-void dtp_elastic_hear_generation(struct dtp_elastic_listener *listener, uint32_t number, uint32_t ranks,
-                                 const char *why);
+struct dtp_elastic_heard {
+    uint32_t number, ranks;
+    char why[256];
+    unsigned how;              /* the one before was noticed to have lost a rank: enum dtp_rank_loss, if it is one */
+    double noticed_s, ended_s; /* behind its last step; NAN: nobody knew */
+};
+void dtp_elastic_hear_generation(struct dtp_elastic_listener *listener, const struct dtp_elastic_heard *heard);
 void dtp_elastic_hear_start(struct dtp_elastic_listener *listener, uint64_t first_step);
 void dtp_elastic_hear_step(struct dtp_elastic_listener *listener, uint64_t step, double seconds);
 void dtp_elastic_hear_snapshot(struct dtp_elastic_listener *listener, double stall_s);

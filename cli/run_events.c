@@ -254,10 +254,13 @@ void dtp_run_listener_hear(void *listener, const char *line)
     else if (strcmp(kind, "step") == 0)
         hear_step(l, event);
     else if (strcmp(kind, "generation") == 0) {
-        char why[256];
-        text(event, "why", why, sizeof why);
-        dtp_elastic_hear_generation(&l->elastic, (uint32_t)whole(event, "number"), (uint32_t)whole(event, "ranks"),
-                                    why);
+        struct dtp_elastic_heard heard = {.number = (uint32_t)whole(event, "number"),
+                                          .ranks = (uint32_t)whole(event, "ranks"),
+                                          .how = (unsigned)whole(event, "how"),
+                                          .noticed_s = number(event, "noticed_s"),
+                                          .ended_s = number(event, "ended_s")};
+        text(event, "why", heard.why, sizeof heard.why);
+        dtp_elastic_hear_generation(&l->elastic, &heard);
     } else if (strcmp(kind, "snapshot") == 0)
         dtp_elastic_hear_snapshot(&l->elastic, number(event, "stall_s"));
     else if (strcmp(kind, "roles") == 0)

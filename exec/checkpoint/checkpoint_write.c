@@ -71,6 +71,24 @@ static bool remove_folder(const char *path)
     return rmdir(path) == 0;
 }
 
+#define GONE ".gone.partial" /* of what is being removed, so that it is found again where that is cut short */
+
+/* It may be given its name this very moment, by a thread of this rank or by another rank: either that comes first and
+ * nothing is there to be removed, or it finds no folder any more. What has its name is never emptied. */
+static void remove_partial(const char *path)
+{
+    char gone[DTP_CHECKPOINT_PATH_BYTES + sizeof GONE];
+    size_t length = strlen(path), name = length - strlen(".partial");
+    if (length > strlen(GONE) && strcmp(path + length - strlen(GONE), GONE) == 0) {
+        remove_folder(path);
+        return;
+    }
+    snprintf(gone, sizeof gone, "%.*s" GONE, (int)name, path);
+    remove_folder(gone);
+    if (rename(path, gone) == 0)
+        remove_folder(gone);
+}
+
 void dtp_checkpoint_clean(const char *directory)
 {
     static const char ending[] = ".partial";
@@ -82,7 +100,7 @@ void dtp_checkpoint_clean(const char *directory)
                        strcmp(entry->d_name + length - (sizeof ending - 1), ending) == 0;
         int wrote = snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
         if (partial && wrote > 0 && (size_t)wrote < sizeof path)
-            remove_folder(path);
+            remove_partial(path);
     }
     if (folder)
         closedir(folder);
@@ -287,7 +305,13 @@ static enum dtp_status give_name(const struct writer *w)
         return failed(w, w->partial);
     if (rename(w->final, aside) != 0 && errno != ENOENT)
         return failed(w, w->final);
-    if (rename(w->partial, w->final) != 0 || !sync_folder(w->place->directory))
+    if (rename(w->partial, w->final) != 0) {
+        int reason = errno;
+        (void)!rename(aside, w->final);
+        errno = reason;
+        return failed(w, w->final);
+    }
+    if (!sync_folder(w->place->directory))
         return failed(w, w->final);
     remove_folder(aside);
     return DTP_OK;

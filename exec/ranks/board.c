@@ -1,5 +1,7 @@
 #include "ranks/board.h"
 
+#include "base/clock.h"
+
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,22 +36,32 @@ struct dtp_board *dtp_board_find(void)
     return text ? map(atoi(text)) : NULL;
 }
 
-void dtp_board_accuse(struct dtp_board *board, uint32_t rank, uint32_t failed)
+void dtp_board_accuse(struct dtp_board *board, uint32_t rank, uint32_t failed, enum dtp_rank_loss how)
 {
-    if (board && rank < DTP_BOARD_RANKS)
-        atomic_store(&board->accused[rank], failed + 1);
+    double nobody_s = 0;
+    if (!board || rank >= DTP_BOARD_RANKS)
+        return;
+    atomic_compare_exchange_strong(&board->noticed_s, &nobody_s, dtp_now_s());
+    atomic_store(&board->how[rank], (unsigned)how);
+    atomic_store(&board->accused[rank], failed + 1);
 }
 
-uint32_t dtp_board_blamed(const struct dtp_board *board, uint32_t ranks)
+uint32_t dtp_board_blamed(const struct dtp_board *board, uint32_t ranks, enum dtp_rank_loss *how)
 {
     uint32_t blamed = UINT32_MAX, most = 0;
+    *how = DTP_LOSS_UNKNOWN;
     for (uint32_t candidate = 0; candidate < ranks; candidate++) {
         uint32_t votes = 0;
+        unsigned told = DTP_LOSS_UNKNOWN;
         for (uint32_t rank = 0; rank < ranks && rank < DTP_BOARD_RANKS; rank++)
-            votes += rank != candidate && atomic_load(&board->accused[rank]) == candidate + 1;
+            if (rank != candidate && atomic_load(&board->accused[rank]) == candidate + 1) {
+                votes++;
+                told = atomic_load(&board->how[rank]);
+            }
         if (votes > 0 && votes >= most) {
             most = votes;
             blamed = candidate;
+            *how = told < DTP_LOSS_COUNT ? (enum dtp_rank_loss)told : DTP_LOSS_UNKNOWN;
         }
     }
     return blamed;
@@ -57,7 +69,10 @@ uint32_t dtp_board_blamed(const struct dtp_board *board, uint32_t ranks)
 
 void dtp_board_clear(struct dtp_board *board)
 {
-    for (uint32_t rank = 0; rank < DTP_BOARD_RANKS; rank++)
+    for (uint32_t rank = 0; rank < DTP_BOARD_RANKS; rank++) {
         atomic_store(&board->accused[rank], 0);
+        atomic_store(&board->how[rank], DTP_LOSS_UNKNOWN);
+    }
+    atomic_store(&board->noticed_s, 0);
     atomic_store(&board->regrouped, false);
 }

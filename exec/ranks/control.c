@@ -38,7 +38,7 @@ static struct dtp_control *create(const struct dtp_ranks *ranks, const struct dt
     if (!(c->options.join_timeout_s > 0))
         c->options.join_timeout_s = DEFAULT_JOIN_TIMEOUT_S;
     if (!(c->options.silence_s > 0))
-        c->options.silence_s = DTP_CONTROL_SILENCE_S;
+        c->options.silence_s = DTP_SILENCE_S;
     c->peer_count = ranks->world == 1 ? 0 : ranks->rank == 0 ? ranks->world : 1;
     c->peer = calloc(c->peer_count + 1, sizeof *c->peer);
     if (!c->peer) {

@@ -2,7 +2,7 @@
  *
  * A star of TCP connections around rank 0, beside NCCL and independent of it, for NCCL cannot say who is missing. Each
  * rank has one connection for what is said in turn (broadcast, gather, barrier) and one for heartbeats, which a thread
- * of its own serves. A rank that ends without a word or is silent for DTP_CONTROL_SILENCE_S (stopped, or its machine
+ * of its own serves. A rank that ends without a word or is silent for DTP_SILENCE_S (stopped, or its machine
  * gone) is a failure; so is the one furthest behind when a rank makes no progress before its own deadline. Rank 0 tells
  * all others, and on every rank `on_failure` is called once, from that thread, with who failed and where it was. It
  * should say so, abort the device's communicator and end the process; nothing else of this rank can be trusted to
@@ -10,10 +10,8 @@
 #ifndef DTP_CONTROL_H
 #define DTP_CONTROL_H
 
+#include "base/rank_loss.h"
 #include "ranks/ranks.h"
-
-#define DTP_CONTROL_SILENCE_S 10.0
-#define DTP_CONTROL_BEAT_S 0.5
 
 /* Where a rank is: optimizer step and index of the operation of its step program. */
 struct dtp_control_place {
@@ -23,6 +21,7 @@ struct dtp_control_place {
 
 struct dtp_control_failure {
     uint32_t rank;
+    enum dtp_rank_loss how;
     enum dtp_status status;         /* that every rank ends with: what a rank that gave up said, else DTP_ENVIRONMENT */
     struct dtp_control_place place; /* last told by that rank */
     char words[256]; /* "has been silent for 10 s, last heard of", "gave up, disk full;": before its place */
@@ -30,7 +29,7 @@ struct dtp_control_failure {
 
 struct dtp_control_options {
     double join_timeout_s; /* for all ranks to come; 0: 20 */
-    double silence_s;      /* after which a rank counts as stopped; 0: DTP_CONTROL_SILENCE_S */
+    double silence_s;      /* after which a rank counts as stopped; 0: DTP_SILENCE_S */
     uint64_t hash;         /* of program and settings: ranks that differ are refused */
     /* Where this rank is, where that is more than what dtp_control_at told last, which it gets; from the thread of the
      * heartbeats. NULL: what was told. */

@@ -16,17 +16,18 @@
 enum beat_kind { BEAT_ALIVE, BEAT_FAILURE, BEAT_GOODBYE, BEAT_STUCK };
 /* As it is sent: about the sender, or who failed. */
 struct beat {
-    uint32_t kind, rank, status, op;
+    uint16_t kind, how; /* enum beat_kind, enum dtp_rank_loss */
+    uint32_t rank, status, op;
     uint64_t step;
     char words[sizeof((struct dtp_control_failure *)0)->words];
 };
-_Static_assert(sizeof(struct beat) ==
-                   4 * sizeof(uint32_t) + sizeof(uint64_t) + sizeof((struct dtp_control_failure *)0)->words,
+_Static_assert(sizeof(struct beat) == 2 * sizeof(uint16_t) + 3 * sizeof(uint32_t) + sizeof(uint64_t) +
+                                          sizeof((struct dtp_control_failure *)0)->words,
                "every byte of a beat is somebody's: what nobody wrote is not sent");
 
 static struct beat beat_of(enum beat_kind kind, const struct dtp_control_failure *about)
 {
-    struct beat beat = {kind, about->rank, about->status, about->place.op, about->place.step, ""};
+    struct beat beat = {kind, about->how, about->rank, about->status, about->place.op, about->place.step, ""};
     snprintf(beat.words, sizeof beat.words, "%s", about->words);
     return beat;
 }
@@ -36,6 +37,8 @@ static struct dtp_control_failure heard_of(const struct beat *beat)
 {
     bool told = beat->status == DTP_NO || beat->status == DTP_BAD_INPUT;
     struct dtp_control_failure about = {.rank = beat->rank,
+                                        .how = beat->how < DTP_LOSS_COUNT ? (enum dtp_rank_loss)beat->how
+                                                                          : DTP_LOSS_UNKNOWN,
                                         .status = told ? (enum dtp_status)beat->status : DTP_ENVIRONMENT,
                                         .place = {beat->step, beat->op}};
     snprintf(about.words, sizeof about.words, "%.*s", (int)sizeof beat->words - 1, beat->words);
@@ -95,9 +98,10 @@ static void fail(struct dtp_control *c, const struct dtp_control_failure *failur
         c->options.on_failure(c->options.context, failure);
 }
 
-static void fail_peer(struct dtp_control *c, uint32_t peer, const char *words)
+static void fail_peer(struct dtp_control *c, uint32_t peer, enum dtp_rank_loss how, const char *words)
 {
-    struct dtp_control_failure failure = {.rank = peer, .status = DTP_ENVIRONMENT, .place = c->peer[peer].place};
+    struct dtp_control_failure failure = {
+        .rank = peer, .how = how, .status = DTP_ENVIRONMENT, .place = c->peer[peer].place};
     snprintf(failure.words, sizeof failure.words, "%s", words);
     fail(c, &failure);
 }
@@ -126,7 +130,7 @@ static void judge(struct dtp_control *c, const struct dtp_control_failure *stuck
 
 static void miss_deadline(struct dtp_control *c, double late_s)
 {
-    struct dtp_control_failure self = {c->ranks.rank, DTP_ENVIRONMENT, dtp_control_where(c),
+    struct dtp_control_failure self = {c->ranks.rank, DTP_LOSS_HUNG, DTP_ENVIRONMENT, dtp_control_where(c),
                                        "made no progress before its deadline:"};
     if (c->ranks.rank == 0)
         judge(c, &self);
@@ -142,7 +146,7 @@ static void hear(struct dtp_control *c, uint32_t peer)
     struct beat beat;
     if (!dtp_socket_receive(c->peer[peer].socket[LINE_HEART], &beat, sizeof beat)) {
         if (!atomic_load(&c->leaving))
-            fail_peer(c, peer, "ended without a word, last heard of");
+            fail_peer(c, peer, DTP_LOSS_CLOSED, "ended without a word, last heard of");
         c->peer[peer].gone = true;
         return;
     }
@@ -182,7 +186,7 @@ static void look_for_silence(struct dtp_control *c)
     for (uint32_t i = 0; i < c->peer_count; i++)
         if (c->peer[i].socket[LINE_HEART] >= 0 && !c->peer[i].gone &&
             dtp_now_s() - c->peer[i].heard_s > c->options.silence_s)
-            fail_peer(c, i, words);
+            fail_peer(c, i, DTP_LOSS_SILENT, words);
     double deadline_s = atomic_load(&c->deadline_s), late_s = dtp_now_s() - deadline_s;
     if (deadline_s > 0 && late_s > 0)
         miss_deadline(c, late_s);
@@ -194,7 +198,7 @@ static void look_for_silence(struct dtp_control *c)
  * who it was. That one told so first: what has arrived by now counts before this rank's own words. */
 static void give_up_if_asked(struct dtp_control *c, struct pollfd *wait)
 {
-    struct dtp_control_failure self = {.rank = c->ranks.rank};
+    struct dtp_control_failure self = {.rank = c->ranks.rank, .how = DTP_LOSS_GAVE_UP};
     pthread_mutex_lock(&c->give_up);
     memcpy(self.words, c->words, sizeof self.words);
     self.status = c->status;
@@ -223,12 +227,12 @@ void *dtp_control_heart(void *argument)
             for (uint32_t i = 0; i < c->peer_count; i++)
                 c->peer[i].heard_s = time_s;
         looked_s = time_s;
-        if (time_s - beaten_s >= DTP_CONTROL_BEAT_S) {
+        if (time_s - beaten_s >= DTP_BEAT_S) {
             struct dtp_control_failure alive = {.rank = c->ranks.rank, .place = dtp_control_where(c)};
             tell(c, BEAT_ALIVE, &alive);
             beaten_s = time_s;
         }
-        listen_once(c, wait, DTP_CONTROL_BEAT_S);
+        listen_once(c, wait, DTP_BEAT_S);
         look_for_silence(c);
         give_up_if_asked(c, wait);
     }

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "ranks/launcher.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,6 @@
 #include <time.h>
 
 #define FRUITLESS_MOST 3      /* generations that came no further */
-#define GRACE_S 2.0           /* that the others have to say what they know, once one has ended */
 #define FRUITLESS_PAUSE_S 1.0 /* before the next attempt, where the last came no further */
 
 struct launching {
@@ -97,6 +97,27 @@ static void lose(struct launching *l, uint32_t rank, const char *how)
     l->back_s[l->slots[rank]] = l->of->waits ? 0 : dtp_now_s() + l->of->return_after_s;
 }
 
+static const char *words_of(enum dtp_rank_loss how)
+{
+    static const char *const words[DTP_LOSS_COUNT] = {
+        [DTP_LOSS_UNKNOWN] = "failed",    [DTP_LOSS_CLOSED] = "was cut off or ended without a word",
+        [DTP_LOSS_SILENT] = "was silent", [DTP_LOSS_HUNG] = "made no progress before its deadline",
+        [DTP_LOSS_GAVE_UP] = "gave up",
+    };
+    return words[how];
+}
+
+/* When a rank knew first, and when all had ended. A rank that a signal ended before any had met is noticed by the
+ * launcher alone. */
+static void find_times(struct launching *l, double begun_s, double ended_s)
+{
+    bool stepped = atomic_load(&l->board->stepping) == l->generation.number + 1;
+    double since_s = stepped ? atomic_load(&l->board->stepped_s) : begun_s,
+           noticed_s = atomic_load(&l->board->noticed_s);
+    l->generation.noticed_s = noticed_s > 0 ? noticed_s - since_s : (double)NAN;
+    l->generation.ended_s = ended_s - since_s;
+}
+
 /* Marks the slots of those who were lost. A rank that had to be killed may be one that was slow to end with the others,
  * so that counts last. */
 static void find_lost(struct launching *l)
@@ -108,9 +129,11 @@ static void find_lost(struct launching *l)
             snprintf(how, sizeof how, "was ended by signal %d", l->ends[rank].signal);
             lose(l, rank, how);
         }
-    uint32_t blamed = l->generation.why[0] ? UINT32_MAX : dtp_board_blamed(l->board, l->generation.ranks);
-    if (blamed != UINT32_MAX)
-        lose(l, blamed, "failed, was silent or cut off");
+    enum dtp_rank_loss told;
+    uint32_t blamed = dtp_board_blamed(l->board, l->generation.ranks, &told);
+    l->generation.how = l->generation.why[0] ? DTP_LOSS_CLOSED : told;
+    if (blamed != UINT32_MAX && !l->generation.why[0])
+        lose(l, blamed, words_of(told));
     for (uint32_t rank = 0; rank < l->generation.ranks && !l->generation.why[0]; rank++)
         if (l->ends[rank].killed)
             lose(l, rank, "did not end and was killed");
@@ -135,6 +158,7 @@ static bool goes_on(struct launching *l, enum dtp_status *status, struct dtp_fau
         return false;
     if (worst == DTP_OK && atomic_load(&l->board->regrouped)) {
         snprintf(l->generation.why, sizeof l->generation.why, "ranks came back");
+        l->generation.how = DTP_LOSS_UNKNOWN;
         return true;
     }
     /* What is wrong with the plan or the numbers is so for any ranks. A rank that a signal ended counts as environment,
@@ -171,14 +195,16 @@ static enum dtp_status run_generations(struct launching *l, struct dtp_faults *f
         l->asked = false;
         const struct dtp_launch launch = {.argv = l->of->argv,
                                           .ranks = l->generation.ranks,
-                                          .grace_s = GRACE_S,
+                                          .grace_s = DTP_LOST_GRACE_S,
                                           .tell = tell_rank,
                                           .tick = regroup_signal,
                                           .context = l,
                                           .ends = l->ends,
                                           .stopped = &l->stopped};
         memset(l->ends, 0, sizeof l->ends);
+        double begun_s = dtp_now_s();
         status = dtp_launch_ranks(&launch, &unsaid);
+        find_times(l, begun_s, dtp_now_s());
         on = goes_on(l, &status, faults);
     }
     return status;

@@ -20,10 +20,13 @@
 #define DTP_SLOTS_MAX DTP_BOARD_RANKS
 
 struct dtp_generation {
-    uint32_t number;       /* from 0 */
-    uint32_t ranks;        /* 0: it waits for ranks that were lost */
-    const uint32_t *slots; /* of its ranks */
-    char why[256];         /* "" for the first: what ended the one before */
+    uint32_t number;        /* from 0 */
+    uint32_t ranks;         /* 0: it waits for ranks that were lost */
+    const uint32_t *slots;  /* of its ranks */
+    char why[256];          /* "" for the first: what ended the one before */
+    enum dtp_rank_loss how; /* the rank that it names first was noticed */
+    double noticed_s;       /* from the last step's end, or the generation's begin, until a rank knew; NAN: none did */
+    double ended_s;         /* the same until all of its ranks had ended */
 };
 
 struct dtp_elastic_launch {

@@ -82,7 +82,7 @@ static void fail_together(void *context, const struct dtp_control_failure *failu
     snprintf(words, sizeof words, "dtplan: rank %" PRIu32 ": rank %" PRIu32 " %s %s%s%s\n", world->ranks.rank,
              failure->rank, failure->words, there, elsewhere ? "; this rank was " : "", elsewhere ? here : "");
     fputs(words, stderr); /* in one piece, beside other ranks' */
-    dtp_board_accuse(world->board, world->ranks.rank, failure->rank);
+    dtp_board_accuse(world->board, world->ranks.rank, failure->rank, failure->how);
     failed_with = (sig_atomic_t)failure->status;
     signal(SIGALRM, leave_at_once);
     alarm(ABORT_S);

@@ -167,7 +167,7 @@ static void say(void *launching, const struct dtp_generation *g)
     if (g->ranks == 0)
         return;
     hand_over_all(l, g);
-    dtp_event_generation(l->of->events, g->number, g->ranks, g->why);
+    dtp_event_generation(l->of->events, g);
 }
 
 static enum dtp_status try_plans(struct launching *l, struct dtp_faults *faults)

@@ -102,11 +102,14 @@ void dtp_event_snapshot(FILE *file, uint64_t step, double stall_s)
             json_pack("{s:s,s:I,s:o}", "event", "snapshot", "step", (json_int_t)step, "stall_s", number(stall_s)));
 }
 
-void dtp_event_generation(FILE *file, uint32_t generation, uint32_t ranks, const char *why)
+void dtp_event_generation(FILE *file, const struct dtp_generation *g)
 {
+    bool follows = g->number > 0;
     if (file)
-        say(file, json_pack("{s:s,s:I,s:I,s:s}", "event", "generation", "number", (json_int_t)generation, "ranks",
-                            (json_int_t)ranks, "why", why));
+        say(file, json_pack("{s:s,s:I,s:I,s:s,s:i,s:o,s:o}", "event", "generation", "number", (json_int_t)g->number,
+                            "ranks", (json_int_t)g->ranks, "why", g->why, "how", (int)g->how, "noticed_s",
+                            number(follows ? g->noticed_s : (double)NAN), "ended_s",
+                            number(follows ? g->ended_s : (double)NAN)));
 }
 
 void dtp_event_begin(FILE *file, uint32_t ranks, const char *from)

@@ -7,7 +7,8 @@
  *   memory      used_bytes and total_bytes of the GPU after the first step, where no other rank shares it
  *   checkpoint  step, directory, stall_s that training waited for it
  *   snapshot    step, stall_s: whole on all ranks
- *   generation  of an elastic run, before its ranks are started: number, ranks, why the one before ended
+ *   generation  of an elastic run, before its ranks are started: number, ranks, why the one before ended; how its lost
+ *               rank was noticed (enum dtp_rank_loss), noticed_s and ended_s behind its last step (null: nobody knew)
  *   begin       behind start: ranks, from ("start", "checkpoint", "snapshot")
  *   roles       of a set: what each role's ranks did in the measured step
  *   ranks       of a set, for each rank: its role, arena, bytes sent per collective, in how many steps
@@ -17,6 +18,7 @@
 #define DTP_TRAIN_EVENTS_H
 
 #include "bind/bind.h"
+#include "ranks/generations.h"
 #include "train/run.h"
 #include "train/step_log.h"
 #include "data/token_source.h"
@@ -35,7 +37,7 @@ void dtp_event_step(FILE *file, const struct dtp_step_record *record, uint64_t t
 void dtp_event_memory(FILE *file, const struct dtp_device_memory *memory);
 void dtp_event_checkpoint(FILE *file, uint64_t step, const char *directory, double stall_s);
 void dtp_event_snapshot(FILE *file, uint64_t step, double stall_s);
-void dtp_event_generation(FILE *file, uint32_t number, uint32_t ranks, const char *why);
+void dtp_event_generation(FILE *file, const struct dtp_generation *generation);
 void dtp_event_begin(FILE *file, uint32_t ranks, const char *from);
 /* What a role's ranks did in the step that was measured, on average: seconds with a kernel, of how many. */
 struct dtp_role_times {

@@ -49,12 +49,6 @@ static enum dtp_status write_inputs(struct dtp_trainer *t)
     return DTP_OK;
 }
 
-/* A rank whose step takes longer than this and so many times the last one hangs; the first loads libraries and
- * connects. */
-#define SLOW_FIRST_STEP_S 600.0
-#define SLOW_STEP_S 60.0
-#define SLOW_STEPS 30.0
-
 /* Counted from the run's first step, a resumed one's in earlier processes too. */
 static void take_sums(struct dtp_trainer *t)
 {
@@ -68,7 +62,7 @@ static enum dtp_status begin_step(struct dtp_trainer *t)
     take_sums(t);
     t->mode = mode_of(t);
     dtp_world_step(&t->world, t->position.step + 1);
-    dtp_world_deadline(&t->world, (t->last_step_s > 0 ? SLOW_STEP_S : SLOW_FIRST_STEP_S) + SLOW_STEPS * t->last_step_s);
+    dtp_world_deadline(&t->world, dtp_step_deadline_s(t->last_step_s));
     if (t->mode == DTP_RUN_MEASURED)
         t->begun_s = dtp_now_s();
     return status == DTP_OK ? dtp_run_begin(t->run, t->mode, t->faults) : status;
@@ -180,6 +174,7 @@ static void tell_launcher(struct dtp_board *board, uint64_t step)
     const char *generation = getenv("DTPLAN_GENERATION");
     if (step > atomic_load(&board->furthest))
         atomic_store(&board->furthest, step);
+    atomic_store(&board->stepped_s, dtp_now_s());
     atomic_store(&board->stepping, 1 + (unsigned)(generation ? atoi(generation) : 0));
 }
 

@@ -19,7 +19,7 @@ struct dtp_scenario; /* opaque: settings with the place each came from */
 #define DTP_DEFAULT_DETECTION_S 600
 #define DTP_DEFAULT_RESTART_S 300
 #define DTP_DEFAULT_STORAGE_BYTES_PER_S_PER_GPU 83e6
-/* Of elastic runs, both assumed. Rejoin: ten seconds of silence (exec/ranks/control.h), then processes and NCCL anew,
+/* Of elastic runs, both assumed. Rejoin: ten seconds of silence (rank_loss.h), then processes and NCCL anew,
  * of ranks whose nodes are there. Repair: until a node that failed, or another one, takes part again. */
 #define DTP_DEFAULT_REJOIN_S 60
 #define DTP_DEFAULT_REPAIR_S 14400

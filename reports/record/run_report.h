@@ -2,6 +2,7 @@
 #ifndef DTP_RUN_REPORT_H
 #define DTP_RUN_REPORT_H
 
+#include "base/rank_loss.h"
 #include "page/page.h"
 #include "program/program_set.h"
 #include "program/program_text.h"
@@ -54,7 +55,8 @@ struct dtp_run_outcome {
         struct dtp_elastic_failure {     /* of the first of `failures` */
             char why[96];                /* who was lost and how, as the launcher says */
             uint64_t steps_again;        /* that were lost and done again */
-            double ended_s;              /* from the last step's end to all ranks' */
+            enum dtp_rank_loss how;      /* it was noticed */
+            double noticed_s, ended_s;   /* from the last step's end until a rank knew, and to all ranks' */
             double rejoin_s;             /* from there to the begin of the next step, waits for ranks included */
         } failure[DTP_ELASTIC_FAILURES_TOLD];
     } elastic;
@@ -99,6 +101,8 @@ double dtp_elastic_goodput(const struct dtp_elastic_outcome *outcome);
 double dtp_elastic_expected(const struct dtp_elastic_outcome *outcome);
 /* Of one failure: steps that are done again, half of those between two snapshots. */
 double dtp_elastic_expected_steps(const struct dtp_elastic_outcome *outcome);
+/* Of all steps that count. */
+double dtp_elastic_step_s(const struct dtp_elastic_outcome *outcome);
 void dtp_elastic_text(const struct dtp_elastic_outcome *outcome, const struct dtp_page *page);
 
 void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *page);

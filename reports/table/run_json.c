@@ -132,11 +132,16 @@ static json_t *experts_json(const struct dtp_run_outcome *m)
 static json_t *failures_json(const struct dtp_elastic_outcome *e)
 {
     json_t *list = json_array();
+    double step_s = dtp_elastic_step_s(e);
     for (uint32_t i = 0; i < e->failures && i < DTP_ELASTIC_FAILURES_TOLD; i++) {
         const struct dtp_elastic_failure *f = &e->failure[i];
-        json_array_append_new(list, json_pack("{s:s,s:o,s:o,s:o}", "why", f->why, "steps_again",
-                                              dtp_json_whole(f->steps_again), "ended_s", dtp_json_real(f->ended_s),
-                                              "rejoin_s", dtp_json_real(f->rejoin_s)));
+        json_array_append_new(
+            list,
+            json_pack("{s:s,s:s,s:o,s:o,s:o,s:o,s:o,s:o}", "why", f->why, "noticed_by", dtp_rank_loss_words(f->how),
+                      "steps_again", dtp_json_whole(f->steps_again), "noticed_s", dtp_json_real(f->noticed_s),
+                      "expected_noticed_s", dtp_json_real(dtp_rank_loss_noticed_s(f->how, step_s)), "ended_s",
+                      dtp_json_real(f->ended_s), "expected_ended_s",
+                      dtp_json_real(dtp_rank_loss_ended_s(f->how, step_s)), "rejoin_s", dtp_json_real(f->rejoin_s)));
     }
     return list;
 }

@@ -4,6 +4,7 @@
 #include "page/grid.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 double dtp_elastic_goodput(const struct dtp_elastic_outcome *e)
 {
@@ -23,32 +24,49 @@ double dtp_elastic_expected_steps(const struct dtp_elastic_outcome *e)
     return e->snapshots > 0 ? (double)e->steps / (double)e->snapshots / 2 : (double)e->steps / 2;
 }
 
+double dtp_elastic_step_s(const struct dtp_elastic_outcome *e)
+{
+    return e->steps > 0 ? e->useful_s / (double)e->steps : 0;
+}
+
+static void cell_seconds(struct dtp_grid *grid, double seconds)
+{
+    if (isfinite(seconds))
+        dtp_grid_cell(grid, "%.1f s", seconds);
+    else
+        dtp_grid_cell(grid, "-");
+}
+
 static void failures_text(const struct dtp_elastic_outcome *e, const struct dtp_page *page)
 {
     struct dtp_grid grid;
+    double step_s = dtp_elastic_step_s(e);
     if (!e->failures)
         return;
-    dtp_grid_create(&grid, "rrrrl");
+    dtp_grid_create(&grid, "lrrrrl");
     dtp_grid_row(&grid, DTP_INK_DIM);
     dtp_grid_cell(&grid, "failure");
     dtp_grid_cell(&grid, "steps again");
+    dtp_grid_cell(&grid, "noticed");
     dtp_grid_cell(&grid, "ranks ended");
     dtp_grid_cell(&grid, "a step again");
     dtp_grid_cell(&grid, "who was lost");
-    dtp_grid_row(&grid, DTP_INK_DIM);
-    dtp_grid_cell(&grid, "predicted");
-    dtp_grid_cell(&grid, "%.1f", dtp_elastic_expected_steps(e));
-    dtp_grid_cell(&grid, "-");
-    dtp_grid_cell(&grid, "%.1f s", e->first_start_s);
-    dtp_grid_cell(&grid, "half between snapshots, the first start");
     for (uint32_t i = 0; i < e->failures && i < DTP_ELASTIC_FAILURES_TOLD; i++) {
         const struct dtp_elastic_failure *f = &e->failure[i];
         dtp_grid_row(&grid, DTP_INK_PLAIN);
         dtp_grid_cell(&grid, "%" PRIu32, i + 1);
         dtp_grid_cell(&grid, "%" PRIu64, f->steps_again);
-        dtp_grid_cell(&grid, "%.1f s", f->ended_s);
-        dtp_grid_cell(&grid, "%.1f s", f->rejoin_s);
+        cell_seconds(&grid, f->noticed_s);
+        cell_seconds(&grid, f->ended_s);
+        cell_seconds(&grid, f->rejoin_s);
         dtp_grid_cell(&grid, "%s", f->why);
+        dtp_grid_row(&grid, DTP_INK_DIM);
+        dtp_grid_cell(&grid, "predicted");
+        dtp_grid_cell(&grid, "%.1f", dtp_elastic_expected_steps(e));
+        cell_seconds(&grid, dtp_rank_loss_noticed_s(f->how, step_s));
+        cell_seconds(&grid, dtp_rank_loss_ended_s(f->how, step_s));
+        cell_seconds(&grid, e->first_start_s);
+        dtp_grid_cell(&grid, "noticed by %s", dtp_rank_loss_words(f->how));
     }
     dtp_grid_end(&grid, page, 2);
 }

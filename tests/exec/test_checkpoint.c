@@ -5,9 +5,13 @@
 #include <cmocka.h>
 
 #include "checkpoint/checkpoint.h"
+#include "base/clock.h"
 #include "base/crc64.h"
+#include "base/quantile.h"
 #include "lib/remove_all.h"
 
+#include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -212,6 +216,46 @@ static void test_a_folder_that_cannot_be_written(void **state)
     assert_non_null(strstr(faults.text[0], "/proc/checkpoints"));
 }
 
+static void *clean_later(void *delay_s)
+{
+    double until_s = dtp_now_s() + *(const double *)delay_s;
+    while (dtp_now_s() < until_s)
+        ;
+    dtp_checkpoint_clean(directory);
+    return NULL;
+}
+
+/* Who hears that another rank failed cleans while its own thread may give a checkpoint its name: what has one is whole.
+ * The moments are spread over as long as most checkpoints take. */
+static void test_cleaned_while_it_is_named(void **state)
+{
+    enum { CHECKPOINTS = 400 };
+    const struct dtp_checkpoint_place place = {.directory = directory, .ranks = 1};
+    const struct dtp_state_part part = {3, DTP_STATE_WEIGHTS, DTP_ELEMENT_FP32, 0, ELEMENTS, weights};
+    float out[ELEMENTS];
+    uint64_t newest, named = 0;
+    double took_s[8], longest_s;
+    (void)state;
+    for (uint64_t step = 1; step <= 8; step++) {
+        double begun_s = dtp_now_s();
+        save(step);
+        took_s[step - 1] = dtp_now_s() - begun_s;
+    }
+    longest_s = 1.5 * dtp_median(took_s, 1, 8);
+    for (uint64_t step = 9; step < 9 + CHECKPOINTS; step++) {
+        struct dtp_faults unsaid = {.count = 0};
+        const struct dtp_checkpoint_position position = {step, step, 0};
+        double delay_s = longest_s * (double)(step - 9) / CHECKPOINTS;
+        pthread_t cleaner;
+        assert_int_equal(pthread_create(&cleaner, NULL, clean_later, &delay_s), 0);
+        named += dtp_checkpoint_write(&place, device, &identity, &position, &part, 1, &unsaid) == DTP_OK;
+        pthread_join(cleaner, NULL);
+        if (load(false, &identity, out, 0, ELEMENTS, &newest) != DTP_OK)
+            fail_msg("%s", faults.text[0]);
+    }
+    print_message("%" PRIu64 " of %d checkpoints got their names\n", named, CHECKPOINTS);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -221,6 +265,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_rank_is_missing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_damage_is_found, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_another_run_is_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_cleaned_while_it_is_named, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_a_folder_that_cannot_be_written, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

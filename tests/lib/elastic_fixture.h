@@ -113,21 +113,30 @@ static inline bool elastic_ended(struct elastic_run *run)
 
 /* What the events so far say. */
 struct elastic_account {
-    uint64_t step;        /* that ended last */
-    uint32_t generations; /* whose ranks have begun */
-    uint32_t ranks;       /* of the last */
-    uint64_t lost_most;   /* steps that a generation had to do again, at most */
-    uint64_t lost;        /* in all */
-    uint64_t snapshot;    /* the last that was whole */
-    double loss;          /* mean of the last ten steps */
-    bool stepping, ended; /* the last generation has ended a step; the run is done */
-    char from[16];        /* what the last generation went on from */
+    uint64_t step;             /* that ended last */
+    uint32_t generations;      /* whose ranks have begun */
+    uint32_t ranks;            /* of the last */
+    uint64_t lost_most;        /* steps that a generation had to do again, at most */
+    uint64_t lost;             /* in all */
+    uint64_t snapshot;         /* the last that was whole */
+    uint64_t how;              /* the first lost rank was noticed: enum dtp_rank_loss */
+    double noticed_s, ended_s; /* after the last step of its generation: by a rank, all of them */
+    double step_s;             /* of the step before */
+    double loss;               /* mean of the last ten steps */
+    bool stepping, ended;      /* the last generation has ended a step; the run is done */
+    char from[16];             /* what the last generation went on from */
 };
 
 static inline uint64_t elastic_number(const char *line, const char *key)
 {
     const char *at = strstr(line, key);
     return at ? strtoull(at + strlen(key), NULL, 10) : 0;
+}
+
+static inline double elastic_real(const char *line, const char *key)
+{
+    const char *at = strstr(line, key);
+    return at ? strtod(at + strlen(key), NULL) : 0;
 }
 
 static inline struct elastic_account elastic_account(const struct elastic_run *run)
@@ -138,7 +147,11 @@ static inline struct elastic_account elastic_account(const struct elastic_run *r
     elastic_read(run, "out", text, sizeof text);
     for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
         *end = '\0';
-        if (strstr(line, "\"event\":\"start\"")) {
+        if (strstr(line, "\"event\":\"generation\"") && elastic_number(line, "\"number\":") == 1) {
+            a.how = elastic_number(line, "\"how\":");
+            a.noticed_s = elastic_real(line, "\"noticed_s\":");
+            a.ended_s = elastic_real(line, "\"ended_s\":");
+        } else if (strstr(line, "\"event\":\"start\"")) {
             uint64_t first = elastic_number(line, "\"first_step\":"), lost = a.step > first ? a.step - first : 0;
             a.lost_most = lost > a.lost_most ? lost : a.lost_most;
             a.lost += lost;
@@ -151,6 +164,7 @@ static inline struct elastic_account elastic_account(const struct elastic_run *r
             a.snapshot = elastic_number(line, "\"step\":");
         } else if (strstr(line, "\"event\":\"step\"")) {
             a.step = elastic_number(line, "\"step\":");
+            a.step_s = a.generations == 1 ? elastic_real(line, "\"step_s\":") : a.step_s;
             losses[a.step % 10] = strtod(strstr(line, "\"loss\":") + 7, NULL);
             a.stepping = true;
         } else if (strstr(line, "\"event\":\"end\"")) {

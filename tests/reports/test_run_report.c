@@ -136,8 +136,9 @@ static void test_a_host_is_not_compared(void **state)
     free(text);
 }
 
-/* Two failures of 100 steps with 20 snapshots: each was to cost 100 / 20 / 2 = 2.5 steps, and as long as the first
- * start took. */
+/* Two failures of 100 steps of 0.4 s with 20 snapshots: each was to cost 100 / 20 / 2 = 2.5 steps, and as long as the
+ * first start took. A rank that dies is noticed at once, half a step after the last one; one that is silent 10 s later,
+ * and is ended after 2 more. */
 static void test_each_failure(void **state)
 {
     size_t bytes;
@@ -151,14 +152,15 @@ static void test_each_failure(void **state)
                                     .wall_s = 50,
                                     .useful_s = 40,
                                     .first_start_s = 3};
-    e.failure[0] = (struct dtp_elastic_failure){"rank 1 was ended by signal 9", 4, 0.25, 3.5};
-    e.failure[1] = (struct dtp_elastic_failure){"rank 0 failed, was silent or cut off", 1, 12, 4};
+    e.failure[0] = (struct dtp_elastic_failure){"rank 1 was ended by signal 9", 4, DTP_LOSS_CLOSED, 0.25, 0.3, 3.5};
+    e.failure[1] = (struct dtp_elastic_failure){"rank 0 was silent", 1, DTP_LOSS_SILENT, 9.9, 12.1, 4};
     struct dtp_page page = {.file = open_memstream(&text, &bytes), .columns = 160};
     dtp_elastic_text(&e, &page);
     fclose(page.file);
-    contains("predicted          2.5            -         3.0 s");
-    contains("1            4        0.2 s         3.5 s  rank 1 was ended by signal 9");
-    contains("2            1       12.0 s         4.0 s  rank 0 failed, was silent or cut off");
+    contains("1                    4    0.2 s        0.3 s         3.5 s  rank 1 was ended by signal 9\n"
+             "  predicted          2.5    0.2 s        0.2 s         3.0 s  noticed by connection");
+    contains("2                    1    9.9 s       12.1 s         4.0 s  rank 0 was silent\n"
+             "  predicted          2.5   10.2 s       12.2 s         3.0 s  noticed by silence");
     free(text);
 }
 
