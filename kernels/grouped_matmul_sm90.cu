@@ -2,8 +2,6 @@
 
 #include "kernels/hopper.cuh"
 
-#include <cudaTypedefs.h>
-
 /* Products of rows by experts (grouped_matmul.cu) by what compute capability 9.0 has. Compiled for sm_90a alone.
  *
  * One block an SM takes tiles of 128 x 256 in turn. A thread of its last warpgroup brings operands, 64 deep, into a
@@ -366,15 +364,17 @@ __global__ void __launch_bounds__(threads, 1)
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
 
-PFN_cuTensorMapEncodeTiled_v12000 encoder()
+/* The driver's, which is not linked. */
+using encode = decltype(&cuTensorMapEncodeTiled);
+
+encode encoder()
 {
     static const auto found = [] {
         void *entry = nullptr;
         cudaDriverEntryPointQueryResult result;
         const cudaError_t error =
             cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &result);
-        return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? (PFN_cuTensorMapEncodeTiled_v12000)entry
-                                                                             : nullptr;
+        return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? (encode)entry : nullptr;
     }();
     return found;
 }

@@ -46,6 +46,8 @@ double dtp_cluster_grouped_matmul_s(const struct dtp_cluster *cluster, const str
                                     double n, double k)
 {
     enum dtp_fp8_recipe recipe = dtype == DTP_FP8 ? execution->fp8_recipe : DTP_FP8_NONE;
+    if (execution->own_kernels && !dtp_cluster_is_host(cluster) && (dtype == DTP_BF16 || dtype == DTP_FP16))
+        return dtp_native_grouped_matmul_s(&cluster->gpu, dtype, product_of(pass), groups, m, n, k);
     return dtp_grouped_matmul_s(&cluster->gpu, dtype, recipe, product_of(pass), groups, m, n, k);
 }
 

@@ -164,6 +164,17 @@ double dtp_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, enu
     return most(compute_s * (1 + more / rows), bytes / gpu->memory_bytes_per_s / dtp_calibration.hbm_fraction);
 }
 
+/* Hopper's has wgmma and tensor copies, as PyTorch's has. The others' feeds tensor cores from registers by mma.sync,
+ * and is held up by what each SM issues for that, before tensor cores or memory are. */
+double dtp_native_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, enum dtp_product product,
+                                   double groups, double m, double n, double k)
+{
+    double library_s = dtp_grouped_matmul_s(gpu, dtype, DTP_FP8_NONE, product, groups, m, n, k);
+    if (gpu->architecture == DTP_GPU_HOPPER)
+        return library_s / dtp_calibration.native_grouped_matmul;
+    return most(library_s, 2 * groups * m * n * k / (dtp_calibration.native_grouped_sm_flops_per_s * gpu->sm_count));
+}
+
 double dtp_accumulated_bytes_per_s(const struct dtp_gpu *gpu)
 {
     return gpu->memory_bytes_per_s * dtp_calibration.hbm_fraction / dtp_calibration.accumulation_share;

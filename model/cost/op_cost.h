@@ -21,6 +21,9 @@ double dtp_fp8_matmul_rate(const struct dtp_gpu *gpu, enum dtp_fp8_recipe recipe
 /* `groups` of them in one persistent kernel, of experts with m rows each (a weight's gradient: that sums over k). */
 double dtp_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, enum dtp_fp8_recipe recipe,
                             enum dtp_product product, double groups, double m, double n, double k);
+/* The same by our executor's kernels on a GPU, in 16 bits (kernels/grouped_matmul.cu). */
+double dtp_native_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, enum dtp_product product,
+                                   double groups, double m, double n, double k);
 
 /* Bytes a second of sums that a matmul adds its result to: they are read and written while tiles are computed, all but
  * what shows. */
