@@ -3,11 +3,14 @@
 #include "base/append.h"
 #include "base/parallel.h"
 #include "closed/sharding.h"
+#include "plan/comm_hook.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define WHOLE_STEPS "--comm-hook powersgd --powersgd-start-step 50 --powersgd-whole-every 10"
 
 struct search {
     const struct dtp_scenario *scenario;
@@ -60,12 +63,35 @@ static void compare(const struct dtp_variant *base, struct dtp_whatif_row *row)
     dtp_whatif_why(base, &row->variant, row->why, sizeof row->why);
 }
 
+/* Of PowerSGD that sums whole gradients now and then: the mean of its steps, for one of either kind compares with
+ * nothing. */
+static enum dtp_status weigh_whole_steps(const struct dtp_predictor *by, const struct dtp_job *job,
+                                         struct dtp_prediction *out, struct dtp_faults *faults)
+{
+    struct dtp_job plain = *job;
+    struct dtp_prediction whole;
+    struct dtp_throughput *t = &out->throughput;
+    plain.plan.comm_hook = DTP_COMM_HOOK_NONE;
+    enum dtp_status status = by->predict(by->context, &plain, &whole, faults);
+    if (status != DTP_OK)
+        return status;
+    double mean_s = dtp_powersgd_mean_step_s(&job->plan, whole.time.step_s, out->time.step_s);
+    double slower = out->time.step_s / mean_s;
+    t->tokens_per_s *= slower, t->tokens_per_s_per_gpu *= slower;
+    t->flops_per_s_per_gpu *= slower, t->mfu *= slower, t->hfu *= slower;
+    out->time.step_s = mean_s;
+    return DTP_OK;
+}
+
 static enum dtp_status predict(const struct dtp_predictor *by, const struct dtp_job *job, struct dtp_prediction *out,
                                struct dtp_faults *faults)
 {
     faults->status = DTP_OK; /* not zeroed whole: the texts are 16 KiB */
     faults->count = 0;
-    return by->predict(by->context, job, out, faults);
+    enum dtp_status status = by->predict(by->context, job, out, faults);
+    if (status == DTP_OK && job->plan.comm_hook == DTP_COMM_HOOK_POWERSGD && job->plan.executor.powersgd_whole_every)
+        status = weigh_whole_steps(by, job, out, faults);
+    return status;
 }
 
 /* By whoever predicts both the change and the plan. */
@@ -120,11 +146,10 @@ static enum dtp_status work(void *context, unsigned thread, uint64_t first, uint
 /* ---- the changes ------------------------------------------------------------------------------------------------- */
 
 /* Proposes what flags say of the plan, where that changes something. */
-static void try(struct search *search, enum dtp_question question, const char *flags)
+static struct dtp_whatif_row *try(struct search *search, enum dtp_question question, const char *flags)
 {
     struct dtp_plan asked = search->job->asked;
-    if (dtp_change_apply(flags, &asked))
-        propose_plan(search, question, &asked, flags);
+    return dtp_change_apply(flags, &asked) ? propose_plan(search, question, &asked, flags) : NULL;
 }
 
 /* Whether rules make the same plan of what was asked: what the runtime does anyway is no change. */
@@ -230,6 +255,17 @@ static void try_runtimes(struct search *search)
             try(search, DTP_QUESTION_RUNTIME, ways[i].flags);
 }
 
+/* PowerSGD that keeps AdamW's second moments, which rules of one key do not say. */
+static void try_whole_steps(struct search *search)
+{
+    const struct dtp_plan *plan = &search->out->base.job.plan;
+    if (!plan->runtime->executed || !(plan->runtime->hooked >> plan->strategy & 1u) || search->job->cluster.gpus < 2)
+        return;
+    struct dtp_whatif_row *row = try(search, DTP_QUESTION_COMM_HOOK, WHOLE_STEPS);
+    if (row)
+        row->numerics = true;
+}
+
 /* Groups of half, a quarter and twice the size, and those of a node. Under hybrid_shard the strategy stays. */
 static void try_shard_degrees(struct search *search)
 {
@@ -322,8 +358,8 @@ static enum dtp_status predict_base(struct search *search, struct dtp_faults *fa
     search->base_otherwise.job = base->job;
     search->has_otherwise = search->otherwise && predict(search->otherwise, &base->job,
                                                          &search->base_otherwise.prediction, &other) == DTP_OK;
-    enum dtp_status status = search->predictor->predict(search->predictor->context, &base->job, &base->prediction,
-                                                        search->has_otherwise ? &other : faults);
+    enum dtp_status status =
+        predict(search->predictor, &base->job, &base->prediction, search->has_otherwise ? &other : faults);
     if (status == DTP_BAD_INPUT && search->has_otherwise) {
         search->predictor = search->otherwise;
         base->prediction = search->base_otherwise.prediction;
@@ -348,6 +384,7 @@ static void propose(struct search *search)
     try_orders(search);
     try_gpus(search);
     try_vocabulary(search);
+    try_whole_steps(search);
 }
 
 enum dtp_status dtp_whatif(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,

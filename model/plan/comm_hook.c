@@ -48,6 +48,13 @@ static uint64_t first_of_every(const struct dtp_plan *plan, uint64_t steps, uint
     return start + (every ? (steps - start) / every * count + least((steps - start) % every, count) : 0);
 }
 
+double dtp_powersgd_mean_step_s(const struct dtp_plan *plan, double plain_step_s, double step_s)
+{
+    double every = plan->executor.powersgd_whole_every;
+    bool some = plan->comm_hook == DTP_COMM_HOOK_POWERSGD && every > 2;
+    return some ? (2 * plain_step_s + (every - 2) * step_s) / every : step_s;
+}
+
 uint64_t dtp_powersgd_whole_steps(const struct dtp_plan *plan, uint64_t steps)
 {
     return first_of_every(plan, steps, 2);

@@ -53,6 +53,9 @@ struct dtp_factored {
 enum dtp_powersgd_sums { DTP_POWERSGD_FACTORS, DTP_POWERSGD_WHOLE, DTP_POWERSGD_RETURNED, DTP_POWERSGD_SUMS };
 enum dtp_powersgd_sums dtp_powersgd_sums_of(const struct dtp_plan *plan, uint64_t step);
 /* Of the first `steps` steps those that sum whole gradients, and those that make second moments. */
+/* Seconds of a step in the mean of powersgd_whole_every, of which 2 sum whole gradients and take plain_step_s; those
+ * that sum factors take step_s. Without that key the latter. */
+double dtp_powersgd_mean_step_s(const struct dtp_plan *plan, double plain_step_s, double step_s);
 uint64_t dtp_powersgd_whole_steps(const struct dtp_plan *plan, uint64_t steps);
 uint64_t dtp_powersgd_second_moments(const struct dtp_plan *plan, uint64_t steps);
 

@@ -247,7 +247,7 @@ static void print_before(const struct dtp_report *report, const struct dtp_page 
                      plan->powersgd_start_step, report->plain_step_s / unit.divisor, unit.name,
                      report->plain_device_bytes / 0x1p30);
     if (report->plain_step_s > 0 && every) {
-        double mean_s = (2 * report->plain_step_s + (every - 2) * report->prediction.time.step_s) / every;
+        double mean_s = dtp_powersgd_mean_step_s(plan, report->plain_step_s, report->prediction.time.step_s);
         dtp_page_say(page, 2, 2, "then in 2 of %" PRIu32 " steps: %.3f %s each, %.3f %s a step in the mean", every,
                      report->plain_step_s / unit.divisor, unit.name, mean_s / unit.divisor, unit.name);
     }
