@@ -39,12 +39,10 @@ static uint64_t group(const struct dtp_beside *b, uint64_t ranks, uint64_t strid
 static uint64_t transfers(const struct dtp_beside *b, struct dtp_memory_list *list)
 {
     const struct dtp_plan *plan = b->plan;
-    if (plan->pp < 2)
+    const bool sockets = plan->pipeline_on_sockets;
+    if (!plan->pipeline_ranks)
         return 0;
-    struct dtp_stretch stages = dtp_plan_group(plan, b->cluster, DTP_AXES(PP));
-    const bool sockets =
-        stages.stride * stages.size > b->cluster->gpus_per_node && b->cluster->network == DTP_NETWORK_SOCKETS;
-    const uint64_t neighbours = plan->pp == 2 ? 1 : 2, ways = 2 * (plan->virtual_stages > 1 ? 2u : 1u);
+    const uint64_t neighbours = plan->pipeline_ranks == 2 ? 1 : 2, ways = 2 * (plan->virtual_stages > 1 ? 2u : 1u);
     return dtp_memory_part(list, DTP_TERM_NCCL_TRANSFERS, neighbours * ways, 1,
                            (uint64_t)(sockets ? dtp_calibration.nccl_socket_communicator_bytes
                                               : dtp_calibration.nccl_transfer_bytes)) +
