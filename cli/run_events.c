@@ -186,6 +186,16 @@ static void hear_memory(struct dtp_run_listener *l, const json_t *event)
                                                      .optimizer = whole(event, "optimizer_bytes")};
 }
 
+static void hear_kept(struct dtp_kept *kept, const json_t *event)
+{
+    double stall_s = number(event, "stall_s");
+    if (!(stall_s >= 0))
+        return;
+    kept->count++;
+    kept->stall_s += stall_s;
+    kept->longest_s = fmax(kept->longest_s, stall_s);
+}
+
 static void hear_end(struct dtp_run_listener *l, const json_t *event)
 {
     const json_t *sent = json_object_get(event, "sent_bytes");
@@ -261,9 +271,13 @@ void dtp_run_listener_hear(void *listener, const char *line)
                                           .ended_s = number(event, "ended_s")};
         text(event, "why", heard.why, sizeof heard.why);
         dtp_elastic_hear_generation(&l->elastic, &heard);
-    } else if (strcmp(kind, "snapshot") == 0)
+    } else if (strcmp(kind, "snapshot") == 0) {
+        hear_kept(&l->out->snapshots, event);
         dtp_elastic_hear_snapshot(&l->elastic, number(event, "stall_s"));
-    else if (strcmp(kind, "roles") == 0)
+    } else if (strcmp(kind, "checkpoint") == 0) {
+        bool beside = json_is_true(json_object_get(event, "beside"));
+        hear_kept(beside ? &l->out->beside : &l->out->checkpoints, event);
+    } else if (strcmp(kind, "roles") == 0)
         hear_roles(l, event);
     else if (strcmp(kind, "ranks") == 0)
         hear_ranks(l, event);

@@ -85,12 +85,12 @@ void dtp_event_memory(FILE *file, const struct dtp_device_memory *memory)
                             (json_int_t)memory->total_bytes));
 }
 
-void dtp_event_checkpoint(FILE *file, uint64_t step, const char *directory, double stall_s)
+void dtp_event_checkpoint(FILE *file, uint64_t step, const char *directory, double stall_s, bool beside)
 {
     json_t *name = json_string(directory); /* NULL where the name is no UTF-8 */
     if (file)
-        say(file, json_pack("{s:s,s:I,s:o,s:o}", "event", "checkpoint", "step", (json_int_t)step, "directory",
-                            name ? name : json_null(), "stall_s", number(stall_s)));
+        say(file, json_pack("{s:s,s:I,s:o,s:o,s:b}", "event", "checkpoint", "step", (json_int_t)step, "directory",
+                            name ? name : json_null(), "stall_s", number(stall_s), "beside", (int)beside));
     else
         json_decref(name);
 }

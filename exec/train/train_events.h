@@ -5,7 +5,7 @@
  *   step        step, loss, gradient_norm (null: not computed), learning_rate, step_s, loop_s (of pace.h; null: not
  *               timed), tokens, skipped, mode
  *   memory      used_bytes and total_bytes of the GPU after the first step, where no other rank shares it
- *   checkpoint  step, directory, stall_s that training waited for it
+ *   checkpoint  step, directory, stall_s that training waited for it, whether it was written beside training
  *   snapshot    step, stall_s: whole on all ranks
  *   generation  of an elastic run, before its ranks are started: number, ranks, why the one before ended; how its lost
  *               rank was noticed (enum dtp_rank_loss), noticed_s and ended_s behind its last step (null: nobody knew)
@@ -35,7 +35,7 @@ struct dtp_run_start {
 void dtp_event_start(FILE *file, const struct dtp_binding *binding, const struct dtp_run_start *start);
 void dtp_event_step(FILE *file, const struct dtp_step_record *record, uint64_t tokens, enum dtp_run_mode mode);
 void dtp_event_memory(FILE *file, const struct dtp_device_memory *memory);
-void dtp_event_checkpoint(FILE *file, uint64_t step, const char *directory, double stall_s);
+void dtp_event_checkpoint(FILE *file, uint64_t step, const char *directory, double stall_s, bool beside);
 void dtp_event_snapshot(FILE *file, uint64_t step, double stall_s);
 void dtp_event_generation(FILE *file, const struct dtp_generation *generation);
 void dtp_event_begin(FILE *file, uint32_t ranks, const char *from);

@@ -40,7 +40,7 @@ static void save_now(struct dtp_trainer *t)
                                                   t->binding.own_count, t->faults);
     remember_unwritten(t, status);
     if (status == DTP_OK)
-        dtp_event_checkpoint(t->events, t->position.step, t->settings->checkpoint, dtp_now_s() - begun_s);
+        dtp_event_checkpoint(t->events, t->position.step, t->settings->checkpoint, dtp_now_s() - begun_s, false);
 }
 
 static void saved(struct dtp_trainer *t)
@@ -48,7 +48,7 @@ static void saved(struct dtp_trainer *t)
     enum dtp_status status = dtp_saver_join(&t->saver, t->faults);
     remember_unwritten(t, status);
     if (status == DTP_OK)
-        dtp_event_checkpoint(t->events, t->saver.position.step, t->settings->checkpoint, t->save_stall_s);
+        dtp_event_checkpoint(t->events, t->saver.position.step, t->settings->checkpoint, t->save_stall_s, true);
 }
 
 /* To the end of a checkpoint that is being written; all ranks call it together. */

@@ -43,6 +43,10 @@ struct dtp_run_outcome {
     uint32_t expert_layers, experts;
     uint64_t *expert_rows; /* [expert_layers, experts] of tokens, in all steps, where ranks divide experts; else NULL */
     double *alone_s, *start_s, *end_s; /* per operation; NULL where no step was measured */
+    struct dtp_kept {                  /* copies of the state, whole on all ranks */
+        uint64_t count;
+        double stall_s, longest_s;    /* that training stood still for, of all and of one */
+    } checkpoints, beside, snapshots; /* checkpoints written while it waited, and while it went on; in memory */
     struct dtp_elastic_outcome {
         bool known;                      /* it was an elastic run; else nothing here is set */
         uint32_t generations, ranks;     /* ranks of the last */
@@ -104,6 +108,12 @@ double dtp_elastic_expected_steps(const struct dtp_elastic_outcome *outcome);
 /* Of all steps that count. */
 double dtp_elastic_step_s(const struct dtp_elastic_outcome *outcome);
 void dtp_elastic_text(const struct dtp_elastic_outcome *outcome, const struct dtp_page *page);
+
+/* What training stands still for at each, predicted: copied over PCIe, or else written to storage. NAN: not of GPUs
+ * whose times are compared. And as it was, on average; NAN: there was none. */
+double dtp_run_stall_s(const struct dtp_run_report *report, const struct dtp_kept *kept, bool beside);
+double dtp_kept_mean_s(const struct dtp_kept *kept);
+void dtp_run_stalls_text(const struct dtp_run_report *report, const struct dtp_page *page);
 
 void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *page);
 enum dtp_status dtp_run_json(const struct dtp_run_report *report, FILE *file, struct dtp_faults *faults);

@@ -158,6 +158,13 @@ static json_t *elastic_json(const struct dtp_elastic_outcome *e)
                      dtp_json_real(e->first_start_s), "each_failure", failures_json(e));
 }
 
+static json_t *kept_json(const struct dtp_run_report *r, const struct dtp_kept *kept, bool beside)
+{
+    return json_pack("{s:o,s:o,s:o,s:o}", "count", dtp_json_whole(kept->count), "predicted_stall_s",
+                     dtp_json_real(dtp_run_stall_s(r, kept, beside)), "measured_stall_s",
+                     dtp_json_real(dtp_kept_mean_s(kept)), "longest_stall_s", dtp_json_real(kept->longest_s));
+}
+
 enum dtp_status dtp_run_json(const struct dtp_run_report *r, FILE *file, struct dtp_faults *faults)
 {
     const struct dtp_run_outcome *m = r->measured;
@@ -183,6 +190,12 @@ enum dtp_status dtp_run_json(const struct dtp_run_report *r, FILE *file, struct 
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory while writing JSON");
     }
     json_decref(time);
+    if (m->checkpoints.count > 0)
+        json_object_set_new(run, "checkpoints", kept_json(r, &m->checkpoints, false));
+    if (m->beside.count > 0)
+        json_object_set_new(run, "async_checkpoints", kept_json(r, &m->beside, true));
+    if (m->snapshots.count > 0)
+        json_object_set_new(run, "snapshots", kept_json(r, &m->snapshots, true));
     if (m->elastic.known)
         json_object_set_new(run, "elastic", elastic_json(&m->elastic));
     if (r->beside.path)

@@ -323,6 +323,7 @@ void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *pa
     if (report->split_known)
         print_split(report, page);
     print_learning(report, page);
+    dtp_run_stalls_text(report, page);
     dtp_elastic_text(&m->elastic, page);
 }
 

@@ -2,6 +2,8 @@
 
 #include "page/json_value.h"
 #include "base/number.h"
+#include "base/rank_loss.h"
+#include "plan/runtime.h"
 
 #include <math.h>
 
@@ -70,6 +72,20 @@ static void print_stall(const struct dtp_report *report, const struct dtp_page *
             100 * t->checkpoint_stall_s / (t->checkpoint_stall_s + 200 * step_s));
 }
 
+/* Of runs that we execute: others have watchdogs of their own. */
+static void print_noticing(const struct dtp_report *report, const struct dtp_page *page)
+{
+    double step_s = report->training.elastic.inputs.step_s;
+    struct texts x;
+    if (!report->job.plan.runtime->executed)
+        return;
+    label(page, "  a lost rank");
+    fprintf(page->file,
+            "is noticed at once where its connections end, after %s of silence, after %s without a step; a silent one "
+            "is ended %s later\n",
+            duration(DTP_SILENCE_S, x.a), duration(dtp_step_deadline_s(step_s), x.b), duration(DTP_LOST_GRACE_S, x.c));
+}
+
 static void print_elastic(const struct dtp_report *report, const struct dtp_page *page)
 {
     const struct dtp_elastic_goodput *e = &report->training.elastic;
@@ -86,6 +102,7 @@ static void print_elastic(const struct dtp_report *report, const struct dtp_page
     label(page, "");
     fprintf(page->file, "%s until ranks go on, %.2g %% of the GPUs out for %s after a failure\n",
             duration(e->inputs.restart_s, x.a), 100 * e->inputs.unit_fraction, duration(e->inputs.repair_s, x.b));
+    print_noticing(report, page);
 }
 
 static void print_usd(const struct dtp_report *report, const struct dtp_page *page)

@@ -5,7 +5,11 @@
 #include <cmocka.h>
 
 #include "lib/run_fixture.h"
+#include "cost/calibration.h"
+#include "decide/elastic.h"
 #include "record/run_report.h"
+
+#include <math.h>
 
 static struct dtp_faults faults;
 static struct dtp_simulated simulated;
@@ -164,10 +168,38 @@ static void test_each_failure(void **state)
     free(text);
 }
 
+/* A GPU's share of the state over its PCIe; a host's times are not compared, so nothing is predicted of them. */
+static void test_stalls(void **state)
+{
+    size_t bytes;
+    (void)state;
+    struct dtp_run_outcome kept = outcome;
+    kept.gpu = false;
+    kept.checkpoints = (struct dtp_kept){1, 0.5, 0.5};
+    kept.beside = (struct dtp_kept){4, 0.2, 0.08};
+    const struct dtp_run_report at_host = {.simulated = report.simulated, .measured = &kept};
+    struct dtp_page page = {.file = open_memstream(&text, &bytes), .columns = 100};
+    dtp_run_stalls_text(&at_host, &page);
+    fclose(page.file);
+    contains("1 x checkpoint, written          -     500.0           500.0");
+    contains("4 x checkpoint, copied           -      50.0            80.0");
+    assert_null(strstr(text, "snapshot"));
+    free(text);
+    kept.gpu = true;
+    assert_true(isnan(dtp_run_stall_s(&at_host, &kept.snapshots, true)));
+    double copied_s = dtp_run_stall_s(&at_host, &kept.beside, true);
+    const struct dtp_job *job = &report.simulated->job;
+    double rate = job->cluster.gpu.pcie_bytes_per_s * dtp_calibration.pcie_fraction;
+    assert_true(fabs(copied_s / (dtp_checkpoint_bytes(job) / job->cluster.gpus / rate) - 1) < 1e-9);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_each_failure), cmocka_unit_test(test_text),
-                                       cmocka_unit_test(test_json), cmocka_unit_test(test_shared_gpus_are_not_compared),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_stalls),
+                                       cmocka_unit_test(test_each_failure),
+                                       cmocka_unit_test(test_text),
+                                       cmocka_unit_test(test_json),
+                                       cmocka_unit_test(test_shared_gpus_are_not_compared),
                                        cmocka_unit_test(test_a_host_is_not_compared)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
