@@ -27,6 +27,7 @@
     X(EXECUTOR_CONTEXT, "CUDA context", "", "", "executor_context_bytes", "measured (see constants)")                  \
     X(NCCL_LIBRARY, "NCCL, library", "", "", "nccl_library_bytes", "measured (see constants)")                         \
     X(NCCL_COMMUNICATORS, "NCCL, communicators", "groups", "", "nccl_communicator_bytes", "measured (see constants)")  \
+    X(NCCL_TRANSFERS, "NCCL, neighbours in a pipeline", "ways", "", "nccl_transfer_bytes", "measured (see constants)") \
     X(NCCL_SPLIT, "NCCL, a communicator of some GPUs", "", "", "nccl_split_bytes", "measured (see constants)")         \
     X(NCCL_SOCKETS, "NCCL, communicators on sockets", "", "", "nccl_socket_communicator_bytes",                        \
       "measured (see constants)")                                                                                      \

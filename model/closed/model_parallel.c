@@ -67,6 +67,10 @@ void dtp_slice_of(const struct dtp_transformer *transformer, const struct dtp_cl
     out->cluster = slice_of_cluster(cluster, plan);
     out->plan = *plan;
     out->plan.tp = out->plan.pp = 1;
+    struct dtp_stretch stages = dtp_plan_group(plan, cluster, DTP_AXES(PP));
+    out->plan.pipeline_ranks = plan->pp > 1 ? plan->pp : 0;
+    out->plan.pipeline_on_sockets =
+        cluster->network == DTP_NETWORK_SOCKETS && stages.stride * stages.size > cluster->gpus_per_node;
     out->plan.wrap_ends = dtp_plan_wraps_ends(plan, transformer);
     out->plan.most_layers = out->plan.head_layers = 0;
 }

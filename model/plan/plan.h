@@ -138,6 +138,8 @@ struct dtp_plan {
     uint32_t most_layers, head_layers; /* derived, with pp: of the rank with most of them; of the rank with the head */
     bool post_validation;     /* of zero bubble schedules: stages step before the norm of all gradients is known,
                                  and validate that in the next step; default false */
+    uint32_t pipeline_ranks;  /* of a slice of the model: of the pipeline that it is a stage of, 0: of none; derived */
+    bool pipeline_on_sockets; /* whose transfers leave a node by sockets */
     uint32_t sequence_shards; /* ranks that the residual stream is spread over, 1: none; derived: tp, where it is
                                  sequence parallel */
     uint32_t micro_batch;     /* sequences per GPU per micro-step */

@@ -108,6 +108,15 @@ static void put_times(const struct dtp_run_report *r, struct dtp_validation *v)
     }
 }
 
+/* Of the stages of a pipeline the plan says what the fullest rank takes. */
+static uint64_t fullest_arena_bytes(const struct dtp_run_outcome *m)
+{
+    uint64_t bytes = m->device_arena_bytes;
+    for (uint32_t i = 0; m->ranks && i < m->rank_count; i++)
+        bytes = m->ranks[i].device_arena_bytes > bytes ? m->ranks[i].device_arena_bytes : bytes;
+    return bytes;
+}
+
 void dtp_validation_measure(const struct dtp_run_report *r, struct dtp_validation *v)
 {
     const struct dtp_run_outcome *m = r->measured;
@@ -123,7 +132,7 @@ void dtp_validation_measure(const struct dtp_run_report *r, struct dtp_validatio
     v->operations = m->operations;
     v->first_loss = m->first_loss;
     v->last_loss = m->last_loss;
-    v->arena_bytes[DTP_VALIDATION_MEASURED] = m->device_arena_bytes;
+    v->arena_bytes[DTP_VALIDATION_MEASURED] = fullest_arena_bytes(m);
     v->host_arena_bytes = m->host_arena_bytes;
     v->device_bytes[DTP_VALIDATION_MEASURED] = m->used_bytes;
     v->gpu_memory_bytes = m->gpu_bytes;

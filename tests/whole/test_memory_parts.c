@@ -83,6 +83,7 @@ static void test_symbols_fit_factors(void **state)
             job.cluster.network = DTP_NETWORK_SOCKETS;
         bool ours = job.plan.runtime == &dtp_runtime_dtplan;
         job.plan.executor.symmetric_windows = ours && i % 3 == 0;
+        job.plan.pipeline_ranks = ours && i % 5 == 0 ? 2 + (uint32_t)i % 3 : 0; /* as slices of models have it */
         job.plan.executor.gather_engine = ours && i % 4 < 2 ? DTP_ENGINE_COPY : DTP_ENGINE_SM;
         assert_int_equal(dtp_estimate_memory(&job.transformer, &job.cluster, &job.plan, &memory, &parts, NULL), DTP_OK);
         unseen -= check_words(&parts.reserved, seen) + check_words(&parts.driver, seen) +

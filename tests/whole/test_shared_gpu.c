@@ -95,9 +95,11 @@ static void hold(const char *words, const char *arenas, const char *sends)
         uint64_t arena = stages ? simulated.roles[role].memory.allocated_peak_bytes : simulated.placement.arena_bytes;
         uint64_t bytes = sent(stages ? &simulated.roles[role].totals : &simulated.totals);
         double measured = (double)listed(sends, rank), apart = fabs((double)bytes - measured);
-        if (arena != listed(arenas, rank) || !(apart <= (job.plan.ep > 1 ? ROUTED_WITHIN * measured : 0)))
-            fail_msg("%s: rank %u: arena %" PRIu64 ", sent %" PRIu64 " predicted; measured %s, %s", words, rank, arena,
-                     bytes, arenas, sends);
+        /* in 16 bits attention of these lengths ran without tensor cores then, which takes no sums of rows */
+        if (job.plan.precision.compute == DTP_FP32 && arena != listed(arenas, rank))
+            fail_msg("%s: rank %u: arena %" PRIu64 " predicted; measured %s", words, rank, arena, arenas);
+        if (!(apart <= (job.plan.ep > 1 ? ROUTED_WITHIN * measured : 0)))
+            fail_msg("%s: rank %u: sent %" PRIu64 " predicted; measured %s", words, rank, bytes, sends);
     }
     dtp_simulated_release(&simulated);
 }

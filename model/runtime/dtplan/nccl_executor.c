@@ -33,15 +33,34 @@ static uint64_t group(const struct dtp_beside *b, uint64_t ranks, uint64_t strid
     return bytes;
 }
 
+/* Buffers for each neighbour that a rank of a pipeline sends to or receives from, of which those between others have
+ * two; and one communicator's for what ends a step. Chunks of the model beyond one a rank, and a second direction, make
+ * passes go both ways, each with neighbours of its own (lower_transfers.c). */
+static uint64_t transfers(const struct dtp_beside *b, struct dtp_memory_list *list)
+{
+    const struct dtp_plan *plan = b->plan;
+    const bool sockets = plan->pipeline_on_sockets;
+    if (!plan->pipeline_ranks)
+        return 0;
+    const uint64_t neighbours = plan->pipeline_ranks == 2 ? 1 : 2, ways = 2 * (plan->virtual_stages > 1 ? 2u : 1u);
+    return dtp_memory_part(list, DTP_TERM_NCCL_TRANSFERS, neighbours * ways, 1,
+                           (uint64_t)(sockets ? dtp_calibration.nccl_socket_communicator_bytes
+                                              : dtp_calibration.nccl_transfer_bytes)) +
+           dtp_memory_part(list, DTP_TERM_NCCL_COMMUNICATORS, 1, 1,
+                           (uint64_t)(sockets ? dtp_calibration.nccl_socket_communicator_bytes
+                                              : dtp_calibration.nccl_communicator_bytes));
+}
+
 uint64_t dtp_executor_nccl_bytes(const struct dtp_beside *b, struct dtp_memory_list *list)
 {
     const struct dtp_plan *plan = b->plan;
-    uint64_t tensor = plan->sequence_shards > 1 /* ranks of one node, whatever the slice's cluster is */
-                          ? dtp_memory_part(list, DTP_TERM_NCCL_COMMUNICATORS, 1, 1,
-                                            (uint64_t)dtp_calibration.nccl_communicator_bytes)
-                          : 0;
+    uint64_t divided = plan->sequence_shards > 1 /* ranks of one node, whatever the slice's cluster is */
+                           ? dtp_memory_part(list, DTP_TERM_NCCL_COMMUNICATORS, 1, 1,
+                                             (uint64_t)dtp_calibration.nccl_communicator_bytes)
+                           : 0;
+    divided += transfers(b, list);
     if (b->cluster->gpus == 1)
-        return tensor ? tensor + dtp_nccl_library_bytes(list) : 0;
+        return divided ? divided + dtp_nccl_library_bytes(list) : 0;
     struct dtp_executor_rules rules;
     dtp_executor_rules(b->transformer, b->cluster, plan, &rules);
     uint64_t copies = 0;
@@ -49,7 +68,7 @@ uint64_t dtp_executor_nccl_bytes(const struct dtp_beside *b, struct dtp_memory_l
         copies++;
     if (rules.exchanges)
         copies++;
-    uint64_t bytes = tensor + dtp_nccl_library_bytes(list) + group(b, rules.replicas, rules.shard_ranks, list);
+    uint64_t bytes = divided + dtp_nccl_library_bytes(list) + group(b, rules.replicas, rules.shard_ranks, list);
     if (copies < 2 || rules.gradient_norm) /* whose partial sums are all-reduced, whatever carries gradients */
         bytes += group(b, rules.shard_ranks, 1, list);
     if (plan->cp > 1) { /* one of their own, be they all ranks: its transfers run beside reductions */
