@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WHOLE_STEPS "--comm-hook powersgd --powersgd-start-step 50 --powersgd-whole-every 10"
-
 struct search {
     const struct dtp_scenario *scenario;
     const struct dtp_catalog *catalog;
@@ -146,10 +144,11 @@ static enum dtp_status work(void *context, unsigned thread, uint64_t first, uint
 /* ---- the changes ------------------------------------------------------------------------------------------------- */
 
 /* Proposes what flags say of the plan, where that changes something. */
-static struct dtp_whatif_row *try(struct search *search, enum dtp_question question, const char *flags)
+static void try(struct search *search, enum dtp_question question, const char *flags)
 {
     struct dtp_plan asked = search->job->asked;
-    return dtp_change_apply(flags, &asked) ? propose_plan(search, question, &asked, flags) : NULL;
+    if (dtp_change_apply(flags, &asked))
+        propose_plan(search, question, &asked, flags);
 }
 
 /* Whether rules make the same plan of what was asked: what the runtime does anyway is no change. */
@@ -253,17 +252,6 @@ static void try_runtimes(struct search *search)
     for (size_t i = 0; i < sizeof ways / sizeof *ways && search->job->cluster.gpus > 1; i++)
         if (strcmp(search->job->plan.runtime->name, ways[i].runtime) != 0)
             try(search, DTP_QUESTION_RUNTIME, ways[i].flags);
-}
-
-/* PowerSGD that keeps AdamW's second moments, which rules of one key do not say. */
-static void try_whole_steps(struct search *search)
-{
-    const struct dtp_plan *plan = &search->out->base.job.plan;
-    if (!plan->runtime->executed || !(plan->runtime->hooked >> plan->strategy & 1u) || search->job->cluster.gpus < 2)
-        return;
-    struct dtp_whatif_row *row = try(search, DTP_QUESTION_COMM_HOOK, WHOLE_STEPS);
-    if (row)
-        row->numerics = true;
 }
 
 /* Groups of half, a quarter and twice the size, and those of a node. Under hybrid_shard the strategy stays. */
@@ -384,7 +372,6 @@ static void propose(struct search *search)
     try_orders(search);
     try_gpus(search);
     try_vocabulary(search);
-    try_whole_steps(search);
 }
 
 enum dtp_status dtp_whatif(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
