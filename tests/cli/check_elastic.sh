@@ -33,6 +33,7 @@ await() {
         sleep 0.02
     done
 }
+# shellcheck disable=SC2317 # called by await
 logged() { [[ $(wc -l 2>/dev/null <log.csv) -ge $1 ]]; }
 
 timeout 120 "$program" "${words[@]}" --log log.csv >out 2>err </dev/null &
