@@ -27,7 +27,8 @@ _Static_assert(sizeof(struct beat) == 2 * sizeof(uint16_t) + 3 * sizeof(uint32_t
 
 static struct beat beat_of(enum beat_kind kind, const struct dtp_control_failure *about)
 {
-    struct beat beat = {kind, about->how, about->rank, about->status, about->place.op, about->place.step, ""};
+    struct beat beat = {(uint16_t)kind,  (uint16_t)about->how, about->rank, about->status,
+                        about->place.op, about->place.step,    ""};
     snprintf(beat.words, sizeof beat.words, "%s", about->words);
     return beat;
 }
