@@ -70,8 +70,7 @@ template <int KEYS, int VALUES> __device__ void weigh_scores(float (&scores)[KEY
     }
 }
 
-/* Weights sum to 1 when all keys were seen. What else belongs to the sum, a sink that is no key, is added to the totals
- * here. */
+/* Weights sum to 1 when all keys were seen. */
 template <typename T, int VALUES>
 __device__ void finish(const struct dtp_attention_args &a, const attention_shape &s, running<VALUES> &sums, uint32_t b,
                        uint32_t head, uint32_t query)

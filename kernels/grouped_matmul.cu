@@ -1,5 +1,5 @@
 #include "kernels/grouped_matmul_sm90.h"
-#include "kernels/vector.cuh"
+#include "kernels/tensor_core.cuh"
 
 /* Products of rows by experts, of which only the device knows how many each has. A grid as large as any counts need: of
  * rows' products tiles of 128 rows of one expert, at most rows / 128 + experts of them, each of which finds its expert
@@ -97,34 +97,6 @@ __device__ struct job job_of(const struct dtp_grouped_matmul_args &a)
 
 /* ---- tensor cores ------------------------------------------------------------------------------------------------ */
 
-template <bool TRANSPOSED> __device__ void load_matrices(uint32_t (&to)[4], const void *from)
-{
-    const uint32_t at = (uint32_t)__cvta_generic_to_shared(from);
-    if constexpr (TRANSPOSED)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                     : "r"(at));
-    else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                     : "r"(at));
-}
-
-template <typename T> __device__ void multiply(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-    if constexpr (same<T, bf16>)
-        asm volatile(
-            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-            "{%0, %1, %2, %3};"
-            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    else
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                     "{%0, %1, %2, %3};"
-                     : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 /* A tile of an operand: `first` .. of its `count` rows or columns, `k` .. of what is summed over, `depths`; zeros
  * beyond either. All widths are multiples of 8 elements, 16 bytes. */
 template <typename T, bool ALONG>
@@ -171,17 +143,17 @@ __global__ void __launch_bounds__(threads) product(struct dtp_grouped_matmul_arg
             for (int i = 0; i < 4; i++) {
                 const int m = m0 + i * 16;
                 if constexpr (a_along)
-                    load_matrices<false>(a[i], as + (m + lane % 16) * along + inner + lane / 16 * 8);
+                    load_matrices(a[i], as + (m + lane % 16) * along + inner + lane / 16 * 8);
                 else
-                    load_matrices<true>(a[i], as + (inner + lane / 16 * 8 + lane % 8) * across + m + lane / 8 % 2 * 8);
+                    load_matrices_turned(a[i], as + (inner + lane / 16 * 8 + lane % 8) * across + m + lane / 8 % 2 * 8);
             }
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const int n = n0 + i * 16;
                 if constexpr (b_along)
-                    load_matrices<false>(b[i], bs + (n + lane / 16 * 8 + lane % 8) * along + inner + lane / 8 % 2 * 8);
+                    load_matrices(b[i], bs + (n + lane / 16 * 8 + lane % 8) * along + inner + lane / 8 % 2 * 8);
                 else
-                    load_matrices<true>(b[i], bs + (inner + lane / 8 % 2 * 8 + lane % 8) * across + n + lane / 16 * 8);
+                    load_matrices_turned(b[i], bs + (inner + lane / 8 % 2 * 8 + lane % 8) * across + n + lane / 16 * 8);
             }
 #pragma unroll
             for (int i = 0; i < 4; i++)
