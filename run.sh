@@ -12,7 +12,8 @@ root=$(CDPATH='' cd -P -- "${self%/*}" && pwd -P)
 build=$root/build
 stamp=$build/.built
 
-# What executes plans, its CUDA kernels first of all, takes minutes to build: only for who asks, and from then on.
+# What executes plans, its CUDA kernels first of all, takes minutes to build: only for who asks, and from then on;
+# DTPLAN_CUDA=OFF leaves the kernels out.
 needs_exec=no
 case ${1-} in run | probe | validate) needs_exec=yes ;; esac
 
@@ -57,7 +58,7 @@ build_dtplan() {
     local targets=(dtplan bench manual) cuda=OFF
     if [[ $needs_exec == yes || -x $build/dtplan-exec ]]; then
         targets+=(dtplan-exec)
-        cuda=AUTO
+        cuda=${DTPLAN_CUDA:-AUTO}
     fi
     set_up release "$build" no-tests "${targets[@]}" -- -DDTPLAN_CUDA=$cuda
     mv -f -- "$stamp.new" "$stamp"

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 
 /* How many of `count` draws: under sanitizers each takes four times as long, and draws something else each time that
- * the seed is another; without, all. A test that says this is also run without (label `randomised`). */
+ * the seed is another, so an eighth; without, all. A test that says this is also run without (label `randomised`). */
 #ifdef __SANITIZE_ADDRESS__
-#define RANDOM_DRAWS(count) ((count) / 4)
+#define RANDOM_DRAWS(count) ((count) / 8)
 #else
 #define RANDOM_DRAWS(count) (count)
 #endif
