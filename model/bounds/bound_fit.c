@@ -9,15 +9,15 @@ struct dtp_bound_off dtp_bound_most_off(const struct dtp_transformer *transforme
     if (dtp_plan_model_parallel(plan))
         return plan->runtime->dtensor ? (struct dtp_bound_off){0.45, 1.05, 1} : (struct dtp_bound_off){0.25, 0.60, 0};
     if (dtp_plan_adapts(plan))
-        return (struct dtp_bound_off){0.25, 1.05, 0}; /* one formula for all strategies; what a compiler unpacks */
+        return (struct dtp_bound_off){0.25, 0.80, 0}; /* one formula for all strategies; of one layer what is cut off */
     if (dtp_plan_layers(plan)
             ->chains_norms) /* it takes whole kept tensors for both norms' copies and for what is replayed */
         return (struct dtp_bound_off){0.40, 0.60, 0.05};
     if (dtp_plan_fetches_modules(plan))
         return (struct dtp_bound_off){0.45, 0.80, 0};
-    if (dtp_plan_shards_params(plan) && !dtp_transformer_is_uniform(transformer))
+    if (dtp_plan_shards_params(plan) && !dtp_transformer_is_uniform(transformer) && !plan->runtime->arena)
         return (struct dtp_bound_off){0.25, 1.05, 0};
-    if (dtp_plan_shards_params(plan))
+    if (dtp_plan_shards_params(plan) && !plan->runtime->arena)
         return (struct dtp_bound_off){0.25, 0.25, 0};
     if (plan->comm_hook == DTP_COMM_HOOK_INT8 && !plan->runtime->arena) /* which bucket meets which instant is open */
         return (struct dtp_bound_off){0.15, 1.05, 0};

@@ -76,7 +76,8 @@ static void count_sharded(const struct dtp_bound *b, struct adapted *a)
 {
     const struct dtp_units *u = &b->units;
     const struct dtp_plan *plan = b->plan;
-    uint64_t c = b->bytes.compute, padded = b->layers ? u->trained_shard * u->ranks / b->layers : 0;
+    uint64_t c = b->bytes.compute, ends = plan->adapters.train_ends ? u->root_trained : 0;
+    uint64_t trained = u->trained_shard * u->ranks, padded = (trained - smaller(trained, ends)) / b->layers;
     bool several = plan->accumulate > 1, wide = dtp_dtype_bytes(plan->adapters.dtype) > c;
     uint64_t width = u->count ? u->layers_per_unit : b->layers;
     a->root = u->root_wire * u->ranks;
@@ -183,9 +184,8 @@ void dtp_bound_adapted(struct dtp_bound *b)
     uint64_t worst = larger(worst_stage(b, &a) + dtp_bound_tokens(b, a.low + a.terms) + a.unpacked,
                             layer + a.largest + dtp_bound_tokens(b, t->gradient));
     uint64_t forward = a.root + larger(a.units, a.unit) + a.copy + a.casts;
-    dtp_bound_keep(b,
-                   standing + 2 * a.root +
-                       (a.copy ? 2 * a.unit + dtp_bound_tokens(b, t->layer_input) : 0)); /* flat buffers and copies */
+    dtp_bound_keep(b, standing + a.root + /* flat buffers and copies */
+                          (a.copy ? a.root + 2 * a.unit + dtp_bound_tokens(b, t->layer_input) : 0));
     if (b->units.count && !b->plan->fsdp1)
         keep_copies(b, &a);
     if (again(b))

@@ -23,6 +23,8 @@
 #include "plan/runtime.h"
 #include "plan/runtime_sizes.h"
 
+#include <math.h>
+
 /* Targets that read the first norm's result, and the second's. */
 #define READ_FIRST (1u << DTP_TARGET_Q | 1u << DTP_TARGET_K | 1u << DTP_TARGET_V)
 #define READ_SECOND (1u << DTP_TARGET_GATE | 1u << DTP_TARGET_UP)
@@ -30,15 +32,16 @@
 enum { FIRST, BLOCK, LAST, KINDS }; /* modules: embeddings, a block, final norm and head */
 
 struct executor {
-    uint64_t elements[KINDS], total;     /* of modules that are trained, padded to equal shards */
-    uint64_t frozen;                     /* bytes of the others, with the largest matrix unpacked */
-    uint64_t whole[KINDS], shard[KINDS]; /* bytes of gradients: as they are made | as the optimizer reads them */
+    uint64_t elements[KINDS], total, own; /* of modules that are trained, padded to equal shards; a rank's of all */
+    uint64_t frozen;                      /* bytes of the others, with the largest matrix unpacked */
+    uint64_t whole[KINDS], shard[KINDS];  /* bytes of gradients: as they are made | as the optimizer reads them */
     uint64_t all_whole, all_shard;
-    uint64_t largest;                   /* elements of the largest module */
-    int head;                           /* the module that has the head's matrix */
-    bool several, always, shards, sums; /* sums: whole gradients of later micro-steps are added to the first ones' */
-    bool sharded;                       /* weights are gathered module by module */
-    bool streams;                       /* shards of blocks leave through two that stand */
+    uint64_t one, neighbours, one_shard; /* of the largest block whole, of two that follow another | its shard */
+    uint64_t largest;                    /* elements of the largest module */
+    int head;                            /* the module that has the head's matrix */
+    bool several, always, shards, sums;  /* sums: whole gradients of later micro-steps are added to the first ones' */
+    bool sharded;                        /* weights are gathered module by module */
+    bool streams;                        /* shards of blocks leave through two that stand */
     bool alone;       /* one rank, whose blocks are updated behind their backward: the gradients of one at a time */
     uint64_t carried; /* of the block above, into this one's first norm */
     uint64_t replayed, opened; /* beside what stands of the block above: a block made again | before its first norm */
@@ -49,6 +52,14 @@ static uint64_t padded(const struct dtp_bound *b, uint64_t elements)
 {
     uint64_t granule = b->units.ranks * DTP_PARAMETER_SHARD_ALIGNMENT;
     return dtp_divide_up(elements, granule) * granule;
+}
+
+/* Of a module's elements a rank's part: of experts that ranks divide by those that have the same ones. */
+static uint64_t shard_of(const struct dtp_bound *b, int module, uint64_t elements)
+{
+    const struct dtp_units *u = &b->units;
+    uint64_t experts = module == BLOCK && !dtp_plan_adapts(b->plan) ? u->expert_elements : 0;
+    return (elements - experts) / u->ranks + (experts ? experts / u->expert_ranks : 0);
 }
 
 static uint64_t of_all(const struct dtp_bound *b, const uint64_t *module)
@@ -98,14 +109,53 @@ static uint64_t low_width(const struct dtp_bound *b)
     return width;
 }
 
-/* Of a token, around experts' matmuls: rows for each of its experts, scores, weights and routes; shared experts. */
+/* Rows that a rank's experts have room for, of each that its tokens send: where ranks divide experts as many times as
+ * the plan says, or for whatever may come; no more than each token has experts, or the rank. */
+static double room(const struct dtp_bound *b)
+{
+    const struct dtp_plan *plan = b->plan;
+    const struct dtp_transformer *t = b->transformer;
+    double ranks = plan->ep > 1 ? plan->ep : 1,
+           asked = plan->executor.expert_room > 0 ? plan->executor.expert_room : ranks;
+    uint64_t own = t->experts / (uint64_t)ranks;
+    return t->experts_per_token && own ? fmin(asked, ranks * fmin(1, (double)own / (double)t->experts_per_token)) : 1;
+}
+
+/* Of a token, around experts' matmuls: rows that came, scores, weights and routes of those that go, and where ranks
+ * divide experts of those that came; shared experts. */
 static uint64_t around_experts(const struct dtp_bound *b)
 {
     const struct dtp_transformer *t = b->transformer;
-    uint64_t c = b->bytes.compute, shared = t->shared_expert_gate ? t->hidden + 1 : 0;
-    return t->experts ? c * (t->experts_per_token * t->hidden + t->experts + 3 * t->shared_expert_ffn + shared) +
-                            16 * t->experts_per_token
+    uint64_t c = b->bytes.compute, shared = t->shared_expert_gate ? t->hidden + 1 : 0, k = t->experts_per_token;
+    uint64_t came = (uint64_t)ceil(room(b) * (double)k);
+    return t->experts ? c * (came * t->hidden + t->experts + 3 * t->shared_expert_ffn + shared) + 12 * k +
+                            (b->plan->ep > 1 ? 16 * came : 4 * k)
                       : 0;
+}
+
+/* Of a token: what experts return and, where it goes back to other ranks, what is sent of it, or the gradients of both;
+ * where shared experts are weighed theirs. */
+static uint64_t returned_rows(const struct dtp_bound *b)
+{
+    const struct dtp_transformer *t = b->transformer;
+    double sent = b->plan->ep > 1 ? 1 : 0, k = (double)t->experts_per_token, shared = t->shared_expert_gate ? 1 : 0;
+    return t->experts ? b->bytes.compute * t->hidden * (uint64_t)ceil((sent + room(b)) * k + shared) : 0;
+}
+
+/* Of a token: latents and what their norms made of them, with a statistic each. */
+static uint64_t latents(const struct dtp_bound *b)
+{
+    const struct dtp_transformer *t = b->transformer;
+    uint64_t q = t->q_latent ? 2 * b->bytes.compute * t->q_latent + 4 : 0;
+    return t->kv_latent ? q + b->bytes.compute * (2 * t->kv_latent + t->rope_head_dim) + 4 : 0;
+}
+
+/* Of a token: gradients of queries, of keys and values and of latents as they are projected, and latents normed. */
+static uint64_t projected_latents(const struct dtp_bound *b)
+{
+    const struct dtp_transformer *t = b->transformer;
+    uint64_t heads = t->heads * (2 * t->head_dim - t->rope_head_dim + t->value_head_dim);
+    return b->bytes.compute * (heads + 2 * (t->q_latent + t->kv_latent) + t->rope_head_dim);
 }
 
 /* What a block's backward has beside the stream's gradient, in two stages. mlp: what was kept; a product or second norm
@@ -121,10 +171,13 @@ static void size_block(struct dtp_bound *b, struct executor *x)
     /* what projections read is kept as its cast, if that is what their weights' gradients are made of */
     bool fp8 = b->plan->precision.compute == DTP_FP8 && dtp_plan_runs_narrow(b->plan, DTP_PRODUCT_WEIGHT_GRADIENT);
     uint64_t c = b->bytes.compute, n = fp8 ? 1 : c, h = t->hidden, q = t->heads * t->head_dim,
-             kv = t->kv_heads * t->head_dim, f = t->experts ? t->experts_per_token * t->expert_ffn : t->ffn;
+             kv = t->kv_heads * t->head_dim, v = t->kv_latent ? t->heads * t->value_head_dim : kv, f = t->ffn;
+    uint64_t results = returned_rows(b), made = t->kv_latent ? v : q; /* of attention's core */
+    if (t->experts)
+        f = (uint64_t)ceil(room(b) * (double)(t->experts_per_token * t->expert_ffn));
     uint64_t up = dtp_activation_is_gated(t->activation) ? 2 * f : f, statistics = t->norm == DTP_RMS_NORM ? 4 : 8;
     uint64_t whole_up = c * up, kept_up = b->plan->executor.activation_fp8_input_store ? up : whole_up;
-    uint64_t qkv = c * (q + 2 * kv), core = c * q + 4 * t->heads;
+    uint64_t qkv = c * (q + kv + v), core = c * made + 4 * t->heads;
     enum dtp_checkpointing policy = b->plan->checkpointing;
     bool apart = b->plan->executor.gradient_stream, lost = policy == DTP_CHECKPOINT_SELECTIVE_MATMUL;
     uint64_t raw = t->qk_norm ? c * (q + kv) + 4 * (t->qk_norm_wide ? 2 : t->heads + t->kv_heads) : 0; /* of q and k */
@@ -140,7 +193,8 @@ static void size_block(struct dtp_bound *b, struct executor *x)
     uint64_t second = norms == 2 ? c * h : 0;
     uint64_t beside =
         behind || norms == 1 ? c * h : 0; /* a gradient that waits for the other branch, or for its norm */
-    uint64_t attention = c * h + first + (front ? statistics : 0) + qkv + raw + core + returned + c * low_width(b);
+    uint64_t attention =
+        c * h + first + (front ? statistics : 0) + qkv + raw + core + returned + c * low_width(b) + latents(b);
     a->layer_input = c * h;
     a->layer_all = attention + sum + second_read + (norms == 2 ? statistics : 0) + returned + kept_up + product +
                    around_experts(b);
@@ -154,17 +208,21 @@ static void size_block(struct dtp_bound *b, struct executor *x)
     uint64_t output = t->parallel_block && norms == 2 ? second + c * q : 0;
     uint64_t again = apart && lost ? c * f + 2 * second : apart || lost ? larger(c * f, larger(second, output)) : 0;
     uint64_t held = c * up + (t->parallel_block ? c * f : second);
+    if (t->experts) /* rows that came; of shared experts */
+        held += results + c * 2 * t->shared_expert_ffn;
     if (fp8) /* up's gradient beside its casts, by rows and by columns, for which the activation has gone */
         again = 2 * up - f;
-    b->stage[0] = (struct dtp_bound_stage){mlp + beside + again + (kept_up < whole_up ? whole_up : 0), 0, 0};
+    b->stage[0] = (struct dtp_bound_stage){
+        mlp + beside + again + (apart ? 2 : 1) * results + (kept_up < whole_up ? whole_up : 0), 0, 0};
     b->stage[1] =
-        (struct dtp_bound_stage){attention - (norms == 2 && lost && first ? c * h : 0) + beside + c * q + qkv +
+        (struct dtp_bound_stage){attention - (norms == 2 && lost && first ? c * h : 0) + beside + c * made + qkv +
                                      core_workspace(b) + around(b, c * q, 2 * c * kv) + (apart && !output ? held : 0),
                                  0, 0};
     b->stage[2] = b->stage[3] = b->stage[4] = b->stage[1];
     uint64_t passing = a->layer_kept == c * h ? c * (up + f) : lost ? c * f : 0;
-    x->passing = dtp_bound_tokens(b, c * h + passing);
-    uint64_t carried = apart && b->plan->offload == DTP_OFFLOAD_NONE ? c * h + qkv : 0;
+    x->passing = dtp_bound_tokens(b, c * h + passing + results);
+    uint64_t projected = t->kv_latent ? projected_latents(b) : qkv; /* its gradients, and what they are products with */
+    uint64_t carried = apart && b->plan->offload == DTP_OFFLOAD_NONE ? c * h + projected : 0;
     uint64_t whole = carried && !front ? c * (q + 3 * h + up) : 0;
     x->carried = dtp_bound_tokens(b, carried);
     x->opened = dtp_bound_tokens(b, (a->layer_kept == c * h ? a->layer_all : a->layer_kept) + c * h + carried + whole);
@@ -219,15 +277,16 @@ static uint64_t frozen_bytes(const struct dtp_bound *b)
     return count.frozen_bytes + largest;
 }
 
-/* Where layers are of two kinds the ring has room for the larger; sums over blocks are of their mean, which is
- * returned.
- */
+/* Where layers are of two kinds the ring has room for the larger, and two neighbours may be of the larger both but
+ * where kinds take turns; sums over blocks are of their mean, which is returned. */
 static uint64_t mean_block(const struct dtp_bound *b, struct executor *x)
 {
     const struct dtp_parameter_count count = dtp_transformer_count(b->transformer);
     const uint64_t dense = padded(b, count.block), experts = padded(b, count.expert_block);
     uint64_t blocks = (b->layers - count.expert_layers) * dense + count.expert_layers * experts;
     x->elements[BLOCK] = larger(dense, experts);
+    uint64_t step = b->transformer->expert_layer_step, mixed = step > 2 ? larger(experts, dense) : experts;
+    x->neighbours = step > 1 ? dense + mixed : 2 * x->elements[BLOCK];
     x->elements[LAST] = padded(b, count.final_norm + count.head);
     x->total = x->elements[FIRST] + blocks + x->elements[LAST];
     return dtp_divide_up(blocks, b->layers);
@@ -252,17 +311,22 @@ static void size_gradients(const struct dtp_bound *b, struct executor *x, bool c
     }
     x->total = of_all(b, x->elements);
     uint64_t block = x->elements[BLOCK];
+    x->neighbours = 2 * block;
     if (!b->uniform)
         block = mean_block(b, x);
     x->head = u->head ? LAST : FIRST;
+    uint64_t own[KINDS];
     for (int i = 0; i < KINDS; i++) {
         uint64_t bytes = once && (i != x->head || (!chunks && u->head)) ? c : r;
         x->largest = larger(x->largest, x->elements[i]);
         uint64_t elements = i == BLOCK ? block : x->elements[i];
         x->whole[i] = bytes * elements;
-        x->shard[i] = (wide ? 4 : bytes) * (elements / u->ranks);
+        x->shard[i] = (wide ? 4 : bytes) * shard_of(b, i, elements);
+        own[i] = shard_of(b, i, elements);
     }
-    x->all_whole = of_all(b, x->whole), x->all_shard = of_all(b, x->shard);
+    x->one_shard = (wide ? 4 : once ? c : r) * shard_of(b, BLOCK, x->elements[BLOCK]);
+    x->one = (once ? c : r) * x->elements[BLOCK], x->neighbours *= once ? c : r;
+    x->all_whole = of_all(b, x->whole), x->all_shard = of_all(b, x->shard), x->own = of_all(b, own);
     x->alone = plan->executor.update_in_backward && b->cluster->gpus == 1;
     x->streams = (on_host || plan->executor.update_in_backward) && x->shards && !x->always;
 }
@@ -325,7 +389,7 @@ static uint64_t factored_bytes(const struct dtp_bound *b)
 static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
 {
     const struct dtp_plan *plan = b->plan;
-    uint64_t c = b->bytes.compute, own = x->total / b->units.ranks, largest = x->largest / b->units.ranks;
+    uint64_t c = b->bytes.compute, own = x->own, largest = x->largest / b->units.ranks;
     uint64_t ring = smaller(plan->prefetch ? plan->prefetch_depth + UINT64_C(1) : 1, b->layers);
     uint64_t reduced = dtp_dtype_bytes(plan->precision.reduce) * largest;
     bool host_params = plan->offload == DTP_OFFLOAD_PARAMS;
@@ -336,7 +400,7 @@ static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
     bytes += host_params ? 0 : c * (x->sharded ? own : x->total) + x->frozen;
     bytes += x->sharded ? c * ring * x->elements[BLOCK] : 0;
     bytes += x->shards && host_params ? 2 * c * largest : 0;
-    bytes += x->streams ? smaller(2, b->layers) * x->shard[BLOCK] : 0;
+    bytes += x->streams ? smaller(2, b->layers) * x->one_shard : 0;
     if (x->shards && plan->executor.reduce_engine == DTP_ENGINE_COPY)
         bytes += b->units.ranks * reduced; /* what the others sent of a shard */
     else if (x->shards && x->always)
@@ -355,7 +419,7 @@ static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
 static uint64_t gradients(const struct dtp_bound *b, const struct executor *x, uint64_t blocks)
 {
     uint64_t tied = b->units.head ? 0 : x->whole[FIRST], block = x->whole[BLOCK], last = x->whole[LAST];
-    uint64_t going = blocks ? (blocks > 1 ? block : last) + block : last;
+    uint64_t going = blocks > 1 ? x->neighbours : last + (blocks ? x->one : 0);
     if (!x->shards && !x->sums)
         return x->several ? x->all_whole : last + tied + (x->alone && blocks ? 1 : blocks) * block;
     if (x->sums)
@@ -399,7 +463,7 @@ void dtp_bound_executor(struct dtp_bound *b)
     b->rest_bytes = rest_bytes(b, &x);
     stream = dtp_bound_tokens(b, b->activations.gradient);
     forward(b, &x, rows * row_bytes);
-    uint64_t work = dtp_bound_block(b, 0, 0), scattered = x.shards && !x.always && !x.streams ? x.shard[BLOCK] : 0;
+    uint64_t work = dtp_bound_block(b, 0, 0), scattered = x.shards && !x.always && !x.streams ? x.one_shard : 0;
     uint64_t next = smaller(larger(b->activations.checkpoint_every, 2) + 1, 5);
     for (uint64_t i = 1; i <= b->layers; i = i < next || i == b->layers ? i + 1 : b->layers) {
         uint64_t below = dtp_bound_saved(b, b->layers - i), going = gradients(b, &x, i);
