@@ -60,7 +60,7 @@ build_dtplan() {
         targets+=(dtplan-exec)
         cuda=${DTPLAN_CUDA:-AUTO}
     fi
-    set_up release "$build" no-tests "${targets[@]}" -- -DDTPLAN_CUDA=$cuda
+    set_up release "$build" no-tests "${targets[@]}" -- -DDTPLAN_CUDA="$cuda"
     mv -f -- "$stamp.new" "$stamp"
     exec 9>&-
 }
