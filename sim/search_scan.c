@@ -5,7 +5,7 @@
 #include "sim/search_scan.h"
 
 #include "base/parallel.h"
-#include "bounds/bound_fit.h"
+#include "job/bound_fit.h"
 #include "cost/cluster_cost.h"
 #include "job/estimate.h"
 #include "plan/degrees.h"

@@ -1,7 +1,7 @@
 /* Inside of the search: the scan of all combinations, time by the closed form, and what it keeps.
  *
  * Most combinations are far from the limit of memory, or slower than what is kept: the bound counts those
- * (bounds/bound_fit.h). What is kept has its memory estimated (job/estimate.h), from the fastest on until enough is
+ * (job/bound_fit.h). What is kept has its memory estimated (job/estimate.h), from the fastest on until enough is
  * kept, so that only what fits by its own step program takes a place, and which those are depends on no number of
  * threads. */
 #ifndef DTP_SEARCH_SCAN_H

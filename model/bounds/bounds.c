@@ -174,12 +174,18 @@ static void add_kinds(struct dtp_bound *b)
  * get_dummy_wgrad). */
 static uint64_t dummy_gradients(const struct dtp_bound *b)
 {
-    const struct dtp_transformer *t = b->transformer;
-    uint64_t h = t->hidden, q = t->heads * t->head_dim, kv = t->kv_heads * t->head_dim;
-    bool fused = b->plan->fused_qkv, pair = dtp_activation_is_gated(t->activation) && b->plan->fused_gate_up;
-    uint64_t elements = fused ? h * (q + 2 * kv) : h * q + (kv != q ? h * kv : 0);
-    elements += fused || q != h ? q * h : 0;
-    return b->plan->runtime->gradients_in_matmul ? b->bytes.compute * (elements + (pair ? 3 : 2) * h * t->ffn) : 0;
+    struct dtp_layer_kind kind;
+    uint64_t elements = 0;
+    if (!b->plan->runtime->gradients_in_matmul)
+        return 0;
+    dtp_layer_kind_of(b->transformer, DTP_LAYER_DENSE, b->plan->fused_qkv, b->plan->fused_gate_up, &kind);
+    for (int i = 0; i < kind.matrices; i++) {
+        int k = 0;
+        while (kind.matrix[k].out != kind.matrix[i].out || kind.matrix[k].in != kind.matrix[i].in)
+            k++;
+        elements += k == i ? kind.matrix[i].out * kind.matrix[i].in : 0;
+    }
+    return b->bytes.compute * elements;
 }
 
 /* What DDP's hook keeps of gradients (plan/comm_hook.h): 16-bit copies; sums of what int8 gathers; PowerSGD's errors

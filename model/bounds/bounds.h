@@ -5,7 +5,7 @@
  * at most 5 % above it in 95 % of random plans and at most 20 % in all. Of 9,600 random plans of all runtimes 4 in
  * 1,000 are outside, most by a percent or two: some of FSDP, and of ZeRO-3 2 %, -29 to +68 %, for which tensors a fetch
  * passes over, and which end in one flat buffer, only a walk knows. Of plans with adapters 1.5 % are, -7 to +33 %. How
- * far any may lie off is bound_fit.h's. Exact memory is the program's (lower/miniature.h).
+ * far any may lie off is job/bound_fit.h's. Exact memory is the program's (lower/miniature.h).
  *
  * Notation: T tokens of a micro-step on a GPU, L layers, N shard ranks, psi parameters, P of a unit, R of the root
  * (embeddings, final norm, head), V h of the embedding; bytes of an element: c of what matmuls read, g of a gradient at

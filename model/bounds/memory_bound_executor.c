@@ -14,7 +14,13 @@
  *
  * At each m stand: all of them where they rest over micro-steps, or as many as were made where nothing is reduced; all
  * and those going where whole sums are added to; those going and shards where shards are scattered, beside whole ones
- * of the blocks to come where these hold the sum of micro-steps. */
+ * of the blocks to come where these hold the sum of micro-steps. *
+ * Experts: of k a token rows are sent, which come back; a rank has room for m k of each token's (m is 1 where each rank
+ * has all experts), wherever experts read, make or return rows. What they return stands while it is sent back, and so
+ * do the gradients of both. Ranks that divide experts shard these among as many ranks fewer.
+ *
+ * Latent attention keeps its latents, and what their norms made of them, beside queries, keys and values as they are
+ * packed. */
 #include "bounds/memory_bound.h"
 
 #include "cost/attention_workspace.h"

@@ -74,22 +74,15 @@ static struct fetched fetched_of(const struct dtp_bound *b)
     const struct dtp_transformer *t = b->transformer;
     const struct dtp_plan *plan = b->plan;
     const struct dtp_units *u = &b->units;
-    uint64_t h = t->hidden, q = t->heads * t->head_dim, kv = t->kv_heads * t->head_dim,
-             threshold = plan->deepspeed.stage3_param_persistence_threshold, layers = b->layers;
-    bool gated = dtp_activation_is_gated(t->activation), on_host = plan->offload >= DTP_OFFLOAD_PARAMS;
+    uint64_t threshold = plan->deepspeed.stage3_param_persistence_threshold, layers = b->layers;
+    bool on_host = plan->offload >= DTP_OFFLOAD_PARAMS;
     struct fetched f = {.persistent = 0};
+    struct dtp_layer_kind kind;
     if (u->ranks == 1 && !on_host)
         return f;
-    if (plan->fused_qkv) {
-        add_tensors(&f, threshold, layers, h * (q + 2 * kv));
-    } else {
-        add_tensors(&f, threshold, layers, h * q);
-        add_tensors(&f, threshold, 2 * layers, h * kv);
-    }
-    add_tensors(&f, threshold, layers, h * q);
-    add_tensors(&f, threshold, layers * (gated && !plan->fused_gate_up ? 2 : 1),
-                h * t->ffn * (gated && plan->fused_gate_up ? 2 : 1));
-    add_tensors(&f, threshold, layers, h * t->ffn);
+    dtp_layer_kind_of(t, DTP_LAYER_DENSE, plan->fused_qkv, plan->fused_gate_up, &kind);
+    for (int i = 0; i < kind.matrices; i++)
+        add_tensors(&f, threshold, layers, kind.matrix[i].out * kind.matrix[i].in);
     add_tensors(&f, threshold, u->head ? 2 : 1, u->embedding);
     add_tensors(&f, threshold, 1, u->position);
     find_kept(b, &f);

@@ -5,7 +5,7 @@
 #include "job/change.h"
 #include "decide/solve.h"
 #include "job/estimate.h"
-#include "bounds/bound_fit.h"
+#include "job/bound_fit.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 #include "job/estimate.h"
 
-#include "bounds/bound_fit.h"
+#include "job/bound_fit.h"
 #include "lower/lower.h"
 #include "lower/miniature.h"
 

@@ -4,7 +4,7 @@
  *
  * Of a plan with a pipeline the program is that of one rank's slice, and what the other ranks add comes on top as the
  * runtime says. Of a plan that has no step program (details of a model that our executor does not
- * run, more operations than fit) memory is its bound (bounds/bound_fit.h), and says so: memory->bound.
+ * run, more operations than fit) memory is its bound (job/bound_fit.h), and says so: memory->bound.
  *
  * Each thread remembers the last programs that it has lowered, by all that goes into them: a sweep asks for the same
  * one again for other numbers of micro-steps, of which more than three change no byte, and for the fewer GPUs that its

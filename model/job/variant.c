@@ -1,6 +1,6 @@
 #include "job/variant.h"
 
-#include "bounds/bound_fit.h"
+#include "job/bound_fit.h"
 #include "job/estimate.h"
 #include "runtime/runtimes.h"
 

@@ -41,7 +41,7 @@ enum dtp_status dtp_variant_predict(const struct dtp_job *job, const struct dtp_
 enum dtp_status dtp_variant_time(const struct dtp_job *job, const struct dtp_plan *asked, uint32_t gpus,
                                  struct dtp_variant *out, char *reason, size_t reason_bytes);
 /* Whether a resolved job runs at all, tight or not: by the bound of its memory where that leaves no doubt
- * (bounds/bound_fit.h), else by its estimate. */
+ * (job/bound_fit.h), else by its estimate. */
 enum dtp_status dtp_job_runs(const struct dtp_job *job, bool *runs, struct dtp_faults *faults);
 
 #endif

@@ -1,5 +1,5 @@
 /* Bounds of memory and FLOPs, which never see a program, against step programs of random plans of all runtimes. */
-#include "bounds/bound_fit.h"
+#include "job/bound_fit.h"
 #include "bounds/bounds.h"
 #include "closed/closed_form_hooks.h"
 #include "lower/lower.h"
@@ -18,9 +18,8 @@
 #include "lib/random_executor_plans.h"
 #include "lib/random_mixed.h"
 
-#define JOBS_OF_ALL_BUILDS 1200
-#define JOBS RANDOM_DRAWS(JOBS_OF_ALL_BUILDS)
-#define DRAWN_JOBS 150
+#define JOBS RANDOM_DRAWS(1200)
+#define DRAWN_JOBS RANDOM_DRAWS(150)
 #define SLICED_JOBS RANDOM_DRAWS(200)
 
 /* What bounds.h promises, relative to the program's peak of live bytes. */
@@ -109,6 +108,12 @@ static void check_tally(const char *name, const struct tally *tally)
         100 * tally->surely);
 }
 
+static void assert_shares(const struct tally *tally, double close_percent, double outside_percent)
+{
+    assert_true(draws_reach(tally->close, tally->plans, close_percent));
+    assert_true(draws_reach(tally->plans - tally->outside, tally->plans, 100 - outside_percent));
+}
+
 static void test_random_plans(void **state)
 {
     (void)state;
@@ -116,22 +121,18 @@ static void test_random_plans(void **state)
     struct tally tally[DTP_RUNTIMES];
     for (unsigned i = 0; i < DTP_RUNTIMES; i++)
         tally[i] = (struct tally){.surely = -1};
-    int plans = 0, close = 0;
+    int plans = 0;
     while (plans < JOBS) {
         struct random_job job;
         assert_true(random_job(&job));
         plans += check_job(&job, &tally[random_job_runtime(&job)]);
     }
-    int outside = 0;
+    struct tally all = {.plans = plans};
     for (unsigned i = 0; i < DTP_RUNTIMES; i++) {
         check_tally(dtp_runtimes[i]->name, &tally[i]);
-        close += tally[i].close;
-        outside += tally[i].outside;
+        all.close += tally[i].close, all.outside += tally[i].outside;
     }
-    assert_true(close * 100 >= plans * CLOSE_PERCENT);
-    /* Of few plans, as sanitizers draw, chance makes more: three standard deviations of a count are allowed. */
-    double expected = plans * MOST_OUTSIDE_PER_MILLE / 1000.0;
-    assert_true(outside <= expected + (plans < JOBS_OF_ALL_BUILDS ? 3 * sqrt(expected) : 0));
+    assert_shares(&all, CLOSE_PERCENT, MOST_OUTSIDE_PER_MILLE / 10.0);
 }
 
 /* Layers with experts beside layers without. */
@@ -165,8 +166,7 @@ static void test_other_runtimes(void **state)
         if (!tally.plans)
             continue;
         check_tally(dtp_runtimes[i]->name, &tally);
-        assert_true(tally.close * 100 >= tally.plans * (CLOSE_PERCENT - 5)); /* of fewer plans */
-        assert_true(tally.outside * 100 <= tally.plans * MOST_OUTSIDE_PERCENT);
+        assert_shares(&tally, CLOSE_PERCENT - 5, MOST_OUTSIDE_PERCENT);
     }
 }
 
@@ -183,7 +183,7 @@ static void test_adapters(void **state)
             check_job(&job, &tally);
     }
     check_tally("adapters", &tally);
-    assert_true(tally.outside * 100 <= tally.plans * MOST_OUTSIDE_OF_ADAPTERS);
+    assert_shares(&tally, CLOSE_PERCENT - 5, MOST_OUTSIDE_OF_ADAPTERS);
     tally = (struct tally){.surely = -1};
     while (tally.plans < DRAWN_JOBS) {
         struct random_job job;
@@ -193,7 +193,7 @@ static void test_adapters(void **state)
             check_job(&job, &tally);
     }
     check_tally("peft", &tally);
-    assert_true(tally.outside * 100 <= tally.plans * MOST_OUTSIDE_OF_ADAPTERS);
+    assert_shares(&tally, CLOSE_PERCENT - 2, MOST_OUTSIDE_OF_ADAPTERS);
 }
 
 /* Experts that are called one after the other, with adapters of their own: of each as many as a token has experts. */
@@ -208,9 +208,7 @@ static void test_called_adapters(void **state)
             check_job(&job, &tally);
     }
     check_tally("called", &tally);
-    assert_true(tally.close * 100 >=
-                tally.plans * (CLOSE_PERCENT - 15)); /* models are small: buckets and casts weigh */
-    assert_true(tally.outside * 100 <= tally.plans * MOST_OUTSIDE_OF_ADAPTERS);
+    assert_shares(&tally, CLOSE_PERCENT - 15, MOST_OUTSIDE_OF_ADAPTERS); /* models are small: buckets and casts weigh */
 }
 
 /* The same under our executor. */
@@ -225,11 +223,11 @@ static void test_executor_adapters(void **state)
         assert_true(check_job(&job, &tally));
     }
     check_tally("adapters of dtplan", &tally);
-    assert_true(tally.close * 100 >= tally.plans * (CLOSE_PERCENT - 8)); /* the first block keeps less */
-    assert_true(tally.outside * 100 <= tally.plans * 2);
+    assert_shares(&tally, CLOSE_PERCENT - 8, 2); /* the first block keeps less */
 }
 
-/* Experts under our executor, of whatever rows a rank has room for, and latent attention with them or without. */
+/* Experts under our executor, of whatever rows a rank has room for, and latent attention with them or without: of 1,500
+ * plans of five seeds -3.8 to +12.5 %, 0.8 % outside. */
 static void test_executor_experts(void **state)
 {
     (void)state;
@@ -245,6 +243,7 @@ static void test_executor_experts(void **state)
             assert_true(check_job(&job, &tally));
         }
         check_tally(latent ? "latents of dtplan" : "experts of dtplan", &tally);
+        assert_shares(&tally, CLOSE_PERCENT, 4); /* with a stream of weight gradients some are 1 to 4 % below */
     }
 }
 
@@ -362,7 +361,8 @@ static void check_within(struct dtp_transformer t, const struct dtp_cluster *clu
 
 /* What chance draws seldom: Megatron's one block, whose activation's result is not kept while the gradient of gate and
  * up is put together; ZeRO-3 whose buckets hold several of the small matrices, so that what is fetched ahead grows to
- * the limit; and that replays every other block. */
+ * the limit; and that replays every other block; of our executor two ranks that divide experts, with room for half as
+ * many rows more as come on average, whose shards are all of them. */
 static void test_seldom(void **state)
 {
     (void)state;
@@ -384,6 +384,15 @@ static void test_seldom(void **state)
     plan.checkpointing = DTP_CHECKPOINT_EVERY_N, plan.checkpoint_every = 2;
     plan.deepspeed.stage3_max_reuse_distance = UINT64_C(4000000000);
     check_within(t, &many, plan);
+    const struct dtp_cluster two = test_cluster(test_h200(), 2, 2);
+    plan = dtp_plan_default(), t = dtp_transformer_default();
+    t.layers = 12, t.hidden = 3200, t.ffn = 8192, t.vocab = 32000, t.heads = 40, t.kv_heads = 10, t.head_dim = 80;
+    t.experts = 12, t.expert_ffn = 448, t.experts_per_token = 2;
+    plan.runtime = &dtp_runtime_dtplan, plan.strategy = DTP_ZERO1, plan.micro_batch = 4, plan.sequence = 128;
+    plan.checkpointing = DTP_CHECKPOINT_SELECTIVE_ATTENTION, plan.compile = false;
+    plan.ep = 2, plan.executor.expert_room = 1.5, plan.executor.gradient_stream = false;
+    assert_true(dtp_precision_recipe("bf16", &plan.precision));
+    check_within(t, &two, plan);
 }
 
 int main(void)

@@ -1,6 +1,7 @@
 #ifndef TEST_RANDOM_DRAWS_H
 #define TEST_RANDOM_DRAWS_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -12,6 +13,17 @@
 #else
 #define RANDOM_DRAWS(count) (count)
 #endif
+
+/* Whether at least `percent` of `all` draws are what `count` counts: of few, as sanitizers draw, less three standard
+ * deviations of that, for chance decides there. */
+static inline bool draws_reach(int count, int all, double percent)
+{
+    double least = all * percent / 100, chance = 0;
+#ifdef __SANITIZE_ADDRESS__
+    chance = 3 * sqrt(least * (1 - percent / 100));
+#endif
+    return count >= least - chance;
+}
 
 /* Whether the next row of a list is tried: without sanitizers each is; under them about half, by the seed and by how
  * often this was asked, so that each row has its turn within a few seeds. */

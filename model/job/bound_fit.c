@@ -1,4 +1,4 @@
-#include "bounds/bound_fit.h"
+#include "job/bound_fit.h"
 
 #include "bounds/bounds.h"
 #include "closed/closed_form_hooks.h"
