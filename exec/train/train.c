@@ -400,6 +400,7 @@ static enum dtp_status set_up(struct dtp_trainer *t)
         {allocate},
         {check_tokens, connect, bind},
         {dtp_keep_open},
+        {dtp_keep_take_memory},
         {prove, rehearse, initialise},
         {start_state, start_batches, make_times, open_log},
     };
@@ -465,7 +466,13 @@ enum dtp_status dtp_train(const struct dtp_train_job *job, struct dtp_faults *fa
     t.events = t.first_rank ? job->events : NULL;
     enum dtp_status status = set_up(&t);
     if (status == DTP_OK) {
-        const struct dtp_run_start start = {t.digest, t.source, t.position.step, job->settings->steps, t.ranks_a_gpu};
+        const struct dtp_run_start start = {t.digest,
+                                            t.source,
+                                            t.position.step,
+                                            job->settings->steps,
+                                            t.ranks_a_gpu,
+                                            t.saver.copy.bytes,
+                                            t.snapshots ? t.snapshots->copy.bytes : 0};
         dtp_event_start(t.events, &t.binding, &start);
         dtp_event_begin(t.events, t.ranks, t.from);
         status = dtp_train_steps(&t);

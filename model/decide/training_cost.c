@@ -72,6 +72,7 @@ void dtp_training_cost_of(const struct dtp_job *job, const struct dtp_throughput
                              &out->trials);
     dtp_elastic_goodput_of_job(job, out->inputs.work_s, out->batch_tokens / throughput->tokens_per_s, &out->elastic);
     out->checkpoint_stall_s = dtp_state_copy_s(job);
+    out->checkpoint_copy_bytes = dtp_state_copy_bytes(job);
     out->checkpoint_bytes = dtp_checkpoint_bytes(job);
     out->storage_bytes_per_s = needed_storage(out->checkpoint_bytes, out->inputs.mtbf_s);
     out->gpu_energy_j = out->goodput.expected_s * job->cluster.gpu.power_w * job->cluster.gpus;

@@ -21,6 +21,7 @@ struct dtp_training_cost {
     struct dtp_goodput_trials trials;   /* quantile 0.95; zero where they were not asked for */
     struct dtp_elastic_goodput elastic; /* the same training with snapshots in memory, and ranks that may be lost */
     double checkpoint_stall_s;          /* of one that a thread writes: what it stands still for, once in interval_s */
+    double checkpoint_copy_bytes;       /* of the host's memory, a GPU, that it is copied to */
     double checkpoint_bytes;
     double
         storage_bytes_per_s; /* that writes a checkpoint in one percent of its interval: bytes / (2e-4 M), by Young's */

@@ -46,6 +46,7 @@ struct dtp_run_outcome {
     struct dtp_kept {                  /* copies of the state, whole on all ranks */
         uint64_t count;
         double stall_s, longest_s;    /* that training stood still for, of all and of one */
+        uint64_t host_bytes;          /* of memory of a rank's host, which they were copied to; 0: written at once */
     } checkpoints, beside, snapshots; /* checkpoints written while it waited, and while it went on; in memory */
     struct dtp_elastic_outcome {
         bool known;                      /* it was an elastic run; else nothing here is set */
