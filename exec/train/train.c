@@ -204,9 +204,8 @@ static enum dtp_status bind(struct dtp_trainer *t)
         .optimizer = {(float)s->beta1, (float)s->beta2, (float)s->epsilon, (float)s->weight_decay, (float)s->momentum},
         .rank = t->of->ranks.rank};
     enum dtp_status status = dtp_bind(&job, &t->binding, t->faults);
-    const uint32_t every = t->job ? t->job->plan.executor.powersgd_whole_every : 0;
-    if (status == DTP_OK && t->job && (t->job->plan.powersgd_start_step || every))
-        status = dtp_binding_make_sums(&t->binding, every > 0, t->faults);
+    if (status == DTP_OK && t->job && t->job->plan.powersgd_start_step)
+        status = dtp_binding_hold_factors(&t->binding, t->faults);
     return status == DTP_OK ? dtp_run_create(&t->binding, t->settings->poison, &t->run, t->faults) : status;
 }
 

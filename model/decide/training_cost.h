@@ -35,7 +35,7 @@ struct dtp_training_cost {
 };
 
 /* Seconds of computing, in whole steps: the last one takes as long as any other, however few tokens are left for it.
- * `plain_step_s` is that of steps under PowerSGD that sum whole gradients, 0 where the job has none. */
+ * `plain_step_s` is that of the steps before powersgd_start_step, 0 where the job has none. */
 double dtp_training_work_s(const struct dtp_job *job, const struct dtp_throughput *throughput, double plain_step_s);
 /* Of those steps by the closed form; 0: there are none. */
 double dtp_training_plain_step_s(const struct dtp_job *job);

@@ -87,8 +87,8 @@ struct dtp_run_report {
         double last_loss;     /* the mean of as many losses, up to the same step */
     } beside;
 };
-/* Bytes that the program sends in a step of the run, the mean of its steps: under PowerSGD some
- * (powersgd_start_step, powersgd_whole_every) send gradients as they are. */
+/* Bytes that the program sends in a step of the run, the mean of its steps: those before PowerSGD begins
+ * (powersgd_start_step) send gradients as they are. */
 uint64_t dtp_run_sent_bytes(const struct dtp_run_report *report, enum dtp_collective collective);
 
 /* Whether the times that were measured are of what was predicted: a GPU's of a GPU, which no other rank shares; a
