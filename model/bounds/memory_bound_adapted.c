@@ -36,6 +36,17 @@ static int stage_of(enum dtp_layer_matrix_id id)
     return id == DTP_MATRIX_DOWN ? 0 : up ? 1 : id == DTP_MATRIX_OUTPUT ? 2 : 3;
 }
 
+/* DoRA: both results that magnitudes multiply stay; forward has the identity and three of B A's shape, or three terms
+ * of the result's beside B A; backward four of the result's. */
+static void count_magnitudes(const struct dtp_bound *b, const struct dtp_layer_matrix *m, struct adapted *a,
+                             uint64_t *stage)
+{
+    uint64_t c = b->bytes.compute, identity = c * m->in * (m->in + m->rank), all = c * m->in * m->out;
+    a->low += 2 * c * m->out;
+    a->largest = larger(a->largest, identity + larger(3 * all, all + dtp_bound_tokens(b, 3 * c * m->out)));
+    *stage = larger(*stage, 4 * c * m->out);
+}
+
 static void count_matrices(const struct dtp_bound *b, struct adapted *a)
 {
     struct dtp_layer_tensors tensors;
@@ -58,6 +69,8 @@ static void count_matrices(const struct dtp_bound *b, struct adapted *a)
             *stage = c * m->in;
         else if (whole && m->rank)
             *stage = larger(*stage, c * larger(m->in, m->out));
+        if (m->magnitudes)
+            count_magnitudes(b, m, a, stage);
         if (plan->adapters.base == DTP_BASE_NONE)
             continue;
         struct dtp_unpacking unpacking = dtp_base_unpacking(plan, m->out, m->in);

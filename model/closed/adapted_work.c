@@ -14,6 +14,13 @@ static double matrix_flops(const struct dtp_layer_kind *kind, const struct dtp_l
     return 2 * rows_of(kind, matrix) * (double)matrix->out * (double)matrix->in;
 }
 
+/* Of a token: W once more, times what dropout let through. */
+static double dropped_flops(const struct dtp_layer_kind *kind, const struct dtp_plan *plan,
+                            const struct dtp_layer_matrix *matrix)
+{
+    return matrix->magnitudes && plan->adapters.dropout > 0 ? matrix_flops(kind, matrix) : 0;
+}
+
 static bool makes(const struct dtp_layer_operator *op, const struct dtp_layer_matrix *matrix)
 {
     return op->makes & UINT64_C(1) << matrix->result;
@@ -43,10 +50,11 @@ static double replay_flops(const struct dtp_layer_tensors *tensors, const struct
             const struct dtp_layer_matrix *matrix = &kind->matrix[m];
             if (!makes(&tensors->op[i], matrix))
                 continue;
-            flops += matrix_flops(kind, matrix) + 2 * (double)dtp_adapter_active_elements(kind, matrix);
+            flops += matrix_flops(kind, matrix) + 2 * (double)dtp_adapter_active_elements(kind, matrix) +
+                     dropped_flops(kind, plan, matrix);
             last = i + 1 == end ? m : last;
         }
-    if (last < 0 || !plan->runtime->stops_replay || !kind->matrix[last].rank ||
+    if (last < 0 || !plan->runtime->stops_replay || !kind->matrix[last].rank || kind->matrix[last].magnitudes ||
         tensors->saved & UINT64_C(1) << kind->matrix[last].result)
         return flops;
     const struct dtp_layer_matrix *matrix = &kind->matrix[last];
@@ -56,7 +64,8 @@ static double replay_flops(const struct dtp_layer_tensors *tensors, const struct
 
 /* What the first layer's backward leaves out: operators that reach no adapter, and of a linear gradients of an input
  * that has none. */
-static void count_below(const struct dtp_layer_tensors *tensors, struct dtp_adapted_work *out)
+static void count_below(const struct dtp_layer_tensors *tensors, const struct dtp_plan *plan,
+                        struct dtp_adapted_work *out)
 {
     for (int i = 0; i < tensors->operators && tensors->cut; i++) {
         const struct dtp_layer_operator *op = &tensors->op[i];
@@ -66,7 +75,8 @@ static void count_below(const struct dtp_layer_tensors *tensors, struct dtp_adap
             out->unneeded_attention = true;
         for (int m = 0; m < tensors->kind.matrices; m++)
             if (makes(op, &tensors->kind.matrix[m]) && !(reads & tensors->first_gradients))
-                out->unneeded_flops += matrix_flops(&tensors->kind, &tensors->kind.matrix[m]) +
+                out->unneeded_flops += dropped_flops(&tensors->kind, plan, &tensors->kind.matrix[m]) +
+                                       matrix_flops(&tensors->kind, &tensors->kind.matrix[m]) +
                                        2 * rows_of(&tensors->kind, &tensors->kind.matrix[m]) *
                                            (double)(tensors->kind.matrix[m].rank * tensors->kind.matrix[m].in);
     }
@@ -94,6 +104,24 @@ static void count_kernels(const struct dtp_layer_kind *kind, const struct dtp_pl
     }
 }
 
+/* Kernels and bytes of lower_magnitudes.c. */
+static void count_magnitudes(const struct dtp_layer_kind *kind, const struct dtp_plan *plan,
+                             struct dtp_adapted_work *out)
+{
+    double c = dtp_plan_compute_bytes(plan), drops = plan->adapters.dropout > 0 ? 1 : 0;
+    for (int m = 0; m < kind->matrices; m++) {
+        const struct dtp_layer_matrix *matrix = &kind->matrix[m];
+        double in = (double)matrix->in, width = in * (double)matrix->out;
+        if (!matrix->magnitudes)
+            continue;
+        out->norm_flops += 2 * (double)matrix->rank * (in * in + width);
+        out->dropped_flops += dropped_flops(kind, plan, matrix);
+        out->forward_unpacked_bytes += c * (in * in + 6 * width);
+        out->forward_kernels += 12 + drops; /* 4 of an adapter are counted */
+        out->backward_kernels += 7 + drops; /* of 6 */
+    }
+}
+
 struct dtp_adapted_work dtp_adapted_work_of(const struct dtp_transformer *transformer,
                                             const struct dtp_cluster *cluster, const struct dtp_plan *plan)
 {
@@ -103,8 +131,9 @@ struct dtp_adapted_work dtp_adapted_work_of(const struct dtp_transformer *transf
         return work;
     dtp_layer_tensors_of(transformer, dtp_layer_mlp_of(transformer), cluster, plan, &tensors);
     work.replay_flops = replay_flops(&tensors, plan);
-    count_below(&tensors, &work);
+    count_below(&tensors, plan, &work);
     count_kernels(&tensors.kind, plan, &work);
+    count_magnitudes(&tensors.kind, plan, &work);
     return work;
 }
 
@@ -120,6 +149,11 @@ void dtp_adapted_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan 
         double out = rows_of(kind, matrix) * (double)matrix->out, in = rows_of(kind, matrix) * (double)matrix->in;
         if (!matrix->rank)
             continue;
+        if (matrix->magnitudes) { /* a sum of two gradients: the result's, or behind dropout the input's */
+            *forward += 12 * w * out + dropped * in;
+            *backward += w * (14 * out + 3 * in + 3 * (dropped > 0 ? in : out)) + dropped * in;
+            continue;
+        }
         *forward += (fused ? 2 : dtp_plan_defends_results(plan) ? 7 : 5) * w * out + dropped * in;
         *backward += (fused ? w * out : w * (2 * out + 3 * in)) + dropped * in;
     }

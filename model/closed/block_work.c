@@ -40,6 +40,7 @@ static void list_matmuls(const struct dtp_layer_kind *block, bool packed, double
                                                      .copies = groups,
                                                      .rows = rows,
                                                      .rank = (double)matrix->rank,
+                                                     .magnitudes = matrix->magnitudes > 0,
                                                      .frozen = matrix->frozen,
                                                      .grouped = matrix->expert && !block->calls_experts,
                                                      .wide = matrix->wide,

@@ -24,48 +24,10 @@ struct micro_step {
     double kernels;
 };
 
-static double product_s(const struct dtp_timing *c, const struct dtp_weight_matmul *matmul,
-                        enum dtp_measured_matmul pass, double m, double n, double k)
-{
-    enum dtp_product product = pass == DTP_MEASURED_MATMUL_FORWARD          ? DTP_PRODUCT_FORWARD
-                               : pass == DTP_MEASURED_MATMUL_INPUT_GRADIENT ? DTP_PRODUCT_INPUT_GRADIENT
-                                                                            : DTP_PRODUCT_WEIGHT_GRADIENT;
-    enum dtp_dtype dtype = c->plan->precision.compute;
-    if (dtype == DTP_FP8 && (matmul->wide || !dtp_plan_runs_narrow(c->plan, product)))
-        dtype = DTP_BF16;
-    return matmul->grouped
-               ? dtp_cluster_grouped_matmul_s(c->cluster, &c->execution, pass, dtype, matmul->copies, m, n, k)
-               : matmul->copies * dtp_cluster_matmul_s(c->cluster, &c->execution, pass, dtype, m, n, k);
-}
-
-/* Of an adapter: x A^T and B of that; backward gradients of both, of what lies between, of x. */
-static double adapter_s(const struct dtp_timing *c, const struct dtp_weight_matmul *m, double rows, bool backward)
-{
-    if (m->rank <= 0)
-        return 0;
-    if (!backward)
-        return product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, rows, m->rank, m->k) +
-               product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, rows, m->n, m->rank);
-    return product_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, m->n, m->rank, rows) +
-           product_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, rows, m->rank, m->n) +
-           product_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, m->rank, m->k, rows) +
-           product_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, rows, m->k, m->rank);
-}
-
 /* Of all layers of a model, kind by kind. */
 #define EACH_KIND(c, block_)                                                                                           \
     for (const struct dtp_block_work *block_ = (c)->block; block_ < (c)->block + DTP_LAYER_MLPS; block_++)             \
         if (block_->layers > 0)
-
-double dtp_timing_matmul_s(const struct dtp_timing *c, const struct dtp_weight_matmul *m, bool backward)
-{
-    double rows = c->tokens * m->rows;
-    double weight_s =
-        backward && !m->frozen ? product_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, m->n, m->k, rows) : 0;
-    double once = backward ? product_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, rows, m->k, m->n) + weight_s
-                           : product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, rows, m->n, m->k);
-    return once + adapter_s(c, m, rows, backward);
-}
 
 /* The matmuls of a block. */
 static double sum_matmuls(const struct dtp_timing *c, const struct dtp_block_work *block, bool backward)
@@ -136,7 +98,7 @@ static double replayed_matmuls_s(const struct dtp_timing *c, const struct dtp_bl
     for (int i = 0; i < block->matmul_count; i++) {
         const struct dtp_weight_matmul *m = &block->matmul[i];
         if (runs_again(c, m))
-            total += product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, c->tokens * m->rows, m->n, m->k);
+            total += dtp_timing_matmul_again_s(c, m);
     }
     return total;
 }
@@ -474,12 +436,14 @@ static double hardware_flops(const struct dtp_timing *c)
         double again = runs_again(c, m) && !core_alone ? block->layers_again : 0;
         matmuls += m->copies * m->rows * 2 * m->n * m->k * (again + filled);
     }
+    double norms = c->adapted.norm_flops * (c->layers + (core_alone ? 0 : recomputed_layers(c)));
     if (dtp_plan_adapts(c->plan))
-        matmuls = core_alone ? 0 : c->adapted.replay_flops * recomputed_layers(c);
+        matmuls = 2 * c->adapted.dropped_flops * c->layers +
+                  (core_alone ? 0 : c->adapted.replay_flops * recomputed_layers(c));
     extra -= dtp_adapted_unneeded_flops(c->transformer, c->plan, &c->adapted);
     if (replays_attention(c->plan))
         extra += share * core_forward * attention_again(c);
-    return model_flops(c) + tokens * (extra + matmuls);
+    return model_flops(c) + tokens * (extra + matmuls) + norms * c->plan->accumulate;
 }
 
 static void add_throughput(const struct dtp_timing *c, const struct dtp_time *time, struct dtp_throughput *out)

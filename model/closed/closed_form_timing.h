@@ -37,6 +37,8 @@ struct dtp_timing {
 
 /* Of a block's matmul in one micro-step, forward, or the gradients of both it reads; with its adapter's. */
 double dtp_timing_matmul_s(const struct dtp_timing *timing, const struct dtp_weight_matmul *matmul, bool backward);
+/* And of a forward that runs again. */
+double dtp_timing_matmul_again_s(const struct dtp_timing *timing, const struct dtp_weight_matmul *matmul);
 
 /* Compute windows of one micro-step behind which collectives can hide. */
 struct dtp_windows {

@@ -113,6 +113,7 @@ static void count_adapters(const struct dtp_plan *plan, const struct dtp_layer_k
             continue;
         add_tensors(adapters, matrix->groups, matrix->rank, matrix->in);
         add_tensors(adapters, matrix->groups, matrix->out, matrix->rank);
+        add_tensors(adapters, matrix->magnitudes ? 1 : 0, matrix->magnitudes, 1);
     }
     for (int i = dtp_layer_list_vectors(block, vectors); i > 0; i--)
         add_tensors(&frozen, 1, vectors[i - 1], 1);

@@ -56,6 +56,8 @@ enum dtp_status dtp_make_adapters(struct dtp_reading *r, const struct dtp_adapte
         worst = dtp_worse(worst, make(r, "lora_targets", "lora_targets", "q+v")); /* peft's of LLaMA's family */
     worst = dtp_worse(worst, make(r, "lora_alpha", "lora_alpha", defaults->alpha));
     worst = dtp_worse(worst, make(r, "lora_dropout", "lora_dropout", defaults->dropout));
+    if (is(r, "dora", "true"))
+        worst = dtp_worse(worst, dtp_make_key(r, "dora", "true", "dora"));
     worst = dtp_worse(worst, dtp_make_key(r, "lora_dtype", "fp32", NULL)); /* autocast_adapter_dtype */
     return defaults->alone ? worst : dtp_worse(worst, make_base(r, defaults));
 }
@@ -86,6 +88,8 @@ void dtp_write_adapters(struct dtp_writing *w)
         dtp_say(w, facts[i][0], text);
     }
     say_targets(w);
+    if (dtp_written_job(w)->plan.adapters.dora)
+        dtp_say(w, "dora", "true");
 }
 
 void dtp_write_base(struct dtp_writing *w)

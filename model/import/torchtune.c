@@ -110,6 +110,8 @@ static enum dtp_status read_adapters(struct dtp_reading *r)
         if (value)
             worst = dtp_worse(worst, dtp_make_key(r, keys[i][0], value, said ? keys[i][1] : NULL));
     }
+    if (is(dtp_fact(r, "dora"), "true"))
+        worst = dtp_worse(worst, dtp_make_key(r, "dora", "true", "dora"));
     bool packed = strstr(dtp_fact(r, "component"), "qlora_") || is(dtp_fact(r, "quantized"), "true");
     return packed ? dtp_worse(worst, dtp_make_key(r, "base", "nf4", "component")) : worst;
 }
@@ -172,6 +174,8 @@ static void write_adapters(struct dtp_writing *w)
     dtp_say(w, "lora_r", text);
     dtp_say_key(w, "lora_alpha");
     dtp_say_key(w, "lora_dropout");
+    if (dtp_written_job(w)->plan.adapters.dora)
+        dtp_say(w, "dora", "true");
 }
 
 static void write_settings(struct dtp_writing *w)

@@ -42,6 +42,13 @@ dtp_buffer_id dtp_backward_input_gradient(const struct dtp_block_backward *b, in
  * block's backward then ends. */
 dtp_buffer_id dtp_backward_frozen(const struct dtp_block_backward *b, int index, dtp_buffer_id output_gradient,
                                   bool last_reader);
+/* lower_magnitudes.c: what an adapter's result gets through DoRA's magnitudes; what its linear gets, where that is
+ * `wanted`, stands until one of the next: multiplied by W and added to the gradient `input` of what dropout let
+ * through, or added to that of the result. */
+dtp_buffer_id dtp_backward_magnitudes(const struct dtp_block_backward *b, int index, dtp_buffer_id gradient,
+                                      bool wanted);
+dtp_buffer_id dtp_backward_dropped_linear(const struct dtp_block_backward *b, int index, dtp_buffer_id input);
+dtp_buffer_id dtp_backward_add_linear(const struct dtp_block_backward *b, int index, dtp_buffer_id gradient);
 uint64_t dtp_backward_terms_bytes(const struct dtp_lowering *l, const struct dtp_layer_activation *at);
 void dtp_backward_end_frozen(const struct dtp_block_backward *b);
 /* lower_backward.c: what works beside the exchange of gradients of rows that compute would wait for next. */

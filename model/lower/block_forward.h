@@ -92,6 +92,8 @@ void dtp_forward_activation(const struct pass *pass, uint64_t makes);
 /* lower_adapters.c: adds an adapter's result to that of its matrix, which stands. `alone`: x A^T is all that is made
  * again, for backward reads nothing behind it. */
 void dtp_forward_adapter(const struct pass *pass, int matrix, bool alone);
+/* lower_magnitudes.c: DoRA's part of an adapted linear. `keeps`: what its backward reads stays. */
+void dtp_forward_magnitudes(const struct pass *pass, int matrix, dtp_buffer_id wide, bool keeps);
 void dtp_lower_clear_adapters(struct dtp_flight_module *module);
 /* Operators that a replay goes through; with adapters, where it would end with the first `end`. */
 int dtp_lower_replay_end(const struct dtp_lowering *l);

@@ -30,7 +30,8 @@ void dtp_lower_list_adapters(struct dtp_lowering *l)
             matrix->groups *
             (flat ? dtp_divide_up(matrix->rank * matrix->in, ranks) + dtp_divide_up(matrix->rank * matrix->out, ranks)
                   : dtp_divide_up(matrix->rank, ranks) * matrix->in + dtp_divide_up(matrix->out, ranks) * matrix->rank);
-        block->tensors[part] = 2 * (uint32_t)matrix->groups;
+        block->shard[part] += dtp_divide_up(matrix->magnitudes, ranks);
+        block->tensors[part] = 2 * (uint32_t)matrix->groups + (matrix->magnitudes ? 1 : 0);
         block->all_elements += elements;
         block->all_shard += block->shard[part];
         block->weight_name[part] = "adapter";
@@ -171,7 +172,7 @@ static void sum_rows(const struct dtp_lowering *l, struct dtp_draft *draft, cons
 void dtp_lower_clear_adapters(struct dtp_flight_module *module)
 {
     for (int i = 0; i < DTP_LAYER_MATRICES; i++)
-        module->low[i] = module->dropped[i] = module->unpacked[i] = module->wide[i] = DTP_NO_BUFFER;
+        module->low[i] = module->dropped[i] = module->unpacked[i] = module->wide[i] = module->base[i] = DTP_NO_BUFFER;
 }
 
 /* Its input, which its backward reads, stays: what the block keeps is decided before (layer_tensors.c). Where attention
@@ -217,7 +218,7 @@ static void make_low(const struct pass *pass, int index)
     dtp_draft_use(&draft, dtp_lower_weight(l, l->block.adapter[index]), DTP_READ);
     module->low[index] = dtp_draft_new(l, &draft, "x A", DTP_OWNER_ACTIVATIONS,
                                        rows_bytes(l, matrix, matrix->rank, !keeps(pass)), DTP_WRITE);
-    if (apart && !keeps(pass)) {
+    if (apart && !keeps(pass) && !matrix->magnitudes) {
         dtp_draft_use(&draft, module->dropped[index], DTP_FREE);
         module->dropped[index] = DTP_NO_BUFFER;
     }
@@ -280,7 +281,7 @@ void dtp_forward_adapter(const struct pass *pass, int index, bool alone)
     struct dtp_draft draft;
     dtp_lower_fetch(l, l->block.adapter[index]);
     make_low(pass, index);
-    if (alone) {
+    if (alone && !matrix->magnitudes) {
         dtp_lower_unfetch(l);
         return;
     }
@@ -289,13 +290,17 @@ void dtp_forward_adapter(const struct pass *pass, int index, bool alone)
     if (!keeps(pass))
         module->low[index] = DTP_NO_BUFFER;
     dtp_draft_use(&draft, dtp_lower_weight(l, l->block.adapter[index]), DTP_READ);
+    bool stays = matrix->magnitudes && keeps(pass);
     dtp_buffer_id wide =
-        dtp_draft_new(l, &draft, "adapter result", DTP_OWNER_WORKSPACE,
+        dtp_draft_new(l, &draft, "adapter result", stays ? DTP_OWNER_ACTIVATIONS : DTP_OWNER_WORKSPACE,
                       dtp_backward_called_bytes(l, matrix->expert, l->tensor_bytes[matrix->result]), DTP_WRITE);
     multiply_rows(l, &draft, matrix, matrix->out, matrix->rank);
     dtp_draft_end(l, &draft);
     dtp_lower_unfetch(l);
-    add_to_result(pass, index, wide);
+    if (matrix->magnitudes)
+        dtp_forward_magnitudes(pass, index, wide, stays);
+    else
+        add_to_result(pass, index, wide);
 }
 
 /* ---- the end of a replay ----------------------------------------------------------------------------------------- */
@@ -434,7 +439,7 @@ static dtp_buffer_id back_through_a(const struct dtp_block_backward *b, int inde
     input = dtp_backward_workspace(l, &draft, "input gradient", rows_bytes(l, matrix, matrix->in, true), DTP_WRITE);
     multiply_rows(l, &draft, matrix, matrix->in, matrix->rank);
     dtp_draft_end(l, &draft);
-    return undrop(b, index, input);
+    return undrop(b, index, dtp_backward_dropped_linear(b, index, input));
 }
 
 /* What is read no more goes: the gradient of the result, where no matmul of the frozen weight reads it, and x. */
@@ -474,11 +479,17 @@ dtp_buffer_id dtp_backward_frozen(const struct dtp_block_backward *b, int index,
     dtp_buffer_id made = DTP_NO_BUFFER;
     if (matrix->rank) {
         dtp_lower_fetch(l, l->block.adapter[index]);
-        dtp_buffer_id scaled = scale(b, index, gradient);
+        dtp_buffer_id scaled =
+            matrix->magnitudes ? dtp_backward_magnitudes(b, index, gradient, wanted) : scale(b, index, gradient);
         made = back_through_a(b, index, back_through_b(b, index, scaled), wanted);
         dtp_lower_unfetch(l);
     }
     dtp_lower_fetch(l, index);
+    if (b->module->base[index].index != DTP_NO_INDEX) { /* DoRA's, in whose place the sum goes on */
+        dtp_buffer_id sum = dtp_backward_add_linear(b, index, gradient);
+        let_go(b, index, gradient, false);
+        gradient = sum;
+    }
     if (wanted) {
         dtp_buffer_id through = dtp_backward_input_gradient(b, index, gradient, true, last_reader);
         made = dtp_backward_add(b, l->tensors.input[index], made, through);

@@ -69,10 +69,10 @@ struct dtp_flight_module {
     uint64_t alive;    /* tensors that exist now, as bits */
     uint64_t gathered; /* of these, which stand here whole and not as the rows of a tensor parallel rank */
     dtp_buffer_id columns[DTP_LAYER_MATRICES]; /* copies of fp8 matrices by columns, kept for backward; or none */
-    /* With adapters, of each matrix: x A^T; what A reads where dropout made it, and the mask; unpacked weights that
-     * stay until backward; an adapter's result that a compiler adds in a kernel of backward. */
+    /* With adapters, of each matrix: x A^T; what A reads of dropout, and the mask; unpacked weights kept for backward;
+     * what B made, where a compiler or DoRA's magnitudes read it there, and what they read beside it. */
     dtp_buffer_id low[DTP_LAYER_MATRICES], dropped[DTP_LAYER_MATRICES], unpacked[DTP_LAYER_MATRICES];
-    dtp_buffer_id wide[DTP_LAYER_MATRICES];
+    dtp_buffer_id wide[DTP_LAYER_MATRICES], base[DTP_LAYER_MATRICES];
 };
 /* The gradient of a weight that is left for a pass of its own: of a matrix, or of the norm of a tensor. */
 #define DTP_DEFERRED_NORM 0x8000u

@@ -52,15 +52,16 @@ enum dtp_layer_vector {
 struct dtp_layer_matrix {
     const char *name, *gradient_name, *input_gradient_name, *weight_name;
     uint64_t out, in;
-    uint64_t groups; /* so many of them, one of each expert that the rank has: [groups, out, in]; others 1 */
-    bool expert;     /* of experts, be it one */
-    bool apart;      /* of the runtime: each expert's is a parameter of its own */
-    bool bias;       /* [groups, out] */
-    bool own_rows;   /* it reads the rank's rows of the stream, where tensor parallel ranks have some each: experts,
-                        routers */
-    bool wide;       /* a router's: in 16 bits under every recipe of fewer */
-    bool frozen;     /* of the plan: its weight and bias are not trained (plan/adapters.h) */
-    uint64_t rank;   /* of the plan: of the adapter beside it; 0: there is none */
+    uint64_t groups;     /* so many of them, one of each expert that the rank has: [groups, out, in]; others 1 */
+    bool expert;         /* of experts, be it one */
+    bool apart;          /* of the runtime: each expert's is a parameter of its own */
+    bool bias;           /* [groups, out] */
+    bool own_rows;       /* it reads the rank's rows of the stream, where tensor parallel ranks have some each: experts,
+                            routers */
+    bool wide;           /* a router's: in 16 bits under every recipe of fewer */
+    bool frozen;         /* of the plan: its weight and bias are not trained (plan/adapters.h) */
+    uint64_t rank;       /* of the plan: of the adapter beside it; 0: there is none */
+    uint64_t magnitudes; /* of the plan: elements that DoRA trains beside that, one an output; or 0 */
     enum dtp_layer_matrix_id id;
     enum dtp_layer_tensor result; /* the projection that makes it says what it reads */
 };

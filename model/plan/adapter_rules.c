@@ -63,6 +63,23 @@ static void check_runtime(struct dtp_resolver *r)
                         "with adapters (lora) is not modelled: each projection has its own; leave it out");
 }
 
+/* Eager operators of one linear alone are what is counted (lower_magnitudes.c). */
+static void check_dora(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (!p->adapters.dora)
+        return;
+    if (!p->runtime->magnitudes)
+        dtp_plan_refuse(r, "dora", "is not modelled under runtime %s; use runtime peft or torch", p->runtime->name);
+    if (p->compile)
+        dtp_plan_refuse(r, "dora", "compiled is not modelled; leave compile out");
+    if (r->transformer->experts)
+        dtp_plan_refuse(r, "dora", "with experts is not modelled; use a model without");
+    if (p->adapters.base != DTP_BASE_NONE)
+        dtp_plan_refuse(r, "dora", "of packed weights (base %s) is not modelled yet; use base none",
+                        dtp_base_text(p->adapters.base));
+}
+
 static void check_formats(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -133,5 +150,6 @@ void dtp_plan_check_adapters(struct dtp_resolver *r)
     else
         check_matrices(r);
     check_runtime(r);
+    check_dora(r);
     check_formats(r);
 }

@@ -139,6 +139,7 @@ void dtp_plan_adapt_kind(const struct dtp_plan *plan, struct dtp_layer_kind *kin
         enum dtp_adapter_target target = target_of(kind->matrix[i].id);
         kind->matrix[i].frozen = true;
         kind->matrix[i].rank = target < DTP_TARGET_COUNT && choice->targets & 1u << target ? choice->rank : 0;
+        kind->matrix[i].magnitudes = choice->dora && kind->matrix[i].rank ? kind->matrix[i].out : 0;
     }
 }
 

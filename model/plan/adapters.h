@@ -3,7 +3,8 @@
  *
  * Beside a frozen matrix W [out, in] stand A [rank, in] and B [out, rank]; the linear's result is x W^T + s (x A^T)
  * B^T. A and B alone are trained: W has no gradient and no optimizer state, and its matmuls are forward and input
- * gradient. A plan with rank 0 trains all weights, and nothing here changes it. */
+ * gradient. DoRA (Liu et al. 2024, arXiv:2402.09353) trains a magnitude of each output besides (lower_magnitudes.c). A
+ * plan with rank 0 trains all weights, and nothing here changes it. */
 #ifndef DTP_ADAPTERS_H
 #define DTP_ADAPTERS_H
 
@@ -61,6 +62,7 @@ struct dtp_adapter_choice {
     enum dtp_base base;
     double dropout;      /* of what A reads */
     double alpha;        /* B A x is multiplied by alpha / rank; 0: by 1 */
+    bool dora;           /* a magnitude of each output is trained as well */
     bool gptq_operators; /* int4 is unpacked by operators, once for forward and backward */
     bool train_ends;     /* embedding and head are trained as well (modules_to_save of peft) */
     bool picks_strategy; /* nobody gave one: dtp_plan_picks_ddp */
@@ -74,10 +76,10 @@ bool dtp_plan_adapts(const struct dtp_plan *plan);
 bool dtp_plan_defends_results(const struct dtp_plan *plan);
 /* Which matrices of the kind are frozen, and the ranks beside them. */
 void dtp_plan_adapt_kind(const struct dtp_plan *plan, struct dtp_layer_kind *kind);
-/* Elements of a matrix's A and B; of experts each has its own. */
+/* Elements of a matrix's A and B, and of its magnitudes; of experts each has its own. */
 static inline uint64_t dtp_adapter_elements(const struct dtp_layer_matrix *matrix)
 {
-    return matrix->groups * matrix->rank * (matrix->in + matrix->out);
+    return matrix->groups * matrix->rank * (matrix->in + matrix->out) + matrix->magnitudes;
 }
 /* Of these, the ones that multiply a token. */
 static inline uint64_t dtp_adapter_active_elements(const struct dtp_layer_kind *kind,

@@ -62,6 +62,7 @@ struct dtp_runtime {
 
     /* ---- adapters on frozen weights ---- */
     bool adapters;             /* knows them */
+    bool magnitudes;           /* and DoRA's magnitudes */
     bool inputs_require_grad;  /* what the first layer reads has a gradient though nothing below is trained
                                   (enable_input_require_grads of Transformers) */
     bool defends_results;      /* the result of a packed matrix is copied before an adapter's is added to it

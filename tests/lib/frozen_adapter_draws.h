@@ -9,6 +9,7 @@
     X(lora_dtype, ADAPTED, 3, "fp32")                                                                                  \
     X(lora_dropout, ADAPTED, 4, "0.05")                                                                                \
     X(base, ADAPTED, 2, "nf4|nf4|int8|fp8|int4")                                                                       \
+    X(dora, ADAPTED, 8, "true")                                                                                        \
     X(gptq_operators, ADAPTED, 1, "true")                                                                              \
     X(narrow_logits, PEFT, 8, "true")                                                                                  \
     X(transformers_layers, DIVIDED, 4, "true")                                                                         \

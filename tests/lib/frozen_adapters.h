@@ -3,9 +3,9 @@
 #ifndef TEST_FROZEN_ADAPTERS_H
 #define TEST_FROZEN_ADAPTERS_H
 
-static const enum dtp_key frozen_adapter_keys[] = {DTP_KEY_lora_alpha,    DTP_KEY_lora_targets, DTP_KEY_lora_dtype,
-                                                   DTP_KEY_lora_dropout,  DTP_KEY_base,         DTP_KEY_train_ends,
-                                                   DTP_KEY_gptq_operators};
+static const enum dtp_key frozen_adapter_keys[] = {DTP_KEY_lora_alpha,     DTP_KEY_lora_targets, DTP_KEY_lora_dtype,
+                                                   DTP_KEY_lora_dropout,   DTP_KEY_base,         DTP_KEY_train_ends,
+                                                   DTP_KEY_gptq_operators, DTP_KEY_dora};
 
 static inline bool frozen_of_adapters(enum dtp_key key)
 {
@@ -68,6 +68,8 @@ static inline void frozen_keep_adapted(struct frozen_job *job)
         job->value[DTP_KEY_checkpointing][0] = '\0';
     if (!frozen_is(job, DTP_KEY_base, "int4"))
         job->value[DTP_KEY_gptq_operators][0] = '\0';
+    if (frozen_is(job, DTP_KEY_dora, "true"))
+        job->value[DTP_KEY_base][0] = job->value[DTP_KEY_gptq_operators][0] = job->value[DTP_KEY_compile][0] = '\0';
     if (ends) /* of a head of its own, in the dtype of the base */
         job->value[DTP_KEY_lora_dtype][0] = job->value[DTP_KEY_tied_head][0] = '\0';
 }

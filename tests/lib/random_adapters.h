@@ -25,6 +25,10 @@ static inline bool random_adapters(struct random_job *job)
     a->dropout = random_below(4) ? 0 : 0.05;
     a->train_ends = random_below(4) == 0;
     a->gptq_operators = a->base == DTP_BASE_INT4 && random_bool();
+    if (a->rank == 16) { /* DoRA's magnitudes */
+        a->dora = true, a->base = DTP_BASE_NONE, a->gptq_operators = false;
+        job->plan.compile = false;
+    }
     return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK;
 }
 
@@ -72,7 +76,7 @@ static inline bool random_peft_deepspeed(struct random_job *job)
         plan.reshard_after_forward = true;
     }
     plan.deepspeed.reduce_bucket_size = UINT64_C(1) << (10 + random_below(18));
-    plan.adapters.train_ends = false;
+    plan.adapters.train_ends = plan.adapters.dora = false;
     plan.adapters.dtype = DTP_BF16;
     plan.optimizer = DTP_ADAMW_FUSED;
     dtp_precision_recipe(random_bool() ? "bf16-mixed" : "fp16-mixed", &plan.precision);

@@ -265,7 +265,8 @@ static int projections_of(const struct dtp_transformer *t, struct projection out
 
 /* 4 for each frozen weight and token, 6 for each of adapters, the core 2 s d_q forward and 2 or 2.5 times that
  * backward. In the first layer the lowest projection with an adapter has no gradient of its input, neither through its
- * matrices nor through its adapters, and what lies below it no backward at all. */
+ * matrices nor through its adapters, and what lies below it no backward at all. DoRA multiplies B A by an identity in
+ * each micro-step, and behind dropout W once more, forward and, but for that first one, backward. */
 static void check_adapted_flops(const struct random_job *job, const struct dtp_program_totals *totals)
 {
     const struct dtp_transformer *t = &job->transformer;
@@ -276,6 +277,7 @@ static void check_adapted_flops(const struct random_job *job, const struct dtp_p
     double first = 2 * dtp_transformer_layer_attention_length(t, 0, p->sequence) * (double)(t->heads * t->head_dim);
     double back = p->attention == DTP_ATTENTION_MATH ? 2 : 2.5, flops = 0, below = 0;
     double head = (double)(t->vocab * t->hidden) * (a->train_ends ? 6 : 4);
+    double norms = 0, again = a->dora && a->dropout > 0 ? 2 : 0;
     struct projection projection[PROJECTIONS];
     bool all = a->train_ends || dtp_plan_layers(p)->inputs_require_grad, found = all;
     for (int i = 0; i < projections_of(t, projection); i++) {
@@ -287,6 +289,10 @@ static void check_adapted_flops(const struct random_job *job, const struct dtp_p
             once += (double)(projection[i].in * projection[i].out[m]);
             adapters += adapted ? r * (double)(projection[i].in + projection[i].out[m]) : 0;
             into += adapted ? r * (double)projection[i].in : 0;
+            norms +=
+                adapted && a->dora ? 2 * r * (double)(projection[i].in * (projection[i].in + projection[i].out[m])) : 0;
+            flops += adapted ? layers * 2 * again * (double)(projection[i].in * projection[i].out[m]) : 0;
+            below += adapted && !found ? again * (double)(projection[i].in * projection[i].out[m]) : 0;
         }
         double rows = projection[i].experts ? (double)projection[i].experts : 1;
         flops += layers * rows * (4 * once + 6 * adapters);
@@ -296,7 +302,7 @@ static void check_adapted_flops(const struct random_job *job, const struct dtp_p
             below += back * first;
         found = found || adapters > 0;
     }
-    double hand = tokens * (flops + head + layers * (1 + back) * core - below);
+    double hand = tokens * (flops + head + layers * (1 + back) * core - below) + p->accumulate * layers * norms;
     double program = totals->matmul_flops + totals->attention_flops - totals->recompute_flops;
     if (fabs(program / hand - 1) <= 1e-12)
         return;

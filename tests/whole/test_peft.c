@@ -175,6 +175,47 @@ static void test_deepspeed(void **state)
     assert_refused(plan, "zero_hpz_partition_size");
 }
 
+/* DoRA on q, k, v and o of rank 16, all 4096 x 4096: a magnitude of each output is trained besides, 32 x 4 x 4096. Of a
+ * token the linear's result and B's stay in each layer, 2 x 2 x 4096 bytes of four. B A of an identity multiplies 2 x
+ * 16 x (4096^2 + 4096^2) in each micro-step, again where layers are replayed; W what dropout let through, 2 x 4096^2 a
+ * token, as much backward. */
+static void test_dora(void **state)
+{
+    (void)state;
+    const uint64_t all = 6738415616, adapters = 16777216, magnitudes = 32 * 4 * 4096;
+    struct dtp_transformer t = llama_7b();
+    struct dtp_plan lora = trainer(16);
+    lora.checkpointing = DTP_CHECKPOINT_NONE, lora.adapters.dropout = 0, lora.micro_batch = 2;
+    dtp_precision_recipe("bf16-mixed", &lora.precision);
+    struct dtp_plan dora = lora;
+    dora.adapters.dora = true;
+    struct dtp_memory memory = predict(&dora, &one_gpu);
+    assert_int_equal(memory.params_bytes, 2 * all + 4 * (adapters + magnitudes));
+    assert_int_equal(memory.grads_bytes, 4 * (adapters + magnitudes));
+    assert_int_equal(memory.optimizer_bytes, 8 * (adapters + magnitudes));
+    assert_near(of_a_token(dora) - of_a_token(lora), 32 * 4 * 2 * 2 * 4096);
+    const double square = 4096.0 * 4096, norms = 32 * 4 * 2 * 16 * 2 * square, tokens = 2 * 2048;
+#define FLOPS(plan) dtp_closed_form_hardware_flops(&t, &one_gpu, &(plan))
+    assert_near(FLOPS(dora) - FLOPS(lora), norms);
+    lora.accumulate = dora.accumulate = 3;
+    assert_near(FLOPS(dora) - FLOPS(lora), 3 * norms);
+    lora.checkpointing = dora.checkpointing = DTP_CHECKPOINT_FULL;
+    assert_near(FLOPS(dora) - FLOPS(lora), 3 * 2 * norms);
+    lora.adapters.dropout = dora.adapters.dropout = 0.1; /* forward, replay, backward */
+    assert_near(FLOPS(dora) - FLOPS(lora), 3 * (2 * norms + tokens * 32 * 4 * 3 * 2 * square));
+#undef FLOPS
+    struct dtp_plan packed = dora;
+    packed.adapters.base = DTP_BASE_NF4;
+    assert_refused(packed, "dora");
+    dora.adapters.dtype = DTP_BF16, dora.adapters.dropout = 0; /* which these two refuse as well */
+    dora.runtime = &dtp_runtime_deepspeed, dora.strategy = DTP_ZERO2, dora.optimizer = DTP_ADAMW_FUSED;
+    assert_refused(dora, "dora");
+    dora.runtime = &dtp_runtime_dtplan, dora.strategy = DTP_DDP;
+    assert_refused(dora, "dora");
+    dora.runtime = &dtp_runtime_torch, dora.compile = true;
+    assert_refused(dora, "dora");
+}
+
 /* ZeRO-3 on 8 GPUs: an eighth of all weights, frozen or not, of gradients and state an eighth of what is trained; every
  * tensor divides by 8. Adapters of rank 16 have at most 16 x 4096 elements a matrix and persist, as norms do (65 x
  * 4096): they alone are gathered for the step's end, one operation a block, beside fetches of frozen weights, in
@@ -389,6 +430,7 @@ int main(void)
                                        cmocka_unit_test(test_narrow_logits),
                                        cmocka_unit_test(test_deepspeed),
                                        cmocka_unit_test(test_deepspeed_shards),
+                                       cmocka_unit_test(test_dora),
                                        cmocka_unit_test(test_gptq),
                                        cmocka_unit_test(test_held_by_hooks),
                                        cmocka_unit_test(test_adapters_of_experts),

@@ -72,6 +72,7 @@ const struct dtp_runtime dtp_runtime_peft = {
     .fsdp = true,
     .foreach_optimizer = true,
     .adapters = true,
+    .magnitudes = true,
     .experts = true,
     DTP_TRANSFORMERS_HABITS,
     .check = check,

@@ -179,6 +179,7 @@ const struct dtp_runtime dtp_runtime_torch = {
     .stops_replay = true,
     .experts = true,
     .adapters = true,
+    .magnitudes = true,
     .packs_scales = true,
     .unpacks_by_operators = true,
     .latent_attention = true,

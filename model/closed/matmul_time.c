@@ -1,0 +1,62 @@
+/* What matmuls of a block take, alone: products with its weights, with adapters and, of DoRA, of adapters themselves.
+ */
+#include "closed/closed_form_timing.h"
+
+#include "cost/cluster_cost.h"
+
+static double product_s(const struct dtp_timing *c, const struct dtp_weight_matmul *matmul,
+                        enum dtp_measured_matmul pass, double m, double n, double k)
+{
+    enum dtp_product product = pass == DTP_MEASURED_MATMUL_FORWARD          ? DTP_PRODUCT_FORWARD
+                               : pass == DTP_MEASURED_MATMUL_INPUT_GRADIENT ? DTP_PRODUCT_INPUT_GRADIENT
+                                                                            : DTP_PRODUCT_WEIGHT_GRADIENT;
+    enum dtp_dtype dtype = c->plan->precision.compute;
+    if (dtype == DTP_FP8 && (matmul->wide || !dtp_plan_runs_narrow(c->plan, product)))
+        dtype = DTP_BF16;
+    return matmul->grouped
+               ? dtp_cluster_grouped_matmul_s(c->cluster, &c->execution, pass, dtype, matmul->copies, m, n, k)
+               : matmul->copies * dtp_cluster_matmul_s(c->cluster, &c->execution, pass, dtype, m, n, k);
+}
+
+/* Of DoRA: B A of an identity; W times what dropout let through, and its gradient. */
+static double magnitudes_s(const struct dtp_timing *c, const struct dtp_weight_matmul *m, double rows, bool backward)
+{
+    bool drops = c->plan->adapters.dropout > 0;
+    if (!m->magnitudes)
+        return 0;
+    if (backward)
+        return drops ? product_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, rows, m->k, m->n) : 0;
+    return (drops ? product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, rows, m->n, m->k) : 0) +
+           product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, m->k, m->rank, m->k) +
+           product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, m->k, m->n, m->rank);
+}
+
+/* Of an adapter: x A^T and B of that; backward gradients of both, of what lies between, of x. */
+static double adapter_s(const struct dtp_timing *c, const struct dtp_weight_matmul *m, double rows, bool backward)
+{
+    if (m->rank <= 0)
+        return 0;
+    if (!backward)
+        return product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, rows, m->rank, m->k) +
+               product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, rows, m->n, m->rank) + magnitudes_s(c, m, rows, false);
+    return magnitudes_s(c, m, rows, true) + product_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, m->n, m->rank, rows) +
+           product_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, rows, m->rank, m->n) +
+           product_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, m->rank, m->k, rows) +
+           product_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, rows, m->k, m->rank);
+}
+
+double dtp_timing_matmul_s(const struct dtp_timing *c, const struct dtp_weight_matmul *m, bool backward)
+{
+    double rows = c->tokens * m->rows;
+    double weight_s =
+        backward && !m->frozen ? product_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, m->n, m->k, rows) : 0;
+    double once = backward ? product_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, rows, m->k, m->n) + weight_s
+                           : product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, rows, m->n, m->k);
+    return once + adapter_s(c, m, rows, backward);
+}
+
+double dtp_timing_matmul_again_s(const struct dtp_timing *c, const struct dtp_weight_matmul *m)
+{
+    double rows = c->tokens * m->rows;
+    return product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, rows, m->n, m->k) + magnitudes_s(c, m, rows, false);
+}
