@@ -2,7 +2,7 @@
  * embedding: norms add to it. */
 #include "runtime/dtplan/executor_fp8_work.h"
 #include "runtime/dtplan/lower_executor_in_place.h"
-#include "runtime/dtplan/lower_executor_state.h"
+#include "runtime/dtplan/lower_executor_experts.h"
 
 #include <assert.h>
 
