@@ -28,7 +28,7 @@ static void make_host_starts(struct dtp_executor *x, struct dtp_executor_flight 
 void dtp_executor_experts_make(struct dtp_executor *x)
 {
     uint32_t ep = x->plan->ep, same = (uint32_t)(x->rules.shard_ranks * x->rules.replicas / (ep ? ep : 1));
-    if (!x->expert_count)
+    if (!dtp_executor_divides_experts(x))
         return;
     x->expert_group = dtp_lower_data_group(x->l, ep, 1);
     if (same > 1)
