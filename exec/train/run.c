@@ -2,6 +2,7 @@
 
 #include "kernels/element.h"
 #include "train/packed_weights.h"
+#include "train/run_heard.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -20,10 +21,8 @@ struct dtp_run {
     void *graph;
     uint32_t *ended;                        /* dtp_world_watch's; NULL: nobody watches */
     struct dtp_copied_bytes walked, copied; /* of one walk over the program; of all steps */
-    struct dtp_expert_rows heard;           /* rows that each expert got */
+    struct dtp_heard heard;
 };
-
-#define NO_ROOM (-3) /* of rows that experts get */
 
 /* ---- faults ------------------------------------------------------------------------------------------------------ */
 
@@ -33,33 +32,12 @@ static enum dtp_status device_failed(const struct dtp_run *run, int code, const 
                      run->device->verbs->error_text(run->device, code));
 }
 
-/* One rank has less room than its experts get rows: each has heard it, and ends here. */
-static enum dtp_status no_room(const struct dtp_run *run, size_t i, struct dtp_faults *faults)
-{
-    const struct dtp_heard_args *heard = &run->binding->ops[i].arguments.heard;
-    uint64_t most = 0;
-    uint32_t fullest = 0;
-    if (!dtp_exchange_holds(&heard->rows, heard->made))
-        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
-                         "layer %u: what the ranks say of their rows of tokens by experts cannot be",
-                         (unsigned)dtp_program_ops(run->binding->job.program)[i].layer);
-    for (uint32_t rank = 0; rank < heard->rows.ranks; rank++)
-        if (dtp_exchange_received(&heard->rows, rank) > most)
-            most = dtp_exchange_received(&heard->rows, rank), fullest = rank;
-    return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
-                     "layer %u: the experts of rank %u of %u get %" PRIu64
-                     " rows of tokens, %.2f times the mean, and its "
-                     "arena has room for %" PRIu64 "; raise expert_room, or leave it out: then any number has room",
-                     (unsigned)dtp_program_ops(run->binding->job.program)[i].layer, fullest, heard->rows.ranks, most,
-                     (double)most / (double)heard->made, heard->room);
-}
-
 static enum dtp_status op_failed(const struct dtp_run *run, size_t i, int code, struct dtp_faults *faults)
 {
     const struct dtp_op *op = &dtp_program_ops(run->binding->job.program)[i];
     struct dtp_communicator *communicator = run->binding->job.world ? run->binding->job.world->communicator : NULL;
-    if (run->binding->ops[i].kind == DTP_BOUND_HEARD && code == NO_ROOM)
-        return no_room(run, i, faults);
+    if (run->binding->ops[i].kind == DTP_BOUND_HEARD && code == DTP_HEARD_NO_ROOM)
+        return dtp_heard_no_room(&run->heard, run->binding, i, faults);
     const char *why = run->binding->ops[i].kind == DTP_BOUND_COLLECTIVE
                           ? communicator->verbs->error_text(communicator, code)
                           : run->device->verbs->error_text(run->device, code);
@@ -84,20 +62,6 @@ static enum dtp_status make_events(struct dtp_run *run, struct dtp_faults *fault
         if (run->binding->streams[s] && s != DTP_STREAM_COMPUTE)
             status = verbs->event_create(run->device, false, &run->join[s], faults);
     return status;
-}
-
-/* Where ranks divide experts: a count for each of a layer's. */
-static enum dtp_status make_heard(struct dtp_run *run, struct dtp_faults *faults)
-{
-    const struct dtp_op *ops = dtp_program_ops(run->binding->job.program);
-    for (size_t i = 0; i < run->binding->op_count; i++) {
-        if (run->binding->ops[i].kind != DTP_BOUND_HEARD || ops[i].layer == DTP_NO_LAYER)
-            continue;
-        run->heard.experts = run->binding->ops[i].arguments.heard.rows.experts;
-        run->heard.layers = run->heard.layers > ops[i].layer + 1u ? run->heard.layers : ops[i].layer + 1u;
-    }
-    run->heard.rows = calloc((size_t)run->heard.layers * run->heard.experts + 1, sizeof *run->heard.rows);
-    return run->heard.rows ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
 }
 
 static enum dtp_status be_watched(struct dtp_run *run, struct dtp_faults *faults)
@@ -125,7 +89,7 @@ enum dtp_status dtp_run_create(struct dtp_binding *binding, bool poison, struct 
     run->poison = poison && !run->device->asynchronous;
     enum dtp_status status = make_events(run, faults);
     if (status == DTP_OK)
-        status = make_heard(run, faults);
+        status = dtp_heard_make(run->binding, &run->heard, faults);
     if (status == DTP_OK && binding->job.world)
         status = be_watched(run, faults);
     if (status != DTP_OK)
@@ -153,7 +117,7 @@ void dtp_run_destroy(struct dtp_run *run)
     for (size_t i = 0; run->op_begin && i < 2 * run->binding->op_count; i++)
         forget(run, run->op_begin[i]);
     free(run->op_begin);
-    free(run->heard.rows);
+    dtp_heard_release(&run->heard);
     if (run->ended) {
         dtp_world_watch(run->binding->job.world, NULL);
         run->device->verbs->release_host(run->device, run->ended);
@@ -365,6 +329,17 @@ static int compute(struct dtp_run *run, const struct dtp_bound_op *op)
     return -1;
 }
 
+/* Nobody has said where rows of experts begin, and what lies there may be of another buffer: none come. */
+static int receive_none(struct dtp_run *run, const struct dtp_bound_op *op)
+{
+    const struct dtp_kernels *kernels = &run->device->kernels;
+    const struct dtp_received_args *g = &op->arguments.received;
+    if (op->kind != DTP_BOUND_COMPUTE || op->kernel != DTP_KERNEL_received)
+        return 0;
+    const struct dtp_zero_args begins = {(void *)g->begins, (uint64_t)g->ranks * (g->experts + 1) * sizeof *g->begins};
+    return kernels->zero(kernels->self, &begins, op->stream);
+}
+
 enum dtp_status dtp_run_rehearse(struct dtp_run *run, struct dtp_faults *faults)
 {
     const struct dtp_bind_job *job = &run->binding->job;
@@ -374,7 +349,9 @@ enum dtp_status dtp_run_rehearse(struct dtp_run *run, struct dtp_faults *faults)
     int code = kernels->zero(kernels->self, &all, stream);
     code = code ? code : run->device->verbs->synchronise(run->device);
     for (size_t i = 0; i < run->binding->op_count && !code; i++) {
-        code = run->binding->ops[i].kind == DTP_BOUND_COMPUTE ? compute(run, &run->binding->ops[i]) : 0;
+        code = receive_none(run, &run->binding->ops[i]);
+        if (!code && run->binding->ops[i].kind == DTP_BOUND_COMPUTE)
+            code = compute(run, &run->binding->ops[i]);
         if (code)
             return op_failed(run, i, code, faults);
     }
@@ -397,25 +374,6 @@ static int copy(struct dtp_run *run, size_t i)
     return run->device->verbs->copy(run->device, copy->to, copy->from, copy->bytes, op->stream);
 }
 
-/* The host has waited for it. Of a pass that runs again all was counted before. */
-static int hear(struct dtp_run *run, size_t i)
-{
-    const struct dtp_op *op = &dtp_program_ops(run->binding->job.program)[i];
-    const struct dtp_heard_args *heard = &run->binding->ops[i].arguments.heard;
-    const struct dtp_exchange *rows = &heard->rows;
-    if (!dtp_exchange_holds(rows, heard->made))
-        return NO_ROOM;
-    for (uint32_t rank = 0; rank < rows->ranks; rank++)
-        if (dtp_exchange_received(rows, rank) > heard->room)
-            return NO_ROOM;
-    for (uint32_t e = 0; e < rows->experts && !op->demand->recompute && op->layer < run->heard.layers; e++)
-        for (uint32_t rank = 0; rank < rows->ranks; rank++) {
-            const int32_t *begins = rows->begins + (uint64_t)rank * (rows->experts + 1);
-            run->heard.rows[(uint64_t)op->layer * rows->experts + e] += (uint64_t)(begins[e + 1] - begins[e]);
-        }
-    return 0;
-}
-
 static int issue(struct dtp_run *run, size_t i)
 {
     struct dtp_bound_op *op = &run->binding->ops[i];
@@ -427,7 +385,7 @@ static int issue(struct dtp_run *run, size_t i)
         return communicator->verbs->collective(communicator, &op->arguments.collective, op->stream);
     case DTP_BOUND_HOST:
         return run->device->verbs->host_call(run->device, update_on_host, &op->arguments.host, op->stream);
-    case DTP_BOUND_HEARD: return hear(run, i);
+    case DTP_BOUND_HEARD: return dtp_heard_count(&run->heard, run->binding, i);
     case DTP_BOUND_NOTHING: break;
     }
     return 0;
@@ -588,7 +546,7 @@ struct dtp_copied_bytes dtp_run_copied(const struct dtp_run *run)
 
 const struct dtp_expert_rows *dtp_run_heard(const struct dtp_run *run)
 {
-    return &run->heard;
+    return &run->heard.got;
 }
 
 enum dtp_status dtp_run_span(struct dtp_run *run, size_t op, double *start_s, double *end_s, struct dtp_faults *faults)

@@ -59,9 +59,9 @@ struct dtp_copied_bytes {
 struct dtp_copied_bytes dtp_run_copied(const struct dtp_run *run);
 
 /* Where ranks divide experts: rows of tokens that each expert got of the ranks that divide them with this one, in all
- * steps so far. Borrowed. */
+ * steps so far. Borrowed. A stage of a pipeline heard nothing of others' layers. */
 struct dtp_expert_rows {
-    uint64_t *rows; /* [layers, experts] */
+    uint64_t *rows; /* [layers of the model, experts] */
     uint32_t layers, experts;
 };
 const struct dtp_expert_rows *dtp_run_heard(const struct dtp_run *run);

@@ -49,6 +49,9 @@ enum dtp_status dtp_report_predict(const struct dtp_job *job, const struct dtp_c
 void dtp_pipeline_text(const struct dtp_pipeline_stages *stages, const struct dtp_page *page);
 /* Part of dtplan.plan/1 and dtplan.simulation/1: an array of a rank each, empty where there is no pipeline. */
 json_t *dtp_pipeline_json(const struct dtp_pipeline_stages *stages);
+/* Part of dtplan.run/1 and dtplan.stages/1: rows of tokens that each expert of each layer got in all steps. */
+struct dtp_run_outcome;
+json_t *dtp_run_experts_json(const struct dtp_run_outcome *outcome);
 
 /* One row of a comparison: a report, or why there is none. */
 struct dtp_comparison_row {

@@ -117,8 +117,7 @@ static json_t *split_json(const struct dtp_run_report *r)
                      dtp_json_real(s->measured_s));
 }
 
-/* Rows of tokens that each expert of each layer got in all steps. */
-static json_t *experts_json(const struct dtp_run_outcome *m)
+json_t *dtp_run_experts_json(const struct dtp_run_outcome *m)
 {
     json_t *layers = json_array();
     for (uint32_t layer = 0; layer < m->expert_layers; layer++) {
@@ -207,6 +206,6 @@ enum dtp_status dtp_run_json(const struct dtp_run_report *r, FILE *file, struct 
             run, "loss_beside",
             json_pack("{s:o,s:o}", "log", dtp_json_text(r->beside.path), "last", dtp_json_real(r->beside.last_loss)));
     if (m->expert_rows)
-        json_object_set_new(run, "experts", experts_json(m));
+        json_object_set_new(run, "experts", dtp_run_experts_json(m));
     return dtp_json_dump(run, file, faults);
 }

@@ -66,6 +66,8 @@ enum dtp_status dtp_stages_run_json(const struct dtp_stages_report *r, FILE *fil
         json_object_set_new(
             root, "loss_beside",
             json_pack("{s:o,s:o}", "log", dtp_json_text(r->beside->path), "last", dtp_json_real(r->beside->last_loss)));
+    if (r->measured->expert_rows)
+        json_object_set_new(root, "experts", dtp_run_experts_json(r->measured));
     bool written = json_dumpf(root, file, JSON_INDENT(2)) == 0 && fputc('\n', file) != EOF;
     json_decref(root);
     return written ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "the JSON could not be written");

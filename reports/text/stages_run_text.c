@@ -5,6 +5,7 @@
 #include "program/program_text.h"
 #include "record/report.h"
 #include "record/simulation_report.h"
+#include "text/run_experts_text.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -164,7 +165,9 @@ static void put_exact_all(const struct dtp_stages_report *r, const struct dtp_pa
             predicted += r->simulated->roles[i].totals.sent_bytes[c];
         uint32_t off = dtp_stages_sent_off(r, (enum dtp_collective)c);
         snprintf(what, sizeof what, "%s", dtp_collective_text((enum dtp_collective)c));
-        if (predicted || (off && off != UINT32_MAX))
+        if (predicted && dtp_run_expects(r->simulated->job.plan.ep, (enum dtp_collective)c))
+            fprintf(page->file, "  %-22s expected: a router says how many rows go where\n", what);
+        else if (predicted || (off && off != UINT32_MAX))
             put_exact(what, off, ranks, page);
     }
 }
@@ -202,6 +205,7 @@ void dtp_stages_run_text(const struct dtp_stages_report *r, const struct dtp_pag
             digest, r->simulated->set.role_count);
     dtp_run_say_sharing(r->measured, page);
     put_stages(r, page);
+    dtp_run_experts_text(r->measured, r->simulated->job.plan.ep, page);
     put_exact_all(r, page);
     put_step(r, page);
 }

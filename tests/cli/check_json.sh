@@ -69,6 +69,8 @@ holds dtplan.roles-1 simulate --program-file "$source/scenarios/two-stages.set"
 holds dtplan.roles-1 run --program-file "$source/scenarios/two-stages.set" --device host --threads 1 --steps 5
 holds dtplan.stages-1 run "${tiny[@]}" --layers 2 --gpus 2 --pp 2 --accumulate 2 --schedule zb-h1
 grep -q '"bytes_as_predicted": true' "dtplan.stages-1.$count.json" || { echo "FAILED: bytes of stages" && failures=1; }
+holds dtplan.stages-1 run "${tiny[@]}" --layers 2 --gpus 4 --pp 2 --ep 2 --accumulate 2 --experts 4 --experts-per-token 2 --expert-ffn 16
+grep -q '"experts": ' "dtplan.stages-1.$count.json" || { echo "FAILED: experts of stages" && failures=1; }
 holds dtplan.validate-1 validate "${tiny[@]}" --gpus 1,2
 holds dtplan.doctor-1 doctor
 holds dtplan.doctor-1 doctor plan chart

@@ -89,10 +89,23 @@ def cases():
                ("experts ep 2 zero1 4", 4, 4, f"--ep 2 --strategy zero1 {EXPERTS} {share(4)}"),
                ("experts ep 4 full_shard 4", 4, 4, f"--ep 4 --strategy full_shard {EXPERTS} {share(4, 2)}"),
                ("experts ep 2 shard_grad_op 4", 4, 4, f"--ep 2 --strategy shard_grad_op {EXPERTS} {share(4)}")]
+    # Stages whose ranks divide experts, by every schedule; ranks that share sequences; layers of two kinds.
+    divided = [(f"experts ep 2 {s} pp 2", 4, 4, f"--ep 2 --pp 2 --schedule {s} {EXPERTS} {share(2)}")
+               for s in SCHEDULES]
+    divided += [("experts zb-h1 pp 2", 2, 4, f"--pp 2 --schedule zb-h1 {EXPERTS} {share(1)}"),
+                ("experts ep 2 cp 2 ring", 2, 4, f"--ep 2 --cp 2 {EXPERTS} {share(1, 4)}"),
+                ("experts ep 2 cp 2 a2a", 2, 4, f"--ep 2 --cp 2 --cp-comm a2a {EXPERTS} {share(1, 4)}"),
+                ("experts ep 4 cp 2 full_shard 4", 4, 4,
+                 f"--ep 4 --cp 2 --strategy full_shard {EXPERTS} {share(2, 4)}"),
+                ("experts in the last layers, 1f1b pp 2", 2, 4,
+                 f"--pp 2 --schedule 1f1b --dense-layers 1 {EXPERTS} {share(1)}"),
+                ("experts in the last layers, zb-v pp 2", 2, 4,
+                 f"--pp 2 --schedule zb-v --dense-layers 1 {EXPERTS} {share(1)}")]
     every = []
-    while stages or tensor or replicas or context or experts:
-        every += stages[:2] + replicas[:2] + tensor[:1] + context[:1] + experts[:1]
-        stages, replicas, tensor, context, experts = stages[2:], replicas[2:], tensor[1:], context[1:], experts[1:]
+    while stages or tensor or replicas or context or experts or divided:
+        every += divided[:2] + stages[:2] + replicas[:2] + tensor[:1] + context[:1] + experts[:1]
+        stages, replicas, divided = stages[2:], replicas[2:], divided[2:]
+        tensor, context, experts = tensor[1:], context[1:], experts[1:]
     return every
 
 

@@ -1,6 +1,7 @@
 /* Runs of one model in two layouts of ranks on the host device, compared: losses, gradient norms, and all state,
  * element by element, through checkpoints, which any layout reads; moments are sums of gradients, so that these are
- * compared too. LAYOUT_FOLDER names the folders of the test that includes this, STEPS says how many a run makes. */
+ * compared too. LAYOUT_FOLDER names the folders of the test that includes this, with its process, so that two runs of
+ * it do not meet; STEPS says how many a run makes. */
 #ifndef TEST_LAYOUT_FIXTURE_H
 #define TEST_LAYOUT_FIXTURE_H
 
@@ -24,7 +25,7 @@ static inline const char *folder(const char *name)
     static char path[4][3000];
     static int next;
     char *out = path[next++ % 4];
-    snprintf(out, 3000, "%s/tests/" LAYOUT_FOLDER "_%s", TEST_BINARY_DIR, name);
+    snprintf(out, 3000, "%s/tests/" LAYOUT_FOLDER "_%d_%s", TEST_BINARY_DIR, (int)getpid(), name);
     return out;
 }
 

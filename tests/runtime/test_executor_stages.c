@@ -1,6 +1,7 @@
 /* Stages of pipelines that are run: for every schedule, over ranks, micro-batches, chunks and kinds of blocks, their
  * programs are proved together for devices that do one operation after the other, and are together the program of one
- * rank: each module's state lies on one stage (two of dualpipe), and all FLOPs are there once. */
+ * rank, or of the ranks that divide experts: each module's state lies on one stage (two of dualpipe), and all FLOPs are
+ * there once. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -76,11 +77,12 @@ static void check(const char *words, const struct dtp_job *job)
         flops += matmul_flops(set.roles[r].program);
     }
     uint32_t copies = dtp_schedule_row(job->plan.schedule)->copies;
-    for (uint32_t module = 1; module <= job->transformer.layers + 1; module++)
+    uint64_t modules = (job->plan.ep > 1 ? 2 : 1) * job->transformer.layers + 1; /* experts behind the others */
+    for (uint32_t module = 1; module <= modules; module++)
         if (holders(&set, module) != copies)
             fail_msg("%s: module %u lies on %u stages", words, module, holders(&set, module));
     whole.pp = 1;
-    single.gpus = single.gpus_per_node = 1;
+    single.gpus = single.gpus_per_node = job->plan.ep;
     if (dtp_lower_set(&job->transformer, &single, &whole, 0, &one, &faults) != DTP_OK)
         fail_msg("%s: %s", words, faults.text[0]);
     if (fabs(flops - matmul_flops(one.roles[0].program)) > 1e-9 * flops)
@@ -92,7 +94,12 @@ static void check(const char *words, const struct dtp_job *job)
 static void test_stages_are_proved(void **state)
 {
     static const char *const models[] = {
-        "", "tied_head=true ", "parallel_block=one_norm norm=layer_norm activation=gelu ", "norm_place=after "};
+        "",
+        "tied_head=true ",
+        "parallel_block=one_norm norm=layer_norm activation=gelu ",
+        "norm_place=after ",
+        "experts=4 experts_per_token=2 expert_ffn=24 shared_expert_ffn=16 dense_layers=3 ",
+        "experts=4 experts_per_token=2 expert_ffn=24 ep=2 "};
     static const uint32_t micro_batches[] = {2, 8, 12}, chunks[] = {1, 2, 3};
     static struct dtp_job job;
     uint32_t checked[DTP_SCHEDULE_COUNT] = {0};
@@ -102,13 +109,14 @@ static void test_stages_are_proved(void **state)
             for (size_t m = 0; m < sizeof micro_batches / sizeof *micro_batches; m++)
                 for (size_t v = 0; v < sizeof chunks / sizeof *chunks; v++) {
                     const struct dtp_schedule_row *row = dtp_schedule_row((enum dtp_schedule_kind)kind);
+                    const char *model = models[(pp + m + v + (uint32_t)kind) % (sizeof models / sizeof *models)];
                     char words[400];
                     if (row->chunks && v > 0)
                         continue;
                     snprintf(words, sizeof words,
                              "%slayers=12 hidden=16 heads=2 ffn=24 vocab=40 seq=8 micro_batch=1 gpus=%u pp=%u "
                              "schedule=%s accumulate=%u%s",
-                             models[(pp + m + v) % 4], pp, pp, row->word, micro_batches[m],
+                             model, strstr(model, "ep=2") ? 2 * pp : pp, pp, row->word, micro_batches[m],
                              v == 0   ? ""
                              : v == 1 ? " virtual_stages=2"
                                       : " virtual_stages=2 checkpointing=full");

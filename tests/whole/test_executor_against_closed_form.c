@@ -350,6 +350,58 @@ static void test_expert_work_and_traffic(void **state)
     check_works(draw_experts);
 }
 
+/* Experts on ranks that share sequences, which divide them or have all of them. */
+static void draw_shared_experts(struct random_job *job, int i)
+{
+    const uint32_t cp = i % 3 ? 2 : 4;
+    for (int attempt = 0;; attempt++) {
+        assert_true(attempt < 1000);
+        random_executor_expert_job(job);
+        struct dtp_transformer *t = &job->transformer;
+        struct dtp_plan plan = job->asked;
+        if (t->position == DTP_POSITION_LEARNED || t->position == DTP_POSITION_ALIBI)
+            t->position = DTP_POSITION_ROPE, t->positions = 0;
+        t->heads *= cp, t->kv_heads *= cp, t->sliding_window = t->sliding_window_pattern = 0;
+        t->attention_sinks = t->qk_norm_wide = false;
+        job->cluster = test_cluster(test_h200(), cp << i % 2, 8);
+        plan.cp = cp, plan.cp_comm = i % 2 ? DTP_CP_A2A : DTP_CP_P2P;
+        plan.ep = plan.ep > 1 ? cp : 1;
+        t->experts = plan.ep > 1 ? cp * t->experts : t->experts;
+        plan.executor.expert_room = 0;
+        plan.executor.gradient_stream = plan.executor.update_in_backward = plan.executor.cuda_graph = false;
+        plan.executor.gather_engine = plan.executor.reduce_engine = DTP_ENGINE_SM;
+        job->asked = job->plan = plan;
+        if (dtp_transformer_check(t, NULL, 0, NULL) == DTP_OK && dtp_cluster_check(&job->cluster, NULL) == DTP_OK &&
+            dtp_plan_resolve(&job->plan, t, &job->cluster, NULL) == DTP_OK &&
+            dtp_executor_check(t, &job->cluster, &job->plan, NULL) == DTP_OK)
+            return;
+    }
+}
+
+static void test_shared_experts(void **state)
+{
+    uint32_t divided = 0;
+    (void)state;
+    random_seed();
+    for (int i = 0; i < JOBS / 2; i++) {
+        struct random_job job;
+        struct dtp_program_totals totals;
+        struct dtp_prediction closed;
+        draw_shared_experts(&job, i);
+        struct dtp_program *program = lowered(&job);
+        dtp_program_sum(program, &totals);
+        dtp_closed_form(&job.transformer, &job.cluster, &job.plan, &closed);
+        for (int c = 0; c < DTP_COLLECTIVE_COUNT; c++) {
+            check_equal(totals.sent_bytes[c], closed.communication.bytes[c], &job);
+            check_equal(totals.count[c], closed.communication.count[c], &job);
+        }
+        check_equal(totals.device_to_host_bytes, closed.communication.device_to_host_bytes, &job);
+        divided += job.plan.ep > 1;
+        dtp_program_destroy(program);
+    }
+    assert_true(divided > JOBS / 16);
+}
+
 static void test_latent_work_and_traffic(void **state)
 {
     (void)state;
@@ -378,6 +430,7 @@ int main(void)
                                        cmocka_unit_test(test_latent_arena),
                                        cmocka_unit_test(test_latent_work_and_traffic),
                                        cmocka_unit_test(test_expert_arena),
-                                       cmocka_unit_test(test_expert_work_and_traffic)};
+                                       cmocka_unit_test(test_expert_work_and_traffic),
+                                       cmocka_unit_test(test_shared_experts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

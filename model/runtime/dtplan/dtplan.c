@@ -293,8 +293,6 @@ static void check_experts(struct dtp_resolver *r)
         const char *key;
         bool asked;
     } choices[] = {{"tp", p->tp > 1},
-                   {"pp", p->pp > 1},
-                   {"cp", p->cp > 1},
                    {"precision", p->precision.compute == DTP_FP8},
                    {"parallel_block", t->parallel_block != DTP_PARALLEL_NONE},
                    {"norm_place", t->norm_place != DTP_NORMS_BEFORE},

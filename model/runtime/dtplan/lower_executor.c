@@ -1,4 +1,5 @@
 /* Our executor's step: standing buffers, drafts and the skeleton. */
+#include "runtime/dtplan/lower_executor_experts.h"
 #include "runtime/dtplan/lower_executor_tensor.h"
 
 #include "runtime/dtplan/batch_layout.h"
@@ -456,6 +457,7 @@ static void release(struct dtp_executor *x)
         free(x->flights[i].tensors);
         free(x->flights[i].deferred);
         free(x->flights[i].kept);
+        free(x->flights[i].host_starts);
     }
     free(x->flights);
     free(x->flight_of);
@@ -464,12 +466,11 @@ static void release(struct dtp_executor *x)
     free(x->modules);
     free(x->slot);
     free(x->expert_slot);
-    free(x->host_starts);
     free(x->slot_block);
     free(x->slot_read);
 }
 
-/* Operators that a backward of inputs alone leaves for later, of a layer; each keeps two buffers at most. */
+/* Operators that a backward of inputs alone leaves for later, of a layer; each keeps three buffers at most. */
 static size_t deferred_room(const struct dtp_executor *x)
 {
     return (size_t)x->t->layers * DTP_EXECUTOR_OPERATORS + 1;
@@ -489,11 +490,12 @@ static bool take_flights(struct dtp_executor *x)
         struct dtp_executor_flight *f = &x->flights[i];
         x->unused[x->unused_count++] = count - 1 - i;
         f->tensors = calloc(x->t->layers + 1, sizeof *f->tensors);
-        taken = taken && f->tensors;
+        f->host_starts = calloc(x->t->layers + 1, sizeof *f->host_starts);
+        taken = taken && f->tensors && f->host_starts;
         if (!splits)
             continue;
         f->deferred = calloc(deferred_room(x), sizeof *f->deferred);
-        f->kept = calloc(2 * deferred_room(x), sizeof *f->kept);
+        f->kept = calloc(3 * deferred_room(x), sizeof *f->kept);
         taken = taken && f->deferred && f->kept;
     }
     return taken;
@@ -506,11 +508,9 @@ static bool take_memory(struct dtp_executor *x)
     x->modules = calloc(dtp_executor_all_modules(x), sizeof *x->modules);
     x->slot = calloc(x->rules.ring, sizeof *x->slot);
     x->expert_slot = calloc(x->rules.ring, sizeof *x->expert_slot);
-    x->host_starts = calloc(x->t->layers + 1, sizeof *x->host_starts);
     x->slot_block = calloc(x->rules.ring, sizeof *x->slot_block);
     x->slot_read = calloc(x->rules.ring, sizeof *x->slot_read);
-    return x->batch && x->modules && x->slot && x->expert_slot && x->host_starts && x->slot_block && x->slot_read &&
-           take_flights(x);
+    return x->batch && x->modules && x->slot && x->expert_slot && x->slot_block && x->slot_read && take_flights(x);
 }
 
 enum dtp_status dtp_lower_executor(struct dtp_lowering *l)

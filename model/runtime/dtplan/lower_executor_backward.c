@@ -2,6 +2,7 @@
  * embedding: norms add to it. */
 #include "runtime/dtplan/executor_fp8_work.h"
 #include "runtime/dtplan/lower_executor_in_place.h"
+#include "runtime/dtplan/lower_executor_experts.h"
 #include "runtime/dtplan/lower_executor_tensor.h"
 
 #include <assert.h>

@@ -11,23 +11,30 @@
  * Backward goes the same ways with gradients, by the numbers that forward's copy left on the host. All of it stands on
  * the stream `expert`, which compute waits for; what it reads goes by operations of compute. */
 #include "runtime/dtplan/executor_expert_traffic.h"
-#include "runtime/dtplan/lower_executor_state.h"
+#include "runtime/dtplan/lower_executor_experts.h"
+
+/* Backward reads them: each micro-batch that is under way has its own. */
+static void make_host_starts(struct dtp_executor *x, struct dtp_executor_flight *flight)
+{
+    const uint64_t bytes = dtp_executor_heard_bytes(x->shape);
+    for (uint64_t layer = 0; layer < x->t->layers; layer++) {
+        x->l->layer = (uint16_t)layer;
+        flight->host_starts[layer] = dtp_lower_host_buffer(x->l, "rows of all ranks", DTP_OWNER_WORKSPACE, bytes);
+        dtp_program_set_content(x->l->program, flight->host_starts[layer], DTP_CONTENT_ROUTES, 0);
+    }
+    x->l->layer = DTP_NO_LAYER;
+}
 
 void dtp_executor_experts_make(struct dtp_executor *x)
 {
     uint32_t ep = x->plan->ep, same = (uint32_t)(x->rules.shard_ranks * x->rules.replicas / (ep ? ep : 1));
-    if (!x->expert_count)
+    if (!dtp_executor_divides_experts(x))
         return;
     x->expert_group = dtp_lower_data_group(x->l, ep, 1);
     if (same > 1)
         x->same_experts_group = dtp_lower_data_group(x->l, same, ep);
-    for (uint64_t layer = 0; layer < x->t->layers; layer++) {
-        x->l->layer = (uint16_t)layer;
-        x->host_starts[layer] =
-            dtp_lower_host_buffer(x->l, "rows of all ranks", DTP_OWNER_WORKSPACE, dtp_executor_heard_bytes(x->shape));
-        dtp_program_set_content(x->l->program, x->host_starts[layer], DTP_CONTENT_ROUTES, 0);
-    }
-    x->l->layer = DTP_NO_LAYER;
+    for (uint32_t i = 0; i < dtp_lower_most_under_way(&x->l->role); i++)
+        make_host_starts(x, &x->flights[i]);
 }
 
 static dtp_op_id issue(struct dtp_executor *x, struct dtp_draft *draft, uint64_t sent_bytes)
@@ -45,7 +52,7 @@ static void bring_down(struct dtp_executor *x, uint64_t layer, dtp_op_id heard)
     draft.op.stream = DTP_STREAM_DOWNLOAD;
     draft.op.demand.sent_bytes = (double)dtp_executor_heard_bytes(x->shape);
     dtp_draft_role(&draft, DTP_ROLE_INPUT, x->heard, DTP_READ, 0);
-    dtp_draft_role(&draft, DTP_ROLE_RESULT, x->host_starts[layer], DTP_WRITE, 0);
+    dtp_draft_role(&draft, DTP_ROLE_RESULT, x->flight->host_starts[layer], DTP_WRITE, 0);
     dtp_draft_after(&draft, heard);
     x->starts_down = dtp_draft_end(x->l, &draft);
 }
@@ -75,7 +82,7 @@ dtp_buffer_id dtp_executor_place_received(struct dtp_executor *x, uint64_t layer
     draft.op.stream = DTP_STREAM_HOST;
     draft.op.demand.tokens = (double)x->shape->expert_room;
     draft.op.demand.groups = (uint32_t)x->shape->kind.experts;
-    dtp_draft_role(&draft, DTP_ROLE_ROUTES, x->host_starts[layer], DTP_READ, 0);
+    dtp_draft_role(&draft, DTP_ROLE_ROUTES, x->flight->host_starts[layer], DTP_READ, 0);
     dtp_draft_after(&draft, x->starts_down);
     dtp_draft_end(x->l, &draft);
     dtp_executor_begin(x, &draft, DTP_OP_ROUTER, "rows received");
@@ -103,7 +110,7 @@ void dtp_executor_begin_exchange(struct dtp_executor *x, struct dtp_draft *draft
     demand->n = (double)x->h;
     demand->groups = (uint32_t)x->shape->kind.experts;
     demand->form = back ? DTP_FORM_RETURNED : DTP_FORM_NONE;
-    dtp_draft_role(draft, DTP_ROLE_ROUTES, x->host_starts[layer], DTP_READ, 0);
+    dtp_draft_role(draft, DTP_ROLE_ROUTES, x->flight->host_starts[layer], DTP_READ, 0);
     dtp_draft_after(draft, x->starts_down);
 }
 
@@ -132,9 +139,9 @@ void dtp_executor_exchange_backward_rows(struct dtp_executor *x, uint64_t layer,
     dtp_draft_use(&draft, x->gradients[op->result], DTP_FREE);
     if (weighed)
         dtp_draft_use(&draft, x->gradients[op->statistics], DTP_FREE);
-    if (weighed)
+    if (weighed && dtp_executor_lets_go(x, x->tensors[layer][op->saved]))
         dtp_draft_use(&draft, x->tensors[layer][op->saved], DTP_FREE);
     dtp_executor_end(x, &draft);
-    if (weighed) /* of the layer's experts all is done */
+    if (weighed && !dtp_executor_splits(x)) /* of the layer's experts all is done */
         dtp_executor_close_gradient(x, dtp_executor_experts(x, layer));
 }

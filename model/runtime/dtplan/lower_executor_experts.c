@@ -1,6 +1,6 @@
 /* Experts: products of rows by experts, and the backward of what brings rows there and back. */
 #include "runtime/dtplan/executor_expert_traffic.h"
-#include "runtime/dtplan/lower_executor_state.h"
+#include "runtime/dtplan/lower_executor_experts.h"
 
 static dtp_buffer_id tensor(const struct dtp_executor *x, uint64_t layer, int which)
 {

@@ -1,5 +1,7 @@
 #include "runtime/dtplan/lower_executor_in_place.h"
 
+#include "runtime/dtplan/lower_executor_experts.h"
+
 static dtp_buffer_id tensor(const struct dtp_executor *x, uint64_t layer, int which)
 {
     return x->tensors[layer][which];

@@ -30,13 +30,15 @@ static uint64_t layers_of_model(const struct dtp_lowering *l)
 
 void dtp_executor_derive_blocks(struct dtp_executor *x)
 {
-    for (uint64_t layer = 0; layer < x->t->layers; layer++) {
-        enum dtp_layer_mlp mlp = dtp_executor_mlp_of(x, layer);
+    const struct dtp_transformer *model = x->l->model; /* kinds that other stages have are asked for their shapes */
+    for (uint64_t layer = 0; layer < model->layers; layer++) {
+        const bool experts = model->experts && dtp_transformer_layer_has_experts(model, layer);
+        enum dtp_layer_mlp mlp = experts ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE;
         if (!x->shapes[mlp].count)
             dtp_executor_block_of(x->t, x->plan, mlp, false, &x->shapes[mlp]);
     }
     dtp_executor_block_of(x->t, x->plan, dtp_executor_mlp_of(x, 0), true, &x->first_shape);
-    x->shape = &x->shapes[dtp_layer_mlp_of(x->t)];
+    x->shape = &x->shapes[dtp_layer_mlp_of(model)];
 }
 
 void dtp_executor_derive_layouts(struct dtp_executor *x)
@@ -54,13 +56,14 @@ void dtp_executor_derive_layouts(struct dtp_executor *x)
         struct dtp_parameter_module *block = &x->block[dtp_executor_mlp_of(x, layer)];
         if (block->elements)
             continue;
-        dtp_parameter_module(&model, shards, layer + 1, block);
-        dtp_parameter_cut_module(l->model, l->tp, layer + 1, block);
+        const uint64_t module = dtp_executor_model_module(x, layer + 1);
+        dtp_parameter_module(&model, shards, module, block);
+        dtp_parameter_cut_module(l->model, l->tp, module, block);
     }
     dtp_executor_adapter_module(x->t, x->plan, shards, &x->adapters);
     if (x->shape->packed)
         dtp_parameter_split_packed(&x->block[DTP_LAYER_DENSE], shards, &x->block[DTP_LAYER_DENSE], &x->packed);
-    if (x->shape->kind.exchanged) { /* in all layers: others are refused */
+    if (dtp_executor_divides_experts(x)) { /* in all layers: others are refused */
         x->expert_count = x->t->layers;
         dtp_parameter_split_experts(l->model, x->t, shards, dtp_executor_expert_shards(x->plan, &x->rules),
                                     &x->block[DTP_LAYER_EXPERTS], &x->experts);

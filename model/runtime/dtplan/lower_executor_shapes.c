@@ -84,6 +84,8 @@ void dtp_executor_shape(const struct dtp_executor *x, struct dtp_draft *draft)
         break;
     case DTP_OP_LOSS_PARTS:
     case DTP_OP_LOSS_BACKWARD:
+        if (!x->t->layers) /* no attention of the stage says it */
+            demand->attention.queries = x->rules.sequence;
         demand->m = (double)x->rules.tokens * x->plan->accumulate * x->l->data_ranks;
         demand->n = (double)x->rules.vocab_stride;
         demand->k = (double)x->l->model->vocab;
@@ -102,6 +104,13 @@ static void add_tensors(struct dtp_executor *x, const struct dtp_parameter_modul
                                                                                .modules = (uint32_t)modules,
                                                                                .parameter = (enum dtp_parameter)i,
                                                                                .at = module->tensor[i]});
+}
+
+/* Of the chunk's blocks, where ranks divide them. */
+static void add_experts(struct dtp_executor *x, const struct dtp_lower_chunk *chunk)
+{
+    if (x->expert_count && chunk->layers)
+        add_tensors(x, &x->experts, x->model_layers + 2 + chunk->first_of_model, chunk->layers);
 }
 
 /* Neighbours of one kind together. */
@@ -136,7 +145,7 @@ void dtp_executor_describe(struct dtp_executor *x)
         execution.context_ranks = x->plan->cp;
         execution.context_pieces = dtp_context_exchanged(x->plan, x->l->cluster) > 1 ? 1 : 2;
     }
-    if (x->expert_count) {
+    if (dtp_executor_divides_experts(x)) {
         execution.expert_ranks = x->plan->ep;
         execution.expert_modules = (uint32_t)x->model_layers + 2;
     }
@@ -147,8 +156,8 @@ void dtp_executor_describe(struct dtp_executor *x)
     add_tensors(x, &x->head, x->model_layers + 1, 1);
     if (x->adapter_count)
         add_tensors(x, &x->adapters, x->model_layers + 2, x->adapter_count);
-    if (x->expert_count)
-        add_tensors(x, &x->experts, x->model_layers + 2, x->expert_count);
+    for (uint32_t i = 0; i < x->l->role.chunk_count; i++)
+        add_experts(x, &x->l->role.chunks[i]);
     if (x->packed_count)
         add_tensors(x, &x->packed, x->model_layers + 2 + x->adapter_count, x->packed_count);
 }

@@ -1,17 +1,24 @@
 /* Backward in two passes, for schedules that fill bubbles with gradients of weights (Qi et al. 2024, arXiv:2401.10241):
  * one makes the gradients of inputs, for which the stage before waits, one those of matrices, for which nobody does.
  *
- * What a weight gradient reads stays as it is until its pass: its input, and the gradient of its output. So the first
- * pass lets neither go, and does not add to the stream's gradient in place where one of them reads that: the sum is
- * another buffer. Each value is made by the same operations in the same order as in one pass, so no bit differs.
- * Gradients of norms, which are vectors, are made in the first pass by the kernel that makes the input's, and so are
- * those of head and embedding: logits are never there whole. */
+ * What a weight gradient reads stays as it is until its pass: its input, the gradient of its output, and of rows by
+ * experts where each one's are. So the first pass lets none of these go, and does not add to the stream's gradient in
+ * place where one of them reads that: the sum is another buffer. Each value is made by the same operations in the same
+ * order as in one pass, so no bit differs. Gradients of norms, which are vectors, are made in the first pass by the
+ * kernel that makes the input's, and so are those of head and embedding: logits are never there whole. */
 #include "runtime/dtplan/lower_executor_tensor.h"
 
 void dtp_executor_defer(struct dtp_executor *x, uint64_t layer, int op, dtp_buffer_id gradient, dtp_buffer_id input)
 {
     struct dtp_executor_flight *f = x->flight;
-    f->deferred[f->deferred_count++] = (struct dtp_executor_deferred){layer, op, gradient, input};
+    const bool grouped = x->shape->op[op].kind == DTP_OP_GROUPED_MATMUL;
+    dtp_buffer_id routes = grouped ? x->tensors[layer][dtp_executor_routes_of(x->shape)] : DTP_NO_BUFFER;
+    f->deferred[f->deferred_count++] = (struct dtp_executor_deferred){layer, op, gradient, input, routes};
+}
+
+static bool reads(const struct dtp_executor_deferred *d, dtp_buffer_id buffer)
+{
+    return d->gradient.index == buffer.index || d->input.index == buffer.index || d->routes.index == buffer.index;
 }
 
 bool dtp_executor_is_deferred(const struct dtp_executor *x, dtp_buffer_id buffer)
@@ -20,7 +27,7 @@ bool dtp_executor_is_deferred(const struct dtp_executor *x, dtp_buffer_id buffer
     if (!dtp_executor_splits(x))
         return false;
     for (uint32_t i = 0; i < f->deferred_count; i++)
-        if (f->deferred[i].gradient.index == buffer.index || f->deferred[i].input.index == buffer.index)
+        if (reads(&f->deferred[i], buffer))
             return true;
     return false;
 }
@@ -33,7 +40,7 @@ uint32_t dtp_executor_lets_go(struct dtp_executor *x, dtp_buffer_id buffer)
         return DTP_FREE;
     uint64_t layer = 0;
     for (uint32_t i = 0; i < f->deferred_count; i++)
-        if (f->deferred[i].gradient.index == buffer.index || f->deferred[i].input.index == buffer.index)
+        if (reads(&f->deferred[i], buffer))
             layer = f->deferred[i].layer;
     f->kept[f->kept_count++] = (struct dtp_executor_kept){layer, buffer};
     return 0;
@@ -91,6 +98,8 @@ void dtp_executor_weights_backward(struct dtp_executor *x)
         if (i + 1 < f->deferred_count && f->deferred[i + 1].layer == d->layer)
             continue;
         let_go_of(x, d->layer);
+        if (x->expert_count)
+            dtp_executor_close_gradient(x, dtp_executor_experts(x, d->layer));
         dtp_executor_close_gradient(x, dtp_executor_block(x, d->layer));
     }
     f->deferred_count = 0;

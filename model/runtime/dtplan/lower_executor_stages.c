@@ -13,7 +13,9 @@ uint64_t dtp_executor_model_module(const struct dtp_executor *x, uint64_t index)
     const struct dtp_lower_role *role = &x->l->role;
     if (index == 0)
         return 0;
-    if (index >= x->module_count) /* a block's adapters, which no stage has */
+    if (index >= x->module_count && x->expert_count) /* a block's experts stand behind all modules as it does */
+        return x->model_layers + 1 + dtp_executor_model_module(x, index - x->module_count + 1);
+    if (index >= x->module_count) /* its adapters, which no stage has */
         return x->model_layers + 2 + index - x->module_count;
     for (uint32_t i = 0; i < role->chunk_count; i++) {
         const struct dtp_lower_chunk *chunk = &role->chunks[i];
@@ -62,8 +64,8 @@ static void join(struct dtp_executor *x, uint64_t index, uint32_t peer)
 {
     struct dtp_executor_module *module = &x->modules[index];
     struct dtp_draft draft;
-    uint64_t elements = x->rules.shard_ranks > 1 ? module->layout->shard_elements : module->layout->elements;
-    uint64_t element_bytes = x->rules.shard_ranks > 1 ? module->shard_element_bytes : module->gradient_element_bytes;
+    uint64_t elements = module->shard_ranks > 1 ? module->layout->shard_elements : module->layout->elements;
+    uint64_t element_bytes = module->shard_ranks > 1 ? module->shard_element_bytes : module->gradient_element_bytes;
     if (!elements)
         return;
     dtp_executor_begin_at(x, module, &draft, DTP_OP_MARK, "gradients of the copy");
@@ -85,8 +87,11 @@ static void join_directions(struct dtp_executor *x, uint32_t peer)
     join(x, 0, peer);
     for (uint32_t i = 0; i < 2; i++) {
         const struct dtp_lower_chunk *chunk = &role->chunks[second_first ? 1 - i : i];
-        for (uint64_t layer = chunk->first; layer < chunk->first + chunk->layers; layer++)
+        for (uint64_t layer = chunk->first; layer < chunk->first + chunk->layers; layer++) {
             join(x, layer + 1, peer);
+            if (x->expert_count)
+                join(x, (uint64_t)(dtp_executor_experts(x, layer) - x->modules), peer);
+        }
     }
     join(x, x->module_count - 1, peer);
 }

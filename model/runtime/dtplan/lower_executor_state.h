@@ -47,6 +47,7 @@ struct dtp_executor_deferred {
     uint64_t layer;
     int op; /* of shape.op */
     dtp_buffer_id gradient, input;
+    dtp_buffer_id routes; /* of a product of rows by experts: which rows are whose */
 };
 /* A micro-batch on its way through a chunk, from its forward to the end of its backward. */
 struct dtp_executor_flight {
@@ -59,6 +60,7 @@ struct dtp_executor_flight {
         dtp_buffer_id buffer;
     } * kept;
     uint32_t kept_count;
+    dtp_buffer_id *host_starts; /* [layers] where ranks divide experts: what was heard of their rows */
 };
 
 struct dtp_executor {
@@ -121,8 +123,7 @@ struct dtp_executor {
     uint32_t shard_group, gather_group, exchange_group, replica_group; /* communicators; DTP_NO_INDEX: none */
     uint32_t tensor_group, context_group;                              /* of tensor, of context parallel ranks */
     uint32_t expert_group, same_experts_group; /* of ranks that divide experts, of those with the same ones */
-    dtp_buffer_id *host_starts;                /* [layers] where ranks divide experts: what was heard of their rows */
-    dtp_buffer_id heard;                       /* the same on the device, of the block at hand */
+    dtp_buffer_id heard;                       /* on the device, of the block at hand: what flights keep on the host */
     dtp_op_id starts_down;                     /* brings it there */
 };
 
@@ -157,12 +158,15 @@ static inline dtp_buffer_id dtp_executor_batch(const struct dtp_executor *x)
  * those before it held goes. */
 void dtp_executor_await_gradient(struct dtp_executor *x, dtp_op_id until);
 
-/* Which of the model's kinds a layer is of. Models of several are on one stage. */
+/* Which of the model's kinds a layer is of. */
 static inline enum dtp_layer_mlp dtp_executor_mlp_of(const struct dtp_executor *x, uint64_t layer)
 {
-    if (dtp_transformer_is_uniform(x->t))
-        return dtp_layer_mlp_of(x->t);
-    return dtp_transformer_layer_has_experts(x->t, layer) ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE;
+    return dtp_lower_mlp(x->l, layer);
+}
+/* Whether ranks divide the experts of the model's layers: also asked on a stage that has none of these. */
+static inline bool dtp_executor_divides_experts(const struct dtp_executor *x)
+{
+    return x->shapes[DTP_LAYER_EXPERTS].kind.exchanged;
 }
 /* Drafts are of this layer's operators from here on. */
 static inline void dtp_executor_stand_at(struct dtp_executor *x, uint64_t layer)
@@ -420,36 +424,6 @@ void dtp_executor_latent_heads_backward(struct dtp_executor *x, const struct dtp
 void dtp_executor_latent_norm_backward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op,
                                        dtp_buffer_id latent);
 
-/* lower_executor_experts.c: shape of a product with experts' matrices, which reads where rows go (role ROUTES). */
-void dtp_executor_grouped(struct dtp_executor *x, struct dtp_draft *draft, const struct dtp_executor_operator *op,
-                          enum dtp_product product);
-/* Shape of what stands around them, `width` columns wide. */
-void dtp_executor_routed(struct dtp_executor *x, struct dtp_draft *draft, uint64_t width);
-/* The same of an activation of experts' rows: those that there is room for where they came from other ranks. */
-void dtp_executor_worked(struct dtp_executor *x, struct dtp_draft *draft, uint64_t width);
-/* Backward of what stands around them; `gradient` is the stream's. What forward kept goes, but for routes, which the
- * router's backward reads last, with `routes_access`. */
-void dtp_executor_unpermute_backward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op,
-                                     dtp_buffer_id gradient);
-void dtp_executor_permute_backward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op);
-void dtp_executor_router_backward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op,
-                                  uint32_t routes_access);
-
-/* lower_executor_exchange_rows.c, where ranks divide experts. Before rows are put by ranks: each hears where the
- * others' rows of each expert begin. Then the host has heard it too, and what is returned says where the rows that come
- * are. */
-void dtp_executor_experts_make(struct dtp_executor *x);
-void dtp_executor_hear_starts(struct dtp_executor *x, uint64_t layer);
-dtp_buffer_id dtp_executor_place_received(struct dtp_executor *x, uint64_t layer);
-/* A draft of rows' way to the ranks of their experts, or `back`, whose operands are the caller's: INPUT, RESULT, and
- * where what they are multiplied by goes along (`weighed`) SAVED and STATISTICS. And its end, for which compute waits.
- */
-void dtp_executor_begin_exchange(struct dtp_executor *x, struct dtp_draft *draft, uint64_t layer, const char *name,
-                                 bool back);
-void dtp_executor_end_exchange(struct dtp_executor *x, struct dtp_draft *draft, bool weighed);
-void dtp_executor_exchange_backward_rows(struct dtp_executor *x, uint64_t layer,
-                                         const struct dtp_executor_operator *op);
-
 /* lower_executor_split.c: backward in two passes. In a backward of inputs alone: */
 static inline bool dtp_executor_splits(const struct dtp_executor *x)
 {
@@ -483,7 +457,8 @@ uint64_t dtp_executor_model_module(const struct dtp_executor *x, uint64_t index)
 /* Partial sums of squares of all modules of the model that are trained. */
 static inline uint64_t dtp_executor_partials_bytes(const struct dtp_executor *x)
 {
-    uint64_t modules = x->shape->adapted ? x->adapter_count : x->model_layers + 2 + x->expert_count;
+    uint64_t experts = dtp_executor_divides_experts(x) ? x->model_layers : 0;
+    uint64_t modules = x->shape->adapted ? x->adapter_count : x->model_layers + 2 + experts;
     return 4 * (uint64_t)DTP_EXECUTOR_SQUARE_SUM_PARTIALS * modules;
 }
 /* Whether no rank before this one holds the module too: of several copies one is counted, and saved. */

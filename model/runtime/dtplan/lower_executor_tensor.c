@@ -79,7 +79,7 @@ void dtp_executor_end_sum(struct dtp_executor *x, struct dtp_draft *draft, dtp_b
 }
 
 static struct dtp_executor_moved scatter_beside(struct dtp_executor *x, const char *name, dtp_buffer_id terms,
-                                                      const char *result, enum dtp_owner owner)
+                                                const char *result, enum dtp_owner owner)
 {
     struct dtp_draft draft;
     struct dtp_executor_moved sum;
