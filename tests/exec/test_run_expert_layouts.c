@@ -72,6 +72,30 @@ static void test_halves_change_no_bit(void **state)
     remove_all(folder("one"));
 }
 
+/* What else blocks with experts consist of: biases that are added in place, sinks, latents, replays. */
+static void test_halves_of_other_blocks(void **state)
+{
+    static const char *const models[] = {
+        "expert_bias=true activation=swiglu_clamped attention_sinks=true ",
+        "kv_heads=4 head_dim=16 value_head_dim=8 q_latent=16 kv_latent=16 rope_head_dim=8 shared_expert_ffn=16 ",
+        "dense_layers=1 checkpointing=every-2 precision=bf16-mixed ",
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct run_result one, stages;
+        char words[600];
+        if (!draw_row())
+            continue;
+        snprintf(words, sizeof words, MODEL "micro_batch=1 accumulate=4 %s", models[i]);
+        train_for(words, "one", 4, &one);
+        strcat(words, "gpus=2 pp=2 schedule=zb-h1");
+        train_for(words, "run", 4, &stages);
+        run_same(&stages, &one, words);
+    }
+    remove_all(folder("one"));
+    remove_all(folder("run"));
+}
+
 /* Stages may have no layers. */
 static void test_stages_and_shards(void **state)
 {
@@ -166,10 +190,14 @@ static void test_refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_schedule),      cmocka_unit_test(test_halves_change_no_bit),
-        cmocka_unit_test(test_stages_and_shards),   cmocka_unit_test(test_shared_sequences),
-        cmocka_unit_test(test_layers_of_two_kinds), cmocka_unit_test(test_checkpoints_of_any_layout),
-        cmocka_unit_test(test_report_of_a_run),     cmocka_unit_test(test_refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_schedule),
+                                       cmocka_unit_test(test_halves_change_no_bit),
+                                       cmocka_unit_test(test_halves_of_other_blocks),
+                                       cmocka_unit_test(test_stages_and_shards),
+                                       cmocka_unit_test(test_shared_sequences),
+                                       cmocka_unit_test(test_layers_of_two_kinds),
+                                       cmocka_unit_test(test_checkpoints_of_any_layout),
+                                       cmocka_unit_test(test_report_of_a_run),
+                                       cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
