@@ -57,7 +57,13 @@ static void test_every_strategy_learns_the_same(void **state)
         "gpus=4 strategy=shard_grad_op micro_batch=1 accumulate=2 accumulate_sync=true",
         "gpus=4 strategy=hybrid_shard shard_group=2 micro_batch=2",
         "gpus=2 strategy=full_shard micro_batch=4 clip_norm=1000 prefetch_depth=2",
+        "gpus=8 strategy=ddp micro_batch=1",
         "gpus=8 strategy=zero1 micro_batch=1",
+        "gpus=8 strategy=zero2 micro_batch=1",
+        "gpus=8 strategy=zero3 micro_batch=1 checkpointing=full",
+        "gpus=8 strategy=full_shard micro_batch=1",
+        "gpus=8 strategy=shard_grad_op micro_batch=1 reduce_engine=copy",
+        "gpus=8 strategy=hybrid_shard shard_group=4 micro_batch=1",
     };
     (void)state;
     compare(RUN_LLAMA, words, sizeof words / sizeof words[0]);

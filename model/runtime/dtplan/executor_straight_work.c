@@ -4,7 +4,6 @@
 
 #include "plan/checkpointing.h"
 #include "plan/slice.h"
-#include "runtime/dtplan/executor_block.h"
 
 static void leave_out(const struct dtp_executor_block *block, uint32_t again, bool remakes, struct dtp_step_work *out)
 {
