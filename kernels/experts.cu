@@ -363,14 +363,14 @@ __global__ void __launch_bounds__(threads) activate_rows(struct dtp_expert_activ
     const struct dtp_routes routes = dtp_routes_at((void *)a.routes, a.tokens * a.chosen);
     if (a.experts && row >= (uint64_t)routes.starts[a.experts])
         return;
-    const float weight = a.weights[routes.order[row]];
+    const float weight = a.weights[routes.order[row]], before = a.weighs_input ? weight : 1.0f;
     const T *up = (const T *)a.up + 2 * row * a.width;
     for (uint32_t i = threadIdx.x * N; i < a.width; i += threads * N) {
         packed<T, N> gate = load<N>(up + i), value = load<N>(up + a.width + i);
         float result[N];
 #pragma unroll
         for (int e = 0; e < N; e++)
-            result[e] = weight * gate_of(a.kind, gate[e]).x * gated_up(a.kind, value[e]).x;
+            result[e] = weight * gate_of(a.kind, before * gate[e]).x * gated_up(a.kind, value[e]).x;
         store((T *)a.result + row * a.width + i, result);
     }
 }
@@ -383,7 +383,7 @@ __global__ void __launch_bounds__(threads) activate_rows_back(struct dtp_expert_
     if (a.experts && row >= (uint64_t)routes.starts[a.experts])
         return;
     const int32_t whose = routes.order[row];
-    const float weight = a.weights[whose];
+    const float weight = a.weights[whose], before = a.weighs_input ? weight : 1.0f;
     const T *up = (const T *)a.up + 2 * row * a.width;
     T *made = (T *)a.up_gradient + 2 * row * a.width;
     double sum = 0;
@@ -393,9 +393,9 @@ __global__ void __launch_bounds__(threads) activate_rows_back(struct dtp_expert_
         float of_gate[N], of_up[N], part = 0;
 #pragma unroll
         for (int e = 0; e < N; e++) {
-            float2 at = gate_of(a.kind, gate[e]), times = gated_up(a.kind, value[e]);
-            part += gradient[e] * at.x * times.x;
-            of_gate[e] = weight * gradient[e] * times.x * at.y;
+            float2 at = gate_of(a.kind, before * gate[e]), times = gated_up(a.kind, value[e]);
+            part += gradient[e] * times.x * (a.weighs_input ? at.x + weight * gate[e] * at.y : at.x);
+            of_gate[e] = weight * before * gradient[e] * times.x * at.y;
             of_up[e] = weight * gradient[e] * at.x * times.y;
         }
         sum += (double)part;

@@ -102,8 +102,9 @@ struct dtp_shared_gate_backward_args {
     uint32_t width;
     enum dtp_element element;
 };
-/* As dtp_activation_args over rows by experts, of gated kinds, each row times the weight of its token's choice; the
- * gradient of that weight is the sum over the row of gradient * unweighed result. Of rows that there is room for those
+/* As dtp_activation_args over rows by experts, of gated kinds, each row times the weight w of its token's choice; the
+ * gradient of that weight is the sum over the row of gradient * unweighed result. `weighs_input`: the weight is of what
+ * experts read, which is to weigh gate and up, products of that: act(w gate) w up. Of rows that there is room for those
  * that are there: up to the end of the last of `experts`, by the routes; 0: all. */
 struct dtp_expert_activation_args {
     const void *up; /* [tokens * chosen, 2 width] */
@@ -115,6 +116,7 @@ struct dtp_expert_activation_args {
     enum dtp_activation_kind kind;
     enum dtp_element element;
     uint32_t experts;
+    bool weighs_input;
 };
 struct dtp_expert_activation_backward_args {
     const void *gradient, *up;
@@ -127,6 +129,7 @@ struct dtp_expert_activation_backward_args {
     enum dtp_activation_kind kind;
     enum dtp_element element;
     uint32_t experts;
+    bool weighs_input;
     bool accumulate; /* onto weight_gradient, where what stands behind has put its part */
 };
 /* Biases of experts: rows[r] += bias of the row's expert, times weights[order[r]] where there are weights: rows that

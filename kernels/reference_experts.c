@@ -209,13 +209,15 @@ int dtp_reference_expert_activation(void *self, const struct dtp_expert_activati
     (void)self, (void)stream;
     uint64_t rows = a->tokens * a->chosen, there = rows_there(a->routes, rows, a->experts);
     const int32_t *order = dtp_routes_at((void *)(uintptr_t)a->routes, rows).order;
-    for (uint64_t r = 0; r < there; r++)
+    for (uint64_t r = 0; r < there; r++) {
+        const double weight = (double)a->weights[order[r]], before = a->weighs_input ? weight : 1;
         for (uint32_t i = 0; i < a->width; i++) {
-            double gate = dtp_load(a->up, a->element, 2 * r * a->width + i);
+            double gate = before * dtp_load(a->up, a->element, 2 * r * a->width + i);
             double up = dtp_load(a->up, a->element, (2 * r + 1) * a->width + i);
             dtp_store(a->result, a->element, r * a->width + i,
-                      (double)a->weights[order[r]] * dtp_activate(a->kind, gate).value * dtp_gated(a->kind, up).value);
+                      weight * dtp_activate(a->kind, gate).value * dtp_gated(a->kind, up).value);
         }
+    }
     return 0;
 }
 
@@ -226,14 +228,15 @@ int dtp_reference_expert_activation_backward(void *self, const struct dtp_expert
     uint64_t rows = a->tokens * a->chosen, there = rows_there(a->routes, rows, a->experts);
     const int32_t *order = dtp_routes_at((void *)(uintptr_t)a->routes, rows).order;
     for (uint64_t r = 0; r < there; r++) {
-        double weight = (double)a->weights[order[r]], sum = 0;
+        double weight = (double)a->weights[order[r]], before = a->weighs_input ? weight : 1, sum = 0;
         for (uint32_t i = 0; i < a->width; i++) {
             uint64_t at = 2 * r * a->width + i;
             double gradient = dtp_load(a->gradient, a->element, r * a->width + i);
+            double unweighed = dtp_load(a->up, a->element, at);
             struct dtp_activated up = dtp_gated(a->kind, dtp_load(a->up, a->element, at + a->width));
-            struct dtp_activated gate = dtp_activate(a->kind, dtp_load(a->up, a->element, at));
-            sum += gradient * gate.value * up.value;
-            dtp_store(a->up_gradient, a->element, at, weight * gradient * up.value * gate.slope);
+            struct dtp_activated gate = dtp_activate(a->kind, before * unweighed);
+            sum += gradient * up.value * (gate.value + (a->weighs_input ? weight * unweighed * gate.slope : 0));
+            dtp_store(a->up_gradient, a->element, at, weight * before * gradient * up.value * gate.slope);
             dtp_store(a->up_gradient, a->element, at + a->width, weight * gradient * gate.value * up.slope);
         }
         a->weight_gradient[order[r]] = (float)(sum + (a->accumulate ? (double)a->weight_gradient[order[r]] : 0));

@@ -32,6 +32,11 @@ static bool normalises(const struct dtp_binder *b)
     return b->op->demand->form == DTP_FORM_SOFTMAX_NORMALISED || b->op->demand->form == DTP_FORM_SIGMOID_NORMALISED;
 }
 
+static bool weighs_input(const struct dtp_binder *b)
+{
+    return b->op->demand->form == DTP_FORM_SWIGLU_WEIGHED;
+}
+
 static float router_scale(const struct dtp_binder *b)
 {
     return b->op->demand->scale > 0 ? (float)b->op->demand->scale : 1;
@@ -148,7 +153,8 @@ static void fill_activation(struct dtp_binder *b, struct dtp_bound_op *out)
                                                                            .chosen = chosen(b),
                                                                            .kind = activation_kind(b),
                                                                            .element = element_of(b, DTP_ROLE_INPUT),
-                                                                           .experts = experts(b)};
+                                                                           .experts = experts(b),
+                                                                           .weighs_input = weighs_input(b)};
 }
 
 static void fill_activation_backward(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -168,6 +174,7 @@ static void fill_activation_backward(struct dtp_binder *b, struct dtp_bound_op *
                                                      .kind = activation_kind(b),
                                                      .element = element_of(b, DTP_ROLE_INPUT),
                                                      .experts = experts(b),
+                                                     .weighs_input = weighs_input(b),
                                                      .accumulate = updates(b, DTP_ROLE_STATISTICS_GRADIENT)};
 }
 

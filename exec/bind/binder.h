@@ -193,7 +193,7 @@ static inline enum dtp_activation_kind activation_kind(const struct dtp_binder *
 
 static inline bool is_gated(const struct dtp_binder *b)
 {
-    return b->op->demand->form >= DTP_FORM_SWIGLU && b->op->demand->form <= DTP_FORM_SWIGLU_CLAMPED;
+    return b->op->demand->form >= DTP_FORM_SWIGLU && b->op->demand->form <= DTP_FORM_SWIGLU_WEIGHED;
 }
 
 /* Rows of its input: the gate's beside the other's. */

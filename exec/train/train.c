@@ -279,6 +279,8 @@ static void describe_details(struct dtp_trainer *t)
         {"router", m->router},
         {"router_norm", m->router_norm},
         {"router_scale", m->router_scale},
+        {"router_on_input", m->router_on_input},
+        {"chunked_attention", m->chunked_attention},
         {"router_bias", m->router_bias},
         {"lora", (double)t->job->plan.adapters.rank},
         {"lora_alpha", t->job->plan.adapters.rank ? t->job->plan.adapters.alpha : 0},

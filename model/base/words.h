@@ -184,7 +184,8 @@ enum dtp_role {
 #undef DTP_ROLE_ENUM
         DTP_ROLE_COUNT
 };
-/* Which of its forms a kernel computes: X(suffix, text). Activations of the MLP; norms by mean and deviation or by the
+/* Which of its forms a kernel computes: X(suffix, text). Activations of the MLP, of experts also of what was weighed
+ * before; norms by mean and deviation or by the
  * root mean square, whose weights multiply as they are or with 1 added; the two formats of fp8; their scales made
  * of what was largest in earlier steps; E4M3 with scales of rows, of rows but all alike, of runs of 128 and of squares
  * of 128; a matmul whose operands of a row a token are some of the columns of wider ones; of a matmul, terms of a sum
@@ -196,6 +197,7 @@ enum dtp_role {
     X(SWIGLU, "swiglu")                                                                                                \
     X(GEGLU, "geglu")                                                                                                  \
     X(SWIGLU_CLAMPED, "swiglu_clamped")                                                                                \
+    X(SWIGLU_WEIGHED, "swiglu_weighed")                                                                                \
     X(GELU, "gelu")                                                                                                    \
     X(RELU, "relu")                                                                                                    \
     X(LAYER_NORM, "layer_norm")                                                                                        \

@@ -70,6 +70,7 @@ static uint64_t add_model(uint64_t digest, const struct dtp_transformer *t)
         {"dense_layers", (double)t->dense_layers},
         {"expert_layer_step", (double)t->expert_layer_step},
         {"router", (double)t->router},
+        {"router_on_input", t->router_on_input},
         {"expert_groups", (double)t->expert_groups},
         {"groups_per_token", (double)t->groups_per_token},
         {"chunked_attention", t->chunked_attention},

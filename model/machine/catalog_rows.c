@@ -502,7 +502,7 @@ static const struct table_kind {
       "norm_unit_offset", "norm_eps", "embedding_scale", "attention_softcap", "final_softcap", "qk_layer_norm",
       "qk_norm_bias", "qk_norm_weight", "norm_without_weight", "experts", "experts_per_token", "expert_ffn",
       "shared_expert_ffn", "shared_expert_gate", "dense_layers", "expert_layer_step", "router", "router_norm",
-      "router_scale", "expert_bias",
+      "router_scale", "router_on_input", "expert_bias",
       "router_bias", "expert_groups", "groups_per_token", "chunked_attention", "attention_sinks",
       "q_latent", "kv_latent",
       "rope_head_dim", "value_head_dim"},

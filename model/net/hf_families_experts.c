@@ -222,6 +222,7 @@ static void finish_llama4(struct dtp_hf_reader *reader, struct dtp_transformer *
     check_moe_layers(reader, t);
     read_chunks(reader, t);
     t->router = DTP_ROUTER_SIGMOID;
+    t->router_on_input = true;
     t->qkv_bias = t->attention_output_bias = dtp_hf_switch(reader, "attention_bias", false);
     if (dtp_hf_switch(reader, "use_qk_norm", true)) {
         t->qk_norm = true;

@@ -180,6 +180,7 @@ static void read_experts(struct row *row, struct dtp_transformer *out)
     out->expert_layer_step = read_integer(row, "expert_layer_step", 0);
     if (*field(row, "router"))
         out->router = (enum dtp_router)read_word(row, "router", router_texts, DTP_WORD_COUNT(router_texts));
+    out->router_on_input = read_switch(row, "router_on_input", false);
     out->router_norm = read_switch(row, "router_norm", false);
     out->router_scale = read_cap(row, "router_scale");
     out->expert_bias = read_switch(row, "expert_bias", false);

@@ -145,7 +145,7 @@ static void check_experts(const struct dtp_transformer *t, struct place *place)
     if (!t->experts) {
         if (t->experts_per_token || t->expert_ffn || t->shared_expert_ffn || t->dense_layers || t->expert_layer_step ||
             t->expert_groups || t->groups_per_token || t->expert_bias || t->router_bias || t->shared_expert_gate ||
-            t->router_norm || t->router_scale > 0)
+            t->router_norm || t->router_scale > 0 || t->router_on_input)
             FAULT(place, "experts_per_token, expert_ffn and other choices of experts need experts");
         return;
     }
@@ -271,6 +271,7 @@ struct dtp_transformer dtp_transformer_all_alike(const struct dtp_transformer *t
     alike.experts = alike.experts_per_token = alike.expert_ffn = alike.shared_expert_ffn = 0;
     alike.expert_groups = alike.groups_per_token = 0;
     alike.expert_bias = alike.router_bias = alike.shared_expert_gate = alike.router_norm = false;
+    alike.router_on_input = false;
     alike.router_scale = 0;
     return alike;
 }
@@ -326,11 +327,20 @@ struct dtp_parameter_count dtp_transformer_count(const struct dtp_transformer *t
     return count;
 }
 
+static bool sees_all(const struct dtp_transformer *t, uint64_t layer)
+{
+    return t->sliding_window_pattern && (layer + 1) % t->sliding_window_pattern == 0;
+}
+
+bool dtp_transformer_layer_turns(const struct dtp_transformer *transformer, uint64_t layer)
+{
+    return !transformer->chunked_attention || !sees_all(transformer, layer);
+}
+
 uint64_t dtp_transformer_layer_window(const struct dtp_transformer *transformer, uint64_t layer, uint64_t sequence)
 {
     const struct dtp_transformer *t = transformer;
-    bool sees_all = t->sliding_window_pattern && (layer + 1) % t->sliding_window_pattern == 0;
-    return sees_all || t->sliding_window >= sequence ? 0 : t->sliding_window;
+    return sees_all(t, layer) || t->sliding_window >= sequence ? 0 : t->sliding_window;
 }
 
 struct dtp_attention_shape dtp_transformer_attention(const struct dtp_transformer *transformer, uint64_t layer,

@@ -72,6 +72,7 @@ struct dtp_transformer {
     uint64_t expert_layer_step; /* of the others, every so-manieth of the model has experts: layers n - 1, 2n - 1, ...
                                  * counted from 0 (Llama 4: interleave_moe_layer_step); 0, 1: all */
     enum dtp_router router;
+    bool router_on_input; /* these weigh what experts read, not what they return (Llama 4) */
     bool router_norm;    /* affinities to a token's experts are divided by their sum (Mixtral, Qwen3: norm_topk_prob) */
     double router_scale; /* and multiplied by this (DeepSeek: routed_scaling_factor); 0: 1 */
     uint32_t expert_tensor_ranks, /* so many ranks have a part of each expert's width; 0, 1: all of it */
@@ -83,8 +84,9 @@ struct dtp_transformer {
     bool expert_bias;          /* biases of the experts (gpt-oss) */
     bool router_bias;          /* the router's matrix has a bias (gpt-oss) */
     bool shared_expert_gate;   /* what the shared experts add is weighed by a sigmoid of h -> 1 (Qwen2-MoE) */
-    bool chunked_attention;    /* the sequence is cut into pieces of sliding_window tokens, of which each sees its own
-                                * (Llama    4), in the layers that have the window */
+    bool chunked_attention;    /* the sequence is cut into pieces of sliding_window tokens, of which each sees its own,
+                                * in the layers that have the window; the others turn no queries and keys and do not
+                                * norm them (Llama 4: no_rope_layers) */
     bool attention_sinks;      /* a learned score of each head that stands beside those of keys (gpt-oss) */
 
     /* Latent attention (DeepSeek-V2, MLA): keys and values are projected from a narrow latent. `head_dim` is then a
@@ -167,6 +169,9 @@ struct dtp_parameter_count dtp_transformer_count(const struct dtp_transformer *t
 /* Tokens that attention of layer 0 .. L - 1 sees at length `sequence`, or that a piece of it has where it is cut into
  * chunks; 0 where no window cuts anything. */
 uint64_t dtp_transformer_layer_window(const struct dtp_transformer *transformer, uint64_t layer, uint64_t sequence);
+
+/* Whether it turns queries and keys, and norms them, where the model's layers do. */
+bool dtp_transformer_layer_turns(const struct dtp_transformer *transformer, uint64_t layer);
 
 /* The sequence length s of plain causal attention that costs as much as this model's at length `sequence`, of one layer
  * and on average over all: `sequence` itself, or less where a sliding window cuts what a token sees. A causal token

@@ -90,10 +90,6 @@ static void check_chunks(struct dtp_resolver *r)
     const struct dtp_plan *p = r->plan;
     if (!dtp_transformer_layer_window(t, 0, p->sequence))
         return;
-    if (p->runtime->arena)
-        dtp_plan_refuse(r, "chunked_attention",
-                        "is not modelled under runtime %s; use runtime torch, or seq up to %" PRIu64, p->runtime->name,
-                        t->sliding_window);
     if (p->sequence % t->sliding_window)
         dtp_plan_refuse(r, "seq", "is no multiple of chunks of %" PRIu64 " tokens; others are not modelled",
                         t->sliding_window);

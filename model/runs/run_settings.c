@@ -63,6 +63,7 @@ static void write_expert_dimensions(struct writer *w, const struct dtp_transform
     set(w, "router", "%s", dtp_router_text(shape->router));
     set_switch(w, "router_norm", shape->router_norm);
     set(w, "router_scale", "%g", shape->router_scale);
+    set_switch(w, "router_on_input", shape->router_on_input);
     set_switch(w, "router_bias", shape->router_bias);
     set_switch(w, "expert_bias", shape->expert_bias);
     set_count(w, "expert_groups", shape->expert_groups);

@@ -90,7 +90,7 @@ static struct dtp_transformer cut(const struct dtp_transformer *of)
     t.expert_ffn = t.experts ? 24 : 0;
     t.shared_expert_ffn = t.shared_expert_ffn ? 40 : 0;
     t.positions = t.positions ? 64 : 0;
-    t.sliding_window = !t.sliding_window ? 0 : t.chunked_attention ? 64 : 24; /* chunks are not cut yet */
+    t.sliding_window = !t.sliding_window ? 0 : t.chunked_attention ? 16 : 24;
     return t;
 }
 

@@ -20,9 +20,10 @@ import torch.nn.functional as F
 Shape = collections.namedtuple("Shape", "sequence batch vocab hidden heads kv_heads head_dim ffn layers gpt tied "
                                       "qk_norm window pattern gemma parallel norms wide rope biases head_bias epsilon rank alpha "
                                       "targets packed experts chosen expert_ffn shared_ffn shared_gate router normalise "
-                                      "scale dense q_latent kv_latent rope_dim value_dim alibi groups groups_chosen gpt_oss unweighted",
+                                      "scale dense q_latent kv_latent rope_dim value_dim alibi groups groups_chosen gpt_oss unweighted "
+                                      "chunks on_input",
                                defaults=[False, 0, 0, False, 0, "before", False, None, None, False, 1e-5, 0, 0, (), False,
-                                         0, 0, 0, 0, False, "softmax", False, 1.0, 0, 0, 0, 0, 0, False, 0, 0, False, False])
+                                         0, 0, 0, 0, False, "softmax", False, 1.0, 0, 0, 0, 0, 0, False, 0, 0, False, False, False, False])
 ATTENTION_CAP, FINAL_CAP = 2.0, 3.0  # of Gemma-like models; low, so that they bend what small models make
 # gpt: LayerNorm with bias and GELU; unless said otherwise a learned position table and biases everywhere, else RoPE and
 # none. parallel: the number of norms in front of two branches side by side. biases: of linear layers, by name.
@@ -40,6 +41,9 @@ LINEARS = ("qkv", "output", "up", "down")
 # below holds experts and sinks against Transformers' own); weights of `up` are so large that it clamps.
 # unweighted: norms of q and k multiply by nothing (Llama 4: Llama4TextL2Norm of Transformers' modeling_llama4.py, which
 # comes behind rope there, to the same end: turning a head leaves its length)
+# chunks: layers with the window are cut into pieces of so many tokens, of which each sees its own; the others turn nothing
+# and norm no queries and keys. on_input: weights of experts multiply what these read (Llama 4; check_llama4 below holds both
+# against Transformers' own).
 # kv_latent: latent attention as Transformers' modeling_deepseek_v3.py has it (check_latent below holds this one against
 # that): rope turns neighbours, the last rope_dim elements of queries and a part of keys that heads share.
 # packed: these linears have numbers that NF4 holds (QLoRA, appendix E): quantiles of a normal distribution times a scale
@@ -218,6 +222,48 @@ def check_gpt_oss():
     assert (core.transpose(1, 2) - ours).abs().max() < 1e-12
 
 
+def check_llama4(s):
+    """Layers of both kinds, at weights drawn here, are what Transformers' Llama4TextDecoderLayer makes of them, every fourth
+    of which has no rope, whatever older versions' config says."""
+    s = s._replace(pattern=4)
+    from transformers.models.llama4.configuration_llama4 import Llama4TextConfig
+    from transformers.models.llama4.modeling_llama4 import Llama4TextDecoderLayer, Llama4TextRotaryEmbedding
+
+    config = Llama4TextConfig(
+        hidden_size=s.hidden, intermediate_size=s.expert_ffn, intermediate_size_mlp=s.ffn, num_hidden_layers=s.pattern,
+        num_attention_heads=s.heads, num_key_value_heads=s.kv_heads, head_dim=s.head_dim, num_local_experts=s.experts,
+        num_experts_per_tok=s.chosen, interleave_moe_layer_step=1, no_rope_layer_interval=s.pattern, rms_norm_eps=s.epsilon,
+        attention_chunk_size=s.window, use_qk_norm=True, attn_temperature_tuning=False, rope_theta=10000.0, vocab_size=s.vocab,
+        attn_implementation="eager")
+    torch.manual_seed(1)
+    x = torch.randn(s.batch, s.sequence, s.hidden, dtype=torch.double)
+    place = torch.arange(s.sequence)
+    seen = torch.ones(s.sequence, s.sequence, dtype=torch.bool).tril()
+    own = seen & (place[:, None] // s.window == place[None, :] // s.window)
+    for layer in range(s.pattern):
+        p, theirs = Parameters(), Llama4TextDecoderLayer(config, layer).double()
+        wanted = block(s._replace(shared_ffn=s.expert_ffn), p, layer + 1, x)
+        made = {name: values for _, name, values in p.list}
+        heads = made["qkv"].split([s.heads * s.head_dim, s.kv_heads * s.head_dim, s.kv_heads * s.head_dim])
+        # rope of neighbours there, of halves here: rows of queries and keys in that order
+        order = torch.arange(s.head_dim).view(2, -1).T.flatten()
+        q, k = (t.view(-1, s.head_dim, s.hidden)[:, order].reshape(t.shape) for t in heads[:2])
+        gate, up = made["shared up"].split(s.expert_ffn)
+        state = {"self_attn.q_proj": q, "self_attn.k_proj": k, "self_attn.v_proj": heads[2], "self_attn.o_proj": made["output"],
+                 "input_layernorm": made["norm 1"], "post_attention_layernorm": made["norm 2"],
+                 "feed_forward.router": made["router"], "feed_forward.shared_expert.gate_proj": gate,
+                 "feed_forward.shared_expert.up_proj": up, "feed_forward.shared_expert.down_proj": made["shared down"]}
+        state = {name + ".weight": values for name, values in state.items()}
+        state["feed_forward.experts.gate_up_proj"] = made["up"].view(s.experts, -1, s.hidden).transpose(1, 2)
+        state["feed_forward.experts.down_proj"] = made["down"].view(s.experts, s.hidden, -1).transpose(1, 2)
+        theirs.load_state_dict(state)
+        mask = torch.where(seen if (layer + 1) % s.pattern == 0 else own, 0.0, -math.inf).double()
+        turn = Llama4TextRotaryEmbedding(config)(x, place[None])
+        got = theirs(x, attention_mask=mask[None, None], position_embeddings=turn)
+        got = got[0] if isinstance(got, tuple) else got
+        assert (got - wanted).norm() < 1e-6 * wanted.norm(), (layer, (got - wanted).norm())
+
+
 def cap(x, at):
     return at * torch.tanh(x / at)
 
@@ -276,12 +322,16 @@ def block(s, p, module, x):
             weight = p.make(module, "q and k norms", width + kv_width, mean=1.0)
             q, k = (norm(s, t, w, None, False) for t, w in zip((q, k), weight.split([width, kv_width])))
         q, k, v = split_heads(s, q, s.heads), split_heads(s, k, s.kv_heads), split_heads(s, v, s.kv_heads)
-        if s.qk_norm and s.unweighted:
+        sees_all = s.pattern and module % s.pattern == 0
+        straight = s.chunks and sees_all
+        if straight:
+            pass
+        elif s.qk_norm and s.unweighted:
             q, k = (norm(s, t, 1, None, False) for t in (q, k))
         elif s.qk_norm:
             weight = rms_weight(s, p.make(module, "q and k norms", 2 * s.head_dim, mean=0.0 if s.gemma else 1.0))
             q, k = (norm(s, t, w, None, False) for t, w in zip((q, k), weight.split(s.head_dim)))
-        if turns(s):
+        if turns(s) and not straight:
             q, k = rotate(s, q), rotate(s, k)
         k, v = (t.repeat_interleave(s.heads // s.kv_heads, 1) for t in (k, v))
         scores = q @ k.transpose(-1, -2) / math.sqrt(s.head_dim)
@@ -294,8 +344,9 @@ def block(s, p, module, x):
             distance = place[None, :] - place[:, None]
             scores = scores + (torch.tensor(slopes).double()[:, None, None] * distance).type_as(scores)
         mask = torch.ones(s.sequence, s.sequence, dtype=torch.bool).tril()
-        if s.window and not (s.pattern and module % s.pattern == 0):
-            mask = mask.triu(1 - s.window)
+        if s.window and not sees_all:
+            place = torch.arange(s.sequence) // s.window
+            mask = mask & (place[:, None] == place[None, :]) if s.chunks else mask.triu(1 - s.window)
         scores = scores.masked_fill(~mask, -math.inf)
         if s.gpt_oss:
             scores = with_sinks(scores, p.make(module, "attention sinks", s.heads, deviation=1.0))
@@ -337,8 +388,10 @@ def block(s, p, module, x):
         result = torch.zeros_like(rows)
         for e in range(s.experts):
             token, choice = (chosen == e).nonzero(as_tuple=True)
-            returned = F.linear(glu(F.linear(rows[token], up[e], up_bias[e]), s.expert_ffn), down[e], down_bias[e])
-            result = result.index_add(0, token, returned * weights[token, choice].type_as(rows)[:, None])
+            weight = weights[token, choice].type_as(rows)[:, None]
+            read = rows[token] * weight if s.on_input else rows[token]
+            returned = F.linear(glu(F.linear(read, up[e], up_bias[e]), s.expert_ffn), down[e], down_bias[e])
+            result = result.index_add(0, token, returned if s.on_input else returned * weight)
         if s.shared_ffn:
             shared = F.linear(rows, p.make(module, "shared up", 2 * s.shared_ffn, s.hidden))
             shared = F.linear(glu(shared, s.shared_ffn), p.make(module, "shared down", s.hidden, s.shared_ffn))
@@ -465,6 +518,11 @@ if __name__ == "__main__":
     make("experts_groups_softmax", GROUPS._replace(router="softmax", normalise=False, groups_chosen=3, shared_ffn=16))
     check_gpt_oss()
     make("gpt_oss", MIXTURE._replace(normalise=True, window=3, pattern=2, gpt_oss=True))
+    # Chunks of 4 of 8 tokens, every second of four layers without rope; of experts one a token, beside a shared one
+    LLAMA_4 = MIXTURE._replace(layers=4, experts=3, chosen=1, shared_ffn=16, router="sigmoid", on_input=True, qk_norm=True,
+                               unweighted=True, window=4, pattern=2, chunks=True)
+    check_llama4(LLAMA_4)
+    make("llama_4", LLAMA_4)
     # Latent attention: queries from a latent and not, values narrower than keys and not
     LATENT = SMALL._replace(head_dim=24, q_latent=24, kv_latent=16, rope_dim=8, value_dim=16)
     DIRECT = LATENT._replace(q_latent=0, rope_dim=16, value_dim=24, tied=True)

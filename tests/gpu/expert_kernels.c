@@ -191,10 +191,13 @@ static void test_received(uint32_t ranks, uint32_t experts)
 }
 
 static void test_activation(const struct mixture *m, uint32_t width, enum dtp_element element,
-                            enum dtp_activation_kind kind)
+                            enum dtp_activation_kind kind, bool weighs_input)
 {
     uint64_t rows = rows_of(m), all = rows * width;
-    const char *name = kind == DTP_ACTIVATION_SWIGLU ? "swiglu" : kind == DTP_ACTIVATION_GEGLU ? "geglu" : "clamped";
+    const char *name = weighs_input                    ? "weighed swiglu"
+                       : kind == DTP_ACTIVATION_SWIGLU ? "swiglu"
+                       : kind == DTP_ACTIVATION_GEGLU  ? "geglu"
+                                                       : "clamped";
     case_begin("expert_activation %s %s %s by %u", name, named(element), text_of(m), width);
     struct tensor *up = input("up", element, 2 * all, 1), *weights = input("weights", DTP_ELEMENT_FP32, rows, 1);
     struct tensor *routes = routes_of(m), *y = result("result", element, all, ulps_of(element), 32 * EPSILON);
@@ -208,7 +211,8 @@ static void test_activation(const struct mixture *m, uint32_t width, enum dtp_el
                                                    .width = width,
                                                    .chosen = m->chosen,
                                                    .kind = kind,
-                                                   .element = element};
+                                                   .element = element,
+                                                   .weighs_input = weighs_input};
     VERIFY(expert_activation, a);
 
     case_begin("expert_activation_backward %s %s %s by %u", name, named(element), text_of(m), width);
@@ -230,7 +234,8 @@ static void test_activation(const struct mixture *m, uint32_t width, enum dtp_el
                                                             .width = width,
                                                             .chosen = m->chosen,
                                                             .kind = kind,
-                                                            .element = element};
+                                                            .element = element,
+                                                            .weighs_input = weighs_input};
     VERIFY(expert_activation_backward, b);
 }
 
@@ -353,11 +358,11 @@ void test_experts(void)
         for (int k = 0; k < 8; k++) {
             const struct mixture *m = &mixtures[1 + i % 2];
             test_rows(m, widths[i], k & 1 ? halves : DTP_ELEMENT_FP32, k / 2);
-            if (k < 6)
-                test_activation(m, widths[i], k & 1 ? halves : DTP_ELEMENT_FP32,
-                                k / 2 == 0   ? DTP_ACTIVATION_SWIGLU
-                                : k / 2 == 1 ? DTP_ACTIVATION_GEGLU
-                                             : DTP_ACTIVATION_SWIGLU_CLAMPED);
+            test_activation(m, widths[i], k & 1 ? halves : DTP_ELEMENT_FP32,
+                            k / 2 == 1   ? DTP_ACTIVATION_GEGLU
+                            : k / 2 == 2 ? DTP_ACTIVATION_SWIGLU_CLAMPED
+                                         : DTP_ACTIVATION_SWIGLU,
+                            k / 2 == 3);
             if (k < 4)
                 test_bias(m, widths[i], k & 1 ? halves : DTP_ELEMENT_FP32, k & 2);
         }

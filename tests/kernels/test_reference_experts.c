@@ -220,7 +220,8 @@ static void test_activation_gradient(void **state)
     float up[2 * ROWS * WIDTH], result[ROWS * WIDTH], cotangent[ROWS * WIDTH], of_up[2 * ROWS * WIDTH], of_weight[ROWS];
     route();
     fill(up, 2 * ROWS * WIDTH, 8), fill(cotangent, ROWS * WIDTH, 9), fill(weights, ROWS, 10);
-    const enum dtp_activation_kind kinds[] = {DTP_ACTIVATION_SWIGLU, DTP_ACTIVATION_GEGLU,
+    /* the first is weighed before and behind */
+    const enum dtp_activation_kind kinds[] = {DTP_ACTIVATION_SWIGLU, DTP_ACTIVATION_SWIGLU, DTP_ACTIVATION_GEGLU,
                                               DTP_ACTIVATION_SWIGLU_CLAMPED};
     up[0] = 9, up[1] = 1, up[WIDTH + 2] = 8, up[WIDTH + 3] = -8; /* what is clamped has no gradient */
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
@@ -228,7 +229,8 @@ static void test_activation_gradient(void **state)
         struct dtp_expert_activation_args a = {up,    weights, routes, result,          TOKENS,
                                                WIDTH, CHOSEN,  kind,   DTP_ELEMENT_FP32};
         struct dtp_expert_activation_backward_args back = {
-            cotangent, up, weights, routes, of_up, of_weight, TOKENS, WIDTH, CHOSEN, kind, DTP_ELEMENT_FP32, 0, false};
+            cotangent, up, weights, routes, of_up, of_weight, TOKENS, WIDTH, CHOSEN, kind, DTP_ELEMENT_FP32};
+        a.weighs_input = back.weighs_input = k == 0;
         struct slope slope = {run_activation, &a, result, cotangent, ROWS * WIDTH};
         assert_int_equal(dtp_reference_expert_activation_backward(NULL, &back, NULL), 0);
         check_slopes(&slope, up, of_up, 2 * ROWS * WIDTH);

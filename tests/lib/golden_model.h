@@ -468,6 +468,7 @@ static void golden_experts(void **state)
                   {"experts_late", GOLDEN_EXPERTS_LATE},
                   {"experts_sigmoid", GOLDEN_EXPERTS_SIGMOID},
                   {"gpt_oss", GOLDEN_GPT_OSS},
+                  {"llama_4", GOLDEN_LLAMA_4},
                   {"experts_groups", GOLDEN_EXPERTS_GROUPS},
                   {"experts_groups_softmax", GOLDEN_EXPERTS_GROUPS_SOFTMAX}};
     static const char *const plans[] = {"", "checkpointing=full gradient_stream=true", "gradient_stream=true",

@@ -53,6 +53,10 @@
     GOLDEN_WINDOWS                                                                                                     \
     "qkv_bias=true attention_output_bias=true attention_sinks=true activation=swiglu_clamped experts=5 "               \
     "experts_per_token=2 expert_ffn=24 router_norm=true router_bias=true expert_bias=true "
+#define GOLDEN_LLAMA_4                                                                                                 \
+    GOLDEN_UNWEIGHTED                                                                                                  \
+    "layers=4 sliding_window=4 sliding_window_pattern=2 chunked_attention=true experts=3 experts_per_token=1 "         \
+    "expert_ffn=24 shared_expert_ffn=16 router=sigmoid router_on_input=true "
 #define GOLDEN_LATENT                                                                                                  \
     "layers=2 hidden=16 heads=2 head_dim=24 ffn=40 vocab=50 seq=8 micro_batch=2 kv_latent=16 q_latent=24 "             \
     "rope_head_dim=8 value_head_dim=16 "

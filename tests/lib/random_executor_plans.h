@@ -168,6 +168,12 @@ static inline void random_executor_expert_job(struct random_job *job)
         if (random_bool())
             random_divided_experts(job, &plan);
         t->expert_bias = plan.ep < 2 && random_below(4) == 0;
+        t->router_on_input = t->activation == DTP_SWIGLU && !t->expert_bias && random_bool();
+        t->chunked_attention = random_below(4) == 0;
+        if (t->chunked_attention) {
+            t->sliding_window = plan.sequence / 4, t->sliding_window_pattern = 2 + random_below(3);
+            t->qk_norm_wide = false, t->qk_norm_weight = t->qk_norm ? DTP_QK_NORM_UNWEIGHTED : DTP_QK_NORM_SHARED;
+        }
         if (t->experts % 4 == 0 && t->experts >= 2 * t->experts_per_token)
             t->expert_groups = 4, t->groups_per_token = 2 + random_below(3);
         if (plan.ep < 2 && t->layers > 1 && random_bool()) /* layers of two kinds: the first, or every other */
@@ -196,6 +202,7 @@ static inline void random_executor_latent_job(struct random_job *job, int turn)
         t->positions = 0, t->kv_heads = t->heads;
         t->qk_norm = t->qk_norm_wide = t->qkv_bias = t->attention_output_bias = false;
         t->sliding_window = t->sliding_window_pattern = 0, t->attention_softcap = 0, t->attention_sinks = false;
+        t->chunked_attention = false;
         t->qk_norm_weight = DTP_QK_NORM_SHARED;
         t->q_latent = random_bool() ? 0 : 8 * (1 + random_below(64));
         t->kv_latent = 8 * (1 + random_below(64)), t->rope_head_dim = 8 * (1 + random_below(8));

@@ -147,6 +147,13 @@ static inline double dtp_executor_core_backward(const struct dtp_executor_block 
     double keys = (double)block->kind.d_q, values = (double)block->kind.d_core;
     return (3 * keys + 2 * values) / (keys + values);
 }
+/* What layers leave out that turn no queries and keys (dtp_transformer_layer_turns): it works in place, so what stands
+ * around it stays as it is. */
+static inline bool dtp_executor_turns_only(const struct dtp_executor_operator *op)
+{
+    return op->kind == DTP_OP_ROTARY || op->kind == DTP_OP_QK_NORM;
+}
+
 /* Whether the activation is that of experts' rows, which their weights multiply. */
 static inline bool dtp_executor_weighs(const struct dtp_executor_block *block, const struct dtp_executor_operator *op)
 {

@@ -31,8 +31,7 @@ struct shape {
     bool remakes; /* its activation is made again by the activation's backward */
 };
 
-/* Those that make what backward reads of what is kept. */
-static uint32_t operators_again(const struct dtp_executor_block *block, enum dtp_checkpoint_keeps keeps)
+uint32_t dtp_executor_operators_again(const struct dtp_executor_block *block, enum dtp_checkpoint_keeps keeps)
 {
     /* the activation's backward makes the product; in fp8 whose weights' gradients are not, a replay does */
     uint64_t by_backward = block->fp8 ? 0 : DTP_EXECUTOR_BIT(DTP_TENSOR_PRODUCT);
@@ -83,8 +82,8 @@ static void shape_of(const struct dtp_transformer *t, const struct dtp_cluster *
     s->modules = s->layers + (s->adapted ? 0 : 2 * s->ends) + (divided ? s->layers : 0);
     s->c = dtp_plan_compute_bytes(plan);
     s->first_checkpointed = s->ends > 0 && s->checkpointed > 0 && dtp_checkpointed(&rule, 0);
-    s->again = operators_again(&s->block, rule.keeps);
-    s->first_again = operators_again(&s->first, rule.keeps);
+    s->again = dtp_executor_operators_again(&s->block, rule.keeps);
+    s->first_again = dtp_executor_operators_again(&s->first, rule.keeps);
     s->remakes = rule.keeps == DTP_KEEPS_SECOND_MATMULS && !s->block.fp8;
     for (int i = 0; i < 4; i++) {
         const uint64_t module = i == 0 ? 0 : i == 2 ? t->layers + 1 : blocks->module;
@@ -534,6 +533,7 @@ void dtp_executor_work(const struct dtp_transformer *transformer, const struct d
         out->head_rows = (double)s.rules.chunk_tokens;
         out->head_columns = (double)s.rules.vocab_stride;
     }
+    dtp_executor_leave_out_turns(transformer, plan, out);
 }
 
 void dtp_executor_row_traffic(const struct dtp_transformer *t, const struct dtp_cluster *cluster,

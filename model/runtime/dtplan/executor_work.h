@@ -6,11 +6,18 @@
 
 #include "closed/closed_form_hooks.h"
 #include "closed/step_work.h"
+#include "plan/checkpointing.h"
 #include "runtime/dtplan/executor_block.h"
 #include "runtime/dtplan/lower_executor.h"
 
 void dtp_executor_work(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                        const struct dtp_plan *plan, struct dtp_step_work *out);
+/* Operators of a block, as bits, that a checkpointed one runs once more: those that make what backward reads of what is
+ * kept. */
+uint32_t dtp_executor_operators_again(const struct dtp_executor_block *block, enum dtp_checkpoint_keeps keeps);
+/* Takes off what all layers of a kind are counted with and some leave out (executor_straight_work.c). */
+void dtp_executor_leave_out_turns(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                                  struct dtp_step_work *out);
 /* What tensor parallel ranks send, of one's slice. */
 void dtp_executor_tensor_traffic(const struct dtp_slice *slice, struct dtp_tensor_traffic *out);
 /* executor_tensor_overlap.c: what of it runs beside products. */

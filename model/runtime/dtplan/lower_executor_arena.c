@@ -33,6 +33,23 @@ static void say(uint64_t *known, double said, bool *differ)
     *known = value ? value : *known;
 }
 
+/* Attention's may be those of the pieces that a sequence is cut into (chunked_attention); a stage of layers alone that
+ * turn nothing knows the sequence from those that see all of it. */
+static void say_pieces(const struct dtp_program *program, uint64_t *sequence, bool *differ)
+{
+    const struct dtp_op *ops = dtp_program_ops(program);
+    uint64_t longest = 0;
+    for (int check = 0; check < 2; check++) {
+        for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+            uint64_t queries =
+                dtp_op_kind_class(ops[i].kind) == DTP_CLASS_ATTENTION ? ops[i].demand->attention.queries : 0;
+            longest = queries > longest ? queries : longest;
+            *differ |= check && queries && *sequence % queries != 0;
+        }
+        *sequence = *sequence ? *sequence : longest;
+    }
+}
+
 /* Rows of the loss's chunks add up to those of a micro-batch. */
 static bool find_shape(const struct dtp_program *program, struct dtp_executor_map *out)
 {
@@ -47,7 +64,7 @@ static bool find_shape(const struct dtp_program *program, struct dtp_executor_ma
         bool embeds = ops[i].kind == DTP_OP_EMBEDDING || ops[i].kind == DTP_OP_EMBEDDING_BACKWARD;
         bool loses = ops[i].kind == DTP_OP_LOSS_BACKWARD;
         out->gradient_norm |= ops[i].kind == DTP_OP_CLIP_SCALE;
-        if (!exchanges || dtp_op_kind_class(ops[i].kind) != DTP_CLASS_ATTENTION)
+        if (dtp_op_kind_class(ops[i].kind) != DTP_CLASS_ATTENTION)
             say(&out->sequence, (double)d->attention.queries, &differ);
         if (embeds)
             say(&out->rows, d->tokens, &differ);
@@ -57,6 +74,8 @@ static bool find_shape(const struct dtp_program *program, struct dtp_executor_ma
             say(&tokens, d->m, &differ);
         loss_rows += loses && !ops[i].micro_step ? (uint64_t)d->tokens : 0;
     }
+    if (!exchanges)
+        say_pieces(program, &out->sequence, &differ);
     say(&out->rows, (double)loss_rows, &differ);
     out->step_tokens = (double)tokens;
     return !differ && out->vocab <= INT32_MAX && out->rows <= INT32_MAX &&

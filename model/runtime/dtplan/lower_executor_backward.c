@@ -520,6 +520,8 @@ static void operator_backward(const struct place *at)
 {
     if (!at->op->passes && !at->op->adapter) /* nothing before it is trained */
         return;
+    if (dtp_executor_turns_only(at->op) && !dtp_transformer_layer_turns(at->x->t, dtp_lower_model_layer(at->x->l)))
+        return;
     switch (at->op->kind) {
     case DTP_OP_NORM: norm_backward(at); break;
     case DTP_OP_MATMUL:

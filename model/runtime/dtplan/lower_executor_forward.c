@@ -478,6 +478,8 @@ static void run_operator(const struct pass *pass, int index)
     struct dtp_executor *x = pass->x;
     const struct dtp_executor_operator *op = &x->shape->op[index];
     struct dtp_draft draft;
+    if (dtp_executor_turns_only(op) && !dtp_transformer_layer_turns(x->t, dtp_lower_model_layer(x->l)))
+        return;
     if (op->half == DTP_EXECUTOR_B) {
         if (!leads(pass, index - 1))
             adapter_b(pass, index, false);

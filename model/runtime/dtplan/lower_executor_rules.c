@@ -147,11 +147,10 @@ struct checker {
 static void check_model(struct checker *c)
 {
     const struct dtp_transformer *t = c->t;
-    for (uint64_t layer = 0; layer < t->layers && t->chunked_attention; layer++)
-        if (dtp_transformer_layer_window(t, layer, c->plan->sequence)) {
-            REFUSE(c, "chunked_attention", "of sequences longer than a chunk " NOT_RUN);
-            break;
-        }
+    if (t->chunked_attention && (t->kv_latent || (t->qk_norm && t->qk_norm_weight != DTP_QK_NORM_UNWEIGHTED)))
+        REFUSE(c, "chunked_attention", "with latent attention or weights of q's and k's norms " NOT_RUN);
+    if (t->router_on_input && (t->activation != DTP_SWIGLU || t->expert_bias))
+        REFUSE(c, "router_on_input", "with experts other than swiglu's without biases " NOT_RUN);
     if (t->embedding_norm && dtp_plan_adapts(c->plan))
         REFUSE(c, "embedding_norm", "with adapters (lora) " NOT_RUN);
     struct dtp_executor_rules rules;

@@ -76,6 +76,8 @@ void dtp_executor_shape(const struct dtp_executor *x, struct dtp_draft *draft)
     case DTP_OP_ACTIVATION_BACKWARD:
         demand->n = demand->n > 0 ? demand->n : (double)x->t->ffn; /* experts' say so themselves */
         demand->form = (uint8_t)activation_form(x->t);
+        if (demand->groups && x->t->router_on_input) /* of experts' rows */
+            demand->form = DTP_FORM_SWIGLU_WEIGHED;
         break;
     case DTP_OP_ROUTER:
     case DTP_OP_ROUTER_BACKWARD:
