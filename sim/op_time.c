@@ -14,6 +14,12 @@ static double least(double a, double b)
 
 /* ---- rates of a job --------------------------------------------------------------------------------------------- */
 
+static const enum dtp_collective goes_so[DTP_CARRIED_COUNT] = {
+#define AS_GOES_SO(suffix, collective, text) [DTP_CARRIED_##suffix] = collective,
+    DTP_CARRIED_TABLE(AS_GOES_SO)
+#undef AS_GOES_SO
+};
+
 static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_execution *execution,
                           struct dtp_group placed, struct dtp_group_rates *out)
 {
@@ -22,6 +28,10 @@ static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_ex
         double links_alone = out->cost[i].s_per_byte[DTP_PROTOCOL_SIMPLE];
         dtp_collective_choose(cluster, &placed, execution, (enum dtp_collective)i, &out->cost[i]);
         out->link_s_per_byte[i] = least(links_alone, out->cost[i].s_per_byte[DTP_PROTOCOL_SIMPLE]);
+    }
+    for (int how = DTP_CARRIED_PLAIN + 1; how < DTP_CARRIED_COUNT; how++) {
+        out->carried[how] = dtp_collective_cost_carried(cluster, &placed, goes_so[how], (enum dtp_carried)how);
+        dtp_collective_choose(cluster, &placed, execution, goes_so[how], &out->carried[how]);
     }
     double bus = dtp_group_bus_bytes_per_s(cluster, &placed);
     /* Every link and NIC that a ring passes carries its bus rate. Where one is faster than the ring's slowest it has
@@ -200,6 +210,15 @@ static double ratio(double amount, double rate)
     return amount > 0 ? amount / rate : 0;
 }
 
+static double collective_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
+{
+    const struct dtp_group_rates *group = group_rates(rates, op);
+    const enum dtp_carried how = dtp_op_carried(rates->program, op);
+    return dtp_collective_time(how == DTP_CARRIED_PLAIN ? &group->cost[dtp_op_kind_collective(op->kind)]
+                                                        : &group->carried[how],
+                               op->demand->sent_bytes);
+}
+
 double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
 {
     const struct dtp_demand *d = op->demand;
@@ -213,8 +232,7 @@ double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
                ratio(d->bytes, rates->accumulated_bytes_per_s);
     case DTP_CLASS_ATTENTION: return gaps_s + attention_seconds(rates, op);
     case DTP_CLASS_MEMORY: return gaps_s + ratio(d->bytes, rates->memory_kernel_bytes_per_s[d->memory_kernel]);
-    case DTP_CLASS_COLLECTIVE:
-        return dtp_collective_time(&group_rates(rates, op)->cost[dtp_op_kind_collective(op->kind)], d->sent_bytes);
+    case DTP_CLASS_COLLECTIVE: return collective_seconds(rates, op);
     case DTP_CLASS_UPLOAD:
     case DTP_CLASS_DOWNLOAD: return ratio(d->sent_bytes, rates->copy_bytes_per_s);
     case DTP_CLASS_HOST: return ratio(d->bytes, rates->host_optimizer_bytes_per_s);

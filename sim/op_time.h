@@ -27,6 +27,7 @@ struct dtp_op_rates {
     double call_s[DTP_HOST_CALLS];  /* host time of what launches nothing */
     struct dtp_group_rates {
         struct dtp_collective_cost cost[DTP_COLLECTIVE_COUNT];
+        struct dtp_collective_cost carried[DTP_CARRIED_COUNT]; /* of the collective that goes so; none of the plain */
         double link_s_per_byte[DTP_COLLECTIVE_COUNT]; /* where nothing but links limits it */
         double link_use, network_use;                 /* at the bus rate */
         struct dtp_collective_load load[DTP_COLLECTIVE_COUNT];

@@ -250,7 +250,10 @@ static void add_boundary(const struct job *j, struct stages *s)
         s->gathered_s = dtp_collective_time(&gather, sent) * (double)crossings;
     }
     s->boundary_bytes = crossings * bytes;
-    s->boundary_s = (double)crossings * ((double)bytes / rate + dtp_calibration.send_latency_s);
+    struct dtp_group pair = dtp_group_of(c, 2, dtp_plan_group(plan, c, DTP_AXES(PP)).stride);
+    struct dtp_collective_cost sends = dtp_collective_cost(c, &pair, DTP_SEND_RECV);
+    s->boundary_s = (double)crossings * (sends.measured ? dtp_collective_time(&sends, (double)bytes)
+                                                        : (double)bytes / rate + dtp_calibration.send_latency_s);
     s->wait_slowest_s += s->boundary_s + s->gathered_s;
     s->wait_sum_s += (s->boundary_s + s->gathered_s) * plan->pp;
 }

@@ -206,6 +206,12 @@ static struct dtp_group measured_group(const struct dtp_cluster *cluster, const 
 struct dtp_collective_cost dtp_collective_cost(const struct dtp_cluster *cluster, const struct dtp_group *group,
                                                enum dtp_collective collective)
 {
+    return dtp_collective_cost_carried(cluster, group, collective, DTP_CARRIED_PLAIN);
+}
+
+struct dtp_collective_cost dtp_collective_cost_carried(const struct dtp_cluster *cluster, const struct dtp_group *group,
+                                                       enum dtp_collective collective, enum dtp_carried carried)
+{
     struct dtp_collective_cost cost = modelled(cluster, group, collective);
     if (!cluster->measured || group->ranks < 2)
         return cost;
@@ -213,7 +219,7 @@ struct dtp_collective_cost dtp_collective_cost(const struct dtp_cluster *cluster
     uint32_t nodes = dtp_cluster_is_host(cluster) ? 1 : group->nodes;
     struct dtp_measured_group asked = {group->ranks, group->stride, nodes}, of;
     enum dtp_collective as;
-    cost.measured = dtp_measured_collective(cluster->measured, collective, &asked, &as, &of);
+    cost.measured = dtp_measured_collective(cluster->measured, collective, carried, &asked, &as, &of);
     if (!cost.measured)
         return cost;
     bool same = of.ranks == asked.ranks && of.nodes == asked.nodes && of.stride == asked.stride;

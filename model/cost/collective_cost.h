@@ -8,6 +8,7 @@
 
 #include "base/words.h"
 #include "machine/group.h"
+#include "machine/measured_row.h"
 
 enum dtp_protocol { DTP_PROTOCOL_LL, DTP_PROTOCOL_LL128, DTP_PROTOCOL_SIMPLE, DTP_PROTOCOL_TREE, DTP_PROTOCOL_COUNT };
 
@@ -27,6 +28,9 @@ struct dtp_collective_cost {
 };
 struct dtp_collective_cost dtp_collective_cost(const struct dtp_cluster *cluster, const struct dtp_group *group,
                                                enum dtp_collective collective);
+/* The same where it is carried in its other way, which the model prices alike and a machine file may not. */
+struct dtp_collective_cost dtp_collective_cost_carried(const struct dtp_cluster *cluster, const struct dtp_group *group,
+                                                       enum dtp_collective collective, enum dtp_carried carried);
 
 /* Seconds for one operation in which each rank sends `sent_bytes` (ring accounting, closed_form.h); 0 for 0 bytes. */
 double dtp_collective_time(const struct dtp_collective_cost *cost, double sent_bytes);

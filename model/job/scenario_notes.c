@@ -2,7 +2,10 @@
  * model is beyond what it states, keys that nothing reads here. */
 #include "job/scenario_resolution.h"
 
+#include "base/append.h"
 #include "cost/op_cost.h"
+#include "machine/measured.h"
+#include "plan/context.h"
 #include "plan/rules.h"
 
 #include <inttypes.h>
@@ -126,4 +129,31 @@ void dtp_note_unread(struct dtp_resolution *r)
             note_unread(r, key, dtp_key_reader_words(reader));
     }
     note_useless(r);
+}
+
+/* What the plan does between ranks that its machine file has no row of. */
+void dtp_note_unmeasured(struct dtp_resolution *r)
+{
+    const struct dtp_plan *plan = &r->job->plan;
+    const struct dtp_cluster *cluster = &r->job->cluster;
+    if (!cluster->measured || !plan->runtime)
+        return;
+    const struct dtp_context context = dtp_plan_context(plan, cluster);
+    const bool divides = plan->ep > 1, uneven = divides && dtp_plan_execution(plan).own_kernels;
+    const struct {
+        bool made;
+        const char *what;
+    } rows[] = {{plan->pp > 1, dtp_measured_collective_text(DTP_SEND_RECV, DTP_CARRIED_PLAIN)},
+                {context.ring > 1 && !context.gathers, dtp_measured_collective_text(DTP_SEND_RECV, DTP_CARRIED_AROUND)},
+                {context.exchanged > 1 || (divides && !uneven),
+                 dtp_measured_collective_text(DTP_ALL_TO_ALL, DTP_CARRIED_PLAIN)},
+                {uneven, dtp_measured_collective_text(DTP_ALL_TO_ALL, DTP_CARRIED_UNEVEN)}};
+    char missing[96] = "";
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].made && !dtp_measured_has(cluster->measured, DTP_MEASUREMENT_COLLECTIVE, rows[i].what))
+            dtp_append_part(missing, sizeof missing, ", ", "%s", rows[i].what);
+    if (*missing)
+        note_plan(r,
+                  "the machine file has no row of %s: priced by the catalogue or by what moves bytes alike; probe anew",
+                  missing);
 }

@@ -86,6 +86,8 @@ void dtp_note_attention(struct dtp_resolution *r, uint64_t sequence);
 /* Keys of the resolved plan that nothing reads. Not refused: a comparison of strategies, a sweep, or a scenario that
  * commands share sets them for those who do. */
 void dtp_note_unread(struct dtp_resolution *r);
+/* What a machine file lacks of what the plan does between ranks. */
+void dtp_note_unmeasured(struct dtp_resolution *r);
 
 /* scenario_cluster.c: job->cluster, with its note; false after a fault. */
 bool dtp_resolve_cluster(struct dtp_resolution *r);

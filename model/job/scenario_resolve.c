@@ -430,8 +430,10 @@ static void resolve_plan(struct dtp_resolution *r)
     if (status != DTP_OK)
         return;
     check_switches(r);
-    if (!r->silent)
-        dtp_note_unread(r);
+    if (r->silent)
+        return;
+    dtp_note_unread(r);
+    dtp_note_unmeasured(r);
 }
 
 static void apply_all(struct dtp_resolution *r, bool of_plan)

@@ -352,20 +352,16 @@ static double kind_distance(enum dtp_collective asked, enum dtp_collective measu
     return asked == measured ? 0 : like ? 100 : INFINITY;
 }
 
-static bool collective_parse(const char *text, size_t length, enum dtp_collective *out)
+bool dtp_measured_has(const struct dtp_measured *measured, enum dtp_measurement measurement, const char *what)
 {
-    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
-        const char *name = dtp_collective_text((enum dtp_collective)i);
-        if (strlen(name) == length && strncmp(name, text, length) == 0) {
-            *out = (enum dtp_collective)i;
+    for (size_t i = 0; i < measured->rows.count; i++)
+        if (measured->rows.row[i].measurement == measurement && strcmp(measured->rows.row[i].what, what) == 0)
             return true;
-        }
-    }
     return false;
 }
 
 const struct dtp_measured_curve *dtp_measured_collective(const struct dtp_measured *measured,
-                                                         enum dtp_collective collective,
+                                                         enum dtp_collective collective, enum dtp_carried carried,
                                                          const struct dtp_measured_group *group,
                                                          enum dtp_collective *as, struct dtp_measured_group *of)
 {
@@ -374,10 +370,12 @@ const struct dtp_measured_curve *dtp_measured_collective(const struct dtp_measur
     for (size_t i = 0; i < measured->part_count; i++) {
         const struct dtp_measured_row *row = measured->part[i].rows[0];
         enum dtp_collective kind;
-        if (row->measurement != DTP_MEASUREMENT_COLLECTIVE || !collective_parse(row->what, strlen(row->what), &kind))
+        enum dtp_carried how;
+        if (row->measurement != DTP_MEASUREMENT_COLLECTIVE ||
+            !dtp_measured_collective_parse(row->what, strlen(row->what), &kind, &how))
             continue;
         struct dtp_measured_group its = group_of(row);
-        double far = kind_distance(collective, kind) + group_distance(group, &its);
+        double far = kind_distance(collective, kind) + group_distance(group, &its) + (how == carried ? 0 : 50);
         if (far < nearest) {
             nearest = far;
             best = &measured->part[i].curve;
@@ -401,8 +399,9 @@ static double nearest_contention(const struct dtp_measured *m, enum dtp_collecti
         const struct dtp_measured_row *row = &m->rows.row[i];
         const char *end = strstr(row->what, SLOWDOWN);
         enum dtp_collective kind;
+        enum dtp_carried how;
         if (row->measurement != DTP_MEASUREMENT_CONTENTION || slowdown != (end != NULL) ||
-            !collective_parse(row->what, end ? (size_t)(end - row->what) : strlen(row->what), &kind))
+            !dtp_measured_collective_parse(row->what, end ? (size_t)(end - row->what) : strlen(row->what), &kind, &how))
             continue;
         struct dtp_measured_group its = group_of(row);
         double far = kind_distance(collective, kind) + group_distance(group, &its);

@@ -69,16 +69,18 @@ double dtp_measured_pass_bytes_per_s(const struct dtp_measured *measured, enum d
 /* Of a row of step: "gap_live", "gap_graph", "launch", DTP_MEASURED_PACE; NAN: not measured. */
 double dtp_measured_step_s(const struct dtp_measured *measured, const char *what);
 
-/* The curve of a collective whose group is most like the one asked for: the same kind (all-gather and reduce-scatter
- * stand for each other, and for all-to-all), inside nodes or between them, then ranks, then stride. NULL: none
- * measured. */
+/* The curve of a collective whose group is most like the one asked for: the same kind, then carried otherwise
+ * (all-gather and reduce-scatter stand for each other, and for all-to-all), inside nodes or between them, then ranks,
+ * then stride. NULL: none measured. */
 struct dtp_measured_group {
     uint32_t ranks, stride, nodes;
 };
 const struct dtp_measured_curve *dtp_measured_collective(const struct dtp_measured *measured,
-                                                         enum dtp_collective collective,
+                                                         enum dtp_collective collective, enum dtp_carried carried,
                                                          const struct dtp_measured_group *group,
                                                          enum dtp_collective *as, struct dtp_measured_group *of);
+/* Whether there is a row of that, whatever its shape. */
+bool dtp_measured_has(const struct dtp_measured *measured, enum dtp_measurement measurement, const char *what);
 
 /* What a collective and kernels beside it do to each other. */
 struct dtp_measured_contention {

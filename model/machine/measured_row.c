@@ -58,16 +58,41 @@ static bool is_kernel(const char *word)
     return AMONG(word, pass_words) || (dtp_op_kind_parse(word, &kind) && dtp_op_kind_class(kind) == DTP_CLASS_MEMORY);
 }
 
+static const struct {
+    enum dtp_collective collective;
+    const char *word;
+} carried_words[] = {{DTP_COLLECTIVE_COUNT, ""},
+#define AS_CARRIED(suffix, collective, text) {collective, text},
+                     DTP_CARRIED_TABLE(AS_CARRIED)
+#undef AS_CARRIED
+};
+
+const char *dtp_measured_collective_text(enum dtp_collective collective, enum dtp_carried carried)
+{
+    return carried_words[carried].collective == collective ? carried_words[carried].word
+                                                           : dtp_collective_text(collective);
+}
+
+bool dtp_measured_collective_parse(const char *text, size_t length, enum dtp_collective *out, enum dtp_carried *carried)
+{
+    for (int c = 0; c < DTP_CARRIED_COUNT; c++)
+        for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
+            *out = (enum dtp_collective)i, *carried = (enum dtp_carried)c;
+            const char *name = dtp_measured_collective_text(*out, *carried);
+            if (strlen(name) == length && strncmp(name, text, length) == 0)
+                return true;
+        }
+    return false;
+}
+
 /* NAME, or NAME and `suffix`. */
 static bool is_collective(const char *word, const char *suffix)
 {
-    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
-        const char *name = dtp_collective_text((enum dtp_collective)i);
-        size_t length = strlen(name);
-        if (strncmp(word, name, length) == 0 && (!word[length] || strcmp(word + length, suffix) == 0))
-            return true;
-    }
-    return false;
+    const size_t length = strlen(word), end = strlen(suffix);
+    const bool has = length > end && strcmp(word + length - end, suffix) == 0;
+    enum dtp_collective collective;
+    enum dtp_carried carried;
+    return dtp_measured_collective_parse(word, has ? length - end : length, &collective, &carried);
 }
 
 static bool knows(enum dtp_measurement measurement, const char *what)

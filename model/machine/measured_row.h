@@ -58,7 +58,7 @@ enum dtp_measured_column {
  *                DTP_MEASURED_PASS_TABLE
  *   step         seconds a kernel of a step adds: gap_live and gap_graph between two on the device, launch on the host
  *                thread
- *   collective   alone, nothing else on the device
+ *   collective   alone, nothing else on the device; what: enum dtp_collective's words and those of DTP_CARRIED_TABLE
  *   copy         between pinned host memory and the device: upload, download, both at once (bytes each way)
  *   host_adam    AdamW on the cores of one rank
  * Where the device is a host a kernel and a sum of gradients have a dtype too: its processor computes, and what it
@@ -168,6 +168,26 @@ enum dtp_measured_attention {
 const char *dtp_measured_attention_text(enum dtp_measured_attention attention);
 /* Under which of its words a kernel's time stands; `atomic` as of struct dtp_attention_shape. */
 enum dtp_measured_attention dtp_measured_attention_of(bool atomic, bool backward);
+/* How a collective is carried that goes two ways: X(suffix, collective, word of its rows).
+ *   AROUND  a send_recv of all ranks of a group, each to the next and from the one before at once: a ring's step. A
+ *           plain one is of neighbours, one way
+ *   UNEVEN  an all_to_all of rows of which one rank gets twice as many as each other, whose bytes are those that this
+ *           one gets of others: what routers of experts make */
+#define DTP_CARRIED_TABLE(X)                                                                                           \
+    X(AROUND, DTP_SEND_RECV, "shift")                                                                                  \
+    X(UNEVEN, DTP_ALL_TO_ALL, "all_to_all_uneven")
+enum dtp_carried {
+    DTP_CARRIED_PLAIN,
+#define DTP_CARRIED_ENUM(suffix, collective, text) DTP_CARRIED_##suffix,
+    DTP_CARRIED_TABLE(DTP_CARRIED_ENUM)
+#undef DTP_CARRIED_ENUM
+        DTP_CARRIED_COUNT
+};
+/* Of a collective that is not carried so, its own word. */
+const char *dtp_measured_collective_text(enum dtp_collective collective, enum dtp_carried carried);
+/* Of the first `length` bytes. False: no such word. */
+bool dtp_measured_collective_parse(const char *text, size_t length, enum dtp_collective *out,
+                                   enum dtp_carried *carried);
 /* The one word of AdamW on the host. */
 #define DTP_MEASURED_HOST_ADAM "update"
 

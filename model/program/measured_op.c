@@ -29,6 +29,18 @@ enum dtp_measured_matmul dtp_measured_matmul_of_op(const struct dtp_program *pro
     return gelu ? DTP_MEASURED_MATMUL_FORWARD_GELU : DTP_MEASURED_MATMUL_FORWARD;
 }
 
+/* Rows of experts say where they go: whoever only simulates their exchange leaves roles empty, and has as many each. */
+enum dtp_carried dtp_op_carried(const struct dtp_program *program, const struct dtp_op *op)
+{
+    const struct dtp_operand *operands = dtp_program_operands(program, op);
+    if (op->kind == DTP_OP_SHIFT)
+        return DTP_CARRIED_AROUND;
+    for (uint32_t i = 0; i < op->operand_count && op->kind == DTP_OP_ALL_TO_ALL; i++)
+        if (operands[i].role == DTP_ROLE_ROUTES)
+            return DTP_CARRIED_UNEVEN;
+    return DTP_CARRIED_PLAIN;
+}
+
 static void set(struct dtp_measured_row *row, enum dtp_measured_column column, double value)
 {
     row->number[column] = value;
@@ -64,7 +76,9 @@ static bool row_of_op(const struct dtp_program *program, const struct dtp_op *op
         set(out, DTP_MEASURED_bytes, op->demand->bytes);
         return op->demand->bytes > 0;
     case DTP_CLASS_COLLECTIVE:
-        *out = dtp_measured_row_of(DTP_MEASUREMENT_COLLECTIVE, dtp_collective_text(dtp_op_kind_collective(op->kind)));
+        *out = dtp_measured_row_of(
+            DTP_MEASUREMENT_COLLECTIVE,
+            dtp_measured_collective_text(dtp_op_kind_collective(op->kind), dtp_op_carried(program, op)));
         set(out, DTP_MEASURED_bytes, op->demand->sent_bytes);
         set_group(out, &dtp_program_groups(program)[op->group], cluster);
         return op->demand->sent_bytes > 0;

@@ -9,6 +9,9 @@
 /* The pass of a matmul, told by the role of its result, in programs without roles by its name. */
 enum dtp_measured_matmul dtp_measured_matmul_of_op(const struct dtp_program *program, const struct dtp_op *op);
 
+/* In which way an operation's collective is carried. */
+enum dtp_carried dtp_op_carried(const struct dtp_program *program, const struct dtp_op *op);
+
 /* The row, without results, that an operation's time stands in; false for one that no row times (marks, storage). */
 bool dtp_measured_row_of_op(const struct dtp_program *program, const struct dtp_op *op,
                             const struct dtp_cluster *cluster, struct dtp_measured_row *out);

@@ -240,10 +240,11 @@ static void scale(const struct fit *fit, struct dtp_measured_row *row)
 
 static enum dtp_collective collective_of(const char *what)
 {
-    int i = 0;
-    while (i + 1 < DTP_COLLECTIVE_COUNT && strcmp(what, dtp_collective_text((enum dtp_collective)i)) != 0)
-        i++;
-    return (enum dtp_collective)i;
+    enum dtp_collective collective;
+    enum dtp_carried carried;
+    dtp_measured_collective_parse(what, strlen(what), &collective,
+                                  &carried); /* a row of an operation's has such a word */
+    return collective;
 }
 
 /* (measured / of) over the runs, drawn to `file` as if that were some runs more. */

@@ -60,12 +60,12 @@ static double collective_seconds(const struct dtp_measured_row *row, const struc
 {
     uint32_t ranks = (uint32_t)at(row, DTP_MEASURED_ranks), stride = (uint32_t)at(row, DTP_MEASURED_stride);
     struct dtp_group group = stride == 1 ? dtp_group_consecutive(cluster, ranks) : dtp_group_strided(cluster, stride);
-    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
-        if (strcmp(row->what, dtp_collective_text((enum dtp_collective)i)) == 0) {
-            struct dtp_collective_cost cost = dtp_collective_cost(cluster, &group, (enum dtp_collective)i);
-            return dtp_collective_time(&cost, at(row, DTP_MEASURED_bytes));
-        }
-    return (double)NAN;
+    enum dtp_collective collective;
+    enum dtp_carried carried;
+    if (!dtp_measured_collective_parse(row->what, strlen(row->what), &collective, &carried))
+        return (double)NAN;
+    struct dtp_collective_cost cost = dtp_collective_cost_carried(cluster, &group, collective, carried);
+    return dtp_collective_time(&cost, at(row, DTP_MEASURED_bytes));
 }
 
 /* What the catalogue's row makes of the same; NAN where it says nothing. */

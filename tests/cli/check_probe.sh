@@ -64,7 +64,7 @@ seq = 16
 precision = fp32
 END
 expect 0 "${host[@]}" --gpus 2 job.ini -o two.csv
-for collective in all_gather reduce_scatter all_reduce; do
+for collective in all_gather reduce_scatter all_reduce send_recv shift all_to_all all_to_all_uneven; do
     [[ $(rows two.csv collective "$collective") -ge 2 ]] || failed "hardly any row of $collective"
 done
 says 'matmul,forward,fp32,48,320,96,' two.csv # gate and up: 3 x 16 tokens, two times 160 columns, 96 deep
@@ -89,6 +89,15 @@ says '2 × cores of this machine' out
 says 'two.csv measured 2; probe with --gpus 4'
 "$program" --layers 2 --hidden 64 --heads 4 --ffn 192 --vocab 256 --gpu host --runtime dtplan >out 2>err
 says 'dtplan probe --device host -o here.csv'
+
+# A file of before that says nothing of a ring's steps is read, and the plan says what it lacks.
+grep -v '^about,rows\|^collective,shift' two.csv >older.csv
+for machine in two older; do
+    "$program" --layers 2 --hidden 64 --heads 4 --ffn 192 --vocab 256 --seq 64 --gpus 2 --cp 2 --strategy ddp --machine "$machine.csv" --runtime dtplan >"$machine.txt" 2>err ||
+        failed "no plan by $machine.csv: $(cat err)"
+done
+says 'the machine file has no row of shift' older.txt
+grep -q 'has no row of' two.txt && failed "it misses what was measured"
 
 # ---- what is refused -----------------------------------------------------------------------------------------------------
 

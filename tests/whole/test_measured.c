@@ -65,6 +65,7 @@ static void test_refusals_name_line_and_reason(void **state)
         {HEADER GPU_KEY MATMUL(1024, 1024, 1024, 1e-4) MATMUL(64, 64, 64, 1e-4) MATMUL(1024, 1024, 1024, 2e-4),
          "m.csv:5: matmul forward of the same shape stands on line 3 as well"},
         {HEADER GPU_KEY "collective,all_gather,,,,,,,,,1024,2.5,1,1,1,,,,\n", "m.csv:3: ranks: 2.5 is nothing"},
+        {HEADER GPU_KEY "collective,shift_slowdown,,,,,,,,,1024,2,1,1,1,,,,\n", "m.csv:3: what: 'shift_slowdown'"},
         {HEADER GPU_KEY "about,rows,,,,,,,,,,,,,,,,,4\n" MATMUL(1024, 1024, 1024, 1e-4),
          "m.csv: holds 3 of the 4 rows that its row about,rows tells of"},
         {HEADER GPU_KEY "about,rows,,,,,,,,,,,,,,,,,all\n", "m.csv:3: rows: 'all' is not a whole number from 1"},
@@ -420,6 +421,48 @@ static void test_other_groups_compare_as_the_model_says(void **state)
     assert_near(collective_s(&nodes, &world, DTP_ALL_GATHER, 1e9), model_s, 1e-12);
 }
 
+/* 1e6 bytes by hand: each way that a collective goes has its own row, or the nearest of the same; an all-to-all that
+ * nobody measured is the all-gather's row by the model's ratio, and what goes from one to one is the model's alone. */
+static void test_ways_of_a_collective(void **state)
+{
+    (void)state;
+#define WAY(what, seconds) "collective," what ",,,,,,,,,1000000,2,1,1," seconds ",,,,\n"
+    struct dtp_cluster plain = test_cluster(test_h200(), 2, 8), cluster = plain;
+    const struct dtp_group pair = dtp_group_consecutive(&plain, 2);
+    struct dtp_measured *all = measured_of(HEADER GPU_KEY WAY("all_gather", "1e-5") WAY("send_recv", "2e-5") WAY(
+        "shift", "3e-5") WAY("all_to_all", "4e-5") WAY("all_to_all_uneven", "5e-5"));
+    struct dtp_measured *some = measured_of(HEADER GPU_KEY WAY("send_recv", "2e-5") WAY("all_to_all", "4e-5"));
+    struct dtp_measured *none = measured_of(HEADER GPU_KEY WAY("all_gather", "1e-5"));
+    const struct {
+        enum dtp_collective collective;
+        enum dtp_carried carried;
+        double all_s, some_s;
+    } rows[] = {{DTP_SEND_RECV, DTP_CARRIED_PLAIN, 2e-5, 2e-5},
+                {DTP_SEND_RECV, DTP_CARRIED_AROUND, 3e-5, 2e-5},
+                {DTP_ALL_TO_ALL, DTP_CARRIED_PLAIN, 4e-5, 4e-5},
+                {DTP_ALL_TO_ALL, DTP_CARRIED_UNEVEN, 5e-5, 4e-5}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        double model_s = collective_s(&plain, &pair, rows[i].collective, 1e6), gather_s;
+        gather_s = collective_s(&plain, &pair, DTP_ALL_GATHER, 1e6);
+        cluster.measured = all;
+        struct dtp_collective_cost cost =
+            dtp_collective_cost_carried(&cluster, &pair, rows[i].collective, rows[i].carried);
+        assert_near(dtp_collective_time(&cost, 1e6), rows[i].all_s, 1e-9);
+        cluster.measured = some;
+        cost = dtp_collective_cost_carried(&cluster, &pair, rows[i].collective, rows[i].carried);
+        assert_near(dtp_collective_time(&cost, 1e6), rows[i].some_s, 1e-9);
+        cluster.measured = none;
+        cost = dtp_collective_cost_carried(&cluster, &pair, rows[i].collective, rows[i].carried);
+        assert_near(dtp_collective_time(&cost, 1e6),
+                    rows[i].collective == DTP_SEND_RECV ? model_s : 1e-5 * model_s / gather_s, 1e-9);
+    }
+    assert_true(dtp_measured_has(all, DTP_MEASUREMENT_COLLECTIVE, "shift"));
+    assert_false(dtp_measured_has(some, DTP_MEASUREMENT_COLLECTIVE, "shift"));
+    dtp_measured_destroy(all);
+    dtp_measured_destroy(some);
+    dtp_measured_destroy(none);
+}
+
 static void test_contention_of_the_nearest_group(void **state)
 {
     (void)state;
@@ -449,6 +492,7 @@ int main(void)
                                        cmocka_unit_test(test_an_absurd_row_bends_nothing_far_away),
                                        cmocka_unit_test(test_collectives_of_measured_groups),
                                        cmocka_unit_test(test_other_groups_compare_as_the_model_says),
+                                       cmocka_unit_test(test_ways_of_a_collective),
                                        cmocka_unit_test(test_contention_of_the_nearest_group)};
     return cmocka_run_group_tests(tests, read_synthetic, forget_synthetic);
 }
