@@ -1,6 +1,7 @@
 #include "cost/op_cost.h"
 
 #include "cost/calibration.h"
+#include "machine/sm_clock.h"
 #include "plan/comm_hook.h"
 #include "plan/rules.h"
 
@@ -209,19 +210,10 @@ double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp
     return 1 / (1 / (gpu->memory_bytes_per_s * dtp_calibration.hbm_fraction) + 1 / (per_sm * gpu->sm_count));
 }
 
-/* Datasheets' fp32 rate is two FLOPs of each lane a cycle; of 128 lanes an SM has, or of 64 where 128 would make a
- * clock that no GPU is sold with (V100, T4, A100). */
-static double sm_clock_hz(const struct dtp_gpu *gpu)
-{
-    const double lanes = 128, least_hz = 1e9;
-    double clock_hz = gpu->peak_flops_per_s[DTP_FP32] / (2 * lanes * gpu->sm_count);
-    return clock_hz < least_hz ? 2 * clock_hz : clock_hz;
-}
-
 struct dtp_pass_rates dtp_pass_rates(const struct dtp_gpu *gpu)
 {
     const struct dtp_calibration *c = &dtp_calibration;
-    double clock_hz = sm_clock_hz(gpu);
+    double clock_hz = dtp_gpu_sm_clock_hz(gpu);
     return (struct dtp_pass_rates){.elements_per_s = c->pass_elements_per_cycle * clock_hz * gpu->sm_count,
                                    .start_s = c->pass_start_s,
                                    .column_sum_s = c->column_sum_cycles / clock_hz};

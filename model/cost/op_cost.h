@@ -52,10 +52,10 @@ double dtp_outer_rows(double rows);
 double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp_execution *execution,
                                      enum dtp_memory_kernel kind);
 
-/* Eager kernels of PyTorch that pass over rows: HBM bounds those that take vectors of 16 bytes, at the rate of a long copy.
- * Where formats differ, rows are strided or broadcast, or a row is summed, SMs take elements one at a time, and are
- * held up by what each issues for one. A sum over rows has columns enough for few SMs and takes its latency; and none
- * is shorter than its start. */
+/* Eager kernels of PyTorch that pass over rows: HBM bounds those that take vectors of 16 bytes, at the rate of a long
+ * copy. Where formats differ, rows are strided or broadcast, or a row is summed, SMs take elements one at a time, and
+ * are held up by what each issues for one. A sum over rows has columns enough for few SMs and takes its latency; and
+ * none is shorter than its start. */
 struct dtp_pass_rates {
     double elements_per_s; /* INFINITY: they are in the rate of bytes */
     double start_s, column_sum_s;

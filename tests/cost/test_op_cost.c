@@ -528,7 +528,8 @@ static void test_eager_passes(void **state)
                         kernels[i].column_sums * rates.column_sum_s,
                     kernels[i].us * 1e-6, 0.12);
     /* An A100's 64 lanes at 1.41 GHz. */
-    ampere.peak_flops_per_s[DTP_FP32] = 19.5e12, ampere.sm_count = 108;
+    ampere.architecture = DTP_GPU_AMPERE, ampere.sm_count = 108;
+    ampere.peak_flops_per_s[DTP_FP32] = 19.5e12, ampere.peak_flops_per_s[DTP_FP16] = 312e12;
     assert_near(dtp_pass_rates(&ampere).elements_per_s, 2.4 * 108 * 1.4105e9, 1e-3);
     assert_near(dtp_pass_rates(&ampere).column_sum_s, 26e3 / 1.4105e9, 1e-3);
 }
