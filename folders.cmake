@@ -24,6 +24,7 @@ set(DTP_SYSTEM_cuda "(cuda|cuda_[a-z0-9_]+|cooperative_groups|mma|curand_kernel|
 set(DTP_SYSTEM_gpu_libraries "nccl\\.h|nccl_device\\.h|cublas[A-Za-z_0-9]*\\.h|cudnn[a-z_0-9]*\\.h")
 set(DTP_SYSTEM_loader "dlfcn\\.h")
 set(DTP_SYSTEM_cpu_libraries "cblas\\.h|numa\\.h|immintrin\\.h")
+set(DTP_SYSTEM_cpu_instructions "immintrin\\.h")
 
 set(DTP_FOLDERS "")
 macro(dtp_folder folder)
@@ -44,7 +45,7 @@ endmacro()
 
 # -- model: what a training step is and costs; knows no terminal, no environment variable, no global but the constants ---
 # words, numbers, tables, memory: what all the others share
-dtp_folder(model/base SYSTEM libc gsl csv)
+dtp_folder(model/base SYSTEM libc gsl csv cpu_instructions)
 # what is computed: kinds of layers, shapes, names of models
 dtp_folder(model/net USES model/base SYSTEM libc jansson)
 # in which order the stages of a pipeline compute, and which layers they hold

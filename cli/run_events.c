@@ -123,6 +123,8 @@ static void hear_start(struct dtp_run_listener *l, const json_t *event)
     m->operations = whole(event, "operations");
     m->device_arena_bytes = whole(event, "device_arena_bytes");
     m->host_arena_bytes = whole(event, "host_arena_bytes");
+    m->beside.host_bytes = whole(event, "checkpoint_copy_bytes");
+    m->snapshots.host_bytes = whole(event, "snapshot_copy_bytes");
     for (int i = 0; i < DTP_OWNER_COUNT; i++)
         m->owner_bytes[i] = whole(owners, dtp_owner_key((enum dtp_owner)i));
     m->entropy = number(event, "entropy");

@@ -14,6 +14,12 @@ struct deferred {
     double done_s;
 };
 
+/* Kernels between the host and the device, in this step. */
+struct queue {
+    double queued;
+    size_t taken; /* operations, of whatever stream, that have been looked at: whose kernels have left it */
+};
+
 struct replay {
     const struct dtp_program *program;
     const struct dtp_buffer *buffers;
@@ -25,9 +31,9 @@ struct replay {
     struct deferred *deferred;
     size_t deferred_count, deferred_capacity;
     double step_start_s;
-    double queued, taken_s; /* kernels in the one queue; when the last that left it was done */
-    size_t taken;           /* operations whose kernels have left it, in this step */
-    uint32_t first_bucket;  /* DDP's, while it is held */
+    struct queue queue[DTP_STREAM_COUNT]; /* each stream's; where all share one, the first */
+    double taken_s;                       /* when the last that left a full one was done */
+    uint32_t first_bucket;                /* DDP's, while it is held */
     bool buckets_rebuilt;
     size_t third, repeats, repeats_end; /* operations: start of the third micro-step; those that only repeat, or none */
     bool optimizer_made, failed;
@@ -158,24 +164,41 @@ static void rebuild_buckets(struct replay *r)
     r->buckets_rebuilt = true;
 }
 
+/* What an operation puts into a queue: its kernels. In a queue of its own stream also what it waits for on others, and
+ * the event that the allocator records for each block that goes while its stream still uses it (insert_events of
+ * CUDACachingAllocator.cpp). */
+static uint32_t launches(const struct replay *r, const struct dtp_op *op, bool shared)
+{
+    uint32_t count = op->demand->kernels;
+    const struct dtp_operand *operand = dtp_program_operands(r->program, op);
+    if (op->demand->issue == DTP_ISSUE_REPLAYED)
+        return 0;
+    for (uint32_t i = 0; i < op->operand_count && !shared; i++)
+        count += operand[i].access & DTP_DEFER && r->buffers[operand[i].buffer.index].pool != op->stream;
+    return count + (shared ? 0 : op->dependency_count);
+}
+
 /* When the host comes to an operation. What a CUDA graph replays has its memory since it was captured, where a block
  * that another stream reads is free again for what the graph puts behind that (graph_capture_record_stream_reuse, as
- * recipes of Megatron-Bridge set it): as if it were taken when the operation starts. Where all kernels go through one
- * queue the device takes them in order, and the host, which waits for nothing else in a micro-step, is ahead by as many
- * as the queue holds. */
+ * recipes of Megatron-Bridge set it): as if it were taken when the operation starts. Else the host is ahead of the
+ * device by as many kernels as a queue holds: it stands still before one more until the first of them is taken. Each
+ * stream has its own, or all share one, from which the device takes them in order; then the host, which waits for
+ * nothing else in a micro-step, is always so far ahead. */
 static double host_s(struct replay *r, size_t index)
 {
     const struct dtp_op *ops = dtp_program_ops(r->program);
+    bool shared = dtp_program_execution(r->program)->one_queue;
+    struct queue *queue = &r->queue[shared ? 0 : ops[index].stream];
     if (ops[index].demand->issue == DTP_ISSUE_REPLAYED)
         return r->step_start_s + r->timeline->span[index].start_s;
-    if (!dtp_program_execution(r->program)->one_queue)
-        return r->step_start_s + r->timeline->issue_s[index];
-    for (r->queued += ops[index].demand->kernels; r->queued > dtp_calibration.launch_queue && r->taken < index;
-         r->taken++) {
-        r->queued -= ops[r->taken].demand->kernels;
-        r->taken_s = fmax(r->taken_s, r->timeline->span[r->taken].end_s);
+    for (queue->queued += launches(r, &ops[index], shared);
+         queue->queued > dtp_calibration.launch_queue && queue->taken < index; queue->taken++) {
+        if (!shared && ops[queue->taken].stream != ops[index].stream)
+            continue;
+        queue->queued -= launches(r, &ops[queue->taken], shared);
+        r->taken_s = fmax(r->taken_s, r->timeline->span[queue->taken].end_s);
     }
-    return r->step_start_s + r->taken_s;
+    return r->step_start_s + (shared ? r->taken_s : fmax(r->taken_s, r->timeline->issue_s[index]));
 }
 
 static void replay_op(struct replay *r, size_t index)
@@ -280,17 +303,25 @@ static bool prepare(struct replay *r, bool expandable_segments, uint64_t capacit
     return true;
 }
 
+/* What only repeats still goes through the queues. Returns the operation behind it. */
+static size_t pass_over(struct replay *r)
+{
+    for (size_t i = r->repeats; i < r->repeats_end && r->timeline; i++)
+        (void)host_s(r, i);
+    return r->repeats_end;
+}
+
 static void replay_step(struct replay *r)
 {
     size_t ops = dtp_program_op_count(r->program);
     uint64_t before = 0;
-    r->queued = r->taken_s = 0;
-    r->taken = 0;
+    memset(r->queue, 0, sizeof r->queue);
+    r->taken_s = 0;
     for (size_t i = 0; i < ops && !r->failed; i++) {
         bool at_end = i == r->third || i == r->repeats;
         uint64_t reserved = at_end ? dtp_caching_allocator_look(r->allocator).reserved_bytes : 0;
         if (r->repeats && i == r->repeats && reserved == before)
-            i = r->repeats_end;
+            i = pass_over(r);
         before = at_end ? reserved : before;
         replay_op(r, i);
     }

@@ -527,8 +527,7 @@ void dtp_binding_release(struct dtp_binding *binding)
     for (size_t i = 0; binding->ops && i < binding->op_count; i++)
         if (binding->ops[i].done)
             binding->job.device->verbs->event_destroy(binding->job.device, binding->ops[i].done);
-    for (int i = 0; i < DTP_POWERSGD_SUMS; i++)
-        free(binding->summed[i]);
+    free(binding->factored);
     dtp_host_adam_destroy(binding->adam);
     dtp_executor_map_release(&binding->map);
     dtp_host_arena_release(&binding->memory);

@@ -11,7 +11,6 @@
 #include "device/device.h"
 #include "device/host_adam.h"
 #include "base/host_arena.h"
-#include "plan/comm_hook.h"
 #include "program/program_set.h"
 #include "runtime/dtplan/lower_executor.h"
 #include "ranks/world.h"
@@ -83,9 +82,8 @@ struct dtp_binding {
     struct dtp_host_arena memory; /* of the arrays */
     struct dtp_bind_job job;
     struct dtp_executor_map map;
-    struct dtp_bound_op *ops;                       /* one per operation of the program */
-    struct dtp_bound_op *summed[DTP_POWERSGD_SUMS]; /* what they are in such steps; NULL: one kind is all there is */
-    enum dtp_powersgd_sums sums;                    /* which of them `ops` are */
+    struct dtp_bound_op *ops;      /* one per operation of the program */
+    struct dtp_bound_op *factored; /* what they are once PowerSGD begins; NULL: it has, or there is none */
     size_t op_count;
     struct dtp_host_adam *adam;     /* where operations update on the host */
     bool streams[DTP_STREAM_COUNT]; /* that have operations */
@@ -102,11 +100,10 @@ uint32_t dtp_bind_role_rank(const struct dtp_bind_job *job);
 enum dtp_status dtp_bind(const struct dtp_bind_job *job, struct dtp_binding *out, struct dtp_faults *faults);
 void dtp_binding_release(struct dtp_binding *binding);
 
-/* bind_start.c: for steps that sum whole gradients in place of PowerSGD's factors. `returns`: some return what was
- * lost, and second moments are left alone by all but the plain ones. Nothing is done where nothing is factored. */
-enum dtp_status dtp_binding_make_sums(struct dtp_binding *binding, bool returns, struct dtp_faults *faults);
-/* From the next step on; whether operations changed. Nothing is on its way then. */
-bool dtp_binding_take_sums(struct dtp_binding *binding, enum dtp_powersgd_sums sums);
+/* bind_start.c: until begin_factors, which says whether anything was held, steps sum whole gradients in place of
+ * PowerSGD's factors. Nothing is on its way then. */
+enum dtp_status dtp_binding_hold_factors(struct dtp_binding *binding, struct dtp_faults *faults);
+bool dtp_binding_begin_factors(struct dtp_binding *binding);
 
 /* That collectives are carried as the plan chose: every rank calls it once, before anything is initialised. */
 enum dtp_status dtp_binding_prove(const struct dtp_binding *binding, struct dtp_faults *faults);

@@ -5,7 +5,7 @@
 
 static uint64_t bytes_of(const struct dtp_state_part *part)
 {
-    return (part->end - part->begin) * dtp_state_element_bytes(part->element);
+    return dtp_state_part_elements(part) * dtp_state_element_bytes(part->element);
 }
 
 enum dtp_status dtp_host_copy_make(struct dtp_device *device, const struct dtp_state_part *parts, size_t count,
@@ -18,6 +18,8 @@ enum dtp_status dtp_host_copy_make(struct dtp_device *device, const struct dtp_s
     for (size_t i = 0; i < count; i++)
         out->bytes += bytes_of(&parts[i]);
     enum dtp_status status = device->verbs->allocate_host(device, out->bytes + 1, &memory, faults);
+    if (status == DTP_OK && !device->asynchronous) /* pinned pages are there already */
+        memset(memory, 0, out->bytes + 1);
     char *at = out->memory = memory;
     for (size_t i = 0; i < count && status == DTP_OK; i++) {
         out->parts[i] = parts[i];

@@ -18,16 +18,19 @@ static void *give_name(void *argument)
     return NULL;
 }
 
-enum dtp_status dtp_saver_begin(struct dtp_saver *s, struct dtp_device *device,
-                                const struct dtp_checkpoint_position *position, const struct dtp_state_part *own,
-                                size_t count, double *stall_s, struct dtp_faults *faults)
+enum dtp_status dtp_saver_prepare(struct dtp_saver *s, struct dtp_device *device, const struct dtp_state_part *own,
+                                  size_t count, struct dtp_faults *faults)
+{
+    return dtp_host_copy_make(device, own, count, &s->copy, faults);
+}
+
+enum dtp_status dtp_saver_begin(struct dtp_saver *s, const struct dtp_checkpoint_position *position,
+                                const struct dtp_state_part *own, double *stall_s, struct dtp_faults *faults)
 {
     double begun_s = dtp_now_s();
     s->position = *position;
     s->fault = (struct dtp_faults){.count = 0};
-    enum dtp_status status = s->copy.parts ? DTP_OK : dtp_host_copy_make(device, own, count, &s->copy, faults);
-    if (status == DTP_OK)
-        status = dtp_host_copy_take(&s->copy, own, faults);
+    enum dtp_status status = dtp_host_copy_take(&s->copy, own, faults);
     if (s->place.agree) /* a rank without a copy keeps the others from beginning */
         status = s->place.agree(s->place.context, status);
     if (status == DTP_OK)

@@ -36,10 +36,14 @@ struct dtp_saver {
     enum dtp_status status;  /* of the last one that ended */
 };
 
-/* All ranks call it together, none of them with one that has not ended: *stall_s is what training waited. */
-enum dtp_status dtp_saver_begin(struct dtp_saver *saver, struct dtp_device *device,
-                                const struct dtp_checkpoint_position *position, const struct dtp_state_part *own,
-                                size_t count, double *stall_s, struct dtp_faults *faults);
+/* Before training: takes the memory that copies go into, which pins it and takes longer than many copies do. DTP_NO:
+ * the host does not have it. */
+enum dtp_status dtp_saver_prepare(struct dtp_saver *saver, struct dtp_device *device, const struct dtp_state_part *own,
+                                  size_t count, struct dtp_faults *faults);
+/* All ranks call it together, none of them with one that has not ended, with the parts that it was prepared for:
+ * *stall_s is what training waited. */
+enum dtp_status dtp_saver_begin(struct dtp_saver *saver, const struct dtp_checkpoint_position *position,
+                                const struct dtp_state_part *own, double *stall_s, struct dtp_faults *faults);
 enum dtp_saver_state dtp_saver_state(const struct dtp_saver *saver);
 /* When no rank's thread is writing any more: `whole`, all of them wrote. */
 void dtp_saver_all_wrote(struct dtp_saver *saver, bool whole);

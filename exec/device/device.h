@@ -37,6 +37,7 @@ struct dtp_device_options {
     bool peer_memory;         /* device memory is allocated so that NCCL can map it into the peers' address space */
     bool brief_search;   /* algorithms that the file does not have are chosen in a tenth of a second each, and not kept:
                             for who asks for hundreds of shapes */
+    bool shared_gpu;     /* other processes compute on it in turns with this one (matmul_search.h) */
     bool untimed_search; /* of such algorithms the first that cuBLASLt names and that runs: on a GPU that others use too
                             no time tells them apart, and all who share it choose alike. Not kept */
 };

@@ -24,13 +24,14 @@ typedef CUresult write_value(CUstream stream, CUdeviceptr address, cuuint32_t va
 
 /* Above it, host memory is of our own pages, pinned afterwards: placed near this rank's cores, and huge. */
 #define OWN_PAGES_BYTES (UINT64_C(64) << 20)
+#define OWN_PAGES_COUNT 4 /* the host's arena, and what a checkpoint and a snapshot are copied to */
 
 struct cuda_device {
     struct dtp_device device;
     struct {
         void *memory; /* NULL: none */
         uint64_t bytes;
-    } own_pages; /* the pinned arena, where it is large */
+    } own_pages[OWN_PAGES_COUNT]; /* large pieces that are pinned */
     cudaStream_t streams[DTP_STREAM_COUNT];
     struct dtp_matmul *matmul;
     struct dtp_attention_plans *attention;
@@ -107,11 +108,14 @@ static void release(struct dtp_device *device, void *arena)
 /* False where the driver does not pin memory that it has not given itself; it gives memory that is pinned then. */
 static bool pin_own_pages(struct cuda_device *cuda, uint64_t bytes, void **out)
 {
-    if (dtp_pages_take(bytes, out, NULL) != DTP_OK)
+    int i = 0;
+    while (i < OWN_PAGES_COUNT && cuda->own_pages[i].memory)
+        i++;
+    if (i == OWN_PAGES_COUNT || dtp_pages_take(bytes, out, NULL) != DTP_OK)
         return false;
     if (cudaHostRegister(*out, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped) == cudaSuccess) {
-        cuda->own_pages.memory = *out;
-        cuda->own_pages.bytes = bytes;
+        cuda->own_pages[i].memory = *out;
+        cuda->own_pages[i].bytes = bytes;
         return true;
     }
     cudaGetLastError(); /* or the next launch would report it */
@@ -123,13 +127,13 @@ static enum dtp_status allocate_host(struct dtp_device *device, uint64_t bytes, 
 {
     struct cuda_device *cuda = own(device);
     *out = NULL;
-    if (bytes >= OWN_PAGES_BYTES && !cuda->own_pages.memory && pin_own_pages(cuda, bytes, out))
+    if (bytes >= OWN_PAGES_BYTES && pin_own_pages(cuda, bytes, out))
         return DTP_OK;
     const cudaError_t error = cudaHostAlloc(out, bytes ? bytes : 1, cudaHostAllocPortable);
     if (error == cudaErrorMemoryAllocation)
         return dtp_fault(faults, DTP_NO, NULL, 0,
-                         "the host cannot pin %.2f GiB for the GPU; offload less, or raise the limit of locked memory "
-                         "(ulimit -l)",
+                         "the host cannot pin %.2f GiB for the GPU; offload less, leave out --async-checkpoints or "
+                         "--elastic, which copy the state there, or raise the limit of locked memory (ulimit -l)",
                          (double)bytes / 0x1p30);
     return error == cudaSuccess ? DTP_OK : refuse(faults, "pin memory of the host", error);
 }
@@ -137,13 +141,16 @@ static enum dtp_status allocate_host(struct dtp_device *device, uint64_t bytes, 
 static void release_host(struct dtp_device *device, void *arena)
 {
     struct cuda_device *cuda = own(device);
-    if (arena != cuda->own_pages.memory) {
+    int i = 0;
+    while (i < OWN_PAGES_COUNT && cuda->own_pages[i].memory != arena)
+        i++;
+    if (i == OWN_PAGES_COUNT) {
         cudaFreeHost(arena);
         return;
     }
     cudaHostUnregister(arena);
-    dtp_pages_release(arena, cuda->own_pages.bytes);
-    cuda->own_pages.memory = NULL;
+    dtp_pages_release(arena, cuda->own_pages[i].bytes);
+    cuda->own_pages[i].memory = NULL;
 }
 
 static int copy(struct dtp_device *device, void *to, const void *from, uint64_t bytes, void *stream)
@@ -488,6 +495,8 @@ enum dtp_status dtp_device_cuda_create(const struct dtp_device_options *options,
         status = make_streams(cuda, faults);
     if (status == DTP_OK)
         status = dtp_matmul_create(owner, options->choices_path, &cuda->matmul, faults);
+    if (status == DTP_OK && options->shared_gpu)
+        dtp_matmul_share(cuda->matmul);
     if (status == DTP_OK && options->brief_search)
         dtp_matmul_search_as(cuda->matmul, DTP_MATMUL_BRIEFLY);
     if (status == DTP_OK && options->untimed_search)

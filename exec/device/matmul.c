@@ -18,6 +18,7 @@ struct dtp_matmul {
     cublasLtHandle_t handle;
     struct dtp_matmul_choices choices;
     enum dtp_matmul_effort effort;
+    bool shared;
     uint32_t count;
     struct dtp_matmul_prepared prepared[MOST_SHAPES];
 };
@@ -257,7 +258,7 @@ bool dtp_matmul_can_split_bias(const struct dtp_matmul_args *arguments)
     return arguments->bias_gradient && arguments->lda == arguments->m && partial_bytes <= arguments->workspace_bytes;
 }
 
-/* The algorithm of the file, if cuBLASLt still takes it for this shape. */
+/* The algorithm of the file, if cuBLASLt still takes it for this shape, and it bears who else uses the GPU. */
 static bool restore(struct dtp_matmul *matmul, const struct dtp_matmul_args *arguments, struct dtp_matmul_prepared *out)
 {
     const struct dtp_matmul_key key = dtp_matmul_key_of(arguments);
@@ -267,7 +268,9 @@ static bool restore(struct dtp_matmul *matmul, const struct dtp_matmul_args *arg
         dtp_matmul_describe(arguments, choice->bias_apart != 0, out) != CUBLAS_STATUS_SUCCESS)
         return false;
     memcpy(&out->algorithm, choice->algorithm, sizeof out->algorithm);
-    if (cublasLtMatmulAlgoCheck(matmul->handle, out->operation, out->a, out->b, out->d, out->d, &out->algorithm,
+    bool bears = !matmul->shared || dtp_matmul_bears_sharing(&out->algorithm);
+    if (bears &&
+        cublasLtMatmulAlgoCheck(matmul->handle, out->operation, out->a, out->b, out->d, out->d, &out->algorithm,
                                 &result) == CUBLAS_STATUS_SUCCESS &&
         result.workspaceSize <= arguments->workspace_bytes)
         return true;
@@ -299,7 +302,7 @@ enum dtp_status dtp_matmul_prepare(struct dtp_matmul *matmul, const struct dtp_m
     struct dtp_matmul_prepared *next = &matmul->prepared[matmul->count];
     enum dtp_status status = DTP_OK;
     if (!restore(matmul, arguments, next)) {
-        status = dtp_matmul_search(matmul->handle, arguments, matmul->effort, stream, next, faults);
+        status = dtp_matmul_search(matmul->handle, arguments, matmul->effort, matmul->shared, stream, next, faults);
         if (status == DTP_OK && matmul->effort == DTP_MATMUL_THOROUGHLY)
             status = pin(matmul, next, faults);
     }
@@ -342,6 +345,11 @@ enum dtp_status dtp_matmul_create(const char *gpu, const char *choices_path, str
 void dtp_matmul_search_as(struct dtp_matmul *matmul, enum dtp_matmul_effort effort)
 {
     matmul->effort = effort;
+}
+
+void dtp_matmul_share(struct dtp_matmul *matmul)
+{
+    matmul->shared = true;
 }
 
 void dtp_matmul_destroy(struct dtp_matmul *matmul)

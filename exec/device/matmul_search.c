@@ -114,8 +114,24 @@ static double time_round(cublasLtHandle_t handle, const struct dtp_matmul_prepar
     return -1;
 }
 
+#define DIES_SHARED_ALGORITHM 66
+#define DIES_SHARED_CLUSTER 9 /* CUBLASLT_CLUSTER_SHAPE_2x4x1 */
+
+bool dtp_matmul_bears_sharing(const cublasLtMatmulAlgo_t *algorithm)
+{
+    int32_t id = 0;
+    uint16_t cluster = 0;
+    size_t written = 0;
+    if (cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, &cluster, sizeof cluster,
+                                             &written) != CUBLAS_STATUS_SUCCESS)
+        return true;
+    bool known = cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_ID, &id, sizeof id, &written) ==
+                 CUBLAS_STATUS_SUCCESS;
+    return !known || id != DIES_SHARED_ALGORITHM || cluster != DIES_SHARED_CLUSTER;
+}
+
 static uint32_t ask_heuristics(cublasLtHandle_t handle, const struct dtp_matmul_prepared *prepared,
-                               uint64_t workspace_bytes, struct candidate out[CANDIDATES])
+                               uint64_t workspace_bytes, bool shared, struct candidate out[CANDIDATES])
 {
     cublasLtMatmulHeuristicResult_t results[CANDIDATES];
     cublasLtMatmulPreference_t preference = NULL;
@@ -136,7 +152,7 @@ static uint32_t ask_heuristics(cublasLtHandle_t handle, const struct dtp_matmul_
     cublasLtMatmulPreferenceDestroy(preference);
     uint32_t kept = 0;
     for (int i = 0; i < count; i++)
-        if (results[i].state == CUBLAS_STATUS_SUCCESS)
+        if (results[i].state == CUBLAS_STATUS_SUCCESS && (!shared || dtp_matmul_bears_sharing(&results[i].algo)))
             out[kept++] = (struct candidate){.algorithm = results[i].algo, .bias_apart = prepared->bias_apart};
     return kept;
 }
@@ -148,8 +164,8 @@ struct way {
     struct dtp_matmul_prepared prepared;
 };
 
-static uint32_t gather_candidates(cublasLtHandle_t handle, const struct dtp_matmul_args *arguments, struct way ways[2],
-                                  struct candidate out[2 * CANDIDATES])
+static uint32_t gather_candidates(cublasLtHandle_t handle, const struct dtp_matmul_args *arguments, bool shared,
+                                  struct way ways[2], struct candidate out[2 * CANDIDATES])
 {
     const bool adds_to_bias = arguments->bias_gradient && arguments->addend == arguments->result;
     uint32_t count = 0;
@@ -158,7 +174,7 @@ static uint32_t gather_candidates(cublasLtHandle_t handle, const struct dtp_matm
         ways[apart].possible =
             wanted && dtp_matmul_describe(arguments, apart, &ways[apart].prepared) == CUBLAS_STATUS_SUCCESS;
         if (ways[apart].possible)
-            count += ask_heuristics(handle, &ways[apart].prepared, arguments->workspace_bytes, out + count);
+            count += ask_heuristics(handle, &ways[apart].prepared, arguments->workspace_bytes, shared, out + count);
     }
     return count;
 }
@@ -295,14 +311,14 @@ static enum dtp_status choose(cublasLtHandle_t handle, const struct dtp_matmul_a
 }
 
 enum dtp_status dtp_matmul_search(cublasLtHandle_t handle, const struct dtp_matmul_args *arguments,
-                                  enum dtp_matmul_effort effort, void *stream, struct dtp_matmul_prepared *out,
-                                  struct dtp_faults *faults)
+                                  enum dtp_matmul_effort effort, bool shared, void *stream,
+                                  struct dtp_matmul_prepared *out, struct dtp_faults *faults)
 {
     static const struct effort *const efforts[] = {
         [DTP_MATMUL_THOROUGHLY] = &thorough, [DTP_MATMUL_BRIEFLY] = &brief_effort, [DTP_MATMUL_UNTIMED] = NULL};
     struct way ways[2] = {{0}};
     struct candidate candidates[2 * CANDIDATES];
-    const uint32_t found = gather_candidates(handle, arguments, ways, candidates);
+    const uint32_t found = gather_candidates(handle, arguments, shared, ways, candidates);
     const uint32_t count = arguments->alike && found ? 1 : found;
     enum dtp_status status = DTP_OK;
     if (!count) {

@@ -31,11 +31,16 @@ bool dtp_matmul_can_split_bias(const struct dtp_matmul_args *arguments);
 int dtp_matmul_issue(cublasLtHandle_t handle, const struct dtp_matmul_prepared *prepared,
                      const struct dtp_matmul_args *from, void *stream);
 
+/* cuBLASLt 13.1's kernels of algorithm 66 in clusters of 2 x 4 thread blocks die with "unspecified launch failure"
+ * where processes compute on one GPU in turns: in all of ten such runs, in none of six without them. An
+ * algorithm without a cluster's shape to tell bears it. */
+bool dtp_matmul_bears_sharing(const cublasLtMatmulAlgo_t *algorithm);
+
 /* Describes the shape with the algorithm that is fastest under load, briefly of a load as short as that of a step's
- * single matmul, untimed with the first that runs; overwrites all the memory that the arguments point to.
- * DTP_BAD_INPUT: cuBLASLt has none. DTP_ENVIRONMENT: none runs. */
+ * single matmul, untimed with the first that runs; of a `shared` GPU of those that bear it; overwrites all the memory
+ * that the arguments point to. DTP_BAD_INPUT: cuBLASLt has none. DTP_ENVIRONMENT: none runs. */
 enum dtp_status dtp_matmul_search(cublasLtHandle_t handle, const struct dtp_matmul_args *arguments,
-                                  enum dtp_matmul_effort effort, void *stream, struct dtp_matmul_prepared *out,
-                                  struct dtp_faults *faults);
+                                  enum dtp_matmul_effort effort, bool shared, void *stream,
+                                  struct dtp_matmul_prepared *out, struct dtp_faults *faults);
 
 #endif

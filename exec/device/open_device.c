@@ -46,6 +46,7 @@ enum dtp_status dtp_open_device(const struct dtp_settings *settings, const struc
                                          .peer_memory =
                                              ranks->world > 1 && execution && (execution->windows || execution->copied),
                                          .brief_search = !execution,
+                                         .shared_gpu = settings->share_gpu,
                                          .untimed_search = settings->share_gpu || settings->untimed_matmuls};
     if (!settings->cuda)
         return dtp_device_host_create(&options, out, faults);

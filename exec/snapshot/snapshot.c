@@ -136,34 +136,33 @@ static void *write_snapshot(void *snapshots)
     return NULL;
 }
 
-static enum dtp_status take_copy(struct dtp_snapshots *s, const struct dtp_state_part *own, size_t count)
+enum dtp_status dtp_snapshots_prepare(struct dtp_snapshots *s, const struct dtp_state_part *own, size_t count,
+                                      struct dtp_faults *faults)
 {
-    if (!s->copy.parts) {
-        enum dtp_status made = dtp_host_copy_make(s->options.device, own, count, &s->copy, &s->fault);
-        s->blocks = made == DTP_OK ? calloc(count + 1, sizeof *s->blocks) : NULL;
-        if (!s->blocks)
-            return made == DTP_OK ? dtp_fault(&s->fault, DTP_ENVIRONMENT, NULL, 0, "out of memory") : made;
-        for (size_t i = 0; i < count; i++)
-            s->blocks[i] = (struct dtp_snapshot_block){
-                .module = own[i].module,
-                .kind = (uint32_t)own[i].kind,
-                .element = (uint32_t)own[i].element,
-                .begin = own[i].begin,
-                .end = own[i].end,
-                .offset_bytes = (uint64_t)((char *)s->copy.parts[i].values - s->copy.memory)};
-    }
-    return dtp_host_copy_take(&s->copy, own, &s->fault);
+    enum dtp_status made = dtp_host_copy_make(s->options.device, own, count, &s->copy, faults);
+    s->blocks = made == DTP_OK ? calloc(count + 1, sizeof *s->blocks) : NULL;
+    if (!s->blocks)
+        return made == DTP_OK ? dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory") : made;
+    for (size_t i = 0; i < count; i++)
+        s->blocks[i] =
+            (struct dtp_snapshot_block){.module = own[i].module,
+                                        .kind = (uint32_t)own[i].kind,
+                                        .element = (uint32_t)own[i].element,
+                                        .begin = own[i].begin,
+                                        .end = own[i].end,
+                                        .offset_bytes = (uint64_t)((char *)s->copy.parts[i].values - s->copy.memory)};
+    return DTP_OK;
 }
 
 void dtp_snapshots_begin(struct dtp_snapshots *s, const struct dtp_checkpoint_position *position,
-                         const struct dtp_state_part *own, size_t count, double *stall_s)
+                         const struct dtp_state_part *own, double *stall_s)
 {
     double begun_s = dtp_now_s();
     dtp_snapshots_wait(s);
     s->fault = (struct dtp_faults){.count = 0};
     s->position = *position;
     atomic_store(&s->state, DTP_SNAPSHOT_WRITING);
-    enum dtp_status status = take_copy(s, own, count);
+    enum dtp_status status = dtp_host_copy_take(&s->copy, own, &s->fault);
     s->joinable = status == DTP_OK && pthread_create(&s->thread, NULL, write_snapshot, s) == 0;
     if (status == DTP_OK && !s->joinable)
         dtp_fault(&s->fault, DTP_ENVIRONMENT, NULL, 0, "no thread to write the snapshot");

@@ -34,10 +34,13 @@ enum dtp_status dtp_snapshots_restore(struct dtp_snapshots *snapshots, const str
                                       uint64_t least, struct dtp_checkpoint_position *position, bool *found,
                                       struct dtp_faults *faults);
 
+/* Before training: takes the memory that the state is copied to. DTP_NO: the host does not have it. */
+enum dtp_status dtp_snapshots_prepare(struct dtp_snapshots *snapshots, const struct dtp_state_part *own, size_t count,
+                                      struct dtp_faults *faults);
 /* Copies the state, which takes *stall_s, and has a thread write it. The last one must have been settled. Whatever is
  * wrong shows in `ended`. */
 void dtp_snapshots_begin(struct dtp_snapshots *snapshots, const struct dtp_checkpoint_position *position,
-                         const struct dtp_state_part *own, size_t count, double *stall_s);
+                         const struct dtp_state_part *own, double *stall_s);
 /* Of the one that was begun last: still being written, written, or not. DTP_SNAPSHOT_NONE: it was settled. */
 enum dtp_snapshot_state { DTP_SNAPSHOT_NONE, DTP_SNAPSHOT_WRITING, DTP_SNAPSHOT_WRITTEN, DTP_SNAPSHOT_FAILED };
 enum dtp_snapshot_state dtp_snapshots_state(const struct dtp_snapshots *snapshots);
@@ -63,7 +66,7 @@ struct dtp_snapshots {
     struct dtp_peer_server *server;
     struct dtp_peer *peers; /* of the world */
     uint64_t secret;
-    struct dtp_host_copy copy; /* made with the first snapshot */
+    struct dtp_host_copy copy;
     struct dtp_snapshot_block *blocks;
     struct dtp_checkpoint_position position; /* of the one being written */
     pthread_t thread;

@@ -204,9 +204,8 @@ static enum dtp_status bind(struct dtp_trainer *t)
         .optimizer = {(float)s->beta1, (float)s->beta2, (float)s->epsilon, (float)s->weight_decay, (float)s->momentum},
         .rank = t->of->ranks.rank};
     enum dtp_status status = dtp_bind(&job, &t->binding, t->faults);
-    const uint32_t every = t->job ? t->job->plan.executor.powersgd_whole_every : 0;
-    if (status == DTP_OK && t->job && (t->job->plan.powersgd_start_step || every))
-        status = dtp_binding_make_sums(&t->binding, every > 0, t->faults);
+    if (status == DTP_OK && t->job && t->job->plan.powersgd_start_step)
+        status = dtp_binding_hold_factors(&t->binding, t->faults);
     return status == DTP_OK ? dtp_run_create(&t->binding, t->settings->poison, &t->run, t->faults) : status;
 }
 
@@ -400,6 +399,7 @@ static enum dtp_status set_up(struct dtp_trainer *t)
         {allocate},
         {check_tokens, connect, bind},
         {dtp_keep_open},
+        {dtp_keep_take_memory},
         {prove, rehearse, initialise},
         {start_state, start_batches, make_times, open_log},
     };
@@ -465,7 +465,13 @@ enum dtp_status dtp_train(const struct dtp_train_job *job, struct dtp_faults *fa
     t.events = t.first_rank ? job->events : NULL;
     enum dtp_status status = set_up(&t);
     if (status == DTP_OK) {
-        const struct dtp_run_start start = {t.digest, t.source, t.position.step, job->settings->steps, t.ranks_a_gpu};
+        const struct dtp_run_start start = {t.digest,
+                                            t.source,
+                                            t.position.step,
+                                            job->settings->steps,
+                                            t.ranks_a_gpu,
+                                            t.saver.copy.bytes,
+                                            t.snapshots ? t.snapshots->copy.bytes : 0};
         dtp_event_start(t.events, &t.binding, &start);
         dtp_event_begin(t.events, t.ranks, t.from);
         status = dtp_train_steps(&t);

@@ -56,14 +56,16 @@ void dtp_event_start(FILE *file, const struct dtp_binding *b, const struct dtp_r
     char program[DTP_PROGRAM_DIGEST_BYTES];
     snprintf(program, sizeof program, DTP_PROGRAM_DIGEST_FORMAT, start->digest);
     say(file,
-        json_pack("{s:s,s:s,s:s,s:s,s:s,s:b,s:I,s:I,s:I,s:I,s:o,s:s,s:o,s:I,s:I,s:I}", "event", "start", "program",
-                  program, "device", device->name, "libraries", device->libraries, "collectives",
+        json_pack("{s:s,s:s,s:s,s:s,s:s,s:b,s:I,s:I,s:I,s:I,s:o,s:s,s:o,s:I,s:I,s:I,s:I,s:I}", "event", "start",
+                  "program", program, "device", device->name, "libraries", device->libraries, "collectives",
                   communicator ? communicator->ways : "", "gpu", (int)device->asynchronous, "parameters",
                   (json_int_t)parameter_count(b), "operations", (json_int_t)b->op_count, "device_arena_bytes",
                   (json_int_t)b->job.arena->device_bytes, "host_arena_bytes", (json_int_t)b->job.arena->host_bytes,
                   "owner_bytes", owner_bytes(b), "data", dtp_token_source_words(start->source), "entropy",
                   number(dtp_token_source_entropy(start->source)), "first_step", (json_int_t)start->first_step, "steps",
-                  (json_int_t)start->steps, "ranks_a_gpu", (json_int_t)start->ranks_a_gpu));
+                  (json_int_t)start->steps, "ranks_a_gpu", (json_int_t)start->ranks_a_gpu, "checkpoint_copy_bytes",
+                  (json_int_t)start->checkpoint_copy_bytes, "snapshot_copy_bytes",
+                  (json_int_t)start->snapshot_copy_bytes));
 }
 
 void dtp_event_step(FILE *file, const struct dtp_step_record *r, uint64_t tokens, enum dtp_run_mode mode)

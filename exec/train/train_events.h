@@ -30,7 +30,8 @@ struct dtp_run_start {
     uint64_t digest; /* of the program's text */
     const struct dtp_token_source *source;
     uint64_t first_step, steps;
-    uint32_t ranks_a_gpu; /* that share the first rank's */
+    uint32_t ranks_a_gpu;                                /* that share the first rank's */
+    uint64_t checkpoint_copy_bytes, snapshot_copy_bytes; /* of the host's memory, which the state is copied to */
 };
 void dtp_event_start(FILE *file, const struct dtp_binding *binding, const struct dtp_run_start *start);
 void dtp_event_step(FILE *file, const struct dtp_step_record *record, uint64_t tokens, enum dtp_run_mode mode);

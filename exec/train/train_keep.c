@@ -71,8 +71,7 @@ static void save_beside(struct dtp_trainer *t)
     end_saving(t); /* where a disk is slower than that: training waits for it */
     t->saver.place = (struct dtp_checkpoint_place){t->settings->checkpoint, t->of->ranks.rank, t->ranks, agree, t};
     t->saver.identity = dtp_train_identity(t);
-    enum dtp_status status =
-        dtp_saver_begin(&t->saver, t->device, &t->position, t->binding.own, t->binding.own_count, &stall_s, t->faults);
+    enum dtp_status status = dtp_saver_begin(&t->saver, &t->position, t->binding.own, &stall_s, t->faults);
     remember_unwritten(t, status);
     t->saving = status == DTP_OK;
     t->save_stall_s = dtp_now_s() - begun_s;
@@ -102,7 +101,7 @@ static void end_snapshot(struct dtp_trainer *t)
 
 static void begin_snapshot(struct dtp_trainer *t)
 {
-    dtp_snapshots_begin(t->snapshots, &t->position, t->binding.own, t->binding.own_count, &t->snapshot_stall_s);
+    dtp_snapshots_begin(t->snapshots, &t->position, t->binding.own, &t->snapshot_stall_s);
     t->snapshot_step = t->position.step;
     t->snapping = true;
 }
@@ -226,6 +225,17 @@ enum dtp_status dtp_keep_open(struct dtp_trainer *t)
                                                               : cluster->nodes > 1 ? cluster->gpus_per_node
                                                                                    : 1};
     return dtp_snapshots_open(&options, &t->snapshots, t->faults);
+}
+
+enum dtp_status dtp_keep_take_memory(struct dtp_trainer *t)
+{
+    const struct dtp_settings *s = t->settings;
+    enum dtp_status status = DTP_OK;
+    if (s->async_checkpoints && s->checkpoint_every > 0)
+        status = dtp_saver_prepare(&t->saver, t->device, t->binding.own, t->binding.own_count, t->faults);
+    if (status == DTP_OK && t->snapshots)
+        status = dtp_snapshots_prepare(t->snapshots, t->binding.own, t->binding.own_count, t->faults);
+    return status;
 }
 
 /* Rank 0's word on the newest checkpoint, 0: there is none. */

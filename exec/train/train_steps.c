@@ -36,12 +36,10 @@ static enum dtp_status write_inputs(struct dtp_trainer *t)
     struct dtp_step_scalars *scalars = dtp_run_host_scalars(t->run);
     if (!scalars)
         return DTP_OK;
-    uint64_t updates = t->position.step - t->position.skipped + 1, second = updates;
-    if (t->binding.summed[DTP_POWERSGD_WHOLE]) /* none is skipped then */
-        second = dtp_powersgd_second_moments(&t->job->plan, updates);
+    uint64_t updates = t->position.step - t->position.skipped + 1;
     *scalars = (struct dtp_step_scalars){.learning_rate = (float)dtp_settings_learning_rate(s, t->position.step),
                                          .correction1 = (float)(1 - pow(s->beta1, (double)updates)),
-                                         .correction2 = (float)(1 - pow(s->beta2, (double)second)),
+                                         .correction2 = (float)(1 - pow(s->beta2, (double)updates)),
                                          .step = (uint32_t)t->position.step,
                                          .seed = (uint32_t)s->seed,
                                          .loss_scale = (float)t->position.loss_scale,
@@ -49,17 +47,17 @@ static enum dtp_status write_inputs(struct dtp_trainer *t)
     return DTP_OK;
 }
 
-/* Counted from the run's first step, a resumed one's in earlier processes too. */
-static void take_sums(struct dtp_trainer *t)
+/* PyTorch's start_powerSGD_iter: so many steps of the run go before, a resumed one's of earlier processes too. */
+static void begin_factors(struct dtp_trainer *t)
 {
-    if (t->job && dtp_binding_take_sums(&t->binding, dtp_powersgd_sums_of(&t->job->plan, t->position.step)))
+    if (t->job && t->position.step >= t->job->plan.powersgd_start_step && dtp_binding_begin_factors(&t->binding))
         dtp_run_rebound(t->run);
 }
 
 static enum dtp_status begin_step(struct dtp_trainer *t)
 {
     enum dtp_status status = write_inputs(t);
-    take_sums(t);
+    begin_factors(t);
     t->mode = mode_of(t);
     dtp_world_step(&t->world, t->position.step + 1);
     dtp_world_deadline(&t->world, dtp_step_deadline_s(t->last_step_s));

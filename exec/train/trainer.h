@@ -70,10 +70,11 @@ enum dtp_status dtp_train_say_ranks(struct dtp_trainer *trainer);
 enum dtp_status dtp_train_write_spans(struct dtp_trainer *trainer);
 /* train_experts.c: rows that each expert got, the same way. */
 enum dtp_status dtp_train_say_experts(struct dtp_trainer *trainer);
-/* train_keep.c: checkpoints and snapshots. Before ranks meet; when they have; and the state that training goes on from,
- * where that is not its beginning. */
+/* train_keep.c: checkpoints and snapshots. Before ranks meet; when they have; the host's memory that the state is
+ * copied to between steps; and the state that training goes on from, where that is not its beginning. */
 enum dtp_status dtp_keep_prepare(struct dtp_trainer *trainer);
 enum dtp_status dtp_keep_open(struct dtp_trainer *trainer);
+enum dtp_status dtp_keep_take_memory(struct dtp_trainer *trainer);
 enum dtp_status dtp_keep_resume(struct dtp_trainer *trainer);
 /* Whether the state is to be kept before the next step begins; what this rank tells the others behind each step, and
  * what follows from what all told; the keeping itself. */

@@ -106,6 +106,10 @@ void dtp_bound_replicated(struct dtp_bound *b);
 void dtp_bound_adapted(struct dtp_bound *b); /* of each strategy, where adapters alone are trained */
 void dtp_bound_fsdp(struct dtp_bound *b);
 void dtp_bound_fetched(struct dtp_bound *b);
+/* Bytes of what ZeRO-3 has fetched beside a tensor of `own` elements, with `layers` layers still to be used; of what it
+ * never gives back. */
+uint64_t dtp_bound_fetched_weights(const struct dtp_bound *b, uint64_t own, uint64_t layers);
+uint64_t dtp_bound_persistent(const struct dtp_bound *b);
 void dtp_bound_executor(struct dtp_bound *b);
 
 #endif

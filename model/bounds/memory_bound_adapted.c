@@ -120,7 +120,9 @@ static struct adapted adapted_of(const struct dtp_bound *b)
         a.gradients -= (b->bytes.grads - dtp_dtype_bytes(b->plan->precision.params)) *
                        dtp_plan_trained_ends(b->transformer, b->plan);
     count_matrices(b, &a);
-    if (dtp_plan_shards_params(b->plan))
+    if (dtp_plan_fetches_modules(b->plan)) /* a bucket of gradients stands, and those of the partition */
+        a.before = a.standing = b->bytes.reduce * b->plan->deepspeed.reduce_bucket_size + a.gradients;
+    else if (dtp_plan_shards_params(b->plan))
         count_sharded(b, &a);
     else
         count_whole(b, &a);
@@ -170,10 +172,35 @@ static bool again(const struct dtp_bound *b)
            !b->units.head_end;
 }
 
+/* ZeRO-3: what is fetched in place of units, tensor by tensor (memory_bound_fetched.c); a bucket of gradients is laid
+ * out by rank beside itself. */
+static void keep_fetched(struct dtp_bound *b, const struct adapted *a)
+{
+    const struct dtp_activations *t = &b->activations;
+    const struct dtp_units *u = &b->units;
+    uint64_t below = saved(b, a, b->layers - 1), kept = saved(b, a, b->layers) + dtp_bound_tokens(b, t->head);
+    uint64_t head = dtp_bound_fetched_weights(b, u->embedding, b->layers), standing = a->before;
+    uint64_t first = dtp_bound_fetched_weights(b, u->down, b->layers);
+    uint64_t read = dtp_bound_tokens(b, b->bytes.compute * b->transformer->hidden);
+    uint64_t block = worst_stage(b, a) + dtp_bound_tokens(b, a->low) + b->bytes.grads * u->layer_trained +
+                     b->bytes.reduce * smaller(b->plan->deepspeed.reduce_bucket_size, u->trained);
+    dtp_bound_keep(b, standing + first + below + dtp_bound_tokens(b, t->layer_all + a->low + dtp_bound_scores(b)));
+    dtp_bound_keep(b, standing + kept + head + dtp_bound_tokens(b, t->logits) + read);
+    dtp_bound_keep(b, standing + kept + head + dtp_bound_tokens(b, larger(t->loss, t->logits_gradient)) + read);
+    dtp_bound_keep_block(b, standing + below + first + block, false);
+    dtp_bound_keep_block(b, standing + dtp_bound_fetched_weights(b, u->down, 0) + saved(b, a, 0) + block, true);
+    uint64_t wide = b->bytes.grads < 4 ? 4 * smaller(u->trained_shard, 1000000000) : 0;
+    dtp_bound_keep(b, standing + dtp_bound_persistent(b) + wide);
+}
+
 void dtp_bound_adapted(struct dtp_bound *b)
 {
     const struct dtp_activations *t = &b->activations;
     const struct adapted a = adapted_of(b);
+    if (dtp_plan_fetches_modules(b->plan)) {
+        keep_fetched(b, &a);
+        return;
+    }
     bool chunked = dtp_plan_loss(b->plan) == DTP_LOSS_CHUNKED;
     uint64_t before = a.before, standing = a.standing;
     uint64_t weights = a.root + larger(a.units, a.unit + a.ahead), below = saved(b, &a, b->layers - 1);

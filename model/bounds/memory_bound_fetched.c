@@ -36,6 +36,20 @@ static void add_tensors(struct fetched *f, uint64_t threshold, uint64_t count, u
     *(elements <= threshold ? &f->persistent : &f->others) += count * elements;
 }
 
+static void add_adapters(const struct dtp_bound *b, struct fetched *f)
+{
+    struct dtp_layer_kind kind;
+    if (!dtp_plan_adapts(b->plan))
+        return;
+    dtp_layer_kind_of(b->transformer, DTP_LAYER_DENSE, false, false, &kind);
+    dtp_plan_adapt_kind(b->plan, &kind);
+    for (int i = 0; i < kind.matrices; i++) {
+        uint64_t in = kind.matrix[i].in, out = kind.matrix[i].out, rank = kind.matrix[i].rank;
+        bool persist = rank * larger(in, out) <= b->plan->deepspeed.stage3_param_persistence_threshold;
+        *(persist ? &f->persistent : &f->others) += b->layers * rank * (in + out);
+    }
+}
+
 static bool replays(const struct dtp_bound *b)
 {
     return b->activations.checkpoint_every && b->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION;
@@ -92,6 +106,7 @@ static struct fetched fetched_of(const struct dtp_bound *b)
     add_tensors(&f, threshold, layers, h * t->ffn);
     add_tensors(&f, threshold, u->head ? 2 : 1, u->embedding);
     add_tensors(&f, threshold, 1, u->position);
+    add_adapters(b, &f);
     find_kept(b, &f);
     find_ahead(b, &f);
     f.flat_bytes = plan->deepspeed.zero_quantized_weights ? 1 : b->bytes.compute;
@@ -114,6 +129,17 @@ static uint64_t weights(const struct dtp_bound *b, const struct fetched *f, uint
     live = f->again && f->again + f->root >= f->others ? left : live;
     uint64_t flat = f->flat < f->others ? smaller(f->flat + f->last, live) : 0; /* else forward has used it up */
     return b->bytes.compute * (f->persistent + live + f->second) + f->flat_bytes * flat;
+}
+
+uint64_t dtp_bound_fetched_weights(const struct dtp_bound *b, uint64_t own, uint64_t layers)
+{
+    struct fetched f = fetched_of(b);
+    return weights(b, &f, own, layers);
+}
+
+uint64_t dtp_bound_persistent(const struct dtp_bound *b)
+{
+    return b->bytes.compute * fetched_of(b).persistent;
 }
 
 struct reducing {

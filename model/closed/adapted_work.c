@@ -140,7 +140,8 @@ double dtp_adapted_traffic_bytes(const struct dtp_transformer *transformer, cons
     struct dtp_trained_count count;
     dtp_plan_trained(transformer, plan, &count);
     double a = dtp_dtype_bytes(plan->adapters.dtype), trained = (double)count.trained;
-    double adds = plan->accumulate > 1 ? 3 * a : 0, copies = reduces ? 2 * a : 0;
+    bool sums = plan->accumulate > 1 && !dtp_plan_fetches_modules(plan); /* those reduce in each, into the partition */
+    double adds = sums ? 3 * a : 0, copies = reduces ? 2 * a : 0;
     if (dtp_plan_mixes_ends(plan))
         trained -= (double)dtp_plan_trained_ends(transformer, plan) *
                    (1 - dtp_dtype_bytes(plan->precision.params) / a); /* on one rank: bytes to add alone */

@@ -163,23 +163,29 @@ double dtp_timing_exposed_s(struct dtp_timing *c, const struct dtp_time *time, c
     return fmin(exposed_s, time->communication_s);
 }
 
-/* Hidden collectives are not free: NCCL's CTAs sit on SMs for as long as they run and its buffers pass through HBM. Of
- * each kind the same share is hidden. The loss cannot exceed what is hidden. */
+/* Hidden collectives are not free: NCCL's CTAs sit on SMs for as long as they run and its buffers pass through HBM. */
+double dtp_collective_taken_s(const struct dtp_cluster *cluster, const struct dtp_group *group,
+                              const struct dtp_execution *execution, enum dtp_collective collective, double seconds,
+                              double bytes)
+{
+    struct dtp_collective_load load = dtp_collective_load(cluster, group, execution, collective);
+    double free_share = 1 - dtp_matmul_share(&cluster->gpu, execution); /* SMs that nothing loses */
+    return fmax(0, load.sm_share - free_share) * load.slowdown * seconds +
+           load.memory_passes * bytes / cluster->gpu.memory_bytes_per_s;
+}
+
+/* Of each kind the same share is hidden. The loss cannot exceed what is hidden. */
 double dtp_timing_contention_s(const struct dtp_timing *c, const struct dtp_communication *communication,
                                const struct dtp_time *time, double exposed_s)
 {
     double hidden_s = time->communication_s - exposed_s, loss = 0;
     struct dtp_group group =
         dtp_group_consecutive(c->cluster, c->plan->shard_group > 1 ? c->plan->shard_group : c->cluster->gpus);
-    double free_share = 1 - dtp_matmul_share(&c->cluster->gpu, &c->execution); /* SMs that nothing loses */
     if (time->communication_s <= 0)
         return 0;
-    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
-        struct dtp_collective_load load =
-            dtp_collective_load(c->cluster, &group, &c->execution, (enum dtp_collective)i);
-        loss += fmax(0, load.sm_share - free_share) * load.slowdown * time->collective_s[i] +
-                load.memory_passes * (double)communication->bytes[i] / c->cluster->gpu.memory_bytes_per_s;
-    }
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
+        loss += dtp_collective_taken_s(c->cluster, &group, &c->execution, (enum dtp_collective)i, time->collective_s[i],
+                                       (double)communication->bytes[i]);
     return fmin(loss * hidden_s / time->communication_s, hidden_s);
 }
 

@@ -85,6 +85,10 @@ struct dtp_slice {
 struct dtp_tensor_traffic {
     uint64_t gathers, sums, small_gathers, small_bytes;
     uint64_t reductions, reduced_bytes;
+    /* With tp_overlap: gathers and sums among those of a micro-step that have a product of backward beside them, and
+     * the share of the FLOPs of all products of the blocks' backward that are beside gathers, and so beside sums. */
+    uint64_t gathers_beside, sums_beside;
+    double beside_share;
 };
 
 struct dtp_closed_form_hooks {

@@ -5,6 +5,7 @@
 #define DTP_CLOSED_FORM_TIMING_H
 
 #include "closed/adapted_work.h"
+#include "machine/group.h"
 #include "closed/block_work.h"
 #include "closed/closed_form.h"
 #include "closed/step_work.h"
@@ -71,6 +72,10 @@ double dtp_timing_exposed_s(struct dtp_timing *c, const struct dtp_time *time, c
 double dtp_timing_longest_communicator_s(const struct dtp_timing *c, const struct dtp_time *time);
 /* Of Muon's products of all blocks' matrices, one after another; 0 under other optimizers. */
 double dtp_timing_newton_schulz_s(const struct dtp_timing *c);
+/* Seconds that kernels lose while a collective of a kind runs beside them for `seconds` and sends `bytes`. */
+double dtp_collective_taken_s(const struct dtp_cluster *cluster, const struct dtp_group *group,
+                              const struct dtp_execution *execution, enum dtp_collective collective, double seconds,
+                              double bytes);
 /* Seconds that compute loses beside the hidden ones. */
 double dtp_timing_contention_s(const struct dtp_timing *c, const struct dtp_communication *communication,
                                const struct dtp_time *time, double exposed_s);

@@ -1,6 +1,7 @@
 #include "closed/model_parallel.h"
 
 #include "closed/activations.h"
+#include "closed/closed_form_timing.h"
 #include "base/bytes.h"
 #include "plan/degrees.h"
 #include "cost/calibration.h"
@@ -83,6 +84,7 @@ struct stages {
     double slowest_s, sum_s;                             /* computing: of the slowest stage; of all stages */
     double wait_slowest_s, wait_sum_s;                   /* communication between matmuls and stages, exposed */
     double tensor_s, boundary_s, gathered_s;             /* of one stage, all of it */
+    double tensor_exposed_s;                             /* what matmuls do not hide of it, or lose to it */
     uint64_t tensor_bytes, tensor_count, boundary_bytes; /* sent by one GPU */
     uint64_t gathered_bytes, gathered_count;             /* by tensor parallel ranks, of what came from other stages */
     double layer_s, head_s;                              /* computing: of one layer; of head and loss */
@@ -113,8 +115,21 @@ static double exposed_share(const struct dtp_plan *plan)
     return plan->tp_overlap ? 1 / (2 * dtp_calibration.tp_overlap_pieces) : 1;
 }
 
-/* Two pairs (or all-reduces) a layer forward and two backward; full recomputation repeats the forward ones. The
- * embedding and the head add one each at the ends. */
+/* Seconds that `count` collectives beside products of `window_s` in all spare a micro-step: what is hidden, less what
+ * the products lose meanwhile. On a host nothing runs beside anything. */
+static double spared_s(const struct job *j, enum dtp_collective collective, uint64_t count, double one_s, double sent,
+                       double window_s)
+{
+    struct dtp_group group = tensor_group(j);
+    struct dtp_execution execution = dtp_plan_execution(j->plan);
+    double beside_s = fmin((double)count * one_s, window_s);
+    if (!count || dtp_cluster_is_host(j->cluster) || one_s <= 0)
+        return 0;
+    return fmax(0, beside_s - dtp_collective_taken_s(j->cluster, &group, &execution, collective, beside_s,
+                                                     sent * beside_s / one_s));
+}
+
+/* As the runtime counts them. */
 static void add_own_tensor(const struct job *j, struct stages *s)
 {
     struct dtp_group group = tensor_group(j);
@@ -132,9 +147,14 @@ static void add_own_tensor(const struct job *j, struct stages *s)
     if (own->reductions)
         s->own_reductions_s = (double)own->reductions *
                               dtp_collective_time(&reduce, (double)own->reduced_bytes / (double)own->reductions);
+    double gather_s = dtp_collective_time(&gather, sent), scatter_s = dtp_collective_time(&scatter, sent);
+    double backward_s = j->parts.matmul_backward_s / j->parts.matmul_speedup / j->micro_steps;
+    double window_s = backward_s * own->beside_share;
     s->tensor_s = s->own_gathers_s + s->own_sums_s;
-    s->wait_slowest_s += s->tensor_s;
-    s->wait_sum_s += s->tensor_s * (double)j->transformer->layers / (double)j->slice.transformer.layers;
+    s->tensor_exposed_s = s->tensor_s - spared_s(j, DTP_ALL_GATHER, own->gathers_beside, gather_s, sent, window_s) -
+                          spared_s(j, DTP_REDUCE_SCATTER, own->sums_beside, scatter_s, sent, window_s);
+    s->wait_slowest_s += s->tensor_exposed_s;
+    s->wait_sum_s += s->tensor_exposed_s * (double)j->transformer->layers / (double)j->slice.transformer.layers;
 }
 
 /* What tensor parallel ranks do once: seconds, bytes that one sends, pairs of a gather and a sum (or all-reduces). */
@@ -177,6 +197,8 @@ static struct exchanged attention_exchanged(const struct job *j, const struct ex
     return out;
 }
 
+/* Two pairs (or all-reduces) a layer forward and two backward; full recomputation repeats the forward ones. The
+ * embedding and the head add one each at the ends. */
 static void add_tensor(const struct job *j, struct stages *s)
 {
     const struct dtp_plan *plan = j->plan;
@@ -195,7 +217,8 @@ static void add_tensor(const struct job *j, struct stages *s)
     s->tensor_count = (passes * attention.count + mlp) * layers + ends;
     s->tensor_s = layer_s * (double)layers + stream.s * (double)ends;
     s->tensor_bytes = passes * layers * (uint64_t)attention.bytes + (mlp * layers + ends) * (uint64_t)stream.bytes;
-    s->wait_slowest_s += share * s->tensor_s;
+    s->tensor_exposed_s = share * s->tensor_s;
+    s->wait_slowest_s += s->tensor_exposed_s;
     s->wait_sum_s += share * (layer_s * (double)j->transformer->layers + (double)all_ends * stream.s);
 }
 
@@ -437,7 +460,7 @@ void dtp_part_costs_of_slice(const struct dtp_transformer *transformer, const st
     double backward =
         weight + p->attention_backward_s + p->memory_backward_s + p->matmul_recompute_s + p->recompute_other_s;
     double scale = s.layer_s / (forward + backward + weight);
-    double exchanged_s = s.tensor_s / (double)j.slice.transformer.layers * exposed_share(plan);
+    double exchanged_s = s.tensor_exposed_s / (double)j.slice.transformer.layers;
     *layer = (struct dtp_part_cost){.forward_s = forward * scale + exchanged_s / 2,
                                     .backward_s = backward * scale + exchanged_s / 2,
                                     .weight_s = weight * scale};

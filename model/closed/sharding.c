@@ -105,8 +105,10 @@ static void count_adapters(const struct dtp_plan *plan, const struct dtp_layer_k
     out->layer_wire = 0;
     for (int i = 0; i < block->matrices; i++) {
         const struct dtp_layer_matrix *matrix = &block->matrix[i];
-        out->layer_wire += matrix->groups * dtp_base_bytes(plan->adapters.base, dtp_divide_up(matrix->out, out->ranks),
-                                                           matrix->in, params);
+        uint64_t rows = dtp_divide_up(matrix->out, out->ranks);
+        out->layer_wire += frozen.flat
+                               ? params * dtp_divide_up(matrix->out * matrix->in, out->ranks) /* of no packed ones */
+                               : matrix->groups * dtp_base_bytes(plan->adapters.base, rows, matrix->in, params);
         if (!matrix->rank)
             continue;
         add_tensors(adapters, matrix->groups, matrix->rank, matrix->in);

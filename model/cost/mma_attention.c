@@ -55,12 +55,15 @@ static double seen_by_keys(const struct dtp_attention_shape *shape, double first
     return ceil((end - first) / tile);
 }
 
-/* Squares that a block walks over, the `rank`-th largest of those of one head. */
+/* Squares that a block walks over, the `rank`-th largest of those of one head, and those whose time it takes besides,
+ * however many these are: its own rows and the first tile come with nothing to do meanwhile, and its sums go. A step of
+ * a ring, whose blocks see all keys, loses less by that than a causal square, whose blocks see half. */
 static double squares(const struct kernel *k, const struct dtp_attention_shape *shape, double rank)
 {
+    const double besides = dtp_calibration.mma_attention_block_squares * BLOCK_ROWS / k->tile;
     if (k->of_keys)
-        return k->per_tile * seen_by_keys(shape, rank * BLOCK_ROWS, k->tile);
-    return seen_by_queries(shape, (k->each - 1 - rank) * BLOCK_ROWS, k->tile);
+        return besides + k->per_tile * seen_by_keys(shape, rank * BLOCK_ROWS, k->tile);
+    return besides + seen_by_queries(shape, (k->each - 1 - rank) * BLOCK_ROWS, k->tile);
 }
 
 /* Squares that the busiest SM makes. Blocks start largest first, so that none has much more than the mean; but of more

@@ -22,7 +22,7 @@ void dtp_elastic_goodput_of(const struct dtp_elastic_inputs *in, struct dtp_elas
     out->fraction = out->hopeless ? 0 : 1 / factor;
 }
 
-static double state_bytes(const struct dtp_job *job)
+double dtp_state_copy_bytes(const struct dtp_job *job)
 {
     return dtp_checkpoint_bytes(job) / job->cluster.gpus;
 }
@@ -30,16 +30,21 @@ static double state_bytes(const struct dtp_job *job)
 double dtp_state_copy_s(const struct dtp_job *job)
 {
     double rate = job->cluster.gpu.pcie_bytes_per_s * dtp_calibration.pcie_fraction;
-    return rate > 0 ? state_bytes(job) / rate : 0;
+    return rate > 0 ? dtp_state_copy_bytes(job) / rate : 0;
 }
 
-/* To a neighbour on another node by this GPU's share of the network; on one node a copy in memory, which the sum's rate
- * hides. */
+/* Read or written by one core, summed. */
+static double write_s(const struct dtp_job *job)
+{
+    return dtp_state_copy_bytes(job) / dtp_calibration.host_write_bytes_per_s;
+}
+
+/* To a neighbour, which writes what comes: on another node by this GPU's share of the network. */
 static double send_s(const struct dtp_job *job)
 {
     const struct dtp_cluster *c = &job->cluster;
     double rate = c->nodes > 1 ? dtp_cluster_network_bytes_per_s(c) / c->gpus_per_node : 0;
-    return rate > 0 ? state_bytes(job) / rate : 0;
+    return fmax(rate > 0 ? dtp_state_copy_bytes(job) / rate : 0, write_s(job));
 }
 
 void dtp_elastic_goodput_of_job(const struct dtp_job *job, double work_s, double step_s,
@@ -48,13 +53,12 @@ void dtp_elastic_goodput_of_job(const struct dtp_job *job, double work_s, double
     const struct dtp_training *t = &job->training;
     const struct dtp_plan *p = &job->plan;
     const struct dtp_cluster *c = &job->cluster;
-    double summed_s = state_bytes(job) / dtp_calibration.host_sum_bytes_per_s;
     const struct dtp_elastic_inputs inputs = {.work_s = work_s,
                                               .mtbf_s = t->gpu_mtbf_s / c->gpus,
                                               .stall_s = dtp_state_copy_s(job),
-                                              .lag_s = summed_s + send_s(job),
-                                              .restart_s = t->rejoin_s + summed_s + send_s(job),
-                                              .regroup_s = t->rejoin_s + summed_s + send_s(job),
+                                              .lag_s = write_s(job) + send_s(job),
+                                              .restart_s = t->rejoin_s + write_s(job) + send_s(job),
+                                              .regroup_s = t->rejoin_s + write_s(job) + send_s(job),
                                               .repair_s = t->repair_s,
                                               .unit_fraction = (c->nodes > 1 ? (double)c->gpus_per_node : 1) / c->gpus,
                                               .step_s = step_s};

@@ -51,11 +51,13 @@ struct dtp_elastic_goodput {
 
 /* All but mtbf_s and work_s may be 0. */
 void dtp_elastic_goodput_of(const struct dtp_elastic_inputs *inputs, struct dtp_elastic_goodput *out);
-/* Of a job's computing and step: state over its GPUs, copied over PCIe, summed by a core and sent to a neighbour. */
+/* Of a job's computing and step: state over its GPUs, copied over PCIe, written by a core and sent to a neighbour. */
 void dtp_elastic_goodput_of_job(const struct dtp_job *job, double work_s, double step_s,
                                 struct dtp_elastic_goodput *out);
 
-/* What training stands still for while a GPU's share of the state is copied to its host's memory. */
+/* A GPU's share of the state, which is copied to pinned memory of its host taken before training; and what training
+ * stands still for while it is. */
+double dtp_state_copy_bytes(const struct dtp_job *job);
 double dtp_state_copy_s(const struct dtp_job *job);
 
 #endif

@@ -1,7 +1,9 @@
 #include "decide/goodput.h"
 
 #include "closed/sharding.h"
+#include "cost/calibration.h"
 #include "plan/optimizer_state.h"
+#include "plan/runtime.h"
 
 #include <gsl/gsl_errno.h>
 #include <gsl/gsl_rng.h>
@@ -140,10 +142,16 @@ static double storage_bytes_per_s(const struct dtp_job *job)
     return DTP_DEFAULT_STORAGE_BYTES_PER_S_PER_GPU * c->gpus;
 }
 
+/* Of our executor a rank's part is written by one core; what others make of theirs nobody measured. */
+static double writers_bytes_per_s(const struct dtp_job *job)
+{
+    return job->plan.runtime->executed ? dtp_calibration.host_write_bytes_per_s * job->cluster.gpus : INFINITY;
+}
+
 struct dtp_goodput_inputs dtp_goodput_inputs_of(const struct dtp_job *job, double work_s)
 {
     const struct dtp_training *t = &job->training;
-    double write_s = dtp_checkpoint_bytes(job) / storage_bytes_per_s(job);
+    double write_s = dtp_checkpoint_bytes(job) / fmin(storage_bytes_per_s(job), writers_bytes_per_s(job));
     return (struct dtp_goodput_inputs){.work_s = work_s,
                                        .mtbf_s = t->gpu_mtbf_s / job->cluster.gpus,
                                        .checkpoint_s = write_s,

@@ -1,7 +1,6 @@
 #include "decide/training_cost.h"
 
 #include "cost/calibration.h"
-#include "plan/comm_hook.h"
 
 #include <math.h>
 #include <string.h>
@@ -40,7 +39,7 @@ static double batch_tokens(const struct dtp_job *job)
 double dtp_training_work_s(const struct dtp_job *job, const struct dtp_throughput *throughput, double plain_step_s)
 {
     double batch = batch_tokens(job), steps = ceil(job->training.tokens / batch);
-    double plain = plain_step_s > 0 ? (double)dtp_powersgd_whole_steps(&job->plan, (uint64_t)steps) : 0;
+    double plain = plain_step_s > 0 ? fmin(steps, job->plan.powersgd_start_step) : 0;
     return (steps - plain) * batch / throughput->tokens_per_s + plain * plain_step_s;
 }
 
@@ -48,7 +47,7 @@ double dtp_training_plain_step_s(const struct dtp_job *job)
 {
     struct dtp_prediction prediction;
     struct dtp_plan plain = job->plan;
-    if (!plain.powersgd_start_step && !plain.executor.powersgd_whole_every)
+    if (!plain.powersgd_start_step)
         return 0;
     plain.comm_hook = DTP_COMM_HOOK_NONE;
     dtp_closed_form(&job->transformer, &job->cluster, &plain, &prediction);
@@ -72,6 +71,7 @@ void dtp_training_cost_of(const struct dtp_job *job, const struct dtp_throughput
                              &out->trials);
     dtp_elastic_goodput_of_job(job, out->inputs.work_s, out->batch_tokens / throughput->tokens_per_s, &out->elastic);
     out->checkpoint_stall_s = dtp_state_copy_s(job);
+    out->checkpoint_copy_bytes = dtp_state_copy_bytes(job);
     out->checkpoint_bytes = dtp_checkpoint_bytes(job);
     out->storage_bytes_per_s = needed_storage(out->checkpoint_bytes, out->inputs.mtbf_s);
     out->gpu_energy_j = out->goodput.expected_s * job->cluster.gpu.power_w * job->cluster.gpus;

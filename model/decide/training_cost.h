@@ -21,6 +21,7 @@ struct dtp_training_cost {
     struct dtp_goodput_trials trials;   /* quantile 0.95; zero where they were not asked for */
     struct dtp_elastic_goodput elastic; /* the same training with snapshots in memory, and ranks that may be lost */
     double checkpoint_stall_s;          /* of one that a thread writes: what it stands still for, once in interval_s */
+    double checkpoint_copy_bytes;       /* of the host's memory, a GPU, that it is copied to */
     double checkpoint_bytes;
     double
         storage_bytes_per_s; /* that writes a checkpoint in one percent of its interval: bytes / (2e-4 M), by Young's */
@@ -34,7 +35,7 @@ struct dtp_training_cost {
 };
 
 /* Seconds of computing, in whole steps: the last one takes as long as any other, however few tokens are left for it.
- * `plain_step_s` is that of steps under PowerSGD that sum whole gradients, 0 where the job has none. */
+ * `plain_step_s` is that of the steps before powersgd_start_step, 0 where the job has none. */
 double dtp_training_work_s(const struct dtp_job *job, const struct dtp_throughput *throughput, double plain_step_s);
 /* Of those steps by the closed form; 0: there are none. */
 double dtp_training_plain_step_s(const struct dtp_job *job);

@@ -3,7 +3,6 @@
 #include "base/append.h"
 #include "base/parallel.h"
 #include "closed/sharding.h"
-#include "plan/comm_hook.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -61,35 +60,12 @@ static void compare(const struct dtp_variant *base, struct dtp_whatif_row *row)
     dtp_whatif_why(base, &row->variant, row->why, sizeof row->why);
 }
 
-/* Of PowerSGD that sums whole gradients now and then: the mean of its steps, for one of either kind compares with
- * nothing. */
-static enum dtp_status weigh_whole_steps(const struct dtp_predictor *by, const struct dtp_job *job,
-                                         struct dtp_prediction *out, struct dtp_faults *faults)
-{
-    struct dtp_job plain = *job;
-    struct dtp_prediction whole;
-    struct dtp_throughput *t = &out->throughput;
-    plain.plan.comm_hook = DTP_COMM_HOOK_NONE;
-    enum dtp_status status = by->predict(by->context, &plain, &whole, faults);
-    if (status != DTP_OK)
-        return status;
-    double mean_s = dtp_powersgd_mean_step_s(&job->plan, whole.time.step_s, out->time.step_s);
-    double slower = out->time.step_s / mean_s;
-    t->tokens_per_s *= slower, t->tokens_per_s_per_gpu *= slower;
-    t->flops_per_s_per_gpu *= slower, t->mfu *= slower, t->hfu *= slower;
-    out->time.step_s = mean_s;
-    return DTP_OK;
-}
-
 static enum dtp_status predict(const struct dtp_predictor *by, const struct dtp_job *job, struct dtp_prediction *out,
                                struct dtp_faults *faults)
 {
     faults->status = DTP_OK; /* not zeroed whole: the texts are 16 KiB */
     faults->count = 0;
-    enum dtp_status status = by->predict(by->context, job, out, faults);
-    if (status == DTP_OK && job->plan.comm_hook == DTP_COMM_HOOK_POWERSGD && job->plan.executor.powersgd_whole_every)
-        status = weigh_whole_steps(by, job, out, faults);
-    return status;
+    return by->predict(by->context, job, out, faults);
 }
 
 /* By whoever predicts both the change and the plan. */
@@ -346,8 +322,8 @@ static enum dtp_status predict_base(struct search *search, struct dtp_faults *fa
     search->base_otherwise.job = base->job;
     search->has_otherwise = search->otherwise && predict(search->otherwise, &base->job,
                                                          &search->base_otherwise.prediction, &other) == DTP_OK;
-    enum dtp_status status =
-        predict(search->predictor, &base->job, &base->prediction, search->has_otherwise ? &other : faults);
+    enum dtp_status status = search->predictor->predict(search->predictor->context, &base->job, &base->prediction,
+                                                        search->has_otherwise ? &other : faults);
     if (status == DTP_BAD_INPUT && search->has_otherwise) {
         search->predictor = search->otherwise;
         base->prediction = search->base_otherwise.prediction;

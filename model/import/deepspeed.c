@@ -2,6 +2,8 @@
 #include "import/formats.h"
 #include "import/write.h"
 
+#include "plan/runtime_sizes.h"
+
 #include <string.h>
 
 static const struct dtp_row rows[] = {
@@ -11,11 +13,9 @@ static const struct dtp_row rows[] = {
 static const char *const signs[] = {
     "zero_optimization*", "train_micro_batch_size_per_gpu", "train_batch_size", "bf16.enabled", "fp16.enabled", NULL};
 
-/* transformers/integrations/deepspeed.py (trainer_config_finalize) and accelerate/accelerator.py (_prepare_deepspeed)
- * fill these in alike. */
-static const struct dtp_width_rule by_width[] = {{"reduce_bucket_size", 1, 2},
-                                                 {"stage3_prefetch_bucket_size", 0.9, 2},
-                                                 {"stage3_param_persistence_threshold", 10, 1},
+static const struct dtp_width_rule by_width[] = {{"reduce_bucket_size", DTP_TRAINER_REDUCE_BUCKET, 2},
+                                                 {"stage3_prefetch_bucket_size", DTP_TRAINER_PREFETCH, 2},
+                                                 {"stage3_param_persistence_threshold", DTP_TRAINER_PERSISTENCE, 1},
                                                  {NULL, 0, 0}};
 
 static bool is(const char *text, const char *word)

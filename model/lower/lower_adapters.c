@@ -24,7 +24,8 @@ void dtp_lower_list_adapters(struct dtp_lowering *l)
         int part = block->adapter[i] = block->parts++;
         uint64_t elements = dtp_adapter_elements(matrix);
         bool flat = dtp_plan_shard_cut(l->plan) == DTP_CUT_ELEMENTS;
-        block->elements[part] = block->largest[part] = elements;
+        block->elements[part] = elements;
+        block->largest[part] = matrix->rank * (matrix->in > matrix->out ? matrix->in : matrix->out);
         block->shard[part] =
             matrix->groups *
             (flat ? dtp_divide_up(matrix->rank * matrix->in, ranks) + dtp_divide_up(matrix->rank * matrix->out, ranks)
@@ -277,9 +278,12 @@ void dtp_forward_adapter(const struct pass *pass, int index, bool alone)
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
     struct dtp_flight_module *module = pass->module;
     struct dtp_draft draft;
+    dtp_lower_fetch(l, l->block.adapter[index]);
     make_low(pass, index);
-    if (alone)
+    if (alone) {
+        dtp_lower_unfetch(l);
         return;
+    }
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "adapter B");
     dtp_draft_use(&draft, module->low[index], keeps(pass) ? DTP_READ : DTP_READ | DTP_FREE);
     if (!keeps(pass))
@@ -290,6 +294,7 @@ void dtp_forward_adapter(const struct pass *pass, int index, bool alone)
                       dtp_backward_called_bytes(l, matrix->expert, l->tensor_bytes[matrix->result]), DTP_WRITE);
     multiply_rows(l, &draft, matrix, matrix->out, matrix->rank);
     dtp_draft_end(l, &draft);
+    dtp_lower_unfetch(l);
     add_to_result(pass, index, wide);
 }
 
@@ -467,11 +472,13 @@ dtp_buffer_id dtp_backward_frozen(const struct dtp_block_backward *b, int index,
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
     bool wanted = dtp_lower_wants_gradient(l, b->index);
     dtp_buffer_id made = DTP_NO_BUFFER;
-    dtp_lower_fetch(l, index);
     if (matrix->rank) {
+        dtp_lower_fetch(l, l->block.adapter[index]);
         dtp_buffer_id scaled = scale(b, index, gradient);
         made = back_through_a(b, index, back_through_b(b, index, scaled), wanted);
+        dtp_lower_unfetch(l);
     }
+    dtp_lower_fetch(l, index);
     if (wanted) {
         dtp_buffer_id through = dtp_backward_input_gradient(b, index, gradient, true, last_reader);
         made = dtp_backward_add(b, l->tensors.input[index], made, through);

@@ -262,12 +262,11 @@ static void linear(const struct pass *pass, int index)
         return;
     }
     bool ends = dtp_adapter_ends_replay(pass, index); /* a compiler makes x A^T alone then, eager the matmul too */
-    dtp_lower_fetch(l, index);
     if (ends && l->compiled) {
         dtp_forward_adapter(pass, index, true);
-        dtp_lower_unfetch(l);
         return;
     }
+    dtp_lower_fetch(l, index);
     dtp_buffer_id weight = dtp_lower_weight(l, index);
     dtp_buffer_id input = pass->module->tensor[l->tensors.input[index]];
     dtp_buffer_id narrow_input = dtp_lower_fp8_cast(l, DTP_FP8_INPUT, matrix, input);
@@ -292,9 +291,9 @@ static void linear(const struct pass *pass, int index)
     dtp_forward_expert_bias(pass, index);
     if (beside.index != DTP_NO_INDEX)
         l->awaited = beside;
+    dtp_lower_unfetch(l);
     if (matrix->rank)
         dtp_forward_adapter(pass, index, ends);
-    dtp_lower_unfetch(l);
 }
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */

@@ -3,8 +3,6 @@
 #include "plan/resolver.h"
 #include "plan/runtime.h"
 
-#include <inttypes.h>
-
 static uint64_t least(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
@@ -30,39 +28,6 @@ void dtp_factored_add(struct dtp_factored *factored, uint64_t elements, uint64_t
     factored->p += tensors * rows * r;
     factored->q += tensors * columns * r;
     factored->matrices += tensors;
-}
-
-enum dtp_powersgd_sums dtp_powersgd_sums_of(const struct dtp_plan *plan, uint64_t step)
-{
-    uint64_t every = plan->executor.powersgd_whole_every;
-    if (step < plan->powersgd_start_step)
-        return DTP_POWERSGD_WHOLE;
-    uint64_t of_every = every ? (step - plan->powersgd_start_step) % every : 2;
-    return of_every == 0 ? DTP_POWERSGD_WHOLE : of_every == 1 ? DTP_POWERSGD_RETURNED : DTP_POWERSGD_FACTORS;
-}
-
-/* Of steps behind the start, in each run of `every` the first `count`. */
-static uint64_t first_of_every(const struct dtp_plan *plan, uint64_t steps, uint64_t count)
-{
-    uint64_t every = plan->executor.powersgd_whole_every, start = least(steps, plan->powersgd_start_step);
-    return start + (every ? (steps - start) / every * count + least((steps - start) % every, count) : 0);
-}
-
-double dtp_powersgd_mean_step_s(const struct dtp_plan *plan, double plain_step_s, double step_s)
-{
-    double every = plan->executor.powersgd_whole_every;
-    bool some = plan->comm_hook == DTP_COMM_HOOK_POWERSGD && every > 2;
-    return some ? (2 * plain_step_s + (every - 2) * step_s) / every : step_s;
-}
-
-uint64_t dtp_powersgd_whole_steps(const struct dtp_plan *plan, uint64_t steps)
-{
-    return first_of_every(plan, steps, 2);
-}
-
-uint64_t dtp_powersgd_second_moments(const struct dtp_plan *plan, uint64_t steps)
-{
-    return plan->executor.powersgd_whole_every ? first_of_every(plan, steps, 1) : steps;
 }
 
 uint64_t dtp_int8_part_bytes(uint64_t elements)
@@ -92,9 +57,6 @@ void dtp_plan_check_comm_hook(struct dtp_resolver *r)
     if (p->tp > 1 || p->pp > 1 || p->cp > 1)
         dtp_plan_refuse(r, "comm_hook", "%s is not modelled with tensor, context or pipeline parallelism; use none",
                         dtp_comm_hook_text(p->comm_hook));
-    if (p->executor.powersgd_whole_every == 1 || p->executor.powersgd_whole_every == 2)
-        dtp_plan_refuse(r, "powersgd_whole_every", "of %" PRIu32 " steps none would be left for factors; use 3 or more",
-                        p->executor.powersgd_whole_every);
     if (p->comm_hook == DTP_COMM_HOOK_POWERSGD && (r->transformer->experts || r->transformer->kv_latent))
         dtp_plan_refuse(r, "comm_hook", "powersgd is not modelled of %s; use fp16, bf16, int8 or none",
                         r->transformer->experts ? "experts" : "latent attention");

@@ -41,24 +41,6 @@ struct dtp_factored {
     uint64_t p, q, whole, matrices;
 };
 
-/* What replicas sum in a step, counted from 0: factors of gradients, whole gradients, or these with all that was lost.
- *
- * AdamW divides by the root of its second moment, so a direction of which nothing comes for k steps and then k times as
- * much moves by sqrt(k) of what it would have: error feedback, which is right for SGD, whose update is linear in
- * gradients (Karimireddy et al. 2019), is not. 1-bit Adam (Tang et al. 2021, arXiv:2102.02888) takes the second moment
- * of gradients that are not compressed and leaves it alone afterwards; 0/1 Adam (Lu et al. 2022, arXiv:2202.06009)
- * refreshes it now and then. So of powersgd_whole_every steps the first sums whole gradients, which alone make second
- * moments, and the next one whole gradients with what was lost until then: none waits longer, and as the second moment
- * does not see it nothing of it is divided away. That step is not clipped, for its norm is that of many. */
-enum dtp_powersgd_sums { DTP_POWERSGD_FACTORS, DTP_POWERSGD_WHOLE, DTP_POWERSGD_RETURNED, DTP_POWERSGD_SUMS };
-enum dtp_powersgd_sums dtp_powersgd_sums_of(const struct dtp_plan *plan, uint64_t step);
-/* Of the first `steps` steps those that sum whole gradients, and those that make second moments. */
-/* Seconds of a step in the mean of powersgd_whole_every, of which 2 sum whole gradients and take plain_step_s; those
- * that sum factors take step_s. Without that key the latter. */
-double dtp_powersgd_mean_step_s(const struct dtp_plan *plan, double plain_step_s, double step_s);
-uint64_t dtp_powersgd_whole_steps(const struct dtp_plan *plan, uint64_t steps);
-uint64_t dtp_powersgd_second_moments(const struct dtp_plan *plan, uint64_t steps);
-
 /* The rank that a matrix is factored with; 0: it is sent as it is. */
 uint64_t dtp_factored_rank(uint64_t rows, uint64_t columns, uint64_t rank);
 /* Adds `tensors` equal ones of `elements` together, matrices of `columns` columns; 0: vectors. rank > 0. */

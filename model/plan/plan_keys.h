@@ -29,8 +29,6 @@
       "ddp under runtime torch and dtplan, hybrid_shard under runtime dtplan (FSDP1 takes no hook there, FSDP2 none "  \
       "in place of its sum)")                                                                                          \
     X(POWERSGD, p->comm_hook == DTP_COMM_HOOK_POWERSGD, "comm_hook powersgd")                                          \
-    X(OWN_POWERSGD, p->comm_hook == DTP_COMM_HOOK_POWERSGD && p->runtime->executed,                                    \
-      "comm_hook powersgd under runtime dtplan")                                                                       \
     X(BUCKETS, p->strategy == DTP_DDP && (p->runtime->ddp || p->runtime->sums_gradients),                              \
       "ddp under runtime torch and nanotron")                                                                          \
     X(ACCUMULATION, p->accumulate > 1, "accumulate above 1")                                                           \

@@ -3,6 +3,7 @@
  * function of its own; once it is modelled, its columns become settings there. */
 #include "plan/checkpointing.h"
 #include "plan/graph_modules.h"
+#include "plan/runtime_sizes.h"
 #include "runs/run_writer.h"
 
 #include <stdlib.h>
@@ -186,13 +187,23 @@ static bool narrow_adapters(const struct dtp_run *run)
            strcmp(strategy, "zero2") == 0 || strcmp(strategy, "zero3") == 0;
 }
 
+static void write_trainer_sizes(struct writer *w)
+{
+    uint64_t hidden = w->run->hidden;
+    set_count(w, "reduce_bucket_size", DTP_TRAINER_REDUCE_BUCKET * hidden * hidden);
+    set_count(w, "stage3_prefetch_bucket_size", (uint64_t)(DTP_TRAINER_PREFETCH * (double)(hidden * hidden)));
+    set_count(w, "stage3_param_persistence_threshold", DTP_TRAINER_PERSISTENCE * hidden);
+}
+
 void dtp_run_write_engine(struct writer *w)
 {
     const struct dtp_run_framework *framework = w->framework;
     set_switch(w, "transformers_layers", framework->single != NULL);
     if (framework->deepspeed_overlap) /* ZeRO-3 has no say in it */
         set_switch(w, "deepspeed_overlap", true);
-    if (framework->reduce_bucket)
+    if (framework->reduce_bucket && strcmp(w->run->strategy_key, "zero3") == 0) /* all "auto" in its config */
+        write_trainer_sizes(w);
+    else if (framework->reduce_bucket)
         set_count(w, "reduce_bucket_size", framework->reduce_bucket);
 }
 

@@ -296,7 +296,10 @@ static void explain_step(const struct ranked *r)
     dtp_explain_group(r->e, "STEP", words, DTP_EXPLAIN_SECONDS, t->step_s);
     dtp_explain_term(r->e, "forward and backward", "as above", t->compute_s, "%s", "");
     dtp_explain_term(r->e, "optimizer", "bytes / rate", t->optimizer_s, "%s", "");
-    dtp_explain_term(r->e, "exposed between layers", "collectives of tensor parallel ranks that nothing hides",
+    const bool beside = r->simulated->job.plan.tp_overlap;
+    dtp_explain_term(r->e, "exposed between layers",
+                     beside ? "collectives of tensor parallel ranks that no matmul hides (tp_overlap)"
+                            : "collectives of tensor parallel ranks that nothing hides",
                      tensor_s, "%s", "");
     dtp_explain_term(r->e, "exposed in attention", "exchanges of context parallel ranks that nothing hides", context_s,
                      "%s", "");

@@ -24,11 +24,11 @@ enum dtp_fidelity { DTP_FIDELITY_CLOSED, DTP_FIDELITY_SIMULATED, DTP_FIDELITY_BE
 struct dtp_report {
     struct dtp_job job;
     struct dtp_prediction prediction;
-    bool simulated;            /* the prediction is a simulation's; scaling and advice are the closed form's */
-    double closed_step_s;      /* what the closed form says; with `simulated` */
-    double plain_step_s;       /* under PowerSGD, of whole gradients, predicted the same way; 0: there is none */
-    double plain_device_bytes; /* of a GPU then */
-    bool keeps_stages;         /* asked of dtp_report_predict: the ranks of a simulated pipeline too, */
+    bool simulated;                    /* the prediction is a simulation's; scaling and advice are the closed form's */
+    double closed_step_s;              /* what the closed form says; with `simulated` */
+    double plain_step_s;               /* before powersgd_start_step, predicted the same way; 0: there is none before */
+    double plain_device_bytes;         /* of a GPU then */
+    bool keeps_stages;                 /* asked of dtp_report_predict: the ranks of a simulated pipeline too, */
     struct dtp_pipeline_stages stages; /* which the caller releases then; of no rank where there is none */
     char not_simulated_because[DTP_FAULT_TEXT_BYTES]; /* by DTP_FIDELITY_BEST; "": it was, or was not asked for */
     struct dtp_scaling scaling;

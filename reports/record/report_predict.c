@@ -75,7 +75,7 @@ enum dtp_status dtp_report_predict(const struct dtp_job *job, const struct dtp_c
     out->job = *job;
     enum dtp_status status = predict(job, fidelity, out, faults);
     out->plain_step_s = out->plain_device_bytes = 0;
-    if (status == DTP_OK && (job->plan.powersgd_start_step || job->plan.executor.powersgd_whole_every))
+    if (status == DTP_OK && job->plan.powersgd_start_step)
         status = predict_before(job, fidelity, out, faults);
     if (status != DTP_OK)
         return status;

@@ -46,6 +46,7 @@ struct dtp_run_outcome {
     struct dtp_kept {                  /* copies of the state, whole on all ranks */
         uint64_t count;
         double stall_s, longest_s;    /* that training stood still for, of all and of one */
+        uint64_t host_bytes;          /* of memory of a rank's host, which they were copied to; 0: written at once */
     } checkpoints, beside, snapshots; /* checkpoints written while it waited, and while it went on; in memory */
     struct dtp_elastic_outcome {
         bool known;                      /* it was an elastic run; else nothing here is set */
@@ -86,8 +87,8 @@ struct dtp_run_report {
         double last_loss;     /* the mean of as many losses, up to the same step */
     } beside;
 };
-/* Bytes that the program sends in a step of the run, the mean of its steps: under PowerSGD some
- * (powersgd_start_step, powersgd_whole_every) send gradients as they are. */
+/* Bytes that the program sends in a step of the run, the mean of its steps: those before PowerSGD begins
+ * (powersgd_start_step) send gradients as they are. */
 uint64_t dtp_run_sent_bytes(const struct dtp_run_report *report, enum dtp_collective collective);
 
 /* Whether the times that were measured are of what was predicted: a GPU's of a GPU, which no other rank shares; a

@@ -1,5 +1,6 @@
 #include "record/run_report.h"
 
+#include "decide/elastic.h"
 #include "page/json_value.h"
 #include "plan/runtime.h"
 #include "record/simulation_report.h"
@@ -160,9 +161,12 @@ static json_t *elastic_json(const struct dtp_elastic_outcome *e)
 
 static json_t *kept_json(const struct dtp_run_report *r, const struct dtp_kept *kept, bool beside)
 {
-    return json_pack("{s:o,s:o,s:o,s:o}", "count", dtp_json_whole(kept->count), "predicted_stall_s",
+    return json_pack("{s:o,s:o,s:o,s:o,s:o,s:o}", "count", dtp_json_whole(kept->count), "predicted_stall_s",
                      dtp_json_real(dtp_run_stall_s(r, kept, beside)), "measured_stall_s",
-                     dtp_json_real(dtp_kept_mean_s(kept)), "longest_stall_s", dtp_json_real(kept->longest_s));
+                     dtp_json_real(dtp_kept_mean_s(kept)), "longest_stall_s", dtp_json_real(kept->longest_s),
+                     "predicted_host_bytes",
+                     beside ? dtp_json_real(dtp_state_copy_bytes(&r->simulated->job)) : json_integer(0), "host_bytes",
+                     dtp_json_whole(kept->host_bytes));
 }
 
 enum dtp_status dtp_run_json(const struct dtp_run_report *r, FILE *file, struct dtp_faults *faults)

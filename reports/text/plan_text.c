@@ -236,21 +236,14 @@ static void print_why_not_simulated(const struct dtp_report *report, const struc
     dtp_page_say(page, 2, 2, "not simulated: %s", report->not_simulated_because);
 }
 
-/* Of PowerSGD that begins later, or that sends whole gradients now and then. */
+/* Of PowerSGD that begins later. */
 static void print_before(const struct dtp_report *report, const struct dtp_page *page)
 {
     struct dtp_unit unit = dtp_unit_time(report->plain_step_s);
-    const struct dtp_plan *plan = &report->job.plan;
-    const uint32_t every = plan->executor.powersgd_whole_every;
-    if (report->plain_step_s > 0 && plan->powersgd_start_step)
+    if (report->plain_step_s > 0)
         dtp_page_say(page, 2, 2, "up to step %" PRIu32 " gradients are summed as they are: %.3f %s a step, %.2f GiB",
-                     plan->powersgd_start_step, report->plain_step_s / unit.divisor, unit.name,
+                     report->job.plan.powersgd_start_step, report->plain_step_s / unit.divisor, unit.name,
                      report->plain_device_bytes / 0x1p30);
-    if (report->plain_step_s > 0 && every) {
-        double mean_s = dtp_powersgd_mean_step_s(plan, report->plain_step_s, report->prediction.time.step_s);
-        dtp_page_say(page, 2, 2, "then in 2 of %" PRIu32 " steps: %.3f %s each, %.3f %s a step in the mean", every,
-                     report->plain_step_s / unit.divisor, unit.name, mean_s / unit.divisor, unit.name);
-    }
 }
 
 /* What compression is known to cost (CHANGES has the runs): AdamW divides away what error feedback brings late. */

@@ -3,7 +3,6 @@
 #include "closed/closed_form.h"
 #include "page/grid.h"
 #include "machine/measured.h"
-#include "plan/comm_hook.h"
 #include "plan/runtime.h"
 #include "record/report.h"
 #include "record/simulation_report.h"
@@ -233,17 +232,15 @@ uint64_t dtp_run_sent_bytes(const struct dtp_run_report *r, enum dtp_collective 
     const struct dtp_job *job = &r->simulated->job;
     const struct dtp_run_outcome *m = r->measured;
     uint64_t bytes = r->simulated->totals.sent_bytes[collective], steps = m->last_step - m->first_step;
-    if (job->plan.comm_hook != DTP_COMM_HOOK_POWERSGD || steps == 0)
+    uint64_t before = job->plan.powersgd_start_step > m->first_step ? job->plan.powersgd_start_step - m->first_step : 0;
+    if (before == 0 || steps == 0)
         return bytes;
-    uint64_t whole =
-        dtp_powersgd_whole_steps(&job->plan, m->last_step) - dtp_powersgd_whole_steps(&job->plan, m->first_step);
-    if (whole == 0)
-        return bytes;
+    before = before < steps ? before : steps;
     struct dtp_plan plain = job->plan;
     struct dtp_communication c = {0};
     plain.comm_hook = DTP_COMM_HOOK_NONE;
     dtp_closed_form_communication(&job->transformer, &job->cluster, &plain, &c);
-    return (c.bytes[collective] * whole + bytes * (steps - whole)) / steps;
+    return (c.bytes[collective] * before + bytes * (steps - before)) / steps;
 }
 
 static void print_communication(const struct dtp_run_report *r, const struct dtp_page *page)

@@ -54,4 +54,10 @@ void dtp_run_stalls_text(const struct dtp_run_report *r, const struct dtp_page *
     put_row(&grid, "x checkpoint, copied", &m->beside, dtp_run_stall_s(r, &m->beside, true));
     put_row(&grid, "x snapshot, copied", &m->snapshots, dtp_run_stall_s(r, &m->snapshots, true));
     dtp_grid_end(&grid, page, 2);
+    int copies = (m->beside.host_bytes > 0) + (m->snapshots.host_bytes > 0);
+    if (copies > 0)
+        dtp_page_say(page, 2, 2,
+                     "Each rank copied to %.3f GiB of its host's memory, taken before the first step; predicted %.3f.",
+                     (double)(m->beside.host_bytes + m->snapshots.host_bytes) / 0x1p30,
+                     copies * dtp_state_copy_bytes(&r->simulated->job) / 0x1p30);
 }

@@ -61,6 +61,7 @@ static void print_checkpoints(const struct dtp_report *report, const struct dtp_
 static void print_stall(const struct dtp_report *report, const struct dtp_page *page)
 {
     const struct dtp_training_cost *t = &report->training;
+    struct texts x;
     double step_s = t->steps_count > 0 ? t->inputs.work_s / t->steps_count : 0;
     if (!(t->checkpoint_stall_s > 0 && step_s > 0))
         return;
@@ -70,6 +71,9 @@ static void print_stall(const struct dtp_report *report, const struct dtp_page *
             "%.3g %s of copying instead, %.2g %% of the time at one every 200 steps (--async-checkpoints)\n",
             t->checkpoint_stall_s / unit.divisor, unit.name,
             100 * t->checkpoint_stall_s / (t->checkpoint_stall_s + 200 * step_s));
+    label(page, "");
+    fprintf(page->file, "to %s of the host's memory a GPU, pinned before training\n",
+            dtp_number_format_memory((uint64_t)t->checkpoint_copy_bytes, x.a, sizeof x.a));
 }
 
 /* Of runs that we execute: others have watchdogs of their own. */
@@ -211,6 +215,7 @@ json_t *dtp_training_json(const struct dtp_training_cost *t, const struct dtp_mo
                    {"checkpoint_write_s", t->inputs.checkpoint_s},
                    {"checkpoint_interval_s", t->goodput.interval_s},
                    {"checkpoint_stall_s", t->checkpoint_stall_s},
+                   {"checkpoint_copy_bytes", t->checkpoint_copy_bytes},
                    {"elastic_goodput", t->elastic.known ? t->elastic.fraction : NAN},
                    {"elastic_expected_s", t->elastic.known && !t->elastic.hopeless ? t->elastic.expected_s : NAN},
                    {"snapshot_interval_s", t->elastic.known ? t->elastic.interval_s : NAN},

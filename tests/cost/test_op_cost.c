@@ -269,26 +269,28 @@ static void test_own_attention(void **state)
 /* By hand. One head of 256: 32 blocks of 64 queries are alone on their SMs, and the last sees 64 tiles of 32 keys. Of
  * 66 heads of keys under a window of 64, each for four of queries, blocks see one tile of 64 and a part of the next,
  * the first or last of a head one alone: an SM has eight of the 1056 blocks of keys, and the mean of the 4224 of
- * queries. */
+ * queries. Beside its squares each block takes the time of those of mma_attention_block_squares, of 64 keys. */
 static void test_mma_attention(void **state)
 {
     (void)state;
     const struct dtp_gpu gpu = test_h200();
     const struct dtp_calibration *c = &dtp_calibration;
     const double sm = gpu.peak_flops_per_s[DTP_BF16] * c->mma_of_wgmma / 132, score = c->mma_attention_score_flops;
+    const double more = c->mma_attention_block_squares;
     struct dtp_attention_shape shape = {
         .heads = 1, .kv_heads = 1, .head_dim = 256, .queries = 2048, .keys = 2048, .causal = true};
     struct dtp_attention_time time = dtp_mma_attention_time(&gpu, &shape, DTP_BF16, 2048);
     double square = 64 * 32 * (2 * (256 + 256) + score);
-    assert_near(time.forward_s, 64 * square / c->mma_attention_alone / (sm * c->mma_attention_forward), 1e-9);
-    double queries = 64 * square / c->mma_attention_alone, keys = 64 * 64 * 32 * (2 * 4 * 256 + score);
+    const double alone = (64 + 2 * more) * square / c->mma_attention_alone;
+    assert_near(time.forward_s, alone / (sm * c->mma_attention_forward), 1e-9);
+    double queries = alone, keys = (64 + 2 * more) * 64 * 32 * (2 * 4 * 256 + score);
     queries *= (2 * 3 * 256 + score) / (2 * (256 + 256) + score);
     assert_near(time.backward_s, (queries + keys) / (sm * c->mma_attention_backward), 1e-9);
     shape.heads = 264, shape.kv_heads = 66, shape.head_dim = 128, shape.window = 64;
     shape.queries = shape.keys = 1024;
     time = dtp_mma_attention_time(&gpu, &shape, DTP_BF16, 1024);
-    queries = 2 * (2 * 15 + 1) * 64 * 64 * (2 * 3 * 128 + score);
-    keys = 8 * 4 * 2 * 64 * 64 * (2 * 4 * 128 + score);
+    queries = 2 * (2 * 15 + 1 + 16 * more) * 64 * 64 * (2 * 3 * 128 + score);
+    keys = 8 * (4 * 2 + more) * 64 * 64 * (2 * 4 * 128 + score);
     assert_near(time.backward_s, (queries + keys) / (sm * c->mma_attention_backward), 1e-9);
     /* A row more than fills all SMs evenly is a wave more. */
     shape = (struct dtp_attention_shape){

@@ -1,12 +1,16 @@
 /* Failures: the best checkpoint interval, the time they cost, and runs simulated one failure at a time. */
+#include "decide/elastic.h"
 #include "decide/goodput.h"
 #include "decide/training_cost.h"
+#include "job/scenario.h"
 
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <cmocka.h>
+
+#include "lib/scenario_fixture.h"
 
 #define assert_close(actual, expected, most_apart)                                                                     \
     do {                                                                                                               \
@@ -133,6 +137,52 @@ static void test_critical_batch(void **state)
     assert_true(dtp_critical_batch_tokens(1e11) > dtp_critical_batch_tokens(1e9));
 }
 
+static void set(struct dtp_scenario *scenario, const char *key, const char *value)
+{
+    struct dtp_faults faults = {0};
+    if (dtp_scenario_set(scenario, key, value, "test", 0, &faults) != DTP_OK)
+        fail_msg("%s", faults.text[0]);
+}
+
+static struct dtp_job job_of(const char *runtime, const char *gpus)
+{
+    struct dtp_catalog catalog = fixture_catalog();
+    struct dtp_scenario *scenario;
+    struct dtp_faults faults = {0};
+    struct dtp_job job;
+    assert_int_equal(dtp_scenario_create(&scenario, &faults), DTP_OK);
+    set(scenario, "model", "llama-2-7b");
+    set(scenario, "machine", "dgx-h100");
+    set(scenario, "runtime", runtime);
+    set(scenario, "gpus", gpus);
+    set(scenario, "strategy", "full_shard");
+    set(scenario, "micro_batch", "1");
+    set(scenario, "storage", "100e9");
+    if (dtp_scenario_resolve(scenario, &catalog, &job, &faults) != DTP_OK)
+        fail_msg("%s", faults.text[0]);
+    dtp_scenario_destroy(scenario);
+    return job;
+}
+
+/* Storage of 100 GB/s: our executor's ranks make 1.8 each, so 8 of them make less and 64 more; of PyTorch's nobody says
+ * so. What a rank copies beside training is its share, at 0.87 of 64 GB/s. */
+static void test_storage_or_writers(void **state)
+{
+    static const struct {
+        const char *runtime, *gpus;
+        double bytes_per_s;
+    } cases[] = {{"dtplan", "8", 14.4e9}, {"dtplan", "64", 100e9}, {"torch", "8", 100e9}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dtp_job job = job_of(cases[i].runtime, cases[i].gpus);
+        double bytes = dtp_checkpoint_bytes(&job), share = bytes / job.cluster.gpus;
+        assert_true(bytes >= 12.0 * 6738415616);
+        assert_close(dtp_goodput_inputs_of(&job, 1).checkpoint_s, bytes / cases[i].bytes_per_s, 1e-9 * bytes);
+        assert_close(dtp_state_copy_bytes(&job), share, 1);
+        assert_close(dtp_state_copy_s(&job), share / (0.87 * 64e9), 1e-6);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_interval_is_the_best),
@@ -142,6 +192,7 @@ int main(void)
                                        cmocka_unit_test(test_hopeless),
                                        cmocka_unit_test(test_runs_agree_with_the_formula),
                                        cmocka_unit_test(test_llama3),
-                                       cmocka_unit_test(test_critical_batch)};
+                                       cmocka_unit_test(test_critical_batch),
+                                       cmocka_unit_test(test_storage_or_writers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

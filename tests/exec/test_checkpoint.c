@@ -5,6 +5,7 @@
 #include <cmocka.h>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/host_copy.h"
 #include "base/clock.h"
 #include "base/crc64.h"
 #include "base/quantile.h"
@@ -81,6 +82,20 @@ static void test_crc(void **state)
     (void)state;
     assert_true(dtp_crc64(0, "123456789", 9) == UINT64_C(0x995dc9bbdf1939fa));
     assert_true(dtp_crc64(dtp_crc64(0, "12345678901", 11), "234567", 6) == dtp_crc64(0, "12345678901234567", 17));
+    /* Bit by bit, at every length about the widths that are taken at once, from odd addresses and other sums. */
+    uint8_t data[400];
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (uint8_t)(i * i + 7 * i);
+    for (size_t bytes = 0; bytes < 380; bytes++) {
+        const uint8_t *from = data + bytes % 17;
+        uint64_t before = bytes * UINT64_C(0x9e3779b97f4a7c15), sum = ~before;
+        for (size_t i = 0; i < bytes; i++) {
+            sum ^= from[i];
+            for (int bit = 0; bit < 8; bit++)
+                sum = sum & 1 ? sum >> 1 ^ UINT64_C(0xC96C5795D7870F42) : sum >> 1;
+        }
+        assert_true(dtp_crc64(before, from, bytes) == ~sum);
+    }
 }
 
 static void test_what_was_saved_is_read(void **state)
@@ -120,6 +135,28 @@ static void test_two_are_kept(void **state)
 }
 
 /* Rank 0 of two, while rank 1 has written nothing: no checkpoint, and nothing is left behind. */
+/* Room is taken once, for what parts have: of a part of a matrix' columns its runs, one behind the other, and not what
+ * lies between them in the module. */
+static void test_copies_take_what_parts_have(void **state)
+{
+    const struct dtp_state_part parts[] = {
+        {.module = 1, .element = DTP_ELEMENT_FP32, .end = 10, .values = weights},
+        {.module = 2, .element = DTP_ELEMENT_FP32, .end = 84, .values = master, .run = 4, .stride = 20}};
+    struct dtp_host_copy copy;
+    (void)state;
+    assert_int_equal(dtp_host_copy_make(device, parts, 2, &copy, &faults), DTP_OK);
+    assert_int_equal(copy.bytes, (10 + 5 * 4) * sizeof(float));
+    const void *memory = copy.memory;
+    for (int round = 0; round < 2; round++) {
+        weights[3] = master[19] = (float)(100 + round);
+        assert_int_equal(dtp_host_copy_take(&copy, parts, &faults), DTP_OK);
+        assert_ptr_equal(copy.memory, memory);
+        assert_memory_equal(copy.parts[0].values, weights, 10 * sizeof(float));
+        assert_memory_equal(copy.parts[1].values, master, 20 * sizeof(float));
+    }
+    dtp_host_copy_release(&copy);
+}
+
 static void test_a_rank_is_missing(void **state)
 {
     uint64_t step;
@@ -262,6 +299,7 @@ int main(void)
         cmocka_unit_test(test_crc),
         cmocka_unit_test_setup_teardown(test_what_was_saved_is_read, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_two_are_kept, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_copies_take_what_parts_have, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_a_rank_is_missing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_damage_is_found, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_another_run_is_refused, set_up, tear_down),

@@ -298,21 +298,10 @@ static void factor_by_hand(struct reference *r, const struct dtp_executor_factor
         }
 }
 
-static void return_by_hand(struct reference *r, const struct dtp_executor_factor *f, double *sum)
-{
-    for (size_t i = 0; i < f->rows * f->columns; i++) {
-        sum[i] += r->e[i];
-        r->e[i] = 0;
-    }
-}
-
 /* Four ranks, of which two have the first shard: what both make of it is what is made of the sum by hand, and what is
- * not factored is the plain sum. Gradients are numbers of their own in each element of the shard, padding too. Steps
- * that sum whole gradients leave what was lost alone, or return all of it. */
+ * not factored is the plain sum. Gradients are numbers of their own in each element of the shard, padding too. */
 static void test_shards(void **state)
 {
-    static const enum dtp_powersgd_sums sums[] = {DTP_POWERSGD_FACTORS, DTP_POWERSGD_FACTORS,  DTP_POWERSGD_WHOLE,
-                                                  DTP_POWERSGD_FACTORS, DTP_POWERSGD_RETURNED, DTP_POWERSGD_FACTORS};
     static struct reference references[DTP_PARAMETER_COUNT];
     static double sum[SHARD];
     struct dtp_executor_factors f;
@@ -330,11 +319,7 @@ static void test_shards(void **state)
                 q[f.factor[i].q + e] = drawn(77 + i, e);
                 references[i].q[e] = (double)drawn(77 + i, e);
             }
-    for (uint32_t rank = 0; rank < RANKS; rank++)
-        must(dtp_binding_make_sums(&stands[rank].binding, true, &faults));
-    for (uint32_t step = 0; step < sizeof sums / sizeof *sums; step++) {
-        for (uint32_t rank = 0; rank < RANKS; rank++)
-            dtp_binding_take_sums(&stands[rank].binding, sums[step]);
+    for (uint32_t step = 0; step < STEPS; step++) {
         for (uint64_t e = 0; e < block.shard_elements; e++) {
             sum[e] = 0;
             for (uint32_t rank = 0; rank < RANKS; rank++) {
@@ -344,9 +329,8 @@ static void test_shards(void **state)
             }
         }
         run_sum();
-        for (uint32_t i = 0; i < f.count && sums[step] != DTP_POWERSGD_WHOLE; i++)
-            (sums[step] == DTP_POWERSGD_FACTORS ? factor_by_hand : return_by_hand)(&references[i], &f.factor[i],
-                                                                                   sum + f.factor[i].begin);
+        for (uint32_t i = 0; i < f.count; i++)
+            factor_by_hand(&references[i], &f.factor[i], sum + f.factor[i].begin);
         for (uint64_t e = 0; e < block.shard_elements; e++) {
             float own = gradients(&stands[0])[e], other = gradients(&stands[1])[e];
             if (own != other || !(fabs((double)own - sum[e]) <= 2e-5))

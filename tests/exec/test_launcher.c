@@ -85,13 +85,16 @@ static void test_a_rank_killed_before_it_joined_is_named_soon(void **state)
     assert_non_null(strstr(faults.text[0], "rank 1 was ended by signal 9"));
 }
 
-/* A launcher in a process of its own, so that it can be interrupted or killed. */
+/* A launcher in a process of its own, so that it can be interrupted or killed: interruptions mean to it what they mean
+ * to a program that a terminal starts, where the test's own are ignored too (nohup, `&` of a script), for a shell traps
+ * no signal that it was started to ignore. */
 static pid_t launch_apart(const char *script)
 {
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
         struct dtp_faults faults = {0};
+        signal(SIGINT, SIG_DFL);
         _exit(launch(script, 2, &faults));
     }
     return pid;

@@ -237,13 +237,27 @@ static inline uint32_t elastic_slot(pid_t pid)
 }
 
 /* A stranger's hand on the sockets of a process, by its descriptors (pidfd_getfd(2)): they are shut, as a router that
- * goes down resets connections, or a filter drops all that arrives, as a pulled cable does. Returns how many. */
-static inline int elastic_cut(pid_t pid, bool drops)
+ * goes down resets connections, or a filter drops all that arrives, as a pulled cable does; or those that are connected
+ * are only counted. Returns how many. */
+enum elastic_hand { ELASTIC_COUNT, ELASTIC_SHUT, ELASTIC_DROP };
+static inline bool elastic_touch(int socket, enum elastic_hand hand)
+{
+    struct sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
+    struct sock_fprog filter = {1, &nothing};
+    struct sockaddr_storage peer;
+    socklen_t bytes = sizeof peer;
+    switch (hand) {
+    case ELASTIC_COUNT: return getpeername(socket, (struct sockaddr *)&peer, &bytes) == 0;
+    case ELASTIC_SHUT: return shutdown(socket, SHUT_RDWR) == 0;
+    case ELASTIC_DROP: return setsockopt(socket, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter) == 0;
+    }
+    return false;
+}
+
+static inline int elastic_sockets(pid_t pid, enum elastic_hand hand)
 {
     char path[32], link[300], name[64];
     int process = (int)syscall(SYS_pidfd_open, pid, 0), count = 0;
-    struct sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
-    struct sock_fprog filter = {1, &nothing};
     snprintf(path, sizeof path, "/proc/%ld/fd", (long)pid);
     DIR *files = opendir(path);
     for (const struct dirent *entry; files && process >= 0 && (entry = readdir(files));) {
@@ -253,9 +267,7 @@ static inline int elastic_cut(pid_t pid, bool drops)
         if (strncmp(name, "socket:", 7) != 0)
             continue;
         int copy = (int)syscall(SYS_pidfd_getfd, process, atoi(entry->d_name), 0);
-        bool done = copy >= 0 && (drops ? setsockopt(copy, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter) == 0
-                                        : shutdown(copy, SHUT_RDWR) == 0);
-        count += done;
+        count += copy >= 0 && elastic_touch(copy, hand);
         if (copy >= 0)
             close(copy);
     }

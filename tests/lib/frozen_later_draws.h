@@ -30,7 +30,6 @@
     X(reduce_dtype, HOOKED, 1, "fp32")                                                                                 \
     X(strategy, HOOKED, 1, "ddp|ddp|hybrid_shard")                                                                     \
     X(comm_hook, HOOKED, 1, "fp16|bf16|int8|powersgd")                                                                 \
-    X(powersgd_rank, HOOKED, 2, "2|4")                                                                                 \
-    X(powersgd_whole_every, HOOKED, 6, "5|10")
+    X(powersgd_rank, HOOKED, 2, "2|4")
 
 #endif

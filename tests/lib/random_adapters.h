@@ -62,10 +62,15 @@ static inline bool random_peft_deepspeed(struct random_job *job)
     random_peft(job);
     struct dtp_plan plan = job->plan;
     plan.runtime = &dtp_runtime_deepspeed;
-    plan.strategy = random_bool() ? DTP_ZERO1 : DTP_ZERO2;
+    plan.strategy = (enum dtp_strategy)(DTP_ZERO1 + random_below(3));
     plan.fsdp1 = plan.reshard_after_forward = false, plan.shard_group = 0;
     plan.deepspeed.transformers_layers = true;
     plan.deepspeed.overlap_comm = random_bool();
+    if (plan.strategy == DTP_ZERO3) {
+        random_deepspeed_sizes(&plan);
+        plan.adapters.base = DTP_BASE_NONE, plan.adapters.gptq_operators = false;
+        plan.reshard_after_forward = true;
+    }
     plan.deepspeed.reduce_bucket_size = UINT64_C(1) << (10 + random_below(18));
     plan.adapters.train_ends = false;
     plan.adapters.dtype = DTP_BF16;

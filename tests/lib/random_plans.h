@@ -214,7 +214,7 @@ static inline void random_runtime_choices(const struct dtp_cluster *cluster, str
  * from its row: a key that is new needs nothing here. */
 static const char random_named_fields[] =
     " compile compile_loss fast_kernels narrow_logits transformers_layers fsdp1 limit_all_gathers keep_root "
-    "ddp_bucket_view comm_hook powersgd_rank powersgd_whole_every "
+    "ddp_bucket_view comm_hook powersgd_rank "
     "overlap_comm "
     "reduce_bucket_size stage3_max_live_parameters stage3_max_reuse_distance "
     "stage3_prefetch_bucket_size stage3_param_persistence_threshold zero_hpz_partition_size "

@@ -6,7 +6,6 @@
 #include "plan/runtime_sizes.h"
 #include "runtime/runtimes.h"
 
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -291,22 +290,9 @@ static void test_refusals(void **state)
     assert_refused(&plan, "comm_hook: powersgd is run on gradients in fp32, these are in bf16");
 }
 
-/* 2 of 10 steps of 5 s, 8 of 1 s: 1.8 s. Without whole steps, or another hook, each is as it is. */
-static void test_mean_step(void **state)
-{
-    (void)state;
-    struct dtp_plan plan = {.comm_hook = DTP_COMM_HOOK_POWERSGD};
-    assert_true(dtp_powersgd_mean_step_s(&plan, 5, 1) == 1);
-    plan.executor.powersgd_whole_every = 10;
-    assert_true(fabs(dtp_powersgd_mean_step_s(&plan, 5, 1) - 1.8) < 1e-12);
-    plan.comm_hook = DTP_COMM_HOOK_BF16;
-    assert_true(dtp_powersgd_mean_step_s(&plan, 5, 1) == 1);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mean_step),
         cmocka_unit_test(test_sixteen_bits),
         cmocka_unit_test(test_eight_bits),
         cmocka_unit_test(test_eight_bits_of_the_executor),

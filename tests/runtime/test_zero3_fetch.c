@@ -14,13 +14,13 @@
 /* Two blocks of one matrix each (q, as good as any): embedding E 3, blocks A and B 2, head H 3 elements; a use is its
  * letter, what is gathered for it stands before it in brackets, one pair a collective, '-' follows where it is given
  * back. */
-static const char *trace(uint64_t live, uint64_t reuse, uint64_t prefetch, bool tied,
-                         enum dtp_checkpointing checkpointing)
+static const char *trace_shape(struct dtp_zero3_shape shape, uint64_t live, uint64_t reuse, uint64_t prefetch,
+                               bool tied, enum dtp_checkpointing checkpointing)
 {
     static char text[256];
     static struct dtp_zero3_walk walk;
-    static const char blocks[] = "ABR", roots[] = "EPVH";
-    struct dtp_zero3_shape shape = {.layers = 2, .matrices = 3, .inputs = 1, .tied = tied, .block = {2}};
+    static const char blocks[] = "ABR", roots[] = "EPVH", adapters[] = "ab";
+    shape.tied = tied;
     shape.root[DTP_ZERO3_EMBEDDING] = 3;
     shape.root[DTP_ZERO3_HEAD] = tied ? 0 : 3;
     struct dtp_plan plan = dtp_plan_default();
@@ -33,11 +33,16 @@ static const char *trace(uint64_t live, uint64_t reuse, uint64_t prefetch, bool 
         bool open = false;
         while (dtp_zero3_take(&walk, &gathered)) {
             out += sprintf(out, "%s%c", gathered.starts ? open ? ")(" : "(" : "",
-                           gathered.layer < 2 ? blocks[gathered.layer] : roots[gathered.part]);
+                           gathered.layer == 2 ? roots[gathered.part]
+                           : gathered.part     ? adapters[gathered.layer]
+                                               : blocks[gathered.layer]);
             open = true;
         }
         dtp_zero3_awaits(&walk);
-        out += sprintf(out, "%s%c", open ? ")" : "", used.layer < 2 ? blocks[used.layer] : roots[used.part]);
+        out += sprintf(out, "%s%c", open ? ")" : "",
+                       used.layer == 2 ? roots[used.part]
+                       : used.part     ? adapters[used.layer]
+                                       : blocks[used.layer]);
         if (dtp_zero3_end(&walk))
             out += sprintf(out, "-");
         *out++ = ' ';
@@ -45,6 +50,13 @@ static const char *trace(uint64_t live, uint64_t reuse, uint64_t prefetch, bool 
     out[-1] = '\0';
     assert_int_equal(walk.live_elements, 0);
     return text;
+}
+
+static const char *trace(uint64_t live, uint64_t reuse, uint64_t prefetch, bool tied,
+                         enum dtp_checkpointing checkpointing)
+{
+    const struct dtp_zero3_shape shape = {.layers = 2, .matrices = 3, .inputs = 1, .block = {2}};
+    return trace_shape(shape, live, reuse, prefetch, tied, checkpointing);
 }
 
 static void test_nothing_kept(void **state)
@@ -91,9 +103,26 @@ static void test_tied_and_replayed(void **state)
     assert_string_equal(trace(0, 7, 9, false, DTP_CHECKPOINT_FULL), "(E)E- (A)A- (B)B (H)H H- B B- (A)A A- (E)E-");
 }
 
+/* Adapters a and b of one element beside A and B: behind the matrix in forward and in its replay, before it in
+ * backward. One that persists is in no trace. */
+static void test_adapters(void **state)
+{
+    (void)state;
+    struct dtp_zero3_shape shape = {.layers = 2, .matrices = 3, .inputs = 1, .adapter = {4}, .block = {2, [4] = 1}};
+    assert_string_equal(trace_shape(shape, 0, 0, 9, false, DTP_CHECKPOINT_NONE),
+                        "(E)E- (A)A- (a)a- (B)B- (b)b- (H)H- (H)H- (b)b- (B)B- (a)a- (A)A- (E)E-");
+    assert_string_equal(trace_shape(shape, 0, 1, 9, false, DTP_CHECKPOINT_FULL),
+                        "(E)E- (A)A- (a)a- (B)B- (b)b- (H)H H- (B)B- (b)b b- (B)B- (A)A- (a)a a- (A)A- (E)E-");
+    shape.block[4] = 0;
+    assert_string_equal(trace_shape(shape, 0, 0, 9, false, DTP_CHECKPOINT_NONE),
+                        "(E)E- (A)A- (B)B- (H)H- (H)H- (B)B- (A)A- (E)E-");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_nothing_kept), cmocka_unit_test(test_reuse_distance),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_adapters),
+                                       cmocka_unit_test(test_nothing_kept),
+                                       cmocka_unit_test(test_reuse_distance),
                                        cmocka_unit_test(test_prefetch_is_bounded_by_what_is_live),
                                        cmocka_unit_test(test_what_prefetch_passed_is_kept),
                                        cmocka_unit_test(test_tied_and_replayed)};

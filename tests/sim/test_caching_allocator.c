@@ -276,6 +276,40 @@ static void test_deferred_free(void **state)
     }
 }
 
+static void use_kernels(struct dtp_program *program, uint32_t kernels, dtp_buffer_id b, uint32_t access)
+{
+    struct dtp_new_op op = {.kind = DTP_OP_CAST, .stream = COMPUTE, .demand.kernels = kernels};
+    dtp_program_add_op(program, &op, (struct dtp_operand[]){dtp_operand_of(b, access)}, 1);
+}
+
+/* The host issues everything in 0.3 s, but a stream's queue holds 768 kernels. Before the second 20 MiB are asked for 1
+ * and `kernels` more were put into it: 767 let the host on when the first is through, at 1 s, when the copy still reads
+ * the first 20 MiB; 768 hold it until these are, too, at 3 s, when the copy is done. */
+static void test_full_queue(void **state)
+{
+    (void)state;
+    for (uint32_t kernels = 767; kernels <= 768; kernels++) {
+        struct dtp_program *program = step_begin();
+        dtp_buffer_id first = buffer(program, 20 * MIB, DTP_OWNER_GATHER, false);
+        dtp_buffer_id second = buffer(program, 20 * MIB, DTP_OWNER_GATHER, false);
+        dtp_buffer_id other = buffer(program, 512, DTP_OWNER_PARAMS, true);
+        use_kernels(program, 1, first, DTP_ALLOC | DTP_WRITE);
+        struct dtp_new_op copy = {.kind = DTP_OP_COPY_IN, .stream = DTP_STREAM_COPY, .demand.kernels = 1};
+        struct dtp_operand operand = dtp_operand_of(first, DTP_READ | DTP_FREE | DTP_DEFER);
+        dtp_program_add_op(program, &copy, &operand, 1);
+        use_kernels(program, kernels, other, DTP_UPDATE);
+        use_kernels(program, 1, second, DTP_ALLOC | DTP_WRITE | DTP_FREE);
+        step_seal(program);
+        struct dtp_span span[] = {{0, 1}, {1, 2}, {1, 3}, {3, 4}};
+        double issue_s[] = {0, 0.1, 0.2, 0.3};
+        struct dtp_timeline timeline = {.op_count = 4, .span = span, .issue_s = issue_s, .step_s = 4};
+        struct dtp_allocator_replay replay;
+        assert_int_equal(dtp_allocator_replay(program, &timeline, false, 0, &replay, NULL), DTP_OK);
+        assert_int_equal(replay.state.reserved_peak_bytes, (kernels == 767 ? 42 : 22) * MIB);
+        dtp_program_destroy(program);
+    }
+}
+
 /* Three buckets of 30 MiB: in the first step they are one segment of 90. In the second they get segments of their own
  * while the first still stands, except that one bucket fits into the 40 MiB that the activation of the first step left
  * (10 of them cut off). The first one's 90 MiB come free when the second all-reduce is issued and serve the activation
@@ -324,6 +358,7 @@ int main(void)
         cmocka_unit_test(test_random),
         cmocka_unit_test(test_optimizer_state_takes_the_activations_segment),
         cmocka_unit_test(test_deferred_free),
+        cmocka_unit_test(test_full_queue),
         cmocka_unit_test(test_buckets_are_rebuilt),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

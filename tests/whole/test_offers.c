@@ -3,9 +3,7 @@
 #include "decide/advise.h"
 #include "job/estimate.h"
 #include "decide/whatif.h"
-#include "decide/training_cost.h"
 #include "job/scenario_keys.h"
-#include "plan/comm_hook.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,10 +19,9 @@
 static struct dtp_faults faults;
 static size_t broken;
 
-/* Whether the flags, typed behind the scenario, predict the step that was said; says what they do otherwise. Of plans
- * with two kinds of steps whatif says the `mean`, the advisor the usual one. */
+/* Whether the flags, typed behind the scenario, predict the step that was said; says what they do otherwise. */
 static void type_back(const struct frozen_job *frozen, const struct dtp_scenario *scenario, const char *flags,
-                      double step_s, bool mean)
+                      double step_s)
 {
     struct dtp_scenario *typed;
     struct dtp_job job;
@@ -35,9 +32,6 @@ static void type_back(const struct frozen_job *frozen, const struct dtp_scenario
     bool good = faults.count == 0 && dtp_scenario_resolve(typed, &catalog, &job, &faults) == DTP_OK;
     if (good)
         dtp_closed_form(&job.transformer, &job.cluster, &job.plan, &prediction);
-    if (good && mean && job.plan.executor.powersgd_whole_every)
-        prediction.time.step_s =
-            dtp_powersgd_mean_step_s(&job.plan, dtp_training_plain_step_s(&job), prediction.time.step_s);
     dtp_scenario_destroy(typed);
     if (good && prediction.time.step_s == step_s)
         return;
@@ -81,7 +75,7 @@ static void test_changes(void **state)
             continue;
         assert_int_equal(dtp_whatif(scenario, &catalog, &closed, NULL, whatif, &faults), DTP_OK);
         for (size_t i = 0; i < whatif->count; i++, offered++)
-            type_back(&frozen, scenario, whatif->rows[i].flags, whatif->rows[i].variant.prediction.time.step_s, true);
+            type_back(&frozen, scenario, whatif->rows[i].flags, whatif->rows[i].variant.prediction.time.step_s);
         dtp_scenario_destroy(scenario);
     }
     free(whatif);
@@ -107,8 +101,7 @@ static void test_advice(void **state)
         assert_int_equal(dtp_estimate(&job.transformer, &job.cluster, &job.plan, &closed, &faults), DTP_OK);
         dtp_advise(&job, &closed, scenario, &catalog, &advice);
         for (size_t i = 0; i < advice.count; i++, offered++)
-            type_back(&frozen, scenario, advice.changes[i].flags, advice.changes[i].variant.prediction.time.step_s,
-                      false);
+            type_back(&frozen, scenario, advice.changes[i].flags, advice.changes[i].variant.prediction.time.step_s);
         dtp_scenario_destroy(scenario);
     }
     print_message("%zu changes are advised, %zu are not what they say\n", offered, broken);

@@ -1,6 +1,7 @@
 /* Runtime peft by hand: what Transformers' modeling files and loss keep of a token beside runtime torch's, of
  * LLaMA-7B (32 layers, 4096 wide, 32 heads, ffn 11008, 32000 words) with adapters of rank 16 on attention,
  * checkpointed. */
+#include "closed/closed_form.h"
 #include "plan/norm_chain.h"
 #include "runtime/runtimes.h"
 
@@ -170,8 +171,41 @@ static void test_deepspeed(void **state)
     assert_int_equal(memory.optimizer_bytes, 12 * 16777216 / 8);
     plan.adapters.dtype = DTP_FP32;
     assert_refused(plan, "lora_dtype");
-    plan.adapters.dtype = DTP_FP16, plan.strategy = DTP_ZERO3;
-    assert_refused(plan, "lora");
+    plan.adapters.dtype = DTP_FP16, plan.strategy = DTP_ZERO3, plan.deepspeed.zero_hpz_partition_size = 2;
+    assert_refused(plan, "zero_hpz_partition_size");
+}
+
+/* ZeRO-3 on 8 GPUs: an eighth of all weights, frozen or not, of gradients and state an eighth of what is trained; every
+ * tensor divides by 8. Adapters of rank 16 have at most 16 x 4096 elements a matrix and persist, as norms do (65 x
+ * 4096): they alone are gathered for the step's end, one operation a block, beside fetches of frozen weights, in
+ * forward, again for the replay and for backward, and of the embedding. One of rank 64 has 262,144 and is fetched. Of
+ * gradients adapters' alone are reduced: 7/8 of 2 bytes. */
+static void test_deepspeed_shards(void **state)
+{
+    (void)state;
+    const uint64_t all = 6738415616, adapters = 16777216;
+    struct dtp_transformer t = llama_7b();
+    struct dtp_communication few, many;
+    struct dtp_plan plan = trainer(16);
+    dtp_precision_recipe("fp16-mixed", &plan.precision);
+    plan.runtime = &dtp_runtime_deepspeed, plan.strategy = DTP_ZERO3, plan.adapters.dtype = DTP_FP16;
+    plan.optimizer = DTP_ADAMW_FUSED, plan.deepspeed.transformers_layers = true, plan.shard_group = 8;
+    plan.reshard_after_forward = true;
+    struct dtp_memory memory = predict(&plan, &eight_gpus);
+    assert_int_equal(memory.params_bytes, 2 * (all + adapters) / 8);
+    assert_int_equal(memory.optimizer_bytes, 12 * adapters / 8);
+    assert_int_equal(memory.grads_bytes, 2 * adapters / 8);
+    plan.deepspeed.stage3_max_reuse_distance = plan.deepspeed.stage3_prefetch_bucket_size = 0;
+    dtp_closed_form_communication(&t, &eight_gpus, &plan, &few);
+    const uint64_t fetched = (6738415616 - 2 * 131072000 - 65 * 4096) * 3 + 4 * UINT64_C(131072000);
+    assert_int_equal(few.bytes[DTP_ALL_GATHER], 2 * (fetched + 65 * 4096 + adapters) * 7 / 8);
+    assert_int_equal(few.bytes[DTP_REDUCE_SCATTER], 2 * adapters * 7 / 8);
+    plan.adapters.rank = 64;
+    dtp_closed_form_communication(&t, &eight_gpus, &plan, &many);
+    assert_int_equal(many.bytes[DTP_ALL_GATHER], 2 * (fetched + 65 * 4096 + 3 * 4 * adapters) * 7 / 8);
+    assert_int_equal(many.count[DTP_ALL_GATHER] - few.count[DTP_ALL_GATHER], 3 * 32 * 4);
+    plan.adapters.base = DTP_BASE_NF4;
+    assert_refused(plan, "base");
 }
 
 /* FSDP1's hooks hold of each layer the replay's input and its gradient until backward ends: 2 + 2 bytes x 4096 a layer,
@@ -354,6 +388,7 @@ int main(void)
                                        cmocka_unit_test(test_trained_ends),
                                        cmocka_unit_test(test_narrow_logits),
                                        cmocka_unit_test(test_deepspeed),
+                                       cmocka_unit_test(test_deepspeed_shards),
                                        cmocka_unit_test(test_gptq),
                                        cmocka_unit_test(test_held_by_hooks),
                                        cmocka_unit_test(test_adapters_of_experts),

@@ -143,6 +143,28 @@ static void check_model_parallel(struct dtp_resolver *r)
                         "chunked is not modelled together with tp or pp under runtime deepspeed; use eager or fused");
 }
 
+/* Shards are of elements (partition_parameters.py), which have no rows with scales of their own; what ZeRO++ makes of
+ * adapters is not modelled. */
+static void check_adapters_in_shards(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    bool hpz = p->deepspeed.zero_hpz_partition_size > 1;
+    if (p->strategy != DTP_ZERO3)
+        return;
+    if (p->adapters.base != DTP_BASE_NONE)
+        dtp_plan_refuse(
+            r, "base",
+            "%s in shards of zero3 is not modelled under runtime deepspeed: it cuts parameters by elements, "
+            "and packed weights come with scales; use none, or zero2",
+            dtp_base_text(p->adapters.base));
+    if (hpz || p->deepspeed.zero_quantized_weights || p->deepspeed.zero_quantized_gradients)
+        dtp_plan_refuse(r,
+                        hpz                                   ? "zero_hpz_partition_size"
+                        : p->deepspeed.zero_quantized_weights ? "zero_quantized_weights"
+                                                              : "zero_quantized_gradients",
+                        "with adapters (lora) is not modelled; leave it out");
+}
+
 /* Trainer with --deepspeed (transformers/integrations/deepspeed.py). module.half() or .bfloat16() takes adapters, too
  * (engine.py, _configure_distributed_model). */
 static void check_transformers(struct dtp_resolver *r)
@@ -157,10 +179,7 @@ static void check_transformers(struct dtp_resolver *r)
     }
     if (!dtp_plan_adapts(p))
         return;
-    if (p->strategy == DTP_ZERO3)
-        dtp_plan_refuse(r, "lora",
-                        "with zero3 under runtime deepspeed is not modelled; use zero2, or full_shard under runtime "
-                        "torch or peft");
+    check_adapters_in_shards(r);
     if (p->deepspeed.bf16_optimizer)
         dtp_plan_refuse(r, "bf16_optimizer", "with adapters (lora) is not modelled; leave it out");
     if (p->adapters.dtype != p->precision.params)

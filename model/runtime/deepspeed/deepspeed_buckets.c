@@ -12,17 +12,14 @@ static void add(struct buckets *b, const struct dtp_deepspeed_part *part)
 }
 
 /* Of adapters alone, each matrix' A and B together, as backward goes through the matrices. */
-static uint64_t adapters_count(const struct dtp_transformer *t, const struct dtp_plan *plan,
-                               const struct dtp_deepspeed_parts *parts, struct buckets *b)
+static uint64_t adapters_count(const struct dtp_transformer *t, const struct dtp_deepspeed_parts *parts,
+                               struct buckets *b)
 {
-    struct dtp_layer_kind kind;
     int order[DTP_ZERO3_PARTS], count = dtp_deepspeed_backward_order(parts, order);
-    dtp_layer_kind_of(t, DTP_LAYER_DENSE, false, false, &kind);
-    dtp_plan_adapt_kind(plan, &kind);
     for (uint64_t layer = 0; layer < t->layers; layer++)
         for (int i = 0; i < count; i++)
-            if (order[i] < kind.matrices)
-                add(b, &(struct dtp_deepspeed_part){.elements = dtp_adapter_elements(&kind.matrix[order[i]])});
+            if (parts->adapter[order[i]])
+                add(b, &parts->block[parts->adapter[order[i]]]);
     return b->count;
 }
 
@@ -33,7 +30,7 @@ uint64_t dtp_buckets_count(const struct dtp_transformer *t, const struct dtp_pla
     int order[DTP_ZERO3_PARTS];
     dtp_deepspeed_list_parts(t, plan, 1, &parts);
     if (dtp_plan_adapts(plan))
-        return adapters_count(t, plan, &parts, &b);
+        return adapters_count(t, &parts, &b);
     int count = dtp_deepspeed_backward_order(&parts, order);
     add(&b, &parts.root[DTP_ZERO3_HEAD]);
     add(&b, &parts.root[DTP_ZERO3_VECTORS]);

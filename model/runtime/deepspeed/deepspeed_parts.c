@@ -26,6 +26,7 @@ static void list_block(const struct dtp_transformer *t, const struct dtp_plan *p
     struct dtp_layer_kind block;
     uint64_t vectors[DTP_LAYER_VECTORS];
     dtp_layer_kind_of(t, DTP_LAYER_DENSE, plan->fused_qkv, plan->fused_gate_up, &block);
+    dtp_plan_adapt_kind(plan, &block);
     out->matrices = block.matrices;
     for (int i = 0; i < block.matrices; i++) {
         add_matrix(&out->block[i], ranks, true, block.matrix[i].out, block.matrix[i].in);
@@ -34,6 +35,12 @@ static void list_block(const struct dtp_transformer *t, const struct dtp_plan *p
     }
     for (int i = dtp_layer_list_vectors(&block, vectors); i > 0; i--)
         add(&out->block[out->matrices], ranks, 1, vectors[i - 1]);
+    for (int i = 0, part = out->matrices + 1; i < block.matrices; i++)
+        if (block.matrix[i].rank) {
+            add(&out->block[part], ranks, 1, block.matrix[i].rank * block.matrix[i].in);
+            add(&out->block[part], ranks, 1, block.matrix[i].out * block.matrix[i].rank);
+            out->adapter[i] = part++;
+        }
 }
 
 void dtp_deepspeed_list_parts(const struct dtp_transformer *t, const struct dtp_plan *plan, uint64_t ranks,

@@ -12,9 +12,10 @@ struct dtp_deepspeed_part {
 };
 
 /* Block: matrices in the order forward uses them (`inputs` that read the first norm, output, the rest up to down), then
- * vectors. Root: enum dtp_zero3_root; a tied head has no elements. */
+ * vectors, then adapters. Root: enum dtp_zero3_root; a tied head has no elements. */
 struct dtp_deepspeed_parts {
     int matrices, inputs;
+    int adapter[DTP_ZERO3_PARTS]; /* the part with a matrix' A and B; 0: it has none */
     struct dtp_deepspeed_part block[DTP_ZERO3_PARTS], root[DTP_ZERO3_ROOT_PARTS];
 };
 void dtp_deepspeed_list_parts(const struct dtp_transformer *transformer, const struct dtp_plan *plan, uint64_t ranks,

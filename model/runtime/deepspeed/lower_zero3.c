@@ -46,8 +46,11 @@ static void describe(const struct dtp_lowering *l, struct dtp_zero3_shape *shape
                                       .matrices = l->matrices,
                                       .inputs = l->plan->fused_qkv ? 1 : 3,
                                       .tied = l->transformer->tied_head};
-    for (int part = 0; part <= l->matrices; part++)
+    assert(l->block.parts <= DTP_ZERO3_PARTS);
+    for (int part = 0; part < l->block.parts; part++)
         shape->block[part] = gathered_part(l, &l->block, part);
+    for (int i = 0; i < l->matrices; i++)
+        shape->adapter[i] = l->block.adapter[i];
     _Static_assert((int)DTP_ROOT_HEAD == (int)DTP_ZERO3_HEAD && DTP_LAYER_MATRICES + 1 <= DTP_ZERO3_PARTS, "parts");
     for (int part = 0; part < DTP_ROOT_PARTS; part++)
         shape->root[part] = gathered_part(l, &l->root, part);
@@ -104,6 +107,7 @@ static enum dtp_status make(struct dtp_lowering *l)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     describe(l, &z->shape);
     z->shard = layers * l->block.all_shard + l->root.all_shard;
+    z->trained = layers * l->block.trained_shard + l->root.trained_shard;
     z->oversized = DTP_NO_BUFFER;
     bool offloads = l->plan->offload != DTP_OFFLOAD_NONE;
     z->params = dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE,
@@ -112,9 +116,9 @@ static enum dtp_status make(struct dtp_lowering *l)
     if (offloads)
         dtp_lower_host_make(l, z->shard, dtp_divide_up(dtp_lower_largest_tensor(l), l->plan->shard_group));
     else
-        dtp_lower_add_moments(l, &z->moments, z->shard);
+        dtp_lower_add_moments(l, &z->moments, z->trained);
     z->grads = dtp_lower_buffer(l, "gradients of the partition", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE,
-                                offloads ? 0 : l->bytes.grads * z->shard, true);
+                                offloads ? 0 : l->bytes.grads * z->trained, true);
     z->bucket = dtp_lower_buffer(l, "reduction bucket", DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE,
                                  l->bytes.reduce * l->plan->deepspeed.reduce_bucket_size, true);
     make_persistent(l, z);
@@ -512,7 +516,7 @@ static void step(struct dtp_lowering *l)
     struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     if (l->plan->offload != DTP_OFFLOAD_NONE)
         dtp_lower_host_update(l, z->params);
-    for (uint64_t left = z->shard, taken; left && l->plan->offload == DTP_OFFLOAD_NONE; left -= taken) {
+    for (uint64_t left = z->trained, taken; left && l->plan->offload == DTP_OFFLOAD_NONE; left -= taken) {
         taken = left < DTP_DEEPSPEED_SUB_GROUP ? left : DTP_DEEPSPEED_SUB_GROUP;
         update(l, taken);
     }

@@ -55,7 +55,7 @@ struct dtp_lower_zero3 {
 
     dtp_buffer_id params, persistent, grads;
     struct dtp_lower_moments moments;
-    uint64_t shard;
+    uint64_t shard, trained;      /* elements of this rank: of all parameters, of those that are trained */
     uint64_t persistent_shard[2]; /* of a block, of the root: elements each rank sends */
 
     dtp_buffer_id bucket, oversized;

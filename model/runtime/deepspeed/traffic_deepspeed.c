@@ -77,7 +77,7 @@ static void stage_3(struct dtp_traffic *job, const struct dtp_zero3_counts *fetc
         return;
     }
     dtp_traffic_add(job, DTP_REDUCE_SCATTER,
-                    dtp_bytes_product(steps, u->total_shard * job->bytes.reduce * (u->ranks - 1)),
+                    dtp_bytes_product(steps, u->trained_shard * job->bytes.reduce * (u->ranks - 1)),
                     steps * dtp_buckets_count(job->transformer, job->plan), u->ranks, 1);
 }
 

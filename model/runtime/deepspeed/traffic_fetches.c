@@ -4,6 +4,8 @@
 #include "runtime/deepspeed/zero3_fetch.h"
 #include "runtime/deepspeed/zeropp.h"
 
+#include <string.h>
+
 /* ---- fetches ----------------------------------------------------------------------------------------------------- */
 
 struct count {
@@ -58,6 +60,7 @@ static void describe_shape(const struct dtp_transformer *t, const struct dtp_pla
     uint64_t once[2] = {0, 0};
     *shape = (struct dtp_zero3_shape){
         .layers = t->layers, .matrices = parts->matrices, .inputs = parts->inputs, .tied = t->tied_head};
+    memcpy(shape->adapter, parts->adapter, sizeof shape->adapter);
     for (int i = 0; i < DTP_ZERO3_PARTS + DTP_ZERO3_ROOT_PARTS; i++) {
         bool root = i >= DTP_ZERO3_PARTS;
         const struct dtp_deepspeed_part *part = root ? &parts->root[i - DTP_ZERO3_PARTS] : &parts->block[i];
@@ -77,7 +80,7 @@ void dtp_zero3_count(const struct dtp_transformer *transformer, const struct dtp
     struct dtp_deepspeed_parts parts;
     struct dtp_zero3_shape shape;
     struct dtp_zero3_tensor used;
-    struct count c; /* 200 KiB, of which a walk clears what it uses */
+    struct count c; /* 400 KiB, of which a walk clears what it uses */
     dtp_deepspeed_list_parts(transformer, plan, ranks, &parts);
     *out = (struct dtp_zero3_counts){.persistent_shard = 0};
     c.ranks = ranks, c.group = plan->deepspeed.zero_hpz_partition_size;

@@ -41,6 +41,16 @@ static void add_part(struct dtp_zero3_walk *walk, enum dtp_zero3_stage stage, in
     walk->before[stage][index + 1] = walk->before[stage][index] + elements;
 }
 
+static void add_matrix(struct dtp_zero3_walk *walk, enum dtp_zero3_stage stage, int matrix)
+{
+    int adapter = walk->shape.adapter[matrix];
+    if (adapter && stage == DTP_ZERO3_BACKWARD)
+        add_part(walk, stage, adapter);
+    add_part(walk, stage, matrix);
+    if (adapter && stage != DTP_ZERO3_BACKWARD)
+        add_part(walk, stage, adapter);
+}
+
 /* Backward goes through a block in the order of its gradients: down; gate, up; output; q, k, v; vectors. */
 static void list_parts(struct dtp_zero3_walk *walk)
 {
@@ -61,14 +71,14 @@ static void list_parts(struct dtp_zero3_walk *walk)
         enum dtp_zero3_stage stage = pass ? DTP_ZERO3_REPLAY : DTP_ZERO3_FORWARD;
         add_part(walk, stage, vectors);
         for (int part = 0; part < s->matrices; part++)
-            add_part(walk, stage, part);
+            add_matrix(walk, stage, part);
     }
-    add_part(walk, DTP_ZERO3_BACKWARD, last);
+    add_matrix(walk, DTP_ZERO3_BACKWARD, last);
     for (int part = s->inputs + 1; part < last; part++)
-        add_part(walk, DTP_ZERO3_BACKWARD, part);
-    add_part(walk, DTP_ZERO3_BACKWARD, s->inputs);
+        add_matrix(walk, DTP_ZERO3_BACKWARD, part);
+    add_matrix(walk, DTP_ZERO3_BACKWARD, s->inputs);
     for (int part = 0; part < s->inputs; part++)
-        add_part(walk, DTP_ZERO3_BACKWARD, part);
+        add_matrix(walk, DTP_ZERO3_BACKWARD, part);
     add_part(walk, DTP_ZERO3_BACKWARD, vectors);
 }
 
@@ -186,11 +196,11 @@ static struct dtp_zero3_tensor tensor_at(const struct dtp_zero3_walk *walk, cons
 /* Marks it as gathered; false where it is already. */
 static bool gather(struct dtp_zero3_walk *walk, const struct dtp_zero3_tensor *tensor)
 {
-    uint8_t bit = (uint8_t)(1u << tensor->part);
+    uint16_t bit = (uint16_t)(1u << tensor->part);
     if (walk->live[tensor->layer] & bit)
         return false;
     walk->live[tensor->layer] |= bit;
-    walk->awaited[tensor->layer] &= (uint8_t)~bit;
+    walk->awaited[tensor->layer] &= (uint16_t)~bit;
     walk->live_elements += tensor->elements;
     return true;
 }
@@ -207,10 +217,10 @@ void dtp_zero3_start(struct dtp_zero3_walk *walk, const struct dtp_zero3_shape *
     walk->replays = walk->replay_every ? dtp_divide_up(shape->layers, walk->replay_every) : 0;
     walk->live_elements = 0;
     walk->started = false;
-    memset(walk->live, 0, shape->layers + 1);
+    memset(walk->live, 0, (shape->layers + 1) * sizeof *walk->live);
     walk->seconds = plan->deepspeed.zero_hpz_partition_size > 1;
     if (first)
-        memset(walk->copied, 0, shape->layers + 1);
+        memset(walk->copied, 0, (shape->layers + 1) * sizeof *walk->copied);
     list_parts(walk);
     walk->use = walk->queue = (struct dtp_zero3_use){.stage = DTP_ZERO3_FIRST, .layer = shape->layers};
     settle(walk, &walk->use);
@@ -267,7 +277,7 @@ bool dtp_zero3_take(struct dtp_zero3_walk *walk, struct dtp_zero3_tensor *gather
 
 bool dtp_zero3_awaits(struct dtp_zero3_walk *walk)
 {
-    uint8_t bit = (uint8_t)(1u << walk->at_hand.part);
+    uint16_t bit = (uint16_t)(1u << walk->at_hand.part);
     bool first = !(walk->awaited[walk->at_hand.layer] & bit);
     walk->awaited[walk->at_hand.layer] |= bit;
     return first;
@@ -285,9 +295,9 @@ bool dtp_zero3_end(struct dtp_zero3_walk *walk)
     if (used_again(walk, &again) && (walk->queue.position > again.position ||
                                      again.elements - (walk->use.elements + used.elements) < walk->max_reuse))
         return false;
-    walk->live[used.layer] &= (uint8_t) ~(1u << used.part);
+    walk->live[used.layer] &= (uint16_t) ~(1u << used.part);
     walk->live_elements -= used.elements;
     if (walk->seconds)
-        walk->copied[used.layer] |= (uint8_t)(1u << used.part);
+        walk->copied[used.layer] |= (uint16_t)(1u << used.part);
     return true;
 }

@@ -13,13 +13,16 @@
  * blocks forward before they go backward. Assumed: the vectors of a block are used where it begins and ends, and an
  * embedding is given back after its backward (release_backward_leftovers).
  *
+ * peft's linears call the frozen one, then A and B (tuners/lora/layer.py), and autograd goes back in that order: an
+ * adapter is used behind its matrix in forward and before it in backward. Assumed: A and B are used at once.
+ *
  * The closed form adds up what a walk says, lowering makes operations of it; the sizes are each caller's own. */
 #ifndef DTP_ZERO3_FETCH_H
 #define DTP_ZERO3_FETCH_H
 
 #include "plan/plan.h"
 
-#define DTP_ZERO3_PARTS 14
+#define DTP_ZERO3_PARTS 16 /* of a block: at most 7 matrices, its vectors, 7 adapters; bits of 16 */
 #define DTP_ZERO3_MAX_LAYERS 65534u
 enum dtp_zero3_root {
     DTP_ZERO3_EMBEDDING,
@@ -31,10 +34,11 @@ enum dtp_zero3_root {
 
 /* Elements of the tensors that are gathered and given back; 0 where there is none, or where it persists. Block parts:
  * the matrices in the order forward uses them (`inputs` that read the first norm, the output, the rest up to down),
- * then all vectors as one. A tied head has none of its own. */
+ * then all vectors as one, then adapters. A tied head has none of its own. */
 struct dtp_zero3_shape {
     uint64_t layers;
     int matrices, inputs;
+    int adapter[DTP_ZERO3_PARTS]; /* the part that is a matrix' adapter; 0: it has none */
     uint64_t block[DTP_ZERO3_PARTS], root[DTP_ZERO3_ROOT_PARTS];
     bool tied;
 };
@@ -83,7 +87,7 @@ struct dtp_zero3_walk {
     uint64_t budget, fetched; /* of the prefetch at hand */
     bool seconds, second;     /* released tensors get a second copy (zeropp.h); of the fetch at hand: from there */
     /* bits of parts; copied: has a second copy, since some micro-step */
-    uint8_t live[DTP_ZERO3_MAX_LAYERS + 1], awaited[DTP_ZERO3_MAX_LAYERS + 1], copied[DTP_ZERO3_MAX_LAYERS + 1];
+    uint16_t live[DTP_ZERO3_MAX_LAYERS + 1], awaited[DTP_ZERO3_MAX_LAYERS + 1], copied[DTP_ZERO3_MAX_LAYERS + 1];
 };
 
 /* At the begin of a micro-step; `first`: of a step, in which no tensor has a second copy yet. */

@@ -185,8 +185,6 @@ static void check_tensor(struct dtp_resolver *r)
                         t->vocab);
     if (!p->sequence_parallel)
         dtp_plan_refuse(r, "sequence_parallel", "false has no step program under runtime dtplan with tp; leave it out");
-    if (p->tp_overlap)
-        dtp_plan_refuse(r, "tp_overlap", "is not run under runtime dtplan yet; leave it out");
     if (t->qk_norm && t->qk_norm_wide)
         dtp_plan_refuse(r, "tp",
                         "with qk_norm_wide, whose norms see all ranks' heads, is not run under runtime dtplan");

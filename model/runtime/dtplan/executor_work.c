@@ -578,6 +578,7 @@ void dtp_executor_tensor_traffic(const struct dtp_slice *slice, struct dtp_tenso
     count_rows(&s, s.again, (uint64_t)s.checkpointed, out);
     out->gathers += 2 * once.gathers + once.sums + 2;
     out->sums += once.sums + once.gathers + 2;
+    dtp_executor_tensor_overlap(&s.block, &slice->plan, slice->transformer.layers, out);
     out->small_gathers = s.rules.chunk_count;
     out->small_bytes = dtp_bytes_product(s.rules.tokens * DTP_EXECUTOR_LOSS_PART_BYTES, s.rules.tensor_ranks - 1);
     uint64_t times = (uint64_t)s.opened[1], begin, elements;

@@ -6,12 +6,16 @@
 
 #include "closed/closed_form_hooks.h"
 #include "closed/step_work.h"
+#include "runtime/dtplan/executor_block.h"
 #include "runtime/dtplan/lower_executor.h"
 
 void dtp_executor_work(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                        const struct dtp_plan *plan, struct dtp_step_work *out);
 /* What tensor parallel ranks send, of one's slice. */
 void dtp_executor_tensor_traffic(const struct dtp_slice *slice, struct dtp_tensor_traffic *out);
+/* executor_tensor_overlap.c: what of it runs beside products. */
+void dtp_executor_tensor_overlap(const struct dtp_executor_block *block, const struct dtp_plan *plan, uint64_t layers,
+                                 struct dtp_tensor_traffic *out);
 
 /* Of a micro-step, where ranks divide experts: how often each hears where the others' rows begin, bytes that a rank
  * sends of that and that come to the host; exchanges of rows, bytes that a rank sends in all of them on average. */

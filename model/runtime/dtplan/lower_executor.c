@@ -1,5 +1,5 @@
 /* Our executor's step: standing buffers, drafts and the skeleton. */
-#include "runtime/dtplan/lower_executor_state.h"
+#include "runtime/dtplan/lower_executor_tensor.h"
 
 #include "runtime/dtplan/batch_layout.h"
 #include "base/bytes.h"

@@ -2,7 +2,7 @@
  * embedding: norms add to it. */
 #include "runtime/dtplan/executor_fp8_work.h"
 #include "runtime/dtplan/lower_executor_in_place.h"
-#include "runtime/dtplan/lower_executor_state.h"
+#include "runtime/dtplan/lower_executor_tensor.h"
 
 #include <assert.h>
 
@@ -76,6 +76,11 @@ static bool in_stream(int which)
     return which < DTP_TENSOR_COUNT && DTP_LAYER_STREAM & DTP_EXECUTOR_BIT(which);
 }
 
+static dtp_buffer_id *input_gradient_of(const struct place *at)
+{
+    return in_stream(at->op->input) ? &at->x->gradient : &at->x->gradients[at->op->input];
+}
+
 /* What is added to the stream has the stream's gradient. */
 static bool adds_to_stream(const struct dtp_executor_operator *op)
 {
@@ -89,16 +94,19 @@ static dtp_buffer_id result_gradient(const struct place *at)
 
 void dtp_executor_weight_gradient(struct dtp_executor *x, struct dtp_draft *draft, uint64_t layer, int op,
                                   dtp_buffer_id gradient, uint32_t gradient_frees, dtp_buffer_id input,
-                                  uint32_t input_frees)
+                                  uint32_t input_frees, const struct dtp_executor_moved *rows)
 {
     const struct dtp_executor_operator *of = &x->shape->op[op];
     struct dtp_executor_module *module = dtp_executor_module_of(x, layer, of);
     bool apart = x->plan->executor.gradient_stream;
-    dtp_buffer_id rows = of->gathers ? dtp_executor_gather_rows(x, of->matrix->gradient_name, input) : DTP_NO_BUFFER;
+    struct dtp_executor_moved gathered = {DTP_NO_BUFFER, DTP_NO_OP};
+    if (of->gathers)
+        gathered = rows ? *rows : dtp_executor_gather_beside(x, of->matrix->gradient_name, input);
+    dtp_executor_await(x, DTP_STREAM_TENSOR, gathered.by);
     dtp_executor_begin(x, draft, of->kind, of->matrix->gradient_name);
     dtp_draft_role(draft, DTP_ROLE_GRADIENT, gradient, DTP_READ | gradient_frees, 0);
     if (of->gathers)
-        dtp_draft_role(draft, DTP_ROLE_INPUT, rows, DTP_READ | DTP_FREE, 0);
+        dtp_draft_role(draft, DTP_ROLE_INPUT, gathered.buffer, DTP_READ | DTP_FREE, 0);
     else
         dtp_draft_role(draft, DTP_ROLE_INPUT, input, DTP_READ | input_frees, 0);
     if (of->gathers && input_frees)
@@ -132,7 +140,7 @@ static void weight_gradient(const struct place *at, dtp_buffer_id gradient, dtp_
         return;
     }
     dtp_executor_weight_gradient(x, &draft, at->layer, at->index, gradient, gradient_goes && !apart ? DTP_FREE : 0,
-                                 input, input_goes && !apart ? DTP_FREE : 0);
+                                 input, input_goes && !apart ? DTP_FREE : 0, NULL);
     if (!apart) {
         dtp_executor_end(x, &draft);
         return;
@@ -155,7 +163,7 @@ static void input_gradient(const struct place *at, dtp_buffer_id gradient, bool 
 {
     struct dtp_executor *x = at->x;
     const struct dtp_layer_matrix *matrix = at->op->matrix;
-    dtp_buffer_id *made = in_stream(at->op->input) ? &x->gradient : &x->gradients[at->op->input];
+    dtp_buffer_id *made = input_gradient_of(at);
     struct dtp_draft draft;
     dtp_buffer_id unpacked = x->shape->packed ? dtp_executor_unpack(x, at->layer, at->op) : DTP_NO_BUFFER;
     uint64_t rows = dtp_executor_matrix_rows(x->shape, matrix);
@@ -179,28 +187,6 @@ static void input_gradient(const struct place *at, dtp_buffer_id gradient, bool 
     else
         dtp_executor_matmul(x, &draft, rows, matrix->in, matrix->out);
     dtp_executor_end(x, &draft);
-}
-
-/* Of tensor parallel ranks, whose products are terms of a sum of which each has its rows: what another projection has
- * made of the same input's gradient is added to that. */
-static void gathered_input_gradient(const struct place *at, dtp_buffer_id gradient)
-{
-    struct dtp_executor *x = at->x;
-    const struct dtp_layer_matrix *matrix = at->op->matrix;
-    dtp_buffer_id *made = in_stream(at->op->input) ? &x->gradient : &x->gradients[at->op->input];
-    struct dtp_draft draft;
-    dtp_executor_begin(x, &draft, DTP_OP_MATMUL, matrix->input_gradient_name);
-    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, gradient, last_read(x, gradient), 0);
-    dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, dtp_executor_block(x, at->layer), at->op->weight);
-    dtp_buffer_id terms = dtp_executor_new(x, &draft, DTP_ROLE_INPUT_GRADIENT, "terms", DTP_OWNER_WORKSPACE,
-                                           x->rules.tokens * matrix->in * x->element_bytes, DTP_WRITE);
-    dtp_executor_matmul(x, &draft, x->rules.tokens, matrix->in, matrix->out);
-    dtp_executor_end(x, &draft);
-    dtp_buffer_id sum = dtp_executor_scatter_sum(x, matrix->input_gradient_name, terms, matrix->input_gradient_name,
-                                                 DTP_OWNER_WORKSPACE);
-    if (made->index != DTP_NO_INDEX)
-        dtp_executor_add_rows(x, matrix->input_gradient_name, *made, dtp_executor_lets_go(x, *made), sum);
-    *made = sum;
 }
 
 static uint64_t gradient_slot(const struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op)
@@ -411,9 +397,8 @@ static void adapter_backward(const struct place *at)
         dtp_executor_block_again(x, at->layer, UINT32_C(1) << dtp_executor_maker(x->shape, op->input));
         input = tensor(x, at->layer, op->input);
     }
-    dtp_buffer_id *made = in_stream(op->input) ? &x->gradient : &x->gradients[op->input];
     dtp_executor_adapter_a_backward(x, at->layer, op, x->gradients[op->result], input, !stays(at, op->input),
-                                    op->passes ? made : NULL);
+                                    op->passes ? input_gradient_of(at) : NULL);
 }
 
 /* The weight gradient comes first, so that what it reads goes before the input's gradient comes. A frozen weight has
@@ -434,11 +419,17 @@ static void projection_backward(const struct place *at)
     if (missing)
         dtp_executor_block_again(x, at->layer, dtp_executor_makers(x->shape, input, ~UINT64_C(0)));
     dtp_buffer_id gradient = gathered_gradient(at), aux = DTP_NO_BUFFER;
+    if (at->op->gathers && x->plan->tp_overlap && !dtp_executor_splits(x)) {
+        dtp_executor_overlapped_backward(x, at->layer, at->index, gradient, tensor(x, at->layer, input),
+                                         stays(at, input) ? 0 : DTP_FREE, input_gradient_of(at));
+        return;
+    }
     weight_gradient(at, gradient, tensor(x, at->layer, input), !stays(at, input), false);
     if (maker >= 0 && x->shape->op[maker].aux != DTP_EXECUTOR_NONE)
         aux = tensor(x, at->layer, x->shape->op[maker].aux);
     if (at->op->gathers)
-        gathered_input_gradient(at, gradient);
+        dtp_executor_gathered_input_gradient(x, at->layer, at->index, gradient, last_read(x, gradient),
+                                             input_gradient_of(at));
     else
         input_gradient(at, gradient, goes(at), aux);
 }

@@ -1,5 +1,5 @@
 /* Rows of the embedding and its gradient. */
-#include "runtime/dtplan/lower_executor_state.h"
+#include "runtime/dtplan/lower_executor_tensor.h"
 
 void dtp_executor_embedding(struct dtp_executor *x)
 {

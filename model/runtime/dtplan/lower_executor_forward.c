@@ -1,5 +1,5 @@
 /* Forward of blocks, and what of it checkpointed blocks repeat. */
-#include "runtime/dtplan/lower_executor_state.h"
+#include "runtime/dtplan/lower_executor_tensor.h"
 
 #include "base/bytes.h"
 #include "runtime/dtplan/routes_layout.h"

@@ -2,7 +2,7 @@
  *
  * Whole gradients of a module go when their reduction has read them; two such buffers exist at once. A shard's sum is
  * scattered by NCCL's kernels, or its parts are exchanged by copy engines and added up by a kernel of ours. */
-#include "runtime/dtplan/lower_executor_state.h"
+#include "runtime/dtplan/lower_executor_tensor.h"
 
 #include "base/bytes.h"
 

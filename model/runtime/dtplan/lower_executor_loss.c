@@ -2,7 +2,7 @@
  * logits become their gradient in place; its input gradient takes the place of the rows of the final norm that it was
  * made of, which nobody reads any more. Tensor parallel ranks read the final norm's rows gathered, and each has a part
  * of the columns (lower_executor_tensor.c). */
-#include "runtime/dtplan/lower_executor_state.h"
+#include "runtime/dtplan/lower_executor_tensor.h"
 
 #include "runtime/dtplan/batch_layout.h"
 

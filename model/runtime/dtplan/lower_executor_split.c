@@ -6,7 +6,7 @@
  * another buffer. Each value is made by the same operations in the same order as in one pass, so no bit differs.
  * Gradients of norms, which are vectors, are made in the first pass by the kernel that makes the input's, and so are
  * those of head and embedding: logits are never there whole. */
-#include "runtime/dtplan/lower_executor_state.h"
+#include "runtime/dtplan/lower_executor_tensor.h"
 
 void dtp_executor_defer(struct dtp_executor *x, uint64_t layer, int op, dtp_buffer_id gradient, dtp_buffer_id input)
 {
@@ -55,14 +55,38 @@ static void let_go_of(struct dtp_executor *x, uint64_t layer)
         dtp_executor_end(x, &draft);
 }
 
+/* Rows of tensor parallel ranks, from the i-th on, that the next one to gather any reads. */
+static uint32_t gather_next(struct dtp_executor *x, uint32_t i, struct dtp_executor_moved *rows)
+{
+    const struct dtp_executor_flight *f = x->flight;
+    for (; i < f->deferred_count; i++) {
+        const struct dtp_executor_deferred *d = &f->deferred[i];
+        dtp_executor_stand_at(x, d->layer);
+        const struct dtp_executor_operator *op = &x->shape->op[d->op];
+        if (!op->gathers)
+            continue;
+        *rows = dtp_executor_gather_beside(x, op->matrix->gradient_name, d->input);
+        break;
+    }
+    return i;
+}
+
+/* With plan.tp_overlap each gather is issued beside the product before the one that reads it. */
 void dtp_executor_weights_backward(struct dtp_executor *x)
 {
     struct dtp_executor_flight *f = x->flight;
+    struct dtp_executor_moved ahead = {DTP_NO_BUFFER, DTP_NO_OP}, rows;
+    const bool overlaps = x->plan->tp_overlap;
+    uint32_t next = overlaps ? gather_next(x, 0, &ahead) : UINT32_MAX;
     for (uint32_t i = 0; i < f->deferred_count; i++) {
         const struct dtp_executor_deferred *d = &f->deferred[i];
         struct dtp_draft draft;
+        const bool gathered = i == next;
+        rows = ahead;
+        if (gathered)
+            next = gather_next(x, i + 1, &ahead);
         dtp_executor_stand_at(x, d->layer);
-        dtp_executor_weight_gradient(x, &draft, d->layer, d->op, d->gradient, 0, d->input, 0);
+        dtp_executor_weight_gradient(x, &draft, d->layer, d->op, d->gradient, 0, d->input, 0, gathered ? &rows : NULL);
         dtp_executor_end(x, &draft);
         if (i + 1 < f->deferred_count && f->deferred[i + 1].layer == d->layer)
             continue;

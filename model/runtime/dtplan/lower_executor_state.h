@@ -348,30 +348,11 @@ dtp_buffer_id dtp_executor_norm_backward(struct dtp_executor *x, struct dtp_exec
 void dtp_executor_block_backward(struct dtp_executor *x, uint64_t layer);
 void dtp_executor_embedding_backward(struct dtp_executor *x);
 
-/* lower_executor_tensor.c: collectives of tensor parallel ranks, each awaited by the next compute operation, and what
- * stands around them. Without such ranks nobody calls these but the first and the last. */
+/* lower_executor_tensor.h: what tensor parallel ranks do besides. */
 static inline bool dtp_executor_is_cut(const struct dtp_executor *x)
 {
     return x->rules.tensor_ranks > 1;
 }
-void dtp_executor_tensor_make(struct dtp_executor *x);
-/* The rows of all ranks, [T, h], of this rank's; fresh. */
-dtp_buffer_id dtp_executor_gather_rows(struct dtp_executor *x, const char *name, dtp_buffer_id rows);
-/* A draft whose result, added to it by the caller in role RESULT, gets this rank's rows of the sum of `terms` [T, h];
- * and its end, behind which the terms go. */
-void dtp_executor_begin_sum(struct dtp_executor *x, struct dtp_draft *draft, const char *name, dtp_buffer_id terms);
-void dtp_executor_end_sum(struct dtp_executor *x, struct dtp_draft *draft, dtp_buffer_id terms);
-/* The same into a fresh buffer. */
-dtp_buffer_id dtp_executor_scatter_sum(struct dtp_executor *x, const char *name, dtp_buffer_id terms,
-                                       const char *result, enum dtp_owner owner);
-/* total += values, both this rank's rows; `access` of the values besides that they are read. */
-void dtp_executor_add_rows(struct dtp_executor *x, const char *name, dtp_buffer_id values, uint32_t access,
-                           dtp_buffer_id total);
-/* [rows, 3] floats of each rank, side by side by ranks; fresh, and those of this rank go. */
-dtp_buffer_id dtp_executor_gather_parts(struct dtp_executor *x, dtp_buffer_id parts, uint64_t rows);
-/* What each rank made of its rows or heads alone, of gradients of weights that all of them have whole: becomes their
- * sum, on all of them. */
-void dtp_executor_sum_replicated(struct dtp_executor *x, struct dtp_executor_module *module);
 
 /* lower_executor_context.c: attention of context parallel ranks. Without such ranks nobody calls these but the first.
  */
@@ -482,10 +463,16 @@ bool dtp_executor_is_deferred(const struct dtp_executor *x, dtp_buffer_id buffer
 uint32_t dtp_executor_lets_go(struct dtp_executor *x, dtp_buffer_id buffer);
 /* All of them, in the order of backward; what they read goes. */
 void dtp_executor_weights_backward(struct dtp_executor *x);
-/* lower_executor_backward.c: one of them, or one that is not left. */
+/* What another stream's operation makes: who reads it waits for that. */
+struct dtp_executor_moved {
+    dtp_buffer_id buffer;
+    dtp_op_id by;
+};
+/* lower_executor_backward.c: one of them, or one that is not left. `rows`: what tensor parallel ranks have gathered of
+ * its input; NULL: it gathers them. */
 void dtp_executor_weight_gradient(struct dtp_executor *x, struct dtp_draft *draft, uint64_t layer, int op,
                                   dtp_buffer_id gradient, uint32_t gradient_frees, dtp_buffer_id input,
-                                  uint32_t input_frees);
+                                  uint32_t input_frees, const struct dtp_executor_moved *rows);
 
 /* lower_executor_stages.c: what the stages of a pipeline join behind their last pass. */
 void dtp_executor_join_copies(struct dtp_executor *x);

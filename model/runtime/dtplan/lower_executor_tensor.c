@@ -11,8 +11,12 @@
  * a sum are added by the first rank alone, and their gradients are made of gathered rows, the same on every rank.
  *
  * Collectives run on a stream of their own and their buffers come from compute's pool; what they read is freed by
- * operations of the compute stream that have waited for them. */
-#include "runtime/dtplan/lower_executor_state.h"
+ * operations of the compute stream that have waited for them.
+ *
+ * With plan.tp_overlap two of a gathering projection's three collectives have a product beside them: rows that its
+ * weight's gradient reads are gathered beside the product that makes its input's, whose sum is scattered beside that of
+ * the weight's. No value is made otherwise, so no bit differs. Products forward read gathered rows at once. */
+#include "runtime/dtplan/lower_executor_tensor.h"
 
 #include "base/bytes.h"
 
@@ -23,13 +27,17 @@ void dtp_executor_tensor_make(struct dtp_executor *x)
         x->tensor_group = dtp_program_add_group(x->l->program, (struct dtp_program_group){x->l->tp, x->l->tp_stride});
 }
 
-/* Behind all that compute was given so far; what compute is given next waits for it. */
-static dtp_op_id end_collective(struct dtp_executor *x, struct dtp_draft *draft, uint64_t sent_bytes)
+/* Behind all that compute was given so far. */
+static dtp_op_id issue(struct dtp_executor *x, struct dtp_draft *draft, uint64_t sent_bytes)
 {
     dtp_draft_after(draft, x->l->last_op[DTP_STREAM_COMPUTE]);
-    dtp_op_id id = dtp_executor_collective(x, draft, DTP_STREAM_TENSOR, x->tensor_group, sent_bytes);
-    dtp_executor_await(x, DTP_STREAM_TENSOR, id);
-    return id;
+    return dtp_executor_collective(x, draft, DTP_STREAM_TENSOR, x->tensor_group, sent_bytes);
+}
+
+/* What compute is given next waits for it. */
+static void end_collective(struct dtp_executor *x, struct dtp_draft *draft, uint64_t sent_bytes)
+{
+    dtp_executor_await(x, DTP_STREAM_TENSOR, issue(x, draft, sent_bytes));
 }
 
 static uint64_t whole_bytes(const struct dtp_executor *x)
@@ -39,15 +47,23 @@ static uint64_t whole_bytes(const struct dtp_executor *x)
 
 /* ---- rows of the stream ------------------------------------------------------------------------------------------ */
 
-dtp_buffer_id dtp_executor_gather_rows(struct dtp_executor *x, const char *name, dtp_buffer_id rows)
+struct dtp_executor_moved dtp_executor_gather_beside(struct dtp_executor *x, const char *name, dtp_buffer_id rows)
 {
     struct dtp_draft draft;
+    struct dtp_executor_moved whole;
     dtp_draft_begin(x->l, &draft, DTP_OP_ALL_GATHER, name);
     dtp_draft_role(&draft, DTP_ROLE_INPUT, rows, DTP_READ, 0);
-    dtp_buffer_id whole =
+    whole.buffer =
         dtp_executor_new(x, &draft, DTP_ROLE_RESULT, "gathered rows", DTP_OWNER_WORKSPACE, whole_bytes(x), DTP_WRITE);
-    end_collective(x, &draft, dtp_lower_ring(whole_bytes(x), x->rules.tensor_ranks));
+    whole.by = issue(x, &draft, dtp_lower_ring(whole_bytes(x), x->rules.tensor_ranks));
     return whole;
+}
+
+dtp_buffer_id dtp_executor_gather_rows(struct dtp_executor *x, const char *name, dtp_buffer_id rows)
+{
+    struct dtp_executor_moved whole = dtp_executor_gather_beside(x, name, rows);
+    dtp_executor_await(x, DTP_STREAM_TENSOR, whole.by);
+    return whole.buffer;
 }
 
 void dtp_executor_begin_sum(struct dtp_executor *x, struct dtp_draft *draft, const char *name, dtp_buffer_id terms)
@@ -62,15 +78,30 @@ void dtp_executor_end_sum(struct dtp_executor *x, struct dtp_draft *draft, dtp_b
     dtp_executor_free(x, terms, "terms");
 }
 
+static struct dtp_executor_moved scatter_beside(struct dtp_executor *x, const char *name, dtp_buffer_id terms,
+                                                      const char *result, enum dtp_owner owner)
+{
+    struct dtp_draft draft;
+    struct dtp_executor_moved sum;
+    dtp_executor_begin_sum(x, &draft, name, terms);
+    sum.buffer = dtp_executor_new(x, &draft, DTP_ROLE_RESULT, result, owner,
+                                  dtp_executor_tensor_bytes(x->shape, DTP_TENSOR_INPUT), DTP_WRITE);
+    sum.by = issue(x, &draft, dtp_lower_ring(whole_bytes(x), x->rules.tensor_ranks));
+    return sum;
+}
+
+static void scattered(struct dtp_executor *x, const struct dtp_executor_moved *sum, dtp_buffer_id terms)
+{
+    dtp_executor_await(x, DTP_STREAM_TENSOR, sum->by);
+    dtp_executor_free(x, terms, "terms");
+}
+
 dtp_buffer_id dtp_executor_scatter_sum(struct dtp_executor *x, const char *name, dtp_buffer_id terms,
                                        const char *result, enum dtp_owner owner)
 {
-    struct dtp_draft draft;
-    dtp_executor_begin_sum(x, &draft, name, terms);
-    dtp_buffer_id sum = dtp_executor_new(x, &draft, DTP_ROLE_RESULT, result, owner,
-                                         dtp_executor_tensor_bytes(x->shape, DTP_TENSOR_INPUT), DTP_WRITE);
-    dtp_executor_end_sum(x, &draft, terms);
-    return sum;
+    struct dtp_executor_moved sum = scatter_beside(x, name, terms, result, owner);
+    scattered(x, &sum, terms);
+    return sum.buffer;
 }
 
 void dtp_executor_add_rows(struct dtp_executor *x, const char *name, dtp_buffer_id values, uint32_t access,
@@ -83,6 +114,55 @@ void dtp_executor_add_rows(struct dtp_executor *x, const char *name, dtp_buffer_
     dtp_executor_memory(&draft, x->rules.stream_tokens * x->h, dtp_executor_added_bytes(x->shape), 1);
     draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     dtp_executor_end(x, &draft);
+}
+
+/* ---- backward of what reads gathered rows ------------------------------------------------------------------------ */
+
+/* Products of each rank are terms of a sum of which each has its rows. */
+static dtp_buffer_id input_terms(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op,
+                                 dtp_buffer_id gradient, uint32_t access)
+{
+    const struct dtp_layer_matrix *matrix = op->matrix;
+    struct dtp_draft draft;
+    dtp_executor_begin(x, &draft, DTP_OP_MATMUL, matrix->input_gradient_name);
+    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, gradient, access, 0);
+    dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, dtp_executor_block(x, layer), op->weight);
+    dtp_buffer_id terms = dtp_executor_new(x, &draft, DTP_ROLE_INPUT_GRADIENT, "terms", DTP_OWNER_WORKSPACE,
+                                           x->rules.tokens * matrix->in * x->element_bytes, DTP_WRITE);
+    dtp_executor_matmul(x, &draft, x->rules.tokens, matrix->in, matrix->out);
+    dtp_executor_end(x, &draft);
+    return terms;
+}
+
+static void replace(struct dtp_executor *x, const char *name, dtp_buffer_id sum, dtp_buffer_id *made)
+{
+    if (made->index != DTP_NO_INDEX)
+        dtp_executor_add_rows(x, name, *made, dtp_executor_lets_go(x, *made), sum);
+    *made = sum;
+}
+
+void dtp_executor_gathered_input_gradient(struct dtp_executor *x, uint64_t layer, int op, dtp_buffer_id gradient,
+                                          uint32_t access, dtp_buffer_id *made)
+{
+    const struct dtp_executor_operator *of = &x->shape->op[op];
+    const char *name = of->matrix->input_gradient_name;
+    dtp_buffer_id terms = input_terms(x, layer, of, gradient, access);
+    replace(x, name, dtp_executor_scatter_sum(x, name, terms, name, DTP_OWNER_WORKSPACE), made);
+}
+
+void dtp_executor_overlapped_backward(struct dtp_executor *x, uint64_t layer, int op, dtp_buffer_id gradient,
+                                      dtp_buffer_id input, uint32_t input_frees, dtp_buffer_id *made)
+{
+    const struct dtp_executor_operator *of = &x->shape->op[op];
+    const char *name = of->matrix->input_gradient_name;
+    struct dtp_draft draft;
+    struct dtp_executor_moved rows = dtp_executor_gather_beside(x, of->matrix->gradient_name, input);
+    dtp_buffer_id terms = input_terms(x, layer, of, gradient, DTP_READ);
+    struct dtp_executor_moved sum = scatter_beside(x, name, terms, name, DTP_OWNER_WORKSPACE);
+    dtp_executor_weight_gradient(x, &draft, layer, op, gradient, DTP_FREE, input, input_frees, &rows);
+    dtp_executor_end(x, &draft);
+    scattered(x, &sum, terms);
+    replace(x, name, sum.buffer, made);
 }
 
 /* ---- the loss ---------------------------------------------------------------------------------------------------- */
