@@ -108,6 +108,7 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
         .matmul_share = dtp_matmul_share(&cluster->gpu, execution),
         .accumulated_bytes_per_s = dtp_accumulated_bytes_per_s(&cluster->gpu),
         .gap_s = dtp_cluster_kernel_gap_s(cluster, execution),
+        .passes = dtp_cluster_pass_rates(cluster),
         .launch_s = dtp_cluster_kernel_launch_s(cluster, execution),
         .plain_launch_s = plain_launch_s(cluster, execution),
         .collective_launch_s = collective_launch_s(cluster, execution),
@@ -219,6 +220,15 @@ static double collective_seconds(const struct dtp_op_rates *rates, const struct 
                                op->demand->sent_bytes);
 }
 
+/* What a pass takes beside its bytes. */
+static double pass_s(const struct dtp_pass_rates *rates, const struct dtp_demand *demand)
+{
+    if (demand->memory_kernel != DTP_KERNEL_PASS)
+        return 0;
+    return demand->kernels * rates->start_s + demand->column_sums * rates->column_sum_s +
+           demand->elements / rates->elements_per_s;
+}
+
 double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
 {
     const struct dtp_demand *d = op->demand;
@@ -231,7 +241,8 @@ double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
         return gaps_s + matmul_seconds(rates, op) / rates->matmul_share +
                ratio(d->bytes, rates->accumulated_bytes_per_s);
     case DTP_CLASS_ATTENTION: return gaps_s + attention_seconds(rates, op);
-    case DTP_CLASS_MEMORY: return gaps_s + ratio(d->bytes, rates->memory_kernel_bytes_per_s[d->memory_kernel]);
+    case DTP_CLASS_MEMORY:
+        return gaps_s + pass_s(&rates->passes, d) + ratio(d->bytes, rates->memory_kernel_bytes_per_s[d->memory_kernel]);
     case DTP_CLASS_COLLECTIVE: return collective_seconds(rates, op);
     case DTP_CLASS_UPLOAD:
     case DTP_CLASS_DOWNLOAD: return ratio(d->sent_bytes, rates->copy_bytes_per_s);
@@ -338,7 +349,8 @@ static struct dtp_usage kernel_usage(const struct dtp_op_rates *rates, const str
     double attainable = rates->cluster->gpu.memory_bytes_per_s * dtp_calibration.hbm_fraction;
     struct dtp_usage usage = {.weight = 1};
     if (dtp_op_kind_class(op->kind) == DTP_CLASS_MEMORY && !rates->kernels_alike) {
-        double busy = least(1, ratio(d->bytes, rates->memory_kernel_bytes_per_s[d->memory_kernel]) / seconds);
+        double bytes_s = ratio(d->bytes, rates->memory_kernel_bytes_per_s[d->memory_kernel]);
+        double busy = least(1, (bytes_s + pass_s(&rates->passes, d)) / seconds);
         usage.of[DTP_RESOURCE_HBM] = least(busy, d->bytes / attainable / seconds);
         usage.of[DTP_RESOURCE_SM] = busy - usage.of[DTP_RESOURCE_HBM];
         return usage;

@@ -16,6 +16,7 @@ struct dtp_op_rates {
     const struct dtp_cluster *cluster;     /* borrowed, like the program's groups */
     const struct dtp_execution *execution; /* the program's */
     double memory_kernel_bytes_per_s[DTP_MEMORY_KERNEL_COUNT];
+    struct dtp_pass_rates passes; /* of DTP_KERNEL_PASS, beside their bytes */
     double copy_bytes_per_s, host_optimizer_bytes_per_s, storage_read_bytes_per_s, storage_write_bytes_per_s;
     double host_memory_bytes_per_s; /* one GPU's share of the node's; 0 unknown */
     double matmul_share;            /* of the SMs */

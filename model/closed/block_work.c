@@ -12,6 +12,8 @@
 #include "net/layer_kind.h"
 #include "plan/norm_chain.h"
 
+#include <math.h>
+
 /* Notation of the comments: h hidden, q = d_q, kv = d_kv, f = ffn, w bytes of the compute dtype, p bytes of the
  * residual stream (4 under autocast: embedding and residual adds stay fp32; else w).
  *
@@ -54,6 +56,7 @@ static void list_matmuls(const struct dtp_layer_kind *block, bool packed, double
 
 /* What the operators of a block are counted with. */
 struct counted {
+    const struct dtp_transformer *transformer;
     const struct dtp_plan *plan;
     const struct dtp_layer_kind *block;
     double h, f, q, kv, w, p;
@@ -70,7 +73,8 @@ struct moved {
 static struct counted counted_of(const struct dtp_transformer *t, const struct dtp_plan *plan,
                                  const struct dtp_layer_kind *block)
 {
-    struct counted c = {.plan = plan, .block = block, .h = (double)t->hidden, .f = (double)block->ffn};
+    struct counted c = {
+        .transformer = t, .plan = plan, .block = block, .h = (double)t->hidden, .f = (double)block->ffn};
     c.q = (double)(t->heads * t->head_dim), c.kv = (double)(t->kv_heads * t->head_dim);
     c.w = dtp_plan_compute_bytes(plan);
     c.autocast = dtp_plan_autocast(plan);
@@ -267,12 +271,13 @@ static struct moved eager_norm(const struct counted *c, const struct dtp_layer_o
     return (struct moved){forward, backward + (c->plan->runtime->fused_norms ? 1 : 3) * c->p * c->h};
 }
 
-/* A branch's first ones cast what they read, each for itself, and their input gradients are added up; without a norm
- * the sum is added to the stream's gradient. */
+/* A branch's first ones cast what they read, each for itself, and their input gradients, as wide, are added up; without
+ * a norm the sum is added to the stream's gradient. */
 static struct moved eager_projection(const struct counted *c, const struct dtp_layer_operator *op)
 {
     bool second = op->makes & DTP_TENSOR_BIT(KV_LATENT); /* queries' latent reads the same */
-    double sums = begins_branch(op) ? (linears(c, op) - (second ? 0 : 1)) * 3 * c->w * c->h : 0;
+    double sum = c->autocast ? c->cast + 3 * c->p * c->h : 3 * c->w * c->h;
+    double sums = begins_branch(op) ? (linears(c, op) - (second ? 0 : 1)) * sum : 0;
     double bare = begins_branch(op) && !c->block->norms_before ? 3 * c->p * c->h : 0;
     return (struct moved){(begins_branch(op) ? linears(c, op) * c->cast : 0) + expert_biases(c, op),
                           sums + bare + bias_bytes(c, op)};
@@ -403,6 +408,10 @@ static void count_bytes(const struct counted *c, struct dtp_block_work *work)
         struct moved moved = work->fused ? fused_moved(c, &op[i]) : eager_moved(c, &op[i]);
         work->forward_bytes_per_token += moved.forward;
         work->backward_bytes_per_token += moved.backward;
+        if (!dtp_operator_passes(c->plan, c->block, &op[i]))
+            continue;
+        work->passes.bytes[0] += moved.forward, work->passes.bytes[1] += moved.backward;
+        dtp_passes_add(c->transformer, c->plan, c->block, &op[i], c->h, c->f * received(c), &work->passes);
     }
     dtp_adapted_bytes(c->block, c->plan, &work->forward_bytes_per_token, &work->backward_bytes_per_token);
 }
@@ -564,6 +573,10 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
                 work.matmul[i].beside = 1 + e;
     count_bytes(&counted, &work);
     count_launches(&counted, biased, &work);
+    if (dtp_plan_passes(plan) && !block.experts) { /* all but matmuls and attention */
+        work.passes.kernels[0] = fmax(0, work.forward_kernels - work.matmul_count - 2);
+        work.passes.kernels[1] = fmax(0, work.backward_kernels - 2 * work.matmul_count - 3);
+    }
     if (dtp_plan_execution(plan).issuer == DTP_ISSUER_MEGATRON) {
         count_fused_launches(transformer, plan, &block, biased, &work);
         count_loops(&counted, cluster, &work);

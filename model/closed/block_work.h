@@ -6,6 +6,7 @@
 #ifndef DTP_BLOCK_WORK_H
 #define DTP_BLOCK_WORK_H
 
+#include "closed/pass_work.h"
 #include "plan/fp8_casts.h"
 #include "plan/plan.h"
 #include "net/layer_kind.h"
@@ -31,6 +32,7 @@ struct dtp_block_work {
     struct dtp_weight_matmul matmul[DTP_LAYER_MATRICES];
     int matmul_count;
     double forward_bytes_per_token, backward_bytes_per_token; /* memory-bound kernels of one block */
+    struct dtp_passes passes;                                 /* of these, by what bounds their kernels */
     double indexed_bytes, outer_bytes; /* of these, of forward's kernels of kind INDEXED, of backward's of OUTER */
     double indexed_back_bytes;         /* of backward's of INDEXED */
     double forward_kernels, backward_kernels; /* launches of one block, matmuls included */

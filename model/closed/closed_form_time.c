@@ -24,11 +24,6 @@ struct micro_step {
     double kernels;
 };
 
-/* Of all layers of a model, kind by kind. */
-#define EACH_KIND(c, block_)                                                                                           \
-    for (const struct dtp_block_work *block_ = (c)->block; block_ < (c)->block + DTP_LAYER_MLPS; block_++)             \
-        if (block_->layers > 0)
-
 /* The matmuls of a block. */
 static double sum_matmuls(const struct dtp_timing *c, const struct dtp_block_work *block, bool backward)
 {
@@ -145,8 +140,8 @@ static void add_recompute(const struct dtp_timing *c, const struct dtp_attention
     EACH_KIND(c, block)
     {
         bool parts = c->plan->megatron.recompute;
-        double bytes = parts ? block->again_bytes : block->forward_bytes_per_token;
-        m->recompute_other_s += block->layers_again * bytes * c->tokens / c->eager_bytes_per_s;
+        double parts_s = block->again_bytes * c->tokens / c->eager_bytes_per_s;
+        m->recompute_other_s += block->layers_again * (parts ? parts_s : dtp_timing_passes_s(c, block, false));
         m->kernels += block->layers_again * (parts ? block->again_kernels : block->forward_kernels);
     }
 }
@@ -157,15 +152,6 @@ static void add_recompute(const struct dtp_timing *c, const struct dtp_attention
  * and its gradients in (w+r); Megatron adds a weight gradient to the sum of earlier micro-steps in the matmul's own
  * output pass (the sum is read and written instead of the gradient written); FSDP1 gathers in place but concatenates
  * gradients (w+w) before the cast (w+r). */
-static double layers_weights(const struct dtp_timing *c)
-{
-    double elements = 0;
-    EACH_KIND(c, block)
-    for (int i = 0; i < block->matmul_count; i++)
-        elements += block->layers * block->matmul[i].copies * block->matmul[i].n * block->matmul[i].k;
-    return elements;
-}
-
 static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
 {
     const struct dtp_plan *plan = c->plan;
@@ -176,10 +162,8 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
         return dtp_adapted_traffic_bytes(c->transformer, plan, reduces && !alone);
     double hook =
         reduces && !alone ? dtp_comm_hook_bytes(plan, c->cluster->gpus, dtp_dtype_bytes(plan->precision.params)) : 0;
-    double cast = dtp_plan_casts_weights(plan) ? total : total - layers_weights(c);
     if (dtp_plan_autocast(plan))
-        return cast * (4 + w) +
-               total * ((w + 4) + (plan->accumulate > 1 ? 12 : 0) + (reduces && !alone ? 8 + hook : 0));
+        return dtp_timing_cast_bytes(c) + total * (reduces && !alone ? 8 + hook : 0);
     if (c->own)
         return (c->own->gradient_bytes + c->own->product_bytes) / plan->accumulate;
     bool in_matmul = plan->runtime->gradients_in_matmul;
@@ -245,24 +229,8 @@ static double weight_traffic_bytes_per_s(const struct dtp_timing *c)
 /* Seconds of weight_traffic_bytes. */
 static double weight_traffic_s(const struct dtp_timing *c, bool reduces)
 {
-    return weight_traffic_bytes(c, reduces) / weight_traffic_bytes_per_s(c);
-}
-
-/* Bytes through HBM of a micro-step's memory-bound kernels. */
-static double forward_bytes(const struct dtp_timing *c)
-{
-    double bytes = 0;
-    EACH_KIND(c, block)
-    bytes += block->layers * (block->forward_bytes_per_token + c->context.forward) * c->tokens;
-    return c->own ? c->own->forward_bytes : bytes;
-}
-
-static double backward_bytes(const struct dtp_timing *c)
-{
-    double bytes = 0;
-    EACH_KIND(c, block)
-    bytes += block->layers * (block->backward_bytes_per_token + c->context.backward) * c->tokens;
-    return c->own ? c->own->backward_bytes : bytes;
+    double bytes = weight_traffic_bytes(c, reduces), rate = weight_traffic_bytes_per_s(c);
+    return dtp_timing_casts_s(c, rate) + (bytes - dtp_timing_cast_bytes(c)) / rate;
 }
 
 static double loss_bytes(const struct dtp_timing *c)
@@ -296,8 +264,8 @@ static struct micro_step micro_step(const struct dtp_timing *c)
     m.head_s = head_matmuls_s(c);
     m.attention_forward_s = c->layers * attention.forward_s;
     m.attention_backward_s = c->layers * attention.backward_s;
-    m.memory_forward_s = forward_bytes(c) / c->eager_bytes_per_s;
-    m.memory_backward_s = backward_bytes(c) / c->eager_bytes_per_s;
+    m.memory_forward_s = dtp_timing_memory_s(c, false);
+    m.memory_backward_s = dtp_timing_memory_s(c, true);
     EACH_KIND(c, block)
     {
         m.matmul_forward_s += block->layers * sum_matmuls(c, block, false);
@@ -307,7 +275,7 @@ static struct micro_step micro_step(const struct dtp_timing *c)
         m.memory_backward_s += slow_s(c, block, block->indexed_back_bytes, DTP_KERNEL_INDEXED) +
                                slow_s(c, block, block->outer_bytes, DTP_KERNEL_OUTER);
     }
-    m.loss_s = loss_bytes(c) / (dtp_plan_softmax_in_place(c->plan) ? c->streaming_bytes_per_s : c->eager_bytes_per_s);
+    m.loss_s = dtp_timing_loss_s(c, loss_bytes(c));
     m.weights_s = weight_traffic_s(c, true);
     m.fp8_s = fp8_casts_s(c);
     add_unpacking(c, &m);
@@ -336,7 +304,7 @@ static double device_optimizer_s(const struct dtp_timing *c)
 static void note_compute(const struct dtp_timing *c, const struct micro_step *m, double weights_s, double gaps_s,
                          double speedup, double n)
 {
-    double weights_bytes_per_s = weight_traffic_bytes_per_s(c);
+    double reductions = dtp_plan_reductions(c->plan);
     *c->parts = (struct dtp_time_parts){
         .matmul_forward_s = n * m->matmul_forward_s,
         .matmul_backward_s = n * m->matmul_backward_s,
@@ -353,12 +321,11 @@ static void note_compute(const struct dtp_timing *c, const struct micro_step *m,
         .recompute_other_s = n * (m->recompute_attention_s + m->recompute_other_s),
         .loss_s = n * m->loss_s,
         .kernels_count = n * m->kernels,
-        .block_forward_bytes = n * forward_bytes(c),
-        .block_backward_bytes = n * backward_bytes(c),
+        .block_forward_bytes = n * dtp_timing_memory_bytes(c, false),
+        .block_backward_bytes = n * dtp_timing_memory_bytes(c, true),
         .block_bytes_per_s = c->eager_bytes_per_s,
         .loss_bytes = n * loss_bytes(c),
-        .weights_bytes = n * weights_s * weights_bytes_per_s,
-        .weights_bytes_per_s = weights_bytes_per_s,
+        .weights_bytes = reductions * weight_traffic_bytes(c, true) + (n - reductions) * weight_traffic_bytes(c, false),
     };
 }
 
@@ -499,6 +466,8 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     c.parts = parts;
     c.eager_bytes_per_s = dtp_cluster_memory_kernel_bytes_per_s(cluster, &c.execution,
                                                                 c.block->fused ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER);
+    c.pass_bytes_per_s = dtp_cluster_memory_kernel_bytes_per_s(cluster, &c.execution, DTP_KERNEL_PASS);
+    c.passes = dtp_cluster_pass_rates(cluster);
     c.streaming_bytes_per_s = dtp_cluster_memory_kernel_bytes_per_s(cluster, &c.execution, DTP_KERNEL_STREAMING);
     c.update_bytes_per_s = dtp_cluster_memory_kernel_bytes_per_s(cluster, &c.execution, dtp_update_kernel(plan));
     if (plan->runtime->closed->work) {
@@ -519,7 +488,6 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     dtp_timing_add_offload(&c, communication, &window, out);
     parts->slowest_rank = dtp_cluster_slowest_rank(cluster, dtp_rank_deviation(&c.execution));
     parts->optimizer_bytes = out->optimizer_s * c.update_bytes_per_s;
-    parts->optimizer_bytes_per_s = c.update_bytes_per_s;
     double device_s = (out->compute_s + out->optimizer_s) * parts->slowest_rank;
     double longest_s =
         fmax(dtp_timing_longest_communicator_s(&c, &of_state), out->communication_s - of_state.communication_s);

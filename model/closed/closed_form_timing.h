@@ -10,6 +10,7 @@
 #include "closed/closed_form.h"
 #include "closed/step_work.h"
 #include "closed/time_parts.h"
+#include "cost/op_cost.h"
 
 /* Bytes through HBM that putting side by side what context parallel ranks send, and merging what comes of it, take of a
  * token and layer. */
@@ -27,7 +28,8 @@ struct dtp_timing {
     struct dtp_context_moved context;
     double tokens; /* of one micro-step */
     double layers;
-    double eager_bytes_per_s, streaming_bytes_per_s, update_bytes_per_s;
+    double eager_bytes_per_s, pass_bytes_per_s, streaming_bytes_per_s, update_bytes_per_s;
+    struct dtp_pass_rates passes;
     double narrow_gather_s;         /* of all-gathers: within the group that parameters are resharded to */
     double last_backward_exposed_s; /* of exposed collectives, what the last backward waits for; 0: not known */
     struct dtp_step_work work;
@@ -35,10 +37,26 @@ struct dtp_timing {
     struct dtp_time_parts *parts;
 };
 
+/* Of all layers of a model, kind by kind. */
+#define EACH_KIND(c, block_)                                                                                           \
+    for (const struct dtp_block_work *block_ = (c)->block; block_ < (c)->block + DTP_LAYER_MLPS; block_++)             \
+        if (block_->layers > 0)
+
 /* Of a block's matmul in one micro-step, forward, or the gradients of both it reads; with its adapter's. */
 double dtp_timing_matmul_s(const struct dtp_timing *timing, const struct dtp_weight_matmul *matmul, bool backward);
 /* And of a forward that runs again. */
 double dtp_timing_matmul_again_s(const struct dtp_timing *timing, const struct dtp_weight_matmul *matmul);
+
+/* Of a block's memory-bound kernels in one micro-step; of the loss's, which move `bytes`. */
+double dtp_timing_passes_s(const struct dtp_timing *timing, const struct dtp_block_work *block, bool backward);
+double dtp_timing_loss_s(const struct dtp_timing *timing, double bytes);
+/* The same of all blocks; bytes through HBM. */
+double dtp_timing_memory_s(const struct dtp_timing *timing, bool backward);
+double dtp_timing_memory_bytes(const struct dtp_timing *timing, bool backward);
+/* Bytes of casts of weights and gradients, and sums of these, under autocast; seconds, at `bytes_per_s` where kernels
+ * are fused. 0 without it. */
+double dtp_timing_cast_bytes(const struct dtp_timing *timing);
+double dtp_timing_casts_s(const struct dtp_timing *timing, double bytes_per_s);
 
 /* Compute windows of one micro-step behind which collectives can hide. */
 struct dtp_windows {

@@ -18,7 +18,8 @@ double dtp_loss_bytes_per_token(const struct dtp_transformer *transformer, const
          * it 12, of the shift zeros 4 and 4+4; cast back 4+w */
         return vocab * (2 * (4 + w) + 8 + (dtp_plan_loss(plan) == DTP_LOSS_EAGER ? 20 : 12) + 12 + cap);
     if (dtp_plan_loss(plan) == DTP_LOSS_EAGER)
-        /* logits.float(): w+4; log_softmax 4+4; its backward reads 4+4 writes 4; cast back 4+w */
-        return vocab * (2 * (4 + w) + 8 + 12 + cap);
+        /* logits.float(): w+4; log_softmax 4+4; its backward reads 4+4 writes 4, where nll has written zeros 4; cast
+         * back 4+w */
+        return vocab * (2 * (4 + w) + 8 + 12 + 4 + cap);
     return vocab * 4 * w; /* fused: read logits for max/sum and for the gradient, write the gradient, and read it */
 }

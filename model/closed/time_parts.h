@@ -19,9 +19,9 @@ struct dtp_time_parts {
     double device_s;                /* sum of the above; compute_s is the larger of it and the launch time, and a device
                                        that idles for launches hides that much more communication */
     double kernels_count, launch_s; /* kernels of a step, host time of one */
-    /* Bytes and rates behind some of them. */
+    /* Bytes behind some of them, and the rate of kernels that are priced by it alone. */
     double block_forward_bytes, block_backward_bytes, loss_bytes, weights_bytes;
-    double block_bytes_per_s, weights_bytes_per_s, optimizer_bytes, optimizer_bytes_per_s;
+    double block_bytes_per_s, optimizer_bytes;
     /* Communication: what cannot hide, and what hidden collectives take from compute. */
     double not_hidden_s, contention_s;
     double forward_window_s, backward_window_s, head_window_s; /* of one micro-step */

@@ -150,6 +150,7 @@ static bool measured_kernels(const struct dtp_cluster *cluster, const struct dtp
 bool dtp_memory_kernel_pass(enum dtp_memory_kernel kind, enum dtp_measured_pass *out)
 {
     switch (kind) {
+    case DTP_KERNEL_PASS:
     case DTP_KERNEL_EAGER: *out = DTP_MEASURED_PASS_EAGER; return true;
     case DTP_KERNEL_FUSED: *out = DTP_MEASURED_PASS_FUSED; return true;
     case DTP_KERNEL_STREAMING: *out = DTP_MEASURED_PASS_STREAMING; return true;
@@ -177,6 +178,16 @@ double dtp_cluster_memory_kernel_bytes_per_s(const struct dtp_cluster *cluster, 
                                 cluster->measured, kind == DTP_KERNEL_STREAMING ? is_optimizer : is_of_a_block)
                           : (double)NAN;
     return isfinite(measured) ? measured : dtp_memory_kernel_bytes_per_s(&cluster->gpu, execution, kind);
+}
+
+/* A machine file's rate of eager kernels is of all that they do. */
+struct dtp_pass_rates dtp_cluster_pass_rates(const struct dtp_cluster *cluster)
+{
+    bool measured =
+        cluster->measured && isfinite(dtp_measured_pass_bytes_per_s(cluster->measured, DTP_MEASURED_PASS_EAGER));
+    if (measured || dtp_cluster_is_host(cluster))
+        return (struct dtp_pass_rates){.elements_per_s = INFINITY};
+    return dtp_pass_rates(&cluster->gpu);
 }
 
 double dtp_cluster_kernel_gap_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution)

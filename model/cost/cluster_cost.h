@@ -38,6 +38,8 @@ double dtp_cluster_most_matmul_flops_per_s(const struct dtp_cluster *cluster, en
 bool dtp_memory_kernel_pass(enum dtp_memory_kernel kind, enum dtp_measured_pass *out);
 double dtp_cluster_memory_kernel_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution,
                                              enum dtp_memory_kernel kind);
+/* Of DTP_KERNEL_PASS beside its bytes: dtp_pass_rates, or nothing where a file or the host's rate holds all. */
+struct dtp_pass_rates dtp_cluster_pass_rates(const struct dtp_cluster *cluster);
 double dtp_cluster_kernel_gap_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution);
 double dtp_cluster_kernel_launch_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution);
 

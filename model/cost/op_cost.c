@@ -1,6 +1,7 @@
 #include "cost/op_cost.h"
 
 #include "cost/calibration.h"
+#include "machine/sm_clock.h"
 #include "plan/comm_hook.h"
 #include "plan/rules.h"
 
@@ -203,9 +204,19 @@ double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp
                                                      [DTP_KERNEL_OUTER] = c->outer_sm_bytes_per_s,
                                                      [DTP_KERNEL_TRANSPOSING] = c->transposing_sm_bytes_per_s,
                                                      [DTP_KERNEL_COLUMNS] = c->columns_sm_bytes_per_s,
-                                                     [DTP_KERNEL_NARROW_UPDATE] = c->narrow_update_sm_bytes_per_s};
+                                                     [DTP_KERNEL_NARROW_UPDATE] = c->narrow_update_sm_bytes_per_s,
+                                                     [DTP_KERNEL_PASS] = INFINITY};
     double per_sm = execution->own_kernels ? c->native_sm_bytes_per_s : of_kind[kind];
     return 1 / (1 / (gpu->memory_bytes_per_s * dtp_calibration.hbm_fraction) + 1 / (per_sm * gpu->sm_count));
+}
+
+struct dtp_pass_rates dtp_pass_rates(const struct dtp_gpu *gpu)
+{
+    const struct dtp_calibration *c = &dtp_calibration;
+    double clock_hz = dtp_gpu_sm_clock_hz(gpu);
+    return (struct dtp_pass_rates){.elements_per_s = c->pass_elements_per_cycle * clock_hz * gpu->sm_count,
+                                   .start_s = c->pass_start_s,
+                                   .column_sum_s = c->column_sum_cycles / clock_hz};
 }
 
 enum dtp_memory_kernel dtp_update_kernel(const struct dtp_plan *plan)

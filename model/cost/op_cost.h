@@ -44,12 +44,23 @@ enum dtp_memory_kernel {
     DTP_KERNEL_TRANSPOSING,   /* compiled ones that write columns side by side */
     DTP_KERNEL_COLUMNS,       /* and seek the largest of each before */
     DTP_KERNEL_NARROW_UPDATE, /* fused AdamW on 16 bits: its SMs take as long for an element as in fp32 */
+    DTP_KERNEL_PASS,          /* eager ones that are priced by what bounds each: dtp_pass_rates */
     DTP_MEMORY_KERNEL_COUNT
 };
 /* Rows that such a product is counted with: its tiles have some at least. */
 double dtp_outer_rows(double rows);
 double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp_execution *execution,
                                      enum dtp_memory_kernel kind);
+
+/* Eager kernels of PyTorch that pass over rows: HBM bounds those that take vectors of 16 bytes, at the rate of a long
+ * copy. Where formats differ, rows are strided or broadcast, or a row is summed, SMs take elements one at a time, and
+ * are held up by what each issues for one. A sum over rows has columns enough for few SMs and takes its latency; and
+ * none is shorter than its start. */
+struct dtp_pass_rates {
+    double elements_per_s; /* INFINITY: they are in the rate of bytes */
+    double start_s, column_sum_s;
+};
+struct dtp_pass_rates dtp_pass_rates(const struct dtp_gpu *gpu);
 
 /* Of an optimizer's step. */
 enum dtp_memory_kernel dtp_update_kernel(const struct dtp_plan *plan);

@@ -77,6 +77,17 @@ void dtp_draft_memory(const struct dtp_lowering *l, struct dtp_draft *draft, dou
     draft->op.demand.memory_kernel = l->fused ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER;
 }
 
+/* Kernels that a compiler or a runtime fuses, and our own, stay what they are. */
+void dtp_draft_pass(const struct dtp_lowering *l, struct dtp_draft *draft, double bytes, double elements,
+                    uint32_t kernels)
+{
+    dtp_draft_memory(l, draft, bytes, kernels);
+    if (l->fused)
+        return;
+    draft->op.demand.memory_kernel = DTP_KERNEL_PASS;
+    draft->op.demand.elements = elements;
+}
+
 void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uint64_t m, uint64_t n, uint64_t k,
                       bool head)
 {

@@ -45,7 +45,7 @@ static void branch(struct dtp_block_backward *b)
         dtp_draft_use(&draft, l->flight->gradient, DTP_READ);
         gradient = dtp_backward_workspace(l, &draft, "residual gradient in compute dtype",
                                           dtp_backward_token_bytes(l, l->compute * l->between), DTP_WRITE);
-        dtp_draft_memory(l, &draft, l->fused ? 0 : dtp_backward_per_token(l, (4 + c) * h), 1);
+        dtp_draft_pass(l, &draft, l->fused ? 0 : dtp_backward_per_token(l, (4 + c) * h), 0, 1);
         dtp_draft_end(l, &draft);
     }
     for (uint64_t left = dtp_layer_branches(dtp_backward_operator(b)); left; left &= left - 1)
@@ -62,7 +62,8 @@ static dtp_buffer_id widen(const struct dtp_block_backward *b, dtp_buffer_id gra
     dtp_buffer_id wide =
         dtp_backward_workspace(l, &draft, "norm gradient in fp32", l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft, dtp_backward_per_token(l, (double)((4 + l->compute) * l->between)), 1);
+    dtp_draft_pass(l, &draft, dtp_backward_per_token(l, (double)((4 + l->compute) * l->between)),
+                   dtp_backward_per_token(l, (double)l->between), 1);
     dtp_draft_end(l, &draft);
     return wide;
 }
@@ -131,7 +132,11 @@ static void norm_before(struct dtp_block_backward *b)
         dtp_backward_consume(b, &draft, dtp_layer_first(dtp_layer_wide_of(dtp_layer_first(op->makes))),
                              DTP_READ | DTP_FREE);
     double bytes = l->fused ? (c + 3 * e) * h : chain ? (of.backward + 3 * e) * h : eager * e * h;
-    dtp_draft_memory(l, &draft, dtp_backward_per_token(l, bytes), l->fused ? 2 : chain ? of.backward_kernels + 1 : 3);
+    double elements = chain ? of.backward_elements : dtp_norm_elements(l->transformer, true);
+    dtp_draft_pass(l, &draft, dtp_backward_per_token(l, bytes), dtp_backward_per_token(l, elements * h),
+                   l->fused ? 2
+                   : chain  ? of.backward_kernels + 1
+                            : 3);
     if (l->plan->runtime->fused_norms)
         draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
     dtp_draft_end(l, &draft);
@@ -157,7 +162,8 @@ static void norm_after(struct dtp_block_backward *b)
     dtp_backward_consume(b, &draft, input, DTP_READ | DTP_FREE);
     dtp_backward_consume(b, &draft, dtp_layer_first(op->statistics), DTP_READ | DTP_FREE);
     double bytes = l->fused ? (e + 2 * c) * h : (l->adapts ? 3 : 5) * e * h + (casts ? (4 + c) * h : 0);
-    dtp_draft_memory(l, &draft, dtp_backward_per_token(l, bytes), l->fused || !casts ? 2 : 3);
+    dtp_draft_pass(l, &draft, dtp_backward_per_token(l, bytes),
+                   dtp_backward_per_token(l, dtp_norm_elements(l->transformer, true) * h), l->fused || !casts ? 2 : 3);
     dtp_draft_end(l, &draft);
 }
 
@@ -180,7 +186,7 @@ static void add_to_stream(struct dtp_block_backward *b, enum dtp_layer_tensor of
     add_to_gradient(b, &draft, false);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     double read = (double)(l->fused ? l->compute : l->residual);
-    dtp_draft_memory(l, &draft, dtp_backward_per_token(l, (2 * (double)l->residual + read) * (double)l->between), 1);
+    dtp_draft_pass(l, &draft, dtp_backward_per_token(l, (2 * (double)l->residual + read) * (double)l->between), 0, 1);
     dtp_draft_end(l, &draft);
 }
 
@@ -212,7 +218,7 @@ static dtp_buffer_id product(const struct dtp_block_backward *b, const struct dt
     dtp_backward_consume(b, &draft, at->silu, DTP_READ | DTP_FREE);
     bool apart = l->tensor_bytes[at->gate];
     dtp_backward_consume(b, &draft, at->up, apart ? DTP_READ | DTP_FREE : DTP_READ);
-    dtp_draft_memory(l, &draft, 6 * (double)f, 2);
+    dtp_draft_pass(l, &draft, 6 * (double)f, apart ? 0 : (double)f / (double)l->compute, 2);
     dtp_draft_end(l, &draft);
     return up_gradient;
 }
@@ -238,7 +244,11 @@ static void gated_eager(struct dtp_block_backward *b, const struct dtp_layer_act
     double passes = l->tensors.kind.clamps ? 34 : apart ? 3 : 7;
     if (l->tensors.kind.clamps)
         dtp_backward_workspace(l, &draft, "gradients of halves", 4 * f, DTP_UPDATE | DTP_FREE);
-    dtp_draft_memory(l, &draft, passes * (double)gradient_bytes(l, at), l->tensors.kind.clamps ? 13 : apart ? 1 : 2);
+    double row = (double)gradient_bytes(l, at);
+    dtp_draft_pass(l, &draft, passes * row, apart ? 0 : 2 * row / (double)l->compute,
+                   l->tensors.kind.clamps ? 13
+                   : apart                ? 1
+                                          : 2);
     dtp_draft_end(l, &draft);
     b->gradient[at->gate] = apart ? made : DTP_NO_BUFFER;
     b->gradient[at->up] = apart ? up_gradient : made;
@@ -272,16 +282,17 @@ static void in_one(struct dtp_block_backward *b, const struct dtp_layer_activati
         dtp_draft_new(l, &draft, "derivative of the square", DTP_OWNER_WORKSPACE,
                       standing_bytes(l, at, gradient_bytes(l, at)), DTP_UPDATE | DTP_FREE);
     bool within = dtp_lower_activates_within(l, at->product);
-    dtp_draft_memory(l, &draft,
-                     within ? 0
-                            : (l->gated   ? 5
-                               : l->fused ? 4
-                               : squares  ? 10
-                                          : 3) *
-                                  f,
-                     within    ? 0
-                     : squares ? 4
-                               : 1);
+    dtp_draft_pass(l, &draft,
+                   within ? 0
+                          : (l->gated   ? 5
+                             : l->fused ? 4
+                             : squares  ? 10
+                                        : 3) *
+                                f,
+                   0,
+                   within    ? 0
+                   : squares ? 4
+                             : 1);
     dtp_draft_end(l, &draft);
 }
 
@@ -376,7 +387,8 @@ static void rotary(const struct dtp_block_backward *b)
     if (t->qk_norm)
         dtp_backward_consume(b, &draft, DTP_TENSOR_QKV, DTP_READ | DTP_FREE);
     uint32_t kernels = l->fused || !l->rope ? 1 : l->plan->rope_fp32 ? 24 : 12;
-    dtp_draft_memory(l, &draft, dtp_backward_per_token(l, rope + norms), kernels);
+    dtp_draft_pass(l, &draft, dtp_backward_per_token(l, rope + norms),
+                   dtp_backward_per_token(l, dtp_plan_turned_elements(t, l->plan) * width), kernels);
     if (dtp_lower_rotates_rows(l))
         draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     if (dtp_plan_turns_eagerly(l->plan, &l->tensors.kind)) {
@@ -401,7 +413,7 @@ static void join(struct dtp_block_backward *b)
     dtp_draft_use(&draft, b->gradient[DTP_TENSOR_Q_RAW], DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, b->gradient[DTP_TENSOR_K_RAW], DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, b->gradient[DTP_TENSOR_V], DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft, l->fused ? 0 : 2 * bytes, 1);
+    dtp_draft_pass(l, &draft, l->fused ? 0 : 2 * bytes, 0, 1);
     dtp_draft_end(l, &draft);
 }
 

@@ -62,7 +62,9 @@ static void norm_after(const struct pass *pass, int index)
     read(pass, &draft, input, true);
     make(pass, &draft, dtp_layer_first(op->statistics));
     make(pass, &draft, dtp_layer_first(op->makes));
-    dtp_draft_memory(l, &draft, per_token(l, 2 * e * h + (casts ? (4 + c) * h : 0)), casts ? 2 : 1);
+    double elements = dtp_norm_elements(l->transformer, false) + (casts ? 1 : 0);
+    dtp_draft_pass(l, &draft, per_token(l, 2 * e * h + (casts ? (4 + c) * h : 0)), per_token(l, elements * h),
+                   casts ? 2 : 1);
     dtp_draft_end(l, &draft);
 }
 
@@ -79,8 +81,8 @@ static void cast(const struct pass *pass, int index)
     dtp_draft_begin(l, &draft, DTP_OP_CAST, op->name);
     read_terms(pass, &draft, op->reads, false);
     make(pass, &draft, result);
-    dtp_draft_memory(l, &draft, per_token(l, (double)((l->residual + l->compute) * l->between) * casts),
-                     (uint32_t)casts);
+    dtp_draft_pass(l, &draft, per_token(l, (double)((l->residual + l->compute) * l->between) * casts), 0,
+                   (uint32_t)casts);
     dtp_draft_end(l, &draft);
 }
 
@@ -113,7 +115,9 @@ static void norm(const struct pass *pass, int index)
     struct dtp_norm_chain chain = dtp_norm_chain_of(l->plan, !l->adapts);
     if (chained)
         bytes = chain.forward * h + casts * (4 + c) * h;
-    dtp_draft_memory(l, &draft, per_token(l, bytes), (chained ? chain.forward_kernels : 1) + (uint32_t)casts);
+    double elements = chained ? chain.forward_elements : dtp_norm_elements(l->transformer, false);
+    dtp_draft_pass(l, &draft, per_token(l, bytes), per_token(l, elements * h),
+                   (chained ? chain.forward_kernels : 1) + (uint32_t)casts);
     dtp_draft_end(l, &draft);
 }
 
@@ -144,7 +148,9 @@ static void residual(const struct pass *pass, int index)
     read_terms(pass, &draft, op->reads, true);
     make(pass, &draft, dtp_layer_first(op->makes));
     uint64_t bytes = 2 * l->residual + branch_bytes(l, op) + make_mask(pass, &draft, op);
-    dtp_draft_memory(l, &draft, per_token(l, (double)(bytes * l->between)), 1);
+    bool mixes = !l->fused && branch_bytes(l, op) != l->residual;
+    dtp_draft_pass(l, &draft, per_token(l, (double)(bytes * l->between)), mixes ? per_token(l, (double)l->between) : 0,
+                   1);
     dtp_draft_end(l, &draft);
 }
 
@@ -337,7 +343,8 @@ static void rotary(const struct pass *pass)
     read(pass, &draft, DTP_TENSOR_Q_RAW, true);
     read(pass, &draft, DTP_TENSOR_K_RAW, true);
     uint32_t kernels = !l->rope || l->fused ? 1 : l->plan->rope_fp32 ? 20 : 10;
-    dtp_draft_memory(l, &draft, per_token(l, (rope + norms) * width), kernels);
+    dtp_draft_pass(l, &draft, per_token(l, (rope + norms) * width),
+                   per_token(l, dtp_plan_turned_elements(l->transformer, l->plan) * width), kernels);
     if (dtp_lower_rotates_rows(l))
         draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     if (dtp_plan_turns_eagerly(l->plan, &l->tensors.kind)) {

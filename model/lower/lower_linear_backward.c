@@ -117,7 +117,8 @@ static void bias_gradient(struct dtp_lowering *l, const struct dtp_layer_matrix 
     dtp_draft_begin(l, &draft, DTP_OP_BIAS_BACKWARD, matrix->name);
     dtp_draft_use(&draft, output_gradient, DTP_READ);
     uint64_t rows = matrix->expert ? l->tensors.kind.experts_per_token : 1; /* of a token */
-    dtp_draft_memory(l, &draft, dtp_backward_per_token(l, (double)(rows * matrix->out * l->compute)), 1);
+    dtp_draft_pass(l, &draft, dtp_backward_per_token(l, (double)(rows * matrix->out * l->compute)), 0, 1);
+    draft.op.demand.column_sums = l->fused ? 0 : 1;
     dtp_draft_end(l, &draft);
 }
 
@@ -234,6 +235,12 @@ static dtp_buffer_id linear(const struct dtp_block_backward *b, int index, dtp_b
     return gradient;
 }
 
+/* Under autocast each linear reads a cast of its own. */
+static bool widens(const struct dtp_lowering *l, enum dtp_layer_tensor of)
+{
+    return l->autocast && !l->fused && of != DTP_TENSOR_PERMUTED;
+}
+
 /* Linears that read one tensor: the second and third gradients are added to the first (three passes of c h). Fused they
  * cost nothing by themselves but those of experts' rows, behind which there is no norm. */
 dtp_buffer_id dtp_backward_add(const struct dtp_block_backward *b, enum dtp_layer_tensor of, dtp_buffer_id sum,
@@ -251,7 +258,11 @@ dtp_buffer_id dtp_backward_add(const struct dtp_block_backward *b, enum dtp_laye
     uint64_t width = of == DTP_TENSOR_PERMUTED ? l->tensors.bytes[of] / l->compute
                      : summed                  ? l->between
                                                : l->transformer->hidden;
-    dtp_draft_memory(l, &draft, passes ? dtp_backward_per_token(l, (double)(3 * l->compute * width)) : 0, 1);
+    if (widens(l, of)) /* what each returns is cast, and added up as wide */
+        dtp_draft_pass(l, &draft, dtp_backward_per_token(l, (double)((l->compute + 4 * l->residual) * width)),
+                       dtp_backward_per_token(l, (double)width), 2);
+    else
+        dtp_draft_pass(l, &draft, passes ? dtp_backward_per_token(l, (double)(3 * l->compute * width)) : 0, 0, 1);
     dtp_draft_end(l, &draft);
     return sum;
 }

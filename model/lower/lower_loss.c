@@ -191,7 +191,8 @@ static void loss_forward(struct dtp_lowering *l, uint64_t tokens)
         l->flight->logits = DTP_NO_BUFFER;
     /* logits.float(): c + 4; log-softmax 4 + 4 */
     double bytes = (double)tokens * (double)vocab * (double)(l->compute + 12);
-    dtp_draft_memory(l, &draft, bytes - read_before(l, tokens), 3);
+    dtp_draft_pass(l, &draft, bytes - read_before(l, tokens),
+                   (l->compute == 4 ? 1 : 2) * (double)tokens * (double)vocab, 3);
     dtp_draft_end(l, &draft);
 }
 
@@ -246,7 +247,7 @@ static void narrow_gradient(struct dtp_lowering *l, uint64_t tokens, dtp_buffer_
     l->flight->logits_gradient = dtp_draft_new(l, &draft, "logits gradient", DTP_OWNER_LOGITS,
                                                tokens_bytes(tokens, l->compute * l->transformer->vocab), DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft, logits * (4 + c), 1);
+    dtp_draft_pass(l, &draft, logits * (4 + c), 0, 1);
     dtp_draft_end(l, &draft);
 }
 
@@ -325,7 +326,7 @@ static void logits_gradient(struct dtp_lowering *l, uint64_t tokens)
     dtp_buffer_id gradient = dtp_draft_new(l, &draft, casts ? "logits gradient in fp32" : "logits gradient",
                                            DTP_OWNER_LOGITS, wide, DTP_WRITE);
     dtp_draft_use(&draft, l->flight->loss_state, DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft, logits * 12, 2);
+    dtp_draft_pass(l, &draft, logits * 16, logits, 2); /* zeros 4, of log-softmax 4 + 4 + 4 */
     dtp_draft_end(l, &draft);
     l->flight->logits_gradient = gradient;
     if (casts)

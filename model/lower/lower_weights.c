@@ -38,8 +38,7 @@ dtp_buffer_id dtp_lower_weight(struct dtp_lowering *l, int part)
     dtp_draft_use(&draft, state->params, DTP_READ);
     state->weight[part] =
         dtp_draft_new(l, &draft, module(l)->weight_name[part], DTP_OWNER_WEIGHTS, l->compute * elements, DTP_WRITE);
-    dtp_draft_memory(l, &draft, (double)((l->bytes.params + l->compute) * elements), 1);
-    draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+    dtp_draft_pass(l, &draft, (double)((l->bytes.params + l->compute) * elements), 0, 1);
     dtp_draft_end(l, &draft);
     return state->weight[part];
 }
@@ -102,8 +101,7 @@ void dtp_lower_add_gradient(struct dtp_lowering *l, int part, dtp_buffer_id befo
     dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, module(l)->gradient_name[part]);
     dtp_draft_use(&draft, before, DTP_UPDATE);
     dtp_draft_use(&draft, *made, DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft, 3 * (double)(l->compute * module(l)->elements[part]), 1);
-    draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+    dtp_draft_pass(l, &draft, 3 * (double)(l->compute * module(l)->elements[part]), 0, 1);
     dtp_draft_end(l, &draft);
     *made = before;
 }
@@ -121,8 +119,9 @@ void dtp_lower_cast_gradient(struct dtp_lowering *l, int part)
         dtp_draft_new(l, &draft, module(l)->gradient_name[part], alone ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE,
                       dtp_lower_bytes(l)->grads * elements, DTP_WRITE);
     dtp_draft_use(&draft, state->gradient[part], DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft, (double)((dtp_lower_bytes(l)->grads + l->compute) * elements), 1);
-    draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+    bool widens = dtp_lower_bytes(l)->grads > l->compute;
+    dtp_draft_pass(l, &draft, (double)((dtp_lower_bytes(l)->grads + l->compute) * elements),
+                   widens ? (double)elements : 0, 1);
     dtp_draft_end(l, &draft);
     state->gradient[part] = wide;
 }
@@ -134,8 +133,7 @@ static void accumulate(struct dtp_lowering *l, struct dtp_module_state *state, i
     dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, module(l)->gradient_name[part]);
     dtp_draft_use(&draft, state->kept[part], DTP_UPDATE);
     dtp_draft_use(&draft, state->gradient[part], DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft, 3 * (double)(dtp_lower_bytes(l)->grads * module(l)->elements[part]), 1);
-    draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+    dtp_draft_pass(l, &draft, 3 * (double)(dtp_lower_bytes(l)->grads * module(l)->elements[part]), 0, 1);
     dtp_draft_end(l, &draft);
     state->gradient[part] = DTP_NO_BUFFER;
 }

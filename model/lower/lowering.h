@@ -278,8 +278,10 @@ void dtp_draft_after(struct dtp_draft *draft, dtp_op_id earlier);
 /* A fresh buffer from the pool of the operation's stream, with ALLOC and the bits given; none for 0 bytes. */
 dtp_buffer_id dtp_draft_new(struct dtp_lowering *l, struct dtp_draft *draft, const char *name, enum dtp_owner owner,
                             uint64_t bytes, uint32_t access);
-/* Bytes and launches of a memory-bound operation. */
+/* Bytes and launches of a memory-bound operation; `elements`: those that eager kernels take one at a time. */
 void dtp_draft_memory(const struct dtp_lowering *l, struct dtp_draft *draft, double bytes, uint32_t kernels);
+void dtp_draft_pass(const struct dtp_lowering *l, struct dtp_draft *draft, double bytes, double elements,
+                    uint32_t kernels);
 dtp_op_id dtp_draft_end(struct dtp_lowering *l, struct dtp_draft *draft);
 
 /* A buffer without an operation that makes it; `persistent` ones live for the whole step. */
@@ -298,8 +300,7 @@ void dtp_lower_take_kind(struct dtp_lowering *l, enum dtp_layer_mlp mlp);
 /* [m,k] x [k,n] in the compute dtype; fp8 only inside blocks. */
 void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uint64_t m, uint64_t n, uint64_t k,
                       bool head);
-/* Rows that a matrix of a block multiplies: the rank's tokens, or those that its experts receive, all of them together.
- */
+/* Rows that a matrix of a block multiplies: the rank's tokens, or all those together that its experts receive. */
 uint64_t dtp_lower_matrix_rows(const struct dtp_lowering *l, const struct dtp_layer_matrix *matrix);
 /* A product of a block's matrix, forward or of one of its gradients; of experts all of them, each with the rows of its
  * tokens. */
@@ -536,8 +537,7 @@ uint64_t dtp_lower_whole_stream(const struct dtp_lowering *l, uint64_t element_b
 uint64_t dtp_lower_whole_input(const struct dtp_lowering *l, int index);
 /* A draft, begun as one of compute for its buffers are from that pool, becomes a collective of the tensor parallel
  * ranks over `whole_bytes`; it runs behind all compute so far. `in_pieces`: with tp_overlap it is what stays exposed,
- * and dtp_lower_tensor_beside issues the rest, beside a matmul that is about to come; DTP_NO_OP where all is exposed.
- */
+ * and dtp_lower_tensor_beside issues the rest, beside a matmul about to come; DTP_NO_OP where all is exposed. */
 dtp_op_id dtp_lower_tensor_end(struct dtp_lowering *l, struct dtp_draft *draft, uint64_t whole_bytes, bool in_pieces);
 dtp_op_id dtp_lower_tensor_beside(struct dtp_lowering *l, enum dtp_op_kind kind, const char *name,
                                   uint64_t whole_bytes);

@@ -16,12 +16,21 @@ struct dtp_norm_chain dtp_norm_chain_of(const struct dtp_plan *plan, bool traine
 {
     bool wide = dtp_plan_autocast(plan);
     double c = wide ? 4 : dtp_plan_compute_bytes(plan), casts = wide ? 0 : 2 * (4 + c);
+    double casts_up = wide ? 0 : 1;
     struct dtp_norm_chain chain = {.forward = casts + 20 + 2 * c,
+                                   .forward_elements = casts_up + 2, /* by a number a row, by one a column */
+                                   .backward_elements = casts_up + 4 + (trained ? 1 : 0),
                                    .backward = casts + 68 + 2 * c + (trained ? 4 * c : 0),
                                    .forward_kernels = wide ? 6u : 8u,
                                    .backward_kernels = (wide ? 13u : 15u) + (trained ? 2u : 0u)};
     chain.saved = wide ? (trained ? 4 : 0) : 4 + (trained ? dtp_plan_compute_bytes(plan) : 0);
     return chain;
+}
+
+double dtp_norm_elements(const struct dtp_transformer *transformer, bool backward)
+{
+    double sums = transformer->norm == DTP_RMS_NORM ? 1 : 2;
+    return backward ? sums : sums - 1;
 }
 
 uint64_t dtp_norm_chain_head(const struct dtp_transformer *transformer, const struct dtp_plan *plan)

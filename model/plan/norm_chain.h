@@ -15,10 +15,14 @@ bool dtp_plan_chains_norms(const struct dtp_transformer *transformer, const stru
  * for backward beside the norm's input. `trained`: its weight. */
 struct dtp_norm_chain {
     double forward, backward;
+    double forward_elements, backward_elements; /* that kernels take one at a time (op_cost.h) */
     uint32_t forward_kernels, backward_kernels;
     uint64_t saved;
 };
 struct dtp_norm_chain dtp_norm_chain_of(const struct dtp_plan *plan, bool trained);
+
+/* The same elements of a norm that is one kernel forward and two backward: rows are summed, of LayerNorm twice. */
+double dtp_norm_elements(const struct dtp_transformer *transformer, bool backward);
 
 /* The same of the final norm alone, in bytes that stay; 0: it is no chain. */
 uint64_t dtp_norm_chain_head(const struct dtp_transformer *transformer, const struct dtp_plan *plan);

@@ -141,6 +141,15 @@ bool dtp_plan_turns_eagerly(const struct dtp_plan *plan, const struct dtp_layer_
     return plan->runtime->unscaled_rope && kind->sinks && kind->rotary;
 }
 
+double dtp_plan_turned_elements(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+{
+    if (transformer->position != DTP_POSITION_ROPE || dtp_plan_fuses(plan))
+        return 0;
+    if (plan->rope_fp32)
+        return 5;
+    return dtp_plan_layers(plan)->chains_norms ? 4 : 1.5;
+}
+
 bool dtp_plan_softmax_in_place(const struct dtp_plan *plan)
 {
     return (plan->runtime->softmax_in_place || plan->deepspeed.megatron_layers) &&

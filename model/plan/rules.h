@@ -121,6 +121,12 @@ bool dtp_plan_turns_eagerly(const struct dtp_plan *plan, const struct dtp_layer_
 #define DTP_EAGER_TURN_KERNELS 12
 #define DTP_EAGER_TURN_KERNELS_BACK 7
 
+/* Of an element of q and k, those that eager kernels of RoPE take one at a time, forward as backward. Complex numbers:
+ * a cast to fp32, and a product by numbers of each token, two elements a time. Halves in fp32: a cast, four products of
+ * strided halves, a cat. Halves in 16 bits, as Transformers has them: two products, one half negated, a cat; backward
+ * the half put into zeros besides. */
+double dtp_plan_turned_elements(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
+
 bool dtp_plan_softmax_in_place(const struct dtp_plan *plan);
 
 /* N: ranks that share one copy: 1 under ddp, all for the ZeRO stages and FSDP, the shard group where the plan names

@@ -295,12 +295,14 @@ static bool are_amounts(const struct dtp_demand *d)
     const uint64_t last = bits_of(most), one = bits_of(1), last_sent = bits_of(DTP_DEMAND_MAX_SENT_BYTES);
     /* a sum and not ||: what need not be left early has no branches */
     if (!((bits_of(d->flops) > last) + (bits_of(d->m) > last) + (bits_of(d->n) > last) + (bits_of(d->k) > last) +
-          (bits_of(d->bytes) > last) + (bits_of(d->tokens) > last) + (bits_of(d->epsilon) > one) +
-          (bits_of(d->scale) > last) + (bits_of(d->sent_bytes) > last_sent)))
+          (bits_of(d->bytes) > last) + (bits_of(d->elements) > last) + (bits_of(d->column_sums) > last) +
+          (bits_of(d->tokens) > last) + (bits_of(d->epsilon) > one) + (bits_of(d->scale) > last) +
+          (bits_of(d->sent_bytes) > last_sent)))
         return true;
     return is_amount(d->flops, most) && is_amount(d->m, most) && is_amount(d->n, most) && is_amount(d->k, most) &&
-           is_amount(d->bytes, most) && is_amount(d->tokens, most) && is_amount(d->epsilon, 1) &&
-           is_amount(d->scale, most) && is_amount(d->sent_bytes, DTP_DEMAND_MAX_SENT_BYTES);
+           is_amount(d->bytes, most) && is_amount(d->elements, most) && is_amount(d->column_sums, most) &&
+           is_amount(d->tokens, most) && is_amount(d->epsilon, 1) && is_amount(d->scale, most) &&
+           is_amount(d->sent_bytes, DTP_DEMAND_MAX_SENT_BYTES);
 }
 
 static const char *fault_of_demand(const struct dtp_demand *demand)

@@ -88,16 +88,18 @@ static inline struct dtp_operand dtp_operand_of(dtp_buffer_id buffer, uint32_t a
 
 /* What an operation asks of the machine; fields that its class does not use are 0. */
 struct dtp_demand {
-    double flops;      /* multiply-adds count 2; recompute included as it happens */
-    double m, n, k;    /* matmul; of other kernels n is the width of a row. Embedding: k rows of its table.
-                        * Loss backward: n columns that count of k; m tokens of the step on all ranks */
-    double bytes;      /* through HBM, reads + writes (of a matmul: what adding its result to a sum in
-                        * another format moves beyond operands and result); host: bytes of host
-                        * memory; storage: bytes */
-    double sent_bytes; /* collective: bytes each rank sends (ring accounting); copies: bytes copied */
-    double tokens;     /* attention: of queries */
-    double epsilon;    /* norms that are run: what is added to the mean square; 0: DTP_NORM_EPSILON */
-    double scale;      /* embedding that is run: what rows of the table are multiplied by; 0: 1 */
+    double flops;       /* multiply-adds count 2; recompute included as it happens */
+    double m, n, k;     /* matmul; of other kernels n is the width of a row. Embedding: k rows of its table.
+                         * Loss backward: n columns that count of k; m tokens of the step on all ranks */
+    double bytes;       /* through HBM, reads + writes (of a matmul: what adding its result to a sum in
+                         * another format moves beyond operands and result); host: bytes of host
+                         * memory; storage: bytes */
+    double elements;    /* memory-bound: those of them that kernels take one at a time (op_cost.h) */
+    double column_sums; /* memory-bound: sums over rows that are kernels of their own */
+    double sent_bytes;  /* collective: bytes each rank sends (ring accounting); copies: bytes copied */
+    double tokens;      /* attention: of queries */
+    double epsilon;     /* norms that are run: what is added to the mean square; 0: DTP_NORM_EPSILON */
+    double scale;       /* embedding that is run: what rows of the table are multiplied by; 0: 1 */
     struct dtp_attention_shape attention; /* and what of it kernels around attention need (program.c) */
     uint32_t groups;                      /* matmul: so many of that shape side by side; 0: one; of what stands
                                            * around experts: of those that there are */

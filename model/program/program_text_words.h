@@ -5,7 +5,8 @@
 #include "cost/op_cost.h"
 
 /* Numbers of struct dtp_demand under their keys. */
-#define DTP_DEMAND_TABLE(X) X(flops) X(m) X(n) X(k) X(bytes) X(sent_bytes) X(tokens) X(epsilon) X(scale)
+#define DTP_DEMAND_TABLE(X)                                                                                            \
+    X(flops) X(m) X(n) X(k) X(bytes) X(elements) X(column_sums) X(sent_bytes) X(tokens) X(epsilon) X(scale)
 
 /* Whole numbers of its attention shape, and the most that each may be. */
 #define DTP_ATTENTION_TABLE(X)                                                                                         \
@@ -42,7 +43,7 @@
     }
 #define DTP_MEMORY_KERNEL_WORDS                                                                                        \
     {                                                                                                                  \
-        "eager", "fused", "streaming", "indexed", "outer", "transposing", "columns", "narrow_update"                   \
+        "eager", "fused", "streaming", "indexed", "outer", "transposing", "columns", "narrow_update", "pass"           \
     }
 _Static_assert(sizeof((const char *const[])DTP_ATTENTION_KERNEL_WORDS) / sizeof(char *) == DTP_ATTENTION_COUNT,
                "a word for each kernel of attention");

@@ -312,12 +312,12 @@ static void explain_matmul(struct dtp_explanation *e, const char *name, const ch
     dtp_explain_term(e, name, rule, seconds, "%.4g FLOP at %.0f TFLOP/s", flops, flops / seconds / 1e12);
 }
 
-static void explain_moved(struct dtp_explanation *e, const char *name, const char *rule, double bytes, double rate,
-                          double seconds)
+/* Kernels of several rates: the rate is that of all their bytes together. */
+static void explain_moved(struct dtp_explanation *e, const char *name, const char *rule, double bytes, double seconds)
 {
     if (seconds <= 0)
         return;
-    dtp_explain_term(e, name, rule, seconds, "%.4g GB at %.0f GB/s", bytes / 1e9, rate / 1e9);
+    dtp_explain_term(e, name, rule, seconds, "%.4g GB at %.0f GB/s", bytes / 1e9, bytes / seconds / 1e9);
 }
 
 /* Frozen matrices have no gradient; adapters have both of theirs. */
@@ -376,12 +376,11 @@ static void explain_compute(const struct dtp_job *job, const struct dtp_predicti
     explain_matmul(e, "attention, forward", "2 L d_q s x tokens / rate", core, t->attention_forward_s);
     explain_matmul(e, "attention, backward", "5 L d_q s x tokens / rate", back * core, t->attention_backward_s);
     explain_moved(e, "memory-bound kernels, forward", "bytes of pointwise kernels and norms / rate",
-                  t->block_forward_bytes, t->block_bytes_per_s, t->memory_forward_s);
+                  t->block_forward_bytes, t->memory_forward_s);
     explain_moved(e, "memory-bound kernels, backward", "bytes of pointwise kernels and norms / rate",
-                  t->block_backward_bytes, t->block_bytes_per_s, t->memory_backward_s);
-    explain_moved(e, "logits and cross entropy", "bytes / rate", t->loss_bytes, t->block_bytes_per_s, t->loss_s);
-    explain_moved(e, "casts and copies of weights, gradients", "bytes / rate", t->weights_bytes, t->weights_bytes_per_s,
-                  t->weights_s);
+                  t->block_backward_bytes, t->memory_backward_s);
+    explain_moved(e, "logits and cross entropy", "bytes / rate", t->loss_bytes, t->loss_s);
+    explain_moved(e, "casts and copies of weights, gradients", "bytes / rate", t->weights_bytes, t->weights_s);
     dtp_explain_term(e, "fp8 scaling and casts", "bytes / rate", t->fp8_s, "%.4g GB",
                      t->fp8_s * t->block_bytes_per_s / 1e9);
     dtp_explain_term(e, "recomputed attention and pointwise", "forward again", t->recompute_other_s, "%s", "");
@@ -402,8 +401,7 @@ static void explain_step(const struct dtp_prediction *prediction, const struct d
     double exposed = t->not_hidden_s + t->contention_s, device = time->compute_s + time->optimizer_s;
     dtp_explain_group(e, "STEP", "seconds, best estimate", DTP_EXPLAIN_SECONDS, time->step_s);
     dtp_explain_term(e, "forward and backward", "as above", time->compute_s, "%s", "");
-    explain_moved(e, "optimizer", "bytes per parameter x psi / N / rate", t->optimizer_bytes, t->optimizer_bytes_per_s,
-                  time->optimizer_s);
+    explain_moved(e, "optimizer", "bytes per parameter x psi / N / rate", t->optimizer_bytes, time->optimizer_s);
     dtp_explain_term(e, "communication nothing can hide", "collectives - what fits behind compute", t->not_hidden_s,
                      "; of %.4g ms, windows per micro-step: forward %.4g, backward %.4g ms",
                      time->communication_s * 1e3, t->forward_window_s * 1e3, t->backward_window_s * 1e3);

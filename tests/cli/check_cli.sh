@@ -98,7 +98,7 @@ expect 0 catalog constants "$runs" --csv
 constants=$(grep -c '^DTP_CONSTANT(' "$source/model/cost/constants.def")
 gpus=$(grep -c ',matmul_fraction,' "$source/scenarios/gpus.csv")
 [[ $(wc -l <out) == $((constants + gpus + 1)) ]] || failed "catalog constants --csv: not $constants + $gpus rows"
-grep -q '^flash1_hopper_forward,0.282,1,fitted,.*,0,0,35$' out || failed "catalog constants RUNS.csv: $(grep flash1 out)"
+grep -q '^flash1_hopper_forward,0.265,1,fitted,.*,0,0,35$' out || failed "catalog constants RUNS.csv: $(grep flash1 out)"
 awk 'FNR <= 7' "$runs" >few_runs.csv # each constant of each run is a simulation
 expect 0 catalog constants few_runs.csv --fidelity simulated --csv
 grep -q '^simulated_rank_deviation,[0-9.]*,.*,[1-9][0-9]*,0,6$' out || failed "catalog constants --fidelity simulated"
@@ -123,7 +123,7 @@ expect 0 backtest "$source/scenarios/h200_torch_runs.csv"
 expect 0 backtest "$source/scenarios/h200_torch_runs.csv" --fidelity simulated --json
 grep -q '"fidelity": "simulated"' out || failed "backtest --fidelity simulated --json: does not say so"
 expect 0 backtest --leave-one-out "$source/scenarios/published_runs.csv" "$source/scenarios/h200_torch_runs.csv"
-grep -q 'flash1_hopper_forward *0.282 *0.301 *believed' out || failed "backtest --leave-one-out: $(grep flash1 out)"
+grep -q 'flash1_hopper_forward *0.265 *0.301 *believed' out || failed "backtest --leave-one-out: $(grep flash1 out)"
 expect 0 backtest --leave-one-out "$source/tests/data/runs.csv" "$source/scenarios/h200_torch_runs.csv" --csv
 grep -q '^measured with PyTorch[^,]*,35,.*nccl_one_rank_bytes=5.85e+08 kept' out || failed "backtest --leave-one-out --csv: $(cat out)"
 expect 2 backtest "$source/scenarios/h200_torch_runs.csv" --csv

@@ -505,6 +505,37 @@ static void test_power_headroom(void **state)
     assert_near(dtp_matmul_speedup(&gpu, 1, 0, 1), 1, 1e-12);
 }
 
+/* reports/h200/torch_kernels.csv, PyTorch 2.11 on one H200: rows of 2048 or 1600, and 8192 or 4096 of them. A kernel
+ * that takes vectors, casts to fp32, sums of two formats, halves of rows of 11008, sums over rows. */
+static void test_eager_passes(void **state)
+{
+    (void)state;
+    static const struct {
+        double bytes, elements, column_sums, us;
+    } kernels[] = {{12 * 2048.0 * 8192, 0, 0, 48.1},
+                   {6 * 2048.0 * 8192, 0, 0, 24.5},
+                   {6 * 5504.0 * 8192, 0, 0, 63.6},
+                   {6 * 2048.0 * 8192, 2048.0 * 8192, 0, 51.6},
+                   {10 * 2048.0 * 8192, 2048.0 * 8192, 0, 63.7},
+                   {4 * 5504.0 * 8192, 5504.0 * 8192, 0, 125.3},
+                   {6 * 1600.0 * 1600, 1600.0 * 1600, 0, 9.3},
+                   {2 * 1600.0 * 4096, 0, 1, 15.7},
+                   {2 * 6400.0 * 4096, 0, 1, 26.3}};
+    struct dtp_gpu hopper = test_h200(), ampere = hopper;
+    struct dtp_execution eager = {.compute = DTP_BF16};
+    struct dtp_pass_rates rates = dtp_pass_rates(&hopper);
+    double bytes_per_s = dtp_memory_kernel_bytes_per_s(&hopper, &eager, DTP_KERNEL_PASS);
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
+        assert_near(rates.start_s + kernels[i].bytes / bytes_per_s + kernels[i].elements / rates.elements_per_s +
+                        kernels[i].column_sums * rates.column_sum_s,
+                    kernels[i].us * 1e-6, 0.12);
+    /* An A100's 64 lanes at 1.41 GHz. */
+    ampere.architecture = DTP_GPU_AMPERE, ampere.sm_count = 108;
+    ampere.peak_flops_per_s[DTP_FP32] = 19.5e12, ampere.peak_flops_per_s[DTP_FP16] = 312e12;
+    assert_near(dtp_pass_rates(&ampere).elements_per_s, 2.4 * 108 * 1.4105e9, 1e-3);
+    assert_near(dtp_pass_rates(&ampere).column_sum_s, 26e3 / 1.4105e9, 1e-3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_sustained_matmuls),
@@ -525,6 +556,7 @@ int main(void)
                                        cmocka_unit_test(test_fp16_on_ampere),
                                        cmocka_unit_test(test_sums_that_matmuls_add_to),
                                        cmocka_unit_test(test_memory_kernels),
+                                       cmocka_unit_test(test_eager_passes),
                                        cmocka_unit_test(test_the_slowest_of_many_megatron_ranks),
                                        cmocka_unit_test(test_power_headroom)};
     return cmocka_run_group_tests(tests, NULL, NULL);

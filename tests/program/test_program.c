@@ -150,7 +150,8 @@ static void test_bad_operations_are_refused(void **state)
     p = fresh(0);
     op(p, DTP_OP_NORM, DTP_STREAM_COUNT);
     expect_refused(p, "no such kind or stream");
-    const struct dtp_demand bad[] = {{.flops = NAN}, {.m = -1}, {.bytes = INFINITY}, {.sent_bytes = 0x1p58}};
+    const struct dtp_demand bad[] = {{.flops = NAN},    {.m = -1},           {.bytes = INFINITY},
+                                     {.elements = NAN}, {.column_sums = -1}, {.sent_bytes = 0x1p58}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         p = fresh(0);
         add_matmul(p, bad[i]);
