@@ -51,7 +51,7 @@ LET_BE = {
         "derived or said elsewhere": "name params active_params flops_per_token shape_note note bias max_seq "
                                      "max_sequence config",
         "of experts, which are refused": "experts_per_token expert_ffn shared_expert_ffn shared_expert_gate dense_layers "
-                                         "expert_layer_step router router_norm router_scale router_bias expert_bias "
+                                         "expert_layer_step router router_norm router_scale router_on_input router_bias expert_bias "
                                          "expert_groups groups_per_token",
         "of latent attention, which is refused": "q_latent rope_head_dim value_head_dim",
         "of norms of q and k, which are refused": "qk_norm_wide qk_layer_norm qk_norm_bias qk_norm_weight",
@@ -73,7 +73,7 @@ LET_BE = {
         "of dtplan's executor": "clip_norm gradient_norm loss_chunk gelu_epilogue activation_fp8_input_store stochastic_rounding gradient_stream "
                                 "update_in_backward cuda_graph atomic_attention matmul_sms collective_ctas "
                                 "symmetric_windows gather_engine reduce_engine",
-        "of adapters, which are refused": "lora_targets lora_dtype lora_dropout lora_alpha base train_ends",
+        "of adapters, which are refused": "lora_targets lora_dtype lora_dropout lora_alpha dora base train_ends",
         "of FSDP1, which is refused": "limit_all_gathers",
         "of formats in 8 bits, which are refused": "fp8_recipe fp8_all_gather",
         "of PowerSGD, which is refused": "powersgd_rank powersgd_start_step",

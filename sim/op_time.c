@@ -220,13 +220,13 @@ static double collective_seconds(const struct dtp_op_rates *rates, const struct 
                                op->demand->sent_bytes);
 }
 
-/* What a pass takes beside its bytes. */
+/* What passes, and sums over rows beside other kernels, take beside their bytes. */
 static double pass_s(const struct dtp_pass_rates *rates, const struct dtp_demand *demand)
 {
+    double sums_s = demand->column_sums * rates->column_sum_s;
     if (demand->memory_kernel != DTP_KERNEL_PASS)
-        return 0;
-    return demand->kernels * rates->start_s + demand->column_sums * rates->column_sum_s +
-           demand->elements / rates->elements_per_s;
+        return sums_s;
+    return sums_s + demand->kernels * rates->start_s + demand->elements / rates->elements_per_s;
 }
 
 double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)

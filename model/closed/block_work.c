@@ -408,6 +408,8 @@ static void count_bytes(const struct counted *c, struct dtp_block_work *work)
         struct moved moved = work->fused ? fused_moved(c, &op[i]) : eager_moved(c, &op[i]);
         work->forward_bytes_per_token += moved.forward;
         work->backward_bytes_per_token += moved.backward;
+        if (op[i].kind == DTP_LAYER_OP_NORM)
+            work->passes.column_sums += dtp_norm_column_sums(c->transformer, c->plan);
         if (!dtp_operator_passes(c->plan, c->block, &op[i]))
             continue;
         work->passes.bytes[0] += moved.forward, work->passes.bytes[1] += moved.backward;

@@ -139,6 +139,7 @@ static void norm_before(struct dtp_block_backward *b)
                             : 3);
     if (l->plan->runtime->fused_norms)
         draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+    draft.op.demand.column_sums = dtp_norm_column_sums(l->transformer, l->plan);
     dtp_draft_end(l, &draft);
 }
 
@@ -164,6 +165,7 @@ static void norm_after(struct dtp_block_backward *b)
     double bytes = l->fused ? (e + 2 * c) * h : (l->adapts ? 3 : 5) * e * h + (casts ? (4 + c) * h : 0);
     dtp_draft_pass(l, &draft, dtp_backward_per_token(l, bytes),
                    dtp_backward_per_token(l, dtp_norm_elements(l->transformer, true) * h), l->fused || !casts ? 2 : 3);
+    draft.op.demand.column_sums = dtp_norm_column_sums(l->transformer, l->plan);
     dtp_draft_end(l, &draft);
 }
 

@@ -37,3 +37,9 @@ uint64_t dtp_norm_chain_head(const struct dtp_transformer *transformer, const st
 {
     return dtp_plan_chains_norms(transformer, plan) ? dtp_norm_chain_of(plan, !dtp_plan_adapts(plan)).saved : 0;
 }
+
+double dtp_norm_column_sums(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+{
+    bool halves = plan->compile && !plan->runtime->fused_norms && !dtp_plan_adapts(plan);
+    return halves ? (double)dtp_transformer_norm_vectors(transformer) : 0;
+}

@@ -27,4 +27,9 @@ double dtp_norm_elements(const struct dtp_transformer *transformer, bool backwar
 /* The same of the final norm alone, in bytes that stay; 0: it is no chain. */
 uint64_t dtp_norm_chain_head(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
 
+/* Sums over rows that backward of one norm of a block launches by themselves: compiled kernels sum a weight's gradient
+ * by thread blocks, and torch._inductor leaves the second half, over what they summed, to aten::sum, one a vector
+ * (reports/h200/torch_kernels.csv, jobs 1, 8, 9, 10). Eager and fused norms sum within what is counted of them. */
+double dtp_norm_column_sums(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
+
 #endif

@@ -433,7 +433,7 @@ static void test_torch_pipelines(void **state)
     printf("%zu runs of torch.distributed.pipelining: tokens/s median %.1f %%, most %.1f %%; allocated of the "
            "stage furthest off median %.2f %%, most %.2f %%\n",
            e.count, time, e.time[e.count - 1], stages, e.stages[e.count - 1]);
-    assert_true(e.count >= 15 && time < 4 && e.time[e.count - 3] < 6 && e.time[e.count - 1] < 15);
+    assert_true(e.count >= 15 && time < 3.5 && e.time[e.count - 3] < 8 && e.time[e.count - 1] < 15);
     assert_true(stages < 0.5 && e.stages[e.count - 1] < 2);
 }
 
