@@ -496,7 +496,7 @@ enum dtp_status dtp_device_cuda_create(const struct dtp_device_options *options,
     if (status == DTP_OK)
         status = dtp_matmul_create(owner, options->choices_path, &cuda->matmul, faults);
     if (status == DTP_OK && options->shared_gpu)
-        dtp_matmul_share(cuda->matmul);
+        dtp_matmul_on_shared_gpu(cuda->matmul);
     if (status == DTP_OK && options->brief_search)
         dtp_matmul_search_as(cuda->matmul, DTP_MATMUL_BRIEFLY);
     if (status == DTP_OK && options->untimed_search)

@@ -347,7 +347,7 @@ void dtp_matmul_search_as(struct dtp_matmul *matmul, enum dtp_matmul_effort effo
     matmul->effort = effort;
 }
 
-void dtp_matmul_share(struct dtp_matmul *matmul)
+void dtp_matmul_on_shared_gpu(struct dtp_matmul *matmul)
 {
     matmul->shared = true;
 }

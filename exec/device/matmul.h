@@ -26,7 +26,7 @@ enum dtp_matmul_effort { DTP_MATMUL_THOROUGHLY, DTP_MATMUL_BRIEFLY, DTP_MATMUL_U
 void dtp_matmul_search_as(struct dtp_matmul *matmul, enum dtp_matmul_effort effort);
 /* From now on the GPU is another process's too: algorithms that do not bear that are not taken, those of the file
  * neither; it keeps them for who has the GPU alone. */
-void dtp_matmul_share(struct dtp_matmul *matmul);
+void dtp_matmul_on_shared_gpu(struct dtp_matmul *matmul);
 void dtp_matmul_destroy(struct dtp_matmul *matmul);
 uint32_t dtp_matmul_damaged_lines(const struct dtp_matmul *matmul);
 
