@@ -36,7 +36,7 @@ await() {
 # shellcheck disable=SC2317 # called by await
 logged() { [[ $(wc -l 2>/dev/null <log.csv) -ge $1 ]]; }
 
-timeout 120 "$program" "${words[@]}" --log log.csv >out 2>err </dev/null &
+timeout 300 "$program" "${words[@]}" --log log.csv >out 2>err </dev/null &
 run=$!
 await logged 20 && kill -KILL "$(rank 2)"
 await grep -qF 'generation 1 goes on with 4 ranks' err && sleep 0.5 && kill -STOP "$(rank 1)"
