@@ -31,9 +31,9 @@ bool dtp_matmul_can_split_bias(const struct dtp_matmul_args *arguments);
 int dtp_matmul_issue(cublasLtHandle_t handle, const struct dtp_matmul_prepared *prepared,
                      const struct dtp_matmul_args *from, void *stream);
 
-/* cuBLASLt 13.1's kernels of algorithm 66 in clusters of 2 x 4 thread blocks die with "unspecified launch failure"
- * where processes compute on one GPU in turns: in all of ten such runs, in none of six without them. An
- * algorithm without a cluster's shape to tell bears it. */
+/* cuBLASLt 13.1's kernels of algorithm 66 in clusters of 2 x 4 thread blocks were seen to die with "unspecified launch
+ * failure" where processes compute on one GPU in turns; no record of those runs is kept, so try it again before
+ * building on it. An algorithm without a cluster's shape to tell bears it. */
 bool dtp_matmul_bears_sharing(const cublasLtMatmulAlgo_t *algorithm);
 
 /* Describes the shape with the algorithm that is fastest under load, briefly of a load as short as that of a step's

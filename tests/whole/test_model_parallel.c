@@ -424,7 +424,8 @@ static void test_torch_context_parallel(void **state)
 
 /* Seven schedules, autocast, compiled, checkpointed, two shards a stage. Nothing was fitted to them but what the host
  * does in Python: around the first stage's forwards, and in the two runs of zero-bubble schedules whose W is a pass
- * throughout, which it holds up (their steps took up to 1.6 times as long as the shortest). */
+ * throughout, which it holds up (their steps took up to 1.6 times as long as the shortest). Four are 7.6 to 11.5 % off
+ * since eager kernels are priced by what bounds each, where the third farthest was within 6 before. */
 static void test_torch_pipelines(void **state)
 {
     (void)state;
