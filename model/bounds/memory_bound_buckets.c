@@ -59,6 +59,10 @@ static struct parts parts_of(const struct dtp_bound *b)
     uint64_t attention = a->layer_input + norm + a->layer_attention, of_qkv = a->layer_input + norm + c * (q + kv + kv);
     bool one = gated && b->plan->fused_gate_up;
     struct parts parts = {.count = 0};
+    if (dtp_plan_adapts(b->plan)) { /* few: they are made as one */
+        add(&parts, 1, b->trained.layer, a->layer_all);
+        return parts;
+    }
     add(&parts, 1, h * t->ffn, a->layer_all);
     add(&parts, gated && !one ? 2 : 1, (one ? 2 : 1) * h * t->ffn, a->layer_all - a->layer_mlp + c * (t->ffn + h));
     add(&parts, 1, q * h, attention + c * q);
@@ -81,8 +85,8 @@ static void block(struct buckets *w, const struct parts *parts, uint64_t below)
 /* So many blocks' gradients, none of which closes a bucket. */
 static void skip(struct buckets *w, uint64_t blocks)
 {
-    w->now.done += blocks * w->b->units.layer;
-    w->now.filled += blocks * w->b->units.layer;
+    w->now.done += blocks * w->b->trained.layer;
+    w->now.filled += blocks * w->b->trained.layer;
     w->now.tensors += blocks;
 }
 
@@ -92,7 +96,7 @@ static void blocks(struct buckets *w)
     struct parts parts = parts_of(b);
     uint64_t walked = 0;
     for (uint64_t left = b->layers; left;) {
-        uint64_t room = w->bucket > w->now.filled ? (w->bucket - w->now.filled) / b->units.layer : 0;
+        uint64_t room = w->bucket > w->now.filled ? (w->bucket - w->now.filled) / b->trained.layer : 0;
         if (room) {
             room = smaller(room, left);
             skip(w, room);
@@ -110,7 +114,7 @@ static void blocks(struct buckets *w)
 
 void dtp_bound_buckets(struct dtp_bound *b, dtp_bound_close *close, const void *own)
 {
-    const struct dtp_units *u = &b->units;
+    const struct dtp_units *u = &b->trained;
     struct buckets w = {.b = b, .close = close, .own = own, .bucket = b->plan->deepspeed.reduce_bucket_size};
     uint64_t stream = dtp_bound_tokens(b, b->activations.gradient);
     w.now.below = b->layers;

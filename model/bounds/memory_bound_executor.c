@@ -240,6 +240,7 @@ static void size_blocks(struct dtp_bound *b, struct executor *x)
 {
     if (b->uniform) {
         size_block(b, x);
+        b->layer_all[0] = b->activations.layer_all, b->layer_kept[0] = b->activations.layer_kept;
         return;
     }
     for (int mlp = 0; mlp < DTP_LAYER_MLPS; mlp++) {

@@ -124,17 +124,6 @@ static uint64_t weights(const struct dtp_bound *b, const struct fetched *f, uint
     return b->bytes.compute * (f->persistent + live + f->second) + f->flat_bytes * flat;
 }
 
-uint64_t dtp_bound_fetched_weights(const struct dtp_bound *b, uint64_t own, uint64_t layers)
-{
-    struct fetched f = fetched_of(b);
-    return weights(b, &f, own, layers);
-}
-
-uint64_t dtp_bound_persistent(const struct dtp_bound *b)
-{
-    return b->bytes.compute * fetched_of(b).persistent;
-}
-
 struct reducing {
     const struct fetched *f;
     uint64_t standing, waiting, tied; /* bytes; a tied head's gradient, its weight's elements */
@@ -155,32 +144,29 @@ static void close_bucket(struct dtp_bound *b, const struct dtp_bound_closing *cl
 void dtp_bound_fetched(struct dtp_bound *b)
 {
     const struct dtp_activations *a = &b->activations;
-    const struct dtp_units *u = &b->units;
+    const struct dtp_units *u = &b->units, *t = &b->trained;
     const struct dtp_plan *plan = b->plan;
     struct fetched f = fetched_of(b);
     bool chunked = dtp_plan_loss(plan) == DTP_LOSS_CHUNKED, offloads = plan->offload != DTP_OFFLOAD_NONE;
-    uint64_t c = b->bytes.compute, g = b->bytes.grads, bucket = plan->deepspeed.reduce_bucket_size;
-    uint64_t standing = b->bytes.reduce * bucket + (offloads ? 0 : g * u->total_shard);
-    uint64_t kept = dtp_bound_saved(b, b->layers) + dtp_bound_tokens(b, a->head);
-    uint64_t head_gradient = c * u->embedding, waiting = u->head ? 0 : g * u->embedding;
+    uint64_t c = b->bytes.compute, g = b->bytes.grads, layers = b->layers;
+    uint64_t shard = offloads ? 0 : g * t->total_shard,
+             standing = b->bytes.reduce * plan->deepspeed.reduce_bucket_size + shard;
+    uint64_t waiting = u->head ? 0 : g * t->embedding, persistent = c * (f.persistent + f.second);
     uint64_t tied = u->head || !f.reuses ? 0 : u->embedding, own = larger(u->down, tied); /* kept for the embedding */
     uint64_t all = f.flat >= f.others ? f.flat_bytes * f.others : 0; /* in one flat buffer, until the head is used */
-    dtp_bound_keep(b, standing + dtp_bound_saved(b, b->layers - 1) + weights(b, &f, u->down, b->layers) + all +
-                          dtp_bound_tokens(b, a->layer_all + dtp_bound_scores(b)));
-    dtp_bound_keep(b, standing + kept + weights(b, &f, u->embedding, b->layers) +
-                          larger(all, dtp_bound_tokens(b, chunked ? 0 : a->logits)));
-    dtp_bound_keep(b, standing + kept + weights(b, &f, chunked || f.reuses ? u->embedding : 0, b->layers) +
-                          dtp_bound_tokens(b, a->loss) + (chunked ? head_gradient : 0));
-    dtp_bound_keep(b, standing + kept + weights(b, &f, u->embedding, b->layers) + head_gradient +
-                          dtp_bound_tokens(b, a->logits_gradient + (chunked ? 0 : a->norm_gradient)));
-    dtp_bound_keep(b, standing + waiting + dtp_bound_saved(b, b->layers - 1) + weights(b, &f, own, b->layers) +
-                          dtp_bound_block(b, 0, g));
-    dtp_bound_keep(b, standing + waiting + dtp_bound_saved(b, 0) + weights(b, &f, own, 0) + dtp_bound_block(b, 0, g));
+    uint64_t logits = dtp_bound_tokens(b, chunked ? 0 : a->logits), block = dtp_bound_block(b, 0, g);
+    uint64_t head = standing + weights(b, &f, u->embedding, layers);
+    dtp_bound_steps(
+        b, &(struct dtp_bound_beside){.forward = standing + weights(b, &f, u->down, layers) + all,
+                                      .logits = head + (all > logits ? all - logits : 0),
+                                      .loss = chunked || f.reuses ? head : standing + weights(b, &f, 0, layers),
+                                      .head = head,
+                                      .head_gradient = c * t->embedding,
+                                      .ends = standing + weights(b, &f, 0, 0) + g * t->embedding + waiting});
+    dtp_bound_keep_block(b, standing + waiting + dtp_bound_saved(b, layers - 1) + weights(b, &f, own, layers) + block,
+                         false);
+    dtp_bound_keep_block(b, standing + waiting + dtp_bound_saved(b, 0) + weights(b, &f, own, 0) + block, true);
     dtp_bound_buckets(b, close_bucket, &(struct reducing){&f, standing, waiting, tied});
-    uint64_t shards = (offloads ? 0 : g * u->total_shard) + c * f.persistent;
-    dtp_bound_hold(b, shards + kept + dtp_bound_tokens(b, a->loss));
-    uint64_t made = standing + weights(b, &f, 0, 0) + g * u->embedding;
-    dtp_bound_keep(b, made + waiting + a->embedding_backward + dtp_bound_tokens(b, a->gradient));
-    dtp_bound_keep(b, standing + c * (f.persistent + f.second) +
-                          (g < 4 && !offloads ? 4 * smaller(u->total_shard, 1000000000) : 0));
+    dtp_bound_hold(b, shard + c * f.persistent + dtp_bound_saved(b, layers) + dtp_bound_tokens(b, a->head + a->loss));
+    dtp_bound_keep(b, standing + persistent + (g < 4 && !offloads ? 4 * smaller(t->total_shard, 1000000000) : 0));
 }

@@ -1,6 +1,7 @@
 /* Units of layers that are gathered and reduced together: FSDP2 and FSDP1. */
 #include "bounds/memory_bound.h"
 
+#include "plan/optimizer_state.h"
 #include "plan/runtime.h"
 
 struct fsdp {
@@ -42,50 +43,70 @@ static uint64_t padded_layer(const struct dtp_bound *b, uint64_t elements, uint6
  * gathered stands all the same. */
 static void add_ends(const struct dtp_bound *b, struct fsdp *f)
 {
-    const struct dtp_units *u = &b->units;
-    uint64_t head = padded(b, u->head_end, u->head_end_shard);
-    f->ends = head > 0;
+    const struct dtp_units *u = &b->units, *t = &b->trained;
+    uint64_t head = padded(b, t->head_end, t->head_end_shard);
+    f->ends = u->head_end > 0;
     if (!f->ends)
         return;
-    f->end -= head, f->end_shard -= u->head_end_shard;
-    f->head = b->bytes.compute * head;
-    f->first = b->bytes.compute * f->end;
+    f->end -= head, f->end_shard -= t->head_end_shard;
+    f->head = f->head / u->root * u->head_end;
+    f->first -= f->head;
     f->between = f->keeps ? f->first : 0;
     f->head += f->between;
     f->head_gradient = 0;
     f->head_input = b->bytes.reduce * head;
 }
 
-static struct fsdp fsdp_of(const struct dtp_bound *b)
+/* Weights as they are gathered: matrices narrower where they travel so; beside adapters frozen ones as they are kept.
+ */
+static void add_weights(const struct dtp_bound *b, struct fsdp *f)
 {
     const struct dtp_units *u = &b->units;
+    const struct dtp_element_bytes *e = &b->bytes;
+    uint64_t mean_experts = u->expert_layers * u->expert_shard / b->layers;
+    uint64_t layer = padded_layer(b, u->layer, u->layer_shard, mean_experts),
+             largest = padded_layer(b, u->largest_layer, u->largest_layer_shard, u->expert_shard),
+             narrower = (e->compute - e->gathered) * padded(b, u->layer_matmul, u->layer_matmul_shard);
+    f->layer = e->compute * layer - narrower;
+    f->largest = f->layer + e->compute * (largest - layer);
+    f->head = e->compute * padded(b, u->root, u->root_shard) - (u->count ? 0 : b->layers * narrower);
+    if (dtp_plan_adapts(b->plan))
+        f->layer = f->largest = u->layer_wire * u->ranks, f->head = u->root_wire * u->ranks;
+    f->first = f->between = f->head;
+    f->unit = u->layers_per_unit * f->largest;
+    f->last = u->last_unit_layers * f->largest;
+}
+
+/* What FSDP1's hooks hold of frozen layers to the end of backward: the gradient of each one's input. */
+static uint64_t held(const struct dtp_bound *b)
+{
+    bool holds = b->plan->fsdp1 && dtp_plan_adapts(b->plan);
+    return holds ? dtp_bytes_product(b->layers, dtp_bound_tokens(b, b->activations.gradient)) : 0;
+}
+
+static struct fsdp fsdp_of(const struct dtp_bound *b)
+{
+    const struct dtp_units *t = &b->trained;
     const struct dtp_plan *plan = b->plan;
     const struct dtp_element_bytes *e = &b->bytes;
-    uint64_t mean_experts = b->layers ? u->expert_layers * u->expert_shard / b->layers : 0;
-    uint64_t layer = padded_layer(b, u->layer, u->layer_shard, mean_experts),
-             matrices = padded(b, u->layer_matmul, u->layer_matmul_shard);
-    struct fsdp f = {.flat = !plan->fsdp1, .keeps = !plan->reshard_after_forward};
-    f.layer = e->compute * layer - (e->compute - e->gathered) * matrices;
-    uint64_t largest = padded_layer(b, u->largest_layer, u->largest_layer_shard, u->expert_shard);
-    f.largest = f.layer + e->compute * (largest - layer);
-    f.unit = u->layers_per_unit * f.largest;
-    f.end = padded(b, u->root, u->root_shard), f.end_shard = u->root_shard;
-    f.first = f.between = f.head = e->compute * f.end;
-    f.head_gradient = e->compute * u->embedding;
-    if (!u->count)
-        f.first = f.between = f.head -= b->layers * (e->compute - e->gathered) * matrices;
-    add_ends(b, &f);
-    f.last = u->last_unit_layers * f.largest;
-    f.input = largest * e->reduce;
     bool casts = e->params != e->compute, on_host = plan->offload == DTP_OFFLOAD_PARAMS;
-    f.uploaded = on_host ? (e->params + (casts ? e->compute : 0)) * u->largest_layer_shard : 0;
-    f.cast = casts && f.flat ? e->compute * u->largest_layer_shard : f.uploaded;
-    f.block = dtp_bound_block(b, e->compute, e->compute);
-    f.several = plan->accumulate > 1, f.whole = f.several && !plan->accumulate_sync;
-    f.whole_bytes = plan->fsdp1 ? e->compute : e->reduce;
-    f.reduced_bytes = e->reduce + (e->reduce != e->grads ? e->grads : 0);
-    f.after = plan->offload == DTP_OFFLOAD_NONE ? e->grads * u->total_shard : 0;
-    f.before = f.whole ? f.whole_bytes * u->total : f.several ? f.after : 0;
+    struct fsdp f = {.flat = !plan->fsdp1,
+                     .keeps = !plan->reshard_after_forward,
+                     .several = plan->accumulate > 1,
+                     .end = padded(b, t->root, t->root_shard),
+                     .end_shard = t->root_shard,
+                     .head_gradient = e->compute * t->embedding + held(b),
+                     .block = dtp_bound_block(b, e->compute, e->compute),
+                     .whole_bytes = plan->fsdp1 ? e->compute : e->reduce,
+                     .reduced_bytes = e->reduce + (e->reduce != e->grads ? e->grads : 0),
+                     .after = plan->offload == DTP_OFFLOAD_NONE ? e->grads * t->total_shard : 0};
+    add_weights(b, &f);
+    add_ends(b, &f);
+    f.input = e->reduce * padded_layer(b, t->largest_layer, t->largest_layer_shard, t->expert_shard);
+    f.uploaded = on_host ? (e->params + (casts ? e->compute : 0)) * t->largest_layer_shard : 0;
+    f.cast = casts && f.flat ? e->compute * t->largest_layer_shard : f.uploaded;
+    f.whole = f.several && !plan->accumulate_sync;
+    f.before = f.whole ? f.whole_bytes * t->total : f.several ? f.after : 0;
     return f;
 }
 
@@ -110,7 +131,7 @@ static uint64_t uploaded(const struct dtp_bound *b)
  * reduces. */
 static uint64_t gradients(const struct dtp_bound *b, const struct fsdp *f, uint64_t above, bool reduces)
 {
-    const struct dtp_units *u = &b->units;
+    const struct dtp_units *u = &b->trained;
     if (!reduces || (f->several && !f->whole))
         return f->before;
     uint64_t reduced = f->after ? above * u->layer_shard * b->bytes.grads : 0;
@@ -154,7 +175,7 @@ static struct at_work at_work_of(const struct dtp_bound *b, const struct fsdp *f
  * have gone, that input beside its result and what the result is cast into. */
 static void keep_reduction(struct dtp_bound *b, const struct fsdp *f, const struct at_work *w)
 {
-    const struct dtp_units *u = &b->units;
+    const struct dtp_units *u = &b->trained;
     uint64_t made = f->whole ? 0 : b->bytes.compute * w->width * u->largest_layer, input = w->width * f->input;
     uint64_t beside =
         w->standing + w->ahead + dtp_bound_saved(b, w->begin) + dtp_bound_tokens(b, b->activations.gradient);
@@ -171,7 +192,7 @@ static void keep_block(struct dtp_bound *b, const struct fsdp *f, const struct a
 {
     uint64_t c = b->bytes.compute, made = w->begin + w->width - 1 - below;
     (below ? dtp_bound_keep : dtp_bound_keep_late)(b, w->standing + w->ahead + w->input + dtp_bound_saved(b, below) +
-                                                          c * made * b->units.largest_layer + f->block);
+                                                          c * made * b->trained.largest_layer + f->block);
 }
 
 /* The copy of a unit's weights out of their flat buffer; the first gather ahead; the first and the last block; the
@@ -210,11 +231,10 @@ static void keep_units(struct dtp_bound *b, const struct fsdp *f, bool reduces)
 
 /* The root is gathered; a unit is copied out of its flat buffer while that of the unit before, or the root's, stands;
  * the last block is at work; the loss is to come. `standing`: gradients and weights between forward and backward. */
-static void forward(struct dtp_bound *b, const struct fsdp *f, uint64_t standing, uint64_t kept)
+static void forward(struct dtp_bound *b, const struct fsdp *f, uint64_t standing, struct dtp_bound_beside *beside)
 {
     const struct dtp_activations *a = &b->activations;
     const struct dtp_units *u = &b->units;
-    bool chunked = dtp_plan_loss(b->plan) == DTP_LOSS_CHUNKED;
     uint64_t copy = !f->flat ? 0 : u->count ? f->last : f->first;      /* the last unit's flat buffer */
     uint64_t own = f->keeps ? 0 : f->last, width = u->layers_per_unit; /* `standing` has all where they are kept */
     uint64_t cast = b->bytes.params != b->bytes.compute ? b->bytes.compute * u->root_shard : 0;
@@ -233,49 +253,43 @@ static void forward(struct dtp_bound *b, const struct fsdp *f, uint64_t standing
                               width_of(b, unit) * (f->largest + (depth > 1 ? 0 : f->uploaded)) +
                               dtp_bound_saved(b, begin) + dtp_bound_tokens(b, a->layer_input));
     }
-    dtp_bound_keep(b, standing + f->between + copy + own + dtp_bound_saved(b, b->layers - 1) +
-                          dtp_bound_tokens(b, a->layer_all + dtp_bound_scores(b)));
-    dtp_bound_keep(b, standing + f->head + (f->ends ? f->head - f->between : copy) + kept +
-                          dtp_bound_tokens(b, chunked ? 0 : a->logits));
+    beside->forward = standing + f->between + copy + own;
+    beside->logits = standing + f->head + (f->ends ? f->head - f->between : copy);
     dtp_bound_hold(b, standing + f->between + own + dtp_bound_saved(b, b->layers - 1) +
                           dtp_bound_tokens(b, b->last_layer_all));
 }
 
 /* The loss; then the root gathered again, and the head's gradients with the last unit on its way. */
-static void loss_and_head(struct dtp_bound *b, const struct fsdp *f, uint64_t standing, uint64_t kept)
+static void loss_and_head(struct dtp_bound *b, const struct fsdp *f, uint64_t standing, struct dtp_bound_beside *beside)
 {
     const struct dtp_activations *a = &b->activations;
     const struct dtp_plan *plan = b->plan;
     bool chunked = dtp_plan_loss(plan) == DTP_LOSS_CHUNKED;
     bool root_stands = f->keeps || chunked || plan->fsdp1 || plan->keep_root || f->ends;
-    uint64_t gradient = b->bytes.compute * b->units.embedding, made = chunked ? gradient : 0;
     uint64_t again = f->ends ? 0 : second(b, f, 0, true); /* of the root, until it is gathered again */
-    uint64_t loss = standing - (root_stands ? again : 0) + kept + dtp_bound_tokens(b, a->loss);
-    dtp_bound_keep(b, loss + (root_stands ? f->head : 0) + made);
-    dtp_bound_hold(b, loss + (root_stands ? f->head : 0));
+    uint64_t kept = dtp_bound_saved(b, b->layers) + dtp_bound_tokens(b, a->head);
+    beside->loss = standing - (root_stands ? again : 0) + (root_stands ? f->head : 0);
+    beside->head = standing - again + f->head + (dtp_plan_prefetches_backward(plan) && !f->keeps ? f->last : 0);
+    beside->head_gradient = b->bytes.compute * b->trained.embedding;
+    dtp_bound_hold(b, beside->loss + kept + dtp_bound_tokens(b, a->loss));
     if (f->flat && !f->keeps && !plan->keep_root && !f->ends)
         dtp_bound_keep(b, standing + kept + larger(2 * f->head, plan->offload == DTP_OFFLOAD_PARAMS ? uploaded(b) : 0) +
-                              made + dtp_bound_tokens(b, a->logits_gradient));
-    dtp_bound_keep(b, standing - again + kept + f->head +
-                          (dtp_plan_prefetches_backward(plan) && !f->keeps ? f->last : 0) + gradient +
-                          dtp_bound_tokens(b, a->logits_gradient + (chunked ? 0 : a->norm_gradient)));
+                              (chunked ? beside->head_gradient : 0) + dtp_bound_tokens(b, a->logits_gradient));
 }
 
 /* The embedding's gradient, made with the root gathered, beside the head's; then the root's reduction as a unit's. */
-static void keep_root(struct dtp_bound *b, const struct fsdp *f, bool reduces)
+static void keep_root(struct dtp_bound *b, const struct fsdp *f, bool reduces, struct dtp_bound_beside *beside)
 {
-    const struct dtp_activations *a = &b->activations;
-    const struct dtp_units *u = &b->units;
-    uint64_t c = b->bytes.compute, rest = gradients(b, f, u->count ? b->layers : 0, reduces);
+    const struct dtp_units *t = &b->trained;
+    uint64_t c = b->bytes.compute, rest = gradients(b, f, t->count ? b->layers : 0, reduces);
     if (!reduces && b->plan->accumulate == 2) /* the first micro-step's */
-        rest -= f->whole_bytes * u->root;
-    uint64_t made = !u->count ? u->total + (u->head ? 0 : u->embedding)
-                    : f->ends ? u->embedding + u->position
-                              : 2 * u->embedding + u->position;
-    uint64_t input = b->bytes.reduce * f->end, root = u->root - u->head_end;
-    dtp_bound_keep_late(b, rest + f->first + c * made +
-                               (reduces && f->flat && u->count ? width_of(b, 0) * f->input : 0) +
-                               a->embedding_backward + dtp_bound_tokens(b, a->gradient));
+        rest -= f->whole_bytes * t->root;
+    uint64_t made = !t->count ? t->total + (t->head ? 0 : t->embedding)
+                    : f->ends ? t->embedding + t->position
+                              : 2 * t->embedding + t->position;
+    uint64_t input = b->bytes.reduce * f->end, root = t->root - t->head_end;
+    beside->ends = larger(beside->ends, rest + f->first + c * made +
+                                            (reduces && f->flat && t->count ? width_of(b, 0) * f->input : 0));
     if (b->plan->fsdp1)
         dtp_bound_keep_late(b, rest + f->first + 2 * c * root);
     else if (reduces)
@@ -287,17 +301,18 @@ static void keep_root(struct dtp_bound *b, const struct fsdp *f, bool reduces)
 
 void dtp_bound_fsdp(struct dtp_bound *b)
 {
-    const struct dtp_units *u = &b->units;
     struct fsdp f = fsdp_of(b);
-    uint64_t kept = dtp_bound_saved(b, b->layers) + dtp_bound_tokens(b, b->activations.head);
-    uint64_t standing = f.before + second(b, &f, b->layers, true) + (f.keeps && u->count ? b->layers * f.layer : 0);
-    forward(b, &f, standing, kept);
-    loss_and_head(b, &f, standing, kept);
+    struct dtp_bound_beside beside = {.ends = 0};
+    uint64_t standing =
+        f.before + second(b, &f, b->layers, true) + (f.keeps && b->units.count ? b->layers * f.layer : 0);
+    forward(b, &f, standing, &beside);
+    loss_and_head(b, &f, standing, &beside);
     for (int reduces = f.several ? 0 : 1; reduces < 2; reduces++) {
         keep_units(b, &f, reduces);
         if (reduces || f.whole)
-            keep_root(b, &f, reduces);
+            keep_root(b, &f, reduces, &beside);
     }
+    dtp_bound_steps(b, &beside);
     dtp_bound_hold(b, f.after);
-    dtp_bound_keep(b, f.after + dtp_bound_optimizer_list(b, u->total_shard));
+    dtp_bound_keep(b, f.after + dtp_optimizer_scratch_bytes(b->transformer, b->plan, b->trained.total_shard));
 }

@@ -1,6 +1,7 @@
 /* Every GPU holds all parameters: DDP, ZeRO-1 and -2, Megatron, nanotron. */
 #include "bounds/memory_bound.h"
 
+#include "plan/optimizer_state.h"
 #include "plan/runtime.h"
 
 struct replicated {
@@ -14,8 +15,7 @@ struct replicated {
 
 static uint64_t largest_tensor(const struct dtp_bound *b)
 {
-    uint64_t largest = b->units.largest > b->units.embedding ? b->units.largest : b->units.embedding;
-    return largest > b->units.position ? largest : b->units.position;
+    return larger(larger(b->trained.largest, b->trained.embedding), b->trained.position);
 }
 
 /* A gradient on its way to the host. */
@@ -36,21 +36,21 @@ static uint64_t made_bytes(const struct dtp_bound *b)
 /* Of this rank's partition, which stage 2 keeps. */
 static uint64_t partition(const struct dtp_bound *b)
 {
-    return b->plan->offload == DTP_OFFLOAD_NONE ? b->bytes.grads * dtp_divide_up(b->units.total, b->units.ranks) : 0;
+    return b->plan->offload == DTP_OFFLOAD_NONE ? b->bytes.grads * dtp_divide_up(b->trained.total, b->units.ranks) : 0;
 }
 
 /* A rank's shard of gradients that are whole besides, from the first backward of a step to its last. */
 static uint64_t shard_beside(const struct dtp_bound *b)
 {
     bool adds = b->plan->runtime->adds_before_shards && dtp_plan_shards_grads(b->plan) && b->units.ranks > 1;
-    return adds ? b->bytes.grads * dtp_divide_up(b->units.total, b->units.ranks) : 0;
+    return adds ? b->bytes.grads * dtp_divide_up(b->trained.total, b->units.ranks) : 0;
 }
 
 /* Gradients at rest when `done` of the micro-step's have been made. */
 static uint64_t gradients(const struct dtp_bound *b, uint64_t done)
 {
     const struct dtp_plan *plan = b->plan;
-    uint64_t total = b->units.total, g = b->bytes.grads;
+    uint64_t total = b->trained.total, g = b->bytes.grads;
     bool several = plan->accumulate > 1, gathered = several && !plan->accumulate_sync;
     if (plan->runtime->gradients_in_matmul)
         return g * total + shard_beside(b);
@@ -85,8 +85,8 @@ static struct replicated replicated_of(const struct dtp_bound *b)
     }
     if (plan->runtime->gradients_in_matmul)
         return r;
-    r.head_gradient = c * b->units.embedding;
-    r.waiting = b->units.head ? 0 : g * b->units.embedding;
+    r.head_gradient = c * b->trained.embedding;
+    r.waiting = b->trained.head ? 0 : g * b->trained.embedding;
     r.last_bytes = dtp_plan_autocast(plan) ? c + g : c;
     bool rests = b->cluster->gpus == 1 || (plan->runtime->ddp && !plan->ddp_bucket_view) ||
                  (plan->runtime->counts_elements && !dtp_plan_shards_grads(plan));
@@ -95,34 +95,6 @@ static struct replicated replicated_of(const struct dtp_bound *b)
     if (r.counted) /* one to fill, one to reduce */
         r.buckets = b->bytes.reduce * (plan->deepspeed.overlap_comm ? 2 : 1) * plan->deepspeed.reduce_bucket_size;
     return r;
-}
-
-/* Forward's last block, its end with the logits, the loss. `kept`: activations and casts of all layers and the head. */
-static void forward(struct dtp_bound *b, const struct replicated *r, uint64_t kept)
-{
-    const struct dtp_activations *a = &b->activations;
-    bool chunked = dtp_plan_loss(b->plan) == DTP_LOSS_CHUNKED, autocast = dtp_plan_autocast(b->plan);
-    uint64_t cached = b->plan->compile ? r->kept_casts : b->layers; /* eager casts stay to the end of forward */
-    uint64_t rest = shard_beside(b) && b->plan->accumulate == 1 ? shard_beside(b) : gradients(b, 0);
-    dtp_bound_keep(b, rest + dtp_bound_saved(b, b->layers - 1) + cached * r->casts +
-                          dtp_bound_tokens(b, a->layer_all + dtp_bound_scores(b)));
-    dtp_bound_keep(b, rest + kept + (cached - r->kept_casts) * r->casts +
-                          dtp_bound_tokens(b, (chunked ? 0 : a->logits) + (autocast ? a->gradient : 0)));
-    dtp_bound_keep(b, rest + kept + dtp_bound_tokens(b, a->loss) + (chunked ? r->head_gradient : 0));
-    dtp_bound_hold(b, rest - carried(b) + kept + dtp_bound_tokens(b, a->loss));
-}
-
-/* The head's gradients; under autocast its weight's is then cast for its bucket, where what it was made of has gone. */
-static void head(struct dtp_bound *b, const struct replicated *r, uint64_t kept)
-{
-    const struct dtp_activations *a = &b->activations;
-    bool chunked = dtp_plan_loss(b->plan) == DTP_LOSS_CHUNKED;
-    uint64_t standing = gradients(b, 0) + kept + r->head_gradient + r->buckets;
-    uint64_t norm = dtp_bound_tokens(b, a->norm_gradient), logits = dtp_bound_tokens(b, a->logits_gradient);
-    dtp_bound_keep(b, standing + logits + (chunked ? 0 : norm));
-    if (r->head_gradient && r->head_cast)
-        dtp_bound_keep(b,
-                       standing - r->head_cast + b->bytes.grads * b->units.embedding + (chunked ? logits - norm : 0));
 }
 
 /* A block with `below` layers below it. */
@@ -152,21 +124,7 @@ static void close_bucket(struct dtp_bound *b, const struct dtp_bound_closing *cl
     dtp_bound_keep(b, standing + b->bytes.reduce * closing->filled + (on_host && g < 4 ? 4 * slices : 0) +
                           closing->bytes + (closing->bytes ? r->waiting : 0));
     if (shards && closing->done == closing->filled && closing->below < b->layers)
-        block(b, r, closing->below, b->units.total);
-}
-
-/* Gradients of positions and of the embedding, its partial sums. */
-static void embeddings(struct dtp_bound *b, const struct replicated *r)
-{
-    const struct dtp_activations *a = &b->activations;
-    const struct dtp_units *u = &b->units;
-    bool buffered = b->plan->runtime->gradients_in_matmul;
-    uint64_t stream = dtp_bound_tokens(b, a->gradient), rest = u->total - u->embedding;
-    uint64_t made = gradients(b, rest) + r->buckets + (buffered ? b->bytes.compute : made_bytes(b)) * u->embedding;
-    dtp_bound_keep_late(b, made + r->waiting + a->embedding_backward + stream);
-    if (u->position && !buffered)
-        dtp_bound_keep_late(b, gradients(b, rest - u->position) + r->waiting + r->buckets +
-                                   b->bytes.grads * u->position + stream);
+        block(b, r, closing->below, b->trained.total);
 }
 
 /* Of DeepSpeed, behind backward: an fp32 copy of one gradient at a time, and all sums as they go over the wire; behind
@@ -174,7 +132,7 @@ static void embeddings(struct dtp_bound *b, const struct replicated *r)
 static void behind(struct dtp_bound *b)
 {
     const struct dtp_plan *plan = b->plan;
-    uint64_t total = b->units.total, rest = gradients(b, total), bucket = plan->deepspeed.reduce_bucket_size;
+    uint64_t total = b->trained.total, rest = gradients(b, total), bucket = plan->deepspeed.reduce_bucket_size;
     bool casts = b->cluster->gpus > 1 && b->bytes.reduce != b->bytes.grads;
     if (plan->deepspeed.bf16_optimizer) {
         dtp_bound_keep_late(b, rest + b->bytes.grads * largest_tensor(b));
@@ -187,26 +145,40 @@ static void behind(struct dtp_bound *b)
 void dtp_bound_replicated(struct dtp_bound *b)
 {
     const struct dtp_plan *plan = b->plan;
-    const struct dtp_units *u = &b->units;
+    const struct dtp_units *u = &b->trained;
+    const struct dtp_activations *a = &b->activations;
     struct replicated r = replicated_of(b);
-    uint64_t kept =
-        dtp_bound_saved(b, b->layers) + dtp_bound_tokens(b, b->activations.head) + r.kept_casts * r.casts + r.head_cast;
-    forward(b, &r, kept);
-    head(b, &r, kept);
+    uint64_t cached = plan->compile ? r.kept_casts : b->layers; /* eager casts stay to the end of forward */
+    uint64_t casts = r.kept_casts * r.casts + r.head_cast, shard = shard_beside(b);
+    uint64_t begin = gradients(b, 0), end = gradients(b, u->total), without = u->total - u->embedding,
+             stream = dtp_bound_tokens(b, a->gradient), forward = shard && plan->accumulate == 1 ? shard : begin;
+    bool buffered = plan->runtime->gradients_in_matmul, autocast = dtp_plan_autocast(plan);
+    dtp_bound_steps(b, &(struct dtp_bound_beside){
+                           .forward = forward + cached * r.casts,
+                           .logits = forward + casts + (cached - r.kept_casts) * r.casts + (autocast ? stream : 0),
+                           .loss = forward + casts,
+                           .head = begin + casts + r.buckets,
+                           .head_gradient = r.head_gradient,
+                           .ends = gradients(b, without) + r.buckets + r.waiting +
+                                   (buffered ? b->bytes.compute : made_bytes(b)) * u->embedding});
+    dtp_bound_hold(b, forward - carried(b) + casts + dtp_bound_saved(b, b->layers) +
+                          dtp_bound_tokens(b, a->head + a->loss));
+    if (u->position && !buffered)
+        dtp_bound_keep_late(b, gradients(b, without - u->position) + r.waiting + r.buckets +
+                                   b->bytes.grads * u->position + stream);
     block(b, &r, b->layers - 1, u->head);
     block(b, &r, 0, u->head + (b->layers - 1) * u->layer);
     if (r.counted)
         dtp_bound_buckets(b, close_bucket, &r);
-    embeddings(b, &r);
     behind(b);
-    b->gradients_bytes = gradients(b, u->total);
+    b->gradients_bytes = end;
     uint64_t own = dtp_plan_shards_optimizer(plan) ? dtp_divide_up(u->total, u->ranks) : u->total;
     bool own_dtype = plan->runtime->counts_elements && !plan->deepspeed.bf16_optimizer;
     bool wide = own_dtype && b->bytes.grads < 4 && plan->offload == DTP_OFFLOAD_NONE; /* updated in fp32 */
     bool summed = plan->runtime->sums_gradients,
          copies = summed && plan->strategy == DTP_ZERO1; /* of gathered weights */
-    uint64_t rest = shard_beside(b) ? shard_beside(b) : gradients(b, summed ? 0 : u->total);
+    uint64_t rest = shard ? shard : summed ? begin : end;
     dtp_bound_hold(b, rest - carried(b));
     dtp_bound_keep(b, rest + (wide ? 4 * own : 0) + (copies ? 2 * b->bytes.params * u->total : 0) +
-                          dtp_bound_optimizer_list(b, own));
+                          dtp_optimizer_scratch_bytes(b->transformer, plan, own));
 }
