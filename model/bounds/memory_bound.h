@@ -12,6 +12,12 @@ struct dtp_bound_stage {
 };
 #define DTP_BOUND_STAGES 5 /* of a kind of layer */
 
+/* A matrix of a layer: its elements, those that are trained, bytes of a token that stand when their gradient is made.
+ */
+struct dtp_bound_matrix {
+    uint64_t elements, trained, token_bytes;
+};
+
 struct dtp_bound {
     const struct dtp_transformer *transformer;
     const struct dtp_cluster *cluster;
@@ -28,10 +34,13 @@ struct dtp_bound {
     uint64_t
         block_weights;   /* bytes that the block at work makes of its weights: unpacked; casts of gathered adapters */
     uint64_t unpacking;  /* bytes while its largest packed matrix is unpacked */
+    uint64_t low;        /* of a token: x A^T of all adapters of a layer, and what dropout made */
     uint64_t head_input; /* of a token: what a frozen head reads, which nothing keeps for it */
     uint64_t rest_bytes; /* parameters, optimizer, workspaces */
     struct dtp_bound_stage stage[DTP_LAYER_MLPS * DTP_BOUND_STAGES];
-    int stages;               /* of the kinds that there are */
+    int stages;                                         /* of the kinds that there are */
+    struct dtp_bound_matrix matrix[DTP_LAYER_MATRICES]; /* in the order of forward; of two kinds, of dense layers */
+    int matrices;
     uint64_t most_bytes;      /* of the instants so far */
     uint64_t late_bytes;      /* of those at which a block is all that stands of activations */
     uint64_t least_bytes;     /* of what surely stands at one of them */
@@ -107,14 +116,12 @@ void dtp_bound_steps(struct dtp_bound *b, const struct dtp_bound_beside *beside)
 struct dtp_bound_closing {
     uint64_t below, bytes; /* layers below the block at work | of activations that stand */
     uint64_t done;         /* elements of gradients in this and earlier buckets */
-    uint64_t filled;       /* of them in this one, of so many tensors */
+    uint64_t filled;       /* of them in this one, of so many tensors: one alone may be larger than a bucket */
     uint64_t tensors;
-    uint64_t oversized; /* elements of the tensor that is a bucket by itself, as it was made; else 0 */
-    uint64_t elements;  /* of the gradient that did not fit; 0: the backward is over */
+    uint64_t elements; /* of the gradient that did not fit; 0: the backward is over */
 };
 typedef void dtp_bound_close(struct dtp_bound *b, const struct dtp_bound_closing *closing, const void *own);
-/* Calls `close` with each bucket of reduce_bucket_size elements; of many blocks that close some, with the first and
- * last. */
+/* Calls `close` with each bucket of reduce_bucket_size elements. */
 void dtp_bound_buckets(struct dtp_bound *b, dtp_bound_close *close, const void *own);
 
 void dtp_bound_replicated(struct dtp_bound *b);

@@ -47,41 +47,47 @@ uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint
     return most + dtp_bound_tokens(b, b->activations.gradient) + b->block_weights;
 }
 
+/* The stage of a block's backward in which a matrix' gradient is made. */
+static int stage_of(enum dtp_layer_matrix_id id)
+{
+    bool up = id == DTP_MATRIX_GATE || id == DTP_MATRIX_UP;
+    return id == DTP_MATRIX_DOWN ? 0 : up ? 1 : id == DTP_MATRIX_OUTPUT ? 2 : 3;
+}
+
 /* ---- adapters ---------------------------------------------------------------------------------------------------- */
 
 /* Bytes of a token that adapters have: x A^T of each and what dropout made, kept; behind it at each stage an adapter's
  * scaled gradient, or its term of an input's, beside the frozen matrix', while the gradient of what a frozen down
  * matrix reads takes no kept tensor's room; of a compiler's kernel between the MLP's matmuls a tensor for each term. */
 struct adapters {
-    uint64_t low, terms, stage[DTP_BOUND_STAGES];
+    uint64_t terms, stage[DTP_BOUND_STAGES];
 };
 
 /* DoRA: both results that magnitudes multiply stay; forward has the identity and three of B A's shape, or three terms
  * of the result's beside B A; backward four of the result's. */
-static void add_magnitudes(struct dtp_bound *b, const struct dtp_layer_matrix *m, struct adapters *a, uint64_t *stage)
+static void add_magnitudes(struct dtp_bound *b, const struct dtp_layer_matrix *m, uint64_t *stage)
 {
     uint64_t c = b->bytes.compute, identity = c * m->in * (m->in + m->rank), all = c * m->in * m->out;
-    a->low += 2 * c * m->out;
+    b->low += 2 * c * m->out;
     b->unpacking = larger(b->unpacking, identity + larger(3 * all, all + dtp_bound_tokens(b, 3 * c * m->out)));
     *stage = larger(*stage, 4 * c * m->out);
 }
 
 static void add_adapter(struct dtp_bound *b, const struct dtp_layer_kind *kind, int i, bool replays, struct adapters *a)
 {
-    static const int stage_of[DTP_MATRIX_COUNT] = {[DTP_MATRIX_GATE] = 1, [DTP_MATRIX_UP] = 1, [DTP_MATRIX_OUTPUT] = 2};
     const struct dtp_layer_matrix *m = &kind->matrix[i];
     const struct dtp_adapter_choice *asked = &b->plan->adapters;
     uint64_t c = b->bytes.compute, dropped = asked->dropout > 0 ? c + 1 : 0;
-    bool down = m->id == DTP_MATRIX_DOWN, compiled = b->plan->compile, up = stage_of[m->id] == 1;
-    uint64_t *stage = &a->stage[down ? 0 : stage_of[m->id] ? stage_of[m->id] : 3];
+    bool down = m->id == DTP_MATRIX_DOWN, compiled = b->plan->compile, up = stage_of(m->id) == 1;
+    uint64_t *stage = &a->stage[stage_of(m->id)];
     if (m->rank)
-        a->low += (m->expert ? kind->experts_per_token : 1) * (c * m->rank + dropped * m->in);
+        b->low += (m->expert ? kind->experts_per_token : 1) * (c * m->rank + dropped * m->in);
     if (m->rank && compiled)
         a->terms += up ? (replays ? 2 : 1) * c * m->out : down ? c * m->in : 0;
     if (!compiled && !m->expert) /* of experts one at a time */
         *stage = larger(*stage, down ? c * m->in : m->rank ? c * larger(m->in, m->out) : 0);
     if (m->magnitudes)
-        add_magnitudes(b, m, a, stage);
+        add_magnitudes(b, m, stage);
     if (asked->base == DTP_BASE_NONE)
         return;
     uint64_t read = c * m->out * m->in;
@@ -96,7 +102,7 @@ static struct adapters adapters_of(struct dtp_bound *b, const struct dtp_layer_t
     bool keeps = b->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION;
     for (int i = 0; i < tensors->kind.matrices; i++)
         add_adapter(b, &tensors->kind, i, activations->checkpoint_every && b->plan->compile, &a);
-    activations->layer_all += a.low, activations->layer_kept += keeps ? a.low : 0;
+    activations->layer_all += b->low, activations->layer_kept += keeps ? b->low : 0;
     if (tensors->kept == tensors->saved) /* nothing is made again, so nothing unpacked */
         activations->checkpoint_every = 0;
     b->block_weights += b->unpacked;
@@ -129,7 +135,7 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_kind *kind, c
     uint64_t results = kind->experts ? kind->experts_per_token * h * (4 + 2 * c) : 0, gated = kind->gated ? 2 : 1;
     bool rotates = kind->rotary && !dtp_plan_fuses(plan), one_norm = kind->parallel == DTP_PARALLEL_ONE_NORM;
     uint64_t norm = a->layer_norms / 2, first = a->layer_input + norm;
-    uint64_t middle = a->layer_all - first - norm - a->layer_attention - a->layer_mlp - adapters->low;
+    uint64_t middle = a->layer_all - first - norm - a->layer_attention - a->layer_mlp - b->low;
     uint64_t core =
         plan->attention == DTP_ATTENTION_MATH ? 2 * dtp_plan_score_bytes(plan) * kind->heads * plan->sequence : 4 * q;
     uint64_t made = c * (q + kv + (kind->kv_latent ? kind->d_core : kv)),
@@ -149,13 +155,24 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_kind *kind, c
         (struct dtp_bound_stage){a->layer_all - a->layer_mlp + (c + casts.scratch_bytes) * gated * f, mlp - up, up};
     stage[2] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp - norm - middle + c * q + made + core + waits, mlp,
                                         u->output};
-    stage[3] = (struct dtp_bound_stage){first + made + chain + waits + adapters->low, mlp, u->output};
-    stage[4] =
-        (struct dtp_bound_stage){first + c * h + made + adapters->low, u->layer - u->output, larger(u->output, kv * h)};
+    stage[3] = (struct dtp_bound_stage){first + made + chain + waits + b->low, mlp, u->output};
+    stage[4] = (struct dtp_bound_stage){first + c * h + made + b->low, u->layer - u->output, larger(u->output, kv * h)};
     for (int i = 0; i < DTP_BOUND_STAGES && kind->adapted; i++) /* whose gradients are few */
         stage[i] =
             (struct dtp_bound_stage){stage[i].token_bytes + adapters->stage[i] + adapters->terms, u->layer_trained, 0};
     b->stages += DTP_BOUND_STAGES;
+}
+
+static void list_matrices(struct dtp_bound *b, const struct dtp_layer_kind *kind)
+{
+    b->matrices = kind->matrices;
+    for (int i = 0; i < kind->matrices; i++) {
+        const struct dtp_layer_matrix *m = &kind->matrix[i];
+        uint64_t elements = m->groups * m->out * m->in;
+        b->matrix[i] =
+            (struct dtp_bound_matrix){elements, kind->adapted ? m->groups * m->rank * (m->out + m->in) : elements,
+                                      b->stage[stage_of(m->id)].token_bytes};
+    }
 }
 
 /* Layers of one kind, number `index` of those that there are. */
@@ -167,9 +184,11 @@ static void add_kind(struct dtp_bound *b, const struct dtp_transformer *alike, i
     dtp_layer_tensors_of(alike, dtp_layer_mlp_of(alike), b->cluster, b->plan, &tensors);
     dtp_units_of(alike, b->cluster, b->plan, &tensors.kind, units);
     dtp_activations_of(alike, b->plan, &tensors, &activations);
-    if (dtp_plan_adapts(b->plan) && !b->plan->runtime->arena)
+    if (dtp_plan_adapts(b->plan))
         adapters = adapters_of(b, &tensors, &activations);
     add_stages(b, &tensors.kind, &activations, units, &adapters);
+    if (index == 0)
+        list_matrices(b, &tensors.kind);
     b->layer_all[index] = activations.layer_all, b->layer_kept[index] = activations.layer_kept;
     if (index == 0 || activations.layer_all > b->activations.layer_all)
         b->activations = activations;

@@ -101,20 +101,6 @@ static uint64_t around(const struct dtp_bound *b, uint64_t q_bytes, uint64_t kv_
     return ring > 1 ? q_bytes + (ring > 2 ? 5 : 3) * kv_bytes : 0;
 }
 
-/* Of a token: x A^T of all adapters of a block. */
-static uint64_t low_width(const struct dtp_bound *b)
-{
-    struct dtp_layer_kind kind;
-    uint64_t width = 0;
-    if (!dtp_plan_adapts(b->plan))
-        return 0;
-    dtp_layer_kind_of(b->transformer, DTP_LAYER_DENSE, false, false, &kind);
-    dtp_plan_adapt_kind(b->plan, &kind);
-    for (int i = 0; i < kind.matrices; i++)
-        width += kind.matrix[i].rank;
-    return width;
-}
-
 /* Rows that a rank's experts have room for, of each that its tokens send: where ranks divide experts as many times as
  * the plan says, or for whatever may come; no more than each token has experts, or the rank. */
 static double room(const struct dtp_bound *b)
@@ -199,8 +185,7 @@ static void size_block(struct dtp_bound *b, struct executor *x)
     uint64_t second = norms == 2 ? c * h : 0;
     uint64_t beside =
         behind || norms == 1 ? c * h : 0; /* a gradient that waits for the other branch, or for its norm */
-    uint64_t attention =
-        c * h + first + (front ? statistics : 0) + qkv + raw + core + returned + c * low_width(b) + latents(b);
+    uint64_t attention = c * h + first + (front ? statistics : 0) + qkv + raw + core + returned + b->low + latents(b);
     a->layer_input = c * h;
     a->layer_all = attention + sum + second_read + (norms == 2 ? statistics : 0) + returned + kept_up + product +
                    around_experts(b);
@@ -271,19 +256,6 @@ static uint64_t chunk_rows(const struct dtp_bound *b, uint64_t row_bytes)
     return most < b->tokens ? most : b->tokens;
 }
 
-/* Frozen weights as they are kept; of packed ones the largest as a matmul reads it. */
-static uint64_t frozen_bytes(const struct dtp_bound *b)
-{
-    struct dtp_trained_count count;
-    struct dtp_layer_kind kind;
-    uint64_t largest = 0;
-    dtp_plan_trained(b->transformer, b->plan, &count);
-    dtp_layer_kind_of(b->transformer, DTP_LAYER_DENSE, true, true, &kind);
-    for (int i = 0; i < kind.matrices && b->plan->adapters.base != DTP_BASE_NONE; i++)
-        largest = larger(largest, b->bytes.compute * kind.matrix[i].out * kind.matrix[i].in);
-    return count.frozen_bytes + largest;
-}
-
 /* Where layers are of two kinds the ring has room for the larger, and two neighbours may be of the larger both but
  * where kinds take turns; sums over blocks are of their mean, which is returned. */
 static uint64_t mean_block(const struct dtp_bound *b, struct executor *x)
@@ -313,7 +285,10 @@ static void size_gradients(const struct dtp_bound *b, struct executor *x, bool c
     x->elements[FIRST] = padded(b, first), x->elements[BLOCK] = padded(b, u->layer);
     x->elements[LAST] = padded(b, u->total - b->layers * u->layer - first);
     if (dtp_plan_adapts(plan)) {
-        x->frozen = frozen_bytes(b);
+        struct dtp_trained_count count;
+        dtp_plan_trained(b->transformer, plan, &count);
+        uint64_t up = (dtp_activation_is_gated(b->transformer->activation) ? 2 : 1) * u->down;
+        x->frozen = count.frozen_bytes + (b->unpacking ? c * larger(up, u->qkv) : 0);
         x->elements[FIRST] = x->elements[LAST] = 0, x->elements[BLOCK] = padded(b, u->layer_trained);
     }
     x->total = of_all(b, x->elements);
@@ -466,7 +441,7 @@ void dtp_bound_executor(struct dtp_bound *b)
     uint64_t rows = chunk_rows(b, row_bytes), stream;
     struct executor x = executor_of(b, rows < b->tokens);
     size_blocks(b, &x);
-    b->most_bytes = b->least_bytes = 0;
+    b->most_bytes = b->least_bytes = b->block_weights = b->unpacked = b->unpacking = 0;
     b->rest_bytes = rest_bytes(b, &x);
     stream = dtp_bound_tokens(b, b->activations.gradient);
     forward(b, &x, rows * row_bytes);

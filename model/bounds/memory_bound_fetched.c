@@ -31,23 +31,10 @@ struct fetched {
     bool reuses;               /* a weight used again at once stays */
 };
 
-static void add_tensors(struct fetched *f, uint64_t threshold, uint64_t count, uint64_t elements)
+static void add_tensors(const struct dtp_bound *b, struct fetched *f, uint64_t count, uint64_t elements)
 {
-    *(elements <= threshold ? &f->persistent : &f->others) += count * elements;
-}
-
-static void add_adapters(const struct dtp_bound *b, struct fetched *f)
-{
-    struct dtp_layer_kind kind;
-    if (!dtp_plan_adapts(b->plan))
-        return;
-    dtp_layer_kind_of(b->transformer, DTP_LAYER_DENSE, false, false, &kind);
-    dtp_plan_adapt_kind(b->plan, &kind);
-    for (int i = 0; i < kind.matrices; i++) {
-        uint64_t in = kind.matrix[i].in, out = kind.matrix[i].out, rank = kind.matrix[i].rank;
-        bool persist = rank * larger(in, out) <= b->plan->deepspeed.stage3_param_persistence_threshold;
-        *(persist ? &f->persistent : &f->others) += b->layers * rank * (in + out);
-    }
+    bool persist = elements <= b->plan->deepspeed.stage3_param_persistence_threshold;
+    *(persist ? &f->persistent : &f->others) += count * elements;
 }
 
 static bool replays(const struct dtp_bound *b)
@@ -85,21 +72,19 @@ static void find_ahead(const struct dtp_bound *b, struct fetched *f)
 
 static struct fetched fetched_of(const struct dtp_bound *b)
 {
-    const struct dtp_transformer *t = b->transformer;
     const struct dtp_plan *plan = b->plan;
     const struct dtp_units *u = &b->units;
-    uint64_t threshold = plan->deepspeed.stage3_param_persistence_threshold, layers = b->layers;
+    uint64_t layers = b->layers;
     bool on_host = plan->offload >= DTP_OFFLOAD_PARAMS;
     struct fetched f = {.persistent = 0};
-    struct dtp_layer_kind kind;
     if (u->ranks == 1 && !on_host)
         return f;
-    dtp_layer_kind_of(t, DTP_LAYER_DENSE, plan->fused_qkv, plan->fused_gate_up, &kind);
-    for (int i = 0; i < kind.matrices; i++)
-        add_tensors(&f, threshold, layers, kind.matrix[i].out * kind.matrix[i].in);
-    add_tensors(&f, threshold, u->head ? 2 : 1, u->embedding);
-    add_tensors(&f, threshold, 1, u->position);
-    add_adapters(b, &f);
+    for (int i = 0; i < b->matrices; i++) {
+        add_tensors(b, &f, layers, b->matrix[i].elements);
+        add_tensors(b, &f, dtp_plan_adapts(plan) ? layers : 0, b->matrix[i].trained);
+    }
+    add_tensors(b, &f, u->head ? 2 : 1, u->embedding);
+    add_tensors(b, &f, 1, u->position);
     find_kept(b, &f);
     find_ahead(b, &f);
     f.flat_bytes = plan->deepspeed.zero_quantized_weights ? 1 : b->bytes.compute;
@@ -135,9 +120,10 @@ static void close_bucket(struct dtp_bound *b, const struct dtp_bound_closing *cl
     const struct reducing *r = own;
     uint64_t g = b->bytes.grads, layers = closing->below < b->layers ? closing->below : b->layers - 1;
     bool in_place = closing->tensors == 1 && closing->filled % b->units.ranks == 0;
+    uint64_t oversized = closing->filled > b->plan->deepspeed.reduce_bucket_size ? closing->filled : 0;
     uint64_t fetched =
         closing->bytes ? weights(b, r->f, larger(b->units.down, r->tied), layers) + r->waiting : weights(b, r->f, 0, 0);
-    dtp_bound_keep(b, r->standing + fetched + closing->bytes + g * (closing->elements + closing->oversized) +
+    dtp_bound_keep(b, r->standing + fetched + closing->bytes + g * (closing->elements + oversized) +
                           (in_place ? 0 : b->bytes.reduce * closing->filled));
 }
 

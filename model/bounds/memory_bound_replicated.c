@@ -115,11 +115,12 @@ static void close_bucket(struct dtp_bound *b, const struct dtp_bound_closing *cl
 {
     const struct dtp_plan *plan = b->plan;
     const struct replicated *r = own;
-    uint64_t g = b->bytes.grads, slices = dtp_divide_up(closing->filled, b->units.ranks);
+    uint64_t g = b->bytes.grads, oversized = closing->filled > plan->deepspeed.reduce_bucket_size ? closing->filled : 0;
+    uint64_t slices = dtp_divide_up(closing->filled, b->units.ranks);
     bool shards = dtp_plan_shards_grads(plan), on_host = plan->offload != DTP_OFFLOAD_NONE;
     if (plan->offload != DTP_OFFLOAD_NVME)
         slices = smaller(slices, largest_tensor(b));
-    uint64_t standing = r->buckets + (shards ? carried(b) + partition(b) + g * (closing->elements + closing->oversized)
+    uint64_t standing = r->buckets + (shards ? carried(b) + partition(b) + g * (closing->elements + oversized)
                                              : gradients(b, closing->done + closing->elements));
     dtp_bound_keep(b, standing + b->bytes.reduce * closing->filled + (on_host && g < 4 ? 4 * slices : 0) +
                           closing->bytes + (closing->bytes ? r->waiting : 0));
