@@ -41,6 +41,9 @@ struct dtp_bound {
     int stages;                                         /* of the kinds that there are */
     struct dtp_bound_matrix matrix[DTP_LAYER_MATRICES]; /* in the order of forward; of two kinds, of dense layers */
     int matrices;
+    /* Of our executor, a token's: what forward has beside what it keeps; what of the block above stands to this one's
+     * first norm; beside that a block before its first norm, and made again. */
+    uint64_t passing, carried, opened, replayed;
     uint64_t most_bytes;      /* of the instants so far */
     uint64_t late_bytes;      /* of those at which a block is all that stands of activations */
     uint64_t least_bytes;     /* of what surely stands at one of them */
@@ -128,5 +131,8 @@ void dtp_bound_replicated(struct dtp_bound *b);
 void dtp_bound_fsdp(struct dtp_bound *b);
 void dtp_bound_fetched(struct dtp_bound *b);
 void dtp_bound_executor(struct dtp_bound *b);
+/* What a layer of the kind keeps, and the stages of its backward: two, with no gradients of weights. */
+void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_tensors *tensors,
+                             struct dtp_activations *activations);
 
 #endif

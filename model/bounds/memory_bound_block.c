@@ -186,7 +186,10 @@ static void add_kind(struct dtp_bound *b, const struct dtp_transformer *alike, i
     dtp_activations_of(alike, b->plan, &tensors, &activations);
     if (dtp_plan_adapts(b->plan))
         adapters = adapters_of(b, &tensors, &activations);
-    add_stages(b, &tensors.kind, &activations, units, &adapters);
+    if (b->plan->runtime->arena)
+        dtp_bound_executor_kind(b, &tensors, &activations);
+    else
+        add_stages(b, &tensors.kind, &activations, units, &adapters);
     if (index == 0)
         list_matrices(b, &tensors.kind);
     b->layer_all[index] = activations.layer_all, b->layer_kept[index] = activations.layer_kept;
