@@ -23,6 +23,7 @@
  * packed. */
 #include "bounds/memory_bound.h"
 
+#include "closed/closed_form_hooks.h"
 #include "cost/attention_workspace.h"
 #include "net/parameter_layout.h"
 #include "plan/comm_hook.h"
@@ -30,6 +31,7 @@
 #include "plan/runtime_sizes.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Targets that read the first norm's result, and the second's. */
 #define READ_FIRST (1u << DTP_TARGET_Q | 1u << DTP_TARGET_K | 1u << DTP_TARGET_V)
@@ -47,12 +49,12 @@ struct executor {
     uint64_t frozen;                      /* bytes of the others, with the largest matrix unpacked */
     uint64_t whole[KINDS], shard[KINDS];  /* bytes of gradients: as they are made | as the optimizer reads them */
     uint64_t all_whole, all_shard;
-    uint64_t one, neighbours, one_shard; /* of the largest block whole, of two that follow another | its shard */
-    uint64_t largest;                    /* elements of the largest module */
-    int head;                            /* the module that has the head's matrix */
-    bool several, always, shards, sums;  /* sums: whole gradients of later micro-steps are added to the first ones' */
-    bool sharded;                        /* weights are gathered module by module */
-    bool streams;                        /* shards of blocks leave through two that stand */
+    uint64_t one, two, one_shard;       /* of the largest block whole, of two that follow another | its shard */
+    uint64_t largest;                   /* elements of the largest module */
+    int head;                           /* the module that has the head's matrix */
+    bool several, always, shards, sums; /* sums: whole gradients of later micro-steps are added to the first ones' */
+    bool sharded;                       /* weights are gathered module by module */
+    bool streams;                       /* shards of blocks leave through two that stand */
     bool alone; /* one rank, whose blocks are updated behind their backward: the gradients of one at a time */
 };
 
@@ -207,58 +209,42 @@ static uint64_t chunk_rows(const struct dtp_bound *b, uint64_t row_bytes)
     return most < b->tokens ? most : b->tokens;
 }
 
-/* Where layers are of two kinds the ring has room for the larger, and two neighbours may be of the larger both but
- * where kinds take turns; sums over blocks are of their mean, which is returned. */
-static uint64_t mean_block(const struct dtp_bound *b, struct executor *x)
+/* Elements of two blocks that follow another: where kinds take turns not both of experts. */
+static uint64_t neighbours(const struct dtp_bound *b, uint64_t largest)
 {
+    const uint64_t step = b->uniform ? 0 : b->transformer->expert_layer_step;
+    if (step < 2)
+        return 2 * largest;
     const struct dtp_parameter_count count = dtp_transformer_count(b->transformer);
-    const uint64_t dense = padded(b, count.block), experts = padded(b, count.expert_block);
-    uint64_t blocks = (b->layers - count.expert_layers) * dense + count.expert_layers * experts;
-    x->elements[BLOCK] = larger(dense, experts);
-    uint64_t step = b->transformer->expert_layer_step, mixed = step > 2 ? larger(experts, dense) : experts;
-    x->neighbours = step > 1 ? dense + mixed : 2 * x->elements[BLOCK];
-    x->elements[LAST] = padded(b, count.final_norm + count.head);
-    x->total = x->elements[FIRST] + blocks + x->elements[LAST];
-    return dtp_divide_up(blocks, b->layers);
+    return padded(b, count.block) + (step > 2 ? largest : padded(b, count.expert_block));
 }
 
 /* Gradients that are rounded once and read by the optimizer have the type of what they are made of; a head's, where it
- * comes in chunks or is the embedding's too, are added up. */
+ * comes in chunks or is the embedding's too, are added up; a copy engine's sums are fp32 where there is a master copy.
+ */
 static void size_gradients(const struct dtp_bound *b, struct executor *x, bool chunks)
 {
     const struct dtp_plan *plan = b->plan;
-    const struct dtp_units *u = &b->units;
-    uint64_t first = u->embedding + u->position, c = b->bytes.compute, r = dtp_dtype_bytes(plan->precision.reduce);
-    bool once = b->cluster->gpus == 1 && !x->several, on_host = plan->offload != DTP_OFFLOAD_NONE;
-    bool copies =
-        plan->executor.reduce_engine == DTP_ENGINE_COPY; /* whose sums are fp32 where there is a master copy */
-    bool wide = copies && x->shards && b->bytes.master && !on_host;
-    x->elements[FIRST] = padded(b, first), x->elements[BLOCK] = padded(b, u->layer);
-    x->elements[LAST] = padded(b, u->total - b->layers * u->layer - first);
-    if (dtp_plan_adapts(plan)) {
-        struct dtp_trained_count count;
-        dtp_plan_trained(b->transformer, plan, &count);
-        uint64_t up = (dtp_activation_is_gated(b->transformer->activation) ? 2 : 1) * u->down;
-        x->frozen = count.frozen_bytes + (b->unpacking ? c * larger(up, u->qkv) : 0);
-        x->elements[FIRST] = x->elements[LAST] = 0, x->elements[BLOCK] = padded(b, u->layer_trained);
-    }
-    x->total = of_all(b, x->elements);
-    uint64_t block = x->elements[BLOCK];
-    x->neighbours = 2 * block;
-    if (!b->uniform)
-        block = mean_block(b, x);
-    x->head = u->head ? LAST : FIRST;
-    uint64_t own[KINDS];
+    const struct dtp_units *t = &b->trained;
+    const uint64_t c = b->bytes.compute, r = dtp_dtype_bytes(plan->precision.reduce),
+                   first = t->embedding + t->position;
+    const bool once = b->cluster->gpus == 1 && !x->several, on_host = plan->offload != DTP_OFFLOAD_NONE;
+    const bool wide = plan->executor.reduce_engine == DTP_ENGINE_COPY && x->shards && b->bytes.master && !on_host;
+    uint64_t mean[KINDS] = {padded(b, first), padded(b, t->layer), padded(b, t->total - b->layers * t->layer - first)};
+    uint64_t own[KINDS], block = padded(b, t->largest_layer);
+    memcpy(x->elements, mean, sizeof mean);
+    x->elements[BLOCK] = block;
+    x->total = of_all(b, mean);
+    x->head = b->units.head ? LAST : FIRST;
     for (int i = 0; i < KINDS; i++) {
-        uint64_t bytes = once && (i != x->head || (!chunks && u->head)) ? c : r;
+        const uint64_t bytes = once && (i != x->head || (!chunks && b->units.head)) ? c : r;
         x->largest = larger(x->largest, x->elements[i]);
-        uint64_t elements = i == BLOCK ? block : x->elements[i];
-        x->whole[i] = bytes * elements;
-        x->shard[i] = (wide ? 4 : bytes) * shard_of(b, i, elements);
-        own[i] = shard_of(b, i, elements);
+        own[i] = shard_of(b, i, mean[i]);
+        x->whole[i] = bytes * mean[i];
+        x->shard[i] = (wide ? 4 : bytes) * own[i];
     }
-    x->one_shard = (wide ? 4 : once ? c : r) * shard_of(b, BLOCK, x->elements[BLOCK]);
-    x->one = (once ? c : r) * x->elements[BLOCK], x->neighbours *= once ? c : r;
+    x->one = (once ? c : r) * block, x->two = (once ? c : r) * neighbours(b, block);
+    x->one_shard = (wide ? 4 : once ? c : r) * shard_of(b, BLOCK, block);
     x->all_whole = of_all(b, x->whole), x->all_shard = of_all(b, x->shard), x->own = of_all(b, own);
     x->alone = plan->executor.update_in_backward && b->cluster->gpus == 1;
     x->streams = (on_host || plan->executor.update_in_backward) && x->shards && !x->always;
@@ -272,50 +258,22 @@ static struct executor executor_of(const struct dtp_bound *b, bool chunks)
     x.sums = x.always && !x.shards && b->cluster->gpus > 1;
     x.sharded = plan->offload == DTP_OFFLOAD_PARAMS ||
                 (x.shards && dtp_plan_shards_params(plan) && plan->reshard_after_forward);
+    if (dtp_plan_adapts(plan)) {
+        struct dtp_trained_count count;
+        dtp_plan_trained(b->transformer, plan, &count);
+        uint64_t up = (dtp_activation_is_gated(b->transformer->activation) ? 2 : 1) * b->units.down;
+        x.frozen = count.frozen_bytes + (b->unpacking ? b->bytes.compute * larger(up, b->units.qkv) : 0);
+    }
     size_gradients(b, &x, chunks);
     return x;
 }
 
-/* Of one of `ranks` shards of a module: rows as wide as its first matrix, as many matrices as it has by rank. */
-static struct dtp_factored factored_shard(const struct dtp_bound *b, const struct dtp_parameter_module *layout,
-                                          uint64_t matrices, uint64_t ranks)
+/* What PowerSGD keeps of a rank's elements: what was lost of them, Q of all and P of one module; a workspace. */
+static uint64_t factored_bytes(const struct dtp_bound *b, uint64_t own)
 {
-    struct dtp_factored f = {0};
-    uint64_t columns = b->transformer->hidden, parts = (matrices + ranks - 1) / ranks;
-    uint64_t elements = layout->elements / ranks, part = elements / columns / parts * columns;
-    for (uint64_t i = 0; i < parts; i++)
-        dtp_factored_add(&f, part, columns, 1, b->plan->powersgd_rank);
-    f.whole += elements - parts * part;
-    return f;
-}
-
-/* What PowerSGD keeps: what was lost of matrices that it factors and their Q; P of one module, with what is not
- * factored beside it; a workspace. */
-static uint64_t factored_bytes(const struct dtp_bound *b)
-{
-    const struct dtp_transformer *t = b->transformer;
-    struct dtp_parameter_alike alike[DTP_PARAMETER_KINDS];
-    const int kinds = dtp_parameter_alike_modules(t, alike);
-    uint64_t lost = 0, q = 0, p = 0;
-    for (int i = 0; i < kinds; i++) {
-        struct dtp_parameter_module layout;
-        struct dtp_factored f = {0};
-        uint64_t all = 0;
-        dtp_parameter_module(t, 1, alike[i].module, &layout);
-        for (int k = 0; k < DTP_PARAMETER_COUNT; k++) {
-            const struct dtp_parameter_tensor *tensor = &layout.tensor[k];
-            uint64_t elements = tensor->exists ? tensor->rows * tensor->columns : 0;
-            all += elements;
-            dtp_factored_add(&f, elements, tensor->columns, 1, b->plan->powersgd_rank);
-        }
-        if (f.matrices && b->units.ranks > 1) {
-            all = layout.elements / b->units.ranks;
-            f = factored_shard(b, &layout, f.matrices, b->units.ranks);
-        }
-        lost += alike[i].count * (all - f.whole), q += alike[i].count * f.q;
-        p = larger(p, f.matrices ? f.p + f.whole : 0);
-    }
-    return p ? 4 * (lost + q + p) + DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES : 0;
+    struct dtp_traffic job = {b->transformer, b->cluster, b->plan, .units = b->units};
+    struct dtp_factored f = dtp_traffic_factored(&job);
+    return 4 * (own + f.q + f.p / b->layers) + DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES;
 }
 
 /* State; the matmuls' workspaces; batches; a ring of gathered blocks; what shards are made of and go through. */
@@ -344,7 +302,7 @@ static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
     else if (replicas && plan->comm_hook == DTP_COMM_HOOK_INT8) /* its part and all */
         bytes += (1 + b->cluster->gpus / b->units.ranks) * dtp_int8_part_bytes(largest);
     else if (replicas && plan->comm_hook == DTP_COMM_HOOK_POWERSGD)
-        bytes += factored_bytes(b);
+        bytes += factored_bytes(b, own);
     return bytes;
 }
 
@@ -352,7 +310,7 @@ static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
 static uint64_t gradients(const struct dtp_bound *b, const struct executor *x, uint64_t blocks)
 {
     uint64_t tied = b->units.head ? 0 : x->whole[FIRST], block = x->whole[BLOCK], last = x->whole[LAST];
-    uint64_t going = blocks > 1 ? x->neighbours : last + (blocks ? x->one : 0);
+    uint64_t going = blocks > 1 ? x->two : last + (blocks ? x->one : 0);
     if (!x->shards && !x->sums)
         return x->several ? x->all_whole : last + tied + (x->alone && blocks ? 1 : blocks) * block;
     if (x->sums)
