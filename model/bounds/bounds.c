@@ -44,16 +44,12 @@ static void count_trained(struct dtp_bound *b)
  * get_dummy_wgrad). */
 static uint64_t dummy_gradients(const struct dtp_bound *b)
 {
-    struct dtp_layer_kind kind;
     uint64_t elements = 0;
-    if (!b->plan->runtime->gradients_in_matmul)
-        return 0;
-    dtp_layer_kind_of(b->transformer, DTP_LAYER_DENSE, b->plan->fused_qkv, b->plan->fused_gate_up, &kind);
-    for (int i = 0; i < kind.matrices; i++) {
+    for (int i = 0; i < b->matrices && b->plan->runtime->gradients_in_matmul; i++) {
         int k = 0;
-        while (kind.matrix[k].out != kind.matrix[i].out || kind.matrix[k].in != kind.matrix[i].in)
+        while (b->matrix[k].out != b->matrix[i].out || b->matrix[k].elements != b->matrix[i].elements)
             k++;
-        elements += k == i ? kind.matrix[i].out * kind.matrix[i].in : 0;
+        elements += k == i ? b->matrix[i].elements : 0;
     }
     return b->bytes.compute * elements;
 }
@@ -91,31 +87,6 @@ static uint64_t workspaces(const struct dtp_bound *b)
     return hooked(b, cublas) + 2 * cublas + tables + 8 * b->tokens + casts;
 }
 
-static void find_rest(struct dtp_bound *b, struct dtp_bounds *out)
-{
-    struct dtp_state_bytes state;
-    dtp_state_bytes_count(b->transformer, b->cluster, &b->units, b->plan, &b->bytes, NULL, &state);
-    out->params_bytes = state.params;
-    out->optimizer_bytes = state.optimizer;
-    out->grads_bytes = state.grads;
-    b->rest_bytes = state.params + state.optimizer + workspaces(b) + dummy_gradients(b);
-}
-
-/* 6 for every weight that a token meets; the core 2 s d_q forward and twice that backward (Korthikanti 2022, causal or
- * not as dtp_transformer_attention_length says). */
-static double model_flops(const struct dtp_bound *b)
-{
-    const struct dtp_transformer *t = b->transformer;
-    double tokens = (double)b->tokens * b->plan->accumulate;
-    double length = dtp_transformer_attention_length(t, b->plan->sequence);
-    if (dtp_plan_adapts(b->plan))
-        return tokens * dtp_plan_model_flops_per_token(t, b->plan);
-    double matrices =
-        t->experts ? (double)dtp_transformer_count(t).layers_matmul : (double)b->units.layer_matmul * (double)b->layers;
-    double weights = matrices + (double)b->units.embedding;
-    return tokens * (6 * weights + 6 * length * dtp_transformer_core_width(t) * (double)t->layers);
-}
-
 void dtp_bound_steps(struct dtp_bound *b, const struct dtp_bound_beside *beside)
 {
     const struct dtp_activations *a = &b->activations;
@@ -151,6 +122,7 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
                    const struct dtp_plan *plan, struct dtp_bounds *out)
 {
     struct dtp_transformer own;
+    struct dtp_state_bytes state;
     struct dtp_bound b = {.transformer = transformer, .cluster = cluster, .plan = plan, .layers = transformer->layers};
     if (transformer->experts) { /* experts that ranks divide are a part of them */
         own = dtp_plan_own_experts(transformer, plan);
@@ -161,8 +133,8 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
     dtp_bound_blocks(&b);
     b.kept_weights = kept_columns(&b);
     count_trained(&b);
-    *out = (struct dtp_bounds){.model_flops = model_flops(&b)};
-    find_rest(&b, out);
+    dtp_state_bytes_count(b.transformer, cluster, &b.units, plan, &b.bytes, NULL, &state);
+    b.rest_bytes = state.params + state.optimizer + workspaces(&b) + dummy_gradients(&b);
     if (plan->runtime->arena)
         dtp_bound_executor(&b);
     else if (dtp_plan_is_fsdp(plan))
@@ -173,11 +145,16 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
         dtp_bound_replicated(&b);
     add_gathered_buckets(&b);
     if (dtp_plan_adapts(plan) && !plan->runtime->arena) /* what a replay drops depends on the targets */
-        b.least_bytes = b.rest_bytes + (dtp_plan_has_ddp_buckets(plan, cluster) ? out->grads_bytes : 0);
+        b.least_bytes = b.rest_bytes + (dtp_plan_has_ddp_buckets(plan, cluster) ? state.grads : 0);
     /* our executor's head keeps nothing: it goes through its logits in chunks */
-    out->kept_bytes =
-        dtp_bound_saved(&b, b.layers) + (plan->runtime->arena ? 0 : dtp_bound_tokens(&b, b.activations.head));
-    out->memory_bytes = b.most_bytes;
-    out->late_bytes = b.late_bytes;
-    out->least_bytes = b.least_bytes;
+    const uint64_t head = plan->runtime->arena ? 0 : dtp_bound_tokens(&b, b.activations.head);
+    *out = (struct dtp_bounds){.params_bytes = state.params,
+                               .optimizer_bytes = state.optimizer,
+                               .grads_bytes = state.grads,
+                               .kept_bytes = dtp_bound_saved(&b, b.layers) + head,
+                               .memory_bytes = b.most_bytes,
+                               .late_bytes = b.late_bytes,
+                               .least_bytes = b.least_bytes,
+                               .model_flops = (double)b.tokens * plan->accumulate *
+                                              dtp_plan_model_flops_per_token(b.transformer, plan)};
 }

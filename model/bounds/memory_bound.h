@@ -12,10 +12,9 @@ struct dtp_bound_stage {
 };
 #define DTP_BOUND_STAGES 5 /* of a kind of layer */
 
-/* A matrix of a layer: its elements, those that are trained, bytes of a token that stand when their gradient is made.
- */
+/* A matrix of a layer: elements, rows, elements that are trained, bytes of a token as their gradient is made. */
 struct dtp_bound_matrix {
-    uint64_t elements, trained, token_bytes;
+    uint64_t elements, out, trained, token_bytes;
 };
 
 struct dtp_bound {
@@ -31,12 +30,10 @@ struct dtp_bound {
     bool uniform;          /* all layers are of one kind */
     uint64_t kept_weights; /* bytes that stay beside a layer's activations: fp8 weights by columns */
     uint64_t unpacked;     /* the same of a packed weight, of all layers but the first */
-    uint64_t
-        block_weights;   /* bytes that the block at work makes of its weights: unpacked; casts of gathered adapters */
-    uint64_t unpacking;  /* bytes while its largest packed matrix is unpacked */
-    uint64_t low;        /* of a token: x A^T of all adapters of a layer, and what dropout made */
-    uint64_t head_input; /* of a token: what a frozen head reads, which nothing keeps for it */
-    uint64_t rest_bytes; /* parameters, optimizer, workspaces */
+    uint64_t unpacking;    /* bytes while a block's largest packed matrix is unpacked */
+    uint64_t low;          /* of a token: x A^T of all adapters of a layer, and what dropout made */
+    uint64_t head_input;   /* of a token: what a frozen head reads, which nothing keeps for it */
+    uint64_t rest_bytes;   /* parameters, optimizer, workspaces */
     struct dtp_bound_stage stage[DTP_LAYER_MLPS * DTP_BOUND_STAGES];
     int stages;                                         /* of the kinds that there are */
     struct dtp_bound_matrix matrix[DTP_LAYER_MATRICES]; /* in the order of forward; of two kinds, of dense layers */
@@ -69,8 +66,7 @@ static inline uint64_t dtp_bound_tokens(const struct dtp_bound *b, uint64_t toke
 /* An instant at which so many bytes stand beyond what rests. */
 static inline void dtp_bound_keep(struct dtp_bound *b, uint64_t bytes)
 {
-    if (b->rest_bytes + bytes > b->most_bytes)
-        b->most_bytes = b->rest_bytes + bytes;
+    b->most_bytes = larger(b->most_bytes, b->rest_bytes + bytes);
 }
 
 /* One near the end of backward, to which a pipeline adds the activations of micro-batches that it has under way. */
@@ -91,8 +87,7 @@ static inline void dtp_bound_keep_block(struct dtp_bound *b, uint64_t bytes, boo
  * kernel's temporaries, no copies on their way, nothing that a limit in elements decides. */
 static inline void dtp_bound_hold(struct dtp_bound *b, uint64_t bytes)
 {
-    if (b->rest_bytes + bytes > b->least_bytes)
-        b->least_bytes = b->rest_bytes + bytes;
+    b->least_bytes = larger(b->least_bytes, b->rest_bytes + bytes);
 }
 
 /* Units, activations and stages of all kinds of layers. */

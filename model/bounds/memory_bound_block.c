@@ -32,7 +32,7 @@ uint64_t dtp_bound_forward(const struct dtp_bound *b)
     const struct dtp_plan *plan = b->plan;
     bool math = plan->attention == DTP_ATTENTION_MATH;
     uint64_t scores = math ? dtp_plan_score_bytes(plan) * b->transformer->heads * plan->sequence : 0;
-    return dtp_bound_tokens(b, b->activations.layer_all) + b->block_weights +
+    return dtp_bound_tokens(b, b->activations.layer_all) + b->unpacked +
            larger(dtp_bound_tokens(b, scores), b->unpacking);
 }
 
@@ -44,7 +44,7 @@ uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint
         most = larger(most,
                       dtp_bound_tokens(b, s->token_bytes) + element_bytes * s->elements + current_bytes * s->current);
     }
-    return most + dtp_bound_tokens(b, b->activations.gradient) + b->block_weights;
+    return most + dtp_bound_tokens(b, b->activations.gradient) + b->unpacked;
 }
 
 /* The stage of a block's backward in which a matrix' gradient is made. */
@@ -105,7 +105,6 @@ static struct adapters adapters_of(struct dtp_bound *b, const struct dtp_layer_t
     activations->layer_all += b->low, activations->layer_kept += keeps ? b->low : 0;
     if (tensors->kept == tensors->saved) /* nothing is made again, so nothing unpacked */
         activations->checkpoint_every = 0;
-    b->block_weights += b->unpacked;
     if (!b->plan->adapters.train_ends)
         b->head_input = b->bytes.compute * b->transformer->hidden;
     return a;
@@ -168,10 +167,9 @@ static void list_matrices(struct dtp_bound *b, const struct dtp_layer_kind *kind
     b->matrices = kind->matrices;
     for (int i = 0; i < kind->matrices; i++) {
         const struct dtp_layer_matrix *m = &kind->matrix[i];
-        uint64_t elements = m->groups * m->out * m->in;
-        b->matrix[i] =
-            (struct dtp_bound_matrix){elements, kind->adapted ? m->groups * m->rank * (m->out + m->in) : elements,
-                                      b->stage[stage_of(m->id)].token_bytes};
+        const uint64_t elements = m->groups * m->out * m->in, adapters = m->groups * m->rank * (m->out + m->in);
+        b->matrix[i] = (struct dtp_bound_matrix){elements, m->out, kind->adapted ? adapters : elements,
+                                                 b->stage[stage_of(m->id)].token_bytes};
     }
 }
 
