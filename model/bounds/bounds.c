@@ -54,6 +54,13 @@ static uint64_t dummy_gradients(const struct dtp_bound *b)
     return b->bytes.compute * elements;
 }
 
+uint64_t dtp_bound_factors(const struct dtp_bound *b)
+{
+    const struct dtp_traffic job = {b->transformer, b->cluster, b->plan, .units = b->units};
+    const struct dtp_factored f = dtp_traffic_factored(&job);
+    return f.p + f.q;
+}
+
 /* What DDP's hook keeps of gradients (plan/comm_hook.h): 16-bit copies; sums of what int8 gathers; PowerSGD's errors
  * and factors, a workspace of `cublas` bytes of each stream. */
 static uint64_t hooked(const struct dtp_bound *b, uint64_t cublas)
@@ -63,9 +70,7 @@ static uint64_t hooked(const struct dtp_bound *b, uint64_t cublas)
         return 0;
     if (plan->comm_hook != DTP_COMM_HOOK_POWERSGD)
         return (plan->comm_hook == DTP_COMM_HOOK_INT8 ? b->bytes.grads : b->bytes.reduce) * b->units.total;
-    struct dtp_traffic job = {b->transformer, b->cluster, plan, .units = b->units};
-    struct dtp_factored f = dtp_traffic_factored(&job);
-    return b->bytes.grads * (b->units.total + f.p + f.q) + DTP_POWERSGD_STREAMS * cublas;
+    return b->bytes.grads * (b->units.total + dtp_bound_factors(b)) + DTP_POWERSGD_STREAMS * cublas;
 }
 
 /* cuBLAS' workspaces: 4096 x 8 KiB on Hopper and later, else 2 x 4 MiB + 8 x 16 KiB (CublasHandlePool.cpp), of two

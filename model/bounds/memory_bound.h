@@ -90,6 +90,8 @@ static inline void dtp_bound_hold(struct dtp_bound *b, uint64_t bytes)
     b->least_bytes = larger(b->least_bytes, b->rest_bytes + bytes);
 }
 
+/* Elements of the factors that PowerSGD makes of all gradients. */
+uint64_t dtp_bound_factors(const struct dtp_bound *b);
 /* Units, activations and stages of all kinds of layers. */
 void dtp_bound_blocks(struct dtp_bound *b);
 /* The last block in forward, which has all that it saves. */
@@ -127,7 +129,7 @@ void dtp_bound_fsdp(struct dtp_bound *b);
 void dtp_bound_fetched(struct dtp_bound *b);
 void dtp_bound_executor(struct dtp_bound *b);
 /* What a layer of the kind keeps, and the stages of its backward: two, with no gradients of weights. */
-void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_tensors *tensors,
+void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *kind,
                              struct dtp_activations *activations);
 
 #endif

@@ -185,7 +185,7 @@ static void add_kind(struct dtp_bound *b, const struct dtp_transformer *alike, i
     if (dtp_plan_adapts(b->plan))
         adapters = adapters_of(b, &tensors, &activations);
     if (b->plan->runtime->arena)
-        dtp_bound_executor_kind(b, &tensors, &activations);
+        dtp_bound_executor_kind(b, &tensors.kind, &activations);
     else
         add_stages(b, &tensors.kind, &activations, units, &adapters);
     if (index == 0)
