@@ -22,8 +22,9 @@ struct dtp_bound {
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
     struct dtp_activations activations; /* layer figures: of the kind that saves more */
-    /* Of each kind of layer, a token: what it saves, what it keeps where it is checkpointed; of the last layer. */
-    uint64_t layer_all[DTP_LAYER_MLPS], layer_kept[DTP_LAYER_MLPS], last_layer_all;
+    /* Of each kind of layer, a token: what it saves, what it keeps where it is checkpointed; [0] where all are alike.
+     */
+    uint64_t layer_all[DTP_LAYER_MLPS], layer_kept[DTP_LAYER_MLPS];
     struct dtp_units units, trained; /* all parameters; those that have gradients: with adapters these alone */
     struct dtp_element_bytes bytes;
     uint64_t tokens, layers;
@@ -114,11 +115,10 @@ void dtp_bound_steps(struct dtp_bound *b, const struct dtp_bound_beside *beside)
 
 /* A bucket of gradients is full. */
 struct dtp_bound_closing {
-    uint64_t below, bytes; /* layers below the block at work | of activations that stand */
-    uint64_t done;         /* elements of gradients in this and earlier buckets */
-    uint64_t filled;       /* of them in this one, of so many tensors: one alone may be larger than a bucket */
-    uint64_t tensors;
-    uint64_t elements; /* of the gradient that did not fit; 0: the backward is over */
+    uint64_t below, bytes;    /* layers below the block at work | of activations that stand */
+    uint64_t done;            /* elements of gradients in this and earlier buckets */
+    uint64_t filled, tensors; /* of them in this one, of so many tensors: one alone may be larger than a bucket */
+    uint64_t elements;        /* of the gradient that did not fit; 0: the backward is over */
 };
 typedef void dtp_bound_close(struct dtp_bound *b, const struct dtp_bound_closing *closing, const void *own);
 /* Calls `close` with each bucket of reduce_bucket_size elements. */

@@ -4,36 +4,32 @@
 #include "plan/fp8_casts.h"
 #include "plan/runtime.h"
 
-/* Of the first `layers` those that are checkpointed and have experts. */
-static uint64_t checkpointed_with_experts(const struct dtp_bound *b, uint64_t layers)
-{
-    uint64_t count = 0, every = b->activations.checkpoint_every;
-    for (uint64_t layer = 0; every && layer < layers; layer += every)
-        count += dtp_transformer_layer_has_experts(b->transformer, layer);
-    return count;
-}
-
 uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layers)
 {
+    const struct dtp_transformer *t = b->transformer;
     const uint64_t *all = b->layer_all, *kept = b->layer_kept, every = b->activations.checkpoint_every;
-    uint64_t checkpointed = every > 1 ? dtp_divide_up(layers, every) : every * layers, whole = layers - checkpointed;
-    uint64_t bytes = dtp_bound_tokens(b, checkpointed * kept[0] + whole * all[0] + b->activations.embedding) +
-                     whole * b->kept_weights + (whole ? whole - 1 : 0) * b->unpacked;
-    if (b->uniform)
-        return bytes;
-    uint64_t again = checkpointed_with_experts(b, layers),
-             rest = dtp_transformer_expert_layers(b->transformer, layers) - again;
-    return bytes + dtp_bound_tokens(b, again * kept[1] + rest * all[1]) -
-           dtp_bound_tokens(b, again * kept[0] + rest * all[0]);
+    const uint64_t checkpointed = every > 1 ? dtp_divide_up(layers, every) : every * layers,
+                   whole = layers - checkpointed, experts = b->uniform ? 0 : dtp_transformer_expert_layers(t, layers);
+    uint64_t again = 0; /* of those with experts, checkpointed */
+    for (uint64_t layer = 0; every && experts && layer < layers; layer += every)
+        again += dtp_transformer_layer_has_experts(t, layer);
+    return dtp_bound_tokens(b, (checkpointed - again) * kept[0] + (whole + again - experts) * all[0] + again * kept[1] +
+                                   (experts - again) * all[1] + b->activations.embedding) +
+           whole * b->kept_weights + (whole ? whole - 1 : 0) * b->unpacked;
+}
+
+/* Bytes of a token of the layer's attention scores, where the math kernel writes them. */
+static uint64_t scores(const struct dtp_bound *b)
+{
+    const struct dtp_plan *plan = b->plan;
+    bool math = plan->attention == DTP_ATTENTION_MATH;
+    return math ? dtp_plan_score_bytes(plan) * b->transformer->heads * plan->sequence : 0;
 }
 
 uint64_t dtp_bound_forward(const struct dtp_bound *b)
 {
-    const struct dtp_plan *plan = b->plan;
-    bool math = plan->attention == DTP_ATTENTION_MATH;
-    uint64_t scores = math ? dtp_plan_score_bytes(plan) * b->transformer->heads * plan->sequence : 0;
     return dtp_bound_tokens(b, b->activations.layer_all) + b->unpacked +
-           larger(dtp_bound_tokens(b, scores), b->unpacking);
+           larger(dtp_bound_tokens(b, scores(b)), b->unpacking);
 }
 
 uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint64_t current_bytes)
@@ -135,8 +131,7 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_kind *kind, c
     bool rotates = kind->rotary && !dtp_plan_fuses(plan), one_norm = kind->parallel == DTP_PARALLEL_ONE_NORM;
     uint64_t norm = a->layer_norms / 2, first = a->layer_input + norm;
     uint64_t middle = a->layer_all - first - norm - a->layer_attention - a->layer_mlp - b->low;
-    uint64_t core =
-        plan->attention == DTP_ATTENTION_MATH ? 2 * dtp_plan_score_bytes(plan) * kind->heads * plan->sequence : 4 * q;
+    uint64_t core = plan->attention == DTP_ATTENTION_MATH ? 2 * scores(b) : 4 * q;
     uint64_t made = c * (q + kv + (kind->kv_latent ? kind->d_core : kv)),
              chain = rotates ? (c == 4 ? 2 : 5) * c * q : 0;
     if (kind->kv_latent) /* rope turns a part of queries; beside gradients as the core makes them, as projected */
@@ -201,7 +196,6 @@ void dtp_bound_blocks(struct dtp_bound *b)
     b->uniform = dtp_transformer_is_uniform(t);
     if (b->uniform) {
         add_kind(b, t, 0, &b->units);
-        b->last_layer_all = b->layer_all[0];
         return;
     }
     struct dtp_units units;
@@ -209,5 +203,4 @@ void dtp_bound_blocks(struct dtp_bound *b)
     dtp_units_count(t, b->cluster, b->plan, &b->units);
     add_kind(b, &dense, DTP_LAYER_DENSE, &units);
     add_kind(b, &experts, DTP_LAYER_EXPERTS, &units);
-    b->last_layer_all = b->layer_all[dtp_transformer_layer_has_experts(t, t->layers - 1) ? 1 : 0];
 }

@@ -101,14 +101,6 @@ static double room(const struct dtp_plan *plan, const struct dtp_layer_kind *k)
     return k->experts ? fmin(asked, ranks * fmin(1, own / (double)k->experts_per_token)) : 1;
 }
 
-/* Of a token, around experts' matmuls: rows that came, scores, weights and routes of those that go, and where ranks
- * divide experts of those that came; shared experts. */
-static uint64_t around_experts(const struct dtp_plan *plan, const struct dtp_layer_kind *k, uint64_t c, uint64_t came)
-{
-    uint64_t sent = k->experts_per_token, shared = 3 * k->shared_ffn + (k->shared_gate ? k->hidden + 1 : 0);
-    return c * (came * k->hidden + k->experts + shared) + 12 * sent + (plan->ep > 1 ? 16 * came : 4 * sent);
-}
-
 /* What a block's backward has beside the stream's gradient, in two stages. mlp: what was kept; a product or second norm
  * that was not is made again, beside its gradient. core: attention's tensors, its gradients and workspace. With a
  * stream of weight gradients, what these read stands until a norm's backward behind the branch's last one: up's
@@ -123,6 +115,11 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     const uint64_t c = b->bytes.compute, n = fp8 ? 1 : c, h = k->hidden, q = k->d_q, kv = k->d_kv;
     const double times = room(plan, k), rows = (double)k->experts_per_token;
     const uint64_t f = (uint64_t)ceil(times * (double)k->ffn), up = k->gated ? 2 * f : f, read = 4 * k->norm_statistics;
+    /* around experts' matmuls rows that came; scores; shared experts; weights and routes of rows that go, and where
+     * ranks divide experts of those that came */
+    const uint64_t sent = k->experts_per_token, came = (uint64_t)ceil(times * rows),
+                   shared = 3 * k->shared_ffn + (k->shared_gate ? h + 1 : 0),
+                   routes = 12 * sent + (plan->ep > 1 ? 16 * came : 4 * sent);
     /* what experts return and, where it goes back to other ranks, what is sent of it, or the gradients of both; where
      * shared experts are weighed theirs */
     const double back = ((plan->ep > 1 ? 1 : 0) + times) * rows + (k->shared_gate ? 1 : 0);
@@ -148,7 +145,7 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
                                (latents ? 4 : 0) + (k->q_latent ? 4 : 0);
     a->layer_input = a->gradient = c * h;
     a->layer_all = attention + sum + second_read + (norms == 2 ? read : 0) + returned + kept_up + product +
-                   (k->experts ? around_experts(plan, k, c, (uint64_t)ceil(times * rows)) : 0);
+                   (k->experts ? c * (came * h + k->experts + shared) + routes : 0);
     a->layer_kept = core_lost      ? a->layer_all - core
                     : lost         ? a->layer_all - first - second_read - product
                     : policy_input ? c * h
@@ -184,9 +181,9 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
  */
 static uint64_t chunk_rows(const struct dtp_bound *b, uint64_t row_bytes)
 {
-    uint64_t rows = b->plan->executor.loss_chunk;
-    for (rows = rows ? rows : DTP_EXECUTOR_LOSS_CHUNK_LEAST;
-         !b->plan->executor.loss_chunk && 2 * rows * row_bytes <= DTP_EXECUTOR_LOSS_CHUNK_BYTES;)
+    const uint64_t asked = b->plan->executor.loss_chunk;
+    uint64_t rows = asked ? asked : DTP_EXECUTOR_LOSS_CHUNK_LEAST;
+    while (!asked && 2 * rows * row_bytes <= DTP_EXECUTOR_LOSS_CHUNK_BYTES)
         rows *= 2;
     return smaller(rows, b->tokens);
 }
