@@ -6,20 +6,6 @@
 #include "plan/optimizer_state.h"
 #include "plan/runtime.h"
 
-#include <string.h>
-
-/* Of a layer, what fp8 matrices keep beside its activations. */
-static uint64_t kept_columns(const struct dtp_bound *b)
-{
-    const struct dtp_transformer *t = b->transformer;
-    struct dtp_fp8_casts casts;
-    if (b->plan->precision.compute != DTP_FP8 || !b->uniform)
-        return 0;
-    dtp_fp8_casts_of(b->plan, &b->cluster->gpu, &casts);
-    uint64_t matrices = dtp_activation_is_gated(t->activation) ? 3 : 2;
-    return casts.keeps_columns ? dtp_fp8_bytes(b->plan->precision.fp8_recipe, matrices * t->hidden * t->ffn) : 0;
-}
-
 /* Parameters that have gradients, as if there were no others. */
 static void count_trained(struct dtp_bound *b)
 {
@@ -136,7 +122,6 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
     b.tokens = dtp_plan_tokens(plan);
     dtp_element_bytes_count(plan, &b.bytes);
     dtp_bound_blocks(&b);
-    b.kept_weights = kept_columns(&b);
     count_trained(&b);
     dtp_state_bytes_count(b.transformer, cluster, &b.units, plan, &b.bytes, NULL, &state);
     b.rest_bytes = state.params + state.optimizer + workspaces(&b) + dummy_gradients(&b);

@@ -117,8 +117,8 @@ void dtp_bound_steps(struct dtp_bound *b, const struct dtp_bound_beside *beside)
 struct dtp_bound_closing {
     uint64_t below, bytes;    /* layers below the block at work | of activations that stand */
     uint64_t done;            /* elements of gradients in this and earlier buckets */
-    uint64_t filled, tensors; /* of them in this one, of so many tensors: one alone may be larger than a bucket */
-    uint64_t elements;        /* of the gradient that did not fit; 0: the backward is over */
+    uint64_t filled, tensors; /* of them in this one, of so many tensors */
+    uint64_t next, whole;     /* of the gradient that did not fit; with one that is more than a bucket by itself */
 };
 typedef void dtp_bound_close(struct dtp_bound *b, const struct dtp_bound_closing *closing, const void *own);
 /* Calls `close` with each bucket of reduce_bucket_size elements. */

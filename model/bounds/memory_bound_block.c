@@ -143,6 +143,8 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_kind *kind, c
     struct dtp_fp8_casts casts = {.scratch_bytes = 0}; /* an operand's passes in fp32, beside it */
     if (plan->precision.compute == DTP_FP8)
         dtp_fp8_casts_of(plan, &b->cluster->gpu, &casts);
+    if (casts.keeps_columns && b->uniform)
+        b->kept_weights = dtp_fp8_bytes(plan->precision.fp8_recipe, (gated + 1) * h * b->transformer->ffn);
     uint64_t inner = larger(larger(inner_gradients(b, kind) * c * f, again ? c * h : 0), results);
     stage[0] = (struct dtp_bound_stage){a->layer_all + inner + casts.scratch_bytes * f, 0, matrix};
     stage[1] =

@@ -21,7 +21,8 @@ static void made(struct buckets *w, uint64_t elements, uint64_t bytes)
 {
     if (!elements)
         return;
-    w->now.elements = elements, w->now.bytes = bytes;
+    w->now.next = elements, w->now.bytes = bytes;
+    w->now.whole = elements + (w->now.filled > w->bucket ? w->now.filled : 0);
     if (w->now.filled && w->now.filled + elements > w->bucket) {
         w->close(w->b, &w->now, w->own);
         w->now.filled = w->now.tensors = 0;
@@ -58,6 +59,6 @@ void dtp_bound_buckets(struct dtp_bound *b, dtp_bound_close *close, const void *
         block(&w, below);
     made(&w, t->position, stream);
     made(&w, t->embedding, 0);
-    w.now.elements = 0;
+    w.now.next = 0, w.now.whole = w.now.filled > w.bucket ? w.now.filled : 0;
     close(b, &w.now, own);
 }

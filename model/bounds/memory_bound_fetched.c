@@ -96,10 +96,9 @@ static void close_bucket(struct dtp_bound *b, const struct dtp_bound_closing *cl
     const struct reducing *r = own;
     uint64_t g = b->bytes.grads, layers = closing->below < b->layers ? closing->below : b->layers - 1;
     bool in_place = closing->tensors == 1 && closing->filled % b->units.ranks == 0;
-    uint64_t oversized = closing->filled > b->plan->deepspeed.reduce_bucket_size ? closing->filled : 0;
     uint64_t fetched =
         closing->bytes ? weights(b, r->f, larger(b->units.down, r->tied), layers) + r->waiting : weights(b, r->f, 0, 0);
-    dtp_bound_keep(b, r->standing + fetched + closing->bytes + g * (closing->elements + oversized) +
+    dtp_bound_keep(b, r->standing + fetched + closing->bytes + g * closing->whole +
                           (in_place ? 0 : b->bytes.reduce * closing->filled));
 }
 
