@@ -21,9 +21,8 @@ static void count_trained(struct dtp_bound *b)
     t->layer = t->largest_layer = b->plan->fsdp1 ? t->layer_shard * u->ranks : u->layer_trained;
     t->root = u->root_trained, t->root_shard = u->count ? ends_shard : u->trained_shard;
     t->largest = t->layer, t->down = 0;
-    if (ends)
-        return;
-    t->embedding = t->head = t->position = t->head_end = t->head_end_shard = 0;
+    if (!ends)
+        t->embedding = t->head = t->position = t->head_end = t->head_end_shard = 0;
 }
 
 /* Where matmuls add to one buffer autograd is handed a tensor of each shape of matrices, for good (Transformer Engine's
@@ -144,7 +143,5 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
                                .kept_bytes = dtp_bound_saved(&b, b.layers) + head,
                                .memory_bytes = b.most_bytes,
                                .late_bytes = b.late_bytes,
-                               .least_bytes = b.least_bytes,
-                               .model_flops = (double)b.tokens * plan->accumulate *
-                                              dtp_plan_model_flops_per_token(b.transformer, plan)};
+                               .least_bytes = b.least_bytes};
 }

@@ -4,17 +4,23 @@
 #include "plan/fp8_casts.h"
 #include "plan/runtime.h"
 
+/* Of a token: by how much more the first `layers` keep than if all were dense, `every`-th of them checkpointed. */
+static uint64_t experts_more(const struct dtp_bound *b, uint64_t layers, uint64_t every)
+{
+    const uint64_t *all = b->layer_all, *kept = b->layer_kept;
+    uint64_t again = 0, experts = dtp_transformer_expert_layers(b->transformer, layers);
+    for (uint64_t layer = 0; every && layer < layers; layer += every)
+        again += dtp_transformer_layer_has_experts(b->transformer, layer);
+    return again * (kept[1] - kept[0]) + (experts - again) * (all[1] - all[0]);
+}
+
 uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layers)
 {
-    const struct dtp_transformer *t = b->transformer;
-    const uint64_t *all = b->layer_all, *kept = b->layer_kept, every = b->activations.checkpoint_every;
-    const uint64_t checkpointed = every > 1 ? dtp_divide_up(layers, every) : every * layers,
-                   whole = layers - checkpointed, experts = b->uniform ? 0 : dtp_transformer_expert_layers(t, layers);
-    uint64_t again = 0; /* of those with experts, checkpointed */
-    for (uint64_t layer = 0; every && experts && layer < layers; layer += every)
-        again += dtp_transformer_layer_has_experts(t, layer);
-    return dtp_bound_tokens(b, (checkpointed - again) * kept[0] + (whole + again - experts) * all[0] + again * kept[1] +
-                                   (experts - again) * all[1] + b->activations.embedding) +
+    const uint64_t every = b->activations.checkpoint_every,
+                   checkpointed = every > 1 ? dtp_divide_up(layers, every) : every * layers,
+                   whole = layers - checkpointed, more = b->uniform ? 0 : experts_more(b, layers, every);
+    return dtp_bound_tokens(b, checkpointed * b->layer_kept[0] + whole * b->layer_all[0] + more +
+                                   b->activations.embedding) +
            whole * b->kept_weights + (whole ? whole - 1 : 0) * b->unpacked;
 }
 
@@ -95,10 +101,10 @@ static struct adapters adapters_of(struct dtp_bound *b, const struct dtp_layer_t
                                    struct dtp_activations *activations)
 {
     struct adapters a = {0};
-    bool keeps = b->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION;
     for (int i = 0; i < tensors->kind.matrices; i++)
         add_adapter(b, &tensors->kind, i, activations->checkpoint_every && b->plan->compile, &a);
-    activations->layer_all += b->low, activations->layer_kept += keeps ? b->low : 0;
+    activations->layer_all += b->low;
+    activations->layer_kept += b->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION ? b->low : 0;
     if (tensors->kept == tensors->saved) /* nothing is made again, so nothing unpacked */
         activations->checkpoint_every = 0;
     if (!b->plan->adapters.train_ends)

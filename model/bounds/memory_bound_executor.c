@@ -188,14 +188,11 @@ static uint64_t chunk_rows(const struct dtp_bound *b, uint64_t row_bytes)
     return smaller(rows, b->tokens);
 }
 
-/* Elements of two blocks that follow another: where kinds take turns not both of experts. */
+/* Elements of two blocks that follow another: where kinds take turns not both of the larger kind, experts. */
 static uint64_t neighbours(const struct dtp_bound *b, uint64_t largest)
 {
-    const uint64_t step = b->uniform ? 0 : b->transformer->expert_layer_step;
-    if (step < 2)
-        return 2 * largest;
-    const struct dtp_parameter_count count = dtp_transformer_count(b->transformer);
-    return padded(b, count.block) + (step > 2 ? largest : padded(b, count.expert_block));
+    bool turns = !b->uniform && b->transformer->expert_layer_step > 1;
+    return largest + (turns ? padded(b, dtp_transformer_count(b->transformer).block) : largest);
 }
 
 /* Gradients that are rounded once and read by the optimizer have the type of what they are made of; a head's, where it

@@ -117,9 +117,9 @@ static uint64_t width_of(const struct dtp_bound *b, uint64_t unit)
 }
 
 /* A unit at work in backward. Its weights are copied out of their flat buffer, or the first of those ahead is gathered;
- * its last block's worst stage, and its first one's beside the gradients of those above. Then it is reduced: FSDP1
- * concatenates gradients out of views before the weights go; behind that the input of the reduction stands beside its
- * result and what this is cast into. */
+ * its last block's worst stage, and its first one's beside the gradients of those above. Then it is reduced: its
+ * gradients stand beside the input of the reduction, which FSDP1 concatenates out of views before the weights go; then
+ * that input beside its result and what this is cast into. */
 static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, bool reduces)
 {
     const struct dtp_units *u = &b->units, *t = &b->trained;
@@ -147,8 +147,8 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
     if (!u->count)
         return;
     const uint64_t beside = standing + ahead + dtp_bound_saved(b, begin) + stream;
-    if (b->plan->fsdp1)
-        dtp_bound_keep(b, beside + 2 * width * one);
+    dtp_bound_keep(b, b->plan->fsdp1 ? beside + 2 * width * one
+                                     : beside - own + width * (f->input + (f->whole ? 0 : one)));
     if (!f->whole)
         dtp_bound_keep(b, beside - own + width * (f->input + t->largest_layer_shard * f->reduced_bytes));
 }
