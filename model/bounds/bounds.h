@@ -2,7 +2,7 @@
  *
  * They are there for two things: to leave out of a search, at some 1.1 million plans a second, what cannot fit, and to
  * check programs from outside, with a stated tolerance (test_bounds): at most 1 % below a program's peak of live bytes,
- * at most 5 % above it in 95 % of random plans and at most 20 % in all. Of 14,100 random plans of all runtimes 3 in
+ * at most 5 % above it in 95 % of random plans and at most 20 % in all. Of 13,500 random plans of all runtimes 3 in
  * 1,000 are outside, most by a percent or two: of ZeRO-3, whose fetches only a walk knows, of adapters and experts 1 %.
  * How far any may lie off is job/bound_fit.h's. Exact memory is the program's (lower/miniature.h).
  *

@@ -29,8 +29,8 @@ struct dtp_bound {
     struct dtp_element_bytes bytes;
     uint64_t tokens, layers;
     bool uniform;          /* all layers are of one kind */
-    uint64_t kept_weights; /* bytes that stay beside a layer's activations: fp8 weights by columns */
-    uint64_t unpacked;     /* the same of a packed weight, of all layers but the first */
+    uint64_t kept_weights; /* bytes that stay beside a layer's activations: fp8 weights by columns, unpacked ones */
+    uint64_t unpacked;     /* of these the latter, which stay of all layers but the first */
     uint64_t unpacking;    /* bytes while a block's largest packed matrix is unpacked */
     uint64_t low;          /* of a token: x A^T of all adapters of a layer, and what dropout made */
     uint64_t head_input;   /* of a token: what a frozen head reads, which nothing keeps for it */

@@ -21,7 +21,7 @@ uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layers)
                    whole = layers - checkpointed, more = b->uniform ? 0 : experts_more(b, layers, every);
     return dtp_bound_tokens(b, checkpointed * b->layer_kept[0] + whole * b->layer_all[0] + more +
                                    b->activations.embedding) +
-           whole * b->kept_weights + (whole ? whole - 1 : 0) * b->unpacked;
+           whole * b->kept_weights - (whole ? b->unpacked : 0);
 }
 
 /* Bytes of a token of the layer's attention scores, where the math kernel writes them. */
@@ -105,6 +105,7 @@ static struct adapters adapters_of(struct dtp_bound *b, const struct dtp_layer_t
         add_adapter(b, &tensors->kind, i, activations->checkpoint_every && b->plan->compile, &a);
     activations->layer_all += b->low;
     activations->layer_kept += b->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION ? b->low : 0;
+    b->kept_weights = b->unpacked;
     if (tensors->kept == tensors->saved) /* nothing is made again, so nothing unpacked */
         activations->checkpoint_every = 0;
     if (!b->plan->adapters.train_ends)
@@ -150,7 +151,7 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_kind *kind, c
     if (plan->precision.compute == DTP_FP8)
         dtp_fp8_casts_of(plan, &b->cluster->gpu, &casts);
     if (casts.keeps_columns && b->uniform)
-        b->kept_weights = dtp_fp8_bytes(plan->precision.fp8_recipe, (gated + 1) * h * b->transformer->ffn);
+        b->kept_weights += dtp_fp8_bytes(plan->precision.fp8_recipe, (gated + 1) * h * b->transformer->ffn);
     uint64_t inner = larger(larger(inner_gradients(b, kind) * c * f, again ? c * h : 0), results);
     stage[0] = (struct dtp_bound_stage){a->layer_all + inner + casts.scratch_bytes * f, 0, matrix};
     stage[1] =
@@ -191,7 +192,7 @@ static void add_kind(struct dtp_bound *b, const struct dtp_transformer *alike, i
         dtp_bound_executor_kind(b, &tensors.kind, &activations);
     else
         add_stages(b, &tensors.kind, &activations, units, &adapters);
-    if (index == 0)
+    if (index == 0 && (b->plan->runtime->counts_elements || b->plan->runtime->gradients_in_matmul))
         list_matrices(b, &tensors.kind);
     b->layer_all[index] = activations.layer_all, b->layer_kept[index] = activations.layer_kept;
     if (index == 0 || activations.layer_all > b->activations.layer_all)

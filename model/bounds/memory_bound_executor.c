@@ -314,7 +314,7 @@ void dtp_bound_executor(struct dtp_bound *b)
     uint64_t row_bytes = dtp_bytes_product(dtp_parameter_head_rows(b->transformer), b->bytes.compute);
     uint64_t rows = chunk_rows(b, row_bytes), stream = dtp_bound_tokens(b, b->activations.gradient);
     const struct executor x = executor_of(b, rows < b->tokens);
-    b->most_bytes = b->least_bytes = b->unpacked = b->unpacking = 0;
+    b->most_bytes = b->least_bytes = b->kept_weights = b->unpacked = b->unpacking = 0;
     b->rest_bytes = rest_bytes(b, &x);
     forward(b, &x, rows * row_bytes);
     const uint64_t work = dtp_bound_block(b, 0, 0), replayed = dtp_bound_tokens(b, b->replayed),

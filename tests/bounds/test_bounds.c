@@ -178,7 +178,7 @@ static void test_other_runtimes(void **state)
     }
 }
 
-/* Of adapters: of 3,000 plans -4 to +20 %, 0.7 % outside. */
+/* Of adapters: of 3,000 plans -9 to +20 %, 0.7 % outside. */
 static void test_adapters(void **state)
 {
     (void)state;
