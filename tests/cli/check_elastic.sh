@@ -6,7 +6,7 @@ set -uo pipefail
 . "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
 
 enter "$@"
-words=(run --layers 2 --hidden 64 --heads 2 --ffn 128 --vocab 300 --seq 64 --gpus 4 --strategy full_shard --device host --threads 1 --steps 600
+words=(run --layers 2 --hidden 64 --heads 2 --ffn 128 --vocab 300 --seq 8 --gpus 4 --strategy full_shard --device host --threads 1 --steps 600
     --elastic 4:4 --on-loss wait --snapshot-every 10 --snapshots "$scratch/memory" --checkpoint "$scratch/saved" --checkpoint-every 100
     --async-checkpoints --json)
 

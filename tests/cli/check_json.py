@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds what --json prints against its schema: check_json.py SCHEMA_FOLDER SCHEMA FILE.json ...
+"""Holds what --json prints against its schema: check_json.py SCHEMA_FOLDER SCHEMA FILE.json ... [-- SCHEMA FILE.json ...] ...
 
 Users may meet fields that a schema of theirs does not know yet; here every field must be in it, so that none is printed
 that is not documented. Exit status 77 where there is no jsonschema."""
@@ -29,12 +29,23 @@ def closed(node):
     return node
 
 
-schema = closed(json.loads((folder / f"{sys.argv[2]}.json").read_text()))
-validator = jsonschema.validators.validator_for(schema)
-validator.check_schema(schema)
-failures = 0
-for path in sys.argv[3:]:
-    for error in validator(schema).iter_errors(json.loads(pathlib.Path(path).read_text())):
-        failures += 1
-        print(f"{sys.argv[2]}: {'/'.join(map(str, error.absolute_path))}: {error.message[:300]}")
-sys.exit(failures > 0)
+def held(name, paths):
+    """How many errors the files have."""
+    schema = closed(json.loads((folder / f"{name}.json").read_text()))
+    validator = jsonschema.validators.validator_for(schema)
+    validator.check_schema(schema)
+    failures = 0
+    for path in paths:
+        for error in validator(schema).iter_errors(json.loads(pathlib.Path(path).read_text())):
+            failures += 1
+            print(f"{name}: {'/'.join(map(str, error.absolute_path))}: {error.message[:300]}")
+    return failures
+
+
+groups = [[]]
+for word in sys.argv[2:]:
+    if word == "--":
+        groups.append([])
+    else:
+        groups[-1].append(word)
+sys.exit(sum(held(group[0], group[1:]) for group in groups) > 0)

@@ -11,6 +11,7 @@ unset NO_COLOR
 # Lines of `out` that are wider than $1 columns and are no single word, which cannot be broken.
 too_wide() {
     local line
+    [[ $(wc -L <out) -gt $1 ]] || return 0 # no line needs a look
     while IFS= read -r line; do # a shell counts characters, awk not always
         [[ ${#line} -le $1 || ${line#"${line%%[! ]*}"} != *' '* ]] || echo "${#line}: $line"
     done <out

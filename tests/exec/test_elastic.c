@@ -10,6 +10,7 @@
 #include "base/rank_loss.h"
 #include "base/status.h"
 #include "lib/elastic_fixture.h"
+#include "lib/random_draws.h"
 
 #define EVERY 10            /* steps between snapshots */
 #ifdef __SANITIZE_ADDRESS__ /* a step takes ten times as long: as much happens within fewer */
@@ -348,23 +349,28 @@ static void check(const struct trial *trial, struct elastic_run *run)
 
 static void test_whatever_happens(void **state)
 {
+    int drawn_trials[TRIALS], count = 0;
     (void)state;
-    for (int first = 0; first < TRIALS; first += AT_ONCE) {
-        int end = first + AT_ONCE < TRIALS ? first + AT_ONCE : TRIALS;
-        for (int i = first; i < end; i++)
-            begin(&trials[i], &runs[i]);
-        for (int i = first; i < end; i++) {
-            if (trials[i].strike)
-                await_step(&runs[i], trials[i].name, STRIKE);
-            struck_s[i] = elastic_now_s();
-            if (trials[i].strike)
-                trials[i].strike(&runs[i]);
-        }
-        for (int i = first; i < end; i++)
-            await_end(&runs[i], &trials[i], struck_s[i]);
-    }
     for (int i = 0; i < TRIALS; i++)
-        check(&trials[i], &runs[i]);
+        if (draw_row())
+            drawn_trials[count++] = i;
+    for (int first = 0; first < count; first += AT_ONCE) {
+        int end = first + AT_ONCE < count ? first + AT_ONCE : count;
+        for (int k = first; k < end; k++)
+            begin(&trials[drawn_trials[k]], &runs[k]);
+        for (int k = first; k < end; k++) {
+            const struct trial *trial = &trials[drawn_trials[k]];
+            if (trial->strike)
+                await_step(&runs[k], trial->name, STRIKE);
+            struck_s[k] = elastic_now_s();
+            if (trial->strike)
+                trial->strike(&runs[k]);
+        }
+        for (int k = first; k < end; k++)
+            await_end(&runs[k], &trials[drawn_trials[k]], struck_s[k]);
+    }
+    for (int k = 0; k < count; k++)
+        check(&trials[drawn_trials[k]], &runs[k]);
 }
 
 /* ---- the launcher ------------------------------------------------------------------------------------------------ */

@@ -25,20 +25,19 @@ static inline bool draws_reach(int count, int all, double percent)
     return count >= least - chance;
 }
 
-/* Whether the next row of a list is tried: without sanitizers each is; under them about half, by the seed and by how
- * often this was asked, so that each row has its turn within a few seeds. */
+/* Whether the next row of a list of layouts is tried: each, or one in N where DTPLAN_TEST_ROWS is N or N:SEED, by that
+ * seed (else DTPLAN_TEST_SEED) and by how often this was asked, so that each row has its turn within some seeds. */
 static inline bool draw_row(void)
 {
-#ifdef __SANITIZE_ADDRESS__
     static uint64_t asked;
-    const char *seed = getenv("DTPLAN_TEST_SEED");
+    const char *rows = getenv("DTPLAN_TEST_ROWS"), *seed = getenv("DTPLAN_TEST_SEED");
+    char *end = NULL;
+    uint64_t one_in = rows ? strtoull(rows, &end, 10) : 1;
+    seed = end && *end == ':' ? end + 1 : seed;
     uint64_t z = (seed ? strtoull(seed, NULL, 10) : 0) + 0x9e3779b97f4a7c15u * ++asked; /* splitmix64's mixing */
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (z ^ z >> 31) & 1;
-#else
-    return true;
-#endif
+    return one_in < 2 || (z ^ z >> 31) % one_in == 0;
 }
 
 #endif

@@ -208,7 +208,7 @@ static void test_memory_shrinks_with_sharding(void **state)
         check(wide.memory.optimizer_bytes <= narrow.memory.optimizer_bytes + granule, &wider);
         compared++;
     }
-    assert_true(compared > 20);
+    assert_true(draws_reach(compared, JOBS, 10)); /* about 15 % are */
 }
 
 /* The same job on more GPUs, sharded over all of them: states shrink. And stage by stage of ZeRO. */
