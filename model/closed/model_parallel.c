@@ -32,14 +32,18 @@ static struct stage_layers layers_of_stages(const struct dtp_transformer *t, con
     return (struct stage_layers){plan->most_layers, plan->head_layers};
 }
 
-/* The first stage holds the embedding, the last the head, tied or not: one such matrix each. */
+/* The first stage holds the embedding, the last the head, tied or not: one such matrix each. A rank that holds both
+ * stages and as many layers as any has both. */
 static struct dtp_transformer slice_of_model(const struct dtp_transformer *t, const struct dtp_plan *plan)
 {
     struct dtp_transformer s = dtp_plan_slice(t, plan);
-    s.layers = layers_of_stages(t, plan).most;
+    struct stage_layers layers = layers_of_stages(t, plan);
+    bool both_ends =
+        plan->pp < 2 || (dtp_schedule_row(plan->schedule)->placement == DTP_CHUNKS_VEE && layers.last == layers.most);
+    s.layers = layers.most;
     if (plan->pp > 1) /* most stages have none of the first layers; a token meets as much in one of these */
         s.dense_layers = 0;
-    s.tied_head = t->tied_head || plan->pp > 1;
+    s.tied_head = t->tied_head || !both_ends;
     return s;
 }
 
@@ -366,18 +370,27 @@ static void fill_communication(const struct job *j, const struct stages *s, stru
     c->network_bytes += (near ? 0 : tensor + gathered) + (inside ? 0 : boundary);
 }
 
-/* Activations of micro-steps that wait for their backward on the first stage, in units of one stage's: interleaved,
- * those of its warm-up, 2 (p - 1) + (v - 1) group chunks, and one more (Megatron-LM schedules.py). */
+/* Activations of micro-steps that wait for their backward on a rank, in units of one stage's. */
 static double in_flight(const struct dtp_plan *plan)
 {
-    double pp = plan->pp, m = plan->accumulate, v = plan->virtual_stages, group = plan->microbatch_group;
-    return fmin(m, v > 1 ? (2 * (pp - 1) + (v - 1) * group + 1) / v : pp);
+    struct dtp_schedule_shape shape = dtp_plan_schedule(plan);
+    return dtp_schedule_kept(&shape);
 }
 
 static void add_bytes(struct dtp_memory *m, enum dtp_phase phase, enum dtp_owner owner, uint64_t bytes)
 {
     m->phase_bytes[phase][owner] += bytes;
     m->phase_total_bytes[phase] += bytes;
+}
+
+/* Of a schedule with several copies of the model each rank holds a stage of each. */
+static void add_copies(const struct dtp_plan *plan, struct dtp_memory *m)
+{
+    static const enum dtp_owner held[] = {DTP_OWNER_PARAMS, DTP_OWNER_GRADS, DTP_OWNER_OPTIMIZER};
+    uint32_t more = dtp_schedule_row(plan->schedule)->copies - 1;
+    for (int phase = 0; phase < DTP_PHASE_COUNT; phase++)
+        for (size_t i = 0; i < sizeof held / sizeof *held; i++)
+            add_bytes(m, (enum dtp_phase)phase, held[i], more * m->phase_bytes[phase][held[i]]);
 }
 
 /* The slice's memory is the last stage's. The first one's peak is the backward of its last layer with the activations
@@ -392,6 +405,7 @@ static void fill_memory(const struct job *j, struct dtp_memory *m)
         uint64_t held = j->plan->runtime->copies_passes ? (uint64_t)in_flight(j->plan) * j->stream_bytes : 0;
         add_bytes(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_ACTIVATIONS,
                   held + dtp_bytes_product((uint64_t)(layers * (double)activations.layer_kept), tokens));
+        add_copies(j->plan, m);
     }
     for (int phase = 0; phase < DTP_PHASE_STEP; phase++) { /* a matmul's gathered input; what stages exchange */
         uint64_t gathered = j->slice.plan.sequence_shards > 1 ? j->stream_bytes : 0;

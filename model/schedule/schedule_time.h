@@ -68,4 +68,9 @@ void dtp_stage_costs_equal(const struct dtp_schedule *schedule, double forward_s
 double dtp_schedule_bubble(const struct dtp_schedule_shape *shape, const struct dtp_stage_cost *stage,
                            double pair_fraction);
 
+/* The most that a rank keeps between F and backward, in micro-batches of all its chunks, where each pass of equal
+ * stages takes the same time (sources: schedule.def); beside it, with kept_for_weight, what waits for its W. Chunks of
+ * `shape` are stated. */
+double dtp_schedule_kept(const struct dtp_schedule_shape *shape);
+
 #endif

@@ -141,6 +141,31 @@ static void test_what_weights_keep(void **state)
     }
 }
 
+/* By formula as by the lists, of all schedules. */
+static void test_kept_by_formula(void **state)
+{
+    (void)state;
+    int checked = 0;
+    for (int kind = 0; kind < DTP_SCHEDULE_COUNT; kind++)
+        for (uint32_t p = 2; p <= 12; p++)
+            for (uint32_t m = 1; m <= 4 * p; m++) {
+                struct dtp_schedule_shape shape = {(enum dtp_schedule_kind)kind, p, m, 0, 0};
+                struct dtp_faults faults = {0};
+                if (dtp_schedule_resolve(&shape, &faults) != DTP_OK)
+                    continue;
+                struct timed t;
+                double most = 0;
+                timed_make(&t, shape, DTP_SEND_BUFFERED);
+                timed_run(&t, 1, 1, 1, 0);
+                for (uint32_t r = 0; r < p; r++)
+                    most = fmax(most, t.timing.ranks[r].peak_kept);
+                expect("what is kept", &t, most, dtp_schedule_kept(&shape));
+                timed_release(&t);
+                checked++;
+            }
+    assert_true(checked > 2000);
+}
+
 /* ---- formulas ------------------------------------------------------------------------------------------------------
  */
 
@@ -307,6 +332,7 @@ int main(void)
         cmocka_unit_test(test_steps_that_begin_apart),
         cmocka_unit_test(test_pairs_taken_apart_wait_less),
         cmocka_unit_test(test_what_weights_keep),
+        cmocka_unit_test(test_kept_by_formula),
         cmocka_unit_test(test_formulas_and_timer_agree),
         cmocka_unit_test(test_few_micro_batches),
         cmocka_unit_test(test_unequal_stages_by_hand),
