@@ -37,8 +37,8 @@ static char *program_says(const char *words)
 {
     char line[1024], *text = NULL;
     size_t bytes = 0;
-    snprintf(line, sizeof line, "DTPLAN_DATA=%s/scenarios %s/dtplan %s 2>/dev/null", TEST_SOURCE_DIR, TEST_BINARY_DIR,
-             words);
+    snprintf(line, sizeof line, "DTPLAN_DATA='%s/scenarios' '%s/dtplan' %s 2>/dev/null", TEST_SOURCE_DIR,
+             TEST_BINARY_DIR, words);
     FILE *from = popen(line, "r"), *into = open_memstream(&text, &bytes);
     assert_true(from && into);
     for (int c; (c = getc(from)) != EOF;)
