@@ -4,9 +4,9 @@
  * check programs from outside, with a stated tolerance (test_bounds): at most 1 % below a program's peak of live bytes,
  * at most 5 % above it in 95 % of random plans and at most 20 % in all. Of 9,600 random plans of all runtimes 4 in
  * 1,000 are outside, most by a percent or two: some of FSDP, and of ZeRO-3 2 %, -29 to +68 %, for which tensors a fetch
- * passes over, and which end in one flat buffer, only a walk knows. Of plans with adapters 1.2 % are, -7 to +28 % (of
- * one layer up to +69), of our executor's with experts or latents 0.8 %, -6 to +12 %. How far any may lie off is
- * job/bound_fit.h's. Exact memory is the program's (lower/miniature.h).
+ * passes over, and which end in one flat buffer, only a walk knows. Of plans with adapters 0.7 % are, -4 to +20 % (of
+ * our executor's of one layer up to +69), of our executor's with experts or latents 0.8 %, -6 to +12 %. How far any may
+ * lie off is job/bound_fit.h's. Exact memory is the program's (lower/miniature.h).
  *
  * Notation: T tokens of a micro-step on a GPU, L layers, N shard ranks, psi parameters, P of a unit, R of the root
  * (embeddings, final norm, head), V h of the embedding; bytes of an element: c of what matmuls read, g of a gradient at

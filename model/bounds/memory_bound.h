@@ -6,11 +6,17 @@
 #include "closed/activations.h"
 #include "closed/sharding.h"
 
-/* A stage of a block's backward: bytes of every token, elements of weight gradients finished. */
+/* A stage of a block's backward: bytes of every token, elements of weight gradients finished, of the one at work. */
 struct dtp_bound_stage {
     uint64_t token_bytes, elements, current;
 };
 #define DTP_BOUND_STAGES 5 /* of a kind of layer */
+
+/* A matrix of a layer: its elements, those that are trained, bytes of a token that stand when their gradient is made.
+ */
+struct dtp_bound_matrix {
+    uint64_t elements, trained, token_bytes;
+};
 
 struct dtp_bound {
     const struct dtp_transformer *transformer;
@@ -19,14 +25,25 @@ struct dtp_bound {
     struct dtp_activations activations; /* layer figures: of the kind that saves more */
     /* Of each kind of layer, a token: what it saves, what it keeps where it is checkpointed; of the last layer. */
     uint64_t layer_all[DTP_LAYER_MLPS], layer_kept[DTP_LAYER_MLPS], last_layer_all;
-    struct dtp_units units;
+    struct dtp_units units, trained; /* all parameters; those that have gradients: with adapters these alone */
     struct dtp_element_bytes bytes;
     uint64_t tokens, layers;
     bool uniform;          /* all layers are of one kind */
-    uint64_t kept_columns; /* bytes of a layer's fp8 weights by columns, kept beside its activations */
-    uint64_t rest_bytes;   /* parameters, optimizer, workspaces */
+    uint64_t kept_weights; /* bytes that stay beside a layer's activations: fp8 weights by columns */
+    uint64_t unpacked;     /* the same of a packed weight, of all layers but the first */
+    uint64_t
+        block_weights;   /* bytes that the block at work makes of its weights: unpacked; casts of gathered adapters */
+    uint64_t unpacking;  /* bytes while its largest packed matrix is unpacked */
+    uint64_t low;        /* of a token: x A^T of all adapters of a layer, and what dropout made */
+    uint64_t head_input; /* of a token: what a frozen head reads, which nothing keeps for it */
+    uint64_t rest_bytes; /* parameters, optimizer, workspaces */
     struct dtp_bound_stage stage[DTP_LAYER_MLPS * DTP_BOUND_STAGES];
-    int stages;               /* of the kinds that there are */
+    int stages;                                         /* of the kinds that there are */
+    struct dtp_bound_matrix matrix[DTP_LAYER_MATRICES]; /* in the order of forward; of two kinds, of dense layers */
+    int matrices;
+    /* Of our executor, a token's: what forward has beside what it keeps; what of the block above stands to this one's
+     * first norm; beside that a block before its first norm, and made again. */
+    uint64_t passing, carried, opened, replayed;
     uint64_t most_bytes;      /* of the instants so far */
     uint64_t late_bytes;      /* of those at which a block is all that stands of activations */
     uint64_t least_bytes;     /* of what surely stands at one of them */
@@ -78,38 +95,44 @@ static inline void dtp_bound_hold(struct dtp_bound *b, uint64_t bytes)
         b->least_bytes = b->rest_bytes + bytes;
 }
 
-/* Bytes of a token of one layer's attention scores, where the math kernel writes them; else 0. */
-uint64_t dtp_bound_scores(const struct dtp_bound *b);
-/* What the optimizer makes beside `elements` that it updates (plan/optimizer_state.h). */
-uint64_t dtp_bound_optimizer_list(const struct dtp_bound *b, uint64_t elements);
+/* Units, activations and stages of all kinds of layers. */
+void dtp_bound_blocks(struct dtp_bound *b);
+/* The last block in forward, which has all that it saves. */
+uint64_t dtp_bound_forward(const struct dtp_bound *b);
 /* Kept activations of the first `layers`. */
 uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layers);
 /* The worst stage of a block where a finished weight gradient has `element_bytes`, of which the one at work `current`
  * more. */
 uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint64_t current_bytes);
 
+/* Bytes beside activations and rest at the instants of bounds.h that every strategy has: weights, gradients and what is
+ * on its way. */
+struct dtp_bound_beside {
+    uint64_t forward, logits, loss; /* the last block in forward | the logits behind it | the loss */
+    uint64_t head;                  /* the head's gradients, but for the weight's */
+    uint64_t head_gradient;         /* of its weight as it is made */
+    uint64_t ends;                  /* the embedding's backward */
+};
+void dtp_bound_steps(struct dtp_bound *b, const struct dtp_bound_beside *beside);
+
 /* A bucket of gradients is full. */
 struct dtp_bound_closing {
     uint64_t below, bytes; /* layers below the block at work | of activations that stand */
     uint64_t done;         /* elements of gradients in this and earlier buckets */
-    uint64_t filled;       /* of them in this one, of so many tensors */
+    uint64_t filled;       /* of them in this one, of so many tensors: one alone may be larger than a bucket */
     uint64_t tensors;
-    uint64_t oversized; /* elements of the tensor that is a bucket by itself, as it was made; else 0 */
-    uint64_t elements;  /* of the gradient that did not fit; 0: the backward is over */
+    uint64_t elements; /* of the gradient that did not fit; 0: the backward is over */
 };
 typedef void dtp_bound_close(struct dtp_bound *b, const struct dtp_bound_closing *closing, const void *own);
-/* Calls `close` with each bucket of reduce_bucket_size elements; of many blocks that close some, with the first and
- * last. */
+/* Calls `close` with each bucket of reduce_bucket_size elements. */
 void dtp_bound_buckets(struct dtp_bound *b, dtp_bound_close *close, const void *own);
 
 void dtp_bound_replicated(struct dtp_bound *b);
-void dtp_bound_adapted(struct dtp_bound *b); /* of each strategy, where adapters alone are trained */
 void dtp_bound_fsdp(struct dtp_bound *b);
 void dtp_bound_fetched(struct dtp_bound *b);
-/* Bytes of what ZeRO-3 has fetched beside a tensor of `own` elements, with `layers` layers still to be used; of what it
- * never gives back. */
-uint64_t dtp_bound_fetched_weights(const struct dtp_bound *b, uint64_t own, uint64_t layers);
-uint64_t dtp_bound_persistent(const struct dtp_bound *b);
 void dtp_bound_executor(struct dtp_bound *b);
+/* What a layer of the kind keeps, and the stages of its backward: two, with no gradients of weights. */
+void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_tensors *tensors,
+                             struct dtp_activations *activations);
 
 #endif

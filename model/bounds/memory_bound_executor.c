@@ -23,6 +23,7 @@
  * packed. */
 #include "bounds/memory_bound.h"
 
+#include "closed/closed_form_hooks.h"
 #include "cost/attention_workspace.h"
 #include "net/parameter_layout.h"
 #include "plan/comm_hook.h"
@@ -30,10 +31,16 @@
 #include "plan/runtime_sizes.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Targets that read the first norm's result, and the second's. */
 #define READ_FIRST (1u << DTP_TARGET_Q | 1u << DTP_TARGET_K | 1u << DTP_TARGET_V)
 #define READ_SECOND (1u << DTP_TARGET_GATE | 1u << DTP_TARGET_UP)
+
+#define BIT(suffix) DTP_TENSOR_BIT(suffix)
+#define LATENTS                                                                                                        \
+    (BIT(Q_LATENT) | BIT(Q_LATENT_STATISTICS) | BIT(Q_LATENT_NORM) | BIT(KV_LATENT) | BIT(KV_LATENT_STATISTICS) |      \
+     BIT(KV_LATENT_NORM))
 
 enum { FIRST, BLOCK, LAST, KINDS }; /* modules: embeddings, a block, final norm and head */
 
@@ -42,16 +49,13 @@ struct executor {
     uint64_t frozen;                      /* bytes of the others, with the largest matrix unpacked */
     uint64_t whole[KINDS], shard[KINDS];  /* bytes of gradients: as they are made | as the optimizer reads them */
     uint64_t all_whole, all_shard;
-    uint64_t one, neighbours, one_shard; /* of the largest block whole, of two that follow another | its shard */
-    uint64_t largest;                    /* elements of the largest module */
-    int head;                            /* the module that has the head's matrix */
-    bool several, always, shards, sums;  /* sums: whole gradients of later micro-steps are added to the first ones' */
-    bool sharded;                        /* weights are gathered module by module */
-    bool streams;                        /* shards of blocks leave through two that stand */
-    bool alone;       /* one rank, whose blocks are updated behind their backward: the gradients of one at a time */
-    uint64_t carried; /* of the block above, into this one's first norm */
-    uint64_t replayed, opened; /* beside what stands of the block above: a block made again | before its first norm */
-    uint64_t passing;          /* what forward has beside what it keeps */
+    uint64_t one, two, one_shard;       /* of the largest block whole, of two that follow another | its shard */
+    uint64_t largest;                   /* elements of the largest module */
+    int head;                           /* the module that has the head's matrix */
+    bool several, always, shards, sums; /* sums: whole gradients of later micro-steps are added to the first ones' */
+    bool sharded;                       /* weights are gathered module by module */
+    bool streams;                       /* shards of blocks leave through two that stand */
+    bool alone; /* one rank, whose blocks are updated behind their backward: the gradients of one at a time */
 };
 
 static uint64_t padded(const struct dtp_bound *b, uint64_t elements)
@@ -73,17 +77,17 @@ static uint64_t of_all(const struct dtp_bound *b, const uint64_t *module)
     return module[FIRST] + b->layers * module[BLOCK] + module[LAST];
 }
 
-/* Scratch of attention's backward. */
-static uint64_t core_workspace(const struct dtp_bound *b)
+/* Of a token, scratch of attention's backward. */
+static uint64_t core_workspace(const struct dtp_bound *b, const struct dtp_layer_kind *k)
 {
     const struct dtp_transformer *t = b->transformer;
     const struct dtp_plan *plan = b->plan;
-    const uint32_t cp = plan->cp ? plan->cp : 1, heads = plan->cp_comm == DTP_CP_A2A ? cp : 1, tokens = cp / heads;
+    const uint64_t cp = plan->cp ? plan->cp : 1, heads = plan->cp_comm == DTP_CP_A2A ? cp : 1, tokens = cp / heads;
     const struct dtp_attention_asked asked = {.size = {.batch = (uint32_t)plan->micro_batch,
                                                        .sequence = (uint32_t)(plan->sequence / tokens),
-                                                       .heads = (uint32_t)(t->heads / heads),
-                                                       .kv_heads = (uint32_t)(t->kv_heads / heads),
-                                                       .head_dim = (uint32_t)t->head_dim,
+                                                       .heads = (uint32_t)(k->heads / heads),
+                                                       .kv_heads = (uint32_t)(k->kv_heads / heads),
+                                                       .head_dim = (uint32_t)k->head_dim,
                                                        .backward = true,
                                                        .deterministic = !plan->executor.atomic_attention},
                                               .value_dim = (uint32_t)t->value_head_dim,
@@ -91,6 +95,13 @@ static uint64_t core_workspace(const struct dtp_bound *b)
                                               .bent = t->attention_softcap > 0 || t->position == DTP_POSITION_ALIBI,
                                               .in_steps = tokens > 1};
     return dtp_divide_up(dtp_attention_planned_bytes(&asked), b->tokens);
+}
+
+/* Of a token: gradients of queries, of keys and values and of latents as they are projected, and latents normed. */
+static uint64_t projected_latents(const struct dtp_layer_kind *k, uint64_t c)
+{
+    uint64_t heads = k->heads * (2 * k->head_dim - k->rope_head_dim) + k->d_core;
+    return c * (heads + 2 * (k->q_latent + k->kv_latent) + k->rope_head_dim);
 }
 
 /* Of a token, beside attention's gradients where it runs in steps of a ring: a step's terms of those of q, of k and v,
@@ -101,67 +112,21 @@ static uint64_t around(const struct dtp_bound *b, uint64_t q_bytes, uint64_t kv_
     return ring > 1 ? q_bytes + (ring > 2 ? 5 : 3) * kv_bytes : 0;
 }
 
-/* Of a token: x A^T of all adapters of a block. */
-static uint64_t low_width(const struct dtp_bound *b)
-{
-    struct dtp_layer_kind kind;
-    uint64_t width = 0;
-    if (!dtp_plan_adapts(b->plan))
-        return 0;
-    dtp_layer_kind_of(b->transformer, DTP_LAYER_DENSE, false, false, &kind);
-    dtp_plan_adapt_kind(b->plan, &kind);
-    for (int i = 0; i < kind.matrices; i++)
-        width += kind.matrix[i].rank;
-    return width;
-}
-
 /* Rows that a rank's experts have room for, of each that its tokens send: where ranks divide experts as many times as
  * the plan says, or for whatever may come; no more than each token has experts, or the rank. */
-static double room(const struct dtp_bound *b)
+static double room(const struct dtp_plan *plan, const struct dtp_layer_kind *k)
 {
-    const struct dtp_plan *plan = b->plan;
-    const struct dtp_transformer *t = b->transformer;
-    double ranks = plan->ep > 1 ? plan->ep : 1,
-           asked = plan->executor.expert_room > 0 ? plan->executor.expert_room : ranks;
-    uint64_t own = t->experts / (uint64_t)ranks;
-    return t->experts_per_token && own ? fmin(asked, ranks * fmin(1, (double)own / (double)t->experts_per_token)) : 1;
+    double ranks = plan->ep > 1 ? plan->ep : 1, own = (double)k->experts / ranks;
+    double asked = plan->executor.expert_room > 0 ? plan->executor.expert_room : ranks;
+    return k->experts ? fmin(asked, ranks * fmin(1, own / (double)k->experts_per_token)) : 1;
 }
 
 /* Of a token, around experts' matmuls: rows that came, scores, weights and routes of those that go, and where ranks
  * divide experts of those that came; shared experts. */
-static uint64_t around_experts(const struct dtp_bound *b)
+static uint64_t around_experts(const struct dtp_plan *plan, const struct dtp_layer_kind *k, uint64_t c, uint64_t came)
 {
-    const struct dtp_transformer *t = b->transformer;
-    uint64_t c = b->bytes.compute, shared = t->shared_expert_gate ? t->hidden + 1 : 0, k = t->experts_per_token;
-    uint64_t came = (uint64_t)ceil(room(b) * (double)k);
-    return t->experts ? c * (came * t->hidden + t->experts + 3 * t->shared_expert_ffn + shared) + 12 * k +
-                            (b->plan->ep > 1 ? 16 * came : 4 * k)
-                      : 0;
-}
-
-/* Of a token: what experts return and, where it goes back to other ranks, what is sent of it, or the gradients of both;
- * where shared experts are weighed theirs. */
-static uint64_t returned_rows(const struct dtp_bound *b)
-{
-    const struct dtp_transformer *t = b->transformer;
-    double sent = b->plan->ep > 1 ? 1 : 0, k = (double)t->experts_per_token, shared = t->shared_expert_gate ? 1 : 0;
-    return t->experts ? b->bytes.compute * t->hidden * (uint64_t)ceil((sent + room(b)) * k + shared) : 0;
-}
-
-/* Of a token: latents and what their norms made of them, with a statistic each. */
-static uint64_t latents(const struct dtp_bound *b)
-{
-    const struct dtp_transformer *t = b->transformer;
-    uint64_t q = t->q_latent ? 2 * b->bytes.compute * t->q_latent + 4 : 0;
-    return t->kv_latent ? q + b->bytes.compute * (2 * t->kv_latent + t->rope_head_dim) + 4 : 0;
-}
-
-/* Of a token: gradients of queries, of keys and values and of latents as they are projected, and latents normed. */
-static uint64_t projected_latents(const struct dtp_bound *b)
-{
-    const struct dtp_transformer *t = b->transformer;
-    uint64_t heads = t->heads * (2 * t->head_dim - t->rope_head_dim + t->value_head_dim);
-    return b->bytes.compute * (heads + 2 * (t->q_latent + t->kv_latent) + t->rope_head_dim);
+    uint64_t sent = k->experts_per_token, shared = 3 * k->shared_ffn + (k->shared_gate ? k->hidden + 1 : 0);
+    return c * (came * k->hidden + k->experts + shared) + 12 * sent + (plan->ep > 1 ? 16 * came : 4 * sent);
 }
 
 /* What a block's backward has beside the stream's gradient, in two stages. mlp: what was kept; a product or second norm
@@ -170,93 +135,67 @@ static uint64_t projected_latents(const struct dtp_bound *b)
  * gradient to that of the first norm, or where branches side by side have norms of their own, to the second's behind
  * the core's gradient; of one norm the product too; qkv's to the block below's first, or where no norm stands in front
  * of branches, all of the block to there, beside what is replayed. */
-static void size_block(struct dtp_bound *b, struct executor *x)
+void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_tensors *tensors, struct dtp_activations *a)
 {
-    const struct dtp_transformer *t = b->transformer;
-    struct dtp_activations *a = &b->activations;
+    const struct dtp_layer_kind *k = &tensors->kind;
+    const struct dtp_plan *plan = b->plan;
     /* what projections read is kept as its cast, if that is what their weights' gradients are made of */
-    bool fp8 = b->plan->precision.compute == DTP_FP8 && dtp_plan_runs_narrow(b->plan, DTP_PRODUCT_WEIGHT_GRADIENT);
-    uint64_t c = b->bytes.compute, n = fp8 ? 1 : c, h = t->hidden, q = t->heads * t->head_dim,
-             kv = t->kv_heads * t->head_dim, v = t->kv_latent ? t->heads * t->value_head_dim : kv, f = t->ffn;
-    uint64_t results = returned_rows(b), made = t->kv_latent ? v : q; /* of attention's core */
-    if (t->experts)
-        f = (uint64_t)ceil(room(b) * (double)(t->experts_per_token * t->expert_ffn));
-    uint64_t up = dtp_activation_is_gated(t->activation) ? 2 * f : f, statistics = t->norm == DTP_RMS_NORM ? 4 : 8;
-    uint64_t whole_up = c * up, kept_up = b->plan->executor.activation_fp8_input_store ? up : whole_up;
-    uint64_t qkv = c * (q + kv + v), core = c * made + 4 * t->heads;
-    enum dtp_checkpointing policy = b->plan->checkpointing;
-    bool apart = b->plan->executor.gradient_stream, lost = policy == DTP_CHECKPOINT_SELECTIVE_MATMUL;
-    uint64_t raw = t->qk_norm ? c * (q + kv) + 4 * (t->qk_norm_wide ? 2 : t->heads + t->kv_heads) : 0; /* of q and k */
-    bool front = t->norm_place != DTP_NORMS_AFTER, behind = t->norm_place != DTP_NORMS_BEFORE;
-    uint64_t norms = front ? (t->parallel_block == DTP_PARALLEL_ONE_NORM ? 1 : 2) : 0; /* in front of branches */
-    uint64_t norm = n * h + statistics, returned = behind ? norm : 0, sum = t->parallel_block ? 0 : c * h;
+    const bool fp8 = plan->precision.compute == DTP_FP8 && dtp_plan_runs_narrow(plan, DTP_PRODUCT_WEIGHT_GRADIENT);
+    const uint64_t c = b->bytes.compute, n = fp8 ? 1 : c, h = k->hidden, q = k->d_q, kv = k->d_kv;
+    const double times = room(plan, k), rows = (double)k->experts_per_token;
+    const uint64_t f = (uint64_t)ceil(times * (double)k->ffn), up = k->gated ? 2 * f : f, read = 4 * k->norm_statistics;
+    /* what experts return and, where it goes back to other ranks, what is sent of it, or the gradients of both; where
+     * shared experts are weighed theirs */
+    const double back = ((plan->ep > 1 ? 1 : 0) + times) * rows + (k->shared_gate ? 1 : 0);
+    const uint64_t results = k->experts ? c * h * (uint64_t)ceil(back) : 0;
+    const uint64_t whole_up = c * up, kept_up = plan->executor.activation_fp8_input_store ? up : whole_up;
+    const uint64_t qkv = c * (q + kv + (k->kv_latent ? k->d_core : kv)), core = c * k->d_core + 4 * k->heads;
+    const bool apart = plan->executor.gradient_stream, behind = k->norms_after,
+               policy_input = plan->checkpointing != DTP_CHECKPOINT_NONE,
+               core_lost = plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION,
+               lost = plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL;
+    const uint64_t raw = k->qk_norm ? c * (q + kv) + 4 * (k->qk_norm_wide ? 2 : k->heads + k->kv_heads) : 0;
+    const uint64_t norms = !k->norms_before ? 0 : k->parallel == DTP_PARALLEL_ONE_NORM ? 1 : 2; /* before branches */
+    const uint64_t returned = behind ? n * h + read : 0, sum = k->parallel ? 0 : c * h, second = norms == 2 ? c * h : 0;
     /* what matrices read is kept for those that are trained, or whose adapters are */
-    uint32_t trained = dtp_plan_adapts(b->plan) ? b->plan->adapters.targets : DTP_TARGETS_ALL;
-    uint32_t of_first = READ_FIRST | (norms == 1 ? READ_SECOND : 0);
-    uint64_t first = norms && trained & of_first ? n * h : 0,
-             second_read = norms == 2 && trained & READ_SECOND ? n * h : 0;
-    uint64_t product = trained & 1u << DTP_TARGET_DOWN ? n * f : 0;
-    uint64_t second = norms == 2 ? c * h : 0;
-    uint64_t beside =
-        behind || norms == 1 ? c * h : 0; /* a gradient that waits for the other branch, or for its norm */
-    uint64_t attention =
-        c * h + first + (front ? statistics : 0) + qkv + raw + core + returned + c * low_width(b) + latents(b);
-    a->layer_input = c * h;
-    a->layer_all = attention + sum + second_read + (norms == 2 ? statistics : 0) + returned + kept_up + product +
-                   around_experts(b);
-    a->layer_kept = policy == DTP_CHECKPOINT_NONE                  ? a->layer_all
-                    : policy == DTP_CHECKPOINT_SELECTIVE_ATTENTION ? a->layer_all - core
-                    : lost                                         ? a->layer_all - first - second_read - product
-                                                                   : c * h;
-    a->gradient = c * h;
-    uint64_t mlp = policy == DTP_CHECKPOINT_SELECTIVE_ATTENTION || lost ? a->layer_kept : a->layer_all;
-    mlp += lost || product ? 0 : c * f; /* its gradient takes the room of what was kept, if that was */
-    uint64_t output = t->parallel_block && norms == 2 ? second + c * q : 0;
+    const uint32_t trained = k->adapted ? plan->adapters.targets : DTP_TARGETS_ALL;
+    const uint64_t first = norms && trained & (READ_FIRST | (norms == 1 ? READ_SECOND : 0)) ? n * h : 0,
+                   second_read = norms == 2 && trained & READ_SECOND ? n * h : 0,
+                   product = trained & 1u << DTP_TARGET_DOWN ? n * f : 0;
+    const uint64_t beside =
+        behind || norms == 1 ? c * h : 0; /* a gradient that waits for the other branch, or a norm */
+    const uint64_t attention = c * h + first + (norms ? read : 0) + qkv + core + returned + b->low + raw +
+                               dtp_layer_tensors_bytes(tensors, LATENTS);
+    a->layer_input = a->gradient = c * h;
+    a->layer_all = attention + sum + second_read + (norms == 2 ? read : 0) + returned + kept_up + product +
+                   (k->experts ? around_experts(plan, k, c, (uint64_t)ceil(times * rows)) : 0);
+    a->layer_kept = core_lost      ? a->layer_all - core
+                    : lost         ? a->layer_all - first - second_read - product
+                    : policy_input ? c * h
+                                   : a->layer_all;
+    const bool input = a->layer_kept == c * h;
+    const uint64_t output = k->parallel && norms == 2 ? second + c * q : 0;
     uint64_t again = apart && lost ? c * f + 2 * second : apart || lost ? larger(c * f, larger(second, output)) : 0;
-    uint64_t held = c * up + (t->parallel_block ? c * f : second);
-    if (t->experts) /* rows that came; of shared experts */
-        held += results + c * 2 * t->shared_expert_ffn;
+    uint64_t held = c * up + (k->parallel ? c * f : second);
+    if (k->experts) /* rows that came; of shared experts */
+        held += results + c * 2 * k->shared_ffn;
     if (fp8) /* up's gradient beside its casts, by rows and by columns, for which the activation has gone */
         again = 2 * up - f;
-    b->stage[0] = (struct dtp_bound_stage){
-        mlp + beside + again + (apart ? 2 : 1) * results + (kept_up < whole_up ? whole_up : 0), 0, 0};
-    b->stage[1] =
-        (struct dtp_bound_stage){attention - (norms == 2 && lost && first ? c * h : 0) + beside + c * made + qkv +
-                                     core_workspace(b) + around(b, c * q, 2 * c * kv) + (apart && !output ? held : 0),
-                                 0, 0};
-    b->stage[2] = b->stage[3] = b->stage[4] = b->stage[1];
-    uint64_t passing = a->layer_kept == c * h ? c * (up + f) : lost ? c * f : 0;
-    x->passing = dtp_bound_tokens(b, c * h + passing + results);
-    uint64_t projected = t->kv_latent ? projected_latents(b) : qkv; /* its gradients, and what they are products with */
-    uint64_t carried = apart && b->plan->offload == DTP_OFFLOAD_NONE ? c * h + projected : 0;
-    uint64_t whole = carried && !front ? c * (q + 3 * h + up) : 0;
-    x->carried = dtp_bound_tokens(b, carried);
-    x->opened = dtp_bound_tokens(b, (a->layer_kept == c * h ? a->layer_all : a->layer_kept) + c * h + carried + whole);
-    x->replayed = a->layer_kept == c * h ? x->opened + dtp_bound_tokens(b, behind ? c * h : 0) : 0;
-}
-
-/* The same of layers of two kinds: what each keeps, and what the one with more has at a time. */
-static void size_blocks(struct dtp_bound *b, struct executor *x)
-{
-    if (b->uniform) {
-        size_block(b, x);
-        return;
-    }
-    for (int mlp = 0; mlp < DTP_LAYER_MLPS; mlp++) {
-        const struct dtp_transformer alike = dtp_transformer_all_alike(b->transformer, mlp == DTP_LAYER_EXPERTS);
-        struct dtp_bound of = *b;
-        struct executor one = *x;
-        of.transformer = &alike;
-        size_block(&of, &one);
-        const bool more = mlp == 0 || of.activations.layer_all > b->activations.layer_all;
-        b->layer_all[mlp] = of.activations.layer_all, b->layer_kept[mlp] = of.activations.layer_kept;
-        b->activations = more ? of.activations : b->activations;
-        for (int i = 0; i < DTP_BOUND_STAGES && more; i++)
-            b->stage[i] = of.stage[i];
-        x->passing = larger(x->passing, one.passing), x->carried = larger(x->carried, one.carried);
-        x->opened = larger(x->opened, one.opened), x->replayed = larger(x->replayed, one.replayed);
-    }
-    b->stages = DTP_BOUND_STAGES;
+    const uint64_t mlp =
+        (input ? a->layer_all : a->layer_kept) + (lost || product ? 0 : c * f); /* no kept tensor's room */
+    const uint64_t made = c * k->d_core + qkv + core_workspace(b, k) + around(b, c * q, 2 * c * kv);
+    b->stage[b->stages++].token_bytes =
+        mlp + beside + again + (apart ? 2 : 1) * results + (kept_up < whole_up ? whole_up : 0);
+    b->stage[b->stages++].token_bytes =
+        attention - (second && lost && first ? c * h : 0) + beside + made + (apart && !output ? held : 0);
+    const uint64_t projected = k->kv_latent ? projected_latents(k, c) : qkv; /* gradients, and what they multiply */
+    const uint64_t carried = apart && plan->offload == DTP_OFFLOAD_NONE ? c * h + projected : 0;
+    const uint64_t opened =
+        (input ? a->layer_all : a->layer_kept) + c * h + carried + (carried && !norms ? c * (q + 3 * h + up) : 0);
+    b->passing = larger(b->passing, c * h + (input ? c * (up + f) : lost ? c * f : 0) + results);
+    b->carried = larger(b->carried, carried);
+    b->opened = larger(b->opened, opened);
+    b->replayed = larger(b->replayed, input ? opened + (behind ? c * h : 0) : 0);
 }
 
 /* Rows of a chunk of logits: the largest power of two, at least LOSS_CHUNK_LEAST, that takes at most LOSS_CHUNK_BYTES.
@@ -270,68 +209,42 @@ static uint64_t chunk_rows(const struct dtp_bound *b, uint64_t row_bytes)
     return most < b->tokens ? most : b->tokens;
 }
 
-/* Frozen weights as they are kept; of packed ones the largest as a matmul reads it. */
-static uint64_t frozen_bytes(const struct dtp_bound *b)
+/* Elements of two blocks that follow another: where kinds take turns not both of experts. */
+static uint64_t neighbours(const struct dtp_bound *b, uint64_t largest)
 {
-    struct dtp_trained_count count;
-    struct dtp_layer_kind kind;
-    uint64_t largest = 0;
-    dtp_plan_trained(b->transformer, b->plan, &count);
-    dtp_layer_kind_of(b->transformer, DTP_LAYER_DENSE, true, true, &kind);
-    for (int i = 0; i < kind.matrices && b->plan->adapters.base != DTP_BASE_NONE; i++)
-        largest = larger(largest, b->bytes.compute * kind.matrix[i].out * kind.matrix[i].in);
-    return count.frozen_bytes + largest;
-}
-
-/* Where layers are of two kinds the ring has room for the larger, and two neighbours may be of the larger both but
- * where kinds take turns; sums over blocks are of their mean, which is returned. */
-static uint64_t mean_block(const struct dtp_bound *b, struct executor *x)
-{
+    const uint64_t step = b->uniform ? 0 : b->transformer->expert_layer_step;
+    if (step < 2)
+        return 2 * largest;
     const struct dtp_parameter_count count = dtp_transformer_count(b->transformer);
-    const uint64_t dense = padded(b, count.block), experts = padded(b, count.expert_block);
-    uint64_t blocks = (b->layers - count.expert_layers) * dense + count.expert_layers * experts;
-    x->elements[BLOCK] = larger(dense, experts);
-    uint64_t step = b->transformer->expert_layer_step, mixed = step > 2 ? larger(experts, dense) : experts;
-    x->neighbours = step > 1 ? dense + mixed : 2 * x->elements[BLOCK];
-    x->elements[LAST] = padded(b, count.final_norm + count.head);
-    x->total = x->elements[FIRST] + blocks + x->elements[LAST];
-    return dtp_divide_up(blocks, b->layers);
+    return padded(b, count.block) + (step > 2 ? largest : padded(b, count.expert_block));
 }
 
 /* Gradients that are rounded once and read by the optimizer have the type of what they are made of; a head's, where it
- * comes in chunks or is the embedding's too, are added up. */
+ * comes in chunks or is the embedding's too, are added up; a copy engine's sums are fp32 where there is a master copy.
+ */
 static void size_gradients(const struct dtp_bound *b, struct executor *x, bool chunks)
 {
     const struct dtp_plan *plan = b->plan;
-    const struct dtp_units *u = &b->units;
-    uint64_t first = u->embedding + u->position, c = b->bytes.compute, r = dtp_dtype_bytes(plan->precision.reduce);
-    bool once = b->cluster->gpus == 1 && !x->several, on_host = plan->offload != DTP_OFFLOAD_NONE;
-    bool copies =
-        plan->executor.reduce_engine == DTP_ENGINE_COPY; /* whose sums are fp32 where there is a master copy */
-    bool wide = copies && x->shards && b->bytes.master && !on_host;
-    x->elements[FIRST] = padded(b, first), x->elements[BLOCK] = padded(b, u->layer);
-    x->elements[LAST] = padded(b, u->total - b->layers * u->layer - first);
-    if (dtp_plan_adapts(plan)) {
-        x->frozen = frozen_bytes(b);
-        x->elements[FIRST] = x->elements[LAST] = 0, x->elements[BLOCK] = padded(b, u->layer_trained);
-    }
-    x->total = of_all(b, x->elements);
-    uint64_t block = x->elements[BLOCK];
-    x->neighbours = 2 * block;
-    if (!b->uniform)
-        block = mean_block(b, x);
-    x->head = u->head ? LAST : FIRST;
-    uint64_t own[KINDS];
+    const struct dtp_units *t = &b->trained;
+    const uint64_t c = b->bytes.compute, r = dtp_dtype_bytes(plan->precision.reduce),
+                   first = t->embedding + t->position;
+    const bool once = b->cluster->gpus == 1 && !x->several, on_host = plan->offload != DTP_OFFLOAD_NONE;
+    const bool wide = plan->executor.reduce_engine == DTP_ENGINE_COPY && x->shards && b->bytes.master && !on_host;
+    uint64_t mean[KINDS] = {padded(b, first), padded(b, t->layer), padded(b, t->total - b->layers * t->layer - first)};
+    uint64_t own[KINDS], block = padded(b, t->largest_layer);
+    memcpy(x->elements, mean, sizeof mean);
+    x->elements[BLOCK] = block;
+    x->total = of_all(b, mean);
+    x->head = b->units.head ? LAST : FIRST;
     for (int i = 0; i < KINDS; i++) {
-        uint64_t bytes = once && (i != x->head || (!chunks && u->head)) ? c : r;
+        const uint64_t bytes = once && (i != x->head || (!chunks && b->units.head)) ? c : r;
         x->largest = larger(x->largest, x->elements[i]);
-        uint64_t elements = i == BLOCK ? block : x->elements[i];
-        x->whole[i] = bytes * elements;
-        x->shard[i] = (wide ? 4 : bytes) * shard_of(b, i, elements);
-        own[i] = shard_of(b, i, elements);
+        own[i] = shard_of(b, i, mean[i]);
+        x->whole[i] = bytes * mean[i];
+        x->shard[i] = (wide ? 4 : bytes) * own[i];
     }
-    x->one_shard = (wide ? 4 : once ? c : r) * shard_of(b, BLOCK, x->elements[BLOCK]);
-    x->one = (once ? c : r) * x->elements[BLOCK], x->neighbours *= once ? c : r;
+    x->one = (once ? c : r) * block, x->two = (once ? c : r) * neighbours(b, block);
+    x->one_shard = (wide ? 4 : once ? c : r) * shard_of(b, BLOCK, block);
     x->all_whole = of_all(b, x->whole), x->all_shard = of_all(b, x->shard), x->own = of_all(b, own);
     x->alone = plan->executor.update_in_backward && b->cluster->gpus == 1;
     x->streams = (on_host || plan->executor.update_in_backward) && x->shards && !x->always;
@@ -345,50 +258,22 @@ static struct executor executor_of(const struct dtp_bound *b, bool chunks)
     x.sums = x.always && !x.shards && b->cluster->gpus > 1;
     x.sharded = plan->offload == DTP_OFFLOAD_PARAMS ||
                 (x.shards && dtp_plan_shards_params(plan) && plan->reshard_after_forward);
+    if (dtp_plan_adapts(plan)) {
+        struct dtp_trained_count count;
+        dtp_plan_trained(b->transformer, plan, &count);
+        uint64_t up = (dtp_activation_is_gated(b->transformer->activation) ? 2 : 1) * b->units.down;
+        x.frozen = count.frozen_bytes + (b->unpacking ? b->bytes.compute * larger(up, b->units.qkv) : 0);
+    }
     size_gradients(b, &x, chunks);
     return x;
 }
 
-/* Of one of `ranks` shards of a module: rows as wide as its first matrix, as many matrices as it has by rank. */
-static struct dtp_factored factored_shard(const struct dtp_bound *b, const struct dtp_parameter_module *layout,
-                                          uint64_t matrices, uint64_t ranks)
+/* What PowerSGD keeps of a rank's elements: what was lost of them, Q of all and P of one module; a workspace. */
+static uint64_t factored_bytes(const struct dtp_bound *b, uint64_t own)
 {
-    struct dtp_factored f = {0};
-    uint64_t columns = b->transformer->hidden, parts = (matrices + ranks - 1) / ranks;
-    uint64_t elements = layout->elements / ranks, part = elements / columns / parts * columns;
-    for (uint64_t i = 0; i < parts; i++)
-        dtp_factored_add(&f, part, columns, 1, b->plan->powersgd_rank);
-    f.whole += elements - parts * part;
-    return f;
-}
-
-/* What PowerSGD keeps: what was lost of matrices that it factors and their Q; P of one module, with what is not
- * factored beside it; a workspace. */
-static uint64_t factored_bytes(const struct dtp_bound *b)
-{
-    const struct dtp_transformer *t = b->transformer;
-    struct dtp_parameter_alike alike[DTP_PARAMETER_KINDS];
-    const int kinds = dtp_parameter_alike_modules(t, alike);
-    uint64_t lost = 0, q = 0, p = 0;
-    for (int i = 0; i < kinds; i++) {
-        struct dtp_parameter_module layout;
-        struct dtp_factored f = {0};
-        uint64_t all = 0;
-        dtp_parameter_module(t, 1, alike[i].module, &layout);
-        for (int k = 0; k < DTP_PARAMETER_COUNT; k++) {
-            const struct dtp_parameter_tensor *tensor = &layout.tensor[k];
-            uint64_t elements = tensor->exists ? tensor->rows * tensor->columns : 0;
-            all += elements;
-            dtp_factored_add(&f, elements, tensor->columns, 1, b->plan->powersgd_rank);
-        }
-        if (f.matrices && b->units.ranks > 1) {
-            all = layout.elements / b->units.ranks;
-            f = factored_shard(b, &layout, f.matrices, b->units.ranks);
-        }
-        lost += alike[i].count * (all - f.whole), q += alike[i].count * f.q;
-        p = larger(p, f.matrices ? f.p + f.whole : 0);
-    }
-    return p ? 4 * (lost + q + p) + DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES : 0;
+    struct dtp_traffic job = {b->transformer, b->cluster, b->plan, .units = b->units};
+    struct dtp_factored f = dtp_traffic_factored(&job);
+    return 4 * (own + f.q + f.p / b->layers) + DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES;
 }
 
 /* State; the matmuls' workspaces; batches; a ring of gathered blocks; what shards are made of and go through. */
@@ -417,7 +302,7 @@ static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
     else if (replicas && plan->comm_hook == DTP_COMM_HOOK_INT8) /* its part and all */
         bytes += (1 + b->cluster->gpus / b->units.ranks) * dtp_int8_part_bytes(largest);
     else if (replicas && plan->comm_hook == DTP_COMM_HOOK_POWERSGD)
-        bytes += factored_bytes(b);
+        bytes += factored_bytes(b, own);
     return bytes;
 }
 
@@ -425,7 +310,7 @@ static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
 static uint64_t gradients(const struct dtp_bound *b, const struct executor *x, uint64_t blocks)
 {
     uint64_t tied = b->units.head ? 0 : x->whole[FIRST], block = x->whole[BLOCK], last = x->whole[LAST];
-    uint64_t going = blocks > 1 ? x->neighbours : last + (blocks ? x->one : 0);
+    uint64_t going = blocks > 1 ? x->two : last + (blocks ? x->one : 0);
     if (!x->shards && !x->sums)
         return x->several ? x->all_whole : last + tied + (x->alone && blocks ? 1 : blocks) * block;
     if (x->sums)
@@ -453,8 +338,9 @@ static void forward(struct dtp_bound *b, const struct executor *x, uint64_t chun
     dtp_bound_hold(b, before + below +
                           dtp_bound_tokens(b, a->layer_kept == a->layer_input ? a->layer_all : a->layer_kept));
     dtp_bound_keep(b, before + drains + c * x->elements[FIRST] + stream);
-    dtp_bound_keep(b, before + drains + (ahead || !b->units.head ? head : 0) + dtp_bound_saved(b, 1) + x->passing);
-    dtp_bound_keep(b, before + below + dtp_bound_tokens(b, a->layer_kept) + x->passing + head);
+    dtp_bound_keep(b, before + drains + (ahead || !b->units.head ? head : 0) + dtp_bound_saved(b, 1) +
+                          dtp_bound_tokens(b, b->passing));
+    dtp_bound_keep(b, before + below + dtp_bound_tokens(b, a->layer_kept) + dtp_bound_tokens(b, b->passing) + head);
     dtp_bound_keep(b, made + kept + 2 * stream + head + chunk_bytes + 4 * b->tokens);
     dtp_bound_keep(b, made + kept + stream + head + larger(2 * stream, scattered));
 }
@@ -464,8 +350,7 @@ void dtp_bound_executor(struct dtp_bound *b)
     uint64_t row_bytes = dtp_bytes_product(dtp_parameter_head_rows(b->transformer), b->bytes.compute);
     uint64_t rows = chunk_rows(b, row_bytes), stream;
     struct executor x = executor_of(b, rows < b->tokens);
-    size_blocks(b, &x);
-    b->most_bytes = b->least_bytes = 0;
+    b->most_bytes = b->least_bytes = b->block_weights = b->unpacked = b->unpacking = 0;
     b->rest_bytes = rest_bytes(b, &x);
     stream = dtp_bound_tokens(b, b->activations.gradient);
     forward(b, &x, rows * row_bytes);
@@ -473,13 +358,15 @@ void dtp_bound_executor(struct dtp_bound *b)
     uint64_t next = smaller(larger(b->activations.checkpoint_every, 2) + 1, 5);
     for (uint64_t i = 1; i <= b->layers; i = i < next || i == b->layers ? i + 1 : b->layers) {
         uint64_t below = dtp_bound_saved(b, b->layers - i), going = gradients(b, &x, i);
-        dtp_bound_keep(b,
-                       going + below + larger(i > 1 ? larger(work + x.carried, x.opened) : work, stream + scattered));
+        dtp_bound_keep(
+            b, going + below +
+                   larger(i > 1 ? larger(work + dtp_bound_tokens(b, b->carried), dtp_bound_tokens(b, b->opened)) : work,
+                          stream + scattered));
         if (i > 1)
-            dtp_bound_keep(b, gradients(b, &x, i - 1) + scattered + below + x.replayed);
+            dtp_bound_keep(b, gradients(b, &x, i - 1) + scattered + below + dtp_bound_tokens(b, b->replayed));
         if (i > 1 && x.several && !x.always) /* a micro-step that reduces nothing, with all gradients of those before */
             dtp_bound_keep(b, (b->plan->accumulate > 2 ? x.all_whole : x.whole[LAST] + i * x.whole[BLOCK]) + below +
-                                  larger(work + x.carried, x.replayed));
+                                  larger(work + dtp_bound_tokens(b, b->carried), dtp_bound_tokens(b, b->replayed)));
     }
     /* the embedding's, beside those of block 0 */
     bool moves = x.shards || x.sums;

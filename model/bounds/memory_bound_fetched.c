@@ -31,23 +31,10 @@ struct fetched {
     bool reuses;               /* a weight used again at once stays */
 };
 
-static void add_tensors(struct fetched *f, uint64_t threshold, uint64_t count, uint64_t elements)
+static void add_tensors(const struct dtp_bound *b, struct fetched *f, uint64_t count, uint64_t elements)
 {
-    *(elements <= threshold ? &f->persistent : &f->others) += count * elements;
-}
-
-static void add_adapters(const struct dtp_bound *b, struct fetched *f)
-{
-    struct dtp_layer_kind kind;
-    if (!dtp_plan_adapts(b->plan))
-        return;
-    dtp_layer_kind_of(b->transformer, DTP_LAYER_DENSE, false, false, &kind);
-    dtp_plan_adapt_kind(b->plan, &kind);
-    for (int i = 0; i < kind.matrices; i++) {
-        uint64_t in = kind.matrix[i].in, out = kind.matrix[i].out, rank = kind.matrix[i].rank;
-        bool persist = rank * larger(in, out) <= b->plan->deepspeed.stage3_param_persistence_threshold;
-        *(persist ? &f->persistent : &f->others) += b->layers * rank * (in + out);
-    }
+    bool persist = elements <= b->plan->deepspeed.stage3_param_persistence_threshold;
+    *(persist ? &f->persistent : &f->others) += count * elements;
 }
 
 static bool replays(const struct dtp_bound *b)
@@ -85,21 +72,19 @@ static void find_ahead(const struct dtp_bound *b, struct fetched *f)
 
 static struct fetched fetched_of(const struct dtp_bound *b)
 {
-    const struct dtp_transformer *t = b->transformer;
     const struct dtp_plan *plan = b->plan;
     const struct dtp_units *u = &b->units;
-    uint64_t threshold = plan->deepspeed.stage3_param_persistence_threshold, layers = b->layers;
+    uint64_t layers = b->layers;
     bool on_host = plan->offload >= DTP_OFFLOAD_PARAMS;
     struct fetched f = {.persistent = 0};
-    struct dtp_layer_kind kind;
     if (u->ranks == 1 && !on_host)
         return f;
-    dtp_layer_kind_of(t, DTP_LAYER_DENSE, plan->fused_qkv, plan->fused_gate_up, &kind);
-    for (int i = 0; i < kind.matrices; i++)
-        add_tensors(&f, threshold, layers, kind.matrix[i].out * kind.matrix[i].in);
-    add_tensors(&f, threshold, u->head ? 2 : 1, u->embedding);
-    add_tensors(&f, threshold, 1, u->position);
-    add_adapters(b, &f);
+    for (int i = 0; i < b->matrices; i++) {
+        add_tensors(b, &f, layers, b->matrix[i].elements);
+        add_tensors(b, &f, dtp_plan_adapts(plan) ? layers : 0, b->matrix[i].trained);
+    }
+    add_tensors(b, &f, u->head ? 2 : 1, u->embedding);
+    add_tensors(b, &f, 1, u->position);
     find_kept(b, &f);
     find_ahead(b, &f);
     f.flat_bytes = plan->deepspeed.zero_quantized_weights ? 1 : b->bytes.compute;
@@ -124,17 +109,6 @@ static uint64_t weights(const struct dtp_bound *b, const struct fetched *f, uint
     return b->bytes.compute * (f->persistent + live + f->second) + f->flat_bytes * flat;
 }
 
-uint64_t dtp_bound_fetched_weights(const struct dtp_bound *b, uint64_t own, uint64_t layers)
-{
-    struct fetched f = fetched_of(b);
-    return weights(b, &f, own, layers);
-}
-
-uint64_t dtp_bound_persistent(const struct dtp_bound *b)
-{
-    return b->bytes.compute * fetched_of(b).persistent;
-}
-
 struct reducing {
     const struct fetched *f;
     uint64_t standing, waiting, tied; /* bytes; a tied head's gradient, its weight's elements */
@@ -146,41 +120,39 @@ static void close_bucket(struct dtp_bound *b, const struct dtp_bound_closing *cl
     const struct reducing *r = own;
     uint64_t g = b->bytes.grads, layers = closing->below < b->layers ? closing->below : b->layers - 1;
     bool in_place = closing->tensors == 1 && closing->filled % b->units.ranks == 0;
+    uint64_t oversized = closing->filled > b->plan->deepspeed.reduce_bucket_size ? closing->filled : 0;
     uint64_t fetched =
         closing->bytes ? weights(b, r->f, larger(b->units.down, r->tied), layers) + r->waiting : weights(b, r->f, 0, 0);
-    dtp_bound_keep(b, r->standing + fetched + closing->bytes + g * (closing->elements + closing->oversized) +
+    dtp_bound_keep(b, r->standing + fetched + closing->bytes + g * (closing->elements + oversized) +
                           (in_place ? 0 : b->bytes.reduce * closing->filled));
 }
 
 void dtp_bound_fetched(struct dtp_bound *b)
 {
     const struct dtp_activations *a = &b->activations;
-    const struct dtp_units *u = &b->units;
+    const struct dtp_units *u = &b->units, *t = &b->trained;
     const struct dtp_plan *plan = b->plan;
     struct fetched f = fetched_of(b);
     bool chunked = dtp_plan_loss(plan) == DTP_LOSS_CHUNKED, offloads = plan->offload != DTP_OFFLOAD_NONE;
-    uint64_t c = b->bytes.compute, g = b->bytes.grads, bucket = plan->deepspeed.reduce_bucket_size;
-    uint64_t standing = b->bytes.reduce * bucket + (offloads ? 0 : g * u->total_shard);
-    uint64_t kept = dtp_bound_saved(b, b->layers) + dtp_bound_tokens(b, a->head);
-    uint64_t head_gradient = c * u->embedding, waiting = u->head ? 0 : g * u->embedding;
+    uint64_t c = b->bytes.compute, g = b->bytes.grads, layers = b->layers;
+    uint64_t shard = offloads ? 0 : g * t->total_shard,
+             standing = b->bytes.reduce * plan->deepspeed.reduce_bucket_size + shard;
+    uint64_t waiting = u->head ? 0 : g * t->embedding, persistent = c * (f.persistent + f.second);
     uint64_t tied = u->head || !f.reuses ? 0 : u->embedding, own = larger(u->down, tied); /* kept for the embedding */
     uint64_t all = f.flat >= f.others ? f.flat_bytes * f.others : 0; /* in one flat buffer, until the head is used */
-    dtp_bound_keep(b, standing + dtp_bound_saved(b, b->layers - 1) + weights(b, &f, u->down, b->layers) + all +
-                          dtp_bound_tokens(b, a->layer_all + dtp_bound_scores(b)));
-    dtp_bound_keep(b, standing + kept + weights(b, &f, u->embedding, b->layers) +
-                          larger(all, dtp_bound_tokens(b, chunked ? 0 : a->logits)));
-    dtp_bound_keep(b, standing + kept + weights(b, &f, chunked || f.reuses ? u->embedding : 0, b->layers) +
-                          dtp_bound_tokens(b, a->loss) + (chunked ? head_gradient : 0));
-    dtp_bound_keep(b, standing + kept + weights(b, &f, u->embedding, b->layers) + head_gradient +
-                          dtp_bound_tokens(b, a->logits_gradient + (chunked ? 0 : a->norm_gradient)));
-    dtp_bound_keep(b, standing + waiting + dtp_bound_saved(b, b->layers - 1) + weights(b, &f, own, b->layers) +
-                          dtp_bound_block(b, 0, g));
-    dtp_bound_keep(b, standing + waiting + dtp_bound_saved(b, 0) + weights(b, &f, own, 0) + dtp_bound_block(b, 0, g));
+    uint64_t logits = dtp_bound_tokens(b, chunked ? 0 : a->logits), block = dtp_bound_block(b, 0, g);
+    uint64_t head = standing + weights(b, &f, u->embedding, layers);
+    dtp_bound_steps(
+        b, &(struct dtp_bound_beside){.forward = standing + weights(b, &f, u->down, layers) + all,
+                                      .logits = head + (all > logits ? all - logits : 0),
+                                      .loss = chunked || f.reuses ? head : standing + weights(b, &f, 0, layers),
+                                      .head = head,
+                                      .head_gradient = c * t->embedding,
+                                      .ends = standing + weights(b, &f, 0, 0) + g * t->embedding + waiting});
+    dtp_bound_keep_block(b, standing + waiting + dtp_bound_saved(b, layers - 1) + weights(b, &f, own, layers) + block,
+                         false);
+    dtp_bound_keep_block(b, standing + waiting + dtp_bound_saved(b, 0) + weights(b, &f, own, 0) + block, true);
     dtp_bound_buckets(b, close_bucket, &(struct reducing){&f, standing, waiting, tied});
-    uint64_t shards = (offloads ? 0 : g * u->total_shard) + c * f.persistent;
-    dtp_bound_hold(b, shards + kept + dtp_bound_tokens(b, a->loss));
-    uint64_t made = standing + weights(b, &f, 0, 0) + g * u->embedding;
-    dtp_bound_keep(b, made + waiting + a->embedding_backward + dtp_bound_tokens(b, a->gradient));
-    dtp_bound_keep(b, standing + c * (f.persistent + f.second) +
-                          (g < 4 && !offloads ? 4 * smaller(u->total_shard, 1000000000) : 0));
+    dtp_bound_hold(b, shard + c * f.persistent + dtp_bound_saved(b, layers) + dtp_bound_tokens(b, a->head + a->loss));
+    dtp_bound_keep(b, standing + persistent + (g < 4 && !offloads ? 4 * smaller(t->total_shard, 1000000000) : 0));
 }

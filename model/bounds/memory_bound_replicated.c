@@ -1,128 +1,78 @@
 /* Every GPU holds all parameters: DDP, ZeRO-1 and -2, Megatron, nanotron. */
 #include "bounds/memory_bound.h"
 
+#include "plan/optimizer_state.h"
 #include "plan/runtime.h"
 
 struct replicated {
     uint64_t kept_casts;                /* layers whose casts live from forward to backward */
     uint64_t casts, head_cast;          /* bytes: of a layer | of the head */
     uint64_t buckets;                   /* that gradients are copied into on their way */
+    uint64_t made;                      /* of an element of a gradient as it joins what rests */
     uint64_t element_bytes, last_bytes; /* of gradients made within a block: of all | of the one at work */
     uint64_t head_gradient, waiting;    /* of the head: as it is made | a tied one's, until the embedding's comes */
-    bool counted;                       /* buckets of so many elements, flattened into a copy to be reduced */
+    uint64_t largest, carried; /* the largest tensor: elements | bytes of its gradient, on its way to the host */
+    uint64_t shard, beside;    /* a rank's gradients | where it has them besides whole ones, all of a step */
+    bool counted;              /* buckets of so many elements, flattened into a copy to be reduced */
 };
 
-static uint64_t largest_tensor(const struct dtp_bound *b)
-{
-    uint64_t largest = b->units.largest > b->units.embedding ? b->units.largest : b->units.embedding;
-    return largest > b->units.position ? largest : b->units.position;
-}
-
-/* A gradient on its way to the host. */
-static uint64_t carried(const struct dtp_bound *b)
-{
-    const struct dtp_plan *plan = b->plan;
-    bool offloads = plan->offload != DTP_OFFLOAD_NONE && !plan->runtime->gradients_in_matmul &&
-                    !dtp_plan_sums_gradients(plan) && !dtp_plan_has_ddp_buckets(plan, b->cluster);
-    return offloads ? b->bytes.grads * largest_tensor(b) : 0;
-}
-
-/* Of an element of a gradient as it joins what rests. */
-static uint64_t made_bytes(const struct dtp_bound *b)
-{
-    return dtp_plan_sums_gradients(b->plan) ? b->bytes.params : b->bytes.grads;
-}
-
-/* Of this rank's partition, which stage 2 keeps. */
-static uint64_t partition(const struct dtp_bound *b)
-{
-    return b->plan->offload == DTP_OFFLOAD_NONE ? b->bytes.grads * dtp_divide_up(b->units.total, b->units.ranks) : 0;
-}
-
-/* A rank's shard of gradients that are whole besides, from the first backward of a step to its last. */
-static uint64_t shard_beside(const struct dtp_bound *b)
-{
-    bool adds = b->plan->runtime->adds_before_shards && dtp_plan_shards_grads(b->plan) && b->units.ranks > 1;
-    return adds ? b->bytes.grads * dtp_divide_up(b->units.total, b->units.ranks) : 0;
-}
-
 /* Gradients at rest when `done` of the micro-step's have been made. */
-static uint64_t gradients(const struct dtp_bound *b, uint64_t done)
+static uint64_t gradients(const struct dtp_bound *b, const struct replicated *r, uint64_t done)
 {
     const struct dtp_plan *plan = b->plan;
-    uint64_t total = b->units.total, g = b->bytes.grads;
-    bool several = plan->accumulate > 1, gathered = several && !plan->accumulate_sync;
+    const uint64_t total = b->trained.total, g = b->bytes.grads;
+    const bool several = plan->accumulate > 1, gathered = several && !plan->accumulate_sync;
     if (plan->runtime->gradients_in_matmul)
-        return g * total + shard_beside(b);
+        return g * total + r->beside;
     if (plan->deepspeed.bf16_optimizer) /* beside which autograd's stand */
-        return (g + made_bytes(b)) * total;
+        return (g + r->made) * total;
     if (plan->runtime->sums_gradients) { /* which DDP's buckets stand beside */
         bool buckets = plan->strategy == DTP_DDP && dtp_plan_gradient_ranks(plan, b->cluster) > 1;
-        return (g + (buckets ? made_bytes(b) : 0)) * total + made_bytes(b) * done;
+        return (g + (buckets ? r->made : 0)) * total + r->made * done;
     }
     if (dtp_plan_has_ddp_buckets(plan, b->cluster)) { /* buckets hold all; beside them what is no view of them */
-        uint64_t beside = plan->ddp_bucket_view
-                              ? (gathered && done < total ? (plan->accumulate > 2 ? total : total - done) : 0)
-                              : (several ? total : done);
-        return g * (total + beside);
+        uint64_t left = done < total ? (plan->accumulate > 2 ? total : total - done) : 0;
+        return g * (total + (!plan->ddp_bucket_view ? (several ? total : done) : gathered ? left : 0));
     }
     if (!dtp_plan_shards_grads(plan))
-        return carried(b) + g * (several ? total : done);
+        return r->carried + g * (several ? total : done);
     bool begun = several || done > plan->deepspeed.reduce_bucket_size; /* from the first full bucket on */
-    return carried(b) + (begun ? partition(b) : 0);
+    return r->carried + (begun && plan->offload == DTP_OFFLOAD_NONE ? r->shard : 0);
 }
 
 static struct replicated replicated_of(const struct dtp_bound *b)
 {
     const struct dtp_plan *plan = b->plan;
-    uint64_t c = b->bytes.compute, g = made_bytes(b), every = b->activations.checkpoint_every;
-    bool behind = plan->deepspeed.pipeline || plan->deepspeed.bf16_optimizer; /* gradients are reduced */
-    struct replicated r = {.counted = plan->runtime->counts_elements && !behind};
-    if (dtp_plan_autocast(plan)) {
+    const struct dtp_units *t = &b->trained;
+    const struct dtp_runtime *runtime = plan->runtime;
+    const uint64_t c = b->bytes.compute, g = b->bytes.grads, every = b->activations.checkpoint_every;
+    const bool behind = plan->deepspeed.pipeline || plan->deepspeed.bf16_optimizer, /* gradients are reduced */
+        autocast = dtp_plan_autocast(plan);
+    struct replicated r = {.counted = runtime->counts_elements && !behind,
+                           .made = dtp_plan_sums_gradients(plan) ? b->bytes.params : g,
+                           .largest = larger(larger(t->largest, t->embedding), t->position),
+                           .shard = g * dtp_divide_up(t->total, t->ranks)};
+    r.beside = runtime->adds_before_shards && dtp_plan_shards_grads(plan) && t->ranks > 1 ? r.shard : 0;
+    if (autocast) {
         bool replays = every && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION;
         r.casts = dtp_plan_casts_weights(plan) ? c * b->units.layer_cast : 0, r.head_cast = c * b->units.embedding;
         r.kept_casts = b->layers - (replays ? dtp_divide_up(b->layers, every) : 0);
     }
-    if (plan->runtime->gradients_in_matmul)
+    if (runtime->gradients_in_matmul)
         return r;
-    r.head_gradient = c * b->units.embedding;
-    r.waiting = b->units.head ? 0 : g * b->units.embedding;
-    r.last_bytes = dtp_plan_autocast(plan) ? c + g : c;
-    bool rests = b->cluster->gpus == 1 || (plan->runtime->ddp && !plan->ddp_bucket_view) ||
-                 (plan->runtime->counts_elements && !dtp_plan_shards_grads(plan));
-    bool adds = plan->accumulate > 1 || plan->deepspeed.bf16_optimizer; /* to what stands */
-    r.element_bytes = plan->runtime->sums_gradients || (rests && !adds) ? g : 0;
+    if (plan->offload != DTP_OFFLOAD_NONE && !dtp_plan_sums_gradients(plan) &&
+        !dtp_plan_has_ddp_buckets(plan, b->cluster))
+        r.carried = g * r.largest;
+    r.head_gradient = c * t->embedding;
+    r.waiting = t->head ? 0 : r.made * t->embedding;
+    r.last_bytes = autocast ? c + r.made : c;
+    const bool rests = b->cluster->gpus == 1 || (runtime->ddp && !plan->ddp_bucket_view) ||
+                       (runtime->counts_elements && !dtp_plan_shards_grads(plan));
+    const bool adds = plan->accumulate > 1 || plan->deepspeed.bf16_optimizer; /* to what stands */
+    r.element_bytes = runtime->sums_gradients || (rests && !adds) ? r.made : 0;
     if (r.counted) /* one to fill, one to reduce */
         r.buckets = b->bytes.reduce * (plan->deepspeed.overlap_comm ? 2 : 1) * plan->deepspeed.reduce_bucket_size;
     return r;
-}
-
-/* Forward's last block, its end with the logits, the loss. `kept`: activations and casts of all layers and the head. */
-static void forward(struct dtp_bound *b, const struct replicated *r, uint64_t kept)
-{
-    const struct dtp_activations *a = &b->activations;
-    bool chunked = dtp_plan_loss(b->plan) == DTP_LOSS_CHUNKED, autocast = dtp_plan_autocast(b->plan);
-    uint64_t cached = b->plan->compile ? r->kept_casts : b->layers; /* eager casts stay to the end of forward */
-    uint64_t rest = shard_beside(b) && b->plan->accumulate == 1 ? shard_beside(b) : gradients(b, 0);
-    dtp_bound_keep(b, rest + dtp_bound_saved(b, b->layers - 1) + cached * r->casts +
-                          dtp_bound_tokens(b, a->layer_all + dtp_bound_scores(b)));
-    dtp_bound_keep(b, rest + kept + (cached - r->kept_casts) * r->casts +
-                          dtp_bound_tokens(b, (chunked ? 0 : a->logits) + (autocast ? a->gradient : 0)));
-    dtp_bound_keep(b, rest + kept + dtp_bound_tokens(b, a->loss) + (chunked ? r->head_gradient : 0));
-    dtp_bound_hold(b, rest - carried(b) + kept + dtp_bound_tokens(b, a->loss));
-}
-
-/* The head's gradients; under autocast its weight's is then cast for its bucket, where what it was made of has gone. */
-static void head(struct dtp_bound *b, const struct replicated *r, uint64_t kept)
-{
-    const struct dtp_activations *a = &b->activations;
-    bool chunked = dtp_plan_loss(b->plan) == DTP_LOSS_CHUNKED;
-    uint64_t standing = gradients(b, 0) + kept + r->head_gradient + r->buckets;
-    uint64_t norm = dtp_bound_tokens(b, a->norm_gradient), logits = dtp_bound_tokens(b, a->logits_gradient);
-    dtp_bound_keep(b, standing + logits + (chunked ? 0 : norm));
-    if (r->head_gradient && r->head_cast)
-        dtp_bound_keep(b,
-                       standing - r->head_cast + b->bytes.grads * b->units.embedding + (chunked ? logits - norm : 0));
 }
 
 /* A block with `below` layers below it. */
@@ -131,8 +81,8 @@ static void block(struct dtp_bound *b, const struct replicated *r, uint64_t belo
     bool again = r->kept_casts < b->layers && below % larger(b->activations.checkpoint_every, 1) == 0; /* replayed */
     uint64_t casts = below + 1 == b->layers && r->kept_casts ? r->kept_casts + (again ? 1 : 0) : 1;
     dtp_bound_keep_block(b,
-                         gradients(b, done) + dtp_bound_saved(b, below) + casts * r->casts + r->waiting + r->buckets +
-                             dtp_bound_block(b, r->element_bytes, r->last_bytes),
+                         gradients(b, r, done) + dtp_bound_saved(b, below) + casts * r->casts + r->waiting +
+                             r->buckets + dtp_bound_block(b, r->element_bytes, r->last_bytes),
                          below == 0);
 }
 
@@ -143,70 +93,67 @@ static void close_bucket(struct dtp_bound *b, const struct dtp_bound_closing *cl
 {
     const struct dtp_plan *plan = b->plan;
     const struct replicated *r = own;
-    uint64_t g = b->bytes.grads, slices = dtp_divide_up(closing->filled, b->units.ranks);
+    uint64_t g = b->bytes.grads, oversized = closing->filled > plan->deepspeed.reduce_bucket_size ? closing->filled : 0;
+    uint64_t slices = dtp_divide_up(closing->filled, b->units.ranks);
     bool shards = dtp_plan_shards_grads(plan), on_host = plan->offload != DTP_OFFLOAD_NONE;
     if (plan->offload != DTP_OFFLOAD_NVME)
-        slices = smaller(slices, largest_tensor(b));
-    uint64_t standing = r->buckets + (shards ? carried(b) + partition(b) + g * (closing->elements + closing->oversized)
-                                             : gradients(b, closing->done + closing->elements));
+        slices = smaller(slices, r->largest);
+    uint64_t standing =
+        r->buckets + (shards ? r->carried + (on_host ? 0 : r->shard) + g * (closing->elements + oversized)
+                             : gradients(b, r, closing->done + closing->elements));
     dtp_bound_keep(b, standing + b->bytes.reduce * closing->filled + (on_host && g < 4 ? 4 * slices : 0) +
                           closing->bytes + (closing->bytes ? r->waiting : 0));
     if (shards && closing->done == closing->filled && closing->below < b->layers)
-        block(b, r, closing->below, b->units.total);
-}
-
-/* Gradients of positions and of the embedding, its partial sums. */
-static void embeddings(struct dtp_bound *b, const struct replicated *r)
-{
-    const struct dtp_activations *a = &b->activations;
-    const struct dtp_units *u = &b->units;
-    bool buffered = b->plan->runtime->gradients_in_matmul;
-    uint64_t stream = dtp_bound_tokens(b, a->gradient), rest = u->total - u->embedding;
-    uint64_t made = gradients(b, rest) + r->buckets + (buffered ? b->bytes.compute : made_bytes(b)) * u->embedding;
-    dtp_bound_keep_late(b, made + r->waiting + a->embedding_backward + stream);
-    if (u->position && !buffered)
-        dtp_bound_keep_late(b, gradients(b, rest - u->position) + r->waiting + r->buckets +
-                                   b->bytes.grads * u->position + stream);
-}
-
-/* Of DeepSpeed, behind backward: an fp32 copy of one gradient at a time, and all sums as they go over the wire; behind
- * a pipeline's passes a bucket and what is flattened of it. */
-static void behind(struct dtp_bound *b)
-{
-    const struct dtp_plan *plan = b->plan;
-    uint64_t total = b->units.total, rest = gradients(b, total), bucket = plan->deepspeed.reduce_bucket_size;
-    bool casts = b->cluster->gpus > 1 && b->bytes.reduce != b->bytes.grads;
-    if (plan->deepspeed.bf16_optimizer) {
-        dtp_bound_keep_late(b, rest + b->bytes.grads * largest_tensor(b));
-        dtp_bound_keep(b, rest + (casts ? b->bytes.reduce * total : 0));
-    } else if (plan->deepspeed.pipeline) {
-        dtp_bound_keep(b, rest + b->bytes.reduce * (bucket + smaller(larger(bucket, largest_tensor(b)), total)));
-    }
+        block(b, r, closing->below, b->trained.total);
 }
 
 void dtp_bound_replicated(struct dtp_bound *b)
 {
     const struct dtp_plan *plan = b->plan;
-    const struct dtp_units *u = &b->units;
-    struct replicated r = replicated_of(b);
-    uint64_t kept =
-        dtp_bound_saved(b, b->layers) + dtp_bound_tokens(b, b->activations.head) + r.kept_casts * r.casts + r.head_cast;
-    forward(b, &r, kept);
-    head(b, &r, kept);
-    block(b, &r, b->layers - 1, u->head);
-    block(b, &r, 0, u->head + (b->layers - 1) * u->layer);
+    const struct dtp_units *t = &b->trained;
+    const struct dtp_activations *a = &b->activations;
+    const struct replicated r = replicated_of(b);
+    const uint64_t cached = plan->compile ? r.kept_casts : b->layers, /* eager casts stay to the end of forward */
+        casts = r.kept_casts * r.casts + r.head_cast, begin = gradients(b, &r, 0), end = gradients(b, &r, t->total),
+                   without = t->total - t->embedding, stream = dtp_bound_tokens(b, a->gradient),
+                   forward = r.beside && plan->accumulate == 1 ? r.beside : begin;
+    const bool buffered = plan->runtime->gradients_in_matmul, summed = plan->runtime->sums_gradients,
+               sums = plan->deepspeed.bf16_optimizer;
+    dtp_bound_steps(b, &(struct dtp_bound_beside){.forward = forward + cached * r.casts,
+                                                  .logits = forward + casts + (cached - r.kept_casts) * r.casts +
+                                                            (dtp_plan_autocast(plan) ? stream : 0),
+                                                  .loss = forward + casts,
+                                                  .head = begin + casts + r.buckets,
+                                                  .head_gradient = r.head_gradient,
+                                                  .ends = gradients(b, &r, without) + r.buckets + r.waiting +
+                                                          (buffered ? b->bytes.compute : r.made) * t->embedding});
+    dtp_bound_hold(b, forward - r.carried + casts + dtp_bound_saved(b, b->layers) +
+                          dtp_bound_tokens(b, a->head + a->loss));
+    if (t->position && !buffered)
+        dtp_bound_keep_late(b, gradients(b, &r, without - t->position) + r.waiting + r.buckets +
+                                   b->bytes.grads * t->position + stream);
+    block(b, &r, b->layers - 1, t->head);
+    block(b, &r, 0, t->head + (b->layers - 1) * t->layer);
     if (r.counted)
         dtp_bound_buckets(b, close_bucket, &r);
-    embeddings(b, &r);
-    behind(b);
-    b->gradients_bytes = gradients(b, u->total);
-    uint64_t own = dtp_plan_shards_optimizer(plan) ? dtp_divide_up(u->total, u->ranks) : u->total;
-    bool own_dtype = plan->runtime->counts_elements && !plan->deepspeed.bf16_optimizer;
-    bool wide = own_dtype && b->bytes.grads < 4 && plan->offload == DTP_OFFLOAD_NONE; /* updated in fp32 */
-    bool summed = plan->runtime->sums_gradients,
-         copies = summed && plan->strategy == DTP_ZERO1; /* of gathered weights */
-    uint64_t rest = shard_beside(b) ? shard_beside(b) : gradients(b, summed ? 0 : u->total);
-    dtp_bound_hold(b, rest - carried(b));
-    dtp_bound_keep(b, rest + (wide ? 4 * own : 0) + (copies ? 2 * b->bytes.params * u->total : 0) +
-                          dtp_bound_optimizer_list(b, own));
+    /* DeepSpeed, behind backward: an fp32 copy of one gradient at a time; all sums as they go over the wire; behind a
+     * pipeline's passes a bucket, and what is flattened of it */
+    const uint64_t bucket = plan->deepspeed.reduce_bucket_size, reduce = b->bytes.reduce;
+    if (sums)
+        dtp_bound_keep_late(b, end + b->bytes.grads * r.largest);
+    if (sums && b->cluster->gpus > 1 && reduce != b->bytes.grads)
+        dtp_bound_keep(b, end + reduce * t->total);
+    else if (!sums && plan->deepspeed.pipeline)
+        dtp_bound_keep(b, end + reduce * (bucket + smaller(larger(bucket, r.largest), t->total)));
+    b->gradients_bytes = end;
+    const uint64_t own = dtp_plan_shards_optimizer(plan) ? dtp_divide_up(t->total, t->ranks) : t->total,
+                   rest = r.beside ? r.beside
+                          : summed ? begin
+                                   : end;
+    const bool wide = plan->runtime->counts_elements && !sums && b->bytes.grads < 4 &&
+                      plan->offload == DTP_OFFLOAD_NONE, /* updated in fp32 */
+        copies = summed && plan->strategy == DTP_ZERO1;  /* of gathered weights */
+    dtp_bound_hold(b, rest - r.carried);
+    dtp_bound_keep(b, rest + (wide ? 4 * own : 0) + (copies ? 2 * b->bytes.params * t->total : 0) +
+                          dtp_optimizer_scratch_bytes(b->transformer, plan, own));
 }

@@ -9,7 +9,7 @@ struct dtp_bound_off dtp_bound_most_off(const struct dtp_transformer *transforme
     if (dtp_plan_model_parallel(plan))
         return plan->runtime->dtensor ? (struct dtp_bound_off){0.45, 1.05, 1} : (struct dtp_bound_off){0.25, 0.60, 0};
     if (dtp_plan_adapts(plan))
-        return (struct dtp_bound_off){0.25, 0.80, 0}; /* one formula for all strategies; of one layer what is cut off */
+        return (struct dtp_bound_off){0.25, 0.80, 0}; /* of one layer what is cut off */
     if (dtp_plan_layers(plan)
             ->chains_norms) /* it takes whole kept tensors for both norms' copies and for what is replayed */
         return (struct dtp_bound_off){0.40, 0.60, 0.05};

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Every layout that the executor runs learns on GPUs what one GPU learns, and holds and sends what was predicted:
-check_layouts.py DTPLAN SOURCE_TREE [--device host] [--out FOLDER] [--seconds N] [--only WORD,...] [--case-seconds N] [--debugger]
+check_layouts.py DTPLAN SOURCE_TREE [--device host] [--out FOLDER] [--seconds N] [--only WORD,...]
+    [--ranks N] [--case-seconds N] [--debugger]
 
 Where there are fewer GPUs than ranks they share them (dtplan run --share-gpu), so that one GPU is enough; nothing here
 is a time. Losses of 50 steps are compared step by step with those of one rank that takes the same sequences: within
@@ -92,8 +93,8 @@ def cases():
     # Stages whose ranks divide experts, by every schedule; ranks that share sequences; layers of two kinds.
     divided = [(f"experts ep 2 {s} pp 2", 4, 4, f"--ep 2 --pp 2 --schedule {s} {EXPERTS} {share(2)}")
                for s in SCHEDULES]
-    divided += [("experts zb-h1 pp 2", 2, 4, f"--pp 2 --schedule zb-h1 {EXPERTS} {share(1)}"),
-                ("experts ep 2 cp 2 ring", 2, 4, f"--ep 2 --cp 2 {EXPERTS} {share(1, 4)}"),
+    divided += [(f"experts {s} pp 2", 2, 4, f"--pp 2 --schedule {s} {EXPERTS} {share(1)}") for s in SCHEDULES]
+    divided += [("experts ep 2 cp 2 ring", 2, 4, f"--ep 2 --cp 2 {EXPERTS} {share(1, 4)}"),
                 ("experts ep 2 cp 2 a2a", 2, 4, f"--ep 2 --cp 2 --cp-comm a2a {EXPERTS} {share(1, 4)}"),
                 ("experts ep 4 cp 2 full_shard 4", 4, 4,
                  f"--ep 4 --cp 2 --strategy full_shard {EXPERTS} {share(2, 4)}"),
@@ -271,6 +272,9 @@ def bytes_equal(told):
 
 
 def count_gpus():
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if seen is not None:
+        return len([gpu for gpu in seen.split(",") if gpu])
     try:
         out = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False).stdout
     except OSError:
@@ -346,9 +350,9 @@ def check_refusals(bench):
         print("       ", done.stderr.strip()[-400:])
 
 
-def picked(only):
-    """The cases whose names have one of these words, in the order of the words; all without."""
-    every = cases()
+def picked(only, ranks):
+    """The cases whose names have one of these words, in the order of the words; all without. Of so many ranks, if given."""
+    every = [case for case in cases() if ranks in (None, case[1])]
     return list(dict.fromkeys(case for word in only for case in every if word in case[0])) if only else every
 
 
@@ -362,6 +366,7 @@ def main():
     parser.add_argument("--case-seconds", type=float, default=120)
     parser.add_argument("--debugger", action="store_true", help="where a case takes too long, what its ranks' stacks hold")
     parser.add_argument("--only", help="parts of names of cases, comma between")
+    parser.add_argument("--ranks", type=int, help="cases of so many ranks alone")
     parser.add_argument("--precisions", default="fp32,bf16-mixed")
     parser.add_argument("--models", default="gqa,mha")
     parser.add_argument("--parts", default="refusals,layouts,split,checkpoints")
@@ -378,7 +383,7 @@ def main():
     for precision in arguments.precisions.split(","):
         if "split" in parts:
             check_split(bench, precision)
-        for name, ranks, layers, words in picked(only) if "layouts" in parts else []:
+        for name, ranks, layers, words in picked(only, arguments.ranks) if "layouts" in parts else []:
             for model in arguments.models.split(","):
                 if bench.left() < 20:
                     bench.skipped += 1

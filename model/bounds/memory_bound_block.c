@@ -1,0 +1,215 @@
+/* One block: what its layers keep for backward, and the stages of that (bounds.h). */
+#include "bounds/memory_bound.h"
+
+#include "plan/fp8_casts.h"
+#include "plan/runtime.h"
+
+/* Of the first `layers` those that are checkpointed and have experts. */
+static uint64_t checkpointed_with_experts(const struct dtp_bound *b, uint64_t layers)
+{
+    uint64_t count = 0, every = b->activations.checkpoint_every;
+    for (uint64_t layer = 0; every && layer < layers; layer += every)
+        count += dtp_transformer_layer_has_experts(b->transformer, layer);
+    return count;
+}
+
+uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layers)
+{
+    const uint64_t *all = b->layer_all, *kept = b->layer_kept, every = b->activations.checkpoint_every;
+    uint64_t checkpointed = every > 1 ? dtp_divide_up(layers, every) : every * layers, whole = layers - checkpointed;
+    uint64_t bytes = dtp_bound_tokens(b, checkpointed * kept[0] + whole * all[0] + b->activations.embedding) +
+                     whole * b->kept_weights + (whole ? whole - 1 : 0) * b->unpacked;
+    if (b->uniform)
+        return bytes;
+    uint64_t again = checkpointed_with_experts(b, layers),
+             rest = dtp_transformer_expert_layers(b->transformer, layers) - again;
+    return bytes + dtp_bound_tokens(b, again * kept[1] + rest * all[1]) -
+           dtp_bound_tokens(b, again * kept[0] + rest * all[0]);
+}
+
+uint64_t dtp_bound_forward(const struct dtp_bound *b)
+{
+    const struct dtp_plan *plan = b->plan;
+    bool math = plan->attention == DTP_ATTENTION_MATH;
+    uint64_t scores = math ? dtp_plan_score_bytes(plan) * b->transformer->heads * plan->sequence : 0;
+    return dtp_bound_tokens(b, b->activations.layer_all) + b->block_weights +
+           larger(dtp_bound_tokens(b, scores), b->unpacking);
+}
+
+uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint64_t current_bytes)
+{
+    uint64_t most = b->unpacking ? dtp_bound_tokens(b, b->activations.layer_all) + b->unpacking : 0;
+    for (int i = 0; i < b->stages; i++) {
+        const struct dtp_bound_stage *s = &b->stage[i];
+        most = larger(most,
+                      dtp_bound_tokens(b, s->token_bytes) + element_bytes * s->elements + current_bytes * s->current);
+    }
+    return most + dtp_bound_tokens(b, b->activations.gradient) + b->block_weights;
+}
+
+/* The stage of a block's backward in which a matrix' gradient is made. */
+static int stage_of(enum dtp_layer_matrix_id id)
+{
+    bool up = id == DTP_MATRIX_GATE || id == DTP_MATRIX_UP;
+    return id == DTP_MATRIX_DOWN ? 0 : up ? 1 : id == DTP_MATRIX_OUTPUT ? 2 : 3;
+}
+
+/* ---- adapters ---------------------------------------------------------------------------------------------------- */
+
+/* Bytes of a token that adapters have: x A^T of each and what dropout made, kept; behind it at each stage an adapter's
+ * scaled gradient, or its term of an input's, beside the frozen matrix', while the gradient of what a frozen down
+ * matrix reads takes no kept tensor's room; of a compiler's kernel between the MLP's matmuls a tensor for each term. */
+struct adapters {
+    uint64_t terms, stage[DTP_BOUND_STAGES];
+};
+
+/* DoRA: both results that magnitudes multiply stay; forward has the identity and three of B A's shape, or three terms
+ * of the result's beside B A; backward four of the result's. */
+static void add_magnitudes(struct dtp_bound *b, const struct dtp_layer_matrix *m, uint64_t *stage)
+{
+    uint64_t c = b->bytes.compute, identity = c * m->in * (m->in + m->rank), all = c * m->in * m->out;
+    b->low += 2 * c * m->out;
+    b->unpacking = larger(b->unpacking, identity + larger(3 * all, all + dtp_bound_tokens(b, 3 * c * m->out)));
+    *stage = larger(*stage, 4 * c * m->out);
+}
+
+static void add_adapter(struct dtp_bound *b, const struct dtp_layer_kind *kind, int i, bool replays, struct adapters *a)
+{
+    const struct dtp_layer_matrix *m = &kind->matrix[i];
+    const struct dtp_adapter_choice *asked = &b->plan->adapters;
+    uint64_t c = b->bytes.compute, dropped = asked->dropout > 0 ? c + 1 : 0;
+    bool down = m->id == DTP_MATRIX_DOWN, compiled = b->plan->compile, up = stage_of(m->id) == 1;
+    uint64_t *stage = &a->stage[stage_of(m->id)];
+    if (m->rank)
+        b->low += (m->expert ? kind->experts_per_token : 1) * (c * m->rank + dropped * m->in);
+    if (m->rank && compiled)
+        a->terms += up ? (replays ? 2 : 1) * c * m->out : down ? c * m->in : 0;
+    if (!compiled && !m->expert) /* of experts one at a time */
+        *stage = larger(*stage, down ? c * m->in : m->rank ? c * larger(m->in, m->out) : 0);
+    if (m->magnitudes)
+        add_magnitudes(b, m, stage);
+    if (asked->base == DTP_BASE_NONE)
+        return;
+    uint64_t read = c * m->out * m->in;
+    b->unpacked += dtp_base_stays_unpacked(b->plan) ? m->groups * read : 0;
+    b->unpacking = larger(b->unpacking, dtp_base_unpacking(b->plan, m->out, m->in).workspace_bytes + read);
+}
+
+static struct adapters adapters_of(struct dtp_bound *b, const struct dtp_layer_tensors *tensors,
+                                   struct dtp_activations *activations)
+{
+    struct adapters a = {0};
+    bool keeps = b->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION;
+    for (int i = 0; i < tensors->kind.matrices; i++)
+        add_adapter(b, &tensors->kind, i, activations->checkpoint_every && b->plan->compile, &a);
+    activations->layer_all += b->low, activations->layer_kept += keeps ? b->low : 0;
+    if (tensors->kept == tensors->saved) /* nothing is made again, so nothing unpacked */
+        activations->checkpoint_every = 0;
+    b->block_weights += b->unpacked;
+    if (!b->plan->adapters.train_ends)
+        b->head_input = b->bytes.compute * b->transformer->hidden;
+    return a;
+}
+
+/* ---- stages ------------------------------------------------------------------------------------------------------ */
+
+/* An activation's gradients, of a token and column. ReLU's derivative reads its result, which stays for it; that of an
+ * eager square has a tensor more. Of a packed gate and up the gradient is put together of two halves: the activation's
+ * result has gone by then, but for kernels that kept none. Clamped ones lie in every second column. */
+static uint64_t inner_gradients(const struct dtp_bound *b, const struct dtp_layer_kind *kind)
+{
+    const struct dtp_plan *plan = b->plan;
+    uint64_t eager = plan->compile ? 0 : 1, halves = plan->fused_gate_up && plan->runtime->fused_kernels ? eager : 0;
+    uint64_t reread = kind->squares ? !dtp_plan_fuses(plan) : kind->from_result;
+    return kind->gated ? 2 + halves + (kind->clamps ? 4 * eager : 0) : reread + eager;
+}
+
+/* The five stages of a block of such a kind, behind those found before. */
+static void add_stages(struct dtp_bound *b, const struct dtp_layer_kind *kind, const struct dtp_activations *a,
+                       const struct dtp_units *u, const struct adapters *adapters)
+{
+    struct dtp_bound_stage *stage = b->stage + b->stages;
+    const struct dtp_plan *plan = b->plan;
+    uint64_t c = b->bytes.compute, h = kind->hidden, f = kind->ffn, q = kind->d_q, kv = kind->d_kv, matrix = u->down;
+    /* of the results of a token's experts: their gradient in fp32, twice in the compute dtype */
+    uint64_t results = kind->experts ? kind->experts_per_token * h * (4 + 2 * c) : 0, gated = kind->gated ? 2 : 1;
+    bool rotates = kind->rotary && !dtp_plan_fuses(plan), one_norm = kind->parallel == DTP_PARALLEL_ONE_NORM;
+    uint64_t norm = a->layer_norms / 2, first = a->layer_input + norm;
+    uint64_t middle = a->layer_all - first - norm - a->layer_attention - a->layer_mlp - b->low;
+    uint64_t core =
+        plan->attention == DTP_ATTENTION_MATH ? 2 * dtp_plan_score_bytes(plan) * kind->heads * plan->sequence : 4 * q;
+    uint64_t made = c * (q + kv + (kind->kv_latent ? kind->d_core : kv)),
+             chain = rotates ? (c == 4 ? 2 : 5) * c * q : 0;
+    if (kind->kv_latent) /* rope turns a part of queries; beside gradients as the core makes them, as projected */
+        chain = chain / kind->head_dim * kind->rope_head_dim + made;
+    uint64_t mlp = u->layer_matmul - u->qkv - u->output,
+             up = (plan->fused_gate_up && !kind->experts ? gated : 1) * matrix;
+    uint64_t waits = one_norm ? c * h : 0; /* the other branch's, for the norm of both */
+    bool again = plan->compile && plan->checkpointing != DTP_CHECKPOINT_NONE; /* a replay's variables go when it ends */
+    struct dtp_fp8_casts casts = {.scratch_bytes = 0}; /* an operand's passes in fp32, beside it */
+    if (plan->precision.compute == DTP_FP8)
+        dtp_fp8_casts_of(plan, &b->cluster->gpu, &casts);
+    uint64_t inner = larger(larger(inner_gradients(b, kind) * c * f, again ? c * h : 0), results);
+    stage[0] = (struct dtp_bound_stage){a->layer_all + inner + casts.scratch_bytes * f, 0, matrix};
+    stage[1] =
+        (struct dtp_bound_stage){a->layer_all - a->layer_mlp + (c + casts.scratch_bytes) * gated * f, mlp - up, up};
+    stage[2] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp - norm - middle + c * q + made + core + waits, mlp,
+                                        u->output};
+    stage[3] = (struct dtp_bound_stage){first + made + chain + waits + b->low, mlp, u->output};
+    stage[4] = (struct dtp_bound_stage){first + c * h + made + b->low, u->layer - u->output, larger(u->output, kv * h)};
+    for (int i = 0; i < DTP_BOUND_STAGES && kind->adapted; i++) /* whose gradients are few */
+        stage[i] =
+            (struct dtp_bound_stage){stage[i].token_bytes + adapters->stage[i] + adapters->terms, u->layer_trained, 0};
+    b->stages += DTP_BOUND_STAGES;
+}
+
+static void list_matrices(struct dtp_bound *b, const struct dtp_layer_kind *kind)
+{
+    b->matrices = kind->matrices;
+    for (int i = 0; i < kind->matrices; i++) {
+        const struct dtp_layer_matrix *m = &kind->matrix[i];
+        uint64_t elements = m->groups * m->out * m->in;
+        b->matrix[i] =
+            (struct dtp_bound_matrix){elements, kind->adapted ? m->groups * m->rank * (m->out + m->in) : elements,
+                                      b->stage[stage_of(m->id)].token_bytes};
+    }
+}
+
+/* Layers of one kind, number `index` of those that there are. */
+static void add_kind(struct dtp_bound *b, const struct dtp_transformer *alike, int index, struct dtp_units *units)
+{
+    struct dtp_layer_tensors tensors;
+    struct dtp_activations activations;
+    struct adapters adapters = {0};
+    dtp_layer_tensors_of(alike, dtp_layer_mlp_of(alike), b->cluster, b->plan, &tensors);
+    dtp_units_of(alike, b->cluster, b->plan, &tensors.kind, units);
+    dtp_activations_of(alike, b->plan, &tensors, &activations);
+    if (dtp_plan_adapts(b->plan))
+        adapters = adapters_of(b, &tensors, &activations);
+    if (b->plan->runtime->arena)
+        dtp_bound_executor_kind(b, &tensors, &activations);
+    else
+        add_stages(b, &tensors.kind, &activations, units, &adapters);
+    if (index == 0)
+        list_matrices(b, &tensors.kind);
+    b->layer_all[index] = activations.layer_all, b->layer_kept[index] = activations.layer_kept;
+    if (index == 0 || activations.layer_all > b->activations.layer_all)
+        b->activations = activations;
+}
+
+void dtp_bound_blocks(struct dtp_bound *b)
+{
+    const struct dtp_transformer *t = b->transformer;
+    b->uniform = dtp_transformer_is_uniform(t);
+    if (b->uniform) {
+        add_kind(b, t, 0, &b->units);
+        b->last_layer_all = b->layer_all[0];
+        return;
+    }
+    struct dtp_units units;
+    struct dtp_transformer dense = dtp_transformer_all_alike(t, false), experts = dtp_transformer_all_alike(t, true);
+    dtp_units_count(t, b->cluster, b->plan, &b->units);
+    add_kind(b, &dense, DTP_LAYER_DENSE, &units);
+    add_kind(b, &experts, DTP_LAYER_EXPERTS, &units);
+    b->last_layer_all = b->layer_all[dtp_transformer_layer_has_experts(t, t->layers - 1) ? 1 : 0];
+}
