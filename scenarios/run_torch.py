@@ -142,7 +142,7 @@ class Choices:
     def __init__(self, p):
         for key in "compile compile_loss shard_group micro_batch accumulate accumulate_sync reshard_after_forward " \
                    "keep_root ddp_bucket_mib ddp_bucket_view process_group wrap_layers fused_qkv fused_gate_up rope_fp32 " \
-                   "expandable_segments prefetch_depth".split():
+                   "norm_chain expandable_segments prefetch_depth".split():
             setattr(self, key, p.take(key))
         self.sequence = p.take("seq")
         self.strategy = p.take("strategy", "ddp", "zero1", "full_shard", "shard_grad_op", "hybrid_shard", "zero3")
@@ -182,9 +182,17 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
-def make_norm(shape):
+class ChainedRMSNorm(RMSNorm):
+    """In operators on a copy in fp32, as before PyTorch 2.8: dtplan's norm_chain."""
+
+    def forward(self, x):
+        wide = x.float()
+        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).type_as(x) * self.weight
+
+
+def make_norm(shape, choices):
     if shape.norm == "rms_norm":
-        return RMSNorm(shape.hidden, shape.norm_eps)
+        return (ChainedRMSNorm if choices.norm_chain else RMSNorm)(shape.hidden, shape.norm_eps)
     return nn.LayerNorm(shape.hidden, shape.norm_eps, bias=bool(shape.norm_bias))
 
 
@@ -264,8 +272,8 @@ class MLP(nn.Module):
 class Layer(nn.Module):
     def __init__(self, shape, choices):
         super().__init__()
-        self.norm1, self.attention = make_norm(shape), Attention(shape, choices)
-        self.norm2, self.mlp = make_norm(shape), MLP(shape, choices)
+        self.norm1, self.attention = make_norm(shape, choices), Attention(shape, choices)
+        self.norm2, self.mlp = make_norm(shape, choices), MLP(shape, choices)
 
     def forward(self, x, angles):
         x = x + self.attention(self.norm1(x), angles)
@@ -278,7 +286,7 @@ class Decoder(nn.Module):
         self.embedding = nn.Embedding(shape.vocab, shape.hidden)
         self.positions = nn.Embedding(shape.positions, shape.hidden) if shape.position == "learned" else None
         self.layers = nn.ModuleList(Layer(shape, choices) for _ in range(shape.layers))
-        self.norm = make_norm(shape)
+        self.norm = make_norm(shape, choices)
         self.head = nn.Linear(shape.hidden, shape.vocab, bias=bool(shape.head_bias))
         if shape.tied_head:
             self.head.weight = self.embedding.weight

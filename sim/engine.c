@@ -110,6 +110,8 @@ struct engine {
     uint32_t count, done, *pending;
     struct running running[DTP_STREAM_COUNT];
     size_t running_count;
+    uint32_t arrived[DTP_STREAM_COUNT]; /* transfers that were launched and wait for their other end */
+    size_t arrived_count;
     uint32_t waiting[DTP_STREAM_COUNT]; /* per stream: operation whose predecessors are done, which has not started */
     uint32_t waiting_streams;           /* a bit for each that has one */
     bool changed;                       /* the set of running operations, since speeds were shared */
@@ -272,6 +274,15 @@ static void start(struct engine *e, uint32_t op)
     e->changed = true;
 }
 
+static void leave_arrived(struct engine *e, uint32_t op)
+{
+    size_t i = 0;
+    while (e->arrived[i] != op)
+        i++;
+    e->arrived[i] = e->arrived[--e->arrived_count];
+    e->changed = true;
+}
+
 /* It can start, as soon as its other end can. */
 static void meet(struct engine *e, uint32_t op)
 {
@@ -281,10 +292,13 @@ static void meet(struct engine *e, uint32_t op)
         start(e, op);
     } else if (other->pending[partner] == ARRIVED) {
         touch(other);
+        leave_arrived(other, partner);
         start(other, partner);
         start(e, op);
     } else {
         e->pending[op] = ARRIVED;
+        e->arrived[e->arrived_count++] = op;
+        e->changed = true;
     }
 }
 
@@ -347,13 +361,18 @@ static void share_again(struct engine *e)
     if (!e->job->contention)
         return;
     const struct dtp_usage *usage[DTP_STREAM_COUNT];
+    struct dtp_usage waiting[DTP_STREAM_COUNT];
     double speed[DTP_STREAM_COUNT];
     speed[0] = 1;
-    bool alone = e->running_count == 1 && e->ops[e->running[0].op].computes;
+    bool alone = e->running_count == 1 && e->arrived_count == 0 && e->ops[e->running[0].op].computes;
     for (size_t i = 0; i < e->running_count && !alone; i++)
         usage[i] = usage_of(e, &e->running[i]);
+    for (size_t i = 0; i < e->arrived_count; i++) {
+        waiting[i] = dtp_op_waiting_usage(e->job->rates, op_of(e, e->arrived[i]));
+        usage[e->running_count + i] = &waiting[i];
+    }
     if (!alone) /* a kernel alone has full speed; a copy may not, for other GPUs copy too */
-        dtp_share(usage, e->running_count, speed);
+        dtp_share(usage, e->running_count + e->arrived_count, speed);
     if (e->job->rates->measured_s && !alone)
         slow_collectives(e, speed);
     for (size_t i = 0; i < e->running_count; i++) {

@@ -12,6 +12,11 @@ static double least(double a, double b)
     return a < b ? a : b;
 }
 
+static double most(double a, double b)
+{
+    return a > b ? a : b;
+}
+
 /* ---- rates of a job --------------------------------------------------------------------------------------------- */
 
 static const enum dtp_collective goes_so[DTP_CARRIED_COUNT] = {
@@ -220,6 +225,18 @@ static double collective_seconds(const struct dtp_op_rates *rates, const struct 
                                op->demand->sent_bytes);
 }
 
+static uint32_t group_ctas(const struct dtp_op_rates *rates, const struct dtp_op *op)
+{
+    return dtp_program_groups(rates->program)[op->group].ctas;
+}
+
+/* At least, where few thread blocks carry it. */
+static double few_ctas_s(const struct dtp_op_rates *rates, const struct dtp_op *op)
+{
+    uint32_t ctas = dtp_op_kind_class(op->kind) == DTP_CLASS_COLLECTIVE ? group_ctas(rates, op) : 0;
+    return ctas ? op->demand->sent_bytes / (ctas * dtp_calibration.ring_cta_bytes_per_s) : 0;
+}
+
 /* What passes, and sums over rows beside other kernels, take beside their bytes. */
 static double pass_s(const struct dtp_pass_rates *rates, const struct dtp_demand *demand)
 {
@@ -234,7 +251,7 @@ double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
     const struct dtp_demand *d = op->demand;
     double gaps_s = gaps_of(rates, op);
     if (rates->measured_s && isfinite(rates->measured_s[op - rates->ops]))
-        return rates->measured_s[op - rates->ops] + (dtp_op_is_kernel(op) ? gaps_s : 0);
+        return most(rates->measured_s[op - rates->ops], few_ctas_s(rates, op)) + (dtp_op_is_kernel(op) ? gaps_s : 0);
     switch (dtp_op_kind_class(op->kind)) {
     case DTP_CLASS_NONE: return 0;
     case DTP_CLASS_MATMUL:
@@ -243,7 +260,7 @@ double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
     case DTP_CLASS_ATTENTION: return gaps_s + attention_seconds(rates, op);
     case DTP_CLASS_MEMORY:
         return gaps_s + pass_s(&rates->passes, d) + ratio(d->bytes, rates->memory_kernel_bytes_per_s[d->memory_kernel]);
-    case DTP_CLASS_COLLECTIVE: return collective_seconds(rates, op);
+    case DTP_CLASS_COLLECTIVE: return most(collective_seconds(rates, op), few_ctas_s(rates, op));
     case DTP_CLASS_UPLOAD:
     case DTP_CLASS_DOWNLOAD: return ratio(d->sent_bytes, rates->copy_bytes_per_s);
     case DTP_CLASS_HOST: return ratio(d->bytes, rates->host_optimizer_bytes_per_s);
@@ -315,6 +332,19 @@ double dtp_kernel_speedup(const struct dtp_cluster *cluster, const struct dtp_ke
     return dtp_cluster_matmul_speedup(cluster, sums->matmul_s, sums->attention_s, other_s);
 }
 
+/* Share of the SMs on which the thread blocks sit that carry a transfer, from its launch until it is through. */
+static double held_sms(const struct dtp_op_rates *rates, const struct dtp_op *op)
+{
+    const double sms = (double)rates->cluster->gpu.sm_count;
+    uint32_t ctas = group_ctas(rates, op);
+    if (!ctas && !dtp_op_kind_is_transfer(op->kind))
+        return 1; /* as its load has it */
+    double blocks = ctas                                      ? ctas
+                    : group_rates(rates, op)->network_use > 0 ? dtp_calibration.nccl_network_transfer_ctas
+                                                              : dtp_calibration.nccl_transfer_ctas;
+    return sms > 0 ? least(dtp_calibration.collective_most_sms, blocks / sms) : 0;
+}
+
 /* A collective takes its share of the SMs for as long as it runs: its CTAs sit there (contention_sm_share; none where
  * copy engines do its work), and what its buffers move through L2 and HBM slows every kernel beside it, matmuls too
  * (contention_memory_passes; a profiled down projection's backward took 410 us instead of 261). Both are counted as
@@ -327,7 +357,7 @@ static struct dtp_usage collective_usage(const struct dtp_op_rates *rates, const
     const enum dtp_collective collective = dtp_op_kind_collective(op->kind);
     const struct dtp_collective_load *load = &group->load[collective];
     double sent_per_s = op->demand->sent_bytes / seconds, hbm = sent_per_s / rates->cluster->gpu.memory_bytes_per_s;
-    double sms = load->sm_share + load->memory_passes * hbm;
+    double sms = least(load->sm_share, held_sms(rates, op)) + load->memory_passes * hbm;
     double bus = least(1, sent_per_s * group->link_s_per_byte[collective]);
     struct dtp_usage usage = {.weight = dtp_calibration.collective_weight};
     usage.of[DTP_RESOURCE_SM] = least(sms, dtp_calibration.collective_most_sms);
@@ -391,6 +421,13 @@ struct dtp_usage dtp_op_usage(const struct dtp_op_rates *rates, const struct dtp
         usage.of[DTP_RESOURCE_HOST_MEMORY] = host_memory_use(rates, d->bytes, seconds);
         break;
     }
+    return usage;
+}
+
+struct dtp_usage dtp_op_waiting_usage(const struct dtp_op_rates *rates, const struct dtp_op *op)
+{
+    struct dtp_usage usage = {.weight = dtp_calibration.collective_weight};
+    usage.of[DTP_RESOURCE_SM] = held_sms(rates, op);
     return usage;
 }
 

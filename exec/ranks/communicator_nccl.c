@@ -382,11 +382,13 @@ static void destroy(struct dtp_communicator *communicator)
 static const struct dtp_communicator_verbs verbs = {destroy,     collective, prove,     connect_transfers,
                                                     poll_errors, abort_all,  error_text};
 
-static ncclConfig_t configure(const struct dtp_communicator_choice *choice, bool copies)
+static ncclConfig_t configure(const struct dtp_communicator_choice *choice, uint32_t ctas, bool copies)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    if (choice->max_ctas)
-        config.maxCTAs = (int)choice->max_ctas;
+    if (choice->max_ctas && (!ctas || choice->max_ctas < ctas))
+        ctas = choice->max_ctas;
+    if (ctas) /* p2p channels are as many, a power of two (ncclTopoComputeP2pChannels) */
+        config.maxCTAs = (int)ctas;
 #if NCCL_VERSION_CODE >= VERSION_WITH_COPIES
     if (copies)
         config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
@@ -400,7 +402,7 @@ static enum dtp_status join_world(struct nccl_communicator *c, const struct dtp_
                                   struct dtp_faults *faults)
 {
     ncclUniqueId id;
-    ncclConfig_t config = configure(&options->choice, false);
+    ncclConfig_t config = configure(&options->choice, 0, false);
     ncclResult_t code = ncclSuccess;
     memset(&id, 0, sizeof id);
     if (options->ranks->rank == 0)
@@ -434,8 +436,8 @@ static enum dtp_status split_groups(struct nccl_communicator *c, const struct dt
         member->copies = i < 32 && options->copy_groups & 1u << i;
         member->windowed = member->copies || (options->choice.windows && place.ranks > 1 &&
                                               inside_a_node(&place, options->ranks->local_world));
-        ncclConfig_t config = configure(&options->choice, member->copies);
-        if (place.ranks == options->ranks->world && !world_taken && !member->copies) {
+        ncclConfig_t config = configure(&options->choice, options->groups[i].ctas, member->copies);
+        if (place.ranks == options->ranks->world && !world_taken && !member->copies && !options->groups[i].ctas) {
             c->group[i] = c->world;
             world_taken = true;
         } else if (place.ranks > 1) {

@@ -47,10 +47,13 @@ enum dtp_status dtp_lower_transfers_make(struct dtp_lowering *l)
     size_t places = (size_t)shape->chunks * shape->micro_batches;
     bool used[DTP_TRANSFER_GROUPS] = {false};
     struct dtp_stretch stages = dtp_plan_group(l->plan, l->cluster, DTP_AXES(PP));
-    struct dtp_program_group all = {stages.size, stages.stride};
     mark_used(l, used);
-    for (int i = 0; i < DTP_TRANSFER_GROUPS; i++)
+    for (int i = 0; i < DTP_TRANSFER_GROUPS; i++) {
+        bool between_passes = i < DTP_TRANSFER_TO_LATER;
+        uint32_t ctas = between_passes && l->plan->runtime->own_kernels ? DTP_PASS_TRANSFER_CTAS : 0;
+        struct dtp_program_group all = {stages.size, stages.stride, ctas};
         l->transfer_group[i] = used[i] ? dtp_program_add_group(l->program, all) : DTP_NO_INDEX;
+    }
     l->held = dtp_host_arena_take(&l->arena, places, sizeof *l->held);
     l->sent = dtp_host_arena_take(&l->arena, places, sizeof *l->sent);
     if (!l->held || !l->sent)

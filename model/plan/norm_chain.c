@@ -2,8 +2,8 @@
 
 bool dtp_plan_chains_norms(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
-    return dtp_plan_layers(plan)->chains_norms && !plan->fast_kernels && !dtp_plan_fuses(plan) &&
-           transformer->norm == DTP_RMS_NORM && !transformer->norm_without_weight;
+    bool written = dtp_plan_layers(plan)->chains_norms ? !plan->fast_kernels : plan->norm_chain;
+    return written && !dtp_plan_fuses(plan) && transformer->norm == DTP_RMS_NORM && !transformer->norm_without_weight;
 }
 
 /* c bytes of the compute dtype. Forward, of a 16-bit stream: cast c + 4, square 4 + 4, mean 4, product with rsqrt 4 +

@@ -1,13 +1,14 @@
 /* RMSNorm as a chain of PyTorch's operators on a copy in fp32, as Transformers writes it (modeling_llama.py,
- * LlamaRMSNorm.forward; those of Mistral, Qwen2 and others are copies of it): cast, square, mean, rsqrt, product, cast
- * back, product with the weight. A kernel each, and autograd keeps the copy; where the stream is fp32 already, that is
- * what the chain reads, and the normed rows beside for the weight's gradient. */
+ * LlamaRMSNorm.forward; those of Mistral, Qwen2 and others are copies of it), and as PyTorch's own models and
+ * torch.nn.RMSNorm had it before 2.8 (norm_chain): cast, square, mean, rsqrt, product, cast back, product with the
+ * weight. A kernel each, and autograd keeps the copy; where the stream is fp32 already, that is what the chain reads,
+ * and the normed rows beside for the weight's gradient. */
 #ifndef DTP_NORM_CHAIN_H
 #define DTP_NORM_CHAIN_H
 
 #include "plan/rules.h"
 
-/* The runtime's norms are such chains: RMSNorm, and neither compiled nor replaced by one kernel. */
+/* The plan's norms are such chains: RMSNorm, and neither compiled nor replaced by one kernel. */
 bool dtp_plan_chains_norms(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
 
 /* Of an element of what is normed: bytes that its kernels read and write, without casts that linears behind it make

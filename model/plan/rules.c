@@ -145,7 +145,8 @@ bool dtp_plan_casts_apart(const struct dtp_plan *plan, const struct dtp_layer_ki
 {
     bool eager = dtp_plan_autocast(plan) && !dtp_plan_fuses(plan) && plan->precision.compute != DTP_FP8;
     bool alone = plan->tp == 1 && plan->pp == 1 && !dtp_plan_adapts(plan);
-    bool plain = kind->norms_before && !kind->experts && !kind->kv_latent && !dtp_plan_layers(plan)->chains_norms;
+    bool plain = kind->norms_before && !kind->experts && !kind->kv_latent && !dtp_plan_layers(plan)->chains_norms &&
+                 !plan->norm_chain;
     return eager && alone && plain;
 }
 

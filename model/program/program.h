@@ -49,6 +49,7 @@ struct dtp_buffer {
 /* A communicator: operations of one group serialise in issue order, whatever their streams. */
 struct dtp_program_group {
     uint32_t ranks, stride; /* ranks `stride` apart; stride 1 = consecutive */
+    uint32_t ctas;          /* thread blocks, at most, that carry what is sent in it; 0: the library's choice */
 };
 
 /* A parameter of `modules` modules from first_module on, in each at the same place: what fills, saves and updates state

@@ -241,7 +241,8 @@ static void check_groups(struct match *m, uint32_t role)
     bool same = dtp_program_group_count(here) == count;
     for (size_t i = 0; same && i < count; i++)
         same = dtp_program_groups(first)[i].ranks == dtp_program_groups(here)[i].ranks &&
-               dtp_program_groups(first)[i].stride == dtp_program_groups(here)[i].stride;
+               dtp_program_groups(first)[i].stride == dtp_program_groups(here)[i].stride &&
+               dtp_program_groups(first)[i].ctas == dtp_program_groups(here)[i].ctas;
     if (!same)
         REFUSE(m, "role %u has other groups than role 0; all roles name all groups of the job, in one order", role);
 }

@@ -10,16 +10,19 @@
 
 static void read_group(struct reader *reader)
 {
-    uint64_t ranks = 0, stride = 0;
+    uint64_t ranks = 0, stride = 0, ctas = 0;
     bool complete = read_index(reader, "group", reader->group_count) && expect_word(reader, "ranks") &&
                     read_whole(reader, "ranks", 1, UINT32_MAX, &ranks) && expect_word(reader, "stride") &&
                     read_whole(reader, "stride", 1, UINT32_MAX, &stride);
     reader->group_count++;
+    if (complete && next_is(reader, "ctas"))
+        complete = read_whole(reader, "ctas", 1, UINT32_MAX, &ctas);
     if (complete && !at_line_end(reader))
         REFUSE(reader, "the line goes on behind its end");
     if (reader->status == DTP_OK)
-        check_added(reader, dtp_program_add_group(reader->program,
-                                                  (struct dtp_program_group){(uint32_t)ranks, (uint32_t)stride}));
+        check_added(reader,
+                    dtp_program_add_group(reader->program, (struct dtp_program_group){(uint32_t)ranks, (uint32_t)stride,
+                                                                                      (uint32_t)ctas}));
 }
 
 static bool read_owner(struct reader *reader, enum dtp_owner *out)

@@ -85,6 +85,16 @@ static inline bool expect_word(struct reader *reader, const char *word)
     return false;
 }
 
+/* Whether the line goes on with this word, which is read then. */
+static inline bool next_is(struct reader *reader, const char *word)
+{
+    size_t length = strlen(word);
+    if (at_line_end(reader) || strncmp(reader->at, word, length) != 0 || reader->at[length] != ' ')
+        return false;
+    reader->at += length;
+    return true;
+}
+
 /* Decimal digits from *text on, at most `maximum`; moves *text behind them. */
 static inline bool parse_digits(const char **text, uint64_t maximum, uint64_t *out)
 {

@@ -170,6 +170,14 @@ static void write_op(FILE *file, const struct dtp_program *program, const struct
     fputc('\n', file);
 }
 
+static void write_group(FILE *file, const struct dtp_program_group *group, size_t index)
+{
+    fprintf(file, "group %zu ranks %u stride %u", index, group->ranks, group->stride);
+    if (group->ctas)
+        fprintf(file, " ctas %u", group->ctas);
+    fputc('\n', file);
+}
+
 enum dtp_status dtp_program_write_text(const struct dtp_program *program, FILE *file)
 {
     size_t ops = dtp_program_op_count(program), buffers = dtp_program_buffer_count(program);
@@ -177,8 +185,7 @@ enum dtp_status dtp_program_write_text(const struct dtp_program *program, FILE *
     fputs("program 1\n", file);
     write_execution(file, dtp_program_execution(program));
     for (size_t i = 0; i < groups; i++)
-        fprintf(file, "group %zu ranks %u stride %u\n", i, dtp_program_groups(program)[i].ranks,
-                dtp_program_groups(program)[i].stride);
+        write_group(file, &dtp_program_groups(program)[i], i);
     for (size_t i = 0; i < tensors; i++)
         write_tensor(file, &dtp_program_tensors(program)[i], i);
     for (size_t i = 0; i < buffers; i++)

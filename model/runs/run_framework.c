@@ -38,16 +38,22 @@
     .fused_matmuls = true
 /* torchtitan reduces in fp32 and in every micro-step; through 2024 its loss was not compiled and PyTorch kept the root
  * unit; "selective" is op-SAC unless the notes say (layer). Stages are those of generate_llm_fqn_per_model_part, two a
- * rank where the schedule has several and the row does not say how many (pipeline_llm). */
+ * rank where the schedule has several and the row does not say how many (pipeline_llm). Its own RMSNorm, and torch's
+ * that followed in March 2025, is a chain of operators unless compiled. */
 #define TORCHTITAN_RULES                                                                                               \
     .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash2",                            \
     .selective = DTP_SELECTIVE_MATMUL, .fsdp_syncs_always = true, .keeps_root = true, .eager_loss = true,              \
     .counts_ends = true, .sequence_parallel = true
+#define CHAINED_NORMS .norm_chain = true
+/* docs/performance.md was measured in April 2024, when its train_configs of 8B and 13B had a Triton kernel (norm_type
+ * fused_rmsnorm, #181: "+15% eager"), those of 70B its own module. */
+#define TORCHTITAN_FUSED "docs/performance.md"
 /* fms-fsdp's policy bfSixteen reduces in bf16; "selective" is every k-th block (configurations.md), k not stated: 2, or
- * 1 where the job would not fit otherwise. */
+ * 1 where the job would not fit otherwise. Norms are ibm-fms' LayerNormParameterized with
+ * use_high_precision_pow (fms/models/llama.py). */
 #define FMS_RULES                                                                                                      \
     .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2", .reduce = "bf16",        \
-    .selective = DTP_SELECTIVE_EVERY_SECOND_BLOCK, .fsdp1 = true
+    .selective = DTP_SELECTIVE_EVERY_SECOND_BLOCK, .fsdp1 = true, CHAINED_NORMS
 /* The script of h200_torch_runs.csv, and that of h200_more_runs.csv with the same dense models, known by their notes:
  * fused QKV and gate+up, RoPE in fp32, no_sync. It builds the model on the meta device, and to_empty() then gives a
  * tied head storage of its own, except where fully_shard came before. */
@@ -102,7 +108,8 @@ static const struct dtp_run_framework frameworks[] = {
     {.word = "nanotron", NANOTRON_RULES},
     {.word = "llm-foundry", COMPOSER_RULES},
     {.word = "Composer", COMPOSER_RULES},
-    {.word = "torchtitan", TORCHTITAN_RULES},
+    {.word = "torchtitan", .source = TORCHTITAN_FUSED, TORCHTITAN_RULES},
+    {.word = "torchtitan", TORCHTITAN_RULES, CHAINED_NORMS},
     {.word = "fms-fsdp", FMS_RULES},
     {.word = "PyTorch 2.", .note = "as separate matmuls", PARALLEL_SCRIPT_RULES},
     {.word = "PyTorch 2.", .note = "architecture=", SCRIPT_RULES},
@@ -169,6 +176,7 @@ const struct dtp_run_framework *dtp_run_framework_of(const struct dtp_run *run, 
         }
     const struct dtp_run_framework *found = frameworks;
     while (!strcasestr(run->framework, found->word) || (found->note && !strstr(run->notes, found->note)) ||
+           (found->source && !strstr(run->source, found->source)) ||
            (found->strategy && strcmp(run->strategy_key, found->strategy)))
         found++;
     return found;

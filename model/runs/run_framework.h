@@ -18,6 +18,7 @@ enum dtp_run_selective {
 struct dtp_run_framework {
     const char *word;     /* in the framework's text, any case; the first entry that fits counts */
     const char *note;     /* in the notes too; NULL = any */
+    const char *source;   /* in its source; NULL = any */
     const char *strategy; /* its strategy_key; NULL = any */
     const char *runtime;
     const char *optimizer, *loss;
@@ -40,6 +41,7 @@ struct dtp_run_framework {
     bool bf16_optimizer;    /* of which bf16 gradients are summed in fp32 */
     bool untied_head;       /* the head has weights of its own, whatever its family's do */
     bool rope_fp32;         /* written as fp32 halves, each product a kernel */
+    bool norm_chain;        /* eager RMSNorm is a chain of operators */
     bool keeps_root;        /* FSDP2's root unit stays gathered from forward to backward */
     bool counts_ends;       /* of a pipeline's stages embedding and head count as one layer each */
     const char *single;     /* strategy of one GPU under DeepSpeed; NULL = zero1 */

@@ -504,6 +504,8 @@ static void write_kernels(struct writer *w)
         set_switch(w, "fused_qkv", true);
         set_switch(w, "fused_gate_up", true);
     }
+    if (framework->norm_chain)
+        set_switch(w, "norm_chain", true);
     if (framework->rope_fp32)
         set_switch(w, "rope_fp32", true);
     if (framework->lora_dropout > 0 && run->lora_rank)

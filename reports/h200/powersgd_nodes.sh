@@ -9,7 +9,7 @@
 # with its status. The environment may say
 #   MODEL      flags of the model (LLaMA 1.3B, 1 x 2048)      HOOKS    comm_hooks, each with its flags behind colons
 #   STEPS      of each run (30)                               LIMIT_S  seconds of one command (300)
-#   GPU_KEY    their catalogue key (h200)
+#   GPU_KEY    their catalogue key (h200)                  MACHINE  a machine file of one such GPU, instead of its probe
 #   DEVICE     cuda, or host to try the script: ranks of a host meet in its memory, whatever nodes are pretended of them
 set -uo pipefail
 
@@ -45,8 +45,8 @@ probe() {
 }
 # shellcheck disable=SC2086 # words of MODEL
 if [[ $device == cuda ]]; then
-    probe one.csv --gpus 1 --gpu "${GPU_KEY:-h200}" --runtime dtplan $model
-    probe two_nodes.csv --machine "$output/one.csv" --gpus 2 "${nodes[@]}"
+    [[ -n ${MACHINE-} ]] || probe one.csv --gpus 1 --gpu "${GPU_KEY:-h200}" --runtime dtplan $model
+    probe two_nodes.csv --machine "${MACHINE:-$output/one.csv}" --gpus 2 "${nodes[@]}"
 else
     probe two_nodes.csv --gpus 2
 fi

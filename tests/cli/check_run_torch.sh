@@ -169,7 +169,7 @@ for flags in '' '--compile' '--checkpointing full' '--checkpointing every-2' '--
     '--gpus 4 --strategy hybrid_shard --shard-group 2' '--gpus 2 --strategy zero1' '--gpus 2 --comm-hook bf16' \
     '--attention math' '--attention flash2' '--loss fused --compile' '--optimizer adamw-foreach' \
     '--fused-qkv --fused-gate-up --rope-fp32' '--gpus 2 --ddp-bucket-view' '--tied-head' \
-    '--norm layer_norm --activation gelu --position learned --positions 64 --bias' '--expandable-segments'; do
+    '--norm layer_norm --activation gelu --position learned --positions 64 --bias' '--expandable-segments' '--norm-chain'; do
     # shellcheck disable=SC2086 # words
     real takes none $flags
 done

@@ -30,6 +30,7 @@ MODELS = {
 }
 # Of ranks that divide experts, beside the two: eight of them and one for all tokens.
 EXPERTS = "--experts 8 --experts-per-token 2 --expert-ffn 128 --shared-expert-ffn 64 --router-norm"
+DENSE_FIRST = "--dense-layers 1"
 SEQUENCES = 8  # of a step, whatever the layout
 
 SCHEDULES = ["1f1b", "zb-h1", "dualpipe", "zb-v", "interleaved", "dualpipev", "gpipe", "zb-h2", "v-half", "v-min"]
@@ -99,9 +100,9 @@ def cases():
                 ("experts ep 4 cp 2 full_shard 4", 4, 4,
                  f"--ep 4 --cp 2 --strategy full_shard {EXPERTS} {share(2, 4)}"),
                 ("experts in the last layers, 1f1b pp 2", 2, 4,
-                 f"--pp 2 --schedule 1f1b --dense-layers 1 {EXPERTS} {share(1)}"),
+                 f"--pp 2 --schedule 1f1b {DENSE_FIRST} {EXPERTS} {share(1)}"),
                 ("experts in the last layers, zb-v pp 2", 2, 4,
-                 f"--pp 2 --schedule zb-v --dense-layers 1 {EXPERTS} {share(1)}")]
+                 f"--pp 2 --schedule zb-v {DENSE_FIRST} {EXPERTS} {share(1)}")]
     every = []
     while stages or tensor or replicas or context or experts or divided:
         every += divided[:2] + stages[:2] + replicas[:2] + tensor[:1] + context[:1] + experts[:1]
@@ -224,7 +225,7 @@ class Bench:
             writer.writerows(self.rows)
 
     def compare(self, name, model, precision, ranks, layers, words):
-        one = self.reference(model, precision, layers, EXPERTS if EXPERTS in words else "")
+        one = self.reference(model, precision, layers, " ".join(part for part in (EXPERTS, DENSE_FIRST) if part in words))
         status, losses, told, said = self.run(name, model, precision, ranks, layers, words)
         apart = [abs(x - y) / abs(y) for x, y in zip(losses, one)]
         for step, (x, y) in enumerate(zip(losses, one)):

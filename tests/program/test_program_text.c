@@ -304,6 +304,8 @@ static const struct {
     {"group 0 ranks 2 stride 1", "group 0 stands where group 1 is expected"},
     {"group 1 ranks 0 stride 1", "ranks is \"0\"; a whole number from 1"},
     {"group 1 ranks 2 stride 1 x", "the line goes on behind its end"},
+    {"group 1 ranks 2 stride 1 ctas 0", "ctas is \"0\"; a whole number from 1"},
+    {"group 1 ranks 2 stride 1 ctas 4 x", "the line goes on behind its end"},
     {"group 1 stride 1", "\"stride\", where \"ranks\" is expected"},
     {BUFFER, "buffer 0 stands where buffer 1 is expected"},
     {"buffer 1 x bytes 1", "a name in quotes"},

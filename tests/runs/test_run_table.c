@@ -243,17 +243,18 @@ static void test_framework_rules(void **state)
     assert_int_equal(plan.loss, DTP_LOSS_FUSED);
     assert_int_equal(plan.attention, DTP_ATTENTION_FLASH1);
     run.framework = "torchtitan (FSDP1)";
-    assert_true(job_of(&run).plan.fsdp1);
+    assert_true(job_of(&run).plan.fsdp1 && job_of(&run).plan.norm_chain);
+    run.source = "github:pytorch/torchtitan docs/performance.md"; /* whose norms were Triton's */
+    assert_false(job_of(&run).plan.norm_chain);
     run.framework = "PyTorch 2.11 FSDP2";
     run.notes = "architecture=llama";
     plan = job_of(&run).plan;
-    assert_true(plan.fused_qkv && plan.fused_gate_up && !plan.fsdp1);
+    assert_true(plan.fused_qkv && plan.fused_gate_up && !plan.fsdp1 && !plan.norm_chain);
     run.notes = ""; /* somebody else's PyTorch 2.11 */
     assert_false(job_of(&run).plan.fused_qkv);
     run.framework = "HF Trainer, PyTorch FSDP";
     assert_true(job_of(&run).plan.fsdp1);
-    run.strategy_key = "zero1";
-    run.framework = "Megatron-LM";
+    run.strategy_key = "zero1", run.framework = "Megatron-LM";
     assert_ptr_equal(job_of(&run).plan.runtime, &dtp_runtime_megatron);
     run.strategy_key = "zero3";
     run.framework = "DeepSpeed";

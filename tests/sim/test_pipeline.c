@@ -34,6 +34,7 @@ static struct dtp_simulated simulated(struct dtp_job *job)
     struct dtp_simulation_options options = dtp_simulation_options_default();
     struct dtp_simulated s;
     options.infinite_bandwidth = true, options.power_headroom = false, options.compute_factor = 1;
+    options.contention = false; /* the timer knows nothing of SMs that a waiting receive holds */
     faults = (struct dtp_faults){0};
     if (dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, &faults) != DTP_OK ||
         dtp_simulated_create(job, &options, &s, &faults) != DTP_OK)

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "cost/calibration.h"
 #include "lib/hardware.h"
 #include "lib/program_sets.h"
 #include "lib/step_fixture.h"
@@ -109,10 +110,49 @@ static void test_an_unsound_set_is_refused(void **state)
     free(text);
 }
 
+/* A matmul beside a receive that waits has the SMs that the receive's thread blocks leave it, from its start to its end
+ * if the wait is longer. */
+static double beside_a_wait_s(const struct bench *b, const char *group)
+{
+    struct dtp_program_set set;
+    struct dtp_timeline t[2];
+    char *again = set_with(SET_THERE_AND_BACK, "op 2 norm compute updates 0 after 1 bytes 4000000000",
+                           "op 2 matmul compute updates 0 after 1 m 8192 n 8192 k 8192 dtype bf16");
+    char *longer = set_with(again, "after 0 bytes 2000000000", "after 0 bytes 200000000000");
+    char *first = set_with(longer, "group 0 ranks 2 stride 1\n" SET_BUFFERS "op 0 norm", group);
+    char *both = set_with(first, "group 0 ranks 2 stride 1\n" SET_BUFFERS "op 0 recv", strchr(group, 0) + 1);
+    assert_int_equal(dtp_program_set_parse_text("set", both, strlen(both), &set, &faults), DTP_OK);
+    assert_int_equal(dtp_simulate_set(&set, &b->cluster, &b->options, t, &faults), DTP_OK);
+    double seconds = t[0].span[2].end_s - t[0].span[2].start_s;
+    assert_true(t[0].span[2].end_s < t[0].span[3].start_s); /* the receive waited all the time */
+    assert_near(t[0].step_s, t[1].step_s, 1e-12);
+    dtp_timeline_release(&t[0]);
+    dtp_timeline_release(&t[1]);
+    dtp_program_set_release(&set);
+    free(again), free(longer), free(first), free(both);
+    return seconds;
+}
+
+static void test_a_waiting_receive_holds_its_sms(void **state)
+{
+    static const char as_it_is[] = "group 0 ranks 2 stride 1\n" SET_BUFFERS "op 0 norm\0"
+                                   "group 0 ranks 2 stride 1\n" SET_BUFFERS "op 0 recv";
+    static const char few[] = "group 0 ranks 2 stride 1 ctas 4\n" SET_BUFFERS "op 0 norm\0"
+                              "group 0 ranks 2 stride 1 ctas 4\n" SET_BUFFERS "op 0 recv";
+    struct bench b = bench();
+    (void)state;
+    const double sms = (double)b.cluster.gpu.sm_count;
+    double few_s = beside_a_wait_s(&b, few), many_s = beside_a_wait_s(&b, as_it_is);
+    b.options.contention = false;
+    double alone = beside_a_wait_s(&b, few);
+    assert_near(few_s, alone / (1 - 4 / sms), 1e-9);
+    assert_near(many_s, alone / (1 - dtp_calibration.nccl_transfer_ctas / sms), 1e-9);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_two_roles_wait_for_each_other),
-                                       cmocka_unit_test(test_one_role_is_the_program),
-                                       cmocka_unit_test(test_an_unsound_set_is_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_two_roles_wait_for_each_other), cmocka_unit_test(test_one_role_is_the_program),
+        cmocka_unit_test(test_a_waiting_receive_holds_its_sms), cmocka_unit_test(test_an_unsound_set_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -89,6 +89,12 @@ static void test_norm_chain(void **state)
     assert_true(dtp_plan_chains_norms(&t, &plan));
     t.norm = DTP_LAYER_NORM; /* one kernel of PyTorch's */
     assert_false(dtp_plan_chains_norms(&t, &plan));
+    t.norm = DTP_RMS_NORM, plan.runtime = &dtp_runtime_torch; /* PyTorch's own layers: where the plan says so */
+    assert_false(dtp_plan_chains_norms(&t, &plan));
+    plan.norm_chain = true;
+    assert_true(dtp_plan_chains_norms(&t, &plan));
+    plan.compile = true; /* which fuses it */
+    assert_false(dtp_plan_chains_norms(&t, &plan));
 }
 
 /* Modules of modules_to_save are copies in the base's dtype beside the frozen ones, with gradients and moments of that;
