@@ -6,20 +6,6 @@
 #include "plan/optimizer_state.h"
 #include "plan/runtime.h"
 
-#include <string.h>
-
-/* Of a layer, what fp8 matrices keep beside its activations. */
-static uint64_t kept_columns(const struct dtp_bound *b)
-{
-    const struct dtp_transformer *t = b->transformer;
-    struct dtp_fp8_casts casts;
-    if (b->plan->precision.compute != DTP_FP8 || !b->uniform)
-        return 0;
-    dtp_fp8_casts_of(b->plan, &b->cluster->gpu, &casts);
-    uint64_t matrices = dtp_activation_is_gated(t->activation) ? 3 : 2;
-    return casts.keeps_columns ? dtp_fp8_bytes(b->plan->precision.fp8_recipe, matrices * t->hidden * t->ffn) : 0;
-}
-
 /* Parameters that have gradients, as if there were no others. */
 static void count_trained(struct dtp_bound *b)
 {
@@ -35,27 +21,29 @@ static void count_trained(struct dtp_bound *b)
     t->layer = t->largest_layer = b->plan->fsdp1 ? t->layer_shard * u->ranks : u->layer_trained;
     t->root = u->root_trained, t->root_shard = u->count ? ends_shard : u->trained_shard;
     t->largest = t->layer, t->down = 0;
-    if (ends)
-        return;
-    t->embedding = t->head = t->position = t->head_end = t->head_end_shard = 0;
+    if (!ends)
+        t->embedding = t->head = t->position = t->head_end = t->head_end_shard = 0;
 }
 
 /* Where matmuls add to one buffer autograd is handed a tensor of each shape of matrices, for good (Transformer Engine's
  * get_dummy_wgrad). */
 static uint64_t dummy_gradients(const struct dtp_bound *b)
 {
-    struct dtp_layer_kind kind;
     uint64_t elements = 0;
-    if (!b->plan->runtime->gradients_in_matmul)
-        return 0;
-    dtp_layer_kind_of(b->transformer, DTP_LAYER_DENSE, b->plan->fused_qkv, b->plan->fused_gate_up, &kind);
-    for (int i = 0; i < kind.matrices; i++) {
+    for (int i = 0; i < b->matrices && b->plan->runtime->gradients_in_matmul; i++) {
         int k = 0;
-        while (kind.matrix[k].out != kind.matrix[i].out || kind.matrix[k].in != kind.matrix[i].in)
+        while (b->matrix[k].out != b->matrix[i].out || b->matrix[k].elements != b->matrix[i].elements)
             k++;
-        elements += k == i ? kind.matrix[i].out * kind.matrix[i].in : 0;
+        elements += k == i ? b->matrix[i].elements : 0;
     }
     return b->bytes.compute * elements;
+}
+
+uint64_t dtp_bound_factors(const struct dtp_bound *b)
+{
+    const struct dtp_traffic job = {b->transformer, b->cluster, b->plan, .units = b->units};
+    const struct dtp_factored f = dtp_traffic_factored(&job);
+    return f.p + f.q;
 }
 
 /* What DDP's hook keeps of gradients (plan/comm_hook.h): 16-bit copies; sums of what int8 gathers; PowerSGD's errors
@@ -67,9 +55,7 @@ static uint64_t hooked(const struct dtp_bound *b, uint64_t cublas)
         return 0;
     if (plan->comm_hook != DTP_COMM_HOOK_POWERSGD)
         return (plan->comm_hook == DTP_COMM_HOOK_INT8 ? b->bytes.grads : b->bytes.reduce) * b->units.total;
-    struct dtp_traffic job = {b->transformer, b->cluster, plan, .units = b->units};
-    struct dtp_factored f = dtp_traffic_factored(&job);
-    return b->bytes.grads * (b->units.total + f.p + f.q) + DTP_POWERSGD_STREAMS * cublas;
+    return b->bytes.grads * (b->units.total + dtp_bound_factors(b)) + DTP_POWERSGD_STREAMS * cublas;
 }
 
 /* cuBLAS' workspaces: 4096 x 8 KiB on Hopper and later, else 2 x 4 MiB + 8 x 16 KiB (CublasHandlePool.cpp), of two
@@ -89,31 +75,6 @@ static uint64_t workspaces(const struct dtp_bound *b)
         casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu, (units ? two : b->layers) * b->units.layer_narrow);
     }
     return hooked(b, cublas) + 2 * cublas + tables + 8 * b->tokens + casts;
-}
-
-static void find_rest(struct dtp_bound *b, struct dtp_bounds *out)
-{
-    struct dtp_state_bytes state;
-    dtp_state_bytes_count(b->transformer, b->cluster, &b->units, b->plan, &b->bytes, NULL, &state);
-    out->params_bytes = state.params;
-    out->optimizer_bytes = state.optimizer;
-    out->grads_bytes = state.grads;
-    b->rest_bytes = state.params + state.optimizer + workspaces(b) + dummy_gradients(b);
-}
-
-/* 6 for every weight that a token meets; the core 2 s d_q forward and twice that backward (Korthikanti 2022, causal or
- * not as dtp_transformer_attention_length says). */
-static double model_flops(const struct dtp_bound *b)
-{
-    const struct dtp_transformer *t = b->transformer;
-    double tokens = (double)b->tokens * b->plan->accumulate;
-    double length = dtp_transformer_attention_length(t, b->plan->sequence);
-    if (dtp_plan_adapts(b->plan))
-        return tokens * dtp_plan_model_flops_per_token(t, b->plan);
-    double matrices =
-        t->experts ? (double)dtp_transformer_count(t).layers_matmul : (double)b->units.layer_matmul * (double)b->layers;
-    double weights = matrices + (double)b->units.embedding;
-    return tokens * (6 * weights + 6 * length * dtp_transformer_core_width(t) * (double)t->layers);
 }
 
 void dtp_bound_steps(struct dtp_bound *b, const struct dtp_bound_beside *beside)
@@ -151,6 +112,7 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
                    const struct dtp_plan *plan, struct dtp_bounds *out)
 {
     struct dtp_transformer own;
+    struct dtp_state_bytes state;
     struct dtp_bound b = {.transformer = transformer, .cluster = cluster, .plan = plan, .layers = transformer->layers};
     if (transformer->experts) { /* experts that ranks divide are a part of them */
         own = dtp_plan_own_experts(transformer, plan);
@@ -159,10 +121,9 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
     b.tokens = dtp_plan_tokens(plan);
     dtp_element_bytes_count(plan, &b.bytes);
     dtp_bound_blocks(&b);
-    b.kept_weights = kept_columns(&b);
     count_trained(&b);
-    *out = (struct dtp_bounds){.model_flops = model_flops(&b)};
-    find_rest(&b, out);
+    dtp_state_bytes_count(b.transformer, cluster, &b.units, plan, &b.bytes, NULL, &state);
+    b.rest_bytes = state.params + state.optimizer + workspaces(&b) + dummy_gradients(&b);
     if (plan->runtime->arena)
         dtp_bound_executor(&b);
     else if (dtp_plan_is_fsdp(plan))
@@ -173,11 +134,14 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
         dtp_bound_replicated(&b);
     add_gathered_buckets(&b);
     if (dtp_plan_adapts(plan) && !plan->runtime->arena) /* what a replay drops depends on the targets */
-        b.least_bytes = b.rest_bytes + (dtp_plan_has_ddp_buckets(plan, cluster) ? out->grads_bytes : 0);
+        b.least_bytes = b.rest_bytes + (dtp_plan_has_ddp_buckets(plan, cluster) ? state.grads : 0);
     /* our executor's head keeps nothing: it goes through its logits in chunks */
-    out->kept_bytes =
-        dtp_bound_saved(&b, b.layers) + (plan->runtime->arena ? 0 : dtp_bound_tokens(&b, b.activations.head));
-    out->memory_bytes = b.most_bytes;
-    out->late_bytes = b.late_bytes;
-    out->least_bytes = b.least_bytes;
+    const uint64_t head = plan->runtime->arena ? 0 : dtp_bound_tokens(&b, b.activations.head);
+    *out = (struct dtp_bounds){.params_bytes = state.params,
+                               .optimizer_bytes = state.optimizer,
+                               .grads_bytes = state.grads,
+                               .kept_bytes = dtp_bound_saved(&b, b.layers) + head,
+                               .memory_bytes = b.most_bytes,
+                               .late_bytes = b.late_bytes,
+                               .least_bytes = b.least_bytes};
 }

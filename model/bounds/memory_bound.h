@@ -12,10 +12,9 @@ struct dtp_bound_stage {
 };
 #define DTP_BOUND_STAGES 5 /* of a kind of layer */
 
-/* A matrix of a layer: its elements, those that are trained, bytes of a token that stand when their gradient is made.
- */
+/* A matrix of a layer: elements, rows, elements that are trained, bytes of a token as their gradient is made. */
 struct dtp_bound_matrix {
-    uint64_t elements, trained, token_bytes;
+    uint64_t elements, out, trained, token_bytes;
 };
 
 struct dtp_bound {
@@ -23,20 +22,19 @@ struct dtp_bound {
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
     struct dtp_activations activations; /* layer figures: of the kind that saves more */
-    /* Of each kind of layer, a token: what it saves, what it keeps where it is checkpointed; of the last layer. */
-    uint64_t layer_all[DTP_LAYER_MLPS], layer_kept[DTP_LAYER_MLPS], last_layer_all;
+    /* Of each kind of layer, a token: what it saves, what it keeps where it is checkpointed; [0] where all are alike.
+     */
+    uint64_t layer_all[DTP_LAYER_MLPS], layer_kept[DTP_LAYER_MLPS];
     struct dtp_units units, trained; /* all parameters; those that have gradients: with adapters these alone */
     struct dtp_element_bytes bytes;
     uint64_t tokens, layers;
     bool uniform;          /* all layers are of one kind */
     uint64_t kept_weights; /* bytes that stay beside a layer's activations: fp8 weights by columns */
     uint64_t unpacked;     /* the same of a packed weight, of all layers but the first */
-    uint64_t
-        block_weights;   /* bytes that the block at work makes of its weights: unpacked; casts of gathered adapters */
-    uint64_t unpacking;  /* bytes while its largest packed matrix is unpacked */
-    uint64_t low;        /* of a token: x A^T of all adapters of a layer, and what dropout made */
-    uint64_t head_input; /* of a token: what a frozen head reads, which nothing keeps for it */
-    uint64_t rest_bytes; /* parameters, optimizer, workspaces */
+    uint64_t unpacking;    /* bytes while a block's largest packed matrix is unpacked */
+    uint64_t low;          /* of a token: x A^T of all adapters of a layer, and what dropout made */
+    uint64_t head_input;   /* of a token: what a frozen head reads, which nothing keeps for it */
+    uint64_t rest_bytes;   /* parameters, optimizer, workspaces */
     struct dtp_bound_stage stage[DTP_LAYER_MLPS * DTP_BOUND_STAGES];
     int stages;                                         /* of the kinds that there are */
     struct dtp_bound_matrix matrix[DTP_LAYER_MATRICES]; /* in the order of forward; of two kinds, of dense layers */
@@ -69,8 +67,7 @@ static inline uint64_t dtp_bound_tokens(const struct dtp_bound *b, uint64_t toke
 /* An instant at which so many bytes stand beyond what rests. */
 static inline void dtp_bound_keep(struct dtp_bound *b, uint64_t bytes)
 {
-    if (b->rest_bytes + bytes > b->most_bytes)
-        b->most_bytes = b->rest_bytes + bytes;
+    b->most_bytes = larger(b->most_bytes, b->rest_bytes + bytes);
 }
 
 /* One near the end of backward, to which a pipeline adds the activations of micro-batches that it has under way. */
@@ -91,10 +88,11 @@ static inline void dtp_bound_keep_block(struct dtp_bound *b, uint64_t bytes, boo
  * kernel's temporaries, no copies on their way, nothing that a limit in elements decides. */
 static inline void dtp_bound_hold(struct dtp_bound *b, uint64_t bytes)
 {
-    if (b->rest_bytes + bytes > b->least_bytes)
-        b->least_bytes = b->rest_bytes + bytes;
+    b->least_bytes = larger(b->least_bytes, b->rest_bytes + bytes);
 }
 
+/* Elements of the factors that PowerSGD makes of all gradients. */
+uint64_t dtp_bound_factors(const struct dtp_bound *b);
 /* Units, activations and stages of all kinds of layers. */
 void dtp_bound_blocks(struct dtp_bound *b);
 /* The last block in forward, which has all that it saves. */
@@ -117,11 +115,10 @@ void dtp_bound_steps(struct dtp_bound *b, const struct dtp_bound_beside *beside)
 
 /* A bucket of gradients is full. */
 struct dtp_bound_closing {
-    uint64_t below, bytes; /* layers below the block at work | of activations that stand */
-    uint64_t done;         /* elements of gradients in this and earlier buckets */
-    uint64_t filled;       /* of them in this one, of so many tensors: one alone may be larger than a bucket */
-    uint64_t tensors;
-    uint64_t elements; /* of the gradient that did not fit; 0: the backward is over */
+    uint64_t below, bytes;    /* layers below the block at work | of activations that stand */
+    uint64_t done;            /* elements of gradients in this and earlier buckets */
+    uint64_t filled, tensors; /* of them in this one, of so many tensors */
+    uint64_t next, whole;     /* of the gradient that did not fit; with one that is more than a bucket by itself */
 };
 typedef void dtp_bound_close(struct dtp_bound *b, const struct dtp_bound_closing *closing, const void *own);
 /* Calls `close` with each bucket of reduce_bucket_size elements. */
@@ -132,7 +129,7 @@ void dtp_bound_fsdp(struct dtp_bound *b);
 void dtp_bound_fetched(struct dtp_bound *b);
 void dtp_bound_executor(struct dtp_bound *b);
 /* What a layer of the kind keeps, and the stages of its backward: two, with no gradients of weights. */
-void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_tensors *tensors,
+void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *kind,
                              struct dtp_activations *activations);
 
 #endif

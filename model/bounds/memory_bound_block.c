@@ -4,36 +4,38 @@
 #include "plan/fp8_casts.h"
 #include "plan/runtime.h"
 
-/* Of the first `layers` those that are checkpointed and have experts. */
-static uint64_t checkpointed_with_experts(const struct dtp_bound *b, uint64_t layers)
+/* Of a token: by how much more the first `layers` keep than if all were dense, `every`-th of them checkpointed. */
+static uint64_t experts_more(const struct dtp_bound *b, uint64_t layers, uint64_t every)
 {
-    uint64_t count = 0, every = b->activations.checkpoint_every;
+    const uint64_t *all = b->layer_all, *kept = b->layer_kept;
+    uint64_t again = 0, experts = dtp_transformer_expert_layers(b->transformer, layers);
     for (uint64_t layer = 0; every && layer < layers; layer += every)
-        count += dtp_transformer_layer_has_experts(b->transformer, layer);
-    return count;
+        again += dtp_transformer_layer_has_experts(b->transformer, layer);
+    return again * (kept[1] - kept[0]) + (experts - again) * (all[1] - all[0]);
 }
 
 uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layers)
 {
-    const uint64_t *all = b->layer_all, *kept = b->layer_kept, every = b->activations.checkpoint_every;
-    uint64_t checkpointed = every > 1 ? dtp_divide_up(layers, every) : every * layers, whole = layers - checkpointed;
-    uint64_t bytes = dtp_bound_tokens(b, checkpointed * kept[0] + whole * all[0] + b->activations.embedding) +
-                     whole * b->kept_weights + (whole ? whole - 1 : 0) * b->unpacked;
-    if (b->uniform)
-        return bytes;
-    uint64_t again = checkpointed_with_experts(b, layers),
-             rest = dtp_transformer_expert_layers(b->transformer, layers) - again;
-    return bytes + dtp_bound_tokens(b, again * kept[1] + rest * all[1]) -
-           dtp_bound_tokens(b, again * kept[0] + rest * all[0]);
+    const uint64_t every = b->activations.checkpoint_every,
+                   checkpointed = every > 1 ? dtp_divide_up(layers, every) : every * layers,
+                   whole = layers - checkpointed, more = b->uniform ? 0 : experts_more(b, layers, every);
+    return dtp_bound_tokens(b, checkpointed * b->layer_kept[0] + whole * b->layer_all[0] + more +
+                                   b->activations.embedding) +
+           whole * b->kept_weights + (whole ? whole - 1 : 0) * b->unpacked;
+}
+
+/* Bytes of a token of the layer's attention scores, where the math kernel writes them. */
+static uint64_t scores(const struct dtp_bound *b)
+{
+    const struct dtp_plan *plan = b->plan;
+    bool math = plan->attention == DTP_ATTENTION_MATH;
+    return math ? dtp_plan_score_bytes(plan) * b->transformer->heads * plan->sequence : 0;
 }
 
 uint64_t dtp_bound_forward(const struct dtp_bound *b)
 {
-    const struct dtp_plan *plan = b->plan;
-    bool math = plan->attention == DTP_ATTENTION_MATH;
-    uint64_t scores = math ? dtp_plan_score_bytes(plan) * b->transformer->heads * plan->sequence : 0;
-    return dtp_bound_tokens(b, b->activations.layer_all) + b->block_weights +
-           larger(dtp_bound_tokens(b, scores), b->unpacking);
+    return dtp_bound_tokens(b, b->activations.layer_all) + b->unpacked +
+           larger(dtp_bound_tokens(b, scores(b)), b->unpacking);
 }
 
 uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint64_t current_bytes)
@@ -44,7 +46,7 @@ uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint
         most = larger(most,
                       dtp_bound_tokens(b, s->token_bytes) + element_bytes * s->elements + current_bytes * s->current);
     }
-    return most + dtp_bound_tokens(b, b->activations.gradient) + b->block_weights;
+    return most + dtp_bound_tokens(b, b->activations.gradient) + b->unpacked;
 }
 
 /* The stage of a block's backward in which a matrix' gradient is made. */
@@ -99,13 +101,12 @@ static struct adapters adapters_of(struct dtp_bound *b, const struct dtp_layer_t
                                    struct dtp_activations *activations)
 {
     struct adapters a = {0};
-    bool keeps = b->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION;
     for (int i = 0; i < tensors->kind.matrices; i++)
         add_adapter(b, &tensors->kind, i, activations->checkpoint_every && b->plan->compile, &a);
-    activations->layer_all += b->low, activations->layer_kept += keeps ? b->low : 0;
+    activations->layer_all += b->low;
+    activations->layer_kept += b->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION ? b->low : 0;
     if (tensors->kept == tensors->saved) /* nothing is made again, so nothing unpacked */
         activations->checkpoint_every = 0;
-    b->block_weights += b->unpacked;
     if (!b->plan->adapters.train_ends)
         b->head_input = b->bytes.compute * b->transformer->hidden;
     return a;
@@ -136,8 +137,7 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_kind *kind, c
     bool rotates = kind->rotary && !dtp_plan_fuses(plan), one_norm = kind->parallel == DTP_PARALLEL_ONE_NORM;
     uint64_t norm = a->layer_norms / 2, first = a->layer_input + norm;
     uint64_t middle = a->layer_all - first - norm - a->layer_attention - a->layer_mlp - b->low;
-    uint64_t core =
-        plan->attention == DTP_ATTENTION_MATH ? 2 * dtp_plan_score_bytes(plan) * kind->heads * plan->sequence : 4 * q;
+    uint64_t core = plan->attention == DTP_ATTENTION_MATH ? 2 * scores(b) : 4 * q;
     uint64_t made = c * (q + kv + (kind->kv_latent ? kind->d_core : kv)),
              chain = rotates ? (c == 4 ? 2 : 5) * c * q : 0;
     if (kind->kv_latent) /* rope turns a part of queries; beside gradients as the core makes them, as projected */
@@ -149,6 +149,8 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_kind *kind, c
     struct dtp_fp8_casts casts = {.scratch_bytes = 0}; /* an operand's passes in fp32, beside it */
     if (plan->precision.compute == DTP_FP8)
         dtp_fp8_casts_of(plan, &b->cluster->gpu, &casts);
+    if (casts.keeps_columns && b->uniform)
+        b->kept_weights = dtp_fp8_bytes(plan->precision.fp8_recipe, (gated + 1) * h * b->transformer->ffn);
     uint64_t inner = larger(larger(inner_gradients(b, kind) * c * f, again ? c * h : 0), results);
     stage[0] = (struct dtp_bound_stage){a->layer_all + inner + casts.scratch_bytes * f, 0, matrix};
     stage[1] =
@@ -168,10 +170,9 @@ static void list_matrices(struct dtp_bound *b, const struct dtp_layer_kind *kind
     b->matrices = kind->matrices;
     for (int i = 0; i < kind->matrices; i++) {
         const struct dtp_layer_matrix *m = &kind->matrix[i];
-        uint64_t elements = m->groups * m->out * m->in;
-        b->matrix[i] =
-            (struct dtp_bound_matrix){elements, kind->adapted ? m->groups * m->rank * (m->out + m->in) : elements,
-                                      b->stage[stage_of(m->id)].token_bytes};
+        const uint64_t elements = m->groups * m->out * m->in, adapters = m->groups * m->rank * (m->out + m->in);
+        b->matrix[i] = (struct dtp_bound_matrix){elements, m->out, kind->adapted ? adapters : elements,
+                                                 b->stage[stage_of(m->id)].token_bytes};
     }
 }
 
@@ -187,7 +188,7 @@ static void add_kind(struct dtp_bound *b, const struct dtp_transformer *alike, i
     if (dtp_plan_adapts(b->plan))
         adapters = adapters_of(b, &tensors, &activations);
     if (b->plan->runtime->arena)
-        dtp_bound_executor_kind(b, &tensors, &activations);
+        dtp_bound_executor_kind(b, &tensors.kind, &activations);
     else
         add_stages(b, &tensors.kind, &activations, units, &adapters);
     if (index == 0)
@@ -203,7 +204,6 @@ void dtp_bound_blocks(struct dtp_bound *b)
     b->uniform = dtp_transformer_is_uniform(t);
     if (b->uniform) {
         add_kind(b, t, 0, &b->units);
-        b->last_layer_all = b->layer_all[0];
         return;
     }
     struct dtp_units units;
@@ -211,5 +211,4 @@ void dtp_bound_blocks(struct dtp_bound *b)
     dtp_units_count(t, b->cluster, b->plan, &b->units);
     add_kind(b, &dense, DTP_LAYER_DENSE, &units);
     add_kind(b, &experts, DTP_LAYER_EXPERTS, &units);
-    b->last_layer_all = b->layer_all[dtp_transformer_layer_has_experts(t, t->layers - 1) ? 1 : 0];
 }

@@ -9,24 +9,18 @@ struct buckets {
     uint64_t bucket;
 };
 
-static void fill(struct buckets *w, uint64_t elements)
-{
-    w->now.done += elements;
-    w->now.filled += elements;
-    w->now.tensors++;
-}
-
 /* A gradient of so many elements has been made; what was there before is reduced where both do not fit. */
 static void made(struct buckets *w, uint64_t elements, uint64_t bytes)
 {
     if (!elements)
         return;
-    w->now.elements = elements, w->now.bytes = bytes;
+    w->now.next = elements, w->now.bytes = bytes;
+    w->now.whole = elements + (w->now.filled > w->bucket ? w->now.filled : 0);
     if (w->now.filled && w->now.filled + elements > w->bucket) {
         w->close(w->b, &w->now, w->own);
         w->now.filled = w->now.tensors = 0;
     }
-    fill(w, elements);
+    w->now.done += elements, w->now.filled += elements, w->now.tensors++;
 }
 
 /* A block's, from its last matrix on; as one where it closes none. */
@@ -36,7 +30,7 @@ static void block(struct buckets *w, uint64_t below)
     uint64_t beside = dtp_bound_saved(b, below) + dtp_bound_tokens(b, b->activations.gradient), rest = b->trained.layer;
     w->now.below = below;
     if (w->now.filled + rest <= w->bucket) {
-        fill(w, rest);
+        w->now.done += rest, w->now.filled += rest, w->now.tensors++;
         return;
     }
     for (int i = b->matrices - 1; i >= 0; i--) {
@@ -58,6 +52,6 @@ void dtp_bound_buckets(struct dtp_bound *b, dtp_bound_close *close, const void *
         block(&w, below);
     made(&w, t->position, stream);
     made(&w, t->embedding, 0);
-    w.now.elements = 0;
+    w.now.next = 0, w.now.whole = w.now.filled > w.bucket ? w.now.filled : 0;
     close(b, &w.now, own);
 }

@@ -23,7 +23,6 @@
  * packed. */
 #include "bounds/memory_bound.h"
 
-#include "closed/closed_form_hooks.h"
 #include "cost/attention_workspace.h"
 #include "net/parameter_layout.h"
 #include "plan/comm_hook.h"
@@ -31,16 +30,10 @@
 #include "plan/runtime_sizes.h"
 
 #include <math.h>
-#include <string.h>
 
 /* Targets that read the first norm's result, and the second's. */
 #define READ_FIRST (1u << DTP_TARGET_Q | 1u << DTP_TARGET_K | 1u << DTP_TARGET_V)
 #define READ_SECOND (1u << DTP_TARGET_GATE | 1u << DTP_TARGET_UP)
-
-#define BIT(suffix) DTP_TENSOR_BIT(suffix)
-#define LATENTS                                                                                                        \
-    (BIT(Q_LATENT) | BIT(Q_LATENT_STATISTICS) | BIT(Q_LATENT_NORM) | BIT(KV_LATENT) | BIT(KV_LATENT_STATISTICS) |      \
-     BIT(KV_LATENT_NORM))
 
 enum { FIRST, BLOCK, LAST, KINDS }; /* modules: embeddings, a block, final norm and head */
 
@@ -77,7 +70,8 @@ static uint64_t of_all(const struct dtp_bound *b, const uint64_t *module)
     return module[FIRST] + b->layers * module[BLOCK] + module[LAST];
 }
 
-/* Of a token, scratch of attention's backward. */
+/* Of a token, scratch of attention's backward; where it runs in steps of a ring a step's terms of gradients of q, of k
+ * and v, keys and values at hand and on their way, and sums of their gradients, which come and go. */
 static uint64_t core_workspace(const struct dtp_bound *b, const struct dtp_layer_kind *k)
 {
     const struct dtp_transformer *t = b->transformer;
@@ -94,22 +88,8 @@ static uint64_t core_workspace(const struct dtp_bound *b, const struct dtp_layer
                                               .halves = b->bytes.compute == 2,
                                               .bent = t->attention_softcap > 0 || t->position == DTP_POSITION_ALIBI,
                                               .in_steps = tokens > 1};
-    return dtp_divide_up(dtp_attention_planned_bytes(&asked), b->tokens);
-}
-
-/* Of a token: gradients of queries, of keys and values and of latents as they are projected, and latents normed. */
-static uint64_t projected_latents(const struct dtp_layer_kind *k, uint64_t c)
-{
-    uint64_t heads = k->heads * (2 * k->head_dim - k->rope_head_dim) + k->d_core;
-    return c * (heads + 2 * (k->q_latent + k->kv_latent) + k->rope_head_dim);
-}
-
-/* Of a token, beside attention's gradients where it runs in steps of a ring: a step's terms of those of q, of k and v,
- * keys and values at hand and on their way, and sums of their gradients, which come and go. */
-static uint64_t around(const struct dtp_bound *b, uint64_t q_bytes, uint64_t kv_bytes)
-{
-    uint64_t ring = b->plan->cp && b->plan->cp_comm != DTP_CP_A2A ? b->plan->cp : 1;
-    return ring > 1 ? q_bytes + (ring > 2 ? 5 : 3) * kv_bytes : 0;
+    const uint64_t c = b->bytes.compute, ring = tokens > 1 ? c * k->d_q + (tokens > 2 ? 10 : 6) * c * k->d_kv : 0;
+    return dtp_divide_up(dtp_attention_planned_bytes(&asked), b->tokens) + ring;
 }
 
 /* Rows that a rank's experts have room for, of each that its tokens send: where ranks divide experts as many times as
@@ -121,29 +101,25 @@ static double room(const struct dtp_plan *plan, const struct dtp_layer_kind *k)
     return k->experts ? fmin(asked, ranks * fmin(1, own / (double)k->experts_per_token)) : 1;
 }
 
-/* Of a token, around experts' matmuls: rows that came, scores, weights and routes of those that go, and where ranks
- * divide experts of those that came; shared experts. */
-static uint64_t around_experts(const struct dtp_plan *plan, const struct dtp_layer_kind *k, uint64_t c, uint64_t came)
-{
-    uint64_t sent = k->experts_per_token, shared = 3 * k->shared_ffn + (k->shared_gate ? k->hidden + 1 : 0);
-    return c * (came * k->hidden + k->experts + shared) + 12 * sent + (plan->ep > 1 ? 16 * came : 4 * sent);
-}
-
 /* What a block's backward has beside the stream's gradient, in two stages. mlp: what was kept; a product or second norm
  * that was not is made again, beside its gradient. core: attention's tensors, its gradients and workspace. With a
  * stream of weight gradients, what these read stands until a norm's backward behind the branch's last one: up's
  * gradient to that of the first norm, or where branches side by side have norms of their own, to the second's behind
  * the core's gradient; of one norm the product too; qkv's to the block below's first, or where no norm stands in front
  * of branches, all of the block to there, beside what is replayed. */
-void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_tensors *tensors, struct dtp_activations *a)
+void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k, struct dtp_activations *a)
 {
-    const struct dtp_layer_kind *k = &tensors->kind;
     const struct dtp_plan *plan = b->plan;
     /* what projections read is kept as its cast, if that is what their weights' gradients are made of */
     const bool fp8 = plan->precision.compute == DTP_FP8 && dtp_plan_runs_narrow(plan, DTP_PRODUCT_WEIGHT_GRADIENT);
     const uint64_t c = b->bytes.compute, n = fp8 ? 1 : c, h = k->hidden, q = k->d_q, kv = k->d_kv;
     const double times = room(plan, k), rows = (double)k->experts_per_token;
     const uint64_t f = (uint64_t)ceil(times * (double)k->ffn), up = k->gated ? 2 * f : f, read = 4 * k->norm_statistics;
+    /* around experts' matmuls rows that came; scores; shared experts; weights and routes of rows that go, and where
+     * ranks divide experts of those that came */
+    const uint64_t sent = k->experts_per_token, came = (uint64_t)ceil(times * rows),
+                   shared = 3 * k->shared_ffn + (k->shared_gate ? h + 1 : 0),
+                   routes = 12 * sent + (plan->ep > 1 ? 16 * came : 4 * sent);
     /* what experts return and, where it goes back to other ranks, what is sent of it, or the gradients of both; where
      * shared experts are weighed theirs */
     const double back = ((plan->ep > 1 ? 1 : 0) + times) * rows + (k->shared_gate ? 1 : 0);
@@ -154,6 +130,7 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_tensors
                policy_input = plan->checkpointing != DTP_CHECKPOINT_NONE,
                core_lost = plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION,
                lost = plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL;
+    const uint64_t latents = k->kv_latent ? c * (2 * (k->q_latent + k->kv_latent) + k->rope_head_dim) : 0;
     const uint64_t raw = k->qk_norm ? c * (q + kv) + 4 * (k->qk_norm_wide ? 2 : k->heads + k->kv_heads) : 0;
     const uint64_t norms = !k->norms_before ? 0 : k->parallel == DTP_PARALLEL_ONE_NORM ? 1 : 2; /* before branches */
     const uint64_t returned = behind ? n * h + read : 0, sum = k->parallel ? 0 : c * h, second = norms == 2 ? c * h : 0;
@@ -164,11 +141,11 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_tensors
                    product = trained & 1u << DTP_TARGET_DOWN ? n * f : 0;
     const uint64_t beside =
         behind || norms == 1 ? c * h : 0; /* a gradient that waits for the other branch, or a norm */
-    const uint64_t attention = c * h + first + (norms ? read : 0) + qkv + core + returned + b->low + raw +
-                               dtp_layer_tensors_bytes(tensors, LATENTS);
+    const uint64_t attention = c * h + first + (norms ? read : 0) + qkv + core + returned + b->low + raw + latents +
+                               (latents ? 4 : 0) + (k->q_latent ? 4 : 0);
     a->layer_input = a->gradient = c * h;
     a->layer_all = attention + sum + second_read + (norms == 2 ? read : 0) + returned + kept_up + product +
-                   (k->experts ? around_experts(plan, k, c, (uint64_t)ceil(times * rows)) : 0);
+                   (k->experts ? c * (came * h + k->experts + shared) + routes : 0);
     a->layer_kept = core_lost      ? a->layer_all - core
                     : lost         ? a->layer_all - first - second_read - product
                     : policy_input ? c * h
@@ -183,12 +160,14 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_tensors
         again = 2 * up - f;
     const uint64_t mlp =
         (input ? a->layer_all : a->layer_kept) + (lost || product ? 0 : c * f); /* no kept tensor's room */
-    const uint64_t made = c * k->d_core + qkv + core_workspace(b, k) + around(b, c * q, 2 * c * kv);
+    const uint64_t made = c * k->d_core + qkv + core_workspace(b, k);
     b->stage[b->stages++].token_bytes =
         mlp + beside + again + (apart ? 2 : 1) * results + (kept_up < whole_up ? whole_up : 0);
     b->stage[b->stages++].token_bytes =
         attention - (second && lost && first ? c * h : 0) + beside + made + (apart && !output ? held : 0);
-    const uint64_t projected = k->kv_latent ? projected_latents(k, c) : qkv; /* gradients, and what they multiply */
+    /* gradients as they are projected, of latents as well, and what they multiply */
+    const uint64_t heads = k->heads * (2 * k->head_dim - k->rope_head_dim) + k->d_core,
+                   projected = latents ? c * heads + latents : qkv;
     const uint64_t carried = apart && plan->offload == DTP_OFFLOAD_NONE ? c * h + projected : 0;
     const uint64_t opened =
         (input ? a->layer_all : a->layer_kept) + c * h + carried + (carried && !norms ? c * (q + 3 * h + up) : 0);
@@ -202,78 +181,63 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_tensors
  */
 static uint64_t chunk_rows(const struct dtp_bound *b, uint64_t row_bytes)
 {
-    uint64_t most = DTP_EXECUTOR_LOSS_CHUNK_LEAST;
-    while (2 * most * row_bytes <= DTP_EXECUTOR_LOSS_CHUNK_BYTES)
-        most *= 2;
-    most = b->plan->executor.loss_chunk ? b->plan->executor.loss_chunk : most;
-    return most < b->tokens ? most : b->tokens;
+    const uint64_t asked = b->plan->executor.loss_chunk;
+    uint64_t rows = asked ? asked : DTP_EXECUTOR_LOSS_CHUNK_LEAST;
+    while (!asked && 2 * rows * row_bytes <= DTP_EXECUTOR_LOSS_CHUNK_BYTES)
+        rows *= 2;
+    return smaller(rows, b->tokens);
 }
 
-/* Elements of two blocks that follow another: where kinds take turns not both of experts. */
+/* Elements of two blocks that follow another: where kinds take turns not both of the larger kind, experts. */
 static uint64_t neighbours(const struct dtp_bound *b, uint64_t largest)
 {
-    const uint64_t step = b->uniform ? 0 : b->transformer->expert_layer_step;
-    if (step < 2)
-        return 2 * largest;
-    const struct dtp_parameter_count count = dtp_transformer_count(b->transformer);
-    return padded(b, count.block) + (step > 2 ? largest : padded(b, count.expert_block));
+    bool turns = !b->uniform && b->transformer->expert_layer_step > 1;
+    return largest + (turns ? padded(b, dtp_transformer_count(b->transformer).block) : largest);
 }
 
 /* Gradients that are rounded once and read by the optimizer have the type of what they are made of; a head's, where it
  * comes in chunks or is the embedding's too, are added up; a copy engine's sums are fp32 where there is a master copy.
  */
-static void size_gradients(const struct dtp_bound *b, struct executor *x, bool chunks)
-{
-    const struct dtp_plan *plan = b->plan;
-    const struct dtp_units *t = &b->trained;
-    const uint64_t c = b->bytes.compute, r = dtp_dtype_bytes(plan->precision.reduce),
-                   first = t->embedding + t->position;
-    const bool once = b->cluster->gpus == 1 && !x->several, on_host = plan->offload != DTP_OFFLOAD_NONE;
-    const bool wide = plan->executor.reduce_engine == DTP_ENGINE_COPY && x->shards && b->bytes.master && !on_host;
-    uint64_t mean[KINDS] = {padded(b, first), padded(b, t->layer), padded(b, t->total - b->layers * t->layer - first)};
-    uint64_t own[KINDS], block = padded(b, t->largest_layer);
-    memcpy(x->elements, mean, sizeof mean);
-    x->elements[BLOCK] = block;
-    x->total = of_all(b, mean);
-    x->head = b->units.head ? LAST : FIRST;
-    for (int i = 0; i < KINDS; i++) {
-        const uint64_t bytes = once && (i != x->head || (!chunks && b->units.head)) ? c : r;
-        x->largest = larger(x->largest, x->elements[i]);
-        own[i] = shard_of(b, i, mean[i]);
-        x->whole[i] = bytes * mean[i];
-        x->shard[i] = (wide ? 4 : bytes) * own[i];
-    }
-    x->one = (once ? c : r) * block, x->two = (once ? c : r) * neighbours(b, block);
-    x->one_shard = (wide ? 4 : once ? c : r) * shard_of(b, BLOCK, block);
-    x->all_whole = of_all(b, x->whole), x->all_shard = of_all(b, x->shard), x->own = of_all(b, own);
-    x->alone = plan->executor.update_in_backward && b->cluster->gpus == 1;
-    x->streams = (on_host || plan->executor.update_in_backward) && x->shards && !x->always;
-}
-
 static struct executor executor_of(const struct dtp_bound *b, bool chunks)
 {
     const struct dtp_plan *plan = b->plan;
-    struct executor x = {.several = plan->accumulate > 1, .shards = b->units.ranks > 1};
+    const struct dtp_units *u = &b->units, *t = &b->trained;
+    const uint64_t c = b->bytes.compute, r = dtp_dtype_bytes(plan->precision.reduce),
+                   first = t->embedding + t->position, block = padded(b, t->largest_layer),
+                   last = padded(b, t->total - b->layers * t->layer - first),
+                   mean[KINDS] = {padded(b, first), padded(b, t->layer), last};
+    const bool on_host = plan->offload != DTP_OFFLOAD_NONE, alone = b->cluster->gpus == 1;
+    struct executor x = {.elements = {mean[FIRST], block, last},
+                         .total = of_all(b, mean),
+                         .head = u->head ? LAST : FIRST,
+                         .several = plan->accumulate > 1,
+                         .shards = u->ranks > 1,
+                         .alone = plan->executor.update_in_backward && alone};
+    uint64_t own[KINDS];
     x.always = x.several && dtp_plan_reductions(plan) == plan->accumulate;
-    x.sums = x.always && !x.shards && b->cluster->gpus > 1;
+    x.sums = x.always && !x.shards && !alone;
     x.sharded = plan->offload == DTP_OFFLOAD_PARAMS ||
                 (x.shards && dtp_plan_shards_params(plan) && plan->reshard_after_forward);
+    x.streams = (on_host || plan->executor.update_in_backward) && x.shards && !x.always;
+    const bool once = alone && !x.several,
+               wide = plan->executor.reduce_engine == DTP_ENGINE_COPY && x.shards && b->bytes.master && !on_host;
+    const uint64_t of_blocks = once ? c : r;
+    for (int i = 0; i < KINDS; i++) {
+        const uint64_t bytes = once && (i != x.head || (!chunks && u->head)) ? c : r;
+        x.largest = larger(x.largest, x.elements[i]);
+        own[i] = shard_of(b, i, mean[i]);
+        x.whole[i] = bytes * mean[i], x.shard[i] = (wide ? 4 : bytes) * own[i];
+    }
+    x.one = of_blocks * block, x.two = of_blocks * neighbours(b, block);
+    x.one_shard = (wide ? 4 : of_blocks) * shard_of(b, BLOCK, block);
+    x.all_whole = of_all(b, x.whole), x.all_shard = of_all(b, x.shard), x.own = of_all(b, own);
     if (dtp_plan_adapts(plan)) {
         struct dtp_trained_count count;
         dtp_plan_trained(b->transformer, plan, &count);
-        uint64_t up = (dtp_activation_is_gated(b->transformer->activation) ? 2 : 1) * b->units.down;
-        x.frozen = count.frozen_bytes + (b->unpacking ? b->bytes.compute * larger(up, b->units.qkv) : 0);
+        uint64_t up = (dtp_activation_is_gated(b->transformer->activation) ? 2 : 1) * u->down;
+        x.frozen = count.frozen_bytes + (b->unpacking ? c * larger(up, u->qkv) : 0);
     }
-    size_gradients(b, &x, chunks);
     return x;
-}
-
-/* What PowerSGD keeps of a rank's elements: what was lost of them, Q of all and P of one module; a workspace. */
-static uint64_t factored_bytes(const struct dtp_bound *b, uint64_t own)
-{
-    struct dtp_traffic job = {b->transformer, b->cluster, b->plan, .units = b->units};
-    struct dtp_factored f = dtp_traffic_factored(&job);
-    return 4 * (own + f.q + f.p / b->layers) + DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES;
 }
 
 /* State; the matmuls' workspaces; batches; a ring of gathered blocks; what shards are made of and go through. */
@@ -301,8 +265,8 @@ static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
         bytes += 2 * largest;                                   /* what they sum, in 16 bits */
     else if (replicas && plan->comm_hook == DTP_COMM_HOOK_INT8) /* its part and all */
         bytes += (1 + b->cluster->gpus / b->units.ranks) * dtp_int8_part_bytes(largest);
-    else if (replicas && plan->comm_hook == DTP_COMM_HOOK_POWERSGD)
-        bytes += factored_bytes(b, own);
+    else if (replicas && plan->comm_hook == DTP_COMM_HOOK_POWERSGD) /* what was lost, factors of all; a workspace */
+        bytes += 4 * (own + dtp_bound_factors(b)) + DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES;
     return bytes;
 }
 
@@ -348,25 +312,24 @@ static void forward(struct dtp_bound *b, const struct executor *x, uint64_t chun
 void dtp_bound_executor(struct dtp_bound *b)
 {
     uint64_t row_bytes = dtp_bytes_product(dtp_parameter_head_rows(b->transformer), b->bytes.compute);
-    uint64_t rows = chunk_rows(b, row_bytes), stream;
-    struct executor x = executor_of(b, rows < b->tokens);
-    b->most_bytes = b->least_bytes = b->block_weights = b->unpacked = b->unpacking = 0;
+    uint64_t rows = chunk_rows(b, row_bytes), stream = dtp_bound_tokens(b, b->activations.gradient);
+    const struct executor x = executor_of(b, rows < b->tokens);
+    b->most_bytes = b->least_bytes = b->unpacked = b->unpacking = 0;
     b->rest_bytes = rest_bytes(b, &x);
-    stream = dtp_bound_tokens(b, b->activations.gradient);
     forward(b, &x, rows * row_bytes);
-    uint64_t work = dtp_bound_block(b, 0, 0), scattered = x.shards && !x.always && !x.streams ? x.one_shard : 0;
-    uint64_t next = smaller(larger(b->activations.checkpoint_every, 2) + 1, 5);
+    const uint64_t work = dtp_bound_block(b, 0, 0), replayed = dtp_bound_tokens(b, b->replayed),
+                   carried = work + dtp_bound_tokens(b, b->carried), /* behind the first */
+        scattered = x.shards && !x.always && !x.streams ? x.one_shard : 0,
+                   next = smaller(larger(b->activations.checkpoint_every, 2) + 1, 5);
     for (uint64_t i = 1; i <= b->layers; i = i < next || i == b->layers ? i + 1 : b->layers) {
-        uint64_t below = dtp_bound_saved(b, b->layers - i), going = gradients(b, &x, i);
+        const uint64_t below = dtp_bound_saved(b, b->layers - i), going = gradients(b, &x, i) + below;
         dtp_bound_keep(
-            b, going + below +
-                   larger(i > 1 ? larger(work + dtp_bound_tokens(b, b->carried), dtp_bound_tokens(b, b->opened)) : work,
-                          stream + scattered));
+            b, going + larger(i > 1 ? larger(carried, dtp_bound_tokens(b, b->opened)) : work, stream + scattered));
         if (i > 1)
-            dtp_bound_keep(b, gradients(b, &x, i - 1) + scattered + below + dtp_bound_tokens(b, b->replayed));
+            dtp_bound_keep(b, gradients(b, &x, i - 1) + scattered + below + replayed);
         if (i > 1 && x.several && !x.always) /* a micro-step that reduces nothing, with all gradients of those before */
             dtp_bound_keep(b, (b->plan->accumulate > 2 ? x.all_whole : x.whole[LAST] + i * x.whole[BLOCK]) + below +
-                                  larger(work + dtp_bound_tokens(b, b->carried), dtp_bound_tokens(b, b->replayed)));
+                                  larger(carried, replayed));
     }
     /* the embedding's, beside those of block 0 */
     bool moves = x.shards || x.sums;

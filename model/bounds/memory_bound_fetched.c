@@ -22,76 +22,52 @@
 
 struct fetched {
     uint64_t persistent, others; /* elements: never given back | fetched and given back */
+    uint64_t smallest;           /* matrix of these */
     uint64_t ahead, flat, again; /* of the others: fetched ahead, its flat buffer | of blocks kept for backward */
     uint64_t most;               /* that ahead comes to */
     uint64_t gained;             /* by how many elements more with each layer of backward */
     uint64_t last;               /* of the embedding, where it is fetched by the turn */
     uint64_t second;             /* second copies */
     uint64_t root, flat_bytes; /* elements of embeddings and head | bytes of one in a flat buffer: ZeRO++'s are int8 */
-    bool reuses;               /* a weight used again at once stays */
 };
 
 static void add_tensors(const struct dtp_bound *b, struct fetched *f, uint64_t count, uint64_t elements)
 {
-    bool persist = elements <= b->plan->deepspeed.stage3_param_persistence_threshold;
+    const bool persist = elements <= b->plan->deepspeed.stage3_param_persistence_threshold;
     *(persist ? &f->persistent : &f->others) += count * elements;
-}
-
-static bool replays(const struct dtp_bound *b)
-{
-    return b->activations.checkpoint_every && b->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION;
-}
-
-static void find_kept(const struct dtp_bound *b, struct fetched *f)
-{
-    uint64_t threshold = b->plan->deepspeed.stage3_param_persistence_threshold, embedding = b->units.embedding;
-    uint64_t reuse = b->plan->deepspeed.stage3_max_reuse_distance, head = embedding > threshold ? embedding : 0;
-    uint64_t every = replays(b) ? b->activations.checkpoint_every : 1;
-    f->reuses = reuse > 0;
-    f->again = reuse > 2 * head ? (reuse - 2 * head) / (2 * every + (replays(b) ? 1 : 0)) * every : 0;
-}
-
-static void find_ahead(const struct dtp_bound *b, struct fetched *f)
-{
-    const struct dtp_transformer *t = b->transformer;
-    const struct dtp_plan *plan = b->plan;
-    const struct dtp_units *u = &b->units;
-    uint64_t h = t->hidden, q = t->heads * t->head_dim, kv = t->kv_heads * t->head_dim,
-             threshold = plan->deepspeed.stage3_param_persistence_threshold;
-    uint64_t inputs = smaller(q, plan->fused_qkv ? q + 2 * kv : kv) * h; /* the smallest matrix of attention */
-    uint64_t smallest = smaller(u->down, inputs > threshold ? inputs : q * h);
-    f->most = plan->deepspeed.stage3_max_live_parameters;
-    f->flat = plan->prefetch ? smaller(plan->deepspeed.stage3_prefetch_bucket_size, f->most) : 0;
-    if (!f->flat)
-        return;
-    bool gains = f->flat > smallest;
-    f->ahead = gains ? f->most : f->flat + 2 * u->down + f->again;
-    f->gained = !gains && replays(b) ? u->layer_matmul / b->activations.checkpoint_every : 0;
-    f->last = gains && f->others <= f->most && u->embedding > threshold ? u->embedding : 0;
 }
 
 static struct fetched fetched_of(const struct dtp_bound *b)
 {
-    const struct dtp_plan *plan = b->plan;
+    const struct dtp_deepspeed_plan *asked = &b->plan->deepspeed;
     const struct dtp_units *u = &b->units;
-    uint64_t layers = b->layers;
-    bool on_host = plan->offload >= DTP_OFFLOAD_PARAMS;
-    struct fetched f = {.persistent = 0};
-    if (u->ranks == 1 && !on_host)
-        return f;
+    const bool replays =
+        b->activations.checkpoint_every && b->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION;
+    const uint64_t layers = b->layers, every = replays ? b->activations.checkpoint_every : 1,
+                   reuse = asked->stage3_max_reuse_distance, threshold = asked->stage3_param_persistence_threshold,
+                   table = u->embedding > threshold ? u->embedding : 0;
+    struct fetched f = {
+        .smallest = u->down, .most = asked->stage3_max_live_parameters, .root = u->total - layers * u->layer};
+    if (u->ranks == 1 && b->plan->offload < DTP_OFFLOAD_PARAMS)
+        return (struct fetched){.persistent = 0};
     for (int i = 0; i < b->matrices; i++) {
-        add_tensors(b, &f, layers, b->matrix[i].elements);
-        add_tensors(b, &f, dtp_plan_adapts(plan) ? layers : 0, b->matrix[i].trained);
+        const uint64_t elements = b->matrix[i].elements;
+        f.smallest = elements > threshold ? smaller(f.smallest, elements) : f.smallest;
+        add_tensors(b, &f, layers, elements);
+        add_tensors(b, &f, dtp_plan_adapts(b->plan) ? layers : 0, b->matrix[i].trained);
     }
     add_tensors(b, &f, u->head ? 2 : 1, u->embedding);
     add_tensors(b, &f, 1, u->position);
-    find_kept(b, &f);
-    find_ahead(b, &f);
-    f.flat_bytes = plan->deepspeed.zero_quantized_weights ? 1 : b->bytes.compute;
-    if (plan->deepspeed.zero_quantized_weights)
+    f.again = reuse > 2 * table ? (reuse - 2 * table) / (2 * every + (replays ? 1 : 0)) * every : 0;
+    f.flat = b->plan->prefetch ? smaller(asked->stage3_prefetch_bucket_size, f.most) : 0;
+    const bool gains = f.flat > f.smallest;
+    f.ahead = !f.flat ? 0 : gains ? f.most : f.flat + 2 * u->down + f.again;
+    f.gained = f.flat && !gains && replays ? u->layer_matmul / every : 0;
+    f.last = gains && f.others <= f.most ? table : 0;
+    f.flat_bytes = asked->zero_quantized_weights ? 1 : b->bytes.compute;
+    if (asked->zero_quantized_weights)
         f.flat = smaller(f.flat, u->layer); /* made of int8 block by block */
-    f.root = u->total - layers * u->layer;
-    f.second = plan->deepspeed.zero_hpz_partition_size > 1 ? u->total / plan->deepspeed.zero_hpz_partition_size : 0;
+    f.second = asked->zero_hpz_partition_size > 1 ? u->total / asked->zero_hpz_partition_size : 0;
     return f;
 }
 
@@ -120,10 +96,9 @@ static void close_bucket(struct dtp_bound *b, const struct dtp_bound_closing *cl
     const struct reducing *r = own;
     uint64_t g = b->bytes.grads, layers = closing->below < b->layers ? closing->below : b->layers - 1;
     bool in_place = closing->tensors == 1 && closing->filled % b->units.ranks == 0;
-    uint64_t oversized = closing->filled > b->plan->deepspeed.reduce_bucket_size ? closing->filled : 0;
     uint64_t fetched =
         closing->bytes ? weights(b, r->f, larger(b->units.down, r->tied), layers) + r->waiting : weights(b, r->f, 0, 0);
-    dtp_bound_keep(b, r->standing + fetched + closing->bytes + g * (closing->elements + oversized) +
+    dtp_bound_keep(b, r->standing + fetched + closing->bytes + g * closing->whole +
                           (in_place ? 0 : b->bytes.reduce * closing->filled));
 }
 
@@ -134,21 +109,22 @@ void dtp_bound_fetched(struct dtp_bound *b)
     const struct dtp_plan *plan = b->plan;
     struct fetched f = fetched_of(b);
     bool chunked = dtp_plan_loss(plan) == DTP_LOSS_CHUNKED, offloads = plan->offload != DTP_OFFLOAD_NONE;
+    bool reuses = plan->deepspeed.stage3_max_reuse_distance > 0; /* a weight used again at once stays */
     uint64_t c = b->bytes.compute, g = b->bytes.grads, layers = b->layers;
     uint64_t shard = offloads ? 0 : g * t->total_shard,
              standing = b->bytes.reduce * plan->deepspeed.reduce_bucket_size + shard;
     uint64_t waiting = u->head ? 0 : g * t->embedding, persistent = c * (f.persistent + f.second);
-    uint64_t tied = u->head || !f.reuses ? 0 : u->embedding, own = larger(u->down, tied); /* kept for the embedding */
+    uint64_t tied = u->head || !reuses ? 0 : u->embedding, own = larger(u->down, tied); /* kept for the embedding */
     uint64_t all = f.flat >= f.others ? f.flat_bytes * f.others : 0; /* in one flat buffer, until the head is used */
     uint64_t logits = dtp_bound_tokens(b, chunked ? 0 : a->logits), block = dtp_bound_block(b, 0, g);
     uint64_t head = standing + weights(b, &f, u->embedding, layers);
-    dtp_bound_steps(
-        b, &(struct dtp_bound_beside){.forward = standing + weights(b, &f, u->down, layers) + all,
-                                      .logits = head + (all > logits ? all - logits : 0),
-                                      .loss = chunked || f.reuses ? head : standing + weights(b, &f, 0, layers),
-                                      .head = head,
-                                      .head_gradient = c * t->embedding,
-                                      .ends = standing + weights(b, &f, 0, 0) + g * t->embedding + waiting});
+    dtp_bound_steps(b,
+                    &(struct dtp_bound_beside){.forward = standing + weights(b, &f, u->down, layers) + all,
+                                               .logits = head + (all > logits ? all - logits : 0),
+                                               .loss = chunked || reuses ? head : standing + weights(b, &f, 0, layers),
+                                               .head = head,
+                                               .head_gradient = c * t->embedding,
+                                               .ends = standing + weights(b, &f, 0, 0) + g * t->embedding + waiting});
     dtp_bound_keep_block(b, standing + waiting + dtp_bound_saved(b, layers - 1) + weights(b, &f, own, layers) + block,
                          false);
     dtp_bound_keep_block(b, standing + waiting + dtp_bound_saved(b, 0) + weights(b, &f, own, 0) + block, true);

@@ -28,26 +28,35 @@ struct fsdp {
     bool keeps;                 /* weights stay gathered between forward and backward */
 };
 
-/* FSDP2 pads each parameter to equal shards. */
-static uint64_t padded(const struct dtp_bound *b, uint64_t elements, uint64_t shard)
+/* FSDP2 pads each parameter to equal shards; experts that ranks divide are gathered among those that have the same
+ * ones. Both units of such a block are gathered ahead and reduced one behind the other. */
+static uint64_t padded(const struct dtp_bound *b, uint64_t elements, uint64_t shard, uint64_t expert_shard)
 {
-    return b->plan->fsdp1 ? elements : shard * b->units.ranks;
+    return expert_shard     ? (shard - expert_shard) * b->units.ranks + expert_shard * b->units.expert_ranks
+           : b->plan->fsdp1 ? elements
+                            : shard * b->units.ranks;
 }
 
-/* A layer as it is gathered: experts that ranks divide among those that have the same ones. Both units of such a block
- * are gathered ahead and reduced one behind the other. */
-static uint64_t padded_layer(const struct dtp_bound *b, uint64_t elements, uint64_t shard, uint64_t expert_shard)
-{
-    return expert_shard ? (shard - expert_shard) * b->units.ranks + expert_shard * b->units.expert_ranks
-                        : padded(b, elements, shard);
-}
-
-/* Where they are two units, one of them stands at a time, and while blocks are at work neither; what a strategy keeps
- * gathered stands all the same. */
-static void add_ends(const struct dtp_bound *b, struct fsdp *f)
+/* Weights as they are gathered: matrices narrower where they travel so; beside adapters frozen ones as they are kept.
+ * Where the root is two units, one of them stands at a time, and while blocks are at work neither; what a strategy
+ * keeps gathered stands all the same. */
+static void add_weights(const struct dtp_bound *b, struct fsdp *f)
 {
     const struct dtp_units *u = &b->units, *t = &b->trained;
-    uint64_t head = padded(b, t->head_end, t->head_end_shard);
+    const struct dtp_element_bytes *e = &b->bytes;
+    const uint64_t mean_experts = u->expert_layers * u->expert_shard / b->layers,
+                   layer = padded(b, u->layer, u->layer_shard, mean_experts),
+                   largest = padded(b, u->largest_layer, u->largest_layer_shard, u->expert_shard),
+                   narrower = (e->compute - e->gathered) * padded(b, u->layer_matmul, u->layer_matmul_shard, 0),
+                   head = padded(b, t->head_end, t->head_end_shard, 0);
+    f->layer = e->compute * layer - narrower;
+    f->largest = f->layer + e->compute * (largest - layer);
+    f->head = e->compute * padded(b, u->root, u->root_shard, 0) - (u->count ? 0 : b->layers * narrower);
+    if (dtp_plan_adapts(b->plan))
+        f->layer = f->largest = u->layer_wire * u->ranks, f->head = u->root_wire * u->ranks;
+    f->first = f->between = f->head;
+    f->unit = u->layers_per_unit * f->largest;
+    f->last = u->last_unit_layers * f->largest;
     f->ends = u->head_end > 0;
     if (!f->ends)
         return;
@@ -57,34 +66,7 @@ static void add_ends(const struct dtp_bound *b, struct fsdp *f)
     f->between = f->keeps ? f->first : 0;
     f->head += f->between;
     f->head_gradient = 0;
-    f->head_input = b->bytes.reduce * head;
-}
-
-/* Weights as they are gathered: matrices narrower where they travel so; beside adapters frozen ones as they are kept.
- */
-static void add_weights(const struct dtp_bound *b, struct fsdp *f)
-{
-    const struct dtp_units *u = &b->units;
-    const struct dtp_element_bytes *e = &b->bytes;
-    uint64_t mean_experts = u->expert_layers * u->expert_shard / b->layers;
-    uint64_t layer = padded_layer(b, u->layer, u->layer_shard, mean_experts),
-             largest = padded_layer(b, u->largest_layer, u->largest_layer_shard, u->expert_shard),
-             narrower = (e->compute - e->gathered) * padded(b, u->layer_matmul, u->layer_matmul_shard);
-    f->layer = e->compute * layer - narrower;
-    f->largest = f->layer + e->compute * (largest - layer);
-    f->head = e->compute * padded(b, u->root, u->root_shard) - (u->count ? 0 : b->layers * narrower);
-    if (dtp_plan_adapts(b->plan))
-        f->layer = f->largest = u->layer_wire * u->ranks, f->head = u->root_wire * u->ranks;
-    f->first = f->between = f->head;
-    f->unit = u->layers_per_unit * f->largest;
-    f->last = u->last_unit_layers * f->largest;
-}
-
-/* What FSDP1's hooks hold of frozen layers to the end of backward: the gradient of each one's input. */
-static uint64_t held(const struct dtp_bound *b)
-{
-    bool holds = b->plan->fsdp1 && dtp_plan_adapts(b->plan);
-    return holds ? dtp_bytes_product(b->layers, dtp_bound_tokens(b, b->activations.gradient)) : 0;
+    f->head_input = e->reduce * head;
 }
 
 static struct fsdp fsdp_of(const struct dtp_bound *b)
@@ -97,16 +79,17 @@ static struct fsdp fsdp_of(const struct dtp_bound *b)
     struct fsdp f = {.flat = !plan->fsdp1,
                      .keeps = !plan->reshard_after_forward,
                      .several = plan->accumulate > 1,
-                     .end = padded(b, t->root, t->root_shard),
+                     .end = padded(b, t->root, t->root_shard, 0),
                      .end_shard = t->root_shard,
-                     .head_gradient = e->compute * t->embedding + held(b),
+                     .head_gradient = e->compute * t->embedding,
                      .block = dtp_bound_block(b, e->compute, e->compute),
                      .whole_bytes = plan->fsdp1 ? e->compute : e->reduce,
                      .reduced_bytes = e->reduce + (e->reduce != e->grads ? e->grads : 0),
                      .after = plan->offload == DTP_OFFLOAD_NONE ? e->grads * t->total_shard : 0};
     add_weights(b, &f);
-    add_ends(b, &f);
-    f.input = e->reduce * padded_layer(b, t->largest_layer, t->largest_layer_shard, t->expert_shard);
+    if (plan->fsdp1 && dtp_plan_adapts(plan)) /* whose hooks hold gradients of frozen layers' inputs to the end */
+        f.head_gradient += b->layers * dtp_bound_tokens(b, b->activations.gradient);
+    f.input = e->reduce * padded(b, t->largest_layer, t->largest_layer_shard, t->expert_shard);
     f.uploaded = up * t->largest_layer_shard, f.root_uploaded = (up || f.flat ? up : cast) * b->units.root_shard;
     f.cast = cast && f.flat ? cast * t->largest_layer_shard : f.uploaded;
     f.stays = !b->units.count ? 0 : f.keeps ? f.layer : group ? f.layer / group : 0;
@@ -134,9 +117,9 @@ static uint64_t width_of(const struct dtp_bound *b, uint64_t unit)
 }
 
 /* A unit at work in backward. Its weights are copied out of their flat buffer, or the first of those ahead is gathered;
- * its last block's worst stage, and its first one's beside the gradients of those above. Then it is reduced: FSDP1
- * concatenates gradients out of views before the weights go; behind that the input of the reduction stands beside its
- * result and what this is cast into. */
+ * its last block's worst stage, and its first one's beside the gradients of those above. Then it is reduced: its
+ * gradients stand beside the input of the reduction, which FSDP1 concatenates out of views before the weights go; then
+ * that input beside its result and what this is cast into. */
 static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, bool reduces)
 {
     const struct dtp_units *u = &b->units, *t = &b->trained;
@@ -164,8 +147,8 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
     if (!u->count)
         return;
     const uint64_t beside = standing + ahead + dtp_bound_saved(b, begin) + stream;
-    if (b->plan->fsdp1)
-        dtp_bound_keep(b, beside + 2 * width * one);
+    dtp_bound_keep(b, b->plan->fsdp1 ? beside + 2 * width * one
+                                     : beside - own + width * (f->input + (f->whole ? 0 : one)));
     if (!f->whole)
         dtp_bound_keep(b, beside - own + width * (f->input + t->largest_layer_shard * f->reduced_bytes));
 }
@@ -221,8 +204,9 @@ static struct dtp_bound_beside forward(struct dtp_bound *b, const struct fsdp *f
     if (!keeps)
         dtp_bound_keep(b, standing + kept + larger(2 * f->head, f->root_uploaded) +
                               (chunked ? beside.head_gradient : 0) + dtp_bound_tokens(b, a->logits_gradient));
+    const int last = !b->uniform && dtp_transformer_layer_has_experts(b->transformer, b->layers - 1);
     dtp_bound_hold(b, standing + f->between + own + dtp_bound_saved(b, b->layers - 1) +
-                          dtp_bound_tokens(b, b->last_layer_all));
+                          dtp_bound_tokens(b, b->layer_all[last]));
     dtp_bound_hold(b, beside.loss + kept + dtp_bound_tokens(b, a->loss));
     return beside;
 }

@@ -93,14 +93,12 @@ static void close_bucket(struct dtp_bound *b, const struct dtp_bound_closing *cl
 {
     const struct dtp_plan *plan = b->plan;
     const struct replicated *r = own;
-    uint64_t g = b->bytes.grads, oversized = closing->filled > plan->deepspeed.reduce_bucket_size ? closing->filled : 0;
-    uint64_t slices = dtp_divide_up(closing->filled, b->units.ranks);
+    uint64_t g = b->bytes.grads, slices = dtp_divide_up(closing->filled, b->units.ranks);
     bool shards = dtp_plan_shards_grads(plan), on_host = plan->offload != DTP_OFFLOAD_NONE;
     if (plan->offload != DTP_OFFLOAD_NVME)
         slices = smaller(slices, r->largest);
-    uint64_t standing =
-        r->buckets + (shards ? r->carried + (on_host ? 0 : r->shard) + g * (closing->elements + oversized)
-                             : gradients(b, r, closing->done + closing->elements));
+    uint64_t standing = r->buckets + (shards ? r->carried + (on_host ? 0 : r->shard) + g * closing->whole
+                                             : gradients(b, r, closing->done + closing->next));
     dtp_bound_keep(b, standing + b->bytes.reduce * closing->filled + (on_host && g < 4 ? 4 * slices : 0) +
                           closing->bytes + (closing->bytes ? r->waiting : 0));
     if (shards && closing->done == closing->filled && closing->below < b->layers)
