@@ -141,8 +141,8 @@ class Choices:
 
     def __init__(self, p):
         for key in "compile compile_loss shard_group micro_batch accumulate accumulate_sync reshard_after_forward " \
-                   "keep_root ddp_bucket_mib ddp_bucket_view wrap_layers fused_qkv fused_gate_up rope_fp32 norm_chain " \
-                   "expandable_segments prefetch_depth".split():
+                   "keep_root ddp_bucket_mib ddp_bucket_view process_group wrap_layers fused_qkv fused_gate_up rope_fp32 " \
+                   "norm_chain expandable_segments prefetch_depth".split():
             setattr(self, key, p.take(key))
         self.sequence = p.take("seq")
         self.strategy = p.take("strategy", "ddp", "zero1", "full_shard", "shard_grad_op", "hybrid_shard", "zero3")
@@ -524,8 +524,10 @@ class Run:
             fully_sharded(model, choices, device, self.ranks)
         elif choices.sharded:
             raise Refused(f"strategy: {choices.strategy} on one GPU shards nothing; take ddp")
+        if shape.tied_head and not choices.sharded:
+            del model.head.weight  # to_empty would make another, which would be dropped and stay as a segment
         model.to_empty(device=device)
-        if shape.tied_head:  # to_empty makes each module's parameter anew
+        if shape.tied_head:
             model.head.weight = model.embedding.weight
         fill(model, device, self.arguments.seed)
         self.model = model
@@ -668,6 +670,10 @@ def run_plan(arguments, events, ranks, rank):
     if ranks > 1:
         torch.distributed.init_process_group("gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
                                              device_id=device if device.type == "cuda" else None)
+    elif choices.process_group:  # as a script under torchrun has one, whatever it is for
+        torch.distributed.init_process_group("gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl", rank=0, world_size=1,
+                                             store=torch.distributed.HashStore(),
+                                             device_id=device if device.type == "cuda" else None)
     if choices.compile:
         torch._dynamo.config.cache_size_limit = 64
     stopped = []
@@ -681,6 +687,7 @@ def run_plan(arguments, events, ranks, rank):
     train(run, events, stopped)
     if ranks > 1:
         torch.distributed.barrier()
+    if ranks > 1 or choices.process_group:
         torch.distributed.destroy_process_group()
 
 

@@ -109,9 +109,11 @@ static enum persistent persistent_kind(const struct dtp_buffer *b)
 static void take_persistent(struct replay *r, enum persistent kind)
 {
     size_t count = dtp_program_buffer_count(r->program);
-    for (uint32_t i = 0; i < count; i++)
-        if (r->buffers[i].persistent && persistent_kind(&r->buffers[i]) == kind)
-            take(r, i);
+    for (int ahead = 1; ahead >= 0; ahead--)
+        for (uint32_t i = 0; i < count; i++)
+            if (r->buffers[i].persistent && persistent_kind(&r->buffers[i]) == kind &&
+                (r->buffers[i].layer == DTP_NO_LAYER) == ahead)
+                take(r, i);
 }
 
 /* DDP begins with one bucket of all gradients (distributed.py: bucket_size_limits = [sys.maxsize] unless it has to find

@@ -58,6 +58,7 @@ struct dtp_caching_allocator *dtp_caching_allocator_create(bool expandable_segme
     a->expandable = expandable_segments;
     a->capacity_bytes = capacity_bytes;
     a->unused = DTP_NO_BLOCK;
+    a->next_address = UINT64_C(1) << 60;
     for (int i = 0; i < POOL_COUNT; i++)
         a->pool[i].last = DTP_NO_BLOCK;
     return a;
@@ -276,9 +277,11 @@ static uint32_t new_segment(struct dtp_caching_allocator *a, uint8_t pool, uint6
     uint32_t block = new_block(a);
     if (block == DTP_NO_BLOCK)
         return block;
-    a->block[block] = (struct block){
-        .address = a->next_address, .bytes = bytes, .previous = DTP_NO_BLOCK, .next = DTP_NO_BLOCK, .pool = pool};
-    a->next_address += bytes;
+    a->block[block] = (struct block){.address = a->next_address -= bytes,
+                                     .bytes = bytes,
+                                     .previous = DTP_NO_BLOCK,
+                                     .next = DTP_NO_BLOCK,
+                                     .pool = pool};
     a->state.segments++;
     hold(a, pool, bytes);
     return block;

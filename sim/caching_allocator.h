@@ -4,7 +4,9 @@
  * segments of 2 MiB) and large (segments of 20 MiB for requests below 10 MiB, else the request rounded up to 2 MiB).
  * The smallest cached block that is large enough is taken, the lowest address among equals; where more than 1 MiB
  * (small pool: 512 bytes) would be left, the rest stays cached, otherwise the request gets all of it, which counts as
- * allocated. Freed blocks join free neighbours of their segment. Segments are never given back until memory runs out.
+ * allocated. Of segments each lies below the one before, as the driver hands out addresses (histories of an H200 in
+ * reports/h200/compare), so that of equal blocks the newest segment's goes first. Freed blocks join free neighbours of
+ * their segment. Segments are never given back until memory runs out.
  *
  * Expandable segments: one range of addresses per pool that grows by 20 MiB (small: 2 MiB) at its end, and is split
  * down to 512 bytes. */

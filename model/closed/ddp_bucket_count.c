@@ -45,15 +45,19 @@ static void add_to_bucket(struct buckets *buckets, uint64_t elements, uint64_t c
     dtp_factored_add(&buckets->out->factored, elements, columns, 1, buckets->rank);
 }
 
-/* Of a layer from its last operator on, matrix by matrix; its vectors are small and taken as one. */
-static void add_layer(struct buckets *buckets, const struct dtp_layer_kind *kind)
+/* Of a layer from its last operator on, matrix by matrix, of those that cast a norm for themselves from the last; its
+ * vectors are small and taken as one. */
+static void add_layer(struct buckets *buckets, const struct dtp_layer_kind *kind, bool casts_apart)
 {
     struct dtp_layer_operator op[DTP_LAYER_OPERATORS];
     for (int at = dtp_layer_operators(kind, op) - 1; at >= 0; at--)
-        for (int i = 0; i < kind->matrices && op[at].kind == DTP_LAYER_OP_PROJECTION; i++)
+        for (int turn = 0; turn < kind->matrices && op[at].kind == DTP_LAYER_OP_PROJECTION; turn++) {
+            bool of_norm = op[at].reads & (DTP_TENSOR_BIT(NORM1) | DTP_TENSOR_BIT(NORM2));
+            int i = casts_apart && of_norm ? kind->matrices - 1 - turn : turn;
             if (op[at].makes & UINT64_C(1) << kind->matrix[i].result)
                 add_to_bucket(buckets, kind->matrix[i].groups * kind->matrix[i].out * kind->matrix[i].in,
                               kind->matrix[i].in);
+        }
     add_to_bucket(buckets, dtp_layer_vector_elements(kind), 0);
 }
 
@@ -124,7 +128,8 @@ struct dtp_ddp_bucket_count dtp_traffic_ddp_buckets(const struct dtp_traffic *jo
     add_to_bucket(&buckets, u->total - count.layers - u->head - u->embedding - u->position, 0);
     for (uint64_t left = t->layers; left > 0; left--) {
         bool experts = dtp_transformer_layer_has_experts(t, left - 1);
-        add_layer(&buckets, &kind[experts ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE]);
+        const struct dtp_layer_kind *of = &kind[experts ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE];
+        add_layer(&buckets, of, dtp_plan_casts_apart(job->plan, of));
     }
     add_to_bucket(&buckets, u->position, t->hidden);
     add_to_bucket(&buckets, u->embedding, t->hidden);

@@ -24,6 +24,14 @@ static uint64_t communicators(const struct dtp_beside *b)
            (hooks->more_communicators ? hooks->more_communicators(plan, b->cluster) : 0u);
 }
 
+/* NCCL makes a communicator when a process group is bound to its device, or for the first collective. A script that
+ * trains whole parameters on one GPU needs neither; shards need a mesh, and engines open their groups in any case. */
+static bool opens_nccl(const struct dtp_beside *b)
+{
+    const struct dtp_plan *plan = b->plan;
+    return b->cluster->gpus > 1 || plan->runtime->group_of_one || dtp_plan_shards_params(plan) || plan->process_group;
+}
+
 uint64_t dtp_nccl_bytes(const struct dtp_beside *b, struct dtp_memory_list *list)
 {
     const struct dtp_closed_form_hooks *hooks = b->plan->runtime->closed;
@@ -31,6 +39,8 @@ uint64_t dtp_nccl_bytes(const struct dtp_beside *b, struct dtp_memory_list *list
         return 0;
     if (hooks->nccl)
         return hooks->nccl(b, list);
+    if (!opens_nccl(b))
+        return 0;
     if (b->cluster->gpus == 1)
         return dtp_memory_part(list, DTP_TERM_NCCL_ONE_RANK, 1, 1, (uint64_t)dtp_calibration.nccl_one_rank_bytes);
     return dtp_nccl_library_bytes(list) + dtp_memory_part(list, DTP_TERM_NCCL_COMMUNICATORS, communicators(b), 1,

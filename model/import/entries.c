@@ -61,9 +61,13 @@ enum dtp_status dtp_entries_add(struct dtp_entries *entries, const char *path, c
     if (before)
         return dtp_fault(faults, DTP_BAD_INPUT, entries->name, line,
                          "%s stands here and in line %zu; leave one of them out", path, before->line);
-    if (entries->count == DTP_ENTRIES_MOST)
-        return dtp_fault(faults, DTP_BAD_INPUT, entries->name, line,
-                         "has more than %d settings: no configuration of a training", DTP_ENTRIES_MOST);
+    if (entries->count == DTP_ENTRIES_MOST) {
+        if (!entries->too_many)
+            (void)dtp_fault(faults, DTP_BAD_INPUT, entries->name, line,
+                            "has more than %d settings: no configuration of a training", DTP_ENTRIES_MOST);
+        entries->too_many = true;
+        return DTP_BAD_INPUT;
+    }
     struct dtp_entry entry = {.path = keep(entries, path), .value = keep(entries, value), .line = line};
     if (!entry.path || !entry.value || !grow(entries))
         return dtp_fault(faults, DTP_ENVIRONMENT, entries->name, line, "out of memory");

@@ -40,6 +40,7 @@ struct dtp_entries {
     struct dtp_entry *items;
     size_t count, room;
     const char *name; /* of the file, for faults; borrowed */
+    bool too_many;    /* said once, however many there are beyond what a configuration has */
 };
 
 void dtp_entries_release(struct dtp_entries *entries);

@@ -87,7 +87,7 @@ static enum dtp_status walk_below(struct walk *walk, const char *separator, cons
 /* More than anybody writes, or reads of faults: aliases may go on for ever. */
 static bool is_over(const struct walk *walk)
 {
-    return walk->faults->count >= DTP_FAULTS_KEPT;
+    return walk->entries->too_many || walk->faults->count >= DTP_FAULTS_KEPT;
 }
 
 static enum dtp_status walk_table(struct walk *walk, const yaml_node_t *node, int depth)
@@ -180,7 +180,9 @@ enum dtp_status dtp_entries_read_json(struct dtp_entries *entries, const char *t
                                       struct dtp_faults *faults)
 {
     json_error_t error;
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+    size_t mark =
+        bytes >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0; /* a byte order mark, which libyaml skips itself */
+    json_t *root = json_loadb(text + mark, bytes - mark, JSON_REJECT_DUPLICATES, &error);
     if (!root)
         return dtp_fault(faults, DTP_BAD_INPUT, entries->name, error.line > 0 ? (size_t)error.line : 0, "no JSON: %s",
                          error.text);

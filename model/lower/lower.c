@@ -259,7 +259,7 @@ static void clear_states(struct dtp_lowering *l)
     for (uint64_t i = 0; i <= l->transformer->layers; i++) {
         struct dtp_module_state *state = &l->state[i];
         for (int part = 0; part < DTP_MAX_PARTS; part++)
-            state->weight[part] = state->gradient[part] = state->kept[part] = DTP_NO_BUFFER;
+            state->weight[part] = state->gradient[part] = state->kept[part] = state->whole[part] = DTP_NO_BUFFER;
         state->params = state->gradient_buffer = DTP_NO_BUFFER;
         state->moments = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
     }

@@ -2,6 +2,23 @@
 #include "lower/lower_graphs.h"
 #include "lower/block_forward.h"
 
+/* A compiler writes a result over the last tensor that its kernel reads of that size (inductor's reuse of buffers). */
+static bool takes_room(const struct pass *pass, const struct dtp_layer_activation *at)
+{
+    const struct dtp_lowering *l = pass->l;
+    bool goes = exists(pass, at->up) && !(pass->save & UINT64_C(1) << at->up);
+    return l->compiled && l->gated && goes && made_bytes(pass, at->up) == made_bytes(pass, at->product);
+}
+
+static void write_over(const struct pass *pass, struct dtp_draft *draft, enum dtp_layer_tensor from,
+                       enum dtp_layer_tensor to)
+{
+    dtp_draft_use(draft, pass->module->tensor[from], DTP_UPDATE);
+    pass->module->tensor[to] = pass->module->tensor[from];
+    pass->module->alive |= UINT64_C(1) << to;
+    drop(pass, from);
+}
+
 /* eager SwiGLU: silu reads and writes f, the product reads two and writes one; fused: two in, one out; GELU one in, one
  * out; eager squared ReLU does that twice. Clamped, eager: two clamps, a multiple, a sigmoid, up plus one of 2 f each
  * and two products of 3 f. */
@@ -15,7 +32,10 @@ void dtp_forward_activation(const struct pass *pass, uint64_t makes)
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION, "");
     make(pass, &draft, at.silu);
-    make(pass, &draft, at.product);
+    if (takes_room(pass, &at))
+        write_over(pass, &draft, at.up, at.product);
+    else
+        make(pass, &draft, at.product);
     if (l->gated && !l->compiled && !pass->replay && !(pass->save & UINT64_C(1) << at.silu) && exists(pass, at.silu))
         read(pass, &draft, at.silu, true);
     read(pass, &draft, at.gate, true);

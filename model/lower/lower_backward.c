@@ -6,6 +6,7 @@
  *   output  weight gradient, input gradient; attention core; RoPE; the gradient of qkv as one
  *   qkv     weight gradient, input gradient; norm 1
  * Saved tensors go as soon as the last step that reads them has been issued. */
+#include "lower/lower_eager.h"
 #include "lower/lower_graphs.h"
 #include "lower/lower_context.h"
 
@@ -114,7 +115,9 @@ static void norm_before(struct dtp_block_backward *b)
     struct dtp_lowering *l = b->l;
     const struct dtp_layer_operator *op = dtp_backward_operator(b);
     double h = (double)l->between, e = (double)l->residual, c = (double)l->compute;
-    dtp_buffer_id gradient = widen(b, b->gradient[dtp_layer_first(op->makes)]);
+    dtp_buffer_id gradient = b->gradient[dtp_layer_first(op->makes)];
+    if (!dtp_lower_casts_apart(l, &l->tensors, dtp_layer_first(op->makes)))
+        gradient = widen(b, gradient);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, op->name);
     dtp_backward_workspace(l, &draft, "norm input gradient", l->tensor_bytes[DTP_TENSOR_INPUT], DTP_UPDATE | DTP_FREE);
@@ -331,7 +334,9 @@ static void whole_core(struct dtp_block_backward *b, struct dtp_draft *draft)
     b->gradient[DTP_TENSOR_K_RAW] = dtp_backward_workspace(l, draft, "k gradient", kv, DTP_WRITE);
     b->gradient[DTP_TENSOR_V] = dtp_backward_workspace(l, draft, "v gradient", v, DTP_WRITE);
     dtp_backward_workspace(l, draft, "attention workspace",
-                           math ? 2 * l->scores_bytes : dtp_backward_token_bytes(l, 4 * l->d_q), DTP_UPDATE | DTP_FREE);
+                           math ? 2 * l->scores_bytes
+                                : dtp_backward_token_bytes(l, 4 * l->d_q) + l->tensor_bytes[DTP_TENSOR_CORE_STATE],
+                           DTP_UPDATE | DTP_FREE);
     /* a compiler reads the result's heads-side-by-side form and lays the gradient out by heads */
     enum dtp_layer_tensor result = l->tensor_bytes[DTP_TENSOR_CORE_COPY] ? DTP_TENSOR_CORE_COPY : DTP_TENSOR_CORE;
     dtp_draft_use(draft, b->gradient[result], DTP_READ | DTP_FREE);
@@ -370,9 +375,14 @@ static void core(struct dtp_block_backward *b)
 }
 
 /* RoPE's (and q and k norms') backward in place of dq and dk; eager chains hold up to 5 times one of them beside. */
-static void rotary(const struct dtp_block_backward *b)
+static void rotary(struct dtp_block_backward *b)
 {
     struct dtp_lowering *l = b->l;
+    if (dtp_lower_turns_apart(l)) { /* keys were turned last */
+        dtp_backward_turn(b, DTP_TENSOR_K_RAW, l->d_kv);
+        dtp_backward_turn(b, DTP_TENSOR_Q_RAW, l->d_q);
+        return;
+    }
     const struct dtp_transformer *t = l->transformer;
     double width = (double)(l->d_q + l->d_kv), all = (double)(l->d_q + 2 * l->d_kv), c = (double)l->compute;
     double rope = !l->rope ? 0 : l->fused ? 2 * c * all : (l->plan->rope_fp32 ? 52 : 10 * c) * width;
@@ -492,9 +502,13 @@ int dtp_lower_ready_order(const struct dtp_lowering *l, uint64_t layer, int orde
     const struct dtp_lower_module *module = dtp_lower_module_at(l, layer);
     int count = 0;
     for (int index = tensors->operators - 1; index >= 0; index--)
-        for (int part = 0; part < tensors->kind.matrices && tensors->op[index].kind == DTP_LAYER_OP_PROJECTION; part++)
+        for (int turn = 0; turn < tensors->kind.matrices && tensors->op[index].kind == DTP_LAYER_OP_PROJECTION;
+             turn++) {
+            bool last_first = dtp_lower_casts_apart(l, tensors, dtp_layer_first(tensors->op[index].reads));
+            int part = last_first ? tensors->kind.matrices - 1 - turn : turn;
             if (tensors->op[index].makes & UINT64_C(1) << tensors->kind.matrix[part].result)
                 order[count++] = module->adapter[part] ? module->adapter[part] : part;
+        }
     order[count++] = tensors->kind.matrices; /* vectors */
     return count;
 }
@@ -515,9 +529,16 @@ void dtp_lower_block_backward(struct dtp_lowering *l)
         b.kept_for_weights |= UINT64_C(1) << l->tensors.input[i];
     if (dtp_lower_keeps_graph(l))
         b.kept_for_weights = UINT64_MAX;
-    if (dtp_lower_checkpointed(l, l->layer) && l->tensors.kept != l->tensors.saved)
+    int last = l->tensors.operators - 1;
+    if (dtp_lower_checkpointed(l, l->layer) && l->tensors.kept != l->tensors.saved) {
+        /* whoever first reads what was not kept replays the block: a matmul, behind the cast of what it is given */
+        if (dtp_lower_casts_apart(l, &l->tensors, DTP_TENSOR_NORM1)) {
+            b.index = last--;
+            run(&b);
+        }
         replay(l);
-    for (b.index = l->tensors.operators - 1; b.index >= 0; b.index--)
+    }
+    for (b.index = last; b.index >= 0; b.index--)
         if (!beside(&b, DTP_EXCHANGE_DISPATCH) && !beside(&b, DTP_EXCHANGE_COMBINE) &&
             (!dtp_lower_cut(l) || dtp_layer_tensors_first_runs(&l->tensors, b.index)))
             run(&b);

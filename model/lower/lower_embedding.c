@@ -44,7 +44,9 @@ void dtp_lower_embedding(struct dtp_lowering *l)
         dtp_lower_fetch(l, DTP_ROOT_POSITION);
     dtp_draft_begin(l, &draft, DTP_OP_EMBEDDING, "");
     dtp_draft_use(&draft, l->tokens_in, DTP_READ);
-    dtp_draft_use(&draft, root->params, DTP_READ);
+    dtp_draft_use(&draft, dtp_lower_params(root, DTP_ROOT_EMBEDDING), DTP_READ);
+    if (t->position == DTP_POSITION_LEARNED && root->whole[DTP_ROOT_POSITION].index != DTP_NO_INDEX)
+        dtp_draft_use(&draft, root->whole[DTP_ROOT_POSITION], DTP_READ);
     dtp_draft_use(&draft, root->weight[DTP_ROOT_EMBEDDING], DTP_READ);
     dtp_draft_use(&draft, root->weight[DTP_ROOT_POSITION], DTP_READ);
     dtp_buffer_id rows = dtp_draft_new(l, &draft, spreads ? "terms of a sum" : name,
@@ -163,8 +165,9 @@ void dtp_lower_embedding_backward(struct dtp_lowering *l)
     l->flight->gradient = DTP_NO_BUFFER;
     if (tied && apart) {
         dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, "head and embedding");
-        dtp_draft_use(&draft, root->gradient[DTP_ROOT_EMBEDDING], DTP_UPDATE);
-        dtp_draft_use(&draft, head, DTP_READ | DTP_FREE);
+        dtp_draft_use(&draft, head, DTP_UPDATE); /* the first of them is added to (InputBuffer::accumulate) */
+        dtp_draft_use(&draft, root->gradient[DTP_ROOT_EMBEDDING], DTP_READ | DTP_FREE);
+        root->gradient[DTP_ROOT_EMBEDDING] = head;
         dtp_draft_memory(l, &draft, 0, 1);
         dtp_draft_end(l, &draft);
     }

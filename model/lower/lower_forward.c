@@ -5,7 +5,7 @@
  * results does not exist yet. Bytes of memory-bound steps are reads and writes per token, kernel by kernel for eager
  * PyTorch, one pass between matmuls where they are fused (compared with block_work.c by the tests). */
 #include "lower/lower_graphs.h"
-#include "lower/block_forward.h"
+#include "lower/lower_eager.h"
 #include "lower/lower_context.h"
 #include "lower/lower_fp8.h"
 
@@ -17,15 +17,6 @@
 static const struct dtp_layer_operator *operator_at(const struct pass *pass, int index)
 {
     return &pass->l->tensors.op[index];
-}
-
-/* Linears that read a norm's result; under eager autocast each casts it for itself. */
-static int readers(const struct dtp_lowering *l, enum dtp_layer_tensor input)
-{
-    int count = 0;
-    for (int i = 0; i < l->matrices; i++)
-        count += l->tensors.input[i] == input;
-    return count;
 }
 
 /* Terms of a sum: the residual stream stays for the function's caller, the results of branches go where the sum itself
@@ -76,7 +67,7 @@ static void cast(const struct pass *pass, int index)
     enum dtp_layer_tensor result = dtp_layer_first(op->makes);
     if (!wanted(pass, result))
         return;
-    int casts = l->fused ? 1 : readers(l, result);
+    int casts = l->fused ? 1 : dtp_lower_readers(l, result);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_CAST, op->name);
     read_terms(pass, &draft, op->reads, false);
@@ -97,7 +88,7 @@ static void norm(const struct pass *pass, int index)
     if (!wanted(pass, result))
         return;
     double h = (double)l->between, e = (double)l->residual, c = (double)l->compute;
-    int casts = l->autocast && !l->fused ? readers(l, result) : 0;
+    int casts = l->autocast && !l->fused ? dtp_lower_readers(l, result) : 0;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM, op->name);
     if (sum) {
@@ -109,7 +100,10 @@ static void norm(const struct pass *pass, int index)
     make(pass, &draft, dtp_layer_first(op->statistics));
     if (dtp_layer_wide_of(result))
         make(pass, &draft, dtp_layer_first(dtp_layer_wide_of(result)));
-    make(pass, &draft, result);
+    if (dtp_lower_casts_apart(l, &l->tensors, result))
+        pass->module->alive |= UINT64_C(1) << result; /* as casts of those that read it */
+    else
+        make(pass, &draft, result);
     double bytes = sum ? 2 * (e + c) * h : l->fused ? (e + c) * h : 2 * e * h + casts * (4 + c) * h;
     bool chained = dtp_layer_tensors_chain(&l->tensors, op);
     struct dtp_norm_chain chain = dtp_norm_chain_of(l->plan, !l->adapts);
@@ -225,13 +219,13 @@ static void multiply(const struct pass *pass, struct dtp_draft *draft, int index
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
     bool terms = dtp_lower_cut_by_rows(l, index), rows = terms && dtp_lower_spreads(l);
     dtp_buffer_id whole = DTP_NO_BUFFER;
+    dtp_forward_cast(pass, draft, index);
     if (rows)
         whole = dtp_draft_new(l, draft, "terms of a sum", DTP_OWNER_WORKSPACE, dtp_lower_whole_stream(l, l->compute),
                               DTP_WRITE);
     else
         make(pass, draft, matrix->result);
-    if (dtp_layer_tensors_last_reader(&l->tensors, index) && dtp_layer_wide_of(l->tensors.input[index]))
-        read(pass, draft, dtp_layer_first(dtp_layer_wide_of(l->tensors.input[index])), true);
+    dtp_forward_return(pass, draft, index);
     dtp_draft_product(l, draft, matrix, DTP_PRODUCT_FORWARD);
     if (l->tp > 1 && l->plan->runtime->dtensor && !l->compiled) /* its input becomes a DTensor, its result local */
         draft->op.demand.kernels += 2;
@@ -256,8 +250,10 @@ static void linear(const struct pass *pass, int index)
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
     bool casts = dtp_plan_casts_weights(l->plan), again = casts && dtp_lower_recasts(l, l->layer);
     if (!wanted(pass, matrix->result)) {
-        if (pass->replay && again) /* casts are replayed whether or not their matmul is */
+        if (pass->replay && again) { /* casts are replayed whether or not their matmul is */
             dtp_lower_weight(l, index);
+            dtp_forward_cast_again(pass, index);
+        }
         call_again(pass, index);
         return;
     }
@@ -328,6 +324,11 @@ static void rotary(const struct pass *pass)
     struct dtp_lowering *l = pass->l;
     if (!wanted(pass, DTP_TENSOR_Q))
         return;
+    if (dtp_lower_turns_apart(l)) {
+        dtp_forward_turn(pass, DTP_TENSOR_Q, l->d_q);
+        dtp_forward_turn(pass, DTP_TENSOR_K, l->d_kv);
+        return;
+    }
     double width = (double)(l->d_q + l->d_kv), c = (double)l->compute;
     double rope = !l->rope ? 0 : l->fused ? 2 * c : l->plan->rope_fp32 ? 48 : 10 * c;
     double norms = l->transformer->qk_norm ? 2 * c : 0;

@@ -1,5 +1,5 @@
 /* Backward of a block's linears: gradients of weights, biases and inputs, in one pass or in two. */
-#include "lower/block_backward.h"
+#include "lower/lower_eager.h"
 #include "lower/lower_fp8.h"
 
 void dtp_backward_consume(const struct dtp_block_backward *b, struct dtp_draft *draft, enum dtp_layer_tensor tensor,
@@ -52,6 +52,7 @@ static void weight_gradient(const struct dtp_block_backward *b, int index, dtp_b
         dtp_backward_consume(b, &draft, l->tensors.input[index], frees_input ? DTP_READ | DTP_FREE : DTP_READ);
     else if (frees_input)
         dtp_backward_consume(b, &draft, l->tensors.input[index], DTP_FREE);
+    dtp_draft_use(&draft, b->module->casts[index], DTP_READ);
     dtp_draft_use(&draft, l->gathered, DTP_READ | DTP_FREE);
     l->gathered = DTP_NO_BUFFER;
     dtp_buffer_id before = dtp_lower_state(l)->gradient[index];
@@ -102,6 +103,8 @@ dtp_buffer_id dtp_backward_input_gradient(const struct dtp_block_backward *b, in
     use_result_gradient(b, &draft, output_gradient, last);
     if (frees_input)
         dtp_backward_consume(b, &draft, l->tensors.input[index], DTP_FREE);
+    dtp_draft_use(&draft, b->module->casts[index], DTP_FREE);
+    b->module->casts[index] = DTP_NO_BUFFER;
     if (cast_goes)
         dtp_lower_state(l)->weight[index] = DTP_NO_BUFFER;
     dtp_draft_product(l, &draft, matrix, DTP_PRODUCT_INPUT_GRADIENT);
@@ -228,6 +231,8 @@ static dtp_buffer_id linear(const struct dtp_block_backward *b, int index, dtp_b
         if (beside.index != DTP_NO_INDEX)
             l->awaited = beside;
         gradient = dtp_backward_input_gradient(b, index, output_gradient, true, last_reader && !l->compiled);
+        if (dtp_lower_casts_apart(l, &l->tensors, l->tensors.input[index]))
+            gradient = dtp_backward_add_cast(b, index, gradient);
     }
     dtp_lower_unfetch(l);
     if (!b->kept_for_weights)
@@ -273,15 +278,18 @@ void dtp_backward_projection(struct dtp_block_backward *b)
     const struct dtp_layer_operator *op = dtp_backward_operator(b);
     enum dtp_layer_tensor input = dtp_layer_first(op->reads);
     uint64_t left = op->makes;
-    bool later = dtp_backward_needed_later(b, input);
-    for (int i = 0; i < l->matrices; i++) {
+    bool later = dtp_backward_needed_later(b, input), apart = dtp_lower_casts_apart(l, &l->tensors, input);
+    for (int turn = 0; turn < l->matrices; turn++) { /* autograd begins with the linear that was called last */
+        int i = apart ? l->matrices - 1 - turn : turn;
         if (!(op->makes & UINT64_C(1) << l->matrix[i].result))
             continue;
         left &= ~(UINT64_C(1) << l->matrix[i].result);
         dtp_buffer_id of_result = b->gradient[l->matrix[i].result];
         b->gradient[l->matrix[i].result] = DTP_NO_BUFFER;
         dtp_buffer_id made = linear(b, i, of_result, !left && !later);
-        if (made.index != DTP_NO_INDEX)
+        if (apart)
+            b->gradient[input] = made;
+        else if (made.index != DTP_NO_INDEX)
             b->gradient[input] = dtp_backward_add(b, input, b->gradient[input], made);
         if (!left && dtp_lower_cut_by_columns(l, i) && !l->plan->runtime->sums_beside)
             b->gradient[input] =

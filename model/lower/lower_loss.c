@@ -49,6 +49,13 @@ static void head_input(struct dtp_lowering *l)
     l->flight->final_wide = l->flight->final_input;
 }
 
+/* Eager autocast: the head casts the norm's fp32 result for itself when it is called. */
+static bool casts_at_head(const struct dtp_lowering *l)
+{
+    bool whole = l->loss != DTP_LOSS_CHUNKED && !dtp_plan_shifts_logits(l->plan) && !dtp_lower_spreads(l);
+    return l->autocast && !l->adapts && whole && l->transformer->final_norm;
+}
+
 void dtp_lower_final_norm(struct dtp_lowering *l)
 {
     const struct dtp_transformer *t = l->transformer;
@@ -64,8 +71,10 @@ void dtp_lower_final_norm(struct dtp_lowering *l)
     dtp_draft_use(&draft, l->flight->final_input, drops ? DTP_READ | DTP_FREE : DTP_READ);
     if (drops)
         l->flight->final_input = DTP_NO_BUFFER;
-    l->flight->final_norm = dtp_draft_new(l, &draft, "final norm", DTP_OWNER_ACTIVATIONS,
-                                          tokens_bytes(l->tokens, l->compute * l->between), DTP_WRITE);
+    l->flight->final_norm = DTP_NO_BUFFER;
+    if (!casts_at_head(l))
+        l->flight->final_norm = dtp_draft_new(l, &draft, "final norm", DTP_OWNER_ACTIVATIONS,
+                                              tokens_bytes(l->tokens, l->compute * l->between), DTP_WRITE);
     l->flight->final_statistics =
         dtp_draft_new(l, &draft, "final norm statistics", DTP_OWNER_ACTIVATIONS,
                       l->tensor_bytes[DTP_TENSOR_STATISTICS1] + tokens_bytes(l->tokens, copy * l->between), DTP_WRITE);
@@ -224,7 +233,13 @@ static void head_matmul(struct dtp_lowering *l, uint64_t tokens)
     struct dtp_draft draft;
     gather_head_input(l);
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "head");
-    use_head_input(l, &draft);
+    if (casts_at_head(l)) {
+        dtp_draft_use(&draft, l->flight->final_wide, DTP_READ);
+        l->flight->final_norm = dtp_draft_new(l, &draft, "final norm", DTP_OWNER_ACTIVATIONS,
+                                              tokens_bytes(l->tokens, l->compute * l->between), DTP_WRITE);
+    } else {
+        use_head_input(l, &draft);
+    }
     dtp_draft_use(&draft, weight, DTP_READ);
     bool held = l->loss == DTP_LOSS_CHUNKED || dtp_plan_shifts_logits(l->plan);
     if (!held && !l->root.trained[head_part(l)]) { /* no gradient of the head reads it */

@@ -15,6 +15,11 @@ bool dtp_lower_recasts(const struct dtp_lowering *l, uint64_t layer)
     return l->autocast && dtp_lower_checkpointed(l, layer) && l->checkpointing.calls_modules;
 }
 
+dtp_buffer_id dtp_lower_params(const struct dtp_module_state *state, int part)
+{
+    return state->whole[part].index == DTP_NO_INDEX ? state->params : state->whole[part];
+}
+
 static uint64_t cast_elements(const struct dtp_lowering *l, int part)
 {
     if (l->layer == DTP_NO_LAYER)
@@ -31,11 +36,11 @@ dtp_buffer_id dtp_lower_weight(struct dtp_lowering *l, int part)
     if (state->weight[part].index != DTP_NO_INDEX)
         return state->weight[part];
     if (!l->autocast || (l->layer != DTP_NO_LAYER && !dtp_plan_casts_weights(l->plan)))
-        return state->params;
+        return dtp_lower_params(state, part);
     uint64_t elements = cast_elements(l, part);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_CAST, module(l)->weight_name[part]);
-    dtp_draft_use(&draft, state->params, DTP_READ);
+    dtp_draft_use(&draft, dtp_lower_params(state, part), DTP_READ);
     state->weight[part] =
         dtp_draft_new(l, &draft, module(l)->weight_name[part], DTP_OWNER_WEIGHTS, l->compute * elements, DTP_WRITE);
     dtp_draft_pass(l, &draft, (double)((l->bytes.params + l->compute) * elements), 0, 1);

@@ -57,6 +57,7 @@ struct dtp_module_state {
     dtp_buffer_id gradient[DTP_MAX_PARTS]; /* as autograd made it in this micro-step */
     dtp_buffer_id kept[DTP_MAX_PARTS];     /* .grad, or what micro-steps accumulate into */
     dtp_buffer_id params;                  /* at rest; modules of one FSDP unit share theirs */
+    dtp_buffer_id whole[DTP_MAX_PARTS];    /* at rest, where each part is a tensor of its own; else DTP_NO_BUFFER */
     struct dtp_lower_moments moments;
     dtp_buffer_id gradient_buffer;  /* that matmuls write into; DTP_NO_BUFFER: each makes a tensor */
     uint32_t bucket[DTP_MAX_PARTS]; /* the reduction bucket each part lies in */
@@ -68,6 +69,7 @@ struct dtp_flight_module {
     dtp_buffer_id tensor[DTP_TENSOR_COUNT];
     uint64_t alive;    /* tensors that exist now, as bits */
     uint64_t gathered; /* of these, which stand here whole and not as the rows of a tensor parallel rank */
+    dtp_buffer_id casts[DTP_LAYER_MATRICES];   /* dtp_lower_casts_apart: what each matrix cast for itself, kept */
     dtp_buffer_id columns[DTP_LAYER_MATRICES]; /* copies of fp8 matrices by columns, kept for backward; or none */
     /* With adapters, of each matrix: x A^T; what A reads of dropout, and the mask; unpacked weights kept for backward;
      * what B made, where a compiler or DoRA's magnitudes read it there, and what they read beside it. */
@@ -560,13 +562,14 @@ dtp_buffer_id dtp_lower_sum_of_rows(struct dtp_lowering *l, const char *name, dt
 uint32_t dtp_lower_held_terms(const struct dtp_lowering *l);
 
 /* lower_weights.c: what matmuls read and what becomes of their gradients. dtp_lower_weight: the buffer of part `part`
- * of the module the skeleton stands at; emits the cast where autocast has none yet. */
+ * of the module the skeleton stands at; emits the cast where autocast has none yet. dtp_lower_params: what is at rest.
+ */
+dtp_buffer_id dtp_lower_params(const struct dtp_module_state *state, int part);
 dtp_buffer_id dtp_lower_weight(struct dtp_lowering *l, int part);
 void dtp_lower_forget_casts(struct dtp_lowering *l);     /* autocast's context ends with forward */
 void dtp_lower_forget_all_casts(struct dtp_lowering *l); /* or with the last pass */
 void dtp_lower_gradient_made(struct dtp_lowering *l, int part);
-/* The gradient becomes .grad, or is added to it. */
-void dtp_lower_keep_gradient(struct dtp_lowering *l, int part);
+void dtp_lower_keep_gradient(struct dtp_lowering *l, int part); /* it becomes .grad, or is added to it */
 /* Adds the result of an operation that makes gradient `part`: a fresh tensor, or its place in the gradient buffer. */
 void dtp_lower_gradient_result(struct dtp_lowering *l, struct dtp_draft *draft, int part, uint64_t element_bytes);
 /* A pass of weights leaves autograd's gradient where it is until a backward of the chunk takes it: what is made
@@ -581,19 +584,16 @@ static inline void dtp_lower_around_experts(struct dtp_lowering *l, void (*hook)
     if (hook)
         hook(l, backward);
 }
-/* lower.c: dtp_lower_fetch stands before what reads the weight of part `part` of the module the skeleton stands at,
- * dtp_lower_unfetch after it. */
+/* lower.c: before and behind what reads the weight of part `part` of the module the skeleton stands at. */
 void dtp_lower_fetch(struct dtp_lowering *l, int part);
 void dtp_lower_unfetch(struct dtp_lowering *l);
-
-/* Elements of the largest parameter. */
-uint64_t dtp_lower_largest_tensor(const struct dtp_lowering *l);
+uint64_t dtp_lower_largest_tensor(const struct dtp_lowering *l); /* elements of the largest parameter */
 /* lower_optimizer.c: bytes of what the module trains; the update of `elements` parameters, with their buffers. */
 const struct dtp_element_bytes *dtp_lower_bytes(const struct dtp_lowering *l);
 void dtp_lower_update(struct dtp_lowering *l, dtp_buffer_id params, struct dtp_lower_moments moments,
                       const dtp_buffer_id *grads, int grad_count, uint64_t elements);
-/* Adds the optimizer's tensors of one parameter of `elements`, or one of `bytes` (nothing for 0), to those made just
- * before; starts from {DTP_NO_BUFFER, 0}. */
+/* Adds tensors of a parameter of `elements`, or one of `bytes` (0: none), to those made just before ({DTP_NO_BUFFER,
+ * 0}). */
 void dtp_lower_add_moments(struct dtp_lowering *l, struct dtp_lower_moments *moments, uint64_t elements);
 void dtp_lower_add_state(struct dtp_lowering *l, struct dtp_lower_moments *moments, uint64_t bytes);
 

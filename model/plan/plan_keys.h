@@ -25,6 +25,8 @@
       "FSDP2 with prefetch and runtime dtplan")                                                                        \
     X(SHARDED, dtp_plan_shards_params(p), "sharded parameters")                                                        \
     X(DDP, p->strategy == DTP_DDP && p->runtime->ddp, "ddp under runtime torch")                                       \
+    X(GROUPLESS, !p->runtime->group_of_one && !p->runtime->executed && !dtp_plan_shards_params(p),                     \
+      "strategies of runtimes torch and peft that leave parameters whole")                                             \
     X(HOOKED, p->runtime->hooked >> p->strategy & 1u,                                                                  \
       "ddp under runtime torch and dtplan, hybrid_shard under runtime dtplan (FSDP1 takes no hook there, FSDP2 none "  \
       "in place of its sum)")                                                                                          \

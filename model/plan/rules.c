@@ -141,6 +141,15 @@ bool dtp_plan_turns_eagerly(const struct dtp_plan *plan, const struct dtp_layer_
     return plan->runtime->unscaled_rope && kind->sinks && kind->rotary;
 }
 
+bool dtp_plan_casts_apart(const struct dtp_plan *plan, const struct dtp_layer_kind *kind)
+{
+    bool eager = dtp_plan_autocast(plan) && !dtp_plan_fuses(plan) && plan->precision.compute != DTP_FP8;
+    bool alone = plan->tp == 1 && plan->pp == 1 && !dtp_plan_adapts(plan);
+    bool plain = kind->norms_before && !kind->experts && !kind->kv_latent && !dtp_plan_layers(plan)->chains_norms &&
+                 !plan->norm_chain;
+    return eager && alone && plain;
+}
+
 double dtp_plan_turned_elements(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
     if (transformer->position != DTP_POSITION_ROPE || dtp_plan_fuses(plan))

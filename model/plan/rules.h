@@ -116,6 +116,9 @@ enum dtp_loss dtp_plan_loss(const struct dtp_plan *plan);
  * small ones for the angles. */
 struct dtp_layer_kind;
 bool dtp_plan_turns_eagerly(const struct dtp_plan *plan, const struct dtp_layer_kind *kind);
+/* Eager autocast, in a layer where nothing but linears reads its norms, and the rank all of their rows: each linear
+ * casts what it reads of a norm's fp32 result for itself, and autograd begins with the linear that was called last. */
+bool dtp_plan_casts_apart(const struct dtp_plan *plan, const struct dtp_layer_kind *kind);
 #define DTP_EAGER_TURN_PASSES 12
 #define DTP_EAGER_TURN_PASSES_BACK 14
 #define DTP_EAGER_TURN_KERNELS 12

@@ -130,6 +130,7 @@ struct dtp_runtime {
                               layer, so that no layer's part of a step need repeat another's */
     bool arena;            /* the step's memory is one arena, placed beforehand: no segments, no rounding */
     bool executed;         /* dtplan-exec runs its programs */
+    bool group_of_one;     /* one rank opens NCCL's communicator all the same, whatever it shards */
     const char *reference; /* script of the data directory that trains its plans with the framework itself; NULL: there
                               is none, plans are only predicted unless they are executed */
     const char *prober;    /* script beside it that measures a machine with the framework's own kernels; NULL: none */

@@ -370,6 +370,8 @@ static void write_strategy(struct writer *w)
         set_count(w, "shard_group", run->shard_group);
     if (is_fsdp(w) && is_fsdp1(w))
         set_switch(w, "fsdp1", true);
+    if (w->framework->reference_script)
+        set_switch(w, "process_group", true);
     if (strstr(run->notes, "gradient_as_bucket_view"))
         set_switch(w, "ddp_bucket_view", true);
 }

@@ -56,7 +56,8 @@ struct dtp_validation {
 struct dtp_validation_bounds {
     double step_fraction;      /* |predicted / measured - 1| of a step; default 0.1 */
     double device_fraction;    /* of the device's memory; default 0.02 */
-    double allocated_fraction; /* of the peak that a framework's allocator says; default 0.02 */
+    double reference_fraction; /* of a framework's own program: of the peak of its tensors, and of the device's memory;
+                                  default 0.01 */
 };
 struct dtp_validation_bounds dtp_validation_bounds_default(void);
 
@@ -66,6 +67,8 @@ void dtp_validation_measure(const struct dtp_run_report *report, struct dtp_vali
 /* Back to what the executor said, for a comparison with another prediction; times of operations aside. */
 void dtp_validation_outcome(const struct dtp_validation *v, struct dtp_run_outcome *out);
 
+/* Of a framework's own program, which has no arena and counts no bytes that it sends. */
+bool dtp_validation_of_reference(const struct dtp_validation *v);
 /* predicted / measured - 1 of the step, of a host as undisturbed cores make it, which is how they were probed; NAN
  * where they are not compared. */
 double dtp_validation_step_error(const struct dtp_validation *v);

@@ -109,6 +109,7 @@ static void write_peak(FILE *f, const struct dtp_memory *m, enum dtp_owner owner
     K("prefetch", prefetch)                                                                                            \
     P("ddp_bucket_bytes", write_whole(f, r->job.plan.ddp_bucket_bytes))                                                \
     K("ddp_bucket_view", ddp_bucket_view)                                                                              \
+    K("process_group", process_group)                                                                                  \
     K("deepspeed_overlap", deepspeed_overlap)                                                                          \
     K("fused_qkv", fused_qkv)                                                                                          \
     K("fused_gate_up", fused_gate_up)                                                                                  \

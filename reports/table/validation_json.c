@@ -31,9 +31,10 @@ enum dtp_status dtp_validation_json(const struct dtp_validation *rows, size_t co
     json_t *runs = json_array();
     for (size_t i = 0; i < count; i++)
         json_array_append_new(runs, run_json(&rows[i]));
-    json_t *all = json_pack("{s:s,s:o,s:o,s:o,s:o}", "schema", DTP_VALIDATION_SCHEMA, "step_tolerance_fraction",
+    json_t *all = json_pack("{s:s,s:o,s:o,s:o,s:o,s:o}", "schema", DTP_VALIDATION_SCHEMA, "step_tolerance_fraction",
                             dtp_json_real(bounds->step_fraction), "device_tolerance_fraction",
-                            dtp_json_real(bounds->device_fraction), "runs", runs, "refit",
+                            dtp_json_real(bounds->device_fraction), "reference_tolerance_fraction",
+                            dtp_json_real(bounds->reference_fraction), "runs", runs, "refit",
                             refit ? dtp_refit_json(refit) : json_null());
     return dtp_json_dump(all, file, faults);
 }

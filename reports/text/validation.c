@@ -9,7 +9,7 @@
 
 struct dtp_validation_bounds dtp_validation_bounds_default(void)
 {
-    return (struct dtp_validation_bounds){.step_fraction = 0.1, .device_fraction = 0.02, .allocated_fraction = 0.02};
+    return (struct dtp_validation_bounds){.step_fraction = 0.1, .device_fraction = 0.02, .reference_fraction = 0.01};
 }
 
 /* ---- filling ----------------------------------------------------------------------------------------------------- */
@@ -223,8 +223,7 @@ static void judge_arena(struct dtp_validation *v)
     judge_equal(v, "device_to_host", v->device_to_host_bytes);
 }
 
-/* A framework's own program has no arena, and counts no bytes that it sends. */
-static bool is_reference(const struct dtp_validation *v)
+bool dtp_validation_of_reference(const struct dtp_validation *v)
 {
     const struct dtp_runtime *runtime = dtp_runtime_find(v->runtime);
     return runtime && !runtime->executed;
@@ -246,13 +245,14 @@ bool dtp_validation_judge(struct dtp_validation *v, const struct dtp_validation_
     if (v->status != DTP_OK)
         return false;
     judge_near(v, "step", dtp_validation_step_error(v), bounds->step_fraction);
-    if (is_reference(v))
-        judge_allocated(v, bounds->allocated_fraction);
+    bool reference = dtp_validation_of_reference(v);
+    if (reference)
+        judge_allocated(v, bounds->reference_fraction);
     else
         judge_arena(v);
     if (device[DTP_VALIDATION_MEASURED] > 0) /* a host's is shared with everything else on it */
         judge_near(v, "device memory",
                    (double)device[DTP_VALIDATION_PREDICTED] / (double)device[DTP_VALIDATION_MEASURED] - 1,
-                   bounds->device_fraction);
+                   reference ? bounds->reference_fraction : bounds->device_fraction);
     return v->outside[0] == '\0';
 }

@@ -43,9 +43,8 @@ static bool bytes_equal(const struct dtp_validation *v)
     return equal;
 }
 
-static double device_error(const struct dtp_validation *v)
+static double error_of(const uint64_t bytes[DTP_VALIDATION_SIDE_COUNT])
 {
-    const uint64_t *bytes = v->device_bytes;
     return bytes[DTP_VALIDATION_MEASURED]
                ? (double)bytes[DTP_VALIDATION_PREDICTED] / (double)bytes[DTP_VALIDATION_MEASURED] - 1
                : (double)NAN;
@@ -97,8 +96,11 @@ static void put_run(struct dtp_grid *grid, const char *label, const struct dtp_v
     put_percent(grid, v->compared ? (v->step_s[DTP_VALIDATION_PREDICTED] - v->alone_step_s) / measured_s : (double)NAN);
     put_percent(grid, v->compared ? (v->alone_step_s - v->in_place_step_s) / measured_s : (double)NAN);
     put_percent(grid, v->compared ? v->in_place_step_s / measured_s - 1 : (double)NAN);
-    dtp_grid_cell(grid, "%s", failed ? "-" : bytes_equal(v) ? "equal" : "DIFFER");
-    put_percent(grid, failed ? (double)NAN : device_error(v));
+    if (failed || dtp_validation_of_reference(v)) /* which says no such bytes */
+        dtp_grid_cell(grid, "-");
+    else
+        dtp_grid_cell(grid, "%s", bytes_equal(v) ? "equal" : "DIFFER");
+    put_percent(grid, failed ? (double)NAN : error_of(v->device_bytes));
 }
 
 static void print_runs(const struct dtp_validation *rows, size_t count, const struct dtp_page *page)
@@ -183,24 +185,51 @@ static void print_errors(const struct dtp_validation *rows, size_t count, const 
     free(errors);
 }
 
+/* Of frameworks' own programs: the peak of tensors, the allocator's segments, what the driver says. */
+static void print_reference_memory(const struct dtp_validation *rows, size_t count, const struct dtp_page *page)
+{
+    static const char *const names[] = {"tensors", "segments", "device"};
+    double largest[3] = {0, 0, 0};
+    size_t known = 0;
+    for (size_t i = 0; i < count; i++) {
+        const uint64_t *bytes[] = {rows[i].allocated_bytes, rows[i].reserved_bytes, rows[i].device_bytes};
+        bool counts = rows[i].status == DTP_OK && dtp_validation_of_reference(&rows[i]) && isfinite(error_of(bytes[0]));
+        known += counts;
+        for (int k = 0; k < 3 && counts; k++)
+            largest[k] = fmax(largest[k], fabs(error_of(bytes[k])));
+    }
+    if (known == 0)
+        return;
+    fprintf(page->file, "  memory of %zu: |error| at most", known);
+    for (int k = 0; k < 3; k++)
+        fprintf(page->file, "%s %s %.2f %%", k ? "," : "", names[k], 100 * largest[k]);
+    fputc('\n', page->file);
+}
+
 static void print_verdict(const struct dtp_validation *rows, size_t count, const struct dtp_validation_bounds *bounds,
                           const struct dtp_page *page)
 {
-    size_t good = 0, failed = 0, compared = 0;
+    size_t good = 0, failed = 0, compared = 0, references = 0;
     char step[48] = "";
     char label[LABEL_BYTES];
     for (size_t i = 0; i < count; i++) {
         failed += rows[i].status != DTP_OK;
+        references += dtp_validation_of_reference(&rows[i]);
         good += rows[i].status == DTP_OK && !rows[i].outside[0];
         compared += rows[i].status == DTP_OK && rows[i].compared;
     }
     if (compared > 0)
         snprintf(step, sizeof step, "step within %g %%, ", 100 * bounds->step_fraction);
-    dtp_page_heading(page, "VERDICT", "%sdevice memory within %g %%, bytes of arena, collectives, copies equal", step,
-                     100 * bounds->device_fraction);
+    if (references == count)
+        dtp_page_heading(page, "VERDICT", "%stensors' and device memory within %g %%", step,
+                         100 * bounds->reference_fraction);
+    else
+        dtp_page_heading(page, "VERDICT", "%sdevice memory within %g %%, bytes of arena, collectives, copies equal",
+                         step, 100 * bounds->device_fraction);
     fprintf(page->file, "  %zu of %zu within all bounds, %zu outside, %zu failed\n", good, count, count - good - failed,
             failed);
     print_errors(rows, count, page);
+    print_reference_memory(rows, count, page);
     for (size_t i = 0; i < count; i++) {
         const struct dtp_validation *v = &rows[i];
         if (v->status == DTP_OK && !v->outside[0])

@@ -56,6 +56,23 @@ static void test_our_communicators(void **state)
             fail_msg("case %zu: %.0f MiB, measured %.0f", i, cases[i].predicted / 0x1p20, cases[i].measured_mib);
 }
 
+/* Of one rank: none where nobody opens a group, which a mesh, an engine or the script's own process group does. */
+static void test_one_rank(void **state)
+{
+    (void)state;
+    struct dtp_cluster one = eight_gpus;
+    one.gpus = one.gpus_per_node = 1;
+    struct dtp_plan alone = plan_of(&dtp_runtime_torch, DTP_DDP, "bf16-mixed"), grouped = alone,
+                    sharded = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed"),
+                    engine = plan_of(&dtp_runtime_deepspeed, DTP_DDP, "bf16-mixed");
+    grouped.process_group = true;
+    assert_int_equal(nccl_bytes(&alone, &one), 0);
+    assert_int_equal(nccl_bytes(&grouped, &one), dtp_calibration.nccl_one_rank_bytes);
+    assert_int_equal(nccl_bytes(&sharded, &one), dtp_calibration.nccl_one_rank_bytes);
+    assert_int_equal(nccl_bytes(&engine, &one), dtp_calibration.nccl_one_rank_bytes);
+    assert_true(nccl_bytes(&alone, &eight_gpus) > dtp_calibration.nccl_one_rank_bytes);
+}
+
 /* Where copies carry weights and gradients, rings are left for the sums of squares alone. */
 static void test_norm_beside_copies(void **state)
 {
@@ -93,6 +110,7 @@ static void test_context_ranks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_our_communicators),
-                                       cmocka_unit_test(test_norm_beside_copies), cmocka_unit_test(test_context_ranks)};
+                                       cmocka_unit_test(test_norm_beside_copies), cmocka_unit_test(test_context_ranks),
+                                       cmocka_unit_test(test_one_rank)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,6 +44,8 @@ static void json_has_the_lines_of_the_file(void **state)
     assert_string_equal(list(dtp_entries_read_json, "{\n\t\"a\": {\"b\": 5e8,\n\"c\": true},\n\n\"d\": [1, \"x\"],"
                                                     "\"e\": [], \"f\": null, \"g\": \"no\"}\n"),
                         "a.b = 5e8 @2\na.c = true @3\nd = 1,x @5\ne =  @5\nf = NULL @5\ng = no @5\n");
+    assert_string_equal(list(dtp_entries_read_json, "\xef\xbb\xbf{\"a\": 1}"),
+                        "a = 1 @1\n"); /* as Windows' editors write */
     expect_refusal(dtp_entries_read_json, "{\n\"a\": 1,\n}", "file:3: no JSON");
     expect_refusal(dtp_entries_read_json, "{\"a\": 1,\n\"a\": 2}", "no JSON: duplicate object key");
 }

@@ -72,7 +72,7 @@ static void test_large_segments(void **state)
     dtp_caching_allocator_destroy(a);
 }
 
-/* The smallest block that is large enough; of equal ones that at the lowest address. */
+/* The smallest block that is large enough; of equal ones that at the lowest address, which is the newest segment's. */
 static void test_best_fit(void **state)
 {
     (void)state;
@@ -82,8 +82,8 @@ static void test_best_fit(void **state)
     dtp_caching_allocator_give(a, b40);
     dtp_caching_allocator_give(a, b30);
     dtp_caching_allocator_give(a, b20);
-    assert_int_equal(take(a, 20 * MIB), b20);
-    assert_int_equal(take(a, 19 * MIB + 512), c20);
+    assert_int_equal(take(a, 20 * MIB), c20);
+    assert_int_equal(take(a, 19 * MIB + 512), b20);
     assert_int_equal(take(a, 21 * MIB), b30);
     assert_int_equal(take(a, 21 * MIB), b40);
     expect(a, (20 + 20 + 21 + 21) * MIB, 110 * MIB);

@@ -275,6 +275,7 @@ const struct dtp_runtime dtp_runtime_deepspeed = {
     .counts_elements = true,
     .reduces_shards_always = true,
     .overlap_comm = true,
+    .group_of_one = true,
     .splits = DTP_AXES(TP) | DTP_AXES(PP) | DTP_AXES(CP),
     .schedules = 1u << DTP_SCHEDULE_1F1B,
     .clips = true,

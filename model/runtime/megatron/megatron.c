@@ -212,6 +212,7 @@ const struct dtp_runtime dtp_runtime_megatron = {
     .adds_before_shards = true,
     .vocab_multiple = DTP_MEGATRON_VOCAB_MULTIPLE,
     .overlap_grad_reduce = true,
+    .group_of_one = true,
     .splits = DTP_AXES(TP) | DTP_AXES(PP) | DTP_AXES(CP),
     .cp_comms = 1u << DTP_CP_P2P | 1u << DTP_CP_ALL_GATHER | 1u << DTP_CP_A2A | 1u << DTP_CP_A2A_P2P,
     .gathers_again = true,

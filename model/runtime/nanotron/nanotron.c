@@ -116,6 +116,7 @@ const struct dtp_runtime dtp_runtime_nanotron = {
     .records_terms = true,
     .one_queue = true,
     .fused_norms = true,
+    .group_of_one = true,
     .softmax_in_place = true,
     .repacks_heads = true,
     .derive = derive,

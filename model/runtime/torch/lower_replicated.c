@@ -60,6 +60,19 @@ static void make_moments(struct dtp_lowering *l, const struct dtp_lower_module *
     }
 }
 
+/* A tensor of each matrix, one of all vectors, which are small; with adapters one of all. */
+static void make_params(struct dtp_lowering *l, const struct dtp_lower_module *module, struct dtp_module_state *state)
+{
+    if (l->adapts) {
+        state->params = dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, module->all_bytes, true);
+        return;
+    }
+    for (int part = 0; part < module->parts; part++)
+        if (module->bytes[part])
+            state->whole[part] =
+                dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, module->bytes[part], true);
+}
+
 /* State of a module: parameters whole; moments too, or this rank's share of what all modules have (rounded once). */
 static void make_state(struct dtp_lowering *l)
 {
@@ -71,8 +84,7 @@ static void make_state(struct dtp_lowering *l)
         uint64_t own = dtp_divide_up(before + elements, ranks) - dtp_divide_up(before, ranks);
         before += elements;
         dtp_lower_stand(l, root ? DTP_NO_LAYER : (uint16_t)i);
-        l->state[i].params =
-            dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, module->all_bytes, true);
+        make_params(l, module, &l->state[i]);
         make_moments(l, module, own, &l->state[i].moments);
     }
     dtp_lower_stand(l, DTP_NO_LAYER);
@@ -209,7 +221,7 @@ static void broadcast(struct dtp_lowering *l)
                 dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, "broadcast of updated weights");
                 draft.op.stream = DTP_STREAM_REDUCE;
                 draft.op.group = buckets_of(l)->group;
-                dtp_draft_use(&draft, l->state[i].params, DTP_UPDATE);
+                dtp_draft_use(&draft, dtp_lower_params(&l->state[i], part), DTP_UPDATE);
                 dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
                 draft.op.demand.sent_bytes = (double)(dtp_lower_ring(end, gpus) - dtp_lower_ring(before, gpus));
                 dtp_draft_end(l, &draft);
@@ -254,6 +266,18 @@ static void free_gradients(struct dtp_lowering *l, uint64_t module, int parts)
         dtp_draft_end(l, &draft);
 }
 
+/* Moments, and the parameters that stand as tensors of their own, which were made right before them. */
+static struct dtp_lower_moments updated(const struct dtp_lower_module *module, const struct dtp_module_state *state)
+{
+    struct dtp_lower_moments all = {DTP_NO_BUFFER, state->moments.count};
+    for (int part = module->parts - 1; part >= 0; part--)
+        if (state->whole[part].index != DTP_NO_INDEX) {
+            all.first = state->whole[part];
+            all.count++;
+        }
+    return all.first.index == DTP_NO_INDEX ? state->moments : all;
+}
+
 static void update_modules(struct dtp_lowering *l)
 {
     uint64_t ranks = l->plan->shard_group, before = 0;
@@ -268,7 +292,7 @@ static void update_modules(struct dtp_lowering *l)
         }
         uint64_t end = before + module->trained_elements;
         uint64_t apart = dtp_lower_muon(l, module, i);
-        dtp_lower_update(l, l->state[i].params, l->state[i].moments, grads, module->parts,
+        dtp_lower_update(l, l->state[i].params, updated(module, &l->state[i]), grads, module->parts,
                          dtp_divide_up(end, ranks) - dtp_divide_up(before, ranks) - apart);
         before = end;
     }
