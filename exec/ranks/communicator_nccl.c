@@ -385,7 +385,7 @@ static const struct dtp_communicator_verbs verbs = {destroy,     collective, pro
 static ncclConfig_t configure(const struct dtp_communicator_choice *choice, uint32_t ctas, bool copies)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    if (choice->max_ctas && (!ctas || choice->max_ctas < ctas))
+    if (!ctas)
         ctas = choice->max_ctas;
     if (ctas) /* p2p channels are as many, a power of two (ncclTopoComputeP2pChannels) */
         config.maxCTAs = (int)ctas;

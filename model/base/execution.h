@@ -56,11 +56,17 @@ struct dtp_execution {
     uint32_t copied;                /* a bit for each enum dtp_collective that copy engines carry */
 };
 
-/* Of what passes of a pipeline send each other under runtime dtplan. A receive that stands ready holds its thread
- * blocks' SMs until the sender comes, the next pass computing beside it. As many as NCCL takes by itself inside a node
- * (32 of an H200's 132 SMs) made passes 1.24 to 1.31 times as long on two H200 (reports/h200, "What a waiting receive
- * takes"); four carry 16 MiB in 0.2 ms. */
+/* Of what passes of a pipeline send each other under runtime dtplan, fewer where collective_ctas says so. A receive
+ * that stands ready holds its thread blocks' SMs until the sender comes, the next pass computing beside it. As many as
+ * NCCL takes by itself inside a node (32 of an H200's 132 SMs) made passes 1.26 to 1.36 times as long on two H200
+ * (reports/h200, "What a waiting receive takes"); four carry 16 MiB in 0.2 ms. */
 #define DTP_PASS_TRANSFER_CTAS 4u
+
+static inline uint32_t dtp_pass_transfer_ctas(uint32_t collective_ctas)
+{
+    bool fewer = collective_ctas && collective_ctas < DTP_PASS_TRANSFER_CTAS;
+    return fewer ? collective_ctas : DTP_PASS_TRANSFER_CTAS;
+}
 
 const char *dtp_issuer_text(enum dtp_issuer issuer);
 const char *dtp_allocator_text(enum dtp_allocator allocator);

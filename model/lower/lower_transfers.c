@@ -49,8 +49,8 @@ enum dtp_status dtp_lower_transfers_make(struct dtp_lowering *l)
     struct dtp_stretch stages = dtp_plan_group(l->plan, l->cluster, DTP_AXES(PP));
     mark_used(l, used);
     for (int i = 0; i < DTP_TRANSFER_GROUPS; i++) {
-        bool between_passes = i < DTP_TRANSFER_TO_LATER;
-        uint32_t ctas = between_passes && l->plan->runtime->own_kernels ? DTP_PASS_TRANSFER_CTAS : 0;
+        bool own = i < DTP_TRANSFER_TO_LATER && l->plan->runtime->own_kernels;
+        uint32_t ctas = own ? dtp_pass_transfer_ctas(l->plan->executor.collective_ctas) : 0;
         struct dtp_program_group all = {stages.size, stages.stride, ctas};
         l->transfer_group[i] = used[i] ? dtp_program_add_group(l->program, all) : DTP_NO_INDEX;
     }

@@ -47,7 +47,9 @@ static void test_few_ctas_are_slower(void **state)
     double rate = 2 * dtp_calibration.ring_cta_bytes_per_s;
     assert_near(chosen_s(&chosen, 4, 4, DTP_REDUCE_SCATTER, 1e9), 1e9 / rate, 1e-2);
     assert_near(dtp_collective_load(&cluster, &group, &chosen, DTP_REDUCE_SCATTER).sm_share, 2.0 / 132, 1e-9);
+    assert_true(dtp_pass_transfer_ctas(0) == DTP_PASS_TRANSFER_CTAS && dtp_pass_transfer_ctas(2) == 2);
     chosen.collective_ctas = 64;
+    assert_true(dtp_pass_transfer_ctas(64) == DTP_PASS_TRANSFER_CTAS);
     assert_true(chosen_s(&chosen, 4, 4, DTP_REDUCE_SCATTER, 1e9) == chosen_s(&none, 4, 4, DTP_REDUCE_SCATTER, 1e9));
     assert_true(dtp_collective_load(&cluster, &group, &chosen, DTP_REDUCE_SCATTER).sm_share ==
                 dtp_calibration.contention_sm_share);

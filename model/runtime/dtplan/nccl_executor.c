@@ -40,13 +40,14 @@ static uint64_t transfers(const struct dtp_beside *b, struct dtp_memory_list *li
 {
     const struct dtp_plan *plan = b->plan;
     const bool sockets = plan->pipeline_on_sockets;
+    const double ctas = dtp_pass_transfer_ctas(plan->executor.collective_ctas);
     if (!plan->pipeline_ranks)
         return 0;
     const uint64_t neighbours = plan->pipeline_ranks == 2 ? 1 : 2, ways = 2 * (plan->virtual_stages > 1 ? 2u : 1u);
-    return dtp_memory_part(list, DTP_TERM_NCCL_TRANSFERS, neighbours * ways, 1,
-                           (uint64_t)(sockets ? dtp_calibration.nccl_socket_communicator_bytes
-                                              : dtp_calibration.nccl_transfer_bytes * DTP_PASS_TRANSFER_CTAS /
-                                                    dtp_calibration.nccl_transfer_ctas)) +
+    return dtp_memory_part(
+               list, DTP_TERM_NCCL_TRANSFERS, neighbours * ways, 1,
+               (uint64_t)(sockets ? dtp_calibration.nccl_socket_communicator_bytes
+                                  : dtp_calibration.nccl_transfer_bytes * ctas / dtp_calibration.nccl_transfer_ctas)) +
            dtp_memory_part(list, DTP_TERM_NCCL_COMMUNICATORS, 1, 1,
                            (uint64_t)(sockets ? dtp_calibration.nccl_socket_communicator_bytes
                                               : dtp_calibration.nccl_communicator_bytes));
