@@ -445,6 +445,12 @@ static void catch_signals(void)
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGUSR1, &action, NULL); /* of generations.h */
     sigaction(SIGPIPE, &action, NULL); /* nobody listens any more: end in good order, with a checkpoint if asked */
+    sigset_t held;                     /* by who started this rank (launcher.c) */
+    sigemptyset(&held);
+    sigaddset(&held, SIGINT);
+    sigaddset(&held, SIGTERM);
+    sigaddset(&held, SIGUSR1);
+    sigprocmask(SIG_UNBLOCK, &held, NULL);
 }
 
 /* Whoever calls this program by itself, as a launcher's line does, reads here what it takes. */

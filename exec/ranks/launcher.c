@@ -51,7 +51,11 @@ static void become_rank(const struct dtp_launch *launch, uint32_t rank, pid_t pa
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) /* it ended before that */
         _exit(DTP_ENVIRONMENT);
-    sigprocmask(SIG_SETMASK, mask, NULL);
+    sigset_t held = *mask; /* until it catches them, for by default a rank that just begins would die of them */
+    sigaddset(&held, SIGINT);
+    sigaddset(&held, SIGTERM);
+    sigaddset(&held, SIGUSR1);
+    sigprocmask(SIG_SETMASK, &held, NULL);
     set_number("RANK", rank);
     set_number("LOCAL_RANK", rank);
     if (launch->tell)
