@@ -17,7 +17,7 @@ echo 'add_test(NAME layers COMMAND x)' >tests/CMakeLists.txt
 page() {
     printf '**Idea.** %s\n\n**Data flow.** It flows.\n\n**Invariants.** Some.\n\n**Traps.** None.\n' "$1"
 }
-good='`dtp_a` `a.h` `base/b.h` `net/NAME.h` `model/base/` `test_a` `test_by_hand` `build/x` test `layers`'
+good='`dtp_a` in `a.h` `base/b.h` `net/NAME.h` `model/base/` `test_a` `test_by_hand` `build/x` test `layers`'
 echo 'There is `model/base/a.h`.' >CONTRIBUTING.md
 
 # says STATUS WORDS...: how the check ends, and that its output has each of the words.
@@ -39,11 +39,21 @@ page "$good" >model/base/README.md
 says 0 "1 pages of folders"
 for mistake in '`dtp_gone`|dtp_gone is no name of ours' '`test_gone`|test_gone is no name of ours' '`gone.h`|there is no file gone.h' \
     '`base/gone.h`|there is no base/gone.h' '`model/gone/NAME.c`|there is no model/gone/NAME.c' '`model/gone/`|there is no model/gone/' \
-    'tests `layers`, `gone`|there is no test gone' \
+    'tests `layers`, `gone`|there is no test gone' '`gone_word`|no source has gone_word' \
     "$(printf 'x%.0s' {1..121})|wider than 120 columns"; do
     page "$good ${mistake%%|*}" >model/base/README.md
     says 1 "model/base/README.md:1: ${mistake#*|}"
 done
+page "$good"', `dtp_a`, `dtp_b` in `b.h`' >model/base/README.md
+says 1 "model/base/README.md: b.h has no dtp_a"
+page "$good" >model/base/README.md
+mkdir -p tests/many tests/rows/made
+touch tests/many/{a,b,c,d,e,f}.c tests/rows/made/{a,b,c,d,e,f}.csv
+says 1 "tests/many holds 6 files and folders and has no README.md" "tests/rows/made holds 6 files of data, and no page above names it"
+page 'Data: `rows/made`' >tests/README.md
+page 'Many.' >tests/many/README.md
+says 0 "3 pages of folders"
+rm -r tests/many tests/rows tests/README.md
 page "$good" | grep -v Traps >model/base/README.md
 says 1 "has no part that begins with **Traps.**"
 page "nothing" >model/base/README.md

@@ -1,7 +1,7 @@
 /* Every CUDA kernel against the plain C one.   test_kernels [--small] [--seed N] | --bench [PART OF A NAME]
  *
- * The cases stand in attention_kernels.c, block_kernels.c, context_kernels.c, expert_kernels.c, root_kernels.c and
- * update_kernels.c, what is allowed in kernel_tests.h. */
+ * The cases stand in attention_kernels.c, block_kernels.c, context_kernels.c, expert_kernels.c,
+ * quantize_kernels.c, root_kernels.c and update_kernels.c, what is allowed in kernel_tests.h. */
 #include "gpu/kernel_tests.h"
 
 #include <cuda_runtime.h>
