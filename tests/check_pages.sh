@@ -40,7 +40,7 @@ while read -r path; do
         */data/* | */corpus/* | */fixtures/*) ;;
         *.c | *.h | *.cu | *.cuh | *.def | *.py | *.sh | *.gp | *.js | .ci/*) programmed[$folder]=1 ;;
     esac
-done < <(find . -mindepth 2 \( -name 'build*' -o -name .git -o -name __pycache__ \) -prune -o -type f ! -name README.md -printf '%P\n')
+done < <(find . \( -name 'build*' -o -name .git -o -name __pycache__ \) -prune -o -type f -path './*/*' ! -name README.md -printf '%P\n')
 
 # named_above FOLDER: the page of a folder above it has its name, or that of the folder it is in, with /NAME behind.
 named_above() {
