@@ -40,7 +40,9 @@ static void test_with_all_other_ranks(void **state)
         "gpus=4 cp=2 pp=2 strategy=ddp accumulate=2 schedule=zb-h1",
         "gpus=8 tp=2 cp=2 cp_comm=a2a accumulate=1 strategy=full_shard checkpointing=full",
         "gpus=4 cp=2 pp=2 cp_comm=a2a strategy=ddp accumulate=2 schedule=zb-h2",
-        "gpus=8 tp=2 cp=2 pp=2 strategy=zero1 accumulate=2 schedule=1f1b checkpointing=full"};
+        "gpus=8 tp=2 cp=2 pp=2 strategy=zero1 accumulate=2 schedule=1f1b checkpointing=full",
+        "gpus=4 cp=4 cp_comm=a2a accumulate=2 strategy=full_shard reduce_engine=copy",
+        "gpus=4 cp=2 accumulate=1 strategy=shard_grad_op reduce_engine=copy"};
     struct run_result one;
     (void)state;
     train(MODEL "accumulate=2 gpus=1", "one", &one);
