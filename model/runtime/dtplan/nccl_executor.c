@@ -75,7 +75,7 @@ uint64_t dtp_executor_nccl_bytes(const struct dtp_beside *b, struct dtp_memory_l
     if (!both || rules.gradient_norm) /* whose partial sums are all-reduced, whatever carries gradients */
         bytes += group(b, rules.shard_ranks, 1, list);
     if (plan->cp > 1 && rules.exchanges && plan->cp_comm == DTP_CP_A2A) {
-        copies++; /* all-to-alls of tokens for heads go the way of those of gradients */
+        copies++;              /* all-to-alls of tokens for heads go the way of those of gradients */
     } else if (plan->cp > 1) { /* one of their own, be they all ranks: its transfers run beside reductions */
         struct dtp_stretch context = dtp_plan_group(plan, b->cluster, DTP_AXES(CP));
         bytes += group(b, context.size, context.stride, list);
