@@ -40,7 +40,9 @@ static void test_with_all_other_ranks(void **state)
         "gpus=4 cp=2 pp=2 strategy=ddp accumulate=2 schedule=zb-h1",
         "gpus=8 tp=2 cp=2 cp_comm=a2a accumulate=1 strategy=full_shard checkpointing=full",
         "gpus=4 cp=2 pp=2 cp_comm=a2a strategy=ddp accumulate=2 schedule=zb-h2",
-        "gpus=8 tp=2 cp=2 pp=2 strategy=zero1 accumulate=2 schedule=1f1b checkpointing=full"};
+        "gpus=8 tp=2 cp=2 pp=2 strategy=zero1 accumulate=2 schedule=1f1b checkpointing=full",
+        "gpus=4 cp=4 cp_comm=a2a accumulate=2 strategy=full_shard reduce_engine=copy",
+        "gpus=4 cp=2 accumulate=1 strategy=shard_grad_op reduce_engine=copy"};
     struct run_result one;
     (void)state;
     train(MODEL "accumulate=2 gpus=1", "one", &one);
@@ -84,6 +86,23 @@ static void test_blocks_of_every_order(void **state)
     }
     remove_all(folder("one"));
     remove_all(folder("run"));
+}
+
+/* Nothing is clipped, so blocks step as soon as they are reduced. */
+static void test_updates_in_backward(void **state)
+{
+    static const char model[] = "layers=2 hidden=16 heads=8 kv_heads=4 head_dim=8 ffn=32 vocab=41 seq=16 micro_batch=2 "
+                                "gradient_norm=false ";
+    char words[300];
+    struct run_result one;
+    (void)state;
+    snprintf(words, sizeof words, "%saccumulate=2 gpus=1", model);
+    train(words, "one", &one);
+    learns_as_one(model, "gpus=4 cp=4 cp_comm=a2a strategy=full_shard accumulate=2 update_in_backward=true", &one,
+                  "one", false);
+    learns_as_one(model, "gpus=4 cp=2 strategy=full_shard update_in_backward=true reduce_engine=copy", &one, "one",
+                  false);
+    remove_all(folder("one"));
 }
 
 /* bf16 rounds the results of steps and sums of their gradients: as far from one rank's as bf16 is from fp32. */
@@ -150,6 +169,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_learns_as_one_rank),
                                        cmocka_unit_test(test_with_all_other_ranks),
                                        cmocka_unit_test(test_blocks_of_every_order),
+                                       cmocka_unit_test(test_updates_in_backward),
                                        cmocka_unit_test(test_bf16),
                                        cmocka_unit_test(test_checkpoints_of_any_layout),
                                        cmocka_unit_test(test_refusals),

@@ -106,21 +106,23 @@ static void check_widths(struct dtp_resolver *r)
                             widths[i].width, widths[i].multiple);
 }
 
-/* Choices that have not been run on ranks that divide the model. */
+/* Choices that have not been run on ranks that divide the model. Those that share sequences and nothing else run one
+ * program, whose buffers have the same places on all of them, and reduce blocks as ranks of other sequences do. */
 static void check_beside(struct dtp_resolver *r, const char *axis)
 {
     const struct dtp_plan *p = r->plan;
     const struct dtp_executor_plan *e = &p->executor;
+    const bool one_program = p->tp < 2 && p->pp < 2 && p->ep < 2;
     const struct {
         const char *key;
         bool asked;
     } choices[] = {{"precision", p->precision.compute == DTP_FP8 || p->precision.compute == DTP_FP16},
                    {"optimizer", p->optimizer != DTP_ADAMW_FUSED},
                    {"gradient_stream", e->gradient_stream},
-                   {"update_in_backward", e->update_in_backward},
+                   {"update_in_backward", e->update_in_backward && !one_program},
                    {"symmetric_windows", e->symmetric_windows},
-                   {"gather_engine", e->gather_engine == DTP_ENGINE_COPY},
-                   {"reduce_engine", e->reduce_engine == DTP_ENGINE_COPY},
+                   {"gather_engine", e->gather_engine == DTP_ENGINE_COPY && !one_program},
+                   {"reduce_engine", e->reduce_engine == DTP_ENGINE_COPY && !one_program},
                    {"cuda_graph", e->cuda_graph}};
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
         if (choices[i].asked)

@@ -425,14 +425,22 @@ static void projection_backward(const struct place *at)
                                          stays(at, input) ? 0 : DTP_FREE, input_gradient_of(at));
         return;
     }
-    weight_gradient(at, gradient, tensor(x, at->layer, input), !stays(at, input), false);
+    const bool left = dtp_executor_leaves(x, at->index);
+    if (left) /* attention's result is read by it last, behind attention's backward */
+        dtp_executor_leave(x, &(struct dtp_executor_left){.op = at->index,
+                                                          .gradient = gradient,
+                                                          .input = tensor(x, at->layer, input),
+                                                          .gradient_goes = goes(at),
+                                                          .input_goes = !stays(at, input) || input == DTP_TENSOR_CORE});
+    else
+        weight_gradient(at, gradient, tensor(x, at->layer, input), !stays(at, input), false);
     if (maker >= 0 && x->shape->op[maker].aux != DTP_EXECUTOR_NONE)
         aux = tensor(x, at->layer, x->shape->op[maker].aux);
     if (at->op->gathers)
         dtp_executor_gathered_input_gradient(x, at->layer, at->index, gradient, last_read(x, gradient),
                                              input_gradient_of(at));
     else
-        input_gradient(at, gradient, goes(at), aux);
+        input_gradient(at, gradient, goes(at) && !left, aux);
 }
 
 /* Of what a branch returned, the stream's gradient stays; it is another tensor's then. */
@@ -513,7 +521,7 @@ static void attention_backward(const struct place *at)
                                        .result = core,
                                        .statistics = tensor(x, at->layer, op->statistics),
                                        .gradient = x->gradients[op->result],
-                                       .result_access = last_read(x, core)});
+                                       .result_access = dtp_executor_is_left(x, core) ? DTP_READ : last_read(x, core)});
 }
 
 static void operator_backward(const struct place *at)

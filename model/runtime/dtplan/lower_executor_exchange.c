@@ -70,12 +70,11 @@ static void begin_arrival(struct dtp_executor *x, struct dtp_draft *draft, const
     say(x, draft, part, back);
 }
 
-static dtp_buffer_id exchange(struct dtp_executor *x, const char *name, enum dtp_executor_part part, bool back,
-                              dtp_buffer_id from, uint32_t access, enum dtp_owner owner)
+static dtp_buffer_id arrive(struct dtp_executor *x, const char *name, enum dtp_executor_part part, bool back,
+                            const struct way *way, enum dtp_owner owner)
 {
     struct dtp_draft draft;
-    struct way way = send(x, name, part, back, from, access);
-    begin_arrival(x, &draft, name, &way, part, back);
+    begin_arrival(x, &draft, name, way, part, back);
     dtp_buffer_id to = dtp_executor_new(x, &draft, DTP_ROLE_RESULT, name, owner, whole_bytes(x, part), DTP_WRITE);
     dtp_executor_end(x, &draft);
     return to;
@@ -90,6 +89,8 @@ static dtp_buffer_id exchange_packed(struct dtp_executor *x, bool back, dtp_buff
     dtp_buffer_id to = DTP_NO_BUFFER;
     for (int i = 0; i < 3; i++)
         way[i] = send(x, names[i], (enum dtp_executor_part)i, back, from, i == 2 ? DTP_FREE : 0);
+    if (back)
+        dtp_executor_issue_left(x, true);
     for (int i = 0; i < 3; i++) {
         struct dtp_draft draft;
         begin_arrival(x, &draft, names[i], &way[i], (enum dtp_executor_part)i, back);
@@ -140,10 +141,12 @@ void dtp_executor_exchange_result(struct dtp_executor *x, struct dtp_draft *draf
 dtp_buffer_id dtp_executor_exchange_backward(struct dtp_executor *x, const struct dtp_executor_core *core)
 {
     struct dtp_draft draft;
-    dtp_buffer_id result = exchange(x, "result", DTP_EXECUTOR_RESULT, false, core->result,
-                                    core->result_access & DTP_FREE, DTP_OWNER_WORKSPACE);
+    struct way of_result = send(x, "result", DTP_EXECUTOR_RESULT, false, core->result, core->result_access & DTP_FREE);
+    struct way of_gradient = send(x, "result gradient", DTP_EXECUTOR_RESULT, false, core->gradient, DTP_FREE);
+    dtp_executor_issue_left(x, false);
+    dtp_buffer_id result = arrive(x, "result", DTP_EXECUTOR_RESULT, false, &of_result, DTP_OWNER_WORKSPACE);
     dtp_buffer_id gradient =
-        exchange(x, "result gradient", DTP_EXECUTOR_RESULT, false, core->gradient, DTP_FREE, DTP_OWNER_WORKSPACE);
+        arrive(x, "result gradient", DTP_EXECUTOR_RESULT, false, &of_gradient, DTP_OWNER_WORKSPACE);
     begin_core(x, &draft, DTP_OP_ATTENTION_BACKWARD);
     dtp_draft_role(&draft, DTP_ROLE_INPUT, core->qkv, DTP_READ | DTP_FREE, 0);
     dtp_draft_role(&draft, DTP_ROLE_SAVED, result, DTP_READ | DTP_FREE, 0);

@@ -107,8 +107,14 @@ struct dtp_executor {
     struct dtp_executor_draining held[DTP_EXECUTOR_MOST_HELD]; /* by weight gradients, oldest first */
     int held_count;
     dtp_buffer_id amax, scales; /* fp8: of each tensor that is cast (lower_executor_fp8.c) */
-    dtp_op_id gradient_read;    /* weight gradient that reads the residual's gradient last */
-    dtp_buffer_id staging[2];   /* offloaded shards on their way into a gather */
+    struct dtp_executor_left {  /* weight gradients of the block at hand that stand beside its exchanges of tokens */
+        int op;                 /* of shape->op */
+        dtp_buffer_id gradient, input;
+        bool gradient_goes, input_goes; /* nobody else reads them behind it */
+    } left[2];
+    int left_count;
+    dtp_op_id gradient_read;  /* weight gradient that reads the residual's gradient last */
+    dtp_buffer_id staging[2]; /* offloaded shards on their way into a gather */
     dtp_op_id staging_read[2];
     int staging_next;
     struct dtp_executor_turns { /* gradients of blocks that do not stay, of each kind by turns */
@@ -388,6 +394,12 @@ dtp_buffer_id dtp_executor_exchange_core(struct dtp_executor *x, struct dtp_draf
 /* A draft in which the caller makes the rank's result, in role RESULT, of that of all tokens. */
 void dtp_executor_exchange_result(struct dtp_executor *x, struct dtp_draft *draft, dtp_buffer_id core);
 dtp_buffer_id dtp_executor_exchange_backward(struct dtp_executor *x, const struct dtp_executor_core *core);
+/* lower_executor_left.c: whether a projection's weight gradient is left to stand beside an exchange of the block's
+ * attention backward; those that are, issued there. */
+bool dtp_executor_leaves(const struct dtp_executor *x, int op);
+void dtp_executor_leave(struct dtp_executor *x, const struct dtp_executor_left *left);
+bool dtp_executor_is_left(const struct dtp_executor *x, dtp_buffer_id input);
+void dtp_executor_issue_left(struct dtp_executor *x, bool of_attention);
 /* lower_executor_attention.c: however attention is shared. */
 dtp_buffer_id dtp_executor_attention_backward(struct dtp_executor *x, const struct dtp_executor_core *core);
 

@@ -65,15 +65,18 @@ uint64_t dtp_executor_nccl_bytes(const struct dtp_beside *b, struct dtp_memory_l
         return divided ? divided + dtp_nccl_library_bytes(list) : 0;
     struct dtp_executor_rules rules;
     dtp_executor_rules(b->transformer, b->cluster, plan, &rules);
-    uint64_t copies = 0;
+    uint64_t copies = 0; /* communicators */
     if (rules.shard_ranks > 1 && plan->executor.gather_engine == DTP_ENGINE_COPY)
         copies++;
     if (rules.exchanges)
         copies++;
+    const bool both = copies == 2;
     uint64_t bytes = divided + dtp_nccl_library_bytes(list) + group(b, rules.replicas, rules.shard_ranks, list);
-    if (copies < 2 || rules.gradient_norm) /* whose partial sums are all-reduced, whatever carries gradients */
+    if (!both || rules.gradient_norm) /* whose partial sums are all-reduced, whatever carries gradients */
         bytes += group(b, rules.shard_ranks, 1, list);
-    if (plan->cp > 1) { /* one of their own, be they all ranks: its transfers run beside reductions */
+    if (plan->cp > 1 && rules.exchanges && plan->cp_comm == DTP_CP_A2A) {
+        copies++;              /* all-to-alls of tokens for heads go the way of those of gradients */
+    } else if (plan->cp > 1) { /* one of their own, be they all ranks: its transfers run beside reductions */
         struct dtp_stretch context = dtp_plan_group(plan, b->cluster, DTP_AXES(CP));
         bytes += group(b, context.size, context.stride, list);
     }
