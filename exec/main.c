@@ -276,7 +276,7 @@ static enum dtp_status share_out_elastic(char **argv, struct dtp_scenario *scena
                          ranks->world, one->settings->elastic);
     settings = *one->settings;
     if (ranks->world != job->cluster.gpus)
-        settings.program = settings.op_times = NULL; /* which are of the other number */
+        settings.program = settings.op_times = NULL; /* both are of the number of ranks that the line was made for */
     one->settings = &settings;
     return dtp_elastic_job(scenario, catalog, ranks->world, job, faults);
 }

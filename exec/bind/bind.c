@@ -382,7 +382,8 @@ static enum dtp_status bind_state(struct dtp_binding *b, struct dtp_faults *faul
     enum dtp_status status = dtp_executor_find(b->job.program, &b->map, faults);
     if (status != DTP_OK)
         return status;
-    /* before and behind the head's padding; as many runs of vectors as a block has matrices, and one */
+    /* A state is two parts at most, before and behind the head's padding; that of vectors alone has a run before each
+     * matrix of a block and one behind the last. */
     size_t most = (2 * DTP_STATE_KIND_COUNT + DTP_EXECUTOR_MOST_RUNS) * (b->map.module_count + 1);
     if (dtp_bind_tensor_place(&b->job).ranks > 1 ||
         dtp_bind_expert_place(&b->job).ranks > 1) /* whole rows, and one that begins and one that ends in its middle */

@@ -105,7 +105,8 @@ void dtp_binding_release(struct dtp_binding *binding);
 enum dtp_status dtp_binding_hold_factors(struct dtp_binding *binding, struct dtp_faults *faults);
 bool dtp_binding_begin_factors(struct dtp_binding *binding);
 
-/* That collectives are carried as the plan chose: every rank calls it once, before anything is initialised. */
+/* Proves that collectives are carried as the plan chose (communicator.h), then connects what carries transfers between
+ * stages. Every rank calls it once, before anything is initialised. */
 enum dtp_status dtp_binding_prove(const struct dtp_binding *binding, struct dtp_faults *faults);
 
 /* Device bytes by owner when most are alive, as the operations bring them to life and free them. */
@@ -147,7 +148,8 @@ void *dtp_binding_address(const struct dtp_binding *binding, dtp_buffer_id buffe
 /* bind_arguments.c: fills kind, kernel and arguments of one operation. */
 enum dtp_status dtp_bind_arguments(const struct dtp_binding *binding, const struct dtp_op *op, struct dtp_bound_op *out,
                                    struct dtp_faults *faults);
-/* Kernels have FP32 and BF16. Of a buffer, as the program says: false where it says none of these. */
+/* What kernels call a number format, which has to be one that they know: fp32, bf16, fp16, fp8 (E4M3) or int8. The
+ * other asks of a buffer, as the program says it: false where it says none of these. */
 enum dtp_element dtp_bind_element(enum dtp_dtype dtype);
 bool dtp_bind_buffer_element(const struct dtp_buffer *buffer, enum dtp_element *out);
 

@@ -116,7 +116,7 @@ static void fill_norm(struct dtp_binder *b, struct dtp_bound_op *out)
                                                  .weight_element = element_of(b, DTP_ROLE_WEIGHT)};
 }
 
-/* Of the gradient of a norm's weights; a frozen norm has neither. */
+/* Where a norm's backward adds up the gradient of its weights; a frozen norm has neither that nor a workspace. */
 static float *workspace_of_sums(struct dtp_binder *b)
 {
     return operand(b, DTP_ROLE_WEIGHT_GRADIENT) ? need(b, DTP_ROLE_WORKSPACE) : NULL;
@@ -147,7 +147,7 @@ static void fill_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out)
                                         .element = element_of(b, DTP_ROLE_GRADIENT),
                                         .weight_element = element_of(b, DTP_ROLE_WEIGHT),
                                         .gradient_element = element_of(b, DTP_ROLE_WEIGHT_GRADIENT),
-                                        /* of some columns alone those stay that others have written */
+                                        /* a norm of some columns overwrites these and leaves the row's others */
                                         .add_to_residual = updates(b, DTP_ROLE_RESIDUAL_GRADIENT) && !norm_row(b),
                                         .accumulate = updates(b, DTP_ROLE_WEIGHT_GRADIENT)};
 }
@@ -199,7 +199,8 @@ static void fill_matmul_weight_gradient(struct dtp_binder *b, struct dtp_matmul_
     g->result_element = element_of(b, DTP_ROLE_WEIGHT_GRADIENT);
 }
 
-/* Operands of a row a token are some of the columns of wider ones, which rows follow each other by. */
+/* DTP_FORM_COLUMNS: operands that have a row a token are some of the columns of a wider matrix, so that their rows are
+ * as far apart as that is wide. */
 static void fill_matmul_columns(struct dtp_binder *b, struct dtp_matmul_args *g)
 {
     if (b->op->demand->form != DTP_FORM_COLUMNS)

@@ -3,8 +3,10 @@
 
 #include <inttypes.h>
 
-/* Keys of a rank before this one in the ring's order: all queries see its front piece. Of one behind: the back queries
- * see both pieces. Step s has those of the rank s before it, around the ring. */
+/* Each rank has two pieces of a sequence, the i-th from the front and the i-th from the back. Step s has the keys of
+ * the rank s places before this one, around the ring. If that rank's number is smaller, its front piece lies before
+ * both pieces of this rank, whose queries all see it, and its back piece behind them. If it is larger, both of its
+ * pieces lie before the back piece of this rank, whose queries see them, and behind the front one. */
 struct dtp_context_step_place dtp_bind_context_step(const struct dtp_binder *b)
 {
     const uint32_t index = dtp_bind_context_place(&b->binding->job).index, half = sequence(b) / 2;

@@ -18,7 +18,8 @@ static uint32_t all_experts(const struct dtp_binder *b)
     return b->op->kind == DTP_OP_ROUTER ? width(b) : b->op->demand->groups;
 }
 
-/* That experts divide among the ranks, and of the buffer that it has what all of them say. */
+/* Whether the experts divide evenly among the ranks, and the buffer has room for exactly what all ranks say of theirs.
+ */
 static bool says_all(const struct dtp_binder *b, enum dtp_role role, enum dtp_space space)
 {
     const struct dtp_operand *o = operand(b, role);
@@ -38,7 +39,8 @@ static struct dtp_exchange exchange_of(struct dtp_binder *b)
 
 /* ---- what the host hears ----------------------------------------------------------------------------------------- */
 
-/* Rows of a rank's own tokens, which each rank has as many of: of the buffers that exchanges send or get back. */
+/* Rows that the tokens of a rank make, as many on each rank: read off the next exchange, which sends them or gets them
+ * back. 0: none follows. */
 static uint64_t rows_made(const struct dtp_binder *b)
 {
     const struct dtp_program *program = b->binding->job.program;
@@ -68,7 +70,8 @@ void dtp_bind_heard(struct dtp_binder *b, struct dtp_bound_op *out)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-/* Room of what is made by the rank's tokens is checked by the host against what it hears, of what comes here. */
+/* Room for rows that come here is checked now. Whether the rows that this rank's tokens make fit, the host sees when it
+ * hears how many there are (dtp_bind_heard). */
 enum dtp_status dtp_bind_exchange(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     const bool weighed = operand(b, DTP_ROLE_SAVED);

@@ -8,7 +8,7 @@ _Static_assert(DTP_EXECUTOR_ROUTER_EXPERTS == DTP_ROUTER_EXPERTS, "most experts"
 _Static_assert(DTP_EXECUTOR_ROUTER_CHOSEN == DTP_ROUTER_CHOSEN, "most experts of a token");
 _Static_assert(DTP_EXECUTOR_ROUTER_GROUPS == DTP_ROUTER_GROUPS, "most groups of experts");
 
-/* Experts that a token goes to, experts that there are. */
+/* How many experts a token goes to; below, how many there are. */
 static uint32_t chosen(const struct dtp_binder *b)
 {
     return (uint32_t)whole(b->op->demand->k < UINT32_MAX ? b->op->demand->k : UINT32_MAX);
@@ -90,7 +90,7 @@ static void fill_router_backward(struct dtp_binder *b, struct dtp_bound_op *out)
                                           .element = element_of(b, DTP_ROLE_INPUT)};
 }
 
-/* A row to each of its token's experts. */
+/* Copies each token's row to the rows of its experts. */
 static void fill_permute(struct dtp_binder *b, enum dtp_role from, enum dtp_role to, struct dtp_bound_op *out)
 {
     out->kernel = DTP_KERNEL_permute;
@@ -106,7 +106,7 @@ static void fill_permute(struct dtp_binder *b, enum dtp_role from, enum dtp_role
                                   .row_weights = maybe(b, DTP_ROLE_AUX)};
 }
 
-/* And a token's rows added up. */
+/* The way back: adds up the rows of a token's experts. */
 static void fill_unpermute(struct dtp_binder *b, enum dtp_role from, enum dtp_role to, struct dtp_bound_op *out)
 {
     void *result = need(b, to);
@@ -281,7 +281,7 @@ void dtp_bind_expert(struct dtp_binder *b, struct dtp_bound_op *out)
 
 /* ---- room -------------------------------------------------------------------------------------------------------- */
 
-/* Routes of so many rows by experts and no others. */
+/* The buffer of routes is that of `all` rows among the experts, to the byte: its parts lie one behind the other. */
 static void routes_room(struct dtp_binder *b, uint64_t all)
 {
     const struct dtp_operand *routes = operand(b, DTP_ROLE_ROUTES);

@@ -4,7 +4,8 @@
 _Static_assert(DTP_AMAX_HISTORY == DTP_EXECUTOR_AMAX_HISTORY, "amaxes of earlier steps");
 _Static_assert(DTP_FP8_BLOCK == DTP_SCALED_RUN && DTP_FP8_BLOCKS_PADDED == DTP_SCALED_PADDING, "scales of blocks");
 
-/* Of parts of weights other parts have a scale than of what multiplies them. */
+/* Blockwise scaling: activations have a scale for each run of 128 neighbours in a row, weights one for each square of
+ * 128 x 128. */
 enum dtp_form dtp_bind_weight_form(const struct dtp_binder *b)
 {
     enum dtp_form form = (enum dtp_form)b->op->demand->form;
@@ -22,14 +23,15 @@ static enum dtp_scaling scaling_of(enum dtp_form form)
     }
 }
 
-/* Behind the bytes of a matrix; NULL where there is none. */
+/* Scales that lie behind the bytes of a matrix (fp8_layout.h); NULL where there is no matrix. */
 static float *scales_behind(const void *matrix, uint64_t rows, uint64_t columns)
 {
     return matrix ? (float *)((char *)(uintptr_t)matrix + rows * columns) : NULL;
 }
 
-/* Both operands by the dimension that is summed over, whichever of the three products it is. Sums are kept in fewer
- * bits forward, where torchao has it so too and Transformer Engine but for blocks; gradients' in all of fp32's. */
+/* fp8 matmuls want both operands stored along the dimension that is summed over, whichever of the three products it is.
+ * `fast` lets tensor cores keep sums in fewer bits than fp32's: forward, as torchao and Transformer Engine do it, but
+ * not of blocks; sums of gradients keep all. */
 void dtp_bind_matmul_fp8(struct dtp_binder *b, struct dtp_matmul_args *g)
 {
     enum dtp_form form = (enum dtp_form)b->op->demand->form;
@@ -69,7 +71,7 @@ static void fill_scaled_quantize(struct dtp_binder *b, struct dtp_bound_op *out)
     out->arguments.scaled_quantize = a;
 }
 
-/* Without a result it finds the amax alone. */
+/* A cast without a result only finds the largest magnitude (amax). */
 void dtp_bind_quantize(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     uint64_t columns = whole(b->op->demand->n);

@@ -1,7 +1,8 @@
 /* Arguments of what packs the heads of latent attention, and of its backward: roles and shapes of lower_executor.h. */
 #include "bind/binder.h"
 
-/* Columns of a latent's row behind which the keys' shared part stands, and of a token in what was projected up. */
+/* Columns of a latent's row, the last of which are the part of the keys that all heads share; below, columns of a token
+ * in what was projected up from it: keys' own parts and values of all heads. */
 static uint32_t latent_row(const struct dtp_binder *b)
 {
     return b->op->demand->k < UINT32_MAX ? (uint32_t)b->op->demand->k : UINT32_MAX;

@@ -308,10 +308,10 @@ enum dtp_status dtp_bind_collective(struct dtp_binder *b, struct dtp_bound_op *o
     if (!input || !result)
         return DTP_OK;
     uint64_t given = operand_bytes(b, input), received = operand_bytes(b, result);
-    bool words = buffer_of(b, input)->content == DTP_CONTENT_ROUTES; /* of 4 bytes, carried as they are */
+    bool words = buffer_of(b, input)->content == DTP_CONTENT_ROUTES; /* numbers of rows, 4 bytes each */
     g.element = words ? DTP_ELEMENT_FP32 : element_of(b, DTP_ROLE_INPUT);
     g.bytes = collective == DTP_ALL_GATHER ? given * ranks : given;
-    if (collective == DTP_ALL_GATHER && g.bytes > received) /* from where an upload of any module has room */
+    if (collective == DTP_ALL_GATHER && g.bytes > received) /* in a buffer that all uploads share */
         g.bytes = received;
     uint64_t part = collective == DTP_REDUCE_SCATTER ? given / ranks : g.bytes;
     uint64_t unit = dtp_element_bytes(g.element) * (collective == DTP_ALL_REDUCE ? 1 : ranks);

@@ -31,7 +31,8 @@ static inline const struct dtp_buffer *buffer_of(const struct dtp_binder *b, con
     return &dtp_program_buffers(b->binding->job.program)[o->buffer.index];
 }
 
-/* Ranks among which `shard` cuts a buffer, and this rank's place among them. */
+/* Ranks among which `shard` cuts an operand: the operation's group, else those that share the state it works on. Below
+ * it this rank's place among them. */
 static inline struct dtp_program_group shard_group(const struct dtp_binder *b)
 {
     const struct dtp_program *program = b->binding->job.program;
@@ -90,7 +91,7 @@ static inline bool updates(const struct dtp_binder *b, enum dtp_role role)
 
 /* ---- element types ----------------------------------------------------------------------------------------------- */
 
-/* Of the operand in that role, as the program says; one without a format that kernels know does not fit. */
+/* Of the operand in that role, as the program says; without a format that kernels know it counts as missing. */
 static inline enum dtp_element element_of(struct dtp_binder *b, enum dtp_role role)
 {
     const struct dtp_operand *o = operand(b, role);
@@ -113,7 +114,8 @@ static inline enum dtp_element element_of_all(struct dtp_binder *b, enum dtp_rol
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
-/* Of a demand, which may be larger than any operand is: it then stays so, and has no room. */
+/* An amount of a demand as a whole number. A text may say more than an integer holds: that becomes 2^53 elements, for
+ * which no operand has room. */
 static inline uint64_t whole(double amount)
 {
     return amount < 0x1p53 ? (uint64_t)amount : UINT64_C(1) << 53;
@@ -161,7 +163,7 @@ static inline uint32_t sequence(const struct dtp_binder *b)
     return (uint32_t)heads(b)->queries;
 }
 
-/* Of a norm over some of the columns of what it reads: those of a whole row; else 0. */
+/* Elements of a whole row, of a norm that takes only some of its columns; 0: it takes all. */
 static inline uint32_t norm_row(const struct dtp_binder *b)
 {
     return b->op->demand->k < UINT32_MAX ? (uint32_t)b->op->demand->k : UINT32_MAX;
@@ -196,7 +198,7 @@ static inline bool is_gated(const struct dtp_binder *b)
     return b->op->demand->form >= DTP_FORM_SWIGLU && b->op->demand->form <= DTP_FORM_SWIGLU_WEIGHED;
 }
 
-/* Rows of its input: the gate's beside the other's. */
+/* Columns of an activation's input: those of the gate beside those that it multiplies, where there is one. */
 static inline uint64_t up_width(const struct dtp_binder *b)
 {
     return (is_gated(b) ? 2 : 1) * (uint64_t)width(b);

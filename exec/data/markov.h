@@ -1,4 +1,4 @@
-/* A Markov chain of known entropy rate; see token_source.h. */
+/* A Markov chain of known entropy rate, in nats per token; see token_source.h. Caller destroys what it creates. */
 #ifndef DTP_MARKOV_H
 #define DTP_MARKOV_H
 

@@ -46,6 +46,7 @@ enum dtp_status dtp_token_source_open(const char *path, enum dtp_token_type type
                                       struct dtp_token_source **out, struct dtp_faults *faults);
 #define DTP_MARKOV_STATES 256u /* or the vocabulary, where that is smaller */
 #define DTP_MARKOV_FANOUT 4u
+/* Caller closes *out. DTP_ENVIRONMENT: no memory. */
 enum dtp_status dtp_token_source_markov(const struct dtp_token_shape *shape, struct dtp_token_source **out,
                                         struct dtp_faults *faults);
 void dtp_token_source_close(struct dtp_token_source *source);

@@ -215,7 +215,7 @@ static int synchronise(struct dtp_device *device)
     return (int)cudaDeviceSynchronize();
 }
 
-/* The runtime has no such call, its driver does. */
+/* CUDA's runtime has no call that writes a value in a stream's order; its driver has. */
 static int mark(struct dtp_device *device, uint32_t *slot, uint32_t value, void *stream)
 {
     return own(device)->write_value(stream, (CUdeviceptr)(uintptr_t)slot, value, CU_STREAM_WRITE_VALUE_DEFAULT) ==
@@ -296,7 +296,8 @@ int dtp_cuda_matmul(void *self, const struct dtp_matmul_args *arguments, void *s
     return matmul_code(dtp_matmul_run(own(self)->matmul, arguments, stream));
 }
 
-/* Of the arguments of either direction. */
+/* Which of three computes this attention, by the arguments of either direction: cuDNN, our kernels on tensor cores, or
+ * the plain ones. */
 #define IS_FUSED(a)                                                                                                    \
     (!(a)->keys && dtp_attention_is_fused((a)->element != DTP_ELEMENT_FP32, (a)->sequence, (a)->head_dim,              \
                                           (a)->value_dim, (a)->softcap > 0 || (a)->alibi))

@@ -1,4 +1,4 @@
-/* The host device: plain C and CBLAS, everything done as it is issued, but for transfers between the stages of a
+/* The host device: plain C and the BLAS, everything done as it is issued, but for transfers between the stages of a
  * pipeline, whose streams are lanes (ranks/lane.h). Its events are readings of the clock. */
 #include "device/device.h"
 

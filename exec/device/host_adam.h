@@ -1,9 +1,9 @@
 /* AdamW on the CPU, for optimizer state that lives in host memory (ZeRO-Offload: Ren et al. 2021).
  *
- * Bound by host memory: of each parameter 4 B of gradient (2 in bf16), master and moments are read, 12 B and the new
- * weight of 2 or 4 B written, some 30 B. So the loops are vectorised for the processor at hand and stay in L1
- * (host_adam_update.c), and threads on cores of their own take piece after piece, so that one which the system holds up
- * does not hold up the others. Arithmetic is fp32, as in the device's kernel. */
+ * Bound by host memory: for each parameter it reads the gradient (4 B, 2 in bf16), master and both moments (12 B), and
+ * writes these three (12 B) and the new weight (4 or 2 B), some 30 B. So the loops are vectorised for the processor at
+ * hand and stay in L1 (host_adam_update.c), and threads on cores of their own take piece after piece, so that one which
+ * the system holds up does not hold up the others. Arithmetic is fp32, as in the device's kernel. */
 #ifndef DTP_HOST_ADAM_H
 #define DTP_HOST_ADAM_H
 

@@ -1,4 +1,4 @@
-/* The host device's matmul: CBLAS on fp32, with everything the contract of dtp_matmul_args asks for around it.
+/* The host device's matmul: OpenBLAS on fp32, with everything the contract of dtp_matmul_args asks for around it.
  *
  * bf16 operands are widened to fp32 first, so products and sums are those of fp32 and only the result is rounded, as on
  * a GPU. A build without OpenBLAS uses the reference's loops; the device's name says which. */
@@ -22,7 +22,7 @@ void dtp_host_matmul_release(struct dtp_host_matmul *state);
 #define DTP_HOST_LANE_FAILED 101 /* device_host.c */
 int dtp_host_matmul(struct dtp_host_matmul *state, const struct dtp_matmul_args *arguments);
 
-/* Threads CBLAS uses; 0 keeps its default. Returns what it uses, 1 without OpenBLAS. */
+/* Threads that OpenBLAS uses; 0 keeps its default. Returns how many it uses, 1 in a build without it. */
 uint32_t dtp_host_matmul_threads(uint32_t threads);
 const char *dtp_host_matmul_library(void);
 

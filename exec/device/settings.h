@@ -21,8 +21,9 @@
  * wrote, and no words of a model and a plan stand beside it. `probe`: probe.h, instead of training. `share_gpu`: ranks
  * may be more than this machine has GPUs (nodes.h).
  *
- * X(field, flag, kind, parameters of the kind). WHOLE: minimum, maximum, default. NUMBER: the same. TEXT: file or
- * folder names, default NULL. SWITCH: default false. */
+ * KIND(field, flag, parameters of the kind). WHOLE: minimum, maximum, default, which lies outside of them where it
+ * stands for "not given". NUMBER: the same. TEXT: a file, a folder or words that dtp_settings_check reads, default
+ * NULL. SWITCH: default false. */
 #define DTP_SETTINGS_TABLE(WHOLE, NUMBER, TEXT, SWITCH)                                                                \
     WHOLE(steps, "steps", 1, DTP_SETTINGS_STEPS_MAX, 100)                                                              \
     WHOLE(warmup, "warmup", 0, DTP_SETTINGS_STEPS_MAX, 0)                                                              \

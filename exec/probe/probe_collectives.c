@@ -268,7 +268,7 @@ static enum dtp_status check(const struct dtp_sweep *s)
 
 /* ---- one size ---------------------------------------------------------------------------------------------------- */
 
-/* From the prober's base on. */
+/* Bytes of device memory that the sweep takes at this size, from the prober's base on. */
 static uint64_t room_of(const struct dtp_sweep *s)
 {
     return dtp_sweep_moves(s->kind) ? dtp_move_room_bytes(s) : s->whole_bytes;

@@ -30,7 +30,7 @@ static uint64_t most_bytes(const struct dtp_prober *p)
     return p->of->settings->cuda ? MOST_BYTES : MOST_HOST_BYTES;
 }
 
-/* Up from its first half and down to its second. */
+/* Copies up read the first half of host memory, copies down that run beside them write the second. */
 uint64_t dtp_probe_copy_bytes(const struct dtp_prober *p)
 {
     return most_bytes(p);

@@ -114,7 +114,8 @@ static bool is_before(const struct dtp_control_place *a, const struct dtp_contro
     return a->step != b->step ? a->step < b->step : a->op < b->op;
 }
 
-/* Of rank 0, about the first that missed its deadline. */
+/* On rank 0, when a rank (`stuck`, which may be itself) has missed its deadline: names as failed the rank furthest
+ * behind, which the others wait for. */
 static void judge(struct dtp_control *c, const struct dtp_control_failure *stuck)
 {
     struct dtp_control_failure last = *stuck;

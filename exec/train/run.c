@@ -188,7 +188,8 @@ static int initialise_part(struct dtp_run *run, const struct dtp_state_part *par
     return code;
 }
 
-/* RoFormer (Su et al. 2021): angle of pair i at position p is p * 10000^(-2 i / head_dim). */
+/* RoFormer (Su et al. 2021): angle of pair i at position p is p * 10000^(-2 i / d), where d is how much of a head is
+ * turned. */
 #define ROTARY_BASE 10000.0
 static enum dtp_status fill_tables(struct dtp_run *run, struct dtp_faults *faults)
 {
@@ -329,7 +330,8 @@ static int compute(struct dtp_run *run, const struct dtp_bound_op *op)
     return -1;
 }
 
-/* Nobody has said where rows of experts begin, and what lies there may be of another buffer: none come. */
+/* In a rehearsal nobody has said where rows of experts begin, and what lies there may be of another buffer: so none
+ * come. */
 static int receive_none(struct dtp_run *run, const struct dtp_bound_op *op)
 {
     const struct dtp_kernels *kernels = &run->device->kernels;

@@ -8,7 +8,7 @@ static uint64_t layer_of(const struct dtp_heard *heard, const struct dtp_op *op)
     return op->layer == DTP_NO_LAYER ? UINT64_MAX : heard->model_layer[op->layer];
 }
 
-/* Which of the model's layers a stage's are its weights say. */
+/* Weights say which of the model's layers the layers of a stage are. */
 enum dtp_status dtp_heard_make(const struct dtp_binding *binding, struct dtp_heard *out, struct dtp_faults *faults)
 {
     const struct dtp_program *program = binding->job.program;
@@ -36,7 +36,7 @@ void dtp_heard_release(struct dtp_heard *heard)
     free(heard->model_layer);
 }
 
-/* Of a pass that runs again all was counted before. */
+/* A pass that recomputation runs again was counted when it ran first. */
 int dtp_heard_count(struct dtp_heard *heard, const struct dtp_binding *binding, size_t i)
 {
     const struct dtp_op *op = &dtp_program_ops(binding->job.program)[i];

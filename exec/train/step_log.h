@@ -22,10 +22,10 @@ struct dtp_step_record {
 
 struct dtp_step_log; /* opaque */
 
-/* `first_step`: steps done before; 0 begins a new file. `program`: digest of the text that makes the steps, which every
- * row says, for a run may be resumed by another plan. DTP_BAD_INPUT: resuming into a file that is no such log. */
 /* Whether it can be opened, before anything is done for it; writes nothing. */
 enum dtp_status dtp_step_log_check(const char *path, struct dtp_faults *faults);
+/* `first_step`: steps done before; 0 begins a new file. `program`: digest of the text that makes the steps, which every
+ * row says, for a run may be resumed by another plan. DTP_BAD_INPUT: resuming into a file that is no such log. */
 enum dtp_status dtp_step_log_open(const char *path, uint64_t first_step, uint64_t program, struct dtp_step_log **out,
                                   struct dtp_faults *faults);
 enum dtp_status dtp_step_log_write(struct dtp_step_log *log, const struct dtp_step_record *record,

@@ -1,7 +1,9 @@
 /* What a run says to whoever started it: one JSON object per line, flushed as it is said.
  *
- *   start       program (digest of its text), device, libraries, parameters, arena bytes, words and entropy of the
- *               data, first step and last, ranks_a_gpu that share the first rank's GPU (1: none does)
+ *   start       program (digest of its text), device, libraries, how collectives are carried, gpu (false: the host
+ *               device), parameters, operations, bytes of the arenas and by owner, words and entropy of the data, first
+ *               step and last, ranks_a_gpu that share the first rank's GPU (1: none does), bytes of the host that
+ *               checkpoints and snapshots are copied to
  *   step        step, loss, gradient_norm (null: not computed), learning_rate, step_s, loop_s (of pace.h; null: not
  *               timed), tokens, skipped, mode
  *   memory      used_bytes and total_bytes of the GPU after the first step, where no other rank shares it
@@ -12,7 +14,8 @@
  *   begin       behind start: ranks, from ("start", "checkpoint", "snapshot")
  *   roles       of a set: what each role's ranks did in the measured step
  *   ranks       of a set, for each rank: its role, arena, bytes sent per collective, in how many steps
- *   end         steps done, bytes sent per collective, interrupted
+ *   experts     where ranks divide experts: rows of tokens that each expert of each layer got
+ *   end         steps done, bytes sent per collective, bytes copied, interrupted
  *   fault       words: what ended it, of each rank that says so */
 #ifndef DTP_TRAIN_EVENTS_H
 #define DTP_TRAIN_EVENTS_H
