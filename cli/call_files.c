@@ -199,7 +199,7 @@ static enum dtp_status take_derived(struct dtp_call_files *files, char *path, co
     return status;
 }
 
-/* What lies beside a figure. `figure_flag`: what asked for it. */
+/* What lies beside a figure. `flag`: what asked for it. */
 static enum dtp_status take_beside(struct dtp_call_files *files, enum dtp_chart chart, const char *figure,
                                    const char *flag, struct dtp_faults *faults)
 {

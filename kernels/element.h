@@ -1,4 +1,4 @@
-/* Reading and writing single elements of either type on the host; arithmetic there is double. */
+/* Reading and writing single elements of any type on the host; arithmetic there is double. */
 #ifndef DTP_ELEMENT_H
 #define DTP_ELEMENT_H
 
@@ -81,7 +81,7 @@ static inline void dtp_store_row(void *values, enum dtp_element element, uint64_
         dtp_store(values, element, first + i, row[i]);
 }
 
-/* Of fp8 gradients, the other operand has the bits that they lack. */
+/* Element of a matmul's b: as a, but beside gradients in E5M2, which have few bits of mantissa, the other is E4M3. */
 static inline enum dtp_element dtp_matmul_b_element(const struct dtp_matmul_args *args)
 {
     return args->element == DTP_ELEMENT_E5M2 ? DTP_ELEMENT_E4M3 : args->element;
@@ -95,14 +95,14 @@ static inline float dtp_operand_scale(const float *scales, enum dtp_scaling scal
     return scaling == DTP_SCALED_WHOLE ? 1 : scales[dtp_scale_place(scaling, rows, columns, row, column)];
 }
 
-/* Of operands with a scale each. */
+/* What a product is multiplied by for those operands that have one scale for the whole. */
 static inline double dtp_product_scale(const struct dtp_matmul_args *args)
 {
     return (args->a_scaling == DTP_SCALED_WHOLE ? (double)*args->a_scale : 1) *
            (args->b_scaling == DTP_SCALED_WHOLE ? (double)*args->b_scale : 1);
 }
 
-/* Of the bias that a matmul of operands of `element` adds: theirs, and of fp8 its result's. */
+/* Element of the bias that a matmul adds: as its operands, of fp8 as its result. */
 static inline enum dtp_element dtp_matmul_bias_element(enum dtp_element element, enum dtp_element result_element)
 {
     return element == DTP_ELEMENT_E4M3 ? result_element : element;

@@ -1,20 +1,21 @@
 /* Every computation a step program asks for, as a struct of arguments and a function.
  *
  * There are two tables of these functions: the CUDA one (kernels of this folder, cuBLASLt and cuDNN; asynchronous on a
- * stream, no allocation, no synchronisation, safe inside graph capture) and the host's (plain C in double, and CBLAS),
- * which is what the first is tested against. The interpreter fills the arguments of an operation once, when it binds
- * the program to an arena; pointers are of the table's memory.
+ * stream, no allocation, no synchronisation, safe inside graph capture) and the host's (plain C in double, and the
+ * BLAS), which is what the first is tested against. The interpreter fills the arguments of an operation once, when it
+ * binds the program to an arena; pointers are of the table's memory.
  *
  * Shapes are row-major, [rows, width]. Activations, weights and gradients have an element type each; sums, statistics,
  * log-sum-exp and losses are float. Arithmetic inside a CUDA kernel is fp32. Pointers to activations and weights are
- * 16-byte aligned; widths may be odd (kernels then take a slower path). `accumulate` adds to what the result holds,
- * otherwise it is overwritten. All sums run in an order that depends on shapes only, so a step repeats bit for bit.
+ * 16-byte aligned; widths may be odd (kernels then take a slower path, or say below that they do not). `accumulate`
+ * adds to what the result holds, otherwise it is overwritten. All sums run in an order that depends on shapes only, so
+ * a step repeats bit for bit.
  *
  * Functions return 0, or a code of the library that dtp_cuda_error_text names. CUDA's refuse ("invalid argument") norms
- * of rows longer than 4096 vectors of 16 bytes, or 4096 elements where they hold no whole vectors, norms of
- * heads of more than 256 such vectors or elements (wide: of more than 2048), heads of more than 256 in their attention,
- * and elementwise work of
- * 2^32 vectors and more. */
+ * of rows longer than 4096 vectors of 16 bytes, or 4096 elements where they hold no whole vectors, norms of heads of
+ * more than 256 such vectors or elements (wide: of more than 2048), attention with heads of more than 256 elements,
+ * sinks of more than 8192 heads, fp16 weights without a master, grouped matmuls in 16 bits whose widths are no
+ * multiples of 8, and elementwise work of 2^32 vectors and more. */
 #ifndef DTP_KERNELS_H
 #define DTP_KERNELS_H
 
@@ -31,8 +32,8 @@
 extern "C" {
 #endif
 
-/* Kernels know the first three; the two of 8 bits only matmuls' operands and what makes these, the last, a place in a
- * table, moments of adamw8. */
+/* Kernels compute in the first three. E4M3 and E5M2 are operands of matmuls, and what casts make and activations store.
+ * INT8 is no number but a code: a place in a table of moments (adamw8), in runs on their way (pack8), or two of nf4. */
 enum dtp_element {
     DTP_ELEMENT_FP32,
     DTP_ELEMENT_BF16,
@@ -513,8 +514,9 @@ struct dtp_kernels {
 #undef X
 };
 
-/* The reference: double inside, any element type; loops for matmul, which the host device replaces by CBLAS. Some take
- * scratch memory from the heap: their only failure is that there is none. `stream` is ignored: done when they return.
+/* The reference: double inside, any element type; loops for matmul, which the host device replaces by OpenBLAS. Some
+ * take scratch memory from the heap: their only failure is that there is none. `stream` is ignored: done when they
+ * return.
  */
 enum { DTP_REFERENCE_NO_MEMORY = 1 };
 #define X(name, args) int dtp_reference_##name(void *self, const struct args *arguments, void *stream);

@@ -229,7 +229,7 @@ __device__ inline double block_sum(double value)
     return value;
 }
 
-/* e^x to 2 units in the last place for the arguments here, by the special function unit. */
+/* 2^x to 2 units in the last place for the arguments here, by the special function unit. */
 __device__ inline float exp2_fast(float x)
 {
     float result;

@@ -349,7 +349,7 @@ static double held_sms(const struct dtp_op_rates *rates, const struct dtp_op *op
  * copy engines do its work), and what its buffers move through L2 and HBM slows every kernel beside it, matmuls too
  * (contention_memory_passes; a profiled down projection's backward took 410 us instead of 261). Both are counted as
  * SMs, for that is what computing kernels have all of: the same two constants and the same loss as the closed form's,
- * now only while something runs beside it. It is the kernel that yields: CTAs of a collective, once resident, do not
+ * here only while something runs beside it. It is the kernel that yields: CTAs of a collective, once resident, do not
  * leave their SMs, hence the weight. */
 static struct dtp_usage collective_usage(const struct dtp_op_rates *rates, const struct dtp_op *op, double seconds)
 {

@@ -23,8 +23,7 @@
 #define SETTLED 6u
 #define FURTHER_ROUNDS 4
 
-/* ---- candidates
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- candidates -------------------------------------------------------------------------------------------------- */
 
 enum dtp_status dtp_search_apply(const struct dtp_search_question *question, const struct dtp_candidate *candidate,
                                  struct dtp_scenario *scenario, struct dtp_faults *faults)
@@ -112,8 +111,7 @@ static enum dtp_status add_group(const struct dtp_search_question *question, con
     return status;
 }
 
-/* ---- the objective
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- the objective ----------------------------------------------------------------------------------------------- */
 
 static double usd_of(const struct dtp_candidate *c)
 {
@@ -191,8 +189,7 @@ static void order(struct dtp_search *search)
     mark_front(search);
 }
 
-/* ---- simulation
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- simulation -------------------------------------------------------------------------------------------------- */
 
 struct simulation_run {
     const struct dtp_search_question *question;
@@ -322,8 +319,7 @@ static enum dtp_status simulate(const struct dtp_search_question *question, stru
     return status;
 }
 
-/* ---- the answer
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- the answer -------------------------------------------------------------------------------------------------- */
 
 /* Another GPU, another number of them, another strategy, group or division of the model: who differs in a detail only
  * is no rival. */

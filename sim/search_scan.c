@@ -68,8 +68,7 @@ struct scanner {
     struct worker *workers;
 };
 
-/* ---- the bound
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- the bound --------------------------------------------------------------------------------------------------- */
 
 /* 6 FLOPs per matmul weight and token, at the most that matmuls reach. */
 double dtp_search_bound_s(const struct dtp_job *job, double tokens)
@@ -91,8 +90,7 @@ static bool beyond_limits(const struct scanner *s, const struct dtp_job *job)
     return t->budget_usd > 0 && money.job_hour_usd[DTP_PRICE_TYPICAL] * least_s / 3600 > t->budget_usd;
 }
 
-/* ---- what may be kept
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- what may be kept -------------------------------------------------------------------------------------------- */
 
 static bool is_before(const struct dtp_scan_place *a, const struct dtp_scan_place *b)
 {
@@ -169,8 +167,7 @@ static uint64_t *count_of(struct dtp_search_counts *counts, enum dtp_verdict ver
                                           : &counts->out_of_memory;
 }
 
-/* ---- one combination
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- one combination --------------------------------------------------------------------------------------------- */
 
 enum fate { FATE_PREDICTED, FATE_REFUSED, FATE_NO_LAYOUT, FATE_TOO_LARGE, FATE_PRUNED, FATE_TOO_MANY_NODES };
 
@@ -286,8 +283,7 @@ static bool watch(void *context, uint64_t done, uint64_t count)
     return !question->watch || question->watch(question->watch_context, done, count);
 }
 
-/* ---- a group's plans
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- a group's plans --------------------------------------------------------------------------------------------- */
 
 /* The memory of a place by its step program. DTP_NO: it has none. */
 static enum dtp_status estimate(const struct scanner *s, struct worker *w, const struct dtp_scan_place *place,
@@ -410,8 +406,7 @@ static bool watch_settle(void *context, uint64_t done, uint64_t count)
     return watch(context, s->count, s->count);
 }
 
-/* ---- the scan
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- the scan ---------------------------------------------------------------------------------------------------- */
 
 static void merge(struct dtp_scan *into, const struct dtp_scan *from)
 {

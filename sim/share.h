@@ -30,7 +30,7 @@ struct dtp_usage {
     double of[DTP_RESOURCE_COUNT];
 };
 
-/* Most operations that run at once: one per stream. */
+/* Most operations that run at once: no fewer than there are streams, each of which runs one. */
 #define DTP_SHARE_MAX 24
 
 /* Speeds in (0, 1] of `count` <= DTP_SHARE_MAX operations. Depends on nothing but the arguments, nor on their order. */

@@ -73,12 +73,12 @@ enum dtp_status dtp_simulate(const struct dtp_program *program, const struct dtp
 /* The same of a program set, every role on a rank of its own: out[role]. All end with the whole step, which is each
  * timeline's step_s; what a role waits for others is its bubble. Where roles begin their steps apart, it is one of many
  * steps, each of which a role begins when it is through with the one before: step_s is the time from one to the next.
- * Proves the set first; `options` without op_s. On
- * failure every out[role] is empty. */
+ * Proves the set first; `options` without op_s. On failure every out[role] is empty. */
 enum dtp_status dtp_simulate_set(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
                                  const struct dtp_simulation_options *options, struct dtp_timeline *out,
                                  struct dtp_faults *faults);
-/* The same of a set that is known to be legal, as lowering makes them: without the proof, which takes as long. */
+/* The same of a set that is known to be legal, as lowering makes them: without the proof, which takes about as long as
+ * the simulation. */
 enum dtp_status dtp_simulate_proved_set(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
                                         const struct dtp_simulation_options *options, struct dtp_timeline *out,
                                         struct dtp_faults *faults);

@@ -8,7 +8,8 @@
 # words with an underscore (functions, fields, keys, constants), somewhere in the sources; tests (test_NAME, a program or a
 # function of one; behind the word test or tests what ctest calls it). Of `name`, `name` in `FILE` the file has each name. In a
 # path NAME, FOLDER and * stand for anything. Names of files without a folder are looked for everywhere if they end as sources
-# do; of other endings (plans.csv) many are only examples. What is built (build/...) is not looked for.
+# do; of other endings (plans.csv) many are only examples. What is built (build/...) is not looked for. Comments of C name nothing
+# of ours (dtp_..., DTP_..., test_..., bench_...) that no code has.
 # shellcheck disable=SC2016 # backticks are those of pages
 set -euo pipefail
 cd -- "$1"
@@ -218,6 +219,34 @@ done < <(pairs | awk -F '|' '
 if ((checked < ${#pages[@]})); then
     failed "$checked names in ${#pages[@]} pages: hardly anything was checked"
 fi
+
+# ---- what comments name -----------------------------------------------------------------------------------------------------
+
+while IFS= read -r line; do
+    failed "$line"
+done < <(find . \( -name 'build*' -o -name .git \) -prune -o -type f -regex '.*\.\(c\|h\|cu\|cuh\|def\)' -printf '%P\0' |
+    sort -z | xargs -0 -r awk '
+    function ours(word) { return word ~ /^(dtp|DTP|test|bench)_.*[A-Za-z0-9]$/ && word !~ /NAME/ }
+    FNR == 1 {
+        inside = 0
+        n = split(FILENAME, path, /[\/.]/)
+        have[path[n - 1]] = 1
+    }
+    {
+        code = said = ""
+        for (line = $0; line != ""; line = rest) {
+            at = index(line, inside ? "*/" : "/*")
+            part = at ? substr(line, 1, at - 1) : line
+            rest = at ? substr(line, at + 2) : ""
+            if (inside) said = said " " part; else code = code " " part
+            if (at) inside = !inside
+        }
+        n = split(code, words, /[^A-Za-z0-9_]+/)
+        for (i = 1; i <= n; i++) if (ours(words[i])) have[words[i]] = 1
+        n = split(said, words, /[^A-Za-z0-9_]+/)
+        for (i = 1; i <= n; i++) if (ours(words[i]) && !(words[i] in place)) place[words[i]] = FILENAME ":" FNR
+    }
+    END { for (word in place) if (!(word in have)) print place[word] ": a comment names " word ", which no code has" }')
 if ((failures)); then
     echo "$failures faults in pages; what a page says of a folder changes with the folder"
     exit 1

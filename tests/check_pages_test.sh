@@ -54,6 +54,9 @@ page 'Data: `rows/made`' >tests/README.md
 page 'Many.' >tests/many/README.md
 says 0 "3 pages of folders"
 rm -r tests/many tests/rows tests/README.md
+printf '/* As dtp_a,\n * not dtp_gone. */\nint dtp_c(void); /* test_a */\n' >model/base/c.h
+says 1 "model/base/c.h:2: a comment names dtp_gone, which no code has"
+echo 'int dtp_c(void);' >model/base/c.h
 page "$good" | grep -v Traps >model/base/README.md
 says 1 "has no part that begins with **Traps.**"
 page "nothing" >model/base/README.md

@@ -177,8 +177,8 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     b->replayed = larger(b->replayed, input ? opened + (behind ? c * h : 0) : 0);
 }
 
-/* Rows of a chunk of logits: the largest power of two, at least LOSS_CHUNK_LEAST, that takes at most LOSS_CHUNK_BYTES.
- */
+/* Rows of a chunk of logits: the largest power of two from DTP_EXECUTOR_LOSS_CHUNK_LEAST on that takes at most
+ * DTP_EXECUTOR_LOSS_CHUNK_BYTES. */
 static uint64_t chunk_rows(const struct dtp_bound *b, uint64_t row_bytes)
 {
     const uint64_t asked = b->plan->executor.loss_chunk;

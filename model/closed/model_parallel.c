@@ -16,8 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- the slice
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- the slice --------------------------------------------------------------------------------------------------- */
 
 /* Layers that the ranks of a pipeline hold, their chunks together. */
 struct stage_layers {
@@ -80,8 +79,7 @@ void dtp_slice_of(const struct dtp_transformer *transformer, const struct dtp_cl
     out->plan.most_layers = out->plan.head_layers = 0;
 }
 
-/* ---- time
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- time -------------------------------------------------------------------------------------------------------- */
 
 /* Of one micro-step: the stages' seconds of computing and of communication that nothing hides. */
 struct stages {
@@ -333,8 +331,7 @@ static void fill_throughput(const struct job *j, const struct dtp_time *time, st
     t->hfu = t->mfu * hardware;
 }
 
-/* ---- communication and memory
- * --------------------------------------------------------------------------------------------- */
+/* ---- communication and memory ------------------------------------------------------------------------------------ */
 
 static void fill_communication(const struct job *j, const struct stages *s, struct dtp_communication *c)
 {

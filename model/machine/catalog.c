@@ -42,7 +42,7 @@ void dtp_catalog_borrow(const struct dtp_catalog *from, struct dtp_catalog *out)
     out->borrows = true;
 }
 
-/* Copies an array with the room dtp_catalog_append expects; NULL only when memory is out. */
+/* Copies an array with the room that further items are added to (dtp_catalog_room); NULL only when memory is out. */
 static void *copy_items(const void *items, size_t count, size_t item_bytes)
 {
     void *copy = malloc(dtp_catalog_room(count) * item_bytes);

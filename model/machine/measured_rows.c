@@ -132,7 +132,8 @@ const char *dtp_measured_rows_about(const struct dtp_measured_rows *rows, const 
     return NULL;
 }
 
-/* Of a file that says how many rows it has; row_check has seen to the number. More than that were added by hand. */
+/* Of a file that says how many rows it has; dtp_measured_row_check has seen to the number. More than that were added by
+ * hand. */
 static enum dtp_status check_count(const struct dtp_measured_rows *rows, const char *name, struct dtp_faults *faults)
 {
     const char *text = dtp_measured_rows_about(rows, DTP_MEASURED_ROWS);

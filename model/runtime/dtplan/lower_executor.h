@@ -94,7 +94,7 @@
  *   NORM_BACKWARD            GRADIENT, INPUT, STATISTICS, WEIGHT -> RESIDUAL_GRADIENT (UPDATE adds, WRITE overwrites,
  *                            by the sum with ADDEND where there is one), WEIGHT_GRADIENT, BIAS_GRADIENT, WORKSPACE (2
  *                            DTP_EXECUTOR_PARTIAL_ROWS h floats)
- *   LOSS_BACKWARD            RESULT (logits [T, dtp_executor_vocab_stride] UPDATE, become their gradient), BATCH
+ *   LOSS_BACKWARD            RESULT (logits [T, dtp_parameter_head_rows] UPDATE, become their gradient), BATCH
  *                            (targets of these rows) -> STATISTICS (losses of these rows, fp32). The gradient is that
  *                            of the sum of losses over the tokens of the whole step on all ranks, divided by their
  *                            number; with SCALARS: times their loss_scale, which CLIP_SCALE takes out of clip_scale
