@@ -15,7 +15,7 @@ struct dtp_error_split {
     double measured_s;
 };
 
-/* Seconds per operation of the program; NAN where none were measured: those take what is predicted. */
+/* Arrays are seconds per operation of the program; NAN where none were measured: those take what is predicted. */
 enum dtp_status dtp_compare_split(const struct dtp_simulated *simulated, const double *alone_s,
                                   const double *in_place_s, double measured_s, struct dtp_error_split *out,
                                   struct dtp_faults *faults);

@@ -42,7 +42,8 @@ struct dtp_op_rates {
     double copy_duplex;                /* a copy's time while the other direction works too / alone */
 };
 
-/* Caller frees with dtp_op_rates_release. Inputs are borrowed until then. */
+/* Caller frees with dtp_op_rates_release, but after a failure, which is want of memory. Inputs are borrowed until then.
+ */
 enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const struct dtp_cluster *cluster,
                                      struct dtp_op_rates *out, struct dtp_faults *faults);
 /* The program is `role`'s of a set: transfers cost what lies between its ranks and the peer's. False: no memory. */

@@ -130,7 +130,8 @@ enum dtp_status dtp_search(const struct dtp_search_question *question, struct dt
                            struct dtp_faults *faults);
 void dtp_search_release(struct dtp_search *search);
 
-/* Sets `scenario` to what a candidate is: the combination's keys and the shard group. */
+/* Sets `scenario` to what a candidate is: the combination's keys and the shard group. Faults are those of setting keys.
+ */
 enum dtp_status dtp_search_apply(const struct dtp_search_question *question, const struct dtp_candidate *candidate,
                                  struct dtp_scenario *scenario, struct dtp_faults *faults);
 

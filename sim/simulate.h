@@ -66,14 +66,16 @@ struct dtp_simulation_options {
 /* Contention, power headroom and the allocator; no jitter. */
 struct dtp_simulation_options dtp_simulation_options_default(void);
 
-/* Caller frees with dtp_timeline_release. Time and memory linear in operations and dependencies. */
+/* Caller frees with dtp_timeline_release; *out is empty after a failure, which is want of memory. Time and memory
+ * linear in operations and dependencies. */
 enum dtp_status dtp_simulate(const struct dtp_program *program, const struct dtp_cluster *cluster,
                              const struct dtp_simulation_options *options, struct dtp_timeline *out,
                              struct dtp_faults *faults);
 /* The same of a program set, every role on a rank of its own: out[role]. All end with the whole step, which is each
  * timeline's step_s; what a role waits for others is its bubble. Where roles begin their steps apart, it is one of many
  * steps, each of which a role begins when it is through with the one before: step_s is the time from one to the next.
- * Proves the set first; `options` without op_s. On failure every out[role] is empty. */
+ * Proves the set first (DTP_BAD_INPUT: it is not legal); `options` without op_s. On failure every out[role] is empty.
+ */
 enum dtp_status dtp_simulate_set(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
                                  const struct dtp_simulation_options *options, struct dtp_timeline *out,
                                  struct dtp_faults *faults);

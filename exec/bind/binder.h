@@ -226,7 +226,8 @@ static inline bool dtp_bind_has_routes(const struct dtp_binder *b)
 }
 void dtp_bind_expert(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_expert_room(struct dtp_binder *b);
-/* Rows of ranks that divide experts: on their way, and what the host is to know of them first. */
+/* Rows of ranks that divide experts: on their way, and what the host is to know of them first. DTP_BAD_INPUT: an
+ * exchange in a run of one rank. */
 enum dtp_status dtp_bind_exchange(struct dtp_binder *b, struct dtp_bound_op *out);
 static inline bool dtp_bind_receives(const struct dtp_binder *b) /* routes of rows that came */
 {
@@ -240,7 +241,8 @@ void dtp_bind_room_of(struct dtp_binder *b, enum dtp_role role, uint64_t rows, u
 void dtp_bind_demand(struct dtp_binder *b, enum dtp_role role, bool holds);
 void dtp_bind_alike(struct dtp_binder *b, enum dtp_role role, enum dtp_role other);
 
-/* bind_update.c: the optimizer, element by element work, copies and collectives. */
+/* bind_update.c: the optimizer, element by element work, copies and collectives. DTP_BAD_INPUT: more ranges of decay
+ * than a kernel takes, a collective in a run of one rank, or one whose result has no room. */
 void dtp_bind_zero(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_square_sum(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_clip_scale(struct dtp_binder *b, struct dtp_bound_op *out);

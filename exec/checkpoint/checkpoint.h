@@ -90,7 +90,7 @@ enum dtp_status dtp_checkpoint_write(const struct dtp_checkpoint_place *place, s
 /* The same in steps, for who writes beside training (saver.h). `begin`, on all ranks together, makes room for that
  * step's checkpoint; `write_own` writes this rank's parts, whose values lie in memory of the host, and waits for
  * nobody; `end`, on rank 0 when all have written, gives it its name, or takes away what there is of it where it is not
- * `whole`. */
+ * `whole`. DTP_ENVIRONMENT: what could not be made, written or named; earlier checkpoints stand. */
 enum dtp_status dtp_checkpoint_begin(const struct dtp_checkpoint_place *place, uint64_t step,
                                      struct dtp_faults *faults);
 enum dtp_status dtp_checkpoint_write_own(const struct dtp_checkpoint_place *place, uint64_t step,
@@ -113,6 +113,8 @@ enum dtp_status dtp_checkpoint_read(const char *directory, bool previous, struct
 #define DTP_CHECKPOINT_SCHEMA "dtplan.checkpoint/1"
 #define DTP_CHECKPOINT_STAGING_BYTES (8u << 20)
 #define DTP_CHECKPOINT_PATH_BYTES 4096
+/* Words of index files for kinds of state and formats of elements, and back: false where there is no such word. Bytes
+ * are those of an element. */
 const char *dtp_state_kind_text(enum dtp_state_kind kind);
 bool dtp_state_kind_parse(const char *text, enum dtp_state_kind *out);
 uint64_t dtp_state_element_bytes(enum dtp_element element);

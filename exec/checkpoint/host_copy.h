@@ -16,10 +16,11 @@ struct dtp_host_copy {
     uint64_t bytes;
 };
 
-/* Room for these parts; nothing is copied yet. */
+/* Room for these parts; nothing is copied yet. Caller releases. DTP_NO: the host does not have it. */
 enum dtp_status dtp_host_copy_make(struct dtp_device *device, const struct dtp_state_part *parts, size_t count,
                                    struct dtp_host_copy *out, struct dtp_faults *faults);
-/* Copies the parts' values, which must be those it was made for. Device streams must be idle. */
+/* Copies the parts' values, which must be those it was made for. Device streams must be idle. DTP_ENVIRONMENT: the
+ * device failed. */
 enum dtp_status dtp_host_copy_take(struct dtp_host_copy *copy, const struct dtp_state_part *parts,
                                    struct dtp_faults *faults);
 void dtp_host_copy_release(struct dtp_host_copy *copy);

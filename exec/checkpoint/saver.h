@@ -41,7 +41,8 @@ struct dtp_saver {
 enum dtp_status dtp_saver_prepare(struct dtp_saver *saver, struct dtp_device *device, const struct dtp_state_part *own,
                                   size_t count, struct dtp_faults *faults);
 /* All ranks call it together, none of them with one that has not ended, with the parts that it was prepared for:
- * *stall_s is what training waited. */
+ * *stall_s is what training waited. DTP_ENVIRONMENT: the folder cannot be made or the state not be copied, on any rank.
+ */
 enum dtp_status dtp_saver_begin(struct dtp_saver *saver, const struct dtp_checkpoint_position *position,
                                 const struct dtp_state_part *own, double *stall_s, struct dtp_faults *faults);
 enum dtp_saver_state dtp_saver_state(const struct dtp_saver *saver);

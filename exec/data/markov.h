@@ -6,6 +6,7 @@
 
 struct dtp_markov; /* opaque */
 
+/* A chain of min(DTP_MARKOV_STATES, vocabulary) states. What a sample is depends on its number alone. */
 enum dtp_status dtp_markov_create(const struct dtp_token_shape *shape, struct dtp_markov **out,
                                   struct dtp_faults *faults);
 void dtp_markov_destroy(struct dtp_markov *markov);

@@ -20,7 +20,7 @@
 
 struct dtp_attention_plans;
 
-/* On the current CUDA device. */
+/* On the current CUDA device. Caller destroys. DTP_ENVIRONMENT with cuDNN's words. */
 enum dtp_status dtp_attention_create(struct dtp_attention_plans **out, struct dtp_faults *faults);
 void dtp_attention_destroy(struct dtp_attention_plans *attention);
 

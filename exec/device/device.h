@@ -114,7 +114,7 @@ enum dtp_status dtp_device_host_create(const struct dtp_device_options *options,
 int dtp_device_cuda_numa_node(uint32_t ordinal);
 enum dtp_status dtp_device_cuda_create(const struct dtp_device_options *options, struct dtp_device **out,
                                        struct dtp_faults *faults);
-/* GPUs that this process may use; makes no context. */
+/* GPUs that this process may use; makes no context. DTP_ENVIRONMENT: there is none, or no driver. */
 enum dtp_status dtp_device_cuda_count(uint32_t *out, struct dtp_faults *faults);
 
 #endif

@@ -17,6 +17,7 @@ struct dtp_host_adam; /* the threads */
 struct dtp_host_adam_options {
     uint32_t threads, index, parts, spare;
 };
+/* Caller destroys. DTP_ENVIRONMENT: no thread could be started. */
 enum dtp_status dtp_host_adam_create(const struct dtp_host_adam_options *options, struct dtp_host_adam **out,
                                      struct dtp_faults *faults);
 void dtp_host_adam_destroy(struct dtp_host_adam *adam);

@@ -14,6 +14,8 @@ struct dtp_host_matmul {
     uint64_t scratch_elements;
 };
 
+/* Grows the scratch memory to what this shape takes. DTP_BAD_INPUT: sides beyond what the BLAS counts. Caller releases.
+ */
 enum dtp_status dtp_host_matmul_prepare(struct dtp_host_matmul *state, const struct dtp_matmul_args *arguments,
                                         struct dtp_faults *faults);
 void dtp_host_matmul_release(struct dtp_host_matmul *state);

@@ -31,7 +31,7 @@ void dtp_matmul_destroy(struct dtp_matmul *matmul);
 uint32_t dtp_matmul_damaged_lines(const struct dtp_matmul *matmul);
 
 /* Once for each shape, outside of capture; times candidates on `stream` (0.1 to 4 s) unless the shape's algorithm is
- * known. Overwrites all the memory that the arguments point to. */
+ * known. Overwrites all the memory that the arguments point to. DTP_BAD_INPUT also beyond 1024 shapes. */
 enum dtp_status dtp_matmul_prepare(struct dtp_matmul *matmul, const struct dtp_matmul_args *arguments, void *stream,
                                    struct dtp_faults *faults);
 

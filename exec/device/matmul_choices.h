@@ -54,7 +54,7 @@ enum dtp_status dtp_matmul_choices_load(const char *path, const char *gpu, uint6
 void dtp_matmul_choices_free(struct dtp_matmul_choices *choices);
 const struct dtp_matmul_choice *dtp_matmul_choices_find(const struct dtp_matmul_choices *choices,
                                                         const struct dtp_matmul_key *key);
-/* Adds to memory and to the file. */
+/* Adds to memory and to the file. DTP_ENVIRONMENT: the file cannot be written, or not whole. */
 enum dtp_status dtp_matmul_choices_add(struct dtp_matmul_choices *choices, const struct dtp_matmul_choice *choice,
                                        struct dtp_faults *faults);
 

@@ -16,6 +16,7 @@ struct dtp_matmul_prepared {
     struct dtp_matmul_timing timing;
 };
 
+/* What of a matmul the choice of its algorithm depends on. */
 struct dtp_matmul_key dtp_matmul_key_of(const struct dtp_matmul_args *from);
 /* "matmul [4096, 1024] = [512] transposed, bf16 to fp32, added". */
 void dtp_matmul_words(const struct dtp_matmul_key *key, char *out, size_t bytes);

@@ -14,7 +14,8 @@ enum dtp_status dtp_open_device(const struct dtp_settings *settings, const struc
                                 const struct dtp_execution *execution, struct dtp_device **out,
                                 struct dtp_faults *faults);
 
-/* GPUs of this machine that --device cuda may use; 1 for the host device. No context is made. */
+/* GPUs of this machine that --device cuda may use; 1 for the host device. No context is made.
+ * DTP_ENVIRONMENT: a build without CUDA, no GPU, or no driver. */
 enum dtp_status dtp_open_device_count(const struct dtp_settings *settings, uint32_t *out, struct dtp_faults *faults);
 
 /* Which of them is this rank's; 0 for the host device. */

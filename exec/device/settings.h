@@ -82,16 +82,18 @@ struct dtp_settings {
     bool waits;                        /* of on_loss: wait for lost ranks, or shrink (default) */
 };
 
+/* As if no flag were given. */
 struct dtp_settings dtp_settings_default(void);
 /* The flags, a line each, with what they take. */
 void dtp_settings_print(FILE *file);
 /* Sets the flag called `name` (without hyphens); *known tells whether there is one. `value` NULL sets a switch; texts
- * are borrowed. */
+ * are borrowed. DTP_BAD_INPUT: no value, or none that the flag takes. */
 enum dtp_status dtp_settings_set(struct dtp_settings *settings, const char *name, const char *value, bool *known,
                                  struct dtp_faults *faults);
 /* Whether the flag takes a value; false also where there is none of that name. */
 bool dtp_settings_takes_value(const char *name);
-/* What does not fit together, and the words of device, data_type, not_finite, loss_scale, elastic and on_loss. */
+/* Reads the words of device, data_type, not_finite, loss_scale, elastic and on_loss. DTP_BAD_INPUT, all faults at once:
+ * words that none of them knows, and flags that do not go together. */
 enum dtp_status dtp_settings_check(struct dtp_settings *settings, struct dtp_faults *faults);
 
 /* Linear warm-up over the first `warmup` steps, then half a cosine down to min_learning_rate at step `steps`

@@ -51,7 +51,7 @@ uint32_t dtp_probe_pass_count(const struct dtp_settings *settings, uint32_t rank
 uint32_t dtp_probe_pass_ranks(const struct dtp_settings *settings, uint32_t ranks, uint32_t pass);
 
 /* Ranks that --gpus asks for, or where it does not GPUs of this machine; of a host a rank for each of up to four cores.
- */
+ * DTP_BAD_INPUT: more than there are. */
 enum dtp_status dtp_probe_ranks(const struct dtp_probe_job *job, uint32_t *out, struct dtp_faults *faults);
 /* `gpus` of one node; with --pretend-nodes in nodes of as many as --gpus-per-node says. Only counts and network are
  * known of it. DTP_BAD_INPUT: other nodes are asked for than there are. */

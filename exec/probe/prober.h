@@ -55,7 +55,8 @@ struct dtp_prober {
 /* Before each measurement, on all ranks: false where one of them was asked to stop or the ranks fell apart. Ranks that
  * do not come to the next in time count as hanging. */
 bool dtp_prober_next(struct dtp_prober *p, const char *words, enum dtp_status *status);
-/* Every rank's `count` samples under the same row; NAN is left out. */
+/* Every rank's `count` samples under the same row; NAN is left out. This and the three below all ranks call together;
+ * DTP_ENVIRONMENT: a rank does not answer. */
 enum dtp_status dtp_prober_add(struct dtp_prober *p, const struct dtp_measured_row *row, const double *samples,
                                uint32_t count);
 /* Every rank's `count` doubles, in the order of ranks, into rank 0's `all` [ranks * count]; `all` is NULL elsewhere. */
@@ -85,7 +86,8 @@ struct dtp_probe_step {
 /* Of this device and so many ranks, in the order in which they are measured. Caller frees. */
 enum dtp_status dtp_probe_table(struct dtp_prober *p, struct dtp_probe_step **out, size_t *count);
 
-/* probe_steps.c, probe_contention.c: one step program, from its lowering to its rows. */
+/* probe_steps.c, probe_contention.c: one step program, from its lowering to its rows. DTP_NO: its first loss is wrong.
+ */
 enum dtp_status dtp_probe_step(struct dtp_prober *p, const struct dtp_probe_step *step);
 enum dtp_status dtp_probe_step_together(struct dtp_prober *p, const struct dtp_probe_step *step);
 

@@ -84,7 +84,8 @@ struct dtp_communicator_options {
  * DTP_ENVIRONMENT: one that this NCCL or this machine does not have. Destroy by communicator->verbs->destroy. */
 enum dtp_status dtp_communicator_host_create(const struct dtp_communicator_options *options,
                                              struct dtp_communicator **out, struct dtp_faults *faults);
-/* Only in builds with CUDA, after the device has been made current. */
+/* Only in builds with CUDA, after the device has been made current. Statuses as above; DTP_ENVIRONMENT with NCCL's
+ * words. */
 enum dtp_status dtp_communicator_nccl_create(const struct dtp_communicator_options *options,
                                              struct dtp_communicator **out, struct dtp_faults *faults);
 
@@ -93,6 +94,7 @@ struct dtp_group_place {
     uint32_t instance, index, first, ranks, stride; /* member i is rank first + i * stride */
 };
 struct dtp_group_place dtp_group_place(const struct dtp_program_group *group, uint32_t rank);
+/* DTP_BAD_INPUT: a group that does not divide the world. */
 enum dtp_status dtp_groups_check(const struct dtp_communicator_options *options, struct dtp_faults *faults);
 void dtp_communicator_count(struct dtp_communicator *communicator, const struct dtp_collective_args *args,
                             uint32_t ranks);

@@ -50,7 +50,7 @@ void dtp_control_leave(struct dtp_control *control);
 
 /* Said in turn: every rank makes the same calls in the same order, from one thread. `broadcast` copies rank 0's bytes
  * to all; `gather` puts bytes of each rank, in the order of ranks, into rank 0's `all` [world * bytes] (NULL
- * elsewhere). */
+ * elsewhere). DTP_ENVIRONMENT: a rank is gone, or silent for DTP_CONTROL_TURN_TIMEOUT_S. */
 enum dtp_status dtp_control_broadcast(struct dtp_control *control, void *data, uint32_t bytes,
                                       struct dtp_faults *faults);
 enum dtp_status dtp_control_gather(struct dtp_control *control, const void *data, uint32_t bytes, void *all,

@@ -33,7 +33,8 @@ enum dtp_status dtp_world_join(const struct dtp_ranks *ranks, const struct dtp_p
 /* The same of ranks that run the roles of a set: all must have the same set. DTP_BAD_INPUT: it has other ranks. */
 enum dtp_status dtp_world_join_set(const struct dtp_ranks *ranks, const struct dtp_program_set *set,
                                    struct dtp_world *out, struct dtp_faults *faults);
-/* Makes the communicator, of shared memory or NCCL: for the program's groups, or for others. */
+/* Makes the communicator, of shared memory or NCCL: for the program's groups, or for others. Statuses are those of
+ * dtp_communicator_..._create. */
 enum dtp_status dtp_world_connect(struct dtp_world *world, bool cuda, struct dtp_faults *faults);
 enum dtp_status dtp_world_connect_groups(struct dtp_world *world, const struct dtp_program_group *groups,
                                          uint32_t count, bool cuda, struct dtp_faults *faults);
@@ -51,7 +52,8 @@ enum dtp_status dtp_world_begin_together(struct dtp_world *world, enum dtp_statu
  */
 void dtp_world_give_up(struct dtp_world *world, enum dtp_status status, const struct dtp_faults *faults);
 
-/* Every rank's `bytes` to all, in the order of ranks: `all` has room for those of the world. */
+/* Every rank's `bytes` to all, in the order of ranks: `all` has room for those of the world. DTP_ENVIRONMENT, here and
+ * of sums: a rank is gone. */
 enum dtp_status dtp_world_exchange(struct dtp_world *world, const void *mine, uint32_t bytes, void *all,
                                    struct dtp_faults *faults);
 

@@ -19,7 +19,7 @@ struct dtp_peer {
 struct dtp_peer_server;
 
 /* Serves `folder` at `address` (as text) on a port that is free, from a thread of its own, which first waits for the
- * secret. */
+ * secret. Caller stops it. DTP_ENVIRONMENT: no port there. */
 enum dtp_status dtp_peer_serve(const char *address, const char *folder, struct dtp_peer_server **out,
                                struct dtp_faults *faults);
 struct dtp_peer dtp_peer_own(const struct dtp_peer_server *server);
@@ -38,7 +38,8 @@ struct dtp_peer_copy {
 /* Puts it into the peer's folder. DTP_ENVIRONMENT: the peer is gone, cut off, or its memory is full. */
 enum dtp_status dtp_peer_put(const struct dtp_peer *peer, uint64_t secret, const struct dtp_peer_copy *copy,
                              struct dtp_faults *faults);
-/* Bytes [offset, offset + bytes) of a file of the peer's folder. */
+/* Bytes [offset, offset + bytes) of a file of the peer's folder, into `out`. DTP_ENVIRONMENT: the peer is gone, cut
+ * off, or does not have them. */
 enum dtp_status dtp_peer_get(const struct dtp_peer *peer, uint64_t secret, const struct dtp_snapshot_name *name,
                              uint64_t offset, void *out, uint64_t bytes, struct dtp_faults *faults);
 

@@ -24,7 +24,8 @@ struct dtp_snapshot_options {
     uint32_t neighbour;        /* distance to the rank that keeps this one's copy; 0: none */
 };
 
-/* All ranks call it together. Makes the folder. */
+/* All ranks call it together. Makes the folder. Caller closes. DTP_ENVIRONMENT, on all: a folder cannot be made, or a
+ * rank cannot serve its files. */
 enum dtp_status dtp_snapshots_open(const struct dtp_snapshot_options *options, struct dtp_snapshots **out,
                                    struct dtp_faults *faults);
 /* The newest snapshot that is whole, into all parts of this rank, and its position; all ranks call it together. *found

@@ -24,7 +24,8 @@ uint64_t dtp_batch_step_samples(const struct dtp_batch_job *job);
 
 struct dtp_batches; /* opaque */
 
-/* Begins with the batches of `first_step`, in host memory of the device. */
+/* Begins with the batches of `first_step`, in host memory of the device. Caller stops it. DTP_BAD_INPUT: 2^31 tokens
+ * and more in a micro-batch. */
 enum dtp_status dtp_batches_start(const struct dtp_batch_job *job, struct dtp_device *device, struct dtp_batches **out,
                                   struct dtp_faults *faults);
 /* The `accumulate` batches of the next step, one after the other; valid until the next call. Waits for the thread where

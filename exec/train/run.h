@@ -46,7 +46,9 @@ void *dtp_run_host_batch(struct dtp_run *run, uint32_t micro_step);
 struct dtp_step_scalars *dtp_run_host_scalars(struct dtp_run *run);
 const struct dtp_step_scalars *dtp_run_host_results(struct dtp_run *run);
 
-/* Issues one step. What the host wrote for it may be overwritten, and what it downloads read, when it is finished. */
+/* Issues one step. What the host wrote for it may be overwritten, and what it downloads read, when it is finished. Of
+ * this and the verbs around it DTP_ENVIRONMENT is a device or communicator that failed, with its words and the
+ * operation. */
 enum dtp_status dtp_run_begin(struct dtp_run *run, enum dtp_run_mode mode, struct dtp_faults *faults);
 /* Waits until the device is done with it. *seconds is what it took, on the device's clock. */
 enum dtp_status dtp_run_finish(struct dtp_run *run, double *seconds, struct dtp_faults *faults);

@@ -22,12 +22,14 @@ struct dtp_step_record {
 
 struct dtp_step_log; /* opaque */
 
-/* Whether it can be opened, before anything is done for it; writes nothing. */
+/* Whether it can be opened, before anything is done for it; writes nothing. DTP_ENVIRONMENT: it cannot. */
 enum dtp_status dtp_step_log_check(const char *path, struct dtp_faults *faults);
 /* `first_step`: steps done before; 0 begins a new file. `program`: digest of the text that makes the steps, which every
- * row says, for a run may be resumed by another plan. DTP_BAD_INPUT: resuming into a file that is no such log. */
+ * row says, for a run may be resumed by another plan. DTP_BAD_INPUT: resuming into a file that is no such log, or
+ * an event file that another program began. */
 enum dtp_status dtp_step_log_open(const char *path, uint64_t first_step, uint64_t program, struct dtp_step_log **out,
                                   struct dtp_faults *faults);
+/* DTP_ENVIRONMENT: the row was not written whole, and is taken back. */
 enum dtp_status dtp_step_log_write(struct dtp_step_log *log, const struct dtp_step_record *record,
                                    struct dtp_faults *faults);
 void dtp_step_log_close(struct dtp_step_log *log);

@@ -1,7 +1,9 @@
 /* Status codes and the collector of faults.
  *
  * Every function that can fail returns an enum dtp_status; what went wrong, where, and what to do about it goes
- * to a struct dtp_faults passed last, so that a file with five mistakes is reported with five messages in one go.
+ * to a struct dtp_faults passed last, so that a file with five mistakes is reported with five messages in one go. Any
+ * of them may return DTP_ENVIRONMENT for want of memory, and what the functions return that it calls; headers name what
+ * else there is.
  * The values of enum dtp_status are the exit statuses of the program (see "Exit status" in dtplan.1). */
 #ifndef DTP_STATUS_H
 #define DTP_STATUS_H

@@ -1,4 +1,4 @@
-/* Properties that hold for every valid plan, whatever the numbers: 12,000 random jobs from a printed seed. */
+/* Properties that hold for every valid plan, whatever the numbers: 7,200 random jobs from a printed seed. */
 #include "closed/closed_form.h"
 #include "job/estimate.h"
 #include "runtime/runtimes.h"
