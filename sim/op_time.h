@@ -89,7 +89,7 @@ double dtp_kernel_speedup(const struct dtp_cluster *cluster, const struct dtp_ke
 /* What it uses at the speed at which it takes `seconds` > 0. */
 struct dtp_usage dtp_op_usage(const struct dtp_op_rates *rates, const struct dtp_op *op, double seconds);
 
-/* What a transfer that has been launched uses until its other end comes: its thread blocks' SMs. */
+/* What a transfer that has been launched uses until its other end comes: its thread blocks' SMs; none up to Ampere. */
 struct dtp_usage dtp_op_waiting_usage(const struct dtp_op_rates *rates, const struct dtp_op *op);
 
 /* A collective's speed beside kernels, of its speed alone; 1 for other operations. */

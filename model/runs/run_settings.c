@@ -481,6 +481,7 @@ static void write_offload(struct writer *w)
         REFUSE(w, "offload of %.60s is not modelled under %s", text, runtime);
 }
 
+/* Transformer Engine without cuDNN's attention, as its environment may ask for, calls the package flash-attn. */
 static void write_kernels(struct writer *w)
 {
     const struct dtp_run *run = w->run;
@@ -492,7 +493,8 @@ static void write_kernels(struct writer *w)
         set_switch(w, "compile_loss", false);
     if (framework->keeps_root && is_fsdp(w))
         set_switch(w, "keep_root", true);
-    set(w, "attention", "%s", flash ? framework->attention : "math");
+    const char *attention = strstr(run->notes, "NVTE_FUSED_ATTN=0") ? "flash2" : framework->attention;
+    set(w, "attention", "%s", flash ? attention : "math");
     if (framework->dropout > 0)
         set(w, "dropout", "%g", framework->dropout);
     set(w, "loss", "%s",

@@ -133,6 +133,13 @@ static double beside_a_wait_s(const struct bench *b, const char *group)
     return seconds;
 }
 
+static double alone_of(const struct bench *b, const char *group)
+{
+    struct bench alone = *b;
+    alone.options.contention = false;
+    return beside_a_wait_s(&alone, group);
+}
+
 static void test_a_waiting_receive_holds_its_sms(void **state)
 {
     static const char as_it_is[] = "group 0 ranks 2 stride 1\n" SET_BUFFERS "op 0 norm\0"
@@ -142,9 +149,11 @@ static void test_a_waiting_receive_holds_its_sms(void **state)
     struct bench b = bench();
     (void)state;
     const double sms = (double)b.cluster.gpu.sm_count;
+    b.cluster.gpu.architecture = DTP_GPU_HOPPER;
     double few_s = beside_a_wait_s(&b, few), many_s = beside_a_wait_s(&b, as_it_is);
-    b.options.contention = false;
-    double alone = beside_a_wait_s(&b, few);
+    double alone = alone_of(&b, few);
+    b.cluster.gpu.architecture = DTP_GPU_AMPERE;
+    assert_near(beside_a_wait_s(&b, as_it_is), alone_of(&b, few), 1e-9);
     assert_near(few_s, alone / (1 - 4 / sms), 1e-9);
     assert_near(many_s, alone / (1 - dtp_calibration.nccl_transfer_ctas / sms), 1e-9);
 }
