@@ -57,7 +57,7 @@ struct tile {
     int32_t begin, rows;         /* the expert's rows */
 };
 
-/* Tiles of results across. */
+/* Tiles of a result that stand side by side. */
 template <enum dtp_grouped_product PRODUCT> __device__ int32_t columns_of(const struct dtp_grouped_matmul_args &a)
 {
     const uint64_t n = PRODUCT == DTP_GROUPED_FORWARD ? a.out : a.in;
@@ -105,7 +105,7 @@ __device__ void find_tile(const struct room &room, int32_t columns, int32_t numb
     t.begin = room.starts[t.expert], t.rows = room.starts[t.expert + 1] - t.begin;
 }
 
-/* What is summed over. */
+/* Length of the dimension that is summed over. */
 template <enum dtp_grouped_product PRODUCT>
 __device__ int32_t depth_of(const struct dtp_grouped_matmul_args &a, const struct tile &t)
 {
@@ -364,7 +364,7 @@ __global__ void __launch_bounds__(threads, 1)
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
 
-/* The driver's, which is not linked. */
+/* A call of the driver, which is found at run time, for the driver is not linked. */
 using encode = decltype(&cuTensorMapEncodeTiled);
 
 encode encoder()

@@ -462,7 +462,7 @@ static bool prepare_queues(const struct scanner *s, size_t groups, struct worker
     return w->queues && w->places;
 }
 
-/* Choices that dtp_plan_layout_exists does not read. */
+/* Whether a key leaves it as it is that a layout exists: dtp_plan_layout_exists does not read what it sets. */
 static bool leaves_layout(const char *key)
 {
     static const char *const keys[] = {"virtual_stages", "strategy",   "offload",    "checkpointing",

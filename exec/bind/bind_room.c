@@ -329,7 +329,7 @@ static void loss_backward(struct dtp_binder *b)
     room_bytes(b, DTP_ROLE_STATISTICS, rows(b), parts ? DTP_EXECUTOR_LOSS_PART_BYTES : 4);
 }
 
-/* Element by element, and bytes. */
+/* Operations that work element by element, and those that move bytes. */
 static void others(struct dtp_binder *b)
 {
     const struct dtp_demand *d = b->op->demand;

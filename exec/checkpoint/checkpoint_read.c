@@ -102,7 +102,7 @@ static bool hexadecimal(const json_t *value, uint64_t *out)
 
 #define MOST_BYTES (UINT64_C(1) << 60)
 
-/* Of a part of a matrix' columns. */
+/* A block that is some of a matrix' columns says its runs and how far apart they are. */
 static bool parse_runs(const json_t *json, struct block *out)
 {
     if (!amount(json, "run", MOST_BYTES, &out->run) || !amount(json, "stride", MOST_BYTES, &out->stride))
@@ -380,7 +380,7 @@ static enum dtp_status check_identity(const struct reader *r, const json_t *mani
     return DTP_OK;
 }
 
-/* Those of fp16 alone have one. */
+/* Checkpoints of fp16 have a loss scale, others none. */
 static bool loss_scale(const json_t *manifest, struct dtp_checkpoint_position *position)
 {
     const json_t *scale = json_object_get(manifest, "loss_scale");

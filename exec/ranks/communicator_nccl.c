@@ -20,7 +20,7 @@
 /* Codes of NCCL's kind; those of ours are above. */
 enum { CODE_UNSUPPORTED = 1000, CODE_ABORTED };
 
-/* Of windows, and of copy engines. */
+/* The first NCCL that has windows, and the first that lets copy engines carry collectives. */
 #define VERSION_WITH_WINDOWS 22700
 #define VERSION_WITH_COPIES 22800
 

@@ -98,7 +98,8 @@ static struct dtp_step_record record_of(const struct dtp_trainer *t, double seco
     return r;
 }
 
-/* Of a step's time, spent behind it on how fast the cores are; 0.04 scatters a quarter more. */
+/* Share of a step's time that is spent behind it on timing the loop of pace.h; with 0.04 that time scatters a quarter
+ * more. */
 #define PACE_SHARE 0.12
 #define PACED_STEPS 200 /* beside which it is; their median says what a run of any length needs */
 
