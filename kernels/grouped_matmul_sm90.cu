@@ -178,7 +178,8 @@ __device__ void multiply_stage(float (&sums)[sums_of_warpgroup], const unsigned 
     products_commit();
 }
 
-/* Of four lanes in a row each has word q of four blocks of four words; then each has all of one block. */
+/* Transposes 4 x 4 words among four neighbouring lanes: before, lane q has word q of each of four blocks; then it has
+ * all words of block q. */
 __device__ void turn(uint32_t (&words)[4])
 {
     const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
@@ -196,7 +197,7 @@ struct corner {
     int32_t row, column, rows, columns;
 };
 
-/* In 16 bits, by words of 16 bytes. */
+/* Writes sums in 16 bits, 16 bytes at a time. */
 template <typename R>
 __device__ void write_words(const float (&sums)[sums_of_warpgroup], R *result, const struct corner &c)
 {
@@ -238,7 +239,8 @@ template <typename R> __device__ void write_pair(R *to, float2 pair)
     *(uint32_t *)to = pair_of<R>(pair.x, pair.y);
 }
 
-/* By pairs of columns. Where sums are added to what is there, some are read at a time before they are written. */
+/* Writes sums by pairs of columns. Where sums are added to what is there, some are read at a time before they are
+ * written. */
 template <typename R>
 __device__ void write_pairs(const float (&sums)[sums_of_warpgroup], R *result, const struct corner &c, bool accumulate)
 {

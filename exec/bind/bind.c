@@ -213,7 +213,7 @@ static void add_piece(struct dtp_state_part *parts, size_t *count, const struct 
     }
 }
 
-/* Of a module that several roles hold, the first of them writes checkpoints. */
+/* Where several roles hold a module, the first of them writes it to checkpoints. */
 static bool role_owns(const struct dtp_bind_job *job, uint64_t module, enum dtp_content content)
 {
     uint32_t mine = job->set ? dtp_program_set_role_of(job->set, job->rank) : 0;

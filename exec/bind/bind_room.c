@@ -386,7 +386,8 @@ static void batch(struct dtp_binder *b)
     }
 }
 
-/* Of ranks that divide experts: a gather, or a copy to the host, of what a router wrote; another reads that. */
+/* Whether the operation carries what routers of ranks that divide experts wrote: gathers it, copies it to the host, or
+ * reads what was gathered. */
 static bool carries_routes(const struct dtp_binder *b)
 {
     const struct dtp_operand *input = operand(b, DTP_ROLE_INPUT), *result = operand(b, DTP_ROLE_RESULT);

@@ -74,7 +74,7 @@ static int shift_around(struct nccl_communicator *c, const struct dtp_collective
     return (int)(code == ncclSuccess ? ended : code);
 }
 
-/* Of each expert a transfer of its own, in the same order at both ends; a rank's own rows are copied. */
+/* Each expert's rows are a transfer of their own, in the same order at both ends; a rank's own rows are copied. */
 static ncclResult_t exchange_pieces(const struct dtp_exchange *x, uint32_t index, const char *input, char *result,
                                     uint64_t row_bytes, ncclComm_t comm, cudaStream_t stream)
 {
