@@ -55,8 +55,8 @@ struct dtp_sinks_args {
     uint32_t batch, sequence, heads, head_dim;
     enum dtp_element element, sinks_element;
 };
-/* Of those results, and L: the gradient of a sink is the sum over its head's queries of exp(sink - L) (0 - gradient .
- * result). */
+/* Backward, given those results and L: the gradient of a sink is the sum over its head's queries of exp(sink - L) (0 -
+ * gradient . result). */
 struct dtp_sinks_backward_args {
     const void *result, *gradient;
     const float *log_sum_exp;

@@ -20,7 +20,7 @@ template <typename W> struct forward_size {
     static constexpr size_t bytes = 2 * (queries_end + stages * stage);
 };
 
-/* Of a warp's 16 queries, two a lane. */
+/* What a lane keeps of two of its warp's 16 queries. */
 template <int VALUES> struct running {
     float result[VALUES / 8][4], largest[2], total[2]; /* total: of the columns that the lane has */
 };

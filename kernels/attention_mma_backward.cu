@@ -13,7 +13,7 @@ namespace
 constexpr int queries_threads = 128, queries_tile = queries_threads / 32 * 16;
 constexpr int keys_threads = 256, keys_tile = keys_threads / 64 * 16; /* two warps to 16 keys */
 
-/* Of the kernel that makes dQ: 64 queries and their gradients, tiles of keys and values. */
+/* Shared memory of the kernel that makes dQ: 64 queries and their gradients, tiles of keys and values. */
 template <typename W> struct queries_size {
     static constexpr int keys = W::dim <= 128 ? 64 : 32;
     static constexpr int stages = W::dim <= 128 ? 2 : 1;
@@ -24,8 +24,8 @@ template <typename W> struct queries_size {
     static constexpr size_t bytes = 2 * (queries_end + stages * stage) + queries_tile * sizeof(float);
 };
 
-/* Of the kernel that makes dK and dV: 64 keys and values, tiles of queries and gradients, and of these queries' weights
- * and slopes, a row of them for each key. */
+/* Shared memory of the kernel that makes dK and dV: 64 keys and values, tiles of queries and gradients, and of these
+ * queries' weights and slopes, a row of them for each key. */
 template <typename W> struct keys_size {
     static constexpr int queries = W::dim <= 128 ? 64 : 32;
     static constexpr int stages = W::dim <= 64 || W::dim > 128 ? 2 : 1;
@@ -72,7 +72,8 @@ struct backward_head {
         copy_tile<ROWS, W::values, THREADS>(values, keys(), s.value(b, key, kv_head), stride, rows, s.value_dim);
     }
 
-    /* Of 64 queries, eight lanes each; those past the end weigh nothing, whatever stands for them. */
+    /* Row sums gradient . result of 64 queries, by eight lanes each; queries past the end weigh nothing, whatever
+     * stands for them. */
     template <typename T> __device__ void sum_rows(float *to, uint32_t first, uint32_t head) const
     {
         const uint32_t lane = threadIdx.x % 8;

@@ -51,7 +51,7 @@ struct attention_shape {
         return ((uint64_t)b * heads + head) * sequence + i;
     }
 
-    /* Of a step's own: those of its queries alone. */
+    /* Place in the statistics that a step of a ring writes, which has those of its own queries alone. */
     __device__ uint64_t own_statistic(uint32_t b, uint32_t i, uint32_t head) const
     {
         return ((uint64_t)b * heads + head) * (sequence - first_query) + i - first_query;

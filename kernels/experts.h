@@ -93,8 +93,8 @@ struct dtp_unpermute_args {
     const float *row_weights; /* [tokens * chosen], or NULL */
     float *weights;           /* [tokens, chosen] */
 };
-/* Of the last two: shared_gradient = gradient * sigmoid(score), score_gradient = its slope times the sum over the row
- * of gradient * shared. */
+/* Gradients of `shared` and `shared_score` of unpermute: shared_gradient = gradient * sigmoid(score), score_gradient =
+ * its slope times the sum over the row of gradient * shared. */
 struct dtp_shared_gate_backward_args {
     const void *gradient, *shared, *shared_score;
     void *shared_gradient, *score_gradient;

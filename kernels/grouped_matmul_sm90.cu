@@ -57,7 +57,7 @@ struct tile {
     int32_t begin, rows;         /* the expert's rows */
 };
 
-/* Tiles of results across. */
+/* Tiles of a result that stand side by side. */
 template <enum dtp_grouped_product PRODUCT> __device__ int32_t columns_of(const struct dtp_grouped_matmul_args &a)
 {
     const uint64_t n = PRODUCT == DTP_GROUPED_FORWARD ? a.out : a.in;
@@ -105,7 +105,7 @@ __device__ void find_tile(const struct room &room, int32_t columns, int32_t numb
     t.begin = room.starts[t.expert], t.rows = room.starts[t.expert + 1] - t.begin;
 }
 
-/* What is summed over. */
+/* Length of the dimension that is summed over. */
 template <enum dtp_grouped_product PRODUCT>
 __device__ int32_t depth_of(const struct dtp_grouped_matmul_args &a, const struct tile &t)
 {
@@ -178,7 +178,8 @@ __device__ void multiply_stage(float (&sums)[sums_of_warpgroup], const unsigned 
     products_commit();
 }
 
-/* Of four lanes in a row each has word q of four blocks of four words; then each has all of one block. */
+/* Transposes 4 x 4 words among four neighbouring lanes: before, lane q has word q of each of four blocks; then it has
+ * all words of block q. */
 __device__ void turn(uint32_t (&words)[4])
 {
     const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
@@ -196,7 +197,7 @@ struct corner {
     int32_t row, column, rows, columns;
 };
 
-/* In 16 bits, by words of 16 bytes. */
+/* Writes sums in 16 bits, 16 bytes at a time. */
 template <typename R>
 __device__ void write_words(const float (&sums)[sums_of_warpgroup], R *result, const struct corner &c)
 {
@@ -238,7 +239,8 @@ template <typename R> __device__ void write_pair(R *to, float2 pair)
     *(uint32_t *)to = pair_of<R>(pair.x, pair.y);
 }
 
-/* By pairs of columns. Where sums are added to what is there, some are read at a time before they are written. */
+/* Writes sums by pairs of columns. Where sums are added to what is there, some are read at a time before they are
+ * written. */
 template <typename R>
 __device__ void write_pairs(const float (&sums)[sums_of_warpgroup], R *result, const struct corner &c, bool accumulate)
 {
@@ -364,7 +366,7 @@ __global__ void __launch_bounds__(threads, 1)
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
 
-/* The driver's, which is not linked. */
+/* A call of the driver, which is found at run time, for the driver is not linked. */
 using encode = decltype(&cuTensorMapEncodeTiled);
 
 encode encoder()

@@ -226,8 +226,8 @@ struct dtp_loss_args {
     const struct dtp_loss_part *parts; /* or NULL: these are all logits */
     uint32_t part_count, first_token;
 };
-/* Of a row of a part: the largest logit, the sum of exp(logit - largest), and the target's logit, 0 where another part
- * has it. */
+/* What one part of the vocabulary says of a row: the largest logit, the sum of exp(logit - largest), and the target's
+ * logit, 0 where another part has it. */
 struct dtp_loss_part {
     float largest, sum, target;
 };

@@ -118,7 +118,7 @@ template <typename T> struct row_in_parts {
     }
 };
 
-/* Of all parts of a row, what they say together. */
+/* What all parts of a row say together; *aimed: the target's logit. */
 __device__ normaliser of_parts(const struct dtp_loss_args &a, uint64_t row, float *aimed)
 {
     normaliser of;

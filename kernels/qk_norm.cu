@@ -53,7 +53,7 @@ template <typename A> __device__ span span_of(const A &a, uint32_t head)
     return {head * a.head_dim, head < a.heads ? 0 : a.head_dim, a.head_dim};
 }
 
-/* Of N columns; 1 where norms have no weights. */
+/* Weights of N columns, with the offset; 1 where norms have no weights. */
 template <int N, typename A> __device__ void weights_at(float (&to)[N], const A &a, uint32_t column)
 {
     if (a.weight) {

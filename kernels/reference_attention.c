@@ -51,7 +51,7 @@ static struct packing packing_of(uint32_t heads, uint32_t kv_heads, uint32_t dim
                             .values = (heads + (uint64_t)kv_heads) * dim};
 }
 
-/* Of a step of a ring, where keys and values lie by themselves. */
+/* The same of a step of a ring, where keys and values lie by themselves. */
 static struct packing packing_of_keys(uint32_t kv_heads, uint32_t dim)
 {
     return (struct packing){.row = 2 * (uint64_t)kv_heads * dim, .keys = 0, .values = (uint64_t)kv_heads * dim};

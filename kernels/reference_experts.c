@@ -30,7 +30,7 @@ static int32_t next_largest(const struct dtp_router_args *a, uint64_t token, uin
     return found;
 }
 
-/* Of all experts to a token, whose scores begin at `first`. */
+/* p[e]: affinity to expert e of the token whose scores begin at `first`. */
 static void affinities(const void *scores, enum dtp_element element, uint64_t first, uint32_t experts,
                        enum dtp_router_kind kind, double *p)
 {
@@ -43,7 +43,7 @@ static void affinities(const void *scores, enum dtp_element element, uint64_t fi
         p[e] = kind == DTP_ROUTER_KIND_SIGMOID ? dtp_sigmoid(p[e]) : exp(p[e] - largest) / sum;
 }
 
-/* Of a token to the experts of a group, in float as the sums of GPUs are. */
+/* How good a group of experts is for a token; in float, as the sums of GPUs are. */
 static float group_score(const struct dtp_router_args *a, uint64_t token, uint32_t group)
 {
     const uint32_t each = a->experts / a->groups;
@@ -56,7 +56,7 @@ static float group_score(const struct dtp_router_args *a, uint64_t token, uint32
                                               : (float)(dtp_sigmoid((double)first) + dtp_sigmoid((double)second));
 }
 
-/* Bits of those that a token's experts are of. */
+/* The groups that a token's experts may be of, a bit each. */
 static uint32_t choose_groups(const struct dtp_router_args *a, uint64_t token)
 {
     float score[DTP_ROUTER_GROUPS];
@@ -198,7 +198,7 @@ int dtp_reference_shared_gate_backward(void *self, const struct dtp_shared_gate_
     return 0;
 }
 
-/* Those that are there. */
+/* How many of the rows that there is room for are there. */
 static uint64_t rows_there(const void *routes, uint64_t rows, uint32_t experts)
 {
     return experts ? (uint64_t)dtp_routes_at((void *)(uintptr_t)routes, rows).starts[experts] : rows;

@@ -13,8 +13,8 @@ static double gradient_scale(const struct dtp_loss_args *a)
     return (double)a->scale * (a->scalars && a->scalars->loss_scale > 0 ? (double)a->scalars->loss_scale : 1);
 }
 
-/* Of the logits at hand: the largest is taken out first, so that nothing overflows and large logits do not swallow the
- * logarithm. */
+/* What the logits at hand say of a row: the largest, the sum of exp(logit - largest), in which nothing overflows, and
+ * the target's. */
 struct sum_of_row {
     double largest, sum, target;
 };

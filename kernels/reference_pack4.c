@@ -5,7 +5,7 @@
 
 static const float numbers[16] = {DTP_NF4_NUMBERS};
 
-/* Of a number between -1 and 1: how many middles between two neighbours are below it. */
+/* The code of a number between -1 and 1: how many middles between neighbours of the table are below it. */
 static uint8_t code_of(float number)
 {
     uint8_t code = 0;

@@ -41,7 +41,7 @@ struct piece_of {
         }
     }
 
-    /* Of each of its rows, in the tile: of the sixteen threads that have pieces of the same rows. */
+    /* The largest magnitude in each of the piece's rows over the whole tile, which sixteen threads have pieces of. */
     __device__ void row_maxima(float (&out)[piece]) const
     {
 #pragma unroll

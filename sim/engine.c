@@ -95,7 +95,8 @@ struct running {
     bool usage_known;
 };
 
-/* What operations that are alike use at the speed of so many seconds, of those met last. */
+/* Kept of the operations met last: what those that are alike (dtp_op_seconds_all) use when they take so many seconds.
+ */
 #define USAGES_KNOWN 64u
 struct known_usage {
     double seconds; /* 0: none yet, for what takes none uses nothing */

@@ -62,7 +62,7 @@ static bool line_up_place(const struct places *small, uint32_t from, const struc
     return true;
 }
 
-/* Of `there` ones what `index` of `count` is, what is more standing in the middle. */
+/* Which of `there` operations the `index`-th of `count` is, those that are more standing in the middle. */
 static uint32_t counted_from_its_end(uint32_t index, uint32_t count, uint32_t there)
 {
     return index < count / 2 ? index : index + there - count;

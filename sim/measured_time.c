@@ -34,7 +34,7 @@ static double seconds_of(struct slot *slots, const struct dtp_measured *measured
     return slot->seconds;
 }
 
-/* Whose kernels these are; cluster_cost.h. */
+/* Whether a row counts for this program, which depends on whose kernels were measured (cluster_cost.h). */
 static bool counts(const struct dtp_measured_row *row, const struct dtp_op *op, const struct dtp_cluster *cluster,
                    const struct dtp_execution *execution)
 {

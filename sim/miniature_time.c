@@ -36,7 +36,7 @@ struct miniatures {
     struct dtp_host_arena arena;
 };
 
-/* What is v at the corners, in the whole step. */
+/* A sum over the whole step, of which `v` are those of the short steps: the formula of the header. */
 static double line(const struct miniatures *m, double v[2][2])
 {
     double whole = v[0][0], periods = m->periods > 1 ? v[1][0] - v[0][0] : 0;

@@ -230,7 +230,7 @@ static uint32_t group_ctas(const struct dtp_op_rates *rates, const struct dtp_op
     return dtp_program_groups(rates->program)[op->group].ctas;
 }
 
-/* At least, where few thread blocks carry it. */
+/* The least that a collective takes where few thread blocks carry it, by what one of them moves; 0: no limit. */
 static double few_ctas_s(const struct dtp_op_rates *rates, const struct dtp_op *op)
 {
     uint32_t ctas = dtp_op_kind_class(op->kind) == DTP_CLASS_COLLECTIVE ? group_ctas(rates, op) : 0;

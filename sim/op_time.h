@@ -67,7 +67,8 @@ static inline double dtp_op_gaps(bool grouped, uint32_t kernels)
  * times as long, and tensor cores run `speedup` times as fast by what power allows. */
 double dtp_op_in_step_s(const struct dtp_op_rates *rates, const struct dtp_op *op, double alone_s, double factor,
                         double speedup);
-/* Of a kernel that computes, with `gaps_s` between its launches. */
+/* The same of a kernel that computes, with `gaps_s` between its launches; `tensor`: on tensor cores at the power limit.
+ */
 static inline double dtp_kernel_in_step_s(bool tensor, double gaps_s, double alone_s, double factor, double speedup)
 {
     if (tensor)

@@ -298,7 +298,7 @@ static enum dtp_status make_rank(const struct making *m, uint32_t index)
     return sum_idle(m, index) ? DTP_OK : dtp_fault(m->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
 }
 
-/* From each rank's clock to that of all. */
+/* Moves the passes of each rank from its own clock to that of all. */
 static void line_up(const struct making *m)
 {
     for (uint32_t rank = 0; rank < m->out->rank_count; rank++) {

@@ -126,7 +126,7 @@ static void queue_merge(struct queue *into, const struct queue *from)
         queue_push(into, &from->places[i]);
 }
 
-/* As far as the bound can tell. */
+/* Whether a plan may be kept for that aim, as far as the bound of its memory tells. */
 static bool may_serve(const struct dtp_bound_fit *fit, enum aim aim)
 {
     const struct dtp_memory *m = &fit->memory;
@@ -171,7 +171,7 @@ static uint64_t *count_of(struct dtp_search_counts *counts, enum dtp_verdict ver
 
 enum fate { FATE_PREDICTED, FATE_REFUSED, FATE_NO_LAYOUT, FATE_TOO_LARGE, FATE_PRUNED, FATE_TOO_MANY_NODES };
 
-/* Of a combination that is resolved: its time, and of memory the bound. */
+/* Time of a combination that is resolved, and the bound of its memory. */
 static enum fate judge(struct worker *w, size_t group, struct dtp_scan_place place)
 {
     const struct dtp_job *job = &w->variant.job;
@@ -462,7 +462,7 @@ static bool prepare_queues(const struct scanner *s, size_t groups, struct worker
     return w->queues && w->places;
 }
 
-/* Choices that dtp_plan_layout_exists does not read. */
+/* Whether a key leaves it as it is that a layout exists: dtp_plan_layout_exists does not read what it sets. */
 static bool leaves_layout(const char *key)
 {
     static const char *const keys[] = {"virtual_stages", "strategy",   "offload",    "checkpointing",

@@ -62,7 +62,7 @@ static enum dtp_status place(const struct dtp_program *program, struct dtp_place
     return dtp_program_place(program, out, faults);
 }
 
-/* Of several roles each has an arena of its own. */
+/* Memory of one role. Where there are several, each has an arena of its own. */
 static enum dtp_status fill_role_memory(struct dtp_simulated *s, uint32_t role, struct dtp_faults *faults)
 {
     const struct dtp_program *program = s->set.roles[role].program;

@@ -213,7 +213,7 @@ static void add_piece(struct dtp_state_part *parts, size_t *count, const struct 
     }
 }
 
-/* Of a module that several roles hold, the first of them writes checkpoints. */
+/* Where several roles hold a module, the first of them writes it to checkpoints. */
 static bool role_owns(const struct dtp_bind_job *job, uint64_t module, enum dtp_content content)
 {
     uint32_t mine = job->set ? dtp_program_set_role_of(job->set, job->rank) : 0;
@@ -261,9 +261,10 @@ static bool add_scales(struct dtp_binding *b, uint64_t module, enum dtp_executor
     return true;
 }
 
-/* Of PowerSGD, and amaxes of fp8. What a rank lost, or found, is its own: of N ranks those of number r stand behind
- * those of all smaller N and r, so that no other number of ranks finds its elements there. Factors of a shard are the
- * same on all copies, and the first of them writes it: of N shards as of N ranks. */
+/* State of PowerSGD, and amaxes of fp8. What rounding lost and the largest magnitudes are each rank's own, and of no
+ * use to another number of ranks: elements of rank r of N are numbered behind those of all smaller N and r, so that a
+ * run by other ranks finds none of its own. Factors are the same on all copies of a shard, and the first copy writes
+ * them: they are numbered so by shards. */
 static void add_hooked(struct dtp_binding *b, uint64_t module, enum dtp_executor_state state, char *values)
 {
     uint64_t count = dtp_program_buffers(b->job.program)[b->map.module[module][state].index].bytes / sizeof(float);
@@ -282,8 +283,8 @@ static void add_hooked(struct dtp_binding *b, uint64_t module, enum dtp_executor
         add_part(b->own, &b->own_count, &range, first, range.end, 0);
 }
 
-/* Of a slice: all that the rank holds of it, and what of [first, last) it is to write: of what all ranks have whole the
- * first one does. */
+/* Parts of a tensor parallel rank's slice: all that it holds, and of [first, last) what is its to write. Tensors that
+ * all of these ranks have whole the first of them writes. */
 static void add_slices(struct dtp_binding *b, const struct dtp_parameter_module *layout,
                        const struct state_range *range, uint32_t index, uint64_t first, uint64_t last)
 {

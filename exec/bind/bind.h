@@ -131,7 +131,7 @@ struct dtp_tensor_place {
 struct dtp_tensor_place dtp_bind_tensor_place(const struct dtp_bind_job *job);
 /* Its place among the ranks that have the same slice, which share out batches and shards. */
 uint32_t dtp_bind_data_rank(const struct dtp_bind_job *job);
-/* Among those of them that share each sequence, which follow each other. */
+/* Its place among those of them that share each sequence, which follow each other. */
 struct dtp_context_place {
     uint32_t index, ranks, pieces; /* pieces of a sequence that each has */
 };
@@ -139,7 +139,7 @@ struct dtp_context_place dtp_bind_context_place(const struct dtp_bind_job *job);
 /* Where a token of this rank's part of a sequence of so many tokens stands in the whole. */
 uint64_t dtp_context_position(const struct dtp_context_place *place, uint64_t tokens, uint64_t token);
 
-/* Among those that divide the experts of each layer, which are neighbours. */
+/* Its place among those that divide the experts of each layer, which are neighbours. */
 struct dtp_tensor_place dtp_bind_expert_place(const struct dtp_bind_job *job);
 
 /* Address of a buffer of the program; NULL for DTP_NO_INDEX and for one that the step never uses. */

@@ -329,7 +329,7 @@ static void loss_backward(struct dtp_binder *b)
     room_bytes(b, DTP_ROLE_STATISTICS, rows(b), parts ? DTP_EXECUTOR_LOSS_PART_BYTES : 4);
 }
 
-/* Element by element, and bytes. */
+/* Operations that work element by element, and those that move bytes. */
 static void others(struct dtp_binder *b)
 {
     const struct dtp_demand *d = b->op->demand;
@@ -386,7 +386,8 @@ static void batch(struct dtp_binder *b)
     }
 }
 
-/* Of ranks that divide experts: a gather, or a copy to the host, of what a router wrote; another reads that. */
+/* Whether the operation carries what routers of ranks that divide experts wrote: gathers it, copies it to the host, or
+ * reads what was gathered. */
 static bool carries_routes(const struct dtp_binder *b)
 {
     const struct dtp_operand *input = operand(b, DTP_ROLE_INPUT), *result = operand(b, DTP_ROLE_RESULT);

@@ -191,7 +191,7 @@ enum dtp_status dtp_bind_host_optimizer(struct dtp_binder *b, struct dtp_bound_o
 
 /* ---- element by element, copies, collectives --------------------------------------------------------------------- */
 
-/* From 4 bits: bytes of two codes, a scale for each DTP_NF4_BLOCK numbers. */
+/* Numbers out of 4 bits: a byte has two codes, DTP_NF4_BLOCK numbers share a scale. */
 static void bind_unpack(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     uint64_t count = rows(b);
@@ -245,7 +245,7 @@ void dtp_bind_sum_parts(struct dtp_binder *b, struct dtp_bound_op *out)
                                                            .accumulate = updates(b, DTP_ROLE_RESULT)};
 }
 
-/* To 8 bits, of which a part has all that this rank gives; or from those of all ranks. */
+/* Numbers into 8 bits: one part has all that this rank gives. Below, the sum of what all ranks gave. */
 void dtp_bind_pack8(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     const uint64_t count = rows(b), part_bytes = dtp_int8_part_bytes(count);

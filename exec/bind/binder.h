@@ -126,7 +126,7 @@ static inline uint64_t rows(const struct dtp_binder *b)
     return whole(b->op->demand->tokens);
 }
 
-/* Of a row. */
+/* Elements of a row. */
 static inline uint32_t width(const struct dtp_binder *b)
 {
     return b->op->demand->n < UINT32_MAX ? (uint32_t)b->op->demand->n : UINT32_MAX;
@@ -137,7 +137,7 @@ static inline const struct dtp_attention_shape *heads(const struct dtp_binder *b
     return &b->op->demand->attention;
 }
 
-/* Of a value of one head. */
+/* Elements of the value of one head. */
 static inline uint32_t value_dim(const struct dtp_binder *b)
 {
     return heads(b)->value_dim ? heads(b)->value_dim : heads(b)->head_dim;

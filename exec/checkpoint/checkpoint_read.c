@@ -102,7 +102,7 @@ static bool hexadecimal(const json_t *value, uint64_t *out)
 
 #define MOST_BYTES (UINT64_C(1) << 60)
 
-/* Of a part of a matrix' columns. */
+/* A block that is some of a matrix' columns says its runs and how far apart they are. */
 static bool parse_runs(const json_t *json, struct block *out)
 {
     if (!amount(json, "run", MOST_BYTES, &out->run) || !amount(json, "stride", MOST_BYTES, &out->stride))
@@ -178,7 +178,7 @@ static enum dtp_status read_indices(struct reader *r, const json_t *sums)
 
 /* ---- elements ---------------------------------------------------------------------------------------------------- */
 
-/* Runs of elements of a module's vector: of a block, of a part. */
+/* Which elements of a module's vector a block has, or a part wants: runs, equally far apart. */
 struct runs {
     uint64_t begin, end, run, stride;
 };
@@ -194,13 +194,13 @@ static struct runs runs_of_part(const struct dtp_state_part *part)
     return (struct runs){part->begin, part->end, part->run ? part->run : all, part->run ? part->stride : all};
 }
 
-/* Elements before the one at `at`, which is one of theirs. */
+/* How many elements of the runs stand before that at `at`, which is one of theirs. */
 static uint64_t place_in(const struct runs *runs, uint64_t at)
 {
     return (at - runs->begin) / runs->stride * runs->run + (at - runs->begin) % runs->stride;
 }
 
-/* The next of [*at, end) that belongs to them, and how many follow it; false: none does. */
+/* The next element of [*at, end) that belongs to the runs, and how many do from it on; false: none does. */
 static bool next_of(const struct runs *runs, uint64_t *at, uint64_t end, uint64_t *count)
 {
     uint64_t from = *at > runs->begin ? *at : runs->begin;
@@ -218,7 +218,7 @@ static bool next_of(const struct runs *runs, uint64_t *at, uint64_t end, uint64_
     return true;
 }
 
-/* Of `count` elements of a block from `at` on, which are neighbours and lie at `values`, those of a part. */
+/* Copies to the part what is its of `count` neighbours in the module, from `at` on, which lie at `values`. */
 static int deliver_run(const struct reader *r, const struct dtp_state_part *part, uint64_t at, uint64_t count,
                        const char *values)
 {
@@ -380,7 +380,7 @@ static enum dtp_status check_identity(const struct reader *r, const json_t *mani
     return DTP_OK;
 }
 
-/* Those of fp16 alone have one. */
+/* Checkpoints of fp16 have a loss scale, others none. */
 static bool loss_scale(const json_t *manifest, struct dtp_checkpoint_position *position)
 {
     const json_t *scale = json_object_get(manifest, "loss_scale");

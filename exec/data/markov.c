@@ -17,7 +17,7 @@ struct dtp_markov {
 /* Streams of random numbers that share a seed. */
 enum { USE_CHAIN = 1, USE_SAMPLE };
 
-/* In [0, 1), with 53 bits. */
+/* A number in [0, 1), with 53 random bits. */
 static double uniform(uint64_t seed, uint32_t use, uint64_t high, uint64_t low)
 {
     struct dtp_philox block = dtp_philox(seed ^ (uint64_t)use << 56, low, high);

@@ -420,7 +420,7 @@ static enum dtp_status take_gpu(uint32_t ordinal, struct cudaDeviceProp *out, st
     return DTP_OK;
 }
 
-/* As the kernel says of its PCI function; -1 on a machine of one node, and where a GPU shows no function. */
+/* What Linux says of the GPU's PCI function; -1 on a machine of one node, and where a GPU shows no function. */
 int dtp_device_cuda_numa_node(uint32_t ordinal)
 {
     char function[32], path[96];

@@ -31,7 +31,7 @@ FOR_THIS_PROCESSOR static void widen(const uint16_t *restrict values, float *res
     }
 }
 
-/* To nearest, ties to even; NaN stays NaN. */
+/* Rounds fp32 to bf16: to nearest, ties to even; NaN stays NaN. */
 FOR_THIS_PROCESSOR static void narrow(const float *restrict values, uint16_t *restrict out, int count)
 {
     for (int i = 0; i < count; i++) {

@@ -242,7 +242,7 @@ static void time_under_load(cublasLtHandle_t handle, const struct dtp_matmul_arg
     qsort(candidates, count, sizeof candidates[0], compare_candidates);
 }
 
-/* Of candidates in order of time, those that took at most `factor` times that of the first. */
+/* How many candidates, which are in order of time, took at most `factor` times as long as the first. */
 static uint32_t nearest(const struct candidate *candidates, uint32_t count, double factor)
 {
     uint32_t near = 1;

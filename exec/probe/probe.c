@@ -153,7 +153,8 @@ static enum dtp_status find_row(struct dtp_prober *p, const struct dtp_device_me
     return DTP_OK;
 }
 
-/* Of one GPU the kernels and of another the collectives is no machine. */
+/* A machine file is probed further on the kind of GPU that it is of: kernels of one and collectives of another are no
+ * machine. */
 static enum dtp_status check_known(const struct dtp_prober *p)
 {
     const struct dtp_measured_machine *known = p->of->known;

@@ -114,7 +114,8 @@ static struct dtp_group_place place_of(const struct dtp_sweep *s)
     return dtp_group_place(s->group, s->p->of->ranks.rank);
 }
 
-/* In place: this rank's part of what is gathered or scattered lies where it belongs. */
+/* The collective works in place: this rank's part of what is gathered or scattered lies where it belongs in the whole.
+ */
 static struct dtp_collective_args arguments_of(const struct dtp_sweep *s)
 {
     struct dtp_group_place place = place_of(s);
@@ -377,8 +378,8 @@ static enum dtp_status measure_size(struct dtp_sweep *s, double *median)
     return status == DTP_OK ? add_samples(s, samples, count, median) : status;
 }
 
-/* Of the seconds that a host is measured each kind of collective has an even part, and three sizes whatever they take.
- * The quickest rank's times, which all ranks know. */
+/* How long one kind of collective may be measured on a host: an even part of the seconds that there are, but three
+ * sizes whatever they take. By the quickest rank's times, which all ranks know. */
 static double most_of_kind_s(const struct dtp_sweep *s)
 {
     const struct dtp_settings *settings = s->p->of->settings;

@@ -129,8 +129,9 @@ static enum dtp_status add_extra(struct dtp_prober *p, const struct walk *w, siz
     return dtp_prober_add(p, &row, &value, 1);
 }
 
-/* Of collectives that run beside kernels for most of their time. A rank that comes first waits for the others, so how
- * long one takes is the least that any rank saw. */
+/* How much longer collectives like this one take beside kernels than alone, over those that have kernels beside them
+ * for most of their time. A rank that comes first waits for the others, so how long one takes is the least that any
+ * rank saw. */
 static enum dtp_status add_slowdown(struct dtp_prober *p, const struct walk *w, size_t collective, double *all)
 {
     struct dtp_measured_row row = row_of(w, collective, "_slowdown");

@@ -48,7 +48,7 @@ static int copy_up(const struct copies *c, void *stream)
     return c->p->device->verbs->copy(c->p->device, c->p->device_base, c->p->host_base, c->bytes, stream);
 }
 
-/* On top of what was uploaded where it is one way; beside it where both go at once. */
+/* Copies down over what was copied up where only one way is measured, beside it where both go at once. */
 static int copy_down(const struct copies *c, void *stream)
 {
     bool apart = c->way == BOTH;

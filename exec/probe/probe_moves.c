@@ -22,7 +22,8 @@ static bool to_all(const struct dtp_sweep *s)
     return s->kind->collective == DTP_ALL_TO_ALL;
 }
 
-/* Of `rows` those for one rank: the first gets twice as many as each other, or all as many, and what is left. */
+/* How many of `rows` go to the rank of that index: all ranks get as many, or the first twice as many as each other;
+ * what does not divide goes to the first. */
 static uint64_t rows_for(const struct dtp_sweep_kind *kind, uint64_t rows, uint32_t ranks, uint32_t index)
 {
     uint64_t each = rows / (kind->carried == DTP_CARRIED_UNEVEN ? ranks + 1 : ranks);

@@ -12,8 +12,8 @@
 #define MOST_STEPS 15
 #define STEPS_S 0.3 /* measured ones together take about this long */
 
-/* As many as take STEPS_S, of a step of which the quickest rank took that long: those that share collectives are as
- * many on every rank. */
+/* How many steps take STEPS_S together, by the time of the quickest rank, so that all ranks make as many: steps may
+ * share collectives. */
 static enum dtp_status steps_for(struct dtp_prober *p, double step_s, uint32_t *out)
 {
     enum dtp_status status = dtp_prober_least(p, &step_s, 1);
@@ -113,7 +113,7 @@ static void typical(const struct dtp_probe_program *program, const double *spans
     }
 }
 
-/* Of matmul, attention and kernels; the batch's copies are too small to be rows. */
+/* Whether an operation becomes a row: matmuls, attention and kernels do, the copies of a batch are too small. */
 static bool is_row(const struct dtp_probe_program *program, size_t i, uint32_t ranks, struct dtp_measured_row *row)
 {
     const struct dtp_op *op = &dtp_program_ops(program->program)[i];
@@ -183,7 +183,8 @@ static enum dtp_status add_gaps(struct dtp_prober *p, const struct dtp_probe_ste
     return status;
 }
 
-/* On a host each reading of the clock is where the one before ended but for what lies between operations. */
+/* On a host operations follow each other in line, so the time from the end of one to the begin of the next is what lies
+ * between operations. */
 static enum dtp_status add_host_gap(struct dtp_prober *p, const struct dtp_probe_program *program, const double *spans,
                                     uint32_t steps)
 {

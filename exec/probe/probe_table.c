@@ -118,7 +118,7 @@ static enum dtp_status set_words(struct dtp_scenario *scenario, const char *word
     return status;
 }
 
-/* Of the machine, and so of every program. */
+/* Whether a key that was typed is about the machine, and so holds for every program. */
 static bool of_machine(const char *text)
 {
     size_t count, length = strcspn(text, "=");
@@ -209,7 +209,7 @@ uint32_t dtp_probe_pass_ranks(const struct dtp_settings *settings, uint32_t rank
 
 /* ---- jobs -------------------------------------------------------------------------------------------------------- */
 
-/* After the words, so that they cannot say otherwise. */
+/* Sets how many GPUs a program is for and its strategy, after its words, so that they cannot say otherwise. */
 static enum dtp_status set_place(const struct dtp_prober *p, bool together, struct dtp_scenario *scenario)
 {
     char text[96];
@@ -242,7 +242,7 @@ static enum dtp_status resolve(const struct dtp_prober *p, const char *words, bo
     return status;
 }
 
-/* As it was resolved, but for its depth, its micro-steps, and the plan's consequences of both. */
+/* Makes the job shallower and its micro-steps fewer, with what that changes of the plan; all else stays as resolved. */
 static enum dtp_status cut(const struct dtp_prober *p, uint32_t layers, uint32_t most_micro_steps, struct dtp_job *job)
 {
     job->transformer.layers = layers;

@@ -83,7 +83,8 @@ struct dtp_probe_step {
     } way;
     bool may_wait; /* of a host: it makes what is known better, and is left out where time is short */
 };
-/* Of this device and so many ranks, in the order in which they are measured. Caller frees. */
+/* The step programs to measure on this device with so many ranks, in their order. Caller frees *out. DTP_BAD_INPUT: the
+ * line's own job is none. */
 enum dtp_status dtp_probe_table(struct dtp_prober *p, struct dtp_probe_step **out, size_t *count);
 
 /* probe_steps.c, probe_contention.c: one step program, from its lowering to its rows. DTP_NO: its first loss is wrong.

@@ -25,15 +25,15 @@ struct dtp_board {
     atomic_uint how[DTP_BOARD_RANKS];     /* by rank: enum dtp_rank_loss of that one */
 };
 
-/* In the launcher; NULL: no memory. */
+/* The launcher makes it, for as long as it lives. NULL: no memory. */
 struct dtp_board *dtp_board_make(void);
-/* In a rank: the launcher's, or NULL. */
+/* A rank finds its launcher's; NULL: it has none. */
 struct dtp_board *dtp_board_find(void);
 void dtp_board_accuse(struct dtp_board *board, uint32_t rank, uint32_t failed, enum dtp_rank_loss how);
 /* Whom most of `ranks` were told of, himself not counted; of two with as many the later, for a rank that is cut off
  * blames rank 0. UINT32_MAX: nobody. *how: as they were told. */
 uint32_t dtp_board_blamed(const struct dtp_board *board, uint32_t ranks, enum dtp_rank_loss *how);
-/* Before the next generation. */
+/* Forgets who was accused and when, before the next generation. */
 void dtp_board_clear(struct dtp_board *board);
 
 #endif

@@ -66,7 +66,7 @@ static unsigned char *slot_of(const struct host_communicator *c, uint32_t rank)
     return c->shared->rest + c->slots_offset + (size_t)rank * SLOT_BYTES;
 }
 
-/* Of what the rank sends in a group: it may be sending in several at once. */
+/* A rank has a mailbox for each group, as it may be sending in several at once. */
 static atomic_uint *mailbox_of(const struct host_communicator *c, uint32_t group, uint32_t rank)
 {
     size_t index = (size_t)group * c->ranks.world + rank;
@@ -165,8 +165,9 @@ static int receive_from(struct host_communicator *c, const struct dtp_collective
     return code;
 }
 
-/* To the next member, from the one before, slot by slot: what each has in its slot its neighbour takes before it is
- * filled again. Nobody waits for who takes before it has taken itself, so that a ring of any length goes on. */
+/* Each member sends to the next and receives from the one before, slot by slot: its neighbour takes what is in its slot
+ * before that is filled again. A member takes first and waits then for its own to be taken, so that a ring of any
+ * length goes on. */
 static int shift_around(struct host_communicator *c, const struct dtp_collective_args *args)
 {
     const struct dtp_group_place place = dtp_group_place(&c->groups[args->group], c->ranks.rank);
@@ -201,7 +202,7 @@ static int carry(void *argument)
     return transfer->args.receives ? receive_from(transfer->c, &transfer->args) : send_to(transfer->c, &transfer->args);
 }
 
-/* On a stream of transfers, or at once. */
+/* Makes the transfer on its stream's lane, where it has one, or at once. */
 static int transfer(struct host_communicator *c, const struct dtp_collective_args *args, struct dtp_lane *lane)
 {
     struct transfer transfer = {c, *args};

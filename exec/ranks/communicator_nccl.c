@@ -20,7 +20,7 @@
 /* Codes of NCCL's kind; those of ours are above. */
 enum { CODE_UNSUPPORTED = 1000, CODE_ABORTED };
 
-/* Of windows, and of copy engines. */
+/* The first NCCL that has windows, and the first that lets copy engines carry collectives. */
 #define VERSION_WITH_WINDOWS 22700
 #define VERSION_WITH_COPIES 22800
 
@@ -74,7 +74,7 @@ static int shift_around(struct nccl_communicator *c, const struct dtp_collective
     return (int)(code == ncclSuccess ? ended : code);
 }
 
-/* Of each expert a transfer of its own, in the same order at both ends; a rank's own rows are copied. */
+/* Each expert's rows are a transfer of their own, in the same order at both ends; a rank's own rows are copied. */
 static ncclResult_t exchange_pieces(const struct dtp_exchange *x, uint32_t index, const char *input, char *result,
                                     uint64_t row_bytes, ncclComm_t comm, cudaStream_t stream)
 {

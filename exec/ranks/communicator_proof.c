@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of the driver: the runtime knows only kernels that it launched itself, and of nodes not those by which copy engines
- * wait for each other (batches of memory operations). */
+/* Calls of the driver, for CUDA's runtime knows only kernels that it launched itself, and not the nodes by which copy
+ * engines wait for each other (batches of memory operations). */
 typedef CUresult node_type(CUgraphNode node, CUgraphNodeType *out);
 typedef CUresult node_parameters(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *out);
 typedef CUresult function_name(const char **name, CUfunction function);

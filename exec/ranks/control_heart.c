@@ -14,7 +14,7 @@
 #define VERDICT_S 3.0   /* that a rank waits for rank 0's */
 
 enum beat_kind { BEAT_ALIVE, BEAT_FAILURE, BEAT_GOODBYE, BEAT_STUCK };
-/* As it is sent: about the sender, or who failed. */
+/* What goes over the wire: where the sender is, or who failed. */
 struct beat {
     uint16_t kind, how; /* enum beat_kind, enum dtp_rank_loss */
     uint32_t rank, status, op;

@@ -19,7 +19,8 @@ static uint64_t rows_before(const struct dtp_exchange *x, uint32_t rank, uint32_
     return rows;
 }
 
-/* By experts, then by the ranks that sent them. */
+/* First of the rows that `owner` gets of rank `of` for its `expert`: they lie by experts, then by the ranks that sent
+ * them. */
 static uint64_t place_received(const struct dtp_exchange *x, uint32_t owner, uint32_t of, uint32_t expert)
 {
     uint32_t first = owner * own(x);

@@ -15,8 +15,9 @@ struct dtp_exchange {
     bool back; /* from the ranks that have the experts to those that sent the rows */
 };
 
-/* Of one of the owner's experts, by its number there: rows [from, from + rows) of what `sender` sends are rows [to,
- * ...) of what `receiver` gets. The owner is the receiver, or on the way back the sender. */
+/* Where the rows of one expert lie at both ends, `expert` being its number among those of the rank that has it (the
+ * receiver, on the way back the sender): rows [from, from + rows) of what `sender` sends to all are rows [to, to +
+ * rows) of what `receiver` gets of all. */
 struct dtp_exchange_piece {
     uint64_t from, to, rows;
 };

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Of each call that sends or receives, and of connecting; also turns off Nagle's delay. */
+/* How long a call may take that sends, receives or connects; also turns off Nagle's delay. */
 void dtp_socket_set_timeout(int socket, double seconds);
 /* False: the other end is gone, or silent for longer than the timeout. */
 bool dtp_socket_send(int socket, const void *data, size_t bytes);

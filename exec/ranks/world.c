@@ -30,7 +30,7 @@ static struct dtp_control_place first_not_ended(void *context, struct dtp_contro
     return told;
 }
 
-/* Of a rank, which may have another role than this one. */
+/* Says where a rank is, by its own role's program, which may be another than this rank's. */
 static void words_of(const struct dtp_world *world, uint32_t rank, struct dtp_control_place place, char *out,
                      size_t bytes)
 {
@@ -135,7 +135,8 @@ enum dtp_status dtp_world_join_set(const struct dtp_ranks *ranks, const struct d
     return join(ranks, set->roles[role].program, set, hash, out, faults);
 }
 
-/* Of the collectives that copy engines carry; lowering gives each of these kinds a group of its own. */
+/* Groups of the collectives that copy engines carry, a bit each; lowering gives each of these kinds a group of its own.
+ */
 static uint32_t copy_groups(const struct dtp_program *program, uint32_t collectives)
 {
     const struct dtp_op *ops = dtp_program_ops(program);

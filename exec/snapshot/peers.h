@@ -23,7 +23,7 @@ struct dtp_peer_server;
 enum dtp_status dtp_peer_serve(const char *address, const char *folder, struct dtp_peer_server **out,
                                struct dtp_faults *faults);
 struct dtp_peer dtp_peer_own(const struct dtp_peer_server *server);
-/* From now on it answers. */
+/* Tells it the secret and the run that it serves; from now on it answers. */
 void dtp_peer_trust(struct dtp_peer_server *server, uint64_t secret, uint64_t identity);
 void dtp_peer_stop(struct dtp_peer_server *server);
 

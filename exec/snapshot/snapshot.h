@@ -42,7 +42,7 @@ enum dtp_status dtp_snapshots_prepare(struct dtp_snapshots *snapshots, const str
  * wrong shows in `ended`. */
 void dtp_snapshots_begin(struct dtp_snapshots *snapshots, const struct dtp_checkpoint_position *position,
                          const struct dtp_state_part *own, double *stall_s);
-/* Of the one that was begun last: still being written, written, or not. DTP_SNAPSHOT_NONE: it was settled. */
+/* Where the snapshot is that was begun last. DTP_SNAPSHOT_NONE: it was settled, or none was begun. */
 enum dtp_snapshot_state { DTP_SNAPSHOT_NONE, DTP_SNAPSHOT_WRITING, DTP_SNAPSHOT_WRITTEN, DTP_SNAPSHOT_FAILED };
 enum dtp_snapshot_state dtp_snapshots_state(const struct dtp_snapshots *snapshots);
 /* When it has ended on all ranks: `whole` says whether on all of them well. Why not on this one is in `faults` then,

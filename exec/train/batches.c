@@ -59,7 +59,7 @@ static char *slot(const struct dtp_batches *b, uint64_t step)
     return b->ring + step % RING * b->job.accumulate * b->layout.bytes;
 }
 
-/* Of a sequence and the token behind it: the rank's pieces, and what follows each of their tokens. */
+/* Copies this rank's pieces of a sample, and as targets the token that follows each of theirs. */
 static void take_own(const struct dtp_batch_job *job, const int32_t *sample, int32_t *tokens, int32_t *targets)
 {
     const uint64_t own = job->sequence / job->context.ranks, piece = own / job->context.pieces;

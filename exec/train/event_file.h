@@ -20,8 +20,8 @@ struct dtp_event_value {
 size_t dtp_event_file_begin(unsigned char out[DTP_EVENT_BYTES], double wall_s);
 size_t dtp_event_file_step(unsigned char out[DTP_EVENT_BYTES], double wall_s, uint64_t step,
                            const struct dtp_event_value *values, size_t count);
-/* Of `count` bytes that begin with a record, its bytes; 0: it is not whole, or damaged. *step is 0 of a file's first.
- */
+/* How long the record is with which these `count` bytes begin; 0: it is not whole, or damaged. *step: the step that it
+ * is of, 0 for the first record of a file. */
 size_t dtp_event_file_read(const unsigned char *bytes, size_t count, uint64_t *step);
 /* Whether these begin with a first record that dtplan wrote. */
 bool dtp_event_file_own(const unsigned char *bytes, size_t count);

@@ -14,7 +14,7 @@
  * are not. */
 enum dtp_status dtp_loss_scale_start(const struct dtp_settings *settings, bool fp16,
                                      struct dtp_checkpoint_position *position, struct dtp_faults *faults);
-/* Behind a step. True: it was left out, and the next is worth a try with half the scale. */
+/* Called behind each step. True: the step was left out, and the next is worth a try with half the scale. */
 bool dtp_loss_scale_step(const struct dtp_settings *settings, bool skipped, struct dtp_checkpoint_position *position);
 
 #endif

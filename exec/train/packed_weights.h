@@ -4,7 +4,8 @@
 
 #include "bind/bind.h"
 
-/* Of all that the binding holds: draws in pieces into memory of the device that is given back. Waits for it.
+/* Packs all such weights that the binding holds, drawing them in pieces into memory of the device that is given back.
+ * Waits for it.
  * DTP_BAD_INPUT: a program whose packed weights have no scales, or no whole blocks. */
 enum dtp_status dtp_packed_weights_initialise(const struct dtp_binding *binding, uint64_t seed,
                                               struct dtp_faults *faults);

@@ -68,7 +68,7 @@ struct dtp_expert_rows {
 };
 const struct dtp_expert_rows *dtp_run_heard(const struct dtp_run *run);
 
-/* Of the last measured or isolated step: when operation `op` began and ended, seconds since the step did. */
+/* When operation `op` of the last measured or isolated step began and ended, in seconds since the step began. */
 enum dtp_status dtp_run_span(struct dtp_run *run, size_t op, double *start_s, double *end_s, struct dtp_faults *faults);
 
 #endif

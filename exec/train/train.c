@@ -312,8 +312,8 @@ struct dtp_checkpoint_identity dtp_train_identity(const struct dtp_trainer *t)
     return (struct dtp_checkpoint_identity){t->model, dtp_token_source_words(t->source), t->settings->seed};
 }
 
-/* Of stages on GPUs, whose receives run while others compute; on cores only to see, in tests, that nothing comes of it.
- */
+/* Launches every kernel once (dtp_run_rehearse) before stages on GPUs train, for their receives run while others
+ * compute; on cores only with poison, so that tests see that nothing comes of it. */
 static enum dtp_status rehearse(struct dtp_trainer *t)
 {
     bool wanted = t->set && (t->device->asynchronous || t->settings->poison);

@@ -64,7 +64,7 @@ void dtp_event_fault(FILE *file, const char *words);
 struct dtp_op_times {
     double *alone_s, *start_s, *end_s; /* per operation; NAN: not measured */
 };
-/* Of a set, one rank of each role, as seconds since the first of them began: role,op,alone_s,start_s,end_s.
+/* The same of a set, by one rank of each role, in seconds since the first of them began: role,op,alone_s,start_s,end_s.
  * DTP_ENVIRONMENT of either: the file was not written whole. */
 struct dtp_role_spans {
     const double *alone_s, *start_s, *end_s;

@@ -5,14 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Among the ranks of its stage. */
+/* A rank's place among the ranks of its stage. */
 static uint32_t place_of(const struct dtp_trainer *t, uint32_t rank)
 {
     const struct dtp_program_set *set = t->binding.job.set;
     return set ? dtp_program_set_place(set, rank) : rank;
 }
 
-/* A stage without layers knows of none. */
+/* Experts of the model, which all ranks hear of: a stage without layers knows of none. */
 static enum dtp_status most_experts(struct dtp_trainer *t, uint32_t *out)
 {
     uint32_t *all = calloc(t->ranks, sizeof *all);

@@ -51,7 +51,7 @@ static void saved(struct dtp_trainer *t)
         dtp_event_checkpoint(t->events, t->saver.position.step, t->settings->checkpoint, t->save_stall_s, true);
 }
 
-/* To the end of a checkpoint that is being written; all ranks call it together. */
+/* Waits for the end of a checkpoint that is being written; all ranks call it together. */
 static void end_saving(struct dtp_trainer *t)
 {
     if (!t->saving)

@@ -9,7 +9,7 @@
 
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
 
-/* What is said by one role or by several alike. */
+/* Whether what a role says (0: nothing) is what those before it said; *known becomes it. */
 static bool agree(uint64_t *known, uint64_t said)
 {
     bool same = !*known || !said || *known == said;

@@ -98,7 +98,8 @@ static struct dtp_step_record record_of(const struct dtp_trainer *t, double seco
     return r;
 }
 
-/* Of a step's time, spent behind it on how fast the cores are; 0.04 scatters a quarter more. */
+/* Share of a step's time that is spent behind it on timing the loop of pace.h; with 0.04 that time scatters a quarter
+ * more. */
 #define PACE_SHARE 0.12
 #define PACED_STEPS 200 /* beside which it is; their median says what a run of any length needs */
 
@@ -117,7 +118,8 @@ static enum dtp_status finish_step(struct dtp_trainer *t, struct dtp_step_record
     const struct dtp_step_scalars *results = dtp_run_host_results(t->run);
     t->results = results ? *results : (struct dtp_step_scalars){0};
     *record = record_of(t, end_s - t->last_end_s);
-    /* Of an elastic run all time is accounted for, and this is none of its; of one with poison no time is asked. */
+    /* Not in elastic runs, all of whose time is accounted for, nor where memory is poisoned, as no time is asked there.
+     */
     bool paced = !t->device->asynchronous && t->paced < PACED_STEPS && !t->settings->elastic && !t->settings->poison;
     record->loop_s = paced ? dtp_pace_loop_s(PACE_SHARE * record->seconds) : (double)NAN;
     t->paced += paced;
@@ -166,7 +168,7 @@ static void remember_unwritten(struct dtp_trainer *t, enum dtp_status status)
     t->unwritten = status > t->unwritten ? status : t->unwritten;
 }
 
-/* Of the launcher that starts ranks again: how far the run has come, and that this generation does steps. */
+/* Tells the launcher that starts ranks again how far the run has come, and that this generation makes steps. */
 static void tell_launcher(struct dtp_board *board, uint64_t step)
 {
     const char *generation = getenv("DTPLAN_GENERATION");

@@ -42,7 +42,7 @@ static enum dtp_trace_part part_of_collective(enum dtp_collective collective)
     return DTP_TRACE_PART_ALL_REDUCE;
 }
 
-/* COUNT: of what a trace says nothing. */
+/* DTP_TRACE_PART_COUNT for operations that no time of a trace is of. */
 static enum dtp_trace_part part_of(const struct dtp_op *op, bool steps)
 {
     switch (dtp_op_kind_class(op->kind)) {
