@@ -46,6 +46,9 @@ LINES = (
 TINY = (((64, 4, 2, 160, 96, True), 32, (2,), "bf16-mixed"), ((64, 4, 4, 192, 96, False), 32, (3,), "bf16-mixed"))
 PACKED = (False, True)  # q, k, v and gate, up as matmuls of their own and as one
 LAYERS = 2
+PERIOD_S = 1.0  # of a GPU's power at its limit, as steps show it
+BESIDE = 3  # steps before the profiled ones that have their clock
+MOSTLY_BUSY = 0.9  # of a step in kernels: it is the device that takes the time
 
 
 def shape_of(widths):
@@ -106,17 +109,18 @@ class Harvest:
     backward the engine makes the weight's gradient first, over tokens, [out, tokens] by [tokens, in]
     (torch/csrc/autograd/generated/Functions.cpp: MmBackward0; derivatives.yaml: mm_mat2_grad)."""
 
-    def __init__(self, rows, run, shape, headroom, attention_power):
+    def __init__(self, rows, run, shape, headroom, lighter_power):
         self.rows, self.shape, self.choices, self.headroom = rows, shape, run.choices, headroom
-        self.attention_power = attention_power
+        self.lighter_power = lighter_power
         self.tokens = self.choices.sequence * self.choices.micro_batch
         self.took = device_us if run.cuda else (lambda event: event.self_cpu_time_total)
         self.first = {}  # the first product of a backward: which node's
 
     def matmul(self, event):
+        """Which product it is: m, n, k and the pass."""
         left, right = event.input_shapes[-2:] if event.name == "aten::mm" else event.input_shapes[1:3]
         if len(left) != 2 or len(right) != 2:
-            return
+            return None
         what = "forward"
         if above(event, "Backward"):
             parent = event.cpu_parent
@@ -126,27 +130,46 @@ class Harvest:
                 self.first[id(parent)] = True
             else:
                 what = "weight_gradient" if left[1] == self.tokens else "input_gradient"
-        self.rows.add("matmul", what, self.slower * self.took(event) / 1e6, "bf16", m=left[0], n=right[1], k=left[1])
+        return what, left[0], right[1], left[1]
 
-    def take(self, events, step_s):
-        """step_s: of all the steps together. What tensor cores do is 1 + headroom * (1 - their share) times as fast as beside
-        nothing but matmuls, attention counted by the power it draws of a matmul's (dtp_matmul_speedup)."""
-        products, drawing_s, whole = [], 0, {}  # of each attention its kernels, whichever part starts them
+    @staticmethod
+    def has_odd_rows(what, m, n, k):
+        """As dtp_matmul_has_odd_rows has it of 16 bits: older kernels multiply them, which draw less."""
+        return n % 2 == 1 or (m if what == "weight_gradient" else k) % 2 == 1
+
+    def take(self, events, step_s, settled):
+        """step_s: of the profiled steps together; settled: the mean step of a period of the GPU's power / theirs. What tensor
+        cores do is 1 + headroom * (1 - their share) times as fast as beside nothing but matmuls, attention and products of
+        odd rows counted by the power they draw of a matmul's (dtp_matmul_speedup)."""
+        products, tensor_s, lighter_s, busy_s, whole = [], 0, 0, 0, {}  # of each attention its kernels, whoever starts them
         for event in events:
             seconds, outer = self.took(event) / 1e6, self.attention_above(event)
+            busy_s += seconds
             if outer is not None:
                 whole.setdefault(id(outer), [outer, 0])[1] += seconds
-                drawing_s += self.attention_power * seconds
+                tensor_s, lighter_s = tensor_s + seconds, lighter_s + seconds
             elif event.name in ("aten::mm", "aten::addmm"):
-                products.append(event)
-                drawing_s += seconds
-        self.slower = 1 + self.headroom * (1 - min(1, drawing_s / step_s))
-        for event in products:
-            self.matmul(event)
+                product = self.matmul(event)
+                if product:
+                    products.append((product, seconds))
+                tensor_s += seconds
+                lighter_s += seconds if product and self.has_odd_rows(*product) else 0
+        share = min(1, (tensor_s - (1 - self.lighter_power) * lighter_s) / step_s)
+        slower = (1 + self.headroom * (1 - share)) * self.slowed(tensor_s, busy_s, step_s, settled)
+        for (what, m, n, k), seconds in products:
+            self.rows.add("matmul", what, slower * seconds, "bf16", m=m, n=n, k=k)
         for outer, seconds in whole.values():
-            self.rows.add("attention", "backward" if "backward" in outer.name else "forward", self.slower * seconds, "bf16",
+            self.rows.add("attention", "backward" if "backward" in outer.name else "forward", slower * seconds, "bf16",
                           m=self.choices.micro_batch, sequence=self.choices.sequence, heads=self.shape.heads,
                           kv_heads=self.shape.kv_heads, head_dim=self.shape.head_dim)
+
+    @staticmethod
+    def slowed(tensor_s, busy_s, step_s, settled):
+        """How much slower than in the profiled steps tensor cores are on average: kernels that pass over memory keep their
+        times. Where the host is what a step waits for, power is not what changes it."""
+        if busy_s < MOSTLY_BUSY * step_s or tensor_s <= 0:
+            return 1
+        return 1 + (settled - 1) * step_s / tensor_s
 
     @staticmethod
     def attention_above(event):
@@ -163,19 +186,25 @@ class Harvest:
 
 def profiled(run, load_s, steps):
     """The operators of `steps` steps that follow `load_s` seconds of others without a pause, in which clocks and power
-    settle; and what these steps took together."""
+    settle; what these steps took together; and what a step takes on average / one beside these: a GPU at its power limit
+    slows down once a second or so for a fifth of it (reports/h200/single_gpu_steps.csv), which two steps see or not."""
     from torch.profiler import ProfilerActivity, profile, schedule
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if run.cuda else [])
     step_s = min(run.step(False)[0] for _ in range(3))
-    before, found, took_s = max(1, int(load_s / step_s)), [], 0
+    before, found, seconds = max(BESIDE, int(load_s / step_s)), [], []
     with profile(activities=activities, record_shapes=True, on_trace_ready=lambda p: found.extend(p.events()),
                  schedule=schedule(wait=0, warmup=before, active=steps, repeat=1)) as profiler:
         for i in range(before + steps):
             began = time.perf_counter()
             run.step(False)
-            took_s += time.perf_counter() - began if i >= before else 0
+            seconds.append(time.perf_counter() - began)
             profiler.step()
-    return found, took_s
+    last_s, in_period = 0, 0
+    while in_period < before and last_s < PERIOD_S:
+        in_period += 1
+        last_s += seconds[before - in_period]
+    beside_s = sum(seconds[before - BESIDE:before]) / BESIDE
+    return found, sum(seconds[before:]), last_s / in_period / beside_s
 
 
 def at_power_limit(device):
@@ -257,11 +286,11 @@ def probe(arguments, events, stopped):
 def main():
     parser = argparse.ArgumentParser(prog="probe_torch.py", description=__doc__.split("\n", 1)[0], allow_abbrev=False)
     parser.add_argument("--device", choices=("cuda", "host"), default="cuda")
-    parser.add_argument("--seconds-each", type=float, default=0.5, help="of load before steps are measured")
+    parser.add_argument("--seconds-each", type=float, default=1.6, help="of load before steps are measured")
     parser.add_argument("--power-headroom", type=float, required=True,
                         help="how much faster matmuls run where they are none of a step: dtplan's matmul_power_headroom")
     parser.add_argument("--attention-power", type=float, required=True,
-                        help="what attention draws of a matmul's power: dtplan's attention_power")
+                        help="what attention and products of odd rows draw of a matmul's power: dtplan's attention_power")
     parser.add_argument("--attention", choices=("flash", "flash2"), default="flash")
     arguments = parser.parse_args()
     events, stopped = run_torch.Events(0), []

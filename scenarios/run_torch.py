@@ -11,6 +11,7 @@ allocator and the driver say. On the cores of a host (--device host) the mechani
 import argparse
 import csv
 import json
+import math
 import os
 import signal
 import sys
@@ -30,7 +31,8 @@ except ImportError as missing:
     print(f"dtplan: {words}", file=sys.stderr)
     sys.exit(3)
 
-WARM_UP_STEPS = 2  # compilation, the optimizer's state, clocks: steps and peaks behind them count
+WARM_UP_STEPS = 2  # compilation, the optimizer's state: steps and peaks behind them count
+SETTLING_S = 1.0  # of more steps between, that none counts: until then a GPU at its power limit is faster than it stays
 
 
 class Refused(Exception):
@@ -611,6 +613,19 @@ def traced(run, path):
             profiler.step()
 
 
+def settle(run, stopped):
+    """As many steps on each rank, by what one takes of the first; a snapshot has those alone that count."""
+    if not run.cuda or run.arguments.snapshot:
+        return
+    count = torch.tensor([math.ceil(SETTLING_S / run.step(False)[0])])
+    if run.ranks > 1:
+        torch.distributed.broadcast(count, 0)
+    for _ in range(int(count)):
+        if stopped:
+            break
+        run.step(False)
+
+
 def train(run, events, stopped):
     arguments, log = run.arguments, None
     if arguments.log and run.rank == 0:
@@ -622,6 +637,7 @@ def train(run, events, stopped):
         torch.cuda.memory._record_memory_history(max_entries=400000)
     for number in range(1, arguments.steps + 1):
         if number == WARM_UP_STEPS + 1 and run.cuda:
+            settle(run, stopped)
             torch.cuda.reset_peak_memory_stats()
         seconds, loss = run.step(number == 1)
         events.say("step", step=number, tokens=tokens, step_s=seconds, loss=loss, learning_rate=arguments.lr, mode="plain")

@@ -130,9 +130,9 @@ static void sum(const struct miniatures *m, struct dtp_step_sums *out)
 static enum dtp_status simulate_all(struct miniatures *m, struct dtp_miniature_time *out, struct dtp_faults *faults)
 {
     const struct dtp_cluster *cluster = &m->job->cluster;
-    struct dtp_kernel_sums kernels = {LINE_OF(m, kernels.matmul_s), LINE_OF(m, kernels.attention_s),
+    struct dtp_kernel_sums kernels = {LINE_OF(m, kernels.matmul_s), LINE_OF(m, kernels.lighter_s),
                                       LINE_OF(m, kernels.other_s)};
-    double tensor_s = kernels.matmul_s + kernels.attention_s, speedup = 0;
+    double tensor_s = kernels.matmul_s + kernels.lighter_s, speedup = 0;
     double wanted = dtp_kernel_speedup(cluster, &kernels, kernels.other_s);
     enum dtp_status status = DTP_OK;
     for (int pass = 0; pass < 2 && status == DTP_OK; pass++) {

@@ -310,6 +310,16 @@ double dtp_op_in_step_s(const struct dtp_op_rates *rates, const struct dtp_op *o
     return dtp_kernel_in_step_s(dtp_op_at_power_limit(rates, op), gaps_of(rates, op), alone_s, factor, speedup);
 }
 
+/* Of what is at the power limit: what draws less than a matmul does. */
+static bool is_lighter(const struct dtp_op_rates *rates, const struct dtp_op *op)
+{
+    const struct dtp_demand *d = op->demand;
+    if (dtp_op_kind_class(op->kind) == DTP_CLASS_ATTENTION)
+        return true;
+    bool of_weights = dtp_measured_matmul_of_weights(dtp_measured_matmul_of_op(rates->program, op));
+    return dtp_matmul_has_odd_rows(d->dtype, of_weights, d->m, d->n, d->k);
+}
+
 struct dtp_kernel_sums dtp_op_sum_kernels(const struct dtp_op_rates *rates, const double *alone_s)
 {
     struct dtp_kernel_sums sums = {0, 0, 0};
@@ -320,8 +330,7 @@ struct dtp_kernel_sums dtp_op_sum_kernels(const struct dtp_op_rates *rates, cons
             continue;
         bool tensor = dtp_op_at_power_limit(rates, &ops[i]);
         double gaps_s = tensor ? gaps_of(rates, &ops[i]) : alone_s[i];
-        bool attends = dtp_op_kind_class(ops[i].kind) == DTP_CLASS_ATTENTION;
-        *(attends ? &sums.attention_s : &sums.matmul_s) += alone_s[i] - gaps_s;
+        *(is_lighter(rates, &ops[i]) ? &sums.lighter_s : &sums.matmul_s) += alone_s[i] - gaps_s;
         sums.other_s += gaps_s;
     }
     return sums;
@@ -329,7 +338,7 @@ struct dtp_kernel_sums dtp_op_sum_kernels(const struct dtp_op_rates *rates, cons
 
 double dtp_kernel_speedup(const struct dtp_cluster *cluster, const struct dtp_kernel_sums *sums, double other_s)
 {
-    return dtp_cluster_matmul_speedup(cluster, sums->matmul_s, sums->attention_s, other_s);
+    return dtp_cluster_matmul_speedup(cluster, sums->matmul_s, sums->lighter_s, other_s);
 }
 
 /* Share of the SMs on which the thread blocks sit that carry a transfer, from its launch until it is through. */

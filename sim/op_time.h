@@ -81,7 +81,7 @@ bool dtp_op_at_power_limit(const struct dtp_op_rates *rates, const struct dtp_op
 /* What that speed-up follows from (dtp_matmul_speedup): tensor cores and all else that computes, gaps between kernels
  * as else; `alone_s` is of each of the program's operations. */
 struct dtp_kernel_sums {
-    double matmul_s, attention_s, other_s; /* attention that speeds up; what does not is in other_s */
+    double matmul_s, lighter_s, other_s; /* attention that does not speed up is in other_s */
 };
 struct dtp_kernel_sums dtp_op_sum_kernels(const struct dtp_op_rates *rates, const double *alone_s);
 /* That speed-up, where besides tensor cores the step takes other_s. */

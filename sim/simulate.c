@@ -181,7 +181,7 @@ static bool speed_up(struct roles *all, double step_s, double tolerance)
         struct simulation *s = &all->role[r];
         struct dtp_timeline *out = &all->out[r];
         double at_full_s = step_s / out->compute_factor;
-        double tensor_s = (s->sums.matmul_s + s->sums.attention_s) / out->matmul_speedup;
+        double tensor_s = (s->sums.matmul_s + s->sums.lighter_s) / out->matmul_speedup;
         double speedup = dtp_kernel_speedup(s->rates.cluster, &s->sums, fmax(0, at_full_s - tensor_s));
         if (fabs(speedup / out->matmul_speedup - 1) <= tolerance)
             continue;

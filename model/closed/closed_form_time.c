@@ -38,13 +38,22 @@ static bool trains_head(const struct dtp_timing *c)
     return !dtp_plan_adapts(c->plan) || c->plan->adapters.train_ends;
 }
 
+static enum dtp_dtype head_dtype(const struct dtp_timing *c)
+{
+    return c->plan->precision.compute == DTP_FP8 ? DTP_BF16 : c->plan->precision.compute;
+}
+
+static double head_columns(const struct dtp_timing *c)
+{
+    return c->own ? c->own->head_columns : (double)dtp_plan_head_columns(c->plan, c->transformer->vocab);
+}
+
 /* Of the head, over some tokens. */
 static double head_rows_s(const struct dtp_timing *c, double rows)
 {
-    enum dtp_dtype dtype = c->plan->precision.compute == DTP_FP8 ? DTP_BF16 : c->plan->precision.compute;
+    enum dtp_dtype dtype = head_dtype(c);
     const struct dtp_cluster *on = c->cluster;
-    double h = (double)c->transformer->hidden;
-    double vocab = c->own ? c->own->head_columns : (double)dtp_plan_head_columns(c->plan, c->transformer->vocab);
+    double h = (double)c->transformer->hidden, vocab = head_columns(c);
     return dtp_cluster_matmul_s(on, &c->execution, DTP_MEASURED_MATMUL_FORWARD, dtype, rows, vocab, h) +
            dtp_cluster_matmul_s(on, &c->execution, DTP_MEASURED_MATMUL_INPUT_GRADIENT, dtype, rows, h, vocab) +
            (trains_head(c)
@@ -331,15 +340,20 @@ static void note_compute(const struct dtp_timing *c, const struct micro_step *m,
 
 /* ---- the whole -------------------------------------------------------------------------------------------------- */
 
-/* Of matmuls; attention that has it too is sped up. */
+/* Of matmuls; attention that has it too is sped up. Of matmuls those of the head alone can have odd rows: each of its
+ * three products has vocabulary along rows, and widths of blocks are even. */
 static double speed_up(const struct dtp_timing *c, double matmul_s, double passes_s, struct micro_step *m)
 {
     const struct dtp_attention_shape shape = dtp_plan_attention(c->transformer, c->cluster, c->plan, 0);
     double *attention[] = {&m->attention_forward_s, &m->attention_backward_s, &m->recompute_attention_s};
     bool fused = dtp_attention_at_power_limit(&c->cluster->gpu, &shape, &c->execution);
     double attention_s = *attention[0] + *attention[1] + *attention[2];
-    double clock =
-        dtp_cluster_matmul_speedup(c->cluster, matmul_s, fused ? attention_s : 0, passes_s + (fused ? 0 : attention_s));
+    double odd_s =
+        dtp_matmul_has_odd_rows(head_dtype(c), false, c->tokens, head_columns(c), (double)c->transformer->hidden)
+            ? m->head_s
+            : 0;
+    double clock = dtp_cluster_matmul_speedup(c->cluster, matmul_s - odd_s, odd_s + (fused ? attention_s : 0),
+                                              passes_s + (fused ? 0 : attention_s));
     for (int i = 0; i < 3 && fused; i++)
         *attention[i] /= clock;
     return clock;

@@ -38,7 +38,9 @@ double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, const struct dtp_
         return measured_s;
     if (dtype == DTP_FP8)
         return dtp_fp8_matmul_s(&cluster->gpu, execution->fp8_recipe, product_of(pass), m, n, k);
-    return dtp_matmul_s(&cluster->gpu, dtype, dtp_measured_matmul_of_weights(pass), m, n, k);
+    bool of_weights = dtp_measured_matmul_of_weights(pass);
+    return execution->own_kernels ? dtp_matmul_s(&cluster->gpu, dtype, of_weights, m, n, k)
+                                  : dtp_untimed_matmul_s(&cluster->gpu, dtype, of_weights, m, n, k);
 }
 
 double dtp_cluster_grouped_matmul_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution,
@@ -119,11 +121,10 @@ static bool measured_matmuls(const struct dtp_cluster *cluster, enum dtp_dtype d
            isfinite(measured_matmul_s(cluster, DTP_MEASURED_MATMUL_FORWARD, dtype, 1024, 1024, 1024));
 }
 
-double dtp_cluster_matmul_speedup(const struct dtp_cluster *cluster, double matmul_s, double attention_s,
-                                  double other_s)
+double dtp_cluster_matmul_speedup(const struct dtp_cluster *cluster, double matmul_s, double lighter_s, double other_s)
 {
     bool in_steps = measured_matmuls(cluster, DTP_BF16) && !dtp_measured_sustained(cluster->measured);
-    return in_steps ? 1 : dtp_matmul_speedup(&cluster->gpu, matmul_s, attention_s, other_s);
+    return in_steps ? 1 : dtp_matmul_speedup(&cluster->gpu, matmul_s, lighter_s, other_s);
 }
 
 double dtp_cluster_most_matmul_flops_per_s(const struct dtp_cluster *cluster, enum dtp_dtype dtype)

@@ -28,8 +28,7 @@ struct dtp_attention_time dtp_cluster_attention_time(const struct dtp_cluster *c
                                                      const struct dtp_transformer *transformer,
                                                      const struct dtp_plan *plan, double tokens);
 /* dtp_matmul_speedup, but 1 where matmuls were measured in a step: their times hold it already. */
-double dtp_cluster_matmul_speedup(const struct dtp_cluster *cluster, double matmul_s, double attention_s,
-                                  double other_s);
+double dtp_cluster_matmul_speedup(const struct dtp_cluster *cluster, double matmul_s, double lighter_s, double other_s);
 /* Most FLOP/s that matmuls of a format reach: for bounds. */
 double dtp_cluster_most_matmul_flops_per_s(const struct dtp_cluster *cluster, enum dtp_dtype dtype);
 

@@ -43,8 +43,20 @@ static double row_loss(const struct dtp_gpu *gpu, unsigned bytes, double odd)
     return bytes < 4 ? odd : dtp_calibration.unaligned_words;
 }
 
-/* Rows that count tokens are never contiguous: a weight's gradient sums over them, other results have m of them.
- * Formats of 32 bits come to tensor cores, if at all, by older kernels anyway. */
+/* The dimension along which an operand is contiguous; a result is along n. Rows that count tokens never are: a weight's
+ * gradient sums over them, other results have m of them. */
+static double operand_row(bool weight_gradient, double m, double k)
+{
+    return weight_gradient ? m : k;
+}
+
+bool dtp_matmul_has_odd_rows(enum dtp_dtype dtype, bool weight_gradient, double m, double n, double k)
+{
+    return dtp_dtype_bytes(dtype) == 2 && (dtp_row_alignment_bytes(dtype, n) < 4 ||
+                                           dtp_row_alignment_bytes(dtype, operand_row(weight_gradient, m, k)) < 4);
+}
+
+/* Formats of 32 bits come to tensor cores, if at all, by older kernels anyway. */
 static double alignment_loss(const struct dtp_gpu *gpu, unsigned element_bytes, bool weight_gradient, double m,
                              double n, double k)
 {
@@ -52,7 +64,7 @@ static double alignment_loss(const struct dtp_gpu *gpu, unsigned element_bytes, 
     if (element_bytes > 2)
         return 1;
     unsigned result = dtp_alignment_bytes(n, element_bytes);
-    unsigned operand = dtp_alignment_bytes(weight_gradient ? m : k, element_bytes);
+    unsigned operand = dtp_alignment_bytes(operand_row(weight_gradient, m, k), element_bytes);
     return least(row_loss(gpu, result, c->unaligned_result),
                  row_loss(gpu, operand, weight_gradient ? c->unaligned_outer : c->unaligned_reduced));
 }
@@ -120,6 +132,16 @@ static double matmul_s(const struct dtp_gpu *gpu, const struct format *format, b
 double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight_gradient, double m, double n, double k)
 {
     return matmul_s(gpu, &(struct format){dtype, 1, dtp_dtype_bytes(dtype)}, weight_gradient, m, n, k);
+}
+
+double dtp_untimed_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight_gradient, double m, double n,
+                            double k)
+{
+    const struct dtp_calibration *c = &dtp_calibration;
+    bool even_result = !dtp_matmul_has_odd_rows(dtype, false, m, n, DTP_ALIGNED_BYTES);
+    bool odd_outer = even_result && weight_gradient && dtp_matmul_has_odd_rows(dtype, true, m, n, k);
+    double rate = odd_outer && is_hopper_or_later(gpu) ? c->unaligned_outer_untimed / c->unaligned_outer : 1;
+    return matmul_s(gpu, &(struct format){dtype, rate, dtp_dtype_bytes(dtype)}, weight_gradient, m, n, k);
 }
 
 /* Hopper's tensor cores sum fp8 products in fewer bits than fp32 has; what a recipe does not leave there is added to
@@ -383,17 +405,17 @@ bool dtp_attention_at_power_limit(const struct dtp_gpu *gpu, const struct dtp_at
     return shape->kernel != DTP_ATTENTION_MATH && dtp_own_attention(gpu, shape, execution) == DTP_OWN_ATTENTION_NONE;
 }
 
-/* Of tensor cores' work the part W draws a matmul's power: all of matmuls, attention_power of attention. The time T
+/* Of tensor cores' work the part W draws a matmul's power: all of matmuls, attention_power of what is lighter. T
  * that they and the rest take settles where speed-up = 1 + headroom (1 - W (T - other_s) / T) and T = tensor_s /
  * speed-up + other_s agree. With a = 1 + headroom (1 - W), the speed-up without anything beside them, and b = headroom
  * W: a T^2 - (tensor_s + (a - b) other_s) T - b other_s^2 = 0. Solved, not iterated, so that more of any never takes
  * less time. */
-double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double attention_s, double other_s)
+double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double lighter_s, double other_s)
 {
-    double tensor_s = matmul_s + attention_s;
+    double tensor_s = matmul_s + lighter_s;
     if (gpu->architecture != DTP_GPU_HOPPER || tensor_s <= 0)
         return 1;
-    double drawing = (matmul_s + dtp_calibration.attention_power * attention_s) / tensor_s;
+    double drawing = (matmul_s + dtp_calibration.attention_power * lighter_s) / tensor_s;
     double b = dtp_calibration.matmul_power_headroom * drawing, a = 1 + dtp_calibration.matmul_power_headroom - b;
     double half = (tensor_s + (a - b) * other_s) / 2;
     double total_s = (half + sqrt(half * half + a * b * other_s * other_s)) / a;

@@ -14,6 +14,10 @@ double dtp_matmul_flops_per_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype);
  * widths that align better. */
 double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight_gradient, double m, double n,
                     double k);
+/* The same as frameworks call it, by the algorithm that the library names first: a weight's gradient of odd rows takes
+ * longer by that. */
+double dtp_untimed_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight_gradient, double m, double n,
+                            double k);
 /* The same in a recipe's formats, of one of a linear's products; and that product's rate / the sustained one of fp8. */
 double dtp_fp8_matmul_s(const struct dtp_gpu *gpu, enum dtp_fp8_recipe recipe, enum dtp_product product, double m,
                         double n, double k);
@@ -91,9 +95,13 @@ struct dtp_attention_time dtp_mma_attention_time(const struct dtp_gpu *gpu, cons
                                                  enum dtp_dtype dtype, double tokens);
 
 /* Factor >= 1 by which tensor cores, in matmuls and fused attention, run above their sustained rate when matmuls are
- * only part of the work: chips at their power limit clock up while other kernels run. matmul_s and attention_s are at
- * the sustained rate, other_s everything else. */
-double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double attention_s, double other_s);
+ * only part of the work: chips at their power limit clock up while other kernels run. matmul_s and lighter_s are at
+ * the sustained rate, other_s everything else; lighter_s is what draws attention_power of a matmul's power, fused
+ * attention and matmuls of odd rows. */
+double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double lighter_s, double other_s);
+/* Whether a matmul of dtp_matmul_s is one of those: its rows begin at odd multiples of 2 bytes, so that TMA and wgmma
+ * do not take them and tensor cores wait for older kernels' loads. */
+bool dtp_matmul_has_odd_rows(enum dtp_dtype dtype, bool weight_gradient, double m, double n, double k);
 /* Whether attention is one of them: fused kernels are, not those that write scores out, and none of ours, which are far
  * from the limit. */
 bool dtp_attention_at_power_limit(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,

@@ -341,6 +341,14 @@ static void test_power_headroom(void **state)
     assert_true(simulate(&b)->matmul_speedup == 1);
     finish(&b);
 
+    b = begin(test_h200(), 8); /* a matmul of odd rows draws what attention does, at the same seconds */
+    matmul = step_matmul(b.program, 8192, 8193, 8192);
+    kernel = step_kernel(b.program, DTP_STREAM_COMPUTE, 3e9, 0);
+    t = simulate(&b);
+    assert_near(t->matmul_speedup, dtp_matmul_speedup(&b.cluster.gpu, 0, alone_s(&b, matmul), alone_s(&b, kernel)),
+                1e-12);
+    finish(&b);
+
     b = begin(test_h200(), 8); /* matmuls of another stream draw as much */
     struct dtp_new_op other = {.kind = DTP_OP_MATMUL,
                                .stream = DTP_STREAM_WEIGHT_GRADIENT,
