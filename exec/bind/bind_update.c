@@ -148,7 +148,6 @@ enum dtp_status dtp_bind_optimizer(struct dtp_binder *b, struct dtp_bound_op *ou
     struct dtp_parameter_module layout;
     uint64_t module = buffer_of(b, state)->module;
     dtp_program_module(b->binding->job.program, module, &layout);
-    const struct dtp_execution *execution = dtp_program_execution(job->program);
     struct dtp_adamw_args g = {.gradient = need(b, DTP_ROLE_WEIGHT_GRADIENT),
                                .weights = need(b, DTP_ROLE_WEIGHT),
                                .master = maybe(b, DTP_ROLE_MASTER),
@@ -158,8 +157,7 @@ enum dtp_status dtp_bind_optimizer(struct dtp_binder *b, struct dtp_bound_op *ou
                                .decay = job->optimizer.decay,
                                .scalars = need(b, DTP_ROLE_SCALARS),
                                .weight_element = element_of(b, DTP_ROLE_WEIGHT),
-                               .stochastic_rounding = execution->stochastic_rounding,
-                               .ctas = b->op->stream == DTP_STREAM_COMPUTE ? 0 : execution->update_ctas};
+                               .stochastic_rounding = dtp_program_execution(job->program)->stochastic_rounding};
     g.count = operand_bytes(b, weight) / dtp_element_bytes(g.weight_element);
     g.gradient_element = element_of_all(b, DTP_ROLE_WEIGHT_GRADIENT, g.count);
     element_of_all(b, DTP_ROLE_WEIGHT, g.count);
