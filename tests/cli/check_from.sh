@@ -112,7 +112,7 @@ says 'BY=ssh is neither srun nor mpirun'
 for text in '[[[' '[1, 2]'; do # JSON by its name, for tables of TOML begin alike
     printf '%s\n' "$text" >array.json
     expect 2 plan --from array.json --gpu h100
-    says 'array.json:1: '
+    says 'dtplan: array.json:'
     ! grep -q TOML err || failed "a .json is called TOML: $(cat err)"
 done
 expect 2 plan --from . --gpu h100
