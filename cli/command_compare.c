@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static bool is_scenario(const char *word)
 {
@@ -28,6 +29,20 @@ static enum dtp_status say(const struct compare *c)
     return DTP_OK;
 }
 
+/* The earlier word of the same file, by whatever path; NULL: there is none, or it cannot be looked at, which reading it
+ * says. */
+static const char *named_before(const struct dtp_arguments *a, size_t word)
+{
+    struct stat this, other;
+    if (stat(a->words[word], &this) != 0)
+        return NULL;
+    for (size_t i = 0; i < word; i++)
+        if (!is_scenario(a->words[i]) && stat(a->words[i], &other) == 0 && this.st_dev == other.st_dev &&
+            this.st_ino == other.st_ino)
+            return a->words[i];
+    return NULL;
+}
+
 /* The words that are scenarios are the job's, the others are records. */
 static enum dtp_status read_records(struct compare *c, const char **scenarios, size_t *scenario_count)
 {
@@ -38,6 +53,10 @@ static enum dtp_status read_records(struct compare *c, const char **scenarios, s
             scenarios[(*scenario_count)++] = a->words[i];
             continue;
         }
+        const char *before = named_before(a, i);
+        if (before)
+            return dtp_fault(c->context->faults, DTP_BAD_INPUT, a->words[i], 0,
+                             "compare: is the file %s, which is named already; one record counts once", before);
         enum dtp_status status = dtp_observed_read(a->words[i], &c->observed[c->beside->count], c->context->faults);
         c->beside->count += status == DTP_OK;
         worst = dtp_worse(worst, status);

@@ -123,9 +123,18 @@ void dtp_import_destroy(struct dtp_import *import)
     free(import);
 }
 
-/* A table of TOML, or NAME = value, without ':' before it; flags; else YAML, of which JSON is a part. */
-static enum dtp_syntax syntax_of(const char *text)
+static bool is_named_json(const char *path)
 {
+    size_t length = strlen(path);
+    return length > 5 && strcmp(path + length - 5, ".json") == 0;
+}
+
+/* A table of TOML, or NAME = value, without ':' before it; flags; else YAML, of which JSON is a part. An array of JSON
+ * begins as a table of TOML does: then the name decides. */
+static enum dtp_syntax syntax_of(const char *path, const char *text)
+{
+    if (text[strspn(text, " \t\r\n")] == '[' && is_named_json(path))
+        return DTP_SYNTAX_JSON;
     bool flags = strncmp(text, "#!", 2) == 0, toml = false;
     text += strncmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
     for (bool first = true; *text; first = false) {
@@ -177,7 +186,7 @@ enum dtp_status dtp_import_parse(struct dtp_import *import, const char *path, co
         return dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "out of memory");
     import->count++;
     file->entries.name = file->path;
-    enum dtp_syntax syntax = syntax_of(text);
+    enum dtp_syntax syntax = syntax_of(path, text);
     enum dtp_status status = read_entries(&file->entries, syntax, text, bytes, faults);
     if (status == DTP_OK)
         status = dtp_entries_interpolate(&file->entries, faults);

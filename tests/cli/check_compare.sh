@@ -29,6 +29,9 @@ sharded=("${small[@]}" --gpus 4 --strategy full_shard --hidden 2048 --heads 16 -
 
 first '' none.json
 first 'another attention kernel' attention.json
+ln -s none.json "the same.json"
+expect 2 compare none.json attention.json "the same.json"
+says 'the same.json: compare: is the file none.json, which is named already'
 first 'logits in fp32' fp32_logits.json
 first 'matmuls in fp32' fp32_matmuls.json
 first 'the optimizer is not fused' optimizer.json

@@ -109,6 +109,12 @@ PATH=$PWD/stubs:$PATH BY=ssh 'run megatron/launch.sh' >out 2>err && failed "laun
 says 'BY=ssh is neither srun nor mpirun'
 
 # A folder is no file, and none of dtplan's own failures.
+for text in '[[[' '[1, 2]'; do # JSON by its name, for tables of TOML begin alike
+    printf '%s\n' "$text" >array.json
+    expect 2 plan --from array.json --gpu h100
+    says 'dtplan: array.json:'
+    ! grep -q TOML err || failed "a .json is called TOML: $(cat err)"
+done
 expect 2 plan --from . --gpu h100
 says '.: is a folder; name the file in it'
 

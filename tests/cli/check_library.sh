@@ -21,11 +21,10 @@ library=$(find "$tree" -name 'libdtplan.so.0' -print -quit)
 [[ -n $library ]] || { failed "no libdtplan.so.0 is installed" && exit 1; }
 folder=${library%/*}
 header=$tree/include/dtplan.h
-ln -s -- "$tree" tree # pkg-config's words have no quotes
-export PKG_CONFIG_PATH=$scratch/tree/${folder#"$tree"/}/pkgconfig LD_LIBRARY_PATH=$folder
+export PKG_CONFIG_PATH=$folder/pkgconfig LD_LIBRARY_PATH=$folder
 
 [[ $(pkg-config --modversion dtplan) == "$("$tree/bin/dtplan" --version | cut -d ' ' -f 2)" ]] || failed "another version"
-read -ra words < <(pkg-config --cflags --libs dtplan)
+eval "words=($(pkg-config --cflags --libs dtplan))" # whose spaces within paths are escaped as for a shell
 cc -std=c11 -Wall -Wextra -Werror "$source/cli/library/examples/plan.c" "${words[@]}" -o plan || failed "the example does not compile"
 ./plan llama-2-7b 8 >out || failed "the example ends with $?"
 grep -qE '^  1 sequences: +[0-9.]+ GiB, +[1-9][0-9]+ tokens/s$' out || failed "no figures: $(cat out)"

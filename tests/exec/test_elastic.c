@@ -253,19 +253,6 @@ enum { TRIALS = sizeof trials / sizeof trials[0], AT_ONCE = 9 };
 static struct elastic_run runs[TRIALS];
 static double struck_s[TRIALS];
 
-/* FOLDER in words becomes the run's. */
-static void begin(const struct trial *trial, struct elastic_run *run)
-{
-    static char words[4096];
-    const char *folder = strstr(trial->words, "FOLDER");
-    if (folder)
-        snprintf(words, sizeof words, "%.*s%s/tests/elastic_%s%s", (int)(folder - trial->words), trial->words,
-                 TEST_BINARY_DIR, trial->name, folder + strlen("FOLDER"));
-    else
-        snprintf(words, sizeof words, "%s", trial->words);
-    elastic_start(run, trial->name, words, true);
-}
-
 static void await_step(struct elastic_run *run, const char *name, uint64_t step)
 {
     double until_s = elastic_now_s() + 2 * BUSY_S;
@@ -357,7 +344,7 @@ static void test_whatever_happens(void **state)
     for (int first = 0; first < count; first += AT_ONCE) {
         int end = first + AT_ONCE < count ? first + AT_ONCE : count;
         for (int k = first; k < end; k++)
-            begin(&trials[drawn_trials[k]], &runs[k]);
+            elastic_start(&runs[k], trials[drawn_trials[k]].name, trials[drawn_trials[k]].words, true);
         for (int k = first; k < end; k++) {
             const struct trial *trial = &trials[drawn_trials[k]];
             if (trial->strike)
@@ -382,7 +369,7 @@ static void test_launcher_killed(void **state)
     struct elastic_run run;
     pid_t ranks[ELASTIC_RANKS];
     (void)state;
-    begin(&killed, &run);
+    elastic_start(&run, killed.name, killed.words, true);
     await_step(&run, killed.name, STRIKE);
     for (uint32_t i = 0; i < ELASTIC_RANKS; i++)
         ranks[i] = elastic_rank(&run, i);
@@ -534,9 +521,7 @@ static int learn_undisturbed(void **state)
     (void)state;
     elastic_start(&plain, "plain", "--steps " NUMBER(STEPS), true);
     elastic_start(&longer, "longer", "--steps " NUMBER(LONG_STEPS), true);
-    elastic_start(&elastic, "undisturbed",
-                  LINE "--async-checkpoints --checkpoint-every 20 --checkpoint " TEST_BINARY_DIR
-                       "/tests/elastic_undisturbed/saved",
+    elastic_start(&elastic, "undisturbed", LINE "--async-checkpoints --checkpoint-every 20 --checkpoint FOLDER/saved",
                   true);
     while (!elastic_ended(&plain) || !elastic_ended(&longer) || !elastic_ended(&elastic))
         usleep(50000);

@@ -52,24 +52,37 @@ static inline void elastic_redirect(const struct elastic_run *run, const char *n
     close(file);
 }
 
-/* `words`: more of the line, separated by spaces. */
+/* Adds the words of a line, separated by spaces, to argv; "FOLDER/..." is within the run's folder, whose own path may
+ * have spaces. Both strings stay, and line is cut. */
+static inline int elastic_add_words(const struct elastic_run *run, char *line, char *argv[], int argc, int most)
+{
+    for (char *word = strtok(line, " "); word && argc < most; word = strtok(NULL, " ")) {
+        char *path = NULL;
+        if (strncmp(word, "FOLDER", strlen("FOLDER")) == 0 &&
+            asprintf(&path, "%s%s", run->folder, word + strlen("FOLDER")) < 0)
+            _exit(97);
+        argv[argc++] = path ? path : word;
+    }
+    return argc;
+}
+
+/* `words`: more of the line, as elastic_add_words takes them. */
 static inline void elastic_become(const struct elastic_run *run, const char *words)
 {
     static const char *const model =
         "--set runtime=dtplan --set precision=fp32 --set gpus=4 --set strategy=full_shard --set layers=2 --set "
         "hidden=32 "
         "--set heads=2 --set ffn=64 --set vocab=64 --set seq=8 --set accumulate=3 --set gradient_norm=true";
-    static char line[8192];
-    char *argv[128];
-    int argc = 0;
+    enum { MOST_WORDS = 127 };
+    static char line[8192], program[] = TEST_BINARY_DIR "/dtplan-exec", data[] = TEST_SOURCE_DIR "/scenarios";
+    char *argv[MOST_WORDS + 1] = {program, "--data-directory", data};
+    int argc = 3;
     elastic_redirect(run, "out", STDOUT_FILENO);
     elastic_redirect(run, "err", STDERR_FILENO);
     bool elastic = strstr(words, "--elastic") != NULL;
-    snprintf(line, sizeof line, "%s/dtplan-exec --data-directory %s/scenarios %s %s %s %s %s", TEST_BINARY_DIR,
-             TEST_SOURCE_DIR, elastic_device(), elastic ? "--snapshots" : "", elastic ? run->memory : "", model, words);
-    for (char *word = strtok(line, " "); word && argc < 127; word = strtok(NULL, " "))
-        argv[argc++] = word;
-    argv[argc] = NULL;
+    snprintf(line, sizeof line, "%s %s %s %s", elastic_device(), elastic ? "--snapshots FOLDER/memory" : "", model,
+             words);
+    argv[elastic_add_words(run, line, argv, argc, MOST_WORDS)] = NULL;
     alarm(900); /* no test may leave a process: ranks end with their launcher */
     execv(argv[0], argv);
     _exit(98);

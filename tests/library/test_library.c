@@ -81,7 +81,7 @@ static void test_answers_are_the_programs(void **state)
                 "sweep --model gpt2 --gpus 8..32x2 --strategy ddp,full_shard,zero3 --gpu a10");
     is_answered(d, dtplan_search, tokens, DTPLAN_OK,
                 "search --params 1B --gpus 2,4 --gpu a10 --tokens 200M --strategy full_shard,ddp --json");
-    char *answer, *messages, *said = program_says("backtest " TEST_SOURCE_DIR "/tests/data/runs.csv --json");
+    char *answer, *messages, *said = program_says("backtest '" TEST_SOURCE_DIR "/tests/data/runs.csv' --json");
     const char *const tables[] = {TEST_SOURCE_DIR "/tests/data/runs.csv", NULL};
     assert_int_equal(dtplan_backtest(d, tables, NULL, &answer, &messages), DTPLAN_OK);
     assert_string_equal(answer, said);
