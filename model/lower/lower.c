@@ -228,8 +228,8 @@ static uint64_t narrow_elements(const struct dtp_lowering *l)
     return elements;
 }
 
-/* cuBLAS workspaces (forward's and autograd's thread have one each), RoPE's fp32 sines and cosines, and the
- * micro-step's 64-bit tokens. */
+/* cuBLAS workspaces (forward's and autograd's thread have one each), RoPE's fp32 sines and cosines, logits that the
+ * training loop holds from their loss to the next, and the micro-step's 64-bit tokens. */
 static void make_standing_buffers(struct dtp_lowering *l)
 {
     uint64_t cublas = dtp_lower_cublas_workspace_bytes(l);
@@ -244,6 +244,8 @@ static void make_standing_buffers(struct dtp_lowering *l)
         dtp_lower_buffer(l, "fp8 weights", DTP_OWNER_WEIGHTS, DTP_STREAM_COMPUTE,
                          dtp_fp8_standing_bytes(l->plan, &l->cluster->gpu, elements), true);
     }
+    uint64_t logits = l->plan->hold_logits ? dtp_bytes_product(l->tokens, 4 * l->transformer->vocab) : 0;
+    dtp_lower_buffer(l, "logits of the step before", DTP_OWNER_LOGITS, DTP_STREAM_COMPUTE, logits, true);
     l->rows_under_way = DTP_NO_BUFFER;
     if (l->plan->megatron.expert_overlap) {
         const struct dtp_layer_tensors *tensors = &l->kind[DTP_LAYER_EXPERTS].tensors;

@@ -48,6 +48,9 @@
 /* docs/performance.md was measured in April 2024, when its train_configs of 8B and 13B had a Triton kernel (norm_type
  * fused_rmsnorm, #181: "+15% eager"), those of 70B its own module. */
 #define TORCHTITAN_FUSED "docs/performance.md"
+/* Until its pull request 391 of June 2024 ("del logits ... to save 3.9G memory") train.py held `pred`; so did that of
+ * pull request 165, of March. */
+#define HELD_LOGITS .hold_logits = true
 /* fms-fsdp's policy bfSixteen reduces in bf16; "selective" is every k-th block (configurations.md), k not stated: 2, or
  * 1 where the job would not fit otherwise. Norms are ibm-fms' LayerNormParameterized with
  * use_high_precision_pow (fms/models/llama.py). */
@@ -108,7 +111,8 @@ static const struct dtp_run_framework frameworks[] = {
     {.word = "nanotron", NANOTRON_RULES},
     {.word = "llm-foundry", COMPOSER_RULES},
     {.word = "Composer", COMPOSER_RULES},
-    {.word = "torchtitan", .source = TORCHTITAN_FUSED, TORCHTITAN_RULES},
+    {.word = "torchtitan", .source = TORCHTITAN_FUSED, TORCHTITAN_RULES, HELD_LOGITS},
+    {.word = "torchtitan", .source = "PR #165", TORCHTITAN_RULES, CHAINED_NORMS, HELD_LOGITS},
     {.word = "torchtitan", TORCHTITAN_RULES, CHAINED_NORMS},
     {.word = "fms-fsdp", FMS_RULES},
     {.word = "PyTorch 2.", .note = "as separate matmuls", PARALLEL_SCRIPT_RULES},

@@ -42,6 +42,7 @@ struct dtp_run_framework {
     bool untied_head;       /* the head has weights of its own, whatever its family's do */
     bool rope_fp32;         /* written as fp32 halves, each product a kernel */
     bool norm_chain;        /* eager RMSNorm is a chain of operators */
+    bool hold_logits;       /* the loop holds logits in fp32 from step to step */
     bool keeps_root;        /* FSDP2's root unit stays gathered from forward to backward */
     bool counts_ends;       /* of a pipeline's stages embedding and head count as one layer each */
     const char *single;     /* strategy of one GPU under DeepSpeed; NULL = zero1 */

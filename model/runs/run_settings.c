@@ -508,6 +508,8 @@ static void write_kernels(struct writer *w)
     }
     if (framework->norm_chain)
         set_switch(w, "norm_chain", true);
+    if (framework->hold_logits)
+        set_switch(w, "hold_logits", true);
     if (framework->rope_fp32)
         set_switch(w, "rope_fp32", true);
     if (framework->lora_dropout > 0 && run->lora_rank)

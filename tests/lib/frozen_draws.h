@@ -51,6 +51,7 @@
     X(optimizer, MEGATRON, 1, "adamw|adamw|sgd")                                                                       \
     X(optimizer, EXECUTOR, 1, "adamw")                                                                                 \
     X(compile_loss, TORCH, 8, "false")                                                                                 \
+    X(hold_logits, TORCH, 24, "true")                                                                                  \
     X(limit_all_gathers, FSDP1, 2, "false")                                                                            \
     X(keep_root, FSDP2, 6, "true")                                                                                     \
     X(reshard_after_forward, HYBRID, 3, "false")                                                                       \

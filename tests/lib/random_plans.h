@@ -213,7 +213,8 @@ static inline void random_runtime_choices(const struct dtp_cluster *cluster, str
 /* Fields of keys that one runtime alone reads and that are drawn by name, here or in frozen_jobs.h. Any other is drawn
  * from its row: a key that is new needs nothing here. */
 static const char random_named_fields[] =
-    " compile compile_loss fast_kernels narrow_logits transformers_layers fsdp1 limit_all_gathers keep_root "
+    " compile compile_loss fast_kernels narrow_logits hold_logits transformers_layers fsdp1 limit_all_gathers "
+    "keep_root "
     "ddp_bucket_view comm_hook powersgd_rank "
     "overlap_comm "
     "reduce_bucket_size stage3_max_live_parameters stage3_max_reuse_distance "
@@ -281,6 +282,17 @@ static inline void random_own_fields(struct dtp_plan *plan)
     plan->deepspeed = read.deepspeed, plan->megatron = read.megatron, plan->executor = read.executor;
 }
 
+/* It changes no other draw. */
+static inline void random_held_logits(struct dtp_plan *plan)
+{
+    uint64_t kept = random_state;
+    bool divided = plan->tp > 1 || plan->pp > 1 || plan->cp > 1;
+    random_key("hold_logits");
+    plan->hold_logits = plan->runtime == &dtp_runtime_torch && !divided && plan->loss == DTP_LOSS_EAGER &&
+                        !plan->compile && random_below(4) == 0;
+    random_state = kept;
+}
+
 /* Of the list's first so many a plan draws its runtime; those behind take the place of one in 64 jobs (below), so
  * that a runtime that is new changes no other job. */
 #define RANDOM_RUNTIMES 4u
@@ -337,6 +349,7 @@ static inline struct dtp_plan random_plan(const struct dtp_cluster *cluster)
     if (plan.runtime == &dtp_runtime_deepspeed && random_bool())
         random_deepspeed_sizes(&plan);
     random_runtime_choices(cluster, &plan);
+    random_held_logits(&plan);
     random_own_fields(&plan);
     return plan;
 }

@@ -243,9 +243,9 @@ static void test_framework_rules(void **state)
     assert_int_equal(plan.loss, DTP_LOSS_FUSED);
     assert_int_equal(plan.attention, DTP_ATTENTION_FLASH1);
     run.framework = "torchtitan (FSDP1)";
-    assert_true(job_of(&run).plan.fsdp1 && job_of(&run).plan.norm_chain);
+    assert_true(job_of(&run).plan.fsdp1 && job_of(&run).plan.norm_chain && !job_of(&run).plan.hold_logits);
     run.source = "github:pytorch/torchtitan docs/performance.md"; /* whose norms were Triton's */
-    assert_false(job_of(&run).plan.norm_chain);
+    assert_true(!job_of(&run).plan.norm_chain && job_of(&run).plan.hold_logits);
     run.framework = "PyTorch 2.11 FSDP2";
     run.notes = "architecture=llama";
     plan = job_of(&run).plan;

@@ -238,13 +238,18 @@ static void test_hybrid(void **state)
 
 /* ---- loss, casts, workspaces ----------------------------------------------------------------------------------- */
 
-/* Eager cross entropy stands 12 T V high in backward, a compiled one 4 T V. */
+/* Eager cross entropy stands 12 T V high in backward, a compiled one 4 T V; a loop that holds logits has 4 T V more. */
 static void test_cross_entropy(void **state)
 {
     (void)state;
     struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
     struct dtp_memory m = predict(&plan, &eight_gpus);
     assert_int_equal(m.phase_bytes[DTP_PHASE_LOSS][DTP_OWNER_LOGITS], 12 * TOKENS * VOCAB);
+    plan.hold_logits = true; /* those of the step before, too, and in every phase */
+    m = predict(&plan, &eight_gpus);
+    assert_int_equal(m.phase_bytes[DTP_PHASE_LOSS][DTP_OWNER_LOGITS], 16 * TOKENS * VOCAB);
+    assert_int_equal(m.phase_bytes[DTP_PHASE_STEP][DTP_OWNER_LOGITS], 4 * TOKENS * VOCAB);
+    plan.hold_logits = false;
     plan.loss = DTP_LOSS_FUSED;
     m = predict(&plan, &eight_gpus);
     assert_int_equal(m.phase_bytes[DTP_PHASE_LOSS][DTP_OWNER_LOGITS], 4 * TOKENS * VOCAB);

@@ -85,9 +85,19 @@ static void check_context_parallel(struct dtp_resolver *r)
                         p->fsdp1 ? "FSDP1" : dtp_strategy_text(p->strategy));
 }
 
+static void check_held_logits(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (p->hold_logits && dtp_plan_loss(p) != DTP_LOSS_EAGER)
+        dtp_plan_refuse(r, "hold_logits", "is of an eager loss, to which the model gives logits in fp32; leave it out");
+    if (p->hold_logits && (p->tp > 1 || p->pp > 1 || p->cp > 1))
+        dtp_plan_refuse(r, "hold_logits", "is modelled of data parallel ranks alone; leave it out, or tp, pp and cp");
+}
+
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
+    check_held_logits(r);
     check_dtypes(r);
     check_tensor_parallel(r);
     check_pipeline(r);
