@@ -251,6 +251,28 @@ static double stretched_s(struct engine *e, uint32_t op)
     return until_s;
 }
 
+static const struct dtp_op *op_of(const struct engine *e, uint32_t op)
+{
+    return &dtp_program_ops(e->job->program)[op];
+}
+
+/* A kernel's thread blocks find room where those of a matmul or of attention that fills the device end, which they do a
+ * tile at a time: half a tile's time on average. Counted for runtimes whose kernels are this project's: their streams
+ * stand in front of the one that computes, and many short kernels beside it (PowerSGD's) wait longer than they run. */
+static double wait_for_room_s(const struct engine *e, uint32_t op)
+{
+    const struct dtp_op_rates *rates = e->job->rates;
+    double wait_s = 0;
+    if (!rates->execution->own_kernels || !dtp_op_takes_sms(rates, op_of(e, op)))
+        return 0;
+    for (uint32_t i = 0; i < e->running_count; i++) {
+        const struct running *r = &e->running[i];
+        if (op_of(e, r->op)->stream == DTP_STREAM_COMPUTE)
+            wait_s = dtp_op_tile_s(rates, op_of(e, r->op), r->seconds) / 2;
+    }
+    return wait_s;
+}
+
 static void start(struct engine *e, uint32_t op)
 {
     if (!e->ops[op].waits)
@@ -260,6 +282,8 @@ static void start(struct engine *e, uint32_t op)
         (cause == DTP_CAUSE_NONE ? e->clock->now_s > e->job->begin_s : e->job->span[cause].end_s < e->clock->now_s))
         e->job->cause[op] = DTP_CAUSE_HOST;
     double seconds = stretched_s(e, op);
+    if (seconds > 0)
+        seconds += wait_for_room_s(e, op);
     if (seconds <= 0) {
         end(e, op);
         return;
@@ -323,11 +347,6 @@ static bool start_ready(struct engine *e)
     }
     return any;
     return any;
-}
-
-static const struct dtp_op *op_of(const struct engine *e, uint32_t op)
-{
-    return &dtp_program_ops(e->job->program)[op];
 }
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */

@@ -246,6 +246,18 @@ static double pass_s(const struct dtp_pass_rates *rates, const struct dtp_demand
     return sums_s + demand->kernels * rates->start_s + demand->elements / rates->elements_per_s;
 }
 
+/* Columns of P [tokens, n], or rows of Q [tokens, n]. */
+static double orthogonalize_seconds(const struct dtp_demand *d)
+{
+    return d->form == DTP_FORM_COLUMNS ? dtp_orthogonalize_s(d->n, d->tokens) : dtp_orthogonalize_s(d->tokens, d->n);
+}
+
+/* Of the result, which a matmul with that form reads too. */
+static double subtracted_bytes(const struct dtp_demand *d)
+{
+    return d->form == DTP_FORM_SUBTRACTED ? d->m * d->n * dtp_dtype_bytes(d->dtype) : 0;
+}
+
 double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
 {
     const struct dtp_demand *d = op->demand;
@@ -256,9 +268,11 @@ double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
     case DTP_CLASS_NONE: return 0;
     case DTP_CLASS_MATMUL:
         return gaps_s + matmul_seconds(rates, op) / rates->matmul_share +
-               ratio(d->bytes, rates->accumulated_bytes_per_s);
+               ratio(d->bytes + subtracted_bytes(d), rates->accumulated_bytes_per_s);
     case DTP_CLASS_ATTENTION: return gaps_s + attention_seconds(rates, op);
     case DTP_CLASS_MEMORY:
+        if (op->kind == DTP_OP_ORTHOGONALIZE && rates->execution->own_kernels)
+            return gaps_s + orthogonalize_seconds(d);
         return gaps_s + pass_s(&rates->passes, d) + ratio(d->bytes, rates->memory_kernel_bytes_per_s[d->memory_kernel]);
     case DTP_CLASS_COLLECTIVE: return most(collective_seconds(rates, op), few_ctas_s(rates, op));
     case DTP_CLASS_UPLOAD:
@@ -380,13 +394,18 @@ static struct dtp_usage collective_usage(const struct dtp_op_rates *rates, const
 
 /* Matmuls and attention want all SMs, and what HBM their operands pass through. A memory-bound kernel spends its time
  * partly in the SMs, partly in HBM, one after the other (op_cost.c: 1/rate = 1/HBM + 1/SMs), so it uses either in that
- * proportion and leaves the rest to other streams. In profiles of 2 H200 a collective beside them cost matmuls 0.4 s a
- * second and memory-bound kernels nothing. */
+ * proportion and leaves the rest to other streams; so does a narrow matmul. In profiles of 2 H200 a collective beside
+ * them cost matmuls 0.4 s a second and memory-bound kernels nothing. Vectors are made orthonormal by one thread block.
+ */
 static struct dtp_usage kernel_usage(const struct dtp_op_rates *rates, const struct dtp_op *op, double seconds)
 {
     const struct dtp_demand *d = op->demand;
     double attainable = rates->cluster->gpu.memory_bytes_per_s * dtp_calibration.hbm_fraction;
     struct dtp_usage usage = {.weight = 1};
+    if (op->kind == DTP_OP_ORTHOGONALIZE && rates->execution->own_kernels) {
+        usage.of[DTP_RESOURCE_SM] = rates->cluster->gpu.sm_count ? 1.0 / rates->cluster->gpu.sm_count : 1;
+        return usage;
+    }
     if (dtp_op_kind_class(op->kind) == DTP_CLASS_MEMORY && !rates->kernels_alike) {
         double bytes_s = ratio(d->bytes, rates->memory_kernel_bytes_per_s[d->memory_kernel]);
         double busy = least(1, (bytes_s + pass_s(&rates->passes, d)) / seconds);
@@ -399,7 +418,28 @@ static struct dtp_usage kernel_usage(const struct dtp_op_rates *rates, const str
                                : ((d->m + d->n) * d->k + d->m * d->n) * dtp_dtype_bytes(d->dtype);
     usage.of[DTP_RESOURCE_HBM] = least(1, operand_bytes / attainable / seconds);
     usage.of[DTP_RESOURCE_SM] = dtp_op_kind_class(op->kind) == DTP_CLASS_MATMUL ? rates->matmul_share : 1;
+    if (op->kind == DTP_OP_MATMUL && dtp_matmul_is_narrow(d->dtype, d->m, d->n, d->k))
+        usage.of[DTP_RESOURCE_SM] = least(rates->matmul_share, 1 - usage.of[DTP_RESOURCE_HBM]);
     return usage;
+}
+
+bool dtp_op_takes_sms(const struct dtp_op_rates *rates, const struct dtp_op *op)
+{
+    if (op->stream == DTP_STREAM_COMPUTE)
+        return false;
+    if (dtp_op_kind_class(op->kind) != DTP_CLASS_COLLECTIVE)
+        return dtp_op_is_kernel(op);
+    return !dtp_execution_copies(rates->execution, dtp_op_kind_collective(op->kind));
+}
+
+/* All SMs together make m n elements of a result, or attend with so many queries' heads, in `seconds`. */
+double dtp_op_tile_s(const struct dtp_op_rates *rates, const struct dtp_op *op, double seconds)
+{
+    const struct dtp_demand *d = op->demand;
+    bool attends = dtp_op_kind_class(op->kind) == DTP_CLASS_ATTENTION;
+    double all = attends ? d->tokens * d->attention.heads : op->kind == DTP_OP_MATMUL ? d->m * d->n : 0;
+    double tile = (attends ? 128 : 128 * 256) * (double)rates->cluster->gpu.sm_count;
+    return all > 0 ? seconds * least(1, tile / all) : 0;
 }
 
 static double host_memory_use(const struct dtp_op_rates *rates, double bytes, double seconds)

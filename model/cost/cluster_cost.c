@@ -32,8 +32,10 @@ static enum dtp_product product_of(enum dtp_measured_matmul pass)
 double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution,
                             enum dtp_measured_matmul pass, enum dtp_dtype dtype, double m, double n, double k)
 {
-    double measured_s =
-        cluster->measured && m > 0 && n > 0 && k > 0 ? measured_matmul_s(cluster, pass, dtype, m, n, k) : (double)NAN;
+    bool of_tiles = dtp_cluster_is_host(cluster) || !dtp_matmul_is_narrow(dtype, m, n, k);
+    double measured_s = cluster->measured && of_tiles && m > 0 && n > 0 && k > 0
+                            ? measured_matmul_s(cluster, pass, dtype, m, n, k)
+                            : (double)NAN;
     if (isfinite(measured_s))
         return measured_s;
     if (dtype == DTP_FP8)

@@ -117,9 +117,25 @@ struct format {
     double rate, element_bytes;
 };
 
+#define NARROW_SIDE 16
+
+bool dtp_matmul_is_narrow(enum dtp_dtype dtype, double m, double n, double k)
+{
+    return dtype == DTP_FP32 && least(m, least(n, k)) <= NARROW_SIDE;
+}
+
+static double narrow_matmul_s(const struct dtp_gpu *gpu, double m, double n, double k)
+{
+    double bytes = dtp_dtype_bytes(DTP_FP32) * ((m + n) * k + m * n);
+    return dtp_calibration.narrow_matmul_start_s +
+           bytes / (gpu->memory_bytes_per_s * dtp_calibration.narrow_matmul_hbm_fraction);
+}
+
 static double matmul_s(const struct dtp_gpu *gpu, const struct format *format, bool weight_gradient, double m, double n,
                        double k)
 {
+    if (dtp_matmul_is_narrow(format->dtype, m, n, k))
+        return narrow_matmul_s(gpu, m, n, k);
     double out_bytes = format->element_bytes < 2 ? 2 : format->element_bytes;
     double traffic_s = ((m + n) * k * format->element_bytes + m * n * out_bytes) / gpu->memory_bytes_per_s;
     double rate = dtp_matmul_flops_per_s(gpu, format->dtype) * format->rate *
@@ -461,6 +477,15 @@ double dtp_slowest_rank_factor(double ranks, double deviation)
     if (ranks < 2)
         return 1;
     return 1 + deviation * gsl_cdf_ugaussian_Pinv((ranks - 0.375) / (ranks + 0.25));
+}
+
+/* Vector v is projected twice on each of the v before it and its norm is taken before and behind: 2 + 2 v sums and 2 v
+ * subtractions (kernels/orthogonalize.cu), 2 r + r (r - 1) and r (r - 1) for r of them. */
+double dtp_orthogonalize_s(double vectors, double elements)
+{
+    double projections = vectors * (vectors - 1), sums = 2 * vectors + projections;
+    return sums * dtp_calibration.orthogonalize_sum_s +
+           (sums + projections) * elements * dtp_calibration.orthogonalize_element_s;
 }
 
 uint32_t dtp_powersgd_orthogonalize_kernels(const struct dtp_plan *plan)

@@ -8,10 +8,14 @@
 /* Sustained matmul rate of large shapes in a format, FLOP/s: peak * the GPU's matmul_fraction. */
 double dtp_matmul_flops_per_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype);
 
+/* Products with a few vectors (PowerSGD's) in fp32, which tensor cores do not take: libraries have kernels for them that
+ * fill no tile but pass over the matrix. */
+bool dtp_matmul_is_narrow(enum dtp_dtype dtype, double m, double n, double k);
+
 /* Seconds of [m,k] x [k,n] at the sustained rate: FLOPs / rate, at least a wave of tiles, plus the part of operand
  * traffic that the pipeline does not hide; slower where rows in memory do not begin at multiples of 16 bytes, which m,
  * n and k say: k counts tokens in a weight's gradient, m in others. More of m, n or k never takes less time, but for
- * widths that align better. */
+ * widths that align better. Narrow ones by what they read and write, at narrow_matmul_hbm_fraction. */
 double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight_gradient, double m, double n,
                     double k);
 /* The same as frameworks call it, by the algorithm that the library names first: a weight's gradient of odd rows takes
@@ -112,6 +116,8 @@ bool dtp_attention_at_power_limit(const struct dtp_gpu *gpu, const struct dtp_at
 double dtp_kernel_launch_s(const struct dtp_execution *execution);
 double dtp_kernel_gap_s(const struct dtp_execution *execution);
 
+/* Seconds of this project's kernel that makes so many vectors of so many elements orthonormal, by one thread block. */
+double dtp_orthogonalize_s(double vectors, double elements);
 /* Launches of one P or Q that PowerSGD orthogonalises (plan/comm_hook.h). */
 uint32_t dtp_powersgd_orthogonalize_kernels(const struct dtp_plan *plan);
 

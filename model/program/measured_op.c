@@ -2,6 +2,7 @@
 
 #include "machine/group.h"
 #include "cost/cluster_cost.h"
+#include "cost/op_cost.h"
 
 #include <string.h>
 
@@ -67,7 +68,10 @@ static bool row_of_op(const struct dtp_program *program, const struct dtp_op *op
     if (op->kind == DTP_OP_NEWTON_SCHULZ) /* several products, timed one by one (op_time.c) */
         return false;
     switch (dtp_op_kind_class(op->kind)) {
-    case DTP_CLASS_MATMUL: *out = matmul_row(program, op); return true;
+    case DTP_CLASS_MATMUL:
+        *out = matmul_row(program, op); /* its rows tell of tiles (measured_matmul.c), which narrow ones do not fill */
+        return dtp_cluster_is_host(cluster) ||
+               !dtp_matmul_is_narrow(op->demand->dtype, op->demand->m, op->demand->n, op->demand->k);
     case DTP_CLASS_ATTENTION:
         return dtp_attention_measured_row(cluster, &op->demand->attention, dtp_program_execution(program),
                                           op->demand->tokens, op->kind == DTP_OP_ATTENTION_BACKWARD, out);

@@ -223,6 +223,18 @@ static void bench_adamw(uint64_t count, bool pure)
           (unsigned long long)count);
 }
 
+/* Four vectors of PowerSGD: columns of P [length, 4], or rows of Q [4, length]. */
+static void bench_orthogonalize(uint64_t length, bool of_p)
+{
+    struct dtp_orthogonalize_args a = {.values = take(4 * length, fp32),
+                                       .length = length,
+                                       .element_stride = of_p ? 4 : 1,
+                                       .vector_stride = of_p ? 1 : length,
+                                       .vectors = 4};
+    BENCH(orthogonalize, a, 32 * length, 0, "orthogonalize %s of 4 x %llu", of_p ? "P" : "Q",
+          (unsigned long long)length);
+}
+
 /* Token ids of rank r with a probability of about 1 / r (text), or all alike (bytes of a small vocabulary). */
 static int32_t draw(uint32_t vocab, bool text)
 {
@@ -487,6 +499,10 @@ int bench(const char *part_of_name)
     bench_loss(2048, 256000, 256000);
     bench_adamw(400000000, false);
     bench_adamw(400000000, true);
+    for (uint64_t length = 2048; length <= 32768; length *= 4) {
+        bench_orthogonalize(length, true);
+        bench_orthogonalize(length, false);
+    }
     bench_embedding(32768, 4096, 32000, true);
     bench_embedding(32768, 768, 50257, true);
     bench_embedding(32768, 2048, 256, false);
