@@ -75,8 +75,8 @@ static void room_of_exchange(struct dtp_binder *b)
 {
     const uint64_t parts = (uint64_t)dtp_bind_context_place(&b->binding->job).ranks * chunks_of(b);
     const uint64_t all = (queries_of(b) + 2 * (uint64_t)keys_of(b)) * heads(b)->head_dim;
-    if (width(b) > DTP_EXECUTOR_RESULT || !parts || parts > UINT32_MAX || queries_of(b) % parts ||
-        keys_of(b) % parts || heads(b)->head_dim % 2) {
+    if (width(b) > DTP_EXECUTOR_RESULT || !parts || parts > UINT32_MAX || queries_of(b) % parts || keys_of(b) % parts ||
+        heads(b)->head_dim % 2) {
         b->missing |= 1u << DTP_ROLE_RESULT;
         return;
     }

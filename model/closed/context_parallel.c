@@ -31,7 +31,7 @@ struct job {
     const struct dtp_plan *plan;
     struct dtp_context context;
     uint64_t q, kv, wide; /* bytes */
-    uint32_t pieces; /* all-to-alls of an exchange that goes by chunks of heads and by sequences; 0: it does not */
+    uint32_t pieces;      /* all-to-alls of an exchange that goes by chunks of heads and by sequences; 0: it does not */
     bool apart;           /* queries, keys and values are tensors of their own */
 };
 
@@ -40,15 +40,14 @@ static struct job job_of(const struct dtp_transformer *t, const struct dtp_clust
 {
     uint64_t tokens = dtp_plan_tokens(plan), element = dtp_plan_compute_bytes(plan);
     uint64_t keys = dtp_bytes_product(tokens, 2 * t->kv_heads * t->head_dim);
-    return (struct job){.plan = plan,
-                        .context = dtp_plan_context(plan, cluster),
-                        .q = dtp_bytes_product(tokens, t->heads * t->head_dim * element),
-                        .kv = dtp_bytes_product(keys, element),
-                        .wide = dtp_bytes_product(keys, 4),
-                        .pieces = plan->runtime->keeps_exchanged
-                                      ? dtp_context_chunks(plan, t->kv_heads) * plan->micro_batch
-                                      : 0,
-                        .apart = t->position == DTP_POSITION_ROPE || t->qk_norm || !plan->fused_qkv};
+    return (struct job){
+        .plan = plan,
+        .context = dtp_plan_context(plan, cluster),
+        .q = dtp_bytes_product(tokens, t->heads * t->head_dim * element),
+        .kv = dtp_bytes_product(keys, element),
+        .wide = dtp_bytes_product(keys, 4),
+        .pieces = plan->runtime->keeps_exchanged ? dtp_context_chunks(plan, t->kv_heads) * plan->micro_batch : 0,
+        .apart = t->position == DTP_POSITION_ROPE || t->qk_norm || !plan->fused_qkv};
 }
 
 static bool walks(const struct job *job)
@@ -206,7 +205,8 @@ static double exposed_of(const struct dtp_timing *c, const struct job *job, cons
     double exposed_s = 0;
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         double s = seconds_of(c, &job->context, (enum dtp_collective)i, &pass->of[i]);
-        if (i == DTP_ALL_TO_ALL && job->pieces) { /* chunks beside cores of others; backward's beside weight gradients */
+        if (i == DTP_ALL_TO_ALL &&
+            job->pieces) { /* chunks beside cores of others; backward's beside weight gradients */
             double chunks = job->pieces / job->plan->micro_batch;
             exposed_s += backward ? fmax(0, s - core_s) : s - fmin((1 - 1 / chunks) * s, core_s);
             continue;

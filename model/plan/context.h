@@ -34,8 +34,8 @@ struct dtp_context {
 struct dtp_context dtp_plan_context(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
 
 /* Parts of a rank's heads that ranks exchange one after the other, each beside another's attention, where they exchange
- * heads alone; `kv_heads`: of a tensor parallel rank. Unless the plan says how many two, where heads allow: a second one
- * hides half of what is sent, a third hides a sixth. */
+ * heads alone; `kv_heads`: of a tensor parallel rank. Unless the plan says how many two, where heads allow: a second
+ * one hides half of what is sent, a third hides a sixth. */
 #define DTP_CONTEXT_MOST_CHUNKS 64
 uint32_t dtp_context_chunks(const struct dtp_plan *plan, uint64_t kv_heads);
 

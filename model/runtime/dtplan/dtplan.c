@@ -198,8 +198,9 @@ static void check_context(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
     if (p->executor.cp_chunks && (p->cp < 2 || p->cp_comm != DTP_CP_A2A))
-        dtp_plan_refuse(r, "cp_chunks", "is of ranks that exchange tokens for heads; use cp with cp_comm a2a, or leave "
-                                        "it out");
+        dtp_plan_refuse(r, "cp_chunks",
+                        "is of ranks that exchange tokens for heads; use cp with cp_comm a2a, or leave "
+                        "it out");
     if (p->cp < 2)
         return;
     if (r->transformer->position == DTP_POSITION_LEARNED)

@@ -60,8 +60,8 @@
  *                            INPUT_GRADIENT [T, d_q], RESULT [T, 2 d_kv]
  *   COPY_IN, COPY_OUT        INPUT (packed qkv) -> RESULT [T, 2 d_kv]; INPUT [T, 2 d_kv] -> RESULT (packed): +=
  *                            Of tokens exchanged for heads: all rows of INPUT, what demand.n (enum dtp_executor_part)
- *                            says, laid out in RESULT as [demand.k chunks of heads, sequences, ranks, tokens, heads], or
- *                            the reverse; with TABLES queries and keys are turned, or turned back
+ *                            says, laid out in RESULT as [chunks of heads, sequences, ranks, tokens, heads], demand.k
+ *                            chunks, or the reverse; with TABLES queries and keys are turned, or turned back
  *   MERGE                    INPUT [steps, T, d_q], SAVED (log-sum-exps of the steps) -> RESULT [T, d_q], STATISTICS.
  *                            With INPUT_GRADIENT: GRADIENT [T, d_q], KEYS [T, 2 d_kv], terms of step demand.n ->
  *                            INPUT_GRADIENT (packed): its queries +=, RESULT [T, 2 d_kv], UPDATE adds
@@ -288,7 +288,6 @@ uint64_t dtp_executor_summed_run(const struct dtp_parameter_module *layout, int 
 
 /* What a copy around all-to-alls moves: packed queries, keys and values, or attention's results. */
 enum dtp_executor_part { DTP_EXECUTOR_PACKED, DTP_EXECUTOR_RESULT };
-
 
 /* Name of the buffers that hold reduced shards of gradients. */
 #define DTP_EXECUTOR_GRADIENT_SHARD "gradient shard"

@@ -26,9 +26,8 @@ static uint32_t chunks_of(const struct dtp_executor *x)
 /* Of all chunks, as many on either side. */
 static uint64_t bytes_of(const struct dtp_executor *x, enum dtp_executor_part part)
 {
-    return part == DTP_EXECUTOR_RESULT
-               ? dtp_bytes_product(x->rules.tokens, x->shape->kind.d_q * x->element_bytes)
-               : dtp_executor_tensor_bytes(x->shape, DTP_TENSOR_QKV);
+    return part == DTP_EXECUTOR_RESULT ? dtp_bytes_product(x->rules.tokens, x->shape->kind.d_q * x->element_bytes)
+                                       : dtp_executor_tensor_bytes(x->shape, DTP_TENSOR_QKV);
 }
 
 /* The layer's queries and keys are turned on their way; those of latent attention have been. */

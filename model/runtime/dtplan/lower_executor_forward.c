@@ -303,12 +303,12 @@ static void exchanged_attention(const struct pass *pass, int index)
     struct dtp_executor *x = pass->x;
     const struct dtp_executor_operator *op = &x->shape->op[index];
     struct dtp_draft draft;
-    const struct dtp_executor_exchanged of = {
-        .qkv = tensor_of(pass, op->input),
-        .statistics = tensor_of(pass, op->statistics),
-        .inputs_came = !(pass->runs & 1u << dtp_executor_maker(x->shape, op->input)),
-        .inputs_go = !is_wanted(pass, index, op->input),
-        .statistics_go = !is_wanted(pass, index, op->statistics)};
+    const struct dtp_executor_exchanged of = {.qkv = tensor_of(pass, op->input),
+                                              .statistics = tensor_of(pass, op->statistics),
+                                              .inputs_came =
+                                                  !(pass->runs & 1u << dtp_executor_maker(x->shape, op->input)),
+                                              .inputs_go = !is_wanted(pass, index, op->input),
+                                              .statistics_go = !is_wanted(pass, index, op->statistics)};
     dtp_executor_exchange_forward(x, &draft, &of);
     make(pass, &draft, DTP_ROLE_RESULT, index, op->result);
     dtp_executor_end(x, &draft);
