@@ -98,6 +98,18 @@ struct dtp_columns_args {
     enum dtp_element element;
     bool accumulate;
 };
+/* Heads of a rank's tokens to where an all-to-all takes them, and back. rows: [batch, sequence, heads + 2 kv_heads,
+ * head_dim], queries, then keys, then values; kv_heads 0: heads alone. laid_out: [chunks, batch, ranks, sequence, n,
+ * head_dim], where n = (heads + 2 kv_heads) / (ranks chunks): of each kind those that the rank attends to in that
+ * chunk, its c-th part of the rank's r-th part. With cosines queries and keys are turned as rotary turns them, or
+ * turned back. heads and kv_heads are multiples of ranks chunks. */
+struct dtp_lay_out_heads_args {
+    void *rows, *laid_out;
+    const float *cosines, *sines; /* [sequence, head_dim / 2]; NULL: nothing is turned */
+    uint32_t batch, sequence, heads, kv_heads, head_dim, ranks, chunks;
+    enum dtp_element element;
+    bool back; /* rows are written, laid_out is read */
+};
 /* Heads of latent attention (DeepSeek-V2, section 2.1), packed as attention reads them, from what was projected.
  * queries [rows, heads, head_dim]; latents [rows, latent_row], whose last rope_dim columns are a part of keys that all
  * heads share; keys_values [rows, heads, head_dim - rope_dim + value_dim], in each head the rest of its key, then its

@@ -1,3 +1,4 @@
+#include "kernels/laid_out_heads.h"
 #include "kernels/vector.cuh"
 
 #include <math.h>
@@ -112,6 +113,42 @@ __global__ void __launch_bounds__(threads) columns(const __grid_constant__ struc
     store(to, result);
 }
 
+/* A block per row; a thread keeps its vector's cosines and sines for all the heads it moves. */
+template <typename T, int N>
+__global__ void __launch_bounds__(threads) lay_out_heads(const __grid_constant__ struct dtp_lay_out_heads_args a)
+{
+    const uint32_t half = a.head_dim / 2, vectors = half / N, token = blockIdx.x % a.sequence;
+    const uint32_t all = a.heads + 2 * a.kv_heads, turned = a.cosines ? a.heads + a.kv_heads : 0;
+    const uint32_t heads_at_once = max(blockDim.x / vectors, 1u);
+    if (threadIdx.x >= heads_at_once * vectors)
+        return;
+    T *row = (T *)a.rows + (uint64_t)blockIdx.x * all * a.head_dim;
+    /* With more vectors in a head than threads (never with N > 1), a thread takes several. */
+    for (uint32_t v = threadIdx.x % vectors; v < vectors; v += blockDim.x) {
+        packed<float, N> cosine = {}, sine = {};
+        if (turned) {
+            cosine = load<N>(a.cosines + (uint64_t)token * half + v * N);
+            sine = load<N>(a.sines + (uint64_t)token * half + v * N);
+        }
+#pragma unroll 2
+        for (uint32_t head = threadIdx.x / vectors; head < all; head += heads_at_once) {
+            T *here = row + (uint64_t)head * a.head_dim + v * N;
+            T *there = (T *)a.laid_out + dtp_laid_out_head(&a, blockIdx.x / a.sequence, token, head) + v * N;
+            T *from = a.back ? there : here, *to = a.back ? here : there;
+            packed<T, N> x = load<N>(from), y = load<N>(from + half);
+            float first[N], second[N];
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                float c = head < turned ? cosine[e] : 1.0f, s = head < turned ? (a.back ? -sine[e] : sine[e]) : 0.0f;
+                first[e] = x[e] * c - y[e] * s;
+                second[e] = x[e] * s + y[e] * c;
+            }
+            store(to, first);
+            store(to + half, second);
+        }
+    }
+}
+
 /* Whether rows begin at whole vectors of so many bytes. */
 bool whole_vectors(const struct dtp_columns_args &a, uint64_t n, uint64_t element_bytes)
 {
@@ -171,6 +208,27 @@ extern "C" int dtp_cuda_columns(void *self, const struct dtp_columns_args *a, vo
             dtp::columns<T, N><<<dtp::blocks_for(all, dtp::threads * N), dtp::threads, 0, dtp::stream_of(stream)>>>(*a);
         else
             dtp::columns<T, 1><<<dtp::blocks_for(all, dtp::threads), dtp::threads, 0, dtp::stream_of(stream)>>>(*a);
+        return dtp::launched();
+    });
+}
+
+extern "C" int dtp_cuda_lay_out_heads(void *self, const struct dtp_lay_out_heads_args *a, void *stream)
+{
+    (void)self;
+    if (a->batch == 0 || a->sequence == 0 || a->head_dim < 2)
+        return 0;
+    return dtp::with_element(a->element, [&](auto of) {
+        using T = decltype(of);
+        constexpr int full = dtp::full<T>;
+        const bool whole = a->head_dim / 2 % full == 0;
+        const uint64_t vectors =
+            ((uint64_t)a->heads + 2 * (uint64_t)a->kv_heads) * (a->head_dim / 2 / (whole ? full : 1));
+        const unsigned rows = dtp::blocks_for((uint64_t)a->batch * a->sequence, 1),
+                       threads = vectors < dtp::threads ? (unsigned)(vectors + 31) / 32 * 32 : dtp::threads;
+        if (whole)
+            dtp::lay_out_heads<T, full><<<rows, threads, 0, dtp::stream_of(stream)>>>(*a);
+        else
+            dtp::lay_out_heads<T, 1><<<rows, threads, 0, dtp::stream_of(stream)>>>(*a);
         return dtp::launched();
     });
 }

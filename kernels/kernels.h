@@ -495,6 +495,7 @@ static inline float dtp_matmul_addend_scale(const struct dtp_matmul_args *argume
     X(merge_attention, dtp_merge_attention_args)                                                                       \
     X(merge_gradients, dtp_merge_gradients_args)                                                                       \
     X(columns, dtp_columns_args)                                                                                       \
+    X(lay_out_heads, dtp_lay_out_heads_args)                                                                           \
     X(router, dtp_router_args)                                                                                         \
     X(router_backward, dtp_router_backward_args)                                                                       \
     X(received, dtp_received_args)                                                                                     \

@@ -1,6 +1,7 @@
 /* What context parallel ranks make of the steps of their attention: results merged, gradients added up, columns moved.
  */
 #include "kernels/element.h"
+#include "kernels/laid_out_heads.h"
 
 #include <math.h>
 
@@ -91,5 +92,33 @@ int dtp_reference_columns(void *self, const struct dtp_columns_args *a, void *st
                               a->accumulate ? value + dtp_load(a->to, a->element, to + d) : value);
                 }
             }
+    return 0;
+}
+
+static void lay_out_head(const struct dtp_lay_out_heads_args *a, uint64_t row, uint64_t out, uint64_t table)
+{
+    const void *from = a->back ? a->laid_out : a->rows;
+    void *to = a->back ? a->rows : a->laid_out;
+    const uint64_t in_from = a->back ? out : row, in_to = a->back ? row : out, half = a->head_dim / 2;
+    for (uint64_t d = 0; d < a->head_dim && table == UINT64_MAX; d++)
+        dtp_store(to, a->element, in_to + d, dtp_load(from, a->element, in_from + d));
+    for (uint64_t d = 0; d < half && table != UINT64_MAX; d++) {
+        const double cosine = (double)a->cosines[table + d], sine = (a->back ? -1 : 1) * (double)a->sines[table + d];
+        const double x = dtp_load(from, a->element, in_from + d), y = dtp_load(from, a->element, in_from + half + d);
+        dtp_store(to, a->element, in_to + d, x * cosine - y * sine);
+        dtp_store(to, a->element, in_to + half + d, x * sine + y * cosine);
+    }
+}
+
+int dtp_reference_lay_out_heads(void *self, const struct dtp_lay_out_heads_args *a, void *stream)
+{
+    const uint32_t all = a->heads + 2 * a->kv_heads, turned = a->cosines ? a->heads + a->kv_heads : 0;
+    (void)self, (void)stream;
+    for (uint32_t b = 0; b < a->batch; b++)
+        for (uint32_t token = 0; token < a->sequence; token++)
+            for (uint32_t head = 0; head < all; head++)
+                lay_out_head(a, (((uint64_t)b * a->sequence + token) * all + head) * a->head_dim,
+                             dtp_laid_out_head(a, b, token, head),
+                             head < turned ? (uint64_t)token * (a->head_dim / 2) : UINT64_MAX);
     return 0;
 }

@@ -28,52 +28,39 @@ static bool in_ring(const struct dtp_binder *b)
 
 /* ---- tokens exchanged for heads ---------------------------------------------------------------------------------- */
 
-/* A part of packed rows: of the rank's tokens with all heads, or of all tokens with the rank's heads. */
-struct part {
-    uint64_t ranks, width, tokens, own_tokens, batch; /* width: of the part, of a rank's heads */
-    uint64_t row, offset, all_row, all_offset;        /* elements of rows, where the part begins: own tokens, all */
-};
-
-static struct part part_of(const struct dtp_binder *b)
+/* Heads of a row of what is copied, of queries and of keys: of results, of queries alone. */
+static uint32_t queries_of(const struct dtp_binder *b)
 {
-    const uint64_t ranks = dtp_bind_context_place(&b->binding->job).ranks, q = query_width(b), kv = keys_width(b) / 2;
-    const enum dtp_executor_part which = (enum dtp_executor_part)b->op->demand->n;
-    const bool queries = which == DTP_EXECUTOR_QUERIES || which == DTP_EXECUTOR_RESULT;
-    struct part p = {.ranks = ranks, .width = (queries ? q : kv) / ranks, .own_tokens = heads(b)->queries};
-    p.tokens = p.own_tokens * ranks, p.batch = rows(b) / p.own_tokens;
-    p.row = which == DTP_EXECUTOR_RESULT ? q : packed_width(b);
-    p.offset = queries ? 0 : which == DTP_EXECUTOR_KEYS ? q : q + kv;
-    p.all_row = p.row / ranks, p.all_offset = p.offset / ranks;
-    return p;
+    return heads(b)->heads;
+}
+static uint32_t keys_of(const struct dtp_binder *b)
+{
+    return width(b) == DTP_EXECUTOR_RESULT ? 0 : heads(b)->kv_heads;
+}
+static uint32_t chunks_of(const struct dtp_binder *b)
+{
+    return norm_row(b);
 }
 
-/* Side by side by ranks, [ranks][rows][width], as an all-to-all takes and gives them: on the one side each rank's heads
- * of the own tokens, on the other the own heads of each rank's tokens. */
-static void exchanged_columns(struct dtp_binder *b, struct dtp_bound_op *out)
+static void laid_out_heads(struct dtp_binder *b, struct dtp_bound_op *out)
 {
-    const bool in = b->op->kind == DTP_OP_COPY_IN, back = b->op->demand->k > 0, own = in != back;
-    const struct part p = part_of(b);
-    const enum dtp_element element = element_of(b, DTP_ROLE_INPUT);
-    const uint64_t side[] = {rows(b) * p.width, p.own_tokens * p.width, p.width};
-    const uint64_t of_own[] = {p.width, p.own_tokens * p.row, p.row};
-    const uint64_t of_all[] = {p.own_tokens * p.all_row, p.tokens * p.all_row, p.all_row};
-    const uint64_t *packed = own ? of_own : of_all;
-    const uint64_t offset = (own ? p.offset : p.all_offset) * dtp_element_bytes(element);
-    const char *from = need(b, DTP_ROLE_INPUT);
-    char *to = need(b, DTP_ROLE_RESULT);
-    out->kernel = DTP_KERNEL_columns;
-    if (!from || !to)
-        return;
-    struct dtp_columns_args g = {.from = in ? from + offset : from,
-                                 .to = in ? to : to + offset,
-                                 .width = p.width,
-                                 .count = {p.ranks, p.batch, p.own_tokens},
-                                 .element = element};
-    for (int i = 0; i < 3; i++) {
-        g.from_step[i] = in ? packed[i] : side[i];
-        g.to_step[i] = in ? side[i] : packed[i];
-    }
-    out->arguments.columns = g;
+    const bool back = b->op->kind == DTP_OP_COPY_OUT;
+    const float *cosines = maybe(b, DTP_ROLE_TABLES);
+    out->kernel = DTP_KERNEL_lay_out_heads;
+    out->arguments.lay_out_heads = (struct dtp_lay_out_heads_args){
+        .rows = need(b, back ? DTP_ROLE_RESULT : DTP_ROLE_INPUT),
+        .laid_out = need(b, back ? DTP_ROLE_INPUT : DTP_ROLE_RESULT),
+        .cosines = cosines,
+        .sines = cosines ? cosines + (uint64_t)sequence(b) * (heads(b)->head_dim / 2) : NULL,
+        .batch = (uint32_t)(rows(b) / heads(b)->queries),
+        .sequence = sequence(b),
+        .heads = queries_of(b),
+        .kv_heads = keys_of(b),
+        .head_dim = heads(b)->head_dim,
+        .ranks = dtp_bind_context_place(&b->binding->job).ranks,
+        .chunks = chunks_of(b),
+        .element = element_of(b, DTP_ROLE_INPUT),
+        .back = back};
 }
 
 static bool exchanges(const struct dtp_binder *b)
@@ -84,17 +71,20 @@ static bool exchanges(const struct dtp_binder *b)
 
 static void has_elements(struct dtp_binder *b, enum dtp_role role, enum dtp_role like, uint64_t count);
 
+static void has_room(struct dtp_binder *b, enum dtp_role role, uint64_t count, uint64_t element_bytes);
+
 static void room_of_exchange(struct dtp_binder *b)
 {
-    const struct part p = part_of(b);
-    const enum dtp_role packed = b->op->kind == DTP_OP_COPY_IN ? DTP_ROLE_INPUT : DTP_ROLE_RESULT;
-    const enum dtp_role side = packed == DTP_ROLE_INPUT ? DTP_ROLE_RESULT : DTP_ROLE_INPUT;
-    if (b->op->demand->n > DTP_EXECUTOR_RESULT || heads(b)->heads % p.ranks || heads(b)->kv_heads % p.ranks) {
+    const uint64_t parts = (uint64_t)dtp_bind_context_place(&b->binding->job).ranks * chunks_of(b);
+    const uint64_t all = (queries_of(b) + 2 * (uint64_t)keys_of(b)) * heads(b)->head_dim;
+    if (width(b) > DTP_EXECUTOR_RESULT || !parts || parts > UINT32_MAX || queries_of(b) % parts || keys_of(b) % parts ||
+        heads(b)->head_dim % 2) {
         b->missing |= 1u << DTP_ROLE_RESULT;
         return;
     }
-    has_elements(b, side, DTP_ROLE_INPUT, rows(b) * p.width * p.ranks);
-    has_elements(b, packed, DTP_ROLE_INPUT, rows(b) * p.row);
+    has_elements(b, DTP_ROLE_INPUT, DTP_ROLE_INPUT, rows(b) * all);
+    has_elements(b, DTP_ROLE_RESULT, DTP_ROLE_INPUT, rows(b) * all);
+    has_room(b, DTP_ROLE_TABLES, (uint64_t)sequence(b) * heads(b)->head_dim, 4);
 }
 
 /* ---- steps of a ring --------------------------------------------------------------------------------------------- */
@@ -103,7 +93,7 @@ static void room_of_exchange(struct dtp_binder *b)
 void dtp_bind_copied_columns(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     if (exchanges(b)) {
-        exchanged_columns(b, out);
+        laid_out_heads(b, out);
         return;
     }
     const bool adds = b->op->kind == DTP_OP_COPY_OUT;

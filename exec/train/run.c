@@ -188,6 +188,15 @@ static int initialise_part(struct dtp_run *run, const struct dtp_state_part *par
     return code;
 }
 
+static bool reads_tables(const struct dtp_program *program, const struct dtp_op *op)
+{
+    const struct dtp_operand *operands = dtp_program_operands(program, op);
+    for (uint32_t i = 0; i < op->operand_count; i++)
+        if (operands[i].role == DTP_ROLE_TABLES)
+            return true;
+    return false;
+}
+
 /* RoFormer (Su et al. 2021): angle of pair i at position p is p * 10000^(-2 i / d), where d is how much of a head is
  * turned. */
 #define ROTARY_BASE 10000.0
@@ -199,8 +208,8 @@ static enum dtp_status fill_tables(struct dtp_run *run, struct dtp_faults *fault
     uint64_t half = 0, count = 0;
     void *staging;
     for (size_t i = 0; i < dtp_program_op_count(job->program) && !half; i++) {
-        double part = ops[i].demand->n; /* of a head, what is turned; else all of it */
-        if (ops[i].kind == DTP_OP_ROTARY)
+        double part = ops[i].kind == DTP_OP_ROTARY ? ops[i].demand->n : 0; /* of a head, what is turned; 0: all of it */
+        if (reads_tables(job->program, &ops[i]))
             half = (part > 0 && part < UINT32_MAX ? (uint64_t)part : ops[i].demand->attention.head_dim) / 2;
     }
     count = run->binding->map.sequence * half;

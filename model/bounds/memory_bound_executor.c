@@ -26,6 +26,7 @@
 #include "cost/attention_workspace.h"
 #include "net/parameter_layout.h"
 #include "plan/comm_hook.h"
+#include "plan/context.h"
 #include "plan/runtime.h"
 #include "plan/runtime_sizes.h"
 
@@ -76,7 +77,8 @@ static uint64_t core_workspace(const struct dtp_bound *b, const struct dtp_layer
 {
     const struct dtp_transformer *t = b->transformer;
     const struct dtp_plan *plan = b->plan;
-    const uint64_t cp = plan->cp ? plan->cp : 1, heads = plan->cp_comm == DTP_CP_A2A ? cp : 1, tokens = cp / heads;
+    const uint64_t cp = plan->cp ? plan->cp : 1, ranks = plan->cp_comm == DTP_CP_A2A ? cp : 1, tokens = cp / ranks,
+                   heads = ranks * dtp_context_chunks(plan, k->kv_heads);
     const struct dtp_attention_asked asked = {.size = {.batch = (uint32_t)plan->micro_batch,
                                                        .sequence = (uint32_t)(plan->sequence / tokens),
                                                        .heads = (uint32_t)(k->heads / heads),

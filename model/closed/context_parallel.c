@@ -8,7 +8,8 @@
  *   gathered   all-gathers of c K and of c V            the same, and their gradients' reduce-scatters
  *   walked     an all-gather of c (K+V), or c-1 shifts  the same but where it is kept, and c shifts of W
  *   exchange   all-to-alls of Q, K, V and the result    of the result's gradient, and of those of Q, K and V; where
- *                                                       they are kept exchanged, of the result itself too
+ *                                                       they are kept exchanged, of the result itself too, and one
+ *                                                       for all three of each chunk of heads and sequence
  *
  * A layer that runs again in backward sends again what forward sent. A model that turns no queries hands over q, k and
  * v as the one tensor that their matmul made. */
@@ -30,6 +31,7 @@ struct job {
     const struct dtp_plan *plan;
     struct dtp_context context;
     uint64_t q, kv, wide; /* bytes */
+    uint32_t pieces;      /* all-to-alls of an exchange that goes by chunks of heads and by sequences; 0: it does not */
     bool apart;           /* queries, keys and values are tensors of their own */
 };
 
@@ -38,13 +40,14 @@ static struct job job_of(const struct dtp_transformer *t, const struct dtp_clust
 {
     uint64_t tokens = dtp_plan_tokens(plan), element = dtp_plan_compute_bytes(plan);
     uint64_t keys = dtp_bytes_product(tokens, 2 * t->kv_heads * t->head_dim);
-    return (struct job){.plan = plan,
-                        .context = dtp_plan_context(plan, cluster),
-                        .q = dtp_bytes_product(tokens, t->heads * t->head_dim * element),
-                        .kv = dtp_bytes_product(keys, element),
-                        .wide = dtp_bytes_product(keys, 4),
-                        .apart = t->position == DTP_POSITION_ROPE || t->qk_norm || !plan->fused_qkv ||
-                                 plan->runtime->keeps_exchanged};
+    return (struct job){
+        .plan = plan,
+        .context = dtp_plan_context(plan, cluster),
+        .q = dtp_bytes_product(tokens, t->heads * t->head_dim * element),
+        .kv = dtp_bytes_product(keys, element),
+        .wide = dtp_bytes_product(keys, 4),
+        .pieces = plan->runtime->keeps_exchanged ? dtp_context_chunks(plan, t->kv_heads) * plan->micro_batch : 0,
+        .apart = t->position == DTP_POSITION_ROPE || t->qk_norm || !plan->fused_qkv};
 }
 
 static bool walks(const struct job *job)
@@ -70,6 +73,10 @@ static void add_exchange(const struct job *job, struct pass *pass, bool inputs)
     uint64_t q = dtp_traffic_ring(job->q, x), k = dtp_traffic_ring(job->kv / 2, x);
     if (x < 2)
         return;
+    if (job->pieces) {
+        add(pass, DTP_ALL_TO_ALL, q + (inputs ? 2 * k : 0), job->pieces);
+        return;
+    }
     if (inputs && !job->apart) {
         add(pass, DTP_ALL_TO_ALL, dtp_traffic_ring(job->q + job->kv, x), 1);
         return;
@@ -198,6 +205,12 @@ static double exposed_of(const struct dtp_timing *c, const struct job *job, cons
     double exposed_s = 0;
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         double s = seconds_of(c, &job->context, (enum dtp_collective)i, &pass->of[i]);
+        if (i == DTP_ALL_TO_ALL &&
+            job->pieces) { /* chunks beside cores of others; backward's beside weight gradients */
+            double chunks = job->pieces / job->plan->micro_batch;
+            exposed_s += backward ? fmax(0, s - core_s) : s - fmin((1 - 1 / chunks) * s, core_s);
+            continue;
+        }
         double beside = i == DTP_SEND_RECV                               ? (double)pass->of[i].count
                         : i == DTP_ALL_GATHER && !job->context.by_pieces ? 1
                                                                          : 0;

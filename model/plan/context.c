@@ -30,6 +30,14 @@ struct dtp_context dtp_plan_context(const struct dtp_plan *plan, const struct dt
     return context;
 }
 
+uint32_t dtp_context_chunks(const struct dtp_plan *plan, uint64_t kv_heads)
+{
+    if (plan->cp < 2 || plan->cp_comm != DTP_CP_A2A || !plan->runtime->keeps_exchanged)
+        return 1;
+    const uint32_t asked = plan->executor.cp_chunks;
+    return asked ? asked : kv_heads / plan->cp % 2 ? 1 : 2;
+}
+
 struct dtp_attention_shape dtp_context_step(const struct dtp_context *context, const struct dtp_attention_shape *whole,
                                             uint32_t step)
 {

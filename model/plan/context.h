@@ -33,6 +33,12 @@ struct dtp_context {
 /* Of a plan with cp 1: one step, and nobody exchanges or gathers. */
 struct dtp_context dtp_plan_context(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
 
+/* Parts of a rank's heads that ranks exchange one after the other, each beside another's attention, where they exchange
+ * heads alone; `kv_heads`: of a tensor parallel rank. Unless the plan says how many two, where heads allow: a second
+ * one hides half of what is sent, a third hides a sixth. */
+#define DTP_CONTEXT_MOST_CHUNKS 64
+uint32_t dtp_context_chunks(const struct dtp_plan *plan, uint64_t kv_heads);
+
 /* The core of step `step`, where `whole` is the layer's: of the ranks of a ring the last, which has the whole of its
  * queries in each step; of those that gather the first, whose two pieces are the first and the last of the sequence. */
 struct dtp_attention_shape dtp_context_step(const struct dtp_context *context, const struct dtp_attention_shape *whole,

@@ -25,7 +25,9 @@ static void test_learns_as_one_rank(void **state)
     learns_as_one(MODEL, "accumulate=2 gpus=2 cp=2", &one, "one", false);
     learns_as_one(MODEL, "accumulate=2 gpus=4 cp=4 checkpointing=full", &one, "one", false);
     learns_as_one(MODEL, "accumulate=2 gpus=8 cp=8 checkpointing=selective loss_chunk=3", &one, "one", false);
-    learns_as_one(MODEL, "accumulate=2 gpus=4 cp=4 cp_comm=a2a checkpointing=selective", &one, "one", false);
+    learns_as_one(MODEL, "accumulate=2 gpus=2 cp=2 cp_comm=a2a checkpointing=selective", &one, "one", false);
+    learns_as_one(MODEL, "accumulate=2 gpus=4 cp=4 cp_comm=a2a checkpointing=full", &one, "one", false);
+    learns_as_one(MODEL, "accumulate=2 gpus=2 cp=2 cp_comm=a2a cp_chunks=1", &one, "one", false);
     remove_all(folder("one"));
 }
 
@@ -140,6 +142,8 @@ static void test_refusals(void **state)
         {"gpus=3 cp=3", "cp", "do not divide seq 16"},
         {"gpus=2 cp=2 cp_comm=all_gather", "cp_comm", "p2p"},
         {"gpus=8 cp=8 cp_comm=a2a", "cp", "cp_comm p2p takes any"},
+        {"gpus=4 cp=2 cp_comm=a2a cp_chunks=3", "cp_chunks", "2 key/value heads of a rank"},
+        {"gpus=4 cp=2 cp_chunks=2", "cp_chunks", "cp_comm a2a"},
         {"gpus=2 cp=2 gradient_stream=true", "gradient_stream", "leave it out"},
         {"gpus=2 cp=2 optimizer=adam8bit", "optimizer", "leave it out"},
         {"gpus=2 cp=2 positions=16 position=learned", "cp", "rope"},

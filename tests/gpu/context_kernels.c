@@ -149,6 +149,36 @@ static void test_columns(uint64_t width, uint64_t packed, uint64_t rows, bool ba
     VERIFY(columns, a);
 }
 
+/* Heads laid out for ranks, turned or as they are, and back. */
+static void test_laid_out(const struct size *z, uint32_t ranks, uint32_t chunks, bool turned, bool back,
+                          enum dtp_element element)
+{
+    const uint64_t count = (uint64_t)z->batch * z->sequence * (z->heads + 2 * (uint64_t)z->kv_heads) * z->dim,
+                   pairs = (uint64_t)z->sequence * (z->dim / 2);
+    case_begin("lay_out_heads %s %u x %u, %u:%u heads of %u, %u ranks, %u chunks%s%s", named(element), z->batch,
+               z->sequence, z->heads, z->kv_heads, z->dim, ranks, chunks, turned ? ", turned" : "",
+               back ? ", back" : "");
+    struct tensor *from = input("from", element, count, 1), *cosines = input("cosines", DTP_ELEMENT_FP32, pairs, 1),
+                  *sines = input("sines", DTP_ELEMENT_FP32, pairs, 1);
+    struct tensor *to = result("to", element, count, turned ? ulps_of(element) : 0, turned ? 1e-6 : 0);
+    struct dtp_lay_out_heads_args a[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        a[s] = (struct dtp_lay_out_heads_args){.rows = back ? to->at[s] : from->at[s],
+                                               .laid_out = back ? from->at[s] : to->at[s],
+                                               .cosines = turned ? cosines->at[s] : NULL,
+                                               .sines = turned ? sines->at[s] : NULL,
+                                               .batch = z->batch,
+                                               .sequence = z->sequence,
+                                               .heads = z->heads,
+                                               .kv_heads = z->kv_heads,
+                                               .head_dim = z->dim,
+                                               .ranks = ranks,
+                                               .chunks = chunks,
+                                               .element = element,
+                                               .back = back};
+    VERIFY(lay_out_heads, a);
+}
+
 void test_contexts(void)
 {
     const struct size sizes[] = {
@@ -170,5 +200,11 @@ void test_contexts(void)
             test_columns(2 * (uint64_t)z->kv_heads * z->dim, (z->heads + 2 * (uint64_t)z->kv_heads) * z->dim,
                          z->sequence, true, element);
             test_columns(5, 7, 33, k, element);
+            for (int ways = 0; ways < 4; ways++) {
+                const struct size whole = {z->batch, z->sequence, 4 * z->heads, 4 * z->kv_heads, z->dim},
+                                  results = {z->batch, z->sequence, 4 * z->heads, 0, z->dim};
+                test_laid_out(&whole, ways % 2 ? 4 : 2, ways % 2 ? 1 : 2, ways & 1, ways & 2, element);
+                test_laid_out(&results, 2, 2, false, ways & 2, element);
+            }
         }
 }

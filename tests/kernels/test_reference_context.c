@@ -205,9 +205,83 @@ static void test_merge_by_hand(void **state)
     assert_close(log_sum_exp[1], log(4), 1e-6);
 }
 
+/* Heads of two sequences of 3 tokens, 8 and 4 heads of 2: two ranks, two chunks of each. */
+enum { LAID_BATCH = 2, LAID_TOKENS = 3, LAID_HEADS = 8, LAID_KEYS = 4, LAID_DIM = 2, LAID_RANKS = 2, LAID_CHUNKS = 2 };
+#define LAID_ALL (LAID_HEADS + 2 * LAID_KEYS)
+#define LAID_COUNT (LAID_BATCH * LAID_TOKENS * LAID_ALL * LAID_DIM)
+
+/* Counted by hand: of rank 1's second chunk the heads are 6 and 7, its key head 3, its value head 3. */
+static void test_heads_by_ranks(void **state)
+{
+    static const uint32_t row[4] = {6, 7, LAID_HEADS + 3, LAID_HEADS + LAID_KEYS + 3};
+    float rows[LAID_COUNT], laid_out[LAID_COUNT], again[LAID_COUNT];
+    (void)state;
+    fill(rows, LAID_COUNT, 3);
+    struct dtp_lay_out_heads_args a = {.rows = rows,
+                                       .laid_out = laid_out,
+                                       .batch = LAID_BATCH,
+                                       .sequence = LAID_TOKENS,
+                                       .heads = LAID_HEADS,
+                                       .kv_heads = LAID_KEYS,
+                                       .head_dim = LAID_DIM,
+                                       .ranks = LAID_RANKS,
+                                       .chunks = LAID_CHUNKS,
+                                       .element = DTP_ELEMENT_FP32};
+    assert_int_equal(dtp_reference_lay_out_heads(NULL, &a, NULL), 0);
+    /* chunk 1, sequence 1, rank 1 is the last block of 3 tokens x 4 heads x 2 */
+    const float *block = laid_out + LAID_COUNT - LAID_TOKENS * 4 * LAID_DIM;
+    for (int token = 0; token < LAID_TOKENS; token++)
+        for (int head = 0; head < 4; head++)
+            for (int d = 0; d < LAID_DIM; d++)
+                assert_true(block[(token * 4 + head) * LAID_DIM + d] ==
+                            rows[((LAID_TOKENS + token) * LAID_ALL + (int)row[head]) * LAID_DIM + d]);
+    a.rows = again, a.back = true;
+    assert_int_equal(dtp_reference_lay_out_heads(NULL, &a, NULL), 0);
+    assert_memory_equal(again, rows, sizeof rows);
+}
+
+/* What is turned on the way is what rotary turns in place, and is turned back. */
+static void test_heads_are_turned(void **state)
+{
+    float rows[LAID_COUNT], turned[LAID_COUNT], apart[LAID_COUNT], together[LAID_COUNT], cosines[LAID_TOKENS],
+        sines[LAID_TOKENS];
+    (void)state;
+    fill(rows, LAID_COUNT, 4);
+    memcpy(turned, rows, sizeof rows);
+    for (int i = 0; i < LAID_TOKENS; i++)
+        cosines[i] = cosf((float)i), sines[i] = sinf((float)i);
+    const struct dtp_rotary_args rotary = {.qkv = turned,
+                                           .cosines = cosines,
+                                           .sines = sines,
+                                           .rows = LAID_BATCH * LAID_TOKENS,
+                                           .sequence = LAID_TOKENS,
+                                           .heads = LAID_HEADS,
+                                           .kv_heads = LAID_KEYS,
+                                           .head_dim = LAID_DIM,
+                                           .element = DTP_ELEMENT_FP32};
+    assert_int_equal(dtp_reference_rotary(NULL, &rotary, NULL), 0);
+    struct dtp_lay_out_heads_args a = {.rows = turned,
+                                       .laid_out = apart,
+                                       .batch = LAID_BATCH,
+                                       .sequence = LAID_TOKENS,
+                                       .heads = LAID_HEADS,
+                                       .kv_heads = LAID_KEYS,
+                                       .head_dim = LAID_DIM,
+                                       .ranks = LAID_RANKS,
+                                       .chunks = 1,
+                                       .element = DTP_ELEMENT_FP32};
+    assert_int_equal(dtp_reference_lay_out_heads(NULL, &a, NULL), 0);
+    a.rows = rows, a.laid_out = together, a.cosines = cosines, a.sines = sines;
+    assert_int_equal(dtp_reference_lay_out_heads(NULL, &a, NULL), 0);
+    assert_memory_equal(together, apart, sizeof apart);
+    a.rows = turned, a.back = true;
+    assert_int_equal(dtp_reference_lay_out_heads(NULL, &a, NULL), 0);
+    compare(turned, rows, LAID_COUNT, "turned back");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_steps_are_the_whole),
-                                       cmocka_unit_test(test_merge_by_hand)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_steps_are_the_whole), cmocka_unit_test(test_merge_by_hand),
+                                       cmocka_unit_test(test_heads_by_ranks), cmocka_unit_test(test_heads_are_turned)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -176,6 +176,8 @@ static inline void random_runtime_choices(const struct dtp_cluster *cluster, str
     if (plan->runtime->cp_comms && !random_frozen && random_below(4) == 0) {
         plan->cp = 2u << random_below(3);
         plan->cp_comm = (enum dtp_cp_comm)random_below(4);
+        if (plan->cp_comm == DTP_CP_A2A && plan->runtime == &dtp_runtime_dtplan)
+            plan->executor.cp_chunks = (uint32_t)random_below(3);
     }
     random_key("divided");
     if (plan->runtime == &dtp_runtime_deepspeed && !random_frozen && random_below(4) == 0) {
@@ -223,7 +225,7 @@ static const char random_named_fields[] =
     "flex_dispatcher unfused_permute capacity_factor pad_to_capacity shared_overlap expert_overlap recompute graphs "
     "clip_norm gradient_norm loss_chunk "
     "gelu_epilogue activation_fp8_input_store stochastic_rounding gradient_stream update_in_backward cuda_graph "
-    "atomic_attention matmul_sms collective_ctas symmetric_windows gather_engine reduce_engine ";
+    "atomic_attention matmul_sms collective_ctas symmetric_windows gather_engine reduce_engine cp_chunks ";
 
 /* Draws whether to draw: of every key that is not named, in one plan of four. */
 static inline bool random_chooses(const char *field)

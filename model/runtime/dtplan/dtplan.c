@@ -197,12 +197,20 @@ static void check_tensor(struct dtp_resolver *r)
 static void check_context(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
+    if (p->executor.cp_chunks && (p->cp < 2 || p->cp_comm != DTP_CP_A2A))
+        dtp_plan_refuse(r, "cp_chunks",
+                        "is of ranks that exchange tokens for heads; use cp with cp_comm a2a, or leave "
+                        "it out");
     if (p->cp < 2)
         return;
     if (r->transformer->position == DTP_POSITION_LEARNED)
         dtp_plan_refuse(r, "cp",
                         "with learned positions, of which a rank has some rows alone, is not run under runtime "
                         "dtplan yet; use a model with rope");
+    if (p->cp_comm == DTP_CP_A2A && p->executor.cp_chunks &&
+        r->transformer->kv_heads / p->tp / p->cp % p->executor.cp_chunks)
+        dtp_plan_refuse(r, "cp_chunks", "%" PRIu32 " do not divide the %" PRIu64 " key/value heads of a rank",
+                        p->executor.cp_chunks, r->transformer->kv_heads / p->tp / p->cp);
     if (dtp_plan_adapts(p))
         dtp_plan_refuse(r, "cp", "with adapters (lora) is not run under runtime dtplan yet; leave it out");
     check_beside(r, "cp");

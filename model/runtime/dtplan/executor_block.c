@@ -2,6 +2,7 @@
 #include "runtime/dtplan/executor_context_work.h"
 
 #include "base/bytes.h"
+#include "plan/context.h"
 #include "plan/layer_tensors.h"
 #include "plan/rules.h"
 #include "runtime/dtplan/executor_expert_traffic.h"
@@ -373,6 +374,7 @@ void dtp_executor_block_of(const struct dtp_transformer *transformer, const stru
                                        .sequence = plan->sequence / (plan->cp ? plan->cp : 1),
                                        .ring = plan->cp && plan->cp_comm != DTP_CP_A2A ? plan->cp : 1,
                                        .exchanged = plan->cp && plan->cp_comm == DTP_CP_A2A ? plan->cp : 1,
+                                       .chunks = dtp_context_chunks(plan, transformer->kv_heads),
                                        .element_bytes = dtp_plan_compute_bytes(plan),
                                        .epilogue = plan->executor.gelu_epilogue,
                                        .narrow_input = plan->executor.activation_fp8_input_store,

@@ -76,6 +76,7 @@ struct dtp_executor_block {
     struct dtp_layer_kind kind;
     /* Context parallel ranks that send keys and values around, or exchange tokens for heads; 1: none do. */
     uint32_t ring, exchanged;
+    uint32_t chunks;                          /* of a rank's heads, where they exchange tokens for heads */
     uint64_t tokens, sequence, element_bytes; /* T; of the compute dtype */
     uint64_t stream_tokens;                   /* rows that this rank has of what lies between matmuls */
     uint64_t expert_room;                     /* rows of tokens that the rank's experts have room for */
@@ -125,6 +126,12 @@ static inline int dtp_executor_routes_of(const struct dtp_executor_block *block)
 static inline int dtp_executor_weights_of(const struct dtp_executor_block *block)
 {
     return block->kind.exchanged ? DTP_EXECUTOR_RECEIVED_WEIGHTS : DTP_TENSOR_ROUTER_WEIGHTS;
+}
+/* Whether the copies around exchanges of tokens for heads turn queries and keys in its place. */
+static inline bool dtp_executor_turns_on_the_way(const struct dtp_executor_block *block,
+                                                 const struct dtp_executor_operator *op)
+{
+    return op->kind == DTP_OP_ROTARY && block->exchanged > 1 && !block->kind.kv_latent;
 }
 /* Elements of a latent that its norm is over; 0 of other operators. */
 static inline uint64_t dtp_executor_latent_norm_width(const struct dtp_executor_block *block,

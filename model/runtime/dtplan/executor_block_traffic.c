@@ -81,10 +81,14 @@ static double statistics_bytes(const struct dtp_executor_block *b, const struct 
     return (double)dtp_executor_tensor_bytes(b, op->statistics);
 }
 
-/* q and k in place; cosines and sines of each position. */
-static double rotary_bytes(const struct dtp_executor_block *b)
+/* q and k in place; cosines and sines of each position, which are all that it adds to copies around exchanges. */
+static struct dtp_executor_traffic rotary_traffic(const struct dtp_executor_block *b,
+                                                  const struct dtp_executor_operator *op)
 {
-    return 2 * rows_of(b, b->kind.d_q + b->kind.d_kv) + 4 * (double)(b->kind.head_dim * b->sequence);
+    const double tables = dtp_executor_tables_bytes(b);
+    if (dtp_executor_turns_on_the_way(b, op))
+        return (struct dtp_executor_traffic){tables, 0};
+    return (struct dtp_executor_traffic){2 * rows_of(b, b->kind.d_q + b->kind.d_kv) + tables, 1};
 }
 
 /* Passes over what an activation reads and makes, `narrow` of them over its input in 8 bits. `op` may say nothing but
@@ -120,7 +124,7 @@ struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_execut
     case DTP_OP_QK_NORM: /* q and k read, kept as they were, and overwritten */
         return (struct dtp_executor_traffic){
             3 * rows_of(block, k->d_q + k->d_kv) + statistics_bytes(block, op) + weights, 1};
-    case DTP_OP_ROTARY: return (struct dtp_executor_traffic){rotary_bytes(block), 1};
+    case DTP_OP_ROTARY: return rotary_traffic(block, op);
     case DTP_OP_SINKS:
     case DTP_OP_EXPERT_BIAS: return dtp_executor_in_place_traffic(block, op, false);
     case DTP_OP_ACTIVATION:
@@ -160,7 +164,7 @@ struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_execu
         return (struct dtp_executor_traffic){dtp_executor_forward_traffic(block, op).bytes + partial_bytes(block, op),
                                              dtp_executor_norm_elements(block, op) ? dtp_executor_norm_launches(block)
                                                                                    : 1};
-    case DTP_OP_ROTARY: return (struct dtp_executor_traffic){rotary_bytes(block), 1};
+    case DTP_OP_ROTARY: return rotary_traffic(block, op);
     case DTP_OP_SINKS:
     case DTP_OP_EXPERT_BIAS: return dtp_executor_in_place_traffic(block, op, true);
     case DTP_OP_ATTENTION:

@@ -45,11 +45,25 @@ double dtp_executor_context_added_bytes(const struct dtp_executor_block *block, 
     return added + (step > 1 ? 3 * of_step(keys(block)) : of_step(keys(block)) + keys(block));
 }
 
-/* Copies before and behind an all-to-all: of results, and of queries, keys and values, each of which is one. */
+double dtp_executor_tables_bytes(const struct dtp_executor_block *block)
+{
+    return 4 * (double)(block->kind.head_dim * block->sequence);
+}
+
+double dtp_executor_exchange_copied_bytes(const struct dtp_executor_block *block, enum dtp_executor_part part,
+                                          bool turned)
+{
+    const double rows = queries(block) + (part == DTP_EXECUTOR_PACKED ? keys(block) : 0);
+    return 2 * rows + (turned ? dtp_executor_tables_bytes(block) : 0);
+}
+
+/* Copies around all-to-alls of so many results and packed rows; that these are turned is the rotary's to count. */
 static struct dtp_executor_traffic exchanges(const struct dtp_executor_block *block, uint32_t results, uint32_t packed)
 {
-    double bytes = results * queries(block) + packed * (queries(block) + keys(block));
-    return (struct dtp_executor_traffic){4 * bytes, 2 * (results + 3 * packed)};
+    return (struct dtp_executor_traffic){
+        results * dtp_executor_exchange_copied_bytes(block, DTP_EXECUTOR_RESULT, false) +
+            packed * dtp_executor_exchange_copied_bytes(block, DTP_EXECUTOR_PACKED, false),
+        results + packed};
 }
 
 struct dtp_executor_traffic dtp_executor_context_inputs_traffic(const struct dtp_executor_block *block)
@@ -57,12 +71,12 @@ struct dtp_executor_traffic dtp_executor_context_inputs_traffic(const struct dtp
     return block->exchanged > 1 ? exchanges(block, 0, 1) : (struct dtp_executor_traffic){0, 0};
 }
 
-/* Side by side, a core a step, the merge. */
+/* Side by side, a core a step, the merge; or copies around exchanges, a core a chunk. */
 struct dtp_executor_traffic dtp_executor_context_forward_traffic(const struct dtp_executor_block *block)
 {
     if (block->exchanged > 1) {
         struct dtp_executor_traffic moved = exchanges(block, 1, 1);
-        moved.kernels++;
+        moved.kernels += block->chunks;
         return moved;
     }
     return (struct dtp_executor_traffic){
@@ -74,7 +88,7 @@ struct dtp_executor_traffic dtp_executor_context_backward_traffic(const struct d
 {
     if (block->exchanged > 1) {
         struct dtp_executor_traffic moved = exchanges(block, 2, 1);
-        moved.kernels += DTP_EXECUTOR_ATTENTION_BACKWARD_LAUNCHES;
+        moved.kernels += block->chunks * DTP_EXECUTOR_ATTENTION_BACKWARD_LAUNCHES;
         return moved;
     }
     double bytes = dtp_executor_context_copied_bytes(block) + dtp_executor_context_returned_bytes(block);

@@ -14,8 +14,13 @@ double dtp_executor_context_merged_bytes(const struct dtp_executor_block *block)
 /* Terms of step `step`, 1 and up, added. */
 double dtp_executor_context_added_bytes(const struct dtp_executor_block *block, uint32_t step);
 
-/* Of tokens exchanged for heads: copies around the all-to-alls of queries, keys and values, which are forward's but
- * where attention is made again of what was kept exchanged. */
+/* Cosines and sines of the rank's positions. */
+double dtp_executor_tables_bytes(const struct dtp_executor_block *block);
+
+/* Of tokens exchanged for heads: a copy before or behind all-to-alls; and those around queries, keys and values, which
+ * are forward's but where attention is made again of what was kept exchanged. */
+double dtp_executor_exchange_copied_bytes(const struct dtp_executor_block *block, enum dtp_executor_part part,
+                                          bool turned);
 struct dtp_executor_traffic dtp_executor_context_inputs_traffic(const struct dtp_executor_block *block);
 
 /* All of attention, forward and backward. */

@@ -59,8 +59,9 @@
  *                            from the rank. Backward has the merged SAVED and STATISTICS and makes terms apart:
  *                            INPUT_GRADIENT [T, d_q], RESULT [T, 2 d_kv]
  *   COPY_IN, COPY_OUT        INPUT (packed qkv) -> RESULT [T, 2 d_kv]; INPUT [T, 2 d_kv] -> RESULT (packed): +=
- *                            Of tokens exchanged for heads: part demand.n (enum dtp_executor_part) of INPUT side by
- *                            side by ranks in RESULT, or of the reverse, with demand.k on the way back
+ *                            Of tokens exchanged for heads: all rows of INPUT, what demand.n (enum dtp_executor_part)
+ *                            says, laid out in RESULT as [chunks of heads, sequences, ranks, tokens, heads], demand.k
+ *                            chunks, or the reverse; with TABLES queries and keys are turned, or turned back
  *   MERGE                    INPUT [steps, T, d_q], SAVED (log-sum-exps of the steps) -> RESULT [T, d_q], STATISTICS.
  *                            With INPUT_GRADIENT: GRADIENT [T, d_q], KEYS [T, 2 d_kv], terms of step demand.n ->
  *                            INPUT_GRADIENT (packed): its queries +=, RESULT [T, 2 d_kv], UPDATE adds
@@ -227,6 +228,7 @@ struct dtp_executor_rules {
     bool master;                  /* fp32 copy of the weights in the optimizer */
     enum dtp_dtype gradient;      /* of a module whose gradients are made by one operation each */
     enum dtp_dtype head_gradient; /* of the module that has the head's matrix: chunks, and a tied embedding, add up */
+    uint32_t exchange_chunks;     /* of a rank's heads, where ranks exchange tokens for heads */
     bool exchanges;               /* gradients of shards, N > 1, are exchanged by copies and added up by a kernel */
     bool wide_sums;               /* shards of gradients are fp32 sums, whatever was exchanged */
     uint64_t tokens;              /* T: rows of a micro-step */
@@ -284,8 +286,8 @@ static inline bool dtp_executor_casts_sums(const struct dtp_executor_rules *rule
  * ranks sum, `returned` elements from *begin on; 0: none is left. */
 uint64_t dtp_executor_summed_run(const struct dtp_parameter_module *layout, int *next, uint64_t *begin);
 
-/* What of packed rows, or of rows of results, a copy around an all-to-all moves. */
-enum dtp_executor_part { DTP_EXECUTOR_QUERIES, DTP_EXECUTOR_KEYS, DTP_EXECUTOR_VALUES, DTP_EXECUTOR_RESULT };
+/* What a copy around all-to-alls moves: packed queries, keys and values, or attention's results. */
+enum dtp_executor_part { DTP_EXECUTOR_PACKED, DTP_EXECUTOR_RESULT };
 
 /* Name of the buffers that hold reduced shards of gradients. */
 #define DTP_EXECUTOR_GRADIENT_SHARD "gradient shard"

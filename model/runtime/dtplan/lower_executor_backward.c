@@ -530,6 +530,8 @@ static void operator_backward(const struct place *at)
         return;
     if (dtp_executor_turns_only(at->op) && !dtp_transformer_layer_turns(at->x->t, dtp_lower_model_layer(at->x->l)))
         return;
+    if (dtp_executor_turns_on_the_way(at->x->shape, at->op))
+        return;
     switch (at->op->kind) {
     case DTP_OP_NORM: norm_backward(at); break;
     case DTP_OP_MATMUL:

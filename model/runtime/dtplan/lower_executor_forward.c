@@ -302,18 +302,14 @@ static void exchanged_attention(const struct pass *pass, int index)
 {
     struct dtp_executor *x = pass->x;
     const struct dtp_executor_operator *op = &x->shape->op[index];
-    dtp_buffer_id *qkv = tensor_of(pass, op->input);
     struct dtp_draft draft;
-    if (pass->runs & 1u << dtp_executor_maker(x->shape, op->input))
-        dtp_executor_exchange_inputs(x, qkv);
-    dtp_buffer_id core = dtp_executor_exchange_core(x, &draft, *qkv);
-    make(pass, &draft, DTP_ROLE_STATISTICS, index, op->statistics);
-    if (!is_wanted(pass, index, op->input)) {
-        dtp_draft_use(&draft, *qkv, DTP_FREE);
-        *qkv = DTP_NO_BUFFER;
-    }
-    dtp_executor_end(x, &draft);
-    dtp_executor_exchange_result(x, &draft, core);
+    const struct dtp_executor_exchanged of = {.qkv = tensor_of(pass, op->input),
+                                              .statistics = tensor_of(pass, op->statistics),
+                                              .inputs_came =
+                                                  !(pass->runs & 1u << dtp_executor_maker(x->shape, op->input)),
+                                              .inputs_go = !is_wanted(pass, index, op->input),
+                                              .statistics_go = !is_wanted(pass, index, op->statistics)};
+    dtp_executor_exchange_forward(x, &draft, &of);
     make(pass, &draft, DTP_ROLE_RESULT, index, op->result);
     dtp_executor_end(x, &draft);
 }
@@ -479,6 +475,8 @@ static void run_operator(const struct pass *pass, int index)
     const struct dtp_executor_operator *op = &x->shape->op[index];
     struct dtp_draft draft;
     if (dtp_executor_turns_only(op) && !dtp_transformer_layer_turns(x->t, dtp_lower_model_layer(x->l)))
+        return;
+    if (dtp_executor_turns_on_the_way(x->shape, op))
         return;
     if (op->half == DTP_EXECUTOR_B) {
         if (!leads(pass, index - 1))

@@ -6,6 +6,7 @@
 #include "lower/lower.h"
 #include "base/bytes.h"
 #include "closed/sharding.h"
+#include "plan/context.h"
 
 #include <inttypes.h>
 
@@ -22,7 +23,8 @@ static uint64_t chunk_tokens(const struct dtp_plan *plan, uint64_t tokens, uint6
 
 static uint64_t attention_workspace(const struct dtp_transformer *t, const struct dtp_plan *plan, bool backward)
 {
-    const uint32_t cp = plan->cp ? plan->cp : 1, heads = plan->cp_comm == DTP_CP_A2A ? cp : 1, tokens = cp / heads;
+    const uint32_t cp = plan->cp ? plan->cp : 1, ranks = plan->cp_comm == DTP_CP_A2A ? cp : 1, tokens = cp / ranks,
+                   heads = ranks * dtp_context_chunks(plan, t->kv_heads);
     const struct dtp_attention_asked asked = {.size = {.batch = (uint32_t)plan->micro_batch,
                                                        .sequence = (uint32_t)(plan->sequence / tokens),
                                                        .heads = (uint32_t)(t->heads / heads),
@@ -105,6 +107,7 @@ void dtp_executor_rules(const struct dtp_transformer *transformer, const struct 
                                        .statistics_bytes = t->norm == DTP_RMS_NORM ? 4 : 8,
                                        .attention_workspace_bytes = attention_workspace(t, plan, false),
                                        .attention_backward_workspace_bytes = attention_workspace(t, plan, true),
+                                       .exchange_chunks = dtp_context_chunks(plan, t->kv_heads),
                                        .scales_loss = p->compute == DTP_FP16};
     out->stream_tokens = tokens / out->tensor_ranks;
     /* Whether fp16 overflowed is seen by the norm. */

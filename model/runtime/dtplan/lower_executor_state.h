@@ -387,12 +387,15 @@ static inline bool dtp_executor_exchanges_heads(const struct dtp_executor *x)
 {
     return x->l->context.exchanged > 1;
 }
-/* The packed qkv of all tokens takes the place of the rank's. */
-void dtp_executor_exchange_inputs(struct dtp_executor *x, dtp_buffer_id *qkv);
-/* A draft of attention over all tokens; the log-sum-exp and the end are the caller's. Returns the result. */
-dtp_buffer_id dtp_executor_exchange_core(struct dtp_executor *x, struct dtp_draft *draft, dtp_buffer_id qkv);
-/* A draft in which the caller makes the rank's result, in role RESULT, of that of all tokens. */
-void dtp_executor_exchange_result(struct dtp_executor *x, struct dtp_draft *draft, dtp_buffer_id core);
+/* Tensors of one attention. The packed qkv of all tokens takes the place of the rank's, unless it has come in a pass
+ * before; the log-sum-exp is made where it is not there. Each goes, or stays for backward. */
+struct dtp_executor_exchanged {
+    dtp_buffer_id *qkv, *statistics;
+    bool inputs_came, inputs_go, statistics_go;
+};
+/* All of attention but the end of its last operation, a draft in which the caller makes the result, in role RESULT. */
+void dtp_executor_exchange_forward(struct dtp_executor *x, struct dtp_draft *draft,
+                                   const struct dtp_executor_exchanged *of);
 dtp_buffer_id dtp_executor_exchange_backward(struct dtp_executor *x, const struct dtp_executor_core *core);
 /* lower_executor_left.c: whether a projection's weight gradient is left to stand beside an exchange of the block's
  * attention backward; those that are, issued there. */
