@@ -52,6 +52,9 @@ static void test_with_every_strategy(void **state)
         "gpus=4 ep=2 strategy=zero1 micro_batch=1 accumulate=2",
         "gpus=4 ep=2 strategy=zero2 micro_batch=1 accumulate=2",
         "gpus=2 ep=2 strategy=shard_grad_op micro_batch=2 accumulate=2 checkpointing=full",
+        "gpus=4 ep=2 strategy=hybrid_shard shard_group=2 micro_batch=2 accumulate=1",
+        "gpus=8 ep=2 strategy=hybrid_shard shard_group=4 micro_batch=1 accumulate=1",
+        "gpus=4 ep=2 strategy=hybrid_shard shard_group=2 micro_batch=1 accumulate=2 accumulate_sync=true",
     };
     (void)state;
     learn_as_one(SHARED, plans, sizeof plans / sizeof *plans);
@@ -63,6 +66,7 @@ static void test_checkpoints_of_any_layout(void **state)
     static const char *const layouts[] = {"gpus=1 micro_batch=1 accumulate=4",
                                           "gpus=2 ep=2 strategy=ddp micro_batch=1 accumulate=2",
                                           "gpus=4 ep=2 strategy=full_shard micro_batch=1 accumulate=1",
+                                          "gpus=4 ep=2 strategy=hybrid_shard shard_group=2 micro_batch=1 accumulate=1",
                                           "gpus=4 ep=4 strategy=zero1 micro_batch=1 accumulate=1",
                                           "gpus=2 strategy=full_shard micro_batch=2 accumulate=1"};
     (void)state;
@@ -100,7 +104,7 @@ static void test_refusals(void **state)
     static const struct refused_layout refused[] = {
         {"gpus=4 ep=3 strategy=ddp", "ep", "does not divide 8 experts"},
         {"gpus=2 ep=4 strategy=ddp", "ep", "does not divide"},
-        {"gpus=4 ep=2 strategy=hybrid_shard shard_group=2", "ep", "use full_shard or ddp"},
+        {"gpus=8 ep=4 strategy=hybrid_shard shard_group=2", "ep", "use full_shard or ddp"},
         {"gpus=2 ep=2 strategy=ddp comm_hook=bf16", "comm_hook", "use none"},
         {"gpus=2 ep=2 strategy=ddp gradient_stream=true", "gradient_stream", "leave it out"},
         {"gpus=2 ep=2 strategy=ddp expert_room=3", "expert_room", "where one rank receives all tokens"},

@@ -135,7 +135,8 @@ static inline void random_divided_experts(struct random_job *job, struct dtp_pla
     plan->executor.expert_room = random_bool() ? 0 : 1 + (random_bool() ? (ep - 1) / 2.0 : 0);
     job->transformer.experts = ep * (1 + random_below(8));
     job->transformer.experts_per_token = 1 + random_below(job->transformer.experts < 8 ? job->transformer.experts : 8);
-    plan->strategy = plan->strategy == DTP_HYBRID_SHARD ? DTP_FULL_SHARD : plan->strategy, plan->shard_group = 0;
+    if (plan->strategy != DTP_HYBRID_SHARD || plan->shard_group % ep) /* 0: a node's, which ep divides */
+        plan->strategy = plan->strategy == DTP_HYBRID_SHARD ? DTP_FULL_SHARD : plan->strategy, plan->shard_group = 0;
     plan->comm_hook = DTP_COMM_HOOK_NONE;
     plan->executor.gradient_stream = plan->executor.update_in_backward = plan->executor.symmetric_windows = false;
     plan->executor.gather_engine = plan->executor.reduce_engine = DTP_ENGINE_SM;

@@ -276,10 +276,11 @@ static void check_divided_experts(struct dtp_resolver *r)
     if (p->ep < 2)
         return;
     dtp_executor_rules(r->transformer, r->cluster, p, &rules);
-    if (rules.shard_ranks > 1 && rules.replicas > 1)
+    if (rules.shard_ranks > 1 && rules.shard_ranks % p->ep)
         dtp_plan_refuse(r, "ep",
-                        "with copies of shards (hybrid_shard, shard_group) is not run under runtime dtplan yet; "
-                        "use full_shard or ddp");
+                        "%" PRIu32 " does not divide the %" PRIu64 " GPUs that share a copy (shard_group), all of "
+                        "whose experts a step's norm needs; use full_shard or ddp",
+                        p->ep, rules.shard_ranks);
     if (p->executor.expert_room > p->ep)
         dtp_plan_refuse(r, "expert_room", "%g is more than %" PRIu32 ", where one rank receives all tokens",
                         p->executor.expert_room, p->ep);

@@ -96,7 +96,7 @@ static void derive(struct dtp_executor *x, struct dtp_lowering *l)
     x->batch_read[0] = x->batch_read[1] = x->gradient_read = DTP_NO_OP;
     x->scattered = x->exchanged = x->narrow = x->packed_parts = x->factor_workspace = x->partials = x->tables =
         DTP_NO_BUFFER;
-    x->expert_group = x->same_experts_group = DTP_NO_INDEX;
+    x->expert_group = x->same_experts_group = x->expert_copies_group = DTP_NO_INDEX;
     x->starts_down = DTP_NO_OP, x->heard = DTP_NO_BUFFER;
     x->shard_group = x->gather_group = x->exchange_group = x->replica_group = DTP_NO_INDEX;
     l->layer = DTP_NO_LAYER;

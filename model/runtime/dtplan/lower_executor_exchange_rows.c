@@ -27,12 +27,15 @@ static void make_host_starts(struct dtp_executor *x, struct dtp_executor_flight 
 
 void dtp_executor_experts_make(struct dtp_executor *x)
 {
-    uint32_t ep = x->plan->ep, same = (uint32_t)(x->rules.shard_ranks * x->rules.replicas / (ep ? ep : 1));
+    const uint32_t ep = x->plan->ep, shards = (uint32_t)dtp_executor_expert_shards(x->plan, &x->rules),
+                   copies = (uint32_t)dtp_executor_expert_copies(x->plan, &x->rules);
     if (!dtp_executor_divides_experts(x))
         return;
     x->expert_group = dtp_lower_data_group(x->l, ep, 1);
-    if (same > 1)
-        x->same_experts_group = dtp_lower_data_group(x->l, same, ep);
+    if (shards > 1)
+        x->same_experts_group = dtp_lower_data_group(x->l, shards, ep);
+    if (copies > 1)
+        x->expert_copies_group = dtp_lower_data_group(x->l, copies, ep * shards);
     for (uint32_t i = 0; i < dtp_lower_most_under_way(&x->l->role); i++)
         make_host_starts(x, &x->flights[i]);
 }

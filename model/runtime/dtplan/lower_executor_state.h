@@ -128,9 +128,11 @@ struct dtp_executor {
     dtp_buffer_id exchanged; /* all ranks' gradients of this rank's shard, to be added up */
     uint32_t shard_group, gather_group, exchange_group, replica_group; /* communicators; DTP_NO_INDEX: none */
     uint32_t tensor_group, context_group;                              /* of tensor, of context parallel ranks */
-    uint32_t expert_group, same_experts_group; /* of ranks that divide experts, of those with the same ones */
-    dtp_buffer_id heard;                       /* on the device, of the block at hand: what flights keep on the host */
-    dtp_op_id starts_down;                     /* brings it there */
+    uint32_t expert_group;                                             /* of ranks that divide experts */
+    uint32_t same_experts_group,
+        expert_copies_group; /* that share a copy of the same ones; that have copies of these */
+    dtp_buffer_id heard;     /* on the device, of the block at hand: what flights keep on the host */
+    dtp_op_id starts_down;   /* brings it there */
 };
 
 /* ---- drafts ------------------------------------------------------------------------------------------------------ */

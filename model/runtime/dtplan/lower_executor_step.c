@@ -25,16 +25,16 @@ static void begin(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_op_k
     dtp_executor_begin(x, draft, kind, dtp_executor_module_name(x, index));
 }
 
-static enum dtp_stream last_reducing(const struct dtp_executor *x)
+static enum dtp_stream last_reducing(const struct dtp_executor_module *module)
 {
-    return x->rules.shard_ranks > 1 && x->rules.replicas > 1 ? DTP_STREAM_REPLICATE : DTP_STREAM_REDUCE;
+    return module->shard_ranks > 1 && module->replicas > 1 ? DTP_STREAM_REPLICATE : DTP_STREAM_REDUCE;
 }
 
 static void await_reduced(struct dtp_executor *x, struct dtp_executor_module *module)
 {
     if (module->reduced_by.index == DTP_NO_INDEX)
         return;
-    dtp_executor_await(x, last_reducing(x), module->reduced_by);
+    dtp_executor_await(x, last_reducing(module), module->reduced_by);
     module->reduced_by = DTP_NO_OP;
 }
 
@@ -43,7 +43,7 @@ static void begin_behind(struct dtp_executor *x, struct dtp_draft *draft, enum d
                          const struct dtp_executor_module *module)
 {
     dtp_executor_begin_at(x, module, draft, kind, NULL);
-    draft->op.stream = last_reducing(x);
+    draft->op.stream = last_reducing(module);
 }
 
 static void square_sum_draft(struct dtp_executor *x, struct dtp_draft *draft, struct dtp_executor_module *module)
@@ -87,7 +87,8 @@ static void sum_partials(struct dtp_executor *x, uint64_t first, uint32_t group,
     dtp_draft_role(&draft, DTP_ROLE_INPUT, x->partials, DTP_READ, begin);
     dtp_draft_role(&draft, DTP_ROLE_RESULT, x->partials, DTP_WRITE, begin);
     dtp_draft_after(&draft, x->l->last_op[DTP_STREAM_COMPUTE]);
-    dtp_draft_after(&draft, x->l->last_op[last_reducing(x)]);
+    dtp_draft_after(&draft, x->l->last_op[DTP_STREAM_REDUCE]);
+    dtp_draft_after(&draft, x->l->last_op[DTP_STREAM_REPLICATE]);
     dtp_executor_await(x, DTP_STREAM_REDUCE, dtp_draft_end(x->l, &draft));
 }
 

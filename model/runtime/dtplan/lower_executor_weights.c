@@ -219,7 +219,7 @@ static void give_groups(struct dtp_executor *x)
         const bool experts = x->expert_count && i >= x->module_count;
         module->shard_group = experts ? x->same_experts_group : x->shard_group;
         module->gather_group = experts ? x->same_experts_group : x->gather_group;
-        module->replica_group = experts ? x->same_experts_group : x->replica_group;
+        module->replica_group = experts ? x->expert_copies_group : x->replica_group;
     }
 }
 

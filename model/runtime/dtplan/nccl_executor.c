@@ -81,7 +81,9 @@ uint64_t dtp_executor_nccl_bytes(const struct dtp_beside *b, struct dtp_memory_l
         bytes += group(b, context.size, context.stride, list);
     }
     if (plan->ep > 1)
-        bytes += group(b, plan->ep, 1, list) + group(b, rules.shard_ranks * rules.replicas / plan->ep, plan->ep, list);
+        bytes += group(b, plan->ep, 1, list) + group(b, dtp_executor_expert_shards(plan, &rules), plan->ep, list) +
+                 group(b, dtp_executor_expert_copies(plan, &rules), plan->ep * dtp_executor_expert_shards(plan, &rules),
+                       list);
     if (copies)
         bytes += dtp_memory_part(list, DTP_TERM_NCCL_COPIES, copies, 1,
                                  (uint64_t)dtp_calibration.nccl_copy_communicator_bytes);

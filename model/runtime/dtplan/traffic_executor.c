@@ -48,9 +48,12 @@ static void add_experts(struct dtp_traffic *job, const struct dtp_executor_rules
     dtp_traffic_add(job, DTP_REDUCE_SCATTER,
                     dtp_bytes_product(reductions * layers, dtp_traffic_ring(gradients, shards)), reductions * layers,
                     shards, plan->ep);
-    dtp_traffic_add(job, DTP_ALL_REDUCE,
-                    dtp_bytes_product(reductions * layers, 2 * dtp_traffic_ring(gradients, copies)),
-                    reductions * layers, copies, plan->ep);
+    /* whole gradients at each reduction, or of shards the sum of them all */
+    const uint64_t sums = (shards > 1 ? 1 : reductions) * layers,
+                   summed_bytes =
+                       shards > 1 ? dtp_bytes_product(experts.shard_elements, dtp_dtype_bytes(dtype.shard)) : gradients;
+    dtp_traffic_add(job, DTP_ALL_REDUCE, dtp_bytes_product(sums, 2 * dtp_traffic_ring(summed_bytes, copies)), sums,
+                    copies, plan->ep * shards);
     if (r->gradient_norm && r->shard_ranks == 1)
         dtp_traffic_add(job, DTP_ALL_REDUCE,
                         2 * dtp_traffic_ring(4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * layers, plan->ep), 1, plan->ep, 1);
