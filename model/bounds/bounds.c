@@ -75,7 +75,8 @@ static uint64_t workspaces(const struct dtp_bound *b)
         casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu, (units ? two : b->layers) * b->units.layer_narrow);
     }
     uint64_t logits = b->plan->hold_logits ? 4 * b->transformer->vocab * b->tokens : 0; /* of the step before */
-    return hooked(b, cublas) + 2 * cublas + tables + 8 * b->tokens + casts + logits;
+    uint64_t experts = b->transformer->experts ? dtp_plan_expert_workspaces(b->plan, &b->cluster->gpu) : 0;
+    return hooked(b, cublas) + 2 * cublas + experts + tables + 8 * b->tokens + casts + logits;
 }
 
 void dtp_bound_steps(struct dtp_bound *b, const struct dtp_bound_beside *beside)

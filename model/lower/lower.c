@@ -236,6 +236,8 @@ static void make_standing_buffers(struct dtp_lowering *l)
     uint64_t tables = l->rope ? dtp_bytes_product(4 * l->transformer->head_dim, l->plan->sequence / l->plan->cp) : 0;
     for (int handle = 0; handle < (2); handle++)
         dtp_lower_buffer(l, "cuBLAS workspace", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, cublas, true);
+    uint64_t grouped = l->transformer->experts ? dtp_plan_expert_workspaces(l->plan, &l->cluster->gpu) : 0;
+    dtp_lower_buffer(l, "workspaces of experts' matmuls", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, grouped, true);
     dtp_lower_buffer(l, "sines and cosines", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, tables, true);
     if (l->casts.kept) { /* casts of weights, kept over the step; sharded: of two units */
         uint64_t layers = l->transformer->layers, two = 2 * (uint64_t)l->plan->wrap_layers;

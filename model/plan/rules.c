@@ -359,8 +359,18 @@ double dtp_plan_expert_sent_part(const struct dtp_plan *plan, const struct dtp_c
     return places * (1 - pow(1 - 1 / places, k)) / k;
 }
 
+/* Transformer Engine (pytorch/cpp_extensions/gemm.py, get_cublas_workspace): one for linears, four for the streams of
+ * grouped matmuls, of 32 MiB from Hopper on, else 4. */
+uint64_t dtp_plan_expert_workspaces(const struct dtp_plan *plan, const struct dtp_gpu *gpu)
+{
+    bool large = gpu->architecture == DTP_GPU_HOPPER || gpu->architecture == DTP_GPU_BLACKWELL;
+    return plan->runtime->engine_experts ? 5 * (UINT64_C(1) << 20) * (large ? 32 : 4) : 0;
+}
+
 uint64_t dtp_plan_expert_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan)
 {
+    if (plan->strategy == DTP_DDP)
+        return 1;
     uint64_t ranks = dtp_plan_shard_ranks(cluster, plan) * dtp_plan_expert_fold(plan);
     uint64_t divided = (uint64_t)plan->ep * (plan->megatron.etp > 1 ? plan->megatron.etp : 1);
     return plan->ep > 1 && ranks >= divided ? ranks / divided : ranks;

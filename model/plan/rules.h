@@ -190,6 +190,8 @@ static inline uint32_t dtp_plan_expert_fold(const struct dtp_plan *plan)
 {
     return plan->expert_fold > 1 ? plan->expert_fold : 1;
 }
+/* Bytes that the library of a runtime's grouped matmuls keeps beside PyTorch's workspaces. */
+uint64_t dtp_plan_expert_workspaces(const struct dtp_plan *plan, const struct dtp_gpu *gpu);
 /* Ranks that have the same experts, over which these weights' gradients are summed: those of a stage over ep. */
 uint32_t dtp_plan_expert_replicas(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
 /* Of these, who share one copy of them where parameters are sharded: the shard group over ep. */

@@ -110,6 +110,7 @@ struct dtp_runtime {
     bool plain_host_adam;      /* AdamW on the host is PyTorch's, not a vectorised one */
     bool packs_matrices;       /* q, k, v are one matmul and gate, up one, each with its result kept */
     bool chunks_loss;          /* head and loss always run chunk by chunk */
+    bool engine_experts;       /* grouped matmuls are Transformer Engine's, with workspaces of their own */
     bool chains_norms;         /* RMSNorm is written in operators on an fp32 copy (norm_chain.h) */
     bool shifts_logits;        /* an eager loss is of an fp32 copy of the logits and of a copy of that without the last
                                   token, while the model holds the 16-bit ones (dtp_plan_shifts_logits) */

@@ -495,12 +495,14 @@ static void write_kernels(struct writer *w)
         set_switch(w, "keep_root", true);
     const char *attention = strstr(run->notes, "NVTE_FUSED_ATTN=0") ? "flash2" : framework->attention;
     set(w, "attention", "%s", flash ? attention : "math");
-    if (framework->dropout > 0)
-        set(w, "dropout", "%g", framework->dropout);
+    if (framework->dropout > 0 ||
+        strstr(run->notes, "dropout=0.1")) /* of pretrain_gpt.py where no argument says else */
+        set(w, "dropout", "%g", framework->dropout > 0 ? framework->dropout : 0.1);
     set(w, "loss", "%s",
-        strstr(run->notes, "lmhead-chunks") ? "chunked"
-        : strstr(run->notes, "foak")        ? "fused"
-                                            : framework->loss);
+        strstr(run->notes, "lmhead-chunks")                  ? "chunked"
+        : strstr(run->notes, "foak")                         ? "fused"
+        : strstr(run->notes, "no cross-entropy-loss-fusion") ? "eager"
+                                                             : framework->loss);
     set(w, "optimizer", "%s", !is_pytorch(runtime_of(w)) ? "adamw" : framework->optimizer);
     if (framework->fused_matmuls && !run->lora_rank) { /* adapters stand beside each projection */
         set_switch(w, "fused_qkv", true);

@@ -234,6 +234,8 @@ static struct dtp_transformer build_variant(const struct dtp_run *run, struct va
     if (run->experts && !shape.ffn)
         shape.ffn = run->expert_ffn; /* of layers without experts, of which there are none */
     apply_style(&shape, variant.style, run->sequence);
+    if (strstr(run->notes, "disable-bias-linear")) /* Megatron-LM's flag, as a row's notes have it */
+        set_biases(&shape, false);
     if (strstr(run->notes, "; qk_norm;")) /* of the script of h200_more_runs.csv */
         shape.qk_norm = true;
     return shape;

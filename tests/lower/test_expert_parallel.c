@@ -326,6 +326,10 @@ static void test_tensor_parallel(void **state)
     resolve(&alone, &cluster);
     assert_int_equal(dtp_plan_expert_replicas(&plan, &cluster), 2);
     assert_int_equal(dtp_plan_expert_shard_ranks(&cluster, &plan), 2);
+    struct dtp_plan replicated = plan;
+    replicated.strategy = DTP_DDP; /* whose ranks have whole states, of experts too */
+    assert_int_equal(dtp_plan_expert_shard_ranks(&cluster, &replicated), 1);
+    assert_int_equal(dtp_plan_expert_workspaces(&plan, &cluster.gpu), 5 * 32 * 1024 * 1024);
     struct dtp_program *program = lowered(&plan, &cluster), *undivided = lowered(&alone, &cluster);
     dtp_program_sum(program, &totals);
     dtp_program_sum(undivided, &whole);

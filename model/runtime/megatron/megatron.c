@@ -221,6 +221,7 @@ const struct dtp_runtime dtp_runtime_megatron = {
     .validates = true,
     .schedules = (1u << DTP_SCHEDULE_COUNT) - 1,
     .fused_kernels = true,
+    .engine_experts = true,
     .experts = true,
     .expert_parallel = true,
     .weighs_rows = true,
