@@ -11,7 +11,8 @@ struct pool {
     const struct dtp_parallel *job;
     locale_t locale; /* of the thread that runs the job, whose numbers have its decimal point */
     pthread_mutex_t lock;
-    pthread_cond_t moved;  /* `taken` or `status` changed */
+    pthread_cond_t moved;  /* `taken` or `status` changed; nobody waits for that where nothing is taken */
+    pthread_cond_t ended;  /* a worker has */
     uint64_t dealt, taken; /* items */
     unsigned running;
     enum dtp_status status;
@@ -42,20 +43,21 @@ static bool deal(struct pool *pool, uint64_t *first, uint64_t *count)
     return true;
 }
 
-/* Under the lock: waits for the chunk's turn and hands it over. */
+/* Under the lock: waits for the chunk's turn and hands it over; where there is nothing to take, any turn is its own. */
 static void hand_over(struct pool *pool, unsigned thread, uint64_t first, uint64_t count, enum dtp_status status)
 {
     const struct dtp_parallel *job = pool->job;
-    while (pool->taken != first && pool->status == DTP_OK)
+    while (job->take && pool->taken != first && pool->status == DTP_OK)
         pthread_cond_wait(&pool->moved, &pool->lock);
     if (pool->status != DTP_OK)
         return;
     if (status == DTP_OK && job->take)
         status = job->take(job->context, thread, first, count);
     if (status == DTP_OK)
-        pool->taken = first + count;
+        pool->taken += count;
     pool->status = status;
-    pthread_cond_broadcast(&pool->moved);
+    if (job->take)
+        pthread_cond_broadcast(&pool->moved);
 }
 
 static void *run_worker(void *argument)
@@ -72,7 +74,7 @@ static void *run_worker(void *argument)
         hand_over(pool, worker->thread, first, count, status);
     }
     pool->running--;
-    pthread_cond_broadcast(&pool->moved);
+    pthread_cond_signal(&pool->ended);
     pthread_mutex_unlock(&pool->lock);
     return NULL;
 }
@@ -89,7 +91,7 @@ static void watch(struct pool *pool)
         until.tv_nsec %= 1000000000;
         int woken = 0;
         while (pool->running > 0 && woken == 0)
-            woken = pthread_cond_timedwait(&pool->moved, &pool->lock, &until);
+            woken = pthread_cond_timedwait(&pool->ended, &pool->lock, &until);
         uint64_t taken = pool->taken;
         pthread_mutex_unlock(&pool->lock);
         bool go_on = !job->watch || job->watch(job->context, taken, job->count);
@@ -108,6 +110,7 @@ enum dtp_status dtp_parallel_run(const struct dtp_parallel *job, uint64_t *done,
     unsigned threads = job->threads ? job->threads : dtp_parallel_threads(), started = 0;
     pthread_mutex_init(&pool.lock, NULL);
     pthread_cond_init(&pool.moved, NULL);
+    pthread_cond_init(&pool.ended, NULL);
     pthread_mutex_lock(&pool.lock);
     for (; started < threads && started < DTP_PARALLEL_MAX_THREADS; started++) {
         workers[started] = (struct worker){.pool = &pool, .thread = started};
@@ -123,6 +126,7 @@ enum dtp_status dtp_parallel_run(const struct dtp_parallel *job, uint64_t *done,
     for (unsigned i = 0; i < started; i++)
         pthread_join(workers[i].id, NULL);
     pthread_cond_destroy(&pool.moved);
+    pthread_cond_destroy(&pool.ended);
     pthread_mutex_destroy(&pool.lock);
     if (done)
         *done = pool.taken;
