@@ -2,8 +2,8 @@
  *
  * Items 0 .. count-1 are dealt in chunks of consecutive ones to threads. `work` computes a chunk with a state of its
  * thread, `take` then receives the chunks one at a time, in order, under a lock: whatever the number of threads, the
- * outcome is the same. A thread whose chunk is not the next waits, so that memory stays at one chunk a thread. Where there
- * is nothing to take no thread waits for another. */
+ * outcome is the same. A thread whose chunk is not the next waits, so that memory stays at one chunk a thread. Where
+ * there is nothing to take no thread waits for another. */
 #ifndef DTP_PARALLEL_H
 #define DTP_PARALLEL_H
 
@@ -27,8 +27,8 @@ struct dtp_parallel {
 
 /* Cores this process may run on, at most DTP_PARALLEL_MAX_THREADS. */
 unsigned dtp_parallel_threads(void);
-/* The status of the first chunk that failed; DTP_NO when `watch` ended the run. `done` (may be NULL) gets how many items
- * were taken, counted from 0: all those before it are complete. Without `take` it is how many were worked on. */
+/* The status of the first chunk that failed; DTP_NO when `watch` ended the run. `done` (may be NULL) gets how many
+ * items were taken, counted from 0: all those before it are complete. Without `take` it is how many were worked on. */
 enum dtp_status dtp_parallel_run(const struct dtp_parallel *job, uint64_t *done, struct dtp_faults *faults);
 
 #endif

@@ -13,8 +13,8 @@
 #include <assert.h>
 
 /* at[s]: 1 + the latest operation of stream s that is done when this one is (itself on its own), 0: none. Behind the
- * streams stand zeros up to a whole number of vectors. No program comes near 2^31 operations, so that the highest bit of
- * a difference says which of two is later, and any processor compares vectors so. */
+ * streams stand zeros up to a whole number of vectors. No program comes near 2^31 operations, so that the highest bit
+ * of a difference says which of two is later, and any processor compares vectors so. */
 #define DTP_CLOCK_ENTRIES ((DTP_STREAM_COUNT + 3) / 4 * 4)
 struct dtp_clock {
     _Alignas(16) uint32_t at[DTP_CLOCK_ENTRIES];
